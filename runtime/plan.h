@@ -1,0 +1,188 @@
+/* plan.h: the compiled training step as plain data.
+
+   `ampc` emits one AmpcModule (constant tables, no pointers into the host)
+   per train.so; the runtime (run.c) is one loop over its steps.  A plan never
+   contains code: kernels are named by index, library routines by PlanLib.
+   Nothing here depends on the compiler's own headers.                      */
+#ifndef AMPC_PLAN_H
+#define AMPC_PLAN_H
+
+#include <stdint.h>
+
+#define AMPC_PLAN_VERSION 1
+#define AMPC_MAX_RANK     8
+
+/* Element types: the numbers are stored in files, never renumber. */
+typedef enum AmpcDtype {
+    AMPC_BOOL = 0,
+    AMPC_U8,
+    AMPC_I8,
+    AMPC_U16,
+    AMPC_I16,
+    AMPC_U32,
+    AMPC_I32,
+    AMPC_U64,
+    AMPC_I64,
+    AMPC_F16,
+    AMPC_BF16,
+    AMPC_F32,
+    AMPC_F64,
+    AMPC_NDTYPE
+} AmpcDtype;
+
+/* ---- where bytes live -------------------------------------------------- */
+
+typedef enum PlanSpace {
+    PLAN_NONE = 0, /* an absent operand: resolves to NULL                   */
+    PLAN_ARENA,    /* offset into the session's one arena                   */
+    PLAN_VAR,      /* index = PlanVar; storage that outlives a step         */
+    PLAN_INPUT     /* index = input of the running program                  */
+} PlanSpace;
+
+typedef struct PlanRef {
+    uint32_t space;
+    uint32_t index;
+    uint64_t offset; /* bytes */
+} PlanRef;
+
+typedef struct PlanTensor {
+    const char *name; /* as in the model, not NUL-free of odd bytes         */
+    uint32_t dtype;   /* AmpcDtype                                          */
+    uint32_t rank;
+    int64_t dim[AMPC_MAX_RANK];
+    PlanRef ref;
+} PlanTensor;
+
+typedef enum PlanVarKind {
+    PLAN_PARAM,  /* trained: fp32 master                                    */
+    PLAN_FROZEN, /* an initializer that does not train; in the checkpoint   */
+    PLAN_BUFFER, /* running statistics; in the checkpoint                   */
+    PLAN_STATE,  /* optimizer and scaler state; checkpointed for resume     */
+    PLAN_HYPER,  /* written by the host: learning rate, ...                 */
+    PLAN_SHADOW, /* 16-bit copy of a parameter: program "refresh" fills it  */
+    PLAN_GRAD,   /* gradient accumulator; zero before the first micro-step  */
+    PLAN_CONST   /* never written                                           */
+} PlanVarKind;
+
+typedef struct PlanVar {
+    const char *name;
+    uint32_t kind; /* PlanVarKind                                           */
+    uint32_t dtype;
+    uint32_t rank;
+    uint32_t stored_dtype; /* dtype of the initializer in the user's model  */
+    int64_t dim[AMPC_MAX_RANK];
+    uint64_t bytes;
+    int64_t init; /* offset in section "weights", or -1: fill with `fill`   */
+    double fill;
+} PlanVar;
+
+/* ---- steps ------------------------------------------------------------- */
+
+/* A generated kernel computes work units [lo, hi) of [0, units).  Units are
+   independent and each is computed in one fixed order, so any split over
+   threads gives the same bits.  buf[i] are the step's resolved refs in order,
+   par its integer parameters.                                              */
+typedef void PlanKernelFn(void *const *buf, const int64_t *par, int64_t lo,
+                          int64_t hi);
+
+/* A generated epilogue receives a finished tile of fp32 accumulators of a
+   matrix product or convolution and stores it:
+     acc[r * ld + c] belongs to element (batch, row + r, col + c),
+     0 <= r < rows, 0 <= c < cols.
+   For a convolution: batch = image, row = output channel (over all groups),
+   col = flat spatial position.  buf and par are the epilogue's own.        */
+typedef void PlanEpilogueFn(void *const *buf, const int64_t *par,
+                            const float *acc, int64_t ld, int64_t batch,
+                            int64_t row, int64_t col, int64_t rows,
+                            int64_t cols);
+
+typedef enum PlanStepKind {
+    PLAN_KERNEL, /* fn = index of a generated kernel                        */
+    PLAN_LIB     /* fn = PlanLib                                            */
+} PlanStepKind;
+
+/* Library routines.  refs and par of each are listed in cpu/kernels.h.     */
+typedef enum PlanLib {
+    PLAN_LIB_GEMM = 0,
+    PLAN_LIB_CONV_FWD,
+    PLAN_LIB_CONV_DGRAD,
+    PLAN_LIB_CONV_WGRAD,
+    PLAN_LIB_MAXPOOL,
+    PLAN_LIB_MAXPOOL_GRAD,
+    PLAN_LIB_AVGPOOL,
+    PLAN_LIB_AVGPOOL_GRAD,
+    PLAN_LIB_SCATTER_ADD,
+    PLAN_LIB_ARGMAX,
+    PLAN_LIB_COPY,
+    PLAN_NLIB
+} PlanLib;
+
+typedef struct PlanStep {
+    uint32_t kind;
+    uint32_t fn;
+    uint32_t epilogue;       /* index of a generated epilogue + 1; 0 = none */
+    uint32_t ref0, nref;     /* slice of AmpcModule.refs                    */
+    uint32_t ep_ref0, ep_nref; /* the epilogue's own refs                   */
+    uint32_t par0, npar;     /* slice of AmpcModule.pars                    */
+    uint32_t ep_par0, ep_npar;
+    int64_t units; /* PLAN_KERNEL: independent work units                   */
+    int64_t grain; /* PLAN_KERNEL: units worth one thread hand-over         */
+    const char *name; /* IR value it computes; for profiles and messages    */
+} PlanStep;
+
+typedef struct PlanProgram {
+    const char *name; /* train, micro, update, eval, predict, refresh       */
+    uint32_t step0, nstep;
+    uint32_t in0, nin;   /* slice of AmpcModule.tensors: inputs             */
+    uint32_t out0, nout; /* slice of AmpcModule.tensors: outputs            */
+    uint64_t arena;      /* bytes                                           */
+} PlanProgram;
+
+/* One set of generated kernels, compiled for one ISA level. */
+typedef struct PlanIsa {
+    uint32_t level; /* AmpcIsa, see cpu/kernels.h                           */
+    PlanKernelFn *const *kernels;
+    PlanEpilogueFn *const *epilogues;
+    const struct AmpcCpuLib *lib;
+} PlanIsa;
+
+typedef struct AmpcModule {
+    uint32_t version; /* AMPC_PLAN_VERSION                                  */
+    const char *model;
+    const char *info; /* JSON: options, precision, producer, class axis ... */
+    uint64_t graph_hash;
+    uint32_t nprogram, nvar, nstep, nref, npar, ntensor, nisa;
+    const PlanProgram *programs;
+    const PlanVar *vars;
+    const PlanStep *steps;
+    const PlanRef *refs;
+    const int64_t *pars;
+    const PlanTensor *tensors;
+    const PlanIsa *isas; /* best first                                      */
+} AmpcModule;
+
+/* ---- the file's tail ---------------------------------------------------- */
+
+/* Behind the ELF image lie sections that are read by offset and never loaded:
+   "weights" (initial values, each 64-byte aligned), "model" (the user's file),
+   "ir:STAGE" (text), "report".  The last 32 bytes of the file are a PlanTail,
+   the directory lies directly before it.  All little-endian.               */
+#define AMPC_TAIL_MAGIC UINT64_C(0x314c494154504d41) /* "AMPTAIL1" */
+
+typedef struct PlanSection {
+    char name[32];
+    uint64_t offset; /* from the start of the file                          */
+    uint64_t bytes;  /* as stored                                           */
+    uint64_t raw;    /* uncompressed; equal to bytes when stored plainly    */
+    uint32_t zlib;   /* 1 = zlib-compressed (never for "weights")           */
+    uint32_t crc;    /* CRC-32 of the stored bytes                          */
+} PlanSection;
+
+typedef struct PlanTail {
+    uint64_t directory; /* offset of the first PlanSection                  */
+    uint64_t nsection;
+    uint64_t reserved;
+    uint64_t magic;
+} PlanTail;
+
+#endif
