@@ -1,0 +1,369 @@
+// harness.cc: hands the C cases of harness.h to GoogleTest; owns main.
+
+#include "tests/harness.h"
+
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Constructors of C files run before those of this file, so what they touch
+// is plain data that needs none.
+HarnessCase *first_case, **last_case = &first_case;
+void (*registrars[64])(void);
+int nregistrar;
+
+const int kMaxFailures = 20;  // per case; one wrong tensor is enough reading
+
+jmp_buf leave;
+int failures;
+bool bless;
+std::string root;
+
+const char *keep(const std::string &s) {
+    static std::set<std::string> strings;
+    return strings.insert(s).first->c_str();
+}
+
+std::string format(const char *fmt, va_list ap) {
+    va_list again;
+    va_copy(again, ap);
+    int n = vsnprintf(nullptr, 0, fmt, again);
+    va_end(again);
+    std::string s(n < 0 ? 0 : n + 1, '\0');
+    vsnprintf(&s[0], s.size(), fmt, ap);
+    if (!s.empty()) s.pop_back();
+    return s;
+}
+
+bool report(const char *file, int line, const std::string &text) {
+    int n = __atomic_add_fetch(&failures, 1, __ATOMIC_RELAXED);
+    if (n <= kMaxFailures) ADD_FAILURE_AT(file, line) << text;
+    if (n == kMaxFailures) ADD_FAILURE_AT(file, line) << "(more not shown)";
+    return false;
+}
+
+class CCase : public testing::Test {
+  public:
+    explicit CCase(std::function<void()> fn) : fn_(std::move(fn)) {}
+    void TestBody() override {
+        failures = 0;
+        if (setjmp(leave) == 0) fn_();
+    }
+
+  private:
+    std::function<void()> fn_;
+};
+
+void add(const char *suite, const char *name, const char *file, int line,
+         std::function<void()> fn) {
+    testing::RegisterTest(suite, name, nullptr, nullptr, file, line,
+                          [fn]() -> CCase * { return new CCase(fn); });
+}
+
+std::string first_difference(const std::string &a, const std::string &b) {
+    size_t at = std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()),
+                              b.begin()).first - a.begin();
+    size_t line = std::count(a.begin(), a.begin() + at, '\n') + 1;
+    size_t start = at == 0 ? 0 : a.rfind('\n', at - 1);
+    start = start == std::string::npos || at == 0 ? 0 : start + 1;
+    auto rest = [&](const std::string &s) {
+        return s.substr(start, s.find('\n', at) - start);
+    };
+    return "first difference in line " + std::to_string(line) + ", column " +
+           std::to_string(at - start + 1) + ":\n  <" + rest(a) + "\n  >" +
+           rest(b);
+}
+
+std::string env(const char *name) {
+    const char *s = getenv(name);
+    return s ? s : "";
+}
+
+// Where test data lies: bazel's runfiles, else the current folder, which
+// `bazel run` sets to the runfiles and a person to the repository's root.
+std::string find_root() {
+    std::string src = env("TEST_SRCDIR"), ws = env("TEST_WORKSPACE");
+    if (bless && !env("BUILD_WORKSPACE_DIRECTORY").empty())
+        return env("BUILD_WORKSPACE_DIRECTORY");
+    if (!src.empty()) return src + "/" + (ws.empty() ? "ampc" : ws);
+    return fs::current_path().string();
+}
+
+struct TmpDir {
+    std::string path;
+    bool ours = false;
+    TmpDir() {
+        path = env("TEST_TMPDIR");
+        if (!path.empty()) return;
+        char buf[] = "/tmp/ampc-test-XXXXXX";
+        if (!mkdtemp(buf)) {
+            perror(buf);
+            exit(1);
+        }
+        path = buf;
+        ours = true;
+    }
+    ~TmpDir() {
+        std::error_code ignored;
+        if (ours) fs::remove_all(path, ignored);
+    }
+};
+
+}  // namespace
+
+/* ---- cases --------------------------------------------------------------- */
+
+void harness_add(HarnessCase *c) {
+    *last_case = c;
+    last_case = &c->next;
+}
+
+void harness_add_registrar(void (*fn)(void)) {
+    if (nregistrar == 64) abort();
+    registrars[nregistrar++] = fn;
+}
+
+void harness_register(const char *suite, const char *name, void (*fn)(void *),
+                      void *arg) {
+    add(keep(suite), keep(name), __FILE__, __LINE__, [fn, arg] { fn(arg); });
+}
+
+/* ---- checks -------------------------------------------------------------- */
+
+void harness_leave(void) {
+    longjmp(leave, 1);
+}
+
+bool harness_check(const char *file, int line, const char *cond, bool ok) {
+    return ok || report(file, line, std::string("failed: ") + cond);
+}
+
+bool harness_check_msg(const char *file, int line, const char *cond, bool ok,
+                       const char *fmt, ...) {
+    if (ok) return true;
+    va_list ap;
+    va_start(ap, fmt);
+    std::string text = format(fmt, ap);
+    va_end(ap);
+    return report(file, line, std::string("failed: ") + cond + "\n" + text);
+}
+
+bool harness_eq_int(const char *file, int line, const char *ta, const char *tb,
+                    long long a, long long b) {
+    if (a == b) return true;
+    return report(file, line,
+                  std::string(ta) + " is " + std::to_string(a) + "\n" + tb +
+                      " is " + std::to_string(b));
+}
+
+static bool apart(const char *file, int line, const char *ta, const char *tb,
+                  double a, double b, double allowed, const char *kind,
+                  double tol) {
+    char buf[200];
+    snprintf(buf, sizeof buf, " is %.9g, ", a);
+    std::string text = std::string(ta) + buf + tb;
+    snprintf(buf, sizeof buf,
+             " is %.9g\n%s tolerance %.3g: %.3g apart, %.3g allowed", b, kind,
+             tol, fabs(a - b), allowed);
+    return report(file, line, text + buf);
+}
+
+bool harness_near(const char *file, int line, const char *ta, const char *tb,
+                  double a, double b, double tol) {
+    if (a == b || fabs(a - b) <= tol) return true;
+    return apart(file, line, ta, tb, a, b, tol, "absolute", tol);
+}
+
+bool harness_rel(const char *file, int line, const char *ta, const char *tb,
+                 double a, double b, double tol) {
+    double allowed = tol * fmax(fabs(a), fabs(b));
+    if (a == b || (fabs(a - b) <= allowed && isfinite(allowed))) return true;
+    return apart(file, line, ta, tb, a, b, allowed, "relative", tol);
+}
+
+bool harness_str(const char *file, int line, const char *ta, const char *tb,
+                 const char *a, const char *b) {
+    if (a == b || (a && b && strcmp(a, b) == 0)) return true;
+    std::string text = std::string("< ") + ta + "\n> " + tb + "\n";
+    if (!a || !b) return report(file, line, text + (a ? b ? "" : ">" : "<") +
+                                                " is NULL");
+    text += first_difference(a, b);
+    if (strlen(a) + strlen(b) < 8000)
+        text += std::string("\n---- <\n") + a + "\n---- >\n" + b + "\n----";
+    return report(file, line, text);
+}
+
+bool harness_mem(const char *file, int line, const char *ta, const char *tb,
+                 const void *a, const void *b, size_t n) {
+    const unsigned char *x = (const unsigned char *)a;
+    const unsigned char *y = (const unsigned char *)b;
+    size_t i = 0, ndiff = 0, first = 0;
+    for (; i < n; i++)
+        if (x[i] != y[i] && ndiff++ == 0) first = i;
+    if (ndiff == 0) return true;
+    char buf[160];
+    snprintf(buf, sizeof buf,
+             "\n%zu of %zu bytes differ; first at %zu: %02x and %02x", ndiff, n,
+             first, x[first], y[first]);
+    return report(file, line, std::string(ta) + ", " + tb + buf);
+}
+
+bool harness_has(const char *file, int line, const char *ta, const char *text,
+                 const char *needle) {
+    if (text && strstr(text, needle)) return true;
+    return report(file, line, std::string(ta) + " lacks \"" + needle +
+                                  "\":\n" + (text ? text : "NULL"));
+}
+
+bool harness_fail_at(const char *file, int line, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    std::string text = format(fmt, ap);
+    va_end(ap);
+    return report(file, line, text);
+}
+
+// The text is copied and freed before the jump, which runs no destructors.
+void harness_fail(const char *file, int line, const char *fmt, ...) {
+    {
+        va_list ap;
+        va_start(ap, fmt);
+        report(file, line, format(fmt, ap));
+        va_end(ap);
+    }
+    harness_leave();
+}
+
+static void skip_with(const char *file, int line, const std::string &text) {
+    testing::internal::AssertHelper(testing::TestPartResult::kSkip, file, line,
+                                    "") = testing::Message() << text;
+}
+
+void harness_skip(const char *file, int line, const char *fmt, ...) {
+    {
+        va_list ap;
+        va_start(ap, fmt);
+        skip_with(file, line, format(fmt, ap));
+        va_end(ap);
+    }
+    harness_leave();
+}
+
+/* ---- surroundings -------------------------------------------------------- */
+
+const char *test_tmpdir(void) {
+    static TmpDir dir;
+    return dir.path.c_str();
+}
+
+const char *test_data_path(const char *rel) {
+    return keep(root + "/" + rel);
+}
+
+const char *test_ampc(void) {
+    if (!env("AMPC_BIN").empty()) return keep(env("AMPC_BIN"));
+    const char *path = test_data_path("ampc");
+    if (fs::is_regular_file(path)) return path;
+    return test_data_path("out/bin/ampc");
+}
+
+bool test_bless(void) {
+    return bless;
+}
+
+bool test_slow(void) {
+    return !env("AMPC_SLOW").empty() && env("AMPC_SLOW") != "0";
+}
+
+int test_each_file(const char *rel_dir, const char *suffix,
+                   void (*fn)(const char *path, const char *name, void *arg),
+                   void *arg) {
+    const char *dir = test_data_path(rel_dir);
+    const std::string end = suffix;
+    std::vector<std::string> names;
+    std::error_code none;
+    for (fs::recursive_directory_iterator it(
+             dir, fs::directory_options::follow_directory_symlink, none), stop;
+         !none && it != stop; it.increment(none)) {
+        std::string name = fs::path(it->path()).lexically_relative(dir);
+        if (it->is_regular_file() && name.size() > end.size() &&
+            name.compare(name.size() - end.size(), end.size(), end) == 0)
+            names.push_back(name);
+    }
+    std::sort(names.begin(), names.end());
+    for (const std::string &n : names)
+        fn(keep(std::string(dir) + "/" + n),
+           keep(n.substr(0, n.size() - end.size())), arg);
+    return (int)names.size();
+}
+
+char *test_read_file(const char *path, size_t *size) {
+    std::ifstream f(path, std::ios::binary);
+    if (!f) return nullptr;
+    std::string s((std::istreambuf_iterator<char>(f)), {});
+    char *p = (char *)malloc(s.size() + 1);
+    if (!p) return nullptr;
+    memcpy(p, s.c_str(), s.size() + 1);
+    if (size) *size = s.size();
+    return p;
+}
+
+bool test_write_file(const char *path, const void *data, size_t size) {
+    std::ofstream f(path, std::ios::binary);
+    f.write((const char *)data, (std::streamsize)size);
+    f.flush();
+    return bool(f);
+}
+
+int test_command(char **out, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    std::string command = "{ " + format(fmt, ap) + "\n} 2>&1", text;
+    va_end(ap);
+    FILE *p = popen(command.c_str(), "r");
+    if (!p) return 127;
+    char buf[4096];
+    for (size_t n; (n = fread(buf, 1, sizeof buf, p)) > 0;) text.append(buf, n);
+    int rc = pclose(p);
+    if (out) *out = strdup(text.c_str());
+    return WIFSIGNALED(rc) ? 128 + WTERMSIG(rc) : WEXITSTATUS(rc);
+}
+
+int main(int argc, char **argv) {
+    testing::InitGoogleTest(&argc, argv);
+    bless = !env("AMPC_BLESS").empty() && env("AMPC_BLESS") != "0";
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--bless") == 0) {
+            bless = true;
+            continue;
+        }
+        fprintf(stderr, "%s: unknown argument '%s'\n", argv[0], argv[i]);
+        return 2;
+    }
+    root = find_root();
+    for (HarnessCase *c = first_case; c; c = c->next)
+        add(c->suite, c->name, c->file, c->line, c->fn);
+    for (int i = 0; i < nregistrar; i++) registrars[i]();
+    return RUN_ALL_TESTS();
+}
