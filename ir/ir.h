@@ -1,0 +1,337 @@
+/* ir.h: modules, graphs, values, nodes; the builder.
+
+   A Module is one model: variables (parameters, buffers, state) and one Graph
+   per program (first only "forward"; later train, micro, update, eval,
+   predict, refresh).  A Graph is SSA: every value has one definition; nodes
+   stand in g->order, definitions before uses.  Effects are the graph's
+   `writes`: when the program ends, var takes the value; every read in the
+   program sees the old value.
+
+   Pools only grow.  A pass builds new nodes with the builder, redirects uses,
+   and leaves dead nodes to dce; nodes not in g->order do not exist.         */
+#ifndef AMPC_IR_IR_H
+#define AMPC_IR_IR_H
+
+#include "ir/op.h"
+
+typedef struct ValueId { uint32_t i; } ValueId; /* 0 = none / absent operand */
+typedef struct NodeId { uint32_t i; } NodeId;   /* 0 = none */
+#define NO_VALUE ((ValueId){0})
+#define NO_NODE  ((NodeId){0})
+static inline bool is_value(ValueId v) { return v.i != 0; }
+static inline bool same_value(ValueId a, ValueId b) { return a.i == b.i; }
+
+/* Host data of a tensor, in its own storage dtype, row-major. */
+typedef struct Tensor {
+    TypeId type;
+    void *data;
+} Tensor;
+
+typedef enum VarKind {
+    VAR_PARAM,  /* trains; f32 master                                       */
+    VAR_FROZEN, /* initializer that does not train                          */
+    VAR_BUFFER, /* running statistics, written by train                     */
+    VAR_STATE,  /* optimizer, scaler, RNG state                             */
+    VAR_HYPER,  /* scalar the host may set between steps                    */
+    VAR_SHADOW, /* 16-bit copy of a parameter, kept by update and refresh   */
+    VAR_GRAD    /* gradient accumulator of program micro                    */
+} VarKind;
+extern const char *const var_kind_text[]; /* "param", "frozen", ... */
+
+typedef struct Var {
+    Str name;
+    VarKind kind;
+    TypeId type;
+    const Tensor *init; /* NULL: `fill`                                     */
+    double fill;
+    DType stored_dtype; /* of the initializer in the user's file            */
+    double lr_scale, weight_decay; /* per-parameter; weight_decay NaN = the
+                                      optimizer's                            */
+    Str why; /* why it trains or not, for inspect --params                  */
+} Var;
+
+typedef enum ValueKind { VK_INPUT, VK_VAR, VK_CONST, VK_RESULT } ValueKind;
+
+typedef struct Value {
+    Str name; /* without %; NULL for anonymous scalar constants             */
+    TypeId type;
+    ValueKind kind;
+    int var;             /* VK_VAR: index into module vars                  */
+    const Tensor *data;  /* VK_CONST                                        */
+    NodeId def;          /* VK_RESULT                                       */
+    int result;          /* VK_RESULT: which                                */
+    int64_t offset;      /* PLANNED: arena byte offset, else -1             */
+} Value;
+
+enum {
+    NODE_BACKWARD = 1, /* made by autodiff                                  */
+    NODE_UPDATE = 2    /* made by the optimizer pass                        */
+};
+
+typedef struct Node {
+    OpCode op;
+    ValueId *in;
+    int nin;
+    ValueId *out;
+    int nout;
+    const Attr *attrs; /* sorted by key                                     */
+    int nattr;
+    uint32_t flags;
+    int group; /* FUSED: index into g->groups, else -1                      */
+    Loc loc;   /* node of the source model                                  */
+} Node;
+
+typedef enum GroupKind {
+    GROUP_POINT,  /* element-wise + moves + generators over one domain      */
+    GROUP_ROW,    /* with reductions: rows x reduced columns                */
+    GROUP_ANCHOR, /* one ANCHOR node + element-wise epilogue                */
+    GROUP_LIB     /* one LIB node                                           */
+} GroupKind;
+extern const char *const group_kind_text[];
+
+typedef struct Group {
+    GroupKind kind;
+} Group;
+
+typedef struct Output {
+    Str name;
+    ValueId value;
+} Output;
+
+typedef struct Write {
+    ValueId var, value;
+} Write;
+
+typedef struct Graph {
+    struct Module *module;
+    Arena *arena; /* == module->arena */
+    Str name;
+    VEC(Value) values; /* [0] is the null value */
+    VEC(Node) nodes;   /* [0] is the null node */
+    VEC(NodeId) order;
+    VEC(ValueId) inputs;
+    VEC(Output) outputs;
+    VEC(Write) writes;
+    VEC(Group) groups;
+    int64_t arena_bytes; /* PLANNED */
+    struct NameMap *names; /* unique names of this graph */
+} Graph;
+
+typedef struct Module {
+    Arena *arena;
+    Str name;
+    Str file; /* where it came from */
+    VEC(Graph *) graphs;
+    VEC(Var) vars;
+    /* facts from the frontend that passes and the runtime's info need */
+    Str producer;      /* "pytorch", ... or NULL */
+    int class_axis;    /* of the classification loss, -1: none */
+} Module;
+
+Module *module_new(Arena *a, const char *name);
+Graph *graph_new(Module *m, const char *name); /* appended to the module */
+Graph *module_graph(const Module *m, const char *name); /* NULL if absent */
+/* Deep copy (values, nodes, order); shares vars and tensor data. */
+Graph *graph_clone(const Graph *g, const char *name);
+void module_remove_graph(Module *m, const char *name);
+
+static inline Value *value_get(const Graph *g, ValueId v) {
+    ASSERT(v.i && v.i < (uint32_t)g->values.len);
+    return &g->values.data[v.i];
+}
+static inline Node *node_get(const Graph *g, NodeId n) {
+    ASSERT(n.i && n.i < (uint32_t)g->nodes.len);
+    return &g->nodes.data[n.i];
+}
+static inline const Type *value_type(const Graph *g, ValueId v) {
+    return type_get(value_get(g, v)->type);
+}
+static inline DType value_dtype(const Graph *g, ValueId v) {
+    return value_type(g, v)->dtype;
+}
+static inline Var *value_var(const Graph *g, ValueId v) {
+    return &g->module->vars.data[value_get(g, v)->var];
+}
+/* Pointers from value_get/node_get die at the next value or node made. */
+
+/* ---- attributes of a node -------------------------------------------------- */
+
+const Attr *attr_find(const Node *n, AttrKey k); /* NULL if absent */
+int64_t attr_int(const Node *n, AttrKey k, int64_t dflt);
+double attr_float(const Node *n, AttrKey k, double dflt);
+Str attr_str(const Node *n, AttrKey k, const char *dflt);
+/* Returns the count, 0 if absent; *v points into the node. */
+int attr_ints(const Node *n, AttrKey k, const int64_t **v);
+
+/* ---- making values ---------------------------------------------------------- */
+
+/* Names are made unique within the graph by appending .2, .3, ... */
+ValueId graph_input(Graph *g, const char *name, TypeId t);
+ValueId graph_const(Graph *g, const char *name, const Tensor *t);
+/* Rank-0 constant, shared within the graph. */
+ValueId graph_scalar(Graph *g, DType d, double v);
+ValueId graph_scalar_int(Graph *g, DType d, int64_t v);
+/* True if v is a constant whose elements all equal one number. */
+bool value_is_splat(const Graph *g, ValueId v, double *out);
+/* New variable in the module (name must be new) or the existing one. */
+int module_var(Module *m, VarKind k, const char *name, TypeId t,
+               const Tensor *init, double fill);
+int module_find_var(const Module *m, const char *name); /* -1 */
+/* The value that reads the variable in this graph (one per graph). */
+ValueId graph_var(Graph *g, int var);
+ValueId graph_find_var(const Graph *g, int var); /* 0 if not read here */
+Str graph_unique_name(Graph *g, const char *base);
+
+/* ---- the builder -------------------------------------------------------------- */
+
+/* Appends nodes to g->order (or, with `before`, collects them in a list that
+   the pass splices).  Results get the default type of the op's type rule
+   unless `dtype` asks for another legal one.  On a type error: ASSERT (passes
+   and rules build only legal nodes; frontends use build_checked).          */
+typedef struct Builder {
+    Graph *g;
+    const char *suffix; /* names: first operand's name + suffix, or NULL    */
+    uint32_t flags;     /* of every node made                               */
+    Loc loc;            /* of every node made                               */
+} Builder;
+
+#define DT_DEFAULT NUM_DTYPES
+
+/* One result. `name` NULL: derived from op and operands. */
+ValueId build(Builder *b, OpCode op, const ValueId *in, int nin,
+              const Attr *attrs, int nattr, DType dtype, const char *name);
+/* Several results; dtypes may be NULL. */
+NodeId build_multi(Builder *b, OpCode op, const ValueId *in, int nin,
+                   const Attr *attrs, int nattr, int nout, const DType *dtypes,
+                   const char *const *names);
+/* For generators: the type is given. */
+ValueId build_gen(Builder *b, OpCode op, const ValueId *in, int nin,
+                  const Attr *attrs, int nattr, TypeId type, const char *name);
+/* For frontends: mistakes become a Diag message at b->loc. */
+Status build_checked(Builder *b, Diag *d, OpCode op, const ValueId *in, int nin,
+                     const Attr *attrs, int nattr, int nout,
+                     const TypeId *types /* NULL or 0: by rule */,
+                     const char *const *names, NodeId *out);
+
+/* Shorthands (dtype DT_DEFAULT = rule's). */
+ValueId b1(Builder *b, OpCode op, ValueId x, DType dtype);
+ValueId b2(Builder *b, OpCode op, ValueId x, ValueId y, DType dtype);
+ValueId b3(Builder *b, OpCode op, ValueId x, ValueId y, ValueId z, DType dtype);
+ValueId b_scalar(Builder *b, DType d, double v);
+ValueId b_cast(Builder *b, ValueId x, DType d); /* x itself if already d */
+ValueId b_reshape(Builder *b, ValueId x, int rank, const int64_t *dim);
+ValueId b_reduce(Builder *b, OpCode op, ValueId x, const int64_t *axes, int n,
+                 bool keepdims, DType dtype);
+ValueId b_transpose(Builder *b, ValueId x, const int64_t *perm);
+ValueId b_expand(Builder *b, ValueId x, int rank, const int64_t *dim);
+ValueId b_matmul(Builder *b, ValueId x, ValueId y, bool ta, bool tb, DType d);
+ValueId b_full(Builder *b, TypeId t, double v);
+
+/* ---- rewriting ------------------------------------------------------------------ */
+
+/* Every use of `from` (operands in order, outputs, writes' values) becomes
+   `to`. */
+void graph_replace_uses(Graph *g, ValueId from, ValueId to);
+/* use count per value id over order, outputs and writes; arena-allocated in
+   `scratch`, indexed by ValueId.i */
+int *graph_use_counts(const Graph *g, Arena *scratch);
+/* position of each node in order (by NodeId.i), -1 if not in it */
+int *graph_positions(const Graph *g, Arena *scratch);
+/* Stable topological sort of g->order; false if cyclic. */
+bool graph_toposort(Graph *g);
+/* Structural hash over text-relevant content; equal for equal text. */
+uint64_t graph_hash(const Graph *g);
+
+/* ---- rule contexts ---------------------------------------------------------------- */
+
+/* A type rule fills out[] (defaults) given operands and attributes.  When
+   `given` dtypes are present the rule's dtype-freedom is checked by
+   verify/build through `free_dtype`: set it for each result whose dtype may be
+   any float type rather than the default. */
+typedef struct TypeCtx {
+    OpCode op;
+    const Type *in[64]; /* NULL = absent operand; variadic ops: first 64 of */
+    const Type **ins;   /* all operands */
+    int nin, nout;
+    const Node *attrs; /* only attribute accessors may be used on it */
+    Type *out;         /* [nout] */
+    bool *free_dtype;  /* [nout] */
+    const Type *given; /* [nout] or NULL: declared types (gen, cast need it) */
+    char msg[256];     /* why it is wrong */
+} TypeCtx;
+
+/* Runs the op's rule.  given may be NULL.  On failure returns ERR_USER and
+   fills msg[256]. */
+Status op_infer(const Graph *g, OpCode op, const ValueId *in, int nin,
+                const Attr *attrs, int nattr, int nout, const TypeId *given,
+                TypeId *out, char *msg);
+
+/* A gradient rule reads gout[] (0 = no gradient flows) and sets gin[] (0 =
+   none needed or non-differentiable).  want[i] says whether operand i needs
+   one.  The dtype of gin[i] must be that of operand i (autodiff casts
+   otherwise).  Shapes must match exactly (use grad_unbroadcast). */
+typedef struct GradCtx {
+    Builder *b;
+    NodeId node;
+    const ValueId *gout;
+    ValueId *gin;
+    const bool *want;
+} GradCtx;
+/* Sums g down to the shape of `like` (undo numpy broadcasting). */
+ValueId grad_unbroadcast(Builder *b, ValueId g, ValueId like);
+
+/* ---- text -------------------------------------------------------------------------- */
+
+void print_module(const Module *m, StrBuf *sb);
+void print_graph(const Graph *g, StrBuf *sb);
+/* Parses a file of graphs.  Caret diagnostics. Types that the text leaves out
+   are inferred; given ones are checked. */
+Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
+                    size_t n, Module **out);
+
+/* ---- verifier ------------------------------------------------------------------------ */
+
+typedef enum Stage {
+    STAGE_TYPED,  /* SSA, types legal                                       */
+    STAGE_CAST,   /* + LOW ops read what autocast decided                   */
+    STAGE_DIFF,   /* + backward present                                     */
+    STAGE_STEP,   /* + optimizer; no composite after expand is checked by
+                     FUSED                                                   */
+    STAGE_FUSED,  /* every node in exactly one group (VIEW and GEN: none or
+                     one), groups contiguous in order, no COMPOSITE          */
+    STAGE_PLANNED /* + offsets, no live overlap                             */
+} Stage;
+extern const char *const stage_text[];
+Status verify_graph(const Graph *g, Stage s, Diag *d);
+Status verify_module(const Module *m, Stage s, Diag *d);
+
+/* ---- interpreter ---------------------------------------------------------------------- */
+
+/* Evaluates in double (integers in int64).  EVAL_STORAGE rounds every value
+   to its declared dtype (what compiled code does); EVAL_EXACT never rounds
+   (finite differences). */
+typedef enum EvalMode { EVAL_STORAGE, EVAL_EXACT } EvalMode;
+
+typedef struct EvalTensor {
+    TypeId type;
+    double *f;  /* float dtypes */
+    int64_t *i; /* bool and integer dtypes */
+} EvalTensor;
+
+typedef struct Evaluator Evaluator;
+Evaluator *eval_new(const Graph *g, Arena *a, EvalMode mode);
+/* Bind inputs/variables by value id before running; unbound variables take
+   their init; unbound inputs are an error. */
+void eval_bind(Evaluator *e, ValueId v, const EvalTensor *t);
+Status eval_run(Evaluator *e, Diag *d);
+const EvalTensor *eval_get(const Evaluator *e, ValueId v);
+EvalTensor *eval_from_tensor(Arena *a, const Tensor *t);
+Tensor *eval_to_tensor(Arena *a, const EvalTensor *t, TypeId as);
+EvalTensor *eval_tensor_new(Arena *a, TypeId t);
+/* Folding: evaluates one node whose operands are all given. Fails with a
+   message (integer division by zero, ...). */
+Status eval_node(const Graph *g, NodeId n, Arena *a, EvalMode mode,
+                 const EvalTensor *const *in, EvalTensor **out, char *msg);
+double round_to_dtype(double v, DType d);
+
+#endif
