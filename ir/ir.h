@@ -61,6 +61,8 @@ typedef struct Value {
     NodeId def;          /* VK_RESULT                                       */
     int result;          /* VK_RESULT: which                                */
     int64_t offset;      /* PLANNED: arena byte offset, else -1             */
+    int home;            /* PLANNED: index of the var it is computed into
+                            (an in-place write), else -1                     */
 } Value;
 
 enum {

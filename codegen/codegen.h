@@ -1,0 +1,78 @@
+/* codegen.h: a PLANNED module to train.so.
+
+   fuse.c promises about groups (verify.c checks at stage FUSED):
+   - Each group becomes exactly one plan step.  VIEW nodes are in no group: the
+     result shares the operand's buffer (view_root).  Rank-0 constants are
+     immediates, never buffers.  GEN nodes are copied into the groups that use
+     them.
+   - GROUP_POINT: ELEM, GEN and MOVE nodes.  All values that leave the group
+     have one shape, the domain.  Inner values are computed at whatever index
+     their users ask for (an index map is a composition of MOVE ops and
+     broadcasts).
+   - GROUP_ROW: additionally REDUCE nodes (keepdims=1), all with one operand
+     shape S and one axis set A.  Inner values are "full" (shape S after
+     broadcasting) or "row" (S with the A dims 1).  Values that leave have
+     shape S or the row shape.  A MOVE operand never depends on a REDUCE of
+     the same group.
+   - GROUP_ANCHOR: one ANCHOR node and ELEM/GEN nodes of its result shape
+     (external operands broadcast to it), no MOVE.
+   - GROUP_LIB: one LIB node, alone.                                        */
+#ifndef AMPC_CODEGEN_CODEGEN_H
+#define AMPC_CODEGEN_CODEGEN_H
+
+#include "ir/ir.h"
+#include "passes/options.h"
+#include "runtime/plan.h"
+
+typedef struct Kernel Kernel; /* kir.h */
+
+/* One plan step before buffers are numbered. */
+typedef struct LoweredStep {
+    PlanStepKind kind;
+    PlanLib lib;            /* PLAN_LIB                                     */
+    const Kernel *kernel;   /* PLAN_KERNEL                                  */
+    const Kernel *epilogue; /* PLAN_LIB, NULL: none                         */
+    ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                               */
+    int nref, nep_ref;
+    int64_t *pars, *ep_pars;
+    int npar, nep_par;
+    int64_t units, grain;
+    const char *name;
+} LoweredStep;
+
+/* lower.c: the step of one group.  Kernels are shared structurally through
+   the kernel set: equal text, equal Kernel pointer, so that 60 parameters
+   share one update kernel (flat kernels take their length from par[0]). */
+typedef struct KernelSet KernelSet;
+KernelSet *kernel_set_new(Arena *a);
+int kernel_set_count(const KernelSet *ks, bool epilogues);
+const Kernel *kernel_set_get(const KernelSet *ks, bool epilogues, int i);
+int kernel_index(const Kernel *k); /* position in its list */
+Status lower_group(const Graph *g, int group, KernelSet *ks, Diag *d,
+                   LoweredStep *out);
+
+/* The value whose buffer v shares through VIEW nodes (v itself otherwise). */
+ValueId view_root(const Graph *g, ValueId v);
+
+/* print_c.c: C source of kernels [lo, hi) of a set; `prefix` starts every
+   function name (prefix + "k12", prefix + "e3").  Includes nothing but
+   "kmath.h". */
+void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix);
+
+/* emit_plan.c: programs to tables, as C source defining `const AmpcModule
+   ampc_plan` and the exported symbol; weights to a blob. */
+typedef struct EmitInput {
+    const char *path;        /* out.so */
+    const char *model_path;  /* the user's file, kept as section "model" */
+    const char *model_data;
+    size_t model_size;
+    const char *report_json; /* may be NULL */
+} EmitInput;
+
+/* emit_so.c: everything: lower, print, compile with the system compiler (CC,
+   default cc) for each target level in parallel, link with the embedded
+   runtime, append sections, rename into place.  Nothing is left behind on
+   failure. */
+Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in);
+
+#endif

@@ -1,0 +1,108 @@
+/* options.h: the compile options of the command line and of `train` blocks,
+   parsed (options.c).  Names and defaults: `ampc --help`.                  */
+#ifndef AMPC_PASSES_OPTIONS_H
+#define AMPC_PASSES_OPTIONS_H
+
+#include "ir/ir.h"
+
+typedef enum Precision { PREC_FP32, PREC_BF16, PREC_FP16 } Precision;
+
+typedef enum LossKind {
+    LOSS_AUTO, LOSS_NONE, LOSS_CROSS_ENTROPY, LOSS_NLL, LOSS_MSE, LOSS_L1,
+    LOSS_HUBER, LOSS_BCE_LOGITS
+} LossKind;
+
+typedef struct LossSpec {
+    LossKind kind;
+    Str output;          /* graph output it is applied to; NULL: the only one */
+    int axis;            /* class axis; INT_MIN: by rank                      */
+    int64_t ignore_index;
+    double label_smoothing, delta;
+} LossSpec;
+
+typedef enum OptimizerKind { OPT_SGD, OPT_ADAM, OPT_ADAMW } OptimizerKind;
+
+typedef struct OptimizerSpec {
+    OptimizerKind kind;
+    double lr, momentum, beta1, beta2, eps, weight_decay;
+    bool nesterov;
+} OptimizerSpec;
+
+typedef struct ParamGroup {
+    Str glob;
+    double lr_scale, weight_decay; /* NaN: unchanged */
+} ParamGroup;
+
+typedef enum ScheduleKind {
+    SCHED_CONSTANT, SCHED_COSINE, SCHED_LINEAR, SCHED_STEP
+} ScheduleKind;
+
+typedef struct ScheduleSpec {
+    ScheduleKind kind;
+    int64_t warmup, total, every;
+    double min, gamma;
+} ScheduleSpec;
+
+typedef enum ScaleKind { SCALE_DEFAULT, SCALE_NONE, SCALE_STATIC, SCALE_DYNAMIC }
+    ScaleKind;
+
+typedef struct ScaleSpec {
+    ScaleKind kind;
+    double init, growth, backoff, min, max;
+    int64_t interval, hysteresis;
+} ScaleSpec;
+
+typedef struct DimBind {
+    Str name; /* dim_param, or input name when axis >= 0 */
+    int axis; /* -1: name is a dim_param */
+    int64_t value;
+} DimBind;
+
+typedef struct GlobRule {
+    Str glob;
+    bool train; /* --train or --freeze */
+} GlobRule;
+
+typedef struct Target {
+    bool cuda;
+    int isa;   /* cpu: 2, 3, 4 (x86-64-vN) */
+    Str arch;  /* cuda: "sm_90", "ptx" */
+} Target;
+
+typedef struct Options {
+    Arena *arena;
+    Precision precision;
+    LossSpec loss;
+    OptimizerSpec optimizer;
+    VEC(ParamGroup) param_groups;
+    ScheduleSpec schedule;
+    double clip_norm, clip_value; /* 0: off */
+    int64_t accumulate;
+    ScaleSpec scale;
+    VEC(DimBind) dims;
+    VEC(GlobRule) train_rules; /* in command-line order */
+    bool batchnorm_train;      /* default true */
+    int batchnorm_unbiased;    /* -1 by producer, 0 population, 1 unbiased */
+    VEC(Str) batchnorm_frozen; /* globs; "*" when frozen without a glob */
+    bool dropout;
+    bool accept_folded;
+    VEC(Target) targets; /* empty: default */
+    bool sidecar_weights;
+    Str dump_ir, emit_c, emit_cuda, report;
+    Str symbol; /* "ampc_module" */
+    int64_t seed;
+    /* testing aids, not in --help's main list */
+    bool no_fuse;     /* every node its own group */
+    uint64_t shuffle; /* nonzero: shuffle independent nodes by this seed */
+} Options;
+
+void options_init(Options *o, Arena *a);
+/* One option "--name" with its value (NULL for flags). *used_value tells the
+   caller whether the value was consumed.  ERR_USAGE with a message. */
+Status options_set(Options *o, Diag *d, const char *name, const char *value,
+                   bool *used_value);
+/* Every option as text, for the module's info (JSON object). */
+void options_json(const Options *o, StrBuf *sb);
+bool options_has_scaler(const Options *o); /* after defaults by precision */
+
+#endif

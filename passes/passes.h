@@ -1,0 +1,51 @@
+/* passes.h: the passes, in pipeline order (pipeline.c has the table).
+
+   A pass is one file with one exported function; it works on the whole module
+   (every graph it cares about), never prints, verifies or exits: the runner
+   does the chores (verify, time, dump, name the pass in a bug report).     */
+#ifndef AMPC_PASSES_PASSES_H
+#define AMPC_PASSES_PASSES_H
+
+#include "passes/options.h"
+
+typedef struct PassCtx {
+    Arena *scratch; /* reset after every pass */
+    Diag *diag;
+    const Options *opt;
+} PassCtx;
+
+typedef Status PassFn(Module *m, PassCtx *cx);
+
+PassFn pass_simplify, pass_cse, pass_dce;      /* any stage before FUSED    */
+PassFn pass_loss;       /* forward gets `loss`                               */
+PassFn pass_programs;   /* forward -> train, eval, predict                   */
+PassFn pass_autocast;   /* casts by class                                    */
+PassFn pass_autodiff;   /* train: loss -> gradients of trained parameters    */
+PassFn pass_optimizer;  /* train -> train, micro, update, refresh            */
+PassFn pass_expand;     /* composites to primitives, reductions normalised   */
+PassFn pass_fuse;       /* groups                                            */
+PassFn pass_schedule;   /* order of groups                                   */
+PassFn pass_memplan;    /* offsets                                           */
+
+/* autodiff.c, for pass_autodiff and tests: appends to g the gradients of the
+   scalar `loss` (seeded with `seed`, a scalar of loss's shape, or 1 if absent)
+   with respect to want[0..n); grads[i] = 0 when loss does not depend on it.  */
+Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
+                const ValueId *want, int n, ValueId *grads);
+
+/* ---- the runner (pipeline.c) -------------------------------------------- */
+
+typedef struct PassInfo {
+    const char *name;
+    PassFn *fn;
+    Stage stage; /* verified after it */
+    const char *purpose;
+} PassInfo;
+extern const PassInfo pass_table[];
+extern const int pass_count;
+
+Status run_passes(Module *m, Diag *d, const Options *opt, const char *names);
+/* names: comma-separated, or NULL for the whole pipeline; dumps into
+   opt->dump_ir when set */
+
+#endif
