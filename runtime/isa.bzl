@@ -1,0 +1,23 @@
+"""The runtime's objects as they ship inside every train.so."""
+
+COPTS = [
+    "-std=gnu17",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-g0",
+]
+
+def isa_library(name, level, vector, srcs, hdrs):
+    """The per-ISA files, compiled for x86-64-v<level>."""
+    native.cc_library(
+        name = name,
+        srcs = srcs + hdrs,
+        copts = COPTS + [
+            "-O3",
+            "-march=x86-64-v%d" % level,
+            "-DAMPC_ISA_LEVEL=%d" % level,
+        ] + (["-mprefer-vector-width=%d" % vector] if vector else []),
+        linkstatic = True,
+    )
