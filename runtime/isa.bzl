@@ -7,6 +7,8 @@ COPTS = [
     "-ffp-contract=off",
     "-fno-math-errno",
     "-g0",
+    "-fomit-frame-pointer",
+    "-fno-stack-protector",
 ]
 
 def isa_library(name, level, vector, srcs, hdrs):
