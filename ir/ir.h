@@ -26,6 +26,16 @@ typedef struct Tensor {
     TypeId type;
     void *data;
 } Tensor;
+/* tensor.c: elements in any dtype; storing rounds to nearest even. */
+Tensor *tensor_new(Arena *a, TypeId t); /* zeros */
+double tensor_get(const Tensor *t, int64_t i);
+int64_t tensor_get_int(const Tensor *t, int64_t i); /* floats: truncated    */
+void tensor_set(const Tensor *t, int64_t i, double v);
+void tensor_set_int(const Tensor *t, int64_t i, int64_t v);
+double f16_to_double(uint16_t h);
+double bf16_to_double(uint16_t h);
+uint16_t double_to_f16(double v);
+uint16_t double_to_bf16(double v);
 
 typedef enum VarKind {
     VAR_PARAM,  /* trains; f32 master                                       */
@@ -47,6 +57,8 @@ typedef struct Var {
     DType stored_dtype; /* of the initializer in the user's file            */
     double lr_scale, weight_decay; /* per-parameter; weight_decay NaN = the
                                       optimizer's                            */
+    Str init_text; /* "normal(1, 0.02)" of the .amp file, or NULL; whoever
+                      replaces `init` clears it                             */
     Str why; /* why it trains or not, for inspect --params                  */
 } Var;
 
@@ -58,6 +70,7 @@ typedef struct Value {
     ValueKind kind;
     int var;             /* VK_VAR: index into module vars                  */
     const Tensor *data;  /* VK_CONST                                        */
+    Str init_text;       /* VK_CONST: as Var.init_text                      */
     NodeId def;          /* VK_RESULT                                       */
     int result;          /* VK_RESULT: which                                */
     int64_t offset;      /* PLANNED: arena byte offset, else -1             */
@@ -182,6 +195,7 @@ int module_find_var(const Module *m, const char *name); /* -1 */
 /* The value that reads the variable in this graph (one per graph). */
 ValueId graph_var(Graph *g, int var);
 ValueId graph_find_var(const Graph *g, int var); /* 0 if not read here */
+ValueId graph_find_value(const Graph *g, const char *name); /* 0 if absent */
 Str graph_unique_name(Graph *g, const char *base);
 
 /* ---- the builder -------------------------------------------------------------- */
