@@ -1,0 +1,32 @@
+/* ir_impl.h: what the files of ir/ share among themselves.                 */
+#ifndef AMPC_IR_IR_IMPL_H
+#define AMPC_IR_IR_IMPL_H
+
+#include "ir/ir.h"
+
+/* ---- ir.c ---- */
+
+/* Appends a value; v.name must be free (graph_unique_name) or NULL. */
+ValueId value_new(Graph *g, Value v);
+/* By the name map alone: exact for graphs whose names no pass has changed. */
+ValueId graph_lookup(const Graph *g, Str name);
+void graph_rename(Graph *g, ValueId v, Str name);
+
+/* ---- infer.c ---- */
+
+/* What is known of a result before inference: rank < 0 = shape by rule,
+   dtype NUM_DTYPES = dtype by rule. */
+static inline Type type_by_rule(void) {
+    Type t = {.dtype = NUM_DTYPES, .rank = -1};
+    return t;
+}
+/* op_infer with partly given types; given has nout entries. */
+Status infer_types(const Graph *g, OpCode op, const ValueId *in, int nin,
+                   const Attr *attrs, int nattr, int nout, const Type *given,
+                   TypeId *out, char *msg);
+/* "f32[2,3]", "absent": for messages.  buf of TYPE_TEXT bytes is returned. */
+enum { TYPE_TEXT = 200, MSG_TEXT = 256 };
+const char *type_text(const Type *t, char *buf);
+#define TXT(t) type_text((t), (char[TYPE_TEXT]){0})
+
+#endif

@@ -1,0 +1,126 @@
+/* tensor.c: elements of host tensors in their storage dtypes.
+
+   The two 16-bit formats differ in two numbers only, so one encoder and one
+   decoder serve both; a double goes to 16 bits in one rounding.            */
+#include "ir/ir.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct Half {
+    int stored;  /* mantissa bits in memory */
+    int min_exp; /* exponent of the smallest normal number */
+    int max_exp; /* exponent of the largest number */
+} Half;
+static const Half half_f16 = {10, -14, 15}, half_bf16 = {7, -126, 127};
+
+static uint16_t encode(Half h, double v) {
+    uint16_t sign = signbit(v) ? 0x8000 : 0;
+    uint16_t inf = (uint16_t)((h.max_exp + 1 - h.min_exp + 1) << h.stored);
+    double a = fabs(v);
+    if (isnan(v)) return (uint16_t)(sign | inf | 1u << (h.stored - 1));
+    if (isinf(v)) return sign | inf;
+    int e = a > 0 ? ilogb(a) : h.min_exp;
+    if (e < h.min_exp) e = h.min_exp;
+    if (e > h.max_exp) return sign | inf;
+    /* a / quantum has stored + 1 bits before the point: rint rounds to even,
+       and a carry into the next exponent is right as it stands */
+    int64_t m = (int64_t)rint(ldexp(a, h.stored - e));
+    int64_t bits = ((int64_t)(e - h.min_exp) << h.stored) + m;
+    return (uint16_t)(bits >= inf ? sign | inf : sign | bits);
+}
+
+static double decode(Half h, uint16_t bits) {
+    int e = (bits & 0x7fff) >> h.stored, m = bits & ((1 << h.stored) - 1);
+    double v;
+    if (e == h.max_exp + 1 - h.min_exp + 1)
+        v = m ? (double)NAN : (double)INFINITY;
+    else if (e == 0)
+        v = ldexp(m, h.min_exp - h.stored);
+    else
+        v = ldexp(m + (1 << h.stored), e - 1 + h.min_exp - h.stored);
+    return bits & 0x8000 ? -v : v;
+}
+
+double f16_to_double(uint16_t h) {
+    return decode(half_f16, h);
+}
+
+double bf16_to_double(uint16_t h) {
+    return decode(half_bf16, h);
+}
+
+uint16_t double_to_f16(double v) {
+    return encode(half_f16, v);
+}
+
+uint16_t double_to_bf16(double v) {
+    return encode(half_bf16, v);
+}
+
+Tensor *tensor_new(Arena *a, TypeId t) {
+    Tensor *x = NEW(a, Tensor);
+    x->type = t;
+    x->data = arena_alloc(a, (size_t)type_bytes(type_get(t)));
+    return x;
+}
+
+double tensor_get(const Tensor *t, int64_t i) {
+    switch (type_get(t->type)->dtype) {
+    case DT_F16: return f16_to_double(((const uint16_t *)t->data)[i]);
+    case DT_BF16: return bf16_to_double(((const uint16_t *)t->data)[i]);
+    case DT_F32: return ((const float *)t->data)[i];
+    case DT_F64: return ((const double *)t->data)[i];
+    case DT_U64: return (double)((const uint64_t *)t->data)[i];
+    default: return (double)tensor_get_int(t, i);
+    }
+}
+
+/* The nearest representable integer; NaN gives 0. */
+static int64_t to_int(double v) {
+    if (isnan(v)) return 0;
+    if (v >= 0x1p63) return INT64_MAX;
+    if (v <= -0x1p63) return INT64_MIN;
+    return (int64_t)v;
+}
+
+int64_t tensor_get_int(const Tensor *t, int64_t i) {
+    switch (type_get(t->type)->dtype) {
+    case DT_BOOL:
+    case DT_U8: return ((const uint8_t *)t->data)[i];
+    case DT_I8: return ((const int8_t *)t->data)[i];
+    case DT_U16: return ((const uint16_t *)t->data)[i];
+    case DT_I16: return ((const int16_t *)t->data)[i];
+    case DT_U32: return ((const uint32_t *)t->data)[i];
+    case DT_I32: return ((const int32_t *)t->data)[i];
+    case DT_U64: return (int64_t)((const uint64_t *)t->data)[i];
+    case DT_I64: return ((const int64_t *)t->data)[i];
+    default: return to_int(tensor_get(t, i));
+    }
+}
+
+void tensor_set(const Tensor *t, int64_t i, double v) {
+    switch (type_get(t->type)->dtype) {
+    case DT_F16: ((uint16_t *)t->data)[i] = double_to_f16(v); break;
+    case DT_BF16: ((uint16_t *)t->data)[i] = double_to_bf16(v); break;
+    case DT_F32: ((float *)t->data)[i] = (float)v; break;
+    case DT_F64: ((double *)t->data)[i] = v; break;
+    case DT_BOOL: ((uint8_t *)t->data)[i] = v != 0; break;
+    default: tensor_set_int(t, i, to_int(v)); break;
+    }
+}
+
+void tensor_set_int(const Tensor *t, int64_t i, int64_t v) {
+    switch (type_get(t->type)->dtype) {
+    case DT_BOOL: ((uint8_t *)t->data)[i] = v != 0; break;
+    case DT_U8: ((uint8_t *)t->data)[i] = (uint8_t)v; break;
+    case DT_I8: ((int8_t *)t->data)[i] = (int8_t)v; break;
+    case DT_U16: ((uint16_t *)t->data)[i] = (uint16_t)v; break;
+    case DT_I16: ((int16_t *)t->data)[i] = (int16_t)v; break;
+    case DT_U32: ((uint32_t *)t->data)[i] = (uint32_t)v; break;
+    case DT_I32: ((int32_t *)t->data)[i] = (int32_t)v; break;
+    case DT_U64: ((uint64_t *)t->data)[i] = (uint64_t)v; break;
+    case DT_I64: ((int64_t *)t->data)[i] = v; break;
+    default: tensor_set(t, i, (double)v); break;
+    }
+}
