@@ -61,12 +61,20 @@ void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix);
 
 /* emit_plan.c: programs to tables, as C source defining `const AmpcModule
    ampc_plan` and the exported symbol; weights to a blob. */
+typedef struct EmitSection {
+    const char *name; /* at most 31 bytes */
+    const char *data;
+    size_t size;
+} EmitSection;
+
 typedef struct EmitInput {
     const char *path;        /* out.so */
     const char *model_path;  /* the user's file, kept as section "model" */
     const char *model_data;
     size_t model_size;
-    const char *report_json; /* may be NULL */
+    const EmitSection *sections; /* further tail sections: reports; the texts
+                                    of m->texts are added as "ir:PASS"      */
+    int nsection;
 } EmitInput;
 
 /* emit_so.c: everything: lower, print, compile with the system compiler (CC,

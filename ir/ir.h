@@ -132,6 +132,13 @@ typedef struct Graph {
     struct NameMap *names; /* unique names of this graph */
 } Graph;
 
+/* The text of a module after a pass, kept for `ampc inspect --ir`. */
+typedef struct StageText {
+    Str pass;
+    const char *text;
+    size_t size;
+} StageText;
+
 typedef struct Module {
     Arena *arena;
     Str name;
@@ -141,6 +148,10 @@ typedef struct Module {
     /* facts from the frontend that passes and the runtime's info need */
     Str producer;      /* "pytorch", ... or NULL */
     int class_axis;    /* of the classification loss, -1: none */
+    /* the pass runner's */
+    int stage;             /* Stage reached so far */
+    int passes;            /* number of passes run */
+    VEC(StageText) texts;
 } Module;
 
 Module *module_new(Arena *a, const char *name);

@@ -53,7 +53,9 @@ static DType result_dtype(const Expand *e, const Node *n, int i) {
 /* x in the shape of result i of n; its elements are the same */
 static ValueId shaped_like(Expand *e, ValueId x, const Node *n, int i) {
     Type t = type_copy(e, n->out[i]);
-    return b_reshape(&e->rw->b, b_cast(&e->rw->b, x, t.dtype), t.rank, t.dim);
+    x = b_cast(&e->rw->b, x, t.dtype);
+    if (shape_equal(&t, value_type(e->rw->g, x))) return x;
+    return b_reshape(&e->rw->b, x, t.rank, t.dim);
 }
 
 /* a vector over axis `axis` of a tensor of rank `rank` */

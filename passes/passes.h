@@ -44,8 +44,19 @@ typedef struct PassInfo {
 extern const PassInfo pass_table[];
 extern const int pass_count;
 
-Status run_passes(Module *m, Diag *d, const Options *opt, const char *names);
-/* names: comma-separated, or NULL for the whole pipeline; dumps into
-   opt->dump_ir when set */
+/* names: comma-separated.  Verifies after each; writes dumps into
+   opt->dump_ir when set; keeps the text after each in m->texts when `keep`. */
+Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
+                  bool keep);
+/* The two halves of a whole compile: up to placed casts, and the rest. */
+extern const char *const pipeline_front, *const pipeline_back;
+
+/* ---- reports (report.c): text for people, JSON for tools ------------------ */
+
+typedef void ReportFn(const Module *m, bool json, StrBuf *sb);
+ReportFn report_params;  /* any stage: what trains and why                   */
+ReportFn report_casts;   /* CAST: every cast, what forces it, bytes per step  */
+ReportFn report_kernels; /* PLANNED: one line a group                         */
+ReportFn report_memory;  /* PLANNED: arena and variables, bytes               */
 
 #endif

@@ -34,10 +34,11 @@ const PassInfo pass_table[] = {
 };
 const int pass_count = sizeof pass_table / sizeof *pass_table;
 
-/* The order in which a whole compile runs them. */
-static const char *const full_pipeline =
-    "simplify,loss,programs,simplify,cse,dce,autocast,autodiff,optimizer,"
-    "simplify,cse,dce,expand,simplify,cse,dce,fuse,schedule,memplan";
+const char *const pipeline_front =
+    "simplify,loss,programs,simplify,cse,dce,autocast";
+const char *const pipeline_back =
+    "autodiff,optimizer,simplify,cse,dce,expand,simplify,cse,dce,"
+    "fuse,schedule,memplan";
 
 typedef struct Runner {
     Module *m;
@@ -52,21 +53,35 @@ static void dump_on_bug(void *ctx, FILE *out) {
     sb_free(&sb);
 }
 
-static Status dump(const Module *m, const Options *opt, Diag *d, int number,
-                   const char *name) {
-    if (!opt->dump_ir) return OK;
-    StrBuf path = {0}, text = {0};
-    if (mkdir(opt->dump_ir, 0777) && errno != EEXIST)
-        return fail(d, (Loc){.file = opt->dump_ir}, "%s", strerror(errno));
-    sb_printf(&path, "%s/%02d-%s.amp", opt->dump_ir, number, name);
-    print_module(m, &text);
+static Status write_dump(const char *dir, Diag *d, int number,
+                         const char *name, const StrBuf *text) {
+    StrBuf path = {0};
+    if (mkdir(dir, 0777) && errno != EEXIST)
+        return fail(d, (Loc){.file = dir}, "%s", strerror(errno));
+    sb_printf(&path, "%s/%02d-%s.amp", dir, number, name);
     FILE *f = fopen(path.data, "w");
-    bool ok = f && fwrite(text.data, 1, text.len, f) == text.len;
+    bool ok = f && fwrite(text->data, 1, text->len, f) == text->len;
     ok = f && fclose(f) == 0 && ok;
     Status s = ok ? OK
                   : fail(d, (Loc){.file = intern(path.data)}, "%s",
                          strerror(errno));
     sb_free(&path);
+    return s;
+}
+
+/* The module's text after a pass, to the dump directory and m->texts. */
+static Status record(Module *m, const Options *opt, Diag *d, const char *name,
+                     bool keep) {
+    Status s = OK;
+    if (!opt->dump_ir && !keep) return OK;
+    StrBuf text = {0};
+    print_module(m, &text);
+    if (opt->dump_ir) s = write_dump(opt->dump_ir, d, m->passes, name, &text);
+    if (keep) {
+        char *copy = arena_dup(m->arena, text.data, text.len + 1);
+        StageText t = {intern(name), copy, text.len};
+        vec_push(m->arena, &m->texts, t);
+    }
     sb_free(&text);
     return s;
 }
@@ -79,27 +94,30 @@ static const PassInfo *find_pass(const char *name, size_t n) {
     return NULL;
 }
 
-static Status run_one(Runner *r, Diag *d, const Options *opt, Stage *stage) {
+static void verify_or_die(Module *m) {
+    Diag bugs = {0};
+    if (verify_module(m, (Stage)m->stage, &bugs) == OK) return;
+    fputs(bugs.text.data, stderr);
+    ASSERT(!"the IR is wrong after a pass");
+}
+
+static Status run_one(const Runner *r, Diag *d, const Options *opt) {
     PassCtx cx = {arena_new(), d, opt};
     Status s = r->pass->fn(r->m, &cx);
     arena_free(cx.scratch);
     if (s != OK) return s;
-    if (r->pass->stage > *stage) *stage = r->pass->stage;
-    Diag bugs = {0};
-    if (verify_module(r->m, *stage, &bugs) != OK) {
-        fputs(bugs.text.data, stderr);
-        ASSERT(!"the IR is wrong after a pass");
-    }
+    if ((int)r->pass->stage > r->m->stage) r->m->stage = (int)r->pass->stage;
+    r->m->passes++;
+    verify_or_die(r->m);
     return OK;
 }
 
-Status run_passes(Module *m, Diag *d, const Options *opt, const char *names) {
+Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
+                  bool keep) {
     Runner r = {m, NULL};
-    Stage stage = STAGE_TYPED;
-    int number = 0;
-    Status s = dump(m, opt, d, number, "import");
+    Status s = m->passes ? OK : record(m, opt, d, "import", keep);
     assert_set_hook(dump_on_bug, &r);
-    for (const char *p = names ? names : full_pipeline; *p && s == OK;) {
+    for (const char *p = names; *p && s == OK;) {
         size_t n = strcspn(p, ",");
         r.pass = find_pass(p, n);
         if (!r.pass) {
@@ -107,8 +125,8 @@ Status run_passes(Module *m, Diag *d, const Options *opt, const char *names) {
             s = ERR_USAGE;
             break;
         }
-        s = run_one(&r, d, opt, &stage);
-        if (s == OK) s = dump(m, opt, d, ++number, r.pass->name);
+        s = run_one(&r, d, opt);
+        if (s == OK) s = record(m, opt, d, r.pass->name, keep);
         p += n + (p[n] == ',');
     }
     assert_set_hook(NULL, NULL);

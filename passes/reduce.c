@@ -36,9 +36,9 @@ static OpCode combining(OpCode op) {
     return op == OP_REDUCE_SUMSQ || op == OP_REDUCE_MEAN ? OP_REDUCE_SUM : op;
 }
 
-/* The least divisor of n that is at least `want`; 0: only n itself. */
+/* The least divisor of n that is at least `want`; 0: none nearby. */
 static int64_t divisor_from(int64_t n, int64_t want) {
-    for (int64_t d = want; d <= n / 2; d++)
+    for (int64_t d = want; d <= n / 2 && d < want + 65536; d++)
         if (n % d == 0) return d;
     return 0;
 }
