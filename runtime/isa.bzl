@@ -12,9 +12,6 @@ COPTS = [
     "-U_FORTIFY_SOURCE", # it aborts; a module never does
 ]
 
-# COPTS already ask for -fPIC: without this Bazel compiles everything twice.
-FEATURES = ["-supports_pic"]
-
 def isa_library(name, level, vector, srcs, hdrs):
     """The per-ISA files, compiled for x86-64-v<level>."""
     native.cc_library(
@@ -25,6 +22,5 @@ def isa_library(name, level, vector, srcs, hdrs):
             "-march=x86-64-v%d" % level,
             "-DAMPC_ISA_LEVEL=%d" % level,
         ] + (["-mprefer-vector-width=%d" % vector] if vector else []),
-        features = FEATURES,
         linkstatic = True,
     )
