@@ -1,0 +1,401 @@
+/* ampc.h: train, evaluate and run a model that `ampc` compiled into a module
+   (train.so).  C99, usable from C++; needs nothing but this file.
+
+     char err[256];
+     const ampc_api *api = ampc_load("train.so", NULL, err, sizeof err);
+     ampc_session *s = NULL;
+     if (!api || api->open(api->module, NULL, &s, err, sizeof err)) ...
+     ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+                        ampc_in("target", t, sizeof t, AMPC_DTYPE_I64)};
+     ampc_metrics m = {sizeof m};
+     if (api->step(s, in, 2, &m)) puts(api->error(s));
+     api->save(s, "model.safetensors");
+     api->close(s);
+
+   Rules for all functions
+   - Arrays are dense, row-major, little-endian, and aligned to their element.
+     The batch size is fixed when the module is compiled: axis 0 of the inputs.
+   - A call that fails returns a status other than AMPC_OK, leaves the session
+     as it was, and api->error(s) tells why.  Nothing prints, exits or aborts.
+   - One thread at a time per session (a second one gets AMPC_ERR_BUSY);
+     different sessions, of one module or of several, run in parallel.
+   - Public structs start with their size: set it to sizeof the struct.  Later
+     versions append fields and functions; a field beyond your size is neither
+     read nor written.
+   - Strings that a call returns belong to the module or the session.       */
+#ifndef AMPC_H
+#define AMPC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define AMPC_ABI_VERSION 1
+#define AMPC_RANK_LIMIT  8
+
+typedef enum ampc_status {
+    AMPC_OK = 0,
+    AMPC_ERR_ARGUMENT = 1,    /* a wrong name, shape, dtype, size or value  */
+    AMPC_ERR_MEMORY = 2,      /* out of memory or threads                   */
+    AMPC_ERR_FILE = 3,        /* a file cannot be read or written           */
+    AMPC_ERR_FORMAT = 4,      /* truncated, foreign or mismatched file      */
+    AMPC_ERR_UNSUPPORTED = 5, /* this module or machine cannot do that      */
+    AMPC_ERR_BUSY = 6,        /* the session is in use by another thread    */
+    AMPC_ERR_INTERNAL = 7     /* a defect of ampc: please report            */
+} ampc_status;
+
+typedef enum ampc_dtype {
+    AMPC_DTYPE_BOOL = 0, /* one byte, 0 or 1 */
+    AMPC_DTYPE_U8 = 1,
+    AMPC_DTYPE_I8 = 2,
+    AMPC_DTYPE_U16 = 3,
+    AMPC_DTYPE_I16 = 4,
+    AMPC_DTYPE_U32 = 5,
+    AMPC_DTYPE_I32 = 6,
+    AMPC_DTYPE_U64 = 7,
+    AMPC_DTYPE_I64 = 8,
+    AMPC_DTYPE_F16 = 9,
+    AMPC_DTYPE_BF16 = 10,
+    AMPC_DTYPE_F32 = 11,
+    AMPC_DTYPE_F64 = 12
+} ampc_dtype;
+
+typedef struct ampc_session ampc_session;
+typedef struct ampc_module_t ampc_module_t;
+
+/* ---- what a module is ----------------------------------------------------- */
+
+typedef struct ampc_module_info {
+    size_t size;
+    const char *model;   /* name of the graph                               */
+    const char *info;    /* JSON: compile options, precision, producer ...  */
+    uint64_t graph_hash; /* checkpoints of equal graphs can be resumed      */
+    int64_t batch;       /* samples per call; 0 when inputs have no batch   */
+    int64_t accumulate;  /* micro-batches per optimizer step (--accumulate) */
+    int32_t trains, evaluates, predicts; /* 1 = the module can do that      */
+    uint32_t nvariable;
+    uint64_t arena; /* bytes of activations, the largest program            */
+} ampc_module_info;
+
+typedef struct ampc_program_info {
+    size_t size;
+    uint32_t ninput, noutput, nstep;
+} ampc_program_info;
+
+typedef struct ampc_tensor_info {
+    size_t size;
+    const char *name;
+    int32_t dtype; /* ampc_dtype */
+    int32_t rank;
+    int64_t shape[AMPC_RANK_LIMIT];
+    size_t bytes;
+} ampc_tensor_info;
+
+typedef enum ampc_kind {
+    AMPC_KIND_PARAMETER = 0, /* trained; fp32 master                        */
+    AMPC_KIND_FROZEN = 1,    /* weights that do not train                   */
+    AMPC_KIND_BUFFER = 2,    /* running statistics                          */
+    AMPC_KIND_STATE = 3,     /* optimizer and loss-scaler state             */
+    AMPC_KIND_HYPER = 4,     /* learning rate ...: see set_hyper            */
+    AMPC_KIND_SHADOW = 5,    /* 16-bit copy of a parameter: read-only       */
+    AMPC_KIND_GRADIENT = 6,  /* accumulated, still scaled: read-only        */
+    AMPC_KIND_CONSTANT = 7   /* read-only                                   */
+} ampc_kind;
+
+typedef struct ampc_variable_info {
+    size_t size;
+    const char *name;
+    int32_t kind;  /* ampc_kind  */
+    int32_t dtype; /* ampc_dtype */
+    int32_t rank;
+    int64_t shape[AMPC_RANK_LIMIT];
+    size_t bytes;
+} ampc_variable_info;
+
+/* ---- opening -------------------------------------------------------------- */
+
+/* Returns `bytes` bytes aligned to `align` (a power of two), or NULL. */
+typedef void *(*ampc_alloc_fn)(void *ctx, size_t bytes, size_t align);
+typedef void (*ampc_free_fn)(void *ctx, void *p, size_t bytes);
+typedef void (*ampc_log_fn)(void *ctx, const char *line);
+/* One step of a program: times from a monotonic clock, in nanoseconds. */
+typedef void (*ampc_profile_fn)(void *ctx, const char *program,
+                                const char *step, uint64_t begin_ns,
+                                uint64_t end_ns);
+
+typedef struct ampc_options {
+    size_t size;
+    const char *device; /* "auto" (or NULL), "cpu"                          */
+    int32_t threads;    /* 0: one per CPU that affinity and cgroup allow    */
+    int32_t reserved0;
+    ampc_alloc_fn alloc; /* both or none; called by the thread that calls   */
+    ampc_free_fn free;   /* the API                                         */
+    void *alloc_ctx;
+    ampc_log_fn log; /* notes of interest to a developer; may be NULL       */
+    void *log_ctx;
+    void *stream; /* must be NULL: CUDA stream of the host                  */
+    void *comm;   /* must be NULL: data-parallel communicator               */
+} ampc_options;
+
+/* ---- running -------------------------------------------------------------- */
+
+typedef struct ampc_input {
+    size_t size;
+    const char *name; /* NULL: by position                                  */
+    const void *data;
+    size_t bytes;         /* of `data`; always checked                      */
+    int32_t dtype;        /* ampc_dtype; always checked                     */
+    int32_t rank;         /* -1: shape is not given                         */
+    const int64_t *shape; /* rank values, checked                           */
+} ampc_input;
+
+typedef struct ampc_output {
+    size_t size;
+    const char *name; /* NULL: by position                                  */
+    void *data;
+    size_t bytes;  /* room in `data`                                        */
+    int32_t dtype; /* ampc_dtype; always checked                            */
+    int32_t reserved0;
+} ampc_output;
+
+typedef struct ampc_metrics {
+    size_t size;
+    double loss;      /* unscaled, mean over the (micro-)batches            */
+    double grad_norm; /* unscaled, before clipping                          */
+    double scale;     /* loss scale used in this step; 1 without scaling    */
+    double lr;        /* learning rate used in this step                    */
+    int32_t updated;  /* 1 = an optimizer step was tried (always, unless the
+                         module accumulates and more micro-batches are due) */
+    int32_t applied;  /* 1 = it was applied; 0 = skipped: not finite        */
+    int64_t step;     /* optimizer steps applied so far                     */
+    int64_t tried;    /* optimizer steps tried so far                       */
+    int64_t skipped;
+    int64_t bad_forward; /* of these: the loss itself was not finite        */
+} ampc_metrics;
+
+/* Sums over evaluated samples: start from zero, add any number of batches.
+   loss = loss_num / loss_den, accuracy = correct / count.                   */
+typedef struct ampc_eval {
+    size_t size;
+    double loss_num, loss_den;
+    double correct, count; /* count = 0: the model is no classifier         */
+    int64_t samples;
+    int32_t exact; /* 0 = the model's own loss is a mean that a partial batch
+                      cannot be masked out of: loss is over whole batches   */
+    int32_t reserved0;
+} ampc_eval;
+
+typedef struct ampc_scaler {
+    size_t size;
+    double scale;
+    int64_t good, hysteresis; /* clean steps since the last change; overflows
+                                 still tolerated                            */
+    int64_t step, tried, skipped, bad_forward;
+    int64_t micro; /* micro-steps since the last update                     */
+} ampc_scaler;
+
+/* ---- the table ------------------------------------------------------------ */
+
+typedef struct ampc_api {
+    size_t size;
+    uint32_t abi;
+    uint32_t reserved0;
+    const ampc_module_t *module;
+    const char *version;
+
+    /* Fills *info. */
+    ampc_status (*describe)(const ampc_module_t *m, ampc_module_info *info);
+
+    /* Programs are "train", "micro", "update", "eval", "predict"; one that the
+       module lacks gives AMPC_ERR_UNSUPPORTED.  Names of outputs that start
+       with "ampc." are metrics; all others are outputs of the model.  The
+       input that a loss added is called "target".                           */
+    ampc_status (*program)(const ampc_module_t *m, const char *program,
+                           ampc_program_info *info);
+    ampc_status (*input)(const ampc_module_t *m, const char *program,
+                         uint32_t index, ampc_tensor_info *info);
+    ampc_status (*output)(const ampc_module_t *m, const char *program,
+                          uint32_t index, ampc_tensor_info *info);
+
+    /* Variable `index` of ampc_module_info.nvariable. */
+    ampc_status (*variable)(const ampc_module_t *m, uint32_t index,
+                            ampc_variable_info *info);
+
+    /* Creates a session with the module's initial weights.  options may be
+       NULL.  On failure *out is NULL and `err` (may be NULL) holds a message of
+       at most err_size - 1 bytes.  Threads start here and end with `close`. */
+    ampc_status (*open)(const ampc_module_t *m, const ampc_options *options,
+                        ampc_session **out, char *err, size_t err_size);
+    void (*close)(ampc_session *s); /* s may be NULL */
+
+    /* The message of the last call that failed; "" when none did. */
+    const char *(*error)(const ampc_session *s);
+
+    /* One optimizer step on one batch: forward, backward, unscale, check,
+       clip, update.  A module that accumulates N micro-batches updates with
+       every N-th call (metrics->updated).  Inputs are those of program "train"
+       (or "micro"), named or by position, in any order.  metrics may be NULL:
+       then a device may still be working when the call returns, and `sync`
+       fetches them.                                                         */
+    ampc_status (*step)(ampc_session *s, const ampc_input *in, size_t nin,
+                        ampc_metrics *metrics);
+
+    /* Waits for the device; the metrics of the last step (may be NULL). */
+    ampc_status (*sync)(ampc_session *s, ampc_metrics *metrics);
+
+    /* Forward and backward of one micro-batch; adds to the gradients.  *loss
+       (may be NULL) is unscaled.  `update` then makes the optimizer step; it
+       needs exactly the number of micro-steps that the module accumulates.  */
+    ampc_status (*micro_step)(ampc_session *s, const ampc_input *in, size_t nin,
+                              double *loss);
+    ampc_status (*update)(ampc_session *s, ampc_metrics *metrics);
+
+    /* A loss of the host's own: the inputs of program "vjp", which are the
+       model's inputs and, per output, its gradient.  Adds to the gradients
+       like micro_step.                                                      */
+    ampc_status (*vjp)(ampc_session *s, const ampc_input *in, size_t nin);
+
+    /* Evaluates one batch and adds its first `valid` samples to *sums; what
+       the other rows hold does not matter (but class numbers must be legal).
+       Changes no variable.                                                  */
+    ampc_status (*evaluate)(ampc_session *s, const ampc_input *in, size_t nin,
+                            int64_t valid, ampc_eval *sums);
+
+    /* Runs the model on one batch and copies outputs.  Of outputs with a batch
+       axis the first `valid` samples are copied; `bytes` must have room for
+       them.  nout may be 0: see read_output.                                */
+    ampc_status (*predict)(ampc_session *s, const ampc_input *in, size_t nin,
+                           int64_t valid, ampc_output *out, size_t nout);
+
+    /* Copies an output of the program that ran last, by name, all rows. */
+    ampc_status (*read_output)(ampc_session *s, const char *name,
+                               ampc_output *out);
+
+    /* Hyper-parameters that the module keeps variable: "lr" (the base of the
+       schedule), "weight_decay", "seed" ...; finite values only.            */
+    ampc_status (*get_hyper)(ampc_session *s, const char *name, double *value);
+    ampc_status (*set_hyper)(ampc_session *s, const char *name, double value);
+
+    /* Scaler state and counters. */
+    ampc_status (*scaler)(ampc_session *s, ampc_scaler *state);
+
+    /* A variable's value by name: parameters and buffers are fp32 under their
+       names in the model, optimizer state is "ampc.opt/NAME/exp_avg" and so
+       on.  dtype and bytes must be the variable's.  Writing is for kinds
+       PARAMETER, FROZEN, BUFFER and STATE.                                  */
+    ampc_status (*read_variable)(ampc_session *s, const char *name,
+                                 ampc_output *out);
+    ampc_status (*write_variable)(ampc_session *s, const char *name,
+                                  const ampc_input *in);
+
+    /* Checkpoint: one safetensors file, written under a temporary name, synced
+       and renamed.  `load` takes weights and buffers; `resume` takes all, and
+       the run goes on bit for bit as if it had not stopped.  A truncated,
+       foreign or mismatched file is refused and changes nothing.            */
+    ampc_status (*save)(ampc_session *s, const char *path);
+    ampc_status (*load)(ampc_session *s, const char *path);
+    ampc_status (*resume)(ampc_session *s, const char *path);
+
+    /* The host's place in its data: a JSON value that checkpoints carry.
+       get_cursor returns "null" until one is set or resumed.                */
+    ampc_status (*set_cursor)(ampc_session *s, const char *json);
+    const char *(*get_cursor)(const ampc_session *s);
+
+    /* Calls fn after every step of a program; NULL ends it. */
+    ampc_status (*profile)(ampc_session *s, ampc_profile_fn fn, void *ctx);
+} ampc_api;
+
+/* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when
+   the module cannot serve that version.                                     */
+typedef const ampc_api *ampc_module_fn(uint32_t abi_version);
+
+/* ---- conveniences ---------------------------------------------------------- */
+
+static inline ampc_input ampc_in(const char *name, const void *data,
+                                 size_t bytes, ampc_dtype dtype) {
+    ampc_input in;
+    in.size = sizeof in;
+    in.name = name;
+    in.data = data;
+    in.bytes = bytes;
+    in.dtype = (int32_t)dtype;
+    in.rank = -1;
+    in.shape = NULL;
+    return in;
+}
+
+static inline ampc_output ampc_out(const char *name, void *data, size_t bytes,
+                                   ampc_dtype dtype) {
+    ampc_output out;
+    out.size = sizeof out;
+    out.name = name;
+    out.data = data;
+    out.bytes = bytes;
+    out.dtype = (int32_t)dtype;
+    out.reserved0 = 0;
+    return out;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+/* Loader for hosts that do not link to the module; older C libraries want
+   -ldl.  Define AMPC_NO_LOADER to leave it out.                             */
+#ifndef AMPC_NO_LOADER
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Loads a module by path ("train.so" means ./train.so).  `symbol` is what
+   `ampc --symbol` named.  NULL on failure, with a message in err (may be
+   NULL).  *handle (may be NULL) is for dlclose, after the last session.     */
+static inline const ampc_api *ampc_load_symbol(const char *path,
+                                               const char *symbol,
+                                               void **handle, char *err,
+                                               size_t err_size) {
+    char local[4096];
+    void *lib;
+    ampc_module_fn *fn = NULL;
+    const ampc_api *api;
+    if (handle) *handle = NULL;
+    if (!strchr(path, '/') && strlen(path) < sizeof local - 2) {
+        local[0] = '.';
+        local[1] = '/';
+        memcpy(local + 2, path, strlen(path) + 1);
+        path = local;
+    }
+    lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!lib) {
+        const char *why = dlerror();
+        if (err && err_size) snprintf(err, err_size, "%s", why ? why : path);
+        return NULL;
+    }
+    {
+        void *sym = dlsym(lib, symbol);
+        memcpy(&fn, &sym, sizeof fn);
+    }
+    api = fn ? fn(AMPC_ABI_VERSION) : NULL;
+    if (!api) {
+        if (err && err_size)
+            snprintf(err, err_size,
+                     fn ? "%s: made for another version of ampc.h"
+                        : "%s: not an ampc module (no symbol '%s')",
+                     path, symbol);
+        dlclose(lib);
+        return NULL;
+    }
+    if (handle) *handle = lib;
+    return api;
+}
+
+static inline const ampc_api *ampc_load(const char *path, void **handle,
+                                        char *err, size_t err_size) {
+    return ampc_load_symbol(path, "ampc_module", handle, err, err_size);
+}
+#endif /* AMPC_NO_LOADER */
+
+#endif /* AMPC_H */

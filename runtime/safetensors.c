@@ -1,0 +1,335 @@
+/* safetensors.c: see safetensors.h. */
+#define _GNU_SOURCE
+#include "runtime/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HEADER_MAX = 100 << 20 };
+
+static const char *const st_dtypes[AMPC_NDTYPE] = {
+    "BOOL", "U8",  "I8",  "U16",  "I16", "U32", "I32",
+    "U64",  "I64", "F16", "BF16", "F32", "F64"};
+
+/* ---- text that grows ------------------------------------------------------------------ */
+
+static bool text_room(Text *t, size_t more) {
+    if (t->failed) return false;
+    if (t->cap - t->n > more) return true;
+    size_t cap = t->cap ? t->cap * 2 : 4096;
+    while (cap - t->n <= more) cap *= 2;
+    char *p = mem_alloc(t->s, cap);
+    if (!p) {
+        t->failed = true;
+        return false;
+    }
+    if (t->p) memcpy(p, t->p, t->n + 1);
+    mem_free(t->s, t->p, t->cap);
+    t->p = p;
+    t->cap = cap;
+    return true;
+}
+
+void text_put(Text *t, const char *p, size_t n) {
+    if (!text_room(t, n)) return;
+    memcpy(t->p + t->n, p, n);
+    t->n += n;
+    t->p[t->n] = 0;
+}
+
+void text_printf(Text *t, const char *fmt, ...) {
+    char buf[512];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(buf, sizeof buf, fmt, ap);
+    va_end(ap);
+    if (n > 0) text_put(t, buf, (size_t)n < sizeof buf ? (size_t)n : 511);
+}
+
+void text_quoted(Text *t, const char *p) {
+    text_put(t, "\"", 1);
+    for (; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+        if (c == '"' || c == '\\')
+            text_printf(t, "\\%c", c);
+        else if (c < 0x20)
+            text_printf(t, "\\u%04x", c);
+        else
+            text_put(t, p, 1);
+    }
+    text_put(t, "\"", 1);
+}
+
+void text_free(Text *t) {
+    mem_free(t->s, t->p, t->cap);
+    t->p = NULL;
+    t->n = t->cap = 0;
+}
+
+/* ---- reading ----------------------------------------------------------------------------- */
+
+static ampc_status st_bad(ampc_session *s, const StFile *f, const char *what) {
+    return session_fail(s, AMPC_ERR_FORMAT, "%s: %s", f->path, what);
+}
+
+static ampc_status st_errno(ampc_session *s, const char *path) {
+    return session_fail(s, AMPC_ERR_FILE, "%s: %s", path, strerror(errno));
+}
+
+static ampc_status st_pread(ampc_session *s, const StFile *f, void *out,
+                            uint64_t n, uint64_t at) {
+    char *p = out;
+    while (n) {
+        ssize_t got = pread(f->fd, p, n < (1 << 30) ? n : 1 << 30, (off_t)at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return st_errno(s, f->path);
+        if (got == 0) return st_bad(s, f, "truncated");
+        p += got;
+        n -= (uint64_t)got;
+        at += (uint64_t)got;
+    }
+    return AMPC_OK;
+}
+
+static bool st_shape(JsonSpan v, StTensor *t) {
+    JsonSpan key, item;
+    if (!json_is_array(v)) return false;
+    t->rank = 0;
+    for (JsonIter it = json_iter(v); json_next(&it, &key, &item);) {
+        if (t->rank == AMPC_MAX_RANK || !json_int(item, &t->dim[t->rank]))
+            return false;
+        t->rank++;
+    }
+    return true;
+}
+
+static bool st_offsets(JsonSpan v, StTensor *t) {
+    JsonSpan key, item;
+    int64_t at[2] = {0, 0};
+    int n = 0;
+    if (!json_is_array(v)) return false;
+    for (JsonIter it = json_iter(v); json_next(&it, &key, &item); n++)
+        if (n == 2 || !json_int(item, &at[n])) return false;
+    t->begin = (uint64_t)at[0];
+    t->end = (uint64_t)at[1];
+    return n == 2 && at[0] >= 0 && at[1] >= at[0];
+}
+
+static bool st_entry(JsonSpan name, JsonSpan v, StTensor *t) {
+    JsonSpan dtype, shape, offsets;
+    uint64_t bytes;
+    t->name = name;
+    if (!json_get(v, "dtype", &dtype) || !json_get(v, "shape", &shape) ||
+        !json_get(v, "data_offsets", &offsets))
+        return false;
+    t->dtype = 0;
+    while (t->dtype < AMPC_NDTYPE && !json_equals(dtype, st_dtypes[t->dtype]))
+        t->dtype++;
+    return t->dtype < AMPC_NDTYPE && st_shape(shape, t) &&
+           st_offsets(offsets, t) &&
+           dense_bytes(t->dtype, t->rank, t->dim, &bytes) &&
+           bytes == t->end - t->begin;
+}
+
+static int st_by_begin(const void *a, const void *b) {
+    const StTensor *x = a, *y = b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+static ampc_status st_header(ampc_session *s, StFile *f) {
+    JsonSpan root, key, v;
+    size_t n = 0;
+    if (!json_parse(f->header, f->header_bytes, &root) || !json_is_object(root))
+        return st_bad(s, f, "the header is not JSON");
+    for (JsonIter it = json_iter(root); json_next(&it, &key, &v);) n++;
+    f->tensors = mem_alloc(s, n * sizeof *f->tensors);
+    if (!f->tensors)
+        return session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", f->path);
+    f->ntensor = n; /* st_close frees by it; counted anew below */
+    size_t used = 0;
+    for (JsonIter it = json_iter(root); json_next(&it, &key, &v);) {
+        if (json_equals(key, "__metadata__") && json_is_object(v))
+            f->metadata = v;
+        else if (!st_entry(key, v, &f->tensors[used++]))
+            return session_fail(s, AMPC_ERR_FORMAT,
+                                "%s: malformed entry %.*s", f->path,
+                                (int)(key.n < 100 ? key.n : 100), key.p);
+    }
+    memset(f->tensors + used, 0, (n - used) * sizeof *f->tensors);
+    qsort(f->tensors, used, sizeof *f->tensors, st_by_begin);
+    uint64_t at = 0;
+    for (size_t i = 0; i < used; at = f->tensors[i++].end)
+        if (f->tensors[i].begin != at)
+            return st_bad(s, f, "tensors overlap or leave gaps");
+    if (at != f->size - f->data)
+        return st_bad(s, f, at > f->size - f->data ? "truncated"
+                                                   : "more data than tensors");
+    return AMPC_OK;
+}
+
+static ampc_status st_read_header(ampc_session *s, StFile *f) {
+    uint64_t n = 0;
+    struct stat st;
+    if (fstat(f->fd, &st) != 0) return st_errno(s, f->path);
+    if (!S_ISREG(st.st_mode)) return st_bad(s, f, "not a regular file");
+    f->size = (uint64_t)st.st_size;
+    if (f->size < 10) return st_bad(s, f, "not a safetensors file");
+    ampc_status status = st_pread(s, f, &n, 8, 0);
+    if (status != AMPC_OK) return status;
+    if (n < 2 || n > HEADER_MAX) return st_bad(s, f, "not a safetensors file");
+    if (n > f->size - 8) return st_bad(s, f, "truncated, or no safetensors file");
+    f->data = 8 + n;
+    f->header = mem_alloc(s, n);
+    if (!f->header)
+        return session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", f->path);
+    f->header_bytes = n;
+    status = st_pread(s, f, f->header, n, 8);
+    return status == AMPC_OK ? st_header(s, f) : status;
+}
+
+ampc_status st_open(ampc_session *s, const char *path, StFile *f) {
+    *f = (StFile){.path = path};
+    /* O_NONBLOCK: a named pipe must not hang us. */
+    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (f->fd < 0) return st_errno(s, path);
+    ampc_status status = st_read_header(s, f);
+    if (status != AMPC_OK) st_close(s, f);
+    return status;
+}
+
+void st_close(ampc_session *s, StFile *f) {
+    if (f->fd >= 0) close(f->fd);
+    mem_free(s, f->header, f->header_bytes);
+    mem_free(s, f->tensors, f->ntensor * sizeof *f->tensors);
+    *f = (StFile){.fd = -1};
+}
+
+const StTensor *st_find(const StFile *f, const char *name) {
+    const StTensor *found = NULL;
+    for (size_t i = 0; i < f->ntensor; i++) {
+        if (!f->tensors[i].name.n || !json_equals(f->tensors[i].name, name))
+            continue;
+        if (found) return NULL; /* twice: which one would be meant? */
+        found = &f->tensors[i];
+    }
+    return found;
+}
+
+ampc_status st_read(ampc_session *s, const StFile *f, const StTensor *t,
+                    void *out) {
+    return st_pread(s, f, out, t->end - t->begin, f->data + t->begin);
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+static void st_put_header(Text *t, const StItem *items, size_t n,
+                          const char *metadata) {
+    unsigned long long at = 0;
+    text_printf(t, "{\"__metadata__\":{\"ampc\":");
+    text_quoted(t, metadata);
+    text_printf(t, "}");
+    for (size_t i = 0; i < n; i++) {
+        text_printf(t, ",");
+        text_quoted(t, items[i].name);
+        text_printf(t, ":{\"dtype\":\"%s\",\"shape\":[",
+                    st_dtypes[items[i].dtype]);
+        for (uint32_t k = 0; k < items[i].rank; k++)
+            text_printf(t, "%s%lld", k ? "," : "", (long long)items[i].dim[k]);
+        text_printf(t, "],\"data_offsets\":[%llu,%llu]}", at,
+                    at + (unsigned long long)items[i].bytes);
+        at += items[i].bytes;
+    }
+    text_printf(t, "}");
+    while (t->n % 8 && !t->failed) text_put(t, " ", 1);
+}
+
+static bool write_all(int fd, const void *data, uint64_t n) {
+    const char *p = data;
+    while (n) {
+        ssize_t put = write(fd, p, n < (1 << 30) ? n : 1 << 30);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return false;
+        p += put;
+        n -= (uint64_t)put;
+    }
+    return true;
+}
+
+/* The temporary file, locked and empty; -1 with errno.  Its name is fixed, so
+   that a killed writer leaves at most one behind, which the next one takes
+   over; the lock keeps two writers of one path apart.                       */
+static int open_temporary(const char *tmp) {
+    for (int tries = 0; tries < 100; tries++) {
+        struct stat mine, named;
+        int fd = open(tmp, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (fd < 0) return -1;
+        if (flock(fd, LOCK_EX) == 0 && fstat(fd, &mine) == 0 &&
+            stat(tmp, &named) == 0 && mine.st_ino == named.st_ino &&
+            mine.st_dev == named.st_dev && ftruncate(fd, 0) == 0)
+            return fd;
+        close(fd); /* another writer renamed it away meanwhile: again */
+    }
+    errno = EBUSY;
+    return -1;
+}
+
+static bool sync_folder(char *path) {
+    char *slash = strrchr(path, '/');
+    if (slash) slash[slash == path] = 0;
+    int fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool ok = fsync(fd) == 0 || errno == EINVAL; /* some file systems cannot */
+    close(fd);
+    return ok;
+}
+
+static bool write_file(int fd, const Text *header, const StItem *items,
+                       size_t n) {
+    uint64_t bytes = header->n;
+    if (!write_all(fd, &bytes, 8) || !write_all(fd, header->p, header->n))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!write_all(fd, items[i].data, items[i].bytes)) return false;
+    return fsync(fd) == 0;
+}
+
+static ampc_status st_commit(ampc_session *s, const char *path, char *tmp,
+                             const Text *header, const StItem *items, size_t n) {
+    int fd = open_temporary(tmp);
+    if (fd < 0) return st_errno(s, tmp);
+    bool ok = write_file(fd, header, items, n) && rename(tmp, path) == 0;
+    int why = errno;
+    if (!ok) unlink(tmp);
+    close(fd);
+    if (ok) {
+        if (sync_folder(tmp)) return AMPC_OK;
+        why = errno;
+    }
+    return session_fail(s, AMPC_ERR_FILE, "%s: %s", path, strerror(why));
+}
+
+ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
+                     size_t nitem, const char *metadata) {
+    Text header = {.s = s};
+    size_t room = strlen(path) + sizeof ".tmp";
+    char *tmp = mem_alloc(s, room);
+    ampc_status status;
+    st_put_header(&header, items, nitem, metadata);
+    if (!tmp || header.failed) {
+        status = session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
+    } else {
+        snprintf(tmp, room, "%s.tmp", path);
+        status = st_commit(s, path, tmp, &header, items, nitem);
+    }
+    text_free(&header);
+    mem_free(s, tmp, room);
+    return status;
+}

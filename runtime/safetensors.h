@@ -1,0 +1,70 @@
+/* safetensors.h: the file format, without meaning.
+
+   u64 length of the header, JSON header, data.  The header maps each tensor's
+   name to dtype, shape and data_offsets; the data holds no gaps.  A file is
+   checked whole when it is opened; nothing of it is trusted.                */
+#ifndef AMPC_SAFETENSORS_H
+#define AMPC_SAFETENSORS_H
+
+#include "runtime/json.h"
+#include "runtime/session.h"
+
+/* ---- text that grows ----------------------------------------------------- */
+
+typedef struct Text {
+    const ampc_session *s;
+    char *p; /* NUL-terminated once something was put */
+    size_t n, cap;
+    bool failed; /* out of memory: later calls do nothing */
+} Text;
+
+void text_put(Text *t, const char *p, size_t n);
+void text_printf(Text *t, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void text_quoted(Text *t, const char *p); /* as a JSON string */
+void text_free(Text *t);
+
+/* ---- reading ---------------------------------------------------------------- */
+
+typedef struct StTensor {
+    JsonSpan name;
+    uint32_t dtype, rank;
+    int64_t dim[AMPC_MAX_RANK];
+    uint64_t begin, end; /* in the data */
+} StTensor;
+
+typedef struct StFile {
+    const char *path;
+    int fd;
+    uint64_t size, data; /* of the file; where the data begins */
+    char *header;
+    size_t header_bytes;
+    JsonSpan metadata; /* object of strings; n = 0: none */
+    StTensor *tensors;
+    size_t ntensor;
+} StFile;
+
+/* On failure nothing is left to close. */
+ampc_status st_open(ampc_session *s, const char *path, StFile *f);
+void st_close(ampc_session *s, StFile *f);
+const StTensor *st_find(const StFile *f, const char *name);
+ampc_status st_read(ampc_session *s, const StFile *f, const StTensor *t,
+                    void *out);
+
+/* ---- writing ------------------------------------------------------------------ */
+
+typedef struct StItem {
+    const char *name;
+    uint32_t dtype, rank;
+    const int64_t *dim;
+    const void *data;
+    uint64_t bytes;
+} StItem;
+
+/* Writes PATH.tmp, syncs it, renames it to PATH, syncs the folder: at any
+   moment PATH is the old file or the new one, whole.  `metadata` becomes
+   __metadata__.ampc.                                                        */
+ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
+                     size_t nitem, const char *metadata);
+
+#endif
