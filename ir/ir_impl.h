@@ -29,4 +29,24 @@ enum { TYPE_TEXT = 200, MSG_TEXT = 256 };
 const char *type_text(const Type *t, char *buf);
 #define TXT(t) type_text((t), (char[TYPE_TEXT]){0})
 
+/* ---- op_type.c, op_type_nn.c: type rules ---- */
+
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
+           expr)                                                               \
+    TypeRule ty_##type;
+#include "ir/ops.def"
+#undef OP
+
+/* Fills cx->msg. */
+Status type_error(TypeCtx *cx, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Result i; floats may be declared in another float dtype. */
+void type_result(TypeCtx *cx, int i, const Type *t);
+Status type_want_float(TypeCtx *cx, int operand);
+/* Attribute `key` of n integers is required. */
+Status type_want_ints(TypeCtx *cx, AttrKey key, int n, const int64_t **v);
+/* Attribute `shape` as a shape with x's dtype. */
+Status type_want_shape(TypeCtx *cx, DType d, Type *out);
+/* Attribute `axis`, which counts in `rank` and is never negative. */
+Status type_want_axis(TypeCtx *cx, int rank, int *axis);
+
 #endif

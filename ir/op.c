@@ -1,13 +1,7 @@
 /* op.c: the op table, expanded.                                            */
-#include "ir/op.h"
+#include "ir/ir_impl.h"
 
 #include <string.h>
-
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           expr)                                                               \
-    TypeRule ty_##type;
-#include "ir/ops.def"
-#undef OP
 
 #define A0                                                                     \
     .attrs = {0}, .nattr = 0
