@@ -3,6 +3,7 @@
 #include "ir/base.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -322,6 +323,42 @@ void sb_put_escaped(StrBuf *sb, const char *s) {
         p += n;
     }
     sb_puts(sb, "");
+}
+
+void sb_put_quoted(StrBuf *sb, const char *s) {
+    sb_puts(sb, "\"");
+    for (const unsigned char *p = (const unsigned char *)s; *p;) {
+        int n = utf8_length(p);
+        if (*p == '\n') {
+            sb_puts(sb, "\\n");
+            p++;
+        } else if (n == 0 || *p < 0x20 || *p == 0x7f) {
+            sb_printf(sb, "\\x%02x", *p++);
+        } else {
+            if (*p == '"' || *p == '\\') sb_puts(sb, "\\");
+            sb_putn(sb, (const char *)p, (size_t)n);
+            p += n;
+        }
+    }
+    sb_puts(sb, "\"");
+}
+
+void sb_put_double(StrBuf *sb, double v, bool as_f32) {
+    char text[40];
+    if (isnan(v)) {
+        sb_puts(sb, "nan");
+        return;
+    }
+    if (isinf(v)) {
+        sb_puts(sb, v < 0 ? "-inf" : "inf");
+        return;
+    }
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        double back = strtod(text, NULL);
+        if (back == v || (as_f32 && (float)back == (float)v)) break;
+    }
+    sb_puts(sb, text);
 }
 
 /* Text of a message that may quote the user's bytes: control bytes but line

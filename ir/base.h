@@ -111,6 +111,10 @@ Status fail(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void warn(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* Escapes control bytes, quotes and backslashes; at most ~120 chars.       */
 void sb_put_escaped(StrBuf *sb, const char *s);
+/* In double quotes, escaped so that the text form reads it back; whole.    */
+void sb_put_quoted(StrBuf *sb, const char *s);
+/* Shortest text that strtod reads back as v; as_f32: as (float)v.          */
+void sb_put_double(StrBuf *sb, double v, bool as_f32);
 
 /* ---- arithmetic on hostile numbers --------------------------------------- */
 

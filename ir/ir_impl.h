@@ -12,6 +12,15 @@ ValueId value_new(Graph *g, Value v);
 ValueId graph_lookup(const Graph *g, Str name);
 void graph_rename(Graph *g, ValueId v, Str name);
 
+/* ---- print.c ---- */
+
+/* A character of a plain name, given the one behind it. */
+bool name_char(char c, char next);
+/* One number, or "[1, 2]"; with more than DATA_SHOWN elements that differ,
+   "data(0x..)". */
+enum { DATA_SHOWN = 4096, INIT_SHOWN = 64 };
+void put_data(StrBuf *sb, const Tensor *t);
+
 /* ---- infer.c ---- */
 
 /* What is known of a result before inference: rank < 0 = shape by rule,
