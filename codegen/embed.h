@@ -1,7 +1,7 @@
 /* embed.h: files that the build puts inside `ampc` (embed.sh, codegen/BUILD).
 
    embed_runtime_a   the static archive that every train.so is linked with: the
-                     runtime (runtime/*.c, common part of runtime/cpu), and the
+                     runtime (run loop, API, common part of runtime/cpu) and the
                      per-ISA routines three times (x86-64-v2, -v3, -v4).  All
                      objects are position-independent and hide their symbols.
                      Plain linking takes from it what the module refers to.
