@@ -129,7 +129,7 @@ includedir=\${prefix}/include
 
 Name: ampc
 Description: Loads training modules made by the ampc graph compiler
-Version: 0.1
+Version: $("$prefix/bin/ampc" --version | cut -d" " -f2)
 Cflags: -I\${includedir}
 Libs: -ldl
 PC
