@@ -1,0 +1,95 @@
+/* block.c: block sizes and scratch sizes. */
+#include "runtime/cpu/block.h"
+
+enum {
+    GEMM_MC = 192,
+    GEMM_NC = 384,
+    GEMM_KC = 256,
+    GEMM_SPLIT_MIN = 1024, /* k per slice, at least                         */
+    GEMM_SPLIT_TILES = 16, /* enough tiles without slices                   */
+    GEMM_ITEM_MIN = 1 << 14, /* elements of C that one item should have     */
+    GEMM_GRAIN = 1 << 17     /* multiply-adds worth a hand-over             */
+};
+
+static int64_t block_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t block_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t block_up(int64_t a, int64_t b) { return block_div(a, b) * b; }
+
+static size_t block_floats(int64_t n)
+{
+    return (size_t)block_up(n, BLOCK_LANES) * sizeof(float);
+}
+
+/* ---- matrix product ------------------------------------------------------ */
+
+static void block_gemm_split(const CpuGemm *g, GemmBlocks *p)
+{
+    int64_t tiles = p->batch * block_div(g->m, GEMM_MC) *
+                    block_div(g->n, GEMM_NC);
+    p->nsplit = 1;
+    if (tiles > 0 && tiles < GEMM_SPLIT_TILES && g->k >= 2 * GEMM_SPLIT_MIN)
+        p->nsplit = block_min(g->k / GEMM_SPLIT_MIN,
+                              block_div(GEMM_SPLIT_TILES, tiles));
+    p->ksplit = block_div(g->k, p->nsplit);
+    int64_t blocks = block_div(p->ksplit, GEMM_KC);
+    p->kc = blocks ? block_div(p->ksplit, blocks) : 0;
+}
+
+/* Cuts C until every thread has work, not below GEMM_ITEM_MIN elements. */
+static void block_gemm_tiles(const CpuGemm *g, int threads, GemmBlocks *p)
+{
+    int64_t want = threads > 1 ? 2 * threads : 1;
+    p->mblocks = block_div(g->m, GEMM_MC);
+    p->nblocks = block_div(g->n, GEMM_NC);
+    for (;;) {
+        p->mc = block_up(block_div(g->m, p->mblocks), BLOCK_ROWS);
+        p->nc = block_up(block_div(g->n, p->nblocks), BLOCK_COLS);
+        int64_t items = p->batch * p->nsplit * p->mblocks * p->nblocks;
+        if (items >= want || p->mc * p->nc < 2 * GEMM_ITEM_MIN) break;
+        if (p->nc > p->mc && p->nc > 3 * BLOCK_COLS)
+            p->nblocks++;
+        else if (p->mc > BLOCK_ROWS)
+            p->mblocks++;
+        else
+            break;
+    }
+    p->mblocks = block_div(g->m, p->mc);
+    p->nblocks = block_div(g->n, p->nc);
+    p->items = p->batch * p->nsplit * p->mblocks * p->nblocks;
+    int64_t work = p->mc * p->nc * (p->ksplit + 16);
+    p->grain = work < GEMM_GRAIN ? block_div(GEMM_GRAIN, work) : 1;
+}
+
+void block_gemm(const CpuGemm *g, int threads, GemmBlocks *p)
+{
+    *p = (GemmBlocks){.batch = 1};
+    for (int64_t i = 0; i < g->nbatch_dim; i++) p->batch *= g->batch_dim[i];
+    if (p->batch <= 0 || g->m <= 0 || g->n <= 0) return;
+    block_gemm_split(g, p);
+    block_gemm_tiles(g, threads, p);
+    /* Per worker: what the largest blocks take, whatever the threads. */
+    int64_t mc = block_up(block_min(g->m, GEMM_MC), BLOCK_ROWS);
+    int64_t nc = block_up(block_min(g->n, GEMM_NC), 3 * BLOCK_COLS);
+    p->a = block_floats(mc * p->kc);
+    p->b = block_floats(nc * p->kc);
+    p->acc = block_floats(mc * nc);
+    if (p->nsplit > 1)
+        p->partial = block_floats(p->nsplit * p->batch * g->m * g->n);
+}
+
+size_t cpu_gemm_scratch(const CpuGemm *g, int threads)
+{
+    GemmBlocks p;
+    if (threads < 1) threads = 1;
+    block_gemm(g, threads, &p);
+    return p.partial + (size_t)threads * (p.a + p.b + p.acc);
+}
+
+/* ---- scatter-add --------------------------------------------------------- */
+
+/* The inverted index: see index_isa.c. */
+size_t cpu_scatter_add_scratch(const CpuScatterAdd *s, int threads)
+{
+    (void)threads;
+    return (size_t)block_up((s->rows + 1 + s->nidx) * 8, 64);
+}

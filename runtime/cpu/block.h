@@ -1,0 +1,29 @@
+/* block.h: how the routines cut their work, and the scratch this takes.
+
+   Compiled once: all ISA levels cut alike.  Row blocks are multiples of
+   BLOCK_ROWS and column blocks of BLOCK_COLS, which every register tile
+   divides or ends at.  Cuts of a summed dimension depend on shapes only;
+   cuts of rows and columns may depend on the number of threads.             */
+#ifndef AMPC_CPU_BLOCK_H
+#define AMPC_CPU_BLOCK_H
+
+#include "runtime/cpu/kernels.h"
+
+enum { BLOCK_ROWS = 8, BLOCK_COLS = 16, BLOCK_LANES = 16 };
+
+/* ---- matrix product ------------------------------------------------------ */
+
+typedef struct GemmBlocks {
+    int64_t batch;           /* product of batch_dim                          */
+    int64_t mc, nc, kc;      /* block sizes                                   */
+    int64_t mblocks, nblocks;
+    int64_t nsplit, ksplit;  /* slices of k, and the length of each           */
+    int64_t items;           /* batch * nsplit * nblocks * mblocks            */
+    int64_t grain;           /* items worth one hand-over                     */
+    size_t a, b, acc;        /* bytes per worker                              */
+    size_t partial;          /* bytes shared: [nsplit][batch][m][n]           */
+} GemmBlocks;
+
+void block_gemm(const CpuGemm *g, int threads, GemmBlocks *p);
+
+#endif

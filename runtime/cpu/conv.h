@@ -1,0 +1,90 @@
+/* conv.h: geometry of the convolutions, the same for all ISA levels.
+
+   All three convolutions read a *source* image (X, or dY for dgrad) through a
+   worker's buffer: widened to fp32, zero-padded, and with stride s split into
+   the s phases of each dimension, so that
+     buffer[slot][v] = source[v * step + phase(slot) - pad],  0 outside,
+   and every kernel tap is a constant shift of one slot:
+     result[j] = sum over k = (channel, tap) of w[k] * buffer[off[k] + j].
+   j runs over rows of the buffer's width `vw`, so a result row is followed by
+   vw - out columns of nonsense, which are never stored.
+
+   dgrad with stride s is s sub-problems per dimension, one for each residue of
+   the result's position, each a stride-1 convolution with some of the taps.  */
+#ifndef AMPC_CPU_CONV_H
+#define AMPC_CPU_CONV_H
+
+#include "runtime/cpu/block.h"
+
+typedef struct ConvDim {
+    int64_t in;                /* extent of the source                       */
+    int64_t step, pad;         /* see above                                  */
+    int64_t slots;             /* phases that some tap reads                 */
+    int64_t reach;             /* largest shift                              */
+    int64_t width;             /* buffer extent: reach + result positions    */
+    int64_t result;            /* extent of the result tensor                */
+    int64_t result_step;       /* 1, or the stride for dgrad                 */
+    int64_t count;             /* positions of the longest sub-problem       */
+    int64_t kernel, stride, dilation, begin; /* of the convolution           */
+    int64_t period;            /* taps with equal t % period share a phase   */
+    int64_t lead;              /* dgrad: added to shifts to keep them >= 0   */
+} ConvDim;
+
+typedef struct ConvPlan {
+    int dgrad;
+    int64_t n, group;
+    int64_t cs;                /* source channels per group                  */
+    int64_t m;                 /* result channels per group                  */
+    ConvDim dim[3];
+    int64_t taps, subs;
+    int64_t vd, vh, vw;        /* buffer: depths, rows, width                */
+    int64_t plane, chan;       /* floats per plane and per channel           */
+    int64_t rows, hblocks;     /* result rows of an item                     */
+    int64_t inner;             /* result rows multiplied at a time           */
+    int64_t mb;                /* result channels multiplied at a time       */
+    int64_t kc;                /* taps and channels multiplied at a time     */
+    int64_t ld;                /* row pitch of the accumulators              */
+    int64_t items, grain;
+    size_t packed, off;        /* shared bytes: weights, offsets             */
+    size_t src, acc;           /* bytes per worker                           */
+} ConvPlan;
+
+/* One sub-problem: along each dimension the taps t0, t0 + tstep, ... give the
+   results first, first + result_step, ...                                   */
+typedef struct ConvSub {
+    int64_t first[3], count[3];
+    int64_t t0[3], tstep[3], ntap[3];
+    int64_t taps;
+} ConvSub;
+
+void conv_plan(const CpuConv *c, int dgrad, int threads, ConvPlan *p);
+void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s);
+
+/* Index of a sub-problem's i-th tap in the kernel. */
+int64_t conv_tap(const ConvPlan *p, const ConvSub *s, int64_t i);
+
+/* off[k] of all sub-problems, one after the other; k = (channel, tap). */
+void conv_offsets(const ConvPlan *p, int32_t *off);
+
+int64_t conv_phase(const ConvDim *d, int64_t slot);
+
+/* ---- gradient by the weights --------------------------------------------- */
+
+/* dW[k, (c, tap)] sums over positions.  A unit is `images` images, one depth
+   and `rows` rows; slices are runs of units.  Shape alone decides all of it. */
+typedef struct WgradPlan {
+    ConvPlan p;                /* the source is X; rows, vh, plane, chan      */
+    int64_t kb, cb;            /* output and input channels of an item        */
+    int64_t kblocks, cblocks;
+    int64_t images;            /* per unit                                    */
+    int64_t units, nsplit, per_split;
+    int64_t len;               /* floats per channel and image of dY          */
+    int64_t x_image;           /* floats per image of X                       */
+    int64_t items;
+    size_t off, partial;       /* shared bytes                                */
+    size_t x, dy, acc;         /* bytes per worker                            */
+} WgradPlan;
+
+void conv_wgrad_plan(const CpuConv *c, WgradPlan *w);
+
+#endif

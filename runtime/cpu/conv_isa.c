@@ -1,0 +1,281 @@
+/* conv_isa.c: convolution forward and its gradient by the input, as one
+   implicit matrix product (see conv.h): rows = result channels, columns =
+   positions of an image, k = source channels times taps.
+
+   An item is some rows of one image and group: its worker loads the source
+   rows once, then multiplies `inner` result rows and `mb` channels at a time.
+   Weights are packed once per call.                                         */
+#include "runtime/cpu/image.h"
+#include "runtime/cpu/lib.h"
+#include "runtime/cpu/pack.h"
+
+typedef struct ConvRun {
+    ConvPlan p;
+    const void *src, *w;
+    void *out;
+    int src_dtype, w_dtype, out_dtype;
+    const CpuEpilogue *ep;
+    float *packed;
+    int32_t *off;
+    char *workers;
+} ConvRun;
+
+/* One sub-problem of one item. */
+typedef struct ConvJob {
+    ConvSub sub;
+    int64_t image, group, depth; /* depth: position in the sub-problem      */
+    int64_t row0, rows;          /* positions in the sub-problem            */
+    const float *src;            /* buffer at row0                          */
+    const float *w;              /* packed weights of sub-problem and group */
+    const int32_t *off;
+    float *acc;
+} ConvJob;
+
+static int64_t conv_k(const ConvRun *r, const ConvSub *s)
+{
+    return r->p.cs * s->taps;
+}
+
+/* ---- weights ------------------------------------------------------------- */
+
+typedef struct ConvPack {
+    const ConvRun *r;
+    ConvSub sub;
+    float *to;
+} ConvPack;
+
+static void conv_pack_fwd(const ConvRun *r, float *dst, int64_t group,
+                          int64_t m0, int64_t m)
+{
+    int64_t k = r->p.cs * r->p.taps;
+    PackSrc s = {at(r->w, r->w_dtype, (group * r->p.m + m0) * k), r->w_dtype,
+                 k, 1};
+    ISA(pack_a)(dst, &s, m, k);
+}
+
+/* Row c, column (k, tap) of the matrix is W[k, c, tap]. */
+static void conv_pack_dgrad(const ConvRun *r, const ConvSub *sub, float *dst,
+                            int64_t group, int64_t m0, int64_t m)
+{
+    const ConvPlan *p = &r->p;
+    for (int64_t t = 0; t < sub->taps; t++) {
+        int64_t tap = conv_tap(p, sub, t);
+        for (int64_t k = 0; k < p->cs; k++) {
+            float *to = dst + (k * sub->taps + t) * MR;
+            int64_t from = ((group * p->cs + k) * p->m + m0) * p->taps + tap;
+            for (int64_t c = 0; c < m; c++)
+                to[c] = load1(r->w, r->w_dtype, from + c * p->taps);
+        }
+    }
+}
+
+/* Panels [lo, hi) of all groups of one sub-problem. */
+static void conv_pack_work(void *ctx, int64_t lo, int64_t hi, int worker)
+{
+    const ConvPack *c = ctx;
+    const ConvPlan *p = &c->r->p;
+    int64_t panels = ceil_div(p->m, MR), k = conv_k(c->r, &c->sub);
+    (void)worker;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t group = i / panels, m0 = i % panels * MR;
+        int64_t m = min64(MR, p->m - m0);
+        float *dst = c->to + i * MR * k;
+        if (p->dgrad)
+            conv_pack_dgrad(c->r, &c->sub, dst, group, m0, m);
+        else
+            conv_pack_fwd(c->r, dst, group, m0, m);
+    }
+}
+
+static void conv_pack(AmpcPool *pool, const ConvRun *r)
+{
+    int64_t panels = r->p.group * ceil_div(r->p.m, MR);
+    float *to = r->packed;
+    for (int64_t i = 0; i < r->p.subs; i++) {
+        ConvPack c = {.r = r, .to = to};
+        conv_sub(&r->p, i, &c.sub);
+        int64_t k = conv_k(r, &c.sub);
+        if (k == 0) continue;
+        pool_run(pool, panels, ceil_div(1 << 15, MR * k), conv_pack_work, &c);
+        to += panels * MR * k;
+    }
+}
+
+/* ---- results ------------------------------------------------------------- */
+
+/* Moves the rows of `width` columns at pitch vw together, VL to the left so
+   that whole vectors may be copied: they never reach unread columns.        */
+static const float *conv_compact(float *acc, int64_t rows, int64_t width,
+                                 int64_t vw)
+{
+    float *to = acc - VL;
+    for (int64_t y = 0; y < rows; y++)
+        for (int64_t x = 0; x < width; x += VL)
+            vstore(to + y * width + x, vload(acc + y * vw + x));
+    return to;
+}
+
+static void conv_finish_fwd(const ConvRun *r, const ConvJob *j, int64_t m0,
+                            int64_t m, int64_t row, int64_t rows)
+{
+    const ConvPlan *p = &r->p;
+    int64_t width = p->dim[2].result, height = p->dim[1].result;
+    int64_t size = p->dim[0].result * height * width;
+    int64_t col = (j->depth * height + row) * width, cols = rows * width;
+    const float *acc = j->acc;
+    if (width != p->vw)
+        for (int64_t i = 0; i < m; i++)
+            acc = conv_compact(j->acc + i * p->ld, rows, width, p->vw);
+    if (width != p->vw) acc -= (m - 1) * p->ld;
+    int64_t channel = j->group * p->m + m0;
+    if (r->ep && r->ep->fn) {
+        r->ep->fn(r->ep->buf, r->ep->par, acc, p->ld, j->image, channel, col, m,
+                  cols);
+        return;
+    }
+    int64_t to = (j->image * p->group * p->m + channel) * size + col;
+    for (int64_t i = 0; i < m; i++, to += size)
+        narrow(r->out, r->out_dtype, to, acc + i * p->ld, cols);
+}
+
+static void conv_finish_dgrad(const ConvRun *r, const ConvJob *j, int64_t m0,
+                              int64_t m, int64_t row, int64_t rows)
+{
+    const ConvPlan *p = &r->p;
+    const ConvDim *d = &p->dim[0], *h = &p->dim[1], *w = &p->dim[2];
+    int64_t step = w->result_step, width = j->sub.count[2];
+    int64_t z = j->sub.first[0] + j->depth * d->result_step;
+    for (int64_t i = 0; i < m; i++) {
+        int64_t plane = j->image * p->group * p->m + j->group * p->m + m0 + i;
+        for (int64_t y = 0; y < rows; y++) {
+            const float *from = j->acc + i * p->ld + y * p->vw;
+            int64_t line = j->sub.first[1] + (row + y) * h->result_step;
+            int64_t to = ((plane * d->result + z) * h->result + line) *
+                             w->result +
+                         j->sub.first[2];
+            if (step == 1)
+                narrow(r->out, r->out_dtype, to, from, width);
+            else
+                for (int64_t x = 0; x < width; x++)
+                    store1(r->out, r->out_dtype, to + x * step, from[x]);
+        }
+    }
+}
+
+/* ---- products ------------------------------------------------------------ */
+
+/* acc[m][cols] (+)= weights[m0..][k0..k0+k) * source. */
+static void conv_multiply(const ConvRun *r, const ConvJob *j, const float *src,
+                          int64_t m0, int64_t m, int64_t k0, int64_t k,
+                          int64_t cols)
+{
+    int64_t all = conv_k(r, &j->sub), left = ceil_div(cols, VL);
+    const float *w = j->w + m0 * all + k0 * MR;
+    float *acc = j->acc;
+    while (left > 0) {
+        int n = tile_width(left);
+        for (int64_t i = 0; i < m; i += MR)
+            ISA(tile_slice)[min64(MR, m - i) - 1][n - 1](
+                k, w + i * all, src, j->off + k0, acc + i * r->p.ld, r->p.ld,
+                k0 > 0);
+        acc += n * VL;
+        src += n * VL;
+        left -= n;
+    }
+}
+
+static void conv_job(const ConvRun *r, const ConvJob *j)
+{
+    const ConvPlan *p = &r->p;
+    int64_t k = conv_k(r, &j->sub);
+    int64_t end = min64(j->row0 + j->rows, j->sub.count[1]);
+    if (j->depth >= j->sub.count[0] || j->sub.count[2] <= 0) return;
+    for (int64_t y = j->row0; y < end; y += p->inner) {
+        int64_t rows = min64(p->inner, end - y);
+        int64_t cols = (rows - 1) * p->vw + j->sub.count[2];
+        const float *src = j->src + (y - j->row0) * p->vw;
+        for (int64_t m0 = 0; m0 < p->m; m0 += p->mb) {
+            int64_t m = min64(p->mb, p->m - m0), k0 = 0;
+            do { /* once even without taps: the result is zero then */
+                int64_t kc = min64(p->kc, k - k0);
+                conv_multiply(r, j, src, m0, m, k0, kc, cols);
+                k0 += kc;
+            } while (k0 < k);
+            if (p->dgrad)
+                conv_finish_dgrad(r, j, m0, m, y, rows);
+            else
+                conv_finish_fwd(r, j, m0, m, y, rows);
+        }
+    }
+}
+
+static void conv_item(const ConvRun *r, ConvJob *j, float *src)
+{
+    const ConvPlan *p = &r->p;
+    int64_t size = p->dim[0].in * p->dim[1].in * p->dim[2].in;
+    int64_t from = (j->image * p->group + j->group) * p->cs * size;
+    ISA(image_load)(p, src, r->src, r->src_dtype, from, p->cs, j->depth,
+                    j->row0, j->rows);
+    int64_t panels = ceil_div(p->m, MR);
+    j->src = src;
+    j->off = r->off;
+    const float *w = r->packed;
+    for (int64_t i = 0; i < p->subs; i++) {
+        conv_sub(p, i, &j->sub);
+        int64_t k = conv_k(r, &j->sub);
+        j->w = w + j->group * panels * MR * k;
+        conv_job(r, j);
+        w += p->group * panels * MR * k;
+        j->off += k;
+    }
+}
+
+static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker)
+{
+    const ConvRun *r = ctx;
+    const ConvPlan *p = &r->p;
+    char *own = r->workers + (size_t)worker * (p->src + p->acc);
+    for (int64_t i = lo; i < hi; i++) {
+        ConvJob j = {.acc = (float *)(void *)(own + p->src) + BLOCK_LANES};
+        int64_t rest = i / p->hblocks;
+        j.row0 = i % p->hblocks * p->rows;
+        j.rows = min64(p->rows, p->dim[1].count - j.row0);
+        j.depth = rest % p->dim[0].count;
+        rest /= p->dim[0].count;
+        j.group = rest % p->group;
+        j.image = rest / p->group;
+        conv_item(r, &j, (float *)(void *)own);
+    }
+}
+
+static void conv_run(AmpcPool *pool, ConvRun *r, void *scratch)
+{
+    r->packed = scratch;
+    r->off = (int32_t *)(void *)((char *)scratch + r->p.packed);
+    r->workers = (char *)scratch + r->p.packed + r->p.off;
+    conv_offsets(&r->p, r->off);
+    conv_pack(pool, r);
+    pool_run(pool, r->p.items, r->p.grain, conv_work, r);
+}
+
+void ISA(conv_fwd)(AmpcPool *pool, const CpuConv *c, const void *x,
+                   const void *w, void *y, const CpuEpilogue *ep, void *scratch)
+{
+    ConvRun r = {.src = x, .w = w, .out = y, .ep = ep};
+    r.src_dtype = (int)c->x_dtype;
+    r.w_dtype = (int)c->w_dtype;
+    r.out_dtype = (int)c->y_dtype;
+    conv_plan(c, 0, pool_threads(pool), &r.p);
+    conv_run(pool, &r, scratch);
+}
+
+void ISA(conv_dgrad)(AmpcPool *pool, const CpuConv *c, const void *dy,
+                     const void *w, void *dx, void *scratch)
+{
+    ConvRun r = {.src = dy, .w = w, .out = dx};
+    r.src_dtype = (int)c->y_dtype;
+    r.w_dtype = (int)c->w_dtype;
+    r.out_dtype = (int)c->x_dtype;
+    conv_plan(c, 1, pool_threads(pool), &r.p);
+    conv_run(pool, &r, scratch);
+}

@@ -1,0 +1,147 @@
+/* image_isa.c: padded fp32 copies of images, split into stride phases. */
+#include "runtime/cpu/image.h"
+
+/* One buffer row: buffer[v] = src[from + v * step + first] where that lies in
+   [0, in), else 0.                                                          */
+typedef struct ImageRow {
+    int64_t width, in, step;
+    int64_t first; /* source position of v = 0, may be negative             */
+    int64_t lo, hi; /* the v with a source                                  */
+} ImageRow;
+
+static ImageRow image_row(const ConvDim *d, int64_t width, int64_t slot)
+{
+    ImageRow r = {width, d->in, d->step, conv_phase(d, slot) - d->pad, 0, 0};
+    r.lo = r.first >= 0 ? 0 : ceil_div(-r.first, r.step);
+    r.hi = r.first >= r.in ? 0 : ceil_div(r.in - r.first, r.step);
+    r.hi = min64(r.hi, width);
+    r.lo = min64(r.lo, r.hi);
+    return r;
+}
+
+INLINE void image_zero(float *dst, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) vstore(dst + i, vset(0.0f));
+    for (; i < n; i++) dst[i] = 0.0f;
+}
+
+#if AMPC_ISA_LEVEL == 4
+/* Whole vectors with masked lanes; the last may pass the row's end. */
+INLINE void image_copy(float *dst, const void *src, int dtype, int64_t from,
+                       const ImageRow *r)
+{
+    for (int64_t v = 0; v < r->width; v += VL) {
+        int64_t skip = max64(r->lo - v, 0), end = min64(r->hi - v, VL);
+        uint32_t m = 0;
+        if (end > skip) m = (0xffffffffu >> (32 - end)) & (~0u << skip);
+        const void *p = at(src, dtype, from + r->first + v);
+        __m512 x;
+        if (dtype == AMPC_F32) {
+            x = _mm512_maskz_loadu_ps((__mmask16)m, p);
+        } else {
+            __m256i h = _mm256_maskz_loadu_epi16((__mmask16)m, p);
+            x = dtype == AMPC_F16 ? _mm512_cvtph_ps(h)
+                                  : _mm512_castsi512_ps(_mm512_slli_epi32(
+                                        _mm512_cvtepu16_epi32(h), 16));
+        }
+        vstore(dst + v, (vf)x);
+    }
+}
+#else
+INLINE void image_copy(float *dst, const void *src, int dtype, int64_t from,
+                       const ImageRow *r)
+{
+    image_zero(dst, r->lo);
+    widen_as(dst + r->lo, src, dtype, from + r->first + r->lo, r->hi - r->lo);
+    image_zero(dst + r->hi, r->width - r->hi);
+}
+#endif
+
+INLINE void image_line(float *dst, const void *src, int dtype, int64_t from,
+                       const ImageRow *r)
+{
+    if (r->step == 1) {
+        image_copy(dst, src, dtype, from, r);
+        return;
+    }
+    image_zero(dst, r->lo);
+    for (int64_t v = r->lo; v < r->hi; v++)
+        dst[v] = load1(src, dtype, from + r->first + v * r->step);
+    image_zero(dst + r->hi, r->width - r->hi);
+}
+
+/* All slots and rows of one channel and one depth. */
+INLINE void image_plane(const ConvPlan *p, float *dst, const void *src,
+                        int dtype, int64_t from, int inside, int64_t row0,
+                        int64_t rows)
+{
+    const ConvDim *h = &p->dim[1], *w = &p->dim[2];
+    for (int64_t sh = 0; sh < h->slots; sh++) {
+        for (int64_t sw = 0; sw < w->slots; sw++, dst += p->plane) {
+            ImageRow r = image_row(w, p->vw, sw);
+            int64_t y = row0 * h->step + conv_phase(h, sh) - h->pad;
+            float *to = dst;
+            for (int64_t v = 0; v < rows; v++, y += h->step, to += p->vw) {
+                if (!inside || y < 0 || y >= h->in)
+                    image_zero(to, p->vw);
+                else
+                    image_line(to, src, dtype, from + y * w->in, &r);
+            }
+            image_zero(to, (p->vh - rows) * p->vw);
+        }
+    }
+}
+
+INLINE void image_load_as(const ConvPlan *p, float *dst, const void *src,
+                          int dtype, int64_t from, int64_t channels,
+                          int64_t depth, int64_t row0, int64_t rows)
+{
+    const ConvDim *d = &p->dim[0], *h = &p->dim[1], *w = &p->dim[2];
+    int64_t size = h->in * w->in;
+    for (int64_t c = 0; c < channels; c++, from += d->in * size) {
+        for (int64_t s = 0; s < d->slots; s++) {
+            for (int64_t v = 0; v < p->vd; v++) {
+                int64_t z = (depth + v) * d->step + conv_phase(d, s) - d->pad;
+                int inside = z >= 0 && z < d->in;
+                image_plane(p, dst, src, dtype, from + z * size, inside, row0,
+                            rows);
+                dst += h->slots * w->slots * p->plane;
+            }
+        }
+    }
+    image_zero(dst, BLOCK_LANES);
+}
+
+void ISA(image_load)(const ConvPlan *p, float *dst, const void *src, int dtype,
+                     int64_t from, int64_t channels, int64_t depth,
+                     int64_t row0, int64_t rows)
+{
+    rows = min64(rows + p->dim[1].reach, p->vh);
+    if (dtype == AMPC_F32)
+        image_load_as(p, dst, src, AMPC_F32, from, channels, depth, row0, rows);
+    else if (dtype == AMPC_BF16)
+        image_load_as(p, dst, src, AMPC_BF16, from, channels, depth, row0,
+                      rows);
+    else
+        image_load_as(p, dst, src, AMPC_F16, from, channels, depth, row0, rows);
+}
+
+INLINE void image_pad_as(float *dst, int64_t width, const void *src, int dtype,
+                         int64_t from, int64_t n, int64_t rows)
+{
+    ImageRow r = {width, n, 1, 0, 0, n};
+    for (int64_t i = 0; i < rows; i++)
+        image_copy(dst + i * width, src, dtype, from + i * n, &r);
+}
+
+void ISA(image_pad)(float *dst, int64_t width, const void *src, int dtype,
+                    int64_t from, int64_t n, int64_t rows)
+{
+    if (dtype == AMPC_F32)
+        image_pad_as(dst, width, src, AMPC_F32, from, n, rows);
+    else if (dtype == AMPC_BF16)
+        image_pad_as(dst, width, src, AMPC_BF16, from, n, rows);
+    else
+        image_pad_as(dst, width, src, AMPC_F16, from, n, rows);
+}

@@ -1,0 +1,174 @@
+/* index_isa.c: scatter-add (the gradient of Gather) and argmax. */
+#include "runtime/cpu/lib.h"
+
+/* ---- scatter-add --------------------------------------------------------- */
+
+/* The index is inverted first: the positions that name row t are
+   order[start[t]] ... order[start[t + 1] - 1], ascending.  Then each row is an
+   independent sum.                                                          */
+typedef struct ScatterRun {
+    const CpuScatterAdd *s;
+    const void *src;
+    void *out;
+    const int64_t *start, *order;
+} ScatterRun;
+
+enum { SCATTER_COLS = 256, SCATTER_GRAIN = 1 << 14 };
+
+/* Row that position i names, or -1. */
+static int64_t scatter_row(const CpuScatterAdd *s, const void *idx, int64_t i)
+{
+    int64_t t = -1;
+    switch (s->idx_dtype) {
+    case AMPC_U8: t = ((const uint8_t *)idx)[i]; break;
+    case AMPC_I8: t = ((const int8_t *)idx)[i]; break;
+    case AMPC_U16: t = ((const uint16_t *)idx)[i]; break;
+    case AMPC_I16: t = ((const int16_t *)idx)[i]; break;
+    case AMPC_U32: t = ((const uint32_t *)idx)[i]; break;
+    case AMPC_I32: t = ((const int32_t *)idx)[i]; break;
+    case AMPC_U64:
+    case AMPC_I64: t = ((const int64_t *)idx)[i]; break;
+    default: return -1;
+    }
+    if (t < 0 && s->idx_dtype != AMPC_U64) t += s->rows;
+    return t < 0 || t >= s->rows ? -1 : t;
+}
+
+static void scatter_invert(const CpuScatterAdd *s, const void *idx,
+                           int64_t *start, int64_t *order)
+{
+    for (int64_t t = 0; t <= s->rows; t++) start[t] = 0;
+    for (int64_t i = 0; i < s->nidx; i++) {
+        int64_t t = scatter_row(s, idx, i);
+        if (t >= 0) start[t + 1]++;
+    }
+    for (int64_t t = 0; t < s->rows; t++) start[t + 1] += start[t];
+    for (int64_t i = s->nidx - 1; i >= 0; i--) { /* fills from the ends */
+        int64_t t = scatter_row(s, idx, i);
+        if (t >= 0) order[--start[t + 1]] = i;
+    }
+    /* start[t + 1] now is the beginning of row t: move down, close the end. */
+    int64_t used = 0;
+    for (int64_t i = 0; i < s->nidx; i++) used += scatter_row(s, idx, i) >= 0;
+    for (int64_t t = 0; t < s->rows; t++) start[t] = start[t + 1];
+    start[s->rows] = used;
+}
+
+INLINE void scatter_add_row(float *sum, const void *src, int dtype,
+                            int64_t from, int64_t n)
+{
+    int64_t j = 0;
+    for (; j + VL <= n; j += VL)
+        vstore(sum + j, vload(sum + j) + vload_as(src, dtype, from + j));
+    for (; j < n; j++) sum[j] += load1(src, dtype, from + j);
+}
+
+/* Rows [lo, hi) of outer * rows. */
+static void scatter_work(void *ctx, int64_t lo, int64_t hi, int worker)
+{
+    const ScatterRun *r = ctx;
+    const CpuScatterAdd *s = r->s;
+    float sum[SCATTER_COLS];
+    (void)worker;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t o = i / s->rows, t = i % s->rows;
+        for (int64_t c = 0; c < s->inner; c += SCATTER_COLS) {
+            int64_t n = min64(SCATTER_COLS, s->inner - c);
+            for (int64_t j = 0; j < n; j++) sum[j] = 0.0f;
+            for (int64_t q = r->start[t]; q < r->start[t + 1]; q++) {
+                int64_t at = (o * s->nidx + r->order[q]) * s->inner + c;
+                if (s->src_dtype == AMPC_F32)
+                    scatter_add_row(sum, r->src, AMPC_F32, at, n);
+                else if (s->src_dtype == AMPC_BF16)
+                    scatter_add_row(sum, r->src, AMPC_BF16, at, n);
+                else
+                    scatter_add_row(sum, r->src, AMPC_F16, at, n);
+            }
+            narrow(r->out, (int)s->out_dtype, i * s->inner + c, sum, n);
+        }
+    }
+}
+
+/* The same for f64, summed in f64. */
+static void scatter_work_f64(void *ctx, int64_t lo, int64_t hi, int worker)
+{
+    const ScatterRun *r = ctx;
+    const CpuScatterAdd *s = r->s;
+    (void)worker;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t o = i / s->rows, t = i % s->rows;
+        double *to = (double *)r->out + i * s->inner;
+        for (int64_t j = 0; j < s->inner; j++) to[j] = 0.0;
+        for (int64_t q = r->start[t]; q < r->start[t + 1]; q++) {
+            const double *from = (const double *)r->src +
+                                 (o * s->nidx + r->order[q]) * s->inner;
+            for (int64_t j = 0; j < s->inner; j++) to[j] += from[j];
+        }
+    }
+}
+
+void ISA(scatter_add)(AmpcPool *pool, const CpuScatterAdd *s, const void *src,
+                      const void *idx, void *out, void *scratch)
+{
+    int64_t *start = scratch, *order = start + s->rows + 1;
+    ScatterRun r = {s, src, out, start, order};
+    scatter_invert(s, idx, start, order);
+    int64_t per_row = s->inner * (1 + s->nidx / max64(1, s->rows)) + 4;
+    pool_run(pool, s->outer * s->rows, ceil_div(SCATTER_GRAIN, per_row),
+             s->src_dtype == AMPC_F64 ? scatter_work_f64 : scatter_work, &r);
+}
+
+/* ---- argmax -------------------------------------------------------------- */
+
+typedef struct ArgmaxRun {
+    const CpuArgmax *a;
+    const void *x;
+    int64_t *out;
+} ArgmaxRun;
+
+enum { ARGMAX_GRAIN = 1 << 14 };
+
+INLINE double argmax_load(const void *x, int dtype, int64_t i)
+{
+    return dtype == AMPC_F64 ? ((const double *)x)[i] : load1(x, dtype, i);
+}
+
+/* NaN counts as the largest value, as in NumPy. */
+INLINE void argmax_as(const ArgmaxRun *r, int dtype, int64_t lo, int64_t hi)
+{
+    const CpuArgmax *a = r->a;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t from = i / a->inner * a->axis * a->inner + i % a->inner;
+        int64_t best = 0;
+        double top = argmax_load(r->x, dtype, from);
+        for (int64_t k = 1; k < a->axis && top == top; k++) {
+            double v = argmax_load(r->x, dtype, from + k * a->inner);
+            if (v > top || v != v) {
+                top = v;
+                best = k;
+            }
+        }
+        r->out[i] = best;
+    }
+}
+
+static void argmax_work(void *ctx, int64_t lo, int64_t hi, int worker)
+{
+    const ArgmaxRun *r = ctx;
+    (void)worker;
+    switch (r->a->dtype) {
+    case AMPC_F32: argmax_as(r, AMPC_F32, lo, hi); break;
+    case AMPC_BF16: argmax_as(r, AMPC_BF16, lo, hi); break;
+    case AMPC_F16: argmax_as(r, AMPC_F16, lo, hi); break;
+    default: argmax_as(r, AMPC_F64, lo, hi); break;
+    }
+}
+
+void ISA(argmax)(AmpcPool *pool, const CpuArgmax *a, const void *x,
+                 int64_t *out)
+{
+    ArgmaxRun r = {a, x, out};
+    if (a->axis <= 0) return;
+    pool_run(pool, a->outer * a->inner, ceil_div(ARGMAX_GRAIN, a->axis),
+             argmax_work, &r);
+}

@@ -1,0 +1,28 @@
+/* lib_isa.c: the routine table of one ISA level.
+
+   Built once per level (see simd.h for the flags):
+     tile_isa.c     register tiles             image_isa.c  padded images
+     pack_isa.c     packing of operands        conv_isa.c   conv, its dX
+     gemm_isa.c     matrix product             wgrad_isa.c  its dW
+     pooling_isa.c  pooling (pooling_rows.h)   index_isa.c  scatter, argmax
+   Built once:
+     pool.c threads, isa.c detection, block.c and conv.c geometry and scratch */
+#include "runtime/cpu/lib.h"
+
+#define ISA_TABLE3(level) ampc_cpu_v##level
+#define ISA_TABLE2(level) ISA_TABLE3(level)
+#define ISA_TABLE ISA_TABLE2(AMPC_ISA_LEVEL)
+
+const AmpcCpuLib ISA_TABLE = {
+    .isa = AMPC_ISA_LEVEL,
+    .gemm = ISA(gemm),
+    .conv_fwd = ISA(conv_fwd),
+    .conv_dgrad = ISA(conv_dgrad),
+    .conv_wgrad = ISA(conv_wgrad),
+    .maxpool = ISA(maxpool),
+    .maxpool_grad = ISA(maxpool_grad),
+    .avgpool = ISA(avgpool),
+    .avgpool_grad = ISA(avgpool_grad),
+    .scatter_add = ISA(scatter_add),
+    .argmax = ISA(argmax),
+};

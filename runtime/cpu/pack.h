@@ -1,0 +1,21 @@
+/* pack.h: copies blocks of strided matrices into the panels tiles read.
+
+   A: panels of MR rows, each [k][MR]; the last one has the same pitch, its
+   missing rows are never read.  B: panels of tile_width vectors, each
+   [k][width * VL], missing columns zero.  16-bit elements are widened.      */
+#ifndef AMPC_CPU_PACK_H
+#define AMPC_CPU_PACK_H
+
+#include "runtime/cpu/tile.h"
+
+/* One operand block: element (i, j) at p[i * rs + j * cs]. */
+typedef struct PackSrc {
+    const void *p;
+    int dtype;
+    int64_t rs, cs;
+} PackSrc;
+
+void ISA(pack_a)(float *dst, const PackSrc *src, int64_t m, int64_t k);
+void ISA(pack_b)(float *dst, const PackSrc *src, int64_t k, int64_t n);
+
+#endif

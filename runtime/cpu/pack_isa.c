@@ -1,0 +1,221 @@
+/* pack_isa.c: packing, with vector transposition where memory runs across. */
+#include "runtime/cpu/pack.h"
+
+/* ---- transposition of TB x TB blocks ------------------------------------- */
+
+typedef float v4 __attribute__((vector_size(16)));
+typedef v4 v4_any __attribute__((aligned(4), may_alias));
+typedef uint16_t h4 __attribute__((vector_size(8)));
+typedef h4 h4_any __attribute__((aligned(2), may_alias));
+typedef uint32_t u4 __attribute__((vector_size(16)));
+
+INLINE v4 load_v4(const void *p, int dtype, int64_t i)
+{
+    if (dtype == AMPC_F32) return *(const v4_any *)((const float *)p + i);
+    const uint16_t *h = (const uint16_t *)p + i;
+    if (dtype == AMPC_BF16)
+        return (v4)(__builtin_convertvector(*(const h4_any *)h, u4) << 16);
+#if AMPC_ISA_LEVEL >= 3
+    return (v4)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)h));
+#else
+    return (v4){f16_to_f32(h[0]), f16_to_f32(h[1]), f16_to_f32(h[2]),
+                f16_to_f32(h[3])};
+#endif
+}
+
+/* dst[j * dld + i] = src[s0 + i * ld + j], 4 x 4. */
+INLINE void transpose4(float *dst, int64_t dld, const void *src, int dtype,
+                       int64_t s0, int64_t ld)
+{
+    v4 a = load_v4(src, dtype, s0), b = load_v4(src, dtype, s0 + ld);
+    v4 c = load_v4(src, dtype, s0 + 2 * ld);
+    v4 d = load_v4(src, dtype, s0 + 3 * ld);
+    v4 ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    v4 ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    v4 cd0 = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    v4 cd1 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(v4_any *)dst = __builtin_shufflevector(ab0, cd0, 0, 1, 4, 5);
+    *(v4_any *)(dst + dld) = __builtin_shufflevector(ab0, cd0, 2, 3, 6, 7);
+    *(v4_any *)(dst + 2 * dld) = __builtin_shufflevector(ab1, cd1, 0, 1, 4, 5);
+    *(v4_any *)(dst + 3 * dld) = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
+}
+
+#if AMPC_ISA_LEVEL >= 3
+enum { TB = 8 };
+typedef float v8 __attribute__((vector_size(32)));
+typedef v8 v8_any __attribute__((aligned(4), may_alias));
+typedef uint16_t h8 __attribute__((vector_size(16)));
+typedef h8 h8_any __attribute__((aligned(2), may_alias));
+typedef uint32_t u8 __attribute__((vector_size(32)));
+
+INLINE v8 load_v8(const void *p, int dtype, int64_t i)
+{
+    if (dtype == AMPC_F32) return *(const v8_any *)((const float *)p + i);
+    const uint16_t *h = (const uint16_t *)p + i;
+    if (dtype == AMPC_BF16)
+        return (v8)(__builtin_convertvector(*(const h8_any *)h, u8) << 16);
+    return (v8)_mm256_cvtph_ps((__m128i)*(const h8_any *)h);
+}
+
+#define LO8(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13)
+#define HI8(a, b) __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15)
+#define LO4(a, b) __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13)
+#define HI4(a, b) __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15)
+#define LO2(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11)
+#define HI2(a, b) __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15)
+
+INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
+                      int64_t s0, int64_t ld)
+{
+    v8 r[8], t[8], q[8];
+    for (int i = 0; i < 8; i++) r[i] = load_v8(src, dtype, s0 + i * ld);
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = LO8(r[i], r[i + 1]);
+        t[i + 1] = HI8(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        q[i] = LO4(t[i], t[i + 2]);
+        q[i + 1] = HI4(t[i], t[i + 2]);
+        q[i + 2] = LO4(t[i + 1], t[i + 3]);
+        q[i + 3] = HI4(t[i + 1], t[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        *(v8_any *)(dst + i * dld) = LO2(q[i], q[i + 4]);
+        *(v8_any *)(dst + (i + 4) * dld) = HI2(q[i], q[i + 4]);
+    }
+}
+#else
+enum { TB = 4 };
+INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
+                      int64_t s0, int64_t ld)
+{
+    transpose4(dst, dld, src, dtype, s0, ld);
+}
+#endif
+
+/* ---- A ------------------------------------------------------------------- */
+
+/* Rows run along memory (cs == 1): MR of them become columns. */
+INLINE void pack_a_rows(float *dst, const PackSrc *s, int dtype, int64_t k)
+{
+    int64_t j = 0;
+    for (; MR == 8 && j + TB <= k; j += TB)
+        transpose(dst + j * MR, MR, s->p, dtype, j, s->rs);
+    for (; MR == 4 && j + 4 <= k; j += 4)
+        transpose4(dst + j * MR, MR, s->p, dtype, j, s->rs);
+    for (; j < k; j++)
+        for (int r = 0; r < MR; r++)
+            dst[j * MR + r] = load1(s->p, dtype, r * s->rs + j);
+}
+
+INLINE void pack_a_any(float *dst, const PackSrc *s, int dtype, int rows,
+                       int64_t rs, int64_t k)
+{
+    for (int64_t j = 0; j < k; j++)
+        for (int r = 0; r < rows; r++)
+            dst[j * MR + r] = load1(s->p, dtype, r * rs + j * s->cs);
+}
+
+INLINE void pack_a_as(float *dst, const PackSrc *s, int dtype, int64_t m,
+                      int64_t k)
+{
+    PackSrc at_row = *s;
+    for (int64_t i = 0; i < m; i += MR, dst += MR * k) {
+        at_row.p = at(s->p, dtype, i * s->rs);
+        if (m - i < MR)
+            pack_a_any(dst, &at_row, dtype, (int)(m - i), s->rs, k);
+        else if (s->cs == 1)
+            pack_a_rows(dst, &at_row, dtype, k);
+        else if (s->rs == 1)
+            pack_a_any(dst, &at_row, dtype, MR, 1, k);
+        else
+            pack_a_any(dst, &at_row, dtype, MR, s->rs, k);
+    }
+}
+
+void ISA(pack_a)(float *dst, const PackSrc *s, int64_t m, int64_t k)
+{
+    if (s->dtype == AMPC_F32)
+        pack_a_as(dst, s, AMPC_F32, m, k);
+    else if (s->dtype == AMPC_BF16)
+        pack_a_as(dst, s, AMPC_BF16, m, k);
+    else
+        pack_a_as(dst, s, AMPC_F16, m, k);
+}
+
+/* ---- B ------------------------------------------------------------------- */
+
+/* cs == 1: a panel's row is a piece of the matrix row. */
+INLINE void pack_b_rows(float *dst, const PackSrc *s, int dtype, int w,
+                        int64_t k, int64_t n)
+{
+    int64_t full = n / VL, rest = n % VL;
+    for (int64_t i = 0; i < k; i++, dst += w * VL) {
+        int64_t j = 0, from = i * s->rs;
+        for (; j < full; j++)
+            vstore(dst + j * VL, vload_as(s->p, dtype, from + j * VL));
+        if (j == w) continue;
+        vstore(dst + j * VL, vset(0.0f));
+        for (int64_t c = j * VL; c < j * VL + rest; c++)
+            dst[c] = load1(s->p, dtype, from + c);
+    }
+}
+
+/* rs == 1: columns run along memory. */
+INLINE void pack_b_cols(float *dst, const PackSrc *s, int dtype, int64_t pw,
+                        int64_t k, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + TB <= k; i += TB) {
+        int64_t j = 0;
+        for (; j + TB <= n; j += TB)
+            transpose(dst + i * pw + j, pw, s->p, dtype, i + j * s->cs, s->cs);
+        for (; j < pw; j++)
+            for (int t = 0; t < TB; t++)
+                dst[(i + t) * pw + j] =
+                    j < n ? load1(s->p, dtype, i + t + j * s->cs) : 0.0f;
+    }
+    for (; i < k; i++)
+        for (int64_t j = 0; j < pw; j++)
+            dst[i * pw + j] = j < n ? load1(s->p, dtype, i + j * s->cs) : 0.0f;
+}
+
+INLINE void pack_b_any(float *dst, const PackSrc *s, int dtype, int64_t pw,
+                       int64_t k, int64_t n)
+{
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t j = 0; j < pw; j++)
+            dst[i * pw + j] =
+                j < n ? load1(s->p, dtype, i * s->rs + j * s->cs) : 0.0f;
+}
+
+INLINE void pack_b_as(float *dst, const PackSrc *s, int dtype, int64_t k,
+                      int64_t n)
+{
+    PackSrc at_col = *s;
+    int64_t left = ceil_div(n, VL);
+    for (int64_t j = 0; j < n;) {
+        int w = tile_width(left);
+        int64_t cols = min64(w * VL, n - j);
+        at_col.p = at(s->p, dtype, j * s->cs);
+        if (s->cs == 1)
+            pack_b_rows(dst, &at_col, dtype, w, k, cols);
+        else if (s->rs == 1)
+            pack_b_cols(dst, &at_col, dtype, w * VL, k, cols);
+        else
+            pack_b_any(dst, &at_col, dtype, w * VL, k, cols);
+        dst += w * VL * k;
+        j += w * VL;
+        left -= w;
+    }
+}
+
+void ISA(pack_b)(float *dst, const PackSrc *s, int64_t k, int64_t n)
+{
+    if (s->dtype == AMPC_F32)
+        pack_b_as(dst, s, AMPC_F32, k, n);
+    else if (s->dtype == AMPC_BF16)
+        pack_b_as(dst, s, AMPC_BF16, k, n);
+    else
+        pack_b_as(dst, s, AMPC_F16, k, n);
+}

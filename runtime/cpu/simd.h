@@ -1,0 +1,207 @@
+/* simd.h: vectors of one ISA level, for the *_isa.c files only.
+
+   Each *_isa.c is compiled once per level with
+     gcc -O3 -std=gnu17 -fPIC -ffp-contract=off -fno-math-errno
+         -march=x86-64-v2                               -DAMPC_ISA_LEVEL=2
+         -march=x86-64-v3                               -DAMPC_ISA_LEVEL=3
+         -march=x86-64-v4 -mprefer-vector-width=512     -DAMPC_ISA_LEVEL=4
+   and names its external symbols through ISA(name).  The other .c files of
+   this folder are compiled once, for the baseline.
+
+   A fused multiply-add is written (vfma), never left to the compiler, so an
+   element's bits do not depend on the code path that computed it; on v2 vfma
+   is a product and a sum in every path.                                     */
+#ifndef AMPC_CPU_SIMD_H
+#define AMPC_CPU_SIMD_H
+
+#include <immintrin.h>
+
+#include "runtime/cpu/kernels.h"
+#include "runtime/half.h"
+
+#define INLINE static inline __attribute__((always_inline, unused))
+
+/* VL lanes of fp32 per vector; a register tile of MR rows and NV vectors. */
+#if AMPC_ISA_LEVEL == 4
+enum { VL = 16, MR = 8, NV = 3 };
+#define ISA(name) ampc_v4_##name
+#elif AMPC_ISA_LEVEL == 3
+enum { VL = 8, MR = 4, NV = 3 };
+#define ISA(name) ampc_v3_##name
+#elif AMPC_ISA_LEVEL == 2
+enum { VL = 4, MR = 4, NV = 2 };
+#define ISA(name) ampc_v2_##name
+#else
+#error "AMPC_ISA_LEVEL must be 2, 3 or 4"
+#endif
+enum { NR = NV * VL };
+
+typedef float vf __attribute__((vector_size(VL * 4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4)));
+typedef uint16_t vh __attribute__((vector_size(VL * 2)));
+typedef vf vf_any __attribute__((aligned(4), may_alias));
+typedef vu vu_any __attribute__((aligned(4), may_alias));
+typedef vh vh_any __attribute__((aligned(2), may_alias));
+
+INLINE vf vload(const float *p) { return *(const vf_any *)p; }
+INLINE void vstore(float *p, vf v) { *(vf_any *)p = v; }
+INLINE vf vset(float x) { return x - (vf){0}; } /* keeps -0 and NaN */
+
+INLINE vf vfma(vf a, vf b, vf c)
+{
+#if AMPC_ISA_LEVEL == 4
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif AMPC_ISA_LEVEL == 3
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return c + a * b;
+#endif
+}
+
+INLINE float sfma(float a, float b, float c)
+{
+#if AMPC_ISA_LEVEL >= 3
+    return __builtin_fmaf(a, b, c);
+#else
+    return c + a * b;
+#endif
+}
+
+/* ---- 16-bit and 32-bit memory -------------------------------------------- */
+
+INLINE vf vload_bf16(const uint16_t *p)
+{
+    return (vf)(__builtin_convertvector(*(const vh_any *)p, vu) << 16);
+}
+
+INLINE vf vload_f16(const uint16_t *p)
+{
+#if AMPC_ISA_LEVEL == 4
+    return (vf)_mm512_cvtph_ps((__m256i)*(const vh_any *)p);
+#elif AMPC_ISA_LEVEL == 3
+    return (vf)_mm256_cvtph_ps((__m128i)*(const vh_any *)p);
+#else
+    vf r;
+    for (int i = 0; i < VL; i++) r[i] = f16_to_f32(p[i]);
+    return r;
+#endif
+}
+
+INLINE void vstore_bf16(uint16_t *p, vf v)
+{
+    vu u = (vu)v;
+    vu even = u + 0x7fffu + (u >> 16 & 1u);
+    vu nan = (vu)((u & 0x7fffffffu) > 0x7f800000u);
+    vu r = (nan & (u | 0x400000u)) | (~nan & even);
+    *(vh_any *)p = __builtin_convertvector(r >> 16, vh);
+}
+
+INLINE void vstore_f16(uint16_t *p, vf v)
+{
+#if AMPC_ISA_LEVEL == 4
+    *(vh_any *)p = (vh)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
+#elif AMPC_ISA_LEVEL == 3
+    *(vh_any *)p = (vh)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
+#else
+    for (int i = 0; i < VL; i++) p[i] = f32_to_f16(v[i]);
+#endif
+}
+
+INLINE int dtype_is16(int dtype)
+{
+    return dtype == AMPC_F16 || dtype == AMPC_BF16;
+}
+
+INLINE int64_t dtype_size(int dtype)
+{
+    return dtype_is16(dtype) ? 2 : dtype == AMPC_F64 ? 8 : 4;
+}
+
+INLINE const void *at(const void *p, int dtype, int64_t i)
+{
+    return (const char *)p + i * dtype_size(dtype);
+}
+
+INLINE void *at_mut(void *p, int dtype, int64_t i)
+{
+    return (char *)p + i * dtype_size(dtype);
+}
+
+/* Element i of an f32, bf16 or f16 array as fp32, and back. */
+INLINE float load1(const void *p, int dtype, int64_t i)
+{
+    if (dtype == AMPC_F32) return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return dtype == AMPC_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+}
+
+INLINE void store1(void *p, int dtype, int64_t i, float x)
+{
+    if (dtype == AMPC_F32)
+        ((float *)p)[i] = x;
+    else
+        ((uint16_t *)p)[i] = dtype == AMPC_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+}
+
+INLINE vf vload_as(const void *p, int dtype, int64_t i)
+{
+    if (dtype == AMPC_F32) return vload((const float *)p + i);
+    const uint16_t *h = (const uint16_t *)p + i;
+    return dtype == AMPC_BF16 ? vload_bf16(h) : vload_f16(h);
+}
+
+INLINE void vstore_as(void *p, int dtype, int64_t i, vf v)
+{
+    if (dtype == AMPC_F32)
+        vstore((float *)p + i, v);
+    else if (dtype == AMPC_BF16)
+        vstore_bf16((uint16_t *)p + i, v);
+    else
+        vstore_f16((uint16_t *)p + i, v);
+}
+
+INLINE void widen_as(float *dst, const void *src, int dtype, int64_t i,
+                     int64_t n)
+{
+    int64_t j = 0;
+    for (; j + VL <= n; j += VL) vstore(dst + j, vload_as(src, dtype, i + j));
+    for (; j < n; j++) dst[j] = load1(src, dtype, i + j);
+}
+
+/* dst[0, n) = src[i, i + n) as fp32. */
+INLINE void widen(float *dst, const void *src, int dtype, int64_t i, int64_t n)
+{
+    if (dtype == AMPC_F32)
+        widen_as(dst, src, AMPC_F32, i, n);
+    else if (dtype == AMPC_BF16)
+        widen_as(dst, src, AMPC_BF16, i, n);
+    else
+        widen_as(dst, src, AMPC_F16, i, n);
+}
+
+INLINE void narrow_as(void *dst, int dtype, int64_t i, const float *src,
+                      int64_t n)
+{
+    int64_t j = 0;
+    for (; j + VL <= n; j += VL) vstore_as(dst, dtype, i + j, vload(src + j));
+    for (; j < n; j++) store1(dst, dtype, i + j, src[j]);
+}
+
+/* dst[i, i + n) = src[0, n). */
+INLINE void narrow(void *dst, int dtype, int64_t i, const float *src, int64_t n)
+{
+    if (dtype == AMPC_F32)
+        narrow_as(dst, AMPC_F32, i, src, n);
+    else if (dtype == AMPC_BF16)
+        narrow_as(dst, AMPC_BF16, i, src, n);
+    else
+        narrow_as(dst, AMPC_F16, i, src, n);
+}
+
+INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+INLINE int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+#endif

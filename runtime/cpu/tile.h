@@ -1,0 +1,56 @@
+/* tile.h: the register tiles that all matrix work is made of.
+
+   A tile has R rows (1..MR, index R - 1 below) and W vectors of columns (1..NV,
+   index W - 1).  Each element is one chain of multiply-adds in order of k, the
+   same chain in every tile, so neither tile position nor blocking of rows and
+   columns shows in the bits.                                                */
+#ifndef AMPC_CPU_TILE_H
+#define AMPC_CPU_TILE_H
+
+#include "runtime/cpu/simd.h"
+
+/* c[R][W*VL] (+)= a[k][MR] * b[k][..], row k of b at b + k * b_step. */
+typedef void TilePanelFn(int64_t k, const float *a, const float *b,
+                         int64_t b_step, float *c, int64_t ldc, int add);
+
+/* The same with row k of b at b + off[k]: a convolution's shifted images. */
+typedef void TileSliceFn(int64_t k, const float *a, const float *b,
+                         const int32_t *off, float *c, int64_t ldc, int add);
+
+extern TilePanelFn *const ISA(tile_panel)[MR][NV];
+extern TileSliceFn *const ISA(tile_slice)[MR][NV];
+
+/* Both factors run along the summed dimension:
+     c[r][j] += sum over images, i < len of a[r * lda + i] * b[off[j] + i]
+   with a and b advancing by a_image, b_image.  len is a multiple of VL.  The
+   order of the sum depends on images and len only.                          */
+typedef struct TileDot {
+    int64_t images, len;
+    const float *a;
+    int64_t lda, a_image;
+    const float *b;
+    const int32_t *off;
+    int64_t b_image;
+    float *c;
+    int64_t ldc;
+} TileDot;
+typedef void TileDotFn(const TileDot *t);
+
+#if AMPC_ISA_LEVEL == 4
+enum { DOT_R = 4, DOT_C = 6 };
+#elif AMPC_ISA_LEVEL == 3
+enum { DOT_R = 3, DOT_C = 4 };
+#else
+enum { DOT_R = 2, DOT_C = 4 };
+#endif
+extern TileDotFn *const ISA(tile_dot)[DOT_R][DOT_C];
+
+/* Number of vectors of the next column tile when `left` vectors remain: NV,
+   but never a lone last vector behind a full tile.                          */
+INLINE int tile_width(int64_t left)
+{
+    if (left == NV + 1 && NV > 2) return NV - 1;
+    return left < NV ? (int)left : NV;
+}
+
+#endif

@@ -1,0 +1,188 @@
+/* tile_isa.c: the register tiles, one instance per height and width. */
+#include "runtime/cpu/tile.h"
+
+/* The loops below are unrolled completely: R, W and C are constants. */
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* Makes the compiler step through rows instead of keeping an address each. */
+#define HIDE(p) __asm__("" : "+r"(p))
+
+INLINE void tile_begin(int R, int W, vf acc[MR][NV], const float *c,
+                       int64_t ldc, int add)
+{
+    if (!add) {
+        UNROLL for (int r = 0; r < R; r++)
+            UNROLL for (int w = 0; w < W; w++) acc[r][w] = vset(0.0f);
+        return;
+    }
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int w = 0; w < W; w++) acc[r][w] = vload(c + w * VL);
+        c += ldc;
+        HIDE(c);
+    }
+}
+
+INLINE void tile_step(int R, int W, vf acc[MR][NV], const float *a,
+                      const float *b)
+{
+    vf row[NV];
+    UNROLL for (int w = 0; w < W; w++) row[w] = vload(b + w * VL);
+    UNROLL for (int r = 0; r < R; r++) {
+        vf x = vset(a[r]);
+        UNROLL for (int w = 0; w < W; w++)
+            acc[r][w] = vfma(x, row[w], acc[r][w]);
+    }
+}
+
+INLINE void tile_end(int R, int W, vf acc[MR][NV], float *c, int64_t ldc)
+{
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int w = 0; w < W; w++) vstore(c + w * VL, acc[r][w]);
+        c += ldc;
+        HIDE(c);
+    }
+}
+
+INLINE void tile_panel_rw(int R, int W, int64_t k, const float *a,
+                          const float *b, int64_t b_step, float *c,
+                          int64_t ldc, int add)
+{
+    vf acc[MR][NV];
+    tile_begin(R, W, acc, c, ldc, add);
+    for (int64_t i = 0; i < k; i++) {
+        tile_step(R, W, acc, a, b);
+        a += MR;
+        b += b_step;
+    }
+    tile_end(R, W, acc, c, ldc);
+}
+
+INLINE void tile_slice_rw(int R, int W, int64_t k, const float *a,
+                          const float *b, const int32_t *off, float *c,
+                          int64_t ldc, int add)
+{
+    vf acc[MR][NV];
+    tile_begin(R, W, acc, c, ldc, add);
+    for (int64_t i = 0; i < k; i++) {
+        tile_step(R, W, acc, a, b + off[i]);
+        a += MR;
+    }
+    tile_end(R, W, acc, c, ldc);
+}
+
+/* ---- dot tiles ----------------------------------------------------------- */
+
+/* Sum of the lanes: halves are added until four are left, then in pairs. */
+INLINE float vsum(vf v)
+{
+#if AMPC_ISA_LEVEL == 4
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256((__m512)v),
+                             _mm512_extractf32x8_ps((__m512)v, 1));
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h),
+                          _mm256_extractf128_ps(h, 1));
+#elif AMPC_ISA_LEVEL == 3
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128((__m256)v),
+                          _mm256_extractf128_ps((__m256)v, 1));
+#else
+    __m128 q = (__m128)v;
+#endif
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return q[0] + q[1];
+}
+
+INLINE void tile_dot_rc(int R, int C, const TileDot *t)
+{
+    vf acc[DOT_R][DOT_C];
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < C; j++) acc[r][j] = vset(0.0f);
+    const float *a = t->a, *b[DOT_C];
+    UNROLL for (int j = 0; j < C; j++) b[j] = t->b + t->off[j];
+    for (int64_t n = 0; n < t->images; n++) {
+        for (int64_t i = 0; i < t->len; i += VL) {
+            vf x[DOT_R];
+            UNROLL for (int r = 0; r < R; r++) x[r] = vload(a + r * t->lda + i);
+            UNROLL for (int j = 0; j < C; j++) {
+                vf y = vload(b[j] + i);
+                UNROLL for (int r = 0; r < R; r++)
+                    acc[r][j] = vfma(x[r], y, acc[r][j]);
+            }
+        }
+        a += t->a_image;
+        UNROLL for (int j = 0; j < C; j++) b[j] += t->b_image;
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < C; j++)
+            t->c[r * t->ldc + j] += vsum(acc[r][j]);
+}
+
+/* ---- instances ----------------------------------------------------------- */
+
+#define PANEL(R, W)                                                           \
+    static void tile_panel_##R##_##W(int64_t k, const float *a,               \
+                                     const float *b, int64_t b_step,          \
+                                     float *c, int64_t ldc, int add)          \
+    {                                                                         \
+        tile_panel_rw(R, W, k, a, b, b_step, c, ldc, add);                    \
+    }                                                                         \
+    static void tile_slice_##R##_##W(int64_t k, const float *a,               \
+                                     const float *b, const int32_t *off,      \
+                                     float *c, int64_t ldc, int add)          \
+    {                                                                         \
+        tile_slice_rw(R, W, k, a, b, off, c, ldc, add);                       \
+    }
+#define DOT(R, C)                                                             \
+    static void tile_dot_##R##_##C(const TileDot *t) { tile_dot_rc(R, C, t); }
+
+#if AMPC_ISA_LEVEL == 2
+#define PANELS(X, R) X(R, 1) X(R, 2)
+#define PANEL_ROW(P, R) {P##_##R##_1, P##_##R##_2}
+#else
+#define PANELS(X, R) X(R, 1) X(R, 2) X(R, 3)
+#define PANEL_ROW(P, R) {P##_##R##_1, P##_##R##_2, P##_##R##_3}
+#endif
+
+PANELS(PANEL, 1)
+PANELS(PANEL, 2)
+PANELS(PANEL, 3)
+PANELS(PANEL, 4)
+#if AMPC_ISA_LEVEL == 4
+PANELS(PANEL, 5)
+PANELS(PANEL, 6)
+PANELS(PANEL, 7)
+PANELS(PANEL, 8)
+#define PANEL_ROWS(P)                                                         \
+    {PANEL_ROW(P, 1), PANEL_ROW(P, 2), PANEL_ROW(P, 3), PANEL_ROW(P, 4),      \
+     PANEL_ROW(P, 5), PANEL_ROW(P, 6), PANEL_ROW(P, 7), PANEL_ROW(P, 8)}
+#else
+#define PANEL_ROWS(P)                                                         \
+    {PANEL_ROW(P, 1), PANEL_ROW(P, 2), PANEL_ROW(P, 3), PANEL_ROW(P, 4)}
+#endif
+
+TilePanelFn *const ISA(tile_panel)[MR][NV] = PANEL_ROWS(tile_panel);
+TileSliceFn *const ISA(tile_slice)[MR][NV] = PANEL_ROWS(tile_slice);
+
+#if AMPC_ISA_LEVEL == 4
+#define DOTS(R) DOT(R, 1) DOT(R, 2) DOT(R, 3) DOT(R, 4) DOT(R, 5) DOT(R, 6)
+#define DOT_ROW(R)                                                            \
+    {tile_dot_##R##_1, tile_dot_##R##_2, tile_dot_##R##_3,                    \
+     tile_dot_##R##_4, tile_dot_##R##_5, tile_dot_##R##_6}
+DOTS(1)
+DOTS(2)
+DOTS(3)
+DOTS(4)
+TileDotFn *const ISA(tile_dot)[DOT_R][DOT_C] = {DOT_ROW(1), DOT_ROW(2),
+                                                DOT_ROW(3), DOT_ROW(4)};
+#else
+#define DOTS(R) DOT(R, 1) DOT(R, 2) DOT(R, 3) DOT(R, 4)
+#define DOT_ROW(R)                                                            \
+    {tile_dot_##R##_1, tile_dot_##R##_2, tile_dot_##R##_3, tile_dot_##R##_4}
+DOTS(1)
+DOTS(2)
+#if AMPC_ISA_LEVEL == 3
+DOTS(3)
+TileDotFn *const ISA(tile_dot)[DOT_R][DOT_C] = {DOT_ROW(1), DOT_ROW(2),
+                                                DOT_ROW(3)};
+#else
+TileDotFn *const ISA(tile_dot)[DOT_R][DOT_C] = {DOT_ROW(1), DOT_ROW(2)};
+#endif
+#endif
