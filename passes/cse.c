@@ -47,7 +47,7 @@ static bool cse_attr_equal(const Attr *a, const Attr *b) {
            (!bytes || !memcmp(a->u.ints.v, b->u.ints.v, bytes));
 }
 
-static bool cse_equal(const Graph *g, const Node *a, const Node *b) {
+bool same_computation(const Graph *g, const Node *a, const Node *b) {
     if (a->op != b->op || a->nin != b->nin || a->nout != b->nout ||
         a->nattr != b->nattr)
         return false;
@@ -67,7 +67,7 @@ static bool cse_rule(Rewriter *rw, NodeId id, ValueId *with) {
     uint32_t at = (uint32_t)cse_hash(rw->g, n) & t->mask;
     for (; t->slot[at].i; at = (at + 1) & t->mask) {
         const Node *other = node_get(rw->g, t->slot[at]);
-        if (!cse_equal(rw->g, n, other)) continue;
+        if (!same_computation(rw->g, n, other)) continue;
         memcpy(with, other->out, (size_t)n->nout * sizeof *with);
         return true;
     }

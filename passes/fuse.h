@@ -15,7 +15,10 @@ enum {
     FUSE_SMALL_TENSOR = 32768 /* elements that one core may as well do       */
 };
 
-typedef VEC(NodeId) NodeList;
+typedef struct NodeList {
+    NodeId *data;
+    int len, cap;
+} NodeList;
 
 /* A group in the making. */
 typedef struct Cluster {
@@ -37,7 +40,9 @@ typedef struct Fuse {
     VEC(Cluster) clusters;
     int *at_rank; /* cluster of each rank */
     int nrank;
-    unsigned *node_mark, *value_mark, *cluster_mark, stamp;
+    unsigned *node_mark, *value_mark, stamp;
+    unsigned *cluster_mark, cluster_stamp;
+    int *depth; /* by NodeId.i: scratch of fuse_fit.c */
 } Fuse;
 
 /* ---- facts about ops ------------------------------------------------------- */
@@ -53,6 +58,8 @@ bool op_is_expensive(OpCode op); /* costs far more than a load               */
    (unless every node is to be a group) copies generators, expands and cheap
    element-wise nodes to each of their users.                                */
 void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes);
+/* Reading n's one large operand again costs no more than reading its result. */
+bool fuse_rereads_cheaply(const Graph *g, const Node *n);
 
 /* ---- fuse_fit.c -------------------------------------------------------------- */
 

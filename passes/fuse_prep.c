@@ -9,7 +9,10 @@
 
 #include <string.h>
 
-enum { MAX_COPIES = 8 };
+enum {
+    MAX_COPIES = 8,
+    MIN_COPIED = 256 /* elements: smaller values cost nothing to keep */
+};
 
 bool op_is_expensive(OpCode op) {
     switch (op) {
@@ -102,11 +105,12 @@ static void count_uses(Prep *p) {
 }
 
 /* One large operand, not wider than the result; the others are small. */
-static bool rereads_cheaply(const Graph *g, const Node *n) {
+bool fuse_rereads_cheaply(const Graph *g, const Node *n) {
     const Type *r = value_type(g, n->out[0]);
     int64_t count = type_count(r);
     int large = 0;
-    if (op_is_expensive(n->op) || n->nin == 0) return false;
+    if (op_is_expensive(n->op) || n->nin == 0 || count < MIN_COPIED)
+        return false;
     for (int i = 0; i < n->nin; i++) {
         const Type *t = value_type(g, n->in[i]);
         if (type_count(t) * 8 <= count) continue;
@@ -125,7 +129,7 @@ static bool copied_to_users(const Prep *p, const Node *n) {
     int uses = p->uses[n->out[0].i];
     if (uses < 2 || uses > MAX_COPIES || p->stored[n->out[0].i]) return false;
     if (n->op == OP_EXPAND) return true;
-    return k == KIND_ELEM && rereads_cheaply(p->g, n);
+    return k == KIND_ELEM && fuse_rereads_cheaply(p->g, n);
 }
 
 /* A second node like `id`; its name follows from the first's. */
@@ -186,18 +190,15 @@ static void give_copies(Prep *p, NodeId user, int *cap) {
    the copy itself is visited as a reader, so it goes on a stack that is
    emptied right away: the copy then stands directly before its reader. */
 static void place_backwards(Prep *p, NodeId id, int first_copy, int *cap) {
+    Graph *g = p->g;
     vec_push(p->a, &p->out, id);
     give_copies(p, id, cap);
-    const Node *n = node_get(p->g, id);
-    for (int i = n->nin - 1; i >= 0; i--) {
-        ValueId v = node_get(p->g, id)->in[i];
-        if (!is_value(v) || value_get(p->g, v)->kind != VK_RESULT) continue;
-        NodeId def = value_get(p->g, v)->def;
-        bool seen = false;
-        for (int k = 0; k < i; k++)
-            seen |= same_value(node_get(p->g, id)->in[k], v);
-        if ((int)def.i >= first_copy && !seen)
-            place_backwards(p, def, first_copy, cap);
+    for (int i = node_get(g, id)->nin - 1; i >= 0; i--) {
+        const Node *n = node_get(g, id);
+        if (!is_value(n->in[i]) || reads_before(n, i)) continue;
+        const Value *v = value_get(g, n->in[i]);
+        if (v->kind == VK_RESULT && (int)v->def.i >= first_copy)
+            place_backwards(p, v->def, first_copy, cap);
     }
 }
 
