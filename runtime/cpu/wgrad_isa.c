@@ -42,7 +42,7 @@ static int64_t wgrad_load(const WgradRun *r, const WgradItem *it, int64_t unit,
     int64_t rows = min64(p->rows, d[1].count - row0);
     int64_t x_size = d[0].in * d[1].in * d[2].in;
     int64_t y_size = d[0].result * d[1].result * d[2].result;
-    *len = round_up(rows * p->vw, VL);
+    *len = round_up((rows - 1) * p->vw + d[2].result, VL);
     for (int64_t i = 0; i < images; i++) {
         int64_t xc = ((image0 + i) * p->group + it->group) * p->cs + it->c0;
         int64_t yc = ((image0 + i) * p->group + it->group) * p->m + it->k0;

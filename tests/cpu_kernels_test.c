@@ -1,0 +1,961 @@
+/* cpu_kernels_test.c: every CPU routine against a naive reference in double,
+   over random shapes, strides and dtypes, at every ISA level this machine has;
+   the same bits for 1, 2 and 5 threads; scratch stays within its bounds.     */
+#define _POSIX_C_SOURCE 200809L
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cpu/kernels.h"
+#include "runtime/half.h"
+#include "tests/harness.h"
+
+/* ---- random numbers, typed arrays ---------------------------------------- */
+
+static uint64_t rng = 1;
+
+static uint32_t rnd(void)
+{
+    rng = rng * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(rng >> 33);
+}
+
+static int64_t rnd_in(int64_t lo, int64_t hi)
+{
+    return lo + (int64_t)(rnd() % (uint32_t)(hi - lo + 1));
+}
+
+static double rnd_value(void) { return (double)rnd_in(-1000, 1000) / 500.0; }
+
+static size_t size_of(int64_t dtype)
+{
+    if (dtype == AMPC_F64 || dtype == AMPC_I64) return 8;
+    return dtype == AMPC_F16 || dtype == AMPC_BF16 ? 2 : 4;
+}
+
+static double get(const void *p, int64_t dtype, int64_t i)
+{
+    switch (dtype) {
+    case AMPC_F64: return ((const double *)p)[i];
+    case AMPC_F32: return (double)((const float *)p)[i];
+    case AMPC_BF16: return (double)bf16_to_f32(((const uint16_t *)p)[i]);
+    default: return (double)f16_to_f32(((const uint16_t *)p)[i]);
+    }
+}
+
+static void set(void *p, int64_t dtype, int64_t i, double x)
+{
+    switch (dtype) {
+    case AMPC_F64: ((double *)p)[i] = x; break;
+    case AMPC_F32: ((float *)p)[i] = (float)x; break;
+    case AMPC_BF16: ((uint16_t *)p)[i] = f32_to_bf16((float)x); break;
+    default: ((uint16_t *)p)[i] = f32_to_f16((float)x); break;
+    }
+}
+
+/* Exactly n elements, so that the sanitizers see a step outside. */
+static void *array(int64_t dtype, int64_t n)
+{
+    void *p = malloc((size_t)n * size_of(dtype) + (n == 0));
+    REQUIRE(p != NULL);
+    for (int64_t i = 0; i < n; i++) set(p, dtype, i, rnd_value());
+    return p;
+}
+
+/* Rounding of a result of this dtype, relative. */
+static double unit(int64_t dtype)
+{
+    return dtype == AMPC_F64    ? 0x1p-53
+           : dtype == AMPC_F32  ? 0x1p-24
+           : dtype == AMPC_BF16 ? 0x1p-8
+                                : 0x1p-11;
+}
+
+static int64_t rnd_float(void)
+{
+    static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16};
+    return types[rnd() % 3];
+}
+
+static const AmpcCpuLib *lib_of(int level)
+{
+    return level == 4 ? &ampc_cpu_v4 : level == 3 ? &ampc_cpu_v3 : &ampc_cpu_v2;
+}
+
+/* Scratch of exactly that size, full of NaN. */
+static void *scratch_of(size_t bytes)
+{
+    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    REQUIRE(p != NULL);
+    memset(p, 0xff, (bytes + 127) / 64 * 64);
+    memset((char *)p + bytes, 0x5a, 16);
+    return p;
+}
+
+static void scratch_check(void *p, size_t bytes)
+{
+    for (int i = 0; i < 16; i++)
+        if (!CHECK(((unsigned char *)p)[bytes + (size_t)i] == 0x5a)) break;
+    free(p);
+}
+
+static const int thread_counts[] = {1, 2, 5};
+static AmpcPool *pools[3];
+
+static void pools_open(void)
+{
+    for (int i = 0; i < 3; i++) {
+        pools[i] = pool_create(thread_counts[i]);
+        REQUIRE(pools[i] != NULL);
+    }
+}
+
+static void pools_close(void)
+{
+    for (int i = 0; i < 3; i++) pool_destroy(pools[i]);
+}
+
+/* ---- half.h -------------------------------------------------------------- */
+
+static float bits_float(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+TEST_CASE(half, every_16_bit_value_survives_the_round_trip)
+{
+    for (uint32_t h = 0; h < 65536; h++) {
+        float b = bf16_to_f32((uint16_t)h), f = f16_to_f32((uint16_t)h);
+        if (!isnan(b)) CHECK(f32_to_bf16(b) == h);
+        if (!isnan(f)) CHECK(f32_to_f16(f) == h);
+        if (isnan(b)) CHECK(isnan(bf16_to_f32(f32_to_bf16(b))));
+        if (isnan(f)) CHECK(isnan(f16_to_f32(f32_to_f16(f))));
+    }
+}
+
+/* The nearest of two neighbours, ties to the even one. */
+static uint16_t nearest(double x, uint16_t lo, double vlo, double vhi)
+{
+    double below = fabs(x - vlo), above = fabs(vhi - x);
+    if (below != above) return below < above ? lo : (uint16_t)(lo + 1);
+    return lo & 1 ? (uint16_t)(lo + 1) : lo;
+}
+
+TEST_CASE(half, narrowing_rounds_to_nearest_even)
+{
+    rng = 7;
+    for (int i = 0; i < 200000; i++) {
+        uint16_t lo = (uint16_t)(rnd() % 0x7bff);
+        double a = (double)f16_to_f32(lo);
+        double b = (double)f16_to_f32((uint16_t)(lo + 1));
+        double part = i % 3 == 0 ? 0.5 : (double)rnd_in(0, 1 << 12) / (1 << 12);
+        double x = a + (b - a) * part;
+        uint16_t want = nearest(x, lo, a, b);
+        if (!CHECK_EQ_INT(f32_to_f16((float)x), want)) return;
+        CHECK_EQ_INT(f32_to_f16((float)-x), want | 0x8000);
+        lo = (uint16_t)(rnd() % 0x7f7e);
+        a = (double)bf16_to_f32(lo);
+        b = (double)bf16_to_f32((uint16_t)(lo + 1));
+        x = a + (b - a) * part;
+        if (!CHECK_EQ_INT(f32_to_bf16((float)x), nearest(x, lo, a, b))) return;
+    }
+    CHECK_EQ_INT(f32_to_f16(65519.996f), 0x7bff);
+    CHECK_EQ_INT(f32_to_f16(65520.0f), 0x7c00);
+    CHECK_EQ_INT(f32_to_bf16(FLT_MAX), 0x7f80);
+    CHECK(isnan(bf16_to_f32(f32_to_bf16(bits_float(0x7f800001)))));
+    CHECK(isnan(f16_to_f32(f32_to_f16(bits_float(0xff800001)))));
+}
+
+/* ---- thread pool --------------------------------------------------------- */
+
+typedef struct Touch {
+    unsigned char *seen;
+    int threads, grain_ok;
+    int64_t n, grain;
+} Touch;
+
+static void touch(void *ctx, int64_t lo, int64_t hi, int worker)
+{
+    Touch *t = ctx;
+    if (worker < 0 || worker >= t->threads) t->grain_ok = 0;
+    if (lo % t->grain || (hi % t->grain && hi != t->n)) t->grain_ok = 0;
+    for (int64_t i = lo; i < hi; i++) t->seen[i]++;
+}
+
+TEST_CASE(pool, every_index_once_and_chunks_respect_the_grain)
+{
+    pools_open();
+    rng = 3;
+    for (int round = 0; round < 3000; round++) {
+        int i = round % 3;
+        Touch t = {.n = rnd_in(0, 300), .grain = rnd_in(1, 40)};
+        t.seen = calloc((size_t)t.n + 1, 1);
+        t.threads = pool_threads(pools[i]);
+        t.grain_ok = 1;
+        pool_run(pools[i], t.n, t.grain, touch, &t);
+        CHECK(t.grain_ok);
+        for (int64_t j = 0; j < t.n; j++)
+            if (!CHECK_EQ_INT(t.seen[j], 1)) break;
+        free(t.seen);
+    }
+    pools_close();
+}
+
+TEST_CASE(pool, default_size_and_no_pool)
+{
+    AmpcPool *p = pool_create(0);
+    if (!CHECK(p != NULL)) return;
+    CHECK(pool_threads(p) >= 1);
+    pool_destroy(p);
+    CHECK_EQ_INT(pool_threads(NULL), 1);
+    Touch t = {.n = 9, .grain = 2, .threads = 1, .grain_ok = 1};
+    t.seen = calloc(9, 1);
+    pool_run(NULL, 9, 2, touch, &t);
+    for (int i = 0; i < 9; i++) CHECK_EQ_INT(t.seen[i], 1);
+    free(t.seen);
+    pool_destroy(NULL);
+}
+
+/* ---- a recording epilogue ------------------------------------------------ */
+
+/* out[batch][row][col] = acc, and counts how often each was written. */
+typedef struct Record {
+    float *out;
+    unsigned char *count;
+    int64_t rows, cols;
+    int inside;
+} Record;
+
+static void record(void *const *buf, const int64_t *par, const float *acc,
+                   int64_t ld, int64_t batch, int64_t row, int64_t col,
+                   int64_t rows, int64_t cols)
+{
+    Record *r = buf[0];
+    if (row < 0 || col < 0 || row + rows > par[0] || col + cols > par[1]) {
+        r->inside = 0;
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) {
+            int64_t at = (batch * par[0] + row + i) * par[1] + col + j;
+            r->out[at] = acc[i * ld + j];
+            r->count[at]++;
+        }
+}
+
+static void record_check(const Record *r, int64_t n)
+{
+    CHECK(r->inside);
+    for (int64_t i = 0; i < n; i++)
+        if (!CHECK_EQ_INT(r->count[i], 1)) break;
+}
+
+/* ---- matrix product ------------------------------------------------------ */
+
+typedef struct GemmCase {
+    CpuGemm g;
+    int64_t batch, na, nb;
+    void *a, *b;
+    double *want, *slack; /* reference, sum of |a * b|                      */
+} GemmCase;
+
+/* Random strides of one operand: rows or columns dense, or neither. */
+static int64_t gemm_layout(int64_t rows, int64_t cols, int64_t *rs, int64_t *cs)
+{
+    int64_t pad = rnd_in(0, 3), kind = rnd_in(0, 5);
+    if (kind < 3) {
+        *cs = 1;
+        *rs = cols + pad;
+    } else if (kind < 5) {
+        *rs = 1;
+        *cs = rows + pad;
+    } else {
+        *cs = 2;
+        *rs = 2 * cols + pad;
+    }
+    return rows == 0 || cols == 0 ? 0 : (rows - 1) * *rs + (cols - 1) * *cs + 1;
+}
+
+static int64_t gemm_batches(CpuGemm *g, int64_t *stride, int64_t size)
+{
+    int64_t n = 1;
+    for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
+        stride[i] = 0;
+        if (rnd() % 3 == 0) continue; /* broadcast */
+        stride[i] = n * size;
+        n *= g->batch_dim[i];
+    }
+    return n * size;
+}
+
+static int64_t gemm_offset(const CpuGemm *g, const int64_t *stride, int64_t b)
+{
+    int64_t off = 0;
+    for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
+        off += b % g->batch_dim[i] * stride[i];
+        b /= g->batch_dim[i];
+    }
+    return off;
+}
+
+static void gemm_reference(GemmCase *c)
+{
+    const CpuGemm *g = &c->g;
+    for (int64_t b = 0; b < c->batch; b++)
+        for (int64_t i = 0; i < g->m; i++)
+            for (int64_t j = 0; j < g->n; j++) {
+                double sum = 0, slack = 0;
+                for (int64_t k = 0; k < g->k; k++) {
+                    double x = get(c->a, g->a_dtype,
+                                   gemm_offset(g, g->a_bs, b) + i * g->a_rs +
+                                       k * g->a_cs);
+                    double y = get(c->b, g->b_dtype,
+                                   gemm_offset(g, g->b_bs, b) + k * g->b_rs +
+                                       j * g->b_cs);
+                    sum += x * y;
+                    slack += fabs(x * y);
+                }
+                c->want[(b * g->m + i) * g->n + j] = sum;
+                c->slack[(b * g->m + i) * g->n + j] = slack;
+            }
+}
+
+static void gemm_case(GemmCase *c, int64_t m, int64_t n, int64_t k, int f64)
+{
+    memset(c, 0, sizeof *c);
+    CpuGemm *g = &c->g;
+    g->m = m;
+    g->n = n;
+    g->k = k;
+    g->nbatch_dim = m * n * k > 40000 ? 0 : rnd_in(0, 2);
+    c->batch = 1;
+    for (int64_t i = 0; i < g->nbatch_dim; i++)
+        c->batch *= g->batch_dim[i] = rnd_in(1, 3);
+    g->a_dtype = f64 ? AMPC_F64 : rnd_float();
+    g->b_dtype = f64 ? AMPC_F64 : rnd_float();
+    g->c_dtype = f64 ? AMPC_F64 : rnd_float();
+    c->na = gemm_batches(g, g->a_bs, gemm_layout(m, k, &g->a_rs, &g->a_cs));
+    c->nb = gemm_batches(g, g->b_bs, gemm_layout(k, n, &g->b_rs, &g->b_cs));
+    c->a = array(g->a_dtype, c->na);
+    c->b = array(g->b_dtype, c->nb);
+    c->want = malloc((size_t)(c->batch * m * n + 1) * sizeof(double));
+    c->slack = malloc((size_t)(c->batch * m * n + 1) * sizeof(double));
+    gemm_reference(c);
+}
+
+static void gemm_free(GemmCase *c)
+{
+    free(c->a);
+    free(c->b);
+    free(c->want);
+    free(c->slack);
+}
+
+static int gemm_close(const GemmCase *c, const void *got, int64_t dtype,
+                      const char *what)
+{
+    const CpuGemm *g = &c->g;
+    double eps = g->a_dtype == AMPC_F64 ? 0x1p-53 : 0x1p-24;
+    for (int64_t i = 0; i < c->batch * g->m * g->n; i++) {
+        double tol = (double)(g->k + 1) * eps * c->slack[i] +
+                     unit(dtype) * fabs(c->want[i]) + 1e-7;
+        if (!CHECK_MSG(fabs(get(got, dtype, i) - c->want[i]) <= tol,
+                       "%s m=%d n=%d k=%d i=%d: %g, want %g", what, (int)g->m,
+                       (int)g->n, (int)g->k, (int)i, get(got, dtype, i),
+                       c->want[i]))
+            return 0;
+    }
+    return 1;
+}
+
+static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib)
+{
+    const CpuGemm *g = &c->g;
+    int64_t all = c->batch * g->m * g->n;
+    size_t bytes = (size_t)all * size_of(g->c_dtype);
+    void *first = NULL;
+    for (int t = 0; t < 3; t++) {
+        size_t need = cpu_gemm_scratch(g, thread_counts[t]);
+        void *out = malloc(bytes + 1), *scratch = scratch_of(need);
+        lib->gemm(pools[t], g, c->a, c->b, out, NULL, scratch);
+        if (t == 0) {
+            gemm_close(c, out, g->c_dtype, "gemm");
+            first = out;
+        } else {
+            CHECK_MSG(memcmp(first, out, bytes) == 0,
+                      "threads change bits: m=%d n=%d k=%d", (int)g->m,
+                      (int)g->n, (int)g->k);
+            free(out);
+        }
+        scratch_check(scratch, need);
+    }
+    free(first);
+    if (g->a_dtype == AMPC_F64) return;
+    Record r = {.inside = 1};
+    r.out = malloc((size_t)(all + 1) * sizeof(float));
+    r.count = calloc((size_t)all + 1, 1);
+    void *const buf[1] = {&r};
+    int64_t par[2] = {g->m, g->n};
+    CpuEpilogue ep = {record, buf, par};
+    void *scratch = scratch_of(cpu_gemm_scratch(g, 5));
+    lib->gemm(pools[2], g, c->a, c->b, NULL, &ep, scratch);
+    record_check(&r, all);
+    gemm_close(c, r.out, AMPC_F32, "gemm epilogue");
+    free(scratch);
+    free(r.out);
+    free(r.count);
+}
+
+static void gemm_check(int64_t m, int64_t n, int64_t k, int f64)
+{
+    GemmCase c;
+    gemm_case(&c, m, n, k, f64);
+    for (int level = 2; level <= cpu_isa_level(); level++)
+        gemm_check_level(&c, lib_of(level));
+    gemm_free(&c);
+}
+
+TEST_CASE(gemm, small_shapes)
+{
+    rng = 11;
+    pools_open();
+    for (int i = 0; i < 150; i++)
+        gemm_check(rnd_in(1, 40), rnd_in(1, 70), rnd_in(0, 40), i % 10 == 0);
+    pools_close();
+}
+
+TEST_CASE(gemm, vectors_and_thin_matrices)
+{
+    rng = 12;
+    pools_open();
+    for (int i = 0; i < 12; i++) {
+        gemm_check(1, rnd_in(1, 300), rnd_in(1, 500), 0);
+        gemm_check(rnd_in(1, 300), 1, rnd_in(1, 500), 0);
+        gemm_check(rnd_in(1, 300), 10, rnd_in(1, 300), 0);
+        gemm_check(rnd_in(1, 150), rnd_in(1, 150), rnd_in(1, 3), 0);
+    }
+    pools_close();
+}
+
+TEST_CASE(gemm, blocked_and_sliced)
+{
+    rng = 13;
+    pools_open();
+    gemm_check(201, 391, 300, 0);
+    gemm_check(128, 96, 784, 0);
+    gemm_check(17, 23, 5000, 0);
+    gemm_check(33, 401, 2100, 0);
+    gemm_check(400, 20, 260, 1);
+    pools_close();
+}
+
+/* ---- convolution --------------------------------------------------------- */
+
+typedef struct ConvCase {
+    CpuConv c;
+    int64_t nx, nw, ny, xs, ys, taps;
+    void *x, *w, *dy;
+    double *y, *dx, *dw;          /* references                              */
+    double *y_mag, *dx_mag, *dw_mag; /* sums of magnitudes                   */
+} ConvCase;
+
+static int64_t prod3(const int64_t v[3]) { return v[0] * v[1] * v[2]; }
+
+/* Input position of tap t of output o, or -1. */
+static int64_t conv_at(const CpuConv *c, int d, int64_t o, int64_t t)
+{
+    int64_t i = o * c->stride[d] - c->pad[d] + t * c->dilation[d];
+    return i < 0 || i >= c->in[d] ? -1 : i;
+}
+
+static void conv_term(ConvCase *k, int64_t yi, int64_t xi, int64_t wi)
+{
+    double x = get(k->x, k->c.x_dtype, xi), w = get(k->w, k->c.w_dtype, wi);
+    double g = get(k->dy, k->c.y_dtype, yi);
+    k->y[yi] += x * w;
+    k->y_mag[yi] += fabs(x * w);
+    k->dx[xi] += g * w;
+    k->dx_mag[xi] += fabs(g * w);
+    k->dw[wi] += g * x;
+    k->dw_mag[wi] += fabs(g * x);
+}
+
+static void conv_reference(ConvCase *k)
+{
+    const CpuConv *c = &k->c;
+    int64_t cg = c->c / c->group, kg = c->k / c->group;
+    for (int64_t yi = 0; yi < k->ny; yi++) {
+        int64_t o = yi % k->ys, ch = yi / k->ys % c->k, n = yi / k->ys / c->k;
+        int64_t od = o / c->out[2] / c->out[1], oh = o / c->out[2] % c->out[1];
+        for (int64_t wi = ch * cg * k->taps; wi < (ch + 1) * cg * k->taps;
+             wi++) {
+            int64_t t = wi % k->taps, ci = ch / kg * cg + wi / k->taps % cg;
+            int64_t d = conv_at(c, 0, od, t / c->kernel[2] / c->kernel[1]);
+            int64_t h = conv_at(c, 1, oh, t / c->kernel[2] % c->kernel[1]);
+            int64_t w = conv_at(c, 2, o % c->out[2], t % c->kernel[2]);
+            if (d < 0 || h < 0 || w < 0) continue;
+            int64_t at = (d * c->in[1] + h) * c->in[2] + w;
+            conv_term(k, yi, (n * c->c + ci) * k->xs + at, wi);
+        }
+    }
+}
+
+static double *zeros(int64_t n) { return calloc((size_t)n + 1, sizeof(double)); }
+
+static void conv_prepare(ConvCase *k)
+{
+    CpuConv *c = &k->c;
+    c->x_dtype = rnd_float();
+    c->w_dtype = rnd_float();
+    c->y_dtype = rnd_float();
+    k->taps = prod3(c->kernel);
+    k->xs = prod3(c->in);
+    k->ys = prod3(c->out);
+    k->nx = c->n * c->c * k->xs;
+    k->ny = c->n * c->k * k->ys;
+    k->nw = c->k * (c->c / c->group) * k->taps;
+    k->x = array(c->x_dtype, k->nx);
+    k->w = array(c->w_dtype, k->nw);
+    k->dy = array(c->y_dtype, k->ny);
+    k->y = zeros(k->ny);
+    k->y_mag = zeros(k->ny);
+    k->dx = zeros(k->nx);
+    k->dx_mag = zeros(k->nx);
+    k->dw = zeros(k->nw);
+    k->dw_mag = zeros(k->nw);
+    conv_reference(k);
+}
+
+static void conv_free(ConvCase *k)
+{
+    void *all[] = {k->x,     k->w,  k->dy,     k->y,  k->y_mag,
+                   k->dx,    k->dx_mag, k->dw, k->dw_mag};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+static void conv_close(const ConvCase *k, const char *what, const void *got,
+                       int64_t dtype, const double *want, const double *mag,
+                       int64_t n)
+{
+    const CpuConv *c = &k->c;
+    for (int64_t i = 0; i < n; i++) {
+        double tol = 1e-4 * mag[i] + unit(dtype) * fabs(want[i]) + 1e-7;
+        if (!CHECK_MSG(
+                fabs(get(got, dtype, i) - want[i]) <= tol,
+                "%s n=%d c=%d k=%d g=%d in=%d,%d,%d kernel=%d,%d,%d "
+                "stride=%d,%d,%d dil=%d,%d,%d pad=%d,%d,%d at %d: %g want %g",
+                what, (int)c->n, (int)c->c, (int)c->k, (int)c->group,
+                (int)c->in[0], (int)c->in[1], (int)c->in[2], (int)c->kernel[0],
+                (int)c->kernel[1], (int)c->kernel[2], (int)c->stride[0],
+                (int)c->stride[1], (int)c->stride[2], (int)c->dilation[0],
+                (int)c->dilation[1], (int)c->dilation[2], (int)c->pad[0],
+                (int)c->pad[1], (int)c->pad[2], (int)i, get(got, dtype, i),
+                want[i]))
+            return;
+    }
+}
+
+/* which: 0 forward, 1 dgrad, 2 wgrad */
+static size_t conv_need(const CpuConv *c, int which, int threads)
+{
+    return which == 0   ? cpu_conv_fwd_scratch(c, threads)
+           : which == 1 ? cpu_conv_dgrad_scratch(c, threads)
+                        : cpu_conv_wgrad_scratch(c, threads);
+}
+
+static void conv_call(const ConvCase *k, const AmpcCpuLib *lib, int which,
+                      int pool, void *out)
+{
+    const CpuConv *c = &k->c;
+    size_t need = conv_need(c, which, thread_counts[pool]);
+    void *scratch = scratch_of(need);
+    if (which == 0)
+        lib->conv_fwd(pools[pool], c, k->x, k->w, out, NULL, scratch);
+    else if (which == 1)
+        lib->conv_dgrad(pools[pool], c, k->dy, k->w, out, scratch);
+    else
+        lib->conv_wgrad(pools[pool], c, k->x, k->dy, out, scratch);
+    scratch_check(scratch, need);
+}
+
+static void conv_check_routine(const ConvCase *k, const AmpcCpuLib *lib,
+                               int which)
+{
+    const CpuConv *c = &k->c;
+    static const char *const names[] = {"conv", "dgrad", "wgrad"};
+    const int64_t n[] = {k->ny, k->nx, k->nw};
+    const int64_t dtype[] = {c->y_dtype, c->x_dtype, c->w_dtype};
+    const double *want[] = {k->y, k->dx, k->dw};
+    const double *mag[] = {k->y_mag, k->dx_mag, k->dw_mag};
+    size_t bytes = (size_t)n[which] * size_of(dtype[which]);
+    void *first = malloc(bytes + 1);
+    memset(first, 0xff, bytes);
+    conv_call(k, lib, which, 0, first);
+    conv_close(k, names[which], first, dtype[which], want[which], mag[which],
+               n[which]);
+    for (int t = 1; t < 3; t++) {
+        void *out = malloc(bytes + 1);
+        conv_call(k, lib, which, t, out);
+        CHECK_MSG(memcmp(first, out, bytes) == 0, "%s: threads change bits",
+                  names[which]);
+        free(out);
+    }
+    free(first);
+}
+
+static void conv_check_epilogue(const ConvCase *k, const AmpcCpuLib *lib)
+{
+    Record r = {.inside = 1};
+    r.out = malloc((size_t)(k->ny + 1) * sizeof(float));
+    r.count = calloc((size_t)k->ny + 1, 1);
+    void *const buf[1] = {&r};
+    int64_t par[2] = {k->c.k, k->ys};
+    CpuEpilogue ep = {record, buf, par};
+    void *scratch = scratch_of(cpu_conv_fwd_scratch(&k->c, 2));
+    lib->conv_fwd(pools[1], &k->c, k->x, k->w, NULL, &ep, scratch);
+    record_check(&r, k->ny);
+    conv_close(k, "conv epilogue", r.out, AMPC_F32, k->y, k->y_mag, k->ny);
+    free(scratch);
+    free(r.out);
+    free(r.count);
+}
+
+static void conv_check(const CpuConv *shape)
+{
+    ConvCase k = {.c = *shape};
+    conv_prepare(&k);
+    for (int level = 2; level <= cpu_isa_level(); level++) {
+        for (int which = 0; which < 3; which++)
+            conv_check_routine(&k, lib_of(level), which);
+        conv_check_epilogue(&k, lib_of(level));
+    }
+    conv_free(&k);
+}
+
+static void conv_spatial(CpuConv *c, int rank, int64_t extent)
+{
+    for (int d = 0; d < 3; d++) {
+        c->in[d] = c->out[d] = c->kernel[d] = c->stride[d] = c->dilation[d] = 1;
+        c->pad[d] = 0;
+        if (d < 3 - rank) continue;
+        do {
+            c->in[d] = rnd_in(1, extent);
+            c->kernel[d] = rnd_in(1, 4);
+            c->stride[d] = rnd_in(1, 3);
+            c->dilation[d] = rnd_in(1, 3);
+            c->pad[d] = rnd_in(0, 3);
+            int64_t span = (c->kernel[d] - 1) * c->dilation[d] + 1;
+            int64_t room = c->in[d] + c->pad[d] + rnd_in(0, 3) - span;
+            c->out[d] = room < 0 ? 0 : room / c->stride[d] + 1;
+        } while (c->out[d] == 0);
+    }
+}
+
+TEST_CASE(conv, random_shapes)
+{
+    rng = 21;
+    pools_open();
+    for (int i = 0; i < 120; i++) {
+        CpuConv c = {.n = rnd_in(1, 3), .group = i % 4 == 0 ? rnd_in(2, 4) : 1};
+        c.c = c.group * rnd_in(1, 5);
+        c.k = c.group * rnd_in(1, 19);
+        int rank = i % 3 + 1;
+        conv_spatial(&c, rank, rank == 1 ? 60 : rank == 2 ? 20 : 7);
+        conv_check(&c);
+    }
+    pools_close();
+}
+
+/* The common kinds: 3x3 pad 1, strided, 1x1, depthwise, patches, long 1-D. */
+TEST_CASE(conv, common_shapes)
+{
+    static const CpuConv shapes[] = {
+        {2, 1, 16, 1, {1, 28, 28}, {1, 26, 26}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1},
+         {0, 0, 0}, 0, 0, 0},
+        {3, 20, 33, 1, {1, 14, 14}, {1, 14, 14}, {1, 3, 3}, {1, 1, 1},
+         {1, 1, 1}, {0, 1, 1}, 0, 0, 0},
+        {2, 40, 24, 1, {1, 9, 9}, {1, 5, 5}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1},
+         {0, 1, 1}, 0, 0, 0},
+        {2, 17, 40, 1, {1, 10, 12}, {1, 5, 6}, {1, 1, 1}, {1, 2, 2}, {1, 1, 1},
+         {0, 0, 0}, 0, 0, 0},
+        {2, 32, 32, 32, {1, 15, 15}, {1, 15, 15}, {1, 3, 3}, {1, 1, 1},
+         {1, 1, 1}, {0, 1, 1}, 0, 0, 0},
+        {1, 3, 20, 1, {1, 32, 32}, {1, 4, 4}, {1, 8, 8}, {1, 8, 8}, {1, 1, 1},
+         {0, 0, 0}, 0, 0, 0},
+        {1, 2, 5, 1, {1, 1, 3000}, {1, 1, 1498}, {1, 1, 10}, {1, 1, 2},
+         {1, 1, 1}, {0, 0, 2}, 0, 0, 0},
+        {1, 6, 300, 1, {1, 40, 70}, {1, 40, 70}, {1, 3, 3}, {1, 1, 1},
+         {1, 1, 1}, {0, 1, 1}, 0, 0, 0},
+        {40, 5, 7, 1, {1, 4, 4}, {1, 2, 2}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1},
+         {0, 0, 0}, 0, 0, 0},
+    };
+    rng = 22;
+    pools_open();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        conv_check(&shapes[i]);
+    pools_close();
+}
+
+/* ---- pooling ------------------------------------------------------------- */
+
+static int64_t pool_pos(const CpuPool *p, int d, int64_t o, int64_t t)
+{
+    return o * p->stride[d] + t * p->dilation[d] - p->pad[d];
+}
+
+static int64_t pool_random(CpuPool *p, int rank)
+{
+    static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
+    memset(p, 0, sizeof *p);
+    p->planes = rnd_in(1, 5);
+    p->dtype = types[rnd() % 4];
+    p->count_include_pad = rnd() % 2;
+    int plain = rnd() % 3 == 0; /* 2x2, stride 2 */
+    for (int d = 0; d < 3; d++) {
+        p->in[d] = p->out[d] = p->kernel[d] = p->stride[d] = p->dilation[d] = 1;
+        if (d < 3 - rank) continue;
+        do {
+            p->in[d] = rnd_in(1, rank == 1 ? 400 : rank == 2 ? 40 : 9);
+            p->kernel[d] = plain ? 2 : rnd_in(1, 4);
+            p->stride[d] = plain ? 2 : rnd_in(1, 3);
+            p->dilation[d] = plain ? 1 : rnd_in(1, 2);
+            p->pad[d] = plain ? 0 : rnd_in(0, p->kernel[d] - 1);
+            p->pad_end[d] = plain ? 0 : rnd_in(0, p->kernel[d] - 1);
+            int64_t span = (p->kernel[d] - 1) * p->dilation[d] + 1;
+            int64_t room = p->in[d] + p->pad[d] + p->pad_end[d] - span;
+            p->out[d] = room < 0 ? 0 : room / p->stride[d] + 1;
+        } while (p->out[d] == 0);
+    }
+    return prod3(p->in);
+}
+
+typedef struct PoolRef {
+    double *max, *avg, *dmax, *davg, *mag;
+    int32_t *idx;
+} PoolRef;
+
+/* One window: its maximum, sum and count. */
+static void pool_window_ref(const CpuPool *p, const void *x, int64_t plane,
+                            int64_t o, double *max, int32_t *idx, double *sum,
+                            double *count)
+{
+    int64_t in = prod3(p->in);
+    *max = -INFINITY;
+    *idx = -1;
+    *sum = *count = 0;
+    for (int64_t t = 0; t < prod3(p->kernel); t++) {
+        int64_t at[3], tap[3] = {t / p->kernel[2] / p->kernel[1],
+                                 t / p->kernel[2] % p->kernel[1],
+                                 t % p->kernel[2]};
+        int64_t pos[3] = {o / p->out[2] / p->out[1], o / p->out[2] % p->out[1],
+                          o % p->out[2]};
+        int inside = 1, padded = 1;
+        for (int d = 0; d < 3; d++) {
+            at[d] = pool_pos(p, d, pos[d], tap[d]);
+            inside &= at[d] >= 0 && at[d] < p->in[d];
+            padded &= at[d] < p->in[d] + p->pad_end[d];
+        }
+        if (inside || (p->count_include_pad && padded)) *count += 1;
+        if (!inside) continue;
+        int64_t i = (at[0] * p->in[1] + at[1]) * p->in[2] + at[2];
+        double v = get(x, p->dtype, plane * in + i);
+        *sum += v;
+        if (*idx < 0 || v > *max || (isnan(v) && !isnan(*max))) {
+            *max = v;
+            *idx = (int32_t)i;
+        }
+    }
+}
+
+static void pool_spread_ref(const CpuPool *p, int64_t plane, int64_t o,
+                            double g, double *dx, double *mag)
+{
+    for (int64_t t = 0; t < prod3(p->kernel); t++) {
+        int64_t z = pool_pos(p, 0, o / p->out[2] / p->out[1],
+                             t / p->kernel[2] / p->kernel[1]);
+        int64_t h = pool_pos(p, 1, o / p->out[2] % p->out[1],
+                             t / p->kernel[2] % p->kernel[1]);
+        int64_t w = pool_pos(p, 2, o % p->out[2], t % p->kernel[2]);
+        if (z < 0 || z >= p->in[0] || h < 0 || h >= p->in[1] || w < 0 ||
+            w >= p->in[2])
+            continue;
+        int64_t i = ((plane * p->in[0] + z) * p->in[1] + h) * p->in[2] + w;
+        dx[i] += g;
+        mag[i] += fabs(g);
+    }
+}
+
+static void pool_close(const char *what, const void *got, int64_t dtype,
+                       const double *want, double floor_, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double tol = unit(dtype) * fabs(want[i]) + floor_;
+        double v = get(got, dtype, i);
+        int same = (isnan(v) && isnan(want[i])) || v == want[i];
+        if (!CHECK_MSG(same || fabs(v - want[i]) <= tol, "%s %d: %g want %g",
+                       what, (int)i, v, want[i]))
+            return;
+    }
+}
+
+static void pool_check(const CpuPool *p, const void *x, const void *dy,
+                       const PoolRef *ref, const AmpcCpuLib *lib, int t)
+{
+    int64_t nx = p->planes * prod3(p->in), ny = p->planes * prod3(p->out);
+    void *y = array(p->dtype, ny), *dx = array(p->dtype, nx);
+    int32_t *idx = malloc((size_t)(ny + 1) * sizeof *idx);
+    lib->maxpool(pools[t], p, x, y, idx);
+    pool_close("maxpool", y, p->dtype, ref->max, 0, ny);
+    CHECK(memcmp(idx, ref->idx, (size_t)ny * sizeof *idx) == 0);
+    lib->maxpool(pools[t], p, x, y, NULL);
+    pool_close("maxpool", y, p->dtype, ref->max, 0, ny);
+    lib->maxpool_grad(pools[t], p, dy, idx, dx);
+    pool_close("maxpool_grad", dx, p->dtype, ref->dmax, 1e-5, nx);
+    lib->avgpool(pools[t], p, x, y);
+    pool_close("avgpool", y, p->dtype, ref->avg, 1e-5, ny);
+    lib->avgpool_grad(pools[t], p, dy, dx);
+    pool_close("avgpool_grad", dx, p->dtype, ref->davg, 1e-5, nx);
+    free(y);
+    free(dx);
+    free(idx);
+}
+
+static void pool_case(int rank)
+{
+    CpuPool p;
+    int64_t in = pool_random(&p, rank), out = prod3(p.out);
+    int64_t nx = p.planes * in, ny = p.planes * out;
+    void *x = array(p.dtype, nx), *dy = array(p.dtype, ny);
+    if (rnd() % 4 == 0) set(x, p.dtype, rnd_in(0, nx - 1), NAN);
+    PoolRef ref = {zeros(ny), zeros(ny), zeros(nx), zeros(nx), zeros(nx),
+                   malloc((size_t)(ny + 1) * sizeof(int32_t))};
+    int nan = 0;
+    for (int64_t o = 0; o < ny; o++) {
+        double sum, count, g = get(dy, p.dtype, o);
+        pool_window_ref(&p, x, o / out, o % out, &ref.max[o], &ref.idx[o], &sum,
+                        &count);
+        ref.avg[o] = count > 0 ? sum / count : 0;
+        nan |= isnan(sum);
+        if (ref.idx[o] >= 0) ref.dmax[o / out * in + ref.idx[o]] += g;
+        pool_spread_ref(&p, o / out, o % out, count > 0 ? g / count : 0,
+                        ref.davg, ref.mag);
+    }
+    for (int level = 2; level <= cpu_isa_level(); level++)
+        for (int t = 0; t < 3; t++)
+            pool_check(&p, x, dy, &ref, lib_of(level), t);
+    void *all[] = {x, dy, ref.max, ref.avg, ref.dmax, ref.davg, ref.mag,
+                   ref.idx};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+TEST_CASE(pooling, random_shapes)
+{
+    rng = 31;
+    pools_open();
+    for (int i = 0; i < 240; i++) pool_case(i % 3 + 1);
+    pools_close();
+}
+
+/* ---- scatter-add, argmax ------------------------------------------------- */
+
+static void scatter_case(void)
+{
+    CpuScatterAdd s = {rnd_in(1, 3), rnd_in(1, 50), rnd_in(0, 200),
+                       rnd_in(1, 300), rnd_float(), AMPC_I64, rnd_float()};
+    if (rnd() % 5 == 0) s.src_dtype = s.out_dtype = AMPC_F64;
+    if (rnd() % 2) s.idx_dtype = AMPC_I32;
+    int64_t nsrc = s.outer * s.nidx * s.inner, nout = s.outer * s.rows * s.inner;
+    void *src = array(s.src_dtype, nsrc);
+    void *idx = malloc((size_t)(s.nidx + 1) * 8);
+    double *want = zeros(nout);
+    for (int64_t i = 0; i < s.nidx; i++) {
+        int64_t t = rnd_in(-s.rows - 1, s.rows); /* both ends out of range */
+        if (s.idx_dtype == AMPC_I64)
+            ((int64_t *)idx)[i] = t;
+        else
+            ((int32_t *)idx)[i] = (int32_t)t;
+        if (t < 0) t += s.rows;
+        if (t < 0 || t >= s.rows) continue;
+        for (int64_t o = 0; o < s.outer; o++)
+            for (int64_t j = 0; j < s.inner; j++)
+                want[(o * s.rows + t) * s.inner + j] +=
+                    get(src, s.src_dtype, (o * s.nidx + i) * s.inner + j);
+    }
+    for (int level = 2; level <= cpu_isa_level(); level++)
+        for (int t = 0; t < 3; t++) {
+            size_t need = cpu_scatter_add_scratch(&s, thread_counts[t]);
+            void *out = array(s.out_dtype, nout), *scratch = scratch_of(need);
+            lib_of(level)->scatter_add(pools[t], &s, src, idx, out, scratch);
+            pool_close("scatter_add", out, s.out_dtype, want, 1e-4, nout);
+            scratch_check(scratch, need);
+            free(out);
+        }
+    free(src);
+    free(idx);
+    free(want);
+}
+
+TEST_CASE(scatter_add, random_shapes)
+{
+    rng = 41;
+    pools_open();
+    for (int i = 0; i < 60; i++) scatter_case();
+    pools_close();
+}
+
+static void argmax_case(void)
+{
+    static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
+    CpuArgmax a = {rnd_in(1, 30), rnd_in(1, 40), rnd_in(1, 5), types[rnd() % 4]};
+    int64_t n = a.outer * a.inner;
+    void *x = array(a.dtype, n * a.axis);
+    for (int64_t i = 0; i < n * a.axis; i++)
+        set(x, a.dtype, i, (double)rnd_in(-4, 4)); /* many ties */
+    int64_t *want = malloc((size_t)n * 8), *got = malloc((size_t)n * 8);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t from = i / a.inner * a.axis * a.inner + i % a.inner;
+        want[i] = 0;
+        for (int64_t k = 1; k < a.axis; k++)
+            if (get(x, a.dtype, from + k * a.inner) >
+                get(x, a.dtype, from + want[i] * a.inner))
+                want[i] = k;
+    }
+    for (int level = 2; level <= cpu_isa_level(); level++)
+        for (int t = 0; t < 3; t++) {
+            lib_of(level)->argmax(pools[t], &a, x, got);
+            CHECK(memcmp(want, got, (size_t)n * 8) == 0);
+        }
+    free(x);
+    free(want);
+    free(got);
+}
+
+TEST_CASE(argmax, first_of_the_largest)
+{
+    rng = 51;
+    pools_open();
+    for (int i = 0; i < 60; i++) argmax_case();
+    pools_close();
+}
+
+TEST_CASE(isa, the_environment_only_lowers_the_level)
+{
+    char *old = getenv("AMPC_ISA"), *kept = old ? strdup(old) : NULL;
+    unsetenv("AMPC_ISA");
+    int top = cpu_isa_level();
+    CHECK(top >= AMPC_ISA_V2 && top <= AMPC_ISA_V4);
+    setenv("AMPC_ISA", "v2", 1);
+    CHECK_EQ_INT(cpu_isa_level(), AMPC_ISA_V2);
+    setenv("AMPC_ISA", "v4", 1);
+    CHECK_EQ_INT(cpu_isa_level(), top);
+    setenv("AMPC_ISA", "fast", 1);
+    CHECK_EQ_INT(cpu_isa_level(), top);
+    if (kept)
+        setenv("AMPC_ISA", kept, 1);
+    else
+        unsetenv("AMPC_ISA");
+    free(kept);
+}
