@@ -66,7 +66,7 @@ typedef enum ampc_dtype {
 typedef struct ampc_session ampc_session;
 typedef struct ampc_module_t ampc_module_t;
 
-/* ---- what a module is ----------------------------------------------------- */
+/* ---- what a module is ---------------------------------------------------- */
 
 typedef struct ampc_module_info {
     size_t size;
@@ -115,7 +115,7 @@ typedef struct ampc_variable_info {
     size_t bytes;
 } ampc_variable_info;
 
-/* ---- opening -------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------- */
 
 /* Returns `bytes` bytes aligned to `align` (a power of two), or NULL. */
 typedef void *(*ampc_alloc_fn)(void *ctx, size_t bytes, size_t align);
@@ -140,7 +140,7 @@ typedef struct ampc_options {
     void *comm;   /* must be NULL: data-parallel communicator               */
 } ampc_options;
 
-/* ---- running -------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------- */
 
 typedef struct ampc_input {
     size_t size;
@@ -197,7 +197,7 @@ typedef struct ampc_scaler {
     int64_t micro; /* micro-steps since the last update                     */
 } ampc_scaler;
 
-/* ---- the table ------------------------------------------------------------ */
+/* ---- the table ----------------------------------------------------------- */
 
 typedef struct ampc_api {
     size_t size;
@@ -312,7 +312,7 @@ typedef struct ampc_api {
    the module cannot serve that version.                                     */
 typedef const ampc_api *ampc_module_fn(uint32_t abi_version);
 
-/* ---- conveniences ---------------------------------------------------------- */
+/* ---- conveniences -------------------------------------------------------- */
 
 static inline ampc_input ampc_in(const char *name, const void *data,
                                  size_t bytes, ampc_dtype dtype) {

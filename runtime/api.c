@@ -44,7 +44,7 @@ static ampc_status leave(ampc_session *s, ampc_status status) {
 
 #define SIZED(p) ((p) && (p)->size >= sizeof(size_t))
 
-/* ---- description ------------------------------------------------------------------- */
+/* ---- description --------------------------------------------------------- */
 
 static const AmpcModule *plan_of(const ampc_module_t *m) {
     return (const AmpcModule *)(const void *)m;
@@ -142,7 +142,7 @@ static const char *api_error(const ampc_session *s) {
     return s ? s->error : "no session";
 }
 
-/* ---- outputs ------------------------------------------------------------------------- */
+/* ---- outputs ------------------------------------------------------------- */
 
 static int find_output(const AmpcModule *m, int program, const char *name) {
     const PlanProgram *p = &m->programs[program];
@@ -179,7 +179,7 @@ static double metric(const ampc_session *s, const char *name) {
     }
 }
 
-/* ---- training --------------------------------------------------------------------------- */
+/* ---- training ------------------------------------------------------------ */
 
 static int64_t counter(const ampc_session *s, KnownVar v) {
     return (int64_t)var_number(s, s->known[v], 0);
@@ -255,7 +255,8 @@ static ampc_status do_step(ampc_session *s, const ampc_input *in, size_t nin) {
     }
     if (s->program[PROG_MICRO] < 0 || s->program[PROG_UPDATE] < 0)
         return unsupported(s, "train");
-    ampc_status status = do_micro(s, PROG_MICRO, in, nin);
+    ampc_status status = session_prepare(s, PROG_UPDATE);
+    if (status == AMPC_OK) status = do_micro(s, PROG_MICRO, in, nin);
     if (status == AMPC_OK && s->micro == s->accumulate) status = do_update(s);
     return status;
 }
@@ -309,7 +310,7 @@ static ampc_status api_update(ampc_session *s, ampc_metrics *metrics) {
     return leave(s, status);
 }
 
-/* ---- evaluation ----------------------------------------------------------------------------- */
+/* ---- evaluation ---------------------------------------------------------- */
 
 static ampc_status valid_ok(ampc_session *s, int64_t valid) {
     if (valid >= 0 && valid <= s->batch) return AMPC_OK;
@@ -385,7 +386,7 @@ static ampc_status api_evaluate(ampc_session *s, const ampc_input *in,
     return leave(s, do_evaluate(s, in, nin, valid, sums));
 }
 
-/* ---- prediction ---------------------------------------------------------------------------- */
+/* ---- prediction ---------------------------------------------------------- */
 
 static ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
                             uint64_t bytes, const ampc_output *out) {
@@ -395,7 +396,8 @@ static ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
     if ((uint32_t)out->dtype != dtype)
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "'%.200s' is %s; %s was asked for", name,
-                            dtype_name(dtype), dtype_name((uint32_t)out->dtype));
+                            dtype_name(dtype),
+                            dtype_name((uint32_t)out->dtype));
     if (out->bytes < bytes || (bytes && !out->data))
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "'%.200s' needs room for %llu bytes; %zu given",
@@ -485,7 +487,7 @@ static ampc_status api_read_output(ampc_session *s, const char *name,
     return leave(s, do_read_output(s, name, out));
 }
 
-/* ---- hyper-parameters, scaler, variables --------------------------------------------------- */
+/* ---- hyper-parameters, scaler, variables --------------------------------- */
 
 /* "lr" and "ampc.lr" name the same. */
 static int find_hyper(const AmpcModule *m, const char *name) {
@@ -615,7 +617,7 @@ static ampc_status api_write_variable(ampc_session *s, const char *name,
     return leave(s, do_write_variable(s, name, in));
 }
 
-/* ---- files, cursor, profile ------------------------------------------------------------------ */
+/* ---- files, cursor, profile ---------------------------------------------- */
 
 static ampc_status need_path(ampc_session *s, const char *path) {
     if (path && *path) return AMPC_OK;
@@ -670,7 +672,7 @@ static ampc_status api_profile(ampc_session *s, ampc_profile_fn fn, void *ctx) {
     return leave(s, AMPC_OK);
 }
 
-/* ---- the table ----------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------- */
 
 static const ampc_api api_template = {
     .size = sizeof(ampc_api),

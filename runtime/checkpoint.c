@@ -18,7 +18,7 @@
 
 enum { CHECKPOINT_VERSION = 1 };
 
-/* ---- what goes where -------------------------------------------------------------------- */
+/* ---- what goes where ----------------------------------------------------- */
 
 static const char *const sections[] = {"scaler", "counts", "rng", "schedule",
                                        "state"};
@@ -72,7 +72,7 @@ static void locale_leave(Locale l) {
     freelocale(l.c);
 }
 
-/* ---- scalars ------------------------------------------------------------------------------- */
+/* ---- scalars ------------------------------------------------------------- */
 
 static void put_float(Text *t, double x, int digits) {
     if (isnan(x))
@@ -123,7 +123,7 @@ static bool take_scalar(JsonSpan v, uint32_t dtype, void *p) {
     }
 }
 
-/* ---- saving --------------------------------------------------------------------------------- */
+/* ---- saving -------------------------------------------------------------- */
 
 static void put_section(const ampc_session *s, Text *t, const char *section) {
     bool first = true;
@@ -180,7 +180,7 @@ ampc_status checkpoint_save(ampc_session *s, const char *path) {
     return status;
 }
 
-/* ---- loading --------------------------------------------------------------------------------- */
+/* ---- loading ------------------------------------------------------------- */
 
 #define NOT_STAGED UINT64_MAX
 

@@ -13,7 +13,7 @@
 #include "runtime/json.h"
 #include "runtime/session.h"
 
-/* ---- plan facts ------------------------------------------------------------ */
+/* ---- plan facts ---------------------------------------------------------- */
 
 size_t dtype_bytes(uint32_t dtype) {
     static const uint8_t bytes[AMPC_NDTYPE] = {1, 1, 1, 2, 2, 4, 4,
@@ -83,7 +83,7 @@ int64_t module_batch(const AmpcModule *m) {
     return 0;
 }
 
-/* ---- is the plan sound? ---------------------------------------------------- */
+/* ---- is the plan sound? -------------------------------------------------- */
 
 static bool plan_slice(uint64_t first, uint64_t n, uint64_t size) {
     return first <= size && n <= size - first;
@@ -177,7 +177,7 @@ const char *plan_defect(const AmpcModule *m) {
     return NULL;
 }
 
-/* ---- messages and memory ----------------------------------------------------- */
+/* ---- messages and memory ------------------------------------------------- */
 
 ampc_status session_fail(ampc_session *s, ampc_status status, const char *fmt,
                          ...) {
@@ -207,7 +207,7 @@ void mem_free(const ampc_session *s, void *p, size_t bytes) {
     if (p) s->opt.free(s->opt.alloc_ctx, p, bytes ? bytes : 1);
 }
 
-/* ---- scalar variables -------------------------------------------------------- */
+/* ---- scalar variables ---------------------------------------------------- */
 
 static double scalar_read(uint32_t dtype, const void *p) {
     switch (dtype) {
@@ -266,7 +266,7 @@ bool var_set_number(const ampc_session *s, int var, double x) {
     }
 }
 
-/* ---- gradients ------------------------------------------------------------- */
+/* ---- gradients ----------------------------------------------------------- */
 
 static uint64_t round64(uint64_t n) { return (n + 63) & ~(uint64_t)63; }
 
@@ -296,7 +296,7 @@ void session_zero_grads(ampc_session *s) {
     if (s->grads) memset(s->grads, 0, s->grads_bytes);
 }
 
-/* ---- binding ------------------------------------------------------------------ */
+/* ---- binding ------------------------------------------------------------- */
 
 typedef struct BindCtx {
     ampc_session *s;
@@ -341,7 +341,8 @@ static void bind_count(const AmpcModule *m, const PlanProgram *p, size_t *nbuf,
     }
 }
 
-static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b, void **buf) {
+static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
+                      void **buf) {
     const AmpcModule *m = cx->s->m;
     const PlanIsa *isa = cx->s->isa;
     *b = (BoundStep){.kind = t->kind,
@@ -394,7 +395,7 @@ static ampc_status session_bind(ampc_session *s, int program) {
     return AMPC_OK;
 }
 
-/* ---- inputs --------------------------------------------------------------------- */
+/* ---- inputs -------------------------------------------------------------- */
 
 static const ampc_input *input_at(const ampc_input *in, size_t i) {
     return (const ampc_input *)((const char *)in + i * in->size);
@@ -411,8 +412,8 @@ static ampc_status input_check(ampc_session *s, const PlanTensor *t,
         same = in->shape && in->shape[i] == t->dim[i];
     if ((uint32_t)in->dtype != t->dtype)
         return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "input '%.200s': dtype %s given, %s needed", t->name,
-                            dtype_name((uint32_t)in->dtype), want);
+                            "input '%.200s': dtype %s given, %s needed",
+                            t->name, dtype_name((uint32_t)in->dtype), want);
     if (!same)
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "input '%.200s': another shape given than %s",
@@ -420,7 +421,8 @@ static ampc_status input_check(ampc_session *s, const PlanTensor *t,
     if (in->bytes != bytes)
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "input '%.200s': %zu bytes given, %llu needed (%s)",
-                            t->name, in->bytes, (unsigned long long)bytes, want);
+                            t->name, in->bytes, (unsigned long long)bytes,
+                            want);
     if (bytes && (!in->data || (uintptr_t)in->data % dtype_bytes(t->dtype)))
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "input '%.200s': the data pointer is %s", t->name,
@@ -486,7 +488,7 @@ static void inputs_patch(const PlanProgram *p, Bound *b, const void **addr) {
     }
 }
 
-/* ---- the loop --------------------------------------------------------------------- */
+/* ---- the loop ------------------------------------------------------------ */
 
 static void run_chunk(void *ctx, int64_t lo, int64_t hi, int worker) {
     const BoundStep *t = ctx;
@@ -574,15 +576,21 @@ static void run_program(ampc_session *s, int program) {
     s->last = program;
 }
 
+ampc_status session_prepare(ampc_session *s, ProgramId id) {
+    int refresh = s->program[PROG_REFRESH];
+    ampc_status status = session_bind(s, s->program[id]);
+    if (status == AMPC_OK && s->stale && refresh >= 0)
+        status = session_bind(s, refresh);
+    return status;
+}
+
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin) {
     const void *addr[MAX_INPUTS] = {NULL};
     int program = s->program[id], refresh = s->program[PROG_REFRESH];
     const PlanProgram *p = &s->m->programs[program];
     ampc_status status = inputs_check(s, p, in, nin, addr);
-    if (status == AMPC_OK) status = session_bind(s, program);
-    if (status == AMPC_OK && s->stale && refresh >= 0)
-        status = session_bind(s, refresh);
+    if (status == AMPC_OK) status = session_prepare(s, id);
     if (status != AMPC_OK) return status;
     if (s->stale && refresh >= 0) run_program(s, refresh);
     s->stale = false;
@@ -591,7 +599,7 @@ ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
     return AMPC_OK;
 }
 
-/* ---- scratch ----------------------------------------------------------------------- */
+/* ---- scratch ------------------------------------------------------------- */
 
 static size_t lib_scratch(uint32_t lib, const void *par, int threads) {
     switch (lib) {

@@ -18,7 +18,7 @@ static const char *const st_dtypes[AMPC_NDTYPE] = {
     "BOOL", "U8",  "I8",  "U16",  "I16", "U32", "I32",
     "U64",  "I64", "F16", "BF16", "F32", "F64"};
 
-/* ---- text that grows ------------------------------------------------------------------ */
+/* ---- text that grows ----------------------------------------------------- */
 
 static bool text_room(Text *t, size_t more) {
     if (t->failed) return false;
@@ -73,7 +73,7 @@ void text_free(Text *t) {
     t->n = t->cap = 0;
 }
 
-/* ---- reading ----------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------- */
 
 static ampc_status st_bad(ampc_session *s, const StFile *f, const char *what) {
     return session_fail(s, AMPC_ERR_FORMAT, "%s: %s", f->path, what);
@@ -185,7 +185,8 @@ static ampc_status st_read_header(ampc_session *s, StFile *f) {
     ampc_status status = st_pread(s, f, &n, 8, 0);
     if (status != AMPC_OK) return status;
     if (n < 2 || n > HEADER_MAX) return st_bad(s, f, "not a safetensors file");
-    if (n > f->size - 8) return st_bad(s, f, "truncated, or no safetensors file");
+    if (n > f->size - 8)
+        return st_bad(s, f, "truncated, or not a safetensors file");
     f->data = 8 + n;
     f->header = mem_alloc(s, n);
     if (!f->header)
@@ -228,7 +229,7 @@ ampc_status st_read(ampc_session *s, const StFile *f, const StTensor *t,
     return st_pread(s, f, out, t->end - t->begin, f->data + t->begin);
 }
 
-/* ---- writing -------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------- */
 
 static void st_put_header(Text *t, const StItem *items, size_t n,
                           const char *metadata) {
@@ -302,7 +303,8 @@ static bool write_file(int fd, const Text *header, const StItem *items,
 }
 
 static ampc_status st_commit(ampc_session *s, const char *path, char *tmp,
-                             const Text *header, const StItem *items, size_t n) {
+                             const Text *header, const StItem *items,
+                             size_t n) {
     int fd = open_temporary(tmp);
     if (fd < 0) return st_errno(s, tmp);
     bool ok = write_file(fd, header, items, n) && rename(tmp, path) == 0;

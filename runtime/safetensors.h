@@ -24,7 +24,7 @@ void text_printf(Text *t, const char *fmt, ...)
 void text_quoted(Text *t, const char *p); /* as a JSON string */
 void text_free(Text *t);
 
-/* ---- reading ---------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------- */
 
 typedef struct StTensor {
     JsonSpan name;
@@ -51,7 +51,7 @@ const StTensor *st_find(const StFile *f, const char *name);
 ampc_status st_read(ampc_session *s, const StFile *f, const StTensor *t,
                     void *out);
 
-/* ---- writing ------------------------------------------------------------------ */
+/* ---- writing ------------------------------------------------------------- */
 
 typedef struct StItem {
     const char *name;

@@ -33,7 +33,7 @@ static ampc_status open_error(char *err, size_t err_size, ampc_status status,
     return status;
 }
 
-/* ---- options -------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------- */
 
 static const char *options_defect(const ampc_options *o) {
     if (!o->alloc != !o->free) return "alloc and free: give both or none";
@@ -75,7 +75,7 @@ static ampc_status options_read(const ampc_options *given, ampc_options *o,
     return AMPC_OK;
 }
 
-/* ---- memory ---------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
 static ampc_status need(ampc_session *s, void **p, size_t *size, size_t bytes,
                         const char *what) {
@@ -126,7 +126,7 @@ static ampc_status alloc_all(ampc_session *s) {
     return status;
 }
 
-/* ---- open and close ---------------------------------------------------------------- */
+/* ---- open and close ------------------------------------------------------ */
 
 static ampc_status choose_isa(ampc_session *s) {
     int level = cpu_isa_level();
@@ -176,7 +176,8 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
                          ampc_session **out, char *err, size_t err_size) {
     ampc_options o;
     if (err && err_size) err[0] = 0;
-    if (!out) return open_error(err, err_size, AMPC_ERR_ARGUMENT, "out is NULL");
+    if (!out)
+        return open_error(err, err_size, AMPC_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
     if (!m) return open_error(err, err_size, AMPC_ERR_ARGUMENT, "no module");
     ampc_status status = options_read(options, &o, err, err_size);

@@ -95,7 +95,7 @@ struct ampc_session {
     char error[1024];
 };
 
-/* ---- plan facts (run.c) --------------------------------------------------- */
+/* ---- plan facts (run.c) -------------------------------------------------- */
 
 size_t dtype_bytes(uint32_t dtype); /* 0: no such dtype */
 const char *dtype_name(uint32_t dtype);
@@ -113,7 +113,7 @@ int64_t module_batch(const AmpcModule *m);
 /* NULL, or what is wrong with the tables. */
 const char *plan_defect(const AmpcModule *m);
 
-/* ---- session -------------------------------------------------------------- */
+/* ---- session ------------------------------------------------------------- */
 
 #ifdef __GNUC__
 __attribute__((format(printf, 3, 4)))
@@ -137,6 +137,8 @@ void session_close(ampc_session *s);
    happens before anything runs.                                             */
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin);
+/* Makes the next session_run of a program unable to run out of memory. */
+ampc_status session_prepare(ampc_session *s, ProgramId id);
 /* Gives every gradient variable its memory. */
 ampc_status session_need_grads(ampc_session *s);
 void session_zero_grads(ampc_session *s);

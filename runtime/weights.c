@@ -17,7 +17,7 @@
 #include "runtime/half.h"
 #include "runtime/session.h"
 
-/* ---- CRC-32, eight bytes at a time ------------------------------------------------ */
+/* ---- CRC-32, eight bytes at a time --------------------------------------- */
 
 typedef struct Crc {
     uint32_t t[8][256];
@@ -35,7 +35,8 @@ static void crc_init(Crc *c) {
                 c->t[k - 1][i] >> 8 ^ c->t[0][c->t[k - 1][i] & 0xff];
 }
 
-static uint32_t crc_add(const Crc *c, uint32_t crc, const uint8_t *p, size_t n) {
+static uint32_t crc_add(const Crc *c, uint32_t crc, const uint8_t *p,
+                        size_t n) {
     crc = ~crc;
     for (; n >= 8; n -= 8, p += 8) {
         uint32_t lo, hi;
@@ -51,7 +52,7 @@ static uint32_t crc_add(const Crc *c, uint32_t crc, const uint8_t *p, size_t n) 
     return ~crc;
 }
 
-/* ---- which file are we? ------------------------------------------------------------- */
+/* ---- which file are we? -------------------------------------------------- */
 
 /* The path that the kernel maps at `addr`: right even when the host has
    changed its folder since dlopen.                                          */
@@ -83,7 +84,7 @@ static bool module_path(const AmpcModule *m, char *path, size_t size) {
            (size_t)snprintf(path, size, "%s", info.dli_fname) < size;
 }
 
-/* ---- reading -------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------- */
 
 typedef struct Reader {
     ampc_session *s;
@@ -124,7 +125,8 @@ static ampc_status find_weights(Reader *r, PlanSection *found) {
         read_at(r, &tail, sizeof tail, r->size - sizeof tail);
     if (status != AMPC_OK) return status;
     uint64_t room = r->size - sizeof tail;
-    if (tail.magic != AMPC_TAIL_MAGIC) return damaged(r, "no tail (truncated?)");
+    if (tail.magic != AMPC_TAIL_MAGIC)
+        return damaged(r, "no tail (truncated?)");
     if (tail.nsection > 4096 ||
         !inside(tail.directory, tail.nsection * sizeof *found, room))
         return damaged(r, "its directory");
@@ -196,7 +198,7 @@ static ampc_status read_weights(Reader *r) {
     return status;
 }
 
-/* ---- constant fill ------------------------------------------------------------------- */
+/* ---- constant fill ------------------------------------------------------- */
 
 static void fill_value(uint32_t dtype, double x, void *out) {
     switch (dtype) {
@@ -228,7 +230,7 @@ static void fill(const PlanVar *v, char *p) {
             memcpy(p + at, one, size);
 }
 
-/* ---- all of it -------------------------------------------------------------------------- */
+/* ---- all of it ----------------------------------------------------------- */
 
 static ampc_status read_file_weights(ampc_session *s) {
     char path[4200];
