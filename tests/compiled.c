@@ -73,7 +73,9 @@ void *read_all(const Compiled *c, ampc_session *s, unsigned kinds,
     for (uint32_t i = 0; i < info.nvariable; i++) {
         ampc_variable_info v = {.size = sizeof v};
         REQUIRE(!c->api->variable(c->api->module, i, &v));
-        if (!(kinds >> v.kind & 1)) continue;
+        bool scalar = !strncmp(v.name, "ampc.", 5) &&
+                      strncmp(v.name, "ampc.opt/", 9);
+        if (!(kinds >> v.kind & 1) || scalar) continue;
         all = realloc(all, *bytes + v.bytes + 1);
         read_var(c, s, v.name, all + *bytes, v.bytes, (ampc_dtype)v.dtype);
         *bytes += v.bytes;
