@@ -111,7 +111,7 @@ char *arena_printf(Arena *a, const char *fmt, ...) {
     va_list ap, again;
     va_start(ap, fmt);
     va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    int n = fmt ? vsnprintf(NULL, 0, fmt, ap) : -1;
     va_end(ap);
     ASSERT(n >= 0);
     char *s = arena_alloc(a, (size_t)n + 1);
@@ -219,7 +219,7 @@ void sb_puts(StrBuf *sb, const char *s) {
 void sb_vprintf(StrBuf *sb, const char *fmt, va_list ap) {
     va_list again;
     va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    int n = fmt ? vsnprintf(NULL, 0, fmt, ap) : -1;
     ASSERT(n >= 0);
     sb_reserve(sb, (size_t)n);
     vsnprintf(sb->data + sb->len, (size_t)n + 1, fmt, again);

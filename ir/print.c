@@ -142,7 +142,9 @@ static void put_declared(StrBuf *sb, const Graph *g, const Value *v) {
 static void put_init(StrBuf *sb, const Var *v) {
     StrBuf text = {0};
     const Type *t = type_get(v->type);
-    bool shown = v->kind != VAR_PARAM && type_count(t) <= INIT_SHOWN;
+    int64_t n = type_count(t);
+    bool shown = v->init && v->kind != VAR_PARAM &&
+                 (n <= INIT_SHOWN || all_equal(v->init, n));
     if (v->init_text) sb_puts(&text, v->init_text);
     else if (!v->init) sb_put_double(&text, v->fill, t->dtype != DT_F64);
     else if (shown) put_data(&text, v->init);
