@@ -1,0 +1,618 @@
+/* eval_test.c: the interpreter against numbers from elsewhere: by hand, from
+   libm's documented values, and from PyTorch 2.11 in fp64 (convolutions, pools,
+   norms, losses).  Floating inputs of a graph are filled with
+   ((7 i + 3 k) mod 11 - 5) / 4, element i of input k.                       */
+#include "ir/ir.h"
+#include "tests/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+static Graph *parse(Arena *a, const char *text) {
+    Diag d = {0};
+    Module *m = NULL;
+    StrBuf sb = {0};
+    sb_printf(&sb, "graph %s\n}\n", text);
+    if (parse_module(a, &d, "test.amp", sb.data, sb.len, &m) != OK)
+        FAIL("%s\n%s", sb.data, d.text.data);
+    sb_free(&sb);
+    return m->graphs.data[0];
+}
+
+static void bind_inputs(const Graph *g, Evaluator *e, Arena *a) {
+    for (int k = 0; k < g->inputs.len; k++) {
+        ValueId v = g->inputs.data[k];
+        EvalTensor *t = eval_tensor_new(a, value_get(g, v)->type);
+        int64_t n = type_count(value_type(g, v));
+        for (int64_t i = 0; i < n; i++)
+            t->f[i] = (double)((7 * i + 3 * k) % 11 - 5) / 4;
+        eval_bind(e, v, t);
+    }
+}
+
+static double element(const EvalTensor *t, int64_t i) {
+    return t->f ? t->f[i] : (double)t->i[i];
+}
+
+/* Runs the graph; its outputs, laid end to end, are want[0..n). */
+static void expect_at(const char *file, int line, EvalMode mode,
+                      const char *text, int n, const double *want) {
+    Arena *a = arena_new();
+    Graph *g = parse(a, text);
+    Evaluator *e = eval_new(g, a, mode);
+    Diag d = {0};
+    int at = 0;
+    bind_inputs(g, e, a);
+    if (eval_run(e, &d) != OK) FAIL("%s", d.text.data);
+    for (int k = 0; k < g->outputs.len; k++) {
+        ValueId v = g->outputs.data[k].value;
+        const EvalTensor *t = eval_get(e, v);
+        for (int64_t i = 0; i < type_count(type_get(t->type)); i++, at++) {
+            double got = element(t, i), w = at < n ? want[at] : NAN;
+            bool same = isnan(w) ? at < n && isnan(got)
+                                 : got == w || fabs(got - w) <=
+                                                   1e-11 * fmax(1, fabs(w));
+            if (!same)
+                harness_fail_at(file, line, "element %d: %.17g, wanted %.17g",
+                                at, got, w);
+        }
+    }
+    if (at != n) harness_fail_at(file, line, "%d elements, not %d", at, n);
+    arena_free(a);
+}
+
+#define COUNT(...) (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double))
+#define EXPECT(text, ...)                                                      \
+    expect_at(__FILE__, __LINE__, EVAL_EXACT, text, COUNT(__VA_ARGS__),        \
+              (double[]){__VA_ARGS__})
+#define EXPECT_STORED(text, ...)                                               \
+    expect_at(__FILE__, __LINE__, EVAL_STORAGE, text, COUNT(__VA_ARGS__),      \
+              (double[]){__VA_ARGS__})
+
+/* y = op of the constants -2, -0.5, 0, 0.75, 3 */
+#define EXPECT_FN(op, ...)                                                     \
+    EXPECT("g() {\nconst %x: f64[5] = [-2, -0.5, 0, 0.75, 3]\n"                \
+           "%y = " op " : f64[5]\nreturn %y", __VA_ARGS__)
+
+/* ---- element-wise -------------------------------------------------------------- */
+
+TEST_CASE(eval, functions) {
+    EXPECT_FN("neg %x", 2, 0.5, 0, -0.75, -3);
+    EXPECT_FN("abs %x", 2, 0.5, 0, 0.75, 3);
+    EXPECT_FN("sign %x", -1, -1, 0, 1, 1);
+    EXPECT_FN("relu %x", 0, 0, 0, 0.75, 3);
+    EXPECT_FN("exp %x", 0.135335283236613, 0.606530659712633, 1,
+              2.11700001661267, 20.0855369231877);
+    EXPECT_FN("erf %x", -0.995322265018953, -0.520499877813047, 0,
+              0.711155633653515, 0.999977909503001);
+    EXPECT_FN("tanh %x", -0.964027580075817, -0.462117157260010, 0,
+              0.635148952387287, 0.995054753686730);
+    EXPECT_FN("sin %x", -0.909297426825682, -0.479425538604203, 0,
+              0.681638760023334, 0.141120008059867);
+    EXPECT_FN("cos %x", -0.416146836547142, 0.877582561890373, 1,
+              0.731688868873821, -0.989992496600445);
+    EXPECT_FN("sigmoid %x", 0.119202922022118, 0.377540668798145, 0.5,
+              0.679178699175393, 0.952574126822433);
+    EXPECT_FN("log_sigmoid %x", -2.12692801104297, -0.974076984180107,
+              -0.693147180559945, -0.386871006114808, -0.0485873515737421);
+    EXPECT_FN("softplus %x", 0.126928011042973, 0.474076984180107,
+              0.693147180559945, 1.13687100611481, 3.04858735157374);
+    EXPECT_FN("gelu %x", -0.0455002638963584, -0.154268769363299, 0,
+              0.580029485717, 2.99595030591);
+    EXPECT_FN("gelu_tanh %x", -0.0454023059122, -0.154285990175, 0,
+              0.579960555166, 2.99636260792);
+    EXPECT_FN("leaky_relu %x {alpha=0.1}", -0.2, -0.05, 0, 0.75, 3);
+    EXPECT_FN("clip %x {min=-1, max=0.5}", -1, -0.5, 0, 0.5, 0.5);
+    EXPECT_FN("clip %x {min=-1}", -1, -0.5, 0, 0.75, 3);
+    EXPECT_FN("reciprocal %x", -0.5, -2, INFINITY, 4.0 / 3, 1.0 / 3);
+    EXPECT_FN("sqrt %x", NAN, NAN, 0, 0.866025403784439, 1.73205080756888);
+    EXPECT_FN("rsqrt %x", NAN, NAN, INFINITY, 1.15470053837925,
+              0.577350269189626);
+    EXPECT_FN("log %x", NAN, NAN, -INFINITY, -0.287682072451781,
+              1.09861228866811);
+}
+
+TEST_CASE(eval, rounding_functions) {
+#define ROUNDED(op, ...)                                                       \
+    EXPECT("g() {\nconst %x: f64[6] = [-2.5, -1.5, -0.2, 0.5, 1.5, 2.7]\n"     \
+           "%y = " op " %x : f64[6]\nreturn %y", __VA_ARGS__)
+    ROUNDED("floor", -3, -2, -1, 0, 1, 2);
+    ROUNDED("ceil", -2, -1, 0, 1, 2, 3);
+    ROUNDED("round", -2, -2, 0, 0, 2, 3); /* half to even */
+}
+
+TEST_CASE(eval, far_out) {
+#define FAR(op, ...)                                                           \
+    EXPECT("g() {\nconst %x: f64[3] = [-800, 800, nan]\n"                      \
+           "%y = " op " %x : f64[3]\nreturn %y", __VA_ARGS__)
+    FAR("sigmoid", 0, 1, NAN);
+    FAR("log_sigmoid", -800, 0, NAN);
+    FAR("softplus", 0, 800, NAN);
+    FAR("relu", 0, 800, NAN);
+    FAR("gelu", 0, 800, NAN);
+    FAR("clip", -800, 800, NAN);
+    FAR("sign", -1, 1, NAN);
+}
+
+TEST_CASE(eval, tests) {
+    EXPECT("g() {\nconst %x: f32[4] = [1, nan, inf, -inf]\n"
+           "%a = isnan %x\n%b = isinf %x\n%c = isfinite %x\n"
+           "%d = not %c\nreturn %a, %b, %c, %d",
+           0, 1, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1);
+}
+
+TEST_CASE(eval, binary) {
+#define BINARY(op, ...)                                                        \
+    EXPECT("g() {\nconst %a: f64[4] = [7, -7, 7, 0.5]\n"                       \
+           "const %b: f64[4] = [2, 2, -2, nan]\n%y = " op " %a, %b\n"          \
+           "return %y", __VA_ARGS__)
+    BINARY("add", 9, -5, 5, NAN);
+    BINARY("sub", 5, -9, 9, NAN);
+    BINARY("mul", 14, -14, -14, NAN);
+    BINARY("div", 3.5, -3.5, -3.5, NAN);
+    BINARY("mod", 1, -1, 1, NAN); /* fmod: the dividend's sign */
+    BINARY("pow", 49, 49, 1.0 / 49, NAN);
+    BINARY("min", 2, -7, -2, NAN);
+    BINARY("max", 7, 2, 7, NAN);
+    BINARY("equal", 0, 0, 0, 0);
+    BINARY("greater", 1, 0, 1, 0);
+    BINARY("less", 0, 1, 0, 0);
+    BINARY("greater_equal", 1, 0, 1, 0);
+    BINARY("less_equal", 0, 1, 0, 0);
+}
+
+TEST_CASE(eval, integers) {
+#define INTS(op, ...)                                                          \
+    EXPECT("g() {\nconst %a: i32[4] = [7, -7, 7, -7]\n"                        \
+           "const %b: i32[4] = [2, 2, -2, -2]\n%y = " op " %a, %b\n"           \
+           "return %y", __VA_ARGS__)
+    INTS("div", 3, -3, -3, 3);   /* truncates */
+    INTS("mod", 1, 1, -1, -1);   /* the divisor's sign */
+    INTS("min", 2, -7, -2, -7);
+    INTS("max", 7, 2, 7, -2);
+    INTS("less", 0, 1, 0, 1);
+    EXPECT("g() {\nconst %a: i64[2] = [3, -2]\nconst %b: i64[2] = [4, 3]\n"
+           "%y = pow %a, %b\nreturn %y", 81, -8);
+    /* exact beyond 2^53 */
+    EXPECT("g() {\nconst %a: i64[1] = [9007199254740993]\n"
+           "const %b: i64[1] = [9007199254740992]\n"
+           "%y = sub %a, %b\nreturn %y", 1);
+    /* wraps to the dtype */
+    EXPECT("g() {\nconst %a: u8[2] = [200, 100]\nconst %b: u8[2] = [100, 7]\n"
+           "%y = add %a, %b\nreturn %y", 44, 107);
+    EXPECT("g() {\nconst %a: i64[1] = [9223372036854775807]\n"
+           "%y = mul %a, %a\nreturn %y", 1);
+    EXPECT("g() {\nconst %a: i32[3] = [-3, 0, 4]\n%n = neg %a\n%b = abs %a\n"
+           "%s = sign %a\n%c = clip %a {min=-1, max=2}\n%r = relu %a\n"
+           "return %n, %b, %s, %c, %r",
+           3, 0, -4, 3, 0, 4, -1, 0, 1, -1, 0, 2, 0, 0, 4);
+}
+
+TEST_CASE(eval, integer_division_by_zero_is_an_error) {
+    const char *const ops[] = {"div", "mod"};
+    for (int k = 0; k < 2; k++) {
+        Arena *a = arena_new();
+        StrBuf sb = {0};
+        Diag d = {0};
+        sb_printf(&sb, "g() {\nconst %%a: i32[1] = [1]\n"
+                  "const %%b: i32[1] = [0]\n%%y = %s %%a, %%b\nreturn %%y",
+                  ops[k]);
+        Graph *g = parse(a, sb.data);
+        CHECK(eval_run(eval_new(g, a, EVAL_STORAGE), &d) == ERR_USER);
+        CHECK_HAS(d.text.data, "division by zero");
+        sb_free(&sb);
+        arena_free(a);
+    }
+}
+
+TEST_CASE(eval, logic_and_select) {
+    EXPECT("g() {\nconst %a: bool[4] = [0, 0, 1, 1]\n"
+           "const %b: bool[4] = [0, 1, 0, 1]\n"
+           "%x = and %a, %b\n%y = or %a, %b\n%z = xor %a, %b\n"
+           "return %x, %y, %z", 0, 0, 0, 1, 0, 1, 1, 1, 0, 1, 1, 0);
+    EXPECT("g() {\nconst %c: bool[2,1] = [1, 0]\n"
+           "const %a: f32[2] = [1, inf]\nconst %b: f32[] = nan\n"
+           "%y = where %c, %a, %b\nreturn %y", 1, INFINITY, NAN, NAN);
+}
+
+TEST_CASE(eval, broadcasting) {
+    EXPECT("g() {\nconst %a: f32[2,1,3] = [1, 2, 3, 4, 5, 6]\n"
+           "const %b: f32[2,1] = [10, 20]\n%y = add %a, %b\nreturn %y",
+           11, 12, 13, 21, 22, 23, 14, 15, 16, 24, 25, 26);
+}
+
+TEST_CASE(eval, casts) {
+    EXPECT("g() {\nconst %x: f32[5] = [-1.7, 0.5, 2.9, nan, 0]\n"
+           "%i = cast %x : i32[5]\n%b = cast %x : bool[5]\n"
+           "%f = cast %i : f64[5]\nreturn %i, %b, %f",
+           -1, 0, 2, 0, 0, 1, 1, 1, 1, 0, -1, 0, 2, 0, 0);
+}
+
+/* ---- storage ------------------------------------------------------------------------ */
+
+TEST_CASE(eval, storage_rounds_every_value) {
+    /* 1 + 2^-9 is not a bf16, 1 + 2^-12 is not an f16: ties go to even */
+    EXPECT_STORED("g() {\nconst %x: f32[2] = [1.001953125, 1.00390625]\n"
+                  "%b = cast %x : bf16[2]\n%h = cast %x : f16[2]\n"
+                  "return %b, %h", 1, 1, 1.001953125, 1.00390625);
+    EXPECT_STORED("g() {\nconst %x: bf16[2] = [256, 1]\n"
+                  "%y = add %x, 1 : bf16[2]\nreturn %y", 256, 2);
+    EXPECT("g() {\nconst %x: bf16[2] = [256, 1]\n"
+           "%y = add %x, 1 : bf16[2]\nreturn %y", 257, 2);
+    EXPECT_STORED("g() {\nconst %x: f16[1] = [60000]\n"
+                  "%y = add %x, %x : f16[1]\n%z = add %x, %x : f32[1]\n"
+                  "return %y, %z", INFINITY, 120000);
+}
+
+TEST_CASE(eval, round_to_dtype) {
+    CHECK(round_to_dtype(1 + 0x1p-25, DT_F32) == 1);
+    CHECK(round_to_dtype(65519, DT_F16) == 65504);
+    CHECK(isinf(round_to_dtype(65520, DT_F16)));
+    CHECK(round_to_dtype(0x1p-25, DT_F16) == 0);
+    CHECK(round_to_dtype(0x1.8p-25, DT_F16) == 0x1p-24);
+    CHECK(round_to_dtype(0x1.03p0, DT_BF16) == 0x1.04p0);
+    CHECK(round_to_dtype(0x1.01p0, DT_BF16) == 1);
+    CHECK(round_to_dtype(-3e38, DT_BF16) < -2.98e38);
+    CHECK(isinf(round_to_dtype(3.4e38, DT_BF16)));
+    CHECK(isnan(round_to_dtype(NAN, DT_F16)));
+    CHECK(round_to_dtype(0.1, DT_F64) == 0.1);
+}
+
+TEST_CASE(eval, tensors_keep_every_16_bit_pattern) {
+    Arena *a = arena_new();
+    DType kinds[] = {DT_F16, DT_BF16};
+    int64_t n = 65536;
+    for (int k = 0; k < 2; k++) {
+        Tensor *t = tensor_new(a, type_make(kinds[k], 1, &n));
+        uint16_t *bits = t->data;
+        for (int i = 0; i < n; i++) bits[i] = (uint16_t)i;
+        EvalTensor *e = eval_from_tensor(a, t);
+        Tensor *back = eval_to_tensor(a, e, t->type);
+        int bad = 0;
+        for (int i = 0; i < n; i++)
+            bad += !isnan(e->f[i]) && ((uint16_t *)back->data)[i] != bits[i];
+        CHECK_EQ_INT(bad, 0);
+    }
+    arena_free(a);
+}
+
+/* ---- generators and moves -------------------------------------------------------------- */
+
+TEST_CASE(eval, generators) {
+    EXPECT("g() {\n%a = full {value=2.5} : f32[2]\n"
+           "%b = iota {axis=1} : i32[2,3]\nreturn %a, %b",
+           2.5, 2.5, 0, 1, 2, 0, 1, 2);
+    /* the published answers of philox4x32-10 for zeros and for pi */
+    EXPECT("g() {\nconst %r: i64[2] = [0, 0]\n"
+           "%u = rand_uniform %r {salt=0} : f64[4]\nreturn %u",
+           (0x6627e8d5u >> 8) * 0x1p-24, (0xe169c58du >> 8) * 0x1p-24,
+           (0xbc57ac4cu >> 8) * 0x1p-24, (0x9b00dbd8u >> 8) * 0x1p-24);
+    EXPECT("g() {\nconst %r: i64[2] = [2999170649027065890, 5]\n"
+           "%u = rand_uniform %r {salt=7} : f64[6]\nreturn %u",
+           0.418570637703, 0.917384505272, 0.167499601841, 0.256680130959,
+           0.150984466076, 0.563755631447);
+}
+
+TEST_CASE(eval, dropout) {
+    /* the stream above against ratio 0.25 */
+    EXPECT("g() {\nconst %r: i64[2] = [2999170649027065890, 5]\n"
+           "const %x: f64[6] = [3, 6, 9, 12, 15, 18]\n"
+           "%y = dropout %x, %r {salt=7, ratio=0.25}\nreturn %y",
+           4, 8, 0, 16, 0, 24);
+}
+
+TEST_CASE(eval, moves) {
+#define MOVED(op, ...)                                                         \
+    EXPECT("g() {\nconst %x: f32[2,3] = [1, 2, 3, 4, 5, 6]\n%y = " op "\n"     \
+           "return %y", __VA_ARGS__)
+    MOVED("reshape %x {shape=[3,2]}", 1, 2, 3, 4, 5, 6);
+    MOVED("transpose %x {perm=[1,0]}", 1, 4, 2, 5, 3, 6);
+    MOVED("expand %x {shape=[2,2,3]}", 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6);
+    MOVED("slice %x {starts=[0,2], sizes=[2,2], steps=[1,-2]}", 3, 1, 6, 4);
+    MOVED("slice_grad %x {shape=[2,6], starts=[0,4], steps=[1,-2]}",
+          3, 0, 2, 0, 1, 0, 6, 0, 5, 0, 4, 0);
+    MOVED("trilu %x {upper=1, k=1}", 0, 2, 3, 0, 0, 6);
+    MOVED("trilu %x {upper=0, k=0}", 1, 0, 0, 4, 5, 0);
+    MOVED("concat %x, %x {axis=1}", 1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6);
+    MOVED("concat %x, %x {axis=0}", 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6);
+    EXPECT("g() {\nconst %x: f32[2,3] = [1, 2, 3, 4, 5, 6]\n"
+           "%a, %b = split %x {axis=1, sizes=[1,2]}\nreturn %a, %b",
+           1, 4, 2, 3, 5, 6);
+    EXPECT("g() {\nconst %x: i64[2,2] = [1, 2, 3, 4]\n"
+           "%y = transpose %x {perm=[1,0]}\nreturn %y", 1, 3, 2, 4);
+}
+
+TEST_CASE(eval, pads) {
+#define PADDED(attrs, ...)                                                     \
+    EXPECT("g() {\nconst %x: f32[3] = [1, 2, 3]\n"                             \
+           "%y = pad %x {pads=[2,2], " attrs "}\nreturn %y", __VA_ARGS__)
+    PADDED("mode=\"constant\", value=9", 9, 9, 1, 2, 3, 9, 9);
+    PADDED("mode=\"reflect\"", 3, 2, 1, 2, 3, 2, 1);
+    PADDED("mode=\"edge\"", 1, 1, 1, 2, 3, 3, 3);
+    PADDED("mode=\"wrap\"", 2, 3, 1, 2, 3, 1, 2);
+    EXPECT("g() {\nconst %x: f32[1,2] = [1, 2]\n"
+           "%y = pad %x {pads=[1,0,0,1], value=0}\nreturn %y",
+           0, 0, 0, 1, 2, 0);
+#define UNPADDED(attrs, ...)                                                   \
+    EXPECT("g() {\nconst %x: f32[7] = [1, 10, 100, 1000, 2, 20, 200]\n"        \
+           "%y = pad_grad %x {shape=[3], pads=[2,2], " attrs "}\nreturn %y",   \
+           __VA_ARGS__)
+    UNPADDED("mode=\"reflect\"", 300, 1030, 3);
+    UNPADDED("mode=\"edge\"", 111, 1000, 222);
+    UNPADDED("mode=\"wrap\"", 120, 1201, 12);
+    UNPADDED("mode=\"constant\"", 100, 1000, 2);
+}
+
+TEST_CASE(eval, gather_and_scatter) {
+    EXPECT("g() {\nconst %x: f32[3,2] = [1, 2, 3, 4, 5, 6]\n"
+           "const %i: i32[2,2] = [2, 0, -1, 7]\n"
+           "%y = gather %x, %i {axis=0}\nreturn %y",
+           5, 6, 1, 2, 5, 6, 0, 0);
+    EXPECT("g() {\nconst %x: f32[2,3] = [1, 2, 3, 4, 5, 6]\n"
+           "const %i: i64[2] = [2, 1]\n%y = gather %x, %i {axis=1}\n"
+           "return %y", 3, 2, 6, 5);
+    EXPECT("g() {\nconst %x: f32[2,3] = [1, 2, 3, 4, 5, 6]\n"
+           "const %i: i64[] = 1\n%y = gather %x, %i {axis=0}\nreturn %y",
+           4, 5, 6);
+    EXPECT("g() {\nconst %u: f32[4,2] = [1, 2, 3, 4, 5, 6, 7, 8]\n"
+           "const %i: i32[4] = [2, 0, -1, 7]\n"
+           "%y = scatter_add %u, %i {axis=0, shape=[3,2]}\nreturn %y",
+           3, 4, 0, 0, 6, 8);
+}
+
+/* ---- reductions --------------------------------------------------------------------------- */
+
+TEST_CASE(eval, reductions) {
+#define REDUCED(op, ...)                                                       \
+    EXPECT("g() {\nconst %x: f32[2,3] = [1, -2, 3, 4, 5, -6]\n"                \
+           "%y = " op "\nreturn %y", __VA_ARGS__)
+    REDUCED("reduce_sum %x {axes=[1]}", 2, 3);
+    REDUCED("reduce_sum %x {axes=[0], keepdims=0}", 5, 3, -3);
+    REDUCED("reduce_mean %x {axes=[0,1], keepdims=0}", 5.0 / 6);
+    REDUCED("reduce_sumsq %x {axes=[1]}", 14, 77);
+    REDUCED("reduce_prod %x {axes=[1]}", -6, -120);
+    REDUCED("reduce_max %x {axes=[0]}", 4, 5, 3);
+    REDUCED("reduce_min %x {axes=[1]}", -2, -6);
+    REDUCED("argmax %x {axis=1, keepdims=0}", 2, 1);
+    EXPECT("g() {\nconst %x: f32[3] = [1, nan, 3]\n"
+           "%a = reduce_max %x {axes=[0]}\n%b = reduce_min %x {axes=[0]}\n"
+           "%c = argmax %x {axis=0}\nreturn %a, %b, %c", NAN, NAN, 1);
+    EXPECT("g() {\nconst %x: i32[4] = [5, 2, 5, 1]\n"
+           "%a = reduce_prod %x {axes=[0]}\n%b = argmax %x {axis=0}\n"
+           "%c = reduce_max %x {axes=[0]}\nreturn %a, %b, %c", 50, 0, 5);
+}
+
+/* ---- products and convolutions --------------------------------------------------------------- */
+
+TEST_CASE(eval, matmul) {
+    EXPECT("g(%a: f64[2,1,2,3], %b: f64[3,3,2]) {\n%y = matmul %a, %b\n"
+           "return %y",
+           0.25, -1.9375, -1.3125, 1.375, 0.875, -1.3125, -1.6875, 1, -1.9375,
+           0.6875, 1.375, 1.3125, -1.5, 1.25, -1.6875, 1.125, -1.5, 1.25,
+           -1.3125, 1.5, 1.25, 1.25, 1.125, 1.1875);
+    EXPECT("g(%a: f64[3,2], %b: f64[2,3]) {\n"
+           "%y = matmul %a, %b {trans_a=1, trans_b=1}\nreturn %y",
+           0.0625, 0.4375, 1.125, 0.875);
+}
+
+#define CONV2D "{strides=[2,1], pads=[1,1,2,0], dilations=[1,2], group=2}"
+
+TEST_CASE(eval, conv) {
+    EXPECT("g(%x: f64[1,2,5,4], %w: f64[4,1,3,2]) {\n"
+           "%y = conv %x, %w " CONV2D "\nreturn %y",
+           -0.375, 0.3125, -1.5625, -1.5, 1.5625, 1, -1.375, 1.125, 1.5625,
+           -0.25, 0.5625, -2.0625, -1.25, 0.6875, 1.75, -1.625, 0.625, 1.6875,
+           -1.5, -2.0625, 1.4375, 1.5625, -2.8125, 2.625, -0.0625, -1.875,
+           -0.875, 1.4375, -1, -1, -1.875, -1.4375, 1.5, 0.4375, -2.25, -0.625);
+    EXPECT("g(%x: f64[2,2,6], %w: f64[3,2,3]) {\n"
+           "%y = conv %x, %w {strides=[2], pads=[1,1]}\nreturn %y",
+           -0.4375, -1.5625, -1.3125, -0.5625, -2.0625, -1.3125, -0.6875,
+           -1.1875, 4.1875, 0.5, 3.375, -1.875, 1, 3.125, -1.625, 1.5, -1.25,
+           -1.375);
+    EXPECT("g(%x: f64[1,1,2,3,2], %w: f64[1,1,2,2,2]) {\n"
+           "%y = conv %x, %w\nreturn %y", 2.75, 0.75);
+}
+
+TEST_CASE(eval, conv_gradients) {
+    EXPECT("g(%x: f64[1,2,5,4], %w: f64[4,1,3,2], %dy: f64[1,4,3,3]) {\n"
+           "%dx = conv_dgrad %dy, %w {shape=[1,2,5,4], strides=[2,1], "
+           "pads=[1,1,2,0], dilations=[1,2], group=2}\nreturn %dx",
+           -0.5, 0.625, -1, -1.0625, -0.625, 0.4375, -1.125, 0.8125, -0.5,
+           1.125, -0.5, -0.5625, -0.625, 0.0625, -1.5, 0.4375, -0.5, 1.625, 0,
+           -0.0625, -0.0625, 1.0625, 0.375, -1.125, 0.0625, 3, -0.625, -1.5625,
+           0.4375, 0.5, 0, -0.125, -0.3125, -1.5625, -0.6875, 1.8125, 0.9375,
+           0.625, -0.375, -0.5);
+    EXPECT("g(%x: f64[1,2,5,4], %w: f64[4,1,3,2], %dy: f64[1,4,3,3]) {\n"
+           "%dw = conv_wgrad %x, %dy {shape=[4,1,3,2], strides=[2,1], "
+           "pads=[1,1,2,0], dilations=[1,2], group=2}\nreturn %dw",
+           -1.6875, -2.3125, 4.4375, 0.3125, -1.8125, -2, 0.75, 2.9375, -3.25,
+           -2.125, 0.625, 3.25, 0.1875, 1.4375, 0.5, -2.125, 0, -2.125, 0.75,
+           -1.625, -1.0625, 2.5625, -2.875, 0.3125);
+}
+
+/* ---- pools -------------------------------------------------------------------------------------- */
+
+TEST_CASE(eval, max_pool) {
+    EXPECT("g(%x: f64[1,2,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[3,3], "
+           "strides=[2,2], pads=[1,1,1,1], sizes=[3,3]}\nreturn %y, %i",
+           1, 1.25, 1.25, 1, 1, 1.25, 0.75, 1, 0.5, 1.25, 1, 1, 1.25, 1.25, 1,
+           0.5, 1.25, 0.25,
+           6, 3, 3, 6, 6, 14, 20, 17, 23, 0, 3, 3, 11, 11, 14, 20, 22, 23);
+    EXPECT("g(%x: f64[1,1,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[2,2], "
+           "strides=[2,2], dilations=[2,2], sizes=[2,2]}\nreturn %y, %i",
+           0.5, 1.25, 0.75, 1.25, 12, 14, 20, 14);
+    /* ceil mode */
+    EXPECT("g(%x: f64[1,1,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[2,2], "
+           "strides=[2,2], sizes=[3,3]}\nreturn %y, %i",
+           1, 1.25, 0.75, 0.25, 1, 1.25, 0.75, 0.5, -0.5,
+           6, 3, 9, 15, 17, 14, 20, 23, 24);
+    /* first on ties, NaN wins */
+    EXPECT("g() {\nconst %x: f32[1,1,4] = [2, 2, 5, nan]\n"
+           "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], sizes=[2]}\n"
+           "return %y, %i", 2, NAN, 0, 3);
+}
+
+TEST_CASE(eval, max_pool_grad) {
+    EXPECT("g() {\nconst %dy: f32[1,2,2] = [1, 2, 4, 8]\n"
+           "const %i: i32[1,2,2] = [1, 1, -1, 0]\n"
+           "%dx = max_pool_grad %dy, %i {shape=[1,2,3], kernel_shape=[2], "
+           "strides=[1], sizes=[2]}\nreturn %dx", 0, 3, 0, 8, 0, 0);
+}
+
+TEST_CASE(eval, avg_pool) {
+#define AVG(shape, rest, ...)                                                  \
+    EXPECT("g(%x: f64[1," shape "]) {\n%y = avg_pool %x {" rest "}\n"          \
+           "return %y", __VA_ARGS__)
+    AVG("2,5,5", "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], "
+        "sizes=[3,3], count_include_pad=1",
+        -0.0555555555556, 0.138888888889, 0.138888888889, -0.194444444444,
+        -0.111111111111, -0.0555555555556, 0, -0.0833333333333, -0.111111111111,
+        0.138888888889, -0.0277777777778, 0.0277777777778, -0.0555555555556,
+        -0.0555555555556, -0.222222222222, -0.111111111111, 0.0555555555556,
+        -0.222222222222);
+    AVG("2,5,5", "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], "
+        "sizes=[3,3]",
+        -0.125, 0.208333333333, 0.3125, -0.291666666667, -0.111111111111,
+        -0.0833333333333, 0, -0.125, -0.25, 0.3125, -0.0416666666667, 0.0625,
+        -0.0833333333333, -0.0555555555556, -0.333333333333, -0.25,
+        0.0833333333333, -0.5);
+    AVG("1,5,5", "kernel_shape=[2,2], strides=[2,2], pads=[1,1,1,1], "
+        "sizes=[3,3], count_include_pad=1",
+        -0.3125, 0, 0.375, -0.25, 0.0625, 0.125, 0.25, -0.3125, -0.25);
+    /* a window that hangs over the padded input counts what it covers */
+    EXPECT("g() {\nconst %x: f32[1,1,3] = [1, 2, 6]\n%y = avg_pool %x "
+           "{kernel_shape=[2], strides=[2], sizes=[2], count_include_pad=1}\n"
+           "return %y", 1.5, 6);
+    EXPECT("g() {\nconst %dy: f32[1,1,2] = [4, 6]\n%dx = avg_pool_grad %dy "
+           "{shape=[1,1,3], kernel_shape=[2], strides=[2], sizes=[2]}\n"
+           "return %dx", 2, 2, 6);
+}
+
+/* ---- composites ------------------------------------------------------------------------------------ */
+
+TEST_CASE(eval, softmax) {
+    EXPECT("g(%x: f64[2,3,2]) {\n%y = softmax %x {axis=1}\nreturn %y",
+           0.131601647147, 0.293814774711, 0.278600689196, 0.622005882945,
+           0.589797663657, 0.0841793423432, 0.703313976022, 0.293814774711,
+           0.0951831961492, 0.622005882945, 0.201502827829, 0.0841793423432);
+    EXPECT("g(%x: f64[2,3,2]) {\n%y = log_softmax %x {axis=-1}\nreturn %y",
+           -1.91022415044, -0.160224150438, -1.91022415044, -0.160224150438,
+           -0.313261687518, -1.31326168752, -0.313261687518, -1.31326168752,
+           -1.91022415044, -0.160224150438, -0.313261687518, -1.31326168752);
+    EXPECT("g() {\nconst %x: f64[2] = [1000, 1001]\n%y = softmax %x\n"
+           "return %y", 0.268941421369995, 0.731058578630005);
+}
+
+TEST_CASE(eval, layer_norm) {
+    EXPECT("g(%x: f64[2,3,4], %s: f64[3,4], %b: f64[3,4]) {\n"
+           "%y, %m, %r = layer_norm %x, %s, %b {axis=1, epsilon=0.001}\n"
+           "return %y, %m, %r",
+           0.938079951767, 0.157014481875, 0.881149826513, -1.21977809631,
+           -0.574641484362, 0.75, -1.57611772522, -1.15617091567,
+           0.768976708418, -1.7823308192, 1.16242618796, 0.938079951767,
+           -0.0475904672343, -1.62924456228, 1.39227834317, -0.202902591296,
+           -2.0280397959, 0.75, -0.195892642321, -2.26451295648, 0.270043729864,
+           -0.0265606203091, 0.411335955976, -0.0475904672343,
+           -0.104166666666667, 0.0416666666666667, 1.20101227945,
+           1.2985765843);
+}
+
+TEST_CASE(eval, batch_norm) {
+    EXPECT("g(%x: f64[2,3,4], %s: f64[3], %b: f64[3], %m: f64[3], %v0: f64[3]"
+           ") {\n%v = abs %v0\n"
+           "%y = batch_norm %x, %s, %b, %m, %v {epsilon=0.001}\nreturn %y",
+           1.37443792152, 0.499875093672, 0.999625281016, 0.125062453164,
+           -0.389396404073, -1.83181078778, 0.692414383708, -0.75, 1,
+           1.87325523256, 1.37425224253, 0.875249252491, 0.499875093672,
+           0.999625281016, 0.125062453164, 0.624812640508, -1.83181078778,
+           0.692414383708, -0.75, -2.19241438371, 1.87325523256, 1.37425224253,
+           0.875249252491, 1.74850448505);
+    EXPECT("g(%x: f64[2,3,4], %s: f64[3], %b: f64[3], %m0: f64[3], %v0: f64[3]"
+           ") {\n%y, %m, %v = batch_norm %x, %s, %b, %m0, %v0 {training=1, "
+           "epsilon=0.001}\nreturn %y, %m, %v",
+           1.11868314045, 0.0611558390325, 0.665457154128, -0.392070147289,
+           -0.264084889185, -1.99178306097, 1.03168873965, -0.696009432132,
+           0.765921980966, 1.31210402538, 1, 0.687895974622, 0.0611558390325,
+           0.665457154128, -0.392070147289, 0.212231167807, -1.99178306097,
+           1.03168873965, -0.696009432132, -2.42370760392, 1.31210402538, 1,
+           0.687895974622, 1.23407801903, 0.1875, -0.03125, -0.25, 0.68359375,
+           0.5224609375, 0.640625);
+}
+
+#define XENT(extra, attrs, ...)                                                \
+    EXPECT("g(%x: f64[4,3]) {\nconst %t: i64[4] = [0, 2, -100, 1]\n"           \
+           "const %w: f64[3] = [0.5, 1.5, 2]\n"                                \
+           "%l, %lse = softmax_cross_entropy %x, %t" extra                     \
+           " {ignore_index=-100, " attrs "}\nreturn %l", __VA_ARGS__)
+
+TEST_CASE(eval, cross_entropy) {
+    XENT("", "reduction=\"mean\"", 1.99935579859);
+    XENT("", "reduction=\"none\"", 2.18285546688, 2.40760596444, 0,
+         1.40760596444);
+    XENT(", %w", "reduction=\"mean\"", 2.00451215225);
+    XENT(", %w", "reduction=\"mean\", label_smoothing=0.1", 1.96128818355);
+    XENT("", "reduction=\"sum\", label_smoothing=0.2", 5.6314007291);
+    EXPECT("g(%x: f64[4,3]) {\nconst %t: u8[4] = [0, 2, 1, 1]\n"
+           "%l, %lse = softmax_cross_entropy %x, %t\nreturn %lse",
+           0.932855466879, 1.65760596444, 1.40760596444, 1.15760596444);
+    EXPECT("g(%x: f64[2,3,2]) {\nconst %t: i32[2,2] = [0, 2, 1, 1]\n"
+           "%l, %lse = softmax_cross_entropy %x, %t {axis=1}\nreturn %l",
+           1.832384766);
+}
+
+TEST_CASE(eval, nll) {
+#define NLL(extra, attrs, ...)                                                 \
+    EXPECT("g(%x: f64[4,3]) {\nconst %t: i64[4] = [0, 2, -100, 1]\n"           \
+           "const %w: f64[3] = [0.5, 1.5, 2]\n"                                \
+           "%l = nll_loss %x, %t" extra " {ignore_index=-100, " attrs "}\n"    \
+           "return %l", __VA_ARGS__)
+    NLL(", %w", "reduction=\"mean\"", 0.625);
+    NLL("", "reduction=\"none\"", 1.25, 0.75, 0, 0.25);
+    EXPECT("g(%x: f64[2,3,2]) {\nconst %t: i64[2,2] = [0, 2, 1, 1]\n"
+           "%l = nll_loss %x, %t {axis=1, reduction=\"sum\"}\nreturn %l", 2.25);
+}
+
+/* ---- whole graphs --------------------------------------------------------------------------------------- */
+
+TEST_CASE(eval, runs_again_with_other_inputs) {
+    Arena *a = arena_new();
+    Graph *g = parse(a, "g(%x: f32[2]) {\n"
+                        "%s = reduce_sum %x {axes=[0], keepdims=0}\n"
+                        "return %s");
+    Evaluator *e = eval_new(g, a, EVAL_STORAGE);
+    EvalTensor *t = eval_tensor_new(a, value_get(g, g->inputs.data[0])->type);
+    Diag d = {0};
+    for (int k = 1; k < 4; k++) {
+        t->f[0] = t->f[1] = k;
+        eval_bind(e, g->inputs.data[0], t);
+        REQUIRE(eval_run(e, &d) == OK);
+        CHECK(eval_get(e, g->outputs.data[0].value)->f[0] == 2 * k);
+    }
+    arena_free(a);
+}
+
+TEST_CASE(eval, variables_start_from_their_data_and_inputs_are_needed) {
+    EXPECT("g() {\nstate %s: f32[2] = 3\n%y = add %s, 1\nreturn %y", 4, 4);
+    Arena *a = arena_new();
+    Graph *g = parse(a, "g(%x: f32[2]) {\n%y = neg %x\nreturn %y");
+    Diag d = {0};
+    CHECK(eval_run(eval_new(g, a, EVAL_STORAGE), &d) == ERR_USER);
+    CHECK_HAS(d.text.data, "'x' has no data");
+    arena_free(a);
+}
+
+/* What constant folding calls. */
+TEST_CASE(eval, folds_one_node) {
+    Arena *a = arena_new();
+    Graph *g = parse(a, "g() {\nconst %x: i32[2] = [1, 2]\n"
+                        "%y = add %x, %x\nreturn %y");
+    const Node *n = node_get(g, g->order.data[0]);
+    EvalTensor *x = eval_from_tensor(a, value_get(g, n->in[0])->data);
+    const EvalTensor *in[] = {x, x};
+    EvalTensor *out[1];
+    char msg[256];
+    REQUIRE(eval_node(g, g->order.data[0], a, EVAL_STORAGE, in, out, msg) ==
+            OK);
+    CHECK(out[0]->i[0] == 2 && out[0]->i[1] == 4);
+    arena_free(a);
+}
