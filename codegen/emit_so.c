@@ -1,0 +1,243 @@
+/* emit_so.c: a PLANNED module to one shared library.
+
+   In a folder of its own below $TMPDIR: the embedded headers and archive, the
+   kernels as one C file per ISA level, the plan as another; all compiled at
+   once, linked, copied to a new file beside the output with the sections
+   behind it, and renamed.  Nothing the compiler sees holds a path, a date or a
+   random number, so equal input gives equal bytes.                          */
+#define _XOPEN_SOURCE 700
+#include "codegen/emit.h"
+#include "codegen/embed.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CC_COMMON                                                              \
+    "-std=gnu17 -fPIC -fvisibility=hidden -ffp-contract=off "                  \
+    "-fno-math-errno -fno-trapping-math -fno-semantic-interposition -w -g0 "   \
+    "-frandom-seed=ampc -I. -Iruntime/cpu -c"
+#define CC_KERNELS "-O3"
+#define CC_PLAN "-O1"
+#define CC_LINK                                                                \
+    "-shared -static-libgcc -o linked.so %s runtime.a -Wl,--build-id=none "    \
+    "-Wl,-s -Wl,--gc-sections -Wl,--as-needed -Wl,-z,noexecstack "             \
+    "-Wl,-z,relro -Wl,--version-script=exports.map -lm -lpthread"
+
+typedef struct EmitSo {
+    const Options *opt;
+    Diag *d;
+    Arena *a;
+    const EmitInput *in;
+    Module *m;
+    char *dir; /* NULL: not made */
+    PlanSource src;
+} EmitSo;
+
+/* ---- files -------------------------------------------------------------------- */
+
+static Status io_error(EmitSo *e, const char *path) {
+    return fail(e->d, (Loc){.file = intern(path)}, "%s", strerror(errno));
+}
+
+static Status write_file(EmitSo *e, const char *path, const void *data,
+                         size_t n) {
+    FILE *f = fopen(path, "wb");
+    bool ok = f && fwrite(data, 1, n, f) == n;
+    if (f && fclose(f)) ok = false;
+    return ok ? OK : io_error(e, path);
+}
+
+static char *in_dir(EmitSo *e, const char *dir, const char *name) {
+    return arena_printf(e->a, "%s/%s", dir, name);
+}
+
+/* dir/a/b/c.h: makes dir/a and dir/a/b */
+static Status make_parents(EmitSo *e, const char *path, size_t from) {
+    for (const char *p = path + from; (p = strchr(p, '/')); p++) {
+        char *parent = arena_printf(e->a, "%.*s", (int)(p - path), path);
+        if (mkdir(parent, 0777) && errno != EEXIST)
+            return io_error(e, parent);
+    }
+    return OK;
+}
+
+static Status put_text(EmitSo *e, const char *dir, const char *name,
+                       const char *text, size_t n) {
+    char *path = in_dir(e, dir, name);
+    TRY(make_parents(e, path, strlen(dir) + 1));
+    return write_file(e, path, text, n);
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type,
+                        struct FTW *where) {
+    (void)st, (void)type, (void)where;
+    remove(path);
+    return 0;
+}
+
+static void remove_tree(const char *dir) {
+    nftw(dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static Status make_dir(EmitSo *e) {
+    const char *tmp = getenv("TMPDIR");
+    char *dir = arena_printf(e->a, "%s/ampc-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir)) return io_error(e, dir);
+    e->dir = dir;
+    return OK;
+}
+
+/* ---- sources -------------------------------------------------------------------- */
+
+static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l) {
+    StrBuf sb = {0};
+    print_c_kernels(e->src.kernels, &sb, l->prefix);
+    char *name = arena_printf(e->a, "%skernels.c", l->prefix);
+    Status s = put_text(e, dir, name, sb.data ? sb.data : "", sb.len);
+    sb_free(&sb);
+    return s;
+}
+
+static Status put_headers(EmitSo *e, const char *dir) {
+    for (size_t i = 0; i < embed_nfile; i++) {
+        const EmbedFile *f = &embed_files[i];
+        TRY(put_text(e, dir, f->name, f->data, f->size));
+    }
+    return OK;
+}
+
+/* Readable copies for --emit-c: one set of kernels, since the levels differ in
+   compiler flags only. */
+static Status put_readable(EmitSo *e) {
+    const char *dir = e->opt->emit_c;
+    if (!dir) return OK;
+    if (mkdir(dir, 0777) && errno != EEXIST) return io_error(e, dir);
+    TRY(put_headers(e, dir));
+    for (const IsaLevel *l = isa_levels; l->isa; l++) {
+        if (!isa_wanted(e->opt, l)) continue;
+        TRY(put_kernels(e, dir, l));
+        break;
+    }
+    return put_text(e, dir, "plan.c", e->src.text.data, e->src.text.len);
+}
+
+static Status put_sources(EmitSo *e) {
+    char *map = arena_printf(e->a, "{ global: %s; local: *; };\n",
+                             e->opt->symbol);
+    TRY(put_headers(e, e->dir));
+    for (const IsaLevel *l = isa_levels; l->isa; l++)
+        if (isa_wanted(e->opt, l)) TRY(put_kernels(e, e->dir, l));
+    TRY(put_text(e, e->dir, "plan.c", e->src.text.data, e->src.text.len));
+    TRY(put_text(e, e->dir, "exports.map", map, strlen(map)));
+    return put_text(e, e->dir, "runtime.a", (const char *)embed_runtime_a,
+                    embed_runtime_a_size);
+}
+
+/* ---- compile and link --------------------------------------------------------------- */
+
+static Status compile_all(EmitSo *e) {
+    CcJob jobs[8] = {0};
+    int n = 0;
+    char *objects = "plan.o";
+    for (const IsaLevel *l = isa_levels; l->isa; l++) {
+        if (!isa_wanted(e->opt, l)) continue;
+        jobs[n].words = arena_printf(e->a, "%s %s %s %skernels.c -o %skernels.o",
+                                     CC_COMMON, CC_KERNELS, l->flags, l->prefix,
+                                     l->prefix);
+        jobs[n++].log = arena_printf(e->a, "%slog", l->prefix);
+        objects = arena_printf(e->a, "%s %skernels.o", objects, l->prefix);
+    }
+    jobs[n].words = CC_COMMON " " CC_PLAN " plan.c -o plan.o";
+    jobs[n++].log = "plan.log";
+    TRY(cc_run(e->d, e->a, e->dir, jobs, n));
+    CcJob link = {.words = arena_printf(e->a, CC_LINK, objects),
+                  .log = "link.log"};
+    return cc_run(e->d, e->a, e->dir, &link, 1);
+}
+
+/* ---- the output file ------------------------------------------------------------------ */
+
+static void put_sections(EmitSo *e, SectionWriter *w) {
+    weights_section(w, &e->src);
+    if (e->in->model_data)
+        section_add_zlib(w, "model", e->in->model_data, e->in->model_size);
+    for (int i = 0; i < e->m->texts.len; i++) {
+        const StageText *t = &e->m->texts.data[i];
+        char *name = arena_printf(e->a, "ir:%02d-%.20s", i, t->pass);
+        section_add_zlib(w, name, t->text, t->size);
+    }
+    for (int i = 0; i < e->in->nsection; i++) {
+        const EmitSection *s = &e->in->sections[i];
+        section_add_zlib(w, s->name, s->data, s->size);
+    }
+}
+
+static Status put_module(EmitSo *e, FILE *f, const char *path) {
+    size_t n;
+    char *linked = in_dir(e, e->dir, "linked.so");
+    char *elf = read_file(linked, &n);
+    if (!elf) return io_error(e, linked);
+    SectionWriter w = {.file = f, .arena = e->a, .at = n};
+    w.failed = fwrite(elf, 1, n, f) != n;
+    free(elf);
+    put_sections(e, &w);
+    if (!section_finish(&w)) return io_error(e, path);
+    return OK;
+}
+
+typedef Status FillFn(EmitSo *e, FILE *f, const char *path);
+
+/* Writes to a new name in the same folder; the old file stays until the new
+   one is complete. */
+static Status replace_file(EmitSo *e, const char *path, mode_t mode,
+                           FillFn *fill) {
+    char *tmp = arena_printf(e->a, "%s.XXXXXX", path);
+    mode_t mask = umask(0);
+    umask(mask);
+    int fd = mkstemp(tmp);
+    if (fd < 0) return io_error(e, path);
+    FILE *f = fdopen(fd, "wb");
+    Status s = f ? fill(e, f, path) : io_error(e, path);
+    if (s == OK && (fflush(f) || fsync(fd) || fchmod(fd, mode & ~mask)))
+        s = io_error(e, path);
+    if (f ? fclose(f) : close(fd))
+        if (s == OK) s = io_error(e, path);
+    if (s == OK && rename(tmp, path)) s = io_error(e, path);
+    if (s != OK) unlink(tmp);
+    return s;
+}
+
+static Status put_sidecar(EmitSo *e, FILE *f, const char *path) {
+    return weights_sidecar(f, e->m, e->a) ? OK : io_error(e, path);
+}
+
+static Status put_output(EmitSo *e) {
+    char *weights = weights_sidecar_path(e->a, e->in->path);
+    if (e->opt->sidecar_weights)
+        TRY(replace_file(e, weights, 0666, put_sidecar));
+    Status s = replace_file(e, e->in->path, 0777, put_module);
+    if (s != OK && e->opt->sidecar_weights) unlink(weights);
+    return s;
+}
+
+static Status emit_all(EmitSo *e) {
+    TRY(emit_plan(e->m, e->opt, e->d, e->in, e->a, &e->src));
+    TRY(put_readable(e));
+    TRY(make_dir(e));
+    TRY(put_sources(e));
+    TRY(compile_all(e));
+    return put_output(e);
+}
+
+Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in) {
+    EmitSo e = {.opt = opt, .d = d, .a = arena_new(), .in = in, .m = m};
+    Status s = emit_all(&e);
+    if (e.dir) remove_tree(e.dir);
+    sb_free(&e.src.text);
+    arena_free(e.a);
+    return s;
+}
