@@ -16,6 +16,7 @@
 #include "ir/ir_impl.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- words ---------------------------------------------------------------------- */
@@ -49,9 +50,26 @@ static void put_word(StrBuf *sb, Str s) {
 
 /* ---- data ------------------------------------------------------------------------- */
 
+/* Shortest text that the 16-bit format rounds back to the same bits. */
+static void put_half(StrBuf *sb, DType d, double v) {
+    char text[32];
+    uint16_t (*encode)(double) = d == DT_F16 ? double_to_f16 : double_to_bf16;
+    if (!isfinite(v)) {
+        sb_put_double(sb, v, true);
+        return;
+    }
+    for (int digits = 1; digits <= 6; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (encode(strtod(text, NULL)) == encode(v)) break;
+    }
+    sb_puts(sb, text);
+}
+
 static void put_element(StrBuf *sb, const Tensor *t, int64_t i) {
     DType d = type_get(t->type)->dtype;
-    if (dtype_is_float(d))
+    if (dtype_is_16(d))
+        put_half(sb, d, tensor_get(t, i));
+    else if (dtype_is_float(d))
         sb_put_double(sb, tensor_get(t, i), d != DT_F64);
     else if (d == DT_U64)
         sb_printf(sb, "%llu", (unsigned long long)tensor_get_int(t, i));
