@@ -1,0 +1,411 @@
+/* kmath.h: what generated kernels are written in.
+
+   The functions of the op table's expressions for each register type (_F32,
+   _F64, _I64), conversions of 16-bit floats, folds over arrays, and the random
+   stream.  fp32 functions are branch-free, so that compilers vectorise the
+   loops they stand in; fp64 ones call libm.  All keep NaN and are correct at
+   infinities.  Compiled without contraction, so every ISA level gives the same
+   bits.  Nothing else may be included: parsing this file is part of the time
+   that each model's compilation takes.                                      */
+#ifndef AMPC_KMATH_H
+#define AMPC_KMATH_H
+
+#include <math.h>
+#include <stdint.h>
+
+#if defined(__GNUC__) && !defined(__clang__)
+#define KM_NO_UNROLL _Pragma("GCC unroll 1")
+#else
+#define KM_NO_UNROLL
+#endif
+#define KM_INLINE                                                              \
+    static inline __attribute__((always_inline, unused, const))
+/* Folds are called, not copied into every kernel. */
+#define KM_CALLED static __attribute__((noinline, unused))
+
+/* ---- bits ------------------------------------------------------------------- */
+
+KM_INLINE uint32_t km_bits(float f) {
+    uint32_t u;
+    __builtin_memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+KM_INLINE float km_float(uint32_t u) {
+    float f;
+    __builtin_memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+KM_INLINE uint64_t km_bits64(double f) {
+    uint64_t u;
+    __builtin_memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+KM_INLINE double km_double(uint64_t u) {
+    double f;
+    __builtin_memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* ---- 16-bit floats: nearest even, overflow to infinity, NaN stays NaN --------- */
+
+KM_INLINE float BF16_TO_F32(uint16_t h) { return km_float((uint32_t)h << 16); }
+
+KM_INLINE uint16_t F32_TO_BF16(float f) {
+    uint32_t u = km_bits(f);
+    uint32_t r = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    uint32_t nan = u >> 16 | 0x40u;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : r);
+}
+
+KM_INLINE float F16_TO_F32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mag = h & 0x7fffu;
+    uint32_t normal = (mag << 13) + (112u << 23);
+    uint32_t special = normal + (112u << 23); /* infinity, NaN */
+    uint32_t tiny = km_bits((float)(int32_t)mag * 0x1p-24f);
+    uint32_t quiet = mag > 0x7c00u ? 0x400000u : 0u;
+    uint32_t r = mag >= 0x7c00u ? special | quiet
+               : mag >= 0x0400u ? normal : tiny;
+    return km_float(r | sign);
+}
+
+KM_INLINE uint16_t F32_TO_F16(float f) {
+    uint32_t u = km_bits(f), mag = u & 0x7fffffffu;
+    uint32_t normal = (mag + 0xfffu + (mag >> 13 & 1u) - (112u << 23)) >> 13;
+    /* below 2^-14: the sum's unit is 2^-24 */
+    uint32_t tiny = km_bits(km_float(mag) + 0.5f) - 0x3f000000u;
+    uint32_t nan = 0x7e00u | (mag >> 13 & 0x3ffu);
+    uint32_t r = mag < 0x38800000u ? tiny : normal;
+    r = mag >= 0x477ff000u ? 0x7c00u : r;
+    r = mag > 0x7f800000u ? nan : r;
+    return (uint16_t)(r | (u >> 16 & 0x8000u));
+}
+
+#define ROUND_BF16(x) BF16_TO_F32(F32_TO_BF16(x))
+#define ROUND_F16(x) F16_TO_F32(F32_TO_F16(x))
+
+/* ---- to integers: towards zero, saturating, NaN gives 0 ------------------------- */
+
+KM_INLINE int64_t TO_I64_F64(double x) {
+    return x != x ? 0
+         : x >= 0x1p63 ? INT64_MAX
+         : x < -0x1p63 ? INT64_MIN : (int64_t)x;
+}
+
+KM_INLINE int64_t TO_I64_F32(float x) { return TO_I64_F64((double)x); }
+
+/* ---- fp32 ------------------------------------------------------------------------- */
+
+KM_INLINE float ABS_F32(float x) { return km_float(km_bits(x) & 0x7fffffffu); }
+KM_INLINE float km_sign_of(float x, float sign) { /* x >= 0 */
+    return km_float(km_bits(x) | (km_bits(sign) & 0x80000000u));
+}
+KM_INLINE float SIGN_F32(float x) {
+    return x > 0 ? 1.0f : x < 0 ? -1.0f : x != x ? x : 0.0f;
+}
+KM_INLINE float FLOOR_F32(float x) { return __builtin_floorf(x); }
+KM_INLINE float CEIL_F32(float x) { return __builtin_ceilf(x); }
+KM_INLINE float ROUND_F32(float x) { return __builtin_rintf(x); }
+KM_INLINE float SQRT_F32(float x) { return __builtin_sqrtf(x); }
+KM_INLINE float DIV_F32(float x, float y) { return x / y; }
+KM_INLINE int ISNAN_F32(float x) { return x != x; }
+KM_INLINE int ISINF_F32(float x) { return ABS_F32(x) == INFINITY; }
+KM_INLINE int ISFINITE_F32(float x) { return ABS_F32(x) < INFINITY; }
+static inline float MOD_F32(float x, float y) { return fmodf(x, y); }
+static inline float SIN_F32(float x) { return sinf(x); }
+static inline float COS_F32(float x) { return cosf(x); }
+
+/* 2^k for whole k in [-126, 127] */
+KM_INLINE float km_pow2(int32_t k) {
+    return km_float((uint32_t)(k + 127) << 23);
+}
+
+/* e^x: x = k ln 2 + r, a polynomial in r, two exact scalings. */
+KM_INLINE float EXP_F32(float x) {
+    float t, k, r, p;
+    int32_t n;
+    x = x < -105.0f ? -105.0f : x;
+    x = x > 89.0f ? 89.0f : x;
+    t = x * 0x1.715476p+0f + 0x1.8p+23f; /* nearest whole number, in its bits */
+    n = (int32_t)(km_bits(t) - 0x4b400000u);
+    k = t - 0x1.8p+23f;
+    r = (x - k * 0x1.62ep-1f) - k * 0x1.0bfbe8p-15f;
+    p = 0x1.9f02dp-13f;
+    p = p * r + 0x1.6d945cp-10f;
+    p = p * r + 0x1.11128p-7f;
+    p = p * r + 0x1.555486p-5f;
+    p = p * r + 0x1.555554p-3f;
+    p = p * r + 0.5f;
+    p = p * (r * r) + r + 1.0f;
+    return p * km_pow2(n >> 1) * km_pow2(n - (n >> 1));
+}
+
+/* ln x: x = 2^k m, sqrt(1/2) <= m < sqrt(2), a polynomial in m - 1. */
+KM_INLINE float LOG_F32(float x) {
+    float y = x < 0x1p-126f ? x * 0x1p+23f : x; /* subnormal */
+    uint32_t u = km_bits(y) - 0x3f3504f3u;
+    float k = (float)((int32_t)u >> 23) - (x < 0x1p-126f ? 23.0f : 0.0f);
+    float f = km_float((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+    float p = 0x1.1456cep-4f, s = f * f;
+    p = p * f - 0x1.de65fp-4f;
+    p = p * f + 0x1.e70736p-4f;
+    p = p * f - 0x1.fc1d4cp-4f;
+    p = p * f + 0x1.2335aep-3f;
+    p = p * f - 0x1.555c5cp-3f;
+    p = p * f + 0x1.99a4cap-3f;
+    p = p * f - 0x1.000006p-2f;
+    p = p * f + 0x1.555548p-2f;
+    p = p * (s * f) + k * -0x1.05c61p-17f - 0.5f * s + f + k * 0x1.62e4p-1f;
+    p = x == 0 ? -INFINITY : p;
+    p = x < 0 ? NAN : p;
+    return x < INFINITY ? p : x; /* infinity and NaN: themselves */
+}
+
+/* ln(1 + x), 0 <= x <= 1 */
+KM_INLINE float km_log1p(float x) {
+    float u = 1.0f + x;
+    return LOG_F32(u) + (x - (u - 1.0f)) / u;
+}
+
+KM_INLINE float SIGMOID_F32(float x) {
+    float e = EXP_F32(-ABS_F32(x));
+    return (x < 0 ? e : 1.0f) / (1.0f + e);
+}
+
+KM_INLINE float LOG_SIGMOID_F32(float x) {
+    float low = x < 0 ? x : 0.0f;
+    float r = low - km_log1p(EXP_F32(-ABS_F32(x)));
+    return x != x ? x : r;
+}
+
+KM_INLINE float TANH_F32(float x) {
+    float a = ABS_F32(x), s = x * x, p = -0x1.7af50cp-8f;
+    float big = 1.0f - 2.0f / (EXP_F32(2.0f * a) + 1.0f);
+    p = p * s + 0x1.533916p-6f;
+    p = p * s - 0x1.b863dcp-5f;
+    p = p * s + 0x1.110842p-3f;
+    p = p * s - 0x1.555538p-2f;
+    p = x + x * (s * p);
+    return a < 0.6f ? p : x != x ? x : km_sign_of(big, x);
+}
+
+/* erfc(y / sqrt 2) / 2 for y >= 0: e^(-y^2/2) times a polynomial in
+   1/(1 + 0.3 y); the square is kept in two floats. */
+KM_INLINE float km_upper_tail(float y) {
+    float hi, lo, sq, err, u, p;
+    y = y > 15.0f ? 15.0f : y;
+    hi = km_float(km_bits(y) & 0xfffff000u);
+    lo = y - hi;
+    sq = y * y;
+    err = (hi * hi - sq) + 2.0f * hi * lo + lo * lo;
+    u = 1.0f / (1.0f + 0.3f * y);
+    p = 0x1.3aa284p-5f;
+    p = p * u - 0x1.5abe5p-3f;
+    p = p * u + 0x1.d4e588p-3f;
+    p = p * u - 0x1.3abe18p-4f;
+    p = p * u + 0x1.2462bap-3f;
+    p = p * u + 0x1.836bfcp-4f;
+    p = p * u + 0x1.f37cfep-4f;
+    p = p * u + 0x1.e968420p-4f;
+    p = p * u + 0x1.eecda8p-18f;
+    return EXP_F32(-0.5f * sq) * (p - p * (0.5f * err));
+}
+
+KM_INLINE float ERF_F32(float x) {
+    float a = ABS_F32(x), s = x * x, p = 0x1.165cdap-8f;
+    float big = 1.0f - 2.0f * km_upper_tail(a * 0x1.6a09e6p+0f);
+    p = p * s - 0x1.b142f8p-6f;
+    p = p * s + 0x1.cddf4cp-4f;
+    p = p * s - 0x1.8126p-2f;
+    p = p * s + 0x1.20dd74p+0f;
+    return a < 0.7f ? x * p : x != x ? x : km_sign_of(big, x);
+}
+
+/* x times the normal distribution function */
+KM_INLINE float GELU_F32(float x) {
+    float q = km_upper_tail(ABS_F32(x));
+    return x * (x < 0 ? q : 1.0f - q);
+}
+
+/* x/2 (1 + tanh u) = x sigmoid(2u) */
+KM_INLINE float GELU_TANH_F32(float x) {
+    float u = 0x1.988454p+0f * (x + 0.044715f * x * x * x);
+    return x * SIGMOID_F32(u);
+}
+
+/* Power by logarithm in double: the result is rounded once. */
+KM_INLINE float POW_F32(float x, float y) {
+    float a = ABS_F32(x);
+    uint64_t u = km_bits64((double)a) - UINT64_C(0x3fe6a09e667f3bcd);
+    double k = (double)((int32_t)(u >> 32) >> 20);
+    double m = km_double((u & UINT64_C(0xfffffffffffff)) +
+                         UINT64_C(0x3fe6a09e667f3bcd));
+    double s = (m - 1) / (m + 1), z = s * s, p, t, f, n, r;
+    p = 1.0 / 15;
+    p = p * z + 1.0 / 13;
+    p = p * z + 1.0 / 11;
+    p = p * z + 1.0 / 9;
+    p = p * z + 1.0 / 7;
+    p = p * z + 1.0 / 5;
+    p = p * z + 1.0 / 3;
+    p = p * z + 1.0;
+    p = k + s * p * 0x1.71547652b82fep+1; /* log2 a */
+    p = a == 0 ? -(double)INFINITY : p;
+    p = a < INFINITY ? p : (double)a;
+    t = p * (double)y;
+    t = t > 200 ? 200 : t;
+    t = t < -200 ? -200 : t;
+    n = t + 0x1.8p+52; /* nearest whole number, in its bits */
+    f = (t - (n - 0x1.8p+52)) * 0x1.62e42fefa39efp-1;
+    r = 1.0 / 3628800;
+    r = r * f + 1.0 / 362880;
+    r = r * f + 1.0 / 40320;
+    r = r * f + 1.0 / 5040;
+    r = r * f + 1.0 / 720;
+    r = r * f + 1.0 / 120;
+    r = r * f + 1.0 / 24;
+    r = r * f + 1.0 / 6;
+    r = r * f + 0.5;
+    r = r * f + 1.0;
+    r = r * f + 1.0;
+    r = r * km_double((km_bits64(n) + 1023) << 52);
+    float q = (float)r, half = y * 0.5f;
+    int whole = __builtin_rintf(y) == y;
+    int odd = whole & (__builtin_rintf(half) != half);
+    int negative = km_bits(x) >> 31;
+    float of_negative = odd ? -q : (whole | (x == 0) | (a == INFINITY)) ? q : NAN;
+    q = negative ? of_negative : q;
+    q = (x != x) | (y != y) ? x + y : q;
+    q = (a == 1.0f) & (ABS_F32(y) == INFINITY) ? 1.0f : q;
+    return (y == 0) | (x == 1.0f) ? 1.0f : q;
+}
+
+/* ---- fp64 --------------------------------------------------------------------------- */
+
+static inline double ABS_F64(double x) { return fabs(x); }
+static inline double SIGN_F64(double x) {
+    return x > 0 ? 1 : x < 0 ? -1 : x != x ? x : 0;
+}
+static inline double FLOOR_F64(double x) { return floor(x); }
+static inline double CEIL_F64(double x) { return ceil(x); }
+static inline double ROUND_F64(double x) { return rint(x); }
+static inline double SQRT_F64(double x) { return sqrt(x); }
+static inline double DIV_F64(double x, double y) { return x / y; }
+static inline int ISNAN_F64(double x) { return x != x; }
+static inline int ISINF_F64(double x) { return fabs(x) == INFINITY; }
+static inline int ISFINITE_F64(double x) { return fabs(x) < INFINITY; }
+static inline double MOD_F64(double x, double y) { return fmod(x, y); }
+static inline double POW_F64(double x, double y) { return pow(x, y); }
+static inline double SIN_F64(double x) { return sin(x); }
+static inline double COS_F64(double x) { return cos(x); }
+static inline double EXP_F64(double x) { return exp(x); }
+static inline double LOG_F64(double x) { return log(x); }
+static inline double ERF_F64(double x) { return erf(x); }
+static inline double TANH_F64(double x) { return tanh(x); }
+static inline double SIGMOID_F64(double x) {
+    double e = exp(-fabs(x));
+    return (x < 0 ? e : 1) / (1 + e);
+}
+static inline double LOG_SIGMOID_F64(double x) {
+    return x != x ? x : (x < 0 ? x : 0) - log1p(exp(-fabs(x)));
+}
+static inline double GELU_F64(double x) {
+    return 0.5 * x * erfc(x * -0x1.6a09e667f3bcdp-1);
+}
+static inline double GELU_TANH_F64(double x) {
+    return x * SIGMOID_F64(0x1.9884533d43651p+0 *
+                           (x + 0.044715 * x * x * x));
+}
+
+/* ---- integers: wrap, and never trap ---------------------------------------------------- */
+
+static inline int64_t ABS_I64(int64_t x) {
+    return x < 0 ? (int64_t)(0 - (uint64_t)x) : x;
+}
+static inline int64_t SIGN_I64(int64_t x) { return (x > 0) - (x < 0); }
+static inline int64_t DIV_I64(int64_t x, int64_t y) {
+    if (y == 0) return 0;
+    return y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y;
+}
+/* has the divisor's sign */
+static inline int64_t MOD_I64(int64_t x, int64_t y) {
+    int64_t r = y == 0 || y == -1 ? 0 : x % y;
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+static inline int64_t POW_I64(int64_t x, int64_t y) {
+    uint64_t r = 1, b = (uint64_t)x;
+    if (y < 0) return x == 1 ? 1 : x == -1 ? (y % 2 ? -1 : 1) : 0;
+    for (; y > 0; y /= 2, b *= b)
+        if (y % 2) r *= b;
+    return (int64_t)r;
+}
+
+/* ---- random numbers ------------------------------------------------------------------------ */
+
+/* Philox 4x32-10, one word per element i: key = seed, counter = (i / 4, count,
+   salt), word i % 4; uniform in [0, 1) with 24 bits. */
+KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
+    uint64_t block = (uint64_t)i >> 2;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)((uint64_t)seed >> 32);
+    uint32_t a = (uint32_t)block, b = (uint32_t)(block >> 32);
+    uint32_t c = (uint32_t)count, d = (uint32_t)salt;
+    for (int round = 0; round < 10; round++) {
+        uint64_t p = (uint64_t)a * 0xd2511f53u, q = (uint64_t)c * 0xcd9e8d57u;
+        a = (uint32_t)(q >> 32) ^ b ^ k0;
+        c = (uint32_t)(p >> 32) ^ d ^ k1;
+        b = (uint32_t)q;
+        d = (uint32_t)p;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    uint32_t low = i & 1 ? b : a, high = i & 1 ? d : c;
+    return (float)(int32_t)((i & 2 ? high : low) >> 8) * 0x1p-24f;
+}
+
+/* ---- folds ----------------------------------------------------------------------------------- */
+
+/* acc folded with p[0..n): 16 lanes, then halves of the lanes.  The order
+   depends on n alone. */
+#define KM_FOLD(NAME, T, START, LOOP, EXPR)                                    \
+    KM_CALLED T NAME(T acc, const T *p, int64_t n) {                           \
+        T lane[16], x, y;                                                      \
+        int64_t i = 0;                                                         \
+        for (int k = 0; k < 16; k++) lane[k] = START;                          \
+        for (; i + 16 <= n; i += 16) {                                         \
+            LOOP                                                               \
+            for (int k = 0; k < 16; k++) {                                     \
+                x = lane[k], y = p[i + k];                                     \
+                lane[k] = EXPR;                                                \
+            }                                                                  \
+        }                                                                      \
+        for (int k = 0; i < n; i++, k++) {                                     \
+            x = lane[k], y = p[i];                                             \
+            lane[k] = EXPR;                                                    \
+        }                                                                      \
+        for (int w = 8; w > 0; w /= 2)                                         \
+            for (int k = 0; k < w; k++) {                                      \
+                x = lane[k], y = lane[k + w];                                  \
+                lane[k] = EXPR;                                                \
+            }                                                                  \
+        x = acc, y = lane[0];                                                  \
+        return EXPR;                                                           \
+    }
+
+/* `|` where || would branch; keeps NaN */
+#define KM_LARGER ((y > x) | (y != y) ? y : x)
+#define KM_SMALLER ((y < x) | (y != y) ? y : x)
+#define KM_FOLDS(S, T, LEAST, MOST)                                            \
+    KM_FOLD(FOLD_SUM_##S, T, 0, , x + y)                                       \
+    KM_FOLD(FOLD_PROD_##S, T, 1, , x * y)                                      \
+    KM_FOLD(FOLD_MAX_##S, T, LEAST, KM_NO_UNROLL, KM_LARGER)                   \
+    KM_FOLD(FOLD_MIN_##S, T, MOST, KM_NO_UNROLL, KM_SMALLER)
+KM_FOLDS(F32, float, -INFINITY, INFINITY)
+KM_FOLDS(F64, double, -(double)INFINITY, (double)INFINITY)
+KM_FOLD(FOLD_SUM_I64, int64_t, 0, , (int64_t)((uint64_t)x + (uint64_t)y))
+KM_FOLD(FOLD_PROD_I64, int64_t, 1, , (int64_t)((uint64_t)x * (uint64_t)y))
+KM_FOLD(FOLD_MAX_I64, int64_t, INT64_MIN, , y > x ? y : x)
+KM_FOLD(FOLD_MIN_I64, int64_t, INT64_MAX, , y < x ? y : x)
+
+#endif
