@@ -56,7 +56,10 @@ std::string format(const char *fmt, va_list ap) {
     return s;
 }
 
-bool report(const char *file, int line, const std::string &text) {
+// Data files are shown as in the tree, not by their place in the runfiles.
+bool report(const char *path, int line, const std::string &text) {
+    bool under = !root.empty() && !strncmp(path, root.c_str(), root.size());
+    const char *file = under ? path + root.size() + 1 : path;
     int n = __atomic_add_fetch(&failures, 1, __ATOMIC_RELAXED);
     if (n <= kMaxFailures) ADD_FAILURE_AT(file, line) << text;
     if (n == kMaxFailures) ADD_FAILURE_AT(file, line) << "(more not shown)";
