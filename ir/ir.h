@@ -208,6 +208,8 @@ ValueId graph_var(Graph *g, int var);
 ValueId graph_find_var(const Graph *g, int var); /* 0 if not read here */
 ValueId graph_find_value(const Graph *g, const char *name); /* 0 if absent */
 Str graph_unique_name(Graph *g, const char *base);
+/* `name` comes from graph_unique_name. */
+void graph_rename(Graph *g, ValueId v, Str name);
 
 /* ---- the builder -------------------------------------------------------------- */
 
