@@ -200,6 +200,7 @@ TEST_CASE(eval, integer_division_by_zero_is_an_error) {
         Graph *g = parse(a, sb.data);
         CHECK(eval_run(eval_new(g, a, EVAL_STORAGE), &d) == ERR_USER);
         CHECK_HAS(d.text.data, "division by zero");
+        sb_free(&d.text);
         sb_free(&sb);
         arena_free(a);
     }
@@ -598,6 +599,7 @@ TEST_CASE(eval, variables_start_from_their_data_and_inputs_are_needed) {
     Diag d = {0};
     CHECK(eval_run(eval_new(g, a, EVAL_STORAGE), &d) == ERR_USER);
     CHECK_HAS(d.text.data, "'x' has no data");
+    sb_free(&d.text);
     arena_free(a);
 }
 
