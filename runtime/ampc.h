@@ -75,6 +75,7 @@ typedef struct ampc_module_info {
     uint64_t graph_hash; /* checkpoints of equal graphs can be resumed      */
     int64_t batch;       /* samples per call; 0 when inputs have no batch   */
     int64_t accumulate;  /* micro-batches per optimizer step (--accumulate) */
+    int64_t seed;        /* --seed                                          */
     int32_t trains, evaluates, predicts; /* 1 = the module can do that      */
     uint32_t nvariable;
     uint64_t arena; /* bytes of activations, the largest program            */

@@ -59,6 +59,7 @@ static ampc_status api_describe(const ampc_module_t *module,
                           .graph_hash = m->graph_hash,
                           .batch = module_batch(m),
                           .accumulate = info_int(m, "accumulate", 1),
+                          .seed = info_int(m, "seed", 0),
                           .nvariable = m->nvar};
     i.trains = find_program(m, "train") >= 0 || find_program(m, "micro") >= 0;
     i.evaluates = find_program(m, "eval") >= 0;

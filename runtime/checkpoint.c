@@ -16,7 +16,7 @@
 
 #include "runtime/safetensors.h"
 
-enum { CHECKPOINT_VERSION = 1 };
+enum { CHECKPOINT_VERSION = 1, RNG_MAX = 16 };
 
 /* ---- what goes where ----------------------------------------------------- */
 
@@ -24,14 +24,19 @@ static const char *const sections[] = {"scaler", "counts", "rng", "schedule",
                                        "state"};
 enum { SECTION_COUNT = sizeof sections / sizeof *sections };
 
-/* A scalar's section in the JSON; NULL: the variable is a tensor. */
+/* The section in the JSON for scalars and the random state (a few numbers);
+   NULL: the variable is a tensor.                                           */
 static const char *section_of(const PlanVar *v) {
     static const char *const counts[] = {"ampc.step",    "ampc.tried",
                                          "ampc.skipped", "ampc.bad_forward",
                                          "ampc.micro",   "ampc.loss_sum"};
-    if (v->rank != 0 || strncmp(v->name, "ampc.", 5) != 0 ||
+    if (strncmp(v->name, "ampc.", 5) != 0 ||
         strncmp(v->name, "ampc.opt/", 9) == 0)
         return NULL;
+    if (strcmp(v->name, "ampc.rng") == 0 && v->kind == PLAN_STATE &&
+        v->rank == 1 && v->dim[0] <= RNG_MAX)
+        return "rng";
+    if (v->rank != 0) return NULL;
     if (v->kind == PLAN_HYPER)
         return strcmp(v->name, "ampc.seed") == 0 ? "rng" : "schedule";
     if (v->kind != PLAN_STATE) return NULL;
@@ -94,6 +99,20 @@ static void put_scalar(Text *t, uint32_t dtype, const void *p) {
     }
 }
 
+/* A number, or an array of them when the variable has an axis. */
+static void put_value(Text *t, const PlanVar *v, const char *p) {
+    if (v->rank == 0) {
+        put_scalar(t, v->dtype, p);
+        return;
+    }
+    size_t size = dtype_bytes(v->dtype);
+    for (uint64_t at = 0; at < v->bytes; at += size) {
+        text_printf(t, at ? "," : "[");
+        put_scalar(t, v->dtype, p + at);
+    }
+    text_printf(t, v->bytes ? "]" : "[]");
+}
+
 static bool take_float(JsonSpan v, double *out) {
     if (json_equals(v, "nan")) return *out = NAN, true;
     if (json_equals(v, "inf")) return *out = INFINITY, true;
@@ -123,6 +142,19 @@ static bool take_scalar(JsonSpan v, uint32_t dtype, void *p) {
     }
 }
 
+static bool take_value(JsonSpan value, const PlanVar *v, char *p) {
+    JsonSpan key, item;
+    uint64_t at = 0;
+    if (v->rank == 0) return take_scalar(value, v->dtype, p);
+    if (!json_is_array(value)) return false;
+    for (JsonIter it = json_iter(value); json_next(&it, &key, &item);) {
+        if (at == v->bytes || !take_scalar(item, v->dtype, p + at))
+            return false;
+        at += dtype_bytes(v->dtype);
+    }
+    return at == v->bytes;
+}
+
 /* ---- saving -------------------------------------------------------------- */
 
 static void put_section(const ampc_session *s, Text *t, const char *section) {
@@ -136,7 +168,7 @@ static void put_section(const ampc_session *s, Text *t, const char *section) {
         first = false;
         text_quoted(t, v->name + 5);
         text_printf(t, ":");
-        put_scalar(t, v->dtype, s->var[i]);
+        put_value(t, v, s->var[i]);
     }
     text_printf(t, "}");
 }
@@ -308,7 +340,7 @@ static ampc_status stage_scalar(Load *l, uint32_t i) {
     JsonSpan members, value;
     if (json_get(l->meta, section, &members) &&
         json_get(members, v->name + 5, &value) &&
-        take_scalar(value, v->dtype, l->stage + l->at[i]))
+        take_value(value, v, l->stage + l->at[i]))
         return AMPC_OK;
     return session_fail(l->s, AMPC_ERR_FORMAT,
                         "%s: its metadata lacks a good '%s.%.100s': saved with "

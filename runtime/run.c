@@ -63,10 +63,12 @@ int find_var(const AmpcModule *m, const char *name) {
 }
 
 int64_t info_int(const AmpcModule *m, const char *key, int64_t dflt) {
-    JsonSpan info, v;
+    JsonSpan info, options, v;
     int64_t n;
-    if (m->info && json_parse(m->info, strlen(m->info), &info) &&
-        json_get(info, key, &v) && json_int(v, &n))
+    if (!m->info || !json_parse(m->info, strlen(m->info), &info)) return dflt;
+    if (json_get(info, key, &v) && json_int(v, &n)) return n;
+    if (json_get(info, "options", &options) && json_get(options, key, &v) &&
+        json_int(v, &n))
         return n;
     return dflt;
 }

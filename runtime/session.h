@@ -107,7 +107,7 @@ const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
                        const int64_t *dim);
 int find_program(const AmpcModule *m, const char *name);
 int find_var(const AmpcModule *m, const char *name);
-/* Members of m->info; dflt when absent. */
+/* A member of m->info, or of its "options"; dflt when absent. */
 int64_t info_int(const AmpcModule *m, const char *key, int64_t dflt);
 int64_t module_batch(const AmpcModule *m);
 /* NULL, or what is wrong with the tables. */

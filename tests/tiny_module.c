@@ -181,7 +181,7 @@ static const PlanIsa isas[] = {{AMPC_ISA_V2, kernels, NULL, &ampc_cpu_v2}};
 enum {
     V_W, V_B, V_MW, V_MB, V_LR, V_SEED, V_SCALE, V_GOOD, V_STEP, V_TRIED,
     V_SKIPPED, V_BAD_FORWARD, V_MICRO, V_LOSS_SUM, V_W16, V_GW, V_GB, V_MEAN,
-    V_COUNT
+    V_RNG, V_COUNT
 };
 
 #define VAR(n, k, t, size, r, d0, d1, value)                                   \
@@ -211,6 +211,8 @@ static const PlanVar vars[V_COUNT] = {
     [V_GW] = VAR("ampc.grad/w", PLAN_GRAD, AMPC_F32, 24, 2, I, O, 0),
     [V_GB] = VAR("ampc.grad/b", PLAN_GRAD, AMPC_F32, 8, 1, O, 0, 0),
     [V_MEAN] = VAR("running \"mean\"", PLAN_BUFFER, AMPC_F32, 4, 0, 0, 0, 1.5),
+    [V_RNG] = VAR("ampc.rng", PLAN_STATE, AMPC_I64, 16, 1, 2, 0,
+                  -9007199254740993.0),
 };
 
 /* ---- programs --------------------------------------------------------------- */
