@@ -161,14 +161,22 @@ static Status compile_all(EmitSo *e) {
 
 /* ---- the output file ------------------------------------------------------------------ */
 
+/* Of a pass that ran several times, the last text is kept. */
+static bool runs_later(const Module *m, int text) {
+    for (int i = text + 1; i < m->texts.len; i++)
+        if (m->texts.data[i].pass == m->texts.data[text].pass) return true;
+    return false;
+}
+
 static void put_sections(EmitSo *e, SectionWriter *w) {
     weights_section(w, &e->src);
     if (e->in->model_data)
         section_add_zlib(w, "model", e->in->model_data, e->in->model_size);
     for (int i = 0; i < e->m->texts.len; i++) {
         const StageText *t = &e->m->texts.data[i];
-        char *name = arena_printf(e->a, "ir:%02d-%.20s", i, t->pass);
-        section_add_zlib(w, name, t->text, t->size);
+        if (!runs_later(e->m, i))
+            section_add_zlib(w, arena_printf(e->a, "ir:%.27s", t->pass),
+                             t->text, t->size);
     }
     for (int i = 0; i < e->in->nsection; i++) {
         const EmitSection *s = &e->in->sections[i];

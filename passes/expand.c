@@ -372,12 +372,36 @@ static bool broadcasts_to(const Graph *g, const ValueId *in, int n,
     return shape_equal(&t, want);
 }
 
+/* f(reshape(x), scalars) = reshape(f(x, scalars)): views sink below the work,
+   so that it can join the group that makes x. */
+static bool sink_reshape(Expand *e, const Node *n, ValueId *out) {
+    Graph *g = e->rw->g;
+    ValueId in[3];
+    int at = -1;
+    for (int i = 0; i < n->nin; i++) {
+        in[i] = n->in[i];
+        if (value_type(g, in[i])->rank == 0) continue;
+        if (at >= 0 && !same_value(n->in[at], in[i])) return false;
+        at = i;
+    }
+    const Node *r = at < 0 ? NULL : def_of(g, n->in[at], OP_RESHAPE);
+    if (!r || value_get(g, r->in[0])->kind != VK_RESULT) return false;
+    for (int i = 0; i < n->nin; i++)
+        if (same_value(in[i], n->in[at])) in[i] = r->in[0];
+    Type t = *value_type(g, n->out[0]);
+    ValueId v = build(&e->rw->b, n->op, in, n->nin, n->attrs, n->nattr,
+                      t.dtype, NULL);
+    out[0] = b_reshape(&e->rw->b, v, t.rank, t.dim);
+    return true;
+}
+
 static bool expand_elem(Expand *e, const Node *n, ValueId *out) {
     Graph *g = e->rw->g;
+    if (n->nin > 3) return false;
+    if (sink_reshape(e, n, out)) return true;
     const Type *want = value_type(g, n->out[0]);
     ValueId in[3];
     bool changed = false;
-    if (n->nin > 3) return false;
     memcpy(in, n->in, (size_t)n->nin * sizeof *in);
     for (int i = 0; i < n->nin; i++) {
         ValueId old = in[i];

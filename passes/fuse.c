@@ -204,13 +204,29 @@ static bool other_users(const Fuse *f, ValueId v, int a, int b) {
     return false;
 }
 
+/* forward 0, backward 1, update 2 */
+static int part_of_step(const Node *n) {
+    return n->flags & NODE_UPDATE ? 2 : n->flags & NODE_BACKWARD ? 1 : 0;
+}
+
+/* In a later part of the step than the product. */
+static bool much_later(const Fuse *f, int anchor, const Node *n) {
+    const NodeList *x = &f->clusters.data[anchor].nodes;
+    for (int i = 0; i < x->len; i++)
+        if (kind_of(f->g, x->data[i]) == KIND_ANCHOR)
+            return part_of_step(n) > part_of_step(node_get(f->g, x->data[i]));
+    return false;
+}
+
 /* A cheap reader of a product that is stored anyway moves into a later kernel
    instead: there it needs no buffer. */
 static bool epilogue_pays(Fuse *f, int anchor, int c) {
     const Cluster *x = cluster(f, c);
     if (x->nodes.len != 1) return true;
     const Node *n = node_get(f->g, x->nodes.data[0]);
-    if (!fuse_rereads_cheaply(f->g, n)) return true;
+    if (!fuse_rereads_cheaply(f->g, n) &&
+        !(much_later(f, anchor, n) && !op_is_expensive(n->op)))
+        return true;
     for (int i = 0; i < n->nin; i++)
         if (maker(f, n->in[i]) == anchor &&
             other_users(f, n->in[i], anchor, c))
@@ -245,12 +261,14 @@ static int64_t full_count(const Fuse *f, int row) {
     return type_count(value_type(f->g, node_get(f->g, r)->in[0]));
 }
 
-/* Work on rows is free in a ROW cluster; full work must share a tensor. */
+/* Work on rows is free in a ROW cluster, and on small tensors a step costs more
+   than the work; other full work must share a tensor. */
 static bool row_neighbour_pays(Fuse *f, int row, int c) {
     const Cluster *x = cluster(f, c);
     int64_t full = full_count(f, row);
     const Type *t = value_type(f->g, node_get(f->g, x->nodes.data[0])->out[0]);
     if (x->kind == GROUP_POINT && type_count(t) < full) return true;
+    if (full <= FUSE_SMALL_TENSOR) return true;
     return share_large(f, row, c, full);
 }
 
@@ -401,6 +419,24 @@ static void join_scalars(Fuse *f) {
     }
 }
 
+/* Reductions that share nothing but their shape, when they are small. */
+static void join_small_rows(Fuse *f) {
+    VEC(int) open = {0};
+    for (int c = 0; c < f->clusters.len; c++) {
+        const Cluster *x = cluster(f, c);
+        if (x->dead || x->kind != GROUP_ROW) continue;
+        if (full_count(f, c) > FUSE_SMALL_TENSOR) continue;
+        NodeId mine = fuse_reduce_node(f->g, &x->nodes);
+        bool done = false;
+        for (int i = 0; i < open.len && !done; i++) {
+            const NodeList *y = &cluster(f, open.data[i])->nodes;
+            done = fuse_same_reduction(f->g, mine, fuse_reduce_node(f->g, y)) &&
+                   merge(f, open.data[i], c);
+        }
+        if (!done) vec_push(f->a, &open, c);
+    }
+}
+
 /* ---- the result -------------------------------------------------------------------------- */
 
 /* Equal copies that met in one cluster become one node again. */
@@ -475,9 +511,9 @@ static void place_all(Fuse *f) {
     NodeId *old = arena_dup(f->a, g->order.data, (size_t)n * sizeof *old);
     g->order.len = 0;
     g->groups.len = 0;
+    for (int i = 0; i < n; i++) node_get(g, old[i])->group = -1;
     for (int i = 0; i < n; i++) {
         int c = f->cluster_of[old[i].i];
-        node_get(g, old[i])->group = -1;
         if (c < 0) continue;
         const NodeList *nodes = &cluster(f, c)->nodes;
         if (nodes->data[nodes->len - 1].i == old[i].i) place_cluster(&p, c);
@@ -498,6 +534,7 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
         grow(&f, GROUP_ROW, grow_row);
         grow(&f, GROUP_POINT, grow_point);
         all_siblings(&f);
+        join_small_rows(&f);
         join_scalars(&f);
         for (int c = 0; c < f.clusters.len; c++)
             drop_copies(&f, cluster(&f, c));

@@ -72,6 +72,7 @@ bool fuse_leaves(const Fuse *f, ValueId v);
 void fuse_mark(Fuse *f, const NodeList *nodes);
 /* First REDUCE node of the list, or none. */
 NodeId fuse_reduce_node(const Graph *g, const NodeList *nodes);
+bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b);
 /* Shape of S with the folded dimensions 1. */
 Type fuse_row_shape(const Graph *g, NodeId reduce);
 

@@ -73,7 +73,7 @@ Type fuse_row_shape(const Graph *g, NodeId reduce) {
     return *value_type(g, node_get(g, reduce)->out[0]);
 }
 
-static bool same_reduction(const Graph *g, NodeId a, NodeId b) {
+bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b) {
     const Node *x = node_get(g, a), *y = node_get(g, b);
     const int64_t *ax, *ay;
     int nx = attr_ints(x, AK_axes, &ax), ny = attr_ints(y, AK_axes, &ay);
@@ -119,10 +119,11 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
         const Node *n = node_get(g, id);
         OpKind k = op_info[n->op].kind;
         if (k == KIND_REDUCE) {
-            if (!same_reduction(g, first, id)) return false;
+            if (!fuse_same_reduction(g, first, id)) return false;
             continue;
         }
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
+        if (k == KIND_GEN && !fuse_leaves(f, n->out[0])) continue;
         const Type *t = value_type(g, n->out[0]);
         bool is_full = shape_equal(t, full);
         if (!is_full && !shape_equal(t, &row)) return false;

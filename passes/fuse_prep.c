@@ -122,6 +122,17 @@ bool fuse_rereads_cheaply(const Graph *g, const Node *n) {
     return large == 1;
 }
 
+/* The operand of an epilogue is in registers: nothing to read again. */
+static bool is_epilogue(const Prep *p, const Node *n) {
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = value_get(p->g, n->in[i]);
+        if (v->kind == VK_RESULT && p->uses[n->in[i].i] == 1 &&
+            op_info[node_get(p->g, v->def)->op].kind == KIND_ANCHOR)
+            return true;
+    }
+    return false;
+}
+
 static bool copied_to_users(const Prep *p, const Node *n) {
     OpKind k = op_info[n->op].kind;
     if (k == KIND_GEN) return true;
@@ -129,7 +140,8 @@ static bool copied_to_users(const Prep *p, const Node *n) {
     int uses = p->uses[n->out[0].i];
     if (uses < 2 || uses > MAX_COPIES || p->stored[n->out[0].i]) return false;
     if (n->op == OP_EXPAND) return true;
-    return k == KIND_ELEM && fuse_rereads_cheaply(p->g, n);
+    return k == KIND_ELEM && fuse_rereads_cheaply(p->g, n) &&
+           !is_epilogue(p, n);
 }
 
 /* A second node like `id`; its name follows from the first's. */
