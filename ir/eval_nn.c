@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- softmax --------------------------------------------------------------------- */
+/* ---- softmax ------------------------------------------------------------ */
 
 static double row_max(const double *x, int64_t n, int64_t step) {
     double m = -INFINITY;
@@ -38,7 +38,7 @@ Status eval_softmax(EvalCx *cx) {
     return OK;
 }
 
-/* ---- normalisation ---------------------------------------------------------------- */
+/* ---- normalisation ------------------------------------------------------ */
 
 /* Position in an operand that broadcasts against the last dims of x. */
 static int64_t tail_at(const Type *t, const Type *x, const int64_t *idx) {
@@ -119,7 +119,7 @@ Status eval_batch_norm(EvalCx *cx) {
     return OK;
 }
 
-/* ---- losses -------------------------------------------------------------------------- */
+/* ---- losses ------------------------------------------------------------- */
 
 /* Rows of class scores and their targets, shared by the two losses. */
 typedef struct Loss {
@@ -212,14 +212,15 @@ Status eval_nll(EvalCx *cx) {
     return OK;
 }
 
-/* ---- dropout -------------------------------------------------------------------------- */
+/* ---- dropout ------------------------------------------------------------ */
 
 Status eval_dropout(EvalCx *cx) {
     double ratio = attr_float(cx->n, AK_ratio, 0.5);
+    double limit = (double)(float)ratio; /* the stream is fp32 */
     int64_t salt = attr_int(cx->n, AK_salt, 0);
     int64_t n = type_count(type_get(cx->in[0]->type));
     for (int64_t k = 0; k < n; k++) {
-        bool keep = eval_uniform(cx->in[1]->i, salt, k) >= ratio;
+        bool keep = eval_uniform(cx->in[1]->i, salt, k) >= limit;
         cx->out[0]->f[k] = keep ? cx->in[0]->f[k] / (1 - ratio) : 0;
     }
     return OK;

@@ -2,7 +2,7 @@
    pools.  No rule transposes in memory: products take layout flags.         */
 #include "ir/op_grad.h"
 
-/* ---- reductions ------------------------------------------------------------------- */
+/* ---- reductions --------------------------------------------------------- */
 
 typedef struct Reduction {
     Builder *b;
@@ -60,7 +60,7 @@ Status grad_reduce_max(GradCtx *cx) {
     return OK;
 }
 
-/* ---- matrix product ------------------------------------------------------------------ */
+/* ---- matrix product ----------------------------------------------------- */
 
 /* Products read 16 bits where the forward one did. */
 static ValueId like_operands(const GradCtx *cx, ValueId g) {
@@ -71,16 +71,16 @@ static ValueId like_operands(const GradCtx *cx, ValueId g) {
 }
 
 /* A product whose batch is summed to the shape of v. */
-static ValueId product_for(Builder *b, ValueId v, ValueId l, ValueId r, bool tl,
-                           bool tr) {
-    Type tl_ = type_of(b, l), tr_ = type_of(b, r), tv = type_of(b, v), out;
+static ValueId product_for(Builder *b, ValueId v, ValueId l, ValueId r,
+                           bool trans_l, bool trans_r) {
+    Type lt = type_of(b, l), rt = type_of(b, r), vt = type_of(b, v), out = {0};
     DType d = grad_store(b, v);
-    tl_.rank -= 2;
-    tr_.rank -= 2;
-    tv.rank -= 2;
-    ASSERT(shape_broadcast(&tl_, &tr_, &out));
-    bool sums = !shape_equal(&out, &tv);
-    ValueId p = b_matmul(b, l, r, tl, tr, sums ? wide_of(b, v) : d);
+    lt.rank -= 2;
+    rt.rank -= 2;
+    vt.rank -= 2;
+    ASSERT(shape_broadcast(&lt, &rt, &out));
+    bool sums = !shape_equal(&out, &vt);
+    ValueId p = b_matmul(b, l, r, trans_l, trans_r, sums ? wide_of(b, v) : d);
     return grad_sum_to(b, p, v, d);
 }
 
@@ -116,7 +116,7 @@ Status grad_matmul(GradCtx *cx) {
     return OK;
 }
 
-/* ---- convolution ------------------------------------------------------------------------ */
+/* ---- convolution -------------------------------------------------------- */
 
 /* One of the three convolutions with the window of this node; shape of like
    for the two that need it. */
@@ -166,7 +166,7 @@ Status grad_conv_wgrad(GradCtx *cx) {
     return OK;
 }
 
-/* ---- pools ---------------------------------------------------------------------------------- */
+/* ---- pools -------------------------------------------------------------- */
 
 /* op with the window of this node, shape of its operand where op takes it */
 static ValueId pool_like(const GradCtx *cx, OpCode op, const ValueId *in,

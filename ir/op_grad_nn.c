@@ -17,7 +17,7 @@ static ValueId sum_over(Builder *b, ValueId x, const int64_t *axes, int n,
     return b_reduce(b, OP_REDUCE_SUM, x, axes, n, true, d);
 }
 
-/* ---- softmax ----------------------------------------------------------------------- */
+/* ---- softmax ------------------------------------------------------------ */
 
 /* y (g - sum(g y)) */
 Status grad_softmax(GradCtx *cx) {
@@ -44,7 +44,7 @@ Status grad_log_softmax(GradCtx *cx) {
     return OK;
 }
 
-/* ---- normalisation ------------------------------------------------------------------- */
+/* ---- normalisation ------------------------------------------------------ */
 
 /* A normalisation of x over `axes`, z = (x - mean) r; mean and r broadcast
    against x, scale and bias too. */
@@ -176,7 +176,7 @@ Status grad_batch_norm(GradCtx *cx) {
     return OK;
 }
 
-/* ---- losses ----------------------------------------------------------------------------- */
+/* ---- losses ------------------------------------------------------------- */
 
 /* Rows of class scores, targets with the class axis kept as 1. */
 typedef struct Loss {
@@ -187,10 +187,6 @@ typedef struct Loss {
     int axis;
     DType d, w;
 } Loss;
-
-static ValueId int_scalar(Builder *b, ValueId like, int64_t v) {
-    return graph_scalar_int(b->g, dtype_of(b, like), v);
-}
 
 static ValueId with_axis(const Loss *l, ValueId v) {
     return b_reshape(l->b, v, l->rows.rank, l->rows.dim);
@@ -209,6 +205,23 @@ static ValueId target_hit(const Loss *l) {
     return b2(l->b, OP_EQUAL, classes, l->target, DT_DEFAULT);
 }
 
+/* Whether an integer of dtype d can equal v at all. */
+static bool holds(DType d, int64_t v) {
+    int bits = 8 * dtype_info[d].bytes - (dtype_info[d].kind == DK_I);
+    if (v < 0) {
+        if (dtype_info[d].kind == DK_U) return false;
+        v = -(v + 1);
+    }
+    return bits >= 63 || v >> bits == 0;
+}
+
+/* Targets too narrow to number the classes are widened. */
+static ValueId wide_target(Builder *b, ValueId t) {
+    DType d = dtype_of(b, t);
+    if (d == DT_U32 || d == DT_U64) return b_cast(b, t, DT_I64);
+    return d == DT_I64 ? t : b_cast(b, t, DT_I32);
+}
+
 static Loss loss_init(const GradCtx *cx) {
     Loss l = {.b = cx->b, .n = grad_node(cx)};
     l.x = l.n.in[0];
@@ -217,12 +230,14 @@ static Loss loss_init(const GradCtx *cx) {
     l.rows.dim[l.axis] = 1;
     l.d = dtype_of(l.b, l.x);
     l.w = wide_of(l.b, l.x);
-    l.target = with_axis(&l, l.n.in[1]);
+    l.target = with_axis(&l, wide_target(l.b, l.n.in[1]));
     l.hit = target_hit(&l);
     if (l.n.nin > 2) l.weight = l.n.in[2];
-    if (attr_find(&l.n, AK_ignore_index)) {
-        ValueId ignore = int_scalar(l.b, l.target,
-                                    attr_int(&l.n, AK_ignore_index, 0));
+    int64_t index = attr_int(&l.n, AK_ignore_index, 0);
+    if (attr_find(&l.n, AK_ignore_index) &&
+        holds(dtype_of(l.b, l.n.in[1]), index)) {
+        ValueId ignore =
+            graph_scalar_int(l.b->g, dtype_of(l.b, l.target), index);
         ValueId gone = b2(l.b, OP_EQUAL, l.target, ignore, DT_DEFAULT);
         l.keep = b1(l.b, OP_NOT, gone, DT_DEFAULT);
     }
@@ -318,7 +333,7 @@ Status grad_nll(GradCtx *cx) {
     return OK;
 }
 
-/* ---- dropout ------------------------------------------------------------------------------ */
+/* ---- dropout ------------------------------------------------------------ */
 
 /* dropout(g) with the same stream: it is linear, and the mask is a function of
    position and stream only */

@@ -33,7 +33,7 @@ typedef struct Diff {
     VEC(bool) named; /* by value: it already is somebody's `.grad` */
 } Diff;
 
-/* ---- which values matter ------------------------------------------------------- */
+/* ---- which values matter ------------------------------------------------ */
 
 static bool is_float(const Graph *g, ValueId v) {
     return is_value(v) && dtype_is_float(value_dtype(g, v));
@@ -52,7 +52,7 @@ static void mark_active(Diff *s, const ValueId *want, int n) {
     }
 }
 
-/* ---- sums ------------------------------------------------------------------------ */
+/* ---- sums --------------------------------------------------------------- */
 
 static void name_grad(Diff *s, ValueId grad, ValueId of) {
     const Value *v = value_get(s->g, of);
@@ -78,7 +78,7 @@ static ValueId gradient(Diff *s, ValueId v) {
     return s->grad[v.i] = sum;
 }
 
-/* ---- one node ---------------------------------------------------------------------- */
+/* ---- one node ----------------------------------------------------------- */
 
 static bool reached(const Diff *s, const Node *n) {
     bool gradient_in = false, wanted = false;
@@ -139,7 +139,7 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
     return OK;
 }
 
-/* ---- the pass ---------------------------------------------------------------------------- */
+/* ---- the pass ----------------------------------------------------------- */
 
 static ValueId output_named(const Graph *g, const char *name) {
     for (int k = 0; k < g->outputs.len; k++)

@@ -30,7 +30,7 @@ static const GradCase cases[] = {
 };
 enum { NCASES = sizeof cases / sizeof *cases };
 
-/* ---- binary ops, all ways to broadcast -------------------------------------------- */
+/* ---- binary ops, all ways to broadcast ---------------------------------- */
 
 static const struct {
     const char *op;
@@ -72,7 +72,7 @@ static void make_binary_cases(void) {
     }
 }
 
-/* ---- graphs from cases --------------------------------------------------------------- */
+/* ---- graphs from cases -------------------------------------------------- */
 
 static const char *replace(Arena *a, const char *s, const char *from,
                            const char *to) {
@@ -159,7 +159,7 @@ static void differentiate(Trial *t, ValueId loss) {
         FAIL("%s", d.text.data);
 }
 
-/* ---- numbers ----------------------------------------------------------------------------- */
+/* ---- numbers ------------------------------------------------------------ */
 
 static uint32_t next_random(uint32_t *s) {
     *s = *s * 1664525u + 1013904223u;
@@ -242,7 +242,7 @@ static bool any_grad(const Trial *t) {
     return false;
 }
 
-/* ---- the checks of one case ------------------------------------------------------------------ */
+/* ---- the checks of one case --------------------------------------------- */
 
 static void check_types(const Trial *t) {
     for (int k = 0; k < t->n; k++)
@@ -309,7 +309,7 @@ TEST_CASE(grad_table, every_op_with_a_gradient_has_a_case) {
     }
 }
 
-/* ---- conventions at kinks: PyTorch's -------------------------------------------------------------- */
+/* ---- conventions at kinks: PyTorch's ------------------------------------ */
 
 /* Gradient of sum(results) with respect to %x = x[0..n), all else constant. */
 static void expect_grad(const char *file, int line, const char *type,
@@ -389,7 +389,7 @@ TEST_CASE(grad_kinks, ignored_rows_are_zero_even_when_all_are) {
          LIST(1, 2, 3, 4), LIST(0, 0, 0, 0));
 }
 
-/* ---- dtypes ------------------------------------------------------------------------------------------ */
+/* ---- dtypes ------------------------------------------------------------- */
 
 static PassCtx pass_context(Arena *a, Diag *d) {
     PassCtx cx = {.scratch = a, .diag = d, .opt = NULL};
@@ -466,7 +466,7 @@ TEST_CASE(grad_dtypes, products_read_16_bits_where_the_forward_one_did) {
     arena_free(a);
 }
 
-/* ---- the pass ------------------------------------------------------------------------------------------ */
+/* ---- the pass ----------------------------------------------------------- */
 
 #define TWO_LAYERS                                                             \
     "graph train(%x: f32[4,3]) {\nparam %w: f32[3,5], %b: f32[5]\n"            \
@@ -495,7 +495,8 @@ TEST_CASE(autodiff, the_loss_scale_is_the_seed) {
     Evaluator *e = eval_new(g, a, EVAL_EXACT);
     double sum[2];
     for (int k = 0; k < 2; k++) {
-        EvalTensor *x = eval_tensor_new(a, value_get(g, g->inputs.data[0])->type);
+        TypeId type = value_get(g, g->inputs.data[0])->type;
+        EvalTensor *x = eval_tensor_new(a, type);
         EvalTensor *s = eval_tensor_new(a, type_scalar(DT_F32));
         int64_t five = 5;
         EvalTensor *b = eval_tensor_new(a, type_make(DT_F32, 1, &five));
@@ -531,7 +532,8 @@ TEST_CASE(autodiff, parameters_without_a_gradient_are_errors) {
                "%l = reduce_sum %y {axes=[0], keepdims=0}\n"
                "return ampc.loss=%l\n}\n",
                "parameter 'w'", "non-differentiable input of greater");
-    ERROR_SAYS("graph train(%x: f32[4]) {\nparam %w: f32[4]\nfrozen %v: f32[4]\n"
+    ERROR_SAYS("graph train(%x: f32[4]) {\n"
+               "param %w: f32[4]\nfrozen %v: f32[4]\n"
                "%y = mul %x, %v\n%z = mul %w, %x\n"
                "%l = reduce_sum %y {axes=[0], keepdims=0}\n"
                "return ampc.loss=%l, other=%z\n}\n",
