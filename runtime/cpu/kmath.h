@@ -157,7 +157,7 @@ KM_INLINE float LOG_F32(float x) {
     p = p * f + 0x1.99a4cap-3f;
     p = p * f - 0x1.000006p-2f;
     p = p * f + 0x1.555548p-2f;
-    p = p * (s * f) + k * -0x1.05c61p-17f - 0.5f * s + f + k * 0x1.62e4p-1f;
+    p = p * (s * f) + k * 0x1.7f7d1cp-20f - 0.5f * s + f + k * 0x1.62e4p-1f;
     p = x == 0 ? -INFINITY : p;
     p = x < 0 ? NAN : p;
     return x < INFINITY ? p : x; /* infinity and NaN: themselves */
@@ -208,7 +208,7 @@ KM_INLINE float km_upper_tail(float y) {
     p = p * u + 0x1.2462bap-3f;
     p = p * u + 0x1.836bfcp-4f;
     p = p * u + 0x1.f37cfep-4f;
-    p = p * u + 0x1.e968420p-4f;
+    p = p * u + 0x1.e96842p-4f;
     p = p * u + 0x1.eecda8p-18f;
     return EXP_F32(-0.5f * sq) * (p - p * (0.5f * err));
 }
