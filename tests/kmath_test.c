@@ -1,0 +1,216 @@
+/* kmath_test.c: the functions that generated kernels call, against libm in
+   double: a sweep over all fp32 bit patterns, and the special values.       */
+#include "runtime/cpu/kmath.h"
+#include "runtime/half.h"
+#include "tests/harness.h"
+
+#include <string.h>
+
+/* ---- fp32 functions ---------------------------------------------------------- */
+
+/* Distance in units of the wanted value's last place. */
+static double ulps(double want, float got) {
+    float w = (float)want;
+    int e;
+    if (want != want || got != got) return want != want && got != got ? 0 : 1e9;
+    if (w == got) return 0;
+    if (isinf(w) || isinf(got)) return 1e9;
+    frexp(want, &e);
+    return fabs(want - (double)got) / ldexp(1, (e < -125 ? -125 : e) - 24);
+}
+
+typedef float F32Fn(float);
+typedef double F64Fn(double);
+
+/* The largest error over every `step`-th bit pattern and the first ones. */
+static double sweep(F32Fn *f, F64Fn *ref, float *worst) {
+    double max = 0;
+    for (uint64_t u = 0; u < UINT64_C(1) << 32; u += u % 4096 == 0 ? 1 : 1023) {
+        float x = km_float((uint32_t)u);
+        double d = ulps(ref((double)x), f(x));
+        if (d > max) max = d, *worst = x;
+    }
+    return max;
+}
+
+static double ref_sigmoid(double x) {
+    return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x));
+}
+
+static double ref_log_sigmoid(double x) {
+    if (x != x) return x;
+    return (x < 0 ? x : 0) - log1p(exp(-fabs(x)));
+}
+
+static double ref_gelu(double x) { return 0.5 * x * erfc(-x * sqrt(0.5)); }
+
+static double ref_gelu_tanh(double x) {
+    double u = sqrt(2 / acos(-1.0)) * (x + 0.044715 * x * x * x);
+    return x * ref_sigmoid(2 * u);
+}
+
+static double ref_sign(double x) { return x != x ? x : (x > 0) - (x < 0); }
+
+/* Wrappers: the functions are always inlined. */
+static float f_exp(float x) { return EXP_F32(x); }
+static float f_log(float x) { return LOG_F32(x); }
+static float f_tanh(float x) { return TANH_F32(x); }
+static float f_sigmoid(float x) { return SIGMOID_F32(x); }
+static float f_log_sigmoid(float x) { return LOG_SIGMOID_F32(x); }
+static float f_erf(float x) { return ERF_F32(x); }
+static float f_gelu(float x) { return GELU_F32(x); }
+static float f_gelu_tanh(float x) { return GELU_TANH_F32(x); }
+static float f_abs(float x) { return ABS_F32(x); }
+static float f_sign(float x) { return SIGN_F32(x); }
+static float f_floor(float x) { return FLOOR_F32(x); }
+static float f_ceil(float x) { return CEIL_F32(x); }
+static float f_round(float x) { return ROUND_F32(x); }
+static float f_sqrt(float x) { return SQRT_F32(x); }
+
+static void check_sweep(const char *name, F32Fn *f, F64Fn *ref, double limit) {
+    float worst = 0;
+    double max = sweep(f, ref, &worst);
+    CHECK_MSG(max <= limit, "%s(%.9g) = %.9g, wants %.9g: %.2f ulps", name,
+              (double)worst, (double)f(worst), ref((double)worst), max);
+}
+
+TEST_CASE(kmath, exact) {
+    check_sweep("abs", f_abs, fabs, 0);
+    check_sweep("sign", f_sign, ref_sign, 0);
+    check_sweep("floor", f_floor, floor, 0);
+    check_sweep("ceil", f_ceil, ceil, 0);
+    check_sweep("round", f_round, rint, 0);
+    check_sweep("sqrt", f_sqrt, sqrt, 0.5);
+}
+
+TEST_CASE(kmath, transcendental) {
+    check_sweep("exp", f_exp, exp, 1.5);
+    check_sweep("log", f_log, log, 1.5);
+    check_sweep("tanh", f_tanh, tanh, 2);
+    check_sweep("sigmoid", f_sigmoid, ref_sigmoid, 3);
+    check_sweep("log_sigmoid", f_log_sigmoid, ref_log_sigmoid, 3);
+    check_sweep("erf", f_erf, erf, 3);
+    check_sweep("gelu", f_gelu, ref_gelu, 10); /* far in the tail */
+    check_sweep("gelu_tanh", f_gelu_tanh, ref_gelu_tanh, 200);
+}
+
+static const float special[] = {
+    0.0f, -0.0f, 1.0f, -1.0f, 2.0f, -2.0f, 0.5f, -0.5f, 3.0f, -3.0f, 1e-40f,
+    -1e-40f, 1e30f, -1e30f, 16777216.0f, 16777215.0f, -16777215.0f, 2.5f,
+    INFINITY, -INFINITY, NAN};
+enum { NSPECIAL = sizeof special / sizeof *special };
+
+TEST_CASE(kmath, pow) {
+    double max = 0;
+    for (int i = 0; i < NSPECIAL; i++)
+        for (int j = 0; j < NSPECIAL; j++) {
+            double x = (double)special[i], y = (double)special[j];
+            float got = POW_F32(special[i], special[j]);
+            CHECK_MSG(ulps(pow(x, y), got) <= 0.51,
+                      "pow(%g, %g) = %.9g, wants %.9g", x, y, (double)got,
+                      pow(x, y));
+            CHECK(got != got || signbit(got) == signbit((float)pow(x, y)));
+        }
+    for (uint32_t u = 0; u < 0x7f800000u; u += 99991) {
+        float x = km_float(u), y = km_float(u * 2654435761u >> 2) - 1.0f;
+        double d = ulps(pow((double)x, (double)y), POW_F32(x, y));
+        if (y == y && d > max) max = d;
+    }
+    CHECK_MSG(max <= 0.51, "pow: %.3f ulps", max);
+}
+
+TEST_CASE(kmath, doubles) {
+    for (int i = 0; i < NSPECIAL; i++) {
+        double x = (double)special[i];
+        double s = SIGMOID_F64(x), l = LOG_SIGMOID_F64(x), g = GELU_F64(x);
+        CHECK(s == ref_sigmoid(x) || x != x || fabs(s - ref_sigmoid(x)) < 1e-16);
+        CHECK(l == ref_log_sigmoid(x) || x != x);
+        CHECK(isnan(g) == isnan(ref_gelu(x)));
+        CHECK(isnan(x) == isnan(GELU_TANH_F64(x)) || isinf(x));
+        CHECK(TO_I64_F64(x) == TO_I64_F32(special[i]));
+    }
+    CHECK(TO_I64_F64(-3.9) == -3);
+    CHECK(TO_I64_F64(1e300) == INT64_MAX && TO_I64_F64(-1e300) == INT64_MIN);
+    CHECK(TO_I64_F64(NAN) == 0);
+}
+
+/* ---- 16-bit floats --------------------------------------------------------------- */
+
+TEST_CASE(kmath, widening) {
+    for (uint32_t h = 0; h < 65536; h++) {
+        uint16_t x = (uint16_t)h;
+        CHECK_EQ_INT(km_bits(BF16_TO_F32(x)), half_bits(bf16_to_f32(x)));
+        if (!CHECK_EQ_INT(km_bits(F16_TO_F32(x)), half_bits(f16_to_f32(x))))
+            return;
+    }
+}
+
+TEST_CASE(kmath, narrowing) {
+    for (uint64_t u = 0; u < UINT64_C(1) << 32; u += 251) {
+        float x = km_float((uint32_t)u);
+        if (F32_TO_BF16(x) != f32_to_bf16(x) || F32_TO_F16(x) != f32_to_f16(x)) {
+            CHECK_EQ_INT(F32_TO_BF16(x), f32_to_bf16(x));
+            CHECK_EQ_INT(F32_TO_F16(x), f32_to_f16(x));
+            return;
+        }
+    }
+    CHECK_EQ_INT(F32_TO_F16(65519.9f), 0x7bff);
+    CHECK_EQ_INT(F32_TO_F16(65520.0f), 0x7c00);
+    CHECK_EQ_INT(F32_TO_BF16(3.4e38f), 0x7f80);
+}
+
+/* ---- integers ---------------------------------------------------------------------- */
+
+TEST_CASE(kmath, integers_never_trap) {
+    CHECK_EQ_INT(DIV_I64(7, 0), 0);
+    CHECK_EQ_INT(DIV_I64(-7, 2), -3);
+    CHECK(DIV_I64(INT64_MIN, -1) == INT64_MIN);
+    CHECK_EQ_INT(MOD_I64(-7, 3), 2);
+    CHECK_EQ_INT(MOD_I64(7, -3), -2);
+    CHECK_EQ_INT(MOD_I64(7, 0), 0);
+    CHECK_EQ_INT(MOD_I64(INT64_MIN, -1), 0);
+    CHECK(ABS_I64(INT64_MIN) == INT64_MIN);
+    CHECK_EQ_INT(POW_I64(-3, 5), -243);
+    CHECK_EQ_INT(POW_I64(2, -1), 0);
+    CHECK_EQ_INT(POW_I64(-1, -3), -1);
+}
+
+/* ---- random numbers ------------------------------------------------------------------ */
+
+/* Known answers of Philox 4x32-10: zero key and counter; all ones. */
+TEST_CASE(kmath, philox) {
+    static const uint32_t zero[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c,
+                                     0x9b00dbd8};
+    for (int i = 0; i < 4; i++)
+        CHECK(PHILOX(0, 0, i, 0) == (float)(zero[i] >> 8) * 0x1p-24f);
+    double sum = 0;
+    for (int i = 0; i < 100000; i++) sum += (double)PHILOX(5, 6, i, 7);
+    CHECK_NEAR(sum / 100000, 0.5, 0.005);
+}
+
+/* ---- folds ------------------------------------------------------------------------------- */
+
+TEST_CASE(kmath, folds) {
+    float x[100];
+    for (int i = 0; i < 100; i++) x[i] = (float)((i * 37) % 101 - 50);
+    for (int n = 0; n <= 100; n++) {
+        float sum = 3, max = -60, min = 60;
+        for (int i = 0; i < n; i++) {
+            sum += x[i]; /* whole numbers: exact in any order */
+            max = x[i] > max ? x[i] : max;
+            min = x[i] < min ? x[i] : min;
+        }
+        CHECK(FOLD_SUM_F32(3, x, n) == sum);
+        CHECK(FOLD_MAX_F32(-60, x, n) == max);
+        CHECK(FOLD_MIN_F32(60, x, n) == min);
+    }
+    CHECK(FOLD_MAX_F32(-INFINITY, x, 0) == -INFINITY);
+    for (int at = 0; at < 100; at++) {
+        float y = x[at];
+        x[at] = NAN;
+        CHECK(isnan(FOLD_MAX_F32(-INFINITY, x, 100)));
+        CHECK(isnan(FOLD_MIN_F32(INFINITY, x, 100)));
+        x[at] = y;
+    }
+    CHECK(isnan(FOLD_MAX_F32(NAN, x, 100)));
+}
