@@ -348,7 +348,7 @@ TEST_CASE(runtime, gradients_can_be_read) {
     a->close(s);
 }
 
-/* ---- opening --------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------- */
 
 TEST_CASE(runtime, open_refuses) {
     const ampc_api *a = tiny_api();
@@ -424,7 +424,7 @@ TEST_CASE(runtime, open_refuses_a_module_without_its_tail) {
     CHECK(s == NULL);
 }
 
-/* ---- memory ----------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
 typedef struct Hook {
     int calls, fail_at; /* -1: never */
@@ -505,7 +505,7 @@ TEST_CASE(runtime, every_allocation_may_fail) {
     CHECK(n > 12 && n < 1000);
 }
 
-/* ---- threads, fork, environment ------------------------------------------------ */
+/* ---- threads, fork, environment ------------------------------------------ */
 
 static void *train_alone(void *out) {
     ampc_session *s = open_module(&tiny_module, 2);
@@ -581,7 +581,7 @@ TEST_CASE(runtime, profiles) {
     tiny_api()->close(s);
 }
 
-/* ---- JSON ------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------- */
 
 TEST_CASE(json, strict) {
     static const char *const good[] = {

@@ -7,7 +7,7 @@
 #include "runtime/half.h"
 #include "runtime/session.h"
 
-/* ---- kernels -------------------------------------------------------------- */
+/* ---- kernels ------------------------------------------------------------- */
 
 enum { B = TINY_BATCH, I = TINY_IN, O = TINY_OUT };
 
@@ -176,7 +176,7 @@ enum {
 
 static const PlanIsa isas[] = {{AMPC_ISA_V2, kernels, NULL, &ampc_cpu_v2}};
 
-/* ---- variables ------------------------------------------------------------- */
+/* ---- variables ----------------------------------------------------------- */
 
 enum {
     V_W, V_B, V_MW, V_MB, V_LR, V_SEED, V_SCALE, V_GOOD, V_STEP, V_TRIED,
@@ -215,7 +215,7 @@ static const PlanVar vars[V_COUNT] = {
                   -9007199254740993.0),
 };
 
-/* ---- programs --------------------------------------------------------------- */
+/* ---- programs ------------------------------------------------------------ */
 
 #define VARREF(v) {PLAN_VAR, v, 0}
 #define ARENA(o)  {PLAN_ARENA, 0, o}
