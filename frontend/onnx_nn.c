@@ -163,8 +163,11 @@ Status onnx_max_pool(Ox *ox) {
     Window w;
     int64_t sizes[MAX_SPATIAL];
     Attr attr[5];
+    DType d = ox_type(ox, x).dtype;
     TRY(read_pool(ox, x, &w, sizes, attr));
+    if (!dtype_is_float(d)) TRY(ox_cast(ox, x, DT_F64, false, &x));
     TRY(ox_opn(ox, OP_MAX_POOL, &x, 1, attr, 5, 2, NULL, out));
+    TRY(ox_cast(ox, out[0], d, false, &out[0]));
     TRY(ox_out(ox, 0, out[0]));
     if (!ox_has_out(ox, 1)) return OK;
     if (ox_int(ox, "storage_order", 0))

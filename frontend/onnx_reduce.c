@@ -74,21 +74,39 @@ Status onnx_reduce_log_sum_exp(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ArgMin is the arg-max of -x. */
+/* x with one axis in reverse order. */
+static Status flip(Ox *ox, ValueId x, int axis, ValueId *y) {
+    Type t = ox_type(ox, x);
+    int64_t starts[MAX_RANK] = {0}, steps[MAX_RANK];
+    for (int i = 0; i < t.rank; i++) steps[i] = 1;
+    if (t.dim[axis] < 2) {
+        *y = x;
+        return OK;
+    }
+    starts[axis] = t.dim[axis] - 1;
+    steps[axis] = -1;
+    return ox_slice(ox, x, starts, t.dim, steps, y);
+}
+
+/* ArgMin is the arg-max of -x; the last of several equals is the first of the
+   reversed axis. */
 Status onnx_argmax(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     Type t = ox_type(ox, x);
+    bool last = ox_int(ox, "select_last_index", 0) != 0;
     int axis;
     TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
-    if (ox_int(ox, "select_last_index", 0))
-        return ox_fail(ox, "select_last_index is not supported");
     if (ox->node->op->core == OP_NEG) {
         if (!dtype_is_float(t.dtype))
             return ox_fail(ox, "integer operands are not supported");
         TRY(ox1(ox, OP_NEG, x, &x));
     }
+    if (last) TRY(flip(ox, x, axis, &x));
     Attr attr[] = {attr_i(AK_axis, axis),
                    attr_i(AK_keepdims, ox_int(ox, "keepdims", 1) != 0)};
     TRY(ox_op(ox, OP_ARGMAX, &x, 1, attr, 2, &y));
+    if (last)
+        TRY(ox2(ox, OP_SUB, ox_scalar(ox, DT_I64, (double)t.dim[axis] - 1), y,
+                &y));
     return ox_out(ox, 0, y);
 }
