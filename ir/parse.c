@@ -541,7 +541,8 @@ static Status parse_graph(Parser *p) {
     }
     TRY(lex_expect(lx, '{'));
     while (!lex_is(lx, '}')) TRY(parse_line(p));
-    return lex_next(lx);
+    TRY(lex_next(lx));
+    return verify_graph(p->g, STAGE_TYPED, lx->diag); /* outputs, writes */
 }
 
 static Status parse_module_option(Parser *p) {

@@ -44,7 +44,8 @@ Status verify_fail(Verifier *v, const Node *n, const char *fmt, ...) {
     va_start(ap, fmt);
     sb_vprintf(&sb, fmt, ap);
     va_end(ap);
-    Status s = fail(v->diag, n ? n->loc : (Loc){0}, "%s", sb.data);
+    Status s = fail(v->diag, n ? n->loc : (Loc){.file = v->g->module->file},
+                    "%s", sb.data);
     sb_free(&sb);
     return s;
 }

@@ -1,0 +1,535 @@
+/* The core of the IR: memory, strings, numbers, types, graphs, the builder.  */
+#include "ir/ir.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/harness.h"
+
+/* ---- base ---------------------------------------------------------------------- */
+
+TEST_CASE(arena, memory_is_zero_aligned_and_apart) {
+    Arena *a = arena_new();
+    char *last = NULL;
+    for (size_t n = 1; n < 300000; n = n * 3 + 1) {
+        char *p = arena_alloc(a, n);
+        CHECK_EQ_INT((uintptr_t)p % 16, 0);
+        for (size_t i = 0; i < n; i++)
+            if (!CHECK(p[i] == 0)) break;
+        memset(p, 1, n);
+        CHECK(p != last);
+        last = p;
+    }
+    arena_free(a);
+}
+
+TEST_CASE(arena, vec_keeps_elements_while_growing) {
+    Arena *a = arena_new();
+    VEC(int) v = {0};
+    for (int i = 0; i < 1000; i++) vec_push(a, &v, i * 7);
+    CHECK_EQ_INT(v.len, 1000);
+    for (int i = 0; i < 1000; i++) CHECK_EQ_INT(v.data[i], i * 7);
+    arena_free(a);
+}
+
+TEST_CASE(strings, equal_text_is_one_pointer) {
+    Str a = intern("weight"), b = intern_n("weights", 6);
+    CHECK(a == b);
+    CHECK(intern("weights") != a);
+    CHECK(internf("%s.%d", "x", 2) == intern("x.2"));
+    for (int i = 0; i < 5000; i++) CHECK(internf("n%d", i) != a);
+    CHECK(intern("n4999") == intern("n4999"));
+    CHECK(intern("weight") == a);
+    CHECK_STR(intern_n("", 0), "");
+}
+
+TEST_CASE(strings, globs) {
+    static const struct {
+        const char *pattern, *name;
+        bool match;
+    } cases[] = {
+        {"*", "", true},           {"*", "abc", true},
+        {"a*c", "abbc", true},     {"a*c", "abcd", false},
+        {"?", "", false},          {"?b", "ab", true},
+        {"[a-c]x", "bx", true},    {"[!a-c]x", "bx", false},
+        {"[!a-c]x", "dx", true},   {"[]]", "]", true},
+        {"[", "[", true},          {"*.weight", "fc.0.weight", true},
+        {"fc?.w", "fc10.w", false}, {"**a*", "bab", true},
+        {"", "", true},            {"", "a", false},
+        {"a[b", "a[b", true},      {"*[0-9]", "conv12", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK_MSG(glob_match(cases[i].pattern, cases[i].name) ==
+                      cases[i].match,
+                  "'%s' against '%s'", cases[i].pattern, cases[i].name);
+}
+
+/* Backtracking over many stars would not end. */
+TEST_CASE(strings, hostile_glob_is_quick) {
+    char name[4001], pattern[401];
+    memset(name, 'a', 4000);
+    for (int i = 0; i < 400; i++) pattern[i] = i % 2 ? 'a' : '*';
+    name[4000] = pattern[400] = 0;
+    pattern[399] = 'b';
+    CHECK(!glob_match(pattern, name));
+}
+
+TEST_CASE(strings, escapes_show_bytes) {
+    StrBuf sb = {0};
+    sb_put_escaped(&sb, "a\n\"\\\x1b[0m\xff\xc3\xa9");
+    CHECK_STR(sb.data, "a\\x0a\\\"\\\\\\x1b[0m\\xff\xc3\xa9");
+    sb.len = 0;
+    char big[1000];
+    memset(big, 'x', 999);
+    big[999] = 0;
+    sb_put_escaped(&sb, big);
+    CHECK(sb.len < 130);
+    CHECK_HAS(sb.data, "...");
+    sb_free(&sb);
+}
+
+TEST_CASE(strings, shortest_numbers_read_back) {
+    static const double v[] = {0,      -0.0, 1,       0.1,  1e-5, 1.0 / 3,
+                               1e300,  5e-324, 0.02, 65504, -123456789.125,
+                               3.4028234663852886e38};
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
+        StrBuf sb = {0};
+        sb_put_double(&sb, v[i], false);
+        double back = strtod(sb.data, NULL);
+        CHECK_MEM(&back, &v[i], sizeof back);
+        sb_free(&sb);
+    }
+    StrBuf sb = {0};
+    sb_put_double(&sb, (double)0.1f, true);
+    CHECK_STR(sb.data, "0.1");
+    sb_free(&sb);
+}
+
+TEST_CASE(diag, place_and_text) {
+    Diag d = {0};
+    Loc line = {.file = intern("m.amp"), .line = 3, .col = 7};
+    Loc node = {.file = intern("m.onnx"), .node = intern("a'b\n")};
+    CHECK_EQ_INT(fail(&d, line, "%d is bad", 4), ERR_USER);
+    fail(&d, node, "wrong");
+    warn(&d, (Loc){0}, "odd \x1b byte");
+    CHECK_STR(d.text.data, "m.amp:3:7: error: 4 is bad\n"
+                           "m.onnx: node 'a\\'b\\x0a': error: wrong\n"
+                           "warning: odd \\x1b byte\n");
+    CHECK_EQ_INT(d.errors, 2);
+    CHECK_EQ_INT(d.warnings, 1);
+    sb_free(&d.text);
+}
+
+TEST_CASE(numbers, overflow_is_seen) {
+    int64_t r;
+    CHECK(mul_ok(1LL << 31, 1LL << 31, &r) && r == 1LL << 62);
+    CHECK(!mul_ok(1LL << 32, 1LL << 31, &r));
+    CHECK(!add_ok(INT64_MAX, 1, &r));
+    CHECK(add_ok(INT64_MIN, INT64_MAX, &r) && r == -1);
+}
+
+TEST_CASE(numbers, hash_depends_on_every_byte) {
+    char text[64] = {0};
+    uint64_t h = hash_bytes(0, text, 64);
+    for (int i = 0; i < 64; i++) {
+        text[i] = 1;
+        CHECK(hash_bytes(0, text, 64) != h);
+        text[i] = 0;
+    }
+    CHECK(hash_bytes(0, text, 63) != h);
+    CHECK(hash_bytes(1, text, 64) != h);
+}
+
+/* ---- 16-bit floats --------------------------------------------------------------- */
+
+TEST_CASE(halves, every_pattern_reads_back) {
+    for (int i = 0; i < 65536; i++) {
+        uint16_t h = (uint16_t)i;
+        double f = f16_to_double(h), b = bf16_to_double(h);
+        if (isnan(f)) CHECK(isnan(f16_to_double(double_to_f16(f))));
+        else CHECK_EQ_INT(double_to_f16(f), h);
+        if (isnan(b)) CHECK(isnan(bf16_to_double(double_to_bf16(b))));
+        else CHECK_EQ_INT(double_to_bf16(b), h);
+    }
+}
+
+/* Between neighbours: below the middle down, above it up, the middle to the
+   even one. */
+static void check_rounding(double (*decode)(uint16_t),
+                           uint16_t (*encode)(double), uint16_t inf) {
+    for (uint16_t h = 0; h + 1 < inf; h++) {
+        double lo = decode(h), hi = decode(h + 1), mid = (lo + hi) / 2;
+        bool ok = encode(mid) == (h & 1 ? h + 1 : h) &&
+                  encode(nextafter(mid, lo)) == h &&
+                  encode(nextafter(mid, hi)) == h + 1 &&
+                  encode(-mid) == (0x8000 | (h & 1 ? h + 1 : h));
+        if (!CHECK_MSG(ok, "between %g and %g", lo, hi)) return;
+    }
+}
+
+TEST_CASE(halves, round_to_nearest_even) {
+    check_rounding(f16_to_double, double_to_f16, 0x7c00);
+    check_rounding(bf16_to_double, double_to_bf16, 0x7f80);
+}
+
+TEST_CASE(halves, limits) {
+    CHECK_EQ_INT(double_to_f16(65504), 0x7bff);
+    CHECK_EQ_INT(double_to_f16(65519.99), 0x7bff);
+    CHECK_EQ_INT(double_to_f16(65520), 0x7c00);
+    CHECK_EQ_INT(double_to_f16(-1e300), 0xfc00);
+    CHECK_EQ_INT(double_to_f16(0x1p-25), 0);
+    CHECK_EQ_INT(double_to_f16(0x1.0000001p-25), 1);
+    CHECK_EQ_INT(double_to_bf16((double)3.40282347e38f), 0x7f80);
+    CHECK_EQ_INT(double_to_bf16(1), 0x3f80);
+}
+
+TEST_CASE(tensors, elements_in_every_dtype) {
+    Arena *a = arena_new();
+    int64_t dim[] = {3};
+    for (int d = 0; d < NUM_DTYPES; d++) {
+        Tensor *t = tensor_new(a, type_make((DType)d, 1, dim));
+        CHECK_NEAR(tensor_get(t, 1), 0, 0);
+        tensor_set(t, 1, 1);
+        tensor_set_int(t, 2, 1);
+        CHECK_NEAR(tensor_get(t, 0), 0, 0);
+        CHECK_NEAR(tensor_get(t, 1), 1, 0);
+        CHECK_EQ_INT(tensor_get_int(t, 2), 1);
+    }
+    arena_free(a);
+}
+
+/* ---- types ------------------------------------------------------------------------ */
+
+static TypeId make(DType d, int rank, int64_t a, int64_t b, int64_t c) {
+    int64_t dim[] = {a, b, c};
+    return type_make(d, rank, dim);
+}
+
+TEST_CASE(types, equal_types_share_an_id) {
+    TypeId a = make(DT_F32, 2, 3, 4, 0);
+    const Type *p = type_get(a);
+    CHECK_EQ_INT(make(DT_F32, 2, 3, 4, 9).i, a.i);
+    CHECK(make(DT_F32, 3, 3, 4, 0).i != a.i);
+    CHECK(make(DT_F64, 2, 3, 4, 0).i != a.i);
+    for (int i = 0; i < 2000; i++) make(DT_I8, 1, i + 100, 0, 0);
+    CHECK(type_get(a) == p); /* the table grew, the type did not move */
+    CHECK_EQ_INT(make(DT_F32, 2, 3, 4, 0).i, a.i);
+    CHECK_EQ_INT(type_with_dtype(a, DT_BF16).i, make(DT_BF16, 2, 3, 4, 0).i);
+}
+
+TEST_CASE(types, impossible_shapes_have_no_id) {
+    CHECK_EQ_INT(make(DT_F32, 1, -1, 0, 0).i, 0);
+    CHECK_EQ_INT(make(DT_F32, 2, INT64_MAX, 2, 0).i, 0);
+    CHECK_EQ_INT(make(DT_F32, 1, INT64_MAX, 0, 0).i, 0);
+    CHECK_EQ_INT(make(DT_F32, 3, 1LL << 40, 0, 1LL << 40).i, 0);
+    CHECK_EQ_INT(type_make(DT_F32, MAX_RANK + 1, (int64_t[9]){0}).i, 0);
+    CHECK(make(DT_F32, 3, 1LL << 40, 0, 2).i != 0);
+    CHECK_EQ_INT(type_count(type_get(make(DT_F32, 3, 7, 0, 2))), 0);
+    CHECK_EQ_INT(type_bytes(type_get(type_scalar(DT_F64))), 8);
+}
+
+TEST_CASE(types, broadcasting) {
+    static const struct {
+        int ra, rb;
+        int64_t a[3], b[3];
+        int rank; /* -1: mismatch */
+        int64_t out[3];
+    } cases[] = {
+        {2, 1, {4, 3}, {3}, 2, {4, 3}},      {2, 2, {4, 1}, {1, 3}, 2, {4, 3}},
+        {0, 2, {0}, {2, 3}, 2, {2, 3}},      {1, 1, {2}, {3}, -1, {0}},
+        {3, 1, {2, 3, 1}, {5}, 3, {2, 3, 5}}, {1, 1, {0}, {1}, 1, {0}},
+        {1, 1, {0}, {2}, -1, {0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Type a = {.rank = cases[i].ra}, b = {.rank = cases[i].rb};
+        Type out = {.dtype = DT_I8};
+        memcpy(a.dim, cases[i].a, sizeof cases[i].a);
+        memcpy(b.dim, cases[i].b, sizeof cases[i].b);
+        bool ok = shape_broadcast(&a, &b, &out);
+        CHECK_EQ_INT(ok, cases[i].rank >= 0);
+        if (!ok) continue;
+        CHECK_EQ_INT(out.rank, cases[i].rank);
+        CHECK_MEM(out.dim, cases[i].out, sizeof cases[i].out);
+        CHECK_EQ_INT(out.dtype, DT_I8);
+    }
+}
+
+TEST_CASE(types, promotion) {
+    CHECK_EQ_INT(dtype_promote(DT_F16, DT_BF16), DT_F32);
+    CHECK_EQ_INT(dtype_promote(DT_BF16, DT_BF16), DT_BF16);
+    CHECK_EQ_INT(dtype_promote(DT_F32, DT_BF16), DT_F32);
+    CHECK_EQ_INT(dtype_promote(DT_F32, DT_F64), DT_F64);
+    CHECK_EQ_INT(dtype_promote(DT_I32, DT_I64), DT_I64);
+    CHECK_EQ_INT(dtype_promote(DT_I64, DT_F16), DT_F16);
+    for (int a = 0; a < NUM_DTYPES; a++)
+        for (int b = 0; b < NUM_DTYPES; b++)
+            CHECK_EQ_INT(dtype_promote((DType)a, (DType)b),
+                         dtype_promote((DType)b, (DType)a));
+}
+
+TEST_CASE(types, text_of_dtypes) {
+    DType d;
+    for (int i = 0; i < NUM_DTYPES; i++) {
+        CHECK(dtype_from_text(dtype_info[i].text, strlen(dtype_info[i].text),
+                              &d) && (int)d == i);
+        CHECK(dtype_from_onnx(dtype_info[i].onnx, &d) && (int)d == i);
+    }
+    CHECK(!dtype_from_text("f3", 2, &d));
+    CHECK(!dtype_from_onnx(99, &d));
+}
+
+/* ---- the op table ------------------------------------------------------------------- */
+
+TEST_CASE(ops, rows_are_sound) {
+    for (int i = 0; i < NUM_OPS; i++) {
+        const OpInfo *op = &op_info[i];
+        OpCode back;
+        CHECK(op_from_text(op->text, strlen(op->text), &back) &&
+              (int)back == i);
+        CHECK_MSG(op->type != NULL, "%s has no type rule", op->text);
+        CHECK(op->out_min >= 1);
+        CHECK(op->in_max < 0 || op->in_min <= op->in_max);
+        CHECK(op->out_max < 0 || op->out_min <= op->out_max);
+        CHECK_MSG(op->kind != KIND_ELEM || strcmp(op->expr, "0") != 0,
+                  "%s has no expression", op->text);
+        CHECK_MSG(op->kind != KIND_ELEM || op->out_max == 1, "%s", op->text);
+        for (int a = 0; a < op->nattr; a++)
+            CHECK(op->attrs[a] < NUM_ATTRS);
+    }
+}
+
+/* ---- graphs -------------------------------------------------------------------------- */
+
+typedef struct Fixture {
+    Arena *a;
+    Module *m;
+    Graph *g;
+    Builder b;
+    ValueId x; /* f32[4,3] */
+} Fixture;
+
+static Fixture start(void) {
+    Fixture f = {.a = arena_new()};
+    f.m = module_new(f.a, "m");
+    f.g = graph_new(f.m, "forward");
+    f.b.g = f.g;
+    f.x = graph_input(f.g, "x", make(DT_F32, 2, 4, 3, 0));
+    return f;
+}
+
+static const char *name_of(const Fixture *f, ValueId v) {
+    return value_get(f->g, v)->name;
+}
+
+TEST_CASE(graph, names_are_unique) {
+    Fixture f = start();
+    TypeId t = type_scalar(DT_F32);
+    CHECK_STR(name_of(&f, graph_input(f.g, "x", t)), "x.2");
+    CHECK_STR(name_of(&f, graph_input(f.g, "x.3", t)), "x.3");
+    CHECK_STR(name_of(&f, graph_input(f.g, "x", t)), "x.4");
+    CHECK(same_value(graph_find_value(f.g, "x"), f.x));
+    CHECK(!is_value(graph_find_value(f.g, "nothing")));
+    arena_free(f.a);
+}
+
+TEST_CASE(graph, variables_keep_their_names) {
+    Fixture f = start();
+    ValueId y = b1(&f.b, OP_RELU, f.x, DT_DEFAULT);
+    CHECK_STR(name_of(&f, y), "x.relu");
+    int w = module_var(f.m, VAR_PARAM, "x.relu", value_get(f.g, y)->type, NULL,
+                       0);
+    CHECK_EQ_INT(module_var(f.m, VAR_PARAM, "x.relu",
+                            value_get(f.g, y)->type, NULL, 0), w);
+    CHECK(!is_value(graph_find_var(f.g, w)));
+    ValueId v = graph_var(f.g, w);
+    CHECK(same_value(graph_var(f.g, w), v));
+    CHECK(same_value(graph_find_var(f.g, w), v));
+    CHECK_STR(name_of(&f, v), "x.relu");
+    CHECK_STR(name_of(&f, y), "x.relu.2");
+    CHECK(same_value(graph_find_value(f.g, "x.relu"), v));
+    CHECK_STR(name_of(&f, b1(&f.b, OP_RELU, f.x, DT_DEFAULT)), "x.relu.3");
+    arena_free(f.a);
+}
+
+TEST_CASE(graph, scalars_are_shared_by_bits) {
+    Fixture f = start();
+    ValueId zero = graph_scalar(f.g, DT_F32, 0);
+    double v;
+    CHECK(same_value(graph_scalar(f.g, DT_F32, 0), zero));
+    CHECK(!same_value(graph_scalar(f.g, DT_F32, -0.0), zero));
+    CHECK(!same_value(graph_scalar(f.g, DT_F64, 0), zero));
+    ValueId nan = graph_scalar(f.g, DT_F32, (double)NAN);
+    CHECK(same_value(graph_scalar(f.g, DT_F32, (double)NAN), nan));
+    CHECK(value_is_splat(f.g, zero, &v) && v == 0);
+    CHECK(!value_is_splat(f.g, f.x, &v));
+    Tensor *t = tensor_new(f.a, make(DT_F16, 1, 3, 0, 0));
+    for (int i = 0; i < 3; i++) tensor_set(t, i, 0.5);
+    ValueId c = graph_const(f.g, "c", t);
+    CHECK(value_is_splat(f.g, c, &v) && v == 0.5);
+    tensor_set(t, 2, 1);
+    CHECK(!value_is_splat(f.g, c, &v));
+    arena_free(f.a);
+}
+
+TEST_CASE(graph, replace_and_count_uses) {
+    Fixture f = start();
+    ValueId y = b1(&f.b, OP_EXP, f.x, DT_DEFAULT);
+    ValueId z = b2(&f.b, OP_ADD, y, y, DT_DEFAULT);
+    int w = module_var(f.m, VAR_BUFFER, "w", value_get(f.g, y)->type, NULL, 0);
+    vec_push(f.a, &f.g->outputs, (Output){intern("y"), y});
+    vec_push(f.a, &f.g->writes, (Write){graph_var(f.g, w), y});
+    CHECK_EQ_INT(graph_use_counts(f.g, f.a)[y.i], 4);
+    CHECK_EQ_INT(graph_use_counts(f.g, f.a)[z.i], 0);
+    graph_replace_uses(f.g, y, f.x);
+    CHECK_EQ_INT(graph_use_counts(f.g, f.a)[y.i], 0);
+    CHECK_EQ_INT(graph_use_counts(f.g, f.a)[f.x.i], 5);
+    CHECK(same_value(f.g->outputs.data[0].value, f.x));
+    CHECK(same_value(f.g->writes.data[0].value, f.x));
+    arena_free(f.a);
+}
+
+static void swap_nodes(Graph *g, int i, int j) {
+    NodeId t = g->order.data[i];
+    g->order.data[i] = g->order.data[j];
+    g->order.data[j] = t;
+}
+
+TEST_CASE(graph, toposort_moves_as_little_as_it_can) {
+    Fixture f = start();
+    ValueId y[6];
+    for (int i = 0; i < 5; i++) y[i] = b1(&f.b, OP_EXP, f.x, DT_DEFAULT);
+    y[5] = b2(&f.b, OP_ADD, y[1], y[3], DT_DEFAULT);
+    NodeId add = f.g->order.data[5], before[6];
+    CHECK(graph_toposort(f.g));
+    for (uint32_t i = 0; i < 6; i++)
+        CHECK_EQ_INT(f.g->order.data[i].i, i + 1);
+    swap_nodes(f.g, 5, 0); /* add, e1, e2, e3, e4, e0 */
+    memcpy(before, f.g->order.data, sizeof before);
+    CHECK(graph_toposort(f.g));
+    NodeId want[] = {before[1], before[3], add, before[2], before[4],
+                     before[5]};
+    CHECK_MEM(f.g->order.data, want, sizeof want);
+    Node *e1 = node_get(f.g, before[1]);
+    e1->in[0] = y[5];
+    CHECK(!graph_toposort(f.g));
+    arena_free(f.a);
+}
+
+TEST_CASE(graph, toposort_of_a_deep_chain) {
+    Fixture f = start();
+    ValueId y = f.x;
+    for (int i = 0; i < 50000; i++) y = b1(&f.b, OP_NEG, y, DT_DEFAULT);
+    int n = f.g->order.len;
+    for (int i = 0; i < n / 2; i++) swap_nodes(f.g, i, n - 1 - i);
+    CHECK(graph_toposort(f.g));
+    for (int i = 0; i < n; i++)
+        if (!CHECK_EQ_INT(f.g->order.data[i].i, i + 1)) break;
+    arena_free(f.a);
+}
+
+TEST_CASE(graph, clone_is_apart) {
+    Fixture f = start();
+    ValueId y = b1(&f.b, OP_EXP, f.x, DT_DEFAULT);
+    vec_push(f.a, &f.g->outputs, (Output){intern("y"), y});
+    Graph *c = graph_clone(f.g, "copy");
+    uint64_t h = graph_hash(f.g);
+    Builder b = {.g = c};
+    ValueId z = b1(&b, OP_EXP, f.x, DT_DEFAULT);
+    CHECK_STR(value_get(c, z)->name, "x.exp.2");
+    graph_replace_uses(c, y, z);
+    node_get(c, c->order.data[0])->in[0] = z;
+    CHECK(graph_hash(f.g) == h);
+    CHECK(graph_hash(c) != h);
+    CHECK(module_graph(f.m, "copy") == c);
+    module_remove_graph(f.m, "copy");
+    CHECK(module_graph(f.m, "copy") == NULL);
+    arena_free(f.a);
+}
+
+/* ---- the builder ------------------------------------------------------------------------ */
+
+TEST_CASE(builder, names_stay_short) {
+    Fixture f = start();
+    ValueId y = f.x;
+    for (int i = 0; i < 4; i++) y = b1(&f.b, OP_EXP, y, DT_DEFAULT);
+    CHECK_STR(name_of(&f, y), "x.exp.4");
+    y = b1(&f.b, OP_TANH, y, DT_DEFAULT);
+    CHECK_STR(name_of(&f, y), "x.tanh");
+    y = b_cast(&f.b, y, DT_BF16);
+    CHECK_STR(name_of(&f, y), "x.bf16");
+    CHECK_STR(name_of(&f, b_cast(&f.b, y, DT_F32)), "x.f32");
+    CHECK(same_value(b_cast(&f.b, y, DT_BF16), y));
+    CHECK_STR(name_of(&f, b2(&f.b, OP_MUL, b_scalar(&f.b, DT_F32, 2), f.x,
+                             DT_DEFAULT)), "x.mul");
+    CHECK_STR(name_of(&f, b_full(&f.b, value_get(f.g, f.x)->type, 0)), "full");
+    f.b.suffix = ".grad";
+    y = b1(&f.b, OP_NEG, f.x, DT_DEFAULT);
+    CHECK_STR(name_of(&f, y), "x.grad");
+    CHECK_STR(name_of(&f, b1(&f.b, OP_NEG, y, DT_DEFAULT)), "x.grad.2");
+    arena_free(f.a);
+}
+
+TEST_CASE(builder, attributes_have_one_form) {
+    Fixture f = start();
+    int64_t axes[] = {-1, 0};
+    Attr a[] = {attr_i(AK_keepdims, 0), attr_v(AK_axes, axes, 2)};
+    ValueId y = build(&f.b, OP_REDUCE_SUM, &f.x, 1, a, 2, DT_DEFAULT, "y");
+    const Node *n = node_get(f.g, value_get(f.g, y)->def);
+    const int64_t *v;
+    CHECK_EQ_INT(n->attrs[0].key, AK_axes);
+    CHECK_EQ_INT(attr_ints(n, AK_axes, &v), 2);
+    CHECK_EQ_INT(v[0], 0);
+    CHECK_EQ_INT(v[1], 1);
+    CHECK_EQ_INT(axes[0], -1); /* the caller's own are left alone */
+    y = build(&f.b, OP_SOFTMAX, &f.x, 1, NULL, 0, DT_DEFAULT, NULL);
+    n = node_get(f.g, value_get(f.g, y)->def);
+    CHECK_EQ_INT(attr_int(n, AK_axis, -9), 1);
+    CHECK_EQ_INT(attr_int(n, AK_k, -9), -9);
+    arena_free(f.a);
+}
+
+TEST_CASE(builder, dtypes) {
+    Fixture f = start();
+    ValueId low = b_cast(&f.b, f.x, DT_F16);
+    CHECK_EQ_INT(value_dtype(f.g, b2(&f.b, OP_ADD, low, f.x, DT_DEFAULT)),
+                 DT_F32);
+    CHECK_EQ_INT(value_dtype(f.g, b2(&f.b, OP_ADD, low, f.x, DT_BF16)),
+                 DT_BF16);
+    CHECK_EQ_INT(value_dtype(f.g, b2(&f.b, OP_LESS, low, f.x, DT_DEFAULT)),
+                 DT_BOOL);
+    arena_free(f.a);
+}
+
+TEST_CASE(builder, shorthands) {
+    Fixture f = start();
+    int64_t flat[] = {12}, wide[] = {2, 4, 3}, perm[] = {1, 0}, axis[] = {0};
+    ValueId y = b_reshape(&f.b, f.x, 1, flat);
+    CHECK_EQ_INT(value_type(f.g, y)->rank, 1);
+    CHECK(same_value(b_reshape(&f.b, y, 1, flat), y));
+    CHECK_EQ_INT(value_type(f.g, b_expand(&f.b, f.x, 3, wide))->rank, 3);
+    y = b_transpose(&f.b, f.x, perm);
+    CHECK_EQ_INT(value_type(f.g, y)->dim[0], 3);
+    y = b_matmul(&f.b, f.x, f.x, true, false, DT_DEFAULT);
+    CHECK_EQ_INT(value_type(f.g, y)->dim[0], 3);
+    CHECK_EQ_INT(value_type(f.g, y)->dim[1], 3);
+    y = b_reduce(&f.b, OP_REDUCE_MAX, f.x, axis, 1, true, DT_DEFAULT);
+    CHECK_EQ_INT(value_type(f.g, y)->dim[0], 1);
+    CHECK_EQ_INT(value_type(f.g, y)->dim[1], 3);
+    arena_free(f.a);
+}
+
+TEST_CASE(builder, mistakes_are_messages) {
+    Fixture f = start();
+    Diag d = {0};
+    NodeId n;
+    ValueId in[] = {f.x, f.x};
+    f.b.loc = (Loc){.file = intern("m.onnx"), .node = intern("fc")};
+    CHECK_EQ_INT(build_checked(&f.b, &d, OP_MATMUL, in, 2, NULL, 0, 1, NULL,
+                               NULL, &n), ERR_USER);
+    CHECK_STR(d.text.data, "m.onnx: node 'fc': error: matmul: f32[4,3] and "
+                           "f32[4,3]: inner dimensions 3 and 4\n");
+    CHECK_EQ_INT(f.g->order.len, 0);
+    sb_free(&d.text);
+    arena_free(f.a);
+}
