@@ -27,10 +27,11 @@ typedef struct Diff {
     Arena *scratch;
     Builder b;
     uint32_t nvalue; /* values that existed before */
+    bool *wanted;    /* by value */
     bool *active;    /* by value: floating, and depends on a wanted value */
     Parts *parts;    /* by value: contributions to its gradient */
     ValueId *grad;   /* by value: their sum, once asked for */
-    VEC(bool) named; /* by value: it already is somebody's `.grad` */
+    VEC(int) rank;   /* by value: how good its name is, see name_grad */
 } Diff;
 
 /* ---- which values matter ------------------------------------------------ */
@@ -40,8 +41,10 @@ static bool is_float(const Graph *g, ValueId v) {
 }
 
 static void mark_active(Diff *s, const ValueId *want, int n) {
-    for (int k = 0; k < n; k++)
+    for (int k = 0; k < n; k++) {
+        s->wanted[want[k].i] = true;
         s->active[want[k].i] = is_float(s->g, want[k]);
+    }
     for (int k = 0; k < s->g->order.len; k++) {
         const Node *node = node_get(s->g, s->g->order.data[k]);
         bool any = false;
@@ -54,15 +57,17 @@ static void mark_active(Diff *s, const ValueId *want, int n) {
 
 /* ---- sums --------------------------------------------------------------- */
 
+/* The sum for %v is called %v.grad.  One that passes on unchanged to a value
+   further up keeps its name, unless that value is a wanted one. */
 static void name_grad(Diff *s, ValueId grad, ValueId of) {
     const Value *v = value_get(s->g, of);
-    while (s->named.len <= (int)grad.i)
-        vec_push(s->scratch, &s->named, false);
-    if (grad.i < s->nvalue || s->named.data[grad.i] || !v->name) return;
+    int rank = s->wanted[of.i] ? 2 : 1;
+    while (s->rank.len <= (int)grad.i) vec_push(s->scratch, &s->rank, 0);
+    if (grad.i < s->nvalue || s->rank.data[grad.i] >= rank || !v->name) return;
     if (value_get(s->g, grad)->kind != VK_RESULT) return; /* shared constant */
     Str name = graph_unique_name(s->g, internf("%s.grad", v->name));
     value_get(s->g, grad)->name = name;
-    s->named.data[grad.i] = true;
+    s->rank.data[grad.i] = rank;
 }
 
 /* The gradient of v, or 0: complete once every user of v has been visited. */
@@ -124,6 +129,7 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
               .scratch = scratch,
               .b = {.g = g, .flags = NODE_BACKWARD},
               .nvalue = (uint32_t)nvalue,
+              .wanted = NEW_ARRAY(scratch, bool, nvalue),
               .active = NEW_ARRAY(scratch, bool, nvalue),
               .parts = NEW_ARRAY(scratch, Parts, nvalue),
               .grad = NEW_ARRAY(scratch, ValueId, nvalue)};

@@ -157,6 +157,7 @@ static void differentiate(Trial *t, ValueId loss) {
     Diag d = {0};
     if (autodiff(t->g, &d, t->a, loss, NO_VALUE, t->want, t->n, t->grads) != OK)
         FAIL("%s", d.text.data);
+    if (verify_graph(t->g, STAGE_DIFF, &d) != OK) FAIL("%s", d.text.data);
 }
 
 /* ---- numbers ------------------------------------------------------------ */
@@ -401,6 +402,7 @@ static Graph *train_graph(Arena *a, const char *text) {
     Module *m = parse_text(a, text);
     PassCtx cx = pass_context(a, &d);
     if (pass_autodiff(m, &cx) != OK) FAIL("%s", d.text.data);
+    if (verify_module(m, STAGE_DIFF, &d) != OK) FAIL("%s", d.text.data);
     return module_graph(m, "train");
 }
 
@@ -436,6 +438,7 @@ TEST_CASE(grad_dtypes, weight_gradients_leave_16_bit_products_in_fp32) {
     ValueId w = output(g, "grad:w");
     const Node *n = maker(g, w);
     CHECK_EQ_INT(value_dtype(g, w), DT_F32);
+    CHECK_STR(value_get(g, w)->name, "w.grad");
     REQUIRE(n->op == OP_MATMUL);
     CHECK_EQ_INT(value_dtype(g, n->in[0]), DT_BF16);
     CHECK_EQ_INT(value_dtype(g, n->in[1]), DT_BF16);
