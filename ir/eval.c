@@ -199,7 +199,7 @@ static void assign(EvalTensor *to, const EvalTensor *t) {
         if (to->f)
             to->f[k] = eval_at(t, k);
         else
-            to->i[k] = t->i ? t->i[k] : (int64_t)t->f[k];
+            to->i[k] = t->i ? t->i[k] : eval_to_int(t->f[k]);
 }
 
 void eval_bind(Evaluator *e, ValueId v, const EvalTensor *t) {
@@ -221,7 +221,7 @@ static EvalTensor *var_start(Evaluator *e, const Var *var) {
             if (r->f)
                 r->f[k] = var->fill;
             else
-                r->i[k] = (int64_t)var->fill;
+                r->i[k] = eval_to_int(var->fill);
     }
     settle(r, e->mode);
     return r;

@@ -231,18 +231,13 @@ static void elem_step(Elem *e, const Type *out, int64_t *idx) {
     }
 }
 
-static Wide saturate(double v) {
-    if (v != v) return 0;
-    return v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
-}
-
 static void store_f(EvalTensor *t, int64_t k, double v) {
     if (t->f)
         t->f[k] = v;
     else if (type_get(t->type)->dtype == DT_BOOL)
         t->i[k] = v != 0; /* NaN is true */
     else
-        t->i[k] = (int64_t)saturate(v);
+        t->i[k] = eval_to_int(v);
 }
 
 static double arg_f(const Elem *e, int k) {
@@ -264,7 +259,7 @@ static Status elem_one(Elem *e, bool floats, int64_t k) {
         return OK;
     }
     Wide v = elem_i[op](arg_i(e, 0), arg_i(e, 1), arg_i(e, 2),
-                        saturate(e->p[0]), saturate(e->p[1]), &err);
+                        eval_to_int(e->p[0]), eval_to_int(e->p[1]), &err);
     if (err) return eval_fail(e->cx, "%s", err);
     if (out->f)
         out->f[k] = (double)v;

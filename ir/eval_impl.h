@@ -21,6 +21,12 @@ static inline double eval_at(const EvalTensor *t, int64_t k) {
     return t->f ? t->f[k] : (double)t->i[k];
 }
 
+/* Towards zero, saturating; NaN gives 0. */
+static inline int64_t eval_to_int(double v) {
+    if (v != v) return 0;
+    return v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
+}
+
 /* Row-major successor of an index. */
 static inline void eval_step(const Type *t, int64_t *idx) {
     for (int d = t->rank - 1; d >= 0; d--) {

@@ -151,11 +151,7 @@ static void mat_product(const Mat *a, int64_t a0, const Mat *b, int64_t b0,
             int64_t ai = a0 + i * a->rs + k * a->cs;
             for (int64_t j = 0; j < b->cols; j++) {
                 int64_t bi = b0 + k * b->rs + j * b->cs;
-                int64_t ci = c0 + i * b->cols + j;
-                if (out->f)
-                    out->f[ci] += eval_at(a->t, ai) * eval_at(b->t, bi);
-                else
-                    out->i[ci] += a->t->i[ai] * b->t->i[bi];
+                out->f[c0 + i * b->cols + j] += a->t->f[ai] * b->t->f[bi];
             }
         }
 }

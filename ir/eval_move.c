@@ -19,7 +19,7 @@ Status eval_full(EvalCx *cx) {
         if (out->f)
             out->f[k] = v;
         else
-            out->i[k] = (int64_t)v;
+            out->i[k] = eval_to_int(v);
     return OK;
 }
 
@@ -125,7 +125,7 @@ static void forward(EvalCx *cx, const Move *m, MapFn *map, double fill) {
         else if (out->f)
             out->f[k] = fill;
         else
-            out->i[k] = (int64_t)fill;
+            out->i[k] = eval_to_int(fill);
     }
 }
 
