@@ -249,7 +249,8 @@ static void check_subject(Subject *s, void *lib, int graph) {
         ValueId v = s->g->outputs.data[i].value;
         size_t n = (size_t)type_bytes(value_type(s->g, v));
         compare_output(s, v, eval_get(e, v));
-        first[i] = arena_dup(s->a, s->data[view_root(s->g, v).i], n + 1);
+        first[i] = arena_alloc(s->a, n + 1);
+        memcpy(first[i], s->data[view_root(s->g, v).i], n);
         memset(s->data[view_root(s->g, v).i], 0x55, n);
     }
     run_all(s, lib, graph, true);
@@ -262,6 +263,13 @@ static void check_subject(Subject *s, void *lib, int graph) {
 
 /* ---- a batch of graphs ---------------------------------------------------------------- */
 
+/* Under sanitizers the generated code is checked too. */
+#ifdef __SANITIZE_ADDRESS__
+#define SANITIZE " -fsanitize=address,undefined -fno-sanitize-recover=undefined "
+#else
+#define SANITIZE " "
+#endif
+
 static void *compile_source(const char *text, size_t n, const char *flags) {
     char c[512], so[512], *out;
     static int serial;
@@ -270,7 +278,7 @@ static void *compile_source(const char *text, size_t n, const char *flags) {
     snprintf(so, sizeof so, "%s/k%d.so", test_tmpdir(), serial++);
     REQUIRE(test_write_file(c, text, n));
     int rc = test_command(&out,
-                          "cc " KERNEL_CFLAGS " %s -w -fPIC -shared "
+                          "cc " KERNEL_CFLAGS SANITIZE "%s -w -fPIC -shared "
                           "-I$(dirname %s) -o %s %s -lm",
                           flags, header, so, c);
     if (!CHECK_MSG(rc == 0, "%s", out)) harness_leave();
@@ -672,4 +680,84 @@ TEST_CASE(kernel, library) {
                      "pads=[1,2,3,4], mode=\"wrap\"}", "%y"), .ulps = 8, .scale = 32},
     };
     CHECK_GRAPHS(s, "-O2");
+}
+
+/* ---- random graphs ------------------------------------------------------------------ */
+
+static int pick(int n) { return (int)(random_bits() % (uint32_t)n); }
+
+/* Rank-2 values of a random graph, all of the shape rows x cols or (transposed
+   = 1) cols x rows. */
+typedef struct RandomGraph {
+    StrBuf sb;
+    int n, shape[64];
+} RandomGraph;
+
+static int pick_shaped(const RandomGraph *r, int shape) {
+    for (;;) { /* mostly recent values, so that most nodes live */
+        int v = pick(4) ? r->n - 1 - pick(r->n < 6 ? r->n : 6) : pick(r->n);
+        if (r->shape[v] == shape) return v;
+    }
+}
+
+static void random_node(RandomGraph *r) {
+    static const char *const unary[] = {"neg", "abs", "relu", "sign",
+                                        "floor", "round"};
+    static const char *const binary[] = {"add", "sub", "mul", "max", "min"};
+    static const char *const dtypes[] = {"f32", "bf16", "f16"};
+    int shape = pick(2), a = pick_shaped(r, shape), b = pick_shaped(r, shape);
+    const char *dims = shape ? "23,6" : "6,23";
+    int c = r->n;
+    switch (pick(9)) {
+    case 0:
+        sb_printf(&r->sb, "%%v%d = transpose %%v%d {perm=[1,0]} ", c, a);
+        shape = !shape;
+        break;
+    case 1:
+        sb_printf(&r->sb, "%%v%d = cast %%v%d : %s[%s] ", c, a, dtypes[pick(3)],
+                  dims);
+        break;
+    case 2:
+        sb_printf(&r->sb, "%%v%d = %s %%v%d ", c, unary[pick(6)], a);
+        break;
+    case 3: /* a window, moved by one row */
+        sb_printf(&r->sb, "%%s%d = slice %%v%d {starts=[1,0], sizes=[%s], "
+                          "steps=[1,1]} %%v%d = pad %%s%d {pads=[0,0,1,0], "
+                          "value=0.5} ", c, a, shape ? "22,6" : "5,23", c, c);
+        break;
+    case 4: /* turned round */
+        sb_printf(&r->sb, "%%s%d, %%t%d = split %%v%d {axis=1, sizes=[%s]} "
+                          "%%v%d = concat %%t%d, %%s%d {axis=1} ", c, c, a,
+                  shape ? "2,4" : "9,14", c, c, c);
+        break;
+    default:
+        sb_printf(&r->sb, "%%v%d = %s %%v%d, %%v%d ", c, binary[pick(5)], a, b);
+    }
+    r->shape[r->n++] = shape;
+}
+
+static const char *random_graph(Arena *a) {
+    RandomGraph r = {.n = 4, .shape = {0, 1, 0, 1}};
+    StrBuf text = {0};
+    int nodes = 4 + pick(24);
+    for (int i = 0; i < nodes; i++) random_node(&r);
+    sb_printf(&text, "graph g(%%v0: f32[6,23], %%v1: bf16[23,6], %%v2: f16[6,23]"
+                     ", %%v3: f32[23,6]) { group point { ");
+    sb_putn(&text, r.sb.data, r.sb.len);
+    int y = r.n - 1;
+    sb_printf(&text, "%%z = add %%v%d, %%v%d } return %%z }", y,
+              pick_shaped(&r, r.shape[y]));
+    const char *s = arena_printf(a, "%s", text.data);
+    sb_free(&r.sb);
+    sb_free(&text);
+    return s;
+}
+
+TEST_CASE(kernel, random_graphs) {
+    enum { N = 60 };
+    static Subject s[N];
+    Arena *a = arena_new();
+    for (int i = 0; i < N; i++) s[i] = (Subject){.text = random_graph(a)};
+    check_batch(s, N, "-O2");
+    arena_free(a);
 }
