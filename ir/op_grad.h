@@ -72,8 +72,8 @@ ValueId grad_keepdims(Builder *b, ValueId x, const Type *t,
 /* The node's op on other operands with the same attributes. */
 ValueId grad_same_op(Builder *b, const Node *n, const ValueId *in, int nin,
                      DType d);
-/* The node's attributes but `drop`, plus those of `more`, where `op` takes
-   them. */
+/* `more`, then those of the node's attributes that `op` takes and `more` does
+   not have.  out has room for 8; returns how many. */
 int grad_attrs(const Node *n, OpCode op, const Attr *more, int nmore,
                Attr *out);
 
