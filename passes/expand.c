@@ -378,6 +378,7 @@ static bool sink_reshape(Expand *e, const Node *n, ValueId *out) {
     Graph *g = e->rw->g;
     ValueId in[3];
     int at = -1;
+    if (n->flags & NODE_UPDATE) return false; /* stays with the update */
     for (int i = 0; i < n->nin; i++) {
         in[i] = n->in[i];
         if (value_type(g, in[i])->rank == 0) continue;

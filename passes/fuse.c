@@ -205,33 +205,69 @@ static bool other_users(const Fuse *f, ValueId v, int a, int b) {
 }
 
 /* forward 0, backward 1, update 2 */
-static int part_of_step(const Node *n) {
-    return n->flags & NODE_UPDATE ? 2 : n->flags & NODE_BACKWARD ? 1 : 0;
+static int part_of_step(const Fuse *f, int c) {
+    const NodeList *x = &f->clusters.data[c].nodes;
+    uint32_t flags = 0;
+    for (int i = 0; i < x->len; i++) flags |= node_get(f->g, x->data[i])->flags;
+    return flags & NODE_UPDATE ? 2 : flags & NODE_BACKWARD ? 1 : 0;
 }
 
-/* In a later part of the step than the product. */
-static bool much_later(const Fuse *f, int anchor, const Node *n) {
-    const NodeList *x = &f->clusters.data[anchor].nodes;
-    for (int i = 0; i < x->len; i++)
-        if (kind_of(f->g, x->data[i]) == KIND_ANCHOR)
-            return part_of_step(n) > part_of_step(node_get(f->g, x->data[i]));
+static int64_t bytes_of(const Fuse *f, ValueId v) {
+    return type_bytes(value_type(f->g, v));
+}
+
+/* Work of a later part joins an earlier cluster only to take over values that
+   then need no buffer, and are no smaller than what it makes of them:
+   results would live for half a step. */
+static bool parts_agree(const Fuse *f, int a, int b) {
+    int pa = part_of_step(f, a), pb = part_of_step(f, b);
+    if (pa == pb) return true;
+    int early = pa < pb ? a : b, late = early == a ? b : a;
+    const NodeList *y = &f->clusters.data[late].nodes;
+    int64_t taken = 0, made = 0;
+    for (int i = 0; i < y->len; i++) {
+        const Node *n = node_get(f->g, y->data[i]);
+        for (int k = 0; k < n->nin; k++) {
+            if (maker(f, n->in[k]) != early) continue;
+            if (other_users(f, n->in[k], early, late)) return false;
+            taken += bytes_of(f, n->in[k]);
+        }
+        for (int k = 0; k < n->nout; k++)
+            if (other_users(f, n->out[k], late, late))
+                made += bytes_of(f, n->out[k]);
+    }
+    return taken > 0 && made <= taken;
+}
+
+/* Whether v needs a buffer wherever the work goes: read by the host, a VIEW,
+   a library routine, or several clusters. */
+static bool stored_anyway(const Fuse *f, ValueId v) {
+    int reader = -1;
+    if (f->escapes[v.i]) return true;
+    for (int k = f->user_at[v.i]; k < f->user_at[v.i + 1]; k++) {
+        OpKind kind = kind_of(f->g, f->user[k]);
+        int c = f->cluster_of[f->user[k].i];
+        if (kind == KIND_ANCHOR || kind == KIND_LIB) return true;
+        if (reader >= 0 && c != reader) return true;
+        reader = c;
+    }
     return false;
 }
 
-/* A cheap reader of a product that is stored anyway moves into a later kernel
-   instead: there it needs no buffer. */
+/* Where the product is stored for others too, an epilogue that makes a second
+   result must not rather move into that result's one reader. */
 static bool epilogue_pays(Fuse *f, int anchor, int c) {
-    const Cluster *x = cluster(f, c);
-    if (x->nodes.len != 1) return true;
-    const Node *n = node_get(f->g, x->nodes.data[0]);
-    if (!fuse_rereads_cheaply(f->g, n) &&
-        !(much_later(f, anchor, n) && !op_is_expensive(n->op)))
-        return true;
-    for (int i = 0; i < n->nin; i++)
-        if (maker(f, n->in[i]) == anchor &&
-            other_users(f, n->in[i], anchor, c))
-            return false;
-    return true;
+    const NodeList *x = &cluster(f, c)->nodes;
+    bool second = false, needed = false;
+    for (int i = 0; i < x->len; i++) {
+        const Node *n = node_get(f->g, x->data[i]);
+        for (int k = 0; k < n->nin; k++)
+            if (maker(f, n->in[k]) == anchor &&
+                other_users(f, n->in[k], anchor, c))
+                second = true;
+        needed |= stored_anyway(f, n->out[0]);
+    }
+    return !second || needed;
 }
 
 /* A value with at least `count` elements that both clusters touch. */
@@ -339,6 +375,7 @@ static void grow(Fuse *f, GroupKind kind, TryPair *on_pair) {
 static bool grow_anchor(Fuse *f, int a, int c) {
     if (cluster(f, c)->kind != GROUP_POINT) return false;
     bool after = cluster(f, c)->rank > cluster(f, a)->rank;
+    if (!parts_agree(f, a, c)) return false;
     if (after) return epilogue_pays(f, a, c) && merge(f, a, c);
     const Node *n = node_get(f->g, cluster(f, c)->nodes.data[0]);
     return cluster(f, c)->nodes.len == 1 && !other_users(f, n->out[0], a, c) &&
@@ -348,13 +385,15 @@ static bool grow_anchor(Fuse *f, int a, int c) {
 static bool grow_row(Fuse *f, int a, int c) {
     GroupKind k = cluster(f, c)->kind;
     if (k != GROUP_POINT && k != GROUP_ROW) return false;
-    return row_neighbour_pays(f, a, c) && merge(f, a, c);
+    return parts_agree(f, a, c) && row_neighbour_pays(f, a, c) &&
+           merge(f, a, c);
 }
 
 static bool grow_point(Fuse *f, int a, int c) {
     if (cluster(f, c)->kind != GROUP_POINT) return false;
     bool before = cluster(f, c)->rank < cluster(f, a)->rank;
-    return chain_pays(f, before ? c : a, before ? a : c) && merge(f, a, c);
+    return parts_agree(f, a, c) &&
+           chain_pays(f, before ? c : a, before ? a : c) && merge(f, a, c);
 }
 
 static bool same_domain(Fuse *f, int a, int b) {
@@ -369,6 +408,7 @@ static bool join_siblings(Fuse *f, int a, int b) {
     Cluster *x = cluster(f, a), *y = cluster(f, b);
     if (a == b || x->dead || y->dead) return false;
     if (x->kind > GROUP_ROW || y->kind > GROUP_ROW) return false;
+    if (part_of_step(f, a) != part_of_step(f, b)) return false;
     if (x->kind == GROUP_POINT && y->kind == GROUP_POINT)
         return same_domain(f, a, b) && merge(f, a, b);
     int row = x->kind == GROUP_ROW ? a : b;
@@ -425,7 +465,7 @@ static void join_small_rows(Fuse *f) {
     for (int c = 0; c < f->clusters.len; c++) {
         const Cluster *x = cluster(f, c);
         if (x->dead || x->kind != GROUP_ROW) continue;
-        if (full_count(f, c) > FUSE_SMALL_TENSOR) continue;
+        if (full_count(f, c) > FUSE_TINY_TENSOR) continue;
         NodeId mine = fuse_reduce_node(f->g, &x->nodes);
         bool done = false;
         for (int i = 0; i < open.len && !done; i++) {

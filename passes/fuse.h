@@ -12,7 +12,8 @@ enum {
     FUSE_MAX_BUFFERS = 24, /* operands and results of one kernel             */
     FUSE_MAX_NODES = 96,
     FUSE_ROWS_ENOUGH = 64,    /* rows that keep a machine busy               */
-    FUSE_SMALL_TENSOR = 32768 /* elements that one core may as well do       */
+    FUSE_SMALL_TENSOR = 32768, /* elements that one core may as well do      */
+    FUSE_TINY_TENSOR = 2048    /* elements that cost less than a step        */
 };
 
 typedef struct NodeList {
@@ -58,8 +59,6 @@ bool op_is_expensive(OpCode op); /* costs far more than a load               */
    (unless every node is to be a group) copies generators, expands and cheap
    element-wise nodes to each of their users.                                */
 void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes);
-/* Reading n's one large operand again costs no more than reading its result. */
-bool fuse_rereads_cheaply(const Graph *g, const Node *n);
 
 /* ---- fuse_fit.c -------------------------------------------------------------- */
 

@@ -105,11 +105,12 @@ static void count_uses(Prep *p) {
 }
 
 /* One large operand, not wider than the result; the others are small. */
-bool fuse_rereads_cheaply(const Graph *g, const Node *n) {
+static bool rereads_cheaply(const Graph *g, const Node *n) {
     const Type *r = value_type(g, n->out[0]);
     int64_t count = type_count(r);
     int large = 0;
-    if (op_is_expensive(n->op) || n->nin == 0 || count < MIN_COPIED)
+    if (op_is_expensive(n->op) || n->op == OP_SQRT || n->op == OP_RSQRT ||
+        n->nin == 0 || count < MIN_COPIED)
         return false;
     for (int i = 0; i < n->nin; i++) {
         const Type *t = value_type(g, n->in[i]);
@@ -122,12 +123,18 @@ bool fuse_rereads_cheaply(const Graph *g, const Node *n) {
     return large == 1;
 }
 
-/* The operand of an epilogue is in registers: nothing to read again. */
-static bool is_epilogue(const Prep *p, const Node *n) {
+/* An operand that would be in registers only (a product's, or after much
+   arithmetic): keeping n's result costs no more than keeping that. */
+static bool follows_work(const Prep *p, const Node *n) {
+    int64_t count = type_count(value_type(p->g, n->out[0]));
     for (int i = 0; i < n->nin; i++) {
         const Value *v = value_get(p->g, n->in[i]);
-        if (v->kind == VK_RESULT && p->uses[n->in[i].i] == 1 &&
-            op_info[node_get(p->g, v->def)->op].kind == KIND_ANCHOR)
+        if (v->kind != VK_RESULT || p->stored[n->in[i].i] ||
+            type_count(value_type(p->g, n->in[i])) < count)
+            continue;
+        const Node *def = node_get(p->g, v->def);
+        if (op_is_expensive(def->op)) return true;
+        if (op_info[def->op].kind == KIND_ANCHOR && p->uses[n->in[i].i] == 1)
             return true;
     }
     return false;
@@ -140,15 +147,16 @@ static bool copied_to_users(const Prep *p, const Node *n) {
     int uses = p->uses[n->out[0].i];
     if (uses < 2 || uses > MAX_COPIES || p->stored[n->out[0].i]) return false;
     if (n->op == OP_EXPAND) return true;
-    return k == KIND_ELEM && fuse_rereads_cheaply(p->g, n) &&
-           !is_epilogue(p, n);
+    return k == KIND_ELEM && rereads_cheaply(p->g, n) &&
+           !follows_work(p, n);
 }
 
-/* A second node like `id`; its name follows from the first's. */
-static NodeId copy_node(Graph *g, NodeId id) {
+/* A second node like `id`, in the reader's part of the step; its name follows
+   from the first's. */
+static NodeId copy_node(Graph *g, NodeId id, uint32_t flags) {
     int at = g->order.len;
     Node n = *node_get(g, id);
-    Builder b = {.g = g, .flags = n.flags, .loc = n.loc};
+    Builder b = {.g = g, .flags = n.flags | flags, .loc = n.loc};
     TypeId t = value_get(g, n.out[0])->type;
     const char *name = value_get(g, n.out[0])->name;
     ValueId v;
@@ -184,7 +192,7 @@ static void give_copies(Prep *p, NodeId user, int *cap) {
         if (p->uses[v.i] < 2) continue;
         NodeId def = value_get(g, v)->def;
         if (!copied_to_users(p, node_get(g, def))) continue;
-        NodeId twin = copy_node(g, def);
+        NodeId twin = copy_node(g, def, node_get(g, user)->flags);
         grow_counts(p, cap);
         ValueId w = node_get(g, twin)->out[0];
         p->uses[v.i]--;
