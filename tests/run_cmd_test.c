@@ -256,6 +256,27 @@ TEST_CASE(run, shuffle_changes_order_only) {
     free(c);
 }
 
+/* Batches of one sample's copies would hide it: with a learning rate of 0 the
+   losses of an epoch sum to the same, in whatever order.                    */
+TEST_CASE(run, every_epoch_has_every_sample_in_another_order) {
+    double sum[3] = {0};
+    int same = 0;
+    write_data(40);
+    char *plain = good(&tiny_module, FEEDS "--epochs 1 --lr 0");
+    char *two = good(&tiny_module, FEEDS "--epochs 2 --lr 0 --shuffle");
+    for (int i = 0; i < 10; i++) {
+        sum[0] += field(plain, i, "loss");
+        sum[1] += field(two, i, "loss");
+        sum[2] += field(two, 10 + i, "loss");
+        same += field(two, i, "loss") == field(two, 10 + i, "loss");
+    }
+    CHECK_REL(sum[0], sum[1], 1e-5);
+    CHECK_REL(sum[0], sum[2], 1e-5);
+    CHECK(same < 3);
+    free(plain);
+    free(two);
+}
+
 /* ---- evaluating and predicting -------------------------------------------------- */
 
 TEST_CASE(run, evaluates_every_sample) {

@@ -348,6 +348,34 @@ TEST_CASE(runtime, gradients_can_be_read) {
     a->close(s);
 }
 
+/* With a learning rate of 0 every round of micro-steps is alike. */
+TEST_CASE(runtime, gradients_start_from_zero) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_accumulating, 1);
+    ampc_metrics m[2] = {{.size = sizeof *m}, {.size = sizeof *m}};
+    Batch b;
+    CHECK_EQ_INT(a->set_hyper(s, "lr", 0), AMPC_OK);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ_INT(a->step(s, batch(&b, i % 2), 2, &m[i / 2]), AMPC_OK);
+    CHECK(m[0].grad_norm > 0 && m[0].grad_norm == m[1].grad_norm);
+    CHECK(m[0].loss == m[1].loss);
+    a->close(s);
+}
+
+TEST_CASE(runtime, inputs_may_move) {
+    ampc_session *s = open_module(&tiny_module, 1);
+    ampc_metrics m[4];
+    Batch b[2];
+    CHECK_EQ_INT(tiny_api()->set_hyper(s, "lr", 0), AMPC_OK);
+    for (int i = 0; i < 4; i++) {
+        m[i].size = sizeof *m;
+        tiny_api()->step(s, batch(&b[i % 2], i % 2), 2, &m[i]);
+    }
+    CHECK(m[0].loss != m[1].loss);
+    CHECK(m[0].loss == m[2].loss && m[1].loss == m[3].loss);
+    tiny_api()->close(s);
+}
+
 /* ---- opening ------------------------------------------------------------- */
 
 TEST_CASE(runtime, open_refuses) {
