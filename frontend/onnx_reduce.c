@@ -35,8 +35,11 @@ static Status reduce_then(Ox *ox, OpCode before, OpCode after) {
     Reduction r;
     ValueId y;
     TRY(read_reduction(ox, &r));
+    bool logic = ox_type(ox, r.x).dtype == DT_BOOL; /* any, all */
+    if (logic) TRY(ox_cast(ox, r.x, DT_U8, false, &r.x));
     if (before != NUM_OPS) TRY(ox1(ox, before, r.x, &r.x));
     TRY(apply(ox, ox->node->op->core, &r, r.x, &y));
+    if (logic) TRY(ox_cast(ox, y, DT_BOOL, false, &y));
     if (after != NUM_OPS) TRY(ox1(ox, after, y, &y));
     return ox_out(ox, 0, y);
 }

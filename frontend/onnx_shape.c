@@ -349,5 +349,7 @@ Status onnx_space_to_depth(Ox *ox) {
                        b);
     int64_t in[] = {d[0], d[1], d[2] / b, b, d[3] / b, b};
     int64_t to[] = {d[0], d[1] * b * b, d[2] / b, d[3] / b};
-    return shuffle(ox, in, (int64_t[]){0, 3, 5, 1, 2, 4}, to);
+    bool crd = !strcmp(ox_str(ox, "mode", "DCR"), "CRD");
+    return crd ? shuffle(ox, in, (int64_t[]){0, 1, 3, 5, 2, 4}, to)
+               : shuffle(ox, in, (int64_t[]){0, 3, 5, 1, 2, 4}, to);
 }

@@ -17,6 +17,7 @@ import sys
 import warnings
 
 import onnx
+from onnx import numpy_helper
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -140,9 +141,13 @@ def write(f, kind, name, t):
     f.write(f"{kind} {name} {kind_of} {t.dim()} {dims} {values}\n")
 
 
-def strip(path):
-    """Traces name the maintainer's folders; keep the source line only."""
+def tidy(path, state):
+    """Traces name the maintainer's folders: keep the source line only.
+    Exporting runs the model, which moves the statistics: undo that."""
     m = onnx.load(path)
+    for t in m.graph.initializer:
+        if "running" in t.name and t.name in state:
+            t.CopyFrom(numpy_helper.from_array(state[t.name].numpy(), t.name))
     for node in m.graph.node:
         for p in list(node.metadata_props):
             if p.key != "pkg.torch.onnx.stack_trace":
@@ -178,7 +183,7 @@ def export(name, out):
     torch.onnx.export(model, args, dynamo=True, dynamic_shapes=dims,
                       verbose=False).save(base + ".opt.onnx")
     for kind in ("dyn", "ts", "opt"):
-        strip(f"{base}.{kind}.onnx")
+        tidy(f"{base}.{kind}.onnx", state)
     model.load_state_dict(state)
     loss, logits = model(*args)
     with open(base + ".fp32", "w") as f:

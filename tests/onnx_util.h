@@ -34,6 +34,47 @@ void options_inference(Options *o, Arena *a);
 /* A graph input by name, NO_VALUE if absent. */
 ValueId graph_input_named(const Graph *g, const char *name);
 
+/* ---- models made in C ------------------------------------------------------- */
+
+typedef struct Made {
+    Arena *a;
+    Onnx__ModelProto model;
+    Onnx__GraphProto graph;
+    Onnx__OperatorSetIdProto opset;
+    Diag d;
+    Options opt; /* with a loss, so that parameters train */
+} Made;
+
+/* A model of opset `version`; freed by made_end. */
+void made_start(Made *m, int version);
+void made_end(Made *m);
+/* dims: "4,batch,?" -- a number, a dim_param, nothing. */
+void made_input(Made *m, const char *name, DType d, const char *dims);
+void made_output(Made *m, const char *name);
+/* Operand and result names are comma-separated; empty means absent. */
+Onnx__NodeProto *made_node(Made *m, const char *op, const char *in,
+                           const char *out);
+void made_int(Made *m, Onnx__NodeProto *n, const char *name, int64_t v);
+void made_ints(Made *m, Onnx__NodeProto *n, const char *name, int count,
+               const int64_t *v);
+void made_float(Made *m, Onnx__NodeProto *n, const char *name, float v);
+void made_str(Made *m, Onnx__NodeProto *n, const char *name, const char *v);
+Onnx__AttributeProto *made_attr(Made *m, Onnx__NodeProto *n, const char *name,
+                                int type);
+/* Initializers; f32 values count up from `first` by 0.25. */
+Onnx__TensorProto *made_f32(Made *m, const char *name, const char *dims,
+                            float first);
+Onnx__TensorProto *made_i64(Made *m, const char *name, int count,
+                            const int64_t *v);
+/* Marks an initializer as the dynamo exporter does. */
+void made_mark(Made *m, const char *name, const char *key, const char *value);
+void made_metadata(Made *m, Onnx__StringStringEntryProto ***list, size_t *n,
+                   const char *key, const char *value);
+char *made_text(Made *m, const char *s);
+/* NULL when refused; the message is m->d.text. */
+Module *made_import(Made *m);
+const char *made_message(const Made *m);
+
 /* Packs a message; *n = its size; for free(). */
 uint8_t *model_pack(const Onnx__ModelProto *m, size_t *n);
 
