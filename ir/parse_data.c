@@ -227,16 +227,29 @@ static Status parse_generator(Parser *p, TypeId t, Init *init) {
     return OK;
 }
 
+/* The number as a double; false: it is none. */
+static bool as_double(DType d, Element e, double *out) {
+    if (dtype_is_float(d)) {
+        *out = e.f;
+        return true;
+    }
+    if (d == DT_U64) {
+        *out = (double)(uint64_t)e.i;
+        return *out < 0x1p64 && (uint64_t)*out == (uint64_t)e.i;
+    }
+    *out = (double)e.i;
+    return *out < 0x1p63 && (int64_t)*out == e.i;
+}
+
 static Status parse_splat(Parser *p, TypeId t, bool is_const, Init *init) {
     Token at = p->lx.tok;
     DType d = type_get(t)->dtype;
     Element e;
     TRY(parse_element(&p->lx, d, &e));
-    init->fill = dtype_is_float(d) ? e.f : (double)e.i;
-    bool exact = dtype_is_float(d) || (e.i < 1LL << 53 && e.i > -(1LL << 53));
-    if (!is_const && exact) return OK;
-    TRY(new_tensor(p, &at, t, &init->tensor));
     int64_t n = type_count(type_get(t));
+    bool exact = as_double(d, e, &init->fill);
+    if (!is_const && (exact || n == 0)) return OK;
+    TRY(new_tensor(p, &at, t, &init->tensor));
     for (int64_t i = 0; i < n; i++) store(init->tensor, i, e);
     return OK;
 }

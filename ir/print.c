@@ -156,6 +156,15 @@ static void put_declared(StrBuf *sb, const Graph *g, const Value *v) {
 
 /* ---- variables ------------------------------------------------------------------------ */
 
+/* The number as the variable's dtype holds it. */
+static void put_fill(StrBuf *sb, const Var *v) {
+    uint64_t storage = 0;
+    Tensor one = {.type = type_scalar(type_get(v->type)->dtype),
+                  .data = &storage};
+    tensor_set(&one, 0, v->fill);
+    put_element(sb, &one, 0);
+}
+
 /* " = 0.9"; nothing for zero, and for data too large to show. */
 static void put_init(StrBuf *sb, const Var *v) {
     StrBuf text = {0};
@@ -164,7 +173,7 @@ static void put_init(StrBuf *sb, const Var *v) {
     bool shown = v->init && v->kind != VAR_PARAM &&
                  (n <= INIT_SHOWN || all_equal(v->init, n));
     if (v->init_text) sb_puts(&text, v->init_text);
-    else if (!v->init) sb_put_double(&text, v->fill, t->dtype != DT_F64);
+    else if (!v->init) put_fill(&text, v);
     else if (shown) put_data(&text, v->init);
     if (text.len && strcmp(text.data, "0") != 0)
         sb_printf(sb, " = %s", text.data);
@@ -214,6 +223,10 @@ static int *shown_values(const Graph *g, Arena *scratch) {
     int *shown = graph_use_counts(g, scratch);
     bool first = g->module->graphs.len && g->module->graphs.data[0] == g;
     for (int i = 0; i < g->writes.len; i++) shown[g->writes.data[i].var.i]++;
+    for (int i = 1; i < g->values.len; i++) {
+        int home = g->values.data[i].home;
+        if (home >= 0) shown[graph_find_var(g, home).i]++;
+    }
     for (int i = 1; first && i < g->values.len; i++) {
         const Value *v = &g->values.data[i];
         if (v->kind == VK_VAR && !shown[i])

@@ -106,6 +106,12 @@ void tensor_set(const Tensor *t, int64_t i, double v) {
     case DT_F32: ((float *)t->data)[i] = (float)v; break;
     case DT_F64: ((double *)t->data)[i] = v; break;
     case DT_BOOL: ((uint8_t *)t->data)[i] = v != 0; break;
+    case DT_U64:
+        if (v >= 0x1p63 && v < 0x1p64) {
+            ((uint64_t *)t->data)[i] = (uint64_t)v;
+            break;
+        }
+        /* fall through */
     default: tensor_set_int(t, i, to_int(v)); break;
     }
 }
