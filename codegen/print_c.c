@@ -121,8 +121,11 @@ static void put_store(CPrint *p, int id) {
     sb_printf(p->sb, "%*sb%d[", 4 * p->depth, "", in->buf);
     put_index(p, &in->at, NULL);
     sb_puts(p->sb, "] = ");
-    if (dtype_is_16(d))
-        sb_printf(p->sb, "F32_TO_%s(", d == DT_F16 ? "F16" : "BF16");
+    if (d == DT_BF16)
+        sb_puts(p->sb, kinst_at(p->k, in->in[0])->fits >> d & 1
+                           ? "EXACT_BF16(" : "F32_TO_BF16(");
+    else if (d == DT_F16)
+        sb_puts(p->sb, "F32_TO_F16(");
     else if (dtype_is_int(d) && dtype_info[d].bytes < 8)
         sb_printf(p->sb, "(%s)(", dtype_info[d].c);
     else
@@ -392,6 +395,18 @@ static void put_accumulators(CPrint *p) {
     }
 }
 
+/* A unit is a row and one of its nb blocks. */
+static void put_unit(CPrint *p, int64_t nb) {
+    if (nb == 1)
+        line(p, "const int64_t row = u, c0 = 0;");
+    else if (p->nrow - (p->k->form == KF_ROWS) == 0)
+        line(p, "const int64_t row = 0, c0 = u * %" PRId64 ";", p->k->block);
+    else
+        line(p, "const int64_t row = u / %" PRId64 ", c0 = u %% %" PRId64
+                " * %" PRId64 ";", nb, nb, p->k->block);
+    line(p, "(void)row;");
+}
+
 static void choose_kept(CPrint *p) {
     int64_t cols = 1;
     int n = 0;
@@ -426,13 +441,11 @@ static void put_cols(CPrint *p) {
         snprintf(to, sizeof to, "%" PRId64, extent(p, k->vec));
     if (k->block) {
         int64_t e = extent(p, k->vec), nb = (e + k->block - 1) / k->block;
-        line(p, "const int64_t row = u / %" PRId64 ", c0 = u %% %" PRId64
-                " * %" PRId64 ";", nb, nb, k->block);
+        put_unit(p, nb);
         line(p, "const int64_t c1 = c0 + %" PRId64 " < %" PRId64 " ? c0 + %"
                 PRId64 " : %" PRId64 ";", k->block, e, k->block, e);
         from = "c0";
         strcpy(to, "c1");
-        if (p->nrow == 0) line(p, "(void)row;");
     }
     put_row_dims(p, k->block ? "row" : "u", p->rows, p->nrow);
     put_accumulators(p);
@@ -618,11 +631,12 @@ static void put_rows(CPrint *p) {
     for (int j = 0; j < p->nrow; j++)
         if (p->rows[j] != k->vec) others[nother++] = p->rows[j];
     enter(p, "for (int64_t u = lo; u < hi; u++)");
-    line(p, "const int64_t row = u / %" PRId64 ", c0 = u %% %" PRId64 " * %"
-            PRId64 ";", nb, nb, k->block);
-    line(p, "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
-            " - c0 : %" PRId64 ";", e, k->block, e, k->block);
-    if (nother == 0) line(p, "(void)row;");
+    put_unit(p, nb);
+    if (e % k->block == 0)
+        line(p, "const int64_t n = %" PRId64 ";", k->block);
+    else
+        line(p, "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
+                " - c0 : %" PRId64 ";", e, k->block, e, k->block);
     put_row_dims(p, "row", others, nother);
     choose_carried(p);
     int done = 0, last = max_depth(p);

@@ -53,38 +53,42 @@ KM_INLINE double km_double(uint64_t u) {
 
 KM_INLINE float BF16_TO_F32(uint16_t h) { return km_float((uint32_t)h << 16); }
 
-KM_INLINE uint16_t F32_TO_BF16(float f) {
+KM_INLINE float ROUND_BF16(float f) {
     uint32_t u = km_bits(f);
-    uint32_t r = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
-    uint32_t nan = u >> 16 | 0x40u;
-    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : r);
+    uint32_t r = u + 0x7fffu + (u >> 16 & 1u);
+    return km_float((f != f ? u | 0x400000u : r) & 0xffff0000u);
 }
+
+/* of a value of the format */
+KM_INLINE uint16_t EXACT_BF16(float f) { return (uint16_t)(km_bits(f) >> 16); }
+KM_INLINE uint16_t F32_TO_BF16(float f) { return EXACT_BF16(ROUND_BF16(f)); }
 
 KM_INLINE float F16_TO_F32(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mag = h & 0x7fffu;
-    uint32_t normal = (mag << 13) + (112u << 23);
-    uint32_t special = normal + (112u << 23); /* infinity, NaN */
-    uint32_t tiny = km_bits((float)(int32_t)mag * 0x1p-24f);
-    uint32_t quiet = mag > 0x7c00u ? 0x400000u : 0u;
-    uint32_t r = mag >= 0x7c00u ? special | quiet
-               : mag >= 0x0400u ? normal : tiny;
-    return km_float(r | sign);
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    int32_t mag = h & 0x7fff;
+    int32_t normal = (mag << 13) + (112 << 23);
+    int32_t special = mag << 13 | 0x7f800000; /* infinity, NaN */
+    int32_t tiny = (int32_t)km_bits((float)mag * 0x1p-24f);
+    int32_t quiet = mag > 0x7c00 ? 0x400000 : 0;
+    int32_t r = mag >= 0x7c00 ? special | quiet : mag >= 0x0400 ? normal : tiny;
+    return km_float((uint32_t)r | sign);
 }
 
+/* Comparisons are signed, as vectors want them. */
 KM_INLINE uint16_t F32_TO_F16(float f) {
-    uint32_t u = km_bits(f), mag = u & 0x7fffffffu;
-    uint32_t normal = (mag + 0xfffu + (mag >> 13 & 1u) - (112u << 23)) >> 13;
+    uint32_t u = km_bits(f);
+    int32_t mag = (int32_t)(u & 0x7fffffffu), normal, tiny, nan, r;
+    normal = (mag + 0xfff + (mag >> 13 & 1) - (112 << 23)) >> 13;
     /* below 2^-14: the sum's unit is 2^-24 */
-    uint32_t tiny = km_bits(km_float(mag) + 0.5f) - 0x3f000000u;
-    uint32_t nan = 0x7e00u | (mag >> 13 & 0x3ffu);
-    uint32_t r = mag < 0x38800000u ? tiny : normal;
-    r = mag >= 0x477ff000u ? 0x7c00u : r;
-    r = mag > 0x7f800000u ? nan : r;
-    return (uint16_t)(r | (u >> 16 & 0x8000u));
+    tiny = (int32_t)km_bits(km_float((uint32_t)mag) + 0.5f) - 0x3f000000;
+    nan = 0x7e00 | (mag >> 13 & 0x3ff);
+    r = mag < 0x38800000 ? tiny : normal;
+    r = mag >= 0x477ff000 ? 0x7c00 : r;
+    r = f != f ? nan : r;
+    return (uint16_t)((uint32_t)r | (u >> 16 & 0x8000u));
 }
 
-#define ROUND_BF16(x) BF16_TO_F32(F32_TO_BF16(x))
-#define ROUND_F16(x) F16_TO_F32(F32_TO_F16(x))
+KM_INLINE float ROUND_F16(float f) { return F16_TO_F32(F32_TO_F16(f)); }
 
 /* ---- to integers: towards zero, saturating, NaN gives 0 ------------------------- */
 
