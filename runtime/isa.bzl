@@ -23,4 +23,5 @@ def isa_library(name, level, vector, srcs, hdrs):
             "-DAMPC_ISA_LEVEL=%d" % level,
         ] + (["-mprefer-vector-width=%d" % vector] if vector else []),
         linkstatic = True,
+        alwayslink = True, # they and the common part need each other
     )
