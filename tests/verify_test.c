@@ -1,0 +1,388 @@
+/* The verifier: each check of the list in verify.c fails on a graph that
+   breaks it, and good graphs pass at every stage.                          */
+#include "ir/ir.h"
+
+#include <string.h>
+
+#include "tests/harness.h"
+
+/* ---- graphs broken by hand ----------------------------------------------------- */
+
+typedef struct Fixture {
+    Arena *a;
+    Module *m;
+    Graph *g;
+    Diag d;
+} Fixture;
+
+static const char base[] = "graph g(%x: f32[4], %z: f32[4]) {\n"
+                           "  state %s: f32[4]\n"
+                           "  const %c: f32[4] = [1, 2, 3, 4]\n"
+                           "  %a = add %x, %c\n"
+                           "  %b = relu %a\n"
+                           "  %r = reduce_sum %b {axes=[0], keepdims=0}\n"
+                           "  write %s = %b\n"
+                           "  return %b, %r\n"
+                           "}\n";
+
+static Fixture load(const char *text) {
+    Fixture f = {.a = arena_new()};
+    if (!CHECK_MSG(parse_module(f.a, &f.d, "t", text, strlen(text), &f.m) ==
+                       OK, "%s", f.d.text.data))
+        harness_leave();
+    f.g = f.m->graphs.data[0];
+    return f;
+}
+
+static ValueId val(const Fixture *f, const char *name) {
+    return graph_find_value(f->g, name);
+}
+
+static Node *node(const Fixture *f, const char *name) {
+    return node_get(f->g, value_get(f->g, val(f, name))->def);
+}
+
+static void drop(Fixture *f) {
+    sb_free(&f->d.text);
+    arena_free(f->a);
+}
+
+static void refused(Fixture *f, const char *want) {
+    if (CHECK_MSG(verify_module(f->m, STAGE_TYPED, &f->d) != OK,
+                  "not seen: %s", want))
+        CHECK_HAS(f->d.text.data, want);
+    drop(f);
+}
+
+TEST_CASE(verify, a_good_graph_passes) {
+    Fixture f = load(base);
+    for (int s = STAGE_TYPED; s <= STAGE_STEP; s++)
+        CHECK(verify_module(f.m, (Stage)s, &f.d) == OK);
+    CHECK(f.d.text.len == 0);
+    drop(&f);
+}
+
+TEST_CASE(verify, order) {
+    Fixture f = load(base);
+    vec_push(f.a, &f.g->order, f.g->order.data[0]);
+    refused(&f, "%a = add: stands twice in the order");
+    f = load(base);
+    f.g->order.data[1] = (NodeId){77};
+    refused(&f, "node 77 in order does not exist");
+    f = load(base);
+    NodeId t = f.g->order.data[0];
+    f.g->order.data[0] = f.g->order.data[1];
+    f.g->order.data[1] = t;
+    refused(&f, "%b = relu: operand %a is used before its definition");
+    f = load(base);
+    f.g->order.len = 2; /* %r is gone, but returned */
+    refused(&f, "output r is not defined");
+}
+
+TEST_CASE(verify, operands) {
+    Fixture f = load(base);
+    node(&f, "b")->in[0] = (ValueId){1000};
+    refused(&f, "operand 0 is value 1000 of");
+    f = load(base);
+    node(&f, "a")->in[1] = NO_VALUE;
+    refused(&f, "operand 1 is absent");
+    f = load(base);
+    node(&f, "a")->in[1] = val(&f, "r");
+    refused(&f, "operand %r is used before its definition");
+    f = load(base);
+    f.g->inputs.len = 1;
+    node(&f, "a")->in[1] = val(&f, "z");
+    refused(&f, "operand %z is used before");
+}
+
+TEST_CASE(verify, results) {
+    Fixture f = load(base);
+    value_get(f.g, val(&f, "b"))->def = value_get(f.g, val(&f, "a"))->def;
+    refused(&f, "%b = relu: result 0 does not point back");
+    f = load(base);
+    value_get(f.g, val(&f, "b"))->result = 1;
+    refused(&f, "does not point back");
+    f = load(base);
+    node(&f, "b")->out[0] = NO_VALUE;
+    refused(&f, "result 0 is missing");
+    f = load(base);
+    value_get(f.g, val(&f, "b"))->name = NULL;
+    refused(&f, "result 0 has no name");
+}
+
+TEST_CASE(verify, types_and_attributes) {
+    Fixture f = load(base);
+    value_get(f.g, val(&f, "b"))->type = type_scalar(DT_F32);
+    refused(&f, "declared f32[]");
+    f = load(base);
+    value_get(f.g, val(&f, "b"))->type =
+        type_with_dtype(value_get(f.g, val(&f, "b"))->type, DT_I32);
+    refused(&f, "is f32[4], not i32");
+    f = load(base);
+    value_get(f.g, val(&f, "b"))->type = (TypeId){0};
+    refused(&f, "has no type");
+    f = load(base);
+    Attr foreign = attr_i(AK_group, 1);
+    node(&f, "b")->attrs = &foreign;
+    node(&f, "b")->nattr = 1;
+    refused(&f, "has no attribute 'group'");
+    f = load(base);
+    const Node *r = node(&f, "r");
+    Attr swapped[] = {r->attrs[1], r->attrs[0]};
+    node(&f, "r")->attrs = swapped;
+    refused(&f, "out of order");
+}
+
+TEST_CASE(verify, names) {
+    Fixture f = load(base);
+    value_get(f.g, val(&f, "b"))->name = intern("x");
+    refused(&f, "%x names two values");
+    f = load(base);
+    f.g->outputs.data[1].name = intern("b");
+    refused(&f, "two outputs named b");
+}
+
+TEST_CASE(verify, variables_and_constants) {
+    Fixture f = load(base);
+    value_get(f.g, val(&f, "s"))->type = type_scalar(DT_F32);
+    refused(&f, "%s is f32[], the variable is f32[4]");
+    f = load(base);
+    value_get(f.g, val(&f, "s"))->var = 5;
+    refused(&f, "reads variable 5 of 1");
+    f = load(base);
+    value_get(f.g, val(&f, "s"))->name = intern("other");
+    refused(&f, "variable s is called %other");
+    f = load(base);
+    Value second = *value_get(f.g, val(&f, "s"));
+    vec_push(f.a, &f.g->values, second);
+    refused(&f, "variable s has two values");
+    f = load(base);
+    value_get(f.g, val(&f, "c"))->data = NULL;
+    refused(&f, "c has no data");
+    f = load(base);
+    value_get(f.g, val(&f, "c"))->data = tensor_new(f.a, type_scalar(DT_F32));
+    refused(&f, "c is f32[4], its data f32[]");
+    f = load(base);
+    value_get(f.g, val(&f, "c"))->name = NULL;
+    refused(&f, "a constant of type f32[4] has no name");
+    f = load(base);
+    f.m->vars.data[0].init = tensor_new(f.a, type_scalar(DT_F32));
+    refused(&f, "its initial value f32[]");
+}
+
+TEST_CASE(verify, effects) {
+    Fixture f = load(base);
+    vec_push(f.a, &f.g->writes, f.g->writes.data[0]);
+    refused(&f, "%s is written twice");
+    f = load(base);
+    f.g->writes.data[0].var = val(&f, "x");
+    refused(&f, "a write to what is no variable");
+    f = load(base);
+    f.g->writes.data[0].value = val(&f, "r");
+    refused(&f, "%s is f32[4], written with f32[]");
+    f = load(base);
+    vec_push(f.a, &f.g->inputs, f.g->inputs.data[0]);
+    refused(&f, "input 2 is listed twice");
+    f = load(base);
+    f.g->inputs.data[0] = val(&f, "c");
+    refused(&f, "input 0 is no input value");
+    f = load(base);
+    vec_push(f.a, &f.m->graphs, f.g);
+    Graph *copy = graph_clone(f.g, "g");
+    (void)copy;
+    refused(&f, "two graphs named g");
+}
+
+/* ---- groups and the memory plan, as text ------------------------------------------- */
+
+typedef struct Row {
+    Stage stage;
+    const char *head, *body;
+    const char *want; /* NULL: passes */
+} Row;
+
+#define X "%x: f32[8,4]"
+
+static const Row rows[] = {
+    {STAGE_FUSED, X, "group point { %a = relu %x %b = exp %a } return %b", NULL},
+    {STAGE_FUSED, X, "%a = relu %x return %a", "%a = relu: is in no group"},
+    {STAGE_FUSED, X,
+     "group point { %a = relu %x } %v = reshape %a {shape=[32]} "
+     "group point { %b = exp %v } return %b", NULL},
+    {STAGE_FUSED, X, "group point { %v = reshape %x {shape=[32]} } return %v",
+     "a view is in no group"},
+    {STAGE_FUSED, X, "group point { %a = softmax %x } return %a",
+     "composite ops are expanded"},
+    {STAGE_FUSED, X, "group point { } return", "group 0 is empty"},
+    /* point */
+    {STAGE_FUSED, X,
+     "group point { %i = iota {axis=0} : f32[8,4] %a = add %x, %i "
+     "%t = transpose %a {perm=[1,0]} } return %t", NULL},
+    {STAGE_FUSED, X,
+     "group point { %a = relu %x %t = transpose %a {perm=[1,0]} } "
+     "return %a, %t", "f32[4,8] leaves a point group, so does f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group point { %r = reduce_sum %x {axes=[1]} } return %r",
+     "does not belong in a point group"},
+    /* row */
+    {STAGE_FUSED, X,
+     "group row { %e = exp %x %s = reduce_sum %e {axes=[1]} %y = div %e, %s } "
+     "return %y, %s", NULL},
+    {STAGE_FUSED, X, "group row { %e = exp %x } return %e",
+     "without a reduction"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1], keepdims=0} } return %s",
+     "keep dimensions"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} "
+     "%r = reduce_max %x {axes=[0]} } return %s, %r",
+     "along one set of axes"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} "
+     "%r = reduce_max %s {axes=[1]} } return %s, %r",
+     "folds one shape, f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} "
+     "%e = expand %s {shape=[8,4]} %y = sub %x, %e } return %y",
+     "moves what a reduction of its group makes"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} "
+     "%y = add %s, 1 %f = full {value=1} : f32[4] } return %y, %f",
+     "f32[4] leaves a row group of f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group row { %m = matmul %x, %x {trans_b=1} "
+     "%s = reduce_sum %m {axes=[1]} } return %s",
+     "does not belong in a row group"},
+    /* anchor */
+    {STAGE_FUSED, X ", %b: f32[8]",
+     "group anchor { %m = matmul %x, %x {trans_b=1} %a = add %m, %b } "
+     "return %m, %a", NULL},
+    {STAGE_FUSED, X, "group anchor { %a = relu %x } return %a",
+     "without an anchor"},
+    {STAGE_FUSED, X,
+     "group anchor { %m = matmul %x, %x {trans_b=1} %n = matmul %m, %x } "
+     "return %n", "a second anchor"},
+    {STAGE_FUSED, X,
+     "group anchor { %m = matmul %x, %x {trans_b=1} "
+     "%t = transpose %m {perm=[1,0]} } return %t",
+     "does not belong in an anchor group"},
+    {STAGE_FUSED, X ", %b: f32[3,8,8]",
+     "group anchor { %m = matmul %x, %x {trans_b=1} %a = add %m, %b } "
+     "return %a", "f32[3,8,8] in an anchor group of f32[8,8]"},
+    /* lib */
+    {STAGE_FUSED, X, "group lib { %a = argmax %x {axis=1} } return %a", NULL},
+    {STAGE_FUSED, X,
+     "group lib { %a = argmax %x {axis=1} %b = argmax %x {axis=0} } "
+     "return %a, %b", "a lib group is one library op"},
+    {STAGE_FUSED, X, "group lib { %a = relu %x } return %a",
+     "a lib group is one library op"},
+    /* memory: f32[8,4] is 128 bytes */
+    {STAGE_PLANNED, X, "group point { %a = relu %x } return %a",
+     "leaves its group and has no place"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @256 } return %a",
+     "ends at byte 384 of an arena of 256"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } "
+     "group point { %b = exp %a : f32[8,4] @128 } return %b", NULL},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } "
+     "group point { %b = exp %a : f32[8,4] @64 } return %b",
+     "%a and %b live at the same time and overlap"},
+    /* in place: read at the same index only */
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } "
+     "group point { %b = exp %a : f32[8,4] @0 } return %b", NULL},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } "
+     "group point { %t = transpose %a {perm=[1,0]} : f32[4,8] @0 } return %t",
+     "%a and %t live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } "
+     "group point { %b = exp %a : f32[8,4] @0 } "
+     "group point { %c = add %a, %b : f32[8,4] @128 } return %c",
+     "%a and %b live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : bf16[8,4] @0 } "
+     "group point { %b = exp %a : f32[8,4] @0 } return %b",
+     "%a and %b live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } "
+     "%v = reshape %a {shape=[32]} "
+     "group point { %b = exp %x : f32[8,4] @0 } "
+     "group point { %c = exp %v : f32[32] @128 } return %b, %c",
+     "%a and %b live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } "
+     "group point { %b = exp %a : f32[8,4] @128 } "
+     "group point { %c = exp %b : f32[8,4] @0 } return %c", NULL},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 %b = exp %x : f32[8,4] @0 } "
+     "return %a, %b", "%a and %b live at the same time"},
+    {STAGE_PLANNED, X,
+     "group lib { %a = argmax %x {axis=1} : i64[8,1] @0 } "
+     "group lib { %b = argmax %x {axis=1} : i64[8,1] @0 } return %a, %b",
+     "%a and %b live at the same time"},
+    /* homes */
+    {STAGE_PLANNED, X,
+     "state %s: f32[8,4] "
+     "group point { %n = add %s, %x : f32[8,4] @%s } write %s = %n return",
+     NULL},
+    {STAGE_PLANNED, X,
+     "state %s: f32[8,4] "
+     "group point { %n = add %s, %x : f32[8,4] @%s } return %n",
+     "its home is not written with it"},
+    {STAGE_PLANNED, X,
+     "state %s: f32[8,4] "
+     "group point { %n = relu %x : f32[8,4] @%s } "
+     "group point { %o = relu %s : f32[8,4] @0 } write %s = %n return %o",
+     "%s is still read after it is overwritten"},
+    {STAGE_PLANNED, X,
+     "state %s: f32[8,4] "
+     "group point { %n = relu %x : f32[8,4] @%s } write %s = %n "
+     "return old=%s", "%s is still read after it is overwritten"},
+    {STAGE_PLANNED, "",
+     "state %s: f32[4,4] "
+     "group point { %n = transpose %s {perm=[1,0]} : f32[4,4] @%s } "
+     "write %s = %n return", "read at other places than written"},
+    {STAGE_PLANNED, X,
+     "state %s: f32[32] "
+     "group point { %n = relu %x : f32[8,4] @%s } "
+     "%v = reshape %n {shape=[32]} write %s = %v return", NULL},
+};
+
+static void check_row(const Row *r) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    char *text = arena_printf(a, "graph g(%s) arena 256 {\n%s\n}", r->head,
+                              r->body);
+    if (CHECK_MSG(parse_module(a, &d, "t", text, strlen(text), &m) == OK,
+                  "%s", d.text.data)) {
+        Status s = verify_module(m, r->stage, &d);
+        CHECK_MSG((s == OK) == (r->want == NULL), "%s\n%s", r->body,
+                  d.text.data ? d.text.data : "accepted");
+        if (s != OK && r->want) CHECK_HAS(d.text.data, r->want);
+    }
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+TEST_CASE(verify, groups_and_memory) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_row(&rows[i]);
+}
+
+TEST_CASE(verify, torn_group) {
+    Fixture f = load("graph g(%x: f32[4]) {\n"
+                     "group point { %a = relu %x }\n"
+                     "group point { %b = relu %a }\n"
+                     "group point { %c = relu %b }\nreturn %c }");
+    node(&f, "c")->group = 0;
+    CHECK(verify_graph(f.g, STAGE_FUSED, &f.d) != OK);
+    CHECK_HAS(f.d.text.data, "%c = relu: group 0 is torn apart");
+    node(&f, "c")->group = 9;
+    CHECK(verify_graph(f.g, STAGE_FUSED, &f.d) != OK);
+    CHECK_HAS(f.d.text.data, "in group 9 of 3");
+    drop(&f);
+}
