@@ -8,14 +8,9 @@ export LC_ALL
 archive=$1
 shift
 
-# The build sees no dependence on what .incbin reads: sums in the text make the
-# assembly change with the files.
-sum=$(cat "$archive" "$@" | sha256sum | cut -c 1-64)
-echo "# of files with sum $sum"
-
-# Bazel forgets the inputs that only .incbin reads: the checksums make this file
-# change with them.
-sha256sum "$archive" "$@" | sed 's|.*|/* & */|'
+# The build sees no dependence on what .incbin reads: a checksum in the text
+# makes the assembly change with the files.
+echo "/* sum of all files: $(cat "$archive" "$@" | sha256sum | cut -c 1-64) */"
 
 symbol() { printf '    .balign %s\n    .globl %s\n%s:\n' "$2" "$1" "$1"; }
 
