@@ -353,7 +353,8 @@ void sb_put_double(StrBuf *sb, double v, bool as_f32) {
         sb_puts(sb, v < 0 ? "-inf" : "inf");
         return;
     }
-    for (int digits = 1; digits <= 17; digits++) {
+    bool whole = fabs(v) < 1e9 && v == floor(v); /* 10, not 1e+01 */
+    for (int digits = whole ? 9 : 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, v);
         double back = strtod(text, NULL);
         if (back == v || (as_f32 && (float)back == (float)v)) break;

@@ -58,7 +58,8 @@ static void put_half(StrBuf *sb, DType d, double v) {
         sb_put_double(sb, v, true);
         return;
     }
-    for (int digits = 1; digits <= 6; digits++) {
+    bool whole = fabs(v) < 1e5 && v == floor(v);
+    for (int digits = whole ? 5 : 1; digits <= 6; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, v);
         if (encode(strtod(text, NULL)) == encode(v)) break;
     }
