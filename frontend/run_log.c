@@ -54,10 +54,14 @@ static void put_string(FILE *f, const char *p) {
 
 /* ---- profile ------------------------------------------------------------- */
 
+/* Viewers give up on larger files. */
+enum { PROFILE_EVENTS = 1000000 };
+
 static void profile_event(void *ctx, const char *program, const char *step,
                           uint64_t begin, uint64_t end) {
     RunLog *log = ctx;
     FILE *f = log->profile;
+    if (log->events == PROFILE_EVENTS) return;
     if (log->events == 0) log->profile_zero = begin;
     fputs(log->events++ ? ",\n" : "\n", f);
     fputs("{\"name\":", f);
@@ -111,6 +115,7 @@ Status log_open(Run *r) {
             return fail(&r->diag, (Loc){.file = r->opt->log}, "%s",
                         strerror(errno));
     }
+    log->mixed = isatty(fileno(log->out));
     return r->opt->profile ? profile_open(r) : OK;
 }
 
@@ -153,7 +158,7 @@ void log_abort(Run *r) {
 
 static void put_line(RunLog *log, StrBuf *sb) {
     sb_puts(sb, "\n");
-    clear_bar(log);
+    if (log->mixed) clear_bar(log);
     fwrite(sb->data, 1, sb->len, log->out);
     if (log->out == stdout) fflush(stdout);
     sb_free(sb);

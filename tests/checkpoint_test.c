@@ -468,6 +468,27 @@ static ampc_status open_file(const char *image, size_t n, const Tail *t,
     return st;
 }
 
+/* Loaded by a relative path, opened from another folder. */
+static void open_after_chdir(const char *image, size_t n, const Tail *t) {
+    char *all = malloc(n + sizeof *t), *home = getcwd(NULL, 0), err[300];
+    memcpy(all, image, n);
+    memcpy(all + n, t, sizeof *t);
+    REQUIRE(test_write_file(tmp_path("relative.so"), all, n + sizeof *t));
+    REQUIRE(home && chdir(test_tmpdir()) == 0);
+    void *lib = dlopen("./relative.so", RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(chdir("/") == 0 && lib);
+    ampc_session *s = NULL;
+    const AmpcModule *m = dlsym(lib, "plan");
+    CHECK_MSG(tiny_api()->open(tiny_handle(m), NULL, &s, err, sizeof err) ==
+                  AMPC_OK,
+              "%s", err);
+    tiny_api()->close(s);
+    dlclose(lib);
+    CHECK(chdir(home) == 0);
+    free(home);
+    free(all);
+}
+
 TEST_CASE(checkpoint, weights_of_the_module) {
     const char *src = tmp_path("module.c"), *so = tmp_path("module.so");
     char err[300], *out, *image;
@@ -483,6 +504,7 @@ TEST_CASE(checkpoint, weights_of_the_module) {
     for (size_t cut = 1; cut < sizeof t; cut += 7)
         CHECK_EQ_INT(open_file(image, n, &t, sizeof t - cut, err),
                      AMPC_ERR_FORMAT);
+    open_after_chdir(image, n, &t);
     t.weights[5] ^= 1;
     CHECK_EQ_INT(open_file(image, n, &t, sizeof t, err), AMPC_ERR_FORMAT);
     CHECK_HAS(err, "checksum");

@@ -588,6 +588,44 @@ TEST_CASE(runtime, sessions_survive_fork) {
     tiny_api()->close(s);
 }
 
+static int count_threads(void) {
+    char *out = NULL;
+    test_command(&out, "ls /proc/%d/task | wc -l", (int)getpid());
+    int n = atoi(out);
+    free(out);
+    return n;
+}
+
+TEST_CASE(runtime, threads_live_as_long_as_sessions) {
+    int before = count_threads();
+    ampc_session *s = open_module(&tiny_module, 4);
+    CHECK_EQ_INT(count_threads(), before + 3);
+    tiny_api()->close(s);
+    CHECK_EQ_INT(count_threads(), before);
+}
+
+TEST_CASE(runtime, header_is_c99_and_cpp) {
+    char src[600], *out = NULL;
+    snprintf(src, sizeof src, "%s/header.c", test_tmpdir());
+    static const char text[] =
+        "#include \"runtime/ampc.h\"\n"
+        "int main(void) {\n"
+        "    ampc_input in = ampc_in(\"x\", NULL, 0, AMPC_DTYPE_F32);\n"
+        "    return ampc_load(\"/none.so\", NULL, NULL, 0) || in.rank > 0;\n"
+        "}\n";
+    REQUIRE(test_write_file(src, text, sizeof text - 1));
+    const char *flags = "-Wall -Wextra -Wpedantic -Werror -Wshadow -o";
+    const char *root = test_data_path("runtime");
+    if (test_command(&out, "cc -std=c99 -I%s/.. %s %s.out %s -ldl && %s.out",
+                     root, flags, src, src, src) != 0)
+        FAIL("%s", out);
+    free(out);
+    if (test_command(&out, "c++ -xc++ -std=c++11 -I%s/.. %s %s.out %s -ldl",
+                     root, flags, src, src) != 0)
+        FAIL("%s", out);
+    free(out);
+}
+
 static int steps_seen;
 static void profile_step(void *ctx, const char *program, const char *step,
                          uint64_t begin, uint64_t end) {
