@@ -297,11 +297,22 @@ static int64_t full_count(const Fuse *f, int row) {
     return type_count(value_type(f->g, node_get(f->g, r)->in[0]));
 }
 
+/* Makes the new content of a variable, which a POINT group can do in place. */
+static bool updates_variable(const Fuse *f, int c, int64_t count) {
+    const Graph *g = f->g;
+    for (int i = 0; i < g->writes.len; i++)
+        if (maker(f, g->writes.data[i].value) == c &&
+            type_count(value_type(g, g->writes.data[i].value)) >= count)
+            return true;
+    return false;
+}
+
 /* Work on rows is free in a ROW cluster, and on small tensors a step costs more
    than the work; other full work must share a tensor. */
 static bool row_neighbour_pays(Fuse *f, int row, int c) {
     const Cluster *x = cluster(f, c);
     int64_t full = full_count(f, row);
+    if (x->kind == GROUP_POINT && updates_variable(f, c, full)) return false;
     const Type *t = value_type(f->g, node_get(f->g, x->nodes.data[0])->out[0]);
     if (x->kind == GROUP_POINT && type_count(t) < full) return true;
     if (full <= FUSE_SMALL_TENSOR) return true;

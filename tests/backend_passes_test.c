@@ -1,0 +1,449 @@
+/* backend_passes_test.c: expand, fuse, schedule and memplan change no value.
+
+   Random graphs go through the passes, fused and unfused, in source order and
+   shuffled.  Then the planned graph is executed by the interpreter on a model
+   of memory in which every 64 bytes of the arena and every variable remember
+   whose content they hold: a plan that overwrites something still needed is
+   caught whatever the numbers are.  verify.c checks every stage besides.    */
+#include "passes/passes.h"
+#include "tests/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- random graphs ------------------------------------------------------------ */
+
+typedef struct Maker {
+    Graph *g;
+    Builder b;
+    VEC(ValueId) pool; /* floating values to read from */
+    uint64_t rng;
+} Maker;
+
+static int pick(Maker *m, int n) {
+    m->rng = m->rng * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (int)((m->rng >> 33) % (uint64_t)n);
+}
+
+static ValueId any(Maker *m) {
+    /* mostly recent values, so that chains form */
+    int n = m->pool.len;
+    return m->pool.data[pick(m, 3) ? n - 1 - pick(m, n < 5 ? n : 5)
+                                   : pick(m, n)];
+}
+
+static DType any_float(Maker *m) {
+    static const DType d[] = {DT_F32, DT_F32, DT_BF16, DT_F16};
+    return d[pick(m, 4)];
+}
+
+static ValueId make_elem(Maker *m) {
+    static const OpCode one[] = {OP_NEG, OP_RELU, OP_TANH, OP_ABS, OP_SIGMOID};
+    static const OpCode two[] = {OP_ADD, OP_SUB, OP_MUL, OP_MAX, OP_MIN};
+    ValueId x = any(m), y = any(m);
+    Type out;
+    if (pick(m, 3) == 0) return b1(&m->b, one[pick(m, 5)], x, DT_DEFAULT);
+    if (!shape_broadcast(value_type(m->g, x), value_type(m->g, y), &out) ||
+        type_count(&out) > 4096)
+        return b2(&m->b, OP_MUL, x, b_scalar(&m->b, DT_F32, 0.5), DT_F32);
+    return b2(&m->b, two[pick(m, 5)], x, y, any_float(m));
+}
+
+static ValueId make_reduce(Maker *m) {
+    static const OpCode ops[] = {OP_REDUCE_SUM, OP_REDUCE_MEAN, OP_REDUCE_MAX};
+    ValueId x = any(m);
+    int rank = value_type(m->g, x)->rank;
+    int64_t axes[MAX_RANK];
+    int n = 0;
+    for (int i = 0; i < rank; i++)
+        if (pick(m, 2)) axes[n++] = i;
+    if (n == 0) return b_cast(&m->b, x, any_float(m));
+    return b_reduce(&m->b, ops[pick(m, 3)], x, axes, n, pick(m, 3) > 0,
+                    DT_DEFAULT);
+}
+
+static ValueId make_composite(Maker *m) {
+    ValueId x = any(m);
+    int rank = value_type(m->g, x)->rank;
+    if (rank == 0) return x;
+    Attr axis = attr_i(AK_axis, pick(m, rank));
+    return build(&m->b, pick(m, 2) ? OP_SOFTMAX : OP_LOG_SOFTMAX, &x, 1, &axis,
+                 1, any_float(m), NULL);
+}
+
+static ValueId make_view(Maker *m) {
+    ValueId x = any(m);
+    Type t = *value_type(m->g, x);
+    if (t.rank < 2) return x;
+    int64_t flat[] = {t.dim[0], type_count(&t) / t.dim[0]};
+    return b_reshape(&m->b, x, 2, flat);
+}
+
+static ValueId make_move(Maker *m) {
+    ValueId x = any(m);
+    Type t = *value_type(m->g, x);
+    int64_t perm[MAX_RANK], starts[MAX_RANK] = {0}, steps[MAX_RANK];
+    if (t.rank < 2) return x;
+    if (pick(m, 2)) {
+        for (int i = 0; i < t.rank; i++) perm[i] = t.rank - 1 - i;
+        return b_transpose(&m->b, x, perm);
+    }
+    for (int i = 0; i < t.rank; i++) steps[i] = 1;
+    int axis = pick(m, t.rank);
+    starts[axis] = t.dim[axis] / 2;
+    t.dim[axis] -= starts[axis];
+    Attr a[] = {attr_v(AK_sizes, t.dim, t.rank),
+                attr_v(AK_starts, starts, t.rank),
+                attr_v(AK_steps, steps, t.rank)};
+    return build(&m->b, OP_SLICE, &x, 1, a, 3, DT_DEFAULT, NULL);
+}
+
+static ValueId make_product(Maker *m) {
+    ValueId x = any(m), y = any(m);
+    const Type *s = value_type(m->g, x), *t = value_type(m->g, y);
+    if (s->rank != 2 || t->rank != 2) return make_elem(m);
+    bool tb = s->dim[1] == t->dim[1];
+    if (!tb && s->dim[1] != t->dim[0]) return make_elem(m);
+    return b_matmul(&m->b, x, y, false, tb, any_float(m));
+}
+
+static ValueId make_node(Maker *m) {
+    switch (pick(m, 12)) {
+    case 0: return make_reduce(m);
+    case 1: return make_composite(m);
+    case 2: return make_view(m);
+    case 3: return make_move(m);
+    case 4:
+    case 5: return make_product(m);
+    default: return make_elem(m);
+    }
+}
+
+static void add_output(Maker *m, int i, ValueId v) {
+    Output o = {internf("out%d", i), v};
+    vec_push(m->g->arena, &m->g->outputs, o);
+}
+
+/* A variable that takes any value of its type. */
+static void add_write(Maker *m, int var) {
+    ValueId v = graph_var(m->g, var);
+    for (int tries = 0; tries < 50; tries++) {
+        ValueId x = any(m);
+        if (value_get(m->g, x)->type.i != value_get(m->g, v)->type.i) continue;
+        Write w = {v, x};
+        vec_push(m->g->arena, &m->g->writes, w);
+        return;
+    }
+}
+
+static Module *random_module(Arena *a, uint64_t seed) {
+    static const int64_t shapes[][3] = {{8, 6, 4}, {6, 8, 0}, {8, 1, 4},
+                                        {4, 0, 0}, {6, 8, 0}, {8, 8, 0}};
+    Module *mod = module_new(a, "m");
+    Maker m = {.g = graph_new(mod, "predict"), .rng = seed * 77 + 5};
+    m.b.g = m.g;
+    for (int i = 0; i < 6; i++) {
+        int rank = shapes[i][1] == 0 ? 1 : shapes[i][2] == 0 ? 2 : 3;
+        TypeId t = type_make(i == 1 ? DT_BF16 : DT_F32, rank, shapes[i]);
+        Str name = internf("v%d", i);
+        ValueId v = i < 3 ? graph_input(m.g, name, t)
+                          : graph_var(m.g, module_var(mod, VAR_STATE, name, t,
+                                                      NULL, 0.25 * i));
+        vec_push(a, &m.pool, v);
+    }
+    for (int i = 0; i < 28; i++) {
+        ValueId v = make_node(&m);
+        if (dtype_is_float(value_dtype(m.g, v))) vec_push(a, &m.pool, v);
+    }
+    for (int i = 0; i < 3; i++) add_output(&m, i, any(&m));
+    for (int i = 0; i < 3; i++) add_write(&m, i);
+    return mod;
+}
+
+/* ---- what a graph computes ------------------------------------------------------ */
+
+typedef VEC(const EvalTensor *) Results;
+
+static void bind_inputs(const Graph *g, Evaluator *e, Arena *a) {
+    for (int k = 0; k < g->inputs.len; k++) {
+        ValueId v = g->inputs.data[k];
+        EvalTensor *t = eval_tensor_new(a, value_get(g, v)->type);
+        int64_t n = type_count(value_type(g, v));
+        for (int64_t i = 0; i < n; i++)
+            if (t->f) t->f[i] = (double)((7 * i + 3 * k) % 11 - 5) / 8;
+            else t->i[i] = (i * 5 + k) % 3;
+        eval_bind(e, v, t);
+    }
+}
+
+static Results results(Arena *a, const Graph *g, EvalMode mode) {
+    Results r = {0};
+    Diag d = {0};
+    Evaluator *e = eval_new(g, a, mode);
+    bind_inputs(g, e, a);
+    if (eval_run(e, &d) != OK) FAIL("%s", d.text.data);
+    for (int i = 0; i < g->outputs.len; i++)
+        vec_push(a, &r, eval_get(e, g->outputs.data[i].value));
+    for (int i = 0; i < g->writes.len; i++)
+        vec_push(a, &r, eval_get(e, g->writes.data[i].value));
+    return r;
+}
+
+static void expect_equal(const Results *x, const Results *y, double tol,
+                         const char *what) {
+    if (!CHECK_EQ_INT(x->len, y->len)) return;
+    for (int i = 0; i < x->len; i++) {
+        int64_t n = type_count(type_get(x->data[i]->type));
+        if (!CHECK_EQ_INT(x->data[i]->type.i, y->data[i]->type.i)) return;
+        for (int64_t k = 0; k < n && x->data[i]->f; k++) {
+            double p = x->data[i]->f[k], q = y->data[i]->f[k];
+            bool same = p == q || (isnan(p) && isnan(q)) ||
+                        fabs(p - q) <= tol * fmax(1, fabs(p));
+            if (!CHECK_MSG(same, "%s: result %d element %lld: %.17g, %.17g",
+                           what, i, (long long)k, p, q))
+                return;
+        }
+    }
+}
+
+/* ---- a model of memory ---------------------------------------------------------- */
+
+typedef struct Memory {
+    const Graph *g;
+    ValueId *root;  /* by ValueId.i: below views */
+    uint32_t *owner; /* of every 64 bytes: the root that lies there */
+    uint32_t *var;   /* by variable: 0 = old content, else the root in it */
+    const char *what;
+} Memory;
+
+static void find_roots(Memory *m, Arena *a) {
+    const Graph *g = m->g;
+    m->root = NEW_ARRAY(a, ValueId, g->values.len);
+    for (int v = 0; v < g->values.len; v++) m->root[v].i = (uint32_t)v;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (op_info[n->op].kind == KIND_VIEW)
+            m->root[n->out[0].i] = m->root[n->in[0].i];
+    }
+}
+
+/* Whether v's bytes are still v's. */
+static bool holds(const Memory *m, ValueId v) {
+    ValueId r = m->root[v.i];
+    const Value *x = value_get(m->g, r);
+    if (x->kind == VK_VAR) return m->var[x->var] == 0;
+    if (x->kind != VK_RESULT) return true;
+    if (x->home >= 0) return m->var[x->home] == r.i;
+    if (x->offset < 0) return false;
+    int64_t end = x->offset + type_bytes(type_get(x->type));
+    for (int64_t at = x->offset; at < end; at += 64)
+        if (m->owner[at / 64] != r.i) return false;
+    return true;
+}
+
+static void take(Memory *m, ValueId v) {
+    const Value *x = value_get(m->g, v);
+    if (x->home >= 0) m->var[x->home] = v.i;
+    if (x->offset < 0) return;
+    int64_t end = x->offset + type_bytes(type_get(x->type));
+    CHECK_MSG(x->offset % 64 == 0 && end <= m->g->arena_bytes,
+              "%s: %s at %lld", m->what, x->name, (long long)x->offset);
+    for (int64_t at = x->offset; at < end; at += 64)
+        m->owner[at / 64] = v.i;
+}
+
+static bool made_in(const Memory *m, ValueId v, int group) {
+    const Value *x = value_get(m->g, v);
+    return x->kind == VK_RESULT && node_get(m->g, x->def)->group == group;
+}
+
+static bool is_immediate(const Memory *m, ValueId v) {
+    return value_get(m->g, v)->kind == VK_CONST &&
+           value_type(m->g, v)->rank == 0;
+}
+
+static bool check_reads(const Memory *m, int group) {
+    for (int i = 0; i < m->g->order.len; i++) {
+        const Node *n = node_get(m->g, m->g->order.data[i]);
+        if (n->group != group) continue;
+        for (int k = 0; k < n->nin; k++) {
+            if (!is_value(n->in[k]) || made_in(m, n->in[k], group) ||
+                is_immediate(m, n->in[k]))
+                continue;
+            if (!CHECK_MSG(holds(m, n->in[k]), "%s: group %d reads %s, gone",
+                           m->what, group, value_get(m->g, n->in[k])->name))
+                return false;
+        }
+    }
+    return true;
+}
+
+static void run_in_memory(Arena *a, const Graph *g, const char *what) {
+    Memory m = {.g = g, .what = what};
+    find_roots(&m, a);
+    m.owner = NEW_ARRAY(a, uint32_t, g->arena_bytes / 64 + 1);
+    m.var = NEW_ARRAY(a, uint32_t, g->module->vars.len + 1);
+    for (int group = 0; group < g->groups.len; group++) {
+        if (!check_reads(&m, group)) return;
+        for (int i = 0; i < g->order.len; i++) {
+            const Node *n = node_get(g, g->order.data[i]);
+            for (int k = 0; k < n->nout && n->group == group; k++)
+                take(&m, n->out[k]);
+        }
+    }
+    for (int i = 0; i < g->outputs.len; i++) {
+        ValueId v = g->outputs.data[i].value;
+        CHECK_MSG(holds(&m, v), "%s: output %d is gone", what, i);
+        CHECK_MSG(!is_immediate(&m, m.root[v.i]), "%s: output %d", what, i);
+    }
+    for (int i = 0; i < g->writes.len; i++)
+        CHECK_MSG(holds(&m, g->writes.data[i].value),
+                  "%s: write %d is gone", what, i);
+}
+
+/* ---- cases ----------------------------------------------------------------------- */
+
+static void lower(Arena *a, Module *m, const char *flag, const char *value) {
+    Options o;
+    Diag d = {0};
+    bool used;
+    options_init(&o, a);
+    if (flag) REQUIRE(options_set(&o, &d, flag, value, &used) == OK);
+    if (run_passes(m, &d, &o, "expand,cse,dce,fuse,schedule,memplan", false) !=
+        OK)
+        FAIL("%s", d.text.data);
+}
+
+static void random_case(uint64_t seed, const char *flag, const char *value) {
+    Arena *a = arena_new();
+    Module *m = random_module(a, seed);
+    Graph *g = m->graphs.data[0];
+    Results exact = results(a, g, EVAL_EXACT);
+    Options o;
+    Diag d = {0};
+    char what[64];
+    options_init(&o, a);
+    snprintf(what, sizeof what, "seed %d %s", (int)seed, flag ? flag : "");
+    if (run_passes(m, &d, &o, "expand,cse,dce", false) != OK)
+        FAIL("%s", d.text.data);
+    Results expanded = results(a, g, EVAL_EXACT);
+    expect_equal(&exact, &expanded, 1e-9, what);
+    Results stored = results(a, g, EVAL_STORAGE);
+    lower(a, m, flag, value);
+    Results lowered = results(a, g, EVAL_STORAGE);
+    expect_equal(&stored, &lowered, 0, what);
+    run_in_memory(a, g, what);
+    arena_free(a);
+}
+
+enum { SEEDS = 300 };
+
+TEST_CASE(backend_random, fused) {
+    for (int seed = 1; seed <= SEEDS; seed++) random_case(seed, NULL, NULL);
+}
+
+TEST_CASE(backend_random, unfused) {
+    for (int seed = 1; seed <= SEEDS; seed++)
+        random_case(seed, "--no-fuse", NULL);
+}
+
+TEST_CASE(backend_random, shuffled) {
+    for (int seed = 1; seed <= SEEDS; seed++)
+        random_case(seed, "--shuffle", "11");
+}
+
+/* The same numbers before and after, in exact arithmetic. */
+static void expect_expansion(const char *text) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
+        FAIL("%s\n%s", text, d.text.data);
+    Graph *g = m->graphs.data[0];
+    Results before = results(a, g, EVAL_EXACT);
+    lower(a, m, NULL, NULL);
+    Results after = results(a, g, EVAL_EXACT);
+    expect_equal(&before, &after, 1e-6, text); /* constants are f32 */
+    run_in_memory(a, g, text);
+    arena_free(a);
+}
+
+TEST_CASE(expand_values, softmax) {
+    expect_expansion("graph predict(%x: f32[3,4,5]) {\n"
+                     "  %y = softmax %x {axis=1}\n"
+                     "  %z = log_softmax %x {axis=-1}\n"
+                     "  return %y, %z\n}\n");
+}
+
+TEST_CASE(expand_values, layer_norm) {
+    expect_expansion("graph predict(%x: f32[3,4,5], %g: f32[4,5]) {\n"
+                     "  %y, %m, %r = layer_norm %x, %g {axis=1, "
+                     "epsilon=0.01}\n"
+                     "  return %y, %m, %r\n}\n");
+}
+
+TEST_CASE(expand_values, batch_norm) {
+    static const char text[] =
+        "graph train(%%x: f32[%s], %%g: f32[3], %%b: f32[3]) {\n"
+        "  buffer %%m: f32[3] = 0.5, %%v: f32[3] = 2\n"
+        "  %%y, %%p, %%q = batch_norm %%x, %%g, %%b, %%m, %%v {training=1, "
+        "epsilon=0.01}\n"
+        "  %%z = batch_norm %%x, %%g, %%b, %%m, %%v {training=0, "
+        "epsilon=0.01}\n"
+        "  write %%m = %%p\n  write %%v = %%q\n  return %%y, %%z\n}\n";
+    static const char *const shapes[] = {"4,3", "4,3,2,3", "70,3,16,16"};
+    for (int i = 0; i < 3; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb, text, shapes[i]);
+        expect_expansion(sb.data);
+        sb_free(&sb);
+    }
+}
+
+TEST_CASE(expand_values, losses) {
+    static const char *const calls[] = {
+        "%l, %e = softmax_cross_entropy %x, %t, %w {axis=1, ignore_index=2, "
+        "label_smoothing=0.2, reduction=\"mean\"}",
+        "%l, %e = softmax_cross_entropy %x, %t {axis=1, ignore_index=1, "
+        "reduction=\"mean\"}",
+        "%l, %e = softmax_cross_entropy %x, %t {axis=1, label_smoothing=0.1, "
+        "reduction=\"sum\"}",
+        "%l, %e = softmax_cross_entropy %x, %t, %w {axis=1, "
+        "reduction=\"none\"}",
+        "%l = nll_loss %x, %t, %w {axis=1, ignore_index=0, "
+        "reduction=\"mean\"}",
+        "%l = nll_loss %x, %t {axis=1, reduction=\"none\"}"};
+    for (int i = 0; i < 6; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph train(%%x: f32[6,3,4], %%t: i64[6,4], %%w: f32[3]) "
+                  "{\n  %s\n  return %%l%s\n}\n",
+                  calls[i], i < 4 ? ", %e" : "");
+        expect_expansion(sb.data);
+        sb_free(&sb);
+    }
+}
+
+TEST_CASE(expand_values, reductions) {
+    static const char *const ops[] = {"sum", "mean", "sumsq", "prod", "max",
+                                      "min"};
+    for (int i = 0; i < 6; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph predict(%%x: f32[70,300], %%y: f32[20000,2]) {\n"
+                  "  %%a = reduce_%s %%x {axes=[0,1], keepdims=0}\n"
+                  "  %%b = reduce_%s %%y {axes=[0], keepdims=1}\n"
+                  "  return %%a, %%b\n}\n",
+                  ops[i], ops[i]);
+        expect_expansion(sb.data);
+        sb_free(&sb);
+    }
+}
+
+TEST_CASE(expand_values, dropout_and_split) {
+    expect_expansion("graph train(%x: f32[40,9]) {\n"
+                     "  state %rng: i64[2] = 3\n"
+                     "  %d = dropout %x, %rng {ratio=0.3, salt=2}\n"
+                     "  %a, %b = split %d {axis=1, sizes=[4,5]}\n"
+                     "  return %a, %b\n}\n");
+}
