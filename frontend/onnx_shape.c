@@ -109,7 +109,7 @@ Status onnx_range(Ox *ox) {
 }
 
 static int64_t clamp(int64_t v, int64_t rank) {
-    if (v < 0) v += v < -rank ? -v : rank;
+    if (v < 0) v = v < -rank ? 0 : v + rank;
     return v > rank ? rank : v;
 }
 

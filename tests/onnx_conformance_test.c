@@ -124,9 +124,9 @@ static void fix_dims(Onnx__ValueInfoProto *v, const Onnx__TensorProto *t) {
 }
 
 static bool one_element(const Onnx__TensorProto *t) {
-    int64_t n = 1;
-    for (size_t i = 0; i < t->n_dims; i++) n *= t->dims[i];
-    return n <= 1;
+    for (size_t i = 0; i < t->n_dims; i++)
+        if (t->dims[i] > 1) return false;
+    return true;
 }
 
 /* The packed model; with `constants`, integer and one-element inputs stand in
@@ -274,22 +274,28 @@ static int by_text(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Names live as long as the process. */
+static char **all_names;
+static int name_count;
+
 static void register_kind(const char *kind) {
-    char path[256], **names = NULL;
-    int n = 0;
+    char path[256];
+    int first = name_count;
     snprintf(path, sizeof path, "%s/%s", ROOT, kind);
     DIR *d = opendir(path);
     for (struct dirent *e; d && (e = readdir(d));) {
         if (e->d_name[0] == '.') continue;
-        names = realloc(names, (size_t)(n + 1) * sizeof *names);
-        names[n] = malloc(strlen(kind) + strlen(e->d_name) + 2);
-        sprintf(names[n++], "%s/%s", kind, e->d_name);
+        all_names = realloc(all_names, (size_t)(name_count + 1) *
+                                           sizeof *all_names);
+        all_names[name_count] = malloc(strlen(kind) + strlen(e->d_name) + 2);
+        sprintf(all_names[name_count++], "%s/%s", kind, e->d_name);
     }
     if (d) closedir(d);
-    if (n) qsort(names, (size_t)n, sizeof *names, by_text);
-    for (int i = 0; i < n; i++)
-        harness_register("onnx_conformance", names[i], run, names[i]);
-    free(names);
+    if (name_count > first)
+        qsort(all_names + first, (size_t)(name_count - first),
+              sizeof *all_names, by_text);
+    for (int i = first; i < name_count; i++)
+        harness_register("onnx_conformance", all_names[i], run, all_names[i]);
 }
 
 static void register_all(void) {

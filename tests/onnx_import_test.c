@@ -92,9 +92,10 @@ static const char *const models[] = {"mlp", "cnn", "resnet", "gpt"};
 static const char *const kinds[] = {"dyn", "ts"};
 
 static void register_exports(void) {
+    static char names[8][64];
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 2; k++) {
-            char *file = malloc(64);
+            char *file = names[2 * i + k];
             snprintf(file, 64, "%s.%s.onnx", models[i], kinds[k]);
             harness_register("onnx_export", file, run_export, file);
         }
