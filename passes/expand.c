@@ -331,10 +331,54 @@ static void expand_split(Expand *e, const Node *n, ValueId *out) {
     }
 }
 
+/* The axis of `from` that `to` splits in two; -1: it does something else. */
+static int split_axis(const Type *from, const Type *to) {
+    if (to->rank != from->rank + 1) return -1;
+    int a = 0;
+    while (a < from->rank && from->dim[a] == to->dim[a]) a++;
+    if (a == from->rank || to->dim[a] * to->dim[a + 1] != from->dim[a])
+        return -1;
+    for (int i = a + 1; i < from->rank; i++)
+        if (from->dim[i] != to->dim[i + 1]) return -1;
+    return a;
+}
+
+/* reshape(slice(x)) = slice(reshape(x)) where the reshape only splits an axis
+   at whole multiples: heads cut out of one projection then move together with
+   the transpose that follows. */
+static bool reshape_of_slice(Expand *e, const Node *n, ValueId *out) {
+    Graph *g = e->rw->g;
+    const Node *sl = def_of(g, n->in[0], OP_SLICE);
+    if (!sl) return false;
+    const int64_t *starts, *steps;
+    int rank = attr_ints(sl, AK_starts, &starts);
+    attr_ints(sl, AK_steps, &steps);
+    Type whole = type_copy(e, sl->in[0]), to = type_copy(e, n->out[0]);
+    int a = split_axis(value_type(g, n->in[0]), &to);
+    int64_t q = a < 0 ? 0 : to.dim[a + 1];
+    if (q <= 0 || rank == MAX_RANK || whole.dim[a] % q || starts[a] % q)
+        return false;
+    int64_t dim[MAX_RANK], at[MAX_RANK], one[MAX_RANK];
+    for (int i = 0; i <= rank; i++) {
+        int from = i > a ? i - 1 : i;
+        if (steps[from] != 1) return false;
+        dim[i] = i == a ? whole.dim[a] / q : i == a + 1 ? q : whole.dim[from];
+        at[i] = i == a ? starts[a] / q : i == a + 1 ? 0 : starts[from];
+        one[i] = 1;
+    }
+    ValueId x = b_reshape(&e->rw->b, sl->in[0], rank + 1, dim);
+    Attr attrs[] = {attr_v(AK_sizes, to.dim, rank + 1),
+                    attr_v(AK_starts, at, rank + 1),
+                    attr_v(AK_steps, one, rank + 1)};
+    out[0] = build(&e->rw->b, OP_SLICE, &x, 1, attrs, 3, to.dtype, NULL);
+    return true;
+}
+
 /* reshape(reshape(x)) = reshape(x); reshape to x's own shape = x */
 static bool expand_reshape(Expand *e, const Node *n, ValueId *out) {
     Graph *g = e->rw->g;
     ValueId x = n->in[0];
+    if (reshape_of_slice(e, n, out)) return true;
     const Node *inner = def_of(g, x, OP_RESHAPE);
     if (inner) x = inner->in[0];
     Type t = type_copy(e, n->out[0]);
