@@ -64,7 +64,7 @@ Status type_want_axis(TypeCtx *cx, int rank, int *axis) {
     return OK;
 }
 
-/* ---- element-wise -------------------------------------------------------------- */
+/* ---- element-wise ------------------------------------------------------- */
 
 Status ty_unary_n(TypeCtx *cx) {
     TRY(want_number(cx, 0));
@@ -150,7 +150,7 @@ Status ty_cast(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- generators ------------------------------------------------------------------ */
+/* ---- generators --------------------------------------------------------- */
 
 static Status want_rng(TypeCtx *cx, int i) {
     const Type *t = cx->ins[i];
@@ -160,7 +160,7 @@ static Status want_rng(TypeCtx *cx, int i) {
 }
 
 Status ty_gen(TypeCtx *cx) {
-    int axis;
+    int axis = 0;
     if (!cx->given || cx->given[0].rank < 0 ||
         cx->given[0].dtype == NUM_DTYPES)
         return type_error(cx, "needs the type of its result");
@@ -181,7 +181,7 @@ Status ty_gen(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- moves ------------------------------------------------------------------------ */
+/* ---- moves -------------------------------------------------------------- */
 
 Status ty_reshape(TypeCtx *cx) {
     Type t;
@@ -313,7 +313,7 @@ Status ty_pad_grad(TypeCtx *cx) {
 
 Status ty_concat(TypeCtx *cx) {
     Type t = *cx->ins[0];
-    int axis;
+    int axis = 0;
     TRY(type_want_axis(cx, t.rank, &axis));
     for (int i = 1; i < cx->nin; i++) {
         Type x = *cx->ins[i];
@@ -339,7 +339,7 @@ Status ty_split(TypeCtx *cx) {
     const Type *x = cx->ins[0];
     const int64_t *sizes;
     int64_t sum = 0;
-    int axis;
+    int axis = 0;
     TRY(type_want_axis(cx, x->rank, &axis));
     TRY(type_want_ints(cx, AK_sizes, cx->nout, &sizes));
     for (int i = 0; i < cx->nout; i++) {
@@ -364,7 +364,7 @@ static Status want_index(TypeCtx *cx, int i) {
 /* data.shape[:axis] + indices.shape + data.shape[axis+1:] */
 static Status gathered(TypeCtx *cx, const Type *data, const Type *index,
                        Type *out) {
-    int axis;
+    int axis = 0;
     TRY(type_want_axis(cx, data->rank, &axis));
     if (data->rank - 1 + index->rank > MAX_RANK)
         return type_error(cx, "result has rank %d, at most %d",
@@ -409,7 +409,7 @@ Status ty_same(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- reductions -------------------------------------------------------------------- */
+/* ---- reductions --------------------------------------------------------- */
 
 /* x without the axes of the mask, or with 1 there. */
 static Type reduced(const Type *x, unsigned axes, bool keepdims) {
@@ -443,7 +443,7 @@ Status ty_reduce(TypeCtx *cx) {
 
 Status ty_argmax(TypeCtx *cx) {
     const Type *x = cx->ins[0];
-    int axis;
+    int axis = 0;
     TRY(want_number(cx, 0));
     TRY(type_want_axis(cx, x->rank, &axis));
     if (x->dim[axis] == 0)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- matrix product ------------------------------------------------------------ */
+/* ---- matrix product ----------------------------------------------------- */
 
 Status ty_matmul(TypeCtx *cx) {
     const Type *a = cx->ins[0], *b = cx->ins[1];
@@ -32,7 +32,7 @@ Status ty_matmul(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- windows: what convolutions and pools share ---------------------------------- */
+/* ---- windows: what convolutions and pools share ------------------------- */
 
 typedef struct Window {
     int n; /* spatial dimensions */
@@ -94,7 +94,7 @@ static Status window_room(TypeCtx *cx, const Window *w, const Type *x, int i,
     return OK;
 }
 
-/* ---- convolution ------------------------------------------------------------------- */
+/* ---- convolution -------------------------------------------------------- */
 
 /* The result of conv(x, w). */
 static Status conv_shape(TypeCtx *cx, const Type *x, const Type *w, Type *out) {
@@ -112,7 +112,7 @@ static Status conv_shape(TypeCtx *cx, const Type *x, const Type *w, Type *out) {
     out->dim[0] = x->dim[0];
     out->dim[1] = w->dim[0];
     for (int i = 0; i < win.n; i++) {
-        int64_t room;
+        int64_t room = 0;
         win.kernel[i] = w->dim[i + 2];
         TRY(window_room(cx, &win, x, i, &room));
         if (room < 0)
@@ -149,7 +149,7 @@ Status ty_conv_grad(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- pools -------------------------------------------------------------------------- */
+/* ---- pools -------------------------------------------------------------- */
 
 /* The result of pooling x.  Windows may hang over the end (ceil_mode), but
    start inside the padded input. */
@@ -163,7 +163,7 @@ static Status pool_shape(TypeCtx *cx, const Type *x, Type *out) {
     TRY(type_want_ints(cx, AK_sizes, w.n, &sizes));
     *out = *x;
     for (int i = 0; i < w.n; i++) {
-        int64_t room, last;
+        int64_t room = 0, last;
         TRY(window_room(cx, &w, x, i, &room));
         int64_t len = x->dim[i + 2] + w.begin[i] + w.end[i];
         if (sizes[i] < 0 || !mul_ok(sizes[i] - 1, w.stride[i], &last) ||
@@ -221,10 +221,10 @@ Status ty_avg_pool_grad(TypeCtx *cx) {
     return pool_grad(cx);
 }
 
-/* ---- softmax and norms ---------------------------------------------------------------- */
+/* ---- softmax and norms -------------------------------------------------- */
 
 Status ty_axis_f(TypeCtx *cx) {
-    int axis;
+    int axis = 0;
     TRY(type_want_float(cx, 0));
     TRY(type_want_axis(cx, cx->ins[0]->rank, &axis));
     type_result(cx, 0, cx->ins[0]);
@@ -233,7 +233,7 @@ Status ty_axis_f(TypeCtx *cx) {
 
 Status ty_layer_norm(TypeCtx *cx) {
     const Type *x = cx->ins[0];
-    int axis;
+    int axis = 0;
     TRY(type_want_float(cx, 0));
     TRY(type_want_axis(cx, x->rank, &axis));
     Type norm = {.rank = x->rank - axis}, stat = *x, both = {0};
@@ -274,14 +274,14 @@ Status ty_batch_norm(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- losses ---------------------------------------------------------------------------- */
+/* ---- losses ------------------------------------------------------------- */
 
 /* Operands scores, target, [class weights]; *target is the target's shape in
    f32. */
 static Status check_loss(TypeCtx *cx, Type *target) {
     const Type *x = cx->ins[0], *t = cx->ins[1];
     const Type *w = cx->nin > 2 ? cx->ins[2] : NULL;
-    int axis;
+    int axis = 0;
     TRY(type_want_float(cx, 0));
     TRY(type_want_axis(cx, x->rank, &axis));
     *target = (Type){.dtype = DT_F32};

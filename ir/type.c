@@ -44,7 +44,7 @@ DType dtype_promote(DType a, DType b) {
     return dtype_info[a].bytes > dtype_info[b].bytes ? a : b;
 }
 
-/* ---- interning -------------------------------------------------------------- */
+/* ---- interning ---------------------------------------------------------- */
 
 /* Pages keep their place, so pointers to types stay good. */
 enum { PAGE = 256 };
@@ -139,7 +139,7 @@ const Type *type_get(TypeId t) {
     return type_at(t.i);
 }
 
-/* ---- shapes ------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------- */
 
 int64_t type_count(const Type *t) {
     int64_t n = 1;
@@ -159,7 +159,8 @@ bool shape_equal(const Type *a, const Type *b) {
 }
 
 bool shape_broadcast(const Type *a, const Type *b, Type *out) {
-    Type t = {.dtype = out->dtype, .rank = a->rank > b->rank ? a->rank : b->rank};
+    int rank = a->rank > b->rank ? a->rank : b->rank;
+    Type t = {.dtype = out->dtype, .rank = rank};
     for (int i = 0; i < t.rank; i++) {
         int ia = i - (t.rank - a->rank), ib = i - (t.rank - b->rank);
         int64_t da = ia < 0 ? 1 : a->dim[ia], db = ib < 0 ? 1 : b->dim[ib];

@@ -19,7 +19,7 @@
    11  every value that leaves a group has an offset inside the arena or a home
    12  buffers that live at the same time do not overlap; a result may take the
        place of an operand that dies there and is read at the same index only
-   13  a home is a written variable whose other readers run before             */
+   13  a home is a written variable whose other readers run before            */
 #include "ir/verify.h"
 
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static bool exists(const Verifier *v, ValueId x) {
     return x.i && x.i < (uint32_t)v->g->values.len;
 }
 
-/* ---- values --------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------- */
 
 static Status check_var(Verifier *v, uint32_t i, uint32_t *reader) {
     const Value *x = &v->g->values.data[i];
@@ -112,7 +112,7 @@ static Status check_leaves(Verifier *v) {
     return OK;
 }
 
-/* ---- nodes ------------------------------------------------------------------------ */
+/* ---- nodes -------------------------------------------------------------- */
 
 static Status check_operands(Verifier *v, const Node *n) {
     for (int i = 0; i < n->nin; i++) {
@@ -180,10 +180,11 @@ static Status check_nodes(Verifier *v) {
     return OK;
 }
 
-/* ---- names -------------------------------------------------------------------------- */
+/* ---- names -------------------------------------------------------------- */
 
 static int by_address(const void *a, const void *b) {
-    uintptr_t x = (uintptr_t) * (const Str *)a, y = (uintptr_t) * (const Str *)b;
+    const Str *p = a, *q = b;
+    uintptr_t x = (uintptr_t)*p, y = (uintptr_t)*q;
     return (x > y) - (x < y);
 }
 
@@ -212,7 +213,7 @@ static Status check_names(Verifier *v) {
     return OK;
 }
 
-/* ---- effects ------------------------------------------------------------------------- */
+/* ---- effects ------------------------------------------------------------ */
 
 static Status check_write(Verifier *v, const Write *w, bool *written) {
     const Graph *g = v->g;
@@ -246,7 +247,7 @@ static Status check_effects(Verifier *v) {
     return OK;
 }
 
-/* ---- the verifier ---------------------------------------------------------------------- */
+/* ---- the verifier ------------------------------------------------------- */
 
 static Status verify_all(Verifier *v) {
     TRY(check_leaves(v));

@@ -6,7 +6,7 @@
 
 #include "tests/harness.h"
 
-/* ---- graphs broken by hand ----------------------------------------------------- */
+/* ---- graphs broken by hand ---------------------------------------------- */
 
 typedef struct Fixture {
     Arena *a;
@@ -193,7 +193,7 @@ TEST_CASE(verify, effects) {
     refused(&f, "two graphs named g");
 }
 
-/* ---- groups and the memory plan, as text ------------------------------------------- */
+/* ---- groups and the memory plan, as text -------------------------------- */
 
 typedef struct Row {
     Stage stage;
@@ -204,7 +204,8 @@ typedef struct Row {
 #define X "%x: f32[8,4]"
 
 static const Row rows[] = {
-    {STAGE_FUSED, X, "group point { %a = relu %x %b = exp %a } return %b", NULL},
+    {STAGE_FUSED, X, "group point { %a = relu %x %b = exp %a } return %b",
+     NULL},
     {STAGE_FUSED, X, "%a = relu %x return %a", "%a = relu: is in no group"},
     {STAGE_FUSED, X,
      "group point { %a = relu %x } %v = reshape %a {shape=[32]} "
