@@ -4,10 +4,13 @@
 enum {
     GEMM_MC = 192,
     GEMM_NC = 384,
-    GEMM_KC = 256,
+    GEMM_KC = 384,
+    GEMM_PREPACK_MC = 128,
+    GEMM_PREPACK_KC = 1024,
+    GEMM_PREPACK_MAX = 1 << 23, /* floats of both operands                  */
     GEMM_SPLIT_MIN = 1024, /* k per slice, at least                         */
     GEMM_SPLIT_TILES = 16, /* enough tiles without slices                   */
-    GEMM_ITEM_MIN = 1 << 14, /* elements of C that one item should have     */
+    GEMM_ITEM_MIN = 1 << 13, /* elements of C that one item should have     */
     GEMM_GRAIN = 1 << 17     /* multiply-adds worth a hand-over             */
 };
 
@@ -31,22 +34,25 @@ static void block_gemm_split(const CpuGemm *g, GemmBlocks *p)
         p->nsplit = block_min(g->k / GEMM_SPLIT_MIN,
                               block_div(GEMM_SPLIT_TILES, tiles));
     p->ksplit = block_div(g->k, p->nsplit);
-    int64_t blocks = block_div(p->ksplit, GEMM_KC);
+    int64_t most = p->prepack ? GEMM_PREPACK_KC : GEMM_KC;
+    int64_t blocks = block_div(p->ksplit, most);
     p->kc = blocks ? block_div(p->ksplit, blocks) : 0;
 }
 
-/* Cuts C until every thread has work, not below GEMM_ITEM_MIN elements. */
+/* Cuts C until every thread has work, not below GEMM_ITEM_MIN elements.  When
+   items pack for themselves, every cut packs something twice.               */
 static void block_gemm_tiles(const CpuGemm *g, int threads, GemmBlocks *p)
 {
-    int64_t want = threads > 1 ? 2 * threads : 1;
-    p->mblocks = block_div(g->m, GEMM_MC);
+    int64_t want = threads == 1 ? 1 : threads * (p->prepack ? 4 : 2);
+    int64_t least = p->prepack ? GEMM_ITEM_MIN : 4 * GEMM_ITEM_MIN;
+    p->mblocks = block_div(g->m, p->prepack ? GEMM_PREPACK_MC : GEMM_MC);
     p->nblocks = block_div(g->n, GEMM_NC);
     for (;;) {
         p->mc = block_up(block_div(g->m, p->mblocks), BLOCK_ROWS);
         p->nc = block_up(block_div(g->n, p->nblocks), BLOCK_COLS);
         int64_t items = p->batch * p->nsplit * p->mblocks * p->nblocks;
-        if (items >= want || p->mc * p->nc < 2 * GEMM_ITEM_MIN) break;
-        if (p->nc > p->mc && p->nc > 3 * BLOCK_COLS)
+        if (items >= want || p->mc * p->nc < least) break;
+        if (p->nc > 2 * p->mc && p->nc > 6 * BLOCK_COLS)
             p->nblocks++;
         else if (p->mc > BLOCK_ROWS)
             p->mblocks++;
@@ -65,13 +71,16 @@ void block_gemm(const CpuGemm *g, int threads, GemmBlocks *p)
     *p = (GemmBlocks){.batch = 1};
     for (int64_t i = 0; i < g->nbatch_dim; i++) p->batch *= g->batch_dim[i];
     if (p->batch <= 0 || g->m <= 0 || g->n <= 0) return;
-    block_gemm_split(g, p);
-    block_gemm_tiles(g, threads, p);
     /* Per worker: what the largest blocks take, whatever the threads. */
     int64_t mc = block_up(block_min(g->m, GEMM_MC), BLOCK_ROWS);
     int64_t nc = block_up(block_min(g->n, GEMM_NC), 3 * BLOCK_COLS);
-    p->a = block_floats(mc * p->kc);
-    p->b = block_floats(nc * p->kc);
+    int64_t ma = block_up(g->m, BLOCK_ROWS), nb = block_up(g->n, BLOCK_COLS);
+    p->prepack = p->batch == 1 && g->m > BLOCK_ROWS &&
+                 g->k <= GEMM_PREPACK_MAX / (ma + nb);
+    block_gemm_split(g, p);
+    block_gemm_tiles(g, threads, p);
+    p->a = block_floats(p->prepack ? ma * g->k : mc * p->kc);
+    p->b = block_floats(p->prepack ? nb * g->k : nc * p->kc);
     p->acc = block_floats(mc * nc);
     if (p->nsplit > 1)
         p->partial = block_floats(p->nsplit * p->batch * g->m * g->n);
@@ -82,7 +91,8 @@ size_t cpu_gemm_scratch(const CpuGemm *g, int threads)
     GemmBlocks p;
     if (threads < 1) threads = 1;
     block_gemm(g, threads, &p);
-    return p.partial + (size_t)threads * (p.a + p.b + p.acc);
+    size_t packed = p.a + p.b, workers = (size_t)threads;
+    return p.partial + workers * p.acc + packed * (p.prepack ? 1 : workers);
 }
 
 /* ---- scatter-add --------------------------------------------------------- */

@@ -13,6 +13,8 @@ enum { BLOCK_ROWS = 8, BLOCK_COLS = 16, BLOCK_LANES = 16 };
 
 /* ---- matrix product ------------------------------------------------------ */
 
+/* Either both operands are packed whole, before the products (`prepack`), or
+   each item packs the blocks it needs.                                      */
 typedef struct GemmBlocks {
     int64_t batch;           /* product of batch_dim                          */
     int64_t mc, nc, kc;      /* block sizes                                   */
@@ -20,7 +22,9 @@ typedef struct GemmBlocks {
     int64_t nsplit, ksplit;  /* slices of k, and the length of each           */
     int64_t items;           /* batch * nsplit * nblocks * mblocks            */
     int64_t grain;           /* items worth one hand-over                     */
-    size_t a, b, acc;        /* bytes per worker                              */
+    int prepack;
+    size_t a, b;             /* bytes: shared if prepack, else per worker     */
+    size_t acc;              /* bytes per worker                              */
     size_t partial;          /* bytes shared: [nsplit][batch][m][n]           */
 } GemmBlocks;
 

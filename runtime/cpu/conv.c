@@ -10,7 +10,7 @@ enum {
     CONV_MB = 256,
     CONV_KC = 288,
     CONV_GRAIN = 1 << 17,    /* multiply-adds worth a hand-over              */
-    WGRAD_LEN = 512,         /* positions summed in registers                */
+    WGRAD_LEN = 1024,        /* positions summed in registers                */
     WGRAD_KB = 128,
     WGRAD_ACC_MAX = 1 << 16, /* floats of accumulators                       */
     WGRAD_SRC_MAX = 3 << 16, /* floats of X                                  */

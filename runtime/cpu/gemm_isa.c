@@ -1,10 +1,11 @@
 /* gemm_isa.c: C = A * B with packed blocks.
 
    An item is one block of C (mc x nc) of one matrix of the batch, over one
-   slice of k.  Its worker packs the blocks of A and B it needs, multiplies
-   tile by tile, and hands each finished panel of columns to the epilogue.
-   With slices of k the panels go to `partial` first and a second round adds
-   them in order.                                                            */
+   slice of k.  Its worker multiplies packed panels tile by tile and hands each
+   finished panel of columns to the epilogue.  A single matrix has its operands
+   packed whole by a round of its own; in a batch, or when they are huge, items
+   pack the blocks they need.  With slices of k the panels go to `partial`
+   first and a last round adds them in order.                                */
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/lib.h"
 #include "runtime/cpu/pack.h"
@@ -16,6 +17,7 @@ typedef struct GemmRun {
     const CpuEpilogue *ep;
     GemmBlocks p;
     float *partial;
+    float *packed_a, *packed_b; /* of the whole operands, if prepacked      */
     char *workers;
 } GemmRun;
 
@@ -25,8 +27,14 @@ typedef struct GemmItem {
     int64_t m0, n0, m, n;   /* rows and columns of C                        */
     int64_t k0, k1;         /* range of k                                   */
     PackSrc a, b;           /* at (0, 0) of this matrix of the batch        */
-    float *pa, *pb, *acc;   /* the worker's buffers                         */
+    float *pa, *pb, *acc;   /* packed panels, accumulators                  */
 } GemmItem;
+
+/* Part of a packed product: k elements from k0 on of panels k_all long. */
+typedef struct GemmPart {
+    int64_t k0, k, k_all;
+    int first, last;
+} GemmPart;
 
 static int64_t gemm_offset(const CpuGemm *g, const int64_t *stride, int64_t b)
 {
@@ -67,28 +75,34 @@ static void gemm_finish(const GemmRun *r, const GemmItem *it, const float *acc,
         widen_as(to + i * r->g->n, acc + i * ld, AMPC_F32, 0, cols);
 }
 
-/* Multiplies the packed blocks of k elements; `first` and `last` say where the
-   block lies in k.                                                          */
-static void gemm_block(const GemmRun *r, const GemmItem *it, int64_t k,
-                       int first, int last)
+static void gemm_multiply(const GemmRun *r, const GemmItem *it,
+                          const GemmPart *part)
 {
-    int once = first && last; /* then acc holds one panel, else the block */
+    int once = part->first && part->last; /* then acc holds but one panel */
     int64_t ld = once ? NR : round_up(it->n, VL);
     int64_t left = ceil_div(it->n, VL);
-    const float *b = it->pb;
     for (int64_t j = 0; j < it->n;) {
         int w = tile_width(left);
         float *c = once ? it->acc : it->acc + j;
-        const float *a = it->pa;
-        for (int64_t i = 0; i < it->m; i += MR, a += MR * k)
+        const float *a = it->pa + part->k0 * MR;
+        const float *b = it->pb + j * part->k_all + part->k0 * w * VL;
+        for (int64_t i = 0; i < it->m; i += MR, a += MR * part->k_all)
             ISA(tile_panel)[min64(MR, it->m - i) - 1][w - 1](
-                k, a, b, w * VL, c + i * ld, ld, !first);
-        if (last)
+                part->k, a, b, w * VL, c + i * ld, ld, !part->first);
+        if (part->last)
             gemm_finish(r, it, c, ld, j, min64(w * VL, it->n - j));
-        b += w * VL * k;
         j += w * VL;
         left -= w;
     }
+}
+
+static void gemm_pack_item(const GemmItem *it, int64_t k0, int64_t k)
+{
+    PackSrc a = it->a, b = it->b;
+    a.p = at(a.p, a.dtype, it->m0 * a.rs + k0 * a.cs);
+    b.p = at(b.p, b.dtype, k0 * b.rs + it->n0 * b.cs);
+    ISA(pack_a)(it->pa, &a, it->m, k);
+    ISA(pack_b)(it->pb, &b, 0, k, k, it->n);
 }
 
 static void gemm_item(const GemmRun *r, GemmItem *it)
@@ -96,25 +110,49 @@ static void gemm_item(const GemmRun *r, GemmItem *it)
     int64_t k = it->k0;
     do { /* once even if k is empty: C is zero then */
         int64_t kc = min64(r->p.kc, it->k1 - k);
-        PackSrc a = it->a, b = it->b;
-        a.p = at(a.p, a.dtype, it->m0 * a.rs + k * a.cs);
-        b.p = at(b.p, b.dtype, k * b.rs + it->n0 * b.cs);
-        ISA(pack_a)(it->pa, &a, it->m, kc);
-        ISA(pack_b)(it->pb, &b, kc, it->n);
-        gemm_block(r, it, kc, k == it->k0, k + kc == it->k1);
+        GemmPart part = {0, kc, kc, k == it->k0, k + kc == it->k1};
+        if (r->p.prepack) {
+            part.k0 = k;
+            part.k_all = r->g->k;
+        } else {
+            gemm_pack_item(it, k, kc);
+        }
+        gemm_multiply(r, it, &part);
         k += kc;
     } while (k < it->k1);
+}
+
+/* The worker's or the shared packed panels. */
+static void gemm_buffers(const GemmRun *r, GemmItem *it, int worker)
+{
+    const GemmBlocks *p = &r->p;
+    size_t packed = p->prepack ? 0 : p->a + p->b;
+    char *own = r->workers + (size_t)worker * (packed + p->acc);
+    it->acc = (float *)(void *)(own + packed);
+    it->pa = (float *)(void *)own;
+    it->pb = (float *)(void *)(own + p->a);
+    if (p->prepack) {
+        it->pa = r->packed_a + it->m0 * r->g->k;
+        it->pb = r->packed_b + it->n0 * r->g->k;
+    }
+}
+
+static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch)
+{
+    const CpuGemm *g = r->g;
+    int64_t off = gemm_offset(g, b ? g->b_bs : g->a_bs, batch);
+    int dtype = (int)(b ? g->b_dtype : g->a_dtype);
+    PackSrc s = {at(b ? r->b : r->a, dtype, off), dtype, b ? g->b_rs : g->a_rs,
+                 b ? g->b_cs : g->a_cs};
+    return s;
 }
 
 static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker)
 {
     const GemmRun *r = ctx;
     const CpuGemm *g = r->g;
-    char *own = r->workers + (size_t)worker * (r->p.a + r->p.b + r->p.acc);
     for (int64_t i = lo; i < hi; i++) {
-        GemmItem it = {.pa = (float *)(void *)own,
-                       .pb = (float *)(void *)(own + r->p.a),
-                       .acc = (float *)(void *)(own + r->p.a + r->p.b)};
+        GemmItem it;
         int64_t rest = i / r->p.mblocks;
         it.m0 = i % r->p.mblocks * r->p.mc;
         it.n0 = rest % r->p.nblocks * r->p.nc;
@@ -125,14 +163,54 @@ static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker)
         it.n = min64(r->p.nc, g->n - it.n0);
         it.k0 = min64(it.slice * r->p.ksplit, g->k);
         it.k1 = min64(it.k0 + r->p.ksplit, g->k);
-        int64_t ao = gemm_offset(g, g->a_bs, it.batch);
-        int64_t bo = gemm_offset(g, g->b_bs, it.batch);
-        it.a = (PackSrc){at(r->a, (int)g->a_dtype, ao), (int)g->a_dtype,
-                         g->a_rs, g->a_cs};
-        it.b = (PackSrc){at(r->b, (int)g->b_dtype, bo), (int)g->b_dtype,
-                         g->b_rs, g->b_cs};
+        it.a = gemm_source(r, 0, it.batch);
+        it.b = gemm_source(r, 1, it.batch);
+        gemm_buffers(r, &it, worker);
         gemm_item(r, &it);
     }
+}
+
+/* ---- packing whole operands ---------------------------------------------- */
+
+enum { GEMM_PACK_ROWS = 32, GEMM_PACK_K = 128, GEMM_PACK_GRAIN = 1 << 14 };
+
+static int64_t gemm_pack_a_units(const GemmRun *r)
+{
+    return ceil_div(r->g->m, GEMM_PACK_ROWS);
+}
+
+/* Units [lo, hi): groups of rows of A, then pieces of B's column blocks. */
+static void gemm_pack_work(void *ctx, int64_t lo, int64_t hi, int worker)
+{
+    const GemmRun *r = ctx;
+    const CpuGemm *g = r->g;
+    int64_t a_units = gemm_pack_a_units(r);
+    int64_t pieces = ceil_div(g->k, GEMM_PACK_K);
+    (void)worker;
+    for (int64_t i = lo; i < hi; i++) {
+        PackSrc s = gemm_source(r, i >= a_units, 0);
+        if (i < a_units) {
+            int64_t m0 = i * GEMM_PACK_ROWS;
+            s.p = at(s.p, s.dtype, m0 * s.rs);
+            ISA(pack_a)(r->packed_a + m0 * g->k, &s,
+                        min64(GEMM_PACK_ROWS, g->m - m0), g->k);
+        } else {
+            int64_t k0 = (i - a_units) % pieces * GEMM_PACK_K;
+            int64_t n0 = (i - a_units) / pieces * r->p.nc;
+            s.p = at(s.p, s.dtype, k0 * s.rs + n0 * s.cs);
+            ISA(pack_b)(r->packed_b + n0 * g->k, &s, k0,
+                        min64(GEMM_PACK_K, g->k - k0), g->k,
+                        min64(r->p.nc, g->n - n0));
+        }
+    }
+}
+
+static void gemm_prepack(AmpcPool *pool, GemmRun *r)
+{
+    int64_t b_units = r->p.nblocks * ceil_div(r->g->k, GEMM_PACK_K);
+    int64_t unit = GEMM_PACK_ROWS * r->g->k + 1;
+    pool_run(pool, gemm_pack_a_units(r) + b_units,
+             ceil_div(GEMM_PACK_GRAIN, unit), gemm_pack_work, r);
 }
 
 /* ---- adding the slices --------------------------------------------------- */
@@ -217,6 +295,12 @@ void ISA(gemm)(AmpcPool *pool, const CpuGemm *g, const void *a, const void *b,
     }
     r.partial = scratch;
     r.workers = (char *)scratch + r.p.partial;
+    if (r.p.prepack) {
+        r.packed_a = (float *)(void *)r.workers;
+        r.packed_b = (float *)(void *)(r.workers + r.p.a);
+        r.workers += r.p.a + r.p.b;
+        gemm_prepack(pool, &r);
+    }
     pool_run(pool, r.p.items, r.p.grain, gemm_work, &r);
     if (r.p.nsplit > 1)
         pool_run(pool, r.p.batch * ceil_div(g->m, MR), 1, gemm_sum, &r);

@@ -2,20 +2,35 @@
 #include "runtime/cpu/image.h"
 
 /* One buffer row: buffer[v] = src[from + v * step + first] where that lies in
-   [0, in), else 0.                                                          */
+   [0, in), else 0.  All rows of a plane are alike, so the lane masks of the
+   first vectors are kept.                                                   */
+enum { IMAGE_MASKS = 16 };
+
 typedef struct ImageRow {
     int64_t width, in, step;
-    int64_t first; /* source position of v = 0, may be negative             */
+    int64_t first;  /* source position of v = 0, may be negative            */
     int64_t lo, hi; /* the v with a source                                  */
+    uint16_t mask[IMAGE_MASKS];
 } ImageRow;
 
-static ImageRow image_row(const ConvDim *d, int64_t width, int64_t slot)
+/* The lanes of the vector at v that have a source. */
+INLINE uint32_t image_mask(const ImageRow *r, int64_t v)
 {
-    ImageRow r = {width, d->in, d->step, conv_phase(d, slot) - d->pad, 0, 0};
+    int64_t skip = max64(r->lo - v, 0), end = min64(r->hi - v, VL);
+    if (end <= skip) return 0;
+    return (0xffffffffu >> (32 - end)) & (~0u << skip);
+}
+
+static ImageRow image_row(int64_t in, int64_t width, int64_t step,
+                          int64_t first)
+{
+    ImageRow r = {width, in, step, first, 0, 0, {0}};
     r.lo = r.first >= 0 ? 0 : ceil_div(-r.first, r.step);
     r.hi = r.first >= r.in ? 0 : ceil_div(r.in - r.first, r.step);
     r.hi = min64(r.hi, width);
     r.lo = min64(r.lo, r.hi);
+    for (int64_t i = 0; i < IMAGE_MASKS && i * VL < width; i++)
+        r.mask[i] = (uint16_t)image_mask(&r, i * VL);
     return r;
 }
 
@@ -23,7 +38,7 @@ INLINE void image_zero(float *dst, int64_t n)
 {
     int64_t i = 0;
     for (; i + VL <= n; i += VL) vstore(dst + i, vset(0.0f));
-    for (; i < n; i++) dst[i] = 0.0f;
+    if (i < n) vstore_n(dst, AMPC_F32, i, vset(0.0f), n - i);
 }
 
 #if AMPC_ISA_LEVEL == 4
@@ -31,22 +46,15 @@ INLINE void image_zero(float *dst, int64_t n)
 INLINE void image_copy(float *dst, const void *src, int dtype, int64_t from,
                        const ImageRow *r)
 {
-    for (int64_t v = 0; v < r->width; v += VL) {
-        int64_t skip = max64(r->lo - v, 0), end = min64(r->hi - v, VL);
-        uint32_t m = 0;
-        if (end > skip) m = (0xffffffffu >> (32 - end)) & (~0u << skip);
-        const void *p = at(src, dtype, from + r->first + v);
-        __m512 x;
-        if (dtype == AMPC_F32) {
-            x = _mm512_maskz_loadu_ps((__mmask16)m, p);
-        } else {
-            __m256i h = _mm256_maskz_loadu_epi16((__mmask16)m, p);
-            x = dtype == AMPC_F16 ? _mm512_cvtph_ps(h)
-                                  : _mm512_castsi512_ps(_mm512_slli_epi32(
-                                        _mm512_cvtepu16_epi32(h), 16));
-        }
-        vstore(dst + v, (vf)x);
+    from += r->first;
+    if (r->width <= IMAGE_MASKS * VL) {
+        const uint16_t *mask = r->mask;
+        for (int64_t v = 0; v < r->width; v += VL)
+            vstore(dst + v, vload_mask(src, dtype, from + v, *mask++));
+        return;
     }
+    for (int64_t v = 0; v < r->width; v += VL)
+        vstore(dst + v, vload_mask(src, dtype, from + v, image_mask(r, v)));
 }
 #else
 INLINE void image_copy(float *dst, const void *src, int dtype, int64_t from,
@@ -58,6 +66,13 @@ INLINE void image_copy(float *dst, const void *src, int dtype, int64_t from,
 }
 #endif
 
+INLINE void image_stride(float *dst, const void *src, int dtype, int64_t from,
+                         int64_t step, int64_t n)
+{
+    for (int64_t v = 0; v < n; v++)
+        dst[v] = load1(src, dtype, from + v * step);
+}
+
 INLINE void image_line(float *dst, const void *src, int dtype, int64_t from,
                        const ImageRow *r)
 {
@@ -66,8 +81,11 @@ INLINE void image_line(float *dst, const void *src, int dtype, int64_t from,
         return;
     }
     image_zero(dst, r->lo);
-    for (int64_t v = r->lo; v < r->hi; v++)
-        dst[v] = load1(src, dtype, from + r->first + v * r->step);
+    from += r->first + r->lo * r->step;
+    if (r->step == 2) /* a constant: becomes shuffles */
+        image_stride(dst + r->lo, src, dtype, from, 2, r->hi - r->lo);
+    else
+        image_stride(dst + r->lo, src, dtype, from, r->step, r->hi - r->lo);
     image_zero(dst + r->hi, r->width - r->hi);
 }
 
@@ -79,7 +97,8 @@ INLINE void image_plane(const ConvPlan *p, float *dst, const void *src,
     const ConvDim *h = &p->dim[1], *w = &p->dim[2];
     for (int64_t sh = 0; sh < h->slots; sh++) {
         for (int64_t sw = 0; sw < w->slots; sw++, dst += p->plane) {
-            ImageRow r = image_row(w, p->vw, sw);
+            ImageRow r = image_row(w->in, p->vw, w->step,
+                                   conv_phase(w, sw) - w->pad);
             int64_t y = row0 * h->step + conv_phase(h, sh) - h->pad;
             float *to = dst;
             for (int64_t v = 0; v < rows; v++, y += h->step, to += p->vw) {
@@ -130,7 +149,7 @@ void ISA(image_load)(const ConvPlan *p, float *dst, const void *src, int dtype,
 INLINE void image_pad_as(float *dst, int64_t width, const void *src, int dtype,
                          int64_t from, int64_t n, int64_t rows)
 {
-    ImageRow r = {width, n, 1, 0, 0, n};
+    ImageRow r = image_row(n, width, 1, 0);
     for (int64_t i = 0; i < rows; i++)
         image_copy(dst + i * width, src, dtype, from + i * n, &r);
 }

@@ -20,8 +20,13 @@
 #endif
 #define KM_INLINE                                                              \
     static inline __attribute__((always_inline, unused, const))
-/* Folds are called, not copied into every kernel. */
+/* Folds are called, not copied into every kernel; their lanes want to be
+   unrolled into registers. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define KM_CALLED static __attribute__((noinline, unused, optimize("O3")))
+#else
 #define KM_CALLED static __attribute__((noinline, unused))
+#endif
 
 /* ---- bits ------------------------------------------------------------------- */
 
@@ -63,32 +68,39 @@ KM_INLINE float ROUND_BF16(float f) {
 KM_INLINE uint16_t EXACT_BF16(float f) { return (uint16_t)(km_bits(f) >> 16); }
 KM_INLINE uint16_t F32_TO_BF16(float f) { return EXACT_BF16(ROUND_BF16(f)); }
 
+/* Comparisons are of floats, which become masks of the right width. */
 KM_INLINE float F16_TO_F32(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
-    int32_t mag = h & 0x7fff;
-    int32_t normal = (mag << 13) + (112 << 23);
-    int32_t special = mag << 13 | 0x7f800000; /* infinity, NaN */
-    int32_t tiny = (int32_t)km_bits((float)mag * 0x1p-24f);
-    int32_t quiet = mag > 0x7c00 ? 0x400000 : 0;
-    int32_t r = mag >= 0x7c00 ? special | quiet : mag >= 0x0400 ? normal : tiny;
-    return km_float((uint32_t)r | sign);
+    uint32_t mag = h & 0x7fffu, sign = (uint32_t)h << 16 & 0x80000000u;
+    float normal = km_float((mag << 13) + (112u << 23)), r;
+    /* subnormal: as if with a leading one, which is then taken off */
+    float tiny = km_float(km_bits(normal) + (1u << 23)) - 0x1p-14f;
+    float special = km_float(km_bits(normal) + (112u << 23));
+    r = normal < 0x1p-14f ? tiny : normal;
+    r = normal >= 0x1p16f ? special : r; /* infinity, NaN */
+    return km_float(km_bits(r) | sign);
 }
 
-/* Comparisons are signed, as vectors want them. */
-KM_INLINE uint16_t F32_TO_F16(float f) {
-    uint32_t u = km_bits(f);
-    int32_t mag = (int32_t)(u & 0x7fffffffu), normal, tiny, nan, r;
-    normal = (mag + 0xfff + (mag >> 13 & 1) - (112 << 23)) >> 13;
-    /* below 2^-14: the sum's unit is 2^-24 */
-    tiny = (int32_t)km_bits(km_float((uint32_t)mag) + 0.5f) - 0x3f000000;
-    nan = 0x7e00 | (mag >> 13 & 0x3ff);
-    r = mag < 0x38800000 ? tiny : normal;
-    r = mag >= 0x477ff000 ? 0x7c00 : r;
-    r = f != f ? nan : r;
-    return (uint16_t)((uint32_t)r | (u >> 16 & 0x8000u));
+KM_INLINE float ROUND_F16(float f) {
+    uint32_t u = km_bits(f), mag = u & 0x7fffffffu;
+    float a = km_float(mag), r;
+    float tiny = (a + 0.5f) - 0.5f; /* the sum's unit is 2^-24 */
+    r = km_float((mag + 0xfffu + (mag >> 13 & 1u)) & ~0x1fffu);
+    r = a < 0x1p-14f ? tiny : r;
+    r = a >= 65520.0f ? INFINITY : r;
+    r = f != f ? km_float(mag | 0x400000u) : r;
+    return km_float(km_bits(r) | (u & 0x80000000u));
 }
 
-KM_INLINE float ROUND_F16(float f) { return F16_TO_F32(F32_TO_F16(f)); }
+KM_INLINE uint16_t EXACT_F16(float f) {
+    uint32_t u = km_bits(f), mag = u & 0x7fffffffu, r;
+    float a = km_float(mag);
+    uint32_t tiny = km_bits(a + 0.5f) - 0x3f000000u;
+    r = a < 0x1p-14f ? tiny : (mag - (112u << 23)) >> 13;
+    r = a < INFINITY ? r : (mag >> 13 & 0x3ffu) | 0x7c00u;
+    return (uint16_t)(r | (u >> 16 & 0x8000u));
+}
+
+KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
 
 /* ---- to integers: towards zero, saturating, NaN gives 0 ------------------------- */
 

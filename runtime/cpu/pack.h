@@ -15,7 +15,12 @@ typedef struct PackSrc {
     int64_t rs, cs;
 } PackSrc;
 
+/* m rows of all k columns: panel i at dst + i * MR * k. */
 void ISA(pack_a)(float *dst, const PackSrc *src, int64_t m, int64_t k);
-void ISA(pack_b)(float *dst, const PackSrc *src, int64_t k, int64_t n);
+
+/* Rows k0 .. k0 + k - 1 of n columns into panels of k_all rows: the panel that
+   begins at column j is at dst + j * k_all.  src is at row k0.              */
+void ISA(pack_b)(float *dst, const PackSrc *src, int64_t k0, int64_t k,
+                 int64_t k_all, int64_t n);
 
 #endif

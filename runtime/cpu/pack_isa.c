@@ -189,33 +189,34 @@ INLINE void pack_b_any(float *dst, const PackSrc *s, int dtype, int64_t pw,
                 j < n ? load1(s->p, dtype, i * s->rs + j * s->cs) : 0.0f;
 }
 
-INLINE void pack_b_as(float *dst, const PackSrc *s, int dtype, int64_t k,
-                      int64_t n)
+INLINE void pack_b_as(float *dst, const PackSrc *s, int dtype, int64_t k0,
+                      int64_t k, int64_t k_all, int64_t n)
 {
     PackSrc at_col = *s;
     int64_t left = ceil_div(n, VL);
     for (int64_t j = 0; j < n;) {
         int w = tile_width(left);
         int64_t cols = min64(w * VL, n - j);
+        float *to = dst + j * k_all + k0 * w * VL;
         at_col.p = at(s->p, dtype, j * s->cs);
         if (s->cs == 1)
-            pack_b_rows(dst, &at_col, dtype, w, k, cols);
+            pack_b_rows(to, &at_col, dtype, w, k, cols);
         else if (s->rs == 1)
-            pack_b_cols(dst, &at_col, dtype, w * VL, k, cols);
+            pack_b_cols(to, &at_col, dtype, w * VL, k, cols);
         else
-            pack_b_any(dst, &at_col, dtype, w * VL, k, cols);
-        dst += w * VL * k;
+            pack_b_any(to, &at_col, dtype, w * VL, k, cols);
         j += w * VL;
         left -= w;
     }
 }
 
-void ISA(pack_b)(float *dst, const PackSrc *s, int64_t k, int64_t n)
+void ISA(pack_b)(float *dst, const PackSrc *s, int64_t k0, int64_t k,
+                 int64_t k_all, int64_t n)
 {
     if (s->dtype == AMPC_F32)
-        pack_b_as(dst, s, AMPC_F32, k, n);
+        pack_b_as(dst, s, AMPC_F32, k0, k, k_all, n);
     else if (s->dtype == AMPC_BF16)
-        pack_b_as(dst, s, AMPC_BF16, k, n);
+        pack_b_as(dst, s, AMPC_BF16, k0, k, k_all, n);
     else
-        pack_b_as(dst, s, AMPC_F16, k, n);
+        pack_b_as(dst, s, AMPC_F16, k0, k, k_all, n);
 }

@@ -161,12 +161,61 @@ INLINE void vstore_as(void *p, int dtype, int64_t i, vf v)
         vstore_f16((uint16_t *)p + i, v);
 }
 
+/* The first n lanes, n < VL; the others of a load are zero. */
+#if AMPC_ISA_LEVEL == 4
+INLINE vf vload_mask(const void *p, int dtype, int64_t i, uint32_t mask)
+{
+    __mmask16 m = (__mmask16)mask;
+    const void *q = at(p, dtype, i);
+    if (dtype == AMPC_F32) return (vf)_mm512_maskz_loadu_ps(m, q);
+    __m256i h = _mm256_maskz_loadu_epi16(m, q);
+    if (dtype == AMPC_F16) return (vf)_mm512_cvtph_ps(h);
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
+}
+
+INLINE vf vload_n(const void *p, int dtype, int64_t i, int64_t n)
+{
+    return vload_mask(p, dtype, i, (1u << n) - 1);
+}
+
+INLINE void vstore_n(void *p, int dtype, int64_t i, vf v, int64_t n)
+{
+    __mmask16 m = (__mmask16)((1u << n) - 1);
+    if (dtype == AMPC_F32) {
+        _mm512_mask_storeu_ps(at_mut(p, dtype, i), m, (__m512)v);
+        return;
+    }
+    vh h;
+    if (dtype == AMPC_BF16)
+        vstore_bf16((uint16_t *)&h, v);
+    else
+        vstore_f16((uint16_t *)&h, v);
+    _mm256_mask_storeu_epi16(at_mut(p, dtype, i), m, (__m256i)h);
+}
+#else
+INLINE vf vload_n(const void *p, int dtype, int64_t i, int64_t n)
+{
+    vf v = {0};
+    for (int64_t j = 0; j < n; j++) v[j] = load1(p, dtype, i + j);
+    return v;
+}
+
+INLINE void vstore_n(void *p, int dtype, int64_t i, vf v, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++) store1(p, dtype, i + j, v[j]);
+}
+#endif
+
 INLINE void widen_as(float *dst, const void *src, int dtype, int64_t i,
                      int64_t n)
 {
     int64_t j = 0;
     for (; j + VL <= n; j += VL) vstore(dst + j, vload_as(src, dtype, i + j));
-    for (; j < n; j++) dst[j] = load1(src, dtype, i + j);
+    if (j == n) return;
+    if (n >= VL) /* the last vector may overlap the one before */
+        vstore(dst + n - VL, vload_as(src, dtype, i + n - VL));
+    else
+        vstore_n(dst, AMPC_F32, 0, vload_n(src, dtype, i, n), n);
 }
 
 /* dst[0, n) = src[i, i + n) as fp32. */
@@ -185,7 +234,11 @@ INLINE void narrow_as(void *dst, int dtype, int64_t i, const float *src,
 {
     int64_t j = 0;
     for (; j + VL <= n; j += VL) vstore_as(dst, dtype, i + j, vload(src + j));
-    for (; j < n; j++) store1(dst, dtype, i + j, src[j]);
+    if (j == n) return;
+    if (n >= VL)
+        vstore_as(dst, dtype, i + n - VL, vload(src + n - VL));
+    else
+        vstore_n(dst, dtype, i, vload_n(src, AMPC_F32, 0, n), n);
 }
 
 /* dst[i, i + n) = src[0, n). */

@@ -2,7 +2,7 @@
 #include "runtime/cpu/tile.h"
 
 /* The loops below are unrolled completely: R, W and C are constants. */
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 32")
 
 /* Makes the compiler step through rows instead of keeping an address each. */
 #define HIDE(p) __asm__("" : "+r"(p))
@@ -72,29 +72,41 @@ INLINE void tile_slice_rw(int R, int W, int64_t k, const float *a,
 
 /* ---- dot tiles ----------------------------------------------------------- */
 
-/* Sum of the lanes: halves are added until four are left, then in pairs. */
-INLINE float vsum(vf v)
+/* Halves are added until four lanes are left. */
+INLINE __m128 vfold(vf v)
 {
 #if AMPC_ISA_LEVEL == 4
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256((__m512)v),
                              _mm512_extractf32x8_ps((__m512)v, 1));
-    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h),
-                          _mm256_extractf128_ps(h, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
 #elif AMPC_ISA_LEVEL == 3
-    __m128 q = _mm_add_ps(_mm256_castps256_ps128((__m256)v),
-                          _mm256_extractf128_ps((__m256)v, 1));
+    return _mm_add_ps(_mm256_castps256_ps128((__m256)v),
+                      _mm256_extractf128_ps((__m256)v, 1));
 #else
-    __m128 q = (__m128)v;
+    return (__m128)v;
 #endif
-    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-    return q[0] + q[1];
 }
+
+/* The sums of the lanes of four vectors, each (0 + 2) + (1 + 3). */
+INLINE void vsum4(float *to, vf a, vf b, vf c, vf d)
+{
+    __m128 x = vfold(a), y = vfold(b), z = vfold(c), w = vfold(d);
+    __m128 xy = _mm_add_ps(_mm_unpacklo_ps(x, y), _mm_unpackhi_ps(x, y));
+    __m128 zw = _mm_add_ps(_mm_unpacklo_ps(z, w), _mm_unpackhi_ps(z, w));
+    _mm_storeu_ps(to, _mm_add_ps(_mm_movelh_ps(xy, zw), _mm_movehl_ps(zw, xy)));
+}
+
+/* Keeps a loaded vector in a register instead of loading it for each use. */
+#if AMPC_ISA_LEVEL == 4
+#define KEEP(v) __asm__("" : "+v"(v))
+#else
+#define KEEP(v) __asm__("" : "+x"(v))
+#endif
 
 INLINE void tile_dot_rc(int R, int C, const TileDot *t)
 {
-    vf acc[DOT_R][DOT_C];
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int j = 0; j < C; j++) acc[r][j] = vset(0.0f);
+    vf acc[DOT_R * DOT_C + 3]; /* acc[r * C + j] */
+    UNROLL for (int i = 0; i < R * C + 3; i++) acc[i] = vset(0.0f);
     const float *a = t->a, *b[DOT_C];
     UNROLL for (int j = 0; j < C; j++) b[j] = t->b + t->off[j];
     for (int64_t n = 0; n < t->images; n++) {
@@ -103,16 +115,19 @@ INLINE void tile_dot_rc(int R, int C, const TileDot *t)
             UNROLL for (int r = 0; r < R; r++) x[r] = vload(a + r * t->lda + i);
             UNROLL for (int j = 0; j < C; j++) {
                 vf y = vload(b[j] + i);
+                KEEP(y);
                 UNROLL for (int r = 0; r < R; r++)
-                    acc[r][j] = vfma(x[r], y, acc[r][j]);
+                    acc[r * C + j] = vfma(x[r], y, acc[r * C + j]);
             }
         }
         a += t->a_image;
         UNROLL for (int j = 0; j < C; j++) b[j] += t->b_image;
     }
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int j = 0; j < C; j++)
-            t->c[r * t->ldc + j] += vsum(acc[r][j]);
+    float sum[DOT_R * DOT_C + 3];
+    UNROLL for (int i = 0; i < R * C; i += 4)
+        vsum4(sum + i, acc[i], acc[i + 1], acc[i + 2], acc[i + 3]);
+    for (int r = 0; r < R; r++)
+        for (int j = 0; j < C; j++) t->c[r * t->ldc + j] += sum[r * C + j];
 }
 
 /* ---- instances ----------------------------------------------------------- */
