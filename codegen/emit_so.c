@@ -20,7 +20,6 @@
     "-std=gnu17 -fPIC -fvisibility=hidden -ffp-contract=off "                  \
     "-fno-math-errno -fno-trapping-math -fno-semantic-interposition -w -g0 "   \
     "-frandom-seed=ampc -I. -Iruntime/cpu -c"
-#define CC_KERNELS "-O3"
 #define CC_PLAN "-O1"
 #define CC_LINK                                                                \
     "-shared -static-libgcc -o linked.so %s runtime.a -Wl,--build-id=none "    \
@@ -145,9 +144,8 @@ static Status compile_all(EmitSo *e) {
     char *objects = "plan.o";
     for (const IsaLevel *l = isa_levels; l->isa; l++) {
         if (!isa_wanted(e->opt, l)) continue;
-        jobs[n].words = arena_printf(e->a, "%s %s %s %skernels.c -o %skernels.o",
-                                     CC_COMMON, CC_KERNELS, l->flags, l->prefix,
-                                     l->prefix);
+        jobs[n].words = arena_printf(e->a, "%s %s %skernels.c -o %skernels.o",
+                                     CC_COMMON, l->flags, l->prefix, l->prefix);
         jobs[n++].log = arena_printf(e->a, "%slog", l->prefix);
         objects = arena_printf(e->a, "%s %skernels.o", objects, l->prefix);
     }
