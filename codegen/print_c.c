@@ -121,11 +121,10 @@ static void put_store(CPrint *p, int id) {
     sb_printf(p->sb, "%*sb%d[", 4 * p->depth, "", in->buf);
     put_index(p, &in->at, NULL);
     sb_puts(p->sb, "] = ");
-    if (d == DT_BF16)
-        sb_puts(p->sb, kinst_at(p->k, in->in[0])->fits >> d & 1
-                           ? "EXACT_BF16(" : "F32_TO_BF16(");
-    else if (d == DT_F16)
-        sb_puts(p->sb, "F32_TO_F16(");
+    if (dtype_is_16(d))
+        sb_printf(p->sb, "%s_%s(",
+                  kinst_at(p->k, in->in[0])->fits >> d & 1 ? "EXACT" : "F32_TO",
+                  d == DT_F16 ? "F16" : "BF16");
     else if (dtype_is_int(d) && dtype_info[d].bytes < 8)
         sb_printf(p->sb, "(%s)(", dtype_info[d].c);
     else
