@@ -10,7 +10,8 @@
      onnx_train.c   which initializers train
      onnx_build.c   what handlers build nodes with; folding
      onnx_math.c, onnx_act.c, onnx_shape.c, onnx_index.c, onnx_nn.c,
-     onnx_norm.c, onnx_reduce.c, onnx_loss.c   one handler per ONNX op     */
+     onnx_norm.c, onnx_reduce.c, onnx_loss.c, onnx_einsum.c, onnx_attention.c
+                    one handler per ONNX op                                 */
 #ifndef AMPC_FRONTEND_ONNX_H
 #define AMPC_FRONTEND_ONNX_H
 

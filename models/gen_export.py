@@ -5,6 +5,7 @@ PyTorch computes for them.  Maintainers run it once; tests read the files.
     python models/gen_export.py [tests/onnx]
 
 NAME.dyn.onnx   torch.onnx.export(dynamo=True, optimize=False)
+gpt.dyn23.onnx  the same at opset 23, where attention is one node
 NAME.ts.onnx    TorchScript exporter, TRAINING, no constant folding
 NAME.opt.onnx   the default (optimised) export, which must be refused
 NAME.fp32       text: one tensor after another,
@@ -182,7 +183,13 @@ def export(name, out):
     model.load_state_dict(state)
     torch.onnx.export(model, args, dynamo=True, dynamic_shapes=dims,
                       verbose=False).save(base + ".opt.onnx")
-    for kind in ("dyn", "ts", "opt"):
+    kinds = ["dyn", "ts", "opt"]
+    if name == "gpt":
+        torch.onnx.export(model, args, dynamo=True, optimize=False,
+                          dynamic_shapes=dims, opset_version=23,
+                          verbose=False).save(base + ".dyn23.onnx")
+        kinds.append("dyn23")
+    for kind in kinds:
         tidy(f"{base}.{kind}.onnx", state)
     model.load_state_dict(state)
     loss, logits = model(*args)

@@ -99,6 +99,8 @@ static void register_exports(void) {
             snprintf(file, 64, "%s.%s.onnx", models[i], kinds[k]);
             harness_register("onnx_export", file, run_export, file);
         }
+    static char attention[] = "gpt.dyn23.onnx";
+    harness_register("onnx_export", attention, run_export, attention);
 }
 TEST_REGISTRAR(register_exports);
 
