@@ -4,9 +4,10 @@
      tile_isa.c     register tiles             image_isa.c  padded images
      pack_isa.c     packing of operands        conv_isa.c   conv, its dX
      gemm_isa.c     matrix product             wgrad_isa.c  its dW
-     pooling_isa.c  pooling (pooling_rows.h)   index_isa.c  scatter, argmax
+     pooling_isa.c  pooling                    index_isa.c  scatter, argmax
    Built once:
-     pool.c threads, isa.c detection, block.c and conv.c geometry and scratch */
+     pool.c threads, isa.c detection, block.c and conv.c geometry and scratch,
+     pooling_f64.c                                                          */
 #include "runtime/cpu/lib.h"
 
 #define ISA_TABLE3(level) ampc_cpu_v##level

@@ -1,116 +1,447 @@
-/* pooling_isa.c: MaxPool, AveragePool and their gradients, plane by plane. */
+/* pooling_isa.c: MaxPool, AveragePool and their gradients in fp32.
+
+   Forward: for POOL_ROW outputs of one row, each input row of the window is
+   copied to a padded fp32 line, and every window element becomes a strided
+   vector read of that line.  Gradient: each input row is a padded fp32 line
+   to which the window elements that meet it are added, then stored.  So
+   16-bit sums are never rounded half-way, and the order is fixed.  A window
+   that is the whole input (global pooling) is a sum over contiguous memory.  */
 #include <math.h>
 
 #include "runtime/cpu/lib.h"
+#include "runtime/cpu/pooling.h"
 
-enum { POOL_ROW = 128, POOL_GRAIN = 1 << 15 };
+enum {
+    POOL_ROW = 128,       /* outputs at a time                              */
+    POOL_LINE = 2048,     /* floats of an input line                        */
+    POOL_GRAIN = 1 << 15
+};
 
-typedef struct PoolRun {
-    const CpuPool *p;
-    const void *src;
-    void *dst;
-    const int32_t *idx; /* gradient of MaxPool                              */
-    int32_t *idx_out;   /* MaxPool                                          */
-} PoolRun;
+/* Part of a row: outputs [w0, w0 + n), window elements [k0, k0 + k) along the
+   row, and the padded line that covers them, from input position `left` on.  */
+typedef struct PoolPart {
+    int64_t w0, n, k0, k, left, width;
+} PoolPart;
 
-/* Input position of window element t of output o along dimension d. */
-INLINE int64_t pool_at(const CpuPool *p, int d, int64_t o, int64_t t)
+static PoolPart pool_part(const CpuPool *p, int64_t w0, int64_t k0)
 {
-    return o * p->stride[d] + t * p->dilation[d] - p->pad[d];
+    PoolPart q = {.w0 = w0, .k0 = k0};
+    int64_t room = POOL_LINE - 1;
+    q.n = min64(min64(POOL_ROW, p->out[2] - w0),
+                1 + room / 2 / p->stride[2]);
+    q.k = 1 + (room - (q.n - 1) * p->stride[2]) / p->dilation[2];
+    q.k = min64(q.k, p->kernel[2] - k0);
+    q.left = pool_at(p, 2, w0, k0);
+    q.width = (q.n - 1) * p->stride[2] + (q.k - 1) * p->dilation[2] + 1;
+    return q;
 }
 
-/* The outputs w0 + i, lo <= i < hi, whose window element k is an input; that
-   of i is at first + i * stride.                                            */
-typedef struct PoolSpan {
-    int64_t first, lo, hi;
-} PoolSpan;
-
-INLINE PoolSpan pool_span(const CpuPool *p, int64_t k, int64_t w0, int64_t n)
+/* Lane i = line[i * step] for i < n. */
+INLINE vf pool_read(const float *line, int64_t step, int64_t n)
 {
-    PoolSpan s = {pool_at(p, 2, w0, k), 0, 0};
-    int64_t step = p->stride[2];
-    if (s.first < 0) s.lo = min64(n, ceil_div(-s.first, step));
-    if (s.first < p->in[2]) s.hi = min64(n, ceil_div(p->in[2] - s.first, step));
-    return s;
-}
-
-/* Elements that output o averages along dimension d. */
-INLINE int64_t pool_count(const CpuPool *p, int d, int64_t o)
-{
-    int64_t from = 0, to = p->in[d];
-    if (p->count_include_pad) {
-        from = -p->pad[d];
-        to += p->pad_end[d];
+    if (step == 1) return vload(line);
+    vf v = {0};
+    if (step == 2) {
+        vf a = vload(line), b = vload(line + VL);
+#if AMPC_ISA_LEVEL == 4
+        v = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,
+                                    22, 24, 26, 28, 30);
+#elif AMPC_ISA_LEVEL == 3
+        v = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+#else
+        v = __builtin_shufflevector(a, b, 0, 2, 4, 6);
+#endif
+        return v;
     }
-    int64_t low = pool_at(p, d, o, 0), step = p->dilation[d];
-    int64_t t0 = low >= from ? 0 : ceil_div(from - low, step);
-    int64_t t1 = low >= to ? 0 : ceil_div(to - low, step);
-    return max64(0, min64(t1, p->kernel[d]) - t0);
+    for (int64_t i = 0; i < min64(n, VL); i++) v[i] = line[i * step];
+    return v;
 }
 
-/* The output whose window element t is input i, if there is one. */
-INLINE int pool_window(const CpuPool *p, int d, int64_t i, int64_t t,
-                       int64_t *o)
+/* line[i * step] += lane i for i < n; other lanes of v are zero. */
+INLINE void pool_add(float *line, int64_t step, int64_t n, vf v)
 {
-    int64_t at = i + p->pad[d] - t * p->dilation[d];
-    *o = at / p->stride[d];
-    return at >= 0 && at % p->stride[d] == 0 && *o < p->out[d];
+    if (step == 1) {
+        vstore(line, vload(line) + v);
+    } else if (step == 2) {
+        vf z = {0};
+#if AMPC_ISA_LEVEL == 4
+        vf a = __builtin_shufflevector(v, z, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20,
+                                       5, 21, 6, 22, 7, 23);
+        vf b = __builtin_shufflevector(v, z, 8, 24, 9, 25, 10, 26, 11, 27, 12,
+                                       28, 13, 29, 14, 30, 15, 31);
+#elif AMPC_ISA_LEVEL == 3
+        vf a = __builtin_shufflevector(v, z, 0, 8, 1, 9, 2, 10, 3, 11);
+        vf b = __builtin_shufflevector(v, z, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+        vf a = __builtin_shufflevector(v, z, 0, 4, 1, 5);
+        vf b = __builtin_shufflevector(v, z, 2, 6, 3, 7);
+#endif
+        vstore(line, vload(line) + a);
+        vstore(line + VL, vload(line + VL) + b);
+    } else {
+        for (int64_t i = 0; i < min64(n, VL); i++) line[i * step] += v[i];
+    }
 }
 
-INLINE int pool_overlaps(const CpuPool *p)
+INLINE vf pool_select(vi take, vf a, vf b)
+{
+    return (vf)((take & (vi)a) | (~take & (vi)b));
+}
+
+INLINE vi pool_lanes(void)
+{
+    vi v;
+    for (int i = 0; i < VL; i++) v[i] = i;
+    return v;
+}
+
+INLINE vi pool_iset(int64_t x) { return (vi){0} + (int32_t)x; }
+
+/* line[0, width) = input row `from` at positions left .., `pad` outside. */
+INLINE void pool_line(const CpuPool *p, float *line, const PoolPart *q,
+                      const void *src, int dtype, int64_t from, float pad)
+{
+    int64_t lo = min64(max64(-q->left, 0), q->width);
+    int64_t hi = max64(min64(p->in[2] - q->left, q->width), lo);
+    for (int64_t i = 0; i < lo; i++) line[i] = pad;
+    widen_as(line + lo, src, dtype, from + q->left + lo, hi - lo);
+    for (int64_t i = hi; i < q->width; i++) line[i] = pad;
+}
+
+/* ---- forward ------------------------------------------------------------- */
+
+typedef struct PoolAcc {
+    float value[POOL_ROW + VL];
+    int32_t where[POOL_ROW + VL];
+} PoolAcc;
+
+INLINE void pool_take_max(const CpuPool *p, const PoolPart *q,
+                          const float *line, int64_t row, int64_t step,
+                          PoolAcc *acc)
+{
+    for (int64_t k = 0; k < q->k; k++) {
+        const float *at_k = line + k * p->dilation[2];
+        int64_t pos = row + q->left + k * p->dilation[2];
+        for (int64_t i = 0; i < q->n; i += VL) {
+            vf v = pool_read(at_k + i * step, step, q->n - i);
+            vf m = vload(acc->value + i);
+            vi w = *(const vi *)(acc->where + i);
+            vi here = pool_iset(pos + i * step) +
+                      pool_lanes() * (int32_t)step;
+            vi take = (v > m) | ((v != v) & (m == m));
+            vstore(acc->value + i, pool_select(take, v, m));
+            *(vi *)(acc->where + i) = (take & here) | (~take & w);
+        }
+    }
+}
+
+INLINE void pool_take_sum(const CpuPool *p, const PoolPart *q,
+                          const float *line, int64_t step, PoolAcc *acc)
+{
+    for (int64_t k = 0; k < q->k; k++) {
+        const float *at_k = line + k * p->dilation[2];
+        for (int64_t i = 0; i < q->n; i += VL)
+            vstore(acc->value + i,
+                   vload(acc->value + i) +
+                       pool_read(at_k + i * step, step, q->n - i));
+    }
+}
+
+/* MaxPool starts at -infinity and the window's first input, so that ties and
+   windows of nothing but -infinity name that one; -1 if it has none.        */
+static void pool_begin(const CpuPool *p, const PoolPart *q, int max, int64_t od,
+                       int64_t oh, PoolAcc *acc)
+{
+    for (int64_t i = 0; i < q->n + VL; i++)
+        acc->value[i] = max ? -INFINITY : 0.0f;
+    if (!max) return;
+    int64_t td = pool_first(p, 0, od, 0), th = pool_first(p, 1, oh, 0);
+    int64_t z = pool_at(p, 0, od, td), y = pool_at(p, 1, oh, th);
+    int row = td < p->kernel[0] && z < p->in[0] && th < p->kernel[1] &&
+              y < p->in[1];
+    int64_t tw = -1, x = 0;
+    for (int64_t i = 0; i < q->n; i++) {
+        x += p->stride[2];
+        if (tw != 0) { /* later windows begin inside the input */
+            tw = pool_first(p, 2, q->w0 + i, 0);
+            x = pool_at(p, 2, q->w0 + i, tw);
+        }
+        int some = row && tw < p->kernel[2] && x < p->in[2];
+        acc->where[i] = some ? (int32_t)((z * p->in[1] + y) * p->in[2] + x) : -1;
+    }
+}
+
+/* All input rows of the window of output row (od, oh). */
+INLINE void pool_window_rows(const PoolRun *r, int dtype, int max,
+                             int64_t plane, int64_t od, int64_t oh,
+                             int64_t step, PoolPart q, PoolAcc *acc)
+{
+    const CpuPool *p = r->p;
+    float line[POOL_LINE + 3 * VL];
+    int64_t in = p->in[0] * p->in[1] * p->in[2];
+    for (int64_t td = 0; td < p->kernel[0]; td++) {
+        int64_t z = pool_at(p, 0, od, td);
+        if (z < 0 || z >= p->in[0]) continue;
+        for (int64_t th = 0; th < p->kernel[1]; th++) {
+            int64_t y = pool_at(p, 1, oh, th);
+            if (y < 0 || y >= p->in[1]) continue;
+            int64_t row = (z * p->in[1] + y) * p->in[2];
+            for (int64_t k = 0; k < p->kernel[2]; k += q.k) {
+                q = pool_part(p, q.w0, k);
+                pool_line(p, line, &q, r->src, dtype, plane * in + row,
+                          max ? -INFINITY : 0.0f);
+                if (max)
+                    pool_take_max(p, &q, line, row, step, acc);
+                else
+                    pool_take_sum(p, &q, line, step, acc);
+            }
+        }
+    }
+}
+
+/* 1 / divisor would round twice: sums are divided. */
+INLINE void pool_divide(const CpuPool *p, const PoolPart *q, int64_t od,
+                        int64_t oh, float *value)
+{
+    int64_t outer = pool_count(p, 0, od) * pool_count(p, 1, oh);
+    for (int64_t i = 0; i < q->n; i++) {
+        int64_t n = outer * pool_count(p, 2, q->w0 + i);
+        value[i] = n ? value[i] / (float)n : 0.0f;
+    }
+}
+
+INLINE void pool_forward(const PoolRun *r, int dtype, int max, int64_t plane,
+                         int64_t step)
+{
+    const CpuPool *p = r->p;
+    PoolAcc acc __attribute__((aligned(64)));
+    for (int64_t row = 0; row < p->out[0] * p->out[1]; row++) {
+        int64_t od = row / p->out[1], oh = row % p->out[1], n;
+        for (int64_t w0 = 0; w0 < p->out[2]; w0 += n) {
+            PoolPart q = pool_part(p, w0, 0);
+            n = q.n;
+            pool_begin(p, &q, max, od, oh, &acc);
+            pool_window_rows(r, dtype, max, plane, od, oh, step, q, &acc);
+            if (!max) pool_divide(p, &q, od, oh, acc.value);
+            int64_t to = (plane * p->out[0] * p->out[1] + row) * p->out[2] + w0;
+            narrow_as(r->dst, dtype, to, acc.value, n);
+            if (max && r->idx_out)
+                narrow_as(r->idx_out, AMPC_F32, to,
+                          (const float *)(const void *)acc.where, n);
+        }
+    }
+}
+
+/* ---- gradient ------------------------------------------------------------ */
+
+/* g[i] = what each output of the row passes to one of its inputs. */
+INLINE void pool_row_grad(const PoolRun *r, int dtype, const PoolPart *q,
+                          int64_t from, int64_t od, int64_t oh, float *g)
+{
+    widen_as(g, r->src, dtype, from, q->n);
+    if (!r->idx) pool_divide(r->p, q, od, oh, g);
+    for (int64_t i = q->n; i < q->n + VL; i++) g[i] = 0.0f;
+}
+
+/* Adds g to the padded line where window element k0 + k is this input. */
+INLINE void pool_spread(const PoolRun *r, const PoolPart *q, const float *g,
+                        int64_t from, int64_t row, int64_t step, float *line)
+{
+    for (int64_t k = 0; k < q->k; k++) {
+        float *at_k = line + k * r->p->dilation[2];
+        int64_t pos = row + q->left + k * r->p->dilation[2];
+        for (int64_t i = 0; i < q->n; i += VL) {
+            vf v = vload(g + i);
+            if (r->idx) {
+                vi w = (vi)(q->n - i >= VL
+                                ? vload_as(r->idx, AMPC_F32, from + i)
+                                : vload_n(r->idx, AMPC_F32, from + i, q->n - i));
+                vi here = pool_iset(pos + i * step) +
+                          pool_lanes() * (int32_t)step;
+                v = (vf)((w == here) & (vi)v);
+            }
+            pool_add(at_k + i * step, step, q->n - i, v);
+        }
+    }
+}
+
+/* Adds to the line of input row (z, y), which starts at position `left`. */
+INLINE void pool_gather_row(const PoolRun *r, int dtype, int64_t plane,
+                            int64_t z, int64_t y, int64_t w0, int64_t step,
+                            int64_t left, float *line)
+{
+    const CpuPool *p = r->p;
+    float g[POOL_ROW + 2 * VL];
+    int64_t row = (z * p->in[1] + y) * p->in[2], od, oh;
+    for (int64_t td = 0; td < p->kernel[0]; td++) {
+        if (!pool_window(p, 0, z, td, &od)) continue;
+        for (int64_t th = 0; th < p->kernel[1]; th++) {
+            if (!pool_window(p, 1, y, th, &oh)) continue;
+            int64_t line0 = (plane * p->out[0] + od) * p->out[1] + oh;
+            PoolPart q = pool_part(p, w0, 0);
+            pool_row_grad(r, dtype, &q, line0 * p->out[2] + w0, od, oh, g);
+            for (int64_t k = 0; k < p->kernel[2]; k += q.k) {
+                q = pool_part(p, w0, k);
+                pool_spread(r, &q, g, line0 * p->out[2] + w0, row, step,
+                            line + q.left - left);
+            }
+        }
+    }
+}
+
+/* The line spans the row with both pads; it must fit, see pool_fits. */
+INLINE void pool_backward(const PoolRun *r, int dtype, int64_t plane,
+                          int64_t step)
+{
+    const CpuPool *p = r->p;
+    float line[POOL_LINE + 4 * VL];
+    int64_t left = -p->pad[2], in = p->in[0] * p->in[1] * p->in[2];
+    int64_t width = max64(p->in[2], (p->out[2] - 1) * p->stride[2] +
+                                        (p->kernel[2] - 1) * p->dilation[2] +
+                                        1) +
+                    p->pad[2];
+    for (int64_t row = 0; row < p->in[0] * p->in[1]; row++) {
+        int64_t n;
+        for (int64_t i = 0; i < width; i += VL) vstore(line + i, vset(0.0f));
+        for (int64_t w0 = 0; w0 < p->out[2]; w0 += n) {
+            n = pool_part(p, w0, 0).n;
+            pool_gather_row(r, dtype, plane, row / p->in[1], row % p->in[1], w0,
+                            step, left, line);
+        }
+        narrow_as(r->dst, dtype, plane * in + row * p->in[2], line - left,
+                  p->in[2]);
+    }
+}
+
+/* Rows too wide for a line: one input at a time. */
+INLINE void pool_backward_wide(const PoolRun *r, int dtype, int64_t plane)
+{
+    const CpuPool *p = r->p;
+    int64_t in = p->in[0] * p->in[1] * p->in[2], o[3];
+    for (int64_t pos = 0; pos < in; pos++) {
+        float sum = 0;
+        int64_t taps = p->kernel[0] * p->kernel[1];
+        for (int64_t t = 0; t < taps; t++) {
+            if (!pool_window(p, 0, pos / p->in[2] / p->in[1],
+                             t / p->kernel[1], &o[0]) ||
+                !pool_window(p, 1, pos / p->in[2] % p->in[1], t % p->kernel[1],
+                             &o[1]))
+                continue;
+            for (int64_t k = 0; k < p->kernel[2]; k++) {
+                if (!pool_window(p, 2, pos % p->in[2], k, &o[2])) continue;
+                int64_t from = ((plane * p->out[0] + o[0]) * p->out[1] + o[1]) *
+                                   p->out[2] +
+                               o[2];
+                float g = load1(r->src, dtype, from);
+                if (r->idx)
+                    sum += r->idx[from] == pos ? g : 0.0f;
+                else
+                    sum += g / (float)(pool_count(p, 0, o[0]) *
+                                       pool_count(p, 1, o[1]) *
+                                       pool_count(p, 2, o[2]));
+            }
+        }
+        store1(r->dst, dtype, plane * in + pos, sum);
+    }
+}
+
+static int pool_fits(const CpuPool *p)
+{
+    return p->pad[2] + p->pad_end[2] + p->in[2] + p->kernel[2] +
+               p->stride[2] * 2 <
+           POOL_LINE;
+}
+
+/* ---- global average ------------------------------------------------------ */
+
+static int pool_global(const CpuPool *p)
 {
     for (int d = 0; d < 3; d++)
-        if ((p->kernel[d] - 1) * p->dilation[d] + 1 > p->stride[d] &&
-            p->out[d] > 1)
-            return 1;
-    return 0;
+        if (p->out[d] != 1 || p->kernel[d] != p->in[d] || p->pad[d] ||
+            p->pad_end[d] || p->dilation[d] != 1)
+            return 0;
+    return 1;
 }
 
-#define T float
-#define N(name) name##_f32
-#define LOAD(p, dtype, i) load1(p, dtype, i)
-#define STORE(p, dtype, i, x) store1(p, dtype, i, x)
-#include "runtime/cpu/pooling_rows.h"
-#undef T
-#undef N
-#undef LOAD
-#undef STORE
+INLINE void pool_global_avg(const PoolRun *r, int dtype, int64_t plane,
+                            int64_t in)
+{
+    vf sum = {0};
+    int64_t i = 0, from = plane * in;
+    for (; i + VL <= in; i += VL) sum += vload_as(r->src, dtype, from + i);
+    if (i < in) sum += vload_n(r->src, dtype, from + i, in - i);
+    float all = 0.0f;
+    for (int j = 0; j < VL; j++) all += sum[j];
+    store1(r->dst, dtype, plane, all / (float)in);
+}
 
-#define T double
-#define N(name) name##_f64
-#define LOAD(p, dtype, i) ((void)(dtype), ((const double *)(p))[i])
-#define STORE(p, dtype, i, x) ((void)(dtype), ((double *)(p))[i] = (x))
-#include "runtime/cpu/pooling_rows.h"
+INLINE void pool_global_grad(const PoolRun *r, int dtype, int64_t plane,
+                             int64_t in)
+{
+    vf g = vset(load1(r->src, dtype, plane) / (float)in);
+    int64_t i = 0, to = plane * in;
+    for (; i + VL <= in; i += VL) vstore_as(r->dst, dtype, to + i, g);
+    if (i < in) vstore_n(r->dst, dtype, to + i, g, in - i);
+}
 
-/* fn(run, lo, hi, ...) with dtype and the common strides as constants. */
-#define POOL_STEPS(fn, r, dtype, lo, hi)                                      \
-    do {                                                                      \
-        if ((r)->p->stride[2] == 1)                                           \
-            fn(r, dtype, lo, hi, 1);                                          \
-        else if ((r)->p->stride[2] == 2)                                      \
-            fn(r, dtype, lo, hi, 2);                                          \
-        else                                                                  \
-            fn(r, dtype, lo, hi, (r)->p->stride[2]);                          \
-    } while (0)
+/* ---- planes -------------------------------------------------------------- */
 
-#define POOL_WORK(name, planes)                                               \
+INLINE void pool_planes_forward(const PoolRun *r, int dtype, int max,
+                                int64_t lo, int64_t hi)
+{
+    const CpuPool *p = r->p;
+    int64_t step = p->stride[2], in = p->in[0] * p->in[1] * p->in[2];
+    int global = !max && pool_global(p);
+    for (int64_t i = lo; i < hi; i++) {
+        if (global)
+            pool_global_avg(r, dtype, i, in);
+        else if (step == 1)
+            pool_forward(r, dtype, max, i, 1);
+        else if (step == 2)
+            pool_forward(r, dtype, max, i, 2);
+        else
+            pool_forward(r, dtype, max, i, step);
+    }
+}
+
+INLINE void pool_planes_backward(const PoolRun *r, int dtype, int64_t lo,
+                                 int64_t hi)
+{
+    const CpuPool *p = r->p;
+    int64_t step = p->stride[2], in = p->in[0] * p->in[1] * p->in[2];
+    int global = !r->idx && pool_global(p), fits = pool_fits(p);
+    for (int64_t i = lo; i < hi; i++) {
+        if (global)
+            pool_global_grad(r, dtype, i, in);
+        else if (!fits)
+            pool_backward_wide(r, dtype, i);
+        else if (step == 1)
+            pool_backward(r, dtype, i, 1);
+        else if (step == 2)
+            pool_backward(r, dtype, i, 2);
+        else
+            pool_backward(r, dtype, i, step);
+    }
+}
+
+#define POOL_WORK(name, call)                                                 \
     static void name(void *ctx, int64_t lo, int64_t hi, int worker)           \
     {                                                                         \
         const PoolRun *r = ctx;                                               \
         (void)worker;                                                         \
         if (r->p->dtype == AMPC_F32)                                          \
-            POOL_STEPS(planes##_f32, r, AMPC_F32, lo, hi);                    \
+            call(AMPC_F32);                                                   \
         else if (r->p->dtype == AMPC_BF16)                                    \
-            POOL_STEPS(planes##_f32, r, AMPC_BF16, lo, hi);                   \
-        else if (r->p->dtype == AMPC_F16)                                     \
-            POOL_STEPS(planes##_f32, r, AMPC_F16, lo, hi);                    \
+            call(AMPC_BF16);                                                  \
         else                                                                  \
-            POOL_STEPS(planes##_f64, r, AMPC_F64, lo, hi);                    \
+            call(AMPC_F16);                                                   \
     }
-
-POOL_WORK(maxpool_work, maxpool_planes)
-POOL_WORK(avgpool_work, avgpool_planes)
-POOL_WORK(grad_work, grad_planes)
+#define POOL_MAX(dtype) pool_planes_forward(r, dtype, 1, lo, hi)
+#define POOL_AVG(dtype) pool_planes_forward(r, dtype, 0, lo, hi)
+#define POOL_GRAD(dtype) pool_planes_backward(r, dtype, lo, hi)
+POOL_WORK(pool_max_work, POOL_MAX)
+POOL_WORK(pool_avg_work, POOL_AVG)
+POOL_WORK(pool_grad_work, POOL_GRAD)
 
 static void pool_planes(AmpcPool *pool, const CpuPool *p, PoolFn *fn,
                         PoolRun *r)
@@ -125,25 +456,29 @@ void ISA(maxpool)(AmpcPool *pool, const CpuPool *p, const void *x, void *y,
                   int32_t *idx)
 {
     PoolRun r = {.p = p, .src = x, .dst = y, .idx_out = idx};
-    pool_planes(pool, p, maxpool_work, &r);
+    pool_planes(pool, p, p->dtype == AMPC_F64 ? pool_max_f64 : pool_max_work,
+                &r);
 }
 
 void ISA(maxpool_grad)(AmpcPool *pool, const CpuPool *p, const void *dy,
                        const int32_t *idx, void *dx)
 {
     PoolRun r = {.p = p, .src = dy, .dst = dx, .idx = idx};
-    pool_planes(pool, p, grad_work, &r);
+    pool_planes(pool, p, p->dtype == AMPC_F64 ? pool_grad_f64 : pool_grad_work,
+                &r);
 }
 
 void ISA(avgpool)(AmpcPool *pool, const CpuPool *p, const void *x, void *y)
 {
     PoolRun r = {.p = p, .src = x, .dst = y};
-    pool_planes(pool, p, avgpool_work, &r);
+    pool_planes(pool, p, p->dtype == AMPC_F64 ? pool_avg_f64 : pool_avg_work,
+                &r);
 }
 
 void ISA(avgpool_grad)(AmpcPool *pool, const CpuPool *p, const void *dy,
                        void *dx)
 {
     PoolRun r = {.p = p, .src = dy, .dst = dx};
-    pool_planes(pool, p, grad_work, &r);
+    pool_planes(pool, p, p->dtype == AMPC_F64 ? pool_grad_f64 : pool_grad_work,
+                &r);
 }

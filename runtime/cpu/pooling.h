@@ -1,0 +1,54 @@
+/* pooling.h: window arithmetic, and the plain f64 loops. */
+#ifndef AMPC_CPU_POOLING_H
+#define AMPC_CPU_POOLING_H
+
+#include "runtime/cpu/kernels.h"
+
+typedef struct PoolRun {
+    const CpuPool *p;
+    const void *src;    /* X, or dY                                         */
+    void *dst;          /* Y, or dX                                         */
+    const int32_t *idx; /* gradient of MaxPool                              */
+    int32_t *idx_out;   /* MaxPool, may be NULL                             */
+} PoolRun;
+
+/* Input position of window element t of output o along dimension d. */
+static inline int64_t pool_at(const CpuPool *p, int d, int64_t o, int64_t t)
+{
+    return o * p->stride[d] + t * p->dilation[d] - p->pad[d];
+}
+
+/* First window element of output o at or behind input position `from`. */
+static inline int64_t pool_first(const CpuPool *p, int d, int64_t o,
+                                 int64_t from)
+{
+    int64_t low = pool_at(p, d, o, 0), step = p->dilation[d];
+    return low >= from ? 0 : (from - low + step - 1) / step;
+}
+
+/* Elements that output o averages along dimension d. */
+static inline int64_t pool_count(const CpuPool *p, int d, int64_t o)
+{
+    int64_t from = 0, to = p->in[d];
+    if (p->count_include_pad) {
+        from = -p->pad[d];
+        to += p->pad_end[d];
+    }
+    int64_t t0 = pool_first(p, d, o, from), t1 = pool_first(p, d, o, to);
+    if (t1 > p->kernel[d]) t1 = p->kernel[d];
+    return t1 > t0 ? t1 - t0 : 0;
+}
+
+/* The output whose window element t is input i, if there is one. */
+static inline int pool_window(const CpuPool *p, int d, int64_t i, int64_t t,
+                              int64_t *o)
+{
+    int64_t at = i + p->pad[d] - t * p->dilation[d];
+    *o = at / p->stride[d];
+    return at >= 0 && at % p->stride[d] == 0 && *o < p->out[d];
+}
+
+/* Planes [lo, hi) in f64; ctx is a PoolRun. */
+PoolFn pool_max_f64, pool_avg_f64, pool_grad_f64;
+
+#endif
