@@ -357,13 +357,9 @@ static void put_steps(StrBuf *sb, const Emit *e) {
 /* ---- kernels of each level ------------------------------------------------------ */
 
 const IsaLevel isa_levels[] = {
-    {4, "v4_", "-O3 -march=x86-64-v4 -mprefer-vector-width=512",
-     "ampc_cpu_v4"},
-    {3, "v3_", "-O3 -march=x86-64-v3", "ampc_cpu_v3"},
-    /* old machines: a quarter less compile time for everyone else */
-    {2, "v2_",
-     "-O2 -ftree-vectorize -fvect-cost-model=dynamic -march=x86-64-v2",
-     "ampc_cpu_v2"},
+    {4, "v4_", "-march=x86-64-v4 -mprefer-vector-width=512", "ampc_cpu_v4"},
+    {3, "v3_", "-march=x86-64-v3", "ampc_cpu_v3"},
+    {2, "v2_", "-march=x86-64-v2", "ampc_cpu_v2"},
     {0, NULL, NULL, NULL}};
 
 bool isa_wanted(const Options *opt, const IsaLevel *l) {

@@ -17,10 +17,9 @@
 #include <unistd.h>
 
 #define CC_COMMON                                                              \
-    "-std=gnu17 -fPIC -fvisibility=hidden -ffp-contract=off "                  \
-    "-fno-math-errno -fno-trapping-math -fno-semantic-interposition -w -g0 "   \
+    "-fPIC -fvisibility=hidden -fno-semantic-interposition -w -g0 "            \
     "-frandom-seed=ampc -I. -Iruntime/cpu -c"
-#define CC_PLAN "-O1"
+#define CC_PLAN "-std=gnu17 -O1 " CC_COMMON
 #define CC_LINK                                                                \
     "-shared -static-libgcc -o linked.so %s runtime.a -Wl,--build-id=none "    \
     "-Wl,-s -Wl,--gc-sections -Wl,--as-needed -Wl,-z,noexecstack "             \
@@ -144,12 +143,13 @@ static Status compile_all(EmitSo *e) {
     char *objects = "plan.o";
     for (const IsaLevel *l = isa_levels; l->isa; l++) {
         if (!isa_wanted(e->opt, l)) continue;
-        jobs[n].words = arena_printf(e->a, "%s %s %skernels.c -o %skernels.o",
-                                     CC_COMMON, l->flags, l->prefix, l->prefix);
+        jobs[n].words = arena_printf(
+            e->a, KERNEL_CFLAGS " " CC_COMMON " %s %skernels.c -o %skernels.o",
+            l->flags, l->prefix, l->prefix);
         jobs[n++].log = arena_printf(e->a, "%slog", l->prefix);
         objects = arena_printf(e->a, "%s %skernels.o", objects, l->prefix);
     }
-    jobs[n].words = CC_COMMON " " CC_PLAN " plan.c -o plan.o";
+    jobs[n].words = CC_PLAN " plan.c -o plan.o";
     jobs[n++].log = "plan.log";
     TRY(cc_run(e->d, e->a, e->dir, jobs, n));
     CcJob link = {.words = arena_printf(e->a, CC_LINK, objects),

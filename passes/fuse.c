@@ -204,12 +204,17 @@ static bool other_users(const Fuse *f, ValueId v, int a, int b) {
     return false;
 }
 
-/* forward 0, backward 1, update 2 */
+/* When a cluster runs: forward 0, backward 1, update 2; its earliest node
+   tells. */
 static int part_of_step(const Fuse *f, int c) {
     const NodeList *x = &f->clusters.data[c].nodes;
-    uint32_t flags = 0;
-    for (int i = 0; i < x->len; i++) flags |= node_get(f->g, x->data[i])->flags;
-    return flags & NODE_UPDATE ? 2 : flags & NODE_BACKWARD ? 1 : 0;
+    int part = 2;
+    for (int i = 0; i < x->len; i++) {
+        uint32_t flags = node_get(f->g, x->data[i])->flags;
+        int p = flags & NODE_UPDATE ? 2 : flags & NODE_BACKWARD ? 1 : 0;
+        if (p < part) part = p;
+    }
+    return part;
 }
 
 static int64_t bytes_of(const Fuse *f, ValueId v) {
@@ -237,6 +242,38 @@ static bool parts_agree(const Fuse *f, int a, int b) {
                 made += bytes_of(f, n->out[k]);
     }
     return taken > 0 && made <= taken;
+}
+
+/* Whether v is read in an earlier part of the step than `part` only, but for
+   cluster c. */
+static bool done_before(const Fuse *f, ValueId v, int c, int part) {
+    if (f->escapes[v.i]) return false;
+    for (int k = f->user_at[v.i]; k < f->user_at[v.i + 1]; k++) {
+        int u = f->cluster_of[f->user[k].i];
+        if (u != c && part_of_step(f, u) >= part) return false;
+    }
+    return true;
+}
+
+/* Cluster c, one node of a later part, turns a value that nothing else keeps
+   alive into one of at most half its size (the mask of a relu): made at once,
+   it is what stays. */
+static int keeps_instead(const Fuse *f, int c) {
+    const NodeList *x = &f->clusters.data[c].nodes;
+    const Node *n = node_get(f->g, x->data[0]);
+    int from = -1;
+    if (x->len != 1 || op_info[n->op].kind != KIND_ELEM) return -1;
+    for (int k = 0; k < n->nin; k++) {
+        int m = maker(f, n->in[k]);
+        if (value_type(f->g, n->in[k])->rank == 0) continue;
+        if (m < 0 || (from >= 0 && m != from)) return -1;
+        if (2 * bytes_of(f, n->out[0]) > bytes_of(f, n->in[k]) ||
+            !done_before(f, n->in[k], c, part_of_step(f, c)))
+            return -1;
+        from = m;
+    }
+    if (from >= 0 && part_of_step(f, from) >= part_of_step(f, c)) return -1;
+    return from;
 }
 
 /* Whether v needs a buffer wherever the work goes: read by the host, a VIEW,
@@ -297,26 +334,28 @@ static int64_t full_count(const Fuse *f, int row) {
     return type_count(value_type(f->g, node_get(f->g, r)->in[0]));
 }
 
-/* Makes the new content of a variable, which a POINT group can do in place. */
-static bool updates_variable(const Fuse *f, int c, int64_t count) {
-    const Graph *g = f->g;
-    for (int i = 0; i < g->writes.len; i++)
-        if (maker(f, g->writes.data[i].value) == c &&
-            type_count(value_type(g, g->writes.data[i].value)) >= count)
-            return true;
-    return false;
+/* Whether every value of cluster c is read by cluster `reader` alone. */
+static bool feeds_only(const Fuse *f, int c, int reader) {
+    const NodeList *x = &f->clusters.data[c].nodes;
+    for (int i = 0; i < x->len; i++) {
+        const Node *n = node_get(f->g, x->data[i]);
+        for (int k = 0; k < n->nout; k++)
+            if (other_users(f, n->out[k], c, reader)) return false;
+    }
+    return true;
 }
 
 /* Work on rows is free in a ROW cluster, and on small tensors a step costs more
-   than the work; other full work must share a tensor. */
+   than the work; other full work must share a tensor.  An update stays in one
+   piece, since a POINT group can do it in place. */
 static bool row_neighbour_pays(Fuse *f, int row, int c) {
     const Cluster *x = cluster(f, c);
     int64_t full = full_count(f, row);
-    if (x->kind == GROUP_POINT && updates_variable(f, c, full)) return false;
     const Type *t = value_type(f->g, node_get(f->g, x->nodes.data[0])->out[0]);
     if (x->kind == GROUP_POINT && type_count(t) < full) return true;
-    if (full <= FUSE_SMALL_TENSOR) return true;
-    return share_large(f, row, c, full);
+    if (x->kind == GROUP_POINT && part_of_step(f, c) == 2)
+        return feeds_only(f, c, row);
+    return full <= FUSE_SMALL_TENSOR || share_large(f, row, c, full);
 }
 
 /* How a POINT cluster reads a value made by another one. */
@@ -451,6 +490,14 @@ static void all_siblings(Fuse *f) {
     }
 }
 
+static void join_masks(Fuse *f) {
+    for (int c = 0; c < f->clusters.len; c++) {
+        if (cluster(f, c)->dead || cluster(f, c)->kind != GROUP_POINT) continue;
+        int from = keeps_instead(f, c);
+        if (from >= 0) merge(f, from, c);
+    }
+}
+
 static bool is_scalar_cluster(Fuse *f, int c) {
     const Cluster *x = cluster(f, c);
     if (x->dead || x->kind != GROUP_POINT) return false;
@@ -581,6 +628,7 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
     find_escapes(&f);
     start_clusters(&f);
     if (fusing) {
+        join_masks(&f);
         grow(&f, GROUP_ANCHOR, grow_anchor);
         grow(&f, GROUP_ROW, grow_row);
         grow(&f, GROUP_POINT, grow_point);

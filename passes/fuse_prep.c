@@ -11,7 +11,7 @@
 
 enum {
     MAX_COPIES = 8,
-    MIN_COPIED = 256 /* elements: smaller values cost nothing to keep */
+    MIN_COPIED = 8 /* elements: smaller values cost nothing to keep */
 };
 
 bool op_is_expensive(OpCode op) {
