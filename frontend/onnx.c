@@ -9,7 +9,7 @@
 
 #include "frontend/wire.h"
 
-/* ---- messages ----------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------ */
 
 const char *ox_quote(Ox *ox, const char *s) {
     StrBuf sb = {0};
@@ -102,7 +102,7 @@ void ox_warn_model(Ox *ox, const char *fmt, ...) {
     va_end(ap);
 }
 
-/* ---- dimensions ------------------------------------------------------------------- */
+/* ---- dimensions ---------------------------------------------------------- */
 
 typedef Onnx__TensorShapeProto__Dimension Dim;
 
@@ -211,8 +211,8 @@ static Status bind_dims(Ox *ox) {
             return ox_fail_model(ox, "--dim %s:%d: there is no such input "
                                  "dimension", ox_quote(ox, b->name), b->axis);
         if (!found)
-            return ox_fail_model(ox, "--dim %s: the model's symbolic dimensions "
-                                 "are: %s", ox_quote(ox, b->name),
+            return ox_fail_model(ox, "--dim %s: the model's symbolic "
+                                 "dimensions are: %s", ox_quote(ox, b->name),
                                  known_dims(ox));
     }
     return OK;
@@ -231,7 +231,7 @@ static int64_t dim_value(const Ox *ox, Str input, int axis, const Dim *d) {
     return -1;
 }
 
-/* ---- inputs ------------------------------------------------------------------------ */
+/* ---- inputs -------------------------------------------------------------- */
 
 /* Dimensions without a value: each name once. */
 typedef struct Unbound {
@@ -302,7 +302,7 @@ static Status make_inputs(Ox *ox) {
     return report_unbound(ox, &u);
 }
 
-/* ---- initializers -------------------------------------------------------------------- */
+/* ---- initializers -------------------------------------------------------- */
 
 /* Variables hold fp32 whatever the file stores. */
 static const Tensor *as_f32(Ox *ox, const Tensor *t) {
@@ -339,7 +339,7 @@ static Status make_inits(Ox *ox) {
     return OK;
 }
 
-/* ---- nodes ------------------------------------------------------------------------------ */
+/* ---- nodes --------------------------------------------------------------- */
 
 static Status check_operands(Ox *ox, const OxNode *n) {
     for (int i = 0; i < n->nin; i++) {
@@ -378,7 +378,7 @@ static Status make_nodes(Ox *ox) {
     return OK;
 }
 
-/* ---- outputs ----------------------------------------------------------------------------- */
+/* ---- outputs ------------------------------------------------------------- */
 
 static Status check_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId y) {
     const Onnx__TensorShapeProto *s = shape_of(v);
@@ -411,7 +411,7 @@ static Status make_outputs(Ox *ox) {
     return OK;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------ */
+/* ---- the whole ----------------------------------------------------------- */
 
 static void start_module(Ox *ox) {
     const char *base = strrchr(ox->file, '/');
@@ -447,8 +447,7 @@ static Status import_model(Ox *ox) {
         ox_warn_model(ox, "%d Dropout node%s exported disabled will drop in "
                       "training (--dropout off keeps them off)",
                       ox->dropouts_enabled,
-                      ox->dropouts_enabled == 1 ? ", which was" : "s, which "
-                                                                  "were");
+                      ox->dropouts_enabled == 1 ? "" : "s");
     return OK;
 }
 

@@ -131,7 +131,7 @@ struct Ox {
     int dropouts, dropouts_enabled;
 };
 
-/* ---- messages --------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------ */
 
 /* About the node being imported: "Conv (opset 20): ...", and the source line
    that the exporter recorded.  Returns ERR_USER. */
@@ -144,7 +144,7 @@ void ox_warn_model(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Escaped and shortened. */
 const char *ox_quote(Ox *ox, const char *s);
 
-/* ---- stages ------------------------------------------------------------------ */
+/* ---- stages -------------------------------------------------------------- */
 
 const OxOp *ox_op_find(const char *name);
 Status ox_check_model(Ox *ox);
@@ -169,7 +169,7 @@ Status ox_type_make(Ox *ox, const char *what, DType dtype, int rank,
                     const int64_t *dim, TypeId *out);
 Status ox_dtype(Ox *ox, int code, const char *what, DType *out);
 
-/* ---- for handlers: the node's operands and attributes -------------------------- */
+/* ---- for handlers: the node's operands and attributes -------------------- */
 
 ValueId ox_in(const Ox *ox, int i); /* NO_VALUE when absent */
 bool ox_has_out(const Ox *ox, int i); /* named, and used by something live */
@@ -197,7 +197,7 @@ Status ox_axis(Ox *ox, int64_t axis, int rank, int *out);
    *n = -1: not given. */
 Status ox_axes(Ox *ox, bool from_input, int rank, int64_t *axes, int *n);
 
-/* ---- for handlers: building ----------------------------------------------------- */
+/* ---- for handlers: building ---------------------------------------------- */
 
 /* Binds result i of the node; names the value after it. */
 Status ox_out(Ox *ox, int i, ValueId v);
@@ -225,7 +225,7 @@ Status ox_const_i64(Ox *ox, const int64_t *v, int rank, int64_t n,
                     ValueId *out);
 ValueId ox_scalar(Ox *ox, DType d, double v);
 
-#define ONNX(name, imin, imax, omin, omax, attrs, nd, weight, handler, core)    \
+#define ONNX(name, imin, imax, omin, omax, attrs, nd, weight, handler, core)   \
     OxHandler onnx_##handler;
 #include "frontend/onnx_ops.def"
 #undef ONNX

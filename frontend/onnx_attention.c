@@ -59,7 +59,7 @@ static Status read_heads(Ox *ox, Heads *h) {
     return repeat_heads(ox, &h->v, h->heads);
 }
 
-/* ---- bias ---------------------------------------------------------------------- */
+/* ---- bias ---------------------------------------------------------------- */
 
 /* 0 where query i may see key j, else -inf; NO_VALUE when it always may. */
 static Status position_bias(Ox *ox, const Heads *h, ValueId *out) {
@@ -102,7 +102,7 @@ static Status mask_bias(Ox *ox, const Heads *h, ValueId *out) {
     return OK;
 }
 
-/* ---- the op ----------------------------------------------------------------------- */
+/* ---- the op -------------------------------------------------------------- */
 
 static Status scores(Ox *ox, const Heads *h, ValueId *s) {
     double size = (double)ox_type(ox, h->q).dim[3];

@@ -2,12 +2,13 @@
    being imported, and node makers that fold constants on the way.          */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "frontend/onnx.h"
 
-/* ---- operands -------------------------------------------------------------- */
+/* ---- operands ------------------------------------------------------------ */
 
 ValueId ox_in(const Ox *ox, int i) {
     if (i >= ox->node->nin || !*ox->node->in[i]) return NO_VALUE;
@@ -52,15 +53,29 @@ Status ox_const_ints(Ox *ox, int operand, const char *what, const int64_t **v,
     return OK;
 }
 
+/* What the user wrote: the shortest decimal that the float stands for, so that
+   1 - 0.9 is 0.1. */
+static double as_written(float f) {
+    char text[32];
+    if (!isfinite(f)) return (double)f;
+    for (int digits = 6; digits < 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)f);
+        double d = strtod(text, NULL);
+        if ((float)d == f) return d;
+    }
+    return (double)f;
+}
+
 bool ox_const_scalar(const Ox *ox, ValueId v, double *out) {
     const Tensor *t = ox_data(ox, v);
     if (!t || type_count(type_get(t->type)) != 1) return false;
     const EvalTensor *e = eval_from_tensor(ox->a, t);
     *out = e->f ? e->f[0] : (double)e->i[0];
+    if (type_get(t->type)->dtype == DT_F32) *out = as_written((float)e->f[0]);
     return true;
 }
 
-/* ---- attributes --------------------------------------------------------------- */
+/* ---- attributes ---------------------------------------------------------- */
 
 const Onnx__AttributeProto *ox_attr(const Ox *ox, const char *name) {
     for (int i = 0; i < ox->node->nattr; i++)
@@ -71,18 +86,6 @@ const Onnx__AttributeProto *ox_attr(const Ox *ox, const char *name) {
 int64_t ox_int(const Ox *ox, const char *name, int64_t dflt) {
     const Onnx__AttributeProto *p = ox_attr(ox, name);
     return p ? p->i : dflt;
-}
-
-/* What the user wrote: the shortest decimal that the float stands for, so that
-   1 - 0.9 is 0.1. */
-static double as_written(float f) {
-    char text[32];
-    for (int digits = 6; digits < 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)f);
-        double d = strtod(text, NULL);
-        if ((float)d == f) return d;
-    }
-    return (double)f;
 }
 
 double ox_float(const Ox *ox, const char *name, double dflt) {
@@ -129,7 +132,7 @@ Status ox_axes(Ox *ox, bool from_input, int rank, int64_t *axes, int *n) {
     return OK;
 }
 
-/* ---- results ------------------------------------------------------------------- */
+/* ---- results ------------------------------------------------------------- */
 
 /* A value that this node made takes the name of the ONNX result. */
 static void name_result(Ox *ox, ValueId v, Str name) {
@@ -147,7 +150,7 @@ Status ox_out(Ox *ox, int i, ValueId v) {
     return OK;
 }
 
-/* ---- folding --------------------------------------------------------------------- */
+/* ---- folding ------------------------------------------------------------- */
 
 static bool is_const(const Ox *ox, ValueId v) {
     return is_value(v) && value_get(ox->g, v)->kind == VK_CONST;
@@ -206,7 +209,7 @@ static Status fold(Ox *ox, NodeId id, int64_t elements, ValueId *out) {
     return OK;
 }
 
-/* ---- making nodes ------------------------------------------------------------------- */
+/* ---- making nodes -------------------------------------------------------- */
 
 /* Doing nothing to a value is that value. */
 static bool is_noop(const Ox *ox, OpCode op, const ValueId *in,

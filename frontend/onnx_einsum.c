@@ -25,7 +25,7 @@ static int64_t size_of(const Ox *ox, const Term *t, int axis) {
     return ox_type(ox, t->v).dim[axis];
 }
 
-/* ---- the equation --------------------------------------------------------------- */
+/* ---- the equation -------------------------------------------------------- */
 
 /* One term of n characters; `dots` is how many axes "..." covers. */
 static Status read_term(Ox *ox, const char *s, size_t n, int dots, Term *t) {
@@ -42,8 +42,8 @@ static Status read_term(Ox *ox, const char *s, size_t n, int dots, Term *t) {
                 return ox_fail(ox, "a term of the equation has more than %d "
                                "labels", MAX_RANK);
             /* aligned at the right, so that shorter ones broadcast */
-            t->label[t->rank++] = ellipsis ? (unsigned char)(DOTS + dots - 1 - k)
-                                           : (unsigned char)s[i];
+            int label = ellipsis ? DOTS + dots - 1 - k : s[i];
+            t->label[t->rank++] = (unsigned char)label;
         }
         if (ellipsis) i += 2;
     }
@@ -110,7 +110,7 @@ static Status read_equation(Ox *ox, Term *in, Term *out) {
     return OK;
 }
 
-/* ---- steps -------------------------------------------------------------------------- */
+/* ---- steps --------------------------------------------------------------- */
 
 static void drop_label(Term *t, int axis) {
     t->rank--;

@@ -16,7 +16,7 @@ Status onnx_concat(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ---- split -------------------------------------------------------------------- */
+/* ---- split --------------------------------------------------------------- */
 
 static Status split(Ox *ox, ValueId x, int axis, const int64_t *sizes, int n,
                     ValueId *out) {
@@ -79,7 +79,7 @@ Status onnx_split(Ox *ox) {
     return OK;
 }
 
-/* ---- sequences: SplitToSequence + SequenceAt is a split --------------------------- */
+/* ---- sequences: SplitToSequence + SequenceAt is a split ------------------ */
 
 /* A scalar gives the size of every chunk, a list gives all sizes, nothing
    means 1. */
@@ -147,7 +147,7 @@ Status onnx_sequence_at(Ox *ox) {
     return ox_out(ox, 0, seq->seq[at]);
 }
 
-/* ---- slice -------------------------------------------------------------------------- */
+/* ---- slice --------------------------------------------------------------- */
 
 static int64_t between(int64_t v, int64_t low, int64_t high) {
     return v < low ? low : v > high ? high : v;
@@ -226,7 +226,7 @@ Status onnx_slice(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ---- gather, pad, trilu ------------------------------------------------------------- */
+/* ---- gather, pad, trilu -------------------------------------------------- */
 
 Status onnx_gather(Ox *ox) {
     ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, y;

@@ -109,7 +109,7 @@ Status onnx_mean(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ---- clip ------------------------------------------------------------------- */
+/* ---- clip ---------------------------------------------------------------- */
 
 /* Bounds that the compiler knows become attributes.  Torch's ReLU6 has no
    gradient at its bounds, clamp has. */
@@ -142,7 +142,7 @@ Status onnx_clip(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ---- casts -------------------------------------------------------------------- */
+/* ---- casts --------------------------------------------------------------- */
 
 Status onnx_cast(Ox *ox) {
     DType d;
@@ -160,7 +160,7 @@ Status onnx_cast_like(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ---- products ------------------------------------------------------------------- */
+/* ---- products ------------------------------------------------------------ */
 
 static Status product(Ox *ox, ValueId a, ValueId b, bool ta, bool tb,
                       ValueId *y) {

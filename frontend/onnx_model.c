@@ -4,7 +4,7 @@
 
 #include "frontend/onnx.h"
 
-/* ---- header ---------------------------------------------------------------- */
+/* ---- header -------------------------------------------------------------- */
 
 static Str text(const char *s) { return intern(s ? s : ""); }
 
@@ -56,7 +56,7 @@ Status ox_check_model(Ox *ox) {
     return OK;
 }
 
-/* ---- functions -------------------------------------------------------------- */
+/* ---- functions ----------------------------------------------------------- */
 
 /* One body being copied: the model's graph, or a function called from `up`. */
 typedef struct Scope {

@@ -5,7 +5,7 @@
 
 #include "frontend/onnx.h"
 
-/* ---- map --------------------------------------------------------------------- */
+/* ---- map ----------------------------------------------------------------- */
 
 static int slot_of(const OxMap *m, Str key) {
     uint64_t h = (uint64_t)(uintptr_t)key * 0x9e3779b97f4a7c15ull;
@@ -51,7 +51,7 @@ int ox_uses(const Ox *ox, Str name) {
     return n ? n->uses : 0;
 }
 
-/* ---- definitions --------------------------------------------------------------- */
+/* ---- definitions --------------------------------------------------------- */
 
 static const char *place(Ox *ox, const OxName *n) {
     switch (n->kind) {
@@ -139,7 +139,7 @@ static Status check_defined(Ox *ox) {
     return bad ? ERR_USER : OK;
 }
 
-/* ---- marks of the exporter ------------------------------------------------------- */
+/* ---- marks of the exporter ----------------------------------------------- */
 
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key) {
@@ -212,7 +212,7 @@ Status ox_resolve_names(Ox *ox) {
     return OK;
 }
 
-/* ---- order ----------------------------------------------------------------------- */
+/* ---- order --------------------------------------------------------------- */
 
 typedef struct Frame {
     int node, next; /* operand to look at next */
@@ -277,11 +277,11 @@ Status ox_sort(Ox *ox) {
     return OK;
 }
 
-/* ---- signatures -------------------------------------------------------------------- */
+/* ---- signatures ---------------------------------------------------------- */
 
-#define ONNX(nm, imin, imax, omin, omax, at, ndiff, wt, h, c)                   \
-    {.name = #nm, .in_min = imin, .in_max = imax, .out_min = omin,              \
-     .out_max = omax, .attrs = at, .nd = ndiff, .weight = wt,                   \
+#define ONNX(nm, imin, imax, omin, omax, at, ndiff, wt, h, c)                  \
+    {.name = #nm, .in_min = imin, .in_max = imax, .out_min = omin,             \
+     .out_max = omax, .attrs = at, .nd = ndiff, .weight = wt,                  \
      .handler = onnx_##h, .core = OP_##c},
 static const OxOp table[] = {
 #include "frontend/onnx_ops.def"
@@ -352,6 +352,8 @@ static Status check_attr(Ox *ox, const OxNode *n, const OxAttr *a) {
 static Status check_node(Ox *ox, const OxNode *n) {
     const OxOp *op = n->op;
     Status s = OK;
+    if (n->version == 0)
+        s = ox_fail_node(ox, n, "no opset is imported for it");
     if (n->nin < op->in_min || (op->in_max >= 0 && n->nin > op->in_max))
         s = ox_fail_node(ox, n, "%d operands", n->nin);
     if (n->nout < op->out_min || (op->out_max >= 0 && n->nout > op->out_max))

@@ -76,7 +76,7 @@ static Status read_window(Ox *ox, const Type *x, const int64_t *kernel,
     return OK;
 }
 
-/* ---- convolution ------------------------------------------------------------- */
+/* ---- convolution --------------------------------------------------------- */
 
 static Status add_bias(Ox *ox, ValueId bias, ValueId *y) {
     double k;
@@ -108,7 +108,7 @@ Status onnx_conv(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ---- pools --------------------------------------------------------------------- */
+/* ---- pools --------------------------------------------------------------- */
 
 /* With ceil_mode a window may hang over the end, but not start there. */
 static Status pool_sizes(Ox *ox, const Window *w, int64_t *sizes) {
@@ -199,7 +199,7 @@ Status onnx_global_pool(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ---- dropout ----------------------------------------------------------------------- */
+/* ---- dropout ------------------------------------------------------------- */
 
 /* Ratio and mode: attributes before opset 12, operands since.  A Dropout
    without a mode was exported disabled. */

@@ -8,7 +8,7 @@
 
 #include "frontend/onnx.h"
 
-/* ---- batch normalisation ------------------------------------------------------ */
+/* ---- batch normalisation ------------------------------------------------- */
 
 static bool frozen_by_user(const Ox *ox) {
     for (int i = 0; i < ox->opt->batchnorm_frozen.len; i++) {
@@ -101,7 +101,7 @@ Status onnx_batch_norm(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ---- the others ------------------------------------------------------------------ */
+/* ---- the others ---------------------------------------------------------- */
 
 Status onnx_layer_norm(Ox *ox) {
     ValueId in[3] = {ox_in(ox, 0), ox_in(ox, 1), ox_in(ox, 2)}, out[3];

@@ -5,7 +5,7 @@
 
 #include "frontend/onnx.h"
 
-/* ---- constants ---------------------------------------------------------------- */
+/* ---- constants ----------------------------------------------------------- */
 
 static Status constant_of(Ox *ox, const Onnx__AttributeProto *p, Str key) {
     const Tensor *t = NULL;
@@ -130,7 +130,7 @@ Status onnx_size(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ---- other shape, same elements --------------------------------------------------- */
+/* ---- other shape, same elements ------------------------------------------ */
 
 Status onnx_identity(Ox *ox) { return ox_out(ox, 0, ox_in(ox, 0)); }
 
@@ -240,7 +240,7 @@ Status onnx_unsqueeze(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ---- order and repetition ------------------------------------------------------------ */
+/* ---- order and repetition ------------------------------------------------ */
 
 Status onnx_transpose(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
@@ -302,7 +302,7 @@ Status onnx_tile(Ox *ox) {
     return ox_out(ox, 0, x);
 }
 
-/* ---- space and depth --------------------------------------------------------------------- */
+/* ---- space and depth ----------------------------------------------------- */
 
 static Status shuffle(Ox *ox, const int64_t *split, const int64_t *perm,
                       const int64_t *dim) {

@@ -21,7 +21,8 @@ static Str word(const char *s, size_t n) { return intern_n(s, n); }
 static void read_line(Ox *ox, Signature *t, const char *s, size_t n) {
     const char *end = s + n, *colon = memchr(s, ':', n);
     if (!colon || colon + 2 > end) return;
-    const char *kind = colon + 2, *stop = memchr(kind, ' ', (size_t)(end - kind));
+    const char *kind = colon + 2;
+    const char *stop = memchr(kind, ' ', (size_t)(end - kind));
     Signed x = {.argument = word(s, (size_t)(colon - s)),
                 .kind = word(kind, (size_t)((stop ? stop : end) - kind)),
                 .target = intern("")};
@@ -58,7 +59,7 @@ static bool is_kind(const Signed *t, const char *kind) {
     return !strcmp(t->kind, kind) && *t->target;
 }
 
-/* ---- signs ------------------------------------------------------------------------ */
+/* ---- signs --------------------------------------------------------------- */
 
 /* Names of lost parameters, "" when none. */
 static void folded_parameters(Ox *ox, const Signature *t, StrBuf *sb) {
@@ -124,7 +125,7 @@ static Status object(Ox *ox, const char *what, StrBuf *names) {
     return s;
 }
 
-/* ---- statistics merged with weights --------------------------------------------------- */
+/* ---- statistics merged with weights -------------------------------------- */
 
 static bool used_elsewhere(const Ox *ox, Str name) {
     for (int i = 0; i < ox->order.len; i++) {

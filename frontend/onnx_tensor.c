@@ -41,7 +41,7 @@ Status ox_type_make(Ox *ox, const char *what, DType dtype, int rank,
     return OK;
 }
 
-/* ---- typed fields ------------------------------------------------------------- */
+/* ---- typed fields -------------------------------------------------------- */
 
 /* Entries of the typed field that belongs to a dtype; the others must be
    empty. */
@@ -122,7 +122,7 @@ static Status from_typed(Ox *ox, const Onnx__TensorProto *t, DType d,
     }
 }
 
-/* ---- content -------------------------------------------------------------------- */
+/* ---- content ------------------------------------------------------------- */
 
 static Status check_bools(Ox *ox, const char *name, const uint8_t *p,
                           int64_t n) {
@@ -138,7 +138,8 @@ static Status wrong_size(Ox *ox, const char *name, TypeId type, size_t have,
     StrBuf sb = {0};
     sb_put_type(&sb, type);
     Status s = ox_fail(ox, "tensor '%s' is %s and needs %zu %s, but the file "
-                       "has %zu", ox_quote(ox, name), sb.data, want, unit, have);
+                       "has %zu", ox_quote(ox, name), sb.data, want, unit,
+                       have);
     sb_free(&sb);
     return s;
 }

@@ -8,7 +8,7 @@
 
 #include "frontend/onnx.h"
 
-/* ---- roles --------------------------------------------------------------------- */
+/* ---- roles --------------------------------------------------------------- */
 
 static bool bit(unsigned mask, int slot) {
     return mask >> (slot < 30 ? slot : 30) & 1;
@@ -62,24 +62,23 @@ static bool is_module_path(Str s) {
            !(strncmp(s, "val_", 4) == 0 && digits(s + 4));
 }
 
-/* ---- decisions -------------------------------------------------------------------- */
+/* ---- decisions ----------------------------------------------------------- */
 
-static bool all_finite(Ox *ox, const Tensor *t) {
+typedef enum Content { ALL_FINITE, HAS_INF, HAS_NAN } Content;
+
+static Content content_of(const Tensor *t) {
     const Type *type = type_get(t->type);
     int64_t n = type_count(type);
-    if (type->dtype == DT_F32) {
-        const float *f = t->data;
-        for (int64_t i = 0; i < n; i++)
-            if (!isfinite(f[i])) return false;
-        return true;
-    }
+    Content worst = ALL_FINITE;
     Arena *tmp = arena_new();
-    const EvalTensor *e = eval_from_tensor(tmp, t);
-    bool ok = true;
-    for (int64_t i = 0; i < n && ok; i++) ok = isfinite(e->f[i]);
+    const float *f = type->dtype == DT_F32 ? t->data : NULL;
+    const double *g = f ? NULL : eval_from_tensor(tmp, t)->f;
+    for (int64_t i = 0; i < n && worst != HAS_NAN; i++) {
+        double v = f ? (double)f[i] : g[i];
+        if (!isfinite(v)) worst = isnan(v) ? HAS_NAN : HAS_INF;
+    }
     arena_free(tmp);
-    (void)ox;
-    return ok;
+    return worst;
 }
 
 static void become(OxInit *x, VarKind kind, Str why) {
@@ -143,7 +142,8 @@ static Status decide(Ox *ox, OxInit *x) {
     TRY(ox_tensor(ox, x->proto, x->name, &x->data));
     bool user = by_user(ox, x);
     bool is_float = dtype_is_float(type_get(x->data->type)->dtype);
-    bool finite = is_float && all_finite(ox, x->data);
+    Content content = is_float ? content_of(x->data) : ALL_FINITE;
+    bool finite = content == ALL_FINITE;
     if (!is_float) {
         x->is_var = false;
     } else if (name->statistics_of) {
@@ -155,8 +155,10 @@ static Status decide(Ox *ox, OxInit *x) {
     } else if (!user && !by_mark(x)) {
         by_role(ox, x, name);
     }
-    if (x->is_var && !finite)
-        ox_warn_model(ox, "'%s' holds inf or NaN", ox_quote(ox, x->name));
+    if (content == HAS_NAN || (x->is_var && !finite)) /* -inf: a mask */
+        ox_warn_model(ox, "'%s' holds %s%s", ox_quote(ox, x->name),
+                      content == HAS_NAN ? "NaN" : "infinity",
+                      x->is_var ? "" : " and does not train");
     return x->is_var ? check_reach(ox, x, name) : OK;
 }
 

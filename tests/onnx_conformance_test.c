@@ -26,7 +26,7 @@ typedef struct Case {
     VEC(Onnx__TensorProto *) in, out;
 } Case;
 
-/* ---- files -------------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------- */
 
 static Onnx__TensorProto *read_proto(Case *c, const char *kind, int i,
                                      bool *exists) {
@@ -103,7 +103,7 @@ static void fix_dtypes(Case *c) {
         fix_bf16(c->out.data[i], g->output[i]);
 }
 
-/* ---- editing the model ----------------------------------------------------------- */
+/* ---- editing the model --------------------------------------------------- */
 
 /* Symbolic dimensions take the sizes of the data. */
 static void fix_dims(Onnx__ValueInfoProto *v, const Onnx__TensorProto *t) {
@@ -153,7 +153,7 @@ static uint8_t *packed(Case *c, bool constants, size_t *n) {
     return p;
 }
 
-/* ---- running ------------------------------------------------------------------------ */
+/* ---- running ------------------------------------------------------------- */
 
 static const char *why_failed(Case *c) {
     return arena_printf(c->a, "%.300s", c->d.text.len ? c->d.text.data
@@ -218,7 +218,7 @@ static const char *run_model(Case *c) {
     return first && import_and_run(c, true) ? first : NULL;
 }
 
-/* ---- skip list ------------------------------------------------------------------------ */
+/* ---- skip list ----------------------------------------------------------- */
 
 typedef struct SkipRule {
     char glob[96], reason[128];
@@ -268,7 +268,7 @@ static void run(void *arg) {
     if (wrong) FAIL("%s: %s", name, text);
 }
 
-/* ---- registration ------------------------------------------------------------------------ */
+/* ---- registration -------------------------------------------------------- */
 
 static int by_text(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);

@@ -44,7 +44,7 @@ static Onnx__NodeProto *start(Made *m, const char *dims, const char *op,
     return made_node(m, op, in, "y");
 }
 
-/* ---- bytes --------------------------------------------------------------------- */
+/* ---- bytes --------------------------------------------------------------- */
 
 TEST_CASE(onnx_bytes, not_a_model) {
     refuse_bytes("", 0, "not an ONNX model");
@@ -103,13 +103,16 @@ TEST_CASE(onnx_bytes, a_million_empty_nodes) {
     free(buf);
 }
 
-/* ---- header ----------------------------------------------------------------------- */
+/* ---- header -------------------------------------------------------------- */
 
 TEST_CASE(onnx_header, versions_and_imports) {
     Made m;
     start(&m, "2", "Relu", "x");
     m.model.n_opset_import = 0;
     refuse(&m, "opset_import");
+    start(&m, "2", "Relu", "x");
+    m.opset.domain = made_text(&m, "my");
+    refuse(&m, "no opset is imported");
     start(&m, "2", "Relu", "x");
     m.opset.version = 29;
     refuse(&m, "re-export at opset <= 28");
@@ -135,7 +138,7 @@ TEST_CASE(onnx_header, versions_and_imports) {
     refuse(&m, "no outputs");
 }
 
-/* ---- names ---------------------------------------------------------------------------- */
+/* ---- names --------------------------------------------------------------- */
 
 TEST_CASE(onnx_names, undefined_and_cyclic) {
     Made m;
@@ -213,7 +216,7 @@ TEST_CASE(onnx_names, reserved) {
     refuse(&m, "reserved");
 }
 
-/* ---- signatures ------------------------------------------------------------------------ */
+/* ---- signatures ---------------------------------------------------------- */
 
 TEST_CASE(onnx_signature, operands_and_attributes) {
     Made m;
@@ -267,7 +270,7 @@ TEST_CASE(onnx_signature, all_unsupported_ops_at_once) {
     made_end(&m);
 }
 
-/* ---- tensors ------------------------------------------------------------------------------- */
+/* ---- tensors ------------------------------------------------------------- */
 
 static Onnx__TensorProto *with_weight(Made *m, const char *dims) {
     start(m, "2", "Add", "x,w");
@@ -332,7 +335,7 @@ TEST_CASE(onnx_tensor, content) {
     refuse(&m, "segments");
 }
 
-/* ---- external data ---------------------------------------------------------------------------- */
+/* ---- external data ------------------------------------------------------- */
 
 /* w: f32[2] at `location` beside the model. */
 static Onnx__TensorProto *with_external(Made *m, const char *location,
@@ -448,7 +451,7 @@ TEST_CASE(onnx_external, numbers) {
     refuse(&m, "both external and inline");
 }
 
-/* ---- operands of operators ---------------------------------------------------------------------- */
+/* ---- operands of operators ----------------------------------------------- */
 
 static void refuse_ints(const char *dims, const char *op, int count,
                         const int64_t *v, const char *why) {
@@ -666,7 +669,7 @@ TEST_CASE(onnx_functions, exponential_chains_are_stopped) {
     refuse(&m, "function calls");
 }
 
-/* ---- damage ------------------------------------------------------------------------------------------ */
+/* ---- damage -------------------------------------------------------------- */
 
 static const char *const files[] = {"mlp.dyn", "mlp.ts", "cnn.dyn", "cnn.ts",
                                     "resnet.dyn", "gpt.ts", "gpt.dyn"};

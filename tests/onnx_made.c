@@ -50,7 +50,7 @@ static int split_names(Made *m, const char *s, char ***out) {
     return n;
 }
 
-/* ---- inputs and outputs ------------------------------------------------------ */
+/* ---- inputs and outputs -------------------------------------------------- */
 
 static Onnx__TensorShapeProto__Dimension *make_dim(Made *m, char *text) {
     Onnx__TensorShapeProto__Dimension *d =
@@ -97,7 +97,7 @@ void made_output(Made *m, const char *name) {
     append(m, &m->graph.output, &m->graph.n_output, make_info(m, name));
 }
 
-/* ---- nodes --------------------------------------------------------------------- */
+/* ---- nodes --------------------------------------------------------------- */
 
 Onnx__NodeProto *made_node(Made *m, const char *op, const char *in,
                            const char *out) {
@@ -151,7 +151,7 @@ void made_str(Made *m, Onnx__NodeProto *n, const char *name, const char *v) {
     p->s.len = strlen(v);
 }
 
-/* ---- initializers ---------------------------------------------------------------- */
+/* ---- initializers -------------------------------------------------------- */
 
 static Onnx__TensorProto *make_tensor(Made *m, const char *name, DType d) {
     Onnx__TensorProto *t = NEW(m->a, Onnx__TensorProto);
@@ -205,7 +205,7 @@ void made_mark(Made *m, const char *name, const char *key, const char *value) {
     append(m, &m->graph.value_info, &m->graph.n_value_info, v);
 }
 
-/* ---- import ------------------------------------------------------------------------- */
+/* ---- import -------------------------------------------------------------- */
 
 Module *made_import(Made *m) {
     Module *out = NULL;

@@ -7,7 +7,7 @@
 
 #include "tests/harness.h"
 
-/* ---- expectation files ------------------------------------------------------ */
+/* ---- expectation files --------------------------------------------------- */
 
 static char *next_word(char **s) {
     char *w = *s + strspn(*s, " \n");
@@ -58,7 +58,7 @@ const EvalTensor *expected_find(const ExpectedList *e, const char *kind,
     return NULL;
 }
 
-/* ---- comparison ---------------------------------------------------------------- */
+/* ---- comparison ---------------------------------------------------------- */
 
 static bool near(double got, double want, double rtol, double atol) {
     if (isnan(got) || isnan(want)) return isnan(got) && isnan(want);
@@ -96,7 +96,7 @@ const char *tensor_differs(Arena *a, const EvalTensor *got,
     return NULL;
 }
 
-/* ---- models ------------------------------------------------------------------------ */
+/* ---- models -------------------------------------------------------------- */
 
 void options_inference(Options *o, Arena *a) {
     options_init(o, a);

@@ -34,7 +34,7 @@ void options_inference(Options *o, Arena *a);
 /* A graph input by name, NO_VALUE if absent. */
 ValueId graph_input_named(const Graph *g, const char *name);
 
-/* ---- models made in C ------------------------------------------------------- */
+/* ---- models made in C ---------------------------------------------------- */
 
 typedef struct Made {
     Arena *a;
