@@ -453,28 +453,27 @@ static ampc_status input_count(ampc_session *s, const PlanProgram *p,
                         p->nin, p->name, names);
 }
 
-enum { MAX_INPUTS = 64 };
+/* Marks an input that the call has not given. */
+static const char not_given;
 
 static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
                                 const ampc_input *in, size_t nin,
                                 const void **addr) {
-    bool seen[MAX_INPUTS] = {false};
-    if (nin != p->nin || nin > MAX_INPUTS || (nin && !in))
-        return input_count(s, p, nin);
+    if (nin != p->nin || (nin && !in)) return input_count(s, p, nin);
+    for (size_t i = 0; i < nin; i++) addr[i] = &not_given;
     if (nin && in->size < sizeof(ampc_input))
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "ampc_input.size is not set");
     for (size_t i = 0; i < nin; i++) {
         const ampc_input *a = input_at(in, i);
         int at = input_place(s->m, p, a, i);
-        if (at < 0 || seen[at])
+        if (at < 0 || addr[at] != &not_given)
             return session_fail(s, AMPC_ERR_ARGUMENT,
                                 "%s input '%.200s' of program '%s'",
                                 at < 0 ? "no" : "twice given:",
                                 a->name ? a->name : "(by position)", p->name);
         ampc_status status = input_check(s, &s->m->tensors[p->in0 + at], a);
         if (status != AMPC_OK) return status;
-        seen[at] = true;
         addr[at] = a->data;
     }
     return AMPC_OK;
@@ -588,7 +587,7 @@ ampc_status session_prepare(ampc_session *s, ProgramId id) {
 
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin) {
-    const void *addr[MAX_INPUTS] = {NULL};
+    const void **addr = s->addr;
     int program = s->program[id], refresh = s->program[PROG_REFRESH];
     const PlanProgram *p = &s->m->programs[program];
     ampc_status status = inputs_check(s, p, in, nin, addr);

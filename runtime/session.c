@@ -87,11 +87,19 @@ static ampc_status need(ampc_session *s, void **p, size_t *size, size_t bytes,
     return AMPC_OK;
 }
 
-/* Variables lie in one block: the table of addresses, the programs' tables,
+static size_t most_inputs(const AmpcModule *m) {
+    size_t most = 0;
+    for (uint32_t i = 0; i < m->nprogram; i++)
+        if (m->programs[i].nin > most) most = m->programs[i].nin;
+    return most;
+}
+
+/* Variables lie in one block: the programs' tables, the tables of addresses,
    then each variable on a 64-byte boundary.                                 */
 static ampc_status alloc_vars(ampc_session *s) {
     const AmpcModule *m = s->m;
-    size_t head = m->nvar * sizeof(void *) + m->nprogram * sizeof(Bound);
+    size_t head = m->nprogram * sizeof(Bound) +
+                  (m->nvar + most_inputs(m)) * sizeof(void *);
     size_t total = (head + 63) & ~(size_t)63;
     for (uint32_t i = 0; i < m->nvar; i++)
         if (m->vars[i].kind != PLAN_GRAD)
@@ -102,6 +110,7 @@ static ampc_status alloc_vars(ampc_session *s) {
     memset(s->vars, 0, (head + 63) & ~(size_t)63);
     s->bound = s->vars;
     s->var = (void **)(s->bound + m->nprogram);
+    s->addr = (const void **)(s->var + m->nvar);
     char *p = (char *)s->vars + ((head + 63) & ~(size_t)63);
     for (uint32_t i = 0; i < m->nvar; i++) {
         if (m->vars[i].kind == PLAN_GRAD) continue;

@@ -85,6 +85,7 @@ struct ampc_session {
     int known[VAR_KNOWN];    /* index in m->vars or -1 */
     int last;                /* program that ran last or -1 */
     void **var;              /* address of each variable; gradients: late */
+    const void **addr;       /* inputs of the call, while it is checked   */
     void *vars, *grads, *arena, *scratch;
     size_t vars_bytes, grads_bytes, arena_bytes, scratch_bytes;
     Bound *bound; /* per program */
