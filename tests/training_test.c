@@ -13,9 +13,9 @@
 
 enum { BATCH = 16, FEATURES = 20, CLASSES = 10 };
 
+/* The 16-bit copies follow from the parameters, at the next step at latest. */
 #define STATE_KINDS                                                           \
-    (1u << AMPC_KIND_PARAMETER | 1u << AMPC_KIND_BUFFER |                      \
-     1u << AMPC_KIND_STATE | 1u << AMPC_KIND_SHADOW)
+    (1u << AMPC_KIND_PARAMETER | 1u << AMPC_KIND_BUFFER | 1u << AMPC_KIND_STATE)
 
 typedef struct Batch {
     float x[BATCH * FEATURES];
