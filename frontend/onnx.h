@@ -8,7 +8,8 @@
      onnx_tensor.c, onnx_external.c   TensorProto to Tensor
      onnx_spoiled.c exports that lost parameters
      onnx_train.c   which initializers train
-     onnx_build.c   what handlers build nodes with; folding
+     onnx_build.c   what handlers build nodes with
+     onnx_fold.c    constant folding
      onnx_math.c, onnx_act.c, onnx_shape.c, onnx_index.c, onnx_nn.c,
      onnx_norm.c, onnx_reduce.c, onnx_loss.c, onnx_einsum.c, onnx_attention.c
                     one handler per ONNX op                                 */
@@ -27,8 +28,9 @@ enum {
     OX_MAX_CALLS = 64,              /* depth of functions calling functions  */
 };
 #define OX_MAX_ELEMENTS ((int64_t)1 << 33) /* of any value                  */
-#define OX_MAX_FOLD     ((int64_t)1 << 22) /* of one folded value           */
-#define OX_FOLD_BUDGET  ((int64_t)1 << 27) /* of all of them                */
+#define OX_MAX_FOLD     ((int64_t)1 << 22) /* of one fold, with operands    */
+#define OX_MAX_COSTLY_FOLD ((int64_t)4096)
+#define OX_FOLD_BUDGET  ((int64_t)1 << 26) /* of all of them                */
 
 typedef struct Ox Ox;
 typedef struct OxNode OxNode;
@@ -100,6 +102,11 @@ typedef struct OxMap {
 void ox_map_put(Arena *a, OxMap *m, Str key, int val);
 int ox_map_get(const OxMap *m, Str key); /* -1 */
 
+typedef struct OxFold {
+    Node node;
+    ValueId *out; /* the constants it became */
+} OxFold;
+
 struct Ox {
     Arena *a;
     Diag *d;
@@ -127,6 +134,8 @@ struct Ox {
     Builder b;
     const OxNode *node; /* being imported */
     uint32_t first_node, first_value; /* what its handler makes starts here */
+    OxMap consts, folds;   /* by content: onnx_fold.c */
+    VEC(OxFold) fold_list;
     int64_t folded; /* elements so far */
     int dropouts, dropouts_enabled;
 };
@@ -220,6 +229,10 @@ Status ox_reduce(Ox *ox, OpCode op, ValueId x, const int64_t *axes, int n,
                  bool keepdims, ValueId *out);
 Status ox_slice(Ox *ox, ValueId x, const int64_t *starts, const int64_t *sizes,
                 const int64_t *steps, ValueId *out);
+ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t);
+bool ox_foldable(const Ox *ox, NodeId id);
+/* The node leaves the order; *out are constants. */
+Status ox_fold(Ox *ox, NodeId id, ValueId *out);
 Status ox_const(Ox *ox, const Tensor *t, ValueId *out);
 Status ox_const_i64(Ox *ox, const int64_t *v, int rank, int64_t n,
                     ValueId *out);

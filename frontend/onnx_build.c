@@ -1,5 +1,5 @@
 /* onnx_build.c: what handlers work with: operands and attributes of the node
-   being imported, and node makers that fold constants on the way.          */
+   being imported, and the node makers.                                    */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
@@ -150,65 +150,6 @@ Status ox_out(Ox *ox, int i, ValueId v) {
     return OK;
 }
 
-/* ---- folding ------------------------------------------------------------- */
-
-static bool is_const(const Ox *ox, ValueId v) {
-    return is_value(v) && value_get(ox->g, v)->kind == VK_CONST;
-}
-
-/* All operands constant, and cheap enough for the interpreter. */
-static bool foldable(const Ox *ox, OpCode op, const ValueId *in, int nin,
-                     int64_t elements) {
-    OpKind kind = op_info[op].kind;
-    int64_t limit = kind == KIND_ANCHOR || kind == KIND_LIB ||
-                            kind == KIND_COMPOSITE
-                        ? 4096
-                        : OX_MAX_FOLD;
-    if (op == OP_RAND_UNIFORM || op == OP_DROPOUT) return false;
-    for (int i = 0; i < nin; i++) {
-        if (!is_value(in[i])) continue;
-        if (!is_const(ox, in[i])) return false;
-        elements += type_count(value_type(ox->g, in[i]));
-    }
-    return elements <= limit && ox->folded + elements <= OX_FOLD_BUDGET;
-}
-
-/* Scalars stay anonymous and shared. */
-static ValueId make_const(Ox *ox, const char *name, const Tensor *t) {
-    const Type *type = type_get(t->type);
-    if (type->rank || type->dtype == DT_U64)
-        return graph_const(ox->g, name, t);
-    Arena *tmp = arena_new();
-    const EvalTensor *e = eval_from_tensor(tmp, t);
-    ValueId v = e->f ? graph_scalar(ox->g, type->dtype, e->f[0])
-                     : graph_scalar_int(ox->g, type->dtype, e->i[0]);
-    arena_free(tmp);
-    return v;
-}
-
-static Status fold(Ox *ox, NodeId id, int64_t elements, ValueId *out) {
-    Node n = *node_get(ox->g, id); /* graph_const moves the pool */
-    char msg[256];
-    Arena *tmp = arena_new();
-    const EvalTensor **in = NEW_ARRAY(tmp, const EvalTensor *, n.nin + 1);
-    EvalTensor **res = NEW_ARRAY(tmp, EvalTensor *, n.nout);
-    for (int i = 0; i < n.nin; i++)
-        if (is_value(n.in[i]))
-            in[i] = eval_from_tensor(tmp, value_get(ox->g, n.in[i])->data);
-    Status s = eval_node(ox->g, id, tmp, EVAL_STORAGE, in, res, msg);
-    for (int i = 0; i < n.nout && s == OK; i++) {
-        Value v = *value_get(ox->g, n.out[i]);
-        out[i] = make_const(ox, v.name,
-                            eval_to_tensor(ox->a, res[i], v.type));
-    }
-    arena_free(tmp);
-    if (s != OK)
-        return ox_fail(ox, "its value cannot be computed: %s", msg);
-    ox->folded += elements;
-    ox->g->order.len--;
-    return OK;
-}
-
 /* ---- making nodes -------------------------------------------------------- */
 
 /* Doing nothing to a value is that value. */
@@ -230,7 +171,6 @@ static bool is_noop(const Ox *ox, OpCode op, const ValueId *in,
 Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
               int nattr, int nout, const TypeId *types, ValueId *out) {
     NodeId id;
-    int64_t elements = 0;
     TRY(build_checked(&ox->b, ox->d, op, in, nin, attrs, nattr, nout, types,
                       NULL, &id));
     const Node *n = node_get(ox->g, id);
@@ -239,7 +179,6 @@ Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
         if (count > OX_MAX_ELEMENTS)
             return ox_fail(ox, "a result of %" PRId64 " elements; at most %"
                            PRId64, count, OX_MAX_ELEMENTS);
-        elements += count;
         out[i] = n->out[i];
     }
     if (is_noop(ox, op, in, n)) {
@@ -247,8 +186,7 @@ Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
         ox->g->order.len--;
         return OK;
     }
-    if (foldable(ox, op, in, nin, elements)) return fold(ox, id, elements, out);
-    return OK;
+    return ox_foldable(ox, id) ? ox_fold(ox, id, out) : OK;
 }
 
 Status ox_op(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
@@ -323,7 +261,7 @@ Status ox_slice(Ox *ox, ValueId x, const int64_t *starts, const int64_t *sizes,
 }
 
 Status ox_const(Ox *ox, const Tensor *t, ValueId *out) {
-    *out = make_const(ox, ox->node->name, t);
+    *out = ox_make_const(ox, ox->node->name, t);
     return OK;
 }
 

@@ -136,6 +136,26 @@ TEST_CASE(onnx_export, a_tie_is_one_parameter) {
     end(&t);
 }
 
+/* Every layer computes the causal mask anew in the file. */
+TEST_CASE(onnx_export, one_mask_serves_all_layers) {
+    Torch t = {0};
+    REQUIRE(import_file(&t, "gpt.dyn.onnx") == OK);
+    Graph *g = module_graph(t.m, "forward");
+    ValueId mask = NO_VALUE;
+    int uses = 0;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        for (int k = 0; k < n->nin; k++) {
+            const Value *v = value_get(g, n->in[k]);
+            if (v->kind != VK_CONST || type_get(v->type)->rank < 2) continue;
+            if (!uses++) mask = n->in[k];
+            CHECK(same_value(mask, n->in[k]));
+        }
+    }
+    CHECK_EQ_INT(uses, 2);
+    end(&t);
+}
+
 TEST_CASE(onnx_export, optimised_exports_are_refused_with_the_recipe) {
     static const char *const why[] = {NULL, "fused BatchNormalization",
                                       "fused BatchNormalization",
