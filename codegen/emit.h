@@ -37,7 +37,7 @@ typedef struct PlanSource {
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
                  Arena *a, PlanSource *out);
 
-/* ---- emit_weights.c ----------------------------------------------------------- */
+/* ---- emit_weights.c ----------------------------------------------------- */
 
 /* The variable's initial values in its own dtype; NULL: filled by a number. */
 const Tensor *weights_initial(Arena *a, const Var *v);
@@ -49,7 +49,7 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a);
 /* Text as the inside of a JSON string. */
 void json_escape(StrBuf *sb, const char *s);
 
-/* ---- emit_cc.c ------------------------------------------------------------------ */
+/* ---- emit_cc.c ---------------------------------------------------------- */
 
 /* One run of the compiler in folder `dir`; words are separated by blanks and
    hold none.  Its messages go to `log` in that folder.                      */

@@ -41,7 +41,7 @@ typedef struct Emit {
     int *const_number; /* of the graph at hand, by ValueId.i: PlanVar or -1  */
 } Emit;
 
-/* ---- variables ------------------------------------------------------------ */
+/* ---- variables ---------------------------------------------------------- */
 
 static bool always_there(VarKind k) {
     return k != VAR_SHADOW && k != VAR_GRAD;
@@ -92,7 +92,7 @@ static int add_constant(Emit *e, const Tensor *t) {
     return e->vars.len - 1;
 }
 
-/* ---- where values are ------------------------------------------------------- */
+/* ---- where values are --------------------------------------------------- */
 
 static uint32_t input_number(const Graph *g, ValueId v) {
     for (int i = 0; i < g->inputs.len; i++)
@@ -157,7 +157,7 @@ static void add_step(Emit *e, const Graph *g, const LoweredStep *s) {
     vec_push(e->a, &e->steps, x);
 }
 
-/* ---- programs --------------------------------------------------------------- */
+/* ---- programs ----------------------------------------------------------- */
 
 static void add_tensor(Emit *e, const Graph *g, Str name, ValueId v) {
     const Type *t = value_type(g, v);
@@ -215,7 +215,7 @@ static Status add_program(Emit *e, const Graph *g) {
     return OK;
 }
 
-/* ---- text -------------------------------------------------------------------- */
+/* ---- text --------------------------------------------------------------- */
 
 /* A C string literal; after an octal escape the literal is not reopened, since
    three digits end it. */
@@ -354,7 +354,7 @@ static void put_steps(StrBuf *sb, const Emit *e) {
     sb_puts(sb, "    {0}};\n");
 }
 
-/* ---- kernels of each level ------------------------------------------------------ */
+/* ---- kernels of each level ---------------------------------------------- */
 
 const IsaLevel isa_levels[] = {
     {4, "v4_", "-march=x86-64-v4 -mprefer-vector-width=512", "ampc_cpu_v4"},
@@ -404,7 +404,7 @@ static int put_levels(StrBuf *sb, const Emit *e) {
     return n;
 }
 
-/* ---- facts about the module ------------------------------------------------------ */
+/* ---- facts about the module --------------------------------------------- */
 
 static int64_t batch_size(const Module *m) {
     for (int i = 0; i < m->graphs.len; i++) {

@@ -35,7 +35,7 @@ typedef struct EmitSo {
     PlanSource src;
 } EmitSo;
 
-/* ---- files -------------------------------------------------------------------- */
+/* ---- files -------------------------------------------------------------- */
 
 static Status io_error(EmitSo *e, const char *path) {
     return fail(e->d, (Loc){.file = intern(path)}, "%s", strerror(errno));
@@ -83,13 +83,14 @@ static void remove_tree(const char *dir) {
 
 static Status make_dir(EmitSo *e) {
     const char *tmp = getenv("TMPDIR");
-    char *dir = arena_printf(e->a, "%s/ampc-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!tmp || !*tmp) tmp = "/tmp";
+    char *dir = arena_printf(e->a, "%s/ampc-XXXXXX", tmp);
     if (!mkdtemp(dir)) return io_error(e, dir);
     e->dir = dir;
     return OK;
 }
 
-/* ---- sources -------------------------------------------------------------------- */
+/* ---- sources ------------------------------------------------------------ */
 
 static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l) {
     StrBuf sb = {0};
@@ -135,7 +136,7 @@ static Status put_sources(EmitSo *e) {
                     embed_runtime_a_size);
 }
 
-/* ---- compile and link --------------------------------------------------------------- */
+/* ---- compile and link --------------------------------------------------- */
 
 static Status compile_all(EmitSo *e) {
     CcJob jobs[8] = {0};
@@ -157,7 +158,7 @@ static Status compile_all(EmitSo *e) {
     return cc_run(e->d, e->a, e->dir, &link, 1);
 }
 
-/* ---- the output file ------------------------------------------------------------------ */
+/* ---- the output file ---------------------------------------------------- */
 
 /* Of a pass that ran several times, the last text is kept. */
 static bool runs_later(const Module *m, int text) {
