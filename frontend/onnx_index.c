@@ -237,6 +237,124 @@ Status onnx_gather(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* Negative positions count from the end. */
+static Status wrap_negative(Ox *ox, ValueId *i, int64_t d) {
+    ValueId below, moved;
+    TRY(ox2k(ox, OP_LESS, *i, 0, &below));
+    TRY(ox2k(ox, OP_ADD, *i, (double)d, &moved));
+    return ox3(ox, OP_WHERE, below, moved, *i, i);
+}
+
+/* Where each element of an index tensor starts counting: its place with
+   position 0 along `axis`, in data of type `from`. */
+static Status element_bases(Ox *ox, const Type *from, const Type *index,
+                            int axis, ValueId *out) {
+    int64_t stride[MAX_RANK], n = type_count(index);
+    if (n > OX_MAX_FOLD) return ox_fail(ox, "%" PRId64 " indices", n);
+    TypeId type = type_make(DT_I64, index->rank, index->dim);
+    EvalTensor *e = eval_tensor_new(ox->a, type);
+    shape_strides(from, stride);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t rest = i;
+        for (int k = index->rank - 1; k >= 0; k--) {
+            if (k != axis) e->i[i] += rest % index->dim[k] * stride[k];
+            rest /= index->dim[k];
+        }
+    }
+    return ox_const(ox, eval_to_tensor(ox->a, e, type), out);
+}
+
+Status onnx_gather_elements(Ox *ox) {
+    ValueId x = ox_in(ox, 0), i = ox_in(ox, 1), base, y;
+    Type t = ox_type(ox, x), ti = ox_type(ox, i);
+    int64_t stride[MAX_RANK], count = type_count(&t);
+    int axis;
+    TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
+    for (int k = 0; k < t.rank; k++)
+        if (ti.rank != t.rank || (k != axis && ti.dim[k] > t.dim[k]))
+            return ox_fail(ox, "the indices do not fit the operand");
+    shape_strides(&t, stride);
+    TRY(element_bases(ox, &t, &ti, axis, &base));
+    TRY(ox_cast(ox, i, DT_I64, false, &i));
+    TRY(wrap_negative(ox, &i, t.dim[axis]));
+    TRY(ox2k(ox, OP_MUL, i, (double)stride[axis], &i));
+    TRY(ox2(ox, OP_ADD, i, base, &i));
+    TRY(ox_reshape(ox, x, 1, &count, &x));
+    Attr attr = attr_i(AK_axis, 0);
+    TRY(ox_op(ox, OP_GATHER, (ValueId[]){x, i}, 2, &attr, 1, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* i == 0, 1, 2, ... along a new axis of length n */
+static Status is_position(Ox *ox, ValueId i, int axis, int64_t n,
+                          ValueId *out) {
+    Type t = ox_type(ox, i);
+    int64_t dim[MAX_RANK], along[MAX_RANK];
+    if (t.rank == MAX_RANK || n > OX_MAX_FOLD)
+        return ox_fail(ox, "%" PRId64 " classes at rank %d", n, t.rank);
+    for (int k = 0; k <= t.rank; k++) {
+        dim[k] = k == axis ? 1 : t.dim[k - (k > axis)];
+        along[k] = k == axis ? n : 1;
+    }
+    TypeId type = type_make(DT_I64, t.rank + 1, along);
+    EvalTensor *e = eval_tensor_new(ox->a, type);
+    for (int64_t k = 0; k < n; k++) e->i[k] = k;
+    ValueId iota;
+    TRY(ox_const(ox, eval_to_tensor(ox->a, e, type), &iota));
+    TRY(ox_reshape(ox, i, t.rank + 1, dim, &i));
+    return ox2(ox, OP_EQUAL, i, iota, out);
+}
+
+/* One of the two values [off, on]. */
+static Status one_of_two(Ox *ox, ValueId v, int64_t which, ValueId *out) {
+    int64_t size = 1, step = 1;
+    TRY(ox_slice(ox, v, &which, &size, &step, out));
+    return ox_reshape(ox, *out, 0, NULL, out);
+}
+
+Status onnx_one_hot(Ox *ox) {
+    ValueId i = ox_in(ox, 0), v = ox_in(ox, 2), on, off, hit, y;
+    Type t = ox_type(ox, i), tv = ox_type(ox, v);
+    double depth;
+    int axis;
+    if (!ox_const_scalar(ox, ox_in(ox, 1), &depth))
+        return ox_fail(ox, "its depth is not known at compile time");
+    if (!(depth >= 1 && depth <= (double)OX_MAX_FOLD))
+        return ox_fail(ox, "a depth of %g", depth);
+    if (tv.rank != 1 || tv.dim[0] != 2)
+        return ox_fail(ox, "values must be [off, on]");
+    TRY(ox_axis(ox, ox_int(ox, "axis", -1), t.rank + 1, &axis));
+    TRY(ox_cast(ox, i, DT_I64, false, &i));
+    TRY(wrap_negative(ox, &i, (int64_t)depth));
+    TRY(is_position(ox, i, axis, (int64_t)depth, &hit));
+    TRY(one_of_two(ox, v, 0, &off));
+    TRY(one_of_two(ox, v, 1, &on));
+    TRY(ox3(ox, OP_WHERE, hit, on, off, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* 1 at the first maximum, else 0.  Before opset 13 everything from `axis` on
+   was one axis. */
+Status onnx_hardmax(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y;
+    Type t = ox_type(ox, x), r = t;
+    int axis;
+    bool flat = ox->node->version < 13;
+    TRY(ox_axis(ox, ox_int(ox, "axis", flat ? 1 : -1), t.rank, &axis));
+    if (flat) {
+        r = (Type){.dtype = t.dtype, .rank = 2, .dim = {1, 1}};
+        for (int k = 0; k < t.rank; k++) r.dim[k >= axis] *= t.dim[k];
+        axis = 1;
+    }
+    TRY(ox_reshape(ox, x, r.rank, r.dim, &x));
+    Attr attr[] = {attr_i(AK_axis, axis), attr_i(AK_keepdims, 0)};
+    TRY(ox_op(ox, OP_ARGMAX, &x, 1, attr, 2, &y));
+    TRY(is_position(ox, y, axis, r.dim[axis], &y));
+    TRY(ox_cast(ox, y, t.dtype, false, &y));
+    TRY(ox_reshape(ox, y, t.rank, t.dim, &y));
+    return ox_out(ox, 0, y);
+}
+
 /* Begins then ends of every axis, from the operand or attribute. */
 static Status read_pads(Ox *ox, int rank, int64_t *pads) {
     const int64_t *v, *axes;

@@ -108,6 +108,55 @@ Status onnx_conv(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* The transposed convolution is a convolution's gradient with respect to its
+   input: x is the convolution's result, y its operand. */
+static Status transposed_sizes(Ox *ox, Window *w, int64_t *size) {
+    const int64_t *want;
+    int64_t extra[MAX_SPATIAL];
+    Str pad = ox_str(ox, "auto_pad", "NOTSET");
+    bool same = !strncmp(pad, "SAME_", 5);
+    int given = ox_ints(ox, "output_shape", &want);
+    TRY(read_list(ox, "output_padding", w->n, 0, 0, extra));
+    if (given >= 0 && given != w->n)
+        return ox_fail(ox, "output_shape has %d entries, needs %d", given,
+                       w->n);
+    for (int i = 0; i < w->n; i++) {
+        int64_t *p = w->pads, s = w->stride[i];
+        int64_t whole = s * (w->in[i] - 1) + extra[i] + extent(w, i);
+        size[i] = whole - p[i] - p[i + w->n];
+        if (given < 0 && !same) continue;
+        size[i] = given < 0 ? w->in[i] * s : want[i];
+        int64_t cut = whole - size[i];
+        if (cut < 0) cut = 0; /* more at the end; the core checks how much */
+        p[i] = strcmp(pad, "SAME_UPPER") ? cut - cut / 2 : cut / 2;
+        p[i + w->n] = cut - p[i];
+    }
+    return OK;
+}
+
+Status onnx_conv_transpose(Ox *ox) {
+    ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, bias = ox_in(ox, 2), y;
+    Type x = ox_type(ox, in[0]), k = ox_type(ox, in[1]);
+    int64_t shape[MAX_RANK], group = ox_int(ox, "group", 1);
+    Window w;
+    if (k.rank != x.rank)
+        return ox_fail(ox, "operand and weight differ in rank: %d and %d",
+                       x.rank, k.rank);
+    TRY(read_window(ox, &x, k.dim + 2, &w));
+    TRY(transposed_sizes(ox, &w, shape + 2));
+    shape[0] = x.dim[0];
+    if (group < 1 || !mul_ok(k.dim[1], group, &shape[1]))
+        return ox_fail(ox, "%" PRId64 " groups", group);
+    Attr attr[] = {attr_v(AK_shape, shape, x.rank),
+                   attr_v(AK_strides, w.stride, w.n),
+                   attr_v(AK_pads, w.pads, 2 * w.n),
+                   attr_v(AK_dilations, w.dilation, w.n),
+                   attr_i(AK_group, group)};
+    TRY(ox_op(ox, OP_CONV_DGRAD, in, 2, attr, 5, &y));
+    if (is_value(bias)) TRY(add_bias(ox, bias, &y));
+    return ox_out(ox, 0, y);
+}
+
 /* ---- pools --------------------------------------------------------------- */
 
 /* With ceil_mode a window may hang over the end, but not start there. */

@@ -61,6 +61,30 @@ Status onnx_constant_of_shape(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* The identity matrix, or one with its diagonal moved. */
+Status onnx_eye_like(Ox *ox) {
+    Type t = ox_type(ox, ox_in(ox, 0));
+    int64_t k = ox_int(ox, "k", 0), code = ox_int(ox, "dtype", 0);
+    DType d = t.dtype;
+    ValueId y;
+    if (ox_attr(ox, "dtype"))
+        TRY(ox_dtype(ox, code < 0 || code > 1000 ? -1 : (int)code,
+                     "attribute dtype", &d));
+    if (t.rank != 2 || type_count(&t) > OX_MAX_FOLD)
+        return ox_fail(ox, "the operand must be a matrix of at most %" PRId64
+                       " elements", OX_MAX_FOLD);
+    TypeId type = type_make(d, 2, t.dim);
+    EvalTensor *e = eval_tensor_new(ox->a, type);
+    for (int64_t i = 0; i < t.dim[0]; i++) {
+        int64_t j;
+        if (!add_ok(i, k, &j) || j < 0 || j >= t.dim[1]) continue;
+        if (e->f) e->f[i * t.dim[1] + j] = 1;
+        else e->i[i * t.dim[1] + j] = 1;
+    }
+    TRY(ox_const(ox, eval_to_tensor(ox->a, e, type), &y));
+    return ox_out(ox, 0, y);
+}
+
 /* Elements of a range, -1: no such range. */
 static int64_t range_count(double start, double limit, double delta) {
     double n = ceil((limit - start) / delta);

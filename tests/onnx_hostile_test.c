@@ -765,13 +765,28 @@ static void swap_names(char **a, char **b) {
     *b = t;
 }
 
+#define ONNX(name, imin, imax, omin, omax, attrs, nd, weight, handler, core)   \
+    #name,
+static const char *const op_names[] = {
+#include "frontend/onnx_ops.def"
+};
+#undef ONNX
+
+/* The node becomes any op at all, with its attributes or without. */
+static void other_op(Onnx__NodeProto *n, uint64_t *s) {
+    free(n->op_type);
+    n->op_type =
+        strdup(op_names[next(s) % (sizeof op_names / sizeof *op_names)]);
+    if (next(s) % 2) n->n_attribute = 0;
+}
+
 /* One change of meaning in one node. */
 static void odd_node(Onnx__GraphProto *g, uint64_t *s) {
     Onnx__NodeProto *n = g->node[next(s) % g->n_node];
     Onnx__NodeProto *o = g->node[next(s) % g->n_node];
     Onnx__AttributeProto *p =
         n->n_attribute ? n->attribute[next(s) % n->n_attribute] : NULL;
-    switch (next(s) % 6) {
+    switch (next(s) % 8) {
     case 0:
         swap_names(&n->op_type, &o->op_type);
         break;
@@ -790,36 +805,45 @@ static void odd_node(Onnx__GraphProto *g, uint64_t *s) {
         if (p && p->has_f) p->f = next(s) % 2 ? NAN : 1e30f;
         if (p && p->t) odd_tensor(p->t, s);
         break;
-    default:
+    case 5:
         if (n->n_input > 1) swap_names(&n->input[0], &n->input[1]);
         break;
+    default:
+        other_op(n, s);
+        break;
     }
+}
+
+/* One damaged copy. */
+static void try_damaged(const char *p, size_t n, uint64_t *s) {
+    Onnx__ModelProto *m =
+        onnx__model_proto__unpack(NULL, n, (const uint8_t *)p);
+    Onnx__GraphProto *g = m->graph;
+    size_t *attrs = malloc(g->n_node * sizeof *attrs), packed;
+    for (size_t i = 0; i < g->n_node; i++) attrs[i] = g->node[i]->n_attribute;
+    int k = 1 + (int)(next(s) % 3);
+    for (int i = 0; i < k; i++) {
+        if (g->n_initializer && next(s) % 6 == 0)
+            odd_tensor(g->initializer[next(s) % g->n_initializer], s);
+        else
+            odd_node(g, s);
+    }
+    m->opset_import[0]->version = 6 + (int64_t)(next(s) % 23);
+    uint8_t *bytes = model_pack(m, &packed);
+    try_import(bytes, packed);
+    free(bytes);
+    for (size_t i = 0; i < g->n_node; i++) g->node[i]->n_attribute = attrs[i];
+    free(attrs);
+    onnx__model_proto__free_unpacked(m, NULL);
 }
 
 TEST_CASE(onnx_damage, meaning_changed) {
     int rounds = test_slow() ? 40000 : 1500;
     for (int f = 0; f < FILES; f++) {
-        size_t n, packed;
+        size_t n;
         char *p = read_model(f, &n);
         uint64_t seed = 0x2545f4914f6cdd1du + (uint64_t)f;
-        for (int r = 0; r < rounds; r++) {
-            Onnx__ModelProto *m =
-                onnx__model_proto__unpack(NULL, n, (const uint8_t *)p);
-            int k = 1 + (int)(next(&seed) % 3);
-            for (int i = 0; i < k; i++) {
-                if (m->graph->n_initializer && next(&seed) % 6 == 0)
-                    odd_tensor(m->graph->initializer[next(&seed) %
-                                                     m->graph->n_initializer],
-                               &seed);
-                else
-                    odd_node(m->graph, &seed);
-            }
-            m->opset_import[0]->version = 6 + (int64_t)(next(&seed) % 23);
-            uint8_t *bytes = model_pack(m, &packed);
-            try_import(bytes, packed);
-            free(bytes);
-            onnx__model_proto__free_unpacked(m, NULL);
-        }
+        for (int r = 0; r < rounds; r++) try_damaged(p, n, &seed);
         free(p);
     }
 }
