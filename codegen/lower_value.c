@@ -122,8 +122,8 @@ void lower_store(Lower *l, ValueId v, int inst, KIndex at) {
     DType d = value_dtype(l->g, v);
     const KInst *x = kinst_at(l->k, inst);
     KInst in = kinst(K_STORE, x->type);
-    /* narrowing rounds: no need to round first */
-    in.in[0] = x->op == K_ROUND && x->dtype == d ? x->in[0] : inst;
+    /* the store of an integer wraps anyway */
+    in.in[0] = x->op == K_ROUND && dtype_is_int(d) ? x->in[0] : inst;
     in.buf = buffer_of(l, v, d, true);
     in.at = at;
     add(l, &in);

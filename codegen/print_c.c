@@ -17,7 +17,7 @@
 #include <string.h>
 
 enum {
-    CHUNK = 512,      /* columns folded by one helper call */
+    CHUNK = 1024,     /* columns folded by one helper call */
     RUN = 128,        /* columns summed into one partial sum, form rows */
     KEEP_COLS = 4096, /* longest row of which values are kept */
     KEEP_MAX = 4      /* how many such values */

@@ -1,9 +1,9 @@
 /* kernel_test.c: groups, lowered to kernels, printed as C, compiled, run, and
    compared with the interpreter.
 
-   Every graph of a test case goes into one C file.  Kernels run twice: all
-   units at once, and one unit at a time from the last to the first; the bytes
-   must agree.                                                               */
+   Every graph of a test case goes into one C file.  Kernels run all units at
+   once, one unit at a time from the last to the first, and compiled for a
+   higher ISA level where the machine has it: the bytes must agree.          */
 #define _POSIX_C_SOURCE 200809L
 #include "codegen/codegen.h"
 #include "codegen/kir.h"
@@ -233,10 +233,34 @@ static void compare_output(Subject *s, ValueId v, const EvalTensor *want) {
     }
 }
 
-static void check_subject(Subject *s, void *lib, int graph) {
+/* The bytes of all outputs, which are then spoilt. */
+static void **take_outputs(Subject *s) {
+    void **r = NEW_ARRAY(s->a, void *, s->g->outputs.len);
+    for (int i = 0; i < s->g->outputs.len; i++) {
+        ValueId v = s->g->outputs.data[i].value;
+        size_t n = (size_t)type_bytes(value_type(s->g, v));
+        r[i] = arena_alloc(s->a, n + 1);
+        memcpy(r[i], s->data[view_root(s->g, v).i], n);
+        memset(s->data[view_root(s->g, v).i], 0x55, n);
+    }
+    return r;
+}
+
+static void same_outputs(Subject *s, void **first, void *lib, int graph,
+                         bool split) {
+    run_all(s, lib, graph, split);
+    void **now = take_outputs(s);
+    for (int i = 0; i < s->g->outputs.len; i++) {
+        size_t n = (size_t)type_bytes(
+            value_type(s->g, s->g->outputs.data[i].value));
+        if (!CHECK_MEM(first[i], now[i], n)) FAIL("in\n%s", s->text);
+    }
+}
+
+/* `other` is compiled for another ISA level, or NULL. */
+static void check_subject(Subject *s, void *lib, void *other, int graph) {
     Diag d = {0};
     Evaluator *e = eval_new(s->g, s->a, EVAL_STORAGE);
-    void **first = NEW_ARRAY(s->a, void *, s->g->outputs.len);
     for (int i = 1; i < s->g->values.len; i++)
         if (s->in[i]) {
             eval_bind(e, (ValueId){(uint32_t)i}, s->in[i]);
@@ -247,18 +271,11 @@ static void check_subject(Subject *s, void *lib, int graph) {
     run_all(s, lib, graph, false);
     for (int i = 0; i < s->g->outputs.len; i++) {
         ValueId v = s->g->outputs.data[i].value;
-        size_t n = (size_t)type_bytes(value_type(s->g, v));
         compare_output(s, v, eval_get(e, v));
-        first[i] = arena_alloc(s->a, n + 1);
-        memcpy(first[i], s->data[view_root(s->g, v).i], n);
-        memset(s->data[view_root(s->g, v).i], 0x55, n);
     }
-    run_all(s, lib, graph, true);
-    for (int i = 0; i < s->g->outputs.len; i++) {
-        ValueId v = s->g->outputs.data[i].value;
-        CHECK_MEM(first[i], s->data[view_root(s->g, v).i],
-                  (size_t)type_bytes(value_type(s->g, v)));
-    }
+    void **first = take_outputs(s);
+    same_outputs(s, first, lib, graph, true);
+    if (other) same_outputs(s, first, other, graph, false);
 }
 
 /* ---- a batch of graphs ---------------------------------------------------------------- */
@@ -296,13 +313,16 @@ static void check_batch(Subject *s, int n, const char *flags) {
         subject_begin(&s[i]);
         print_c_kernels(s[i].ks, &sb, prefix);
     }
-    void *lib = compile_source(sb.data, sb.len, flags);
+    void *lib = compile_source(sb.data, sb.len, flags), *other = NULL;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        other = compile_source(sb.data, sb.len, "-march=x86-64-v3");
     sb_free(&sb);
     for (int i = 0; i < n; i++) {
-        check_subject(&s[i], lib, i);
+        check_subject(&s[i], lib, other, i);
         subject_end(&s[i]);
     }
     dlclose(lib);
+    if (other) dlclose(other);
 }
 
 #define CHECK_GRAPHS(s, flags) check_batch(s, (int)(sizeof(s) / sizeof *(s)), flags)
@@ -337,7 +357,7 @@ TEST_CASE(kernel, point) {
         {.text = "graph g(%a: f32[3,9000], %b: f32[9000]) { group point {"
                  "%d = add %a, %b } return %d }"},
     };
-    CHECK_GRAPHS(s, "-O2");
+    CHECK_GRAPHS(s, "");
 }
 
 /* Every element-wise op with float operands, in every float dtype.  `free`
@@ -444,7 +464,7 @@ TEST_CASE(kernel, generators) {
                  "%p = full {value=0.5} : f32[] %m = less %v, %p "
                  "%c = cast %m : bf16[6,7] %y = mul %x, %c } return %y }"},
     };
-    CHECK_GRAPHS(s, "-O2");
+    CHECK_GRAPHS(s, "");
 }
 
 /* ---- data movement --------------------------------------------------------------- */
@@ -493,7 +513,7 @@ TEST_CASE(kernel, moves) {
              "%a = gather %x, %i {axis=0} %y = gather %a, %j {axis=1}"),
         MOVE("%x: f32[0,4], %z: f32[2,4]", "%y = concat %x, %z {axis=0}"),
     };
-    CHECK_GRAPHS(s, "-O2");
+    CHECK_GRAPHS(s, "");
 }
 
 /* ---- reductions ------------------------------------------------------------------------ */
@@ -539,7 +559,7 @@ TEST_CASE(kernel, reductions) {
         {.text = ROW("%x: f32[4,200,5]", "%y = reduce_sum %x {axes=[0,1]}",
                      "%y"), .ulps = 8, .scale = 64},
     };
-    CHECK_GRAPHS(s, "-O2");
+    CHECK_GRAPHS(s, "");
 }
 
 TEST_CASE(kernel, softmax_and_norms) {
@@ -592,7 +612,7 @@ TEST_CASE(kernel, softmax_and_norms) {
                      "%o = full {value=0} : f32[] %w = where %h, %z, %o "
                      "%y = reduce_sum %w {axes=[1]}", "%y, %m"), .ulps = 8, .scale = 32},
     };
-    CHECK_GRAPHS(s, "-O3 -march=x86-64-v2");
+    CHECK_GRAPHS(s, "-O3");
 }
 
 /* ---- library calls and epilogues ------------------------------------------------------ */
@@ -627,7 +647,7 @@ TEST_CASE(kernel, matrix_products) {
         {.text = ANCHOR("%x: f16[6,8], %w: f16[8,5]",
                         "%y = matmul %x, %w : f32[6,5]", "%y"), .ulps = 8, .scale = 32},
     };
-    CHECK_GRAPHS(s, "-O2");
+    CHECK_GRAPHS(s, "");
 }
 
 TEST_CASE(kernel, convolutions) {
@@ -651,7 +671,7 @@ TEST_CASE(kernel, convolutions) {
                      "%y = conv_wgrad %x, %d {shape=[4,3,3,3], "
                      "pads=[1,1,1,1]}", "%y"), .ulps = 8, .scale = 64},
     };
-    CHECK_GRAPHS(s, "-O2");
+    CHECK_GRAPHS(s, "");
 }
 
 TEST_CASE(kernel, library) {
@@ -679,7 +699,7 @@ TEST_CASE(kernel, library) {
         {.text = LIB("%x: f64[8,11]", "%y = pad_grad %x {shape=[4,5], "
                      "pads=[1,2,3,4], mode=\"wrap\"}", "%y"), .ulps = 8, .scale = 32},
     };
-    CHECK_GRAPHS(s, "-O2");
+    CHECK_GRAPHS(s, "");
 }
 
 /* ---- random graphs ------------------------------------------------------------------ */
@@ -758,6 +778,111 @@ TEST_CASE(kernel, random_graphs) {
     static Subject s[N];
     Arena *a = arena_new();
     for (int i = 0; i < N; i++) s[i] = (Subject){.text = random_graph(a)};
-    check_batch(s, N, "-O2");
+    check_batch(s, N, "");
     arena_free(a);
+}
+
+/* ---- random reductions ------------------------------------------------------------------ */
+
+/* Two levels of reductions over the same axes.  All numbers are small whole
+   ones, so that sums are exact in any order. */
+static const char *random_rows(Arena *a) {
+    static const char *const dims[] = {"5", "1", "20", "70"};
+    static const char *const folds[] = {"sum", "max", "min"};
+    static const char *const ops[] = {"add", "sub", "max", "min"};
+    static const char *const axes[] = {"0", "1", "2", "0,1", "0,2", "1,2",
+                                       "0,1,2"};
+    const char *d[3] = {dims[pick(4)], dims[pick(4)], dims[pick(3)]};
+    const char *ax = axes[pick(7)], *dt = pick(2) ? "f32" : "bf16";
+    return arena_printf(
+        a,
+        "graph g(%%x: %s[%s,%s,%s], %%z: f32[%s,%s,%s], %%w: f32[%s]) {"
+        " group row { %%a = round %%x %%b = round %%z %%v = round %%w "
+        "%%c = %s %%a, %%v : f32[%s,%s,%s] "
+        "%%r = reduce_%s %%c {axes=[%s]} %%q = reduce_%s %%b {axes=[%s]} "
+        "%%n = neg %%r %%e = %s %%n, %%b %%f = %s %%e, %%q "
+        "%%s = reduce_%s %%f {axes=[%s]} %%y = %s %%s, %%f %%t = add %%s, %%q }"
+        " return %s }",
+        dt, d[0], d[1], d[2], d[0], d[1], d[2], d[2], ops[pick(4)], d[0], d[1],
+        d[2], folds[pick(3)], ax, folds[pick(3)], ax, ops[pick(4)],
+        ops[pick(4)], folds[pick(3)], ax, ops[pick(4)],
+        pick(3) == 0   ? "%y, %s, %t"
+        : pick(2) == 0 ? "%y, %c" : "%t, %f, %r");
+}
+
+TEST_CASE(kernel, random_reductions) {
+    enum { N = 50 };
+    static Subject s[N];
+    Arena *a = arena_new();
+    for (int i = 0; i < N; i++) s[i] = (Subject){.text = random_rows(a)};
+    check_batch(s, N, "");
+    arena_free(a);
+}
+
+/* ---- properties of the text --------------------------------------------------------------- */
+
+static Subject lowered(const char *text) {
+    Subject s = {.text = text};
+    subject_begin(&s);
+    return s;
+}
+
+/* Equal updates of tensors of different sizes are one kernel. */
+TEST_CASE(kernel, flat_kernels_are_shared) {
+    Subject s = lowered(
+        "graph g(%a: f32[10], %b: f32[3,4], %s: f32[], %c: f32[7]) {"
+        " group point { %x = mul %a, %s } group point { %y = mul %b, %s }"
+        " group point { %z = mul %c, %c } return %x, %y, %z }");
+    CHECK_EQ_INT(kernel_set_count(s.ks, false), 2);
+    CHECK(s.steps[0].kernel == s.steps[1].kernel);
+    CHECK_EQ_INT(s.steps[0].npar, 1);
+    CHECK_EQ_INT(s.steps[1].pars[0], 12);
+    CHECK_EQ_INT(kernel_set_count(s.ks, true), 0);
+    subject_end(&s);
+}
+
+/* Rank-0 constants are no buffers. */
+TEST_CASE(kernel, scalar_constants_are_immediates) {
+    Subject s = lowered("graph g(%a: f32[10]) { const %c: f32[] = 2.5 "
+                        "group point { %x = mul %a, %c } return %x }");
+    CHECK_EQ_INT(s.steps[0].nref, 2);
+    subject_end(&s);
+}
+
+/* No name of the model can end a comment or spoil the source. */
+TEST_CASE(kernel, hostile_names) {
+    Subject s[] = {
+        {.text = "graph g(%\"*/ #error no\\n\": f32[3]) { group point {"
+                 "%\"a*/int main(){}//\" = neg %\"*/ #error no\\n\" }"
+                 " return %\"a*/int main(){}//\" }"},
+        {.text = "graph g(%\"?" "?/\\x0d\\n\": f32[3]) { group point {"
+                 "%\"\\\\\" = neg %\"?" "?/\\x0d\\n\" }"
+                 " return %\"\\\\\" }"},
+    };
+    CHECK_GRAPHS(s, "-Wall -Werror -Wno-unused");
+}
+
+/* An output may lie over an input that is read at its own index only. */
+TEST_CASE(kernel, in_place) {
+    Subject s = lowered(ROW("%x: f32[6,70]",
+                            "%m = reduce_max %x {axes=[1]} %d = sub %x, %m "
+                            "%t = reduce_sum %d {axes=[1]} %y = mul %d, %t",
+                            "%y"));
+    StrBuf sb = {0};
+    print_c_kernels(s.ks, &sb, "g0_");
+    void *lib = compile_source(sb.data, sb.len, "");
+    sb_free(&sb);
+    const LoweredStep *st = &s.steps[0];
+    size_t n = 6 * 70 * sizeof(float);
+    float *want = s.data[st->refs[1].i], *x = s.data[st->refs[0].i];
+    load_input(&s, st->refs[0]);
+    run_all(&s, lib, 0, false);
+    float *apart = memcpy(malloc(n), want, n);
+    s.data[st->refs[1].i] = x;
+    run_all(&s, lib, 0, false);
+    CHECK_MEM(apart, x, n);
+    s.data[st->refs[1].i] = want;
+    free(apart);
+    dlclose(lib);
+    subject_end(&s);
 }

@@ -106,8 +106,10 @@ KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
 
 /* ---- to integers: towards zero, saturating, NaN gives 0 ------------------------- */
 
+/* Small ones apart: gcc makes the way to an integer and back one truncation,
+   which would turn -0.5 into -0 at the ISA levels that have one. */
 KM_INLINE int64_t TO_I64_F64(double x) {
-    return x != x ? 0
+    return !(x >= 1 || x <= -1) ? 0
          : x >= 0x1p63 ? INT64_MAX
          : x < -0x1p63 ? INT64_MIN : (int64_t)x;
 }
