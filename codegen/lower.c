@@ -217,6 +217,12 @@ static const char *step_name(const Graph *g, const GroupFacts *f) {
     return s ? s : op_info[node_get(g, f->nodes.data[0])->op].text;
 }
 
+static bool leaves(const GroupFacts *f, ValueId v) {
+    for (int j = 0; j < f->leave.len; j++)
+        if (same_value(f->leave.data[j], v)) return true;
+    return false;
+}
+
 Status lower_group(const Graph *g, int group, KernelSet *ks, Diag *d,
                    LoweredStep *out) {
     Arena *a = kernel_set_arena(ks);
@@ -228,6 +234,8 @@ Status lower_group(const Graph *g, int group, KernelSet *ks, Diag *d,
     out->name = step_name(g, &f);
     if (anchor || (lib && lib->op != OP_PAD_GRAD)) {
         TRY(lower_lib_call(g, anchor ? anchor : lib, a, d, out));
+        if (lib && lib->op == OP_MAX_POOL && !leaves(&f, lib->out[1]))
+            out->refs[2] = NO_VALUE;
         if (f.nodes.len == 1) return OK;
         Lower l = lower_begin(g, group, &f, a);
         lower_epilogue(&l, anchor, &f, ks, out);
