@@ -23,36 +23,62 @@ typedef struct PoolPart {
     int64_t w0, n, k0, k, left, width;
 } PoolPart;
 
-static PoolPart pool_part(const CpuPool *p, int64_t w0, int64_t k0)
+/* What all rows of a call share. */
+typedef struct PoolCall {
+    PoolRun r;
+    int64_t n, k;          /* largest part                                  */
+    int counted;           /* the row fits one part, and count is filled    */
+    float count[POOL_ROW]; /* averaged elements along the row               */
+} PoolCall;
+
+static PoolPart pool_part(const PoolCall *c, int64_t w0, int64_t k0)
 {
+    const CpuPool *p = c->r.p;
     PoolPart q = {.w0 = w0, .k0 = k0};
-    int64_t room = POOL_LINE - 1;
-    q.n = min64(min64(POOL_ROW, p->out[2] - w0),
-                1 + room / 2 / p->stride[2]);
-    q.k = 1 + (room - (q.n - 1) * p->stride[2]) / p->dilation[2];
-    q.k = min64(q.k, p->kernel[2] - k0);
+    q.n = min64(c->n, p->out[2] - w0);
+    q.k = min64(c->k, p->kernel[2] - k0);
     q.left = pool_at(p, 2, w0, k0);
     q.width = (q.n - 1) * p->stride[2] + (q.k - 1) * p->dilation[2] + 1;
     return q;
 }
 
+static void pool_call(PoolCall *c)
+{
+    const CpuPool *p = c->r.p;
+    int64_t room = POOL_LINE - 1;
+    c->n = min64(min64(POOL_ROW, p->out[2]), 1 + room / 2 / p->stride[2]);
+    c->k = 1 + (room - (c->n - 1) * p->stride[2]) / p->dilation[2];
+    c->k = min64(c->k, p->kernel[2]);
+    c->counted = c->n == p->out[2];
+    for (int64_t i = 0; c->counted && i < c->n; i++)
+        c->count[i] = (float)pool_count(p, 2, i);
+}
+
+/* The even and the odd elements of two vectors, and the way back. */
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#if AMPC_ISA_LEVEL == 4
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#define ZIP_LO 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define ZIP_HI 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif AMPC_ISA_LEVEL == 3
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15
+#define ZIP_LO 0, 8, 1, 9, 2, 10, 3, 11
+#define ZIP_HI 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define EVEN 0, 2, 4, 6
+#define ODD 1, 3, 5, 7
+#define ZIP_LO 0, 4, 1, 5
+#define ZIP_HI 2, 6, 3, 7
+#endif
+
 /* Lane i = line[i * step] for i < n. */
 INLINE vf pool_read(const float *line, int64_t step, int64_t n)
 {
     if (step == 1) return vload(line);
+    if (step == 2) return SHUFFLE(vload(line), vload(line + VL), EVEN);
     vf v = {0};
-    if (step == 2) {
-        vf a = vload(line), b = vload(line + VL);
-#if AMPC_ISA_LEVEL == 4
-        v = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,
-                                    22, 24, 26, 28, 30);
-#elif AMPC_ISA_LEVEL == 3
-        v = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
-#else
-        v = __builtin_shufflevector(a, b, 0, 2, 4, 6);
-#endif
-        return v;
-    }
     for (int64_t i = 0; i < min64(n, VL); i++) v[i] = line[i * step];
     return v;
 }
@@ -60,27 +86,29 @@ INLINE vf pool_read(const float *line, int64_t step, int64_t n)
 /* line[i * step] += lane i for i < n; other lanes of v are zero. */
 INLINE void pool_add(float *line, int64_t step, int64_t n, vf v)
 {
+    vf zero = {0};
     if (step == 1) {
         vstore(line, vload(line) + v);
     } else if (step == 2) {
-        vf z = {0};
-#if AMPC_ISA_LEVEL == 4
-        vf a = __builtin_shufflevector(v, z, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20,
-                                       5, 21, 6, 22, 7, 23);
-        vf b = __builtin_shufflevector(v, z, 8, 24, 9, 25, 10, 26, 11, 27, 12,
-                                       28, 13, 29, 14, 30, 15, 31);
-#elif AMPC_ISA_LEVEL == 3
-        vf a = __builtin_shufflevector(v, z, 0, 8, 1, 9, 2, 10, 3, 11);
-        vf b = __builtin_shufflevector(v, z, 4, 12, 5, 13, 6, 14, 7, 15);
-#else
-        vf a = __builtin_shufflevector(v, z, 0, 4, 1, 5);
-        vf b = __builtin_shufflevector(v, z, 2, 6, 3, 7);
-#endif
-        vstore(line, vload(line) + a);
-        vstore(line + VL, vload(line + VL) + b);
+        vstore(line, vload(line) + SHUFFLE(v, zero, ZIP_LO));
+        vstore(line + VL, vload(line + VL) + SHUFFLE(v, zero, ZIP_HI));
     } else {
         for (int64_t i = 0; i < min64(n, VL); i++) line[i * step] += v[i];
     }
+}
+
+INLINE vf pool_load_n(const void *p, int dtype, int64_t i, int64_t n)
+{
+    if (n <= 0) return vset(0.0f);
+    return n >= VL ? vload_as(p, dtype, i) : vload_n(p, dtype, i, n);
+}
+
+INLINE void pool_store_n(void *p, int dtype, int64_t i, vf v, int64_t n)
+{
+    if (n >= VL)
+        vstore_as(p, dtype, i, v);
+    else if (n > 0)
+        vstore_n(p, dtype, i, v, n);
 }
 
 INLINE vf pool_select(vi take, vf a, vf b)
@@ -172,10 +200,11 @@ static void pool_begin(const CpuPool *p, const PoolPart *q, int max, int64_t od,
 }
 
 /* All input rows of the window of output row (od, oh). */
-INLINE void pool_window_rows(const PoolRun *r, int dtype, int max,
+INLINE void pool_window_rows(const PoolCall *c, int dtype, int max,
                              int64_t plane, int64_t od, int64_t oh,
                              int64_t step, PoolPart q, PoolAcc *acc)
 {
+    const PoolRun *r = &c->r;
     const CpuPool *p = r->p;
     float line[POOL_LINE + 3 * VL];
     int64_t in = p->in[0] * p->in[1] * p->in[2];
@@ -187,7 +216,7 @@ INLINE void pool_window_rows(const PoolRun *r, int dtype, int max,
             if (y < 0 || y >= p->in[1]) continue;
             int64_t row = (z * p->in[1] + y) * p->in[2];
             for (int64_t k = 0; k < p->kernel[2]; k += q.k) {
-                q = pool_part(p, q.w0, k);
+                q = pool_part(c, q.w0, k);
                 pool_line(p, line, &q, r->src, dtype, plane * in + row,
                           max ? -INFINITY : 0.0f);
                 if (max)
@@ -199,30 +228,32 @@ INLINE void pool_window_rows(const PoolRun *r, int dtype, int max,
     }
 }
 
-/* 1 / divisor would round twice: sums are divided. */
-INLINE void pool_divide(const CpuPool *p, const PoolPart *q, int64_t od,
+INLINE void pool_divide(const PoolCall *c, const PoolPart *q, int64_t od,
                         int64_t oh, float *value)
 {
-    int64_t outer = pool_count(p, 0, od) * pool_count(p, 1, oh);
+    const CpuPool *p = c->r.p;
+    float outer = (float)(pool_count(p, 0, od) * pool_count(p, 1, oh));
     for (int64_t i = 0; i < q->n; i++) {
-        int64_t n = outer * pool_count(p, 2, q->w0 + i);
-        value[i] = n ? value[i] / (float)n : 0.0f;
+        float n = outer * (c->counted ? c->count[i]
+                                      : (float)pool_count(p, 2, q->w0 + i));
+        value[i] = n > 0.0f ? value[i] / n : 0.0f;
     }
 }
 
-INLINE void pool_forward(const PoolRun *r, int dtype, int max, int64_t plane,
+INLINE void pool_forward(const PoolCall *c, int dtype, int max, int64_t plane,
                          int64_t step)
 {
+    const PoolRun *r = &c->r;
     const CpuPool *p = r->p;
     PoolAcc acc __attribute__((aligned(64)));
     for (int64_t row = 0; row < p->out[0] * p->out[1]; row++) {
         int64_t od = row / p->out[1], oh = row % p->out[1], n;
         for (int64_t w0 = 0; w0 < p->out[2]; w0 += n) {
-            PoolPart q = pool_part(p, w0, 0);
+            PoolPart q = pool_part(c, w0, 0);
             n = q.n;
             pool_begin(p, &q, max, od, oh, &acc);
-            pool_window_rows(r, dtype, max, plane, od, oh, step, q, &acc);
-            if (!max) pool_divide(p, &q, od, oh, acc.value);
+            pool_window_rows(c, dtype, max, plane, od, oh, step, q, &acc);
+            if (!max) pool_divide(c, &q, od, oh, acc.value);
             int64_t to = (plane * p->out[0] * p->out[1] + row) * p->out[2] + w0;
             narrow_as(r->dst, dtype, to, acc.value, n);
             if (max && r->idx_out)
@@ -235,11 +266,11 @@ INLINE void pool_forward(const PoolRun *r, int dtype, int max, int64_t plane,
 /* ---- gradient ------------------------------------------------------------ */
 
 /* g[i] = what each output of the row passes to one of its inputs. */
-INLINE void pool_row_grad(const PoolRun *r, int dtype, const PoolPart *q,
+INLINE void pool_row_grad(const PoolCall *c, int dtype, const PoolPart *q,
                           int64_t from, int64_t od, int64_t oh, float *g)
 {
-    widen_as(g, r->src, dtype, from, q->n);
-    if (!r->idx) pool_divide(r->p, q, od, oh, g);
+    widen_as(g, c->r.src, dtype, from, q->n);
+    if (!c->r.idx) pool_divide(c, q, od, oh, g);
     for (int64_t i = q->n; i < q->n + VL; i++) g[i] = 0.0f;
 }
 
@@ -253,9 +284,7 @@ INLINE void pool_spread(const PoolRun *r, const PoolPart *q, const float *g,
         for (int64_t i = 0; i < q->n; i += VL) {
             vf v = vload(g + i);
             if (r->idx) {
-                vi w = (vi)(q->n - i >= VL
-                                ? vload_as(r->idx, AMPC_F32, from + i)
-                                : vload_n(r->idx, AMPC_F32, from + i, q->n - i));
+                vi w = (vi)pool_load_n(r->idx, AMPC_F32, from + i, q->n - i);
                 vi here = pool_iset(pos + i * step) +
                           pool_lanes() * (int32_t)step;
                 v = (vf)((w == here) & (vi)v);
@@ -266,11 +295,11 @@ INLINE void pool_spread(const PoolRun *r, const PoolPart *q, const float *g,
 }
 
 /* Adds to the line of input row (z, y), which starts at position `left`. */
-INLINE void pool_gather_row(const PoolRun *r, int dtype, int64_t plane,
+INLINE void pool_gather_row(const PoolCall *c, int dtype, int64_t plane,
                             int64_t z, int64_t y, int64_t w0, int64_t step,
                             int64_t left, float *line)
 {
-    const CpuPool *p = r->p;
+    const CpuPool *p = c->r.p;
     float g[POOL_ROW + 2 * VL];
     int64_t row = (z * p->in[1] + y) * p->in[2], od, oh;
     for (int64_t td = 0; td < p->kernel[0]; td++) {
@@ -278,11 +307,11 @@ INLINE void pool_gather_row(const PoolRun *r, int dtype, int64_t plane,
         for (int64_t th = 0; th < p->kernel[1]; th++) {
             if (!pool_window(p, 1, y, th, &oh)) continue;
             int64_t line0 = (plane * p->out[0] + od) * p->out[1] + oh;
-            PoolPart q = pool_part(p, w0, 0);
-            pool_row_grad(r, dtype, &q, line0 * p->out[2] + w0, od, oh, g);
+            PoolPart q = pool_part(c, w0, 0);
+            pool_row_grad(c, dtype, &q, line0 * p->out[2] + w0, od, oh, g);
             for (int64_t k = 0; k < p->kernel[2]; k += q.k) {
-                q = pool_part(p, w0, k);
-                pool_spread(r, &q, g, line0 * p->out[2] + w0, row, step,
+                q = pool_part(c, w0, k);
+                pool_spread(&c->r, &q, g, line0 * p->out[2] + w0, row, step,
                             line + q.left - left);
             }
         }
@@ -290,10 +319,10 @@ INLINE void pool_gather_row(const PoolRun *r, int dtype, int64_t plane,
 }
 
 /* The line spans the row with both pads; it must fit, see pool_fits. */
-INLINE void pool_backward(const PoolRun *r, int dtype, int64_t plane,
+INLINE void pool_backward(const PoolCall *c, int dtype, int64_t plane,
                           int64_t step)
 {
-    const CpuPool *p = r->p;
+    const CpuPool *p = c->r.p;
     float line[POOL_LINE + 4 * VL];
     int64_t left = -p->pad[2], in = p->in[0] * p->in[1] * p->in[2];
     int64_t width = max64(p->in[2], (p->out[2] - 1) * p->stride[2] +
@@ -304,11 +333,11 @@ INLINE void pool_backward(const PoolRun *r, int dtype, int64_t plane,
         int64_t n;
         for (int64_t i = 0; i < width; i += VL) vstore(line + i, vset(0.0f));
         for (int64_t w0 = 0; w0 < p->out[2]; w0 += n) {
-            n = pool_part(p, w0, 0).n;
-            pool_gather_row(r, dtype, plane, row / p->in[1], row % p->in[1], w0,
+            n = pool_part(c, w0, 0).n;
+            pool_gather_row(c, dtype, plane, row / p->in[1], row % p->in[1], w0,
                             step, left, line);
         }
-        narrow_as(r->dst, dtype, plane * in + row * p->in[2], line - left,
+        narrow_as(c->r.dst, dtype, plane * in + row * p->in[2], line - left,
                   p->in[2]);
     }
 }
@@ -384,101 +413,211 @@ INLINE void pool_global_grad(const PoolRun *r, int dtype, int64_t plane,
     if (i < in) vstore_n(r->dst, dtype, to + i, g, in - i);
 }
 
-/* ---- planes -------------------------------------------------------------- */
+/* ---- 2 x 2, stride 2, no padding ----------------------------------------- */
 
-INLINE void pool_planes_forward(const PoolRun *r, int dtype, int max,
-                                int64_t lo, int64_t hi)
+static int pool_is_2x2(const CpuPool *p)
+{
+    return p->kernel[0] == 1 && p->out[0] == 1 && p->in[0] == 1 &&
+           p->pad[0] == 0 && p->kernel[1] == 2 && p->kernel[2] == 2 &&
+           p->stride[1] == 2 && p->stride[2] == 2 && p->dilation[1] == 1 &&
+           p->dilation[2] == 1 && p->pad[1] == 0 && p->pad[2] == 0 &&
+           2 * p->out[1] <= p->in[1] && 2 * p->out[2] <= p->in[2];
+}
+
+/* Elements from + 2i and from + 2i + 1, i < n. */
+INLINE void pool_pairs(const void *x, int dtype, int64_t from, int64_t n,
+                       vf *even, vf *odd)
+{
+    vf a = pool_load_n(x, dtype, from, 2 * n);
+    vf b = pool_load_n(x, dtype, from + VL, 2 * n - VL);
+    *even = SHUFFLE(a, b, EVEN);
+    *odd = SHUFFLE(a, b, ODD);
+}
+
+/* Elements to + 2i = even[i], to + 2i + 1 = odd[i], i < n. */
+INLINE void pool_store_pairs(void *x, int dtype, int64_t to, int64_t n,
+                             vf even, vf odd)
+{
+    pool_store_n(x, dtype, to, SHUFFLE(even, odd, ZIP_LO), 2 * n);
+    pool_store_n(x, dtype, to + VL, SHUFFLE(even, odd, ZIP_HI), 2 * n - VL);
+}
+
+INLINE void pool_take(vf v, int32_t step, vf *m, vi *w, vi at)
+{
+    vi take = (v > *m) | ((v != v) & (*m == *m));
+    *m = pool_select(take, v, *m);
+    *w = (take & (at + step)) | (~take & *w);
+}
+
+INLINE void pool_forward_2x2(const PoolRun *r, int dtype, int max,
+                             int64_t plane)
 {
     const CpuPool *p = r->p;
-    int64_t step = p->stride[2], in = p->in[0] * p->in[1] * p->in[2];
-    int global = !max && pool_global(p);
-    for (int64_t i = lo; i < hi; i++) {
-        if (global)
-            pool_global_avg(r, dtype, i, in);
-        else if (step == 1)
-            pool_forward(r, dtype, max, i, 1);
-        else if (step == 2)
-            pool_forward(r, dtype, max, i, 2);
-        else
-            pool_forward(r, dtype, max, i, step);
+    int64_t width = p->in[2], out = p->out[2];
+    vi lanes = pool_lanes() * 2;
+    for (int64_t y = 0; y < p->out[1]; y++) {
+        int64_t from = (plane * p->in[1] + 2 * y) * width;
+        int64_t to = (plane * p->out[1] + y) * out;
+        for (int64_t i = 0; i < out; i += VL) {
+            vf a, b, c, d;
+            pool_pairs(r->src, dtype, from + 2 * i, out - i, &a, &b);
+            pool_pairs(r->src, dtype, from + width + 2 * i, out - i, &c, &d);
+            if (!max) {
+                pool_store_n(r->dst, dtype, to + i, (a + b + c + d) / 4.0f,
+                             out - i);
+                continue;
+            }
+            vi at = lanes + (int32_t)(2 * y * width + 2 * i), w = at;
+            pool_take(b, 1, &a, &w, at);
+            pool_take(c, (int32_t)width, &a, &w, at);
+            pool_take(d, (int32_t)width + 1, &a, &w, at);
+            pool_store_n(r->dst, dtype, to + i, a, out - i);
+            if (r->idx_out)
+                pool_store_n(r->idx_out, AMPC_F32, to + i, (vf)w, out - i);
+        }
     }
 }
 
-INLINE void pool_planes_backward(const PoolRun *r, int dtype, int64_t lo,
-                                 int64_t hi)
+/* Both input rows of one output row. */
+INLINE void pool_row_2x2(const PoolRun *r, int dtype, int64_t plane, int64_t y)
 {
     const CpuPool *p = r->p;
+    int64_t width = p->in[2], out = p->out[2];
+    int64_t from = (plane * p->out[1] + y) * out;
+    vi lanes = pool_lanes() * 2;
+    for (int64_t i = 0; i < out; i += VL) {
+        int64_t n = min64(out - i, VL);
+        vf g = pool_load_n(r->src, dtype, from + i, n);
+        vi w = {0};
+        if (r->idx) w = (vi)pool_load_n(r->idx, AMPC_F32, from + i, n);
+        for (int64_t row = 2 * y; row < 2 * y + 2; row++) {
+            vi at = lanes + (int32_t)(row * width + 2 * i);
+            vf a = g / 4.0f, b = a;
+            if (r->idx) {
+                a = (vf)((w == at) & (vi)g);
+                b = (vf)((w == at + 1) & (vi)g);
+            }
+            pool_store_pairs(r->dst, dtype,
+                             (plane * p->in[1] + row) * width + 2 * i, n, a, b);
+        }
+    }
+}
+
+INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane)
+{
+    const CpuPool *p = r->p;
+    int64_t width = p->in[2], done = 2 * p->out[2];
+    for (int64_t y = 0; y < p->out[1]; y++)
+        pool_row_2x2(r, dtype, plane, y);
+    for (int64_t y = 0; y < p->in[1]; y++) /* what no window covers */
+        for (int64_t x = y < 2 * p->out[1] ? done : 0; x < width; x++)
+            store1(r->dst, dtype, (plane * p->in[1] + y) * width + x, 0.0f);
+}
+
+/* ---- planes -------------------------------------------------------------- */
+
+INLINE void pool_planes_forward(const PoolCall *c, int dtype, int max,
+                                int64_t lo, int64_t hi)
+{
+    const CpuPool *p = c->r.p;
     int64_t step = p->stride[2], in = p->in[0] * p->in[1] * p->in[2];
-    int global = !r->idx && pool_global(p), fits = pool_fits(p);
+    int global = !max && pool_global(p), is_2x2 = pool_is_2x2(p);
     for (int64_t i = lo; i < hi; i++) {
         if (global)
-            pool_global_grad(r, dtype, i, in);
-        else if (!fits)
-            pool_backward_wide(r, dtype, i);
+            pool_global_avg(&c->r, dtype, i, in);
+        else if (is_2x2)
+            pool_forward_2x2(&c->r, dtype, max, i);
         else if (step == 1)
-            pool_backward(r, dtype, i, 1);
+            pool_forward(c, dtype, max, i, 1);
         else if (step == 2)
-            pool_backward(r, dtype, i, 2);
+            pool_forward(c, dtype, max, i, 2);
         else
-            pool_backward(r, dtype, i, step);
+            pool_forward(c, dtype, max, i, step);
+    }
+}
+
+INLINE void pool_planes_backward(const PoolCall *c, int dtype, int64_t lo,
+                                 int64_t hi)
+{
+    const CpuPool *p = c->r.p;
+    int64_t step = p->stride[2], in = p->in[0] * p->in[1] * p->in[2];
+    int global = !c->r.idx && pool_global(p), is_2x2 = pool_is_2x2(p);
+    int fits = pool_fits(p);
+    for (int64_t i = lo; i < hi; i++) {
+        if (global)
+            pool_global_grad(&c->r, dtype, i, in);
+        else if (is_2x2)
+            pool_backward_2x2(&c->r, dtype, i);
+        else if (!fits)
+            pool_backward_wide(&c->r, dtype, i);
+        else if (step == 1)
+            pool_backward(c, dtype, i, 1);
+        else if (step == 2)
+            pool_backward(c, dtype, i, 2);
+        else
+            pool_backward(c, dtype, i, step);
     }
 }
 
 #define POOL_WORK(name, call)                                                 \
     static void name(void *ctx, int64_t lo, int64_t hi, int worker)           \
     {                                                                         \
-        const PoolRun *r = ctx;                                               \
+        const PoolCall *c = ctx;                                              \
         (void)worker;                                                         \
-        if (r->p->dtype == AMPC_F32)                                          \
+        if (c->r.p->dtype == AMPC_F32)                                        \
             call(AMPC_F32);                                                   \
-        else if (r->p->dtype == AMPC_BF16)                                    \
+        else if (c->r.p->dtype == AMPC_BF16)                                  \
             call(AMPC_BF16);                                                  \
         else                                                                  \
             call(AMPC_F16);                                                   \
     }
-#define POOL_MAX(dtype) pool_planes_forward(r, dtype, 1, lo, hi)
-#define POOL_AVG(dtype) pool_planes_forward(r, dtype, 0, lo, hi)
-#define POOL_GRAD(dtype) pool_planes_backward(r, dtype, lo, hi)
+#define POOL_MAX(dtype) pool_planes_forward(c, dtype, 1, lo, hi)
+#define POOL_AVG(dtype) pool_planes_forward(c, dtype, 0, lo, hi)
+#define POOL_GRAD(dtype) pool_planes_backward(c, dtype, lo, hi)
 POOL_WORK(pool_max_work, POOL_MAX)
 POOL_WORK(pool_avg_work, POOL_AVG)
 POOL_WORK(pool_grad_work, POOL_GRAD)
 
-static void pool_planes(AmpcPool *pool, const CpuPool *p, PoolFn *fn,
-                        PoolRun *r)
+static void pool_planes(AmpcPool *pool, const PoolRun *r, PoolFn *fn,
+                        PoolFn *fn_f64)
 {
+    const CpuPool *p = r->p;
     int64_t window = p->kernel[0] * p->kernel[1] * p->kernel[2];
     int64_t out = p->out[0] * p->out[1] * p->out[2];
     int64_t work = out * window + p->in[0] * p->in[1] * p->in[2] + 1;
-    pool_run(pool, p->planes, ceil_div(POOL_GRAIN, work), fn, r);
+    int64_t grain = ceil_div(POOL_GRAIN, work);
+    PoolCall c = {.r = *r};
+    if (p->dtype == AMPC_F64) {
+        pool_run(pool, p->planes, grain, fn_f64, &c.r);
+        return;
+    }
+    pool_call(&c);
+    pool_run(pool, p->planes, grain, fn, &c);
 }
 
 void ISA(maxpool)(AmpcPool *pool, const CpuPool *p, const void *x, void *y,
                   int32_t *idx)
 {
     PoolRun r = {.p = p, .src = x, .dst = y, .idx_out = idx};
-    pool_planes(pool, p, p->dtype == AMPC_F64 ? pool_max_f64 : pool_max_work,
-                &r);
+    pool_planes(pool, &r, pool_max_work, pool_max_f64);
 }
 
 void ISA(maxpool_grad)(AmpcPool *pool, const CpuPool *p, const void *dy,
                        const int32_t *idx, void *dx)
 {
     PoolRun r = {.p = p, .src = dy, .dst = dx, .idx = idx};
-    pool_planes(pool, p, p->dtype == AMPC_F64 ? pool_grad_f64 : pool_grad_work,
-                &r);
+    pool_planes(pool, &r, pool_grad_work, pool_grad_f64);
 }
 
 void ISA(avgpool)(AmpcPool *pool, const CpuPool *p, const void *x, void *y)
 {
     PoolRun r = {.p = p, .src = x, .dst = y};
-    pool_planes(pool, p, p->dtype == AMPC_F64 ? pool_avg_f64 : pool_avg_work,
-                &r);
+    pool_planes(pool, &r, pool_avg_work, pool_avg_f64);
 }
 
 void ISA(avgpool_grad)(AmpcPool *pool, const CpuPool *p, const void *dy,
                        void *dx)
 {
     PoolRun r = {.p = p, .src = dy, .dst = dx};
-    pool_planes(pool, p, p->dtype == AMPC_F64 ? pool_grad_f64 : pool_grad_work,
-                &r);
+    pool_planes(pool, &r, pool_grad_work, pool_grad_f64);
 }
