@@ -192,6 +192,8 @@ double ox_float(const Ox *ox, const char *name, double dflt);
 Str ox_str(const Ox *ox, const char *name, const char *dflt);
 int ox_ints(const Ox *ox, const char *name, const int64_t **v); /* -1: none */
 
+/* The node of this op that makes v, else NULL. */
+const Node *ox_def(const Ox *ox, ValueId v, OpCode op);
 /* Data known at compile time, else NULL: constants, and frozen initializers
    (for operands that act as attributes). */
 const Tensor *ox_data(const Ox *ox, ValueId v);

@@ -132,6 +132,13 @@ Status ox_axes(Ox *ox, bool from_input, int rank, int64_t *axes, int *n) {
     return OK;
 }
 
+const Node *ox_def(const Ox *ox, ValueId v, OpCode op) {
+    const Value *val = value_get(ox->g, v);
+    if (val->kind != VK_RESULT) return NULL;
+    const Node *n = node_get(ox->g, val->def);
+    return n->op == op ? n : NULL;
+}
+
 /* ---- results ------------------------------------------------------------- */
 
 /* A value that this node made takes the name of the ONNX result. */

@@ -168,6 +168,28 @@ static Status product(Ox *ox, ValueId a, ValueId b, bool ta, bool tb,
     return ox_op(ox, OP_MATMUL, (ValueId[]){a, b}, 2, attr, 2, y);
 }
 
+/* x in x * k, or NO_VALUE. */
+static ValueId unscaled(const Ox *ox, ValueId v, double *k) {
+    const Node *n = ox_def(ox, v, OP_MUL);
+    for (int i = 0; n && i < 2; i++)
+        if (value_get(ox->g, n->in[1 - i])->kind == VK_CONST &&
+            ox_const_scalar(ox, n->in[1 - i], k) &&
+            shape_equal(value_type(ox->g, n->in[i]), value_type(ox->g, v)))
+            return n->in[i];
+    return NO_VALUE;
+}
+
+/* Exporters spread attention's scale over both operands; on the first alone it
+   leaves the other a plain transpose, which costs the product nothing. */
+static Status merge_scales(Ox *ox, ValueId *a, ValueId *b) {
+    double ka, kb;
+    ValueId xa = unscaled(ox, *a, &ka), xb = unscaled(ox, *b, &kb);
+    if (!is_value(xa) || !is_value(xb)) return OK;
+    TRY(ox2k(ox, OP_MUL, xa, ka * kb, a));
+    *b = xb;
+    return OK;
+}
+
 /* A vector on the left is a row, on the right a column; the extra dimension
    leaves the result again. */
 Status onnx_matmul(Ox *ox) {
@@ -179,6 +201,7 @@ Status onnx_matmul(Ox *ox) {
         TRY(ox_reshape(ox, a, 2, (int64_t[]){1, ta.dim[0]}, &a));
     if (tb.rank == 1)
         TRY(ox_reshape(ox, b, 2, (int64_t[]){tb.dim[0], 1}, &b));
+    TRY(merge_scales(ox, &a, &b));
     TRY(product(ox, a, b, false, false, &y));
     Type ty = ox_type(ox, y);
     int64_t dim[MAX_RANK];

@@ -196,6 +196,34 @@ static Status reshape_dims(Ox *ox, const Type *t, const int64_t *want, int n,
     return OK;
 }
 
+/* Exporters swap the last two axes of [.., a, b] by way of three axes:
+   [n, a, b], [n, b, a], [.., b, a].  x of that, or NO_VALUE. */
+static ValueId swapped(const Ox *ox, ValueId v, const int64_t *dim, int rank) {
+    const Node *t = ox_def(ox, v, OP_TRANSPOSE);
+    const Node *r = t ? ox_def(ox, t->in[0], OP_RESHAPE) : NULL;
+    const int64_t *perm;
+    if (!r || attr_ints(t, AK_perm, &perm) != 3 || perm[0] != 0 ||
+        perm[1] != 2)
+        return NO_VALUE;
+    Type x = ox_type(ox, r->in[0]), mid = ox_type(ox, t->in[0]);
+    if (x.rank != rank || rank < 3 || x.dim[rank - 1] != mid.dim[2] ||
+        x.dim[rank - 2] != mid.dim[1] || dim[rank - 1] != mid.dim[1] ||
+        dim[rank - 2] != mid.dim[2])
+        return NO_VALUE;
+    for (int i = 0; i < rank - 2; i++)
+        if (x.dim[i] != dim[i]) return NO_VALUE;
+    return r->in[0];
+}
+
+static Status swap_last(Ox *ox, ValueId x, ValueId *y) {
+    int rank = ox_type(ox, x).rank;
+    int64_t perm[MAX_RANK];
+    for (int i = 0; i < rank; i++) perm[i] = i;
+    perm[rank - 2] = rank - 1;
+    perm[rank - 1] = rank - 2;
+    return ox_transpose(ox, x, perm, y);
+}
+
 Status onnx_reshape(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     Type t = ox_type(ox, x);
@@ -206,7 +234,9 @@ Status onnx_reshape(Ox *ox) {
     else n = ox_ints(ox, "shape", &want);
     if (n < 0) return ox_fail(ox, "its shape is missing");
     TRY(reshape_dims(ox, &t, want, n, ox_int(ox, "allowzero", 0) != 0, dim));
-    TRY(ox_reshape(ox, x, n, dim, &y));
+    ValueId from = swapped(ox, x, dim, n);
+    if (is_value(from)) TRY(swap_last(ox, from, &y));
+    else TRY(ox_reshape(ox, x, n, dim, &y));
     return ox_out(ox, 0, y);
 }
 

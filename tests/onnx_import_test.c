@@ -156,6 +156,27 @@ TEST_CASE(onnx_export, one_mask_serves_all_layers) {
     end(&t);
 }
 
+/* Both exporters spread attention's scale over q and k. */
+TEST_CASE(onnx_export, attention_scales_one_operand_only) {
+    for (int k = 0; k < 2; k++) {
+        Torch t = {0};
+        char file[64];
+        int products = 0;
+        snprintf(file, sizeof file, "gpt.%s.onnx", kinds[k]);
+        REQUIRE(import_file(&t, file) == OK);
+        Graph *g = module_graph(t.m, "forward");
+        for (int i = 0; i < g->order.len; i++) {
+            const Node *n = node_get(g, g->order.data[i]);
+            if (n->op != OP_MATMUL) continue;
+            const Value *v = value_get(g, n->in[1]);
+            products++;
+            CHECK(v->kind != VK_RESULT || node_get(g, v->def)->op != OP_MUL);
+        }
+        CHECK_EQ_INT(products, 13);
+        end(&t);
+    }
+}
+
 TEST_CASE(onnx_export, optimised_exports_are_refused_with_the_recipe) {
     static const char *const why[] = {NULL, "fused BatchNormalization",
                                       "fused BatchNormalization",
