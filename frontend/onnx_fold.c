@@ -7,7 +7,7 @@
 
 #include "frontend/onnx.h"
 
-/* ---- constants -------------------------------------------------------------- */
+/* ---- constants ----------------------------------------------------------- */
 
 static ValueId scalar_const(Ox *ox, const Tensor *t) {
     DType d = type_get(t->type)->dtype;
@@ -37,7 +37,7 @@ ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t) {
     return v;
 }
 
-/* ---- what may be folded --------------------------------------------------------- */
+/* ---- what may be folded -------------------------------------------------- */
 
 static bool is_const(const Ox *ox, ValueId v) {
     return is_value(v) && value_get(ox->g, v)->kind == VK_CONST;
@@ -64,7 +64,7 @@ bool ox_foldable(const Ox *ox, NodeId id) {
            ox->folded + sum <= OX_FOLD_BUDGET;
 }
 
-/* ---- equal folds ------------------------------------------------------------------ */
+/* ---- equal folds --------------------------------------------------------- */
 
 static uint64_t hash_attr(uint64_t h, const Attr *a) {
     h = hash_bytes(h, &a->key, sizeof a->key);
@@ -104,7 +104,7 @@ static Str key_of(const Ox *ox, const Node *n) {
     return internf("%llx", (unsigned long long)h);
 }
 
-/* ---- folding ----------------------------------------------------------------------- */
+/* ---- folding ------------------------------------------------------------- */
 
 static Status evaluate(Ox *ox, const Node *n, NodeId id, ValueId *out) {
     char msg[256];
