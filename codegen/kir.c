@@ -231,21 +231,30 @@ static void drop_unit_dims(Kernel *k) {
     }
 }
 
-/* How many full loads and stores walk dim d with stride 1. */
-static int unit_strides(const Kernel *k, int d) {
+/* Full loads and stores that jump when dim d moves on by one; *unit counts
+   those that go to their neighbour. */
+static int strided(const Kernel *k, int d, int *unit) {
     int n = 0;
+    *unit = 0;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = &k->insts.data[id];
-        if (in->op == K_LOAD || in->op == K_STORE) n += in->at.k[d] == 1;
+        if (!in->full || (in->op != K_LOAD && in->op != K_STORE)) continue;
+        *unit += in->at.k[d] == 1;
+        n += in->at.k[d] != 1 && in->at.k[d] != 0;
     }
     return n;
 }
 
-static int best_dim(const Kernel *k, bool col) {
-    int best = -1, most = 0;
+enum { FEW_ROWS = 8 }; /* too few for vectors */
+
+/* The row dim whose neighbours are better computed side by side than the
+   columns one after the other; -1: none. */
+static int side_by_side(const Kernel *k, int col) {
+    int unit, best = -1, least = strided(k, col, &unit);
     for (int d = 0; d < k->ndim; d++) {
-        int n = k->dim[d].col == col ? unit_strides(k, d) : 0;
-        if (n > most) best = d, most = n;
+        if (k->dim[d].col || k->dim[d].extent < FEW_ROWS) continue;
+        int n = strided(k, d, &unit);
+        if (n < least && unit > 0) best = d, least = n;
     }
     return best;
 }
@@ -279,9 +288,9 @@ static void choose_form(Kernel *k) {
         k->dim[0].extent = 0; /* par[0] */
     } else if (!kernel_reduces(k)) {
         if (n && k->dim[k->vec].extent > COL_BLOCK) k->block = COL_BLOCK;
-    } else if (best_dim(k, true) < 0 && best_dim(k, false) >= 0) {
+    } else if (side_by_side(k, k->vec) >= 0) {
         k->form = KF_ROWS;
-        k->vec = best_dim(k, false);
+        k->vec = side_by_side(k, k->vec);
         k->block = row_block(k->dim[k->vec].extent);
     }
 }

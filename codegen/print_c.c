@@ -203,6 +203,16 @@ static const char *fold_name(OpCode c) {
     }
 }
 
+/* The operand is kept for a later sweep: that array is folded. */
+static bool folds_kept(const CPrint *p, const KInst *r) {
+    const KInst *x = kinst_at(p->k, r->in[0]);
+    return p->kept[r->in[0]] && p->ncol == 1 && x->type == r->compute;
+}
+
+static bool needs_array(const CPrint *p, int id) {
+    return !p->direct[id] && !folds_kept(p, kinst_at(p->k, id));
+}
+
 static void put_fold_call(CPrint *p, int id) {
     const KInst *r = kinst_at(p->k, id);
     sb_printf(p->sb, "%*sv%d = FOLD_%s%s(v%d, ", 4 * p->depth, "", id,
@@ -212,6 +222,8 @@ static void put_fold_call(CPrint *p, int id) {
         sb_printf(p->sb, "b%d + (", x->buf);
         put_index(p, &x->at, "c0");
         sb_puts(p->sb, ")");
+    } else if (folds_kept(p, r)) {
+        sb_printf(p->sb, "s%d + c0", r->in[0]);
     } else {
         sb_printf(p->sb, "t%d", id);
     }
@@ -297,10 +309,12 @@ static void put_chunk(CPrint *p, int sweep, const int *fold, int nfold,
                       bool loop) {
     const KSweep *s = &p->sweeps.data[sweep];
     int vec = p->k->vec;
+    int64_t e = extent(p, vec);
     for (int j = 0; j < nfold; j++)
-        if (!p->direct[fold[j]])
-            line(p, "%s t%d[%d];", ktype_c[kinst_at(p->k, fold[j])->compute],
-                 fold[j], CHUNK);
+        if (needs_array(p, fold[j]))
+            line(p, "%s t%d[%" PRId64 "];",
+                 ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
+                 e == 0 ? 1 : e < CHUNK ? e : CHUNK);
     if (loop) {
         ivdep(p);
         enter(p, "for (int64_t j = 0; j < n; j++)");
@@ -308,7 +322,7 @@ static void put_chunk(CPrint *p, int sweep, const int *fold, int nfold,
         line(p, "(void)i%d;", vec);
         put_body(p, sweep);
         for (int j = 0; j < nfold; j++) {
-            if (p->direct[fold[j]]) continue;
+            if (!needs_array(p, fold[j])) continue;
             sb_printf(p->sb, "%*st%d[j] = ", 4 * p->depth, "", fold[j]);
             sb_put_operand(p->sb, p->k, kinst_at(p->k, fold[j])->in[0]);
             sb_puts(p->sb, ";\n");
