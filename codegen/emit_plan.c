@@ -101,8 +101,7 @@ static uint32_t input_number(const Graph *g, ValueId v) {
     return 0;
 }
 
-/* A result that nobody reads has no place: PLAN_NONE (max_pool's index in
-   programs without backward). */
+/* max_pool's positions have no place in programs without backward: PLAN_NONE. */
 static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
     PlanRef r = {.space = PLAN_NONE};
     if (!is_value(v)) return r;
@@ -131,6 +130,8 @@ static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
     } else if (x->offset >= 0) {
         r.space = PLAN_ARENA;
         r.offset = (uint64_t)x->offset;
+    } else {
+        ASSERT(node_get(g, x->def)->op == OP_MAX_POOL && x->result == 1);
     }
     return r;
 }

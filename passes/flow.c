@@ -86,6 +86,10 @@ Flow *flow_new(Graph *g, Arena *a) {
     find_roots(f);
     find_ranges(f);
     find_reads(f);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (op_info[n->op].kind == KIND_LIB) f->stored[n->out[0].i] = true;
+    }
     for (int i = 0; i < g->outputs.len; i++) keep(f, g->outputs.data[i].value);
     for (int i = 0; i < g->writes.len; i++) keep(f, g->writes.data[i].value);
     return f;

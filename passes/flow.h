@@ -16,7 +16,8 @@ typedef struct Flow {
     int *def;         /* by root: the group that makes it, -1: none          */
     int *last;        /* by root: last group that reads it; ngroup: kept for
                          outputs and writes; -1: never read                  */
-    bool *stored;     /* by root: made by a group and leaves it              */
+    bool *stored;     /* by root: made by a group and leaves it, or the first
+                         result of a routine, which always writes it         */
     ValueId *read;    /* roots that group i reads, each once:                */
     int *read_at;     /*   read[read_at[i]] .. read[read_at[i + 1] - 1]      */
 } Flow;

@@ -113,7 +113,7 @@ static int dying_block(const Plan *p, int group, ValueId v) {
 static void place_value(Plan *p, int group, ValueId v) {
     const Flow *f = p->f;
     if (!f->stored[v.i] || value_get(p->g, v)->home >= 0) return;
-    int last = f->last[v.i];
+    int last = f->last[v.i] < group ? group : f->last[v.i];
     int b = dying_block(p, group, v);
     if (b < 0) {
         int64_t bytes = (flow_bytes(f, v) + ALIGN - 1) / ALIGN * ALIGN;
