@@ -86,13 +86,23 @@ void block_gemm(const CpuGemm *g, int threads, GemmBlocks *p)
         p->partial = block_floats(p->nsplit * p->batch * g->m * g->n);
 }
 
-size_t cpu_gemm_scratch(const CpuGemm *g, int threads)
+static size_t block_gemm_bytes(const CpuGemm *g, int threads)
 {
     GemmBlocks p;
-    if (threads < 1) threads = 1;
     block_gemm(g, threads, &p);
     size_t packed = p.a + p.b, workers = (size_t)threads;
     return p.partial + workers * p.acc + packed * (p.prepack ? 1 : workers);
+}
+
+/* k may be counted in pairs: see gemm_isa.c. */
+size_t cpu_gemm_scratch(const CpuGemm *g, int threads)
+{
+    CpuGemm pairs = *g;
+    pairs.k = block_div(g->k, 2);
+    if (threads < 1) threads = 1;
+    size_t a = block_gemm_bytes(g, threads);
+    size_t b = block_gemm_bytes(&pairs, threads);
+    return a > b ? a : b;
 }
 
 /* ---- scatter-add --------------------------------------------------------- */

@@ -11,6 +11,11 @@
 
 enum { BLOCK_ROWS = 8, BLOCK_COLS = 16, BLOCK_LANES = 16 };
 
+/* Products of bf16 by bf16 may use vdpbf16ps (level v4 only).  The second call
+   is for tests: nonzero takes the other path, zero asks the machine again.  */
+int cpu_bf16_dot(void);
+void cpu_bf16_dot_off(int off);
+
 /* ---- matrix product ------------------------------------------------------ */
 
 /* Either both operands are packed whole, before the products (`prepack`), or

@@ -175,7 +175,7 @@ static void conv_multiply(const ConvRun *r, const ConvJob *j, const float *src,
     while (left > 0) {
         int n = tile_width(left);
         for (int64_t i = 0; i < m; i += MR)
-            ISA(tile_slice)[min64(MR, m - i) - 1][n - 1](
+            ISA(tile_slice)[0][min64(MR, m - i) - 1][n - 1](
                 k, w + i * all, src, j->off + k0, acc + i * r->p.ld, r->p.ld,
                 k0 > 0);
         acc += n * VL;

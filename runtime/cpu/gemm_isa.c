@@ -12,6 +12,8 @@
 
 typedef struct GemmRun {
     const CpuGemm *g;
+    int kind;  /* of tiles; 1: k below counts pairs of bf16                 */
+    int64_t k; /* of the packed panels                                      */
     const void *a, *b;
     void *c;
     const CpuEpilogue *ep;
@@ -87,7 +89,7 @@ static void gemm_multiply(const GemmRun *r, const GemmItem *it,
         const float *a = it->pa + part->k0 * MR;
         const float *b = it->pb + j * part->k_all + part->k0 * w * VL;
         for (int64_t i = 0; i < it->m; i += MR, a += MR * part->k_all)
-            ISA(tile_panel)[min64(MR, it->m - i) - 1][w - 1](
+            ISA(tile_panel)[r->kind][min64(MR, it->m - i) - 1][w - 1](
                 part->k, a, b, w * VL, c + i * ld, ld, !part->first);
         if (part->last)
             gemm_finish(r, it, c, ld, j, min64(w * VL, it->n - j));
@@ -96,13 +98,29 @@ static void gemm_multiply(const GemmRun *r, const GemmItem *it,
     }
 }
 
-static void gemm_pack_item(const GemmItem *it, int64_t k0, int64_t k)
+/* Rows m0 .. m0 + m - 1 of k columns from k0 on. */
+static void gemm_pack_a(const GemmRun *r, float *dst, PackSrc s, int64_t m0,
+                        int64_t m, int64_t k0, int64_t k)
 {
-    PackSrc a = it->a, b = it->b;
-    a.p = at(a.p, a.dtype, it->m0 * a.rs + k0 * a.cs);
-    b.p = at(b.p, b.dtype, k0 * b.rs + it->n0 * b.cs);
-    ISA(pack_a)(it->pa, &a, it->m, k);
-    ISA(pack_b)(it->pb, &b, 0, k, k, it->n);
+    int64_t first = r->kind ? 2 * k0 : k0;
+    s.p = at(s.p, s.dtype, m0 * s.rs + first * s.cs);
+    if (r->kind)
+        ISA(pack_pairs_a)(dst, &s, m, k, r->g->k - first);
+    else
+        ISA(pack_a)(dst, &s, m, k);
+}
+
+/* Columns n0 .. n0 + n - 1; rows k0 .. of panels that begin at row base. */
+static void gemm_pack_b(const GemmRun *r, float *dst, PackSrc s, int64_t n0,
+                        int64_t n, int64_t base, int64_t k0, int64_t k,
+                        int64_t k_all)
+{
+    int64_t first = r->kind ? 2 * k0 : k0;
+    s.p = at(s.p, s.dtype, first * s.rs + n0 * s.cs);
+    if (r->kind)
+        ISA(pack_pairs_b)(dst, &s, k0 - base, k, k_all, n, r->g->k - first);
+    else
+        ISA(pack_b)(dst, &s, k0 - base, k, k_all, n);
 }
 
 static void gemm_item(const GemmRun *r, GemmItem *it)
@@ -113,9 +131,10 @@ static void gemm_item(const GemmRun *r, GemmItem *it)
         GemmPart part = {0, kc, kc, k == it->k0, k + kc == it->k1};
         if (r->p.prepack) {
             part.k0 = k;
-            part.k_all = r->g->k;
+            part.k_all = r->k;
         } else {
-            gemm_pack_item(it, k, kc);
+            gemm_pack_a(r, it->pa, it->a, it->m0, it->m, k, kc);
+            gemm_pack_b(r, it->pb, it->b, it->n0, it->n, k, k, kc, kc);
         }
         gemm_multiply(r, it, &part);
         k += kc;
@@ -132,8 +151,8 @@ static void gemm_buffers(const GemmRun *r, GemmItem *it, int worker)
     it->pa = (float *)(void *)own;
     it->pb = (float *)(void *)(own + p->a);
     if (p->prepack) {
-        it->pa = r->packed_a + it->m0 * r->g->k;
-        it->pb = r->packed_b + it->n0 * r->g->k;
+        it->pa = r->packed_a + it->m0 * r->k;
+        it->pb = r->packed_b + it->n0 * r->k;
     }
 }
 
@@ -161,8 +180,8 @@ static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker)
         it.batch = rest / r->p.nsplit;
         it.m = min64(r->p.mc, g->m - it.m0);
         it.n = min64(r->p.nc, g->n - it.n0);
-        it.k0 = min64(it.slice * r->p.ksplit, g->k);
-        it.k1 = min64(it.k0 + r->p.ksplit, g->k);
+        it.k0 = min64(it.slice * r->p.ksplit, r->k);
+        it.k1 = min64(it.k0 + r->p.ksplit, r->k);
         it.a = gemm_source(r, 0, it.batch);
         it.b = gemm_source(r, 1, it.batch);
         gemm_buffers(r, &it, worker);
@@ -185,30 +204,28 @@ static void gemm_pack_work(void *ctx, int64_t lo, int64_t hi, int worker)
     const GemmRun *r = ctx;
     const CpuGemm *g = r->g;
     int64_t a_units = gemm_pack_a_units(r);
-    int64_t pieces = ceil_div(g->k, GEMM_PACK_K);
+    int64_t pieces = ceil_div(r->k, GEMM_PACK_K);
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
         PackSrc s = gemm_source(r, i >= a_units, 0);
         if (i < a_units) {
             int64_t m0 = i * GEMM_PACK_ROWS;
-            s.p = at(s.p, s.dtype, m0 * s.rs);
-            ISA(pack_a)(r->packed_a + m0 * g->k, &s,
-                        min64(GEMM_PACK_ROWS, g->m - m0), g->k);
+            gemm_pack_a(r, r->packed_a + m0 * r->k, s, m0,
+                        min64(GEMM_PACK_ROWS, g->m - m0), 0, r->k);
         } else {
             int64_t k0 = (i - a_units) % pieces * GEMM_PACK_K;
             int64_t n0 = (i - a_units) / pieces * r->p.nc;
-            s.p = at(s.p, s.dtype, k0 * s.rs + n0 * s.cs);
-            ISA(pack_b)(r->packed_b + n0 * g->k, &s, k0,
-                        min64(GEMM_PACK_K, g->k - k0), g->k,
-                        min64(r->p.nc, g->n - n0));
+            gemm_pack_b(r, r->packed_b + n0 * r->k, s, n0,
+                        min64(r->p.nc, g->n - n0), 0, k0,
+                        min64(GEMM_PACK_K, r->k - k0), r->k);
         }
     }
 }
 
 static void gemm_prepack(AmpcPool *pool, GemmRun *r)
 {
-    int64_t b_units = r->p.nblocks * ceil_div(r->g->k, GEMM_PACK_K);
-    int64_t unit = GEMM_PACK_ROWS * r->g->k + 1;
+    int64_t b_units = r->p.nblocks * ceil_div(r->k, GEMM_PACK_K);
+    int64_t unit = GEMM_PACK_ROWS * r->k + 1;
     pool_run(pool, gemm_pack_a_units(r) + b_units,
              ceil_div(GEMM_PACK_GRAIN, unit), gemm_pack_work, r);
 }
@@ -286,8 +303,12 @@ static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker)
 void ISA(gemm)(AmpcPool *pool, const CpuGemm *g, const void *a, const void *b,
                void *c, const CpuEpilogue *ep, void *scratch)
 {
-    GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep};
-    block_gemm(g, pool_threads(pool), &r.p);
+    GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep, .k = g->k};
+    CpuGemm packed = *g; /* as the tiles see it */
+    r.kind = AMPC_ISA_LEVEL == 4 && g->a_dtype == AMPC_BF16 &&
+             g->b_dtype == AMPC_BF16 && cpu_bf16_dot();
+    if (r.kind) packed.k = r.k = ceil_div(g->k, 2);
+    block_gemm(&packed, pool_threads(pool), &r.p);
     if (g->a_dtype == AMPC_F64) {
         pool_run(pool, r.p.batch * ceil_div(g->m, GEMM_F64_ROWS), 1,
                  gemm_f64_work, &r);

@@ -4,10 +4,10 @@
    use and XCR0 says that the kernel saves the registers.  The environment
    variable AMPC_ISA (v2, v3, v4) can lower the level, never raise it.       */
 #include <cpuid.h>
+#include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/block.h"
 
 static uint64_t isa_xcr0(void)
 {
@@ -43,4 +43,24 @@ int cpu_isa_level(void)
     if (want && want[0] == 'v' && want[1] >= '2' && want[1] <= '4' && !want[2])
         if (want[1] - '0' < level) level = want[1] - '0';
     return level;
+}
+
+/* CPUID traps on virtual machines, and this is asked on every call: the answer
+   is kept.  0 = not asked yet, 1 = no, 2 = yes.                             */
+static _Atomic int isa_bf16;
+
+int cpu_bf16_dot(void)
+{
+    int known = atomic_load_explicit(&isa_bf16, memory_order_relaxed);
+    if (known) return known == 2;
+    uint32_t a = 0, b, c, d;
+    int has = isa_machine() == AMPC_ISA_V4 &&
+              __get_cpuid_count(7, 1, &a, &b, &c, &d) && isa_has(a, 1u << 5);
+    atomic_store_explicit(&isa_bf16, has ? 2 : 1, memory_order_relaxed);
+    return has;
+}
+
+void cpu_bf16_dot_off(int off)
+{
+    atomic_store_explicit(&isa_bf16, off ? 1 : 0, memory_order_relaxed);
 }

@@ -23,4 +23,11 @@ void ISA(pack_a)(float *dst, const PackSrc *src, int64_t m, int64_t k);
 void ISA(pack_b)(float *dst, const PackSrc *src, int64_t k0, int64_t k,
                  int64_t k_all, int64_t n);
 
+/* The same for bf16 operands whose panels hold pairs (tile kind 1): k, k0 and
+   k_all count pairs, `real` the elements that exist from src on.            */
+void ISA(pack_pairs_a)(float *dst, const PackSrc *src, int64_t m, int64_t k,
+                       int64_t real);
+void ISA(pack_pairs_b)(float *dst, const PackSrc *src, int64_t k0, int64_t k,
+                       int64_t k_all, int64_t n, int64_t real);
+
 #endif

@@ -9,10 +9,10 @@ typedef uint16_t h4 __attribute__((vector_size(8)));
 typedef h4 h4_any __attribute__((aligned(2), may_alias));
 typedef uint32_t u4 __attribute__((vector_size(16)));
 
-INLINE v4 load_v4(const void *p, int dtype, int64_t i)
+INLINE v4 load_v4(const void *p, int dtype)
 {
-    if (dtype == AMPC_F32) return *(const v4_any *)((const float *)p + i);
-    const uint16_t *h = (const uint16_t *)p + i;
+    if (dtype == AMPC_F32) return *(const v4_any *)p;
+    const uint16_t *h = p;
     if (dtype == AMPC_BF16)
         return (v4)(__builtin_convertvector(*(const h4_any *)h, u4) << 16);
 #if AMPC_ISA_LEVEL >= 3
@@ -23,13 +23,12 @@ INLINE v4 load_v4(const void *p, int dtype, int64_t i)
 #endif
 }
 
-/* dst[j * dld + i] = src[s0 + i * ld + j], 4 x 4. */
-INLINE void transpose4(float *dst, int64_t dld, const void *src, int dtype,
-                       int64_t s0, int64_t ld)
+/* dst[j * dld + i] = element j of row i, 4 x 4; rows lie `ld` bytes apart. */
+INLINE void transpose4(float *dst, int64_t dld, const char *src, int dtype,
+                       int64_t ld)
 {
-    v4 a = load_v4(src, dtype, s0), b = load_v4(src, dtype, s0 + ld);
-    v4 c = load_v4(src, dtype, s0 + 2 * ld);
-    v4 d = load_v4(src, dtype, s0 + 3 * ld);
+    v4 a = load_v4(src, dtype), b = load_v4(src + ld, dtype);
+    v4 c = load_v4(src + 2 * ld, dtype), d = load_v4(src + 3 * ld, dtype);
     v4 ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5);
     v4 ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
     v4 cd0 = __builtin_shufflevector(c, d, 0, 4, 1, 5);
@@ -48,10 +47,10 @@ typedef uint16_t h8 __attribute__((vector_size(16)));
 typedef h8 h8_any __attribute__((aligned(2), may_alias));
 typedef uint32_t u8 __attribute__((vector_size(32)));
 
-INLINE v8 load_v8(const void *p, int dtype, int64_t i)
+INLINE v8 load_v8(const void *p, int dtype)
 {
-    if (dtype == AMPC_F32) return *(const v8_any *)((const float *)p + i);
-    const uint16_t *h = (const uint16_t *)p + i;
+    if (dtype == AMPC_F32) return *(const v8_any *)p;
+    const uint16_t *h = p;
     if (dtype == AMPC_BF16)
         return (v8)(__builtin_convertvector(*(const h8_any *)h, u8) << 16);
     return (v8)_mm256_cvtph_ps((__m128i)*(const h8_any *)h);
@@ -64,11 +63,11 @@ INLINE v8 load_v8(const void *p, int dtype, int64_t i)
 #define LO2(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11)
 #define HI2(a, b) __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15)
 
-INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
-                      int64_t s0, int64_t ld)
+INLINE void transpose(float *dst, int64_t dld, const char *src, int dtype,
+                      int64_t ld)
 {
     v8 r[8], t[8], q[8];
-    for (int i = 0; i < 8; i++) r[i] = load_v8(src, dtype, s0 + i * ld);
+    for (int i = 0; i < 8; i++) r[i] = load_v8(src + i * ld, dtype);
     for (int i = 0; i < 8; i += 2) {
         t[i] = LO8(r[i], r[i + 1]);
         t[i + 1] = HI8(r[i], r[i + 1]);
@@ -86,23 +85,31 @@ INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
 }
 #else
 enum { TB = 4 };
-INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
-                      int64_t s0, int64_t ld)
+INLINE void transpose(float *dst, int64_t dld, const char *src, int dtype,
+                      int64_t ld)
 {
-    transpose4(dst, dld, src, dtype, s0, ld);
+    transpose4(dst, dld, src, dtype, ld);
 }
 #endif
 
 /* ---- A ------------------------------------------------------------------- */
 
-/* Rows run along memory (cs == 1): MR of them become columns. */
+/* MR rows, `ld` bytes apart, become columns; returns how many it did. */
+INLINE int64_t pack_a_transpose(float *dst, const char *src, int dtype,
+                                int64_t ld, int64_t k)
+{
+    int64_t j = 0, size = dtype_size(dtype);
+    for (; MR == 8 && j + TB <= k; j += TB)
+        transpose(dst + j * MR, MR, src + j * size, dtype, ld);
+    for (; MR == 4 && j + 4 <= k; j += 4)
+        transpose4(dst + j * MR, MR, src + j * size, dtype, ld);
+    return j;
+}
+
+/* Rows run along memory (cs == 1). */
 INLINE void pack_a_rows(float *dst, const PackSrc *s, int dtype, int64_t k)
 {
-    int64_t j = 0;
-    for (; MR == 8 && j + TB <= k; j += TB)
-        transpose(dst + j * MR, MR, s->p, dtype, j, s->rs);
-    for (; MR == 4 && j + 4 <= k; j += 4)
-        transpose4(dst + j * MR, MR, s->p, dtype, j, s->rs);
+    int64_t j = pack_a_transpose(dst, s->p, dtype, s->rs * dtype_size(dtype), k);
     for (; j < k; j++)
         for (int r = 0; r < MR; r++)
             dst[j * MR + r] = load1(s->p, dtype, r * s->rs + j);
@@ -169,7 +176,8 @@ INLINE void pack_b_cols(float *dst, const PackSrc *s, int dtype, int64_t pw,
     for (; i + TB <= k; i += TB) {
         int64_t j = 0;
         for (; j + TB <= n; j += TB)
-            transpose(dst + i * pw + j, pw, s->p, dtype, i + j * s->cs, s->cs);
+            transpose(dst + i * pw + j, pw, at(s->p, dtype, i + j * s->cs),
+                      dtype, s->cs * dtype_size(dtype));
         for (; j < pw; j++)
             for (int t = 0; t < TB; t++)
                 dst[(i + t) * pw + j] =
@@ -219,4 +227,110 @@ void ISA(pack_b)(float *dst, const PackSrc *s, int64_t k0, int64_t k,
         pack_b_as(dst, s, AMPC_BF16, k0, k, k_all, n);
     else
         pack_b_as(dst, s, AMPC_F16, k0, k, k_all, n);
+}
+
+/* ---- pairs of bf16 ------------------------------------------------------- */
+
+/* Elements k = 2j and 2j + 1 of what `step` apart begins at p; the second is
+   zero behind `real` elements.                                              */
+INLINE uint32_t pair1(const uint16_t *p, int64_t step, int64_t j, int64_t real)
+{
+    uint32_t lo = p[2 * j * step];
+    return 2 * j + 1 < real ? lo | (uint32_t)p[(2 * j + 1) * step] << 16 : lo;
+}
+
+INLINE void pack_pairs_a_any(uint32_t *dst, const uint16_t *p, int rows,
+                             int64_t rs, int64_t cs, int64_t j, int64_t k,
+                             int64_t real)
+{
+    for (; j < k; j++)
+        for (int r = 0; r < rows; r++)
+            dst[j * MR + r] = pair1(p + r * rs, cs, j, real);
+}
+
+void ISA(pack_pairs_a)(float *dst, const PackSrc *s, int64_t m, int64_t k,
+                       int64_t real)
+{
+    for (int64_t i = 0; i < m; i += MR, dst += MR * k) {
+        const uint16_t *p = (const uint16_t *)s->p + i * s->rs;
+        uint32_t *to = (uint32_t *)(void *)dst;
+        int rows = (int)min64(MR, m - i);
+        if (rows == MR && s->cs == 1) {
+            int64_t j = pack_a_transpose(dst, (const char *)p, AMPC_F32,
+                                         s->rs * 2, real / 2);
+            pack_pairs_a_any(to, p, MR, s->rs, 1, j, k, real);
+        } else if (rows == MR && s->rs == 1) {
+            pack_pairs_a_any(to, p, MR, 1, s->cs, 0, k, real);
+        } else {
+            pack_pairs_a_any(to, p, rows, s->rs, s->cs, 0, k, real);
+        }
+    }
+}
+
+/* cs == 1: two rows are woven together. */
+INLINE void pack_pairs_b_rows(uint32_t *dst, const uint16_t *p, int64_t rs,
+                              int w, int64_t k, int64_t real, int64_t n)
+{
+    for (int64_t i = 0; i < k; i++, dst += w * VL) {
+        const uint16_t *lo = p + 2 * i * rs, *hi = lo + rs;
+        int both = 2 * i + 1 < real;
+        int64_t j = 0;
+        for (; j + VL <= n; j += VL) {
+            vu v = __builtin_convertvector(*(const vh_any *)(lo + j), vu);
+            if (both)
+                v |= __builtin_convertvector(*(const vh_any *)(hi + j), vu)
+                     << 16;
+            *(vu_any *)(dst + j) = v;
+        }
+        for (; j < w * VL; j++) {
+            dst[j] = j < n ? lo[j] : 0;
+            if (j < n && both) dst[j] |= (uint32_t)hi[j] << 16;
+        }
+    }
+}
+
+INLINE void pack_pairs_b_any(uint32_t *dst, const uint16_t *p, int64_t rs,
+                             int64_t cs, int64_t pw, int64_t i, int64_t k,
+                             int64_t real, int64_t j0, int64_t n)
+{
+    for (; i < k; i++)
+        for (int64_t j = j0; j < pw; j++)
+            dst[i * pw + j] = j < n ? pair1(p + j * cs, rs, i, real) : 0;
+}
+
+/* rs == 1: columns run along memory. */
+INLINE void pack_pairs_b_cols(float *dst, const uint16_t *p, int64_t cs,
+                              int64_t pw, int64_t k, int64_t real, int64_t n)
+{
+    uint32_t *to = (uint32_t *)(void *)dst;
+    int64_t i = 0, jend = n / TB * TB;
+    for (; i + TB <= real / 2; i += TB) {
+        for (int64_t j = 0; j < jend; j += TB)
+            transpose(dst + i * pw + j, pw, (const char *)(p + 2 * i + j * cs),
+                      AMPC_F32, cs * 2);
+        pack_pairs_b_any(to, p, 1, cs, pw, i, i + TB, real, jend, n);
+    }
+    pack_pairs_b_any(to, p, 1, cs, pw, i, k, real, 0, n);
+}
+
+void ISA(pack_pairs_b)(float *dst, const PackSrc *s, int64_t k0, int64_t k,
+                       int64_t k_all, int64_t n, int64_t real)
+{
+    int64_t left = ceil_div(n, VL);
+    for (int64_t j = 0; j < n;) {
+        int w = tile_width(left);
+        int64_t cols = min64(w * VL, n - j);
+        float *to = dst + j * k_all + k0 * w * VL;
+        const uint16_t *p = (const uint16_t *)s->p + j * s->cs;
+        if (s->cs == 1)
+            pack_pairs_b_rows((uint32_t *)(void *)to, p, s->rs, w, k, real,
+                              cols);
+        else if (s->rs == 1)
+            pack_pairs_b_cols(to, p, s->cs, w * VL, k, real, cols);
+        else
+            pack_pairs_b_any((uint32_t *)(void *)to, p, s->rs, s->cs, w * VL, 0,
+                             k, real, 0, cols);
+        j += w * VL;
+        left -= w;
+    }
 }

@@ -17,18 +17,24 @@ typedef void TilePanelFn(int64_t k, const float *a, const float *b,
 typedef void TileSliceFn(int64_t k, const float *a, const float *b,
                          const int32_t *off, float *c, int64_t ldc, int add);
 
-extern TilePanelFn *const ISA(tile_panel)[MR][NV];
-extern TileSliceFn *const ISA(tile_slice)[MR][NV];
+/* First index 1: each 32-bit element of a and b holds two bf16 that belong to
+   neighbouring k, the even one in the low half (vdpbf16ps).  Level v4 on
+   machines where cpu_bf16_dot() says so.                                    */
+enum { TILE_KINDS = AMPC_ISA_LEVEL == 4 ? 2 : 1 };
+
+extern TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV];
+extern TileSliceFn *const ISA(tile_slice)[TILE_KINDS][MR][NV];
 
 /* Both factors run along the summed dimension:
      c[r][j] += sum over images, i < len of a[r * lda + i] * b[off[j] + i]
    with a and b advancing by a_image, b_image.  len is a multiple of VL.  The
-   order of the sum depends on images and len only.                          */
+   order of the sum depends on images and len only.  Kind 1: a and b are arrays
+   of bf16 and len is a multiple of 2 * VL; all counts are in elements.      */
 typedef struct TileDot {
     int64_t images, len;
-    const float *a;
+    const void *a;
     int64_t lda, a_image;
-    const float *b;
+    const void *b;
     const int32_t *off;
     int64_t b_image;
     float *c;
@@ -43,7 +49,7 @@ enum { DOT_R = 3, DOT_C = 4 };
 #else
 enum { DOT_R = 2, DOT_C = 4 };
 #endif
-extern TileDotFn *const ISA(tile_dot)[DOT_R][DOT_C];
+extern TileDotFn *const ISA(tile_dot)[TILE_KINDS][DOT_R][DOT_C];
 
 /* Number of vectors of the next column tile when `left` vectors remain: NV,
    but never a lone last vector behind a full tile.                          */

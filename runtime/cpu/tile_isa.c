@@ -1,4 +1,7 @@
 /* tile_isa.c: the register tiles, one instance per height and width. */
+#if AMPC_ISA_LEVEL == 4
+#pragma GCC target("avx512bf16") /* for kind 1 only; plain C never uses it */
+#endif
 #include "runtime/cpu/tile.h"
 
 /* The loops below are unrolled completely: R, W and C are constants. */
@@ -22,15 +25,34 @@ INLINE void tile_begin(int R, int W, vf acc[MR][NV], const float *c,
     }
 }
 
-INLINE void tile_step(int R, int W, vf acc[MR][NV], const float *a,
+typedef int32_t pair_any __attribute__((may_alias));
+
+/* c + a * b, or c + a0 * b0 + a1 * b1 for pairs of bf16. */
+INLINE vf tile_fma(int kind, vf a, vf b, vf c)
+{
+#if AMPC_ISA_LEVEL == 4
+    if (kind == 1)
+        return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+#endif
+    (void)kind;
+    return vfma(a, b, c);
+}
+
+INLINE vf tile_set(int kind, const float *a)
+{
+    if (kind == 1) return (vf)((vi){0} + *(const pair_any *)a);
+    return vset(*a);
+}
+
+INLINE void tile_step(int kind, int R, int W, vf acc[MR][NV], const float *a,
                       const float *b)
 {
     vf row[NV];
     UNROLL for (int w = 0; w < W; w++) row[w] = vload(b + w * VL);
     UNROLL for (int r = 0; r < R; r++) {
-        vf x = vset(a[r]);
+        vf x = tile_set(kind, a + r);
         UNROLL for (int w = 0; w < W; w++)
-            acc[r][w] = vfma(x, row[w], acc[r][w]);
+            acc[r][w] = tile_fma(kind, x, row[w], acc[r][w]);
     }
 }
 
@@ -43,28 +65,28 @@ INLINE void tile_end(int R, int W, vf acc[MR][NV], float *c, int64_t ldc)
     }
 }
 
-INLINE void tile_panel_rw(int R, int W, int64_t k, const float *a,
+INLINE void tile_panel_rw(int kind, int R, int W, int64_t k, const float *a,
                           const float *b, int64_t b_step, float *c,
                           int64_t ldc, int add)
 {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, add);
     for (int64_t i = 0; i < k; i++) {
-        tile_step(R, W, acc, a, b);
+        tile_step(kind, R, W, acc, a, b);
         a += MR;
         b += b_step;
     }
     tile_end(R, W, acc, c, ldc);
 }
 
-INLINE void tile_slice_rw(int R, int W, int64_t k, const float *a,
+INLINE void tile_slice_rw(int kind, int R, int W, int64_t k, const float *a,
                           const float *b, const int32_t *off, float *c,
                           int64_t ldc, int add)
 {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, add);
     for (int64_t i = 0; i < k; i++) {
-        tile_step(R, W, acc, a, b + off[i]);
+        tile_step(kind, R, W, acc, a, b + off[i]);
         a += MR;
     }
     tile_end(R, W, acc, c, ldc);
@@ -103,25 +125,31 @@ INLINE void vsum4(float *to, vf a, vf b, vf c, vf d)
 #define KEEP(v) __asm__("" : "+x"(v))
 #endif
 
-INLINE void tile_dot_rc(int R, int C, const TileDot *t)
+INLINE const void *dot_at(int kind, const void *p, int64_t i)
+{
+    return (const char *)p + i * (kind == 1 ? 2 : 4);
+}
+
+INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t)
 {
     vf acc[DOT_R * DOT_C + 3]; /* acc[r * C + j] */
     UNROLL for (int i = 0; i < R * C + 3; i++) acc[i] = vset(0.0f);
-    const float *a = t->a, *b[DOT_C];
-    UNROLL for (int j = 0; j < C; j++) b[j] = t->b + t->off[j];
+    const void *a = t->a, *b[DOT_C];
+    UNROLL for (int j = 0; j < C; j++) b[j] = dot_at(kind, t->b, t->off[j]);
     for (int64_t n = 0; n < t->images; n++) {
-        for (int64_t i = 0; i < t->len; i += VL) {
+        for (int64_t i = 0; i < t->len; i += kind == 1 ? 2 * VL : VL) {
             vf x[DOT_R];
-            UNROLL for (int r = 0; r < R; r++) x[r] = vload(a + r * t->lda + i);
+            UNROLL for (int r = 0; r < R; r++)
+                x[r] = vload(dot_at(kind, a, r * t->lda + i));
             UNROLL for (int j = 0; j < C; j++) {
-                vf y = vload(b[j] + i);
+                vf y = vload(dot_at(kind, b[j], i));
                 KEEP(y);
                 UNROLL for (int r = 0; r < R; r++)
-                    acc[r * C + j] = vfma(x[r], y, acc[r * C + j]);
+                    acc[r * C + j] = tile_fma(kind, x[r], y, acc[r * C + j]);
             }
         }
-        a += t->a_image;
-        UNROLL for (int j = 0; j < C; j++) b[j] += t->b_image;
+        a = dot_at(kind, a, t->a_image);
+        UNROLL for (int j = 0; j < C; j++) b[j] = dot_at(kind, b[j], t->b_image);
     }
     float sum[DOT_R * DOT_C + 3];
     UNROLL for (int i = 0; i < R * C; i += 4)
@@ -132,21 +160,33 @@ INLINE void tile_dot_rc(int R, int C, const TileDot *t)
 
 /* ---- instances ----------------------------------------------------------- */
 
-#define PANEL(R, W)                                                           \
-    static void tile_panel_##R##_##W(int64_t k, const float *a,               \
-                                     const float *b, int64_t b_step,          \
-                                     float *c, int64_t ldc, int add)          \
+#define PANEL_OF(kind, R, W)                                                  \
+    static void tile_panel##kind##_##R##_##W(                                 \
+        int64_t k, const float *a, const float *b, int64_t b_step, float *c,  \
+        int64_t ldc, int add)                                                 \
     {                                                                         \
-        tile_panel_rw(R, W, k, a, b, b_step, c, ldc, add);                    \
+        tile_panel_rw(kind, R, W, k, a, b, b_step, c, ldc, add);              \
     }                                                                         \
-    static void tile_slice_##R##_##W(int64_t k, const float *a,               \
-                                     const float *b, const int32_t *off,      \
-                                     float *c, int64_t ldc, int add)          \
+    static void tile_slice##kind##_##R##_##W(                                 \
+        int64_t k, const float *a, const float *b, const int32_t *off,        \
+        float *c, int64_t ldc, int add)                                       \
     {                                                                         \
-        tile_slice_rw(R, W, k, a, b, off, c, ldc, add);                       \
+        tile_slice_rw(kind, R, W, k, a, b, off, c, ldc, add);                 \
     }
-#define DOT(R, C)                                                             \
-    static void tile_dot_##R##_##C(const TileDot *t) { tile_dot_rc(R, C, t); }
+#define DOT_OF(kind, R, C)                                                    \
+    static void tile_dot##kind##_##R##_##C(const TileDot *t)                  \
+    {                                                                         \
+        tile_dot_rc(kind, R, C, t);                                           \
+    }
+#if AMPC_ISA_LEVEL == 4
+#define PANEL(R, W) PANEL_OF(0, R, W) PANEL_OF(1, R, W)
+#define DOT(R, C) DOT_OF(0, R, C) DOT_OF(1, R, C)
+#define KINDS(rows, P) {rows(P##0), rows(P##1)}
+#else
+#define PANEL(R, W) PANEL_OF(0, R, W)
+#define DOT(R, C) DOT_OF(0, R, C)
+#define KINDS(rows, P) {rows(P##0)}
+#endif
 
 #if AMPC_ISA_LEVEL == 2
 #define PANELS(X, R) X(R, 1) X(R, 2)
@@ -173,31 +213,31 @@ PANELS(PANEL, 8)
     {PANEL_ROW(P, 1), PANEL_ROW(P, 2), PANEL_ROW(P, 3), PANEL_ROW(P, 4)}
 #endif
 
-TilePanelFn *const ISA(tile_panel)[MR][NV] = PANEL_ROWS(tile_panel);
-TileSliceFn *const ISA(tile_slice)[MR][NV] = PANEL_ROWS(tile_slice);
+TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV] =
+    KINDS(PANEL_ROWS, tile_panel);
+TileSliceFn *const ISA(tile_slice)[TILE_KINDS][MR][NV] =
+    KINDS(PANEL_ROWS, tile_slice);
 
 #if AMPC_ISA_LEVEL == 4
 #define DOTS(R) DOT(R, 1) DOT(R, 2) DOT(R, 3) DOT(R, 4) DOT(R, 5) DOT(R, 6)
-#define DOT_ROW(R)                                                            \
-    {tile_dot_##R##_1, tile_dot_##R##_2, tile_dot_##R##_3,                    \
-     tile_dot_##R##_4, tile_dot_##R##_5, tile_dot_##R##_6}
-DOTS(1)
-DOTS(2)
+#define DOT_ROW(P, R)                                                         \
+    {P##_##R##_1, P##_##R##_2, P##_##R##_3, P##_##R##_4, P##_##R##_5,         \
+     P##_##R##_6}
+#define DOT_ROWS(P)                                                           \
+    {DOT_ROW(P, 1), DOT_ROW(P, 2), DOT_ROW(P, 3), DOT_ROW(P, 4)}
 DOTS(3)
 DOTS(4)
-TileDotFn *const ISA(tile_dot)[DOT_R][DOT_C] = {DOT_ROW(1), DOT_ROW(2),
-                                                DOT_ROW(3), DOT_ROW(4)};
 #else
 #define DOTS(R) DOT(R, 1) DOT(R, 2) DOT(R, 3) DOT(R, 4)
-#define DOT_ROW(R)                                                            \
-    {tile_dot_##R##_1, tile_dot_##R##_2, tile_dot_##R##_3, tile_dot_##R##_4}
+#define DOT_ROW(P, R) {P##_##R##_1, P##_##R##_2, P##_##R##_3, P##_##R##_4}
+#if AMPC_ISA_LEVEL == 3
+#define DOT_ROWS(P) {DOT_ROW(P, 1), DOT_ROW(P, 2), DOT_ROW(P, 3)}
+DOTS(3)
+#else
+#define DOT_ROWS(P) {DOT_ROW(P, 1), DOT_ROW(P, 2)}
+#endif
+#endif
 DOTS(1)
 DOTS(2)
-#if AMPC_ISA_LEVEL == 3
-DOTS(3)
-TileDotFn *const ISA(tile_dot)[DOT_R][DOT_C] = {DOT_ROW(1), DOT_ROW(2),
-                                                DOT_ROW(3)};
-#else
-TileDotFn *const ISA(tile_dot)[DOT_R][DOT_C] = {DOT_ROW(1), DOT_ROW(2)};
-#endif
-#endif
+TileDotFn *const ISA(tile_dot)[TILE_KINDS][DOT_R][DOT_C] =
+    KINDS(DOT_ROWS, tile_dot);

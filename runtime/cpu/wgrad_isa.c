@@ -78,7 +78,7 @@ static void wgrad_multiply(const WgradRun *r, const WgradItem *it,
         for (int64_t i = 0; i < it->k; i += DOT_R) {
             t.a = it->dy + i * r->w.len;
             t.c = it->acc + i * n + j;
-            ISA(tile_dot)[min64(DOT_R, it->k - i) - 1][min64(DOT_C, n - j) - 1](
+            ISA(tile_dot)[0][min64(DOT_R, it->k - i) - 1][min64(DOT_C, n - j) - 1](
                 &t);
         }
     }
