@@ -145,6 +145,14 @@ KSweeps kernel_sweeps(const Kernel *k, Arena *a);
 bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut,
                   const bool *skip, Arena *a);
 
+/* Form cols: places, ascending, at which the inner loop may be cut so that
+   comparisons of its index with constants are constant in each part (0: not
+   worth it); and the conditions known in columns [from, to): 0, 1, -1 = not. */
+enum { MAX_CUTS = 8 };
+int kernel_cuts(const Kernel *k, int64_t *cut);
+void kernel_known(const Kernel *k, int64_t from, int64_t to,
+                  signed char *known);
+
 /* Estimated nanoseconds of one unit on one CPU core. */
 double kernel_unit_ns(const Kernel *k, int64_t flat_len);
 /* Independent units, and how many are worth handing to a thread. */

@@ -31,6 +31,7 @@ typedef struct CPrint {
     bool *kept;   /* full values kept for the row (form cols) */
     bool *direct; /* reductions that read a buffer as it lies */
     bool *carried; /* row values kept in an array (form rows) */
+    signed char *known; /* conditions constant in this loop; -1 = not */
     int cols[MAX_RANK], ncol;
     int rows[MAX_RANK], nrow;
     int depth; /* of indentation */
@@ -102,7 +103,12 @@ static void put_index(CPrint *p, const KIndex *at, const char *vec) {
 
 static void put_load(CPrint *p, const KInst *in) {
     DType d = p->k->bufs.data[in->buf].dtype;
-    if (in->guard) {
+    int known = in->guard ? p->known[in->guard] : 1;
+    if (known == 0) {
+        sb_puts(p->sb, "0");
+        return;
+    }
+    if (known < 0) {
         sb_put_operand(p->sb, p->k, in->guard);
         sb_puts(p->sb, " ? ");
     }
@@ -112,7 +118,7 @@ static void put_load(CPrint *p, const KInst *in) {
     put_index(p, &in->at, NULL);
     sb_puts(p->sb, "]");
     if (dtype_is_16(d)) sb_puts(p->sb, ")");
-    if (in->guard) sb_puts(p->sb, " : 0");
+    if (known < 0) sb_puts(p->sb, " : 0");
 }
 
 static void put_store(CPrint *p, int id) {
@@ -140,7 +146,13 @@ static void put_inst(CPrint *p, int id) {
     if (in->op == K_CONST) return;
     sb_printf(p->sb, "%*sconst %s v%d = ", 4 * p->depth, "",
               ktype_c[in->type], id);
-    if (in->op == K_LOAD)
+    int known = in->op == K_OP && in->code == OP_WHERE ? p->known[in->in[0]]
+                                                       : -1;
+    if (p->known[id] >= 0)
+        sb_printf(p->sb, "%d", p->known[id]);
+    else if (known >= 0)
+        sb_put_operand(p->sb, p->k, in->in[known ? 1 : 2]);
+    else if (in->op == K_LOAD)
         put_load(p, in);
     else if (in->op == K_INDEX)
         put_index(p, &in->at, NULL);
@@ -363,21 +375,45 @@ static void put_fold_sweep(CPrint *p, int sweep, const int *fold, int nfold) {
     close_outer_cols(p);
 }
 
+static void put_store_loop(CPrint *p, int sweep, const char *from,
+                           const char *to) {
+    ivdep(p);
+    enter(p, "for (int64_t i%d = %s; i%d < %s; i%d++)", p->k->vec, from,
+          p->k->vec, to, p->k->vec);
+    put_body(p, sweep);
+    put_stores(p, &p->sweeps.data[sweep]);
+    leave(p);
+}
+
+/* The loop in parts whose guards are constant. */
+static void put_cut_loops(CPrint *p, int sweep, const int64_t *cut, int ncut) {
+    char from[32], to[32];
+    for (int j = 0; j <= ncut; j++) {
+        int64_t lo = j ? cut[j - 1] : 0;
+        int64_t hi = j < ncut ? cut[j] : extent(p, p->k->vec);
+        snprintf(from, sizeof from, "%" PRId64, lo);
+        snprintf(to, sizeof to, "%" PRId64, hi);
+        kernel_known(p->k, lo, hi, p->known);
+        put_store_loop(p, sweep, from, to);
+    }
+    kernel_known(p->k, 0, 0, p->known);
+}
+
 static void put_sweep(CPrint *p, int sweep, const char *from, const char *to) {
     const KSweep *s = &p->sweeps.data[sweep];
     int *fold = NEW_ARRAY(p->arena, int, s->roots.len + 1);
     int nfold = folds(p, s, false, fold);
+    int64_t cut[MAX_CUTS];
     if (nfold) {
         put_fold_sweep(p, sweep, fold, nfold);
         return;
     }
+    int ncut = kernel_cuts(p->k, cut);
     open_outer_cols(p);
-    ivdep(p);
-    enter(p, "for (int64_t i%d = %s; i%d < %s; i%d++)", p->k->vec, from,
-         p->k->vec, to, p->k->vec);
-    put_body(p, sweep);
-    put_stores(p, s);
-    leave(p);
+    if (ncut)
+        put_cut_loops(p, sweep, cut, ncut);
+    else
+        put_store_loop(p, sweep, from, to);
     close_outer_cols(p);
 }
 
@@ -738,6 +774,8 @@ static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
     p.kept = NEW_ARRAY(p.arena, bool, k->insts.len);
     p.direct = NEW_ARRAY(p.arena, bool, k->insts.len);
     p.carried = NEW_ARRAY(p.arena, bool, k->insts.len);
+    p.known = NEW_ARRAY(p.arena, signed char, k->insts.len);
+    kernel_known(k, 0, 0, p.known);
     p.ncol = kernel_col_dims(k, p.cols);
     p.nrow = kernel_row_dims(k, p.rows);
     for (int id = 1; id < k->insts.len; id++)

@@ -844,6 +844,23 @@ TEST_CASE(kernel, flat_kernels_are_shared) {
     subject_end(&s);
 }
 
+/* Concatenation and padding along the inner dim leave no condition inside a
+   loop. */
+TEST_CASE(kernel, guards_cut_the_loop) {
+    Subject s = lowered(
+        "graph g(%a: f32[5,30], %b: f32[5,40]) {"
+        " group point { %c = concat %a, %b {axis=1} }"
+        " group point { %p = pad %a {pads=[0,2,0,3], value=1} }"
+        " return %c, %p }");
+    StrBuf sb = {0};
+    print_c_kernels(s.ks, &sb, "");
+    CHECK(strstr(sb.data, "?") == NULL);
+    CHECK_HAS(sb.data, "i1 = 30; i1 < 70;");
+    CHECK_HAS(sb.data, "i1 = 2; i1 < 32;");
+    sb_free(&sb);
+    subject_end(&s);
+}
+
 /* Rank-0 constants are no buffers. */
 TEST_CASE(kernel, scalar_constants_are_immediates) {
     Subject s = lowered("graph g(%a: f32[10]) { const %c: f32[] = 2.5 "

@@ -15,7 +15,8 @@
 
 #if defined(__GNUC__) && !defined(__clang__)
 /* what gcc -O2 lacks; clang has it */
-#pragma GCC optimize("tree-loop-vectorize", "vect-cost-model=dynamic")
+#pragma GCC optimize("tree-loop-vectorize", "vect-cost-model=dynamic",         \
+                     "unswitch-loops")
 #define KM_NO_UNROLL _Pragma("GCC unroll 1")
 #else
 #define KM_NO_UNROLL
