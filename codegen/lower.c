@@ -208,6 +208,24 @@ static void lower_epilogue(Lower *l, const Node *anchor, const GroupFacts *f,
     out->epilogue = kernel_set_add(ks, l->k);
 }
 
+/* The gradient of padding is a sum of loads, one for every padded position
+   that a source position can feed. */
+static Status check_pad_grad(const Graph *g, const Node *n, Diag *d) {
+    const Type *in = value_type(g, n->in[0]), *out = value_type(g, n->out[0]);
+    Str mode = attr_str(n, AK_mode, "constant");
+    bool edge = strcmp(mode, "edge") == 0;
+    double loads = 1;
+    if (strcmp(mode, "constant") == 0) return OK;
+    for (int j = 0; j < out->rank; j++) {
+        double added = (double)(in->dim[j] - out->dim[j]);
+        double size = out->dim[j] > 1 ? (double)out->dim[j] : 1;
+        loads *= edge ? added + 1 : 2 * (added / size) + 1;
+    }
+    if (loads <= 1000) return OK;
+    return fail(d, n->loc, "the gradient of padding to %lld elements has too "
+                           "many terms", (long long)type_count(in));
+}
+
 /* ---- a group -------------------------------------------------------------------------- */
 
 static const char *step_name(const Graph *g, const GroupFacts *f) {
@@ -241,6 +259,7 @@ Status lower_group(const Graph *g, int group, KernelSet *ks, Diag *d,
         lower_epilogue(&l, anchor, &f, ks, out);
         return OK;
     }
+    if (lib) TRY(check_pad_grad(g, lib, d));
     Lower l = lower_begin(g, group, &f, a);
     if (find_kind(g, &f, KIND_REDUCE))
         lower_row(&l, &f);
