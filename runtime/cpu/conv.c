@@ -133,13 +133,16 @@ static void conv_inner(ConvPlan *p)
     p->kc = conv_div(k, conv_max(1, conv_div(k, CONV_KC)));
 }
 
-void conv_plan(const CpuConv *c, int dgrad, int threads, ConvPlan *p)
+void conv_plan(const CpuConv *c, int dgrad, int pairs, int threads,
+               ConvPlan *p)
 {
     memset(p, 0, sizeof *p);
     p->dgrad = dgrad;
+    p->pairs = pairs;
     p->n = c->n;
     p->group = c->group;
-    p->cs = (dgrad ? c->k : c->c) / c->group;
+    p->channels = (dgrad ? c->k : c->c) / c->group;
+    p->cs = pairs ? conv_div(p->channels, 2) : p->channels;
     p->m = (dgrad ? c->c : c->k) / c->group;
     conv_dims(c, p);
     p->vd = p->dim[0].reach + 1;
@@ -242,7 +245,7 @@ static void conv_wgrad_rows(WgradPlan *w)
     p->vh = p->rows + h->reach;
     p->plane = p->vh * p->vw;
     p->chan = p->dim[0].slots * h->slots * p->dim[2].slots * p->vd * p->plane;
-    w->len = conv_up(p->rows * p->vw, BLOCK_LANES);
+    w->len = conv_up(p->rows * p->vw, 2 * BLOCK_LANES);
     w->images = conv_max(1, conv_min(p->n, WGRAD_LEN / w->len));
 }
 
@@ -261,7 +264,7 @@ static void conv_wgrad_channels(WgradPlan *w)
 void conv_wgrad_plan(const CpuConv *c, WgradPlan *w)
 {
     memset(w, 0, sizeof *w);
-    conv_plan(c, 0, 1, &w->p);
+    conv_plan(c, 0, 0, 1, &w->p);
     const ConvPlan *p = &w->p;
     conv_wgrad_rows(w);
     conv_wgrad_channels(w);
@@ -294,10 +297,11 @@ size_t cpu_conv_wgrad_scratch(const CpuConv *c, int threads)
 static size_t conv_scratch(const CpuConv *c, int dgrad, int threads)
 {
     size_t most = 0;
-    for (int t = 1; t == 1 || t <= threads; t++) { /* a smaller pool fits too */
+    /* A smaller pool, and pairs or not, must fit too. */
+    for (int i = 2; i < 4 || i / 2 <= threads; i++) {
         ConvPlan p;
-        conv_plan(c, dgrad, t, &p);
-        size_t need = p.packed + p.off + (size_t)t * (p.src + p.acc);
+        conv_plan(c, dgrad, i % 2, i / 2, &p);
+        size_t need = p.packed + p.off + (size_t)(i / 2) * (p.src + p.acc);
         if (need > most) most = need;
     }
     return most;

@@ -32,8 +32,10 @@ typedef struct ConvDim {
 
 typedef struct ConvPlan {
     int dgrad;
+    int pairs;                 /* a buffer element is a pair of bf16 channels */
     int64_t n, group;
-    int64_t cs;                /* source channels per group                  */
+    int64_t channels;          /* source channels per group                  */
+    int64_t cs;                /* the same in the buffer: pairs count once   */
     int64_t m;                 /* result channels per group                  */
     ConvDim dim[3];
     int64_t taps, subs;
@@ -57,7 +59,8 @@ typedef struct ConvSub {
     int64_t taps;
 } ConvSub;
 
-void conv_plan(const CpuConv *c, int dgrad, int threads, ConvPlan *p);
+void conv_plan(const CpuConv *c, int dgrad, int pairs, int threads,
+               ConvPlan *p);
 void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s);
 
 /* Index of a sub-problem's i-th tap in the kernel. */

@@ -53,6 +53,47 @@ static void conv_pack_fwd(const ConvRun *r, float *dst, int64_t group,
     ISA(pack_a)(dst, &s, m, k);
 }
 
+/* Row m of the matrix: W[m, c, tap], c = 2i low and c = 2i + 1 high. */
+static void conv_pack_fwd_pairs(const ConvRun *r, float *dst, int64_t group,
+                                int64_t m0, int64_t m)
+{
+    const ConvPlan *p = &r->p;
+    int64_t taps = p->taps, row = p->channels * taps;
+    uint32_t *to = (uint32_t *)(void *)dst;
+    for (int64_t i = 0; i < m; i++) {
+        const uint16_t *w = (const uint16_t *)r->w +
+                            (group * p->m + m0 + i) * row;
+        for (int64_t c = 0; c < p->cs; c++, w += 2 * taps) {
+            int64_t high = 2 * c + 1 < p->channels ? taps : 0;
+            for (int64_t t = 0; t < taps; t++)
+                to[(c * taps + t) * MR + i] =
+                    w[t] | (high ? (uint32_t)w[t + high] << 16 : 0);
+        }
+    }
+}
+
+/* Row c of the matrix: W[k, c, tap], k = 2i low and k = 2i + 1 high. */
+static void conv_pack_dgrad_pairs(const ConvRun *r, const ConvSub *sub,
+                                  float *dst, int64_t group, int64_t m0,
+                                  int64_t m)
+{
+    const ConvPlan *p = &r->p;
+    int64_t taps = p->taps, next = p->m * taps;
+    uint32_t *to = (uint32_t *)(void *)dst;
+    for (int64_t t = 0; t < sub->taps; t++) {
+        const uint16_t *w = (const uint16_t *)r->w +
+                            (group * p->channels * p->m + m0) * taps +
+                            conv_tap(p, sub, t);
+        for (int64_t k = 0; k < p->cs; k++, w += 2 * next) {
+            int64_t high = 2 * k + 1 < p->channels ? next : 0;
+            for (int64_t c = 0; c < m; c++)
+                to[(k * sub->taps + t) * MR + c] =
+                    w[c * taps] |
+                    (high ? (uint32_t)w[c * taps + high] << 16 : 0);
+        }
+    }
+}
+
 /* Row c, column (k, tap) of the matrix is W[k, c, tap]. */
 static void conv_pack_dgrad(const ConvRun *r, const ConvSub *sub, float *dst,
                             int64_t group, int64_t m0, int64_t m)
@@ -80,7 +121,11 @@ static void conv_pack_work(void *ctx, int64_t lo, int64_t hi, int worker)
         int64_t group = i / panels, m0 = i % panels * MR;
         int64_t m = min64(MR, p->m - m0);
         float *dst = c->to + i * MR * k;
-        if (p->dgrad)
+        if (p->pairs && p->dgrad)
+            conv_pack_dgrad_pairs(c->r, &c->sub, dst, group, m0, m);
+        else if (p->pairs)
+            conv_pack_fwd_pairs(c->r, dst, group, m0, m);
+        else if (p->dgrad)
             conv_pack_dgrad(c->r, &c->sub, dst, group, m0, m);
         else
             conv_pack_fwd(c->r, dst, group, m0, m);
@@ -175,7 +220,7 @@ static void conv_multiply(const ConvRun *r, const ConvJob *j, const float *src,
     while (left > 0) {
         int n = tile_width(left);
         for (int64_t i = 0; i < m; i += MR)
-            ISA(tile_slice)[0][min64(MR, m - i) - 1][n - 1](
+            ISA(tile_slice)[r->p.pairs][min64(MR, m - i) - 1][n - 1](
                 k, w + i * all, src, j->off + k0, acc + i * r->p.ld, r->p.ld,
                 k0 > 0);
         acc += n * VL;
@@ -213,9 +258,10 @@ static void conv_item(const ConvRun *r, ConvJob *j, float *src)
 {
     const ConvPlan *p = &r->p;
     int64_t size = p->dim[0].in * p->dim[1].in * p->dim[2].in;
-    int64_t from = (j->image * p->group + j->group) * p->cs * size;
-    ISA(image_load)(p, src, r->src, r->src_dtype, from, p->cs, j->depth,
-                    j->row0, j->rows);
+    int64_t from = (j->image * p->group + j->group) * p->channels * size;
+    ISA(image_load)(p, p->pairs ? IMAGE_PAIRS : IMAGE_F32, src, r->src,
+                    r->src_dtype, from, p->channels, j->depth, j->row0,
+                    j->rows);
     int64_t panels = ceil_div(p->m, MR);
     j->src = src;
     j->off = r->off;
@@ -248,8 +294,13 @@ static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker)
     }
 }
 
-static void conv_run(AmpcPool *pool, ConvRun *r, void *scratch)
+static void conv_run(AmpcPool *pool, const CpuConv *c, int dgrad, ConvRun *r,
+                     void *scratch)
 {
+    int64_t channels = (dgrad ? c->k : c->c) / c->group;
+    int pairs = AMPC_ISA_LEVEL == 4 && r->src_dtype == AMPC_BF16 &&
+                r->w_dtype == AMPC_BF16 && channels > 1 && cpu_bf16_dot();
+    conv_plan(c, dgrad, pairs, pool_threads(pool), &r->p);
     r->packed = scratch;
     r->off = (int32_t *)(void *)((char *)scratch + r->p.packed);
     r->workers = (char *)scratch + r->p.packed + r->p.off;
@@ -265,8 +316,7 @@ void ISA(conv_fwd)(AmpcPool *pool, const CpuConv *c, const void *x,
     r.src_dtype = (int)c->x_dtype;
     r.w_dtype = (int)c->w_dtype;
     r.out_dtype = (int)c->y_dtype;
-    conv_plan(c, 0, pool_threads(pool), &r.p);
-    conv_run(pool, &r, scratch);
+    conv_run(pool, c, 0, &r, scratch);
 }
 
 void ISA(conv_dgrad)(AmpcPool *pool, const CpuConv *c, const void *dy,
@@ -276,6 +326,5 @@ void ISA(conv_dgrad)(AmpcPool *pool, const CpuConv *c, const void *dy,
     r.src_dtype = (int)c->y_dtype;
     r.w_dtype = (int)c->w_dtype;
     r.out_dtype = (int)c->x_dtype;
-    conv_plan(c, 1, pool_threads(pool), &r.p);
-    conv_run(pool, &r, scratch);
+    conv_run(pool, c, 1, &r, scratch);
 }

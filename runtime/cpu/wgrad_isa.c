@@ -9,6 +9,8 @@
 
    An item is a block of output channels and one of input channels, over one
    slice of the units; slices are added in order by a second round.          */
+#include <string.h>
+
 #include "runtime/cpu/image.h"
 #include "runtime/cpu/lib.h"
 #include "runtime/cpu/tile.h"
@@ -18,6 +20,7 @@ typedef struct WgradRun {
     const void *x, *dy;
     void *dw;
     int x_dtype, dy_dtype, dw_dtype;
+    int raw; /* buffers hold bf16, else fp32                                */
     int32_t *off;
     float *partial;
     char *workers;
@@ -26,7 +29,8 @@ typedef struct WgradRun {
 typedef struct WgradItem {
     int64_t slice, group;
     int64_t k0, k, c0, c; /* channels of the group                          */
-    float *x, *dy, *acc;
+    char *x, *dy;
+    float *acc;
 } WgradItem;
 
 /* Loads the unit's X and dY; returns its number of images. */
@@ -42,19 +46,23 @@ static int64_t wgrad_load(const WgradRun *r, const WgradItem *it, int64_t unit,
     int64_t rows = min64(p->rows, d[1].count - row0);
     int64_t x_size = d[0].in * d[1].in * d[2].in;
     int64_t y_size = d[0].result * d[1].result * d[2].result;
-    *len = round_up((rows - 1) * p->vw + d[2].result, VL);
+    int kind = r->raw ? IMAGE_RAW : IMAGE_F32;
+    int64_t size = r->raw ? 2 : 4;
+    *len = round_up((rows - 1) * p->vw + d[2].result, r->raw ? 2 * VL : VL);
     for (int64_t i = 0; i < images; i++) {
         int64_t xc = ((image0 + i) * p->group + it->group) * p->cs + it->c0;
         int64_t yc = ((image0 + i) * p->group + it->group) * p->m + it->k0;
-        ISA(image_load)(p, it->x + i * r->w.x_image, r->x, r->x_dtype,
-                        xc * x_size, it->c, depth, row0, rows);
+        ISA(image_load)(p, kind, it->x + i * r->w.x_image * size, r->x,
+                        r->x_dtype, xc * x_size, it->c, depth, row0, rows);
         for (int64_t k = 0; k < it->k; k++) {
-            float *to = it->dy + (i * r->w.kb + k) * r->w.len;
+            char *to = it->dy + (i * r->w.kb + k) * r->w.len * size;
             int64_t from = (yc + k) * y_size +
                            (depth * d[1].result + row0) * d[2].result;
-            ISA(image_pad)(to, p->vw, r->dy, r->dy_dtype, from, d[2].result,
-                           rows);
-            for (int64_t j = rows * p->vw; j < *len; j++) to[j] = 0.0f;
+            ISA(image_pad)(kind, to, p->vw, r->dy, r->dy_dtype, from,
+                           d[2].result, rows);
+            if (*len > rows * p->vw)
+                memset(to + rows * p->vw * size, 0,
+                       (size_t)((*len - rows * p->vw) * size));
         }
     }
     return images;
@@ -76,9 +84,9 @@ static void wgrad_multiply(const WgradRun *r, const WgradItem *it,
     for (int64_t j = 0; j < n; j += DOT_C) {
         t.off = r->off + j;
         for (int64_t i = 0; i < it->k; i += DOT_R) {
-            t.a = it->dy + i * r->w.len;
+            t.a = it->dy + i * r->w.len * (r->raw ? 2 : 4);
             t.c = it->acc + i * n + j;
-            ISA(tile_dot)[0][min64(DOT_R, it->k - i) - 1][min64(DOT_C, n - j) - 1](
+            ISA(tile_dot)[r->raw][min64(DOT_R, it->k - i) - 1][min64(DOT_C, n - j) - 1](
                 &t);
         }
     }
@@ -118,8 +126,8 @@ static void wgrad_work(void *ctx, int64_t lo, int64_t hi, int worker)
     const WgradPlan *w = &r->w;
     char *own = r->workers + (size_t)worker * (w->x + w->dy + w->acc);
     for (int64_t i = lo; i < hi; i++) {
-        WgradItem it = {.x = (float *)(void *)own,
-                        .dy = (float *)(void *)(own + w->x),
+        WgradItem it = {.x = own,
+                        .dy = own + w->x,
                         .acc = (float *)(void *)(own + w->x + w->dy)};
         int64_t rest = i;
         it.c0 = rest % w->cblocks * w->cb;
@@ -163,6 +171,8 @@ void ISA(conv_wgrad)(AmpcPool *pool, const CpuConv *c, const void *x,
     r.x_dtype = (int)c->x_dtype;
     r.dy_dtype = (int)c->y_dtype;
     r.dw_dtype = (int)c->w_dtype;
+    r.raw = AMPC_ISA_LEVEL == 4 && r.x_dtype == AMPC_BF16 &&
+            r.dy_dtype == AMPC_BF16 && cpu_bf16_dot();
     conv_wgrad_plan(c, &r.w);
     r.off = scratch;
     r.partial = (float *)(void *)((char *)scratch + r.w.off);
