@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- instructions ----------------------------------------------------------- */
+/* ---- instructions -------------------------------------------------------- */
 
 KType ktype_of(DType d) {
     if (d == DT_BOOL) return KT_B8;
@@ -132,7 +132,7 @@ int kernel_add(Arena *a, Kernel *k, const KInst *in) {
     return k->insts.len - 1;
 }
 
-/* ---- finishing --------------------------------------------------------------- */
+/* ---- finishing ----------------------------------------------------------- */
 
 /* Removes instructions that no store reaches; keeps the order. */
 static void drop_dead(Arena *a, Kernel *k) {
@@ -192,8 +192,13 @@ static int dims_of(const Kernel *k, bool col, int *dim) {
     return n;
 }
 
-int kernel_row_dims(const Kernel *k, int *dim) { return dims_of(k, false, dim); }
-int kernel_col_dims(const Kernel *k, int *dim) { return dims_of(k, true, dim); }
+int kernel_row_dims(const Kernel *k, int *dim) {
+    return dims_of(k, false, dim);
+}
+
+int kernel_col_dims(const Kernel *k, int *dim) {
+    return dims_of(k, true, dim);
+}
 
 int64_t kernel_rows(const Kernel *k) {
     int64_t n = 1;
@@ -310,7 +315,7 @@ void kernel_finish(Arena *a, Kernel *k) {
     choose_form(k);
 }
 
-/* ---- sweeps ------------------------------------------------------------------- */
+/* ---- sweeps -------------------------------------------------------------- */
 
 static void need_one(const Kernel *k, bool *need, int id) {
     if (id && kinst_at(k, id)->full) need[id] = true;
@@ -370,7 +375,7 @@ KSweeps kernel_sweeps(const Kernel *k, Arena *a) {
     return r;
 }
 
-/* ---- cost ----------------------------------------------------------------------- */
+/* ---- cost ---------------------------------------------------------------- */
 
 static double op_ns(OpCode c) {
     switch (c) {
@@ -435,7 +440,7 @@ int64_t kernel_grain(const Kernel *k, int64_t flat_len) {
     return n < 1 ? 1 : n > 1e6 ? 1000000 : (int64_t)n;
 }
 
-/* ---- text ------------------------------------------------------------------------- */
+/* ---- text ---------------------------------------------------------------- */
 
 static const char *const kop_text[] = {"const",  "index", "load",   "acc",
                                        "op",     "cvt",   "round",  "philox",
@@ -455,10 +460,12 @@ static void dump_inst(const Kernel *k, int id, StrBuf *sb) {
     const KInst *in = &k->insts.data[id];
     uint64_t bits;
     sb_puts(sb, in->full ? "  " : " ");
-    if (in->op != K_STORE) sb_printf(sb, "%%%d:%s = ", id, ktype_text[in->type]);
+    if (in->op != K_STORE)
+        sb_printf(sb, "%%%d:%s = ", id, ktype_text[in->type]);
     sb_puts(sb, kop_text[in->op]);
     if (in->op == K_OP || in->op == K_REDUCE)
-        sb_printf(sb, " %s.%s", op_info[in->code].text, ktype_text[in->compute]);
+        sb_printf(sb, " %s.%s", op_info[in->code].text,
+                  ktype_text[in->compute]);
     if (in->op == K_ROUND) sb_printf(sb, " %s", dtype_info[in->dtype].text);
     if (in->op == K_LOAD || in->op == K_STORE) sb_printf(sb, " b%d", in->buf);
     if (reads_dims(in)) dump_index(k, &in->at, sb);
@@ -489,7 +496,7 @@ void kernel_dump(const Kernel *k, StrBuf *sb) {
     for (int id = 1; id < k->insts.len; id++) dump_inst(k, id, sb);
 }
 
-/* ---- kernel set --------------------------------------------------------------------- */
+/* ---- kernel set ---------------------------------------------------------- */
 
 typedef VEC(Kernel *) KernelVec;
 

@@ -102,7 +102,7 @@ struct Kernel {
     const char *comment; /* the group it was first made for                 */
 };
 
-/* ---- building (kir.c) ----------------------------------------------------- */
+/* ---- building (kir.c) ---------------------------------------------------- */
 
 KType ktype_of(DType d);
 KInst kinst(KOp op, KType type); /* zeroed */
@@ -120,7 +120,7 @@ void kernel_finish(Arena *a, Kernel *k);
 /* The IR as text, independent of names. */
 void kernel_dump(const Kernel *k, StrBuf *sb);
 
-/* ---- reading --------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------- */
 
 bool kernel_reduces(const Kernel *k);
 int kernel_row_dims(const Kernel *k, int *dim); /* in order; returns count */
@@ -161,13 +161,13 @@ int64_t kernel_grain(const Kernel *k, int64_t flat_len);
 /* An expensive function: worth keeping rather than computing twice. */
 bool kinst_is_costly(const KInst *in);
 
-/* ---- kernel set ------------------------------------------------------------- */
+/* ---- kernel set ---------------------------------------------------------- */
 
 /* The kernel of equal text, or `k` itself, now numbered. */
 const Kernel *kernel_set_add(KernelSet *ks, Kernel *k);
 Arena *kernel_set_arena(const KernelSet *ks);
 
-/* ---- scalar expressions (print_expr.c), for every printer -------------------- */
+/* ---- scalar expressions (print_expr.c), for every printer ---------------- */
 
 /* Spells an instruction that computes (K_OP, K_CVT, K_ROUND, K_PHILOX) in C or
    CUDA; operands are v<number>, constants are written out. */

@@ -48,7 +48,8 @@ int kernel_cuts(const Kernel *k, int64_t *cut) {
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         Bound b;
-        guarded |= in->op == K_LOAD && in->guard && kinst_at(k, in->guard)->full;
+        if (in->op == K_LOAD && in->guard)
+            guarded |= kinst_at(k, in->guard)->full;
         if (!bound_of(k, in, &b)) continue;
         int64_t at = bound_cut(&b);
         if (at <= 0 || at >= k->dim[k->vec].extent) continue;

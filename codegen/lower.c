@@ -8,7 +8,7 @@
 #include <ctype.h>
 #include <string.h>
 
-/* ---- what is in the group ---------------------------------------------------- */
+/* ---- what is in the group ------------------------------------------------ */
 
 typedef struct GroupFacts {
     VEC(NodeId) nodes;
@@ -61,7 +61,7 @@ static GroupFacts group_facts(const Graph *g, int group, Arena *a) {
     return f;
 }
 
-/* ---- text for readers of the generated code ------------------------------------- */
+/* ---- text for readers of the generated code ------------------------------ */
 
 /* Names come from the model and may hold anything: only harmless ones are
    shown, others by number. */
@@ -102,7 +102,7 @@ static const char *group_comment(const Graph *g, const GroupFacts *f,
     return r;
 }
 
-/* ---- kernels ----------------------------------------------------------------------- */
+/* ---- kernels ------------------------------------------------------------- */
 
 static void domain(Lower *l, const Type *t) {
     l->k->ndim = t->rank;
@@ -226,7 +226,7 @@ static Status check_pad_grad(const Graph *g, const Node *n, Diag *d) {
                            "many terms", (long long)type_count(in));
 }
 
-/* ---- a group -------------------------------------------------------------------------- */
+/* ---- a group ------------------------------------------------------------- */
 
 static const char *step_name(const Graph *g, const GroupFacts *f) {
     ValueId v = f->leave.len ? f->leave.data[0]

@@ -28,7 +28,7 @@ typedef struct Lower {
     Type reduced;      /* GROUP_ROW: shape S */
 } Lower;
 
-/* ---- values (lower_value.c) ------------------------------------------------ */
+/* ---- values (lower_value.c) ---------------------------------------------- */
 
 /* The instruction that holds v[at], rounded to v's dtype. */
 int lower_value(Lower *l, ValueId v, const KIndex *at, int guard);
@@ -40,7 +40,7 @@ void lower_store(Lower *l, ValueId v, int inst, KIndex at);
 /* Row-major element offset of an index into a value of type t. */
 KIndex lower_flatten(Lower *l, const Type *t, const KIndex *at);
 
-/* ---- indices (lower_move.c) -------------------------------------------------- */
+/* ---- indices (lower_move.c) ---------------------------------------------- */
 
 KIndex at_const(int64_t c);
 KIndex at_loop(int dim);
@@ -60,7 +60,7 @@ int lower_move(Lower *l, const Node *n, int result, const KIndex *at,
 /* pad_grad: every padded position added to its source. */
 int lower_pad_grad(Lower *l, const Node *n, const KIndex *at);
 
-/* ---- library steps (lower_lib.c) ------------------------------------------------ */
+/* ---- library steps (lower_lib.c) ----------------------------------------- */
 
 /* Parameters and refs of the ANCHOR or LIB node's routine; for an anchor the
    result is the last ref. */

@@ -42,7 +42,7 @@ static void spatial_dims(const Type *t, int64_t *to) {
         to[i] = i < 3 - s ? 1 : t->dim[i - (3 - s) + 2];
 }
 
-/* ---- matrix product --------------------------------------------------------- */
+/* ---- matrix product ------------------------------------------------------ */
 
 static int64_t batch_stride(const Type *t, int rank, int d, int64_t each) {
     int64_t s = each;
@@ -109,7 +109,7 @@ static Status gemm(const Graph *g, const Node *n, Arena *a, Diag *d,
     return OK;
 }
 
-/* ---- convolution --------------------------------------------------------------- */
+/* ---- convolution --------------------------------------------------------- */
 
 /* x, w, y: the values in the roles of input, weight and output. */
 static void conv_pars(const Graph *g, const Node *n, Arena *a, LoweredStep *s,
@@ -145,7 +145,7 @@ static void conv(const Graph *g, const Node *n, Arena *a, LoweredStep *s) {
         conv_pars(g, n, a, s, PLAN_LIB_CONV_WGRAD, p, r, q);
 }
 
-/* ---- pools ------------------------------------------------------------------------ */
+/* ---- pools --------------------------------------------------------------- */
 
 static void pool_pars(const Graph *g, const Node *n, Arena *a, LoweredStep *s,
                       PlanLib lib, ValueId x, ValueId y) {
@@ -189,7 +189,7 @@ static void pool(const Graph *g, const Node *n, Arena *a, LoweredStep *s) {
     }
 }
 
-/* ---- scatter, argmax ----------------------------------------------------------------- */
+/* ---- scatter, argmax ----------------------------------------------------- */
 
 static int64_t dims_product(const Type *t, int from, int to) {
     int64_t p = 1;
@@ -228,7 +228,7 @@ static void argmax(const Graph *g, const Node *n, Arena *a, LoweredStep *s) {
     set_refs(a, s, view_root(g, n->in[0]), n->out[0], NO_VALUE, 2);
 }
 
-/* ---- all --------------------------------------------------------------------------------- */
+/* ---- all ----------------------------------------------------------------- */
 
 int64_t lower_tile_rows(const LoweredStep *s) {
     if (s->lib == PLAN_LIB_GEMM) {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* ---- index arithmetic ------------------------------------------------------ */
+/* ---- index arithmetic ---------------------------------------------------- */
 
 KIndex at_const(int64_t c) {
     KIndex x;
@@ -86,7 +86,7 @@ static bool at_range(const Lower *l, const KIndex *x, int64_t *lo,
     return true;
 }
 
-/* ---- guards ------------------------------------------------------------------- */
+/* ---- guards -------------------------------------------------------------- */
 
 static int never(Lower *l) { return lower_const(l, KT_B8, 0, 0); }
 
@@ -121,7 +121,7 @@ int lower_select(Lower *l, int cond, int yes, int no) {
     return lower_op(l, OP_WHERE, kinst_at(l->k, yes)->type, cond, yes, no);
 }
 
-/* ---- the ops ---------------------------------------------------------------------- */
+/* ---- the ops ------------------------------------------------------------- */
 
 static const Type *type_in(const Lower *l, const Node *n, int j) {
     return value_type(l->g, n->in[j]);
@@ -250,7 +250,7 @@ static int trilu(Lower *l, const Node *n, const KIndex *at, int guard) {
     return lower_select(l, keep, v, zero_of(l, v));
 }
 
-/* ---- padding ------------------------------------------------------------------------ */
+/* ---- padding ------------------------------------------------------------- */
 
 static int clamp(Lower *l, int v, int64_t lo, int64_t hi) {
     v = iop(l, OP_MAX, v, iconst(l, lo));
@@ -317,7 +317,7 @@ int lower_move(Lower *l, const Node *n, int result, const KIndex *at,
     }
 }
 
-/* ---- gradient of padding --------------------------------------------------------------- */
+/* ---- gradient of padding ------------------------------------------------- */
 
 /* One padded position that a source position feeds, where `ok`. */
 typedef struct PadTerm {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- small instructions --------------------------------------------------- */
+/* ---- small instructions -------------------------------------------------- */
 
 static int add(Lower *l, const KInst *in) {
     return kernel_add(l->arena, l->k, in);
@@ -89,7 +89,7 @@ static int to_ktype(Lower *l, int inst, KType t) {
     return lower_as(l, inst, dtype_of_ktype(t));
 }
 
-/* ---- memory ------------------------------------------------------------------ */
+/* ---- memory -------------------------------------------------------------- */
 
 KIndex lower_flatten(Lower *l, const Type *t, const KIndex *at) {
     int64_t stride[MAX_RANK] = {0};
@@ -129,7 +129,7 @@ void lower_store(Lower *l, ValueId v, int inst, KIndex at) {
     add(l, &in);
 }
 
-/* ---- leaves -------------------------------------------------------------------- */
+/* ---- leaves -------------------------------------------------------------- */
 
 static int scalar_const(Lower *l, const Tensor *t) {
     DType d = type_get(t->type)->dtype;
@@ -174,7 +174,7 @@ static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {
     return uniform(l, n, t, at);
 }
 
-/* ---- element-wise ------------------------------------------------------------------ */
+/* ---- element-wise -------------------------------------------------------- */
 
 /* Absent bounds bound nothing; 0.01 is ONNX's default slope. */
 static double attr_default(AttrKey k) {
@@ -231,7 +231,7 @@ static int elem(Lower *l, const Node *n, const Type *t, const KIndex *at,
     return lower_as(l, add(l, &in), t->dtype);
 }
 
-/* ---- reductions ---------------------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------- */
 
 static KType reduce_compute(DType from, DType to) {
     if (!dtype_is_float(from)) return KT_I64;
@@ -272,7 +272,7 @@ static int reduce(Lower *l, const Node *n, const Type *t) {
     return lower_as(l, x, t->dtype);
 }
 
-/* ---- any value ------------------------------------------------------------------------- */
+/* ---- any value ----------------------------------------------------------- */
 
 static bool memo_hit(const LowerMemo *m, ValueId v, int rank, const KIndex *at,
                      int guard) {

@@ -62,7 +62,7 @@ static void leave(CPrint *p) {
 
 static int64_t extent(const CPrint *p, int d) { return p->k->dim[d].extent; }
 
-/* ---- indices and memory ------------------------------------------------------- */
+/* ---- indices and memory -------------------------------------------------- */
 
 /* One term of a sum; `first` drops the leading plus. */
 static void put_term(CPrint *p, bool *first, int64_t k, const char *name) {
@@ -139,7 +139,7 @@ static void put_store(CPrint *p, int id) {
     sb_puts(p->sb, ");\n");
 }
 
-/* ---- instructions ------------------------------------------------------------------ */
+/* ---- instructions -------------------------------------------------------- */
 
 static void put_inst(CPrint *p, int id) {
     const KInst *in = kinst_at(p->k, id);
@@ -193,7 +193,7 @@ static void put_row_stores(CPrint *p) {
     }
 }
 
-/* ---- reductions over columns ---------------------------------------------------------- */
+/* ---- reductions over columns --------------------------------------------- */
 
 /* The operand lies in memory as the helper wants it. */
 static bool reads_direct(const CPrint *p, const KInst *r) {
@@ -242,7 +242,7 @@ static void put_fold_call(CPrint *p, int id) {
     sb_puts(p->sb, ", n);\n");
 }
 
-/* ---- one sweep, columns innermost -------------------------------------------------------- */
+/* ---- one sweep, columns innermost ---------------------------------------- */
 
 static void put_col_flat(CPrint *p) {
     int64_t stride = 1;
@@ -417,7 +417,7 @@ static void put_sweep(CPrint *p, int sweep, const char *from, const char *to) {
     close_outer_cols(p);
 }
 
-/* ---- form cols ------------------------------------------------------------------------------ */
+/* ---- form cols ----------------------------------------------------------- */
 
 /* Row dims from the number `of` (a C name). */
 static void put_row_dims(CPrint *p, const char *of, const int *dim, int n) {
@@ -518,7 +518,7 @@ static void put_flat(CPrint *p) {
     for (int s = 0; s < p->sweeps.len; s++) put_sweep(p, s, "c0", "c1");
 }
 
-/* ---- form rows -------------------------------------------------------------------------------- */
+/* ---- form rows ----------------------------------------------------------- */
 
 /* Cheap enough to compute wherever it is used, without other instructions. */
 static bool recomputed(const KInst *in) {
@@ -699,7 +699,7 @@ static void put_rows(CPrint *p) {
     leave(p);
 }
 
-/* ---- epilogues ----------------------------------------------------------------------------------- */
+/* ---- epilogues ----------------------------------------------------------- */
 
 static void put_epilogue(CPrint *p) {
     const Kernel *k = p->k;
@@ -725,7 +725,7 @@ static void put_epilogue(CPrint *p) {
     leave(p);
 }
 
-/* ---- functions --------------------------------------------------------------------------------------- */
+/* ---- functions ----------------------------------------------------------- */
 
 static void put_comment(const Kernel *k, StrBuf *sb) {
     const char *s = k->comment ? k->comment : "";

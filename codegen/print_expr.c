@@ -12,7 +12,7 @@
 const char *const ktype_c[] = {"uint8_t", "int64_t", "float", "double"};
 const char *const ktype_suffix[] = {"_B8", "_I64", "_F32", "_F64"};
 
-/* ---- numbers ------------------------------------------------------------------ */
+/* ---- numbers ------------------------------------------------------------- */
 
 static void put_int(StrBuf *sb, int64_t i) {
     if (i == INT64_MIN)
@@ -28,7 +28,8 @@ static void put_float(StrBuf *sb, double f, bool f64) {
     if (f != f)
         sb_puts(sb, f64 ? "(double)NAN" : "NAN");
     else if (isinf(f))
-        sb_printf(sb, "(%s%sINFINITY)", f < 0 ? "-" : "", f64 ? "(double)" : "");
+        sb_printf(sb, "(%s%sINFINITY)", f < 0 ? "-" : "",
+                  f64 ? "(double)" : "");
     else if (f == rint(f) && fabs(f) < 1e6 && !(f == 0 && signbit(f)))
         sb_printf(sb, "%.1f%s", f, f64 ? "" : "f");
     else
@@ -54,7 +55,7 @@ void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
         put_int(sb, in->i);
 }
 
-/* ---- expressions of the op table -------------------------------------------------- */
+/* ---- expressions of the op table ----------------------------------------- */
 
 /* What stands for a name of an expression. */
 typedef struct Spelling {
@@ -128,7 +129,7 @@ const char *fold_start(OpCode code, KType t) {
     }
 }
 
-/* ---- the other instructions ---------------------------------------------------------- */
+/* ---- the other instructions ---------------------------------------------- */
 
 static void put_cvt(StrBuf *sb, const Kernel *k, const KInst *in) {
     const KInst *x = kinst_at(k, in->in[0]);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* ---- fp32 functions ---------------------------------------------------------- */
+/* ---- fp32 functions ------------------------------------------------------ */
 
 /* Distance in units of the wanted value's last place. */
 static double ulps(double want, float got) {
@@ -123,7 +123,7 @@ TEST_CASE(kmath, doubles) {
     for (int i = 0; i < NSPECIAL; i++) {
         double x = (double)special[i];
         double s = SIGMOID_F64(x), l = LOG_SIGMOID_F64(x), g = GELU_F64(x);
-        CHECK(s == ref_sigmoid(x) || x != x || fabs(s - ref_sigmoid(x)) < 1e-16);
+        CHECK(x != x || fabs(s - ref_sigmoid(x)) < 1e-16);
         CHECK(l == ref_log_sigmoid(x) || x != x);
         CHECK(isnan(g) == isnan(ref_gelu(x)));
         CHECK(isnan(x) == isnan(GELU_TANH_F64(x)) || isinf(x));
@@ -134,7 +134,7 @@ TEST_CASE(kmath, doubles) {
     CHECK(TO_I64_F64(NAN) == 0);
 }
 
-/* ---- 16-bit floats --------------------------------------------------------------- */
+/* ---- 16-bit floats ------------------------------------------------------- */
 
 TEST_CASE(kmath, widening) {
     for (uint32_t h = 0; h < 65536; h++) {
@@ -152,7 +152,8 @@ TEST_CASE(kmath, widening) {
 TEST_CASE(kmath, narrowing) {
     for (uint64_t u = 0; u < UINT64_C(1) << 32; u += 251) {
         float x = km_float((uint32_t)u);
-        if (F32_TO_BF16(x) != f32_to_bf16(x) || F32_TO_F16(x) != f32_to_f16(x)) {
+        if (F32_TO_BF16(x) != f32_to_bf16(x) ||
+            F32_TO_F16(x) != f32_to_f16(x)) {
             CHECK_EQ_INT(F32_TO_BF16(x), f32_to_bf16(x));
             CHECK_MSG(F32_TO_F16(x) == f32_to_f16(x), "%a: %x, wants %x",
                       (double)x, F32_TO_F16(x), f32_to_f16(x));
@@ -164,7 +165,7 @@ TEST_CASE(kmath, narrowing) {
     CHECK_EQ_INT(F32_TO_BF16(3.4e38f), 0x7f80);
 }
 
-/* ---- integers ---------------------------------------------------------------------- */
+/* ---- integers ------------------------------------------------------------ */
 
 TEST_CASE(kmath, integers_never_trap) {
     CHECK_EQ_INT(DIV_I64(7, 0), 0);
@@ -180,7 +181,7 @@ TEST_CASE(kmath, integers_never_trap) {
     CHECK_EQ_INT(POW_I64(-1, -3), -1);
 }
 
-/* ---- random numbers ------------------------------------------------------------------ */
+/* ---- random numbers ------------------------------------------------------ */
 
 /* Known answers of Philox 4x32-10: zero key and counter; all ones. */
 TEST_CASE(kmath, philox) {
@@ -193,7 +194,7 @@ TEST_CASE(kmath, philox) {
     CHECK_NEAR(sum / 100000, 0.5, 0.005);
 }
 
-/* ---- folds ------------------------------------------------------------------------------- */
+/* ---- folds --------------------------------------------------------------- */
 
 TEST_CASE(kmath, folds) {
     float x[100];

@@ -31,7 +31,7 @@
 #define KM_CALLED static __attribute__((noinline, unused))
 #endif
 
-/* ---- bits ------------------------------------------------------------------- */
+/* ---- bits ---------------------------------------------------------------- */
 
 KM_INLINE uint32_t km_bits(float f) {
     uint32_t u;
@@ -57,7 +57,7 @@ KM_INLINE double km_double(uint64_t u) {
     return f;
 }
 
-/* ---- 16-bit floats: nearest even, overflow to infinity, NaN stays NaN --------- */
+/* ---- 16-bit floats: nearest even, overflow to infinity, NaN stays NaN ---- */
 
 KM_INLINE float BF16_TO_F32(uint16_t h) { return km_float((uint32_t)h << 16); }
 
@@ -105,7 +105,7 @@ KM_INLINE uint16_t EXACT_F16(float f) {
 
 KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
 
-/* ---- to integers: towards zero, saturating, NaN gives 0 ------------------------- */
+/* ---- to integers: towards zero, saturating, NaN gives 0 ------------------ */
 
 /* Small ones apart: gcc makes the way to an integer and back one truncation,
    which would turn -0.5 into -0 at the ISA levels that have one. */
@@ -117,7 +117,7 @@ KM_INLINE int64_t TO_I64_F64(double x) {
 
 KM_INLINE int64_t TO_I64_F32(float x) { return TO_I64_F64((double)x); }
 
-/* ---- fp32 ------------------------------------------------------------------------- */
+/* ---- fp32 ---------------------------------------------------------------- */
 
 KM_INLINE float ABS_F32(float x) { return km_float(km_bits(x) & 0x7fffffffu); }
 KM_INLINE float km_sign_of(float x, float sign) { /* x >= 0 */
@@ -296,14 +296,15 @@ KM_INLINE float POW_F32(float x, float y) {
     int whole = __builtin_rintf(y) == y;
     int odd = whole & (__builtin_rintf(half) != half);
     int negative = km_bits(x) >> 31;
-    float of_negative = odd ? -q : (whole | (x == 0) | (a == INFINITY)) ? q : NAN;
+    int defined = whole | (x == 0) | (a == INFINITY);
+    float of_negative = odd ? -q : defined ? q : NAN;
     q = negative ? of_negative : q;
     q = (x != x) | (y != y) ? x + y : q;
     q = (a == 1.0f) & (ABS_F32(y) == INFINITY) ? 1.0f : q;
     return (y == 0) | (x == 1.0f) ? 1.0f : q;
 }
 
-/* ---- fp64 --------------------------------------------------------------------------- */
+/* ---- fp64 ---------------------------------------------------------------- */
 
 static inline double ABS_F64(double x) { return fabs(x); }
 static inline double SIGN_F64(double x) {
@@ -340,7 +341,7 @@ static inline double GELU_TANH_F64(double x) {
                            (x + 0.044715 * x * x * x));
 }
 
-/* ---- integers: wrap, and never trap ---------------------------------------------------- */
+/* ---- integers: wrap, and never trap -------------------------------------- */
 
 static inline int64_t ABS_I64(int64_t x) {
     return x < 0 ? (int64_t)(0 - (uint64_t)x) : x;
@@ -363,7 +364,7 @@ static inline int64_t POW_I64(int64_t x, int64_t y) {
     return (int64_t)r;
 }
 
-/* ---- random numbers ------------------------------------------------------------------------ */
+/* ---- random numbers ------------------------------------------------------ */
 
 /* Philox 4x32-10, one word per element i: key = seed, counter = (i / 4, count,
    salt), word i % 4; uniform in [0, 1) with 24 bits. */
@@ -385,7 +386,7 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
     return (float)(int32_t)((i & 2 ? high : low) >> 8) * 0x1p-24f;
 }
 
-/* ---- folds ----------------------------------------------------------------------------------- */
+/* ---- folds --------------------------------------------------------------- */
 
 /* acc folded with p[0..n): 16 lanes, then halves of the lanes.  The order
    depends on n alone. */
