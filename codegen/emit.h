@@ -46,8 +46,6 @@ void weights_section(SectionWriter *w, const PlanSource *src);
 /* OUT.weights.safetensors for module OUT.so, written beside it as `path`. */
 char *weights_sidecar_path(Arena *a, const char *module);
 bool weights_sidecar(FILE *f, const Module *m, Arena *a);
-/* Text as the inside of a JSON string. */
-void json_escape(StrBuf *sb, const char *s);
 
 /* ---- emit_cc.c ---------------------------------------------------------- */
 

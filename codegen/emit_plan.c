@@ -428,11 +428,11 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     const Module *m = e->m;
     StrBuf js = {0};
     sb_puts(&js, "{\"model\":\"");
-    json_escape(&js, base_name(in->model_path));
+    sb_put_json(&js, base_name(in->model_path));
     sb_puts(&js, "\",\"graph\":\"");
-    json_escape(&js, m->name ? m->name : "");
+    sb_put_json(&js, m->name ? m->name : "");
     sb_puts(&js, "\",\"producer\":\"");
-    json_escape(&js, m->producer ? m->producer : "");
+    sb_put_json(&js, m->producer ? m->producer : "");
     sb_printf(&js, "\",\"class_axis\":%d,\"batch\":%lld,\"accumulate\":%lld",
               m->class_axis, (long long)batch_size(m),
               (long long)e->opt->accumulate);

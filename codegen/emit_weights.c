@@ -45,15 +45,6 @@ char *weights_sidecar_path(Arena *a, const char *module) {
     return arena_printf(a, "%.*s.weights.safetensors", (int)n, module);
 }
 
-void json_escape(StrBuf *sb, const char *s) {
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\') sb_printf(sb, "\\%c", c);
-        else if (c < 32 || c == 127) sb_printf(sb, "\\u%04x", c);
-        else sb_putn(sb, s, 1);
-    }
-}
-
 static const char *safetensors_dtype(DType d) {
     static const char *const names[NUM_DTYPES] = {
         "BOOL", "U8",  "I8",  "U16", "I16",  "U32", "I32",
@@ -64,7 +55,7 @@ static const char *safetensors_dtype(DType d) {
 static void header_entry(StrBuf *sb, const Var *v, int64_t at) {
     const Type *t = type_get(v->type);
     sb_puts(sb, sb->len > 1 ? ",\"" : "\"");
-    json_escape(sb, v->name);
+    sb_put_json(sb, v->name);
     sb_printf(sb, "\":{\"dtype\":\"%s\",\"shape\":[",
               safetensors_dtype(t->dtype));
     for (int i = 0; i < t->rank; i++)

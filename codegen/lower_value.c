@@ -176,21 +176,6 @@ static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {
 
 /* ---- element-wise -------------------------------------------------------- */
 
-/* Absent bounds bound nothing; 0.01 is ONNX's default slope. */
-static double attr_default(AttrKey k) {
-    if (k == AK_min) return -INFINITY;
-    return k == AK_max ? INFINITY : k == AK_alpha ? 0.01 : 0;
-}
-
-static void elem_params(const Node *n, double *p) {
-    const OpInfo *info = &op_info[n->op];
-    int np = 0;
-    for (int j = 0; j < info->nattr && np < 2; j++)
-        if (attr_info[info->attrs[j]].kind == ATTR_FLOAT)
-            p[np++] = attr_float(n, info->attrs[j],
-                                 attr_default(info->attrs[j]));
-}
-
 /* The register type an element-wise node computes in. */
 static KType elem_compute(const Lower *l, const Node *n, DType result) {
     bool any_float = false, any_int = false, any_f64 = false;
@@ -218,7 +203,7 @@ static int elem(Lower *l, const Node *n, const Type *t, const KIndex *at,
     KInst in = kinst(K_OP, op_tests(n->op) ? KT_B8 : c);
     in.code = n->op;
     in.compute = c;
-    elem_params(n, in.p);
+    node_expr_params(n, in.p);
     for (int j = 0; j < n->nin; j++) {
         broadcast_at(value_type(l->g, n->in[j]), at, t->rank, sub);
         in.in[j] = lower_value(l, n->in[j], sub, guard);

@@ -66,44 +66,6 @@ bool ox_foldable(const Ox *ox, NodeId id) {
 
 /* ---- equal folds --------------------------------------------------------- */
 
-static uint64_t hash_attr(uint64_t h, const Attr *a) {
-    h = hash_bytes(h, &a->key, sizeof a->key);
-    if (attr_info[a->key].kind == ATTR_INTS)
-        return hash_bytes(h, a->u.ints.v, (size_t)a->u.ints.n * 8);
-    return hash_bytes(h, &a->u.i, sizeof a->u.i); /* i, f or s: 8 bytes */
-}
-
-static bool same_attr(const Attr *a, const Attr *b) {
-    if (a->key != b->key) return false;
-    if (attr_info[a->key].kind != ATTR_INTS) return a->u.i == b->u.i;
-    return a->u.ints.n == b->u.ints.n &&
-           !memcmp(a->u.ints.v, b->u.ints.v, (size_t)a->u.ints.n * 8);
-}
-
-static bool same_node(const Ox *ox, const Node *a, const Node *b) {
-    if (a->op != b->op || a->nin != b->nin || a->nout != b->nout ||
-        a->nattr != b->nattr)
-        return false;
-    for (int i = 0; i < a->nin; i++)
-        if (!same_value(a->in[i], b->in[i])) return false;
-    for (int i = 0; i < a->nattr; i++)
-        if (!same_attr(&a->attrs[i], &b->attrs[i])) return false;
-    for (int i = 0; i < a->nout; i++)
-        if (value_get(ox->g, a->out[i])->type.i !=
-            value_get(ox->g, b->out[i])->type.i)
-            return false;
-    return true;
-}
-
-static Str key_of(const Ox *ox, const Node *n) {
-    uint64_t h = hash_bytes((uint64_t)n->op, n->in,
-                            (size_t)n->nin * sizeof *n->in);
-    for (int i = 0; i < n->nattr; i++) h = hash_attr(h, &n->attrs[i]);
-    for (int i = 0; i < n->nout; i++)
-        h = hash_bytes(h, &value_get(ox->g, n->out[i])->type, sizeof(TypeId));
-    return internf("%llx", (unsigned long long)h);
-}
-
 /* ---- folding ------------------------------------------------------------- */
 
 static Status evaluate(Ox *ox, const Node *n, NodeId id, ValueId *out) {
@@ -126,10 +88,10 @@ static Status evaluate(Ox *ox, const Node *n, NodeId id, ValueId *out) {
 
 Status ox_fold(Ox *ox, NodeId id, ValueId *out) {
     Node n = *node_get(ox->g, id); /* making constants moves the pool */
-    Str key = key_of(ox, &n);
+    Str key = internf("%llx", (unsigned long long)node_hash(ox->g, &n));
     int i = ox_map_get(&ox->folds, key);
     ox->g->order.len--;
-    if (i >= 0 && same_node(ox, &ox->fold_list.data[i].node, &n)) {
+    if (i >= 0 && node_same(ox->g, &ox->fold_list.data[i].node, &n)) {
         memcpy(out, ox->fold_list.data[i].out, (size_t)n.nout * sizeof *out);
         return OK;
     }

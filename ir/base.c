@@ -325,6 +325,15 @@ void sb_put_escaped(StrBuf *sb, const char *s) {
     sb_puts(sb, "");
 }
 
+void sb_put_json(StrBuf *sb, const char *s) {
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\') sb_printf(sb, "\\%c", c);
+        else if (c < 32 || c == 127) sb_printf(sb, "\\u%04x", c);
+        else sb_putn(sb, s, 1);
+    }
+}
+
 void sb_put_quoted(StrBuf *sb, const char *s) {
     sb_puts(sb, "\"");
     for (const unsigned char *p = (const unsigned char *)s; *p;) {

@@ -113,6 +113,8 @@ void warn(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void sb_put_escaped(StrBuf *sb, const char *s);
 /* In double quotes, escaped so that the text form reads it back; whole.    */
 void sb_put_quoted(StrBuf *sb, const char *s);
+/* The inside of a JSON string. */
+void sb_put_json(StrBuf *sb, const char *s);
 /* Shortest text that strtod reads back as v; as_f32: as (float)v.          */
 void sb_put_double(StrBuf *sb, double v, bool as_f32);
 

@@ -199,24 +199,13 @@ static void broadcast_strides(const Type *t, const Type *out, int64_t *s) {
         s[d] = d < lead || t->dim[d - lead] == 1 ? 0 : own[d - lead];
 }
 
-/* Absent bounds bound nothing; 0.01 is ONNX's default slope. */
-static double attr_default(AttrKey k) {
-    if (k == AK_min) return -INFINITY;
-    return k == AK_max ? INFINITY : k == AK_alpha ? 0.01 : 0;
-}
-
 static void elem_init(Elem *e, EvalCx *cx, const Type *out) {
-    const OpInfo *info = &op_info[cx->n->op];
-    int np = 0;
     *e = (Elem){.cx = cx, .nin = cx->n->nin};
     for (int k = 0; k < e->nin; k++) {
         e->in[k] = cx->in[k];
         broadcast_strides(type_get(cx->in[k]->type), out, e->stride[k]);
     }
-    for (int k = 0; k < info->nattr && np < 2; k++)
-        if (attr_info[info->attrs[k]].kind == ATTR_FLOAT)
-            e->p[np++] = attr_float(cx->n, info->attrs[k],
-                                    attr_default(info->attrs[k]));
+    node_expr_params(cx->n, e->p);
 }
 
 /* Moves every operand's position to the next element of the result. */

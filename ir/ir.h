@@ -189,6 +189,13 @@ Str attr_str(const Node *n, AttrKey k, const char *dflt);
 /* Returns the count, 0 if absent; *v points into the node. */
 int attr_ints(const Node *n, AttrKey k, const int64_t **v);
 
+/* Equal op, operands, attributes and result types; equal nodes hash equally. */
+bool node_same(const Graph *g, const Node *a, const Node *b);
+uint64_t node_hash(const Graph *g, const Node *n);
+/* P0 and P1 of an ELEM op's expression: its float attributes in table order,
+   with their defaults. */
+void node_expr_params(const Node *n, double p[2]);
+
 /* ---- making values ---------------------------------------------------------- */
 
 /* Names are made unique within the graph by appending .2, .3, ... */

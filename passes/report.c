@@ -5,12 +5,7 @@
 
 static void put_json_string(StrBuf *sb, const char *s) {
     sb_puts(sb, "\"");
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\') sb_printf(sb, "\\%c", c);
-        else if (c < 0x20) sb_printf(sb, "\\u%04x", c);
-        else sb_putn(sb, s, 1);
-    }
+    sb_put_json(sb, s);
     sb_puts(sb, "\"");
 }
 
