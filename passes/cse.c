@@ -19,7 +19,7 @@ static bool cse_rule(Rewriter *rw, NodeId id, ValueId *with) {
     uint32_t at = (uint32_t)node_hash(rw->g, n) & t->mask;
     for (; t->slot[at].i; at = (at + 1) & t->mask) {
         const Node *other = node_get(rw->g, t->slot[at]);
-        if (!same_computation(rw->g, n, other)) continue;
+        if (!node_same(rw->g, n, other)) continue;
         memcpy(with, other->out, (size_t)n->nout * sizeof *with);
         return true;
     }

@@ -545,7 +545,7 @@ static void drop_copies(Fuse *f, Cluster *c) {
         NodeId id = c->nodes.data[i];
         int same = -1;
         for (int k = 0; k < kept && same < 0; k++)
-            if (same_computation(g, node_get(g, id),
+            if (node_same(g, node_get(g, id),
                                  node_get(g, c->nodes.data[k])))
                 same = k;
         if (same < 0) {

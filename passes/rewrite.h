@@ -35,8 +35,6 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user);
 
 /* The node that makes v if its op is `op`, else NULL. */
 const Node *def_of(const Graph *g, ValueId v, OpCode op);
-/* Equal op, operands, attributes and result types (cse.c). */
-bool same_computation(const Graph *g, const Node *a, const Node *b);
 /* v reads as the constant number *c in every element. */
 bool is_number(const Graph *g, ValueId v, double c);
 
