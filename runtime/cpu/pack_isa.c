@@ -4,7 +4,7 @@
 /* ---- transposition of TB x TB blocks ------------------------------------- */
 
 typedef float v4 __attribute__((vector_size(16)));
-typedef v4 v4_any __attribute__((aligned(4), may_alias));
+typedef v4 v4_any __attribute__((aligned(1), may_alias));
 typedef uint16_t h4 __attribute__((vector_size(8)));
 typedef h4 h4_any __attribute__((aligned(2), may_alias));
 typedef uint32_t u4 __attribute__((vector_size(16)));
@@ -42,7 +42,7 @@ INLINE void transpose4(float *dst, int64_t dld, const char *src, int dtype,
 #if AMPC_ISA_LEVEL >= 3
 enum { TB = 8 };
 typedef float v8 __attribute__((vector_size(32)));
-typedef v8 v8_any __attribute__((aligned(4), may_alias));
+typedef v8 v8_any __attribute__((aligned(1), may_alias));
 typedef uint16_t h8 __attribute__((vector_size(16)));
 typedef h8 h8_any __attribute__((aligned(2), may_alias));
 typedef uint32_t u8 __attribute__((vector_size(32)));

@@ -40,7 +40,7 @@ typedef float vf __attribute__((vector_size(VL * 4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
 typedef uint32_t vu __attribute__((vector_size(VL * 4)));
 typedef uint16_t vh __attribute__((vector_size(VL * 2)));
-typedef vf vf_any __attribute__((aligned(4), may_alias));
+typedef vf vf_any __attribute__((aligned(1), may_alias)); /* pairs too */
 typedef vu vu_any __attribute__((aligned(4), may_alias));
 typedef vh vh_any __attribute__((aligned(2), may_alias));
 
