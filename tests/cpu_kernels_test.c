@@ -514,7 +514,10 @@ static void conv_reference(ConvCase *k)
     }
 }
 
-static double *zeros(int64_t n) { return calloc((size_t)n + 1, sizeof(double)); }
+static double *zeros(int64_t n)
+{
+    return calloc((size_t)n + 1, sizeof(double));
+}
 
 static void conv_prepare(ConvCase *k)
 {
@@ -880,7 +883,8 @@ static void scatter_case(void)
                        rnd_in(1, 300), rnd_float(), AMPC_I64, rnd_float()};
     if (rnd() % 5 == 0) s.src_dtype = s.out_dtype = AMPC_F64;
     if (rnd() % 2) s.idx_dtype = AMPC_I32;
-    int64_t nsrc = s.outer * s.nidx * s.inner, nout = s.outer * s.rows * s.inner;
+    int64_t nsrc = s.outer * s.nidx * s.inner;
+    int64_t nout = s.outer * s.rows * s.inner;
     void *src = array(s.src_dtype, nsrc);
     void *idx = malloc((size_t)(s.nidx + 1) * 8);
     double *want = zeros(nout);
@@ -923,7 +927,8 @@ TEST_CASE(scatter_add, random_shapes)
 static void argmax_case(void)
 {
     static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
-    CpuArgmax a = {rnd_in(1, 30), rnd_in(1, 40), rnd_in(1, 5), types[rnd() % 4]};
+    CpuArgmax a = {rnd_in(1, 30), rnd_in(1, 40), rnd_in(1, 5),
+                   types[rnd() % 4]};
     int64_t n = a.outer * a.inner;
     void *x = array(a.dtype, n * a.axis);
     for (int64_t i = 0; i < n * a.axis; i++)

@@ -270,7 +270,8 @@ static void gemm_f64_tile(const CpuGemm *g, const double *a, const double *b,
     double acc[GEMM_F64_ROWS][GEMM_F64_COLS] = {{0}};
     for (int64_t k = 0; k < g->k; k++) {
         double row[GEMM_F64_COLS] = {0};
-        for (int64_t j = 0; j < cols; j++) row[j] = b[k * g->b_rs + j * g->b_cs];
+        for (int64_t j = 0; j < cols; j++)
+            row[j] = b[k * g->b_rs + j * g->b_cs];
         for (int64_t i = 0; i < rows; i++) {
             double x = a[i * g->a_rs + k * g->a_cs];
             for (int j = 0; j < GEMM_F64_COLS; j++) acc[i][j] += x * row[j];

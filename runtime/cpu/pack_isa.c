@@ -109,7 +109,8 @@ INLINE int64_t pack_a_transpose(float *dst, const char *src, int dtype,
 /* Rows run along memory (cs == 1). */
 INLINE void pack_a_rows(float *dst, const PackSrc *s, int dtype, int64_t k)
 {
-    int64_t j = pack_a_transpose(dst, s->p, dtype, s->rs * dtype_size(dtype), k);
+    int64_t ld = s->rs * dtype_size(dtype);
+    int64_t j = pack_a_transpose(dst, s->p, dtype, ld, k);
     for (; j < k; j++)
         for (int r = 0; r < MR; r++)
             dst[j * MR + r] = load1(s->p, dtype, r * s->rs + j);

@@ -55,7 +55,8 @@ void pool_max_f64(void *ctx, int64_t lo, int64_t hi, int worker)
         int64_t where = -1;
         for (PoolWalk w = {0, 0}; pool_next(r->p, i % out, &w);) {
             double v = x[w.pos];
-            if (where >= 0 && !(v > best) && !(v != v && best == best)) continue;
+            int nan = v != v && best == best;
+            if (where >= 0 && !(v > best) && !nan) continue;
             best = v;
             where = w.pos;
         }
@@ -73,7 +74,8 @@ void pool_avg_f64(void *ctx, int64_t lo, int64_t hi, int worker)
         const double *x = (const double *)r->src + i / out * pool_in(r->p);
         double sum = 0;
         int64_t n = pool_divisor(r->p, i % out);
-        for (PoolWalk w = {0, 0}; pool_next(r->p, i % out, &w);) sum += x[w.pos];
+        for (PoolWalk w = {0, 0}; pool_next(r->p, i % out, &w);)
+            sum += x[w.pos];
         ((double *)r->dst)[i] = n ? sum / (double)n : 0;
     }
 }

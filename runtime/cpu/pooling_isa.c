@@ -195,7 +195,8 @@ static void pool_begin(const CpuPool *p, const PoolPart *q, int max, int64_t od,
             x = pool_at(p, 2, q->w0 + i, tw);
         }
         int some = row && tw < p->kernel[2] && x < p->in[2];
-        acc->where[i] = some ? (int32_t)((z * p->in[1] + y) * p->in[2] + x) : -1;
+        int64_t pos = (z * p->in[1] + y) * p->in[2] + x;
+        acc->where[i] = some ? (int32_t)pos : -1;
     }
 }
 

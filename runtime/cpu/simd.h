@@ -140,8 +140,10 @@ INLINE void store1(void *p, int dtype, int64_t i, float x)
 {
     if (dtype == AMPC_F32)
         ((float *)p)[i] = x;
+    else if (dtype == AMPC_BF16)
+        ((uint16_t *)p)[i] = f32_to_bf16(x);
     else
-        ((uint16_t *)p)[i] = dtype == AMPC_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+        ((uint16_t *)p)[i] = f32_to_f16(x);
 }
 
 INLINE vf vload_as(const void *p, int dtype, int64_t i)

@@ -149,7 +149,8 @@ INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t)
             }
         }
         a = dot_at(kind, a, t->a_image);
-        UNROLL for (int j = 0; j < C; j++) b[j] = dot_at(kind, b[j], t->b_image);
+        UNROLL for (int j = 0; j < C; j++)
+            b[j] = dot_at(kind, b[j], t->b_image);
     }
     float sum[DOT_R * DOT_C + 3];
     UNROLL for (int i = 0; i < R * C; i += 4)

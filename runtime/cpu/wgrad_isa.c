@@ -86,8 +86,8 @@ static void wgrad_multiply(const WgradRun *r, const WgradItem *it,
         for (int64_t i = 0; i < it->k; i += DOT_R) {
             t.a = it->dy + i * r->w.len * (r->raw ? 2 : 4);
             t.c = it->acc + i * n + j;
-            ISA(tile_dot)[r->raw][min64(DOT_R, it->k - i) - 1][min64(DOT_C, n - j) - 1](
-                &t);
+            int64_t rows = min64(DOT_R, it->k - i), cols = min64(DOT_C, n - j);
+            ISA(tile_dot)[r->raw][rows - 1][cols - 1](&t);
         }
     }
 }
@@ -159,7 +159,8 @@ static void wgrad_sum(void *ctx, int64_t lo, int64_t hi, int worker)
         int64_t n = min64(WGRAD_SUM, all - i);
         for (int64_t j = 0; j < n; j++) sum[j] = r->partial[i + j];
         for (int64_t s = 1; s < r->w.nsplit; s++)
-            for (int64_t j = 0; j < n; j++) sum[j] += r->partial[s * all + i + j];
+            for (int64_t j = 0; j < n; j++)
+                sum[j] += r->partial[s * all + i + j];
         narrow(r->dw, r->dw_dtype, i, sum, n);
     }
 }
