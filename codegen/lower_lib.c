@@ -134,8 +134,12 @@ static void conv_pars(const Graph *g, const Node *n, Arena *a, LoweredStep *s,
     set_pars(a, s, lib, &p, sizeof p);
 }
 
-static void conv(const Graph *g, const Node *n, Arena *a, LoweredStep *s) {
+static Status conv(const Graph *g, const Node *n, Arena *a, LoweredStep *s,
+                   Diag *d) {
     ValueId p = n->in[0], q = n->in[1], r = n->out[0];
+    if (value_dtype(g, p) == DT_F64 || value_dtype(g, q) == DT_F64 ||
+        value_dtype(g, r) == DT_F64)
+        return fail(d, n->loc, "there is no convolution in f64: cast to f32");
     set_refs(a, s, view_root(g, p), view_root(g, q), r, 3);
     if (n->op == OP_CONV)
         conv_pars(g, n, a, s, PLAN_LIB_CONV_FWD, p, q, r);
@@ -143,6 +147,7 @@ static void conv(const Graph *g, const Node *n, Arena *a, LoweredStep *s) {
         conv_pars(g, n, a, s, PLAN_LIB_CONV_DGRAD, r, q, p);
     else
         conv_pars(g, n, a, s, PLAN_LIB_CONV_WGRAD, p, r, q);
+    return OK;
 }
 
 /* ---- pools --------------------------------------------------------------- */
@@ -248,7 +253,7 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
     case OP_MATMUL: return gemm(g, n, a, d, out);
     case OP_CONV:
     case OP_CONV_DGRAD:
-    case OP_CONV_WGRAD: conv(g, n, a, out); return OK;
+    case OP_CONV_WGRAD: return conv(g, n, a, out, d);
     case OP_MAX_POOL:
     case OP_MAX_POOL_GRAD:
     case OP_AVG_POOL:

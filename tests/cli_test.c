@@ -1,0 +1,102 @@
+/* cli_test.c: the command line as a user meets it: what is said, the exit
+   status, and that nothing is left behind when something is wrong.          */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/harness.h"
+
+static const char *cnn(void) { return test_data_path("models/mnist_cnn.onnx"); }
+
+/* Runs ampc with those words; the text must hold `says`. */
+static void check_run(int status, const char *says, const char *words) {
+    char *out;
+    int rc = test_command(&out, "cd '%s' && '%s' %s", test_tmpdir(),
+                          test_ampc(), words);
+    CHECK_MSG(rc == status, "ampc %s: status %d\n%s", words, rc, out);
+    CHECK_HAS(out, says);
+    free(out);
+}
+
+/* Compiles the CNN with more options; a failure must leave no output. */
+static void check_refused(int status, const char *says, const char *options) {
+    char words[1024], so[600];
+    snprintf(words, sizeof words, "'%s' -o refused.so %s", cnn(), options);
+    snprintf(so, sizeof so, "%s/refused.so", test_tmpdir());
+    check_run(status, says, words);
+    CHECK_MSG(access(so, F_OK), "ampc %s left an output", options);
+}
+
+TEST_CASE(cli, help_version_and_tables) {
+    check_run(0, "usage: ampc MODEL.onnx", "--help");
+    check_run(0, "ampc ", "--version");
+    check_run(0, "softmax_cross_entropy", "--list-ops");
+    check_run(2, "usage: ampc", "");
+}
+
+TEST_CASE(cli, usage_errors_give_status_2) {
+    check_refused(2, "--nonsense: unknown option", "--nonsense");
+    check_refused(2, "none of fp32, bf16, fp16", "--precision fp8");
+    check_refused(2, "none of sgd, adam, adamw", "--optimizer lion");
+    check_refused(2, "unknown key 'beta3'", "--optimizer adam,beta3=1");
+    check_refused(2, "is not NAME=N", "--dim batch");
+    check_refused(2, "wants a value", "--loss");
+    check_refused(2, "not for 'cuda:sm_90'", "--target cuda:sm_90");
+    check_run(2, "a file is missing", "check");
+    check_run(2, "-o OUT.so is missing", "model.onnx");
+}
+
+TEST_CASE(cli, input_errors_give_status_1) {
+    check_run(1, "No such file", "nosuch.onnx -o x.so");
+    check_refused(1, "--dim batch=64", "");
+    check_refused(1, "batch", "--dim bach=64");
+    check_refused(1, "Choose with --loss", "--dim batch=8");
+    check_refused(1, "nosuch*", "--dim batch=8 --loss cross_entropy "
+                                "--train 'nosuch*'");
+    check_refused(1, "output that does not exist",
+                  "--dim batch=8 --loss cross_entropy:nosuch");
+}
+
+TEST_CASE(cli, convolution_in_f64_is_refused) {
+    static const char text[] =
+        "graph predict(%x: f64[1,2,5,5], %w: f64[3,2,3,3]) {\n"
+        "  %y = conv %x, %w {dilations=[1,1], group=1, pads=[1,1,1,1], "
+        "strides=[1,1]} : f64[1,3,5,5]\n  return %y\n}\n";
+    char path[600];
+    snprintf(path, sizeof path, "%s/wide.amp", test_tmpdir());
+    REQUIRE(test_write_file(path, text, strlen(text)));
+    check_run(1, "no convolution in f64", "wide.amp -o wide.so");
+}
+
+TEST_CASE(cli, inspect_answers_from_models_and_modules) {
+    char words[1024];
+    snprintf(words, sizeof words, "'%s' -o cnn.so --dim batch=4 --loss "
+                                  "cross_entropy --target cpu:x86-64-v2",
+             cnn());
+    check_run(0, "", words);
+    check_run(0, "cast input f32[4,1,28,28] -> bf16 for conv",
+              "inspect cnn.so --casts");
+    check_run(0, "\"program\":\"train\"", "inspect cnn.so --kernels --json");
+    check_run(0, "arena of train", "inspect cnn.so --memory");
+    check_run(0, "conv1.weight", "inspect cnn.so --params");
+    check_run(0, "graph train", "inspect cnn.so --ir autodiff");
+    check_run(1, "no IR of stage 'nosuch'", "inspect cnn.so --ir nosuch");
+    check_run(2, "at a time", "inspect cnn.so --casts --memory");
+    snprintf(words, sizeof words, "inspect '%s' --dim batch=4 --loss "
+                                  "cross_entropy --casts",
+             cnn());
+    check_run(0, "cast input f32[4,1,28,28] -> bf16 for conv", words);
+}
+
+TEST_CASE(cli, dumped_ir_reads_back) {
+    char words[1024];
+    snprintf(words, sizeof words, "'%s' -o d.so --dim batch=4 --loss "
+                                  "cross_entropy --target cpu:x86-64-v2 "
+                                  "--dump-ir stages",
+             cnn());
+    check_run(0, "", words);
+    check_run(0, "graph forward", "fmt stages/00-import.amp");
+    check_run(0, "group", "fmt stages/19-memplan.amp");
+}
