@@ -44,6 +44,7 @@ static int64_t divisor_from(int64_t n, int64_t want) {
 }
 
 static DType partial_dtype(const Expand *e, DType result) {
+    if (result == DT_F64) return DT_F64; /* its range is what is asked for */
     return dtype_is_float(result) ? e->dt : result;
 }
 
