@@ -188,11 +188,12 @@ typedef struct Hyper {
 } Hyper;
 
 static Hyper hyper_of(const Step *s, const Var *v) {
-    Hyper h = {s->opt->optimizer.weight_decay, 1};
+    Hyper h = {s->opt->optimizer.weight_decay, v->lr_scale};
+    if (!isnan(v->weight_decay)) h.weight_decay = v->weight_decay;
     for (int i = 0; i < s->opt->param_groups.len; i++) {
         const ParamGroup *g = &s->opt->param_groups.data[i];
         if (!glob_match(g->glob, v->name)) continue;
-        h.lr_scale = g->lr_scale;
+        if (!isnan(g->lr_scale)) h.lr_scale = g->lr_scale;
         if (!isnan(g->weight_decay)) h.weight_decay = g->weight_decay;
     }
     return h;

@@ -211,7 +211,7 @@ static Status set_optimizer(Options *o, Diag *d, const char *n, char *v) {
 
 static Status set_param_group(Options *o, Diag *d, const char *n, char *v) {
     Spec s = {n, d, v};
-    ParamGroup g = {intern(spec_next(&s)), 1, NAN};
+    ParamGroup g = {intern(spec_next(&s)), NAN, NAN};
     const SpecKey keys[] = {
         {"lr_scale", &g.lr_scale, NULL, NULL, 0, 1e9},
         {"weight_decay", &g.weight_decay, NULL, NULL, 0, 1e9},

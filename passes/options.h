@@ -88,7 +88,7 @@ typedef struct Options {
     bool accept_folded;
     VEC(Target) targets; /* empty: default */
     bool sidecar_weights;
-    Str dump_ir, emit_c, emit_cuda, report;
+    Str dump_ir, emit_c, report;
     Str symbol; /* "ampc_module" */
     int64_t seed;
     /* testing aids, not in --help's main list */
