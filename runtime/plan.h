@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define AMPC_PLAN_VERSION 1
+#define AMPC_PLAN_VERSION 2
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -146,6 +146,69 @@ typedef struct PlanIsa {
     const struct AmpcCpuLib *lib;
 } PlanIsa;
 
+/* ---- the same steps on a GPU --------------------------------------------- */
+
+/* A kernel of the module's CUDA code: `name` in section "cuda:ARCH:UNIT".
+   One-dimensional blocks and grids.                                         */
+typedef struct PlanCudaKernel {
+    const char *name;
+    uint32_t unit;
+    uint32_t threads; /* per block                                          */
+    uint32_t shared;  /* bytes of dynamic shared memory                     */
+    int64_t blocks;   /* 0: n / per_block rounded up, n = the step's par[0] */
+    int64_t per_block;
+} PlanCudaKernel;
+
+typedef enum PlanCudaOp {
+    PLAN_CUDA_NONE = 0, /* nothing to do, or part of the PLAN_CUDA_MANY step
+                           before                                           */
+    PLAN_CUDA_LAUNCH, /* kernel(refs.., ep_refs.., [n], [scratch]), then, if
+                         kernel2, that one with the same parameters: n (i64)
+                         only where `blocks` is 0, scratch where the step
+                         asks for it; PLAN_NONE refs are NULL               */
+    PLAN_CUDA_MANY,   /* `count` steps, this one first, of one flat kernel in
+                         one launch: kernel(table, count), where row i of the
+                         table, all u64, is {first block of step i, its n, its
+                         refs..}                                            */
+    PLAN_CUDA_GEMM,   /* cuBLASLt product by the step's CpuGemm parameters,
+                         into ref 2 or, with an epilogue of its own kind, see
+                         PlanCudaFused; kernel: product of c_dtype to scratch,
+                         then kernel(scratch, ep_refs..)                    */
+    PLAN_CUDA_COPY    /* par[0] bytes from ref 0 to ref 1                   */
+} PlanCudaOp;
+
+/* What cuBLASLt does to a product before it stores it in ep_ref `out`. */
+typedef enum PlanCudaFused {
+    PLAN_FUSED_NONE = 0,
+    PLAN_FUSED_BIAS,      /* + ep_ref `operand`, one value per column, of the
+                             result's dtype                                 */
+    PLAN_FUSED_RELU,
+    PLAN_FUSED_RELU_BIAS, /* max(. + bias, 0)                               */
+    PLAN_FUSED_SCALE      /* * ep_ref `operand`, an f32 on the device       */
+} PlanCudaFused;
+
+typedef struct PlanCudaStep {
+    uint32_t op;               /* PlanCudaOp                                */
+    uint32_t kernel, kernel2;  /* index + 1; 0: none                        */
+    uint32_t count;            /* PLAN_CUDA_MANY                            */
+    uint32_t fused;            /* PlanCudaFused                             */
+    uint32_t operand, out;     /* positions in ep_refs                      */
+    uint32_t out_dtype;        /* fused: AmpcDtype of `out`                 */
+    uint64_t scratch;          /* bytes needed while the step runs          */
+} PlanCudaStep;
+
+struct AmpcBackend; /* runtime/backend.h */
+
+typedef struct PlanCuda {
+    uint32_t nkernel, nunit, narch;
+    const PlanCudaKernel *kernels;
+    const PlanCudaStep *steps;  /* as many as AmpcModule.steps              */
+    /* "sm_90", "sm_80", ..., last "compute_80" (PTX, NUL-terminated)       */
+    const char *const *archs;
+    int32_t toolkit;            /* of the NVRTC used: 12080 = 12.8          */
+    const struct AmpcBackend *backend; /* keeps its code in the module      */
+} PlanCuda;
+
 typedef struct AmpcModule {
     uint32_t version; /* AMPC_PLAN_VERSION                                  */
     const char *model;
@@ -158,14 +221,16 @@ typedef struct AmpcModule {
     const PlanRef *refs;
     const int64_t *pars;
     const PlanTensor *tensors;
-    const PlanIsa *isas; /* best first                                      */
+    const PlanIsa *isas;  /* best first; none: no CPU code                  */
+    const PlanCuda *cuda; /* NULL: no CUDA code                             */
 } AmpcModule;
 
 /* ---- the file's tail ---------------------------------------------------- */
 
 /* Behind the ELF image lie sections that are read by offset and never loaded:
    "weights" (initial values, each 64-byte aligned), "model" (the user's file),
-   "ir:STAGE" (text), "report".  The last 32 bytes of the file are a PlanTail,
+   "ir:STAGE" (text), "cuda:ARCH:UNIT" (cubin, or PTX for compute_XX; plain),
+   "report".  The last 32 bytes of the file are a PlanTail,
    the directory lies directly before it.  All little-endian.               */
 #define AMPC_TAIL_MAGIC UINT64_C(0x314c494154504d41) /* "AMPTAIL1" */
 

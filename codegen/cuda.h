@@ -1,0 +1,99 @@
+/* cuda.h: what the files that emit CUDA share.
+
+   print_cuda.c   kernel IR as CUDA C++
+   emit_cuda.c    every step of every program to a launch; kernels to units
+                  (translation units of equal weight), tables for the runtime
+   nvrtc.c        units to cubins and PTX, by NVRTC through dlopen
+
+   A unit is text that starts with #include of the headers below runtime/cuda
+   and kmath.h, passed to NVRTC in memory: no CUDA header is needed.          */
+#ifndef AMPC_CODEGEN_CUDA_H
+#define AMPC_CODEGEN_CUDA_H
+
+#include "codegen/emit.h"
+#include "codegen/kir.h"
+
+/* ---- print_cuda.c -------------------------------------------------------- */
+
+/* How a kernel is launched; blocks 0: par[0] / per_block rounded up. */
+typedef struct CudaShape {
+    int threads;
+    int64_t blocks, per_block;
+} CudaShape;
+CudaShape cuda_shape(const Kernel *k);
+
+/* extern "C" __global__ k<index>(buffers.., [long long n]); for an epilogue
+   e<index>(const T *raw, buffers..), where raw is the dense product of dtype
+   `raw` and stands for K_ACC.  The kernel's IR stands above as a comment.   */
+void print_cuda_kernel(const Kernel *k, DType raw, StrBuf *sb);
+/* extern "C" __global__ k<index>_many(const unsigned long long *table,
+   unsigned count): PLAN_CUDA_MANY.  After print_cuda_kernel of the kernel. */
+void print_cuda_many(const Kernel *k, StrBuf *sb);
+/* An epilogue as a functor for hand-written kernels:
+     struct E<index> { buffers..;
+       __device__ void operator()(float acc, long long batch, long long row,
+                                  long long col) const; };
+   batch, row and col as in PlanEpilogueFn.                                  */
+void print_cuda_functor(const Kernel *k, StrBuf *sb);
+/* Comma-separated parameter list of the buffers, "const float *b0, ..", and
+   the initialiser "{b0, ..}" of the functor. */
+void print_cuda_params(const Kernel *k, StrBuf *sb);
+
+/* ---- nvrtc.c ------------------------------------------------------------- */
+
+typedef struct CudaUnit {
+    const char *text;
+    size_t size;
+} CudaUnit;
+
+/* Registers and memory of one kernel, from the compiler's log. */
+typedef struct CudaUsage {
+    const char *kernel;
+    const char *arch;
+    int registers, spill_stores, spill_loads, shared, stack;
+} CudaUsage;
+
+typedef struct CudaImage {
+    char *data; /* cubin, or PTX with its NUL */
+    size_t size;
+} CudaImage;
+
+typedef struct CudaBuild {
+    CudaImage *image; /* [arch * nunit + unit] */
+    VEC(CudaUsage) usage;
+    int toolkit;      /* 12080 = 12.8 */
+} CudaBuild;
+
+/* Whether NVRTC can be loaded: $AMPC_LIBNVRTC (a path; "none": never), else
+   the usual names and places.  `why` (may be NULL) tells what was tried.     */
+bool nvrtc_available(Arena *a, const char **why);
+/* Compiles every unit for every arch, on as many threads as there are CPUs.
+   A compile error is a bug of ours: status 3 with the log.                  */
+Status nvrtc_build(Diag *d, Arena *a, const CudaUnit *unit, int nunit,
+                   const char *const *arch, int narch, CudaBuild *out);
+
+/* ---- emit_cuda.c --------------------------------------------------------- */
+
+/* One plan step as emit_plan.c made it. */
+typedef struct CudaStepIn {
+    const LoweredStep *s;
+    const PlanRef *refs, *ep_refs;
+    const int64_t *ref_bytes, *ep_bytes; /* of the value behind each ref */
+} CudaStepIn;
+
+typedef struct CudaSource {
+    VEC(PlanCudaKernel) kernels;
+    VEC(PlanCudaStep) steps;
+    VEC(CudaUnit) units;
+    VEC(const char *) archs;
+    CudaBuild build;
+} CudaSource;
+
+bool cuda_wanted(const Options *opt);
+/* program_end[i]: number of steps up to the end of program i (launches of
+   PLAN_CUDA_MANY do not cross it). */
+Status emit_cuda(const Options *opt, Diag *d, Arena *a, const KernelSet *ks,
+                 const CudaStepIn *steps, int nstep, const int *program_end,
+                 int nprogram, CudaSource *out);
+
+#endif
