@@ -1,6 +1,7 @@
 /* cuda.h: what the files that emit CUDA share.
 
    print_cuda.c   kernel IR as CUDA C++
+   cuda_lib.c     library steps as instances of the kernels in runtime/cuda
    emit_cuda.c    every step of every program to a launch; kernels to units
                   (translation units of equal weight), tables for the runtime
    nvrtc.c        units to cubins and PTX, by NVRTC through dlopen
@@ -38,6 +39,30 @@ void print_cuda_functor(const Kernel *k, StrBuf *sb);
 /* Comma-separated parameter list of the buffers, "const float *b0, ..", and
    the initialiser "{b0, ..}" of the functor. */
 void print_cuda_params(const Kernel *k, StrBuf *sb);
+
+/* ---- cuda_lib.c ---------------------------------------------------------- */
+
+typedef struct CudaLaunch {
+    int threads; /* 0: no such kernel */
+    int64_t blocks;
+    uint32_t shared;
+} CudaLaunch;
+
+typedef struct CudaLib {
+    CudaLaunch first, second; /* l<number> and l<number>_2 */
+    uint64_t scratch;         /* bytes */
+    double weight; /* of its compilation: 1 = a point-wise kernel */
+} CudaLib;
+
+/* A library step as kernels of its own: extern "C" __global__ l<number>(refs..,
+   ep_refs.., [scratch]) and, if `second` has threads, l<number>_2 of the same
+   parameters.  They instantiate the templates of runtime/cuda with the step's
+   parameters as literals.  All of PLAN_LIB but COPY; a product only where
+   cuBLASLt cannot do it (emit_cuda.c decides).                              */
+void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb,
+                    CudaLib *out);
+/* #include lines that units start with. */
+void print_cuda_head(StrBuf *sb);
 
 /* ---- nvrtc.c ------------------------------------------------------------- */
 
