@@ -8,55 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/compiled.h"
 #include "tests/tolerance.h"
+#include "tests/trace_feed.h"
 
 typedef struct Case {
     char name[128], folder[512], options[512];
 } Case;
-
-/* Element size of a batch: everything behind the first dim. */
-static size_t slice_bytes(const TraceTensor *t) {
-    return t->bytes / (size_t)t->dim[0];
-}
-
-static const char *slice(const TraceTensor *t, long step) {
-    return t->data + slice_bytes(t) * (size_t)step;
-}
-
-/* Inputs of one step, copied to aligned memory. */
-typedef struct Feed {
-    ampc_input in[2];
-    void *mem[2];
-} Feed;
-
-static Feed feed_of(const Trace *t, long step) {
-    static const char *const names[] = {"x", "target"};
-    Feed f;
-    for (int i = 0; i < 2; i++) {
-        const TraceTensor *x = trace_find(t, names[i]);
-        f.mem[i] = malloc(slice_bytes(x));
-        memcpy(f.mem[i], slice(x, step), slice_bytes(x));
-        f.in[i] = ampc_in(names[i], f.mem[i], slice_bytes(x), x->dtype);
-    }
-    return f;
-}
-
-static void feed_free(Feed *f) {
-    free(f->mem[0]);
-    free(f->mem[1]);
-}
 
 static void free_running(const Compiled *c, const Trace *t) {
     ampc_session *s = open_threads(c, 2);
     const TraceTensor *loss = trace_find(t, "loss");
     const TraceTensor *norm = trace_find(t, "grad_norm");
     for (long i = 0; i < loss->dim[0]; i++) {
-        Feed f = feed_of(t, i);
+        TraceFeed f = trace_feed(t, i);
         ampc_metrics m = step_ok(c, s, f.in, 2);
         CHECK_REL(m.loss, trace_f64(loss, i), TOL_TRACE_LOSS);
         CHECK_REL(m.grad_norm, trace_f64(norm, i), TOL_TRACE_NORM);
-        feed_free(&f);
+        trace_feed_free(&f);
     }
     c->api->close(s);
 }
@@ -66,20 +34,20 @@ static void set_parameters(const Compiled *c, ampc_session *s, const Trace *t,
     for (int i = 0; i < t->n; i++) {
         const TraceTensor *p = &t->t[i];
         if (strncmp(p->name, "p/", 2)) continue;
-        void *copy = malloc(slice_bytes(p));
-        memcpy(copy, slice(p, step), slice_bytes(p));
-        write_var(c, s, p->name + 2, copy, slice_bytes(p), AMPC_DTYPE_F32);
+        void *copy = malloc(trace_slice_bytes(p));
+        memcpy(copy, trace_slice(p, step), trace_slice_bytes(p));
+        write_var(c, s, p->name + 2, copy, trace_slice_bytes(p), AMPC_DTYPE_F32);
         free(copy);
     }
 }
 
 static void check_gradient(const Compiled *c, ampc_session *s,
                            const TraceTensor *g, long step, double whole) {
-    size_t bytes = slice_bytes(g), n = bytes / 4;
+    size_t bytes = trace_slice_bytes(g), n = bytes / 4;
     float *want = malloc(bytes), *got = malloc(bytes);
     char name[200];
     double norm = 0, diff = 0;
-    memcpy(want, slice(g, step), bytes);
+    memcpy(want, trace_slice(g, step), bytes);
     snprintf(name, sizeof name, "ampc.grad/%s", g->name + 2);
     read_var(c, s, name, got, bytes, AMPC_DTYPE_F32);
     for (size_t i = 0; i < n; i++) {
@@ -98,7 +66,7 @@ static void teacher_forced(const Compiled *c, const Trace *t) {
     const TraceTensor *loss = trace_find(t, "loss");
     const TraceTensor *norm = trace_find(t, "grad_norm");
     for (long i = 0; i < loss->dim[0]; i++) {
-        Feed f = feed_of(t, i);
+        TraceFeed f = trace_feed(t, i);
         double got;
         set_parameters(c, s, t, i);
         if (c->api->micro_step(s, f.in, 2, &got))
@@ -108,7 +76,7 @@ static void teacher_forced(const Compiled *c, const Trace *t) {
             if (!strncmp(t->t[k].name, "g/", 2))
                 check_gradient(c, s, &t->t[k], i, trace_f64(norm, i));
         REQUIRE(!c->api->update(s, NULL));
-        feed_free(&f);
+        trace_feed_free(&f);
     }
     c->api->close(s);
 }
@@ -119,13 +87,13 @@ static void bf16_distance(const Compiled *c, const Trace *t) {
     const TraceTensor *dist = trace_find(t, "bf16_dist");
     double allowed = TOL_BF16_FLOOR;
     for (long i = 0; i < loss->dim[0]; i++) {
-        Feed f = feed_of(t, i);
+        TraceFeed f = trace_feed(t, i);
         double bound = TOL_BF16_FACTOR * trace_f64(dist, i);
         double off = fabs(step_ok(c, s, f.in, 2).loss - trace_f64(loss, i));
         allowed = fmax(allowed, bound); /* the largest so far */
         CHECK_MSG(off <= allowed, "step %ld: %g from fp32, allowed %g", i, off,
                   allowed);
-        feed_free(&f);
+        trace_feed_free(&f);
     }
     c->api->close(s);
 }

@@ -1,0 +1,53 @@
+/* ptx.cuh: everything that is inline assembly, one function per instruction.
+
+   Kernels never contain asm, so that a simulator can define AMPC_PTX_CUH and
+   these functions itself.  All are collective: every lane of the warp calls
+   them together.  With g = lane / 4, t = lane % 4 and two 16-bit values per
+   register, the lower index in the low half:
+     A  16 x 16  a[0] (g, 2t..)  a[1] (g + 8, 2t..)
+                 a[2] (g, 2t + 8..)  a[3] (g + 8, 2t + 8..)
+     B  16 x 8   b[0] (k 2t.., column g)  b[1] (k 2t + 8.., column g)
+     D  16 x 8   d[0], d[1] (g, 2t), (g, 2t + 1)
+                 d[2], d[3] (g + 8, 2t), (g + 8, 2t + 1)                      */
+#ifndef AMPC_PTX_CUH
+#define AMPC_PTX_CUH
+
+/* D += A B in fp32, operands bf16. */
+static __device__ __forceinline__ void
+ampc_mma_bf16_16816(float d[4], const unsigned a[4], const unsigned b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]),
+                   "r"(b[1]));
+}
+
+/* The same, operands f16. */
+static __device__ __forceinline__ void
+ampc_mma_f16_16816(float d[4], const unsigned a[4], const unsigned b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]),
+                   "r"(b[1]));
+}
+
+/* Four 8 x 8 matrices of 16-bit values from shared memory.  Lane l passes the
+   16-byte aligned address of row l % 8 of matrix l / 8; r[i] becomes elements
+   2t, 2t + 1 of row g of matrix i.                                          */
+static __device__ __forceinline__ void ampc_ldmatrix_x4(unsigned r[4],
+                                                        const void *row)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 "
+                 "{%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+#endif

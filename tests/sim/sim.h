@@ -1,0 +1,108 @@
+/* sim.h: the simulated GPU (cuda.md, section 7), as tests and the cuBLASLt
+   look-alike use it.
+
+   libcuda_sim.so     the driver: exports the symbols of
+                      runtime/cuda/driver.def and everything below but the
+                      "building" part.  AMPC_LIBCUDA names it to the runtime.
+   libcublaslt_sim.so cuBLASLt, linked with libcuda_sim.so
+   twin libraries     emitted CUDA text compiled for the host behind
+                      device_sim.h; AMPC_SIM_TWINS names their folder, where
+                      the driver looks kernels up by name
+
+   Kernels run block by block with one fiber per thread, in random order by
+   seed.  Work on a stream runs when something waits for it, not before.
+   Device memory is accessible only while simulated work runs.  Everything is
+   under one lock; callers need none.                                        */
+#ifndef AMPC_TESTS_SIM_H
+#define AMPC_TESTS_SIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/cuda/driver.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#define SIM_API __attribute__((visibility("default")))
+
+/* ---- control ------------------------------------------------------------- */
+
+/* The driver as after load, with those settings; whatever was still alive is
+   dropped.  NULL: defaults (zeroes mean the default as well).  cuInit must
+   follow.  Without sim_reset the environment sets the same: AMPC_SIM_SEED,
+   AMPC_SIM_CC (90), AMPC_SIM_MEMORY, AMPC_SIM_DRIVER (13000), AMPC_SIM_SMS,
+   AMPC_SIM_DEVICES, AMPC_SIM_PTX_ONLY, AMPC_SIM_TWINS.                      */
+typedef struct SimConfig {
+    uint64_t seed;
+    int cc;          /* 80, 90, ...: compute capability times 10            */
+    int driver;      /* 13000                                               */
+    int sms;         /* streaming multiprocessors                           */
+    int devices;     /* -1: none                                            */
+    size_t memory;   /* bytes of device memory; default 4 GiB               */
+    bool ptx_only;   /* cubins are refused with 209                         */
+    const char *twins; /* folder of twin libraries                          */
+} SimConfig;
+SIM_API void sim_reset(const SimConfig *c);
+
+/* The nth (1 = next) call of that entry point ("cuMemAlloc_v2",
+   "cublasLtMatmul") returns `code` without doing anything; sticky: and so does
+   every call after it, of any entry point of libcuda that may fail.         */
+SIM_API void sim_fail(const char *entry, int nth, int code, bool sticky);
+
+typedef struct SimStats {
+    uint64_t launches;       /* kernels run, those of graphs included       */
+    uint64_t graph_launches;
+    uint64_t copies, sets;
+    uint64_t switches, barriers, collectives;
+    size_t allocated, peak;  /* bytes of device memory                      */
+} SimStats;
+SIM_API void sim_stats(SimStats *s);
+SIM_API uint64_t sim_calls(const char *entry); /* since sim_reset          */
+
+/* What is alive and should not be after a clean end, one line each; "" when
+   nothing is.  Valid until the next call.                                   */
+SIM_API const char *sim_leaks(void);
+/* Violations seen since sim_reset: faults of kernels (with kernel, block,
+   thread), misuse of the API.  "" when none.                                */
+SIM_API const char *sim_errors(void);
+
+/* ---- kernels without a driver -------------------------------------------- */
+
+typedef struct SimTwin SimTwin;
+/* A twin library; NULL with a message in err. */
+SIM_API SimTwin *sim_twin_open(const char *path, char *err, size_t size);
+SIM_API void sim_twin_close(SimTwin *t);
+/* Runs one kernel on host memory, for example on malloc buffers of exactly the
+   plan's sizes under ASan.  params as of cuLaunchKernel.  Returns 0, or a
+   CUresult whose story sim_errors tells.                                    */
+SIM_API int sim_run(SimTwin *t, const char *kernel, unsigned blocks,
+                    unsigned threads, unsigned shared, void **params);
+SIM_API void sim_seed(uint64_t seed); /* of thread and block order */
+
+/* ---- for the cuBLASLt look-alike ----------------------------------------- */
+
+/* Counts a call of an entry point; the code to return at once when a failure
+   was asked for, else 0. */
+SIM_API int sim_entered(const char *entry);
+/* Records a violation: shows in sim_errors. */
+SIM_API void sim_violation(const char *fmt, ...)
+    __attribute__((format(printf, 1, 2)));
+/* Queues fn(ctx) on a stream like a kernel; captured into the graph when the
+   stream is capturing, and then run at each replay.  release(ctx) (may be
+   NULL) is called once when the work, or the graph, is gone.  fn returns a
+   CUresult; other than 0 is a sticky error.  Inside fn device memory is
+   accessible through plain pointers.  The result is a CUresult.             */
+SIM_API CUresult sim_enqueue(CUstream s, const char *name, int (*fn)(void *ctx),
+                             void *ctx, void (*release)(void *ctx));
+/* Whether all bytes lie in one live allocation of the device. */
+SIM_API bool sim_device_range(CUdeviceptr p, size_t bytes);
+/* Ordinal of the calling thread's current device, -1 without context. */
+SIM_API int sim_current_device(void);
+SIM_API uint64_t sim_random(void); /* of the seed's stream */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
