@@ -82,7 +82,7 @@ static int add_kernel(EmitCuda *e, const char *name, uint32_t shared,
 static Item *kernel_item(EmitCuda *e, const Kernel *k, DType raw) {
     for (int i = 0; i < e->items.len; i++)
         if (e->items.data[i].kernel == k) return &e->items.data[i];
-    Item x = {.kernel = k, .raw = raw, .weight = 1};
+    Item x = {.kernel = k, .raw = raw, .weight = 1 + k->insts.len / 32.0};
     vec_push(e->a, &e->items, x);
     return &e->items.data[e->items.len - 1];
 }
@@ -100,7 +100,7 @@ static int launch_many(EmitCuda *e, Item *x) {
         arena_printf(e->a, "k%d_many", kernel_index(x->kernel));
     if (!x->many) {
         x->many = add_kernel(e, name, 0, cuda_shape(x->kernel));
-        x->weight++;
+        x->weight *= 2;
     }
     return x->many;
 }

@@ -104,6 +104,7 @@ static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l) {
 static Status put_headers(EmitSo *e, const char *dir) {
     for (size_t i = 0; i < embed_nfile; i++) {
         const EmbedFile *f = &embed_files[i];
+        if (strncmp(f->name, "runtime/cuda/", 13) == 0) continue;
         TRY(put_text(e, dir, f->name, f->data, f->size));
     }
     return OK;
