@@ -100,9 +100,10 @@ int cmd_compile(int argc, char **argv) {
     return session_end(&s, st);
 }
 
-/* Everything up to the memory plan, which is all that can refuse a model. */
+/* The targets, and everything up to the memory plan: all that can refuse. */
 static Status check(Session *s, const char *model) {
     Module *m;
+    if (s->opt.targets.len) TRY(cuda_targets(&s->opt, &s->diag));
     TRY(load_model(s, model, &m));
     TRY(run_passes(m, &s->diag, &s->opt, pipeline_front, false));
     TRY(run_passes(m, &s->diag, &s->opt, pipeline_back, false));

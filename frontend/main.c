@@ -7,7 +7,7 @@ static const char help[] =
     "usage: ampc MODEL.onnx|MODEL.amp -o OUT.so [options]   compile\n"
     "       ampc run OUT.so [options]       train, evaluate, predict\n"
     "       ampc inspect OUT.so|MODEL [--ir STAGE|--casts|--kernels|--memory|"
-    "--params] [--json]\n"
+    "--params|--cuda] [--json]\n"
     "       ampc check MODEL [options]      what would be refused, and why\n"
     "       ampc opt FILE --pass NAME[,NAME...] [options]   IR in, IR out\n"
     "       ampc fmt FILE.amp\n"

@@ -244,6 +244,12 @@ TEST_CASE(nvrtc, emitted_text_is_what_was_compiled) {
     char *header = test_read_file(path, NULL);
     CHECK(header != NULL);
     free(header);
+    char *shown;
+    CHECK_EQ_INT(test_command(&shown, "'%s' inspect '%s' --cuda", test_ampc(),
+                              c.path),
+                 0);
+    CHECK_HAS(shown, text);
+    free(shown);
     free(text);
     close_module(&m);
     compiled_close(&c);
