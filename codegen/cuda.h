@@ -101,12 +101,25 @@ typedef struct NvrtcFacts {
 bool nvrtc_facts(Arena *a, NvrtcFacts *out);
 /* "compute_80": PTX instead of a cubin. */
 bool cuda_arch_is_ptx(const char *arch);
-/* What units include an embedded file as; NULL: it is none of theirs. */
-const char *cuda_header_name(const char *path);
 /* Compiles every unit for every arch, on as many threads as there are CPUs.
    A compile error is a bug of ours: status 3 with the log.                  */
 Status nvrtc_build(Diag *d, Arena *a, const CudaUnit *unit, int nunit,
                    const char *const *arch, int narch, CudaBuild *out);
+
+/* ---- cuda_headers.c ------------------------------------------------------ */
+
+typedef struct CudaHeader {
+    const char *name; /* as units include it */
+    const char *text; /* NUL-terminated */
+    size_t size;
+} CudaHeader;
+
+typedef struct CudaHeaders {
+    CudaHeader *data;
+    int len, cap;
+} CudaHeaders;
+/* All that print_cuda_head includes, and what these include. */
+CudaHeaders cuda_headers(Arena *a);
 
 /* ---- cuda_target.c ------------------------------------------------------- */
 

@@ -6,7 +6,6 @@
    Unit   items that follow each other; units weigh about the same, so that
           they compile in parallel.                                          */
 #include "codegen/cuda.h"
-#include "codegen/embed.h"
 
 #include <string.h>
 
@@ -302,15 +301,6 @@ static void add_units(EmitCuda *e) {
 }
 
 /* ---- all ----------------------------------------------------------------- */
-
-const char *cuda_header_name(const char *path) {
-    const char *name = strrchr(path, '/');
-    size_t n = strlen(path);
-    if (!name) return NULL;
-    if (!strcmp(path, "runtime/cpu/kmath.h")) return name + 1;
-    bool cuda = !strncmp(path, "runtime/cuda/", 13);
-    return cuda && !strcmp(path + n - 4, ".cuh") ? name + 1 : NULL;
-}
 
 void emit_cuda(Arena *a, const CudaStepIn *steps, int nstep,
                const int *program_end, int nprogram, CudaSource *out) {

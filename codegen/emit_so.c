@@ -130,11 +130,9 @@ static Status put_readable_cuda(EmitSo *e) {
     const char *dir = e->opt->emit_cuda;
     if (!dir) return OK;
     if (mkdir(dir, 0777) && errno != EEXIST) return io_error(e, dir);
-    for (size_t i = 0; i < embed_nfile; i++) {
-        const EmbedFile *f = &embed_files[i];
-        const char *name = cuda_header_name(f->name);
-        if (name) TRY(put_text(e, dir, name, f->data, f->size));
-    }
+    CudaHeaders h = cuda_headers(e->a);
+    for (int i = 0; i < h.len; i++)
+        TRY(put_text(e, dir, h.data[i].name, h.data[i].text, h.data[i].size));
     for (int i = 0; i < e->src.cuda->units.len; i++) {
         const CudaUnit *u = &e->src.cuda->units.data[i];
         char *name = arena_printf(e->a, "unit%d.cu", i);

@@ -3,7 +3,6 @@
    share nothing, so that what comes out does not depend on their order.     */
 #define _GNU_SOURCE
 #include "codegen/cuda.h"
-#include "codegen/embed.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -278,13 +277,13 @@ static void read_log(Arena *a, Diag *d, const Job *job, CudaBuild *out) {
 /* ---- all ----------------------------------------------------------------- */
 
 static void add_headers(Build *b, Arena *a) {
-    b->headers = NEW_ARRAY(a, const char *, embed_nfile + 1);
-    b->header_names = NEW_ARRAY(a, const char *, embed_nfile + 1);
-    for (size_t i = 0; i < embed_nfile; i++) {
-        const char *name = cuda_header_name(embed_files[i].name);
-        if (!name) continue;
-        b->headers[b->nheader] = embed_files[i].data;
-        b->header_names[b->nheader++] = name;
+    CudaHeaders h = cuda_headers(a);
+    b->nheader = h.len;
+    b->headers = NEW_ARRAY(a, const char *, h.len + 1);
+    b->header_names = NEW_ARRAY(a, const char *, h.len + 1);
+    for (int i = 0; i < h.len; i++) {
+        b->headers[i] = h.data[i].text;
+        b->header_names[i] = h.data[i].name;
     }
 }
 
