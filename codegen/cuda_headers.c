@@ -4,14 +4,13 @@
 
 #include <string.h>
 
-/* `name` in runtime/cuda or runtime/cpu; NULL: it is not embedded. */
+/* `name` in runtime/cuda, or kmath.h; NULL: it is not embedded. */
 static const EmbedFile *find_file(const char *name, size_t n) {
     for (size_t i = 0; i < embed_nfile; i++) {
-        const char *path = embed_files[i].name;
-        size_t dir = !strncmp(path, "runtime/cuda/", 13)  ? 13
-                     : !strncmp(path, "runtime/cpu/", 12) ? 12
-                                                          : 0;
-        if (dir && strlen(path + dir) == n && !strncmp(path + dir, name, n))
+        const char *path = embed_files[i].name, *base = strrchr(path, '/') + 1;
+        bool there = !strncmp(path, "runtime/cuda/", 13) ||
+                     !strcmp(path, "runtime/cpu/kmath.h");
+        if (there && strlen(base) == n && !strncmp(base, name, n))
             return &embed_files[i];
     }
     return NULL;
