@@ -206,6 +206,25 @@ TEST_CASE(nvrtc, unknown_architectures_are_listed) {
     check_refused(2, "cuda:sm_NN", "cuda:hopper");
 }
 
+/* A machine without any library of NVIDIA trains a module with cubins. */
+TEST_CASE(nvrtc, module_with_gpu_code_trains_on_the_cpu) {
+    static const char text[] =
+        "graph forward(%x: f32[4,3]) {\n  param %w: f32[3,2] = 0.5\n"
+        "  %z = matmul %x, %w\n  return %z\n}\n";
+    Compiled c = compile_text_cuda(text, "--loss mse", "cuda:sm_80");
+    ampc_options o = {.size = sizeof o, .device = "cpu", .threads = 1};
+    ampc_session *s;
+    char err[256];
+    float x[12] = {1}, t[8] = {0};
+    if (c.api->open(c.api->module, &o, &s, err, sizeof err)) FAIL("%s", err);
+    ampc_input in[2] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+                        ampc_in("target", t, sizeof t, AMPC_DTYPE_F32)};
+    double first = step_ok(&c, s, in, 2).loss;
+    CHECK(step_ok(&c, s, in, 2).loss < first);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 /* What sm_80 yields as PTX is what a target of its own would. */
 TEST_CASE(nvrtc, ptx_alone_and_beside_a_cubin) {
     Module m[2];
