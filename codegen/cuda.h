@@ -36,9 +36,10 @@ void print_cuda_many(const Kernel *k, StrBuf *sb);
                                   long long col) const; };
    batch, row and col as in PlanEpilogueFn.                                  */
 void print_cuda_functor(const Kernel *k, StrBuf *sb);
-/* Comma-separated parameter list of the buffers, "const float *b0, ..", and
-   the initialiser "{b0, ..}" of the functor. */
+/* Comma-separated parameter list of the buffers: "const float *b0, ..". */
 void print_cuda_params(const Kernel *k, StrBuf *sb);
+/* The functor's initializer in terms of those parameters: "{b0, ..}". */
+void print_cuda_initializer(const Kernel *k, StrBuf *sb);
 
 /* ---- cuda_lib.c ---------------------------------------------------------- */
 

@@ -17,6 +17,7 @@
      The batch size is fixed when the module is compiled: axis 0 of the inputs.
    - A call that fails returns a status other than AMPC_OK, leaves the session
      as it was, and api->error(s) tells why.  Nothing prints, exits or aborts.
+     Only AMPC_ERR_DEVICE is different: what the session held is lost.
    - One thread at a time per session (a second one gets AMPC_ERR_BUSY);
      different sessions, of one module or of several, run in parallel.
    - Public structs start with their size: set it to sizeof the struct.  Later
@@ -44,7 +45,9 @@ typedef enum ampc_status {
     AMPC_ERR_FORMAT = 4,      /* truncated, foreign or mismatched file      */
     AMPC_ERR_UNSUPPORTED = 5, /* this module or machine cannot do that      */
     AMPC_ERR_BUSY = 6,        /* the session is in use by another thread    */
-    AMPC_ERR_INTERNAL = 7     /* a defect of ampc: please report            */
+    AMPC_ERR_INTERNAL = 7,    /* a defect of ampc: please report            */
+    AMPC_ERR_DEVICE = 8       /* the GPU or its driver failed; the session
+                                 can only be closed                         */
 } ampc_status;
 
 typedef enum ampc_dtype {
@@ -129,7 +132,8 @@ typedef void (*ampc_profile_fn)(void *ctx, const char *program,
 
 typedef struct ampc_options {
     size_t size;
-    const char *device; /* "auto" (or NULL), "cpu"                          */
+    const char *device; /* "auto" (or NULL): GPU 0 when the module has code
+                           for it, else the CPU; "cpu"; "cuda", "cuda:N"    */
     int32_t threads;    /* 0: one per CPU that affinity and cgroup allow    */
     int32_t reserved0;
     ampc_alloc_fn alloc; /* both or none; called by the thread that calls   */
@@ -137,7 +141,9 @@ typedef struct ampc_options {
     void *alloc_ctx;
     ampc_log_fn log; /* notes of interest to a developer; may be NULL       */
     void *log_ctx;
-    void *stream; /* must be NULL: CUDA stream of the host                  */
+    void *stream; /* CUstream of the host (in the device's primary context)
+                     that steps are put on, in order; NULL: one of our own;
+                     not with "cpu"                                         */
     void *comm;   /* must be NULL: data-parallel communicator               */
 } ampc_options;
 

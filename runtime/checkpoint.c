@@ -6,7 +6,7 @@
      {"version":1, "model":.., "graph_hash":"16 hex digits", "scaler":{..},
       "counts":{..}, "rng":{..}, "schedule":{..}, "state":{..}, "cursor":..}
    Reading goes to a staging block first; when all of it has been read and
-   checked, it is copied over, which cannot fail.                            */
+   checked, it is copied over, which can fail only with the device itself.   */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <locale.h>
@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/backend.h"
 #include "runtime/safetensors.h"
 
 enum { CHECKPOINT_VERSION = 1, RNG_MAX = 16 };
@@ -157,31 +158,39 @@ static bool take_value(JsonSpan value, const PlanVar *v, char *p) {
 
 /* ---- saving -------------------------------------------------------------- */
 
-static void put_section(const ampc_session *s, Text *t, const char *section) {
+static ampc_status put_section(ampc_session *s, Text *t, const char *section) {
+    _Alignas(8) char value[RNG_MAX * 8];
     bool first = true;
     text_printf(t, ",\"%s\":{", section);
     for (uint32_t i = 0; i < s->m->nvar; i++) {
         const PlanVar *v = &s->m->vars[i];
         const char *in = section_of(v);
         if (!in || strcmp(in, section) != 0) continue;
+        ampc_status status =
+            s->backend->get(s, var_ref(i, 0), value, v->bytes);
+        if (status != AMPC_OK) return status;
         if (!first) text_printf(t, ",");
         first = false;
         text_quoted(t, v->name + 5);
         text_printf(t, ":");
-        put_value(t, v, s->var[i]);
+        put_value(t, v, value);
     }
     text_printf(t, "}");
+    return AMPC_OK;
 }
 
-static void put_metadata(const ampc_session *s, Text *t) {
+static ampc_status put_metadata(ampc_session *s, Text *t) {
+    ampc_status status = AMPC_OK;
     text_printf(t, "{\"version\":%d,\"model\":", CHECKPOINT_VERSION);
     text_quoted(t, s->m->model ? s->m->model : "");
     text_printf(t, ",\"graph_hash\":\"%016" PRIx64 "\"", s->m->graph_hash);
-    for (int i = 0; i < SECTION_COUNT; i++) put_section(s, t, sections[i]);
+    for (int i = 0; i < SECTION_COUNT && status == AMPC_OK; i++)
+        status = put_section(s, t, sections[i]);
     const char *cursor = s->cursor ? s->cursor : "null";
     text_printf(t, ",\"cursor\":");
     text_put(t, cursor, strlen(cursor));
     text_printf(t, "}");
+    return status;
 }
 
 static size_t list_tensors(const ampc_session *s, StItem *items) {
@@ -189,8 +198,8 @@ static size_t list_tensors(const ampc_session *s, StItem *items) {
     for (uint32_t i = 0; i < s->m->nvar; i++) {
         const PlanVar *v = &s->m->vars[i];
         if (!is_saved(v, s->micro) || section_of(v)) continue;
-        items[n++] = (StItem){v->name, v->dtype,  v->rank,
-                              v->dim,  s->var[i], v->bytes};
+        items[n++] =
+            (StItem){v->name, v->dtype, v->rank, v->dim, i, v->bytes};
     }
     return n;
 }
@@ -199,13 +208,12 @@ ampc_status checkpoint_save(ampc_session *s, const char *path) {
     Text metadata = {.s = s};
     size_t bytes = s->m->nvar * sizeof(StItem);
     StItem *items = mem_alloc(s, bytes);
-    ampc_status status;
     Locale l = locale_enter();
-    put_metadata(s, &metadata);
+    ampc_status status = put_metadata(s, &metadata);
     locale_leave(l);
-    if (!items || metadata.failed)
+    if (status == AMPC_OK && (!items || metadata.failed))
         status = session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
-    else
+    if (status == AMPC_OK)
         status = st_write(s, path, items, list_tensors(s, items), metadata.p);
     text_free(&metadata);
     mem_free(s, items, bytes);
@@ -389,7 +397,7 @@ static ampc_status load_resume(Load *l) {
          l->micro < 0 || l->micro > l->s->accumulate))
         return load_foreign(l, "its count of micro-steps");
     if (l->micro > 0) {
-        ampc_status status = session_need_grads(l->s);
+        ampc_status status = l->s->backend->need_grads(l->s);
         if (status != AMPC_OK) return status;
     }
     return load_cursor(l);
@@ -404,17 +412,22 @@ static ampc_status load_all(Load *l) {
     return status;
 }
 
-static void load_apply(Load *l) {
+static ampc_status load_apply(Load *l) {
     ampc_session *s = l->s;
-    for (uint32_t i = 0; i < s->m->nvar; i++)
-        if (l->at[i] != NOT_STAGED && s->m->vars[i].bytes)
-            memcpy(s->var[i], l->stage + l->at[i], s->m->vars[i].bytes);
     s->stale = true;
-    if (!l->resume) return;
+    for (uint32_t i = 0; i < s->m->nvar; i++) {
+        if (l->at[i] == NOT_STAGED) continue;
+        ampc_status status =
+            s->backend->put(s, var_ref(i, 0), l->stage + l->at[i],
+                            s->m->vars[i].bytes);
+        if (status != AMPC_OK) return status;
+    }
+    if (!l->resume) return AMPC_OK;
     s->micro = l->micro;
     if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
     s->cursor = l->cursor;
     l->cursor = NULL;
+    return AMPC_OK;
 }
 
 static void load_free(Load *l) {
@@ -432,7 +445,7 @@ ampc_status checkpoint_load(ampc_session *s, const char *path, bool resume) {
     Locale locale = locale_enter();
     status = load_all(&l);
     locale_leave(locale);
-    if (status == AMPC_OK) load_apply(&l);
+    if (status == AMPC_OK) status = load_apply(&l);
     load_free(&l);
     return status;
 }
@@ -449,7 +462,7 @@ ampc_status checkpoint_sidecar(ampc_session *s, const char *path) {
         const StTensor *t = is_weight(v) ? st_find(&f, v->name) : NULL;
         if (!t && v->kind != PLAN_PARAM) continue;
         status = check_tensor(&l, v);
-        if (status == AMPC_OK) status = st_read(s, &f, t, s->var[i]);
+        if (status == AMPC_OK) status = st_read_var(s, &f, t, i);
     }
     st_close(s, &f);
     return status;

@@ -1,5 +1,6 @@
 /* safetensors.c: see safetensors.h. */
 #define _GNU_SOURCE
+#include "runtime/backend.h"
 #include "runtime/safetensors.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HEADER_MAX = 100 << 20 };
+enum { HEADER_MAX = 100 << 20, PART = 256 << 10 };
 
 static const char *const st_dtypes[AMPC_NDTYPE] = {
     "BOOL", "U8",  "I8",  "U16",  "I16", "U32", "I32",
@@ -229,6 +230,23 @@ ampc_status st_read(ampc_session *s, const StFile *f, const StTensor *t,
     return st_pread(s, f, out, t->end - t->begin, f->data + t->begin);
 }
 
+ampc_status st_read_var(ampc_session *s, const StFile *f, const StTensor *t,
+                        uint32_t var) {
+    ampc_status status = AMPC_OK;
+    uint64_t bytes = t->end - t->begin;
+    char *part = mem_alloc(s, PART);
+    if (!part)
+        return session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", f->path);
+    for (uint64_t at = 0; at < bytes && status == AMPC_OK; at += PART) {
+        uint64_t n = bytes - at < PART ? bytes - at : PART;
+        status = st_pread(s, f, part, n, f->data + t->begin + at);
+        if (status == AMPC_OK)
+            status = s->backend->put(s, var_ref(var, at), part, n);
+    }
+    mem_free(s, part, PART);
+    return status;
+}
+
 /* ---- writing ------------------------------------------------------------- */
 
 static void st_put_header(Text *t, const StItem *items, size_t n,
@@ -292,46 +310,69 @@ static bool sync_folder(char *path) {
     return ok;
 }
 
-static bool write_file(int fd, const Text *header, const StItem *items,
-                       size_t n) {
-    uint64_t bytes = header->n;
-    if (!write_all(fd, &bytes, 8) || !write_all(fd, header->p, header->n))
-        return false;
-    for (size_t i = 0; i < n; i++)
-        if (!write_all(fd, items[i].data, items[i].bytes)) return false;
-    return fsync(fd) == 0;
+/* A file being written: its path, its temporary name, room for a part. */
+typedef struct StOut {
+    ampc_session *s;
+    const char *path;
+    char *tmp, *part;
+    int fd;
+} StOut;
+
+static ampc_status out_errno(const StOut *o) {
+    return st_errno(o->s, o->path);
 }
 
-static ampc_status st_commit(ampc_session *s, const char *path, char *tmp,
-                             const Text *header, const StItem *items,
-                             size_t n) {
-    int fd = open_temporary(tmp);
-    if (fd < 0) return st_errno(s, tmp);
-    bool ok = write_file(fd, header, items, n) && rename(tmp, path) == 0;
-    int why = errno;
-    if (!ok) unlink(tmp);
-    close(fd);
-    if (ok) {
-        if (sync_folder(tmp)) return AMPC_OK;
-        why = errno;
+static ampc_status write_item(const StOut *o, const StItem *item) {
+    for (uint64_t at = 0; at < item->bytes; at += PART) {
+        uint64_t n = item->bytes - at < PART ? item->bytes - at : PART;
+        ampc_status status =
+            o->s->backend->get(o->s, var_ref(item->var, at), o->part, n);
+        if (status != AMPC_OK) return status;
+        if (!write_all(o->fd, o->part, n)) return out_errno(o);
     }
-    return session_fail(s, AMPC_ERR_FILE, "%s: %s", path, strerror(why));
+    return AMPC_OK;
+}
+
+static ampc_status write_file(const StOut *o, const Text *header,
+                              const StItem *items, size_t n) {
+    uint64_t bytes = header->n;
+    if (!write_all(o->fd, &bytes, 8) ||
+        !write_all(o->fd, header->p, header->n))
+        return out_errno(o);
+    for (size_t i = 0; i < n; i++) {
+        ampc_status status = write_item(o, &items[i]);
+        if (status != AMPC_OK) return status;
+    }
+    if (fsync(o->fd) != 0 || rename(o->tmp, o->path) != 0) return out_errno(o);
+    return AMPC_OK;
+}
+
+static ampc_status st_commit(StOut *o, const Text *header, const StItem *items,
+                             size_t n) {
+    o->fd = open_temporary(o->tmp);
+    if (o->fd < 0) return st_errno(o->s, o->tmp);
+    ampc_status status = write_file(o, header, items, n);
+    if (status != AMPC_OK) unlink(o->tmp);
+    close(o->fd);
+    if (status == AMPC_OK && !sync_folder(o->tmp)) return out_errno(o);
+    return status;
 }
 
 ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
                      size_t nitem, const char *metadata) {
     Text header = {.s = s};
     size_t room = strlen(path) + sizeof ".tmp";
-    char *tmp = mem_alloc(s, room);
+    StOut o = {s, path, mem_alloc(s, room), mem_alloc(s, PART), -1};
     ampc_status status;
     st_put_header(&header, items, nitem, metadata);
-    if (!tmp || header.failed) {
+    if (!o.tmp || !o.part || header.failed) {
         status = session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
     } else {
-        snprintf(tmp, room, "%s.tmp", path);
-        status = st_commit(s, path, tmp, &header, items, nitem);
+        snprintf(o.tmp, room, "%s.tmp", path);
+        status = st_commit(&o, &header, items, nitem);
     }
     text_free(&header);
-    mem_free(s, tmp, room);
+    mem_free(s, o.tmp, room);
+    mem_free(s, o.part, PART);
     return status;
 }

@@ -50,6 +50,9 @@ void st_close(ampc_session *s, StFile *f);
 const StTensor *st_find(const StFile *f, const char *name);
 ampc_status st_read(ampc_session *s, const StFile *f, const StTensor *t,
                     void *out);
+/* Into a variable of that size. */
+ampc_status st_read_var(ampc_session *s, const StFile *f, const StTensor *t,
+                        uint32_t var);
 
 /* ---- writing ------------------------------------------------------------- */
 
@@ -57,7 +60,7 @@ typedef struct StItem {
     const char *name;
     uint32_t dtype, rank;
     const int64_t *dim;
-    const void *data;
+    uint32_t var; /* whose bytes */
     uint64_t bytes;
 } StItem;
 

@@ -1,9 +1,11 @@
 /* session.h: what the runtime's own files share; hosts see ampc.h only.
 
-   run.c         memory, binding of programs, the loop over steps
+   plan.c        facts about a plan
+   run.c         inputs, the loop over steps, scalars
+   backend.h     what a device offers;  cpu_backend.c, cuda/backend.c
    session.c     open and close
-   api.c         the table of ampc.h
-   weights.c     initial values from the module's own file
+   api.c         the table of ampc.h;  train.c, infer.c  its main functions
+   sections.c    the module's own file;  weights.c  initial values from it
    safetensors.c the file format;  checkpoint.c  a session to and from it    */
 #ifndef AMPC_SESSION_H
 #define AMPC_SESSION_H
@@ -42,41 +44,33 @@ typedef enum KnownVar {
     VAR_KNOWN
 } KnownVar;
 
-/* One step with its operands resolved. */
-typedef struct BoundStep {
-    uint32_t kind, lib;
-    PlanKernelFn *kernel;
-    void **buf;
-    const int64_t *par;
-    int64_t units, grain;
-    CpuEpilogue epilogue;
-    const char *name;
-} BoundStep;
+/* Scalars that the API reports after a program: outputs by name, then
+   variables.                                                                */
+typedef enum Watch {
+    WATCH_LOSS,
+    WATCH_GRAD_NORM,
+    WATCH_SCALE,
+    WATCH_LR,
+    WATCH_APPLIED,
+    WATCH_STEP,
+    WATCH_TRIED,
+    WATCH_SKIPPED,
+    WATCH_BAD_FORWARD,
+    WATCH_COUNT
+} Watch;
 
-/* A table entry that follows an input's address. */
-typedef struct BoundPatch {
-    void **slot;
-    uint32_t input;
-    uint64_t offset;
-} BoundPatch;
+typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
-/* A program ready to run; `memory` holds all its tables.  NULL: not bound. */
-typedef struct Bound {
-    void *memory;
-    size_t bytes;
-    BoundStep *steps;
-    BoundPatch *patches;
-    const void **inputs; /* addresses that the tables hold now              */
-    void **outputs;      /* NULL for one that is an input, passed through   */
-    uint32_t npatch;
-} Bound;
+struct AmpcBackend;
 
 struct ampc_session {
     const AmpcModule *m;
     ampc_options opt;
-    const PlanIsa *isa;
-    AmpcPool *pool;
-    pid_t pid; /* threads do not survive fork */
+    DeviceKind want;
+    int ordinal; /* of DEVICE_CUDA */
+    const struct AmpcBackend *backend;
+    void *device; /* the backend's */
+    pid_t pid;    /* threads and GPUs do not survive fork */
     atomic_int busy;
     bool stale; /* 16-bit copies lag behind their masters */
     int64_t accumulate, batch;
@@ -84,19 +78,18 @@ struct ampc_session {
     int program[PROG_COUNT]; /* index in m->programs or -1 */
     int known[VAR_KNOWN];    /* index in m->vars or -1 */
     int last;                /* program that ran last or -1 */
-    void **var;              /* address of each variable; gradients: late */
-    const void **addr;       /* inputs of the call, while it is checked   */
-    void *vars, *grads, *arena, *scratch;
-    size_t vars_bytes, grads_bytes, arena_bytes, scratch_bytes;
-    Bound *bound; /* per program */
+    const void **addr;       /* inputs of the call */
+    size_t addr_bytes;
     ampc_metrics metrics;
+    int due_update, due_loss; /* programs whose metrics are not yet fetched,
+                                 or -1                                      */
     char *cursor; /* JSON or NULL */
     ampc_profile_fn profile;
     void *profile_ctx;
     char error[1024];
 };
 
-/* ---- plan facts (run.c) -------------------------------------------------- */
+/* ---- plan facts (plan.c) ------------------------------------------------- */
 
 size_t dtype_bytes(uint32_t dtype); /* 0: no such dtype */
 const char *dtype_name(uint32_t dtype);
@@ -134,22 +127,68 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
                          ampc_session **out, char *err, size_t err_size);
 void session_close(ampc_session *s);
 
-/* Checks inputs, binds, refreshes 16-bit copies if they lag, runs.  A failure
-   happens before anything runs.                                             */
+/* Checks inputs, binds, refreshes 16-bit copies if they lag, runs.  Unless the
+   device fails, a failure happens before anything runs.                     */
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin);
 /* Makes the next session_run of a program unable to run out of memory. */
 ampc_status session_prepare(ampc_session *s, ProgramId id);
-/* Gives every gradient variable its memory. */
-ampc_status session_need_grads(ampc_session *s);
-void session_zero_grads(ampc_session *s);
-size_t session_scratch_bytes(const AmpcModule *m, int threads);
+
+/* Where a scalar lies after a program has run; false: nowhere. */
+bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
+                   uint32_t *dtype);
 
 void session_find_known(ampc_session *s);
-/* Scalar variables as numbers; dflt when var is -1.  Setting fails when the
-   type cannot hold the value.                                               */
-double var_number(const ampc_session *s, int var, double dflt);
-bool var_set_number(const ampc_session *s, int var, double value);
+PlanRef var_ref(uint32_t var, uint64_t offset);
+double scalar_number(uint32_t dtype, const void *p);
+/* False when the type cannot hold x. */
+bool scalar_encode(uint32_t dtype, double x, void *out);
+/* Scalar variables as numbers; dflt when var is -1 or no scalar. */
+ampc_status var_number(ampc_session *s, int var, double dflt, double *out);
+
+/* api.c: one thread at a time, on the session's device. */
+ampc_status api_enter(ampc_session *s);
+ampc_status api_leave(ampc_session *s, ampc_status status);
+
+#define ENTER(s)                                                               \
+    do {                                                                       \
+        ampc_status enter_ = api_enter(s);                                     \
+        if (enter_ != AMPC_OK) return enter_;                                  \
+    } while (0)
+
+/* Copies a struct out, no further than its reader knows it. */
+#define PUT(out, value)                                                        \
+    do {                                                                       \
+        size_t size_ = (out)->size;                                            \
+        (value).size = size_;                                                  \
+        memcpy((out), &(value),                                                \
+               size_ < sizeof(value) ? size_ : sizeof(value));                 \
+    } while (0)
+
+#define SIZED(p) ((p) && (p)->size >= sizeof(size_t))
+
+ampc_status api_unsupported(ampc_session *s, const char *what);
+int find_output(const AmpcModule *m, int program, const char *name);
+
+/* train.c */
+ampc_status api_step(ampc_session *s, const ampc_input *in, size_t nin,
+                     ampc_metrics *metrics);
+ampc_status api_sync(ampc_session *s, ampc_metrics *metrics);
+ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
+                           double *loss);
+ampc_status api_vjp(ampc_session *s, const ampc_input *in, size_t nin);
+ampc_status api_update(ampc_session *s, ampc_metrics *metrics);
+
+/* infer.c */
+ampc_status api_evaluate(ampc_session *s, const ampc_input *in, size_t nin,
+                         int64_t valid, ampc_eval *sums);
+ampc_status api_predict(ampc_session *s, const ampc_input *in, size_t nin,
+                        int64_t valid, ampc_output *out, size_t nout);
+ampc_status api_read_output(ampc_session *s, const char *name,
+                            ampc_output *out);
+/* Checks a place for a value of that type. */
+ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
+                     uint64_t bytes, const ampc_output *out);
 
 /* The table for ampc.h; the emitted module exports a function that returns it.
    NULL for a version that we do not serve.  One copy of the runtime serves one

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/session.h"
+#include "runtime/backend.h"
 #include "tests/tiny_module.h"
 
 static const char *tmp_path(const char *name) {
@@ -61,7 +61,7 @@ static Snapshot snapshot(ampc_session *s) {
         const PlanVar *v = &s->m->vars[i];
         if (v->kind == PLAN_SHADOW || (v->kind == PLAN_GRAD && !s->micro))
             continue;
-        memcpy(shot.bytes + shot.n, s->var[i], v->bytes);
+        memcpy(shot.bytes + shot.n, cpu_var(s, i), v->bytes);
         shot.n += v->bytes;
     }
     snprintf(shot.cursor, sizeof shot.cursor, "%s", tiny_api()->get_cursor(s));
@@ -147,7 +147,7 @@ TEST_CASE(checkpoint, load_takes_weights_alone) {
     train(s, 0, 10);
     check_ok(s, a->save(s, path));
     check_ok(t, a->load(t, path));
-    CHECK_MEM(s->var[0], t->var[0], 24);
+    CHECK_MEM(cpu_var(s, 0), cpu_var(t, 0), 24);
     check_ok(t, a->scaler(t, &sc));
     CHECK_EQ_INT(sc.step, 0);
     CHECK_EQ_INT(a->resume(t, path), AMPC_ERR_FORMAT);
@@ -460,8 +460,8 @@ static ampc_status open_file(const char *image, size_t n, const Tail *t,
     ampc_session *s = NULL;
     ampc_status st = tiny_api()->open(tiny_handle(m), NULL, &s, err, 300);
     if (st == AMPC_OK) {
-        CHECK(((float *)s->var[0])[3] == 4);
-        CHECK_MEM(s->var[1], "\7\10\11", 3);
+        CHECK(((float *)cpu_var(s, 0))[3] == 4);
+        CHECK_MEM(cpu_var(s, 1), "\7\10\11", 3);
     }
     tiny_api()->close(s);
     dlclose(lib);

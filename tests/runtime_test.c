@@ -406,6 +406,32 @@ TEST_CASE(runtime, open_refuses) {
     a->close(NULL);
 }
 
+TEST_CASE(runtime, devices_by_name) {
+    const ampc_api *a = tiny_api();
+    static const char *const unknown[] = {"tpu",     "cuda:",   "cuda:x",
+                                          "cuda:-1", "cuda:1x", "cuda:99999",
+                                          "cpu:0",   ""};
+    static const char *const absent[] = {"cuda", "cuda:0", "cuda:7"};
+    static const char *const fine[] = {NULL, "auto", "cpu"};
+    ampc_session *s;
+    char err[200];
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        ampc_options o = {.size = sizeof o, .device = unknown[i]};
+        CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err),
+                     AMPC_ERR_ARGUMENT);
+        CHECK_HAS(err, "'cuda:N' are possible");
+    }
+    for (size_t i = 0; i < 3; i++) {
+        ampc_options o = {.size = sizeof o, .device = absent[i]};
+        CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err),
+                     AMPC_ERR_UNSUPPORTED);
+        CHECK_HAS(err, "for the CPU only");
+        o.device = fine[i];
+        CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err), AMPC_OK);
+        a->close(s);
+    }
+}
+
 TEST_CASE(runtime, open_refuses_other_levels) {
     static const PlanIsa v9[] = {{9, NULL, NULL, NULL}};
     AmpcModule m = tiny_module;

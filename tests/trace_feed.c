@@ -17,7 +17,7 @@ TraceFeed trace_feed(const Trace *t, long step) {
     TraceFeed f;
     for (int i = 0; i < 2; i++) {
         const TraceTensor *x = trace_find(t, names[i]);
-        f.mem[i] = malloc(slice_bytes(x));
+        f.mem[i] = malloc(trace_slice_bytes(x));
         memcpy(f.mem[i], trace_slice(x, step), trace_slice_bytes(x));
         f.in[i] = ampc_in(names[i], f.mem[i], trace_slice_bytes(x), x->dtype);
     }

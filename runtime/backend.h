@@ -1,0 +1,56 @@
+/* backend.h: the few functions that a device offers.
+
+   Only a backend knows where the bytes of variables, activations and inputs
+   lie; all other files name them by PlanRef.  A function that fails leaves a
+   message in the session.  The CPU's is cpu_backend.c, that of NVIDIA GPUs
+   cuda/backend.c.                                                           */
+#ifndef AMPC_BACKEND_H
+#define AMPC_BACKEND_H
+
+#include "runtime/session.h"
+
+typedef struct AmpcBackend {
+    /* Memory of all but the gradients, and whatever a run needs.  A failure
+       leaves what close can clear.                                          */
+    ampc_status (*open)(ampc_session *s);
+    /* Accepts a half-built device, and a forked child's copy of one. */
+    void (*close)(ampc_session *s);
+    /* Around every call of the API; leave follows a successful enter. */
+    ampc_status (*enter)(ampc_session *s);
+    void (*leave)(ampc_session *s);
+
+    /* Copies from a variable or an output of the program that ran last, and
+       to a variable.  The host's buffer is free when they return.           */
+    ampc_status (*get)(ampc_session *s, PlanRef from, void *to, uint64_t bytes);
+    ampc_status (*put)(ampc_session *s, PlanRef to, const void *from,
+                       uint64_t bytes);
+    ampc_status (*zero)(ampc_session *s, PlanRef to, uint64_t bytes);
+
+    /* Gives gradients their memory, zeroed at first. */
+    ampc_status (*need_grads)(ampc_session *s);
+    ampc_status (*zero_grads)(ampc_session *s);
+
+    /* Makes the next run of a program unable to run out of memory. */
+    ampc_status (*prepare)(ampc_session *s, int program);
+    /* A run is begin, step for each of the program's steps unless begin clears
+       *walk, then end, which is told how it went and passes that on.        */
+    ampc_status (*begin)(ampc_session *s, int program, const void *const *in,
+                         bool *walk);
+    ampc_status (*step)(ampc_session *s, int program, uint32_t step);
+    ampc_status (*end)(ampc_session *s, int program, ampc_status status);
+    /* Waits until all that was begun is done. */
+    ampc_status (*sync)(ampc_session *s);
+    /* What session_watch names, as the last run of that program left it; zero
+       where there is nothing to watch.  Waits.                              */
+    ampc_status (*watched)(ampc_session *s, int program,
+                           uint64_t value[WATCH_COUNT]);
+    /* One line for the log. */
+    void (*describe)(const ampc_session *s, char *text, size_t size);
+    bool async; /* a run may return before it is done */
+} AmpcBackend;
+
+extern const AmpcBackend cpu_backend;
+/* Address of a variable on the CPU; NULL: a gradient before its time. */
+void *cpu_var(const ampc_session *s, uint32_t var);
+
+#endif

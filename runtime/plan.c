@@ -1,0 +1,173 @@
+/* plan.c: facts about a plan, and whether its tables are sound.  Nothing of a
+   session is needed.                                                         */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/json.h"
+#include "runtime/session.h"
+
+/* ---- plan facts ---------------------------------------------------------- */
+
+size_t dtype_bytes(uint32_t dtype) {
+    static const uint8_t bytes[AMPC_NDTYPE] = {1, 1, 1, 2, 2, 4, 4,
+                                               8, 8, 2, 2, 4, 8};
+    return dtype < AMPC_NDTYPE ? bytes[dtype] : 0;
+}
+
+const char *dtype_name(uint32_t dtype) {
+    static const char *const names[AMPC_NDTYPE] = {
+        "bool", "u8",  "i8",  "u16",  "i16", "u32", "i32",
+        "u64",  "i64", "f16", "bf16", "f32", "f64"};
+    return dtype < AMPC_NDTYPE ? names[dtype] : "?";
+}
+
+bool dense_bytes(uint32_t dtype, uint32_t rank, const int64_t *dim,
+                 uint64_t *bytes) {
+    uint64_t n = dtype_bytes(dtype);
+    if (n == 0 || rank > AMPC_MAX_RANK) return false;
+    for (uint32_t i = 0; i < rank; i++)
+        if (dim[i] < 0 || __builtin_mul_overflow(n, (uint64_t)dim[i], &n) ||
+            n > INT64_MAX)
+            return false;
+    *bytes = n;
+    return true;
+}
+
+const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
+                       const int64_t *dim) {
+    int n = snprintf(buf, 160, "%s[", dtype_name(dtype));
+    for (uint32_t i = 0; i < rank && i < AMPC_MAX_RANK && n < 130; i++)
+        n += snprintf(buf + n, 160 - (size_t)n, "%s%lld", i ? "," : "",
+                      (long long)dim[i]);
+    snprintf(buf + n, 160 - (size_t)n, "]");
+    return buf;
+}
+
+int find_program(const AmpcModule *m, const char *name) {
+    for (uint32_t i = 0; i < m->nprogram; i++)
+        if (strcmp(m->programs[i].name, name) == 0) return (int)i;
+    return -1;
+}
+
+int find_var(const AmpcModule *m, const char *name) {
+    for (uint32_t i = 0; i < m->nvar; i++)
+        if (strcmp(m->vars[i].name, name) == 0) return (int)i;
+    return -1;
+}
+
+int64_t info_int(const AmpcModule *m, const char *key, int64_t dflt) {
+    JsonSpan info, options, v;
+    int64_t n;
+    if (!m->info || !json_parse(m->info, strlen(m->info), &info)) return dflt;
+    if (json_get(info, key, &v) && json_int(v, &n)) return n;
+    if (json_get(info, "options", &options) && json_get(options, key, &v) &&
+        json_int(v, &n))
+        return n;
+    return dflt;
+}
+
+int64_t module_batch(const AmpcModule *m) {
+    int64_t known = info_int(m, "batch", -1);
+    if (known >= 0) return known;
+    for (uint32_t i = 0; i < m->nprogram; i++) {
+        const PlanProgram *p = &m->programs[i];
+        for (uint32_t j = 0; j < p->nin; j++)
+            if (m->tensors[p->in0 + j].rank > 0)
+                return m->tensors[p->in0 + j].dim[0];
+    }
+    return 0;
+}
+
+/* ---- is the plan sound? -------------------------------------------------- */
+
+static bool plan_slice(uint64_t first, uint64_t n, uint64_t size) {
+    return first <= size && n <= size - first;
+}
+
+static bool plan_ref_ok(const AmpcModule *m, const PlanProgram *p,
+                        const PlanRef *r) {
+    switch (r->space) {
+    case PLAN_NONE: return true;
+    case PLAN_ARENA: return r->offset <= p->arena;
+    case PLAN_VAR:
+        return r->index < m->nvar && r->offset <= m->vars[r->index].bytes;
+    case PLAN_INPUT: return r->index < p->nin;
+    default: return false;
+    }
+}
+
+static bool plan_refs_ok(const AmpcModule *m, const PlanProgram *p,
+                         uint32_t first, uint32_t n) {
+    if (!plan_slice(first, n, m->nref)) return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (!plan_ref_ok(m, p, &m->refs[first + i])) return false;
+    return true;
+}
+
+/* Operands and parameters of the library routines; SCATTER_ADD and the like
+   take their struct as parameters, COPY a byte count.                       */
+typedef struct LibRule {
+    uint32_t nref, npar;
+} LibRule;
+
+#define LIB_PARS(T) (uint32_t)(sizeof(T) / sizeof(int64_t))
+static const LibRule lib_rules[PLAN_NLIB] = {
+    [PLAN_LIB_GEMM] = {3, LIB_PARS(CpuGemm)},
+    [PLAN_LIB_CONV_FWD] = {3, LIB_PARS(CpuConv)},
+    [PLAN_LIB_CONV_DGRAD] = {3, LIB_PARS(CpuConv)},
+    [PLAN_LIB_CONV_WGRAD] = {3, LIB_PARS(CpuConv)},
+    [PLAN_LIB_MAXPOOL] = {3, LIB_PARS(CpuPool)},
+    [PLAN_LIB_MAXPOOL_GRAD] = {3, LIB_PARS(CpuPool)},
+    [PLAN_LIB_AVGPOOL] = {2, LIB_PARS(CpuPool)},
+    [PLAN_LIB_AVGPOOL_GRAD] = {2, LIB_PARS(CpuPool)},
+    [PLAN_LIB_SCATTER_ADD] = {3, LIB_PARS(CpuScatterAdd)},
+    [PLAN_LIB_ARGMAX] = {2, LIB_PARS(CpuArgmax)},
+    [PLAN_LIB_COPY] = {2, 1},
+};
+
+static bool plan_step_ok(const AmpcModule *m, const PlanProgram *p,
+                         const PlanStep *t) {
+    if (!plan_refs_ok(m, p, t->ref0, t->nref) ||
+        !plan_refs_ok(m, p, t->ep_ref0, t->ep_nref) ||
+        !plan_slice(t->par0, t->npar, m->npar) ||
+        !plan_slice(t->ep_par0, t->ep_npar, m->npar))
+        return false;
+    if (t->kind == PLAN_KERNEL) return true;
+    return t->kind == PLAN_LIB && t->fn < PLAN_NLIB &&
+           t->nref == lib_rules[t->fn].nref && t->npar == lib_rules[t->fn].npar;
+}
+
+static bool plan_tensors_ok(const AmpcModule *m, const PlanProgram *p,
+                            uint32_t first, uint32_t n) {
+    uint64_t bytes;
+    if (!plan_slice(first, n, m->ntensor)) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        const PlanTensor *t = &m->tensors[first + i];
+        if (!dense_bytes(t->dtype, t->rank, t->dim, &bytes) || !t->name ||
+            !plan_ref_ok(m, p, &t->ref))
+            return false;
+    }
+    return true;
+}
+
+const char *plan_defect(const AmpcModule *m) {
+    uint64_t bytes;
+    if (m->version != AMPC_PLAN_VERSION) return "version of the plan";
+    for (uint32_t i = 0; i < m->nvar; i++) {
+        const PlanVar *v = &m->vars[i];
+        if (!dense_bytes(v->dtype, v->rank, v->dim, &bytes) ||
+            bytes != v->bytes || !v->name)
+            return v->name ? v->name : "a variable";
+    }
+    for (uint32_t i = 0; i < m->nprogram; i++) {
+        const PlanProgram *p = &m->programs[i];
+        if (!plan_slice(p->step0, p->nstep, m->nstep) ||
+            !plan_tensors_ok(m, p, p->in0, p->nin) ||
+            !plan_tensors_ok(m, p, p->out0, p->nout))
+            return p->name;
+        for (uint32_t j = 0; j < p->nstep; j++)
+            if (!plan_step_ok(m, p, &m->steps[p->step0 + j]))
+                return m->steps[p->step0 + j].name;
+    }
+    return NULL;
+}

@@ -1,0 +1,193 @@
+/* sections.c: the module's own file, behind its ELF image.
+
+   The file is read, never mapped: a file that shrinks under a mapping kills
+   the host by SIGBUS.  Tail and directory are taken as hostile; a section's CRC
+   is checked while it is read, so a damaged module is refused at open.      */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/sections.h"
+
+/* ---- CRC-32, eight bytes at a time --------------------------------------- */
+
+void crc_init(Crc *c) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t v = i;
+        for (int k = 0; k < 8; k++) v = v >> 1 ^ (v & 1 ? 0xedb88320u : 0);
+        c->t[0][i] = v;
+    }
+    for (int k = 1; k < 8; k++)
+        for (int i = 0; i < 256; i++)
+            c->t[k][i] =
+                c->t[k - 1][i] >> 8 ^ c->t[0][c->t[k - 1][i] & 0xff];
+}
+
+uint32_t crc_add(const Crc *c, uint32_t crc, const uint8_t *p,
+                        size_t n) {
+    crc = ~crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint32_t lo, hi;
+        memcpy(&lo, p, 4);
+        memcpy(&hi, p + 4, 4);
+        lo ^= crc;
+        crc = c->t[7][lo & 0xff] ^ c->t[6][lo >> 8 & 0xff] ^
+              c->t[5][lo >> 16 & 0xff] ^ c->t[4][lo >> 24] ^
+              c->t[3][hi & 0xff] ^ c->t[2][hi >> 8 & 0xff] ^
+              c->t[1][hi >> 16 & 0xff] ^ c->t[0][hi >> 24];
+    }
+    while (n--) crc = crc >> 8 ^ c->t[0][(crc ^ *p++) & 0xff];
+    return ~crc;
+}
+
+/* ---- which file are we? -------------------------------------------------- */
+
+/* The path that the kernel maps at `addr`: right even when the host has
+   changed its folder since dlopen.                                          */
+static bool path_from_maps(const void *addr, char *path, size_t size) {
+    char line[4352];
+    bool found = false;
+    FILE *f = fopen("/proc/self/maps", "re");
+    if (!f) return false;
+    while (!found && fgets(line, sizeof line, f)) {
+        uintptr_t lo, hi;
+        int at = 0;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %*s %n", &lo,
+                   &hi, &at) != 2 ||
+            at == 0 || (uintptr_t)addr < lo || (uintptr_t)addr >= hi)
+            continue;
+        line[strcspn(line, "\n")] = 0;
+        found = line[at] == '/' &&
+                (size_t)snprintf(path, size, "%s", line + at) < size;
+        break;
+    }
+    fclose(f);
+    return found;
+}
+
+bool module_path(const AmpcModule *m, char *path, size_t size) {
+    Dl_info info;
+    if (path_from_maps(m, path, size)) return true;
+    return dladdr((const void *)m, &info) && info.dli_fname &&
+           (size_t)snprintf(path, size, "%s", info.dli_fname) < size;
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+ampc_status section_damaged(SectionFile *f, const char *what) {
+    return session_fail(f->s, AMPC_ERR_FORMAT, "%s: damaged module: %s",
+                        f->path, what);
+}
+
+static ampc_status read_at(SectionFile *f, void *buf, size_t n, uint64_t offset) {
+    char *p = buf;
+    while (n) {
+        ssize_t got = pread(f->fd, p, n, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return session_fail(f->s, AMPC_ERR_FILE, "%s: %s", f->path,
+                                strerror(errno));
+        if (got == 0) return section_damaged(f, "it became shorter");
+        p += got;
+        n -= (size_t)got;
+        offset += (uint64_t)got;
+    }
+    return AMPC_OK;
+}
+
+bool section_inside(uint64_t offset, uint64_t bytes, uint64_t limit) {
+    return offset <= limit && bytes <= limit - offset;
+}
+
+static ampc_status read_tail(SectionFile *f, PlanTail *tail) {
+    if (f->size < sizeof *tail) return section_damaged(f, "too short");
+    ampc_status status =
+        read_at(f, tail, sizeof *tail, f->size - sizeof *tail);
+    if (status != AMPC_OK) return status;
+    if (tail->magic != AMPC_TAIL_MAGIC)
+        return section_damaged(f, "no tail (truncated?)");
+    if (tail->nsection > 4096 ||
+        !section_inside(tail->directory,
+                        tail->nsection * sizeof(PlanSection),
+                        f->size - sizeof *tail))
+        return section_damaged(f, "its directory");
+    return AMPC_OK;
+}
+
+ampc_status section_open(ampc_session *s, SectionFile *f) {
+    struct stat st;
+    *f = (SectionFile){.s = s, .fd = -1};
+    if (!module_path(s->m, f->path, sizeof f->path))
+        return session_fail(s, AMPC_ERR_FILE,
+                            "the module's own file cannot be found");
+    f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    if (f->fd < 0 || fstat(f->fd, &st) != 0)
+        return session_fail(s, AMPC_ERR_FILE, "%s: %s", f->path,
+                            strerror(errno));
+    f->size = (uint64_t)st.st_size;
+    return read_tail(f, &f->tail);
+}
+
+void section_close(SectionFile *f) {
+    if (f->fd >= 0) close(f->fd);
+    f->fd = -1;
+}
+
+ampc_status section_find(SectionFile *f, const char *name, PlanSection *found,
+                         bool *there) {
+    *there = false;
+    for (uint64_t i = 0; i < f->tail.nsection; i++) {
+        ampc_status status =
+            read_at(f, found, sizeof *found,
+                    f->tail.directory + i * sizeof *found);
+        if (status != AMPC_OK) return status;
+        if (strncmp(found->name, name, sizeof found->name) != 0) continue;
+        *there = true;
+        if (!found->zlib &&
+            section_inside(found->offset, found->bytes, f->tail.directory))
+            return AMPC_OK;
+        char what[80];
+        snprintf(what, sizeof what, "section '%.32s'", name);
+        return section_damaged(f, what);
+    }
+    return AMPC_OK;
+}
+
+typedef struct Chunk {
+    Crc crc;
+    uint8_t data[256 << 10];
+} Chunk;
+
+static ampc_status read_chunks(SectionFile *f, const PlanSection *sec, Chunk *c,
+                               SectionFn *fn, void *ctx) {
+    uint32_t crc = 0;
+    for (uint64_t at = 0; at < sec->bytes;) {
+        uint64_t n = sec->bytes - at;
+        if (n > sizeof c->data) n = sizeof c->data;
+        ampc_status status = read_at(f, c->data, n, sec->offset + at);
+        if (status == AMPC_OK) status = fn(ctx, c->data, at, n);
+        if (status != AMPC_OK) return status;
+        crc = crc_add(&c->crc, crc, c->data, n);
+        at += n;
+    }
+    if (crc == sec->crc) return AMPC_OK;
+    char what[80];
+    snprintf(what, sizeof what, "checksum of the %.32s", sec->name);
+    return section_damaged(f, what);
+}
+
+ampc_status section_read(SectionFile *f, const PlanSection *sec, SectionFn *fn,
+                         void *ctx) {
+    Chunk *c = mem_alloc(f->s, sizeof *c);
+    if (!c) return session_fail(f->s, AMPC_ERR_MEMORY, "out of memory");
+    crc_init(&c->crc);
+    ampc_status status = read_chunks(f, sec, c, fn, ctx);
+    mem_free(f->s, c, sizeof *c);
+    return status;
+}

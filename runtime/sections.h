@@ -1,0 +1,40 @@
+/* sections.h: the sections behind the module's own ELF image (plan.h). */
+#ifndef AMPC_SECTIONS_H
+#define AMPC_SECTIONS_H
+
+#include "runtime/session.h"
+
+/* CRC-32, eight bytes at a time */
+typedef struct Crc {
+    uint32_t t[8][256];
+} Crc;
+void crc_init(Crc *c);
+uint32_t crc_add(const Crc *c, uint32_t crc, const uint8_t *p, size_t n);
+
+typedef struct SectionFile {
+    ampc_session *s;
+    char path[4200];
+    int fd;
+    uint64_t size;
+    PlanTail tail;
+} SectionFile;
+
+/* Receives bytes [at, at + n) of a section. */
+typedef ampc_status SectionFn(void *ctx, const uint8_t *p, uint64_t at,
+                              uint64_t n);
+
+/* Path of the file that holds m. */
+bool module_path(const AmpcModule *m, char *path, size_t size);
+bool section_inside(uint64_t offset, uint64_t bytes, uint64_t limit);
+/* section_close is due even after a failure. */
+ampc_status section_open(ampc_session *s, SectionFile *f);
+void section_close(SectionFile *f);
+/* Sections that are stored plainly only. */
+ampc_status section_find(SectionFile *f, const char *name, PlanSection *found,
+                         bool *there);
+/* Hands out all bytes, then fails if their CRC is wrong. */
+ampc_status section_read(SectionFile *f, const PlanSection *sec, SectionFn *fn,
+                         void *ctx);
+ampc_status section_damaged(SectionFile *f, const char *what);
+
+#endif

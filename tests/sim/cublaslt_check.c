@@ -1,0 +1,227 @@
+/* cublaslt_check.c: what cuBLASLt demands of a product.
+
+   What the real library refuses is refused here with the same status.  Where
+   it would read or write foreign memory, or race with itself, the call is
+   refused too, with the reason for the simulator's list of errors.           */
+#include "tests/sim/cublaslt_sim.h"
+
+#include "tests/sim/sim.h"
+
+#define REFUSE(status, text) return *why = (text), (status)
+
+size_t lt_type_size(int type) {
+    switch (type) {
+    case LT_R_16F:
+    case LT_R_16BF: return 2;
+    case LT_R_32F: return 4;
+    case LT_R_64F: return 8;
+    default: return 0;
+    }
+}
+
+/* ---- shapes and types ---------------------------------------------------- */
+
+static bool layout_legal(const struct LtLayout_st *m) {
+    const uint64_t most = INT32_MAX;
+    return m->rows && m->cols && m->rows <= most && m->cols <= most &&
+           m->ld >= (int64_t)m->rows && m->ld <= INT32_MAX && m->batch > 0 &&
+           m->batch <= 65535 && m->stride >= 0 && m->stride < INT64_C(1) << 40;
+}
+
+uint64_t lt_extent(const struct LtLayout_st *m) {
+    uint64_t last = (uint64_t)(m->batch - 1) * (uint64_t)m->stride +
+                    (m->cols - 1) * (uint64_t)m->ld + m->rows;
+    return last * lt_type_size(m->type);
+}
+
+static int check_types(const LtProblem *p, const char **why) {
+    int in = p->m[0].type, out = p->m[3].type;
+    bool wide = in == LT_R_64F;
+    if (!lt_type_size(in) || !lt_type_size(out))
+        REFUSE(LT_NOT_SUPPORTED, "an element type other than f16, bf16, f32, "
+                                 "f64");
+    if (p->m[1].type != in) REFUSE(LT_NOT_SUPPORTED, "A and B differ in type");
+    if (p->m[2].type != out) REFUSE(LT_NOT_SUPPORTED, "C and D differ in type");
+    if (p->desc.compute != (wide ? LT_COMPUTE_64F : LT_COMPUTE_32F) ||
+        p->desc.scale != (wide ? LT_R_64F : LT_R_32F))
+        REFUSE(LT_NOT_SUPPORTED, "compute or scale type does not go with the "
+                                 "matrices");
+    if (out != in && (wide || out != LT_R_32F))
+        REFUSE(LT_NOT_SUPPORTED, "D is neither f32 nor of the type of A");
+    return LT_SUCCESS;
+}
+
+static int check_desc(const LtProblem *p, const char **why) {
+    const struct LtDesc_st *d = &p->desc;
+    bool known = d->epilogue == LT_EPILOGUE_DEFAULT ||
+                 d->epilogue == LT_EPILOGUE_RELU ||
+                 d->epilogue == LT_EPILOGUE_BIAS ||
+                 d->epilogue == LT_EPILOGUE_RELU_BIAS;
+    if (d->transa != LT_OP_N && d->transa != LT_OP_T)
+        REFUSE(LT_INVALID_VALUE, "transpose of A");
+    if (d->transb != LT_OP_N && d->transb != LT_OP_T)
+        REFUSE(LT_INVALID_VALUE, "transpose of B");
+    if (d->pointer_mode != LT_POINTER_HOST &&
+        d->pointer_mode != LT_POINTER_DEVICE)
+        REFUSE(LT_INVALID_VALUE, "pointer mode");
+    if (!known) REFUSE(LT_NOT_SUPPORTED, "epilogue");
+    if (p->m[0].type == LT_R_64F && d->epilogue != LT_EPILOGUE_DEFAULT)
+        REFUSE(LT_NOT_SUPPORTED, "an epilogue in f64");
+    return LT_SUCCESS;
+}
+
+static int check_shapes(const LtProblem *p, const char **why) {
+    const struct LtLayout_st *a = &p->m[0], *b = &p->m[1], *d = &p->m[3];
+    uint64_t m = p->desc.transa ? a->cols : a->rows;
+    uint64_t n = p->desc.transb ? b->rows : b->cols;
+    uint64_t k = p->desc.transb ? b->cols : b->rows;
+    if (k != lt_k(p)) REFUSE(LT_INVALID_VALUE, "K of A and B differ");
+    if (d->rows != m || d->cols != n)
+        REFUSE(LT_INVALID_VALUE, "D is not op(A) rows by op(B) columns");
+    if (p->m[2].rows != m || p->m[2].cols != n)
+        REFUSE(LT_INVALID_VALUE, "C and D differ in shape");
+    for (int i = 0; i < 3; i++)
+        if (p->m[i].batch != d->batch)
+            REFUSE(LT_INVALID_VALUE, "batch counts differ");
+    uint64_t matrix = (d->cols - 1) * (uint64_t)d->ld + d->rows;
+    if (d->batch > 1 && (uint64_t)d->stride < matrix)
+        REFUSE(LT_INVALID_VALUE, "matrices of D overlap");
+    return LT_SUCCESS;
+}
+
+int lt_check_problem(const LtProblem *p, const char **why) {
+    int s = check_types(p, why);
+    if (s == LT_SUCCESS) s = check_desc(p, why);
+    for (int i = 0; i < 4 && s == LT_SUCCESS; i++) {
+        if (p->m[i].order != LT_ORDER_COL)
+            REFUSE(LT_NOT_SUPPORTED, "an order other than COL");
+        if (!layout_legal(&p->m[i]))
+            REFUSE(LT_INVALID_VALUE, "rows, columns, leading dimension (at "
+                                     "least the rows), batch count or stride");
+    }
+    return s == LT_SUCCESS ? check_shapes(p, why) : s;
+}
+
+/* ---- algorithms ---------------------------------------------------------- */
+
+uint32_t lt_kind_reduction(int kind) {
+    switch (kind) {
+    case LT_KIND_OUTPUT: return LT_REDUCTION_OUTPUT_TYPE;
+    case LT_KIND_COMPUTE: return LT_REDUCTION_COMPUTE_TYPE;
+    case LT_KIND_INPLACE: return LT_REDUCTION_INPLACE;
+    default: return 0;
+    }
+}
+
+uint32_t lt_kind_align(int kind, int type) {
+    if (kind == LT_KIND_LOOSE) return (uint32_t)lt_type_size(type);
+    return kind == LT_KIND_COMPUTE ? 128 : 16;
+}
+
+size_t lt_kind_workspace(int kind, const LtProblem *p) {
+    const struct LtLayout_st *d = &p->m[3];
+    size_t cells = (size_t)d->rows * d->cols * (size_t)d->batch;
+    size_t sum = p->m[0].type == LT_R_64F ? 8 : 4;
+    switch (kind) {
+    case LT_KIND_OUTPUT: return 3 * cells * lt_type_size(d->type);
+    case LT_KIND_COMPUTE: return 2 * cells * sum;
+    case LT_KIND_INPLACE: return (cells + 63) / 64 * 4;
+    default: return 0;
+    }
+}
+
+bool lt_kind_fits(int kind, const LtProblem *p) {
+    if (kind == LT_KIND_LOOSE) return true;
+    for (int i = 0; i < 4; i++) {
+        size_t size = lt_type_size(p->m[i].type);
+        if ((size_t)p->m[i].ld * size % 16) return false;
+        if (p->m[i].batch > 1 && (size_t)p->m[i].stride * size % 16)
+            return false;
+    }
+    if (lt_has_bias(p) && p->desc.bias % 16) return false;
+    if (lt_kind_reduction(kind) && lt_k(p) < 8) return false;
+    return p->desc.pointer_mode == LT_POINTER_HOST || kind == LT_KIND_PLAIN ||
+           kind == LT_KIND_COMPUTE;
+}
+
+/* ---- addresses ----------------------------------------------------------- */
+
+typedef struct Range {
+    uint64_t at, bytes;
+} Range;
+
+static bool overlap(Range x, Range y) {
+    return x.bytes && y.bytes && x.at < y.at + y.bytes &&
+           y.at < x.at + x.bytes;
+}
+
+static bool same_layout(const struct LtLayout_st *x,
+                        const struct LtLayout_st *y) {
+    return x->ld == y->ld && (x->batch == 1 || x->stride == y->stride);
+}
+
+static int check_overlap(const LtCall *c, const Range *m, Range bias,
+                         const char **why) {
+    Range work = {c->workspace, lt_kind_workspace(c->kind, &c->p)};
+    bool in_place = c->at[2] == c->at[3];
+    if (overlap(m[0], m[3]) || overlap(m[1], m[3]) || overlap(bias, m[3]))
+        REFUSE(LT_INVALID_VALUE, "D overlaps an operand");
+    if (in_place && !same_layout(&c->p.m[2], &c->p.m[3]))
+        REFUSE(LT_INVALID_VALUE, "in place, but C and D differ in layout");
+    if (!in_place && overlap(m[2], m[3]))
+        REFUSE(LT_INVALID_VALUE, "D overlaps a part of C");
+    for (int i = 0; i < 4; i++)
+        if (overlap(work, m[i]))
+            REFUSE(LT_INVALID_VALUE, "the workspace overlaps a matrix");
+    if (overlap(work, bias))
+        REFUSE(LT_INVALID_VALUE, "the workspace overlaps the bias");
+    return LT_SUCCESS;
+}
+
+static int check_workspace(const LtCall *c, const char **why) {
+    size_t need = lt_kind_workspace(c->kind, &c->p);
+    if (need > c->workspace_bytes)
+        REFUSE(LT_INVALID_VALUE, "workspace smaller than the algorithm's");
+    if (!need) return LT_SUCCESS;
+    if (c->workspace % 256)
+        REFUSE(LT_INVALID_VALUE, "workspace not aligned to 256 bytes");
+    if (!sim_device_range(c->workspace, need))
+        REFUSE(LT_EXECUTION_FAILED, "workspace outside of device memory");
+    return LT_SUCCESS;
+}
+
+static int check_scalars(const LtCall *c, const char **why) {
+    size_t size = lt_type_size(c->p.desc.scale);
+    if (c->p.desc.pointer_mode == LT_POINTER_HOST) return LT_SUCCESS;
+    if (c->alpha_at % size || c->beta_at % size ||
+        !sim_device_range(c->alpha_at, size) ||
+        !sim_device_range(c->beta_at, size))
+        REFUSE(LT_EXECUTION_FAILED, "alpha or beta outside of device memory");
+    return LT_SUCCESS;
+}
+
+int lt_check_call(const LtCall *c, const char **why) {
+    Range m[4], bias = {0, 0};
+    for (int i = 0; i < 4; i++) {
+        m[i] = (Range){c->at[i], lt_extent(&c->p.m[i])};
+        if (!m[i].at) REFUSE(LT_INVALID_VALUE, "a matrix is NULL");
+        if (m[i].at % lt_kind_align(c->kind, c->p.m[i].type))
+            REFUSE(LT_INVALID_VALUE, "a matrix is less aligned than the "
+                                     "algorithm needs");
+        if (!sim_device_range(m[i].at, m[i].bytes))
+            REFUSE(LT_EXECUTION_FAILED, "a matrix reaches outside of device "
+                                        "memory");
+    }
+    if (lt_has_bias(&c->p)) {
+        size_t size = lt_type_size(c->p.m[3].type);
+        bias = (Range){c->p.desc.bias, c->p.m[3].rows * size};
+        if (!bias.at) REFUSE(LT_INVALID_VALUE, "the bias is NULL");
+        if (bias.at % size) REFUSE(LT_INVALID_VALUE, "the bias is misaligned");
+        if (!sim_device_range(bias.at, bias.bytes))
+            REFUSE(LT_EXECUTION_FAILED, "the bias reaches outside of device "
+                                        "memory");
+    }
+    int s = check_workspace(c, why);
+    if (s == LT_SUCCESS) s = check_scalars(c, why);
+    return s == LT_SUCCESS ? check_overlap(c, m, bias, why) : s;
+}
