@@ -107,10 +107,8 @@ static void put_store(LibPrint *p, const char *plain) {
         sb_printf(p->sb, "%s{out}", plain);
         return;
     }
-    sb_printf(p->sb, "E%d{", kernel_index(e));
-    for (int i = 0; i < e->bufs.len; i++)
-        sb_printf(p->sb, "%sb%d", i ? ", " : "", i);
-    sb_puts(p->sb, "}");
+    sb_printf(p->sb, "E%d", kernel_index(e));
+    print_cuda_initializer(e, p->sb);
 }
 
 /* ---- tiles --------------------------------------------------------------- */

@@ -57,7 +57,8 @@ template <class P> struct Conv {
         D2;
 };
 
-/* A place in three dimensions, in a plane that starts at `base`. */
+/* What an index contributes to an address: `base` to the offset of the
+   element, the others to its coordinates, which tell whether it exists.     */
 template <class I> struct Spot {
     I base, z, y, x;
 };
@@ -75,6 +76,12 @@ template <class I> __device__ inline Spot<I> spot_of(I i, I n0, I n1, I n2)
     return s;
 }
 
+/* Offset of coordinates in a plane of n1 x n2 lines. */
+template <class I> __device__ inline I spot_offset(const Spot<I> &s, I n1, I n2)
+{
+    return (s.z * n1 + s.y) * n2 + s.x;
+}
+
 /* ---- X as a matrix: (image, output) by (channel, tap) -------------------- */
 
 template <class P> struct ConvX {
@@ -84,32 +91,36 @@ template <class P> struct ConvX {
     typedef typename G::D1 D1;
     typedef typename G::D2 D2;
     typedef typename P::X Element;
+    typedef Spot<I> Place;
+    static constexpr bool table = true;
     const Element *x; /* at the group's first channel */
 
     static __device__ Spot<I> output(I i)
     {
         Spot<I> s = spot_of<I>(i, some(D0::out), some(D1::out), some(D2::out));
-        s.base *= G::c * G::x_size;
         s.z = s.z * D0::stride - D0::pad;
         s.y = s.y * D1::stride - D1::pad;
         s.x = s.x * D2::stride - D2::pad;
+        s.base *= G::c * G::x_size;
+        s.base += spot_offset<I>(s, D1::in, D2::in);
         return s;
     }
     static __device__ Spot<I> tap(I i)
     {
         Spot<I> s = spot_of<I>(i, D0::kernel, D1::kernel, D2::kernel);
-        s.base *= G::x_size;
         s.z *= D0::dilation;
         s.y *= D1::dilation;
         s.x *= D2::dilation;
+        s.base *= G::x_size;
+        s.base += spot_offset<I>(s, D1::in, D2::in);
         return s;
     }
     __device__ Element load(Spot<I> a, Spot<I> b) const
     {
-        I iz = a.z + b.z, iy = a.y + b.y, ix = a.x + b.x;
-        if (!D0::inside(iz) || !D1::inside(iy) || !D2::inside(ix))
+        if (!D0::inside(a.z + b.z) || !D1::inside(a.y + b.y) ||
+            !D2::inside(a.x + b.x))
             return Element();
-        return x[a.base + b.base + (iz * D1::in + iy) * D2::in + ix];
+        return x[a.base + b.base];
     }
 };
 
@@ -198,10 +209,10 @@ template <class D, class I> struct ConvPhase {
         base = (r + D::pad - tap * D::dilation) / D::stride;
     }
     __device__ I tap_at(I t) const { return tap + t * D::period; }
-    /* What tap number t reads behind `base`; past any output: no such tap.  */
+    /* -t * step, or before any output where there is no such tap. */
     __device__ I behind(I t) const
     {
-        return tap_at(t) < D::kernel ? t * D::step : (I)1 << 29;
+        return tap_at(t) < D::kernel ? -t * D::step : -((I)1 << 29);
     }
 };
 
@@ -230,7 +241,7 @@ template <class P> struct ConvBackW {
     typedef typename G::I I;
     typedef ConvPhases<P> Ph;
     typedef typename P::W Element;
-    static constexpr bool along_k = true;
+    static constexpr bool along_k = true, table = false;
     const Element *w; /* at the group's first k */
     const Ph &ph;
 
@@ -258,25 +269,34 @@ template <class P> struct ConvBackW {
 template <class P> struct ConvBackY {
     typedef Conv<P> G;
     typedef typename G::I I;
+    typedef typename G::D0 D0;
+    typedef typename G::D1 D1;
+    typedef typename G::D2 D2;
     typedef ConvPhases<P> Ph;
     typedef typename P::Y Element;
-    static constexpr bool along_k = false;
+    typedef Spot<I> Place;
+    static constexpr bool along_k = false, table = true;
     const Element *y; /* at the group's first k */
     const Ph &ph;
 
+    __device__ Spot<I> place(I image, I z, I y0, I x) const
+    {
+        Spot<I> s = {0, z + ph.p0.base, y0 + ph.p1.base, x + ph.p2.base};
+        s.base = image * (G::k * G::y_size) +
+                 spot_offset<I>(s, D1::out, D2::out);
+        return s;
+    }
     __device__ Spot<I> row(I i) const
     {
-        Spot<I> s = spot_of<I>(i, G::D0::count, G::D1::count, G::D2::count);
-        s.base *= G::k * G::y_size;
-        s.z += ph.p0.base;
-        s.y += ph.p1.base;
-        s.x += ph.p2.base;
-        return s;
+        Spot<I> s = spot_of<I>(i, D0::count, D1::count, D2::count);
+        return place(s.base, s.z, s.y, s.x);
     }
     __device__ Spot<I> col(I k) const
     {
-        Spot<I> s = spot_of<I>(k, G::D0::ntap, G::D1::ntap, G::D2::ntap);
+        Spot<I> s = spot_of<I>(k, D0::ntap, D1::ntap, D2::ntap);
+        Spot<I> far = {0, s.z * D0::step, s.y * D1::step, s.x * D2::step};
         s.base *= G::y_size;
+        s.base -= spot_offset<I>(far, D1::out, D2::out);
         s.z = ph.p0.behind(s.z);
         s.y = ph.p1.behind(s.y);
         s.x = ph.p2.behind(s.x);
@@ -284,10 +304,10 @@ template <class P> struct ConvBackY {
     }
     __device__ Element load(Spot<I> a, Spot<I> b) const
     {
-        I oz = a.z - b.z, oy = a.y - b.y, ox = a.x - b.x;
-        if (!G::D0::written(oz) || !G::D1::written(oy) || !G::D2::written(ox))
+        if (!D0::written(a.z + b.z) || !D1::written(a.y + b.y) ||
+            !D2::written(a.x + b.x))
             return Element();
-        return y[a.base + b.base + (oz * G::D1::out + oy) * G::D2::out + ox];
+        return y[a.base + b.base];
     }
 };
 
@@ -346,9 +366,8 @@ __device__ void conv_dgrad_direct(const typename P::Y *dy,
           s.x % G::D2::stride);
     ConvBackW<P> a = {w + g * G::kg * (G::cg * G::taps), ph};
     ConvBackY<P> b = {dy + g * G::kg * G::y_size, ph};
-    Spot<I> to = {image * (G::k * G::y_size), s.z / G::D0::stride + ph.p0.base,
-                  s.y / G::D1::stride + ph.p1.base,
-                  s.x / G::D2::stride + ph.p2.base};
+    Spot<I> to = b.place(image, s.z / G::D0::stride, s.y / G::D1::stride,
+                         s.x / G::D2::stride);
     float sum = 0;
     UNROLL_4
     for (I k = 0; k < Ph::depth; k++)
@@ -371,7 +390,7 @@ template <class P> struct ConvY {
     typedef Conv<P> G;
     typedef typename G::I I;
     typedef typename P::Y Element;
-    static constexpr bool along_k = true;
+    static constexpr bool along_k = true, table = false;
     const Element *y; /* at the group's first k */
     __device__ I row(I k) const { return k * G::y_size; }
     __device__ I col(I i) const

@@ -4,10 +4,14 @@
    that matrix products and convolutions are the same loop.  A loader L:
      L::Element, L::I          type in memory, type of indices
      L::along_k                neighbours in memory are neighbours in k
-     Row L::row(i), Col L::col(k)   what an index contributes to an address
-     Element L::load(Row, Col)      0 in the padding
-   A block stages TILE_K steps of both operands in shared memory while the next
-   ones are on their way to registers.  Elements past the edges are zeros.    */
+     L::table                  the index that a thread meets in many values is
+                               worth being looked up in shared memory
+     Place L::row(i), L::col(k)     what an index contributes to an address
+     Element L::load(row, col)      0 in the padding
+   A block stages some steps of both operands in shared memory while the next
+   ones are on their way to registers.  Elements past the edges are zeros.
+   Results pass through shared memory, so that neighbouring threads store
+   neighbours, and the functor's code stands there once.                      */
 #ifndef AMPC_TILE_CUH
 #define AMPC_TILE_CUH
 
@@ -20,6 +24,50 @@ template <class I> struct Part {
     I m0, m, n0, n, k0, k1;
 };
 
+/* ---- places of a loader -------------------------------------------------- */
+
+/* The rows (along_k) or columns of a tile, in shared memory; nothing for
+   loaders that do without.                                                   */
+template <class L, int ROWS, int COLS, bool TABLE> struct Table {
+    typedef typename L::I I;
+    __device__ void start(const L &, I) {}
+    __device__ void next(const L &, I) {}
+    __device__ auto row(const L &in, I row0, int r) const
+    {
+        return in.row(row0 + r);
+    }
+    __device__ auto col(const L &in, I k0, int c) const
+    {
+        return in.col(k0 + c);
+    }
+};
+
+template <class L, int ROWS, int COLS> struct Table<L, ROWS, COLS, true> {
+    typedef typename L::I I;
+    static constexpr int lines = L::along_k ? ROWS : COLS;
+    typename L::Place at[lines];
+
+    /* Before the first tile, and before each one; then a barrier. */
+    __device__ void start(const L &in, I row0)
+    {
+        int t = (int)threadIdx.x;
+        if (L::along_k && t < lines) at[t] = in.row(row0 + t);
+    }
+    __device__ void next(const L &in, I k0)
+    {
+        int t = (int)threadIdx.x;
+        if (!L::along_k && t < lines) at[t] = in.col(k0 + t);
+    }
+    __device__ typename L::Place row(const L &in, I row0, int r) const
+    {
+        return L::along_k ? at[r] : in.row(row0 + r);
+    }
+    __device__ typename L::Place col(const L &in, I k0, int c) const
+    {
+        return L::along_k ? in.col(k0 + c) : at[c];
+    }
+};
+
 /* ---- staging ------------------------------------------------------------- */
 
 /* Where unit u of this thread lies in a tile of ROWS x COLS units: neighbours
@@ -30,13 +78,13 @@ template <int ROWS, int COLS, int THREADS, bool ALONG_K> struct Unit {
     static constexpr int count = ROWS * COLS / THREADS;
     static __device__ int row(int u)
     {
-        int at = (int)threadIdx.x + u * THREADS;
-        return ALONG_K ? at / COLS : at % ROWS;
+        unsigned at = threadIdx.x + (unsigned)(u * THREADS);
+        return (int)(ALONG_K ? at / COLS : at % ROWS);
     }
     static __device__ int col(int u)
     {
-        int at = (int)threadIdx.x + u * THREADS;
-        return ALONG_K ? at % COLS : at / ROWS;
+        unsigned at = threadIdx.x + (unsigned)(u * THREADS);
+        return (int)(ALONG_K ? at % COLS : at / ROWS);
     }
 };
 
@@ -45,18 +93,22 @@ template <int ROWS, int COLS, int THREADS, bool ALONG_K> struct Unit {
 template <class L, int ROWS, int THREADS> struct Pairs {
     static constexpr int cols = TILE_K_MMA / 2, pitch = cols + 4;
     typedef Unit<ROWS, cols, THREADS, L::along_k> U;
+    typedef Table<L, ROWS, TILE_K_MMA, L::table> Places;
     typedef typename L::I I;
     unsigned v[U::count];
 
-    __device__ void load(const L &in, I row0, I rows, I k0, I k1)
+    __device__ void load(const L &in, const Places &t, I row0, I rows, I k0,
+                         I k1)
     {
         UNROLL
         for (int u = 0; u < U::count; u++) {
-            I r = row0 + U::row(u), k = k0 + 2 * U::col(u);
+            int r = U::row(u), c = 2 * U::col(u);
+            auto row = t.row(in, row0, r);
+            bool first = row0 + r < rows && k0 + c < k1;
+            bool second = row0 + r < rows && k0 + c + 1 < k1;
             unsigned low = 0, high = 0;
-            auto row = in.row(r);
-            if (r < rows && k < k1) low = in.load(row, in.col(k)).bits;
-            if (r < rows && k + 1 < k1) high = in.load(row, in.col(k + 1)).bits;
+            if (first) low = in.load(row, t.col(in, k0, c)).bits;
+            if (second) high = in.load(row, t.col(in, k0, c + 1)).bits;
             v[u] = low | high << 16;
         }
     }
@@ -72,17 +124,20 @@ template <class L, int ROWS, int THREADS> struct Pairs {
 template <class L, class C, int ROWS, int THREADS> struct Singles {
     static constexpr int pitch = ROWS + 4;
     typedef Unit<ROWS, TILE_K_FMA, THREADS, L::along_k> U;
+    typedef Table<L, ROWS, TILE_K_FMA, L::table> Places;
     typedef typename L::I I;
     C v[U::count];
 
-    __device__ void load(const L &in, I row0, I rows, I k0, I k1)
+    __device__ void load(const L &in, const Places &t, I row0, I rows, I k0,
+                         I k1)
     {
         UNROLL
         for (int u = 0; u < U::count; u++) {
-            I r = row0 + U::row(u), k = k0 + U::col(u);
+            int r = U::row(u), c = U::col(u);
             v[u] = 0;
-            if (r < rows && k < k1)
-                v[u] = (C)widen(in.load(in.row(r), in.col(k)));
+            if (row0 + r < rows && k0 + c < k1)
+                v[u] = (C)widen(
+                    in.load(t.row(in, row0, r), t.col(in, k0, c)));
         }
     }
 
@@ -92,6 +147,53 @@ template <class L, class C, int ROWS, int THREADS> struct Singles {
         for (int u = 0; u < U::count; u++) to[U::col(u)][U::row(u)] = v[u];
     }
 };
+
+/* The loop over k: T computes on what SA and SB staged. */
+template <class T, class SA, class SB, class A, class B, class I, class SharedA,
+          class SharedB, class Step>
+__device__ void tile_loop(const A &a, const B &b, const Part<I> &p,
+                          SharedA &as, SharedB &bs, Step step)
+{
+    __shared__ typename SA::Places ta;
+    __shared__ typename SB::Places tb;
+    SA sa;
+    SB sb;
+    ta.start(a, p.m0);
+    tb.start(b, p.n0);
+    ta.next(a, p.k0);
+    tb.next(b, p.k0);
+    __syncthreads();
+    sa.load(a, ta, p.m0, p.m, p.k0, p.k1);
+    sb.load(b, tb, p.n0, p.n, p.k0, p.k1);
+    __syncthreads();
+    for (I at = p.k0; at < p.k1; at += T::k) {
+        sa.store(as);
+        sb.store(bs);
+        ta.next(a, at + T::k);
+        tb.next(b, at + T::k);
+        __syncthreads();
+        if (at + T::k < p.k1) {
+            sa.load(a, ta, p.m0, p.m, at + T::k, p.k1);
+            sb.load(b, tb, p.n0, p.n, at + T::k, p.k1);
+        }
+        step();
+        __syncthreads();
+    }
+}
+
+/* Hands a slice of results to `out`; row_of: slice row to row of the tile. */
+template <class T, class C, int ROWS, int PITCH, class I, class Out,
+          class RowOf>
+__device__ void tile_flush(const C (&slice)[ROWS][PITCH], const Part<I> &p,
+                           const Out &out, RowOf row_of)
+{
+    UNROLL_2
+    for (int e = (int)threadIdx.x; e < ROWS * T::n; e += T::threads) {
+        int r = e / T::n, c = e % T::n;
+        I m = p.m0 + row_of(r), n = p.n0 + c;
+        if (m < p.m && n < p.n) out(m, n, slice[r][c]);
+    }
+}
 
 /* ---- tensor cores -------------------------------------------------------- */
 
@@ -139,21 +241,44 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
         }
     }
 
+    /* One slice: 16 rows of each warp. */
+    static constexpr int slice_rows = BM / WM * 16;
+
     template <class I, class Out>
-    static __device__ void store(const Out &out, const Part<I> &p, int row,
-                                 int col, const float acc[mt][nt][4])
+    static __device__ void store(const Out &out, const Part<I> &p,
+                                 const float acc[mt][nt][4])
     {
+        __shared__ float slice[slice_rows][BN + 8];
         int lane = (int)threadIdx.x % 32;
+        int row = warp_row() / WM * 16 + lane / 4, col = warp_col();
         UNROLL
-        for (int j = 0; j < nt; j++)
+        for (int pass = 0; pass < mt; pass++) {
             UNROLL
-            for (int i = 0; i < mt; i++)
+            for (int j = 0; j < nt; j++)
                 UNROLL
                 for (int e = 0; e < 4; e++) {
-                    I r = p.m0 + row + i * 16 + lane / 4 + e / 2 * 8;
-                    I c = p.n0 + col + j * 8 + lane % 4 * 2 + e % 2;
-                    if (r < p.m && c < p.n) out(r, c, acc[i][j][e]);
+                    int c = col + j * 8 + lane % 4 * 2 + e % 2;
+                    float v = acc[0][j][e]; /* selected: acc in registers */
+                    UNROLL
+                    for (int i = 1; i < mt; i++)
+                        v = i == pass ? acc[i][j][e] : v;
+                    slice[row + e / 2 * 8][c] = v;
                 }
+            __syncthreads();
+            tile_flush<MmaTile>(slice, p, out, [&](int r) {
+                return r / 16 * WM + pass * 16 + r % 16;
+            });
+            __syncthreads();
+        }
+    }
+
+    static __device__ int warp_row()
+    {
+        return (int)threadIdx.x / 32 % (BM / WM) * WM;
+    }
+    static __device__ int warp_col()
+    {
+        return (int)threadIdx.x / 32 / (BM / WM) * WN;
     }
 
     template <class A, class B, class Out, class I>
@@ -162,26 +287,13 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
     {
         alignas(16) __shared__ unsigned as[BM][pitch];
         alignas(16) __shared__ unsigned bs[BN][pitch];
-        Pairs<A, BM, threads> pa;
-        Pairs<B, BN, threads> pb;
-        int warp = (int)threadIdx.x / 32;
-        int row = warp % (BM / WM) * WM, col = warp / (BM / WM) * WN;
         float acc[mt][nt][4] = {};
-        pa.load(a, p.m0, p.m, p.k0, p.k1);
-        pb.load(b, p.n0, p.n, p.k0, p.k1);
-        for (I at = p.k0; at < p.k1; at += k) {
-            pa.store(as);
-            pb.store(bs);
-            __syncthreads();
-            if (at + k < p.k1) {
-                pa.load(a, p.m0, p.m, at + k, p.k1);
-                pb.load(b, p.n0, p.n, at + k, p.k1);
-            }
-            step(as + row, bs + col, 0, acc);
-            step(as + row, bs + col, 8, acc);
-            __syncthreads();
-        }
-        store(out, p, row, col, acc);
+        tile_loop<MmaTile, Pairs<A, BM, threads>, Pairs<B, BN, threads>>(
+            a, b, p, as, bs, [&] {
+                step(as + warp_row(), bs + warp_col(), 0, acc);
+                step(as + warp_row(), bs + warp_col(), 8, acc);
+            });
+        store(out, p, acc);
     }
 };
 
@@ -216,17 +328,27 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
                 acc[i][j] = fused(x[i], y[j], acc[i][j]);
     }
 
+    /* One slice: a row of each thread. */
     template <class I, class Out>
     static __device__ void store(const Out &out, const Part<I> &p,
                                  const C acc[TM][TN])
     {
-        UNROLL
-        for (int j = 0; j < TN; j++)
+        __shared__ C slice[BM / TM][BN + 4];
+        UNROLL_1
+        for (int pass = 0; pass < TM; pass++) {
             UNROLL
-            for (int i = 0; i < TM; i++) {
-                I r = p.m0 + row(i), c = p.n0 + col(j);
-                if (r < p.m && c < p.n) out(r, c, acc[i][j]);
+            for (int j = 0; j < TN; j++) {
+                C v = acc[0][j]; /* selected: acc stays in registers */
+                UNROLL
+                for (int i = 1; i < TM; i++) v = i == pass ? acc[i][j] : v;
+                slice[(int)threadIdx.x / cols][col(j)] = v;
             }
+            __syncthreads();
+            tile_flush<FmaTile>(slice, p, out, [&](int r) {
+                return pass / 4 * (BM / (TM / 4)) + r * 4 + pass % 4;
+            });
+            __syncthreads();
+        }
     }
 
     template <class A, class B, class Out, class I>
@@ -235,23 +357,12 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
     {
         alignas(16) __shared__ C as[k][BM + 4];
         alignas(16) __shared__ C bs[k][BN + 4];
-        Singles<A, C, BM, threads> sa;
-        Singles<B, C, BN, threads> sb;
         C acc[TM][TN] = {};
-        sa.load(a, p.m0, p.m, p.k0, p.k1);
-        sb.load(b, p.n0, p.n, p.k0, p.k1);
-        for (I at = p.k0; at < p.k1; at += k) {
-            sa.store(as);
-            sb.store(bs);
-            __syncthreads();
-            if (at + k < p.k1) {
-                sa.load(a, p.m0, p.m, at + k, p.k1);
-                sb.load(b, p.n0, p.n, at + k, p.k1);
-            }
+        tile_loop<FmaTile, Singles<A, C, BM, threads>,
+                  Singles<B, C, BN, threads>>(a, b, p, as, bs, [&] {
             UNROLL_4
             for (int i = 0; i < k; i++) step(as[i], bs[i], acc);
-            __syncthreads();
-        }
+        });
         store(out, p, acc);
     }
 };
@@ -262,7 +373,7 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
 template <class T, class Int, long long ROW, long long COL> struct Matrix {
     typedef T Element;
     typedef Int I;
-    static constexpr bool along_k = COL <= ROW;
+    static constexpr bool along_k = COL <= ROW, table = false;
     const T *p;
     __device__ I row(I i) const { return i * (I)ROW; }
     __device__ I col(I k) const { return k * (I)COL; }
