@@ -282,9 +282,10 @@ static int64_t wgrad_splits(const CpuConv *c, int64_t blocks) {
     return n > 1 ? n : 1;
 }
 
-static void put_wgrad_params(LibPrint *p, const CpuConv *c, bool scratch) {
-    sb_printf(p->sb, "const %s *x, const %s *dy, %s *dw%s)\n{\n",
-              type_name(c->x_dtype), type_name(c->y_dtype),
+static void put_wgrad_params(LibPrint *p, const CpuConv *c, const char *x,
+                             const char *dy, bool scratch) {
+    sb_printf(p->sb, "const %s *%s, const %s *%s, %s *dw%s)\n{\n",
+              type_name(c->x_dtype), x, type_name(c->y_dtype), dy,
               type_name(c->w_dtype), scratch ? ", float *partial" : "");
 }
 
@@ -292,7 +293,7 @@ static void print_wgrad_direct(LibPrint *p, const CpuConv *c, int64_t size) {
     begin(p, "conv_wgrad");
     put_conv(p, c);
     kernel(p, false, DIRECT_THREADS, size);
-    put_wgrad_params(p, c, false);
+    put_wgrad_params(p, c, "x", "dy", false);
     sb_printf(p->sb, "    conv_wgrad_direct<L%d>(x, dy, dw);\n}\n", p->number);
 }
 
@@ -311,13 +312,13 @@ static void print_conv_wgrad(LibPrint *p, const CpuConv *c) {
     put_tile(p, &t, c->x_dtype);
     put_number(p, "splits", splits);
     kernel(p, false, t.shape->threads, blocks * splits);
-    put_wgrad_params(p, c, splits > 1);
+    put_wgrad_params(p, c, "x", "dy", splits > 1);
     sb_printf(p->sb, "    conv_wgrad<L%d>(x, dy, dw, %s);\n}\n", p->number,
               splits > 1 ? "partial" : "nullptr");
     if (splits == 1) return;
     p->out->scratch = (uint64_t)(splits * size) * sizeof(float);
     kernel_each(p, true, size);
-    put_wgrad_params(p, c, true);
+    put_wgrad_params(p, c, "", "", true);
     sb_printf(p->sb, "    conv_wgrad_sum<L%d>(dw, partial);\n}\n", p->number);
 }
 
@@ -373,10 +374,13 @@ static void print_pool(LibPrint *p) {
 
 /* ---- scatter-add, argmax ------------------------------------------------- */
 
-static void put_scatter_params(LibPrint *p, const CpuScatterAdd *c) {
-    sb_printf(p->sb, "const %s *src, const %s *idx, %s *out, int *scratch)\n",
-              type_name(c->src_dtype), type_name(c->idx_dtype),
-              type_name(c->out_dtype));
+/* Parameters without a name are not used. */
+static void put_scatter_params(LibPrint *p, const CpuScatterAdd *c,
+                               const char *src, const char *idx,
+                               const char *out) {
+    sb_printf(p->sb, "const %s *%s, const %s *%s, %s *%s, int *scratch)\n{\n",
+              type_name(c->src_dtype), src, type_name(c->idx_dtype), idx,
+              type_name(c->out_dtype), out);
 }
 
 static void print_scatter(LibPrint *p) {
@@ -405,12 +409,12 @@ static void print_scatter(LibPrint *p) {
     p->out->scratch = (uint64_t)(2 * c.nidx + c.rows + 1) * sizeof(int32_t);
     p->out->weight = 6;
     kernel(p, false, threads, up_div(c.rows, range));
-    put_scatter_params(p, &c);
-    sb_printf(p->sb, "{\n    scatter_invert<L%d>(idx, scratch);\n}\n",
+    put_scatter_params(p, &c, "", "idx", "");
+    sb_printf(p->sb, "    scatter_invert<L%d>(idx, scratch);\n}\n",
               p->number);
     kernel_each(p, true, c.outer * c.rows * line);
-    put_scatter_params(p, &c);
-    sb_printf(p->sb, "{\n    scatter_sum<L%d>(src, out, scratch);\n}\n",
+    put_scatter_params(p, &c, "src", "", "out");
+    sb_printf(p->sb, "    scatter_sum<L%d>(src, out, scratch);\n}\n",
               p->number);
 }
 

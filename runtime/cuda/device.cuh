@@ -31,21 +31,12 @@ struct bf16 {
 
 /* ---- widening and narrowing ---------------------------------------------- */
 
-/* What a value of type T is computed in. */
-template <class T> struct ComputeOf {
-    typedef T Type;
-};
-template <> struct ComputeOf<f16> {
-    typedef float Type;
-};
-template <> struct ComputeOf<bf16> {
-    typedef float Type;
-};
-template <class T> using Compute = typename ComputeOf<T>::Type;
-
-template <class T> __device__ inline T widen(T x) { return x; }
+/* A value as it is computed with: float, double, or an integer of 4 or 8
+   bytes. */
 __device__ inline float widen(f16 x) { return F16_TO_F32(x.bits); }
 __device__ inline float widen(bf16 x) { return BF16_TO_F32(x.bits); }
+template <class T> __device__ inline auto widen(T x) { return +x; }
+template <class T> using Compute = decltype(widen(T()));
 
 template <class T> struct Narrow {
     template <class C> static __device__ T from(C x) { return (T)x; }
@@ -66,13 +57,6 @@ template <class T, class C> __device__ inline T narrow(C x)
 {
     return Narrow<T>::from(x);
 }
-
-template <class T> struct IsDouble {
-    static constexpr bool value = false;
-};
-template <> struct IsDouble<double> {
-    static constexpr bool value = true;
-};
 
 __device__ inline float fused(float a, float b, float c)
 {
