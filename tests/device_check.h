@@ -78,4 +78,12 @@ DcRandom *dc_random_new(const ampc_api *api, const char *program,
 const ampc_input *dc_random_feed(void *random, int step, size_t *nin);
 void dc_random_free(DcRandom *f);
 
+/* The same from a file; steps beyond its last begin again. */
+typedef struct DcFile DcFile;
+bool dc_file_write(const char *path, int steps, DcFeed *feed, void *ctx);
+DcFile *dc_file_open(const char *path);
+const ampc_input *dc_file_feed(void *file, int step, size_t *nin);
+int dc_file_steps(const DcFile *f);
+void dc_file_free(DcFile *f);
+
 #endif

@@ -1,5 +1,5 @@
 /* device_repeat.c: device_check.h's checks of one device against itself: the
-   same bits twice, no leaks, and the inputs for both.                        */
+   same bits twice, no leaks.                                                */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <unistd.h>
@@ -184,79 +184,4 @@ bool dc_leaks(const ampc_api *api, const char *device, const DcTraining *t,
     if (!r->failed)
         check_growth(r, "sessions", closed, memory(ctx), slack);
     return !r->failed;
-}
-
-/* ---- random inputs ------------------------------------------------------ */
-
-struct DcRandom {
-    ampc_input in[64];
-    size_t nin;
-    int64_t int_below;
-    uint64_t seed;
-};
-
-static uint64_t next(uint64_t *s) {
-    *s = *s * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return *s >> 33;
-}
-
-static void put_random(const DcRandom *f, int32_t dtype, char *p, size_t i,
-                       uint64_t *seed) {
-    uint64_t v = next(seed);
-    double d = (double)v / 1073741824.0 - 1;
-    float x = (float)d;
-    int64_t n = (int64_t)(v % (uint64_t)f->int_below);
-    int32_t n32 = (int32_t)n;
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    uint16_t top = (uint16_t)(bits >> 16);
-    switch (dtype) {
-    case AMPC_DTYPE_F32: memcpy(p + 4 * i, &x, 4); break;
-    case AMPC_DTYPE_F64: memcpy(p + 8 * i, &d, 8); break;
-    case AMPC_DTYPE_BF16: memcpy(p + 2 * i, &top, 2); break;
-    case AMPC_DTYPE_I64: memcpy(p + 8 * i, &n, 8); break;
-    case AMPC_DTYPE_I32: memcpy(p + 4 * i, &n32, 4); break;
-    case AMPC_DTYPE_BOOL: p[i] = (char)(v & 1); break;
-    default: break; /* zeroes */
-    }
-}
-
-static size_t element_size(int32_t dtype) {
-    static const uint8_t size[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
-    return size[dtype];
-}
-
-const ampc_input *dc_random_feed(void *random, int at, size_t *nin) {
-    DcRandom *f = random;
-    uint64_t seed = f->seed + (uint64_t)at * 7919;
-    for (size_t i = 0; i < f->nin; i++) {
-        int32_t dtype = f->in[i].dtype;
-        for (size_t k = 0; k < f->in[i].bytes / element_size(dtype); k++)
-            put_random(f, dtype, (char *)(uintptr_t)f->in[i].data, k, &seed);
-    }
-    *nin = f->nin;
-    return f->in;
-}
-
-DcRandom *dc_random_new(const ampc_api *api, const char *program,
-                        int64_t int_below, uint64_t seed) {
-    ampc_program_info p = {.size = sizeof p};
-    DcRandom *f = calloc(1, sizeof *f);
-    if (!f || api->program(api->module, program, &p) || p.ninput > 64)
-        return free(f), NULL;
-    *f = (DcRandom){.nin = p.ninput, .int_below = int_below, .seed = seed};
-    for (uint32_t i = 0; i < p.ninput; i++) {
-        ampc_tensor_info t = {.size = sizeof t};
-        api->input(api->module, program, i, &t);
-        void *data = calloc(1, t.bytes + 1);
-        if (!data) return dc_random_free(f), NULL;
-        f->in[i] = ampc_in(t.name, data, t.bytes, (ampc_dtype)t.dtype);
-    }
-    return f;
-}
-
-void dc_random_free(DcRandom *f) {
-    for (size_t i = 0; f && i < f->nin; i++)
-        free((void *)(uintptr_t)f->in[i].data);
-    free(f);
 }
