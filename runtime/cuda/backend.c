@@ -156,7 +156,7 @@ static void close_streams(GpuDevice *d) {
 /* Nothing may be in use any more when it is given back. */
 static void close_context(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
-    d->cu.CtxPushCurrent(d->context);
+    bool current = d->cu.CtxPushCurrent(d->context) == CUDA_OK;
     if (d->copy) d->cu.StreamSynchronize(d->copy);
     if (d->stream) d->cu.StreamSynchronize(d->stream);
     for (uint32_t i = 0; i < s->m->nprogram; i++)
@@ -167,7 +167,7 @@ static void close_context(ampc_session *s) {
     close_streams(d);
     memory_free(s);
     image_unload(s);
-    gpu_leave(s);
+    if (current) gpu_leave(s);
     d->cu.PrimaryCtxRelease(d->device);
 }
 
