@@ -213,6 +213,18 @@ bool kernel_reduces(const Kernel *k) {
     return false;
 }
 
+int kernel_depth(const Kernel *k) {
+    int max = 0;
+    for (int id = 1; id < k->insts.len; id++)
+        if (k->insts.data[id].depth > max) max = k->insts.data[id].depth;
+    return max;
+}
+
+bool kinst_is_row_value(const KInst *in) {
+    return !in->full && in->op != K_STORE && in->op != K_REDUCE &&
+           in->op != K_CONST;
+}
+
 static bool merge_one(Kernel *k, bool col) {
     int dim[MAX_RANK], n = dims_of(k, col, dim);
     for (int j = n - 1; j > 0; j--) {

@@ -158,6 +158,10 @@ double kernel_unit_ns(const Kernel *k, int64_t flat_len);
 /* Independent units, and how many are worth handing to a thread. */
 int64_t kernel_units(const Kernel *k, int64_t flat_len);
 int64_t kernel_grain(const Kernel *k, int64_t flat_len);
+/* Largest depth of an instruction. */
+int kernel_depth(const Kernel *k);
+/* Computed once per row, by an instruction of its own. */
+bool kinst_is_row_value(const KInst *in);
 /* An expensive function: worth keeping rather than computing twice. */
 bool kinst_is_costly(const KInst *in);
 
@@ -180,5 +184,24 @@ void sb_put_fold(StrBuf *sb, OpCode code, KType t, const char *a,
 const char *fold_start(OpCode code, KType t);
 extern const char *const ktype_c[];      /* "uint8_t", "int64_t", ...       */
 extern const char *const ktype_suffix[]; /* "_B8", "_I64", "_F32", "_F64"   */
+
+/* ---- places (print_place.c), for every printer --------------------------- */
+
+/* An index in terms of i<dim> and v<number>; `vec` spells the index of dim
+   k->vec, NULL: i<dim>. */
+void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
+                  const char *vec);
+/* The value of a K_LOAD.  place: where it stands, NULL: b<buf>[index]; known:
+   whether the guard holds, -1 = to be tested. */
+void sb_put_load(StrBuf *sb, const Kernel *k, const KInst *in,
+                 const char *place, int known);
+/* The statement of a K_STORE; place as above. */
+void sb_put_store(StrBuf *sb, const Kernel *k, const KInst *in,
+                  const char *place);
+/* One line, indented. */
+void sb_put_line(StrBuf *sb, int depth, const char *fmt, va_list ap,
+                 const char *end);
+/* k->comment as a comment. */
+void sb_put_kernel_comment(StrBuf *sb, const Kernel *k);
 
 #endif

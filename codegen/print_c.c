@@ -39,20 +39,16 @@ typedef struct CPrint {
 
 PRINTF_LIKE(2, 3) static void line(CPrint *p, const char *fmt, ...) {
     va_list ap;
-    sb_printf(p->sb, "%*s", 4 * p->depth, "");
     va_start(ap, fmt);
-    sb_vprintf(p->sb, fmt, ap);
+    sb_put_line(p->sb, p->depth, fmt, ap, "\n");
     va_end(ap);
-    sb_puts(p->sb, "\n");
 }
 
 PRINTF_LIKE(2, 3) static void enter(CPrint *p, const char *fmt, ...) {
     va_list ap;
-    sb_printf(p->sb, "%*s", 4 * p->depth++, "");
     va_start(ap, fmt);
-    sb_vprintf(p->sb, fmt, ap);
+    sb_put_line(p->sb, p->depth++, fmt, ap, " {\n");
     va_end(ap);
-    sb_puts(p->sb, " {\n");
 }
 
 static void leave(CPrint *p) {
@@ -62,81 +58,9 @@ static void leave(CPrint *p) {
 
 static int64_t extent(const CPrint *p, int d) { return p->k->dim[d].extent; }
 
-/* ---- indices and memory -------------------------------------------------- */
-
-/* One term of a sum; `first` drops the leading plus. */
-static void put_term(CPrint *p, bool *first, int64_t k, const char *name) {
-    if (!*first) sb_puts(p->sb, k < 0 ? " - " : " + ");
-    else if (k < 0) sb_puts(p->sb, "-");
-    uint64_t m = k < 0 ? 0 - (uint64_t)k : (uint64_t)k;
-    if (m == 1)
-        sb_puts(p->sb, name);
-    else
-        sb_printf(p->sb, "%" PRIu64 " * %s", m, name);
-    *first = false;
-}
-
-/* `vec` spells the index of the vector dim, NULL: i<dim>. */
-static void put_index(CPrint *p, const KIndex *at, const char *vec) {
-    bool first = true;
-    char name[24];
-    for (int d = 0; d < p->k->ndim; d++) {
-        snprintf(name, sizeof name, "i%d", d);
-        if (at->k[d])
-            put_term(p, &first, at->k[d],
-                     vec && d == p->k->vec ? vec : name);
-    }
-    snprintf(name, sizeof name, "v%d", at->inst);
-    if (at->inst && kinst_at(p->k, at->inst)->op == K_CONST) {
-        if (!first) sb_puts(p->sb, " + ");
-        sb_put_operand(p->sb, p->k, at->inst);
-        first = false;
-    } else if (at->inst) {
-        put_term(p, &first, 1, name);
-    }
-    if (first)
-        sb_printf(p->sb, "%" PRId64, at->c);
-    else if (at->c)
-        sb_printf(p->sb, at->c < 0 ? " - %" PRIu64 : " + %" PRIu64,
-                  at->c < 0 ? 0 - (uint64_t)at->c : (uint64_t)at->c);
-}
-
-static void put_load(CPrint *p, const KInst *in) {
-    DType d = p->k->bufs.data[in->buf].dtype;
-    int known = in->guard ? p->known[in->guard] : 1;
-    if (known == 0) {
-        sb_puts(p->sb, "0");
-        return;
-    }
-    if (known < 0) {
-        sb_put_operand(p->sb, p->k, in->guard);
-        sb_puts(p->sb, " ? ");
-    }
-    if (dtype_is_16(d))
-        sb_printf(p->sb, "%s_TO_F32(", d == DT_F16 ? "F16" : "BF16");
-    sb_printf(p->sb, "b%d[", in->buf);
-    put_index(p, &in->at, NULL);
-    sb_puts(p->sb, "]");
-    if (dtype_is_16(d)) sb_puts(p->sb, ")");
-    if (known < 0) sb_puts(p->sb, " : 0");
-}
-
 static void put_store(CPrint *p, int id) {
-    const KInst *in = kinst_at(p->k, id);
-    DType d = p->k->bufs.data[in->buf].dtype;
-    sb_printf(p->sb, "%*sb%d[", 4 * p->depth, "", in->buf);
-    put_index(p, &in->at, NULL);
-    sb_puts(p->sb, "] = ");
-    if (dtype_is_16(d))
-        sb_printf(p->sb, "%s_%s(",
-                  kinst_at(p->k, in->in[0])->fits >> d & 1 ? "EXACT" : "F32_TO",
-                  d == DT_F16 ? "F16" : "BF16");
-    else if (dtype_is_int(d) && dtype_info[d].bytes < 8)
-        sb_printf(p->sb, "(%s)(", dtype_info[d].c);
-    else
-        sb_puts(p->sb, "(");
-    sb_put_operand(p->sb, p->k, in->in[0]);
-    sb_puts(p->sb, ");\n");
+    sb_printf(p->sb, "%*s", 4 * p->depth, "");
+    sb_put_store(p->sb, p->k, kinst_at(p->k, id), NULL);
 }
 
 /* ---- instructions -------------------------------------------------------- */
@@ -153,9 +77,10 @@ static void put_inst(CPrint *p, int id) {
     else if (known >= 0)
         sb_put_operand(p->sb, p->k, in->in[known ? 1 : 2]);
     else if (in->op == K_LOAD)
-        put_load(p, in);
+        sb_put_load(p->sb, p->k, in, NULL,
+                    in->guard ? p->known[in->guard] : 1);
     else if (in->op == K_INDEX)
-        put_index(p, &in->at, NULL);
+        sb_put_index(p->sb, p->k, &in->at, NULL);
     else if (in->op == K_ACC && p->ncol == 1)
         sb_printf(p->sb, "acc[i%d - col]", p->k->vec);
     else if (in->op == K_ACC)
@@ -165,25 +90,13 @@ static void put_inst(CPrint *p, int id) {
     sb_puts(p->sb, ";\n");
 }
 
-static bool is_row_value(const KInst *in) {
-    return !in->full && in->op != K_STORE && in->op != K_REDUCE &&
-           in->op != K_CONST;
-}
-
 /* Row instructions of one depth: those that the sweep of that depth may use
    and that were not there before. */
 static void put_row_insts(CPrint *p, int depth) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
-        if (is_row_value(in) && in->depth == depth) put_inst(p, id);
+        if (kinst_is_row_value(in) && in->depth == depth) put_inst(p, id);
     }
-}
-
-static int max_depth(const CPrint *p) {
-    int max = 0;
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (p->k->insts.data[id].depth > max) max = p->k->insts.data[id].depth;
-    return max;
 }
 
 static void put_row_stores(CPrint *p) {
@@ -232,7 +145,7 @@ static void put_fold_call(CPrint *p, int id) {
     if (p->direct[id]) {
         const KInst *x = kinst_at(p->k, r->in[0]);
         sb_printf(p->sb, "b%d + (", x->buf);
-        put_index(p, &x->at, "c0");
+        sb_put_index(p->sb, p->k, &x->at, "c0");
         sb_puts(p->sb, ")");
     } else if (folds_kept(p, r)) {
         sb_printf(p->sb, "s%d + c0", r->in[0]);
@@ -499,7 +412,7 @@ static void put_cols(CPrint *p) {
     put_row_dims(p, k->block ? "row" : "u", p->rows, p->nrow);
     put_accumulators(p);
     choose_kept(p);
-    int done = 0, last = max_depth(p);
+    int done = 0, last = kernel_depth(p->k);
     for (int s = 0; s < p->sweeps.len; s++) {
         for (; done <= p->sweeps.data[s].depth; done++) put_row_insts(p, done);
         put_sweep(p, s, from, to);
@@ -531,7 +444,7 @@ static void choose_carried(CPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         p->carried[id] = in->op == K_REDUCE ||
-                         (is_row_value(in) && !recomputed(in));
+                         (kinst_is_row_value(in) && !recomputed(in));
         if (p->carried[id])
             line(p, "%s r%d[%" PRId64 "];", ktype_c[in->type], id,
                  p->k->block);
@@ -576,7 +489,7 @@ static void put_row_section(CPrint *p, int depth, bool stores) {
     bool any = false;
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
-        here[id] = is_row_value(in) && in->depth == depth && p->carried[id] &&
+        here[id] = kinst_is_row_value(in) && in->depth == depth && p->carried[id] &&
                    !stores;
         bool store = stores && in->op == K_STORE && !in->full;
         if (here[id] || store) want_operands(p, want, in);
@@ -688,7 +601,7 @@ static void put_rows(CPrint *p) {
                 " - c0 : %" PRId64 ";", e, k->block, e, k->block);
     put_row_dims(p, "row", others, nother);
     choose_carried(p);
-    int done = 0, last = max_depth(p);
+    int done = 0, last = kernel_depth(p->k);
     for (int s = 0; s < p->sweeps.len; s++) {
         for (; done <= p->sweeps.data[s].depth; done++)
             put_row_section(p, done, false);
@@ -726,19 +639,6 @@ static void put_epilogue(CPrint *p) {
 }
 
 /* ---- functions ----------------------------------------------------------- */
-
-static void put_comment(const Kernel *k, StrBuf *sb) {
-    const char *s = k->comment ? k->comment : "";
-    sb_puts(sb, "/*");
-    while (*s) {
-        const char *end = strchr(s, '\n');
-        size_t n = end ? (size_t)(end - s) : strlen(s);
-        sb_puts(sb, s == k->comment ? " " : "\n   ");
-        sb_putn(sb, s, n);
-        s += n + (end != NULL);
-    }
-    sb_puts(sb, " */\n");
-}
 
 static void put_buffers(CPrint *p) {
     for (int b = 0; b < p->k->bufs.len; b++) {
@@ -781,7 +681,7 @@ static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
     for (int id = 1; id < k->insts.len; id++)
         if (kinst_at(k, id)->op == K_REDUCE)
             p.direct[id] = reads_direct(&p, kinst_at(k, id));
-    put_comment(k, sb);
+    sb_put_kernel_comment(sb, k);
     put_head(&p, prefix);
     put_buffers(&p);
     switch (k->form) {

@@ -1,19 +1,46 @@
-/* kmath.h: what generated kernels are written in.
+/* kmath.h: what generated kernels are written in, as C, as CUDA C++ (NVRTC)
+   and as that CUDA text compiled for the host.
 
    The functions of the op table's expressions for each register type (_F32,
-   _F64, _I64), conversions of 16-bit floats, folds over arrays, and the random
-   stream.  fp32 functions are branch-free, so that compilers vectorise the
-   loops they stand in; fp64 ones call libm.  All keep NaN and are correct at
-   infinities.  Compiled without contraction, so every ISA level gives the same
-   bits.  Nothing else may be included: parsing this file is part of the time
-   that each model's compilation takes.                                      */
+   _F64, _I64), conversions of 16-bit floats, folds over arrays (C only), and
+   the random stream.  fp32 functions are branch-free, so that compilers
+   vectorise the loops they stand in; fp64 ones call libm.  All keep NaN and
+   are correct at infinities.  Compiled without contraction, so every ISA level
+   and GPU gives the same bits; fp64 functions, sine and cosine are those of
+   each system.  Nothing else may be included: parsing this file is part of the
+   time that each model's compilation takes.                                 */
 #ifndef AMPC_KMATH_H
 #define AMPC_KMATH_H
+
+/* ---- languages ----------------------------------------------------------- */
+
+#ifdef __CUDACC_RTC__ /* has no headers, only CUDA's built-in functions */
+
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+#define INT64_C(c)  c##LL
+#define UINT64_C(c) c##ULL
+#define INT64_MAX   INT64_C(0x7fffffffffffffff)
+#define INT64_MIN   (-INT64_MAX - 1)
+#define INFINITY    __int_as_float(0x7f800000)
+#define NAN         __int_as_float(0x7fc00000)
+#define KM_INLINE   static __forceinline__
+
+#else
 
 #include <math.h>
 #include <stdint.h>
 
-#if defined(__GNUC__) && !defined(__clang__)
+#define KM_INLINE                                                              \
+    static inline __attribute__((always_inline, unused, const))
+
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
 /* what gcc -O2 lacks; clang has it */
 #pragma GCC optimize("tree-loop-vectorize", "vect-cost-model=dynamic",         \
                      "unswitch-loops")
@@ -21,8 +48,6 @@
 #else
 #define KM_NO_UNROLL
 #endif
-#define KM_INLINE                                                              \
-    static inline __attribute__((always_inline, unused, const))
 /* Folds are called, not copied into every kernel; their lanes want to be
    unrolled into registers. */
 #if defined(__GNUC__) && !defined(__clang__)
@@ -31,8 +56,20 @@
 #define KM_CALLED static __attribute__((noinline, unused))
 #endif
 
+#endif
+
 /* ---- bits ---------------------------------------------------------------- */
 
+#ifdef __CUDACC_RTC__
+KM_INLINE uint32_t km_bits(float f) { return __float_as_uint(f); }
+KM_INLINE float km_float(uint32_t u) { return __uint_as_float(u); }
+KM_INLINE uint64_t km_bits64(double f) {
+    return (uint64_t)__double_as_longlong(f);
+}
+KM_INLINE double km_double(uint64_t u) {
+    return __longlong_as_double((int64_t)u);
+}
+#else
 KM_INLINE uint32_t km_bits(float f) {
     uint32_t u;
     __builtin_memcpy(&u, &f, sizeof u);
@@ -56,6 +93,7 @@ KM_INLINE double km_double(uint64_t u) {
     __builtin_memcpy(&f, &u, sizeof f);
     return f;
 }
+#endif
 
 /* ---- 16-bit floats: nearest even, overflow to infinity, NaN stays NaN ---- */
 
@@ -126,10 +164,10 @@ KM_INLINE float km_sign_of(float x, float sign) { /* x >= 0 */
 KM_INLINE float SIGN_F32(float x) {
     return x > 0 ? 1.0f : x < 0 ? -1.0f : x != x ? x : 0.0f;
 }
-KM_INLINE float FLOOR_F32(float x) { return __builtin_floorf(x); }
-KM_INLINE float CEIL_F32(float x) { return __builtin_ceilf(x); }
-KM_INLINE float ROUND_F32(float x) { return __builtin_rintf(x); }
-KM_INLINE float SQRT_F32(float x) { return __builtin_sqrtf(x); }
+KM_INLINE float FLOOR_F32(float x) { return floorf(x); }
+KM_INLINE float CEIL_F32(float x) { return ceilf(x); }
+KM_INLINE float ROUND_F32(float x) { return rintf(x); }
+KM_INLINE float SQRT_F32(float x) { return sqrtf(x); }
 KM_INLINE float DIV_F32(float x, float y) { return x / y; }
 KM_INLINE int ISNAN_F32(float x) { return x != x; }
 KM_INLINE int ISINF_F32(float x) { return ABS_F32(x) == INFINITY; }
@@ -293,8 +331,8 @@ KM_INLINE float POW_F32(float x, float y) {
     r = r * f + 1.0;
     r = r * km_double((km_bits64(n) + 1023) << 52);
     float q = (float)r, half = y * 0.5f;
-    int whole = __builtin_rintf(y) == y;
-    int odd = whole & (__builtin_rintf(half) != half);
+    int whole = rintf(y) == y;
+    int odd = whole & (rintf(half) != half);
     int negative = km_bits(x) >> 31;
     int defined = whole | (x == 0) | (a == INFINITY);
     float of_negative = odd ? -q : defined ? q : NAN;
@@ -386,7 +424,9 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
     return (float)(int32_t)((i & 2 ? high : low) >> 8) * 0x1p-24f;
 }
 
-/* ---- folds --------------------------------------------------------------- */
+/* ---- folds ---------------------------------------------------------------- */
+
+#ifndef __cplusplus /* GPU kernels fold by threads: cuda/fold.cuh */
 
 /* acc folded with p[0..n): 16 lanes, then halves of the lanes.  The order
    depends on n alone. */
@@ -430,4 +470,5 @@ KM_FOLD(FOLD_PROD_I64, int64_t, 1, , (int64_t)((uint64_t)x * (uint64_t)y))
 KM_FOLD(FOLD_MAX_I64, int64_t, INT64_MIN, , y > x ? y : x)
 KM_FOLD(FOLD_MIN_I64, int64_t, INT64_MAX, , y < x ? y : x)
 
+#endif /* __cplusplus */
 #endif

@@ -118,9 +118,9 @@ static double finish(const LtCall *c, double sum, int64_t row, int64_t col,
         v = wide ? v + c->beta * old
                  : (float)v + (float)((float)c->beta * (float)old);
     }
+    const char *bias = (const char *)(uintptr_t)c->p.desc.bias;
     if (lt_has_bias(&c->p))
-        v = (float)v + (float)load(c->p.m[3].type,
-                                   (const char *)(uintptr_t)c->p.desc.bias, row);
+        v = (float)v + (float)load(c->p.m[3].type, bias, row);
     return c->p.desc.epilogue & LT_EPILOGUE_RELU && v < 0 ? 0 : v;
 }
 

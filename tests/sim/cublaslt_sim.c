@@ -177,23 +177,22 @@ int cublasLtMatmulPreferenceSetAttribute(LtPref p, int attribute,
 enum { ALGO_MARK, ALGO_VERSION, ALGO_KIND, ALGO_PROBLEM };
 static const uint64_t mark = UINT64_C(0x6f676c612d6d6973); /* "sim-algo" */
 
-/* Of what an algorithm is made for: all but addresses. */
+static uint64_t mix(uint64_t h, uint64_t v) {
+    return (h ^ v) * UINT64_C(1099511628211);
+}
+
+/* What an algorithm is made for: all but addresses. */
 static uint64_t problem_hash(const LtProblem *p) {
-    uint64_t h = UINT64_C(14695981039346656037), field[8];
+    uint64_t h = UINT64_C(14695981039346656037);
     const struct LtDesc_st *d = &p->desc;
-    for (int i = -1; i < 4; i++) {
-        const struct LtLayout_st *m = &p->m[i < 0 ? 0 : i];
-        if (i < 0)
-            memcpy(field, (uint64_t[8]){(uint64_t)d->compute, d->epilogue,
-                                        (uint64_t)d->scale,
-                                        (uint64_t)d->pointer_mode,
-                                        (uint64_t)d->transa,
-                                        (uint64_t)d->transb}, sizeof field);
-        else
-            memcpy(field, (uint64_t[8]){(uint64_t)m->type, m->rows, m->cols,
-                                        (uint64_t)m->ld, (uint64_t)m->batch,
-                                        (uint64_t)m->stride}, sizeof field);
-        for (int k = 0; k < 8; k++) h = (h ^ field[k]) * UINT64_C(1099511628211);
+    h = mix(mix(h, (uint64_t)d->compute), (uint64_t)d->scale);
+    h = mix(mix(h, (uint64_t)d->pointer_mode), d->epilogue);
+    h = mix(mix(h, (uint64_t)d->transa), (uint64_t)d->transb);
+    for (int i = 0; i < 4; i++) {
+        const struct LtLayout_st *m = &p->m[i];
+        h = mix(mix(h, (uint64_t)m->type), (uint64_t)m->batch);
+        h = mix(mix(h, m->rows), m->cols);
+        h = mix(mix(h, (uint64_t)m->ld), (uint64_t)m->stride);
     }
     return h;
 }
@@ -303,11 +302,13 @@ static void take_scalars(LtCall *call, const void *alpha, const void *beta) {
     call->beta = host_scalar(call->p.desc.scale, beta);
 }
 
-static int check(LtCall *call, const LtAlgo *algo) {
+static int check(LtCall *call, const LtAlgo *algo, const void *alpha,
+                 const void *beta) {
     const char *why = "an algorithm of another version or problem";
     int s = lt_check_problem(&call->p, &why);
     if (s == LT_SUCCESS && algo) s = algo_check(algo, &call->p);
     if (s == LT_SUCCESS) {
+        take_scalars(call, alpha, beta);
         call->kind = algo ? (int)algo->data[ALGO_KIND]
                           : default_kind(&call->p, call->workspace_bytes);
         s = lt_check_call(call, &why);
@@ -339,8 +340,6 @@ int cublasLtMatmul(LtHandle h, LtDesc d, const void *alpha, const void *a,
     }
     const void *at[] = {a, b, c, out};
     for (int i = 0; i < 4; i++) call.at[i] = (uint64_t)(uintptr_t)at[i];
-    int status = check(&call, algo);
-    if (status != LT_SUCCESS) return status;
-    take_scalars(&call, alpha, beta);
-    return enqueue(&call, s);
+    int status = check(&call, algo, alpha, beta);
+    return status == LT_SUCCESS ? enqueue(&call, s) : status;
 }

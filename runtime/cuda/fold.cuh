@@ -1,0 +1,89 @@
+/* fold.cuh: what generated kernels are made of beside kmath.h: vectors of
+   neighbouring elements, folds over threads in an order that depends on the
+   number of threads alone, and the table of a launch for many tensors.
+
+   Folds are collective: all threads of the block call them together, each with
+   its own value and the same operation f(a, b), and get the same result.     */
+#ifndef AMPC_FOLD_CUH
+#define AMPC_FOLD_CUH
+
+#ifdef __CUDACC_RTC__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#pragma GCC diagnostic ignored "-Wtautological-compare" /* x != x */
+#endif
+
+/* ---- vectors ------------------------------------------------------------- */
+
+/* N neighbours, at an address that is a multiple of their size. */
+template <int N, typename T> struct alignas(N * sizeof(T)) Pack {
+    T v[N];
+};
+
+template <int N, typename T>
+static __device__ __forceinline__ Pack<N, T> pack_load(const T *p) {
+    return *reinterpret_cast<const Pack<N, T> *>(p);
+}
+
+template <int N, typename T>
+static __device__ __forceinline__ void pack_store(T *p, const Pack<N, T> &x) {
+    *reinterpret_cast<Pack<N, T> *>(p) = x;
+}
+
+/* ---- folds --------------------------------------------------------------- */
+
+/* Over LANES neighbouring lanes, a power of two up to 32. */
+template <int LANES, typename T, typename F>
+static __device__ __forceinline__ T fold_lanes(T v, F f) {
+    UNROLL
+    for (int w = LANES / 2; w > 0; w /= 2)
+        v = f(v, __shfl_xor_sync(0xffffffffu, v, w));
+    return LANES == 1 ? v : __shfl_sync(0xffffffffu, v, 0, LANES);
+}
+
+/* Over the block. */
+template <int THREADS, typename T, typename F>
+static __device__ __forceinline__ T fold_block(T v, F f) {
+    __shared__ T part[THREADS / 32];
+    v = fold_lanes<32>(v, f);
+    __syncthreads(); /* an earlier call's results are read */
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = part[0];
+    UNROLL
+    for (int w = 1; w < THREADS / 32; w++) v = f(v, part[w]);
+    return v;
+}
+
+/* Over the SLICES warps of the block, for each lane. */
+template <int SLICES, typename T, typename F>
+static __device__ __forceinline__ T fold_slices(T v, F f) {
+    __shared__ T part[SLICES][32];
+    const int lane = threadIdx.x % 32;
+    __syncthreads();
+    part[threadIdx.x / 32][lane] = v;
+    __syncthreads();
+    v = part[0][lane];
+    UNROLL
+    for (int s = 1; s < SLICES; s++) v = f(v, part[s][lane]);
+    return v;
+}
+
+/* ---- many tensors -------------------------------------------------------- */
+
+/* The row of this block in a table whose rows start with their first block. */
+static __device__ __forceinline__ const unsigned long long *
+many_row(const unsigned long long *table, unsigned count, unsigned width) {
+    unsigned low = 0, high = count;
+    while (high - low > 1) {
+        const unsigned mid = low + (high - low) / 2;
+        if (table[(unsigned long long)mid * width] <= blockIdx.x)
+            low = mid;
+        else
+            high = mid;
+    }
+    return table + (unsigned long long)low * width;
+}
+
+#endif

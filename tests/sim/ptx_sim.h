@@ -1,0 +1,105 @@
+/* ptx_sim.h: the functions of runtime/cuda/ptx.cuh for the simulator.
+
+   The tensor-core product is a warp collective: lanes deposit registers, the
+   last one computes all outputs.  Map of m16n8k16, g = lane / 4, t = lane % 4,
+   two 16-bit values per register, the lower index in the low half:
+     A0 (row g, k 2t)  A1 (g + 8, 2t)  A2 (g, 2t + 8)  A3 (g + 8, 2t + 8)
+     B0 (k 2t, col g)  B1 (2t + 8, g)
+     C0, C1 (row g, col 2t, 2t + 1)    C2, C3 (row g + 8)                    */
+#ifndef AMPC_PTX_CUH
+#define AMPC_PTX_CUH
+
+struct SimMma {
+    float *d;
+    const uint32_t *a, *b;
+};
+
+SIM_INLINE float sim_bf16(uint32_t half) {
+    return sim_bits<float>(half << 16);
+}
+
+SIM_INLINE float sim_f16(uint32_t half) {
+    float f = sim_bits<float>((half & 0x7fffu) << 13) * 0x1p112f;
+    if ((half & 0x7c00u) == 0x7c00u)
+        f = half & 0x3ffu ? NAN : INFINITY;
+    return half & 0x8000u ? -f : f;
+}
+
+template <typename ToFloat>
+SIM_INLINE void sim_mma(void **request, ToFloat to_float) {
+    float a[16][16], b[8][16];
+    for (int lane = 0; lane < 32; lane++) {
+        const SimMma *m = (const SimMma *)request[lane];
+        int g = lane / 4, t = lane % 4;
+        for (int r = 0; r < 4; r++)
+            for (int h = 0; h < 2; h++)
+                a[g + r % 2 * 8][2 * t + r / 2 * 8 + h] =
+                    to_float(m->a[r] >> 16 * h & 0xffffu);
+        for (int r = 0; r < 2; r++)
+            for (int h = 0; h < 2; h++)
+                b[g][2 * t + r * 8 + h] = to_float(m->b[r] >> 16 * h & 0xffffu);
+    }
+    for (int lane = 0; lane < 32; lane++) {
+        float *d = ((const SimMma *)request[lane])->d;
+        for (int i = 0; i < 4; i++) {
+            const float *row = a[lane / 4 + i / 2 * 8];
+            const float *col = b[lane % 4 * 2 + i % 2];
+            float sum = 0;
+            for (int k = 0; k < 16; k++) sum += row[k] * col[k];
+            d[i] += sum;
+        }
+    }
+}
+
+SIM_OUT void sim_do_mma_bf16(void **request, uint32_t) {
+    sim_mma(request, [](uint32_t h) { return sim_bf16(h); });
+}
+SIM_OUT void sim_do_mma_f16(void **request, uint32_t) {
+    sim_mma(request, [](uint32_t h) { return sim_f16(h); });
+}
+
+/* d += a b */
+SIM_INLINE void ampc_mma_bf16_16816(float *d, const uint32_t *a,
+                                    const uint32_t *b) {
+    SimMma m = {d, a, b};
+    sim_engine->warp(0xffffffffu, "mma.bf16", sim_do_mma_bf16, &m);
+}
+SIM_INLINE void ampc_mma_f16_16816(float *d, const uint32_t *a,
+                                   const uint32_t *b) {
+    SimMma m = {d, a, b};
+    sim_engine->warp(0xffffffffu, "mma.f16", sim_do_mma_f16, &m);
+}
+
+struct SimMatrix {
+    uint32_t *r;
+    const void *row;
+};
+
+SIM_INLINE void sim_shared_row(const void *p) {
+    sim_aligned(p, 16);
+    const char *c = (const char *)p, *d = (const char *)sim_now.dynamic;
+    if ((c < __bss_start || c > _end - 16) &&
+        (c < d || c + 16 > d + sim_now.dynamic_size))
+        sim_engine->fault(700, "ldmatrix: %p is not in shared memory", p);
+}
+
+SIM_OUT void sim_do_ldmatrix(void **request, uint32_t) {
+    uint32_t rows[4][8][4];
+    for (int lane = 0; lane < 32; lane++) {
+        const SimMatrix *m = (const SimMatrix *)request[lane];
+        sim_shared_row(m->row);
+        memcpy(rows[lane / 8][lane % 8], m->row, 16);
+    }
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            ((SimMatrix *)request[lane])->r[i] = rows[i][lane / 4][lane % 4];
+}
+
+/* Four 8 x 8 matrices: lane l gives row l % 8 of matrix l / 8 and receives
+   elements 2t, 2t + 1 of row g of each. */
+SIM_INLINE void ampc_ldmatrix_x4(uint32_t *r, const void *row) {
+    SimMatrix m = {r, row};
+    sim_engine->warp(0xffffffffu, "ldmatrix", sim_do_ldmatrix, &m);
+}
+
+#endif
