@@ -199,11 +199,6 @@ static void put_kernel_head(CuPrint *p, const char *name, const char *more) {
     sb_puts(p->sb, more);
 }
 
-/* Keeps compilers from asking why nothing uses the buffers. */
-static void put_unused(CuPrint *p) {
-    for (int b = 0; b < p->k->bufs.len; b++) cu_line(p, "(void)b%d;", b);
-}
-
 /* ---- form flat ----------------------------------------------------------- */
 
 /* Read or written by vectors: neighbours of the element, aligned. */
@@ -222,16 +217,30 @@ static int flat_registers(const Kernel *k, int n) {
     return bytes / 4;
 }
 
+/* Elements that one thread may compute: long functions are not to be written
+   out many times, and divisions and square roots call functions, around which
+   registers are saved.                                                      */
+static int most_elements(const KInst *in) {
+    if (in->op != K_PHILOX && in->op != K_OP) return FLAT_BYTES;
+    switch (in->code) {
+    case OP_POW: case OP_SIN: case OP_COS: case OP_MOD: return 1;
+    case OP_DIV: case OP_SQRT: case OP_RSQRT: case OP_RECIPROCAL: return 4;
+    default: break;
+    }
+    if (!kinst_is_costly(in)) return FLAT_BYTES;
+    return in->compute == KT_F64 ? 1 : 4;
+}
+
 /* Elements per thread. */
 static int flat_pack(const Kernel *k) {
-    int widest = 1, n;
+    int n = FLAT_BYTES;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
-        if (!is_packed(in, 1)) continue;
-        int bytes = dtype_info[k->bufs.data[in->buf].dtype].bytes;
-        if (bytes > widest) widest = bytes;
+        int most = most_elements(in);
+        if (is_packed(in, 1))
+            most = FLAT_BYTES / dtype_info[k->bufs.data[in->buf].dtype].bytes;
+        if (most < n) n = most;
     }
-    n = FLAT_BYTES / widest;
     while (n > 1 && flat_registers(k, n) > FLAT_REGISTERS) n /= 2;
     return n;
 }
@@ -423,7 +432,7 @@ static void put_kernel(CuPrint *p, DType raw) {
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
     if (!has_work(p)) {
-        put_unused(p);
+        for (int b = 0; b < p->k->bufs.len; b++) cu_line(p, "(void)b%d;", b);
         if (epilogue) cu_line(p, "(void)raw;");
     } else if (epilogue) {
         put_epilogue(p, raw);

