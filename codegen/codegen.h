@@ -84,12 +84,22 @@ typedef struct EmitInput {
     const EmitSection *sections; /* further tail sections: reports; the texts
                                     of m->texts are added as "ir:PASS"      */
     int nsection;
+    /* Called, if set, when everything is compiled and before the sections are
+       written: notes[json][i] tells what the i-th group of all graphs is on
+       the GPU, as text and as a JSON object; NULL without GPU code.         */
+    void (*compiled)(void *ctx, const char *const *const notes[2]);
+    void *ctx;
 } EmitInput;
+
+/* cuda_target.c: sets the default targets where none is given, with a warning
+   if there is no NVRTC for GPU code; refuses GPU targets that it cannot
+   compile for.                                                             */
+Status cuda_targets(Options *opt, Diag *d);
 
 /* emit_so.c: everything: lower, print, compile with the system compiler (CC,
    default cc) for each target level in parallel, link with the embedded
-   runtime, append sections, rename into place.  Nothing is left behind on
-   failure. */
+   runtime, append sections, rename into place.  GPU code is compiled by NVRTC
+   meanwhile.  Nothing is left behind on failure. */
 Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in);
 
 #endif

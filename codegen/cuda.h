@@ -93,10 +93,43 @@ typedef struct CudaBuild {
 /* Whether NVRTC can be loaded: $AMPC_LIBNVRTC (a path; "none": never), else
    the usual names and places.  `why` (may be NULL) tells what was tried.     */
 bool nvrtc_available(Arena *a, const char **why);
+typedef struct NvrtcFacts {
+    const char *why;  /* not loaded: what was tried                          */
+    int toolkit;      /* 12080 = 12.8                                        */
+    VEC(int) archs;   /* NN of every sm_NN it compiles for, from 80 on       */
+} NvrtcFacts;
+bool nvrtc_facts(Arena *a, NvrtcFacts *out);
+/* "compute_80": PTX instead of a cubin. */
+bool cuda_arch_is_ptx(const char *arch);
 /* Compiles every unit for every arch, on as many threads as there are CPUs.
    A compile error is a bug of ours: status 3 with the log.                  */
 Status nvrtc_build(Diag *d, Arena *a, const CudaUnit *unit, int nunit,
                    const char *const *arch, int narch, CudaBuild *out);
+
+/* ---- cuda_headers.c ------------------------------------------------------ */
+
+typedef struct CudaHeader {
+    const char *name; /* as units include it */
+    const char *text; /* NUL-terminated */
+    size_t size;
+} CudaHeader;
+
+typedef struct CudaHeaders {
+    CudaHeader *data;
+    int len, cap;
+} CudaHeaders;
+/* All that print_cuda_head includes, and what these include. */
+CudaHeaders cuda_headers(Arena *a);
+
+/* ---- cuda_target.c ------------------------------------------------------- */
+
+/* "sm_90", "sm_80", ..., "compute_80": what the targets ask for, newest first,
+   PTX last. */
+typedef struct CudaArchs {
+    const char **data;
+    int len, cap;
+} CudaArchs;
+CudaArchs cuda_archs(const Options *opt, Arena *a);
 
 /* ---- emit_cuda.c --------------------------------------------------------- */
 
@@ -111,15 +144,42 @@ typedef struct CudaSource {
     VEC(PlanCudaKernel) kernels;
     VEC(PlanCudaStep) steps;
     VEC(CudaUnit) units;
-    VEC(const char *) archs;
-    CudaBuild build;
+    CudaArchs archs; /* none: text only */
+    CudaBuild build; /* emit_so.c, while the C compiler runs */
 } CudaSource;
 
-bool cuda_wanted(const Options *opt);
-/* program_end[i]: number of steps up to the end of program i (launches of
-   PLAN_CUDA_MANY do not cross it). */
-Status emit_cuda(const Options *opt, Diag *d, Arena *a, const KernelSet *ks,
-                 const CudaStepIn *steps, int nstep, const int *program_end,
-                 int nprogram, CudaSource *out);
+/* Fills kernels, steps and units.  program_end[i]: number of steps up to the
+   end of program i (launches of PLAN_CUDA_MANY do not cross it). */
+void emit_cuda(Arena *a, const CudaStepIn *steps, int nstep,
+               const int *program_end, int nprogram, CudaSource *out);
+
+/* ---- emit_order.c -------------------------------------------------------- */
+
+bool cuda_refs_overlap(const PlanRef *a, int64_t a_bytes, const PlanRef *b,
+                       int64_t b_bytes);
+/* One writes bytes that the other touches. */
+bool cuda_steps_conflict(const CudaStepIn *x, const CudaStepIn *y);
+/* Two steps can be one launch of their flat kernel. */
+bool cuda_may_share(const CudaStepIn *x, const CudaStepIn *y);
+int cuda_lib_result(PlanLib lib); /* which of its refs is the result */
+/* order[first..end): an order of these steps that computes the same, in which
+   steps that may share a launch are neighbours where they can be. */
+void cuda_order(const CudaStepIn *in, int first, int end, int *order);
+
+/* ---- cuda_gemm.c --------------------------------------------------------- */
+
+/* Whether cuBLASLt does this PLAN_LIB_GEMM step; bytes of its raw product. */
+bool cuda_gemm_fits(const LoweredStep *s);
+uint64_t cuda_gemm_bytes(const LoweredStep *s);
+/* The step's epilogue as one of cuBLASLt's, exactly; else PLAN_FUSED_NONE. */
+PlanCudaFused cuda_gemm_fused(const CudaStepIn *in, int *operand, int *out);
+
+/* ---- cuda_tables.c ------------------------------------------------------- */
+
+/* PlanCuda `cuda` for plan.c. */
+void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit);
+/* A step for people, and as a JSON object; n: the step's par[0]. */
+void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c, int step,
+                   int64_t n);
 
 #endif

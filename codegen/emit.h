@@ -3,6 +3,7 @@
    emit_plan.c      programs to tables: C text and initial values
    emit_weights.c   initial values to a section or to safetensors
    emit_cc.c        runs the system's C compiler
+   emit_cuda.c      GPU steps and kernels (cuda.h)
    emit_so.c        puts it all into one file                                */
 #ifndef AMPC_CODEGEN_EMIT_H
 #define AMPC_CODEGEN_EMIT_H
@@ -32,6 +33,9 @@ typedef struct PlanSource {
     KernelSet *kernels;
     VEC(WeightPiece) weights;
     int64_t weight_bytes;
+    struct CudaSource *cuda; /* cuda.h; NULL: not asked for */
+    VEC(int) group_steps;    /* the step of every group of every program */
+    VEC(int64_t) group_n;    /* its par[0] */
 } PlanSource;
 
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
@@ -55,11 +59,14 @@ typedef struct CcJob {
     const char *words;
     const char *log;
     long pid;
+    int error;  /* errno of starting it */
     int status; /* exit status */
 } CcJob;
 
-/* Runs all of them at once and waits.  A job that fails, or a compiler that
-   is not there, is a message.                                               */
-Status cc_run(Diag *d, Arena *a, const char *dir, CcJob *jobs, int n);
+/* Starts all of them at once. */
+void cc_start(Arena *a, const char *dir, CcJob *jobs, int n);
+/* Waits for all of them.  A job that fails, or a compiler that is not there,
+   is a message.                                                             */
+Status cc_wait(Diag *d, Arena *a, const char *dir, CcJob *jobs, int n);
 
 #endif

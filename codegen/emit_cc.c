@@ -85,12 +85,15 @@ static Status job_failed(Diag *d, Arena *a, const char *dir,
     return s;
 }
 
-Status cc_run(Diag *d, Arena *a, const char *dir, CcJob *jobs, int n) {
-    int rc = 0;
-    for (int i = 0; i < n && !rc; i++) rc = spawn(a, dir, &jobs[i]);
+void cc_start(Arena *a, const char *dir, CcJob *jobs, int n) {
+    for (int i = 0; i < n; i++)
+        if ((jobs[i].error = spawn(a, dir, &jobs[i]))) return;
+}
+
+Status cc_wait(Diag *d, Arena *a, const char *dir, CcJob *jobs, int n) {
     for (int i = 0; i < n; i++) await_job(&jobs[i]);
-    if (rc) return no_compiler(d, rc);
     for (int i = 0; i < n; i++) {
+        if (jobs[i].error) return no_compiler(d, jobs[i].error);
         if (jobs[i].status == 127) return no_compiler(d, ENOENT);
         if (jobs[i].status) return job_failed(d, a, dir, &jobs[i]);
     }

@@ -2,7 +2,7 @@
 
    Every graph is a program, its groups the steps.  A write whose value was not
    computed in the variable itself becomes a copy at the program's end.      */
-#include "codegen/emit.h"
+#include "codegen/cuda.h"
 
 #include <math.h>
 #include <string.h>
@@ -36,6 +36,7 @@ typedef struct Emit {
     VEC(EmitProgram) programs;
     VEC(EmitStep) steps;
     VEC(PlanRef) refs;
+    VEC(int64_t) ref_bytes; /* of each, for emit_cuda.c */
     VEC(int64_t) pars;
     VEC(PlanTensor) tensors;
     int *const_number; /* of the graph at hand, by ValueId.i: PlanVar or -1  */
@@ -138,8 +139,11 @@ static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
 
 static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
     int at = e->refs.len;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        int64_t bytes = is_value(v[i]) ? type_bytes(value_type(g, v[i])) : 0;
         vec_push(e->a, &e->refs, ref_of(e, g, v[i]));
+        vec_push(e->a, &e->ref_bytes, bytes);
+    }
     return at;
 }
 
@@ -199,6 +203,8 @@ static Status add_program(Emit *e, const Graph *g) {
     for (int i = 0; i < g->groups.len; i++) {
         LoweredStep s = {0};
         TRY(lower_group(g, i, e->out->kernels, e->d, &s));
+        vec_push(e->a, &e->out->group_steps, e->steps.len);
+        vec_push(e->a, &e->out->group_n, s.npar ? s.pars[0] : 0);
         add_step(e, g, &s);
     }
     add_copies(e, g);
@@ -405,6 +411,62 @@ static int put_levels(StrBuf *sb, const Emit *e) {
     return n;
 }
 
+/* ---- the same steps on a GPU ---------------------------------------------- */
+
+static CudaStepIn cuda_step(const Emit *e, const EmitStep *x) {
+    return (CudaStepIn){.s = &x->s,
+                        .refs = e->refs.data + x->ref0,
+                        .ep_refs = e->refs.data + x->ep_ref0,
+                        .ref_bytes = e->ref_bytes.data + x->ref0,
+                        .ep_bytes = e->ref_bytes.data + x->ep_ref0};
+}
+
+static CudaStepIn *cuda_steps(const Emit *e) {
+    CudaStepIn *in = NEW_ARRAY(e->a, CudaStepIn, e->steps.len + 1);
+    for (int i = 0; i < e->steps.len; i++)
+        in[i] = cuda_step(e, &e->steps.data[i]);
+    return in;
+}
+
+/* Step i becomes step order[i] as it was. */
+static void reorder_steps(Emit *e, const int *order) {
+    int n = e->steps.len, *now = NEW_ARRAY(e->a, int, n + 1);
+    EmitStep *old = NEW_ARRAY(e->a, EmitStep, n + 1);
+    for (int i = 0; i < n; i++) {
+        old[i] = e->steps.data[i];
+        now[order[i]] = i;
+    }
+    for (int i = 0; i < n; i++) e->steps.data[i] = old[order[i]];
+    for (int i = 0; i < e->out->group_steps.len; i++)
+        e->out->group_steps.data[i] = now[e->out->group_steps.data[i]];
+}
+
+static void add_cuda(Emit *e) {
+    CudaArchs archs = cuda_archs(e->opt, e->a);
+    if (!archs.len && !e->opt->emit_cuda) return;
+    CudaStepIn *in = cuda_steps(e);
+    int *order = NEW_ARRAY(e->a, int, e->steps.len + 1);
+    int *end = NEW_ARRAY(e->a, int, e->programs.len + 1);
+    for (int i = 0; i < e->programs.len; i++) {
+        end[i] = e->programs.data[i].step0 + e->programs.data[i].nstep;
+        cuda_order(in, e->programs.data[i].step0, end[i], order);
+    }
+    reorder_steps(e, order);
+    in = cuda_steps(e);
+    e->out->cuda = NEW(e->a, CudaSource);
+    e->out->cuda->archs = archs;
+    emit_cuda(e->a, in, e->steps.len, end, e->programs.len, e->out->cuda);
+}
+
+/* Whether there are any. */
+static bool put_cuda(StrBuf *sb, const Emit *e) {
+    NvrtcFacts f;
+    if (!e->out->cuda || !e->out->cuda->archs.len) return false;
+    nvrtc_facts(e->a, &f);
+    put_cuda_tables(sb, e->out->cuda, f.toolkit);
+    return true;
+}
+
 /* ---- facts about the module --------------------------------------------- */
 
 static int64_t batch_size(const Module *m) {
@@ -423,6 +485,16 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path ? path : "";
 }
 
+static void put_archs(StrBuf *js, const Emit *e) {
+    CudaArchs archs = cuda_archs(e->opt, e->a);
+    sb_puts(js, ",\"cuda\":[");
+    for (int i = 0; i < archs.len; i++)
+        sb_printf(js, "%s\"%s\"", i ? "," : "", archs.data[i]);
+    sb_puts(js, "]");
+    if (e->opt->no_cuda) sb_printf(js, ",\"no_cuda\":\"%s\"", e->opt->no_cuda);
+    sb_puts(js, ",\"options\":");
+}
+
 static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     static const char *const precision[] = {"fp32", "bf16", "fp16"};
     const Module *m = e->m;
@@ -438,8 +510,9 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
               (long long)e->opt->accumulate);
     sb_printf(&js, ",\"precision\":\"%s\",\"has_scaler\":%d",
               precision[e->opt->precision], options_has_scaler(e->opt));
-    sb_printf(&js, ",\"sidecar_weights\":%d,\"options\":",
+    sb_printf(&js, ",\"sidecar_weights\":%d",
               e->opt->sidecar_weights);
+    put_archs(&js, e);
     options_json(e->opt, &js);
     sb_puts(&js, "}");
     put_string(sb, js.data);
@@ -462,7 +535,7 @@ static uint64_t state_hash(const Emit *e) {
 }
 
 static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in,
-                       int nisa) {
+                       int nisa, bool cuda) {
     sb_puts(sb, "\nconst AmpcModule ampc_plan = {\n    AMPC_PLAN_VERSION,\n"
                 "    ");
     put_string(sb, base_name(in->model_path));
@@ -472,7 +545,9 @@ static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in,
     sb_printf(sb, "    %d, %d, %d, %d, %d, %d, %d,\n", e->programs.len,
               e->vars.len, e->steps.len, e->refs.len, e->pars.len,
               e->tensors.len, nisa);
-    sb_puts(sb, "    programs, vars, steps, refs, pars, tensors, isas};\n");
+    sb_printf(sb,
+              "    programs, vars, steps, refs, pars, tensors, isas, %s};\n",
+              cuda ? "&cuda" : "0");
     sb_printf(sb,
               "\nstruct ampc_api;\n"
               "const struct ampc_api *ampc_module_api(const AmpcModule *, "
@@ -495,7 +570,8 @@ static void put_plan(Emit *e, const EmitInput *in) {
     put_refs(sb, e);
     put_tensors(sb, e);
     put_steps(sb, e);
-    put_module(sb, e, in, put_levels(sb, e));
+    int nisa = put_levels(sb, e);
+    put_module(sb, e, in, nisa, put_cuda(sb, e));
 }
 
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
@@ -505,6 +581,7 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
     add_variables(&e);
     for (int i = 0; i < m->graphs.len; i++)
         TRY(add_program(&e, m->graphs.data[i]));
+    add_cuda(&e);
     put_plan(&e, in);
     return OK;
 }

@@ -6,7 +6,7 @@
    behind it, and renamed.  Nothing the compiler sees holds a path, a date or a
    random number, so equal input gives equal bytes.                          */
 #define _XOPEN_SOURCE 700
-#include "codegen/emit.h"
+#include "codegen/cuda.h"
 #include "codegen/embed.h"
 
 #include <errno.h>
@@ -104,6 +104,7 @@ static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l) {
 static Status put_headers(EmitSo *e, const char *dir) {
     for (size_t i = 0; i < embed_nfile; i++) {
         const EmbedFile *f = &embed_files[i];
+        if (strncmp(f->name, "runtime/cuda/", 13) == 0) continue;
         TRY(put_text(e, dir, f->name, f->data, f->size));
     }
     return OK;
@@ -124,6 +125,22 @@ static Status put_readable(EmitSo *e) {
     return put_text(e, dir, "plan.c", e->src.text.data, e->src.text.len);
 }
 
+/* For --emit-cuda: the units, and what they include beside them. */
+static Status put_readable_cuda(EmitSo *e) {
+    const char *dir = e->opt->emit_cuda;
+    if (!dir) return OK;
+    if (mkdir(dir, 0777) && errno != EEXIST) return io_error(e, dir);
+    CudaHeaders h = cuda_headers(e->a);
+    for (int i = 0; i < h.len; i++)
+        TRY(put_text(e, dir, h.data[i].name, h.data[i].text, h.data[i].size));
+    for (int i = 0; i < e->src.cuda->units.len; i++) {
+        const CudaUnit *u = &e->src.cuda->units.data[i];
+        char *name = arena_printf(e->a, "unit%d.cu", i);
+        TRY(put_text(e, dir, name, u->text, u->size));
+    }
+    return OK;
+}
+
 static Status put_sources(EmitSo *e) {
     char *map = arena_printf(e->a, "{ global: %s; local: *; };\n",
                              e->opt->symbol);
@@ -138,6 +155,14 @@ static Status put_sources(EmitSo *e) {
 
 /* ---- compile and link --------------------------------------------------- */
 
+static Status compile_cuda(EmitSo *e) {
+    CudaSource *c = e->src.cuda;
+    if (!c || !c->archs.len) return OK;
+    return nvrtc_build(e->d, e->a, c->units.data, c->units.len, c->archs.data,
+                       c->archs.len, &c->build);
+}
+
+/* NVRTC runs on threads of this process beside the C compilers. */
 static Status compile_all(EmitSo *e) {
     CcJob jobs[8] = {0};
     int n = 0;
@@ -152,10 +177,14 @@ static Status compile_all(EmitSo *e) {
     }
     jobs[n].words = CC_PLAN " plan.c -o plan.o";
     jobs[n++].log = "plan.log";
-    TRY(cc_run(e->d, e->a, e->dir, jobs, n));
+    cc_start(e->a, e->dir, jobs, n);
+    Status cuda = compile_cuda(e);
+    TRY(cc_wait(e->d, e->a, e->dir, jobs, n));
+    TRY(cuda);
     CcJob link = {.words = arena_printf(e->a, CC_LINK, objects),
                   .log = "link.log"};
-    return cc_run(e->d, e->a, e->dir, &link, 1);
+    cc_start(e->a, e->dir, &link, 1);
+    return cc_wait(e->d, e->a, e->dir, &link, 1);
 }
 
 /* ---- the output file ---------------------------------------------------- */
@@ -167,8 +196,23 @@ static bool runs_later(const Module *m, int text) {
     return false;
 }
 
+static void put_cuda_sections(EmitSo *e, SectionWriter *w) {
+    const CudaSource *c = e->src.cuda;
+    int n = c && c->archs.len ? c->units.len : 0;
+    for (int i = 0; i < n * (n ? c->archs.len : 0); i++) {
+        section_begin(w, arena_printf(e->a, "cuda:%s:%d", c->archs.data[i / n],
+                                      i % n));
+        section_put(w, c->build.image[i].data, c->build.image[i].size);
+        section_end(w);
+    }
+    for (int i = 0; i < n; i++)
+        section_add_zlib(w, arena_printf(e->a, "txt:cuda:%d", i),
+                         c->units.data[i].text, c->units.data[i].size);
+}
+
 static void put_sections(EmitSo *e, SectionWriter *w) {
     weights_section(w, &e->src);
+    put_cuda_sections(e, w);
     if (e->in->model_data)
         section_add_zlib(w, "model", e->in->model_data, e->in->model_size);
     for (int i = 0; i < e->m->texts.len; i++) {
@@ -231,12 +275,37 @@ static Status put_output(EmitSo *e) {
     return s;
 }
 
+/* ---- notes about GPU steps ----------------------------------------------- */
+
+static const char *const *notes_of(EmitSo *e, bool json) {
+    int n = e->src.group_steps.len;
+    const char **notes = NEW_ARRAY(e->a, const char *, n + 1);
+    for (int i = 0; i < n; i++) {
+        StrBuf sb = {0};
+        put_cuda_note(&sb, json, e->src.cuda, e->src.group_steps.data[i],
+                      e->src.group_n.data[i]);
+        notes[i] = arena_printf(e->a, "%s", sb.data);
+        sb_free(&sb);
+    }
+    return notes;
+}
+
+static void tell_compiled(EmitSo *e) {
+    const char *const *notes[2] = {NULL, NULL};
+    if (!e->in->compiled) return;
+    if (e->src.cuda && e->src.cuda->archs.len)
+        for (int json = 0; json < 2; json++) notes[json] = notes_of(e, json);
+    e->in->compiled(e->in->ctx, notes);
+}
+
 static Status emit_all(EmitSo *e) {
     TRY(emit_plan(e->m, e->opt, e->d, e->in, e->a, &e->src));
     TRY(put_readable(e));
+    TRY(put_readable_cuda(e));
     TRY(make_dir(e));
     TRY(put_sources(e));
     TRY(compile_all(e));
+    tell_compiled(e);
     return put_output(e);
 }
 

@@ -10,7 +10,7 @@ typedef struct Report {
     StrBuf text;
 } Report;
 
-enum { NREPORT = 8 };
+enum { KERNELS = 4, NREPORT = 8 };
 
 static void add_report(Report *r, const char *name, bool json, ReportFn *fn,
                        const Module *m) {
@@ -27,40 +27,61 @@ static Status write_text(Session *s, const char *path, const StrBuf *text) {
                      "cannot write the report");
 }
 
-static Status emit(Session *s, Module *m, const char *model, const char *out,
-                   Report *reports) {
+typedef struct Compile {
+    Session *s;
+    Module *m;
+    Report *reports;
     EmitSection sections[NREPORT];
+} Compile;
+
+static void set_sections(Compile *c) {
     for (int i = 0; i < NREPORT; i++)
-        sections[i] = (EmitSection){reports[i].name, reports[i].text.data,
-                                    reports[i].text.len};
+        c->sections[i] =
+            (EmitSection){c->reports[i].name, c->reports[i].text.data,
+                          c->reports[i].text.len};
+}
+
+/* Registers of GPU kernels are known when everything is compiled. */
+static void report_compiled(void *ctx, const char *const *const notes[2]) {
+    Compile *c = ctx;
+    for (int json = 0; json < 2; json++)
+        report_kernels_cuda(c->m, json, notes[json], c->s->opt.no_cuda,
+                            &c->reports[KERNELS + json].text);
+    set_sections(c);
+}
+
+static Status emit(Compile *c, const char *model, const char *out) {
+    Session *s = c->s;
     EmitInput in = {.path = out,
                     .model_path = model,
-                    .sections = sections,
-                    .nsection = NREPORT};
+                    .sections = c->sections,
+                    .nsection = NREPORT,
+                    .compiled = report_compiled,
+                    .ctx = c};
     in.model_data = read_file(model, &in.model_size);
-    Status st = emit_so(m, &s->opt, &s->diag, &in);
+    Status st = emit_so(c->m, &s->opt, &s->diag, &in);
     free((void *)in.model_data);
     if (st == OK && s->opt.report)
         st = write_text(s, s->opt.report,
-                        &reports[has_suffix(s->opt.report, ".json")].text);
+                        &c->reports[has_suffix(s->opt.report, ".json")].text);
     return st;
 }
 
 static Status compile(Session *s, const char *model, const char *out) {
-    Report r[NREPORT] = {0};
-    Module *m;
-    TRY(load_model(s, model, &m));
-    add_report(&r[2], "txt:params", false, report_params, m);
-    add_report(&r[3], "json:params", true, report_params, m);
-    TRY(run_passes(m, &s->diag, &s->opt, pipeline_front, true));
-    add_report(&r[0], "txt:casts", false, report_casts, m);
-    add_report(&r[1], "json:casts", true, report_casts, m);
-    TRY(run_passes(m, &s->diag, &s->opt, pipeline_back, true));
-    add_report(&r[4], "txt:kernels", false, report_kernels, m);
-    add_report(&r[5], "json:kernels", true, report_kernels, m);
-    add_report(&r[6], "txt:memory", false, report_memory, m);
-    add_report(&r[7], "json:memory", true, report_memory, m);
-    Status st = emit(s, m, model, out, r);
+    Report r[NREPORT] = {[KERNELS] = {.name = "txt:kernels"},
+                         [KERNELS + 1] = {.name = "json:kernels"}};
+    Compile c = {.s = s, .reports = r};
+    TRY(cuda_targets(&s->opt, &s->diag));
+    TRY(load_model(s, model, &c.m));
+    add_report(&r[2], "txt:params", false, report_params, c.m);
+    add_report(&r[3], "json:params", true, report_params, c.m);
+    TRY(run_passes(c.m, &s->diag, &s->opt, pipeline_front, true));
+    add_report(&r[0], "txt:casts", false, report_casts, c.m);
+    add_report(&r[1], "json:casts", true, report_casts, c.m);
+    TRY(run_passes(c.m, &s->diag, &s->opt, pipeline_back, true));
+    add_report(&r[6], "txt:memory", false, report_memory, c.m);
+    add_report(&r[7], "json:memory", true, report_memory, c.m);
+    Status st = emit(&c, model, out);
     for (int i = 0; i < NREPORT; i++) sb_free(&r[i].text);
     return st;
 }
@@ -79,9 +100,10 @@ int cmd_compile(int argc, char **argv) {
     return session_end(&s, st);
 }
 
-/* Everything up to the memory plan, which is all that can refuse a model. */
+/* The targets, and everything up to the memory plan: all that can refuse. */
 static Status check(Session *s, const char *model) {
     Module *m;
+    if (s->opt.targets.len) TRY(cuda_targets(&s->opt, &s->diag));
     TRY(load_model(s, model, &m));
     TRY(run_passes(m, &s->diag, &s->opt, pipeline_front, false));
     TRY(run_passes(m, &s->diag, &s->opt, pipeline_back, false));

@@ -10,7 +10,7 @@
 typedef struct Question {
     const char *report; /* casts, kernels, memory, params; NULL: IR */
     const char *ir;     /* pass name */
-    bool json;
+    bool json, cuda;
 } Question;
 
 static void put(const char *text, size_t n) { fwrite(text, 1, n, stdout); }
@@ -29,10 +29,28 @@ static Status no_stage(Session *s, const SectionFile *f, const char *stage) {
     return st;
 }
 
+/* The CUDA text, unit by unit. */
+static Status print_cuda(Session *s, const SectionFile *f) {
+    char name[64], *text;
+    size_t n;
+    const PlanSection *section;
+    for (int i = 0;; i++) {
+        snprintf(name, sizeof name, "txt:cuda:%d", i);
+        if (!(section = section_find(f, name))) {
+            if (i) return OK;
+            return fail(&s->diag, (Loc){.file = f->path}, "no GPU code in it");
+        }
+        TRY(section_read(s->arena, &s->diag, f, section, &text, &n));
+        printf("/* unit%d.cu */\n", i);
+        put(text, n);
+    }
+}
+
 static Status answer_module(Session *s, const SectionFile *f,
                             const Question *q) {
     char name[64], *text;
     size_t n;
+    if (q->cuda) return print_cuda(s, f);
     if (q->ir) snprintf(name, sizeof name, "ir:%s", q->ir);
     else snprintf(name, sizeof name, "%s:%s", q->json ? "json" : "txt",
                   q->report);
@@ -82,6 +100,10 @@ static Status print_stage(Session *s, const Module *m, const char *stage) {
 static Status inspect_model(Session *s, const char *path, const Question *q) {
     StrBuf sb = {0};
     Module *m;
+    if (q->cuda)
+        return fail(&s->diag, (Loc){.file = path},
+                    "--cuda asks a module; --emit-cuda DIR writes the text of "
+                    "a model's kernels");
     TRY(load_model(s, path, &m));
     const char *report = q->report ? q->report : "";
     if (strcmp(report, "params"))
@@ -104,12 +126,12 @@ int cmd_inspect(int argc, char **argv) {
         {"--ir", &q.ir, NULL},          {"--casts", NULL, &casts},
         {"--kernels", NULL, &kernels},  {"--memory", NULL, &memory},
         {"--params", NULL, &params},    {"--json", NULL, &q.json},
-        {0}};
+        {"--cuda", NULL, &q.cuda},      {0}};
     session_init(&s);
     Status st = session_args(&s, argc, argv, own, &path);
-    if (casts + kernels + memory + params + (q.ir != NULL) > 1) {
+    if (casts + kernels + memory + params + q.cuda + (q.ir != NULL) > 1) {
         fail(&s.diag, (Loc){0}, "one of --ir, --casts, --kernels, --memory, "
-                                "--params at a time");
+                                "--params, --cuda at a time");
         st = ERR_USAGE;
     }
     q.report = casts     ? "casts"

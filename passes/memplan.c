@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 64 };
+enum { ALIGN = 256 }; /* what cuBLASLt assumes */
 
 /* A piece of the arena: one value, or a chain of values computed in place. */
 typedef struct Block {

@@ -367,6 +367,19 @@ static Status set_dropout(Options *o, Diag *d, const char *n, char *v) {
     return OK;
 }
 
+/* "sm_90" or "ptx" after "cuda:"; which of them there are is NVRTC's to say
+   (codegen/cuda_target.c). */
+static bool is_cuda_arch(const char *s) {
+    if (!strcmp(s, "ptx")) return true;
+    size_t digits = strncmp(s, "sm_", 3) ? 0 : strspn(s + 3, "0123456789");
+    return (digits == 2 || digits == 3) && !s[3 + digits];
+}
+
+static void add_cuda_target(Options *o, const char *arch) {
+    Target t = {.cuda = true, .arch = intern(arch)};
+    vec_push(o->arena, &o->targets, t);
+}
+
 static Status set_target(Options *o, Diag *d, const char *n, char *v) {
     static const char *const words[] = {"cpu:x86-64-v2", "cpu:x86-64-v3",
                                         "cpu:x86-64-v4", NULL};
@@ -378,10 +391,17 @@ static Status set_target(Options *o, Diag *d, const char *n, char *v) {
                 vec_push(o->arena, &o->targets, (Target){.isa = isa});
         } else if (i >= 0) {
             vec_push(o->arena, &o->targets, (Target){.isa = i + 2});
+        } else if (!strcmp(piece, "cuda")) {
+            add_cuda_target(o, "sm_90");
+            add_cuda_target(o, "sm_80");
+            add_cuda_target(o, "ptx");
+        } else if (!strncmp(piece, "cuda:", 5) && is_cuda_arch(piece + 5)) {
+            add_cuda_target(o, piece + 5);
         } else {
             return usage(d, n,
                          "this build makes code for cpu, cpu:x86-64-v2, "
-                         "cpu:x86-64-v3 and cpu:x86-64-v4, not for '%s'",
+                         "cpu:x86-64-v3, cpu:x86-64-v4, cuda, cuda:sm_NN and "
+                         "cuda:ptx, not for '%s'",
                          piece);
         }
     }
@@ -424,6 +444,7 @@ static Status set_no_fuse(Options *o, Diag *d, const char *n, char *v) {
     }
 PATH_SETTER(dump_ir)
 PATH_SETTER(emit_c)
+PATH_SETTER(emit_cuda)
 PATH_SETTER(report)
 
 static const struct OptionRow {
@@ -450,6 +471,7 @@ static const struct OptionRow {
     {"--weights", true, set_weights},
     {"--dump-ir", true, set_dump_ir},
     {"--emit-c", true, set_emit_c},
+    {"--emit-cuda", true, set_emit_cuda},
     {"--report", true, set_report},
     {"--symbol", true, set_symbol},
     {"--seed", true, set_seed},

@@ -66,7 +66,7 @@ typedef struct GlobRule {
 typedef struct Target {
     bool cuda;
     int isa;   /* cpu: 2, 3, 4 (x86-64-vN) */
-    Str arch;  /* cuda: "sm_90", "ptx" */
+    Str arch;  /* cuda: "sm_90", ..., "ptx" */
 } Target;
 
 typedef struct Options {
@@ -88,7 +88,8 @@ typedef struct Options {
     bool accept_folded;
     VEC(Target) targets; /* empty: default */
     bool sidecar_weights;
-    Str dump_ir, emit_c, report;
+    Str no_cuda; /* why there is no GPU code although none was refused; NULL */
+    Str dump_ir, emit_c, emit_cuda, report;
     Str symbol; /* "ampc_module" */
     int64_t seed;
     /* testing aids, not in --help's main list */

@@ -172,8 +172,9 @@ void report_casts(const Module *m, bool json, StrBuf *sb) {
 
 /* ---- kernels --------------------------------------------------------------------- */
 
+/* note: what it is on the GPU; NULL: no GPU code */
 static void kernel_line(const Graph *g, int first, int last, bool json,
-                        StrBuf *sb) {
+                        const char *note, StrBuf *sb) {
     const Node *end = node_get(g, g->order.data[last]);
     const char *kind = group_kind_text[g->groups.data[end->group].kind];
     const Value *v = value_get(g, end->out[0]);
@@ -189,10 +190,12 @@ static void kernel_line(const Graph *g, int first, int last, bool json,
     else sb_put_escaped(sb, v->name);
     sb_puts(sb, json ? ",\"type\":" : " ");
     put_type(sb, json, v->type);
+    if (note) sb_printf(sb, json ? ",\"cuda\":%s" : "\n          gpu: %s", note);
     sb_puts(sb, json ? "}" : "\n");
 }
 
-static void kernels_of_graph(const Graph *g, bool json, StrBuf *sb) {
+static void kernels_of_graph(const Graph *g, bool json,
+                             const char *const *notes, StrBuf *sb) {
     int count = 0;
     if (json) sb_printf(sb, "{\"program\":\"%s\",\"kernels\":[\n", g->name);
     else sb_printf(sb, "program %s\n", g->name);
@@ -203,19 +206,27 @@ static void kernels_of_graph(const Graph *g, bool json, StrBuf *sb) {
         if (group < 0) continue;
         if (json && count) sb_puts(sb, ",\n");
         count++;
-        kernel_line(g, i, j - 1, json, sb);
+        kernel_line(g, i, j - 1, json, notes ? notes[group] : NULL, sb);
     }
     if (json) sb_puts(sb, "]}");
     else sb_printf(sb, "  %d kernels\n", count);
 }
 
-void report_kernels(const Module *m, bool json, StrBuf *sb) {
-    if (json) sb_puts(sb, "[");
+void report_kernels_cuda(const Module *m, bool json, const char *const *notes,
+                         const char *why, StrBuf *sb) {
+    sb_puts(sb, json ? "[" : "");
+    if (why && !json) sb_printf(sb, "no GPU code: %s\n", why);
     for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
         if (json && i) sb_puts(sb, ",\n");
-        kernels_of_graph(m->graphs.data[i], json, sb);
+        kernels_of_graph(g, json, notes, sb);
+        if (notes) notes += g->groups.len;
     }
     if (json) sb_puts(sb, "]\n");
+}
+
+void report_kernels(const Module *m, bool json, StrBuf *sb) {
+    report_kernels_cuda(m, json, NULL, NULL, sb);
 }
 
 /* ---- memory ------------------------------------------------------------------------ */

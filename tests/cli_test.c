@@ -13,7 +13,8 @@ static const char *cnn(void) { return test_data_path("models/mnist_cnn.onnx"); }
 /* Runs ampc with those words; the text must hold `says`. */
 static void check_run(int status, const char *says, const char *words) {
     char *out;
-    int rc = test_command(&out, "cd '%s' && '%s' %s", test_tmpdir(),
+    int rc = test_command(&out, "cd '%s' && AMPC_LIBNVRTC=none '%s' %s",
+                          test_tmpdir(),
                           test_ampc(), words);
     CHECK_MSG(rc == status, "ampc %s: status %d\n%s", words, rc, out);
     CHECK_HAS(out, says);
@@ -43,7 +44,7 @@ TEST_CASE(cli, usage_errors_give_status_2) {
     check_refused(2, "unknown key 'beta3'", "--optimizer adam,beta3=1");
     check_refused(2, "is not NAME=N", "--dim batch");
     check_refused(2, "wants a value", "--loss");
-    check_refused(2, "not for 'cuda:sm_90'", "--target cuda:sm_90");
+    check_refused(2, "not for 'cuda:sm_9x'", "--target cuda:sm_9x");
     check_run(2, "a file is missing", "check");
     check_run(2, "-o OUT.so is missing", "model.onnx");
 }
@@ -57,6 +58,23 @@ TEST_CASE(cli, input_errors_give_status_1) {
                                 "--train 'nosuch*'");
     check_refused(1, "output that does not exist",
                   "--dim batch=8 --loss cross_entropy:nosuch");
+    check_refused(1, "needs NVRTC",
+                  "--dim batch=8 --loss cross_entropy --target cuda:sm_90");
+}
+
+TEST_CASE(cli, without_nvrtc_there_is_a_warning) {
+    char words[1024];
+    snprintf(words, sizeof words,
+             "'%s' -o w.so --dim batch=4 --loss cross_entropy", cnn());
+    check_run(0, "warning: no GPU code", words);
+    check_run(0, "no GPU code: NVRTC was not found", "inspect w.so --kernels");
+    snprintf(words, sizeof words,
+             "'%s' -o w.so --dim batch=4 --loss cross_entropy --emit-cuda text "
+             "--target cpu:x86-64-v2",
+             cnn());
+    check_run(0, "", words);
+    snprintf(words, sizeof words, "%s/text/unit0.cu", test_tmpdir());
+    CHECK(access(words, F_OK) == 0);
 }
 
 TEST_CASE(cli, convolution_in_f64_is_refused) {

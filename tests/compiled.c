@@ -1,31 +1,77 @@
 /* compiled.c: see compiled.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/compiled.h"
+#include "codegen/cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-Compiled compile_file(const char *model, const char *options) {
+void require_nvrtc(void) {
+    const char *why;
+    Arena *a = arena_new();
+    char reason[400];
+    bool there = nvrtc_available(a, &why);
+    snprintf(reason, sizeof reason, "no NVRTC: %s", there ? "" : why);
+    arena_free(a);
+    if (!there) SKIP("%s", reason);
+}
+
+static char *text_file(const char *text) {
+    static char path[512];
     static int count;
-    Compiled c = {{0}, NULL, NULL};
+    snprintf(path, sizeof path, "%s/t%d.amp", test_tmpdir(), ++count);
+    REQUIRE(test_write_file(path, text, strlen(text)));
+    return path;
+}
+
+/* `setting` stands before the command. */
+static void compile(Compiled *c, const char *setting, const char *model,
+                    const char *options) {
     char *out = NULL, err[256];
-    snprintf(c.path, sizeof c.path, "%s/m%d.so", test_tmpdir(), ++count);
-    int rc = test_command(&out, "'%s' '%s' -o '%s' %s", test_ampc(), model,
-                          c.path, options);
+    int rc = test_command(&out, "%s '%s' '%s' -o '%s' %s", setting, test_ampc(),
+                          model, c->path, options);
     if (rc) FAIL("ampc %s %s: status %d\n%s", model, options, rc, out);
     free(out);
-    c.api = ampc_load(c.path, &c.handle, err, sizeof err);
-    if (!c.api) FAIL("%s", err);
+    c->api = ampc_load(c->path, &c->handle, err, sizeof err);
+    if (!c->api) FAIL("%s", err);
+}
+
+static Compiled new_module(void) {
+    static int count;
+    Compiled c = {.handle = NULL};
+    count++;
+    snprintf(c.path, sizeof c.path, "%s/m%d.so", test_tmpdir(), count);
+    snprintf(c.cuda_dir, sizeof c.cuda_dir, "%s/m%d.cuda", test_tmpdir(),
+             count);
+    return c;
+}
+
+/* Without NVRTC there is one target less to compile for, and a warning. */
+Compiled compile_file(const char *model, const char *options) {
+    Compiled c = new_module();
+    compile(&c, "AMPC_LIBNVRTC=none", model, options);
     return c;
 }
 
 Compiled compile_text(const char *text, const char *options) {
-    static int count;
-    char path[512];
-    snprintf(path, sizeof path, "%s/t%d.amp", test_tmpdir(), ++count);
-    REQUIRE(test_write_file(path, text, strlen(text)));
-    return compile_file(path, options);
+    return compile_file(text_file(text), options);
+}
+
+Compiled compile_file_cuda(const char *model, const char *options,
+                           const char *archs) {
+    char all[1024];
+    Compiled c = new_module();
+    require_nvrtc();
+    snprintf(all, sizeof all, "%s --target cpu:x86-64-v2,%s --emit-cuda '%s'", options,
+             archs ? archs : "cuda", c.cuda_dir);
+    compile(&c, "", model, all);
+    return c;
+}
+
+Compiled compile_text_cuda(const char *text, const char *options,
+                           const char *archs) {
+    return compile_file_cuda(text_file(text), options, archs);
 }
 
 ampc_session *open_threads(const Compiled *c, int threads) {

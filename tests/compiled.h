@@ -7,16 +7,24 @@
 #include "tests/harness.h"
 
 typedef struct Compiled {
-    char path[512]; /* of the module */
+    char path[512];     /* of the module */
+    char cuda_dir[512]; /* compile_file_cuda: the emitted CUDA text */
     void *handle;
     const ampc_api *api;
 } Compiled;
 
-/* Compiles a file (absolute path) with those options into the test's folder;
-   a failure ends the test case with ampc's messages. */
+/* Compiles a file (absolute path) with those options into the test's folder,
+   for CPUs only; a failure ends the test case with ampc's messages. */
 Compiled compile_file(const char *model, const char *options);
 /* The same for IR text. */
 Compiled compile_text(const char *text, const char *options);
+/* With GPU code for `archs`, "cuda:sm_80,cuda:ptx" (NULL: the default ones),
+   beside code for one CPU level; without NVRTC the test case is skipped. */
+Compiled compile_file_cuda(const char *model, const char *options,
+                           const char *archs);
+Compiled compile_text_cuda(const char *text, const char *options,
+                           const char *archs);
+void require_nvrtc(void); /* else the test case is skipped */
 ampc_session *open_threads(const Compiled *c, int threads);
 void compiled_close(Compiled *c);
 

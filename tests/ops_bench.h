@@ -33,8 +33,9 @@ OpsBench ops_bench_new(void); /* arena_free(b.a) ends it */
 OpsData ops_data_new(OpsBench *b, Evaluator *e);
 /* Runs "predict" and reads all outputs into d. */
 void ops_run(const Compiled *c, ampc_session *s, OpsData *d);
-/* Outputs against the interpreter's values. */
-void ops_compare_all(const OpsBench *b, const Evaluator *e, const OpsData *d);
+/* The interpreter's outputs, which passes over the graph do not change. */
+const EvalTensor **ops_wanted(const OpsBench *b, const Evaluator *e);
+void ops_compare(const OpsBench *b, const EvalTensor **want, const OpsData *d);
 /* All outputs' bytes one after the other, for free(). */
 char *ops_all_bytes(const OpsData *d, size_t *n);
 void ops_check_same_bits(const OpsData *d, const char *want, const char *how);

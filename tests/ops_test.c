@@ -40,6 +40,7 @@ TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
     Evaluator *e = eval_new(b.all, b.a, EVAL_STORAGE);
     OpsData d = ops_data_new(&b, e);
     if (eval_run(e, &diag) != OK) FAIL("%s", diag.text.data);
+    const EvalTensor **want = ops_wanted(&b, e);
     print_module(b.m, &text);
     snprintf(amp, sizeof amp, "%s/ops.amp", test_tmpdir());
     REQUIRE(test_write_file(amp, text.data, text.len));
@@ -50,7 +51,7 @@ TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
     for (int i = 0; i < 3; i++) {
         setenv("AMPC_ISA", levels[i], 1);
         run_module(&c, &d, 2);
-        ops_compare_all(&b, e, &d);
+        ops_compare(&b, want, &d);
     }
     setenv("AMPC_ISA", "v3", 1);
     run_module(&c, &d, 2);

@@ -1,0 +1,200 @@
+/* cache.c: chosen algorithms in a file, one per kind of GPU and version of
+   cuBLASLt: $AMPC_CACHE_DIR, else $XDG_CACHE_HOME/ampc, else ~/.cache/ampc.
+
+   A file that is not exactly what was written is left alone and not used.  A
+   new one is written under a temporary name and renamed.                    */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/cuda/gpu.h"
+#include "runtime/sections.h"
+
+enum { CACHE_MOST = 1 << 16 };
+
+typedef struct CacheHeader {
+    char magic[8];
+    uint64_t version; /* of cuBLASLt */
+    uint32_t count, entry_bytes, sms, crc; /* crc: of all, itself 0 */
+    char device[96];
+} CacheHeader;
+
+_Static_assert(sizeof(ProductKey) == 128 && sizeof(CacheEntry) == 192 &&
+                   sizeof(CacheHeader) == 128,
+               "stored structs have no padding");
+
+static CacheHeader header_of(const Cache *c) {
+    const GpuDevice *d = gpu_of(c->s);
+    CacheHeader h = {.magic = "AMPCLT1",
+                     .version = d->lt.GetVersion(),
+                     .count = (uint32_t)c->n,
+                     .entry_bytes = sizeof(CacheEntry),
+                     .sms = (uint32_t)d->sms};
+    strncpy(h.device, d->name, sizeof h.device - 1);
+    return h;
+}
+
+static uint32_t crc_of(CacheHeader h, const CacheEntry *entries) {
+    Crc c;
+    h.crc = 0;
+    crc_init(&c);
+    uint32_t crc = crc_add(&c, 0, (const uint8_t *)&h, sizeof h);
+    return crc_add(&c, crc, (const uint8_t *)entries,
+                   h.count * sizeof *entries);
+}
+
+/* ---- the name ------------------------------------------------------------ */
+
+static bool cache_folder(char *path, size_t size) {
+    const char *own = getenv("AMPC_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME");
+    const char *home = getenv("HOME");
+    int n = -1;
+    if (own && *own)
+        n = snprintf(path, size, "%s", own);
+    else if (xdg && *xdg)
+        n = snprintf(path, size, "%s/ampc", xdg);
+    else if (home && *home)
+        n = snprintf(path, size, "%s/.cache/ampc", home);
+    return n > 0 && (size_t)n < size - 64;
+}
+
+/* FOLDER/cublaslt-HASH of what the file is for */
+static bool cache_name(Cache *c) {
+    CacheHeader h = header_of(c);
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    if (!cache_folder(c->path, sizeof c->path)) return false;
+    h.count = 0;
+    for (size_t i = 0; i < sizeof h; i++)
+        hash = (hash ^ ((const uint8_t *)&h)[i]) * UINT64_C(0x100000001b3);
+    size_t n = strlen(c->path);
+    snprintf(c->path + n, sizeof c->path - n, "/cublaslt-%016llx",
+             (unsigned long long)hash);
+    return true;
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+static bool read_all(int fd, void *to, size_t n) {
+    char *p = to;
+    while (n) {
+        ssize_t got = read(fd, p, n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return false;
+        p += got;
+        n -= (size_t)got;
+    }
+    return true;
+}
+
+static bool grow(Cache *c, size_t room) {
+    CacheEntry *more = mem_alloc(c->s, room * sizeof *more);
+    if (!more) return false;
+    if (c->n) memcpy(more, c->entries, c->n * sizeof *more);
+    mem_free(c->s, c->entries, c->room * sizeof *more);
+    c->entries = more;
+    c->room = room;
+    return true;
+}
+
+static bool read_file(Cache *c, int fd) {
+    CacheHeader h, want;
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ||
+        !read_all(fd, &h, sizeof h) || h.count > CACHE_MOST ||
+        st.st_size != (off_t)(sizeof h + h.count * sizeof(CacheEntry)))
+        return false;
+    if (!grow(c, h.count + 16u) ||
+        !read_all(fd, c->entries, h.count * sizeof(CacheEntry)))
+        return false;
+    want = header_of(c);
+    want.count = h.count;
+    want.crc = crc_of(h, c->entries);
+    if (memcmp(&h, &want, sizeof h) != 0) return false;
+    c->n = c->loaded = h.count;
+    return true;
+}
+
+void cache_open(ampc_session *s, Cache *c) {
+    *c = (Cache){.s = s, .fd = -1};
+    if (!cache_name(c)) {
+        c->path[0] = 0;
+        return;
+    }
+    int fd = open(c->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return;
+    c->damaged = !read_file(c, fd);
+    close(fd);
+    if (c->damaged)
+        session_log(s, "%s is damaged and not used; remove it", c->path);
+}
+
+const LtAlgo *cache_find(const Cache *c, size_t n, const ProductKey *key) {
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&c->entries[i].key, key, sizeof *key) == 0)
+            return &c->entries[i].algo;
+    return NULL;
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+static void make_folders(const char *path) {
+    char folder[1024];
+    snprintf(folder, sizeof folder, "%s", path);
+    for (char *p = folder + 1; *p; p++) {
+        if (*p != '/') continue;
+        *p = 0;
+        mkdir(folder, 0777);
+        *p = '/';
+    }
+}
+
+bool cache_writable(Cache *c) {
+    if (c->fd >= 0) return true;
+    if (!c->path[0] || c->damaged || c->n >= CACHE_MOST) return false;
+    make_folders(c->path);
+    snprintf(c->tmp, sizeof c->tmp, "%s.%ld.%p.tmp", c->path, (long)getpid(),
+             (void *)c->s);
+    c->fd = open(c->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                 0666);
+    return c->fd >= 0;
+}
+
+bool cache_add(Cache *c, const ProductKey *key, const LtAlgo *algo) {
+    if (c->n == c->room && !grow(c, c->room + 64)) return false;
+    c->entries[c->n++] = (CacheEntry){*key, *algo};
+    return true;
+}
+
+static bool write_all(int fd, const void *data, size_t n) {
+    const char *p = data;
+    while (n) {
+        ssize_t put = write(fd, p, n);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return false;
+        p += put;
+        n -= (size_t)put;
+    }
+    return true;
+}
+
+bool cache_save(Cache *c) {
+    CacheHeader h = header_of(c);
+    h.crc = crc_of(h, c->entries);
+    bool ok = c->fd >= 0 && write_all(c->fd, &h, sizeof h) &&
+              write_all(c->fd, c->entries, c->n * sizeof *c->entries) &&
+              fsync(c->fd) == 0 && rename(c->tmp, c->path) == 0;
+    if (ok) c->tmp[0] = 0;
+    return ok;
+}
+
+void cache_close(Cache *c) {
+    if (c->fd >= 0) close(c->fd);
+    if (c->fd >= 0 && c->tmp[0]) unlink(c->tmp);
+    mem_free(c->s, c->entries, c->room * sizeof *c->entries);
+    *c = (Cache){.fd = -1};
+}

@@ -1,0 +1,487 @@
+/* conv.cuh: convolution and its gradients as implicit matrix products, in the
+   plan's layout X[n, c, in...], W[k, c/group, kernel...], Y[n, k, out...].
+
+     forward  rows = k/group    columns = n * out        steps = c/group * taps
+     dgrad    rows = c/group    columns = n * in phase   steps = k/group * taps
+     wgrad    rows = k/group    columns = c/group * taps steps = n * out
+
+   P: the fields of CpuConv (arrays as in0, in1, in2); X, W, Y: the types of X
+   or dX, W or dW, Y or dY; Tile; wgrad: splits.                             */
+#ifndef AMPC_CONV_CUH
+#define AMPC_CONV_CUH
+
+#include "tile.cuh"
+
+constexpr long long conv_gcd(long long a, long long b)
+{
+    return b == 0 ? a : conv_gcd(b, a % b);
+}
+
+/* One spatial dimension.  dgrad: results i = phase + j * stride; taps that
+   meet them are `period` apart, and each next one reads `step` outputs before.
+   */
+template <class Int, long long IN, long long OUT, long long KERNEL,
+          long long STRIDE, long long DILATION, long long PAD>
+struct ConvDim {
+    static constexpr Int in = IN, out = OUT, kernel = KERNEL, stride = STRIDE,
+                         dilation = DILATION, pad = PAD;
+    static constexpr Int period = STRIDE / conv_gcd(STRIDE, DILATION);
+    static constexpr Int step = period * DILATION / STRIDE;
+    static constexpr Int count = up_div(IN, STRIDE); /* results of a phase   */
+    static constexpr Int ntap = up_div(KERNEL, period);
+    /* An input that some window reads, or padding. */
+    static __device__ bool inside(Int i) { return (i >= 0) & (i < in); }
+    static __device__ bool written(Int o) { return (o >= 0) & (o < out); }
+};
+
+template <class P> struct Conv {
+    static constexpr long long xs = P::in0 * P::in1 * P::in2;
+    static constexpr long long ys = P::out0 * P::out1 * P::out2;
+    static constexpr long long taps_all = P::kernel0 * P::kernel1 * P::kernel2;
+    /* a tile may reach 128 images or channels past the end */
+    typedef Index<largest((P::n + 128) * P::c * largest(xs, 1),
+                          (P::n + 128) * P::k * largest(ys, 1),
+                          (P::k + 128) * (P::c / P::group + 128) * taps_all)>
+        I;
+    static constexpr I x_size = some(xs), y_size = some(ys), taps = taps_all;
+    static constexpr I n = P::n, c = P::c, k = P::k, group = P::group;
+    static constexpr I cg = P::c / P::group, kg = P::k / P::group;
+    typedef ConvDim<I, P::in0, P::out0, P::kernel0, P::stride0, P::dilation0,
+                    P::pad0>
+        D0;
+    typedef ConvDim<I, P::in1, P::out1, P::kernel1, P::stride1, P::dilation1,
+                    P::pad1>
+        D1;
+    typedef ConvDim<I, P::in2, P::out2, P::kernel2, P::stride2, P::dilation2,
+                    P::pad2>
+        D2;
+};
+
+/* What an index contributes to an address: `base` to the offset of the
+   element, the others to its coordinates, which tell whether it exists.     */
+template <class I> struct Spot {
+    I base, z, y, x;
+};
+
+/* i = ((base * n0 + z) * n1 + y) * n2 + x */
+template <class I> __device__ inline Spot<I> spot_of(I i, I n0, I n1, I n2)
+{
+    Spot<I> s;
+    s.x = i % n2;
+    i /= n2;
+    s.y = i % n1;
+    i /= n1;
+    s.z = i % n0;
+    s.base = i / n0;
+    return s;
+}
+
+/* Offset of coordinates in a plane of n1 x n2 lines. */
+template <class I> __device__ inline I spot_offset(const Spot<I> &s, I n1, I n2)
+{
+    return (s.z * n1 + s.y) * n2 + s.x;
+}
+
+/* ---- X as a matrix: (image, output) by (channel, tap) -------------------- */
+
+template <class P> struct ConvX {
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    typedef typename G::D0 D0;
+    typedef typename G::D1 D1;
+    typedef typename G::D2 D2;
+    typedef typename P::X Element;
+    typedef Spot<I> Place;
+    static constexpr bool table = true;
+    const Element *x; /* at the group's first channel */
+
+    static __device__ Spot<I> output(I i)
+    {
+        Spot<I> s = spot_of<I>(i, some(D0::out), some(D1::out), some(D2::out));
+        s.z = s.z * D0::stride - D0::pad;
+        s.y = s.y * D1::stride - D1::pad;
+        s.x = s.x * D2::stride - D2::pad;
+        s.base *= G::c * G::x_size;
+        s.base += spot_offset<I>(s, D1::in, D2::in);
+        return s;
+    }
+    static __device__ Spot<I> tap(I i)
+    {
+        Spot<I> s = spot_of<I>(i, D0::kernel, D1::kernel, D2::kernel);
+        s.z *= D0::dilation;
+        s.y *= D1::dilation;
+        s.x *= D2::dilation;
+        s.base *= G::x_size;
+        s.base += spot_offset<I>(s, D1::in, D2::in);
+        return s;
+    }
+    __device__ Element load(Spot<I> a, Spot<I> b, bool ok) const
+    {
+        ok &= D0::inside(a.z + b.z) & D1::inside(a.y + b.y) &
+              D2::inside(a.x + b.x);
+        return ok ? x[a.base + b.base] : Element();
+    }
+};
+
+/* ---- forward ------------------------------------------------------------- */
+
+template <class P> struct StoreConv {
+    typename P::Y *y;
+    __device__ void operator()(float acc, long long image, long long channel,
+                               long long at) const
+    {
+        y[(image * Conv<P>::k + channel) * Conv<P>::y_size + at] =
+            narrow<typename P::Y>(acc);
+    }
+};
+
+template <class P> struct ConvColumns : ConvX<P> {
+    typedef typename ConvX<P>::I I;
+    static constexpr bool along_k = false;
+    __device__ Spot<I> row(I i) const { return this->output(i); }
+    __device__ Spot<I> col(I k) const { return this->tap(k); }
+};
+
+template <class P, class Out> struct ConvOut {
+    typedef typename Conv<P>::I I;
+    const Out &out;
+    I channel; /* the group's first */
+    __device__ void operator()(I m, I n, float acc) const
+    {
+        out(acc, n / Conv<P>::y_size, channel + m, n % Conv<P>::y_size);
+    }
+};
+
+template <class P, class Out>
+__device__ void conv_fwd(const typename P::X *x, const typename P::W *w,
+                         const Out &out)
+{
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    typedef typename P::Tile T;
+    constexpr I cols = G::n * G::y_size, depth = G::cg * G::taps;
+    constexpr unsigned mt = up_div(G::kg, T::m), nt = up_div(cols, T::n);
+    unsigned tile = blockIdx.x % (mt * nt);
+    I g = blockIdx.x / (mt * nt);
+    Matrix<typename P::W, I, depth, 1> a = {w + g * G::kg * depth};
+    ConvColumns<P> b;
+    b.x = x + g * G::cg * G::x_size;
+    Part<I> part = {(I)(tile % mt) * T::m, G::kg, (I)(tile / mt) * T::n, cols,
+                    0, depth};
+    T::run(a, b, ConvOut<P, Out>{out, g * G::kg}, part);
+}
+
+/* Few channels per group: one thread for each result. */
+template <class P, class Out>
+__device__ void conv_fwd_direct(const typename P::X *x,
+                                const typename P::W *w, const Out &out)
+{
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    constexpr I depth = G::cg * G::taps;
+    I i = flat_index<I>();
+    if (i >= G::n * G::k * G::y_size) return;
+    I at = i % G::y_size, channel = i / G::y_size % G::k;
+    I image = i / G::y_size / G::k;
+    ConvX<P> in = {x + channel / G::kg * (G::cg * G::x_size)};
+    Spot<I> spot = in.output(image * G::y_size + at);
+    float sum = 0;
+    UNROLL_4
+    for (I k = 0; k < depth; k++)
+        sum = fmaf(widen(w[channel * depth + k]),
+                   widen(in.load(spot, in.tap(k), true)), sum);
+    out(sum, image, channel, at);
+}
+
+/* ---- gradient by the input ----------------------------------------------- */
+
+/* The results of one phase, i % stride equal in each dimension: a convolution
+   of stride 1 of dY.  Dimension d of a phase: */
+template <class D, class I> struct ConvPhase {
+    I phase, tap, base; /* result j and tap number t read j + base - t * step */
+    __device__ explicit ConvPhase(I r) : phase(r)
+    {
+        tap = 0;
+        while (tap < D::period && (r + D::pad - tap * D::dilation) % D::stride)
+            tap++;
+        if (tap == D::period) tap = D::kernel; /* none */
+        base = (r + D::pad - tap * D::dilation) / D::stride;
+    }
+    __device__ I tap_at(I t) const { return tap + t * D::period; }
+    /* -t * step, or before any output where there is no such tap. */
+    __device__ I behind(I t) const
+    {
+        return tap_at(t) < D::kernel ? -t * D::step : -((I)1 << 29);
+    }
+};
+
+template <class P> struct ConvPhases {
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    typedef typename G::D0 D0;
+    typedef typename G::D1 D1;
+    typedef typename G::D2 D2;
+    static constexpr I count = D0::stride * D1::stride * D2::stride;
+    static constexpr I cols = G::n * D0::count * D1::count * D2::count;
+    static constexpr I depth = G::kg * D0::ntap * D1::ntap * D2::ntap;
+    ConvPhase<D0, I> p0;
+    ConvPhase<D1, I> p1;
+    ConvPhase<D2, I> p2;
+    __device__ explicit ConvPhases(I i)
+        : p0(i / D2::stride / D1::stride), p1(i / D2::stride % D1::stride),
+          p2(i % D2::stride)
+    {
+    }
+};
+
+/* W[k, c, tap] with rows c. */
+template <class P> struct ConvBackW {
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    typedef ConvPhases<P> Ph;
+    typedef typename P::W Element;
+    static constexpr bool along_k = true, table = false;
+    const Element *w; /* at the group's first k */
+    const Ph &ph;
+
+    __device__ I row(I c) const { return c * G::taps; }
+    __device__ Spot<I> col(I k) const
+    {
+        Spot<I> s = spot_of<I>(k, G::D0::ntap, G::D1::ntap, G::D2::ntap);
+        s.base *= G::cg * G::taps;
+        s.z = ph.p0.tap_at(s.z);
+        s.y = ph.p1.tap_at(s.y);
+        s.x = ph.p2.tap_at(s.x);
+        s.base += spot_offset<I>(s, G::D1::kernel, G::D2::kernel);
+        return s;
+    }
+    __device__ Element load(I row, Spot<I> s, bool ok) const
+    {
+        ok &= (s.z < G::D0::kernel) & (s.y < G::D1::kernel) &
+              (s.x < G::D2::kernel);
+        return ok ? w[row + s.base] : Element();
+    }
+};
+
+/* dY by (image, j) and (k, tap number). */
+template <class P> struct ConvBackY {
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    typedef typename G::D0 D0;
+    typedef typename G::D1 D1;
+    typedef typename G::D2 D2;
+    typedef ConvPhases<P> Ph;
+    typedef typename P::Y Element;
+    typedef Spot<I> Place;
+    static constexpr bool along_k = false, table = true;
+    const Element *y; /* at the group's first k */
+    const Ph &ph;
+
+    __device__ Spot<I> place(I image, I z, I y0, I x) const
+    {
+        Spot<I> s = {0, z + ph.p0.base, y0 + ph.p1.base, x + ph.p2.base};
+        s.base = image * (G::k * G::y_size) +
+                 spot_offset<I>(s, D1::out, D2::out);
+        return s;
+    }
+    __device__ Spot<I> row(I i) const
+    {
+        Spot<I> s = spot_of<I>(i, D0::count, D1::count, D2::count);
+        return place(s.base, s.z, s.y, s.x);
+    }
+    __device__ Spot<I> col(I k) const
+    {
+        Spot<I> s = spot_of<I>(k, D0::ntap, D1::ntap, D2::ntap);
+        Spot<I> far = {0, s.z * D0::step, s.y * D1::step, s.x * D2::step};
+        s.base *= G::y_size;
+        s.base -= spot_offset<I>(far, D1::out, D2::out);
+        s.z = ph.p0.behind(s.z);
+        s.y = ph.p1.behind(s.y);
+        s.x = ph.p2.behind(s.x);
+        return s;
+    }
+    __device__ Element load(Spot<I> a, Spot<I> b, bool ok) const
+    {
+        ok &= D0::written(a.z + b.z) & D1::written(a.y + b.y) &
+              D2::written(a.x + b.x);
+        return ok ? y[a.base + b.base] : Element();
+    }
+};
+
+template <class P> struct ConvBackOut {
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    typename P::X *x; /* at the group's first channel */
+    const ConvPhases<P> &ph;
+    __device__ void operator()(I m, I n, float acc) const
+    {
+        Spot<I> s = spot_of<I>(n, G::D0::count, G::D1::count, G::D2::count);
+        I z = s.z * G::D0::stride + ph.p0.phase;
+        I y = s.y * G::D1::stride + ph.p1.phase;
+        I at = s.x * G::D2::stride + ph.p2.phase;
+        if (z >= G::D0::in || y >= G::D1::in || at >= G::D2::in) return;
+        x[(s.base * G::c + m) * G::x_size +
+          (z * G::D1::in + y) * G::D2::in + at] = narrow<typename P::X>(acc);
+    }
+};
+
+template <class P>
+__device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
+                           typename P::X *dx)
+{
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    typedef ConvPhases<P> Ph;
+    typedef typename P::Tile T;
+    constexpr unsigned mt = up_div(G::cg, T::m), nt = up_div(Ph::cols, T::n);
+    unsigned tile = blockIdx.x % (mt * nt), rest = blockIdx.x / (mt * nt);
+    Ph ph((I)(rest % (unsigned)Ph::count));
+    I g = rest / (unsigned)Ph::count;
+    ConvBackW<P> a = {w + g * G::kg * (G::cg * G::taps), ph};
+    ConvBackY<P> b = {dy + g * G::kg * G::y_size, ph};
+    ConvBackOut<P> out = {dx + g * G::cg * G::x_size, ph};
+    Part<I> part = {(I)(tile % mt) * T::m, G::cg, (I)(tile / mt) * T::n,
+                    Ph::cols, 0, Ph::depth};
+    T::run(a, b, out, part);
+}
+
+/* Few channels per group: one thread for each result. */
+template <class P>
+__device__ void conv_dgrad_direct(const typename P::Y *dy,
+                                  const typename P::W *w, typename P::X *dx)
+{
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    typedef ConvPhases<P> Ph;
+    I i = flat_index<I>();
+    if (i >= G::n * G::c * G::x_size) return;
+    Spot<I> s = spot_of<I>(i, some(G::D0::in), some(G::D1::in),
+                           some(G::D2::in));
+    I g = s.base % G::c / G::cg, c = s.base % G::cg, image = s.base / G::c;
+    Ph ph((s.z % G::D0::stride * G::D1::stride + s.y % G::D1::stride) *
+              G::D2::stride +
+          s.x % G::D2::stride);
+    ConvBackW<P> a = {w + g * G::kg * (G::cg * G::taps), ph};
+    ConvBackY<P> b = {dy + g * G::kg * G::y_size, ph};
+    Spot<I> to = b.place(image, s.z / G::D0::stride, s.y / G::D1::stride,
+                         s.x / G::D2::stride);
+    float sum = 0;
+    UNROLL_4
+    for (I k = 0; k < Ph::depth; k++)
+        sum = fmaf(widen(a.load(a.row(c), a.col(k), true)),
+                   widen(b.load(to, b.col(k), true)), sum);
+    dx[i] = narrow<typename P::X>(sum);
+}
+
+/* ---- gradient by the weights --------------------------------------------- */
+
+template <class P> struct ConvTaps : ConvX<P> {
+    typedef typename ConvX<P>::I I;
+    static constexpr bool along_k = true;
+    __device__ Spot<I> row(I i) const { return this->tap(i); }
+    __device__ Spot<I> col(I k) const { return this->output(k); }
+};
+
+/* dY by k and (image, output). */
+template <class P> struct ConvY {
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    typedef typename P::Y Element;
+    static constexpr bool along_k = true, table = false;
+    const Element *y; /* at the group's first k */
+    __device__ I row(I k) const { return k * G::y_size; }
+    __device__ I col(I i) const
+    {
+        return i / G::y_size * (G::k * G::y_size) + i % G::y_size;
+    }
+    __device__ Element load(I r, I c, bool ok) const
+    {
+        return ok ? y[r + c] : Element();
+    }
+};
+
+template <class P, class I> struct StoreWeight {
+    typename P::W *w;
+    __device__ void operator()(I m, I n, float acc) const
+    {
+        w[m * (Conv<P>::cg * Conv<P>::taps) + n] = narrow<typename P::W>(acc);
+    }
+};
+
+/* Steps of one slice; a multiple of the tile's. */
+template <class P> constexpr long long wgrad_slice()
+{
+    return up_div(up_div(P::n * Conv<P>::ys, P::splits), P::Tile::k) *
+           P::Tile::k;
+}
+
+/* Without slices dw is written, otherwise partial[slice][element of dw]. */
+template <class P>
+__device__ void conv_wgrad(const typename P::X *x, const typename P::Y *dy,
+                           typename P::W *dw, float *partial)
+{
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    typedef typename P::Tile T;
+    constexpr I cols = G::cg * G::taps, depth = P::n * Conv<P>::ys;
+    constexpr I slice = wgrad_slice<P>();
+    constexpr unsigned mt = up_div(G::kg, T::m), nt = up_div(cols, T::n);
+    unsigned tile = blockIdx.x % (mt * nt), rest = blockIdx.x / (mt * nt);
+    I g = rest % (unsigned)G::group, s = rest / (unsigned)G::group;
+    I end = (s + 1) * slice;
+    ConvY<P> a = {dy + g * G::kg * G::y_size};
+    ConvTaps<P> b;
+    b.x = x + g * G::cg * G::x_size;
+    Part<I> part = {(I)(tile % mt) * T::m, G::kg, (I)(tile / mt) * T::n, cols,
+                    s * slice, end < depth ? end : depth};
+    long long to = (long long)g * (G::kg * cols);
+    if constexpr (P::splits == 1)
+        T::run(a, b, StoreWeight<P, I>{dw + to}, part);
+    else
+        T::run(a, b,
+               StorePartial<float, I>{
+                   partial + (long long)s * (G::k * cols) + to, cols},
+               part);
+}
+
+/* The slices, added in order. */
+template <class P>
+__device__ void conv_wgrad_sum(typename P::W *dw, const float *partial)
+{
+    typedef Conv<P> G;
+    constexpr long long size = (long long)G::k * G::cg * G::taps;
+    long long i = flat_index<long long>();
+    if (i >= size) return;
+    float sum = 0;
+    for (int s = 0; s < P::splits; s++) sum += partial[s * size + i];
+    dw[i] = narrow<typename P::W>(sum);
+}
+
+/* Few channels per group: one block for each element of dw. */
+template <class P>
+__device__ void conv_wgrad_direct(const typename P::X *x,
+                                  const typename P::Y *dy,
+                                  typename P::W *dw)
+{
+    typedef Conv<P> G;
+    typedef typename G::I I;
+    constexpr I cols = G::cg * G::taps, depth = P::n * Conv<P>::ys;
+    __shared__ float sums[DIRECT_THREADS];
+    I k = blockIdx.x / (unsigned)cols, col = blockIdx.x % (unsigned)cols;
+    ConvY<P> a = {dy};
+    ConvX<P> b = {x + k / G::kg * (G::cg * G::x_size)};
+    Spot<I> tap = b.tap(col);
+    int t = (int)threadIdx.x;
+    float sum = 0;
+    for (I i = t; i < depth; i += DIRECT_THREADS)
+        sum = fmaf(widen(a.load(a.row(k), a.col(i), true)),
+                   widen(b.load(b.output(i), tap, true)), sum);
+    sums[t] = sum;
+    for (int half = DIRECT_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (t < half) sums[t] += sums[t + half];
+    }
+    if (t == 0) dw[blockIdx.x] = narrow<typename P::W>(sums[0]);
+}
+
+#endif

@@ -1,0 +1,97 @@
+/* device.cuh: storage types, conversions and indices of hand-written kernels.
+
+   Kernels are templates over a struct P, printed by codegen/cuda_lib.c, whose
+   static members are the step's parameters: every shape is a literal, so that
+   divisions become multiplications and dead branches disappear.             */
+#ifndef AMPC_DEVICE_CUH
+#define AMPC_DEVICE_CUH
+
+#include "kmath.h"
+#include "tile.h"
+
+#ifdef __CUDACC_RTC__
+#define UNROLL   _Pragma("unroll")
+#define UNROLL_4 _Pragma("unroll 4")
+#define UNROLL_2 _Pragma("unroll 2")
+#define UNROLL_1 _Pragma("unroll 1")
+#else
+#define UNROLL
+#define UNROLL_4
+#define UNROLL_2
+#define UNROLL_1
+#endif
+
+struct f16 {
+    uint16_t bits;
+};
+
+struct bf16 {
+    uint16_t bits;
+};
+
+/* ---- widening and narrowing ---------------------------------------------- */
+
+/* A value as it is computed with: float, double, or an integer of 4 or 8
+   bytes. */
+__device__ inline float widen(f16 x) { return F16_TO_F32(x.bits); }
+__device__ inline float widen(bf16 x) { return BF16_TO_F32(x.bits); }
+template <class T> __device__ inline auto widen(T x) { return +x; }
+template <class T> using Compute = decltype(widen(T()));
+
+template <class T> struct Narrow {
+    template <class C> static __device__ T from(C x) { return (T)x; }
+};
+template <> struct Narrow<f16> {
+    template <class C> static __device__ f16 from(C x)
+    {
+        return f16{F32_TO_F16((float)x)};
+    }
+};
+template <> struct Narrow<bf16> {
+    template <class C> static __device__ bf16 from(C x)
+    {
+        return bf16{F32_TO_BF16((float)x)};
+    }
+};
+template <class T, class C> __device__ inline T narrow(C x)
+{
+    return Narrow<T>::from(x);
+}
+
+__device__ inline float fused(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+__device__ inline double fused(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
+
+/* ---- indices ------------------------------------------------------------- */
+
+/* int where `most` elements, and a block past them, can be counted in one. */
+template <bool SMALL> struct IndexOf {
+    typedef int Type;
+};
+template <> struct IndexOf<false> {
+    typedef long long Type;
+};
+template <long long MOST>
+using Index = typename IndexOf<(MOST < (1ll << 31) - (1ll << 20))>::Type;
+
+constexpr long long largest(long long a, long long b) { return a > b ? a : b; }
+constexpr long long largest(long long a, long long b, long long c)
+{
+    return largest(largest(a, b), c);
+}
+constexpr long long up_div(long long a, long long b) { return (a + b - 1) / b; }
+/* Divisors of shapes without elements. */
+constexpr long long some(long long a) { return a > 0 ? a : 1; }
+
+/* Index of this thread in the grid. */
+template <class I> __device__ inline I flat_index()
+{
+    return (I)blockIdx.x * (I)blockDim.x + (I)threadIdx.x;
+}
+
+#endif

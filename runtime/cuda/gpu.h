@@ -1,0 +1,242 @@
+/* gpu.h: what the files of the CUDA backend share.
+
+   library.c  libcuda and cuBLASLt through dlopen; errors as statuses
+   image.c    the module's CUDA code: which image this GPU runs
+   memory.c   one block of device memory, one of pinned memory; copies
+   bind.c     plan steps to launches with their parameters
+   product.c  matrix products: cuBLASLt descriptors and layouts
+   tune.c     which algorithm a product uses;  cache.c  remembers the choice
+   run.c      inputs, one program: eager, captured, replayed; scalars
+   backend.c  open, close, the table                                         */
+#ifndef AMPC_CUDA_GPU_H
+#define AMPC_CUDA_GPU_H
+
+#include "runtime/backend.h"
+#include "runtime/cuda/driver.h"
+
+/* ---- the libraries (library.c) ------------------------------------------- */
+
+typedef struct CudaApi {
+    void *lib;
+#define CU(member, symbol, parameters) CUresult (*member) parameters;
+#include "runtime/cuda/driver.def"
+#undef CU
+} CudaApi;
+
+typedef struct LtApi {
+    void *lib;
+    size_t (*GetVersion)(void);
+#define LT(member, symbol, parameters) int (*member) parameters;
+#include "runtime/cuda/cublaslt.def"
+#undef LT
+} LtApi;
+
+/* ---- a program ready to run ---------------------------------------------- */
+
+typedef struct GpuLaunch {
+    CUfunction fn; /* NULL: none */
+    unsigned blocks, threads, shared;
+    void **params;
+} GpuLaunch;
+
+/* A matrix product, column-major: out = op(a) op(b).  Without descriptor it is
+   empty: `zeros` bytes of out are cleared.                                  */
+typedef struct GpuProduct {
+    LtDesc desc;
+    LtLayout la, lb, lout;
+    CUdeviceptr a, b, out;
+    CUdeviceptr alpha; /* 0: one, from the host */
+    bool f64;
+    uint64_t zeros;
+    LtAlgo algo;
+} GpuProduct;
+
+typedef struct GpuStep {
+    uint32_t op; /* PlanCudaOp */
+    GpuLaunch first, second;
+    GpuProduct *product;
+    CUdeviceptr from, to; /* PLAN_CUDA_COPY */
+    uint64_t bytes;
+    const char *name;
+} GpuStep;
+
+/* One copy of scalars to the host. */
+typedef struct GpuRange {
+    CUdeviceptr from;
+    uint32_t bytes, at;
+} GpuRange;
+
+typedef struct GpuProgram {
+    GpuStep *steps;
+    uint64_t input_bytes; /* of all inputs as they lie on the device */
+    char *scalars;        /* pinned; NULL: nobody asks for them */
+    uint32_t nrange, where[WATCH_COUNT];
+    GpuRange range[WATCH_COUNT];
+    bool ran; /* all kernels and library calls have been touched */
+    CUgraphExec exec;
+} GpuProgram;
+
+/* ---- the device ---------------------------------------------------------- */
+
+enum {
+    GPU_ALIGN = 256,
+    GPU_SLOTS = 2,       /* batches on their way to the device */
+    GPU_SMALL = 8,       /* small host writes on their way */
+    GPU_SMALL_BYTES = 256,
+    GPU_BOUNCE = 1 << 20,    /* of large copies */
+    GPU_SCALARS = 16 << 10,  /* per program */
+    GPU_NOWHERE = UINT32_MAX
+};
+
+typedef enum GpuMode { GPU_EAGER, GPU_CAPTURE, GPU_REPLAY } GpuMode;
+
+typedef struct GpuDevice {
+    CudaApi cu;
+    LtApi lt;
+    LtHandle handle;
+    CUdevice device;
+    CUcontext context;
+    char name[96];
+    int major, minor, sms;
+    bool graphs; /* AMPC_CUDA_GRAPH */
+    bool ready;  /* open is done */
+    bool broken; /* the driver failed: nothing can be trusted any more */
+
+    CUmodule *units;
+    CUfunction *kernels;
+    const char *arch;
+
+    CUdeviceptr memory;
+    uint64_t bytes;
+    CUdeviceptr *var;
+    CUdeviceptr grads, arena, input, slot[GPU_SLOTS], scratch, workspace;
+    CUdeviceptr zero, rows; /* a constant; the tables of PLAN_CUDA_MANY */
+    uint64_t grads_bytes, slot_bytes, scratch_bytes, workspace_bytes;
+    uint64_t row_bytes;
+
+    char *pinned;
+    char *host_slot[GPU_SLOTS], *small, *bounce, *scalars;
+
+    CUstream stream; /* the host's or our own */
+    CUstream own, copy, capture, work; /* work: where steps go now */
+    CUevent uploaded[GPU_SLOTS], freed[GPU_SLOTS], written[GPU_SMALL], done;
+    unsigned next_slot, next_small;
+    GpuMode mode; /* of the program that runs */
+
+    GpuProgram *programs;
+    GpuProduct *products;
+    uint32_t nproduct;
+    void **params; /* of launches: the next free one while binding */
+    uint64_t *values;
+    void *tables; /* host memory of all that the pointers above name */
+    size_t tables_bytes;
+} GpuDevice;
+
+static inline GpuDevice *gpu_of(const ampc_session *s) { return s->device; }
+
+/* ---- library.c ----------------------------------------------------------- */
+
+ampc_status cuda_load(ampc_session *s, CudaApi *cu);
+ampc_status lt_load(ampc_session *s, LtApi *lt);
+void library_unload(void *lib);
+/* "CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure)" */
+const char *gpu_error_text(const GpuDevice *d, CUresult e, char text[200]);
+/* AMPC_ERR_DEVICE (AMPC_ERR_MEMORY during open), and the session is good for
+   nothing but close.                                                         */
+ampc_status gpu_fail(ampc_session *s, CUresult e, const char *call,
+                     const char *step);
+ampc_status lt_fail(ampc_session *s, int e, const char *call,
+                    const char *step);
+
+/* Returns from a function of a session `s` when a driver call fails. */
+#define GPU(call, what)                                                        \
+    do {                                                                       \
+        CUresult gpu_ = (call);                                                \
+        if (gpu_ != CUDA_OK) return gpu_fail(s, gpu_, what, NULL);             \
+    } while (0)
+
+/* ---- image.c ------------------------------------------------------------- */
+
+ampc_status image_load(ampc_session *s);
+void image_unload(ampc_session *s);
+
+/* ---- memory.c ------------------------------------------------------------ */
+
+uint64_t gpu_round(uint64_t bytes); /* to GPU_ALIGN; saturates */
+ampc_status memory_alloc(ampc_session *s);
+void memory_free(ampc_session *s);
+CUdeviceptr gpu_address(const ampc_session *s, int program, PlanRef r);
+ampc_status gpu_get(ampc_session *s, PlanRef from, void *to, uint64_t bytes);
+ampc_status gpu_put(ampc_session *s, PlanRef to, const void *from,
+                    uint64_t bytes);
+ampc_status gpu_zero(ampc_session *s, PlanRef to, uint64_t bytes);
+ampc_status gpu_zero_grads(ampc_session *s);
+ampc_status gpu_write(ampc_session *s, CUdeviceptr to, const void *from,
+                      uint64_t bytes);
+
+/* ---- bind.c -------------------------------------------------------------- */
+
+/* NULL, or the name of the step whose CUDA tables are damaged. */
+const char *gpu_plan_defect(const AmpcModule *m);
+bool gpu_has_products(const AmpcModule *m);
+/* Tables for every program; before memory_alloc.  bind_all fills them. */
+ampc_status bind_tables(ampc_session *s);
+ampc_status bind_all(ampc_session *s);
+
+/* ---- product.c, tune.c, cache.c ------------------------------------------ */
+
+/* What decides which algorithms a product may use; no padding. */
+typedef struct ProductKey {
+    int64_t m, n, k, batch;
+    int64_t lda, ldb, ldo, stride_a, stride_b, stride_o;
+    int32_t type_a, type_b, type_o, op_a, op_b, compute, epilogue, pointer;
+    int32_t align_a, align_b, align_o, align_bias;
+} ProductKey;
+
+ampc_status product_bind(ampc_session *s, int program, uint32_t step,
+                         GpuProduct *p, ProductKey *key);
+/* The cublasStatus_t. */
+int product_launch(const GpuDevice *d, const GpuProduct *p, const LtAlgo *algo,
+                   CUstream stream);
+void product_free(const LtApi *lt, GpuProduct *p);
+/* Chooses every product's algorithm; may run them on undefined data. */
+ampc_status tune_all(ampc_session *s, const ProductKey *keys,
+                     const char *const *names);
+
+typedef struct CacheEntry {
+    ProductKey key;
+    LtAlgo algo;
+} CacheEntry;
+
+typedef struct Cache {
+    ampc_session *s;
+    char path[1024], tmp[1100];
+    int fd;       /* of the temporary file; -1: none */
+    bool damaged; /* there is a file, but it is not to be trusted */
+    CacheEntry *entries;
+    size_t loaded, n, room; /* entries: from the file, in all */
+} Cache;
+
+/* Never fails: at worst an empty cache that cannot be written.  The algorithm
+   among the first n entries, or NULL.                                       */
+void cache_open(ampc_session *s, Cache *c);
+const LtAlgo *cache_find(const Cache *c, size_t n, const ProductKey *key);
+bool cache_add(Cache *c, const ProductKey *key, const LtAlgo *algo);
+bool cache_writable(Cache *c);
+bool cache_save(Cache *c);
+void cache_close(Cache *c);
+
+/* ---- run.c --------------------------------------------------------------- */
+
+ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
+                      bool *walk);
+ampc_status gpu_step(ampc_session *s, int program, uint32_t step);
+ampc_status gpu_end(ampc_session *s, int program, ampc_status status);
+ampc_status gpu_sync(ampc_session *s);
+ampc_status gpu_watched(ampc_session *s, int program,
+                        uint64_t value[WATCH_COUNT]);
+void watch_bind(ampc_session *s, int program);
+
+extern const AmpcBackend ampc_cuda_backend;
+
+#endif

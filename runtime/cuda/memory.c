@@ -1,0 +1,226 @@
+/* memory.c: the device's memory: one allocation on it, one pinned on the host,
+   made at open; nothing is allocated later.
+
+   On the device, each piece on a 256-byte boundary: scalars, other variables,
+   gradients, activations, inputs of the running program, slots for the inputs
+   of the next ones, scratch, cuBLASLt's workspace, tables.  Scalars lie side by
+   side, so that one copy brings all those that the API reports.             */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/cuda/gpu.h"
+
+/* ---- layout -------------------------------------------------------------- */
+
+static uint64_t add(uint64_t a, uint64_t b) {
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+uint64_t gpu_round(uint64_t bytes) {
+    return add(bytes, GPU_ALIGN - 1) / GPU_ALIGN * GPU_ALIGN;
+}
+
+/* The offset of the next piece. */
+static uint64_t lay(uint64_t *total, uint64_t bytes) {
+    uint64_t at = *total;
+    *total = bytes > INT64_MAX ? UINT64_MAX : add(at, gpu_round(bytes));
+    return at;
+}
+
+typedef enum VarGroup { GROUP_SCALAR, GROUP_ARRAY, GROUP_GRAD } VarGroup;
+
+static VarGroup var_group(const PlanVar *v) {
+    if (v->kind == PLAN_GRAD) return GROUP_GRAD;
+    return v->rank == 0 ? GROUP_SCALAR : GROUP_ARRAY;
+}
+
+static void lay_vars(const AmpcModule *m, GpuDevice *d, VarGroup group,
+                     uint64_t *total) {
+    for (uint32_t i = 0; i < m->nvar; i++)
+        if (var_group(&m->vars[i]) == group)
+            d->var[i] = lay(total, m->vars[i].bytes);
+}
+
+/* Where all lies, from 0. */
+static uint64_t lay_all(const AmpcModule *m, GpuDevice *d) {
+    uint64_t total = 0, arena = 0;
+    for (uint32_t i = 0; i < m->nprogram; i++) {
+        const GpuProgram *p = &d->programs[i];
+        if (m->programs[i].arena > arena) arena = m->programs[i].arena;
+        if (p->input_bytes > d->slot_bytes) d->slot_bytes = p->input_bytes;
+    }
+    lay_vars(m, d, GROUP_SCALAR, &total);
+    lay_vars(m, d, GROUP_ARRAY, &total);
+    d->grads = total;
+    lay_vars(m, d, GROUP_GRAD, &total);
+    d->grads_bytes = total - d->grads;
+    d->arena = lay(&total, arena);
+    d->input = lay(&total, d->slot_bytes);
+    for (int i = 0; i < GPU_SLOTS; i++) d->slot[i] = lay(&total, d->slot_bytes);
+    d->scratch = lay(&total, d->scratch_bytes);
+    d->workspace = lay(&total, d->workspace_bytes);
+    d->zero = lay(&total, sizeof(double));
+    d->rows = lay(&total, d->row_bytes);
+    return total;
+}
+
+static void move_all(const AmpcModule *m, GpuDevice *d) {
+    CUdeviceptr *const pieces[] = {&d->grads,   &d->arena,     &d->input,
+                                   &d->slot[0], &d->slot[1],   &d->scratch,
+                                   &d->zero,    &d->workspace, &d->rows};
+    for (uint32_t i = 0; i < m->nvar; i++) d->var[i] += d->memory;
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+        *pieces[i] += d->memory;
+}
+
+/* ---- allocation ---------------------------------------------------------- */
+
+static ampc_status no_memory(ampc_session *s, CUresult e, const char *call,
+                             uint64_t bytes, const char *what) {
+    GpuDevice *d = gpu_of(s);
+    size_t free_bytes = 0, all = 0;
+    if (e != CUDA_OUT_OF_MEMORY) return gpu_fail(s, e, call, NULL);
+    d->cu.MemGetInfo(&free_bytes, &all);
+    return session_fail(s, AMPC_ERR_MEMORY,
+                        "out of memory on GPU '%s': %llu bytes of %s memory "
+                        "are needed; %zu of the GPU's %zu are free",
+                        d->name, (unsigned long long)bytes, what, free_bytes,
+                        all);
+}
+
+static ampc_status alloc_device(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    d->bytes = lay_all(s->m, d);
+    if (d->bytes > INT64_MAX)
+        return no_memory(s, CUDA_OUT_OF_MEMORY, "", d->bytes, "device");
+    CUresult e = d->cu.MemAlloc(&d->memory, d->bytes);
+    if (e != CUDA_OK) return no_memory(s, e, "cuMemAlloc", d->bytes, "device");
+    move_all(s->m, d);
+    return AMPC_OK;
+}
+
+static ampc_status alloc_pinned(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    uint64_t total = 0;
+    uint64_t slot[GPU_SLOTS];
+    for (int i = 0; i < GPU_SLOTS; i++) slot[i] = lay(&total, d->slot_bytes);
+    uint64_t small = lay(&total, GPU_SMALL * GPU_SMALL_BYTES);
+    uint64_t bounce = lay(&total, GPU_BOUNCE);
+    uint64_t scalars =
+        lay(&total, (uint64_t)s->m->nprogram * GPU_SCALARS);
+    void *p = NULL;
+    CUresult e = d->cu.MemHostAlloc(&p, total, 0);
+    if (e != CUDA_OK)
+        return no_memory(s, e, "cuMemHostAlloc", total, "pinned host");
+    d->pinned = p;
+    memset(p, 0, total);
+    for (int i = 0; i < GPU_SLOTS; i++) d->host_slot[i] = d->pinned + slot[i];
+    d->small = d->pinned + small;
+    d->bounce = d->pinned + bounce;
+    d->scalars = d->pinned + scalars;
+    return AMPC_OK;
+}
+
+ampc_status memory_alloc(ampc_session *s) {
+    ampc_status status = alloc_device(s);
+    return status == AMPC_OK ? alloc_pinned(s) : status;
+}
+
+void memory_free(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    if (d->memory) d->cu.MemFree(d->memory);
+    if (d->pinned) d->cu.MemFreeHost(d->pinned);
+    d->memory = 0;
+    d->pinned = NULL;
+}
+
+/* ---- addresses ----------------------------------------------------------- */
+
+/* Inputs of a program lie side by side. */
+static uint64_t input_offset(const AmpcModule *m, int program, uint32_t input) {
+    uint64_t at = 0, bytes = 0;
+    const PlanProgram *p = &m->programs[program];
+    for (uint32_t i = 0; i < input; i++) {
+        const PlanTensor *t = &m->tensors[p->in0 + i];
+        dense_bytes(t->dtype, t->rank, t->dim, &bytes);
+        at += gpu_round(bytes);
+    }
+    return at;
+}
+
+CUdeviceptr gpu_address(const ampc_session *s, int program, PlanRef r) {
+    const GpuDevice *d = gpu_of(s);
+    switch (r.space) {
+    case PLAN_ARENA: return d->arena + r.offset;
+    case PLAN_VAR: return d->var[r.index] + r.offset;
+    case PLAN_INPUT:
+        return d->input + input_offset(s->m, program, r.index) + r.offset;
+    default: return 0;
+    }
+}
+
+/* ---- copies -------------------------------------------------------------- */
+
+ampc_status gpu_get(ampc_session *s, PlanRef from, void *to, uint64_t bytes) {
+    GpuDevice *d = gpu_of(s);
+    CUdeviceptr p = gpu_address(s, s->last, from);
+    for (uint64_t at = 0; at < bytes; at += GPU_BOUNCE) {
+        uint64_t n = bytes - at < GPU_BOUNCE ? bytes - at : GPU_BOUNCE;
+        GPU(d->cu.MemcpyDtoHAsync(d->bounce, p + at, n, d->stream),
+            "copy to the host");
+        GPU(d->cu.StreamSynchronize(d->stream), "copy to the host");
+        memcpy((char *)to + at, d->bounce, n);
+    }
+    return AMPC_OK;
+}
+
+/* Waits only for what wrote from the same place of the ring before. */
+static ampc_status write_small(ampc_session *s, CUdeviceptr to,
+                               const void *from, uint64_t bytes) {
+    GpuDevice *d = gpu_of(s);
+    unsigned i = d->next_small++ % GPU_SMALL;
+    char *host = d->small + i * GPU_SMALL_BYTES;
+    GPU(d->cu.EventSynchronize(d->written[i]), "copy to the device");
+    memcpy(host, from, bytes);
+    GPU(d->cu.MemcpyHtoDAsync(to, host, bytes, d->stream),
+        "copy to the device");
+    GPU(d->cu.EventRecord(d->written[i], d->stream), "copy to the device");
+    return AMPC_OK;
+}
+
+ampc_status gpu_write(ampc_session *s, CUdeviceptr to, const void *from,
+                      uint64_t bytes) {
+    GpuDevice *d = gpu_of(s);
+    if (bytes == 0) return AMPC_OK;
+    if (bytes <= GPU_SMALL_BYTES) return write_small(s, to, from, bytes);
+    for (uint64_t at = 0; at < bytes; at += GPU_BOUNCE) {
+        uint64_t n = bytes - at < GPU_BOUNCE ? bytes - at : GPU_BOUNCE;
+        memcpy(d->bounce, (const char *)from + at, n);
+        GPU(d->cu.MemcpyHtoDAsync(to + at, d->bounce, n, d->stream),
+            "copy to the device");
+        GPU(d->cu.StreamSynchronize(d->stream), "copy to the device");
+    }
+    return AMPC_OK;
+}
+
+ampc_status gpu_put(ampc_session *s, PlanRef to, const void *from,
+                    uint64_t bytes) {
+    return gpu_write(s, gpu_address(s, s->last, to), from, bytes);
+}
+
+ampc_status gpu_zero(ampc_session *s, PlanRef to, uint64_t bytes) {
+    GpuDevice *d = gpu_of(s);
+    if (bytes)
+        GPU(d->cu.MemsetD8Async(gpu_address(s, s->last, to), 0, bytes,
+                                d->stream),
+            "cuMemsetD8Async");
+    return AMPC_OK;
+}
+
+ampc_status gpu_zero_grads(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    if (d->grads_bytes)
+        GPU(d->cu.MemsetD8Async(d->grads, 0, d->grads_bytes, d->stream),
+            "cuMemsetD8Async");
+    return AMPC_OK;
+}

@@ -1,0 +1,245 @@
+/* product.c: matrix products as cuBLASLt sees them.
+
+   Row-major C[m,n] = A[m,k] B[k,n] is column-major C'[n,m] = B'[n,k] A'[k,m]:
+   the operands change places and nothing is transposed in memory.  Matrices are
+   described once, at open.                                                   */
+#include "runtime/cuda/gpu.h"
+
+/* ---- shapes -------------------------------------------------------------- */
+
+static int type_code(int64_t dtype) {
+    switch (dtype) {
+    case AMPC_F16: return LT_R_16F;
+    case AMPC_BF16: return LT_R_16BF;
+    case AMPC_F32: return LT_R_32F;
+    case AMPC_F64: return LT_R_64F;
+    default: return -1;
+    }
+}
+
+/* op(X) of rows x cols with element (r, c) at r * rs + c * cs: how X is stored.
+   False when neither stride is 1.                                            */
+static bool operand(int64_t rows, int64_t cols, int64_t rs, int64_t cs,
+                    int32_t *op, int64_t *ld) {
+    if (rows == 1) rs = 1;
+    if (cols == 1) cs = rs == 1 ? rows : 1;
+    *op = LT_OP_N;
+    *ld = cs;
+    if (rs == 1 && cs >= rows) return true;
+    if (rows == 1) rs = cols;
+    *op = LT_OP_T;
+    *ld = rs;
+    return cs == 1 && rs >= cols;
+}
+
+/* Batch axes as one: adjacent axes of equal stepping merge.  Stride 0 repeats a
+   matrix.                                                                    */
+static bool one_batch(const CpuGemm *g, ProductKey *k) {
+    k->batch = 1;
+    for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
+        int64_t dim = g->batch_dim[i];
+        if (dim == 1) continue;
+        if (k->batch == 1) {
+            k->stride_a = g->b_bs[i];
+            k->stride_b = g->a_bs[i];
+        } else if (g->b_bs[i] != k->stride_a * k->batch ||
+                   g->a_bs[i] != k->stride_b * k->batch) {
+            return false;
+        }
+        if (__builtin_mul_overflow(k->batch, dim, &k->batch)) return false;
+    }
+    k->stride_o = g->m * g->n;
+    return k->batch <= INT32_MAX;
+}
+
+static bool dims_ok(const CpuGemm *g) {
+    bool ok = g->m >= 0 && g->n >= 0 && g->k >= 0 && g->m <= INT32_MAX &&
+              g->n <= INT32_MAX && g->k <= INT32_MAX && g->nbatch_dim >= 0 &&
+              g->nbatch_dim <= AMPC_MAX_RANK;
+    for (int64_t i = 0; ok && i < g->nbatch_dim; i++) ok = g->batch_dim[i] >= 0;
+    return ok;
+}
+
+static int32_t align_of(CUdeviceptr p) {
+    int32_t align = GPU_ALIGN;
+    while (p % (uint32_t)align) align /= 2;
+    return align;
+}
+
+static int32_t epilogue_code(uint32_t fused) {
+    switch (fused) {
+    case PLAN_FUSED_BIAS: return LT_EPILOGUE_BIAS;
+    case PLAN_FUSED_RELU: return LT_EPILOGUE_RELU;
+    case PLAN_FUSED_RELU_BIAS: return LT_EPILOGUE_RELU_BIAS;
+    default: return LT_EPILOGUE_DEFAULT;
+    }
+}
+
+static ampc_status cannot(ampc_session *s, const PlanStep *t,
+                          const char *what) {
+    return session_fail(s, AMPC_ERR_UNSUPPORTED,
+                        "step '%.200s': cuBLASLt cannot do this product: %s",
+                        t->name ? t->name : "", what);
+}
+
+/* ---- where things lie ---------------------------------------------------- */
+
+typedef struct Places {
+    CUdeviceptr bias;
+    int64_t out_dtype;
+} Places;
+
+static CUdeviceptr ref_at(const ampc_session *s, int program, uint32_t ref) {
+    return gpu_address(s, program, s->m->refs[ref]);
+}
+
+/* Ordinary products go to ref 2; with a kernel behind it to scratch; fused ones
+   to the epilogue's output.                                                  */
+static Places places(ampc_session *s, int program, const PlanStep *t,
+                     const PlanCudaStep *c, GpuProduct *p) {
+    const CpuGemm *g = (const void *)(s->m->pars + t->par0);
+    Places at = {0, c->fused ? c->out_dtype : g->c_dtype};
+    p->a = ref_at(s, program, t->ref0 + 1);
+    p->b = ref_at(s, program, t->ref0);
+    p->out = c->fused    ? ref_at(s, program, t->ep_ref0 + c->out)
+             : c->kernel ? gpu_of(s)->scratch
+                         : ref_at(s, program, t->ref0 + 2);
+    if (c->fused == PLAN_FUSED_SCALE)
+        p->alpha = ref_at(s, program, t->ep_ref0 + c->operand);
+    if (c->fused == PLAN_FUSED_BIAS || c->fused == PLAN_FUSED_RELU_BIAS)
+        at.bias = ref_at(s, program, t->ep_ref0 + c->operand);
+    p->f64 = g->a_dtype == AMPC_F64;
+    return at;
+}
+
+static ampc_status make_key(ampc_session *s, const PlanStep *t,
+                            const PlanCudaStep *c, const GpuProduct *p,
+                            Places at, ProductKey *k) {
+    const CpuGemm *g = (const void *)(s->m->pars + t->par0);
+    k->m = g->n;
+    k->n = g->m;
+    k->k = g->k;
+    k->ldo = g->n;
+    k->type_a = type_code(g->b_dtype);
+    k->type_b = type_code(g->a_dtype);
+    k->type_o = type_code(at.out_dtype);
+    k->compute = p->f64 ? LT_COMPUTE_64F : LT_COMPUTE_32F;
+    k->epilogue = epilogue_code(c->fused);
+    k->pointer = p->alpha ? LT_POINTER_DEVICE : LT_POINTER_HOST;
+    k->align_a = align_of(p->a);
+    k->align_b = align_of(p->b);
+    k->align_o = align_of(p->out);
+    k->align_bias = at.bias ? align_of(at.bias) : 0;
+    if (k->type_a < 0 || k->type_a != k->type_b || k->type_o < 0 ||
+        (p->f64 && p->alpha))
+        return cannot(s, t, "its types");
+    if (!one_batch(g, k)) return cannot(s, t, "its batch axes");
+    if (!operand(k->m, k->k, g->b_cs, g->b_rs, &k->op_a, &k->lda) ||
+        !operand(k->k, k->n, g->a_cs, g->a_rs, &k->op_b, &k->ldb))
+        return cannot(s, t, "its strides");
+    return AMPC_OK;
+}
+
+/* ---- descriptors --------------------------------------------------------- */
+
+static int make_layout(const LtApi *lt, LtLayout *l, int type, int64_t rows,
+                       int64_t cols, int64_t ld, int64_t batch,
+                       int64_t stride) {
+    int32_t count = (int32_t)batch;
+    int e = lt->LayoutCreate(l, type, (uint64_t)rows, (uint64_t)cols, ld);
+    if (e == 0 && batch > 1)
+        e = lt->LayoutSet(*l, LT_LAYOUT_BATCH_COUNT, &count, sizeof count);
+    if (e == 0 && batch > 1)
+        e = lt->LayoutSet(*l, LT_LAYOUT_BATCH_STRIDE, &stride, sizeof stride);
+    return e;
+}
+
+static int make_layouts(const LtApi *lt, const ProductKey *k, GpuProduct *p) {
+    bool ta = k->op_a == LT_OP_T, tb = k->op_b == LT_OP_T;
+    int e = make_layout(lt, &p->la, k->type_a, ta ? k->k : k->m,
+                        ta ? k->m : k->k, k->lda, k->batch, k->stride_a);
+    if (e == 0)
+        e = make_layout(lt, &p->lb, k->type_b, tb ? k->n : k->k,
+                        tb ? k->k : k->n, k->ldb, k->batch, k->stride_b);
+    if (e == 0)
+        e = make_layout(lt, &p->lout, k->type_o, k->m, k->n, k->ldo, k->batch,
+                        k->stride_o);
+    return e;
+}
+
+static int set_desc(const LtApi *lt, LtDesc desc, int attribute,
+                    const void *value, size_t size, int e) {
+    return e ? e : lt->DescSet(desc, attribute, value, size);
+}
+
+static int make_desc(const LtApi *lt, const ProductKey *k, GpuProduct *p,
+                     CUdeviceptr bias) {
+    int e = lt->DescCreate(&p->desc, k->compute, p->f64 ? LT_R_64F : LT_R_32F);
+#define SET(attribute, value)                                                  \
+    e = set_desc(lt, p->desc, attribute, &(value), sizeof(value), e)
+    SET(LT_DESC_TRANSA, k->op_a);
+    SET(LT_DESC_TRANSB, k->op_b);
+    if (k->epilogue != LT_EPILOGUE_DEFAULT) SET(LT_DESC_EPILOGUE, k->epilogue);
+    if (bias) SET(LT_DESC_BIAS_POINTER, bias);
+    if (p->alpha) SET(LT_DESC_POINTER_MODE, k->pointer);
+#undef SET
+    return e;
+}
+
+/* Nothing to multiply: an empty result, or a sum of nothing. */
+static bool is_empty(const CpuGemm *g) {
+    bool empty = g->m == 0 || g->n == 0 || g->k == 0;
+    for (int64_t i = 0; i < g->nbatch_dim; i++) empty |= g->batch_dim[i] == 0;
+    return empty;
+}
+
+static uint64_t result_bytes(const CpuGemm *g) {
+    uint64_t n = (uint64_t)g->m * (uint64_t)g->n * dtype_bytes((uint32_t)g->c_dtype);
+    for (int64_t i = 0; i < g->nbatch_dim; i++) n *= (uint64_t)g->batch_dim[i];
+    return n;
+}
+
+ampc_status product_bind(ampc_session *s, int program, uint32_t step,
+                         GpuProduct *p, ProductKey *key) {
+    const PlanStep *t = &s->m->steps[step];
+    const PlanCudaStep *c = &s->m->cuda->steps[step];
+    const CpuGemm *g = (const void *)(s->m->pars + t->par0);
+    const LtApi *lt = &gpu_of(s)->lt;
+    if (!dims_ok(g)) return cannot(s, t, "its size");
+    Places at = places(s, program, t, c, p);
+    if (is_empty(g)) {
+        p->zeros = result_bytes(g);
+        if (p->zeros && c->fused) return cannot(s, t, "it sums nothing");
+        return AMPC_OK;
+    }
+    ampc_status status = make_key(s, t, c, p, at, key);
+    if (status != AMPC_OK) return status;
+    int e = make_layouts(lt, key, p);
+    if (e == 0) e = make_desc(lt, key, p, at.bias);
+    return e ? lt_fail(s, e, "description of a product", t->name) : AMPC_OK;
+}
+
+int product_launch(const GpuDevice *d, const GpuProduct *p, const LtAlgo *algo,
+                   CUstream stream) {
+    static const float f32[] = {0, 1};
+    static const double f64[] = {0, 1};
+    const void *beta = p->f64 ? (const void *)&f64[0] : &f32[0];
+    const void *alpha = p->f64 ? (const void *)&f64[1] : &f32[1];
+    if (p->alpha) {
+        alpha = (const void *)(uintptr_t)p->alpha;
+        beta = (const void *)(uintptr_t)d->zero;
+    }
+#define AT(x) (void *)(uintptr_t)(x)
+    return d->lt.Matmul(d->handle, p->desc, alpha, AT(p->a), p->la, AT(p->b),
+                        p->lb, beta, AT(p->out), p->lout, AT(p->out), p->lout,
+                        algo, AT(d->workspace), d->workspace_bytes, stream);
+#undef AT
+}
+
+void product_free(const LtApi *lt, GpuProduct *p) {
+    if (p->desc) lt->DescDestroy(p->desc);
+    if (p->la) lt->LayoutDestroy(p->la);
+    if (p->lb) lt->LayoutDestroy(p->lb);
+    if (p->lout) lt->LayoutDestroy(p->lout);
+    *p = (GpuProduct){.desc = NULL};
+}

@@ -1,0 +1,245 @@
+/* run.c: one run of a program.
+
+   Inputs go from the caller's buffers to a pinned slot, from there by the copy
+   stream to a slot on the device, and from there to the place that kernels
+   know, all in order with the steps by events: while one step runs, the batch
+   of the next is on its way, and the caller may reuse its buffers at once.
+
+   The first run of a program is eager: it touches every kernel.  The second is
+   captured into a graph, which it and all later ones launch.  At the end of a
+   program the scalars that the API reports are copied to pinned memory.     */
+#include <string.h>
+
+#include "runtime/cuda/gpu.h"
+
+/* ---- inputs -------------------------------------------------------------- */
+
+static ampc_status stage_inputs(ampc_session *s, int program, unsigned slot,
+                                const void *const *in) {
+    GpuDevice *d = gpu_of(s);
+    const PlanProgram *p = &s->m->programs[program];
+    char *to = d->host_slot[slot];
+    GPU(d->cu.EventSynchronize(d->uploaded[slot]), "upload of inputs");
+    for (uint32_t i = 0; i < p->nin; i++) {
+        const PlanTensor *t = &s->m->tensors[p->in0 + i];
+        uint64_t bytes = 0;
+        dense_bytes(t->dtype, t->rank, t->dim, &bytes);
+        if (bytes) memcpy(to, in[i], bytes);
+        to += gpu_round(bytes);
+    }
+    return AMPC_OK;
+}
+
+static ampc_status upload(ampc_session *s, int program,
+                          const void *const *in) {
+    GpuDevice *d = gpu_of(s);
+    uint64_t bytes = d->programs[program].input_bytes;
+    unsigned i = d->next_slot;
+    if (bytes == 0) return AMPC_OK;
+    ampc_status status = stage_inputs(s, program, i, in);
+    if (status != AMPC_OK) return status;
+    d->next_slot = (i + 1) % GPU_SLOTS;
+    GPU(d->cu.StreamWaitEvent(d->copy, d->freed[i], 0), "cuStreamWaitEvent");
+    GPU(d->cu.MemcpyHtoDAsync(d->slot[i], d->host_slot[i], bytes, d->copy),
+        "upload of inputs");
+    GPU(d->cu.EventRecord(d->uploaded[i], d->copy), "cuEventRecord");
+    GPU(d->cu.StreamWaitEvent(d->stream, d->uploaded[i], 0),
+        "cuStreamWaitEvent");
+    GPU(d->cu.MemcpyDtoDAsync(d->input, d->slot[i], bytes, d->stream),
+        "copy of inputs");
+    GPU(d->cu.EventRecord(d->freed[i], d->stream), "cuEventRecord");
+    return AMPC_OK;
+}
+
+/* ---- scalars ------------------------------------------------------------- */
+
+typedef struct Scalar {
+    CUdeviceptr at;
+    uint32_t bytes;
+    Watch watch;
+} Scalar;
+
+static size_t list_scalars(const ampc_session *s, int program,
+                           Scalar list[WATCH_COUNT]) {
+    size_t n = 0;
+    for (int w = 0; w < WATCH_COUNT; w++) {
+        PlanRef ref;
+        uint32_t dtype;
+        if (!session_watch(s, program, (Watch)w, &ref, &dtype)) continue;
+        Scalar x = {gpu_address(s, program, ref), (uint32_t)dtype_bytes(dtype),
+                    (Watch)w};
+        size_t i = n++;
+        for (; i > 0 && list[i - 1].at > x.at; i--) list[i] = list[i - 1];
+        list[i] = x;
+    }
+    return n;
+}
+
+static bool reports(const ampc_session *s, int program) {
+    static const ProgramId ids[] = {PROG_TRAIN, PROG_MICRO, PROG_UPDATE,
+                                    PROG_VJP};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        if (s->program[ids[i]] == program) return true;
+    return false;
+}
+
+/* Scalars less than a gap apart travel together. */
+void watch_bind(ampc_session *s, int program) {
+    enum { GAP = 1024 };
+    GpuDevice *d = gpu_of(s);
+    GpuProgram *p = &d->programs[program];
+    Scalar list[WATCH_COUNT];
+    uint32_t used = 0;
+    for (int w = 0; w < WATCH_COUNT; w++) p->where[w] = GPU_NOWHERE;
+    if (!reports(s, program)) return;
+    p->scalars = d->scalars + (size_t)program * GPU_SCALARS;
+    size_t n = list_scalars(s, program, list);
+    for (size_t i = 0; i < n; i++) {
+        GpuRange *r = &p->range[p->nrange - (p->nrange > 0)];
+        if (!p->nrange || list[i].at - r->from > r->bytes + GAP) {
+            if (p->nrange) used += (r->bytes + 7) & ~7u;
+            r = &p->range[p->nrange++];
+            *r = (GpuRange){list[i].at, 0, used};
+        }
+        uint32_t offset = (uint32_t)(list[i].at - r->from);
+        if (r->bytes < offset + list[i].bytes)
+            r->bytes = offset + list[i].bytes;
+        p->where[list[i].watch] = r->at + offset;
+    }
+}
+
+static ampc_status gather(ampc_session *s, const GpuProgram *p) {
+    GpuDevice *d = gpu_of(s);
+    for (uint32_t i = 0; i < p->nrange; i++)
+        GPU(d->cu.MemcpyDtoHAsync(p->scalars + p->range[i].at,
+                                  p->range[i].from, p->range[i].bytes,
+                                  d->work),
+            "copy of metrics");
+    return AMPC_OK;
+}
+
+ampc_status gpu_watched(ampc_session *s, int program,
+                        uint64_t value[WATCH_COUNT]) {
+    GpuDevice *d = gpu_of(s);
+    const GpuProgram *p = &d->programs[program];
+    memset(value, 0, WATCH_COUNT * sizeof *value);
+    GPU(d->cu.EventSynchronize(d->done), "end of a program");
+    for (int w = 0; w < WATCH_COUNT; w++) {
+        PlanRef ref;
+        uint32_t dtype;
+        if (p->where[w] != GPU_NOWHERE &&
+            session_watch(s, program, (Watch)w, &ref, &dtype))
+            memcpy(&value[w], p->scalars + p->where[w], dtype_bytes(dtype));
+    }
+    return AMPC_OK;
+}
+
+ampc_status gpu_sync(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    GPU(d->cu.StreamSynchronize(d->stream), "cuStreamSynchronize");
+    return AMPC_OK;
+}
+
+/* ---- one step ------------------------------------------------------------ */
+
+static ampc_status launch(ampc_session *s, const GpuLaunch *l,
+                          const char *name) {
+    GpuDevice *d = gpu_of(s);
+    if (!l->fn) return AMPC_OK;
+    CUresult e = d->cu.LaunchKernel(l->fn, l->blocks, 1, 1, l->threads, 1, 1,
+                                    l->shared, d->work, l->params, NULL);
+    return e ? gpu_fail(s, e, "cuLaunchKernel", name) : AMPC_OK;
+}
+
+static ampc_status multiply(ampc_session *s, const GpuStep *t) {
+    GpuDevice *d = gpu_of(s);
+    const GpuProduct *p = t->product;
+    if (p->desc) {
+        int e = product_launch(d, p, &p->algo, d->work);
+        return e ? lt_fail(s, e, "cublasLtMatmul", t->name) : AMPC_OK;
+    }
+    if (p->zeros == 0) return AMPC_OK;
+    CUresult e = d->cu.MemsetD8Async(p->out, 0, p->zeros, d->work);
+    return e ? gpu_fail(s, e, "cuMemsetD8Async", t->name) : AMPC_OK;
+}
+
+static ampc_status copy(ampc_session *s, const GpuStep *t) {
+    GpuDevice *d = gpu_of(s);
+    if (t->bytes == 0 || t->from == t->to) return AMPC_OK;
+    CUresult e = d->cu.MemcpyDtoDAsync(t->to, t->from, t->bytes, d->work);
+    return e ? gpu_fail(s, e, "cuMemcpyDtoDAsync", t->name) : AMPC_OK;
+}
+
+ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
+    const GpuStep *t = &gpu_of(s)->programs[program].steps[step];
+    ampc_status status = AMPC_OK;
+    if (t->op == PLAN_CUDA_COPY) return copy(s, t);
+    if (t->op == PLAN_CUDA_GEMM) status = multiply(s, t);
+    if (status == AMPC_OK) status = launch(s, &t->first, t->name);
+    if (status == AMPC_OK) status = launch(s, &t->second, t->name);
+    return status;
+}
+
+/* ---- one program --------------------------------------------------------- */
+
+ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
+                      bool *walk) {
+    GpuDevice *d = gpu_of(s);
+    const GpuProgram *p = &d->programs[program];
+    ampc_status status = upload(s, program, in);
+    if (status != AMPC_OK) return status;
+    d->work = d->stream;
+    d->mode = GPU_EAGER;
+    if (s->profile || !d->graphs || !p->ran) return AMPC_OK;
+    if (p->exec) {
+        d->mode = GPU_REPLAY;
+        *walk = false;
+        return AMPC_OK;
+    }
+    GPU(d->cu.StreamBeginCapture(d->capture, CUDA_CAPTURE_THREAD_LOCAL),
+        "cuStreamBeginCapture");
+    d->work = d->capture;
+    d->mode = GPU_CAPTURE;
+    return AMPC_OK;
+}
+
+/* Out of memory: nothing has run, and the next run may try again. */
+static ampc_status instantiate(ampc_session *s, GpuProgram *p, CUgraph graph) {
+    GpuDevice *d = gpu_of(s);
+    CUgraphExec exec = NULL;
+    CUresult e = d->cu.GraphInstantiate(&exec, graph, 0);
+    if (e == CUDA_OUT_OF_MEMORY)
+        return session_fail(s, AMPC_ERR_MEMORY,
+                            "out of memory on GPU '%s' for the graph of a step",
+                            d->name);
+    if (e != CUDA_OK) return gpu_fail(s, e, "cuGraphInstantiate", NULL);
+    p->exec = exec;
+    return AMPC_OK;
+}
+
+/* The capture ends however it went; a graph only if it went well. */
+static ampc_status end_capture(ampc_session *s, GpuProgram *p,
+                               ampc_status status) {
+    GpuDevice *d = gpu_of(s);
+    CUgraph graph = NULL;
+    CUresult e = d->cu.StreamEndCapture(d->capture, &graph);
+    d->work = d->stream;
+    if (status == AMPC_OK && e != CUDA_OK)
+        status = gpu_fail(s, e, "cuStreamEndCapture", NULL);
+    if (status == AMPC_OK) status = instantiate(s, p, graph);
+    if (graph) d->cu.GraphDestroy(graph);
+    return status;
+}
+
+ampc_status gpu_end(ampc_session *s, int program, ampc_status status) {
+    GpuDevice *d = gpu_of(s);
+    GpuProgram *p = &d->programs[program];
+    if (status == AMPC_OK && d->mode != GPU_REPLAY) status = gather(s, p);
+    if (d->mode == GPU_CAPTURE) status = end_capture(s, p, status);
+    if (status != AMPC_OK) return status;
+    if (d->mode != GPU_EAGER)
+        GPU(d->cu.GraphLaunch(p->exec, d->stream), "cuGraphLaunch");
+    GPU(d->cu.EventRecord(d->done, d->stream), "cuEventRecord");
+    p->ran = true;
+    return AMPC_OK;
+}

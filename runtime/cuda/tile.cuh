@@ -1,0 +1,380 @@
+/* tile.cuh: C[m, n] = sum over k of A(m, k) B(k, n), one tile of C per block.
+
+   Operands come from loaders, results go to a functor out(m, n, value), so
+   that matrix products and convolutions are the same loop.  A loader L:
+     L::Element, L::I          type in memory, type of indices
+     L::along_k                neighbours in memory are neighbours in k
+     L::table                  the index that a thread meets in many values is
+                               worth being looked up in shared memory
+     Place L::row(i), L::col(k)     what an index contributes to an address
+     Element L::load(row, col, ok)  0 in the padding, and unless ok
+   A block stages some steps of both operands in shared memory while the next
+   ones are on their way to registers.  Elements past the edges are zeros.
+   Results pass through shared memory, so that neighbouring threads store
+   neighbours, and the functor's code stands there once.                      */
+#ifndef AMPC_TILE_CUH
+#define AMPC_TILE_CUH
+
+#include "device.cuh"
+#include "ptx.cuh"
+
+/* The part of a product that a block computes: rows from m0 below m, columns
+   from n0 below n, steps [k0, k1). */
+template <class I> struct Part {
+    I m0, m, n0, n, k0, k1;
+};
+
+/* ---- places of a loader -------------------------------------------------- */
+
+/* The rows (along_k) or columns of a tile, in shared memory; nothing for
+   loaders that do without.                                                   */
+template <class L, int ROWS, int COLS, bool TABLE> struct Table {
+    typedef typename L::I I;
+    __device__ void start(const L &, I) {}
+    __device__ void next(const L &, I) {}
+    __device__ auto row(const L &in, I row0, int r) const
+    {
+        return in.row(row0 + r);
+    }
+    __device__ auto col(const L &in, I k0, int c) const
+    {
+        return in.col(k0 + c);
+    }
+};
+
+template <class L, int ROWS, int COLS> struct Table<L, ROWS, COLS, true> {
+    typedef typename L::I I;
+    static constexpr int lines = L::along_k ? ROWS : COLS;
+    typename L::Place at[lines];
+
+    /* Before the first tile, and before each one; then a barrier. */
+    __device__ void start(const L &in, I row0)
+    {
+        int t = (int)threadIdx.x;
+        if (L::along_k && t < lines) at[t] = in.row(row0 + t);
+    }
+    __device__ void next(const L &in, I k0)
+    {
+        int t = (int)threadIdx.x;
+        if (!L::along_k && t < lines) at[t] = in.col(k0 + t);
+    }
+    __device__ typename L::Place row(const L &in, I row0, int r) const
+    {
+        return L::along_k ? at[r] : in.row(row0 + r);
+    }
+    __device__ typename L::Place col(const L &in, I k0, int c) const
+    {
+        return L::along_k ? in.col(k0 + c) : at[c];
+    }
+};
+
+/* ---- staging ------------------------------------------------------------- */
+
+/* Where unit u of this thread lies in a tile of ROWS x COLS units: neighbours
+   are taken along k or along rows. */
+template <int ROWS, int COLS, int THREADS, bool ALONG_K> struct Unit {
+    static_assert(ROWS * COLS % THREADS == 0, "whole units");
+    static_assert(THREADS % (ALONG_K ? COLS : ROWS) == 0, "whole lines");
+    static constexpr int count = ROWS * COLS / THREADS;
+    static __device__ int row(int u)
+    {
+        unsigned at = threadIdx.x + (unsigned)(u * THREADS);
+        return (int)(ALONG_K ? at / COLS : at % ROWS);
+    }
+    static __device__ int col(int u)
+    {
+        unsigned at = threadIdx.x + (unsigned)(u * THREADS);
+        return (int)(ALONG_K ? at % COLS : at / ROWS);
+    }
+};
+
+/* Pairs of 16-bit values that follow each other in k: to[row][k / 2].  The
+   pitch of 20 words keeps ldmatrix free of bank conflicts.                  */
+template <class L, int ROWS, int THREADS> struct Pairs {
+    static constexpr int cols = TILE_K_MMA / 2, pitch = cols + 4;
+    typedef Unit<ROWS, cols, THREADS, L::along_k> U;
+    typedef Table<L, ROWS, TILE_K_MMA, L::table> Places;
+    typedef typename L::I I;
+    unsigned v[U::count];
+
+    __device__ void load(const L &in, const Places &t, I row0, I rows, I k0,
+                         I k1)
+    {
+        UNROLL
+        for (int u = 0; u < U::count; u++) {
+            int r = U::row(u), c = 2 * U::col(u);
+            auto row = t.row(in, row0, r);
+            bool first = (row0 + r < rows) & (k0 + c < k1);
+            bool second = (row0 + r < rows) & (k0 + c + 1 < k1);
+            unsigned low = in.load(row, t.col(in, k0, c), first).bits;
+            unsigned high = in.load(row, t.col(in, k0, c + 1), second).bits;
+            v[u] = low | high << 16;
+        }
+    }
+
+    __device__ void store(unsigned (*to)[pitch]) const
+    {
+        UNROLL
+        for (int u = 0; u < U::count; u++) to[U::row(u)][U::col(u)] = v[u];
+    }
+};
+
+/* Single values, widened to C: to[k][row]. */
+template <class L, class C, int ROWS, int THREADS> struct Singles {
+    static constexpr int pitch = ROWS + 4;
+    typedef Unit<ROWS, TILE_K_FMA, THREADS, L::along_k> U;
+    typedef Table<L, ROWS, TILE_K_FMA, L::table> Places;
+    typedef typename L::I I;
+    C v[U::count];
+
+    __device__ void load(const L &in, const Places &t, I row0, I rows, I k0,
+                         I k1)
+    {
+        UNROLL
+        for (int u = 0; u < U::count; u++) {
+            int r = U::row(u), c = U::col(u);
+            bool ok = (row0 + r < rows) & (k0 + c < k1);
+            v[u] = (C)widen(
+                in.load(t.row(in, row0, r), t.col(in, k0, c), ok));
+        }
+    }
+
+    __device__ void store(C (*to)[pitch]) const
+    {
+        UNROLL
+        for (int u = 0; u < U::count; u++) to[U::col(u)][U::row(u)] = v[u];
+    }
+};
+
+/* The loop over k: `step` computes on the tiles that SA and SB staged in as and
+   bs, while the next ones are loaded.                                       */
+template <class T, class SA, class SB, class A, class B, class I, class SharedA,
+          class SharedB, class Step>
+__device__ void tile_loop(const A &a, const B &b, const Part<I> &p,
+                          SharedA &as, SharedB &bs, Step step)
+{
+    __shared__ typename SA::Places ta;
+    __shared__ typename SB::Places tb;
+    SA sa;
+    SB sb;
+    ta.start(a, p.m0);
+    tb.start(b, p.n0);
+    ta.next(a, p.k0);
+    tb.next(b, p.k0);
+    __syncthreads();
+    for (I at = p.k0;; at += T::k) {
+        bool more = at < p.k1;
+        if (more) sa.load(a, ta, p.m0, p.m, at, p.k1);
+        if (more) sb.load(b, tb, p.n0, p.n, at, p.k1);
+        if (at > p.k0) step(); /* on the tile before */
+        if (!more) break;
+        __syncthreads();
+        sa.store(as);
+        sb.store(bs);
+        ta.next(a, at + T::k);
+        tb.next(b, at + T::k);
+        __syncthreads();
+    }
+}
+
+/* Hands a slice of results to `out`; row_of: slice row to row of the tile. */
+template <class T, class C, int ROWS, int PITCH, class I, class Out,
+          class RowOf>
+__device__ void tile_flush(const C (&slice)[ROWS][PITCH], const Part<I> &p,
+                           const Out &out, RowOf row_of)
+{
+    UNROLL_1
+    for (int e = (int)threadIdx.x; e < ROWS * T::n; e += T::threads) {
+        int r = e / T::n, c = e % T::n;
+        I m = p.m0 + row_of(r), n = p.n0 + c;
+        if (m < p.m && n < p.n) out(m, n, slice[r][c]);
+    }
+}
+
+/* ---- tensor cores -------------------------------------------------------- */
+
+__device__ inline void mma(bf16, float d[4], const unsigned a[4],
+                           const unsigned b[2])
+{
+    ampc_mma_bf16_16816(d, a, b);
+}
+
+__device__ inline void mma(f16, float d[4], const unsigned a[4],
+                           const unsigned b[2])
+{
+    ampc_mma_f16_16816(d, a, b);
+}
+
+/* E x E products with fp32 sums: BM x BN of C per block, WM x WN per warp. */
+template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
+    static constexpr int m = BM, n = BN, k = TILE_K_MMA;
+    static constexpr int threads = BM / WM * (BN / WN) * 32;
+    static constexpr int pitch = TILE_K_MMA / 2 + 4;
+    static constexpr int mt = WM / 16, nt = WN / 8;
+    static_assert(nt % 2 == 0, "ldmatrix brings two columns of B");
+
+    /* 16 steps of k, from word kw of each row on. */
+    static __device__ void step(const unsigned (*as)[pitch],
+                                const unsigned (*bs)[pitch], int kw,
+                                float acc[mt][nt][4])
+    {
+        int lane = (int)threadIdx.x % 32;
+        unsigned b[nt][2];
+        UNROLL
+        for (int j = 0; j < nt; j += 2) {
+            unsigned four[4];
+            int row = j * 8 + lane / 16 * 8 + lane % 8;
+            ampc_ldmatrix_x4(four, &bs[row][kw + lane / 8 % 2 * 4]);
+            b[j][0] = four[0], b[j][1] = four[1];
+            b[j + 1][0] = four[2], b[j + 1][1] = four[3];
+        }
+        UNROLL
+        for (int i = 0; i < mt; i++) {
+            unsigned a[4];
+            ampc_ldmatrix_x4(a, &as[i * 16 + lane % 16][kw + lane / 16 * 4]);
+            UNROLL
+            for (int j = 0; j < nt; j++) mma(E(), acc[i][j], a, b[j]);
+        }
+    }
+
+    /* One slice: 16 rows of each warp. */
+    template <class I, class Out>
+    static __device__ void store(const Out &out, const Part<I> &p,
+                                 const float acc[mt][nt][4])
+    {
+        __shared__ float slice[BM / WM * 16][BN + 8];
+        int lane = (int)threadIdx.x % 32;
+        int row = warp_row() / WM * 16 + lane / 4;
+        int col = warp_col() + lane % 4 * 2;
+        UNROLL
+        for (int pass = 0; pass < mt; pass++) {
+            UNROLL
+            for (int j = 0; j < nt; j++)
+                UNROLL
+                for (int e = 0; e < 4; e++)
+                    slice[row + e / 2 * 8][col + j * 8 + e % 2] =
+                        acc[pass][j][e];
+            __syncthreads();
+            tile_flush<MmaTile>(slice, p, out, [&](int r) {
+                return r / 16 * WM + pass * 16 + r % 16;
+            });
+            __syncthreads();
+        }
+    }
+
+    static __device__ int warp_row()
+    {
+        return (int)threadIdx.x / 32 % (BM / WM) * WM;
+    }
+    static __device__ int warp_col()
+    {
+        return (int)threadIdx.x / 32 / (BM / WM) * WN;
+    }
+
+    template <class A, class B, class Out, class I>
+    static __device__ void run(const A &a, const B &b, const Out &out,
+                               const Part<I> &p)
+    {
+        alignas(16) __shared__ unsigned as[BM][pitch];
+        alignas(16) __shared__ unsigned bs[BN][pitch];
+        float acc[mt][nt][4] = {};
+        tile_loop<MmaTile, Pairs<A, BM, threads>, Pairs<B, BN, threads>>(
+            a, b, p, as, bs, [&] {
+                step(as + warp_row(), bs + warp_col(), 0, acc);
+                step(as + warp_row(), bs + warp_col(), 8, acc);
+            });
+        store(out, p, acc);
+    }
+};
+
+/* ---- fused multiply-add -------------------------------------------------- */
+
+/* Any operands, widened to C: BM x BN of C per block, TM x TN per thread. */
+template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
+    static constexpr int m = BM, n = BN, k = TILE_K_FMA;
+    static constexpr int cols = BN / TN, threads = BM / TM * cols;
+
+    /* Rows of a thread come in fours, which lie next to each other. */
+    static __device__ int row(int i)
+    {
+        return i / 4 * (BM / (TM / 4)) + (int)threadIdx.x / cols * 4 + i % 4;
+    }
+    static __device__ int col(int j)
+    {
+        return j / 4 * (BN / (TN / 4)) + (int)threadIdx.x % cols * 4 + j % 4;
+    }
+
+    static __device__ void step(const C *as, const C *bs, C acc[TM][TN])
+    {
+        C x[TM], y[TN];
+        UNROLL
+        for (int i = 0; i < TM; i++) x[i] = as[row(i)];
+        UNROLL
+        for (int j = 0; j < TN; j++) y[j] = bs[col(j)];
+        UNROLL
+        for (int i = 0; i < TM; i++)
+            UNROLL
+            for (int j = 0; j < TN; j++)
+                acc[i][j] = fused(x[i], y[j], acc[i][j]);
+    }
+
+    /* One slice: two rows of each thread. */
+    template <class I, class Out>
+    static __device__ void store(const Out &out, const Part<I> &p,
+                                 const C acc[TM][TN])
+    {
+        __shared__ C slice[BM / TM * 2][BN + 4];
+        int first = (int)threadIdx.x / cols * 2;
+        UNROLL
+        for (int pass = 0; pass < TM; pass += 2) {
+            UNROLL
+            for (int j = 0; j < TN; j++) {
+                slice[first][col(j)] = acc[pass][j];
+                slice[first + 1][col(j)] = acc[pass + 1][j];
+            }
+            __syncthreads();
+            tile_flush<FmaTile>(slice, p, out, [&](int r) {
+                return pass / 4 * (BM / (TM / 4)) + r / 2 * 4 + pass % 4 +
+                       r % 2;
+            });
+            __syncthreads();
+        }
+    }
+
+    template <class A, class B, class Out, class I>
+    static __device__ void run(const A &a, const B &b, const Out &out,
+                               const Part<I> &p)
+    {
+        alignas(16) __shared__ C as[k][BM + 4];
+        alignas(16) __shared__ C bs[k][BN + 4];
+        C acc[TM][TN] = {};
+        tile_loop<FmaTile, Singles<A, C, BM, threads>,
+                  Singles<B, C, BN, threads>>(a, b, p, as, bs, [&] {
+            UNROLL_4
+            for (int i = 0; i < k; i++) step(as[i], bs[i], acc);
+        });
+        store(out, p, acc);
+    }
+};
+
+/* ---- loaders and results ------------------------------------------------- */
+
+/* A matrix with literal strides. */
+template <class T, class Int, long long ROW, long long COL> struct Matrix {
+    typedef T Element;
+    typedef Int I;
+    static constexpr bool along_k = COL <= ROW, table = false;
+    const T *p;
+    __device__ I row(I i) const { return i * (I)ROW; }
+    __device__ I col(I k) const { return k * (I)COL; }
+    __device__ T load(I r, I c, bool ok) const { return ok ? p[r + c] : T(); }
+};
+
+/* Partial sums of one slice of k. */
+template <class C, class I> struct StorePartial {
+    C *to;
+    I ld;
+    __device__ void operator()(I m, I n, C v) const { to[m * ld + n] = v; }
+};
+
+#endif

@@ -1,0 +1,26 @@
+/* tile.h: sizes that the kernels and the compiler (codegen/cuda_lib.c) share.
+   Plain numbers, read as C and as CUDA.                                      */
+#ifndef AMPC_CUDA_TILE_H
+#define AMPC_CUDA_TILE_H
+
+/* Steps of the contracted dimension that a block keeps in shared memory. */
+#define TILE_K_MMA 32
+#define TILE_K_FMA 16
+
+/* Threads of a block of the kernels that give one thread to each result. */
+#define EACH_THREADS 256
+
+/* A block of DIRECT_THREADS sums one element of a small weight gradient. */
+#define DIRECT_THREADS 256
+
+/* scatter-add: at most SCATTER_BLOCKS ranges of rows, each inverted by one
+   block; a line of threads, at most SCATTER_LINE, sums a row.                */
+#define SCATTER_BLOCKS 256
+#define SCATTER_THREADS 256
+#define SCATTER_THREADS_LONG 1024
+#define SCATTER_LINE 256
+
+/* argmax: a warp for each result where the axis is innermost and longer. */
+#define ARGMAX_WARP 32
+
+#endif

@@ -1,0 +1,191 @@
+/* tune.c: which of cuBLASLt's algorithms a product uses.
+
+   The choice decides the bits of the result, so it must not change from run to
+   run: what was measured once is kept in a file and taken from there.  Where
+   nothing can be kept, or what was kept is in doubt, the library's own first
+   choice is taken, unmeasured: that too is the same each time.
+   AMPC_TUNE=0 never measures.                                               */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cuda/gpu.h"
+
+enum { CANDIDATES = 8, REPEATS = 5 };
+
+typedef struct Tuner {
+    ampc_session *s;
+    GpuDevice *d;
+    Cache cache;
+    LtPref pref;
+    CUevent begin, end;
+    bool may_measure, filled;
+} Tuner;
+
+/* ---- candidates ---------------------------------------------------------- */
+
+static int set_pref(Tuner *t, int attribute, const void *value, size_t size,
+                    int e) {
+    return e ? e : t->d->lt.PrefSet(t->pref, attribute, value, size);
+}
+
+static int set_prefs(Tuner *t, const ProductKey *k) {
+    uint64_t workspace = t->d->workspace_bytes;
+    uint32_t mask = LT_REDUCTION_INPLACE | LT_REDUCTION_COMPUTE_TYPE;
+    int e = 0;
+#define SET(attribute, value)                                                  \
+    e = set_pref(t, attribute, &(value), sizeof(value), e)
+    SET(LT_PREF_MAX_WORKSPACE, workspace);
+    SET(LT_PREF_REDUCTION_MASK, mask);
+    SET(LT_PREF_ALIGN_A, k->align_a);
+    SET(LT_PREF_ALIGN_B, k->align_b);
+    SET(LT_PREF_ALIGN_C, k->align_o);
+    SET(LT_PREF_ALIGN_D, k->align_o);
+#undef SET
+    return e;
+}
+
+/* Asks for algorithms, best guess first. */
+static ampc_status candidates(Tuner *t, const GpuProduct *p,
+                              const ProductKey *k, const char *name,
+                              int wanted, LtHeuristic *found, int *n) {
+    int e = set_prefs(t, k), got = 0;
+    *n = 0;
+    if (e) return lt_fail(t->s, e, "cublasLtMatmulPreferenceSetAttribute", name);
+    memset(found, 0, (size_t)wanted * sizeof *found);
+    e = t->d->lt.Heuristic(t->d->handle, p->desc, p->la, p->lb, p->lout,
+                           p->lout, t->pref, wanted, found, &got);
+    if (e && e != LT_NOT_SUPPORTED)
+        return lt_fail(t->s, e, "cublasLtMatmulAlgoGetHeuristic", name);
+    for (int i = 0; !e && i < got && i < wanted; i++)
+        if (found[i].state == LT_SUCCESS &&
+            found[i].workspace <= t->d->workspace_bytes)
+            found[(*n)++] = found[i];
+    if (*n) return AMPC_OK;
+    return session_fail(t->s, AMPC_ERR_UNSUPPORTED,
+                        "step '%.200s': cuBLASLt has no algorithm for this "
+                        "product on GPU '%s'",
+                        name, t->d->name);
+}
+
+/* ---- measuring ----------------------------------------------------------- */
+
+/* Memory holds nothing yet: give products finite numbers that are not zero. */
+static ampc_status fill_memory(Tuner *t) {
+    GpuDevice *d = t->d;
+    if (t->filled) return AMPC_OK;
+    t->filled = true;
+    ampc_session *s = t->s;
+    GPU(d->cu.MemsetD8Async(d->memory, 0x3c, d->bytes, d->stream),
+        "cuMemsetD8Async");
+    GPU(d->cu.MemsetD8Async(d->zero, 0, sizeof(double), d->stream),
+        "cuMemsetD8Async");
+    return AMPC_OK;
+}
+
+/* Milliseconds; negative: this algorithm does not run. */
+static ampc_status measure(Tuner *t, const GpuProduct *p, const LtAlgo *algo,
+                           float *ms) {
+    GpuDevice *d = t->d;
+    ampc_session *s = t->s;
+    *ms = -1;
+    if (product_launch(d, p, algo, d->stream) != LT_SUCCESS) return AMPC_OK;
+    GPU(d->cu.EventRecord(t->begin, d->stream), "cuEventRecord");
+    for (int i = 0; i < REPEATS; i++)
+        if (product_launch(d, p, algo, d->stream) != LT_SUCCESS)
+            return AMPC_OK;
+    GPU(d->cu.EventRecord(t->end, d->stream), "cuEventRecord");
+    GPU(d->cu.EventSynchronize(t->end), "a trial product");
+    GPU(d->cu.EventElapsedTime(ms, t->begin, t->end), "cuEventElapsedTime");
+    return AMPC_OK;
+}
+
+/* The fastest; another than the first must be clearly faster. */
+static ampc_status fastest(Tuner *t, const GpuProduct *p,
+                           const LtHeuristic *found, int n, int *best) {
+    float least = -1;
+    *best = 0;
+    ampc_status status = fill_memory(t);
+    for (int i = 0; i < n && status == AMPC_OK; i++) {
+        float ms;
+        status = measure(t, p, &found[i].algo, &ms);
+        if (ms < 0 || (least >= 0 && ms > 0.97f * least)) continue;
+        least = ms;
+        *best = i;
+    }
+    return status;
+}
+
+/* ---- choosing ------------------------------------------------------------ */
+
+static bool algo_valid(const Tuner *t, const GpuProduct *p,
+                       const LtAlgo *algo) {
+    LtHeuristic r = {.state = LT_NOT_SUPPORTED};
+    return t->d->lt.AlgoCheck(t->d->handle, p->desc, p->la, p->lb, p->lout,
+                              p->lout, algo, &r) == LT_SUCCESS &&
+           r.state == LT_SUCCESS && r.workspace <= t->d->workspace_bytes;
+}
+
+static ampc_status choose(Tuner *t, GpuProduct *p, const ProductKey *k,
+                          const char *name) {
+    LtHeuristic found[CANDIDATES];
+    Cache *c = &t->cache;
+    int n = 0, best;
+    const LtAlgo *known = cache_find(c, c->loaded, k);
+    if (known && algo_valid(t, p, known)) {
+        p->algo = *known;
+        return AMPC_OK;
+    }
+    bool trial = t->may_measure && !known && !cache_find(c, c->n, k) &&
+                 cache_writable(c);
+    ampc_status status =
+        candidates(t, p, k, name, trial ? CANDIDATES : 1, found, &n);
+    if (status != AMPC_OK) return status;
+    p->algo = found[0].algo;
+    if (!trial) return AMPC_OK;
+    status = fastest(t, p, found, n, &best);
+    if (status == AMPC_OK) cache_add(c, k, &found[best].algo);
+    return status;
+}
+
+/* What was measured counts only once it is kept. */
+static void apply_new(Tuner *t, const ProductKey *keys) {
+    Cache *c = &t->cache;
+    if (c->n == c->loaded || !cache_save(c)) return;
+    for (uint32_t i = 0; i < t->d->nproduct; i++) {
+        GpuProduct *p = &t->d->products[i];
+        const LtAlgo *algo = p->desc ? cache_find(c, c->n, &keys[i]) : NULL;
+        if (algo && algo_valid(t, p, algo)) p->algo = *algo;
+    }
+}
+
+static ampc_status choose_all(Tuner *t, const ProductKey *keys,
+                              const char *const *names) {
+    ampc_session *s = t->s;
+    int e = t->d->lt.PrefCreate(&t->pref);
+    if (e)
+        return lt_fail(s, e, "cublasLtMatmulPreferenceCreate", NULL);
+    GPU(t->d->cu.EventCreate(&t->begin, 0), "cuEventCreate");
+    GPU(t->d->cu.EventCreate(&t->end, 0), "cuEventCreate");
+    for (uint32_t i = 0; i < t->d->nproduct; i++) {
+        GpuProduct *p = &t->d->products[i];
+        ampc_status status =
+            p->desc ? choose(t, p, &keys[i], names[i]) : AMPC_OK;
+        if (status != AMPC_OK) return status;
+    }
+    apply_new(t, keys);
+    return AMPC_OK;
+}
+
+ampc_status tune_all(ampc_session *s, const ProductKey *keys,
+                     const char *const *names) {
+    const char *tune = getenv("AMPC_TUNE");
+    Tuner t = {.s = s, .d = gpu_of(s)};
+    cache_open(s, &t.cache);
+    t.may_measure = !(tune && strcmp(tune, "0") == 0) && !t.cache.damaged;
+    ampc_status status = choose_all(&t, keys, names);
+    if (t.pref) t.d->lt.PrefDestroy(t.pref);
+    if (t.begin) t.d->cu.EventDestroy(t.begin);
+    if (t.end) t.d->cu.EventDestroy(t.end);
+    cache_close(&t.cache);
+    return status;
+}
