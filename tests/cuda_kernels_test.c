@@ -588,7 +588,8 @@ static const CpuPool pools[] = {
 TEST_CASE(cuda_kernels, pooling) {
     Case c[4 * COUNT(pools)];
     for (int i = 0; i < COUNT(c); i++) {
-        c[i] = (Case){.name = "pool", .lib = (PlanLib)(PLAN_LIB_MAXPOOL + i % 4)};
+        c[i].name = "pool";
+        c[i].lib = (PlanLib)(PLAN_LIB_MAXPOOL + i % 4);
         c[i].p.pool = pools[i / 4];
     }
     run_cases(c, COUNT(c));
