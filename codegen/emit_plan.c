@@ -421,15 +421,38 @@ static CudaStepIn cuda_step(const Emit *e, const EmitStep *x) {
                         .ep_bytes = e->ref_bytes.data + x->ep_ref0};
 }
 
+static CudaStepIn *cuda_steps(const Emit *e) {
+    CudaStepIn *in = NEW_ARRAY(e->a, CudaStepIn, e->steps.len + 1);
+    for (int i = 0; i < e->steps.len; i++)
+        in[i] = cuda_step(e, &e->steps.data[i]);
+    return in;
+}
+
+/* Step i becomes step order[i] as it was. */
+static void reorder_steps(Emit *e, const int *order) {
+    int n = e->steps.len, *now = NEW_ARRAY(e->a, int, n + 1);
+    EmitStep *old = NEW_ARRAY(e->a, EmitStep, n + 1);
+    for (int i = 0; i < n; i++) {
+        old[i] = e->steps.data[i];
+        now[order[i]] = i;
+    }
+    for (int i = 0; i < n; i++) e->steps.data[i] = old[order[i]];
+    for (int i = 0; i < e->out->group_steps.len; i++)
+        e->out->group_steps.data[i] = now[e->out->group_steps.data[i]];
+}
+
 static void add_cuda(Emit *e) {
     CudaArchs archs = cuda_archs(e->opt, e->a);
     if (!archs.len && !e->opt->emit_cuda) return;
-    CudaStepIn *in = NEW_ARRAY(e->a, CudaStepIn, e->steps.len + 1);
+    CudaStepIn *in = cuda_steps(e);
+    int *order = NEW_ARRAY(e->a, int, e->steps.len + 1);
     int *end = NEW_ARRAY(e->a, int, e->programs.len + 1);
-    for (int i = 0; i < e->steps.len; i++)
-        in[i] = cuda_step(e, &e->steps.data[i]);
-    for (int i = 0; i < e->programs.len; i++)
+    for (int i = 0; i < e->programs.len; i++) {
         end[i] = e->programs.data[i].step0 + e->programs.data[i].nstep;
+        cuda_order(in, e->programs.data[i].step0, end[i], order);
+    }
+    reorder_steps(e, order);
+    in = cuda_steps(e);
     e->out->cuda = NEW(e->a, CudaSource);
     e->out->cuda->archs = archs;
     emit_cuda(e->a, in, e->steps.len, end, e->programs.len, e->out->cuda);
