@@ -55,7 +55,7 @@ static void load(Sim *s) {
     s->path = find_or_build("libcuda_sim.so",
                             "$(ls tests/sim/*.c | grep -v cublaslt)",
                             "-Wl,-soname,libcuda_sim.so -ldl -lpthread -lm");
-    if (!access(test_data_path("tests/sim/cublaslt.c"), R_OK))
+    if (!access(test_data_path("tests/sim/cublaslt_sim.c"), R_OK))
         s->cublaslt = find_or_build("libcublaslt_sim.so",
                                     "tests/sim/cublaslt*.c",
                                     "-Wl,-soname,libcublaslt_sim.so "

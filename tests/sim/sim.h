@@ -47,8 +47,9 @@ typedef struct SimConfig {
 SIM_API void sim_reset(const SimConfig *c);
 
 /* The nth (1 = next) call of that entry point ("cuMemAlloc_v2",
-   "cublasLtMatmul") returns `code` without doing anything; sticky: and so does
-   every call after it, of any entry point of libcuda that may fail.         */
+   "cublasLtMatmul") returns `code` without doing anything; sticky: and its
+   context is broken, so that later calls return the code as well, while those
+   that free or destroy do their work all the same.                          */
 SIM_API void sim_fail(const char *entry, int nth, int code, bool sticky);
 
 typedef struct SimStats {

@@ -1,0 +1,38 @@
+/* module.h: loaded modules and their kernels. */
+#ifndef AMPC_TESTS_SIM_MODULE_H
+#define AMPC_TESTS_SIM_MODULE_H
+
+#include "tests/sim/state.h"
+
+enum { SIM_NAME = 96 };
+
+struct CUfunc_st {
+    CUmodule module;
+    char name[SIM_NAME];
+    const SimKernel *kernel;
+    unsigned max_threads; /* launch bounds; 0: none */
+    unsigned nparam;      /* cubin: parameters; PTX: those of the twin */
+    unsigned shared, dynamic_limit; /* bytes: static, dynamic allowed */
+};
+
+struct CUmod_st {
+    Object o;
+    SimTwin *twin;
+    struct CUfunc_st *fn;
+    int nfn;
+};
+
+/* image.c: what an image says of itself.  The result is a CUresult. */
+typedef struct Image {
+    struct CUfunc_st *fn; /* for free() */
+    int nfn;
+} Image;
+CUresult image_read(const void *image, Image *out);
+
+CUresult module_load(CUmodule *out, const void *image);
+bool function_is(CUfunction f);
+void module_drop(CUmodule m);
+/* Most dynamic shared memory that a kernel may opt in to. */
+unsigned shared_optin(void);
+
+#endif
