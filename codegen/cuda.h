@@ -152,8 +152,19 @@ typedef struct CudaSource {
    end of program i (launches of PLAN_CUDA_MANY do not cross it). */
 void emit_cuda(Arena *a, const CudaStepIn *steps, int nstep,
                const int *program_end, int nprogram, CudaSource *out);
+
+/* ---- emit_order.c -------------------------------------------------------- */
+
 bool cuda_refs_overlap(const PlanRef *a, int64_t a_bytes, const PlanRef *b,
                        int64_t b_bytes);
+/* One writes bytes that the other touches. */
+bool cuda_steps_conflict(const CudaStepIn *x, const CudaStepIn *y);
+/* Two steps can be one launch of their flat kernel. */
+bool cuda_may_share(const CudaStepIn *x, const CudaStepIn *y);
+int cuda_lib_result(PlanLib lib); /* which of its refs is the result */
+/* order[first..end): an order of these steps that computes the same, in which
+   steps that may share a launch are neighbours where they can be. */
+void cuda_order(const CudaStepIn *in, int first, int end, int *order);
 
 /* ---- cuda_gemm.c --------------------------------------------------------- */
 

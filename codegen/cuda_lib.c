@@ -126,7 +126,7 @@ typedef struct TilePick {
 } TilePick;
 
 static const TileShape mma_shapes[] = {
-    {32, 128, 32, 32, 128}, {64, 64, 32, 32, 128}, {128, 128, 64, 32, 256}};
+    {32, 128, 16, 32, 256}, {64, 64, 32, 16, 256}, {128, 128, 64, 32, 256}};
 static const TileShape fma_shapes[] = {
     {32, 128, 4, 4, 256}, {64, 64, 4, 4, 256}, {128, 128, 8, 8, 256}};
 

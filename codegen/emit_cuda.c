@@ -29,43 +29,16 @@ typedef struct EmitCuda {
     int nlib;
 } EmitCuda;
 
-/* ---- who touches which bytes --------------------------------------------- */
-
-bool cuda_refs_overlap(const PlanRef *a, int64_t a_bytes, const PlanRef *b,
-                       int64_t b_bytes) {
-    if (a->space == PLAN_NONE || a->space != b->space || a->index != b->index)
-        return false;
-    return a->offset < b->offset + (uint64_t)b_bytes &&
-           b->offset < a->offset + (uint64_t)a_bytes;
-}
-
-static bool writes_to(const CudaStepIn *x, const CudaStepIn *y) {
-    for (int i = 0; i < x->s->nref; i++) {
-        if (!x->s->kernel->bufs.data[i].written) continue;
-        for (int j = 0; j < y->s->nref; j++)
-            if (cuda_refs_overlap(&x->refs[i], x->ref_bytes[i], &y->refs[j],
-                                  y->ref_bytes[j]))
-                return true;
-    }
-    return false;
-}
-
-static bool same_launch(const CudaStepIn *x, const CudaStepIn *y) {
-    return y->s->kind == PLAN_KERNEL && y->s->kernel == x->s->kernel &&
-           y->s->units > 0 && !writes_to(x, y) && !writes_to(y, x);
-}
+/* ---- items --------------------------------------------------------------- */
 
 /* How many steps from the first on, all before `end`, fit into one launch. */
 static int run_length(const CudaStepIn *in, int first, int end) {
     int n = 1;
-    if (in[first].s->kernel->form != KF_FLAT) return 1;
     for (; first + n < end; n++)
         for (int i = 0; i < n; i++)
-            if (!same_launch(&in[first + i], &in[first + n])) return n;
+            if (!cuda_may_share(&in[first + i], &in[first + n])) return n;
     return n;
 }
-
-/* ---- items --------------------------------------------------------------- */
 
 static int add_kernel(EmitCuda *e, const char *name, uint32_t shared,
                       CudaShape s) {
@@ -191,9 +164,8 @@ static void gemm_step(EmitCuda *e, const CudaStepIn *in, PlanCudaStep *to) {
 
 /* Nothing to compute: every result is empty. */
 static bool is_empty(const CudaStepIn *in) {
-    static const int result[PLAN_NLIB] = {2, 2, 2, 2, 1, 2, 1, 1, 2, 1, 1};
     const Kernel *k = in->s->epilogue;
-    if (!k) return in->ref_bytes[result[in->s->lib]] == 0;
+    if (!k) return in->ref_bytes[cuda_lib_result(in->s->lib)] == 0;
     for (int i = 0; i < k->bufs.len; i++)
         if (k->bufs.data[i].written && in->ep_bytes[i]) return false;
     return true;

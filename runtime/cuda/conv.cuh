@@ -30,8 +30,8 @@ struct ConvDim {
     static constexpr Int count = up_div(IN, STRIDE); /* results of a phase   */
     static constexpr Int ntap = up_div(KERNEL, period);
     /* An input that some window reads, or padding. */
-    static __device__ bool inside(Int i) { return i >= 0 && i < in; }
-    static __device__ bool written(Int o) { return o >= 0 && o < out; }
+    static __device__ bool inside(Int i) { return (i >= 0) & (i < in); }
+    static __device__ bool written(Int o) { return (o >= 0) & (o < out); }
 };
 
 template <class P> struct Conv {
@@ -115,12 +115,11 @@ template <class P> struct ConvX {
         s.base += spot_offset<I>(s, D1::in, D2::in);
         return s;
     }
-    __device__ Element load(Spot<I> a, Spot<I> b) const
+    __device__ Element load(Spot<I> a, Spot<I> b, bool ok) const
     {
-        if (!D0::inside(a.z + b.z) || !D1::inside(a.y + b.y) ||
-            !D2::inside(a.x + b.x))
-            return Element();
-        return x[a.base + b.base];
+        ok &= D0::inside(a.z + b.z) & D1::inside(a.y + b.y) &
+              D2::inside(a.x + b.x);
+        return ok ? x[a.base + b.base] : Element();
     }
 };
 
@@ -190,7 +189,7 @@ __device__ void conv_fwd_direct(const typename P::X *x,
     UNROLL_4
     for (I k = 0; k < depth; k++)
         sum = fmaf(widen(w[channel * depth + k]),
-                   widen(in.load(spot, in.tap(k))), sum);
+                   widen(in.load(spot, in.tap(k), true)), sum);
     out(sum, image, channel, at);
 }
 
@@ -253,15 +252,14 @@ template <class P> struct ConvBackW {
         s.z = ph.p0.tap_at(s.z);
         s.y = ph.p1.tap_at(s.y);
         s.x = ph.p2.tap_at(s.x);
+        s.base += spot_offset<I>(s, G::D1::kernel, G::D2::kernel);
         return s;
     }
-    __device__ Element load(I row, Spot<I> s) const
+    __device__ Element load(I row, Spot<I> s, bool ok) const
     {
-        if (s.z >= G::D0::kernel || s.y >= G::D1::kernel ||
-            s.x >= G::D2::kernel)
-            return Element();
-        return w[row + s.base +
-                 (s.z * G::D1::kernel + s.y) * G::D2::kernel + s.x];
+        ok &= (s.z < G::D0::kernel) & (s.y < G::D1::kernel) &
+              (s.x < G::D2::kernel);
+        return ok ? w[row + s.base] : Element();
     }
 };
 
@@ -302,12 +300,11 @@ template <class P> struct ConvBackY {
         s.x = ph.p2.behind(s.x);
         return s;
     }
-    __device__ Element load(Spot<I> a, Spot<I> b) const
+    __device__ Element load(Spot<I> a, Spot<I> b, bool ok) const
     {
-        if (!D0::written(a.z + b.z) || !D1::written(a.y + b.y) ||
-            !D2::written(a.x + b.x))
-            return Element();
-        return y[a.base + b.base];
+        ok &= D0::written(a.z + b.z) & D1::written(a.y + b.y) &
+              D2::written(a.x + b.x);
+        return ok ? y[a.base + b.base] : Element();
     }
 };
 
@@ -371,8 +368,8 @@ __device__ void conv_dgrad_direct(const typename P::Y *dy,
     float sum = 0;
     UNROLL_4
     for (I k = 0; k < Ph::depth; k++)
-        sum = fmaf(widen(a.load(a.row(c), a.col(k))),
-                   widen(b.load(to, b.col(k))), sum);
+        sum = fmaf(widen(a.load(a.row(c), a.col(k), true)),
+                   widen(b.load(to, b.col(k), true)), sum);
     dx[i] = narrow<typename P::X>(sum);
 }
 
@@ -397,7 +394,10 @@ template <class P> struct ConvY {
     {
         return i / G::y_size * (G::k * G::y_size) + i % G::y_size;
     }
-    __device__ Element load(I r, I c) const { return y[r + c]; }
+    __device__ Element load(I r, I c, bool ok) const
+    {
+        return ok ? y[r + c] : Element();
+    }
 };
 
 template <class P, class I> struct StoreWeight {
@@ -474,8 +474,8 @@ __device__ void conv_wgrad_direct(const typename P::X *x,
     int t = (int)threadIdx.x;
     float sum = 0;
     for (I i = t; i < depth; i += DIRECT_THREADS)
-        sum = fmaf(widen(a.load(a.row(k), a.col(i))),
-                   widen(b.load(b.output(i), tap)), sum);
+        sum = fmaf(widen(a.load(a.row(k), a.col(i), true)),
+                   widen(b.load(b.output(i), tap, true)), sum);
     sums[t] = sum;
     for (int half = DIRECT_THREADS / 2; half > 0; half /= 2) {
         __syncthreads();

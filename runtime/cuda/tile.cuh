@@ -7,7 +7,7 @@
      L::table                  the index that a thread meets in many values is
                                worth being looked up in shared memory
      Place L::row(i), L::col(k)     what an index contributes to an address
-     Element L::load(row, col)      0 in the padding
+     Element L::load(row, col, ok)  0 in the padding, and unless ok
    A block stages some steps of both operands in shared memory while the next
    ones are on their way to registers.  Elements past the edges are zeros.
    Results pass through shared memory, so that neighbouring threads store
@@ -104,11 +104,10 @@ template <class L, int ROWS, int THREADS> struct Pairs {
         for (int u = 0; u < U::count; u++) {
             int r = U::row(u), c = 2 * U::col(u);
             auto row = t.row(in, row0, r);
-            bool first = row0 + r < rows && k0 + c < k1;
-            bool second = row0 + r < rows && k0 + c + 1 < k1;
-            unsigned low = 0, high = 0;
-            if (first) low = in.load(row, t.col(in, k0, c)).bits;
-            if (second) high = in.load(row, t.col(in, k0, c + 1)).bits;
+            bool first = (row0 + r < rows) & (k0 + c < k1);
+            bool second = (row0 + r < rows) & (k0 + c + 1 < k1);
+            unsigned low = in.load(row, t.col(in, k0, c), first).bits;
+            unsigned high = in.load(row, t.col(in, k0, c + 1), second).bits;
             v[u] = low | high << 16;
         }
     }
@@ -134,10 +133,9 @@ template <class L, class C, int ROWS, int THREADS> struct Singles {
         UNROLL
         for (int u = 0; u < U::count; u++) {
             int r = U::row(u), c = U::col(u);
-            v[u] = 0;
-            if (row0 + r < rows && k0 + c < k1)
-                v[u] = (C)widen(
-                    in.load(t.row(in, row0, r), t.col(in, k0, c)));
+            bool ok = (row0 + r < rows) & (k0 + c < k1);
+            v[u] = (C)widen(
+                in.load(t.row(in, row0, r), t.col(in, k0, c), ok));
         }
     }
 
@@ -148,7 +146,8 @@ template <class L, class C, int ROWS, int THREADS> struct Singles {
     }
 };
 
-/* The loop over k: T computes on what SA and SB staged. */
+/* The loop over k: `step` computes on the tiles that SA and SB staged in as and
+   bs, while the next ones are loaded.                                       */
 template <class T, class SA, class SB, class A, class B, class I, class SharedA,
           class SharedB, class Step>
 __device__ void tile_loop(const A &a, const B &b, const Part<I> &p,
@@ -163,20 +162,17 @@ __device__ void tile_loop(const A &a, const B &b, const Part<I> &p,
     ta.next(a, p.k0);
     tb.next(b, p.k0);
     __syncthreads();
-    sa.load(a, ta, p.m0, p.m, p.k0, p.k1);
-    sb.load(b, tb, p.n0, p.n, p.k0, p.k1);
-    __syncthreads();
-    for (I at = p.k0; at < p.k1; at += T::k) {
+    for (I at = p.k0;; at += T::k) {
+        bool more = at < p.k1;
+        if (more) sa.load(a, ta, p.m0, p.m, at, p.k1);
+        if (more) sb.load(b, tb, p.n0, p.n, at, p.k1);
+        if (at > p.k0) step(); /* on the tile before */
+        if (!more) break;
+        __syncthreads();
         sa.store(as);
         sb.store(bs);
         ta.next(a, at + T::k);
         tb.next(b, at + T::k);
-        __syncthreads();
-        if (at + T::k < p.k1) {
-            sa.load(a, ta, p.m0, p.m, at + T::k, p.k1);
-            sb.load(b, tb, p.n0, p.n, at + T::k, p.k1);
-        }
-        step();
         __syncthreads();
     }
 }
@@ -187,7 +183,7 @@ template <class T, class C, int ROWS, int PITCH, class I, class Out,
 __device__ void tile_flush(const C (&slice)[ROWS][PITCH], const Part<I> &p,
                            const Out &out, RowOf row_of)
 {
-    UNROLL_2
+    UNROLL_1
     for (int e = (int)threadIdx.x; e < ROWS * T::n; e += T::threads) {
         int r = e / T::n, c = e % T::n;
         I m = p.m0 + row_of(r), n = p.n0 + c;
@@ -242,28 +238,22 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
     }
 
     /* One slice: 16 rows of each warp. */
-    static constexpr int slice_rows = BM / WM * 16;
-
     template <class I, class Out>
     static __device__ void store(const Out &out, const Part<I> &p,
                                  const float acc[mt][nt][4])
     {
-        __shared__ float slice[slice_rows][BN + 8];
+        __shared__ float slice[BM / WM * 16][BN + 8];
         int lane = (int)threadIdx.x % 32;
-        int row = warp_row() / WM * 16 + lane / 4, col = warp_col();
+        int row = warp_row() / WM * 16 + lane / 4;
+        int col = warp_col() + lane % 4 * 2;
         UNROLL
         for (int pass = 0; pass < mt; pass++) {
             UNROLL
             for (int j = 0; j < nt; j++)
                 UNROLL
-                for (int e = 0; e < 4; e++) {
-                    int c = col + j * 8 + lane % 4 * 2 + e % 2;
-                    float v = acc[0][j][e]; /* selected: acc in registers */
-                    UNROLL
-                    for (int i = 1; i < mt; i++)
-                        v = i == pass ? acc[i][j][e] : v;
-                    slice[row + e / 2 * 8][c] = v;
-                }
+                for (int e = 0; e < 4; e++)
+                    slice[row + e / 2 * 8][col + j * 8 + e % 2] =
+                        acc[pass][j][e];
             __syncthreads();
             tile_flush<MmaTile>(slice, p, out, [&](int r) {
                 return r / 16 * WM + pass * 16 + r % 16;
@@ -328,24 +318,24 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
                 acc[i][j] = fused(x[i], y[j], acc[i][j]);
     }
 
-    /* One slice: a row of each thread. */
+    /* One slice: two rows of each thread. */
     template <class I, class Out>
     static __device__ void store(const Out &out, const Part<I> &p,
                                  const C acc[TM][TN])
     {
-        __shared__ C slice[BM / TM][BN + 4];
-        UNROLL_1
-        for (int pass = 0; pass < TM; pass++) {
+        __shared__ C slice[BM / TM * 2][BN + 4];
+        int first = (int)threadIdx.x / cols * 2;
+        UNROLL
+        for (int pass = 0; pass < TM; pass += 2) {
             UNROLL
             for (int j = 0; j < TN; j++) {
-                C v = acc[0][j]; /* selected: acc stays in registers */
-                UNROLL
-                for (int i = 1; i < TM; i++) v = i == pass ? acc[i][j] : v;
-                slice[(int)threadIdx.x / cols][col(j)] = v;
+                slice[first][col(j)] = acc[pass][j];
+                slice[first + 1][col(j)] = acc[pass + 1][j];
             }
             __syncthreads();
             tile_flush<FmaTile>(slice, p, out, [&](int r) {
-                return pass / 4 * (BM / (TM / 4)) + r * 4 + pass % 4;
+                return pass / 4 * (BM / (TM / 4)) + r / 2 * 4 + pass % 4 +
+                       r % 2;
             });
             __syncthreads();
         }
@@ -377,7 +367,7 @@ template <class T, class Int, long long ROW, long long COL> struct Matrix {
     const T *p;
     __device__ I row(I i) const { return i * (I)ROW; }
     __device__ I col(I k) const { return k * (I)COL; }
-    __device__ T load(I r, I c) const { return p[r + c]; }
+    __device__ T load(I r, I c, bool ok) const { return ok ? p[r + c] : T(); }
 };
 
 /* Partial sums of one slice of k. */

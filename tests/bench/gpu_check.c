@@ -1,0 +1,294 @@
+/* gpu_check.c: one check of a module on a GPU; script/gpu-check calls it.
+
+     gpu_check device                        what the machine has
+     gpu_check ops MODULE FEED               "predict" beside the CPU
+     gpu_check train MODULE FEED PRECISION forced|free|metrics STEPS
+     gpu_check graph MODULE FEED STEPS       captured beside eager: equal bits
+     gpu_check twice MODULE FEED STEPS       equal bits
+     gpu_check leaks MODULE FEED STEPS       device memory and the process's
+     gpu_check run MODULE FEED STEPS         nothing compared (for sanitizers)
+     gpu_check time MODULE STEPS             milliseconds of a training step
+     gpu_check gemm SIZE                     what cuBLASLt supports
+
+   Prints a line of JSON per result.  AMPC_CHECK_DEVICE (default cuda:0) names
+   the device; with cpu the program checks itself.  Exit status 0: all well; 1: not; 2: usage; 3: no GPU.
+   Plain C: with gpu_*.c, tests/device_*.c and headers of runtime.            */
+#define _POSIX_C_SOURCE 200809L
+#include "tests/bench/gpu_check.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/device_check.h"
+
+static Gpu gpu;
+static const char *device = "cuda:0";
+
+/* ---- JSON ---------------------------------------------------------------- */
+
+static void print_text(const char *s) {
+    putchar('"');
+    for (; *s; s++) /* without escapes, for simple readers */
+        if (*s == '\n') fputs(s[1] ? "; " : "", stdout);
+        else if (*s == '"' || *s == '\\') putchar('\'');
+        else putchar((unsigned char)*s < 32 ? ' ' : *s);
+    putchar('"');
+}
+
+static int print_report(const char *check, const char *module,
+                        const DcReport *r) {
+    const char *name = strrchr(module, '/');
+    printf("{\"check\":\"%s\",\"ok\":%s,\"module\":", check,
+           r->failed ? "false" : "true");
+    print_text(name ? name + 1 : module);
+    printf(",\"compared\":%ld,\"failed\":%ld,\"worst\":%.3g,\"worst_name\":",
+           r->compared, r->failed, r->worst);
+    print_text(r->worst_name);
+    fputs(",\"text\":", stdout);
+    print_text(r->text);
+    puts("}");
+    return r->failed ? 1 : 0;
+}
+
+static int fail_report(const char *check, const char *module,
+                       const char *why) {
+    DcReport r = {.failed = 1};
+    snprintf(r.text, sizeof r.text, "%s", why);
+    return print_report(check, module, &r);
+}
+
+/* ---- modules and their inputs -------------------------------------------- */
+
+typedef struct Subject {
+    const char *check, *module;
+    const ampc_api *api;
+    void *handle;
+    DcFile *feed;
+    DcTraining t;
+} Subject;
+
+static bool subject_open(Subject *s, char **argv, const char *feed) {
+    char err[300] = "the file of inputs cannot be read";
+    *s = (Subject){.check = argv[1], .module = argv[2]};
+    s->api = ampc_load(s->module, &s->handle, err, sizeof err);
+    if (s->api && feed) s->feed = dc_file_open(feed);
+    s->t.feed = dc_file_feed;
+    s->t.feed_ctx = s->feed;
+    if (s->api && (!feed || s->feed)) return true;
+    fail_report(s->check, s->module, err);
+    return false;
+}
+
+static int subject_end(Subject *s, const DcReport *r) {
+    dc_file_free(s->feed);
+    return print_report(s->check, s->module, r);
+}
+
+/* ---- checks -------------------------------------------------------------- */
+
+static int check_ops(int argc, char **argv) {
+    Subject s;
+    DcReport r;
+    size_t nin;
+    (void)argc;
+    if (!subject_open(&s, argv, argv[3])) return 1;
+    const ampc_input *in = dc_file_feed(s.feed, 0, &nin);
+    if (!in) return fail_report(s.check, s.module, "truncated inputs");
+    dc_predict(s.api, "cpu", device, in, nin, &r);
+    return subject_end(&s, &r);
+}
+
+static int check_train(int argc, char **argv) {
+    Subject s;
+    DcReport r;
+    char label[32];
+    (void)argc;
+    if (!subject_open(&s, argv, argv[3])) return 1;
+    snprintf(label, sizeof label, "train %s", argv[5]);
+    s.check = label;
+    s.t.tolerance = dc_training_tolerance(argv[4]);
+    s.t.forced = strcmp(argv[5], "free") != 0;
+    s.t.metrics_only = !strcmp(argv[5], "metrics");
+    s.t.steps = atoi(argv[6]);
+    dc_train(s.api, "cpu", device, &s.t, &r);
+    return subject_end(&s, &r);
+}
+
+static int check_bits(int argc, char **argv) {
+    Subject s;
+    DcReport r;
+    bool eager = !strcmp(argv[1], "graph");
+    (void)argc;
+    if (!subject_open(&s, argv, argv[3])) return 1;
+    s.t.steps = atoi(argv[4]);
+    dc_same_bits(s.api, device, eager ? "AMPC_CUDA_GRAPH" : NULL, "0", &s.t,
+                 &r);
+    return subject_end(&s, &r);
+}
+
+static size_t device_memory(void *ctx) {
+    size_t free_bytes = 0, total = 0;
+    (void)ctx;
+    if (gpu.ctx) gpu.MemGetInfo(&free_bytes, &total);
+    return total - free_bytes;
+}
+
+/* The device must not grow; the process by less than its allocator's noise. */
+static int check_leaks(int argc, char **argv) {
+    Subject s;
+    DcReport r;
+    (void)argc;
+    if (!subject_open(&s, argv, argv[3])) return 1;
+    s.t.steps = atoi(argv[4]);
+    if (dc_leaks(s.api, device, &s.t, device_memory, NULL, 0, &r))
+        dc_leaks(s.api, device, &s.t, dc_process_memory, NULL, 8 << 20, &r);
+    return subject_end(&s, &r);
+}
+
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+/* Steps without waiting in between; the time of each on average, or below 0. */
+static double time_steps(Subject *s, ampc_session *session, int steps) {
+    double start = now_ms();
+    for (int i = 0; i < steps; i++) {
+        size_t nin;
+        const ampc_input *in = s->t.feed(s->t.feed_ctx, 0, &nin);
+        if (!in || s->api->step(session, in, nin, NULL)) return -1;
+    }
+    if (s->api->sync(session, NULL)) return -1;
+    return (now_ms() - start) / steps;
+}
+
+static ampc_session *session_new(Subject *s) {
+    ampc_options o = {.size = sizeof o, .device = device};
+    ampc_session *session = NULL;
+    char err[300];
+    if (s->api->open(s->api->module, &o, &session, err, sizeof err))
+        fail_report(s->check, s->module, err);
+    return session;
+}
+
+static int check_run(int argc, char **argv) {
+    Subject s;
+    DcReport r = {0};
+    (void)argc;
+    if (!subject_open(&s, argv, argv[3])) return 1;
+    ampc_session *session = session_new(&s);
+    if (!session) return 1;
+    if (time_steps(&s, session, atoi(argv[4])) < 0) {
+        r.failed = 1;
+        snprintf(r.text, sizeof r.text, "%s", s.api->error(session));
+    }
+    s.api->close(session);
+    return subject_end(&s, &r);
+}
+
+/* ---- speed --------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+enum { ROUNDS = 5, WARM_STEPS = 20 };
+
+/* The same inputs every step, generated once: the clock sees the copy to the
+   device and the step. */
+static const ampc_input *fixed_feed(void *random, int step, size_t *nin) {
+    static const ampc_input *in;
+    static size_t n;
+    (void)step;
+    if (!in) in = dc_random_feed(random, 0, &n);
+    *nin = n;
+    return in;
+}
+
+static int print_time(Subject *s, ampc_session *session, int steps) {
+    double ms[ROUNDS];
+    const char *name = strrchr(s->module, '/');
+    ampc_module_info info = {.size = sizeof info};
+    if (time_steps(s, session, WARM_STEPS) < 0)
+        return fail_report(s->check, s->module, s->api->error(session));
+    for (int i = 0; i < ROUNDS; i++)
+        if ((ms[i] = time_steps(s, session, steps)) < 0)
+            return fail_report(s->check, s->module, s->api->error(session));
+    qsort(ms, ROUNDS, sizeof *ms, by_value);
+    s->api->describe(s->api->module, &info);
+    printf("{\"check\":\"time\",\"ok\":true,\"module\":\"%s\",\"batch\":%lld,"
+           "\"steps\":%d,\"ms\":%.4f,\"best\":%.4f}\n",
+           name ? name + 1 : s->module, (long long)info.batch, steps,
+           ms[ROUNDS / 2], ms[0]);
+    return 0;
+}
+
+static int check_time(int argc, char **argv) {
+    Subject s;
+    (void)argc;
+    if (!subject_open(&s, argv, NULL)) return 1;
+    DcRandom *random = dc_random_new(s.api, "train", 10, 1);
+    s.t.feed = fixed_feed;
+    s.t.feed_ctx = random;
+    ampc_session *session = random ? session_new(&s) : NULL;
+    if (!session) return 1;
+    int rc = print_time(&s, session, atoi(argv[3]));
+    s.api->close(session);
+    dc_random_free(random);
+    return rc;
+}
+
+/* ---- the machine --------------------------------------------------------- */
+
+static int print_device(int argc, char **argv) {
+    (void)argc;
+    (void)argv;
+    fputs("{\"check\":\"device\",\"ok\":true,\"name\":", stdout);
+    print_text(gpu.name);
+    printf(",\"cc\":\"%d.%d\",\"sms\":%d,\"memory\":%zu,\"driver\":%d,"
+           "\"cublaslt\":%zu}\n",
+           gpu.major, gpu.minor, gpu.sms, gpu.memory, gpu.driver,
+           gpu_cublaslt_version());
+    return 0;
+}
+
+static int check_gemm(int argc, char **argv) {
+    (void)argc;
+    if (!gpu.ctx) return fail_report(argv[1], "", "needs a GPU");
+    return gpu_gemm_table(&gpu, atoi(argv[2]));
+}
+
+static const struct {
+    const char *name;
+    int argc;
+    int (*fn)(int argc, char **argv);
+} commands[] = {{"device", 2, print_device}, {"ops", 4, check_ops},
+                {"train", 7, check_train},   {"graph", 5, check_bits},
+                {"twice", 5, check_bits},    {"leaks", 5, check_leaks},
+                {"run", 5, check_run},       {"time", 4, check_time},
+                {"gemm", 3, check_gemm}};
+
+static int ordinal(void) {
+    const char *colon = strchr(device, ':');
+    return colon ? atoi(colon + 1) : 0;
+}
+
+int main(int argc, char **argv) {
+    const char *given = getenv("AMPC_CHECK_DEVICE");
+    if (given && *given) device = given;
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (argc != commands[i].argc || strcmp(argv[1], commands[i].name))
+            continue;
+        if (strcmp(device, "cpu") && !gpu_open(&gpu, ordinal())) {
+            fprintf(stderr, "gpu_check: %s\n", gpu.why);
+            return 3;
+        }
+        int rc = commands[i].fn(argc, argv);
+        if (gpu.ctx) gpu_close(&gpu);
+        return rc;
+    }
+    fprintf(stderr, "gpu_check: see the head of gpu_check.c for usage\n");
+    return 2;
+}

@@ -1,0 +1,30 @@
+/* gpu_check.h: libcuda and cuBLASLt as gpu_check calls them itself. */
+#ifndef AMPC_GPU_CHECK_H
+#define AMPC_GPU_CHECK_H
+
+#include <stdbool.h>
+
+#include "runtime/cuda/driver.h"
+
+typedef struct Gpu {
+#define CU(member, symbol, parameters) CUresult(*member) parameters;
+#include "runtime/cuda/driver.def"
+#undef CU
+    CUcontext ctx;
+    char name[128], why[300];
+    int driver, major, minor, sms;
+    size_t memory;
+} Gpu;
+
+/* Driver, device `ordinal` and its context, made current; false: g->why. */
+bool gpu_open(Gpu *g, int ordinal);
+void gpu_close(Gpu *g);
+
+/* 130100 = 13.1; 0: there is none. */
+size_t gpu_cublaslt_version(void);
+
+/* Asks cuBLASLt what it can do, in types, epilogues and sizes near `size`; a
+   line of JSON per row on standard output.  Returns the exit status. */
+int gpu_gemm_table(Gpu *g, int size);
+
+#endif
