@@ -1,7 +1,8 @@
 /* print_cuda.c: kernels as CUDA C++.
 
    flat      one thread computes N neighbours, 16 bytes of the widest operand:
-             k<i>_at<N> is the computation, k<i>_at<1> that of the tail.
+             k<i>_at<N> is the computation; the last n % N elements, k<i>_at<1>,
+             go to as many threads of the last block.
    cols      one thread per element of the whole domain.
    epilogue  one thread per accumulator, or a functor.
    Kernels that reduce: print_cuda_reduce.c.
@@ -17,8 +18,9 @@
 
 enum {
     THREADS = 256,
-    FLAT_BYTES = 16,    /* of the widest operand, one thread */
-    FLAT_REGISTERS = 64 /* that one thread's elements may take */
+    FLAT_BYTES = 16,     /* of the widest operand, one thread */
+    FLAT_REGISTERS = 64, /* that one thread's elements may take */
+    FLAT_WEIGHT = 12     /* see flat_weight */
 };
 
 /* ---- the printer --------------------------------------------------------- */
@@ -150,53 +152,60 @@ static void put_element(CuPrint *p) {
 
 /* ---- functions ----------------------------------------------------------- */
 
-/* One item of a list, on a new line where the line would get too long. */
-PRINTF_LIKE(3, 4) static void put_item(StrBuf *sb, bool *first,
-                                       const char *fmt, ...) {
+/* A list of parameters or arguments, at least `indent` from the left. */
+typedef struct List {
+    StrBuf *sb;
+    int indent;
+    bool begun;
+} List;
+
+/* One item, on a new line where the line would get too long. */
+PRINTF_LIKE(2, 3) static void put_item(List *l, const char *fmt, ...) {
     char item[96];
-    size_t at = sb->len;
+    size_t at = l->sb->len;
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(item, sizeof item, fmt, ap);
     va_end(ap);
-    if (!*first) sb_puts(sb, ",");
-    while (at > 0 && sb->data[at - 1] != '\n') at--;
-    bool full = sb->len - at + strlen(item) > 76;
-    sb_puts(sb, full ? "\n    " : *first ? "" : " ");
-    sb_puts(sb, item);
-    *first = false;
+    if (l->begun) sb_puts(l->sb, ",");
+    while (at > 0 && l->sb->data[at - 1] != '\n') at--;
+    if (l->sb->len - at + strlen(item) > 76)
+        sb_printf(l->sb, "\n%*s", l->indent, "");
+    else if (l->begun)
+        sb_puts(l->sb, " ");
+    sb_puts(l->sb, item);
+    l->begun = true;
 }
 
 static const char *buffer_type(const Kernel *k, int b) {
     return dtype_info[k->bufs.data[b].dtype].c;
 }
 
-static void put_params(const Kernel *k, StrBuf *sb, bool *first) {
+static void put_params(const Kernel *k, List *l) {
     for (int b = 0; b < k->bufs.len; b++)
-        put_item(sb, first, "%s%s *b%d",
+        put_item(l, "%s%s *b%d",
                  k->bufs.data[b].written ? "" : "const ", buffer_type(k, b), b);
 }
 
-static void put_names(const Kernel *k, StrBuf *sb, bool *first) {
-    for (int b = 0; b < k->bufs.len; b++) put_item(sb, first, "b%d", b);
+static void put_names(const Kernel *k, List *l) {
+    for (int b = 0; b < k->bufs.len; b++) put_item(l, "b%d", b);
 }
 
 void print_cuda_params(const Kernel *k, StrBuf *sb) {
-    bool first = true;
-    put_params(k, sb, &first);
+    List l = {.sb = sb, .indent = 4};
+    put_params(k, &l);
 }
 
 void print_cuda_initializer(const Kernel *k, StrBuf *sb) {
-    bool first = true;
+    List l = {.sb = sb, .indent = 4};
     sb_puts(sb, "{");
-    put_names(k, sb, &first);
+    put_names(k, &l);
     sb_puts(sb, "}");
 }
 
-static void put_kernel_head(CuPrint *p, const char *name, const char *more) {
+static void put_kernel_head(CuPrint *p, const char *name) {
     sb_printf(p->sb, "extern \"C\" __global__ void __launch_bounds__(%d)\n%s(",
               cuda_shape(p->k).threads, name);
-    sb_puts(p->sb, more);
 }
 
 /* ---- form flat ----------------------------------------------------------- */
@@ -217,31 +226,35 @@ static int flat_registers(const Kernel *k, int n) {
     return bytes / 4;
 }
 
-/* Elements that one thread may compute: long functions are not to be written
-   out many times, and divisions and square roots call functions, around which
+/* How much text an instruction becomes: long functions are not to be written
+   out many times, and division and square root call functions around which
    registers are saved.                                                      */
-static int most_elements(const KInst *in) {
-    if (in->op != K_PHILOX && in->op != K_OP) return FLAT_BYTES;
+static int flat_weight(const KInst *in) {
+    if (in->op == K_PHILOX) return 2;
+    if (in->op != K_OP) return 0;
     switch (in->code) {
-    case OP_POW: case OP_SIN: case OP_COS: case OP_MOD: return 1;
-    case OP_DIV: case OP_SQRT: case OP_RSQRT: case OP_RECIPROCAL: return 4;
+    case OP_POW: case OP_SIN: case OP_COS: case OP_MOD: return FLAT_WEIGHT;
+    case OP_DIV: case OP_SQRT: case OP_RSQRT: case OP_RECIPROCAL: return 2;
     default: break;
     }
-    if (!kinst_is_costly(in)) return FLAT_BYTES;
-    return in->compute == KT_F64 ? 1 : 4;
+    if (!kinst_is_costly(in)) return 0;
+    return in->compute == KT_F64 ? FLAT_WEIGHT : 2;
 }
 
 /* Elements per thread. */
 static int flat_pack(const Kernel *k) {
-    int n = FLAT_BYTES;
+    int widest = 1, weight = 0, n;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
-        int most = most_elements(in);
-        if (is_packed(in, 1))
-            most = FLAT_BYTES / dtype_info[k->bufs.data[in->buf].dtype].bytes;
-        if (most < n) n = most;
+        if (in->full) weight += flat_weight(in);
+        if (!is_packed(in, 1)) continue;
+        int bytes = dtype_info[k->bufs.data[in->buf].dtype].bytes;
+        if (bytes > widest) widest = bytes;
     }
-    while (n > 1 && flat_registers(k, n) > FLAT_REGISTERS) n /= 2;
+    n = FLAT_BYTES / widest;
+    while (n > 1 && (n * weight > FLAT_WEIGHT ||
+                     flat_registers(k, n) > FLAT_REGISTERS))
+        n /= 2;
     return n;
 }
 
@@ -287,11 +300,11 @@ static void put_flat_element(CuPrint *p, int n) {
 }
 
 static void put_flat_at(CuPrint *p, int n) {
-    bool first = true;
+    List l = {.sb = p->sb, .indent = 4};
     sb_printf(p->sb, "template <int N>\nstatic __device__ __forceinline__ void"
                      "\nk%d_at(", p->k->index);
-    put_params(p->k, p->sb, &first);
-    put_item(p->sb, &first, "int64_t e");
+    put_params(p->k, &l);
+    put_item(&l, "int64_t e");
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
     cu_row_insts(p, 0);
@@ -309,69 +322,71 @@ static void put_flat_at(CuPrint *p, int n) {
     sb_puts(p->sb, "}\n\n");
 }
 
-static void put_at_call(CuPrint *p, int n) {
-    bool first = true;
-    sb_printf(p->sb, "k%d_at<%d>(", p->k->index, n);
-    put_names(p->k, p->sb, &first);
-    put_item(p->sb, &first, "e");
+static void put_at_call(CuPrint *p, int n, const char *e) {
+    List l = {.sb = p->sb, .indent = 4 * (p->depth + 1)};
+    sb_printf(p->sb, "%*sk%d_at<%d>(", 4 * p->depth, "", p->k->index, n);
+    put_names(p->k, &l);
+    put_item(&l, "%s", e);
     sb_puts(p->sb, ");\n");
 }
 
 static void put_flat_block(CuPrint *p, int n) {
-    bool first = true;
+    List l = {.sb = p->sb, .indent = 4};
     sb_printf(p->sb, "static __device__ __forceinline__ void\nk%d_block(",
               p->k->index);
-    put_params(p->k, p->sb, &first);
-    put_item(p->sb, &first, "int64_t n");
-    put_item(p->sb, &first, "int64_t block");
+    put_params(p->k, &l);
+    put_item(&l, "int64_t n");
+    put_item(&l, "int64_t block");
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
-    cu_line(p, "int64_t e = (block * %d + threadIdx.x) * %d;", THREADS, n);
-    sb_printf(p->sb, "    if (e + %d <= n)\n        ", n);
-    put_at_call(p, n);
+    cu_line(p, "const int64_t e = (block * %d + threadIdx.x) * %d;", THREADS,
+            n);
+    cu_enter(p, "if (e + %d <= n)", n);
+    put_at_call(p, n, "e");
+    cu_leave(p);
     if (n > 1) {
-        sb_puts(p->sb, "    else\n        for (; e < n; e++) ");
-        put_at_call(p, 1);
+        cu_line(p, "const int64_t tail = n %% %d;", n);
+        cu_enter(p, "if (n / %d == block && threadIdx.x < tail)", THREADS * n);
+        put_at_call(p, 1, "n - tail + threadIdx.x");
+        cu_leave(p);
     }
     sb_puts(p->sb, "}\n\n");
 }
 
 static void put_flat(CuPrint *p) {
     char name[32];
-    bool first = true;
+    List head = {.sb = p->sb, .indent = 4}, call = head;
     int n = flat_pack(p->k);
     put_flat_at(p, n);
     put_flat_block(p, n);
     snprintf(name, sizeof name, "k%d", p->k->index);
-    put_kernel_head(p, name, "");
-    put_params(p->k, p->sb, &first);
-    put_item(p->sb, &first, "long long n");
+    put_kernel_head(p, name);
+    put_params(p->k, &head);
+    put_item(&head, "long long n");
     sb_printf(p->sb, ")\n{\n    k%d_block(", p->k->index);
-    first = true;
-    put_names(p->k, p->sb, &first);
-    put_item(p->sb, &first, "n");
-    put_item(p->sb, &first, "blockIdx.x");
+    call.indent = 8;
+    put_names(p->k, &call);
+    put_item(&call, "n");
+    put_item(&call, "blockIdx.x");
     sb_puts(p->sb, ");\n}\n\n");
 }
 
 void print_cuda_many(const Kernel *k, StrBuf *sb) {
     CuPrint p = cu_begin(k, sb);
     char name[32];
-    bool first = true;
+    List l = {.sb = sb, .indent = 8};
     ASSERT(k->form == KF_FLAT);
     snprintf(name, sizeof name, "k%d_many", k->index);
-    put_kernel_head(&p, name, "const unsigned long long *table, unsigned "
-                              "count)\n{\n");
-    p.depth = 1;
-    cu_line(&p, "const unsigned long long *row = many_row(table, count, %d);",
-            2 + k->bufs.len);
-    sb_printf(sb, "    k%d_block(", k->index);
+    put_kernel_head(&p, name);
+    sb_printf(sb, "const unsigned long long *table, unsigned count)\n{\n"
+                  "    const unsigned long long *row = many_row(table, count, "
+                  "%d);\n    k%d_block(", 2 + k->bufs.len, k->index);
     for (int b = 0; b < k->bufs.len; b++)
-        put_item(sb, &first, "(%s%s *)row[%d]",
+        put_item(&l, "(%s%s *)row[%d]",
                  k->bufs.data[b].written ? "" : "const ", buffer_type(k, b),
                  2 + b);
-    put_item(sb, &first, "(int64_t)row[1]");
-    put_item(sb, &first, "(int64_t)(blockIdx.x - row[0])");
+    put_item(&l, "(int64_t)row[1]");
+    put_item(&l, "(int64_t)(blockIdx.x - row[0])");
     sb_puts(sb, ");\n}\n\n");
     cu_end(&p);
 }
@@ -423,12 +438,12 @@ static bool has_work(const CuPrint *p) {
 
 static void put_kernel(CuPrint *p, DType raw) {
     char name[32];
-    bool epilogue = p->k->form == KF_EPILOGUE, first = true;
+    bool epilogue = p->k->form == KF_EPILOGUE;
+    List l = {.sb = p->sb, .indent = 4};
     snprintf(name, sizeof name, "%c%d", epilogue ? 'e' : 'k', p->k->index);
-    put_kernel_head(p, name, "");
-    if (epilogue)
-        put_item(p->sb, &first, "const %s *raw", dtype_info[raw].c);
-    put_params(p->k, p->sb, &first);
+    put_kernel_head(p, name);
+    if (epilogue) put_item(&l, "const %s *raw", dtype_info[raw].c);
+    put_params(p->k, &l);
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
     if (!has_work(p)) {

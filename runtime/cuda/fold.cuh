@@ -9,8 +9,10 @@
 
 #ifdef __CUDACC_RTC__
 #define UNROLL _Pragma("unroll")
-#else
+#define CHECK_ALIGNED(p, n)
+#else /* on the host: what the device would do */
 #define UNROLL
+#define CHECK_ALIGNED(p, n) if ((uintptr_t)(p) % (n)) __trap()
 #pragma GCC diagnostic ignored "-Wtautological-compare" /* x != x */
 #endif
 
@@ -23,11 +25,13 @@ template <int N, typename T> struct alignas(N * sizeof(T)) Pack {
 
 template <int N, typename T>
 static __device__ __forceinline__ Pack<N, T> pack_load(const T *p) {
+    CHECK_ALIGNED(p, N * sizeof(T));
     return *reinterpret_cast<const Pack<N, T> *>(p);
 }
 
 template <int N, typename T>
 static __device__ __forceinline__ void pack_store(T *p, const Pack<N, T> &x) {
+    CHECK_ALIGNED(p, N * sizeof(T));
     *reinterpret_cast<Pack<N, T> *>(p) = x;
 }
 
