@@ -1,6 +1,7 @@
 /* emit.h: what the files that write a module share.
 
-   emit_plan.c      programs to tables: C text and initial values
+   emit_plan.c      programs to tables and initial values
+   emit_tables.c    tables to C text
    emit_weights.c   initial values to a section or to safetensors
    emit_cc.c        runs the system's C compiler
    emit_cuda.c      GPU steps and kernels (cuda.h)

@@ -190,7 +190,8 @@ static void kernel_line(const Graph *g, int first, int last, bool json,
     else sb_put_escaped(sb, v->name);
     sb_puts(sb, json ? ",\"type\":" : " ");
     put_type(sb, json, v->type);
-    if (note) sb_printf(sb, json ? ",\"cuda\":%s" : "\n          gpu: %s", note);
+    if (note)
+        sb_printf(sb, json ? ",\"cuda\":%s" : "\n          gpu: %s", note);
     sb_puts(sb, json ? "}" : "\n");
 }
 

@@ -27,7 +27,8 @@ static char *compile_demo(const char *model, const char *name) {
     static int n;
     char *out, *to = path[n++ % 2];
     snprintf(to, sizeof *path, "%s/%s.so", test_tmpdir(), name);
-    int rc = test_command(&out, "'%s' '%s' -o '%s' %s --target cpu:x86-64-v2,cuda",
+    int rc = test_command(&out,
+                          "'%s' '%s' -o '%s' %s --target cpu:x86-64-v2,cuda",
                           test_ampc(), test_data_path(model), to,
                           demo_options(model));
     CHECK_MSG(rc == 0 && !*out, "%s: status %d\n%s", model, rc, out);
@@ -37,25 +38,25 @@ static char *compile_demo(const char *model, const char *name) {
 
 static void open_module(Module *m, const char *path) {
     *m = (Module){.a = arena_new()};
-    if (section_open(m->a, &m->d, path, &m->f) != OK)
+    if (sections_open(m->a, &m->d, path, &m->f) != OK)
         FAIL("%s", m->d.text.data);
 }
 
 static void close_module(Module *m) {
-    section_close(&m->f);
+    sections_close(&m->f);
     sb_free(&m->d.text);
     arena_free(m->a);
 }
 
 static char *read_section(Module *m, const PlanSection *s, size_t *n) {
     char *data;
-    if (section_read(m->a, &m->d, &m->f, s, &data, n) != OK)
+    if (sections_read(m->a, &m->d, &m->f, s, &data, n) != OK)
         FAIL("%s", m->d.text.data);
     return data;
 }
 
 static char *read_named(Module *m, const char *name, size_t *n) {
-    const PlanSection *s = section_find(&m->f, name);
+    const PlanSection *s = sections_find(&m->f, name);
     if (!s) FAIL("no section %s", name);
     return read_section(m, s, n);
 }
@@ -88,8 +89,8 @@ static bool has_function(const char *elf, const char *name) {
 /* The architecture is the second byte of e_flags; the first before ELF ABI
    version 8 (CUDA 13). */
 static int elf_arch(const Elf64_Ehdr *h) {
-    return (int)(h->e_ident[EI_ABIVERSION] >= 8 ? h->e_flags >> 8 : h->e_flags) &
-           0xff;
+    bool new_abi = h->e_ident[EI_ABIVERSION] >= 8;
+    return (int)(new_abi ? h->e_flags >> 8 : h->e_flags) & 0xff;
 }
 
 static void check_cubin(const char *data, size_t n, int arch) {
@@ -246,8 +247,9 @@ static void *trained_state(Compiled c, size_t *bytes) {
 /* Beside GPU code steps stand in another order, which changes no bit. */
 TEST_CASE(nvrtc, gpu_code_changes_no_bit_on_the_cpu) {
     static const char text[] =
-        "graph forward(%x: f32[4,6]) {\n  param %w: f32[6,5] = normal(1, 0.5)\n"
-        "  param %b: f32[5] = 0, %v: f32[5,2] = normal(2, 0.5), %c: f32[2] = 0\n"
+        "graph forward(%x: f32[4,6]) {\n"
+        "  param %w: f32[6,5] = normal(1, 0.5), %b: f32[5] = 0\n"
+        "  param %v: f32[5,2] = normal(2, 0.5), %c: f32[2] = 0\n"
         "  %h = matmul %x, %w\n  %i = add %h, %b\n  %r = tanh %i\n"
         "  %j = matmul %r, %v\n  %z = add %j, %c\n  return %z\n}\n";
     static const char options[] = "--loss mse --accumulate 2 --clip-norm 1";
@@ -276,7 +278,7 @@ TEST_CASE(nvrtc, ptx_alone_and_beside_a_cubin) {
     }
     check_ptx(ptx[0], n[0]);
     CHECK_STR(ptx[0], ptx[1]);
-    CHECK(section_find(&m[1].f, "cuda:sm_80:0") != NULL);
+    CHECK(sections_find(&m[1].f, "cuda:sm_80:0") != NULL);
     for (int i = 0; i < 2; i++) {
         close_module(&m[i]);
         compiled_close(&c[i]);
