@@ -1,6 +1,6 @@
 /* cuda.h: what the files that emit CUDA share.
 
-   print_cuda.c   kernel IR as CUDA C++
+   print_cuda*.c  kernel IR as CUDA C++
    cuda_lib.c     library steps as instances of the kernels in runtime/cuda
    emit_cuda.c    every step of every program to a launch; kernels to units
                   (translation units of equal weight), tables for the runtime
@@ -14,7 +14,7 @@
 #include "codegen/emit.h"
 #include "codegen/kir.h"
 
-/* ---- print_cuda.c -------------------------------------------------------- */
+/* ---- print_cuda*.c ------------------------------------------------------- */
 
 /* How a kernel is launched; blocks 0: par[0] / per_block rounded up. */
 typedef struct CudaShape {
