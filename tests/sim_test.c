@@ -1,12 +1,16 @@
 /* sim_test.c: the simulated GPU keeps the rules of a real one, and sees what
    breaks them.                                                              */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include <dlfcn.h>
+#include <elf.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/simulate.h"
 
@@ -125,11 +129,175 @@ TEST_CASE(sim, a_deadlock_is_reported) {
 
 TEST_CASE(sim, bad_accesses_are_reported) {
     check_fault(K "k0(float *x) {\n"
-                  "    *(float4 *)(x + 1) = make_float4(1, 2, 3, 4);\n"
-                  "}\n" GOOD, 32, 716, "16-byte access");
-    check_fault(K "k0(float *x) {\n"
                   "    x[0] = *(volatile float *)16;\n"
                   "}\n" GOOD, 32, 700, "illegal address 0x10");
+}
+
+/* What a process of its own says that does this: sanitizers end it. */
+static char *last_words(void (*fn)(void *), void *arg) {
+    char path[300];
+    int status;
+    snprintf(path, sizeof path, "%s/words", test_tmpdir());
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        if (!freopen(path, "w", stderr)) _exit(1);
+        fn(arg);
+        fflush(NULL);
+        _exit(0);
+    }
+    waitpid(pid, &status, 0);
+    return test_read_file(path, NULL);
+}
+
+typedef struct Bad {
+    const char *text;
+    unsigned shared;
+} Bad;
+
+/* 32 floats up to the end of what may be touched. */
+static float *edge(void) {
+#ifdef __SANITIZE_ADDRESS__
+    return calloc(32, sizeof(float));
+#else
+    char *p = mmap(NULL, 8192, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(p != MAP_FAILED);
+    mprotect(p + 4096, 4096, PROT_NONE);
+    return (float *)(void *)(p + 4096) - 32;
+#endif
+}
+
+static void run_bad(void *arg) {
+    const Bad *b = arg;
+    SimTwin *t = twin_of(b->text);
+    float *x = edge();
+    void *params[] = {&x};
+    sim()->run(t, "k0", 1, 32, b->shared, params);
+    fprintf(stderr, "%s", sim()->errors());
+}
+
+static void check_words(const char *text, unsigned shared,
+                        const char *needle) {
+    Bad b = {text, shared};
+    char *words = last_words(run_bad, &b);
+    CHECK_HAS(words, needle);
+    free(words);
+}
+
+TEST_CASE(sim, misaligned_vectors_are_reported) {
+#ifdef __SANITIZE_ADDRESS__
+    const char *needle = "misaligned address";
+#else
+    const char *needle = "16-byte access";
+#endif
+    check_words(K "k0(float *x) {\n"
+                  "    *(float4 *)(x + 1) = make_float4(1, 2, 3, 4);\n"
+                  "}\n", 0, needle);
+    check_words(K "k0(float *x) {\n"
+                  "    float4 v = *(float4 *)(x + 2);\n"
+                  "    x[0] = v.y;\n"
+                  "}\n", 0, needle);
+}
+
+TEST_CASE(sim, one_past_the_end_is_reported) {
+#ifdef __SANITIZE_ADDRESS__
+    const char *needle = "heap-buffer-overflow";
+#else
+    const char *needle = "k0, block 0, thread 31: illegal address";
+#endif
+    check_words(K "k0(float *x) { x[threadIdx.x + 1] = 1; }\n", 0, needle);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+TEST_CASE(sim, one_past_shared_memory_is_reported) {
+    check_words(K "k0(float *x) {\n"
+                  "    __shared__ float s[32];\n"
+                  "    float *p = s + threadIdx.x;\n"
+                  "    p[1] = 1;\n"
+                  "    x[0] = s[0];\n"
+                  "}\n", 0, "unit0.cu:4:"); /* which sanitizer says so varies */
+    check_words(K "k0(float *x) {\n"
+                  "    SIM_DYNAMIC_SHARED(float, s);\n"
+                  "    s[threadIdx.x + 1] = x[0];\n"
+                  "}\n", 128, "heap-buffer-overflow");
+}
+#endif
+
+/* ---- tensor cores -------------------------------------------------------- */
+
+/* Elements as 16-bit floats that are exact in both formats: small integers. */
+static const char mma[] =
+    "static __device__ unsigned two(const unsigned short *p, int step) {\n"
+    "    return p[0] | (unsigned)p[step] << 16;\n"
+    "}\n"
+    K "k0(float *d, const unsigned short *a, const unsigned short *b) {\n"
+    "    int g = threadIdx.x / 4, t = threadIdx.x % 4;\n"
+    "    unsigned ra[4] = {two(a + g * 16 + 2 * t, 1),\n"
+    "                      two(a + (g + 8) * 16 + 2 * t, 1),\n"
+    "                      two(a + g * 16 + 2 * t + 8, 1),\n"
+    "                      two(a + (g + 8) * 16 + 2 * t + 8, 1)};\n"
+    "    unsigned rb[2] = {two(b + 2 * t * 8 + g, 8),\n"
+    "                      two(b + (2 * t + 8) * 8 + g, 8)};\n"
+    "    float rd[4] = {1, 1, 1, 1};\n"
+    "    MMA(rd, ra, rb);\n"
+    "    for (int i = 0; i < 4; i++)\n"
+    "        d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = rd[i];\n"
+    "}\n"
+    /* the same with A through ldmatrix */
+    K "k1(float *d, const unsigned short *a, const unsigned short *b) {\n"
+    "    alignas(16) __shared__ unsigned short s[16][16];\n"
+    "    int g = threadIdx.x / 4, t = threadIdx.x % 4;\n"
+    "    for (int i = threadIdx.x; i < 256; i += 32) s[i / 16][i % 16] = a[i];\n"
+    "    __syncwarp();\n"
+    "    unsigned ra[4];\n"
+    "    ampc_ldmatrix_x4(ra, &s[threadIdx.x % 16][threadIdx.x / 16 * 8]);\n"
+    "    unsigned rb[2] = {two(b + 2 * t * 8 + g, 8),\n"
+    "                      two(b + (2 * t + 8) * 8 + g, 8)};\n"
+    "    float rd[4] = {1, 1, 1, 1};\n"
+    "    MMA(rd, ra, rb);\n"
+    "    for (int i = 0; i < 4; i++)\n"
+    "        d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = rd[i];\n"
+    "}\n";
+
+/* 16-bit floats with `mantissa` bits; integers up to 8 or so. */
+static uint16_t half_of(int v, int mantissa, int bias) {
+    unsigned m = (unsigned)abs(v), e = 0;
+    if (!m) return 0;
+    while (m >> (e + 1)) e++;
+    unsigned fraction = (m << mantissa >> e) & ((1u << mantissa) - 1);
+    return (uint16_t)((v < 0 ? 0x8000u : 0) |
+                      (e + (unsigned)bias) << mantissa | fraction);
+}
+
+static void check_mma(const char *name, int mantissa, int bias) {
+    char whole[4000];
+    int ia[256], ib[128];
+    uint16_t a[256], b[128], *pa = a, *pb = b;
+    float d[128], *pd = d;
+    void *params[] = {&pd, &pa, &pb};
+    snprintf(whole, sizeof whole, "#define MMA ampc_mma_%s_16816\n%s", name,
+             mma);
+    SimTwin *t = twin_of(whole);
+    for (int i = 0; i < 256; i++)
+        a[i] = half_of(ia[i] = i * 7 % 17 - 8, mantissa, bias);
+    for (int i = 0; i < 128; i++)
+        b[i] = half_of(ib[i] = i * 5 % 13 - 6, mantissa, bias);
+    for (int k = 0; k < 2; k++) {
+        CHECK_EQ_INT(sim()->run(t, k ? "k1" : "k0", 1, 32, 0, params), 0);
+        for (int i = 0; i < 128; i++) {
+            int sum = 1;
+            for (int j = 0; j < 16; j++)
+                sum += ia[i / 8 * 16 + j] * ib[j * 8 + i % 8];
+            CHECK_NEAR(d[i], sum, 0);
+        }
+    }
+    sim()->twin_close(t);
+}
+
+TEST_CASE(sim, tensor_cores_multiply) {
+    check_mma("bf16", 7, 127);
+    check_mma("f16", 10, 15);
 }
 
 TEST_CASE(sim, exited_threads_are_not_waited_for) {
@@ -549,4 +717,152 @@ TEST_CASE(sim_driver, failures_on_demand) {
     CHECK_EQ_INT(fill(&r, r.x, 1, r.s), CUDA_LAUNCH_FAILED);
     CHECK_EQ_INT(cu.StreamSynchronize(r.s), CUDA_LAUNCH_FAILED);
     end(&r); /* without leaks */
+}
+
+/* ---- images -------------------------------------------------------------- */
+
+/* The smallest cubin with one kernel. */
+typedef struct Cubin {
+    Elf64_Ehdr head;
+    Elf64_Shdr section[4];
+    Elf64_Sym symbol[2];
+    char text[64];
+} Cubin;
+
+static Cubin make_cubin(int sm, const char *kernel) {
+    Cubin c;
+    memset(&c, 0, sizeof c);
+    memcpy(c.head.e_ident, ELFMAG, SELFMAG);
+    c.head.e_ident[EI_CLASS] = ELFCLASS64;
+    c.head.e_ident[EI_ABIVERSION] = 8;
+    c.head.e_machine = 190;
+    c.head.e_flags = (Elf64_Word)sm << 8;
+    c.head.e_shoff = offsetof(Cubin, section);
+    c.head.e_shnum = 4;
+    c.head.e_shstrndx = 1;
+    memcpy(c.text, "\0.strtab\0.symtab\0", 18);
+    snprintf(c.text + 18, sizeof c.text - 18, "%s", kernel);
+    c.section[1] = (Elf64_Shdr){.sh_name = 1, .sh_type = SHT_STRTAB,
+                                .sh_offset = offsetof(Cubin, text),
+                                .sh_size = sizeof c.text};
+    c.section[2] = (Elf64_Shdr){.sh_name = 9, .sh_type = SHT_SYMTAB,
+                                .sh_offset = offsetof(Cubin, symbol),
+                                .sh_size = sizeof c.symbol, .sh_link = 1,
+                                .sh_entsize = sizeof *c.symbol};
+    c.symbol[1].st_name = 18;
+    c.symbol[1].st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC);
+    return c;
+}
+
+static CUresult load_on(int cc, int driver, bool ptx_only, const void *image) {
+    SimConfig c = {.cc = cc, .driver = driver, .ptx_only = ptx_only,
+                   .twins = twins()};
+    CUcontext ctx;
+    CUmodule m;
+    open_driver();
+    sim()->reset(&c);
+    OK(cu.Init(0));
+    OK(cu.PrimaryCtxRetain(&ctx, 0));
+    OK(cu.CtxPushCurrent(ctx));
+    CUresult rc = cu.ModuleLoadDataEx(&m, image, 0, NULL, NULL);
+    sim()->reset(NULL);
+    return rc;
+}
+
+TEST_CASE(sim_driver, cubins_fit_their_architecture) {
+    Cubin c = make_cubin(80, "fill");
+    OK(load_on(80, 0, false, &c));
+    OK(load_on(86, 0, false, &c));
+    CHECK_EQ_INT(load_on(90, 0, false, &c), CUDA_NO_BINARY_FOR_GPU);
+    CHECK_EQ_INT(load_on(75, 0, false, &c), CUDA_NO_BINARY_FOR_GPU);
+    CHECK_EQ_INT(load_on(80, 0, true, &c), CUDA_NO_BINARY_FOR_GPU);
+    c = make_cubin(86, "fill");
+    CHECK_EQ_INT(load_on(80, 0, false, &c), CUDA_NO_BINARY_FOR_GPU);
+    c.head.e_machine = EM_X86_64;
+    CHECK_EQ_INT(load_on(86, 0, false, &c), CUDA_INVALID_IMAGE);
+    c = make_cubin(80, "k7"); /* no twin has that */
+    CHECK_EQ_INT(load_on(80, 0, false, &c), CUDA_INVALID_IMAGE);
+}
+
+TEST_CASE(sim_driver, ptx_needs_a_driver_that_knows_it) {
+    OK(load_on(120, 0, true, ptx));
+    OK(load_on(90, 12000, false, ptx));
+    CHECK_EQ_INT(load_on(75, 0, false, ptx), CUDA_INVALID_PTX);
+    CHECK_EQ_INT(load_on(90, 11080, false, ptx), CUDA_UNSUPPORTED_PTX_VERSION);
+    CHECK_EQ_INT(load_on(90, 0, false, "no PTX"), CUDA_INVALID_PTX);
+}
+
+/* ---- what the host must not do -------------------------------------------- */
+
+static void touch(void *arg) {
+    const Rig *r = arg;
+    volatile float *p = (volatile float *)(uintptr_t)r->x;
+    *p = 1;
+    fprintf(stderr, "it went on");
+}
+
+TEST_CASE(sim_driver, the_host_cannot_touch_device_memory) {
+    Rig r = begin(1);
+    char *words = last_words(touch, &r);
+    CHECK(!strstr(words, "it went on"));
+    free(words);
+    end(&r);
+}
+
+TEST_CASE(sim_driver, a_symbol_may_be_missing) {
+    const char *path = sim_without("cuGraphLaunch");
+    void *h = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(h);
+    CHECK(dlsym(h, "cuGraphDestroy"));
+    CHECK(!dlsym(h, "cuGraphLaunch"));
+    dlclose(h);
+}
+
+TEST_CASE(sim_driver, the_legacy_stream_waits_for_the_others) {
+    for (unsigned seed = 1; seed < 6; seed++) {
+        Rig r = begin(seed);
+        CUstream s;
+        OK(cu.StreamCreate(&s, 0));
+        OK(fill(&r, r.x, 1, s));
+        OK(fill(&r, r.y, 1, s));
+        OK(add(&r, 1, NULL));
+        OK(add(&r, 1, s));
+        CHECK_NEAR(read_one(r.y, NULL), 3, 0);
+        CUgraph g;
+        OK(cu.StreamBeginCapture(s, CUDA_CAPTURE_THREAD_LOCAL));
+        CHECK_EQ_INT(fill(&r, r.x, 1, NULL), 906);
+        CHECK_EQ_INT(cu.StreamEndCapture(s, &g), 901);
+        OK(cu.StreamDestroy(s));
+        end(&r);
+    }
+}
+
+TEST_CASE(sim_driver, copies_stay_in_their_allocation) {
+    Rig r = begin(1);
+    CHECK_EQ_INT(cu.MemcpyDtoDAsync(r.x, r.y + 4, 1024, r.s), 1);
+    CHECK_EQ_INT(cu.MemsetD8Async(r.x + 1000, 0, 25, r.s), 1);
+    OK(cu.MemsetD8Async(r.x + 1000, 0, 24, r.s));
+    CHECK_NEAR(read_one(r.x + 1000, r.s), 0, 0);
+    float v = read_one(r.x, r.s);
+    CHECK(v != v); /* new memory is NaN */
+    CHECK_HAS(sim()->errors(), "are not in one allocation");
+    end(&r);
+}
+
+TEST_CASE(sim_driver, work_behind_the_free_of_its_memory) {
+    Rig r = begin(1);
+    CUgraph g;
+    CUgraphExec x;
+    OK(cu.StreamBeginCapture(r.s, CUDA_CAPTURE_THREAD_LOCAL));
+    OK(cu.MemcpyDtoDAsync(r.x, r.y, 1024, r.s));
+    OK(cu.StreamEndCapture(r.s, &g));
+    OK(cu.GraphInstantiate(&x, g, 0));
+    OK(cu.GraphDestroy(g));
+    OK(cu.MemFree(r.y));
+    OK(cu.GraphLaunch(x, r.s));
+    CHECK_EQ_INT(cu.StreamSynchronize(r.s), CUDA_ILLEGAL_ADDRESS);
+    CHECK_HAS(sim()->errors(), "not allocated any more");
+    cu.GraphExecDestroy(x);
+    r.y = 0;
+    end(&r);
 }

@@ -146,6 +146,9 @@ static void engine_fault(int code, const char *fmt, ...) {
 /* Where the handler of signals lets a fiber go on. */
 static void landing(void) {
     const void *p = fault_address();
+    size_t size;
+    char *stack = fault_stack(&size);
+    fiber_adopt(stack, size);
     if (fault_signal() == FAULT_ARITHMETIC)
         engine_fault(CUDA_LAUNCH_FAILED, "integer division by zero");
     if (fiber_guards(fibers, SIM_MAX_THREADS, p))

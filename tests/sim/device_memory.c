@@ -1,4 +1,4 @@
-/* memory.c: device memory and pinned host memory.
+/* device_memory.c: device memory and pinned host memory.
 
    Device addresses come from one reserved range and are never used twice.
    Everything in it is closed (PROT_NONE) but for live allocations while
