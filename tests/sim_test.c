@@ -133,6 +133,18 @@ TEST_CASE(sim, bad_accesses_are_reported) {
                   "}\n" GOOD, 32, 700, "illegal address 0x10");
 }
 
+#ifndef __SANITIZE_ADDRESS__ /* sanitizers end the process first */
+TEST_CASE(sim, what_traps_on_the_host_is_reported) {
+    check_fault(K "k0(float *x) { x[0] = (float)(7 / (int)x[1]); }\n" GOOD, 32,
+                719, "division by zero");
+    check_fault(K "k0(float *x) {\n"
+                  "    volatile char much[300 << 10];\n"
+                  "    much[threadIdx.x] = 1;\n"
+                  "    x[0] = much[threadIdx.x];\n"
+                  "}\n" GOOD, 32, 719, "stack overflow");
+}
+#endif
+
 /* What a process of its own says that does this: sanitizers end it. */
 static char *last_words(void (*fn)(void *), void *arg) {
     char path[300];
@@ -866,3 +878,39 @@ TEST_CASE(sim_driver, work_behind_the_free_of_its_memory) {
     r.y = 0;
     end(&r);
 }
+
+TEST_CASE(sim_driver, a_graph_does_not_outlive_its_module) {
+    Rig r = begin(1);
+    CUgraph g;
+    CUgraphExec x;
+    OK(cu.StreamBeginCapture(r.s, CUDA_CAPTURE_THREAD_LOCAL));
+    OK(fill(&r, r.x, 1, r.s));
+    OK(cu.StreamEndCapture(r.s, &g));
+    OK(cu.GraphInstantiate(&x, g, 0));
+    OK(cu.GraphDestroy(g));
+    OK(cu.ModuleUnload(r.m));
+    OK(cu.GraphLaunch(x, r.s));
+    CHECK_EQ_INT(cu.StreamSynchronize(r.s), CUDA_ILLEGAL_ADDRESS);
+    CHECK_HAS(sim()->errors(), "whose module was unloaded");
+    cu.GraphExecDestroy(x);
+    end(&r);
+}
+
+/* Bytes beside an allocation: found when it is freed, if no page or sanitizer
+   was in the way. */
+#ifndef __SANITIZE_ADDRESS__
+TEST_CASE(sim_driver, writes_beside_an_allocation_show) {
+    int seen = 0;
+    for (unsigned seed = 1; seed < 9; seed++) {
+        Rig r = begin(seed);
+        OK(fill(&r, r.x - 32, 1, r.s));
+        CUresult rc = cu.StreamSynchronize(r.s);
+        CHECK(rc == 0 || rc == CUDA_ILLEGAL_ADDRESS);
+        end(&r);
+        bool beside = strstr(sim()->errors(), "beside an allocation") != NULL;
+        CHECK(rc || beside);
+        seen += beside;
+    }
+    CHECK(seen > 0 && seen < 8);
+}
+#endif

@@ -18,9 +18,10 @@
 #define SANITIZE ""
 #endif
 #define TWIN_FLAGS                                                            \
-    "-std=c++17 -O1 -g1 -fPIC -shared -ffp-contract=off -fno-math-errno "     \
-    "-fno-strict-aliasing -fvisibility=hidden -nostartfiles -Wall -Wextra "                 \
-    "-Wno-unused-function -fmax-errors=9 "
+    "-std=c++17 -O1 -g1 -fPIC -shared -nostartfiles -fvisibility=hidden "     \
+    "-ffp-contract=off -fno-math-errno -fno-strict-aliasing "                 \
+    "-fstack-clash-protection -fmax-errors=9 -Wall -Wextra -Wshadow "         \
+    "-Wno-unused-function "
 
 /* ---- the libraries ------------------------------------------------------- */
 

@@ -445,10 +445,19 @@ ENTRY(StreamBeginCapture, "cuStreamBeginCapture_v2", CONTEXT,
     return rc ? rc : capture_begin(s, mode);
 }
 
-ENTRY(StreamEndCapture, "cuStreamEndCapture", CONTEXT,
-      (CUstream s, CUgraph *g), (s, g)) {
+static CUresult end_capture(CUstream s, CUgraph *g) {
     CUresult rc = stream_of(s, &s);
     return rc ? rc : capture_end(s, g);
+}
+
+/* The capture is over also when this fails on demand. */
+CUresult drv_StreamEndCapture(CUstream s, CUgraph *g) {
+    CUresult asked = enter("cuStreamEndCapture", CONTEXT);
+    CUresult rc = end_capture(s, g);
+    if (asked && *g) graph_drop(*g);
+    if (asked) *g = NULL;
+    sim_unlock();
+    return asked ? asked : rc ? rc : sticky();
 }
 
 /* ---- events -------------------------------------------------------------- */
