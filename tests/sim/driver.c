@@ -75,7 +75,7 @@ static CUresult sticky(void) {
         if (!rc && (needs)&CONTEXT) rc = sticky();                            \
         if (!rc) rc = do_##member args;                                       \
         sim_unlock();                                                         \
-        return rc;                                                            \
+        return rc == SIM_LEFT_OUT ? CUDA_OK : rc;                             \
     }                                                                         \
     static CUresult do_##member params
 /* Runs in a faulted context, too, and returns the fault. */
@@ -86,7 +86,7 @@ static CUresult sticky(void) {
         if (!rc) rc = do_##member args;                                       \
         if (!rc) rc = sticky();                                               \
         sim_unlock();                                                         \
-        return rc;                                                            \
+        return rc == SIM_LEFT_OUT ? CUDA_OK : rc;                             \
     }                                                                         \
     static CUresult do_##member params
 
