@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -84,6 +85,22 @@ const char *sim_without(const char *symbol) {
     REQUIRE(test_write_file(path, image, n));
     free(image);
     return path;
+}
+
+char *sim_last_words(void (*fn)(void *), void *arg) {
+    char path[300];
+    int status;
+    snprintf(path, sizeof path, "%s/words", test_tmpdir());
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        if (!freopen(path, "w", stderr)) _exit(1);
+        fn(arg);
+        fflush(NULL);
+        _exit(0);
+    }
+    waitpid(pid, &status, 0);
+    return test_read_file(path, NULL);
 }
 
 /* ---- twins --------------------------------------------------------------- */

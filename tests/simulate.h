@@ -26,6 +26,10 @@ const Sim *sim(void);
    next call. */
 const char *sim_without(const char *symbol);
 
+/* What a process of its own writes to standard error that does this, for
+   free(): faults and sanitizers may end it. */
+char *sim_last_words(void (*fn)(void *), void *arg);
+
 /* Compiles DIR/unit<i>.cu into DIR/unit<i>.so for every i from 0, with the
    sanitizers of the test binary; headers are looked for in DIR, runtime/cuda
    and runtime/cpu.  Returns how many; an error ends the test case. */

@@ -168,7 +168,7 @@ static void release_barrier(void) {
 static void engine_barrier(const char *file, int line) {
     if (e.nwaiting) {
         const Thread *o = &e.thread[e.waiting[0]];
-        if (o->line != line || strcmp(o->where, file))
+        if (o->line != line || (o->where != file && strcmp(o->where, file)))
             engine_fault(CUDA_LAUNCH_FAILED,
                          "divergent __syncthreads: %s:%d, but thread %d waits "
                          "at %s:%d", file, line, e.waiting[0], o->where,

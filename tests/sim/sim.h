@@ -52,7 +52,10 @@ SIM_API void sim_reset(const SimConfig *c);
 /* The nth (1 = next) call of that entry point ("cuMemAlloc_v2",
    "cublasLtMatmul") returns `code` without doing anything; sticky: and its
    context is broken, so that later calls return the code as well, while those
-   that free or destroy do their work all the same.                          */
+   that free or destroy do their work all the same.
+   SIM_LEFT_OUT: it reports success and does nothing, as if the caller had
+   forgotten it.                                                             */
+enum { SIM_LEFT_OUT = -1 };
 SIM_API void sim_fail(const char *entry, int nth, int code, bool sticky);
 
 typedef struct SimStats {
