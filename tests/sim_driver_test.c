@@ -583,3 +583,29 @@ TEST_CASE(sim_driver, writes_beside_an_allocation_show) {
     CHECK(seen > 0 && seen < 8);
 }
 #endif
+
+/* ---- settings ------------------------------------------------------------ */
+
+static void with_settings(void *arg) {
+    const char *library = sim_without("no such symbol");
+    setenv("AMPC_SIM_FAIL", "cuInit:1:100", 1);
+    setenv("AMPC_SIM_REPORT", arg, 1);
+    void *h = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    CUresult (*init)(unsigned);
+    if (!h) return;
+    *(void **)&init = dlsym(h, "cuInit");
+    fprintf(stderr, "first %d, ", init(0));
+    fprintf(stderr, "second %d", init(0));
+    dlclose(h);
+}
+
+TEST_CASE(sim_driver, the_environment_fails_and_reports) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/report", test_tmpdir());
+    char *words = sim_last_words(with_settings, path);
+    char *report = test_read_file(path, NULL);
+    CHECK_STR(words, "first 100, second 0");
+    CHECK_STR(report, "launches 0, graph launches 0, copies 0\n");
+    free(report);
+    free(words);
+}

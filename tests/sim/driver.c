@@ -388,17 +388,20 @@ ENTRY(StreamBeginCapture, "cuStreamBeginCapture_v2", CONTEXT,
 
 static CUresult end_capture(CUstream s, CUgraph *g) {
     CUresult rc = stream_of(s, &s);
+    *g = NULL;
     return rc ? rc : capture_end(s, g);
 }
 
 /* The capture is over also when this fails on demand. */
 CUresult drv_StreamEndCapture(CUstream s, CUgraph *g) {
     CUresult asked = enter("cuStreamEndCapture", CONTEXT);
-    CUresult rc = end_capture(s, g);
+    CUresult rc = asked == SIM_LEFT_OUT ? CUDA_OK : end_capture(s, g);
+    if (asked == SIM_LEFT_OUT) asked = CUDA_OK;
     if (asked && *g) graph_drop(*g);
     if (asked) *g = NULL;
+    if (!rc) rc = sticky();
     sim_unlock();
-    return asked ? asked : rc ? rc : sticky();
+    return asked ? asked : rc;
 }
 
 /* ---- events -------------------------------------------------------------- */
