@@ -1,10 +1,15 @@
 /* cuda.h: what the files that emit CUDA share.
 
-   print_cuda.c   kernel IR as CUDA C++
-   cuda_lib.c     library steps as instances of the kernels in runtime/cuda
-   emit_cuda.c    every step of every program to a launch; kernels to units
-                  (translation units of equal weight), tables for the runtime
-   nvrtc.c        units to cubins and PTX, by NVRTC through dlopen
+   print_cuda*.c   kernel IR as CUDA C++
+   cuda_lib.c      library steps as instances of the kernels in runtime/cuda
+   cuda_gemm.c     what cuBLASLt can do of a product and its epilogue
+   emit_order.c    steps of one kernel as neighbours
+   emit_cuda.c     every step of every program to a launch; kernels to units
+                   (translation units of equal weight)
+   cuda_tables.c   launches as tables for the runtime and notes for people
+   cuda_target.c   the architectures asked for
+   cuda_headers.c  what units include
+   nvrtc.c         units to cubins and PTX, by NVRTC through dlopen
 
    A unit is text that starts with #include of the headers below runtime/cuda
    and kmath.h, passed to NVRTC in memory: no CUDA header is needed.          */
@@ -14,7 +19,7 @@
 #include "codegen/emit.h"
 #include "codegen/kir.h"
 
-/* ---- print_cuda.c -------------------------------------------------------- */
+/* ---- print_cuda*.c ------------------------------------------------------- */
 
 /* How a kernel is launched; blocks 0: par[0] / per_block rounded up. */
 typedef struct CudaShape {

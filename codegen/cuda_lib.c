@@ -60,11 +60,25 @@ static void put_three(LibPrint *p, const char *name, const int64_t *v) {
               name, v[0], name, v[1], name, v[2]);
 }
 
-/* The comment: what the step computes. */
+/* The comment, in terms of shapes only: steps of equal text share kernels. */
 static void begin(LibPrint *p, const char *what) {
-    sb_printf(p->sb, "/* %s: ", what);
-    for (const char *c = p->s->name ? p->s->name : "?"; *c; c++)
-        sb_printf(p->sb, "%c", *c == '*' || *c == '\\' || *c < ' ' ? '_' : *c);
+    sb_printf(p->sb, "/* %s", what);
+}
+
+/* An operand of the comment; planes have three dims more. */
+static void put_shape(LibPrint *p, int64_t dtype, const int64_t *dim, int n,
+                      const int64_t *plane) {
+    sb_printf(p->sb, "%c%s[", p->sb->data[p->sb->len - 1] == ']' ? ',' : ' ',
+              dtype_info[dtype].text);
+    for (int i = 0; i < n; i++)
+        sb_printf(p->sb, "%s%" PRId64, i ? "," : "", dim[i]);
+    for (int i = 0; plane && i < 3; i++)
+        if (i == 2 || plane[i] != 1 || (i == 1 && plane[0] != 1))
+            sb_printf(p->sb, ",%" PRId64, plane[i]);
+    sb_puts(p->sb, "]");
+}
+
+static void end_comment(LibPrint *p) {
     sb_printf(p->sb, " */\nstruct L%d {\n", p->number);
 }
 
@@ -114,7 +128,7 @@ static void put_store(LibPrint *p, const char *plain) {
 /* ---- tiles --------------------------------------------------------------- */
 
 typedef struct TileShape {
-    int m, n;      /* of a block                                            */
+    int m, n;         /* of a block                                         */
     int sub_m, sub_n; /* of a warp (mma) or thread (fma)                    */
     int threads;
 } TileShape;
@@ -153,7 +167,7 @@ static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype) {
     sb_printf(p->sb, "    typedef %s<%s, %d, %d, %d, %d> Tile;\n",
               t->mma ? "MmaTile" : "FmaTile", of, s->m, s->n, s->sub_m,
               s->sub_n);
-    p->out->weight = t->mma ? 16 : 12;
+    p->out->weight = t->mma ? 20 : 14;
 }
 
 /* ---- matrix product ------------------------------------------------------ */
@@ -184,6 +198,9 @@ static void print_gemm(LibPrint *p) {
     if (g.m * g.n * batch == 0) return;
     TilePick t = tile_pick(g.a_dtype, g.b_dtype, g.m, g.n, batch);
     begin(p, "matmul");
+    put_shape(p, g.a_dtype, (int64_t[]){batch, g.m, g.k}, 3, NULL);
+    put_shape(p, g.b_dtype, (int64_t[]){batch, g.k, g.n}, 3, NULL);
+    end_comment(p);
     put_type(p, "A", g.a_dtype);
     put_type(p, "B", g.b_dtype);
     put_tile(p, &t, g.a_dtype);
@@ -212,7 +229,13 @@ static void print_gemm(LibPrint *p) {
 
 static int64_t volume(const int64_t *v) { return v[0] * v[1] * v[2]; }
 
-static void put_conv(LibPrint *p, const CpuConv *c) {
+/* X, W and Y. */
+static void put_conv(LibPrint *p, const char *what, const CpuConv *c) {
+    begin(p, what);
+    put_shape(p, c->x_dtype, (int64_t[]){c->n, c->c}, 2, c->in);
+    put_shape(p, c->w_dtype, (int64_t[]){c->k, c->c / c->group}, 2, c->kernel);
+    put_shape(p, c->y_dtype, (int64_t[]){c->n, c->k}, 2, c->out);
+    end_comment(p);
     put_type(p, "X", c->x_dtype);
     put_type(p, "W", c->w_dtype);
     put_type(p, "Y", c->y_dtype);
@@ -234,8 +257,7 @@ static void print_conv_fwd(LibPrint *p, const CpuConv *c) {
     TilePick t = tile_pick(c->x_dtype, c->w_dtype, kg, cols, c->group);
     char plain[32];
     if (c->k * cols == 0) return;
-    begin(p, "conv");
-    put_conv(p, c);
+    put_conv(p, "conv", c);
     if (!direct) put_tile(p, &t, c->x_dtype);
     if (direct)
         kernel_each(p, false, c->k * cols);
@@ -258,8 +280,7 @@ static void print_conv_dgrad(LibPrint *p, const CpuConv *c) {
     int64_t products = c->group * volume(c->stride);
     TilePick t = tile_pick(c->y_dtype, c->w_dtype, cg, cols, products);
     if (all * volume(c->in) == 0) return;
-    begin(p, "conv_dgrad");
-    put_conv(p, c);
+    put_conv(p, "conv_dgrad", c);
     if (!direct) put_tile(p, &t, c->y_dtype);
     if (direct)
         kernel_each(p, false, all * volume(c->in));
@@ -290,8 +311,7 @@ static void put_wgrad_params(LibPrint *p, const CpuConv *c, const char *x,
 }
 
 static void print_wgrad_direct(LibPrint *p, const CpuConv *c, int64_t size) {
-    begin(p, "conv_wgrad");
-    put_conv(p, c);
+    put_conv(p, "conv_wgrad", c);
     kernel(p, false, DIRECT_THREADS, size);
     put_wgrad_params(p, c, "x", "dy", false);
     sb_printf(p->sb, "    conv_wgrad_direct<L%d>(x, dy, dw);\n}\n", p->number);
@@ -307,8 +327,7 @@ static void print_conv_wgrad(LibPrint *p, const CpuConv *c) {
         return;
     }
     int64_t blocks = t.tiles * c->group, splits = wgrad_splits(c, blocks);
-    begin(p, "conv_wgrad");
-    put_conv(p, c);
+    put_conv(p, "conv_wgrad", c);
     put_tile(p, &t, c->x_dtype);
     put_number(p, "splits", splits);
     kernel(p, false, t.shape->threads, blocks * splits);
@@ -355,6 +374,9 @@ static void print_pool(LibPrint *p) {
     const char *type = type_name(c.dtype);
     if (results == 0) return;
     begin(p, k->name);
+    put_shape(p, c.dtype, &c.planes, 1, c.in);
+    put_shape(p, c.dtype, &c.planes, 1, c.out);
+    end_comment(p);
     put_type(p, "T", c.dtype);
     put_number(p, "planes", c.planes);
     put_three(p, "in", c.in);
@@ -392,6 +414,10 @@ static void print_scatter(LibPrint *p) {
                                                     : SCATTER_THREADS;
     while (line < c.inner && line < SCATTER_LINE) line *= 2;
     begin(p, "scatter_add");
+    put_shape(p, c.src_dtype, (int64_t[]){c.outer, c.nidx, c.inner}, 3, NULL);
+    put_shape(p, c.idx_dtype, &c.nidx, 1, NULL);
+    put_shape(p, c.out_dtype, (int64_t[]){c.outer, c.rows, c.inner}, 3, NULL);
+    end_comment(p);
     put_type(p, "Src", c.src_dtype);
     put_type(p, "Idx", c.idx_dtype);
     put_type(p, "Out", c.out_dtype);
@@ -424,6 +450,8 @@ static void print_argmax(LibPrint *p) {
     bool warp = c.inner == 1 && c.axis >= ARGMAX_WARP;
     if (c.outer * c.inner == 0 || c.axis <= 0) return;
     begin(p, "argmax");
+    put_shape(p, c.dtype, (int64_t[]){c.outer, c.axis, c.inner}, 3, NULL);
+    end_comment(p);
     put_type(p, "T", c.dtype);
     put_number(p, "outer", c.outer);
     put_number(p, "axis", c.axis);
@@ -442,7 +470,7 @@ void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb,
                     CudaLib *out) {
     LibPrint p = {sb, s, number, out};
     memset(out, 0, sizeof *out);
-    out->weight = 1;
+    out->weight = 4;
     switch (s->lib) {
     case PLAN_LIB_GEMM: print_gemm(&p); break;
     case PLAN_LIB_CONV_FWD:

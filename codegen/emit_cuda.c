@@ -127,7 +127,7 @@ static void kernel_steps(EmitCuda *e, int i, int count) {
 
 static void lib_step(EmitCuda *e, const LoweredStep *s, PlanCudaStep *to) {
     const Item *x = lib_item(e, s);
-    *to = (PlanCudaStep){.op = PLAN_CUDA_LAUNCH,
+    *to = (PlanCudaStep){.op = x->first ? PLAN_CUDA_LAUNCH : PLAN_CUDA_NONE,
                          .kernel = (uint32_t)x->first,
                          .kernel2 = (uint32_t)x->second,
                          .scratch = x->scratch};

@@ -4,6 +4,17 @@
 
 #include "codegen/cuda.h"
 
+enum { CU_THREADS = 256 }; /* of a block, unless the kernel reduces */
+
+/* A list of parameters or arguments, at least `indent` from the left. */
+typedef struct List {
+    StrBuf *sb;
+    int indent;
+    bool begun;
+} List;
+/* One item, on a new line where the line would get too long. */
+void cu_item(List *l, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
 /* How the threads of a block share the rows of a kernel that reduces. */
 typedef struct Team {
     int lanes;  /* neighbouring lanes of a warp per row; 0: not so            */
@@ -46,6 +57,17 @@ void cu_dims(CuPrint *p, const char *of, const int *dim, int n,
 void cu_mark_used(const KInst *in, bool *used);
 const char *cu_signed(const CuPrint *p);   /* type of indices */
 const char *cu_unsigned(const CuPrint *p); /* of flat numbers */
+
+const char *cu_buffer_type(const Kernel *k, int b);
+void cu_params(const Kernel *k, List *l); /* "const float *b0", .. */
+void cu_names(const Kernel *k, List *l);  /* "b0", .. */
+/* Up to the parenthesis that opens the parameters. */
+void cu_head(CuPrint *p, const char *name);
+
+/* ---- print_cuda_flat.c --------------------------------------------------- */
+
+int cu_flat_pack(const Kernel *k); /* elements per thread */
+void cu_put_flat(CuPrint *p);      /* all but k<i>_many */
 
 /* ---- print_cuda_reduce.c ------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /* print_expr.c: scalar instructions as C expressions, the same for the C and
    the CUDA printer.  An upper-case function F of the op table becomes F_F32,
-   F_F64, F_I64 or F_B8 by the type it computes in: runtime/cpu/kmath.h and its
-   CUDA twin define them.                                                    */
+   F_F64, F_I64 or F_B8 by the type it computes in: runtime/cpu/kmath.h defines
+   them.                                                                     */
 #include "codegen/kir.h"
 
 #include <ctype.h>

@@ -116,7 +116,7 @@ static Status read_directory(Arena *a, Diag *d, uint64_t size,
     return OK;
 }
 
-Status section_open(Arena *a, Diag *d, const char *path, SectionFile *f) {
+Status sections_open(Arena *a, Diag *d, const char *path, SectionFile *f) {
     *f = (SectionFile){.path = path, .file = fopen(path, "rb")};
     if (!f->file) return bad_module(d, path, strerror(errno));
     Status s = OK;
@@ -124,22 +124,22 @@ Status section_open(Arena *a, Diag *d, const char *path, SectionFile *f) {
     if (fseeko(f->file, 0, SEEK_END) == 0) size = ftello(f->file);
     if (size < 0) s = bad_module(d, path, strerror(errno));
     else s = read_directory(a, d, (uint64_t)size, f);
-    if (s != OK) section_close(f);
+    if (s != OK) sections_close(f);
     return s;
 }
 
-void section_close(SectionFile *f) {
+void sections_close(SectionFile *f) {
     if (f->file) fclose(f->file);
     f->file = NULL;
 }
 
-const PlanSection *section_find(const SectionFile *f, const char *name) {
+const PlanSection *sections_find(const SectionFile *f, const char *name) {
     for (int i = 0; i < f->n; i++)
         if (!strcmp(f->dir[i].name, name)) return &f->dir[i];
     return NULL;
 }
 
-Status section_read(Arena *a, Diag *d, const SectionFile *f,
+Status sections_read(Arena *a, Diag *d, const SectionFile *f,
                     const PlanSection *s, char **data, size_t *n) {
     /* zlib packs at most 1032 to 1: a larger claim is a lie */
     if (s->zlib && s->raw / 1040 > s->bytes + 64)

@@ -36,11 +36,11 @@ typedef struct SectionFile {
 } SectionFile;
 
 /* ERR_USER for a file that is no module, is truncated or damaged. */
-Status section_open(Arena *a, Diag *d, const char *path, SectionFile *f);
-void section_close(SectionFile *f);
-const PlanSection *section_find(const SectionFile *f, const char *name);
+Status sections_open(Arena *a, Diag *d, const char *path, SectionFile *f);
+void sections_close(SectionFile *f);
+const PlanSection *sections_find(const SectionFile *f, const char *name);
 /* The section's bytes, uncompressed, NUL-terminated, in the arena. */
-Status section_read(Arena *a, Diag *d, const SectionFile *f,
+Status sections_read(Arena *a, Diag *d, const SectionFile *f,
                     const PlanSection *s, char **data, size_t *n);
 
 #endif

@@ -36,11 +36,11 @@ static Status print_cuda(Session *s, const SectionFile *f) {
     const PlanSection *section;
     for (int i = 0;; i++) {
         snprintf(name, sizeof name, "txt:cuda:%d", i);
-        if (!(section = section_find(f, name))) {
+        if (!(section = sections_find(f, name))) {
             if (i) return OK;
             return fail(&s->diag, (Loc){.file = f->path}, "no GPU code in it");
         }
-        TRY(section_read(s->arena, &s->diag, f, section, &text, &n));
+        TRY(sections_read(s->arena, &s->diag, f, section, &text, &n));
         printf("/* unit%d.cu */\n", i);
         put(text, n);
     }
@@ -54,20 +54,20 @@ static Status answer_module(Session *s, const SectionFile *f,
     if (q->ir) snprintf(name, sizeof name, "ir:%s", q->ir);
     else snprintf(name, sizeof name, "%s:%s", q->json ? "json" : "txt",
                   q->report);
-    const PlanSection *section = section_find(f, name);
+    const PlanSection *section = sections_find(f, name);
     if (!section && q->ir) return no_stage(s, f, q->ir);
     if (!section)
         return fail(&s->diag, (Loc){.file = f->path}, "no section '%s'", name);
-    TRY(section_read(s->arena, &s->diag, f, section, &text, &n));
+    TRY(sections_read(s->arena, &s->diag, f, section, &text, &n));
     put(text, n);
     return OK;
 }
 
 static Status inspect_module(Session *s, const char *path, const Question *q) {
     SectionFile f;
-    TRY(section_open(s->arena, &s->diag, path, &f));
+    TRY(sections_open(s->arena, &s->diag, path, &f));
     Status st = answer_module(s, &f, q);
-    section_close(&f);
+    sections_close(&f);
     return st;
 }
 

@@ -165,14 +165,21 @@ Status run_api_fail(Run *r, const char *what) {
     return fail(&r->diag, (Loc){0}, "%s: %s", what, r->api->error(r->s));
 }
 
+/* Which device it is, and why not another. */
+static void print_note(void *ctx, const char *line) {
+    (void)ctx;
+    fprintf(stderr, "%s\n", line);
+}
+
 static Status open_module(Run *r) {
-    char err[600];
+    char err[1024];
     if (!r->api) TRY(run_open_code(r));
     r->info.size = sizeof r->info;
     r->api->describe(r->api->module, &r->info);
     ampc_options o = {.size = sizeof o,
                       .device = r->opt->device,
-                      .threads = (int32_t)r->opt->threads};
+                      .threads = (int32_t)r->opt->threads,
+                      .log = r->opt->quiet ? NULL : print_note};
     if (r->api->open(r->api->module, &o, &r->s, err, sizeof err) == AMPC_OK)
         return OK;
     return fail(&r->diag, (Loc){.file = r->opt->module}, "%s", err);

@@ -203,7 +203,8 @@ static ampc_status do_scaler(ampc_session *s, ampc_scaler *out) {
     ampc_status status = var_number(s, s->known[VAR_SCALE], 1, &v.scale);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         double x;
-        if (status == AMPC_OK) status = var_number(s, s->known[known[i]], 0, &x);
+        if (status == AMPC_OK)
+            status = var_number(s, s->known[known[i]], 0, &x);
         if (status != AMPC_OK) return status;
         *count[i] = (int64_t)x;
     }

@@ -50,6 +50,7 @@ typedef struct AmpcBackend {
 } AmpcBackend;
 
 extern const AmpcBackend cpu_backend;
+extern const AmpcBackend ampc_cuda_backend; /* named by CUDA plans only */
 /* Address of a variable on the CPU; NULL: a gradient before its time. */
 void *cpu_var(const ampc_session *s, uint32_t var);
 

@@ -85,7 +85,8 @@ ampc_status section_damaged(SectionFile *f, const char *what) {
                         f->path, what);
 }
 
-static ampc_status read_at(SectionFile *f, void *buf, size_t n, uint64_t offset) {
+static ampc_status read_at(SectionFile *f, void *buf, size_t n,
+                           uint64_t offset) {
     char *p = buf;
     while (n) {
         ssize_t got = pread(f->fd, p, n, (off_t)offset);

@@ -2,11 +2,12 @@
 
    plan.c        facts about a plan
    run.c         inputs, the loop over steps, scalars
-   backend.h     what a device offers;  cpu_backend.c, cuda/backend.c
+   backend.h     what a device offers: cpu_backend.c, cpu_run.c; cuda/gpu.h
    session.c     open and close
    api.c         the table of ampc.h;  train.c, infer.c  its main functions
    sections.c    the module's own file;  weights.c  initial values from it
-   safetensors.c the file format;  checkpoint.c  a session to and from it    */
+   safetensors.c the file format;  checkpoint.c, checkpoint_load.c  a session
+                 to and from it                                              */
 #ifndef AMPC_SESSION_H
 #define AMPC_SESSION_H
 

@@ -82,8 +82,9 @@ static ampc_status set_micro(ampc_session *s, int64_t micro) {
 static ampc_status do_micro(ampc_session *s, ProgramId id, const ampc_input *in,
                             size_t nin) {
     if (s->program[id] < 0)
-        return api_unsupported(s, id == PROG_VJP ? "take gradients from the host"
-                                             : "make micro-steps");
+        return api_unsupported(s, id == PROG_VJP
+                                      ? "take gradients from the host"
+                                      : "make micro-steps");
     if (s->micro >= s->accumulate)
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "%lld micro-steps were made: update is due",

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "codegen/cuda.h"
 #include "passes/passes.h"
@@ -245,10 +247,28 @@ static void lower_all(Bounds *x) {
             FAIL("%s", d.text.data);
 }
 
+static SimTwin **open_twins(Bounds *x) {
+    SimTwin **twins = NEW_ARRAY(x->b.a, SimTwin *, x->nunit);
+    char path[600], err[256];
+    write_units(x);
+    for (int i = 0; i < x->nunit; i++) {
+        snprintf(path, sizeof path, "%s/unit%d.so", x->dir, i);
+        twins[i] = sim()->twin_open(path, err, sizeof err);
+        if (!twins[i]) FAIL("%s", err);
+    }
+    return twins;
+}
+
+static void bounds_end(Bounds *x, SimTwin **twins) {
+    for (int i = 0; i < x->nunit; i++) sim()->twin_close(twins[i]);
+    for (int i = 1; i < x->g->values.len; i++) free(x->data[i]);
+    for (int i = 0; i < x->nunit; i++) sb_free(&x->unit[i]);
+    arena_free(x->b.a);
+}
+
 TEST_CASE(cuda_bounds, kernels_of_all_ops_stay_inside_their_buffers) {
     Bounds x = {.b = ops_bench_new()};
     Diag diag = {0};
-    char path[600], err[256];
     /* the interpreter runs before the passes change the graph */
     Evaluator *e = eval_new(x.b.all, x.b.a, EVAL_STORAGE);
     OpsData d = ops_data_new(&x.b, e);
@@ -256,14 +276,8 @@ TEST_CASE(cuda_bounds, kernels_of_all_ops_stay_inside_their_buffers) {
     const EvalTensor **want = ops_wanted(&x.b, e);
     lower_all(&x);
     print_items(&x);
-    write_units(&x);
+    SimTwin **twins = open_twins(&x);
     make_blocks(&x);
-    SimTwin **twins = NEW_ARRAY(x.b.a, SimTwin *, x.nunit);
-    for (int i = 0; i < x.nunit; i++) {
-        snprintf(path, sizeof path, "%s/unit%d.so", x.dir, i);
-        twins[i] = sim()->twin_open(path, err, sizeof err);
-        if (!twins[i]) FAIL("%s", err);
-    }
     for (uint64_t seed = 1; seed <= 3; seed++) {
         sim()->seed(seed);
         fill_inputs(&x, &d);
@@ -272,8 +286,56 @@ TEST_CASE(cuda_bounds, kernels_of_all_ops_stay_inside_their_buffers) {
         ops_compare(&x.b, want, &d);
     }
     CHECK_STR(sim()->errors(), "");
-    for (int i = 0; i < x.nunit; i++) sim()->twin_close(twins[i]);
-    for (int i = 1; i < x.g->values.len; i++) free(x.data[i]);
-    for (int i = 0; i < x.nunit; i++) sb_free(&x.unit[i]);
-    arena_free(x.b.a);
+    bounds_end(&x, twins);
+}
+
+/* ---- a mistake of that kind ---------------------------------------------- */
+
+/* "e >= N" becomes "e > N": one thread too many computes. */
+static void one_too_many(StrBuf *text) {
+    static const char test[] = "if (e >= ";
+    char *p = strstr(text->data, test);
+    REQUIRE(p);
+    memcpy(p, "if (e >  ", sizeof test - 1);
+}
+
+/* In a child, which the sanitizer may end; whether the guard was hit. */
+static bool mistake_is_seen(Bounds *x, SimTwin **twins) {
+    int status = 0;
+    fflush(NULL);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (!child) {
+        const Item *t = &x->items[0];
+        run_kernel(x, t, twins[0]);
+        _exit(guard_intact(x->data[view_root(x->g, t->s->refs[0]).i],
+                           x->bytes[view_root(x->g, t->s->refs[0]).i]) &&
+              guard_intact(x->data[view_root(x->g, t->s->refs[1]).i],
+                           x->bytes[view_root(x->g, t->s->refs[1]).i])
+                  ? 0 : 3);
+    }
+    REQUIRE(waitpid(child, &status, 0) == child);
+    return status != 0;
+}
+
+TEST_CASE(cuda_bounds, an_index_one_past_the_end_is_seen) {
+    static const char text[] = "graph predict(%x: f32[7,9]) {\n"
+                               "  %y = transpose %x {perm=[1,0]} : f32[9,7]\n"
+                               "  return y=%y\n"
+                               "}\n";
+    for (int mistake = 0; mistake < 2; mistake++) {
+        Bounds x = {.b = {.a = arena_new()}};
+        Diag d = {0};
+        REQUIRE(parse_module(x.b.a, &d, "t.amp", text, strlen(text), &x.b.m) ==
+                OK);
+        x.b.all = x.b.m->graphs.data[0];
+        lower_all(&x);
+        REQUIRE(x.n == 1);
+        print_items(&x);
+        if (mistake) one_too_many(&x.unit[0]);
+        SimTwin **twins = open_twins(&x);
+        make_blocks(&x);
+        CHECK_EQ_INT(mistake_is_seen(&x, twins), mistake);
+        bounds_end(&x, twins);
+    }
 }

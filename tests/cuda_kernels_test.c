@@ -1,122 +1,17 @@
 /* cuda_kernels_test.c: the hand-written CUDA kernels on the simulated GPU
-   against the CPU's routines, over tables of shapes and dtypes; and compiled
-   by NVRTC, where there is one, without warnings or spills.                  */
+   against the CPU's routines, over the tables of cuda_cases.c.               */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "codegen/cuda.h"
-#include "runtime/cpu/kernels.h"
 #include "runtime/half.h"
+#include "tests/cuda_cases.h"
 #include "tests/simulate.h"
 
-/* ---- cases --------------------------------------------------------------- */
+#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
-/* A library step with its buffers. */
-typedef struct Case {
-    const char *name;
-    PlanLib lib;
-    union {
-        CpuGemm gemm;
-        CpuConv conv;
-        CpuPool pool;
-        CpuScatterAdd scatter;
-        CpuArgmax argmax;
-    } p;
-} Case;
-
-enum { MAX_BUFS = 3, SEEDS = 2 };
-
-typedef struct Buf {
-    int64_t dtype, count;
-    void *data;
-} Buf;
-
-static int64_t volume(const int64_t *v) { return v[0] * v[1] * v[2]; }
-
-/* Product of the batch dims that a stride moves along. */
-static int64_t gemm_span(const CpuGemm *g, const int64_t *stride,
-                         int64_t matrix) {
-    int64_t last = matrix - 1;
-    for (int64_t i = 0; i < g->nbatch_dim; i++)
-        last += (g->batch_dim[i] - 1) * stride[i];
-    return matrix ? last + 1 : 0;
-}
-
-static void gemm_bufs(const CpuGemm *g, Buf *b) {
-    int64_t batch = 1;
-    for (int64_t i = 0; i < g->nbatch_dim; i++) batch *= g->batch_dim[i];
-    b[0] = (Buf){g->a_dtype, gemm_span(g, g->a_bs, g->m * g->k), NULL};
-    b[1] = (Buf){g->b_dtype, gemm_span(g, g->b_bs, g->k * g->n), NULL};
-    b[2] = (Buf){g->c_dtype, batch * g->m * g->n, NULL};
-}
-
-static void conv_bufs(const Case *c, Buf *b) {
-    const CpuConv *p = &c->p.conv;
-    Buf x = {p->x_dtype, p->n * p->c * volume(p->in), NULL};
-    Buf w = {p->w_dtype, p->k * (p->c / p->group) * volume(p->kernel), NULL};
-    Buf y = {p->y_dtype, p->n * p->k * volume(p->out), NULL};
-    bool fwd = c->lib == PLAN_LIB_CONV_FWD;
-    bool dgrad = c->lib == PLAN_LIB_CONV_DGRAD;
-    b[0] = dgrad ? y : x;
-    b[1] = fwd || dgrad ? w : y;
-    b[2] = fwd ? y : dgrad ? x : w;
-}
-
-static void pool_bufs(const Case *c, Buf *b) {
-    const CpuPool *p = &c->p.pool;
-    Buf x = {p->dtype, p->planes * volume(p->in), NULL};
-    Buf y = {p->dtype, p->planes * volume(p->out), NULL};
-    Buf idx = {AMPC_I32, y.count, NULL};
-    bool back = c->lib == PLAN_LIB_MAXPOOL_GRAD ||
-                c->lib == PLAN_LIB_AVGPOOL_GRAD;
-    b[0] = back ? y : x;
-    b[1] = c->lib == PLAN_LIB_MAXPOOL_GRAD ? idx : back ? x : y;
-    b[2] = c->lib == PLAN_LIB_MAXPOOL ? idx : x;
-}
-
-/* In the order of refs; returns how many. */
-static int case_bufs(const Case *c, Buf *b) {
-    const CpuScatterAdd *s = &c->p.scatter;
-    const CpuArgmax *a = &c->p.argmax;
-    switch (c->lib) {
-    case PLAN_LIB_GEMM: gemm_bufs(&c->p.gemm, b); return 3;
-    case PLAN_LIB_CONV_FWD:
-    case PLAN_LIB_CONV_DGRAD:
-    case PLAN_LIB_CONV_WGRAD: conv_bufs(c, b); return 3;
-    case PLAN_LIB_SCATTER_ADD:
-        b[0] = (Buf){s->src_dtype, s->outer * s->nidx * s->inner, NULL};
-        b[1] = (Buf){s->idx_dtype, s->nidx, NULL};
-        b[2] = (Buf){s->out_dtype, s->outer * s->rows * s->inner, NULL};
-        return 3;
-    case PLAN_LIB_ARGMAX:
-        b[0] = (Buf){a->dtype, a->outer * a->axis * a->inner, NULL};
-        b[1] = (Buf){AMPC_I64, a->outer * a->inner, NULL};
-        return 2;
-    default:
-        pool_bufs(c, b);
-        return c->lib == PLAN_LIB_MAXPOOL || c->lib == PLAN_LIB_MAXPOOL_GRAD
-                   ? 3
-                   : 2;
-    }
-}
-
-static size_t par_bytes(PlanLib lib) {
-    return lib == PLAN_LIB_GEMM          ? sizeof(CpuGemm)
-           : lib <= PLAN_LIB_CONV_WGRAD  ? sizeof(CpuConv)
-           : lib <= PLAN_LIB_AVGPOOL_GRAD ? sizeof(CpuPool)
-           : lib == PLAN_LIB_ARGMAX      ? sizeof(CpuArgmax)
-                                         : sizeof(CpuScatterAdd);
-}
-
-static LoweredStep step_of(const Case *c) {
-    return (LoweredStep){.kind = PLAN_LIB,
-                         .lib = c->lib,
-                         .pars = (int64_t *)(uintptr_t)&c->p,
-                         .npar = (int)(par_bytes(c->lib) / sizeof(int64_t)),
-                         .name = c->name};
-}
+enum { SEEDS = 2 };
 
 /* ---- values -------------------------------------------------------------- */
 
@@ -169,7 +64,7 @@ static void *bytes_of(size_t n) {
     return p;
 }
 
-static void *blank(const Buf *b) {
+static void *blank(const CudaBuf *b) {
     return bytes_of((size_t)(b->count * dtype_info[b->dtype].bytes));
 }
 
@@ -181,7 +76,7 @@ static double unit(int64_t dtype) {
                                 : 0;
 }
 
-static double fresh(const Case *c, const Buf *b, int which) {
+static double fresh(const CudaCase *c, const CudaBuf *b, int which) {
     int64_t rows = c->p.scatter.rows;
     if (c->lib == PLAN_LIB_SCATTER_ADD && which == 1) {
         if (dtype_info[b->dtype].kind == DK_U) return (double)rnd_in(0, rows);
@@ -200,8 +95,8 @@ static double fresh(const Case *c, const Buf *b, int which) {
 
 /* Indices as a forward pass gives them. */
 static void fill_indices(const CpuPool *p, void *idx) {
-    Buf x = {p->dtype, p->planes * volume(p->in), NULL};
-    Buf y = {p->dtype, p->planes * volume(p->out), NULL};
+    CudaBuf x = {p->dtype, p->planes * cuda_volume(p->in), NULL};
+    CudaBuf y = {p->dtype, p->planes * cuda_volume(p->out), NULL};
     x.data = blank(&x);
     y.data = blank(&y);
     for (int64_t i = 0; i < x.count; i++)
@@ -211,7 +106,7 @@ static void fill_indices(const CpuPool *p, void *idx) {
     free(y.data);
 }
 
-static void fill(const Case *c, Buf *b, int n, int nin) {
+static void fill(const CudaCase *c, CudaBuf *b, int n, int nin) {
     for (int i = 0; i < n; i++) {
         b[i].data = blank(&b[i]);
         for (int64_t j = 0; i < nin && j < b[i].count; j++)
@@ -223,7 +118,7 @@ static void fill(const Case *c, Buf *b, int n, int nin) {
 
 /* ---- the CPU's result ---------------------------------------------------- */
 
-static void cpu_conv(const Case *c, void *const *b) {
+static void cpu_conv(const CudaCase *c, void *const *b) {
     const AmpcCpuLib *lib = &ampc_cpu_v2;
     const CpuConv *p = &c->p.conv;
     size_t need = c->lib == PLAN_LIB_CONV_FWD ? cpu_conv_fwd_scratch(p, 1)
@@ -240,7 +135,7 @@ static void cpu_conv(const Case *c, void *const *b) {
     free(scratch);
 }
 
-static void cpu_run(const Case *c, void *const *b) {
+static void cpu_run(const CudaCase *c, void *const *b) {
     const AmpcCpuLib *lib = &ampc_cpu_v2;
     size_t need = c->lib == PLAN_LIB_GEMM ? cpu_gemm_scratch(&c->p.gemm, 1)
                   : c->lib == PLAN_LIB_SCATTER_ADD
@@ -273,7 +168,7 @@ static void cpu_run(const Case *c, void *const *b) {
 
 static void gpu_launch(SimTwin *t, const char *name, const CudaLaunch *l,
                        void *const *b, int n, void *scratch) {
-    void *params[MAX_BUFS + 1];
+    void *params[CUDA_MAX_BUFS + 1];
     for (int i = 0; i < n; i++) params[i] = (void *)(uintptr_t)&b[i];
     params[n] = &scratch;
     if (!l->threads) return;
@@ -305,7 +200,7 @@ static SimTwin *twin_of(const char *text) {
 
 /* ---- comparison ---------------------------------------------------------- */
 
-static void same(const Case *c, const Buf *b, const void *want,
+static void same(const CudaCase *c, const CudaBuf *b, const void *want,
                  const void *got) {
     for (int64_t i = 0; i < b->count; i++) {
         double x = get(want, b->dtype, i), y = get(got, b->dtype, i);
@@ -318,8 +213,8 @@ static void same(const Case *c, const Buf *b, const void *want,
 
 /* Sums in other orders: as far apart as the sum of the terms' magnitudes
    allows, and one rounding of the result. */
-static void close_to(const Case *c, const Buf *b, const void *want,
-                     const void *got, const Buf *size, double terms) {
+static void close_to(const CudaCase *c, const CudaBuf *b, const void *want,
+                     const void *got, const CudaBuf *size, double terms) {
     double u = b->dtype == AMPC_F64 ? 0x1p-53 : 0x1p-24;
     for (int64_t i = 0; i < b->count; i++) {
         double x = get(want, b->dtype, i), y = get(got, b->dtype, i);
@@ -332,23 +227,23 @@ static void close_to(const Case *c, const Buf *b, const void *want,
 }
 
 /* Terms of the longest sum. */
-static double case_terms(const Case *c) {
+static double case_terms(const CudaCase *c) {
     const CpuConv *p = &c->p.conv;
-    double taps = (double)volume(p->kernel);
+    double taps = (double)cuda_volume(p->kernel);
     switch (c->lib) {
     case PLAN_LIB_GEMM: return (double)c->p.gemm.k;
     case PLAN_LIB_CONV_FWD: return (double)(p->c / p->group) * taps;
     case PLAN_LIB_CONV_DGRAD: return (double)(p->k / p->group) * taps;
-    case PLAN_LIB_CONV_WGRAD: return (double)(p->n * volume(p->out));
-    default: return (double)volume(c->p.pool.kernel);
+    case PLAN_LIB_CONV_WGRAD: return (double)(p->n * cuda_volume(p->out));
+    default: return (double)cuda_volume(c->p.pool.kernel);
     }
 }
 
 /* The step of the operands' magnitudes, in f32 or f64. */
-static Buf magnitudes(const Case *c, const Buf *b, int out) {
-    Case m = *c;
-    Buf r = b[out], in[MAX_BUFS];
-    void *data[MAX_BUFS] = {0};
+static CudaBuf magnitudes(const CudaCase *c, const CudaBuf *b, int out) {
+    CudaCase m = *c;
+    CudaBuf r = b[out], in[CUDA_MAX_BUFS];
+    void *data[CUDA_MAX_BUFS] = {0};
     bool pooled = c->lib > PLAN_LIB_CONV_WGRAD;
     r.dtype = pooled || r.dtype == AMPC_F64 ? r.dtype : AMPC_F32;
     if (c->lib == PLAN_LIB_GEMM) m.p.gemm.c_dtype = r.dtype;
@@ -373,27 +268,27 @@ static Buf magnitudes(const Case *c, const Buf *b, int out) {
 
 /* ---- one case ------------------------------------------------------------ */
 
-static bool is_exact(const Case *c) {
+static bool is_exact(const CudaCase *c) {
     return c->lib == PLAN_LIB_MAXPOOL || c->lib == PLAN_LIB_SCATTER_ADD ||
            c->lib == PLAN_LIB_ARGMAX;
 }
 
-static void compare(const Case *c, const Buf *b, int n, int first,
+static void compare(const CudaCase *c, const CudaBuf *b, int n, int first,
                     void *const *want, void *const *got) {
     if (is_exact(c)) {
         for (int i = first; i < n; i++) same(c, &b[i], want[i], got[i]);
         return;
     }
-    Buf size = magnitudes(c, b, first);
+    CudaBuf size = magnitudes(c, b, first);
     close_to(c, &b[first], want[first], got[first], &size, case_terms(c));
     free(size.data);
 }
 
-static void run_case(SimTwin *t, int number, const Case *c,
+static void run_case(SimTwin *t, int number, const CudaCase *c,
                      const CudaLib *lib) {
-    Buf b[MAX_BUFS];
-    void *want[MAX_BUFS], *got[MAX_BUFS];
-    int n = case_bufs(c, b);
+    CudaBuf b[CUDA_MAX_BUFS];
+    void *want[CUDA_MAX_BUFS], *got[CUDA_MAX_BUFS];
+    int n = cuda_case_bufs(c, b);
     int first = c->lib == PLAN_LIB_MAXPOOL ? 1 : n - 1; /* result */
     fill(c, b, n, first);
     for (int i = 0; i < n; i++) {
@@ -414,12 +309,12 @@ static void run_case(SimTwin *t, int number, const Case *c,
 }
 
 /* All cases of a table as one unit. */
-static void run_cases(const Case *c, int n) {
+static void run_cases(const CudaCase *c, int n) {
     StrBuf sb = {0};
     CudaLib *lib = calloc((size_t)n, sizeof *lib);
     print_cuda_head(&sb);
     for (int i = 0; i < n; i++) {
-        LoweredStep s = step_of(&c[i]);
+        LoweredStep s = cuda_case_step(&c[i]);
         print_cuda_lib(&s, i, &sb, &lib[i]);
     }
     SimTwin *t = twin_of(sb.data);
@@ -429,135 +324,52 @@ static void run_cases(const Case *c, int n) {
     sb_free(&sb);
 }
 
-#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-#define F32      AMPC_F32
-#define BF16     AMPC_BF16
-#define F16      AMPC_F16
-#define F64      AMPC_F64
-
 /* ---- matrix products ----------------------------------------------------- */
 
-#define GEMM(name, m_, n_, k_, ta, tb, a, b, c)                               \
-    {name, PLAN_LIB_GEMM,                                                     \
-     {.gemm = {.m = m_, .n = n_, .k = k_, .a_rs = ta ? 1 : k_,                \
-               .a_cs = ta ? m_ : 1, .b_rs = tb ? 1 : n_,                      \
-               .b_cs = tb ? k_ : 1, .a_dtype = a, .b_dtype = b,               \
-               .c_dtype = c}}}
-
-static const Case gemm_cases[] = {
-    GEMM("f32", 70, 67, 33, 0, 0, F32, F32, F32),
-    GEMM("f32 transposed", 5, 130, 40, 1, 1, F32, F32, BF16),
-    GEMM("bf16", 65, 70, 37, 0, 0, BF16, BF16, BF16),
-    GEMM("bf16 to f32", 20, 150, 64, 1, 0, BF16, BF16, F32),
-    GEMM("f16", 33, 129, 70, 0, 1, F16, F16, F16),
-    GEMM("f16 transposed", 90, 1, 31, 1, 1, F16, F16, F32),
-    GEMM("mixed", 17, 19, 23, 0, 0, BF16, F32, F32),
-    GEMM("mixed 16", 40, 66, 18, 0, 1, F16, BF16, F16),
-    GEMM("f64", 45, 67, 21, 0, 1, F64, F64, F64),
-    GEMM("k is zero", 34, 3, 0, 0, 0, F32, F32, F32),
-    GEMM("k is zero, bf16", 34, 3, 0, 0, 0, BF16, BF16, BF16),
-    GEMM("nothing", 0, 3, 5, 0, 0, F32, F32, F32),
-    {"batches", PLAN_LIB_GEMM,
-     {.gemm = {.m = 9, .n = 11, .k = 5, .nbatch_dim = 3,
-               .batch_dim = {2, 3, 4}, .a_bs = {540, 180, 45},
-               .b_bs = {220, 0, 55}, .a_rs = 5, .a_cs = 1, .b_rs = 11,
-               .b_cs = 1, .a_dtype = F32, .b_dtype = F32, .c_dtype = F32}}},
-    {"batches bf16", PLAN_LIB_GEMM,
-     {.gemm = {.m = 9, .n = 11, .k = 50, .nbatch_dim = 2, .batch_dim = {2, 3},
-               .a_bs = {0, 450}, .b_bs = {550, 0}, .a_rs = 50, .a_cs = 1,
-               .b_rs = 1, .b_cs = 50, .a_dtype = BF16, .b_dtype = BF16,
-               .c_dtype = BF16}}},
-};
-
-TEST_CASE(cuda_kernels, gemm) { run_cases(gemm_cases, COUNT(gemm_cases)); }
-
-/* The tiles that only large products take. */
-static const Case large_cases[] = {
-    GEMM("large f32", 1500, 1470, 3, 0, 0, F32, F32, F32),
-    GEMM("large bf16", 1500, 1470, 35, 1, 0, BF16, BF16, F32),
-};
+TEST_CASE(cuda_kernels, gemm) {
+    run_cases(cuda_gemm_cases.data, cuda_gemm_cases.len);
+}
 
 TEST_CASE(cuda_kernels, large_tiles) {
-    run_cases(large_cases, COUNT(large_cases));
+    run_cases(cuda_large_cases.data, cuda_large_cases.len);
 }
 
 /* ---- convolution --------------------------------------------------------- */
 
-typedef struct Geometry {
-    const char *name;
-    CpuConv c;
-} Geometry;
-
-static const Geometry geometries[] = {
-    {"plain", {.n = 2, .c = 5, .k = 7, .group = 1, .in = {1, 8, 7},
-               .out = {1, 8, 7}, .kernel = {1, 3, 3}, .stride = {1, 1, 1},
-               .dilation = {1, 1, 1}, .pad = {0, 1, 1}}},
-    {"strided", {.n = 2, .c = 12, .k = 10, .group = 2, .in = {1, 9, 8},
-                 .out = {1, 4, 7}, .kernel = {1, 3, 2}, .stride = {1, 2, 1},
-                 .dilation = {1, 1, 2}, .pad = {0, 0, 1}}},
-    {"depthwise", {.n = 2, .c = 4, .k = 8, .group = 4, .in = {1, 7, 6},
-                   .out = {1, 4, 3}, .kernel = {1, 3, 3}, .stride = {1, 2, 2},
-                   .dilation = {1, 1, 1}, .pad = {0, 1, 1}}},
-    {"one dimension", {.n = 3, .c = 6, .k = 5, .group = 1, .in = {1, 1, 11},
-                       .out = {1, 1, 11}, .kernel = {1, 1, 4},
-                       .stride = {1, 1, 1}, .dilation = {1, 1, 1},
-                       .pad = {0, 0, 2}}},
-    {"volume", {.n = 1, .c = 5, .k = 6, .group = 1, .in = {4, 5, 4},
-                .out = {3, 5, 2}, .kernel = {2, 3, 2}, .stride = {1, 1, 2},
-                .dilation = {1, 1, 1}, .pad = {0, 1, 0}}},
-    {"point", {.n = 2, .c = 40, .k = 36, .group = 1, .in = {1, 5, 5},
-               .out = {1, 5, 5}, .kernel = {1, 1, 1}, .stride = {1, 1, 1},
-               .dilation = {1, 1, 1}}},
-    {"stride past the kernel",
-     {.n = 1, .c = 5, .k = 5, .group = 1, .in = {1, 11, 10}, .out = {1, 4, 4},
-      .kernel = {1, 2, 1}, .stride = {1, 3, 3}, .dilation = {1, 1, 1},
-      .pad = {0, 1, 0}}},
-    {"stride and dilation",
-     {.n = 1, .c = 6, .k = 5, .group = 1, .in = {1, 14, 13}, .out = {1, 4, 3},
-      .kernel = {1, 3, 2}, .stride = {1, 4, 6}, .dilation = {1, 2, 4},
-      .pad = {0, 2, 3}}},
-    {"unread end", {.n = 1, .c = 5, .k = 5, .group = 1, .in = {1, 9, 9},
-                    .out = {1, 2, 2}, .kernel = {1, 2, 2}, .stride = {1, 4, 4},
-                    .dilation = {1, 1, 1}}},
-};
-
-static void conv_run(const Geometry *g, int n, PlanLib lib) {
-    static const int64_t types[][3] = {
-        {F32, F32, F32}, {BF16, BF16, BF16}, {F16, F16, F16}, {F32, BF16, F32},
-        {BF16, BF16, F32}, {F16, F32, BF16}};
-    Case *c = calloc((size_t)n * 3, sizeof *c);
+/* Every geometry in four of the combinations of dtypes. */
+static void conv_run(const CudaGeometry *g, int n, PlanLib lib) {
+    CudaCase *c = calloc((size_t)n * (size_t)cuda_nconv_type, sizeof *c);
     int count = 0;
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < COUNT(types); j++) {
-            if (j % 3 != i % 3 && j > 1) continue;
-            Case *to = &c[count++];
+        for (int j = 0; j < cuda_nconv_type; j++) {
+            if (j > 1 && (i + j) % 2) continue;
+            CudaCase *to = &c[count++];
             to->name = g[i].name;
             to->lib = lib;
             to->p.conv = g[i].c;
-            to->p.conv.x_dtype = types[j][0];
-            to->p.conv.w_dtype = types[j][1];
-            to->p.conv.y_dtype = types[j][2];
-            if (count == n * 3) break;
+            to->p.conv.x_dtype = cuda_conv_types[j][0];
+            to->p.conv.w_dtype = cuda_conv_types[j][1];
+            to->p.conv.y_dtype = cuda_conv_types[j][2];
         }
     run_cases(c, count);
     free(c);
 }
 
 TEST_CASE(cuda_kernels, conv_fwd) {
-    conv_run(geometries, COUNT(geometries), PLAN_LIB_CONV_FWD);
+    conv_run(cuda_geometries, cuda_ngeometry, PLAN_LIB_CONV_FWD);
 }
 
 TEST_CASE(cuda_kernels, conv_dgrad) {
-    conv_run(geometries, COUNT(geometries), PLAN_LIB_CONV_DGRAD);
+    conv_run(cuda_geometries, cuda_ngeometry, PLAN_LIB_CONV_DGRAD);
 }
 
 TEST_CASE(cuda_kernels, conv_wgrad) {
-    conv_run(geometries, COUNT(geometries), PLAN_LIB_CONV_WGRAD);
+    conv_run(cuda_geometries, cuda_ngeometry, PLAN_LIB_CONV_WGRAD);
 }
 
 /* A sum over positions that is cut in slices. */
 TEST_CASE(cuda_kernels, conv_wgrad_slices) {
-    static const Geometry g = {
+    static const CudaGeometry g = {
         "slices", {.n = 7, .c = 5, .k = 5, .group = 1, .in = {1, 17, 16},
                    .out = {1, 17, 16}, .kernel = {1, 3, 3}, .stride = {1, 1, 1},
                    .dilation = {1, 1, 1}, .pad = {0, 1, 1}}};
@@ -566,42 +378,26 @@ TEST_CASE(cuda_kernels, conv_wgrad_slices) {
 
 /* ---- pooling ------------------------------------------------------------- */
 
-static const CpuPool pools[] = {
-    {.planes = 6, .in = {1, 8, 7}, .out = {1, 4, 3}, .kernel = {1, 2, 2},
-     .stride = {1, 2, 2}, .dilation = {1, 1, 1}, .dtype = F32},
-    {.planes = 5, .in = {1, 7, 7}, .out = {1, 4, 3}, .kernel = {1, 3, 2},
-     .stride = {1, 2, 2}, .dilation = {1, 1, 2}, .pad = {0, 1, 1},
-     .pad_end = {0, 1, 0}, .dtype = BF16},
-    {.planes = 5, .in = {1, 1, 9}, .out = {1, 1, 5}, .kernel = {1, 1, 4},
-     .stride = {1, 1, 2}, .dilation = {1, 1, 1}, .pad = {0, 0, 2},
-     .pad_end = {0, 0, 1}, .count_include_pad = 1, .dtype = F16},
-    {.planes = 3, .in = {3, 4, 5}, .out = {2, 3, 3}, .kernel = {2, 3, 3},
-     .stride = {2, 1, 2}, .dilation = {1, 1, 1}, .pad = {1, 0, 1},
-     .pad_end = {0, 1, 1}, .dtype = F64},
-    {.planes = 9, .in = {1, 6, 6}, .out = {1, 1, 1}, .kernel = {1, 6, 6},
-     .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .dtype = BF16},
-    {.planes = 2, .in = {1, 2, 3}, .out = {1, 6, 7}, .kernel = {1, 1, 1},
-     .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .pad = {0, 2, 2},
-     .pad_end = {0, 2, 2}, .dtype = F32}, /* empty windows */
-};
-
 TEST_CASE(cuda_kernels, pooling) {
-    Case c[4 * COUNT(pools)];
-    for (int i = 0; i < COUNT(c); i++) {
-        c[i] = (Case){.name = "pool", .lib = (PlanLib)(PLAN_LIB_MAXPOOL + i % 4)};
-        c[i].p.pool = pools[i / 4];
+    int n = 4 * cuda_npool;
+    CudaCase *c = calloc((size_t)n, sizeof *c);
+    for (int i = 0; i < n; i++) {
+        c[i].name = "pool";
+        c[i].lib = (PlanLib)(PLAN_LIB_MAXPOOL + i % 4);
+        c[i].p.pool = cuda_pools[i / 4];
     }
-    run_cases(c, COUNT(c));
+    run_cases(c, n);
+    free(c);
 }
 
 TEST_CASE(cuda_kernels, maxpool_without_indices) {
-    Case c = {.name = "maxpool", .lib = PLAN_LIB_MAXPOOL};
-    c.p.pool = pools[0];
-    Buf b[MAX_BUFS];
+    CudaCase c = {.name = "maxpool", .lib = PLAN_LIB_MAXPOOL};
+    c.p.pool = cuda_pools[0];
+    CudaBuf b[CUDA_MAX_BUFS];
     CudaLib lib;
     StrBuf sb = {0};
-    LoweredStep s = step_of(&c);
-    int n = case_bufs(&c, b);
+    LoweredStep s = cuda_case_step(&c);
+    int n = cuda_case_bufs(&c, b);
     fill(&c, b, n, 1);
     print_cuda_head(&sb);
     print_cuda_lib(&s, 0, &sb, &lib);
@@ -620,35 +416,138 @@ TEST_CASE(cuda_kernels, maxpool_without_indices) {
 
 /* ---- scatter-add, argmax ------------------------------------------------- */
 
-#define SCATTER(name, ...)                                                    \
-    {name, PLAN_LIB_SCATTER_ADD, {.scatter = {__VA_ARGS__}}}
-#define ARGMAX(name, ...) {name, PLAN_LIB_ARGMAX, {.argmax = {__VA_ARGS__}}}
-
 /* Exact: the terms of a sum come in the CPU's order. */
-static const Case scatter_cases[] = {
-    SCATTER("f32", 1, 50, 200, 30, F32, AMPC_I64, F32),
-    SCATTER("more rows than blocks", 1, 700, 900, 3, BF16, AMPC_I32, F32),
-    SCATTER("ranges of many rows", 1, 70000, 300, 1, F32, AMPC_I32, F32),
-    SCATTER("outer", 3, 17, 90, 300, F16, AMPC_I64, F16),
-    SCATTER("few rows", 2, 2, 1000, 5, F32, AMPC_U8, BF16),
-    SCATTER("i8", 1, 100, 90, 7, F32, AMPC_I8, F32),
-    SCATTER("one index", 1, 6, 1, 5, F32, AMPC_I64, F32),
-    SCATTER("no index", 1, 6, 0, 5, F32, AMPC_I64, F32),
-    SCATTER("f64", 1, 9, 60, 5, F64, AMPC_I32, F64),
-    SCATTER("long", 1, 300, 5000, 2, F32, AMPC_I32, F32),
-};
-
 TEST_CASE(cuda_kernels, scatter_add) {
-    run_cases(scatter_cases, COUNT(scatter_cases));
+    run_cases(cuda_scatter_cases.data, cuda_scatter_cases.len);
 }
 
-static const Case argmax_cases[] = {
-    ARGMAX("f32", 30, 40, 1, F32),   ARGMAX("bf16", 5, 100, 1, BF16),
-    ARGMAX("f16", 7, 33, 1, F16),    ARGMAX("f64", 9, 64, 1, F64),
-    ARGMAX("short", 300, 10, 1, F32), ARGMAX("inner", 5, 40, 3, BF16),
-    ARGMAX("one", 3, 1, 1, F16),     ARGMAX("inner f64", 2, 7, 300, F64),
-};
-
 TEST_CASE(cuda_kernels, argmax) {
-    run_cases(argmax_cases, COUNT(argmax_cases));
+    run_cases(cuda_argmax_cases.data, cuda_argmax_cases.len);
+}
+
+/* The CPU's routine knows floats only. */
+static void integer_case(SimTwin *t, int number, const CudaCase *c,
+                         const CudaLib *lib) {
+    const CpuArgmax *a = &c->p.argmax;
+    CudaBuf b[CUDA_MAX_BUFS];
+    int n = cuda_case_bufs(c, b);
+    fill(c, b, n, 1);
+    void *data[] = {b[0].data, b[1].data};
+    gpu_run(t, number, lib, data, n);
+    for (int64_t i = 0; i < b[1].count; i++) {
+        int64_t from = i / a->inner * a->axis * a->inner + i % a->inner;
+        int64_t best = 0;
+        for (int64_t k = 1; k < a->axis; k++)
+            if (get(b[0].data, a->dtype, from + k * a->inner) >
+                get(b[0].data, a->dtype, from + best * a->inner))
+                best = k;
+        CHECK_EQ_INT(((int64_t *)b[1].data)[i], best);
+    }
+    for (int i = 0; i < n; i++) free(b[i].data);
+}
+
+TEST_CASE(cuda_kernels, argmax_of_integers) {
+    static const int64_t types[] = {AMPC_BOOL, AMPC_U8,  AMPC_I8,
+                                    AMPC_I16,  AMPC_I32, AMPC_I64};
+    CudaCase c[12];
+    CudaLib lib[12];
+    StrBuf sb = {0};
+    print_cuda_head(&sb);
+    for (int i = 0; i < 12; i++) {
+        c[i] = (CudaCase){.name = "integers", .lib = PLAN_LIB_ARGMAX};
+        c[i].p.argmax = (CpuArgmax){9, 45, i % 2 ? 1 : 4, types[i / 2]};
+        LoweredStep s = cuda_case_step(&c[i]);
+        print_cuda_lib(&s, i, &sb, &lib[i]);
+    }
+    SimTwin *t = twin_of(sb.data);
+    for (int i = 0; i < 12; i++) integer_case(t, i, &c[i], &lib[i]);
+    sim()->twin_close(t);
+    sb_free(&sb);
+}
+
+/* ---- epilogues ----------------------------------------------------------- */
+
+/* relu(product + bias) of a lowered group, beside the same on the CPU's
+   unfused product. */
+typedef struct Fused {
+    const char *text;
+    int64_t rows, inner; /* element i has bias[i / inner % rows]            */
+    int64_t x, w, y;     /* elements                                        */
+} Fused;
+
+static void fused_lower(const Fused *f, Arena *a, LoweredStep *s) {
+    Diag d = {0};
+    Module *m = NULL;
+    Status st = parse_module(a, &d, "test.amp", f->text, strlen(f->text), &m);
+    if (!CHECK_MSG(st == OK, "%s", d.text.data)) harness_leave();
+    KernelSet *ks = kernel_set_new(a);
+    REQUIRE(lower_group(m->graphs.data[0], 0, ks, &d, s) == OK);
+    REQUIRE(s->epilogue != NULL && s->epilogue->bufs.len == 2);
+}
+
+static SimTwin *fused_twin(const LoweredStep *s, CudaLib *lib) {
+    StrBuf sb = {0};
+    print_cuda_head(&sb);
+    print_cuda_functor(s->epilogue, &sb);
+    print_cuda_lib(s, 0, &sb, lib);
+    SimTwin *t = twin_of(sb.data);
+    sb_free(&sb);
+    return t;
+}
+
+static float *floats(int64_t n) {
+    float *p = bytes_of((size_t)n * sizeof *p);
+    for (int64_t i = 0; i < n; i++) p[i] = (float)rnd_in(-8, 8);
+    return p;
+}
+
+static void fused_run(SimTwin *t, const CudaLib *lib, const float *x,
+                      const float *w, const float *bias, float *y) {
+    void *none = NULL;
+    void *params[] = {&x, &w, &none, &bias, &y};
+    int rc = sim()->run(t, "l0", (unsigned)lib->first.blocks,
+                        (unsigned)lib->first.threads, 0, params);
+    CHECK_MSG(rc == 0, "%s", sim()->errors());
+}
+
+/* Small whole numbers: exact in any order. */
+static void fused_case(const Fused *f) {
+    Arena *a = arena_new();
+    LoweredStep s;
+    CudaLib lib;
+    fused_lower(f, a, &s);
+    SimTwin *t = fused_twin(&s, &lib);
+    CudaCase c = {.name = "fused", .lib = s.lib};
+    memcpy(&c.p, s.pars, (size_t)s.npar * sizeof *s.pars);
+    float *x = floats(f->x), *w = floats(f->w), *bias = floats(f->rows);
+    float *want = floats(f->y), *got = floats(f->y);
+    cpu_run(&c, (void *[]){x, w, want});
+    fused_run(t, &lib, x, w, bias, got);
+    for (int64_t i = 0; i < f->y; i++) {
+        float v = want[i] + bias[i / f->inner % f->rows];
+        if (!CHECK_NEAR(got[i], v > 0 ? v : 0, 0)) break;
+    }
+    float *all[] = {x, w, bias, want, got};
+    for (int i = 0; i < COUNT(all); i++) free(all[i]);
+    sim()->twin_close(t);
+    arena_free(a);
+}
+
+TEST_CASE(cuda_kernels, epilogues) {
+    static const Fused cases[] = {
+        {.text = "graph g(%x: f32[2,3,8,7], %w: f32[5,3,3,3], %b: f32[5,1,1]) "
+                 "{ group anchor { %y = conv %x, %w {dilations=[1,1], group=1, "
+                 "pads=[1,1,1,1], strides=[1,1]} %z = add %y, %b "
+                 "%r = relu %z } return %r }",
+         .rows = 5, .inner = 56, .x = 336, .w = 135, .y = 560},
+        {.text = "graph g(%x: f32[2,4,6,6], %w: f32[4,1,3,3], %b: f32[4,1,1]) "
+                 "{ group anchor { %y = conv %x, %w {dilations=[1,1], group=4, "
+                 "pads=[1,1,1,1], strides=[1,1]} %z = add %y, %b "
+                 "%r = relu %z } return %r }",
+         .rows = 4, .inner = 36, .x = 288, .w = 36, .y = 288},
+        {.text = "graph g(%x: f32[3,33,20], %w: f32[3,20,9], %b: f32[9]) "
+                 "{ group anchor { %y = matmul %x, %w %z = add %y, %b "
+                 "%r = relu %z } return %r }",
+         .rows = 9, .inner = 1, .x = 1980, .w = 540, .y = 891}};
+    for (int i = 0; i < COUNT(cases); i++) fused_case(&cases[i]);
 }

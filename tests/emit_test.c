@@ -101,23 +101,23 @@ TEST_CASE(emit, sections) {
     size_t n;
     SectionFile f;
     emit_ok("--target=cpu:x86-64-v2", path);
-    REQUIRE(section_open(a, &d, path, &f) == OK);
-    const PlanSection *s = section_find(&f, "model");
-    REQUIRE(s != NULL && section_read(a, &d, &f, s, &text, &n) == OK);
+    REQUIRE(sections_open(a, &d, path, &f) == OK);
+    const PlanSection *s = sections_find(&f, "model");
+    REQUIRE(s != NULL && sections_read(a, &d, &f, s, &text, &n) == OK);
     CHECK_EQ_INT(n, strlen(model));
     CHECK_STR(text, model);
-    s = section_find(&f, "ir:memplan");
-    REQUIRE(s != NULL && section_read(a, &d, &f, s, &text, &n) == OK);
+    s = sections_find(&f, "ir:memplan");
+    REQUIRE(s != NULL && sections_read(a, &d, &f, s, &text, &n) == OK);
     CHECK_HAS(text, "group anchor");
-    s = section_find(&f, "txt:casts");
-    REQUIRE(s != NULL && section_read(a, &d, &f, s, &text, &n) == OK);
+    s = sections_find(&f, "txt:casts");
+    REQUIRE(s != NULL && sections_read(a, &d, &f, s, &text, &n) == OK);
     CHECK_STR(text, "none\n");
-    s = section_find(&f, "weights");
+    s = sections_find(&f, "weights");
     REQUIRE(s != NULL);
     CHECK_EQ_INT(s->offset % 64, 0);
     CHECK_EQ_INT(s->zlib, 0);
-    CHECK(section_find(&f, "nothing") == NULL);
-    section_close(&f);
+    CHECK(sections_find(&f, "nothing") == NULL);
+    sections_close(&f);
     arena_free(a);
 }
 
@@ -289,10 +289,10 @@ TEST_CASE(section, damaged_files) {
         if (i < size) bytes[i] ^= 0x55;
         test_write_file(path, bytes, i < size ? size : i - size);
         SectionFile sf;
-        if (section_open(a, &d, path, &sf) != OK) continue;
+        if (sections_open(a, &d, path, &sf) != OK) continue;
         for (int k = 0; k < sf.n; k++)
-            section_read(a, &d, &sf, &sf.dir[k], &text, &n);
-        section_close(&sf);
+            sections_read(a, &d, &sf, &sf.dir[k], &text, &n);
+        sections_close(&sf);
         CHECK(i < size); /* a truncated file is never opened */
     }
     CHECK_HAS(d.text.data, "not a module made by ampc");

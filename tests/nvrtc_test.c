@@ -38,25 +38,25 @@ static char *compile_demo(const char *model, const char *name) {
 
 static void open_module(Module *m, const char *path) {
     *m = (Module){.a = arena_new()};
-    if (section_open(m->a, &m->d, path, &m->f) != OK)
+    if (sections_open(m->a, &m->d, path, &m->f) != OK)
         FAIL("%s", m->d.text.data);
 }
 
 static void close_module(Module *m) {
-    section_close(&m->f);
+    sections_close(&m->f);
     sb_free(&m->d.text);
     arena_free(m->a);
 }
 
 static char *read_section(Module *m, const PlanSection *s, size_t *n) {
     char *data;
-    if (section_read(m->a, &m->d, &m->f, s, &data, n) != OK)
+    if (sections_read(m->a, &m->d, &m->f, s, &data, n) != OK)
         FAIL("%s", m->d.text.data);
     return data;
 }
 
 static char *read_named(Module *m, const char *name, size_t *n) {
-    const PlanSection *s = section_find(&m->f, name);
+    const PlanSection *s = sections_find(&m->f, name);
     if (!s) FAIL("no section %s", name);
     return read_section(m, s, n);
 }
@@ -278,7 +278,7 @@ TEST_CASE(nvrtc, ptx_alone_and_beside_a_cubin) {
     }
     check_ptx(ptx[0], n[0]);
     CHECK_STR(ptx[0], ptx[1]);
-    CHECK(section_find(&m[1].f, "cuda:sm_80:0") != NULL);
+    CHECK(sections_find(&m[1].f, "cuda:sm_80:0") != NULL);
     for (int i = 0; i < 2; i++) {
         close_module(&m[i]);
         compiled_close(&c[i]);

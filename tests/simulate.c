@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -18,9 +19,10 @@
 #define SANITIZE ""
 #endif
 #define TWIN_FLAGS                                                            \
-    "-std=c++17 -O1 -g1 -fPIC -shared -ffp-contract=off -fno-math-errno "     \
-    "-fno-strict-aliasing -fvisibility=hidden -nostartfiles -Wall -Wextra "                 \
-    "-Wno-unused-function -fmax-errors=9 "
+    "-std=c++17 -O1 -g1 -fPIC -shared -nostartfiles -fvisibility=hidden "     \
+    "-ffp-contract=off -fno-math-errno -fno-strict-aliasing "                 \
+    "-fstack-clash-protection -fmax-errors=9 -Wall -Wextra -Wshadow "         \
+    "-Wno-unused-function "
 
 /* ---- the libraries ------------------------------------------------------- */
 
@@ -42,9 +44,9 @@ static const char *find_or_build(const char *name, const char *sources,
     int rc = test_command(&log,
                           "cd '%s' && gcc -std=c17 -O1 -g -fPIC -shared "
                           "-fvisibility=hidden " SANITIZE
-                          "-I. %s -o '%s' -L'%s' -Wl,-rpath,'$ORIGIN' %s",
-                          *root ? root : ".", sources, out, test_tmpdir(),
-                          libs);
+                          "-I. %s -o '%s' -Wl,-Bsymbolic,-soname,%s -L'%s' "
+                          "-Wl,-rpath,'$ORIGIN' %s -ldl -lpthread -lm",
+                          root, sources, out, name, test_tmpdir(), libs);
     if (rc) FAIL("%s: %s", name, log);
     free(log);
     free(root);
@@ -53,13 +55,9 @@ static const char *find_or_build(const char *name, const char *sources,
 
 static void load(Sim *s) {
     s->path = find_or_build("libcuda_sim.so",
-                            "$(ls tests/sim/*.c | grep -v cublaslt)",
-                            "-Wl,-soname,libcuda_sim.so -ldl -lpthread -lm");
-    if (!access(test_data_path("tests/sim/cublaslt_sim.c"), R_OK))
-        s->cublaslt = find_or_build("libcublaslt_sim.so",
-                                    "tests/sim/cublaslt*.c",
-                                    "-Wl,-soname,libcublaslt_sim.so "
-                                    "-lcuda_sim -lm");
+                            "$(ls tests/sim/*.c | grep -v cublaslt)", "");
+    s->cublaslt = find_or_build("libcublaslt_sim.so", "tests/sim/cublaslt*.c",
+                                "-lcuda_sim");
     s->handle = dlopen(s->path, RTLD_NOW | RTLD_LOCAL);
     if (!s->handle) FAIL("%s", dlerror());
 #define SIM_LOOK_UP(name)                                                     \
@@ -72,6 +70,37 @@ const Sim *sim(void) {
     static Sim s;
     if (!s.handle) load(&s);
     return &s;
+}
+
+/* The name is broken in the string table: its hash finds it no more. */
+const char *sim_without(const char *symbol) {
+    static int count;
+    static char path[512];
+    size_t n, len = strlen(symbol);
+    char *image = test_read_file(sim()->path, &n);
+    snprintf(path, sizeof path, "%s/without%d.so", test_tmpdir(), ++count);
+    for (size_t i = 1; i + len < n; i++)
+        if (!image[i - 1] && !memcmp(image + i, symbol, len + 1))
+            image[i + len - 1] ^= 1;
+    REQUIRE(test_write_file(path, image, n));
+    free(image);
+    return path;
+}
+
+char *sim_last_words(void (*fn)(void *), void *arg) {
+    char path[300];
+    int status;
+    snprintf(path, sizeof path, "%s/words", test_tmpdir());
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        if (!freopen(path, "w", stderr)) _exit(1);
+        fn(arg);
+        fflush(NULL);
+        _exit(0);
+    }
+    waitpid(pid, &status, 0);
+    return test_read_file(path, NULL);
 }
 
 /* ---- twins --------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 /* The control functions, from libcuda_sim.so. */
 typedef struct Sim {
     const char *path;     /* of libcuda_sim.so, for AMPC_LIBCUDA */
-    const char *cublaslt; /* of libcublaslt_sim.so; NULL: none */
+    const char *cublaslt; /* of libcublaslt_sim.so, for AMPC_LIBCUBLASLT */
     void *handle;
 #define SIM_FUNCTIONS(X)                                                      \
     X(reset) X(fail) X(stats) X(calls) X(leaks) X(errors) X(twin_open)        \
@@ -21,6 +21,14 @@ typedef struct Sim {
 
 /* Loads it once per process; a failure ends the test case. */
 const Sim *sim(void);
+
+/* A copy of libcuda_sim.so that lacks one symbol; its path, valid until the
+   next call. */
+const char *sim_without(const char *symbol);
+
+/* What a process of its own writes to standard error that does this, for
+   free(): faults and sanitizers may end it. */
+char *sim_last_words(void (*fn)(void *), void *arg);
 
 /* Compiles DIR/unit<i>.cu into DIR/unit<i>.so for every i from 0, with the
    sanitizers of the test binary; headers are looked for in DIR, runtime/cuda

@@ -58,8 +58,9 @@ static bool step_ok(const AmpcModule *m, uint32_t step, uint32_t end) {
     switch (c->op) {
     case PLAN_CUDA_NONE: return true;
     case PLAN_CUDA_LAUNCH:
-        return c->kernel && (t->npar >= 1 || (!takes_count(m->cuda, c->kernel) &&
-                                              !takes_count(m->cuda, c->kernel2)));
+        return c->kernel &&
+               (t->npar >= 1 || !(takes_count(m->cuda, c->kernel) ||
+                                  takes_count(m->cuda, c->kernel2)));
     case PLAN_CUDA_MANY: return many_ok(m, step, end);
     case PLAN_CUDA_GEMM: return product_ok(m, step);
     case PLAN_CUDA_COPY:

@@ -35,7 +35,7 @@ static CacheHeader header_of(const Cache *c) {
                      .count = (uint32_t)c->n,
                      .entry_bytes = sizeof(CacheEntry),
                      .sms = (uint32_t)d->sms};
-    strncpy(h.device, d->name, sizeof h.device - 1);
+    snprintf(h.device, sizeof h.device, "%s", d->name);
     return h;
 }
 

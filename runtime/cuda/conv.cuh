@@ -29,6 +29,8 @@ struct ConvDim {
     static constexpr Int step = period * DILATION / STRIDE;
     static constexpr Int count = up_div(IN, STRIDE); /* results of a phase   */
     static constexpr Int ntap = up_div(KERNEL, period);
+    /* more than any result reads from */
+    static constexpr Int past = IN + PAD + 2 * STRIDE;
     /* An input that some window reads, or padding. */
     static __device__ bool inside(Int i) { return (i >= 0) & (i < in); }
     static __device__ bool written(Int o) { return (o >= 0) & (o < out); }
@@ -92,7 +94,7 @@ template <class P> struct ConvX {
     typedef typename G::D2 D2;
     typedef typename P::X Element;
     typedef Spot<I> Place;
-    static constexpr bool table = true;
+    static constexpr bool table = true, pairs = false;
     const Element *x; /* at the group's first channel */
 
     static __device__ Spot<I> output(I i)
@@ -163,7 +165,8 @@ __device__ void conv_fwd(const typename P::X *x, const typename P::W *w,
     constexpr unsigned mt = up_div(G::kg, T::m), nt = up_div(cols, T::n);
     unsigned tile = blockIdx.x % (mt * nt);
     I g = blockIdx.x / (mt * nt);
-    Matrix<typename P::W, I, depth, 1> a = {w + g * G::kg * depth};
+    typedef Matrix<typename P::W, I, depth, 1, depth % 2 == 0> Weights;
+    Weights a = {w + g * G::kg * depth};
     ConvColumns<P> b;
     b.x = x + g * G::cg * G::x_size;
     Part<I> part = {(I)(tile % mt) * T::m, G::kg, (I)(tile / mt) * T::n, cols,
@@ -211,7 +214,7 @@ template <class D, class I> struct ConvPhase {
     /* -t * step, or before any output where there is no such tap. */
     __device__ I behind(I t) const
     {
-        return tap_at(t) < D::kernel ? -t * D::step : -((I)1 << 29);
+        return tap_at(t) < D::kernel ? -t * D::step : -D::past;
     }
 };
 
@@ -240,7 +243,7 @@ template <class P> struct ConvBackW {
     typedef typename G::I I;
     typedef ConvPhases<P> Ph;
     typedef typename P::W Element;
-    static constexpr bool along_k = true, table = false;
+    static constexpr bool along_k = true, table = false, pairs = false;
     const Element *w; /* at the group's first k */
     const Ph &ph;
 
@@ -273,7 +276,7 @@ template <class P> struct ConvBackY {
     typedef ConvPhases<P> Ph;
     typedef typename P::Y Element;
     typedef Spot<I> Place;
-    static constexpr bool along_k = false, table = true;
+    static constexpr bool along_k = false, table = true, pairs = false;
     const Element *y; /* at the group's first k */
     const Ph &ph;
 
@@ -388,12 +391,14 @@ template <class P> struct ConvY {
     typedef typename G::I I;
     typedef typename P::Y Element;
     static constexpr bool along_k = true, table = false;
+    static constexpr bool pairs = G::y_size % 2 == 0;
     const Element *y; /* at the group's first k */
     __device__ I row(I k) const { return k * G::y_size; }
     __device__ I col(I i) const
     {
         return i / G::y_size * (G::k * G::y_size) + i % G::y_size;
     }
+    __device__ const Element *place(I r, I c) const { return y + (r + c); }
     __device__ Element load(I r, I c, bool ok) const
     {
         return ok ? y[r + c] : Element();

@@ -237,6 +237,4 @@ ampc_status gpu_watched(ampc_session *s, int program,
                         uint64_t value[WATCH_COUNT]);
 void watch_bind(ampc_session *s, int program);
 
-extern const AmpcBackend ampc_cuda_backend;
-
 #endif

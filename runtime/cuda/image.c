@@ -3,7 +3,7 @@
    The images of one architecture are taken together: first the exact one
    (sm_90 on a 9.0), then those of the same major version and a lower minor,
    highest first, then PTX that this GPU can run, highest first.  When the
-   driver refuses one of them for what it is, the next architecture is tried.  */
+   driver refuses one of them for what it is, the next architecture is tried. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +106,8 @@ static const char *refusal_text(CUresult e) {
     case CUDA_NO_BINARY_FOR_GPU: return "it holds no code for this GPU";
     case CUDA_INVALID_PTX: return "the driver cannot compile this PTX";
     case CUDA_JIT_COMPILER_NOT_FOUND:
-        return "the driver's PTX compiler is missing (libnvidia-ptxjitcompiler)";
+        return "the driver's PTX compiler (libnvidia-ptxjitcompiler) is "
+               "missing";
     case CUDA_UNSUPPORTED_PTX_VERSION:
         return "the PTX is newer than the driver: update the driver, or "
                "compile with an older NVRTC";

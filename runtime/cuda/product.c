@@ -194,7 +194,8 @@ static bool is_empty(const CpuGemm *g) {
 }
 
 static uint64_t result_bytes(const CpuGemm *g) {
-    uint64_t n = (uint64_t)g->m * (uint64_t)g->n * dtype_bytes((uint32_t)g->c_dtype);
+    uint64_t n = (uint64_t)g->m * (uint64_t)g->n;
+    n *= dtype_bytes((uint32_t)g->c_dtype);
     for (int64_t i = 0; i < g->nbatch_dim; i++) n *= (uint64_t)g->batch_dim[i];
     return n;
 }

@@ -217,13 +217,15 @@ static ampc_status instantiate(ampc_session *s, GpuProgram *p, CUgraph graph) {
     return AMPC_OK;
 }
 
-/* The capture ends however it went; a graph only if it went well. */
+/* The capture ends however it went; a graph comes of it only if it went well.
+   A capture that goes on would forbid even to give memory back.             */
 static ampc_status end_capture(ampc_session *s, GpuProgram *p,
                                ampc_status status) {
     GpuDevice *d = gpu_of(s);
     CUgraph graph = NULL;
     CUresult e = d->cu.StreamEndCapture(d->capture, &graph);
     d->work = d->stream;
+    if (e != CUDA_OK && !graph) d->cu.StreamEndCapture(d->capture, &graph);
     if (status == AMPC_OK && e != CUDA_OK)
         status = gpu_fail(s, e, "cuStreamEndCapture", NULL);
     if (status == AMPC_OK) status = instantiate(s, p, graph);

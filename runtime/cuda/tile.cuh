@@ -8,6 +8,8 @@
                                worth being looked up in shared memory
      Place L::row(i), L::col(k)     what an index contributes to an address
      Element L::load(row, col, ok)  0 in the padding, and unless ok
+     L::pairs                  for even k, elements k and k + 1 are neighbours
+                               at an even place: Element *L::place(row, col)
    A block stages some steps of both operands in shared memory while the next
    ones are on their way to registers.  Elements past the edges are zeros.
    Results pass through shared memory, so that neighbouring threads store
@@ -106,9 +108,14 @@ template <class L, int ROWS, int THREADS> struct Pairs {
             auto row = t.row(in, row0, r);
             bool first = (row0 + r < rows) & (k0 + c < k1);
             bool second = (row0 + r < rows) & (k0 + c + 1 < k1);
-            unsigned low = in.load(row, t.col(in, k0, c), first).bits;
-            unsigned high = in.load(row, t.col(in, k0, c + 1), second).bits;
-            v[u] = low | high << 16;
+            if constexpr (L::pairs) {
+                auto p = in.place(row, t.col(in, k0, c));
+                v[u] = first ? *reinterpret_cast<const unsigned *>(p) : 0;
+            } else {
+                unsigned low = in.load(row, t.col(in, k0, c), first).bits;
+                v[u] = in.load(row, t.col(in, k0, c + 1), second).bits;
+                v[u] = low | v[u] << 16;
+            }
         }
     }
 
@@ -360,13 +367,15 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
 /* ---- loaders and results ------------------------------------------------- */
 
 /* A matrix with literal strides. */
-template <class T, class Int, long long ROW, long long COL> struct Matrix {
+template <class T, class Int, long long ROW, long long COL, bool PAIRS = false>
+struct Matrix {
     typedef T Element;
     typedef Int I;
-    static constexpr bool along_k = COL <= ROW, table = false;
+    static constexpr bool along_k = COL <= ROW, table = false, pairs = PAIRS;
     const T *p;
     __device__ I row(I i) const { return i * (I)ROW; }
     __device__ I col(I k) const { return k * (I)COL; }
+    __device__ const T *place(I r, I c) const { return p + (r + c); }
     __device__ T load(I r, I c, bool ok) const { return ok ? p[r + c] : T(); }
 };
 

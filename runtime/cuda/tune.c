@@ -50,7 +50,8 @@ static ampc_status candidates(Tuner *t, const GpuProduct *p,
                               int wanted, LtHeuristic *found, int *n) {
     int e = set_prefs(t, k), got = 0;
     *n = 0;
-    if (e) return lt_fail(t->s, e, "cublasLtMatmulPreferenceSetAttribute", name);
+    if (e)
+        return lt_fail(t->s, e, "cublasLtMatmulPreferenceSetAttribute", name);
     memset(found, 0, (size_t)wanted * sizeof *found);
     e = t->d->lt.Heuristic(t->d->handle, p->desc, p->la, p->lb, p->lout,
                            p->lout, t->pref, wanted, found, &got);

@@ -43,7 +43,8 @@ struct LtHandle_st {
 #define ENTER()                                                               \
     do {                                                                      \
         int injected_ = sim_entered(__func__);                                \
-        if (injected_) return injected_;                                      \
+        if (injected_)                                                        \
+            return injected_ == SIM_LEFT_OUT ? LT_SUCCESS : injected_;        \
     } while (0)
 
 static int create(void **out, size_t size) {

@@ -146,6 +146,9 @@ static void engine_fault(int code, const char *fmt, ...) {
 /* Where the handler of signals lets a fiber go on. */
 static void landing(void) {
     const void *p = fault_address();
+    size_t size;
+    char *stack = fault_stack(&size);
+    fiber_adopt(stack, size);
     if (fault_signal() == FAULT_ARITHMETIC)
         engine_fault(CUDA_LAUNCH_FAILED, "integer division by zero");
     if (fiber_guards(fibers, SIM_MAX_THREADS, p))
@@ -165,7 +168,7 @@ static void release_barrier(void) {
 static void engine_barrier(const char *file, int line) {
     if (e.nwaiting) {
         const Thread *o = &e.thread[e.waiting[0]];
-        if (o->line != line || strcmp(o->where, file))
+        if (o->line != line || (o->where != file && strcmp(o->where, file)))
             engine_fault(CUDA_LAUNCH_FAILED,
                          "divergent __syncthreads: %s:%d, but thread %d waits "
                          "at %s:%d", file, line, e.waiting[0], o->where,

@@ -89,6 +89,11 @@ void fault_end(void) {
     for (int i = 0; i < NSIGNAL; i++) sigaction(signals[i], &before[i], NULL);
 }
 
+char *fault_stack(size_t *size) {
+    *size = sizeof emergency;
+    return emergency;
+}
+
 const void *fault_address(void) { return address; }
 int fault_signal(void) { return kind; }
 

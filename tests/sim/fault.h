@@ -12,6 +12,7 @@ enum { FAULT_ADDRESS, FAULT_ARITHMETIC };
    pays only for what its kernel uses.                                       */
 void fault_begin(char *shared, char *shared_end, void (*landing)(void));
 void fault_end(void);
+char *fault_stack(size_t *size); /* of landing */
 const void *fault_address(void);
 int fault_signal(void);
 

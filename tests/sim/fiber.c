@@ -82,6 +82,12 @@ void fiber_entered(void) {
     __sanitizer_finish_switch_fiber(arriving->fake, NULL, NULL);
 }
 
+void fiber_adopt(char *stack, size_t size) {
+    void *fake;
+    __sanitizer_start_switch_fiber(&fake, stack, size);
+    __sanitizer_finish_switch_fiber(fake, NULL, NULL);
+}
+
 void fiber_switch(Fiber *from, Fiber *to) {
     if (!from->stack) find_stack(from);
     arriving = to;
@@ -91,6 +97,10 @@ void fiber_switch(Fiber *from, Fiber *to) {
 }
 #else
 void fiber_entered(void) {}
+
+void fiber_adopt(char *stack, size_t size) {
+    (void)stack, (void)size;
+}
 
 void fiber_switch(Fiber *from, Fiber *to) {
     sim_switch_stack(&from->sp, to->sp);

@@ -21,6 +21,8 @@ void fiber_start(Fiber *f, int index, void (*entry)(void));
 void fiber_switch(Fiber *from, Fiber *to);
 /* First thing in an entry function. */
 void fiber_entered(void);
+/* Goes on, on that stack, which no fiber owns: after a signal. */
+void fiber_adopt(char *stack, size_t size);
 /* Whether the address lies in the guard of a stack. */
 bool fiber_guards(const Fiber *f, int n, const void *p);
 

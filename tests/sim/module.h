@@ -22,7 +22,7 @@ struct CUmod_st {
     int nfn;
 };
 
-/* image.c: what an image says of itself.  The result is a CUresult. */
+/* image_file.c: what an image says of itself.  The result is a CUresult. */
 typedef struct Image {
     struct CUfunc_st *fn; /* for free() */
     int nfn;

@@ -147,6 +147,27 @@ static void complete(SimConfig *c) {
     if (!c->memory) c->memory = (size_t)4 << 30;
 }
 
+/* AMPC_SIM_FAIL: ENTRY:NTH:CODE[:sticky] */
+static void fail_by_setting(void) {
+    const char *v = getenv("AMPC_SIM_FAIL");
+    char entry[64], sticky[8] = "";
+    int nth, code;
+    if (v && sscanf(v, "%63[^:]:%d:%d:%7s", entry, &nth, &code, sticky) >= 3)
+        sim_fail(entry, nth, code, !strcmp(sticky, "sticky"));
+}
+
+/* For programs that know nothing of the simulator. */
+__attribute__((destructor)) static void report(void) {
+    const char *path = getenv("AMPC_SIM_REPORT");
+    FILE *f = path ? fopen(path, "a") : NULL;
+    if (!f) return;
+    fprintf(f, "launches %llu, graph launches %llu, copies %llu\n%s%s",
+            (unsigned long long)sim_counts.launches,
+            (unsigned long long)sim_counts.graph_launches,
+            (unsigned long long)sim_counts.copies, sim_errors(), sim_leaks());
+    fclose(f);
+}
+
 __attribute__((constructor)) static void configure(void) {
     sim_config = (SimConfig){
         .seed = setting("AMPC_SIM_SEED", 1),
@@ -159,6 +180,7 @@ __attribute__((constructor)) static void configure(void) {
     };
     complete(&sim_config);
     sim_random_seed(sim_config.seed);
+    fail_by_setting();
 }
 
 static void forget(void) {

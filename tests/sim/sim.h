@@ -33,7 +33,10 @@ extern "C" {
    dropped.  NULL: defaults (zeroes mean the default as well).  cuInit must
    follow.  Without sim_reset the environment sets the same: AMPC_SIM_SEED,
    AMPC_SIM_CC (90), AMPC_SIM_MEMORY, AMPC_SIM_DRIVER (13000), AMPC_SIM_SMS,
-   AMPC_SIM_DEVICES, AMPC_SIM_PTX_ONLY, AMPC_SIM_TWINS.                      */
+   AMPC_SIM_DEVICES, AMPC_SIM_PTX_ONLY, AMPC_SIM_TWINS, and for programs that
+   know nothing of the simulator AMPC_SIM_FAIL (ENTRY:NTH:CODE[:sticky], see
+   sim_fail) and AMPC_SIM_REPORT, a file that counts, errors and leaks are
+   appended to when the library is unloaded.                                 */
 typedef struct SimConfig {
     uint64_t seed;
     int cc;          /* 80, 90, ...: compute capability times 10            */
@@ -49,7 +52,10 @@ SIM_API void sim_reset(const SimConfig *c);
 /* The nth (1 = next) call of that entry point ("cuMemAlloc_v2",
    "cublasLtMatmul") returns `code` without doing anything; sticky: and its
    context is broken, so that later calls return the code as well, while those
-   that free or destroy do their work all the same.                          */
+   that free or destroy do their work all the same.
+   SIM_LEFT_OUT: it reports success and does nothing, as if the caller had
+   forgotten it.                                                             */
+enum { SIM_LEFT_OUT = -1 };
 SIM_API void sim_fail(const char *entry, int nth, int code, bool sticky);
 
 typedef struct SimStats {

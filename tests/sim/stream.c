@@ -244,7 +244,8 @@ CUresult stream_copy(CUstream s, CUdeviceptr to, CUdeviceptr from, void *host,
                      size_t bytes) {
     bool pageable = host && !pinned_has(host, bytes);
     if (!bytes) return CUDA_OK;
-    if (!in_device(to, bytes, "copy to") || !in_device(from, bytes, "copy from"))
+    if (!in_device(to, bytes, "copy to") ||
+        !in_device(from, bytes, "copy from"))
         return CUDA_INVALID_VALUE;
     if (pageable && s->capture) {
         capture_invalidate(s->capture);

@@ -1,4 +1,4 @@
-/* image.c: cubins and PTX as far as a driver looks at them before it runs
+/* image_file.c: cubins and PTX as far as a driver looks at them before it runs
    anything: ELF magic, architecture, kernels, their limits.                 */
 #include <elf.h>
 #include <stdio.h>

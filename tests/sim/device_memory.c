@@ -1,11 +1,12 @@
-/* memory.c: device memory and pinned host memory.
+/* device_memory.c: device memory and pinned host memory.
 
    Device addresses come from one reserved range and are never used twice.
    Everything in it is closed (PROT_NONE) but for live allocations while
    simulated work runs.  Pages between allocations stay closed for good; in the
    pages of an allocation the bytes around it hold a pattern, which is checked,
    and under ASan they are poisoned.  Allocations start or end (by seed) at a
-   page.                                                                     */
+   page.  Big ones get huge pages where there are any: opening and closing
+   costs a piece of time per page.                                           */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@
 #endif
 
 #define RESERVED ((size_t)1 << 38)
+#define HUGE     ((size_t)2 << 20)
 enum { PAGE = 4096, GAP = 16 * PAGE, ALIGN = 256, SLACK = 0xa5, NEW = 0xff };
 
 typedef struct Block {
@@ -46,10 +48,10 @@ static int opened;
 
 static bool reserve(void) {
     if (base) return true;
-    void *p = mmap(NULL, RESERVED, PROT_NONE,
+    char *p = mmap(NULL, RESERVED + HUGE, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return false;
-    base = p;
+    base = p + (-(uintptr_t)p & (HUGE - 1));
     return true;
 }
 
@@ -82,17 +84,20 @@ static void fill(const Block *b) {
 static void place(Block *b, size_t bytes) {
     size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     b->pages = page_up(room);
-    b->page = base + used + GAP;
+    used += GAP;
+    if (room >= HUGE) used = (used + HUGE - 1) & ~(HUGE - 1);
+    b->page = base + used;
     b->bytes = bytes;
     b->p = b->page + (sim_random() & 1 ? b->pages - room : 0);
-    used += GAP + b->pages;
+    used += b->pages;
+    if (room >= HUGE) madvise(b->page, b->pages, MADV_HUGEPAGE);
 }
 
 CUresult memory_alloc(size_t bytes, CUdeviceptr *p) {
     *p = 0;
     if (!bytes) return CUDA_INVALID_VALUE;
     if (bytes > sim_config.memory - sim_counts.allocated ||
-        !reserve() || bytes > RESERVED - used - 2 * GAP)
+        !reserve() || bytes > RESERVED - used - 2 * HUGE)
         return CUDA_OUT_OF_MEMORY;
     Block *b = calloc(1, sizeof *b);
     if (!b) return CUDA_OUT_OF_MEMORY;

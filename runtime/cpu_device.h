@@ -1,0 +1,53 @@
+/* cpu_device.h: what the two files of the CPU's backend share. */
+#ifndef AMPC_CPU_DEVICE_H
+#define AMPC_CPU_DEVICE_H
+
+#include "runtime/backend.h"
+
+/* One step with its operands resolved. */
+typedef struct BoundStep {
+    uint32_t kind, lib;
+    PlanKernelFn *kernel;
+    void **buf;
+    const int64_t *par;
+    int64_t units, grain;
+    CpuEpilogue epilogue;
+} BoundStep;
+
+/* A table entry that follows an input's address. */
+typedef struct BoundPatch {
+    void **slot;
+    uint32_t input;
+    uint64_t offset;
+} BoundPatch;
+
+/* A program ready to run; `memory` holds all its tables.  NULL: not bound. */
+typedef struct Bound {
+    void *memory;
+    size_t bytes;
+    BoundStep *steps;
+    BoundPatch *patches;
+    const void **inputs; /* addresses that the tables hold now */
+    uint32_t npatch;
+} Bound;
+
+typedef struct CpuDevice {
+    const PlanIsa *isa;
+    AmpcPool *pool;
+    Bound *bound; /* per program */
+    void **var;   /* address of each variable; gradients: late */
+    void *vars, *grads, *arena, *scratch;
+    size_t vars_bytes, grads_bytes, arena_bytes, scratch_bytes;
+    unsigned host_mode; /* the host's rounding while a program runs */
+} CpuDevice;
+
+ampc_status cpu_need_grads(ampc_session *s);
+
+/* cpu_run.c */
+ampc_status cpu_prepare(ampc_session *s, int program);
+ampc_status cpu_begin(ampc_session *s, int program, const void *const *in,
+                      bool *walk);
+ampc_status cpu_step(ampc_session *s, int program, uint32_t step);
+ampc_status cpu_end(ampc_session *s, int program, ampc_status status);
+
+#endif

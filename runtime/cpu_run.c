@@ -1,0 +1,192 @@
+/* cpu_run.c: programs on the CPU.
+
+   Binding resolves every PlanRef to an address once; a run then only patches
+   the addresses of inputs that moved and walks the steps.  Nothing allocates
+   while steps run, so a call that fails has changed nothing.                */
+#include <string.h>
+
+#include "runtime/cpu_device.h"
+
+/* ---- binding ------------------------------------------------------------- */
+
+typedef struct BindCtx {
+    const AmpcModule *m;
+    const CpuDevice *d;
+    Bound *b;
+} BindCtx;
+
+static void *bind_ref(BindCtx *cx, const PlanRef *r, void **slot) {
+    switch (r->space) {
+    case PLAN_ARENA: return (char *)cx->d->arena + r->offset;
+    case PLAN_VAR: return (char *)cx->d->var[r->index] + r->offset;
+    case PLAN_INPUT:
+        cx->b->patches[cx->b->npatch++] =
+            (BoundPatch){slot, r->index, r->offset};
+        return NULL;
+    default: return NULL;
+    }
+}
+
+static void **bind_refs(BindCtx *cx, uint32_t first, uint32_t n, void **buf) {
+    for (uint32_t i = 0; i < n; i++)
+        buf[i] = bind_ref(cx, &cx->m->refs[first + i], &buf[i]);
+    return buf + n;
+}
+
+/* Counts table entries and those that follow inputs. */
+static void bind_count(const AmpcModule *m, const PlanProgram *p, size_t *nbuf,
+                       size_t *npatch, bool *grads) {
+    *nbuf = *npatch = 0;
+    *grads = false;
+    for (uint32_t i = 0; i < p->nstep; i++) {
+        const PlanStep *t = &m->steps[p->step0 + i];
+        for (uint32_t j = 0; j < t->nref + t->ep_nref; j++) {
+            const PlanRef *r = &m->refs[j < t->nref ? t->ref0 + j
+                                                    : t->ep_ref0 + j - t->nref];
+            *npatch += r->space == PLAN_INPUT;
+            *grads |= r->space == PLAN_VAR &&
+                      m->vars[r->index].kind == PLAN_GRAD;
+        }
+        *nbuf += t->nref + t->ep_nref;
+    }
+}
+
+static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
+                      void **buf) {
+    const AmpcModule *m = cx->m;
+    const PlanIsa *isa = cx->d->isa;
+    *b = (BoundStep){.kind = t->kind,
+                     .lib = t->fn,
+                     .buf = buf,
+                     .par = m->pars + t->par0,
+                     .units = t->units,
+                     .grain = t->grain < 1 ? 1 : t->grain};
+    if (t->kind == PLAN_KERNEL) b->kernel = isa->kernels[t->fn];
+    void **ep = bind_refs(cx, t->ref0, t->nref, buf);
+    if (t->epilogue)
+        b->epilogue = (CpuEpilogue){isa->epilogues[t->epilogue - 1], ep,
+                                    m->pars + t->ep_par0};
+    bind_refs(cx, t->ep_ref0, t->ep_nref, ep);
+}
+
+ampc_status cpu_prepare(ampc_session *s, int program) {
+    CpuDevice *d = s->device;
+    const PlanProgram *p = &s->m->programs[program];
+    Bound *b = &d->bound[program];
+    size_t nbuf, npatch;
+    bool grads;
+    if (b->memory) return AMPC_OK;
+    bind_count(s->m, p, &nbuf, &npatch, &grads);
+    if (grads) {
+        ampc_status status = cpu_need_grads(s);
+        if (status != AMPC_OK) return status;
+    }
+    size_t bytes = p->nstep * sizeof(BoundStep) + npatch * sizeof(BoundPatch) +
+                   (nbuf + p->nin) * sizeof(void *);
+    char *mem = mem_alloc(s, bytes);
+    if (!mem)
+        return session_fail(s, AMPC_ERR_MEMORY,
+                            "out of memory: %zu bytes for program '%s'", bytes,
+                            p->name);
+    memset(mem, 0, bytes);
+    *b = (Bound){.memory = mem, .bytes = bytes, .steps = (BoundStep *)mem};
+    b->patches = (BoundPatch *)(b->steps + p->nstep);
+    b->inputs = (const void **)(b->patches + npatch);
+    void **buf = (void **)(b->inputs + p->nin);
+    BindCtx cx = {s->m, d, b};
+    for (uint32_t i = 0; i < p->nstep; i++) {
+        const PlanStep *t = &s->m->steps[p->step0 + i];
+        bind_step(&cx, t, &b->steps[i], buf);
+        buf += t->nref + t->ep_nref;
+    }
+    return AMPC_OK;
+}
+
+/* ---- running ------------------------------------------------------------- */
+
+static void inputs_patch(uint32_t n, Bound *b, const void *const *addr) {
+    if (n == 0 || memcmp(b->inputs, addr, n * sizeof *addr) == 0) return;
+    memcpy(b->inputs, addr, n * sizeof *addr);
+    for (uint32_t i = 0; i < b->npatch; i++) {
+        const BoundPatch *t = &b->patches[i];
+        *t->slot = (char *)(uintptr_t)addr[t->input] + t->offset;
+    }
+}
+
+/* Threads of the pool round to nearest with subnormals; so must the host's,
+   or results would depend on which thread computes them.                    */
+ampc_status cpu_begin(ampc_session *s, int program, const void *const *in,
+                      bool *walk) {
+    CpuDevice *d = s->device;
+    (void)walk;
+    inputs_patch(s->m->programs[program].nin, &d->bound[program], in);
+#ifdef __SSE__
+    d->host_mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(0x1f80);
+#endif
+    return AMPC_OK;
+}
+
+static void run_chunk(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const BoundStep *t = ctx;
+    (void)worker;
+    t->kernel(t->buf, t->par, lo, hi);
+}
+
+static void run_lib(const CpuDevice *d, const BoundStep *t) {
+    const AmpcCpuLib *lib = d->isa->lib;
+    AmpcPool *pool = d->pool;
+    void **b = t->buf, *scratch = d->scratch;
+    const void *par = t->par;
+    const CpuEpilogue *ep = t->epilogue.fn ? &t->epilogue : NULL;
+    switch (t->lib) {
+    case PLAN_LIB_GEMM:
+        lib->gemm(pool, par, b[0], b[1], b[2], ep, scratch);
+        break;
+    case PLAN_LIB_CONV_FWD:
+        lib->conv_fwd(pool, par, b[0], b[1], b[2], ep, scratch);
+        break;
+    case PLAN_LIB_CONV_DGRAD:
+        lib->conv_dgrad(pool, par, b[0], b[1], b[2], scratch);
+        break;
+    case PLAN_LIB_CONV_WGRAD:
+        lib->conv_wgrad(pool, par, b[0], b[1], b[2], scratch);
+        break;
+    case PLAN_LIB_MAXPOOL: lib->maxpool(pool, par, b[0], b[1], b[2]); break;
+    case PLAN_LIB_MAXPOOL_GRAD:
+        lib->maxpool_grad(pool, par, b[0], b[1], b[2]);
+        break;
+    case PLAN_LIB_AVGPOOL: lib->avgpool(pool, par, b[0], b[1]); break;
+    case PLAN_LIB_AVGPOOL_GRAD: lib->avgpool_grad(pool, par, b[0], b[1]); break;
+    case PLAN_LIB_SCATTER_ADD:
+        lib->scatter_add(pool, par, b[0], b[1], b[2], scratch);
+        break;
+    case PLAN_LIB_ARGMAX: lib->argmax(pool, par, b[0], b[1]); break;
+    case PLAN_LIB_COPY:
+        if (t->par[0] > 0) memmove(b[1], b[0], (size_t)t->par[0]);
+        break;
+    default: break;
+    }
+}
+
+ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
+    const CpuDevice *d = s->device;
+    BoundStep *t = &d->bound[program].steps[step];
+    if (t->kind == PLAN_LIB)
+        run_lib(d, t);
+    else if (t->units <= t->grain)
+        t->kernel(t->buf, t->par, 0, t->units);
+    else
+        pool_run(d->pool, t->units, t->grain, run_chunk, t);
+    return AMPC_OK;
+}
+
+ampc_status cpu_end(ampc_session *s, int program, ampc_status status) {
+    const CpuDevice *d = s->device;
+    (void)program;
+    (void)d;
+#ifdef __SSE__
+    __builtin_ia32_ldmxcsr(d->host_mode);
+#endif
+    return status;
+}

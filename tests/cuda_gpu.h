@@ -1,0 +1,17 @@
+/* cuda_gpu.h: a compiled module on the simulated GPU. */
+#ifndef AMPC_TESTS_CUDA_GPU_H
+#define AMPC_TESTS_CUDA_GPU_H
+
+#include "tests/compiled.h"
+#include "tests/device_check.h"
+#include "tests/simulate.h"
+
+/* Compiles the twins of c's kernels and points the runtime at a fresh
+   simulated GPU of compute capability 8.0 that uses them. */
+void gpu_for(const Compiled *c, uint64_t seed);
+/* The same GPU again, as after a reboot, with another order of threads. */
+void gpu_reset(const Compiled *c, uint64_t seed);
+/* No violation, nothing left alive. */
+void gpu_clean(const char *what);
+
+#endif
