@@ -209,6 +209,7 @@ static const CudaCase scatter_cases[] = {
     SCATTER("one index", 1, 6, 1, 5, F32, AMPC_I64, F32),
     SCATTER("no index", 1, 6, 0, 5, F32, AMPC_I64, F32),
     SCATTER("f64", 1, 9, 60, 5, F64, AMPC_I32, F64),
+    SCATTER("crowded range", 1, 20000, 1500, 1, F32, AMPC_U8, F32),
     SCATTER("long", 1, 300, 5000, 2, F32, AMPC_I32, F32),
 };
 const CudaCases cuda_scatter_cases = {scatter_cases, COUNT(scatter_cases)};

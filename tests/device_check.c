@@ -263,8 +263,8 @@ DcTolerance dc_training_tolerance(const char *precision) {
     if (!strcmp(precision, "fp32"))
         return (DcTolerance){1e-5, 1e-4, 1e-5, 1e-6};
     if (!strcmp(precision, "fp16"))
-        return (DcTolerance){2e-3, 1e-2, 1e-2, 1e-3};
-    return (DcTolerance){1e-2, 5e-2, 5e-2, 5e-3};
+        return (DcTolerance){1e-3, 4e-3, 4e-3, 4e-4};
+    return (DcTolerance){5e-3, 2e-2, 2e-2, 2e-3};
 }
 
 static bool step(Side *d, const DcTraining *t, int i, ampc_metrics *m) {
