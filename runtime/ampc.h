@@ -23,7 +23,12 @@
    - Public structs start with their size: set it to sizeof the struct.  Later
      versions append fields and functions; a field beyond your size is neither
      read nor written.
-   - Strings that a call returns belong to the module or the session.       */
+   - Strings that a call returns belong to the module or the session.
+
+   Environment, for GPUs: AMPC_CACHE_DIR (where the choice of algorithms is
+   kept; else $XDG_CACHE_HOME/ampc or ~/.cache/ampc), AMPC_TUNE=0 (measure
+   none), AMPC_CUDA_GRAPH=0 (no CUDA graphs), AMPC_LIBCUDA, AMPC_LIBCUBLASLT
+   (a file to load instead; "none").  For CPUs: AMPC_ISA=v2|v3|v4 (at most). */
 #ifndef AMPC_H
 #define AMPC_H
 
@@ -311,7 +316,8 @@ typedef struct ampc_api {
     ampc_status (*set_cursor)(ampc_session *s, const char *json);
     const char *(*get_cursor)(const ampc_session *s);
 
-    /* Calls fn after every step of a program; NULL ends it. */
+    /* Calls fn after every step of a program; NULL ends it.  A GPU then waits
+       for each step.                                                        */
     ampc_status (*profile)(ampc_session *s, ampc_profile_fn fn, void *ctx);
 } ampc_api;
 

@@ -270,7 +270,7 @@ static void st_put_header(Text *t, const StItem *items, size_t n,
     while (t->n % 8 && !t->failed) text_put(t, " ", 1);
 }
 
-static bool write_all(int fd, const void *data, uint64_t n) {
+bool write_all(int fd, const void *data, uint64_t n) {
     const char *p = data;
     while (n) {
         ssize_t put = write(fd, p, n < (1 << 30) ? n : 1 << 30);
@@ -282,10 +282,7 @@ static bool write_all(int fd, const void *data, uint64_t n) {
     return true;
 }
 
-/* The temporary file, locked and empty; -1 with errno.  Its name is fixed, so
-   that a killed writer leaves at most one behind, which the next one takes
-   over; the lock keeps two writers of one path apart.                       */
-static int open_temporary(const char *tmp) {
+int open_temporary(const char *tmp) {
     for (int tries = 0; tries < 100; tries++) {
         struct stat mine, named;
         int fd = open(tmp, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);

@@ -64,6 +64,12 @@ typedef struct StItem {
     uint64_t bytes;
 } StItem;
 
+bool write_all(int fd, const void *data, uint64_t n);
+/* A temporary file, locked and empty; -1 with errno.  Its name is fixed, so
+   that a killed writer leaves at most one behind, which the next one takes
+   over; the lock keeps two writers of one path apart.                       */
+int open_temporary(const char *tmp);
+
 /* Writes PATH.tmp, syncs it, renames it to PATH, syncs the folder: at any
    moment PATH is the old file or the new one, whole.  `metadata` becomes
    __metadata__.ampc.                                                        */

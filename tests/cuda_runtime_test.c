@@ -4,6 +4,7 @@
 #include "tests/gpu_session.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,6 +130,41 @@ TEST_CASE(cuda_runtime, inputs_are_the_callers_again_at_once) {
     for (uint64_t seed = 1; seed < 4; seed++)
         CHECK(loss_with_reuse(m, seed, true) == want);
 }
+
+/* ---- sessions side by side ----------------------------------------------- */
+
+static ampc_metrics alone[3];
+
+static void *train_alone(void *number) {
+    const Model *m = model(&plain);
+    ampc_metrics *out = number;
+    ampc_session *s;
+    ampc_options o = {.size = sizeof o, .device = "cuda"};
+    if (m->c.api->open(m->c.api->module, &o, &s, NULL, 0)) return NULL;
+    DcRandom *feed = dc_random_new(m->c.api, "train", 3, 1);
+    out->size = sizeof *out;
+    for (int i = 0; i < 5; i++) {
+        size_t n;
+        const ampc_input *in = dc_random_feed(feed, i, &n);
+        m->c.api->step(s, in, n, i < 4 ? NULL : out);
+    }
+    dc_random_free(feed);
+    m->c.api->close(s);
+    return NULL;
+}
+
+TEST_CASE(cuda_runtime, sessions_run_in_parallel) {
+    pthread_t t[3];
+    machine(model(&plain), NULL);
+    for (int i = 0; i < 3; i++)
+        REQUIRE(!pthread_create(&t[i], NULL, train_alone, &alone[i]));
+    for (int i = 0; i < 3; i++) pthread_join(t[i], NULL);
+    CHECK(alone[0].step == 5 && alone[0].loss > 0);
+    for (int i = 1; i < 3; i++) CHECK_MEM(&alone[0], &alone[i], sizeof *alone);
+    check_clean();
+}
+
+/* ---- the host's own CUDA ------------------------------------------------- */
 
 typedef CUresult StreamCreateFn(CUstream *s, unsigned flags);
 typedef CUresult StreamDestroyFn(CUstream s);
@@ -306,6 +342,59 @@ TEST_CASE(cuda_runtime, out_of_memory_names_the_bytes) {
     CHECK_HAS(open_text, "bytes of device memory are needed");
     CHECK_EQ_INT(try_open(a, "auto", NULL, &s), AMPC_ERR_MEMORY);
     check_clean();
+}
+
+/* ---- ampc run ------------------------------------------------------------ */
+
+/* Zeroes for an input of "train", two batches of them, as a .npy file whose
+   header is 128 bytes: 'v' is the length of its text.                       */
+static void write_zeroes(const ampc_api *a, uint32_t index, char option[700]) {
+    ampc_tensor_info t = {.size = sizeof t};
+    char head[128], path[600];
+    CHECK_EQ_INT(a->input(a->module, "train", index, &t), AMPC_OK);
+    REQUIRE(t.rank == 1 || t.rank == 2);
+    int n = snprintf(head, sizeof head,
+                     "\x93NUMPY%c%c%c%c{'descr': '%s', 'fortran_order': False, "
+                     "'shape': (%d,",
+                     1, 0, 'v', 0, t.dtype == AMPC_DTYPE_I64 ? "<i8" : "<f4",
+                     (int)(2 * t.shape[0]));
+    if (t.rank == 2)
+        n += snprintf(head + n, sizeof head - (size_t)n, " %d",
+                      (int)t.shape[1]);
+    n += snprintf(head + n, sizeof head - (size_t)n, "), }");
+    size_t size = sizeof head + 2 * t.bytes;
+    char *file = calloc(1, size);
+    memset(file, ' ', sizeof head);
+    memcpy(file, head, (size_t)n);
+    file[sizeof head - 1] = '\n';
+    snprintf(path, sizeof path, "%s/%u.npy", test_tmpdir(), index);
+    REQUIRE(test_write_file(path, file, size));
+    snprintf(option, 700, "--feed %s=%s", t.name, path);
+    free(file);
+}
+
+TEST_CASE(cuda_runtime, ampc_run_takes_a_device) {
+    static const struct {
+        const char *device, *says;
+        int status;
+    } rows[] = {{"auto", "GPU 'Simulated", 0}, {"cuda", "GPU 'Simulated", 0},
+                {"cuda:0", "\"step\":3", 0},   {"cpu", "x86-64-v2", 0},
+                {"cuda:1", "no GPU 1", 1},     {"tpu", "'cuda:N'", 1}};
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    char feed[2][700];
+    setenv("AMPC_SIM_TWINS", m->c.cuda_dir, 1);
+    for (uint32_t i = 0; i < 2; i++) write_zeroes(a, i, feed[i]);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *out = NULL;
+        int rc = test_command(&out, "'%s' run '%s' --device %s %s %s --steps 3",
+                              test_ampc(), m->c.path, rows[i].device, feed[0],
+                              feed[1]);
+        CHECK_EQ_INT(rc, rows[i].status);
+        CHECK_HAS(out, rows[i].says);
+        free(out);
+    }
+    unsetenv("AMPC_SIM_TWINS");
 }
 
 /* ---- state --------------------------------------------------------------- */

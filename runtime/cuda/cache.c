@@ -2,7 +2,8 @@
    cuBLASLt: $AMPC_CACHE_DIR, else $XDG_CACHE_HOME/ampc, else ~/.cache/ampc.
 
    A file that is not exactly what was written is left alone and not used.  A
-   new one is written under a temporary name and renamed.                    */
+   new one is written under a temporary name and renamed; of sessions that
+   measure at the same time the first to keep its choice decides for all.    */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/cuda/gpu.h"
+#include "runtime/safetensors.h"
 #include "runtime/sections.h"
 
 enum { CACHE_MOST = 1 << 16 };
@@ -119,16 +121,22 @@ static bool read_file(Cache *c, int fd) {
     return true;
 }
 
+/* True when there is no file. */
+static bool read_path(Cache *c) {
+    int fd = open(c->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return errno == ENOENT || errno == ENOTDIR;
+    bool ok = read_file(c, fd);
+    close(fd);
+    return ok;
+}
+
 void cache_open(ampc_session *s, Cache *c) {
-    *c = (Cache){.s = s, .fd = -1};
+    *c = (Cache){.s = s};
     if (!cache_name(c)) {
         c->path[0] = 0;
         return;
     }
-    int fd = open(c->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return;
-    c->damaged = !read_file(c, fd);
-    close(fd);
+    c->damaged = !read_path(c);
     if (c->damaged)
         session_log(s, "%s is damaged and not used; remove it", c->path);
 }
@@ -142,26 +150,24 @@ const LtAlgo *cache_find(const Cache *c, size_t n, const ProductKey *key) {
 
 /* ---- writing ------------------------------------------------------------- */
 
-static void make_folders(const char *path) {
-    char folder[1024];
+/* Makes the folders of a path; true when files can be made in the last. */
+static bool make_folders(const char *path) {
+    char folder[1024], *end = folder;
     snprintf(folder, sizeof folder, "%s", path);
     for (char *p = folder + 1; *p; p++) {
         if (*p != '/') continue;
         *p = 0;
         mkdir(folder, 0777);
         *p = '/';
+        end = p;
     }
+    *end = 0;
+    return access(folder, W_OK | X_OK) == 0;
 }
 
-bool cache_writable(Cache *c) {
-    if (c->fd >= 0) return true;
-    if (!c->path[0] || c->damaged || c->n >= CACHE_MOST) return false;
-    make_folders(c->path);
-    snprintf(c->tmp, sizeof c->tmp, "%s.%ld.%p.tmp", c->path, (long)getpid(),
-             (void *)c->s);
-    c->fd = open(c->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
-                 0666);
-    return c->fd >= 0;
+bool cache_writable(const Cache *c) {
+    return c->path[0] && !c->damaged && c->n < CACHE_MOST &&
+           make_folders(c->path);
 }
 
 bool cache_add(Cache *c, const ProductKey *key, const LtAlgo *algo) {
@@ -170,31 +176,44 @@ bool cache_add(Cache *c, const ProductKey *key, const LtAlgo *algo) {
     return true;
 }
 
-static bool write_all(int fd, const void *data, size_t n) {
-    const char *p = data;
-    while (n) {
-        ssize_t put = write(fd, p, n);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return false;
-        p += put;
-        n -= (size_t)put;
-    }
-    return true;
+/* What somebody else has kept meanwhile comes first. */
+static bool merge(Cache *now, const Cache *c) {
+    bool ok = read_path(now);
+    for (size_t i = c->loaded; i < c->n && ok; i++)
+        if (!cache_find(now, now->n, &c->entries[i].key))
+            ok = cache_add(now, &c->entries[i].key, &c->entries[i].algo);
+    return ok && now->n <= CACHE_MOST;
+}
+
+static bool write_file(const Cache *c, int fd, const char *tmp) {
+    CacheHeader h = header_of(c);
+    h.crc = crc_of(h, c->entries);
+    return write_all(fd, &h, sizeof h) &&
+           write_all(fd, c->entries, c->n * sizeof *c->entries) &&
+           fsync(fd) == 0 && rename(tmp, c->path) == 0;
 }
 
 bool cache_save(Cache *c) {
-    CacheHeader h = header_of(c);
-    h.crc = crc_of(h, c->entries);
-    bool ok = c->fd >= 0 && write_all(c->fd, &h, sizeof h) &&
-              write_all(c->fd, c->entries, c->n * sizeof *c->entries) &&
-              fsync(c->fd) == 0 && rename(c->tmp, c->path) == 0;
-    if (ok) c->tmp[0] = 0;
+    char tmp[1100];
+    Cache now = {.s = c->s};
+    memcpy(now.path, c->path, sizeof now.path);
+    snprintf(tmp, sizeof tmp, "%s.tmp", c->path);
+    int fd = open_temporary(tmp);
+    if (fd < 0) return false;
+    bool ok = merge(&now, c) && write_file(&now, fd, tmp);
+    if (!ok) unlink(tmp);
+    close(fd);
+    if (ok) {
+        cache_close(c);
+        *c = now;
+    } else {
+        cache_close(&now);
+    }
     return ok;
 }
 
 void cache_close(Cache *c) {
-    if (c->fd >= 0) close(c->fd);
-    if (c->fd >= 0 && c->tmp[0]) unlink(c->tmp);
     mem_free(c->s, c->entries, c->room * sizeof *c->entries);
-    *c = (Cache){.fd = -1};
+    c->entries = NULL;
+    c->n = c->loaded = c->room = 0;
 }

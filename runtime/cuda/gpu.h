@@ -210,8 +210,7 @@ typedef struct CacheEntry {
 
 typedef struct Cache {
     ampc_session *s;
-    char path[1024], tmp[1100];
-    int fd;       /* of the temporary file; -1: none */
+    char path[1024];
     bool damaged; /* there is a file, but it is not to be trusted */
     CacheEntry *entries;
     size_t loaded, n, room; /* entries: from the file, in all */
@@ -222,7 +221,8 @@ typedef struct Cache {
 void cache_open(ampc_session *s, Cache *c);
 const LtAlgo *cache_find(const Cache *c, size_t n, const ProductKey *key);
 bool cache_add(Cache *c, const ProductKey *key, const LtAlgo *algo);
-bool cache_writable(Cache *c);
+bool cache_writable(const Cache *c);
+/* On success the cache holds what the file does. */
 bool cache_save(Cache *c);
 void cache_close(Cache *c);
 

@@ -140,7 +140,9 @@ ampc_status lt_fail(ampc_session *s, int e, const char *call,
     const char *name = "error";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i].e == e) name = names[i].name;
+    bool memory = e == LT_ALLOC_FAILED && !gpu_of(s)->ready;
     gpu_of(s)->broken = true;
     snprintf(text, sizeof text, "CUBLAS_STATUS_%s (%d)", name, e);
-    return fail_at(s, AMPC_ERR_DEVICE, call, step, text);
+    return fail_at(s, memory ? AMPC_ERR_MEMORY : AMPC_ERR_DEVICE, call, step,
+                   text);
 }

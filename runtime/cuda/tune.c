@@ -151,7 +151,7 @@ static ampc_status choose(Tuner *t, GpuProduct *p, const ProductKey *k,
 /* What was measured counts only once it is kept. */
 static void apply_new(Tuner *t, const ProductKey *keys) {
     Cache *c = &t->cache;
-    if (c->n == c->loaded || !cache_save(c)) return;
+    if (c->n == c->loaded || !cache_save(c)) return; /* nothing new, or lost */
     for (uint32_t i = 0; i < t->d->nproduct; i++) {
         GpuProduct *p = &t->d->products[i];
         const LtAlgo *algo = p->desc ? cache_find(c, c->n, &keys[i]) : NULL;
