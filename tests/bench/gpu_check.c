@@ -289,6 +289,6 @@ int main(int argc, char **argv) {
         if (gpu.ctx) gpu_close(&gpu);
         return rc;
     }
-    fprintf(stderr, "gpu_check: see the head of gpu_check.c for usage\n");
+    fprintf(stderr, "usage: see the head of gpu_check.c\n");
     return 2;
 }
