@@ -75,7 +75,8 @@ ampc_status cuda_load(ampc_session *s, CudaApi *cu) {
 
 ampc_status lt_load(ampc_session *s, LtApi *lt) {
     static const char *const names[] = {"libcublasLt.so.13",
-                                        "libcublasLt.so.12", "libcublasLt.so"};
+                                        "libcublasLt.so.12", "libcublasLt.so",
+                                        "/usr/local/cuda/lib64/libcublasLt.so"};
     const Symbol symbols[] = {
         {"cublasLtGetVersion", &lt->GetVersion},
 #define LT(member, symbol, parameters) {symbol, &lt->member},
@@ -83,10 +84,13 @@ ampc_status lt_load(ampc_session *s, LtApi *lt) {
 #undef LT
     };
     char why[300];
-    lt->lib = library_find("AMPC_LIBCUBLASLT", names, 3, why, sizeof why);
+    lt->lib = library_find("AMPC_LIBCUBLASLT", names,
+                           sizeof names / sizeof *names, why, sizeof why);
     if (!lt->lib)
         return session_fail(s, AMPC_ERR_UNSUPPORTED,
-                            "no cuBLASLt (libcublasLt.so.13, .12): %s", why);
+                            "no cuBLASLt (libcublasLt.so.13 or .12; name its "
+                            "file by $AMPC_LIBCUBLASLT): %s",
+                            why);
     const char *missing =
         library_symbols(lt->lib, symbols, sizeof symbols / sizeof *symbols);
     if (!missing) return AMPC_OK;
