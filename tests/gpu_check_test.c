@@ -58,9 +58,10 @@ TEST_CASE(gpu_check, lists_what_cublaslt_supports) {
     char *out = run(0, "", "gemm 16");
     int lines = 0;
     for (const char *p = out; (p = strchr(p, '\n')); p++) lines++;
-    CHECK_EQ_INT(lines, 5 * 4 * 4); /* types, epilogues, sizes */
+    CHECK_EQ_INT(lines, 5 * 4 * 4 + 5 * 2); /* types, epilogues, sizes; NaN */
     CHECK_HAS(out, "\"types\":\"bf16->f32\",\"epilogue\":\"relu_bias\","
                    "\"size\":17,\"algorithms\":");
+    CHECK_HAS(out, "\"gemm nan\",\"ok\":true,\"module\":\"f16->f16 relu\"");
     free(out);
 }
 

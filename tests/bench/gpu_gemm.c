@@ -1,6 +1,7 @@
 /* gpu_gemm.c: what this machine's cuBLASLt offers for the products of a
    training step: per types, epilogue and size (multiples of 8 and not), the
-   number of algorithms and the time of the first.                            */
+   number of algorithms and the time of the first; and whether a fused ReLU
+   keeps NaN.                                                                 */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -52,14 +53,14 @@ size_t gpu_cublaslt_version(void) {
 typedef struct Types {
     const char *name;
     int in, out;
-    size_t in_size, out_size;
+    size_t out_size;
 } Types;
 
-static const Types types[] = {{"bf16->bf16", LT_R_16BF, LT_R_16BF, 2, 2},
-                              {"bf16->f32", LT_R_16BF, LT_R_32F, 2, 4},
-                              {"f16->f16", LT_R_16F, LT_R_16F, 2, 2},
-                              {"f16->f32", LT_R_16F, LT_R_32F, 2, 4},
-                              {"f32->f32", LT_R_32F, LT_R_32F, 4, 4}};
+static const Types types[] = {{"bf16->bf16", LT_R_16BF, LT_R_16BF, 2},
+                              {"bf16->f32", LT_R_16BF, LT_R_32F, 4},
+                              {"f16->f16", LT_R_16F, LT_R_16F, 2},
+                              {"f16->f32", LT_R_16F, LT_R_32F, 4},
+                              {"f32->f32", LT_R_32F, LT_R_32F, 4}};
 
 static const struct {
     const char *name;
@@ -151,6 +152,36 @@ static bool row(const Bench *b, const Types *t, int n, int epilogue) {
     return ok;
 }
 
+/* ---- NaN ----------------------------------------------------------------- */
+
+static bool is_nan(const Types *t, uint32_t bits) {
+    uint32_t low = bits & 0x7fff;
+    if (t->out == LT_R_32F) return (bits & 0x7fffffff) > 0x7f800000;
+    return low > (t->out == LT_R_16F ? 0x7c00u : 0x7f80u);
+}
+
+/* Whether max(x, 0) keeps a NaN, as the CPU does: else the check for finite
+   gradients could miss it.  b->a holds NaN. */
+static bool nan_row(const Bench *b, const Types *t, int n, int epilogue) {
+    Product p = {0};
+    LtHeuristic r[1];
+    int found = 0;
+    uint32_t bits = 0;
+    bool ok = product_new(b, &p, t, n, epilogues[epilogue].value) &&
+              !lt.Heuristic(b->h, p.desc, p.a, p.b, p.d, p.d, p.pref, 1, r,
+                            &found);
+    if (ok && found)
+        ok = !run(b, &p, &r[0].algo) &&
+             !b->g->MemcpyDtoHAsync(&bits, b->d, t->out_size, b->stream) &&
+             !b->g->StreamSynchronize(b->stream) && is_nan(t, bits);
+    if (found)
+        printf("{\"check\":\"gemm nan\",\"ok\":%s,\"module\":\"%s %s\","
+               "\"text\":\"of NaN: %08x\"}\n",
+               ok ? "true" : "false", t->name, epilogues[epilogue].name, bits);
+    product_free(&p);
+    return ok;
+}
+
 /* ---- the table ----------------------------------------------------------- */
 
 static bool bench_new(Bench *b, Gpu *g, size_t cells) {
@@ -188,6 +219,10 @@ int gpu_gemm_table(Gpu *g, int size) {
         for (int e = 0; e < 4; e++)
             for (int i = 0; i < 4; i++)
                 ok = row(&b, &types[t], size + rest[i], e) && ok;
+    if (ready) g->MemsetD8Async(b.a, 0xff, side * side * 4, b.stream);
+    for (size_t t = 0; t < sizeof types / sizeof *types && ready; t++)
+        for (int e = 1; e < 4; e += 2)
+            ok = nan_row(&b, &types[t], size, e) && ok;
     if (ready) bench_free(&b);
     return ok ? 0 : 1;
 }
