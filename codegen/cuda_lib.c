@@ -91,7 +91,7 @@ static void kernel(LibPrint *p, bool second, int threads, int64_t blocks) {
     l->threads = threads;
     l->blocks = blocks;
     sb_printf(p->sb,
-              "%sextern \"C\" __global__ void __launch_bounds__(%d)\nl%d%s(",
+              "%sextern \"C\" __global__ void __launch_bounds__(%d, 1)\nl%d%s(",
               second ? "\n" : "};\n\n", threads, p->number,
               second ? "_2" : "");
 }

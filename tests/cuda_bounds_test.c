@@ -121,8 +121,9 @@ static void print_items(Bounds *x) {
 }
 
 static void write_units(Bounds *x) {
+    static int serial;
     char path[600];
-    snprintf(x->dir, sizeof x->dir, "%s/units", test_tmpdir());
+    snprintf(x->dir, sizeof x->dir, "%s/units%d", test_tmpdir(), serial++);
     REQUIRE(test_command(NULL, "mkdir -p %s", x->dir) == 0);
     for (int i = 0; i < x->nunit; i++) {
         snprintf(path, sizeof path, "%s/unit%d.cu", x->dir, i);
