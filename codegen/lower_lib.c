@@ -247,6 +247,14 @@ int64_t lower_tile_rows(const LoweredStep *s) {
     return p.n == 1 ? 0 : p.k;
 }
 
+/* The routines that sum or pool know no integers. */
+static Status need_floats(const Graph *g, const Node *n, Diag *d) {
+    DType t = value_dtype(g, n->in[0]);
+    if (dtype_is_float(t)) return OK;
+    return fail(d, n->loc, "there is no %s of %s: cast to f32",
+                op_info[n->op].text, dtype_info[t].text);
+}
+
 Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
                       LoweredStep *out) {
     switch (n->op) {
@@ -257,8 +265,14 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
     case OP_MAX_POOL:
     case OP_MAX_POOL_GRAD:
     case OP_AVG_POOL:
-    case OP_AVG_POOL_GRAD: pool(g, n, a, out); return OK;
-    case OP_SCATTER_ADD: scatter_add(g, n, a, out); return OK;
+    case OP_AVG_POOL_GRAD:
+        TRY(need_floats(g, n, d));
+        pool(g, n, a, out);
+        return OK;
+    case OP_SCATTER_ADD:
+        TRY(need_floats(g, n, d));
+        scatter_add(g, n, a, out);
+        return OK;
     default:
         ASSERT(n->op == OP_ARGMAX);
         argmax(g, n, a, out);

@@ -152,6 +152,36 @@ INLINE void argmax_as(const ArgmaxRun *r, int dtype, int64_t lo, int64_t hi)
     }
 }
 
+/* Integers as i64 of the same order. */
+INLINE int64_t argmax_int(const void *x, int dtype, int64_t i)
+{
+    switch (dtype) {
+    case AMPC_U8: return ((const uint8_t *)x)[i];
+    case AMPC_I8: return ((const int8_t *)x)[i];
+    case AMPC_U16: return ((const uint16_t *)x)[i];
+    case AMPC_I16: return ((const int16_t *)x)[i];
+    case AMPC_U32: return ((const uint32_t *)x)[i];
+    case AMPC_I32: return ((const int32_t *)x)[i];
+    case AMPC_U64:
+        return (int64_t)(((const uint64_t *)x)[i] ^ UINT64_C(1) << 63);
+    default: return ((const int64_t *)x)[i];
+    }
+}
+
+static void argmax_of_ints(const ArgmaxRun *r, int64_t lo, int64_t hi)
+{
+    const CpuArgmax *a = r->a;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t from = i / a->inner * a->axis * a->inner + i % a->inner;
+        int64_t best = 0, top = argmax_int(r->x, (int)a->dtype, from);
+        for (int64_t k = 1; k < a->axis; k++) {
+            int64_t v = argmax_int(r->x, (int)a->dtype, from + k * a->inner);
+            if (v > top) top = v, best = k;
+        }
+        r->out[i] = best;
+    }
+}
+
 static void argmax_work(void *ctx, int64_t lo, int64_t hi, int worker)
 {
     const ArgmaxRun *r = ctx;
@@ -160,7 +190,8 @@ static void argmax_work(void *ctx, int64_t lo, int64_t hi, int worker)
     case AMPC_F32: argmax_as(r, AMPC_F32, lo, hi); break;
     case AMPC_BF16: argmax_as(r, AMPC_BF16, lo, hi); break;
     case AMPC_F16: argmax_as(r, AMPC_F16, lo, hi); break;
-    default: argmax_as(r, AMPC_F64, lo, hi); break;
+    case AMPC_F64: argmax_as(r, AMPC_F64, lo, hi); break;
+    default: argmax_of_ints(r, lo, hi); break;
     }
 }
 
