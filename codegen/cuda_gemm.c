@@ -2,8 +2,8 @@
    epilogue behind it (cuda.h).
 
    An epilogue is fused only where every rounding stays: between the product
-   and what follows nothing may be rounded, but for a rounding to the result's
-   own dtype before or after relu, which commute.                            */
+   and what follows nothing may be rounded.  cuBLASLt's relu is left alone: what
+   it makes of NaN is not documented, and a NaN may not go unseen.           */
 #include "codegen/cuda.h"
 #include "runtime/cpu/kernels.h"
 
@@ -114,18 +114,15 @@ static const KInst *beside_acc(const Kernel *k, const KInst *in) {
 
 static PlanCudaFused match(const Kernel *k, const CpuGemm *p, DType out, int id,
                            int *operand) {
-    const KInst *in = kinst_at(k, id = without_round(k, id, out));
-    bool relu = is_op(in, OP_RELU);
-    if (relu) in = kinst_at(k, id = without_round(k, in->in[0], out));
-    if (relu && in->op == K_ACC) return PLAN_FUSED_RELU;
+    const KInst *in = kinst_at(k, without_round(k, id, out));
     if (!is_op(in, OP_ADD) && !is_op(in, OP_MUL)) return PLAN_FUSED_NONE;
     const KInst *load = beside_acc(k, in);
     if (!load) return PLAN_FUSED_NONE;
     *operand = load->buf;
     DType d = k->bufs.data[load->buf].dtype;
     if (in->code == OP_ADD && d == out && walks_columns(k, &load->at, p->n))
-        return relu ? PLAN_FUSED_RELU_BIAS : PLAN_FUSED_BIAS;
-    if (in->code == OP_MUL && !relu && d == DT_F32 && out == DT_F32 &&
+        return PLAN_FUSED_BIAS;
+    if (in->code == OP_MUL && d == DT_F32 && out == DT_F32 &&
         walks_nothing(k, &load->at))
         return PLAN_FUSED_SCALE;
     return PLAN_FUSED_NONE;
@@ -141,7 +138,7 @@ PlanCudaFused cuda_gemm_fused(const CudaStepIn *in, int *operand, int *out) {
     if (!legal_types(p.a_dtype, d)) return PLAN_FUSED_NONE;
     *out = store->buf;
     PlanCudaFused f = match(k, &p, d, store->in[0], operand);
-    if (f != PLAN_FUSED_NONE && f != PLAN_FUSED_RELU &&
+    if (f != PLAN_FUSED_NONE &&
         cuda_refs_overlap(&in->ep_refs[*operand], in->ep_bytes[*operand],
                           &in->ep_refs[*out], in->ep_bytes[*out]))
         return PLAN_FUSED_NONE;

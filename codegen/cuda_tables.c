@@ -6,8 +6,7 @@
 
 static const char *const op_text[] = {"none", "launch", "many", "gemm",
                                       "copy"};
-static const char *const fused_text[] = {"none", "bias", "relu", "relu_bias",
-                                         "scale"};
+static const char *const fused_text[] = {"none", "bias", "scale"};
 
 /* ---- plan.c -------------------------------------------------------------- */
 

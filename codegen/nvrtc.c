@@ -58,13 +58,30 @@ static bool load_entries(void *handle, Nvrtc *n) {
     return n->version >= OLDEST_NVRTC;
 }
 
+/* NVRTC opens its second library by name and finds it beside itself, but not
+   where something stands in for dlopen, as sanitizers do. */
+static void load_builtins(const Nvrtc *n) {
+    char path[4096];
+    Dl_info info;
+    if (!dladdr((const void *)(uintptr_t)n->Version, &info) || !info.dli_fname)
+        return;
+    const char *slash = strrchr(info.dli_fname, '/');
+    int dir = slash ? (int)(slash + 1 - info.dli_fname) : 0;
+    snprintf(path, sizeof path, "%.*slibnvrtc-builtins.so.%d.%d", dir,
+             info.dli_fname, n->version / 1000, n->version % 1000 / 10);
+    (void)dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
 /* The library stays loaded: it keeps threads and memory of its own. */
 static bool load(const char *path, Nvrtc *n) {
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle) return false;
-    if (load_entries(handle, n)) return true;
-    dlclose(handle);
-    return false;
+    if (!load_entries(handle, n)) {
+        dlclose(handle);
+        return false;
+    }
+    load_builtins(n);
+    return true;
 }
 
 /* Folder of the running program, with a slash; empty: unknown. */

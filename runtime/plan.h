@@ -182,8 +182,6 @@ typedef enum PlanCudaFused {
     PLAN_FUSED_NONE = 0,
     PLAN_FUSED_BIAS,      /* + ep_ref `operand`, one value per column, of the
                              result's dtype                                 */
-    PLAN_FUSED_RELU,
-    PLAN_FUSED_RELU_BIAS, /* max(. + bias, 0)                               */
     PLAN_FUSED_SCALE      /* * ep_ref `operand`, an f32 on the device       */
 } PlanCudaFused;
 

@@ -45,9 +45,8 @@ static bool product_ok(const AmpcModule *m, uint32_t step) {
     if (t->kind != PLAN_LIB || t->fn != PLAN_LIB_GEMM) return false;
     if (takes_count(m->cuda, c->kernel)) return false;
     if (c->fused > PLAN_FUSED_SCALE || (c->fused && c->kernel)) return false;
-    bool operand = c->fused != PLAN_FUSED_NONE && c->fused != PLAN_FUSED_RELU;
-    if (operand && c->operand >= t->ep_nref) return false;
-    return !c->fused || (c->out < t->ep_nref && dtype_bytes(c->out_dtype));
+    return !c->fused || (c->operand < t->ep_nref && c->out < t->ep_nref &&
+                         dtype_bytes(c->out_dtype));
 }
 
 static bool step_ok(const AmpcModule *m, uint32_t step, uint32_t end) {

@@ -67,12 +67,7 @@ static int32_t align_of(CUdeviceptr p) {
 }
 
 static int32_t epilogue_code(uint32_t fused) {
-    switch (fused) {
-    case PLAN_FUSED_BIAS: return LT_EPILOGUE_BIAS;
-    case PLAN_FUSED_RELU: return LT_EPILOGUE_RELU;
-    case PLAN_FUSED_RELU_BIAS: return LT_EPILOGUE_RELU_BIAS;
-    default: return LT_EPILOGUE_DEFAULT;
-    }
+    return fused == PLAN_FUSED_BIAS ? LT_EPILOGUE_BIAS : LT_EPILOGUE_DEFAULT;
 }
 
 static ampc_status cannot(ampc_session *s, const PlanStep *t,
@@ -106,7 +101,7 @@ static Places places(ampc_session *s, int program, const PlanStep *t,
                          : ref_at(s, program, t->ref0 + 2);
     if (c->fused == PLAN_FUSED_SCALE)
         p->alpha = ref_at(s, program, t->ep_ref0 + c->operand);
-    if (c->fused == PLAN_FUSED_BIAS || c->fused == PLAN_FUSED_RELU_BIAS)
+    if (c->fused == PLAN_FUSED_BIAS)
         at.bias = ref_at(s, program, t->ep_ref0 + c->operand);
     p->f64 = g->a_dtype == AMPC_F64;
     return at;
