@@ -6,11 +6,12 @@
    each value in a block of its own: a guard behind every block must survive,
    and under the address sanitizer reading it is a fault.  The results must be
    the interpreter's, for three orders of threads and blocks.                */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -290,6 +291,58 @@ TEST_CASE(cuda_bounds, kernels_of_all_ops_stay_inside_their_buffers) {
     bounds_end(&x, twins);
 }
 
+/* ---- large offsets ------------------------------------------------------- */
+
+static void bounds_of_text(Bounds *x, const char *text) {
+    Diag d = {0};
+    *x = (Bounds){.b = {.a = arena_new()}};
+    if (parse_module(x->b.a, &d, "t.amp", text, strlen(text), &x->b.m) != OK)
+        FAIL("%s", d.text.data);
+    x->b.all = x->b.m->graphs.data[0];
+    lower_all(x);
+    print_items(x);
+}
+
+/* 12 GB, of which a few pages are touched: offsets need more than 32 bits, in
+   a kernel of elements and in one of rows. */
+TEST_CASE(cuda_bounds, offsets_beyond_32_bits) {
+    static const char text[] =
+        "graph predict(%x: f32[3,1073741824]) {\n"
+        "  %y = slice %x {sizes=[3,4], starts=[0,7], steps=[1,268435456]} : "
+        "f32[3,4]\n"
+        "  %s = reduce_sum %y {axes=[1], keepdims=1} : f32[3,1]\n"
+        "  return y=%y, s=%s\n"
+        "}\n";
+    enum { ROWS = 3, COLS = 4 };
+    const size_t row = (size_t)1 << 30, step = (size_t)1 << 28;
+    Bounds x;
+    bounds_of_text(&x, text);
+    SimTwin **twins = open_twins(&x);
+    float *huge = mmap(NULL, ROWS * row * sizeof *huge, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (huge == MAP_FAILED) SKIP("no 12 GB of address space");
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < COLS; c++)
+            huge[(size_t)r * row + (size_t)c * step + 7] =
+                (float)(10 * r + c + 1);
+    x.data = NEW_ARRAY(x.b.a, void *, x.g->values.len);
+    for (int i = 1; i < x.g->values.len; i++)
+        x.data[i] = i == (int)x.g->inputs.data[0].i ? huge : block_new(64);
+    for (int i = 0; i < x.n; i++)
+        run_kernel(&x, &x.items[i], twins[x.items[i].unit]);
+    const float *y = x.data[view_root(x.g, x.g->outputs.data[0].value).i];
+    const float *s = x.data[view_root(x.g, x.g->outputs.data[1].value).i];
+    for (int r = 0; r < ROWS; r++) {
+        CHECK_NEAR(s[r], 4 * (10 * r) + 10, 0);
+        for (int c = 0; c < COLS; c++)
+            CHECK_NEAR(y[r * COLS + c], 10 * r + c + 1, 0);
+    }
+    CHECK_STR(sim()->errors(), "");
+    x.data[x.g->inputs.data[0].i] = NULL;
+    munmap(huge, ROWS * row * sizeof *huge);
+    bounds_end(&x, twins);
+}
+
 /* ---- a mistake of that kind ---------------------------------------------- */
 
 /* "e >= N" becomes "e > N": one thread too many computes. */
@@ -325,14 +378,9 @@ TEST_CASE(cuda_bounds, an_index_one_past_the_end_is_seen) {
                                "  return y=%y\n"
                                "}\n";
     for (int mistake = 0; mistake < 2; mistake++) {
-        Bounds x = {.b = {.a = arena_new()}};
-        Diag d = {0};
-        REQUIRE(parse_module(x.b.a, &d, "t.amp", text, strlen(text), &x.b.m) ==
-                OK);
-        x.b.all = x.b.m->graphs.data[0];
-        lower_all(&x);
+        Bounds x;
+        bounds_of_text(&x, text);
         REQUIRE(x.n == 1);
-        print_items(&x);
         if (mistake) one_too_many(&x.unit[0]);
         SimTwin **twins = open_twins(&x);
         make_blocks(&x);

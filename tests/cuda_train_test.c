@@ -28,9 +28,12 @@ typedef struct Run {
     DcTraining t;
 } Run;
 
-/* The trace's inputs, over and over. */
+/* The trace's inputs, over and over; every call shuffles threads and blocks
+   anew, so that runs whose bits must agree run in other orders. */
 static const ampc_input *next_input(void *ctx, int step, size_t *nin) {
+    static uint64_t order;
     Run *r = ctx;
+    sim()->seed(++order);
     const TraceTensor *x = trace_find(&r->trace, "x");
     if (r->fed) trace_feed_free(&r->feed);
     r->feed = trace_feed(&r->trace, step % x->dim[0]);
