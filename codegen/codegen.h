@@ -15,7 +15,8 @@
      shape S or the row shape.  A MOVE operand never depends on a REDUCE of
      the same group.
    - GROUP_ANCHOR: one ANCHOR node and ELEM/GEN nodes of its result shape
-     (external operands broadcast to it), no MOVE.
+     (external operands broadcast to it), no MOVE.  The anchor's own operands
+     come from other groups.
    - GROUP_LIB: one LIB node, alone.                                        */
 #ifndef AMPC_CODEGEN_CODEGEN_H
 #define AMPC_CODEGEN_CODEGEN_H

@@ -179,6 +179,11 @@ static Status check_anchor(GroupCheck *c, Span s) {
         return verify_fail(c->v, node_at(c, s.first),
                            "an anchor group without an anchor");
     const Type *shape = value_type(c->g, anchor->out[0]);
+    for (int k = 0; k < anchor->nin; k++)
+        for (int i = s.first; i < s.end; i++)
+            if (same_value(c->root[anchor->in[k].i], node_at(c, i)->out[0]))
+                return verify_fail(c->v, anchor,
+                                   "reads what its own group makes");
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c, i);
         OpKind k = kind_of(n);

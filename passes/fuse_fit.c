@@ -174,6 +174,24 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
     return phases == 1 || !expensive;
 }
 
+/* A marked node makes v, or what v is a view of. */
+static bool made_here(const Fuse *f, ValueId v) {
+    for (;;) {
+        const Value *x = value_get(f->g, v);
+        if (x->kind != VK_RESULT) return false;
+        if (kind_of(f->g, x->def) != KIND_VIEW) return marked(f, x->def);
+        v = node_get(f->g, x->def)->in[0];
+    }
+}
+
+/* A product reads its operands from memory: they come from other groups. */
+static bool feeds_itself(const Fuse *f, NodeId anchor) {
+    const Node *n = node_get(f->g, anchor);
+    for (int k = 0; k < n->nin; k++)
+        if (is_value(n->in[k]) && made_here(f, n->in[k])) return true;
+    return false;
+}
+
 static bool fits_anchor(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     NodeId anchor = NO_NODE;
@@ -185,6 +203,7 @@ static bool fits_anchor(Fuse *f, const NodeList *nodes) {
     }
     if (!anchor.i) return false;
     if (nodes->len == 1) return true;
+    if (feeds_itself(f, anchor)) return false;
     /* fp64 products have no epilogue */
     if (value_dtype(g, node_get(g, anchor)->in[0]) == DT_F64) return false;
     const Type *shape = value_type(g, node_get(g, anchor)->out[0]);
