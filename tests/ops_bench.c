@@ -255,11 +255,9 @@ void ops_run(const Compiled *c, ampc_session *s, OpsData *d) {
     ampc_module_info info = {.size = sizeof info};
     REQUIRE(!c->api->describe(c->api->module, &info));
     int64_t rows = info.batch ? info.batch : 1;
-    if (c->api->predict(s, d->in, (size_t)d->nin, rows, NULL, 0))
+    if (c->api->predict(s, d->in, (size_t)d->nin, rows, d->out,
+                        (size_t)d->nout))
         FAIL("predict: %s", c->api->error(s));
-    for (int i = 0; i < d->nout; i++)
-        if (c->api->read_output(s, d->out[i].name, &d->out[i]))
-            FAIL("%s: %s", d->out[i].name, c->api->error(s));
 }
 
 /* Tolerance as a part of the largest magnitude of the tensor: the interpreter
