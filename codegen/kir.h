@@ -13,7 +13,7 @@
                 stores (kernel_sweeps).
    Registers    KT_B8 (0 or 1), KT_I64 (every integer dtype), KT_F32 (f32, f16,
                 bf16), KT_F64.  A value is rounded to its declared dtype by
-                K_ROUND, so fusion never changes a bit.
+                K_ROUND, so fusion changes no rounding.
    Aliasing     All stores follow all loads of the same element, and stores of
                 full values run in the last sweep.  An output may therefore
                 share the bytes of an input that is only read at the element's

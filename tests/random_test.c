@@ -278,9 +278,15 @@ static void check_random(uint64_t seed, bool low) {
     arena_free(b.a);
 }
 
-TEST_CASE(random_graphs, fp32_on_the_cpu) { check_random(1, false); }
+/* More of them with script/test --slow. */
+static void for_seeds(void (*check)(uint64_t seed, bool low), bool low) {
+    for (uint64_t seed = 1; seed <= (test_slow() ? 20 : 1); seed++)
+        check(seed, low);
+}
 
-TEST_CASE(random_graphs, mixed_on_the_cpu) { check_random(2, true); }
+TEST_CASE(random_graphs, fp32_on_the_cpu) { for_seeds(check_random, false); }
+
+TEST_CASE(random_graphs, mixed_on_the_cpu) { for_seeds(check_random, true); }
 
 static void check_gpu(uint64_t seed, bool low) {
     OpsBench b = random_bench(seed, low);
@@ -305,6 +311,6 @@ static void check_gpu(uint64_t seed, bool low) {
     arena_free(b.a);
 }
 
-TEST_CASE(random_graphs, fp32_on_the_gpu) { check_gpu(3, false); }
+TEST_CASE(random_graphs, fp32_on_the_gpu) { for_seeds(check_gpu, false); }
 
-TEST_CASE(random_graphs, mixed_on_the_gpu) { check_gpu(4, true); }
+TEST_CASE(random_graphs, mixed_on_the_gpu) { for_seeds(check_gpu, true); }
