@@ -12,6 +12,7 @@
 #include "runtime/backend.h"
 #include "runtime/half.h"
 #include "tests/tiny_module.h"
+#include "tests/tolerance.h"
 
 enum { CASES = 160, ELEMENTS = 4096, REFS = 5 };
 enum { PARS = sizeof(CpuGemm) / sizeof(int64_t) };
@@ -232,7 +233,9 @@ static double expected(const Products *p, uint32_t i, int64_t e) {
 
 /* Rounded once to the result's dtype, after a sum in fp32. */
 static double allowed(uint32_t dtype) {
-    return dtype == AMPC_BF16 ? 0x1p-8 : dtype == AMPC_F16 ? 0x1p-11 : 1e-6;
+    return dtype == AMPC_BF16  ? TOL_PRODUCT_BF16
+           : dtype == AMPC_F16 ? TOL_PRODUCT_F16
+                               : TOL_PRODUCT_F32;
 }
 
 static void check_case(const Products *p, ampc_session *s, uint32_t i) {

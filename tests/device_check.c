@@ -1,6 +1,7 @@
 /* device_check.c: see device_check.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/device_check.h"
+#include "tests/tolerance.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -79,10 +80,10 @@ static bool ok(Side *d, const char *what, ampc_status s) {
 
 double dc_output_tolerance(ampc_dtype d) {
     switch (d) {
-    case AMPC_DTYPE_F16: return 6.0 / 2048;
-    case AMPC_DTYPE_BF16: return 6.0 / 256;
-    case AMPC_DTYPE_F32: return 128.0 / 16777216;
-    case AMPC_DTYPE_F64: return 1e-11;
+    case AMPC_DTYPE_F16: return TOL_OUTPUT_F16;
+    case AMPC_DTYPE_BF16: return TOL_OUTPUT_BF16;
+    case AMPC_DTYPE_F32: return TOL_OUTPUT_F32;
+    case AMPC_DTYPE_F64: return TOL_OUTPUT_F64;
     default: return 0;
     }
 }
@@ -261,10 +262,10 @@ static void compare_state(Side *a, Side *b, const DcTraining *t, int step) {
 
 DcTolerance dc_training_tolerance(const char *precision) {
     if (!strcmp(precision, "fp32"))
-        return (DcTolerance){1e-5, 1e-4, 1e-5, 1e-6};
+        return (DcTolerance)TOL_DEVICE_FP32;
     if (!strcmp(precision, "fp16"))
-        return (DcTolerance){1e-3, 4e-3, 4e-3, 4e-4};
-    return (DcTolerance){5e-3, 2e-2, 2e-2, 2e-3};
+        return (DcTolerance)TOL_DEVICE_FP16;
+    return (DcTolerance)TOL_DEVICE_BF16;
 }
 
 static bool step(Side *d, const DcTraining *t, int i, ampc_metrics *m) {

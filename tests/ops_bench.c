@@ -7,6 +7,7 @@
 
 #include "passes/passes.h"
 #include "tests/ops_bench.h"
+#include "tests/tolerance.h"
 
 typedef struct OpsFile {
     char dtypes[128];
@@ -260,15 +261,12 @@ void ops_run(const Compiled *c, ampc_session *s, OpsData *d) {
         FAIL("predict: %s", c->api->error(s));
 }
 
-/* Tolerance as a part of the largest magnitude of the tensor: the interpreter
-   rounds each node once from double; compiled f32 arithmetic may err by some
-   units at every node, and a 16-bit rounding may then fall to the other side. */
-double ops_tolerance(DType d) {
+static double tolerance_of(DType d) {
     switch (d) {
-    case DT_F16: return 6.0 / 2048;
-    case DT_BF16: return 6.0 / 256;
-    case DT_F32: return 128.0 / 16777216;
-    case DT_F64: return 1e-11;
+    case DT_F16: return TOL_OUTPUT_F16;
+    case DT_BF16: return TOL_OUTPUT_BF16;
+    case DT_F32: return TOL_OUTPUT_F32;
+    case DT_F64: return TOL_OUTPUT_F64;
     default: return 0;
     }
 }
@@ -289,7 +287,7 @@ static void compare(const OpsBench *b, const EvalTensor *want,
         double off = fabs(w - g);
         if (at < 0 || !(off <= worst)) worst = off, at = k;
     }
-    CHECK_MSG(at < 0 || worst <= ops_tolerance(t.dtype) * scale + 1e-30,
+    CHECK_MSG(at < 0 || worst <= tolerance_of(t.dtype) * scale + 1e-30,
               "%s[%lld]: off by %g of %g", o->name, (long long)at, worst,
               scale);
 }

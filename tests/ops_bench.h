@@ -39,7 +39,5 @@ void ops_compare(const OpsBench *b, const EvalTensor **want, const OpsData *d);
 /* All outputs' bytes one after the other, for free(). */
 char *ops_all_bytes(const OpsData *d, size_t *n);
 void ops_check_same_bits(const OpsData *d, const char *want, const char *how);
-/* Part of an output's largest magnitude that it may be off. */
-double ops_tolerance(DType d);
 
 #endif

@@ -13,6 +13,7 @@
 
 #include "tests/cuda_gpu.h"
 #include "tests/ops_bench.h"
+#include "tests/tolerance.h"
 
 enum { GRAPHS = 24, NODES = 24 };
 
@@ -231,10 +232,9 @@ static void run_cpu(const Compiled *c, OpsData *d) {
     c->api->close(s);
 }
 
-/* Of an output's largest magnitude.  In fp32 errors of sums pass through some
-   twenty ops; beside 16-bit values one that falls to the other side of a
-   rounding does, a few times over. */
-static double allowed(bool low) { return low ? 0.05 : 1e-4; }
+static double allowed(bool low) {
+    return low ? TOL_RANDOM_LOW : TOL_RANDOM_F32;
+}
 
 static void compare(const OpsBench *b, const EvalTensor **want,
                     const OpsData *d, bool low) {
@@ -249,8 +249,8 @@ static void compare(const OpsBench *b, const EvalTensor **want,
             scale = fmax(scale, fabs(w));
             if (!(fabs(w - g) <= worst)) worst = fabs(w - g);
         }
-        CHECK_MSG(worst <= allowed(low) * scale + 1e-5, "%s: off by %g of %g",
-                  o->name, worst, scale);
+        CHECK_MSG(worst <= allowed(low) * scale + TOL_RANDOM_FLOOR,
+                  "%s: off by %g of %g", o->name, worst, scale);
     }
 }
 

@@ -20,4 +20,35 @@
 #define TOL_BF16_FACTOR 2.0
 #define TOL_BF16_FLOOR 1e-3
 
+/* Compiled ops beside the interpreter, and one device beside another, as a part
+   of the tensor's largest magnitude: the interpreter rounds each node once from
+   double; compiled fp32 arithmetic may err by some units at every node and sums
+   in orders of its own, and a 16-bit rounding may then fall to the other side. */
+#define TOL_OUTPUT_F16  (6.0 / 2048)
+#define TOL_OUTPUT_BF16 (6.0 / 256)
+#define TOL_OUTPUT_F32  (128.0 / 16777216)
+#define TOL_OUTPUT_F64  1e-11
+
+/* Training on one device beside another: {loss, gradient norm, part of a
+   tensor's own norm, part of the norm of its kind}.  fp32: the asked 1e-5;
+   a norm adds the errors of all.  16 bits: roundings that fall to the other
+   side in forward and backward, some times what was ever seen.              */
+#define TOL_DEVICE_FP32 {1e-5, 1e-4, 1e-5, 1e-6}
+#define TOL_DEVICE_FP16 {1e-3, 4e-3, 4e-3, 4e-4}
+#define TOL_DEVICE_BF16 {5e-3, 2e-2, 2e-2, 2e-3}
+
+/* Random graphs, as a part of an output's largest magnitude: errors of sums
+   pass through some twenty ops; beside 16-bit values one rounding that falls to
+   the other side does, a few times over.  The floor is for differences of
+   nearly equal values. */
+#define TOL_RANDOM_F32   1e-4
+#define TOL_RANDOM_LOW   0.05
+#define TOL_RANDOM_FLOOR 1e-5
+
+/* A product on the GPU beside a sum in double, relative: fp32 sums of at most
+   some dozens of terms; 16-bit results are rounded once. */
+#define TOL_PRODUCT_F32  1e-6
+#define TOL_PRODUCT_F16  0x1p-11
+#define TOL_PRODUCT_BF16 0x1p-8
+
 #endif
