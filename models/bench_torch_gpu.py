@@ -16,17 +16,10 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from bench_torch import cnn
+
 ROUNDS = 5
 WARM_STEPS = 20
-
-
-def cnn():
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(1568, 64), nn.ReLU(), nn.Dropout(0.25), nn.Linear(64, 10))
 
 
 def mlp():
