@@ -38,6 +38,12 @@ void cu_mark_used(const KInst *in, bool *used) {
     for (int d = 0; d < MAX_RANK; d++) used[d] |= in->at.k[d] != 0;
 }
 
+bool cu_any_used(const CuPrint *p, const int *dim, int n) {
+    for (int j = 0; j < n; j++)
+        if (p->used[dim[j]]) return true;
+    return false;
+}
+
 CuPrint cu_begin(const Kernel *k, StrBuf *sb) {
     CuPrint p = {.k = k, .sb = sb, .arena = arena_new(), .ncols = 1};
     p.ncol = kernel_col_dims(k, p.cols);
@@ -269,16 +275,10 @@ void print_cuda_kernel(const Kernel *k, DType raw, StrBuf *sb) {
     cu_end(&p);
 }
 
-static bool any_used(const CuPrint *p, const int *dim, int n) {
-    for (int j = 0; j < n; j++)
-        if (p->used[dim[j]]) return true;
-    return false;
-}
-
 /* Row dims from batch and row, column dims from col. */
 static void put_functor_dims(CuPrint *p) {
-    bool rows = any_used(p, p->rows, p->nrow);
-    bool cols = any_used(p, p->cols, p->ncol);
+    bool rows = cu_any_used(p, p->rows, p->nrow);
+    bool cols = cu_any_used(p, p->cols, p->ncol);
     const char *u = cu_unsigned(p);
     if (rows && p->k->tile_rows)
         cu_line(p, "const %s u = (%s)(batch * %" PRId64 " + row);", u, u,

@@ -55,6 +55,8 @@ void cu_row_insts(CuPrint *p, int depth);
 void cu_dims(CuPrint *p, const char *of, const int *dim, int n,
              const bool *used);
 void cu_mark_used(const KInst *in, bool *used);
+/* Whether an index mentions one of the n dims. */
+bool cu_any_used(const CuPrint *p, const int *dim, int n);
 const char *cu_signed(const CuPrint *p);   /* type of indices */
 const char *cu_unsigned(const CuPrint *p); /* of flat numbers */
 

@@ -88,12 +88,6 @@ static bool has_idle(const CuPrint *p, const Team *t) {
     return n % t->rows != 0;
 }
 
-static bool any_used(const CuPrint *p, const int *dim, int n) {
-    for (int j = 0; j < n; j++)
-        if (p->used[dim[j]]) return true;
-    return false;
-}
-
 /* Row dim `vec` by the lane, the others by the block. */
 static void put_rows_of_lanes(CuPrint *p, const Team *t) {
     int others[MAX_RANK], n = 0, vec = p->k->vec;
@@ -113,14 +107,14 @@ static void put_rows_of_lanes(CuPrint *p, const Team *t) {
     } else {
         cu_line(p, "const %s i%d = r;", cu_signed(p), vec);
     }
-    if (any_used(p, others, n))
+    if (cu_any_used(p, others, n))
         cu_line(p, "const %s row = blockIdx.x / %" PRId64 ";", u, nb);
     cu_dims(p, "row", others, n, p->used);
 }
 
 static void put_rows_of_teams(CuPrint *p, const Team *t) {
     const char *u = cu_unsigned(p);
-    bool used = any_used(p, p->rows, p->nrow), idle = has_idle(p, t);
+    bool used = cu_any_used(p, p->rows, p->nrow), idle = has_idle(p, t);
     if (!used && !idle) return;
     sb_printf(p->sb, "    const %s %s = ", u, idle ? "r" : "row");
     if (t->rows > 1)

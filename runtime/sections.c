@@ -29,8 +29,7 @@ void crc_init(Crc *c) {
                 c->t[k - 1][i] >> 8 ^ c->t[0][c->t[k - 1][i] & 0xff];
 }
 
-uint32_t crc_add(const Crc *c, uint32_t crc, const uint8_t *p,
-                        size_t n) {
+uint32_t crc_add(const Crc *c, uint32_t crc, const uint8_t *p, size_t n) {
     crc = ~crc;
     for (; n >= 8; n -= 8, p += 8) {
         uint32_t lo, hi;

@@ -17,6 +17,15 @@ void gpu_for(const Compiled *c, uint64_t seed) {
     gpu_reset(c, seed);
 }
 
+ampc_session *gpu_open(const Compiled *c) {
+    char err[600];
+    ampc_options o = {.size = sizeof o, .device = "cuda"};
+    ampc_session *s;
+    if (c->api->open(c->api->module, &o, &s, err, sizeof err))
+        FAIL("open: %s", err);
+    return s;
+}
+
 void gpu_clean(const char *what) {
     CHECK_MSG(!*sim()->errors(), "%s: %s", what, sim()->errors());
     CHECK_MSG(!*sim()->leaks(), "%s: still alive: %s", what, sim()->leaks());

@@ -11,6 +11,8 @@
 void gpu_for(const Compiled *c, uint64_t seed);
 /* The same GPU again, as after a reboot, with another order of threads. */
 void gpu_reset(const Compiled *c, uint64_t seed);
+/* Opens a session there; a failure ends the test case. */
+ampc_session *gpu_open(const Compiled *c);
 /* No violation, nothing left alive. */
 void gpu_clean(const char *what);
 

@@ -6,15 +6,6 @@
 #include "tests/cuda_gpu.h"
 #include "tests/ops_bench.h"
 
-static ampc_session *open_gpu(const Compiled *c) {
-    char err[600];
-    ampc_options o = {.size = sizeof o, .device = "cuda"};
-    ampc_session *s;
-    if (c->api->open(c->api->module, &o, &s, err, sizeof err))
-        FAIL("open: %s", err);
-    return s;
-}
-
 static Compiled compile_bench(OpsBench *b) {
     StrBuf text = {0};
     print_module(b->m, &text);
@@ -39,7 +30,7 @@ TEST_CASE(cuda_ops, every_op_agrees_with_the_cpu_in_every_dtype) {
     size_t n;
     for (uint64_t seed = 1; seed <= 3; seed++) {
         gpu_reset(&c, seed);
-        ampc_session *s = open_gpu(&c);
+        ampc_session *s = gpu_open(&c);
         for (int run = 0; run < 3; run++) {
             ops_run(&c, s, &d);
             if (!bits) bits = ops_all_bytes(&d, &n);

@@ -28,7 +28,7 @@ static Compiled module(void) {
     return c;
 }
 
-static ampc_status gpu_open(const Compiled *c, const AmpcModule *m,
+static ampc_status try_open(const Compiled *c, const AmpcModule *m,
                             ampc_session **s) {
     char err[600];
     ampc_options o = {.size = sizeof o, .device = "cuda"};
@@ -56,10 +56,9 @@ static bool losses(const Compiled *c, ampc_session *s, double *loss,
 
 /* The last loss without any mistake. */
 static double reference(const Compiled *c) {
-    ampc_session *s;
     double loss = NAN;
     gpu_reset(c, 1);
-    REQUIRE(!gpu_open(c, NULL, &s));
+    ampc_session *s = gpu_open(c);
     REQUIRE(losses(c, s, &loss, NULL));
     c->api->close(s);
     gpu_clean("no mistake");
@@ -73,7 +72,7 @@ static bool is_seen(const Compiled *c, uint64_t seed, double right,
     ampc_session *s;
     double loss = NAN;
     gpu_reset(c, seed);
-    if (gpu_open(c, NULL, &s)) return true;
+    if (try_open(c, NULL, &s)) return true;
     bool ok = losses(c, s, &loss, at);
     c->api->close(s);
     return !ok || loss != right || *sim()->errors();
@@ -187,10 +186,9 @@ TEST_CASE(cuda_seeded, a_leaked_allocation) {
         "cuEventDestroy_v2",     "cuDevicePrimaryCtxRelease_v2"};
     Compiled c = module();
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
-        ampc_session *s;
         double loss;
         gpu_reset(&c, 1);
-        REQUIRE(!gpu_open(&c, NULL, &s));
+        ampc_session *s = gpu_open(&c);
         REQUIRE(losses(&c, s, &loss, NULL));
         sim()->fail(entries[i], 1, SIM_LEFT_OUT, false);
         c.api->close(s);
@@ -230,7 +228,7 @@ TEST_CASE(cuda_seeded, a_wrong_leading_dimension) {
         ampc_session *s = NULL;
         double loss = NAN;
         gpu_reset(&c, 1);
-        bool ok = !gpu_open(&c, &w, &s) && losses(&c, s, &loss, NULL);
+        bool ok = !try_open(&c, &w, &s) && losses(&c, s, &loss, NULL);
         c.api->close(s);
         CHECK_MSG(!ok || loss != right || *sim()->errors(),
                   "stride %d off by one and nothing noticed", i / 2);

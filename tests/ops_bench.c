@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "passes/passes.h"
+#include "tests/device_check.h"
 #include "tests/ops_bench.h"
-#include "tests/tolerance.h"
 
 typedef struct OpsFile {
     char dtypes[128];
@@ -261,16 +261,6 @@ void ops_run(const Compiled *c, ampc_session *s, OpsData *d) {
         FAIL("predict: %s", c->api->error(s));
 }
 
-static double tolerance_of(DType d) {
-    switch (d) {
-    case DT_F16: return TOL_OUTPUT_F16;
-    case DT_BF16: return TOL_OUTPUT_BF16;
-    case DT_F32: return TOL_OUTPUT_F32;
-    case DT_F64: return TOL_OUTPUT_F64;
-    default: return 0;
-    }
-}
-
 static void compare(const OpsBench *b, const EvalTensor *want,
                     const OpsData *d, int i) {
     const Output *o = &b->all->outputs.data[i];
@@ -287,7 +277,8 @@ static void compare(const OpsBench *b, const EvalTensor *want,
         double off = fabs(w - g);
         if (at < 0 || !(off <= worst)) worst = off, at = k;
     }
-    CHECK_MSG(at < 0 || worst <= tolerance_of(t.dtype) * scale + 1e-30,
+    CHECK_MSG(at < 0 || worst <= dc_output_tolerance((ampc_dtype)t.dtype) *
+                                    scale + 1e-30,
               "%s[%lld]: off by %g of %g", o->name, (long long)at, worst,
               scale);
 }

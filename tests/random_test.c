@@ -304,11 +304,7 @@ static void check_gpu(uint64_t seed, bool low) {
     Compiled c = compile_text_cuda(print_bench(&b), "--precision fp32",
                                    "cuda:sm_80");
     gpu_for(&c, seed);
-    ampc_options o = {.size = sizeof o, .device = "cuda"};
-    ampc_session *s;
-    char err[600];
-    if (c.api->open(c.api->module, &o, &s, err, sizeof err))
-        FAIL("open: %s", err);
+    ampc_session *s = gpu_open(&c);
     ops_run(&c, s, &d);
     compare(&b, want, &d, low);
     c.api->close(s);
