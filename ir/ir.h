@@ -12,7 +12,7 @@
 #ifndef AMPC_IR_IR_H
 #define AMPC_IR_IR_H
 
-#include "ir/op.h"
+#include "ir/op/op.h"
 
 typedef struct ValueId { uint32_t i; } ValueId; /* 0 = none / absent operand */
 typedef struct NodeId { uint32_t i; } NodeId;   /* 0 = none */

@@ -14,7 +14,7 @@
 
    A test binary accepts GoogleTest's flags and --bless (or AMPC_BLESS=1),
    which asks tests to rewrite their expectations in the source tree:
-     bazel run //tests:golden_test -- --bless                               */
+     bazel run //tests/passes:golden_test -- --bless                               */
 #ifndef AMPC_TESTS_HARNESS_H
 #define AMPC_TESTS_HARNESS_H
 

@@ -12,7 +12,7 @@
 
    Prints a line of JSON per result.  AMPC_CHECK_DEVICE (default cuda:0) names
    the device; with cpu the program checks itself.  Exit status 0: all well;
-   1: not; 2: usage; 3: no GPU.  Plain C: gpu_*.c, tests/device_*.c and headers
+   1: not; 2: usage; 3: no GPU.  Plain C: gpu_*.c, tests/support/device_*.c and headers
    of runtime.                                                                */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/bench/gpu_check.h"
@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "tests/device_check.h"
+#include "tests/support/device_check.h"
 
 static Gpu gpu;
 static const char *device = "cuda:0";

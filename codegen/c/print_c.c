@@ -1,0 +1,702 @@
+/* print_c.c: kernels as C that gcc and clang vectorise.
+
+   Every kernel is one function with one innermost loop per sweep, marked
+   ivdep: outputs may lie over inputs of the same index, so nothing is
+   `restrict`, and nothing else is shared between iterations.
+     flat, cols   the innermost loop runs over columns.  A reduction writes its
+                  operand to a small array, chunk by chunk, and a helper of
+                  kmath.h folds the array in 16 fixed lanes.  Costly values
+                  that a later sweep needs again are kept for the row.
+     rows         the innermost loop runs over neighbouring rows, with an
+                  accumulator for each; long sums are cut in runs, each summed
+                  on its own, for accuracy.
+   Flags this text is meant for: KERNEL_CFLAGS in codegen.h.                 */
+#include "codegen/kernel/kir.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum {
+    CHUNK = 1024,     /* columns folded by one helper call */
+    RUN = 128,        /* columns summed into one partial sum, form rows */
+    KEEP_COLS = 4096, /* longest row of which values are kept */
+    KEEP_MAX = 4      /* how many such values */
+};
+
+typedef struct CPrint {
+    const Kernel *k;
+    StrBuf *sb;
+    Arena *arena;
+    KSweeps sweeps;
+    bool *kept;   /* full values kept for the row (form cols) */
+    bool *direct; /* reductions that read a buffer as it lies */
+    bool *carried; /* row values kept in an array (form rows) */
+    signed char *known; /* conditions constant in this loop; -1 = not */
+    int cols[MAX_RANK], ncol;
+    int rows[MAX_RANK], nrow;
+    int depth; /* of indentation */
+} CPrint;
+
+PRINTF_LIKE(2, 3) static void line(CPrint *p, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    sb_put_line(p->sb, p->depth, fmt, ap, "\n");
+    va_end(ap);
+}
+
+PRINTF_LIKE(2, 3) static void enter(CPrint *p, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    sb_put_line(p->sb, p->depth++, fmt, ap, " {\n");
+    va_end(ap);
+}
+
+static void leave(CPrint *p) {
+    p->depth--;
+    line(p, "}");
+}
+
+static int64_t extent(const CPrint *p, int d) { return p->k->dim[d].extent; }
+
+static void put_store(CPrint *p, int id) {
+    sb_printf(p->sb, "%*s", 4 * p->depth, "");
+    sb_put_store(p->sb, p->k, kinst_at(p->k, id), NULL);
+}
+
+/* ---- instructions -------------------------------------------------------- */
+
+static void put_inst(CPrint *p, int id) {
+    const KInst *in = kinst_at(p->k, id);
+    if (in->op == K_CONST) return;
+    sb_printf(p->sb, "%*sconst %s v%d = ", 4 * p->depth, "",
+              ktype_c[in->type], id);
+    int known = in->op == K_OP && in->code == OP_WHERE ? p->known[in->in[0]]
+                                                       : -1;
+    if (p->known[id] >= 0)
+        sb_printf(p->sb, "%d", p->known[id]);
+    else if (known >= 0)
+        sb_put_operand(p->sb, p->k, in->in[known ? 1 : 2]);
+    else if (in->op == K_LOAD)
+        sb_put_load(p->sb, p->k, in, NULL,
+                    in->guard ? p->known[in->guard] : 1);
+    else if (in->op == K_INDEX)
+        sb_put_index(p->sb, p->k, &in->at, NULL);
+    else if (in->op == K_ACC && p->ncol == 1)
+        sb_printf(p->sb, "acc[i%d - col]", p->k->vec);
+    else if (in->op == K_ACC)
+        sb_puts(p->sb, "acc[c - col]");
+    else
+        sb_put_kinst(p->sb, p->k, in);
+    sb_puts(p->sb, ";\n");
+}
+
+/* Row instructions of one depth: those that the sweep of that depth may use
+   and that were not there before. */
+static void put_row_insts(CPrint *p, int depth) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (kinst_is_row_value(in) && in->depth == depth) put_inst(p, id);
+    }
+}
+
+static void put_row_stores(CPrint *p) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (in->op == K_STORE && !in->full) put_store(p, id);
+    }
+}
+
+/* ---- reductions over columns --------------------------------------------- */
+
+/* The operand lies in memory as the helper wants it. */
+static bool reads_direct(const CPrint *p, const KInst *r) {
+    const KInst *x = kinst_at(p->k, r->in[0]);
+    DType want = r->compute == KT_F64 ? DT_F64
+               : r->compute == KT_F32 ? DT_F32 : DT_I64;
+    return p->k->form == KF_COLS && x->op == K_LOAD && !x->guard &&
+           p->k->bufs.data[x->buf].dtype == want &&
+           x->at.k[p->k->vec] == 1 &&
+           (!x->at.inst || !kinst_at(p->k, x->at.inst)->full);
+}
+
+static const char *fold_name(OpCode c) {
+    switch (c) {
+    case OP_REDUCE_PROD: return "PROD";
+    case OP_REDUCE_MAX: return "MAX";
+    case OP_REDUCE_MIN: return "MIN";
+    default: return "SUM";
+    }
+}
+
+/* The operand is kept for a later sweep: that array is folded. */
+static bool folds_kept(const CPrint *p, const KInst *r) {
+    const KInst *x = kinst_at(p->k, r->in[0]);
+    return p->kept[r->in[0]] && p->ncol == 1 && x->type == r->compute;
+}
+
+static bool needs_array(const CPrint *p, int id) {
+    return !p->direct[id] && !folds_kept(p, kinst_at(p->k, id));
+}
+
+static void put_fold_call(CPrint *p, int id) {
+    const KInst *r = kinst_at(p->k, id);
+    sb_printf(p->sb, "%*sv%d = FOLD_%s%s(v%d, ", 4 * p->depth, "", id,
+              fold_name(r->code), ktype_suffix[r->compute], id);
+    if (p->direct[id]) {
+        const KInst *x = kinst_at(p->k, r->in[0]);
+        sb_printf(p->sb, "b%d + (", x->buf);
+        sb_put_index(p->sb, p->k, &x->at, "c0");
+        sb_puts(p->sb, ")");
+    } else if (folds_kept(p, r)) {
+        sb_printf(p->sb, "s%d + c0", r->in[0]);
+    } else {
+        sb_printf(p->sb, "t%d", id);
+    }
+    sb_puts(p->sb, ", n);\n");
+}
+
+/* ---- one sweep, columns innermost ---------------------------------------- */
+
+static void put_col_flat(CPrint *p) {
+    int64_t stride = 1;
+    for (int j = p->ncol - 1; j >= 0; j--) {
+        if (j < p->ncol - 1) sb_puts(p->sb, " + ");
+        if (stride == 1)
+            sb_printf(p->sb, "i%d", p->cols[j]);
+        else
+            sb_printf(p->sb, "%" PRId64 " * i%d", stride, p->cols[j]);
+        stride *= extent(p, p->cols[j]);
+    }
+}
+
+static void put_kept(CPrint *p, int id, bool load) {
+    if (load)
+        sb_printf(p->sb, "%*sconst %s v%d = s%d[", 4 * p->depth, "",
+                  ktype_c[kinst_at(p->k, id)->type], id, id);
+    else
+        sb_printf(p->sb, "%*ss%d[", 4 * p->depth, "", id);
+    put_col_flat(p);
+    if (load)
+        sb_puts(p->sb, "];\n");
+    else
+        sb_printf(p->sb, "] = v%d;\n", id);
+}
+
+/* Values that an earlier sweep has kept. */
+static bool *kept_before(CPrint *p, int sweep) {
+    bool *cut = NEW_ARRAY(p->arena, bool, p->k->insts.len);
+    for (int s = 0; s < sweep; s++) {
+        bool *need = kernel_need(p->k, &p->sweeps.data[s], cut, p->direct,
+                                 p->arena);
+        for (int id = 1; id < p->k->insts.len; id++)
+            cut[id] |= need[id] && p->kept[id];
+    }
+    return cut;
+}
+
+/* The statements of one element. */
+static void put_body(CPrint *p, int sweep) {
+    const KSweep *s = &p->sweeps.data[sweep];
+    bool *cut = kept_before(p, sweep);
+    bool *need = kernel_need(p->k, s, cut, p->direct, p->arena);
+    for (int id = 1; id < p->k->insts.len; id++) {
+        if (!need[id]) continue;
+        if (cut[id]) {
+            put_kept(p, id, true);
+            continue;
+        }
+        put_inst(p, id);
+        if (p->kept[id]) put_kept(p, id, false);
+    }
+}
+
+static void put_stores(CPrint *p, const KSweep *s) {
+    for (int j = 0; j < s->roots.len; j++)
+        if (kinst_at(p->k, s->roots.data[j])->op == K_STORE)
+            put_store(p, s->roots.data[j]);
+}
+
+/* Reductions of the sweep; with `buffered` those that need an array. */
+static int folds(const CPrint *p, const KSweep *s, bool buffered, int *out) {
+    int n = 0;
+    for (int j = 0; j < s->roots.len; j++) {
+        int id = s->roots.data[j];
+        if (kinst_at(p->k, id)->op != K_REDUCE) continue;
+        if (buffered && p->direct[id]) continue;
+        out[n++] = id;
+    }
+    return n;
+}
+
+static void ivdep(CPrint *p) { sb_puts(p->sb, "#pragma GCC ivdep\n"); }
+
+static void put_chunk(CPrint *p, int sweep, const int *fold, int nfold,
+                      bool loop) {
+    const KSweep *s = &p->sweeps.data[sweep];
+    int vec = p->k->vec;
+    int64_t e = extent(p, vec);
+    for (int j = 0; j < nfold; j++)
+        if (needs_array(p, fold[j]))
+            line(p, "%s t%d[%" PRId64 "];",
+                 ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
+                 e == 0 ? 1 : e < CHUNK ? e : CHUNK);
+    if (loop) {
+        ivdep(p);
+        enter(p, "for (int64_t j = 0; j < n; j++)");
+        line(p, "const int64_t i%d = c0 + j;", vec);
+        line(p, "(void)i%d;", vec);
+        put_body(p, sweep);
+        for (int j = 0; j < nfold; j++) {
+            if (!needs_array(p, fold[j])) continue;
+            sb_printf(p->sb, "%*st%d[j] = ", 4 * p->depth, "", fold[j]);
+            sb_put_operand(p->sb, p->k, kinst_at(p->k, fold[j])->in[0]);
+            sb_puts(p->sb, ";\n");
+        }
+        put_stores(p, s);
+        leave(p);
+    }
+    for (int j = 0; j < nfold; j++) put_fold_call(p, fold[j]);
+}
+
+static void open_outer_cols(CPrint *p) {
+    for (int j = 0; j < p->ncol - 1; j++)
+        enter(p, "for (int64_t i%d = 0; i%d < %" PRId64 "; i%d++)", p->cols[j],
+             p->cols[j], extent(p, p->cols[j]), p->cols[j]);
+}
+
+static void close_outer_cols(CPrint *p) {
+    for (int j = 0; j < p->ncol - 1; j++) leave(p);
+}
+
+static void put_fold_sweep(CPrint *p, int sweep, const int *fold, int nfold) {
+    int64_t e = extent(p, p->k->vec);
+    int *some = NEW_ARRAY(p->arena, int, nfold + 1);
+    bool loop = folds(p, &p->sweeps.data[sweep], true, some) > 0 ||
+                p->sweeps.data[sweep].roots.len > nfold;
+    open_outer_cols(p);
+    if (e > CHUNK) {
+        enter(p, "for (int64_t c0 = 0; c0 < %" PRId64 "; c0 += %d)", e, CHUNK);
+        line(p, "const int64_t n = %" PRId64 " - c0 < %d ? %" PRId64
+                " - c0 : %d;", e, CHUNK, e, CHUNK);
+    } else {
+        line(p, "{");
+        p->depth++;
+        line(p, "const int64_t c0 = 0, n = %" PRId64 ";", e);
+    }
+    put_chunk(p, sweep, fold, nfold, loop);
+    leave(p);
+    close_outer_cols(p);
+}
+
+static void put_store_loop(CPrint *p, int sweep, const char *from,
+                           const char *to) {
+    ivdep(p);
+    enter(p, "for (int64_t i%d = %s; i%d < %s; i%d++)", p->k->vec, from,
+          p->k->vec, to, p->k->vec);
+    put_body(p, sweep);
+    put_stores(p, &p->sweeps.data[sweep]);
+    leave(p);
+}
+
+/* The loop in parts whose guards are constant. */
+static void put_cut_loops(CPrint *p, int sweep, const int64_t *cut, int ncut) {
+    char from[32], to[32];
+    for (int j = 0; j <= ncut; j++) {
+        int64_t lo = j ? cut[j - 1] : 0;
+        int64_t hi = j < ncut ? cut[j] : extent(p, p->k->vec);
+        snprintf(from, sizeof from, "%" PRId64, lo);
+        snprintf(to, sizeof to, "%" PRId64, hi);
+        kernel_known(p->k, lo, hi, p->known);
+        put_store_loop(p, sweep, from, to);
+    }
+    kernel_known(p->k, 0, 0, p->known);
+}
+
+static void put_sweep(CPrint *p, int sweep, const char *from, const char *to) {
+    const KSweep *s = &p->sweeps.data[sweep];
+    int *fold = NEW_ARRAY(p->arena, int, s->roots.len + 1);
+    int nfold = folds(p, s, false, fold);
+    int64_t cut[MAX_CUTS];
+    if (nfold) {
+        put_fold_sweep(p, sweep, fold, nfold);
+        return;
+    }
+    int ncut = kernel_cuts(p->k, cut);
+    open_outer_cols(p);
+    if (ncut)
+        put_cut_loops(p, sweep, cut, ncut);
+    else
+        put_store_loop(p, sweep, from, to);
+    close_outer_cols(p);
+}
+
+/* ---- form cols ----------------------------------------------------------- */
+
+/* Row dims from the number `of` (a C name). */
+static void put_row_dims(CPrint *p, const char *of, const int *dim, int n) {
+    int64_t stride = 1;
+    for (int j = n - 1; j >= 0; j--) {
+        sb_printf(p->sb, "%*sconst int64_t i%d = ", 4 * p->depth, "", dim[j]);
+        if (stride == 1)
+            sb_puts(p->sb, of);
+        else
+            sb_printf(p->sb, "%s / %" PRId64, of, stride);
+        if (j > 0) sb_printf(p->sb, " %% %" PRId64, extent(p, dim[j]));
+        sb_puts(p->sb, ";\n");
+        /* zero extents: no unit exists; never print a division by zero */
+        stride *= extent(p, dim[j]) ? extent(p, dim[j]) : 1;
+    }
+}
+
+static void put_accumulators(CPrint *p) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (in->op == K_REDUCE)
+            line(p, "%s v%d = %s;", ktype_c[in->compute], id,
+                 fold_start(in->code, in->compute));
+    }
+}
+
+/* A unit is a row and one of its nb blocks. */
+static void put_unit(CPrint *p, int64_t nb) {
+    if (nb == 1)
+        line(p, "const int64_t row = u, c0 = 0;");
+    else if (p->nrow - (p->k->form == KF_ROWS) == 0)
+        line(p, "const int64_t row = 0, c0 = u * %" PRId64 ";", p->k->block);
+    else
+        line(p, "const int64_t row = u / %" PRId64 ", c0 = u %% %" PRId64
+                " * %" PRId64 ";", nb, nb, p->k->block);
+    line(p, "(void)row;");
+}
+
+static void choose_kept(CPrint *p) {
+    int64_t cols = 1;
+    int n = 0;
+    bool *seen = NEW_ARRAY(p->arena, bool, p->k->insts.len);
+    for (int j = 0; j < p->ncol; j++) cols *= extent(p, p->cols[j]);
+    if (p->k->form != KF_COLS || cols > KEEP_COLS || cols == 0) return;
+    for (int s = 0; s < p->sweeps.len; s++) {
+        bool *need = kernel_need(p->k, &p->sweeps.data[s], p->kept, p->direct,
+                                 p->arena);
+        for (int id = 1; id < p->k->insts.len; id++) {
+            if (!need[id]) continue;
+            if (seen[id] && !p->kept[id] && n < KEEP_MAX &&
+                kinst_is_costly(kinst_at(p->k, id))) {
+                p->kept[id] = true;
+                n++;
+            }
+            seen[id] = true;
+        }
+    }
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (p->kept[id])
+            line(p, "%s s%d[%" PRId64 "];", ktype_c[kinst_at(p->k, id)->type],
+                 id, cols);
+}
+
+static void put_cols(CPrint *p) {
+    const Kernel *k = p->k;
+    char to[32] = "";
+    const char *from = "0";
+    enter(p, "for (int64_t u = lo; u < hi; u++)");
+    if (k->vec >= 0)
+        snprintf(to, sizeof to, "%" PRId64, extent(p, k->vec));
+    if (k->block) {
+        int64_t e = extent(p, k->vec), nb = (e + k->block - 1) / k->block;
+        put_unit(p, nb);
+        line(p, "const int64_t c1 = c0 + %" PRId64 " < %" PRId64 " ? c0 + %"
+                PRId64 " : %" PRId64 ";", k->block, e, k->block, e);
+        from = "c0";
+        strcpy(to, "c1");
+    }
+    put_row_dims(p, k->block ? "row" : "u", p->rows, p->nrow);
+    put_accumulators(p);
+    choose_kept(p);
+    int done = 0, last = kernel_depth(p->k);
+    for (int s = 0; s < p->sweeps.len; s++) {
+        for (; done <= p->sweeps.data[s].depth; done++) put_row_insts(p, done);
+        put_sweep(p, s, from, to);
+    }
+    for (; done <= last; done++) put_row_insts(p, done);
+    put_row_stores(p);
+    leave(p);
+}
+
+static void put_flat(CPrint *p) {
+    int64_t b = p->k->block;
+    line(p, "const int64_t c0 = lo * %" PRId64 ";", b);
+    line(p, "const int64_t c1 = hi * %" PRId64 " < par[0] ? hi * %" PRId64
+            " : par[0];", b, b);
+    put_row_insts(p, 0);
+    for (int s = 0; s < p->sweeps.len; s++) put_sweep(p, s, "c0", "c1");
+}
+
+/* ---- form rows ----------------------------------------------------------- */
+
+/* Cheap enough to compute wherever it is used, without other instructions. */
+static bool recomputed(const KInst *in) {
+    return in->op == K_INDEX ||
+           (in->op == K_LOAD && !in->guard && !in->at.inst);
+}
+
+/* Row values live in arrays r<number>, one entry per row of the block. */
+static void choose_carried(CPrint *p) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        p->carried[id] = in->op == K_REDUCE ||
+                         (kinst_is_row_value(in) && !recomputed(in));
+        if (p->carried[id])
+            line(p, "%s r%d[%" PRId64 "];", ktype_c[in->type], id,
+                 p->k->block);
+    }
+}
+
+static void want_row(const CPrint *p, bool *want, int id) {
+    if (!id || want[id]) return;
+    const KInst *in = kinst_at(p->k, id);
+    if (!in->full && in->op != K_CONST) want[id] = true;
+}
+
+static void want_operands(const CPrint *p, bool *want, const KInst *in) {
+    for (int j = 0; j < 3; j++) want_row(p, want, in->in[j]);
+    want_row(p, want, in->guard);
+    want_row(p, want, in->at.inst);
+}
+
+/* Row values that a loop body reads, from their arrays or anew. */
+static void put_wanted(CPrint *p, const bool *want) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        if (!want[id]) continue;
+        if (p->carried[id])
+            line(p, "const %s v%d = r%d[j];", ktype_c[kinst_at(p->k, id)->type],
+                 id, id);
+        else
+            put_inst(p, id);
+    }
+}
+
+static void open_rows(CPrint *p) {
+    ivdep(p);
+    enter(p, "for (int64_t j = 0; j < n; j++)");
+    line(p, "const int64_t i%d = c0 + j;", p->k->vec);
+    line(p, "(void)i%d;", p->k->vec);
+}
+
+/* Row instructions of one depth, and with `stores` the row stores. */
+static void put_row_section(CPrint *p, int depth, bool stores) {
+    bool *want = NEW_ARRAY(p->arena, bool, p->k->insts.len);
+    bool *here = NEW_ARRAY(p->arena, bool, p->k->insts.len);
+    bool any = false;
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        here[id] = kinst_is_row_value(in) && in->depth == depth && p->carried[id] &&
+                   !stores;
+        bool store = stores && in->op == K_STORE && !in->full;
+        if (here[id] || store) want_operands(p, want, in);
+        any |= here[id] || store;
+    }
+    if (!any) return;
+    open_rows(p);
+    for (int id = 1; id < p->k->insts.len; id++) want[id] &= !here[id];
+    put_wanted(p, want);
+    for (int id = 1; id < p->k->insts.len; id++) {
+        if (!here[id]) continue;
+        put_inst(p, id);
+        line(p, "r%d[j] = v%d;", id, id);
+    }
+    if (stores) put_row_stores(p);
+    leave(p);
+}
+
+static void put_start(CPrint *p, char prefix, const int *fold, int nfold) {
+    for (int j = 0; j < nfold; j++) {
+        const KInst *r = kinst_at(p->k, fold[j]);
+        line(p, "for (int64_t j = 0; j < n; j++) %c%d[j] = %s;", prefix,
+             fold[j], fold_start(r->code, r->compute));
+    }
+}
+
+static void put_accumulate(CPrint *p, char to, int id, const char *value) {
+    const KInst *r = kinst_at(p->k, id);
+    char acc[32];
+    snprintf(acc, sizeof acc, "%c%d[j]", to, id);
+    sb_printf(p->sb, "%*s%s = ", 4 * p->depth, "", acc);
+    sb_put_fold(p->sb, r->code, r->compute, acc, value);
+    sb_puts(p->sb, ";\n");
+}
+
+/* The loop over the rows of the block for one column. */
+static void put_rows_body(CPrint *p, const KSweep *s, const int *fold,
+                          int nfold, char acc) {
+    bool *need = kernel_need(p->k, s, NULL, NULL, p->arena);
+    bool *want = NEW_ARRAY(p->arena, bool, p->k->insts.len);
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (need[id]) want_operands(p, want, kinst_at(p->k, id));
+    for (int j = 0; j < s->roots.len; j++)
+        want_operands(p, want, kinst_at(p->k, s->roots.data[j]));
+    open_rows(p);
+    put_wanted(p, want);
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (need[id]) put_inst(p, id);
+    for (int j = 0; j < nfold; j++) {
+        StrBuf value = {0};
+        sb_put_operand(&value, p->k, kinst_at(p->k, fold[j])->in[0]);
+        put_accumulate(p, acc, fold[j], value.data);
+        sb_free(&value);
+    }
+    put_stores(p, s);
+    leave(p);
+}
+
+static void put_rows_sweep(CPrint *p, const KSweep *s) {
+    int *fold = NEW_ARRAY(p->arena, int, s->roots.len + 1);
+    int nfold = folds(p, s, false, fold), last = p->cols[p->ncol - 1];
+    int64_t cols = 1, e = extent(p, last);
+    for (int j = 0; j < p->ncol; j++) cols *= extent(p, p->cols[j]);
+    bool runs = nfold > 0 && cols > RUN;
+    put_start(p, 'r', fold, nfold);
+    open_outer_cols(p);
+    if (runs) {
+        enter(p, "for (int64_t p0 = 0; p0 < %" PRId64 "; p0 += %d)", e, RUN);
+        line(p, "const int64_t p1 = p0 + %d < %" PRId64 " ? p0 + %d : %" PRId64
+                ";", RUN, e, RUN, e);
+        for (int j = 0; j < nfold; j++)
+            line(p, "%s q%d[%" PRId64 "];",
+                 ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
+                 p->k->block);
+        put_start(p, 'q', fold, nfold);
+        enter(p, "for (int64_t i%d = p0; i%d < p1; i%d++)", last, last, last);
+    } else {
+        enter(p, "for (int64_t i%d = 0; i%d < %" PRId64 "; i%d++)", last, last,
+             e, last);
+    }
+    put_rows_body(p, s, fold, nfold, runs ? 'q' : 'r');
+    leave(p);
+    if (runs) {
+        ivdep(p);
+        enter(p, "for (int64_t j = 0; j < n; j++)");
+        for (int j = 0; j < nfold; j++) {
+            char part[32];
+            snprintf(part, sizeof part, "q%d[j]", fold[j]);
+            put_accumulate(p, 'r', fold[j], part);
+        }
+        leave(p);
+        leave(p);
+    }
+    close_outer_cols(p);
+}
+
+static void put_rows(CPrint *p) {
+    const Kernel *k = p->k;
+    int others[MAX_RANK], nother = 0;
+    int64_t e = extent(p, k->vec), nb = (e + k->block - 1) / k->block;
+    for (int j = 0; j < p->nrow; j++)
+        if (p->rows[j] != k->vec) others[nother++] = p->rows[j];
+    enter(p, "for (int64_t u = lo; u < hi; u++)");
+    put_unit(p, nb);
+    if (e % k->block == 0)
+        line(p, "const int64_t n = %" PRId64 ";", k->block);
+    else
+        line(p, "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
+                " - c0 : %" PRId64 ";", e, k->block, e, k->block);
+    put_row_dims(p, "row", others, nother);
+    choose_carried(p);
+    int done = 0, last = kernel_depth(p->k);
+    for (int s = 0; s < p->sweeps.len; s++) {
+        for (; done <= p->sweeps.data[s].depth; done++)
+            put_row_section(p, done, false);
+        put_rows_sweep(p, &p->sweeps.data[s]);
+    }
+    for (; done <= last; done++) put_row_section(p, done, false);
+    put_row_section(p, last, true);
+    leave(p);
+}
+
+/* ---- epilogues ----------------------------------------------------------- */
+
+static void put_epilogue(CPrint *p) {
+    const Kernel *k = p->k;
+    enter(p, "for (int64_t r = 0; r < rows; r++, acc += ld)");
+    if (k->tile_rows)
+        line(p, "const int64_t u = batch * %" PRId64 " + row + r;",
+             k->tile_rows);
+    else
+        line(p, "const int64_t u = row + r;");
+    line(p, "(void)u;");
+    put_row_dims(p, "u", p->rows, p->nrow);
+    put_row_insts(p, 0);
+    if (p->ncol == 1) {
+        put_sweep(p, 0, "col", "col + cols");
+    } else {
+        ivdep(p);
+        enter(p, "for (int64_t c = col; c < col + cols; c++)");
+        put_row_dims(p, "c", p->cols, p->ncol);
+        put_body(p, 0);
+        put_stores(p, &p->sweeps.data[0]);
+        leave(p);
+    }
+    leave(p);
+}
+
+/* ---- functions ----------------------------------------------------------- */
+
+static void put_buffers(CPrint *p) {
+    for (int b = 0; b < p->k->bufs.len; b++) {
+        const KBuf *buf = &p->k->bufs.data[b];
+        const char *c = dtype_info[buf->dtype].c;
+        line(p, "%s%s *const b%d = buf[%d];", buf->written ? "" : "const ", c,
+             b, b);
+    }
+    if (p->k->bufs.len == 0) line(p, "(void)buf;");
+    if (p->k->form != KF_FLAT) line(p, "(void)par;");
+}
+
+static void put_head(CPrint *p, const char *prefix) {
+    if (p->k->form == KF_EPILOGUE) {
+        sb_printf(p->sb,
+                  "void %se%d(void *const *buf, const int64_t *par,\n"
+                  "    const float *acc, int64_t ld, int64_t batch, int64_t "
+                  "row,\n    int64_t col, int64_t rows, int64_t cols)\n{\n",
+                  prefix, p->k->index);
+        p->depth = 1;
+        line(p, "(void)batch, (void)row;");
+        return;
+    }
+    sb_printf(p->sb,
+              "void %sk%d(void *const *buf, const int64_t *par, int64_t lo,\n"
+              "    int64_t hi)\n{\n", prefix, p->k->index);
+    p->depth = 1;
+}
+
+static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
+    CPrint p = {.k = k, .sb = sb, .arena = arena_new()};
+    p.sweeps = kernel_sweeps(k, p.arena);
+    p.kept = NEW_ARRAY(p.arena, bool, k->insts.len);
+    p.direct = NEW_ARRAY(p.arena, bool, k->insts.len);
+    p.carried = NEW_ARRAY(p.arena, bool, k->insts.len);
+    p.known = NEW_ARRAY(p.arena, signed char, k->insts.len);
+    kernel_known(k, 0, 0, p.known);
+    p.ncol = kernel_col_dims(k, p.cols);
+    p.nrow = kernel_row_dims(k, p.rows);
+    for (int id = 1; id < k->insts.len; id++)
+        if (kinst_at(k, id)->op == K_REDUCE)
+            p.direct[id] = reads_direct(&p, kinst_at(k, id));
+    sb_put_kernel_comment(sb, k);
+    put_head(&p, prefix);
+    put_buffers(&p);
+    switch (k->form) {
+    case KF_FLAT: put_flat(&p); break;
+    case KF_COLS: put_cols(&p); break;
+    case KF_ROWS: put_rows(&p); break;
+    case KF_EPILOGUE: put_epilogue(&p); break;
+    }
+    sb_puts(sb, "}\n\n");
+    arena_free(p.arena);
+}
+
+void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix) {
+    sb_puts(sb, "#include \"kmath.h\"\n\n");
+    for (int e = 0; e < 2; e++)
+        for (int i = 0; i < kernel_set_count(ks, e); i++)
+            print_kernel(kernel_set_get(ks, e, i), sb, prefix);
+}

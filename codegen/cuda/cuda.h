@@ -1,0 +1,190 @@
+/* cuda.h: what the files that emit CUDA share.
+
+   print_cuda*.c   kernel IR as CUDA C++
+   cuda_lib.c      library steps as instances of the kernels in runtime/cuda
+   cuda_gemm.c     what cuBLASLt can do of a product and its epilogue
+   emit_order.c    steps of one kernel as neighbours
+   emit_cuda.c     every step of every program to a launch; kernels to units
+                   (translation units of equal weight)
+   cuda_tables.c   launches as tables for the runtime and notes for people
+   cuda_target.c   the architectures asked for
+   cuda_headers.c  what units include
+   nvrtc.c         units to cubins and PTX, by NVRTC through dlopen
+
+   A unit is text that starts with #include of the headers below runtime/cuda
+   and kmath.h, passed to NVRTC in memory: no CUDA header is needed.          */
+#ifndef AMPC_CODEGEN_CUDA_CUDA_H
+#define AMPC_CODEGEN_CUDA_CUDA_H
+
+#include "codegen/module/emit.h"
+#include "codegen/kernel/kir.h"
+
+/* ---- print_cuda*.c ------------------------------------------------------- */
+
+/* How a kernel is launched; blocks 0: par[0] / per_block rounded up. */
+typedef struct CudaShape {
+    int threads;
+    int64_t blocks, per_block;
+} CudaShape;
+CudaShape cuda_shape(const Kernel *k);
+
+/* extern "C" __global__ k<index>(buffers.., [long long n]); for an epilogue
+   e<index>(const T *raw, buffers..), where raw is the dense product of dtype
+   `raw` and stands for K_ACC.  The kernel's IR stands above as a comment.   */
+void print_cuda_kernel(const Kernel *k, DType raw, StrBuf *sb);
+/* extern "C" __global__ k<index>_many(const unsigned long long *table,
+   unsigned count): PLAN_CUDA_MANY.  After print_cuda_kernel of the kernel. */
+void print_cuda_many(const Kernel *k, StrBuf *sb);
+/* An epilogue as a functor for hand-written kernels:
+     struct E<index> { buffers..;
+       __device__ void operator()(float acc, long long batch, long long row,
+                                  long long col) const; };
+   batch, row and col as in PlanEpilogueFn.                                  */
+void print_cuda_functor(const Kernel *k, StrBuf *sb);
+/* Comma-separated parameter list of the buffers: "const float *b0, ..". */
+void print_cuda_params(const Kernel *k, StrBuf *sb);
+/* The functor's initializer in terms of those parameters: "{b0, ..}". */
+void print_cuda_initializer(const Kernel *k, StrBuf *sb);
+
+/* ---- cuda_lib.c ---------------------------------------------------------- */
+
+typedef struct CudaLaunch {
+    int threads; /* 0: no such kernel */
+    int64_t blocks;
+    uint32_t shared;
+} CudaLaunch;
+
+typedef struct CudaLib {
+    CudaLaunch first, second; /* l<number> and l<number>_2 */
+    uint64_t scratch;         /* bytes */
+    double weight; /* of its compilation: 1 = a point-wise kernel */
+} CudaLib;
+
+/* A library step as kernels of its own: extern "C" __global__ l<number>(refs..,
+   ep_refs.., [scratch]) and, if `second` has threads, l<number>_2 of the same
+   parameters.  They instantiate the templates of runtime/cuda with the step's
+   parameters as literals.  All of PLAN_LIB but COPY; a product only where
+   cuBLASLt cannot do it (emit_cuda.c decides).                              */
+void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb,
+                    CudaLib *out);
+/* #include lines that units start with. */
+void print_cuda_head(StrBuf *sb);
+
+/* ---- nvrtc.c ------------------------------------------------------------- */
+
+typedef struct CudaUnit {
+    const char *text;
+    size_t size;
+} CudaUnit;
+
+/* Registers and memory of one kernel, from the compiler's log. */
+typedef struct CudaUsage {
+    const char *kernel;
+    const char *arch;
+    int registers, spill_stores, spill_loads, shared, stack;
+} CudaUsage;
+
+typedef struct CudaImage {
+    char *data; /* cubin, or PTX with its NUL */
+    size_t size;
+} CudaImage;
+
+typedef struct CudaBuild {
+    CudaImage *image; /* [arch * nunit + unit] */
+    VEC(CudaUsage) usage;
+    int toolkit;      /* 12080 = 12.8 */
+} CudaBuild;
+
+/* Whether NVRTC can be loaded: $AMPC_LIBNVRTC (a path; "none": never), else
+   the usual names and places.  `why` (may be NULL) tells what was tried.     */
+bool nvrtc_available(Arena *a, const char **why);
+typedef struct NvrtcFacts {
+    const char *why;  /* not loaded: what was tried                          */
+    int toolkit;      /* 12080 = 12.8                                        */
+    VEC(int) archs;   /* NN of every sm_NN it compiles for, from 80 on       */
+} NvrtcFacts;
+bool nvrtc_facts(Arena *a, NvrtcFacts *out);
+/* "compute_80": PTX instead of a cubin. */
+bool cuda_arch_is_ptx(const char *arch);
+/* Compiles every unit for every arch, on as many threads as there are CPUs.
+   A compile error is a bug of ours: status 3 with the log.                  */
+Status nvrtc_build(Diag *d, Arena *a, const CudaUnit *unit, int nunit,
+                   const char *const *arch, int narch, CudaBuild *out);
+
+/* ---- cuda_headers.c ------------------------------------------------------ */
+
+typedef struct CudaHeader {
+    const char *name; /* as units include it */
+    const char *text; /* NUL-terminated */
+    size_t size;
+} CudaHeader;
+
+typedef struct CudaHeaders {
+    CudaHeader *data;
+    int len, cap;
+} CudaHeaders;
+/* All that print_cuda_head includes, and what these include. */
+CudaHeaders cuda_headers(Arena *a);
+
+/* ---- cuda_target.c ------------------------------------------------------- */
+
+/* "sm_90", "sm_80", ..., "compute_80": what the targets ask for, newest first,
+   PTX last. */
+typedef struct CudaArchs {
+    const char **data;
+    int len, cap;
+} CudaArchs;
+CudaArchs cuda_archs(const Options *opt, Arena *a);
+
+/* ---- emit_cuda.c --------------------------------------------------------- */
+
+/* One plan step as emit_plan.c made it. */
+typedef struct CudaStepIn {
+    const LoweredStep *s;
+    const PlanRef *refs, *ep_refs;
+    const int64_t *ref_bytes, *ep_bytes; /* of the value behind each ref */
+} CudaStepIn;
+
+typedef struct CudaSource {
+    VEC(PlanCudaKernel) kernels;
+    VEC(PlanCudaStep) steps;
+    VEC(CudaUnit) units;
+    CudaArchs archs; /* none: text only */
+    CudaBuild build; /* emit_so.c, while the C compiler runs */
+} CudaSource;
+
+/* Fills kernels, steps and units.  program_end[i]: number of steps up to the
+   end of program i (launches of PLAN_CUDA_MANY do not cross it). */
+void emit_cuda(Arena *a, const CudaStepIn *steps, int nstep,
+               const int *program_end, int nprogram, CudaSource *out);
+
+/* ---- emit_order.c -------------------------------------------------------- */
+
+bool cuda_refs_overlap(const PlanRef *a, int64_t a_bytes, const PlanRef *b,
+                       int64_t b_bytes);
+/* One writes bytes that the other touches. */
+bool cuda_steps_conflict(const CudaStepIn *x, const CudaStepIn *y);
+/* Two steps can be one launch of their flat kernel. */
+bool cuda_may_share(const CudaStepIn *x, const CudaStepIn *y);
+int cuda_lib_result(PlanLib lib); /* which of its refs is the result */
+/* order[first..end): an order of these steps that computes the same, in which
+   steps that may share a launch are neighbours where they can be. */
+void cuda_order(const CudaStepIn *in, int first, int end, int *order);
+
+/* ---- cuda_gemm.c --------------------------------------------------------- */
+
+/* Whether cuBLASLt does this PLAN_LIB_GEMM step; bytes of its raw product. */
+bool cuda_gemm_fits(const LoweredStep *s);
+uint64_t cuda_gemm_bytes(const LoweredStep *s);
+/* The step's epilogue as one of cuBLASLt's, exactly; else PLAN_FUSED_NONE. */
+PlanCudaFused cuda_gemm_fused(const CudaStepIn *in, int *operand, int *out);
+
+/* ---- cuda_tables.c ------------------------------------------------------- */
+
+/* PlanCuda `cuda` for plan.c. */
+void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit);
+/* A step for people, and as a JSON object; n: the step's par[0]. */
+void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c, int step,
+                   int64_t n);
+
+#endif

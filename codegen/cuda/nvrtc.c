@@ -1,0 +1,381 @@
+/* nvrtc.c: CUDA C++ to cubins and PTX with NVRTC, which is found at run time
+   (cuda.h).  A job is one unit for one architecture; jobs run on threads and
+   share nothing, so that what comes out does not depend on their order.     */
+#define _GNU_SOURCE
+#include "codegen/cuda/cuda.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the library --------------------------------------------------------- */
+
+typedef struct NvrtcProgram_st *Program;
+
+typedef struct Nvrtc {
+    int (*Version)(int *major, int *minor);
+    int (*GetNumSupportedArchs)(int *n);
+    int (*GetSupportedArchs)(int *archs);
+    int (*CreateProgram)(Program *p, const char *text, const char *name, int n,
+                         const char *const *headers, const char *const *names);
+    int (*DestroyProgram)(Program *p);
+    int (*CompileProgram)(Program p, int n, const char *const *options);
+    int (*GetPTXSize)(Program p, size_t *n);
+    int (*GetPTX)(Program p, char *to);
+    int (*GetCUBINSize)(Program p, size_t *n);
+    int (*GetCUBIN)(Program p, char *to);
+    int (*GetProgramLogSize)(Program p, size_t *n);
+    int (*GetProgramLog)(Program p, char *to);
+    int version; /* 12080 = 12.8 */
+} Nvrtc;
+
+enum { OLDEST_NVRTC = 12000, OLDEST_ARCH = 80 };
+
+#define ENTRY(name) {"nvrtc" #name, offsetof(Nvrtc, name)}
+static const struct {
+    const char *name;
+    size_t offset;
+} entries[] = {ENTRY(Version),           ENTRY(GetNumSupportedArchs),
+               ENTRY(GetSupportedArchs), ENTRY(CreateProgram),
+               ENTRY(DestroyProgram),    ENTRY(CompileProgram),
+               ENTRY(GetPTXSize),        ENTRY(GetPTX),
+               ENTRY(GetCUBINSize),      ENTRY(GetCUBIN),
+               ENTRY(GetProgramLogSize), ENTRY(GetProgramLog)};
+
+static bool load_entries(void *handle, Nvrtc *n) {
+    int major = 0, minor = 0;
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        void *fn = dlsym(handle, entries[i].name);
+        if (!fn) return false;
+        memcpy((char *)n + entries[i].offset, &fn, sizeof fn);
+    }
+    if (n->Version(&major, &minor)) return false;
+    n->version = major * 1000 + minor * 10;
+    return n->version >= OLDEST_NVRTC;
+}
+
+/* NVRTC opens its second library by name and finds it beside itself, but not
+   where something stands in for dlopen, as sanitizers do. */
+static void load_builtins(const Nvrtc *n) {
+    char path[4096];
+    Dl_info info;
+    if (!dladdr((const void *)(uintptr_t)n->Version, &info) || !info.dli_fname)
+        return;
+    const char *slash = strrchr(info.dli_fname, '/');
+    int dir = slash ? (int)(slash + 1 - info.dli_fname) : 0;
+    snprintf(path, sizeof path, "%.*slibnvrtc-builtins.so.%d.%d", dir,
+             info.dli_fname, n->version / 1000, n->version % 1000 / 10);
+    (void)dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+/* The library stays loaded: it keeps threads and memory of its own. */
+static bool load(const char *path, Nvrtc *n) {
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return false;
+    if (!load_entries(handle, n)) {
+        dlclose(handle);
+        return false;
+    }
+    load_builtins(n);
+    return true;
+}
+
+/* Folder of the running program, with a slash; empty: unknown. */
+static const char *program_dir(Arena *a) {
+    char path[4096];
+    ssize_t len = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (len <= 0) return "";
+    path[len] = 0;
+    char *slash = strrchr(path, '/');
+    return slash ? arena_printf(a, "%.*s/", (int)(slash - path), path) : "";
+}
+
+static bool load_usual(Arena *a, Nvrtc *n) {
+    static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12",
+                                        "libnvrtc.so"};
+    const char *own = program_dir(a);
+    const char *dirs[] = {"", "/usr/local/cuda/lib64/", own,
+                          *own ? arena_printf(a, "%s../lib/", own) : ""};
+    for (size_t d = 0; d < sizeof dirs / sizeof *dirs; d++)
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            if ((!d || *dirs[d]) &&
+                load(arena_printf(a, "%s%s", dirs[d], names[i]), n))
+                return true;
+    return false;
+}
+
+static bool nvrtc_load(Arena *a, Nvrtc *n, const char **why) {
+    const char *given = getenv("AMPC_LIBNVRTC");
+    if (given && !strcmp(given, "none")) {
+        *why = "AMPC_LIBNVRTC=none";
+        return false;
+    }
+    if (given && *given) {
+        *why = arena_printf(a, "AMPC_LIBNVRTC=%s is no NVRTC from 12.0 on",
+                            given);
+        return load(given, n);
+    }
+    *why = "libnvrtc.so.13 and libnvrtc.so.12 are neither where the system "
+           "looks for libraries nor in /usr/local/cuda/lib64 nor beside ampc";
+    return load_usual(a, n);
+}
+
+bool nvrtc_available(Arena *a, const char **why) {
+    Nvrtc n;
+    const char *text;
+    return nvrtc_load(a, &n, why ? why : &text);
+}
+
+bool nvrtc_facts(Arena *a, NvrtcFacts *out) {
+    Nvrtc n;
+    int count = 0;
+    *out = (NvrtcFacts){0};
+    if (!nvrtc_load(a, &n, &out->why)) return false;
+    out->toolkit = n.version;
+    if (n.GetNumSupportedArchs(&count) || count <= 0) return true;
+    int *arch = NEW_ARRAY(a, int, count);
+    if (n.GetSupportedArchs(arch)) return true;
+    for (int i = 0; i < count; i++)
+        if (arch[i] >= OLDEST_ARCH) vec_push(a, &out->archs, arch[i]);
+    return true;
+}
+
+/* ---- one job ------------------------------------------------------------- */
+
+/* malloc'ed: threads have no arena */
+typedef struct Job {
+    const char *text, *arch;
+    int unit;
+    char *log, *cubin, *ptx;
+    size_t cubin_size, ptx_size;
+    bool failed;
+} Job;
+
+typedef struct Build {
+    const Nvrtc *lib;
+    const char **headers, **header_names;
+    int nheader;
+    Job *jobs;
+    int njob;
+    atomic_int next;
+} Build;
+
+typedef int SizeFn(Program p, size_t *n);
+typedef int GetFn(Program p, char *to);
+
+/* NULL: there is none */
+static char *get(Program p, SizeFn *size, GetFn *fn, size_t *n) {
+    *n = 0;
+    if (size(p, n) || !*n) return NULL;
+    char *data = malloc(*n);
+    if (data && !fn(p, data)) return data;
+    free(data);
+    return NULL;
+}
+
+static bool compile(const Nvrtc *n, Program p, const char *arch) {
+    char option[32];
+    const char *options[8] = {option, "-std=c++17", "-fmad=false",
+                              "-default-device", "--ptxas-options=-v",
+                              "-modify-stack-limit=false"};
+    int count = 6;
+    if (n->version >= 12090) options[count++] = "-no-cache";
+    snprintf(option, sizeof option, "-arch=%s", arch);
+    return n->CompileProgram(p, count, options) == 0;
+}
+
+static void run_job(const Build *b, Job *j) {
+    const Nvrtc *n = b->lib;
+    Program p;
+    size_t log_size;
+    char name[32];
+    snprintf(name, sizeof name, "unit%d.cu", j->unit);
+    j->failed = true;
+    if (n->CreateProgram(&p, j->text, name, b->nheader, b->headers,
+                         b->header_names))
+        return;
+    bool ok = compile(n, p, j->arch);
+    j->log = get(p, n->GetProgramLogSize, n->GetProgramLog, &log_size);
+    if (ok) {
+        j->cubin = get(p, n->GetCUBINSize, n->GetCUBIN, &j->cubin_size);
+        j->ptx = get(p, n->GetPTXSize, n->GetPTX, &j->ptx_size);
+        j->failed = cuda_arch_is_ptx(j->arch) ? !j->ptx : !j->cubin;
+    }
+    n->DestroyProgram(&p);
+}
+
+static void *work(void *ctx) {
+    Build *b = ctx;
+    for (int i; (i = atomic_fetch_add(&b->next, 1)) < b->njob;)
+        run_job(b, &b->jobs[i]);
+    return NULL;
+}
+
+static int cpus(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+/* Deep recursion in the compiler: more stack than threads get by default. */
+static void run_jobs(Build *b) {
+    enum { MAX_THREADS = 64, STACK = 64 << 20 };
+    pthread_t thread[MAX_THREADS];
+    pthread_attr_t attr;
+    int n = cpus() < b->njob ? cpus() : b->njob, started = 0;
+    if (n > MAX_THREADS) n = MAX_THREADS;
+    if (pthread_attr_init(&attr) == 0) {
+        pthread_attr_setstacksize(&attr, STACK);
+        while (started < n &&
+               pthread_create(&thread[started], &attr, work, b) == 0)
+            started++;
+        pthread_attr_destroy(&attr);
+    }
+    if (!started) work(b);
+    for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
+}
+
+/* ---- the log ------------------------------------------------------------- */
+
+typedef struct LogReader {
+    Arena *a;
+    Diag *d;
+    const Job *job;
+    CudaBuild *out;
+    CudaUsage now; /* kernel NULL: none */
+} LogReader;
+
+static int number_before(const char *line, const char *what) {
+    const char *p = strstr(line, what);
+    if (!p) return 0;
+    while (p > line && p[-1] >= '0' && p[-1] <= '9') p--;
+    return atoi(p);
+}
+
+/* 'name' in quotes */
+static const char *quoted(Arena *a, const char *line) {
+    const char *from = strchr(line, '\''), *to;
+    if (!from || !(to = strchr(from + 1, '\''))) return NULL;
+    return arena_printf(a, "%.*s", (int)(to - from - 1), from + 1);
+}
+
+static void read_line(LogReader *r, const char *line) {
+    CudaUsage *u = &r->now;
+    const char *used = strstr(line, "Used ");
+    if (strstr(line, "Compiling entry function"))
+        *u = (CudaUsage){.kernel = quoted(r->a, line), .arch = r->job->arch};
+    else if (strstr(line, "bytes stack frame")) {
+        u->stack += number_before(line, " bytes stack frame");
+        u->spill_stores += number_before(line, " bytes spill stores");
+        u->spill_loads += number_before(line, " bytes spill loads");
+    } else if (used && strstr(line, " registers") && u->kernel) {
+        u->registers = atoi(used + 5);
+        u->shared = number_before(line, " bytes smem");
+        vec_push(r->a, &r->out->usage, *u);
+        *u = (CudaUsage){0};
+    } else if (strstr(line, "warning")) {
+        warn(r->d, (Loc){0}, "NVRTC, unit %d for %s: %s", r->job->unit,
+             r->job->arch, line);
+    }
+}
+
+static void read_log(Arena *a, Diag *d, const Job *job, CudaBuild *out) {
+    LogReader r = {.a = a, .d = d, .job = job, .out = out};
+    char *rest;
+    if (!job->log) return;
+    for (char *line = strtok_r(job->log, "\n", &rest); line;
+         line = strtok_r(NULL, "\n", &rest))
+        read_line(&r, line);
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
+static void add_headers(Build *b, Arena *a) {
+    CudaHeaders h = cuda_headers(a);
+    b->nheader = h.len;
+    b->headers = NEW_ARRAY(a, const char *, h.len + 1);
+    b->header_names = NEW_ARRAY(a, const char *, h.len + 1);
+    for (int i = 0; i < h.len; i++) {
+        b->headers[i] = h.data[i].text;
+        b->header_names[i] = h.data[i].name;
+    }
+}
+
+/* The program of sm_80 yields the PTX of compute_80, too. */
+static int twin_arch(const char *const *arch, int narch, int of) {
+    for (int i = 0; i < narch && cuda_arch_is_ptx(arch[of]); i++)
+        if (!cuda_arch_is_ptx(arch[i]) &&
+            !strcmp(strchr(arch[i], '_'), strchr(arch[of], '_')))
+            return i;
+    return of;
+}
+
+static void add_jobs(Build *b, Arena *a, const CudaUnit *unit, int nunit,
+                     const char *const *arch, int narch) {
+    b->jobs = NEW_ARRAY(a, Job, nunit * narch + 1);
+    for (int i = 0; i < narch; i++)
+        for (int u = 0; twin_arch(arch, narch, i) == i && u < nunit; u++)
+            b->jobs[b->njob++] =
+                (Job){.text = unit[u].text, .arch = arch[i], .unit = u};
+}
+
+static const Job *find_job(const Build *b, const char *arch, int unit) {
+    for (int i = 0; i < b->njob; i++)
+        if (!strcmp(b->jobs[i].arch, arch) && b->jobs[i].unit == unit)
+            return &b->jobs[i];
+    ASSERT(!"a unit that was not compiled");
+    return NULL;
+}
+
+static void take_images(const Build *b, Arena *a, int nunit,
+                        const char *const *arch, int narch, CudaBuild *out) {
+    out->image = NEW_ARRAY(a, CudaImage, nunit * narch + 1);
+    for (int i = 0; i < narch; i++)
+        for (int u = 0; u < nunit; u++) {
+            const char *from = arch[twin_arch(arch, narch, i)];
+            const Job *j = find_job(b, from, u);
+            bool ptx = cuda_arch_is_ptx(arch[i]);
+            size_t n = ptx ? j->ptx_size : j->cubin_size;
+            out->image[i * nunit + u] = (CudaImage){
+                arena_dup(a, ptx ? j->ptx : j->cubin, n), n};
+        }
+}
+
+static Status check_jobs(const Build *b, Diag *d) {
+    for (int i = 0; i < b->njob; i++) {
+        const Job *j = &b->jobs[i];
+        if (!j->failed) continue;
+        fail(d, (Loc){0},
+             "internal error: NVRTC refuses unit %d for %s; please report "
+             "it with the text that --emit-cuda writes\n%.4000s",
+             j->unit, j->arch, j->log ? j->log : "out of memory");
+        return ERR_BUG;
+    }
+    return OK;
+}
+
+Status nvrtc_build(Diag *d, Arena *a, const CudaUnit *unit, int nunit,
+                   const char *const *arch, int narch, CudaBuild *out) {
+    Nvrtc lib;
+    Build b = {.lib = &lib};
+    const char *why;
+    *out = (CudaBuild){0};
+    if (!nvrtc_load(a, &lib, &why))
+        return fail(d, (Loc){0}, "no NVRTC: %s", why);
+    out->toolkit = lib.version;
+    add_headers(&b, a);
+    add_jobs(&b, a, unit, nunit, arch, narch);
+    run_jobs(&b);
+    Status s = check_jobs(&b, d);
+    if (s == OK) take_images(&b, a, nunit, arch, narch, out);
+    for (int i = 0; i < b.njob; i++) {
+        if (s == OK) read_log(a, d, &b.jobs[i], out);
+        free(b.jobs[i].log);
+        free(b.jobs[i].cubin);
+        free(b.jobs[i].ptx);
+    }
+    return s;
+}

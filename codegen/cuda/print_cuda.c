@@ -1,0 +1,328 @@
+/* print_cuda.c: kernels as CUDA C++.
+
+   cols      one thread per element of the whole domain
+   epilogue  one thread per accumulator, or a functor
+   Kernels whose length is a parameter: print_cuda_flat.c; kernels that reduce:
+   print_cuda_reduce.c.
+
+   All loads of an element come before its stores and are made by the thread
+   that stores it, so outputs may lie over inputs; nothing is __restrict__.
+   Indices are 32-bit where the domain and all offsets are.                  */
+#include "codegen/cuda/print_cuda.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the printer --------------------------------------------------------- */
+
+/* The largest offset within `at`; saturates. */
+static double reach(const Kernel *k, const KIndex *at) {
+    double r = at->c < 0 ? -(double)at->c : (double)at->c;
+    for (int d = 0; d < k->ndim; d++)
+        r += (at->k[d] < 0 ? -(double)at->k[d] : (double)at->k[d]) *
+             (double)k->dim[d].extent;
+    return r;
+}
+
+static bool needs_wide(const Kernel *k) {
+    double total = 1;
+    for (int d = 0; d < k->ndim; d++) total *= (double)k->dim[d].extent;
+    if (k->form == KF_FLAT || total > INT32_MAX - 65536) return true;
+    for (int id = 1; id < k->insts.len; id++)
+        if (reach(k, &k->insts.data[id].at) > INT32_MAX) return true;
+    return false;
+}
+
+void cu_mark_used(const KInst *in, bool *used) {
+    for (int d = 0; d < MAX_RANK; d++) used[d] |= in->at.k[d] != 0;
+}
+
+bool cu_any_used(const CuPrint *p, const int *dim, int n) {
+    for (int j = 0; j < n; j++)
+        if (p->used[dim[j]]) return true;
+    return false;
+}
+
+CuPrint cu_begin(const Kernel *k, StrBuf *sb) {
+    CuPrint p = {.k = k, .sb = sb, .arena = arena_new(), .ncols = 1};
+    p.ncol = kernel_col_dims(k, p.cols);
+    p.nrow = kernel_row_dims(k, p.rows);
+    p.nrows = kernel_rows(k);
+    for (int j = 0; j < p.ncol; j++) p.ncols *= k->dim[p.cols[j]].extent;
+    p.wide = needs_wide(k);
+    for (int id = 1; id < k->insts.len; id++)
+        cu_mark_used(kinst_at(k, id), p.used);
+    return p;
+}
+
+void cu_end(CuPrint *p) { arena_free(p->arena); }
+
+void cu_line(CuPrint *p, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    sb_put_line(p->sb, p->depth, fmt, ap, "\n");
+    va_end(ap);
+}
+
+void cu_enter(CuPrint *p, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    sb_put_line(p->sb, p->depth++, fmt, ap, " {\n");
+    va_end(ap);
+}
+
+void cu_leave(CuPrint *p) {
+    p->depth--;
+    cu_line(p, "}");
+}
+
+const char *cu_signed(const CuPrint *p) { return p->wide ? "int64_t" : "int"; }
+
+const char *cu_unsigned(const CuPrint *p) {
+    return p->wide ? "uint64_t" : "unsigned";
+}
+
+void cu_dims(CuPrint *p, const char *of, const int *dim, int n,
+             const bool *used) {
+    int64_t stride = 1;
+    for (int j = n - 1; j >= 0; stride *= p->k->dim[dim[j--]].extent) {
+        if (!used[dim[j]]) continue;
+        sb_printf(p->sb, "%*sconst %s i%d = %s", 4 * p->depth, "",
+                  cu_signed(p), dim[j], of);
+        if (stride != 1) sb_printf(p->sb, " / %" PRId64, stride);
+        if (j > 0) sb_printf(p->sb, " %% %" PRId64, p->k->dim[dim[j]].extent);
+        sb_puts(p->sb, ";\n");
+    }
+}
+
+/* ---- instructions -------------------------------------------------------- */
+
+void cu_inst(CuPrint *p, int id, const char *place) {
+    const KInst *in = kinst_at(p->k, id);
+    if (in->op == K_CONST) return;
+    sb_printf(p->sb, "%*sconst %s v%d = ", 4 * p->depth, "", ktype_c[in->type],
+              id);
+    if (in->op == K_LOAD)
+        sb_put_load(p->sb, p->k, in, place, in->guard ? -1 : 1);
+    else if (in->op == K_INDEX)
+        sb_put_index(p->sb, p->k, &in->at, NULL);
+    else if (in->op == K_ACC)
+        sb_puts(p->sb, "acc");
+    else
+        sb_put_kinst(p->sb, p->k, in);
+    sb_puts(p->sb, ";\n");
+}
+
+void cu_stores(CuPrint *p, bool full) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (in->op != K_STORE || in->full != full) continue;
+        sb_printf(p->sb, "%*s", 4 * p->depth, "");
+        sb_put_store(p->sb, p->k, in, NULL);
+    }
+}
+
+bool cu_has_stores(const CuPrint *p, bool full) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (in->op == K_STORE && in->full == full) return true;
+    }
+    return false;
+}
+
+void cu_row_insts(CuPrint *p, int depth) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (kinst_is_row_value(in) && in->depth == depth)
+            cu_inst(p, id, NULL);
+    }
+}
+
+/* The computation of one element of a kernel that does not reduce. */
+static void put_element(CuPrint *p) {
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (kinst_at(p->k, id)->op != K_STORE) cu_inst(p, id, NULL);
+    cu_stores(p, true);
+    cu_stores(p, false);
+}
+
+/* ---- functions ----------------------------------------------------------- */
+
+void cu_item(List *l, const char *fmt, ...) {
+    char item[96];
+    size_t at = l->sb->len;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(item, sizeof item, fmt, ap);
+    va_end(ap);
+    if (l->begun) sb_puts(l->sb, ",");
+    while (at > 0 && l->sb->data[at - 1] != '\n') at--;
+    if (l->sb->len - at + strlen(item) > 76)
+        sb_printf(l->sb, "\n%*s", l->indent, "");
+    else if (l->begun)
+        sb_puts(l->sb, " ");
+    sb_puts(l->sb, item);
+    l->begun = true;
+}
+
+const char *cu_buffer_type(const Kernel *k, int b) {
+    return dtype_info[k->bufs.data[b].dtype].c;
+}
+
+void cu_params(const Kernel *k, List *l) {
+    for (int b = 0; b < k->bufs.len; b++)
+        cu_item(l, "%s%s *b%d", k->bufs.data[b].written ? "" : "const ",
+                cu_buffer_type(k, b), b);
+}
+
+void cu_names(const Kernel *k, List *l) {
+    for (int b = 0; b < k->bufs.len; b++) cu_item(l, "b%d", b);
+}
+
+void print_cuda_params(const Kernel *k, StrBuf *sb) {
+    List l = {.sb = sb, .indent = 4};
+    cu_params(k, &l);
+}
+
+void print_cuda_initializer(const Kernel *k, StrBuf *sb) {
+    List l = {.sb = sb, .indent = 4};
+    sb_puts(sb, "{");
+    cu_names(k, &l);
+    sb_puts(sb, "}");
+}
+
+void cu_head(CuPrint *p, const char *name) {
+    sb_printf(p->sb, "extern \"C\" __global__ void __launch_bounds__(%d)\n%s(",
+              cuda_shape(p->k).threads, name);
+}
+
+/* ---- forms cols and epilogue --------------------------------------------- */
+
+/* `e` is the number of the thread's element of the whole domain. */
+static void put_number(CuPrint *p) {
+    cu_line(p, "const %s e = %sblockIdx.x * %d + threadIdx.x;", cu_unsigned(p),
+            p->wide ? "(uint64_t)" : "", CU_THREADS);
+    cu_line(p, "if (e >= %" PRId64 ") return;", p->nrows * p->ncols);
+}
+
+static void put_point(CuPrint *p) {
+    int all[MAX_RANK];
+    for (int d = 0; d < p->k->ndim; d++) all[d] = d;
+    put_number(p);
+    cu_dims(p, "e", all, p->k->ndim, p->used);
+    put_element(p);
+}
+
+static bool reads_acc(const Kernel *k) {
+    for (int id = 1; id < k->insts.len; id++)
+        if (kinst_at(k, id)->op == K_ACC) return true;
+    return false;
+}
+
+static void put_epilogue(CuPrint *p, DType raw) {
+    int all[MAX_RANK];
+    memcpy(all, p->rows, sizeof all);
+    for (int j = 0; j < p->ncol; j++) all[p->nrow + j] = p->cols[j];
+    put_number(p);
+    cu_dims(p, "e", all, p->nrow + p->ncol, p->used);
+    if (!reads_acc(p->k))
+        cu_line(p, "(void)raw;");
+    else if (dtype_is_16(raw))
+        cu_line(p, "const float acc = %s_TO_F32(raw[e]);",
+                raw == DT_F16 ? "F16" : "BF16");
+    else
+        cu_line(p, "const float acc = (float)raw[e];");
+    put_element(p);
+}
+
+/* ---- kernels ------------------------------------------------------------- */
+
+static bool has_work(const CuPrint *p) {
+    return p->nrows > 0 && (p->ncols > 0 || cu_has_stores(p, false));
+}
+
+static void put_kernel(CuPrint *p, DType raw) {
+    char name[32];
+    bool epilogue = p->k->form == KF_EPILOGUE;
+    List l = {.sb = p->sb, .indent = 4};
+    snprintf(name, sizeof name, "%c%d", epilogue ? 'e' : 'k', p->k->index);
+    cu_head(p, name);
+    if (epilogue) cu_item(&l, "const %s *raw", dtype_info[raw].c);
+    cu_params(p->k, &l);
+    sb_puts(p->sb, ")\n{\n");
+    p->depth = 1;
+    if (!has_work(p)) {
+        for (int b = 0; b < p->k->bufs.len; b++) cu_line(p, "(void)b%d;", b);
+        if (epilogue) cu_line(p, "(void)raw;");
+    } else if (epilogue) {
+        put_epilogue(p, raw);
+    } else if (kernel_reduces(p->k)) {
+        cu_put_reduce(p);
+    } else {
+        put_point(p);
+    }
+    sb_puts(p->sb, "}\n\n");
+}
+
+void print_cuda_kernel(const Kernel *k, DType raw, StrBuf *sb) {
+    CuPrint p = cu_begin(k, sb);
+    sb_put_kernel_comment(sb, k);
+    if (k->form == KF_FLAT)
+        cu_put_flat(&p);
+    else
+        put_kernel(&p, raw);
+    cu_end(&p);
+}
+
+/* Row dims from batch and row, column dims from col. */
+static void put_functor_dims(CuPrint *p) {
+    bool rows = cu_any_used(p, p->rows, p->nrow);
+    bool cols = cu_any_used(p, p->cols, p->ncol);
+    const char *u = cu_unsigned(p);
+    if (rows && p->k->tile_rows)
+        cu_line(p, "const %s u = (%s)(batch * %" PRId64 " + row);", u, u,
+                p->k->tile_rows);
+    else if (rows)
+        cu_line(p, "const %s u = (%s)row;", u, u);
+    if (!rows || !p->k->tile_rows) cu_line(p, "(void)batch;");
+    if (!rows) cu_line(p, "(void)row;");
+    cu_line(p, cols ? "const %s c = (%s)col;" : "(void)col;", u, u);
+    cu_dims(p, "u", p->rows, p->nrow, p->used);
+    cu_dims(p, "c", p->cols, p->ncol, p->used);
+}
+
+void print_cuda_functor(const Kernel *k, StrBuf *sb) {
+    CuPrint p = cu_begin(k, sb);
+    ASSERT(k->form == KF_EPILOGUE);
+    sb_put_kernel_comment(sb, k);
+    cu_enter(&p, "struct E%d", k->index);
+    for (int b = 0; b < k->bufs.len; b++)
+        cu_line(&p, "%s%s *b%d;", k->bufs.data[b].written ? "" : "const ",
+                cu_buffer_type(k, b), b);
+    cu_line(&p, "__device__ __forceinline__ void");
+    cu_enter(&p, "operator()(float acc, long long batch, long long row, long "
+                 "long col) const");
+    if (has_work(&p)) {
+        put_functor_dims(&p);
+        if (!reads_acc(k)) cu_line(&p, "(void)acc;");
+        put_element(&p);
+    } else {
+        cu_line(&p, "(void)acc, (void)batch, (void)row, (void)col;");
+    }
+    cu_leave(&p);
+    p.depth = 0;
+    cu_line(&p, "};\n");
+    cu_end(&p);
+}
+
+CudaShape cuda_shape(const Kernel *k) {
+    int64_t total = kernel_rows(k);
+    if (k->form == KF_FLAT)
+        return (CudaShape){CU_THREADS, 0, CU_THREADS * cu_flat_pack(k)};
+    if (kernel_reduces(k)) return cu_reduce_shape(k);
+    for (int d = 0; d < k->ndim; d++)
+        if (k->dim[d].col) total *= k->dim[d].extent;
+    int64_t blocks = (total + CU_THREADS - 1) / CU_THREADS;
+    return (CudaShape){CU_THREADS, blocks ? blocks : 1, 0};
+}

@@ -1,0 +1,250 @@
+/* print_cuda_reduce.c: kernels that reduce, as CUDA C++.
+
+   A row belongs to a team of threads; its thread t takes columns t, t + T, ..
+   of the flattened columns in every sweep, so that what it stores is what it
+   alone has read.  Partial results are folded in a fixed order (fold.cuh).
+     cols   up to 1024 columns: neighbouring lanes of one warp, several rows in
+            a block; more: the block
+     rows   32 neighbouring rows, one for each lane, T warps
+   All threads of a team compute the row values; thread 0 stores them when all
+   have read the row's inputs.  Teams past the last row repeat it and store
+   nothing.                                                                  */
+#include "codegen/cuda/print_cuda.h"
+
+#include <inttypes.h>
+
+enum {
+    WARP = 32,
+    BLOCK = 256,
+    WARP_COLS = 1024,    /* longest row of one warp */
+    WIDE_COLS = 4096,    /* from here on, a block has twice the threads */
+    SLICE_BYTES = 32768, /* shared memory of all folds, form rows */
+    ROWS_COLS = 512      /* form rows: from here on, 16 threads per row */
+};
+
+/* ---- teams --------------------------------------------------------------- */
+
+/* The least power of two that is not below n; at most `max`. */
+static int power_of_two(int64_t n, int max) {
+    int p = 1;
+    while (p < n && p < max) p *= 2;
+    return p;
+}
+
+static int count_reductions(const Kernel *k) {
+    int n = 0;
+    for (int id = 1; id < k->insts.len; id++)
+        n += kinst_at(k, id)->op == K_REDUCE;
+    return n;
+}
+
+static Team team_of_rows(const Kernel *k, int64_t ncols) {
+    int slices = power_of_two(ncols, ncols < ROWS_COLS ? 8 : 16);
+    while (slices > 1 &&
+           count_reductions(k) * slices * WARP * 8 > SLICE_BYTES)
+        slices /= 2;
+    return (Team){.slices = slices, .rows = WARP, .stride = slices,
+                  .threads = WARP * slices};
+}
+
+static Team team_of_lanes(const Kernel *k, int64_t ncols) {
+    int lanes = power_of_two(ncols, WARP);
+    int rows = power_of_two(kernel_rows(k), BLOCK / lanes);
+    if (rows * lanes < WARP) rows = WARP / lanes;
+    return (Team){.lanes = lanes, .rows = rows, .stride = lanes,
+                  .threads = rows * lanes};
+}
+
+Team cu_team(const Kernel *k, int64_t ncols) {
+    int block = ncols < WIDE_COLS ? BLOCK : 2 * BLOCK;
+    if (k->form == KF_ROWS) return team_of_rows(k, ncols);
+    if (ncols <= WARP_COLS) return team_of_lanes(k, ncols);
+    return (Team){.block = block, .rows = 1, .stride = block,
+                  .threads = block};
+}
+
+/* Blocks along dim k->vec. */
+static int64_t row_blocks(const Kernel *k) {
+    return (k->dim[k->vec].extent + WARP - 1) / WARP;
+}
+
+CudaShape cu_reduce_shape(const Kernel *k) {
+    int64_t ncols = 1, nrows = kernel_rows(k), blocks;
+    for (int d = 0; d < k->ndim; d++)
+        if (k->dim[d].col) ncols *= k->dim[d].extent;
+    Team t = cu_team(k, ncols);
+    if (k->form == KF_ROWS && nrows)
+        blocks = nrows / k->dim[k->vec].extent * row_blocks(k);
+    else
+        blocks = (nrows + t.rows - 1) / t.rows;
+    return (CudaShape){t.threads, blocks ? blocks : 1, 0};
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+/* Whether some teams are past the last row. */
+static bool has_idle(const CuPrint *p, const Team *t) {
+    int64_t n = p->k->form == KF_ROWS ? p->k->dim[p->k->vec].extent : p->nrows;
+    return n % t->rows != 0;
+}
+
+/* Row dim `vec` by the lane, the others by the block. */
+static void put_rows_of_lanes(CuPrint *p, const Team *t) {
+    int others[MAX_RANK], n = 0, vec = p->k->vec;
+    int64_t extent = p->k->dim[vec].extent, nb = row_blocks(p->k);
+    const char *u = cu_unsigned(p);
+    for (int j = 0; j < p->nrow; j++)
+        if (p->rows[j] != vec) others[n++] = p->rows[j];
+    if (nb == 1)
+        cu_line(p, "const %s r = threadIdx.x %% %d;", u, WARP);
+    else
+        cu_line(p, "const %s r = blockIdx.x %% %" PRId64 " * %d + threadIdx.x"
+                   " %% %d;", u, nb, WARP, WARP);
+    if (has_idle(p, t)) {
+        cu_line(p, "const bool live = r < %" PRId64 ";", extent);
+        cu_line(p, "const %s i%d = live ? r : %" PRId64 ";", cu_signed(p), vec,
+                extent - 1);
+    } else {
+        cu_line(p, "const %s i%d = r;", cu_signed(p), vec);
+    }
+    if (cu_any_used(p, others, n))
+        cu_line(p, "const %s row = blockIdx.x / %" PRId64 ";", u, nb);
+    cu_dims(p, "row", others, n, p->used);
+}
+
+static void put_rows_of_teams(CuPrint *p, const Team *t) {
+    const char *u = cu_unsigned(p);
+    bool used = cu_any_used(p, p->rows, p->nrow), idle = has_idle(p, t);
+    if (!used && !idle) return;
+    sb_printf(p->sb, "    const %s %s = ", u, idle ? "r" : "row");
+    if (t->rows > 1)
+        sb_printf(p->sb, "%sblockIdx.x * %d + threadIdx.x / %d;\n",
+                  p->wide ? "(uint64_t)" : "", t->rows, t->lanes);
+    else
+        sb_puts(p->sb, "blockIdx.x;\n");
+    if (idle) cu_line(p, "const bool live = r < %" PRId64 ";", p->nrows);
+    if (idle && used)
+        cu_line(p, "const %s row = live ? r : %" PRId64 ";", u, p->nrows - 1);
+    cu_dims(p, "row", p->rows, p->nrow, p->used);
+}
+
+static void put_thread(CuPrint *p, const Team *t) {
+    if (p->ncols == 0) return;
+    if (t->slices)
+        cu_line(p, "const unsigned t = threadIdx.x / %d;", WARP);
+    else if (t->lanes)
+        cu_line(p, "const unsigned t = threadIdx.x %% %d;", t->lanes);
+    else
+        cu_line(p, "const unsigned t = threadIdx.x;");
+}
+
+/* ---- sweeps -------------------------------------------------------------- */
+
+/* f<id>(a, b) and the accumulator v<id>. */
+static void put_accumulator(CuPrint *p, int id) {
+    const KInst *r = kinst_at(p->k, id);
+    const char *type = ktype_c[r->compute];
+    sb_printf(p->sb, "    const auto f%d = [](%s a, %s b) -> %s { return ", id,
+              type, type, type);
+    sb_put_fold(p->sb, r->code, r->compute, "a", "b");
+    sb_puts(p->sb, "; };\n");
+    cu_line(p, "%s v%d = %s;", type, id, fold_start(r->code, r->compute));
+}
+
+static void put_accumulate(CuPrint *p, int id) {
+    sb_printf(p->sb, "%*sv%d = f%d(v%d, ", 4 * p->depth, "", id, id, id);
+    sb_put_operand(p->sb, p->k, kinst_at(p->k, id)->in[0]);
+    sb_puts(p->sb, ");\n");
+}
+
+static void put_fold(CuPrint *p, const Team *t, int id) {
+    if (t->slices)
+        cu_line(p, "v%d = fold_slices<%d>(v%d, f%d);", id, t->slices, id, id);
+    else if (t->lanes)
+        cu_line(p, "v%d = fold_lanes<%d>(v%d, f%d);", id, t->lanes, id, id);
+    else
+        cu_line(p, "v%d = fold_block<%d>(v%d, f%d);", id, t->block, id, id);
+}
+
+static bool is_fold(const CuPrint *p, int id) {
+    return kinst_at(p->k, id)->op == K_REDUCE;
+}
+
+/* The dims of column c that the sweep mentions. */
+static void put_column(CuPrint *p, const KSweep *s, const bool *need) {
+    bool used[MAX_RANK] = {0};
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (need[id]) cu_mark_used(kinst_at(p->k, id), used);
+    for (int j = 0; j < s->roots.len; j++)
+        cu_mark_used(kinst_at(p->k, s->roots.data[j]), used);
+    cu_dims(p, "c", p->cols, p->ncol, used);
+}
+
+static void put_sweep_stores(CuPrint *p, const Team *t, const KSweep *s) {
+    bool stores = false;
+    for (int j = 0; j < s->roots.len; j++)
+        stores |= !is_fold(p, s->roots.data[j]);
+    if (!stores) return;
+    if (has_idle(p, t)) cu_enter(p, "if (live)");
+    cu_stores(p, true);
+    if (has_idle(p, t)) cu_leave(p);
+}
+
+static void put_loop(CuPrint *p, const Team *t, const KSweep *s) {
+    bool *need = kernel_need(p->k, s, NULL, NULL, p->arena);
+    cu_enter(p, "for (%s c = t; c < %" PRId64 "; c += %d)", cu_unsigned(p),
+             p->ncols, t->stride);
+    put_column(p, s, need);
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (need[id]) cu_inst(p, id, NULL);
+    for (int j = 0; j < s->roots.len; j++)
+        if (is_fold(p, s->roots.data[j])) put_accumulate(p, s->roots.data[j]);
+    put_sweep_stores(p, t, s);
+    cu_leave(p);
+}
+
+static void put_sweep(CuPrint *p, const Team *t, const KSweep *s) {
+    for (int j = 0; j < s->roots.len; j++)
+        if (is_fold(p, s->roots.data[j])) put_accumulator(p, s->roots.data[j]);
+    if (p->ncols > 0) put_loop(p, t, s);
+    for (int j = 0; j < s->roots.len; j++)
+        if (is_fold(p, s->roots.data[j])) put_fold(p, t, s->roots.data[j]);
+}
+
+/* ---- the kernel ---------------------------------------------------------- */
+
+static void put_row_stores(CuPrint *p, const Team *t) {
+    bool idle = has_idle(p, t), shared = t->stride > 1;
+    if (!cu_has_stores(p, false)) return;
+    if (shared) cu_line(p, t->lanes ? "__syncwarp();" : "__syncthreads();");
+    if (shared || idle)
+        cu_enter(p, "if (%s%s%s)", shared ? "t == 0" : "",
+                 shared && idle ? " && " : "", idle ? "live" : "");
+    cu_stores(p, false);
+    if (shared || idle) cu_leave(p);
+}
+
+/* Without columns nothing reads most buffers. */
+static void put_unread(CuPrint *p) {
+    if (p->ncols > 0) return;
+    for (int b = 0; b < p->k->bufs.len; b++)
+        if (!p->k->bufs.data[b].written) cu_line(p, "(void)b%d;", b);
+}
+
+void cu_put_reduce(CuPrint *p) {
+    Team t = cu_team(p->k, p->ncols);
+    KSweeps sweeps = kernel_sweeps(p->k, p->arena);
+    int done = 0, last = kernel_depth(p->k);
+    put_unread(p);
+    put_thread(p, &t);
+    if (p->k->form == KF_ROWS)
+        put_rows_of_lanes(p, &t);
+    else
+        put_rows_of_teams(p, &t);
+    for (int s = 0; s < sweeps.len; s++) {
+        for (; done <= sweeps.data[s].depth; done++) cu_row_insts(p, done);
+        put_sweep(p, &t, &sweeps.data[s]);
+    }
+    for (; done <= last; done++) cu_row_insts(p, done);
+    put_row_stores(p, &t);
+}

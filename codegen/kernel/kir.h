@@ -1,0 +1,207 @@
+/* kir.h: the kernel IR, one level below groups.
+
+   A kernel is one loop nest over a domain, a list of buffers and a list of
+   scalar instructions in SSA form.  It says what is computed, per element and
+   per row, and leaves to the printers how loops become vectors or threads.
+
+   Domain       dims in row-major order, extents literal; each is a row dim or
+                a column dim.  Reductions fold all column dims.
+   Instruction  computes one scalar.  `full`: it depends on column dims (once
+                per element), otherwise once per row.  `depth` counts the
+                reductions below it: a kernel runs one sweep over the columns
+                for every depth at which something is reduced, and one for the
+                stores (kernel_sweeps).
+   Registers    KT_B8 (0 or 1), KT_I64 (every integer dtype), KT_F32 (f32, f16,
+                bf16), KT_F64.  A value is rounded to its declared dtype by
+                K_ROUND, so fusion changes no rounding.
+   Aliasing     All stores follow all loads of the same element, and stores of
+                full values run in the last sweep.  An output may therefore
+                share the bytes of an input that is only read at the element's
+                own index.
+   Order        Rows are independent; columns are folded in an order that
+                depends on the extents only.                                */
+#ifndef AMPC_CODEGEN_KERNEL_KIR_H
+#define AMPC_CODEGEN_KERNEL_KIR_H
+
+#include "codegen/codegen.h"
+
+typedef enum KType { KT_B8, KT_I64, KT_F32, KT_F64 } KType;
+
+typedef enum KOp {
+    K_CONST,  /* f (floats) or i (integers, bool)                           */
+    K_INDEX,  /* i64: `at`                                                  */
+    K_LOAD,   /* buf[at], widened to the register; 0 where guard is false   */
+    K_ACC,    /* epilogue: the fp32 accumulator of this element             */
+    K_OP,     /* op_info[code].expr over in[], computed in type `compute`;
+                 comparisons and tests give KT_B8                           */
+    K_CVT,    /* in[0] in another register type                             */
+    K_ROUND,  /* in[0] rounded (floats) or wrapped (integers) to dtype      */
+    K_PHILOX, /* uniform f32 in [0, 1): in = seed, counter, element; i = salt */
+    K_REDUCE, /* in[0] folded over the columns by expr of `code`
+                 (REDUCE_SUM, PROD, MAX, MIN)                               */
+    K_STORE   /* buf[at] = in[0], narrowed to the buffer's dtype            */
+} KOp;
+
+/* c + sum k[d] * (loop index of dim d) + instruction `inst` (0: none). */
+typedef struct KIndex {
+    int64_t c, k[MAX_RANK];
+    int inst;
+} KIndex;
+
+typedef struct KInst {
+    KOp op;
+    KType type;
+    KType compute; /* K_OP: the operands' register type */
+    OpCode code;
+    DType dtype; /* K_ROUND */
+    int in[3];   /* instruction numbers; 0 = none */
+    int guard;   /* K_LOAD */
+    int buf;
+    KIndex at;
+    int64_t i;
+    double f;
+    double p[2]; /* K_OP: P0, P1 */
+    /* facts */
+    uint32_t fits; /* bit d: every value is a value of dtype d */
+    int depth;
+    bool full;
+} KInst;
+
+typedef struct KDim {
+    int64_t extent;
+    bool col;
+} KDim;
+
+typedef struct KBuf {
+    DType dtype;
+    bool written;
+} KBuf;
+
+typedef enum KForm {
+    KF_FLAT, /* one column dim whose extent is par[0]; unit = `block` columns */
+    KF_COLS, /* unit = one row (or `block` columns of one); inner loop over the
+                last column dim                                             */
+    KF_ROWS, /* unit = `block` neighbours of row dim `vec` (a column dim is
+                not unit-stride anywhere); inner loop over them             */
+    KF_EPILOGUE /* rows and columns of a tile; the row of an accumulator is
+                   batch * tile_rows + row                                  */
+} KForm;
+
+struct Kernel {
+    KForm form;
+    int ndim;
+    KDim dim[MAX_RANK];
+    VEC(KBuf) bufs;
+    VEC(KInst) insts; /* [0] is the null instruction */
+    int vec;          /* KF_ROWS: the row dim; otherwise the last column dim,
+                         -1 = no loop                                       */
+    int64_t block;    /* 0: the unit is not cut                             */
+    int64_t tile_rows; /* KF_EPILOGUE; 0 = there is one batch               */
+    int index;         /* position in its list                              */
+    const char *text;  /* kernel_dump: equal text, equal kernel             */
+    const char *comment; /* the group it was first made for                 */
+};
+
+/* ---- building (kir.c) ---------------------------------------------------- */
+
+KType ktype_of(DType d);
+KInst kinst(KOp op, KType type); /* zeroed */
+/* Appends, or finds an equal instruction.  Fills the facts. */
+int kernel_add(Arena *a, Kernel *k, const KInst *in);
+static inline KInst *kinst_at(const Kernel *k, int id) {
+    ASSERT(id > 0 && id < k->insts.len);
+    return &k->insts.data[id];
+}
+/* Drops what no store needs, and dims of extent 1; merges neighbouring dims
+   of one sort that every index walks as one (without reductions: dims of any
+   sort, the last that remains is the column); sets vec, form (between FLAT,
+   COLS and ROWS) and block. */
+void kernel_finish(Arena *a, Kernel *k);
+/* The IR as text, independent of names. */
+void kernel_dump(const Kernel *k, StrBuf *sb);
+
+/* ---- reading ------------------------------------------------------------- */
+
+bool kernel_reduces(const Kernel *k);
+int kernel_row_dims(const Kernel *k, int *dim); /* in order; returns count */
+int kernel_col_dims(const Kernel *k, int *dim);
+int64_t kernel_rows(const Kernel *k);           /* product of the row dims */
+
+/* Sweeps over the columns, in order of depth, each with the K_REDUCE and
+   K_STORE instructions that end in it.  Row instructions of depth d may run
+   before the sweep of that depth; stores that are not full come last. */
+typedef struct KSweep {
+    int depth;
+    VEC(int) roots;
+} KSweep;
+typedef struct KSweeps {
+    KSweep *data;
+    int len;
+} KSweeps;
+KSweeps kernel_sweeps(const Kernel *k, Arena *a);
+/* By instruction: full ones that the sweep computes.  cut (may be NULL): their
+   operands are not needed, the printer has kept the value; skip (may be NULL):
+   roots that need no instruction. */
+bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut,
+                  const bool *skip, Arena *a);
+
+/* Form cols: places, ascending, at which the inner loop may be cut so that
+   comparisons of its index with constants are constant in each part (0: not
+   worth it); and the conditions known in columns [from, to): 0, 1, -1 = not. */
+enum { MAX_CUTS = 8 };
+int kernel_cuts(const Kernel *k, int64_t *cut);
+void kernel_known(const Kernel *k, int64_t from, int64_t to,
+                  signed char *known);
+
+/* Estimated nanoseconds of one unit on one CPU core. */
+double kernel_unit_ns(const Kernel *k, int64_t flat_len);
+/* Independent units, and how many are worth handing to a thread. */
+int64_t kernel_units(const Kernel *k, int64_t flat_len);
+int64_t kernel_grain(const Kernel *k, int64_t flat_len);
+/* Largest depth of an instruction. */
+int kernel_depth(const Kernel *k);
+/* Computed once per row, by an instruction of its own. */
+bool kinst_is_row_value(const KInst *in);
+/* An expensive function: worth keeping rather than computing twice. */
+bool kinst_is_costly(const KInst *in);
+
+/* ---- kernel set ---------------------------------------------------------- */
+
+/* The kernel of equal text, or `k` itself, now numbered. */
+const Kernel *kernel_set_add(KernelSet *ks, Kernel *k);
+Arena *kernel_set_arena(const KernelSet *ks);
+
+/* ---- scalar expressions (print_expr.c), for every printer ---------------- */
+
+/* Spells an instruction that computes (K_OP, K_CVT, K_ROUND, K_PHILOX) in C or
+   CUDA; operands are v<number>, constants are written out. */
+void sb_put_kinst(StrBuf *sb, const Kernel *k, const KInst *in);
+void sb_put_operand(StrBuf *sb, const Kernel *k, int id);
+/* expr of an op of the table over operands spelled a and b. */
+void sb_put_fold(StrBuf *sb, OpCode code, KType t, const char *a,
+                 const char *b);
+/* What a reduction starts from. */
+const char *fold_start(OpCode code, KType t);
+extern const char *const ktype_c[];      /* "uint8_t", "int64_t", ...       */
+extern const char *const ktype_suffix[]; /* "_B8", "_I64", "_F32", "_F64"   */
+
+/* ---- places (print_place.c), for every printer --------------------------- */
+
+/* An index in terms of i<dim> and v<number>; `vec` spells the index of dim
+   k->vec, NULL: i<dim>. */
+void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
+                  const char *vec);
+/* The value of a K_LOAD.  place: where it stands, NULL: b<buf>[index]; known:
+   whether the guard holds, -1 = to be tested. */
+void sb_put_load(StrBuf *sb, const Kernel *k, const KInst *in,
+                 const char *place, int known);
+/* The statement of a K_STORE; place as above. */
+void sb_put_store(StrBuf *sb, const Kernel *k, const KInst *in,
+                  const char *place);
+/* One line, indented. */
+void sb_put_line(StrBuf *sb, int depth, const char *fmt, va_list ap,
+                 const char *end);
+/* k->comment as a comment. */
+void sb_put_kernel_comment(StrBuf *sb, const Kernel *k);
+
+#endif

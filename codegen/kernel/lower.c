@@ -1,0 +1,270 @@
+/* lower.c: one group to one plan step.
+
+   A group becomes a kernel over its domain (point-wise: the shape of the
+   values that leave; row-wise: the reduced shape) or a library call, whose
+   element-wise followers become an epilogue kernel.                         */
+#include "codegen/kernel/lower.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* ---- what is in the group ------------------------------------------------ */
+
+typedef struct GroupFacts {
+    VEC(NodeId) nodes;
+    VEC(ValueId) leave; /* values used outside, in order of definition */
+} GroupFacts;
+
+ValueId view_root(const Graph *g, ValueId v) {
+    for (;;) {
+        const Value *val = value_get(g, v);
+        if (val->kind != VK_RESULT) return v;
+        const Node *n = node_get(g, val->def);
+        if (op_info[n->op].kind != KIND_VIEW) return v;
+        v = n->in[0];
+    }
+}
+
+static bool defined_in(const Graph *g, ValueId v, int group) {
+    if (!is_value(v)) return false;
+    const Value *val = value_get(g, v);
+    if (val->kind != VK_RESULT) return false;
+    const Node *n = node_get(g, val->def);
+    return n->group == group && op_info[n->op].kind != KIND_VIEW;
+}
+
+static void mark_leaving(const Graph *g, int group, bool *used, ValueId v) {
+    if (defined_in(g, v, group)) used[v.i] = true;
+}
+
+static GroupFacts group_facts(const Graph *g, int group, Arena *a) {
+    GroupFacts f = {0};
+    bool *used = NEW_ARRAY(a, bool, g->values.len);
+    for (int j = 0; j < g->order.len; j++) {
+        const Node *n = node_get(g, g->order.data[j]);
+        bool view = op_info[n->op].kind == KIND_VIEW;
+        if (n->group == group && !view)
+            vec_push(a, &f.nodes, g->order.data[j]);
+        else
+            for (int i = 0; i < n->nin; i++)
+                mark_leaving(g, group, used, n->in[i]);
+    }
+    for (int j = 0; j < g->outputs.len; j++)
+        mark_leaving(g, group, used, g->outputs.data[j].value);
+    for (int j = 0; j < g->writes.len; j++)
+        mark_leaving(g, group, used, g->writes.data[j].value);
+    for (int j = 0; j < f.nodes.len; j++) {
+        const Node *n = node_get(g, f.nodes.data[j]);
+        for (int i = 0; i < n->nout; i++)
+            if (used[n->out[i].i]) vec_push(a, &f.leave, n->out[i]);
+    }
+    return f;
+}
+
+/* ---- text for readers of the generated code ------------------------------ */
+
+/* Names come from the model and may hold anything: only harmless ones are
+   shown, others by number. */
+static void put_name(const Graph *g, ValueId v, StrBuf *sb) {
+    const char *s = is_value(v) ? value_get(g, v)->name : NULL;
+    size_t n = s ? strlen(s) : 0;
+    bool plain = n > 0 && n <= 48;
+    for (size_t i = 0; i < n && plain; i++)
+        plain = isalnum((unsigned char)s[i]) || s[i] == '_' || s[i] == '.';
+    if (plain)
+        sb_printf(sb, "%%%s", s);
+    else
+        sb_printf(sb, "%%#%u", v.i);
+}
+
+static void put_node(const Graph *g, const Node *n, StrBuf *sb) {
+    for (int i = 0; i < n->nout; i++) {
+        if (i) sb_puts(sb, ", ");
+        put_name(g, n->out[i], sb);
+    }
+    sb_printf(sb, " = %s", op_info[n->op].text);
+    for (int i = 0; i < n->nin; i++) {
+        sb_puts(sb, i ? ", " : " ");
+        put_name(g, n->in[i], sb);
+    }
+    sb_puts(sb, " : ");
+    sb_put_type(sb, value_get(g, n->out[0])->type);
+    sb_puts(sb, "\n");
+}
+
+static const char *group_comment(const Graph *g, const GroupFacts *f,
+                                 Arena *a) {
+    StrBuf sb = {0};
+    for (int j = 0; j < f->nodes.len; j++)
+        put_node(g, node_get(g, f->nodes.data[j]), &sb);
+    const char *r = arena_printf(a, "%s", sb.data ? sb.data : "");
+    sb_free(&sb);
+    return r;
+}
+
+/* ---- kernels ------------------------------------------------------------- */
+
+static void domain(Lower *l, const Type *t) {
+    l->k->ndim = t->rank;
+    for (int d = 0; d < t->rank; d++)
+        l->k->dim[d] = (KDim){.extent = t->dim[d], .col = true};
+}
+
+static Lower lower_begin(const Graph *g, int group, const GroupFacts *f,
+                         Arena *a) {
+    Lower l = {.g = g, .group = group, .arena = a};
+    l.k = NEW(a, Kernel);
+    l.k->comment = group_comment(g, f, a);
+    return l;
+}
+
+/* Stores v, whose dims are those loops of the domain that `rows` keeps. */
+static void store_value(Lower *l, ValueId v, const bool *folded) {
+    const Type *t = value_type(l->g, v);
+    KIndex at[MAX_RANK];
+    bool same = t->rank == l->k->ndim;
+    for (int d = 0, e = 0; d < l->k->ndim; d++) {
+        if (folded[d] && !same) continue;
+        ASSERT(e < t->rank);
+        at[e++] = folded[d] ? at_const(0) : at_loop(d);
+    }
+    int inst = lower_value(l, v, at, 0);
+    lower_store(l, v, inst, lower_flatten(l, t, at));
+}
+
+static void lower_end(Lower *l, KernelSet *ks, LoweredStep *out) {
+    int64_t count = 1, *par = NEW(l->arena, int64_t);
+    for (int d = 0; d < l->k->ndim; d++) count *= l->k->dim[d].extent;
+    kernel_finish(l->arena, l->k);
+    *par = count;
+    out->kind = PLAN_KERNEL;
+    out->units = kernel_units(l->k, count);
+    out->grain = kernel_grain(l->k, count);
+    out->refs = l->refs.data;
+    out->nref = l->refs.len;
+    out->pars = par;
+    out->npar = l->k->form == KF_FLAT;
+    out->kernel = kernel_set_add(ks, l->k);
+}
+
+static void lower_point(Lower *l, const GroupFacts *f) {
+    bool folded[MAX_RANK] = {0};
+    if (f->leave.len == 0) return;
+    domain(l, value_type(l->g, f->leave.data[0]));
+    for (int j = 0; j < f->leave.len; j++) {
+        ASSERT(shape_equal(value_type(l->g, f->leave.data[j]),
+                           value_type(l->g, f->leave.data[0])));
+        store_value(l, f->leave.data[j], folded);
+    }
+}
+
+static const Node *find_kind(const Graph *g, const GroupFacts *f, OpKind k) {
+    for (int j = 0; j < f->nodes.len; j++) {
+        const Node *n = node_get(g, f->nodes.data[j]);
+        if (op_info[n->op].kind == k) return n;
+    }
+    return NULL;
+}
+
+static void lower_row(Lower *l, const GroupFacts *f) {
+    static const bool none[MAX_RANK] = {0};
+    const Node *r = find_kind(l->g, f, KIND_REDUCE);
+    bool folded[MAX_RANK] = {0};
+    const int64_t *axes;
+    ASSERT(r);
+    l->reduced = *value_type(l->g, r->in[0]);
+    domain(l, &l->reduced);
+    int na = attr_ints(r, AK_axes, &axes);
+    for (int j = 0; j < na; j++) folded[axes[j]] = true;
+    for (int d = 0; d < l->k->ndim; d++) l->k->dim[d].col = folded[d];
+    for (int j = 0; j < f->leave.len; j++) {
+        const Type *t = value_type(l->g, f->leave.data[j]);
+        bool full = shape_equal(t, &l->reduced);
+        store_value(l, f->leave.data[j], full ? none : folded);
+    }
+}
+
+/* Element-wise followers of a matrix product or convolution.  Column dims are
+   what the routine calls columns: the last dim of a product, the spatial dims
+   of a convolution. */
+static void lower_epilogue(Lower *l, const Node *anchor, const GroupFacts *f,
+                           KernelSet *ks, LoweredStep *out) {
+    bool folded[MAX_RANK] = {0};
+    const Type *t = value_type(l->g, anchor->out[0]);
+    l->k->form = KF_EPILOGUE;
+    l->k->tile_rows = lower_tile_rows(out);
+    l->anchor = anchor->out[0];
+    domain(l, t);
+    for (int d = 0; d < t->rank; d++)
+        l->k->dim[d].col = d >= (anchor->op == OP_CONV ? 2 : t->rank - 1);
+    for (int j = 0; j < f->leave.len; j++) {
+        ASSERT(shape_equal(value_type(l->g, f->leave.data[j]), t));
+        store_value(l, f->leave.data[j], folded);
+    }
+    kernel_finish(l->arena, l->k);
+    out->ep_refs = l->refs.data;
+    out->nep_ref = l->refs.len;
+    out->refs[2] = NO_VALUE;
+    out->epilogue = kernel_set_add(ks, l->k);
+}
+
+/* The gradient of padding is a sum of loads, one for every padded position
+   that a source position can feed. */
+static Status check_pad_grad(const Graph *g, const Node *n, Diag *d) {
+    const Type *in = value_type(g, n->in[0]), *out = value_type(g, n->out[0]);
+    Str mode = attr_str(n, AK_mode, "constant");
+    bool edge = strcmp(mode, "edge") == 0;
+    double loads = 1;
+    if (strcmp(mode, "constant") == 0) return OK;
+    for (int j = 0; j < out->rank; j++) {
+        double added = (double)(in->dim[j] - out->dim[j]);
+        double size = out->dim[j] > 1 ? (double)out->dim[j] : 1;
+        loads *= edge ? added + 1 : 2 * (added / size) + 1;
+    }
+    if (loads <= 1000) return OK;
+    return fail(d, n->loc, "the gradient of padding to %lld elements has too "
+                           "many terms", (long long)type_count(in));
+}
+
+/* ---- a group ------------------------------------------------------------- */
+
+static const char *step_name(const Graph *g, const GroupFacts *f) {
+    ValueId v = f->leave.len ? f->leave.data[0]
+                             : node_get(g, f->nodes.data[0])->out[0];
+    const char *s = value_get(g, v)->name;
+    return s ? s : op_info[node_get(g, f->nodes.data[0])->op].text;
+}
+
+static bool leaves(const GroupFacts *f, ValueId v) {
+    for (int j = 0; j < f->leave.len; j++)
+        if (same_value(f->leave.data[j], v)) return true;
+    return false;
+}
+
+Status lower_group(const Graph *g, int group, KernelSet *ks, Diag *d,
+                   LoweredStep *out) {
+    Arena *a = kernel_set_arena(ks);
+    GroupFacts f = group_facts(g, group, a);
+    const Node *anchor = find_kind(g, &f, KIND_ANCHOR);
+    const Node *lib = find_kind(g, &f, KIND_LIB);
+    ASSERT(f.nodes.len > 0);
+    memset(out, 0, sizeof *out);
+    out->name = step_name(g, &f);
+    if (anchor || (lib && lib->op != OP_PAD_GRAD)) {
+        TRY(lower_lib_call(g, anchor ? anchor : lib, a, d, out));
+        if (lib && lib->op == OP_MAX_POOL && !leaves(&f, lib->out[1]))
+            out->refs[2] = NO_VALUE;
+        if (f.nodes.len == 1) return OK;
+        Lower l = lower_begin(g, group, &f, a);
+        lower_epilogue(&l, anchor, &f, ks, out);
+        return OK;
+    }
+    if (lib) TRY(check_pad_grad(g, lib, d));
+    Lower l = lower_begin(g, group, &f, a);
+    if (find_kind(g, &f, KIND_REDUCE))
+        lower_row(&l, &f);
+    else
+        lower_point(&l, &f);
+    lower_end(&l, ks, out);
+    return OK;
+}

@@ -1,0 +1,72 @@
+/* lower.h: what the lower*.c files share.
+
+   Lowering asks for values at an index: a vector of KIndex, one per dim of the
+   value, in terms of the loops of the kernel's domain.  Element-wise nodes ask
+   for their operands at the broadcast index, data movement at a mapped one,
+   and whatever lies outside the group becomes a load.  A guard (an instruction
+   of type KT_B8, 0 = none) says when the index is inside the value; loads
+   under a false guard touch no memory and give 0.                          */
+#ifndef AMPC_CODEGEN_KERNEL_LOWER_H
+#define AMPC_CODEGEN_KERNEL_LOWER_H
+
+#include "codegen/kernel/kir.h"
+
+typedef struct LowerMemo {
+    ValueId v;
+    int guard, inst;
+    KIndex at[MAX_RANK];
+} LowerMemo;
+
+typedef struct Lower {
+    const Graph *g;
+    int group;
+    Arena *arena;
+    Kernel *k;
+    VEC(ValueId) refs; /* value of each buffer */
+    VEC(LowerMemo) memo;
+    ValueId anchor;    /* its elements are the accumulators */
+    Type reduced;      /* GROUP_ROW: shape S */
+} Lower;
+
+/* ---- values (lower_value.c) ---------------------------------------------- */
+
+/* The instruction that holds v[at], rounded to v's dtype. */
+int lower_value(Lower *l, ValueId v, const KIndex *at, int guard);
+int lower_as(Lower *l, int inst, DType d); /* converts, rounds */
+int lower_const(Lower *l, KType t, double f, int64_t i);
+int lower_op(Lower *l, OpCode code, KType compute, int a, int b, int c);
+int lower_load(Lower *l, ValueId root, DType d, KIndex at, int guard);
+void lower_store(Lower *l, ValueId v, int inst, KIndex at);
+/* Row-major element offset of an index into a value of type t. */
+KIndex lower_flatten(Lower *l, const Type *t, const KIndex *at);
+
+/* ---- indices (lower_move.c) ---------------------------------------------- */
+
+KIndex at_const(int64_t c);
+KIndex at_loop(int dim);
+KIndex at_add(Lower *l, KIndex x, KIndex y);
+KIndex at_scale(Lower *l, KIndex x, int64_t s);
+KIndex at_inst(int inst);
+int at_value(Lower *l, KIndex x); /* the index as an instruction */
+/* `guard` and lo <= x < hi, leaving out what always holds. */
+int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard);
+bool guard_never(const Lower *l, int guard);
+/* cond ? yes : no, where cond 0 = always. */
+int lower_select(Lower *l, int cond, int yes, int no);
+
+/* Result `result` of a MOVE node. */
+int lower_move(Lower *l, const Node *n, int result, const KIndex *at,
+               int guard);
+/* pad_grad: every padded position added to its source. */
+int lower_pad_grad(Lower *l, const Node *n, const KIndex *at);
+
+/* ---- library steps (lower_lib.c) ----------------------------------------- */
+
+/* Parameters and refs of the ANCHOR or LIB node's routine; for an anchor the
+   result is the last ref. */
+Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
+                      LoweredStep *out);
+/* Rows of one batch as the routine numbers them: PlanEpilogueFn's `row`. */
+int64_t lower_tile_rows(const LoweredStep *s);
+
+#endif

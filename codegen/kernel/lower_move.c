@@ -1,0 +1,391 @@
+/* lower_move.c: indices as affine functions of the loops, and the index maps
+   of the MOVE ops. */
+#include "codegen/kernel/lower.h"
+
+#include <string.h>
+
+/* ---- index arithmetic ---------------------------------------------------- */
+
+KIndex at_const(int64_t c) {
+    KIndex x;
+    memset(&x, 0, sizeof x);
+    x.c = c;
+    return x;
+}
+
+KIndex at_loop(int dim) {
+    KIndex x = at_const(0);
+    x.k[dim] = 1;
+    return x;
+}
+
+KIndex at_inst(int inst) {
+    KIndex x = at_const(0);
+    x.inst = inst;
+    return x;
+}
+
+static int iop(Lower *l, OpCode code, int a, int b) {
+    return lower_op(l, code, KT_I64, a, b, 0);
+}
+
+static int iconst(Lower *l, int64_t i) { return lower_const(l, KT_I64, 0, i); }
+
+KIndex at_add(Lower *l, KIndex x, KIndex y) {
+    KIndex r = x;
+    r.c += y.c;
+    for (int d = 0; d < MAX_RANK; d++) r.k[d] += y.k[d];
+    r.inst = !x.inst ? y.inst
+           : !y.inst ? x.inst : iop(l, OP_ADD, x.inst, y.inst);
+    return r;
+}
+
+KIndex at_scale(Lower *l, KIndex x, int64_t s) {
+    x.c *= s;
+    for (int d = 0; d < MAX_RANK; d++) x.k[d] *= s;
+    if (s == 0) x.inst = 0;
+    if (x.inst && s != 1) x.inst = iop(l, OP_MUL, x.inst, iconst(l, s));
+    return x;
+}
+
+static KIndex at_shift(KIndex x, int64_t by) {
+    x.c += by;
+    return x;
+}
+
+static bool at_is_const(const KIndex *x) {
+    for (int d = 0; d < MAX_RANK; d++)
+        if (x->k[d]) return false;
+    return !x->inst;
+}
+
+int at_value(Lower *l, KIndex x) {
+    int inst = x.inst;
+    KInst in = kinst(K_INDEX, KT_I64);
+    x.inst = 0;
+    if (at_is_const(&x)) {
+        if (inst && x.c == 0) return inst;
+        int c = iconst(l, x.c);
+        return inst ? iop(l, OP_ADD, inst, c) : c;
+    }
+    in.at = x;
+    int r = kernel_add(l->arena, l->k, &in);
+    return inst ? iop(l, OP_ADD, r, inst) : r;
+}
+
+/* Least and greatest value; false where an instruction hides it. */
+static bool at_range(const Lower *l, const KIndex *x, int64_t *lo,
+                     int64_t *hi) {
+    if (x->inst) return false;
+    *lo = *hi = x->c;
+    for (int d = 0; d < l->k->ndim; d++) {
+        int64_t last = l->k->dim[d].extent - 1;
+        int64_t end = x->k[d] * (last > 0 ? last : 0);
+        *(end < 0 ? lo : hi) += end;
+    }
+    return true;
+}
+
+/* ---- guards -------------------------------------------------------------- */
+
+static int never(Lower *l) { return lower_const(l, KT_B8, 0, 0); }
+
+bool guard_never(const Lower *l, int guard) {
+    if (!guard) return false;
+    const KInst *in = kinst_at(l->k, guard);
+    return in->op == K_CONST && in->i == 0;
+}
+
+static int guard_and(Lower *l, int a, int b) {
+    if (!a || guard_never(l, b)) return b;
+    if (!b || guard_never(l, a)) return a;
+    return lower_op(l, OP_AND, KT_B8, a, b, 0);
+}
+
+int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard) {
+    int64_t least, most;
+    bool known = at_range(l, &x, &least, &most);
+    if (known && (most < lo || least >= hi)) return never(l);
+    if (known ? least < lo : lo != INT64_MIN)
+        guard = guard_and(l, guard, iop(l, OP_GREATER_EQUAL, at_value(l, x),
+                                        iconst(l, lo)));
+    if (known ? most >= hi : hi != INT64_MAX)
+        guard = guard_and(l, guard,
+                          iop(l, OP_LESS, at_value(l, x), iconst(l, hi)));
+    return guard;
+}
+
+int lower_select(Lower *l, int cond, int yes, int no) {
+    if (!cond || yes == no) return yes;
+    if (guard_never(l, cond)) return no;
+    return lower_op(l, OP_WHERE, kinst_at(l->k, yes)->type, cond, yes, no);
+}
+
+/* ---- the ops ------------------------------------------------------------- */
+
+static const Type *type_in(const Lower *l, const Node *n, int j) {
+    return value_type(l->g, n->in[j]);
+}
+
+static int transpose(Lower *l, const Node *n, const KIndex *at, int guard) {
+    KIndex src[MAX_RANK];
+    const int64_t *perm;
+    int rank = type_in(l, n, 0)->rank;
+    bool given = attr_ints(n, AK_perm, &perm) > 0;
+    for (int d = 0; d < rank; d++)
+        src[given ? perm[d] : rank - 1 - d] = at[d];
+    return lower_value(l, n->in[0], src, guard);
+}
+
+static int expand(Lower *l, const Node *n, const KIndex *at, int guard) {
+    KIndex src[MAX_RANK];
+    const Type *t = type_in(l, n, 0);
+    int lead = value_type(l->g, n->out[0])->rank - t->rank;
+    for (int d = 0; d < t->rank; d++)
+        src[d] = t->dim[d] == 1 ? at_const(0) : at[d + lead];
+    return lower_value(l, n->in[0], src, guard);
+}
+
+static int slice(Lower *l, const Node *n, const KIndex *at, int guard) {
+    KIndex src[MAX_RANK];
+    const int64_t *starts, *steps;
+    int rank = attr_ints(n, AK_starts, &starts);
+    int nsteps = attr_ints(n, AK_steps, &steps);
+    for (int d = 0; d < rank; d++)
+        src[d] = at_shift(at_scale(l, at[d], d < nsteps ? steps[d] : 1),
+                          starts[d]);
+    return lower_value(l, n->in[0], src, guard);
+}
+
+/* x / step where step divides x; *ok says whether it does. */
+static KIndex divide(Lower *l, KIndex x, int64_t step, int *ok) {
+    if (step == 1 || step == -1) return at_scale(l, x, step);
+    int v = at_value(l, x), s = iconst(l, step);
+    int q = iop(l, OP_DIV, v, s);
+    *ok = guard_and(l, *ok, iop(l, OP_EQUAL, iop(l, OP_MUL, q, s), v));
+    return at_inst(q);
+}
+
+static int zero_of(Lower *l, int like) {
+    return lower_const(l, kinst_at(l->k, like)->type, 0, 0);
+}
+
+static int slice_grad(Lower *l, const Node *n, const KIndex *at, int guard) {
+    KIndex src[MAX_RANK];
+    const int64_t *starts, *steps;
+    const Type *t = type_in(l, n, 0);
+    int nsteps = attr_ints(n, AK_steps, &steps), inside = 0;
+    attr_ints(n, AK_starts, &starts);
+    for (int d = 0; d < t->rank; d++) {
+        src[d] = divide(l, at_shift(at[d], -starts[d]),
+                        d < nsteps ? steps[d] : 1, &inside);
+        inside = at_within(l, src[d], 0, t->dim[d], inside);
+    }
+    int v = lower_value(l, n->in[0], src, guard_and(l, guard, inside));
+    return lower_select(l, inside, v, zero_of(l, v));
+}
+
+static int split(Lower *l, const Node *n, int result, const KIndex *at,
+                 int guard) {
+    KIndex src[MAX_RANK];
+    const Type *t = type_in(l, n, 0);
+    int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank);
+    memcpy(src, at, (size_t)t->rank * sizeof *src);
+    for (int j = 0; j < result; j++)
+        src[axis] = at_shift(src[axis],
+                             value_type(l->g, n->out[j])->dim[axis]);
+    return lower_value(l, n->in[0], src, guard);
+}
+
+static int concat(Lower *l, const Node *n, const KIndex *at, int guard) {
+    const Type *t = value_type(l->g, n->out[0]);
+    int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank), r = 0;
+    int64_t end = t->dim[axis];
+    KIndex src[MAX_RANK];
+    memcpy(src, at, (size_t)t->rank * sizeof *src);
+    for (int j = n->nin - 1; j >= 0; j--) {
+        int64_t size = type_in(l, n, j)->dim[axis], start = end - size;
+        int inside = at_within(l, at[axis], start, end, 0);
+        end = start;
+        if (size == 0 || (guard_never(l, inside) && (r || j))) continue;
+        src[axis] = at_shift(at[axis], -start);
+        int v = lower_value(l, n->in[j], src, guard_and(l, guard, inside));
+        v = lower_as(l, v, t->dtype);
+        if (r)
+            r = lower_select(
+                l, at_within(l, at[axis], INT64_MIN, start + size, 0), v, r);
+        else
+            r = v;
+    }
+    return r ? r : lower_const(l, ktype_of(t->dtype), 0, 0);
+}
+
+static int gather(Lower *l, const Node *n, const KIndex *at, int guard) {
+    const Type *t = type_in(l, n, 0), *ti = type_in(l, n, 1);
+    int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank);
+    int64_t size = t->dim[axis];
+    KIndex src[MAX_RANK];
+    int id = lower_as(l, lower_value(l, n->in[1], at + axis, guard), DT_I64);
+    int wrapped = lower_op(
+        l, OP_WHERE, KT_I64, iop(l, OP_LESS, id, iconst(l, 0)),
+        iop(l, OP_ADD, id, iconst(l, size)), id);
+    int inside = at_within(l, at_inst(wrapped), 0, size, 0);
+    memcpy(src, at, (size_t)axis * sizeof *src);
+    src[axis] = at_inst(wrapped);
+    for (int d = axis + 1; d < t->rank; d++) src[d] = at[d + ti->rank - 1];
+    int v = lower_value(l, n->in[0], src, guard_and(l, guard, inside));
+    return lower_select(l, inside, v, zero_of(l, v));
+}
+
+static int trilu(Lower *l, const Node *n, const KIndex *at, int guard) {
+    const Type *t = type_in(l, n, 0);
+    int64_t k = attr_int(n, AK_k, 0);
+    /* column - row >= k, or <= k */
+    KIndex off = at_add(l, at[t->rank - 1], at_scale(l, at[t->rank - 2], -1));
+    bool upper = attr_int(n, AK_upper, 1) != 0;
+    int keep = upper ? at_within(l, off, k, INT64_MAX, 0)
+                     : at_within(l, off, INT64_MIN,
+                                 k < INT64_MAX ? k + 1 : k, 0);
+    int v = lower_value(l, n->in[0], at, guard_and(l, guard, keep));
+    return lower_select(l, keep, v, zero_of(l, v));
+}
+
+/* ---- padding ------------------------------------------------------------- */
+
+static int clamp(Lower *l, int v, int64_t lo, int64_t hi) {
+    v = iop(l, OP_MAX, v, iconst(l, lo));
+    return iop(l, OP_MIN, v, iconst(l, hi));
+}
+
+/* 0 <= result < period; the interpreter's MOD has the divisor's sign */
+static int mod(Lower *l, int v, int64_t period) {
+    return iop(l, OP_MOD, v, iconst(l, period));
+}
+
+static int reflect(Lower *l, int v, int64_t size) {
+    if (size == 1) return iconst(l, 0);
+    int64_t period = 2 * (size - 1);
+    int y = mod(l, v, period);
+    return iop(l, OP_MIN, y, iop(l, OP_SUB, iconst(l, period), y));
+}
+
+/* The source position of padded position x + begin. */
+static KIndex pad_source(Lower *l, Str mode, KIndex x, int64_t size) {
+    int64_t lo, hi;
+    if (at_range(l, &x, &lo, &hi) && lo >= 0 && hi < size) return x;
+    int v = at_value(l, x);
+    if (strcmp(mode, "edge") == 0) return at_inst(clamp(l, v, 0, size - 1));
+    if (strcmp(mode, "wrap") == 0) return at_inst(mod(l, v, size));
+    return at_inst(reflect(l, v, size));
+}
+
+static int pad(Lower *l, const Node *n, const KIndex *at, int guard) {
+    const Type *t = type_in(l, n, 0);
+    DType to = value_dtype(l->g, n->out[0]);
+    Str mode = attr_str(n, AK_mode, "constant");
+    bool constant = strcmp(mode, "constant") == 0;
+    const int64_t *pads;
+    KIndex src[MAX_RANK];
+    int inside = 0;
+    attr_ints(n, AK_pads, &pads);
+    for (int d = 0; d < t->rank; d++) {
+        KIndex x = at_shift(at[d], -pads[d]);
+        src[d] = constant ? x : pad_source(l, mode, x, t->dim[d]);
+        if (constant) inside = at_within(l, x, 0, t->dim[d], inside);
+    }
+    int v = lower_as(
+        l, lower_value(l, n->in[0], src, guard_and(l, guard, inside)), to);
+    if (!constant) return v;
+    int fill = lower_const(l, KT_F64, attr_float(n, AK_value, 0), 0);
+    return lower_select(l, inside, v, lower_as(l, fill, to));
+}
+
+int lower_move(Lower *l, const Node *n, int result, const KIndex *at,
+               int guard) {
+    switch (n->op) {
+    case OP_TRANSPOSE: return transpose(l, n, at, guard);
+    case OP_EXPAND: return expand(l, n, at, guard);
+    case OP_SLICE: return slice(l, n, at, guard);
+    case OP_SLICE_GRAD: return slice_grad(l, n, at, guard);
+    case OP_PAD: return pad(l, n, at, guard);
+    case OP_CONCAT: return concat(l, n, at, guard);
+    case OP_SPLIT: return split(l, n, result, at, guard);
+    case OP_GATHER: return gather(l, n, at, guard);
+    default:
+        ASSERT(n->op == OP_TRILU);
+        return trilu(l, n, at, guard);
+    }
+}
+
+/* ---- gradient of padding ------------------------------------------------- */
+
+/* One padded position that a source position feeds, where `ok`. */
+typedef struct PadTerm {
+    KIndex at;
+    int ok;
+} PadTerm;
+typedef VEC(PadTerm) PadTerms;
+
+static void term(Lower *l, PadTerms *ts, KIndex at, int64_t padded, int ok) {
+    PadTerm t = {at, at_within(l, at, 0, padded, ok)};
+    if (!guard_never(l, t.ok)) vec_push(l->arena, ts, t);
+}
+
+/* All padded positions of source position x, in increasing order. */
+static PadTerms pad_terms(Lower *l, Str mode, KIndex x, int64_t size,
+                          int64_t begin, int64_t padded) {
+    PadTerms ts = {0};
+    bool edge = strcmp(mode, "edge") == 0, wrap = strcmp(mode, "wrap") == 0;
+    int64_t period = wrap ? size : size > 1 ? 2 * (size - 1) : 1;
+    KIndex home = at_shift(x, begin);
+    if (edge || strcmp(mode, "constant") == 0) {
+        int first = edge ? at_within(l, x, 0, 1, 0) : never(l);
+        int last = edge ? at_within(l, x, size - 1, size, 0) : never(l);
+        for (int64_t p = 0; p < begin && edge; p++)
+            term(l, &ts, at_const(p), padded, first);
+        term(l, &ts, home, padded, 0);
+        for (int64_t p = begin + size; p < padded && edge; p++)
+            term(l, &ts, at_const(p), padded, last);
+        return ts;
+    }
+    int64_t from = -(begin / period) - 1, to = padded / period + 1;
+    KIndex mirror = at_shift(at_scale(l, x, -1), begin);
+    int between = wrap || size < 3 ? never(l)
+                                   : at_within(l, x, 1, size - 1, 0);
+    for (int64_t j = from; j <= to; j++) {
+        if (!guard_never(l, between))
+            term(l, &ts, at_shift(mirror, j * period), padded, between);
+        term(l, &ts, at_shift(home, j * period), padded, 0);
+    }
+    return ts;
+}
+
+/* Sum over all combinations of the terms of dims d.. */
+static int pad_sum(Lower *l, const Node *n, const PadTerms *ts, int d,
+                   KIndex *src, int guard, int sum) {
+    const Type *t = type_in(l, n, 0);
+    KType c = ktype_of(t->dtype) == KT_F64 ? KT_F64 : KT_F32;
+    if (d == t->rank) {
+        int v = lower_value(l, n->in[0], src, guard);
+        return sum ? lower_op(l, OP_ADD, c, sum, v, 0) : v;
+    }
+    for (int j = 0; j < ts[d].len; j++) {
+        src[d] = ts[d].data[j].at;
+        sum = pad_sum(l, n, ts, d + 1, src,
+                      guard_and(l, guard, ts[d].data[j].ok), sum);
+    }
+    return sum;
+}
+
+int lower_pad_grad(Lower *l, const Node *n, const KIndex *at) {
+    const Type *in = type_in(l, n, 0), *t = value_type(l->g, n->out[0]);
+    Str mode = attr_str(n, AK_mode, "constant");
+    PadTerms ts[MAX_RANK];
+    KIndex src[MAX_RANK];
+    const int64_t *pads;
+    attr_ints(n, AK_pads, &pads);
+    for (int d = 0; d < t->rank; d++)
+        ts[d] = pad_terms(l, mode, at[d], t->dim[d], pads[d], in->dim[d]);
+    int sum = pad_sum(l, n, ts, 0, src, 0, 0);
+    return sum ? sum : lower_const(l, ktype_of(t->dtype), 0, 0);
+}

@@ -1,0 +1,304 @@
+/* lower_value.c: one element of one value as kernel instructions. */
+#include "codegen/kernel/lower.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- small instructions -------------------------------------------------- */
+
+static int add(Lower *l, const KInst *in) {
+    return kernel_add(l->arena, l->k, in);
+}
+
+int lower_const(Lower *l, KType t, double f, int64_t i) {
+    KInst in = kinst(K_CONST, t);
+    if (t == KT_F32 || t == KT_F64)
+        in.f = f;
+    else
+        in.i = i;
+    return add(l, &in);
+}
+
+static bool op_tests(OpCode c) {
+    const char *rule = op_info[c].type_text;
+    return strcmp(rule, "compare") == 0 || strcmp(rule, "logic") == 0 ||
+           strcmp(rule, "test_f") == 0;
+}
+
+int lower_op(Lower *l, OpCode code, KType compute, int a, int b, int c) {
+    KInst in = kinst(K_OP, op_tests(code) ? KT_B8 : compute);
+    in.code = code;
+    in.compute = compute;
+    in.in[0] = a;
+    in.in[1] = b;
+    in.in[2] = c;
+    return add(l, &in);
+}
+
+static int64_t saturate(double v) {
+    if (v != v) return 0;
+    return v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
+}
+
+static int64_t wrap_int(int64_t v, DType d) {
+    int bits = dtype_info[d].bytes * 8;
+    if (d == DT_BOOL) return v != 0;
+    if (bits == 64) return v;
+    uint64_t u = (uint64_t)v << (64 - bits);
+    return dtype_info[d].kind == DK_U ? (int64_t)(u >> (64 - bits))
+                                      : (int64_t)u >> (64 - bits);
+}
+
+/* A constant in another dtype is another constant. */
+static int const_as(Lower *l, const KInst *in, DType d) {
+    bool was_float = in->type == KT_F32 || in->type == KT_F64;
+    if (dtype_is_float(d)) {
+        double v = was_float ? in->f : (double)in->i;
+        return lower_const(l, ktype_of(d), round_to_dtype(v, d), 0);
+    }
+    if (d == DT_BOOL)
+        return lower_const(l, KT_B8, 0, was_float ? in->f != 0 : in->i != 0);
+    return lower_const(l, KT_I64, 0,
+                       wrap_int(was_float ? saturate(in->f) : in->i, d));
+}
+
+int lower_as(Lower *l, int inst, DType d) {
+    KType t = ktype_of(d);
+    KInst in = *kinst_at(l->k, inst);
+    if (in.op == K_CONST) return const_as(l, &in, d);
+    if (in.type != t) {
+        KInst cvt = kinst(K_CVT, t);
+        cvt.in[0] = inst;
+        inst = add(l, &cvt);
+    }
+    if (!(kinst_at(l->k, inst)->fits >> d & 1)) {
+        KInst round = kinst(K_ROUND, t);
+        round.dtype = d;
+        round.in[0] = inst;
+        inst = add(l, &round);
+    }
+    return inst;
+}
+
+static DType dtype_of_ktype(KType t) {
+    return t == KT_B8 ? DT_BOOL : t == KT_I64 ? DT_I64
+         : t == KT_F32 ? DT_F32 : DT_F64;
+}
+
+static int to_ktype(Lower *l, int inst, KType t) {
+    return lower_as(l, inst, dtype_of_ktype(t));
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+KIndex lower_flatten(Lower *l, const Type *t, const KIndex *at) {
+    int64_t stride[MAX_RANK] = {0};
+    KIndex r = at_const(0);
+    shape_strides(t, stride);
+    for (int d = 0; d < t->rank; d++)
+        if (t->dim[d] != 1) r = at_add(l, r, at_scale(l, at[d], stride[d]));
+    return r;
+}
+
+static int buffer_of(Lower *l, ValueId root, DType d, bool written) {
+    for (int b = 0; b < l->refs.len; b++)
+        if (same_value(l->refs.data[b], root)) return b;
+    KBuf buf = {d, written};
+    vec_push(l->arena, &l->refs, root);
+    vec_push(l->arena, &l->k->bufs, buf);
+    return l->refs.len - 1;
+}
+
+int lower_load(Lower *l, ValueId root, DType d, KIndex at, int guard) {
+    KInst in = kinst(K_LOAD, ktype_of(d));
+    if (guard_never(l, guard)) return lower_const(l, in.type, 0, 0);
+    in.buf = buffer_of(l, root, d, false);
+    in.at = at;
+    in.guard = guard;
+    return add(l, &in);
+}
+
+void lower_store(Lower *l, ValueId v, int inst, KIndex at) {
+    DType d = value_dtype(l->g, v);
+    const KInst *x = kinst_at(l->k, inst);
+    KInst in = kinst(K_STORE, x->type);
+    /* the store of an integer wraps anyway */
+    in.in[0] = x->op == K_ROUND && dtype_is_int(d) ? x->in[0] : inst;
+    in.buf = buffer_of(l, v, d, true);
+    in.at = at;
+    add(l, &in);
+}
+
+/* ---- leaves -------------------------------------------------------------- */
+
+static int scalar_const(Lower *l, const Tensor *t) {
+    DType d = type_get(t->type)->dtype;
+    const EvalTensor *e = eval_from_tensor(l->arena, t);
+    return lower_const(l, ktype_of(d), e->f ? e->f[0] : 0,
+                       e->i ? e->i[0] : 0);
+}
+
+/* A value that another step has left in memory. */
+static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
+    ValueId root = view_root(l->g, v);
+    const Value *r = value_get(l->g, root);
+    const Type *t = value_type(l->g, v);
+    if (r->kind == VK_CONST && type_get(r->type)->rank == 0)
+        return scalar_const(l, r->data);
+    return lower_load(l, root, t->dtype, lower_flatten(l, t, at), guard);
+}
+
+static int uniform(Lower *l, const Node *n, const Type *t, const KIndex *at) {
+    KInst in = kinst(K_PHILOX, KT_F32);
+    KIndex word[1];
+    for (int j = 0; j < 2; j++) {
+        word[0] = at_const(j);
+        in.in[j] = lower_value(l, n->in[0], word, 0);
+    }
+    in.in[2] = at_value(l, lower_flatten(l, t, at));
+    in.i = attr_int(n, AK_salt, 0);
+    return lower_as(l, add(l, &in), t->dtype);
+}
+
+static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {
+    if (n->op == OP_FULL) {
+        double v = attr_float(n, AK_value, 0);
+        return lower_as(l, lower_const(l, KT_F64, v, 0), t->dtype);
+    }
+    if (n->op == OP_IOTA) {
+        int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank);
+        KIndex zero = at_const(0);
+        return lower_as(l, at_value(l, t->rank ? at[axis] : zero), t->dtype);
+    }
+    ASSERT(n->op == OP_RAND_UNIFORM);
+    return uniform(l, n, t, at);
+}
+
+/* ---- element-wise -------------------------------------------------------- */
+
+/* The register type an element-wise node computes in. */
+static KType elem_compute(const Lower *l, const Node *n, DType result) {
+    bool any_float = false, any_int = false, any_f64 = false;
+    for (int j = n->op == OP_WHERE; j < n->nin; j++) {
+        DType d = value_dtype(l->g, n->in[j]);
+        any_float |= dtype_is_float(d);
+        any_int |= dtype_is_int(d);
+        any_f64 |= d == DT_F64;
+    }
+    if (strcmp(op_info[n->op].type_text, "logic") == 0) return KT_B8;
+    if (any_float) return any_f64 || result == DT_F64 ? KT_F64 : KT_F32;
+    return any_int ? KT_I64 : KT_B8;
+}
+
+static void broadcast_at(const Type *t, const KIndex *at, int rank,
+                         KIndex *out) {
+    for (int d = 0; d < t->rank; d++)
+        out[d] = t->dim[d] == 1 ? at_const(0) : at[d + rank - t->rank];
+}
+
+static int elem(Lower *l, const Node *n, const Type *t, const KIndex *at,
+                int guard) {
+    KIndex sub[MAX_RANK];
+    KType c = elem_compute(l, n, t->dtype);
+    KInst in = kinst(K_OP, op_tests(n->op) ? KT_B8 : c);
+    in.code = n->op;
+    in.compute = c;
+    node_expr_params(n, in.p);
+    for (int j = 0; j < n->nin; j++) {
+        broadcast_at(value_type(l->g, n->in[j]), at, t->rank, sub);
+        in.in[j] = lower_value(l, n->in[j], sub, guard);
+    }
+    if (n->op == OP_CAST) return lower_as(l, in.in[0], t->dtype);
+    for (int j = 0; j < n->nin; j++) {
+        bool cond = n->op == OP_WHERE && j == 0;
+        in.in[j] = to_ktype(l, in.in[j], cond ? KT_B8 : c);
+    }
+    return lower_as(l, add(l, &in), t->dtype);
+}
+
+/* ---- reductions ---------------------------------------------------------- */
+
+static KType reduce_compute(DType from, DType to) {
+    if (!dtype_is_float(from)) return KT_I64;
+    return from == DT_F64 || to == DT_F64 ? KT_F64 : KT_F32;
+}
+
+static OpCode fold_of(OpCode c) {
+    return c == OP_REDUCE_MEAN || c == OP_REDUCE_SUMSQ ? OP_REDUCE_SUM : c;
+}
+
+static int64_t columns(const Type *t, const Node *n) {
+    const int64_t *axes;
+    int64_t count = 1;
+    int na = attr_ints(n, AK_axes, &axes);
+    for (int j = 0; j < na; j++) count *= t->dim[axes[j]];
+    return count;
+}
+
+static int reduce(Lower *l, const Node *n, const Type *t) {
+    const Type *s = value_type(l->g, n->in[0]);
+    KType c = reduce_compute(s->dtype, t->dtype);
+    KInst in = kinst(K_REDUCE, c);
+    KIndex at[MAX_RANK];
+    int x;
+    ASSERT(shape_equal(s, &l->reduced));
+    for (int d = 0; d < s->rank; d++) at[d] = at_loop(d);
+    x = to_ktype(l, lower_value(l, n->in[0], at, 0), c);
+    if (n->op == OP_REDUCE_SUMSQ) x = lower_op(l, OP_MUL, c, x, x, 0);
+    in.code = fold_of(n->op);
+    in.compute = c;
+    in.in[0] = x;
+    x = add(l, &in);
+    if (n->op == OP_REDUCE_MEAN) {
+        int64_t count = columns(s, n);
+        x = lower_op(l, OP_DIV, c, x,
+                     lower_const(l, c, (double)count, count), 0);
+    }
+    return lower_as(l, x, t->dtype);
+}
+
+/* ---- any value ----------------------------------------------------------- */
+
+static bool memo_hit(const LowerMemo *m, ValueId v, int rank, const KIndex *at,
+                     int guard) {
+    return same_value(m->v, v) && (m->guard == 0 || m->guard == guard) &&
+           memcmp(m->at, at, (size_t)rank * sizeof *at) == 0;
+}
+
+static int inner(Lower *l, ValueId v, const Node *n, const KIndex *at,
+                 int guard) {
+    const Type *t = value_type(l->g, v);
+    if (same_value(v, l->anchor)) {
+        KInst acc = kinst(K_ACC, KT_F32);
+        return lower_as(l, add(l, &acc), t->dtype);
+    }
+    switch (op_info[n->op].kind) {
+    case KIND_ELEM: return elem(l, n, t, at, guard);
+    case KIND_GEN: return generate(l, n, t, at);
+    case KIND_MOVE:
+        return lower_as(
+            l, lower_move(l, n, value_get(l->g, v)->result, at, guard),
+            t->dtype);
+    case KIND_REDUCE: return reduce(l, n, t);
+    default:
+        ASSERT(n->op == OP_PAD_GRAD);
+        return lower_as(l, lower_pad_grad(l, n, at), t->dtype);
+    }
+}
+
+int lower_value(Lower *l, ValueId v, const KIndex *at, int guard) {
+    const Value *val = value_get(l->g, v);
+    int rank = type_get(val->type)->rank;
+    const Node *n = val->kind == VK_RESULT ? node_get(l->g, val->def) : NULL;
+    LowerMemo m = {.v = v, .guard = guard};
+    for (int j = 0; j < l->memo.len; j++)
+        if (memo_hit(&l->memo.data[j], v, rank, at, guard))
+            return l->memo.data[j].inst;
+    if (!n || n->group != l->group || op_info[n->op].kind == KIND_VIEW)
+        m.inst = external(l, v, at, guard);
+    else
+        m.inst = inner(l, v, n, at, guard);
+    memcpy(m.at, at, (size_t)rank * sizeof *at);
+    vec_push(l->arena, &l->memo, m);
+    return m.inst;
+}

@@ -1,0 +1,179 @@
+/* print_expr.c: scalar instructions as C expressions, the same for the C and
+   the CUDA printer.  An upper-case function F of the op table becomes F_F32,
+   F_F64, F_I64 or F_B8 by the type it computes in: runtime/cpu/kmath.h defines
+   them.                                                                     */
+#include "codegen/kernel/kir.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+const char *const ktype_c[] = {"uint8_t", "int64_t", "float", "double"};
+const char *const ktype_suffix[] = {"_B8", "_I64", "_F32", "_F64"};
+
+/* ---- numbers ------------------------------------------------------------- */
+
+static void put_int(StrBuf *sb, int64_t i) {
+    if (i == INT64_MIN)
+        sb_puts(sb, "INT64_MIN");
+    else if (i < INT32_MIN || i > INT32_MAX)
+        sb_printf(sb, "INT64_C(%" PRId64 ")", i);
+    else
+        sb_printf(sb, i < 0 ? "(%" PRId64 ")" : "%" PRId64, i);
+}
+
+static void put_float(StrBuf *sb, double f, bool f64) {
+    if (!f64) f = (double)(float)f;
+    if (f != f)
+        sb_puts(sb, f64 ? "(double)NAN" : "NAN");
+    else if (isinf(f))
+        sb_printf(sb, "(%s%sINFINITY)", f < 0 ? "-" : "",
+                  f64 ? "(double)" : "");
+    else if (f == rint(f) && fabs(f) < 1e6 && !(f == 0 && signbit(f)))
+        sb_printf(sb, "%.1f%s", f, f64 ? "" : "f");
+    else
+        sb_printf(sb, "%a%s", f, f64 ? "" : "f");
+}
+
+static void put_number(StrBuf *sb, KType t, double f) {
+    if (t == KT_F32 || t == KT_F64)
+        put_float(sb, f, t == KT_F64);
+    else
+        put_int(sb, f != f          ? 0
+                    : f >= 0x1p63   ? INT64_MAX
+                    : f < -0x1p63   ? INT64_MIN : (int64_t)f);
+}
+
+void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
+    const KInst *in = kinst_at(k, id);
+    if (in->op != K_CONST)
+        sb_printf(sb, "v%d", id);
+    else if (in->type == KT_F32 || in->type == KT_F64)
+        put_float(sb, in->f, in->type == KT_F64);
+    else
+        put_int(sb, in->i);
+}
+
+/* ---- expressions of the op table ----------------------------------------- */
+
+/* What stands for a name of an expression. */
+typedef struct Spelling {
+    const Kernel *k;
+    const KInst *in;       /* operands and parameters, or */
+    const char *operand[3]; /* operands as text */
+    KType type;
+    bool wraps; /* integers: computed unsigned, so that overflow wraps */
+} Spelling;
+
+static void put_operand(StrBuf *sb, const Spelling *s, int j) {
+    if (s->wraps) sb_puts(sb, "(uint64_t)");
+    if (s->in)
+        sb_put_operand(sb, s->k, s->in->in[j]);
+    else
+        sb_puts(sb, s->operand[j]);
+}
+
+/* One identifier of an expression: operand, parameter or function. */
+static void put_word(StrBuf *sb, const Spelling *s, const char *w, size_t n) {
+    if (n == 1 && *w >= 'a' && *w <= 'c') {
+        put_operand(sb, s, *w - 'a');
+    } else if (n == 2 && *w == 'P') {
+        put_number(sb, s->type, s->in ? s->in->p[w[1] - '0'] : 0);
+    } else {
+        sb_putn(sb, w, n);
+        sb_puts(sb, ktype_suffix[s->type]);
+    }
+}
+
+static bool is_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+static void put_expr(StrBuf *sb, const char *e, const Spelling *s) {
+    while (*e) {
+        size_t n = 0;
+        while (is_word(e[n])) n++;
+        if (n && !isdigit((unsigned char)*e))
+            put_word(sb, s, e, n);
+        else
+            sb_putn(sb, e, n ? n : 1);
+        e += n ? n : 1;
+    }
+}
+
+static bool wraps(OpCode c, KType t) {
+    if (t != KT_I64) return false;
+    return c == OP_ADD || c == OP_SUB || c == OP_MUL || c == OP_NEG ||
+           c == OP_REDUCE_SUM || c == OP_REDUCE_PROD;
+}
+
+static void put_op(StrBuf *sb, OpCode code, Spelling *s) {
+    s->wraps = wraps(code, s->type);
+    if (s->wraps) sb_puts(sb, "(int64_t)(");
+    put_expr(sb, op_info[code].expr, s);
+    if (s->wraps) sb_puts(sb, ")");
+}
+
+void sb_put_fold(StrBuf *sb, OpCode code, KType t, const char *a,
+                 const char *b) {
+    Spelling s = {.operand = {a, b, ""}, .type = t};
+    put_op(sb, code, &s);
+}
+
+const char *fold_start(OpCode code, KType t) {
+    bool is_int = t == KT_I64 || t == KT_B8;
+    switch (code) {
+    case OP_REDUCE_PROD: return "1";
+    case OP_REDUCE_MAX: return is_int ? "INT64_MIN" : "-INFINITY";
+    case OP_REDUCE_MIN: return is_int ? "INT64_MAX" : "INFINITY";
+    default: return "0";
+    }
+}
+
+/* ---- the other instructions ---------------------------------------------- */
+
+static void put_cvt(StrBuf *sb, const Kernel *k, const KInst *in) {
+    const KInst *x = kinst_at(k, in->in[0]);
+    bool from_float = x->type == KT_F32 || x->type == KT_F64;
+    if (in->type == KT_B8)
+        sb_puts(sb, "0 != ");
+    else if (in->type == KT_I64 && from_float)
+        sb_printf(sb, "TO_I64%s", ktype_suffix[x->type]);
+    else if (x->type == KT_I64 && x->fits >> DT_I32 & 1)
+        sb_printf(sb, "(%s)(int32_t)", ktype_c[in->type]);
+    else
+        sb_printf(sb, "(%s)", ktype_c[in->type]);
+    sb_puts(sb, "(");
+    sb_put_operand(sb, k, in->in[0]);
+    sb_puts(sb, ")");
+}
+
+static void put_round(StrBuf *sb, const Kernel *k, const KInst *in) {
+    if (in->dtype == DT_F16 || in->dtype == DT_BF16)
+        sb_printf(sb, "ROUND_%s(", in->dtype == DT_F16 ? "F16" : "BF16");
+    else
+        sb_printf(sb, "(%s)(", dtype_info[in->dtype].c);
+    sb_put_operand(sb, k, in->in[0]);
+    sb_puts(sb, ")");
+}
+
+static void put_philox(StrBuf *sb, const Kernel *k, const KInst *in) {
+    sb_puts(sb, "PHILOX(");
+    for (int j = 0; j < 3; j++) {
+        sb_put_operand(sb, k, in->in[j]);
+        sb_puts(sb, ", ");
+    }
+    put_int(sb, in->i);
+    sb_puts(sb, ")");
+}
+
+void sb_put_kinst(StrBuf *sb, const Kernel *k, const KInst *in) {
+    Spelling s = {.k = k, .in = in, .type = in->compute};
+    switch (in->op) {
+    case K_CVT: put_cvt(sb, k, in); break;
+    case K_ROUND: put_round(sb, k, in); break;
+    case K_PHILOX: put_philox(sb, k, in); break;
+    default:
+        ASSERT(in->op == K_OP);
+        put_op(sb, in->code, &s);
+    }
+}

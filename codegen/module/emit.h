@@ -1,0 +1,73 @@
+/* emit.h: what the files that write a module share.
+
+   emit_plan.c      programs to tables and initial values
+   emit_tables.c    tables to C text
+   emit_weights.c   initial values to a section or to safetensors
+   emit_cc.c        runs the system's C compiler
+   emit_cuda.c      GPU steps and kernels (cuda.h)
+   emit_so.c        puts it all into one file                                */
+#ifndef AMPC_CODEGEN_MODULE_EMIT_H
+#define AMPC_CODEGEN_MODULE_EMIT_H
+
+#include "codegen/codegen.h"
+#include "codegen/module/section.h"
+
+/* One x86-64 level that kernels are compiled for. */
+typedef struct IsaLevel {
+    int isa;            /* Target.isa and AmpcIsa                            */
+    const char *prefix; /* of its kernels' names                             */
+    const char *flags;  /* for the compiler, beside the common ones          */
+    const char *lib;    /* AmpcCpuLib                                        */
+} IsaLevel;
+extern const IsaLevel isa_levels[]; /* best first; ends with isa 0           */
+/* Whether the options ask for that level. */
+bool isa_wanted(const Options *opt, const IsaLevel *l);
+
+/* A piece of section "weights". */
+typedef struct WeightPiece {
+    const void *data;
+    int64_t bytes, offset;
+} WeightPiece;
+
+typedef struct PlanSource {
+    StrBuf text; /* plan.c; freed by the caller */
+    KernelSet *kernels;
+    VEC(WeightPiece) weights;
+    int64_t weight_bytes;
+    struct CudaSource *cuda; /* cuda.h; NULL: not asked for */
+    VEC(int) group_steps;    /* the step of every group of every program */
+    VEC(int64_t) group_n;    /* its par[0] */
+} PlanSource;
+
+Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
+                 Arena *a, PlanSource *out);
+
+/* ---- emit_weights.c ----------------------------------------------------- */
+
+/* The variable's initial values in its own dtype; NULL: filled by a number. */
+const Tensor *weights_initial(Arena *a, const Var *v);
+bool weights_in_sidecar(const Options *opt, const Var *v);
+void weights_section(SectionWriter *w, const PlanSource *src);
+/* OUT.weights.safetensors for module OUT.so, written beside it as `path`. */
+char *weights_sidecar_path(Arena *a, const char *module);
+bool weights_sidecar(FILE *f, const Module *m, Arena *a);
+
+/* ---- emit_cc.c ---------------------------------------------------------- */
+
+/* One run of the compiler in folder `dir`; words are separated by blanks and
+   hold none.  Its messages go to `log` in that folder.                      */
+typedef struct CcJob {
+    const char *words;
+    const char *log;
+    long pid;
+    int error;  /* errno of starting it */
+    int status; /* exit status */
+} CcJob;
+
+/* Starts all of them at once. */
+void cc_start(Arena *a, const char *dir, CcJob *jobs, int n);
+/* Waits for all of them.  A job that fails, or a compiler that is not there,
+   is a message.                                                             */
+Status cc_wait(Diag *d, Arena *a, const char *dir, CcJob *jobs, int n);
+
+#endif

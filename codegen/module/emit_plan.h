@@ -1,0 +1,46 @@
+/* emit_plan.h: a module's programs as tables, collected by emit_plan.c and
+   printed as C by emit_tables.c.                                            */
+#ifndef AMPC_CODEGEN_MODULE_EMIT_PLAN_H
+#define AMPC_CODEGEN_MODULE_EMIT_PLAN_H
+
+#include "codegen/cuda/cuda.h"
+
+typedef struct EmitStep {
+    LoweredStep s;
+    int ref0, ep_ref0, par0, ep_par0;
+} EmitStep;
+
+typedef struct EmitProgram {
+    const Graph *g;
+    int step0, nstep, in0, nin, out0, nout;
+} EmitProgram;
+
+/* One PlanVar: a variable of the module or a constant. */
+typedef struct EmitVar {
+    const Var *var;       /* NULL: constant                                  */
+    const Tensor *data;   /* initial value, or NULL                          */
+    uint64_t hash;        /* of a constant's data                            */
+    int64_t init;
+} EmitVar;
+
+typedef struct Emit {
+    Module *m;
+    const Options *opt;
+    Diag *d;
+    Arena *a;
+    PlanSource *out;
+    int *var_number; /* of module variables: PlanVar or -1                   */
+    VEC(EmitVar) vars;
+    VEC(EmitProgram) programs;
+    VEC(EmitStep) steps;
+    VEC(PlanRef) refs;
+    VEC(int64_t) ref_bytes; /* of each, for emit_cuda.c */
+    VEC(int64_t) pars;
+    VEC(PlanTensor) tensors;
+    int *const_number; /* of the graph at hand, by ValueId.i: PlanVar or -1  */
+} Emit;
+
+/* plan.c */
+void put_plan(StrBuf *sb, Emit *e, const EmitInput *in);
+
+#endif

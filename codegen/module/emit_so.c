@@ -1,0 +1,319 @@
+/* emit_so.c: a PLANNED module to one shared library.
+
+   In a folder of its own below $TMPDIR: the embedded headers and archive, the
+   kernels as one C file per ISA level, the plan as another; all compiled at
+   once, linked, copied to a new file beside the output with the sections
+   behind it, and renamed.  Nothing the compiler sees holds a path, a date or a
+   random number, so equal input gives equal bytes.                          */
+#define _XOPEN_SOURCE 700
+#include "codegen/cuda/cuda.h"
+#include "codegen/module/embed.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CC_COMMON                                                              \
+    "-fPIC -fvisibility=hidden -fno-semantic-interposition -w -g0 "            \
+    "-frandom-seed=ampc -I. -Iruntime/cpu -c"
+#define CC_PLAN "-std=gnu17 -O1 " CC_COMMON
+#define CC_LINK                                                                \
+    "-shared -static-libgcc -o linked.so %s runtime.a -Wl,--build-id=none "    \
+    "-Wl,-s -Wl,--gc-sections -Wl,--as-needed -Wl,-z,noexecstack "             \
+    "-Wl,-z,relro -Wl,--version-script=exports.map -lm -lpthread"
+
+typedef struct EmitSo {
+    const Options *opt;
+    Diag *d;
+    Arena *a;
+    const EmitInput *in;
+    Module *m;
+    char *dir; /* NULL: not made */
+    PlanSource src;
+} EmitSo;
+
+/* ---- files -------------------------------------------------------------- */
+
+static Status io_error(EmitSo *e, const char *path) {
+    return fail(e->d, (Loc){.file = intern(path)}, "%s", strerror(errno));
+}
+
+static Status write_file(EmitSo *e, const char *path, const void *data,
+                         size_t n) {
+    FILE *f = fopen(path, "wb");
+    bool ok = f && fwrite(data, 1, n, f) == n;
+    if (f && fclose(f)) ok = false;
+    return ok ? OK : io_error(e, path);
+}
+
+static char *in_dir(EmitSo *e, const char *dir, const char *name) {
+    return arena_printf(e->a, "%s/%s", dir, name);
+}
+
+/* dir/a/b/c.h: makes dir/a and dir/a/b */
+static Status make_parents(EmitSo *e, const char *path, size_t from) {
+    for (const char *p = path + from; (p = strchr(p, '/')); p++) {
+        char *parent = arena_printf(e->a, "%.*s", (int)(p - path), path);
+        if (mkdir(parent, 0777) && errno != EEXIST)
+            return io_error(e, parent);
+    }
+    return OK;
+}
+
+static Status put_text(EmitSo *e, const char *dir, const char *name,
+                       const char *text, size_t n) {
+    char *path = in_dir(e, dir, name);
+    TRY(make_parents(e, path, strlen(dir) + 1));
+    return write_file(e, path, text, n);
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type,
+                        struct FTW *where) {
+    (void)st, (void)type, (void)where;
+    remove(path);
+    return 0;
+}
+
+static void remove_tree(const char *dir) {
+    nftw(dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static Status make_dir(EmitSo *e) {
+    const char *tmp = getenv("TMPDIR");
+    if (!tmp || !*tmp) tmp = "/tmp";
+    char *dir = arena_printf(e->a, "%s/ampc-XXXXXX", tmp);
+    if (!mkdtemp(dir)) return io_error(e, dir);
+    e->dir = dir;
+    return OK;
+}
+
+/* ---- sources ------------------------------------------------------------ */
+
+static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l) {
+    StrBuf sb = {0};
+    print_c_kernels(e->src.kernels, &sb, l->prefix);
+    char *name = arena_printf(e->a, "%skernels.c", l->prefix);
+    Status s = put_text(e, dir, name, sb.data ? sb.data : "", sb.len);
+    sb_free(&sb);
+    return s;
+}
+
+static Status put_headers(EmitSo *e, const char *dir) {
+    for (size_t i = 0; i < embed_nfile; i++) {
+        const EmbedFile *f = &embed_files[i];
+        if (strncmp(f->name, "runtime/cuda/", 13) == 0) continue;
+        TRY(put_text(e, dir, f->name, f->data, f->size));
+    }
+    return OK;
+}
+
+/* Readable copies for --emit-c: one set of kernels, since the levels differ in
+   compiler flags only. */
+static Status put_readable(EmitSo *e) {
+    const char *dir = e->opt->emit_c;
+    if (!dir) return OK;
+    if (mkdir(dir, 0777) && errno != EEXIST) return io_error(e, dir);
+    TRY(put_headers(e, dir));
+    for (const IsaLevel *l = isa_levels; l->isa; l++) {
+        if (!isa_wanted(e->opt, l)) continue;
+        TRY(put_kernels(e, dir, l));
+        break;
+    }
+    return put_text(e, dir, "plan.c", e->src.text.data, e->src.text.len);
+}
+
+/* For --emit-cuda: the units, and what they include beside them. */
+static Status put_readable_cuda(EmitSo *e) {
+    const char *dir = e->opt->emit_cuda;
+    if (!dir) return OK;
+    if (mkdir(dir, 0777) && errno != EEXIST) return io_error(e, dir);
+    CudaHeaders h = cuda_headers(e->a);
+    for (int i = 0; i < h.len; i++)
+        TRY(put_text(e, dir, h.data[i].name, h.data[i].text, h.data[i].size));
+    for (int i = 0; i < e->src.cuda->units.len; i++) {
+        const CudaUnit *u = &e->src.cuda->units.data[i];
+        char *name = arena_printf(e->a, "unit%d.cu", i);
+        TRY(put_text(e, dir, name, u->text, u->size));
+    }
+    return OK;
+}
+
+static Status put_sources(EmitSo *e) {
+    char *map = arena_printf(e->a, "{ global: %s; local: *; };\n",
+                             e->opt->symbol);
+    TRY(put_headers(e, e->dir));
+    for (const IsaLevel *l = isa_levels; l->isa; l++)
+        if (isa_wanted(e->opt, l)) TRY(put_kernels(e, e->dir, l));
+    TRY(put_text(e, e->dir, "plan.c", e->src.text.data, e->src.text.len));
+    TRY(put_text(e, e->dir, "exports.map", map, strlen(map)));
+    return put_text(e, e->dir, "runtime.a", (const char *)embed_runtime_a,
+                    embed_runtime_a_size);
+}
+
+/* ---- compile and link --------------------------------------------------- */
+
+static Status compile_cuda(EmitSo *e) {
+    CudaSource *c = e->src.cuda;
+    if (!c || !c->archs.len) return OK;
+    return nvrtc_build(e->d, e->a, c->units.data, c->units.len, c->archs.data,
+                       c->archs.len, &c->build);
+}
+
+/* NVRTC runs on threads of this process beside the C compilers. */
+static Status compile_all(EmitSo *e) {
+    CcJob jobs[8] = {0};
+    int n = 0;
+    char *objects = "plan.o";
+    for (const IsaLevel *l = isa_levels; l->isa; l++) {
+        if (!isa_wanted(e->opt, l)) continue;
+        jobs[n].words = arena_printf(
+            e->a, KERNEL_CFLAGS " " CC_COMMON " %s %skernels.c -o %skernels.o",
+            l->flags, l->prefix, l->prefix);
+        jobs[n++].log = arena_printf(e->a, "%slog", l->prefix);
+        objects = arena_printf(e->a, "%s %skernels.o", objects, l->prefix);
+    }
+    jobs[n].words = CC_PLAN " plan.c -o plan.o";
+    jobs[n++].log = "plan.log";
+    cc_start(e->a, e->dir, jobs, n);
+    Status cuda = compile_cuda(e);
+    TRY(cc_wait(e->d, e->a, e->dir, jobs, n));
+    TRY(cuda);
+    CcJob link = {.words = arena_printf(e->a, CC_LINK, objects),
+                  .log = "link.log"};
+    cc_start(e->a, e->dir, &link, 1);
+    return cc_wait(e->d, e->a, e->dir, &link, 1);
+}
+
+/* ---- the output file ---------------------------------------------------- */
+
+/* Of a pass that ran several times, the last text is kept. */
+static bool runs_later(const Module *m, int text) {
+    for (int i = text + 1; i < m->texts.len; i++)
+        if (m->texts.data[i].pass == m->texts.data[text].pass) return true;
+    return false;
+}
+
+static void put_cuda_sections(EmitSo *e, SectionWriter *w) {
+    const CudaSource *c = e->src.cuda;
+    int n = c && c->archs.len ? c->units.len : 0;
+    for (int i = 0; i < n * (n ? c->archs.len : 0); i++) {
+        section_begin(w, arena_printf(e->a, "cuda:%s:%d", c->archs.data[i / n],
+                                      i % n));
+        section_put(w, c->build.image[i].data, c->build.image[i].size);
+        section_end(w);
+    }
+    for (int i = 0; i < n; i++)
+        section_add_zlib(w, arena_printf(e->a, "txt:cuda:%d", i),
+                         c->units.data[i].text, c->units.data[i].size);
+}
+
+static void put_sections(EmitSo *e, SectionWriter *w) {
+    weights_section(w, &e->src);
+    put_cuda_sections(e, w);
+    if (e->in->model_data)
+        section_add_zlib(w, "model", e->in->model_data, e->in->model_size);
+    for (int i = 0; i < e->m->texts.len; i++) {
+        const StageText *t = &e->m->texts.data[i];
+        if (!runs_later(e->m, i))
+            section_add_zlib(w, arena_printf(e->a, "ir:%.27s", t->pass),
+                             t->text, t->size);
+    }
+    for (int i = 0; i < e->in->nsection; i++) {
+        const EmitSection *s = &e->in->sections[i];
+        section_add_zlib(w, s->name, s->data, s->size);
+    }
+}
+
+static Status put_module(EmitSo *e, FILE *f, const char *path) {
+    size_t n;
+    char *linked = in_dir(e, e->dir, "linked.so");
+    char *elf = read_file(linked, &n);
+    if (!elf) return io_error(e, linked);
+    SectionWriter w = {.file = f, .arena = e->a, .at = n};
+    w.failed = fwrite(elf, 1, n, f) != n;
+    free(elf);
+    put_sections(e, &w);
+    if (!section_finish(&w)) return io_error(e, path);
+    return OK;
+}
+
+typedef Status FillFn(EmitSo *e, FILE *f, const char *path);
+
+/* Writes to a new name in the same folder; the old file stays until the new
+   one is complete. */
+static Status replace_file(EmitSo *e, const char *path, mode_t mode,
+                           FillFn *fill) {
+    char *tmp = arena_printf(e->a, "%s.XXXXXX", path);
+    mode_t mask = umask(0);
+    umask(mask);
+    int fd = mkstemp(tmp);
+    if (fd < 0) return io_error(e, path);
+    FILE *f = fdopen(fd, "wb");
+    Status s = f ? fill(e, f, path) : io_error(e, path);
+    if (s == OK && (fflush(f) || fsync(fd) || fchmod(fd, mode & ~mask)))
+        s = io_error(e, path);
+    if (f ? fclose(f) : close(fd))
+        if (s == OK) s = io_error(e, path);
+    if (s == OK && rename(tmp, path)) s = io_error(e, path);
+    if (s != OK) unlink(tmp);
+    return s;
+}
+
+static Status put_sidecar(EmitSo *e, FILE *f, const char *path) {
+    return weights_sidecar(f, e->m, e->a) ? OK : io_error(e, path);
+}
+
+static Status put_output(EmitSo *e) {
+    char *weights = weights_sidecar_path(e->a, e->in->path);
+    if (e->opt->sidecar_weights)
+        TRY(replace_file(e, weights, 0666, put_sidecar));
+    Status s = replace_file(e, e->in->path, 0777, put_module);
+    if (s != OK && e->opt->sidecar_weights) unlink(weights);
+    return s;
+}
+
+/* ---- notes about GPU steps ----------------------------------------------- */
+
+static const char *const *notes_of(EmitSo *e, bool json) {
+    int n = e->src.group_steps.len;
+    const char **notes = NEW_ARRAY(e->a, const char *, n + 1);
+    for (int i = 0; i < n; i++) {
+        StrBuf sb = {0};
+        put_cuda_note(&sb, json, e->src.cuda, e->src.group_steps.data[i],
+                      e->src.group_n.data[i]);
+        notes[i] = arena_printf(e->a, "%s", sb.data);
+        sb_free(&sb);
+    }
+    return notes;
+}
+
+static void tell_compiled(EmitSo *e) {
+    const char *const *notes[2] = {NULL, NULL};
+    if (!e->in->compiled) return;
+    if (e->src.cuda && e->src.cuda->archs.len)
+        for (int json = 0; json < 2; json++) notes[json] = notes_of(e, json);
+    e->in->compiled(e->in->ctx, notes);
+}
+
+static Status emit_all(EmitSo *e) {
+    TRY(emit_plan(e->m, e->opt, e->d, e->in, e->a, &e->src));
+    TRY(put_readable(e));
+    TRY(put_readable_cuda(e));
+    TRY(make_dir(e));
+    TRY(put_sources(e));
+    TRY(compile_all(e));
+    tell_compiled(e);
+    return put_output(e);
+}
+
+Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in) {
+    EmitSo e = {.opt = opt, .d = d, .a = arena_new(), .in = in, .m = m};
+    Status s = emit_all(&e);
+    if (e.dir) remove_tree(e.dir);
+    sb_free(&e.src.text);
+    arena_free(e.a);
+    return s;
+}

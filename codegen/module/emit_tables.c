@@ -1,0 +1,311 @@
+/* emit_tables.c: the tables of a module as C text (emit_plan.h). */
+#include "codegen/module/emit_plan.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- text --------------------------------------------------------------- */
+
+/* A C string literal; after an octal escape the literal is not reopened, since
+   three digits end it. */
+static void put_string(StrBuf *sb, const char *s) {
+    sb_puts(sb, "\"");
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\' || c == '?' || c < 32 || c > 126)
+            sb_printf(sb, "\\%03o", c);
+        else
+            sb_putn(sb, s, 1);
+    }
+    sb_puts(sb, "\"");
+}
+
+static void put_dims(StrBuf *sb, int rank, const int64_t *dim) {
+    sb_puts(sb, "{");
+    for (int i = 0; i < rank; i++)
+        sb_printf(sb, "%s%lld", i ? ", " : "", (long long)dim[i]);
+    sb_puts(sb, rank ? "}" : "0}");
+}
+
+static void put_ref(StrBuf *sb, const PlanRef *r) {
+    switch (r->space) {
+    case PLAN_ARENA:
+        sb_printf(sb, "ARENA(%llu)", (unsigned long long)r->offset);
+        break;
+    case PLAN_VAR: sb_printf(sb, "VAR(%u)", r->index); break;
+    case PLAN_INPUT: sb_printf(sb, "INPUT(%u)", r->index); break;
+    default: sb_puts(sb, "NONE"); break;
+    }
+}
+
+static const char *plan_kind(const EmitVar *v) {
+    static const char *const text[] = {
+        "PLAN_PARAM", "PLAN_FROZEN", "PLAN_BUFFER", "PLAN_STATE",
+        "PLAN_HYPER", "PLAN_SHADOW", "PLAN_GRAD"};
+    return v->var ? text[v->var->kind] : "PLAN_CONST";
+}
+
+static void put_number(StrBuf *sb, double v) {
+    if (isnan(v)) sb_puts(sb, "__builtin_nan(\"\")");
+    else if (isinf(v)) sb_printf(sb, "%s__builtin_inf()", v < 0 ? "-" : "");
+    else sb_printf(sb, "%.17g", v);
+}
+
+static void put_var(StrBuf *sb, const EmitVar *v, int number) {
+    const Type *t = type_get(v->var ? v->var->type : v->data->type);
+    StrBuf name = {0};
+    if (v->var) sb_puts(&name, v->var->name);
+    else sb_printf(&name, "ampc.const.%d", number);
+    sb_puts(sb, "    {");
+    put_string(sb, name.data);
+    sb_printf(sb, ", %s, %d, %d, %d, ", plan_kind(v), t->dtype, t->rank,
+              v->var ? v->var->stored_dtype : t->dtype);
+    put_dims(sb, t->rank, t->dim);
+    sb_printf(sb, ", %lld, %lld, ", (long long)type_bytes(t),
+              (long long)v->init);
+    put_number(sb, v->var ? v->var->fill : 0);
+    sb_printf(sb, "}, /* %d */\n", number);
+    sb_free(&name);
+}
+
+static const char *const lib_text[] = {
+    "PLAN_LIB_GEMM",         "PLAN_LIB_CONV_FWD", "PLAN_LIB_CONV_DGRAD",
+    "PLAN_LIB_CONV_WGRAD",   "PLAN_LIB_MAXPOOL",  "PLAN_LIB_MAXPOOL_GRAD",
+    "PLAN_LIB_AVGPOOL",      "PLAN_LIB_AVGPOOL_GRAD",
+    "PLAN_LIB_SCATTER_ADD",  "PLAN_LIB_ARGMAX",   "PLAN_LIB_COPY"};
+
+static void put_step(StrBuf *sb, const EmitStep *x) {
+    const LoweredStep *s = &x->s;
+    if (s->kind == PLAN_LIB)
+        sb_printf(sb, "    {PLAN_LIB, %s, %d, ", lib_text[s->lib],
+                  s->epilogue ? kernel_index(s->epilogue) + 1 : 0);
+    else sb_printf(sb, "    {PLAN_KERNEL, %d, 0, ", kernel_index(s->kernel));
+    sb_printf(sb, "%d, %d, %d, %d, %d, %d, %d, %d, %lld, %lld, ", x->ref0,
+              s->nref, x->ep_ref0, s->nep_ref, x->par0, s->npar, x->ep_par0,
+              s->nep_par, (long long)s->units, (long long)s->grain);
+    put_string(sb, s->name ? s->name : "");
+    sb_puts(sb, "},\n");
+}
+
+static void put_vars(StrBuf *sb, const Emit *e) {
+    sb_puts(sb, "\nstatic const PlanVar vars[] = {\n");
+    for (int i = 0; i < e->vars.len; i++) put_var(sb, &e->vars.data[i], i);
+    sb_puts(sb, "    {0}};\n");
+}
+
+static void put_refs(StrBuf *sb, const Emit *e) {
+    sb_puts(sb, "\nstatic const PlanRef refs[] = {\n");
+    for (int i = 0; i < e->refs.len; i++) {
+        sb_puts(sb, i % 6 ? " " : "    ");
+        put_ref(sb, &e->refs.data[i]);
+        sb_puts(sb, i % 6 == 5 ? ",\n" : ",");
+    }
+    sb_puts(sb, "    NONE};\n\nstatic const int64_t pars[] = {\n");
+    for (int i = 0; i < e->pars.len; i++)
+        sb_printf(sb, "%s%lldLL,%s", i % 12 ? " " : "    ",
+                  (long long)e->pars.data[i], i % 12 == 11 ? "\n" : "");
+    sb_puts(sb, "    0};\n");
+}
+
+static void put_tensors(StrBuf *sb, const Emit *e) {
+    sb_puts(sb, "\nstatic const PlanTensor tensors[] = {\n");
+    for (int i = 0; i < e->tensors.len; i++) {
+        const PlanTensor *t = &e->tensors.data[i];
+        sb_puts(sb, "    {");
+        put_string(sb, t->name);
+        sb_printf(sb, ", %u, %u, ", t->dtype, t->rank);
+        put_dims(sb, (int)t->rank, t->dim);
+        sb_puts(sb, ", ");
+        put_ref(sb, &t->ref);
+        sb_puts(sb, "},\n");
+    }
+    sb_puts(sb, "    {0}};\n");
+}
+
+static void put_steps(StrBuf *sb, const Emit *e) {
+    sb_puts(sb, "\n/* kind, fn, epilogue, refs, epilogue's refs, pars, "
+                "epilogue's pars, units,\n   grain, name */\n"
+                "static const PlanStep steps[] = {\n");
+    for (int p = 0, i = 0; p < e->programs.len; p++) {
+        const EmitProgram *x = &e->programs.data[p];
+        sb_printf(sb, "    /* program %s */\n", x->g->name);
+        for (; i < x->step0 + x->nstep; i++) put_step(sb, &e->steps.data[i]);
+    }
+    sb_puts(sb, "    {0}};\n\nstatic const PlanProgram programs[] = {\n");
+    for (int p = 0; p < e->programs.len; p++) {
+        const EmitProgram *x = &e->programs.data[p];
+        sb_puts(sb, "    {");
+        put_string(sb, x->g->name);
+        sb_printf(sb, ", %d, %d, %d, %d, %d, %d, %lld},\n", x->step0, x->nstep,
+                  x->in0, x->nin, x->out0, x->nout,
+                  (long long)x->g->arena_bytes);
+    }
+    sb_puts(sb, "    {0}};\n");
+}
+
+/* ---- kernels of each level ---------------------------------------------- */
+
+const IsaLevel isa_levels[] = {
+    {4, "v4_", "-march=x86-64-v4 -mprefer-vector-width=512", "ampc_cpu_v4"},
+    {3, "v3_", "-march=x86-64-v3", "ampc_cpu_v3"},
+    {2, "v2_", "-march=x86-64-v2", "ampc_cpu_v2"},
+    {0, NULL, NULL, NULL}};
+
+bool isa_wanted(const Options *opt, const IsaLevel *l) {
+    for (int i = 0; i < opt->targets.len; i++)
+        if (!opt->targets.data[i].cuda && opt->targets.data[i].isa == l->isa)
+            return true;
+    return opt->targets.len == 0;
+}
+
+static void put_functions(StrBuf *sb, const KernelSet *ks, const IsaLevel *l,
+                          bool epilogues) {
+    const char *type = epilogues ? "PlanEpilogueFn" : "PlanKernelFn";
+    const char *what = epilogues ? "epilogues" : "kernels";
+    char letter = epilogues ? 'e' : 'k';
+    int n = kernel_set_count(ks, epilogues);
+    for (int i = 0; i < n; i++)
+        sb_printf(sb, "%s %s%c%d;\n", type, l->prefix, letter, i);
+    sb_printf(sb, "static %s *const %s%s[] = {", type, l->prefix, what);
+    for (int i = 0; i < n; i++)
+        sb_printf(sb, "%s%s%c%d,", i % 8 ? " " : "\n    ", l->prefix, letter,
+                  i);
+    sb_puts(sb, "\n    0};\n");
+}
+
+static int put_levels(StrBuf *sb, const Emit *e) {
+    int n = 0;
+    for (const IsaLevel *l = isa_levels; l->isa; l++) {
+        if (!isa_wanted(e->opt, l)) continue;
+        sb_puts(sb, "\n");
+        put_functions(sb, e->out->kernels, l, false);
+        put_functions(sb, e->out->kernels, l, true);
+        sb_printf(sb, "extern const struct AmpcCpuLib %s;\n", l->lib);
+    }
+    sb_puts(sb, "\nstatic const PlanIsa isas[] = {\n");
+    for (const IsaLevel *l = isa_levels; l->isa; l++) {
+        if (!isa_wanted(e->opt, l)) continue;
+        n++;
+        sb_printf(sb, "    {%d, %skernels, %sepilogues, &%s},\n", l->isa,
+                  l->prefix, l->prefix, l->lib);
+    }
+    sb_puts(sb, "    {0}};\n");
+    return n;
+}
+
+/* ---- GPU code ------------------------------------------------------------ */
+
+/* Whether there are any. */
+static bool put_cuda(StrBuf *sb, const Emit *e) {
+    NvrtcFacts f;
+    if (!e->out->cuda || !e->out->cuda->archs.len) return false;
+    nvrtc_facts(e->a, &f);
+    put_cuda_tables(sb, e->out->cuda, f.toolkit);
+    return true;
+}
+
+/* ---- facts about the module --------------------------------------------- */
+
+static int64_t batch_size(const Module *m) {
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        for (int k = 0; k < g->inputs.len; k++) {
+            const Type *t = value_type(g, g->inputs.data[k]);
+            if (t->rank > 0) return t->dim[0];
+        }
+    }
+    return 0;
+}
+
+static const char *base_name(const char *path) {
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    return slash ? slash + 1 : path ? path : "";
+}
+
+static void put_archs(StrBuf *js, const Emit *e) {
+    CudaArchs archs = cuda_archs(e->opt, e->a);
+    sb_puts(js, ",\"cuda\":[");
+    for (int i = 0; i < archs.len; i++)
+        sb_printf(js, "%s\"%s\"", i ? "," : "", archs.data[i]);
+    sb_puts(js, "]");
+    if (e->opt->no_cuda) sb_printf(js, ",\"no_cuda\":\"%s\"", e->opt->no_cuda);
+    sb_puts(js, ",\"options\":");
+}
+
+static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
+    static const char *const precision[] = {"fp32", "bf16", "fp16"};
+    const Module *m = e->m;
+    StrBuf js = {0};
+    sb_puts(&js, "{\"model\":\"");
+    sb_put_json(&js, base_name(in->model_path));
+    sb_puts(&js, "\",\"graph\":\"");
+    sb_put_json(&js, m->name ? m->name : "");
+    sb_puts(&js, "\",\"producer\":\"");
+    sb_put_json(&js, m->producer ? m->producer : "");
+    sb_printf(&js, "\",\"class_axis\":%d,\"batch\":%lld,\"accumulate\":%lld",
+              m->class_axis, (long long)batch_size(m),
+              (long long)e->opt->accumulate);
+    sb_printf(&js, ",\"precision\":\"%s\",\"has_scaler\":%d",
+              precision[e->opt->precision], options_has_scaler(e->opt));
+    sb_printf(&js, ",\"sidecar_weights\":%d",
+              e->opt->sidecar_weights);
+    put_archs(&js, e);
+    options_json(e->opt, &js);
+    sb_puts(&js, "}");
+    put_string(sb, js.data);
+    sb_free(&js);
+}
+
+/* What a checkpoint of the module holds: names, kinds, types. */
+static uint64_t state_hash(const Emit *e) {
+    uint64_t h = 1;
+    for (int i = 0; i < e->vars.len; i++) {
+        const Var *v = e->vars.data[i].var;
+        if (!v || v->kind > VAR_STATE) continue;
+        const Type *t = type_get(v->type);
+        int64_t facts[3] = {v->kind, t->dtype, t->rank};
+        h = hash_bytes(h, v->name, strlen(v->name));
+        h = hash_bytes(h, facts, sizeof facts);
+        h = hash_bytes(h, t->dim, sizeof t->dim);
+    }
+    return h;
+}
+
+static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in,
+                       int nisa, bool cuda) {
+    sb_puts(sb, "\nconst AmpcModule ampc_plan = {\n    AMPC_PLAN_VERSION,\n"
+                "    ");
+    put_string(sb, base_name(in->model_path));
+    sb_puts(sb, ",\n    ");
+    put_info(sb, e, in);
+    sb_printf(sb, ",\n    0x%llxu,\n", (unsigned long long)state_hash(e));
+    sb_printf(sb, "    %d, %d, %d, %d, %d, %d, %d,\n", e->programs.len,
+              e->vars.len, e->steps.len, e->refs.len, e->pars.len,
+              e->tensors.len, nisa);
+    sb_printf(sb,
+              "    programs, vars, steps, refs, pars, tensors, isas, %s};\n",
+              cuda ? "&cuda" : "0");
+    sb_printf(sb,
+              "\nstruct ampc_api;\n"
+              "const struct ampc_api *ampc_module_api(const AmpcModule *, "
+              "uint32_t);\n"
+              "__attribute__((visibility(\"default\"))) const struct ampc_api "
+              "*\n%s(uint32_t abi_version) {\n"
+              "    return ampc_module_api(&ampc_plan, abi_version);\n}\n",
+              e->opt->symbol);
+}
+
+void put_plan(StrBuf *sb, Emit *e, const EmitInput *in) {
+    sb_puts(sb, "/* The compiled programs as tables; see runtime/plan.h. */\n"
+                "#include \"runtime/plan.h\"\n\n"
+                "#define NONE      {PLAN_NONE, 0, 0}\n"
+                "#define ARENA(at) {PLAN_ARENA, 0, at}\n"
+                "#define VAR(i)    {PLAN_VAR, i, 0}\n"
+                "#define INPUT(i)  {PLAN_INPUT, i, 0}\n");
+    put_vars(sb, e);
+    put_refs(sb, e);
+    put_tensors(sb, e);
+    put_steps(sb, e);
+    int nisa = put_levels(sb, e);
+    put_module(sb, e, in, nisa, put_cuda(sb, e));
+}

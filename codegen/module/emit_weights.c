@@ -1,0 +1,90 @@
+/* emit_weights.c: initial values to section "weights" or to a safetensors file
+   beside the module (emit.h).                                               */
+#define _POSIX_C_SOURCE 200809L
+#include "codegen/module/emit.h"
+
+#include <string.h>
+
+const Tensor *weights_initial(Arena *a, const Var *v) {
+    if (!v->init) return NULL;
+    const Type *have = type_get(v->init->type), *want = type_get(v->type);
+    ASSERT(type_count(have) == type_count(want));
+    if (have->dtype == want->dtype) return v->init;
+    Tensor *t = tensor_new(a, v->type);
+    for (int64_t i = 0; i < type_count(want); i++) {
+        if (dtype_is_float(have->dtype) || dtype_is_float(want->dtype))
+            tensor_set(t, i, tensor_get(v->init, i));
+        else
+            tensor_set_int(t, i, tensor_get_int(v->init, i));
+    }
+    return t;
+}
+
+bool weights_in_sidecar(const Options *opt, const Var *v) {
+    return opt->sidecar_weights && v->init &&
+           (v->kind == VAR_PARAM || v->kind == VAR_FROZEN ||
+            v->kind == VAR_BUFFER);
+}
+
+void weights_section(SectionWriter *w, const PlanSource *src) {
+    section_begin(w, "weights");
+    for (int i = 0; i < src->weights.len; i++) {
+        const WeightPiece *p = &src->weights.data[i];
+        section_pad(w, (uint64_t)p->offset);
+        section_put(w, p->data, (size_t)p->bytes);
+    }
+    section_pad(w, (uint64_t)src->weight_bytes);
+    section_end(w);
+}
+
+/* ---- safetensors -------------------------------------------------------- */
+
+char *weights_sidecar_path(Arena *a, const char *module) {
+    size_t n = strlen(module);
+    if (n > 3 && !strcmp(module + n - 3, ".so")) n -= 3;
+    return arena_printf(a, "%.*s.weights.safetensors", (int)n, module);
+}
+
+static const char *safetensors_dtype(DType d) {
+    static const char *const names[NUM_DTYPES] = {
+        "BOOL", "U8",  "I8",  "U16", "I16",  "U32", "I32",
+        "U64",  "I64", "F16", "BF16", "F32", "F64"};
+    return names[d];
+}
+
+static void header_entry(StrBuf *sb, const Var *v, int64_t at) {
+    const Type *t = type_get(v->type);
+    sb_puts(sb, sb->len > 1 ? ",\"" : "\"");
+    sb_put_json(sb, v->name);
+    sb_printf(sb, "\":{\"dtype\":\"%s\",\"shape\":[",
+              safetensors_dtype(t->dtype));
+    for (int i = 0; i < t->rank; i++)
+        sb_printf(sb, "%s%lld", i ? "," : "", (long long)t->dim[i]);
+    sb_printf(sb, "],\"data_offsets\":[%lld,%lld]}", (long long)at,
+              (long long)(at + type_bytes(t)));
+}
+
+bool weights_sidecar(FILE *f, const Module *m, Arena *a) {
+    static const Options sidecar = {.sidecar_weights = true};
+    StrBuf head = {0};
+    int64_t at = 0;
+    sb_puts(&head, "{");
+    for (int i = 0; i < m->vars.len; i++) {
+        const Var *v = &m->vars.data[i];
+        if (!weights_in_sidecar(&sidecar, v)) continue;
+        header_entry(&head, v, at);
+        at += type_bytes(type_get(v->type));
+    }
+    sb_puts(&head, "}");
+    while (head.len % 8) sb_puts(&head, " ");
+    uint64_t n = head.len;
+    bool ok = fwrite(&n, 8, 1, f) == 1 && fwrite(head.data, 1, n, f) == n;
+    sb_free(&head);
+    for (int i = 0; i < m->vars.len && ok; i++) {
+        const Var *v = &m->vars.data[i];
+        if (!weights_in_sidecar(&sidecar, v)) continue;
+        size_t bytes = (size_t)type_bytes(type_get(v->type));
+        ok = fwrite(weights_initial(a, v)->data, 1, bytes, f) == bytes;
+    }
+    return ok;
+}

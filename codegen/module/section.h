@@ -1,0 +1,46 @@
+/* section.h: the sections behind a module's ELF image (runtime/plan.h),
+   written by emit_so.c, read by `ampc inspect` and `ampc export`.           */
+#ifndef AMPC_CODEGEN_MODULE_SECTION_H
+#define AMPC_CODEGEN_MODULE_SECTION_H
+
+#include "ir/graph/base.h"
+#include "runtime/plan.h"
+
+/* ---- writing ------------------------------------------------------------ */
+
+/* Appends to `file`, which stands at its end.  The first failed write is
+   remembered; section_finish tells.                                         */
+typedef struct SectionWriter {
+    FILE *file;
+    Arena *arena;
+    uint64_t at; /* bytes in the file so far */
+    VEC(PlanSection) dir;
+    bool failed;
+} SectionWriter;
+
+void section_begin(SectionWriter *w, const char *name); /* 64-byte aligned   */
+void section_put(SectionWriter *w, const void *data, size_t n);
+void section_pad(SectionWriter *w, uint64_t to); /* zeros up to that size    */
+void section_end(SectionWriter *w);
+void section_add_zlib(SectionWriter *w, const char *name, const void *data,
+                      size_t n);
+bool section_finish(SectionWriter *w); /* directory and tail; false: errno   */
+
+/* ---- reading ------------------------------------------------------------ */
+
+typedef struct SectionFile {
+    const char *path;
+    FILE *file;
+    PlanSection *dir; /* names NUL-terminated */
+    int n;
+} SectionFile;
+
+/* ERR_USER for a file that is no module, is truncated or damaged. */
+Status sections_open(Arena *a, Diag *d, const char *path, SectionFile *f);
+void sections_close(SectionFile *f);
+const PlanSection *sections_find(const SectionFile *f, const char *name);
+/* The section's bytes, uncompressed, NUL-terminated, in the arena. */
+Status sections_read(Arena *a, Diag *d, const SectionFile *f,
+                    const PlanSection *s, char **data, size_t *n);
+
+#endif

@@ -1,5 +1,0 @@
-/* cmd_run.c: `ampc run`; the work is in run_cmd.c. */
-#include "frontend/cmd.h"
-#include "frontend/run_cmd.h"
-
-int cmd_run(int argc, char **argv) { return run_cmd(argc, argv, NULL); }

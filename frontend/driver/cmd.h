@@ -1,0 +1,40 @@
+/* cmd.h: the commands of `ampc`, one file each; main.c has their table.    */
+#ifndef AMPC_FRONTEND_DRIVER_CMD_H
+#define AMPC_FRONTEND_DRIVER_CMD_H
+
+#include "frontend/frontend.h"
+#include "passes/passes.h"
+
+#define AMPC_VERSION "0.1.0"
+
+/* argv[0] is the command's name; the result is the exit status. */
+typedef int Command(int argc, char **argv);
+Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt;
+
+/* ---- shared by the commands (cmd_common.c) -------------------------------- */
+
+/* Everything a command needs until it ends. */
+typedef struct Session {
+    Arena *arena;
+    Diag diag;
+    Options opt;
+} Session;
+void session_init(Session *s);
+/* Prints the collected messages, frees all; returns the exit status. */
+int session_end(Session *s, Status status);
+
+/* Splits argv[1..] into compile options (applied to s->opt) and the rest:
+   one positional argument, and options that the command knows itself.      */
+typedef struct OwnOption {
+    const char *name;
+    const char **value; /* takes a value: stored here */
+    bool *flag;         /* takes none: set true */
+} OwnOption;
+Status session_args(Session *s, int argc, char **argv, const OwnOption *own,
+                    const char **positional);
+
+/* An .onnx or .amp file to a module. */
+Status load_model(Session *s, const char *path, Module **m);
+bool has_suffix(const char *s, const char *suffix);
+
+#endif

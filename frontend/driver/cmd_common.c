@@ -1,0 +1,82 @@
+/* cmd_common.c: options, messages and model files, for every command.      */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend/driver/cmd.h"
+
+void session_init(Session *s) {
+    *s = (Session){.arena = arena_new()};
+    options_init(&s->opt, s->arena);
+}
+
+int session_end(Session *s, Status status) {
+    if (s->diag.text.data) fputs(s->diag.text.data, stderr);
+    sb_free(&s->diag.text);
+    arena_free(s->arena);
+    return (int)status;
+}
+
+static const OwnOption *find_own(const OwnOption *own, const char *name) {
+    for (; own && own->name; own++)
+        if (!strcmp(own->name, name)) return own;
+    return NULL;
+}
+
+static Status usage(Session *s, const char *what, const char *arg) {
+    fail(&s->diag, (Loc){0}, "%s '%s' (see ampc --help)", what, arg);
+    return ERR_USAGE;
+}
+
+/* One argument; returns how many words it took through *used. */
+static Status take_arg(Session *s, char **argv, int left, const OwnOption *own,
+                       const char **positional, int *used) {
+    const char *arg = argv[0], *next = left > 1 ? argv[1] : NULL;
+    *used = 1;
+    if (arg[0] != '-' || !arg[1]) {
+        if (*positional) return usage(s, "unexpected argument", arg);
+        *positional = arg;
+        return OK;
+    }
+    const OwnOption *o = find_own(own, arg);
+    if (o && o->flag) {
+        *o->flag = true;
+        return OK;
+    }
+    if (o) {
+        if (!next) return usage(s, "a value is missing after", arg);
+        *o->value = next;
+        *used = 2;
+        return OK;
+    }
+    bool took = false;
+    TRY(options_set(&s->opt, &s->diag, arg, next, &took));
+    if (took) *used = 2;
+    return OK;
+}
+
+Status session_args(Session *s, int argc, char **argv, const OwnOption *own,
+                    const char **positional) {
+    for (int i = 1, used; i < argc; i += used)
+        TRY(take_arg(s, argv + i, argc - i, own, positional, &used));
+    if (!*positional) return usage(s, "a file is missing after", argv[0]);
+    return OK;
+}
+
+bool has_suffix(const char *s, const char *suffix) {
+    size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && !strcmp(s + n - m, suffix);
+}
+
+Status load_model(Session *s, const char *path, Module **m) {
+    if (!has_suffix(path, ".amp"))
+        return import_onnx(s->arena, &s->diag, path, &s->opt, m);
+    size_t n;
+    char *text = read_file(path, &n);
+    if (!text)
+        return fail(&s->diag, (Loc){.file = intern(path)}, "%s",
+                    strerror(errno));
+    Status st = parse_module(s->arena, &s->diag, path, text, n, m);
+    free(text);
+    return st;
+}

@@ -1,0 +1,147 @@
+/* cmd_inspect.c: ampc inspect OUT.so|MODEL.
+
+   A module carries its reports and the IR after every pass as sections; a
+   model is compiled up to where the question can be answered.              */
+#include <string.h>
+
+#include "codegen/module/section.h"
+#include "frontend/driver/cmd.h"
+
+typedef struct Question {
+    const char *report; /* casts, kernels, memory, params; NULL: IR */
+    const char *ir;     /* pass name */
+    bool json, cuda;
+} Question;
+
+static void put(const char *text, size_t n) { fwrite(text, 1, n, stdout); }
+
+/* ---- of a module -------------------------------------------------------------- */
+
+static Status no_stage(Session *s, const SectionFile *f, const char *stage) {
+    StrBuf known = {0};
+    for (int i = 0; i < f->n; i++)
+        if (!strncmp(f->dir[i].name, "ir:", 3))
+            sb_printf(&known, " %s", f->dir[i].name + 3);
+    Status st = fail(&s->diag, (Loc){.file = f->path},
+                     "no IR of stage '%s'; there is:%s", stage,
+                     known.data ? known.data : " none");
+    sb_free(&known);
+    return st;
+}
+
+/* The CUDA text, unit by unit. */
+static Status print_cuda(Session *s, const SectionFile *f) {
+    char name[64], *text;
+    size_t n;
+    const PlanSection *section;
+    for (int i = 0;; i++) {
+        snprintf(name, sizeof name, "txt:cuda:%d", i);
+        if (!(section = sections_find(f, name))) {
+            if (i) return OK;
+            return fail(&s->diag, (Loc){.file = f->path}, "no GPU code in it");
+        }
+        TRY(sections_read(s->arena, &s->diag, f, section, &text, &n));
+        printf("/* unit%d.cu */\n", i);
+        put(text, n);
+    }
+}
+
+static Status answer_module(Session *s, const SectionFile *f,
+                            const Question *q) {
+    char name[64], *text;
+    size_t n;
+    if (q->cuda) return print_cuda(s, f);
+    if (q->ir) snprintf(name, sizeof name, "ir:%s", q->ir);
+    else snprintf(name, sizeof name, "%s:%s", q->json ? "json" : "txt",
+                  q->report);
+    const PlanSection *section = sections_find(f, name);
+    if (!section && q->ir) return no_stage(s, f, q->ir);
+    if (!section)
+        return fail(&s->diag, (Loc){.file = f->path}, "no section '%s'", name);
+    TRY(sections_read(s->arena, &s->diag, f, section, &text, &n));
+    put(text, n);
+    return OK;
+}
+
+static Status inspect_module(Session *s, const char *path, const Question *q) {
+    SectionFile f;
+    TRY(sections_open(s->arena, &s->diag, path, &f));
+    Status st = answer_module(s, &f, q);
+    sections_close(&f);
+    return st;
+}
+
+/* ---- of a model ------------------------------------------------------------------ */
+
+static ReportFn *report_named(const char *name) {
+    static const struct {
+        const char *name;
+        ReportFn *fn;
+    } reports[] = {{"params", report_params},
+                   {"casts", report_casts},
+                   {"kernels", report_kernels},
+                   {"memory", report_memory}};
+    for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
+        if (!strcmp(reports[i].name, name)) return reports[i].fn;
+    return NULL;
+}
+
+static Status print_stage(Session *s, const Module *m, const char *stage) {
+    for (int i = m->texts.len - 1; i >= 0; i--) { /* the last run of a pass */
+        const StageText *t = &m->texts.data[i];
+        if (strcmp(t->pass, stage)) continue;
+        put(t->text, t->size);
+        return OK;
+    }
+    return fail(&s->diag, (Loc){0}, "no pass named '%s' (--list-passes)",
+                stage);
+}
+
+static Status inspect_model(Session *s, const char *path, const Question *q) {
+    StrBuf sb = {0};
+    Module *m;
+    if (q->cuda)
+        return fail(&s->diag, (Loc){.file = path},
+                    "--cuda asks a module; --emit-cuda DIR writes the text of "
+                    "a model's kernels");
+    TRY(load_model(s, path, &m));
+    const char *report = q->report ? q->report : "";
+    if (strcmp(report, "params"))
+        TRY(run_passes(m, &s->diag, &s->opt, pipeline_front, q->ir != NULL));
+    if (strcmp(report, "params") && strcmp(report, "casts"))
+        TRY(run_passes(m, &s->diag, &s->opt, pipeline_back, q->ir != NULL));
+    if (q->ir) return print_stage(s, m, q->ir);
+    report_named(report)(m, q->json, &sb);
+    put(sb.data, sb.len);
+    sb_free(&sb);
+    return OK;
+}
+
+int cmd_inspect(int argc, char **argv) {
+    Session s;
+    const char *path = NULL;
+    bool casts = false, kernels = false, memory = false, params = false;
+    Question q = {0};
+    const OwnOption own[] = {
+        {"--ir", &q.ir, NULL},          {"--casts", NULL, &casts},
+        {"--kernels", NULL, &kernels},  {"--memory", NULL, &memory},
+        {"--params", NULL, &params},    {"--json", NULL, &q.json},
+        {"--cuda", NULL, &q.cuda},      {0}};
+    session_init(&s);
+    Status st = session_args(&s, argc, argv, own, &path);
+    if (casts + kernels + memory + params + q.cuda + (q.ir != NULL) > 1) {
+        fail(&s.diag, (Loc){0}, "one of --ir, --casts, --kernels, --memory, "
+                                "--params, --cuda at a time");
+        st = ERR_USAGE;
+    }
+    q.report = casts     ? "casts"
+               : kernels ? "kernels"
+               : memory  ? "memory"
+               : q.ir    ? NULL
+                         : "params";
+    if (st == OK)
+        st = has_suffix(path, ".onnx") || has_suffix(path, ".amp")
+                 ? inspect_model(&s, path, &q)
+                 : inspect_module(&s, path, &q);
+    return session_end(&s, st);
+}

@@ -1,0 +1,36 @@
+/* feed.h: data files as the inputs of a program, batch by batch.
+
+   The first axis of a file counts samples.  A sample is reshaped when its
+   element count is that of the input; u8 data for a floating input is divided
+   by 255; integers may change width if every value fits; all other
+   differences are errors.                                                   */
+#ifndef AMPC_FRONTEND_DRIVER_FEED_H
+#define AMPC_FRONTEND_DRIVER_FEED_H
+
+#include "frontend/driver/npy.h"
+
+typedef struct Feed {
+    ampc_tensor_info want; /* the input */
+    Array a;
+    int64_t per; /* elements per sample; 0: one value for all batches       */
+    char *batch; /* converted rows                                          */
+} Feed;
+
+typedef struct FeedSet {
+    Feed *feed;
+    ampc_input *in; /* as the API takes them; valid after feeds_fill        */
+    int n;
+    int64_t samples, batch;
+} FeedSet;
+
+/* specs are "INPUT=FILE", for any input of the module; those of `program` are
+   opened, and all of its inputs must be among them.                         */
+Status feeds_open(Diag *d, const ampc_api *api, const char *program,
+                  const char *const *specs, int nspec, FeedSet *fs);
+void feeds_free(FeedSet *fs);
+
+/* Loads samples order[first .. first + n) (order NULL: in file order); rows
+   beyond n repeat the last one.                                             */
+void feeds_fill(FeedSet *fs, const int64_t *order, int64_t first, int64_t n);
+
+#endif

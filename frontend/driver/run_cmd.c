@@ -1,0 +1,293 @@
+/* run_cmd.c: `ampc run`: its command line and the order of work: open, load or
+   resume, train, evaluate, fetch, save.                                     */
+#define _POSIX_C_SOURCE 200809L
+#include "frontend/driver/run_cmd.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char help[] =
+    "usage: ampc run OUT.so --feed NAME=FILE... [options]\n"
+    "\n"
+    "  --feed NAME=FILE        an input from a .npy or IDX file (.gz too);\n"
+    "                          first axis = samples; labels are 'target'\n"
+    "  --eval-feed NAME=FILE   evaluated after each epoch\n"
+    "  --save-best FILE        checkpoint with the lowest evaluation loss\n"
+    "  --steps N | --epochs N  optimizer steps or epochs, counted from the\n"
+    "                          start of training also after --resume; when so\n"
+    "                          many are done already, N more (default: one\n"
+    "                          epoch; none with --eval or --fetch alone)\n"
+    "  --shuffle               another order every epoch, by the seed\n"
+    "  --lr X                  another base learning rate\n"
+    "  --eval                  evaluate, on --eval-feed if given\n"
+    "  --fetch DIR             outputs for the --feed samples (with --eval:\n"
+    "                          the evaluated ones) to DIR/NAME.npy\n"
+    "  --load CKPT             weights and buffers\n"
+    "  --save CKPT, --save-every N   at the end, and every N steps\n"
+    "  --resume                go on from the --save file\n"
+    "  --log FILE.jsonl        log lines (default: standard output)\n"
+    "  --profile FILE.json     Chrome trace\n"
+    "  --device auto|cpu|cuda[:N], --threads N, --quiet\n";
+
+/* ---- command line -------------------------------------------------------- */
+
+static Status usage(Diag *d, const char *what, const char *arg) {
+    fail(d, (Loc){0}, "%s '%s' (see ampc run --help)", what, arg);
+    return ERR_USAGE;
+}
+
+static Status take_count(Diag *d, const char *name, const char *text,
+                         int64_t least, int64_t *out) {
+    char *end;
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    if (end == text || *end || errno || n < least) {
+        fail(d, (Loc){0}, "%s: '%s' is no number from %lld", name, text,
+             (long long)least);
+        return ERR_USAGE;
+    }
+    *out = n;
+    return OK;
+}
+
+static Status take_lr(Diag *d, const char *text, double *out) {
+    char *end;
+    *out = strtod(text, &end);
+    if (end != text && !*end && isfinite(*out)) return OK;
+    fail(d, (Loc){0}, "--lr: '%s' is no number", text);
+    return ERR_USAGE;
+}
+
+static Status take_feed(Diag *d, const char *name, const char *spec,
+                        const char **list, int *n) {
+    if (!strchr(spec, '=')) return usage(d, "NAME=FILE is needed, not", spec);
+    if (*n == RUN_MAX_FEEDS) return usage(d, "too many times", name);
+    list[(*n)++] = spec;
+    return OK;
+}
+
+static bool *find_flag(RunOptions *o, const char *name) {
+    struct {
+        const char *name;
+        bool *flag;
+    } flags[] = {{"--shuffle", &o->shuffle}, {"--eval", &o->eval},
+                 {"--resume", &o->resume},   {"--quiet", &o->quiet},
+                 {"--help", &o->help},       {"-h", &o->help}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (!strcmp(name, flags[i].name)) return flags[i].flag;
+    return NULL;
+}
+
+static const char **find_text(RunOptions *o, const char *name) {
+    struct {
+        const char *name, **value;
+    } texts[] = {{"--device", &o->device},   {"--load", &o->load},
+                 {"--save", &o->save},       {"--save-best", &o->save_best},
+                 {"--fetch", &o->fetch},     {"--log", &o->log},
+                 {"--profile", &o->profile}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (!strcmp(name, texts[i].name)) return texts[i].value;
+    return NULL;
+}
+
+static Status take_value(RunOptions *o, Diag *d, const char *name,
+                         const char *v) {
+    const char **text = find_text(o, name);
+    if (text) return *text = v, OK;
+    if (!strcmp(name, "--feed"))
+        return take_feed(d, name, v, o->feed, &o->nfeed);
+    if (!strcmp(name, "--eval-feed"))
+        return take_feed(d, name, v, o->eval_feed, &o->neval_feed);
+    if (!strcmp(name, "--steps")) return take_count(d, name, v, 0, &o->steps);
+    if (!strcmp(name, "--epochs")) return take_count(d, name, v, 0, &o->epochs);
+    if (!strcmp(name, "--save-every"))
+        return take_count(d, name, v, 1, &o->save_every);
+    if (!strcmp(name, "--threads"))
+        return take_count(d, name, v, 0, &o->threads);
+    if (!strcmp(name, "--lr")) return take_lr(d, v, &o->lr);
+    return usage(d, "unknown option", name);
+}
+
+static bool takes_value(RunOptions *o, const char *name) {
+    static const char *const names[] = {"--feed",       "--eval-feed",
+                                        "--steps",      "--epochs",
+                                        "--save-every", "--threads", "--lr"};
+    if (find_text(o, name)) return true;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return true;
+    return false;
+}
+
+static Status check_options(const RunOptions *o, Diag *d) {
+    if (!o->module) return usage(d, "a module is missing after", "ampc run");
+    if (o->steps >= 0 && o->epochs >= 0)
+        return usage(d, "one of --steps and --epochs, not both", "--epochs");
+    if (o->resume && !o->save)
+        return usage(d, "the file to resume from is missing:", "--save");
+    if (o->resume && o->load)
+        return usage(d, "--resume takes all; it excludes", "--load");
+    if (o->save_every && !o->save)
+        return usage(d, "--save-every needs a file:", "--save");
+    if (o->save_best && !o->neval_feed)
+        return usage(d, "--save-best needs data to evaluate:", "--eval-feed");
+    if (o->threads > 1024) return usage(d, "at most 1024:", "--threads");
+    return OK;
+}
+
+static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
+    *o = (RunOptions){.steps = -1, .epochs = -1, .lr = NAN};
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i];
+        bool *flag = find_flag(o, arg);
+        if (flag) {
+            *flag = true;
+        } else if (arg[0] != '-') {
+            if (o->module) return usage(d, "unexpected argument", arg);
+            o->module = arg;
+        } else if (!takes_value(o, arg)) {
+            return usage(d, "unknown option", arg);
+        } else if (++i == argc) {
+            return usage(d, "a value is missing after", arg);
+        } else {
+            TRY(take_value(o, d, arg, argv[i]));
+        }
+    }
+    return o->help ? OK : check_options(o, d);
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+Status run_api_fail(Run *r, const char *what) {
+    return fail(&r->diag, (Loc){0}, "%s: %s", what, r->api->error(r->s));
+}
+
+/* Which device it is, and why not another. */
+static void print_note(void *ctx, const char *line) {
+    (void)ctx;
+    fprintf(stderr, "%s\n", line);
+}
+
+static Status open_module(Run *r) {
+    char err[1024];
+    if (!r->api) TRY(run_open_code(r));
+    r->info.size = sizeof r->info;
+    r->api->describe(r->api->module, &r->info);
+    ampc_options o = {.size = sizeof o,
+                      .device = r->opt->device,
+                      .threads = (int32_t)r->opt->threads,
+                      .log = r->opt->quiet ? NULL : print_note};
+    if (r->api->open(r->api->module, &o, &r->s, err, sizeof err) == AMPC_OK)
+        return OK;
+    return fail(&r->diag, (Loc){.file = r->opt->module}, "%s", err);
+}
+
+static Status load_weights(Run *r) {
+    const RunOptions *o = r->opt;
+    if (o->load && r->api->load(r->s, o->load) != AMPC_OK)
+        return run_api_fail(r, "--load");
+    if (o->resume && r->api->resume(r->s, o->save) != AMPC_OK)
+        return run_api_fail(r, "--resume");
+    if (!isnan(o->lr) && r->api->set_hyper(r->s, "lr", o->lr) != AMPC_OK)
+        return run_api_fail(r, "--lr");
+    return OK;
+}
+
+/* ---- order of work ------------------------------------------------------- */
+
+typedef struct Work {
+    bool train, eval, predict;
+} Work;
+
+static bool has_program(const Run *r, const char *name) {
+    ampc_program_info p = {.size = sizeof p};
+    return r->api->program(r->api->module, name, &p) == AMPC_OK;
+}
+
+/* --eval or --fetch alone do not train. */
+static Status plan_work(Run *r, Work *w) {
+    const RunOptions *o = r->opt;
+    bool asked = o->steps >= 0 || o->epochs >= 0;
+    w->train = asked || (!o->eval && !o->fetch);
+    w->eval = o->eval;
+    w->predict = o->fetch && !o->eval;
+    if (w->train && !r->info.trains)
+        return fail(&r->diag, (Loc){.file = o->module},
+                    "compiled without a loss: it cannot train (--fetch DIR "
+                    "predicts)");
+    if ((w->eval || o->neval_feed) && !r->info.evaluates)
+        return fail(&r->diag, (Loc){.file = o->module},
+                    "compiled without a loss: it cannot evaluate");
+    if (w->predict && !r->info.predicts)
+        return fail(&r->diag, (Loc){.file = o->module}, "it cannot predict");
+    return OK;
+}
+
+/* All data are read before any work begins, so that a mistake shows at once. */
+static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
+    const RunOptions *o = r->opt;
+    const char *train = has_program(r, "train") && r->info.accumulate == 1
+                            ? "train"
+                            : "micro";
+    if (w->train)
+        TRY(feeds_open(&r->diag, r->api, train, o->feed, o->nfeed, &r->train));
+    if (o->neval_feed)
+        TRY(feeds_open(&r->diag, r->api, "eval", o->eval_feed, o->neval_feed,
+                       &r->eval));
+    else if (w->eval)
+        TRY(feeds_open(&r->diag, r->api, "eval", o->feed, o->nfeed, &r->eval));
+    if (w->predict)
+        TRY(feeds_open(&r->diag, r->api, "predict", o->feed, o->nfeed,
+                       predict));
+    return OK;
+}
+
+static Status do_work(Run *r, const Work *w, FeedSet *predict) {
+    if (r->opt->resume) run_cursor_read(r);
+    if (w->train) TRY(run_training(r));
+    if (w->eval) {
+        ampc_eval e = {.size = sizeof e};
+        TRY(run_evaluate(r, &r->eval, r->opt->fetch != NULL, &e));
+        log_eval(r, -1, &e);
+    }
+    if (w->predict) TRY(run_predict(r, predict));
+    if (!w->train && r->opt->save &&
+        r->api->save(r->s, r->opt->save) != AMPC_OK)
+        return run_api_fail(r, "--save");
+    return OK;
+}
+
+static Status run_all(Run *r, FeedSet *predict) {
+    Work w;
+    TRY(open_module(r));
+    TRY(plan_work(r, &w));
+    TRY(open_feeds(r, &w, predict));
+    TRY(load_weights(r));
+    TRY(log_open(r));
+    TRY(do_work(r, &w, predict));
+    return log_close(r);
+}
+
+int run_cmd(int argc, char **argv, const ampc_api *api) {
+    RunOptions o;
+    FeedSet predict = {.n = 0};
+    Run r = {.opt = &o, .api = api, .at = {.best = INFINITY}};
+    Status st = parse_args(&o, &r.diag, argc, argv);
+    if (st == OK && o.help)
+        fputs(help, stdout);
+    else if (st == OK)
+        st = run_all(&r, &predict);
+    log_abort(&r);
+    feeds_free(&r.train);
+    feeds_free(&r.eval);
+    feeds_free(&predict);
+    free(r.order);
+    if (r.s) r.api->close(r.s);
+    if (r.lib) dlclose(r.lib);
+    if (r.diag.text.data) fputs(r.diag.text.data, stderr);
+    sb_free(&r.diag.text);
+    return (int)st;
+}

@@ -1,0 +1,104 @@
+/* run_cmd.h: `ampc run`, a host that drives a module from data files through
+   the API of ampc.h alone.
+
+   run_cmd.c   command line and order of work
+   run_open.c  finds the module's entry
+   run_train.c the training loop, evaluation, position in the data
+   run_log.c   log lines, progress, profile
+   run_fetch.c outputs to .npy files                                         */
+#ifndef AMPC_FRONTEND_DRIVER_RUN_CMD_H
+#define AMPC_FRONTEND_DRIVER_RUN_CMD_H
+
+#include "frontend/driver/feed.h"
+
+/* argv[0] is "run".  api is NULL, but for tests: then argv names the module's
+   file.  Returns the exit status.                                           */
+int run_cmd(int argc, char **argv, const ampc_api *api);
+
+enum { RUN_MAX_FEEDS = 64 };
+
+typedef struct RunOptions {
+    const char *module, *device;
+    const char *feed[RUN_MAX_FEEDS], *eval_feed[RUN_MAX_FEEDS];
+    int nfeed, neval_feed;
+    int64_t steps, epochs; /* -1: not given */
+    int64_t save_every;    /* 0: at the end only */
+    int64_t threads;
+    const char *load, *save, *save_best, *fetch, *log, *profile;
+    bool shuffle, eval, resume, quiet, help;
+    double lr; /* NaN: the module's */
+} RunOptions;
+
+/* Where the log goes and what is on the terminal's last line. */
+typedef struct RunLog {
+    FILE *out;
+    bool terminal, quiet, bar; /* stderr is a terminal; a bar is on it   */
+    bool mixed;                /* log lines go to a terminal, too        */
+    double begin, last, bar_ms; /* seconds since start; smoothed step time  */
+    int64_t first;              /* step at which the clock started          */
+    FILE *profile;
+    char *profile_tmp;
+    int64_t events;
+    uint64_t profile_zero;
+} RunLog;
+
+/* A place in the training data; what the checkpoint's cursor holds. */
+typedef struct RunCursor {
+    int64_t epoch, step; /* optimizer steps done in this epoch              */
+    int64_t samples;
+    double best; /* lowest evaluation loss so far; infinity: none           */
+} RunCursor;
+
+typedef struct Run {
+    Diag diag;
+    const RunOptions *opt;
+    const ampc_api *api;
+    void *lib;
+    ampc_module_info info;
+    ampc_session *s;
+    FeedSet train, eval;
+    RunLog log;
+    RunCursor at;
+    int64_t *order; /* shuffled samples of this epoch, or NULL              */
+} Run;
+
+/* The message of a call that failed. */
+Status run_api_fail(Run *r, const char *what);
+
+/* run_open.c: sets lib and api from opt->module. */
+Status run_open_code(Run *r);
+
+/* ---- run_train.c --------------------------------------------------------- */
+
+Status run_training(Run *r);
+/* Sums over all samples; writes the outputs to opt->fetch when `fetch`. */
+Status run_evaluate(Run *r, FeedSet *fs, bool fetch, ampc_eval *sums);
+Status run_predict(Run *r, FeedSet *fs);
+/* Takes up the position that a resumed checkpoint holds. */
+void run_cursor_read(Run *r);
+
+/* ---- run_log.c ----------------------------------------------------------- */
+
+Status log_open(Run *r);
+Status log_close(Run *r); /* the profile gets its name                      */
+void log_abort(Run *r);
+void log_step(Run *r, const ampc_metrics *m, double ms);
+/* epoch < 0: the line that --eval ends with */
+void log_eval(Run *r, int64_t epoch, const ampc_eval *e);
+/* done of all steps; epoch is shown when epochs > 0 */
+void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all);
+void log_note(Run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
+double now_seconds(void);
+
+/* ---- run_fetch.c --------------------------------------------------------- */
+
+typedef struct Fetch Fetch;
+
+/* One file per model output of `program` for that many samples. */
+Status fetch_open(Run *r, const char *program, int64_t samples, Fetch **out);
+/* The outputs of the program that ran last: its first n samples. */
+Status fetch_batch(Run *r, Fetch *f, int64_t n);
+Status fetch_close(Run *r, Fetch *f); /* renames the files into place       */
+void fetch_abort(Fetch *f);
+
+#endif

@@ -1,0 +1,246 @@
+/* run_log.c: JSON lines, the progress bar, the Chrome trace. */
+#define _POSIX_C_SOURCE 200809L
+#include "frontend/driver/run_cmd.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+double now_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- JSON ---------------------------------------------------------------- */
+
+/* The shortest text that reads back as the same float; null when not finite. */
+static void put_f32(StrBuf *sb, double x) {
+    char text[40];
+    if (!isfinite(x)) {
+        sb_puts(sb, "null");
+        return;
+    }
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        if (strtof(text, NULL) == (float)x) break;
+    }
+    sb_puts(sb, text);
+}
+
+static void put_double(StrBuf *sb, double x) {
+    if (isfinite(x))
+        sb_printf(sb, "%.9g", x);
+    else
+        sb_puts(sb, "null");
+}
+
+static void put_string(FILE *f, const char *p) {
+    putc('"', f);
+    for (; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+        if (c == '"' || c == '\\')
+            fprintf(f, "\\%c", c);
+        else if (c < 0x20)
+            fprintf(f, "\\u%04x", c);
+        else
+            putc(c, f);
+    }
+    putc('"', f);
+}
+
+/* ---- profile ------------------------------------------------------------- */
+
+/* Viewers give up on larger files. */
+enum { PROFILE_EVENTS = 1000000 };
+
+static void profile_event(void *ctx, const char *program, const char *step,
+                          uint64_t begin, uint64_t end) {
+    RunLog *log = ctx;
+    FILE *f = log->profile;
+    if (log->events == PROFILE_EVENTS) return;
+    if (log->events == 0) log->profile_zero = begin;
+    fputs(log->events++ ? ",\n" : "\n", f);
+    fputs("{\"name\":", f);
+    put_string(f, step);
+    fputs(",\"cat\":", f);
+    put_string(f, program);
+    fprintf(f, ",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,\"dur\":%.3f}",
+            (double)(begin - log->profile_zero) / 1e3,
+            (double)(end - begin) / 1e3);
+}
+
+static Status profile_open(Run *r) {
+    size_t n = strlen(r->opt->profile) + sizeof ".tmp";
+    char *tmp = malloc(n);
+    if (!tmp) return fail(&r->diag, (Loc){0}, "out of memory");
+    snprintf(tmp, n, "%s.tmp", r->opt->profile);
+    r->log.profile_tmp = tmp;
+    r->log.profile = fopen(tmp, "w");
+    if (!r->log.profile)
+        return fail(&r->diag, (Loc){.file = tmp}, "%s", strerror(errno));
+    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", r->log.profile);
+    r->api->profile(r->s, profile_event, &r->log);
+    return OK;
+}
+
+static Status profile_close(Run *r) {
+    RunLog *log = &r->log;
+    r->api->profile(r->s, NULL, NULL);
+    fputs("\n]}\n", log->profile);
+    bool ok = !ferror(log->profile);
+    ok &= fclose(log->profile) == 0;
+    log->profile = NULL;
+    if (ok && rename(log->profile_tmp, r->opt->profile) == 0) return OK;
+    int why = errno;
+    unlink(log->profile_tmp);
+    return fail(&r->diag, (Loc){.file = r->opt->profile}, "%s", strerror(why));
+}
+
+/* ---- open and close ------------------------------------------------------ */
+
+Status log_open(Run *r) {
+    RunLog *log = &r->log;
+    log->out = stdout;
+    log->quiet = r->opt->quiet;
+    log->terminal = isatty(STDERR_FILENO) && !log->quiet;
+    log->begin = log->last = now_seconds();
+    log->first = -1;
+    if (r->opt->log) {
+        log->out = fopen(r->opt->log, r->opt->resume ? "a" : "w");
+        if (!log->out)
+            return fail(&r->diag, (Loc){.file = r->opt->log}, "%s",
+                        strerror(errno));
+    }
+    log->mixed = isatty(fileno(log->out));
+    return r->opt->profile ? profile_open(r) : OK;
+}
+
+static void clear_bar(RunLog *log) {
+    if (log->bar) fputs("\r\033[K", stderr);
+    log->bar = false;
+}
+
+static Status close_out(Run *r) {
+    FILE *out = r->log.out;
+    r->log.out = NULL;
+    if (!out) return OK;
+    bool ok = fflush(out) == 0;
+    if (out != stdout) ok &= fclose(out) == 0;
+    if (ok) return OK;
+    return fail(&r->diag, (Loc){.file = r->opt->log}, "%s", strerror(errno));
+}
+
+Status log_close(Run *r) {
+    clear_bar(&r->log);
+    Status st = close_out(r);
+    if (r->log.profile && st == OK) st = profile_close(r);
+    log_abort(r);
+    return st;
+}
+
+void log_abort(Run *r) {
+    RunLog *log = &r->log;
+    clear_bar(log);
+    if (log->out && log->out != stdout) fclose(log->out);
+    if (log->profile) {
+        fclose(log->profile);
+        unlink(log->profile_tmp);
+    }
+    free(log->profile_tmp);
+    *log = (RunLog){.out = NULL};
+}
+
+/* ---- lines --------------------------------------------------------------- */
+
+static void put_line(RunLog *log, StrBuf *sb) {
+    sb_puts(sb, "\n");
+    if (log->mixed) clear_bar(log);
+    fwrite(sb->data, 1, sb->len, log->out);
+    if (log->out == stdout) fflush(stdout);
+    sb_free(sb);
+}
+
+void log_step(Run *r, const ampc_metrics *m, double ms) {
+    StrBuf sb = {0};
+    sb_printf(&sb, "{\"step\":%lld,\"loss\":", (long long)m->tried);
+    put_f32(&sb, m->loss);
+    sb_puts(&sb, ",\"grad_norm\":");
+    put_f32(&sb, m->grad_norm);
+    sb_puts(&sb, ",\"scale\":");
+    put_f32(&sb, m->scale);
+    sb_printf(&sb, ",\"skipped\":%lld,\"lr\":", (long long)m->skipped);
+    put_f32(&sb, m->lr);
+    sb_printf(&sb, ",\"ms\":%.4g}", ms);
+    put_line(&r->log, &sb);
+}
+
+void log_eval(Run *r, int64_t epoch, const ampc_eval *e) {
+    StrBuf sb = {0};
+    double loss = e->loss_num / e->loss_den;
+    double accuracy = e->count > 0 ? e->correct / e->count : NAN;
+    sb_puts(&sb, "{");
+    if (epoch >= 0) sb_printf(&sb, "\"epoch\":%lld,", (long long)epoch);
+    sb_puts(&sb, "\"eval_loss\":");
+    put_double(&sb, loss);
+    sb_puts(&sb, ",\"accuracy\":");
+    put_double(&sb, accuracy);
+    sb_printf(&sb, ",\"samples\":%lld}", (long long)e->samples);
+    put_line(&r->log, &sb);
+    if (epoch < 0) return;
+    if (isfinite(accuracy))
+        log_note(r, "epoch %lld: eval loss %.4g, accuracy %.4f",
+                 (long long)epoch, loss, accuracy);
+    else
+        log_note(r, "epoch %lld: eval loss %.4g", (long long)epoch, loss);
+}
+
+void log_note(Run *r, const char *fmt, ...) {
+    va_list ap;
+    if (r->log.quiet) return;
+    clear_bar(&r->log);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    putc('\n', stderr);
+}
+
+/* ---- progress bar -------------------------------------------------------- */
+
+static void put_time(char *buf, size_t size, double s) {
+    long t = s < 0 || s > 1e8 ? 0 : (long)(s + 0.5);
+    if (t >= 3600)
+        snprintf(buf, size, "%ld:%02ld:%02ld", t / 3600, t / 60 % 60, t % 60);
+    else
+        snprintf(buf, size, "%ld:%02ld", t / 60, t % 60);
+}
+
+/* At most ten times a second; time left from the pace since the start. */
+void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all) {
+    enum { WIDTH = 24 };
+    RunLog *log = &r->log;
+    double now = now_seconds();
+    if (log->first < 0) {
+        log->first = done - 1;
+        log->begin = now;
+    }
+    if (!log->terminal || (now - log->last < 0.1 && done < all)) return;
+    double pace = done - 1 > log->first
+                      ? (now - log->begin) / (double)(done - 1 - log->first)
+                      : 0;
+    char bar[WIDTH + 1], left[32];
+    int filled = all > 0 ? (int)(WIDTH * done / all) : 0;
+    for (int i = 0; i < WIDTH; i++)
+        bar[i] = i < filled ? '=' : i == filled ? '>' : ' ';
+    bar[WIDTH] = 0;
+    put_time(left, sizeof left, pace * (double)(all - done));
+    fprintf(stderr,
+            "\r\033[K%lld/%lld [%s]  loss %.4g  %.3g ms/step  %s left",
+            (long long)done, (long long)all, bar, m->loss, pace * 1e3, left);
+    fflush(stderr);
+    log->bar = true;
+    log->last = now;
+}

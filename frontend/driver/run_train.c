@@ -1,0 +1,233 @@
+/* run_train.c: training, evaluation and prediction over fed files.
+
+   The position in the data is (epoch, optimizer step within it); together with
+   the seed it says which samples come next, so that a resumed run continues as
+   if it had not stopped.                                                    */
+#define _POSIX_C_SOURCE 200809L
+#include "frontend/driver/run_cmd.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- order of samples ---------------------------------------------------- */
+
+static uint64_t random_next(uint64_t *state) {
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* A permutation that depends on the seed and the epoch alone. */
+static void shuffle(int64_t *order, int64_t n, int64_t seed, int64_t epoch) {
+    uint64_t state = (uint64_t)seed * 0xd1342543de82ef95u + (uint64_t)epoch;
+    for (int64_t i = 0; i < n; i++) order[i] = i;
+    for (int64_t i = n - 1; i > 0; i--) {
+        uint64_t bound = (uint64_t)i + 1;
+        uint64_t limit = UINT64_MAX - UINT64_MAX % bound, x;
+        do x = random_next(&state);
+        while (x >= limit);
+        int64_t j = (int64_t)(x % bound), keep = order[i];
+        order[i] = order[j];
+        order[j] = keep;
+    }
+}
+
+static void begin_epoch(Run *r) {
+    if (r->order)
+        shuffle(r->order, r->train.samples, r->info.seed, r->at.epoch);
+}
+
+/* ---- the cursor ---------------------------------------------------------- */
+
+static Status cursor_write(Run *r) {
+    char text[200];
+    int n = snprintf(text, sizeof text,
+                     "{\"epoch\":%" PRId64 ",\"step\":%" PRId64
+                     ",\"samples\":%" PRId64 ",\"best\":",
+                     r->at.epoch, r->at.step, r->at.samples);
+    if (isfinite(r->at.best))
+        snprintf(text + n, sizeof text - (size_t)n, "%.17g}", r->at.best);
+    else
+        snprintf(text + n, sizeof text - (size_t)n, "null}");
+    if (r->api->set_cursor(r->s, text) != AMPC_OK)
+        return run_api_fail(r, "cursor");
+    return OK;
+}
+
+void run_cursor_read(Run *r) {
+    RunCursor c = {.best = INFINITY};
+    const char *text = r->api->get_cursor(r->s);
+    int n = sscanf(text,
+                   "{\"epoch\":%" SCNd64 ",\"step\":%" SCNd64
+                   ",\"samples\":%" SCNd64 ",\"best\":%lf",
+                   &c.epoch, &c.step, &c.samples, &c.best);
+    if (n < 3 || c.epoch < 0 || c.step < 0) {
+        log_note(r, "the checkpoint holds no place in the data: from the "
+                    "first sample");
+        return;
+    }
+    if (r->train.n && c.samples != r->train.samples) {
+        log_note(r, "the checkpoint was made with %lld samples, not %lld: from "
+                    "the start of epoch %lld",
+                 (long long)c.samples, (long long)r->train.samples,
+                 (long long)c.epoch + 1);
+        c.step = 0;
+        c.samples = r->train.samples;
+    }
+    r->at = c;
+}
+
+static Status save(Run *r, const char *path) {
+    TRY(cursor_write(r));
+    if (r->api->save(r->s, path) != AMPC_OK) return run_api_fail(r, "--save");
+    return OK;
+}
+
+/* ---- one step ------------------------------------------------------------ */
+
+static Status train_step(Run *r, ampc_metrics *m) {
+    int64_t n = r->info.accumulate, batch = r->info.batch;
+    double begin = now_seconds();
+    for (int64_t k = 0; k < n; k++) {
+        feeds_fill(&r->train, r->order, (r->at.step * n + k) * batch, batch);
+        if (r->api->step(r->s, r->train.in, (size_t)r->train.n, m) != AMPC_OK)
+            return run_api_fail(r, "step");
+    }
+    r->at.step++;
+    log_step(r, m, (now_seconds() - begin) * 1e3);
+    return OK;
+}
+
+static Status end_epoch(Run *r, int64_t epoch) {
+    ampc_eval e = {.size = sizeof e};
+    if (!r->eval.n || !r->opt->neval_feed) return OK;
+    TRY(run_evaluate(r, &r->eval, false, &e));
+    log_eval(r, epoch, &e);
+    double loss = e.loss_num / e.loss_den;
+    if (!(loss < r->at.best)) return OK;
+    r->at.best = loss;
+    return r->opt->save_best ? save(r, r->opt->save_best) : OK;
+}
+
+/* ---- the loop ------------------------------------------------------------ */
+
+/* How far to go: a total, counted from the start of training.  A resumed run
+   that has already come so far makes as many more.                          */
+static int64_t goal(int64_t asked, int64_t made) {
+    return made >= asked ? made + asked : asked;
+}
+
+typedef struct Plan {
+    int64_t per_epoch; /* optimizer steps */
+    int64_t steps;     /* to do in this run */
+} Plan;
+
+static Status make_plan(Run *r, Plan *p) {
+    ampc_scaler sc = {.size = sizeof sc};
+    int64_t need = r->info.batch * r->info.accumulate;
+    p->per_epoch = need > 0 ? r->train.samples / need : 0;
+    if (p->per_epoch == 0)
+        return fail(&r->diag, (Loc){0},
+                    "%lld samples: one optimizer step needs %lld",
+                    (long long)r->train.samples, (long long)need);
+    r->api->scaler(r->s, &sc);
+    int64_t made = r->opt->resume ? sc.tried : 0;
+    if (r->opt->steps >= 0) {
+        p->steps = goal(r->opt->steps, made) - made;
+        return OK;
+    }
+    int64_t epochs = r->opt->epochs >= 0 ? r->opt->epochs : 1;
+    if (r->opt->resume) epochs = goal(epochs, r->at.epoch);
+    p->steps = (epochs - r->at.epoch) * p->per_epoch - r->at.step;
+    return OK;
+}
+
+static Status train_loop(Run *r, const Plan *p) {
+    ampc_metrics m = {.size = sizeof m};
+    int64_t evaluated = -1;
+    begin_epoch(r);
+    for (int64_t done = 1; done <= p->steps; done++) {
+        TRY(train_step(r, &m));
+        log_progress(r, &m, done, p->steps);
+        if (r->at.step == p->per_epoch) {
+            r->at.epoch++;
+            r->at.step = 0;
+            begin_epoch(r);
+            TRY(end_epoch(r, r->at.epoch));
+            evaluated = done;
+        }
+        if (r->opt->save_every && m.tried % r->opt->save_every == 0 &&
+            done < p->steps)
+            TRY(save(r, r->opt->save));
+    }
+    return p->steps > 0 && evaluated != p->steps ? end_epoch(r, r->at.epoch + 1)
+                                                 : OK;
+}
+
+Status run_training(Run *r) {
+    Plan p = {0, 0};
+    r->at.samples = r->train.samples;
+    TRY(make_plan(r, &p));
+    if (r->opt->shuffle) {
+        r->order = malloc((size_t)r->train.samples * sizeof *r->order);
+        if (!r->order) return fail(&r->diag, (Loc){0}, "out of memory");
+    }
+    if (r->at.step >= p.per_epoch) r->at.step = 0;
+    TRY(train_loop(r, &p));
+    return r->opt->save ? save(r, r->opt->save) : OK;
+}
+
+/* ---- evaluation and prediction ------------------------------------------- */
+
+static int64_t valid_rows(const FeedSet *fs, int64_t first) {
+    int64_t left = fs->samples - first;
+    return left < fs->batch ? left : fs->batch;
+}
+
+static Status evaluate_all(Run *r, FeedSet *fs, Fetch *f, ampc_eval *sums) {
+    for (int64_t i = 0; i < fs->samples; i += fs->batch) {
+        int64_t n = valid_rows(fs, i);
+        feeds_fill(fs, NULL, i, n);
+        if (r->api->evaluate(r->s, fs->in, (size_t)fs->n, n, sums) != AMPC_OK)
+            return run_api_fail(r, "evaluate");
+        if (f) TRY(fetch_batch(r, f, n));
+    }
+    if (!sums->exact)
+        log_note(r, "the model's own loss is a mean: the last, partial batch "
+                    "is not in it");
+    return OK;
+}
+
+Status run_evaluate(Run *r, FeedSet *fs, bool fetch, ampc_eval *sums) {
+    Fetch *f = NULL;
+    if (fs->batch <= 0) return fail(&r->diag, (Loc){0}, "no batch axis");
+    if (fetch) TRY(fetch_open(r, "eval", fs->samples, &f));
+    Status st = evaluate_all(r, fs, f, sums);
+    if (f && st == OK) return fetch_close(r, f);
+    fetch_abort(f);
+    return st;
+}
+
+static Status predict_all(Run *r, FeedSet *fs, Fetch *f) {
+    for (int64_t i = 0; i < fs->samples; i += fs->batch) {
+        int64_t n = valid_rows(fs, i);
+        feeds_fill(fs, NULL, i, n);
+        if (r->api->predict(r->s, fs->in, (size_t)fs->n, n, NULL, 0) != AMPC_OK)
+            return run_api_fail(r, "predict");
+        TRY(fetch_batch(r, f, n));
+    }
+    return OK;
+}
+
+Status run_predict(Run *r, FeedSet *fs) {
+    Fetch *f;
+    if (fs->batch <= 0) return fail(&r->diag, (Loc){0}, "no batch axis");
+    TRY(fetch_open(r, "predict", fs->samples, &f));
+    Status st = predict_all(r, fs, f);
+    if (st == OK) return fetch_close(r, f);
+    fetch_abort(f);
+    return st;
+}

@@ -1,0 +1,492 @@
+/* onnx.c: the ONNX frontend from file to module; stages in onnx.h. */
+#include "frontend/onnx/onnx.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend/onnx/wire.h"
+
+/* ---- messages ------------------------------------------------------------ */
+
+const char *ox_quote(Ox *ox, const char *s) {
+    StrBuf sb = {0};
+    sb_put_escaped(&sb, s);
+    const char *r = arena_printf(ox->a, "%s", sb.data ? sb.data : "");
+    sb_free(&sb);
+    return r;
+}
+
+/* The last line of the exporter's stack trace: the user's source. */
+static const char *source_line(Ox *ox, const OxNode *n) {
+    Str s = ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
+                        "pkg.torch.onnx.stack_trace");
+    if (!s) return NULL;
+    const char *line = strrchr(s, '\n');
+    line = line ? line + 1 : s;
+    while (*line == ' ') line++;
+    return *line ? ox_quote(ox, line) : NULL;
+}
+
+static void put_head(Ox *ox, StrBuf *sb, const OxNode *n) {
+    sb_printf(sb, "%s", ox_quote(ox, n->type));
+    if (n->version) sb_printf(sb, " (opset %d)", n->version);
+    sb_puts(sb, ": ");
+}
+
+static Status fail_node(Ox *ox, const OxNode *n, const char *fmt, va_list ap) {
+    StrBuf sb = {0};
+    Loc loc = {.file = ox->file, .node = n->name};
+    put_head(ox, &sb, n);
+    sb_vprintf(&sb, fmt, ap);
+    const char *line = source_line(ox, n);
+    if (line) sb_printf(&sb, " [%s]", line);
+    Status s = fail(ox->d, loc, "%s", sb.data);
+    sb_free(&sb);
+    return s;
+}
+
+Status ox_fail_node(Ox *ox, const OxNode *n, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    Status s = fail_node(ox, n, fmt, ap);
+    va_end(ap);
+    return s;
+}
+
+static Status fail_model(Ox *ox, const char *fmt, va_list ap) {
+    StrBuf sb = {0};
+    sb_vprintf(&sb, fmt, ap);
+    Status s = fail(ox->d, (Loc){.file = ox->file}, "%s", sb.data);
+    sb_free(&sb);
+    return s;
+}
+
+Status ox_fail(Ox *ox, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    Status s = ox->node ? fail_node(ox, ox->node, fmt, ap)
+                        : fail_model(ox, fmt, ap);
+    va_end(ap);
+    return s;
+}
+
+Status ox_fail_model(Ox *ox, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    Status s = fail_model(ox, fmt, ap);
+    va_end(ap);
+    return s;
+}
+
+static void warn_at(Ox *ox, Loc loc, const char *fmt, va_list ap) {
+    StrBuf sb = {0};
+    sb_vprintf(&sb, fmt, ap);
+    warn(ox->d, loc, "%s", sb.data);
+    sb_free(&sb);
+}
+
+void ox_warn(Ox *ox, const OxNode *n, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    warn_at(ox, (Loc){.file = ox->file, .node = n->name}, fmt, ap);
+    va_end(ap);
+}
+
+void ox_warn_model(Ox *ox, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    warn_at(ox, (Loc){.file = ox->file}, fmt, ap);
+    va_end(ap);
+}
+
+/* ---- dimensions ---------------------------------------------------------- */
+
+typedef Onnx__TensorShapeProto__Dimension Dim;
+
+static Str dim_name(const Dim *d) {
+    if (d->value_case != ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM)
+        return intern("");
+    return intern(d->dim_param ? d->dim_param : "");
+}
+
+static bool dim_known(const Dim *d) {
+    return d->value_case ==
+           ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+}
+
+static const Onnx__TensorShapeProto *shape_of(const Onnx__ValueInfoProto *v) {
+    if (!v->type ||
+        v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE ||
+        !v->type->tensor_type)
+        return NULL;
+    return v->type->tensor_type->shape;
+}
+
+static bool is_data_input(const Ox *ox, const Onnx__ValueInfoProto *v) {
+    const OxName *n = ox_name_of(ox, intern(v->name ? v->name : ""));
+    return n && n->kind == OX_INPUT;
+}
+
+/* Every symbolic dimension of the data inputs, as text for messages. */
+static const char *known_dims(Ox *ox) {
+    StrBuf sb = {0};
+    OxMap seen = {0};
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        const Onnx__ValueInfoProto *v = ox->graph->input[i];
+        const Onnx__TensorShapeProto *s = shape_of(v);
+        for (size_t k = 0; s && k < s->n_dim && is_data_input(ox, v); k++) {
+            Str name = dim_name(s->dim[k]);
+            if (!*name || ox_map_get(&seen, name) >= 0) continue;
+            ox_map_put(ox->a, &seen, name, 0);
+            sb_printf(&sb, "%s'%s'", sb.len ? ", " : "", ox_quote(ox, name));
+        }
+    }
+    const char *r = arena_printf(ox->a, "%s", sb.len ? sb.data : "none");
+    sb_free(&sb);
+    return r;
+}
+
+/* --dim NAME=N for names, and --dim INPUT:AXIS=N; the latter names every equal
+   dimension too. */
+static Status bind(Ox *ox, Str name, int64_t value) {
+    int old = ox_map_get(&ox->dims, name);
+    if (old >= 0 && ox->dim_values.data[old] != value)
+        return ox_fail_model(ox, "dimension '%s' is bound to %" PRId64
+                             " and to %" PRId64, ox_quote(ox, name),
+                             ox->dim_values.data[old], value);
+    if (old < 0) {
+        ox_map_put(ox->a, &ox->dims, name, ox->dim_values.len);
+        vec_push(ox->a, &ox->dim_values, value);
+    }
+    return OK;
+}
+
+static Status bind_axis(Ox *ox, const DimBind *b, bool *found) {
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        const Onnx__ValueInfoProto *v = ox->graph->input[i];
+        const Onnx__TensorShapeProto *s = shape_of(v);
+        if (!s || !v->name || intern(v->name) != b->name ||
+            b->axis >= (int)s->n_dim || !is_data_input(ox, v))
+            continue;
+        *found = true;
+        const Dim *d = s->dim[b->axis];
+        if (dim_known(d) && d->dim_value != b->value)
+            return ox_fail_model(ox, "--dim %s:%d=%" PRId64 ": this file was "
+                                 "exported with the fixed dimension %" PRId64
+                                 "; re-export it with a dynamic one",
+                                 ox_quote(ox, b->name), b->axis, b->value,
+                                 d->dim_value);
+        if (*dim_name(d)) TRY(bind(ox, dim_name(d), b->value));
+        return OK;
+    }
+    return OK;
+}
+
+static bool is_dim_param(const Ox *ox, Str name) {
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        const Onnx__TensorShapeProto *s = shape_of(ox->graph->input[i]);
+        for (size_t k = 0; s && k < s->n_dim; k++)
+            if (dim_name(s->dim[k]) == name) return true;
+    }
+    return false;
+}
+
+static Status bind_dims(Ox *ox) {
+    for (int i = 0; i < ox->opt->dims.len; i++) {
+        const DimBind *b = &ox->opt->dims.data[i];
+        bool found = false;
+        if (b->value < 0)
+            return ox_fail_model(ox, "--dim %s: %" PRId64 " is negative",
+                                 ox_quote(ox, b->name), b->value);
+        if (b->axis >= 0) {
+            TRY(bind_axis(ox, b, &found));
+        } else if (is_dim_param(ox, b->name)) {
+            TRY(bind(ox, b->name, b->value));
+            found = true;
+        }
+        if (!found && b->axis >= 0)
+            return ox_fail_model(ox, "--dim %s:%d: there is no such input "
+                                 "dimension", ox_quote(ox, b->name), b->axis);
+        if (!found)
+            return ox_fail_model(ox, "--dim %s: the model's symbolic "
+                                 "dimensions are: %s", ox_quote(ox, b->name),
+                                 known_dims(ox));
+    }
+    return OK;
+}
+
+/* The value of one input dimension, -1: unbound. */
+static int64_t dim_value(const Ox *ox, Str input, int axis, const Dim *d) {
+    if (dim_known(d)) return d->dim_value;
+    Str name = dim_name(d);
+    int i = *name ? ox_map_get(&ox->dims, name) : -1;
+    if (i >= 0) return ox->dim_values.data[i];
+    for (int k = 0; k < ox->opt->dims.len; k++) {
+        const DimBind *b = &ox->opt->dims.data[k];
+        if (b->axis == axis && b->name == input) return b->value;
+    }
+    return -1;
+}
+
+/* ---- inputs -------------------------------------------------------------- */
+
+/* Dimensions without a value: each name once. */
+typedef struct Unbound {
+    StrBuf text;
+    OxMap seen;
+    const char *example;
+} Unbound;
+
+static void note_unbound(Ox *ox, Unbound *u, Str input, int axis,
+                         const Dim *d) {
+    Str name = dim_name(d);
+    const char *place = arena_printf(ox->a, "%s:%d", ox_quote(ox, input), axis);
+    const char *comma = u->text.len ? ", " : "";
+    if (*name && ox_map_get(&u->seen, name) >= 0) return;
+    ox_map_put(ox->a, &u->seen, name, 0);
+    if (*name)
+        sb_printf(&u->text, "%s'%s' (%s)", comma, ox_quote(ox, name), place);
+    else
+        sb_printf(&u->text, "%s%s", comma, place);
+    if (!u->example) u->example = *name ? ox_quote(ox, name) : place;
+}
+
+static Status make_input(Ox *ox, const Onnx__ValueInfoProto *v, Unbound *u) {
+    Str name = intern(v->name);
+    const Onnx__TensorShapeProto *s = shape_of(v);
+    int64_t dim[MAX_RANK] = {0};
+    bool complete = true;
+    DType d;
+    TypeId type;
+    if (!s)
+        return ox_fail_model(ox, "input '%s' is not a tensor with a shape",
+                             ox_quote(ox, name));
+    TRY(ox_dtype(ox, v->type->tensor_type->elem_type, name, &d));
+    if (s->n_dim > MAX_RANK)
+        return ox_fail_model(ox, "input '%s' has rank %zu; at most %d",
+                             ox_quote(ox, name), s->n_dim, MAX_RANK);
+    for (int k = 0; k < (int)s->n_dim; k++) {
+        dim[k] = dim_value(ox, name, k, s->dim[k]);
+        if (dim[k] >= 0 || dim_known(s->dim[k])) continue;
+        note_unbound(ox, u, name, k, s->dim[k]);
+        complete = false;
+    }
+    if (!complete) return OK;
+    TRY(ox_type_make(ox, name, d, (int)s->n_dim, dim, &type));
+    ox_name_of(ox, name)->value = graph_input(ox->g, name, type);
+    return OK;
+}
+
+static Status report_unbound(Ox *ox, Unbound *u) {
+    if (!u->text.len) return OK;
+    Status s = ox_fail_model(ox, "these input dimensions have no value: %s; "
+                             "bind them, for example --dim %s=64",
+                             u->text.data, u->example);
+    sb_free(&u->text);
+    return s;
+}
+
+static Status make_inputs(Ox *ox) {
+    Unbound u = {0};
+    TRY(bind_dims(ox));
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        if (!is_data_input(ox, ox->graph->input[i])) continue;
+        if (make_input(ox, ox->graph->input[i], &u) != OK) {
+            sb_free(&u.text);
+            return ERR_USER;
+        }
+    }
+    return report_unbound(ox, &u);
+}
+
+/* ---- initializers -------------------------------------------------------- */
+
+/* Variables hold fp32 whatever the file stores. */
+static const Tensor *as_f32(Ox *ox, const Tensor *t) {
+    if (type_get(t->type)->dtype == DT_F32) return t;
+    Arena *tmp = arena_new();
+    const Tensor *r = eval_to_tensor(ox->a, eval_from_tensor(tmp, t),
+                                     type_with_dtype(t->type, DT_F32));
+    arena_free(tmp);
+    return r;
+}
+
+static Status make_var(Ox *ox, const OxInit *x, ValueId *out) {
+    if (!strncmp(x->name, "ampc.", 5))
+        return ox_fail_model(ox, "initializer '%s': names that start with "
+                             "'ampc.' are reserved", ox_quote(ox, x->name));
+    const Tensor *t = as_f32(ox, x->data);
+    int i = module_var(ox->m, x->kind, x->name, t->type, t, 0);
+    Var *v = &ox->m->vars.data[i];
+    v->stored_dtype = type_get(x->data->type)->dtype;
+    v->why = x->why;
+    *out = graph_var(ox->g, i);
+    return OK;
+}
+
+static Status make_inits(Ox *ox) {
+    for (int i = 0; i < ox->inits.len; i++) {
+        const OxInit *x = &ox->inits.data[i];
+        if (!x->live) continue;
+        ValueId v;
+        if (x->is_var) TRY(make_var(ox, x, &v));
+        else v = graph_const(ox->g, x->name, x->data);
+        ox_name_of(ox, x->name)->value = v;
+    }
+    return OK;
+}
+
+/* ---- nodes --------------------------------------------------------------- */
+
+static Status check_operands(Ox *ox, const OxNode *n) {
+    for (int i = 0; i < n->nin; i++) {
+        if (!*n->in[i]) continue;
+        const OxName *in = ox_name_of(ox, n->in[i]);
+        if (is_value(in->value)) continue;
+        if (in->seq && !strcmp(n->type, "SequenceAt") && i == 0) continue;
+        return ox_fail(ox, "operand '%s' is a sequence",
+                       ox_quote(ox, n->in[i]));
+    }
+    return OK;
+}
+
+static Status check_results(Ox *ox, const OxNode *n) {
+    for (int i = 0; i < n->nout; i++) {
+        if (!ox_has_out(ox, i)) continue;
+        const OxName *out = ox_name_of(ox, n->out[i]);
+        if (!is_value(out->value) && !out->seq)
+            return ox_fail(ox, "result %d is not supported", i);
+    }
+    return OK;
+}
+
+static Status make_nodes(Ox *ox) {
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        ox->node = n;
+        ox->b.loc = (Loc){.file = ox->file, .node = n->name};
+        ox->first_node = (uint32_t)ox->g->nodes.len;
+        ox->first_value = (uint32_t)ox->g->values.len;
+        TRY(check_operands(ox, n));
+        TRY(n->op->handler(ox));
+        TRY(check_results(ox, n));
+    }
+    ox->node = NULL;
+    return OK;
+}
+
+/* ---- outputs ------------------------------------------------------------- */
+
+static Status check_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId y) {
+    const Onnx__TensorShapeProto *s = shape_of(v);
+    Type t = ox_type(ox, y);
+    if (!s) return OK;
+    if ((int)s->n_dim != t.rank)
+        return ox_fail_model(ox, "output '%s' is declared with rank %zu but "
+                             "has rank %d", ox_quote(ox, v->name), s->n_dim,
+                             t.rank);
+    for (int k = 0; k < t.rank; k++)
+        if (dim_known(s->dim[k]) && s->dim[k]->dim_value != t.dim[k])
+            return ox_fail_model(ox, "dimension %d of output '%s' is declared "
+                                 "as %" PRId64 " but is %" PRId64, k,
+                                 ox_quote(ox, v->name), s->dim[k]->dim_value,
+                                 t.dim[k]);
+    return OK;
+}
+
+static Status make_outputs(Ox *ox) {
+    for (size_t i = 0; i < ox->graph->n_output; i++) {
+        const Onnx__ValueInfoProto *v = ox->graph->output[i];
+        Str name = intern(v->name);
+        ValueId y = ox_name_of(ox, name)->value;
+        if (!is_value(y))
+            return ox_fail_model(ox, "output '%s' is a sequence",
+                                 ox_quote(ox, name));
+        TRY(check_declared(ox, v, y));
+        vec_push(ox->a, &ox->g->outputs, (Output){name, y});
+    }
+    return OK;
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+static void start_module(Ox *ox) {
+    const char *base = strrchr(ox->file, '/');
+    base = base ? base + 1 : ox->file;
+    const char *dot = strrchr(base, '.');
+    size_t n = dot && dot > base ? (size_t)(dot - base) : strlen(base);
+    ox->m = module_new(ox->a, intern_n(base, n));
+    ox->m->file = ox->file;
+    ox->m->class_axis = -1;
+    if (ox->model->producer_name && *ox->model->producer_name)
+        ox->m->producer = intern(ox->model->producer_name);
+    ox->g = graph_new(ox->m, "forward");
+    ox->b = (Builder){.g = ox->g};
+}
+
+static Status import_model(Ox *ox) {
+    TRY(ox_check_model(ox));
+    ox->is_torch = ox->model->producer_name &&
+                   !strcmp(ox->model->producer_name, "pytorch");
+    ox->has_signature = ox_has_signature(ox);
+    TRY(ox_flatten(ox));
+    TRY(ox_resolve_names(ox));
+    TRY(ox_sort(ox));
+    TRY(ox_check_nodes(ox));
+    TRY(ox_check_spoiled(ox));
+    TRY(ox_decide(ox));
+    start_module(ox);
+    TRY(make_inputs(ox));
+    TRY(make_inits(ox));
+    TRY(make_nodes(ox));
+    TRY(make_outputs(ox));
+    if (ox->dropouts_enabled)
+        ox_warn_model(ox, "%d Dropout node%s exported disabled will drop in "
+                      "training (--dropout off keeps them off)",
+                      ox->dropouts_enabled,
+                      ox->dropouts_enabled == 1 ? "" : "s");
+    return OK;
+}
+
+static Str directory_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (!slash) return intern(".");
+    return slash == path ? intern("/") : intern_n(path, (size_t)(slash - path));
+}
+
+Status import_onnx_bytes(Arena *a, Diag *d, const char *path,
+                         const uint8_t *bytes, size_t n, const Options *opt,
+                         Module **out) {
+    WireError e = {0};
+    Ox ox = {.a = a, .d = d, .opt = opt, .file = intern(path),
+             .dir = directory_of(path)};
+    if (!wire_check(&onnx__model_proto__descriptor, bytes, n, &e))
+        return ox_fail_model(&ox, "not an ONNX model or truncated: %s (stopped "
+                             "at byte %zu)", e.what, e.offset);
+    Onnx__ModelProto *m = onnx__model_proto__unpack(NULL, n, bytes);
+    if (n == 0 || !m) {
+        if (m) onnx__model_proto__free_unpacked(m, NULL);
+        return ox_fail_model(&ox, "not an ONNX model (stopped at byte %zu)",
+                             n ? n : 0);
+    }
+    ox.model = m;
+    Status s = import_model(&ox);
+    onnx__model_proto__free_unpacked(m, NULL);
+    *out = s == OK ? ox.m : NULL;
+    return s;
+}
+
+Status import_onnx(Arena *a, Diag *d, const char *path, const Options *opt,
+                   Module **out) {
+    size_t n;
+    char *bytes = read_file(path, &n);
+    if (!bytes)
+        return fail(d, (Loc){.file = intern(path)}, "%s", strerror(errno));
+    Status s = import_onnx_bytes(a, d, path, (const uint8_t *)bytes, n, opt,
+                                 out);
+    free(bytes);
+    return s;
+}

@@ -1,0 +1,248 @@
+/* onnx.h: inside the ONNX frontend.
+
+   Stages, in the order of import_onnx (onnx.c):
+     onnx_model.c   bytes to messages; header checks; functions inlined into a
+                    flat list of OxNode
+     onnx_names.c   what every name means; live nodes in topological order;
+                    operand counts and attributes against onnx_ops.def
+     onnx_tensor.c, onnx_external.c   TensorProto to Tensor
+     onnx_spoiled.c exports that lost parameters
+     onnx_train.c   which initializers train
+     onnx_build.c   what handlers build nodes with
+     onnx_fold.c    constant folding
+     onnx_math.c, onnx_act.c, onnx_shape.c, onnx_index.c, onnx_nn.c,
+     onnx_norm.c, onnx_reduce.c, onnx_loss.c, onnx_einsum.c, onnx_attention.c
+                    one handler per ONNX op                                 */
+#ifndef AMPC_FRONTEND_ONNX_ONNX_H
+#define AMPC_FRONTEND_ONNX_ONNX_H
+
+#include "frontend/frontend.h"
+#include "onnx.pb-c.h"
+
+enum {
+    OX_MIN_OPSET = 6,
+    OX_MAX_OPSET = 28,
+    OX_MIN_IR = 3,
+    OX_MAX_IR = 14,
+    OX_MAX_NODES = 1 << 20,         /* after inlining                        */
+    OX_MAX_CALLS = 64,              /* depth of functions calling functions  */
+};
+#define OX_MAX_ELEMENTS ((int64_t)1 << 33) /* of any value                  */
+#define OX_MAX_FOLD     ((int64_t)1 << 22) /* of one fold, with operands    */
+#define OX_MAX_COSTLY_FOLD ((int64_t)4096)
+#define OX_FOLD_BUDGET  ((int64_t)1 << 26) /* of all of them                */
+
+typedef struct Ox Ox;
+typedef struct OxNode OxNode;
+typedef Status OxHandler(Ox *ox);
+
+/* One row of onnx_ops.def. */
+typedef struct OxOp {
+    const char *name;
+    int in_min, in_max, out_min, out_max;
+    const char *attrs;
+    unsigned nd;     /* operands through which no gradient flows            */
+    unsigned weight; /* operands that make an unmarked initializer train    */
+    OxHandler *handler;
+    OpCode core;
+} OxOp;
+
+typedef struct OxAttr {
+    Str name;
+    const Onnx__AttributeProto *p; /* value; its own name does not matter   */
+} OxAttr;
+
+struct OxNode {
+    const Onnx__NodeProto *proto;
+    const OxOp *op; /* NULL: unknown */
+    Str name;       /* or its first output */
+    Str type, domain;
+    int version; /* imported opset of its domain */
+    Str *in, *out;
+    int nin, nout;
+    OxAttr *attr;
+    int nattr;
+};
+
+/* Where an initializer's data comes from, and what became of it. */
+typedef struct OxInit {
+    Str name;
+    const Onnx__TensorProto *proto;
+    Str mark;   /* InputSpec.kind of the metadata, or NULL */
+    Str folded; /* folded_from of the metadata, or NULL */
+    bool live, alias; /* alias: an Identity's output */
+    const Tensor *data;
+    bool is_var;
+    VarKind kind;
+    Str why;
+} OxInit;
+
+typedef enum OxNameKind { OX_INPUT, OX_INIT, OX_RESULT } OxNameKind;
+
+typedef struct OxName {
+    Str name;
+    OxNameKind kind;
+    int index;  /* of the input, initializer or node */
+    int result; /* OX_RESULT: which */
+    int uses;   /* by live nodes and graph outputs */
+    ValueId value;
+    bool reaches; /* an output, through differentiable operands */
+    const OxNode *role;          /* where it stands in a weight's place */
+    const OxNode *statistics_of; /* BatchNormalization */
+    const ValueId *seq; /* a sequence made by SplitToSequence */
+    int nseq;
+} OxName;
+
+/* Interned name to an index. */
+typedef struct OxMap {
+    Str *key;
+    int *val;
+    int cap, len;
+} OxMap;
+void ox_map_put(Arena *a, OxMap *m, Str key, int val);
+int ox_map_get(const OxMap *m, Str key); /* -1 */
+
+typedef struct OxFold {
+    Node node;
+    ValueId *out; /* the constants it became */
+} OxFold;
+
+struct Ox {
+    Arena *a;
+    Diag *d;
+    const Options *opt;
+    const Onnx__ModelProto *model;
+    const Onnx__GraphProto *graph;
+    Str file;
+    Str dir; /* of external data */
+    Str verified; /* location and checksum that matched last */
+    bool has_signature, is_torch, optimized;
+    bool *rule_used; /* per opt->train_rules */
+    OxMap dims;      /* dim_param to index in dim_values */
+    VEC(int64_t) dim_values;
+    OxMap functions; /* domain, name and overload to index */
+    int calls;
+
+    VEC(OxNode) nodes;
+    VEC(OxInit) inits;
+    VEC(OxName) names;
+    OxMap by_name;
+    VEC(int) order; /* live nodes */
+
+    Module *m;
+    Graph *g;
+    Builder b;
+    const OxNode *node; /* being imported */
+    uint32_t first_node, first_value; /* what its handler makes starts here */
+    OxMap consts, folds;   /* by content: onnx_fold.c */
+    VEC(OxFold) fold_list;
+    int64_t folded; /* elements so far */
+    int dropouts, dropouts_enabled;
+};
+
+/* ---- messages ------------------------------------------------------------ */
+
+/* About the node being imported: "Conv (opset 20): ...", and the source line
+   that the exporter recorded.  Returns ERR_USER. */
+Status ox_fail(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
+Status ox_fail_node(Ox *ox, const OxNode *n, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+Status ox_fail_model(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void ox_warn(Ox *ox, const OxNode *n, const char *fmt, ...) PRINTF_LIKE(3, 4);
+void ox_warn_model(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Escaped and shortened. */
+const char *ox_quote(Ox *ox, const char *s);
+
+/* ---- stages -------------------------------------------------------------- */
+
+const OxOp *ox_op_find(const char *name);
+Status ox_check_model(Ox *ox);
+Status ox_flatten(Ox *ox);
+Status ox_resolve_names(Ox *ox);
+Status ox_sort(Ox *ox);
+Status ox_check_nodes(Ox *ox);
+bool ox_has_signature(const Ox *ox);
+Status ox_check_spoiled(Ox *ox);
+Status ox_decide(Ox *ox);
+Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
+                const char *key);
+
+/* Host data of a tensor; `name` for messages. */
+Status ox_tensor(Ox *ox, const Onnx__TensorProto *t, const char *name,
+                 const Tensor **out);
+/* Reads [offset, offset+length) of a file inside ox->dir (onnx_external.c). */
+Status ox_external(Ox *ox, const Onnx__TensorProto *t, const char *name,
+                   int64_t bytes, void **out);
+/* Checked shape to type: rank, signs, total. */
+Status ox_type_make(Ox *ox, const char *what, DType dtype, int rank,
+                    const int64_t *dim, TypeId *out);
+Status ox_dtype(Ox *ox, int code, const char *what, DType *out);
+
+/* ---- for handlers: the node's operands and attributes -------------------- */
+
+ValueId ox_in(const Ox *ox, int i); /* NO_VALUE when absent */
+bool ox_has_out(const Ox *ox, int i); /* named, and used by something live */
+Type ox_type(const Ox *ox, ValueId v);
+OxName *ox_name_of(const Ox *ox, Str name);
+int ox_uses(const Ox *ox, Str name); /* by live nodes and graph outputs */
+
+const Onnx__AttributeProto *ox_attr(const Ox *ox, const char *name);
+int64_t ox_int(const Ox *ox, const char *name, int64_t dflt);
+double ox_float(const Ox *ox, const char *name, double dflt);
+Str ox_str(const Ox *ox, const char *name, const char *dflt);
+int ox_ints(const Ox *ox, const char *name, const int64_t **v); /* -1: none */
+
+/* The node of this op that makes v, else NULL. */
+const Node *ox_def(const Ox *ox, ValueId v, OpCode op);
+/* Data known at compile time, else NULL: constants, and frozen initializers
+   (for operands that act as attributes). */
+const Tensor *ox_data(const Ox *ox, ValueId v);
+/* Integer operand as a list; an error names the operand when it is not known
+   at compile time.  Absent operand: *n = -1. */
+Status ox_const_ints(Ox *ox, int operand, const char *what, const int64_t **v,
+                     int *n);
+/* One-element operand as a number; false when absent or unknown. */
+bool ox_const_scalar(const Ox *ox, ValueId v, double *out);
+Status ox_axis(Ox *ox, int64_t axis, int rank, int *out);
+/* Axes from the attribute or operand 1, normalised, sorted, distinct.
+   *n = -1: not given. */
+Status ox_axes(Ox *ox, bool from_input, int rank, int64_t *axes, int *n);
+
+/* ---- for handlers: building ---------------------------------------------- */
+
+/* Binds result i of the node; names the value after it. */
+Status ox_out(Ox *ox, int i, ValueId v);
+/* One node; folded at once when every operand is constant. */
+Status ox_op(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
+             int nattr, ValueId *out);
+Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
+              int nattr, int nout, const TypeId *types, ValueId *out);
+Status ox1(Ox *ox, OpCode op, ValueId x, ValueId *out);
+Status ox2(Ox *ox, OpCode op, ValueId x, ValueId y, ValueId *out);
+Status ox3(Ox *ox, OpCode op, ValueId x, ValueId y, ValueId z, ValueId *out);
+/* y = x OP k, k a constant of x's dtype. */
+Status ox2k(Ox *ox, OpCode op, ValueId x, double k, ValueId *out);
+Status ox_cast(Ox *ox, ValueId x, DType d, bool user, ValueId *out);
+Status ox_reshape(Ox *ox, ValueId x, int rank, const int64_t *dim,
+                  ValueId *out);
+Status ox_transpose(Ox *ox, ValueId x, const int64_t *perm, ValueId *out);
+Status ox_expand(Ox *ox, ValueId x, int rank, const int64_t *dim, ValueId *out);
+Status ox_reduce(Ox *ox, OpCode op, ValueId x, const int64_t *axes, int n,
+                 bool keepdims, ValueId *out);
+Status ox_slice(Ox *ox, ValueId x, const int64_t *starts, const int64_t *sizes,
+                const int64_t *steps, ValueId *out);
+ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t);
+bool ox_foldable(const Ox *ox, NodeId id);
+/* The node leaves the order; *out are constants. */
+Status ox_fold(Ox *ox, NodeId id, ValueId *out);
+Status ox_const(Ox *ox, const Tensor *t, ValueId *out);
+Status ox_const_i64(Ox *ox, const int64_t *v, int rank, int64_t n,
+                    ValueId *out);
+ValueId ox_scalar(Ox *ox, DType d, double v);
+
+#define ONNX(name, imin, imax, omin, omax, attrs, nd, weight, handler, core)   \
+    OxHandler onnx_##handler;
+#include "frontend/onnx/onnx_ops.def"
+#undef ONNX
+
+#endif

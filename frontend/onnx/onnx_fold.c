@@ -1,0 +1,105 @@
+/* onnx_fold.c: nodes whose operands are all constant become constants at once,
+   so that shape arithmetic is gone when the next node needs it.  Equal
+   constants and equal folds are shared: exporters repeat the same mask in every
+   layer.  Each value and their total are bounded; past the bounds a node stays
+   a node.                                                                   */
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+/* ---- constants ----------------------------------------------------------- */
+
+static ValueId scalar_const(Ox *ox, const Tensor *t) {
+    DType d = type_get(t->type)->dtype;
+    Arena *tmp = arena_new();
+    const EvalTensor *e = eval_from_tensor(tmp, t);
+    ValueId v = e->f ? graph_scalar(ox->g, d, e->f[0])
+                     : graph_scalar_int(ox->g, d, e->i[0]);
+    arena_free(tmp);
+    return v;
+}
+
+/* Scalars are anonymous; equal bytes of one type are one constant. */
+ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t) {
+    const Type *type = type_get(t->type);
+    if (!type->rank && type->dtype != DT_U64) return scalar_const(ox, t);
+    size_t n = (size_t)type_bytes(type);
+    Str key = internf("%u %llx", t->type.i,
+                      (unsigned long long)hash_bytes(1, t->data, n));
+    int i = ox_map_get(&ox->consts, key);
+    if (i >= 0) {
+        const Value *old = value_get(ox->g, (ValueId){(uint32_t)i});
+        if (!memcmp(old->data->data, t->data, n))
+            return (ValueId){(uint32_t)i};
+    }
+    ValueId v = graph_const(ox->g, name, t);
+    ox_map_put(ox->a, &ox->consts, key, (int)v.i);
+    return v;
+}
+
+/* ---- what may be folded -------------------------------------------------- */
+
+static bool is_const(const Ox *ox, ValueId v) {
+    return is_value(v) && value_get(ox->g, v)->kind == VK_CONST;
+}
+
+static int64_t elements_of(const Ox *ox, const ValueId *v, int n) {
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        if (is_value(v[i])) sum += type_count(value_type(ox->g, v[i]));
+    return sum;
+}
+
+bool ox_foldable(const Ox *ox, NodeId id) {
+    const Node *n = node_get(ox->g, id);
+    OpKind kind = op_info[n->op].kind;
+    bool costly = kind == KIND_ANCHOR || kind == KIND_LIB ||
+                  kind == KIND_COMPOSITE;
+    if (n->op == OP_RAND_UNIFORM || n->op == OP_DROPOUT) return false;
+    for (int i = 0; i < n->nin; i++)
+        if (is_value(n->in[i]) && !is_const(ox, n->in[i])) return false;
+    int64_t sum = elements_of(ox, n->in, n->nin) +
+                  elements_of(ox, n->out, n->nout);
+    return sum <= (costly ? OX_MAX_COSTLY_FOLD : OX_MAX_FOLD) &&
+           ox->folded + sum <= OX_FOLD_BUDGET;
+}
+
+/* ---- equal folds --------------------------------------------------------- */
+
+/* ---- folding ------------------------------------------------------------- */
+
+static Status evaluate(Ox *ox, const Node *n, NodeId id, ValueId *out) {
+    char msg[256];
+    Arena *tmp = arena_new();
+    const EvalTensor **in = NEW_ARRAY(tmp, const EvalTensor *, n->nin + 1);
+    EvalTensor **res = NEW_ARRAY(tmp, EvalTensor *, n->nout);
+    for (int i = 0; i < n->nin; i++)
+        if (is_value(n->in[i]))
+            in[i] = eval_from_tensor(tmp, value_get(ox->g, n->in[i])->data);
+    Status s = eval_node(ox->g, id, tmp, EVAL_STORAGE, in, res, msg);
+    for (int i = 0; i < n->nout && s == OK; i++) {
+        Value v = *value_get(ox->g, n->out[i]);
+        out[i] = ox_make_const(ox, v.name,
+                               eval_to_tensor(ox->a, res[i], v.type));
+    }
+    arena_free(tmp);
+    return s == OK ? OK : ox_fail(ox, "its value cannot be computed: %s", msg);
+}
+
+Status ox_fold(Ox *ox, NodeId id, ValueId *out) {
+    Node n = *node_get(ox->g, id); /* making constants moves the pool */
+    Str key = internf("%llx", (unsigned long long)node_hash(ox->g, &n));
+    int i = ox_map_get(&ox->folds, key);
+    ox->g->order.len--;
+    if (i >= 0 && node_same(ox->g, &ox->fold_list.data[i].node, &n)) {
+        memcpy(out, ox->fold_list.data[i].out, (size_t)n.nout * sizeof *out);
+        return OK;
+    }
+    TRY(evaluate(ox, &n, id, out));
+    ox->folded += elements_of(ox, n.in, n.nin) +
+                  elements_of(ox, n.out, n.nout);
+    ox_map_put(ox->a, &ox->folds, key, ox->fold_list.len);
+    vec_push(ox->a, &ox->fold_list,
+             (OxFold){n, arena_dup(ox->a, out, (size_t)n.nout * sizeof *out)});
+    return OK;
+}

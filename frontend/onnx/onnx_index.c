@@ -1,0 +1,435 @@
+/* onnx_index.c: parts of tensors: concat, split, slice, gather, pad. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+Status onnx_concat(Ox *ox) {
+    int n = ox->node->nin, axis;
+    ValueId *in = NEW_ARRAY(ox->a, ValueId, n), y;
+    for (int i = 0; i < n; i++) in[i] = ox_in(ox, i);
+    if (!ox_attr(ox, "axis")) return ox_fail(ox, "attribute 'axis' is missing");
+    TRY(ox_axis(ox, ox_int(ox, "axis", 0), ox_type(ox, in[0]).rank, &axis));
+    if (n == 1) return ox_out(ox, 0, in[0]);
+    Attr attr = attr_i(AK_axis, axis);
+    TRY(ox_op(ox, OP_CONCAT, in, n, &attr, 1, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* ---- split --------------------------------------------------------------- */
+
+static Status split(Ox *ox, ValueId x, int axis, const int64_t *sizes, int n,
+                    ValueId *out) {
+    Attr attr[] = {attr_i(AK_axis, axis), attr_v(AK_sizes, sizes, n)};
+    if (n == 1) {
+        out[0] = x;
+        return OK;
+    }
+    return ox_opn(ox, OP_SPLIT, &x, 1, attr, 2, n, NULL, out);
+}
+
+/* n chunks; the last may be smaller where `uneven` allows it. */
+static Status even_sizes(Ox *ox, int64_t total, int n, bool uneven,
+                         int64_t *sizes) {
+    int64_t chunk = (total + n - 1) / n, left = total;
+    if (!uneven && total % n)
+        return ox_fail(ox, "%" PRId64 " does not divide into %d parts", total,
+                       n);
+    for (int i = 0; i < n; i++) {
+        sizes[i] = left < chunk ? left : chunk;
+        left -= sizes[i];
+    }
+    return OK;
+}
+
+static Status check_sizes(Ox *ox, const int64_t *v, int n, int64_t total) {
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        if (v[i] < 0 || !add_ok(sum, v[i], &sum))
+            return ox_fail(ox, "split size %d is %" PRId64, i, v[i]);
+    if (sum != total)
+        return ox_fail(ox, "split sizes sum to %" PRId64 ", the axis has %"
+                       PRId64, sum, total);
+    return OK;
+}
+
+Status onnx_split(Ox *ox) {
+    ValueId x = ox_in(ox, 0);
+    Type t = ox_type(ox, x);
+    int n = ox->node->nout, axis, given;
+    int64_t *sizes = NEW_ARRAY(ox->a, int64_t, n);
+    ValueId *out = NEW_ARRAY(ox->a, ValueId, n);
+    const int64_t *v;
+    TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
+    if (ox->node->nin > 1) TRY(ox_const_ints(ox, 1, "split", &v, &given));
+    else given = ox_ints(ox, "split", &v);
+    if (given >= 0) {
+        if (given != n)
+            return ox_fail(ox, "%d split sizes for %d results", given, n);
+        TRY(check_sizes(ox, v, n, t.dim[axis]));
+        memcpy(sizes, v, (size_t)n * sizeof *v);
+    } else {
+        if (ox_int(ox, "num_outputs", n) != n)
+            return ox_fail(ox, "num_outputs differs from its %d results", n);
+        bool uneven = ox_attr(ox, "num_outputs") != NULL;
+        TRY(even_sizes(ox, t.dim[axis], n, uneven, sizes));
+    }
+    TRY(split(ox, x, axis, sizes, n, out));
+    for (int i = 0; i < n; i++) TRY(ox_out(ox, i, out[i]));
+    return OK;
+}
+
+/* ---- sequences: SplitToSequence + SequenceAt is a split ------------------ */
+
+/* A scalar gives the size of every chunk, a list gives all sizes, nothing
+   means 1. */
+static Status sequence_sizes(Ox *ox, int64_t total, const int64_t **sizes,
+                             int *n) {
+    const int64_t *v;
+    int64_t chunk = 1;
+    ValueId s = ox_in(ox, 1);
+    if (is_value(s)) {
+        TRY(ox_const_ints(ox, 1, "split", &v, n));
+        if (ox_type(ox, s).rank == 1) {
+            *sizes = v;
+            return check_sizes(ox, v, *n, total);
+        }
+        chunk = v[0];
+    }
+    if (chunk < 1) return ox_fail(ox, "a chunk of %" PRId64, chunk);
+    int64_t count = total / chunk + (total % chunk != 0);
+    if (count > 4096)
+        return ox_fail(ox, "a sequence of %" PRId64 " parts", count);
+    int64_t *made = NEW_ARRAY(ox->a, int64_t, count);
+    for (int i = 0; i < count; i++)
+        made[i] = i < count - 1 || total % chunk == 0 ? chunk : total % chunk;
+    *sizes = made;
+    *n = (int)count;
+    return OK;
+}
+
+static Status drop_axis(Ox *ox, ValueId *v, int axis) {
+    Type t = ox_type(ox, *v);
+    int64_t dim[MAX_RANK];
+    int rank = 0;
+    for (int i = 0; i < t.rank; i++)
+        if (i != axis) dim[rank++] = t.dim[i];
+    return ox_reshape(ox, *v, rank, dim, v);
+}
+
+Status onnx_split_to_sequence(Ox *ox) {
+    ValueId x = ox_in(ox, 0);
+    Type t = ox_type(ox, x);
+    const int64_t *sizes = NULL;
+    int axis, n = 0;
+    TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
+    TRY(sequence_sizes(ox, t.dim[axis], &sizes, &n));
+    ValueId *part = NEW_ARRAY(ox->a, ValueId, n);
+    if (n) TRY(split(ox, x, axis, sizes, n, part));
+    if (ox_int(ox, "keepdims", 1) == 0 && !is_value(ox_in(ox, 1)))
+        for (int i = 0; i < n; i++) TRY(drop_axis(ox, &part[i], axis));
+    OxName *name = ox_name_of(ox, ox->node->out[0]);
+    name->seq = part;
+    name->nseq = n;
+    return OK;
+}
+
+Status onnx_sequence_at(Ox *ox) {
+    const OxName *seq = ox_name_of(ox, ox->node->in[0]);
+    const int64_t *v;
+    int n, at;
+    if (!seq->seq)
+        return ox_fail(ox, "'%s' is no sequence made by SplitToSequence",
+                       ox_quote(ox, ox->node->in[0]));
+    TRY(ox_const_ints(ox, 1, "position", &v, &n));
+    if (n != 1) return ox_fail(ox, "the position must be a scalar");
+    TRY(ox_axis(ox, v[0], seq->nseq, &at));
+    return ox_out(ox, 0, seq->seq[at]);
+}
+
+/* ---- slice --------------------------------------------------------------- */
+
+static int64_t between(int64_t v, int64_t low, int64_t high) {
+    return v < low ? low : v > high ? high : v;
+}
+
+/* One axis of length d: INT64_MIN and INT64_MAX mean "to the end". */
+static Status slice_axis(Ox *ox, int64_t d, int64_t start, int64_t end,
+                         int64_t step, int64_t out[3]) {
+    if (step == 0) return ox_fail(ox, "a step of 0");
+    step = between(step, -d - 1, d + 1);
+    start = between(start, -d - 1, d + 1);
+    end = between(end, -d - 1, d + 1);
+    if (start < 0) start += d;
+    if (end < 0) end += d;
+    if (step > 0) {
+        start = between(start, 0, d);
+        end = between(end, 0, d);
+    } else {
+        start = between(start, -1, d - 1);
+        end = between(end, -1, d - 1);
+    }
+    int64_t span = step > 0 ? end - start : start - end;
+    int64_t stride = step > 0 ? step : -step;
+    int64_t n = span > 0 ? (span + stride - 1) / stride : 0;
+    out[0] = n ? start : 0;
+    out[1] = n;
+    out[2] = n > 1 ? step : 1;
+    return OK;
+}
+
+typedef struct SliceSpec {
+    const int64_t *starts, *ends, *axes, *steps;
+    int nstarts, nends, naxes, nsteps;
+} SliceSpec;
+
+static Status slice_spec(Ox *ox, SliceSpec *s) {
+    if (ox->node->nin > 1) {
+        TRY(ox_const_ints(ox, 1, "starts", &s->starts, &s->nstarts));
+        TRY(ox_const_ints(ox, 2, "ends", &s->ends, &s->nends));
+        TRY(ox_const_ints(ox, 3, "axes", &s->axes, &s->naxes));
+        TRY(ox_const_ints(ox, 4, "steps", &s->steps, &s->nsteps));
+    } else {
+        s->nstarts = ox_ints(ox, "starts", &s->starts);
+        s->nends = ox_ints(ox, "ends", &s->ends);
+        s->naxes = ox_ints(ox, "axes", &s->axes);
+        s->nsteps = -1;
+    }
+    int n = s->nstarts;
+    if (n < 0 || s->nends != n || (s->naxes >= 0 && s->naxes != n) ||
+        (s->nsteps >= 0 && s->nsteps != n))
+        return ox_fail(ox, "starts, ends, axes and steps differ in length");
+    return OK;
+}
+
+Status onnx_slice(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y;
+    Type t = ox_type(ox, x);
+    SliceSpec s = {0};
+    int64_t starts[MAX_RANK] = {0}, sizes[MAX_RANK], steps[MAX_RANK];
+    TRY(slice_spec(ox, &s));
+    for (int i = 0; i < t.rank; i++) {
+        sizes[i] = t.dim[i];
+        steps[i] = 1;
+    }
+    for (int i = 0; i < s.nstarts; i++) {
+        int k;
+        int64_t r[3] = {0};
+        TRY(ox_axis(ox, s.axes ? s.axes[i] : i, t.rank, &k));
+        TRY(slice_axis(ox, t.dim[k], s.starts[i], s.ends[i],
+                       s.steps ? s.steps[i] : 1, r));
+        starts[k] = r[0];
+        sizes[k] = r[1];
+        steps[k] = r[2];
+    }
+    TRY(ox_slice(ox, x, starts, sizes, steps, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* ---- gather, pad, trilu -------------------------------------------------- */
+
+Status onnx_gather(Ox *ox) {
+    ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, y;
+    int axis;
+    TRY(ox_axis(ox, ox_int(ox, "axis", 0), ox_type(ox, in[0]).rank, &axis));
+    Attr attr = attr_i(AK_axis, axis);
+    TRY(ox_op(ox, OP_GATHER, in, 2, &attr, 1, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* Negative positions count from the end. */
+static Status wrap_negative(Ox *ox, ValueId *i, int64_t d) {
+    ValueId below, moved;
+    TRY(ox2k(ox, OP_LESS, *i, 0, &below));
+    TRY(ox2k(ox, OP_ADD, *i, (double)d, &moved));
+    return ox3(ox, OP_WHERE, below, moved, *i, i);
+}
+
+/* Where each element of an index tensor starts counting: its place with
+   position 0 along `axis`, in data of type `from`. */
+static Status element_bases(Ox *ox, const Type *from, const Type *index,
+                            int axis, ValueId *out) {
+    int64_t stride[MAX_RANK], n = type_count(index);
+    if (n > OX_MAX_FOLD) return ox_fail(ox, "%" PRId64 " indices", n);
+    TypeId type = type_make(DT_I64, index->rank, index->dim);
+    EvalTensor *e = eval_tensor_new(ox->a, type);
+    shape_strides(from, stride);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t rest = i;
+        for (int k = index->rank - 1; k >= 0; k--) {
+            if (k != axis) e->i[i] += rest % index->dim[k] * stride[k];
+            rest /= index->dim[k];
+        }
+    }
+    return ox_const(ox, eval_to_tensor(ox->a, e, type), out);
+}
+
+Status onnx_gather_elements(Ox *ox) {
+    ValueId x = ox_in(ox, 0), i = ox_in(ox, 1), base, y;
+    Type t = ox_type(ox, x), ti = ox_type(ox, i);
+    int64_t stride[MAX_RANK], count = type_count(&t);
+    int axis;
+    TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
+    for (int k = 0; k < t.rank; k++)
+        if (ti.rank != t.rank || (k != axis && ti.dim[k] > t.dim[k]))
+            return ox_fail(ox, "the indices do not fit the operand");
+    shape_strides(&t, stride);
+    TRY(element_bases(ox, &t, &ti, axis, &base));
+    TRY(ox_cast(ox, i, DT_I64, false, &i));
+    TRY(wrap_negative(ox, &i, t.dim[axis]));
+    TRY(ox2k(ox, OP_MUL, i, (double)stride[axis], &i));
+    TRY(ox2(ox, OP_ADD, i, base, &i));
+    TRY(ox_reshape(ox, x, 1, &count, &x));
+    Attr attr = attr_i(AK_axis, 0);
+    TRY(ox_op(ox, OP_GATHER, (ValueId[]){x, i}, 2, &attr, 1, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* i == 0, 1, 2, ... along a new axis of length n */
+static Status is_position(Ox *ox, ValueId i, int axis, int64_t n,
+                          ValueId *out) {
+    Type t = ox_type(ox, i);
+    int64_t dim[MAX_RANK], along[MAX_RANK];
+    if (t.rank == MAX_RANK || n > OX_MAX_FOLD)
+        return ox_fail(ox, "%" PRId64 " classes at rank %d", n, t.rank);
+    for (int k = 0; k <= t.rank; k++) {
+        dim[k] = k == axis ? 1 : t.dim[k - (k > axis)];
+        along[k] = k == axis ? n : 1;
+    }
+    TypeId type = type_make(DT_I64, t.rank + 1, along);
+    EvalTensor *e = eval_tensor_new(ox->a, type);
+    for (int64_t k = 0; k < n; k++) e->i[k] = k;
+    ValueId iota;
+    TRY(ox_const(ox, eval_to_tensor(ox->a, e, type), &iota));
+    TRY(ox_reshape(ox, i, t.rank + 1, dim, &i));
+    return ox2(ox, OP_EQUAL, i, iota, out);
+}
+
+/* One of the two values [off, on]. */
+static Status one_of_two(Ox *ox, ValueId v, int64_t which, ValueId *out) {
+    int64_t size = 1, step = 1;
+    TRY(ox_slice(ox, v, &which, &size, &step, out));
+    return ox_reshape(ox, *out, 0, NULL, out);
+}
+
+Status onnx_one_hot(Ox *ox) {
+    ValueId i = ox_in(ox, 0), v = ox_in(ox, 2), on, off, hit, y;
+    Type t = ox_type(ox, i), tv = ox_type(ox, v);
+    double depth;
+    int axis;
+    if (!ox_const_scalar(ox, ox_in(ox, 1), &depth))
+        return ox_fail(ox, "its depth is not known at compile time");
+    if (!(depth >= 1 && depth <= (double)OX_MAX_FOLD))
+        return ox_fail(ox, "a depth of %g", depth);
+    if (tv.rank != 1 || tv.dim[0] != 2)
+        return ox_fail(ox, "values must be [off, on]");
+    TRY(ox_axis(ox, ox_int(ox, "axis", -1), t.rank + 1, &axis));
+    TRY(ox_cast(ox, i, DT_I64, false, &i));
+    TRY(wrap_negative(ox, &i, (int64_t)depth));
+    TRY(is_position(ox, i, axis, (int64_t)depth, &hit));
+    TRY(one_of_two(ox, v, 0, &off));
+    TRY(one_of_two(ox, v, 1, &on));
+    TRY(ox3(ox, OP_WHERE, hit, on, off, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* 1 at the first maximum, else 0.  Before opset 13 everything from `axis` on
+   was one axis. */
+Status onnx_hardmax(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y;
+    Type t = ox_type(ox, x), r = t;
+    int axis;
+    bool flat = ox->node->version < 13;
+    TRY(ox_axis(ox, ox_int(ox, "axis", flat ? 1 : -1), t.rank, &axis));
+    if (flat) {
+        r = (Type){.dtype = t.dtype, .rank = 2, .dim = {1, 1}};
+        for (int k = 0; k < t.rank; k++) r.dim[k >= axis] *= t.dim[k];
+        axis = 1;
+    }
+    TRY(ox_reshape(ox, x, r.rank, r.dim, &x));
+    Attr attr[] = {attr_i(AK_axis, axis), attr_i(AK_keepdims, 0)};
+    TRY(ox_op(ox, OP_ARGMAX, &x, 1, attr, 2, &y));
+    TRY(is_position(ox, y, axis, r.dim[axis], &y));
+    TRY(ox_cast(ox, y, t.dtype, false, &y));
+    TRY(ox_reshape(ox, y, t.rank, t.dim, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* Begins then ends of every axis, from the operand or attribute. */
+static Status read_pads(Ox *ox, int rank, int64_t *pads) {
+    const int64_t *v, *axes;
+    int n, naxes = -1;
+    memset(pads, 0, 2 * MAX_RANK * sizeof *pads);
+    if (ox->node->nin > 1) {
+        TRY(ox_const_ints(ox, 1, "pads", &v, &n));
+        TRY(ox_const_ints(ox, 3, "axes", &axes, &naxes));
+    } else {
+        n = ox_ints(ox, "pads", &v);
+        if (n < 0) n = ox_ints(ox, "paddings", &v);
+    }
+    int count = naxes < 0 ? rank : naxes;
+    if (n != 2 * count)
+        return ox_fail(ox, "%d pads for %d axes", n, count);
+    for (int i = 0; i < count; i++) {
+        int k = i;
+        if (naxes >= 0) TRY(ox_axis(ox, axes[i], rank, &k));
+        for (int side = 0; side < 2; side++) {
+            int64_t p = v[i + side * count];
+            if (p > INT32_MAX || p < INT32_MIN)
+                return ox_fail(ox, "a pad of %" PRId64, p);
+            pads[k + side * rank] = p;
+        }
+    }
+    return OK;
+}
+
+/* Negative pads crop. */
+static Status crop(Ox *ox, ValueId *x, int64_t *pads) {
+    Type t = ox_type(ox, *x);
+    int64_t starts[MAX_RANK] = {0}, sizes[MAX_RANK], steps[MAX_RANK];
+    for (int i = 0; i < t.rank; i++) {
+        int64_t *begin = &pads[i], *end = &pads[i + t.rank];
+        starts[i] = *begin < 0 ? -*begin : 0;
+        sizes[i] = t.dim[i] - starts[i] + (*end < 0 ? *end : 0);
+        steps[i] = 1;
+        if (sizes[i] < 0)
+            return ox_fail(ox, "pads crop more than axis %d has", i);
+        if (*begin < 0) *begin = 0;
+        if (*end < 0) *end = 0;
+    }
+    return ox_slice(ox, *x, starts, sizes, steps, x);
+}
+
+Status onnx_pad(Ox *ox) {
+    ValueId x = ox_in(ox, 0), fill = ox_in(ox, 2), y;
+    int rank = ox_type(ox, x).rank;
+    int64_t pads[2 * MAX_RANK];
+    double value = ox_float(ox, "value", 0);
+    Str mode = ox_str(ox, "mode", "constant");
+    bool negative = false;
+    TRY(read_pads(ox, rank, pads));
+    if (is_value(fill) && !ox_const_scalar(ox, fill, &value))
+        return ox_fail(ox, "the pad value is not known at compile time");
+    for (int i = 0; i < 2 * rank; i++) negative |= pads[i] < 0;
+    if (negative && strcmp(mode, "constant"))
+        return ox_fail(ox, "negative pads with mode %s are not supported",
+                       ox_quote(ox, mode));
+    if (negative) TRY(crop(ox, &x, pads));
+    Attr attr[] = {attr_v(AK_pads, pads, 2 * rank), attr_s(AK_mode, mode),
+                   attr_f(AK_value, value)};
+    TRY(ox_op(ox, OP_PAD, &x, 1, attr, 3, &y));
+    return ox_out(ox, 0, y);
+}
+
+Status onnx_trilu(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y;
+    double k = 0;
+    if (is_value(ox_in(ox, 1)) && !ox_const_scalar(ox, ox_in(ox, 1), &k))
+        return ox_fail(ox, "operand k is not known at compile time");
+    if (k < -1e9) k = -1e9;
+    if (k > 1e9) k = 1e9;
+    Attr attr[] = {attr_i(AK_upper, ox_int(ox, "upper", 1) != 0),
+                   attr_i(AK_k, (int64_t)k)};
+    TRY(ox_op(ox, OP_TRILU, &x, 1, attr, 2, &y));
+    return ox_out(ox, 0, y);
+}

@@ -1,0 +1,234 @@
+/* onnx_math.c: arithmetic, comparison, casts and matrix products. */
+#include <math.h>
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+/* Before opset 7 the second operand was aligned at attribute `axis`. */
+static Status align(Ox *ox, ValueId a, ValueId *b) {
+    if (ox->node->version >= 7 || !ox_attr(ox, "axis")) return OK;
+    Type ta = ox_type(ox, a), tb = ox_type(ox, *b);
+    int64_t axis = ox_int(ox, "axis", -1);
+    if (axis < 0) axis += ta.rank;
+    int64_t tail = ta.rank - axis - tb.rank;
+    if (axis < 0 || tail < 0)
+        return ox_fail(ox, "axis %lld does not place an operand of rank %d in "
+                       "one of rank %d", (long long)ox_int(ox, "axis", -1),
+                       tb.rank, ta.rank);
+    int64_t dim[MAX_RANK];
+    for (int i = 0; i < tb.rank + tail; i++)
+        dim[i] = i < tb.rank ? tb.dim[i] : 1;
+    return ox_reshape(ox, *b, tb.rank + (int)tail, dim, b);
+}
+
+Status onnx_elem(Ox *ox) {
+    ValueId in[3], y;
+    int n = ox->node->nin;
+    for (int i = 0; i < n; i++) in[i] = ox_in(ox, i);
+    if (n == 2) TRY(align(ox, in[0], &in[1]));
+    TRY(ox_op(ox, ox->node->op->core, in, n, NULL, 0, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* The result has the base's type, whatever the exponent's. */
+Status onnx_pow(Ox *ox) {
+    ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), y;
+    TRY(align(ox, a, &b));
+    DType da = ox_type(ox, a).dtype, db = ox_type(ox, b).dtype;
+    if (dtype_is_float(da) || !dtype_is_float(db)) {
+        TRY(ox_cast(ox, b, da, false, &b));
+        TRY(ox2(ox, OP_POW, a, b, &y));
+    } else {
+        TRY(ox_cast(ox, a, db, false, &a));
+        TRY(ox2(ox, OP_POW, a, b, &y));
+        TRY(ox_cast(ox, y, da, false, &y));
+    }
+    return ox_out(ox, 0, y);
+}
+
+/* r takes the sign of b: r + b where r is not 0 and the signs differ. */
+static Status floor_rule(Ox *ox, ValueId r, ValueId b, ValueId *out) {
+    ValueId rneg, bneg, differ, zero, fixed;
+    TRY(ox2k(ox, OP_LESS, r, 0, &rneg));
+    TRY(ox2k(ox, OP_LESS, b, 0, &bneg));
+    TRY(ox2(ox, OP_XOR, rneg, bneg, &differ));
+    TRY(ox2k(ox, OP_EQUAL, r, 0, &zero));
+    TRY(ox1(ox, OP_NOT, zero, &zero));
+    TRY(ox2(ox, OP_AND, differ, zero, &differ));
+    TRY(ox2(ox, OP_ADD, r, b, &fixed));
+    return ox3(ox, OP_WHERE, differ, fixed, r, out);
+}
+
+/* The core's integer remainder takes the divisor's sign, its floating one the
+   dividend's: ONNX fmod=0 and fmod=1. */
+Status onnx_mod(Ox *ox) {
+    ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), y;
+    bool fl = dtype_is_float(ox_type(ox, a).dtype);
+    bool fmod_rule = ox_int(ox, "fmod", 0) != 0;
+    if (!fl && fmod_rule) {
+        TRY(ox2(ox, OP_DIV, a, b, &y));
+        TRY(ox2(ox, OP_MUL, y, b, &y));
+        TRY(ox2(ox, OP_SUB, a, y, &y));
+        return ox_out(ox, 0, y);
+    }
+    TRY(ox2(ox, OP_MOD, a, b, &y));
+    if (fl && !fmod_rule) TRY(floor_rule(ox, y, b, &y));
+    return ox_out(ox, 0, y);
+}
+
+Status onnx_isinf(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y, side;
+    bool neg = ox_int(ox, "detect_negative", 1) != 0;
+    bool pos = ox_int(ox, "detect_positive", 1) != 0;
+    TRY(ox1(ox, OP_ISINF, x, &y));
+    if (!neg || !pos) {
+        TRY(ox2k(ox, neg ? OP_LESS : OP_GREATER, x, 0, &side));
+        if (!neg && !pos) side = ox_scalar(ox, DT_BOOL, 0);
+        TRY(ox2(ox, OP_AND, y, side, &y));
+    }
+    return ox_out(ox, 0, y);
+}
+
+static Status fold_left(Ox *ox, OpCode op, ValueId *y) {
+    *y = ox_in(ox, 0);
+    for (int i = 1; i < ox->node->nin; i++)
+        TRY(ox2(ox, op, *y, ox_in(ox, i), y));
+    return OK;
+}
+
+Status onnx_variadic(Ox *ox) {
+    ValueId y;
+    TRY(fold_left(ox, ox->node->op->core, &y));
+    return ox_out(ox, 0, y);
+}
+
+Status onnx_mean(Ox *ox) {
+    ValueId y;
+    TRY(fold_left(ox, OP_ADD, &y));
+    if (ox->node->nin > 1) TRY(ox2k(ox, OP_DIV, y, ox->node->nin, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* ---- clip ---------------------------------------------------------------- */
+
+/* Bounds that the compiler knows become attributes.  Torch's ReLU6 has no
+   gradient at its bounds, clamp has. */
+static Status clip_known(Ox *ox, ValueId x, double min, double max,
+                         ValueId *y) {
+    Attr attr[] = {attr_f(AK_min, min), attr_f(AK_max, max),
+                   attr_i(AK_strict, min == 0 && max == 6)};
+    return ox_op(ox, OP_CLIP, &x, 1, attr, 3, y);
+}
+
+static Status clip_by(Ox *ox, ValueId *y, OpCode op, ValueId bound, double k) {
+    if (is_value(bound)) return ox2(ox, op, *y, bound, y);
+    return isinf(k) ? OK : ox2k(ox, op, *y, k, y);
+}
+
+Status onnx_clip(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y = x;
+    ValueId vmin = ox_in(ox, 1), vmax = ox_in(ox, 2);
+    double min = ox_float(ox, "min", -INFINITY);
+    double max = ox_float(ox, "max", INFINITY);
+    bool known = dtype_is_float(ox_type(ox, x).dtype);
+    if (is_value(vmin)) known &= ox_const_scalar(ox, vmin, &min);
+    if (is_value(vmax)) known &= ox_const_scalar(ox, vmax, &max);
+    if (known && !isnan(min) && !isnan(max)) {
+        TRY(clip_known(ox, x, min, max, &y));
+    } else {
+        TRY(clip_by(ox, &y, OP_MAX, vmin, min));
+        TRY(clip_by(ox, &y, OP_MIN, vmax, max));
+    }
+    return ox_out(ox, 0, y);
+}
+
+/* ---- casts --------------------------------------------------------------- */
+
+Status onnx_cast(Ox *ox) {
+    DType d;
+    ValueId y;
+    if (!ox_attr(ox, "to")) return ox_fail(ox, "attribute 'to' is missing");
+    int64_t to = ox_int(ox, "to", 0);
+    TRY(ox_dtype(ox, to < 0 || to > 1000 ? -1 : (int)to, "attribute to", &d));
+    TRY(ox_cast(ox, ox_in(ox, 0), d, true, &y));
+    return ox_out(ox, 0, y);
+}
+
+Status onnx_cast_like(Ox *ox) {
+    ValueId y;
+    TRY(ox_cast(ox, ox_in(ox, 0), ox_type(ox, ox_in(ox, 1)).dtype, true, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* ---- products ------------------------------------------------------------ */
+
+static Status product(Ox *ox, ValueId a, ValueId b, bool ta, bool tb,
+                      ValueId *y) {
+    Attr attr[] = {attr_i(AK_trans_a, ta), attr_i(AK_trans_b, tb)};
+    return ox_op(ox, OP_MATMUL, (ValueId[]){a, b}, 2, attr, 2, y);
+}
+
+/* x in x * k, or NO_VALUE. */
+static ValueId unscaled(const Ox *ox, ValueId v, double *k) {
+    const Node *n = ox_def(ox, v, OP_MUL);
+    for (int i = 0; n && i < 2; i++)
+        if (value_get(ox->g, n->in[1 - i])->kind == VK_CONST &&
+            ox_const_scalar(ox, n->in[1 - i], k) &&
+            shape_equal(value_type(ox->g, n->in[i]), value_type(ox->g, v)))
+            return n->in[i];
+    return NO_VALUE;
+}
+
+/* Exporters spread attention's scale over both operands; on the first alone it
+   leaves the other a plain transpose, which costs the product nothing. */
+static Status merge_scales(Ox *ox, ValueId *a, ValueId *b) {
+    double ka, kb;
+    ValueId xa = unscaled(ox, *a, &ka), xb = unscaled(ox, *b, &kb);
+    if (!is_value(xa) || !is_value(xb)) return OK;
+    TRY(ox2k(ox, OP_MUL, xa, ka * kb, a));
+    *b = xb;
+    return OK;
+}
+
+/* A vector on the left is a row, on the right a column; the extra dimension
+   leaves the result again. */
+Status onnx_matmul(Ox *ox) {
+    ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), y;
+    Type ta = ox_type(ox, a), tb = ox_type(ox, b);
+    if (ta.rank == 0 || tb.rank == 0)
+        return ox_fail(ox, "operands must not be scalars");
+    if (ta.rank == 1)
+        TRY(ox_reshape(ox, a, 2, (int64_t[]){1, ta.dim[0]}, &a));
+    if (tb.rank == 1)
+        TRY(ox_reshape(ox, b, 2, (int64_t[]){tb.dim[0], 1}, &b));
+    TRY(merge_scales(ox, &a, &b));
+    TRY(product(ox, a, b, false, false, &y));
+    Type ty = ox_type(ox, y);
+    int64_t dim[MAX_RANK];
+    int rank = 0;
+    for (int i = 0; i < ty.rank; i++)
+        if (!(ta.rank == 1 && i == ty.rank - 2) &&
+            !(tb.rank == 1 && i == ty.rank - 1))
+            dim[rank++] = ty.dim[i];
+    if (rank < ty.rank) TRY(ox_reshape(ox, y, rank, dim, &y));
+    return ox_out(ox, 0, y);
+}
+
+Status onnx_gemm(Ox *ox) {
+    ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), c = ox_in(ox, 2), y;
+    double alpha = ox_float(ox, "alpha", 1), beta = ox_float(ox, "beta", 1);
+    if (ox_type(ox, a).rank != 2 || ox_type(ox, b).rank != 2)
+        return ox_fail(ox, "operands must be matrices");
+    TRY(product(ox, a, b, ox_int(ox, "transA", 0) != 0,
+                ox_int(ox, "transB", 0) != 0, &y));
+    if (alpha != 1) TRY(ox2k(ox, OP_MUL, y, alpha, &y));
+    if (is_value(c) && beta != 0) {
+        Type before = ox_type(ox, y), after;
+        if (beta != 1) TRY(ox2k(ox, OP_MUL, c, beta, &c));
+        TRY(ox2(ox, OP_ADD, y, c, &y));
+        after = ox_type(ox, y);
+        if (!shape_equal(&before, &after))
+            return ox_fail(ox, "operand C does not broadcast to the product");
+    }
+    return ox_out(ox, 0, y);
+}

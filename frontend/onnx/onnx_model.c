@@ -1,0 +1,219 @@
+/* onnx_model.c: header checks, and model-local functions inlined into the
+   flat list ox->nodes.                                                      */
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+/* ---- header -------------------------------------------------------------- */
+
+static Str text(const char *s) { return intern(s ? s : ""); }
+
+/* "" and "ai.onnx" are one domain. */
+static Str domain_of(const char *s) {
+    Str d = text(s);
+    return d == intern("ai.onnx") ? intern("") : d;
+}
+
+static Status check_opsets(Ox *ox, Onnx__OperatorSetIdProto *const *op,
+                           size_t n, const char *whose) {
+    if (n == 0)
+        return ox_fail_model(ox, "%s imports no opset (opset_import)", whose);
+    for (size_t i = 0; i < n; i++) {
+        Str d = domain_of(op[i]->domain);
+        for (size_t j = 0; j < i; j++)
+            if (domain_of(op[j]->domain) == d)
+                return ox_fail_model(ox, "%s imports domain '%s' twice", whose,
+                                     ox_quote(ox, d));
+        if (d != intern("")) continue;
+        if (op[i]->version > OX_MAX_OPSET)
+            return ox_fail_model(ox,
+                                 "opset %lld is newer than this compiler knows;"
+                                 " re-export at opset <= %d",
+                                 (long long)op[i]->version, OX_MAX_OPSET);
+        if (op[i]->version < OX_MIN_OPSET)
+            return ox_fail_model(ox, "opset %lld is too old; accepted: %d to "
+                                 "%d", (long long)op[i]->version, OX_MIN_OPSET,
+                                 OX_MAX_OPSET);
+    }
+    return OK;
+}
+
+Status ox_check_model(Ox *ox) {
+    const Onnx__ModelProto *m = ox->model;
+    if (m->ir_version < OX_MIN_IR || m->ir_version > OX_MAX_IR)
+        return ox_fail_model(ox, "ir_version %lld; accepted: %d to %d",
+                             (long long)m->ir_version, OX_MIN_IR, OX_MAX_IR);
+    if (!m->graph) return ox_fail_model(ox, "the model has no graph");
+    ox->graph = m->graph;
+    TRY(check_opsets(ox, m->opset_import, m->n_opset_import, "the model"));
+    if (m->n_training_info)
+        return ox_fail_model(ox, "training_info is not supported: give the "
+                             "loss and the optimizer as options");
+    if (m->graph->n_sparse_initializer)
+        return ox_fail_model(ox, "sparse_initializer is not supported");
+    if (m->graph->n_output == 0)
+        return ox_fail_model(ox, "the graph has no outputs");
+    return OK;
+}
+
+/* ---- functions ----------------------------------------------------------- */
+
+/* One body being copied: the model's graph, or a function called from `up`. */
+typedef struct Scope {
+    const struct Scope *up;
+    const Onnx__FunctionProto *fn; /* NULL: the graph */
+    const OxNode *call;
+    Str prefix;
+    OxMap to; /* formal name -> index in `actual` */
+    VEC(Str) actual;
+    Onnx__OperatorSetIdProto *const *opset;
+    size_t nopset;
+    int depth;
+} Scope;
+
+static Str function_key(const char *domain, const char *name,
+                        const char *overload) {
+    return internf("%s\n%s\n%s", domain_of(domain), text(name),
+                   text(overload));
+}
+
+static Status index_functions(Ox *ox) {
+    for (size_t i = 0; i < ox->model->n_functions; i++) {
+        const Onnx__FunctionProto *f = ox->model->functions[i];
+        Str key = function_key(f->domain, f->name, f->overload);
+        if (ox_map_get(&ox->functions, key) >= 0)
+            return ox_fail_model(ox, "function '%s' is defined twice",
+                                 ox_quote(ox, text(f->name)));
+        ox_map_put(ox->a, &ox->functions, key, (int)i);
+    }
+    return OK;
+}
+
+static const Onnx__FunctionProto *find_function(const Ox *ox,
+                                                const Onnx__NodeProto *p) {
+    if (!ox->model->n_functions) return NULL;
+    int i = ox_map_get(&ox->functions,
+                       function_key(p->domain, p->op_type, p->overload));
+    return i < 0 ? NULL : ox->model->functions[i];
+}
+
+static Str scoped(Scope *sc, const char *name) {
+    Str s = text(name);
+    if (!sc->fn || !*s) return s;
+    int i = ox_map_get(&sc->to, s);
+    return i >= 0 ? sc->actual.data[i] : internf("%s%s", sc->prefix, s);
+}
+
+static int version_of(const Scope *sc, Str domain) {
+    for (size_t i = 0; i < sc->nopset; i++)
+        if (domain_of(sc->opset[i]->domain) == domain) {
+            int64_t v = sc->opset[i]->version;
+            return v < 0 || v > INT32_MAX ? 0 : (int)v;
+        }
+    return 0;
+}
+
+/* The attribute that a reference inside a function body stands for: from the
+   call, else the function's default, else none. */
+static const Onnx__AttributeProto *referred(const Scope *sc, Str ref) {
+    if (!sc->fn) return NULL;
+    for (int i = 0; i < sc->call->nattr; i++)
+        if (sc->call->attr[i].name == ref) return sc->call->attr[i].p;
+    for (size_t i = 0; i < sc->fn->n_attribute_proto; i++)
+        if (text(sc->fn->attribute_proto[i]->name) == ref)
+            return sc->fn->attribute_proto[i];
+    return NULL;
+}
+
+static void copy_attrs(Ox *ox, const Scope *sc, const Onnx__NodeProto *p,
+                       OxNode *n) {
+    n->attr = NEW_ARRAY(ox->a, OxAttr, p->n_attribute);
+    for (size_t i = 0; i < p->n_attribute; i++) {
+        const Onnx__AttributeProto *a = p->attribute[i];
+        Str name = text(a->name), ref = text(a->ref_attr_name);
+        if (*ref) a = referred(sc, ref);
+        if (a) n->attr[n->nattr++] = (OxAttr){name, a};
+    }
+}
+
+static Str *copy_names(Ox *ox, Scope *sc, char *const *p, size_t n) {
+    Str *s = NEW_ARRAY(ox->a, Str, n);
+    for (size_t i = 0; i < n; i++) s[i] = scoped(sc, p[i]);
+    return s;
+}
+
+static OxNode make_node(Ox *ox, Scope *sc, const Onnx__NodeProto *p) {
+    OxNode n = {.proto = p,
+                .type = text(p->op_type),
+                .domain = domain_of(p->domain),
+                .nin = (int)p->n_input,
+                .nout = (int)p->n_output};
+    n.version = version_of(sc, n.domain);
+    n.in = copy_names(ox, sc, p->input, p->n_input);
+    n.out = copy_names(ox, sc, p->output, p->n_output);
+    Str name = text(p->name);
+    if (!*name)
+        for (int i = 0; i < n.nout && !*name; i++) name = n.out[i];
+    n.name = sc->fn ? internf("%s%s", sc->prefix, name) : name;
+    copy_attrs(ox, sc, p, &n);
+    if (!*n.domain) n.op = ox_op_find(n.type);
+    return n;
+}
+
+static Status flatten(Ox *ox, Scope *sc, Onnx__NodeProto *const *node,
+                      size_t n);
+
+static Status enter(Ox *ox, const Scope *up, const Onnx__FunctionProto *f,
+                    const OxNode *call) {
+    for (const Scope *s = up; s; s = s->up)
+        if (s->fn == f)
+            return ox_fail_node(ox, call, "the function calls itself");
+    if (++ox->calls > OX_MAX_NODES)
+        return ox_fail_model(ox, "more than %d function calls", OX_MAX_NODES);
+    if (up->depth >= OX_MAX_CALLS)
+        return ox_fail_node(ox, call, "functions nested deeper than %d",
+                            OX_MAX_CALLS);
+    if (call->nin > (int)f->n_input || call->nout > (int)f->n_output)
+        return ox_fail_node(ox, call, "%d operands and %d results, but the "
+                            "function takes %zu and gives %zu", call->nin,
+                            call->nout, f->n_input, f->n_output);
+    TRY(check_opsets(ox, f->opset_import, f->n_opset_import, "a function"));
+    Scope sc = {.up = up, .fn = f, .call = call, .depth = up->depth + 1,
+                .opset = f->opset_import, .nopset = f->n_opset_import};
+    sc.prefix = internf("%.60s.%d/", call->name, ox->calls);
+    for (size_t i = 0; i < f->n_input; i++) {
+        ox_map_put(ox->a, &sc.to, text(f->input[i]), sc.actual.len);
+        vec_push(ox->a, &sc.actual,
+                 (int)i < call->nin ? call->in[i] : intern(""));
+    }
+    for (int i = 0; i < call->nout; i++) {
+        if (!*call->out[i]) continue;
+        ox_map_put(ox->a, &sc.to, text(f->output[i]), sc.actual.len);
+        vec_push(ox->a, &sc.actual, call->out[i]);
+    }
+    return flatten(ox, &sc, f->node, f->n_node);
+}
+
+static Status flatten(Ox *ox, Scope *sc, Onnx__NodeProto *const *node,
+                      size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        OxNode o = make_node(ox, sc, node[i]);
+        const Onnx__FunctionProto *f = find_function(ox, node[i]);
+        if (f) {
+            OxNode *call = arena_dup(ox->a, &o, sizeof o);
+            TRY(enter(ox, sc, f, call));
+            continue;
+        }
+        if (ox->nodes.len >= OX_MAX_NODES)
+            return ox_fail_model(ox, "more than %d nodes", OX_MAX_NODES);
+        vec_push(ox->a, &ox->nodes, o);
+    }
+    return OK;
+}
+
+Status ox_flatten(Ox *ox) {
+    TRY(index_functions(ox));
+    Scope sc = {.opset = ox->model->opset_import,
+                .nopset = ox->model->n_opset_import};
+    return flatten(ox, &sc, ox->graph->node, ox->graph->n_node);
+}

@@ -1,0 +1,422 @@
+/* onnx_names.c: what every name stands for, the live nodes in order, and each
+   node against its row of onnx_ops.def.                                     */
+#include <ctype.h>
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+/* ---- map ----------------------------------------------------------------- */
+
+static int slot_of(const OxMap *m, Str key) {
+    uint64_t h = (uint64_t)(uintptr_t)key * 0x9e3779b97f4a7c15ull;
+    int i = (int)(h >> 33) & (m->cap - 1);
+    while (m->key[i] && m->key[i] != key) i = (i + 1) & (m->cap - 1);
+    return i;
+}
+
+static void grow(Arena *a, OxMap *m) {
+    OxMap old = *m;
+    m->cap = old.cap ? old.cap * 2 : 16;
+    m->key = NEW_ARRAY(a, Str, m->cap);
+    m->val = NEW_ARRAY(a, int, m->cap);
+    for (int i = 0; i < old.cap; i++) {
+        if (!old.key[i]) continue;
+        int s = slot_of(m, old.key[i]);
+        m->key[s] = old.key[i];
+        m->val[s] = old.val[i];
+    }
+}
+
+void ox_map_put(Arena *a, OxMap *m, Str key, int val) {
+    if (m->len * 2 >= m->cap) grow(a, m);
+    int s = slot_of(m, key);
+    if (!m->key[s]) m->len++;
+    m->key[s] = key;
+    m->val[s] = val;
+}
+
+int ox_map_get(const OxMap *m, Str key) {
+    if (!m->cap) return -1;
+    int s = slot_of(m, key);
+    return m->key[s] ? m->val[s] : -1;
+}
+
+OxName *ox_name_of(const Ox *ox, Str name) {
+    int i = ox_map_get(&ox->by_name, name);
+    return i < 0 ? NULL : &ox->names.data[i];
+}
+
+int ox_uses(const Ox *ox, Str name) {
+    OxName *n = ox_name_of(ox, name);
+    return n ? n->uses : 0;
+}
+
+/* ---- definitions --------------------------------------------------------- */
+
+static const char *place(Ox *ox, const OxName *n) {
+    switch (n->kind) {
+    case OX_INPUT: return "a graph input";
+    case OX_INIT: return "an initializer";
+    case OX_RESULT: break;
+    }
+    return arena_printf(ox->a, "a result of node '%s'",
+                        ox_quote(ox, ox->nodes.data[n->index].name));
+}
+
+static Status define(Ox *ox, OxName n) {
+    if (!*n.name) return ox_fail_model(ox, "%s has no name", place(ox, &n));
+    OxName *old = ox_name_of(ox, n.name);
+    if (old)
+        return ox_fail_model(ox, "'%s' is defined twice: as %s and as %s",
+                             ox_quote(ox, n.name), place(ox, old),
+                             place(ox, &n));
+    ox_map_put(ox->a, &ox->by_name, n.name, ox->names.len);
+    vec_push(ox->a, &ox->names, n);
+    return OK;
+}
+
+static Status define_inits(Ox *ox) {
+    for (size_t i = 0; i < ox->graph->n_initializer; i++) {
+        const Onnx__TensorProto *t = ox->graph->initializer[i];
+        Str name = intern(t->name ? t->name : "");
+        TRY(define(ox, (OxName){.name = name, .kind = OX_INIT,
+                                .index = ox->inits.len}));
+        vec_push(ox->a, &ox->inits, (OxInit){.name = name, .proto = t});
+    }
+    return OK;
+}
+
+/* An initializer that is also an input has a default; it is no data input. */
+static Status define_inputs(Ox *ox) {
+    OxMap seen = {0};
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        const char *s = ox->graph->input[i]->name;
+        Str name = intern(s ? s : "");
+        if (ox_map_get(&seen, name) >= 0)
+            return ox_fail_model(ox, "graph input '%s' is given twice",
+                                 ox_quote(ox, name));
+        ox_map_put(ox->a, &seen, name, (int)i);
+        OxName *old = ox_name_of(ox, name);
+        if (old && old->kind == OX_INIT) continue;
+        TRY(define(ox, (OxName){.name = name, .kind = OX_INPUT,
+                                .index = (int)i}));
+    }
+    return OK;
+}
+
+static Status define_results(Ox *ox) {
+    for (int i = 0; i < ox->nodes.len; i++) {
+        const OxNode *n = &ox->nodes.data[i];
+        for (int r = 0; r < n->nout; r++)
+            if (*n->out[r])
+                TRY(define(ox, (OxName){.name = n->out[r], .kind = OX_RESULT,
+                                        .index = i, .result = r}));
+    }
+    return OK;
+}
+
+static Status check_defined(Ox *ox) {
+    int bad = 0;
+    for (int i = 0; i < ox->nodes.len; i++) {
+        const OxNode *n = &ox->nodes.data[i];
+        for (int k = 0; k < n->nin; k++)
+            if (*n->in[k] && !ox_name_of(ox, n->in[k]) && ++bad <= 20)
+                (void)ox_fail_node(ox, n, "operand %d, '%s', is never defined",
+                                   k, ox_quote(ox, n->in[k]));
+    }
+    OxMap seen = {0};
+    for (size_t i = 0; i < ox->graph->n_output; i++) {
+        const char *s = ox->graph->output[i]->name;
+        Str name = intern(s ? s : "");
+        if (!ox_name_of(ox, name) && ++bad <= 20)
+            (void)ox_fail_model(ox, "graph output '%s' is never defined",
+                                ox_quote(ox, name));
+        if (ox_map_get(&seen, name) >= 0 && ++bad <= 20)
+            (void)ox_fail_model(ox, "graph output '%s' is given twice",
+                                ox_quote(ox, name));
+        ox_map_put(ox->a, &seen, name, (int)i);
+    }
+    return bad ? ERR_USER : OK;
+}
+
+/* ---- marks of the exporter ----------------------------------------------- */
+
+Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
+                const char *key) {
+    for (size_t i = 0; i < n; i++)
+        if (p[i]->key && p[i]->value && !strcmp(p[i]->key, key))
+            return intern(p[i]->value);
+    return NULL;
+}
+
+static void read_marks(Ox *ox) {
+    const Onnx__GraphProto *g = ox->graph;
+    for (size_t i = 0; i < g->n_value_info; i++) {
+        const Onnx__ValueInfoProto *v = g->value_info[i];
+        if (!v->n_metadata_props || !v->name) continue;
+        OxName *n = ox_name_of(ox, intern(v->name));
+        if (!n || n->kind != OX_INIT) continue;
+        OxInit *init = &ox->inits.data[n->index];
+        init->mark = ox_metadata(v->metadata_props, v->n_metadata_props,
+                                 "pkg.torch.export.graph_signature."
+                                 "InputSpec.kind");
+        init->folded = ox_metadata(v->metadata_props, v->n_metadata_props,
+                                   "pkg.onnxscript.optimizer.folded_from");
+    }
+}
+
+static bool is_graph_output(const Ox *ox, Str name) {
+    for (size_t i = 0; i < ox->graph->n_output; i++) {
+        const char *s = ox->graph->output[i]->name;
+        if (s && intern(s) == name) return true;
+    }
+    return false;
+}
+
+static bool is_float_proto(const Onnx__TensorProto *t) {
+    DType d;
+    return dtype_from_onnx(t->data_type, &d) && dtype_is_float(d);
+}
+
+/* TorchScript keeps one of several equal tensors and rebuilds the others as
+   Identity nodes named after the lost parameter: each is a parameter of its
+   own.  (Genuine ties share one name and have no Identity.)                */
+static void split_identities(Ox *ox) {
+    if (ox->has_signature) return;
+    for (int i = 0; i < ox->nodes.len; i++) {
+        const OxNode *n = &ox->nodes.data[i];
+        if (n->type != intern("Identity") || *n->domain || n->nin != 1 ||
+            n->nout != 1 || !strchr(n->out[0], '.') || n->out[0][0] == '/' ||
+            strstr(n->out[0], "::"))
+            continue;
+        const OxName *from = ox_name_of(ox, n->in[0]);
+        if (!from || from->kind != OX_INIT || is_graph_output(ox, n->out[0]))
+            continue;
+        const Onnx__TensorProto *proto = ox->inits.data[from->index].proto;
+        if (!is_float_proto(proto)) continue;
+        OxName *to = ox_name_of(ox, n->out[0]);
+        to->kind = OX_INIT;
+        to->index = ox->inits.len;
+        vec_push(ox->a, &ox->inits, (OxInit){.name = n->out[0], .proto = proto,
+                                             .alias = true});
+    }
+}
+
+Status ox_resolve_names(Ox *ox) {
+    TRY(define_inits(ox));
+    TRY(define_inputs(ox));
+    TRY(define_results(ox));
+    TRY(check_defined(ox));
+    read_marks(ox);
+    split_identities(ox);
+    return OK;
+}
+
+/* ---- order --------------------------------------------------------------- */
+
+typedef struct Frame {
+    int node, next; /* operand to look at next */
+} Frame;
+
+enum { UNSEEN, OPEN, DONE };
+
+static Status report_cycle(Ox *ox, const Frame *stack, int len, int node) {
+    StrBuf sb = {0};
+    int from = len - 1;
+    while (from > 0 && stack[from].node != node) from--;
+    for (int i = from, n = 0; i < len && n < 12; i++, n++)
+        sb_printf(&sb, "%s'%s'", n ? ", " : "",
+                  ox_quote(ox, ox->nodes.data[stack[i].node].name));
+    Status s = ox_fail_model(ox, "these nodes form a cycle: %s", sb.data);
+    sb_free(&sb);
+    return s;
+}
+
+/* The node that an operand waits for, -1: none. */
+static int producer_of(Ox *ox, Str name) {
+    OxName *n = ox_name_of(ox, name);
+    if (!n) return -1;
+    n->uses++;
+    if (n->kind == OX_INIT) ox->inits.data[n->index].live = true;
+    return n->kind == OX_RESULT ? n->index : -1;
+}
+
+/* Depth first from one output; operands first, each in its written order. */
+static Status visit(Ox *ox, int root, char *state, Frame *stack) {
+    int len = 0;
+    if (state[root] == UNSEEN) {
+        stack[len++] = (Frame){root, 0};
+        state[root] = OPEN;
+    }
+    while (len) {
+        Frame *f = &stack[len - 1];
+        const OxNode *n = &ox->nodes.data[f->node];
+        if (f->next == n->nin) {
+            state[f->node] = DONE;
+            vec_push(ox->a, &ox->order, f->node);
+            len--;
+            continue;
+        }
+        Str name = n->in[f->next++];
+        int p = *name ? producer_of(ox, name) : -1;
+        if (p < 0 || state[p] == DONE) continue;
+        if (state[p] == OPEN) return report_cycle(ox, stack, len, p);
+        state[p] = OPEN;
+        stack[len++] = (Frame){p, 0};
+    }
+    return OK;
+}
+
+Status ox_sort(Ox *ox) {
+    char *state = NEW_ARRAY(ox->a, char, ox->nodes.len + 1);
+    Frame *stack = NEW_ARRAY(ox->a, Frame, ox->nodes.len + 1);
+    for (size_t i = 0; i < ox->graph->n_output; i++) {
+        int p = producer_of(ox, intern(ox->graph->output[i]->name));
+        if (p >= 0) TRY(visit(ox, p, state, stack));
+    }
+    return OK;
+}
+
+/* ---- signatures ---------------------------------------------------------- */
+
+#define ONNX(nm, imin, imax, omin, omax, at, ndiff, wt, h, c)                  \
+    {.name = #nm, .in_min = imin, .in_max = imax, .out_min = omin,             \
+     .out_max = omax, .attrs = at, .nd = ndiff, .weight = wt,                  \
+     .handler = onnx_##h, .core = OP_##c},
+static const OxOp table[] = {
+#include "frontend/onnx/onnx_ops.def"
+};
+#undef ONNX
+
+const OxOp *ox_op_find(const char *name) {
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (!strcmp(table[i].name, name)) return &table[i];
+    return NULL;
+}
+
+/* The kind letter of an attribute in a row, 0: unknown. */
+static char attr_kind(const OxOp *op, Str name) {
+    size_t len = strlen(name);
+    for (const char *s = op->attrs; *s;) {
+        const char *colon = strchr(s, ':');
+        if ((size_t)(colon - s) == len && !memcmp(s, name, len))
+            return colon[1];
+        s = colon + 2;
+        while (*s == ' ') s++;
+    }
+    return 0;
+}
+
+static const struct {
+    char letter;
+    Onnx__AttributeProto__AttributeType type;
+    const char *text;
+} kinds[] = {
+    {'i', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT, "an integer"},
+    {'f', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT, "a float"},
+    {'s', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING, "a string"},
+    {'t', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__TENSOR, "a tensor"},
+    {'I', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS, "integers"},
+    {'F', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOATS, "floats"},
+    {'S', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRINGS, "strings"},
+    {'g', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__SPARSE_TENSOR,
+     "a sparse tensor"},
+};
+
+/* The attribute holds a value that its type does not name. */
+static bool stray_value(const Onnx__AttributeProto *p, char letter) {
+    return (p->has_i && letter != 'i') || (p->has_f && letter != 'f') ||
+           (p->has_s && letter != 's') || (p->t && letter != 't') ||
+           (p->n_ints && letter != 'I') || (p->n_floats && letter != 'F') ||
+           (p->n_strings && letter != 'S') || p->g || p->n_graphs ||
+           p->n_tensors;
+}
+
+static Status check_attr(Ox *ox, const OxNode *n, const OxAttr *a) {
+    char letter = attr_kind(n->op, a->name);
+    const char *name = ox_quote(ox, a->name);
+    if (!letter)
+        return ox_fail_node(ox, n, "unknown attribute '%s'", name);
+    if (!a->p->has_type)
+        return ox_fail_node(ox, n, "attribute '%s' has no type", name);
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        if (kinds[k].letter == letter && kinds[k].type != a->p->type)
+            return ox_fail_node(ox, n, "attribute '%s' must be %s", name,
+                                kinds[k].text);
+    if (stray_value(a->p, letter) || (letter == 't' && !a->p->t))
+        return ox_fail_node(ox, n, "the value of attribute '%s' disagrees with "
+                            "its type", name);
+    return OK;
+}
+
+static Status check_node(Ox *ox, const OxNode *n) {
+    const OxOp *op = n->op;
+    Status s = OK;
+    if (n->version == 0)
+        s = ox_fail_node(ox, n, "no opset is imported for it");
+    if (n->nin < op->in_min || (op->in_max >= 0 && n->nin > op->in_max))
+        s = ox_fail_node(ox, n, "%d operands", n->nin);
+    if (n->nout < op->out_min || (op->out_max >= 0 && n->nout > op->out_max))
+        s = ox_fail_node(ox, n, "%d results", n->nout);
+    int need = op->in_max < 0 ? n->nin : op->in_min;
+    for (int i = 0; i < need && i < n->nin; i++)
+        if (!*n->in[i])
+            s = ox_fail_node(ox, n, "operand %d is required", i);
+    for (int i = 0; i < n->nattr; i++) {
+        for (int j = 0; j < i; j++)
+            if (n->attr[j].name == n->attr[i].name)
+                s = ox_fail_node(ox, n, "attribute '%s' is given twice",
+                                 ox_quote(ox, n->attr[i].name));
+        if (check_attr(ox, n, &n->attr[i]) != OK) s = ERR_USER;
+    }
+    return s;
+}
+
+static const char *hint(Str domain, Str type) {
+    if (!strcmp(domain, "com.microsoft"))
+        return "; a runtime-optimised inference file: use the exporter's "
+               "original file";
+    if (!strcmp(domain, "ai.onnx.ml")) return "; classical models do not train";
+    if (!strncmp(domain, "pkg.", 4))
+        return "; the file lacks this function's body";
+    if (!*type) return "; the node has no op_type";
+    return "";
+}
+
+/* Every unsupported op once, with its count and first node. */
+static Status report_unsupported(Ox *ox) {
+    OxMap seen = {0};
+    VEC(int) first = {0}, count = {0};
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (n->op) continue;
+        Str key = *n->domain ? internf("%s::%s", n->domain, n->type) : n->type;
+        int k = ox_map_get(&seen, key);
+        if (k < 0) {
+            k = first.len;
+            ox_map_put(ox->a, &seen, key, k);
+            vec_push(ox->a, &first, ox->order.data[i]);
+            vec_push(ox->a, &count, 0);
+        }
+        count.data[k]++;
+    }
+    for (int k = 0; k < first.len; k++) {
+        const OxNode *n = &ox->nodes.data[first.data[k]];
+        (void)ox_fail_node(ox, n, "unsupported op%s%s%s (%d node%s, this is "
+                           "the first)%s", *n->domain ? " of domain '" : "",
+                           *n->domain ? ox_quote(ox, n->domain) : "",
+                           *n->domain ? "'" : "", count.data[k],
+                           count.data[k] == 1 ? "" : "s",
+                           hint(n->domain, n->type));
+    }
+    return first.len ? ERR_USER : OK;
+}
+
+Status ox_check_nodes(Ox *ox) {
+    Status s = report_unsupported(ox);
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (n->op && check_node(ox, n) != OK) s = ERR_USER;
+    }
+    return s;
+}

@@ -1,0 +1,309 @@
+/* onnx_nn.c: convolution, pooling, dropout. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+enum { MAX_SPATIAL = 3 };
+
+/* Windows over the spatial axes, every default written out. */
+typedef struct Window {
+    int n;
+    int64_t in[MAX_SPATIAL], kernel[MAX_SPATIAL], stride[MAX_SPATIAL],
+        dilation[MAX_SPATIAL], pads[2 * MAX_SPATIAL];
+} Window;
+
+static Status read_list(Ox *ox, const char *name, int n, int64_t low,
+                        int64_t dflt, int64_t *out) {
+    const int64_t *v;
+    int given = ox_ints(ox, name, &v);
+    if (given >= 0 && given != n)
+        return ox_fail(ox, "%s has %d entries, needs %d", name, given, n);
+    for (int i = 0; i < n; i++) {
+        out[i] = given < 0 ? dflt : v[i];
+        if (out[i] < low || out[i] > INT32_MAX)
+            return ox_fail(ox, "%s[%d] is %" PRId64, name, i, out[i]);
+    }
+    return OK;
+}
+
+static int64_t extent(const Window *w, int i) {
+    return (w->kernel[i] - 1) * w->dilation[i] + 1;
+}
+
+/* SAME: results = ceil(in / stride); the odd one of the padding at the end
+   (UPPER) or the beginning (LOWER). */
+static void same_pads(Window *w, bool upper) {
+    for (int i = 0; i < w->n; i++) {
+        int64_t out = (w->in[i] + w->stride[i] - 1) / w->stride[i];
+        int64_t all = (out - 1) * w->stride[i] + extent(w, i) - w->in[i];
+        if (all < 0) all = 0;
+        w->pads[i] = upper ? all / 2 : all - all / 2;
+        w->pads[i + w->n] = all - w->pads[i];
+    }
+}
+
+/* kernel: of the weight, or NULL for attribute kernel_shape. */
+static Status read_window(Ox *ox, const Type *x, const int64_t *kernel,
+                          Window *w) {
+    w->n = x->rank - 2;
+    if (w->n < 1 || w->n > MAX_SPATIAL)
+        return ox_fail(ox, "an operand of rank %d; 1 to %d spatial axes are "
+                       "supported", x->rank, MAX_SPATIAL);
+    if (!kernel && !ox_attr(ox, "kernel_shape"))
+        return ox_fail(ox, "attribute 'kernel_shape' is missing");
+    TRY(read_list(ox, "kernel_shape", w->n, 1, 1, w->kernel));
+    for (int i = 0; i < w->n; i++) {
+        w->in[i] = x->dim[2 + i];
+        if (w->in[i] > INT32_MAX)
+            return ox_fail(ox, "spatial axis %d has %" PRId64 " elements", i,
+                           w->in[i]);
+        if (!kernel) continue;
+        if (ox_attr(ox, "kernel_shape") && w->kernel[i] != kernel[i])
+            return ox_fail(ox, "kernel_shape[%d] is %" PRId64
+                           ", the weight has %" PRId64, i, w->kernel[i],
+                           kernel[i]);
+        w->kernel[i] = kernel[i];
+    }
+    TRY(read_list(ox, "strides", w->n, 1, 1, w->stride));
+    TRY(read_list(ox, "dilations", w->n, 1, 1, w->dilation));
+    TRY(read_list(ox, "pads", 2 * w->n, 0, 0, w->pads));
+    Str pad = ox_str(ox, "auto_pad", "NOTSET");
+    if (!strncmp(pad, "SAME_", 5)) same_pads(w, !strcmp(pad, "SAME_UPPER"));
+    else if (!strcmp(pad, "VALID")) memset(w->pads, 0, sizeof w->pads);
+    else if (strcmp(pad, "NOTSET") && *pad)
+        return ox_fail(ox, "auto_pad '%s' is unknown", ox_quote(ox, pad));
+    return OK;
+}
+
+/* ---- convolution --------------------------------------------------------- */
+
+static Status add_bias(Ox *ox, ValueId bias, ValueId *y) {
+    double k;
+    Type t = ox_type(ox, *y), tb = ox_type(ox, bias);
+    int64_t dim[MAX_RANK];
+    if (value_is_splat(ox->g, bias, &k) && k == 0) return OK;
+    if (tb.rank != 1 || tb.dim[0] != t.dim[1])
+        return ox_fail(ox, "the bias must have one element per output "
+                       "channel");
+    for (int i = 0; i < t.rank - 1; i++) dim[i] = i ? 1 : t.dim[1];
+    TRY(ox_reshape(ox, bias, t.rank - 1, dim, &bias));
+    return ox2(ox, OP_ADD, *y, bias, y);
+}
+
+Status onnx_conv(Ox *ox) {
+    ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, bias = ox_in(ox, 2), y;
+    Type x = ox_type(ox, in[0]), k = ox_type(ox, in[1]);
+    Window w;
+    if (k.rank != x.rank)
+        return ox_fail(ox, "operand and weight differ in rank: %d and %d",
+                       x.rank, k.rank);
+    TRY(read_window(ox, &x, k.dim + 2, &w));
+    Attr attr[] = {attr_v(AK_strides, w.stride, w.n),
+                   attr_v(AK_pads, w.pads, 2 * w.n),
+                   attr_v(AK_dilations, w.dilation, w.n),
+                   attr_i(AK_group, ox_int(ox, "group", 1))};
+    TRY(ox_op(ox, OP_CONV, in, 2, attr, 4, &y));
+    if (is_value(bias)) TRY(add_bias(ox, bias, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* The transposed convolution is a convolution's gradient with respect to its
+   input: x is the convolution's result, y its operand. */
+static Status transposed_sizes(Ox *ox, Window *w, int64_t *size) {
+    const int64_t *want;
+    int64_t extra[MAX_SPATIAL];
+    Str pad = ox_str(ox, "auto_pad", "NOTSET");
+    bool same = !strncmp(pad, "SAME_", 5);
+    int given = ox_ints(ox, "output_shape", &want);
+    TRY(read_list(ox, "output_padding", w->n, 0, 0, extra));
+    if (given >= 0 && given != w->n)
+        return ox_fail(ox, "output_shape has %d entries, needs %d", given,
+                       w->n);
+    for (int i = 0; i < w->n; i++) {
+        int64_t *p = w->pads, s = w->stride[i];
+        int64_t whole = s * (w->in[i] - 1) + extra[i] + extent(w, i);
+        size[i] = whole - p[i] - p[i + w->n];
+        if (given < 0 && !same) continue;
+        size[i] = given < 0 ? w->in[i] * s : want[i];
+        int64_t cut = whole - size[i];
+        if (cut < 0) cut = 0; /* more at the end; the core checks how much */
+        p[i] = strcmp(pad, "SAME_UPPER") ? cut - cut / 2 : cut / 2;
+        p[i + w->n] = cut - p[i];
+    }
+    return OK;
+}
+
+Status onnx_conv_transpose(Ox *ox) {
+    ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, bias = ox_in(ox, 2), y;
+    Type x = ox_type(ox, in[0]), k = ox_type(ox, in[1]);
+    int64_t shape[MAX_RANK], group = ox_int(ox, "group", 1);
+    Window w;
+    if (k.rank != x.rank)
+        return ox_fail(ox, "operand and weight differ in rank: %d and %d",
+                       x.rank, k.rank);
+    TRY(read_window(ox, &x, k.dim + 2, &w));
+    TRY(transposed_sizes(ox, &w, shape + 2));
+    shape[0] = x.dim[0];
+    if (group < 1 || !mul_ok(k.dim[1], group, &shape[1]))
+        return ox_fail(ox, "%" PRId64 " groups", group);
+    Attr attr[] = {attr_v(AK_shape, shape, x.rank),
+                   attr_v(AK_strides, w.stride, w.n),
+                   attr_v(AK_pads, w.pads, 2 * w.n),
+                   attr_v(AK_dilations, w.dilation, w.n),
+                   attr_i(AK_group, group)};
+    TRY(ox_op(ox, OP_CONV_DGRAD, in, 2, attr, 5, &y));
+    if (is_value(bias)) TRY(add_bias(ox, bias, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* ---- pools --------------------------------------------------------------- */
+
+/* With ceil_mode a window may hang over the end, but not start there. */
+static Status pool_sizes(Ox *ox, const Window *w, int64_t *sizes) {
+    bool ceil_mode = ox_int(ox, "ceil_mode", 0) != 0;
+    for (int i = 0; i < w->n; i++) {
+        int64_t all = w->in[i] + w->pads[i] + w->pads[i + w->n];
+        int64_t room = all - extent(w, i), s = w->stride[i];
+        if (room < 0 && !(ceil_mode && room > -s))
+            return ox_fail(ox, "a window of %" PRId64 " on %" PRId64
+                           " padded elements", extent(w, i), all);
+        sizes[i] = (ceil_mode ? room + s - 1 : room) / s + 1;
+        if ((sizes[i] - 1) * s >= w->in[i] + w->pads[i]) sizes[i]--;
+        if (sizes[i] < 1)
+            return ox_fail(ox, "an empty result along spatial axis %d", i);
+    }
+    return OK;
+}
+
+static Status read_pool(Ox *ox, ValueId x, Window *w, int64_t *sizes,
+                        Attr *attr) {
+    Type t = ox_type(ox, x);
+    TRY(read_window(ox, &t, NULL, w));
+    TRY(pool_sizes(ox, w, sizes));
+    attr[0] = attr_v(AK_kernel_shape, w->kernel, w->n);
+    attr[1] = attr_v(AK_strides, w->stride, w->n);
+    attr[2] = attr_v(AK_pads, w->pads, 2 * w->n);
+    attr[3] = attr_v(AK_dilations, w->dilation, w->n);
+    attr[4] = attr_v(AK_sizes, sizes, w->n);
+    return OK;
+}
+
+/* ONNX counts over the whole tensor, the core within one plane. */
+static Status whole_indices(Ox *ox, ValueId x, ValueId idx, ValueId *out) {
+    Type t = ox_type(ox, x);
+    int64_t plane = 1, planes, dim[MAX_RANK];
+    for (int i = 0; i < t.rank; i++) {
+        if (i >= 2) plane *= t.dim[i];
+        dim[i] = i < 2 ? t.dim[i] : 1;
+    }
+    planes = t.dim[0] * t.dim[1];
+    int64_t *first = NEW_ARRAY(ox->a, int64_t, planes);
+    for (int64_t i = 0; i < planes; i++) first[i] = i * plane;
+    ValueId base;
+    TRY(ox_const_i64(ox, first, 1, planes, &base));
+    TRY(ox_reshape(ox, base, t.rank, dim, &base));
+    TRY(ox_cast(ox, idx, DT_I64, false, &idx));
+    return ox2(ox, OP_ADD, idx, base, out);
+}
+
+Status onnx_max_pool(Ox *ox) {
+    ValueId x = ox_in(ox, 0), out[2], idx;
+    Window w;
+    int64_t sizes[MAX_SPATIAL];
+    Attr attr[5];
+    DType d = ox_type(ox, x).dtype;
+    TRY(read_pool(ox, x, &w, sizes, attr));
+    if (!dtype_is_float(d)) TRY(ox_cast(ox, x, DT_F64, false, &x));
+    TRY(ox_opn(ox, OP_MAX_POOL, &x, 1, attr, 5, 2, NULL, out));
+    TRY(ox_cast(ox, out[0], d, false, &out[0]));
+    TRY(ox_out(ox, 0, out[0]));
+    if (!ox_has_out(ox, 1)) return OK;
+    if (ox_int(ox, "storage_order", 0))
+        return ox_fail(ox, "indices with storage_order=1 are not supported");
+    TRY(whole_indices(ox, x, out[1], &idx));
+    return ox_out(ox, 1, idx);
+}
+
+Status onnx_average_pool(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y;
+    Window w;
+    int64_t sizes[MAX_SPATIAL];
+    Attr attr[6];
+    TRY(read_pool(ox, x, &w, sizes, attr));
+    attr[5] = attr_i(AK_count_include_pad,
+                     ox_int(ox, "count_include_pad", 0) != 0);
+    TRY(ox_op(ox, OP_AVG_POOL, &x, 1, attr, 6, &y));
+    return ox_out(ox, 0, y);
+}
+
+Status onnx_global_pool(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y = x;
+    int rank = ox_type(ox, x).rank;
+    int64_t axes[MAX_RANK];
+    if (rank < 2) return ox_fail(ox, "an operand of rank %d", rank);
+    for (int i = 2; i < rank; i++) axes[i - 2] = i;
+    if (rank > 2)
+        TRY(ox_reduce(ox, ox->node->op->core, x, axes, rank - 2, true, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* ---- dropout ------------------------------------------------------------- */
+
+/* Ratio and mode: attributes before opset 12, operands since.  A Dropout
+   without a mode was exported disabled. */
+static Status dropout_form(Ox *ox, double *ratio, bool *training) {
+    double mode = 0;
+    *ratio = ox_float(ox, "ratio", 0.5);
+    *training = ox->node->version < 7 && ox_int(ox, "is_test", 0) == 0;
+    if (is_value(ox_in(ox, 1)) && !ox_const_scalar(ox, ox_in(ox, 1), ratio))
+        return ox_fail(ox, "the ratio is not known at compile time");
+    if (is_value(ox_in(ox, 2))) {
+        if (!ox_const_scalar(ox, ox_in(ox, 2), &mode))
+            return ox_fail(ox, "training_mode is not known at compile time");
+        *training = mode != 0;
+    }
+    if (!(*ratio >= 0 && *ratio < 1))
+        return ox_fail(ox, "a ratio of %g", *ratio);
+    return OK;
+}
+
+/* The state (seed, counter) that all random ops read; the optimizer pass
+   advances the counter. */
+static ValueId random_state(Ox *ox) {
+    TypeId type = type_make(DT_I64, 1, (int64_t[]){2});
+    int64_t start[2] = {ox->opt->seed, 0};
+    Tensor *t = NEW(ox->a, Tensor);
+    *t = (Tensor){type, arena_dup(ox->a, start, sizeof start)};
+    int var = module_var(ox->m, VAR_STATE, "ampc.rng", type, t, 0);
+    return graph_var(ox->g, var);
+}
+
+static Status all_kept(Ox *ox, ValueId x, ValueId *mask) {
+    Type t = ox_type(ox, x);
+    TypeId type = type_make(ox->node->version < 10 ? t.dtype : DT_BOOL, t.rank,
+                            t.dim);
+    Attr one = attr_f(AK_value, 1);
+    return ox_opn(ox, OP_FULL, NULL, 0, &one, 1, 1, &type, mask);
+}
+
+Status onnx_dropout(Ox *ox) {
+    ValueId in[2] = {ox_in(ox, 0), NO_VALUE}, y, mask;
+    double ratio;
+    bool training;
+    TRY(dropout_form(ox, &ratio, &training));
+    if (!ox->opt->dropout || ox->opt->loss.kind == LOSS_NONE || ratio == 0) {
+        if (ox_has_out(ox, 1)) {
+            TRY(all_kept(ox, in[0], &mask));
+            TRY(ox_out(ox, 1, mask));
+        }
+        return ox_out(ox, 0, in[0]);
+    }
+    if (ox_has_out(ox, 1))
+        return ox_fail(ox, "its mask is used, which is not supported");
+    in[1] = random_state(ox);
+    Attr attr[] = {attr_f(AK_ratio, ratio), attr_i(AK_salt, ox->dropouts++)};
+    if (!training) ox->dropouts_enabled++;
+    TRY(ox_op(ox, OP_DROPOUT, in, 2, attr, 2, &y));
+    return ox_out(ox, 0, y);
+}

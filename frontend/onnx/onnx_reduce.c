@@ -1,0 +1,115 @@
+/* onnx_reduce.c: reductions over axes, and arg-max. */
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+typedef struct Reduction {
+    ValueId x;
+    int64_t axes[MAX_RANK];
+    int n;
+    bool keepdims;
+} Reduction;
+
+/* ReduceSum takes axes as an operand from opset 13, the others from 18. */
+static Status read_reduction(Ox *ox, Reduction *r) {
+    r->x = ox_in(ox, 0);
+    r->keepdims = ox_int(ox, "keepdims", 1) != 0;
+    int rank = ox_type(ox, r->x).rank;
+    TRY(ox_axes(ox, ox->node->nin > 1, rank, r->axes, &r->n));
+    if (r->n > 0) return OK;
+    r->n = ox_int(ox, "noop_with_empty_axes", 0) ? 0 : rank;
+    for (int i = 0; i < r->n; i++) r->axes[i] = i;
+    return OK;
+}
+
+/* Over no axes every reduction gives its operand (sumsq: its square). */
+static Status apply(Ox *ox, OpCode op, const Reduction *r, ValueId x,
+                    ValueId *y) {
+    *y = x;
+    if (r->n == 0)
+        return op == OP_REDUCE_SUMSQ ? ox2(ox, OP_MUL, x, x, y) : OK;
+    return ox_reduce(ox, op, x, r->axes, r->n, r->keepdims, y);
+}
+
+static Status reduce_then(Ox *ox, OpCode before, OpCode after) {
+    Reduction r;
+    ValueId y;
+    TRY(read_reduction(ox, &r));
+    bool logic = ox_type(ox, r.x).dtype == DT_BOOL; /* any, all */
+    if (logic) TRY(ox_cast(ox, r.x, DT_U8, false, &r.x));
+    if (before != NUM_OPS) TRY(ox1(ox, before, r.x, &r.x));
+    TRY(apply(ox, ox->node->op->core, &r, r.x, &y));
+    if (logic) TRY(ox_cast(ox, y, DT_BOOL, false, &y));
+    if (after != NUM_OPS) TRY(ox1(ox, after, y, &y));
+    return ox_out(ox, 0, y);
+}
+
+Status onnx_reduce(Ox *ox) { return reduce_then(ox, NUM_OPS, NUM_OPS); }
+Status onnx_reduce_l1(Ox *ox) { return reduce_then(ox, OP_ABS, NUM_OPS); }
+Status onnx_reduce_l2(Ox *ox) { return reduce_then(ox, NUM_OPS, OP_SQRT); }
+Status onnx_reduce_log_sum(Ox *ox) {
+    return reduce_then(ox, NUM_OPS, OP_LOG);
+}
+
+/* max + log(sum(exp(x - max))) */
+Status onnx_reduce_log_sum_exp(Ox *ox) {
+    Reduction r;
+    ValueId max, e, y;
+    TRY(read_reduction(ox, &r));
+    bool keep = r.keepdims;
+    r.keepdims = true;
+    TRY(apply(ox, OP_REDUCE_MAX, &r, r.x, &max));
+    TRY(ox2(ox, OP_SUB, r.x, max, &e));
+    TRY(ox1(ox, OP_EXP, e, &e));
+    TRY(apply(ox, OP_REDUCE_SUM, &r, e, &y));
+    TRY(ox1(ox, OP_LOG, y, &y));
+    TRY(ox2(ox, OP_ADD, y, max, &y));
+    if (!keep && r.n) {
+        Type t = ox_type(ox, y);
+        int64_t dim[MAX_RANK];
+        int rank = 0, k = 0;
+        for (int i = 0; i < t.rank; i++) {
+            if (k < r.n && r.axes[k] == i) k++;
+            else dim[rank++] = t.dim[i];
+        }
+        TRY(ox_reshape(ox, y, rank, dim, &y));
+    }
+    return ox_out(ox, 0, y);
+}
+
+/* x with one axis in reverse order. */
+static Status flip(Ox *ox, ValueId x, int axis, ValueId *y) {
+    Type t = ox_type(ox, x);
+    int64_t starts[MAX_RANK] = {0}, steps[MAX_RANK];
+    for (int i = 0; i < t.rank; i++) steps[i] = 1;
+    if (t.dim[axis] < 2) {
+        *y = x;
+        return OK;
+    }
+    starts[axis] = t.dim[axis] - 1;
+    steps[axis] = -1;
+    return ox_slice(ox, x, starts, t.dim, steps, y);
+}
+
+/* ArgMin is the arg-max of -x; the last of several equals is the first of the
+   reversed axis. */
+Status onnx_argmax(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y;
+    Type t = ox_type(ox, x);
+    bool last = ox_int(ox, "select_last_index", 0) != 0;
+    int axis;
+    TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
+    if (ox->node->op->core == OP_NEG) {
+        if (!dtype_is_float(t.dtype))
+            return ox_fail(ox, "integer operands are not supported");
+        TRY(ox1(ox, OP_NEG, x, &x));
+    }
+    if (last) TRY(flip(ox, x, axis, &x));
+    Attr attr[] = {attr_i(AK_axis, axis),
+                   attr_i(AK_keepdims, ox_int(ox, "keepdims", 1) != 0)};
+    TRY(ox_op(ox, OP_ARGMAX, &x, 1, attr, 2, &y));
+    if (last)
+        TRY(ox2(ox, OP_SUB, ox_scalar(ox, DT_I64, (double)t.dim[axis] - 1), y,
+                &y));
+    return ox_out(ox, 0, y);
+}

@@ -1,0 +1,213 @@
+/* onnx_spoiled.c: exports in which parameters were fused, folded or merged.
+   Optimised exports are meant for inference; where state is lost they cannot
+   train, and repair is impossible: refuse with the recipe.                  */
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+#define SIGNATURE "pkg.torch.export.ExportedProgram.graph_signature"
+
+/* One line of the signature: "p_fc_weight: PARAMETER target='fc.weight'". */
+typedef struct Signed {
+    Str argument, kind, target;
+} Signed;
+
+typedef struct Signature {
+    VEC(Signed) list;
+} Signature;
+
+static Str word(const char *s, size_t n) { return intern_n(s, n); }
+
+static void read_line(Ox *ox, Signature *t, const char *s, size_t n) {
+    const char *end = s + n, *colon = memchr(s, ':', n);
+    if (!colon || colon + 2 > end) return;
+    const char *kind = colon + 2;
+    const char *stop = memchr(kind, ' ', (size_t)(end - kind));
+    Signed x = {.argument = word(s, (size_t)(colon - s)),
+                .kind = word(kind, (size_t)((stop ? stop : end) - kind)),
+                .target = intern("")};
+    const char *open = memchr(kind, '\'', (size_t)(end - kind));
+    const char *shut =
+        open ? memchr(open + 1, '\'', (size_t)(end - open - 1)) : NULL;
+    if (shut) x.target = word(open + 1, (size_t)(shut - open - 1));
+    vec_push(ox->a, &t->list, x);
+}
+
+static void read_signature(Ox *ox, Signature *t) {
+    const Onnx__GraphProto *g = ox->graph;
+    Str s = ox_metadata(g->metadata_props, g->n_metadata_props, SIGNATURE);
+    while (s && *s) {
+        size_t n = strcspn(s, "\n");
+        read_line(ox, t, s, n);
+        s += n + (s[n] == '\n');
+    }
+}
+
+bool ox_has_signature(const Ox *ox) {
+    return ox_metadata(ox->graph->metadata_props, ox->graph->n_metadata_props,
+                       SIGNATURE) != NULL;
+}
+
+/* Without the optimiser every initializer carries the exporter's mark. */
+static bool was_optimised(const Ox *ox) {
+    for (int i = 0; i < ox->inits.len; i++)
+        if (!ox->inits.data[i].mark) return true;
+    return false;
+}
+
+static bool is_kind(const Signed *t, const char *kind) {
+    return !strcmp(t->kind, kind) && *t->target;
+}
+
+/* ---- signs --------------------------------------------------------------- */
+
+/* Names of lost parameters, "" when none. */
+static void folded_parameters(Ox *ox, const Signature *t, StrBuf *sb) {
+    for (int i = 0; i < ox->inits.len; i++) {
+        const OxInit *x = &ox->inits.data[i];
+        if (!x->live || !x->folded) continue;
+        for (int k = 0; k < t->list.len; k++) {
+            const Signed *p = &t->list.data[k];
+            if (is_kind(p, "PARAMETER") && strstr(x->folded, p->target))
+                sb_printf(sb, "%s'%s' (folded into '%s')", sb->len ? ", " : "",
+                          ox_quote(ox, p->target), ox_quote(ox, x->name));
+        }
+    }
+}
+
+static void merged_parameters(Ox *ox, const Signature *t, StrBuf *sb) {
+    for (int k = 0; k < t->list.len; k++) {
+        const Signed *p = &t->list.data[k];
+        const OxName *n = ox_name_of(ox, p->target);
+        if (is_kind(p, "PARAMETER") && !(n && n->kind == OX_INIT))
+            sb_printf(sb, "%s'%s'", sb->len ? ", " : "",
+                      ox_quote(ox, p->target));
+    }
+}
+
+static bool lost_batch_norm(const Ox *ox, const Signature *t) {
+    for (int i = 0; i < ox->nodes.len; i++)
+        if (!strcmp(ox->nodes.data[i].type, "BatchNormalization")) return false;
+    for (int k = 0; k < t->list.len; k++) {
+        const Signed *p = &t->list.data[k];
+        size_t n = strlen(p->target), m = strlen(".running_mean");
+        if (is_kind(p, "BUFFER_MUTATION") && n > m &&
+            !strcmp(p->target + n - m, ".running_mean"))
+            return true;
+    }
+    return false;
+}
+
+static void half_copies(Ox *ox, StrBuf *sb) {
+    for (int i = 0; i < ox->inits.len; i++) {
+        const OxInit *x = &ox->inits.data[i];
+        DType d;
+        if (x->live && !strncmp(x->name, "_to_copy", 8) &&
+            dtype_from_onnx(x->proto->data_type, &d) && dtype_is_16(d))
+            sb_printf(sb, "%s'%s'", sb->len ? ", " : "",
+                      ox_quote(ox, x->name));
+    }
+}
+
+/* Refuses, or warns where the user accepts it. */
+static Status object(Ox *ox, const char *what, StrBuf *names) {
+    Status s = OK;
+    const char *list = names && names->len ? names->data : "";
+    if (names && !names->len) return OK;
+    if (ox->opt->accept_folded || ox->opt->loss.kind == LOSS_NONE)
+        ox_warn_model(ox, "%s%s", what, list);
+    else
+        s = ox_fail_model(ox, "%s%s; re-export for training: "
+                          "torch.onnx.export(model.train(), args, dynamo=True,"
+                          " optimize=False), or pass --accept-folded to train "
+                          "what is left", what, list);
+    if (names) sb_free(names);
+    return s;
+}
+
+/* ---- statistics merged with weights -------------------------------------- */
+
+static bool used_elsewhere(const Ox *ox, Str name) {
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        bool bn = n->op && n->op->core == OP_BATCH_NORM;
+        for (int k = 0; k < n->nin; k++)
+            if (n->in[k] == name && !(bn && k >= 3)) return true;
+    }
+    return false;
+}
+
+/* Gives the statistics an initializer of their own. */
+static void split_role(Ox *ox, OxNode *n, int slot, const OxInit *from) {
+    Str fresh = internf("%s.%s.%d", from->name,
+                        slot == 3 ? "running_mean" : "running_var",
+                        ox->inits.len);
+    OxInit x = {.name = fresh, .proto = from->proto, .live = true,
+                .alias = true};
+    if (ox_name_of(ox, fresh)) return;
+    ox_map_put(ox->a, &ox->by_name, fresh, ox->names.len);
+    vec_push(ox->a, &ox->names, (OxName){.name = fresh, .kind = OX_INIT,
+                                         .index = ox->inits.len, .uses = 1});
+    vec_push(ox->a, &ox->inits, x);
+    n->in[slot] = fresh;
+}
+
+static Status merged_statistics(Ox *ox) {
+    for (int i = 0; i < ox->order.len; i++) {
+        OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (!n->op || n->op->core != OP_BATCH_NORM) continue;
+        for (int k = 3; k < 5; k++) {
+            const OxName *name = ox_name_of(ox, n->in[k]);
+            if (!name || name->kind != OX_INIT) continue;
+            bool twice = k == 4 && n->in[3] == n->in[4];
+            if (!twice && !used_elsewhere(ox, name->name)) continue;
+            StrBuf sb = {0};
+            sb_printf(&sb, "'%s' of node '%s'", ox_quote(ox, name->name),
+                      ox_quote(ox, n->name));
+            TRY(object(ox, "one initializer serves as running statistics and "
+                       "as something else (equal tensors were merged): ",
+                       &sb));
+            OxInit from = ox->inits.data[name->index];
+            split_role(ox, n, k, &from);
+        }
+    }
+    return OK;
+}
+
+/* TorchScript's own folding: allowed, said once. */
+static void warn_anonymous(Ox *ox) {
+    int count = 0;
+    Str first = NULL;
+    for (int i = 0; i < ox->inits.len; i++) {
+        const OxInit *x = &ox->inits.data[i];
+        DType d;
+        if (!x->live || strncmp(x->name, "onnx::", 6) ||
+            !dtype_from_onnx(x->proto->data_type, &d) || !dtype_is_float(d))
+            continue;
+        if (!count++) first = x->name;
+    }
+    if (count)
+        ox_warn_model(ox, "%d tensors lost their names in a folded export "
+                      "('%s' is the first): ties may be broken and "
+                      "BatchNormalization fused; for training export with "
+                      "training=TrainingMode.TRAINING, "
+                      "do_constant_folding=False", count, ox_quote(ox, first));
+}
+
+Status ox_check_spoiled(Ox *ox) {
+    Signature t = {0};
+    StrBuf folded = {0}, merged = {0}, half = {0};
+    TRY(merged_statistics(ox));
+    warn_anonymous(ox);
+    half_copies(ox, &half);
+    TRY(object(ox, "16-bit copies replaced the parameters: ", &half));
+    if (!ox->has_signature || !was_optimised(ox)) return OK;
+    read_signature(ox, &t);
+    if (lost_batch_norm(ox, &t))
+        TRY(object(ox, "the exporter fused BatchNormalization into the "
+                   "convolutions before it", NULL));
+    folded_parameters(ox, &t, &folded);
+    TRY(object(ox, "the exporter folded parameters: ", &folded));
+    merged_parameters(ox, &t, &merged);
+    return object(ox, "the exporter merged or dropped parameters: ", &merged);
+}

@@ -1,0 +1,24 @@
+/* wire.h: a look at protobuf bytes before protobuf-c sees them.
+
+   protobuf-c recurses without limit, says neither why nor where it failed,
+   cuts strings at an embedded NUL and turns two bytes of an empty message into
+   hundreds in memory.  wire_check walks the same fields first and refuses
+   what would hurt.                                                          */
+#ifndef AMPC_FRONTEND_ONNX_WIRE_H
+#define AMPC_FRONTEND_ONNX_WIRE_H
+
+#include <protobuf-c/protobuf-c.h>
+
+#include "ir/graph/base.h"
+
+enum { WIRE_MAX_DEPTH = 64 };
+
+typedef struct WireError {
+    size_t offset; /* where the walk stopped */
+    const char *what;
+} WireError;
+
+bool wire_check(const ProtobufCMessageDescriptor *d, const uint8_t *p, size_t n,
+                WireError *e);
+
+#endif

@@ -1,0 +1,282 @@
+/* eval.c: the reference interpreter: what a graph means, in double precision.
+
+   It is written for being right: plain loops, one function per op, nothing
+   shared with the code generator but the expressions of the op table.  Tests
+   compare everything else with it; constant folding runs it.
+   Integers are int64_t and wrap to their dtype; u64 is its bit pattern.     */
+#include "ir/eval/eval_impl.h"
+
+#include <string.h>
+
+/* ---- numbers ------------------------------------------------------------ */
+
+/* 16-bit values go through fp32 first: generated code computes there. */
+double round_to_dtype(double v, DType d) {
+    switch (d) {
+    case DT_F32: return (double)(float)v;
+    case DT_F16: return f16_to_double(double_to_f16((double)(float)v));
+    case DT_BF16: return bf16_to_double(double_to_bf16((double)(float)v));
+    default: return v;
+    }
+}
+
+static int64_t wrap_int(int64_t v, DType d) {
+    switch (d) {
+    case DT_BOOL: return v != 0;
+    case DT_U8: return (uint8_t)v;
+    case DT_I8: return (int8_t)v;
+    case DT_U16: return (uint16_t)v;
+    case DT_I16: return (int16_t)v;
+    case DT_U32: return (uint32_t)v;
+    case DT_I32: return (int32_t)v;
+    default: return v;
+    }
+}
+
+static void settle(EvalTensor *t, EvalMode mode) {
+    const Type *ty = type_get(t->type);
+    int64_t n = type_count(ty);
+    if (t->i)
+        for (int64_t k = 0; k < n; k++) t->i[k] = wrap_int(t->i[k], ty->dtype);
+    else if (mode == EVAL_STORAGE && ty->dtype != DT_F64)
+        for (int64_t k = 0; k < n; k++)
+            t->f[k] = round_to_dtype(t->f[k], ty->dtype);
+}
+
+/* ---- tensors and storage ------------------------------------------------ */
+
+EvalTensor *eval_tensor_new(Arena *a, TypeId t) {
+    EvalTensor *r = NEW(a, EvalTensor);
+    int64_t n = type_count(type_get(t)) + 1; /* never NULL */
+    r->type = t;
+    if (dtype_is_float(type_get(t)->dtype))
+        r->f = NEW_ARRAY(a, double, n);
+    else
+        r->i = NEW_ARRAY(a, int64_t, n);
+    return r;
+}
+
+EvalTensor *eval_from_tensor(Arena *a, const Tensor *t) {
+    EvalTensor *r = eval_tensor_new(a, t->type);
+    int64_t n = type_count(type_get(t->type));
+    for (int64_t k = 0; k < n; k++)
+        if (r->f)
+            r->f[k] = tensor_get(t, k);
+        else
+            r->i[k] = tensor_get_int(t, k);
+    return r;
+}
+
+/* `as` may differ from t's type in dtype; the shape is the same. */
+Tensor *eval_to_tensor(Arena *a, const EvalTensor *t, TypeId as) {
+    int64_t n = type_count(type_get(as));
+    DType d = type_get(as)->dtype;
+    Tensor *r = tensor_new(a, as);
+    ASSERT(n == type_count(type_get(t->type)));
+    for (int64_t k = 0; k < n; k++)
+        if (t->f)
+            tensor_set(r, k, round_to_dtype(t->f[k], d));
+        else
+            tensor_set_int(r, k, t->i[k]);
+    return r;
+}
+
+/* ---- helpers of the op functions ---------------------------------------- */
+
+Status eval_fail(EvalCx *cx, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    if (cx->msg) vsnprintf(cx->msg, 256, fmt, ap);
+    va_end(ap);
+    return ERR_USER;
+}
+
+EvalAxis eval_axis(const Type *t, int axis) {
+    EvalAxis r = {1, t->rank ? t->dim[axis] : 1, 1};
+    for (int d = 0; d < axis; d++) r.outer *= t->dim[d];
+    for (int d = axis + 1; d < t->rank; d++) r.inner *= t->dim[d];
+    return r;
+}
+
+void eval_ints(const Node *n, AttrKey k, int count, int64_t dflt,
+               int64_t *out) {
+    const int64_t *v;
+    int have = attr_ints(n, k, &v);
+    for (int d = 0; d < count; d++) out[d] = d < have ? v[d] : dflt;
+}
+
+/* ---- one node ----------------------------------------------------------- */
+
+/* Ops of kind ELEM need no entry. */
+static EvalFn *const eval_fn[NUM_OPS] = {
+    [OP_FULL] = eval_full,
+    [OP_IOTA] = eval_iota,
+    [OP_RAND_UNIFORM] = eval_rand_uniform,
+    [OP_RESHAPE] = eval_reshape,
+    [OP_TRANSPOSE] = eval_transpose,
+    [OP_EXPAND] = eval_expand,
+    [OP_SLICE] = eval_slice,
+    [OP_SLICE_GRAD] = eval_slice_grad,
+    [OP_PAD] = eval_pad,
+    [OP_CONCAT] = eval_concat,
+    [OP_SPLIT] = eval_split,
+    [OP_GATHER] = eval_gather,
+    [OP_TRILU] = eval_trilu,
+    [OP_SCATTER_ADD] = eval_scatter_add,
+    [OP_PAD_GRAD] = eval_pad_grad,
+    [OP_REDUCE_SUM] = eval_reduce,
+    [OP_REDUCE_MEAN] = eval_reduce,
+    [OP_REDUCE_SUMSQ] = eval_reduce,
+    [OP_REDUCE_PROD] = eval_reduce,
+    [OP_REDUCE_MAX] = eval_reduce,
+    [OP_REDUCE_MIN] = eval_reduce,
+    [OP_ARGMAX] = eval_argmax,
+    [OP_MATMUL] = eval_matmul,
+    [OP_CONV] = eval_conv,
+    [OP_CONV_DGRAD] = eval_conv_dgrad,
+    [OP_CONV_WGRAD] = eval_conv_wgrad,
+    [OP_MAX_POOL] = eval_max_pool,
+    [OP_MAX_POOL_GRAD] = eval_max_pool_grad,
+    [OP_AVG_POOL] = eval_avg_pool,
+    [OP_AVG_POOL_GRAD] = eval_avg_pool_grad,
+    [OP_SOFTMAX] = eval_softmax,
+    [OP_LOG_SOFTMAX] = eval_softmax,
+    [OP_LAYER_NORM] = eval_layer_norm,
+    [OP_BATCH_NORM] = eval_batch_norm,
+    [OP_SOFTMAX_CROSS_ENTROPY] = eval_xent,
+    [OP_NLL_LOSS] = eval_nll,
+    [OP_DROPOUT] = eval_dropout,
+};
+
+static Status run_node(const Graph *g, NodeId id, Arena *a, EvalMode mode,
+                       const EvalTensor *const *in, EvalTensor **out,
+                       char *msg) {
+    const Node *n = node_get(g, id);
+    EvalFn *fn = op_info[n->op].kind == KIND_ELEM ? eval_elem : eval_fn[n->op];
+    ASSERT(fn);
+    EvalCx cx = {n, a, in, out, msg};
+    TRY(fn(&cx));
+    for (int k = 0; k < n->nout; k++) settle(out[k], mode);
+    return OK;
+}
+
+Status eval_node(const Graph *g, NodeId n, Arena *a, EvalMode mode,
+                 const EvalTensor *const *in, EvalTensor **out, char *msg) {
+    const Node *node = node_get(g, n);
+    for (int k = 0; k < node->nout; k++)
+        out[k] = eval_tensor_new(a, value_get(g, node->out[k])->type);
+    return run_node(g, n, a, mode, in, out, msg);
+}
+
+/* ---- a whole graph ------------------------------------------------------ */
+
+struct Evaluator {
+    const Graph *g;
+    Arena *a;
+    EvalMode mode;
+    EvalTensor **value; /* by ValueId.i; results keep their buffers */
+};
+
+Evaluator *eval_new(const Graph *g, Arena *a, EvalMode mode) {
+    Evaluator *e = NEW(a, Evaluator);
+    e->g = g;
+    e->a = a;
+    e->mode = mode;
+    e->value = NEW_ARRAY(a, EvalTensor *, g->values.len);
+    return e;
+}
+
+static void clear(EvalTensor *t) {
+    size_t n = (size_t)type_count(type_get(t->type));
+    if (t->f) memset(t->f, 0, n * sizeof *t->f);
+    if (t->i) memset(t->i, 0, n * sizeof *t->i);
+}
+
+/* Copies t into `to`, converting kinds. */
+static void assign(EvalTensor *to, const EvalTensor *t) {
+    int64_t n = type_count(type_get(to->type));
+    for (int64_t k = 0; k < n; k++)
+        if (to->f)
+            to->f[k] = eval_at(t, k);
+        else
+            to->i[k] = t->i ? t->i[k] : eval_to_int(t->f[k]);
+}
+
+void eval_bind(Evaluator *e, ValueId v, const EvalTensor *t) {
+    TypeId type = value_get(e->g, v)->type;
+    ASSERT(shape_equal(type_get(type), type_get(t->type)));
+    EvalTensor *own = e->value[v.i];
+    if (!own) own = e->value[v.i] = eval_tensor_new(e->a, type);
+    assign(own, t);
+    settle(own, e->mode);
+}
+
+static EvalTensor *var_start(Evaluator *e, const Var *var) {
+    EvalTensor *r = eval_tensor_new(e->a, var->type);
+    int64_t n = type_count(type_get(var->type));
+    if (var->init) {
+        assign(r, eval_from_tensor(e->a, var->init));
+    } else {
+        for (int64_t k = 0; k < n; k++)
+            if (r->f)
+                r->f[k] = var->fill;
+            else
+                r->i[k] = eval_to_int(var->fill);
+    }
+    settle(r, e->mode);
+    return r;
+}
+
+static Status load(Evaluator *e, Diag *d, ValueId v) {
+    const Value *val = value_get(e->g, v);
+    if (e->value[v.i]) return OK;
+    if (val->kind == VK_CONST)
+        e->value[v.i] = eval_from_tensor(e->a, val->data);
+    else if (val->kind == VK_VAR)
+        e->value[v.i] = var_start(e, value_var(e->g, v));
+    else
+        return fail(d, (Loc){0}, "input '%s' has no data",
+                    val->name ? val->name : "?");
+    return OK;
+}
+
+static Status run_one(Evaluator *e, Diag *d, NodeId id) {
+    const Node *n = node_get(e->g, id);
+    const EvalTensor **in = NEW_ARRAY(e->a, const EvalTensor *, n->nin + 1);
+    EvalTensor **out = NEW_ARRAY(e->a, EvalTensor *, n->nout + 1);
+    char msg[256] = "";
+    for (int k = 0; k < n->nin; k++) {
+        if (!is_value(n->in[k])) continue;
+        TRY(load(e, d, n->in[k]));
+        in[k] = e->value[n->in[k].i];
+    }
+    for (int k = 0; k < n->nout; k++) {
+        EvalTensor **slot = &e->value[n->out[k].i];
+        if (*slot)
+            clear(*slot);
+        else
+            *slot = eval_tensor_new(e->a, value_get(e->g, n->out[k])->type);
+        out[k] = *slot;
+    }
+    if (run_node(e->g, id, e->a, e->mode, in, out, msg) != OK)
+        return fail(d, n->loc, "%s: %s", op_info[n->op].text, msg);
+    return OK;
+}
+
+Status eval_run(Evaluator *e, Diag *d) {
+    const Graph *g = e->g;
+    for (int k = 0; k < g->order.len; k++) TRY(run_one(e, d, g->order.data[k]));
+    for (int k = 0; k < g->outputs.len; k++) {
+        ValueId v = g->outputs.data[k].value;
+        if (value_get(g, v)->kind != VK_RESULT) TRY(load(e, d, v));
+    }
+    for (int k = 0; k < g->writes.len; k++) {
+        ValueId v = g->writes.data[k].value;
+        if (value_get(g, v)->kind != VK_RESULT) TRY(load(e, d, v));
+    }
+    return OK;
+}
+
+const EvalTensor *eval_get(const Evaluator *e, ValueId v) {
+    return e->value[v.i];
+}

@@ -1,0 +1,333 @@
+/* eval_move.c: generators and the ops that move elements.
+
+   rand_uniform is Philox4x32-10.  With i the row-major index of an element:
+     key     = (low32(seed), high32(seed))
+     counter = (low32(i / 4), high32(i / 4), low32(rng[1]), low32(salt))
+     value   = (word[i % 4] >> 8) * 2^-24
+   where seed = rng[0].  Generated kernels follow the same definition.       */
+#include "ir/eval/eval_impl.h"
+
+#include <string.h>
+
+/* ---- generators --------------------------------------------------------- */
+
+Status eval_full(EvalCx *cx) {
+    EvalTensor *out = cx->out[0];
+    int64_t n = type_count(type_get(out->type));
+    double v = attr_float(cx->n, AK_value, 0);
+    for (int64_t k = 0; k < n; k++)
+        if (out->f)
+            out->f[k] = v;
+        else
+            out->i[k] = eval_to_int(v);
+    return OK;
+}
+
+Status eval_iota(EvalCx *cx) {
+    EvalTensor *out = cx->out[0];
+    const Type *t = type_get(out->type);
+    int64_t n = type_count(t);
+    EvalAxis ax = eval_axis(t, (int)attr_int(cx->n, AK_axis, 0));
+    for (int64_t k = 0; k < n; k++) {
+        int64_t v = k / ax.inner % ax.n;
+        if (out->f)
+            out->f[k] = (double)v;
+        else
+            out->i[k] = v;
+    }
+    return OK;
+}
+
+static void philox(uint32_t key[2], uint32_t ctr[4]) {
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)ctr[0] * 0xD2511F53u;
+        uint64_t p1 = (uint64_t)ctr[2] * 0xCD9E8D57u;
+        uint32_t c1 = ctr[1], c3 = ctr[3];
+        ctr[0] = (uint32_t)(p1 >> 32) ^ c1 ^ key[0];
+        ctr[1] = (uint32_t)p1;
+        ctr[2] = (uint32_t)(p0 >> 32) ^ c3 ^ key[1];
+        ctr[3] = (uint32_t)p0;
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+}
+
+double eval_uniform(const int64_t rng[2], int64_t salt, int64_t i) {
+    uint64_t seed = (uint64_t)rng[0], block = (uint64_t)i / 4;
+    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    uint32_t ctr[4] = {(uint32_t)block, (uint32_t)(block >> 32),
+                       (uint32_t)rng[1], (uint32_t)salt};
+    philox(key, ctr);
+    return (ctr[i % 4] >> 8) * 0x1p-24;
+}
+
+Status eval_rand_uniform(EvalCx *cx) {
+    EvalTensor *out = cx->out[0];
+    int64_t n = type_count(type_get(out->type));
+    int64_t salt = attr_int(cx->n, AK_salt, 0);
+    for (int64_t k = 0; k < n; k++)
+        out->f[k] = eval_uniform(cx->in[0]->i, salt, k);
+    return OK;
+}
+
+/* ---- copying ------------------------------------------------------------ */
+
+static void copy_elem(EvalTensor *to, int64_t k, const EvalTensor *from,
+                      int64_t j) {
+    if (to->f)
+        to->f[k] = eval_at(from, j);
+    else
+        to->i[k] = from->i[j];
+}
+
+static void add_elem(EvalTensor *to, int64_t k, const EvalTensor *from,
+                     int64_t j) {
+    if (to->f)
+        to->f[k] += eval_at(from, j);
+    else
+        to->i[k] = (int64_t)((uint64_t)to->i[k] + (uint64_t)from->i[j]);
+}
+
+Status eval_reshape(EvalCx *cx) {
+    int64_t n = type_count(type_get(cx->out[0]->type));
+    for (int64_t k = 0; k < n; k++) copy_elem(cx->out[0], k, cx->in[0], k);
+    return OK;
+}
+
+/* A move is a map from the index space of its larger-or-moved side (`dom`) to
+   a position in the data (`src`), -1 for none.  Forward: dom is the result;
+   adjoint: dom is the operand, added into the result. */
+typedef struct Move {
+    const Type *dom, *src;
+    int64_t stride[MAX_RANK]; /* of src */
+    int64_t p[MAX_RANK], q[MAX_RANK];
+    Str mode;
+    int axis;
+    int64_t k;
+    bool upper;
+    const EvalTensor *index;
+} Move;
+typedef int64_t MapFn(const Move *m, const int64_t *idx);
+
+static Move move_init(const EvalTensor *dom, const EvalTensor *src) {
+    Move m = {.dom = type_get(dom->type), .src = type_get(src->type)};
+    shape_strides(m.src, m.stride);
+    return m;
+}
+
+static void forward(EvalCx *cx, const Move *m, MapFn *map, double fill) {
+    EvalTensor *out = cx->out[0];
+    int64_t n = type_count(m->dom), idx[MAX_RANK] = {0};
+    for (int64_t k = 0; k < n; k++, eval_step(m->dom, idx)) {
+        int64_t j = map(m, idx);
+        if (j >= 0)
+            copy_elem(out, k, cx->in[0], j);
+        else if (out->f)
+            out->f[k] = fill;
+        else
+            out->i[k] = eval_to_int(fill);
+    }
+}
+
+static void adjoint(EvalCx *cx, const Move *m, MapFn *map) {
+    int64_t n = type_count(m->dom), idx[MAX_RANK] = {0};
+    for (int64_t k = 0; k < n; k++, eval_step(m->dom, idx)) {
+        int64_t j = map(m, idx);
+        if (j >= 0) add_elem(cx->out[0], j, cx->in[0], k);
+    }
+}
+
+static int64_t map_transpose(const Move *m, const int64_t *idx) {
+    int64_t at = 0;
+    for (int d = 0; d < m->dom->rank; d++) at += idx[d] * m->stride[m->p[d]];
+    return at;
+}
+
+Status eval_transpose(EvalCx *cx) {
+    Move m = move_init(cx->out[0], cx->in[0]);
+    int r = m.dom->rank;
+    for (int d = 0; d < r; d++) m.p[d] = r - 1 - d;
+    const int64_t *perm;
+    if (attr_ints(cx->n, AK_perm, &perm))
+        memcpy(m.p, perm, (size_t)r * sizeof *perm);
+    forward(cx, &m, map_transpose, 0);
+    return OK;
+}
+
+static int64_t map_expand(const Move *m, const int64_t *idx) {
+    int lead = m->dom->rank - m->src->rank;
+    int64_t at = 0;
+    for (int d = 0; d < m->src->rank; d++)
+        if (m->src->dim[d] != 1) at += idx[lead + d] * m->stride[d];
+    return at;
+}
+
+Status eval_expand(EvalCx *cx) {
+    Move m = move_init(cx->out[0], cx->in[0]);
+    forward(cx, &m, map_expand, 0);
+    return OK;
+}
+
+/* p = starts, q = steps */
+static int64_t map_slice(const Move *m, const int64_t *idx) {
+    int64_t at = 0;
+    for (int d = 0; d < m->dom->rank; d++)
+        at += (m->p[d] + idx[d] * m->q[d]) * m->stride[d];
+    return at;
+}
+
+static Move slice_move(EvalCx *cx, const EvalTensor *dom,
+                       const EvalTensor *src) {
+    Move m = move_init(dom, src);
+    eval_ints(cx->n, AK_starts, m.dom->rank, 0, m.p);
+    eval_ints(cx->n, AK_steps, m.dom->rank, 1, m.q);
+    return m;
+}
+
+Status eval_slice(EvalCx *cx) {
+    Move m = slice_move(cx, cx->out[0], cx->in[0]);
+    forward(cx, &m, map_slice, 0);
+    return OK;
+}
+
+Status eval_slice_grad(EvalCx *cx) {
+    Move m = slice_move(cx, cx->in[0], cx->out[0]);
+    adjoint(cx, &m, map_slice);
+    return OK;
+}
+
+static int64_t floor_mod(int64_t a, int64_t n) { return (a % n + n) % n; }
+
+/* Where position i, counted from the first unpadded one, gets its value. */
+static int64_t pad_source(int64_t i, int64_t n, Str mode) {
+    if (i >= 0 && i < n) return i;
+    if (n == 0 || strcmp(mode, "constant") == 0) return -1;
+    if (strcmp(mode, "edge") == 0) return i < 0 ? 0 : n - 1;
+    if (strcmp(mode, "wrap") == 0) return floor_mod(i, n);
+    if (n == 1) return 0; /* reflect */
+    i = floor_mod(i, 2 * (n - 1));
+    return i < n ? i : 2 * (n - 1) - i;
+}
+
+/* p = begin pads */
+static int64_t map_pad(const Move *m, const int64_t *idx) {
+    int64_t at = 0;
+    for (int d = 0; d < m->dom->rank; d++) {
+        int64_t j = pad_source(idx[d] - m->p[d], m->src->dim[d], m->mode);
+        if (j < 0) return -1;
+        at += j * m->stride[d];
+    }
+    return at;
+}
+
+static Move pad_move(EvalCx *cx, const EvalTensor *dom, const EvalTensor *src) {
+    Move m = move_init(dom, src);
+    eval_ints(cx->n, AK_pads, m.dom->rank, 0, m.p);
+    m.mode = attr_str(cx->n, AK_mode, "constant");
+    return m;
+}
+
+Status eval_pad(EvalCx *cx) {
+    Move m = pad_move(cx, cx->out[0], cx->in[0]);
+    forward(cx, &m, map_pad, attr_float(cx->n, AK_value, 0));
+    return OK;
+}
+
+Status eval_pad_grad(EvalCx *cx) {
+    Move m = pad_move(cx, cx->in[0], cx->out[0]);
+    adjoint(cx, &m, map_pad);
+    return OK;
+}
+
+static int64_t map_trilu(const Move *m, const int64_t *idx) {
+    int r = m->dom->rank;
+    int64_t diag = idx[r - 1] - idx[r - 2];
+    if (m->upper ? diag < m->k : diag > m->k) return -1;
+    int64_t at = 0;
+    for (int d = 0; d < r; d++) at += idx[d] * m->stride[d];
+    return at;
+}
+
+Status eval_trilu(EvalCx *cx) {
+    Move m = move_init(cx->out[0], cx->in[0]);
+    m.upper = attr_int(cx->n, AK_upper, 1) != 0;
+    m.k = attr_int(cx->n, AK_k, 0);
+    forward(cx, &m, map_trilu, 0);
+    return OK;
+}
+
+/* idx = data index before the axis, index of `index`, data index after it */
+static int64_t map_gather(const Move *m, const int64_t *idx) {
+    const Type *it = type_get(m->index->type);
+    int64_t k = 0, at = 0, rows = m->src->dim[m->axis];
+    for (int d = 0; d < it->rank; d++)
+        k = k * it->dim[d] + idx[m->axis + d];
+    int64_t row = m->index->i[k];
+    if (row < 0) row += rows;
+    if (row < 0 || row >= rows) return -1;
+    for (int d = 0; d < m->src->rank; d++)
+        at += m->stride[d] * (d < m->axis    ? idx[d]
+                              : d == m->axis ? row
+                                             : idx[d - 1 + it->rank]);
+    return at;
+}
+
+Status eval_gather(EvalCx *cx) {
+    Move m = move_init(cx->out[0], cx->in[0]);
+    m.axis = (int)attr_int(cx->n, AK_axis, 0);
+    m.index = cx->in[1];
+    forward(cx, &m, map_gather, 0);
+    return OK;
+}
+
+/* operands: what to add, where */
+Status eval_scatter_add(EvalCx *cx) {
+    Move m = move_init(cx->in[0], cx->out[0]);
+    m.axis = (int)attr_int(cx->n, AK_axis, 0);
+    m.index = cx->in[1];
+    adjoint(cx, &m, map_gather);
+    return OK;
+}
+
+/* ---- concat, split ------------------------------------------------------ */
+
+/* Copies rows [at, at + part's length) of the whole's axis to or from part. */
+static void copy_rows(EvalTensor *to, const EvalTensor *from, bool into_whole,
+                      int axis, int64_t at) {
+    EvalAxis wh = eval_axis(type_get((into_whole ? to : from)->type), axis);
+    EvalAxis pt = eval_axis(type_get((into_whole ? from : to)->type), axis);
+    for (int64_t o = 0; o < pt.outer; o++)
+        for (int64_t k = 0; k < pt.n * pt.inner; k++) {
+            int64_t w = (o * wh.n + at) * wh.inner + k;
+            int64_t p = o * pt.n * pt.inner + k;
+            if (into_whole)
+                copy_elem(to, w, from, p);
+            else
+                copy_elem(to, p, from, w);
+        }
+}
+
+static int rank_axis(EvalCx *cx) {
+    return axis_norm(attr_int(cx->n, AK_axis, 0),
+                     type_get(cx->in[0]->type)->rank);
+}
+
+Status eval_concat(EvalCx *cx) {
+    int axis = rank_axis(cx);
+    int64_t at = 0;
+    for (int k = 0; k < cx->n->nin; k++) {
+        copy_rows(cx->out[0], cx->in[k], true, axis, at);
+        at += type_get(cx->in[k]->type)->dim[axis];
+    }
+    return OK;
+}
+
+Status eval_split(EvalCx *cx) {
+    int axis = rank_axis(cx);
+    int64_t at = 0;
+    for (int k = 0; k < cx->n->nout; k++) {
+        copy_rows(cx->out[k], cx->in[0], false, axis, at);
+        at += type_get(cx->out[k]->type)->dim[axis];
+    }
+    return OK;
+}

@@ -1,0 +1,481 @@
+/* base.c: arena, interned strings, growable text, diagnostics.             */
+#define _POSIX_C_SOURCE 200809L
+#include "ir/graph/base.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- assertions --------------------------------------------------------- */
+
+static AssertHook *assert_hook;
+static void *assert_ctx;
+
+void assert_set_hook(AssertHook *hook, void *ctx) {
+    assert_hook = hook;
+    assert_ctx = ctx;
+}
+
+void assert_failed(const char *cond, const char *file, int line) {
+    AssertHook *hook = assert_hook;
+    assert_hook = NULL; /* the hook may assert too */
+    fflush(stdout);
+    fprintf(stderr, "%s:%d: internal error: %s\n", file, line, cond);
+    if (hook) hook(assert_ctx, stderr);
+    fflush(stderr);
+    exit(ERR_BUG);
+}
+
+static _Noreturn void out_of_memory(void) {
+    fputs("ampc: error: out of memory\n", stderr);
+    exit(ERR_USER);
+}
+
+/* ---- arena -------------------------------------------------------------- */
+
+enum { ALIGN = 16, FIRST_CHUNK = 1 << 16, LAST_CHUNK = 1 << 22 };
+
+typedef struct Chunk {
+    struct Chunk *next;
+    char *at, *end;
+    char pad[8];
+} Chunk;
+
+struct Arena {
+    Chunk *chunks; /* the first is the one in use */
+    size_t next_size;
+};
+
+Arena *arena_new(void) {
+    Arena *a = calloc(1, sizeof *a);
+    if (!a) out_of_memory();
+    a->next_size = FIRST_CHUNK;
+    return a;
+}
+
+void arena_free(Arena *a) {
+    if (!a) return;
+    for (Chunk *c = a->chunks, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    free(a);
+}
+
+static Chunk *chunk_new(size_t bytes) {
+    Chunk *c = calloc(1, sizeof *c + bytes);
+    if (!c) out_of_memory();
+    c->at = (char *)(c + 1);
+    c->end = c->at + bytes;
+    return c;
+}
+
+/* A large request gets a chunk of its own behind the one in use. */
+static Chunk *arena_grow(Arena *a, size_t bytes) {
+    bool large = a->chunks && bytes > a->next_size / 4;
+    Chunk *c = chunk_new(large || bytes > a->next_size ? bytes : a->next_size);
+    if (large) {
+        c->next = a->chunks->next;
+        a->chunks->next = c;
+        return c;
+    }
+    c->next = a->chunks;
+    a->chunks = c;
+    if (a->next_size < LAST_CHUNK) a->next_size *= 2;
+    return c;
+}
+
+void *arena_alloc(Arena *a, size_t bytes) {
+    Chunk *c = a->chunks;
+    if (bytes > SIZE_MAX / 4) out_of_memory();
+    bytes = (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    if (!c || (size_t)(c->end - c->at) < bytes) c = arena_grow(a, bytes);
+    void *p = c->at;
+    c->at += bytes;
+    return p;
+}
+
+void *arena_alloc_array(Arena *a, size_t n, size_t size) {
+    if (size && n > SIZE_MAX / size) out_of_memory();
+    return arena_alloc(a, n * size);
+}
+
+void *arena_dup(Arena *a, const void *p, size_t bytes) {
+    void *q = arena_alloc(a, bytes);
+    if (bytes) memcpy(q, p, bytes);
+    return q;
+}
+
+char *arena_printf(Arena *a, const char *fmt, ...) {
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    int n = fmt ? vsnprintf(NULL, 0, fmt, ap) : -1;
+    va_end(ap);
+    ASSERT(n >= 0);
+    char *s = arena_alloc(a, (size_t)n + 1);
+    vsnprintf(s, (size_t)n + 1, fmt, again);
+    va_end(again);
+    return s;
+}
+
+void *vec_grow(Arena *a, void *data, int len, int *cap, size_t size) {
+    ASSERT(*cap <= INT32_MAX / 2);
+    *cap = *cap ? *cap * 2 : 8;
+    void *p = arena_alloc_array(a, (size_t)*cap, size);
+    if (len) memcpy(p, data, (size_t)len * size);
+    return p;
+}
+
+/* ---- interned strings --------------------------------------------------- */
+
+/* Process-wide and never freed; open addressing, power of two. */
+static struct {
+    Arena *arena;
+    Str *slot;
+    uint64_t *hash;
+    size_t len, cap;
+} strings;
+
+static void strings_grow(void) {
+    size_t cap = strings.cap ? strings.cap * 2 : 1024;
+    Str *slot = calloc(cap, sizeof *slot);
+    uint64_t *hash = calloc(cap, sizeof *hash);
+    if (!slot || !hash) out_of_memory();
+    for (size_t i = 0; i < strings.cap; i++) {
+        if (!strings.slot[i]) continue;
+        size_t j = strings.hash[i] & (cap - 1);
+        while (slot[j]) j = (j + 1) & (cap - 1);
+        slot[j] = strings.slot[i];
+        hash[j] = strings.hash[i];
+    }
+    free(strings.slot);
+    free(strings.hash);
+    strings.slot = slot;
+    strings.hash = hash;
+    strings.cap = cap;
+}
+
+Str intern_n(const char *s, size_t n) {
+    if (!strings.arena) strings.arena = arena_new();
+    if (strings.len * 2 >= strings.cap) strings_grow();
+    uint64_t h = hash_bytes(0, s, n);
+    size_t i = h & (strings.cap - 1);
+    for (; strings.slot[i]; i = (i + 1) & (strings.cap - 1))
+        if (strings.hash[i] == h && strncmp(strings.slot[i], s, n) == 0 &&
+            strings.slot[i][n] == 0)
+            return strings.slot[i];
+    char *copy = arena_alloc(strings.arena, n + 1);
+    memcpy(copy, s, n);
+    strings.slot[i] = copy;
+    strings.hash[i] = h;
+    strings.len++;
+    return copy;
+}
+
+Str intern(const char *s) {
+    return intern_n(s, strlen(s));
+}
+
+Str internf(const char *fmt, ...) {
+    StrBuf sb = {0};
+    va_list ap;
+    va_start(ap, fmt);
+    sb_vprintf(&sb, fmt, ap);
+    va_end(ap);
+    Str s = intern_n(sb.data, sb.len);
+    sb_free(&sb);
+    return s;
+}
+
+/* ---- growable text ------------------------------------------------------ */
+
+static void sb_reserve(StrBuf *sb, size_t extra) {
+    if (sb->data && sb->cap - sb->len > extra) return;
+    size_t cap = sb->cap ? sb->cap : 64;
+    while (cap - sb->len <= extra) {
+        if (cap > SIZE_MAX / 2) out_of_memory();
+        cap *= 2;
+    }
+    char *p = realloc(sb->data, cap);
+    if (!p) out_of_memory();
+    sb->data = p;
+    sb->cap = cap;
+    sb->data[sb->len] = 0;
+}
+
+void sb_putn(StrBuf *sb, const char *s, size_t n) {
+    sb_reserve(sb, n);
+    if (n) memcpy(sb->data + sb->len, s, n);
+    sb->len += n;
+    sb->data[sb->len] = 0;
+}
+
+void sb_puts(StrBuf *sb, const char *s) {
+    sb_putn(sb, s, strlen(s));
+}
+
+void sb_vprintf(StrBuf *sb, const char *fmt, va_list ap) {
+    va_list again;
+    va_copy(again, ap);
+    int n = fmt ? vsnprintf(NULL, 0, fmt, ap) : -1;
+    ASSERT(n >= 0);
+    sb_reserve(sb, (size_t)n);
+    vsnprintf(sb->data + sb->len, (size_t)n + 1, fmt, again);
+    va_end(again);
+    sb->len += (size_t)n;
+}
+
+void sb_printf(StrBuf *sb, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    sb_vprintf(sb, fmt, ap);
+    va_end(ap);
+}
+
+void sb_free(StrBuf *sb) {
+    free(sb->data);
+    *sb = (StrBuf){0};
+}
+
+/* ---- globs -------------------------------------------------------------- */
+
+/* Matches c against the set after '['; *end is behind ']', or NULL if the set
+   is not closed (then '[' is an ordinary character). */
+static bool set_match(const char *p, char c, const char **end) {
+    bool negate = *p == '!' || *p == '^', hit = false;
+    if (negate) p++;
+    const char *first = p;
+    for (; *p && (*p != ']' || p == first); p++) {
+        if (p[1] == '-' && p[2] && p[2] != ']') {
+            hit |= (unsigned char)c >= (unsigned char)p[0] &&
+                   (unsigned char)c <= (unsigned char)p[2];
+            p += 2;
+        } else {
+            hit |= c == *p;
+        }
+    }
+    *end = *p ? p + 1 : NULL;
+    return hit != negate;
+}
+
+/* One pattern element against one character; the rest of the pattern, or
+   NULL. */
+static const char *glob_step(const char *p, char c) {
+    const char *end;
+    if (*p == '?') return p + 1;
+    if (*p == '[') {
+        bool hit = set_match(p + 1, c, &end);
+        if (end) return hit ? end : NULL;
+    }
+    return *p == c ? p + 1 : NULL;
+}
+
+bool glob_match(const char *pattern, const char *name) {
+    const char *star = NULL, *retry = NULL, *next;
+    while (*name) {
+        if (*pattern == '*') {
+            star = ++pattern;
+            retry = name;
+        } else if (*pattern && (next = glob_step(pattern, *name))) {
+            pattern = next;
+            name++;
+        } else if (star) {
+            pattern = star;
+            name = ++retry;
+        } else {
+            return false;
+        }
+    }
+    while (*pattern == '*') pattern++;
+    return *pattern == 0;
+}
+
+/* ---- diagnostics -------------------------------------------------------- */
+
+/* Length of the well-formed UTF-8 sequence at s, 0 if there is none. */
+static int utf8_length(const unsigned char *s) {
+    int n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2
+          : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    /* U+0080..U+009F are control characters */
+    if (n == 2 && s[0] == 0xc2 && s[1] < 0xa0) return 0;
+    return n;
+}
+
+void sb_put_escaped(StrBuf *sb, const char *s) {
+    enum { LONGEST = 120 };
+    size_t start = sb->len;
+    for (const unsigned char *p = (const unsigned char *)s; *p;) {
+        int n = utf8_length(p);
+        if (sb->len - start >= LONGEST) {
+            sb_puts(sb, "...");
+            return;
+        }
+        if (n == 0 || *p < 0x20 || *p == 0x7f) {
+            sb_printf(sb, "\\x%02x", *p++);
+            continue;
+        }
+        if (*p == '"' || *p == '\'' || *p == '\\') sb_puts(sb, "\\");
+        sb_putn(sb, (const char *)p, (size_t)n);
+        p += n;
+    }
+    sb_puts(sb, "");
+}
+
+void sb_put_json(StrBuf *sb, const char *s) {
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\') sb_printf(sb, "\\%c", c);
+        else if (c < 32 || c == 127) sb_printf(sb, "\\u%04x", c);
+        else sb_putn(sb, s, 1);
+    }
+}
+
+void sb_put_quoted(StrBuf *sb, const char *s) {
+    sb_puts(sb, "\"");
+    for (const unsigned char *p = (const unsigned char *)s; *p;) {
+        int n = utf8_length(p);
+        if (*p == '\n') {
+            sb_puts(sb, "\\n");
+            p++;
+        } else if (n == 0 || *p < 0x20 || *p == 0x7f) {
+            sb_printf(sb, "\\x%02x", *p++);
+        } else {
+            if (*p == '"' || *p == '\\') sb_puts(sb, "\\");
+            sb_putn(sb, (const char *)p, (size_t)n);
+            p += n;
+        }
+    }
+    sb_puts(sb, "\"");
+}
+
+void sb_put_double(StrBuf *sb, double v, bool as_f32) {
+    char text[40];
+    if (isnan(v)) {
+        sb_puts(sb, "nan");
+        return;
+    }
+    if (isinf(v)) {
+        sb_puts(sb, v < 0 ? "-inf" : "inf");
+        return;
+    }
+    bool whole = fabs(v) < 1e9 && v == floor(v); /* 10, not 1e+01 */
+    for (int digits = whole ? 9 : 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        double back = strtod(text, NULL);
+        if (back == v || (as_f32 && (float)back == (float)v)) break;
+    }
+    sb_puts(sb, text);
+}
+
+/* Text of a message that may quote the user's bytes: control bytes but line
+   breaks are shown, never sent. */
+static void put_message(StrBuf *sb, const char *fmt, va_list ap) {
+    StrBuf msg = {0};
+    sb_vprintf(&msg, fmt, ap);
+    for (const unsigned char *p = (const unsigned char *)msg.data; *p;) {
+        int n = utf8_length(p);
+        if (n == 0 || (*p < 0x20 && *p != '\n') || *p == 0x7f) {
+            sb_printf(sb, "\\x%02x", *p++);
+            continue;
+        }
+        sb_putn(sb, (const char *)p, (size_t)n);
+        p += n;
+    }
+    sb_puts(sb, "\n");
+    sb_free(&msg);
+}
+
+static void put_loc(StrBuf *sb, Loc loc) {
+    if (loc.file) {
+        sb_put_escaped(sb, loc.file);
+        sb_puts(sb, ":");
+        if (loc.line) sb_printf(sb, "%d:", loc.line);
+        if (loc.line && loc.col) sb_printf(sb, "%d:", loc.col);
+        sb_puts(sb, " ");
+    }
+    if (loc.node) {
+        sb_puts(sb, "node '");
+        sb_put_escaped(sb, loc.node);
+        sb_puts(sb, "': ");
+    }
+}
+
+Status fail(Diag *d, Loc loc, const char *fmt, ...) {
+    va_list ap;
+    put_loc(&d->text, loc);
+    sb_puts(&d->text, "error: ");
+    va_start(ap, fmt);
+    put_message(&d->text, fmt, ap);
+    va_end(ap);
+    d->errors++;
+    return ERR_USER;
+}
+
+void warn(Diag *d, Loc loc, const char *fmt, ...) {
+    va_list ap;
+    put_loc(&d->text, loc);
+    sb_puts(&d->text, "warning: ");
+    va_start(ap, fmt);
+    put_message(&d->text, fmt, ap);
+    va_end(ap);
+    d->warnings++;
+}
+
+/* ---- arithmetic, hashing, files ----------------------------------------- */
+
+bool mul_ok(int64_t a, int64_t b, int64_t *out) {
+    return !__builtin_mul_overflow(a, b, out);
+}
+
+bool add_ok(int64_t a, int64_t b, int64_t *out) {
+    return !__builtin_add_overflow(a, b, out);
+}
+
+uint64_t hash_bytes(uint64_t seed, const void *p, size_t n) {
+    const unsigned char *s = p;
+    uint64_t h = (seed ^ n) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+    for (; n; ) {
+        uint64_t w = 0;
+        size_t k = n < 8 ? n : 8;
+        memcpy(&w, s, k);
+        s += k;
+        n -= k;
+        h = (h ^ w) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    h *= 0xc4ceb9fe1a85ec53u;
+    return h ^ h >> 29;
+}
+
+static char *read_stream(FILE *f, size_t *n) {
+    StrBuf sb = {0};
+    size_t got;
+    do {
+        sb_reserve(&sb, 1 << 16);
+        got = fread(sb.data + sb.len, 1, sb.cap - sb.len - 1, f);
+        sb.len += got;
+        sb.data[sb.len] = 0;
+    } while (got);
+    if (ferror(f)) {
+        int e = errno;
+        sb_free(&sb);
+        errno = e;
+        return NULL;
+    }
+    if (n) *n = sb.len;
+    return sb.data;
+}
+
+char *read_file(const char *path, size_t *n) {
+    FILE *f = fopen(path, "rb");
+    if (!f) return NULL;
+    char *text = read_stream(f, n);
+    int e = errno;
+    fclose(f);
+    errno = e;
+    return text;
+}

@@ -1,0 +1,131 @@
+/* base.h: what every part of the compiler shares.
+
+   Memory: an Arena lives as long as one compilation; nothing in it is freed
+   alone.  Strings that name things are interned: equal text, equal pointer.
+   Failure: the user's mistakes are a Status passed up by TRY, with messages
+   collected in Diag; our own bugs end in ASSERT (exit status 3 in ampc).    */
+#ifndef AMPC_IR_GRAPH_BASE_H
+#define AMPC_IR_GRAPH_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+/* ---- status ------------------------------------------------------------- */
+
+typedef enum Status {
+    OK = 0,
+    ERR_USER = 1,  /* the input is wrong; Diag has the message              */
+    ERR_USAGE = 2, /* the command line is wrong                             */
+    ERR_BUG = 3    /* ours                                                  */
+} Status;
+
+#define TRY(expr)                                                              \
+    do {                                                                       \
+        Status try_status_ = (expr);                                           \
+        if (try_status_ != OK) return try_status_;                             \
+    } while (0)
+
+/* Independent of NDEBUG.  Calls the hook (pass name, IR dump), exits 3.    */
+#define ASSERT(cond)                                                           \
+    ((cond) ? (void)0 : assert_failed(#cond, __FILE__, __LINE__))
+_Noreturn void assert_failed(const char *cond, const char *file, int line);
+/* Called before exiting; set by the pass runner. */
+typedef void AssertHook(void *ctx, FILE *out);
+void assert_set_hook(AssertHook *hook, void *ctx);
+
+#ifdef __GNUC__
+#define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
+#else
+#define PRINTF_LIKE(f, a)
+#endif
+
+/* ---- arena --------------------------------------------------------------- */
+
+typedef struct Arena Arena;
+Arena *arena_new(void); /* out of memory is fatal in ampc: exit 1, message  */
+void arena_free(Arena *a);
+void *arena_alloc(Arena *a, size_t bytes); /* zeroed, 16-byte aligned       */
+void *arena_dup(Arena *a, const void *p, size_t bytes);
+char *arena_printf(Arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
+#define NEW(a, T)           ((T *)arena_alloc((a), sizeof(T)))
+#define NEW_ARRAY(a, T, n)  ((T *)arena_alloc_array((a), (size_t)(n), sizeof(T)))
+void *arena_alloc_array(Arena *a, size_t n, size_t size); /* checks n*size  */
+
+/* Growable array in an arena: VEC(int) v = {0}; vec_push(a, &v, 3);        */
+#define VEC(T)                                                                 \
+    struct {                                                                   \
+        T *data;                                                               \
+        int len, cap;                                                          \
+    }
+#define vec_push(arena, v, ...)                                                \
+    (((v)->len == (v)->cap                                                     \
+          ? (void)((v)->data = vec_grow((arena), (v)->data, (v)->len,          \
+                                        &(v)->cap, sizeof *(v)->data))         \
+          : (void)0),                                                          \
+     (v)->data[(v)->len++] = (__VA_ARGS__))
+void *vec_grow(Arena *a, void *data, int len, int *cap, size_t size);
+
+/* ---- strings ------------------------------------------------------------- */
+
+typedef const char *Str; /* interned; compare by pointer; may hold any bytes
+                            but NUL                                          */
+Str intern(const char *s);
+Str intern_n(const char *s, size_t n);
+Str internf(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+/* Growable text. */
+typedef struct StrBuf {
+    char *data; /* always NUL-terminated once non-NULL */
+    size_t len, cap;
+} StrBuf;
+void sb_printf(StrBuf *sb, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void sb_vprintf(StrBuf *sb, const char *fmt, va_list ap);
+void sb_putn(StrBuf *sb, const char *s, size_t n);
+void sb_puts(StrBuf *sb, const char *s);
+void sb_free(StrBuf *sb);
+
+/* fnmatch-like: * ? [set]; matches the whole name. */
+bool glob_match(const char *pattern, const char *name);
+
+/* ---- diagnostics ---------------------------------------------------------- */
+
+/* Where a mistake is: a file and either a line or a node of the model.     */
+typedef struct Loc {
+    Str file; /* may be NULL */
+    int line; /* 1-based; 0 = none */
+    int col;
+    Str node; /* model node name; may be NULL */
+} Loc;
+
+typedef struct Diag {
+    StrBuf text; /* every message, one a line, in order                     */
+    int errors, warnings;
+} Diag;
+
+/* "file:line:col: error: ..." or "file: node 'n': error: ..."; names are
+   escaped and shortened.  Always returns ERR_USER.                         */
+Status fail(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
+void warn(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Escapes control bytes, quotes and backslashes; at most ~120 chars.       */
+void sb_put_escaped(StrBuf *sb, const char *s);
+/* In double quotes, escaped so that the text form reads it back; whole.    */
+void sb_put_quoted(StrBuf *sb, const char *s);
+/* The inside of a JSON string. */
+void sb_put_json(StrBuf *sb, const char *s);
+/* Shortest text that strtod reads back as v; as_f32: as (float)v.          */
+void sb_put_double(StrBuf *sb, double v, bool as_f32);
+
+/* ---- arithmetic on hostile numbers --------------------------------------- */
+
+bool mul_ok(int64_t a, int64_t b, int64_t *out); /* false on overflow       */
+bool add_ok(int64_t a, int64_t b, int64_t *out);
+
+uint64_t hash_bytes(uint64_t seed, const void *p, size_t n);
+
+/* Reads a whole file; NUL-terminated; *n excludes it.  NULL: errno.        */
+char *read_file(const char *path, size_t *n);
+
+#endif

@@ -1,0 +1,133 @@
+/* infer.c: runs type rules: what holds for every op is checked here, once. */
+#include "ir/graph/ir_impl.h"
+
+#include <string.h>
+
+static Status bad(char *msg, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static Status bad(char *msg, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(msg, MSG_TEXT, fmt, ap);
+    va_end(ap);
+    return ERR_USER;
+}
+
+const char *type_text(const Type *t, char *buf) {
+    int n = 0;
+    if (!t) return "absent";
+    n += snprintf(buf, TYPE_TEXT, "%s[", dtype_info[t->dtype].text);
+    for (int i = 0; i < t->rank; i++)
+        n += snprintf(buf + n, (size_t)(TYPE_TEXT - n), "%s%lld", i ? "," : "",
+                      (long long)t->dim[i]);
+    snprintf(buf + n, (size_t)(TYPE_TEXT - n), "]");
+    return buf;
+}
+
+static Status check_counts(const OpInfo *info, int nin, int nout, char *msg) {
+    if (nin < info->in_min || (info->in_max >= 0 && nin > info->in_max)) {
+        if (info->in_max == info->in_min)
+            return bad(msg, "%d operand%s given, takes %d", nin,
+                       nin == 1 ? "" : "s", info->in_min);
+        return bad(msg, "%d operand%s given, takes %s %d", nin,
+                   nin == 1 ? "" : "s", nin < info->in_min ? "at least"
+                                                           : "at most",
+                   nin < info->in_min ? info->in_min : info->in_max);
+    }
+    if (nout < info->out_min || (info->out_max >= 0 && nout > info->out_max))
+        return bad(msg, "%d result%s named, gives %d%s", nout,
+                   nout == 1 ? "" : "s",
+                   nout < info->out_min ? info->out_min : info->out_max,
+                   info->out_min == info->out_max ? "" : " or fewer");
+    return OK;
+}
+
+static Status check_attrs(const OpInfo *info, const Attr *attrs, int nattr,
+                          char *msg) {
+    for (int i = 0; i < nattr; i++) {
+        bool known = false;
+        for (int j = 0; j < info->nattr; j++)
+            known |= info->attrs[j] == attrs[i].key;
+        if (!known)
+            return bad(msg, "has no attribute '%s'",
+                       attr_info[attrs[i].key].text);
+        if (i && attrs[i - 1].key >= attrs[i].key)
+            return bad(msg, "attribute '%s' is given twice or out of order",
+                       attr_info[attrs[i].key].text);
+    }
+    return OK;
+}
+
+/* Declared against inferred. */
+static Status check_given(const Type *given, const Type *got, bool free_dtype,
+                          int i, char *msg) {
+    if (given->rank >= 0 && !shape_equal(given, got))
+        return bad(msg, "result %d is %s, declared %s", i, TXT(got),
+                   TXT(given));
+    if (given->dtype == NUM_DTYPES || given->dtype == got->dtype) return OK;
+    if (free_dtype && dtype_is_float(given->dtype) &&
+        dtype_is_float(got->dtype))
+        return OK;
+    return bad(msg, "result %d is %s, not %s", i, TXT(got),
+               dtype_info[given->dtype].text);
+}
+
+/* The types of all results after the rule has run. */
+static Status settle(const TypeCtx *cx, const Type *given, TypeId *out,
+                     char *msg) {
+    for (int i = 0; i < cx->nout; i++) {
+        Type t = cx->out[i];
+        if (given) {
+            TRY(check_given(&given[i], &t, cx->free_dtype[i], i, msg));
+            if (given[i].dtype != NUM_DTYPES) t.dtype = given[i].dtype;
+        }
+        out[i] = type_make(t.dtype, t.rank, t.dim);
+        if (!out[i].i) return bad(msg, "result %d is too large", i);
+    }
+    return OK;
+}
+
+static Status operand_types(const Graph *g, const OpInfo *info,
+                            const ValueId *in, TypeCtx *cx, char *msg) {
+    for (int i = 0; i < cx->nin; i++) {
+        cx->ins[i] = is_value(in[i]) ? value_type(g, in[i]) : NULL;
+        if (i < 64) cx->in[i] = cx->ins[i];
+        if (!cx->ins[i] && (i < info->in_min || info->in_max < 0))
+            return bad(msg, "operand %d is absent", i);
+    }
+    return OK;
+}
+
+Status infer_types(const Graph *g, OpCode op, const ValueId *in, int nin,
+                   const Attr *attrs, int nattr, int nout, const Type *given,
+                   TypeId *out, char *msg) {
+    enum { FEW = 16 };
+    const OpInfo *info = &op_info[op];
+    const Type *few_in[FEW];
+    Type few_out[FEW];
+    bool few_free[FEW] = {0};
+    Node holder = {.op = op, .attrs = attrs, .nattr = nattr};
+    TypeCtx cx = {.op = op, .nin = nin, .nout = nout, .attrs = &holder,
+                  .given = given};
+    msg[0] = 0;
+    TRY(check_counts(info, nin, nout, msg));
+    TRY(check_attrs(info, attrs, nattr, msg));
+    cx.ins = nin <= FEW ? few_in : NEW_ARRAY(g->arena, const Type *, nin);
+    cx.out = nout <= FEW ? few_out : NEW_ARRAY(g->arena, Type, nout);
+    cx.free_dtype = nout <= FEW ? few_free : NEW_ARRAY(g->arena, bool, nout);
+    memset(cx.out, 0, (size_t)nout * sizeof *cx.out);
+    TRY(operand_types(g, info, in, &cx, msg));
+    if (info->type(&cx) != OK) return bad(msg, "%s", cx.msg);
+    return settle(&cx, given, out, msg);
+}
+
+Status op_infer(const Graph *g, OpCode op, const ValueId *in, int nin,
+                const Attr *attrs, int nattr, int nout, const TypeId *given,
+                TypeId *out, char *msg) {
+    Type few[16], *want = NULL;
+    if (given) {
+        want = nout <= 16 ? few : NEW_ARRAY(g->arena, Type, nout);
+        for (int i = 0; i < nout; i++)
+            want[i] = given[i].i ? *type_get(given[i]) : type_by_rule();
+    }
+    return infer_types(g, op, in, nin, attrs, nattr, nout, want, out, msg);
+}

@@ -1,0 +1,429 @@
+/* ir.c: modules, graphs, values, variables, attributes, rewriting.  The
+   builder is in build.c.                                                   */
+#include "ir/graph/ir_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+const char *const var_kind_text[] = {"param", "frozen", "buffer", "state",
+                                     "hyper", "shadow", "grad"};
+const char *const group_kind_text[] = {"point", "row", "anchor", "lib"};
+const char *const stage_text[] = {"typed", "cast",  "diff",
+                                  "step",  "fused", "planned"};
+
+/* ---- names of a graph --------------------------------------------------- */
+
+typedef struct NameSlot {
+    Str name;
+    int next; /* number to try first when the name is wanted again */
+    uint32_t value;
+} NameSlot;
+
+/* Names in use, the value that reads each variable, shared scalars. */
+struct NameMap {
+    NameSlot *slot; /* open addressing, power of two */
+    int len, cap;
+    VEC(ValueId) vars; /* by variable; 0 = not read */
+    VEC(ValueId) scalars;
+};
+
+/* Interned names: the pointer is the identity. */
+static NameSlot *names_probe(const struct NameMap *m, Str name) {
+    uint64_t h = hash_bytes(1, &name, sizeof name);
+    for (uint64_t i = h;; i++) {
+        NameSlot *s = &m->slot[i & (uint64_t)(m->cap - 1)];
+        if (!s->name || s->name == name) return s;
+    }
+}
+
+static void names_grow(Arena *a, struct NameMap *m) {
+    NameSlot *old = m->slot;
+    int cap = m->cap;
+    m->cap = cap ? cap * 2 : 64;
+    m->slot = NEW_ARRAY(a, NameSlot, m->cap);
+    for (int i = 0; i < cap; i++)
+        if (old[i].name) *names_probe(m, old[i].name) = old[i];
+}
+
+static NameSlot *names_add(Graph *g, Str name) {
+    struct NameMap *m = g->names;
+    if (m->len * 2 >= m->cap) names_grow(g->arena, m);
+    NameSlot *s = names_probe(m, name);
+    if (s->name) return s;
+    m->len++;
+    *s = (NameSlot){.name = name, .next = 2};
+    return s;
+}
+
+static bool name_taken(const Graph *g, Str name) {
+    if (names_probe(g->names, name)->name) return true;
+    return module_find_var(g->module, name) >= 0;
+}
+
+/* The name is reserved at once.  Names of variables are never given away. */
+Str graph_unique_name(Graph *g, const char *base) {
+    Str name = intern(base);
+    if (!name_taken(g, name)) {
+        names_add(g, name);
+        return name;
+    }
+    int n = names_add(g, name)->next;
+    Str fresh;
+    do fresh = internf("%s.%d", base, n++);
+    while (name_taken(g, fresh));
+    names_probe(g->names, name)->next = n;
+    names_add(g, fresh);
+    return fresh;
+}
+
+ValueId graph_lookup(const Graph *g, Str name) {
+    NameSlot *s = names_probe(g->names, name);
+    if (!s->name || g->values.data[s->value].name != name) return NO_VALUE;
+    return (ValueId){s->value};
+}
+
+void graph_rename(Graph *g, ValueId v, Str name) {
+    value_get(g, v)->name = name;
+    names_add(g, name)->value = v.i;
+}
+
+ValueId graph_find_value(const Graph *g, const char *name) {
+    Str s = intern(name);
+    ValueId v = graph_lookup(g, s);
+    if (is_value(v)) return v;
+    for (int i = 1; i < g->values.len; i++) /* renamed by a pass */
+        if (g->values.data[i].name == s) return (ValueId){(uint32_t)i};
+    return NO_VALUE;
+}
+
+/* ---- modules and graphs ------------------------------------------------- */
+
+Module *module_new(Arena *a, const char *name) {
+    Module *m = NEW(a, Module);
+    m->arena = a;
+    m->name = intern(name ? name : "");
+    m->class_axis = -1;
+    return m;
+}
+
+Graph *graph_new(Module *m, const char *name) {
+    Graph *g = NEW(m->arena, Graph);
+    g->module = m;
+    g->arena = m->arena;
+    g->name = intern(name);
+    g->names = NEW(m->arena, struct NameMap);
+    names_grow(g->arena, g->names);
+    vec_push(g->arena, &g->values, (Value){.offset = -1, .home = -1});
+    vec_push(g->arena, &g->nodes, (Node){.group = -1});
+    vec_push(m->arena, &m->graphs, g);
+    return g;
+}
+
+Graph *module_graph(const Module *m, const char *name) {
+    for (int i = 0; i < m->graphs.len; i++)
+        if (strcmp(m->graphs.data[i]->name, name) == 0)
+            return m->graphs.data[i];
+    return NULL;
+}
+
+void module_remove_graph(Module *m, const char *name) {
+    int n = 0;
+    for (int i = 0; i < m->graphs.len; i++)
+        if (strcmp(m->graphs.data[i]->name, name) != 0)
+            m->graphs.data[n++] = m->graphs.data[i];
+    m->graphs.len = n;
+}
+
+#define COPY_VEC(a, to, from)                                                  \
+    do {                                                                       \
+        (to)->len = (to)->cap = (from)->len;                                   \
+        (to)->data = arena_dup((a), (from)->data,                              \
+                               (size_t)(from)->len * sizeof *(from)->data);    \
+    } while (0)
+
+static ValueId *copy_ids(Arena *a, const ValueId *v, int n) {
+    return arena_dup(a, v, (size_t)n * sizeof *v);
+}
+
+Graph *graph_clone(const Graph *g, const char *name) {
+    Graph *c = graph_new(g->module, name);
+    COPY_VEC(c->arena, &c->values, &g->values);
+    COPY_VEC(c->arena, &c->nodes, &g->nodes);
+    COPY_VEC(c->arena, &c->order, &g->order);
+    COPY_VEC(c->arena, &c->inputs, &g->inputs);
+    COPY_VEC(c->arena, &c->outputs, &g->outputs);
+    COPY_VEC(c->arena, &c->writes, &g->writes);
+    COPY_VEC(c->arena, &c->groups, &g->groups);
+    c->arena_bytes = g->arena_bytes;
+    for (int i = 1; i < c->nodes.len; i++) {
+        Node *n = &c->nodes.data[i];
+        n->in = copy_ids(c->arena, n->in, n->nin);
+        n->out = copy_ids(c->arena, n->out, n->nout);
+    }
+    *c->names = *g->names;
+    c->names->slot = arena_dup(c->arena, g->names->slot,
+                               (size_t)g->names->cap * sizeof(NameSlot));
+    COPY_VEC(c->arena, &c->names->vars, &g->names->vars);
+    COPY_VEC(c->arena, &c->names->scalars, &g->names->scalars);
+    return c;
+}
+
+/* ---- attributes --------------------------------------------------------- */
+
+const Attr *attr_find(const Node *n, AttrKey k) {
+    for (int i = 0; i < n->nattr; i++)
+        if (n->attrs[i].key == k) return &n->attrs[i];
+    return NULL;
+}
+
+int64_t attr_int(const Node *n, AttrKey k, int64_t dflt) {
+    const Attr *a = attr_find(n, k);
+    return a ? a->u.i : dflt;
+}
+
+double attr_float(const Node *n, AttrKey k, double dflt) {
+    const Attr *a = attr_find(n, k);
+    return a ? a->u.f : dflt;
+}
+
+Str attr_str(const Node *n, AttrKey k, const char *dflt) {
+    const Attr *a = attr_find(n, k);
+    return a ? a->u.s : dflt ? intern(dflt) : NULL;
+}
+
+int attr_ints(const Node *n, AttrKey k, const int64_t **v) {
+    const Attr *a = attr_find(n, k);
+    *v = a ? a->u.ints.v : NULL;
+    return a ? a->u.ints.n : 0;
+}
+
+/* ---- values ------------------------------------------------------------- */
+
+ValueId value_new(Graph *g, Value v) {
+    uint32_t id = (uint32_t)g->values.len;
+    v.offset = v.home = -1;
+    vec_push(g->arena, &g->values, v);
+    if (v.name) graph_rename(g, (ValueId){id}, v.name);
+    return (ValueId){id};
+}
+
+ValueId graph_input(Graph *g, const char *name, TypeId t) {
+    Str unique = graph_unique_name(g, name);
+    ValueId v =
+        value_new(g, (Value){.name = unique, .type = t, .kind = VK_INPUT});
+    vec_push(g->arena, &g->inputs, v);
+    return v;
+}
+
+ValueId graph_const(Graph *g, const char *name, const Tensor *t) {
+    Str unique = graph_unique_name(g, name ? name : "const");
+    return value_new(g, (Value){.name = unique,
+                                .type = t->type,
+                                .kind = VK_CONST,
+                                .data = t});
+}
+
+/* Equal by bits: -0 is not 0, and a NaN is equal to itself. */
+static ValueId shared_scalar(Graph *g, const Tensor *t) {
+    struct NameMap *m = g->names;
+    size_t bytes = (size_t)dtype_info[type_get(t->type)->dtype].bytes;
+    for (int i = 0; i < m->scalars.len; i++) {
+        const Value *v = value_get(g, m->scalars.data[i]);
+        if (v->type.i == t->type.i &&
+            memcmp(v->data->data, t->data, bytes) == 0)
+            return m->scalars.data[i];
+    }
+    ValueId v =
+        value_new(g, (Value){.type = t->type, .kind = VK_CONST, .data = t});
+    vec_push(g->arena, &m->scalars, v);
+    return v;
+}
+
+ValueId graph_scalar(Graph *g, DType d, double v) {
+    Tensor *t = tensor_new(g->arena, type_scalar(d));
+    tensor_set(t, 0, v);
+    return shared_scalar(g, t);
+}
+
+ValueId graph_scalar_int(Graph *g, DType d, int64_t v) {
+    Tensor *t = tensor_new(g->arena, type_scalar(d));
+    tensor_set_int(t, 0, v);
+    return shared_scalar(g, t);
+}
+
+bool value_is_splat(const Graph *g, ValueId v, double *out) {
+    if (!is_value(v)) return false;
+    const Value *x = value_get(g, v);
+    if (x->kind != VK_CONST) return false;
+    int64_t n = type_count(type_get(x->type));
+    size_t size = (size_t)dtype_info[type_get(x->type)->dtype].bytes;
+    const char *p = x->data->data;
+    for (int64_t i = 1; i < n; i++)
+        if (memcmp(p, p + (size_t)i * size, size) != 0) return false;
+    if (n == 0) return false;
+    *out = tensor_get(x->data, 0);
+    return true;
+}
+
+/* ---- variables ---------------------------------------------------------- */
+
+int module_find_var(const Module *m, const char *name) {
+    Str s = intern(name);
+    for (int i = 0; i < m->vars.len; i++)
+        if (m->vars.data[i].name == s) return i;
+    return -1;
+}
+
+int module_var(Module *m, VarKind k, const char *name, TypeId t,
+               const Tensor *init, double fill) {
+    int i = module_find_var(m, name);
+    if (i >= 0) {
+        ASSERT(m->vars.data[i].kind == k && m->vars.data[i].type.i == t.i);
+        return i;
+    }
+    vec_push(m->arena, &m->vars,
+             (Var){.name = intern(name),
+                   .kind = k,
+                   .type = t,
+                   .init = init,
+                   .fill = fill,
+                   .stored_dtype = type_get(t)->dtype,
+                   .lr_scale = 1,
+                   .weight_decay = (double)NAN});
+    return m->vars.len - 1;
+}
+
+ValueId graph_find_var(const Graph *g, int var) {
+    ASSERT(var >= 0 && var < g->module->vars.len);
+    if (var >= g->names->vars.len) return NO_VALUE;
+    return g->names->vars.data[var];
+}
+
+/* A variable's reader has the variable's name: whoever took it before the
+   variable existed is renamed. */
+static void free_name(Graph *g, Str name) {
+    ValueId v = graph_find_value(g, name);
+    if (is_value(v)) graph_rename(g, v, graph_unique_name(g, name));
+}
+
+ValueId graph_var(Graph *g, int var) {
+    ValueId v = graph_find_var(g, var);
+    if (is_value(v)) return v;
+    const Var *x = &g->module->vars.data[var];
+    free_name(g, x->name);
+    v = value_new(g, (Value){.name = x->name,
+                             .type = x->type,
+                             .kind = VK_VAR,
+                             .var = var});
+    while (g->names->vars.len <= var)
+        vec_push(g->arena, &g->names->vars, NO_VALUE);
+    g->names->vars.data[var] = v;
+    return v;
+}
+
+/* ---- rewriting ---------------------------------------------------------- */
+
+void graph_replace_uses(Graph *g, ValueId from, ValueId to) {
+    for (int i = 0; i < g->order.len; i++) {
+        Node *n = node_get(g, g->order.data[i]);
+        for (int j = 0; j < n->nin; j++)
+            if (same_value(n->in[j], from)) n->in[j] = to;
+    }
+    for (int i = 0; i < g->outputs.len; i++)
+        if (same_value(g->outputs.data[i].value, from))
+            g->outputs.data[i].value = to;
+    for (int i = 0; i < g->writes.len; i++)
+        if (same_value(g->writes.data[i].value, from))
+            g->writes.data[i].value = to;
+}
+
+int *graph_use_counts(const Graph *g, Arena *scratch) {
+    int *uses = NEW_ARRAY(scratch, int, g->values.len);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        for (int j = 0; j < n->nin; j++) uses[n->in[j].i]++;
+    }
+    for (int i = 0; i < g->outputs.len; i++)
+        uses[g->outputs.data[i].value.i]++;
+    for (int i = 0; i < g->writes.len; i++) uses[g->writes.data[i].value.i]++;
+    uses[0] = 0;
+    return uses;
+}
+
+int *graph_positions(const Graph *g, Arena *scratch) {
+    int *pos = NEW_ARRAY(scratch, int, g->nodes.len);
+    for (int i = 0; i < g->nodes.len; i++) pos[i] = -1;
+    for (int i = 0; i < g->order.len; i++) pos[g->order.data[i].i] = i;
+    return pos;
+}
+
+/* ---- topological order -------------------------------------------------- */
+
+enum { UNSEEN, OPEN, DONE, ABSENT };
+
+typedef struct Sorter {
+    const Graph *g;
+    Arena *scratch;
+    char *state; /* by NodeId.i */
+    int *next;   /* operand to look at next */
+    VEC(NodeId) stack, sorted;
+} Sorter;
+
+/* The next producer of n's operands that is not placed yet. */
+static NodeId pending(Sorter *s, NodeId id) {
+    const Node *n = node_get(s->g, id);
+    while (s->next[id.i] < n->nin) {
+        ValueId v = n->in[s->next[id.i]++];
+        if (!is_value(v)) continue;
+        const Value *x = value_get(s->g, v);
+        if (x->kind == VK_RESULT && s->state[x->def.i] < DONE) return x->def;
+    }
+    return NO_NODE;
+}
+
+/* Depth first with a stack of its own: graphs are thousands of nodes deep. */
+static bool place(Sorter *s, NodeId root) {
+    if (s->state[root.i] == DONE) return true;
+    s->state[root.i] = OPEN;
+    vec_push(s->scratch, &s->stack, root);
+    while (s->stack.len) {
+        NodeId id = s->stack.data[s->stack.len - 1], p = pending(s, id);
+        if (p.i && s->state[p.i] == OPEN) return false;
+        if (p.i) {
+            s->state[p.i] = OPEN;
+            vec_push(s->scratch, &s->stack, p);
+            continue;
+        }
+        s->state[id.i] = DONE;
+        vec_push(s->scratch, &s->sorted, id);
+        s->stack.len--;
+    }
+    return true;
+}
+
+/* Nodes keep their order; one that is needed earlier moves to just before its
+   first user. */
+bool graph_toposort(Graph *g) {
+    Sorter s = {.g = g, .scratch = arena_new()};
+    s.state = NEW_ARRAY(s.scratch, char, g->nodes.len);
+    s.next = NEW_ARRAY(s.scratch, int, g->nodes.len);
+    memset(s.state, ABSENT, (size_t)g->nodes.len);
+    for (int i = 0; i < g->order.len; i++) s.state[g->order.data[i].i] = UNSEEN;
+    bool ok = true;
+    for (int i = 0; ok && i < g->order.len; i++)
+        ok = place(&s, g->order.data[i]);
+    if (ok && g->order.len)
+        memcpy(g->order.data, s.sorted.data,
+               (size_t)s.sorted.len * sizeof *s.sorted.data);
+    if (ok) g->order.len = s.sorted.len; /* a node listed twice counts once */
+    arena_free(s.scratch);
+    return ok;
+}
+
+uint64_t graph_hash(const Graph *g) {
+    StrBuf sb = {0};
+    print_graph(g, &sb);
+    uint64_t h = hash_bytes(0, sb.data, sb.len);
+    sb_free(&sb);
+    return h;
+}

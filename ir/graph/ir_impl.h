@@ -1,0 +1,61 @@
+/* ir_impl.h: what the files of ir/ share among themselves.                 */
+#ifndef AMPC_IR_GRAPH_IR_IMPL_H
+#define AMPC_IR_GRAPH_IR_IMPL_H
+
+#include "ir/ir.h"
+
+/* ---- ir.c --------------------------------------------------------------- */
+
+/* Appends a value; v.name must be free (graph_unique_name) or NULL. */
+ValueId value_new(Graph *g, Value v);
+/* By the name map alone: exact for graphs whose names no pass has changed. */
+ValueId graph_lookup(const Graph *g, Str name);
+void graph_rename(Graph *g, ValueId v, Str name);
+
+/* ---- print.c ------------------------------------------------------------ */
+
+/* A character of a plain name, given the one behind it. */
+bool name_char(char c, char next);
+/* One number, or "[1, 2]"; with more than DATA_SHOWN elements that differ,
+   "data(0x..)". */
+enum { DATA_SHOWN = 4096, INIT_SHOWN = 64 };
+void put_data(StrBuf *sb, const Tensor *t);
+
+/* ---- infer.c ------------------------------------------------------------ */
+
+/* What is known of a result before inference: rank < 0 = shape by rule,
+   dtype NUM_DTYPES = dtype by rule. */
+static inline Type type_by_rule(void) {
+    Type t = {.dtype = NUM_DTYPES, .rank = -1};
+    return t;
+}
+/* op_infer with partly given types; given has nout entries. */
+Status infer_types(const Graph *g, OpCode op, const ValueId *in, int nin,
+                   const Attr *attrs, int nattr, int nout, const Type *given,
+                   TypeId *out, char *msg);
+/* "f32[2,3]", "absent": for messages.  buf of TYPE_TEXT bytes is returned. */
+enum { TYPE_TEXT = 200, MSG_TEXT = 256 };
+const char *type_text(const Type *t, char *buf);
+#define TXT(t) type_text((t), (char[TYPE_TEXT]){0})
+
+/* ---- op_type.c, op_type_nn.c: type rules -------------------------------- */
+
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
+           expr)                                                               \
+    TypeRule ty_##type;
+#include "ir/op/ops.def"
+#undef OP
+
+/* Fills cx->msg. */
+Status type_error(TypeCtx *cx, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Result i; floats may be declared in another float dtype. */
+void type_result(TypeCtx *cx, int i, const Type *t);
+Status type_want_float(TypeCtx *cx, int operand);
+/* Attribute `key` of n integers is required. */
+Status type_want_ints(TypeCtx *cx, AttrKey key, int n, const int64_t **v);
+/* Attribute `shape` as a shape with x's dtype. */
+Status type_want_shape(TypeCtx *cx, DType d, Type *out);
+/* Attribute `axis`, which counts in `rank` and is never negative. */
+Status type_want_axis(TypeCtx *cx, int rank, int *axis);
+
+#endif

@@ -1,0 +1,193 @@
+/* type.c: the table of interned types; shapes.                             */
+#include "ir/graph/type.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const DTypeInfo dtype_info[NUM_DTYPES] = {
+#define DTYPE(E, text, bytes, kind, c, onnx, mant)                             \
+    [DT_##E] = {text, bytes, DK_##kind, c, onnx, mant},
+#include "ir/graph/dtypes.def"
+#undef DTYPE
+};
+
+bool dtype_from_text(const char *s, size_t n, DType *out) {
+    for (int d = 0; d < NUM_DTYPES; d++) {
+        const char *t = dtype_info[d].text;
+        if (strlen(t) != n || memcmp(t, s, n) != 0) continue;
+        *out = (DType)d;
+        return true;
+    }
+    return false;
+}
+
+bool dtype_from_onnx(int code, DType *out) {
+    for (int d = 0; d < NUM_DTYPES; d++) {
+        if (dtype_info[d].onnx != code) continue;
+        *out = (DType)d;
+        return true;
+    }
+    return false;
+}
+
+DType dtype_compute(DType a, DType b) {
+    return a == DT_F64 || b == DT_F64 ? DT_F64 : DT_F32;
+}
+
+/* A float wins over an integer, an integer over bool. */
+DType dtype_promote(DType a, DType b) {
+    if (a == b) return a;
+    if (dtype_is_16(a) && dtype_is_16(b)) return DT_F32;
+    if (dtype_info[a].kind == DK_F && dtype_info[b].kind != DK_F) return a;
+    if (dtype_info[b].kind == DK_F && dtype_info[a].kind != DK_F) return b;
+    if (dtype_info[a].bytes == dtype_info[b].bytes) return a > b ? a : b;
+    return dtype_info[a].bytes > dtype_info[b].bytes ? a : b;
+}
+
+/* ---- interning ---------------------------------------------------------- */
+
+/* Pages keep their place, so pointers to types stay good. */
+enum { PAGE = 256 };
+static struct {
+    Type **page;
+    uint32_t *slot; /* open addressing: type index or 0 */
+    size_t len, cap; /* len counts type 0, which is none */
+} types;
+
+static Type *type_at(uint32_t i) {
+    return &types.page[i / PAGE][i % PAGE];
+}
+
+static void *must(void *p) {
+    if (p) return p;
+    fputs("ampc: error: out of memory\n", stderr);
+    exit(ERR_USER);
+}
+
+static uint64_t type_hash(const Type *t) {
+    uint64_t h = hash_bytes((uint64_t)t->dtype, t->dim, sizeof t->dim);
+    return h ^ (uint64_t)t->rank * 0x9e3779b97f4a7c15u;
+}
+
+static bool type_equal(const Type *a, const Type *b) {
+    return a->dtype == b->dtype && shape_equal(a, b);
+}
+
+static void types_grow(void) {
+    size_t cap = types.cap ? types.cap * 2 : 512;
+    free(types.slot);
+    types.slot = must(calloc(cap, sizeof *types.slot));
+    types.cap = cap;
+    for (uint32_t i = 1; i < types.len; i++) {
+        size_t j = type_hash(type_at(i)) & (cap - 1);
+        while (types.slot[j]) j = (j + 1) & (cap - 1);
+        types.slot[j] = i;
+    }
+}
+
+static uint32_t type_append(const Type *t) {
+    if (types.len == 0) types.len = 1;
+    if (types.len % PAGE == 0 || !types.page) {
+        size_t n = types.len / PAGE + 1;
+        types.page = must(realloc(types.page, n * sizeof *types.page));
+        types.page[n - 1] = must(calloc(PAGE, sizeof(Type)));
+    }
+    *type_at((uint32_t)types.len) = *t;
+    return (uint32_t)types.len++;
+}
+
+static TypeId type_intern(const Type *t) {
+    if (types.len * 2 >= types.cap) types_grow();
+    size_t i = type_hash(t) & (types.cap - 1);
+    for (; types.slot[i]; i = (i + 1) & (types.cap - 1))
+        if (type_equal(type_at(types.slot[i]), t))
+            return (TypeId){types.slot[i]};
+    types.slot[i] = type_append(t);
+    return (TypeId){types.slot[i]};
+}
+
+/* Empty dimensions count as 1, so that strides fit too. */
+static bool shape_fits(int rank, const int64_t *dim) {
+    int64_t n = 1;
+    if (rank < 0 || rank > MAX_RANK) return false;
+    for (int i = 0; i < rank; i++) {
+        if (dim[i] < 0) return false;
+        if (dim[i] && !mul_ok(n, dim[i], &n)) return false;
+    }
+    return n <= INT64_MAX / 16;
+}
+
+TypeId type_make(DType dtype, int rank, const int64_t *dim) {
+    Type t = {.dtype = dtype, .rank = rank};
+    if (!shape_fits(rank, dim)) return (TypeId){0};
+    for (int i = 0; i < rank; i++) t.dim[i] = dim[i];
+    return type_intern(&t);
+}
+
+TypeId type_scalar(DType dtype) {
+    return type_make(dtype, 0, NULL);
+}
+
+TypeId type_with_dtype(TypeId id, DType dtype) {
+    Type t = *type_get(id);
+    t.dtype = dtype;
+    return type_intern(&t);
+}
+
+const Type *type_get(TypeId t) {
+    ASSERT(t.i && t.i < types.len);
+    return type_at(t.i);
+}
+
+/* ---- shapes ------------------------------------------------------------- */
+
+int64_t type_count(const Type *t) {
+    int64_t n = 1;
+    for (int i = 0; i < t->rank; i++) n *= t->dim[i];
+    return n;
+}
+
+int64_t type_bytes(const Type *t) {
+    return type_count(t) * dtype_info[t->dtype].bytes;
+}
+
+bool shape_equal(const Type *a, const Type *b) {
+    if (a->rank != b->rank) return false;
+    for (int i = 0; i < a->rank; i++)
+        if (a->dim[i] != b->dim[i]) return false;
+    return true;
+}
+
+bool shape_broadcast(const Type *a, const Type *b, Type *out) {
+    int rank = a->rank > b->rank ? a->rank : b->rank;
+    Type t = {.dtype = out->dtype, .rank = rank};
+    for (int i = 0; i < t.rank; i++) {
+        int ia = i - (t.rank - a->rank), ib = i - (t.rank - b->rank);
+        int64_t da = ia < 0 ? 1 : a->dim[ia], db = ib < 0 ? 1 : b->dim[ib];
+        if (da != db && da != 1 && db != 1) return false;
+        t.dim[i] = da == 1 ? db : da;
+    }
+    *out = t;
+    return true;
+}
+
+void shape_strides(const Type *t, int64_t *stride) {
+    int64_t n = 1;
+    for (int i = t->rank - 1; i >= 0; i--) {
+        stride[i] = n;
+        n *= t->dim[i] ? t->dim[i] : 1;
+    }
+}
+
+int axis_norm(int64_t axis, int rank) {
+    if (axis < -rank || axis >= rank) return -1;
+    return (int)(axis < 0 ? axis + rank : axis);
+}
+
+void sb_put_type(StrBuf *sb, TypeId id) {
+    const Type *t = type_get(id);
+    sb_printf(sb, "%s[", dtype_info[t->dtype].text);
+    for (int i = 0; i < t->rank; i++)
+        sb_printf(sb, "%s%lld", i ? "," : "", (long long)t->dim[i]);
+    sb_puts(sb, "]");
+}

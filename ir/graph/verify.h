@@ -1,0 +1,22 @@
+/* verify.h: shared by verify.c and verify_group.c.                         */
+#ifndef AMPC_IR_GRAPH_VERIFY_H
+#define AMPC_IR_GRAPH_VERIFY_H
+
+#include "ir/graph/ir_impl.h"
+
+typedef struct Verifier {
+    const Graph *g;
+    Stage stage;
+    Diag *diag;
+    Arena *a;
+    bool *defined; /* by ValueId.i: defined so far in order */
+    int *pos;      /* by NodeId.i: position in order, -1 */
+} Verifier;
+
+/* "graph train, after fused: %y = add: message" */
+Status verify_fail(Verifier *v, const Node *n, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+Status verify_groups(Verifier *v); /* stage FUSED */
+Status verify_plan(Verifier *v);   /* stage PLANNED */
+
+#endif

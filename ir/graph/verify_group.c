@@ -1,0 +1,382 @@
+/* verify_group.c: checks of the stages FUSED and PLANNED (list in verify.c).
+
+   A buffer belongs to a root: a value that is not the result of a VIEW.     */
+#include "ir/graph/verify.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Span {
+    int first, end; /* positions in order */
+} Span;
+
+typedef struct GroupCheck {
+    Verifier *v;
+    const Graph *g;
+    Span *span;    /* by group */
+    bool *leaves;  /* by ValueId.i: read outside the group that makes it */
+    ValueId *root; /* by ValueId.i */
+} GroupCheck;
+
+static OpKind kind_of(const Node *n) {
+    return op_info[n->op].kind;
+}
+
+static const Node *node_at(const GroupCheck *c, int position) {
+    return node_get(c->g, c->g->order.data[position]);
+}
+
+static int group_of(const GroupCheck *c, ValueId v) {
+    const Value *x = value_get(c->g, v);
+    return x->kind == VK_RESULT ? node_get(c->g, x->def)->group : -1;
+}
+
+/* ---- what the checks need to know --------------------------------------- */
+
+static void find_roots(GroupCheck *c) {
+    for (uint32_t i = 1; i < (uint32_t)c->g->values.len; i++)
+        c->root[i] = (ValueId){i};
+    for (int i = 0; i < c->g->order.len; i++) {
+        const Node *n = node_at(c, i);
+        if (kind_of(n) == KIND_VIEW) c->root[n->out[0].i] = c->root[n->in[0].i];
+    }
+}
+
+static void find_leaving(GroupCheck *c) {
+    for (int i = 0; i < c->g->order.len; i++) {
+        const Node *n = node_at(c, i);
+        for (int k = 0; k < n->nin; k++)
+            if (is_value(n->in[k]) && group_of(c, n->in[k]) != n->group)
+                c->leaves[n->in[k].i] = true;
+    }
+    for (int i = 0; i < c->g->outputs.len; i++)
+        c->leaves[c->g->outputs.data[i].value.i] = true;
+    for (int i = 0; i < c->g->writes.len; i++)
+        c->leaves[c->g->writes.data[i].value.i] = true;
+}
+
+static Status find_spans(GroupCheck *c) {
+    const Graph *g = c->g;
+    int open = -1;
+    for (int i = 0; i < g->groups.len; i++) c->span[i] = (Span){-1, -1};
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(c, i);
+        int at = n->group;
+        if (kind_of(n) == KIND_COMPOSITE)
+            return verify_fail(c->v, n, "composite ops are expanded by now");
+        if (at < -1 || at >= g->groups.len)
+            return verify_fail(c->v, n, "in group %d of %d", at,
+                               g->groups.len);
+        if ((at < 0) != (kind_of(n) == KIND_VIEW))
+            return verify_fail(c->v, n, at < 0 ? "is in no group"
+                                               : "a view is in no group");
+        if (at >= 0 && at != open && c->span[at].first >= 0)
+            return verify_fail(c->v, n, "group %d is torn apart", at);
+        if (at >= 0 && at != open) c->span[at].first = i;
+        if (at >= 0) c->span[at].end = i + 1;
+        open = at;
+    }
+    for (int i = 0; i < g->groups.len; i++)
+        if (c->span[i].first < 0)
+            return verify_fail(c->v, NULL, "group %d is empty", i);
+    return OK;
+}
+
+/* ---- promises by kind --------------------------------------------------- */
+
+static Status check_point(GroupCheck *c, Span s) {
+    const Type *domain = NULL;
+    for (int i = s.first; i < s.end; i++) {
+        const Node *n = node_at(c, i);
+        OpKind k = kind_of(n);
+        if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE)
+            return verify_fail(c->v, n, "does not belong in a point group");
+        for (int j = 0; j < n->nout; j++) {
+            const Type *t = value_type(c->g, n->out[j]);
+            if (!c->leaves[n->out[j].i]) continue;
+            if (domain && !shape_equal(domain, t))
+                return verify_fail(c->v, n, "%s leaves a point group, so does "
+                                            "%s", TXT(t), TXT(domain));
+            domain = t;
+        }
+    }
+    return OK;
+}
+
+static bool same_axes(const Node *a, const Node *b) {
+    const int64_t *x, *y;
+    int n = attr_ints(a, AK_axes, &x), m = attr_ints(b, AK_axes, &y);
+    return n == m && memcmp(x, y, (size_t)n * sizeof *x) == 0;
+}
+
+static Status check_reduce(GroupCheck *c, const Node *first, const Node *n) {
+    const Type *s = value_type(c->g, first->in[0]);
+    if (!attr_int(n, AK_keepdims, 1))
+        return verify_fail(c->v, n, "reductions in groups keep dimensions");
+    if (!same_axes(first, n) || !shape_equal(s, value_type(c->g, n->in[0])))
+        return verify_fail(c->v, n, "a row group folds one shape, %s, along "
+                                    "one set of axes", TXT(s));
+    return OK;
+}
+
+/* Does n read, directly or not, a reduction of its group?  `tainted` is by
+   position. */
+static bool reads_tainted(const GroupCheck *c, const Node *n,
+                          const bool *tainted) {
+    for (int k = 0; k < n->nin; k++)
+        if (is_value(n->in[k]) && group_of(c, n->in[k]) == n->group &&
+            tainted[c->v->pos[value_get(c->g, n->in[k])->def.i]])
+            return true;
+    return false;
+}
+
+static Status check_row_shapes(GroupCheck *c, Span s, const Node *first) {
+    const Type *full = value_type(c->g, first->in[0]);
+    const Type *row = value_type(c->g, first->out[0]);
+    for (int i = s.first; i < s.end; i++) {
+        const Node *n = node_at(c, i);
+        for (int j = 0; j < n->nout; j++) {
+            const Type *t = value_type(c->g, n->out[j]);
+            if (c->leaves[n->out[j].i] && !shape_equal(t, full) &&
+                !shape_equal(t, row))
+                return verify_fail(c->v, n, "%s leaves a row group of %s",
+                                   TXT(t), TXT(full));
+        }
+    }
+    return OK;
+}
+
+static Status check_row(GroupCheck *c, Span s, bool *tainted) {
+    const Node *first = NULL;
+    for (int i = s.first; i < s.end; i++) {
+        const Node *n = node_at(c, i);
+        OpKind k = kind_of(n);
+        if (k == KIND_REDUCE && !first) first = n;
+        if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE &&
+            k != KIND_REDUCE)
+            return verify_fail(c->v, n, "does not belong in a row group");
+        tainted[i] = k == KIND_REDUCE || reads_tainted(c, n, tainted);
+        if (k == KIND_MOVE && tainted[i])
+            return verify_fail(c->v, n, "moves what a reduction of its group "
+                                        "makes");
+        if (k == KIND_REDUCE) TRY(check_reduce(c, first, n));
+    }
+    if (!first)
+        return verify_fail(c->v, node_at(c, s.first),
+                           "a row group without a reduction");
+    return check_row_shapes(c, s, first);
+}
+
+static Status check_anchor(GroupCheck *c, Span s) {
+    const Node *anchor = NULL;
+    for (int i = s.first; i < s.end; i++) {
+        const Node *n = node_at(c, i);
+        if (kind_of(n) != KIND_ANCHOR) continue;
+        if (anchor) return verify_fail(c->v, n, "a second anchor in a group");
+        anchor = n;
+    }
+    if (!anchor)
+        return verify_fail(c->v, node_at(c, s.first),
+                           "an anchor group without an anchor");
+    const Type *shape = value_type(c->g, anchor->out[0]);
+    for (int k = 0; k < anchor->nin; k++)
+        for (int i = s.first; i < s.end; i++)
+            if (same_value(c->root[anchor->in[k].i], node_at(c, i)->out[0]))
+                return verify_fail(c->v, anchor,
+                                   "reads what its own group makes");
+    for (int i = s.first; i < s.end; i++) {
+        const Node *n = node_at(c, i);
+        OpKind k = kind_of(n);
+        if (k != KIND_ANCHOR && k != KIND_ELEM && k != KIND_GEN)
+            return verify_fail(c->v, n, "does not belong in an anchor group");
+        if (!shape_equal(value_type(c->g, n->out[0]), shape))
+            return verify_fail(c->v, n, "%s in an anchor group of %s",
+                               TXT(value_type(c->g, n->out[0])), TXT(shape));
+    }
+    return OK;
+}
+
+static Status check_lib(GroupCheck *c, Span s) {
+    const Node *n = node_at(c, s.first);
+    if (s.end - s.first != 1 || kind_of(n) != KIND_LIB)
+        return verify_fail(c->v, n, "a lib group is one library op");
+    return OK;
+}
+
+static GroupCheck *group_check(Verifier *v) {
+    GroupCheck *c = NEW(v->a, GroupCheck);
+    c->v = v;
+    c->g = v->g;
+    c->span = NEW_ARRAY(v->a, Span, v->g->groups.len + 1);
+    c->leaves = NEW_ARRAY(v->a, bool, v->g->values.len);
+    c->root = NEW_ARRAY(v->a, ValueId, v->g->values.len);
+    find_roots(c);
+    find_leaving(c);
+    return c;
+}
+
+Status verify_groups(Verifier *v) {
+    GroupCheck *c = group_check(v);
+    bool *tainted = NEW_ARRAY(v->a, bool, v->g->order.len + 1);
+    TRY(find_spans(c));
+    for (int i = 0; i < v->g->groups.len; i++) {
+        switch (v->g->groups.data[i].kind) {
+        case GROUP_POINT: TRY(check_point(c, c->span[i])); break;
+        case GROUP_ROW: TRY(check_row(c, c->span[i], tainted)); break;
+        case GROUP_ANCHOR: TRY(check_anchor(c, c->span[i])); break;
+        case GROUP_LIB: TRY(check_lib(c, c->span[i])); break;
+        }
+    }
+    return OK;
+}
+
+/* ---- the memory plan ---------------------------------------------------- */
+
+/* A root made by a group; time counts groups in order. */
+typedef struct Buffer {
+    ValueId value;
+    int64_t from, to; /* bytes */
+    int born, dies;   /* steps, both inclusive */
+} Buffer;
+
+typedef struct PlanCheck {
+    GroupCheck *c;
+    int *step; /* by group: place among groups in order */
+    int *last; /* by root: last step that reads it */
+    int steps;
+} PlanCheck;
+
+static void find_lives(PlanCheck *p) {
+    GroupCheck *c = p->c;
+    const Graph *g = c->g;
+    int at = -1;
+    for (int i = 0; i < g->values.len; i++) p->last[i] = -1;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(c, i);
+        if (n->group < 0) continue;
+        if (c->span[n->group].first == i) at++;
+        p->step[n->group] = at;
+        for (int k = 0; k < n->nin; k++) p->last[c->root[n->in[k].i].i] = at;
+    }
+    p->steps = at + 1;
+    for (int i = 0; i < g->outputs.len; i++)
+        p->last[c->root[g->outputs.data[i].value.i].i] = p->steps;
+    for (int i = 0; i < g->writes.len; i++)
+        p->last[c->root[g->writes.data[i].value.i].i] = p->steps;
+}
+
+/* Does the group read buffer r only at the index that it writes? */
+static bool reads_in_step(const GroupCheck *c, int group, ValueId r,
+                          const Type *domain) {
+    if (c->g->groups.data[group].kind != GROUP_POINT) return false;
+    for (int i = c->span[group].first; i < c->span[group].end; i++) {
+        const Node *n = node_at(c, i);
+        if (kind_of(n) == KIND_MOVE) return false;
+        for (int k = 0; k < n->nin; k++) {
+            if (!same_value(c->root[n->in[k].i], r)) continue;
+            if (!shape_equal(value_type(c->g, n->in[k]), domain) ||
+                !shape_equal(value_type(c->g, n->out[0]), domain))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* b may take a's place: a dies where b is born, and lies exactly there. */
+static bool in_place(const PlanCheck *p, const Buffer *a, const Buffer *b) {
+    const Type *ta = value_type(p->c->g, a->value);
+    const Type *tb = value_type(p->c->g, b->value);
+    return a->dies == b->born && a->born < b->born && a->from == b->from &&
+           dtype_info[ta->dtype].bytes == dtype_info[tb->dtype].bytes &&
+           type_count(ta) == type_count(tb) &&
+           reads_in_step(p->c, group_of(p->c, b->value), a->value, tb);
+}
+
+static Status check_pair(PlanCheck *p, const Buffer *a, const Buffer *b) {
+    const Graph *g = p->c->g;
+    bool apart = a->to <= b->from || b->to <= a->from;
+    bool at_once = a->born <= b->dies && b->born <= a->dies;
+    if (apart || !at_once || in_place(p, a, b) || in_place(p, b, a)) return OK;
+    return verify_fail(p->c->v, NULL,
+                       "%%%s and %%%s live at the same time and overlap",
+                       value_get(g, a->value)->name,
+                       value_get(g, b->value)->name);
+}
+
+static int by_start(const void *a, const void *b) {
+    int64_t x = ((const Buffer *)a)->from, y = ((const Buffer *)b)->from;
+    return (x > y) - (x < y);
+}
+
+static Status check_overlaps(PlanCheck *p, Buffer *list, int n) {
+    if (n) qsort(list, (size_t)n, sizeof *list, by_start);
+    for (int i = 0; i < n; i++)
+        for (int j = i + 1; j < n && list[j].from < list[i].to; j++)
+            TRY(check_pair(p, &list[i], &list[j]));
+    return OK;
+}
+
+/* The new content of a variable is computed straight into it. */
+static Status check_home(PlanCheck *p, const Node *n, ValueId id) {
+    GroupCheck *c = p->c;
+    const Value *x = value_get(c->g, id);
+    const Write *write = NULL;
+    const Type *t = type_get(x->type);
+    for (int i = 0; i < c->g->writes.len; i++) {
+        const Write *w = &c->g->writes.data[i];
+        if (value_get(c->g, w->var)->var == x->home &&
+            same_value(c->root[w->value.i], id))
+            write = w;
+    }
+    if (!write)
+        return verify_fail(c->v, n, "its home is not written with it");
+    const Type *var = value_type(c->g, write->var);
+    if (var->dtype != t->dtype || type_count(var) != type_count(t))
+        return verify_fail(c->v, n, "%s in a home of %s", TXT(t), TXT(var));
+    int last = p->last[write->var.i], here = p->step[n->group];
+    if (last > here)
+        return verify_fail(c->v, n, "%%%s is still read after it is "
+                                    "overwritten",
+                           value_get(c->g, write->var)->name);
+    if (last == here && !reads_in_step(c, n->group, write->var, t))
+        return verify_fail(c->v, n, "%%%s is read at other places than "
+                                    "written",
+                           value_get(c->g, write->var)->name);
+    return OK;
+}
+
+static Status check_place(PlanCheck *p, const Node *n, ValueId id,
+                          Buffer *out) {
+    const Graph *g = p->c->g;
+    const Value *x = value_get(g, id);
+    int born = p->step[n->group], dies = p->last[id.i];
+    *out = (Buffer){id, x->offset, x->offset, born, dies < born ? born : dies};
+    if (x->home >= 0) return check_home(p, n, id);
+    if (x->offset < 0)
+        return verify_fail(p->c->v, n, "leaves its group and has no place");
+    if (!add_ok(x->offset, type_bytes(type_get(x->type)), &out->to) ||
+        out->to > g->arena_bytes)
+        return verify_fail(p->c->v, n, "ends at byte %lld of an arena of %lld",
+                           (long long)out->to, (long long)g->arena_bytes);
+    return OK;
+}
+
+Status verify_plan(Verifier *v) {
+    const Graph *g = v->g;
+    PlanCheck p = {.c = group_check(v)};
+    VEC(Buffer) buffers = {0};
+    TRY(find_spans(p.c));
+    p.step = NEW_ARRAY(v->a, int, g->groups.len + 1);
+    p.last = NEW_ARRAY(v->a, int, g->values.len);
+    find_lives(&p);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(p.c, i);
+        for (int k = 0; n->group >= 0 && k < n->nout; k++) {
+            Buffer b;
+            if (!p.c->leaves[n->out[k].i]) continue;
+            TRY(check_place(&p, n, n->out[k], &b));
+            if (b.to > b.from) vec_push(v->a, &buffers, b);
+        }
+    }
+    return check_overlaps(&p, buffers.data, buffers.len);
+}

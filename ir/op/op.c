@@ -1,0 +1,56 @@
+/* op.c: the op table, expanded.                                            */
+#include "ir/graph/ir_impl.h"
+
+#include <string.h>
+
+#define A0                                                                     \
+    .attrs = {0}, .nattr = 0
+#define A1(a)                                                                  \
+    .attrs = {AK_##a}, .nattr = 1
+#define A2(a, b)                                                               \
+    .attrs = {AK_##a, AK_##b}, .nattr = 2
+#define A3(a, b, c)                                                            \
+    .attrs = {AK_##a, AK_##b, AK_##c}, .nattr = 3
+#define A4(a, b, c, d)                                                         \
+    .attrs = {AK_##a, AK_##b, AK_##c, AK_##d}, .nattr = 4
+#define A5(a, b, c, d, e)                                                      \
+    .attrs = {AK_##a, AK_##b, AK_##c, AK_##d, AK_##e}, .nattr = 5
+#define A6(a, b, c, d, e, f)                                                   \
+    .attrs = {AK_##a, AK_##b, AK_##c, AK_##d, AK_##e, AK_##f}, .nattr = 6
+#define A7(a, b, c, d, e, f, g)                                                \
+    .attrs = {AK_##a, AK_##b, AK_##c, AK_##d, AK_##e, AK_##f, AK_##g},         \
+    .nattr = 7
+
+const OpInfo op_info[NUM_OPS] = {
+#define OP(E, t, imin, imax, omin, omax, alist, trule, cls, grad, knd, ex)     \
+    [OP_##E] = {.text = t,                                                     \
+                .in_min = imin,                                                \
+                .in_max = imax,                                                \
+                .out_min = omin,                                               \
+                .out_max = omax,                                               \
+                alist,                                                         \
+                .amp = AMP_##cls,                                              \
+                .kind = KIND_##knd,                                            \
+                .type_text = #trule,                                           \
+                .grad_text = #grad,                                            \
+                .expr = #ex,                                                   \
+                .type = ty_##trule},
+#include "ir/op/ops.def"
+#undef OP
+};
+
+const AttrInfo attr_info[NUM_ATTRS] = {
+#define ATTR(name, kind) [AK_##name] = {#name, ATTR_##kind},
+#include "ir/op/attrs.def"
+#undef ATTR
+};
+
+bool op_from_text(const char *s, size_t n, OpCode *out) {
+    for (int op = 0; op < NUM_OPS; op++) {
+        const char *t = op_info[op].text;
+        if (strlen(t) != n || memcmp(t, s, n) != 0) continue;
+        *out = (OpCode)op;
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,98 @@
+/* op.h: the op table as data, attributes, and the two rule interfaces.     */
+#ifndef AMPC_IR_OP_OP_H
+#define AMPC_IR_OP_OP_H
+
+#include "ir/graph/type.h"
+
+typedef enum OpCode {
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
+           expr)                                                               \
+    OP_##E,
+#include "ir/op/ops.def"
+#undef OP
+    NUM_OPS
+} OpCode;
+
+typedef enum AmpClass {
+    AMP_LOW, AMP_FULL, AMP_FULLOUT, AMP_WIDEST, AMP_FOLLOW, AMP_ANY, AMP_NONE
+} AmpClass;
+
+typedef enum OpKind {
+    KIND_ELEM, KIND_GEN, KIND_VIEW, KIND_MOVE, KIND_REDUCE, KIND_ANCHOR,
+    KIND_LIB, KIND_COMPOSITE
+} OpKind;
+
+/* ---- attributes ----------------------------------------------------------- */
+
+typedef enum AttrKey {
+#define ATTR(name, kind) AK_##name,
+#include "ir/op/attrs.def"
+#undef ATTR
+    NUM_ATTRS
+} AttrKey;
+
+typedef enum AttrKind { ATTR_INT, ATTR_FLOAT, ATTR_INTS, ATTR_STR } AttrKind;
+
+typedef struct AttrInfo {
+    const char *text;
+    AttrKind kind;
+} AttrInfo;
+extern const AttrInfo attr_info[NUM_ATTRS];
+
+typedef struct Attr {
+    AttrKey key;
+    union {
+        int64_t i;
+        double f;
+        Str s;
+        struct {
+            const int64_t *v;
+            int n;
+        } ints;
+    } u;
+} Attr;
+
+/* Convenience makers for attribute lists in C code. */
+static inline Attr attr_i(AttrKey k, int64_t v) {
+    Attr a = {.key = k, .u = {.i = v}};
+    return a;
+}
+static inline Attr attr_f(AttrKey k, double v) {
+    Attr a = {.key = k, .u = {.f = v}};
+    return a;
+}
+static inline Attr attr_s(AttrKey k, const char *v) {
+    Attr a = {.key = k, .u = {.s = intern(v)}};
+    return a;
+}
+static inline Attr attr_v(AttrKey k, const int64_t *v, int n) {
+    Attr a = {.key = k, .u = {.ints = {v, n}}};
+    return a;
+}
+
+/* ---- the table ------------------------------------------------------------ */
+
+struct TypeCtx;
+struct GradCtx;
+typedef Status TypeRule(struct TypeCtx *cx);
+typedef Status GradRule(struct GradCtx *cx);
+
+typedef struct OpInfo {
+    const char *text;
+    int in_min, in_max, out_min, out_max;
+    AttrKey attrs[8]; /* in table order */
+    int nattr;
+    AmpClass amp;
+    OpKind kind;
+    const char *type_text, *grad_text; /* rule names, for --list-ops */
+    const char *expr;                  /* text of the expression */
+    TypeRule *type;
+} OpInfo;
+extern const OpInfo op_info[NUM_OPS];
+bool op_from_text(const char *s, size_t n, OpCode *out);
+
+/* Gradient rules live in op_grad.c, apart from op_info so that programs
+   without autodiff do not link them. NULL = non-differentiable.            */
+extern GradRule *const op_grad[NUM_OPS];
+
+#endif

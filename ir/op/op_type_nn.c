@@ -1,0 +1,338 @@
+/* op_type_nn.c: type rules of library ops and composites.                  */
+#include "ir/graph/ir_impl.h"
+
+#include <string.h>
+
+/* ---- matrix product ----------------------------------------------------- */
+
+Status ty_matmul(TypeCtx *cx) {
+    const Type *a = cx->ins[0], *b = cx->ins[1];
+    bool ta = attr_int(cx->attrs, AK_trans_a, 0);
+    bool tb = attr_int(cx->attrs, AK_trans_b, 0);
+    TRY(type_want_float(cx, 0));
+    TRY(type_want_float(cx, 1));
+    if (a->rank < 2 || b->rank < 2)
+        return type_error(cx, "operands %s and %s, wants rank 2 or more",
+                          TXT(a), TXT(b));
+    int64_t m = a->dim[a->rank - 2 + ta], k = a->dim[a->rank - 1 - ta];
+    int64_t k2 = b->dim[b->rank - 2 + tb], n = b->dim[b->rank - 1 - tb];
+    if (k != k2)
+        return type_error(cx, "%s and %s: inner dimensions %lld and %lld",
+                          TXT(a), TXT(b), (long long)k, (long long)k2);
+    Type ba = *a, bb = *b, t = {0};
+    ba.rank -= 2;
+    bb.rank -= 2;
+    if (!shape_broadcast(&ba, &bb, &t))
+        return type_error(cx, "batch dimensions of %s and %s do not broadcast",
+                          TXT(a), TXT(b));
+    t.dtype = dtype_promote(a->dtype, b->dtype);
+    t.dim[t.rank++] = m;
+    t.dim[t.rank++] = n;
+    type_result(cx, 0, &t);
+    return OK;
+}
+
+/* ---- windows: what convolutions and pools share ------------------------- */
+
+typedef struct Window {
+    int n; /* spatial dimensions */
+    int64_t kernel[3], stride[3], dilation[3], begin[3], end[3];
+} Window;
+
+/* An attribute of n positive numbers, default all 1. */
+static Status window_attr(TypeCtx *cx, AttrKey key, int n, int64_t *to) {
+    const int64_t *v = NULL;
+    if (attr_find(cx->attrs, key)) TRY(type_want_ints(cx, key, n, &v));
+    for (int i = 0; i < n; i++) {
+        to[i] = v ? v[i] : 1;
+        if (to[i] < 1)
+            return type_error(cx, "attribute '%s' has %lld, wants 1 or more",
+                              attr_info[key].text, (long long)to[i]);
+    }
+    return OK;
+}
+
+static Status window_pads(TypeCtx *cx, Window *w) {
+    const int64_t *v = NULL;
+    if (attr_find(cx->attrs, AK_pads))
+        TRY(type_want_ints(cx, AK_pads, 2 * w->n, &v));
+    for (int i = 0; i < w->n; i++) {
+        w->begin[i] = v ? v[i] : 0;
+        w->end[i] = v ? v[i + w->n] : 0;
+        if (w->begin[i] < 0 || w->end[i] < 0)
+            return type_error(cx, "attribute 'pads' has a negative number");
+    }
+    return OK;
+}
+
+/* x: [n, c, spatial..]; kernel is filled by the caller. */
+static Status window_read(TypeCtx *cx, const Type *x, Window *w) {
+    w->n = x->rank - 2;
+    if (w->n < 1 || w->n > 3)
+        return type_error(cx, "input is %s, wants 1 to 3 spatial dimensions",
+                          TXT(x));
+    TRY(window_attr(cx, AK_strides, w->n, w->stride));
+    TRY(window_attr(cx, AK_dilations, w->n, w->dilation));
+    return window_pads(cx, w);
+}
+
+/* Padded input minus the span of the kernel, along spatial axis i: the last
+   position where a whole window may start; negative if none. */
+static Status window_room(TypeCtx *cx, const Window *w, const Type *x, int i,
+                          int64_t *room) {
+    int64_t span, len = x->dim[i + 2];
+    bool ok = w->kernel[i] > 0 &&
+              mul_ok(w->kernel[i] - 1, w->dilation[i], &span) &&
+              add_ok(len, w->begin[i], &len) && add_ok(len, w->end[i], &len);
+    if (!ok)
+        return type_error(cx, "kernel %lld, dilation %lld, pads %lld and %lld "
+                              "on %lld elements",
+                          (long long)w->kernel[i], (long long)w->dilation[i],
+                          (long long)w->begin[i], (long long)w->end[i],
+                          (long long)x->dim[i + 2]);
+    *room = len - span - 1;
+    return OK;
+}
+
+/* ---- convolution -------------------------------------------------------- */
+
+/* The result of conv(x, w). */
+static Status conv_shape(TypeCtx *cx, const Type *x, const Type *w, Type *out) {
+    int64_t group = attr_int(cx->attrs, AK_group, 1);
+    Window win;
+    TRY(window_read(cx, x, &win));
+    if (w->rank != x->rank)
+        return type_error(cx, "input %s and weight %s differ in rank", TXT(x),
+                          TXT(w));
+    if (group < 1 || x->dim[1] % group || w->dim[0] % group ||
+        w->dim[1] != x->dim[1] / group)
+        return type_error(cx, "input %s, weight %s, %lld groups", TXT(x),
+                          TXT(w), (long long)group);
+    *out = (Type){.dtype = dtype_promote(x->dtype, w->dtype), .rank = x->rank};
+    out->dim[0] = x->dim[0];
+    out->dim[1] = w->dim[0];
+    for (int i = 0; i < win.n; i++) {
+        int64_t room = 0;
+        win.kernel[i] = w->dim[i + 2];
+        TRY(window_room(cx, &win, x, i, &room));
+        if (room < 0)
+            return type_error(cx, "kernel of %s is larger than input %s, "
+                                  "spatial axis %d", TXT(w), TXT(x), i);
+        out->dim[i + 2] = room / win.stride[i] + 1;
+    }
+    return OK;
+}
+
+Status ty_conv(TypeCtx *cx) {
+    Type t;
+    TRY(type_want_float(cx, 0));
+    TRY(type_want_float(cx, 1));
+    TRY(conv_shape(cx, cx->ins[0], cx->ins[1], &t));
+    type_result(cx, 0, &t);
+    return OK;
+}
+
+/* conv_dgrad(dy, w) -> dx, conv_wgrad(x, dy) -> dw; shape = the result's. */
+Status ty_conv_grad(TypeCtx *cx) {
+    bool dgrad = cx->op == OP_CONV_DGRAD;
+    const Type *dy = cx->ins[!dgrad];
+    Type t, y;
+    TRY(type_want_float(cx, 0));
+    TRY(type_want_float(cx, 1));
+    DType d = dtype_promote(cx->ins[0]->dtype, cx->ins[1]->dtype);
+    TRY(type_want_shape(cx, d, &t));
+    TRY(conv_shape(cx, dgrad ? &t : cx->ins[0], dgrad ? cx->ins[1] : &t, &y));
+    if (!shape_equal(&y, dy))
+        return type_error(cx, "gradient is %s, the convolution gives %s",
+                          TXT(dy), TXT(&y));
+    type_result(cx, 0, &t);
+    return OK;
+}
+
+/* ---- pools -------------------------------------------------------------- */
+
+/* The result of pooling x.  Windows may hang over the end (ceil_mode), but
+   start inside the padded input. */
+static Status pool_shape(TypeCtx *cx, const Type *x, Type *out) {
+    Window w;
+    const int64_t *sizes;
+    TRY(window_read(cx, x, &w));
+    if (!attr_find(cx->attrs, AK_kernel_shape))
+        return type_error(cx, "needs attribute 'kernel_shape'");
+    TRY(window_attr(cx, AK_kernel_shape, w.n, w.kernel));
+    TRY(type_want_ints(cx, AK_sizes, w.n, &sizes));
+    *out = *x;
+    for (int i = 0; i < w.n; i++) {
+        int64_t room = 0, last;
+        TRY(window_room(cx, &w, x, i, &room));
+        int64_t len = x->dim[i + 2] + w.begin[i] + w.end[i];
+        if (sizes[i] < 0 || !mul_ok(sizes[i] - 1, w.stride[i], &last) ||
+            last >= len)
+            return type_error(cx, "size %lld along spatial axis %d: windows by "
+                                  "%lld leave %lld elements",
+                              (long long)sizes[i], i, (long long)w.stride[i],
+                              (long long)len);
+        out->dim[i + 2] = sizes[i];
+    }
+    return OK;
+}
+
+Status ty_max_pool(TypeCtx *cx) {
+    Type t;
+    TRY(pool_shape(cx, cx->ins[0], &t));
+    if (t.dtype == DT_BOOL)
+        return type_error(cx, "operand is %s, wants numbers", TXT(cx->ins[0]));
+    type_result(cx, 0, &t);
+    t.dtype = DT_I32;
+    type_result(cx, 1, &t);
+    return OK;
+}
+
+/* Operand 0 is the gradient of pooling an input of `shape`. */
+static Status pool_grad(TypeCtx *cx) {
+    Type x, y;
+    TRY(type_want_float(cx, 0));
+    TRY(type_want_shape(cx, cx->ins[0]->dtype, &x));
+    TRY(pool_shape(cx, &x, &y));
+    if (!shape_equal(&y, cx->ins[0]))
+        return type_error(cx, "gradient is %s, the pool gives %s",
+                          TXT(cx->ins[0]), TXT(&y));
+    type_result(cx, 0, &x);
+    return OK;
+}
+
+Status ty_max_pool_grad(TypeCtx *cx) {
+    const Type *index = cx->ins[1];
+    if (index->dtype != DT_I32 || !shape_equal(index, cx->ins[0]))
+        return type_error(cx, "indices are %s, gradient is %s", TXT(index),
+                          TXT(cx->ins[0]));
+    return pool_grad(cx);
+}
+
+Status ty_avg_pool(TypeCtx *cx) {
+    Type t;
+    TRY(type_want_float(cx, 0));
+    TRY(pool_shape(cx, cx->ins[0], &t));
+    type_result(cx, 0, &t);
+    return OK;
+}
+
+Status ty_avg_pool_grad(TypeCtx *cx) {
+    return pool_grad(cx);
+}
+
+/* ---- softmax and norms -------------------------------------------------- */
+
+Status ty_axis_f(TypeCtx *cx) {
+    int axis = 0;
+    TRY(type_want_float(cx, 0));
+    TRY(type_want_axis(cx, cx->ins[0]->rank, &axis));
+    type_result(cx, 0, cx->ins[0]);
+    return OK;
+}
+
+Status ty_layer_norm(TypeCtx *cx) {
+    const Type *x = cx->ins[0];
+    int axis = 0;
+    TRY(type_want_float(cx, 0));
+    TRY(type_want_axis(cx, x->rank, &axis));
+    Type norm = {.rank = x->rank - axis}, stat = *x, both = {0};
+    for (int i = axis; i < x->rank; i++) {
+        norm.dim[i - axis] = x->dim[i];
+        stat.dim[i] = 1;
+    }
+    for (int i = 1; i < cx->nin; i++) {
+        TRY(type_want_float(cx, i));
+        if (!shape_broadcast(cx->ins[i], &norm, &both) ||
+            !shape_equal(&both, &norm))
+            return type_error(cx, "operand %d is %s, x is %s normalised from "
+                                  "axis %d", i, TXT(cx->ins[i]), TXT(x), axis);
+    }
+    stat.dtype = DT_F32;
+    type_result(cx, 0, x);
+    type_result(cx, 1, &stat);
+    type_result(cx, 2, &stat);
+    return OK;
+}
+
+Status ty_batch_norm(TypeCtx *cx) {
+    const Type *x = cx->ins[0];
+    int nout = attr_int(cx->attrs, AK_training, 0) ? 3 : 1;
+    if (x->rank < 2)
+        return type_error(cx, "operand is %s, wants rank 2 or more", TXT(x));
+    Type c = {.dtype = DT_F32, .rank = 1, .dim = {x->dim[1]}};
+    for (int i = 0; i < 5; i++) TRY(type_want_float(cx, i));
+    for (int i = 1; i < 5; i++)
+        if (!shape_equal(cx->ins[i], &c))
+            return type_error(cx, "operand %d is %s, x is %s", i,
+                              TXT(cx->ins[i]), TXT(x));
+    if (cx->nout != nout)
+        return type_error(cx, "gives %d results with training=%d, %d named",
+                          nout, nout == 3, cx->nout);
+    type_result(cx, 0, x);
+    for (int i = 1; i < nout; i++) type_result(cx, i, &c);
+    return OK;
+}
+
+/* ---- losses ------------------------------------------------------------- */
+
+/* Operands scores, target, [class weights]; *target is the target's shape in
+   f32. */
+static Status check_loss(TypeCtx *cx, Type *target) {
+    const Type *x = cx->ins[0], *t = cx->ins[1];
+    const Type *w = cx->nin > 2 ? cx->ins[2] : NULL;
+    int axis = 0;
+    TRY(type_want_float(cx, 0));
+    TRY(type_want_axis(cx, x->rank, &axis));
+    *target = (Type){.dtype = DT_F32};
+    for (int i = 0; i < x->rank; i++)
+        if (i != axis) target->dim[target->rank++] = x->dim[i];
+    if (!dtype_is_int(t->dtype) || !shape_equal(t, target))
+        return type_error(cx, "target is %s, wants integers shaped like %s "
+                              "without axis %d", TXT(t), TXT(x), axis);
+    if (w) TRY(type_want_float(cx, 2));
+    if (w && (w->rank != 1 || w->dim[0] != x->dim[axis]))
+        return type_error(cx, "weight is %s, wants one per class: %lld",
+                          TXT(w), (long long)x->dim[axis]);
+    return OK;
+}
+
+/* f32; a scalar unless reduction is none. */
+static Status loss_result(TypeCtx *cx, const Type *target) {
+    Str r = attr_str(cx->attrs, AK_reduction, "mean");
+    Type scalar = {.dtype = DT_F32};
+    bool none = strcmp(r, "none") == 0;
+    if (!none && strcmp(r, "mean") != 0 && strcmp(r, "sum") != 0)
+        return type_error(cx, "reduction is none, mean or sum");
+    type_result(cx, 0, none ? target : &scalar);
+    return OK;
+}
+
+Status ty_xent(TypeCtx *cx) {
+    double s = attr_float(cx->attrs, AK_label_smoothing, 0);
+    Type target;
+    if (!(s >= 0 && s <= 1))
+        return type_error(cx, "label_smoothing %g is outside 0..1", s);
+    TRY(check_loss(cx, &target));
+    type_result(cx, 1, &target);
+    return loss_result(cx, &target);
+}
+
+Status ty_nll(TypeCtx *cx) {
+    Type target;
+    TRY(check_loss(cx, &target));
+    return loss_result(cx, &target);
+}
+
+Status ty_dropout(TypeCtx *cx) {
+    double ratio = attr_float(cx->attrs, AK_ratio, 0.5);
+    const Type *rng = cx->ins[1];
+    TRY(type_want_float(cx, 0));
+    if (rng->dtype != DT_I64 || rng->rank != 1 || rng->dim[0] != 2)
+        return type_error(cx, "operand 1 is %s, wants i64[2]: seed, counter",
+                          TXT(rng));
+    if (!(ratio >= 0 && ratio < 1))
+        return type_error(cx, "ratio %g is outside 0..1", ratio);
+    type_result(cx, 0, cx->ins[0]);
+    return OK;
+}

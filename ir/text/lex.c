@@ -1,0 +1,288 @@
+/* lex.c: text to tokens.  The text is not trusted: any bytes may stand in it,
+   NUL too.                                                                 */
+#include "ir/text/lex.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir/graph/ir_impl.h"
+
+/* ---- messages ----------------------------------------------------------- */
+
+Loc lex_loc(const Lexer *lx, const Token *t) {
+    Loc loc = {.file = lx->file, .line = t->line, .col = t->col};
+    return loc;
+}
+
+static size_t char_start(const char *s, size_t at, size_t lo) {
+    while (at > lo && ((unsigned char)s[at] & 0xc0) == 0x80) at--;
+    return at;
+}
+
+void lex_show(Lexer *lx, const Token *t) {
+    enum { BEFORE = 60, AFTER = 40 };
+    StrBuf *sb = &lx->diag->text;
+    size_t lo = t->at, hi = t->at, columns = 0;
+    while (lo > 0 && lx->text[lo - 1] != '\n' && t->at - lo < BEFORE) lo--;
+    while (hi < lx->n && lx->text[hi] != '\n' && hi - t->at < AFTER) hi++;
+    if (lo < lx->n) lo = char_start(lx->text, lo, 0);
+    if (hi < lx->n) hi = char_start(lx->text, hi, lo);
+    sb_puts(sb, "  ");
+    for (size_t i = lo; i < hi; i++) {
+        unsigned char c = (unsigned char)lx->text[i];
+        char shown = c < 0x20 || c == 0x7f ? ' ' : (char)c;
+        sb_putn(sb, &shown, 1);
+        if (i < t->at && (c & 0xc0) != 0x80) columns++;
+    }
+    sb_printf(sb, "\n  %*s^\n", (int)columns, "");
+}
+
+Status lex_fail(Lexer *lx, const Token *at, const char *fmt, ...) {
+    StrBuf msg = {0};
+    va_list ap;
+    va_start(ap, fmt);
+    sb_vprintf(&msg, fmt, ap);
+    va_end(ap);
+    fail(lx->diag, lex_loc(lx, at), "%s", msg.data);
+    sb_free(&msg);
+    lex_show(lx, at);
+    return ERR_USER;
+}
+
+const char *lex_describe(const Token *t, char *buf) {
+    enum { SIZE = 80 };
+    switch (t->kind) {
+    case T_EOF: return "end of file";
+    case T_PUNCT: snprintf(buf, SIZE, "'%c'", t->ch); break;
+    case T_NAME: snprintf(buf, SIZE, "'%%%.60s'", t->text); break;
+    case T_STRING: snprintf(buf, SIZE, "\"%.60s\"", t->text); break;
+    default: snprintf(buf, SIZE, "'%.60s'", t->text); break;
+    }
+    return buf;
+}
+
+/* ---- tokens ------------------------------------------------------------- */
+
+static char peek(const Lexer *lx, size_t ahead) {
+    return lx->at + ahead < lx->n ? lx->text[lx->at + ahead] : 0;
+}
+
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+static bool is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+static void skip_blank(Lexer *lx) {
+    for (; lx->at < lx->n; lx->at++) {
+        char c = lx->text[lx->at];
+        if (c == '#') {
+            while (lx->at < lx->n && lx->text[lx->at] != '\n') lx->at++;
+            if (lx->at == lx->n) return;
+            c = '\n';
+        }
+        if (c == '\n') {
+            lx->line++;
+            lx->counted = lx->at + 1;
+            lx->col = 1;
+        } else if (c != ' ' && c != '\t' && c != '\r') {
+            return;
+        }
+    }
+}
+
+static int column(Lexer *lx) {
+    for (; lx->counted < lx->at; lx->counted++)
+        if (((unsigned char)lx->text[lx->counted] & 0xc0) != 0x80) lx->col++;
+    return lx->col;
+}
+
+static int hex_digit(char c) {
+    if (is_digit(c)) return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+/* What stands behind a backslash. */
+static Status lex_escape(Lexer *lx, Token *t, char *out) {
+    char c = peek(lx, 0);
+    int hi = hex_digit(peek(lx, 1)), lo = hex_digit(peek(lx, 2));
+    if (c == 'n' || c == '"' || c == '\\' || c == '\'') {
+        *out = c == 'n' ? '\n' : c;
+        lx->at++;
+        return OK;
+    }
+    if (c != 'x' || hi < 0 || lo < 0 || hi + lo == 0)
+        return lex_fail(lx, t, "escapes are \\\" \\\\ \\n and \\x01 to \\xff");
+    *out = (char)(hi * 16 + lo);
+    lx->at += 3;
+    return OK;
+}
+
+/* lx->at is at the opening quote. */
+static Status lex_string(Lexer *lx, Token *t, StrBuf *sb) {
+    for (lx->at++; lx->at < lx->n;) {
+        char c = lx->text[lx->at++];
+        if (c == '"') return OK;
+        if (c == '\n' || c == 0) break;
+        if (c == '\\') TRY(lex_escape(lx, t, &c));
+        sb_putn(sb, &c, 1);
+    }
+    return lex_fail(lx, t, "the string does not end on its line");
+}
+
+static Status lex_quoted(Lexer *lx, Token *t) {
+    StrBuf sb = {0};
+    sb_puts(&sb, "");
+    Status s = lex_string(lx, t, &sb);
+    t->text = intern_n(sb.data, sb.len);
+    sb_free(&sb);
+    return s;
+}
+
+static void lex_word(Lexer *lx, Token *t) {
+    size_t start = lx->at;
+    while (lx->at < lx->n && name_char(peek(lx, 0), peek(lx, 1))) lx->at++;
+    t->text = intern_n(lx->text + start, lx->at - start);
+}
+
+static Status lex_name(Lexer *lx, Token *t) {
+    t->kind = T_NAME;
+    lx->at++;
+    if (peek(lx, 0) == '"') {
+        TRY(lex_quoted(lx, t));
+    } else {
+        lex_word(lx, t);
+    }
+    if (!*t->text) return lex_fail(lx, t, "a name is missing behind %%");
+    return OK;
+}
+
+/* Everything that can stand in a number; its form is checked when used. */
+static void lex_number(Lexer *lx, Token *t) {
+    size_t start = lx->at;
+    bool hex = peek(lx, 0) == '0' && peek(lx, 1) == 'x';
+    t->kind = T_NUMBER;
+    for (lx->at++; lx->at < lx->n; lx->at++) {
+        char c = lx->text[lx->at], before = lx->text[lx->at - 1];
+        bool sign = (c == '-' || c == '+') && !hex &&
+                    (before == 'e' || before == 'E');
+        if (!sign && !is_digit(c) && !is_letter(c) && c != '.') break;
+    }
+    t->text = intern_n(lx->text + start, lx->at - start);
+}
+
+Status lex_next(Lexer *lx) {
+    lx->prev_line = lx->tok.line;
+    skip_blank(lx);
+    Token t = {.kind = T_EOF, .line = lx->line, .col = column(lx),
+               .at = lx->at, .text = intern("")};
+    char c = peek(lx, 0), next = peek(lx, 1);
+    lx->tok = t;
+    if (lx->at == lx->n) return OK;
+    if (c == '%') {
+        TRY(lex_name(lx, &t));
+    } else if (c == '"') {
+        t.kind = T_STRING;
+        TRY(lex_quoted(lx, &t));
+    } else if (is_letter(c)) {
+        t.kind = T_WORD;
+        lex_word(lx, &t);
+    } else if (is_digit(c) || ((c == '-' || c == '+' || c == '.') &&
+                               (is_digit(next) || next == '.' ||
+                                next == 'i' || next == 'n'))) {
+        lex_number(lx, &t);
+    } else if (c && strchr("(){}[],:=@!", c)) {
+        t.kind = T_PUNCT;
+        t.ch = c;
+        lx->at++;
+    } else {
+        return lex_fail(lx, &t, "unexpected character");
+    }
+    lx->tok = t;
+    return OK;
+}
+
+Status lex_start(Lexer *lx, Diag *d, const char *file, const char *text,
+                 size_t n) {
+    *lx = (Lexer){.diag = d, .file = file ? intern(file) : NULL,
+                  .text = text, .n = n, .line = 1, .col = 1};
+    if (n > INT32_MAX) return fail(d, lex_loc(lx, &lx->tok), "file too large");
+    if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
+        lx->at = lx->counted = 3;
+    return lex_next(lx);
+}
+
+/* ---- what a parser asks for --------------------------------------------- */
+
+bool lex_is(const Lexer *lx, char ch) {
+    return lx->tok.kind == T_PUNCT && lx->tok.ch == ch;
+}
+
+bool lex_is_word(const Lexer *lx, const char *word) {
+    return lx->tok.kind == T_WORD && strcmp(lx->tok.text, word) == 0;
+}
+
+Status lex_take(Lexer *lx, char ch, bool *taken) {
+    *taken = lex_is(lx, ch);
+    return *taken ? lex_next(lx) : OK;
+}
+
+static Status expected(Lexer *lx, const char *what) {
+    char buf[80];
+    return lex_fail(lx, &lx->tok, "%s expected, found %s", what,
+                    lex_describe(&lx->tok, buf));
+}
+
+Status lex_expect(Lexer *lx, char ch) {
+    char what[4] = {'\'', ch, '\'', 0};
+    return lex_is(lx, ch) ? lex_next(lx) : expected(lx, what);
+}
+
+Status lex_expect_word(Lexer *lx, Str *out, const char *what) {
+    if (lx->tok.kind != T_WORD && lx->tok.kind != T_STRING)
+        return expected(lx, what);
+    *out = lx->tok.text;
+    return lex_next(lx);
+}
+
+Status lex_expect_string(Lexer *lx, Str *out) {
+    if (lx->tok.kind != T_STRING) return expected(lx, "a \"string\"");
+    *out = lx->tok.text;
+    return lex_next(lx);
+}
+
+Status lex_expect_int(Lexer *lx, int64_t *out) {
+    char *end;
+    if (lx->tok.kind != T_NUMBER) return expected(lx, "an integer");
+    errno = 0;
+    *out = strtoll(lx->tok.text, &end, 10);
+    if (*end) return expected(lx, "an integer");
+    if (errno) return lex_fail(lx, &lx->tok, "the integer is too large");
+    return lex_next(lx);
+}
+
+static bool plain_decimal(const char *s) {
+    if (*s == '-' || *s == '+') s++;
+    return s[strspn(s, "0123456789.eE+-")] == 0;
+}
+
+Status lex_expect_double(Lexer *lx, double *out) {
+    const char *s = lx->tok.text;
+    char *end;
+    bool word = lx->tok.kind == T_WORD;
+    bool minus_inf = strcmp(s, "-inf") == 0;
+    if (lx->tok.kind != T_NUMBER && !word) return expected(lx, "a number");
+    if (word && strcmp(s, "nan") != 0 && strcmp(s, "inf") != 0)
+        return expected(lx, "a number");
+    if (!word && !minus_inf && !plain_decimal(s))
+        return expected(lx, "a number");
+    *out = strtod(s, &end);
+    if (*end) return expected(lx, "a number");
+    return lex_next(lx);
+}

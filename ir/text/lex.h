@@ -1,0 +1,60 @@
+/* lex.h: words of the text form, and messages that point at them.          */
+#ifndef AMPC_IR_TEXT_LEX_H
+#define AMPC_IR_TEXT_LEX_H
+
+#include "ir/graph/base.h"
+
+typedef enum TokenKind {
+    T_EOF,
+    T_NAME,   /* %x, %"any bytes": text without % */
+    T_WORD,   /* graph, f32, _, nan, inf */
+    T_STRING, /* "..." */
+    T_NUMBER, /* 1, -0.5, 1e-05, 0xff, -inf */
+    T_PUNCT   /* one character: ch */
+} TokenKind;
+
+typedef struct Token {
+    TokenKind kind;
+    char ch;
+    Str text; /* T_NAME, T_WORD, T_STRING unescaped; T_NUMBER as written */
+    int line, col; /* 1-based; col counts characters */
+    size_t at;     /* byte offset */
+} Token;
+
+typedef struct Lexer {
+    Diag *diag;
+    Str file;
+    const char *text;
+    size_t n, at;
+    size_t counted; /* col is the column of byte `counted` */
+    int line, col;
+    Token tok; /* the one to be read next */
+    int prev_line; /* of the token read last */
+} Lexer;
+
+/* Reads the first token.  A byte-order mark is skipped. */
+Status lex_start(Lexer *lx, Diag *d, const char *file, const char *text,
+                 size_t n);
+Status lex_next(Lexer *lx);
+/* A message with the source line and a caret below it. */
+Status lex_fail(Lexer *lx, const Token *at, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+/* Source line and caret only, for a message already in diag. */
+void lex_show(Lexer *lx, const Token *at);
+Loc lex_loc(const Lexer *lx, const Token *t);
+
+bool lex_is(const Lexer *lx, char ch);
+bool lex_is_word(const Lexer *lx, const char *word);
+/* Reads ch if it is next. */
+Status lex_take(Lexer *lx, char ch, bool *taken);
+Status lex_expect(Lexer *lx, char ch);
+Status lex_expect_word(Lexer *lx, Str *out, const char *what);
+Status lex_expect_string(Lexer *lx, Str *out);
+/* An integer that fits int64. */
+Status lex_expect_int(Lexer *lx, int64_t *out);
+/* A number, nan, inf or -inf. */
+Status lex_expect_double(Lexer *lx, double *out);
+/* "'%x'", "end of file": for messages; buf of 80 bytes is returned. */
+const char *lex_describe(const Token *t, char *buf);
+
+#endif

@@ -1,0 +1,27 @@
+/* parse_impl.h: shared by parse.c and parse_data.c.                        */
+#ifndef AMPC_IR_TEXT_PARSE_IMPL_H
+#define AMPC_IR_TEXT_PARSE_IMPL_H
+
+#include "ir/graph/ir_impl.h"
+#include "ir/text/lex.h"
+
+typedef struct Parser {
+    Lexer lx;
+    Arena *scratch;
+    Module *m;
+    Graph *g;
+    int group; /* of the nodes being read, -1: none */
+} Parser;
+
+typedef struct Init {
+    Tensor *tensor; /* NULL: fill */
+    double fill;
+    Str text; /* for init_text; may be NULL */
+} Init;
+
+/* What stands behind `=`.  A single number fills; is_const makes it data. */
+Status parse_init(Parser *p, TypeId t, bool is_const, Init *init);
+/* An anonymous scalar operand: 0.5, nan, 2:i64. */
+Status parse_scalar(Parser *p, ValueId *out);
+
+#endif

@@ -1,0 +1,387 @@
+/* print.c: the text form.  What is printed, parse.c reads, and prints again
+   to the same bytes.  Dead constants and nodes are left out; a variable is
+   declared where it is read or written.
+
+     module "mlp" {producer="pytorch"}
+
+     graph train(%x: f32[64,784]) arena 65536 {
+       param %w: f32[784,10], %b: f32[10]
+       const %m: f32[2] = [1, 2]
+       group row {
+         %y = matmul %x, %w {trans_b=1} : f32[64,10] @1024 !backward
+       }
+       write %w = %w.new
+       return %loss, logits=%z
+     }                                                                      */
+#include "ir/graph/ir_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- words -------------------------------------------------------------- */
+
+bool name_char(char c, char next) {
+    if (c == ':') return next >= '0' && next <= '9';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           (c >= '0' && c <= '9') || (c && strchr("_.-/", c));
+}
+
+static bool plain_name(const char *s) {
+    if (!*s) return false;
+    for (; *s; s++)
+        if (!name_char(s[0], s[1])) return false;
+    return true;
+}
+
+static void put_name(StrBuf *sb, Str s) {
+    sb_puts(sb, "%");
+    if (plain_name(s)) sb_puts(sb, s);
+    else sb_put_quoted(sb, s);
+}
+
+/* Names of graphs, modules, outputs: no % in front, so no digit or - first. */
+static void put_word(StrBuf *sb, Str s) {
+    bool word = (s[0] >= 'a' && s[0] <= 'z') || (s[0] >= 'A' && s[0] <= 'Z') ||
+                s[0] == '_';
+    if (word && plain_name(s)) sb_puts(sb, s);
+    else sb_put_quoted(sb, s);
+}
+
+/* ---- data --------------------------------------------------------------- */
+
+/* Shortest text that the 16-bit format rounds back to the same bits. */
+static void put_half(StrBuf *sb, DType d, double v) {
+    char text[32];
+    uint16_t (*encode)(double) = d == DT_F16 ? double_to_f16 : double_to_bf16;
+    if (!isfinite(v)) {
+        sb_put_double(sb, v, true);
+        return;
+    }
+    bool whole = fabs(v) < 1e5 && v == floor(v);
+    for (int digits = whole ? 5 : 1; digits <= 6; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (encode(strtod(text, NULL)) == encode(v)) break;
+    }
+    sb_puts(sb, text);
+}
+
+static void put_element(StrBuf *sb, const Tensor *t, int64_t i) {
+    DType d = type_get(t->type)->dtype;
+    if (dtype_is_16(d))
+        put_half(sb, d, tensor_get(t, i));
+    else if (dtype_is_float(d))
+        sb_put_double(sb, tensor_get(t, i), d != DT_F64);
+    else if (d == DT_U64)
+        sb_printf(sb, "%llu", (unsigned long long)tensor_get_int(t, i));
+    else
+        sb_printf(sb, "%lld", (long long)tensor_get_int(t, i));
+}
+
+static bool all_equal(const Tensor *t, int64_t n) {
+    size_t size = (size_t)dtype_info[type_get(t->type)->dtype].bytes;
+    for (int64_t i = 1; i < n; i++)
+        if (memcmp(t->data, (char *)t->data + (size_t)i * size, size) != 0)
+            return false;
+    return true;
+}
+
+void put_data(StrBuf *sb, const Tensor *t) {
+    const Type *type = type_get(t->type);
+    int64_t n = type_count(type);
+    if (n && (type->rank == 0 || (n > 1 && all_equal(t, n)))) {
+        put_element(sb, t, 0);
+    } else if (n > DATA_SHOWN) {
+        uint64_t h = hash_bytes(0, t->data, (size_t)type_bytes(type));
+        sb_printf(sb, "data(0x%llx)", (unsigned long long)h);
+    } else {
+        sb_puts(sb, "[");
+        for (int64_t i = 0; i < n; i++) {
+            if (i) sb_puts(sb, ", ");
+            put_element(sb, t, i);
+        }
+        sb_puts(sb, "]");
+    }
+}
+
+/* ---- attributes --------------------------------------------------------- */
+
+static void put_attr(StrBuf *sb, const Attr *a) {
+    const AttrInfo *info = &attr_info[a->key];
+    sb_printf(sb, "%s=", info->text);
+    switch (info->kind) {
+    case ATTR_INT: sb_printf(sb, "%lld", (long long)a->u.i); break;
+    case ATTR_FLOAT: sb_put_double(sb, a->u.f, false); break;
+    case ATTR_STR: sb_put_quoted(sb, a->u.s); break;
+    case ATTR_INTS:
+        sb_puts(sb, "[");
+        for (int i = 0; i < a->u.ints.n; i++)
+            sb_printf(sb, "%s%lld", i ? "," : "", (long long)a->u.ints.v[i]);
+        sb_puts(sb, "]");
+        break;
+    }
+}
+
+/* ---- values ------------------------------------------------------------- */
+
+static void put_operand(StrBuf *sb, const Graph *g, ValueId id) {
+    if (!is_value(id)) {
+        sb_puts(sb, "_");
+        return;
+    }
+    const Value *v = value_get(g, id);
+    if (v->name) {
+        put_name(sb, v->name);
+        return;
+    }
+    DType d = type_get(v->type)->dtype;
+    put_element(sb, v->data, 0);
+    if (d != DT_F32) sb_printf(sb, ":%s", dtype_info[d].text);
+}
+
+/* "f32[2] @1024": a type and where the memory plan put the value. */
+static void put_typed(StrBuf *sb, const Graph *g, const Value *v) {
+    sb_put_type(sb, v->type);
+    if (v->offset >= 0) sb_printf(sb, " @%lld", (long long)v->offset);
+    if (v->home >= 0) {
+        sb_puts(sb, " @");
+        put_name(sb, g->module->vars.data[v->home].name);
+    }
+}
+
+static void put_declared(StrBuf *sb, const Graph *g, const Value *v) {
+    put_name(sb, v->name);
+    sb_puts(sb, ": ");
+    put_typed(sb, g, v);
+}
+
+/* ---- variables ---------------------------------------------------------- */
+
+/* The number as the variable's dtype holds it. */
+static void put_fill(StrBuf *sb, const Var *v) {
+    uint64_t storage = 0;
+    Tensor one = {.type = type_scalar(type_get(v->type)->dtype),
+                  .data = &storage};
+    tensor_set(&one, 0, v->fill);
+    put_element(sb, &one, 0);
+}
+
+/* " = 0.9"; nothing for zero, and for data too large to show. */
+static void put_init(StrBuf *sb, const Var *v) {
+    StrBuf text = {0};
+    const Type *t = type_get(v->type);
+    int64_t n = type_count(t);
+    bool shown = v->init && v->kind != VAR_PARAM &&
+                 (n <= INIT_SHOWN || all_equal(v->init, n));
+    if (v->init_text) sb_puts(&text, v->init_text);
+    else if (!v->init) put_fill(&text, v);
+    else if (shown) put_data(&text, v->init);
+    if (text.len && strcmp(text.data, "0") != 0)
+        sb_printf(sb, " = %s", text.data);
+    sb_free(&text);
+}
+
+static void put_option(StrBuf *sb, bool *any, const char *name) {
+    sb_printf(sb, "%s%s=", *any ? ", " : " {", name);
+    *any = true;
+}
+
+/* " {lr_scale=0.1}": what differs from the usual. */
+static void put_var_options(StrBuf *sb, const Var *v) {
+    bool any = false;
+    if (v->lr_scale != 1) {
+        put_option(sb, &any, "lr_scale");
+        sb_put_double(sb, v->lr_scale, false);
+    }
+    if (v->stored_dtype != type_get(v->type)->dtype) {
+        put_option(sb, &any, "stored");
+        sb_puts(sb, dtype_info[v->stored_dtype].text);
+    }
+    if (!isnan(v->weight_decay)) {
+        put_option(sb, &any, "weight_decay");
+        sb_put_double(sb, v->weight_decay, false);
+    }
+    if (v->why) {
+        put_option(sb, &any, "why");
+        sb_put_quoted(sb, v->why);
+    }
+    if (any) sb_puts(sb, "}");
+}
+
+static bool used_elsewhere(const Graph *g, int var, Arena *scratch) {
+    const Module *m = g->module;
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *h = m->graphs.data[i];
+        ValueId v = h == g ? NO_VALUE : graph_find_var(h, var);
+        if (is_value(v) && graph_use_counts(h, scratch)[v.i]) return true;
+    }
+    return false;
+}
+
+/* Which values the text declares.  A variable that no graph uses is declared
+   by the first one, so that it is not lost. */
+static int *shown_values(const Graph *g, Arena *scratch) {
+    int *shown = graph_use_counts(g, scratch);
+    bool first = g->module->graphs.len && g->module->graphs.data[0] == g;
+    for (int i = 0; i < g->writes.len; i++) shown[g->writes.data[i].var.i]++;
+    for (int i = 1; i < g->values.len; i++) {
+        int home = g->values.data[i].home;
+        if (home >= 0) shown[graph_find_var(g, home).i]++;
+    }
+    for (int i = 1; first && i < g->values.len; i++) {
+        const Value *v = &g->values.data[i];
+        if (v->kind == VK_VAR && !shown[i])
+            shown[i] = !used_elsewhere(g, v->var, scratch);
+    }
+    return shown;
+}
+
+/* Declarations of one kind share a line while it has 80 columns. */
+static void print_vars(StrBuf *sb, const Graph *g, const int *shown) {
+    StrBuf item = {0};
+    int kind = -1;
+    size_t line = sb->len;
+    for (int i = 1; i < g->values.len; i++) {
+        const Value *v = &g->values.data[i];
+        if (v->kind != VK_VAR || !shown[i]) continue;
+        const Var *var = &g->module->vars.data[v->var];
+        item.len = 0;
+        put_declared(&item, g, v);
+        put_init(&item, var);
+        put_var_options(&item, var);
+        if ((int)var->kind == kind && sb->len - line + item.len + 2 <= 80) {
+            sb_puts(sb, ", ");
+        } else {
+            if (kind >= 0) sb_puts(sb, "\n");
+            line = sb->len;
+            sb_printf(sb, "  %s ", var_kind_text[var->kind]);
+        }
+        sb_putn(sb, item.data, item.len);
+        kind = (int)var->kind;
+    }
+    if (kind >= 0) sb_puts(sb, "\n");
+    sb_free(&item);
+}
+
+static void print_consts(StrBuf *sb, const Graph *g, const int *shown) {
+    for (int i = 1; i < g->values.len; i++) {
+        const Value *v = &g->values.data[i];
+        if (v->kind != VK_CONST || !v->name || !shown[i]) continue;
+        sb_puts(sb, "  const ");
+        put_declared(sb, g, v);
+        sb_puts(sb, " = ");
+        if (v->init_text) sb_puts(sb, v->init_text);
+        else put_data(sb, v->data);
+        sb_puts(sb, "\n");
+    }
+}
+
+/* ---- nodes -------------------------------------------------------------- */
+
+static void print_node(StrBuf *sb, const Graph *g, const Node *n) {
+    for (int i = 0; i < n->nout; i++) {
+        if (i) sb_puts(sb, ", ");
+        put_name(sb, value_get(g, n->out[i])->name);
+    }
+    sb_printf(sb, " = %s", op_info[n->op].text);
+    for (int i = 0; i < n->nin; i++) {
+        sb_puts(sb, i ? ", " : " ");
+        put_operand(sb, g, n->in[i]);
+    }
+    for (int i = 0; i < n->nattr; i++) {
+        sb_puts(sb, i ? ", " : " {");
+        put_attr(sb, &n->attrs[i]);
+    }
+    sb_puts(sb, n->nattr ? "} :" : " :");
+    for (int i = 0; i < n->nout; i++) {
+        sb_puts(sb, i ? ", " : " ");
+        put_typed(sb, g, value_get(g, n->out[i]));
+    }
+    if (n->flags & NODE_BACKWARD) sb_puts(sb, " !backward");
+    if (n->flags & NODE_UPDATE) sb_puts(sb, " !update");
+    sb_puts(sb, "\n");
+}
+
+static void print_nodes(StrBuf *sb, const Graph *g) {
+    int open = -1;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (open >= 0 && n->group != open) sb_puts(sb, "  }\n");
+        if (n->group >= 0 && n->group != open)
+            sb_printf(sb, "  group %s {\n",
+                      group_kind_text[g->groups.data[n->group].kind]);
+        open = n->group;
+        sb_puts(sb, open >= 0 ? "    " : "  ");
+        print_node(sb, g, n);
+    }
+    if (open >= 0) sb_puts(sb, "  }\n");
+}
+
+static void print_effects(StrBuf *sb, const Graph *g) {
+    for (int i = 0; i < g->writes.len; i++) {
+        sb_puts(sb, "  write ");
+        put_operand(sb, g, g->writes.data[i].var);
+        sb_puts(sb, " = ");
+        put_operand(sb, g, g->writes.data[i].value);
+        sb_puts(sb, "\n");
+    }
+    sb_puts(sb, "  return");
+    for (int i = 0; i < g->outputs.len; i++) {
+        const Output *o = &g->outputs.data[i];
+        sb_puts(sb, i ? ", " : " ");
+        if (value_get(g, o->value)->name != o->name) {
+            put_word(sb, o->name);
+            sb_puts(sb, "=");
+        }
+        put_operand(sb, g, o->value);
+    }
+    sb_puts(sb, "\n");
+}
+
+/* ---- graphs and modules ------------------------------------------------- */
+
+void print_graph(const Graph *g, StrBuf *sb) {
+    Arena *scratch = arena_new();
+    int *shown = shown_values(g, scratch);
+    sb_puts(sb, "graph ");
+    put_word(sb, g->name);
+    sb_puts(sb, "(");
+    for (int i = 0; i < g->inputs.len; i++) {
+        if (i) sb_puts(sb, ", ");
+        put_declared(sb, g, value_get(g, g->inputs.data[i]));
+    }
+    sb_puts(sb, ")");
+    if (g->arena_bytes)
+        sb_printf(sb, " arena %lld", (long long)g->arena_bytes);
+    sb_puts(sb, " {\n");
+    print_vars(sb, g, shown);
+    print_consts(sb, g, shown);
+    print_nodes(sb, g);
+    print_effects(sb, g);
+    sb_puts(sb, "}\n");
+    arena_free(scratch);
+}
+
+static void print_header(const Module *m, StrBuf *sb) {
+    bool any = false;
+    if (!m->name[0] && !m->producer && m->class_axis < 0) return;
+    sb_puts(sb, "module ");
+    put_word(sb, m->name);
+    if (m->class_axis >= 0) {
+        put_option(sb, &any, "class_axis");
+        sb_printf(sb, "%d", m->class_axis);
+    }
+    if (m->producer) {
+        put_option(sb, &any, "producer");
+        sb_put_quoted(sb, m->producer);
+    }
+    sb_puts(sb, any ? "}\n\n" : "\n\n");
+}
+
+void print_module(const Module *m, StrBuf *sb) {
+    print_header(m, sb);
+    for (int i = 0; i < m->graphs.len; i++) {
+        if (i) sb_puts(sb, "\n");
+        print_graph(m->graphs.data[i], sb);
+    }
+}

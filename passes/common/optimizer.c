@@ -1,0 +1,547 @@
+/* optimizer.c: from gradients to programs that train.
+   Before:  graph train: ampc.loss, grad:NAME for every trained parameter
+   After:   graph train    forward, backward and update in one
+            graph micro    forward, backward, ampc.grad/NAME += gradient
+            graph update   from ampc.grad/NAME, averaged; clears them
+            graph refresh  16-bit copies of variables
+   All of section 6 of the design is IR here: unscale, non-finite check, global
+   norm, clipping, skip, optimizer, loss-scale growth and backoff, learning-rate
+   schedule, counters.  Nothing is decided on the host.
+   Formulas: PyTorch's (torch/optim/{sgd,adam,adamw}.py, clip_grad.py,
+   grad_scaler.py), scalars in f64; the sum of squares is f64, in which finite
+   f32 gradients cannot overflow, so one isfinite of it is the whole check.
+   requires     stage DIFF
+   establishes  stage STEP; casts of variables became VAR_SHADOW reads      */
+#include "passes/passes.h"
+#include "passes/common/rewrite.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef VEC(ValueId) Values;
+
+/* One program under construction. */
+typedef struct Step {
+    Module *m;
+    Graph *g;
+    const Options *opt;
+    Builder b;
+    ValueId loss;     /* f32[], unscaled                                    */
+    ValueId micro;    /* f32[]: micro-batches in the gradients; 0 = one     */
+    Values params;    /* variables                                          */
+    Values grads;     /* scaled sums, f32                                   */
+    Values unscaled;  /* before clipping                                    */
+    ValueId ok;       /* bool[]: every gradient is finite                   */
+    ValueId loss_ok;  /* bool[]                                             */
+    ValueId norm;     /* f32[]                                              */
+    ValueId clip;     /* f32[] factor; 0 = none                             */
+    ValueId lr;       /* f64[]                                              */
+    ValueId step1;    /* f64[]: number of this step, from 1                 */
+} Step;
+
+static ValueId f64c(Step *s, double v) { return b_scalar(&s->b, DT_F64, v); }
+static ValueId f32c(Step *s, double v) { return b_scalar(&s->b, DT_F32, v); }
+
+static ValueId bin(Step *s, OpCode op, ValueId x, ValueId y) {
+    return b2(&s->b, op, x, y, DT_DEFAULT);
+}
+
+static ValueId pick(Step *s, ValueId c, ValueId yes, ValueId no) {
+    return b3(&s->b, OP_WHERE, c, yes, no, DT_DEFAULT);
+}
+
+static ValueId state(Step *s, VarKind kind, const char *name, DType d,
+                     double fill) {
+    int v = module_var(s->m, kind, name, type_scalar(d), NULL, fill);
+    return graph_var(s->g, v);
+}
+
+static void write_var(Step *s, ValueId var, ValueId value) {
+    Write w = {var, value};
+    vec_push(s->g->arena, &s->g->writes, w);
+}
+
+static void output(Step *s, const char *name, ValueId v) {
+    Output o = {intern(name), v};
+    vec_push(s->g->arena, &s->g->outputs, o);
+}
+
+static ValueId counter(Step *s, const char *name) {
+    return state(s, VAR_STATE, name, DT_I64, 0);
+}
+
+static ValueId i64c(Step *s, int64_t v) {
+    return graph_scalar_int(s->g, DT_I64, v);
+}
+
+/* ---- learning rate ---------------------------------------------------------- */
+
+/* x / y in [0, 1], for the decays */
+static ValueId progress(Step *s, ValueId i, const ScheduleSpec *c) {
+    ValueId done = bin(s, OP_SUB, i, f64c(s, (double)c->warmup));
+    ValueId p = bin(s, OP_DIV, done, f64c(s, (double)(c->total - c->warmup)));
+    return bin(s, OP_MIN, p, f64c(s, 1));
+}
+
+/* min + (lr - min) * share */
+static ValueId between(Step *s, ValueId lr, double min, ValueId share) {
+    ValueId span = bin(s, OP_SUB, lr, f64c(s, min));
+    return bin(s, OP_ADD, f64c(s, min), bin(s, OP_MUL, span, share));
+}
+
+static ValueId decayed(Step *s, ValueId lr, ValueId i) {
+    const ScheduleSpec *c = &s->opt->schedule;
+    const double pi = 3.14159265358979323846;
+    if (c->kind == SCHED_COSINE) {
+        ValueId angle = bin(s, OP_MUL, progress(s, i, c), f64c(s, pi));
+        ValueId cosine = b1(&s->b, OP_COS, angle, DT_F64);
+        ValueId share = bin(s, OP_MUL, bin(s, OP_ADD, cosine, f64c(s, 1)),
+                            f64c(s, 0.5));
+        return between(s, lr, c->min, share);
+    }
+    if (c->kind == SCHED_LINEAR) {
+        ValueId left = bin(s, OP_SUB, f64c(s, 1), progress(s, i, c));
+        return between(s, lr, c->min, left);
+    }
+    if (c->kind == SCHED_STEP) {
+        ValueId done = bin(s, OP_SUB, i, f64c(s, (double)c->warmup));
+        ValueId n = bin(s, OP_DIV, done, f64c(s, (double)c->every));
+        n = bin(s, OP_MAX, b1(&s->b, OP_FLOOR, n, DT_F64), f64c(s, 0));
+        return bin(s, OP_MUL, lr, bin(s, OP_POW, f64c(s, c->gamma), n));
+    }
+    return lr;
+}
+
+/* lr of this step from i = successful steps so far */
+static void emit_lr(Step *s) {
+    const ScheduleSpec *c = &s->opt->schedule;
+    ValueId base = state(s, VAR_HYPER, "ampc.lr", DT_F64, s->opt->optimizer.lr);
+    ValueId i = b_cast(&s->b, counter(s, "ampc.step"), DT_F64);
+    s->step1 = bin(s, OP_ADD, i, f64c(s, 1));
+    s->lr = decayed(s, base, i);
+    if (c->warmup > 0) {
+        ValueId share = bin(s, OP_DIV, s->step1, f64c(s, (double)c->warmup));
+        ValueId cold = bin(s, OP_LESS, i, f64c(s, (double)c->warmup));
+        s->lr = pick(s, cold, bin(s, OP_MUL, base, share), s->lr);
+    }
+}
+
+/* ---- unscale, check, norm, clip ------------------------------------------------ */
+
+static ValueId scale_var(Step *s) {
+    if (!options_has_scaler(s->opt)) return NO_VALUE;
+    return state(s, VAR_STATE, "ampc.scale", DT_F32, s->opt->scale.init);
+}
+
+/* 1 / (scale * micro-batches), or 0 = one */
+static ValueId inverse_scale(Step *s) {
+    ValueId scale = scale_var(s), all = s->micro;
+    if (scale.i) all = all.i ? bin(s, OP_MUL, scale, all) : scale;
+    return all.i ? b1(&s->b, OP_RECIPROCAL, all, DT_F32) : NO_VALUE;
+}
+
+static ValueId sum_of_squares(Step *s, ValueId g) {
+    int rank = value_type(s->g, g)->rank;
+    int64_t axes[MAX_RANK];
+    for (int i = 0; i < rank; i++) axes[i] = i;
+    if (!rank) {
+        ValueId wide = b_cast(&s->b, g, DT_F64);
+        return bin(s, OP_MUL, wide, wide);
+    }
+    return b_reduce(&s->b, OP_REDUCE_SUMSQ, g, axes, rank, false, DT_F64);
+}
+
+static void emit_check(Step *s) {
+    ValueId inv = inverse_scale(s), total = f64c(s, 0);
+    for (int i = 0; i < s->grads.len; i++) {
+        ValueId g = s->grads.data[i];
+        if (inv.i) g = bin(s, OP_MUL, g, inv);
+        vec_push(s->g->arena, &s->unscaled, g);
+        ValueId sq = sum_of_squares(s, g);
+        total = i ? bin(s, OP_ADD, total, sq) : sq;
+    }
+    s->ok = b1(&s->b, OP_ISFINITE, total, DT_DEFAULT);
+    s->loss_ok = b1(&s->b, OP_ISFINITE, s->loss, DT_DEFAULT);
+    s->norm = b_cast(&s->b, b1(&s->b, OP_SQRT, total, DT_F64), DT_F32);
+}
+
+/* clip_grad_norm_: min(1, max_norm / (norm + 1e-6)) */
+static void emit_clip(Step *s) {
+    if (s->opt->clip_norm <= 0) return;
+    ValueId room = bin(s, OP_ADD, s->norm, f32c(s, 1e-6));
+    ValueId f = bin(s, OP_DIV, f32c(s, s->opt->clip_norm), room);
+    s->clip = bin(s, OP_MIN, f, f32c(s, 1));
+}
+
+static ValueId clipped(Step *s, ValueId g) {
+    double lim = s->opt->clip_value;
+    if (s->clip.i) g = bin(s, OP_MUL, g, s->clip);
+    if (lim <= 0) return g;
+    Attr a[] = {attr_f(AK_min, -lim), attr_f(AK_max, lim)};
+    return build(&s->b, OP_CLIP, &g, 1, a, 2, DT_F32, NULL);
+}
+
+/* ---- one parameter ----------------------------------------------------------------- */
+
+typedef struct Hyper {
+    double weight_decay, lr_scale;
+} Hyper;
+
+static Hyper hyper_of(const Step *s, const Var *v) {
+    Hyper h = {s->opt->optimizer.weight_decay, v->lr_scale};
+    if (!isnan(v->weight_decay)) h.weight_decay = v->weight_decay;
+    for (int i = 0; i < s->opt->param_groups.len; i++) {
+        const ParamGroup *g = &s->opt->param_groups.data[i];
+        if (!glob_match(g->glob, v->name)) continue;
+        if (!isnan(g->lr_scale)) h.lr_scale = g->lr_scale;
+        if (!isnan(g->weight_decay)) h.weight_decay = g->weight_decay;
+    }
+    return h;
+}
+
+static ValueId opt_state(Step *s, ValueId p, const char *what) {
+    const Var *v = value_var(s->g, p);
+    Str name = internf("ampc.opt/%s/%s", v->name, what);
+    int i = module_var(s->m, VAR_STATE, name, v->type, NULL, 0);
+    return graph_var(s->g, i);
+}
+
+/* var <- ok ? value : var */
+static ValueId update(Step *s, ValueId var, ValueId value) {
+    ValueId kept = pick(s, s->ok, value, var);
+    write_var(s, var, kept);
+    return kept;
+}
+
+static ValueId lr_of(Step *s, Hyper h) {
+    return h.lr_scale == 1 ? s->lr
+                           : bin(s, OP_MUL, s->lr, f64c(s, h.lr_scale));
+}
+
+static ValueId neg32(Step *s, ValueId x) {
+    return b_cast(&s->b, b1(&s->b, OP_NEG, x, DT_F64), DT_F32);
+}
+
+/* sgd.py: g += wd p; buf = momentum buf + g; p -= lr (nesterov ? g + momentum
+   buf : buf).  A zero buffer makes the first step PyTorch's buf = g. */
+static ValueId sgd(Step *s, ValueId p, ValueId g, Hyper h) {
+    const OptimizerSpec *o = &s->opt->optimizer;
+    if (h.weight_decay != 0)
+        g = bin(s, OP_ADD, g, bin(s, OP_MUL, p, f32c(s, h.weight_decay)));
+    if (o->momentum != 0) {
+        ValueId mu = f32c(s, o->momentum);
+        ValueId buf = opt_state(s, p, "momentum_buffer");
+        ValueId next = bin(s, OP_ADD, bin(s, OP_MUL, buf, mu), g);
+        update(s, buf, next);
+        g = o->nesterov ? bin(s, OP_ADD, g, bin(s, OP_MUL, next, mu)) : next;
+    }
+    return bin(s, OP_ADD, p, bin(s, OP_MUL, g, neg32(s, lr_of(s, h))));
+}
+
+/* 1 - beta ** t in f64 */
+static ValueId bias_correction(Step *s, double beta) {
+    return bin(s, OP_SUB, f64c(s, 1),
+               bin(s, OP_POW, f64c(s, beta), s->step1));
+}
+
+/* adam.py, adamw.py (single tensor, not capturable):
+   m.lerp_(g, 1-b1); v = b2 v + (1-b2) g g; denom = sqrt(v)/sqrt(bc2) + eps;
+   p += -(lr/bc1) m / denom.  AdamW first p *= 1 - lr wd; Adam g += wd p. */
+static ValueId adam(Step *s, ValueId var, ValueId g, Hyper h) {
+    const OptimizerSpec *o = &s->opt->optimizer;
+    ValueId lr = lr_of(s, h), p = var;
+    if (h.weight_decay != 0 && o->kind == OPT_ADAMW) {
+        ValueId decay = bin(s, OP_MUL, lr, f64c(s, h.weight_decay));
+        ValueId keep = bin(s, OP_SUB, f64c(s, 1), decay);
+        p = bin(s, OP_MUL, p, b_cast(&s->b, keep, DT_F32));
+    } else if (h.weight_decay != 0) {
+        g = bin(s, OP_ADD, g, bin(s, OP_MUL, p, f32c(s, h.weight_decay)));
+    }
+    ValueId m = opt_state(s, var, "exp_avg");
+    ValueId v = opt_state(s, var, "exp_avg_sq");
+    ValueId dm = bin(s, OP_MUL, bin(s, OP_SUB, g, m), f32c(s, 1 - o->beta1));
+    ValueId m1 = bin(s, OP_ADD, m, dm);
+    ValueId gg = bin(s, OP_MUL, bin(s, OP_MUL, g, f32c(s, 1 - o->beta2)), g);
+    ValueId v1 = bin(s, OP_ADD, bin(s, OP_MUL, v, f32c(s, o->beta2)), gg);
+    update(s, m, m1);
+    update(s, v, v1);
+    ValueId bc1 = bias_correction(s, o->beta1);
+    ValueId bc2 = b1(&s->b, OP_SQRT, bias_correction(s, o->beta2), DT_F64);
+    ValueId denom = bin(s, OP_DIV, b1(&s->b, OP_SQRT, v1, DT_F32),
+                        b_cast(&s->b, bc2, DT_F32));
+    denom = bin(s, OP_ADD, denom, f32c(s, o->eps));
+    ValueId step = neg32(s, bin(s, OP_DIV, lr, bc1));
+    ValueId move = bin(s, OP_DIV, bin(s, OP_MUL, step, m1), denom);
+    return bin(s, OP_ADD, p, move);
+}
+
+static void emit_parameters(Step *s) {
+    for (int i = 0; i < s->params.len; i++) {
+        ValueId p = s->params.data[i], g = clipped(s, s->unscaled.data[i]);
+        Hyper h = hyper_of(s, value_var(s->g, p));
+        bool is_sgd = s->opt->optimizer.kind == OPT_SGD;
+        update(s, p, is_sgd ? sgd(s, p, g, h) : adam(s, p, g, h));
+    }
+}
+
+/* ---- scaler and counters ---------------------------------------------------------- */
+
+/* grad_scaler.py's update, with floor, cap and hysteresis (amp.md 3.3, 3.4).
+   A non-finite loss says nothing about the scale: it stays. */
+static void emit_scaler(Step *s) {
+    const ScaleSpec *c = &s->opt->scale;
+    if (!options_has_scaler(s->opt) || c->kind == SCALE_STATIC) return;
+    ValueId scale = scale_var(s), zero = graph_scalar_int(s->g, DT_I32, 0);
+    ValueId one = graph_scalar_int(s->g, DT_I32, 1);
+    ValueId good = state(s, VAR_STATE, "ampc.good", DT_I32, 0);
+    ValueId hyst = state(s, VAR_STATE, "ampc.hyst", DT_I32,
+                         (double)c->hysteresis);
+    ValueId full = graph_scalar_int(s->g, DT_I32, c->hysteresis);
+    ValueId bad = b1(&s->b, OP_NOT, s->ok, DT_DEFAULT);
+    ValueId blame = bin(s, OP_AND, bad, s->loss_ok);
+    ValueId left = bin(s, OP_SUB, hyst, one);
+    ValueId worn = bin(s, OP_LESS_EQUAL, left, zero);
+    ValueId back = bin(s, OP_AND, blame, worn);
+    ValueId good1 = bin(s, OP_ADD, good, one);
+    ValueId limit = graph_scalar_int(s->g, DT_I32, c->interval);
+    ValueId due = bin(s, OP_AND, s->ok,
+                      bin(s, OP_GREATER_EQUAL, good1, limit));
+    ValueId grown = bin(s, OP_MUL, scale, f32c(s, c->growth));
+    ValueId grow = bin(s, OP_AND, due,
+                       b1(&s->b, OP_ISFINITE, grown, DT_DEFAULT));
+    ValueId up = bin(s, OP_MIN, grown, f32c(s, c->max));
+    ValueId down = bin(s, OP_MAX, bin(s, OP_MUL, scale, f32c(s, c->backoff)),
+                       f32c(s, c->min));
+    write_var(s, scale, pick(s, back, down, pick(s, grow, up, scale)));
+    ValueId kept = pick(s, due, zero, good1);
+    write_var(s, good, pick(s, s->ok, kept, zero));
+    ValueId spent = pick(s, blame, bin(s, OP_MAX, left, zero), hyst);
+    write_var(s, hyst, pick(s, due, full, spent));
+}
+
+static void count(Step *s, const char *name, ValueId flag) {
+    ValueId c = counter(s, name);
+    ValueId more = flag.i ? b_cast(&s->b, flag, DT_I64) : i64c(s, 1);
+    write_var(s, c, bin(s, OP_ADD, c, more));
+}
+
+static void emit_counters(Step *s) {
+    ValueId bad = b1(&s->b, OP_NOT, s->ok, DT_DEFAULT);
+    count(s, "ampc.step", s->ok);
+    count(s, "ampc.tried", NO_VALUE);
+    count(s, "ampc.skipped", bad);
+    count(s, "ampc.bad_forward", b1(&s->b, OP_NOT, s->loss_ok, DT_DEFAULT));
+}
+
+static void emit_outputs(Step *s) {
+    ValueId scale = scale_var(s), step = counter(s, "ampc.step");
+    output(s, "ampc.grad_norm", s->norm);
+    output(s, "ampc.scale", scale.i ? b_cast(&s->b, scale, DT_F32)
+                                    : f32c(s, 1));
+    output(s, "ampc.lr", b_cast(&s->b, s->lr, DT_F32));
+    output(s, "ampc.applied", s->ok);
+    output(s, "ampc.step",
+           bin(s, OP_ADD, step, b_cast(&s->b, s->ok, DT_I64)));
+}
+
+static void emit_update(Step *s) {
+    s->b.flags = NODE_UPDATE;
+    emit_lr(s);
+    emit_check(s);
+    emit_clip(s);
+    emit_parameters(s);
+    emit_outputs(s);
+    emit_scaler(s);
+    emit_counters(s);
+}
+
+/* ---- programs ------------------------------------------------------------------------- */
+
+static ValueId find_named(const Graph *g, const char *name) {
+    Str want = intern(name);
+    for (int i = 0; i < g->outputs.len; i++)
+        if (g->outputs.data[i].name == want) return g->outputs.data[i].value;
+    return NO_VALUE;
+}
+
+/* Takes the grad:NAME outputs off the graph. */
+static void take_gradients(Step *s) {
+    int kept = 0;
+    for (int i = 0; i < s->g->outputs.len; i++) {
+        Output o = s->g->outputs.data[i];
+        if (strncmp(o.name, "grad:", 5)) {
+            s->g->outputs.data[kept++] = o;
+            continue;
+        }
+        int v = module_find_var(s->m, intern(o.name + 5));
+        ASSERT(v >= 0);
+        vec_push(s->g->arena, &s->params, graph_var(s->g, v));
+        vec_push(s->g->arena, &s->grads, b_cast(&s->b, o.value, DT_F32));
+    }
+    s->g->outputs.len = kept;
+}
+
+/* Running statistics follow only a finite forward. */
+static void gate_buffers(Step *s) {
+    ValueId ok = b1(&s->b, OP_ISFINITE, s->loss, DT_DEFAULT);
+    for (int i = 0; i < s->g->writes.len; i++) {
+        Write *w = &s->g->writes.data[i];
+        if (value_var(s->g, w->var)->kind == VAR_BUFFER)
+            w->value = pick(s, ok, w->value, w->var);
+    }
+}
+
+/* The random stream moves on with every forward that trains. */
+static void advance_rng(Step *s) {
+    int v = module_find_var(s->m, "ampc.rng");
+    if (v < 0 || !graph_find_var(s->g, v).i) return;
+    int64_t *one = arena_dup(s->g->arena, (int64_t[]){0, 1}, 16);
+    int64_t dim = 2;
+    Tensor *t = NEW(s->g->arena, Tensor);
+    *t = (Tensor){type_make(DT_I64, 1, &dim), one};
+    ValueId rng = graph_var(s->g, v);
+    write_var(s, rng,
+              bin(s, OP_ADD, rng, graph_const(s->g, "ampc.rng.step", t)));
+}
+
+static Step step_new(Module *m, Graph *g, const Options *opt) {
+    return (Step){.m = m, .g = g, .opt = opt, .b = {.g = g}};
+}
+
+static void make_train(Module *m, Graph *g, const Options *opt) {
+    Step s = step_new(m, g, opt);
+    s.loss = find_named(g, "ampc.loss");
+    take_gradients(&s);
+    gate_buffers(&s);
+    advance_rng(&s);
+    emit_update(&s);
+}
+
+static ValueId grad_var(Step *s, const Var *p) {
+    int v = module_var(s->m, VAR_GRAD, internf("ampc.grad/%s", p->name),
+                       p->type, NULL, 0);
+    return graph_var(s->g, v);
+}
+
+static ValueId micro_count(Step *s) {
+    return state(s, VAR_STATE, "ampc.micro", DT_I32, 0);
+}
+
+static ValueId loss_sum(Step *s) {
+    return state(s, VAR_STATE, "ampc.loss_sum", DT_F32, 0);
+}
+
+static void make_micro(Module *m, Graph *g, const Options *opt) {
+    Step s = step_new(m, g, opt);
+    s.loss = find_named(g, "ampc.loss");
+    s.b.flags = NODE_UPDATE;
+    take_gradients(&s);
+    gate_buffers(&s);
+    advance_rng(&s);
+    for (int i = 0; i < s.params.len; i++) {
+        ValueId sum = grad_var(&s, value_var(g, s.params.data[i]));
+        write_var(&s, sum, bin(&s, OP_ADD, sum, s.grads.data[i]));
+    }
+    ValueId n = micro_count(&s), total = loss_sum(&s);
+    write_var(&s, n, bin(&s, OP_ADD, n, graph_scalar_int(g, DT_I32, 1)));
+    write_var(&s, total, bin(&s, OP_ADD, total, s.loss));
+}
+
+static void make_update(Module *m, const Graph *train, const Options *opt) {
+    Step s = step_new(m, graph_new(m, "update"), opt);
+    s.b.flags = NODE_UPDATE;
+    ValueId n = micro_count(&s), total = loss_sum(&s);
+    s.micro = b_cast(&s.b, n, DT_F32);
+    s.loss = bin(&s, OP_DIV, total, s.micro);
+    output(&s, "ampc.loss", s.loss);
+    for (int i = 0; i < train->outputs.len; i++) {
+        Str name = train->outputs.data[i].name;
+        if (strncmp(name, "grad:", 5)) continue;
+        int v = module_find_var(m, intern(name + 5));
+        ValueId p = graph_var(s.g, v);
+        ValueId sum = grad_var(&s, value_var(s.g, p));
+        vec_push(s.g->arena, &s.params, p);
+        vec_push(s.g->arena, &s.grads, sum);
+        write_var(&s, sum, b_full(&s.b, value_get(s.g, sum)->type, 0));
+    }
+    emit_update(&s);
+    write_var(&s, n, graph_scalar_int(s.g, DT_I32, 0));
+    write_var(&s, total, f32c(&s, 0));
+}
+
+/* ---- 16-bit copies ---------------------------------------------------------------------- */
+
+static bool is_weight(const Graph *g, ValueId v) {
+    if (value_get(g, v)->kind != VK_VAR) return false;
+    VarKind k = value_var(g, v)->kind;
+    return k == VAR_PARAM || k == VAR_FROZEN;
+}
+
+static int shadow_of(Graph *g, ValueId v, DType d) {
+    const Var *var = value_var(g, v);
+    Str name = internf("%s.%s", var->name, dtype_info[d].text);
+    TypeId t = type_with_dtype(var->type, d);
+    return module_var(g->module, VAR_SHADOW, name, t, NULL, 0);
+}
+
+static bool shadow_rule(Rewriter *rw, NodeId id, ValueId *with) {
+    const Node *n = node_get(rw->g, id);
+    if (n->op != OP_CAST || (n->flags & NODE_UPDATE) ||
+        !is_weight(rw->g, n->in[0]) ||
+        !dtype_is_16(value_dtype(rw->g, n->out[0])))
+        return false;
+    DType d = value_dtype(rw->g, n->out[0]);
+    with[0] = graph_var(rw->g, shadow_of(rw->g, n->in[0], d));
+    return true;
+}
+
+/* The variable a shadow copies; shadows are named NAME.DTYPE. */
+static int shadow_source(const Module *m, const Var *shadow) {
+    size_t tail = strlen(dtype_info[type_get(shadow->type)->dtype].text) + 1;
+    return module_find_var(
+        m, intern_n(shadow->name, strlen(shadow->name) - tail));
+}
+
+static void make_refresh(Module *m) {
+    Step s = {.m = m, .g = graph_new(m, "refresh")};
+    s.b = (Builder){.g = s.g, .flags = NODE_UPDATE};
+    for (int i = 0; i < m->vars.len; i++) {
+        Var v = m->vars.data[i];
+        if (v.kind != VAR_SHADOW) continue;
+        ValueId from = graph_var(s.g, shadow_source(m, &v));
+        DType d = type_get(v.type)->dtype;
+        write_var(&s, graph_var(s.g, i), b_cast(&s.b, from, d));
+    }
+}
+
+/* A program that writes a parameter also writes its copies. */
+static void update_shadows(Module *m, Graph *g) {
+    Step s = {.m = m, .g = g, .b = {.g = g, .flags = NODE_UPDATE}};
+    int writes = g->writes.len;
+    for (int i = 0; i < m->vars.len; i++) {
+        Var v = m->vars.data[i];
+        if (v.kind != VAR_SHADOW) continue;
+        int source = shadow_source(m, &v);
+        for (int k = 0; k < writes; k++) {
+            Write w = g->writes.data[k];
+            if (value_get(g, w.var)->var != source) continue;
+            DType d = type_get(v.type)->dtype;
+            write_var(&s, graph_var(g, i), b_cast(&s.b, w.value, d));
+        }
+    }
+}
+
+Status pass_optimizer(Module *m, PassCtx *cx) {
+    Graph *train = module_graph(m, "train");
+    if (train) {
+        make_micro(m, graph_clone(train, "micro"), cx->opt);
+        make_update(m, train, cx->opt);
+        make_train(m, train, cx->opt);
+    }
+    for (int i = 0; i < m->graphs.len; i++)
+        rewrite_graph(m->graphs.data[i], cx->scratch, shadow_rule, NULL);
+    for (int i = 0; i < m->graphs.len; i++)
+        update_shadows(m, m->graphs.data[i]);
+    make_refresh(m);
+    return OK;
+}

@@ -1,0 +1,72 @@
+/* rewrite.c: the walk of rewrite.h. */
+#include "passes/common/rewrite.h"
+
+#include <string.h>
+
+static ValueId mapped(const Rewriter *rw, ValueId v, uint32_t limit) {
+    while (v.i < limit && rw->map[v.i].i) v = rw->map[v.i];
+    return v;
+}
+
+static void remap_operands(Rewriter *rw, NodeId id, uint32_t limit) {
+    Node *n = node_get(rw->g, id);
+    for (int i = 0; i < n->nin; i++) n->in[i] = mapped(rw, n->in[i], limit);
+}
+
+/* Applies the rule to one node; true if every result has a replacement. */
+static bool try_rule(Rewriter *rw, RewriteRule *rule, NodeId id) {
+    ValueId with[64] = {{0}};
+    const Node *n = node_get(rw->g, id);
+    if (n->nout > 64) return false;
+    rw->b.flags = n->flags;
+    rw->b.loc = n->loc;
+    if (!rule(rw, id, with)) return false;
+    rw->changes++;
+    bool all = true;
+    n = node_get(rw->g, id);
+    for (int i = 0; i < n->nout; i++) {
+        if (!with[i].i) all = false;
+        else if (with[i].i != n->out[i].i) rw->map[n->out[i].i] = with[i];
+    }
+    return all;
+}
+
+static void remap_roots(Rewriter *rw, uint32_t limit) {
+    Graph *g = rw->g;
+    for (int i = 0; i < g->outputs.len; i++)
+        g->outputs.data[i].value = mapped(rw, g->outputs.data[i].value, limit);
+    for (int i = 0; i < g->writes.len; i++)
+        g->writes.data[i].value = mapped(rw, g->writes.data[i].value, limit);
+}
+
+int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user) {
+    uint32_t limit = (uint32_t)g->values.len;
+    Rewriter rw = {.g = g, .b = {.g = g}, .scratch = scratch, .user = user};
+    rw.uses = graph_use_counts(g, scratch);
+    rw.map = NEW_ARRAY(scratch, ValueId, limit);
+    int n = g->order.len;
+    NodeId *old = arena_dup(scratch, g->order.data, (size_t)n * sizeof *old);
+    g->order.len = 0;
+    for (int i = 0; i < n; i++) {
+        remap_operands(&rw, old[i], limit);
+        if (!try_rule(&rw, rule, old[i]))
+            vec_push(g->arena, &g->order, old[i]);
+    }
+    remap_roots(&rw, limit);
+    return rw.changes;
+}
+
+const Node *def_of(const Graph *g, ValueId v, OpCode op) {
+    if (!v.i) return NULL;
+    const Value *val = value_get(g, v);
+    if (val->kind != VK_RESULT) return NULL;
+    const Node *n = node_get(g, val->def);
+    return n->op == op ? n : NULL;
+}
+
+bool is_number(const Graph *g, ValueId v, double c) {
+    double x;
+    const Node *full = def_of(g, v, OP_FULL);
+    if (full) return attr_float(full, AK_value, 0) == c;
+    return value_is_splat(g, v, &x) && x == c;
+}

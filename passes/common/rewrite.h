@@ -1,0 +1,41 @@
+/* rewrite.h: one walk over a graph that rebuilds its order.
+
+   For every node, in order, a rule may return replacements.  New nodes that
+   the rule builds land directly before the place of the old one, and later
+   nodes read the replacement.  Requirements for rule authors:
+   1. A replacement has the type of what it replaces.
+   2. Same bits for every input (NaN included), unless the rule's comment names
+      the difference and why it is wanted.
+   3. Every rule lowers a measure (node count, or op strength), so that
+      repeating the walk ends.
+   4. Rules only read nodes; they change nothing but through the builder.   */
+#ifndef AMPC_PASSES_COMMON_REWRITE_H
+#define AMPC_PASSES_COMMON_REWRITE_H
+
+#include "ir/ir.h"
+
+typedef struct Rewriter {
+    Graph *g;
+    Builder b; /* flags and loc are those of the node at hand */
+    Arena *scratch;
+    int *uses;    /* by ValueId.i, of the graph before the walk */
+    ValueId *map; /* by ValueId.i: 0 = itself */
+    int changes;
+    void *user;
+} Rewriter;
+
+/* Sets with[0..nout) and returns true to replace node n; with[i] = 0 keeps
+   result i alive through the old node (then the node stays). */
+typedef bool RewriteRule(Rewriter *rw, NodeId n, ValueId *with);
+
+/* Number of replaced nodes. */
+int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user);
+
+/* ---- helpers for rules ---------------------------------------------------- */
+
+/* The node that makes v if its op is `op`, else NULL. */
+const Node *def_of(const Graph *g, ValueId v, OpCode op);
+/* v reads as the constant number *c in every element. */
+bool is_number(const Graph *g, ValueId v, double c);
+
+#endif

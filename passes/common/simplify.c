@@ -1,0 +1,421 @@
+/* simplify.c: fold constants and remove what computes nothing.
+   Each rule is one equation, above the function that applies it; the table
+   at the bottom says which op tries which rules.  See rewrite.h for what a
+   rule must keep.
+   requires     any stage before FUSED
+   breaks       nothing                                                     */
+#include "passes/passes.h"
+#include "passes/common/rewrite.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { FOLD_LIMIT = 1 << 20 }; /* elements of a folded constant */
+#define SQRT_2 1.41421356237309505
+
+static TypeId type_of(const Rewriter *rw, ValueId v) {
+    return value_get(rw->g, v)->type;
+}
+
+static bool same_type(const Rewriter *rw, ValueId a, ValueId b) {
+    return type_of(rw, a).i == type_of(rw, b).i;
+}
+
+/* ---- constants ------------------------------------------------------------- */
+
+static bool foldable(const Graph *g, const Node *n) {
+    OpKind kind = op_info[n->op].kind;
+    if (kind == KIND_GEN || n->nin == 0) return false;
+    if (kind == KIND_LIB || kind == KIND_ANCHOR || kind == KIND_COMPOSITE)
+        return false;
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i].i && value_get(g, n->in[i])->kind != VK_CONST)
+            return false;
+    for (int i = 0; i < n->nout; i++)
+        if (type_count(value_type(g, n->out[i])) > FOLD_LIMIT) return false;
+    return true;
+}
+
+/* op(consts) = const.  Rounded to the declared types, like compiled code. */
+static bool rule_fold(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
+    Graph *g = rw->g;
+    if (!foldable(g, n)) return false;
+    const EvalTensor *in[64];
+    EvalTensor *out[64] = {0};
+    if (n->nin > 64 || n->nout > 64) return false;
+    for (int i = 0; i < n->nin; i++)
+        in[i] = n->in[i].i ? eval_from_tensor(rw->scratch,
+                                              value_get(g, n->in[i])->data)
+                           : NULL;
+    char msg[256];
+    if (eval_node(g, id, rw->scratch, EVAL_STORAGE, in, out, msg) != OK)
+        return false; /* e.g. division by zero: left to run time */
+    for (int i = 0; i < n->nout; i++) {
+        ValueId o = node_get(g, id)->out[i];
+        Tensor *t = eval_to_tensor(g->arena, out[i], type_of(rw, o));
+        with[i] = graph_const(g, value_get(g, o)->name, t);
+    }
+    return true;
+}
+
+/* f(full(c), y) = f(c, y) where y alone has the result's shape: the scalar is
+   an immediate, the tensor would be a buffer. */
+static bool rule_scalar_operand(Rewriter *rw, const Node *n, NodeId id,
+                                ValueId *with) {
+    (void)id;
+    Graph *g = rw->g;
+    if (op_info[n->op].kind != KIND_ELEM || n->nin < 2) return false;
+    const Type *res = value_type(g, n->out[0]);
+    bool whole = false; /* an operand that keeps the result's shape */
+    int splat = -1;
+    double c = 0;
+    for (int i = 0; i < n->nin; i++) {
+        const Type *t = value_type(g, n->in[i]);
+        const Node *full = def_of(g, n->in[i], OP_FULL);
+        bool is_splat = full || value_is_splat(g, n->in[i], &c);
+        if (!is_splat && shape_equal(t, res)) whole = true;
+        if (is_splat && t->rank && splat < 0) {
+            splat = i;
+            if (full) c = attr_float(full, AK_value, 0);
+        }
+    }
+    if (!whole || splat < 0) return false;
+    ValueId in[3];
+    memcpy(in, n->in, (size_t)n->nin * sizeof *in);
+    DType d = value_dtype(g, in[splat]), want = value_dtype(g, n->out[0]);
+    const Node *full = def_of(g, in[splat], OP_FULL);
+    if (full) c = attr_float(full, AK_value, 0);
+    else value_is_splat(g, in[splat], &c);
+    if (dtype_is_int(d) && fabs(c) > 9e15) return false;
+    in[splat] = graph_scalar(g, d, c);
+    n = node_get(g, id);
+    with[0] = build(&rw->b, n->op, in, n->nin, n->attrs, n->nattr, want, NULL);
+    return same_type(rw, with[0], node_get(g, id)->out[0]);
+}
+
+/* ---- arithmetic ------------------------------------------------------------- */
+
+/* x * 1 = x / 1 = x - 0 = x ** 1 = x */
+static bool rule_neutral(Rewriter *rw, const Node *n, NodeId id,
+                         ValueId *with) {
+    (void)id;
+    double c = n->op == OP_SUB ? 0 : 1;
+    if (is_number(rw->g, n->in[1], c) &&
+        same_type(rw, n->in[0], n->out[0])) {
+        with[0] = n->in[0];
+        return true;
+    }
+    if (n->op == OP_MUL && is_number(rw->g, n->in[0], 1) &&
+        same_type(rw, n->in[1], n->out[0])) {
+        with[0] = n->in[1];
+        return true;
+    }
+    return false;
+}
+
+/* x + 0 = x.  Differs in the sign of -0 + 0, which no later op but a division
+   by that zero can tell. */
+static bool rule_add_zero(Rewriter *rw, const Node *n, NodeId id,
+                          ValueId *with) {
+    (void)id;
+    for (int i = 0; i < 2; i++) {
+        if (!is_number(rw->g, n->in[1 - i], 0)) continue;
+        if (!same_type(rw, n->in[i], n->out[0])) continue;
+        with[0] = n->in[i];
+        return true;
+    }
+    return false;
+}
+
+/* x ** 2 = x * x, x ** 3 = x * x * x, x ** 0.5 = sqrt x, x ** -1 = 1 / x */
+static bool rule_pow(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
+    (void)id;
+    Graph *g = rw->g;
+    ValueId x = n->in[0];
+    DType d = value_dtype(g, n->out[0]);
+    if (!dtype_is_float(d) || !shape_equal(value_type(g, x),
+                                           value_type(g, n->out[0])))
+        return false;
+    DType wide = dtype_compute(d, value_dtype(g, x));
+    if (is_number(g, n->in[1], 2)) with[0] = b2(&rw->b, OP_MUL, x, x, d);
+    else if (is_number(g, n->in[1], 3))
+        with[0] = b2(&rw->b, OP_MUL, b2(&rw->b, OP_MUL, x, x, wide), x, d);
+    else if (is_number(g, n->in[1], 0.5)) with[0] = b1(&rw->b, OP_SQRT, x, d);
+    else if (is_number(g, n->in[1], -1))
+        with[0] = b1(&rw->b, OP_RECIPROCAL, x, d);
+    return with[0].i != 0;
+}
+
+/* log(sigmoid x) = log_sigmoid x: the left side is -inf for x < -88 (in fp16
+   from x = -17), the right side is exact there.  log(softmax) likewise. */
+static bool rule_log(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
+    (void)id;
+    Graph *g = rw->g;
+    DType d = value_dtype(g, n->out[0]);
+    const Node *s = def_of(g, n->in[0], OP_SIGMOID);
+    if (s) {
+        with[0] = b1(&rw->b, OP_LOG_SIGMOID, s->in[0], d);
+        return true;
+    }
+    s = def_of(g, n->in[0], OP_SOFTMAX);
+    if (!s) return false;
+    with[0] = build(&rw->b, OP_LOG_SOFTMAX, s->in, 1, s->attrs, s->nattr, d,
+                    NULL);
+    return true;
+}
+
+/* sub(1, sigmoid x) under a log: log(1 - sigmoid x) = log_sigmoid(-x) */
+static bool rule_log_one_minus(Rewriter *rw, const Node *n, NodeId id,
+                               ValueId *with) {
+    (void)id;
+    Graph *g = rw->g;
+    const Node *sub = def_of(g, n->in[0], OP_SUB);
+    if (!sub || !is_number(g, sub->in[0], 1)) return false;
+    const Node *s = def_of(g, sub->in[1], OP_SIGMOID);
+    if (!s) return false;
+    DType d = value_dtype(g, n->out[0]);
+    ValueId x = s->in[0];
+    with[0] = b1(&rw->b, OP_LOG_SIGMOID,
+                 b1(&rw->b, OP_NEG, x, DT_DEFAULT), d);
+    return true;
+}
+
+/* 0.5 * x * (1 + erf(x / sqrt 2)) = gelu(x), in the shape that exporters
+   write: mul(mul(x, add(erf(div(x, 1.414)), 1)), 0.5) and its commutations. */
+static bool other_operand(const Graph *g, const Node *mul, double c,
+                          ValueId *rest) {
+    for (int i = 0; i < 2; i++) {
+        double v;
+        if (!value_is_splat(g, mul->in[i], &v) || fabs(v - c) > 1e-4 * c)
+            continue;
+        *rest = mul->in[1 - i];
+        return true;
+    }
+    return false;
+}
+
+static bool is_erf_of_scaled(const Graph *g, ValueId v, ValueId x) {
+    const Node *erf = def_of(g, v, OP_ERF);
+    if (!erf) return false;
+    const Node *div = def_of(g, erf->in[0], OP_DIV);
+    const Node *mul = def_of(g, erf->in[0], OP_MUL);
+    ValueId rest;
+    double c;
+    if (div)
+        return same_value(div->in[0], x) &&
+               value_is_splat(g, div->in[1], &c) && fabs(c - SQRT_2) < 1e-4;
+    return mul && other_operand(g, mul, 1 / SQRT_2, &rest) &&
+           same_value(rest, x);
+}
+
+static bool is_one_plus_erf(const Graph *g, ValueId v, ValueId x) {
+    const Node *add = def_of(g, v, OP_ADD);
+    ValueId rest;
+    return add && other_operand(g, add, 1, &rest) &&
+           is_erf_of_scaled(g, rest, x);
+}
+
+static bool gelu_product(const Graph *g, ValueId a, ValueId b, ValueId *x) {
+    *x = a; /* a = x, b = 1 + erf */
+    if (is_one_plus_erf(g, b, a)) return true;
+    const Node *half = def_of(g, a, OP_MUL); /* a = 0.5 x, b = 1 + erf */
+    return half && other_operand(g, half, 0.5, x) && is_one_plus_erf(g, b, *x);
+}
+
+static bool rule_gelu(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
+    (void)id;
+    const Graph *g = rw->g;
+    ValueId prod, x;
+    bool found = false;
+    if (other_operand(g, n, 0.5, &prod)) {
+        const Node *m = def_of(g, prod, OP_MUL);
+        for (int i = 0; m && i < 2 && !found; i++)
+            found = is_one_plus_erf(g, m->in[1 - i], x = m->in[i]);
+    }
+    for (int i = 0; i < 2 && !found; i++) {
+        const Node *half = def_of(g, n->in[i], OP_MUL);
+        found = half && other_operand(g, half, 0.5, &x) &&
+                gelu_product(g, n->in[i], n->in[1 - i], &x);
+    }
+    if (!found || !same_type(rw, x, n->out[0])) return false;
+    with[0] = b1(&rw->b, OP_GELU, x, value_dtype(g, n->out[0]));
+    return true;
+}
+
+/* ---- casts ---------------------------------------------------------------------- */
+
+/* cast to its own dtype = x; cast16(cast32(x16)) = x16 (widening is exact);
+   never cast32(cast16(x32)): that drops a rounding. */
+static bool rule_cast(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
+    (void)id;
+    const Graph *g = rw->g;
+    if (same_type(rw, n->in[0], n->out[0])) {
+        with[0] = n->in[0];
+        return true;
+    }
+    const Node *up = def_of(g, n->in[0], OP_CAST);
+    if (!up || !same_type(rw, up->in[0], n->out[0])) return false;
+    DType narrow = value_dtype(g, up->in[0]), wide = value_dtype(g, n->in[0]);
+    if (!dtype_is_float(narrow) || !dtype_is_float(wide)) return false;
+    bool exact = wide == DT_F64 || (wide == DT_F32 && dtype_is_16(narrow));
+    if (!exact) return false;
+    with[0] = up->in[0];
+    return true;
+}
+
+/* ---- data movement ----------------------------------------------------------------- */
+
+/* reshape, expand, slice, concat to the same type = x */
+static bool rule_same_type(Rewriter *rw, const Node *n, NodeId id,
+                           ValueId *with) {
+    (void)id;
+    if (n->nin < 1 || n->nout != 1 || !same_type(rw, n->in[0], n->out[0]))
+        return false;
+    if (n->op == OP_CONCAT && n->nin > 1) return false;
+    const int64_t *step;
+    int rank = attr_ints(n, AK_steps, &step);
+    for (int i = 0; i < rank; i++)
+        if (step[i] < 0) return false; /* a reversal */
+    with[0] = n->in[0];
+    return true;
+}
+
+/* reshape(reshape x) = reshape x */
+static bool rule_reshape(Rewriter *rw, const Node *n, NodeId id,
+                         ValueId *with) {
+    (void)id;
+    const Node *inner = def_of(rw->g, n->in[0], OP_RESHAPE);
+    if (!inner) return false;
+    const Type *t = value_type(rw->g, n->out[0]);
+    Type copy = *t;
+    with[0] = b_reshape(&rw->b, inner->in[0], copy.rank, copy.dim);
+    return true;
+}
+
+/* reshape(full c) = full c */
+static bool rule_reshape_full(Rewriter *rw, const Node *n, NodeId id,
+                              ValueId *with) {
+    (void)id;
+    const Node *full = def_of(rw->g, n->in[0], OP_FULL);
+    if (!full) return false;
+    with[0] = b_full(&rw->b, type_of(rw, n->out[0]),
+                     attr_float(full, AK_value, 0));
+    return true;
+}
+
+/* transpose by 0,1,2,... = x; transpose of transpose = one transpose */
+static bool rule_transpose(Rewriter *rw, const Node *n, NodeId id,
+                           ValueId *with) {
+    (void)id;
+    const int64_t *p, *q;
+    int rank = attr_ints(n, AK_perm, &p);
+    bool same = true;
+    for (int i = 0; i < rank; i++) same = same && p[i] == i;
+    if (same) {
+        with[0] = n->in[0];
+        return true;
+    }
+    const Node *inner = def_of(rw->g, n->in[0], OP_TRANSPOSE);
+    if (!inner) return false;
+    attr_ints(inner, AK_perm, &q);
+    int64_t both[MAX_RANK];
+    for (int i = 0; i < rank; i++) both[i] = q[p[i]];
+    with[0] = b_transpose(&rw->b, inner->in[0], both);
+    return true;
+}
+
+/* matmul(transpose x) with the last two dims swapped = matmul with a flag */
+static bool swaps_last_two(const Node *t) {
+    const int64_t *p;
+    int r = attr_ints(t, AK_perm, &p);
+    for (int i = 0; i < r - 2; i++)
+        if (p[i] != i) return false;
+    return r >= 2 && p[r - 2] == r - 1 && p[r - 1] == r - 2;
+}
+
+static bool rule_matmul(Rewriter *rw, const Node *n, NodeId id,
+                        ValueId *with) {
+    (void)id;
+    ValueId in[2] = {n->in[0], n->in[1]};
+    bool flag[2] = {attr_int(n, AK_trans_a, 0), attr_int(n, AK_trans_b, 0)};
+    bool changed = false;
+    for (int i = 0; i < 2; i++) {
+        const Node *t = def_of(rw->g, in[i], OP_TRANSPOSE);
+        if (!t || !swaps_last_two(t)) continue;
+        in[i] = t->in[0];
+        flag[i] = !flag[i];
+        changed = true;
+    }
+    if (!changed) return false;
+    with[0] = b_matmul(&rw->b, in[0], in[1], flag[0], flag[1],
+                       value_dtype(rw->g, n->out[0]));
+    return true;
+}
+
+/* nll_loss(log_softmax x) = softmax_cross_entropy x, on the same axis: one
+   kernel over the logits instead of a stored tensor of log-probabilities. */
+static bool rule_nll(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
+    (void)id;
+    Graph *g = rw->g;
+    const Node *ls = def_of(g, n->in[0], OP_LOG_SOFTMAX);
+    if (!ls) return false;
+    int rank = value_type(g, ls->in[0])->rank;
+    int axis = axis_norm(attr_int(ls, AK_axis, -1), rank);
+    if (axis != axis_norm(attr_int(n, AK_axis, 1), rank)) return false;
+    ValueId in[3] = {ls->in[0], n->in[1], n->nin > 2 ? n->in[2] : NO_VALUE};
+    Attr a[3] = {attr_i(AK_axis, axis)};
+    int na = 1;
+    const Attr *ignore = attr_find(n, AK_ignore_index);
+    if (ignore) a[na++] = *ignore;
+    const Attr *red = attr_find(n, AK_reduction);
+    if (red) a[na++] = *red;
+    DType d[2] = {value_dtype(g, n->out[0]), DT_DEFAULT};
+    NodeId x = build_multi(&rw->b, OP_SOFTMAX_CROSS_ENTROPY, in, n->nin, a, na,
+                           2, d, NULL);
+    with[0] = node_get(g, x)->out[0];
+    return true;
+}
+
+/* ---- which op tries what --------------------------------------------------------- */
+
+typedef bool SimplifyRule(Rewriter *rw, const Node *n, NodeId id,
+                          ValueId *with);
+
+static const struct {
+    OpCode op;
+    SimplifyRule *rule;
+} simplify_rules[] = {
+    {OP_MUL, rule_neutral},        {OP_DIV, rule_neutral},
+    {OP_SUB, rule_neutral},        {OP_POW, rule_neutral},
+    {OP_ADD, rule_add_zero},       {OP_POW, rule_pow},
+    {OP_LOG, rule_log},            {OP_LOG, rule_log_one_minus},
+    {OP_MUL, rule_gelu},           {OP_CAST, rule_cast},
+    {OP_RESHAPE, rule_same_type},  {OP_EXPAND, rule_same_type},
+    {OP_SLICE, rule_same_type},    {OP_CONCAT, rule_same_type},
+    {OP_PAD, rule_same_type},      {OP_SPLIT, rule_same_type},
+    {OP_RESHAPE, rule_reshape},    {OP_RESHAPE, rule_reshape_full},
+    {OP_TRANSPOSE, rule_transpose}, {OP_MATMUL, rule_matmul},
+    {OP_NLL_LOSS, rule_nll},
+};
+
+static bool simplify_node(Rewriter *rw, NodeId id, ValueId *with) {
+    const Node *n = node_get(rw->g, id);
+    if (rule_fold(rw, n, id, with)) return true;
+    size_t count = sizeof simplify_rules / sizeof *simplify_rules;
+    for (size_t i = 0; i < count; i++) {
+        n = node_get(rw->g, id); /* rules may move the pool */
+        if (simplify_rules[i].op == n->op &&
+            simplify_rules[i].rule(rw, n, id, with))
+            return true;
+    }
+    return rule_scalar_operand(rw, node_get(rw->g, id), id, with);
+}
+
+Status pass_simplify(Module *m, PassCtx *cx) {
+    for (int i = 0; i < m->graphs.len; i++)
+        for (int round = 0; round < 20; round++)
+            if (!rewrite_graph(m->graphs.data[i], cx->scratch, simplify_node,
+                               NULL))
+                break;
+    return OK;
+}

@@ -1,0 +1,100 @@
+/* flow.c: see flow.h. */
+#include "passes/target/flow.h"
+
+#include <string.h>
+
+static void find_roots(Flow *f) {
+    Graph *g = f->g;
+    for (int v = 0; v < g->values.len; v++) f->root[v].i = (uint32_t)v;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (op_info[n->op].kind == KIND_VIEW)
+            f->root[n->out[0].i] = f->root[n->in[0].i];
+    }
+}
+
+static void find_ranges(Flow *f) {
+    Graph *g = f->g;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (n->group < 0) continue;
+        if (!f->end[n->group]) f->first[n->group] = i;
+        f->end[n->group] = i + 1;
+        for (int k = 0; k < n->nout; k++) f->def[n->out[k].i] = n->group;
+    }
+}
+
+static bool immediate(const Graph *g, ValueId v) {
+    return value_get(g, v)->kind == VK_CONST && value_type(g, v)->rank == 0;
+}
+
+/* Appends the roots that a group reads from outside. */
+static int read_roots(Flow *f, int group, ValueId *out, int *mark) {
+    Graph *g = f->g;
+    int n = 0;
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        const Node *x = node_get(g, g->order.data[i]);
+        for (int k = 0; k < x->nin; k++) {
+            if (!is_value(x->in[k]) || immediate(g, x->in[k])) continue;
+            ValueId r = f->root[x->in[k].i];
+            if (f->def[r.i] == group || mark[r.i] == group) continue;
+            mark[r.i] = group;
+            out[n++] = r;
+        }
+    }
+    return n;
+}
+
+static void find_reads(Flow *f) {
+    Graph *g = f->g;
+    int total = 0;
+    for (int i = 0; i < g->order.len; i++)
+        total += node_get(g, g->order.data[i])->nin;
+    f->read = NEW_ARRAY(f->a, ValueId, total + 1);
+    int *mark = NEW_ARRAY(f->a, int, g->values.len);
+    memset(mark, -1, (size_t)g->values.len * sizeof *mark);
+    for (int i = 0; i < f->ngroup; i++) {
+        ValueId *at = f->read + f->read_at[i];
+        int n = read_roots(f, i, at, mark);
+        f->read_at[i + 1] = f->read_at[i] + n;
+        for (int k = 0; k < n; k++) {
+            f->last[at[k].i] = i;
+            if (f->def[at[k].i] >= 0) f->stored[at[k].i] = true;
+        }
+    }
+}
+
+static void keep(Flow *f, ValueId v) {
+    ValueId r = f->root[v.i];
+    f->last[r.i] = f->ngroup;
+    if (f->def[r.i] >= 0) f->stored[r.i] = true;
+}
+
+Flow *flow_new(Graph *g, Arena *a) {
+    Flow *f = NEW(a, Flow);
+    int nv = g->values.len;
+    *f = (Flow){.g = g, .a = a, .ngroup = g->groups.len};
+    f->first = NEW_ARRAY(a, int, f->ngroup + 1);
+    f->end = NEW_ARRAY(a, int, f->ngroup + 1);
+    f->read_at = NEW_ARRAY(a, int, f->ngroup + 1);
+    f->root = NEW_ARRAY(a, ValueId, nv);
+    f->def = NEW_ARRAY(a, int, nv);
+    f->last = NEW_ARRAY(a, int, nv);
+    f->stored = NEW_ARRAY(a, bool, nv);
+    memset(f->def, -1, (size_t)nv * sizeof *f->def);
+    memset(f->last, -1, (size_t)nv * sizeof *f->last);
+    find_roots(f);
+    find_ranges(f);
+    find_reads(f);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (op_info[n->op].kind == KIND_LIB) f->stored[n->out[0].i] = true;
+    }
+    for (int i = 0; i < g->outputs.len; i++) keep(f, g->outputs.data[i].value);
+    for (int i = 0; i < g->writes.len; i++) keep(f, g->writes.data[i].value);
+    return f;
+}
+
+int64_t flow_bytes(const Flow *f, ValueId root) {
+    return type_bytes(value_type(f->g, root));
+}

@@ -1,0 +1,28 @@
+/* flow.h: which groups make, read and keep which buffers (flow.c); what
+   schedule and memplan share.
+
+   A buffer is named by its root: the value below all VIEWs.                 */
+#ifndef AMPC_PASSES_TARGET_FLOW_H
+#define AMPC_PASSES_TARGET_FLOW_H
+
+#include "ir/ir.h"
+
+typedef struct Flow {
+    Graph *g;
+    Arena *a;
+    int ngroup;
+    int *first, *end; /* by group: its nodes in g->order                     */
+    ValueId *root;    /* by ValueId.i                                        */
+    int *def;         /* by root: the group that makes it, -1: none          */
+    int *last;        /* by root: last group that reads it; ngroup: kept for
+                         outputs and writes; -1: never read                  */
+    bool *stored;     /* by root: made by a group and leaves it, or the first
+                         result of a routine, which always writes it         */
+    ValueId *read;    /* roots that group i reads, each once:                */
+    int *read_at;     /*   read[read_at[i]] .. read[read_at[i + 1] - 1]      */
+} Flow;
+
+Flow *flow_new(Graph *g, Arena *scratch);
+int64_t flow_bytes(const Flow *f, ValueId root);
+
+#endif

@@ -1,0 +1,78 @@
+/* fuse.h: what the files of pass fuse share.
+
+   fuse_prep.c    nodes copied so that fusion can place them well
+   fuse_fit.c     may these nodes be one group (the promises of codegen.h)?
+   fuse.c         which groups merge; node order                            */
+#ifndef AMPC_PASSES_TARGET_FUSE_H
+#define AMPC_PASSES_TARGET_FUSE_H
+
+#include "passes/passes.h"
+
+enum {
+    FUSE_MAX_BUFFERS = 24, /* operands and results of one kernel             */
+    FUSE_MAX_NODES = 96,
+    FUSE_ROWS_ENOUGH = 64,    /* rows that keep a machine busy               */
+    FUSE_SMALL_TENSOR = 32768, /* elements that one core may as well do      */
+    FUSE_TINY_TENSOR = 2048    /* elements that cost less than a step        */
+};
+
+typedef struct NodeList {
+    NodeId *data;
+    int len, cap;
+} NodeList;
+
+/* A group in the making. */
+typedef struct Cluster {
+    GroupKind kind;
+    NodeList nodes; /* in graph order                                        */
+    int rank;       /* place in a topological order of clusters              */
+    bool dead;      /* merged away                                           */
+} Cluster;
+
+typedef struct Fuse {
+    Graph *g;
+    Arena *a; /* pass scratch */
+    /* by ValueId.i: the nodes that read it, as [user_at[i], user_at[i+1])   */
+    NodeId *user;
+    int *user_at;
+    bool *escapes;   /* by ValueId.i: output, write or read by a VIEW        */
+    int *position;   /* by NodeId.i */
+    int *cluster_of; /* by NodeId.i; -1: VIEW */
+    VEC(Cluster) clusters;
+    int *at_rank; /* cluster of each rank */
+    int nrank;
+    unsigned *node_mark, *value_mark, stamp;
+    unsigned *cluster_mark, cluster_stamp;
+    int *depth; /* by NodeId.i: scratch of fuse_fit.c */
+} Fuse;
+
+/* ---- facts about ops ---------------------------------------------------- */
+
+static inline OpKind kind_of(const Graph *g, NodeId n) {
+    return op_info[node_get(g, n)->op].kind;
+}
+bool op_is_expensive(OpCode op); /* costs far more than a load               */
+
+/* ---- fuse_prep.c -------------------------------------------------------- */
+
+/* Gives every result that the host or a variable receives its own buffer, and
+   (unless every node is to be a group) copies generators, expands and cheap
+   element-wise nodes to each of their users.                                */
+void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes);
+
+/* ---- fuse_fit.c --------------------------------------------------------- */
+
+/* Whether `nodes` (in graph order) make one legal group of that kind. */
+bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes);
+/* Shape that the values leaving a POINT cluster have; NULL if there is none. */
+const Type *fuse_domain(Fuse *f, const NodeList *nodes);
+/* Whether value v leaves the set of nodes marked with f->stamp. */
+bool fuse_leaves(const Fuse *f, ValueId v);
+void fuse_mark(Fuse *f, const NodeList *nodes);
+/* First REDUCE node of the list, or none. */
+NodeId fuse_reduce_node(const Graph *g, const NodeList *nodes);
+bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b);
+/* Shape of S with the folded dimensions 1. */
+Type fuse_row_shape(const Graph *g, NodeId reduce);
+
+#endif

@@ -1,0 +1,241 @@
+/* fuse_prep.c: nodes copied so that fusion can place them well (fuse.h).
+
+   A copy costs arithmetic, a value kept for a second group costs memory
+   traffic.  Copied to every reader are: generators; expands; and element-wise
+   nodes that are cheap and read one large operand that is no larger than what
+   they make (a widening cast, x - mean, grad * inverse_scale): reading that
+   operand again costs no more than reading the result.                      */
+#include "passes/target/fuse.h"
+
+#include <string.h>
+
+enum {
+    MAX_COPIES = 8,
+    MIN_COPIED = 8 /* elements: smaller values cost nothing to keep */
+};
+
+bool op_is_expensive(OpCode op) {
+    switch (op) {
+    case OP_EXP: case OP_LOG: case OP_ERF: case OP_TANH: case OP_SIGMOID:
+    case OP_LOG_SIGMOID: case OP_SOFTPLUS: case OP_SIN: case OP_COS:
+    case OP_GELU: case OP_GELU_TANH: case OP_POW: case OP_MOD:
+    case OP_RAND_UNIFORM: case OP_GATHER:
+        return true;
+    default: return false;
+    }
+}
+
+/* ---- results with a buffer of their own --------------------------------- */
+
+static bool is_written(const Graph *g, int var) {
+    for (int i = 0; i < g->writes.len; i++)
+        if (value_get(g, g->writes.data[i].var)->var == var) return true;
+    return false;
+}
+
+static ValueId through_views(const Graph *g, ValueId v) {
+    for (;;) {
+        const Value *x = value_get(g, v);
+        if (x->kind != VK_RESULT) return v;
+        const Node *n = node_get(g, x->def);
+        if (op_info[n->op].kind != KIND_VIEW) return v;
+        v = n->in[0];
+    }
+}
+
+/* A scalar constant has no buffer; a variable that this program writes has a
+   new content when the program ends. */
+static bool needs_copy(const Graph *g, ValueId v) {
+    const Value *root = value_get(g, through_views(g, v));
+    if (root->kind == VK_CONST) return type_get(root->type)->rank == 0;
+    return root->kind == VK_VAR && is_written(g, root->var);
+}
+
+static void copy_roots(Graph *g) {
+    Builder b = {.g = g};
+    for (int i = 0; i < g->outputs.len; i++) {
+        ValueId v = g->outputs.data[i].value;
+        if (!needs_copy(g, v)) continue;
+        g->outputs.data[i].value = b1(&b, OP_CAST, v, value_dtype(g, v));
+    }
+    for (int i = 0; i < g->writes.len; i++) {
+        ValueId v = g->writes.data[i].value;
+        if (!needs_copy(g, v)) continue;
+        b.flags = NODE_UPDATE;
+        v = b1(&b, OP_CAST, v, value_dtype(g, v));
+        g->writes.data[i].value = v;
+    }
+}
+
+/* ---- copies ------------------------------------------------------------- */
+
+typedef struct Prep {
+    Graph *g;
+    Arena *a;
+    int *uses;       /* by ValueId.i: reading nodes, outputs and writes */
+    bool *stored;    /* by ValueId.i: needs a buffer whatever fusion does */
+    VEC(NodeId) out; /* new order, back to front */
+} Prep;
+
+static void count_use(Prep *p, ValueId v, bool stored) {
+    if (!is_value(v)) return;
+    p->uses[v.i]++;
+    if (stored) p->stored[v.i] = true;
+}
+
+static bool reads_before(const Node *n, int k) {
+    for (int i = 0; i < k; i++)
+        if (same_value(n->in[i], n->in[k])) return true;
+    return false;
+}
+
+static void count_uses(Prep *p) {
+    Graph *g = p->g;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        OpKind k = op_info[n->op].kind;
+        bool stored = k == KIND_VIEW || k == KIND_ANCHOR || k == KIND_LIB;
+        for (int j = 0; j < n->nin; j++)
+            if (!reads_before(n, j)) count_use(p, n->in[j], stored);
+    }
+    for (int i = 0; i < g->outputs.len; i++)
+        count_use(p, g->outputs.data[i].value, true);
+    for (int i = 0; i < g->writes.len; i++)
+        count_use(p, g->writes.data[i].value, true);
+}
+
+/* One large operand, not wider than the result; the others are small. */
+static bool rereads_cheaply(const Graph *g, const Node *n) {
+    const Type *r = value_type(g, n->out[0]);
+    int64_t count = type_count(r);
+    int large = 0;
+    if (op_is_expensive(n->op) || n->op == OP_SQRT || n->op == OP_RSQRT ||
+        n->nin == 0 || count < MIN_COPIED)
+        return false;
+    for (int i = 0; i < n->nin; i++) {
+        const Type *t = value_type(g, n->in[i]);
+        if (type_count(t) * 8 <= count) continue;
+        large++;
+        if (!shape_equal(t, r) ||
+            dtype_info[t->dtype].bytes > dtype_info[r->dtype].bytes)
+            return false;
+    }
+    return large == 1;
+}
+
+/* An operand that would be in registers only (a product's, or after much
+   arithmetic): keeping n's result costs no more than keeping that. */
+static bool follows_work(const Prep *p, const Node *n) {
+    int64_t count = type_count(value_type(p->g, n->out[0]));
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = value_get(p->g, n->in[i]);
+        if (v->kind != VK_RESULT || p->stored[n->in[i].i] ||
+            type_count(value_type(p->g, n->in[i])) < count)
+            continue;
+        const Node *def = node_get(p->g, v->def);
+        if (op_is_expensive(def->op)) return true;
+        if (op_info[def->op].kind == KIND_ANCHOR && p->uses[n->in[i].i] == 1)
+            return true;
+    }
+    return false;
+}
+
+static bool copied_to_users(const Prep *p, const Node *n) {
+    OpKind k = op_info[n->op].kind;
+    if (k == KIND_GEN) return true;
+    if (n->nout != 1) return false;
+    int uses = p->uses[n->out[0].i];
+    if (uses < 2 || uses > MAX_COPIES || p->stored[n->out[0].i]) return false;
+    if (n->op == OP_EXPAND) return true;
+    return k == KIND_ELEM && rereads_cheaply(p->g, n) &&
+           !follows_work(p, n);
+}
+
+/* A second node like `id`, in the reader's part of the step; its name follows
+   from the first's. */
+static NodeId copy_node(Graph *g, NodeId id, uint32_t flags) {
+    int at = g->order.len;
+    Node n = *node_get(g, id);
+    Builder b = {.g = g, .flags = n.flags | flags, .loc = n.loc};
+    TypeId t = value_get(g, n.out[0])->type;
+    const char *name = value_get(g, n.out[0])->name;
+    ValueId v;
+    if (op_info[n.op].kind == KIND_GEN)
+        v = build_gen(&b, n.op, n.in, n.nin, n.attrs, n.nattr, t, name);
+    else
+        v = build(&b, n.op, n.in, n.nin, n.attrs, n.nattr, type_get(t)->dtype,
+                  name);
+    g->order.len = at;
+    return value_get(g, v)->def;
+}
+
+/* New values need their counts too. */
+static void grow_counts(Prep *p, int *cap) {
+    int n = p->g->values.len;
+    if (n <= *cap) return;
+    int *uses = NEW_ARRAY(p->a, int, 2 * n);
+    bool *stored = NEW_ARRAY(p->a, bool, 2 * n);
+    memcpy(uses, p->uses, (size_t)*cap * sizeof *uses);
+    memcpy(stored, p->stored, (size_t)*cap * sizeof *stored);
+    p->uses = uses;
+    p->stored = stored;
+    *cap = 2 * n;
+}
+
+/* Reader `user` gets its own copy of what makes its operands; back to front,
+   so that chains of such nodes are copied as a whole. */
+static void give_copies(Prep *p, NodeId user, int *cap) {
+    Graph *g = p->g;
+    for (int i = 0; i < node_get(g, user)->nin; i++) {
+        ValueId v = node_get(g, user)->in[i];
+        if (!is_value(v) || value_get(g, v)->kind != VK_RESULT) continue;
+        if (p->uses[v.i] < 2) continue;
+        NodeId def = value_get(g, v)->def;
+        if (!copied_to_users(p, node_get(g, def))) continue;
+        NodeId twin = copy_node(g, def, node_get(g, user)->flags);
+        grow_counts(p, cap);
+        ValueId w = node_get(g, twin)->out[0];
+        p->uses[v.i]--;
+        p->uses[w.i] = 1;
+        Node *u = node_get(g, user);
+        for (int k = i; k < u->nin; k++)
+            if (same_value(u->in[k], v)) u->in[k] = w;
+        const Node *t = node_get(g, twin);
+        for (int k = 0; k < t->nin; k++)
+            if (!reads_before(t, k)) count_use(p, t->in[k], false);
+    }
+}
+
+/* Walks from the last node to the first.  A copy is made for a reader before
+   the copy itself is visited as a reader, so it goes on a stack that is
+   emptied right away: the copy then stands directly before its reader. */
+static void place_backwards(Prep *p, NodeId id, int first_copy, int *cap) {
+    Graph *g = p->g;
+    vec_push(p->a, &p->out, id);
+    give_copies(p, id, cap);
+    for (int i = node_get(g, id)->nin - 1; i >= 0; i--) {
+        const Node *n = node_get(g, id);
+        if (!is_value(n->in[i]) || reads_before(n, i)) continue;
+        const Value *v = value_get(g, n->in[i]);
+        if (v->kind == VK_RESULT && (int)v->def.i >= first_copy)
+            place_backwards(p, v->def, first_copy, cap);
+    }
+}
+
+static void copy_cheap_nodes(Graph *g, Arena *scratch) {
+    int cap = g->values.len, first_copy = g->nodes.len;
+    Prep p = {.g = g, .a = scratch};
+    p.uses = NEW_ARRAY(scratch, int, cap);
+    p.stored = NEW_ARRAY(scratch, bool, cap);
+    count_uses(&p);
+    for (int i = g->order.len - 1; i >= 0; i--)
+        place_backwards(&p, g->order.data[i], first_copy, &cap);
+    g->order.len = 0;
+    for (int i = p.out.len - 1; i >= 0; i--)
+        vec_push(g->arena, &g->order, p.out.data[i]);
+}
+
+void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes) {
+    copy_roots(g);
+    if (copy_nodes) copy_cheap_nodes(g, scratch);
+}

@@ -1,0 +1,254 @@
+/* memplan.c: where every buffer lies.
+   Before:  group point { %p.new = sub %p, %step : f32[10] }   write %p = %p.new
+   After:   group point { %p.new = ... -> param %p }   nothing to copy
+            and %h = ... : f32[64,256] @0   at byte 0 of the program's arena
+
+   - The new content of a variable is computed straight into it (Value.home)
+     when no group still reads the old content, or only the same element of it.
+   - A POINT result takes the place of an operand that dies there and is read
+     element for element.
+   - Everything else gets an offset so that buffers that live at the same time
+     do not overlap: greedy best fit in several orders, the smallest arena wins.
+
+   requires     stage FUSED, scheduled
+   establishes  stage PLANNED
+   breaks       nothing                                                      */
+#include "passes/target/flow.h"
+#include "passes/passes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 256 }; /* what cuBLASLt assumes */
+
+/* A piece of the arena: one value, or a chain of values computed in place. */
+typedef struct Block {
+    ValueId value; /* the first of the chain */
+    int64_t bytes, offset;
+    int from, to; /* groups, both inclusive */
+} Block;
+
+typedef struct Plan {
+    Flow *f;
+    Graph *g;
+    Arena *a;
+    VEC(Block) blocks;
+    int *block_of; /* by root; -1: none */
+} Plan;
+
+/* ---- in place ----------------------------------------------------------- */
+
+/* Whether group i reads buffer r only element for element at the index of its
+   domain. */
+static bool reads_in_step(const Flow *f, int group, ValueId r,
+                          const Type *domain) {
+    const Graph *g = f->g;
+    if (g->groups.data[group].kind != GROUP_POINT) return false;
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (op_info[n->op].kind == KIND_MOVE) return false;
+        for (int k = 0; k < n->nin; k++) {
+            if (!is_value(n->in[k]) || !same_value(f->root[n->in[k].i], r))
+                continue;
+            if (!shape_equal(value_type(g, n->in[k]), domain) ||
+                !shape_equal(value_type(g, n->out[0]), domain))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool reads(const Flow *f, int group, ValueId r) {
+    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
+        if (same_value(f->read[k], r)) return true;
+    return false;
+}
+
+/* ---- variables ---------------------------------------------------------- */
+
+static bool can_write_home(const Plan *p, const Write *w) {
+    const Flow *f = p->f;
+    ValueId r = f->root[w->value.i];
+    const Value *v = value_get(p->g, r);
+    int maker = f->def[r.i];
+    if (maker < 0 || v->home >= 0) return false;
+    const Type *t = type_get(v->type), *var = value_type(p->g, w->var);
+    if (t->dtype != var->dtype || type_count(t) != type_count(var))
+        return false;
+    for (int i = maker; i < f->ngroup; i++)
+        if (reads(f, i, w->var) &&
+            !(i == maker && reads_in_step(f, i, w->var, t)))
+            return false;
+    return true;
+}
+
+static void choose_homes(Plan *p) {
+    for (int i = 0; i < p->g->writes.len; i++) {
+        const Write *w = &p->g->writes.data[i];
+        if (!can_write_home(p, w)) continue;
+        Value *v = value_get(p->g, p->f->root[w->value.i]);
+        v->home = value_get(p->g, w->var)->var;
+    }
+}
+
+/* ---- blocks ------------------------------------------------------------- */
+
+/* A block that dies in `group` and may become result v of it; -1: none. */
+static int dying_block(const Plan *p, int group, ValueId v) {
+    const Flow *f = p->f;
+    const Type *t = value_type(p->g, v);
+    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {
+        ValueId r = f->read[k];
+        int b = p->block_of[r.i];
+        if (b < 0 || p->blocks.data[b].to != group || f->last[r.i] != group)
+            continue;
+        const Type *u = value_type(p->g, r);
+        if (dtype_info[u->dtype].bytes == dtype_info[t->dtype].bytes &&
+            type_count(u) == type_count(t) && reads_in_step(f, group, r, t))
+            return b;
+    }
+    return -1;
+}
+
+static void place_value(Plan *p, int group, ValueId v) {
+    const Flow *f = p->f;
+    if (!f->stored[v.i] || value_get(p->g, v)->home >= 0) return;
+    int last = f->last[v.i] < group ? group : f->last[v.i];
+    int b = dying_block(p, group, v);
+    if (b < 0) {
+        int64_t bytes = (flow_bytes(f, v) + ALIGN - 1) / ALIGN * ALIGN;
+        Block x = {v, bytes, -1, group, last};
+        b = p->blocks.len;
+        vec_push(p->a, &p->blocks, x);
+    }
+    p->blocks.data[b].to = last;
+    p->block_of[v.i] = b;
+}
+
+static void find_blocks(Plan *p) {
+    for (int i = 0; i < p->g->order.len; i++) {
+        const Node *n = node_get(p->g, p->g->order.data[i]);
+        if (n->group < 0) continue;
+        for (int k = 0; k < n->nout; k++) place_value(p, n->group, n->out[k]);
+    }
+}
+
+/* ---- offsets ------------------------------------------------------------ */
+
+typedef int OrderFn(const Block *a, const Block *b);
+
+static int by_number(int64_t a, int64_t b) {
+    return a < b ? -1 : a > b;
+}
+
+static int largest_first(const Block *a, const Block *b) {
+    return by_number(b->bytes, a->bytes);
+}
+
+static int earliest_first(const Block *a, const Block *b) {
+    return by_number(a->from, b->from);
+}
+
+static int longest_first(const Block *a, const Block *b) {
+    return by_number(b->to - b->from, a->to - a->from);
+}
+
+static int area_first(const Block *a, const Block *b) {
+    return by_number(b->bytes * (b->to - b->from + 1),
+                     a->bytes * (a->to - a->from + 1));
+}
+
+static OrderFn *const orders[] = {largest_first, area_first, longest_first,
+                                  earliest_first};
+
+/* Stable insertion by merging: qsort has no context and no stability. */
+static void sort_blocks(const Plan *p, int *idx, int n, OrderFn *cmp,
+                        int *tmp) {
+    if (n < 2) return;
+    int half = n / 2, i = 0, j = half, k = 0;
+    sort_blocks(p, idx, half, cmp, tmp);
+    sort_blocks(p, idx + half, n - half, cmp, tmp);
+    while (i < half || j < n) {
+        bool left = j == n ||
+                    (i < half && cmp(&p->blocks.data[idx[i]],
+                                     &p->blocks.data[idx[j]]) <= 0);
+        tmp[k++] = left ? idx[i++] : idx[j++];
+    }
+    memcpy(idx, tmp, (size_t)n * sizeof *idx);
+}
+
+static bool alive_together(const Block *a, const Block *b) {
+    return a->from <= b->to && b->from <= a->to;
+}
+
+/* The tightest gap among placed blocks (sorted by offset) that are alive with
+   b; else behind them all. */
+static int64_t best_gap(const Plan *p, const int *placed, int n,
+                        const Block *b, const int64_t *offset) {
+    int64_t end = 0, best = -1, best_size = INT64_MAX;
+    for (int i = 0; i < n; i++) {
+        const Block *x = &p->blocks.data[placed[i]];
+        if (!alive_together(x, b)) continue;
+        int64_t gap = offset[placed[i]] - end;
+        if (gap >= b->bytes && gap < best_size) {
+            best = end;
+            best_size = gap;
+        }
+        if (offset[placed[i]] + x->bytes > end)
+            end = offset[placed[i]] + x->bytes;
+    }
+    return best >= 0 ? best : end;
+}
+
+static int64_t place_blocks(const Plan *p, const int *idx, int64_t *offset) {
+    int n = p->blocks.len;
+    int *placed = NEW_ARRAY(p->a, int, n + 1);
+    int64_t total = 0;
+    for (int i = 0; i < n; i++) {
+        const Block *b = &p->blocks.data[idx[i]];
+        int64_t at = best_gap(p, placed, i, b, offset);
+        int k = i;
+        offset[idx[i]] = at;
+        for (; k > 0 && offset[placed[k - 1]] > at; k--)
+            placed[k] = placed[k - 1];
+        placed[k] = idx[i];
+        if (at + b->bytes > total) total = at + b->bytes;
+    }
+    return total;
+}
+
+static void choose_offsets(Plan *p) {
+    int n = p->blocks.len;
+    int *idx = NEW_ARRAY(p->a, int, n + 1), *tmp = NEW_ARRAY(p->a, int, n + 1);
+    int64_t *offset = NEW_ARRAY(p->a, int64_t, n + 1), best = INT64_MAX;
+    for (size_t o = 0; o < sizeof orders / sizeof *orders; o++) {
+        for (int i = 0; i < n; i++) idx[i] = i;
+        sort_blocks(p, idx, n, orders[o], tmp);
+        int64_t total = place_blocks(p, idx, offset);
+        if (total >= best) continue;
+        best = total;
+        for (int i = 0; i < n; i++) p->blocks.data[i].offset = offset[i];
+    }
+    p->g->arena_bytes = best;
+}
+
+static void plan_graph(Graph *g, PassCtx *cx) {
+    Plan p = {.f = flow_new(g, cx->scratch), .g = g, .a = cx->scratch};
+    p.block_of = NEW_ARRAY(p.a, int, g->values.len);
+    memset(p.block_of, -1, (size_t)g->values.len * sizeof(int));
+    for (int v = 1; v < g->values.len; v++) {
+        g->values.data[v].offset = -1;
+        g->values.data[v].home = -1;
+    }
+    choose_homes(&p);
+    find_blocks(&p);
+    choose_offsets(&p);
+    for (int v = 1; v < g->values.len; v++)
+        if (p.block_of[v] >= 0)
+            g->values.data[v].offset = p.blocks.data[p.block_of[v]].offset;
+}
+
+Status pass_memplan(Module *m, PassCtx *cx) {
+    for (int i = 0; i < m->graphs.len; i++) plan_graph(m->graphs.data[i], cx);
+    return OK;
+}

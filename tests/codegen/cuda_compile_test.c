@@ -1,0 +1,108 @@
+/* cuda_compile_test.c: the hand-written CUDA kernels compile for every
+   architecture without warnings, spills or stack, in every dtype.            */
+#include "tests/support/cuda_cases.h"
+#include "tests/harness.h"
+
+#include <string.h>
+
+enum { CASES_PER_UNIT = 6 };
+
+typedef struct Units {
+    Arena *a;
+    VEC(CudaUnit) units;
+    StrBuf text;
+    int count; /* kernels in `text` */
+} Units;
+
+static void unit_end(Units *u) {
+    CudaUnit unit = {arena_dup(u->a, u->text.data, u->text.len + 1),
+                     u->text.len};
+    vec_push(u->a, &u->units, unit);
+    sb_free(&u->text);
+    u->text = (StrBuf){0};
+    u->count = 0;
+}
+
+static void unit_add(Units *u, const CudaCase *c) {
+    CudaLib lib;
+    LoweredStep s = cuda_case_step(c);
+    if (!u->count) print_cuda_head(&u->text);
+    print_cuda_lib(&s, u->count++, &u->text, &lib);
+    if (u->count == CASES_PER_UNIT) unit_end(u);
+}
+
+static void units_build(Units *u) {
+    static const char *const archs[] = {"sm_90", "sm_80"};
+    Diag d = {0};
+    CudaBuild b = {0};
+    if (u->count) unit_end(u);
+    Status st =
+        nvrtc_build(&d, u->a, u->units.data, u->units.len, archs, 2, &b);
+    CHECK_MSG(st == OK, "%s", d.text.data);
+    CHECK_EQ_INT(d.warnings, 0);
+    CHECK(b.usage.len > 0);
+    for (int i = 0; i < b.usage.len; i++) {
+        const CudaUsage *k = &b.usage.data[i];
+        CHECK_MSG(!k->spill_stores && !k->spill_loads && !k->stack,
+                  "%s for %s: spills %d, stack %d", k->kernel, k->arch,
+                  k->spill_stores, k->stack);
+    }
+    sb_free(&d.text);
+}
+
+static void add_all(Units *u, const CudaCases *c) {
+    for (int i = 0; i < c->len; i++)
+        if (c->data[i].lib != PLAN_LIB_GEMM || c->data[i].p.gemm.m)
+            unit_add(u, &c->data[i]);
+}
+
+/* Two groups, and depthwise: tiles, and one thread for each result. */
+static void add_convs(Units *u, PlanLib lib) {
+    for (int i = 1; i < 3; i++)
+        for (int j = 0; j < 4; j++) {
+            CudaCase c = {.name = "conv", .lib = lib};
+            c.p.conv = cuda_geometries[i].c;
+            c.p.conv.x_dtype = cuda_conv_types[j][0];
+            c.p.conv.w_dtype = cuda_conv_types[j][1];
+            c.p.conv.y_dtype = cuda_conv_types[j][2];
+            unit_add(u, &c);
+        }
+}
+
+static void add_pools(Units *u) {
+    for (int i = 0; i < 4; i++)
+        for (int lib = PLAN_LIB_MAXPOOL; lib <= PLAN_LIB_AVGPOOL_GRAD; lib++) {
+            CudaCase c = {.name = "pool", .lib = (PlanLib)lib};
+            c.p.pool = cuda_pools[i];
+            unit_add(u, &c);
+        }
+}
+
+static void compile(void (*add)(Units *u)) {
+    const char *why;
+    Units u = {.a = arena_new()};
+    if (!nvrtc_available(u.a, &why)) SKIP("%s", why);
+    add(&u);
+    units_build(&u);
+    arena_free(u.a);
+}
+
+static void products(Units *u) {
+    add_all(u, &cuda_gemm_cases);
+    add_all(u, &cuda_large_cases);
+}
+
+static void convolutions(Units *u) {
+    for (int lib = PLAN_LIB_CONV_FWD; lib <= PLAN_LIB_CONV_WGRAD; lib++)
+        add_convs(u, (PlanLib)lib);
+}
+
+static void others(Units *u) {
+    add_all(u, &cuda_scatter_cases);
+    add_all(u, &cuda_argmax_cases);
+    add_pools(u);
+}
+
+TEST_CASE(cuda_compile, products) { compile(products); }
+TEST_CASE(cuda_compile, convolutions) { compile(convolutions); }
+TEST_CASE(cuda_compile, others) { compile(others); }

@@ -1,0 +1,178 @@
+/* emit_cuda_test.c: what plan steps become on a GPU; needs no NVRTC. */
+#include "codegen/cuda/cuda.h"
+#include "passes/passes.h"
+#include "tests/harness.h"
+
+#include <string.h>
+
+typedef struct Emitted {
+    Arena *a;
+    Diag d;
+    Options opt;
+    PlanSource src;
+} Emitted;
+
+static void set(Emitted *e, const char *name, const char *value) {
+    bool used;
+    if (options_set(&e->opt, &e->d, name, value, &used) != OK)
+        FAIL("%s", e->d.text.data);
+}
+
+/* precision NULL: fp32, every node a step of its own */
+static const CudaSource *emit(Emitted *e, const char *text, const char *loss,
+                              const char *precision) {
+    EmitInput in = {.path = "m.so", .model_path = "m.amp"};
+    Module *m;
+    *e = (Emitted){.a = arena_new()};
+    options_init(&e->opt, e->a);
+    set(e, "--loss", loss);
+    set(e, "--precision", precision ? precision : "fp32");
+    if (!precision) set(e, "--no-fuse", NULL);
+    set(e, "--target", "cuda:sm_80,cuda:ptx,cuda:sm_90,cuda:sm_80");
+    if (parse_module(e->a, &e->d, "m.amp", text, strlen(text), &m) != OK ||
+        run_passes(m, &e->d, &e->opt, pipeline_front, false) != OK ||
+        run_passes(m, &e->d, &e->opt, pipeline_back, false) != OK ||
+        emit_plan(m, &e->opt, &e->d, &in, e->a, &e->src) != OK)
+        FAIL("%s", e->d.text.data);
+    REQUIRE(e->src.cuda != NULL);
+    return e->src.cuda;
+}
+
+static void end(Emitted *e) {
+    sb_free(&e->src.text);
+    sb_free(&e->d.text);
+    arena_free(e->a);
+}
+
+static const PlanCudaStep *first_op(const CudaSource *c, PlanCudaOp op) {
+    for (int i = 0; i < c->steps.len; i++)
+        if (c->steps.data[i].op == op) return &c->steps.data[i];
+    return NULL;
+}
+
+/* ---- products ------------------------------------------------------------ */
+
+/* `body` computes %z from %x and %w. */
+static void check_fused(const char *params, const char *body, const char *prec,
+                        int fused, int out_dtype) {
+    char text[600];
+    Emitted e;
+    snprintf(text, sizeof text,
+             "graph forward(%%x: f32[8,6]) {\n  param %s\n%s  return %%z\n}\n",
+             params, body);
+    const CudaSource *c = emit(&e, text, "none", prec);
+    const PlanCudaStep *s = first_op(c, PLAN_CUDA_GEMM);
+    if (!s) FAIL("no product:\n%s", text);
+    CHECK_MSG(s->fused == (unsigned)fused, "fused %u:\n%s", s->fused, text);
+    CHECK_MSG(!s->kernel == (fused || !s->scratch), "%s", text);
+    if (fused) CHECK_EQ_INT(s->out_dtype, out_dtype);
+    end(&e);
+}
+
+TEST_CASE(emit_cuda, epilogues_that_round_alike_are_fused) {
+    static const char w[] = "%w: f32[6,4]";
+    static const char wb[] = "%w: f32[6,4], %b: f32[4]";
+    static const char ws[] = "%w: f32[6,4], %s: f32[]";
+    static const char product[] = "  %z = matmul %x, %w\n";
+    static const char bias[] = "  %h = matmul %x, %w\n  %z = add %h, %b\n";
+    static const char bias2[] = "  %h = matmul %x, %w\n  %z = add %b, %h\n";
+    static const char scale[] = "  %h = matmul %x, %w\n  %z = mul %h, %s\n";
+    check_fused(w, product, "fp32", PLAN_FUSED_NONE, 0);
+    check_fused(wb, bias, "fp32", PLAN_FUSED_BIAS, AMPC_F32);
+    check_fused(wb, bias2, "fp32", PLAN_FUSED_BIAS, AMPC_F32);
+    check_fused(ws, scale, "fp32", PLAN_FUSED_SCALE, AMPC_F32);
+}
+
+/* In bf16 the product is rounded before the bias is added; cuBLASLt's relu
+   makes no promise about NaN. */
+TEST_CASE(emit_cuda, other_epilogues_are_kernels) {
+    check_fused("%w: f32[6,4]", "  %h = matmul %x, %w\n  %z = relu %h\n",
+                "fp32", PLAN_FUSED_NONE, 0);
+    check_fused("%w: f32[6,4], %b: f32[4]",
+                "  %h = matmul %x, %w\n  %i = add %h, %b\n  %z = relu %i\n",
+                "fp32", PLAN_FUSED_NONE, 0);
+    check_fused("%w: f32[6,4], %b: f32[4]",
+                "  %h = matmul %x, %w\n  %z = add %h, %b\n", "bf16",
+                PLAN_FUSED_NONE, 0);
+    check_fused("%w: f32[6,4], %b: f32[8,4]",
+                "  %h = matmul %x, %w\n  %z = add %h, %b\n", "fp32",
+                PLAN_FUSED_NONE, 0);
+    check_fused("%w: f32[6,4], %b: f32[8,1]",
+                "  %h = matmul %x, %w\n  %z = add %h, %b\n", "fp32",
+                PLAN_FUSED_NONE, 0);
+    check_fused("%w: f32[6,4], %b: f32[4]",
+                "  %h = matmul %x, %w\n  %z = sub %h, %b\n", "fp32",
+                PLAN_FUSED_NONE, 0);
+    check_fused("%w: f32[6,4], %b: f32[4]",
+                "  %h = matmul %x, %w\n  %z = mul %h, %b\n", "fp32",
+                PLAN_FUSED_NONE, 0);
+    check_fused("%w: f32[6,4], %s: f32[]",
+                "  %h = matmul %x, %w\n  %i = mul %h, %s\n  %z = relu %i\n",
+                "fp32", PLAN_FUSED_NONE, 0);
+}
+
+/* ---- launches ------------------------------------------------------------ */
+
+static const char two_layers[] =
+    "graph forward(%x: f32[8,6]) {\n"
+    "  param %w: f32[6,4] = 0.5, %b: f32[4] = 0\n"
+    "  param %v: f32[4,3] = 0.25, %c: f32[3] = 0\n"
+    "  %h = matmul %x, %w\n  %i = add %h, %b\n  %r = relu %i\n"
+    "  %j = matmul %r, %v\n  %z = add %j, %c\n  return %z\n}\n";
+
+TEST_CASE(emit_cuda, updates_share_a_launch) {
+    Emitted e;
+    const CudaSource *c = emit(&e, two_layers, "cross_entropy", "fp32");
+    const PlanCudaStep *s = first_op(c, PLAN_CUDA_MANY);
+    REQUIRE(s != NULL);
+    CHECK(s->count >= 4);
+    for (uint32_t i = 1; i < s->count; i++)
+        CHECK_EQ_INT(s[i].op, PLAN_CUDA_NONE);
+    CHECK_HAS(c->kernels.data[s->kernel - 1].name, "_many");
+    end(&e);
+}
+
+/* A chain cannot share: each step reads what the one before has written. */
+TEST_CASE(emit_cuda, dependent_steps_do_not) {
+    static const char chain[] =
+        "graph forward(%x: f32[8]) {\n  param %w: f32[8] = 1\n"
+        "  %a = add %x, %w\n  %b = add %a, %w\n  %z = add %b, %w\n"
+        "  return %z\n}\n";
+    Emitted e;
+    const CudaSource *c = emit(&e, chain, "none", NULL);
+    for (int i = 0; i < c->steps.len; i++)
+        CHECK(c->steps.data[i].op != PLAN_CUDA_MANY);
+    end(&e);
+}
+
+TEST_CASE(emit_cuda, architectures_newest_first_ptx_last) {
+    static const char *const want[] = {"sm_90", "sm_80", "compute_80"};
+    Emitted e;
+    const CudaSource *c = emit(&e, two_layers, "cross_entropy", "fp32");
+    CHECK_EQ_INT(c->archs.len, 3);
+    for (int i = 0; i < c->archs.len; i++)
+        CHECK_STR(c->archs.data[i], want[i]);
+    end(&e);
+}
+
+static bool defines(const char *text, const char *kernel) {
+    char word[64];
+    snprintf(word, sizeof word, "%s(", kernel);
+    for (const char *p = text; (p = strstr(p, word)); p++)
+        if (p > text && (p[-1] == ' ' || p[-1] == '\n')) return true;
+    return false;
+}
+
+/* Each kernel of the table is defined in its unit, and there only. */
+TEST_CASE(emit_cuda, kernels_are_in_their_units) {
+    Emitted e;
+    const CudaSource *c = emit(&e, two_layers, "cross_entropy", "bf16");
+    CHECK(c->units.len >= 2);
+    for (int i = 0; i < c->kernels.len; i++)
+        for (int u = 0; u < c->units.len; u++) {
+            const PlanCudaKernel *k = &c->kernels.data[i];
+            bool found = defines(c->units.data[u].text, k->name);
+            CHECK_MSG(found == ((int)k->unit == u), "%s", k->name);
+        }
+    end(&e);
+}

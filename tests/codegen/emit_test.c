@@ -1,0 +1,303 @@
+/* emit_test.c: a module as a file: sections, reproducible bytes, what it needs,
+   what happens when compiling or writing fails.                             */
+#define _GNU_SOURCE
+#include "codegen/codegen.h"
+#include "codegen/module/section.h"
+#include "passes/passes.h"
+#include "runtime/ampc.h"
+#include "tests/harness.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char model[] =
+    "graph forward(%x: f32[8,6]) {\n"
+    "  param %w: f32[6,4] = normal(1, 0.5), %b: f32[4] = 0\n"
+    "  %h = matmul %x, %w\n"
+    "  %z = add %h, %b\n"
+    "  return %z\n"
+    "}\n";
+
+/* ---- helpers ------------------------------------------------------------ */
+
+typedef struct Run {
+    Arena *a;
+    Diag d;
+    Options opt;
+} Run;
+
+static void run_options(Run *r, const char *options) {
+    char *copy = arena_dup(r->a, options, strlen(options) + 1), *word;
+    for (char *name = strtok_r(copy, " ", &word); name;
+         name = strtok_r(NULL, " ", &word)) {
+        char *value = strchr(name, '=');
+        bool used;
+        if (value) *value++ = 0;
+        if (options_set(&r->opt, &r->d, name, value, &used) != OK)
+            FAIL("%s", r->d.text.data);
+    }
+}
+
+static Status emit(Run *r, const char *options, const char *path) {
+    Module *m;
+    *r = (Run){.a = arena_new()};
+    options_init(&r->opt, r->a);
+    run_options(r, "--loss=cross_entropy");
+    run_options(r, options);
+    if (parse_module(r->a, &r->d, "m.amp", model, strlen(model), &m) != OK ||
+        run_passes(m, &r->d, &r->opt, pipeline_front, true) != OK ||
+        run_passes(m, &r->d, &r->opt, pipeline_back, true) != OK)
+        FAIL("%s", r->d.text.data);
+    EmitSection report = {"txt:casts", "none\n", 5};
+    EmitInput in = {.path = path,
+                    .model_path = "some/where/m.amp",
+                    .model_data = model,
+                    .model_size = strlen(model),
+                    .sections = &report,
+                    .nsection = 1};
+    return emit_so(m, &r->opt, &r->d, &in);
+}
+
+static void run_end(Run *r) {
+    sb_free(&r->d.text);
+    arena_free(r->a);
+}
+
+static char *in_tmp(Arena *a, const char *name) {
+    return arena_printf(a, "%s/%s", test_tmpdir(), name);
+}
+
+static int entries(const char *dir) {
+    DIR *d = opendir(dir);
+    int n = 0;
+    REQUIRE(d != NULL);
+    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+/* A folder of its own for temporary files: emit must leave it empty. */
+static char *fresh_dir(Arena *a, const char *name) {
+    char *dir = in_tmp(a, name);
+    REQUIRE(mkdir(dir, 0777) == 0);
+    return dir;
+}
+
+static void emit_ok(const char *options, const char *path) {
+    Run r;
+    if (emit(&r, options, path) != OK) FAIL("%s", r.d.text.data);
+    run_end(&r);
+}
+
+/* ---- cases -------------------------------------------------------------- */
+
+TEST_CASE(emit, sections) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    char *path = in_tmp(a, "sections.so"), *text;
+    size_t n;
+    SectionFile f;
+    emit_ok("--target=cpu:x86-64-v2", path);
+    REQUIRE(sections_open(a, &d, path, &f) == OK);
+    const PlanSection *s = sections_find(&f, "model");
+    REQUIRE(s != NULL && sections_read(a, &d, &f, s, &text, &n) == OK);
+    CHECK_EQ_INT(n, strlen(model));
+    CHECK_STR(text, model);
+    s = sections_find(&f, "ir:memplan");
+    REQUIRE(s != NULL && sections_read(a, &d, &f, s, &text, &n) == OK);
+    CHECK_HAS(text, "group anchor");
+    s = sections_find(&f, "txt:casts");
+    REQUIRE(s != NULL && sections_read(a, &d, &f, s, &text, &n) == OK);
+    CHECK_STR(text, "none\n");
+    s = sections_find(&f, "weights");
+    REQUIRE(s != NULL);
+    CHECK_EQ_INT(s->offset % 64, 0);
+    CHECK_EQ_INT(s->zlib, 0);
+    CHECK(sections_find(&f, "nothing") == NULL);
+    sections_close(&f);
+    arena_free(a);
+}
+
+TEST_CASE(emit, equal_input_equal_bytes) {
+    Arena *a = arena_new();
+    size_t n, m;
+    char *p = in_tmp(a, "one.so"), *q = in_tmp(a, "two.so");
+    emit_ok("", p);
+    REQUIRE(setenv("TMPDIR", fresh_dir(a, "elsewhere"), 1) == 0);
+    emit_ok("", q);
+    unsetenv("TMPDIR");
+    char *x = test_read_file(p, &n), *y = test_read_file(q, &m);
+    REQUIRE(x && y);
+    if (CHECK_EQ_INT(n, m)) CHECK_MEM(x, y, n);
+    free(x);
+    free(y);
+    arena_free(a);
+}
+
+TEST_CASE(emit, needs_only_libc) {
+    Arena *a = arena_new();
+    char *path = in_tmp(a, "needs.so"), *out;
+    emit_ok("--symbol=my_module", path);
+    REQUIRE(test_command(&out, "readelf -d %s | grep NEEDED", path) == 0);
+    char *save;
+    for (char *line = strtok_r(out, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save))
+        CHECK_MSG(strstr(line, "[libc.so") || strstr(line, "[libm.so") ||
+                      strstr(line, "[libpthread.so") ||
+                      strstr(line, "asan") || strstr(line, "ubsan"),
+                  "%s", line);
+    free(out);
+    REQUIRE(test_command(&out, "nm -D --defined-only %s", path) == 0);
+    CHECK_HAS(out, " T my_module\n");
+    CHECK(strchr(out, '\n') == out + strlen(out) - 1); /* one symbol */
+    free(out);
+    arena_free(a);
+}
+
+TEST_CASE(emit, trains) {
+    Arena *a = arena_new();
+    char *path = in_tmp(a, "trains.so"), err[8192];
+    void *handle;
+    emit_ok("--precision=fp32", path);
+    const ampc_api *api = ampc_load(path, &handle, err, sizeof err);
+    if (!api) FAIL("%s", err);
+    ampc_session *s;
+    if (api->open(api->module, NULL, &s, err, sizeof err) != AMPC_OK)
+        FAIL("%s", err);
+    float x[48];
+    int64_t t[8];
+    for (int i = 0; i < 48; i++) x[i] = (float)(i % 7) / 7;
+    for (int i = 0; i < 8; i++) t[i] = i % 4;
+    ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+                       ampc_in("target", t, sizeof t, AMPC_DTYPE_I64)};
+    ampc_metrics first = {.size = sizeof first}, last = {.size = sizeof last};
+    REQUIRE(api->step(s, in, 2, &first) == AMPC_OK);
+    for (int i = 0; i < 50; i++)
+        REQUIRE(api->step(s, in, 2, &last) == AMPC_OK);
+    CHECK_MSG(last.loss < first.loss, "%g %g", first.loss, last.loss);
+    CHECK_EQ_INT(last.step, 51);
+    api->close(s);
+    arena_free(a);
+}
+
+TEST_CASE(emit, sources_compile_as_they_are) {
+    Arena *a = arena_new();
+    char *dir = in_tmp(a, "sources"), *out;
+    emit_ok(arena_printf(a, "--target=cpu:x86-64-v3 --emit-c=%s", dir),
+            in_tmp(a, "emitted.so"));
+    int rc = test_command(&out,
+                          "cd %s && cc -I. -Iruntime/cpu -march=x86-64-v3 "
+                          "-fsyntax-only plan.c v3_kernels.c",
+                          dir);
+    CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+    arena_free(a);
+}
+
+TEST_CASE(emit, sidecar) {
+    Arena *a = arena_new();
+    char *path = in_tmp(a, "side.so");
+    char *weights = in_tmp(a, "side.weights.safetensors");
+    size_t n;
+    emit_ok("--weights=sidecar --target=cpu:x86-64-v2", path);
+    char *st = test_read_file(weights, &n);
+    REQUIRE(st && n > 8);
+    CHECK_HAS(st + 8, "\"w\":{\"dtype\":\"F32\",\"shape\":[6,4]");
+    free(st);
+    arena_free(a);
+}
+
+/* ---- failures ----------------------------------------------------------- */
+
+static void expect_failure(const char *options, const char *path,
+                           const char *message) {
+    Run r;
+    Arena *a = arena_new();
+    static int count;
+    char *tmp = fresh_dir(a, arena_printf(a, "tmp%d", count++));
+    setenv("TMPDIR", tmp, 1);
+    CHECK_EQ_INT(emit(&r, options, path), ERR_USER);
+    unsetenv("TMPDIR");
+    CHECK_HAS(r.d.text.data, message);
+    CHECK_EQ_INT(entries(tmp), 0);
+    CHECK(access(path, F_OK) != 0);
+    run_end(&r);
+    arena_free(a);
+}
+
+TEST_CASE(emit, no_compiler) {
+    Arena *a = arena_new();
+    setenv("CC", "/nonexistent/cc", 1);
+    expect_failure("", in_tmp(a, "nocc.so"), "no C compiler");
+    setenv("CC", "false", 1);
+    expect_failure("", in_tmp(a, "badcc.so"), "the C compiler failed");
+    unsetenv("CC");
+    arena_free(a);
+}
+
+TEST_CASE(emit, no_place_to_write) {
+    Arena *a = arena_new();
+    expect_failure("--target=cpu:x86-64-v2", in_tmp(a, "no/such/dir/x.so"),
+                   "No such file or directory");
+    expect_failure("--target=cpu:x86-64-v2 --weights=sidecar",
+                   in_tmp(a, "no/such/dir/x.so"), "No such file or directory");
+    arena_free(a);
+}
+
+TEST_CASE(emit, old_output_stays_when_compiling_fails) {
+    Arena *a = arena_new();
+    Run r;
+    char *dir = fresh_dir(a, "kept"), *path = in_tmp(a, "kept/old.so");
+    size_t n;
+    REQUIRE(test_write_file(path, "old", 3));
+    setenv("CC", "false", 1);
+    CHECK_EQ_INT(emit(&r, "", path), ERR_USER);
+    unsetenv("CC");
+    char *text = test_read_file(path, &n);
+    CHECK_STR(text, "old");
+    CHECK_EQ_INT(entries(dir), 1);
+    free(text);
+    run_end(&r);
+    arena_free(a);
+}
+
+/* Every truncation and every damaged byte of the tail is an error or harmless;
+   none may crash. */
+TEST_CASE(section, damaged_files) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    char *path = in_tmp(a, "damaged");
+    FILE *f = fopen(path, "wb");
+    REQUIRE(f != NULL);
+    SectionWriter w = {.file = f, .arena = a};
+    section_begin(&w, "weights");
+    section_put(&w, "0123456789", 10);
+    section_pad(&w, 64);
+    section_end(&w);
+    section_add_zlib(&w, "text", "hello hello hello", 17);
+    REQUIRE(section_finish(&w));
+    fclose(f);
+    size_t size, n;
+    char *good = test_read_file(path, &size), *text;
+    REQUIRE(good != NULL);
+    char *bytes = arena_dup(a, good, size);
+    for (size_t i = 0; i < 2 * size; i++) {
+        memcpy(bytes, good, size);
+        if (i < size) bytes[i] ^= 0x55;
+        test_write_file(path, bytes, i < size ? size : i - size);
+        SectionFile sf;
+        if (sections_open(a, &d, path, &sf) != OK) continue;
+        for (int k = 0; k < sf.n; k++)
+            sections_read(a, &d, &sf, &sf.dir[k], &text, &n);
+        sections_close(&sf);
+        CHECK(i < size); /* a truncated file is never opened */
+    }
+    CHECK_HAS(d.text.data, "not a module made by ampc");
+    CHECK_HAS(d.text.data, "checksum");
+    free(good);
+    sb_free(&d.text);
+    arena_free(a);
+}

@@ -1,0 +1,521 @@
+/* print_cuda_test.c: kernels of every form as CUDA text.
+
+   The graphs of one table are lowered into one set of kernels, so that one
+   unit holds them all.  On the simulated GPU their results must be the
+   interpreter's to the bit: all values are small whole numbers, whose sums are
+   exact in any order.  NVRTC, where there is one, must compile the unit
+   without warnings or spills.                                               */
+#define _POSIX_C_SOURCE 200809L
+#include <stdlib.h>
+#include <string.h>
+
+#include "codegen/cuda/cuda.h"
+#include "runtime/cpu/kernels.h"
+#include "tests/support/simulate.h"
+
+/* ---- graphs -------------------------------------------------------------- */
+
+#define POINT(in, nodes)                                                      \
+    "graph g(" in ") { group point { " nodes " } return %y }"
+#define ROW(in, nodes, out)                                                   \
+    "graph g(" in ") { group row { " nodes " } return " out " }"
+#define ANCHOR(in, nodes, out)                                                \
+    "graph g(" in ") { group anchor { " nodes " } return " out " }"
+
+static const char *const graphs[] = {
+    /* flat: whole vectors, tails, one element, widths, scalars */
+    POINT("%a: f32[4096], %b: f32[4096]", "%y = add %a, %b"),
+    POINT("%a: f32[1027], %b: f32[1027]", "%y = sub %a, %b"),
+    POINT("%a: f32[1025], %b: f32[1025]", "%y = mul %a, %b"),
+    POINT("%a: bf16[2,1031], %b: bf16[2,1031]", "%y = max %a, %b"),
+    POINT("%a: f16[15]", "%y = neg %a"),
+    POINT("%a: u8[70]", "%y = add %a, %a"),
+    POINT("%a: f64[513], %b: f32[513]", "%c = mul %b, %b %y = sub %a, %c"),
+    POINT("%a: i64[1000], %b: bool[1000]", "%y = where %b, %a, %a"),
+    POINT("%a: f32[1003], %s: f32[], %b: bf16[1003]",
+          "%c = mul %a, %s %y = add %c, %b : bf16[1003]"),
+    POINT("%a: f32[300]", "%i = iota {axis=0} : f32[300] %y = add %a, %i"),
+    POINT("%a: f32[300]",
+          "%y = slice %a {starts=[5], sizes=[290], steps=[1]}"),
+    POINT("%a: f32[300]",
+          "%y = slice %a {starts=[8], sizes=[290], steps=[1]}"),
+    POINT("%a: f32[300]", "%y = pad %a {pads=[3,6], value=2}"),
+    /* an element each */
+    POINT("%a: f32[33,70]", "%y = transpose %a {perm=[1,0]}"),
+    POINT("%a: bf16[2,3,4,5], %b: bf16[3,1,5]", "%y = mul %a, %b"),
+    POINT("%a: f32[30,20], %b: f32[30,7]", "%y = concat %a, %b {axis=1}"),
+    POINT("%a: f32[9,8], %i: i64[5]", "%y = gather %a, %i {axis=0}"),
+    POINT("%a: f32[4,5]", "%y = pad %a {pads=[1,2,3,0], mode=\"reflect\"}"),
+    POINT("%a: f32[], %b: f32[]", "%y = add %a, %b"),
+    POINT("%a: f32[0,4]", "%y = neg %a"),
+    /* a row by lanes */
+    ROW("%a: f32[9,1]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+    ROW("%a: f32[7,3]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+    ROW("%a: bf16[100,10]", "%y = reduce_max %a {axes=[1]}", "%y"),
+    ROW("%a: f32[33,32]", "%y = reduce_min %a {axes=[1]}", "%y"),
+    ROW("%a: i64[5,40]", "%y = reduce_sum %a {axes=[1]} "
+        "%m = reduce_max %a {axes=[1]}", "%y, %m"),
+    ROW("%a: f64[3,1000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+    ROW("%a: f32[4,3,5,6]", "%y = reduce_sum %a {axes=[1,3]}", "%y"),
+    ROW("%a: f32[17,50], %r: f32[17,1]",
+        "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
+        "%s = reduce_sum %d {axes=[1]} %t = add %s, %r %y = mul %d, %t",
+        "%y, %s, %d, %t"),
+    /* by a block */
+    ROW("%a: f32[3,1025]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+    ROW("%a: bf16[2,5000]", "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
+        "%s = reduce_sum %d {axes=[1]} : f32[2,1] %y = add %s, %d : "
+        "f32[2,5000]", "%y, %s"),
+    ROW("%a: f32[70,80]", "%y = reduce_sum %a {axes=[0,1]}", "%y"),
+    /* neighbouring rows */
+    ROW("%a: f32[40,35]", "%y = reduce_sum %a {axes=[0]}", "%y"),
+    ROW("%a: bf16[600,64]", "%y = reduce_max %a {axes=[0]}", "%y"),
+    ROW("%a: f64[6,9]", "%y = reduce_min %a {axes=[0]}", "%y"),
+    ROW("%a: i32[3,40,33]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+    ROW("%a: f32[2,30,70]",
+        "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
+        "%s = reduce_sum %d {axes=[1]} %y = mul %d, %s", "%y, %s"),
+    /* nothing to fold, nothing at all */
+    ROW("%a: f32[3,0]", "%y = reduce_sum %a {axes=[1]} "
+        "%m = reduce_max %a {axes=[1]}", "%y, %m"),
+    ROW("%a: f32[0,30]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+    /* epilogues */
+    ANCHOR("%a: f32[5,7], %w: f32[7,30], %b: f32[30]",
+           "%z = matmul %a, %w %c = add %z, %b %y = relu %c", "%y, %c"),
+    ANCHOR("%a: bf16[2,3,4,6], %w: bf16[6,20], %r: f32[3,1,20]",
+           "%z = matmul %a, %w : f32[2,3,4,20] %y = add %z, %r", "%y"),
+    ANCHOR("%a: f32[3,4,6], %w: f32[3,6,5], %r: f32[3,1,1]",
+           "%z = matmul %a, %w %y = mul %z, %r", "%y"),
+    ANCHOR("%a: f32[2,4,5,6], %w: f32[3,4,1,1], %q: f32[5,1], "
+           "%r: f32[2,1,1,6]",
+           "%z = conv %a, %w %c = add %z, %q %y = mul %c, %r", "%y"),
+};
+
+enum { NGRAPHS = sizeof graphs / sizeof *graphs };
+
+/* ---- one graph ----------------------------------------------------------- */
+
+typedef struct Subject {
+    const char *text;
+    Graph *g;
+    LoweredStep step;
+    EvalTensor **in; /* by value */
+    void **data;     /* by value: malloc of exactly its size */
+} Subject;
+
+typedef struct Suite {
+    Arena *a;
+    KernelSet *ks;
+    Subject s[NGRAPHS];
+    int n;
+} Suite;
+
+static uint32_t random_bits(void) {
+    static uint64_t state = 1;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33);
+}
+
+static int64_t small_number(DType d) {
+    int64_t i = random_bits() % 8;
+    if (d == DT_BOOL) return i & 1;
+    return dtype_info[d].kind == DK_U ? i : i - 4;
+}
+
+static EvalTensor *random_input(Arena *a, TypeId id) {
+    const Type *t = type_get(id);
+    EvalTensor *e = eval_tensor_new(a, id);
+    for (int64_t i = 0, n = type_count(t); i < n; i++) {
+        int64_t x = small_number(t->dtype);
+        if (e->f) e->f[i] = (double)x;
+        else e->i[i] = x;
+    }
+    return e;
+}
+
+static void *block_new(size_t n) {
+    void *p;
+    REQUIRE(posix_memalign(&p, 256, n ? n : 1) == 0);
+    memset(p, 0x7f, n);
+    return p;
+}
+
+static void subject_values(Subject *s, Arena *a) {
+    s->in = NEW_ARRAY(a, EvalTensor *, s->g->values.len);
+    s->data = NEW_ARRAY(a, void *, s->g->values.len);
+    for (int i = 1; i < s->g->values.len; i++) {
+        const Value *v = &s->g->values.data[i];
+        s->data[i] = block_new((size_t)type_bytes(type_get(v->type)));
+        if (v->kind == VK_INPUT) s->in[i] = random_input(a, v->type);
+    }
+}
+
+static void subject_load(Subject *s, Arena *a) {
+    for (int i = 1; i < s->g->values.len; i++) {
+        TypeId t = s->g->values.data[i].type;
+        if (!s->in[i]) continue;
+        const Tensor *x = eval_to_tensor(a, s->in[i], t);
+        memcpy(s->data[i], x->data, (size_t)type_bytes(type_get(t)));
+    }
+}
+
+static void suite_add(Suite *x, const char *text) {
+    Subject *s = &x->s[x->n++];
+    Diag d = {0};
+    Module *m = NULL;
+    s->text = text;
+    if (parse_module(x->a, &d, "test.amp", text, strlen(text), &m) != OK ||
+        verify_graph(m->graphs.data[0], STAGE_FUSED, &d) != OK ||
+        lower_group(m->graphs.data[0], 0, x->ks, &d, &s->step) != OK)
+        FAIL("%s\n%s", d.text.data, text);
+    s->g = m->graphs.data[0];
+}
+
+/* For its text only. */
+static Suite suite_lowered(const char *const *text, int n) {
+    Suite x = {.a = arena_new()};
+    x.ks = kernel_set_new(x.a);
+    for (int i = 0; i < n; i++) suite_add(&x, text[i]);
+    return x;
+}
+
+static Suite suite_new(const char *const *text, int n) {
+    Suite x = suite_lowered(text, n);
+    for (int i = 0; i < n; i++) subject_values(&x.s[i], x.a);
+    return x;
+}
+
+static void suite_free(Suite *x) {
+    for (int i = 0; i < x->n; i++)
+        for (int j = 1; x->s[i].data && j < x->s[i].g->values.len; j++)
+            free(x->s[i].data[j]);
+    arena_free(x->a);
+}
+
+/* ---- text ---------------------------------------------------------------- */
+
+/* f<i>: the epilogue as a functor, called like e<i>. */
+static void put_functor_kernel(const Kernel *k, StrBuf *sb) {
+    int64_t rows = kernel_rows(k), cols = 1;
+    int64_t tile = k->tile_rows ? k->tile_rows : rows;
+    for (int d = 0; d < k->ndim; d++)
+        if (k->dim[d].col) cols *= k->dim[d].extent;
+    print_cuda_functor(k, sb);
+    sb_printf(sb, "extern \"C\" __global__ void f%d(const float *raw, ",
+              k->index);
+    print_cuda_params(k, sb);
+    sb_printf(sb, ")\n{\n    const long long e = blockIdx.x * 256ll + "
+                  "threadIdx.x;\n    const long long u = e / %lld;\n"
+                  "    const E%d store = ", (long long)cols, k->index);
+    print_cuda_initializer(k, sb);
+    sb_printf(sb, ";\n    if (e < %lld) store(raw[e], u / %lld, u %% %lld, "
+                  "e %% %lld);\n}\n\n", (long long)(rows * cols),
+              (long long)tile, (long long)tile, (long long)cols);
+}
+
+static StrBuf suite_text(const Suite *x) {
+    StrBuf sb = {0};
+    print_cuda_head(&sb);
+    for (int e = 0; e < 2; e++)
+        for (int i = 0; i < kernel_set_count(x->ks, e); i++) {
+            const Kernel *k = kernel_set_get(x->ks, e, i);
+            print_cuda_kernel(k, DT_F32, &sb);
+            if (k->form == KF_FLAT) print_cuda_many(k, &sb);
+            if (e) put_functor_kernel(k, &sb);
+        }
+    return sb;
+}
+
+static SimTwin *twin_of(const Suite *x) {
+    char path[600], err[300];
+    StrBuf sb = suite_text(x);
+    char *dir = sim_build_text(sb.data);
+    snprintf(path, sizeof path, "%s/unit0.so", dir);
+    SimTwin *t = sim()->twin_open(path, err, sizeof err);
+    if (!t) FAIL("%s", err);
+    free(dir);
+    sb_free(&sb);
+    return t;
+}
+
+/* ---- running ------------------------------------------------------------- */
+
+typedef struct Args {
+    void *value[40], *slot[40];
+    int64_t number;
+    int n;
+} Args;
+
+static void add_arg(Args *p, void *value) {
+    p->value[p->n] = value;
+    p->slot[p->n] = &p->value[p->n];
+    p->n++;
+}
+
+static void add_refs(const Subject *s, Args *p, const ValueId *refs, int n) {
+    for (int i = 0; i < n; i++)
+        add_arg(p, refs[i].i ? s->data[view_root(s->g, refs[i]).i] : NULL);
+}
+
+static void launch(const Subject *s, SimTwin *t, char kind, const Kernel *k,
+                   const char *suffix, int64_t blocks, Args *p) {
+    char name[40];
+    snprintf(name, sizeof name, "%c%d%s", kind, k->index, suffix);
+    if (!blocks) return;
+    if (sim()->run(t, name, (unsigned)blocks, (unsigned)cuda_shape(k).threads,
+                   0, p->slot))
+        FAIL("%s\n%s", sim()->errors(), s->text);
+}
+
+static void run_kernel(const Subject *s, SimTwin *t) {
+    const Kernel *k = s->step.kernel;
+    CudaShape shape = cuda_shape(k);
+    Args p = {0};
+    add_refs(s, &p, s->step.refs, s->step.nref);
+    if (k->form == KF_FLAT) {
+        p.number = s->step.pars[0];
+        p.slot[p.n++] = &p.number;
+        shape.blocks = (p.number + shape.per_block - 1) / shape.per_block;
+    }
+    launch(s, t, 'k', k, "", shape.blocks, &p);
+}
+
+/* The product by the CPU, in fp32, then the epilogue by kernel or functor. */
+static void run_epilogue(const Subject *s, SimTwin *t, char kind) {
+    const LoweredStep *st = &s->step;
+    Args p = {0};
+    int64_t pars[64];
+    char *raw = block_new(1 << 16), *scratch = block_new(1 << 24);
+    memcpy(pars, st->pars, (size_t)st->npar * sizeof *pars);
+    pars[st->npar - 1] = AMPC_F32;
+    void *a = s->data[st->refs[0].i], *b = s->data[st->refs[1].i];
+    CpuEpilogue none = {0};
+    if (st->lib == PLAN_LIB_GEMM)
+        ampc_cpu_v2.gemm(NULL, (CpuGemm *)pars, a, b, raw, &none, scratch);
+    else
+        ampc_cpu_v2.conv_fwd(NULL, (CpuConv *)pars, a, b, raw, &none, scratch);
+    add_arg(&p, raw);
+    add_refs(s, &p, st->ep_refs, st->nep_ref);
+    launch(s, t, kind, st->epilogue, "", cuda_shape(st->epilogue).blocks, &p);
+    free(raw);
+    free(scratch);
+}
+
+static void run_step(const Subject *s, SimTwin *t, char kind) {
+    if (s->step.kind == PLAN_KERNEL)
+        run_kernel(s, t);
+    else
+        run_epilogue(s, t, kind);
+}
+
+static size_t value_bytes(const Subject *s, ValueId v) {
+    return (size_t)type_bytes(value_type(s->g, v));
+}
+
+/* Compares the outputs, then spoils them. */
+static void check_outputs(Subject *s, Arena *a, const Evaluator *e) {
+    for (int i = 0; i < s->g->outputs.len; i++) {
+        ValueId v = s->g->outputs.data[i].value;
+        const Tensor *want =
+            eval_to_tensor(a, eval_get(e, v), value_get(s->g, v)->type);
+        if (!CHECK_MEM(want->data, s->data[v.i], value_bytes(s, v)))
+            FAIL("in\n%s", s->text);
+        memset(s->data[v.i], 0x55, value_bytes(s, v));
+    }
+}
+
+static Evaluator *interpret(Subject *s, Arena *a) {
+    Diag d = {0};
+    Evaluator *e = eval_new(s->g, a, EVAL_STORAGE);
+    for (int i = 1; i < s->g->values.len; i++)
+        if (s->in[i]) eval_bind(e, (ValueId){(uint32_t)i}, s->in[i]);
+    if (eval_run(e, &d) != OK) FAIL("%s\n%s", d.text.data, s->text);
+    return e;
+}
+
+TEST_CASE(print_cuda, kernels_compute_what_the_interpreter_does) {
+    Suite x = suite_new(graphs, NGRAPHS);
+    SimTwin *t = twin_of(&x);
+    for (int i = 0; i < x.n; i++) {
+        Subject *s = &x.s[i];
+        Evaluator *e = interpret(s, x.a);
+        for (unsigned seed = 0; seed < 3; seed++) {
+            sim()->seed(seed);
+            subject_load(s, x.a);
+            run_step(s, t, seed == 1 ? 'f' : 'e');
+            check_outputs(s, x.a, e);
+        }
+    }
+    sim()->twin_close(t);
+    suite_free(&x);
+}
+
+/* ---- outputs over inputs ------------------------------------------------- */
+
+/* The output takes the place of input `in`. */
+static void check_in_place(const char *text, int in) {
+    Suite x = suite_new(&text, 1);
+    Subject *s = &x.s[0];
+    SimTwin *t = twin_of(&x);
+    Evaluator *e = interpret(s, x.a);
+    ValueId y = s->g->outputs.data[0].value, a = s->g->inputs.data[in];
+    void *own = s->data[y.i];
+    s->data[y.i] = s->data[a.i];
+    for (unsigned seed = 0; seed < 4; seed++) {
+        sim()->seed(seed);
+        subject_load(s, x.a);
+        run_step(s, t, 'e');
+        check_outputs(s, x.a, e);
+    }
+    s->data[y.i] = own;
+    sim()->twin_close(t);
+    suite_free(&x);
+}
+
+TEST_CASE(print_cuda, outputs_may_lie_over_inputs) {
+    check_in_place(graphs[1], 0);
+    check_in_place(POINT("%a: f32[7,9], %b: f32[9]", "%y = sub %a, %b"), 0);
+    check_in_place(ROW("%a: f32[9,70]", "%m = reduce_max %a {axes=[1]} "
+                       "%y = sub %a, %m", "%y"), 0);
+    check_in_place(ROW("%a: f32[2,30,40]", "%m = reduce_max %a {axes=[1]} "
+                       "%y = sub %a, %m", "%y"), 0);
+    /* a row's result over a row's input that other threads read */
+    check_in_place(ROW("%a: f32[9,70], %r: f32[9,1]", "%d = sub %a, %r "
+                       "%y = reduce_sum %d {axes=[1]}", "%y"), 1);
+    check_in_place(ROW("%a: f32[2,2000], %r: f32[2,1]", "%d = sub %a, %r "
+                       "%y = reduce_sum %d {axes=[1]}", "%y"), 1);
+    check_in_place(ROW("%a: f32[40,33], %r: f32[1,33]", "%d = sub %a, %r "
+                       "%y = reduce_sum %d {axes=[0]}", "%y"), 1);
+}
+
+/* ---- many tensors -------------------------------------------------------- */
+
+/* Row of the table; returns the first block of the next row. */
+static uint64_t put_row(const Subject *s, uint64_t *row, uint64_t first) {
+    int64_t per = cuda_shape(s->step.kernel).per_block, n = s->step.pars[0];
+    row[0] = first;
+    row[1] = (uint64_t)n;
+    for (int i = 0; i < s->step.nref; i++)
+        row[2 + i] = (uint64_t)(uintptr_t)s->data[s->step.refs[i].i];
+    return first + (uint64_t)((n + per - 1) / per);
+}
+
+TEST_CASE(print_cuda, one_launch_updates_many_tensors) {
+    static const int sizes[] = {1, 1024, 3, 5000, 0, 2049, 4};
+    enum { N = sizeof sizes / sizeof *sizes };
+    const char *text[N];
+    uint64_t table[N * 5], blocks = 0;
+    Arena *a = arena_new();
+    for (int i = 0; i < N; i++)
+        text[i] = arena_printf(a, "graph g(%%a: f32[%d], %%s: f32[]) { group "
+                                  "point { %%y = mul %%a, %%s } return %%y }",
+                               sizes[i]);
+    Suite x = suite_new(text, N);
+    SimTwin *t = twin_of(&x);
+    CHECK_EQ_INT(kernel_set_count(x.ks, false), 2); /* one element: no dims */
+    int rows = 0;
+    for (int i = 1; i < N; i++) {
+        REQUIRE(x.s[i].step.nref == 3);
+        subject_load(&x.s[i], x.a);
+        blocks = put_row(&x.s[i], table + 5 * rows++, blocks);
+    }
+    unsigned count = (unsigned)rows;
+    Args p = {0};
+    add_arg(&p, table);
+    p.slot[p.n++] = &count;
+    launch(&x.s[1], t, 'k', x.s[1].step.kernel, "_many", (int64_t)blocks, &p);
+    for (int i = 1; i < N; i++)
+        check_outputs(&x.s[i], x.a, interpret(&x.s[i], x.a));
+    sim()->twin_close(t);
+    suite_free(&x);
+    arena_free(a);
+}
+
+/* ---- NVRTC --------------------------------------------------------------- */
+
+TEST_CASE(print_cuda, nvrtc_compiles_without_warnings_or_spills) {
+    static const char *const archs[] = {"sm_80"};
+    Suite x = suite_lowered(graphs, NGRAPHS);
+    Diag d = {0};
+    CudaBuild out = {0};
+    const char *why;
+    if (!nvrtc_available(x.a, &why)) SKIP("no NVRTC: %s", why);
+    StrBuf sb = suite_text(&x);
+    CudaUnit unit = {sb.data, sb.len};
+    Status st = nvrtc_build(&d, x.a, &unit, 1, archs, 1, &out);
+    CHECK_MSG(st == OK && d.text.len == 0, "%s", d.text.data);
+    CHECK(out.usage.len >= kernel_set_count(x.ks, false));
+    for (int i = 0; i < out.usage.len; i++) {
+        const CudaUsage *u = &out.usage.data[i];
+        CHECK_MSG(u->spill_stores + u->spill_loads + u->stack == 0,
+                  "%s spills", u->kernel);
+    }
+    sb_free(&sb);
+    sb_free(&d.text);
+    suite_free(&x);
+}
+
+/* ---- properties of the text ---------------------------------------------- */
+
+typedef struct Printed {
+    Suite x;
+    CudaShape shape;
+    StrBuf sb;
+} Printed;
+
+static Printed printed(const char *text) {
+    Printed p = {.x = suite_lowered(&text, 1)};
+    const Kernel *k = p.x.s[0].step.kernel;
+    p.shape = cuda_shape(k);
+    print_cuda_kernel(k, DT_F32, &p.sb);
+    return p;
+}
+
+static void check_shape(const char *text, int threads, int64_t blocks,
+                        int64_t per_block, const char *needle) {
+    Printed p = printed(text);
+    CHECK_EQ_INT(p.shape.threads, threads);
+    CHECK_EQ_INT(p.shape.blocks, blocks);
+    CHECK_EQ_INT(p.shape.per_block, per_block);
+    CHECK_HAS(p.sb.data, needle);
+    CHECK(strstr(p.sb.data, "__restrict__") == NULL);
+    sb_free(&p.sb);
+    suite_free(&p.x);
+}
+
+TEST_CASE(print_cuda, shapes) {
+    /* 16 bytes of the widest operand */
+    check_shape(POINT("%a: f32[99]", "%y = neg %a"), 256, 0, 1024,
+                "k0_at<4>(");
+    check_shape(POINT("%a: bf16[99]", "%y = neg %a"), 256, 0, 2048,
+                "k0_at<8>(");
+    check_shape(POINT("%a: f64[99]", "%y = neg %a"), 256, 0, 512,
+                "k0_at<2>(");
+    /* an unaligned operand is read by elements */
+    check_shape(graphs[10], 256, 0, 1024, "b0[i0 + 5]");
+    check_shape(graphs[11], 256, 0, 1024, "pack_load<N>(b0 + e + 8)");
+    check_shape(graphs[12], 256, 0, 1024, " ? b0[i0 - 3] : 0");
+    /* an element each, 64-bit indices where needed */
+    check_shape(POINT("%a: f32[9,70]", "%y = transpose %a {perm=[1,0]}"), 256,
+                3, 0, "const unsigned e = ");
+    check_shape(POINT("%a: u8[50000,50000]", "%y = transpose %a {perm=[1,0]}"),
+                256, 9765625, 0, "const uint64_t e = ");
+    check_shape(POINT("%a: f32[0,4], %b: f32[4]", "%y = mul %a, %b"), 256, 1,
+                0, "(void)b0;");
+    /* teams of lanes, of a block, of warps */
+    check_shape(ROW("%a: f32[100,10]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+                256, 7, 0, "fold_lanes<16>");
+    check_shape(ROW("%a: f32[2,1000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+                64, 1, 0, "fold_lanes<32>");
+    check_shape(ROW("%a: f32[2,2000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+                256, 2, 0, "fold_block<256>");
+    check_shape(ROW("%a: f32[2,9000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+                512, 2, 0, "fold_block<512>");
+    check_shape(ROW("%a: f32[50,40]", "%y = reduce_sum %a {axes=[0]}", "%y"),
+                256, 2, 0, "fold_slices<8>");
+}
+
+/* The IR stands above each kernel. */
+TEST_CASE(print_cuda, comments_tell_the_group) {
+    check_shape(graphs[0], 256, 0, 1024, "/* %y = add %a, %b : f32[4096] */");
+}

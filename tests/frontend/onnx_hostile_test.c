@@ -1,0 +1,849 @@
+/* onnx_hostile_test.c: broken and hostile ONNX files.  Every row of the
+   importer's contract has a case with its message; beyond that, damaged copies
+   of good models must be refused or imported, never crash (run this under the
+   sanitizers).                                                              */
+#define _GNU_SOURCE
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/harness.h"
+#include "tests/support/onnx_util.h"
+
+static bool refuse_bytes(const void *p, size_t n, const char *why) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Options o;
+    Module *m = NULL;
+    options_init(&o, a);
+    Status s = import_onnx_bytes(a, &d, "bad.onnx", p, n, &o, &m);
+    bool ok = CHECK(s == ERR_USER && !m);
+    ok = ok && CHECK_HAS(d.text.data, why);
+    sb_free(&d.text);
+    arena_free(a);
+    return ok;
+}
+
+static bool refuse(Made *m, const char *why) {
+    Module *mod = made_import(m);
+    bool ok = CHECK(mod == NULL);
+    ok = ok && CHECK_HAS(made_message(m), why);
+    made_end(m);
+    return ok;
+}
+
+/* x: f32[dims] -> op -> y */
+static Onnx__NodeProto *start(Made *m, const char *dims, const char *op,
+                              const char *in) {
+    made_start(m, 18);
+    made_input(m, "x", DT_F32, dims);
+    made_output(m, "y");
+    return made_node(m, op, in, "y");
+}
+
+/* ---- bytes --------------------------------------------------------------- */
+
+TEST_CASE(onnx_bytes, not_a_model) {
+    refuse_bytes("", 0, "not an ONNX model");
+    refuse_bytes("hello world, this is text", 25, "stopped at byte");
+    refuse_bytes("\x3a\xff\xff\xff\xff\x0f", 6, "truncated");
+    refuse_bytes("\x3a\x05", 2, "truncated");
+    refuse_bytes("\x08", 1, "truncated");
+    refuse_bytes("\x08\x07", 2, "no graph");
+    refuse_bytes("\x3b", 1, "a field of wrong type");
+    refuse_bytes("\xf3\x7f", 2, "not a protobuf field");
+    refuse_bytes("\x12\x02" "a\0", 4, "zero byte");
+    refuse_bytes("\x3a\x00\x3a\x00", 4, "given twice");
+}
+
+/* A field of length n; returns the new start, writing backwards. */
+static uint8_t *wrap(uint8_t *p, uint8_t *end, unsigned field) {
+    size_t n = (size_t)(end - p);
+    uint8_t head[12];
+    int k = 0;
+    for (unsigned key = field << 3 | 2; ; key >>= 7) {
+        head[k++] = (uint8_t)((key & 127) | (key > 127 ? 128 : 0));
+        if (key <= 127) break;
+    }
+    for (;; n >>= 7) {
+        head[k++] = (uint8_t)((n & 127) | (n > 127 ? 128 : 0));
+        if (n <= 127) break;
+    }
+    p -= k;
+    memcpy(p, head, (size_t)k);
+    return p;
+}
+
+TEST_CASE(onnx_bytes, nesting_is_limited) {
+    enum { LEVELS = 4000 };
+    size_t size = (size_t)LEVELS * 24;
+    uint8_t *buf = malloc(size), *end = buf + size, *p = end;
+    for (int i = 0; i < LEVELS; i++) {
+        p = wrap(p, end, 6); /* attribute.g */
+        p = wrap(p, end, 5); /* node.attribute */
+        p = wrap(p, end, 1); /* graph.node */
+    }
+    p = wrap(p, end, 7); /* model.graph */
+    refuse_bytes(p, (size_t)(end - p), "nested deeper than 64");
+    free(buf);
+}
+
+TEST_CASE(onnx_bytes, a_million_empty_nodes) {
+    size_t n = 3 << 20;
+    uint8_t *buf = malloc(n + 16), *end = buf + n + 16, *p = end - n;
+    for (size_t i = 0; i < n; i += 2) {
+        p[i] = 0x0a;
+        p[i + 1] = 0;
+    }
+    p = wrap(p, end, 7);
+    refuse_bytes(p, (size_t)(end - p), "too many parts");
+    free(buf);
+}
+
+/* ---- header -------------------------------------------------------------- */
+
+TEST_CASE(onnx_header, versions_and_imports) {
+    Made m;
+    start(&m, "2", "Relu", "x");
+    m.model.n_opset_import = 0;
+    refuse(&m, "opset_import");
+    start(&m, "2", "Relu", "x");
+    m.opset.domain = made_text(&m, "my");
+    refuse(&m, "no opset is imported");
+    start(&m, "2", "Relu", "x");
+    m.opset.version = 29;
+    refuse(&m, "re-export at opset <= 28");
+    start(&m, "2", "Relu", "x");
+    m.opset.version = 5;
+    refuse(&m, "too old; accepted: 6 to 28");
+    start(&m, "2", "Relu", "x");
+    m.model.ir_version = 99;
+    refuse(&m, "ir_version 99; accepted");
+    start(&m, "2", "Relu", "x");
+    Onnx__OperatorSetIdProto *two[] = {&m.opset, &m.opset};
+    m.model.opset_import = two;
+    m.model.n_opset_import = 2;
+    refuse(&m, "twice");
+    start(&m, "2", "Relu", "x");
+    Onnx__TrainingInfoProto info = ONNX__TRAINING_INFO_PROTO__INIT;
+    Onnx__TrainingInfoProto *infos[] = {&info};
+    m.model.training_info = infos;
+    m.model.n_training_info = 1;
+    refuse(&m, "training_info");
+    start(&m, "2", "Relu", "x");
+    m.graph.n_output = 0;
+    refuse(&m, "no outputs");
+}
+
+/* ---- names --------------------------------------------------------------- */
+
+TEST_CASE(onnx_names, undefined_and_cyclic) {
+    Made m;
+    start(&m, "2", "Add", "x,nowhere");
+    refuse(&m, "operand 1, 'nowhere', is never defined");
+    start(&m, "2", "Add", "x,y");
+    refuse(&m, "cycle: 'y'");
+    start(&m, "2", "Add", "x,a");
+    made_node(&m, "Neg", "b", "a");
+    made_node(&m, "Abs", "a", "b");
+    refuse(&m, "cycle: ");
+    start(&m, "2", "Relu", "x");
+    made_output(&m, "z");
+    refuse(&m, "output 'z' is never defined");
+}
+
+TEST_CASE(onnx_names, defined_twice) {
+    Made m;
+    start(&m, "2", "Relu", "x");
+    made_node(&m, "Neg", "x", "y");
+    refuse(&m, "'y' is defined twice: as a result of node 'y' and as a result");
+    start(&m, "2", "Relu", "x");
+    made_f32(&m, "y", "2", 0);
+    refuse(&m, "as an initializer and as a result");
+    start(&m, "2", "Relu", "x");
+    made_f32(&m, "w", "2", 0);
+    made_f32(&m, "w", "2", 0);
+    refuse(&m, "as an initializer and as an initializer");
+    start(&m, "2", "Relu", "x");
+    made_node(&m, "Neg", "x", "x");
+    refuse(&m, "as a graph input and as a result");
+    start(&m, "2", "Relu", "x");
+    made_input(&m, "x", DT_F32, "2");
+    refuse(&m, "input 'x' is given twice");
+    start(&m, "2", "Relu", "x");
+    made_output(&m, "y");
+    refuse(&m, "output 'y' is given twice");
+}
+
+TEST_CASE(onnx_names, an_output_may_be_an_input) {
+    Made m;
+    start(&m, "2", "Relu", "x");
+    made_output(&m, "x");
+    CHECK(made_import(&m) != NULL);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_names, ugly_names_are_escaped_and_shortened) {
+    Made m;
+    start(&m, "2", "Relu", "x");
+    char *name = arena_alloc(m.a, 100001);
+    memset(name, 'n', 100000);
+    memcpy(name, "*/\n\"%s%n\\\x1b", 10);
+    m.graph.node[0]->input[0] = name;
+    CHECK(made_import(&m) == NULL);
+    CHECK(strlen(made_message(&m)) < 1000);
+    CHECK_HAS(made_message(&m), "*/\\x0a\\\"%s%n");
+    made_end(&m);
+}
+
+TEST_CASE(onnx_names, ugly_names_import) {
+    Made m;
+    made_start(&m, 18);
+    made_input(&m, "in */ \n'%s", DT_F32, "2");
+    made_node(&m, "Relu", "in */ \n'%s", "out\x01\\");
+    made_output(&m, "out\x01\\");
+    CHECK(made_import(&m) != NULL);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_names, reserved) {
+    Made m;
+    start(&m, "2", "Add", "x,ampc.rng");
+    made_f32(&m, "ampc.rng", "2", 0);
+    refuse(&m, "reserved");
+}
+
+/* ---- signatures ---------------------------------------------------------- */
+
+TEST_CASE(onnx_signature, operands_and_attributes) {
+    Made m;
+    start(&m, "2", "Add", "x");
+    refuse(&m, "1 operands");
+    start(&m, "2", "Relu", "x,x");
+    refuse(&m, "2 operands");
+    start(&m, "2", "Add", "x,");
+    refuse(&m, "operand 1 is required");
+    Onnx__NodeProto *n = start(&m, "2", "Relu", "x");
+    made_int(&m, n, "colour", 3);
+    refuse(&m, "unknown attribute 'colour'");
+    n = start(&m, "2", "Softmax", "x");
+    made_int(&m, n, "axis", 0);
+    made_int(&m, n, "axis", 0);
+    refuse(&m, "'axis' is given twice");
+    n = start(&m, "2", "Softmax", "x");
+    made_float(&m, n, "axis", 0);
+    refuse(&m, "'axis' must be an integer");
+    n = start(&m, "2", "Softmax", "x");
+    made_int(&m, n, "axis", 0);
+    n->attribute[0]->has_f = 1;
+    refuse(&m, "disagrees");
+    n = start(&m, "2", "Softmax", "x");
+    made_int(&m, n, "axis", 0);
+    n->attribute[0]->has_type = 0;
+    refuse(&m, "has no type");
+    start(&m, "2", "Cast", "x");
+    refuse(&m, "'to' is missing");
+    start(&m, "2", "Concat", "x,x");
+    refuse(&m, "'axis' is missing");
+    start(&m, "2", "Constant", "");
+    refuse(&m, "exactly one attribute");
+}
+
+TEST_CASE(onnx_signature, all_unsupported_ops_at_once) {
+    Made m;
+    made_start(&m, 18);
+    made_input(&m, "x", DT_F32, "2");
+    made_node(&m, "LSTM", "x", "a");
+    made_node(&m, "LSTM", "a", "b")->name = made_text(&m, "second");
+    made_node(&m, "FusedConv", "b", "c")->domain = made_text(&m,
+                                                             "com.microsoft");
+    made_node(&m, "TopK", "c", "y");
+    made_output(&m, "y");
+    CHECK(made_import(&m) == NULL);
+    CHECK_HAS(made_message(&m), "LSTM (opset 18): unsupported op (2 nodes");
+    CHECK_HAS(made_message(&m), "runtime-optimised inference file");
+    CHECK_HAS(made_message(&m), "TopK (opset 18): unsupported op (1 node,");
+    CHECK_EQ_INT(m.d.errors, 3);
+    made_end(&m);
+}
+
+/* ---- tensors ------------------------------------------------------------- */
+
+static Onnx__TensorProto *with_weight(Made *m, const char *dims) {
+    start(m, "2", "Add", "x,w");
+    return made_f32(m, "w", dims, 0);
+}
+
+TEST_CASE(onnx_tensor, types_and_shapes) {
+    Made m;
+    with_weight(&m, "2")->data_type = 99;
+    refuse(&m, "w: unknown element type 99");
+    with_weight(&m, "2")->data_type = 8;
+    refuse(&m, "STRING is not supported");
+    with_weight(&m, "2")->data_type = 0;
+    refuse(&m, "UNDEFINED is not supported");
+    with_weight(&m, "2")->dims[0] = -2;
+    refuse(&m, "dimension 0 is -2");
+    Onnx__TensorProto *t = with_weight(&m, "2,1");
+    t->dims[0] = t->dims[1] = INT64_MAX;
+    refuse(&m, "has more than");
+    t = with_weight(&m, "0,1");
+    t->dims[1] = INT64_MAX;
+    refuse(&m, "has more than");
+    with_weight(&m, "1,1,1,1,1,1,1,1,2");
+    refuse(&m, "has rank 9; at most 8");
+}
+
+TEST_CASE(onnx_tensor, content) {
+    Made m;
+    with_weight(&m, "2")->n_float_data = 1;
+    refuse(&m, "'w' is f32[2] and needs 2 entries, but the file has 1");
+    with_weight(&m, "2")->n_float_data = 0;
+    refuse(&m, "has no data");
+    Onnx__TensorProto *t = with_weight(&m, "2");
+    uint8_t raw[9] = {0};
+    t->has_raw_data = 1;
+    t->raw_data.data = raw;
+    t->raw_data.len = 8;
+    refuse(&m, "more than one field");
+    t = with_weight(&m, "2");
+    t->n_float_data = 0;
+    t->has_raw_data = 1;
+    t->raw_data.data = raw;
+    t->raw_data.len = 9;
+    refuse(&m, "needs 8 bytes, but the file has 9");
+    t = with_weight(&m, "2");
+    int32_t big[] = {1, 70000};
+    t->n_float_data = 0;
+    t->n_int32_data = 2;
+    t->int32_data = big;
+    t->data_type = 10;
+    refuse(&m, "entry 1, 70000, is out of range for f16");
+    t = with_weight(&m, "2");
+    t->n_float_data = 0;
+    t->has_raw_data = 1;
+    t->raw_data.data = (uint8_t *)"\1\2";
+    t->raw_data.len = 2;
+    t->data_type = 9;
+    refuse(&m, "element 1 of a bool tensor is 2");
+    t = with_weight(&m, "2");
+    Onnx__TensorProto__Segment seg = ONNX__TENSOR_PROTO__SEGMENT__INIT;
+    t->segment = &seg;
+    refuse(&m, "segments");
+}
+
+/* ---- external data ------------------------------------------------------- */
+
+/* w: f32[2] at `location` beside the model. */
+static Onnx__TensorProto *with_external(Made *m, const char *location,
+                                        const char *offset,
+                                        const char *length) {
+    Onnx__TensorProto *t = with_weight(m, "2");
+    t->n_float_data = 0;
+    t->has_data_location = 1;
+    t->data_location = ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
+    if (location)
+        made_metadata(m, &t->external_data, &t->n_external_data, "location",
+                      location);
+    if (offset)
+        made_metadata(m, &t->external_data, &t->n_external_data, "offset",
+                      offset);
+    if (length)
+        made_metadata(m, &t->external_data, &t->n_external_data, "length",
+                      length);
+    return t;
+}
+
+static const char *data_file(void) {
+    float v[] = {7, 1, 2, 3};
+    static char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/w.data", test_tmpdir());
+    REQUIRE(test_write_file(path, v, sizeof v));
+    return path;
+}
+
+TEST_CASE(onnx_external, is_read_from_beside_the_model) {
+    Made m;
+    data_file();
+    Onnx__TensorProto *t = with_external(&m, "w.data", "4", "8");
+    made_metadata(&m, &t->external_data, &t->n_external_data, "checksum",
+                  "ae7f4eb8c5aa6be4c55fbd2e1ab6c2fd21e6aca5");
+    CHECK(made_import(&m) == NULL);
+    CHECK_HAS(made_message(&m), "checksum");
+    t->n_external_data--;
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    int i = module_find_var(mod, "w");
+    REQUIRE(i >= 0);
+    CHECK_NEAR(((const float *)mod->vars.data[i].init->data)[1], 2, 0);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_external, the_right_checksum_passes) {
+    Made m;
+    char *sum;
+    int rc = test_command(&sum, "sha1sum '%s'", data_file());
+    if (rc) SKIP("no sha1sum");
+    sum[40] = 0;
+    Onnx__TensorProto *t = with_external(&m, "w.data", NULL, NULL);
+    made_metadata(&m, &t->external_data, &t->n_external_data, "checksum", sum);
+    CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
+    free(sum);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_external, locations_that_escape) {
+    Made m;
+    char path[PATH_MAX];
+    data_file();
+    const char *bad[][2] = {{"/etc/passwd", "is absolute"},
+                            {"../w.data", "leaves the folder"},
+                            {"a/../../w.data", "leaves the folder"},
+                            {"a/../w.data", "leaves the folder"},
+                            {"a\\..\\w.data", "backslash"},
+                            {"a//w.data", "empty component"},
+                            {"", "is empty"},
+                            {"missing.data", "No such file"}};
+    for (int i = 0; i < 8; i++) {
+        with_external(&m, bad[i][0], NULL, NULL);
+        refuse(&m, bad[i][1]);
+    }
+    with_external(&m, NULL, NULL, NULL);
+    refuse(&m, "has no location");
+    snprintf(path, sizeof path, "%s/link.data", test_tmpdir());
+    REQUIRE(symlink("w.data", path) == 0);
+    with_external(&m, "link.data", NULL, NULL);
+    refuse(&m, "not a plain file");
+    snprintf(path, sizeof path, "%s/dir", test_tmpdir());
+    REQUIRE(symlink("/usr", path) == 0);
+    with_external(&m, "dir/w.data", NULL, NULL);
+    refuse(&m, "not a plain file");
+    snprintf(path, sizeof path, "%s/pipe", test_tmpdir());
+    REQUIRE(mkfifo(path, 0600) == 0);
+    with_external(&m, "pipe", NULL, NULL);
+    refuse(&m, "not a regular file");
+    snprintf(path, sizeof path, "%s/folder", test_tmpdir());
+    REQUIRE(mkdir(path, 0700) == 0);
+    with_external(&m, "folder", NULL, NULL);
+    refuse(&m, "not a regular file");
+}
+
+TEST_CASE(onnx_external, numbers) {
+    Made m;
+    data_file();
+    with_external(&m, "w.data", "9", NULL);
+    refuse(&m, "past the end");
+    with_external(&m, "w.data", "9223372036854775807", NULL);
+    refuse(&m, "past the end");
+    with_external(&m, "w.data", "99999999999999999999", NULL);
+    refuse(&m, "is not a number");
+    with_external(&m, "w.data", "-4", NULL);
+    refuse(&m, "is not a number");
+    with_external(&m, "w.data", "0x4", NULL);
+    refuse(&m, "is not a number");
+    with_external(&m, "w.data", "0", "12");
+    refuse(&m, "needs 8 bytes, but 'w.data' gives length 12");
+    Onnx__TensorProto *t = with_external(&m, "w.data", "0", "8");
+    t->n_float_data = 2;
+    refuse(&m, "both external and inline");
+}
+
+/* ---- operands of operators ----------------------------------------------- */
+
+static void refuse_ints(const char *dims, const char *op, int count,
+                        const int64_t *v, const char *why) {
+    Made m;
+    start(&m, dims, op, "x,v");
+    made_i64(&m, "v", count, v);
+    refuse(&m, why);
+}
+
+TEST_CASE(onnx_operands, reshape_and_friends) {
+    refuse_ints("6", "Reshape", 2, (int64_t[]){-1, -1}, "two -1");
+    refuse_ints("6", "Reshape", 2, (int64_t[]){-1, 4}, "do not divide into 4");
+    refuse_ints("6", "Reshape", 1, (int64_t[]){7}, "cannot take a shape of 7");
+    refuse_ints("6", "Reshape", 1, (int64_t[]){-2}, "is -2");
+    refuse_ints("6", "Reshape", 2, (int64_t[]){6, 0}, "copies a dimension");
+    refuse_ints("6", "Reshape", 2, (int64_t[]){INT64_MAX, 3}, "too large");
+    refuse_ints("6", "Reshape", 9, (int64_t[]){1, 1, 1, 1, 1, 1, 1, 1, 6},
+                "rank 9");
+    refuse_ints("6", "Squeeze", 1, (int64_t[]){0}, "is 6, not 1");
+    refuse_ints("6", "Squeeze", 1, (int64_t[]){1}, "out of range");
+    refuse_ints("6", "Unsqueeze", 1, (int64_t[]){INT64_MIN}, "out of range");
+    refuse_ints("6", "Unsqueeze", 2, (int64_t[]){0, 0}, "given twice");
+    refuse_ints("6", "Unsqueeze", 9, (int64_t[9]){0}, "at most 8");
+    refuse_ints("6", "ReduceSum", 1, (int64_t[]){-2}, "out of range");
+    refuse_ints("6", "Expand", 1, (int64_t[]){5}, "does not broadcast");
+    refuse_ints("6", "Split", 1, (int64_t[]){5}, "sum to 5, the axis has 6");
+    refuse_ints("6", "Tile", 2, (int64_t[]){2, 2}, "2 repeats for rank 1");
+    refuse_ints("6", "Pad", 1, (int64_t[]){2}, "1 pads for 1 axes");
+    refuse_ints("6", "Pad", 2, (int64_t[]){-4, -4}, "crop more");
+    refuse_ints("6", "Pad", 2, (int64_t[]){0, INT64_MIN}, "a pad of");
+}
+
+TEST_CASE(onnx_operands, attributes) {
+    Made m;
+    Onnx__NodeProto *n = start(&m, "2,3", "Transpose", "x");
+    made_ints(&m, n, "perm", 2, (int64_t[]){0, 0});
+    refuse(&m, "not a permutation");
+    n = start(&m, "2,3", "Transpose", "x");
+    made_ints(&m, n, "perm", 2, (int64_t[]){0, INT64_MAX});
+    refuse(&m, "not a permutation");
+    n = start(&m, "2,3", "Softmax", "x");
+    made_int(&m, n, "axis", 2);
+    refuse(&m, "axis 2 is out of range for rank 2");
+    n = start(&m, "2,3", "Flatten", "x");
+    made_int(&m, n, "axis", INT64_MIN);
+    refuse(&m, "out of range");
+    n = start(&m, "2,3", "LayerNormalization", "x,x");
+    made_int(&m, n, "axis", INT64_MAX);
+    refuse(&m, "out of range");
+    n = start(&m, "1,1,4,4", "MaxPool", "x");
+    made_ints(&m, n, "kernel_shape", 2, (int64_t[]){0, 1});
+    refuse(&m, "kernel_shape[0] is 0");
+    n = start(&m, "1,1,4,4", "MaxPool", "x");
+    made_ints(&m, n, "kernel_shape", 2, (int64_t[]){5, 5});
+    refuse(&m, "a window of 5 on 4");
+    n = start(&m, "1,1,4,4", "MaxPool", "x");
+    made_ints(&m, n, "kernel_shape", 2, (int64_t[]){2, 2});
+    made_ints(&m, n, "strides", 2, (int64_t[]){1, -1});
+    refuse(&m, "strides[1] is -1");
+    n = start(&m, "1,1,4,4", "AveragePool", "x");
+    made_ints(&m, n, "kernel_shape", 2, (int64_t[]){2, 2});
+    made_ints(&m, n, "pads", 4, (int64_t[]){0, 0, INT64_MAX, 0});
+    refuse(&m, "pads[2]");
+    n = start(&m, "2,3", "Dropout", "x,r");
+    made_f32(&m, "r", "", 1);
+    refuse(&m, "a ratio of 1");
+    n = start(&m, "2,3", "Cast", "x");
+    made_int(&m, n, "to", INT64_MIN);
+    refuse(&m, "unknown element type");
+}
+
+TEST_CASE(onnx_operands, convolution) {
+    Made m;
+    Onnx__NodeProto *n = start(&m, "1,4,5,5", "Conv", "x,w");
+    made_f32(&m, "w", "6,2,3,3", 0);
+    made_int(&m, n, "group", 3);
+    refuse(&m, "3 groups");
+    n = start(&m, "1,4,5,5", "Conv", "x,w");
+    made_f32(&m, "w", "6,4,3,3", 0);
+    made_ints(&m, n, "dilations", 2, (int64_t[]){0, 1});
+    refuse(&m, "dilations[0] is 0");
+    start(&m, "1,4,5,5", "Conv", "x,w");
+    made_f32(&m, "w", "6,4,6,6", 0);
+    refuse(&m, "kernel of f32[6,4,6,6] is larger");
+    start(&m, "1,4,5,5", "Conv", "x,w,b");
+    made_f32(&m, "w", "6,4,3,3", 0);
+    made_f32(&m, "b", "5", 0);
+    refuse(&m, "bias");
+    start(&m, "1,4", "Conv", "x,w");
+    made_f32(&m, "w", "6,4", 0);
+    refuse(&m, "spatial axes");
+}
+
+TEST_CASE(onnx_operands, slices_clamp_their_sentinels) {
+    static const int64_t starts[] = {INT64_MIN}, ends[] = {INT64_MAX};
+    static const int64_t steps[] = {1, -1, INT64_MIN, INT64_MAX, 0};
+    static const int64_t want[] = {6, 0, 0, 1, -1};
+    for (int i = 0; i < 5; i++) {
+        Made m;
+        int64_t axis = 0;
+        start(&m, "6", "Slice", "x,s,e,a,t");
+        made_i64(&m, "s", 1, starts);
+        made_i64(&m, "e", 1, ends);
+        made_i64(&m, "a", 1, &axis);
+        made_i64(&m, "t", 1, &steps[i]);
+        Module *mod = made_import(&m);
+        if (want[i] < 0) {
+            CHECK(!mod);
+            CHECK_HAS(made_message(&m), "a step of 0");
+        } else if (CHECK(mod != NULL)) {
+            Graph *g = module_graph(mod, "forward");
+            CHECK_EQ_INT(value_type(g, g->outputs.data[0].value)->dim[0],
+                         want[i]);
+        }
+        made_end(&m);
+    }
+}
+
+TEST_CASE(onnx_operands, results_of_a_million_million_elements) {
+    refuse_ints("1", "Expand", 2, (int64_t[]){1000000, 1000000}, "more than");
+    refuse_ints("1", "Tile", 1, (int64_t[]){1000000000000}, "more than");
+    refuse_ints("1", "Tile", 1, (int64_t[]){INT64_MAX}, "more than");
+    Made m;
+    made_start(&m, 18);
+    made_i64(&m, "s", 2, (int64_t[]){1000000, 1000000});
+    made_node(&m, "ConstantOfShape", "s", "y");
+    made_output(&m, "y");
+    refuse(&m, "more than");
+    start(&m, "100000,1,100000", "Add", "x,w");
+    made_f32(&m, "w", "2,1", 0);
+    refuse(&m, "more than");
+    int64_t far = 2000000000;
+    refuse_ints("4,4", "Pad", 4, (int64_t[]){far, far, far, far}, "large");
+}
+
+static void range(Made *m, int64_t a, int64_t b, int64_t step) {
+    made_start(m, 18);
+    int64_t v[] = {a, b, step};
+    const char *names[] = {"a", "b", "c"};
+    for (int i = 0; i < 3; i++) made_i64(m, names[i], 1, &v[i])->n_dims = 0;
+    made_node(m, "Range", "a,b,c", "y");
+    made_output(m, "y");
+}
+
+TEST_CASE(onnx_folding, ranges_and_division) {
+    Made m;
+    range(&m, 0, 10, 0);
+    refuse(&m, "delta is 0");
+    range(&m, 0, INT64_MAX, 1);
+    refuse(&m, "too long");
+    range(&m, INT64_MIN, INT64_MAX, INT64_MAX);
+    CHECK(made_import(&m) != NULL);
+    made_end(&m);
+    made_start(&m, 18);
+    made_i64(&m, "a", 2, (int64_t[]){1, 2});
+    made_i64(&m, "b", 2, (int64_t[]){1, 0});
+    made_node(&m, "Div", "a,b", "y");
+    made_output(&m, "y");
+    refuse(&m, "division by zero");
+    made_start(&m, 18);
+    made_i64(&m, "a", 1, (int64_t[]){INT64_MIN});
+    made_i64(&m, "b", 1, (int64_t[]){-1});
+    made_node(&m, "Div", "a,b", "y");
+    made_output(&m, "y");
+    made_import(&m);
+    made_end(&m);
+    made_start(&m, 18);
+    made_f32(&m, "a", "2", 0)->float_data[0] = NAN;
+    m.graph.initializer[0]->float_data[1] = INFINITY;
+    made_int(&m, made_node(&m, "Cast", "a", "y"), "to", 7);
+    made_output(&m, "y");
+    made_import(&m);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_folding, a_shape_that_depends_on_data) {
+    Made m;
+    start(&m, "2,3", "Reshape", "x,s");
+    made_input(&m, "s", DT_I64, "2");
+    refuse(&m, "'s' is not known at compile time");
+}
+
+/* f0 calls f1 twice, f1 calls f2 twice, ...: 2^40 calls of nothing. */
+TEST_CASE(onnx_functions, exponential_chains_are_stopped) {
+    enum { N = 40 };
+    Made m;
+    static Onnx__FunctionProto f[N], *fs[N];
+    static char *in[] = {"u"}, *out[] = {"v"};
+    made_start(&m, 18);
+    Onnx__OperatorSetIdProto *opset[] = {&m.opset};
+    for (int i = 0; i < N; i++) {
+        onnx__function_proto__init(&f[i]);
+        fs[i] = &f[i];
+        f[i].name = arena_printf(m.a, "f%d", i);
+        f[i].domain = "my";
+        f[i].opset_import = opset;
+        f[i].n_opset_import = f[i].n_input = f[i].n_output = 1;
+        f[i].input = in;
+        f[i].output = out;
+        const char *callee = arena_printf(m.a, "f%d", i + 1);
+        if (i < N - 1) {
+            made_node(&m, callee, "u", "w")->domain = "my";
+            made_node(&m, callee, "w", "v")->domain = "my";
+        }
+        f[i].node = m.graph.node;
+        f[i].n_node = m.graph.n_node;
+        m.graph.node = NULL;
+        m.graph.n_node = 0;
+    }
+    made_input(&m, "x", DT_F32, "2");
+    made_node(&m, "f0", "x", "y")->domain = "my";
+    made_output(&m, "y");
+    m.model.functions = fs;
+    m.model.n_functions = N;
+    refuse(&m, "function calls");
+}
+
+/* ---- damage -------------------------------------------------------------- */
+
+static const char *const files[] = {"mlp.dyn", "mlp.ts", "cnn.dyn", "cnn.ts",
+                                    "resnet.dyn", "gpt.ts", "gpt.dyn"};
+enum { FILES = sizeof files / sizeof *files };
+
+static char *read_model(int i, size_t *n) {
+    char path[64];
+    snprintf(path, sizeof path, "tests/onnx/%s.onnx", files[i]);
+    char *p = test_read_file(test_data_path(path), n);
+    REQUIRE(p != NULL);
+    return p;
+}
+
+/* Imports; what comes out must satisfy the verifier, what does not must say
+   why. */
+static void try_import(const uint8_t *p, size_t n) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Options o;
+    Module *m = NULL;
+    options_init(&o, a);
+    vec_push(a, &o.dims, (DimBind){intern("batch"), -1, 4});
+    uint8_t *exact = malloc(n ? n : 1); /* reads past the end are seen */
+    memcpy(exact, p, n);
+    Status s = import_onnx_bytes(a, &d, "damaged.onnx", exact, n, &o, &m);
+    free(exact);
+    if (s == OK)
+        CHECK_MSG(verify_module(m, STAGE_TYPED, &d) == OK, "%s", d.text.data);
+    else
+        CHECK(s == ERR_USER && d.errors > 0);
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+TEST_CASE(onnx_damage, truncated_everywhere) {
+    for (int f = 0; f < FILES; f++) {
+        size_t n;
+        char *p = read_model(f, &n);
+        for (size_t i = 0; i < 64; i++)
+            try_import((const uint8_t *)p, n * i / 64);
+        free(p);
+    }
+}
+
+static uint64_t next(uint64_t *s) {
+    *s ^= *s << 13;
+    *s ^= *s >> 7;
+    *s ^= *s << 17;
+    return *s;
+}
+
+TEST_CASE(onnx_damage, bytes_changed) {
+    int rounds = test_slow() ? 20000 : 300;
+    for (int f = 0; f < FILES; f++) {
+        size_t n;
+        char *p = read_model(f, &n);
+        uint64_t seed = 0x9e3779b97f4a7c15u + (uint64_t)f;
+        for (int r = 0; r < rounds; r++) {
+            char *q = malloc(n);
+            memcpy(q, p, n);
+            int k = 1 + (int)(next(&seed) % 8);
+            for (int i = 0; i < k; i++)
+                q[next(&seed) % n] ^= (char)(1 << next(&seed) % 8);
+            try_import((const uint8_t *)q, n);
+            free(q);
+        }
+        free(p);
+    }
+}
+
+static int64_t odd_number(uint64_t *s) {
+    static const int64_t odd[] = {0, 1, -1, 2, -2, 3, 7, 8, 100, 65536,
+                                  INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN,
+                                  (int64_t)1 << 40};
+    return odd[next(s) % (sizeof odd / sizeof *odd)];
+}
+
+static void odd_tensor(Onnx__TensorProto *t, uint64_t *s) {
+    size_t count = t->has_raw_data ? t->raw_data.len / 8 : 0;
+    if (t->n_dims && next(s) % 3 == 0)
+        t->dims[next(s) % t->n_dims] = odd_number(s);
+    else if (next(s) % 5 == 0)
+        t->data_type = (int32_t)(next(s) % 20);
+    else if (count && t->data_type == 7) {
+        int64_t v = odd_number(s);
+        memcpy(t->raw_data.data + 8 * (next(s) % count), &v, 8);
+    }
+}
+
+static void swap_names(char **a, char **b) {
+    char *t = *a;
+    *a = *b;
+    *b = t;
+}
+
+#define ONNX(name, imin, imax, omin, omax, attrs, nd, weight, handler, core)   \
+    #name,
+static const char *const op_names[] = {
+#include "frontend/onnx/onnx_ops.def"
+};
+#undef ONNX
+
+/* The node becomes any op at all, with its attributes or without. */
+static void other_op(Onnx__NodeProto *n, uint64_t *s) {
+    free(n->op_type);
+    n->op_type =
+        strdup(op_names[next(s) % (sizeof op_names / sizeof *op_names)]);
+    if (next(s) % 2) n->n_attribute = 0;
+}
+
+/* One change of meaning in one node. */
+static void odd_node(Onnx__GraphProto *g, uint64_t *s) {
+    Onnx__NodeProto *n = g->node[next(s) % g->n_node];
+    Onnx__NodeProto *o = g->node[next(s) % g->n_node];
+    Onnx__AttributeProto *p =
+        n->n_attribute ? n->attribute[next(s) % n->n_attribute] : NULL;
+    switch (next(s) % 8) {
+    case 0:
+        swap_names(&n->op_type, &o->op_type);
+        break;
+    case 1:
+        if (n->n_input && o->n_input)
+            swap_names(&n->input[next(s) % n->n_input],
+                       &o->input[next(s) % o->n_input]);
+        break;
+    case 2:
+        if (p && p->has_i) p->i = odd_number(s);
+        break;
+    case 3:
+        if (p && p->n_ints) p->ints[next(s) % p->n_ints] = odd_number(s);
+        break;
+    case 4:
+        if (p && p->has_f) p->f = next(s) % 2 ? NAN : 1e30f;
+        if (p && p->t) odd_tensor(p->t, s);
+        break;
+    case 5:
+        if (n->n_input > 1) swap_names(&n->input[0], &n->input[1]);
+        break;
+    default:
+        other_op(n, s);
+        break;
+    }
+}
+
+/* One damaged copy. */
+static void try_damaged(const char *p, size_t n, uint64_t *s) {
+    Onnx__ModelProto *m =
+        onnx__model_proto__unpack(NULL, n, (const uint8_t *)p);
+    Onnx__GraphProto *g = m->graph;
+    size_t *attrs = malloc(g->n_node * sizeof *attrs), packed;
+    for (size_t i = 0; i < g->n_node; i++) attrs[i] = g->node[i]->n_attribute;
+    int k = 1 + (int)(next(s) % 3);
+    for (int i = 0; i < k; i++) {
+        if (g->n_initializer && next(s) % 6 == 0)
+            odd_tensor(g->initializer[next(s) % g->n_initializer], s);
+        else
+            odd_node(g, s);
+    }
+    m->opset_import[0]->version = 6 + (int64_t)(next(s) % 23);
+    uint8_t *bytes = model_pack(m, &packed);
+    try_import(bytes, packed);
+    free(bytes);
+    for (size_t i = 0; i < g->n_node; i++) g->node[i]->n_attribute = attrs[i];
+    free(attrs);
+    onnx__model_proto__free_unpacked(m, NULL);
+}
+
+TEST_CASE(onnx_damage, meaning_changed) {
+    int rounds = test_slow() ? 40000 : 1500;
+    for (int f = 0; f < FILES; f++) {
+        size_t n;
+        char *p = read_model(f, &n);
+        uint64_t seed = 0x2545f4914f6cdd1du + (uint64_t)f;
+        for (int r = 0; r < rounds; r++) try_damaged(p, n, &seed);
+        free(p);
+    }
+}

@@ -1,0 +1,758 @@
+/* onnx_import_test.c: the ONNX importer: models of both PyTorch exporters
+   against PyTorch's numbers, what trains, dimensions, batch normalisation,
+   dropout, functions, version rules.                                        */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/harness.h"
+#include "tests/support/onnx_util.h"
+
+/* ---- exports of PyTorch (models/gen_export.py) --------------------------- */
+
+typedef struct Torch {
+    Arena *a;
+    Diag d;
+    Options o;
+    Module *m;
+    ExpectedList want;
+} Torch;
+
+static void bind_batch(Options *o, const char *name, int64_t n) {
+    vec_push(o->arena, &o->dims,
+             (DimBind){.name = intern(name), .axis = -1, .value = n});
+}
+
+static Status import_file(Torch *t, const char *file) {
+    char path[128];
+    t->a = arena_new();
+    options_init(&t->o, t->a);
+    bind_batch(&t->o, "batch", 4);
+    snprintf(path, sizeof path, "tests/onnx/%s", file);
+    return import_onnx(t->a, &t->d, test_data_path(path), &t->o, &t->m);
+}
+
+static void end(Torch *t) {
+    sb_free(&t->d.text);
+    arena_free(t->a);
+}
+
+static bool check_tensor(Torch *t, const char *what, const EvalTensor *got,
+                         const EvalTensor *want) {
+    if (!CHECK_MSG(want != NULL, "%s is expected nowhere", what)) return false;
+    const char *diff = tensor_differs(t->a, got, want, 1e-5, 1e-6, true);
+    return CHECK_MSG(!diff, "%s %s", what, diff);
+}
+
+static void check_run(Torch *t) {
+    Graph *g = module_graph(t->m, "forward");
+    Evaluator *e = eval_new(g, t->a, EVAL_STORAGE);
+    REQUIRE(verify_module(t->m, STAGE_TYPED, &t->d) == OK);
+    for (int i = 0; i < g->inputs.len; i++) {
+        ValueId v = g->inputs.data[i];
+        eval_bind(e, v, expected_find(&t->want, "input",
+                                      value_get(g, v)->name));
+    }
+    REQUIRE(eval_run(e, &t->d) == OK);
+    REQUIRE(CHECK_EQ_INT(g->outputs.len, 2));
+    const char *names[] = {"loss", "logits"};
+    for (int i = 0; i < 2; i++)
+        check_tensor(t, names[i], eval_get(e, g->outputs.data[i].value),
+                     expected_find(&t->want, "output", names[i]));
+    for (int i = 0; i < g->writes.len; i++) {
+        const char *name = value_var(g, g->writes.data[i].var)->name;
+        check_tensor(t, name, eval_get(e, g->writes.data[i].value),
+                     expected_find(&t->want, "buffer", name));
+    }
+}
+
+/* Loss, logits and updated running statistics equal PyTorch's; no shape
+   arithmetic is left. */
+static void run_export(void *arg) {
+    const char *name = arg;
+    Torch t = {0};
+    char fp32[128];
+    snprintf(fp32, sizeof fp32, "tests/onnx/%.*s.fp32",
+             (int)strcspn(name, "."), name);
+    if (!CHECK_MSG(import_file(&t, name) == OK, "%s", t.d.text.data)) return;
+    REQUIRE(expected_read(t.a, test_data_path(fp32), &t.want));
+    check_run(&t);
+    Graph *g = module_graph(t.m, "forward");
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        bool shapes = op_info[n->op].kind == KIND_ELEM &&
+                      dtype_is_int(value_dtype(g, n->out[0]));
+        CHECK_MSG(!shapes, "integer arithmetic is left: %s",
+                  op_info[n->op].text);
+    }
+    end(&t);
+}
+
+static const char *const models[] = {"mlp", "cnn", "resnet", "gpt"};
+static const char *const kinds[] = {"dyn", "ts"};
+
+static void register_exports(void) {
+    static char names[8][64];
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 2; k++) {
+            char *file = names[2 * i + k];
+            snprintf(file, 64, "%s.%s.onnx", models[i], kinds[k]);
+            harness_register("onnx_export", file, run_export, file);
+        }
+    static char attention[] = "gpt.dyn23.onnx";
+    harness_register("onnx_export", attention, run_export, attention);
+}
+TEST_REGISTRAR(register_exports);
+
+static int count_kind(const Module *m, VarKind kind) {
+    int n = 0;
+    for (int i = 0; i < m->vars.len; i++) n += m->vars.data[i].kind == kind;
+    return n;
+}
+
+TEST_CASE(onnx_export, both_exporters_agree_on_what_trains) {
+    static const int params[] = {4, 9, 18, 28}, buffers[] = {0, 4, 8, 0};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 2; k++) {
+            Torch t = {0};
+            char file[64];
+            snprintf(file, sizeof file, "%s.%s.onnx", models[i], kinds[k]);
+            REQUIRE(import_file(&t, file) == OK);
+            CHECK_EQ_INT(count_kind(t.m, VAR_PARAM), params[i]);
+            CHECK_EQ_INT(count_kind(t.m, VAR_BUFFER), buffers[i]);
+            CHECK_EQ_INT(count_kind(t.m, VAR_FROZEN), 0);
+            CHECK_EQ_INT(t.d.warnings, 0);
+            end(&t);
+        }
+}
+
+TEST_CASE(onnx_export, a_tie_is_one_parameter) {
+    Torch t = {0};
+    REQUIRE(import_file(&t, "gpt.dyn.onnx") == OK);
+    CHECK(module_find_var(t.m, "wte.weight") >= 0 ||
+          module_find_var(t.m, "head.weight") >= 0);
+    CHECK(module_find_var(t.m, "wte.weight") < 0 ||
+          module_find_var(t.m, "head.weight") < 0);
+    end(&t);
+}
+
+/* Every layer computes the causal mask anew in the file. */
+TEST_CASE(onnx_export, one_mask_serves_all_layers) {
+    Torch t = {0};
+    REQUIRE(import_file(&t, "gpt.dyn.onnx") == OK);
+    Graph *g = module_graph(t.m, "forward");
+    ValueId mask = NO_VALUE;
+    int uses = 0;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        for (int k = 0; k < n->nin; k++) {
+            const Value *v = value_get(g, n->in[k]);
+            if (v->kind != VK_CONST || type_get(v->type)->rank < 2) continue;
+            if (!uses++) mask = n->in[k];
+            CHECK(same_value(mask, n->in[k]));
+        }
+    }
+    CHECK_EQ_INT(uses, 2);
+    end(&t);
+}
+
+/* Both exporters spread attention's scale over q and k. */
+TEST_CASE(onnx_export, attention_scales_one_operand_only) {
+    for (int k = 0; k < 2; k++) {
+        Torch t = {0};
+        char file[64];
+        int products = 0;
+        snprintf(file, sizeof file, "gpt.%s.onnx", kinds[k]);
+        REQUIRE(import_file(&t, file) == OK);
+        Graph *g = module_graph(t.m, "forward");
+        for (int i = 0; i < g->order.len; i++) {
+            const Node *n = node_get(g, g->order.data[i]);
+            if (n->op != OP_MATMUL) continue;
+            const Value *v = value_get(g, n->in[1]);
+            products++;
+            CHECK(v->kind != VK_RESULT || node_get(g, v->def)->op != OP_MUL);
+        }
+        CHECK_EQ_INT(products, 13);
+        end(&t);
+    }
+}
+
+TEST_CASE(onnx_export, optimised_exports_are_refused_with_the_recipe) {
+    static const char *const why[] = {NULL, "fused BatchNormalization",
+                                      "fused BatchNormalization",
+                                      "'h.0.qkv.weight' (folded into"};
+    for (int i = 1; i < 4; i++) {
+        Torch t = {0};
+        char file[64];
+        snprintf(file, sizeof file, "%s.opt.onnx", models[i]);
+        CHECK(import_file(&t, file) == ERR_USER);
+        CHECK_HAS(t.d.text.data, why[i]);
+        CHECK_HAS(t.d.text.data, "optimize=False");
+        end(&t);
+    }
+}
+
+TEST_CASE(onnx_export, accept_folded_trains_what_is_left) {
+    Torch t = {0};
+    CHECK(import_file(&t, "cnn.opt.onnx") == ERR_USER);
+    t.o.accept_folded = true;
+    CHECK(import_onnx(t.a, &t.d, test_data_path("tests/onnx/cnn.opt.onnx"),
+                      &t.o, &t.m) == OK);
+    CHECK(t.d.warnings > 0);
+    end(&t);
+}
+
+TEST_CASE(onnx_export, an_untouched_small_model_may_be_optimised) {
+    Torch t = {0};
+    CHECK(import_file(&t, "mlp.opt.onnx") == OK);
+    end(&t);
+}
+
+/* ---- dimensions ---------------------------------------------------------- */
+
+static void relu_model(Made *m, const char *dims) {
+    made_start(m, 17);
+    made_input(m, "x", DT_F32, dims);
+    made_node(m, "Relu", "x", "y");
+    made_output(m, "y");
+}
+
+TEST_CASE(onnx_dims, unbound_ones_are_listed_with_an_example) {
+    Made m;
+    relu_model(&m, "batch,3,?");
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "'batch' (x:0), x:2");
+    CHECK_HAS(made_message(&m), "--dim batch=64");
+    made_end(&m);
+}
+
+TEST_CASE(onnx_dims, bound_by_name_and_by_place) {
+    Made m;
+    relu_model(&m, "batch,3,?");
+    bind_batch(&m.opt, "batch", 5);
+    vec_push(m.a, &m.opt.dims, (DimBind){intern("x"), 2, 7});
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    Graph *g = module_graph(mod, "forward");
+    const Type *t = value_type(g, g->outputs.data[0].value);
+    CHECK_EQ_INT(t->dim[0], 5);
+    CHECK_EQ_INT(t->dim[2], 7);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_dims, wrong_bindings) {
+    Made m;
+    relu_model(&m, "batch,3");
+    bind_batch(&m.opt, "time", 5);
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "symbolic dimensions are: 'batch'");
+    m.opt.dims.data[0] = (DimBind){intern("x"), 1, 4};
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "fixed dimension 3");
+    m.opt.dims.data[0] = (DimBind){intern("x"), 2, 4};
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "no such input dimension");
+    m.opt.dims.data[0] = (DimBind){intern("batch"), -1, 4};
+    vec_push(m.a, &m.opt.dims, (DimBind){intern("x"), 0, 5});
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "bound to 4 and to 5");
+    made_end(&m);
+}
+
+/* ---- what trains --------------------------------------------------------- */
+
+static void linear_model(Made *m) {
+    made_start(m, 17);
+    made_input(m, "x", DT_F32, "2,3");
+    made_f32(m, "fc.weight", "3,4", 0);
+    made_f32(m, "fc.bias", "4", 1);
+    made_f32(m, "val_7", "4", 1);
+    made_f32(m, "half", "", 0.5f);
+    made_node(m, "MatMul", "x,fc.weight", "a");
+    made_node(m, "Add", "a,fc.bias", "b");
+    made_node(m, "Add", "b,val_7", "c");
+    made_node(m, "Pow", "c,half", "y");
+    made_output(m, "y");
+}
+
+static const Var *var_of(const Module *mod, const char *name) {
+    int i = module_find_var(mod, name);
+    return i < 0 ? NULL : &mod->vars.data[i];
+}
+
+static void add_rule(Made *m, const char *glob, bool train) {
+    vec_push(m->a, &m->opt.train_rules, (GlobRule){intern(glob), train});
+}
+
+TEST_CASE(onnx_train, unmarked_files_go_by_role_and_name) {
+    Made m;
+    linear_model(&m);
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(var_of(mod, "fc.weight")->kind, VAR_PARAM);
+    CHECK_STR(var_of(mod, "fc.weight")->why, "operand of MatMul");
+    CHECK_EQ_INT(var_of(mod, "val_7")->kind, VAR_FROZEN);
+    CHECK_HAS(made_message(&m), "'val_7' does not train");
+    CHECK(var_of(mod, "half") == NULL); /* a literal */
+    made_end(&m);
+}
+
+TEST_CASE(onnx_train, the_users_last_match_wins) {
+    Made m;
+    linear_model(&m);
+    add_rule(&m, "*", false);
+    add_rule(&m, "fc.*", true);
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(var_of(mod, "fc.weight")->kind, VAR_PARAM);
+    CHECK_STR(var_of(mod, "fc.weight")->why, "--train fc.*");
+    CHECK_EQ_INT(var_of(mod, "val_7")->kind, VAR_FROZEN);
+    CHECK_STR(var_of(mod, "val_7")->why, "--freeze *");
+    add_rule(&m, "fx.*", true);
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "--train 'fx.*' matches no initializer");
+    made_end(&m);
+}
+
+#define KIND "pkg.torch.export.graph_signature.InputSpec.kind"
+
+TEST_CASE(onnx_train, the_exporters_marks_win_over_names) {
+    Made m;
+    linear_model(&m);
+    made_mark(&m, "val_7", KIND, "PARAMETER");
+    made_mark(&m, "fc.bias", KIND, "BUFFER");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(var_of(mod, "val_7")->kind, VAR_PARAM);
+    CHECK_EQ_INT(var_of(mod, "fc.bias")->kind, VAR_FROZEN);
+    CHECK_STR(var_of(mod, "fc.bias")->why, "BUFFER in the file");
+    made_end(&m);
+}
+
+TEST_CASE(onnx_train, a_mask_with_infinity_is_a_constant) {
+    Made m;
+    linear_model(&m);
+    m.graph.initializer[1]->float_data[0] = -INFINITY;
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK(var_of(mod, "fc.bias") == NULL);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_train, a_weight_with_nan_is_reported) {
+    Made m;
+    linear_model(&m);
+    m.graph.initializer[1]->float_data[0] = NAN;
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK(var_of(mod, "fc.bias") == NULL);
+    CHECK_HAS(made_message(&m), "'fc.bias' holds NaN and does not train");
+    made_mark(&m, "fc.bias", KIND, "PARAMETER");
+    mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(var_of(mod, "fc.bias")->kind, VAR_PARAM);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_train, a_parameter_behind_a_comparison_is_an_error) {
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2");
+    made_f32(&m, "w", "2", 0);
+    made_mark(&m, "w", KIND, "PARAMETER");
+    made_node(&m, "Less", "x,w", "y");
+    made_output(&m, "y");
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "non-differentiable");
+    made_end(&m);
+}
+
+TEST_CASE(onnx_train, identity_of_an_initializer_is_a_parameter_of_its_own) {
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2,3");
+    made_f32(&m, "a.weight", "3", 1);
+    made_node(&m, "Identity", "a.weight", "b.weight");
+    made_node(&m, "Mul", "x,a.weight", "h");
+    made_node(&m, "Mul", "h,b.weight", "y");
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(count_kind(mod, VAR_PARAM), 2);
+    CHECK(var_of(mod, "b.weight") != NULL);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_train, half_precision_parameters_become_fp32_masters) {
+    Made m;
+    linear_model(&m);
+    Onnx__TensorProto *t = m.graph.initializer[0];
+    t->data_type = ONNX__TENSOR_PROTO__DATA_TYPE__BFLOAT16;
+    t->n_float_data = 0;
+    t->n_int32_data = 12;
+    t->int32_data = NEW_ARRAY(m.a, int32_t, 12);
+    for (int i = 0; i < 12; i++) t->int32_data[i] = 0x3f80; /* 1.0 */
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    const Var *v = var_of(mod, "fc.weight");
+    CHECK_EQ_INT(type_get(v->type)->dtype, DT_F32);
+    CHECK_EQ_INT(v->stored_dtype, DT_BF16);
+    CHECK_NEAR(((const float *)v->init->data)[11], 1, 0);
+    made_end(&m);
+}
+
+/* ---- spoiled exports ----------------------------------------------------- */
+
+static Onnx__NodeProto *bn_model(Made *m, const char *operands) {
+    made_start(m, 17);
+    made_input(m, "x", DT_F32, "4,2,3");
+    made_f32(m, "bn.scale", "2", 1);
+    made_f32(m, "bn.bias", "2", 0);
+    made_f32(m, "bn.mean", "2", 0);
+    made_f32(m, "bn.var", "2", 1);
+    Onnx__NodeProto *n = made_node(m, "BatchNormalization", operands, "y");
+    made_output(m, "y");
+    return n;
+}
+
+TEST_CASE(onnx_spoiled, statistics_merged_with_weights) {
+    Made m;
+    bn_model(&m, "x,bn.scale,bn.bias,bn.mean,bn.scale");
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "running statistics and as something else");
+    m.opt.accept_folded = true;
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(var_of(mod, "bn.scale")->kind, VAR_PARAM);
+    CHECK_EQ_INT(count_kind(mod, VAR_BUFFER), 2);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_spoiled, an_inference_module_does_not_care) {
+    Made m;
+    bn_model(&m, "x,bn.scale,bn.bias,bn.mean,bn.scale");
+    m.opt.loss.kind = LOSS_NONE;
+    CHECK(made_import(&m) != NULL);
+    made_end(&m);
+}
+
+/* ---- batch normalisation, dropout ---------------------------------------- */
+
+static const Node *find_node(const Module *mod, OpCode op) {
+    const Graph *g = module_graph(mod, "forward");
+    for (int i = 0; i < g->order.len; i++)
+        if (node_get(g, g->order.data[i])->op == op)
+            return node_get(g, g->order.data[i]);
+    return NULL;
+}
+
+static int64_t training_of(Made *m, int *writes) {
+    Module *mod = made_import(m);
+    REQUIRE(mod != NULL);
+    *writes = module_graph(mod, "forward")->writes.len;
+    return attr_int(find_node(mod, OP_BATCH_NORM), AK_training, 0);
+}
+
+#define OPERANDS "x,bn.scale,bn.bias,bn.mean,bn.var"
+
+TEST_CASE(onnx_batch_norm, follows_the_options) {
+    Made m;
+    int writes;
+    bn_model(&m, OPERANDS);
+    CHECK_EQ_INT(training_of(&m, &writes), 1);
+    CHECK_EQ_INT(writes, 2);
+    vec_push(m.a, &m.opt.batchnorm_frozen, intern("bn.s*"));
+    CHECK_EQ_INT(training_of(&m, &writes), 0);
+    CHECK_EQ_INT(writes, 0);
+    m.opt.batchnorm_frozen.data[0] = intern("other*");
+    CHECK_EQ_INT(training_of(&m, &writes), 1);
+    m.opt.loss.kind = LOSS_NONE;
+    CHECK_EQ_INT(training_of(&m, &writes), 0);
+    made_end(&m);
+}
+
+/* The running variance after one step on x = 0, 1, 2, ...: channel 0 sees
+   0 1 2, 6 7 8, 12 13 14, 18 19 20. */
+static double new_variance(Made *m) {
+    Module *mod = made_import(m);
+    REQUIRE(mod != NULL);
+    Graph *g = module_graph(mod, "forward");
+    Evaluator *e = eval_new(g, m->a, EVAL_EXACT);
+    TypeId type = value_get(g, g->inputs.data[0])->type;
+    EvalTensor *x = eval_tensor_new(m->a, type);
+    for (int i = 0; i < 24; i++) x->f[i] = i;
+    eval_bind(e, g->inputs.data[0], x);
+    REQUIRE(eval_run(e, &m->d) == OK);
+    return eval_get(e, g->writes.data[1].value)->f[0];
+}
+
+TEST_CASE(onnx_batch_norm, variance_is_unbiased_for_torch) {
+    Made m;
+    double mean = 0, var = 0;
+    for (int i = 0; i < 12; i++) mean += (i / 3 * 6 + i % 3) / 12.0;
+    for (int i = 0; i < 12; i++)
+        var += pow(i / 3 * 6 + i % 3 - mean, 2) / 12;
+    bn_model(&m, OPERANDS);
+    CHECK_NEAR(new_variance(&m), 0.9 + 0.1 * var, 1e-6);
+    m.model.producer_name = made_text(&m, "pytorch");
+    CHECK_NEAR(new_variance(&m), 0.9 + 0.1 * var * 12 / 11, 1e-6);
+    m.opt.batchnorm_unbiased = 0;
+    CHECK_NEAR(new_variance(&m), 0.9 + 0.1 * var, 1e-6);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_batch_norm, shared_statistics_are_updated_twice) {
+    Made m;
+    bn_model(&m, OPERANDS);
+    made_node(&m, "BatchNormalization",
+              "y,bn.scale,bn.bias,bn.mean,bn.var", "z");
+    made_output(&m, "z");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(module_graph(mod, "forward")->writes.len, 2);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_dropout, forms_and_options) {
+    Made m;
+    int64_t off = 0;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2,3");
+    made_f32(&m, "ratio", "", 0.1f);
+    made_i64(&m, "mode", 1, &off);
+    made_node(&m, "Dropout", "x,ratio", "y");
+    made_node(&m, "Dropout", "y", "z");
+    made_output(&m, "z");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    const Node *n = find_node(mod, OP_DROPOUT);
+    REQUIRE(n != NULL);
+    CHECK_NEAR(attr_float(n, AK_ratio, 0), 0.1, 0); /* as written */
+    CHECK_EQ_INT(attr_int(n, AK_salt, -1), 0);
+    CHECK_HAS(made_message(&m), "2 Dropout nodes");
+    CHECK_EQ_INT(var_of(mod, "ampc.rng")->kind, VAR_STATE);
+    m.opt.dropout = false;
+    mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK(!find_node(mod, OP_DROPOUT));
+    made_end(&m);
+}
+
+/* ---- graphs -------------------------------------------------------------- */
+
+TEST_CASE(onnx_graph, nodes_may_stand_in_any_order) {
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2");
+    made_node(&m, "Exp", "b", "y");
+    made_node(&m, "Neg", "a", "b");
+    made_node(&m, "Abs", "x", "a");
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(module_graph(mod, "forward")->order.len, 3);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_graph, dead_nodes_are_not_looked_at) {
+    Made m;
+    relu_model(&m, "2");
+    made_node(&m, "NoSuchOp", "x", "unused");
+    CHECK(made_import(&m) != NULL);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_graph, split_to_sequence_is_a_split) {
+    Made m;
+    int64_t two = 2, at[] = {0};
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2,5");
+    Onnx__TensorProto *t = made_i64(&m, "size", 1, &two);
+    t->n_dims = 0;
+    made_i64(&m, "at", 1, at)->n_dims = 0;
+    made_int(&m, made_node(&m, "SplitToSequence", "x,size", "s"), "axis", 1);
+    made_node(&m, "SequenceAt", "s,at", "y");
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    const Node *n = find_node(mod, OP_SPLIT);
+    REQUIRE(n != NULL);
+    CHECK_EQ_INT(n->nout, 3);
+    made_end(&m);
+}
+
+/* A function y = x * attr(k), called with k = 3, then with its default 2. */
+static void function_model(Made *m) {
+    static Onnx__FunctionProto f;
+    static Onnx__FunctionProto *fs[1] = {&f};
+    static Onnx__OperatorSetIdProto *opset[1];
+    static char *in[] = {"u"}, *out[] = {"v"};
+    static Onnx__AttributeProto dflt, *dflts[1] = {&dflt};
+    made_start(m, 17);
+    made_input(m, "x", DT_F32, "2");
+    Onnx__NodeProto *c = made_node(m, "Constant", "", "k");
+    made_attr(m, c, "value_float",
+              ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT)->ref_attr_name =
+        made_text(m, "k");
+    made_node(m, "Mul", "u,k", "v");
+    onnx__function_proto__init(&f);
+    f.name = "Scale";
+    f.domain = "my";
+    f.node = m->graph.node;
+    f.n_node = m->graph.n_node;
+    m->graph.n_node = 0;
+    m->graph.node = NULL;
+    opset[0] = &m->opset;
+    f.n_opset_import = 1;
+    f.opset_import = opset;
+    f.n_input = f.n_output = f.n_attribute_proto = 1;
+    f.input = in;
+    f.output = out;
+    onnx__attribute_proto__init(&dflt);
+    dflt.name = "k";
+    dflt.has_type = dflt.has_f = 1;
+    dflt.type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT;
+    dflt.f = 2;
+    f.attribute_proto = dflts;
+    Onnx__NodeProto *call = made_node(m, "Scale", "x", "a");
+    call->domain = "my";
+    made_float(m, call, "k", 3);
+    made_node(m, "Scale", "a", "y")->domain = "my";
+    made_output(m, "y");
+    m->model.n_functions = 1;
+    m->model.functions = fs;
+}
+
+TEST_CASE(onnx_graph, functions_are_inlined) {
+    Made m;
+    function_model(&m);
+    Module *mod = made_import(&m);
+    if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
+    Graph *g = module_graph(mod, "forward");
+    Evaluator *e = eval_new(g, m.a, EVAL_STORAGE);
+    EvalTensor *x = eval_tensor_new(m.a, value_get(g, g->inputs.data[0])->type);
+    x->f[0] = 1;
+    x->f[1] = -5;
+    eval_bind(e, g->inputs.data[0], x);
+    REQUIRE(eval_run(e, &m.d) == OK);
+    CHECK_NEAR(eval_get(e, g->outputs.data[0].value)->f[1], -30, 0);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_graph, a_function_that_calls_itself_is_an_error) {
+    Made m;
+    function_model(&m);
+    m.model.functions[0]->node[1]->op_type = "Scale";
+    m.model.functions[0]->node[1]->domain = "my";
+    m.model.functions[0]->node[1]->n_input = 1;
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "calls itself");
+    made_end(&m);
+}
+
+/* ---- version rules that no stored model covers --------------------------- */
+
+/* The type of y after one node on x: f32[dims], or NULL when refused. */
+static const Type *one_node(Made *m, int version, const char *dims,
+                            const char *op, const char *in,
+                            Onnx__NodeProto **node) {
+    made_start(m, version);
+    made_input(m, "x", DT_F32, dims);
+    *node = made_node(m, op, in, "y");
+    made_output(m, "y");
+    return NULL;
+}
+
+static const Type *result_type(Made *m) {
+    Module *mod = made_import(m);
+    if (!mod) return NULL;
+    Graph *g = module_graph(mod, "forward");
+    return value_type(g, g->outputs.data[0].value);
+}
+
+TEST_CASE(onnx_versions, softmax_before_13_flattens) {
+    Made m;
+    Onnx__NodeProto *n;
+    one_node(&m, 11, "2,3,4", "Softmax", "x", &n);
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK(find_node(mod, OP_RESHAPE) != NULL);
+    m.opset.version = 13;
+    mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK(find_node(mod, OP_RESHAPE) == NULL);
+    CHECK_EQ_INT(attr_int(find_node(mod, OP_SOFTMAX), AK_axis, -1), 2);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_versions, reduce_takes_axes_both_ways) {
+    Made m;
+    Onnx__NodeProto *n;
+    int64_t axis = -1;
+    one_node(&m, 17, "2,3,4", "ReduceMean", "x", &n);
+    made_ints(&m, n, "axes", 1, &axis);
+    REQUIRE(result_type(&m) != NULL);
+    CHECK_EQ_INT(result_type(&m)->dim[2], 1);
+    made_end(&m);
+    one_node(&m, 18, "2,3,4", "ReduceMean", "x,axes", &n);
+    made_i64(&m, "axes", 1, &axis);
+    made_int(&m, n, "keepdims", 0);
+    REQUIRE(result_type(&m) != NULL);
+    CHECK_EQ_INT(result_type(&m)->rank, 2);
+    CHECK_EQ_INT(result_type(&m)->dim[1], 3);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_versions, relu6_has_strict_bounds) {
+    Made m;
+    Onnx__NodeProto *n;
+    one_node(&m, 13, "4", "Clip", "x,lo,hi", &n);
+    made_f32(&m, "lo", "", 0);
+    made_f32(&m, "hi", "", 6);
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(attr_int(find_node(mod, OP_CLIP), AK_strict, 0), 1);
+    CHECK_NEAR(attr_float(find_node(mod, OP_CLIP), AK_max, 0), 6, 0);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_versions, a_user_cast_is_marked) {
+    Made m;
+    Onnx__NodeProto *n;
+    one_node(&m, 13, "4", "Cast", "x", &n);
+    made_int(&m, n, "to", dtype_info[DT_BF16].onnx);
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(attr_int(find_node(mod, OP_CAST), AK_user, 0), 1);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_loss, class_axis_is_one_and_log_prob_is_made_when_used) {
+    Made m;
+    made_start(&m, 13);
+    made_input(&m, "x", DT_F32, "2,5,3");
+    made_input(&m, "t", DT_I64, "2,3");
+    made_node(&m, "SoftmaxCrossEntropyLoss", "x,t", "loss,prob");
+    made_output(&m, "loss");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(mod->class_axis, 1);
+    CHECK(find_node(mod, OP_LOG_SOFTMAX) == NULL);
+    made_output(&m, "prob");
+    mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK(find_node(mod, OP_LOG_SOFTMAX) != NULL);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_loss, soft_labels_are_explained) {
+    Made m;
+    made_start(&m, 13);
+    made_input(&m, "x", DT_F32, "2,5");
+    made_input(&m, "t", DT_F32, "2,5");
+    made_node(&m, "SoftmaxCrossEntropyLoss", "x,t", "loss");
+    made_output(&m, "loss");
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "soft labels");
+    made_end(&m);
+}

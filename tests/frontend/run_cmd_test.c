@@ -1,0 +1,548 @@
+/* run_cmd_test.c: `ampc run` on the hand-written plan of tiny_module.c, through
+   its command line; files that it reads and writes.                         */
+#define _GNU_SOURCE
+#include "tests/harness.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "frontend/driver/run_cmd.h"
+#include "runtime/json.h"
+#include "runtime/session.h"
+#include "tests/support/tiny_module.h"
+
+/* ---- helpers --------------------------------------------------------------- */
+
+static const char *path_of(const char *name) {
+    static char paths[32][600];
+    static int next;
+    char *p = paths[next++ % 32];
+    snprintf(p, sizeof paths[0], "%s/%s", test_tmpdir(), name);
+    return p;
+}
+
+static void write_npy(const char *name, int dtype, int rank,
+                      const int64_t *dim, const void *data) {
+    StrBuf sb = {0};
+    size_t n = array_elem_bytes(dtype);
+    for (int i = 0; i < rank; i++) n *= (size_t)dim[i];
+    npy_header(&sb, dtype, rank, dim);
+    CHECK_EQ_INT(sb.len % 64, 0);
+    sb_putn(&sb, data, n);
+    REQUIRE(test_write_file(path_of(name), sb.data, sb.len));
+    sb_free(&sb);
+}
+
+/* n samples of x and target as x.npy and t.npy. */
+static void write_data(int n) {
+    float x[400 * TINY_IN], t[400 * TINY_OUT];
+    for (int i = 0; i * TINY_BATCH < n; i++)
+        tiny_batch(i, x + i * TINY_BATCH * TINY_IN,
+                   t + i * TINY_BATCH * TINY_OUT);
+    write_npy("x.npy", AMPC_DTYPE_F32, 2, (int64_t[]){n, TINY_IN}, x);
+    write_npy("t.npy", AMPC_DTYPE_F32, 2, (int64_t[]){n, TINY_OUT}, t);
+}
+
+static ampc_api api_for(const AmpcModule *m) {
+    ampc_api a = *tiny_api();
+    a.module = tiny_handle(m);
+    return a;
+}
+
+/* Runs "run tiny.so WORDS..."; words beginning with '@' name files of the
+   test's folder, FEED=@NAME too.  Standard output and error are kept.       */
+typedef struct Ran {
+    int status;
+    char *out, *err;
+} Ran;
+
+static char *expand(const char *word) {
+    const char *at = strchr(word, '@');
+    char *p = NULL;
+    int n = at ? asprintf(&p, "%.*s%s", (int)(at - word), word, path_of(at + 1))
+               : asprintf(&p, "%s", word);
+    return n < 0 ? NULL : p;
+}
+
+static FILE *redirect(FILE *f, const char *path, int *saved) {
+    fflush(f);
+    *saved = dup(fileno(f));
+    FILE *to = fopen(path, "w");
+    REQUIRE(to && *saved >= 0);
+    dup2(fileno(to), fileno(f));
+    return to;
+}
+
+static void restore(FILE *f, FILE *to, int saved) {
+    fflush(f);
+    dup2(saved, fileno(f));
+    close(saved);
+    fclose(to);
+}
+
+static Ran run_module(const AmpcModule *m, const char *words) {
+    char *argv[64] = {"run", "tiny.so"}, *copy = strdup(words), *save = NULL;
+    int argc = 2, out, err;
+    ampc_api a = api_for(m);
+    for (char *w = strtok_r(copy, " ", &save); w;
+         w = strtok_r(NULL, " ", &save))
+        argv[argc++] = expand(w);
+    FILE *fo = redirect(stdout, path_of("stdout"), &out);
+    FILE *fe = redirect(stderr, path_of("stderr"), &err);
+    Ran r = {.status = run_cmd(argc, argv, &a)};
+    restore(stdout, fo, out);
+    restore(stderr, fe, err);
+    r.out = test_read_file(path_of("stdout"), NULL);
+    r.err = test_read_file(path_of("stderr"), NULL);
+    for (int i = 2; i < argc; i++) free(argv[i]);
+    free(copy);
+    return r;
+}
+
+static void ran_free(Ran *r) {
+    free(r->out);
+    free(r->err);
+}
+
+/* Standard output of a run that must succeed; for free(). */
+static char *good(const AmpcModule *m, const char *words) {
+    Ran r = run_module(m, words);
+    CHECK_MSG(r.status == 0, "%s\n%s", words, r.err);
+    free(r.err);
+    return r.out;
+}
+
+static void bad(const AmpcModule *m, const char *words, int status,
+                const char *why) {
+    Ran r = run_module(m, words);
+    CHECK_EQ_INT(r.status, status);
+    CHECK_HAS(r.err, why);
+    ran_free(&r);
+}
+
+static int count_lines(const char *text) {
+    int n = 0;
+    for (; *text; text++) n += *text == '\n';
+    return n;
+}
+
+/* Line i of a log as a number. */
+static double field(const char *log, int line, const char *key) {
+    JsonSpan v, f;
+    double x = NAN;
+    while (line-- && (log = strchr(log, '\n'))) log++;
+    if (!CHECK(log && *log)) return NAN;
+    if (CHECK(json_parse(log, strcspn(log, "\n"), &v)) &&
+        CHECK_MSG(json_get(v, key, &f), "%s in %.200s", key, log))
+        json_double(f, &x);
+    return x;
+}
+
+#define FEEDS "--feed x=@x.npy --feed target=@t.npy "
+
+/* ---- training --------------------------------------------------------------- */
+
+TEST_CASE(run, trains_and_logs) {
+    write_data(40);
+    char *out = good(&tiny_module, FEEDS "--epochs 20");
+    CHECK_EQ_INT(count_lines(out), 200);
+    CHECK_EQ_INT(field(out, 0, "step"), 1);
+    CHECK_EQ_INT(field(out, 199, "step"), 200);
+    CHECK(field(out, 199, "loss") < 0.05 * field(out, 0, "loss"));
+    CHECK(field(out, 0, "grad_norm") > 0 && field(out, 0, "ms") >= 0);
+    CHECK_EQ_INT(field(out, 7, "scale"), 1024);
+    CHECK_EQ_INT(field(out, 7, "skipped"), 0);
+    CHECK_HAS(out, "\"lr\":0.1,");
+    free(out);
+    out = good(&tiny_module, FEEDS); /* one epoch; the last 0 samples */
+    CHECK_EQ_INT(count_lines(out), 10);
+    free(out);
+    write_data(42);
+    out = good(&tiny_module, FEEDS "--steps 13 --lr 0.05");
+    CHECK_EQ_INT(count_lines(out), 13); /* 10 per epoch: wrapped */
+    CHECK(field(out, 10, "lr") == 0.05);
+    free(out);
+}
+
+TEST_CASE(run, accumulates) {
+    write_data(40);
+    char *out = good(&tiny_accumulating, FEEDS "--epochs 2");
+    CHECK_EQ_INT(count_lines(out), 10);
+    CHECK_EQ_INT(field(out, 9, "step"), 10);
+    free(out);
+}
+
+TEST_CASE(run, non_finite_is_null) {
+    float x[12], t[8];
+    tiny_batch(0, x, t);
+    x[0] = INFINITY;
+    write_npy("xi.npy", AMPC_DTYPE_F32, 2, (int64_t[]){4, 3}, x);
+    write_data(4);
+    char *out = good(&tiny_module, "--feed x=@xi.npy --feed target=@t.npy "
+                                   "--steps 2");
+    CHECK_HAS(out, "{\"step\":2,\"loss\":null,\"grad_norm\":null,\"scale\":512,"
+                   "\"skipped\":2,");
+    free(out);
+}
+
+TEST_CASE(run, log_file_and_profile) {
+    write_data(8);
+    char *out = good(&tiny_module, FEEDS "--epochs 1 --log @log.jsonl "
+                                         "--profile @trace.json --quiet");
+    CHECK_STR(out, "");
+    free(out);
+    char *log = test_read_file(path_of("log.jsonl"), NULL);
+    CHECK_EQ_INT(count_lines(log), 2);
+    free(log);
+    size_t n = 0;
+    char *trace = test_read_file(path_of("trace.json"), &n);
+    JsonSpan v, events;
+    REQUIRE(trace && json_parse(trace, n, &v));
+    CHECK(json_get(v, "traceEvents", &events) && json_is_array(events));
+    CHECK_HAS(trace, "\"name\":\"w.grad\",\"cat\":\"train\",\"ph\":\"X\"");
+    free(trace);
+}
+
+/* ---- resuming ----------------------------------------------------------------- */
+
+static void same_files(const char *a, const char *b) {
+    size_t na = 0, nb = 0;
+    char *x = test_read_file(path_of(a), &na);
+    char *y = test_read_file(path_of(b), &nb);
+    REQUIRE(x && y);
+    if (CHECK_EQ_INT(na, nb)) CHECK_MEM(x, y, na);
+    free(x);
+    free(y);
+}
+
+static void resume_case(const AmpcModule *m, const char *first,
+                        const char *second, const char *whole) {
+    char words[400];
+    unlink(path_of("a"));
+    snprintf(words, sizeof words, FEEDS "--shuffle --save @a %s", whole);
+    free(good(m, words));
+    snprintf(words, sizeof words, FEEDS "--shuffle --save @b %s", first);
+    free(good(m, words));
+    snprintf(words, sizeof words, FEEDS "--shuffle --save @b --resume %s",
+             second);
+    free(good(m, words));
+    same_files("a", "b");
+}
+
+TEST_CASE(run, resumes_bit_for_bit) {
+    write_data(42);
+    resume_case(&tiny_module, "--steps 7", "--steps 25", "--steps 25");
+    resume_case(&tiny_module, "--steps 7", "--steps 7", "--steps 14");
+    resume_case(&tiny_module, "--steps 13", "--epochs 3", "--epochs 3");
+    resume_case(&tiny_module, "--epochs 1", "--epochs 2", "--epochs 2");
+    resume_case(&tiny_accumulating, "--steps 4", "--steps 12", "--steps 12");
+}
+
+TEST_CASE(run, shuffle_changes_order_only) {
+    write_data(40);
+    char *a = good(&tiny_module, FEEDS "--steps 10");
+    char *b = good(&tiny_module, FEEDS "--steps 10 --shuffle");
+    char *c = good(&tiny_module, FEEDS "--steps 10 --shuffle");
+    CHECK(field(a, 3, "loss") != field(b, 3, "loss"));
+    for (int i = 0; i < 10; i++)
+        CHECK(field(b, i, "loss") == field(c, i, "loss"));
+    free(a);
+    free(b);
+    free(c);
+}
+
+/* Batches of one sample's copies would hide it: with a learning rate of 0 the
+   losses of an epoch sum to the same, in whatever order.                    */
+TEST_CASE(run, every_epoch_has_every_sample_in_another_order) {
+    double sum[3] = {0};
+    int same = 0;
+    write_data(40);
+    char *plain = good(&tiny_module, FEEDS "--epochs 1 --lr 0");
+    char *two = good(&tiny_module, FEEDS "--epochs 2 --lr 0 --shuffle");
+    for (int i = 0; i < 10; i++) {
+        sum[0] += field(plain, i, "loss");
+        sum[1] += field(two, i, "loss");
+        sum[2] += field(two, 10 + i, "loss");
+        same += field(two, i, "loss") == field(two, 10 + i, "loss");
+    }
+    CHECK_REL(sum[0], sum[1], 1e-5);
+    CHECK_REL(sum[0], sum[2], 1e-5);
+    CHECK(same < 3);
+    free(plain);
+    free(two);
+}
+
+/* ---- evaluating and predicting -------------------------------------------------- */
+
+TEST_CASE(run, evaluates_every_sample) {
+    char *out;
+    write_data(41);
+    free(good(&tiny_module, FEEDS "--epochs 30 --save @c"));
+    out = good(&tiny_module, FEEDS "--eval --load @c");
+    CHECK_EQ_INT(count_lines(out), 1);
+    CHECK_EQ_INT(field(out, 0, "samples"), 41);
+    double loss = field(out, 0, "eval_loss");
+    CHECK(loss > 0 && loss < 0.05);
+    CHECK_HAS(out, "\"accuracy\":null");
+    free(out);
+    /* by hand, from the predictions */
+    free(good(&tiny_module, "--feed x=@x.npy --load @c --fetch @d"));
+    Diag d = {0};
+    Array y, t;
+    REQUIRE(array_read(&d, path_of("d/y%2Fout.npy"), &y) == OK);
+    REQUIRE(array_read(&d, path_of("t.npy"), &t) == OK);
+    CHECK(y.rank == 2 && y.dim[0] == 41 && y.dim[1] == 2);
+    double sum = 0;
+    for (int i = 0; i < 82; i++)
+        sum += pow(((float *)y.data)[i] - ((float *)t.data)[i], 2);
+    CHECK_REL(loss, sum / 82, 1e-5);
+    free(good(&tiny_module, FEEDS "--load @c --eval --fetch @e"));
+    same_files("d/y%2Fout.npy", "e/y%2Fout.npy");
+    array_free(&y);
+    array_free(&t);
+}
+
+TEST_CASE(run, keeps_the_best) {
+    write_data(40);
+    char *out = good(&tiny_module,
+                     FEEDS "--eval-feed x=@x.npy --eval-feed target=@t.npy "
+                           "--epochs 3 --save-best @best --save @last");
+    CHECK_EQ_INT(count_lines(out), 33);
+    CHECK_EQ_INT(field(out, 10, "epoch"), 1);
+    double first = field(out, 10, "eval_loss");
+    CHECK(field(out, 32, "eval_loss") < first);
+    free(out);
+    same_files("best", "last");
+    /* a learning rate that diverges: the first epoch stays the best */
+    out = good(&tiny_module,
+               FEEDS "--eval-feed x=@x.npy --eval-feed target=@t.npy "
+                     "--epochs 4 --save-best @worse --save @last --lr 9");
+    free(out);
+    size_t na = 0, nb = 0;
+    char *x = test_read_file(path_of("worse"), &na);
+    char *y = test_read_file(path_of("last"), &nb);
+    CHECK(na != nb || memcmp(x, y, na) != 0);
+    free(x);
+    free(y);
+}
+
+TEST_CASE(run, accuracy_from_idx_and_gzip) {
+    unsigned char idx[16 + 9 * 3] = {0, 0, 8, 3, 0, 0, 0, 9,
+                                     0, 0, 0, 1, 0, 0, 0, 3};
+    unsigned char labels[8 + 9] = {0, 0, 8, 1, 0, 0, 0, 9};
+    for (int i = 0; i < 9; i++) {
+        labels[8 + i] = (unsigned char)(i % 2);
+        for (int k = 0; k < 3; k++)
+            idx[16 + 3 * i + k] = (unsigned char)(i % 2 ? 255 : 10 * k);
+    }
+    REQUIRE(test_write_file(path_of("img"), idx, sizeof idx));
+    gzFile f = gzopen(path_of("lab.gz"), "wb");
+    gzwrite(f, labels, sizeof labels);
+    gzclose(f);
+    char *out = good(&tiny_labels,
+                     "--feed x=@img --feed target=@lab.gz --epochs 200 --eval");
+    int last = count_lines(out) - 1;
+    CHECK_EQ_INT(last, 400);
+    CHECK(field(out, last, "accuracy") == 1);
+    CHECK_EQ_INT(field(out, last, "samples"), 9);
+    free(out);
+}
+
+/* ---- mistakes ------------------------------------------------------------------ */
+
+TEST_CASE(run, usage_errors) {
+    write_data(8);
+    bad(&tiny_module, FEEDS "--frobnicate", 2, "unknown option '--frobnicate'");
+    bad(&tiny_module, FEEDS "--steps", 2, "a value is missing after '--steps'");
+    bad(&tiny_module, FEEDS "--steps x", 2, "'x' is no number");
+    bad(&tiny_module, FEEDS "--steps -3", 2, "'-3' is no number");
+    bad(&tiny_module, FEEDS "--steps 3 --epochs 2", 2, "not both");
+    bad(&tiny_module, FEEDS "--resume", 2, "--save");
+    bad(&tiny_module, FEEDS "--save-every 3", 2, "--save");
+    bad(&tiny_module, FEEDS "--save-best x", 2, "--eval-feed");
+    bad(&tiny_module, FEEDS "--lr big", 2, "--lr");
+    bad(&tiny_module, "--feed x", 2, "NAME=FILE");
+    bad(&tiny_module, "a b", 2, "unexpected argument");
+    Ran r = run_module(&tiny_module, "--help");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK_HAS(r.out, "usage: ampc run");
+    ran_free(&r);
+}
+
+TEST_CASE(run, data_errors) {
+    write_data(8);
+    bad(&tiny_module, "--feed x=@x.npy", 1, "input 'target' is not fed");
+    bad(&tiny_module, FEEDS "--feed z=@x.npy", 1, "inputs: x, target");
+    bad(&tiny_module, FEEDS "--feed x=@x.npy", 1, "fed twice");
+    bad(&tiny_module, "--feed x=@none --feed target=@t.npy", 1, "No such file");
+    bad(&tiny_module, "--feed x=@t.npy --feed target=@t.npy", 1,
+        "f32[8,2] does not fit input 'x' f32[4,3]: element counts differ");
+    double w[24] = {0};
+    write_npy("w.npy", AMPC_DTYPE_F64, 2, (int64_t[]){8, 3}, w);
+    bad(&tiny_module, "--feed x=@w.npy --feed target=@t.npy", 1,
+        "convert the file");
+    write_npy("w.npy", AMPC_DTYPE_I32, 2, (int64_t[]){8, 3}, w);
+    bad(&tiny_module, "--feed x=@w.npy --feed target=@t.npy", 1,
+        "another kind of values");
+    write_npy("w.npy", AMPC_DTYPE_F32, 2, (int64_t[]){7, 3}, w);
+    bad(&tiny_module, "--feed x=@w.npy --feed target=@t.npy", 1,
+        "8 samples; the other inputs have 7");
+    write_npy("w.npy", AMPC_DTYPE_F32, 2, (int64_t[]){0, 3}, w);
+    write_npy("v.npy", AMPC_DTYPE_F32, 2, (int64_t[]){0, 2}, w);
+    bad(&tiny_module, "--feed x=@w.npy --feed target=@v.npy", 1, "no samples");
+    write_data(3);
+    bad(&tiny_module, FEEDS, 1, "3 samples: one optimizer step needs 4");
+    int64_t big[4] = {0, 1, INT64_MAX, 0};
+    uint64_t huge[4] = {0, 1, UINT64_MAX, 0};
+    write_data(4);
+    write_npy("l.npy", AMPC_DTYPE_I64, 1, (int64_t[]){4}, big);
+    bad(&tiny_module, "--feed x=@x.npy --feed target=@l.npy", 1, "target");
+    write_npy("l.npy", AMPC_DTYPE_U64, 1, (int64_t[]){4}, huge);
+    bad(&tiny_labels, "--feed x=@x.npy --feed target=@l.npy", 1,
+        "a value does not fit");
+}
+
+TEST_CASE(run, other_errors_leave_no_output) {
+    write_data(8);
+    bad(&tiny_module, FEEDS "--device cuda", 1, "CPU only");
+    bad(&tiny_module, FEEDS "--load @none", 1, "No such file");
+    bad(&tiny_module, FEEDS "--resume --save @none", 1, "No such file");
+    CHECK(access(path_of("none"), F_OK) != 0);
+    bad(&tiny_module, FEEDS "--log @no/such/log", 1, "No such file");
+    bad(&tiny_module, FEEDS "--profile @p.json --save @no/such", 1, "No such");
+    CHECK(access(path_of("p.json"), F_OK) != 0);
+    CHECK(access(path_of("p.json.tmp"), F_OK) != 0);
+    bad(&tiny_module, FEEDS "--load @x.npy", 1, "safetensors");
+}
+
+TEST_CASE(run, not_a_module) {
+    char *argv[] = {"run", NULL, "--feed", "x=y"};
+    write_data(4);
+    argv[1] = (char *)path_of("x.npy");
+    CHECK_EQ_INT(run_cmd(4, argv, NULL), 1);
+    argv[1] = "/lib/x86_64-linux-gnu/libc.so.6";
+    CHECK_EQ_INT(run_cmd(4, argv, NULL), 1);
+    argv[1] = "/nonexistent.so";
+    CHECK_EQ_INT(run_cmd(4, argv, NULL), 1);
+}
+
+/* ---- array files ------------------------------------------------------------------ */
+
+static Status read_bytes(const char *data, size_t n, Array *a, Diag *d) {
+    REQUIRE(test_write_file(path_of("array"), data, n));
+    return array_read(d, path_of("array"), a);
+}
+
+static Status read_npy_header(const char *dict, const void *data, size_t n,
+                              Array *a, Diag *d) {
+    char file[1024] = "\x93NUMPY\1";
+    size_t len = strlen(dict);
+    file[8] = (char)len;
+    memcpy(file + 10, dict, len);
+    if (n) memcpy(file + 10 + len, data, n);
+    return read_bytes(file, 10 + len + n, a, d);
+}
+
+TEST_CASE(npy, layouts) {
+    Diag d = {0};
+    Array a;
+    short want[6] = {1, 2, 3, 4, 5, 6};
+    REQUIRE(read_npy_header("{'descr': '<i2', 'fortran_order': False, "
+                            "'shape': (2, 3), }\n",
+                            want, 12, &a, &d) == OK);
+    CHECK(a.dtype == AMPC_DTYPE_I16 && a.rank == 2 && a.dim[1] == 3);
+    CHECK_MEM(a.data, want, 12);
+    array_free(&a);
+    REQUIRE(read_npy_header("{\"shape\":(2,3),'fortran_order':True,"
+                            "'descr':'>i2'}",
+                            "\0\1\0\4\0\2\0\5\0\3\0\6", 12, &a, &d) == OK);
+    CHECK_MEM(a.data, want, 12);
+    array_free(&a);
+    REQUIRE(read_npy_header("{'descr':'|b1','fortran_order':False,'shape':()}",
+                            "\1", 1, &a, &d) == OK);
+    CHECK(a.rank == 0 && a.count == 1);
+    array_free(&a);
+}
+
+TEST_CASE(npy, damaged) {
+    static const char *const dicts[] = {
+        "",
+        "{}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (7,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (5,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': 6}",
+        "{'descr': '<f4', 'fortran_order': 1, 'shape': (6,)}",
+        "{'descr': '<U4', 'fortran_order': False, 'shape': (6,)}",
+        "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (6,)}",
+        "{'descr': '<f4', 'fortran_order': False, "
+        "'shape': (4611686018427387904, 4)}",
+        "{'descr': '<f4', 'fortran_order': False, "
+        "'shape': (99999999999999999999,)}",
+        "{'descr': '<f4', 'fortran_order': False, "
+        "'shape': (1,1,1,1,1,1,1,1,6)}"};
+    float data[6] = {0};
+    Array a;
+    for (size_t i = 0; i < sizeof dicts / sizeof *dicts; i++) {
+        Diag d = {0};
+        CHECK_MSG(read_npy_header(dicts[i], data, 24, &a, &d) == ERR_USER, "%s",
+                  dicts[i]);
+        CHECK(d.errors == 1 && a.memory == NULL);
+        sb_free(&d.text);
+    }
+}
+
+/* Any cut and any one byte changed: an error or an array, never a crash. */
+TEST_CASE(npy, truncated) {
+    float data[6] = {1, 2, 3, 4, 5, 6};
+    char idx[16 + 4] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 2, 1, 2, 3, 4};
+    Array a;
+    write_npy("cut.npy", AMPC_DTYPE_F32, 2, (int64_t[]){2, 3}, data);
+    size_t n;
+    char *file = test_read_file(path_of("cut.npy"), &n);
+    for (size_t i = 0; i < n; i++) {
+        Diag d = {0};
+        CHECK_EQ_INT(read_bytes(file, i, &a, &d), ERR_USER);
+        file[i] ^= 0x11;
+        if (read_bytes(file, n, &a, &d) == OK) array_free(&a);
+        file[i] ^= 0x11;
+        sb_free(&d.text);
+    }
+    for (size_t i = 0; i < 16; i++) {
+        Diag d = {0};
+        CHECK_EQ_INT(read_bytes(idx, i, &a, &d), ERR_USER);
+        sb_free(&d.text);
+    }
+    Diag d = {0};
+    REQUIRE(read_bytes(idx, 16, &a, &d) == OK);
+    CHECK(a.rank == 2 && a.dim[0] == 2 && a.data[3] == 4);
+    array_free(&a);
+    free(file);
+}
+
+TEST_CASE(npy, truncated_gzip) {
+    char zeros[4000] = {0}, *file;
+    size_t n;
+    Array a;
+    gzFile f = gzopen(path_of("z.gz"), "wb");
+    write_npy("z.npy", AMPC_DTYPE_F32, 1, (int64_t[]){1000}, zeros);
+    file = test_read_file(path_of("z.npy"), &n);
+    gzwrite(f, file, (unsigned)n);
+    gzclose(f);
+    free(file);
+    Diag d = {0};
+    REQUIRE(array_read(&d, path_of("z.gz"), &a) == OK);
+    CHECK_EQ_INT(a.count, 1000);
+    array_free(&a);
+    file = test_read_file(path_of("z.gz"), &n);
+    CHECK_EQ_INT(read_bytes(file, n - 4, &a, &d), ERR_USER);
+    CHECK_HAS(d.text.data, "gzip");
+    sb_free(&d.text);
+    free(file);
+}

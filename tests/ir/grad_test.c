@@ -1,0 +1,567 @@
+/* grad_test.c: autodiff against finite differences.
+
+   Every graph of grad_cases.def, and every binary op in five broadcast
+   patterns, is reduced to loss = sum over results of <result, random numbers>;
+   the gradient that autodiff appends, evaluated exactly, must equal the
+   fourth-order central difference of the forward graph in fp64.  Then the
+   same for the gradient's own gradient.  In f32 the constants of the rules are
+   rounded to fp32, so the bound is 1e-6; in f64 it is 1e-8.
+   Conventions at kinks, dtypes and messages are tested below that.         */
+#include "passes/passes.h"
+#include "tests/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum Range { SIGNED, POSITIVE } Range;
+
+typedef struct GradCase {
+    const char *name;
+    Range range;
+    const char *inputs, *body, *results;
+} GradCase;
+
+static const GradCase cases[] = {
+#define CASE(name, range, inputs, body, results)                               \
+    {#name, range, inputs, body, results},
+#include "tests/ir/grad_cases.def"
+#undef CASE
+};
+enum { NCASES = sizeof cases / sizeof *cases };
+
+/* ---- binary ops, all ways to broadcast ---------------------------------- */
+
+static const struct {
+    const char *op;
+    Range range;
+} binary_ops[] = {
+    {"add", SIGNED}, {"sub", SIGNED}, {"mul", SIGNED},   {"div", SIGNED},
+    {"mod", SIGNED}, {"min", SIGNED}, {"pow", POSITIVE}, {"max", SIGNED},
+};
+static const char *const binary_shapes[][2] = {
+    {"f32[2,3]", "f32[2,3]"}, {"f32[2,3]", "f32[3]"}, {"f32[2,1]", "f32[1,3]"},
+    {"f32[]", "f32[2,2]"},    {"f32[1,3]", "f32[2,1,3]"},
+};
+enum {
+    NBINARY_OPS = sizeof binary_ops / sizeof *binary_ops,
+    NSHAPES = sizeof binary_shapes / sizeof *binary_shapes
+};
+static GradCase binary_cases[NBINARY_OPS * NSHAPES];
+
+static const char *format(const char *fmt, ...) {
+    StrBuf sb = {0}; /* cases live as long as the process */
+    va_list ap;
+    va_start(ap, fmt);
+    sb_vprintf(&sb, fmt, ap);
+    va_end(ap);
+    const char *kept = intern(sb.data);
+    sb_free(&sb);
+    return kept;
+}
+
+static void make_binary_cases(void) {
+    for (int k = 0; k < NBINARY_OPS * NSHAPES; k++) {
+        const char *op = binary_ops[k / NSHAPES].op;
+        const char *const *shape = binary_shapes[k % NSHAPES];
+        binary_cases[k] = (GradCase){
+            format("%s_broadcast_%d", op, k % NSHAPES),
+            binary_ops[k / NSHAPES].range,
+            format("%%a: %s, %%b: %s", shape[0], shape[1]),
+            format("%%y = %s %%a, %%b", op), "%y"};
+    }
+}
+
+/* ---- graphs from cases -------------------------------------------------- */
+
+static const char *replace(Arena *a, const char *s, const char *from,
+                           const char *to) {
+    StrBuf sb = {0};
+    for (; *s; s++)
+        if (strncmp(s, from, strlen(from)) == 0) {
+            sb_puts(&sb, to);
+            s += strlen(from) - 1;
+        } else {
+            sb_putn(&sb, s, 1);
+        }
+    const char *r = sb.data ? arena_dup(a, sb.data, sb.len + 1) : "";
+    sb_free(&sb);
+    return r;
+}
+
+static Module *parse_text(Arena *a, const char *text) {
+    Diag d = {0};
+    Module *m = NULL;
+    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
+        FAIL("%s\n%s", text, d.text.data);
+    sb_free(&d.text);
+    return m;
+}
+
+static Graph *case_graph(Arena *a, const GradCase *c, const char *dtype) {
+    const char *text =
+        arena_printf(a, "graph g(%s) {\n%s\nreturn %s\n}\n", c->inputs, c->body,
+                     c->results);
+    return parse_text(a, replace(a, text, "f32", dtype))->graphs.data[0];
+}
+
+/* One graph under test: forward as parsed, and full with what is appended. */
+typedef struct Trial {
+    Arena *a;
+    const GradCase *c;
+    Graph *g;
+    ValueId want[4], grads[4];
+    int n;
+} Trial;
+
+static bool is_float(const Graph *g, ValueId v) {
+    return dtype_is_float(value_dtype(g, v));
+}
+
+/* sum over the values of <value, fresh random input> */
+static ValueId weighed_sum(Graph *g, const ValueId *v, int n) {
+    Builder b = {.g = g};
+    ValueId sum = NO_VALUE;
+    for (int k = 0; k < n; k++) {
+        if (!is_value(v[k]) || !is_float(g, v[k])) continue;
+        TypeId t = type_with_dtype(value_get(g, v[k])->type, DT_F64);
+        ValueId r = graph_input(g, "r", t);
+        ValueId p = b2(&b, OP_MUL, v[k], r, DT_F64);
+        int64_t axes[MAX_RANK], rank = type_get(t)->rank;
+        for (int d = 0; d < rank; d++) axes[d] = d;
+        if (rank)
+            p = b_reduce(&b, OP_REDUCE_SUM, p, axes, (int)rank, false, DT_F64);
+        sum = is_value(sum) ? b2(&b, OP_ADD, sum, p, DT_F64) : p;
+    }
+    return sum;
+}
+
+static ValueId results_sum(Graph *g) {
+    ValueId v[8];
+    int n = 0;
+    for (int k = 0; k < g->outputs.len; k++)
+        v[n++] = g->outputs.data[k].value;
+    return weighed_sum(g, v, n);
+}
+
+static Trial trial(Arena *a, const GradCase *c, const char *dtype) {
+    Trial t = {.a = a, .c = c, .g = case_graph(a, c, dtype)};
+    for (int k = 0; k < t.g->inputs.len; k++) {
+        ValueId v = t.g->inputs.data[k];
+        if (is_float(t.g, v)) t.want[t.n++] = v;
+    }
+    return t;
+}
+
+static void differentiate(Trial *t, ValueId loss) {
+    Diag d = {0};
+    if (autodiff(t->g, &d, t->a, loss, NO_VALUE, t->want, t->n, t->grads) != OK)
+        FAIL("%s", d.text.data);
+    if (verify_graph(t->g, STAGE_DIFF, &d) != OK) FAIL("%s", d.text.data);
+}
+
+/* ---- numbers ------------------------------------------------------------ */
+
+static uint32_t next_random(uint32_t *s) {
+    *s = *s * 1664525u + 1013904223u;
+    return *s >> 8;
+}
+
+/* Distinct numbers, also from those of other inputs: a shuffled grid. */
+static void fill(EvalTensor *t, int input, Range range) {
+    int64_t n = type_count(type_get(t->type));
+    uint32_t seed = (uint32_t)(77 + 13 * input);
+    for (int64_t i = 0; i < n; i++)
+        t->f[i] = 0.3 + 1.2 * ((double)i + 0.2 + 0.13 * input) / (double)n;
+    for (int64_t i = n - 1; i > 0; i--) {
+        int64_t j = next_random(&seed) % (i + 1);
+        double x = t->f[i];
+        t->f[i] = t->f[j];
+        t->f[j] = x;
+    }
+    for (int64_t i = 0; i < n && range == SIGNED; i++)
+        if (next_random(&seed) & 1) t->f[i] = -t->f[i];
+}
+
+static Evaluator *evaluator(const Trial *t, const Graph *g) {
+    Evaluator *e = eval_new(g, t->a, EVAL_EXACT);
+    for (int k = 0; k < g->inputs.len; k++) {
+        EvalTensor *x =
+            eval_tensor_new(t->a, value_get(g, g->inputs.data[k])->type);
+        if (x->f) fill(x, k, k < t->n ? t->c->range : SIGNED);
+        eval_bind(e, g->inputs.data[k], x);
+    }
+    return e;
+}
+
+static double value_of(Evaluator *e, ValueId v) {
+    Diag d = {0};
+    if (eval_run(e, &d) != OK) FAIL("%s", d.text.data);
+    return eval_get(e, v)->f[0];
+}
+
+/* d loss / d x[i], error of order h^4 */
+static double difference(Evaluator *e, ValueId loss, ValueId x, int64_t i) {
+    static const double at[] = {1, -1, 2, -2}, by[] = {8, -8, -1, 1};
+    EvalTensor *t = (EvalTensor *)eval_get(e, x);
+    double x0 = t->f[i], h = 1e-3, sum = 0;
+    for (int k = 0; k < 4; k++) {
+        t->f[i] = x0 + at[k] * h;
+        sum += by[k] * value_of(e, loss);
+    }
+    t->f[i] = x0;
+    return sum / (12 * h);
+}
+
+/* t->grads, evaluated in t->g, against differences of `loss` in `fwd`. */
+static void compare(const Trial *t, const Graph *fwd, ValueId loss, double tol,
+                    const char *what) {
+    Evaluator *plain = evaluator(t, fwd), *full = evaluator(t, t->g);
+    value_of(full, loss);
+    for (int k = 0; k < t->n; k++) {
+        int64_t n = type_count(value_type(fwd, t->want[k]));
+        const EvalTensor *g =
+            is_value(t->grads[k]) ? eval_get(full, t->grads[k]) : NULL;
+        double *fd = NEW_ARRAY(t->a, double, n + 1), scale = 1e-2;
+        for (int64_t i = 0; i < n; i++) {
+            fd[i] = difference(plain, loss, t->want[k], i);
+            scale = fmax(scale, fabs(fd[i]));
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double got = g ? g->f[i] : 0;
+            CHECK_MSG(fabs(got - fd[i]) <= tol * scale,
+                      "%s, %s: gradient of %s[%d] is %.12g, difference %.12g",
+                      t->c->name, what, value_get(fwd, t->want[k])->name,
+                      (int)i, got, fd[i]);
+        }
+    }
+}
+
+static bool any_grad(const Trial *t) {
+    for (int k = 0; k < t->n; k++)
+        if (is_value(t->grads[k])) return true;
+    return false;
+}
+
+/* ---- the checks of one case --------------------------------------------- */
+
+static void check_types(const Trial *t) {
+    for (int k = 0; k < t->n; k++)
+        if (is_value(t->grads[k]))
+            CHECK_EQ_INT(value_get(t->g, t->grads[k])->type.i,
+                         value_get(t->g, t->want[k])->type.i);
+}
+
+static void check_numbers(const GradCase *c, const char *dtype, double tol) {
+    Arena *a = arena_new();
+    Trial t = trial(a, c, dtype);
+    ValueId loss = results_sum(t.g);
+    const Graph *first = graph_clone(t.g, "first");
+    differentiate(&t, loss);
+    CHECK_MSG(any_grad(&t), "no gradient");
+    check_types(&t);
+    compare(&t, first, loss, tol, dtype);
+
+    ValueId slope = weighed_sum(t.g, t.grads, t.n);
+    const Graph *second = graph_clone(t.g, "second");
+    differentiate(&t, slope);
+    compare(&t, second, slope, 10 * tol, "second order");
+    arena_free(a);
+}
+
+static void check_case(void *arg) {
+    const GradCase *c = arg;
+    check_numbers(c, "f32", 1e-6);
+    check_numbers(c, "f64", 1e-8);
+    Arena *a = arena_new();
+    Trial t = trial(a, c, "bf16");
+    differentiate(&t, results_sum(t.g));
+    check_types(&t);
+    arena_free(a);
+}
+
+static void register_cases(void) {
+    for (int k = 0; k < NCASES; k++)
+        harness_register("grad", cases[k].name, check_case, (void *)&cases[k]);
+    make_binary_cases();
+    for (int k = 0; k < NBINARY_OPS * NSHAPES; k++)
+        harness_register("grad", binary_cases[k].name, check_case,
+                         &binary_cases[k]);
+}
+TEST_REGISTRAR(register_cases);
+
+static void mark_ops(bool *seen, const GradCase *c) {
+    Arena *a = arena_new();
+    const Graph *g = case_graph(a, c, "f32");
+    for (int k = 0; k < g->order.len; k++)
+        seen[node_get(g, g->order.data[k])->op] = true;
+    arena_free(a);
+}
+
+TEST_CASE(grad_table, every_op_with_a_gradient_has_a_case) {
+    bool seen[NUM_OPS] = {false};
+    for (int k = 0; k < NCASES; k++) mark_ops(seen, &cases[k]);
+    for (int k = 0; k < NBINARY_OPS * NSHAPES; k++)
+        mark_ops(seen, &binary_cases[k]);
+    for (int op = 0; op < NUM_OPS; op++) {
+        bool none = strcmp(op_info[op].grad_text, "none") == 0;
+        CHECK_MSG(none == !op_grad[op], "%s", op_info[op].text);
+        CHECK_MSG(none || seen[op], "%s has no case", op_info[op].text);
+    }
+}
+
+/* ---- conventions at kinks: PyTorch's ------------------------------------ */
+
+/* Gradient of sum(results) with respect to %x = x[0..n), all else constant. */
+static void expect_grad(const char *file, int line, const char *type,
+                        const char *body, int n, const double *x,
+                        const double *want) {
+    Arena *a = arena_new();
+    GradCase c = {"kink", SIGNED, format("%%x: %s", type), body, "%y"};
+    Trial t = trial(a, &c, "f32");
+    Builder b = {.g = t.g};
+    int64_t axes[MAX_RANK] = {0, 1, 2, 3};
+    ValueId y = t.g->outputs.data[0].value;
+    ValueId loss = b_reduce(&b, OP_REDUCE_SUM, y, axes,
+                            value_type(t.g, y)->rank, false, DT_F32);
+    differentiate(&t, loss);
+    Evaluator *e = evaluator(&t, t.g);
+    memcpy(((EvalTensor *)eval_get(e, t.want[0]))->f, x,
+           (size_t)n * sizeof *x);
+    value_of(e, loss);
+    const EvalTensor *g = eval_get(e, t.grads[0]);
+    for (int k = 0; k < n; k++)
+        if (!(g->f[k] == want[k] || fabs(g->f[k] - want[k]) < 1e-7 ||
+              (isnan(g->f[k]) && isnan(want[k]))))
+            harness_fail_at(file, line, "element %d: %g, wanted %g", k,
+                            g->f[k], want[k]);
+    arena_free(a);
+}
+
+#define LIST(...) __VA_ARGS__
+#define KINK(type, body, x, want)                                              \
+    expect_grad(__FILE__, __LINE__, type, body,                                \
+                (int)(sizeof((double[]){x}) / sizeof(double)),                 \
+                (double[]){x}, (double[]){want})
+
+TEST_CASE(grad_kinks, one_operand) {
+    KINK("f32[3]", "%y = abs %x", LIST(-1, 0, 2), LIST(-1, 0, 1));
+    KINK("f32[3]", "%y = relu %x", LIST(-1, 0, 2), LIST(0, 0, 1));
+    KINK("f32[3]", "%y = leaky_relu %x {alpha=0.5}", LIST(-1, 0, 2),
+         LIST(0.5, 0.5, 1));
+    KINK("f32[4]", "%y = clip %x {min=0, max=6}", LIST(-1, 0, 6, 7),
+         LIST(0, 1, 1, 0));
+    KINK("f32[4]", "%y = clip %x {min=0, max=6, strict=1}", LIST(-1, 0, 6, 3),
+         LIST(0, 0, 0, 1));
+    KINK("f32[2]", "%y = sqrt %x", LIST(0, 4), LIST(INFINITY, 0.25));
+    KINK("f32[2]", "%y = pow %x, 2", LIST(0, -3), LIST(0, -6));
+    KINK("f32[2]", "%y = pow %x, 0", LIST(0, -3), LIST(0, 0));
+}
+
+TEST_CASE(grad_kinks, ties) {
+    KINK("f32[3]", "%y = max %x, 2", LIST(1, 2, 3), LIST(0, 0.5, 1));
+    KINK("f32[3]", "%y = min %x, 2", LIST(1, 2, 3), LIST(1, 0.5, 0));
+    KINK("f32[1,4]", "%y = reduce_max %x {axes=[1]}", LIST(3, 1, 3, 2),
+         LIST(0.5, 0, 0.5, 0));
+    KINK("f32[1,4]", "%y = reduce_min %x {axes=[1]}", LIST(1, 1, 3, 1),
+         LIST(1.0 / 3, 1.0 / 3, 0, 1.0 / 3));
+    KINK("f32[1,1,4]", "%y, %i = max_pool %x {kernel_shape=[4], sizes=[1]}",
+         LIST(1, 5, 5, 2), LIST(0, 1, 0, 0));
+}
+
+TEST_CASE(grad_kinks, where_does_not_leak_the_other_branch) {
+    KINK("f32[2]",
+         "%c = greater %x, 0\n%s = where %c, %x, 1\n%l = log %s\n"
+         "%y = where %c, %l, 0", LIST(0, 2), LIST(0, 0.5));
+    KINK("f32[2]", "%c = greater %x, 0\n%y = where %c, %x, inf",
+         LIST(0, 2), LIST(0, 1));
+}
+
+TEST_CASE(grad_kinks, powers_of_zero) {
+    /* d/dp x^p = x^p ln x, 0 at x = 0 */
+    KINK("f32[2]", "const %b: f32[2] = [0, 2]\n%y = pow %b, %x", LIST(2, 1),
+         LIST(0, 1.38629436));
+}
+
+TEST_CASE(grad_kinks, ignored_rows_are_zero_even_when_all_are) {
+    KINK("f32[2,2]",
+         "const %t: i64[2] = [7, 7]\n%l, %e = softmax_cross_entropy %x, %t "
+         "{ignore_index=7}\n%y = reshape %l {shape=[1]}",
+         LIST(1, 2, 3, 4), LIST(0, 0, 0, 0));
+}
+
+/* ---- dtypes ------------------------------------------------------------- */
+
+static PassCtx pass_context(Arena *a, Diag *d) {
+    PassCtx cx = {.scratch = a, .diag = d, .opt = NULL};
+    return cx;
+}
+
+static Graph *train_graph(Arena *a, const char *text) {
+    Diag d = {0};
+    Module *m = parse_text(a, text);
+    PassCtx cx = pass_context(a, &d);
+    if (pass_autodiff(m, &cx) != OK) FAIL("%s", d.text.data);
+    if (verify_module(m, STAGE_DIFF, &d) != OK) FAIL("%s", d.text.data);
+    return module_graph(m, "train");
+}
+
+static ValueId output(const Graph *g, const char *name) {
+    for (int k = 0; k < g->outputs.len; k++)
+        if (strcmp(g->outputs.data[k].name, name) == 0)
+            return g->outputs.data[k].value;
+    FAIL("no output %s", name);
+}
+
+static const Node *maker(const Graph *g, ValueId v) {
+    return node_get(g, value_get(g, v)->def);
+}
+
+static int count_ops(const Graph *g, OpCode op, bool backward) {
+    int n = 0;
+    for (int k = 0; k < g->order.len; k++) {
+        const Node *x = node_get(g, g->order.data[k]);
+        n += x->op == op && backward == !!(x->flags & NODE_BACKWARD);
+    }
+    return n;
+}
+
+#define TRAIN_16(cast)                                                         \
+    "graph train(%x: bf16[2,4,3]) {\nparam %w: f32[3,5]\n"                     \
+    "%h = cast %w" cast " : bf16[3,5]\n%y = matmul %x, %h : bf16[2,4,5]\n"     \
+    "%l = reduce_sum %y {axes=[0,1,2], keepdims=0} : f32[]\n"                  \
+    "return ampc.loss=%l\n}\n"
+
+TEST_CASE(grad_dtypes, weight_gradients_leave_16_bit_products_in_fp32) {
+    Arena *a = arena_new();
+    Graph *g = train_graph(a, TRAIN_16(""));
+    ValueId w = output(g, "grad:w");
+    const Node *n = maker(g, w);
+    CHECK_EQ_INT(value_dtype(g, w), DT_F32);
+    CHECK_STR(value_get(g, w)->name, "w.grad");
+    REQUIRE(n->op == OP_MATMUL);
+    CHECK_EQ_INT(value_dtype(g, n->in[0]), DT_BF16);
+    CHECK_EQ_INT(value_dtype(g, n->in[1]), DT_BF16);
+    CHECK_EQ_INT(value_type(g, n->in[0])->rank, 2); /* one product, no sum */
+    CHECK_EQ_INT(count_ops(g, OP_REDUCE_SUM, true), 0);
+    arena_free(a);
+}
+
+TEST_CASE(grad_dtypes, a_cast_of_the_user_rounds_the_gradient) {
+    Arena *a = arena_new();
+    Graph *g = train_graph(a, TRAIN_16(" {user=1}"));
+    const Node *n = maker(g, output(g, "grad:w"));
+    REQUIRE(n->op == OP_CAST);
+    CHECK_EQ_INT(value_dtype(g, n->in[0]), DT_BF16);
+    arena_free(a);
+}
+
+TEST_CASE(grad_dtypes, products_read_16_bits_where_the_forward_one_did) {
+    Arena *a = arena_new();
+    Graph *g = train_graph(
+        a, "graph train(%x: bf16[4,3]) {\nparam %w: f32[3,5]\n"
+           "%h = cast %w : bf16[3,5]\n%y = matmul %x, %h : f32[4,5]\n"
+           "%e = exp %y\n%l = reduce_sum %e {axes=[0,1], keepdims=0}\n"
+           "return ampc.loss=%l\n}\n");
+    const Node *n = maker(g, output(g, "grad:w"));
+    REQUIRE(n->op == OP_MATMUL);
+    CHECK_EQ_INT(value_dtype(g, n->in[1]), DT_BF16);
+    arena_free(a);
+}
+
+/* ---- the pass ----------------------------------------------------------- */
+
+#define TWO_LAYERS                                                             \
+    "graph train(%x: f32[4,3]) {\nparam %w: f32[3,5], %b: f32[5]\n"            \
+    "%y = matmul %x, %w\n%z = add %y, %b\n%r = relu %z\n"                      \
+    "%l = reduce_mean %r {axes=[0,1], keepdims=0}\nreturn ampc.loss=%l\n}\n"
+
+TEST_CASE(autodiff, outputs_and_names) {
+    Arena *a = arena_new();
+    Graph *g = train_graph(a, TWO_LAYERS);
+    CHECK_EQ_INT(g->outputs.len, 3);
+    CHECK_STR(value_get(g, output(g, "grad:w"))->name, "w.grad");
+    CHECK_STR(value_get(g, output(g, "grad:b"))->name, "b.grad");
+    CHECK(maker(g, output(g, "grad:b"))->flags & NODE_BACKWARD);
+    CHECK_EQ_INT(count_ops(g, OP_MATMUL, true), 1); /* none for x */
+    arena_free(a);
+}
+
+TEST_CASE(autodiff, the_loss_scale_is_the_seed) {
+    Arena *a = arena_new();
+    Module *m = parse_text(a, TWO_LAYERS);
+    Diag d = {0};
+    PassCtx cx = pass_context(a, &d);
+    module_var(m, VAR_STATE, "ampc.scale", type_scalar(DT_F32), NULL, 8);
+    REQUIRE(pass_autodiff(m, &cx) == OK);
+    Graph *g = module_graph(m, "train");
+    Evaluator *e = eval_new(g, a, EVAL_EXACT);
+    double sum[2];
+    for (int k = 0; k < 2; k++) {
+        TypeId type = value_get(g, g->inputs.data[0])->type;
+        EvalTensor *x = eval_tensor_new(a, type);
+        EvalTensor *s = eval_tensor_new(a, type_scalar(DT_F32));
+        int64_t five = 5;
+        EvalTensor *b = eval_tensor_new(a, type_make(DT_F32, 1, &five));
+        s->f[0] = k ? 8 : 1;
+        for (int i = 0; i < 5; i++) b->f[i] = 1;
+        eval_bind(e, g->inputs.data[0], x);
+        eval_bind(e, graph_find_value(g, "ampc.scale"), s);
+        eval_bind(e, graph_find_value(g, "b"), b);
+        REQUIRE(eval_run(e, &d) == OK);
+        sum[k] = eval_get(e, output(g, "grad:b"))->f[0];
+    }
+    CHECK_NEAR(sum[0], 4.0 / 20, 1e-7);
+    CHECK_NEAR(sum[1], 8 * 4.0 / 20, 1e-6);
+    arena_free(a);
+}
+
+static void expect_error(const char *text, const char *const *parts) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m = parse_text(a, text);
+    PassCtx cx = pass_context(a, &d);
+    CHECK_EQ_INT(pass_autodiff(m, &cx), ERR_USER);
+    for (; *parts; parts++) CHECK_HAS(d.text.data, *parts);
+    sb_free(&d.text);
+    arena_free(a);
+}
+#define ERROR_SAYS(text, ...)                                                  \
+    expect_error(text, (const char *const[]){__VA_ARGS__, NULL})
+
+TEST_CASE(autodiff, parameters_without_a_gradient_are_errors) {
+    ERROR_SAYS("graph train(%x: f32[4]) {\nparam %w: f32[4], %v: f32[4]\n"
+               "%c = greater %w, %x\n%y = where %c, %x, %v\n"
+               "%l = reduce_sum %y {axes=[0], keepdims=0}\n"
+               "return ampc.loss=%l\n}\n",
+               "parameter 'w'", "non-differentiable input of greater");
+    ERROR_SAYS("graph train(%x: f32[4]) {\n"
+               "param %w: f32[4]\nfrozen %v: f32[4]\n"
+               "%y = mul %x, %v\n%z = mul %w, %x\n"
+               "%l = reduce_sum %y {axes=[0], keepdims=0}\n"
+               "return ampc.loss=%l, other=%z\n}\n",
+               "depends on no trained parameter", "'w'", "'v' (frozen)");
+}
+
+TEST_CASE(autodiff, a_parameter_beside_the_loss_is_left_alone) {
+    Arena *a = arena_new();
+    Graph *g = train_graph(
+        a, "graph train(%x: f32[4]) {\nparam %w: f32[4], %v: f32[4]\n"
+           "%y = mul %x, %v\n%z = mul %w, %x\n"
+           "%l = reduce_sum %y {axes=[0], keepdims=0}\n"
+           "return ampc.loss=%l, other=%z\n}\n");
+    CHECK_EQ_INT(g->outputs.len, 3);
+    CHECK_STR(g->outputs.data[2].name, "grad:v");
+    arena_free(a);
+}
+
+TEST_CASE(autodiff, tied_parameters_get_one_sum) {
+    Arena *a = arena_new();
+    Graph *g = train_graph(
+        a, "graph train(%i: i64[2]) {\nparam %w: f32[3,2]\n"
+           "%e = gather %w, %i {axis=0}\n%y = matmul %e, %w {trans_b=1}\n"
+           "%l = reduce_sum %y {axes=[0,1], keepdims=0}\n"
+           "return ampc.loss=%l\n}\n");
+    CHECK(maker(g, output(g, "grad:w"))->op == OP_ADD);
+    arena_free(a);
+}

@@ -1,0 +1,529 @@
+/* checkpoint_test.c: save, load, resume: bit-exact, atomic, and hostile files
+   are refused without a change.  Also a module's own file: tail, directory,
+   weights.                                                                  */
+#define _GNU_SOURCE
+#include "tests/harness.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <locale.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/backend.h"
+#include "tests/support/tiny_module.h"
+
+static const char *tmp_path(const char *name) {
+    static char paths[8][600];
+    static int next;
+    char *p = paths[next++ % 8];
+    snprintf(p, sizeof paths[0], "%s/%s", test_tmpdir(), name);
+    return p;
+}
+
+static ampc_session *open_module(const AmpcModule *m) {
+    ampc_options o = {.size = sizeof o, .threads = 1};
+    ampc_session *s = NULL;
+    char err[256];
+    ampc_status status =
+        tiny_api()->open(tiny_handle(m), &o, &s, err, sizeof err);
+    if (!CHECK_MSG(status == AMPC_OK, "%s", err)) harness_leave();
+    return s;
+}
+
+static void train(ampc_session *s, int first, int n) {
+    float x[TINY_BATCH * TINY_IN], t[TINY_BATCH * TINY_OUT];
+    ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+                       ampc_in("target", t, sizeof t, AMPC_DTYPE_F32)};
+    for (int i = 0; i < n; i++) {
+        tiny_batch(first + i, x, t);
+        if (!CHECK_EQ_INT(tiny_api()->step(s, in, 2, NULL), AMPC_OK)) return;
+    }
+}
+
+/* Every variable's bytes, and the cursor. */
+typedef struct Snapshot {
+    char bytes[1024];
+    size_t n;
+    char cursor[64];
+} Snapshot;
+
+static Snapshot snapshot(ampc_session *s) {
+    Snapshot shot = {.n = 0};
+    for (uint32_t i = 0; i < s->m->nvar; i++) {
+        const PlanVar *v = &s->m->vars[i];
+        if (v->kind == PLAN_SHADOW || (v->kind == PLAN_GRAD && !s->micro))
+            continue;
+        memcpy(shot.bytes + shot.n, cpu_var(s, i), v->bytes);
+        shot.n += v->bytes;
+    }
+    snprintf(shot.cursor, sizeof shot.cursor, "%s", tiny_api()->get_cursor(s));
+    return shot;
+}
+
+static void check_same(const Snapshot *a, const Snapshot *b) {
+    CHECK_EQ_INT(a->n, b->n);
+    CHECK_MEM(a->bytes, b->bytes, a->n);
+    CHECK_STR(a->cursor, b->cursor);
+}
+
+static void check_ok(ampc_session *s, ampc_status status) {
+    CHECK_MSG(status == AMPC_OK, "%s", tiny_api()->error(s));
+}
+
+/* ---- round trips --------------------------------------------------------- */
+
+static void resume_equals(const AmpcModule *m, int stop) {
+    const ampc_api *a = tiny_api();
+    const char *path = tmp_path("resume.safetensors");
+    ampc_session *one = open_module(m), *two = open_module(m);
+    train(one, 0, 30);
+    train(two, 0, stop);
+    check_ok(two, a->set_cursor(two, "{\"epoch\":3}"));
+    check_ok(two, a->set_hyper(two, "seed", 99));
+    check_ok(two, a->save(two, path));
+    a->close(two);
+    two = open_module(m);
+    check_ok(two, a->resume(two, path));
+    CHECK_STR(a->get_cursor(two), "{\"epoch\":3}");
+    train(two, stop, 30 - stop);
+    check_ok(one, a->set_cursor(one, "{\"epoch\":3}"));
+    check_ok(one, a->set_hyper(one, "seed", 99));
+    Snapshot x = snapshot(one), y = snapshot(two);
+    check_same(&x, &y);
+    a->close(one);
+    a->close(two);
+}
+
+TEST_CASE(checkpoint, resume_is_bit_exact) {
+    resume_equals(&tiny_module, 0);
+    resume_equals(&tiny_module, 17);
+}
+
+TEST_CASE(checkpoint, resume_between_micro_steps) {
+    resume_equals(&tiny_accumulating, 17);
+    resume_equals(&tiny_accumulating, 18);
+}
+
+TEST_CASE(checkpoint, states_that_are_not_finite) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_module);
+    float odd[] = {NAN, INFINITY, -INFINITY, 1.17549435e-38f, 1e-45f, 0.1f};
+    ampc_input in = ampc_in(NULL, odd, 4, AMPC_DTYPE_F32);
+    const char *path = tmp_path("odd.safetensors");
+    for (int i = 0; i < 6; i++) {
+        in.data = &odd[i];
+        check_ok(s, a->write_variable(s, "ampc.scale", &in));
+        Snapshot before = snapshot(s);
+        check_ok(s, a->save(s, path));
+        in.data = &odd[5];
+        check_ok(s, a->write_variable(s, "ampc.scale", &in));
+        check_ok(s, a->resume(s, path));
+        Snapshot after = snapshot(s);
+        if (!isnan(odd[i])) CHECK_MEM(before.bytes, after.bytes, before.n);
+    }
+    a->close(s);
+}
+
+TEST_CASE(checkpoint, does_not_depend_on_the_locale) {
+    if (!setlocale(LC_ALL, "de_DE.UTF-8") && !setlocale(LC_ALL, "fr_FR.UTF-8"))
+        SKIP("no locale with a decimal comma is installed");
+    resume_equals(&tiny_module, 5);
+    setlocale(LC_ALL, "C");
+}
+
+TEST_CASE(checkpoint, load_takes_weights_alone) {
+    const ampc_api *a = tiny_api();
+    const char *path = tmp_path("weights.safetensors");
+    ampc_session *s = open_module(&tiny_module), *t = open_module(&tiny_other);
+    ampc_scaler sc = {.size = sizeof sc};
+    train(s, 0, 10);
+    check_ok(s, a->save(s, path));
+    check_ok(t, a->load(t, path));
+    CHECK_MEM(cpu_var(s, 0), cpu_var(t, 0), 24);
+    check_ok(t, a->scaler(t, &sc));
+    CHECK_EQ_INT(sc.step, 0);
+    CHECK_EQ_INT(a->resume(t, path), AMPC_ERR_FORMAT);
+    CHECK_HAS(a->error(t), "another graph");
+    a->close(s);
+    a->close(t);
+}
+
+TEST_CASE(checkpoint, file_is_as_promised) {
+    const ampc_api *a = tiny_api();
+    const char *path = tmp_path("format.safetensors");
+    ampc_session *s = open_module(&tiny_module);
+    size_t n;
+    train(s, 0, 2);
+    check_ok(s, a->save(s, path));
+    char *file = test_read_file(path, &n);
+    REQUIRE(file);
+    uint64_t header;
+    memcpy(&header, file, 8);
+    CHECK_EQ_INT(header % 8, 0);
+    CHECK_EQ_INT(n, 8 + header + 24 + 8 + 24 + 8 + 4);
+    file[8 + header] = 0;
+    CHECK_HAS(file + 8, "\"w\":{\"dtype\":\"F32\",\"shape\":[3,2],"
+                        "\"data_offsets\":[0,24]}");
+    CHECK_HAS(file + 8, "\"ampc.opt/w/momentum_buffer\":");
+    CHECK_HAS(file + 8, "\"running \\\"mean\\\"\":");
+    CHECK_HAS(file + 8, "\\\"scaler\\\":{\\\"scale\\\":1024,\\\"good\\\":2}");
+    CHECK_HAS(file + 8, "\\\"rng\\\":{\\\"seed\\\":7,\\\"rng\\\":[");
+    CHECK_HAS(file + 8, "\\\"graph_hash\\\":\\\"0000000000001234\\\"");
+    free(file);
+    CHECK(access(tmp_path("format.safetensors.tmp"), F_OK) != 0);
+    a->close(s);
+}
+
+/* ---- hostile files ------------------------------------------------------- */
+
+typedef struct Victim {
+    ampc_session *s;
+    Snapshot before;
+    const char *path;
+    char *good;
+    size_t n;
+} Victim;
+
+static Victim victim_new(void) {
+    const ampc_api *a = tiny_api();
+    Victim v = {.s = open_module(&tiny_module),
+                .path = tmp_path("hostile.safetensors")};
+    train(v.s, 0, 3);
+    check_ok(v.s, a->set_cursor(v.s, "[1,2]"));
+    check_ok(v.s, a->save(v.s, v.path));
+    v.good = test_read_file(v.path, &v.n);
+    REQUIRE(v.good);
+    train(v.s, 3, 1);
+    check_ok(v.s, a->set_cursor(v.s, "[3]"));
+    v.before = snapshot(v.s);
+    return v;
+}
+
+static void victim_free(Victim *v) {
+    free(v->good);
+    tiny_api()->close(v->s);
+}
+
+/* Neither load nor resume may take the file or change anything. */
+static void refused(Victim *v, const char *data, size_t n, const char *why) {
+    const ampc_api *a = tiny_api();
+    REQUIRE(test_write_file(v->path, data, n));
+    CHECK_EQ_INT(a->resume(v->s, v->path), AMPC_ERR_FORMAT);
+    if (why) CHECK_HAS(a->error(v->s), why);
+    Snapshot after = snapshot(v->s);
+    check_same(&v->before, &after);
+}
+
+TEST_CASE(checkpoint, truncated_anywhere) {
+    Victim v = victim_new();
+    for (size_t n = v.n; n-- > 0;) {
+        REQUIRE(truncate(v.path, (off_t)n) == 0);
+        if (!CHECK_EQ_INT(tiny_api()->resume(v.s, v.path), AMPC_ERR_FORMAT) ||
+            !CHECK_EQ_INT(tiny_api()->load(v.s, v.path), AMPC_ERR_FORMAT))
+            break;
+    }
+    Snapshot after = snapshot(v.s);
+    check_same(&v.before, &after);
+    REQUIRE(test_write_file(v.path, v.good, v.n - 1));
+    CHECK_EQ_INT(tiny_api()->resume(v.s, v.path), AMPC_ERR_FORMAT);
+    CHECK_HAS(tiny_api()->error(v.s), "truncated");
+    char *longer = calloc(1, v.n + 4);
+    memcpy(longer, v.good, v.n);
+    refused(&v, longer, v.n + 4, "more data");
+    free(longer);
+    victim_free(&v);
+}
+
+/* Each byte of the header changed: taken or refused, never half of it. */
+TEST_CASE(checkpoint, damaged_headers) {
+    Victim v = victim_new();
+    uint64_t header;
+    memcpy(&header, v.good, 8);
+    static const char with[] = "\"0{]9-\\\x80";
+    int fd = open(v.path, O_WRONLY);
+    REQUIRE(fd >= 0);
+    for (size_t i = 0; i < 8 + header; i++) {
+        for (size_t k = 0; k + 1 < sizeof with; k++) {
+            REQUIRE(pwrite(fd, &with[k], 1, (off_t)i) == 1);
+            ampc_status st = tiny_api()->resume(v.s, v.path);
+            if (st != AMPC_OK) CHECK_EQ_INT(st, AMPC_ERR_FORMAT);
+        }
+        REQUIRE(pwrite(fd, &v.good[i], 1, (off_t)i) == 1);
+    }
+    close(fd);
+    check_ok(v.s, tiny_api()->resume(v.s, v.path));
+    victim_free(&v);
+}
+
+/* A file from header text and `data` zero bytes. */
+static void craft(Victim *v, const char *header, size_t data, const char *why) {
+    char file[4096] = {0};
+    uint64_t n = strlen(header);
+    memcpy(file, &n, 8);
+    memcpy(file + 8, header, n);
+    refused(v, file, 8 + n + data, why);
+}
+
+TEST_CASE(checkpoint, crafted_files) {
+    Victim v = victim_new();
+    craft(&v, "[]", 0, "not JSON");
+    craft(&v, "{}", 0, "not a checkpoint of ampc");
+    craft(&v, "{}", 8, "more data");
+    craft(&v, "{\"w\":{\"dtype\":\"F32\",\"shape\":[3,2]}}", 24, "malformed");
+    craft(&v,
+          "{\"w\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[0,23]}}",
+          24, "malformed entry \"w\"");
+    craft(&v,
+          "{\"w\":{\"dtype\":\"F32\",\"shape\":[-3,-2],"
+          "\"data_offsets\":[0,24]}}",
+          24, "malformed");
+    craft(&v,
+          "{\"w\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,2],"
+          "\"data_offsets\":[0,0]}}",
+          0, "malformed");
+    craft(&v,
+          "{\"w\":{\"dtype\":\"U8\",\"shape\":[9223372036854775807],"
+          "\"data_offsets\":[0,9223372036854775807]}}",
+          0, "truncated");
+    craft(&v,
+          "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]},"
+          "\"b\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[4,12]}}",
+          12, "overlap");
+    craft(&v, "{\"__metadata__\":{\"ampc\":\"{}\"}}", 0, "malformed");
+    craft(&v, "{\"__metadata__\":{\"ampc\":\"{\\\"version\\\":2}\"}}", 0,
+          "version 2");
+    craft(&v, "{\"__metadata__\":{\"ampc\":7}}", 0, "no metadata");
+    victim_free(&v);
+}
+
+static void replaced(Victim *v, const char *from, const char *to,
+                     const char *why) {
+    char *copy = malloc(v->n + 1);
+    memcpy(copy, v->good, v->n);
+    char *at = memmem(copy, v->n, from, strlen(from));
+    REQUIRE(at && strlen(from) == strlen(to));
+    memcpy(at, to, strlen(to));
+    refused(v, copy, v->n, why);
+    free(copy);
+}
+
+TEST_CASE(checkpoint, mismatched_files) {
+    Victim v = victim_new();
+    replaced(&v, "\"shape\":[3,2]", "\"shape\":[2,3]",
+             "'w' is f32[2,3] there and f32[3,2]");
+    replaced(&v, "0000000000001234", "0000000000001235", "another graph");
+    replaced(&v, "\"b\":{\"dtype", "\"c\":{\"dtype", "'c' is unknown");
+    replaced(&v, "\\\"good\\\":", "\\\"gold\\\":", "scaler.good");
+    replaced(&v, "\\\"step\\\":3", "\\\"step\\\":x", "malformed");
+    replaced(&v, "\\\"tried\\\":3", "\\\"tried\\\":\\", NULL);
+    replaced(&v, "\\\"micro\\\":0", "\\\"micro\\\":7", "micro-steps");
+    victim_free(&v);
+}
+
+TEST_CASE(checkpoint, paths_that_are_no_files) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_module);
+    const char *fifo = tmp_path("pipe");
+    CHECK_EQ_INT(a->load(s, tmp_path("absent")), AMPC_ERR_FILE);
+    CHECK_HAS(a->error(s), "absent: No such file");
+    CHECK_EQ_INT(a->load(s, test_tmpdir()), AMPC_ERR_FORMAT);
+    CHECK_EQ_INT(a->load(s, ""), AMPC_ERR_ARGUMENT);
+    CHECK_EQ_INT(a->save(s, NULL), AMPC_ERR_ARGUMENT);
+    REQUIRE(mkfifo(fifo, 0600) == 0);
+    CHECK_EQ_INT(a->load(s, fifo), AMPC_ERR_FORMAT);
+    CHECK_EQ_INT(a->save(s, tmp_path("no/such/folder/x")), AMPC_ERR_FILE);
+    CHECK_EQ_INT(a->save(s, "/dev/full/x"), AMPC_ERR_FILE);
+    CHECK_EQ_INT(a->set_cursor(s, "{epoch:1}"), AMPC_ERR_ARGUMENT);
+    a->close(s);
+}
+
+/* ---- killed while saving ------------------------------------------------- */
+
+static void save_forever(const char *path) {
+    ampc_session *s = open_module(&tiny_module);
+    for (int i = 0;; i++) {
+        train(s, i, 1);
+        if (tiny_api()->save(s, path) != AMPC_OK) _exit(1);
+    }
+}
+
+TEST_CASE(checkpoint, survives_kill) {
+    const ampc_api *a = tiny_api();
+    const char *path = tmp_path("killed.safetensors");
+    ampc_session *s = open_module(&tiny_module);
+    ampc_scaler sc = {.size = sizeof sc};
+    check_ok(s, a->save(s, path));
+    for (int i = 0; i < 25; i++) {
+        pid_t pid = fork();
+        REQUIRE(pid >= 0);
+        if (pid == 0) save_forever(path);
+        struct timespec t = {0, 3000000 + 700000 * i};
+        nanosleep(&t, NULL);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        check_ok(s, a->resume(s, path));
+        check_ok(s, a->scaler(s, &sc));
+        CHECK_EQ_INT(sc.step, sc.tried);
+    }
+    check_ok(s, a->save(s, path));
+    CHECK(access(tmp_path("killed.safetensors.tmp"), F_OK) != 0);
+    a->close(s);
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+TEST_CASE(checkpoint, two_writers_of_one_path) {
+    const ampc_api *a = tiny_api();
+    const char *path = tmp_path("shared.safetensors");
+    ampc_session *s = open_module(&tiny_module);
+    pid_t pid[2];
+    check_ok(s, a->save(s, path));
+    for (int i = 0; i < 2; i++)
+        if ((pid[i] = fork()) == 0) save_forever(path);
+    for (double end = seconds() + 0.5; seconds() < end;)
+        if (!CHECK_EQ_INT(a->resume(s, path), AMPC_OK)) break;
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ_INT(waitpid(pid[i], NULL, WNOHANG), 0); /* still saving */
+        kill(pid[i], SIGKILL);
+        waitpid(pid[i], NULL, 0);
+    }
+    a->close(s);
+}
+
+/* ---- the module's own file ----------------------------------------------- */
+
+/* A shared object with a plan of two variables; weights lie in its tail. */
+static const char module_source[] =
+    "#include \"runtime/plan.h\"\n"
+    "static const PlanVar vars[] = {\n"
+    "  {\"w\", PLAN_PARAM, AMPC_F32, 1, AMPC_F32, {4}, 16, 0, 0},\n"
+    "  {\"c\", PLAN_CONST, AMPC_U8, 1, AMPC_U8, {3}, 3, 64, 0}};\n"
+    "static const PlanIsa isas[] = {{2, 0, 0, 0}};\n"
+    "const AmpcModule plan = {.version = AMPC_PLAN_VERSION, .model = \"m\",\n"
+    "  .info = \"{}\", .nvar = 2, .nisa = 1, .vars = vars, .isas = isas};\n";
+
+static uint32_t crc32_slow(const uint8_t *p, size_t n) {
+    uint32_t crc = ~0u;
+    for (; n--; p++) {
+        crc ^= *p;
+        for (int k = 0; k < 8; k++)
+            crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+    }
+    return ~crc;
+}
+
+typedef struct Tail {
+    uint8_t weights[80];
+    PlanSection section[2];
+    PlanTail tail;
+} Tail;
+
+static Tail tail_new(uint64_t at) {
+    Tail t = {.tail = {at + offsetof(Tail, section), 2, 0, AMPC_TAIL_MAGIC}};
+    float w[4] = {1, 2, 3, 4};
+    memcpy(t.weights, w, sizeof w);
+    memcpy(t.weights + 64, "\7\10\11", 3);
+    strcpy(t.section[0].name, "model");
+    strcpy(t.section[1].name, "weights");
+    t.section[1].offset = at;
+    t.section[1].bytes = t.section[1].raw = sizeof t.weights;
+    t.section[1].crc = crc32_slow(t.weights, sizeof t.weights);
+    return t;
+}
+
+static ampc_status open_file(const char *image, size_t n, const Tail *t,
+                             size_t tail_bytes, char err[300]) {
+    static int number;
+    char name[40];
+    snprintf(name, sizeof name, "module%d.so", number++);
+    const char *path = tmp_path(name);
+    char *all = malloc(n + sizeof *t);
+    memcpy(all, image, n);
+    memcpy(all + n, t, tail_bytes);
+    REQUIRE(test_write_file(path, all, n + tail_bytes));
+    free(all);
+    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(lib != NULL);
+    const AmpcModule *m = dlsym(lib, "plan");
+    ampc_session *s = NULL;
+    ampc_status st = tiny_api()->open(tiny_handle(m), NULL, &s, err, 300);
+    if (st == AMPC_OK) {
+        CHECK(((float *)cpu_var(s, 0))[3] == 4);
+        CHECK_MEM(cpu_var(s, 1), "\7\10\11", 3);
+    }
+    tiny_api()->close(s);
+    dlclose(lib);
+    return st;
+}
+
+/* Loaded by a relative path, opened from another folder. */
+static void open_after_chdir(const char *image, size_t n, const Tail *t) {
+    char *all = malloc(n + sizeof *t), *home = getcwd(NULL, 0), err[300];
+    memcpy(all, image, n);
+    memcpy(all + n, t, sizeof *t);
+    REQUIRE(test_write_file(tmp_path("relative.so"), all, n + sizeof *t));
+    REQUIRE(home && chdir(test_tmpdir()) == 0);
+    void *lib = dlopen("./relative.so", RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(chdir("/") == 0 && lib);
+    ampc_session *s = NULL;
+    const AmpcModule *m = dlsym(lib, "plan");
+    CHECK_MSG(tiny_api()->open(tiny_handle(m), NULL, &s, err, sizeof err) ==
+                  AMPC_OK,
+              "%s", err);
+    tiny_api()->close(s);
+    dlclose(lib);
+    CHECK(chdir(home) == 0);
+    free(home);
+    free(all);
+}
+
+TEST_CASE(checkpoint, weights_of_the_module) {
+    const char *src = tmp_path("module.c"), *so = tmp_path("module.so");
+    char err[300], *out, *image;
+    size_t n;
+    REQUIRE(test_write_file(src, module_source, sizeof module_source - 1));
+    if (test_command(&out, "cc -shared -fPIC -I%s/.. -o %s %s",
+                     test_data_path("runtime"), so, src) != 0)
+        FAIL("%s", out);
+    free(out);
+    REQUIRE((image = test_read_file(so, &n)) != NULL);
+    Tail t = tail_new(n);
+    CHECK_EQ_INT(open_file(image, n, &t, sizeof t, err), AMPC_OK);
+    for (size_t cut = 1; cut < sizeof t; cut += 7)
+        CHECK_EQ_INT(open_file(image, n, &t, sizeof t - cut, err),
+                     AMPC_ERR_FORMAT);
+    open_after_chdir(image, n, &t);
+    t.weights[5] ^= 1;
+    CHECK_EQ_INT(open_file(image, n, &t, sizeof t, err), AMPC_ERR_FORMAT);
+    CHECK_HAS(err, "checksum");
+    t = tail_new(n);
+    t.tail.nsection = UINT64_MAX / 4;
+    CHECK_EQ_INT(open_file(image, n, &t, sizeof t, err), AMPC_ERR_FORMAT);
+    t = tail_new(n);
+    t.tail.directory = UINT64_MAX - 8;
+    CHECK_EQ_INT(open_file(image, n, &t, sizeof t, err), AMPC_ERR_FORMAT);
+    t = tail_new(n);
+    t.section[1].offset = UINT64_MAX - 16;
+    CHECK_EQ_INT(open_file(image, n, &t, sizeof t, err), AMPC_ERR_FORMAT);
+    t = tail_new(n);
+    t.section[1].bytes = 66;
+    CHECK_EQ_INT(open_file(image, n, &t, sizeof t, err), AMPC_ERR_FORMAT);
+    CHECK_HAS(err, "too short");
+    t = tail_new(n);
+    memset(t.section[1].name, 'w', sizeof t.section[1].name);
+    CHECK_EQ_INT(open_file(image, n, &t, sizeof t, err), AMPC_ERR_FORMAT);
+    CHECK_HAS(err, "no section 'weights'");
+    free(image);
+}

@@ -1,0 +1,243 @@
+/* cuda_failure_test.c: sessions on the simulated GPU when files, memory, the
+   driver or cuBLASLt fail; algorithms that are remembered.                  */
+#define _GNU_SOURCE
+#include "tests/support/gpu_session.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/cuda/driver.h"
+
+/* ---- algorithms ---------------------------------------------------------- */
+
+static char *only_file(const char *dir) {
+    static char path[900];
+    DIR *d = opendir(dir);
+    path[0] = 0;
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (e->d_name[0] != '.') {
+            CHECK_MSG(!path[0], "two files: %s and %s", path, e->d_name);
+            snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        }
+    if (d) closedir(d);
+    return path;
+}
+
+/* Opens once; how often cuBLASLt was asked for algorithms and for products. */
+static void open_counted(const Model *m, const char *dir, uint64_t *asked,
+                         uint64_t *tried) {
+    const ampc_api *a = machine(m, NULL);
+    setenv("AMPC_CACHE_DIR", dir, 1);
+    ampc_session *s = open_gpu(a);
+    *asked = sim()->calls("cublasLtMatmulAlgoGetHeuristic");
+    *tried = sim()->calls("cublasLtMatmul");
+    CHECK_EQ_INT(step(m, s, 0, NULL), AMPC_OK);
+    a->close(s);
+    check_clean();
+}
+
+TEST_CASE(cuda_failure, algorithms_are_measured_once) {
+    const Model *m = model(&plain);
+    uint64_t asked, tried;
+    char dir[600];
+    cache_in(dir, "deep/algorithms");
+    open_counted(m, dir, &asked, &tried);
+    CHECK(asked > 0 && tried > asked);
+    CHECK(*only_file(dir));
+    open_counted(m, dir, &asked, &tried);
+    CHECK(asked == 0 && tried == 0);
+    setenv("AMPC_SIM_BLAS_VERSION", "130200", 1);
+    remove(only_file(dir));
+    open_counted(m, dir, &asked, &tried);
+    CHECK(asked > 0 && tried > 0);
+    unsetenv("AMPC_SIM_BLAS_VERSION");
+}
+
+TEST_CASE(cuda_failure, nothing_is_measured_that_cannot_be_kept) {
+    const Model *m = model(&plain);
+    uint64_t asked, tried;
+    char dir[600];
+    cache_in(dir, "untuned");
+    open_counted(m, "/proc/none", &asked, &tried);
+    CHECK(asked > 0 && tried == 0);
+    setenv("AMPC_TUNE", "0", 1);
+    open_counted(m, dir, &asked, &tried);
+    CHECK(asked > 0 && tried == 0);
+    unsetenv("AMPC_TUNE");
+    CHECK(access(dir, F_OK) != 0);
+}
+
+/* Every way of cutting and some of changing a kept file. */
+TEST_CASE(cuda_failure, damaged_choices_are_not_used) {
+    const Model *m = model(&plain);
+    uint64_t asked, tried;
+    size_t n;
+    char dir[600];
+    cache_in(dir, "damaged");
+    open_counted(m, dir, &asked, &tried);
+    const char *path = only_file(dir);
+    char *good = test_read_file(path, &n);
+    REQUIRE(good && n > 300);
+    for (size_t i = 0; i < 12; i++) {
+        char *bad = malloc(n + 1);
+        size_t size = i < 6 ? n * i / 6 : n + (i == 11);
+        memcpy(bad, good, n);
+        bad[n] = 0;
+        if (i >= 6 && i < 11) bad[(i - 6) * (n - 1) / 4] ^= 0x40;
+        REQUIRE(test_write_file(path, bad, size));
+        open_counted(m, dir, &asked, &tried);
+        CHECK(asked > 0 && tried == 0);
+        CHECK_HAS(log_text, "is damaged and not used");
+        free(bad);
+    }
+    REQUIRE(test_write_file(path, good, n));
+    open_counted(m, dir, &asked, &tried);
+    CHECK_EQ_INT(asked, 0);
+    free(good);
+}
+
+/* ---- failures ------------------------------------------------------------ */
+
+/* Everything that calls the driver.  AMPC_OK, or the status that came. */
+static ampc_status use_all(const Model *m, const ampc_api *a) {
+    ampc_session *s;
+    ampc_metrics metrics = {.size = sizeof metrics};
+    ampc_status st = try_open(a, "cuda", NULL, &s);
+    char path[600];
+    snprintf(path, sizeof path, "%s/fails.safetensors", test_tmpdir());
+    if (st != AMPC_OK) {
+        CHECK(s == NULL && strlen(open_text) > 10);
+        return st;
+    }
+    for (int i = 0; i < 6 && st == AMPC_OK; i++)
+        st = step(m, s, i, i == 3 ? &metrics : NULL);
+    if (st == AMPC_OK) st = a->sync(s, &metrics);
+    if (st == AMPC_OK) st = a->save(s, path);
+    if (st == AMPC_OK) st = a->resume(s, path);
+    if (st == AMPC_OK) st = a->set_hyper(s, "lr", 0.1);
+    if (st == AMPC_ERR_DEVICE) {
+        char *why = strdup(a->error(s));
+        CHECK(strlen(why) > 10);
+        CHECK_EQ_INT(step(m, s, 0, NULL), AMPC_ERR_DEVICE);
+        CHECK_STR(a->error(s), why);
+        free(why);
+    }
+    a->close(s);
+    return st;
+}
+
+/* The nth call of an entry point fails; false: there are not so many. */
+static bool fail_at(const Model *m, const char *entry, int nth, int code,
+                    bool sticky) {
+    const ampc_api *a = machine(m, NULL);
+    sim()->fail(entry, nth, code, sticky);
+    ampc_status st = use_all(m, a);
+    if (st == AMPC_OK) return sim()->calls(entry) >= (uint64_t)nth;
+    CHECK_MSG(st == AMPC_ERR_DEVICE || st == AMPC_ERR_MEMORY ||
+                  st == AMPC_ERR_UNSUPPORTED,
+              "%s %d: status %d: %s", entry, nth, st, open_text);
+    sim()->fail(NULL, 0, 0, false);
+    CHECK_MSG(sticky || !*sim()->leaks(), "%s %d: %s", entry, nth,
+              sim()->leaks());
+    return true;
+}
+
+static void fail_each(const Model *m, const char *entry, int code, int other) {
+    static const int nths[] = {1, 2, 5, 17};
+    for (size_t i = 0; i < sizeof nths / sizeof *nths; i++)
+        if (!fail_at(m, entry, nths[i], i % 2 ? other : code, false)) break;
+    fail_at(m, entry, 2, code, true);
+}
+
+/* What cannot be given back leaks. */
+static bool gives_back(const char *e) {
+    return strstr(e, "Destroy") || strstr(e, "Free") || strstr(e, "Unload") ||
+           strstr(e, "Release") || strstr(e, "Pop");
+}
+
+TEST_CASE(cuda_failure, every_driver_call_may_fail) {
+    static const char *const entries[] = {
+#define CU(member, symbol, parameters) symbol,
+#include "runtime/cuda/driver.def"
+#undef CU
+    };
+    const Model *m = model(&accumulating);
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        const char *e = entries[i];
+        if (!gives_back(e) && !strstr(e, "GetError"))
+            fail_each(m, e, CUDA_OUT_OF_MEMORY, CUDA_LAUNCH_FAILED);
+    }
+}
+
+TEST_CASE(cuda_failure, every_cublaslt_call_may_fail) {
+    static const char *const entries[] = {
+#define LT(member, symbol, parameters) symbol,
+#include "runtime/cuda/cublaslt.def"
+#undef LT
+    };
+    const Model *m = model(&plain);
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+        if (!strstr(entries[i], "Destroy"))
+            fail_each(m, entries[i], LT_INTERNAL_ERROR, LT_ALLOC_FAILED);
+}
+
+TEST_CASE(cuda_failure, an_error_names_step_and_cause) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s = open_gpu(a);
+    sim()->fail("cuLaunchKernel", 1, CUDA_LAUNCH_OUT_OF_RESOURCES, false);
+    CHECK_EQ_INT(step(m, s, 0, NULL), AMPC_ERR_DEVICE);
+    CHECK_HAS(a->error(s), "step '");
+    CHECK_HAS(a->error(s),
+              "cuLaunchKernel: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES");
+    a->close(s);
+    check_clean();
+}
+
+/* ---- host memory --------------------------------------------------------- */
+
+typedef struct Hook {
+    int calls, fail_at;
+    long live;
+} Hook;
+
+static void *hook_alloc(void *ctx, size_t bytes, size_t align) {
+    Hook *h = ctx;
+    if (h->calls++ == h->fail_at) return NULL;
+    h->live++;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void hook_free(void *ctx, void *p, size_t bytes) {
+    Hook *h = ctx;
+    (void)bytes;
+    h->live--;
+    free(p);
+}
+
+TEST_CASE(cuda_failure, every_allocation_may_fail) {
+    const Model *m = model(&plain);
+    int n = 0;
+    for (bool done = false; !done && n < 300; n++) {
+        const ampc_api *a = machine(m, NULL);
+        Hook h = {.fail_at = n};
+        ampc_options o = {.size = sizeof o,
+                          .device = "cuda",
+                          .alloc = hook_alloc,
+                          .free = hook_free,
+                          .alloc_ctx = &h};
+        ampc_session *s;
+        ampc_status st =
+            a->open(a->module, &o, &s, open_text, sizeof open_text);
+        done = st == AMPC_OK && h.calls <= n;
+        CHECK(st == AMPC_OK || st == AMPC_ERR_MEMORY);
+        if (st == AMPC_OK) CHECK_EQ_INT(step(m, s, 0, NULL), AMPC_OK);
+        a->close(s);
+        CHECK_EQ_INT(h.live, 0);
+        check_clean();
+    }
+    CHECK(n > 8 && n < 300);
+}

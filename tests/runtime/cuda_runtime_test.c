@@ -1,0 +1,454 @@
+/* cuda_runtime_test.c: sessions on the simulated GPU: training beside the CPU,
+   what waits and what does not, graphs, devices and images, state.          */
+#define _GNU_SOURCE
+#include "tests/support/gpu_session.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/cuda/driver.h"
+
+/* ---- training ------------------------------------------------------------ */
+
+static DcTraining training(const Model *m, int steps) {
+    return (DcTraining){.steps = steps,
+                        .tolerance = dc_training_tolerance(m->precision),
+                        .feed = dc_random_feed,
+                        .feed_ctx = m->feed};
+}
+
+static void trains(Model *which, bool forced) {
+    const Model *m = model(which);
+    const ampc_api *a = machine(m, NULL);
+    DcTraining t = training(m, 6);
+    DcReport r;
+    t.forced = forced;
+    CHECK_MSG(dc_train(a, "cpu", "cuda", &t, &r), "%s", r.text);
+    CHECK(r.compared > 50);
+    check_clean();
+}
+
+TEST_CASE(cuda_runtime, trains_as_the_cpu_does) { trains(&plain, false); }
+
+TEST_CASE(cuda_runtime, accumulates_as_the_cpu_does) {
+    trains(&accumulating, true);
+}
+
+TEST_CASE(cuda_runtime, skips_and_backs_off_as_the_cpu_does) {
+    const Model *m = model(&scaled);
+    ampc_metrics first, later;
+    trains(&scaled, true);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s = open_gpu(a);
+    CHECK_EQ_INT(step(m, s, 0, &first), AMPC_OK);
+    CHECK_EQ_INT(step(m, s, 1, &later), AMPC_OK);
+    CHECK(!first.applied && first.skipped == 1 && first.tried == 1);
+    CHECK(later.scale < first.scale);
+    a->close(s);
+}
+
+TEST_CASE(cuda_runtime, graphs_do_not_change_bits) {
+    Model *const models[] = {&plain, &accumulating, &scaled};
+    for (int i = 0; i < 3; i++) {
+        const Model *m = model(models[i]);
+        const ampc_api *a = machine(m, NULL);
+        DcTraining t = training(m, 6);
+        DcReport r;
+        CHECK_MSG(dc_same_bits(a, "cuda", "AMPC_CUDA_GRAPH", "0", &t, &r),
+                  "%s", r.text);
+        CHECK(sim()->calls("cuGraphLaunch") > 0);
+        CHECK_MSG(dc_same_bits(a, "cuda", "AMPC_TUNE", "0", &t, &r), "%s",
+                  r.text);
+        check_clean();
+    }
+}
+
+/* One launch per step once a program has been captured. */
+TEST_CASE(cuda_runtime, a_step_is_one_graph) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s = open_gpu(a);
+    for (int i = 0; i < 2; i++) CHECK_EQ_INT(step(m, s, i, NULL), AMPC_OK);
+    uint64_t kernels = sim()->calls("cuLaunchKernel");
+    uint64_t graphs = sim()->calls("cuGraphLaunch");
+    for (int i = 2; i < 7; i++) CHECK_EQ_INT(step(m, s, i, NULL), AMPC_OK);
+    CHECK_EQ_INT(sim()->calls("cuLaunchKernel") - kernels, 0);
+    CHECK_EQ_INT(sim()->calls("cuGraphLaunch") - graphs, 5);
+    a->close(s);
+    check_clean();
+}
+
+/* ---- what waits ---------------------------------------------------------- */
+
+/* Nothing that a caller does not ask for waits for the device: not the stream,
+   and not the events but those of a slot two steps back.                    */
+TEST_CASE(cuda_runtime, steps_do_not_wait) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s = open_gpu(a);
+    ampc_metrics want[6], got;
+    for (int i = 0; i < 6; i++) CHECK_EQ_INT(step(m, s, i, &want[i]), AMPC_OK);
+    a->close(s);
+    s = open_gpu(a);
+    CHECK_EQ_INT(step(m, s, 0, NULL), AMPC_OK);
+    uint64_t waits = sim()->calls("cuStreamSynchronize");
+    for (int i = 1; i < 6; i++) CHECK_EQ_INT(step(m, s, i, NULL), AMPC_OK);
+    CHECK_EQ_INT(sim()->calls("cuStreamSynchronize") - waits, 0);
+    got.size = sizeof got;
+    CHECK_EQ_INT(a->sync(s, &got), AMPC_OK);
+    CHECK_MEM(&got, &want[5], sizeof got);
+    a->close(s);
+    check_clean();
+}
+
+/* The loss of step 4, each step's inputs overwritten as soon as it returns. */
+static double loss_with_reuse(const Model *m, uint64_t seed, bool reuse) {
+    const ampc_api *a = machine(m, &(SimConfig){.seed = seed});
+    ampc_session *s = open_gpu(a);
+    ampc_metrics last = {.size = sizeof last};
+    for (int i = 0; i < 5; i++) {
+        size_t n;
+        const ampc_input *in = dc_random_feed(m->feed, i, &n);
+        CHECK_EQ_INT(a->step(s, in, n, NULL), AMPC_OK);
+        for (size_t k = 0; reuse && k < n; k++)
+            memset((void *)(uintptr_t)in[k].data, 0, in[k].bytes);
+    }
+    CHECK_EQ_INT(a->sync(s, &last), AMPC_OK);
+    a->close(s);
+    check_clean();
+    return last.loss;
+}
+
+TEST_CASE(cuda_runtime, inputs_are_the_callers_again_at_once) {
+    const Model *m = model(&plain);
+    double want = loss_with_reuse(m, 1, false);
+    for (uint64_t seed = 1; seed < 4; seed++)
+        CHECK(loss_with_reuse(m, seed, true) == want);
+}
+
+/* ---- sessions side by side ----------------------------------------------- */
+
+static ampc_metrics alone[3];
+
+static void *train_alone(void *number) {
+    const Model *m = model(&plain);
+    ampc_metrics *out = number;
+    ampc_session *s;
+    ampc_options o = {.size = sizeof o, .device = "cuda"};
+    if (m->c.api->open(m->c.api->module, &o, &s, NULL, 0)) return NULL;
+    DcRandom *feed = dc_random_new(m->c.api, "train", 3, 1);
+    out->size = sizeof *out;
+    for (int i = 0; i < 5; i++) {
+        size_t n;
+        const ampc_input *in = dc_random_feed(feed, i, &n);
+        m->c.api->step(s, in, n, i < 4 ? NULL : out);
+    }
+    dc_random_free(feed);
+    m->c.api->close(s);
+    return NULL;
+}
+
+TEST_CASE(cuda_runtime, sessions_run_in_parallel) {
+    pthread_t t[3];
+    machine(model(&plain), NULL);
+    for (int i = 0; i < 3; i++)
+        REQUIRE(!pthread_create(&t[i], NULL, train_alone, &alone[i]));
+    for (int i = 0; i < 3; i++) pthread_join(t[i], NULL);
+    CHECK(alone[0].step == 5 && alone[0].loss > 0);
+    for (int i = 1; i < 3; i++) CHECK_MEM(&alone[0], &alone[i], sizeof *alone);
+    check_clean();
+}
+
+/* ---- the host's own CUDA ------------------------------------------------- */
+
+typedef CUresult StreamCreateFn(CUstream *s, unsigned flags);
+typedef CUresult StreamDestroyFn(CUstream s);
+typedef CUresult BeginCaptureFn(CUstream s, int mode);
+typedef CUresult EndCaptureFn(CUstream s, CUgraph *g);
+typedef CUresult GraphDestroyFn(CUgraph g);
+typedef CUresult RetainFn(CUcontext *c, CUdevice d);
+typedef CUresult ReleaseFn(CUdevice d);
+typedef CUresult PushFn(CUcontext c);
+typedef CUresult PopFn(CUcontext *c);
+typedef CUresult InitFn(unsigned flags);
+
+/* A function of the simulated driver, as a host with its own CUDA calls it. */
+static void *driver(const char *name) {
+    void *fn = dlsym(sim()->handle, name);
+    if (!fn) FAIL("no %s", name);
+    return fn;
+}
+#define DRIVER(type, name) (*(type **)&(void *){driver(name)})
+
+TEST_CASE(cuda_runtime, steps_go_to_the_hosts_stream) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s;
+    ampc_metrics own, hosts;
+    CUcontext context;
+    CUstream stream;
+    CUgraph graph;
+    s = open_gpu(a);
+    for (int i = 0; i < 4; i++) CHECK_EQ_INT(step(m, s, i, &own), AMPC_OK);
+    a->close(s);
+    REQUIRE(DRIVER(InitFn, "cuInit")(0) == 0);
+    REQUIRE(DRIVER(RetainFn, "cuDevicePrimaryCtxRetain")(&context, 0) == 0);
+    REQUIRE(DRIVER(PushFn, "cuCtxPushCurrent_v2")(context) == 0);
+    REQUIRE(DRIVER(StreamCreateFn, "cuStreamCreate")(
+                &stream, CUDA_STREAM_NON_BLOCKING) == 0);
+    CHECK_EQ_INT(try_open(a, NULL, stream, &s), AMPC_OK);
+    for (int i = 0; i < 4; i++) CHECK_EQ_INT(step(m, s, i, &hosts), AMPC_OK);
+    CHECK_MEM(&own, &hosts, sizeof own);
+    REQUIRE(DRIVER(BeginCaptureFn, "cuStreamBeginCapture_v2")(
+                stream, CUDA_CAPTURE_THREAD_LOCAL) == 0);
+    CHECK_EQ_INT(step(m, s, 4, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "being captured");
+    REQUIRE(DRIVER(EndCaptureFn, "cuStreamEndCapture")(stream, &graph) == 0);
+    DRIVER(GraphDestroyFn, "cuGraphDestroy")(graph);
+    CHECK_EQ_INT(step(m, s, 4, NULL), AMPC_OK);
+    a->close(s);
+    CHECK_EQ_INT(DRIVER(StreamDestroyFn, "cuStreamDestroy_v2")(stream), 0);
+    DRIVER(PopFn, "cuCtxPopCurrent_v2")(&context);
+    DRIVER(ReleaseFn, "cuDevicePrimaryCtxRelease_v2")(0);
+    check_clean();
+}
+
+static int profiled;
+static void on_step(void *ctx, const char *program, const char *name,
+                    uint64_t begin, uint64_t end) {
+    (void)ctx;
+    CHECK(program && name && end >= begin);
+    profiled++;
+}
+
+TEST_CASE(cuda_runtime, profiles_every_step) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s = open_gpu(a);
+    ampc_program_info p = {.size = sizeof p};
+    CHECK_EQ_INT(a->program(a->module, "train", &p), AMPC_OK);
+    for (int i = 0; i < 3; i++) CHECK_EQ_INT(step(m, s, i, NULL), AMPC_OK);
+    profiled = 0;
+    a->profile(s, on_step, NULL);
+    CHECK_EQ_INT(step(m, s, 3, NULL), AMPC_OK);
+    CHECK_EQ_INT(profiled, p.nstep);
+    a->profile(s, NULL, NULL);
+    CHECK_EQ_INT(step(m, s, 4, NULL), AMPC_OK);
+    CHECK_EQ_INT(profiled, p.nstep);
+    a->close(s);
+    check_clean();
+}
+
+/* ---- devices and images -------------------------------------------------- */
+
+static void refused(const ampc_api *a, const char *device, const char *why) {
+    ampc_session *s;
+    CHECK_EQ_INT(try_open(a, device, NULL, &s), AMPC_ERR_UNSUPPORTED);
+    CHECK_HAS(open_text, why);
+    CHECK_EQ_INT(try_open(a, "auto", NULL, &s), AMPC_OK);
+    CHECK_HAS(log_text, "running on the CPU");
+    CHECK_HAS(log_text, why);
+    a->close(s);
+}
+
+TEST_CASE(cuda_runtime, auto_takes_the_cpu_without_a_gpu) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s;
+    CHECK_EQ_INT(try_open(a, NULL, NULL, &s), AMPC_OK);
+    CHECK_HAS(log_text, "GPU '");
+    a->close(s);
+    CHECK_EQ_INT(try_open(a, "cuda:1", NULL, &s), AMPC_ERR_UNSUPPORTED);
+    CHECK_HAS(open_text, "no GPU 1: the driver shows 1");
+    machine(m, &(SimConfig){.devices = -1});
+    refused(a, "cuda", "no usable GPU");
+    machine(m, NULL);
+    setenv("AMPC_LIBCUDA", "none", 1);
+    refused(a, "cuda", "no NVIDIA driver");
+    setenv("AMPC_LIBCUDA", "libm.so.6", 1);
+    refused(a, "cuda:0", "libcuda has no cuInit");
+    machine(m, NULL);
+    setenv("AMPC_LIBCUBLASLT", "none", 1);
+    refused(a, "cuda", "no cuBLASLt");
+    CHECK_STR(sim()->leaks(), "");
+}
+
+TEST_CASE(cuda_runtime, second_device) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, &(SimConfig){.devices = 2});
+    ampc_session *s;
+    ampc_metrics x;
+    CHECK_EQ_INT(try_open(a, "cuda:1", NULL, &s), AMPC_OK);
+    for (int i = 0; i < 3; i++) CHECK_EQ_INT(step(m, s, i, &x), AMPC_OK);
+    a->close(s);
+    check_clean();
+}
+
+TEST_CASE(cuda_runtime, images_by_compute_capability) {
+    static const struct {
+        int cc;
+        bool ptx_only;
+        const char *arch;
+    } rows[] = {{80, false, "sm_80"},      {86, false, "sm_80"},
+                {90, false, "sm_90"},      {100, false, "compute_80"},
+                {90, true, "compute_80"},  {80, true, "compute_80"}};
+    const Model *m = model(&plain);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        SimConfig c = {.cc = rows[i].cc, .ptx_only = rows[i].ptx_only};
+        const ampc_api *a = machine(m, &c);
+        char want[40];
+        ampc_session *s = open_gpu(a);
+        snprintf(want, sizeof want, "code for %s,", rows[i].arch);
+        CHECK_HAS(log_text, want);
+        CHECK_EQ_INT(step(m, s, 0, NULL), AMPC_OK);
+        CHECK_EQ_INT(a->sync(s, NULL), AMPC_OK);
+        a->close(s);
+        check_clean();
+    }
+    machine(m, &(SimConfig){.cc = 75});
+    refused(m->c.api, "cuda", "compute capability 7.5");
+}
+
+TEST_CASE(cuda_runtime, refused_images_say_why) {
+    static const struct {
+        int code;
+        const char *why;
+    } rows[] = {{CUDA_INVALID_PTX, "cannot compile this PTX"},
+                {CUDA_JIT_COMPILER_NOT_FOUND, "PTX compiler"},
+                {CUDA_UNSUPPORTED_PTX_VERSION, "newer than the driver"},
+                {CUDA_NO_BINARY_FOR_GPU, "no code for this GPU"}};
+    const Model *m = model(&plain);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const ampc_api *a = machine(m, &(SimConfig){.cc = 100});
+        ampc_session *s;
+        sim()->fail("cuModuleLoadDataEx", 1, rows[i].code, false);
+        CHECK_EQ_INT(try_open(a, "cuda", NULL, &s), AMPC_ERR_UNSUPPORTED);
+        CHECK_HAS(open_text, rows[i].why);
+        CHECK_HAS(open_text, "holds sm_90, sm_80, compute_80");
+        check_clean();
+    }
+}
+
+TEST_CASE(cuda_runtime, out_of_memory_names_the_bytes) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, &(SimConfig){.memory = 1 << 20});
+    ampc_session *s;
+    CHECK_EQ_INT(try_open(a, "cuda", NULL, &s), AMPC_ERR_MEMORY);
+    CHECK_HAS(open_text, "bytes of device memory are needed");
+    CHECK_EQ_INT(try_open(a, "auto", NULL, &s), AMPC_ERR_MEMORY);
+    check_clean();
+}
+
+/* ---- ampc run ------------------------------------------------------------ */
+
+/* Zeroes for an input of "train", two batches of them, as a .npy file whose
+   header is 128 bytes: 'v' is the length of its text.                       */
+static void write_zeroes(const ampc_api *a, uint32_t index, char option[700]) {
+    ampc_tensor_info t = {.size = sizeof t};
+    char head[128], path[600];
+    CHECK_EQ_INT(a->input(a->module, "train", index, &t), AMPC_OK);
+    REQUIRE(t.rank == 1 || t.rank == 2);
+    int n = snprintf(head, sizeof head,
+                     "\x93NUMPY%c%c%c%c{'descr': '%s', 'fortran_order': False, "
+                     "'shape': (%d,",
+                     1, 0, 'v', 0, t.dtype == AMPC_DTYPE_I64 ? "<i8" : "<f4",
+                     (int)(2 * t.shape[0]));
+    if (t.rank == 2)
+        n += snprintf(head + n, sizeof head - (size_t)n, " %d",
+                      (int)t.shape[1]);
+    n += snprintf(head + n, sizeof head - (size_t)n, "), }");
+    size_t size = sizeof head + 2 * t.bytes;
+    char *file = calloc(1, size);
+    memset(file, ' ', sizeof head);
+    memcpy(file, head, (size_t)n);
+    file[sizeof head - 1] = '\n';
+    snprintf(path, sizeof path, "%s/%u.npy", test_tmpdir(), index);
+    REQUIRE(test_write_file(path, file, size));
+    snprintf(option, 700, "--feed %s=%s", t.name, path);
+    free(file);
+}
+
+TEST_CASE(cuda_runtime, ampc_run_takes_a_device) {
+    static const struct {
+        const char *device, *says;
+        int status;
+    } rows[] = {{"auto", "GPU 'Simulated", 0}, {"cuda", "GPU 'Simulated", 0},
+                {"cuda:0", "\"step\":3", 0},   {"cpu", "x86-64-v2", 0},
+                {"cuda:1", "no GPU 1", 1},     {"tpu", "'cuda:N'", 1}};
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    char feed[2][700];
+    setenv("AMPC_SIM_TWINS", m->c.cuda_dir, 1);
+    for (uint32_t i = 0; i < 2; i++) write_zeroes(a, i, feed[i]);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *out = NULL;
+        int rc = test_command(&out, "'%s' run '%s' --device %s %s %s --steps 3",
+                              test_ampc(), m->c.path, rows[i].device, feed[0],
+                              feed[1]);
+        CHECK_EQ_INT(rc, rows[i].status);
+        CHECK_HAS(out, rows[i].says);
+        free(out);
+    }
+    unsetenv("AMPC_SIM_TWINS");
+}
+
+/* ---- state --------------------------------------------------------------- */
+
+TEST_CASE(cuda_runtime, checkpoints_move_between_devices) {
+    const Model *m = model(&accumulating);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *gpu = open_gpu(a), *cpu;
+    size_t n, k;
+    char path[600];
+    snprintf(path, sizeof path, "%s/moved.safetensors", test_tmpdir());
+    for (int i = 0; i < 5; i++) /* in the middle of a round */
+        CHECK_EQ_INT(step(m, gpu, i, NULL), AMPC_OK);
+    CHECK_EQ_INT(a->set_hyper(gpu, "lr", 0.25), AMPC_OK);
+    CHECK_EQ_INT(a->save(gpu, path), AMPC_OK);
+    CHECK_EQ_INT(try_open(a, "cpu", NULL, &cpu), AMPC_OK);
+    CHECK_EQ_INT(a->resume(cpu, path), AMPC_OK);
+    void *x = read_all(&m->c, gpu, 0x7f & ~(1u << AMPC_KIND_SHADOW), &n);
+    void *y = read_all(&m->c, cpu, 0x7f & ~(1u << AMPC_KIND_SHADOW), &k);
+    REQUIRE(n == k);
+    CHECK_MEM(x, y, n);
+    CHECK_EQ_INT(step(m, cpu, 5, NULL), AMPC_OK);
+    CHECK_EQ_INT(a->save(cpu, path), AMPC_OK);
+    CHECK_EQ_INT(a->resume(gpu, path), AMPC_OK);
+    free(x);
+    x = read_all(&m->c, gpu, 0x7f & ~(1u << AMPC_KIND_SHADOW), &n);
+    free(y);
+    y = read_all(&m->c, cpu, 0x7f & ~(1u << AMPC_KIND_SHADOW), &k);
+    CHECK_MEM(x, y, n);
+    free(x);
+    free(y);
+    a->close(gpu);
+    a->close(cpu);
+    check_clean();
+}
+
+TEST_CASE(cuda_runtime, a_forked_child_leaves_the_driver_alone) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s = open_gpu(a);
+    int status = -1;
+    CHECK_EQ_INT(step(m, s, 0, NULL), AMPC_OK);
+    pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+        alarm(20);
+        bool told = step(m, s, 1, NULL) == AMPC_ERR_DEVICE &&
+                    strstr(a->error(s), "forked");
+        a->close(s);
+        _exit(told ? 0 : 1);
+    }
+    waitpid(pid, &status, 0);
+    CHECK_EQ_INT(status, 0);
+    CHECK_EQ_INT(step(m, s, 1, NULL), AMPC_OK);
+    a->close(s);
+    check_clean();
+}

@@ -1,0 +1,717 @@
+/* runtime_test.c: sessions and the C API on the hand-written plan of
+   tiny_module.c: results, messages, allocation failure, threads, fork.      */
+#define _GNU_SOURCE
+#include "tests/harness.h"
+
+#include <locale.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/json.h"
+#include "runtime/session.h"
+#include "tests/support/tiny_module.h"
+
+typedef struct Batch {
+    float x[TINY_BATCH * TINY_IN], target[TINY_BATCH * TINY_OUT];
+    ampc_input in[2];
+} Batch;
+
+static const ampc_input *batch(Batch *b, int i) {
+    tiny_batch(i, b->x, b->target);
+    b->in[0] = ampc_in("x", b->x, sizeof b->x, AMPC_DTYPE_F32);
+    b->in[1] = ampc_in("target", b->target, sizeof b->target, AMPC_DTYPE_F32);
+    return b->in;
+}
+
+static ampc_session *open_module(const AmpcModule *m, int threads) {
+    ampc_options o = {.size = sizeof o, .threads = threads};
+    ampc_session *s = NULL;
+    char err[256];
+    ampc_status status =
+        tiny_api()->open(tiny_handle(m), &o, &s, err, sizeof err);
+    if (!CHECK_MSG(status == AMPC_OK, "%s", err)) harness_leave();
+    return s;
+}
+
+static ampc_metrics train(ampc_session *s, int first, int n) {
+    ampc_metrics m = {.size = sizeof m};
+    Batch b;
+    for (int i = 0; i < n; i++)
+        CHECK_EQ_INT(tiny_api()->step(s, batch(&b, first + i), 2, &m), AMPC_OK);
+    return m;
+}
+
+static void read_w(ampc_session *s, float w[6]) {
+    ampc_output out = ampc_out(NULL, w, 24, AMPC_DTYPE_F32);
+    CHECK_EQ_INT(tiny_api()->read_variable(s, "w", &out), AMPC_OK);
+}
+
+TEST_CASE(runtime, describes_module) {
+    const ampc_api *a = tiny_api();
+    ampc_module_info i = {.size = sizeof i};
+    ampc_tensor_info t = {.size = sizeof t};
+    ampc_variable_info v = {.size = sizeof v};
+    ampc_program_info p = {.size = sizeof p};
+    REQUIRE(a && a->abi == AMPC_ABI_VERSION && a->size == sizeof *a);
+    CHECK_EQ_INT(a->describe(a->module, &i), AMPC_OK);
+    CHECK_STR(i.model, "tiny");
+    CHECK_EQ_INT(i.batch, TINY_BATCH);
+    CHECK(i.trains && i.evaluates && i.predicts && i.accumulate == 1);
+    CHECK_EQ_INT(a->program(a->module, "train", &p), AMPC_OK);
+    CHECK_EQ_INT(p.ninput, 2);
+    CHECK_EQ_INT(a->program(a->module, "micro", &p), AMPC_ERR_UNSUPPORTED);
+    CHECK_EQ_INT(a->input(a->module, "train", 1, &t), AMPC_OK);
+    CHECK_STR(t.name, "target");
+    CHECK(t.rank == 2 && t.shape[1] == 2 && t.bytes == 32);
+    CHECK_EQ_INT(a->input(a->module, "train", 2, &t), AMPC_ERR_ARGUMENT);
+    CHECK_EQ_INT(a->variable(a->module, 0, &v), AMPC_OK);
+    CHECK_STR(v.name, "w");
+    CHECK_EQ_INT(v.kind, AMPC_KIND_PARAMETER);
+    CHECK(ampc_module_api(&tiny_module, 99) == NULL);
+}
+
+TEST_CASE(runtime, older_and_smaller_structs) {
+    const ampc_api *a = tiny_api();
+    ampc_module_info i;
+    memset(&i, 0x5a, sizeof i);
+    i.size = offsetof(ampc_module_info, info);
+    CHECK_EQ_INT(a->describe(a->module, &i), AMPC_OK);
+    CHECK_STR(i.model, "tiny");
+    CHECK_EQ_INT(i.batch, 0x5a5a5a5a5a5a5a5a);
+}
+
+TEST_CASE(runtime, trains) {
+    ampc_session *s = open_module(&tiny_module, 2);
+    ampc_metrics m = train(s, 0, 1);
+    ampc_scaler sc = {.size = sizeof sc};
+    double first = m.loss;
+    CHECK(first > 0.5 && m.grad_norm > 0 && m.applied && m.updated);
+    CHECK_EQ_INT(m.scale, 1024);
+    CHECK_NEAR(m.lr, 0.1, 1e-7);
+    m = train(s, 1, 400);
+    CHECK(m.loss < 1e-3 * first);
+    CHECK_EQ_INT(m.step, 401);
+    CHECK_EQ_INT(tiny_api()->scaler(s, &sc), AMPC_OK);
+    CHECK(sc.step == 401 && sc.skipped == 0 && sc.good == 401 &&
+          sc.scale == 1024);
+    tiny_api()->close(s);
+}
+
+/* Reference by hand: loss of the first batch with w = 1/4, b = 0. */
+TEST_CASE(runtime, first_loss_is_right) {
+    ampc_session *s = open_module(&tiny_module, 1);
+    Batch b;
+    batch(&b, 0);
+    double want = 0;
+    for (int r = 0; r < TINY_BATCH; r++)
+        for (int o = 0; o < TINY_OUT; o++) {
+            double y = 0;
+            for (int i = 0; i < TINY_IN; i++) y += b.x[r * TINY_IN + i] * 0.25;
+            want += pow(y - b.target[r * TINY_OUT + o], 2);
+        }
+    CHECK_REL(train(s, 0, 1).loss, want / (TINY_BATCH * TINY_OUT), 1e-6);
+    tiny_api()->close(s);
+}
+
+TEST_CASE(runtime, threads_do_not_change_bits) {
+    float w[3][6];
+    int threads[] = {1, 2, 5};
+    for (int i = 0; i < 3; i++) {
+        ampc_session *s = open_module(&tiny_module, threads[i]);
+        train(s, 0, 50);
+        read_w(s, w[i]);
+        tiny_api()->close(s);
+    }
+    CHECK_MEM(w[0], w[1], sizeof w[0]);
+    CHECK_MEM(w[0], w[2], sizeof w[0]);
+}
+
+TEST_CASE(runtime, skips_steps_that_are_not_finite) {
+    ampc_session *s = open_module(&tiny_module, 1);
+    ampc_metrics m = {.size = sizeof m};
+    float before[6], after[6];
+    Batch b;
+    train(s, 0, 3);
+    read_w(s, before);
+    batch(&b, 3);
+    b.x[5] = INFINITY;
+    CHECK_EQ_INT(tiny_api()->step(s, b.in, 2, &m), AMPC_OK);
+    CHECK(!m.applied && m.skipped == 1 && m.step == 3 && m.tried == 4);
+    CHECK_EQ_INT(m.bad_forward, 1);
+    CHECK_EQ_INT(m.scale, 1024); /* the one used in this step */
+    read_w(s, after);
+    CHECK_MEM(before, after, sizeof before);
+    m = train(s, 3, 1);
+    CHECK(m.applied && m.scale == 512);
+    tiny_api()->close(s);
+}
+
+/* Two micro-steps on one batch each equal one step on both: by `step`, and by
+   micro_step and update.                                                    */
+TEST_CASE(runtime, accumulates) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_accumulating, 1);
+    ampc_session *t = open_module(&tiny_accumulating, 1);
+    ampc_metrics m = {.size = sizeof m}, n = {.size = sizeof n};
+    double loss[2];
+    float w[6], v[6];
+    Batch b;
+    for (int round = 0; round < 3; round++) {
+        CHECK_EQ_INT(a->step(s, batch(&b, 2 * round), 2, &m), AMPC_OK);
+        CHECK(!m.updated);
+        CHECK_EQ_INT(a->step(s, batch(&b, 2 * round + 1), 2, &m), AMPC_OK);
+        CHECK(m.updated && m.applied && m.step == round + 1);
+        CHECK_EQ_INT(a->update(t, &n), AMPC_ERR_ARGUMENT);
+        CHECK_HAS(a->error(t), "2 micro-steps; 0 were made");
+        for (int i = 0; i < 2; i++)
+            CHECK_EQ_INT(
+                a->micro_step(t, batch(&b, 2 * round + i), 2, &loss[i]),
+                AMPC_OK);
+        CHECK_EQ_INT(a->micro_step(t, batch(&b, 0), 2, NULL),
+                     AMPC_ERR_ARGUMENT);
+        CHECK_EQ_INT(a->update(t, &n), AMPC_OK);
+        CHECK_REL(n.loss, (loss[0] + loss[1]) / 2, 1e-6);
+        CHECK(n.loss == m.loss && n.grad_norm == m.grad_norm);
+    }
+    read_w(s, w);
+    read_w(t, v);
+    CHECK_MEM(w, v, sizeof w);
+    a->close(s);
+    a->close(t);
+}
+
+TEST_CASE(runtime, evaluates_valid_samples_only) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_module, 1);
+    ampc_eval e = {.size = sizeof e}, part = {.size = sizeof part};
+    Batch b;
+    CHECK_EQ_INT(a->evaluate(s, batch(&b, 0), 2, 4, &e), AMPC_OK);
+    CHECK_EQ_INT(a->evaluate(s, batch(&b, 0), 2, 3, &part), AMPC_OK);
+    for (int i = 0; i < 3; i++) b.x[i] = b.x[9 + i];
+    for (int i = 0; i < 2; i++) b.target[i] = b.target[6 + i];
+    for (int i = 0; i < 3; i++) b.x[9 + i] = NAN; /* padding */
+    CHECK_EQ_INT(a->evaluate(s, b.in, 2, 1, &part), AMPC_OK);
+    CHECK_EQ_INT(part.samples, 4);
+    CHECK(part.exact && part.count == 0);
+    CHECK_EQ_INT(part.loss_den, 8);
+    CHECK_REL(part.loss_num, e.loss_num, 1e-9);
+    CHECK_REL(e.loss_num / e.loss_den, train(s, 0, 1).loss, 1e-6);
+    CHECK_EQ_INT(a->evaluate(s, b.in, 2, 5, &part), AMPC_ERR_ARGUMENT);
+    CHECK_EQ_INT(part.samples, 4);
+    a->close(s);
+}
+
+TEST_CASE(runtime, accuracy) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_labels, 1);
+    ampc_eval e = {.size = sizeof e};
+    int64_t label[4] = {0, 1, 1, 0};
+    float x[12] = {0};
+    ampc_input in[] = {ampc_in("target", label, sizeof label, AMPC_DTYPE_I64),
+                       ampc_in("x", x, sizeof x, AMPC_DTYPE_F32)};
+    CHECK_EQ_INT(a->evaluate(s, in, 2, 3, &e), AMPC_OK);
+    CHECK(e.count == 3 && e.correct == 1); /* ties go to class 0 */
+    a->close(s);
+}
+
+TEST_CASE(runtime, predicts_valid_rows) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_module, 1);
+    float y[8], all[8];
+    Batch b;
+    batch(&b, 0);
+    ampc_output out = ampc_out("y/out", y, 3 * 8, AMPC_DTYPE_F32);
+    for (int i = 0; i < 8; i++) y[i] = 77;
+    CHECK_EQ_INT(a->predict(s, b.in, 1, 3, &out, 1), AMPC_OK);
+    CHECK_NEAR(y[0], 0.25 * (b.x[0] + b.x[1] + b.x[2]), 1e-6);
+    CHECK_EQ_INT(y[6], 77);
+    ampc_output view = ampc_out(NULL, all, sizeof all, AMPC_DTYPE_F32);
+    CHECK_EQ_INT(a->read_output(s, "y/out", &view), AMPC_OK);
+    CHECK_MEM(all, y, 24);
+    out.bytes = 23;
+    CHECK_EQ_INT(a->predict(s, b.in, 1, 3, &out, 1), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "24 bytes; 23 given");
+    out = ampc_out("z", y, 24, AMPC_DTYPE_F32);
+    CHECK_EQ_INT(a->predict(s, b.in, 1, 3, &out, 1), AMPC_ERR_ARGUMENT);
+    a->close(s);
+}
+
+TEST_CASE(runtime, wrong_inputs_have_messages) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_module, 1);
+    int64_t shape[] = {4, 2};
+    float before[6], after[6];
+    Batch b;
+    read_w(s, before);
+    batch(&b, 0);
+    CHECK_EQ_INT(a->step(s, b.in, 1, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "1 inputs given, 2 needed");
+    CHECK_HAS(a->error(s), "x, target");
+    b.in[0].bytes--;
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "'x': 47 bytes given, 48 needed (f32[4,3])");
+    batch(&b, 0);
+    b.in[0].dtype = AMPC_DTYPE_F64;
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "dtype f64 given, f32[4,3] needed");
+    batch(&b, 0);
+    b.in[0].rank = 2;
+    b.in[0].shape = shape;
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    batch(&b, 0);
+    b.in[1].name = "x";
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "twice given: input 'x'");
+    b.in[1].name = "labels";
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    batch(&b, 0);
+    b.in[0].data = (const char *)b.x + 1;
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "not aligned");
+    b.in[0].data = NULL;
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_EQ_INT(a->micro_step(s, b.in, 2, NULL), AMPC_ERR_UNSUPPORTED);
+    CHECK_EQ_INT(a->vjp(s, b.in, 2), AMPC_ERR_UNSUPPORTED);
+    CHECK_EQ_INT(a->step(NULL, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    read_w(s, after);
+    CHECK_MEM(before, after, sizeof before);
+    b.in[0].name = b.in[1].name = NULL; /* by position */
+    b.in[0].data = b.x;
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_OK);
+    a->close(s);
+}
+
+TEST_CASE(runtime, hyper_parameters) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_module, 1);
+    double lr;
+    CHECK_EQ_INT(a->set_hyper(s, "lr", 0.5), AMPC_OK);
+    CHECK_EQ_INT(a->get_hyper(s, "ampc.lr", &lr), AMPC_OK);
+    CHECK(lr == 0.5 && train(s, 0, 1).lr == 0.5);
+    CHECK_EQ_INT(a->set_hyper(s, "lr", NAN), AMPC_ERR_ARGUMENT);
+    CHECK_EQ_INT(a->set_hyper(s, "seed", 0.5), AMPC_ERR_ARGUMENT);
+    CHECK_EQ_INT(a->set_hyper(s, "seed", 5), AMPC_OK);
+    CHECK_EQ_INT(a->set_hyper(s, "w", 1), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "there are: ampc.lr ampc.seed");
+    a->close(s);
+}
+
+static void read_copy(ampc_session *s, uint16_t w16[6]) {
+    ampc_output out = ampc_out(NULL, w16, 12, AMPC_DTYPE_BF16);
+    CHECK_EQ_INT(tiny_api()->read_variable(s, "w.bf16", &out), AMPC_OK);
+}
+
+TEST_CASE(runtime, writes_refresh_the_16_bit_copies) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_module, 1);
+    float w[6] = {1, 2, 3, 4, 5, 6}, y[8];
+    uint16_t w16[6];
+    Batch b;
+    ampc_output out = ampc_out("y/out", y, sizeof y, AMPC_DTYPE_F32);
+    ampc_input in = ampc_in(NULL, w, sizeof w, AMPC_DTYPE_F32);
+    CHECK_EQ_INT(a->predict(s, batch(&b, 0), 1, 4, &out, 1), AMPC_OK);
+    read_copy(s, w16);
+    CHECK_EQ_INT(w16[0], 0x3e80); /* 0.25 */
+    CHECK_EQ_INT(a->write_variable(s, "w", &in), AMPC_OK);
+    CHECK_EQ_INT(a->predict(s, b.in, 1, 4, &out, 1), AMPC_OK);
+    read_copy(s, w16);
+    CHECK_EQ_INT(w16[0], 0x3f80);
+    CHECK_EQ_INT(w16[5], 0x40c0);
+    in.bytes = 20;
+    CHECK_EQ_INT(a->write_variable(s, "w", &in), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "f32[3,2], 24 bytes");
+    CHECK_EQ_INT(a->write_variable(s, "w.bf16", &in), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "read-only");
+    CHECK_EQ_INT(a->write_variable(s, "ampc.lr", &in), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "set_hyper");
+    CHECK_EQ_INT(a->write_variable(s, "nope", &in), AMPC_ERR_ARGUMENT);
+    a->close(s);
+}
+
+TEST_CASE(runtime, gradients_can_be_read) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_accumulating, 1);
+    float g[6];
+    ampc_output out = ampc_out(NULL, g, sizeof g, AMPC_DTYPE_F32);
+    Batch b;
+    CHECK_EQ_INT(a->read_variable(s, "ampc.grad/w", &out), AMPC_OK);
+    CHECK(g[0] == 0 && g[5] == 0);
+    CHECK_EQ_INT(a->micro_step(s, batch(&b, 0), 2, NULL), AMPC_OK);
+    CHECK_EQ_INT(a->read_variable(s, "ampc.grad/w", &out), AMPC_OK);
+    CHECK(g[0] != 0);
+    a->close(s);
+}
+
+/* With a learning rate of 0 every round of micro-steps is alike. */
+TEST_CASE(runtime, gradients_start_from_zero) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_accumulating, 1);
+    ampc_metrics m[2] = {{.size = sizeof *m}, {.size = sizeof *m}};
+    Batch b;
+    CHECK_EQ_INT(a->set_hyper(s, "lr", 0), AMPC_OK);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ_INT(a->step(s, batch(&b, i % 2), 2, &m[i / 2]), AMPC_OK);
+    CHECK(m[0].grad_norm > 0 && m[0].grad_norm == m[1].grad_norm);
+    CHECK(m[0].loss == m[1].loss);
+    a->close(s);
+}
+
+TEST_CASE(runtime, inputs_may_move) {
+    ampc_session *s = open_module(&tiny_module, 1);
+    ampc_metrics m[4];
+    Batch b[2];
+    CHECK_EQ_INT(tiny_api()->set_hyper(s, "lr", 0), AMPC_OK);
+    for (int i = 0; i < 4; i++) {
+        m[i].size = sizeof *m;
+        tiny_api()->step(s, batch(&b[i % 2], i % 2), 2, &m[i]);
+    }
+    CHECK(m[0].loss != m[1].loss);
+    CHECK(m[0].loss == m[2].loss && m[1].loss == m[3].loss);
+    tiny_api()->close(s);
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+TEST_CASE(runtime, open_refuses) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = (ampc_session *)&s;
+    ampc_options o = {.size = sizeof o, .device = "cuda:1"};
+    char err[80];
+    CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err),
+                 AMPC_ERR_UNSUPPORTED);
+    CHECK(s == NULL);
+    CHECK_HAS(err, "CPU only");
+    CHECK_EQ_INT(a->open(a->module, &o, &s, err, 10), AMPC_ERR_UNSUPPORTED);
+    CHECK_EQ_INT(strlen(err), 9);
+    CHECK_EQ_INT(a->open(a->module, &o, &s, NULL, 0), AMPC_ERR_UNSUPPORTED);
+    o = (ampc_options){.size = sizeof o, .device = "tpu"};
+    CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err),
+                 AMPC_ERR_ARGUMENT);
+    o = (ampc_options){.size = sizeof o, .threads = -1};
+    CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err),
+                 AMPC_ERR_ARGUMENT);
+    o = (ampc_options){.size = sizeof o, .stream = &o};
+    CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err),
+                 AMPC_ERR_ARGUMENT);
+    o = (ampc_options){.size = 0};
+    CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err),
+                 AMPC_ERR_ARGUMENT);
+    CHECK_EQ_INT(a->open(NULL, NULL, &s, err, sizeof err), AMPC_ERR_ARGUMENT);
+    a->close(NULL);
+}
+
+TEST_CASE(runtime, devices_by_name) {
+    const ampc_api *a = tiny_api();
+    static const char *const unknown[] = {"tpu",     "cuda:",   "cuda:x",
+                                          "cuda:-1", "cuda:1x", "cuda:99999",
+                                          "cpu:0",   ""};
+    static const char *const absent[] = {"cuda", "cuda:0", "cuda:7"};
+    static const char *const fine[] = {NULL, "auto", "cpu"};
+    ampc_session *s;
+    char err[200];
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        ampc_options o = {.size = sizeof o, .device = unknown[i]};
+        CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err),
+                     AMPC_ERR_ARGUMENT);
+        CHECK_HAS(err, "'cuda:N' are possible");
+    }
+    for (size_t i = 0; i < 3; i++) {
+        ampc_options o = {.size = sizeof o, .device = absent[i]};
+        CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err),
+                     AMPC_ERR_UNSUPPORTED);
+        CHECK_HAS(err, "for the CPU only");
+        o.device = fine[i];
+        CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err), AMPC_OK);
+        a->close(s);
+    }
+}
+
+TEST_CASE(runtime, open_refuses_other_levels) {
+    static const PlanIsa v9[] = {{9, NULL, NULL, NULL}};
+    AmpcModule m = tiny_module;
+    ampc_session *s;
+    char err[200];
+    m.isas = v9;
+    CHECK_EQ_INT(tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
+                 AMPC_ERR_UNSUPPORTED);
+    CHECK_HAS(err, "x86-64-v9");
+}
+
+TEST_CASE(runtime, open_refuses_a_damaged_plan) {
+    AmpcModule m = tiny_module;
+    PlanRef refs[200];
+    ampc_session *s;
+    char err[200];
+    m.nref -= 20;
+    CHECK_EQ_INT(tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
+                 AMPC_ERR_INTERNAL);
+    m = tiny_module;
+    memcpy(refs, m.refs, m.nref * sizeof *refs);
+    m.refs = refs;
+    refs[1].index = 1000;
+    CHECK_EQ_INT(tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
+                 AMPC_ERR_INTERNAL);
+    CHECK_HAS(err, "'y'");
+    refs[1].index = 0;
+    refs[3].offset = 1 << 20;
+    CHECK_EQ_INT(tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
+                 AMPC_ERR_INTERNAL);
+}
+
+/* A module that wants weights from a file that has none: the test binary. */
+TEST_CASE(runtime, open_refuses_a_module_without_its_tail) {
+    AmpcModule m = tiny_module;
+    PlanVar vars[32];
+    ampc_session *s;
+    char err[400];
+    memcpy(vars, m.vars, m.nvar * sizeof *vars);
+    vars[0].init = 0;
+    m.vars = vars;
+    CHECK_EQ_INT(tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
+                 AMPC_ERR_FILE); /* a plan on the stack lies in no file */
+    CHECK(s == NULL);
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+typedef struct Hook {
+    int calls, fail_at; /* -1: never */
+    int64_t live, bytes;
+} Hook;
+
+static void *hook_alloc(void *ctx, size_t bytes, size_t align) {
+    Hook *h = ctx;
+    if (h->calls++ == h->fail_at) return NULL;
+    h->live++;
+    h->bytes += (int64_t)bytes;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void hook_free(void *ctx, void *p, size_t bytes) {
+    Hook *h = ctx;
+    h->live--;
+    h->bytes -= (int64_t)bytes;
+    free(p);
+}
+
+/* Everything an accumulating session can allocate; false when some call gave
+   AMPC_ERR_MEMORY.                                                          */
+static bool use_all(Hook *h, const char *path) {
+    const ampc_api *a = tiny_api();
+    ampc_options o = {.size = sizeof o,
+                      .threads = 1,
+                      .alloc = hook_alloc,
+                      .free = hook_free,
+                      .alloc_ctx = h};
+    ampc_session *s = NULL;
+    char err[200];
+    float before[6], after[6], y[8];
+    bool ok = true;
+    Batch b;
+    ampc_output out = ampc_out("y/out", y, sizeof y, AMPC_DTYPE_F32);
+    ampc_status st =
+        a->open(tiny_handle(&tiny_accumulating), &o, &s, err, sizeof err);
+    if (st != AMPC_OK) {
+        CHECK_EQ_INT(st, AMPC_ERR_MEMORY);
+        CHECK_HAS(err, "out of memory");
+        return false;
+    }
+    read_w(s, before);
+#define TRY_MEMORY(call)                                                       \
+    do {                                                                       \
+        st = (call);                                                           \
+        CHECK_MSG(st == AMPC_OK || st == AMPC_ERR_MEMORY, "%s", a->error(s));  \
+        if (st == AMPC_ERR_MEMORY) {                                           \
+            ok = false;                                                        \
+            read_w(s, after);                                                  \
+            CHECK_MEM(before, after, sizeof before);                           \
+            CHECK_EQ_INT((call), AMPC_OK); /* memory is back */                \
+        }                                                                      \
+        read_w(s, before);                                                     \
+    } while (0)
+    TRY_MEMORY(a->step(s, batch(&b, 0), 2, NULL));
+    TRY_MEMORY(a->step(s, batch(&b, 1), 2, NULL));
+    TRY_MEMORY(a->predict(s, batch(&b, 1), 1, 4, &out, 1));
+    TRY_MEMORY(a->set_cursor(s, "{\"epoch\":1}"));
+    TRY_MEMORY(a->save(s, path));
+    TRY_MEMORY(a->load(s, path));
+    TRY_MEMORY(a->resume(s, path));
+    a->close(s);
+    return ok;
+}
+
+TEST_CASE(runtime, every_allocation_may_fail) {
+    char path[600];
+    int n = 0;
+    snprintf(path, sizeof path, "%s/memory.safetensors", test_tmpdir());
+    for (bool done = false; !done && n < 1000; n++) {
+        Hook h = {.fail_at = n};
+        done = use_all(&h, path);
+        CHECK_EQ_INT(h.live, 0);
+        CHECK_EQ_INT(h.bytes, 0);
+    }
+    CHECK(n > 12 && n < 1000);
+}
+
+/* ---- threads, fork, environment ------------------------------------------ */
+
+static void *train_alone(void *out) {
+    ampc_session *s = open_module(&tiny_module, 2);
+    train(s, 0, 100);
+    read_w(s, out);
+    tiny_api()->close(s);
+    return NULL;
+}
+
+TEST_CASE(runtime, sessions_run_in_parallel) {
+    float w[4][6];
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++)
+        REQUIRE(pthread_create(&t[i], NULL, train_alone, w[i]) == 0);
+    for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
+    for (int i = 1; i < 4; i++) CHECK_MEM(w[0], w[i], sizeof w[0]);
+}
+
+TEST_CASE(runtime, a_second_thread_is_told_busy) {
+    ampc_session *s = open_module(&tiny_module, 1);
+    Batch b;
+    atomic_store(&s->busy, 1); /* as if another thread were inside */
+    CHECK_EQ_INT(tiny_api()->step(s, batch(&b, 0), 2, NULL), AMPC_ERR_BUSY);
+    atomic_store(&s->busy, 0);
+    CHECK_EQ_INT(tiny_api()->step(s, batch(&b, 0), 2, NULL), AMPC_OK);
+    tiny_api()->close(s);
+}
+
+TEST_CASE(runtime, sessions_survive_fork) {
+    ampc_session *s = open_module(&tiny_module, 3);
+    float parent[6], child[6];
+    int fd[2], status = -1;
+    train(s, 0, 20);
+    REQUIRE(pipe(fd) == 0);
+    pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+        alarm(20);
+        train(s, 20, 20);
+        read_w(s, child);
+        tiny_api()->close(s);
+        _exit(write(fd[1], child, sizeof child) != sizeof child);
+    }
+    CHECK_EQ_INT(read(fd[0], child, sizeof child), sizeof child);
+    waitpid(pid, &status, 0);
+    CHECK_EQ_INT(status, 0);
+    train(s, 20, 20);
+    read_w(s, parent);
+    CHECK_MEM(parent, child, sizeof parent);
+    close(fd[0]);
+    close(fd[1]);
+    tiny_api()->close(s);
+}
+
+static int count_threads(void) {
+    char *out = NULL;
+    test_command(&out, "ls /proc/%d/task | wc -l", (int)getpid());
+    int n = atoi(out);
+    free(out);
+    return n;
+}
+
+TEST_CASE(runtime, threads_live_as_long_as_sessions) {
+    int before = count_threads();
+    ampc_session *s = open_module(&tiny_module, 4);
+    CHECK_EQ_INT(count_threads(), before + 3);
+    tiny_api()->close(s);
+    CHECK_EQ_INT(count_threads(), before);
+}
+
+TEST_CASE(runtime, header_is_c99_and_cpp) {
+    char src[600], *out = NULL;
+    snprintf(src, sizeof src, "%s/header.c", test_tmpdir());
+    static const char text[] =
+        "#include \"runtime/ampc.h\"\n"
+        "int main(void) {\n"
+        "    ampc_input in = ampc_in(\"x\", NULL, 0, AMPC_DTYPE_F32);\n"
+        "    return ampc_load(\"/none.so\", NULL, NULL, 0) || in.rank > 0;\n"
+        "}\n";
+    REQUIRE(test_write_file(src, text, sizeof text - 1));
+    const char *flags = "-Wall -Wextra -Wpedantic -Werror -Wshadow -o";
+    const char *root = test_data_path("runtime");
+    if (test_command(&out, "cc -std=c99 -I%s/.. %s %s.out %s -ldl && %s.out",
+                     root, flags, src, src, src) != 0)
+        FAIL("%s", out);
+    free(out);
+    if (test_command(&out, "c++ -xc++ -std=c++11 -I%s/.. %s %s.out %s -ldl",
+                     root, flags, src, src) != 0)
+        FAIL("%s", out);
+    free(out);
+}
+
+static int steps_seen;
+static void profile_step(void *ctx, const char *program, const char *step,
+                         uint64_t begin, uint64_t end) {
+    const char *names[] = {"y", "loss", "w.grad", "update", "w.bf16"};
+    if (strcmp(program, "refresh") == 0) return;
+    CHECK(ctx == names || end >= begin);
+    CHECK_STR(step, names[steps_seen++ % 5]);
+}
+
+TEST_CASE(runtime, profiles) {
+    ampc_session *s = open_module(&tiny_module, 1);
+    steps_seen = 0;
+    tiny_api()->profile(s, profile_step, NULL);
+    train(s, 0, 2);
+    CHECK_EQ_INT(steps_seen, 10);
+    tiny_api()->profile(s, NULL, NULL);
+    train(s, 0, 2);
+    CHECK_EQ_INT(steps_seen, 10);
+    tiny_api()->close(s);
+}
+
+/* ---- JSON ---------------------------------------------------------------- */
+
+TEST_CASE(json, strict) {
+    static const char *const good[] = {
+        "0", "-1.5e+3", "\"a\\u00e9\\n\"", "[]", "{}", " [1, {\"a\":[true]}] ",
+        "null", "{\"a\":1,\"b\":{\"c\":[[]]}}"};
+    static const char *const bad[] = {
+        "", "01", "1.", "-", "+1", ".5", "1e", "nan", "\"a", "\"\\x\"",
+        "\"\\u12g4\"", "[1,]", "[,1]", "{\"a\"}", "{\"a\":1,}", "{a:1}",
+        "[1] 2", "tru", "'a'", "\"\t\"", "[", "{\"a\":", "[1 2]", "[}"};
+    JsonSpan v;
+    char deep[200];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        CHECK_MSG(json_parse(good[i], strlen(good[i]), &v), "%s", good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK_MSG(!json_parse(bad[i], strlen(bad[i]), &v), "%s", bad[i]);
+    memset(deep, '[', 100);
+    memset(deep + 100, ']', 100);
+    CHECK(!json_parse(deep, 200, &v));
+    CHECK(json_parse(deep + 80, 40, &v));
+}
+
+TEST_CASE(json, walks) {
+    const char *text = "{\"a\\u0062\":[1,2.5,\"\\ud83d\\ude00\"],\"c\":-7}";
+    JsonSpan v, a, item, key;
+    int64_t n = 0;
+    double d;
+    char buf[8];
+    REQUIRE(json_parse(text, strlen(text), &v));
+    REQUIRE(json_get(v, "ab", &a));
+    CHECK(json_get(v, "c", &item) && json_int(item, &n) && n == -7);
+    CHECK(!json_get(v, "d", &item));
+    JsonIter it = json_iter(a);
+    CHECK(json_next(&it, &key, &item) && json_int(item, &n) && n == 1);
+    CHECK(json_next(&it, &key, &item) && !json_int(item, &n));
+    CHECK(json_double(item, &d) && d == 2.5);
+    CHECK(json_next(&it, &key, &item));
+    CHECK_EQ_INT(json_text(item, buf, sizeof buf), 4);
+    CHECK_STR(buf, "\xf0\x9f\x98\x80");
+    CHECK_EQ_INT(json_text(item, buf, 4), -1);
+    CHECK(!json_next(&it, &key, &item));
+}

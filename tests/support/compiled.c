@@ -1,0 +1,191 @@
+/* compiled.c: see compiled.h. */
+#define _POSIX_C_SOURCE 200809L
+#include "tests/support/compiled.h"
+#include "codegen/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void require_nvrtc(void) {
+    const char *why;
+    Arena *a = arena_new();
+    char reason[400];
+    bool there = nvrtc_available(a, &why);
+    snprintf(reason, sizeof reason, "no NVRTC: %s", there ? "" : why);
+    arena_free(a);
+    if (!there) SKIP("%s", reason);
+}
+
+static char *text_file(const char *text) {
+    static char path[512];
+    static int count;
+    snprintf(path, sizeof path, "%s/t%d.amp", test_tmpdir(), ++count);
+    REQUIRE(test_write_file(path, text, strlen(text)));
+    return path;
+}
+
+/* `setting` stands before the command. */
+static void compile(Compiled *c, const char *setting, const char *model,
+                    const char *options) {
+    char *out = NULL, err[256];
+    int rc = test_command(&out, "%s '%s' '%s' -o '%s' %s", setting, test_ampc(),
+                          model, c->path, options);
+    if (rc) FAIL("ampc %s %s: status %d\n%s", model, options, rc, out);
+    free(out);
+    c->api = ampc_load(c->path, &c->handle, err, sizeof err);
+    if (!c->api) FAIL("%s", err);
+}
+
+static Compiled new_module(void) {
+    static int count;
+    Compiled c = {.handle = NULL};
+    count++;
+    snprintf(c.path, sizeof c.path, "%s/m%d.so", test_tmpdir(), count);
+    snprintf(c.cuda_dir, sizeof c.cuda_dir, "%s/m%d.cuda", test_tmpdir(),
+             count);
+    return c;
+}
+
+/* Without NVRTC there is one target less to compile for, and a warning. */
+Compiled compile_file(const char *model, const char *options) {
+    Compiled c = new_module();
+    compile(&c, "AMPC_LIBNVRTC=none", model, options);
+    return c;
+}
+
+Compiled compile_text(const char *text, const char *options) {
+    return compile_file(text_file(text), options);
+}
+
+Compiled compile_file_cuda(const char *model, const char *options,
+                           const char *archs) {
+    char all[1024];
+    Compiled c = new_module();
+    require_nvrtc();
+    snprintf(all, sizeof all, "%s --target cpu:x86-64-v2,%s --emit-cuda '%s'",
+             options, archs ? archs : "cuda", c.cuda_dir);
+    compile(&c, "", model, all);
+    return c;
+}
+
+Compiled compile_text_cuda(const char *text, const char *options,
+                           const char *archs) {
+    return compile_file_cuda(text_file(text), options, archs);
+}
+
+ampc_session *open_threads(const Compiled *c, int threads) {
+    ampc_options o = {.size = sizeof o, .threads = threads};
+    ampc_session *s;
+    char err[256];
+    if (c->api->open(c->api->module, &o, &s, err, sizeof err))
+        FAIL("open: %s", err);
+    return s;
+}
+
+void compiled_close(Compiled *c) {
+    if (c->handle) dlclose(c->handle);
+    remove(c->path);
+    c->handle = NULL;
+}
+
+ampc_metrics step_ok(const Compiled *c, ampc_session *s, const ampc_input *in,
+                     size_t nin) {
+    ampc_metrics m = {.size = sizeof m};
+    if (c->api->step(s, in, nin, &m)) FAIL("step: %s", c->api->error(s));
+    return m;
+}
+
+void read_var(const Compiled *c, ampc_session *s, const char *name, void *data,
+              size_t bytes, ampc_dtype dtype) {
+    ampc_output out = ampc_out(name, data, bytes, dtype);
+    if (c->api->read_variable(s, name, &out))
+        FAIL("%s: %s", name, c->api->error(s));
+}
+
+void write_var(const Compiled *c, ampc_session *s, const char *name,
+               const void *data, size_t bytes, ampc_dtype dtype) {
+    ampc_input in = ampc_in(name, data, bytes, dtype);
+    if (c->api->write_variable(s, name, &in))
+        FAIL("%s: %s", name, c->api->error(s));
+}
+
+void *read_all(const Compiled *c, ampc_session *s, unsigned kinds,
+               size_t *bytes) {
+    ampc_module_info info = {.size = sizeof info};
+    char *all = NULL;
+    *bytes = 0;
+    REQUIRE(!c->api->describe(c->api->module, &info));
+    for (uint32_t i = 0; i < info.nvariable; i++) {
+        ampc_variable_info v = {.size = sizeof v};
+        REQUIRE(!c->api->variable(c->api->module, i, &v));
+        bool scalar = !strncmp(v.name, "ampc.", 5) &&
+                      strncmp(v.name, "ampc.opt/", 9);
+        if (!(kinds >> v.kind & 1) || scalar) continue;
+        all = realloc(all, *bytes + v.bytes + 1);
+        read_var(c, s, v.name, all + *bytes, v.bytes, (ampc_dtype)v.dtype);
+        *bytes += v.bytes;
+    }
+    return all;
+}
+
+/* ---- safetensors: written by PyTorch's library, read here by hand ---------- */
+
+static ampc_dtype dtype_of(const char *s) {
+    if (!strncmp(s, "F32", 3)) return AMPC_DTYPE_F32;
+    if (!strncmp(s, "F64", 3)) return AMPC_DTYPE_F64;
+    if (!strncmp(s, "I64", 3)) return AMPC_DTYPE_I64;
+    FAIL("dtype %.4s in a trace", s);
+}
+
+/* {"dtype":"F32","shape":[2,3],"data_offsets":[0,24]} */
+static void read_entry(TraceTensor *t, const char *p, const char *data) {
+    const char *shape = strstr(p, "\"shape\":[");
+    const char *offs = strstr(p, "\"data_offsets\":[");
+    char *end;
+    REQUIRE(shape && offs);
+    t->dtype = dtype_of(strstr(p, "\"dtype\":\"") + 9);
+    for (p = shape + 9; *p != ']' && t->rank < 8; p = end + (*end == ','))
+        t->dim[t->rank++] = strtol(p, &end, 10);
+    unsigned long from = strtoul(offs + 16, &end, 10);
+    t->data = data + from;
+    t->bytes = strtoul(end + 1, NULL, 10) - from;
+}
+
+Trace trace_read(const char *path) {
+    size_t size;
+    Trace t = {test_read_file(path, &size), NULL, 0};
+    unsigned long long header;
+    if (!t.file) FAIL("cannot read %s", path);
+    memcpy(&header, t.file, 8);
+    REQUIRE(header < size);
+    char *text = strndup(t.file + 8, header);
+    t.t = calloc(1024, sizeof *t.t);
+    for (char *p = text, *q; (p = strchr(p, '"')); p = strchr(q, '}')) {
+        TraceTensor *e = &t.t[t.n++];
+        q = strchr(p + 1, '"');
+        snprintf(e->name, sizeof e->name, "%.*s", (int)(q - p - 1), p + 1);
+        read_entry(e, q, t.file + 8 + header);
+        if (t.n == 1024) FAIL("too many tensors in %s", path);
+    }
+    free(text);
+    return t;
+}
+
+void trace_free(Trace *t) {
+    free(t->file);
+    free(t->t);
+}
+
+const TraceTensor *trace_find(const Trace *t, const char *name) {
+    for (int i = 0; i < t->n; i++)
+        if (!strcmp(t->t[i].name, name)) return &t->t[i];
+    FAIL("no tensor %s in the trace", name);
+}
+
+double trace_f64(const TraceTensor *t, long i) {
+    double v;
+    REQUIRE(t->dtype == AMPC_DTYPE_F64 && (size_t)i < t->bytes / 8);
+    memcpy(&v, t->data + 8 * i, 8);
+    return v;
+}

@@ -1,0 +1,66 @@
+/* compiled.h: models compiled by the `ampc` binary, driven through ampc.h, as
+   a user does; and the tensors of a safetensors file, read independently.   */
+#ifndef AMPC_TESTS_SUPPORT_COMPILED_H
+#define AMPC_TESTS_SUPPORT_COMPILED_H
+
+#include "runtime/ampc.h"
+#include "tests/harness.h"
+
+typedef struct Compiled {
+    char path[512];     /* of the module */
+    char cuda_dir[512]; /* compile_file_cuda: the emitted CUDA text */
+    void *handle;
+    const ampc_api *api;
+} Compiled;
+
+/* Compiles a file (absolute path) with those options into the test's folder,
+   for CPUs only; a failure ends the test case with ampc's messages. */
+Compiled compile_file(const char *model, const char *options);
+/* The same for IR text. */
+Compiled compile_text(const char *text, const char *options);
+/* With GPU code for `archs`, "cuda:sm_80,cuda:ptx" (NULL: the default ones),
+   beside code for one CPU level; without NVRTC the test case is skipped. */
+Compiled compile_file_cuda(const char *model, const char *options,
+                           const char *archs);
+Compiled compile_text_cuda(const char *text, const char *options,
+                           const char *archs);
+void require_nvrtc(void); /* else the test case is skipped */
+ampc_session *open_threads(const Compiled *c, int threads);
+void compiled_close(Compiled *c);
+
+/* Shorthands that end the test case with the session's message. */
+ampc_metrics step_ok(const Compiled *c, ampc_session *s, const ampc_input *in,
+                     size_t nin);
+void read_var(const Compiled *c, ampc_session *s, const char *name, void *data,
+              size_t bytes, ampc_dtype dtype);
+void write_var(const Compiled *c, ampc_session *s, const char *name,
+               const void *data, size_t bytes, ampc_dtype dtype);
+
+/* Every variable of the kinds in `kinds` (bit per ampc_kind), one after the
+   other, but for the scaler's and counters' own scalars (ampc.* that is not
+   ampc.opt/): for comparing whole states.  For free(). */
+void *read_all(const Compiled *c, ampc_session *s, unsigned kinds,
+               size_t *bytes);
+
+/* ---- safetensors ------------------------------------------------------------ */
+
+typedef struct TraceTensor {
+    char name[160];
+    ampc_dtype dtype;
+    int rank;
+    long dim[8];
+    const char *data; /* may be unaligned */
+    size_t bytes;
+} TraceTensor;
+
+typedef struct Trace {
+    char *file;
+    TraceTensor *t;
+    int n;
+} Trace;
+Trace trace_read(const char *path); /* a failure ends the test case */
+void trace_free(Trace *t);
+const TraceTensor *trace_find(const Trace *t, const char *name);
+double trace_f64(const TraceTensor *t, long i); /* element of an F64 tensor */
+
+#endif

@@ -1,0 +1,58 @@
+/* cuda_cases.h: library steps in many shapes and dtypes, for the tests of the
+   hand-written CUDA kernels.                                                 */
+#ifndef AMPC_TESTS_SUPPORT_CUDA_CASES_H
+#define AMPC_TESTS_SUPPORT_CUDA_CASES_H
+
+#include "codegen/cuda/cuda.h"
+#include "runtime/cpu/kernels.h"
+
+/* A library step. */
+typedef struct CudaCase {
+    const char *name;
+    PlanLib lib;
+    union {
+        CpuGemm gemm;
+        CpuConv conv;
+        CpuPool pool;
+        CpuScatterAdd scatter;
+        CpuArgmax argmax;
+    } p;
+} CudaCase;
+
+enum { CUDA_MAX_BUFS = 3 };
+
+typedef struct CudaBuf {
+    int64_t dtype, count;
+    void *data;
+} CudaBuf;
+
+int64_t cuda_volume(const int64_t *v);
+/* The case's buffers in the order of refs; returns how many. */
+int cuda_case_bufs(const CudaCase *c, CudaBuf *b);
+/* Points into the case. */
+LoweredStep cuda_case_step(const CudaCase *c);
+
+typedef struct CudaCases {
+    const CudaCase *data;
+    int len;
+} CudaCases;
+extern const CudaCases cuda_gemm_cases, cuda_scatter_cases, cuda_argmax_cases;
+/* The tiles that only large products take. */
+extern const CudaCases cuda_large_cases;
+
+typedef struct CudaGeometry {
+    const char *name;
+    CpuConv c; /* without dtypes */
+} CudaGeometry;
+extern const CudaGeometry cuda_geometries[];
+extern const int cuda_ngeometry;
+
+/* Each is good for the four routines. */
+extern const CpuPool cuda_pools[];
+extern const int cuda_npool;
+
+/* dtypes of X, W and Y of a convolution */
+extern const int64_t cuda_conv_types[][3];
+extern const int cuda_nconv_type;
+
+#endif

@@ -1,0 +1,315 @@
+/* ops_bench.c: the graphs of tests/ops as one program (ops_bench.h). */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "passes/passes.h"
+#include "tests/support/device_check.h"
+#include "tests/support/ops_bench.h"
+
+typedef struct OpsFile {
+    char dtypes[128];
+    OpsRange range[16];
+    int nrange;
+    bool nograd;
+} OpsFile;
+
+/* ---- reading the files ------------------------------------------------------- */
+
+static OpsFile read_header(const char *text) {
+    OpsFile f = {.dtypes = "f32 bf16 f16 f64"};
+    for (; *text == '#'; text += strcspn(text, "\n") + 1) {
+        OpsRange r;
+        if (sscanf(text, "# dtypes %127[^\n]", f.dtypes) == 1) continue;
+        if (!strncmp(text, "# nograd", 8)) f.nograd = true;
+        if (sscanf(text, "# input %63s %lf %lf", r.name, &r.lo, &r.hi) == 3) {
+            REQUIRE(f.nrange < 16);
+            f.range[f.nrange++] = r;
+        }
+    }
+    return f;
+}
+
+static char *with_dtype(const char *text, const char *dtype) {
+    StrBuf sb = {0};
+    for (; *text; text++) {
+        bool mark = text[0] == '$' && text[1] == 'T';
+        if (mark) sb_puts(&sb, dtype);
+        else sb_putn(&sb, text, 1);
+        text += mark;
+    }
+    return sb.data;
+}
+
+/* ---- making one big program ---------------------------------------------------- */
+
+static OpsRange range_of(const OpsFile *f, Str name) {
+    for (int i = 0; i < f->nrange; i++)
+        if (!strcmp(f->range[i].name, name)) return f->range[i];
+    return (OpsRange){"", -2, 2};
+}
+
+static ValueId *copy_leaves(OpsBench *b, const OpsFile *f, const Graph *g,
+                            const char *prefix) {
+    ValueId *map = NEW_ARRAY(b->a, ValueId, g->values.len);
+    for (int i = 1; i < g->values.len; i++) {
+        const Value *v = &g->values.data[i];
+        if (v->kind == VK_CONST && type_get(v->type)->rank == 0 && !v->name)
+            map[i] = dtype_is_float(type_get(v->type)->dtype)
+                         ? graph_scalar(b->all, type_get(v->type)->dtype,
+                                        tensor_get(v->data, 0))
+                         : graph_scalar_int(b->all, type_get(v->type)->dtype,
+                                            tensor_get_int(v->data, 0));
+        else if (v->kind == VK_CONST)
+            map[i] = graph_const(b->all, internf("%s%s", prefix, v->name),
+                                 v->data);
+    }
+    for (int i = 0; i < g->inputs.len; i++) {
+        const Value *v = value_get(g, g->inputs.data[i]);
+        map[g->inputs.data[i].i] =
+            graph_input(b->all, internf("%s%s", prefix, v->name), v->type);
+        vec_push(b->a, &b->ranges, range_of(f, v->name));
+    }
+    return map;
+}
+
+static void copy_node(OpsBench *b, const Graph *g, const Node *n, ValueId *map,
+                      const char *prefix) {
+    ValueId in[64];
+    TypeId types[64];
+    const char *names[64];
+    Diag d = {0};
+    NodeId made;
+    REQUIRE(n->nin <= 64 && n->nout <= 64);
+    for (int i = 0; i < n->nin; i++) in[i] = map[n->in[i].i];
+    for (int i = 0; i < n->nout; i++) {
+        types[i] = value_get(g, n->out[i])->type;
+        names[i] = internf("%s%s", prefix, value_get(g, n->out[i])->name);
+    }
+    Builder bld = {.g = b->all};
+    Status s = build_checked(&bld, &d, n->op, in, n->nin, n->attrs, n->nattr,
+                             n->nout, types, names, &made);
+    if (s != OK) FAIL("%s: %s", prefix, d.text.data);
+    for (int i = 0; i < n->nout; i++)
+        map[n->out[i].i] = node_get(b->all, made)->out[i];
+    b->seen[n->op] = true;
+}
+
+static void graft(OpsBench *b, const OpsFile *f, const Graph *g,
+                  const char *prefix) {
+    ValueId *map = copy_leaves(b, f, g, prefix);
+    for (int i = 0; i < g->order.len; i++)
+        copy_node(b, g, node_get(g, g->order.data[i]), map, prefix);
+    for (int i = 0; i < g->outputs.len; i++) {
+        Output o = {internf("%s%s", prefix, g->outputs.data[i].name),
+                    map[g->outputs.data[i].value.i]};
+        vec_push(b->a, &b->all->outputs, o);
+    }
+}
+
+/* ---- gradients -------------------------------------------------------------------- */
+
+/* sum of v times fixed weights in [0.25, 1] that differ by element */
+static ValueId weighted_sum(Builder *b, ValueId v) {
+    Type t = *value_type(b->g, v);
+    Tensor *w = tensor_new(b->g->arena, type_make(DT_F32, t.rank, t.dim));
+    int64_t axes[MAX_RANK], n = type_count(&t);
+    for (int64_t i = 0; i < n; i++)
+        tensor_set(w, i, 0.25 + 0.75 * (double)(i * 37 % 64) / 64);
+    for (int i = 0; i < t.rank; i++) axes[i] = i;
+    DType d = t.dtype == DT_F64 ? DT_F64 : DT_F32;
+    ValueId x = b2(b, OP_MUL, v, graph_const(b->g, "weights", w), d);
+    return t.rank ? b_reduce(b, OP_REDUCE_SUM, x, axes, t.rank, false, d) : x;
+}
+
+/* Replaces the outputs by the gradients of float inputs; false: none. */
+static bool to_gradients(OpsBench *bench, Graph *g) {
+    Builder b = {.g = g};
+    ValueId loss = NO_VALUE, want[16], grads[16];
+    int n = 0;
+    for (int i = 0; i < g->outputs.len; i++) {
+        ValueId v = g->outputs.data[i].value;
+        if (!dtype_is_float(value_dtype(g, v))) continue;
+        ValueId s = weighted_sum(&b, v);
+        loss = loss.i ? b2(&b, OP_ADD, loss, s, DT_DEFAULT) : s;
+    }
+    for (int i = 0; i < g->inputs.len && n < 16; i++)
+        if (dtype_is_float(value_dtype(g, g->inputs.data[i])))
+            want[n++] = g->inputs.data[i];
+    if (!loss.i || !n) return false;
+    int forward = g->order.len;
+    Diag d = {0};
+    if (autodiff(g, &d, bench->a, loss, NO_VALUE, want, n, grads) != OK)
+        FAIL("autodiff of %s: %s", g->name, d.text.data);
+    g->outputs.len = 0;
+    for (int i = 0; i < n; i++) {
+        Output o = {internf("grad.%s", value_get(g, want[i])->name), grads[i]};
+        if (grads[i].i) vec_push(g->arena, &g->outputs, o);
+    }
+    for (int i = 0; i < forward; i++)
+        bench->differentiated[node_get(g, g->order.data[i])->op] = true;
+    return g->outputs.len > 0;
+}
+
+static void drop_dead(OpsBench *b, Module *m) {
+    PassCtx cx = {b->a, NULL, NULL};
+    REQUIRE(pass_dce(m, &cx) == OK);
+}
+
+static void add_instance(OpsBench *b, const OpsFile *f, const char *name,
+                         const char *text, const char *dtype) {
+    char prefix[128];
+    for (int grad = 0; grad <= !f->nograd; grad++) {
+        Diag d = {0};
+        Module *m;
+        if (parse_module(b->a, &d, name, text, strlen(text), &m) != OK)
+            FAIL("%s", d.text.data);
+        for (int i = 0; i < m->graphs.len; i++) {
+            Graph *g = m->graphs.data[i];
+            snprintf(prefix, sizeof prefix, "%s.%s.%s.%s", name, g->name, dtype,
+                     grad ? "g." : "");
+            if (grad && !to_gradients(b, g)) continue;
+            drop_dead(b, m);
+            graft(b, f, g, prefix);
+            b->instances++;
+        }
+    }
+}
+
+static void add_file(const char *path, const char *name, void *arg) {
+    OpsBench *b = arg;
+    size_t n;
+    char *text = test_read_file(path, &n);
+    OpsFile f = read_header(text);
+    for (char *d = strtok(f.dtypes, " "); d; d = strtok(NULL, " ")) {
+        char *instance = with_dtype(text, d);
+        add_instance(b, &f, name, instance, d);
+        free(instance);
+    }
+    free(text);
+}
+
+OpsBench ops_bench_new(void) {
+    OpsBench b = {.a = arena_new()};
+    b.m = module_new(b.a, "ops");
+    b.all = graph_new(b.m, "predict");
+    test_each_file("tests/ops", ".amp", add_file, &b);
+    return b;
+}
+
+/* ---- running ------------------------------------------------------------------------ */
+
+typedef struct Data {
+    ampc_input *in;
+    ampc_output *out;
+    void **mem;
+    int nin, nout;
+} Data;
+
+static double uniform(uint64_t *s) {
+    *s = *s * 6364136223846793005u + 1442695040888963407u;
+    return (double)(*s >> 11) / 9007199254740992.0;
+}
+
+static Tensor *random_tensor(Arena *a, TypeId type, const OpsRange *r,
+                             uint64_t *seed) {
+    Tensor *t = tensor_new(a, type);
+    const Type *ty = type_get(type);
+    for (int64_t i = 0; i < type_count(ty); i++) {
+        double v = r->lo + (r->hi - r->lo) * uniform(seed);
+        if (ty->dtype == DT_BOOL) tensor_set_int(t, i, v > 0);
+        else if (dtype_is_float(ty->dtype)) tensor_set(t, i, v);
+        else tensor_set_int(t, i, (int64_t)floor(v));
+    }
+    return t;
+}
+
+OpsData ops_data_new(OpsBench *b, Evaluator *e) {
+    Graph *g = b->all;
+    uint64_t seed = 12345;
+    OpsData d = {NEW_ARRAY(b->a, ampc_input, g->inputs.len),
+              NEW_ARRAY(b->a, ampc_output, g->outputs.len),
+              g->inputs.len, g->outputs.len};
+    for (int i = 0; i < d.nin; i++) {
+        const Value *v = value_get(g, g->inputs.data[i]);
+        Tensor *t = random_tensor(b->a, v->type, &b->ranges.data[i], &seed);
+        if (e) eval_bind(e, g->inputs.data[i], eval_from_tensor(b->a, t));
+        d.in[i] = ampc_in(v->name, t->data,
+                          (size_t)type_bytes(type_get(v->type)),
+                          (ampc_dtype)type_get(v->type)->dtype);
+    }
+    for (int i = 0; i < d.nout; i++) {
+        const Output *o = &g->outputs.data[i];
+        size_t bytes = (size_t)type_bytes(value_type(g, o->value));
+        d.out[i] = ampc_out(o->name, arena_alloc(b->a, bytes + 8), bytes,
+                            (ampc_dtype)value_dtype(g, o->value));
+    }
+    return d;
+}
+
+void ops_run(const Compiled *c, ampc_session *s, OpsData *d) {
+    for (int i = 0; i < d->nout; i++) memset(d->out[i].data, 0, d->out[i].bytes);
+    ampc_program_info p = {.size = sizeof p};
+    REQUIRE(!c->api->program(c->api->module, "predict", &p));
+    ampc_module_info info = {.size = sizeof info};
+    REQUIRE(!c->api->describe(c->api->module, &info));
+    int64_t rows = info.batch ? info.batch : 1;
+    if (c->api->predict(s, d->in, (size_t)d->nin, rows, d->out,
+                        (size_t)d->nout))
+        FAIL("predict: %s", c->api->error(s));
+}
+
+static void compare(const OpsBench *b, const EvalTensor *want,
+                    const OpsData *d, int i) {
+    const Output *o = &b->all->outputs.data[i];
+    Type t = *value_type(b->all, o->value);
+    Tensor got = {value_get(b->all, o->value)->type, d->out[i].data};
+    double worst = 0, scale = 0;
+    int64_t at = -1;
+    for (int64_t k = 0; k < type_count(&t); k++) {
+        bool fl = dtype_is_float(t.dtype);
+        double w = fl ? want->f[k] : (double)want->i[k];
+        double g = fl ? tensor_get(&got, k) : (double)tensor_get_int(&got, k);
+        if (isfinite(w)) scale = fmax(scale, fabs(w));
+        if (w == g || (isnan(w) && isnan(g))) continue;
+        double off = fabs(w - g);
+        if (at < 0 || !(off <= worst)) worst = off, at = k;
+    }
+    CHECK_MSG(at < 0 || worst <= dc_output_tolerance((ampc_dtype)t.dtype) *
+                                    scale + 1e-30,
+              "%s[%lld]: off by %g of %g", o->name, (long long)at, worst,
+              scale);
+}
+
+const EvalTensor **ops_wanted(const OpsBench *b, const Evaluator *e) {
+    const Graph *g = b->all;
+    const EvalTensor **w = NEW_ARRAY(b->a, const EvalTensor *, g->outputs.len);
+    for (int i = 0; i < g->outputs.len; i++)
+        w[i] = eval_get(e, g->outputs.data[i].value);
+    return w;
+}
+
+void ops_compare(const OpsBench *b, const EvalTensor **want, const OpsData *d) {
+    for (int i = 0; i < d->nout; i++) compare(b, want[i], d, i);
+}
+
+char *ops_all_bytes(const OpsData *d, size_t *n) {
+    char *p = NULL;
+    *n = 0;
+    for (int i = 0; i < d->nout; i++) {
+        p = realloc(p, *n + d->out[i].bytes + 1);
+        memcpy(p + *n, d->out[i].data, d->out[i].bytes);
+        *n += d->out[i].bytes;
+    }
+    return p;
+}
+
+void ops_check_same_bits(const OpsData *d, const char *want, const char *how) {
+    for (int i = 0; i < d->nout; i++) {
+        CHECK_MSG(!memcmp(d->out[i].data, want, d->out[i].bytes),
+                  "%s changes bits of %s", how, d->out[i].name);
+        want += d->out[i].bytes;
+    }
+}

@@ -1,0 +1,43 @@
+/* ops_bench.h: every graph of tests/ops, in every dtype, with its gradients, as
+   disjoint parts of one program "predict", and random data for it, so that one
+   compilation tests hundreds of graphs.  The files: see ops_test.c.          */
+#ifndef AMPC_TESTS_SUPPORT_OPS_BENCH_H
+#define AMPC_TESTS_SUPPORT_OPS_BENCH_H
+
+#include "ir/ir.h"
+#include "tests/support/compiled.h"
+
+typedef struct OpsRange {
+    char name[64];
+    double lo, hi;
+} OpsRange;
+
+typedef struct OpsBench {
+    Arena *a;
+    Module *m;
+    Graph *all;           /* program "predict" */
+    VEC(OpsRange) ranges; /* of its inputs, in order */
+    bool seen[NUM_OPS], differentiated[NUM_OPS];
+    int instances;
+} OpsBench;
+
+typedef struct OpsData {
+    ampc_input *in;
+    ampc_output *out;
+    int nin, nout;
+} OpsData;
+
+OpsBench ops_bench_new(void); /* arena_free(b.a) ends it */
+/* Random inputs, bound in the evaluator too (may be NULL), and room for the
+   outputs. */
+OpsData ops_data_new(OpsBench *b, Evaluator *e);
+/* Runs "predict" and reads all outputs into d. */
+void ops_run(const Compiled *c, ampc_session *s, OpsData *d);
+/* The interpreter's outputs, which passes over the graph do not change. */
+const EvalTensor **ops_wanted(const OpsBench *b, const Evaluator *e);
+void ops_compare(const OpsBench *b, const EvalTensor **want, const OpsData *d);
+/* All outputs' bytes one after the other, for free(). */
+char *ops_all_bytes(const OpsData *d, size_t *n);
+void ops_check_same_bits(const OpsData *d, const char *want, const char *how);
+
+#endif

@@ -1,0 +1,184 @@
+/* simulate.c: see simulate.h. */
+#define _POSIX_C_SOURCE 200809L
+#include "tests/support/simulate.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#define SANITIZE                                                              \
+    "-fsanitize=address,undefined -fno-sanitize-recover=undefined "           \
+    "-fno-omit-frame-pointer "
+#else
+#define SANITIZE ""
+#endif
+#define TWIN_FLAGS                                                            \
+    "-std=c++17 -O1 -g1 -fPIC -shared -nostartfiles -fvisibility=hidden "     \
+    "-ffp-contract=off -fno-math-errno -fno-strict-aliasing "                 \
+    "-fstack-clash-protection -fmax-errors=9 -Wall -Wextra -Wshadow "         \
+    "-Wno-unused-function "
+
+/* ---- the libraries ------------------------------------------------------- */
+
+/* The folder that `rel` is relative to. */
+static char *root_of(const char *rel) {
+    char *path = strdup(test_data_path(rel));
+    path[strlen(path) - strlen(rel)] = 0;
+    return path;
+}
+
+static const char *find_or_build(const char *name, const char *sources,
+                                 const char *libs) {
+    char rel[128], out[512], *log = NULL;
+    snprintf(rel, sizeof rel, "tests/sim/%s", name);
+    const char *path = test_data_path(rel);
+    if (!access(path, R_OK)) return path;
+    snprintf(out, sizeof out, "%s/%s", test_tmpdir(), name);
+    char *root = root_of("tests/sim/sim.h");
+    int rc = test_command(&log,
+                          "cd '%s' && gcc -std=c17 -O1 -g -fPIC -shared "
+                          "-fvisibility=hidden " SANITIZE
+                          "-I. %s -o '%s' -Wl,-Bsymbolic,-soname,%s -L'%s' "
+                          "-Wl,-rpath,'$ORIGIN' %s -ldl -lpthread -lm",
+                          root, sources, out, name, test_tmpdir(), libs);
+    if (rc) FAIL("%s: %s", name, log);
+    free(log);
+    free(root);
+    return strdup(out);
+}
+
+static void load(Sim *s) {
+    s->path = find_or_build("libcuda_sim.so",
+                            "$(ls tests/sim/*.c | grep -Ev 'cublaslt|_test.c')", "");
+    s->cublaslt = find_or_build("libcublaslt_sim.so", "tests/sim/cublaslt*.c",
+                                "-lcuda_sim");
+    s->handle = dlopen(s->path, RTLD_NOW | RTLD_LOCAL);
+    if (!s->handle) FAIL("%s", dlerror());
+#define SIM_LOOK_UP(name)                                                     \
+    if (!(*(void **)&s->name = dlsym(s->handle, "sim_" #name)))               \
+        FAIL("libcuda_sim.so has no sim_" #name);
+    SIM_FUNCTIONS(SIM_LOOK_UP)
+}
+
+const Sim *sim(void) {
+    static Sim s;
+    if (!s.handle) load(&s);
+    return &s;
+}
+
+/* The name is broken in the string table: its hash finds it no more. */
+const char *sim_without(const char *symbol) {
+    static int count;
+    static char path[512];
+    size_t n, len = strlen(symbol);
+    char *image = test_read_file(sim()->path, &n);
+    snprintf(path, sizeof path, "%s/without%d.so", test_tmpdir(), ++count);
+    for (size_t i = 1; i + len < n; i++)
+        if (!image[i - 1] && !memcmp(image + i, symbol, len + 1))
+            image[i + len - 1] ^= 1;
+    REQUIRE(test_write_file(path, image, n));
+    free(image);
+    return path;
+}
+
+char *sim_last_words(void (*fn)(void *), void *arg) {
+    char path[300];
+    int status;
+    snprintf(path, sizeof path, "%s/words", test_tmpdir());
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        if (!freopen(path, "w", stderr)) _exit(1);
+        fn(arg);
+        fflush(NULL);
+        _exit(0);
+    }
+    waitpid(pid, &status, 0);
+    return test_read_file(path, NULL);
+}
+
+/* ---- twins --------------------------------------------------------------- */
+
+/* The kernel declared at p, behind `extern "C" __global__`: its name, and its
+   launch bound if that is a number. */
+static const char *read_kernel(const char *p, char name[128], int *bound) {
+    for (*bound = 0;; p++) {
+        size_t n = 0;
+        while (isalnum((unsigned char)p[n]) || p[n] == '_') n++;
+        const char *q = p + n;
+        while (n && isspace((unsigned char)*q)) q++;
+        bool call = n && *q == '(';
+        if (call && n == 17 && !strncmp(p, "__launch_bounds__", n)) {
+            *bound = atoi(q + 1);
+            p = strchr(q, ')');
+        } else if (call) {
+            snprintf(name, 128, "%.*s", (int)n, p);
+            return q;
+        } else if (n) {
+            p += n - 1;
+        }
+        if (!p || !*p) return NULL;
+    }
+}
+
+static void write_wrapper(const char *dir, int unit, const char *text) {
+    static const char mark[] = "extern \"C\" __global__";
+    char path[512], name[128];
+    int bound;
+    snprintf(path, sizeof path, "%s/unit%d.twin.cc", dir, unit);
+    FILE *f = fopen(path, "w");
+    if (!f) FAIL("%s", path);
+    fprintf(f, "#include \"device_sim.h\"\nnamespace {\n#include "
+               "\"unit%d.cu\"\n}\nSIM_TWIN(\n", unit);
+    for (const char *p = text; (p = strstr(p, mark)) != NULL;) {
+        p = read_kernel(p + sizeof mark - 1, name, &bound);
+        if (!p) break;
+        fprintf(f, "SIM_KERNEL(%s, %d)\n", name, bound);
+    }
+    fprintf(f, ")\n");
+    fclose(f);
+}
+
+static bool build_unit(const char *dir, int unit) {
+    char path[512], *log = NULL;
+    snprintf(path, sizeof path, "%s/unit%d.cu", dir, unit);
+    char *text = test_read_file(path, NULL);
+    if (!text) return false;
+    char *root = root_of("tests/sim/sim.h");
+    write_wrapper(dir, unit, text);
+    int rc = test_command(&log,
+                          "g++ " TWIN_FLAGS SANITIZE
+                          "-I'%s' -I'%stests/sim' -I'%sruntime/cuda' "
+                          "-I'%sruntime/cpu' '%s/unit%d.twin.cc' "
+                          "-o '%s/unit%d.so'",
+                          dir, root, root, root, dir, unit, dir, unit);
+    if (rc) FAIL("%s: %s", path, log);
+    if (*log) fprintf(stderr, "%s", log);
+    free(log);
+    free(root);
+    free(text);
+    return true;
+}
+
+int sim_build_twins(const char *dir) {
+    int n = 0;
+    while (build_unit(dir, n)) n++;
+    return n;
+}
+
+char *sim_build_text(const char *text) {
+    static int count;
+    char dir[512], path[600];
+    snprintf(dir, sizeof dir, "%s/twin%d", test_tmpdir(), ++count);
+    snprintf(path, sizeof path, "%s/unit0.cu", dir);
+    mkdir(dir, 0777);
+    REQUIRE(test_write_file(path, text, strlen(text)));
+    sim_build_twins(dir);
+    return strdup(dir);
+}

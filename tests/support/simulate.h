@@ -1,0 +1,40 @@
+/* simulate.h: the simulated GPU of tests/sim for a test.  Its libraries are
+   built by Bazel, or here when they are not found beside the test.          */
+#ifndef AMPC_TESTS_SUPPORT_SIMULATE_H
+#define AMPC_TESTS_SUPPORT_SIMULATE_H
+
+#include "tests/harness.h"
+#include "tests/sim/sim.h"
+
+/* The control functions, from libcuda_sim.so. */
+typedef struct Sim {
+    const char *path;     /* of libcuda_sim.so, for AMPC_LIBCUDA */
+    const char *cublaslt; /* of libcublaslt_sim.so, for AMPC_LIBCUBLASLT */
+    void *handle;
+#define SIM_FUNCTIONS(X)                                                      \
+    X(reset) X(fail) X(stats) X(calls) X(leaks) X(errors) X(twin_open)        \
+    X(twin_close) X(run) X(seed)
+#define SIM_MEMBER(name) __typeof__(&sim_##name) name;
+    SIM_FUNCTIONS(SIM_MEMBER)
+#undef SIM_MEMBER
+} Sim;
+
+/* Loads it once per process; a failure ends the test case. */
+const Sim *sim(void);
+
+/* A copy of libcuda_sim.so that lacks one symbol; its path, valid until the
+   next call. */
+const char *sim_without(const char *symbol);
+
+/* What a process of its own writes to standard error that does this, for
+   free(): faults and sanitizers may end it. */
+char *sim_last_words(void (*fn)(void *), void *arg);
+
+/* Compiles DIR/unit<i>.cu into DIR/unit<i>.so for every i from 0, with the
+   sanitizers of the test binary; headers are looked for in DIR, runtime/cuda
+   and runtime/cpu.  Returns how many; an error ends the test case. */
+int sim_build_twins(const char *dir);
+/* The same for one text, in a folder of its own (for free()). */
+char *sim_build_text(const char *text);
+
+#endif

@@ -1,0 +1,14 @@
+"""A test: NAME.c, the harness, and what it tests."""
+
+def ampc_test(name, deps = [], data = []):
+    """NAME_slow_test.c runs with script/test --slow only."""
+    slow = name.endswith("_slow_test")
+    native.cc_test(
+        name = name,
+        timeout = "eternal" if slow else "long",
+        srcs = [name + ".c"],
+        data = data,
+        linkstatic = True,
+        tags = ["slow"] if slow else [],
+        deps = deps + ["//tests:harness"],
+    )

@@ -1,0 +1,117 @@
+/* cuda_train_test.c: whole training steps on the simulated GPU beside the CPU
+   back end: perceptron, convolutional and residual network, transformer, in
+   fp32, bf16 and fp16; graphs, asynchronous steps, failures.                */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/cuda_gpu.h"
+#include "tests/support/trace_feed.h"
+
+/* ---- subjects ------------------------------------------------------------ */
+
+typedef struct Subject {
+    const char *name, *trace; /* folder of tests/traces */
+    const char *precision;
+    const char *options;      /* beside the trace's own */
+    int steps;
+    bool forced;
+} Subject;
+
+typedef struct Run {
+    Compiled c;
+    Trace trace;
+    TraceFeed feed;
+    bool fed;
+    DcTraining t;
+} Run;
+
+/* The trace's inputs, over and over; every call shuffles threads and blocks
+   anew, so that runs whose bits must agree run in other orders. */
+static const ampc_input *next_input(void *ctx, int step, size_t *nin) {
+    static uint64_t order;
+    Run *r = ctx;
+    sim()->seed(++order);
+    const TraceTensor *x = trace_find(&r->trace, "x");
+    if (r->fed) trace_feed_free(&r->feed);
+    r->feed = trace_feed(&r->trace, step % x->dim[0]);
+    r->fed = true;
+    *nin = 2;
+    return r->feed.in;
+}
+
+static void run_begin(Run *r, const Subject *s) {
+    char path[600], rel[200], options[512], all[900];
+    size_t n;
+    memset(r, 0, sizeof *r);
+    snprintf(rel, sizeof rel, "tests/traces/%s/options.txt", s->trace);
+    char *text = test_read_file(test_data_path(rel), &n);
+    REQUIRE(text);
+    snprintf(options, sizeof options, "%.*s", (int)strcspn(text, "\n"), text);
+    free(text);
+    snprintf(all, sizeof all, "%s --precision %s %s", options, s->precision,
+             s->options ? s->options : "");
+    snprintf(rel, sizeof rel, "tests/traces/%s/trace.safetensors", s->trace);
+    r->trace = trace_read(test_data_path(rel));
+    snprintf(rel, sizeof rel, "tests/traces/%s/model.onnx", s->trace);
+    snprintf(path, sizeof path, "%s", test_data_path(rel));
+    r->c = compile_file_cuda(path, all, "cuda:sm_80");
+    gpu_for(&r->c, 1);
+    r->t = (DcTraining){.steps = s->steps,
+                        .forced = s->forced,
+                        .tolerance = dc_training_tolerance(s->precision),
+                        .feed = next_input,
+                        .feed_ctx = r};
+}
+
+static void run_end(Run *r) {
+    if (r->fed) trace_feed_free(&r->feed);
+    compiled_close(&r->c);
+    trace_free(&r->trace);
+}
+
+/* ---- beside the CPU ------------------------------------------------------ */
+
+static void check_subject(void *arg) {
+    const Subject *s = arg;
+    Run r;
+    DcReport report;
+    run_begin(&r, s);
+    CHECK_MSG(dc_train(r.c.api, "cpu", "cuda", &r.t, &report), "%s",
+              report.text);
+    CHECK(report.compared > 0);
+    printf("%ld numbers and tensors, worst %.3g of what is allowed (%s)\n",
+           report.compared, report.worst, report.worst_name);
+    gpu_clean(s->name);
+    r.t.steps = 4;
+    CHECK_MSG(dc_same_bits(r.c.api, "cuda", "AMPC_CUDA_GRAPH", "0", &r.t,
+                           &report),
+              "graph replay against eager: %s", report.text);
+    gpu_clean("graph and eager");
+    run_end(&r);
+}
+
+static const Subject subjects[] = {
+    {"mlp_fp32", "mlp_dynamo_adamw", "fp32", NULL, 20, false},
+    {"mlp_bf16", "mlp_dynamo_adamw", "bf16", NULL, 6, true},
+    {"mlp_fp16", "mlp_dynamo_adamw", "fp16", NULL, 6, true},
+    {"mlp_micro_batches", "mlp_torchscript_sgd", "fp32", "--accumulate 2", 6,
+     true},
+    {"cnn_fp32", "cnn_dynamo_sgd_forced", "fp32", NULL, 3, true},
+    {"cnn_bf16", "cnn_dynamo_sgd_forced", "bf16", NULL, 3, true},
+    {"cnn_fp16", "cnn_dynamo_sgd_forced", "fp16", NULL, 3, true},
+    {"resnet_fp32", "resnet_dynamo_sgd_forced", "fp32", NULL, 3, true},
+    {"resnet_bf16", "resnet_dynamo_sgd_forced", "bf16", NULL, 3, true},
+    {"gpt_fp32", "gpt_dynamo_sgd", "fp32", NULL, 3, true},
+    {"gpt_bf16", "gpt_dynamo_adamw", "bf16", NULL, 3, true},
+    {"gpt_fp16", "gpt_dynamo_adamw", "fp16", NULL, 3, true},
+};
+
+static void register_subjects(void) {
+    for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
+        harness_register("cuda_train", subjects[i].name, check_subject,
+                         (void *)&subjects[i]);
+}
+TEST_REGISTRAR(register_subjects);

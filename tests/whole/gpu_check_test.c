@@ -1,0 +1,96 @@
+/* gpu_check_test.c: the program that script/gpu-check takes to a machine with a
+   GPU, here on the simulated one.                                           */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/cuda_gpu.h"
+
+/* The program as Bazel built it, else built here. */
+static const char *checker(void) {
+    static char path[512];
+    char *log = NULL;
+    if (*path) return path;
+    snprintf(path, sizeof path, "%s", test_data_path("tests/gpu_checker"));
+    if (!access(path, X_OK)) return path;
+    snprintf(path, sizeof path, "%s/gpu_checker", test_tmpdir());
+    if (test_command(&log,
+                     "cc -std=c17 -O1 -I. tests/bench/gpu_*.c "
+                     "tests/support/device_check.c tests/support/device_repeat.c "
+                     "tests/support/device_feed.c -o '%s' -ldl -lm",
+                     path))
+        FAIL("%s", log);
+    free(log);
+    return path;
+}
+
+/* Runs it on the simulated GPU; its output, for free(). */
+static char *run(int want, const char *env, const char *arguments) {
+    char *out = NULL;
+    int rc = test_command(&out,
+                          "AMPC_LIBCUDA='%s' AMPC_LIBCUBLASLT='%s' "
+                          "AMPC_CACHE_DIR='%s' %s '%s' %s",
+                          sim()->path, sim()->cublaslt, test_tmpdir(), env,
+                          checker(), arguments);
+    CHECK_MSG(rc == want, "gpu_check %s: status %d\n%s", arguments, rc, out);
+    return out;
+}
+
+static void check_run(int want, const char *env, const char *arguments,
+                      const char *says) {
+    char *out = run(want, env, arguments);
+    CHECK_HAS(out, says);
+    free(out);
+}
+
+TEST_CASE(gpu_check, tells_what_the_machine_has) {
+    check_run(0, "", "device", "\"cc\":\"9.0\"");
+    check_run(0, "", "device", "\"cublaslt\":130100");
+    check_run(3, "AMPC_SIM_DEVICES=-1", "device", "gpu_check: ");
+    check_run(3, "AMPC_LIBCUDA=none", "device", "no NVIDIA driver");
+    check_run(3, "AMPC_CHECK_DEVICE=cuda:7", "device", "no GPU 7 among 1");
+    check_run(2, "", "devices", "usage");
+}
+
+TEST_CASE(gpu_check, lists_what_cublaslt_supports) {
+    char *out = run(0, "", "gemm 16");
+    int lines = 0;
+    for (const char *p = out; (p = strchr(p, '\n')); p++) lines++;
+    CHECK_EQ_INT(lines, 5 * 4 * 4 + 5 * 2); /* types, epilogues, sizes; NaN */
+    CHECK_HAS(out, "\"types\":\"bf16->f32\",\"epilogue\":\"relu_bias\","
+                   "\"size\":17,\"algorithms\":");
+    CHECK_HAS(out, "\"gemm nan\",\"ok\":true,\"module\":\"f16->f16 relu\"");
+    free(out);
+}
+
+TEST_CASE(gpu_check, checks_a_module) {
+    static const char *const checks[][2] = {
+        {"train", "bf16 forced 4"}, {"train", "bf16 free 4"},
+        {"train", "bf16 metrics 4"}, {"graph", "4"}, {"twice", "4"},
+#ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory, and sees leaks */
+        {"leaks", "30"},
+#endif
+        {"run", "2"}};
+    Compiled c = compile_file_cuda(test_data_path("tests/onnx/mlp.dyn.onnx"),
+                                   "--precision bf16 --dim batch=8",
+                                   "cuda:sm_90");
+    char feed[512], env[600], arguments[1100];
+    sim_build_twins(c.cuda_dir);
+    snprintf(env, sizeof env, "AMPC_SIM_TWINS='%s'", c.cuda_dir);
+    snprintf(feed, sizeof feed, "%s/mlp.feed", test_tmpdir());
+    DcRandom *random = dc_random_new(c.api, "train", 3, 1);
+    REQUIRE(dc_file_write(feed, 2, dc_random_feed, random));
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+        snprintf(arguments, sizeof arguments, "%s '%s' '%s' %s", checks[i][0],
+                 c.path, feed, checks[i][1]);
+        check_run(0, env, arguments, "\"ok\":true");
+    }
+    snprintf(arguments, sizeof arguments, "time '%s' 2", c.path);
+    check_run(0, env, arguments, "\"batch\":8,\"steps\":2,\"ms\":");
+    snprintf(arguments, sizeof arguments, "run '%s' none 2", c.path);
+    check_run(1, env, arguments, "cannot be read");
+    dc_random_free(random);
+    compiled_close(&c);
+}

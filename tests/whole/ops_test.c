@@ -1,0 +1,81 @@
+/* ops_test.c: every op of the table, compiled, in every dtype, values and
+   gradients, beside the interpreter.
+
+   The files of tests/ops hold small graphs with $T for a dtype.  Lines before them:
+     # dtypes f32 bf16 f16 f64     instances to make (default: these four)
+     # input NAME LO HI            uniform values of an input (default -2 2;
+                                   integers: LO <= v < HI)
+     # nograd                      no gradients (default: of every float input)
+   All instances become disjoint parts of one program "predict", so that one
+   compilation tests hundreds of graphs; fused, unfused and shuffled versions
+   must agree to the bit.                                                    */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/support/ops_bench.h"
+
+static void run_module(const Compiled *c, OpsData *d, int threads) {
+    ampc_session *s = open_threads(c, threads);
+    ops_run(c, s, d);
+    c->api->close(s);
+}
+
+static void check_version(const char *amp, const char *options,
+                          const char *more, OpsData *d, const char *want) {
+    char all[200];
+    snprintf(all, sizeof all, "%s %s", options, more);
+    Compiled c = compile_file(amp, all);
+    run_module(&c, d, 2);
+    ops_check_same_bits(d, want, more);
+    compiled_close(&c);
+}
+
+TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
+    OpsBench b = ops_bench_new();
+    StrBuf text = {0};
+    char amp[512];
+    size_t n;
+    Diag diag = {0};
+    Evaluator *e = eval_new(b.all, b.a, EVAL_STORAGE);
+    OpsData d = ops_data_new(&b, e);
+    if (eval_run(e, &diag) != OK) FAIL("%s", diag.text.data);
+    const EvalTensor **want = ops_wanted(&b, e);
+    print_module(b.m, &text);
+    snprintf(amp, sizeof amp, "%s/ops.amp", test_tmpdir());
+    REQUIRE(test_write_file(amp, text.data, text.len));
+    printf("%d graphs in one module\n", b.instances);
+
+    Compiled c = compile_file(amp, "--precision fp32");
+    static const char *const levels[] = {"v2", "v3", "v4"};
+    for (int i = 0; i < 3; i++) {
+        setenv("AMPC_ISA", levels[i], 1);
+        run_module(&c, &d, 2);
+        ops_compare(&b, want, &d);
+    }
+    setenv("AMPC_ISA", "v3", 1);
+    run_module(&c, &d, 2);
+    char *bits = ops_all_bytes(&d, &n);
+    run_module(&c, &d, 1);
+    ops_check_same_bits(&d, bits, "one thread");
+    run_module(&c, &d, 5);
+    ops_check_same_bits(&d, bits, "five threads");
+    compiled_close(&c);
+    const char *level = "--precision fp32 --target cpu:x86-64-v3";
+    check_version(amp, level, "--no-fuse", &d, bits);
+    check_version(amp, level, "--shuffle 7", &d, bits);
+    unsetenv("AMPC_ISA");
+    free(bits);
+    sb_free(&text);
+    arena_free(b.a);
+}
+
+TEST_CASE(ops, every_row_of_the_table_has_a_case) {
+    OpsBench b = ops_bench_new();
+    for (int i = 0; i < NUM_OPS; i++) {
+        CHECK_MSG(b.seen[i], "no case in tests/ops uses %s", op_info[i].text);
+        CHECK_MSG(!op_grad[i] || b.differentiated[i],
+                  "no case in tests/ops differentiates %s", op_info[i].text);
+    }
+    arena_free(b.a);
+}

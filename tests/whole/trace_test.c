@@ -1,0 +1,142 @@
+/* trace_test.c: training beside PyTorch 2.11 (models/gen_traces.py).
+
+   Every folder of tests/traces is one case: free-running loss and gradient
+   norm in fp32, or, with parameters given before every step, loss and every
+   gradient; and the free-running loss in bf16.                              */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/tolerance.h"
+#include "tests/support/trace_feed.h"
+
+typedef struct Case {
+    char name[128], folder[512], options[512];
+} Case;
+
+static void free_running(const Compiled *c, const Trace *t) {
+    ampc_session *s = open_threads(c, 2);
+    const TraceTensor *loss = trace_find(t, "loss");
+    const TraceTensor *norm = trace_find(t, "grad_norm");
+    for (long i = 0; i < loss->dim[0]; i++) {
+        TraceFeed f = trace_feed(t, i);
+        ampc_metrics m = step_ok(c, s, f.in, 2);
+        CHECK_REL(m.loss, trace_f64(loss, i), TOL_TRACE_LOSS);
+        CHECK_REL(m.grad_norm, trace_f64(norm, i), TOL_TRACE_NORM);
+        trace_feed_free(&f);
+    }
+    c->api->close(s);
+}
+
+static void set_parameters(const Compiled *c, ampc_session *s, const Trace *t,
+                           long step) {
+    for (int i = 0; i < t->n; i++) {
+        const TraceTensor *p = &t->t[i];
+        if (strncmp(p->name, "p/", 2)) continue;
+        void *copy = malloc(trace_slice_bytes(p));
+        memcpy(copy, trace_slice(p, step), trace_slice_bytes(p));
+        write_var(c, s, p->name + 2, copy, trace_slice_bytes(p), AMPC_DTYPE_F32);
+        free(copy);
+    }
+}
+
+static void check_gradient(const Compiled *c, ampc_session *s,
+                           const TraceTensor *g, long step, double whole) {
+    size_t bytes = trace_slice_bytes(g), n = bytes / 4;
+    float *want = malloc(bytes), *got = malloc(bytes);
+    char name[200];
+    double norm = 0, diff = 0;
+    memcpy(want, trace_slice(g, step), bytes);
+    snprintf(name, sizeof name, "ampc.grad/%s", g->name + 2);
+    read_var(c, s, name, got, bytes, AMPC_DTYPE_F32);
+    for (size_t i = 0; i < n; i++) {
+        norm += (double)want[i] * want[i];
+        diff += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+    }
+    double bound = TOL_FORCED_GRAD * sqrt(norm) + TOL_FORCED_FLOOR * whole;
+    CHECK_MSG(sqrt(diff) <= bound, "step %ld %s: off by %g of %g", step,
+              g->name, sqrt(diff), sqrt(norm));
+    free(want);
+    free(got);
+}
+
+static void teacher_forced(const Compiled *c, const Trace *t) {
+    ampc_session *s = open_threads(c, 2);
+    const TraceTensor *loss = trace_find(t, "loss");
+    const TraceTensor *norm = trace_find(t, "grad_norm");
+    for (long i = 0; i < loss->dim[0]; i++) {
+        TraceFeed f = trace_feed(t, i);
+        double got;
+        set_parameters(c, s, t, i);
+        if (c->api->micro_step(s, f.in, 2, &got))
+            FAIL("micro_step: %s", c->api->error(s));
+        CHECK_REL(got, trace_f64(loss, i), TOL_FORCED_LOSS);
+        for (int k = 0; k < t->n; k++)
+            if (!strncmp(t->t[k].name, "g/", 2))
+                check_gradient(c, s, &t->t[k], i, trace_f64(norm, i));
+        REQUIRE(!c->api->update(s, NULL));
+        trace_feed_free(&f);
+    }
+    c->api->close(s);
+}
+
+static void bf16_distance(const Compiled *c, const Trace *t) {
+    ampc_session *s = open_threads(c, 2);
+    const TraceTensor *loss = trace_find(t, "loss");
+    const TraceTensor *dist = trace_find(t, "bf16_dist");
+    double allowed = TOL_BF16_FLOOR;
+    for (long i = 0; i < loss->dim[0]; i++) {
+        TraceFeed f = trace_feed(t, i);
+        double bound = TOL_BF16_FACTOR * trace_f64(dist, i);
+        double off = fabs(step_ok(c, s, f.in, 2).loss - trace_f64(loss, i));
+        allowed = fmax(allowed, bound); /* the largest so far */
+        CHECK_MSG(off <= allowed, "step %ld: %g from fp32, allowed %g", i, off,
+                  allowed);
+        trace_feed_free(&f);
+    }
+    c->api->close(s);
+}
+
+static void run_case(void *arg) {
+    const Case *k = arg;
+    char model[600], trace[600], options[600];
+    snprintf(model, sizeof model, "%s/model.onnx", k->folder);
+    snprintf(trace, sizeof trace, "%s/trace.safetensors", k->folder);
+    snprintf(options, sizeof options, "--precision fp32 %s", k->options);
+    Trace t = trace_read(trace);
+    Compiled c = compile_file(model, options);
+    bool forced = strstr(k->name, "forced") != NULL;
+    if (forced) teacher_forced(&c, &t);
+    else free_running(&c, &t);
+    compiled_close(&c);
+    if (!forced) {
+        snprintf(options, sizeof options, "--precision bf16 %s", k->options);
+        c = compile_file(model, options);
+        bf16_distance(&c, &t);
+        compiled_close(&c);
+    }
+    trace_free(&t);
+}
+
+static void add_case(const char *path, const char *name, void *arg) {
+    (void)arg;
+    static Case cases[64]; /* as long as the process: the harness keeps k */
+    static int count;
+    REQUIRE(count < 64);
+    Case *k = &cases[count++];
+    size_t size;
+    char *options = test_read_file(path, &size);
+    snprintf(k->name, sizeof k->name, "%.*s", (int)strcspn(name, "/"), name);
+    snprintf(k->folder, sizeof k->folder, "%.*s",
+             (int)(strrchr(path, '/') - path), path);
+    snprintf(k->options, sizeof k->options, "%.*s",
+             (int)strcspn(options, "\n"), options);
+    free(options);
+    harness_register("trace", k->name, run_case, k);
+}
+
+static void register_cases(void) {
+    test_each_file("tests/traces", "options.txt", add_case, NULL);
+}
+TEST_REGISTRAR(register_cases);
