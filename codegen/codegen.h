@@ -30,9 +30,9 @@ typedef struct Kernel Kernel; /* kir.h */
 /* One plan step before buffers are numbered. */
 typedef struct LoweredStep {
     PlanStepKind kind;
-    PlanLib lib;            /* PLAN_LIB                                     */
-    const Kernel *kernel;   /* PLAN_KERNEL                                  */
-    const Kernel *epilogue; /* PLAN_LIB, NULL: none                         */
+    PlanLib lib;             /* PLAN_LIB                                     */
+    const Kernel *kernel;    /* PLAN_KERNEL                                  */
+    const Kernel *epilogue;  /* PLAN_LIB, NULL: none                         */
     ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                               */
     int nref, nep_ref;
     int64_t *pars, *ep_pars;
@@ -78,8 +78,8 @@ typedef struct EmitSection {
 } EmitSection;
 
 typedef struct EmitInput {
-    const char *path;        /* out.so */
-    const char *model_path;  /* the user's file, kept as section "model" */
+    const char *path;       /* out.so */
+    const char *model_path; /* the user's file, kept as section "model" */
     const char *model_data;
     size_t model_size;
     const EmitSection *sections; /* further tail sections: reports; the texts

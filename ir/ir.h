@@ -14,8 +14,12 @@
 
 #include "ir/op/op.h"
 
-typedef struct ValueId { uint32_t i; } ValueId; /* 0 = none / absent operand */
-typedef struct NodeId { uint32_t i; } NodeId;   /* 0 = none */
+typedef struct ValueId {
+    uint32_t i;
+} ValueId; /* 0 = none / absent operand */
+typedef struct NodeId {
+    uint32_t i;
+} NodeId; /* 0 = none */
 #define NO_VALUE ((ValueId){0})
 #define NO_NODE  ((NodeId){0})
 static inline bool is_value(ValueId v) { return v.i != 0; }
@@ -68,14 +72,14 @@ typedef struct Value {
     Str name; /* without %; NULL for anonymous scalar constants             */
     TypeId type;
     ValueKind kind;
-    int var;             /* VK_VAR: index into module vars                  */
-    const Tensor *data;  /* VK_CONST                                        */
-    Str init_text;       /* VK_CONST: as Var.init_text                      */
-    NodeId def;          /* VK_RESULT                                       */
-    int result;          /* VK_RESULT: which                                */
-    int64_t offset;      /* PLANNED: arena byte offset, else -1             */
-    int home;            /* PLANNED: index of the var it is computed into
-                            (an in-place write), else -1                     */
+    int var;            /* VK_VAR: index into module vars                  */
+    const Tensor *data; /* VK_CONST                                        */
+    Str init_text;      /* VK_CONST: as Var.init_text                      */
+    NodeId def;         /* VK_RESULT                                       */
+    int result;         /* VK_RESULT: which                                */
+    int64_t offset;     /* PLANNED: arena byte offset, else -1             */
+    int home;           /* PLANNED: index of the var it is computed into
+                           (an in-place write), else -1                     */
 } Value;
 
 enum {
@@ -128,7 +132,7 @@ typedef struct Graph {
     VEC(Output) outputs;
     VEC(Write) writes;
     VEC(Group) groups;
-    int64_t arena_bytes; /* PLANNED */
+    int64_t arena_bytes;   /* PLANNED */
     struct NameMap *names; /* unique names of this graph */
 } Graph;
 
@@ -146,11 +150,11 @@ typedef struct Module {
     VEC(Graph *) graphs;
     VEC(Var) vars;
     /* facts from the frontend that passes and the runtime's info need */
-    Str producer;      /* "pytorch", ... or NULL */
-    int class_axis;    /* of the classification loss, -1: none */
+    Str producer;   /* "pytorch", ... or NULL */
+    int class_axis; /* of the classification loss, -1: none */
     /* the pass runner's */
-    int stage;             /* Stage reached so far */
-    int passes;            /* number of passes run */
+    int stage;  /* Stage reached so far */
+    int passes; /* number of passes run */
     VEC(StageText) texts;
 } Module;
 
@@ -180,7 +184,8 @@ static inline Var *value_var(const Graph *g, ValueId v) {
 }
 /* Pointers from value_get/node_get die at the next value or node made. */
 
-/* ---- attributes of a node -------------------------------------------------- */
+/* ---- attributes of a node --------------------------------------------------
+ */
 
 const Attr *attr_find(const Node *n, AttrKey k); /* NULL if absent */
 int64_t attr_int(const Node *n, AttrKey k, int64_t dflt);
@@ -196,7 +201,8 @@ uint64_t node_hash(const Graph *g, const Node *n);
    with their defaults. */
 void node_expr_params(const Node *n, double p[2]);
 
-/* ---- making values ---------------------------------------------------------- */
+/* ---- making values ----------------------------------------------------------
+ */
 
 /* Names are made unique within the graph by appending .2, .3, ... */
 ValueId graph_input(Graph *g, const char *name, TypeId t);
@@ -218,7 +224,8 @@ Str graph_unique_name(Graph *g, const char *base);
 /* `name` comes from graph_unique_name. */
 void graph_rename(Graph *g, ValueId v, Str name);
 
-/* ---- the builder -------------------------------------------------------------- */
+/* ---- the builder
+ * -------------------------------------------------------------- */
 
 /* Appends nodes to g->order (or, with `before`, collects them in a list that
    the pass splices).  Results get the default type of the op's type rule
@@ -263,7 +270,8 @@ ValueId b_expand(Builder *b, ValueId x, int rank, const int64_t *dim);
 ValueId b_matmul(Builder *b, ValueId x, ValueId y, bool ta, bool tb, DType d);
 ValueId b_full(Builder *b, TypeId t, double v);
 
-/* ---- rewriting ------------------------------------------------------------------ */
+/* ---- rewriting
+ * ------------------------------------------------------------------ */
 
 /* Every use of `from` (operands in order, outputs, writes' values) becomes
    `to`. */
@@ -278,7 +286,8 @@ bool graph_toposort(Graph *g);
 /* Structural hash over text-relevant content; equal for equal text. */
 uint64_t graph_hash(const Graph *g);
 
-/* ---- rule contexts ---------------------------------------------------------------- */
+/* ---- rule contexts
+ * ---------------------------------------------------------------- */
 
 /* A type rule fills out[] (defaults) given operands and attributes.  When
    `given` dtypes are present the rule's dtype-freedom is checked by
@@ -316,7 +325,8 @@ typedef struct GradCtx {
 /* Sums g down to the shape of `like` (undo numpy broadcasting). */
 ValueId grad_unbroadcast(Builder *b, ValueId g, ValueId like);
 
-/* ---- text -------------------------------------------------------------------------- */
+/* ---- text
+ * -------------------------------------------------------------------------- */
 
 void print_module(const Module *m, StrBuf *sb);
 void print_graph(const Graph *g, StrBuf *sb);
@@ -325,7 +335,8 @@ void print_graph(const Graph *g, StrBuf *sb);
 Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
                     size_t n, Module **out);
 
-/* ---- verifier ------------------------------------------------------------------------ */
+/* ---- verifier
+ * ------------------------------------------------------------------------ */
 
 typedef enum Stage {
     STAGE_TYPED,  /* SSA, types legal                                       */
@@ -341,7 +352,8 @@ extern const char *const stage_text[];
 Status verify_graph(const Graph *g, Stage s, Diag *d);
 Status verify_module(const Module *m, Stage s, Diag *d);
 
-/* ---- interpreter ---------------------------------------------------------------------- */
+/* ---- interpreter
+ * ---------------------------------------------------------------------- */
 
 /* Evaluates in double (integers in int64).  EVAL_STORAGE rounds every value
    to its declared dtype (what compiled code does); EVAL_EXACT never rounds

@@ -69,8 +69,8 @@ int main(int argc, char **argv) {
             fill(timages, tlabels, row + n + i, valid, x, y);
             if (api->evaluate(s, in, 2, valid, &e)) DIE(api->error(s));
         }
-        double ms = (t1.tv_sec - t0.tv_sec) * 1e3 +
-                    (t1.tv_nsec - t0.tv_nsec) * 1e-6;
+        double ms =
+            (t1.tv_sec - t0.tv_sec) * 1e3 + (t1.tv_nsec - t0.tv_nsec) * 1e-6;
         fprintf(stderr, "\r");
         printf("epoch %2d  loss %.4f  test accuracy %.4f  %.2f ms/step\n",
                epoch, loss / steps, e.correct / e.count, ms / steps);

@@ -10,10 +10,8 @@
 void options_init(Options *o, Arena *a) {
     *o = (Options){.arena = a};
     o->precision = PREC_BF16;
-    o->loss = (LossSpec){.kind = LOSS_AUTO,
-                         .axis = INT_MIN,
-                         .ignore_index = -100,
-                         .delta = 1};
+    o->loss = (LossSpec){
+        .kind = LOSS_AUTO, .axis = INT_MIN, .ignore_index = -100, .delta = 1};
     o->optimizer = (OptimizerSpec){.kind = OPT_ADAMW,
                                    .lr = 1e-3,
                                    .beta1 = 0.9,
@@ -112,8 +110,7 @@ static Status spec_keys(Spec *s, const SpecKey *keys) {
         if (eq) *eq = 0;
         const SpecKey *k = keys;
         while (k->name && strcmp(k->name, piece)) k++;
-        if (!k->name)
-            return usage(s->d, s->option, "unknown key '%s'", piece);
+        if (!k->name) return usage(s->d, s->option, "unknown key '%s'", piece);
         if (!eq && !k->flag)
             return usage(s->d, s->option, "key '%s' wants a value", piece);
         TRY(spec_assign(s, k, eq ? eq + 1 : "1"));
@@ -127,7 +124,8 @@ static int find_word(const char *const *words, const char *w) {
     return -1;
 }
 
-/* ---- one setter an option ------------------------------------------------- */
+/* ---- one setter an option -------------------------------------------------
+ */
 
 typedef Status Setter(Options *o, Diag *d, const char *name, char *value);
 
@@ -150,8 +148,8 @@ static Status set_precision(Options *o, Diag *d, const char *n, char *v) {
 }
 
 static const char *const loss_words[] = {
-    "auto", "none", "cross_entropy", "nll", "mse", "l1", "huber",
-    "bce_with_logits", NULL};
+    "auto", "none",  "cross_entropy",   "nll", "mse",
+    "l1",   "huber", "bce_with_logits", NULL};
 
 static Status set_loss(Options *o, Diag *d, const char *n, char *v) {
     LossSpec *l = &o->loss;
@@ -183,8 +181,7 @@ static Status set_optimizer(Options *o, Diag *d, const char *n, char *v) {
     Spec s = {n, d, v};
     const char *word = spec_next(&s);
     int i = find_word(optimizer_words, word);
-    if (i < 0)
-        return usage(d, n, "'%s' is none of sgd, adam, adamw", word);
+    if (i < 0) return usage(d, n, "'%s' is none of sgd, adam, adamw", word);
     OptimizerSpec *p = &o->optimizer;
     *p = (OptimizerSpec){.kind = (OptimizerKind)i,
                          .lr = 1e-3,
@@ -192,17 +189,19 @@ static Status set_optimizer(Options *o, Diag *d, const char *n, char *v) {
                          .beta2 = 0.999,
                          .eps = 1e-8,
                          .weight_decay = i == OPT_ADAMW ? 1e-2 : 0};
-    const SpecKey sgd[] = {{"lr", &p->lr, NULL, NULL, 0, 1e9},
-                           {"momentum", &p->momentum, NULL, NULL, 0, 1},
-                           {"weight_decay", &p->weight_decay, NULL, NULL, 0, 1e9},
-                           {"nesterov", NULL, NULL, &p->nesterov, 0, 1},
-                           {0}};
-    const SpecKey adam[] = {{"lr", &p->lr, NULL, NULL, 0, 1e9},
-                            {"beta1", &p->beta1, NULL, NULL, 0, 1},
-                            {"beta2", &p->beta2, NULL, NULL, 0, 1},
-                            {"eps", &p->eps, NULL, NULL, 0, 1e9},
-                            {"weight_decay", &p->weight_decay, NULL, NULL, 0, 1e9},
-                            {0}};
+    const SpecKey sgd[] = {
+        {"lr", &p->lr, NULL, NULL, 0, 1e9},
+        {"momentum", &p->momentum, NULL, NULL, 0, 1},
+        {"weight_decay", &p->weight_decay, NULL, NULL, 0, 1e9},
+        {"nesterov", NULL, NULL, &p->nesterov, 0, 1},
+        {0}};
+    const SpecKey adam[] = {
+        {"lr", &p->lr, NULL, NULL, 0, 1e9},
+        {"beta1", &p->beta1, NULL, NULL, 0, 1},
+        {"beta2", &p->beta2, NULL, NULL, 0, 1},
+        {"eps", &p->eps, NULL, NULL, 0, 1e9},
+        {"weight_decay", &p->weight_decay, NULL, NULL, 0, 1e9},
+        {0}};
     TRY(spec_keys(&s, p->kind == OPT_SGD ? sgd : adam));
     if (p->nesterov && p->momentum == 0)
         return usage(d, n, "%s", "nesterov wants a momentum");
@@ -488,15 +487,15 @@ Status options_set(Options *o, Diag *d, const char *name, const char *value,
         *used_value = r->has_value;
         if (r->has_value && !value)
             return usage(d, name, "%s", "wants a value");
-        char *copy = r->has_value
-                         ? arena_dup(o->arena, value, strlen(value) + 1)
-                         : NULL;
+        char *copy =
+            r->has_value ? arena_dup(o->arena, value, strlen(value) + 1) : NULL;
         return r->set(o, d, name, copy);
     }
     return usage(d, name, "%s", "unknown option (see ampc --help)");
 }
 
-/* ---- for the module's info ------------------------------------------------ */
+/* ---- for the module's info ------------------------------------------------
+ */
 
 static void json_optimizer(const OptimizerSpec *p, StrBuf *sb) {
     sb_printf(sb, "{\"name\":\"%s\",\"lr\":%.9g,\"weight_decay\":%.9g",
@@ -518,7 +517,7 @@ void options_json(const Options *o, StrBuf *sb) {
     sb_printf(sb, ",\"clip_value\":%.9g,\"accumulate\":%lld", o->clip_value,
               (long long)o->accumulate);
     sb_printf(sb, ",\"loss_scale\":\"%s\",\"seed\":%lld}",
-              !options_has_scaler(o)             ? "none"
+              !options_has_scaler(o)          ? "none"
               : o->scale.kind == SCALE_STATIC ? "static"
                                               : "dynamic",
               (long long)o->seed);

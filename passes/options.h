@@ -8,14 +8,20 @@
 typedef enum Precision { PREC_FP32, PREC_BF16, PREC_FP16 } Precision;
 
 typedef enum LossKind {
-    LOSS_AUTO, LOSS_NONE, LOSS_CROSS_ENTROPY, LOSS_NLL, LOSS_MSE, LOSS_L1,
-    LOSS_HUBER, LOSS_BCE_LOGITS
+    LOSS_AUTO,
+    LOSS_NONE,
+    LOSS_CROSS_ENTROPY,
+    LOSS_NLL,
+    LOSS_MSE,
+    LOSS_L1,
+    LOSS_HUBER,
+    LOSS_BCE_LOGITS
 } LossKind;
 
 typedef struct LossSpec {
     LossKind kind;
-    Str output;          /* graph output it is applied to; NULL: the only one */
-    int axis;            /* class axis; INT_MIN: by rank                      */
+    Str output; /* graph output it is applied to; NULL: the only one */
+    int axis;   /* class axis; INT_MIN: by rank                      */
     int64_t ignore_index;
     double label_smoothing, delta;
 } LossSpec;
@@ -34,7 +40,10 @@ typedef struct ParamGroup {
 } ParamGroup;
 
 typedef enum ScheduleKind {
-    SCHED_CONSTANT, SCHED_COSINE, SCHED_LINEAR, SCHED_STEP
+    SCHED_CONSTANT,
+    SCHED_COSINE,
+    SCHED_LINEAR,
+    SCHED_STEP
 } ScheduleKind;
 
 typedef struct ScheduleSpec {
@@ -43,8 +52,12 @@ typedef struct ScheduleSpec {
     double min, gamma;
 } ScheduleSpec;
 
-typedef enum ScaleKind { SCALE_DEFAULT, SCALE_NONE, SCALE_STATIC, SCALE_DYNAMIC }
-    ScaleKind;
+typedef enum ScaleKind {
+    SCALE_DEFAULT,
+    SCALE_NONE,
+    SCALE_STATIC,
+    SCALE_DYNAMIC
+} ScaleKind;
 
 typedef struct ScaleSpec {
     ScaleKind kind;
@@ -65,8 +78,8 @@ typedef struct GlobRule {
 
 typedef struct Target {
     bool cuda;
-    int isa;   /* cpu: 2, 3, 4 (x86-64-vN) */
-    Str arch;  /* cuda: "sm_90", ..., "ptx" */
+    int isa;  /* cpu: 2, 3, 4 (x86-64-vN) */
+    Str arch; /* cuda: "sm_90", ..., "ptx" */
 } Target;
 
 typedef struct Options {

@@ -16,16 +16,16 @@ typedef struct PassCtx {
 
 typedef Status PassFn(Module *m, PassCtx *cx);
 
-PassFn pass_simplify, pass_cse, pass_dce;      /* any stage before FUSED    */
-PassFn pass_loss;       /* forward gets `loss`                               */
-PassFn pass_programs;   /* forward -> train, eval, predict                   */
-PassFn pass_autocast;   /* casts by class                                    */
-PassFn pass_autodiff;   /* train: loss -> gradients of trained parameters    */
-PassFn pass_optimizer;  /* train -> train, micro, update, refresh            */
-PassFn pass_expand;     /* composites to primitives, reductions normalised   */
-PassFn pass_fuse;       /* groups                                            */
-PassFn pass_schedule;   /* order of groups                                   */
-PassFn pass_memplan;    /* offsets                                           */
+PassFn pass_simplify, pass_cse, pass_dce; /* any stage before FUSED    */
+PassFn pass_loss;      /* forward gets `loss`                               */
+PassFn pass_programs;  /* forward -> train, eval, predict                   */
+PassFn pass_autocast;  /* casts by class                                    */
+PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */
+PassFn pass_optimizer; /* train -> train, micro, update, refresh            */
+PassFn pass_expand;    /* composites to primitives, reductions normalised   */
+PassFn pass_fuse;      /* groups                                            */
+PassFn pass_schedule;  /* order of groups                                   */
+PassFn pass_memplan;   /* offsets                                           */
 
 /* autodiff.c, for pass_autodiff and tests: appends to g the gradients of the
    scalar `loss` (seeded with `seed`, a scalar of loss's shape, or 1 if absent)
@@ -51,7 +51,8 @@ Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
 /* The two halves of a whole compile: up to placed casts, and the rest. */
 extern const char *const pipeline_front, *const pipeline_back;
 
-/* ---- reports (report.c): text for people, JSON for tools ------------------ */
+/* ---- reports (report.c): text for people, JSON for tools ------------------
+ */
 
 typedef void ReportFn(const Module *m, bool json, StrBuf *sb);
 ReportFn report_params;  /* any stage: what trains and why                   */
@@ -61,6 +62,6 @@ ReportFn report_kernels; /* PLANNED: one line a group                         */
    graphs is on the GPU; notes NULL: there is no GPU code, and why (or NULL). */
 void report_kernels_cuda(const Module *m, bool json, const char *const *notes,
                          const char *why, StrBuf *sb);
-ReportFn report_memory;  /* PLANNED: arena and variables, bytes               */
+ReportFn report_memory; /* PLANNED: arena and variables, bytes               */
 
 #endif

@@ -53,8 +53,8 @@ static void dump_on_bug(void *ctx, FILE *out) {
     sb_free(&sb);
 }
 
-static Status write_dump(const char *dir, Diag *d, int number,
-                         const char *name, const StrBuf *text) {
+static Status write_dump(const char *dir, Diag *d, int number, const char *name,
+                         const StrBuf *text) {
     StrBuf path = {0};
     if (mkdir(dir, 0777) && errno != EEXIST)
         return fail(d, (Loc){.file = dir}, "%s", strerror(errno));
@@ -62,9 +62,9 @@ static Status write_dump(const char *dir, Diag *d, int number,
     FILE *f = fopen(path.data, "w");
     bool ok = f && fwrite(text->data, 1, text->len, f) == text->len;
     ok = f && fclose(f) == 0 && ok;
-    Status s = ok ? OK
-                  : fail(d, (Loc){.file = intern(path.data)}, "%s",
-                         strerror(errno));
+    Status s =
+        ok ? OK
+           : fail(d, (Loc){.file = intern(path.data)}, "%s", strerror(errno));
     sb_free(&path);
     return s;
 }

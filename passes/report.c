@@ -15,7 +15,8 @@ static void put_type(StrBuf *sb, bool json, TypeId t) {
     if (json) sb_puts(sb, "\"");
 }
 
-/* ---- parameters -------------------------------------------------------------- */
+/* ---- parameters
+ * -------------------------------------------------------------- */
 
 static bool is_model_var(const Var *v) {
     return v->kind == VAR_PARAM || v->kind == VAR_FROZEN ||
@@ -51,11 +52,14 @@ void report_params(const Module *m, bool json, StrBuf *sb) {
         sb_put_type(sb, v->type);
         sb_printf(sb, "  %s\n", v->why ? v->why : "");
     }
-    if (json) sb_puts(sb, "]\n");
-    else sb_printf(sb, "%lld trained elements\n", (long long)trained);
+    if (json)
+        sb_puts(sb, "]\n");
+    else
+        sb_printf(sb, "%lld trained elements\n", (long long)trained);
 }
 
-/* ---- casts ---------------------------------------------------------------------- */
+/* ---- casts
+ * ---------------------------------------------------------------------- */
 
 static const char *class_reason(AmpClass c) {
     switch (c) {
@@ -140,8 +144,10 @@ static void value_line(const Graph *g, const Node *n, bool json, int *count,
 static void casts_of_graph(const Graph *g, bool json, StrBuf *sb) {
     int casts = 0, values = 0;
     int64_t bytes = 0;
-    if (json) sb_printf(sb, "{\"program\":\"%s\",\"casts\":[\n", g->name);
-    else sb_printf(sb, "program %s\n", g->name);
+    if (json)
+        sb_printf(sb, "{\"program\":\"%s\",\"casts\":[\n", g->name);
+    else
+        sb_printf(sb, "program %s\n", g->name);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
         if (n->op != OP_CAST || !dtype_is_float(value_dtype(g, n->in[0])) ||
@@ -152,7 +158,8 @@ static void casts_of_graph(const Graph *g, bool json, StrBuf *sb) {
         bytes += cast_bytes(g, n);
         cast_line(g, n, json, sb);
     }
-    if (json) sb_puts(sb, "],\"values\":[\n");
+    if (json)
+        sb_puts(sb, "],\"values\":[\n");
     else
         sb_printf(sb, "  %d casts, %lld bytes; values:\n", casts,
                   (long long)bytes);
@@ -170,7 +177,8 @@ void report_casts(const Module *m, bool json, StrBuf *sb) {
     if (json) sb_puts(sb, "]\n");
 }
 
-/* ---- kernels --------------------------------------------------------------------- */
+/* ---- kernels
+ * --------------------------------------------------------------------- */
 
 /* note: what it is on the GPU; NULL: no GPU code */
 static void kernel_line(const Graph *g, int first, int last, bool json,
@@ -178,16 +186,23 @@ static void kernel_line(const Graph *g, int first, int last, bool json,
     const Node *end = node_get(g, g->order.data[last]);
     const char *kind = group_kind_text[g->groups.data[end->group].kind];
     const Value *v = value_get(g, end->out[0]);
-    if (json) sb_printf(sb, "{\"kind\":\"%s\",\"ops\":[", kind);
-    else sb_printf(sb, "  %-7s", kind);
+    if (json)
+        sb_printf(sb, "{\"kind\":\"%s\",\"ops\":[", kind);
+    else
+        sb_printf(sb, "  %-7s", kind);
     for (int i = first; i <= last; i++) {
         const Node *n = node_get(g, g->order.data[i]);
         sb_printf(sb, json ? "%s\"%s\"" : "%s%s",
-                  i == first ? "" : json ? "," : " ", op_info[n->op].text);
+                  i == first ? ""
+                  : json     ? ","
+                             : " ",
+                  op_info[n->op].text);
     }
     sb_puts(sb, json ? "],\"result\":" : " -> ");
-    if (json) put_json_string(sb, v->name);
-    else sb_put_escaped(sb, v->name);
+    if (json)
+        put_json_string(sb, v->name);
+    else
+        sb_put_escaped(sb, v->name);
     sb_puts(sb, json ? ",\"type\":" : " ");
     put_type(sb, json, v->type);
     if (note)
@@ -198,8 +213,10 @@ static void kernel_line(const Graph *g, int first, int last, bool json,
 static void kernels_of_graph(const Graph *g, bool json,
                              const char *const *notes, StrBuf *sb) {
     int count = 0;
-    if (json) sb_printf(sb, "{\"program\":\"%s\",\"kernels\":[\n", g->name);
-    else sb_printf(sb, "program %s\n", g->name);
+    if (json)
+        sb_printf(sb, "{\"program\":\"%s\",\"kernels\":[\n", g->name);
+    else
+        sb_printf(sb, "program %s\n", g->name);
     for (int i = 0, j; i < g->order.len; i = j) {
         int group = node_get(g, g->order.data[i])->group;
         for (j = i + 1; j < g->order.len; j++)
@@ -209,8 +226,10 @@ static void kernels_of_graph(const Graph *g, bool json,
         count++;
         kernel_line(g, i, j - 1, json, notes ? notes[group] : NULL, sb);
     }
-    if (json) sb_puts(sb, "]}");
-    else sb_printf(sb, "  %d kernels\n", count);
+    if (json)
+        sb_puts(sb, "]}");
+    else
+        sb_printf(sb, "  %d kernels\n", count);
 }
 
 void report_kernels_cuda(const Module *m, bool json, const char *const *notes,
@@ -230,7 +249,8 @@ void report_kernels(const Module *m, bool json, StrBuf *sb) {
     report_kernels_cuda(m, json, NULL, NULL, sb);
 }
 
-/* ---- memory ------------------------------------------------------------------------ */
+/* ---- memory
+ * ------------------------------------------------------------------------ */
 
 static int64_t var_bytes(const Module *m, VarKind k) {
     int64_t sum = 0;
@@ -256,7 +276,8 @@ void report_memory(const Module *m, bool json, StrBuf *sb) {
         long long n = (long long)var_bytes(m, (VarKind)k);
         if (json)
             sb_printf(sb, "%s\"%s\":%lld", k ? "," : "", var_kind_text[k], n);
-        else sb_printf(sb, "%-17s %12lld bytes\n", var_kind_text[k], n);
+        else
+            sb_printf(sb, "%-17s %12lld bytes\n", var_kind_text[k], n);
     }
     if (json) sb_puts(sb, "}}\n");
 }

@@ -76,9 +76,8 @@ static ampc_status api_program(const ampc_module_t *module, const char *name,
 
 static ampc_status tensor_info(const PlanTensor *t, ampc_tensor_info *out) {
     uint64_t bytes = 0;
-    ampc_tensor_info i = {.name = t->name,
-                          .dtype = (int32_t)t->dtype,
-                          .rank = (int32_t)t->rank};
+    ampc_tensor_info i = {
+        .name = t->name, .dtype = (int32_t)t->dtype, .rank = (int32_t)t->rank};
     if (!dense_bytes(t->dtype, t->rank, t->dim, &bytes))
         return AMPC_ERR_INTERNAL;
     memcpy(i.shape, t->dim, t->rank * sizeof *i.shape);
@@ -192,8 +191,8 @@ static ampc_status api_set_hyper(ampc_session *s, const char *name, double x) {
 }
 
 static ampc_status do_scaler(ampc_session *s, ampc_scaler *out) {
-    static const KnownVar known[] = {VAR_GOOD,    VAR_HYST,    VAR_STEP,
-                                     VAR_TRIED,   VAR_SKIPPED, VAR_BAD_FORWARD};
+    static const KnownVar known[] = {VAR_GOOD,  VAR_HYST,    VAR_STEP,
+                                     VAR_TRIED, VAR_SKIPPED, VAR_BAD_FORWARD};
     ampc_scaler v = {.micro = s->micro};
     int64_t *const count[] = {&v.good,  &v.hysteresis, &v.step,
                               &v.tried, &v.skipped,    &v.bad_forward};

@@ -33,7 +33,7 @@ typedef struct AmpcBackend {
     /* Makes the next run of a program unable to run out of memory. */
     ampc_status (*prepare)(ampc_session *s, int program);
     /* A run is begin, step for each of the program's steps unless begin clears
-       *walk, then end, which is told how it went and passes that on.        */
+     *walk, then end, which is told how it went and passes that on.        */
     ampc_status (*begin)(ampc_session *s, int program, const void *const *in,
                          bool *walk);
     ampc_status (*step)(ampc_session *s, int program, uint32_t step);

@@ -115,8 +115,7 @@ static ampc_status put_section(ampc_session *s, Text *t, const char *section) {
         const PlanVar *v = &s->m->vars[i];
         const char *in = section_of(v);
         if (!in || strcmp(in, section) != 0) continue;
-        ampc_status status =
-            s->backend->get(s, var_ref(i, 0), value, v->bytes);
+        ampc_status status = s->backend->get(s, var_ref(i, 0), value, v->bytes);
         if (status != AMPC_OK) return status;
         if (!first) text_printf(t, ",");
         first = false;
@@ -147,8 +146,7 @@ static size_t list_tensors(const ampc_session *s, StItem *items) {
     for (uint32_t i = 0; i < s->m->nvar; i++) {
         const PlanVar *v = &s->m->vars[i];
         if (!is_saved(v, s->micro) || section_of(v)) continue;
-        items[n++] =
-            (StItem){v->name, v->dtype, v->rank, v->dim, i, v->bytes};
+        items[n++] = (StItem){v->name, v->dtype, v->rank, v->dim, i, v->bytes};
     }
     return n;
 }

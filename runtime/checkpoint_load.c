@@ -252,9 +252,8 @@ static ampc_status load_apply(Load *l) {
     s->stale = true;
     for (uint32_t i = 0; i < s->m->nvar; i++) {
         if (l->at[i] == NOT_STAGED) continue;
-        ampc_status status =
-            s->backend->put(s, var_ref(i, 0), l->stage + l->at[i],
-                            s->m->vars[i].bytes);
+        ampc_status status = s->backend->put(
+            s, var_ref(i, 0), l->stage + l->at[i], s->m->vars[i].bytes);
         if (status != AMPC_OK) return status;
     }
     if (!l->resume) return AMPC_OK;

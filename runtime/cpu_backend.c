@@ -48,8 +48,8 @@ static ampc_status need(ampc_session *s, void **p, size_t *size, size_t bytes,
    then each variable on a 64-byte boundary.                                 */
 static ampc_status alloc_vars(ampc_session *s, CpuDevice *d) {
     const AmpcModule *m = s->m;
-    size_t head = round64(m->nprogram * sizeof(Bound) +
-                          m->nvar * sizeof(void *));
+    size_t head =
+        round64(m->nprogram * sizeof(Bound) + m->nvar * sizeof(void *));
     size_t total = head;
     for (uint32_t i = 0; i < m->nvar; i++)
         if (m->vars[i].kind != PLAN_GRAD) total += round64(m->vars[i].bytes);

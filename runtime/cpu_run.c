@@ -41,11 +41,11 @@ static void bind_count(const AmpcModule *m, const PlanProgram *p, size_t *nbuf,
     for (uint32_t i = 0; i < p->nstep; i++) {
         const PlanStep *t = &m->steps[p->step0 + i];
         for (uint32_t j = 0; j < t->nref + t->ep_nref; j++) {
-            const PlanRef *r = &m->refs[j < t->nref ? t->ref0 + j
-                                                    : t->ep_ref0 + j - t->nref];
+            const PlanRef *r =
+                &m->refs[j < t->nref ? t->ref0 + j : t->ep_ref0 + j - t->nref];
             *npatch += r->space == PLAN_INPUT;
-            *grads |= r->space == PLAN_VAR &&
-                      m->vars[r->index].kind == PLAN_GRAD;
+            *grads |=
+                r->space == PLAN_VAR && m->vars[r->index].kind == PLAN_GRAD;
         }
         *nbuf += t->nref + t->ep_nref;
     }

@@ -8,48 +8,41 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t half_bits(float f)
-{
+static inline uint32_t half_bits(float f) {
     uint32_t u;
     memcpy(&u, &f, sizeof u);
     return u;
 }
 
-static inline float half_float(uint32_t u)
-{
+static inline float half_float(uint32_t u) {
     float f;
     memcpy(&f, &u, sizeof f);
     return f;
 }
 
-static inline float bf16_to_f32(uint16_t h)
-{
+static inline float bf16_to_f32(uint16_t h) {
     return half_float((uint32_t)h << 16);
 }
 
-static inline uint16_t f32_to_bf16(float f)
-{
+static inline uint16_t f32_to_bf16(float f) {
     uint32_t u = half_bits(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u);
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-static inline float f16_to_f32(uint16_t h)
-{
+static inline float f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t mag = h & 0x7fffu;
     if (mag >= 0x7c00u) { /* infinity or NaN */
         uint32_t quiet = mag > 0x7c00u ? 0x400000u : 0;
         return half_float(sign | 0x7f800000u | (mag & 0x3ffu) << 13 | quiet);
     }
-    if (mag >= 0x0400u)
-        return half_float(sign | ((mag << 13) + (112u << 23)));
+    if (mag >= 0x0400u) return half_float(sign | ((mag << 13) + (112u << 23)));
     /* subnormal: mag * 2^-24 is exact in fp32 */
     return half_float(half_bits((float)mag * 0x1p-24f) | sign);
 }
 
-static inline uint16_t f32_to_f16(float f)
-{
+static inline uint16_t f32_to_f16(float f) {
     uint32_t u = half_bits(f);
     uint16_t sign = (uint16_t)(u >> 16 & 0x8000u);
     uint32_t mag = u & 0x7fffffffu;

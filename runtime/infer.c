@@ -14,15 +14,14 @@ int find_output(const AmpcModule *m, int program, const char *name) {
 }
 
 ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
-                            uint64_t bytes, const ampc_output *out) {
+                     uint64_t bytes, const ampc_output *out) {
     if (!SIZED(out) || out->size < sizeof *out)
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "ampc_output.size is not set");
     if ((uint32_t)out->dtype != dtype)
-        return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "'%.200s' is %s; %s was asked for", name,
-                            dtype_name(dtype),
-                            dtype_name((uint32_t)out->dtype));
+        return session_fail(
+            s, AMPC_ERR_ARGUMENT, "'%.200s' is %s; %s was asked for", name,
+            dtype_name(dtype), dtype_name((uint32_t)out->dtype));
     if (out->bytes < bytes || (bytes && !out->data))
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "'%.200s' needs room for %llu bytes; %zu given",
@@ -88,8 +87,7 @@ static ampc_status add_pair(ampc_session *s, const char *a, const char *b,
     double x, y = 0;
     bool has = false;
     ampc_status status = metric_sum(s, a, valid, &x, there);
-    if (status == AMPC_OK && *there)
-        status = metric_sum(s, b, valid, &y, &has);
+    if (status == AMPC_OK && *there) status = metric_sum(s, b, valid, &y, &has);
     *there = *there && has;
     if (status != AMPC_OK || !*there) return status;
     *num += x;
@@ -147,8 +145,8 @@ static ampc_status do_evaluate(ampc_session *s, const ampc_input *in,
     return AMPC_OK;
 }
 
-ampc_status api_evaluate(ampc_session *s, const ampc_input *in,
-                                size_t nin, int64_t valid, ampc_eval *sums) {
+ampc_status api_evaluate(ampc_session *s, const ampc_input *in, size_t nin,
+                         int64_t valid, ampc_eval *sums) {
     ENTER(s);
     return api_leave(s, do_evaluate(s, in, nin, valid, sums));
 }
@@ -203,9 +201,8 @@ static ampc_status do_predict(ampc_session *s, const ampc_input *in, size_t nin,
     return status;
 }
 
-ampc_status api_predict(ampc_session *s, const ampc_input *in,
-                               size_t nin, int64_t valid, ampc_output *out,
-                               size_t nout) {
+ampc_status api_predict(ampc_session *s, const ampc_input *in, size_t nin,
+                        int64_t valid, ampc_output *out, size_t nout) {
     ENTER(s);
     return api_leave(s, do_predict(s, in, nin, valid, out, nout));
 }
@@ -229,7 +226,7 @@ static ampc_status do_read_output(ampc_session *s, const char *name,
 }
 
 ampc_status api_read_output(ampc_session *s, const char *name,
-                                   ampc_output *out) {
+                            ampc_output *out) {
     ENTER(s);
     return api_leave(s, do_read_output(s, name, out));
 }

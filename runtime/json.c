@@ -13,8 +13,8 @@ typedef struct Json {
 } Json;
 
 static void json_space(Json *j) {
-    while (j->p < j->end && (*j->p == ' ' || *j->p == '\t' || *j->p == '\n' ||
-                             *j->p == '\r'))
+    while (j->p < j->end &&
+           (*j->p == ' ' || *j->p == '\t' || *j->p == '\n' || *j->p == '\r'))
         j->p++;
 }
 

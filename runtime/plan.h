@@ -120,10 +120,10 @@ typedef enum PlanLib {
 typedef struct PlanStep {
     uint32_t kind;
     uint32_t fn;
-    uint32_t epilogue;       /* index of a generated epilogue + 1; 0 = none */
-    uint32_t ref0, nref;     /* slice of AmpcModule.refs                    */
+    uint32_t epilogue;         /* index of a generated epilogue + 1; 0 = none */
+    uint32_t ref0, nref;       /* slice of AmpcModule.refs                    */
     uint32_t ep_ref0, ep_nref; /* the epilogue's own refs                   */
-    uint32_t par0, npar;     /* slice of AmpcModule.pars                    */
+    uint32_t par0, npar;       /* slice of AmpcModule.pars                    */
     uint32_t ep_par0, ep_npar;
     int64_t units; /* PLAN_KERNEL: independent work units                   */
     int64_t grain; /* PLAN_KERNEL: units worth one thread hand-over         */
@@ -162,37 +162,37 @@ typedef struct PlanCudaKernel {
 typedef enum PlanCudaOp {
     PLAN_CUDA_NONE = 0, /* nothing to do, or part of the PLAN_CUDA_MANY step
                            before                                           */
-    PLAN_CUDA_LAUNCH, /* kernel(refs.., ep_refs.., [n], [scratch]), then, if
-                         kernel2, that one with the same parameters: n (i64)
-                         only where `blocks` is 0, scratch where the step
-                         asks for it; PLAN_NONE refs are NULL               */
-    PLAN_CUDA_MANY,   /* `count` steps, this one first, of one flat kernel in
-                         one launch: kernel(table, count), where row i of the
-                         table, all u64, is {first block of step i, its n, its
-                         refs..}                                            */
-    PLAN_CUDA_GEMM,   /* cuBLASLt product by the step's CpuGemm parameters,
-                         into ref 2 or, with an epilogue of its own kind, see
-                         PlanCudaFused; kernel: product of c_dtype to scratch,
-                         then kernel(scratch, ep_refs..)                    */
-    PLAN_CUDA_COPY    /* par[0] bytes from ref 0 to ref 1                   */
+    PLAN_CUDA_LAUNCH,   /* kernel(refs.., ep_refs.., [n], [scratch]), then, if
+                           kernel2, that one with the same parameters: n (i64)
+                           only where `blocks` is 0, scratch where the step
+                           asks for it; PLAN_NONE refs are NULL               */
+    PLAN_CUDA_MANY,     /* `count` steps, this one first, of one flat kernel in
+                           one launch: kernel(table, count), where row i of the
+                           table, all u64, is {first block of step i, its n, its
+                           refs..}                                            */
+    PLAN_CUDA_GEMM,     /* cuBLASLt product by the step's CpuGemm parameters,
+                           into ref 2 or, with an epilogue of its own kind, see
+                           PlanCudaFused; kernel: product of c_dtype to scratch,
+                           then kernel(scratch, ep_refs..)                    */
+    PLAN_CUDA_COPY      /* par[0] bytes from ref 0 to ref 1                   */
 } PlanCudaOp;
 
 /* What cuBLASLt does to a product before it stores it in ep_ref `out`. */
 typedef enum PlanCudaFused {
     PLAN_FUSED_NONE = 0,
-    PLAN_FUSED_BIAS,      /* + ep_ref `operand`, one value per column, of the
-                             result's dtype                                 */
-    PLAN_FUSED_SCALE      /* * ep_ref `operand`, an f32 on the device       */
+    PLAN_FUSED_BIAS, /* + ep_ref `operand`, one value per column, of the
+                        result's dtype                                 */
+    PLAN_FUSED_SCALE /* * ep_ref `operand`, an f32 on the device       */
 } PlanCudaFused;
 
 typedef struct PlanCudaStep {
-    uint32_t op;               /* PlanCudaOp                                */
-    uint32_t kernel, kernel2;  /* index + 1; 0: none                        */
-    uint32_t count;            /* PLAN_CUDA_MANY                            */
-    uint32_t fused;            /* PlanCudaFused                             */
-    uint32_t operand, out;     /* positions in ep_refs                      */
-    uint32_t out_dtype;        /* fused: AmpcDtype of `out`                 */
-    uint64_t scratch;          /* bytes needed while the step runs          */
+    uint32_t op;              /* PlanCudaOp                                */
+    uint32_t kernel, kernel2; /* index + 1; 0: none                        */
+    uint32_t count;           /* PLAN_CUDA_MANY                            */
+    uint32_t fused;           /* PlanCudaFused                             */
+    uint32_t operand, out;    /* positions in ep_refs                      */
+    uint32_t out_dtype;       /* fused: AmpcDtype of `out`                 */
+    uint64_t scratch;         /* bytes needed while the step runs          */
 } PlanCudaStep;
 
 struct AmpcBackend; /* runtime/backend.h */
@@ -200,10 +200,10 @@ struct AmpcBackend; /* runtime/backend.h */
 typedef struct PlanCuda {
     uint32_t nkernel, nunit, narch;
     const PlanCudaKernel *kernels;
-    const PlanCudaStep *steps;  /* as many as AmpcModule.steps              */
+    const PlanCudaStep *steps; /* as many as AmpcModule.steps              */
     /* "sm_90", "sm_80", ..., last "compute_80" (PTX, NUL-terminated)       */
     const char *const *archs;
-    int32_t toolkit;            /* of the NVRTC used: 12080 = 12.8          */
+    int32_t toolkit; /* of the NVRTC used: 12080 = 12.8          */
     const struct AmpcBackend *backend; /* keeps its code in the module      */
 } PlanCuda;
 

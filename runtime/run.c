@@ -55,14 +55,16 @@ double scalar_number(uint32_t dtype, const void *p) {
 }
 
 void session_find_known(ampc_session *s) {
-    static const char *const names[VAR_KNOWN] = {
-        [VAR_SCALE] = "ampc.scale",     [VAR_GOOD] = "ampc.good",
-        [VAR_HYST] = "ampc.hyst",       [VAR_STEP] = "ampc.step",
-        [VAR_TRIED] = "ampc.tried",     [VAR_SKIPPED] = "ampc.skipped",
-        [VAR_BAD_FORWARD] = "ampc.bad_forward",
-        [VAR_MICRO] = "ampc.micro"};
-    for (int i = 0; i < VAR_KNOWN; i++)
-        s->known[i] = find_var(s->m, names[i]);
+    static const char *const names[VAR_KNOWN] = {[VAR_SCALE] = "ampc.scale",
+                                                 [VAR_GOOD] = "ampc.good",
+                                                 [VAR_HYST] = "ampc.hyst",
+                                                 [VAR_STEP] = "ampc.step",
+                                                 [VAR_TRIED] = "ampc.tried",
+                                                 [VAR_SKIPPED] = "ampc.skipped",
+                                                 [VAR_BAD_FORWARD] =
+                                                     "ampc.bad_forward",
+                                                 [VAR_MICRO] = "ampc.micro"};
+    for (int i = 0; i < VAR_KNOWN; i++) s->known[i] = find_var(s->m, names[i]);
 }
 
 PlanRef var_ref(uint32_t var, uint64_t offset) {
@@ -106,9 +108,8 @@ bool scalar_encode(uint32_t dtype, double x, void *out) {
 
 bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
                    uint32_t *dtype) {
-    static const char *const outputs[] = {"ampc.loss", "ampc.grad_norm",
-                                          "ampc.scale", "ampc.lr",
-                                          "ampc.applied"};
+    static const char *const outputs[] = {
+        "ampc.loss", "ampc.grad_norm", "ampc.scale", "ampc.lr", "ampc.applied"};
     static const KnownVar vars[] = {VAR_STEP, VAR_TRIED, VAR_SKIPPED,
                                     VAR_BAD_FORWARD};
     const AmpcModule *m = s->m;
@@ -192,8 +193,7 @@ static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
     if (nin != p->nin || (nin && !in)) return input_count(s, p, nin);
     for (size_t i = 0; i < nin; i++) addr[i] = &not_given;
     if (nin && in->size < sizeof(ampc_input))
-        return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "ampc_input.size is not set");
+        return session_fail(s, AMPC_ERR_ARGUMENT, "ampc_input.size is not set");
     for (size_t i = 0; i < nin; i++) {
         const ampc_input *a = input_at(in, i);
         int at = input_place(s->m, p, a, i);
@@ -236,8 +236,8 @@ static ampc_status run_program(ampc_session *s, int program,
     ampc_status status = b->begin(s, program, in, &walk);
     if (status != AMPC_OK) return status;
     for (uint32_t i = 0; walk && i < nstep && status == AMPC_OK; i++)
-        status = s->profile ? run_profiled(s, program, i)
-                            : b->step(s, program, i);
+        status =
+            s->profile ? run_profiled(s, program, i) : b->step(s, program, i);
     s->last = program;
     return b->end(s, program, status);
 }

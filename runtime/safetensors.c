@@ -160,9 +160,9 @@ static ampc_status st_header(ampc_session *s, StFile *f) {
         if (json_equals(key, "__metadata__") && json_is_object(v))
             f->metadata = v;
         else if (!st_entry(key, v, &f->tensors[used++]))
-            return session_fail(s, AMPC_ERR_FORMAT,
-                                "%s: malformed entry %.*s", f->path,
-                                (int)(key.n < 100 ? key.n : 100), key.p);
+            return session_fail(s, AMPC_ERR_FORMAT, "%s: malformed entry %.*s",
+                                f->path, (int)(key.n < 100 ? key.n : 100),
+                                key.p);
     }
     memset(f->tensors + used, 0, (n - used) * sizeof *f->tensors);
     qsort(f->tensors, used, sizeof *f->tensors, st_by_begin);
@@ -171,8 +171,9 @@ static ampc_status st_header(ampc_session *s, StFile *f) {
         if (f->tensors[i].begin != at)
             return st_bad(s, f, "tensors overlap or leave gaps");
     if (at != f->size - f->data)
-        return st_bad(s, f, at > f->size - f->data ? "truncated"
-                                                   : "more data than tensors");
+        return st_bad(s, f,
+                      at > f->size - f->data ? "truncated"
+                                             : "more data than tensors");
     return AMPC_OK;
 }
 
@@ -315,9 +316,7 @@ typedef struct StOut {
     int fd;
 } StOut;
 
-static ampc_status out_errno(const StOut *o) {
-    return st_errno(o->s, o->path);
-}
+static ampc_status out_errno(const StOut *o) { return st_errno(o->s, o->path); }
 
 static ampc_status write_item(const StOut *o, const StItem *item) {
     for (uint64_t at = 0; at < item->bytes; at += PART) {
@@ -333,8 +332,7 @@ static ampc_status write_item(const StOut *o, const StItem *item) {
 static ampc_status write_file(const StOut *o, const Text *header,
                               const StItem *items, size_t n) {
     uint64_t bytes = header->n;
-    if (!write_all(o->fd, &bytes, 8) ||
-        !write_all(o->fd, header->p, header->n))
+    if (!write_all(o->fd, &bytes, 8) || !write_all(o->fd, header->p, header->n))
         return out_errno(o);
     for (size_t i = 0; i < n; i++) {
         ampc_status status = write_item(o, &items[i]);

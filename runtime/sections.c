@@ -25,8 +25,7 @@ void crc_init(Crc *c) {
     }
     for (int k = 1; k < 8; k++)
         for (int i = 0; i < 256; i++)
-            c->t[k][i] =
-                c->t[k - 1][i] >> 8 ^ c->t[0][c->t[k - 1][i] & 0xff];
+            c->t[k][i] = c->t[k - 1][i] >> 8 ^ c->t[0][c->t[k - 1][i] & 0xff];
 }
 
 uint32_t crc_add(const Crc *c, uint32_t crc, const uint8_t *p, size_t n) {
@@ -107,14 +106,12 @@ bool section_inside(uint64_t offset, uint64_t bytes, uint64_t limit) {
 
 static ampc_status read_tail(SectionFile *f, PlanTail *tail) {
     if (f->size < sizeof *tail) return section_damaged(f, "too short");
-    ampc_status status =
-        read_at(f, tail, sizeof *tail, f->size - sizeof *tail);
+    ampc_status status = read_at(f, tail, sizeof *tail, f->size - sizeof *tail);
     if (status != AMPC_OK) return status;
     if (tail->magic != AMPC_TAIL_MAGIC)
         return section_damaged(f, "no tail (truncated?)");
     if (tail->nsection > 4096 ||
-        !section_inside(tail->directory,
-                        tail->nsection * sizeof(PlanSection),
+        !section_inside(tail->directory, tail->nsection * sizeof(PlanSection),
                         f->size - sizeof *tail))
         return section_damaged(f, "its directory");
     return AMPC_OK;
@@ -143,9 +140,8 @@ ampc_status section_find(SectionFile *f, const char *name, PlanSection *found,
                          bool *there) {
     *there = false;
     for (uint64_t i = 0; i < f->tail.nsection; i++) {
-        ampc_status status =
-            read_at(f, found, sizeof *found,
-                    f->tail.directory + i * sizeof *found);
+        ampc_status status = read_at(f, found, sizeof *found,
+                                     f->tail.directory + i * sizeof *found);
         if (status != AMPC_OK) return status;
         if (strncmp(found->name, name, sizeof found->name) != 0) continue;
         *there = true;

@@ -35,8 +35,7 @@ static ampc_status open_error(char *err, size_t err_size, ampc_status status,
 
 /* ---- options ------------------------------------------------------------- */
 
-static const char *options_defect(const AmpcModule *m,
-                                  const ampc_options *o) {
+static const char *options_defect(const AmpcModule *m, const ampc_options *o) {
     if (!o->alloc != !o->free) return "alloc and free: give both or none";
     if (o->threads < 0 || o->threads > 1024)
         return "threads: 0 (all) to 1024 are possible";

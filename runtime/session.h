@@ -75,7 +75,7 @@ struct ampc_session {
     atomic_int busy;
     bool stale; /* 16-bit copies lag behind their masters */
     int64_t accumulate, batch;
-    int64_t micro; /* micro-steps since the last update */
+    int64_t micro;           /* micro-steps since the last update */
     int program[PROG_COUNT]; /* index in m->programs or -1 */
     int known[VAR_KNOWN];    /* index in m->vars or -1 */
     int last;                /* program that ran last or -1 */
@@ -84,7 +84,7 @@ struct ampc_session {
     ampc_metrics metrics;
     int due_update, due_loss; /* programs whose metrics are not yet fetched,
                                  or -1                                      */
-    char *cursor; /* JSON or NULL */
+    char *cursor;             /* JSON or NULL */
     ampc_profile_fn profile;
     void *profile_ctx;
     char error[1024];
@@ -113,8 +113,8 @@ const char *plan_defect(const AmpcModule *m);
 #ifdef __GNUC__
 __attribute__((format(printf, 3, 4)))
 #endif
-ampc_status session_fail(ampc_session *s, ampc_status status, const char *fmt,
-                         ...);
+ampc_status
+session_fail(ampc_session *s, ampc_status status, const char *fmt, ...);
 #ifdef __GNUC__
 __attribute__((format(printf, 2, 3)))
 #endif

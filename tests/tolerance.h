@@ -6,7 +6,7 @@
 /* Free-running training beside PyTorch, fp32: both sum in other orders, and
    the difference grows with the steps. */
 #define TOL_TRACE_LOSS 1e-4 /* relative */
-#define TOL_TRACE_NORM 1e-3 /* relative; a norm adds the errors of all       */
+#define TOL_TRACE_NORM 1e-3 /* relative; a norm adds the errors of all */
 
 /* Teacher-forced: one forward and backward from equal parameters. */
 #define TOL_FORCED_LOSS 1e-5 /* relative                                    */
@@ -18,12 +18,13 @@
 /* bf16 training: distance of the loss from fp32, as a multiple of the largest
    distance of six PyTorch bf16 runs with 1e-6 weight noise, with a floor. */
 #define TOL_BF16_FACTOR 2.0
-#define TOL_BF16_FLOOR 1e-3
+#define TOL_BF16_FLOOR  1e-3
 
 /* Compiled ops beside the interpreter, and one device beside another, as a part
    of the tensor's largest magnitude: the interpreter rounds each node once from
    double; compiled fp32 arithmetic may err by some units at every node and sums
-   in orders of its own, and a 16-bit rounding may then fall to the other side. */
+   in orders of its own, and a 16-bit rounding may then fall to the other side.
+ */
 #define TOL_OUTPUT_F16  (6.0 / 2048)
 #define TOL_OUTPUT_BF16 (6.0 / 256)
 #define TOL_OUTPUT_F32  (128.0 / 16777216)
@@ -33,9 +34,12 @@
    tensor's own norm, part of the norm of its kind}.  fp32: the asked 1e-5;
    a norm adds the errors of all.  16 bits: roundings that fall to the other
    side in forward and backward, some times what was ever seen.              */
-#define TOL_DEVICE_FP32 {1e-5, 1e-4, 1e-5, 1e-6}
-#define TOL_DEVICE_FP16 {1e-3, 4e-3, 4e-3, 4e-4}
-#define TOL_DEVICE_BF16 {5e-3, 2e-2, 2e-2, 2e-3}
+#define TOL_DEVICE_FP32                                                        \
+    { 1e-5, 1e-4, 1e-5, 1e-6 }
+#define TOL_DEVICE_FP16                                                        \
+    { 1e-3, 4e-3, 4e-3, 4e-4 }
+#define TOL_DEVICE_BF16                                                        \
+    { 5e-3, 2e-2, 2e-2, 2e-3 }
 
 /* Random graphs, as a part of an output's largest magnitude: errors of sums
    pass through some twenty ops; beside 16-bit values one rounding that falls to

@@ -74,13 +74,12 @@ static Status no_compiler(Diag *d, int rc) {
                 compiler(), strerror(rc));
 }
 
-static Status job_failed(Diag *d, Arena *a, const char *dir,
-                         const CcJob *job) {
+static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     size_t n = 0;
     char *text = read_file(arena_printf(a, "%s/%s", dir, job->log), &n);
     if (text && n > LOG_SHOWN) text[LOG_SHOWN] = 0;
-    Status s = fail(d, (Loc){0}, "the C compiler failed: %s %s\n%s",
-                    compiler(), job->words, text ? text : "");
+    Status s = fail(d, (Loc){0}, "the C compiler failed: %s %s\n%s", compiler(),
+                    job->words, text ? text : "");
     free(text);
     return s;
 }

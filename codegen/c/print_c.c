@@ -28,9 +28,9 @@ typedef struct CPrint {
     StrBuf *sb;
     Arena *arena;
     KSweeps sweeps;
-    bool *kept;   /* full values kept for the row (form cols) */
-    bool *direct; /* reductions that read a buffer as it lies */
-    bool *carried; /* row values kept in an array (form rows) */
+    bool *kept;         /* full values kept for the row (form cols) */
+    bool *direct;       /* reductions that read a buffer as it lies */
+    bool *carried;      /* row values kept in an array (form rows) */
     signed char *known; /* conditions constant in this loop; -1 = not */
     int cols[MAX_RANK], ncol;
     int rows[MAX_RANK], nrow;
@@ -68,17 +68,16 @@ static void put_store(CPrint *p, int id) {
 static void put_inst(CPrint *p, int id) {
     const KInst *in = kinst_at(p->k, id);
     if (in->op == K_CONST) return;
-    sb_printf(p->sb, "%*sconst %s v%d = ", 4 * p->depth, "",
-              ktype_c[in->type], id);
-    int known = in->op == K_OP && in->code == OP_WHERE ? p->known[in->in[0]]
-                                                       : -1;
+    sb_printf(p->sb, "%*sconst %s v%d = ", 4 * p->depth, "", ktype_c[in->type],
+              id);
+    int known =
+        in->op == K_OP && in->code == OP_WHERE ? p->known[in->in[0]] : -1;
     if (p->known[id] >= 0)
         sb_printf(p->sb, "%d", p->known[id]);
     else if (known >= 0)
         sb_put_operand(p->sb, p->k, in->in[known ? 1 : 2]);
     else if (in->op == K_LOAD)
-        sb_put_load(p->sb, p->k, in, NULL,
-                    in->guard ? p->known[in->guard] : 1);
+        sb_put_load(p->sb, p->k, in, NULL, in->guard ? p->known[in->guard] : 1);
     else if (in->op == K_INDEX)
         sb_put_index(p->sb, p->k, &in->at, NULL);
     else if (in->op == K_ACC && p->ncol == 1)
@@ -111,11 +110,11 @@ static void put_row_stores(CPrint *p) {
 /* The operand lies in memory as the helper wants it. */
 static bool reads_direct(const CPrint *p, const KInst *r) {
     const KInst *x = kinst_at(p->k, r->in[0]);
-    DType want = r->compute == KT_F64 ? DT_F64
-               : r->compute == KT_F32 ? DT_F32 : DT_I64;
+    DType want = r->compute == KT_F64   ? DT_F64
+                 : r->compute == KT_F32 ? DT_F32
+                                        : DT_I64;
     return p->k->form == KF_COLS && x->op == K_LOAD && !x->guard &&
-           p->k->bufs.data[x->buf].dtype == want &&
-           x->at.k[p->k->vec] == 1 &&
+           p->k->bufs.data[x->buf].dtype == want && x->at.k[p->k->vec] == 1 &&
            (!x->at.inst || !kinst_at(p->k, x->at.inst)->full);
 }
 
@@ -186,8 +185,8 @@ static void put_kept(CPrint *p, int id, bool load) {
 static bool *kept_before(CPrint *p, int sweep) {
     bool *cut = NEW_ARRAY(p->arena, bool, p->k->insts.len);
     for (int s = 0; s < sweep; s++) {
-        bool *need = kernel_need(p->k, &p->sweeps.data[s], cut, p->direct,
-                                 p->arena);
+        bool *need =
+            kernel_need(p->k, &p->sweeps.data[s], cut, p->direct, p->arena);
         for (int id = 1; id < p->k->insts.len; id++)
             cut[id] |= need[id] && p->kept[id];
     }
@@ -239,7 +238,9 @@ static void put_chunk(CPrint *p, int sweep, const int *fold, int nfold,
         if (needs_array(p, fold[j]))
             line(p, "%s t%d[%" PRId64 "];",
                  ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
-                 e == 0 ? 1 : e < CHUNK ? e : CHUNK);
+                 e == 0      ? 1
+                 : e < CHUNK ? e
+                             : CHUNK);
     if (loop) {
         ivdep(p);
         enter(p, "for (int64_t j = 0; j < n; j++)");
@@ -261,7 +262,7 @@ static void put_chunk(CPrint *p, int sweep, const int *fold, int nfold,
 static void open_outer_cols(CPrint *p) {
     for (int j = 0; j < p->ncol - 1; j++)
         enter(p, "for (int64_t i%d = 0; i%d < %" PRId64 "; i%d++)", p->cols[j],
-             p->cols[j], extent(p, p->cols[j]), p->cols[j]);
+              p->cols[j], extent(p, p->cols[j]), p->cols[j]);
 }
 
 static void close_outer_cols(CPrint *p) {
@@ -276,8 +277,9 @@ static void put_fold_sweep(CPrint *p, int sweep, const int *fold, int nfold) {
     open_outer_cols(p);
     if (e > CHUNK) {
         enter(p, "for (int64_t c0 = 0; c0 < %" PRId64 "; c0 += %d)", e, CHUNK);
-        line(p, "const int64_t n = %" PRId64 " - c0 < %d ? %" PRId64
-                " - c0 : %d;", e, CHUNK, e, CHUNK);
+        line(p,
+             "const int64_t n = %" PRId64 " - c0 < %d ? %" PRId64 " - c0 : %d;",
+             e, CHUNK, e, CHUNK);
     } else {
         line(p, "{");
         p->depth++;
@@ -364,8 +366,10 @@ static void put_unit(CPrint *p, int64_t nb) {
     else if (p->nrow - (p->k->form == KF_ROWS) == 0)
         line(p, "const int64_t row = 0, c0 = u * %" PRId64 ";", p->k->block);
     else
-        line(p, "const int64_t row = u / %" PRId64 ", c0 = u %% %" PRId64
-                " * %" PRId64 ";", nb, nb, p->k->block);
+        line(p,
+             "const int64_t row = u / %" PRId64 ", c0 = u %% %" PRId64
+             " * %" PRId64 ";",
+             nb, nb, p->k->block);
     line(p, "(void)row;");
 }
 
@@ -376,8 +380,8 @@ static void choose_kept(CPrint *p) {
     for (int j = 0; j < p->ncol; j++) cols *= extent(p, p->cols[j]);
     if (p->k->form != KF_COLS || cols > KEEP_COLS || cols == 0) return;
     for (int s = 0; s < p->sweeps.len; s++) {
-        bool *need = kernel_need(p->k, &p->sweeps.data[s], p->kept, p->direct,
-                                 p->arena);
+        bool *need =
+            kernel_need(p->k, &p->sweeps.data[s], p->kept, p->direct, p->arena);
         for (int id = 1; id < p->k->insts.len; id++) {
             if (!need[id]) continue;
             if (seen[id] && !p->kept[id] && n < KEEP_MAX &&
@@ -399,13 +403,14 @@ static void put_cols(CPrint *p) {
     char to[32] = "";
     const char *from = "0";
     enter(p, "for (int64_t u = lo; u < hi; u++)");
-    if (k->vec >= 0)
-        snprintf(to, sizeof to, "%" PRId64, extent(p, k->vec));
+    if (k->vec >= 0) snprintf(to, sizeof to, "%" PRId64, extent(p, k->vec));
     if (k->block) {
         int64_t e = extent(p, k->vec), nb = (e + k->block - 1) / k->block;
         put_unit(p, nb);
-        line(p, "const int64_t c1 = c0 + %" PRId64 " < %" PRId64 " ? c0 + %"
-                PRId64 " : %" PRId64 ";", k->block, e, k->block, e);
+        line(p,
+             "const int64_t c1 = c0 + %" PRId64 " < %" PRId64 " ? c0 + %" PRId64
+             " : %" PRId64 ";",
+             k->block, e, k->block, e);
         from = "c0";
         strcpy(to, "c1");
     }
@@ -425,8 +430,10 @@ static void put_cols(CPrint *p) {
 static void put_flat(CPrint *p) {
     int64_t b = p->k->block;
     line(p, "const int64_t c0 = lo * %" PRId64 ";", b);
-    line(p, "const int64_t c1 = hi * %" PRId64 " < par[0] ? hi * %" PRId64
-            " : par[0];", b, b);
+    line(p,
+         "const int64_t c1 = hi * %" PRId64 " < par[0] ? hi * %" PRId64
+         " : par[0];",
+         b, b);
     put_row_insts(p, 0);
     for (int s = 0; s < p->sweeps.len; s++) put_sweep(p, s, "c0", "c1");
 }
@@ -443,11 +450,10 @@ static bool recomputed(const KInst *in) {
 static void choose_carried(CPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
-        p->carried[id] = in->op == K_REDUCE ||
-                         (kinst_is_row_value(in) && !recomputed(in));
+        p->carried[id] =
+            in->op == K_REDUCE || (kinst_is_row_value(in) && !recomputed(in));
         if (p->carried[id])
-            line(p, "%s r%d[%" PRId64 "];", ktype_c[in->type], id,
-                 p->k->block);
+            line(p, "%s r%d[%" PRId64 "];", ktype_c[in->type], id, p->k->block);
     }
 }
 
@@ -489,8 +495,8 @@ static void put_row_section(CPrint *p, int depth, bool stores) {
     bool any = false;
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
-        here[id] = kinst_is_row_value(in) && in->depth == depth && p->carried[id] &&
-                   !stores;
+        here[id] = kinst_is_row_value(in) && in->depth == depth &&
+                   p->carried[id] && !stores;
         bool store = stores && in->op == K_STORE && !in->full;
         if (here[id] || store) want_operands(p, want, in);
         any |= here[id] || store;
@@ -558,8 +564,10 @@ static void put_rows_sweep(CPrint *p, const KSweep *s) {
     open_outer_cols(p);
     if (runs) {
         enter(p, "for (int64_t p0 = 0; p0 < %" PRId64 "; p0 += %d)", e, RUN);
-        line(p, "const int64_t p1 = p0 + %d < %" PRId64 " ? p0 + %d : %" PRId64
-                ";", RUN, e, RUN, e);
+        line(p,
+             "const int64_t p1 = p0 + %d < %" PRId64 " ? p0 + %d : %" PRId64
+             ";",
+             RUN, e, RUN, e);
         for (int j = 0; j < nfold; j++)
             line(p, "%s q%d[%" PRId64 "];",
                  ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
@@ -568,7 +576,7 @@ static void put_rows_sweep(CPrint *p, const KSweep *s) {
         enter(p, "for (int64_t i%d = p0; i%d < p1; i%d++)", last, last, last);
     } else {
         enter(p, "for (int64_t i%d = 0; i%d < %" PRId64 "; i%d++)", last, last,
-             e, last);
+              e, last);
     }
     put_rows_body(p, s, fold, nfold, runs ? 'q' : 'r');
     leave(p);
@@ -597,8 +605,10 @@ static void put_rows(CPrint *p) {
     if (e % k->block == 0)
         line(p, "const int64_t n = %" PRId64 ";", k->block);
     else
-        line(p, "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
-                " - c0 : %" PRId64 ";", e, k->block, e, k->block);
+        line(p,
+             "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
+             " - c0 : %" PRId64 ";",
+             e, k->block, e, k->block);
     put_row_dims(p, "row", others, nother);
     choose_carried(p);
     int done = 0, last = kernel_depth(p->k);
@@ -664,7 +674,8 @@ static void put_head(CPrint *p, const char *prefix) {
     }
     sb_printf(p->sb,
               "void %sk%d(void *const *buf, const int64_t *par, int64_t lo,\n"
-              "    int64_t hi)\n{\n", prefix, p->k->index);
+              "    int64_t hi)\n{\n",
+              prefix, p->k->index);
     p->depth = 1;
 }
 

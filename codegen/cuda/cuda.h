@@ -57,7 +57,7 @@ typedef struct CudaLaunch {
 typedef struct CudaLib {
     CudaLaunch first, second; /* l<number> and l<number>_2 */
     uint64_t scratch;         /* bytes */
-    double weight; /* of its compilation: 1 = a point-wise kernel */
+    double weight;            /* of its compilation: 1 = a point-wise kernel */
 } CudaLib;
 
 /* A library step as kernels of its own: extern "C" __global__ l<number>(refs..,
@@ -65,8 +65,7 @@ typedef struct CudaLib {
    parameters.  They instantiate the templates of runtime/cuda with the step's
    parameters as literals.  All of PLAN_LIB but COPY; a product only where
    cuBLASLt cannot do it (emit_cuda.c decides).                              */
-void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb,
-                    CudaLib *out);
+void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb, CudaLib *out);
 /* #include lines that units start with. */
 void print_cuda_head(StrBuf *sb);
 
@@ -92,16 +91,16 @@ typedef struct CudaImage {
 typedef struct CudaBuild {
     CudaImage *image; /* [arch * nunit + unit] */
     VEC(CudaUsage) usage;
-    int toolkit;      /* 12080 = 12.8 */
+    int toolkit; /* 12080 = 12.8 */
 } CudaBuild;
 
 /* Whether NVRTC can be loaded: $AMPC_LIBNVRTC (a path; "none": never), else
    the usual names and places.  `why` (may be NULL) tells what was tried.     */
 bool nvrtc_available(Arena *a, const char **why);
 typedef struct NvrtcFacts {
-    const char *why;  /* not loaded: what was tried                          */
-    int toolkit;      /* 12080 = 12.8                                        */
-    VEC(int) archs;   /* NN of every sm_NN it compiles for, from 80 on       */
+    const char *why; /* not loaded: what was tried                          */
+    int toolkit;     /* 12080 = 12.8                                        */
+    VEC(int) archs;  /* NN of every sm_NN it compiles for, from 80 on       */
 } NvrtcFacts;
 bool nvrtc_facts(Arena *a, NvrtcFacts *out);
 /* "compute_80": PTX instead of a cubin. */

@@ -35,9 +35,9 @@ static const char *type_name(int64_t dtype) {
 }
 
 void print_cuda_head(StrBuf *sb) {
-    static const char *const files[] = {
-        "kmath.h",  "fold.cuh", "device.cuh", "ptx.cuh",
-        "conv.cuh", "gemm.cuh", "pool.cuh",   "index.cuh"};
+    static const char *const files[] = {"kmath.h",  "fold.cuh", "device.cuh",
+                                        "ptx.cuh",  "conv.cuh", "gemm.cuh",
+                                        "pool.cuh", "index.cuh"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         sb_printf(sb, "#include \"%s\"\n", files[i]);
 }
@@ -49,8 +49,8 @@ static void put_type(LibPrint *p, const char *name, int64_t dtype) {
 }
 
 static void put_number(LibPrint *p, const char *name, int64_t value) {
-    sb_printf(p->sb, "    static constexpr long long %s = %" PRId64 ";\n",
-              name, value);
+    sb_printf(p->sb, "    static constexpr long long %s = %" PRId64 ";\n", name,
+              value);
 }
 
 static void put_three(LibPrint *p, const char *name, const int64_t *v) {
@@ -92,8 +92,7 @@ static void kernel(LibPrint *p, bool second, int threads, int64_t blocks) {
     l->blocks = blocks;
     sb_printf(p->sb,
               "%sextern \"C\" __global__ void __launch_bounds__(%d, 1)\nl%d%s(",
-              second ? "\n" : "};\n\n", threads, p->number,
-              second ? "_2" : "");
+              second ? "\n" : "};\n\n", threads, p->number, second ? "_2" : "");
 }
 
 /* One thread for each of n results. */
@@ -161,9 +160,9 @@ static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
 
 static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype) {
     const TileShape *s = t->shape;
-    const char *of = t->mma              ? type_name(dtype)
+    const char *of = t->mma            ? type_name(dtype)
                      : dtype == DT_F64 ? "double"
-                                         : "float";
+                                       : "float";
     sb_printf(p->sb, "    typedef %s<%s, %d, %d, %d, %d> Tile;\n",
               t->mma ? "MmaTile" : "FmaTile", of, s->m, s->n, s->sub_m,
               s->sub_n);
@@ -182,9 +181,8 @@ static void put_batch(LibPrint *p, const CpuGemm *g, const char *name,
               name);
     for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
         if (stride[i])
-            sb_printf(p->sb,
-                      "b / %" PRId64 " %% %" PRId64 " * %" PRId64 " + ", inner,
-                      g->batch_dim[i], stride[i]);
+            sb_printf(p->sb, "b / %" PRId64 " %% %" PRId64 " * %" PRId64 " + ",
+                      inner, g->batch_dim[i], stride[i]);
         inner *= g->batch_dim[i];
     }
     sb_puts(p->sb, "b * 0;\n    }\n");
@@ -359,14 +357,15 @@ static void print_pool(LibPrint *p) {
         PlanLib lib;
         const char *name, *params, *args;
         bool back;
-    } *k, kinds[] = {
-        {PLAN_LIB_MAXPOOL, "maxpool", "const %s *x, %s *y, int32_t *idx",
-         "x, y, idx", false},
-        {PLAN_LIB_MAXPOOL_GRAD, "maxpool_grad",
-         "const %s *dy, const int32_t *idx, %s *dx", "dy, idx, dx", true},
-        {PLAN_LIB_AVGPOOL, "avgpool", "const %s *x, %s *y", "x, y", false},
-        {PLAN_LIB_AVGPOOL_GRAD, "avgpool_grad", "const %s *dy, %s *dx",
-         "dy, dx", true}};
+    } * k,
+        kinds[] = {
+            {PLAN_LIB_MAXPOOL, "maxpool", "const %s *x, %s *y, int32_t *idx",
+             "x, y, idx", false},
+            {PLAN_LIB_MAXPOOL_GRAD, "maxpool_grad",
+             "const %s *dy, const int32_t *idx, %s *dx", "dy, idx, dx", true},
+            {PLAN_LIB_AVGPOOL, "avgpool", "const %s *x, %s *y", "x, y", false},
+            {PLAN_LIB_AVGPOOL_GRAD, "avgpool_grad", "const %s *dy, %s *dx",
+             "dy, dx", true}};
     CpuPool c;
     memcpy(&c, p->s->pars, sizeof c);
     for (k = kinds; k->lib != p->s->lib;) k++;
@@ -430,14 +429,12 @@ static void print_scatter(LibPrint *p) {
     sb_printf(p->sb,
               "    static constexpr int threads = %d;\n"
               "    static constexpr bool idx_signed = %s;\n",
-              threads,
-              dtype_info[c.idx_dtype].kind == DK_U ? "false" : "true");
+              threads, dtype_info[c.idx_dtype].kind == DK_U ? "false" : "true");
     p->out->scratch = (uint64_t)(2 * c.nidx + c.rows + 1) * sizeof(int32_t);
     p->out->weight = 6;
     kernel(p, false, threads, up_div(c.rows, range));
     put_scatter_params(p, &c, "", "idx", "");
-    sb_printf(p->sb, "    scatter_invert<L%d>(idx, scratch);\n}\n",
-              p->number);
+    sb_printf(p->sb, "    scatter_invert<L%d>(idx, scratch);\n}\n", p->number);
     kernel_each(p, true, c.outer * c.rows * line);
     put_scatter_params(p, &c, "src", "", "out");
     sb_printf(p->sb, "    scatter_sum<L%d>(src, out, scratch);\n}\n",

@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-static const char *const op_text[] = {"none", "launch", "many", "gemm",
-                                      "copy"};
+static const char *const op_text[] = {"none", "launch", "many", "gemm", "copy"};
 static const char *const fused_text[] = {"none", "bias", "scale"};
 
 /* ---- plan.c -------------------------------------------------------------- */
@@ -113,8 +112,7 @@ static bool is_part(const CudaSource *c, int step) {
 
 static void put_json(StrBuf *sb, const CudaSource *c, int step, int64_t n) {
     const PlanCudaStep *s = &c->steps.data[step];
-    sb_printf(sb, "{\"op\":\"%s\"",
-              is_part(c, step) ? "part" : op_text[s->op]);
+    sb_printf(sb, "{\"op\":\"%s\"", is_part(c, step) ? "part" : op_text[s->op]);
     if (s->op == PLAN_CUDA_MANY) sb_printf(sb, ",\"count\":%u", s->count);
     if (s->op == PLAN_CUDA_GEMM)
         sb_printf(sb, ",\"fused\":\"%s\"", fused_text[s->fused]);
@@ -153,6 +151,8 @@ static void put_text(StrBuf *sb, const CudaSource *c, int step, int64_t n) {
 
 void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c, int step,
                    int64_t n) {
-    if (json) put_json(sb, c, step, n);
-    else put_text(sb, c, step, n);
+    if (json)
+        put_json(sb, c, step, n);
+    else
+        put_text(sb, c, step, n);
 }

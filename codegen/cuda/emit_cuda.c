@@ -68,8 +68,7 @@ static int launch_one(EmitCuda *e, Item *x) {
 }
 
 static int launch_many(EmitCuda *e, Item *x) {
-    const char *name =
-        arena_printf(e->a, "k%d_many", kernel_index(x->kernel));
+    const char *name = arena_printf(e->a, "k%d_many", kernel_index(x->kernel));
     if (!x->many) {
         x->many = add_kernel(e, name, 0, cuda_shape(x->kernel));
         x->weight *= 2;
@@ -120,8 +119,7 @@ static void kernel_steps(EmitCuda *e, int i, int count) {
     if (s->units == 0) return;
     Item *x = kernel_item(e, s->kernel, DT_F32);
     to->op = count > 1 ? PLAN_CUDA_MANY : PLAN_CUDA_LAUNCH;
-    to->kernel =
-        (uint32_t)(count > 1 ? launch_many(e, x) : launch_one(e, x));
+    to->kernel = (uint32_t)(count > 1 ? launch_many(e, x) : launch_one(e, x));
     to->count = count > 1 ? (uint32_t)count : 0;
 }
 
@@ -134,8 +132,7 @@ static void lib_step(EmitCuda *e, const LoweredStep *s, PlanCudaStep *to) {
 }
 
 /* A kernel reads raw products of one dtype only. */
-static bool epilogue_step(EmitCuda *e, const LoweredStep *s,
-                          PlanCudaStep *to) {
+static bool epilogue_step(EmitCuda *e, const LoweredStep *s, PlanCudaStep *to) {
     DType raw = (DType)s->pars[s->npar - 1]; /* CpuGemm.c_dtype */
     Item *x = kernel_item(e, s->epilogue, raw);
     if (x->raw != raw) return false;
@@ -173,9 +170,12 @@ static bool is_empty(const CudaStepIn *in) {
 
 static void library_step(EmitCuda *e, const CudaStepIn *in, PlanCudaStep *to) {
     if (is_empty(in)) return;
-    if (in->s->lib == PLAN_LIB_COPY) to->op = PLAN_CUDA_COPY;
-    else if (in->s->lib == PLAN_LIB_GEMM) gemm_step(e, in, to);
-    else lib_step(e, in->s, to);
+    if (in->s->lib == PLAN_LIB_COPY)
+        to->op = PLAN_CUDA_COPY;
+    else if (in->s->lib == PLAN_LIB_GEMM)
+        gemm_step(e, in, to);
+    else
+        lib_step(e, in->s, to);
 }
 
 static void add_program(EmitCuda *e, int first, int end) {

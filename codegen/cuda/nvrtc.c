@@ -35,7 +35,8 @@ typedef struct Nvrtc {
 
 enum { OLDEST_NVRTC = 12000, OLDEST_ARCH = 80 };
 
-#define ENTRY(name) {"nvrtc" #name, offsetof(Nvrtc, name)}
+#define ENTRY(name)                                                            \
+    { "nvrtc" #name, offsetof(Nvrtc, name) }
 static const struct {
     const char *name;
     size_t offset;
@@ -115,8 +116,8 @@ static bool nvrtc_load(Arena *a, Nvrtc *n, const char **why) {
         return false;
     }
     if (given && *given) {
-        *why = arena_printf(a, "AMPC_LIBNVRTC=%s is no NVRTC from 12.0 on",
-                            given);
+        *why =
+            arena_printf(a, "AMPC_LIBNVRTC=%s is no NVRTC from 12.0 on", given);
         return load(given, n);
     }
     *why = "libnvrtc.so.13 and libnvrtc.so.12 are neither where the system "
@@ -179,8 +180,11 @@ static char *get(Program p, SizeFn *size, GetFn *fn, size_t *n) {
 
 static bool compile(const Nvrtc *n, Program p, const char *arch) {
     char option[32];
-    const char *options[8] = {option, "-std=c++17", "-fmad=false",
-                              "-default-device", "--ptxas-options=-v",
+    const char *options[8] = {option,
+                              "-std=c++17",
+                              "-fmad=false",
+                              "-default-device",
+                              "--ptxas-options=-v",
                               "-modify-stack-limit=false"};
     int count = 6;
     if (n->version >= 12090) options[count++] = "-no-cache";
@@ -339,8 +343,8 @@ static void take_images(const Build *b, Arena *a, int nunit,
             const Job *j = find_job(b, from, u);
             bool ptx = cuda_arch_is_ptx(arch[i]);
             size_t n = ptx ? j->ptx_size : j->cubin_size;
-            out->image[i * nunit + u] = (CudaImage){
-                arena_dup(a, ptx ? j->ptx : j->cubin, n), n};
+            out->image[i * nunit + u] =
+                (CudaImage){arena_dup(a, ptx ? j->ptx : j->cubin, n), n};
         }
 }
 

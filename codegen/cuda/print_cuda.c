@@ -88,8 +88,8 @@ void cu_dims(CuPrint *p, const char *of, const int *dim, int n,
     int64_t stride = 1;
     for (int j = n - 1; j >= 0; stride *= p->k->dim[dim[j--]].extent) {
         if (!used[dim[j]]) continue;
-        sb_printf(p->sb, "%*sconst %s i%d = %s", 4 * p->depth, "",
-                  cu_signed(p), dim[j], of);
+        sb_printf(p->sb, "%*sconst %s i%d = %s", 4 * p->depth, "", cu_signed(p),
+                  dim[j], of);
         if (stride != 1) sb_printf(p->sb, " / %" PRId64, stride);
         if (j > 0) sb_printf(p->sb, " %% %" PRId64, p->k->dim[dim[j]].extent);
         sb_puts(p->sb, ";\n");
@@ -134,8 +134,7 @@ bool cu_has_stores(const CuPrint *p, bool full) {
 void cu_row_insts(CuPrint *p, int depth) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
-        if (kinst_is_row_value(in) && in->depth == depth)
-            cu_inst(p, id, NULL);
+        if (kinst_is_row_value(in) && in->depth == depth) cu_inst(p, id, NULL);
     }
 }
 

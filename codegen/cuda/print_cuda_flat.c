@@ -42,8 +42,14 @@ static int flat_weight(const KInst *in) {
     if (in->op == K_PHILOX) return 2;
     if (in->op != K_OP) return 0;
     switch (in->code) {
-    case OP_POW: case OP_SIN: case OP_COS: case OP_MOD: return FLAT_WEIGHT;
-    case OP_DIV: case OP_SQRT: case OP_RSQRT: case OP_RECIPROCAL: return 2;
+    case OP_POW:
+    case OP_SIN:
+    case OP_COS:
+    case OP_MOD: return FLAT_WEIGHT;
+    case OP_DIV:
+    case OP_SQRT:
+    case OP_RSQRT:
+    case OP_RECIPROCAL: return 2;
     default: break;
     }
     if (!kinst_is_costly(in)) return 0;
@@ -61,8 +67,8 @@ int cu_flat_pack(const Kernel *k) {
         if (bytes > widest) widest = bytes;
     }
     n = FLAT_BYTES / widest;
-    while (n > 1 && (n * weight > FLAT_WEIGHT ||
-                     flat_registers(k, n) > FLAT_REGISTERS))
+    while (n > 1 &&
+           (n * weight > FLAT_WEIGHT || flat_registers(k, n) > FLAT_REGISTERS))
         n /= 2;
     return n;
 }
@@ -112,8 +118,10 @@ static void put_flat_element(CuPrint *p, int n) {
 
 static void put_flat_at(CuPrint *p, int n) {
     List l = {.sb = p->sb, .indent = 4};
-    sb_printf(p->sb, "template <int N>\nstatic __device__ __forceinline__ void"
-                     "\nk%d_at(", p->k->index);
+    sb_printf(p->sb,
+              "template <int N>\nstatic __device__ __forceinline__ void"
+              "\nk%d_at(",
+              p->k->index);
     cu_params(p->k, &l);
     cu_item(&l, "int64_t e");
     sb_puts(p->sb, ")\n{\n");
@@ -152,8 +160,8 @@ static void put_flat_block(CuPrint *p, int n) {
     cu_item(&l, "int64_t block");
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
-    cu_line(p, "const int64_t e = (block * %d + threadIdx.x) * %d;",
-            CU_THREADS, n);
+    cu_line(p, "const int64_t e = (block * %d + threadIdx.x) * %d;", CU_THREADS,
+            n);
     cu_enter(p, "if (e + %d <= n)", n);
     put_at_call(p, n, "e");
     cu_leave(p);
@@ -192,13 +200,14 @@ void print_cuda_many(const Kernel *k, StrBuf *sb) {
     ASSERT(k->form == KF_FLAT);
     snprintf(name, sizeof name, "k%d_many", k->index);
     cu_head(&p, name);
-    sb_printf(sb, "const unsigned long long *table, unsigned count)\n{\n"
-                  "    const unsigned long long *row = many_row(table, count, "
-                  "%d);\n    k%d_block(", 2 + k->bufs.len, k->index);
+    sb_printf(sb,
+              "const unsigned long long *table, unsigned count)\n{\n"
+              "    const unsigned long long *row = many_row(table, count, "
+              "%d);\n    k%d_block(",
+              2 + k->bufs.len, k->index);
     for (int b = 0; b < k->bufs.len; b++)
-        cu_item(&l, "(%s%s *)row[%d]",
-                k->bufs.data[b].written ? "" : "const ", cu_buffer_type(k, b),
-                2 + b);
+        cu_item(&l, "(%s%s *)row[%d]", k->bufs.data[b].written ? "" : "const ",
+                cu_buffer_type(k, b), 2 + b);
     cu_item(&l, "(int64_t)row[1]");
     cu_item(&l, "(int64_t)(blockIdx.x - row[0])");
     sb_puts(sb, ");\n}\n\n");

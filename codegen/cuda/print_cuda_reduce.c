@@ -40,10 +40,11 @@ static int count_reductions(const Kernel *k) {
 
 static Team team_of_rows(const Kernel *k, int64_t ncols) {
     int slices = power_of_two(ncols, ncols < ROWS_COLS ? 8 : 16);
-    while (slices > 1 &&
-           count_reductions(k) * slices * WARP * 8 > SLICE_BYTES)
+    while (slices > 1 && count_reductions(k) * slices * WARP * 8 > SLICE_BYTES)
         slices /= 2;
-    return (Team){.slices = slices, .rows = WARP, .stride = slices,
+    return (Team){.slices = slices,
+                  .rows = WARP,
+                  .stride = slices,
                   .threads = WARP * slices};
 }
 
@@ -51,16 +52,15 @@ static Team team_of_lanes(const Kernel *k, int64_t ncols) {
     int lanes = power_of_two(ncols, WARP);
     int rows = power_of_two(kernel_rows(k), BLOCK / lanes);
     if (rows * lanes < WARP) rows = WARP / lanes;
-    return (Team){.lanes = lanes, .rows = rows, .stride = lanes,
-                  .threads = rows * lanes};
+    return (Team){
+        .lanes = lanes, .rows = rows, .stride = lanes, .threads = rows * lanes};
 }
 
 Team cu_team(const Kernel *k, int64_t ncols) {
     int block = ncols < WIDE_COLS ? BLOCK : 2 * BLOCK;
     if (k->form == KF_ROWS) return team_of_rows(k, ncols);
     if (ncols <= WARP_COLS) return team_of_lanes(k, ncols);
-    return (Team){.block = block, .rows = 1, .stride = block,
-                  .threads = block};
+    return (Team){.block = block, .rows = 1, .stride = block, .threads = block};
 }
 
 /* Blocks along dim k->vec. */
@@ -98,8 +98,10 @@ static void put_rows_of_lanes(CuPrint *p, const Team *t) {
     if (nb == 1)
         cu_line(p, "const %s r = threadIdx.x %% %d;", u, WARP);
     else
-        cu_line(p, "const %s r = blockIdx.x %% %" PRId64 " * %d + threadIdx.x"
-                   " %% %d;", u, nb, WARP, WARP);
+        cu_line(p,
+                "const %s r = blockIdx.x %% %" PRId64 " * %d + threadIdx.x"
+                " %% %d;",
+                u, nb, WARP, WARP);
     if (has_idle(p, t)) {
         cu_line(p, "const bool live = r < %" PRId64 ";", extent);
         cu_line(p, "const %s i%d = live ? r : %" PRId64 ";", cu_signed(p), vec,

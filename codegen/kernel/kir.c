@@ -24,10 +24,10 @@ static uint32_t fits_of_dtype(DType d) {
     uint32_t m = 1u << d;
     switch (d) {
     case DT_BOOL: return m;
-    case DT_U8: m |= 1u << DT_U16 | 1u << DT_I16; /* fall through */
+    case DT_U8: m |= 1u << DT_U16 | 1u << DT_I16;  /* fall through */
     case DT_U16: m |= 1u << DT_U32 | 1u << DT_I32; /* fall through */
     case DT_U32: return m | 1u << DT_U64 | 1u << DT_I64;
-    case DT_I8: m |= 1u << DT_I16; /* fall through */
+    case DT_I8: m |= 1u << DT_I16;  /* fall through */
     case DT_I16: m |= 1u << DT_I32; /* fall through */
     case DT_I32: return m | 1u << DT_I64;
     case DT_U64:
@@ -40,8 +40,10 @@ static uint32_t fits_of_dtype(DType d) {
 }
 
 static DType widest_of(KType t) {
-    return t == KT_B8 ? DT_BOOL : t == KT_I64 ? DT_I64
-         : t == KT_F32 ? DT_F32 : DT_F64;
+    return t == KT_B8    ? DT_BOOL
+           : t == KT_I64 ? DT_I64
+           : t == KT_F32 ? DT_F32
+                         : DT_F64;
 }
 
 static uint32_t fits_of_const(const KInst *in) {
@@ -58,10 +60,14 @@ static uint32_t fits_of_const(const KInst *in) {
 /* Ops whose result is one of the operands (floats: up to sign). */
 static bool op_selects(OpCode c, KType t) {
     switch (c) {
-    case OP_RELU: case OP_MIN: case OP_MAX: case OP_WHERE:
-    case OP_REDUCE_MAX: case OP_REDUCE_MIN:
-        return true;
-    case OP_NEG: case OP_ABS: return t != KT_I64;
+    case OP_RELU:
+    case OP_MIN:
+    case OP_MAX:
+    case OP_WHERE:
+    case OP_REDUCE_MAX:
+    case OP_REDUCE_MIN: return true;
+    case OP_NEG:
+    case OP_ABS: return t != KT_I64;
     default: return false;
     }
 }
@@ -196,9 +202,7 @@ int kernel_row_dims(const Kernel *k, int *dim) {
     return dims_of(k, false, dim);
 }
 
-int kernel_col_dims(const Kernel *k, int *dim) {
-    return dims_of(k, true, dim);
-}
+int kernel_col_dims(const Kernel *k, int *dim) { return dims_of(k, true, dim); }
 
 int64_t kernel_rows(const Kernel *k) {
     int64_t n = 1;
@@ -321,7 +325,8 @@ static void choose_columns(Kernel *k) {
 void kernel_finish(Arena *a, Kernel *k) {
     drop_dead(a, k);
     drop_unit_dims(k);
-    while (merge_one(k, false) || merge_one(k, true)) {}
+    while (merge_one(k, false) || merge_one(k, true)) {
+    }
     choose_columns(k);
     for (int id = 1; id < k->insts.len; id++) facts(k, &k->insts.data[id]);
     choose_form(k);
@@ -391,11 +396,23 @@ KSweeps kernel_sweeps(const Kernel *k, Arena *a) {
 
 static double op_ns(OpCode c) {
     switch (c) {
-    case OP_EXP: case OP_SIGMOID: case OP_LOG: case OP_TANH: return 1.0;
-    case OP_ERF: case OP_GELU: case OP_GELU_TANH: case OP_LOG_SIGMOID:
+    case OP_EXP:
+    case OP_SIGMOID:
+    case OP_LOG:
+    case OP_TANH: return 1.0;
+    case OP_ERF:
+    case OP_GELU:
+    case OP_GELU_TANH:
+    case OP_LOG_SIGMOID:
     case OP_SOFTPLUS: return 1.5;
-    case OP_POW: case OP_SIN: case OP_COS: case OP_MOD: return 15;
-    case OP_DIV: case OP_SQRT: case OP_RSQRT: case OP_RECIPROCAL: return 0.5;
+    case OP_POW:
+    case OP_SIN:
+    case OP_COS:
+    case OP_MOD: return 15;
+    case OP_DIV:
+    case OP_SQRT:
+    case OP_RSQRT:
+    case OP_RECIPROCAL: return 0.5;
     default: return 0.1;
     }
 }
@@ -454,8 +471,8 @@ int64_t kernel_grain(const Kernel *k, int64_t flat_len) {
 
 /* ---- text ---------------------------------------------------------------- */
 
-static const char *const kop_text[] = {"const",  "index", "load",   "acc",
-                                       "op",     "cvt",   "round",  "philox",
+static const char *const kop_text[] = {"const",  "index", "load",  "acc",
+                                       "op",     "cvt",   "round", "philox",
                                        "reduce", "store"};
 static const char *const ktype_text[] = {"b8", "i64", "f32", "f64"};
 static const char *const kform_text[] = {"flat", "cols", "rows", "epilogue"};

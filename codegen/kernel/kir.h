@@ -92,10 +92,10 @@ struct Kernel {
     int ndim;
     KDim dim[MAX_RANK];
     VEC(KBuf) bufs;
-    VEC(KInst) insts; /* [0] is the null instruction */
-    int vec;          /* KF_ROWS: the row dim; otherwise the last column dim,
-                         -1 = no loop                                       */
-    int64_t block;    /* 0: the unit is not cut                             */
+    VEC(KInst) insts;  /* [0] is the null instruction */
+    int vec;           /* KF_ROWS: the row dim; otherwise the last column dim,
+                          -1 = no loop                                       */
+    int64_t block;     /* 0: the unit is not cut                             */
     int64_t tile_rows; /* KF_EPILOGUE; 0 = there is one batch               */
     int index;         /* position in its list                              */
     const char *text;  /* kernel_dump: equal text, equal kernel             */
@@ -125,7 +125,7 @@ void kernel_dump(const Kernel *k, StrBuf *sb);
 bool kernel_reduces(const Kernel *k);
 int kernel_row_dims(const Kernel *k, int *dim); /* in order; returns count */
 int kernel_col_dims(const Kernel *k, int *dim);
-int64_t kernel_rows(const Kernel *k);           /* product of the row dims */
+int64_t kernel_rows(const Kernel *k); /* product of the row dims */
 
 /* Sweeps over the columns, in order of depth, each with the K_REDUCE and
    K_STORE instructions that end in it.  Row instructions of depth d may run

@@ -83,5 +83,6 @@ void kernel_known(const Kernel *k, int64_t from, int64_t to,
                   signed char *known) {
     for (int id = 0; id < k->insts.len; id++)
         known[id] = id && from < to
-                        ? known_of(k, kinst_at(k, id), known, from, to) : -1;
+                        ? known_of(k, kinst_at(k, id), known, from, to)
+                        : -1;
 }

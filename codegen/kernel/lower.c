@@ -222,15 +222,17 @@ static Status check_pad_grad(const Graph *g, const Node *n, Diag *d) {
         loads *= edge ? added + 1 : 2 * (added / size) + 1;
     }
     if (loads <= 1000) return OK;
-    return fail(d, n->loc, "the gradient of padding to %lld elements has too "
-                           "many terms", (long long)type_count(in));
+    return fail(d, n->loc,
+                "the gradient of padding to %lld elements has too "
+                "many terms",
+                (long long)type_count(in));
 }
 
 /* ---- a group ------------------------------------------------------------- */
 
 static const char *step_name(const Graph *g, const GroupFacts *f) {
-    ValueId v = f->leave.len ? f->leave.data[0]
-                             : node_get(g, f->nodes.data[0])->out[0];
+    ValueId v =
+        f->leave.len ? f->leave.data[0] : node_get(g, f->nodes.data[0])->out[0];
     const char *s = value_get(g, v)->name;
     return s ? s : op_info[node_get(g, f->nodes.data[0])->op].text;
 }

@@ -24,8 +24,8 @@ typedef struct Lower {
     Kernel *k;
     VEC(ValueId) refs; /* value of each buffer */
     VEC(LowerMemo) memo;
-    ValueId anchor;    /* its elements are the accumulators */
-    Type reduced;      /* GROUP_ROW: shape S */
+    ValueId anchor; /* its elements are the accumulators */
+    Type reduced;   /* GROUP_ROW: shape S */
 } Lower;
 
 /* ---- values (lower_value.c) ---------------------------------------------- */

@@ -9,8 +9,8 @@ static const Type *type_of(const Graph *g, ValueId v) {
     return value_type(g, v);
 }
 
-static void set_refs(Arena *a, LoweredStep *s, ValueId x, ValueId y,
-                     ValueId z, int n) {
+static void set_refs(Arena *a, LoweredStep *s, ValueId x, ValueId y, ValueId z,
+                     int n) {
     ValueId v[3] = {x, y, z};
     s->refs = arena_dup(a, v, sizeof v);
     s->nref = n;
@@ -38,8 +38,7 @@ static void spatial(const Node *n, AttrKey key, int s, int64_t dflt,
 
 static void spatial_dims(const Type *t, int64_t *to) {
     int s = t->rank - 2;
-    for (int i = 0; i < 3; i++)
-        to[i] = i < 3 - s ? 1 : t->dim[i - (3 - s) + 2];
+    for (int i = 0; i < 3; i++) to[i] = i < 3 - s ? 1 : t->dim[i - (3 - s) + 2];
 }
 
 /* ---- matrix product ------------------------------------------------------ */

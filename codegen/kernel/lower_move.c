@@ -35,8 +35,9 @@ KIndex at_add(Lower *l, KIndex x, KIndex y) {
     KIndex r = x;
     r.c += y.c;
     for (int d = 0; d < MAX_RANK; d++) r.k[d] += y.k[d];
-    r.inst = !x.inst ? y.inst
-           : !y.inst ? x.inst : iop(l, OP_ADD, x.inst, y.inst);
+    r.inst = !x.inst   ? y.inst
+             : !y.inst ? x.inst
+                       : iop(l, OP_ADD, x.inst, y.inst);
     return r;
 }
 
@@ -107,11 +108,11 @@ int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard) {
     bool known = at_range(l, &x, &least, &most);
     if (known && (most < lo || least >= hi)) return never(l);
     if (known ? least < lo : lo != INT64_MIN)
-        guard = guard_and(l, guard, iop(l, OP_GREATER_EQUAL, at_value(l, x),
-                                        iconst(l, lo)));
+        guard = guard_and(
+            l, guard, iop(l, OP_GREATER_EQUAL, at_value(l, x), iconst(l, lo)));
     if (known ? most >= hi : hi != INT64_MAX)
-        guard = guard_and(l, guard,
-                          iop(l, OP_LESS, at_value(l, x), iconst(l, hi)));
+        guard =
+            guard_and(l, guard, iop(l, OP_LESS, at_value(l, x), iconst(l, hi)));
     return guard;
 }
 
@@ -132,8 +133,7 @@ static int transpose(Lower *l, const Node *n, const KIndex *at, int guard) {
     const int64_t *perm;
     int rank = type_in(l, n, 0)->rank;
     bool given = attr_ints(n, AK_perm, &perm) > 0;
-    for (int d = 0; d < rank; d++)
-        src[given ? perm[d] : rank - 1 - d] = at[d];
+    for (int d = 0; d < rank; d++) src[given ? perm[d] : rank - 1 - d] = at[d];
     return lower_value(l, n->in[0], src, guard);
 }
 
@@ -152,8 +152,8 @@ static int slice(Lower *l, const Node *n, const KIndex *at, int guard) {
     int rank = attr_ints(n, AK_starts, &starts);
     int nsteps = attr_ints(n, AK_steps, &steps);
     for (int d = 0; d < rank; d++)
-        src[d] = at_shift(at_scale(l, at[d], d < nsteps ? steps[d] : 1),
-                          starts[d]);
+        src[d] =
+            at_shift(at_scale(l, at[d], d < nsteps ? steps[d] : 1), starts[d]);
     return lower_value(l, n->in[0], src, guard);
 }
 
@@ -192,8 +192,7 @@ static int split(Lower *l, const Node *n, int result, const KIndex *at,
     int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank);
     memcpy(src, at, (size_t)t->rank * sizeof *src);
     for (int j = 0; j < result; j++)
-        src[axis] = at_shift(src[axis],
-                             value_type(l->g, n->out[j])->dim[axis]);
+        src[axis] = at_shift(src[axis], value_type(l->g, n->out[j])->dim[axis]);
     return lower_value(l, n->in[0], src, guard);
 }
 
@@ -226,9 +225,9 @@ static int gather(Lower *l, const Node *n, const KIndex *at, int guard) {
     int64_t size = t->dim[axis];
     KIndex src[MAX_RANK];
     int id = lower_as(l, lower_value(l, n->in[1], at + axis, guard), DT_I64);
-    int wrapped = lower_op(
-        l, OP_WHERE, KT_I64, iop(l, OP_LESS, id, iconst(l, 0)),
-        iop(l, OP_ADD, id, iconst(l, size)), id);
+    int wrapped =
+        lower_op(l, OP_WHERE, KT_I64, iop(l, OP_LESS, id, iconst(l, 0)),
+                 iop(l, OP_ADD, id, iconst(l, size)), id);
     int inside = at_within(l, at_inst(wrapped), 0, size, 0);
     memcpy(src, at, (size_t)axis * sizeof *src);
     src[axis] = at_inst(wrapped);
@@ -243,9 +242,9 @@ static int trilu(Lower *l, const Node *n, const KIndex *at, int guard) {
     /* column - row >= k, or <= k */
     KIndex off = at_add(l, at[t->rank - 1], at_scale(l, at[t->rank - 2], -1));
     bool upper = attr_int(n, AK_upper, 1) != 0;
-    int keep = upper ? at_within(l, off, k, INT64_MAX, 0)
-                     : at_within(l, off, INT64_MIN,
-                                 k < INT64_MAX ? k + 1 : k, 0);
+    int keep = upper
+                   ? at_within(l, off, k, INT64_MAX, 0)
+                   : at_within(l, off, INT64_MIN, k < INT64_MAX ? k + 1 : k, 0);
     int v = lower_value(l, n->in[0], at, guard_and(l, guard, keep));
     return lower_select(l, keep, v, zero_of(l, v));
 }
@@ -311,9 +310,7 @@ int lower_move(Lower *l, const Node *n, int result, const KIndex *at,
     case OP_CONCAT: return concat(l, n, at, guard);
     case OP_SPLIT: return split(l, n, result, at, guard);
     case OP_GATHER: return gather(l, n, at, guard);
-    default:
-        ASSERT(n->op == OP_TRILU);
-        return trilu(l, n, at, guard);
+    default: ASSERT(n->op == OP_TRILU); return trilu(l, n, at, guard);
     }
 }
 
@@ -350,8 +347,7 @@ static PadTerms pad_terms(Lower *l, Str mode, KIndex x, int64_t size,
     }
     int64_t from = -(begin / period) - 1, to = padded / period + 1;
     KIndex mirror = at_shift(at_scale(l, x, -1), begin);
-    int between = wrap || size < 3 ? never(l)
-                                   : at_within(l, x, 1, size - 1, 0);
+    int between = wrap || size < 3 ? never(l) : at_within(l, x, 1, size - 1, 0);
     for (int64_t j = from; j <= to; j++) {
         if (!guard_never(l, between))
             term(l, &ts, at_shift(mirror, j * period), padded, between);

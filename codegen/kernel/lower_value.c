@@ -81,8 +81,10 @@ int lower_as(Lower *l, int inst, DType d) {
 }
 
 static DType dtype_of_ktype(KType t) {
-    return t == KT_B8 ? DT_BOOL : t == KT_I64 ? DT_I64
-         : t == KT_F32 ? DT_F32 : DT_F64;
+    return t == KT_B8    ? DT_BOOL
+           : t == KT_I64 ? DT_I64
+           : t == KT_F32 ? DT_F32
+                         : DT_F64;
 }
 
 static int to_ktype(Lower *l, int inst, KType t) {
@@ -134,8 +136,7 @@ void lower_store(Lower *l, ValueId v, int inst, KIndex at) {
 static int scalar_const(Lower *l, const Tensor *t) {
     DType d = type_get(t->type)->dtype;
     const EvalTensor *e = eval_from_tensor(l->arena, t);
-    return lower_const(l, ktype_of(d), e->f ? e->f[0] : 0,
-                       e->i ? e->i[0] : 0);
+    return lower_const(l, ktype_of(d), e->f ? e->f[0] : 0, e->i ? e->i[0] : 0);
 }
 
 /* A value that another step has left in memory. */
@@ -251,8 +252,8 @@ static int reduce(Lower *l, const Node *n, const Type *t) {
     x = add(l, &in);
     if (n->op == OP_REDUCE_MEAN) {
         int64_t count = columns(s, n);
-        x = lower_op(l, OP_DIV, c, x,
-                     lower_const(l, c, (double)count, count), 0);
+        x = lower_op(l, OP_DIV, c, x, lower_const(l, c, (double)count, count),
+                     0);
     }
     return lower_as(l, x, t->dtype);
 }
@@ -276,9 +277,9 @@ static int inner(Lower *l, ValueId v, const Node *n, const KIndex *at,
     case KIND_ELEM: return elem(l, n, t, at, guard);
     case KIND_GEN: return generate(l, n, t, at);
     case KIND_MOVE:
-        return lower_as(
-            l, lower_move(l, n, value_get(l->g, v)->result, at, guard),
-            t->dtype);
+        return lower_as(l,
+                        lower_move(l, n, value_get(l->g, v)->result, at, guard),
+                        t->dtype);
     case KIND_REDUCE: return reduce(l, n, t);
     default:
         ASSERT(n->op == OP_PAD_GRAD);

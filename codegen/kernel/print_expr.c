@@ -40,9 +40,10 @@ static void put_number(StrBuf *sb, KType t, double f) {
     if (t == KT_F32 || t == KT_F64)
         put_float(sb, f, t == KT_F64);
     else
-        put_int(sb, f != f          ? 0
-                    : f >= 0x1p63   ? INT64_MAX
-                    : f < -0x1p63   ? INT64_MIN : (int64_t)f);
+        put_int(sb, f != f        ? 0
+                    : f >= 0x1p63 ? INT64_MAX
+                    : f < -0x1p63 ? INT64_MIN
+                                  : (int64_t)f);
 }
 
 void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
@@ -60,7 +61,7 @@ void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
 /* What stands for a name of an expression. */
 typedef struct Spelling {
     const Kernel *k;
-    const KInst *in;       /* operands and parameters, or */
+    const KInst *in;        /* operands and parameters, or */
     const char *operand[3]; /* operands as text */
     KType type;
     bool wraps; /* integers: computed unsigned, so that overflow wraps */
@@ -172,8 +173,6 @@ void sb_put_kinst(StrBuf *sb, const Kernel *k, const KInst *in) {
     case K_CVT: put_cvt(sb, k, in); break;
     case K_ROUND: put_round(sb, k, in); break;
     case K_PHILOX: put_philox(sb, k, in); break;
-    default:
-        ASSERT(in->op == K_OP);
-        put_op(sb, in->code, &s);
+    default: ASSERT(in->op == K_OP); put_op(sb, in->code, &s);
     }
 }

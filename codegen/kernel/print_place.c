@@ -10,8 +10,10 @@
 
 /* One term of a sum; `first` drops the leading plus. */
 static void put_term(StrBuf *sb, bool *first, int64_t k, const char *name) {
-    if (!*first) sb_puts(sb, k < 0 ? " - " : " + ");
-    else if (k < 0) sb_puts(sb, "-");
+    if (!*first)
+        sb_puts(sb, k < 0 ? " - " : " + ");
+    else if (k < 0)
+        sb_puts(sb, "-");
     uint64_t m = k < 0 ? 0 - (uint64_t)k : (uint64_t)k;
     if (m == 1)
         sb_puts(sb, name);

@@ -8,9 +8,7 @@
 
 /* ---- variables ---------------------------------------------------------- */
 
-static bool always_there(VarKind k) {
-    return k != VAR_SHADOW && k != VAR_GRAD;
-}
+static bool always_there(VarKind k) { return k != VAR_SHADOW && k != VAR_GRAD; }
 
 static bool used_by_programs(const Module *m, int var) {
     for (int i = 0; i < m->graphs.len; i++)
@@ -66,7 +64,8 @@ static uint32_t input_number(const Graph *g, ValueId v) {
     return 0;
 }
 
-/* max_pool's positions have no place in programs without backward: PLAN_NONE. */
+/* max_pool's positions have no place in programs without backward: PLAN_NONE.
+ */
 static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
     PlanRef r = {.space = PLAN_NONE};
     if (!is_value(v)) return r;

@@ -17,9 +17,9 @@ typedef struct EmitProgram {
 
 /* One PlanVar: a variable of the module or a constant. */
 typedef struct EmitVar {
-    const Var *var;       /* NULL: constant                                  */
-    const Tensor *data;   /* initial value, or NULL                          */
-    uint64_t hash;        /* of a constant's data                            */
+    const Var *var;     /* NULL: constant                                  */
+    const Tensor *data; /* initial value, or NULL                          */
+    uint64_t hash;      /* of a constant's data                            */
     int64_t init;
 } EmitVar;
 

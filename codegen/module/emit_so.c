@@ -57,8 +57,7 @@ static char *in_dir(EmitSo *e, const char *dir, const char *name) {
 static Status make_parents(EmitSo *e, const char *path, size_t from) {
     for (const char *p = path + from; (p = strchr(p, '/')); p++) {
         char *parent = arena_printf(e->a, "%.*s", (int)(p - path), path);
-        if (mkdir(parent, 0777) && errno != EEXIST)
-            return io_error(e, parent);
+        if (mkdir(parent, 0777) && errno != EEXIST) return io_error(e, parent);
     }
     return OK;
 }
@@ -142,8 +141,8 @@ static Status put_readable_cuda(EmitSo *e) {
 }
 
 static Status put_sources(EmitSo *e) {
-    char *map = arena_printf(e->a, "{ global: %s; local: *; };\n",
-                             e->opt->symbol);
+    char *map =
+        arena_printf(e->a, "{ global: %s; local: *; };\n", e->opt->symbol);
     TRY(put_headers(e, e->dir));
     for (const IsaLevel *l = isa_levels; l->isa; l++)
         if (isa_wanted(e->opt, l)) TRY(put_kernels(e, e->dir, l));
@@ -200,8 +199,8 @@ static void put_cuda_sections(EmitSo *e, SectionWriter *w) {
     const CudaSource *c = e->src.cuda;
     int n = c && c->archs.len ? c->units.len : 0;
     for (int i = 0; i < n * (n ? c->archs.len : 0); i++) {
-        section_begin(w, arena_printf(e->a, "cuda:%s:%d", c->archs.data[i / n],
-                                      i % n));
+        section_begin(
+            w, arena_printf(e->a, "cuda:%s:%d", c->archs.data[i / n], i % n));
         section_put(w, c->build.image[i].data, c->build.image[i].size);
         section_end(w);
     }

@@ -46,16 +46,21 @@ static const char *plan_kind(const EmitVar *v) {
 }
 
 static void put_number(StrBuf *sb, double v) {
-    if (isnan(v)) sb_puts(sb, "__builtin_nan(\"\")");
-    else if (isinf(v)) sb_printf(sb, "%s__builtin_inf()", v < 0 ? "-" : "");
-    else sb_printf(sb, "%.17g", v);
+    if (isnan(v))
+        sb_puts(sb, "__builtin_nan(\"\")");
+    else if (isinf(v))
+        sb_printf(sb, "%s__builtin_inf()", v < 0 ? "-" : "");
+    else
+        sb_printf(sb, "%.17g", v);
 }
 
 static void put_var(StrBuf *sb, const EmitVar *v, int number) {
     const Type *t = type_get(v->var ? v->var->type : v->data->type);
     StrBuf name = {0};
-    if (v->var) sb_puts(&name, v->var->name);
-    else sb_printf(&name, "ampc.const.%d", number);
+    if (v->var)
+        sb_puts(&name, v->var->name);
+    else
+        sb_printf(&name, "ampc.const.%d", number);
     sb_puts(sb, "    {");
     put_string(sb, name.data);
     sb_printf(sb, ", %s, %d, %d, %d, ", plan_kind(v), t->dtype, t->rank,
@@ -69,17 +74,18 @@ static void put_var(StrBuf *sb, const EmitVar *v, int number) {
 }
 
 static const char *const lib_text[] = {
-    "PLAN_LIB_GEMM",         "PLAN_LIB_CONV_FWD", "PLAN_LIB_CONV_DGRAD",
-    "PLAN_LIB_CONV_WGRAD",   "PLAN_LIB_MAXPOOL",  "PLAN_LIB_MAXPOOL_GRAD",
-    "PLAN_LIB_AVGPOOL",      "PLAN_LIB_AVGPOOL_GRAD",
-    "PLAN_LIB_SCATTER_ADD",  "PLAN_LIB_ARGMAX",   "PLAN_LIB_COPY"};
+    "PLAN_LIB_GEMM",       "PLAN_LIB_CONV_FWD",     "PLAN_LIB_CONV_DGRAD",
+    "PLAN_LIB_CONV_WGRAD", "PLAN_LIB_MAXPOOL",      "PLAN_LIB_MAXPOOL_GRAD",
+    "PLAN_LIB_AVGPOOL",    "PLAN_LIB_AVGPOOL_GRAD", "PLAN_LIB_SCATTER_ADD",
+    "PLAN_LIB_ARGMAX",     "PLAN_LIB_COPY"};
 
 static void put_step(StrBuf *sb, const EmitStep *x) {
     const LoweredStep *s = &x->s;
     if (s->kind == PLAN_LIB)
         sb_printf(sb, "    {PLAN_LIB, %s, %d, ", lib_text[s->lib],
                   s->epilogue ? kernel_index(s->epilogue) + 1 : 0);
-    else sb_printf(sb, "    {PLAN_KERNEL, %d, 0, ", kernel_index(s->kernel));
+    else
+        sb_printf(sb, "    {PLAN_KERNEL, %d, 0, ", kernel_index(s->kernel));
     sb_printf(sb, "%d, %d, %d, %d, %d, %d, %d, %d, %lld, %lld, ", x->ref0,
               s->nref, x->ep_ref0, s->nep_ref, x->par0, s->npar, x->ep_par0,
               s->nep_par, (long long)s->units, (long long)s->grain);
@@ -247,8 +253,7 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
               (long long)e->opt->accumulate);
     sb_printf(&js, ",\"precision\":\"%s\",\"has_scaler\":%d",
               precision[e->opt->precision], options_has_scaler(e->opt));
-    sb_printf(&js, ",\"sidecar_weights\":%d",
-              e->opt->sidecar_weights);
+    sb_printf(&js, ",\"sidecar_weights\":%d", e->opt->sidecar_weights);
     put_archs(&js, e);
     options_json(e->opt, &js);
     sb_puts(&js, "}");
@@ -271,8 +276,8 @@ static uint64_t state_hash(const Emit *e) {
     return h;
 }
 
-static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in,
-                       int nisa, bool cuda) {
+static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
+                       bool cuda) {
     sb_puts(sb, "\nconst AmpcModule ampc_plan = {\n    AMPC_PLAN_VERSION,\n"
                 "    ");
     put_string(sb, base_name(in->model_path));

@@ -47,7 +47,7 @@ char *weights_sidecar_path(Arena *a, const char *module) {
 
 static const char *safetensors_dtype(DType d) {
     static const char *const names[NUM_DTYPES] = {
-        "BOOL", "U8",  "I8",  "U16", "I16",  "U32", "I32",
+        "BOOL", "U8",  "I8",  "U16",  "I16", "U32", "I32",
         "U64",  "I64", "F16", "BF16", "F32", "F64"};
     return names[d];
 }

@@ -90,11 +90,9 @@ static bool read_at(FILE *f, uint64_t offset, void *buf, size_t n) {
     return fseeko(f, (off_t)offset, SEEK_SET) == 0 && fread(buf, 1, n, f) == n;
 }
 
-static Status read_directory(Arena *a, Diag *d, uint64_t size,
-                             SectionFile *f) {
+static Status read_directory(Arena *a, Diag *d, uint64_t size, SectionFile *f) {
     PlanTail t;
-    if (size < sizeof t ||
-        !read_at(f->file, size - sizeof t, &t, sizeof t) ||
+    if (size < sizeof t || !read_at(f->file, size - sizeof t, &t, sizeof t) ||
         t.magic != AMPC_TAIL_MAGIC)
         return bad_module(d, f->path, "not a module made by ampc");
     uint64_t room = size - sizeof t;
@@ -103,8 +101,7 @@ static Status read_directory(Arena *a, Diag *d, uint64_t size,
         return bad_module(d, f->path, "damaged module: its directory");
     f->n = (int)t.nsection;
     f->dir = NEW_ARRAY(a, PlanSection, f->n + 1);
-    if (!read_at(f->file, t.directory, f->dir,
-                 (size_t)f->n * sizeof *f->dir))
+    if (!read_at(f->file, t.directory, f->dir, (size_t)f->n * sizeof *f->dir))
         return bad_module(d, f->path, "damaged module: its directory");
     for (int i = 0; i < f->n; i++) {
         PlanSection *s = &f->dir[i];
@@ -122,8 +119,10 @@ Status sections_open(Arena *a, Diag *d, const char *path, SectionFile *f) {
     Status s = OK;
     off_t size = -1;
     if (fseeko(f->file, 0, SEEK_END) == 0) size = ftello(f->file);
-    if (size < 0) s = bad_module(d, path, strerror(errno));
-    else s = read_directory(a, d, (uint64_t)size, f);
+    if (size < 0)
+        s = bad_module(d, path, strerror(errno));
+    else
+        s = read_directory(a, d, (uint64_t)size, f);
     if (s != OK) sections_close(f);
     return s;
 }
@@ -140,7 +139,7 @@ const PlanSection *sections_find(const SectionFile *f, const char *name) {
 }
 
 Status sections_read(Arena *a, Diag *d, const SectionFile *f,
-                    const PlanSection *s, char **data, size_t *n) {
+                     const PlanSection *s, char **data, size_t *n) {
     /* zlib packs at most 1032 to 1: a larger claim is a lie */
     if (s->zlib && s->raw / 1040 > s->bytes + 64)
         return bad_module(d, f->path, "damaged module: a section's size");

@@ -41,6 +41,6 @@ void sections_close(SectionFile *f);
 const PlanSection *sections_find(const SectionFile *f, const char *name);
 /* The section's bytes, uncompressed, NUL-terminated, in the arena. */
 Status sections_read(Arena *a, Diag *d, const SectionFile *f,
-                    const PlanSection *s, char **data, size_t *n);
+                     const PlanSection *s, char **data, size_t *n);
 
 #endif

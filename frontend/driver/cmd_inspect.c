@@ -15,7 +15,8 @@ typedef struct Question {
 
 static void put(const char *text, size_t n) { fwrite(text, 1, n, stdout); }
 
-/* ---- of a module -------------------------------------------------------------- */
+/* ---- of a module
+ * -------------------------------------------------------------- */
 
 static Status no_stage(Session *s, const SectionFile *f, const char *stage) {
     StrBuf known = {0};
@@ -51,9 +52,11 @@ static Status answer_module(Session *s, const SectionFile *f,
     char name[64], *text;
     size_t n;
     if (q->cuda) return print_cuda(s, f);
-    if (q->ir) snprintf(name, sizeof name, "ir:%s", q->ir);
-    else snprintf(name, sizeof name, "%s:%s", q->json ? "json" : "txt",
-                  q->report);
+    if (q->ir)
+        snprintf(name, sizeof name, "ir:%s", q->ir);
+    else
+        snprintf(name, sizeof name, "%s:%s", q->json ? "json" : "txt",
+                 q->report);
     const PlanSection *section = sections_find(f, name);
     if (!section && q->ir) return no_stage(s, f, q->ir);
     if (!section)
@@ -71,7 +74,8 @@ static Status inspect_module(Session *s, const char *path, const Question *q) {
     return st;
 }
 
-/* ---- of a model ------------------------------------------------------------------ */
+/* ---- of a model
+ * ------------------------------------------------------------------ */
 
 static ReportFn *report_named(const char *name) {
     static const struct {
@@ -123,15 +127,16 @@ int cmd_inspect(int argc, char **argv) {
     bool casts = false, kernels = false, memory = false, params = false;
     Question q = {0};
     const OwnOption own[] = {
-        {"--ir", &q.ir, NULL},          {"--casts", NULL, &casts},
-        {"--kernels", NULL, &kernels},  {"--memory", NULL, &memory},
-        {"--params", NULL, &params},    {"--json", NULL, &q.json},
-        {"--cuda", NULL, &q.cuda},      {0}};
+        {"--ir", &q.ir, NULL},         {"--casts", NULL, &casts},
+        {"--kernels", NULL, &kernels}, {"--memory", NULL, &memory},
+        {"--params", NULL, &params},   {"--json", NULL, &q.json},
+        {"--cuda", NULL, &q.cuda},     {0}};
     session_init(&s);
     Status st = session_args(&s, argc, argv, own, &path);
     if (casts + kernels + memory + params + q.cuda + (q.ir != NULL) > 1) {
-        fail(&s.diag, (Loc){0}, "one of --ir, --casts, --kernels, --memory, "
-                                "--params, --cuda at a time");
+        fail(&s.diag, (Loc){0},
+             "one of --ir, --casts, --kernels, --memory, "
+             "--params, --cuda at a time");
         st = ERR_USAGE;
     }
     q.report = casts     ? "casts"

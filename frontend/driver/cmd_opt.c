@@ -16,8 +16,9 @@ int cmd_opt(int argc, char **argv) {
     session_init(&s);
     Status st = session_args(&s, argc, argv, own, &file);
     if (st == OK && !passes) {
-        fail(&s.diag, (Loc){0}, "--pass NAME[,NAME...] is missing "
-                                "(see ampc --list-passes)");
+        fail(&s.diag, (Loc){0},
+             "--pass NAME[,NAME...] is missing "
+             "(see ampc --list-passes)");
         st = ERR_USAGE;
     }
     if (st == OK) st = load_model(&s, file, &m);

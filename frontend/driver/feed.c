@@ -111,8 +111,8 @@ static bool integers_fit(const Array *a, int to) {
         _Alignas(8) char back[8] = {0};
         int64_t v = integer_at(a->data + (size_t)k * size, a->dtype);
         integer_put(back, to, v);
-        bool sign = v < 0 && (a->dtype == AMPC_DTYPE_U64 ||
-                              to == AMPC_DTYPE_U64);
+        bool sign =
+            v < 0 && (a->dtype == AMPC_DTYPE_U64 || to == AMPC_DTYPE_U64);
         if (integer_at(back, to) != v || sign) return false;
     }
     return true;
@@ -286,8 +286,7 @@ void feeds_fill(FeedSet *fs, const int64_t *order, int64_t first, int64_t n) {
         size_t row = (size_t)f->per * array_elem_bytes(f->a.dtype);
         if (f->per == 0)
             convert(f->batch, f->want.dtype, f->a.data, f->a.dtype, f->a.count);
-        else if (!order && n == fs->batch &&
-                 (int)f->a.dtype == f->want.dtype)
+        else if (!order && n == fs->batch && (int)f->a.dtype == f->want.dtype)
             data = f->a.data + (size_t)first * row; /* as it lies */
         else
             fill_one(f, fs->batch, order, first, n);

@@ -55,11 +55,10 @@ static int list_passes(void) {
 }
 
 static int list_ops(void) {
-    static const char *const classes[] = {"LOW",    "FULL", "FULLOUT",
-                                          "WIDEST", "FOLLOW", "ANY", "-"};
-    static const char *const kinds[] = {"elem",   "gen",    "view", "move",
-                                        "reduce", "anchor", "lib",
-                                        "composite"};
+    static const char *const classes[] = {"LOW",    "FULL", "FULLOUT", "WIDEST",
+                                          "FOLLOW", "ANY",  "-"};
+    static const char *const kinds[] = {
+        "elem", "gen", "view", "move", "reduce", "anchor", "lib", "composite"};
     for (int i = 0; i < NUM_OPS; i++) {
         const OpInfo *o = &op_info[i];
         printf("%-22s %-9s %-8s gradient %-14s %s\n", o->text, kinds[o->kind],
@@ -83,8 +82,10 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         Command *run;
-    } commands[] = {{"run", cmd_run},         {"inspect", cmd_inspect},
-                    {"check", cmd_check},     {"opt", cmd_opt},
+    } commands[] = {{"run", cmd_run},
+                    {"inspect", cmd_inspect},
+                    {"check", cmd_check},
+                    {"opt", cmd_opt},
                     {"fmt", cmd_fmt}};
     static const struct {
         const char *name;

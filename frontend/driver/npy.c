@@ -50,9 +50,10 @@ static char *read_gzip(const char *path, size_t *n) {
     size_t cap = 1 << 20, used = 0;
     char *p = f ? malloc(cap) : NULL;
     int got = 0;
-    while (p && (got = gzread(f, p + used, (unsigned)(cap - used > 1 << 28
-                                                          ? 1 << 28
-                                                          : cap - used))) > 0) {
+    while (p &&
+           (got = gzread(
+                f, p + used,
+                (unsigned)(cap - used > 1 << 28 ? 1 << 28 : cap - used))) > 0) {
         used += (size_t)got;
         if (used < cap) continue;
         char *more = realloc(p, cap *= 2);
@@ -255,8 +256,16 @@ void npy_header(StrBuf *buf, int dtype, int rank, const int64_t *dim) {
               dtypes[dtype].bytes == 1 ? '|' : '<', dtypes[dtype].npy, shape);
     while ((dict.len + 11) % 64) sb_puts(&dict, " ");
     sb_puts(&dict, "\n");
-    char head[10] = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0,
-                     (char)(dict.len & 0xff), (char)(dict.len >> 8)};
+    char head[10] = {'\x93',
+                     'N',
+                     'U',
+                     'M',
+                     'P',
+                     'Y',
+                     1,
+                     0,
+                     (char)(dict.len & 0xff),
+                     (char)(dict.len >> 8)};
     sb_putn(buf, head, sizeof head);
     sb_putn(buf, dict.data, dict.len);
     sb_free(&dict);

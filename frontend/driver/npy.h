@@ -14,7 +14,7 @@ typedef struct Array {
     int64_t dim[AMPC_RANK_LIMIT];
     int64_t count; /* elements                                              */
     size_t bytes;
-    char *data; /* dense, row-major, this machine's byte order              */
+    char *data;   /* dense, row-major, this machine's byte order              */
     char *memory; /* what array_free frees; data lies inside                */
 } Array;
 

@@ -85,9 +85,9 @@ static bool *find_flag(RunOptions *o, const char *name) {
 static const char **find_text(RunOptions *o, const char *name) {
     struct {
         const char *name, **value;
-    } texts[] = {{"--device", &o->device},   {"--load", &o->load},
-                 {"--save", &o->save},       {"--save-best", &o->save_best},
-                 {"--fetch", &o->fetch},     {"--log", &o->log},
+    } texts[] = {{"--device", &o->device},  {"--load", &o->load},
+                 {"--save", &o->save},      {"--save-best", &o->save_best},
+                 {"--fetch", &o->fetch},    {"--log", &o->log},
                  {"--profile", &o->profile}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (!strcmp(name, texts[i].name)) return texts[i].value;
@@ -113,9 +113,9 @@ static Status take_value(RunOptions *o, Diag *d, const char *name,
 }
 
 static bool takes_value(RunOptions *o, const char *name) {
-    static const char *const names[] = {"--feed",       "--eval-feed",
-                                        "--steps",      "--epochs",
-                                        "--save-every", "--threads", "--lr"};
+    static const char *const names[] = {"--feed",   "--eval-feed",  "--steps",
+                                        "--epochs", "--save-every", "--threads",
+                                        "--lr"};
     if (find_text(o, name)) return true;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return true;
@@ -229,9 +229,8 @@ static Status plan_work(Run *r, Work *w) {
 /* All data are read before any work begins, so that a mistake shows at once. */
 static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     const RunOptions *o = r->opt;
-    const char *train = has_program(r, "train") && r->info.accumulate == 1
-                            ? "train"
-                            : "micro";
+    const char *train =
+        has_program(r, "train") && r->info.accumulate == 1 ? "train" : "micro";
     if (w->train)
         TRY(feeds_open(&r->diag, r->api, train, o->feed, o->nfeed, &r->train));
     if (o->neval_feed)

@@ -32,8 +32,8 @@ typedef struct RunOptions {
 /* Where the log goes and what is on the terminal's last line. */
 typedef struct RunLog {
     FILE *out;
-    bool terminal, quiet, bar; /* stderr is a terminal; a bar is on it   */
-    bool mixed;                /* log lines go to a terminal, too        */
+    bool terminal, quiet, bar;  /* stderr is a terminal; a bar is on it   */
+    bool mixed;                 /* log lines go to a terminal, too        */
     double begin, last, bar_ms; /* seconds since start; smoothed step time  */
     int64_t first;              /* step at which the clock started          */
     FILE *profile;

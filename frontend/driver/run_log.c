@@ -237,8 +237,7 @@ void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all) {
         bar[i] = i < filled ? '=' : i == filled ? '>' : ' ';
     bar[WIDTH] = 0;
     put_time(left, sizeof left, pace * (double)(all - done));
-    fprintf(stderr,
-            "\r\033[K%lld/%lld [%s]  loss %.4g  %.3g ms/step  %s left",
+    fprintf(stderr, "\r\033[K%lld/%lld [%s]  loss %.4g  %.3g ms/step  %s left",
             (long long)done, (long long)all, bar, m->loss, pace * 1e3, left);
     fflush(stderr);
     log->bar = true;

@@ -70,8 +70,9 @@ void run_cursor_read(Run *r) {
         return;
     }
     if (r->train.n && c.samples != r->train.samples) {
-        log_note(r, "the checkpoint was made with %lld samples, not %lld: from "
-                    "the start of epoch %lld",
+        log_note(r,
+                 "the checkpoint was made with %lld samples, not %lld: from "
+                 "the start of epoch %lld",
                  (long long)c.samples, (long long)r->train.samples,
                  (long long)c.epoch + 1);
         c.step = 0;

@@ -67,8 +67,8 @@ static Status fail_model(Ox *ox, const char *fmt, va_list ap) {
 Status ox_fail(Ox *ox, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    Status s = ox->node ? fail_node(ox, ox->node, fmt, ap)
-                        : fail_model(ox, fmt, ap);
+    Status s =
+        ox->node ? fail_node(ox, ox->node, fmt, ap) : fail_model(ox, fmt, ap);
     va_end(ap);
     return s;
 }
@@ -154,9 +154,9 @@ static const char *known_dims(Ox *ox) {
 static Status bind(Ox *ox, Str name, int64_t value) {
     int old = ox_map_get(&ox->dims, name);
     if (old >= 0 && ox->dim_values.data[old] != value)
-        return ox_fail_model(ox, "dimension '%s' is bound to %" PRId64
-                             " and to %" PRId64, ox_quote(ox, name),
-                             ox->dim_values.data[old], value);
+        return ox_fail_model(
+            ox, "dimension '%s' is bound to %" PRId64 " and to %" PRId64,
+            ox_quote(ox, name), ox->dim_values.data[old], value);
     if (old < 0) {
         ox_map_put(ox->a, &ox->dims, name, ox->dim_values.len);
         vec_push(ox->a, &ox->dim_values, value);
@@ -174,7 +174,8 @@ static Status bind_axis(Ox *ox, const DimBind *b, bool *found) {
         *found = true;
         const Dim *d = s->dim[b->axis];
         if (dim_known(d) && d->dim_value != b->value)
-            return ox_fail_model(ox, "--dim %s:%d=%" PRId64 ": this file was "
+            return ox_fail_model(ox,
+                                 "--dim %s:%d=%" PRId64 ": this file was "
                                  "exported with the fixed dimension %" PRId64
                                  "; re-export it with a dynamic one",
                                  ox_quote(ox, b->name), b->axis, b->value,
@@ -208,12 +209,15 @@ static Status bind_dims(Ox *ox) {
             found = true;
         }
         if (!found && b->axis >= 0)
-            return ox_fail_model(ox, "--dim %s:%d: there is no such input "
-                                 "dimension", ox_quote(ox, b->name), b->axis);
+            return ox_fail_model(ox,
+                                 "--dim %s:%d: there is no such input "
+                                 "dimension",
+                                 ox_quote(ox, b->name), b->axis);
         if (!found)
-            return ox_fail_model(ox, "--dim %s: the model's symbolic "
-                                 "dimensions are: %s", ox_quote(ox, b->name),
-                                 known_dims(ox));
+            return ox_fail_model(ox,
+                                 "--dim %s: the model's symbolic "
+                                 "dimensions are: %s",
+                                 ox_quote(ox, b->name), known_dims(ox));
     }
     return OK;
 }
@@ -282,7 +286,8 @@ static Status make_input(Ox *ox, const Onnx__ValueInfoProto *v, Unbound *u) {
 
 static Status report_unbound(Ox *ox, Unbound *u) {
     if (!u->text.len) return OK;
-    Status s = ox_fail_model(ox, "these input dimensions have no value: %s; "
+    Status s = ox_fail_model(ox,
+                             "these input dimensions have no value: %s; "
                              "bind them, for example --dim %s=64",
                              u->text.data, u->example);
     sb_free(&u->text);
@@ -316,8 +321,10 @@ static const Tensor *as_f32(Ox *ox, const Tensor *t) {
 
 static Status make_var(Ox *ox, const OxInit *x, ValueId *out) {
     if (!strncmp(x->name, "ampc.", 5))
-        return ox_fail_model(ox, "initializer '%s': names that start with "
-                             "'ampc.' are reserved", ox_quote(ox, x->name));
+        return ox_fail_model(ox,
+                             "initializer '%s': names that start with "
+                             "'ampc.' are reserved",
+                             ox_quote(ox, x->name));
     const Tensor *t = as_f32(ox, x->data);
     int i = module_var(ox->m, x->kind, x->name, t->type, t, 0);
     Var *v = &ox->m->vars.data[i];
@@ -332,8 +339,10 @@ static Status make_inits(Ox *ox) {
         const OxInit *x = &ox->inits.data[i];
         if (!x->live) continue;
         ValueId v;
-        if (x->is_var) TRY(make_var(ox, x, &v));
-        else v = graph_const(ox->g, x->name, x->data);
+        if (x->is_var)
+            TRY(make_var(ox, x, &v));
+        else
+            v = graph_const(ox->g, x->name, x->data);
         ox_name_of(ox, x->name)->value = v;
     }
     return OK;
@@ -385,14 +394,16 @@ static Status check_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId y) {
     Type t = ox_type(ox, y);
     if (!s) return OK;
     if ((int)s->n_dim != t.rank)
-        return ox_fail_model(ox, "output '%s' is declared with rank %zu but "
-                             "has rank %d", ox_quote(ox, v->name), s->n_dim,
-                             t.rank);
+        return ox_fail_model(ox,
+                             "output '%s' is declared with rank %zu but "
+                             "has rank %d",
+                             ox_quote(ox, v->name), s->n_dim, t.rank);
     for (int k = 0; k < t.rank; k++)
         if (dim_known(s->dim[k]) && s->dim[k]->dim_value != t.dim[k])
-            return ox_fail_model(ox, "dimension %d of output '%s' is declared "
-                                 "as %" PRId64 " but is %" PRId64, k,
-                                 ox_quote(ox, v->name), s->dim[k]->dim_value,
+            return ox_fail_model(ox,
+                                 "dimension %d of output '%s' is declared "
+                                 "as %" PRId64 " but is %" PRId64,
+                                 k, ox_quote(ox, v->name), s->dim[k]->dim_value,
                                  t.dim[k]);
     return OK;
 }
@@ -444,7 +455,8 @@ static Status import_model(Ox *ox) {
     TRY(make_nodes(ox));
     TRY(make_outputs(ox));
     if (ox->dropouts_enabled)
-        ox_warn_model(ox, "%d Dropout node%s exported disabled will drop in "
+        ox_warn_model(ox,
+                      "%d Dropout node%s exported disabled will drop in "
                       "training (--dropout off keeps them off)",
                       ox->dropouts_enabled,
                       ox->dropouts_enabled == 1 ? "" : "s");
@@ -461,11 +473,16 @@ Status import_onnx_bytes(Arena *a, Diag *d, const char *path,
                          const uint8_t *bytes, size_t n, const Options *opt,
                          Module **out) {
     WireError e = {0};
-    Ox ox = {.a = a, .d = d, .opt = opt, .file = intern(path),
+    Ox ox = {.a = a,
+             .d = d,
+             .opt = opt,
+             .file = intern(path),
              .dir = directory_of(path)};
     if (!wire_check(&onnx__model_proto__descriptor, bytes, n, &e))
-        return ox_fail_model(&ox, "not an ONNX model or truncated: %s (stopped "
-                             "at byte %zu)", e.what, e.offset);
+        return ox_fail_model(&ox,
+                             "not an ONNX model or truncated: %s (stopped "
+                             "at byte %zu)",
+                             e.what, e.offset);
     Onnx__ModelProto *m = onnx__model_proto__unpack(NULL, n, bytes);
     if (n == 0 || !m) {
         if (m) onnx__model_proto__free_unpacked(m, NULL);
@@ -485,8 +502,8 @@ Status import_onnx(Arena *a, Diag *d, const char *path, const Options *opt,
     char *bytes = read_file(path, &n);
     if (!bytes)
         return fail(d, (Loc){.file = intern(path)}, "%s", strerror(errno));
-    Status s = import_onnx_bytes(a, d, path, (const uint8_t *)bytes, n, opt,
-                                 out);
+    Status s =
+        import_onnx_bytes(a, d, path, (const uint8_t *)bytes, n, opt, out);
     free(bytes);
     return s;
 }

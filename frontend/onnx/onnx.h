@@ -24,13 +24,13 @@ enum {
     OX_MAX_OPSET = 28,
     OX_MIN_IR = 3,
     OX_MAX_IR = 14,
-    OX_MAX_NODES = 1 << 20,         /* after inlining                        */
-    OX_MAX_CALLS = 64,              /* depth of functions calling functions  */
+    OX_MAX_NODES = 1 << 20, /* after inlining                        */
+    OX_MAX_CALLS = 64,      /* depth of functions calling functions  */
 };
-#define OX_MAX_ELEMENTS ((int64_t)1 << 33) /* of any value                  */
-#define OX_MAX_FOLD     ((int64_t)1 << 22) /* of one fold, with operands    */
+#define OX_MAX_ELEMENTS    ((int64_t)1 << 33) /* of any value                  */
+#define OX_MAX_FOLD        ((int64_t)1 << 22) /* of one fold, with operands    */
 #define OX_MAX_COSTLY_FOLD ((int64_t)4096)
-#define OX_FOLD_BUDGET  ((int64_t)1 << 26) /* of all of them                */
+#define OX_FOLD_BUDGET     ((int64_t)1 << 26) /* of all of them                */
 
 typedef struct Ox Ox;
 typedef struct OxNode OxNode;
@@ -68,8 +68,8 @@ struct OxNode {
 typedef struct OxInit {
     Str name;
     const Onnx__TensorProto *proto;
-    Str mark;   /* InputSpec.kind of the metadata, or NULL */
-    Str folded; /* folded_from of the metadata, or NULL */
+    Str mark;         /* InputSpec.kind of the metadata, or NULL */
+    Str folded;       /* folded_from of the metadata, or NULL */
     bool live, alias; /* alias: an Identity's output */
     const Tensor *data;
     bool is_var;
@@ -86,10 +86,10 @@ typedef struct OxName {
     int result; /* OX_RESULT: which */
     int uses;   /* by live nodes and graph outputs */
     ValueId value;
-    bool reaches; /* an output, through differentiable operands */
-    const OxNode *role;          /* where it stands in a weight's place */
+    bool reaches;       /* an output, through differentiable operands */
+    const OxNode *role; /* where it stands in a weight's place */
     const OxNode *statistics_of; /* BatchNormalization */
-    const ValueId *seq; /* a sequence made by SplitToSequence */
+    const ValueId *seq;          /* a sequence made by SplitToSequence */
     int nseq;
 } OxName;
 
@@ -114,7 +114,7 @@ struct Ox {
     const Onnx__ModelProto *model;
     const Onnx__GraphProto *graph;
     Str file;
-    Str dir; /* of external data */
+    Str dir;      /* of external data */
     Str verified; /* location and checksum that matched last */
     bool has_signature, is_torch, optimized;
     bool *rule_used; /* per opt->train_rules */
@@ -132,9 +132,9 @@ struct Ox {
     Module *m;
     Graph *g;
     Builder b;
-    const OxNode *node; /* being imported */
+    const OxNode *node;               /* being imported */
     uint32_t first_node, first_value; /* what its handler makes starts here */
-    OxMap consts, folds;   /* by content: onnx_fold.c */
+    OxMap consts, folds;              /* by content: onnx_fold.c */
     VEC(OxFold) fold_list;
     int64_t folded; /* elements so far */
     int dropouts, dropouts_enabled;
@@ -180,7 +180,7 @@ Status ox_dtype(Ox *ox, int code, const char *what, DType *out);
 
 /* ---- for handlers: the node's operands and attributes -------------------- */
 
-ValueId ox_in(const Ox *ox, int i); /* NO_VALUE when absent */
+ValueId ox_in(const Ox *ox, int i);   /* NO_VALUE when absent */
 bool ox_has_out(const Ox *ox, int i); /* named, and used by something live */
 Type ox_type(const Ox *ox, ValueId v);
 OxName *ox_name_of(const Ox *ox, Str name);
@@ -205,7 +205,7 @@ Status ox_const_ints(Ox *ox, int operand, const char *what, const int64_t **v,
 bool ox_const_scalar(const Ox *ox, ValueId v, double *out);
 Status ox_axis(Ox *ox, int64_t axis, int rank, int *out);
 /* Axes from the attribute or operand 1, normalised, sorted, distinct.
-   *n = -1: not given. */
+ *n = -1: not given. */
 Status ox_axes(Ox *ox, bool from_input, int rank, int64_t *axes, int *n);
 
 /* ---- for handlers: building ---------------------------------------------- */

@@ -78,8 +78,7 @@ Status onnx_celu(Ox *ox) {
 /* clip(alpha * x + beta, 0, 1), no gradient at the bounds */
 static Status hard_sigmoid(Ox *ox, ValueId x, double alpha, double beta,
                            ValueId *y) {
-    Attr attr[] = {attr_f(AK_min, 0), attr_f(AK_max, 1),
-                   attr_i(AK_strict, 1)};
+    Attr attr[] = {attr_f(AK_min, 0), attr_f(AK_max, 1), attr_i(AK_strict, 1)};
     TRY(ox2k(ox, OP_MUL, x, alpha, y));
     TRY(ox2k(ox, OP_ADD, *y, beta, y));
     return ox_op(ox, OP_CLIP, y, 1, attr, 3, y);
@@ -139,8 +138,8 @@ Status onnx_shrink(Ox *ox) {
     TRY(ox2k(ox, OP_GREATER, x, lambd, &high));
     TRY(ox2k(ox, OP_ADD, x, bias, &below));
     TRY(ox2k(ox, OP_SUB, x, bias, &above));
-    TRY(ox3(ox, OP_WHERE, high, above,
-            ox_scalar(ox, ox_type(ox, x).dtype, 0), &y));
+    TRY(ox3(ox, OP_WHERE, high, above, ox_scalar(ox, ox_type(ox, x).dtype, 0),
+            &y));
     TRY(ox3(ox, OP_WHERE, low, below, y, &y));
     return ox_out(ox, 0, y);
 }

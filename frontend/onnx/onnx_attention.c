@@ -7,17 +7,18 @@
 #include "frontend/onnx/onnx.h"
 
 typedef struct Heads {
-    ValueId q, k, v;       /* [batch, heads, length, size] */
-    int64_t heads, t, s;   /* query heads; query and key lengths */
-    bool merged;           /* operands were [batch, length, heads * size] */
+    ValueId q, k, v;     /* [batch, heads, length, size] */
+    int64_t heads, t, s; /* query heads; query and key lengths */
+    bool merged;         /* operands were [batch, length, heads * size] */
     DType dtype;
 } Heads;
 
 static Status split_heads(Ox *ox, ValueId *x, int64_t heads) {
     Type t = ox_type(ox, *x);
     if (heads < 1 || t.dim[2] % heads)
-        return ox_fail(ox, "%" PRId64 " features do not divide into %" PRId64
-                       " heads", t.dim[2], heads);
+        return ox_fail(
+            ox, "%" PRId64 " features do not divide into %" PRId64 " heads",
+            t.dim[2], heads);
     int64_t dim[] = {t.dim[0], t.dim[1], heads, t.dim[2] / heads};
     TRY(ox_reshape(ox, *x, 4, dim, x));
     return ox_transpose(ox, *x, (int64_t[]){0, 2, 1, 3}, x);
@@ -28,8 +29,8 @@ static Status repeat_heads(Ox *ox, ValueId *x, int64_t heads) {
     Type t = ox_type(ox, *x);
     if (t.dim[1] == heads) return OK;
     if (t.dim[1] < 1 || heads % t.dim[1])
-        return ox_fail(ox, "%" PRId64 " query heads for %" PRId64
-                       " key heads", heads, t.dim[1]);
+        return ox_fail(ox, "%" PRId64 " query heads for %" PRId64 " key heads",
+                       heads, t.dim[1]);
     int64_t one[] = {t.dim[0], t.dim[1], 1, t.dim[2], t.dim[3]};
     int64_t all[] = {t.dim[0], t.dim[1], heads / t.dim[1], t.dim[2], t.dim[3]};
     int64_t to[] = {t.dim[0], heads, t.dim[2], t.dim[3]};
@@ -47,8 +48,8 @@ static Status read_heads(Ox *ox, Heads *h) {
         if ((rank != 3 && rank != 4) || ox_type(ox, *x[i]).rank != rank)
             return ox_fail(ox, "Q, K and V must all have rank 3 or 4");
         if (h->merged)
-            TRY(split_heads(ox, x[i], ox_int(ox, i ? "kv_num_heads"
-                                                   : "q_num_heads", 0)));
+            TRY(split_heads(ox, x[i],
+                            ox_int(ox, i ? "kv_num_heads" : "q_num_heads", 0)));
     }
     Type q = ox_type(ox, h->q);
     h->heads = q.dim[1];

@@ -40,9 +40,10 @@ Status ox_const_ints(Ox *ox, int operand, const char *what, const int64_t **v,
     Type t = ox_type(ox, x);
     const Tensor *data = ox_data(ox, x);
     if (!data)
-        return ox_fail(ox, "its %s depends on data: '%s' is not known at "
-                       "compile time", what,
-                       ox_quote(ox, ox->node->in[operand]));
+        return ox_fail(ox,
+                       "its %s depends on data: '%s' is not known at "
+                       "compile time",
+                       what, ox_quote(ox, ox->node->in[operand]));
     if (!dtype_is_int(t.dtype) || t.rank > 1)
         return ox_fail(ox, "its %s must be a list of integers", what);
     if (type_count(&t) > 4096)
@@ -116,8 +117,10 @@ Status ox_axis(Ox *ox, int64_t axis, int rank, int *out) {
 
 Status ox_axes(Ox *ox, bool from_input, int rank, int64_t *axes, int *n) {
     const int64_t *v;
-    if (from_input) TRY(ox_const_ints(ox, 1, "axes", &v, n));
-    else *n = ox_ints(ox, "axes", &v);
+    if (from_input)
+        TRY(ox_const_ints(ox, 1, "axes", &v, n));
+    else
+        *n = ox_ints(ox, "axes", &v);
     if (*n < 0) return OK;
     bool seen[MAX_RANK] = {0};
     for (int i = 0; i < *n; i++) {
@@ -160,8 +163,7 @@ Status ox_out(Ox *ox, int i, ValueId v) {
 /* ---- making nodes -------------------------------------------------------- */
 
 /* Doing nothing to a value is that value. */
-static bool is_noop(const Ox *ox, OpCode op, const ValueId *in,
-                    const Node *n) {
+static bool is_noop(const Ox *ox, OpCode op, const ValueId *in, const Node *n) {
     if (op != OP_RESHAPE && op != OP_EXPAND && op != OP_TRANSPOSE &&
         op != OP_SLICE)
         return false;
@@ -184,8 +186,9 @@ Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
     for (int i = 0; i < nout; i++) {
         int64_t count = type_count(value_type(ox->g, n->out[i]));
         if (count > OX_MAX_ELEMENTS)
-            return ox_fail(ox, "a result of %" PRId64 " elements; at most %"
-                           PRId64, count, OX_MAX_ELEMENTS);
+            return ox_fail(ox,
+                           "a result of %" PRId64 " elements; at most %" PRId64,
+                           count, OX_MAX_ELEMENTS);
         out[i] = n->out[i];
     }
     if (is_noop(ox, op, in, n)) {
@@ -276,7 +279,7 @@ Status ox_const_i64(Ox *ox, const int64_t *v, int rank, int64_t n,
                     ValueId *out) {
     Tensor *t = NEW(ox->a, Tensor);
     t->type = type_make(DT_I64, rank, &n);
-    t->data = n ? arena_dup(ox->a, v, (size_t)n * sizeof *v)
-                : arena_alloc(ox->a, 1);
+    t->data =
+        n ? arena_dup(ox->a, v, (size_t)n * sizeof *v) : arena_alloc(ox->a, 1);
     return ox_const(ox, t, out);
 }

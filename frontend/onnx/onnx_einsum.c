@@ -35,12 +35,16 @@ static Status read_term(Ox *ox, const char *s, size_t n, int dots, Term *t) {
         int count = ellipsis ? dots : 1;
         if (s[i] == ' ') continue;
         if (!ellipsis && !isalpha((unsigned char)s[i]))
-            return ox_fail(ox, "the equation has a stray '%s' at a term's "
-                           "position %zu", ox_quote(ox, intern_n(s + i, 1)), i);
+            return ox_fail(ox,
+                           "the equation has a stray '%s' at a term's "
+                           "position %zu",
+                           ox_quote(ox, intern_n(s + i, 1)), i);
         for (int k = 0; k < count; k++) {
             if (t->rank == MAX_RANK)
-                return ox_fail(ox, "a term of the equation has more than %d "
-                               "labels", MAX_RANK);
+                return ox_fail(ox,
+                               "a term of the equation has more than %d "
+                               "labels",
+                               MAX_RANK);
             /* aligned at the right, so that shorter ones broadcast */
             int label = ellipsis ? DOTS + dots - 1 - k : s[i];
             t->label[t->rank++] = (unsigned char)label;
@@ -165,7 +169,8 @@ static Status arrange(Ox *ox, Term *t, const Term *want, bool pad) {
     for (int i = 0; i < want->rank; i++) {
         int k = find(t, want->label[i]);
         dim[i] = k < 0 ? 1 : size_of(ox, t, k);
-        if (k >= 0) perm[n++] = k;
+        if (k >= 0)
+            perm[n++] = k;
         else if (!pad)
             return ox_fail(ox, "a label of the result is in no term");
     }
@@ -193,10 +198,12 @@ static Status find_roles(Ox *ox, const Term *a, const Term *b,
     for (int i = 0; i < a->rank; i++) {
         int c = a->label[i], k = find(b, c);
         bool same = k >= 0 && size_of(ox, a, i) == size_of(ox, b, k);
-        TRY(add_label(ox, k < 0        ? &r->left
-                          : needed[c]  ? &r->batch
-                          : same       ? &r->gone
-                                       : &r->batch, c));
+        TRY(add_label(ox,
+                      k < 0       ? &r->left
+                      : needed[c] ? &r->batch
+                      : same      ? &r->gone
+                                  : &r->batch,
+                      c));
     }
     for (int k = 0; k < b->rank; k++)
         if (find(a, b->label[k]) < 0)
@@ -231,8 +238,8 @@ static Status matrix_product(Ox *ox, Term *a, Term *b, const Roles *r,
     TRY(arrange(ox, b, &wb, false));
     for (int i = 0; i < to->rank; i++) {
         int k = find(a, to->label[i]);
-        dim[i] = k >= 0 ? size_of(ox, a, k)
-                        : size_of(ox, b, find(b, to->label[i]));
+        dim[i] =
+            k >= 0 ? size_of(ox, a, k) : size_of(ox, b, find(b, to->label[i]));
     }
     TRY(flatten(ox, a, r->batch.rank, r->batch.rank + r->left.rank));
     TRY(flatten(ox, b, r->batch.rank, r->batch.rank + r->gone.rank));
@@ -277,8 +284,10 @@ Status onnx_einsum(Ox *ox) {
         for (int k = 0; k < out.rank; k++) needed[out.label[k]] = true;
         for (int j = i + 1; j < n; j++)
             for (int k = 0; k < in[j].rank; k++) needed[in[j].label[k]] = true;
-        if (i == 0) TRY(sum_unneeded(ox, &in[0], NULL, needed));
-        else TRY(contract(ox, &in[0], &in[i], needed));
+        if (i == 0)
+            TRY(sum_unneeded(ox, &in[0], NULL, needed));
+        else
+            TRY(contract(ox, &in[0], &in[i], needed));
     }
     TRY(arrange(ox, &in[0], &out, false));
     return ox_out(ox, 0, in[0].v);

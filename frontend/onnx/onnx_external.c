@@ -38,10 +38,14 @@ static Status parse(Ox *ox, const Onnx__TensorProto *t, const char *name,
         const char *v = t->external_data[i]->value;
         if (!k || !v) continue;
         bool ok = true;
-        if (!strcmp(k, "location")) e->location = v;
-        else if (!strcmp(k, "checksum")) e->checksum = v;
-        else if (!strcmp(k, "offset")) ok = number(v, &e->offset);
-        else if (!strcmp(k, "length")) ok = number(v, &e->length);
+        if (!strcmp(k, "location"))
+            e->location = v;
+        else if (!strcmp(k, "checksum"))
+            e->checksum = v;
+        else if (!strcmp(k, "offset"))
+            ok = number(v, &e->offset);
+        else if (!strcmp(k, "length"))
+            ok = number(v, &e->length);
         if (!ok)
             return ox_fail(ox, "tensor '%s': external %s '%s' is not a number",
                            ox_quote(ox, name), k, ox_quote(ox, v));
@@ -132,10 +136,13 @@ static Status read_file_part(Ox *ox, int fd, const char *name,
         return ox_fail(ox, "tensor '%s': '%s' is not a regular file", name,
                        loc);
     if (e->length >= 0 && e->length != bytes)
-        return ox_fail(ox, "tensor '%s' needs %" PRId64 " bytes, but '%s' "
-                       "gives length %" PRId64, name, bytes, loc, e->length);
+        return ox_fail(ox,
+                       "tensor '%s' needs %" PRId64 " bytes, but '%s' "
+                       "gives length %" PRId64,
+                       name, bytes, loc, e->length);
     if (!add_ok(e->offset, bytes, &end) || end > st.st_size)
-        return ox_fail(ox, "tensor '%s': offset %" PRId64 " + %" PRId64
+        return ox_fail(ox,
+                       "tensor '%s': offset %" PRId64 " + %" PRId64
                        " bytes is past the end of '%s' (%" PRId64 " bytes)",
                        name, e->offset, bytes, loc, (int64_t)st.st_size);
     Str key = internf("%s %s", e->location, e->checksum ? e->checksum : "");
@@ -162,7 +169,7 @@ Status ox_external(Ox *ox, const Onnx__TensorProto *t, const char *name,
         return ox_fail(ox, "tensor '%s': cannot open external data '%s': %s",
                        ox_quote(ox, name), ox_quote(ox, e.location),
                        errno == ELOOP || errno == ENOTDIR ? "not a plain file"
-                                                           : strerror(errno));
+                                                          : strerror(errno));
     Status s = read_file_part(ox, fd, name, &e, bytes, out);
     close(fd);
     return s;

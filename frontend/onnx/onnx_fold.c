@@ -29,8 +29,7 @@ ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t) {
     int i = ox_map_get(&ox->consts, key);
     if (i >= 0) {
         const Value *old = value_get(ox->g, (ValueId){(uint32_t)i});
-        if (!memcmp(old->data->data, t->data, n))
-            return (ValueId){(uint32_t)i};
+        if (!memcmp(old->data->data, t->data, n)) return (ValueId){(uint32_t)i};
     }
     ValueId v = graph_const(ox->g, name, t);
     ox_map_put(ox->a, &ox->consts, key, (int)v.i);
@@ -53,13 +52,13 @@ static int64_t elements_of(const Ox *ox, const ValueId *v, int n) {
 bool ox_foldable(const Ox *ox, NodeId id) {
     const Node *n = node_get(ox->g, id);
     OpKind kind = op_info[n->op].kind;
-    bool costly = kind == KIND_ANCHOR || kind == KIND_LIB ||
-                  kind == KIND_COMPOSITE;
+    bool costly =
+        kind == KIND_ANCHOR || kind == KIND_LIB || kind == KIND_COMPOSITE;
     if (n->op == OP_RAND_UNIFORM || n->op == OP_DROPOUT) return false;
     for (int i = 0; i < n->nin; i++)
         if (is_value(n->in[i]) && !is_const(ox, n->in[i])) return false;
-    int64_t sum = elements_of(ox, n->in, n->nin) +
-                  elements_of(ox, n->out, n->nout);
+    int64_t sum =
+        elements_of(ox, n->in, n->nin) + elements_of(ox, n->out, n->nout);
     return sum <= (costly ? OX_MAX_COSTLY_FOLD : OX_MAX_FOLD) &&
            ox->folded + sum <= OX_FOLD_BUDGET;
 }
@@ -79,8 +78,8 @@ static Status evaluate(Ox *ox, const Node *n, NodeId id, ValueId *out) {
     Status s = eval_node(ox->g, id, tmp, EVAL_STORAGE, in, res, msg);
     for (int i = 0; i < n->nout && s == OK; i++) {
         Value v = *value_get(ox->g, n->out[i]);
-        out[i] = ox_make_const(ox, v.name,
-                               eval_to_tensor(ox->a, res[i], v.type));
+        out[i] =
+            ox_make_const(ox, v.name, eval_to_tensor(ox->a, res[i], v.type));
     }
     arena_free(tmp);
     return s == OK ? OK : ox_fail(ox, "its value cannot be computed: %s", msg);
@@ -96,8 +95,7 @@ Status ox_fold(Ox *ox, NodeId id, ValueId *out) {
         return OK;
     }
     TRY(evaluate(ox, &n, id, out));
-    ox->folded += elements_of(ox, n.in, n.nin) +
-                  elements_of(ox, n.out, n.nout);
+    ox->folded += elements_of(ox, n.in, n.nin) + elements_of(ox, n.out, n.nout);
     ox_map_put(ox->a, &ox->folds, key, ox->fold_list.len);
     vec_push(ox->a, &ox->fold_list,
              (OxFold){n, arena_dup(ox->a, out, (size_t)n.nout * sizeof *out)});

@@ -48,8 +48,9 @@ static Status check_sizes(Ox *ox, const int64_t *v, int n, int64_t total) {
         if (v[i] < 0 || !add_ok(sum, v[i], &sum))
             return ox_fail(ox, "split size %d is %" PRId64, i, v[i]);
     if (sum != total)
-        return ox_fail(ox, "split sizes sum to %" PRId64 ", the axis has %"
-                       PRId64, sum, total);
+        return ox_fail(ox,
+                       "split sizes sum to %" PRId64 ", the axis has %" PRId64,
+                       sum, total);
     return OK;
 }
 
@@ -61,8 +62,10 @@ Status onnx_split(Ox *ox) {
     ValueId *out = NEW_ARRAY(ox->a, ValueId, n);
     const int64_t *v;
     TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
-    if (ox->node->nin > 1) TRY(ox_const_ints(ox, 1, "split", &v, &given));
-    else given = ox_ints(ox, "split", &v);
+    if (ox->node->nin > 1)
+        TRY(ox_const_ints(ox, 1, "split", &v, &given));
+    else
+        given = ox_ints(ox, "split", &v);
     if (given >= 0) {
         if (given != n)
             return ox_fail(ox, "%d split sizes for %d results", given, n);
@@ -368,8 +371,7 @@ static Status read_pads(Ox *ox, int rank, int64_t *pads) {
         if (n < 0) n = ox_ints(ox, "paddings", &v);
     }
     int count = naxes < 0 ? rank : naxes;
-    if (n != 2 * count)
-        return ox_fail(ox, "%d pads for %d axes", n, count);
+    if (n != 2 * count) return ox_fail(ox, "%d pads for %d axes", n, count);
     for (int i = 0; i < count; i++) {
         int k = i;
         if (naxes >= 0) TRY(ox_axis(ox, axes[i], rank, &k));

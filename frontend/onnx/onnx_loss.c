@@ -7,7 +7,8 @@ static Status check_target(Ox *ox, ValueId x, ValueId target) {
     if (ox_type(ox, x).rank < 2)
         return ox_fail(ox, "the scores must have a batch and a class axis");
     if (!dtype_is_int(ox_type(ox, target).dtype))
-        return ox_fail(ox, "the target is %s: class probabilities as target "
+        return ox_fail(ox,
+                       "the target is %s: class probabilities as target "
                        "(soft labels) do not exist in this op; give class "
                        "numbers",
                        dtype_info[ox_type(ox, target).dtype].text);

@@ -12,9 +12,10 @@ static Status align(Ox *ox, ValueId a, ValueId *b) {
     if (axis < 0) axis += ta.rank;
     int64_t tail = ta.rank - axis - tb.rank;
     if (axis < 0 || tail < 0)
-        return ox_fail(ox, "axis %lld does not place an operand of rank %d in "
-                       "one of rank %d", (long long)ox_int(ox, "axis", -1),
-                       tb.rank, ta.rank);
+        return ox_fail(ox,
+                       "axis %lld does not place an operand of rank %d in "
+                       "one of rank %d",
+                       (long long)ox_int(ox, "axis", -1), tb.rank, ta.rank);
     int64_t dim[MAX_RANK];
     for (int i = 0; i < tb.rank + tail; i++)
         dim[i] = i < tb.rank ? tb.dim[i] : 1;
@@ -197,10 +198,8 @@ Status onnx_matmul(Ox *ox) {
     Type ta = ox_type(ox, a), tb = ox_type(ox, b);
     if (ta.rank == 0 || tb.rank == 0)
         return ox_fail(ox, "operands must not be scalars");
-    if (ta.rank == 1)
-        TRY(ox_reshape(ox, a, 2, (int64_t[]){1, ta.dim[0]}, &a));
-    if (tb.rank == 1)
-        TRY(ox_reshape(ox, b, 2, (int64_t[]){tb.dim[0], 1}, &b));
+    if (ta.rank == 1) TRY(ox_reshape(ox, a, 2, (int64_t[]){1, ta.dim[0]}, &a));
+    if (tb.rank == 1) TRY(ox_reshape(ox, b, 2, (int64_t[]){tb.dim[0], 1}, &b));
     TRY(merge_scales(ox, &a, &b));
     TRY(product(ox, a, b, false, false, &y));
     Type ty = ox_type(ox, y);

@@ -31,8 +31,10 @@ static Status check_opsets(Ox *ox, Onnx__OperatorSetIdProto *const *op,
                                  " re-export at opset <= %d",
                                  (long long)op[i]->version, OX_MAX_OPSET);
         if (op[i]->version < OX_MIN_OPSET)
-            return ox_fail_model(ox, "opset %lld is too old; accepted: %d to "
-                                 "%d", (long long)op[i]->version, OX_MIN_OPSET,
+            return ox_fail_model(ox,
+                                 "opset %lld is too old; accepted: %d to "
+                                 "%d",
+                                 (long long)op[i]->version, OX_MIN_OPSET,
                                  OX_MAX_OPSET);
     }
     return OK;
@@ -48,7 +50,7 @@ Status ox_check_model(Ox *ox) {
     TRY(check_opsets(ox, m->opset_import, m->n_opset_import, "the model"));
     if (m->n_training_info)
         return ox_fail_model(ox, "training_info is not supported: give the "
-                             "loss and the optimizer as options");
+                                 "loss and the optimizer as options");
     if (m->graph->n_sparse_initializer)
         return ox_fail_model(ox, "sparse_initializer is not supported");
     if (m->graph->n_output == 0)
@@ -73,8 +75,7 @@ typedef struct Scope {
 
 static Str function_key(const char *domain, const char *name,
                         const char *overload) {
-    return internf("%s\n%s\n%s", domain_of(domain), text(name),
-                   text(overload));
+    return internf("%s\n%s\n%s", domain_of(domain), text(name), text(overload));
 }
 
 static Status index_functions(Ox *ox) {
@@ -174,12 +175,17 @@ static Status enter(Ox *ox, const Scope *up, const Onnx__FunctionProto *f,
         return ox_fail_node(ox, call, "functions nested deeper than %d",
                             OX_MAX_CALLS);
     if (call->nin > (int)f->n_input || call->nout > (int)f->n_output)
-        return ox_fail_node(ox, call, "%d operands and %d results, but the "
-                            "function takes %zu and gives %zu", call->nin,
-                            call->nout, f->n_input, f->n_output);
+        return ox_fail_node(ox, call,
+                            "%d operands and %d results, but the "
+                            "function takes %zu and gives %zu",
+                            call->nin, call->nout, f->n_input, f->n_output);
     TRY(check_opsets(ox, f->opset_import, f->n_opset_import, "a function"));
-    Scope sc = {.up = up, .fn = f, .call = call, .depth = up->depth + 1,
-                .opset = f->opset_import, .nopset = f->n_opset_import};
+    Scope sc = {.up = up,
+                .fn = f,
+                .call = call,
+                .depth = up->depth + 1,
+                .opset = f->opset_import,
+                .nopset = f->n_opset_import};
     sc.prefix = internf("%.60s.%d/", call->name, ox->calls);
     for (size_t i = 0; i < f->n_input; i++) {
         ox_map_put(ox->a, &sc.to, text(f->input[i]), sc.actual.len);

@@ -79,8 +79,9 @@ static Status define_inits(Ox *ox) {
     for (size_t i = 0; i < ox->graph->n_initializer; i++) {
         const Onnx__TensorProto *t = ox->graph->initializer[i];
         Str name = intern(t->name ? t->name : "");
-        TRY(define(ox, (OxName){.name = name, .kind = OX_INIT,
-                                .index = ox->inits.len}));
+        TRY(define(
+            ox,
+            (OxName){.name = name, .kind = OX_INIT, .index = ox->inits.len}));
         vec_push(ox->a, &ox->inits, (OxInit){.name = name, .proto = t});
     }
     return OK;
@@ -98,8 +99,8 @@ static Status define_inputs(Ox *ox) {
         ox_map_put(ox->a, &seen, name, (int)i);
         OxName *old = ox_name_of(ox, name);
         if (old && old->kind == OX_INIT) continue;
-        TRY(define(ox, (OxName){.name = name, .kind = OX_INPUT,
-                                .index = (int)i}));
+        TRY(define(ox,
+                   (OxName){.name = name, .kind = OX_INPUT, .index = (int)i}));
     }
     return OK;
 }
@@ -109,8 +110,10 @@ static Status define_results(Ox *ox) {
         const OxNode *n = &ox->nodes.data[i];
         for (int r = 0; r < n->nout; r++)
             if (*n->out[r])
-                TRY(define(ox, (OxName){.name = n->out[r], .kind = OX_RESULT,
-                                        .index = i, .result = r}));
+                TRY(define(ox, (OxName){.name = n->out[r],
+                                        .kind = OX_RESULT,
+                                        .index = i,
+                                        .result = r}));
     }
     return OK;
 }
@@ -197,8 +200,8 @@ static void split_identities(Ox *ox) {
         OxName *to = ox_name_of(ox, n->out[0]);
         to->kind = OX_INIT;
         to->index = ox->inits.len;
-        vec_push(ox->a, &ox->inits, (OxInit){.name = n->out[0], .proto = proto,
-                                             .alias = true});
+        vec_push(ox->a, &ox->inits,
+                 (OxInit){.name = n->out[0], .proto = proto, .alias = true});
     }
 }
 
@@ -280,9 +283,16 @@ Status ox_sort(Ox *ox) {
 /* ---- signatures ---------------------------------------------------------- */
 
 #define ONNX(nm, imin, imax, omin, omax, at, ndiff, wt, h, c)                  \
-    {.name = #nm, .in_min = imin, .in_max = imax, .out_min = omin,             \
-     .out_max = omax, .attrs = at, .nd = ndiff, .weight = wt,                  \
-     .handler = onnx_##h, .core = OP_##c},
+    {.name = #nm,                                                              \
+     .in_min = imin,                                                           \
+     .in_max = imax,                                                           \
+     .out_min = omin,                                                          \
+     .out_max = omax,                                                          \
+     .attrs = at,                                                              \
+     .nd = ndiff,                                                              \
+     .weight = wt,                                                             \
+     .handler = onnx_##h,                                                      \
+     .core = OP_##c},
 static const OxOp table[] = {
 #include "frontend/onnx/onnx_ops.def"
 };
@@ -335,8 +345,7 @@ static bool stray_value(const Onnx__AttributeProto *p, char letter) {
 static Status check_attr(Ox *ox, const OxNode *n, const OxAttr *a) {
     char letter = attr_kind(n->op, a->name);
     const char *name = ox_quote(ox, a->name);
-    if (!letter)
-        return ox_fail_node(ox, n, "unknown attribute '%s'", name);
+    if (!letter) return ox_fail_node(ox, n, "unknown attribute '%s'", name);
     if (!a->p->has_type)
         return ox_fail_node(ox, n, "attribute '%s' has no type", name);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
@@ -344,24 +353,24 @@ static Status check_attr(Ox *ox, const OxNode *n, const OxAttr *a) {
             return ox_fail_node(ox, n, "attribute '%s' must be %s", name,
                                 kinds[k].text);
     if (stray_value(a->p, letter) || (letter == 't' && !a->p->t))
-        return ox_fail_node(ox, n, "the value of attribute '%s' disagrees with "
-                            "its type", name);
+        return ox_fail_node(ox, n,
+                            "the value of attribute '%s' disagrees with "
+                            "its type",
+                            name);
     return OK;
 }
 
 static Status check_node(Ox *ox, const OxNode *n) {
     const OxOp *op = n->op;
     Status s = OK;
-    if (n->version == 0)
-        s = ox_fail_node(ox, n, "no opset is imported for it");
+    if (n->version == 0) s = ox_fail_node(ox, n, "no opset is imported for it");
     if (n->nin < op->in_min || (op->in_max >= 0 && n->nin > op->in_max))
         s = ox_fail_node(ox, n, "%d operands", n->nin);
     if (n->nout < op->out_min || (op->out_max >= 0 && n->nout > op->out_max))
         s = ox_fail_node(ox, n, "%d results", n->nout);
     int need = op->in_max < 0 ? n->nin : op->in_min;
     for (int i = 0; i < need && i < n->nin; i++)
-        if (!*n->in[i])
-            s = ox_fail_node(ox, n, "operand %d is required", i);
+        if (!*n->in[i]) s = ox_fail_node(ox, n, "operand %d is required", i);
     for (int i = 0; i < n->nattr; i++) {
         for (int j = 0; j < i; j++)
             if (n->attr[j].name == n->attr[i].name)
@@ -402,8 +411,10 @@ static Status report_unsupported(Ox *ox) {
     }
     for (int k = 0; k < first.len; k++) {
         const OxNode *n = &ox->nodes.data[first.data[k]];
-        (void)ox_fail_node(ox, n, "unsupported op%s%s%s (%d node%s, this is "
-                           "the first)%s", *n->domain ? " of domain '" : "",
+        (void)ox_fail_node(ox, n,
+                           "unsupported op%s%s%s (%d node%s, this is "
+                           "the first)%s",
+                           *n->domain ? " of domain '" : "",
                            *n->domain ? ox_quote(ox, n->domain) : "",
                            *n->domain ? "'" : "", count.data[k],
                            count.data[k] == 1 ? "" : "s",

@@ -48,8 +48,10 @@ static Status read_window(Ox *ox, const Type *x, const int64_t *kernel,
                           Window *w) {
     w->n = x->rank - 2;
     if (w->n < 1 || w->n > MAX_SPATIAL)
-        return ox_fail(ox, "an operand of rank %d; 1 to %d spatial axes are "
-                       "supported", x->rank, MAX_SPATIAL);
+        return ox_fail(ox,
+                       "an operand of rank %d; 1 to %d spatial axes are "
+                       "supported",
+                       x->rank, MAX_SPATIAL);
     if (!kernel && !ox_attr(ox, "kernel_shape"))
         return ox_fail(ox, "attribute 'kernel_shape' is missing");
     TRY(read_list(ox, "kernel_shape", w->n, 1, 1, w->kernel));
@@ -60,17 +62,19 @@ static Status read_window(Ox *ox, const Type *x, const int64_t *kernel,
                            w->in[i]);
         if (!kernel) continue;
         if (ox_attr(ox, "kernel_shape") && w->kernel[i] != kernel[i])
-            return ox_fail(ox, "kernel_shape[%d] is %" PRId64
-                           ", the weight has %" PRId64, i, w->kernel[i],
-                           kernel[i]);
+            return ox_fail(
+                ox, "kernel_shape[%d] is %" PRId64 ", the weight has %" PRId64,
+                i, w->kernel[i], kernel[i]);
         w->kernel[i] = kernel[i];
     }
     TRY(read_list(ox, "strides", w->n, 1, 1, w->stride));
     TRY(read_list(ox, "dilations", w->n, 1, 1, w->dilation));
     TRY(read_list(ox, "pads", 2 * w->n, 0, 0, w->pads));
     Str pad = ox_str(ox, "auto_pad", "NOTSET");
-    if (!strncmp(pad, "SAME_", 5)) same_pads(w, !strcmp(pad, "SAME_UPPER"));
-    else if (!strcmp(pad, "VALID")) memset(w->pads, 0, sizeof w->pads);
+    if (!strncmp(pad, "SAME_", 5))
+        same_pads(w, !strcmp(pad, "SAME_UPPER"));
+    else if (!strcmp(pad, "VALID"))
+        memset(w->pads, 0, sizeof w->pads);
     else if (strcmp(pad, "NOTSET") && *pad)
         return ox_fail(ox, "auto_pad '%s' is unknown", ox_quote(ox, pad));
     return OK;
@@ -85,7 +89,7 @@ static Status add_bias(Ox *ox, ValueId bias, ValueId *y) {
     if (value_is_splat(ox->g, bias, &k) && k == 0) return OK;
     if (tb.rank != 1 || tb.dim[0] != t.dim[1])
         return ox_fail(ox, "the bias must have one element per output "
-                       "channel");
+                           "channel");
     for (int i = 0; i < t.rank - 1; i++) dim[i] = i ? 1 : t.dim[1];
     TRY(ox_reshape(ox, bias, t.rank - 1, dim, &bias));
     return ox2(ox, OP_ADD, *y, bias, y);
@@ -147,11 +151,10 @@ Status onnx_conv_transpose(Ox *ox) {
     shape[0] = x.dim[0];
     if (group < 1 || !mul_ok(k.dim[1], group, &shape[1]))
         return ox_fail(ox, "%" PRId64 " groups", group);
-    Attr attr[] = {attr_v(AK_shape, shape, x.rank),
-                   attr_v(AK_strides, w.stride, w.n),
-                   attr_v(AK_pads, w.pads, 2 * w.n),
-                   attr_v(AK_dilations, w.dilation, w.n),
-                   attr_i(AK_group, group)};
+    Attr attr[] = {
+        attr_v(AK_shape, shape, x.rank), attr_v(AK_strides, w.stride, w.n),
+        attr_v(AK_pads, w.pads, 2 * w.n), attr_v(AK_dilations, w.dilation, w.n),
+        attr_i(AK_group, group)};
     TRY(ox_op(ox, OP_CONV_DGRAD, in, 2, attr, 5, &y));
     if (is_value(bias)) TRY(add_bias(ox, bias, &y));
     return ox_out(ox, 0, y);
@@ -166,8 +169,9 @@ static Status pool_sizes(Ox *ox, const Window *w, int64_t *sizes) {
         int64_t all = w->in[i] + w->pads[i] + w->pads[i + w->n];
         int64_t room = all - extent(w, i), s = w->stride[i];
         if (room < 0 && !(ceil_mode && room > -s))
-            return ox_fail(ox, "a window of %" PRId64 " on %" PRId64
-                           " padded elements", extent(w, i), all);
+            return ox_fail(
+                ox, "a window of %" PRId64 " on %" PRId64 " padded elements",
+                extent(w, i), all);
         sizes[i] = (ceil_mode ? room + s - 1 : room) / s + 1;
         if ((sizes[i] - 1) * s >= w->in[i] + w->pads[i]) sizes[i]--;
         if (sizes[i] < 1)
@@ -231,8 +235,8 @@ Status onnx_average_pool(Ox *ox) {
     int64_t sizes[MAX_SPATIAL];
     Attr attr[6];
     TRY(read_pool(ox, x, &w, sizes, attr));
-    attr[5] = attr_i(AK_count_include_pad,
-                     ox_int(ox, "count_include_pad", 0) != 0);
+    attr[5] =
+        attr_i(AK_count_include_pad, ox_int(ox, "count_include_pad", 0) != 0);
     TRY(ox_op(ox, OP_AVG_POOL, &x, 1, attr, 6, &y));
     return ox_out(ox, 0, y);
 }
@@ -281,8 +285,8 @@ static ValueId random_state(Ox *ox) {
 
 static Status all_kept(Ox *ox, ValueId x, ValueId *mask) {
     Type t = ox_type(ox, x);
-    TypeId type = type_make(ox->node->version < 10 ? t.dtype : DT_BOOL, t.rank,
-                            t.dim);
+    TypeId type =
+        type_make(ox->node->version < 10 ? t.dtype : DT_BOOL, t.rank, t.dim);
     Attr one = attr_f(AK_value, 1);
     return ox_opn(ox, OP_FULL, NULL, 0, &one, 1, 1, &type, mask);
 }

@@ -52,19 +52,20 @@ static ValueId *pending_write(Ox *ox, ValueId buffer) {
     return NULL;
 }
 
-static Status run_average(Ox *ox, ValueId buffer, ValueId batch,
-                          ValueId *out) {
+static Status run_average(Ox *ox, ValueId buffer, ValueId batch, ValueId *out) {
     double m = ox_float(ox, "momentum", 0.9);
     const Value *b = value_get(ox->g, buffer);
-    bool is_state = b->kind == VK_VAR && value_var(ox->g, buffer)->kind ==
-                                             VAR_BUFFER;
+    bool is_state =
+        b->kind == VK_VAR && value_var(ox->g, buffer)->kind == VAR_BUFFER;
     ValueId *write = pending_write(ox, buffer), old = write ? *write : buffer;
     TRY(ox2k(ox, OP_MUL, old, m, &old));
     TRY(ox2k(ox, OP_MUL, batch, 1 - m, &batch));
     TRY(ox2(ox, OP_ADD, old, batch, out));
     if (!is_state) return OK;
-    if (write) *write = *out;
-    else vec_push(ox->a, &ox->g->writes, (Write){buffer, *out});
+    if (write)
+        *write = *out;
+    else
+        vec_push(ox->a, &ox->g->writes, (Write){buffer, *out});
     return OK;
 }
 
@@ -89,7 +90,8 @@ Status onnx_batch_norm(Ox *ox) {
         return ox_fail(ox, "spatial=0 is not supported");
     bool training = in_training(ox);
     if (training && ox_float(ox, "momentum", 0.9) == 0)
-        ox_warn(ox, ox->node, "momentum is 0: running statistics will be those "
+        ox_warn(ox, ox->node,
+                "momentum is 0: running statistics will be those "
                 "of the last batch (torch's momentum=None exports wrongly)");
     Attr attr[] = {attr_i(AK_training, training),
                    attr_f(AK_epsilon, ox_float(ox, "epsilon", 1e-5))};
@@ -109,8 +111,8 @@ Status onnx_layer_norm(Ox *ox) {
     TRY(ox_axis(ox, ox_int(ox, "axis", -1), ox_type(ox, in[0]).rank, &axis));
     Attr attr[] = {attr_i(AK_axis, axis),
                    attr_f(AK_epsilon, ox_float(ox, "epsilon", 1e-5))};
-    TRY(ox_opn(ox, OP_LAYER_NORM, in, is_value(in[2]) ? 3 : 2, attr, 2, 3,
-               NULL, out));
+    TRY(ox_opn(ox, OP_LAYER_NORM, in, is_value(in[2]) ? 3 : 2, attr, 2, 3, NULL,
+               out));
     for (int i = 0; i < 3; i++) TRY(ox_out(ox, i, out[i]));
     return OK;
 }

@@ -26,8 +26,7 @@ static Status read_reduction(Ox *ox, Reduction *r) {
 static Status apply(Ox *ox, OpCode op, const Reduction *r, ValueId x,
                     ValueId *y) {
     *y = x;
-    if (r->n == 0)
-        return op == OP_REDUCE_SUMSQ ? ox2(ox, OP_MUL, x, x, y) : OK;
+    if (r->n == 0) return op == OP_REDUCE_SUMSQ ? ox2(ox, OP_MUL, x, x, y) : OK;
     return ox_reduce(ox, op, x, r->axes, r->n, r->keepdims, y);
 }
 
@@ -47,9 +46,7 @@ static Status reduce_then(Ox *ox, OpCode before, OpCode after) {
 Status onnx_reduce(Ox *ox) { return reduce_then(ox, NUM_OPS, NUM_OPS); }
 Status onnx_reduce_l1(Ox *ox) { return reduce_then(ox, OP_ABS, NUM_OPS); }
 Status onnx_reduce_l2(Ox *ox) { return reduce_then(ox, NUM_OPS, OP_SQRT); }
-Status onnx_reduce_log_sum(Ox *ox) {
-    return reduce_then(ox, NUM_OPS, OP_LOG);
-}
+Status onnx_reduce_log_sum(Ox *ox) { return reduce_then(ox, NUM_OPS, OP_LOG); }
 
 /* max + log(sum(exp(x - max))) */
 Status onnx_reduce_log_sum_exp(Ox *ox) {
@@ -69,8 +66,10 @@ Status onnx_reduce_log_sum_exp(Ox *ox) {
         int64_t dim[MAX_RANK];
         int rank = 0, k = 0;
         for (int i = 0; i < t.rank; i++) {
-            if (k < r.n && r.axes[k] == i) k++;
-            else dim[rank++] = t.dim[i];
+            if (k < r.n && r.axes[k] == i)
+                k++;
+            else
+                dim[rank++] = t.dim[i];
         }
         TRY(ox_reshape(ox, y, rank, dim, &y));
     }

@@ -71,15 +71,18 @@ Status onnx_eye_like(Ox *ox) {
         TRY(ox_dtype(ox, code < 0 || code > 1000 ? -1 : (int)code,
                      "attribute dtype", &d));
     if (t.rank != 2 || type_count(&t) > OX_MAX_FOLD)
-        return ox_fail(ox, "the operand must be a matrix of at most %" PRId64
-                       " elements", OX_MAX_FOLD);
+        return ox_fail(
+            ox, "the operand must be a matrix of at most %" PRId64 " elements",
+            OX_MAX_FOLD);
     TypeId type = type_make(d, 2, t.dim);
     EvalTensor *e = eval_tensor_new(ox->a, type);
     for (int64_t i = 0; i < t.dim[0]; i++) {
         int64_t j;
         if (!add_ok(i, k, &j) || j < 0 || j >= t.dim[1]) continue;
-        if (e->f) e->f[i * t.dim[1] + j] = 1;
-        else e->i[i * t.dim[1] + j] = 1;
+        if (e->f)
+            e->f[i * t.dim[1] + j] = 1;
+        else
+            e->i[i * t.dim[1] + j] = 1;
     }
     TRY(ox_const(ox, eval_to_tensor(ox->a, e, type), &y));
     return ox_out(ox, 0, y);
@@ -96,8 +99,10 @@ static Status range_operands(Ox *ox, const EvalTensor *v[3], DType *d) {
     for (int i = 0; i < 3; i++) {
         const Tensor *t = ox_data(ox, ox_in(ox, i));
         if (!t)
-            return ox_fail(ox, "its shape depends on data: '%s' is not known "
-                           "at compile time", ox_quote(ox, ox->node->in[i]));
+            return ox_fail(ox,
+                           "its shape depends on data: '%s' is not known "
+                           "at compile time",
+                           ox_quote(ox, ox->node->in[i]));
         if (type_count(type_get(t->type)) != 1)
             return ox_fail(ox, "operand %d must be a scalar", i);
         *d = type_get(t->type)->dtype;
@@ -125,8 +130,10 @@ Status onnx_range(Ox *ox) {
     TypeId type = type_make(d, 1, &n);
     EvalTensor *e = eval_tensor_new(ox->a, type);
     for (int64_t i = 0; i < n; i++) {
-        if (e->f) e->f[i] = v[0]->f[0] + (double)i * v[2]->f[0];
-        else e->i[i] = v[0]->i[0] + i * v[2]->i[0];
+        if (e->f)
+            e->f[i] = v[0]->f[0] + (double)i * v[2]->f[0];
+        else
+            e->i[i] = v[0]->i[0] + i * v[2]->i[0];
     }
     TRY(ox_const(ox, eval_to_tensor(ox->a, e, type), &y));
     return ox_out(ox, 0, y);
@@ -169,8 +176,10 @@ static Status reshape_dims(Ox *ox, const Type *t, const int64_t *want, int n,
         dim[i] = want[i];
         if (want[i] == 0 && !allowzero) {
             if (i >= t->rank)
-                return ox_fail(ox, "0 at position %d of its shape copies a "
-                               "dimension that the operand lacks", i);
+                return ox_fail(ox,
+                               "0 at position %d of its shape copies a "
+                               "dimension that the operand lacks",
+                               i);
             dim[i] = t->dim[i];
         }
         if (want[i] < -1)
@@ -185,14 +194,16 @@ static Status reshape_dims(Ox *ox, const Type *t, const int64_t *want, int n,
     }
     if (infer >= 0) {
         if (known == 0 || total % known)
-            return ox_fail(ox, "%" PRId64 " elements do not divide into %"
-                           PRId64, total, known);
+            return ox_fail(ox,
+                           "%" PRId64 " elements do not divide into %" PRId64,
+                           total, known);
         dim[infer] = total / known;
         known *= dim[infer];
     }
     if (known != total)
-        return ox_fail(ox, "%" PRId64 " elements cannot take a shape of %"
-                       PRId64, total, known);
+        return ox_fail(ox,
+                       "%" PRId64 " elements cannot take a shape of %" PRId64,
+                       total, known);
     return OK;
 }
 
@@ -202,8 +213,7 @@ static ValueId swapped(const Ox *ox, ValueId v, const int64_t *dim, int rank) {
     const Node *t = ox_def(ox, v, OP_TRANSPOSE);
     const Node *r = t ? ox_def(ox, t->in[0], OP_RESHAPE) : NULL;
     const int64_t *perm;
-    if (!r || attr_ints(t, AK_perm, &perm) != 3 || perm[0] != 0 ||
-        perm[1] != 2)
+    if (!r || attr_ints(t, AK_perm, &perm) != 3 || perm[0] != 0 || perm[1] != 2)
         return NO_VALUE;
     Type x = ox_type(ox, r->in[0]), mid = ox_type(ox, t->in[0]);
     if (x.rank != rank || rank < 3 || x.dim[rank - 1] != mid.dim[2] ||
@@ -230,13 +240,17 @@ Status onnx_reshape(Ox *ox) {
     const int64_t *want;
     int64_t dim[MAX_RANK];
     int n;
-    if (ox->node->nin > 1) TRY(ox_const_ints(ox, 1, "shape", &want, &n));
-    else n = ox_ints(ox, "shape", &want);
+    if (ox->node->nin > 1)
+        TRY(ox_const_ints(ox, 1, "shape", &want, &n));
+    else
+        n = ox_ints(ox, "shape", &want);
     if (n < 0) return ox_fail(ox, "its shape is missing");
     TRY(reshape_dims(ox, &t, want, n, ox_int(ox, "allowzero", 0) != 0, dim));
     ValueId from = swapped(ox, x, dim, n);
-    if (is_value(from)) TRY(swap_last(ox, from, &y));
-    else TRY(ox_reshape(ox, x, n, dim, &y));
+    if (is_value(from))
+        TRY(swap_last(ox, from, &y));
+    else
+        TRY(ox_reshape(ox, x, n, dim, &y));
     return ox_out(ox, 0, y);
 }
 
@@ -245,8 +259,8 @@ Status onnx_flatten(Ox *ox) {
     Type t = ox_type(ox, x);
     int64_t axis = ox_int(ox, "axis", 1), dim[2] = {1, 1};
     if (axis < -t.rank || axis > t.rank)
-        return ox_fail(ox, "axis %" PRId64 " is out of range for rank %d",
-                       axis, t.rank);
+        return ox_fail(ox, "axis %" PRId64 " is out of range for rank %d", axis,
+                       t.rank);
     if (axis < 0) axis += t.rank;
     for (int i = 0; i < t.rank; i++) dim[i >= axis] *= t.dim[i];
     TRY(ox_reshape(ox, x, 2, dim, &y));
@@ -278,8 +292,10 @@ Status onnx_unsqueeze(Ox *ox) {
     int64_t axes[MAX_RANK], dim[MAX_RANK];
     int n, k = 0, from = 0;
     bool from_input = ox->node->nin > 1;
-    if (from_input) TRY(ox_const_ints(ox, 1, "axes", &v, &n));
-    else n = ox_ints(ox, "axes", &v);
+    if (from_input)
+        TRY(ox_const_ints(ox, 1, "axes", &v, &n));
+    else
+        n = ox_ints(ox, "axes", &v);
     if (n < 0) return ox_fail(ox, "axes are missing");
     if (t.rank + n > MAX_RANK)
         return ox_fail(ox, "a result of rank %d; at most %d", t.rank + n,
@@ -347,8 +363,7 @@ Status onnx_tile(Ox *ox) {
     int rank = ox_type(ox, x).rank, n;
     const int64_t *r;
     TRY(ox_const_ints(ox, 1, "repeats", &r, &n));
-    if (n != rank)
-        return ox_fail(ox, "%d repeats for rank %d", n, rank);
+    if (n != rank) return ox_fail(ox, "%d repeats for rank %d", n, rank);
     for (int i = 0; i < rank; i++) {
         if (r[i] < 0) return ox_fail(ox, "a negative repeat");
         if (r[i] != 1) TRY(tile_axis(ox, &x, i, r[i]));
@@ -369,8 +384,7 @@ static Status shuffle(Ox *ox, const int64_t *split, const int64_t *perm,
 
 static Status block_size(Ox *ox, int64_t *b) {
     *b = ox_int(ox, "blocksize", 0);
-    if (*b < 1 || *b > 1 << 15)
-        return ox_fail(ox, "blocksize is %" PRId64, *b);
+    if (*b < 1 || *b > 1 << 15) return ox_fail(ox, "blocksize is %" PRId64, *b);
     if (ox_type(ox, ox_in(ox, 0)).rank != 4)
         return ox_fail(ox, "the operand must have rank 4");
     return OK;

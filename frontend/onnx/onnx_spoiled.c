@@ -104,8 +104,7 @@ static void half_copies(Ox *ox, StrBuf *sb) {
         DType d;
         if (x->live && !strncmp(x->name, "_to_copy", 8) &&
             dtype_from_onnx(x->proto->data_type, &d) && dtype_is_16(d))
-            sb_printf(sb, "%s'%s'", sb->len ? ", " : "",
-                      ox_quote(ox, x->name));
+            sb_printf(sb, "%s'%s'", sb->len ? ", " : "", ox_quote(ox, x->name));
     }
 }
 
@@ -117,10 +116,12 @@ static Status object(Ox *ox, const char *what, StrBuf *names) {
     if (ox->opt->accept_folded || ox->opt->loss.kind == LOSS_NONE)
         ox_warn_model(ox, "%s%s", what, list);
     else
-        s = ox_fail_model(ox, "%s%s; re-export for training: "
+        s = ox_fail_model(ox,
+                          "%s%s; re-export for training: "
                           "torch.onnx.export(model.train(), args, dynamo=True,"
                           " optimize=False), or pass --accept-folded to train "
-                          "what is left", what, list);
+                          "what is left",
+                          what, list);
     if (names) sb_free(names);
     return s;
 }
@@ -139,15 +140,17 @@ static bool used_elsewhere(const Ox *ox, Str name) {
 
 /* Gives the statistics an initializer of their own. */
 static void split_role(Ox *ox, OxNode *n, int slot, const OxInit *from) {
-    Str fresh = internf("%s.%s.%d", from->name,
-                        slot == 3 ? "running_mean" : "running_var",
-                        ox->inits.len);
-    OxInit x = {.name = fresh, .proto = from->proto, .live = true,
-                .alias = true};
+    Str fresh =
+        internf("%s.%s.%d", from->name,
+                slot == 3 ? "running_mean" : "running_var", ox->inits.len);
+    OxInit x = {
+        .name = fresh, .proto = from->proto, .live = true, .alias = true};
     if (ox_name_of(ox, fresh)) return;
     ox_map_put(ox->a, &ox->by_name, fresh, ox->names.len);
-    vec_push(ox->a, &ox->names, (OxName){.name = fresh, .kind = OX_INIT,
-                                         .index = ox->inits.len, .uses = 1});
+    vec_push(
+        ox->a, &ox->names,
+        (OxName){
+            .name = fresh, .kind = OX_INIT, .index = ox->inits.len, .uses = 1});
     vec_push(ox->a, &ox->inits, x);
     n->in[slot] = fresh;
 }
@@ -164,7 +167,8 @@ static Status merged_statistics(Ox *ox) {
             StrBuf sb = {0};
             sb_printf(&sb, "'%s' of node '%s'", ox_quote(ox, name->name),
                       ox_quote(ox, n->name));
-            TRY(object(ox, "one initializer serves as running statistics and "
+            TRY(object(ox,
+                       "one initializer serves as running statistics and "
                        "as something else (equal tensors were merged): ",
                        &sb));
             OxInit from = ox->inits.data[name->index];
@@ -187,11 +191,13 @@ static void warn_anonymous(Ox *ox) {
         if (!count++) first = x->name;
     }
     if (count)
-        ox_warn_model(ox, "%d tensors lost their names in a folded export "
+        ox_warn_model(ox,
+                      "%d tensors lost their names in a folded export "
                       "('%s' is the first): ties may be broken and "
                       "BatchNormalization fused; for training export with "
                       "training=TrainingMode.TRAINING, "
-                      "do_constant_folding=False", count, ox_quote(ox, first));
+                      "do_constant_folding=False",
+                      count, ox_quote(ox, first));
 }
 
 Status ox_check_spoiled(Ox *ox) {
@@ -204,8 +210,10 @@ Status ox_check_spoiled(Ox *ox) {
     if (!ox->has_signature || !was_optimised(ox)) return OK;
     read_signature(ox, &t);
     if (lost_batch_norm(ox, &t))
-        TRY(object(ox, "the exporter fused BatchNormalization into the "
-                   "convolutions before it", NULL));
+        TRY(object(ox,
+                   "the exporter fused BatchNormalization into the "
+                   "convolutions before it",
+                   NULL));
     folded_parameters(ox, &t, &folded);
     TRY(object(ox, "the exporter folded parameters: ", &folded));
     merged_parameters(ox, &t, &merged);

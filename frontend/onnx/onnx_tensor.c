@@ -7,11 +7,14 @@
 #include "frontend/onnx/onnx.h"
 
 static const char *const onnx_dtypes[] = {
-    "UNDEFINED", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64",
-    "STRING", "BOOL", "FLOAT16", "DOUBLE", "UINT32", "UINT64", "COMPLEX64",
-    "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2",
-    "FLOAT8E5M2FNUZ", "UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E8M0", "UINT2",
-    "INT2", "FLOAT6E2M3", "FLOAT6E3M2"};
+    "UNDEFINED",      "FLOAT",        "UINT8",          "INT8",
+    "UINT16",         "INT16",        "INT32",          "INT64",
+    "STRING",         "BOOL",         "FLOAT16",        "DOUBLE",
+    "UINT32",         "UINT64",       "COMPLEX64",      "COMPLEX128",
+    "BFLOAT16",       "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2",
+    "FLOAT8E5M2FNUZ", "UINT4",        "INT4",           "FLOAT4E2M1",
+    "FLOAT8E8M0",     "UINT2",        "INT2",           "FLOAT6E2M3",
+    "FLOAT6E3M2"};
 
 Status ox_dtype(Ox *ox, int code, const char *what, DType *out) {
     if (dtype_from_onnx(code, out)) return OK;
@@ -82,9 +85,10 @@ static Status from_int32(Ox *ox, const Onnx__TensorProto *t, DType d,
     for (size_t i = 0; i < t->n_int32_data; i++) {
         int32_t v = t->int32_data[i];
         if (!int32_fits(d, v))
-            return ox_fail(ox, "tensor '%s': entry %zu, %d, is out of range "
-                           "for %s", ox_quote(ox, name), i, v,
-                           dtype_info[d].text);
+            return ox_fail(ox,
+                           "tensor '%s': entry %zu, %d, is out of range "
+                           "for %s",
+                           ox_quote(ox, name), i, v, dtype_info[d].text);
         switch (dtype_info[d].bytes) {
         case 1: ((uint8_t *)out)[i] = (uint8_t)v; break;
         case 2: ((uint16_t *)out)[i] = (uint16_t)v; break;
@@ -112,13 +116,14 @@ static Status from_typed(Ox *ox, const Onnx__TensorProto *t, DType d,
     case DT_U32:
         for (size_t i = 0; i < t->n_uint64_data; i++) {
             if (t->uint64_data[i] > UINT32_MAX)
-                return ox_fail(ox, "tensor '%s': entry %zu is out of range for "
-                               "u32", ox_quote(ox, name), i);
+                return ox_fail(ox,
+                               "tensor '%s': entry %zu is out of range for "
+                               "u32",
+                               ox_quote(ox, name), i);
             ((uint32_t *)out)[i] = (uint32_t)t->uint64_data[i];
         }
         return OK;
-    default:
-        return from_int32(ox, t, d, name, out);
+    default: return from_int32(ox, t, d, name, out);
     }
 }
 
@@ -128,8 +133,10 @@ static Status check_bools(Ox *ox, const char *name, const uint8_t *p,
                           int64_t n) {
     for (int64_t i = 0; i < n; i++)
         if (p[i] > 1)
-            return ox_fail(ox, "tensor '%s': element %" PRId64 " of a bool "
-                           "tensor is %d", ox_quote(ox, name), i, p[i]);
+            return ox_fail(ox,
+                           "tensor '%s': element %" PRId64 " of a bool "
+                           "tensor is %d",
+                           ox_quote(ox, name), i, p[i]);
     return OK;
 }
 
@@ -137,9 +144,10 @@ static Status wrong_size(Ox *ox, const char *name, TypeId type, size_t have,
                          size_t want, const char *unit) {
     StrBuf sb = {0};
     sb_put_type(&sb, type);
-    Status s = ox_fail(ox, "tensor '%s' is %s and needs %zu %s, but the file "
-                       "has %zu", ox_quote(ox, name), sb.data, want, unit,
-                       have);
+    Status s = ox_fail(ox,
+                       "tensor '%s' is %s and needs %zu %s, but the file "
+                       "has %zu",
+                       ox_quote(ox, name), sb.data, want, unit, have);
     sb_free(&sb);
     return s;
 }
@@ -151,8 +159,10 @@ static Status inline_data(Ox *ox, const Onnx__TensorProto *t, const char *name,
     size_t bytes = (size_t)type_bytes(type);
     size_t own = typed_count(t, type->dtype, &others);
     if (others || (own && t->has_raw_data && t->raw_data.len))
-        return ox_fail(ox, "tensor '%s' has data in more than one field, or in "
-                       "that of another element type", ox_quote(ox, name));
+        return ox_fail(ox,
+                       "tensor '%s' has data in more than one field, or in "
+                       "that of another element type",
+                       ox_quote(ox, name));
     if (own) {
         if (own != count)
             return wrong_size(ox, name, out->type, own, count, "entries");
@@ -181,8 +191,10 @@ Status ox_tensor(Ox *ox, const Onnx__TensorProto *t, const char *name,
     Tensor *r = NEW(ox->a, Tensor);
     TRY(ox_dtype(ox, t->data_type, name, &d));
     if (t->segment)
-        return ox_fail(ox, "tensor '%s' is stored in segments, which is "
-                       "obsolete", ox_quote(ox, name));
+        return ox_fail(ox,
+                       "tensor '%s' is stored in segments, which is "
+                       "obsolete",
+                       ox_quote(ox, name));
     if (t->n_dims > MAX_RANK)
         return ox_fail(ox, "tensor '%s' has rank %zu; at most %d",
                        ox_quote(ox, name), t->n_dims, MAX_RANK);

@@ -33,8 +33,10 @@ static void find_roles(Ox *ox) {
             OxName *in = ox_name_of(ox, n->in[k]);
             if (!in || bit(n->op->nd, k)) continue;
             in->reaches = true;
-            if (bit(n->op->weight, k)) in->role = n;
-            else if (n->op->weight >> 31 && !in->role) in->role = role;
+            if (bit(n->op->weight, k))
+                in->role = n;
+            else if (n->op->weight >> 31 && !in->role)
+                in->role = role;
         }
     }
 }
@@ -44,8 +46,7 @@ static void find_statistics(Ox *ox) {
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
         if (n->op->core != OP_BATCH_NORM) continue;
-        for (int k = 3; k < 5; k++)
-            ox_name_of(ox, n->in[k])->statistics_of = n;
+        for (int k = 3; k < 5; k++) ox_name_of(ox, n->in[k])->statistics_of = n;
     }
 }
 
@@ -131,10 +132,11 @@ static Status check_reach(Ox *ox, const OxInit *x, const OxName *name) {
     if (x->kind != VAR_PARAM || name->reaches ||
         ox->opt->loss.kind == LOSS_NONE)
         return OK;
-    return ox_fail_model(ox, "parameter '%s' reaches the outputs only through "
+    return ox_fail_model(ox,
+                         "parameter '%s' reaches the outputs only through "
                          "non-differentiable operands; --freeze '%s' keeps it "
-                         "as it is", ox_quote(ox, x->name),
-                         ox_quote(ox, x->name));
+                         "as it is",
+                         ox_quote(ox, x->name), ox_quote(ox, x->name));
 }
 
 static Status decide(Ox *ox, OxInit *x) {
@@ -147,8 +149,9 @@ static Status decide(Ox *ox, OxInit *x) {
     if (!is_float) {
         x->is_var = false;
     } else if (name->statistics_of) {
-        become(x, VAR_BUFFER, internf("running statistics of '%s'",
-                                      ox_quote(ox, name->statistics_of->name)));
+        become(x, VAR_BUFFER,
+               internf("running statistics of '%s'",
+                       ox_quote(ox, name->statistics_of->name)));
     } else if (!user && !finite &&
                !(x->mark && !strcmp(x->mark, "PARAMETER"))) {
         x->is_var = false;

@@ -2,8 +2,8 @@
 #include "frontend/onnx/sha1.h"
 
 void sha1_init(Sha1 *s) {
-    *s = (Sha1){.h = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476,
-                      0xc3d2e1f0}};
+    *s = (Sha1){
+        .h = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0}};
 }
 
 static uint32_t rot(uint32_t x, int n) { return x << n | x >> (32 - n); }

@@ -26,8 +26,8 @@ static const uint8_t *varint(const uint8_t *p, const uint8_t *end,
     return NULL;
 }
 
-static bool walk(Walk *w, const ProtobufCMessageDescriptor *d,
-                 const uint8_t *p, const uint8_t *end, int depth);
+static bool walk(Walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p,
+                 const uint8_t *end, int depth);
 
 /* The content of one length-delimited field. */
 static bool content(Walk *w, const ProtobufCFieldDescriptor *f,
@@ -39,8 +39,7 @@ static bool content(Walk *w, const ProtobufCFieldDescriptor *f,
         if (memchr(p, 0, (size_t)(end - p)))
             return stop(w, p, "a name holds a zero byte");
         break;
-    default:
-        break;
+    default: break;
     }
     w->memory += (size_t)(end - p) + sizeof(void *) * 2;
     return true;
@@ -66,26 +65,18 @@ static bool field(Walk *w, const ProtobufCFieldDescriptor *f, int wire_type,
     if (is_block && wire_type != 2) return stop(w, *p, "a field of wrong type");
     const uint8_t *at = *p;
     switch (wire_type) {
-    case 0:
-        *p = varint(at, end, &skip);
-        break;
-    case 1:
-        *p = end - at < 8 ? NULL : at + 8;
-        break;
-    case 2:
-        return delimited(w, f, p, end, depth);
-    case 5:
-        *p = end - at < 4 ? NULL : at + 4;
-        break;
-    default:
-        return stop(w, at, "not a protobuf field");
+    case 0: *p = varint(at, end, &skip); break;
+    case 1: *p = end - at < 8 ? NULL : at + 8; break;
+    case 2: return delimited(w, f, p, end, depth);
+    case 5: *p = end - at < 4 ? NULL : at + 4; break;
+    default: return stop(w, at, "not a protobuf field");
     }
     w->memory += 16;
     return *p ? true : stop(w, at, "truncated");
 }
 
-static bool walk(Walk *w, const ProtobufCMessageDescriptor *d,
-                 const uint8_t *p, const uint8_t *end, int depth) {
+static bool walk(Walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p,
+                 const uint8_t *end, int depth) {
     if (depth > WIRE_MAX_DEPTH)
         return stop(w, p, "nested deeper than 64 messages");
     w->memory += d->sizeof_message + sizeof(void *);

@@ -30,28 +30,28 @@ static double f_gelu_tanh(double a) {
     return 0.5 * a * (1 + tanh(u));
 }
 
-#define ABS(x) fabs(x)
-#define SIGN(x) f_sign(x)
-#define FLOOR(x) floor(x)
-#define CEIL(x) ceil(x)
-#define ROUND(x) rint(x)
-#define EXP(x) exp(x)
-#define LOG(x) log(x)
-#define SQRT(x) sqrt(x)
-#define ERF(x) erf(x)
-#define TANH(x) tanh(x)
-#define SIGMOID(x) f_sigmoid(x)
+#define ABS(x)         fabs(x)
+#define SIGN(x)        f_sign(x)
+#define FLOOR(x)       floor(x)
+#define CEIL(x)        ceil(x)
+#define ROUND(x)       rint(x)
+#define EXP(x)         exp(x)
+#define LOG(x)         log(x)
+#define SQRT(x)        sqrt(x)
+#define ERF(x)         erf(x)
+#define TANH(x)        tanh(x)
+#define SIGMOID(x)     f_sigmoid(x)
 #define LOG_SIGMOID(x) f_log_sigmoid(x)
-#define SIN(x) sin(x)
-#define COS(x) cos(x)
-#define GELU(x) f_gelu(x)
-#define GELU_TANH(x) f_gelu_tanh(x)
-#define ISNAN(x) ((x) != (x))
-#define ISINF(x) (fabs(x) == INFINITY)
-#define ISFINITE(x) (fabs(x) < INFINITY)
-#define DIV(x, y) ((x) / (y))
-#define MOD(x, y) fmod(x, y)
-#define POW(x, y) pow(x, y)
+#define SIN(x)         sin(x)
+#define COS(x)         cos(x)
+#define GELU(x)        f_gelu(x)
+#define GELU_TANH(x)   f_gelu_tanh(x)
+#define ISNAN(x)       ((x) != (x))
+#define ISINF(x)       (fabs(x) == INFINITY)
+#define ISFINITE(x)    (fabs(x) < INFINITY)
+#define DIV(x, y)      ((x) / (y))
+#define MOD(x, y)      fmod(x, y)
+#define POW(x, y)      pow(x, y)
 
 typedef double ElemF(double a, double b, double c, double P0, double P1);
 
@@ -61,13 +61,13 @@ typedef double ElemF(double a, double b, double c, double P0, double P1);
         (void)a, (void)b, (void)c, (void)P0, (void)P1;                         \
         return expr;                                                           \
     }
-#define ROW_ELEM ROW
-#define ROW_GEN OTHER
-#define ROW_VIEW OTHER
-#define ROW_MOVE OTHER
-#define ROW_REDUCE OTHER
-#define ROW_ANCHOR OTHER
-#define ROW_LIB OTHER
+#define ROW_ELEM      ROW
+#define ROW_GEN       OTHER
+#define ROW_VIEW      OTHER
+#define ROW_MOVE      OTHER
+#define ROW_REDUCE    OTHER
+#define ROW_ANCHOR    OTHER
+#define ROW_LIB       OTHER
 #define ROW_COMPOSITE OTHER
 #define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
            expr)                                                               \
@@ -139,28 +139,28 @@ static Wide float_only(void) {
 #undef DIV
 #undef MOD
 #undef POW
-#define ABS(x) ((x) < 0 ? -(x) : (x))
-#define SIGN(x) (((x) > 0) - ((x) < 0))
-#define FLOOR(x) (x)
-#define CEIL(x) (x)
-#define ROUND(x) (x)
-#define EXP(x) float_only()
-#define LOG(x) float_only()
-#define SQRT(x) float_only()
-#define ERF(x) float_only()
-#define TANH(x) float_only()
-#define SIGMOID(x) float_only()
+#define ABS(x)         ((x) < 0 ? -(x) : (x))
+#define SIGN(x)        (((x) > 0) - ((x) < 0))
+#define FLOOR(x)       (x)
+#define CEIL(x)        (x)
+#define ROUND(x)       (x)
+#define EXP(x)         float_only()
+#define LOG(x)         float_only()
+#define SQRT(x)        float_only()
+#define ERF(x)         float_only()
+#define TANH(x)        float_only()
+#define SIGMOID(x)     float_only()
 #define LOG_SIGMOID(x) float_only()
-#define SIN(x) float_only()
-#define COS(x) float_only()
-#define GELU(x) float_only()
-#define GELU_TANH(x) float_only()
-#define ISNAN(x) 0
-#define ISINF(x) 0
-#define ISFINITE(x) 1
-#define DIV(x, y) i_div(x, y, err)
-#define MOD(x, y) i_mod(x, y, err)
-#define POW(x, y) i_pow(x, y, err)
+#define SIN(x)         float_only()
+#define COS(x)         float_only()
+#define GELU(x)        float_only()
+#define GELU_TANH(x)   float_only()
+#define ISNAN(x)       0
+#define ISINF(x)       0
+#define ISFINITE(x)    1
+#define DIV(x, y)      i_div(x, y, err)
+#define MOD(x, y)      i_mod(x, y, err)
+#define POW(x, y)      i_pow(x, y, err)
 
 typedef Wide ElemI(Wide a, Wide b, Wide c, Wide P0, Wide P1, const char **err);
 
@@ -213,8 +213,8 @@ static void elem_step(Elem *e, const Type *out, int64_t *idx) {
     for (int d = out->rank - 1; d >= 0; d--) {
         bool carry = ++idx[d] == out->dim[d];
         for (int k = 0; k < e->nin; k++)
-            e->pos[k] += carry ? -e->stride[k][d] * (out->dim[d] - 1)
-                               : e->stride[k][d];
+            e->pos[k] +=
+                carry ? -e->stride[k][d] * (out->dim[d] - 1) : e->stride[k][d];
         if (!carry) return;
         idx[d] = 0;
     }
@@ -243,8 +243,9 @@ static Status elem_one(Elem *e, bool floats, int64_t k) {
     OpCode op = e->cx->n->op;
     const char *err = NULL;
     if (floats) {
-        store_f(out, k, elem_f[op](arg_f(e, 0), arg_f(e, 1), arg_f(e, 2),
-                                   e->p[0], e->p[1]));
+        store_f(out, k,
+                elem_f[op](arg_f(e, 0), arg_f(e, 1), arg_f(e, 2), e->p[0],
+                           e->p[1]));
         return OK;
     }
     Wide v = elem_i[op](arg_i(e, 0), arg_i(e, 1), arg_i(e, 2),

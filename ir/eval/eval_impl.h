@@ -42,8 +42,7 @@ typedef struct EvalAxis {
 EvalAxis eval_axis(const Type *t, int axis);
 
 /* An INTS attribute of n entries, `dflt` each where it is absent. */
-void eval_ints(const Node *n, AttrKey k, int count, int64_t dflt,
-               int64_t *out);
+void eval_ints(const Node *n, AttrKey k, int count, int64_t dflt, int64_t *out);
 
 /* Element i of the stream (rng, salt), in [0, 1); see eval_move.c. */
 double eval_uniform(const int64_t rng[2], int64_t salt, int64_t i);

@@ -108,12 +108,11 @@ static int64_t argmax_row(const EvalTensor *in, int64_t at, int64_t n,
 
 Status eval_argmax(EvalCx *cx) {
     const Type *t = type_get(cx->in[0]->type);
-    EvalAxis ax =
-        eval_axis(t, axis_norm(attr_int(cx->n, AK_axis, 0), t->rank));
+    EvalAxis ax = eval_axis(t, axis_norm(attr_int(cx->n, AK_axis, 0), t->rank));
     for (int64_t o = 0; o < ax.outer; o++)
         for (int64_t k = 0; k < ax.inner; k++)
-            cx->out[0]->i[o * ax.inner + k] = argmax_row(
-                cx->in[0], o * ax.n * ax.inner + k, ax.n, ax.inner);
+            cx->out[0]->i[o * ax.inner + k] =
+                argmax_row(cx->in[0], o * ax.n * ax.inner + k, ax.n, ax.inner);
     return OK;
 }
 
@@ -310,8 +309,8 @@ static int64_t pool_best(const Window *w, const double *x, const int64_t *o) {
         bool padded;
         int64_t at = window_at(w, o, k, &padded);
         if (at < 0) continue;
-        if (best < 0 || (x[best] == x[best] &&
-                         (x[at] > x[best] || x[at] != x[at])))
+        if (best < 0 ||
+            (x[best] == x[best] && (x[at] > x[best] || x[at] != x[at])))
             best = at;
     }
     return best;
@@ -323,8 +322,8 @@ Status eval_max_pool(EvalCx *cx) {
     Window w = pool_window(cx, x);
     int64_t n = type_count(y), idx[MAX_RANK] = {0};
     for (int64_t k = 0; k < n; k++, eval_step(y, idx)) {
-        const double *plane = cx->in[0]->f +
-                              (idx[0] * x->dim[1] + idx[1]) * plane_size(x);
+        const double *plane =
+            cx->in[0]->f + (idx[0] * x->dim[1] + idx[1]) * plane_size(x);
         int64_t best = pool_best(&w, plane, idx + 2);
         cx->out[0]->f[k] = best < 0 ? -INFINITY : plane[best];
         cx->out[1]->i[k] = best;

@@ -260,8 +260,7 @@ Status eval_trilu(EvalCx *cx) {
 static int64_t map_gather(const Move *m, const int64_t *idx) {
     const Type *it = type_get(m->index->type);
     int64_t k = 0, at = 0, rows = m->src->dim[m->axis];
-    for (int d = 0; d < it->rank; d++)
-        k = k * it->dim[d] + idx[m->axis + d];
+    for (int d = 0; d < it->rank; d++) k = k * it->dim[d] + idx[m->axis + d];
     int64_t row = m->index->i[k];
     if (row < 0) row += rows;
     if (row < 0 || row >= rows) return -1;

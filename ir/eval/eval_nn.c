@@ -44,8 +44,7 @@ Status eval_softmax(EvalCx *cx) {
 static int64_t tail_at(const Type *t, const Type *x, const int64_t *idx) {
     int64_t at = 0;
     for (int d = 0; d < t->rank; d++)
-        at = at * t->dim[d] +
-             (t->dim[d] == 1 ? 0 : idx[x->rank - t->rank + d]);
+        at = at * t->dim[d] + (t->dim[d] == 1 ? 0 : idx[x->rank - t->rank + d]);
     return at;
 }
 
@@ -112,9 +111,9 @@ Status eval_batch_norm(EvalCx *cx) {
     }
     for (int64_t k = 0; k < n; k++) {
         int64_t c = k / ax.inner % ax.n;
-        cx->out[0]->f[k] = (x[k] - mean[c]) / sqrt(var[c] + eps) *
-                               cx->in[1]->f[c] +
-                           cx->in[2]->f[c];
+        cx->out[0]->f[k] =
+            (x[k] - mean[c]) / sqrt(var[c] + eps) * cx->in[1]->f[c] +
+            cx->in[2]->f[c];
     }
     return OK;
 }

@@ -174,9 +174,7 @@ Str intern_n(const char *s, size_t n) {
     return copy;
 }
 
-Str intern(const char *s) {
-    return intern_n(s, strlen(s));
-}
+Str intern(const char *s) { return intern_n(s, strlen(s)); }
 
 Str internf(const char *fmt, ...) {
     StrBuf sb = {0};
@@ -212,9 +210,7 @@ void sb_putn(StrBuf *sb, const char *s, size_t n) {
     sb->data[sb->len] = 0;
 }
 
-void sb_puts(StrBuf *sb, const char *s) {
-    sb_putn(sb, s, strlen(s));
-}
+void sb_puts(StrBuf *sb, const char *s) { sb_putn(sb, s, strlen(s)); }
 
 void sb_vprintf(StrBuf *sb, const char *fmt, va_list ap) {
     va_list again;
@@ -296,8 +292,12 @@ bool glob_match(const char *pattern, const char *name) {
 
 /* Length of the well-formed UTF-8 sequence at s, 0 if there is none. */
 static int utf8_length(const unsigned char *s) {
-    int n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2
-          : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    int n = s[0] < 0x80   ? 1
+            : s[0] < 0xc2 ? 0
+            : s[0] < 0xe0 ? 2
+            : s[0] < 0xf0 ? 3
+            : s[0] < 0xf5 ? 4
+                          : 0;
     for (int i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
     /* U+0080..U+009F are control characters */
@@ -328,9 +328,12 @@ void sb_put_escaped(StrBuf *sb, const char *s) {
 void sb_put_json(StrBuf *sb, const char *s) {
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\') sb_printf(sb, "\\%c", c);
-        else if (c < 32 || c == 127) sb_printf(sb, "\\u%04x", c);
-        else sb_putn(sb, s, 1);
+        if (c == '"' || c == '\\')
+            sb_printf(sb, "\\%c", c);
+        else if (c < 32 || c == 127)
+            sb_printf(sb, "\\u%04x", c);
+        else
+            sb_putn(sb, s, 1);
     }
 }
 
@@ -438,7 +441,7 @@ bool add_ok(int64_t a, int64_t b, int64_t *out) {
 uint64_t hash_bytes(uint64_t seed, const void *p, size_t n) {
     const unsigned char *s = p;
     uint64_t h = (seed ^ n) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
-    for (; n; ) {
+    for (; n;) {
         uint64_t w = 0;
         size_t k = n < 8 ? n : 8;
         memcpy(&w, s, k);

@@ -50,8 +50,8 @@ void arena_free(Arena *a);
 void *arena_alloc(Arena *a, size_t bytes); /* zeroed, 16-byte aligned       */
 void *arena_dup(Arena *a, const void *p, size_t bytes);
 char *arena_printf(Arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
-#define NEW(a, T)           ((T *)arena_alloc((a), sizeof(T)))
-#define NEW_ARRAY(a, T, n)  ((T *)arena_alloc_array((a), (size_t)(n), sizeof(T)))
+#define NEW(a, T)          ((T *)arena_alloc((a), sizeof(T)))
+#define NEW_ARRAY(a, T, n) ((T *)arena_alloc_array((a), (size_t)(n), sizeof(T)))
 void *arena_alloc_array(Arena *a, size_t n, size_t size); /* checks n*size  */
 
 /* Growable array in an arena: VEC(int) v = {0}; vec_push(a, &v, 3);        */
@@ -90,7 +90,8 @@ void sb_free(StrBuf *sb);
 /* fnmatch-like: * ? [set]; matches the whole name. */
 bool glob_match(const char *pattern, const char *name);
 
-/* ---- diagnostics ---------------------------------------------------------- */
+/* ---- diagnostics ----------------------------------------------------------
+ */
 
 /* Where a mistake is: a file and either a line or a node of the model.     */
 typedef struct Loc {

@@ -23,8 +23,8 @@ static size_t last_dot(const char *s, size_t n) {
    chains of derived names stay short: "h.mul.2" -> "h". */
 static size_t stem_length(const char *s) {
     size_t n = strlen(s), end = n, dot = last_dot(s, n);
-    bool number = dot && dot + 1 < n &&
-                  strspn(s + dot + 1, "0123456789") == n - dot - 1;
+    bool number =
+        dot && dot + 1 < n && strspn(s + dot + 1, "0123456789") == n - dot - 1;
     if (number) {
         end = dot;
         dot = last_dot(s, end);
@@ -110,9 +110,8 @@ static Attr *canonical_attrs(const Graph *g, OpCode op, const ValueId *in,
     for (int i = 0; i < *n; i++) {
         to[i] = attrs[i];
         if (attr_info[to[i].key].kind != ATTR_INTS) continue;
-        to[i].u.ints.v =
-            arena_dup(g->arena, attrs[i].u.ints.v,
-                      (size_t)attrs[i].u.ints.n * sizeof(int64_t));
+        to[i].u.ints.v = arena_dup(g->arena, attrs[i].u.ints.v,
+                                   (size_t)attrs[i].u.ints.n * sizeof(int64_t));
     }
     Node holder = {.attrs = to, .nattr = *n};
     int rank = axis_rank(g, op, in, nin, &holder, given);
@@ -142,8 +141,14 @@ static Status make_node(Builder *b, OpCode op, const ValueId *in, int nin,
     TypeId *types = NEW_ARRAY(g->arena, TypeId, nout);
     TRY(infer_types(g, op, in, nin, attrs, nattr, nout, given, types, msg));
 
-    Node n = {.op = op, .nin = nin, .nout = nout, .attrs = attrs,
-              .nattr = nattr, .flags = b->flags, .group = -1, .loc = b->loc};
+    Node n = {.op = op,
+              .nin = nin,
+              .nout = nout,
+              .attrs = attrs,
+              .nattr = nattr,
+              .flags = b->flags,
+              .group = -1,
+              .loc = b->loc};
     n.in = arena_dup(g->arena, in, (size_t)nin * sizeof *in);
     n.out = NEW_ARRAY(g->arena, ValueId, nout);
     NodeId id = {(uint32_t)g->nodes.len};
@@ -194,8 +199,7 @@ ValueId build(Builder *b, OpCode op, const ValueId *in, int nin,
               const Attr *attrs, int nattr, DType dtype, const char *name) {
     Type given = type_by_rule();
     given.dtype = dtype;
-    return result(b,
-                  make_legal(b, op, in, nin, attrs, nattr, 1, &given, &name),
+    return result(b, make_legal(b, op, in, nin, attrs, nattr, 1, &given, &name),
                   0);
 }
 
@@ -213,8 +217,7 @@ NodeId build_multi(Builder *b, OpCode op, const ValueId *in, int nin,
 ValueId build_gen(Builder *b, OpCode op, const ValueId *in, int nin,
                   const Attr *attrs, int nattr, TypeId type, const char *name) {
     Type given = *type_get(type);
-    return result(b,
-                  make_legal(b, op, in, nin, attrs, nattr, 1, &given, &name),
+    return result(b, make_legal(b, op, in, nin, attrs, nattr, 1, &given, &name),
                   0);
 }
 

@@ -29,8 +29,8 @@ static Status check_counts(const OpInfo *info, int nin, int nout, char *msg) {
             return bad(msg, "%d operand%s given, takes %d", nin,
                        nin == 1 ? "" : "s", info->in_min);
         return bad(msg, "%d operand%s given, takes %s %d", nin,
-                   nin == 1 ? "" : "s", nin < info->in_min ? "at least"
-                                                           : "at most",
+                   nin == 1 ? "" : "s",
+                   nin < info->in_min ? "at least" : "at most",
                    nin < info->in_min ? info->in_min : info->in_max);
     }
     if (nout < info->out_min || (info->out_max >= 0 && nout > info->out_max))
@@ -106,8 +106,8 @@ Status infer_types(const Graph *g, OpCode op, const ValueId *in, int nin,
     Type few_out[FEW];
     bool few_free[FEW] = {0};
     Node holder = {.op = op, .attrs = attrs, .nattr = nattr};
-    TypeCtx cx = {.op = op, .nin = nin, .nout = nout, .attrs = &holder,
-                  .given = given};
+    TypeCtx cx = {
+        .op = op, .nin = nin, .nout = nout, .attrs = &holder, .given = given};
     msg[0] = 0;
     TRY(check_counts(info, nin, nout, msg));
     TRY(check_attrs(info, attrs, nattr, msg));

@@ -217,10 +217,9 @@ ValueId graph_input(Graph *g, const char *name, TypeId t) {
 
 ValueId graph_const(Graph *g, const char *name, const Tensor *t) {
     Str unique = graph_unique_name(g, name ? name : "const");
-    return value_new(g, (Value){.name = unique,
-                                .type = t->type,
-                                .kind = VK_CONST,
-                                .data = t});
+    return value_new(
+        g,
+        (Value){.name = unique, .type = t->type, .kind = VK_CONST, .data = t});
 }
 
 /* Equal by bits: -0 is not 0, and a NaN is equal to itself. */
@@ -311,10 +310,9 @@ ValueId graph_var(Graph *g, int var) {
     if (is_value(v)) return v;
     const Var *x = &g->module->vars.data[var];
     free_name(g, x->name);
-    v = value_new(g, (Value){.name = x->name,
-                             .type = x->type,
-                             .kind = VK_VAR,
-                             .var = var});
+    v = value_new(
+        g,
+        (Value){.name = x->name, .type = x->type, .kind = VK_VAR, .var = var});
     while (g->names->vars.len <= var)
         vec_push(g->arena, &g->names->vars, NO_VALUE);
     g->names->vars.data[var] = v;
@@ -343,8 +341,7 @@ int *graph_use_counts(const Graph *g, Arena *scratch) {
         const Node *n = node_get(g, g->order.data[i]);
         for (int j = 0; j < n->nin; j++) uses[n->in[j].i]++;
     }
-    for (int i = 0; i < g->outputs.len; i++)
-        uses[g->outputs.data[i].value.i]++;
+    for (int i = 0; i < g->outputs.len; i++) uses[g->outputs.data[i].value.i]++;
     for (int i = 0; i < g->writes.len; i++) uses[g->writes.data[i].value.i]++;
     uses[0] = 0;
     return uses;

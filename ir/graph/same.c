@@ -56,6 +56,6 @@ void node_expr_params(const Node *n, double p[2]) {
     int np = 0;
     for (int k = 0; k < info->nattr && np < 2; k++)
         if (attr_info[info->attrs[k]].kind == ATTR_FLOAT)
-            p[np++] = attr_float(n, info->attrs[k],
-                                 expr_default(info->attrs[k]));
+            p[np++] =
+                attr_float(n, info->attrs[k], expr_default(info->attrs[k]));
 }

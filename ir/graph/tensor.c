@@ -42,21 +42,13 @@ static double decode(Half h, uint16_t bits) {
     return bits & 0x8000 ? -v : v;
 }
 
-double f16_to_double(uint16_t h) {
-    return decode(half_f16, h);
-}
+double f16_to_double(uint16_t h) { return decode(half_f16, h); }
 
-double bf16_to_double(uint16_t h) {
-    return decode(half_bf16, h);
-}
+double bf16_to_double(uint16_t h) { return decode(half_bf16, h); }
 
-uint16_t double_to_f16(double v) {
-    return encode(half_f16, v);
-}
+uint16_t double_to_f16(double v) { return encode(half_f16, v); }
 
-uint16_t double_to_bf16(double v) {
-    return encode(half_bf16, v);
-}
+uint16_t double_to_bf16(double v) { return encode(half_bf16, v); }
 
 Tensor *tensor_new(Arena *a, TypeId t) {
     Tensor *x = NEW(a, Tensor);

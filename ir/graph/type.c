@@ -50,13 +50,11 @@ DType dtype_promote(DType a, DType b) {
 enum { PAGE = 256 };
 static struct {
     Type **page;
-    uint32_t *slot; /* open addressing: type index or 0 */
+    uint32_t *slot;  /* open addressing: type index or 0 */
     size_t len, cap; /* len counts type 0, which is none */
 } types;
 
-static Type *type_at(uint32_t i) {
-    return &types.page[i / PAGE][i % PAGE];
-}
+static Type *type_at(uint32_t i) { return &types.page[i / PAGE][i % PAGE]; }
 
 static void *must(void *p) {
     if (p) return p;
@@ -124,9 +122,7 @@ TypeId type_make(DType dtype, int rank, const int64_t *dim) {
     return type_intern(&t);
 }
 
-TypeId type_scalar(DType dtype) {
-    return type_make(dtype, 0, NULL);
-}
+TypeId type_scalar(DType dtype) { return type_make(dtype, 0, NULL); }
 
 TypeId type_with_dtype(TypeId id, DType dtype) {
     Type t = *type_get(id);

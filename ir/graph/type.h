@@ -20,15 +20,17 @@ typedef struct DTypeInfo {
     const char *text; /* "bf16" */
     int bytes;
     DKind kind;
-    const char *c;    /* storage type in C */
-    int onnx;         /* TensorProto.DataType */
-    int mantissa;     /* significant bits */
+    const char *c; /* storage type in C */
+    int onnx;      /* TensorProto.DataType */
+    int mantissa;  /* significant bits */
 } DTypeInfo;
 extern const DTypeInfo dtype_info[NUM_DTYPES];
 
 bool dtype_from_text(const char *s, size_t n, DType *out);
 bool dtype_from_onnx(int code, DType *out);
-static inline bool dtype_is_float(DType d) { return dtype_info[d].kind == DK_F; }
+static inline bool dtype_is_float(DType d) {
+    return dtype_info[d].kind == DK_F;
+}
 static inline bool dtype_is_int(DType d) {
     return dtype_info[d].kind == DK_I || dtype_info[d].kind == DK_U;
 }
@@ -46,7 +48,9 @@ typedef struct Type {
     int64_t dim[MAX_RANK]; /* unused entries are 0 */
 } Type;
 
-typedef struct TypeId { uint32_t i; } TypeId; /* 0 = none */
+typedef struct TypeId {
+    uint32_t i;
+} TypeId; /* 0 = none */
 
 /* Interned in a process-wide table (types are few). */
 TypeId type_make(DType dtype, int rank, const int64_t *dim);

@@ -123,8 +123,10 @@ static Status check_operands(Verifier *v, const Node *n) {
                                v->g->values.len);
         if (!v->defined[x.i]) {
             Str name = value_get(v->g, x)->name;
-            return verify_fail(v, n, "operand %%%s is used before its "
-                                     "definition", name ? name : "?");
+            return verify_fail(v, n,
+                               "operand %%%s is used before its "
+                               "definition",
+                               name ? name : "?");
         }
     }
     return OK;
@@ -154,8 +156,8 @@ static Status check_types(Verifier *v, const Node *n) {
         given[i] = value_get(v->g, n->out[i])->type;
         if (!given[i].i) return verify_fail(v, n, "result %d has no type", i);
     }
-    if (op_infer(v->g, n->op, n->in, n->nin, n->attrs, n->nattr, n->nout,
-                 given, got, msg))
+    if (op_infer(v->g, n->op, n->in, n->nin, n->attrs, n->nattr, n->nout, given,
+                 got, msg))
         return verify_fail(v, n, "%s", msg);
     return OK;
 }
@@ -272,8 +274,7 @@ static Status check_module(const Module *m, Diag *d) {
     Loc loc = {.file = m->file};
     for (int i = 0; i < m->graphs.len; i++)
         if (module_graph(m, m->graphs.data[i]->name) != m->graphs.data[i])
-            return fail(d, loc, "two graphs named %s",
-                        m->graphs.data[i]->name);
+            return fail(d, loc, "two graphs named %s", m->graphs.data[i]->name);
     for (int i = 0; i < m->vars.len; i++) {
         const Var *v = &m->vars.data[i];
         if (!v->type.i) return fail(d, loc, "variable %s has no type", v->name);

@@ -18,9 +18,7 @@ typedef struct GroupCheck {
     ValueId *root; /* by ValueId.i */
 } GroupCheck;
 
-static OpKind kind_of(const Node *n) {
-    return op_info[n->op].kind;
-}
+static OpKind kind_of(const Node *n) { return op_info[n->op].kind; }
 
 static const Node *node_at(const GroupCheck *c, int position) {
     return node_get(c->g, c->g->order.data[position]);
@@ -65,11 +63,10 @@ static Status find_spans(GroupCheck *c) {
         if (kind_of(n) == KIND_COMPOSITE)
             return verify_fail(c->v, n, "composite ops are expanded by now");
         if (at < -1 || at >= g->groups.len)
-            return verify_fail(c->v, n, "in group %d of %d", at,
-                               g->groups.len);
+            return verify_fail(c->v, n, "in group %d of %d", at, g->groups.len);
         if ((at < 0) != (kind_of(n) == KIND_VIEW))
-            return verify_fail(c->v, n, at < 0 ? "is in no group"
-                                               : "a view is in no group");
+            return verify_fail(
+                c->v, n, at < 0 ? "is in no group" : "a view is in no group");
         if (at >= 0 && at != open && c->span[at].first >= 0)
             return verify_fail(c->v, n, "group %d is torn apart", at);
         if (at >= 0 && at != open) c->span[at].first = i;
@@ -95,8 +92,10 @@ static Status check_point(GroupCheck *c, Span s) {
             const Type *t = value_type(c->g, n->out[j]);
             if (!c->leaves[n->out[j].i]) continue;
             if (domain && !shape_equal(domain, t))
-                return verify_fail(c->v, n, "%s leaves a point group, so does "
-                                            "%s", TXT(t), TXT(domain));
+                return verify_fail(c->v, n,
+                                   "%s leaves a point group, so does "
+                                   "%s",
+                                   TXT(t), TXT(domain));
             domain = t;
         }
     }
@@ -114,8 +113,10 @@ static Status check_reduce(GroupCheck *c, const Node *first, const Node *n) {
     if (!attr_int(n, AK_keepdims, 1))
         return verify_fail(c->v, n, "reductions in groups keep dimensions");
     if (!same_axes(first, n) || !shape_equal(s, value_type(c->g, n->in[0])))
-        return verify_fail(c->v, n, "a row group folds one shape, %s, along "
-                                    "one set of axes", TXT(s));
+        return verify_fail(c->v, n,
+                           "a row group folds one shape, %s, along "
+                           "one set of axes",
+                           TXT(s));
     return OK;
 }
 
@@ -157,8 +158,9 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
             return verify_fail(c->v, n, "does not belong in a row group");
         tainted[i] = k == KIND_REDUCE || reads_tainted(c, n, tainted);
         if (k == KIND_MOVE && tainted[i])
-            return verify_fail(c->v, n, "moves what a reduction of its group "
-                                        "makes");
+            return verify_fail(c->v, n,
+                               "moves what a reduction of its group "
+                               "makes");
         if (k == KIND_REDUCE) TRY(check_reduce(c, first, n));
     }
     if (!first)
@@ -297,10 +299,9 @@ static Status check_pair(PlanCheck *p, const Buffer *a, const Buffer *b) {
     bool apart = a->to <= b->from || b->to <= a->from;
     bool at_once = a->born <= b->dies && b->born <= a->dies;
     if (apart || !at_once || in_place(p, a, b) || in_place(p, b, a)) return OK;
-    return verify_fail(p->c->v, NULL,
-                       "%%%s and %%%s live at the same time and overlap",
-                       value_get(g, a->value)->name,
-                       value_get(g, b->value)->name);
+    return verify_fail(
+        p->c->v, NULL, "%%%s and %%%s live at the same time and overlap",
+        value_get(g, a->value)->name, value_get(g, b->value)->name);
 }
 
 static int by_start(const void *a, const void *b) {
@@ -328,19 +329,20 @@ static Status check_home(PlanCheck *p, const Node *n, ValueId id) {
             same_value(c->root[w->value.i], id))
             write = w;
     }
-    if (!write)
-        return verify_fail(c->v, n, "its home is not written with it");
+    if (!write) return verify_fail(c->v, n, "its home is not written with it");
     const Type *var = value_type(c->g, write->var);
     if (var->dtype != t->dtype || type_count(var) != type_count(t))
         return verify_fail(c->v, n, "%s in a home of %s", TXT(t), TXT(var));
     int last = p->last[write->var.i], here = p->step[n->group];
     if (last > here)
-        return verify_fail(c->v, n, "%%%s is still read after it is "
-                                    "overwritten",
+        return verify_fail(c->v, n,
+                           "%%%s is still read after it is "
+                           "overwritten",
                            value_get(c->g, write->var)->name);
     if (last == here && !reads_in_step(c, n->group, write->var, t))
-        return verify_fail(c->v, n, "%%%s is read at other places than "
-                                    "written",
+        return verify_fail(c->v, n,
+                           "%%%s is read at other places than "
+                           "written",
                            value_get(c->g, write->var)->name);
     return OK;
 }

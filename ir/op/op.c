@@ -3,16 +3,11 @@
 
 #include <string.h>
 
-#define A0                                                                     \
-    .attrs = {0}, .nattr = 0
-#define A1(a)                                                                  \
-    .attrs = {AK_##a}, .nattr = 1
-#define A2(a, b)                                                               \
-    .attrs = {AK_##a, AK_##b}, .nattr = 2
-#define A3(a, b, c)                                                            \
-    .attrs = {AK_##a, AK_##b, AK_##c}, .nattr = 3
-#define A4(a, b, c, d)                                                         \
-    .attrs = {AK_##a, AK_##b, AK_##c, AK_##d}, .nattr = 4
+#define A0             .attrs = {0}, .nattr = 0
+#define A1(a)          .attrs = {AK_##a}, .nattr = 1
+#define A2(a, b)       .attrs = {AK_##a, AK_##b}, .nattr = 2
+#define A3(a, b, c)    .attrs = {AK_##a, AK_##b, AK_##c}, .nattr = 3
+#define A4(a, b, c, d) .attrs = {AK_##a, AK_##b, AK_##c, AK_##d}, .nattr = 4
 #define A5(a, b, c, d, e)                                                      \
     .attrs = {AK_##a, AK_##b, AK_##c, AK_##d, AK_##e}, .nattr = 5
 #define A6(a, b, c, d, e, f)                                                   \

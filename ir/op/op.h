@@ -14,15 +14,28 @@ typedef enum OpCode {
 } OpCode;
 
 typedef enum AmpClass {
-    AMP_LOW, AMP_FULL, AMP_FULLOUT, AMP_WIDEST, AMP_FOLLOW, AMP_ANY, AMP_NONE
+    AMP_LOW,
+    AMP_FULL,
+    AMP_FULLOUT,
+    AMP_WIDEST,
+    AMP_FOLLOW,
+    AMP_ANY,
+    AMP_NONE
 } AmpClass;
 
 typedef enum OpKind {
-    KIND_ELEM, KIND_GEN, KIND_VIEW, KIND_MOVE, KIND_REDUCE, KIND_ANCHOR,
-    KIND_LIB, KIND_COMPOSITE
+    KIND_ELEM,
+    KIND_GEN,
+    KIND_VIEW,
+    KIND_MOVE,
+    KIND_REDUCE,
+    KIND_ANCHOR,
+    KIND_LIB,
+    KIND_COMPOSITE
 } OpKind;
 
-/* ---- attributes ----------------------------------------------------------- */
+/* ---- attributes -----------------------------------------------------------
+ */
 
 typedef enum AttrKey {
 #define ATTR(name, kind) AK_##name,
@@ -70,7 +83,8 @@ static inline Attr attr_v(AttrKey k, const int64_t *v, int n) {
     return a;
 }
 
-/* ---- the table ------------------------------------------------------------ */
+/* ---- the table ------------------------------------------------------------
+ */
 
 struct TypeCtx;
 struct GradCtx;

@@ -55,8 +55,8 @@ int64_t grad_extent(const Type *t, const int64_t *axes, int n) {
     return count;
 }
 
-ValueId grad_keepdims(Builder *b, ValueId x, const Type *t,
-                      const int64_t *axes, int n) {
+ValueId grad_keepdims(Builder *b, ValueId x, const Type *t, const int64_t *axes,
+                      int n) {
     Type kept = *t;
     for (int k = 0; k < n; k++) kept.dim[axes[k]] = 1;
     return b_reshape(b, x, kept.rank, kept.dim);
@@ -109,16 +109,14 @@ Status grad_transpose(GradCtx *cx) {
     int64_t inverse[MAX_RANK];
     int r = type_of(cx->b, n.in[0]).rank;
     bool given = attr_ints(&n, AK_perm, &perm) > 0;
-    for (int d = 0; d < r; d++)
-        inverse[given ? perm[d] : r - 1 - d] = d;
+    for (int d = 0; d < r; d++) inverse[given ? perm[d] : r - 1 - d] = d;
     cx->gin[0] = b_transpose(cx->b, cx->gout[0], inverse);
     return OK;
 }
 
 /* un(g) */
 Status grad_expand(GradCtx *cx) {
-    cx->gin[0] =
-        grad_unbroadcast(cx->b, cx->gout[0], grad_node(cx).in[0]);
+    cx->gin[0] = grad_unbroadcast(cx->b, cx->gout[0], grad_node(cx).in[0]);
     return OK;
 }
 
@@ -133,17 +131,17 @@ Status grad_slice(GradCtx *cx) {
 /* the same slice of g */
 Status grad_slice_grad(GradCtx *cx) {
     Type x = type_of(cx->b, grad_node(cx).in[0]);
-    cx->gin[0] = move_back(cx, OP_SLICE, cx->gout[0],
-                           attr_v(AK_sizes, x.dim, x.rank));
+    cx->gin[0] =
+        move_back(cx, OP_SLICE, cx->gout[0], attr_v(AK_sizes, x.dim, x.rank));
     return OK;
 }
 
 static ValueId slice_box(Builder *b, ValueId g, const int64_t *starts,
                          const Type *size) {
-    Attr attrs[] = {attr_v(AK_starts, starts, size->rank),
-                    attr_v(AK_sizes, size->dim, size->rank),
-                    attr_v(AK_steps, (int64_t[]){1, 1, 1, 1, 1, 1, 1, 1},
-                           size->rank)};
+    Attr attrs[] = {
+        attr_v(AK_starts, starts, size->rank),
+        attr_v(AK_sizes, size->dim, size->rank),
+        attr_v(AK_steps, (int64_t[]){1, 1, 1, 1, 1, 1, 1, 1}, size->rank)};
     return build(b, OP_SLICE, &g, 1, attrs, 3, DT_DEFAULT, NULL);
 }
 
@@ -177,8 +175,7 @@ Status grad_concat(GradCtx *cx) {
     int axis = (int)attr_int(&n, AK_axis, 0);
     for (int k = 0; k < n.nin; k++) {
         Type x = type_of(cx->b, n.in[k]);
-        if (cx->want[k])
-            cx->gin[k] = slice_box(cx->b, cx->gout[0], starts, &x);
+        if (cx->want[k]) cx->gin[k] = slice_box(cx->b, cx->gout[0], starts, &x);
         starts[axis] += x.dim[axis];
     }
     return OK;
@@ -205,9 +202,8 @@ Status grad_gather(GradCtx *cx) {
     Type x = type_of(cx->b, n.in[0]);
     Attr attrs[] = {attr_v(AK_shape, x.dim, x.rank),
                     attr_i(AK_axis, attr_int(&n, AK_axis, 0))};
-    cx->gin[0] = build(cx->b, OP_SCATTER_ADD,
-                       (ValueId[]){cx->gout[0], n.in[1]}, 2, attrs, 2,
-                       grad_store(cx->b, n.in[0]), NULL);
+    cx->gin[0] = build(cx->b, OP_SCATTER_ADD, (ValueId[]){cx->gout[0], n.in[1]},
+                       2, attrs, 2, grad_store(cx->b, n.in[0]), NULL);
     return OK;
 }
 

@@ -67,8 +67,8 @@ DType grad_store(const Builder *b, ValueId v);
 /* Elements of the given axes of t. */
 int64_t grad_extent(const Type *t, const int64_t *axes, int n);
 /* x with length-1 dims put back where a reduction dropped `axes` of `t` */
-ValueId grad_keepdims(Builder *b, ValueId x, const Type *t,
-                      const int64_t *axes, int n);
+ValueId grad_keepdims(Builder *b, ValueId x, const Type *t, const int64_t *axes,
+                      int n);
 /* The node's op on other operands with the same attributes. */
 ValueId grad_same_op(Builder *b, const Node *n, const ValueId *in, int nin,
                      DType d);

@@ -14,9 +14,12 @@ typedef struct Unary {
 
 static Unary unary(const GradCtx *cx) {
     Node n = grad_node(cx);
-    return (Unary){cx->b,       n.in[0],
-                   n.out[0],    cx->gout[0],
-                   dtype_of(cx->b, n.in[0]), wide_of(cx->b, n.in[0])};
+    return (Unary){cx->b,
+                   n.in[0],
+                   n.out[0],
+                   cx->gout[0],
+                   dtype_of(cx->b, n.in[0]),
+                   wide_of(cx->b, n.in[0])};
 }
 
 /* gin = g * v */
@@ -219,8 +222,8 @@ static Binary binary(const GradCtx *cx) {
 /* Dtype of the last node before un(): rounded only if nothing follows. */
 static DType before_sum(const GradCtx *cx, int k) {
     Binary u = binary(cx);
-    bool sums = !shape_equal(value_type(u.b->g, u.x[k]),
-                             value_type(u.b->g, u.y));
+    bool sums =
+        !shape_equal(value_type(u.b->g, u.x[k]), value_type(u.b->g, u.y));
     return sums ? u.w : dtype_of(u.b, u.x[k]);
 }
 
@@ -302,8 +305,8 @@ static ValueId pow_slope_tensor(Binary u) {
     Builder *b = u.b;
     ValueId power = b2(b, OP_POW, u.x[0], plus(b, u.x[1], -1, u.w), u.w);
     ValueId slope = mul(b, u.x[1], power, u.w);
-    return b3(b, OP_WHERE, compare(b, OP_EQUAL, u.x[1], 0),
-              b_scalar(b, u.w, 0), slope, u.w);
+    return b3(b, OP_WHERE, compare(b, OP_EQUAL, u.x[1], 0), b_scalar(b, u.w, 0),
+              slope, u.w);
 }
 
 /* y ln x, 0 where x = 0: the operand of log is selected first, so that no
@@ -342,8 +345,7 @@ static Status extremum(GradCtx *cx, OpCode loses) {
         if (!cx->want[k]) continue;
         ValueId lost = b2(b, loses, u.x[k], u.x[1 - k], DT_DEFAULT);
         ValueId won = b3(b, OP_WHERE, lost, b_scalar(b, u.w, 0), u.g, u.w);
-        set_sum(cx, k,
-                b3(b, OP_WHERE, tie, half, won, before_sum(cx, k)));
+        set_sum(cx, k, b3(b, OP_WHERE, tie, half, won, before_sum(cx, k)));
     }
     return OK;
 }

@@ -15,7 +15,10 @@ typedef struct Reduction {
 
 static Reduction reduction(const GradCtx *cx) {
     Node n = grad_node(cx);
-    Reduction r = {.b = cx->b, .x = n.in[0], .y = n.out[0], .g = cx->gout[0],
+    Reduction r = {.b = cx->b,
+                   .x = n.in[0],
+                   .y = n.out[0],
+                   .g = cx->gout[0],
                    .t = type_of(cx->b, n.in[0]),
                    .d = dtype_of(cx->b, n.in[0]),
                    .w = wide_of(cx->b, n.in[0])};
@@ -134,11 +137,11 @@ Status grad_conv(GradCtx *cx) {
     Node n = grad_node(cx);
     ValueId x = n.in[0], w = n.in[1], g = like_operands(cx, cx->gout[0]);
     if (cx->want[0])
-        cx->gin[0] = conv_like(cx, OP_CONV_DGRAD, g, w, x,
-                               grad_store(cx->b, x));
+        cx->gin[0] =
+            conv_like(cx, OP_CONV_DGRAD, g, w, x, grad_store(cx->b, x));
     if (cx->want[1])
-        cx->gin[1] = conv_like(cx, OP_CONV_WGRAD, x, g, w,
-                               grad_store(cx->b, w));
+        cx->gin[1] =
+            conv_like(cx, OP_CONV_WGRAD, x, g, w, grad_store(cx->b, w));
     return OK;
 }
 
@@ -204,8 +207,8 @@ Status grad_max_pool_grad(GradCtx *cx) {
                                type_make(DT_I64, 1, &planes), NULL);
     ValueId base = mul(b, b_reshape(b, number, plane.rank, plane.dim),
                        graph_scalar_int(b->g, DT_I64, size), DT_DEFAULT);
-    ValueId empty = b2(b, OP_LESS, pos, graph_scalar_int(b->g, DT_I64, 0),
-                       DT_DEFAULT);
+    ValueId empty =
+        b2(b, OP_LESS, pos, graph_scalar_int(b->g, DT_I64, 0), DT_DEFAULT);
     ValueId at = b3(b, OP_WHERE, empty, graph_scalar_int(b->g, DT_I64, all),
                     add(b, pos, base, DT_DEFAULT), DT_DEFAULT);
     ValueId in[2] = {b_reshape(b, g, 1, &all), at};

@@ -81,9 +81,14 @@ static ValueId norm_back(const Norm *k, ValueId h, DType d) {
 Status grad_layer_norm(GradCtx *cx) {
     Builder *b = cx->b;
     Node n = grad_node(cx);
-    Norm k = {.b = b, .x = n.in[0], .mean = n.out[1], .r = n.out[2],
-              .scale = n.in[1], .g = cx->gout[0],
-              .d = dtype_of(b, n.in[0]), .w = wide_of(b, n.in[0])};
+    Norm k = {.b = b,
+              .x = n.in[0],
+              .mean = n.out[1],
+              .r = n.out[2],
+              .scale = n.in[1],
+              .g = cx->gout[0],
+              .d = dtype_of(b, n.in[0]),
+              .w = wide_of(b, n.in[0])};
     ValueId gmean = cx->gout[1], gr = cx->gout[2], dx = NO_VALUE;
     bool plain = !is_value(gmean) && !is_value(gr);
     for (int d = (int)attr_int(&n, AK_axis, -1); d < type_of(b, k.x).rank; d++)
@@ -130,8 +135,8 @@ static ValueId batch_norm_stats(const GradCtx *cx, const Norm *k, ValueId dx) {
     Builder *b = k->b;
     Type t = type_of(b, k->x);
     if (is_value(cx->gout[2])) {
-        ValueId g = times(b, per_channel(b, cx->gout[2], t.rank), 2 * k->inv,
-                          k->w);
+        ValueId g =
+            times(b, per_channel(b, cx->gout[2], t.rank), 2 * k->inv, k->w);
         ValueId v = mul(b, sub(b, k->x, k->mean, k->w), g, k->w);
         dx = join(b, dx, v, k->w);
     }
@@ -151,8 +156,11 @@ Status grad_batch_norm(GradCtx *cx) {
     Node n = grad_node(cx);
     bool training = attr_int(&n, AK_training, 0) != 0;
     int rank = type_of(b, n.in[0]).rank;
-    Norm k = {.b = b, .x = n.in[0], .g = cx->gout[0],
-              .d = dtype_of(b, n.in[0]), .w = wide_of(b, n.in[0])};
+    Norm k = {.b = b,
+              .x = n.in[0],
+              .g = cx->gout[0],
+              .d = dtype_of(b, n.in[0]),
+              .w = wide_of(b, n.in[0])};
     ValueId var = training ? n.out[2] : n.in[4];
     ValueId shifted = plus(b, var, attr_float(&n, AK_epsilon, 1e-5), k.w);
     k.mean = per_channel(b, training ? n.out[1] : n.in[3], rank);
@@ -171,8 +179,7 @@ Status grad_batch_norm(GradCtx *cx) {
             cx->gin[1] = channel_sum(&k, mul(b, k.g, k.z, k.w), n.in[1]);
         if (cx->want[2]) cx->gin[2] = channel_sum(&k, k.g, n.in[2]);
     }
-    if (cx->want[0])
-        cx->gin[0] = training ? batch_norm_stats(cx, &k, dx) : dx;
+    if (cx->want[0]) cx->gin[0] = training ? batch_norm_stats(cx, &k, dx) : dx;
     return OK;
 }
 
@@ -198,10 +205,9 @@ static ValueId target_hit(const Loss *l) {
     for (int d = 0; d < t.rank; d++)
         if (d != l->axis) line.dim[d] = 1;
     Attr axis = attr_i(AK_axis, l->axis);
-    ValueId classes =
-        build_gen(l->b, OP_IOTA, NULL, 0, &axis, 1,
-                  type_make(dtype_of(l->b, l->target), line.rank, line.dim),
-                  NULL);
+    ValueId classes = build_gen(
+        l->b, OP_IOTA, NULL, 0, &axis, 1,
+        type_make(dtype_of(l->b, l->target), line.rank, line.dim), NULL);
     return b2(l->b, OP_EQUAL, classes, l->target, DT_DEFAULT);
 }
 
@@ -268,8 +274,8 @@ static ValueId row_scale(const Loss *l, ValueId g, ValueId weight) {
     ValueId counted = kept(l, each, l->w);
     int64_t axes[MAX_RANK];
     for (int d = 0; d < l->rows.rank; d++) axes[d] = d;
-    ValueId total = b_reduce(l->b, OP_REDUCE_SUM, counted, axes, l->rows.rank,
-                             false, l->w);
+    ValueId total =
+        b_reduce(l->b, OP_REDUCE_SUM, counted, axes, l->rows.rank, false, l->w);
     return divide(l->b, g, total, l->w);
 }
 
@@ -286,8 +292,8 @@ static ValueId xent_slope(const Loss *l, ValueId p, ValueId weight) {
     ValueId q = keep_if(b, l->hit, main, l->w), a = main;
     if (s != 0 && is_value(weight)) {
         int64_t zero = 0, classes = type_of(b, l->weight).dim[0];
-        ValueId sum = b_reduce(b, OP_REDUCE_SUM, l->weight, &zero, 1, false,
-                               l->w);
+        ValueId sum =
+            b_reduce(b, OP_REDUCE_SUM, l->weight, &zero, 1, false, l->w);
         int64_t line[MAX_RANK];
         for (int d = 0; d < l->rows.rank; d++) line[d] = 1;
         line[l->axis] = classes;
@@ -316,8 +322,7 @@ Status grad_xent(GradCtx *cx) {
         dx = mul(b, slope, scale, is_value(l.keep) ? l.w : d);
         dx = kept(&l, dx, d);
     }
-    if (!plain)
-        dx = join(b, dx, mul(b, with_axis(&l, glse), p, l.w), l.d);
+    if (!plain) dx = join(b, dx, mul(b, with_axis(&l, glse), p, l.w), l.d);
     cx->gin[0] = dx;
     return OK;
 }

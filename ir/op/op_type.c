@@ -48,8 +48,10 @@ Status type_want_shape(TypeCtx *cx, DType d, Type *out) {
     if (!attr_find(cx->attrs, AK_shape))
         return type_error(cx, "needs attribute 'shape'");
     if (!type_make(d, n, v).i)
-        return type_error(cx, "attribute 'shape' is no shape: rank %d, "
-                              "a dimension is negative or too large", n);
+        return type_error(cx,
+                          "attribute 'shape' is no shape: rank %d, "
+                          "a dimension is negative or too large",
+                          n);
     *out = (Type){.dtype = d, .rank = n};
     for (int i = 0; i < n; i++) out->dim[i] = v[i];
     return OK;
@@ -91,8 +93,8 @@ static Status join(TypeCtx *cx, int i, int j, Type *out) {
     bool same_kind = dtype_is_float(a->dtype) == dtype_is_float(b->dtype) &&
                      (a->dtype == DT_BOOL) == (b->dtype == DT_BOOL);
     if (!same_kind)
-        return type_error(cx, "operands %s and %s mix kinds of numbers",
-                          TXT(a), TXT(b));
+        return type_error(cx, "operands %s and %s mix kinds of numbers", TXT(a),
+                          TXT(b));
     if (!shape_broadcast(a, b, out))
         return type_error(cx, "shapes of %s and %s do not broadcast", TXT(a),
                           TXT(b));
@@ -161,8 +163,7 @@ static Status want_rng(TypeCtx *cx, int i) {
 
 Status ty_gen(TypeCtx *cx) {
     int axis = 0;
-    if (!cx->given || cx->given[0].rank < 0 ||
-        cx->given[0].dtype == NUM_DTYPES)
+    if (!cx->given || cx->given[0].rank < 0 || cx->given[0].dtype == NUM_DTYPES)
         return type_error(cx, "needs the type of its result");
     const Type *t = &cx->given[0];
     if (cx->op == OP_FULL && !attr_find(cx->attrs, AK_value))
@@ -202,8 +203,10 @@ Status ty_transpose(TypeCtx *cx) {
     TRY(type_want_ints(cx, AK_perm, x->rank, &perm));
     for (int i = 0; i < x->rank; i++) {
         if (perm[i] < 0 || perm[i] >= x->rank || seen >> perm[i] & 1)
-            return type_error(cx, "attribute 'perm' is no permutation of %d "
-                                  "axes", x->rank);
+            return type_error(cx,
+                              "attribute 'perm' is no permutation of %d "
+                              "axes",
+                              x->rank);
         seen |= 1u << perm[i];
         t.dim[i] = x->dim[perm[i]];
     }
@@ -284,10 +287,10 @@ static Status padded(TypeCtx *cx, const Type *x, Type *out) {
             return type_error(cx, "axis %d: pads %lld and %lld", i,
                               (long long)before, (long long)after);
         int64_t reach = before > after ? before : after;
-        if (reach && !constant && (x->dim[i] == 0 ||
-                                   (reflect && reach >= x->dim[i])))
-            return type_error(cx, "axis %d: pad %lld of %lld elements by %s",
-                              i, (long long)reach, (long long)x->dim[i], mode);
+        if (reach && !constant &&
+            (x->dim[i] == 0 || (reflect && reach >= x->dim[i])))
+            return type_error(cx, "axis %d: pad %lld of %lld elements by %s", i,
+                              (long long)reach, (long long)x->dim[i], mode);
     }
     return OK;
 }
@@ -371,8 +374,7 @@ static Status gathered(TypeCtx *cx, const Type *data, const Type *index,
                           data->rank - 1 + index->rank, MAX_RANK);
     *out = (Type){.dtype = data->dtype};
     for (int i = 0; i < axis; i++) out->dim[out->rank++] = data->dim[i];
-    for (int i = 0; i < index->rank; i++)
-        out->dim[out->rank++] = index->dim[i];
+    for (int i = 0; i < index->rank; i++) out->dim[out->rank++] = index->dim[i];
     for (int i = axis + 1; i < data->rank; i++)
         out->dim[out->rank++] = data->dim[i];
     return OK;

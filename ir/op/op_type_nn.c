@@ -85,8 +85,9 @@ static Status window_room(TypeCtx *cx, const Window *w, const Type *x, int i,
               mul_ok(w->kernel[i] - 1, w->dilation[i], &span) &&
               add_ok(len, w->begin[i], &len) && add_ok(len, w->end[i], &len);
     if (!ok)
-        return type_error(cx, "kernel %lld, dilation %lld, pads %lld and %lld "
-                              "on %lld elements",
+        return type_error(cx,
+                          "kernel %lld, dilation %lld, pads %lld and %lld "
+                          "on %lld elements",
                           (long long)w->kernel[i], (long long)w->dilation[i],
                           (long long)w->begin[i], (long long)w->end[i],
                           (long long)x->dim[i + 2]);
@@ -116,8 +117,10 @@ static Status conv_shape(TypeCtx *cx, const Type *x, const Type *w, Type *out) {
         win.kernel[i] = w->dim[i + 2];
         TRY(window_room(cx, &win, x, i, &room));
         if (room < 0)
-            return type_error(cx, "kernel of %s is larger than input %s, "
-                                  "spatial axis %d", TXT(w), TXT(x), i);
+            return type_error(cx,
+                              "kernel of %s is larger than input %s, "
+                              "spatial axis %d",
+                              TXT(w), TXT(x), i);
         out->dim[i + 2] = room / win.stride[i] + 1;
     }
     return OK;
@@ -168,8 +171,9 @@ static Status pool_shape(TypeCtx *cx, const Type *x, Type *out) {
         int64_t len = x->dim[i + 2] + w.begin[i] + w.end[i];
         if (sizes[i] < 0 || !mul_ok(sizes[i] - 1, w.stride[i], &last) ||
             last >= len)
-            return type_error(cx, "size %lld along spatial axis %d: windows by "
-                                  "%lld leave %lld elements",
+            return type_error(cx,
+                              "size %lld along spatial axis %d: windows by "
+                              "%lld leave %lld elements",
                               (long long)sizes[i], i, (long long)w.stride[i],
                               (long long)len);
         out->dim[i + 2] = sizes[i];
@@ -217,9 +221,7 @@ Status ty_avg_pool(TypeCtx *cx) {
     return OK;
 }
 
-Status ty_avg_pool_grad(TypeCtx *cx) {
-    return pool_grad(cx);
-}
+Status ty_avg_pool_grad(TypeCtx *cx) { return pool_grad(cx); }
 
 /* ---- softmax and norms -------------------------------------------------- */
 
@@ -245,8 +247,10 @@ Status ty_layer_norm(TypeCtx *cx) {
         TRY(type_want_float(cx, i));
         if (!shape_broadcast(cx->ins[i], &norm, &both) ||
             !shape_equal(&both, &norm))
-            return type_error(cx, "operand %d is %s, x is %s normalised from "
-                                  "axis %d", i, TXT(cx->ins[i]), TXT(x), axis);
+            return type_error(cx,
+                              "operand %d is %s, x is %s normalised from "
+                              "axis %d",
+                              i, TXT(cx->ins[i]), TXT(x), axis);
     }
     stat.dtype = DT_F32;
     type_result(cx, 0, x);
@@ -288,12 +292,14 @@ static Status check_loss(TypeCtx *cx, Type *target) {
     for (int i = 0; i < x->rank; i++)
         if (i != axis) target->dim[target->rank++] = x->dim[i];
     if (!dtype_is_int(t->dtype) || !shape_equal(t, target))
-        return type_error(cx, "target is %s, wants integers shaped like %s "
-                              "without axis %d", TXT(t), TXT(x), axis);
+        return type_error(cx,
+                          "target is %s, wants integers shaped like %s "
+                          "without axis %d",
+                          TXT(t), TXT(x), axis);
     if (w) TRY(type_want_float(cx, 2));
     if (w && (w->rank != 1 || w->dim[0] != x->dim[axis]))
-        return type_error(cx, "weight is %s, wants one per class: %lld",
-                          TXT(w), (long long)x->dim[axis]);
+        return type_error(cx, "weight is %s, wants one per class: %lld", TXT(w),
+                          (long long)x->dim[axis]);
     return OK;
 }
 

@@ -69,9 +69,7 @@ static char peek(const Lexer *lx, size_t ahead) {
     return lx->at + ahead < lx->n ? lx->text[lx->at + ahead] : 0;
 }
 
-static bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 static bool is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
@@ -170,8 +168,8 @@ static void lex_number(Lexer *lx, Token *t) {
     t->kind = T_NUMBER;
     for (lx->at++; lx->at < lx->n; lx->at++) {
         char c = lx->text[lx->at], before = lx->text[lx->at - 1];
-        bool sign = (c == '-' || c == '+') && !hex &&
-                    (before == 'e' || before == 'E');
+        bool sign =
+            (c == '-' || c == '+') && !hex && (before == 'e' || before == 'E');
         if (!sign && !is_digit(c) && !is_letter(c) && c != '.') break;
     }
     t->text = intern_n(lx->text + start, lx->at - start);
@@ -180,8 +178,11 @@ static void lex_number(Lexer *lx, Token *t) {
 Status lex_next(Lexer *lx) {
     lx->prev_line = lx->tok.line;
     skip_blank(lx);
-    Token t = {.kind = T_EOF, .line = lx->line, .col = column(lx),
-               .at = lx->at, .text = intern("")};
+    Token t = {.kind = T_EOF,
+               .line = lx->line,
+               .col = column(lx),
+               .at = lx->at,
+               .text = intern("")};
     char c = peek(lx, 0), next = peek(lx, 1);
     lx->tok = t;
     if (lx->at == lx->n) return OK;
@@ -194,8 +195,8 @@ Status lex_next(Lexer *lx) {
         t.kind = T_WORD;
         lex_word(lx, &t);
     } else if (is_digit(c) || ((c == '-' || c == '+' || c == '.') &&
-                               (is_digit(next) || next == '.' ||
-                                next == 'i' || next == 'n'))) {
+                               (is_digit(next) || next == '.' || next == 'i' ||
+                                next == 'n'))) {
         lex_number(lx, &t);
     } else if (c && strchr("(){}[],:=@!", c)) {
         t.kind = T_PUNCT;
@@ -210,8 +211,12 @@ Status lex_next(Lexer *lx) {
 
 Status lex_start(Lexer *lx, Diag *d, const char *file, const char *text,
                  size_t n) {
-    *lx = (Lexer){.diag = d, .file = file ? intern(file) : NULL,
-                  .text = text, .n = n, .line = 1, .col = 1};
+    *lx = (Lexer){.diag = d,
+                  .file = file ? intern(file) : NULL,
+                  .text = text,
+                  .n = n,
+                  .line = 1,
+                  .col = 1};
     if (n > INT32_MAX) return fail(d, lex_loc(lx, &lx->tok), "file too large");
     if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
         lx->at = lx->counted = 3;

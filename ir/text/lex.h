@@ -16,7 +16,7 @@ typedef enum TokenKind {
 typedef struct Token {
     TokenKind kind;
     char ch;
-    Str text; /* T_NAME, T_WORD, T_STRING unescaped; T_NUMBER as written */
+    Str text;      /* T_NAME, T_WORD, T_STRING unescaped; T_NUMBER as written */
     int line, col; /* 1-based; col counts characters */
     size_t at;     /* byte offset */
 } Token;
@@ -28,7 +28,7 @@ typedef struct Lexer {
     size_t n, at;
     size_t counted; /* col is the column of byte `counted` */
     int line, col;
-    Token tok; /* the one to be read next */
+    Token tok;     /* the one to be read next */
     int prev_line; /* of the token read last */
 } Lexer;
 

@@ -38,15 +38,18 @@ static Status parse_type(Parser *p, TypeId *out) {
     DType d;
     if (at.kind != T_WORD || !dtype_from_text(at.text, strlen(at.text), &d)) {
         char buf[80];
-        return lex_fail(&p->lx, &at, "a type such as f32[2,3] expected, "
-                                     "found %s", lex_describe(&at, buf));
+        return lex_fail(&p->lx, &at,
+                        "a type such as f32[2,3] expected, "
+                        "found %s",
+                        lex_describe(&at, buf));
     }
     TRY(lex_next(&p->lx));
     TRY(parse_dims(p, dim, &rank));
     *out = type_make(d, rank, dim);
     if (!out->i)
-        return lex_fail(&p->lx, &at, "a dimension is negative, or the type "
-                                     "is too large");
+        return lex_fail(&p->lx, &at,
+                        "a dimension is negative, or the type "
+                        "is too large");
     return OK;
 }
 
@@ -240,9 +243,12 @@ static Status parse_flags(Parser *p, NodeText *t) {
     bool more;
     TRY(lex_take(&p->lx, '!', &more));
     while (more) {
-        if (lex_is_word(&p->lx, "backward")) t->flags |= NODE_BACKWARD;
-        else if (lex_is_word(&p->lx, "update")) t->flags |= NODE_UPDATE;
-        else return lex_fail(&p->lx, &p->lx.tok, "!backward or !update");
+        if (lex_is_word(&p->lx, "backward"))
+            t->flags |= NODE_BACKWARD;
+        else if (lex_is_word(&p->lx, "update"))
+            t->flags |= NODE_UPDATE;
+        else
+            return lex_fail(&p->lx, &p->lx.tok, "!backward or !update");
         TRY(lex_next(&p->lx));
         TRY(lex_take(&p->lx, '!', &more));
     }
@@ -289,9 +295,9 @@ static Status parse_node(Parser *p) {
     const char **names = NEW_ARRAY(p->scratch, const char *, t.names.len);
     for (int i = 0; i < t.names.len; i++) names[i] = t.names.data[i].text;
     Builder b = {.g = p->g, .flags = t.flags, .loc = lex_loc(&p->lx, &t.op)};
-    Status s = build_checked(&b, p->lx.diag, t.code, t.in.data, t.in.len,
-                             t.attrs.data, t.attrs.len, t.names.len,
-                             t.types.data, names, &id);
+    Status s =
+        build_checked(&b, p->lx.diag, t.code, t.in.data, t.in.len, t.attrs.data,
+                      t.attrs.len, t.names.len, t.types.data, names, &id);
     if (s != OK) {
         lex_show(&p->lx, &t.op);
         return s;
@@ -492,8 +498,7 @@ static Status parse_line(Parser *p) {
     char buf[80];
     if (lx->tok.kind == T_NAME) return parse_node(p);
     for (int k = 0; k <= VAR_GRAD; k++)
-        if (lex_is_word(lx, var_kind_text[k]))
-            return parse_vars(p, (VarKind)k);
+        if (lex_is_word(lx, var_kind_text[k])) return parse_vars(p, (VarKind)k);
     if (lex_is_word(lx, "const")) return parse_const(p);
     if (lex_is_word(lx, "group")) return parse_group(p);
     if (lex_is_word(lx, "write")) return parse_write(p);
@@ -512,9 +517,8 @@ static Status parse_inputs(Parser *p) {
         TRY(lex_expect(&p->lx, ':'));
         TRY(parse_type(p, &type));
         TRY(parse_places(p, &place));
-        ValueId v = value_new(p->g, (Value){.name = at.text,
-                                            .type = type,
-                                            .kind = VK_INPUT});
+        ValueId v = value_new(
+            p->g, (Value){.name = at.text, .type = type, .kind = VK_INPUT});
         put_place(p->g, v, place);
         vec_push(p->m->arena, &p->g->inputs, v);
         TRY(lex_take(&p->lx, ',', &more));

@@ -93,8 +93,10 @@ static Status parse_element(Lexer *lx, DType d, Element *out) {
 }
 
 static void store(const Tensor *t, int64_t i, Element e) {
-    if (dtype_is_float(type_get(t->type)->dtype)) tensor_set(t, i, e.f);
-    else tensor_set_int(t, i, e.i);
+    if (dtype_is_float(type_get(t->type)->dtype))
+        tensor_set(t, i, e.f);
+    else
+        tensor_set_int(t, i, e.i);
 }
 
 /* ":bf16" right behind the number; ": f32[2]" is the type of the result. */
@@ -158,8 +160,8 @@ static Status parse_list(Parser *p, TypeId t, Init *init) {
     }
     TRY(lex_expect(&p->lx, ']'));
     if (list.len != want)
-        return lex_fail(&p->lx, &at, "%d elements, the type has %lld",
-                        list.len, (long long)want);
+        return lex_fail(&p->lx, &at, "%d elements, the type has %lld", list.len,
+                        (long long)want);
     TRY(new_tensor(p, &at, t, &init->tensor));
     for (int i = 0; i < list.len; i++) store(init->tensor, i, list.data[i]);
     return OK;
@@ -269,8 +271,10 @@ Status parse_init(Parser *p, TypeId t, bool is_const, Init *init) {
     if (lex_is_word(lx, "normal") || lex_is_word(lx, "uniform") ||
         lex_is_word(lx, "data"))
         return parse_generator(p, t, init);
-    if (lex_is(lx, '[')) TRY(parse_list(p, t, init));
-    else TRY(parse_splat(p, t, is_const, init));
+    if (lex_is(lx, '['))
+        TRY(parse_list(p, t, init));
+    else
+        TRY(parse_splat(p, t, is_const, init));
     if (!is_const) keep_text(init);
     return OK;
 }

@@ -36,16 +36,20 @@ static bool plain_name(const char *s) {
 
 static void put_name(StrBuf *sb, Str s) {
     sb_puts(sb, "%");
-    if (plain_name(s)) sb_puts(sb, s);
-    else sb_put_quoted(sb, s);
+    if (plain_name(s))
+        sb_puts(sb, s);
+    else
+        sb_put_quoted(sb, s);
 }
 
 /* Names of graphs, modules, outputs: no % in front, so no digit or - first. */
 static void put_word(StrBuf *sb, Str s) {
     bool word = (s[0] >= 'a' && s[0] <= 'z') || (s[0] >= 'A' && s[0] <= 'Z') ||
                 s[0] == '_';
-    if (word && plain_name(s)) sb_puts(sb, s);
-    else sb_put_quoted(sb, s);
+    if (word && plain_name(s))
+        sb_puts(sb, s);
+    else
+        sb_put_quoted(sb, s);
 }
 
 /* ---- data --------------------------------------------------------------- */
@@ -173,9 +177,12 @@ static void put_init(StrBuf *sb, const Var *v) {
     int64_t n = type_count(t);
     bool shown = v->init && v->kind != VAR_PARAM &&
                  (n <= INIT_SHOWN || all_equal(v->init, n));
-    if (v->init_text) sb_puts(&text, v->init_text);
-    else if (!v->init) put_fill(&text, v);
-    else if (shown) put_data(&text, v->init);
+    if (v->init_text)
+        sb_puts(&text, v->init_text);
+    else if (!v->init)
+        put_fill(&text, v);
+    else if (shown)
+        put_data(&text, v->init);
     if (text.len && strcmp(text.data, "0") != 0)
         sb_printf(sb, " = %s", text.data);
     sb_free(&text);
@@ -270,8 +277,10 @@ static void print_consts(StrBuf *sb, const Graph *g, const int *shown) {
         sb_puts(sb, "  const ");
         put_declared(sb, g, v);
         sb_puts(sb, " = ");
-        if (v->init_text) sb_puts(sb, v->init_text);
-        else put_data(sb, v->data);
+        if (v->init_text)
+            sb_puts(sb, v->init_text);
+        else
+            put_data(sb, v->data);
         sb_puts(sb, "\n");
     }
 }
@@ -351,8 +360,7 @@ void print_graph(const Graph *g, StrBuf *sb) {
         put_declared(sb, g, value_get(g, g->inputs.data[i]));
     }
     sb_puts(sb, ")");
-    if (g->arena_bytes)
-        sb_printf(sb, " arena %lld", (long long)g->arena_bytes);
+    if (g->arena_bytes) sb_printf(sb, " arena %lld", (long long)g->arena_bytes);
     sb_puts(sb, " {\n");
     print_vars(sb, g, shown);
     print_consts(sb, g, shown);

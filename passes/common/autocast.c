@@ -26,8 +26,8 @@ typedef struct Autocast {
     Arena *scratch;
     ValueId *low_of; /* by ValueId.i: its 16-bit copy */
     int *uses;
-    AmpClass *reader;    /* by ValueId.i: LOW if every reader is LOW      */
-    bool *meets_leaf;    /* by ValueId.i: the reader combines it with a leaf */
+    AmpClass *reader; /* by ValueId.i: LOW if every reader is LOW      */
+    bool *meets_leaf; /* by ValueId.i: the reader combines it with a leaf */
     uint32_t limit;
 } Autocast;
 
@@ -108,8 +108,8 @@ static DType result_dtype(const Autocast *ac, const Node *n, ValueId out) {
     const Graph *g = ac->g;
     bool only_low = out.i < ac->limit && ac->reader[out.i] == AMP_LOW &&
                     ac->uses[out.i] > 0;
-    bool in_registers = out.i < ac->limit && ac->uses[out.i] == 1 &&
-                        ac->meets_leaf[out.i];
+    bool in_registers =
+        out.i < ac->limit && ac->uses[out.i] == 1 && ac->meets_leaf[out.i];
     switch (op_info[n->op].amp) {
     case AMP_LOW:
         if (!dtype_is_16(value_dtype(g, n->in[0]))) return NUM_DTYPES;
@@ -171,8 +171,8 @@ static void restore_roots(Autocast *ac, const TypeId *declared) {
 
 static void autocast_graph(Graph *g, DType low, Arena *scratch) {
     uint32_t limit = (uint32_t)g->values.len;
-    Autocast ac = {.g = g, .low = low, .b = {.g = g}, .limit = limit,
-                   .scratch = scratch};
+    Autocast ac = {
+        .g = g, .low = low, .b = {.g = g}, .limit = limit, .scratch = scratch};
     ac.low_of = NEW_ARRAY(scratch, ValueId, limit);
     ac.reader = NEW_ARRAY(scratch, AmpClass, limit);
     ac.meets_leaf = NEW_ARRAY(scratch, bool, limit);

@@ -108,8 +108,8 @@ static Status visit(Diff *s, NodeId id) {
                     op_info[n.op].text);
     for (int k = 0; k < n.nin; k++) {
         if (!want[k] || !is_value(gin[k])) continue;
-        ASSERT(shape_equal(value_type(s->g, gin[k]),
-                           value_type(s->g, n.in[k])));
+        ASSERT(
+            shape_equal(value_type(s->g, gin[k]), value_type(s->g, n.in[k])));
         vec_push(s->scratch, &s->parts[n.in[k].i], gin[k]);
     }
     return OK;
@@ -134,8 +134,10 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
               .parts = NEW_ARRAY(scratch, Parts, nvalue),
               .grad = NEW_ARRAY(scratch, ValueId, nvalue)};
     if (!is_float(g, loss) || type_count(value_type(g, loss)) != 1)
-        return fail(d, (Loc){0}, "the loss '%s' is not one floating-point "
-                    "number", value_get(g, loss)->name);
+        return fail(d, (Loc){0},
+                    "the loss '%s' is not one floating-point "
+                    "number",
+                    value_get(g, loss)->name);
     mark_active(&s, want, n);
     vec_push(scratch, &s.parts[loss.i], start(&s, loss, seed));
     NodeId *order =

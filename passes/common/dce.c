@@ -23,8 +23,7 @@ static void dce_graph(Graph *g, Arena *scratch) {
     }
     int kept = 0;
     for (int i = 0; i < g->order.len; i++)
-        if (live[g->order.data[i].i])
-            g->order.data[kept++] = g->order.data[i];
+        if (live[g->order.data[i].i]) g->order.data[kept++] = g->order.data[i];
     g->order.len = kept;
 }
 

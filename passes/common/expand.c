@@ -167,8 +167,8 @@ static void expand_batch_norm(Expand *e, const Node *n, ValueId *out) {
         m.centred = op2(e, OP_SUB, x, along_axis(e, n->in[3], rank, 1));
         m.rstd = inverse_std(e, along_axis(e, n->in[4], rank, 1), eps);
     }
-    out[0] = scale_shift(e, m.centred, m.rstd, scale, bias,
-                         result_dtype(e, n, 0));
+    out[0] =
+        scale_shift(e, m.centred, m.rstd, scale, bias, result_dtype(e, n, 0));
 }
 
 /* ---- losses over classes ------------------------------------------------ */
@@ -213,9 +213,9 @@ static Targets read_targets(Expand *e, const Node *n) {
     t.selected = b2(b, OP_EQUAL, classes, target, DT_DEFAULT);
     if (n->nin > 2 && is_value(n->in[2])) {
         t.weights = along_axis(e, n->in[2], full.rank, t.axis);
-        t.weight = fold1(e, OP_REDUCE_SUM,
-                         choose(e, t.selected, t.weights, number(e, 0)),
-                         t.axis);
+        t.weight =
+            fold1(e, OP_REDUCE_SUM,
+                  choose(e, t.selected, t.weights, number(e, 0)), t.axis);
     }
     return t;
 }
@@ -298,8 +298,8 @@ static void expand_dropout(Expand *e, const Node *n, ValueId *out) {
     Attr salt = attr_i(AK_salt, attr_int(n, AK_salt, 0));
     TypeId ut = type_make(DT_F32, t.rank, t.dim);
     ValueId u = build_gen(b, OP_RAND_UNIFORM, &n->in[1], 1, &salt, 1, ut, NULL);
-    ValueId keep = b2(b, OP_GREATER_EQUAL, u,
-                      graph_scalar(b->g, DT_F32, ratio), DT_DEFAULT);
+    ValueId keep = b2(b, OP_GREATER_EQUAL, u, graph_scalar(b->g, DT_F32, ratio),
+                      DT_DEFAULT);
     ValueId scale = number(e, ratio < 1 ? 1 / (1 - ratio) : 0);
     out[0] = op2_as(e, OP_MUL, n->in[0], choose(e, keep, scale, number(e, 0)),
                     result_dtype(e, n, 0));
@@ -310,8 +310,8 @@ static void expand_dropout(Expand *e, const Node *n, ValueId *out) {
 static void expand_any_reduce(Expand *e, const Node *n, ValueId *out) {
     const int64_t *axes;
     int na = attr_ints(n, AK_axes, &axes);
-    ValueId r = expand_reduce(e, n->op, n->in[0], axes, na,
-                              result_dtype(e, n, 0));
+    ValueId r =
+        expand_reduce(e, n->op, n->in[0], axes, na, result_dtype(e, n, 0));
     out[0] = shaped_like(e, r, n, 0);
 }
 
@@ -435,8 +435,8 @@ static bool sink_reshape(Expand *e, const Node *n, ValueId *out) {
     for (int i = 0; i < n->nin; i++)
         if (same_value(in[i], n->in[at])) in[i] = r->in[0];
     Type t = *value_type(g, n->out[0]);
-    ValueId v = build(&e->rw->b, n->op, in, n->nin, n->attrs, n->nattr,
-                      t.dtype, NULL);
+    ValueId v =
+        build(&e->rw->b, n->op, in, n->nin, n->attrs, n->nattr, t.dtype, NULL);
     out[0] = b_reshape(&e->rw->b, v, t.rank, t.dim);
     return true;
 }
@@ -453,8 +453,10 @@ static bool expand_elem(Expand *e, const Node *n, ValueId *out) {
         ValueId old = in[i];
         in[i] = broadcast_source(g, old, want->rank);
         if (same_value(in[i], old)) continue;
-        if (broadcasts_to(g, in, n->nin, want)) changed = true;
-        else in[i] = old;
+        if (broadcasts_to(g, in, n->nin, want))
+            changed = true;
+        else
+            in[i] = old;
     }
     if (!changed) return false;
     out[0] = build(&e->rw->b, n->op, in, n->nin, n->attrs, n->nattr,

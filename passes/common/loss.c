@@ -38,8 +38,7 @@ static Status loss_auto(Graph *g, PassCtx *cx, ValueId *loss) {
     }
     if (found == 0)
         return no_loss(cx, g, "the model has no output that is one number");
-    if (found > 1)
-        return no_loss(cx, g, "several outputs could be the loss");
+    if (found > 1) return no_loss(cx, g, "several outputs could be the loss");
     return OK;
 }
 
@@ -65,14 +64,11 @@ static Status class_loss(Builder *b, PassCtx *cx, ValueId x, ValueId *loss) {
     Graph *g = b->g;
     Type t = *value_type(g, x);
     int axis = class_axis(l, t.rank);
-    if (axis < 0)
-        return no_loss(cx, g, "the output has no class axis");
+    if (axis < 0) return no_loss(cx, g, "the output has no class axis");
     for (int i = axis; i + 1 < t.rank; i++) t.dim[i] = t.dim[i + 1];
     t.rank--;
-    ValueId target = graph_input(g, "target",
-                                 type_make(DT_I64, t.rank, t.dim));
-    Attr a[] = {attr_i(AK_axis, axis),
-                attr_i(AK_ignore_index, l->ignore_index),
+    ValueId target = graph_input(g, "target", type_make(DT_I64, t.rank, t.dim));
+    Attr a[] = {attr_i(AK_axis, axis), attr_i(AK_ignore_index, l->ignore_index),
                 attr_s(AK_reduction, "mean"),
                 attr_f(AK_label_smoothing, l->label_smoothing)};
     ValueId in[] = {x, target};
@@ -144,7 +140,8 @@ Status pass_loss(Module *m, PassCtx *cx) {
         TRY(check_float(cx, g, x));
         if (kind == LOSS_CROSS_ENTROPY || kind == LOSS_NLL)
             TRY(class_loss(&b, cx, x, &loss));
-        else TRY(regression_loss(&b, cx, x, &loss));
+        else
+            TRY(regression_loss(&b, cx, x, &loss));
     }
     if (value_type(g, loss)->rank) loss = b_reshape(&b, loss, 0, NULL);
     loss = b_cast(&b, loss, DT_F32);

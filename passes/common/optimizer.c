@@ -26,17 +26,17 @@ typedef struct Step {
     Graph *g;
     const Options *opt;
     Builder b;
-    ValueId loss;     /* f32[], unscaled                                    */
-    ValueId micro;    /* f32[]: micro-batches in the gradients; 0 = one     */
-    Values params;    /* variables                                          */
-    Values grads;     /* scaled sums, f32                                   */
-    Values unscaled;  /* before clipping                                    */
-    ValueId ok;       /* bool[]: every gradient is finite                   */
-    ValueId loss_ok;  /* bool[]                                             */
-    ValueId norm;     /* f32[]                                              */
-    ValueId clip;     /* f32[] factor; 0 = none                             */
-    ValueId lr;       /* f64[]                                              */
-    ValueId step1;    /* f64[]: number of this step, from 1                 */
+    ValueId loss;    /* f32[], unscaled                                    */
+    ValueId micro;   /* f32[]: micro-batches in the gradients; 0 = one     */
+    Values params;   /* variables                                          */
+    Values grads;    /* scaled sums, f32                                   */
+    Values unscaled; /* before clipping                                    */
+    ValueId ok;      /* bool[]: every gradient is finite                   */
+    ValueId loss_ok; /* bool[]                                             */
+    ValueId norm;    /* f32[]                                              */
+    ValueId clip;    /* f32[] factor; 0 = none                             */
+    ValueId lr;      /* f64[]                                              */
+    ValueId step1;   /* f64[]: number of this step, from 1                 */
 } Step;
 
 static ValueId f64c(Step *s, double v) { return b_scalar(&s->b, DT_F64, v); }
@@ -74,7 +74,8 @@ static ValueId i64c(Step *s, int64_t v) {
     return graph_scalar_int(s->g, DT_I64, v);
 }
 
-/* ---- learning rate ---------------------------------------------------------- */
+/* ---- learning rate ----------------------------------------------------------
+ */
 
 /* x / y in [0, 1], for the decays */
 static ValueId progress(Step *s, ValueId i, const ScheduleSpec *c) {
@@ -95,8 +96,8 @@ static ValueId decayed(Step *s, ValueId lr, ValueId i) {
     if (c->kind == SCHED_COSINE) {
         ValueId angle = bin(s, OP_MUL, progress(s, i, c), f64c(s, pi));
         ValueId cosine = b1(&s->b, OP_COS, angle, DT_F64);
-        ValueId share = bin(s, OP_MUL, bin(s, OP_ADD, cosine, f64c(s, 1)),
-                            f64c(s, 0.5));
+        ValueId share =
+            bin(s, OP_MUL, bin(s, OP_ADD, cosine, f64c(s, 1)), f64c(s, 0.5));
         return between(s, lr, c->min, share);
     }
     if (c->kind == SCHED_LINEAR) {
@@ -126,7 +127,8 @@ static void emit_lr(Step *s) {
     }
 }
 
-/* ---- unscale, check, norm, clip ------------------------------------------------ */
+/* ---- unscale, check, norm, clip
+ * ------------------------------------------------ */
 
 static ValueId scale_var(Step *s) {
     if (!options_has_scaler(s->opt)) return NO_VALUE;
@@ -181,7 +183,8 @@ static ValueId clipped(Step *s, ValueId g) {
     return build(&s->b, OP_CLIP, &g, 1, a, 2, DT_F32, NULL);
 }
 
-/* ---- one parameter ----------------------------------------------------------------- */
+/* ---- one parameter
+ * ----------------------------------------------------------------- */
 
 typedef struct Hyper {
     double weight_decay, lr_scale;
@@ -214,8 +217,7 @@ static ValueId update(Step *s, ValueId var, ValueId value) {
 }
 
 static ValueId lr_of(Step *s, Hyper h) {
-    return h.lr_scale == 1 ? s->lr
-                           : bin(s, OP_MUL, s->lr, f64c(s, h.lr_scale));
+    return h.lr_scale == 1 ? s->lr : bin(s, OP_MUL, s->lr, f64c(s, h.lr_scale));
 }
 
 static ValueId neg32(Step *s, ValueId x) {
@@ -240,8 +242,7 @@ static ValueId sgd(Step *s, ValueId p, ValueId g, Hyper h) {
 
 /* 1 - beta ** t in f64 */
 static ValueId bias_correction(Step *s, double beta) {
-    return bin(s, OP_SUB, f64c(s, 1),
-               bin(s, OP_POW, f64c(s, beta), s->step1));
+    return bin(s, OP_SUB, f64c(s, 1), bin(s, OP_POW, f64c(s, beta), s->step1));
 }
 
 /* adam.py, adamw.py (single tensor, not capturable):
@@ -284,7 +285,8 @@ static void emit_parameters(Step *s) {
     }
 }
 
-/* ---- scaler and counters ---------------------------------------------------------- */
+/* ---- scaler and counters
+ * ---------------------------------------------------------- */
 
 /* grad_scaler.py's update, with floor, cap and hysteresis (amp.md 3.3, 3.4).
    A non-finite loss says nothing about the scale: it stays. */
@@ -294,8 +296,8 @@ static void emit_scaler(Step *s) {
     ValueId scale = scale_var(s), zero = graph_scalar_int(s->g, DT_I32, 0);
     ValueId one = graph_scalar_int(s->g, DT_I32, 1);
     ValueId good = state(s, VAR_STATE, "ampc.good", DT_I32, 0);
-    ValueId hyst = state(s, VAR_STATE, "ampc.hyst", DT_I32,
-                         (double)c->hysteresis);
+    ValueId hyst =
+        state(s, VAR_STATE, "ampc.hyst", DT_I32, (double)c->hysteresis);
     ValueId full = graph_scalar_int(s->g, DT_I32, c->hysteresis);
     ValueId bad = b1(&s->b, OP_NOT, s->ok, DT_DEFAULT);
     ValueId blame = bin(s, OP_AND, bad, s->loss_ok);
@@ -304,11 +306,10 @@ static void emit_scaler(Step *s) {
     ValueId back = bin(s, OP_AND, blame, worn);
     ValueId good1 = bin(s, OP_ADD, good, one);
     ValueId limit = graph_scalar_int(s->g, DT_I32, c->interval);
-    ValueId due = bin(s, OP_AND, s->ok,
-                      bin(s, OP_GREATER_EQUAL, good1, limit));
+    ValueId due = bin(s, OP_AND, s->ok, bin(s, OP_GREATER_EQUAL, good1, limit));
     ValueId grown = bin(s, OP_MUL, scale, f32c(s, c->growth));
-    ValueId grow = bin(s, OP_AND, due,
-                       b1(&s->b, OP_ISFINITE, grown, DT_DEFAULT));
+    ValueId grow =
+        bin(s, OP_AND, due, b1(&s->b, OP_ISFINITE, grown, DT_DEFAULT));
     ValueId up = bin(s, OP_MIN, grown, f32c(s, c->max));
     ValueId down = bin(s, OP_MAX, bin(s, OP_MUL, scale, f32c(s, c->backoff)),
                        f32c(s, c->min));
@@ -336,12 +337,11 @@ static void emit_counters(Step *s) {
 static void emit_outputs(Step *s) {
     ValueId scale = scale_var(s), step = counter(s, "ampc.step");
     output(s, "ampc.grad_norm", s->norm);
-    output(s, "ampc.scale", scale.i ? b_cast(&s->b, scale, DT_F32)
-                                    : f32c(s, 1));
+    output(s, "ampc.scale",
+           scale.i ? b_cast(&s->b, scale, DT_F32) : f32c(s, 1));
     output(s, "ampc.lr", b_cast(&s->b, s->lr, DT_F32));
     output(s, "ampc.applied", s->ok);
-    output(s, "ampc.step",
-           bin(s, OP_ADD, step, b_cast(&s->b, s->ok, DT_I64)));
+    output(s, "ampc.step", bin(s, OP_ADD, step, b_cast(&s->b, s->ok, DT_I64)));
 }
 
 static void emit_update(Step *s) {
@@ -355,7 +355,8 @@ static void emit_update(Step *s) {
     emit_counters(s);
 }
 
-/* ---- programs ------------------------------------------------------------------------- */
+/* ---- programs
+ * ------------------------------------------------------------------------- */
 
 static ValueId find_named(const Graph *g, const char *name) {
     Str want = intern(name);
@@ -469,7 +470,8 @@ static void make_update(Module *m, const Graph *train, const Options *opt) {
     write_var(&s, total, f32c(&s, 0));
 }
 
-/* ---- 16-bit copies ---------------------------------------------------------------------- */
+/* ---- 16-bit copies
+ * ---------------------------------------------------------------------- */
 
 static bool is_weight(const Graph *g, ValueId v) {
     if (value_get(g, v)->kind != VK_VAR) return false;
@@ -498,8 +500,8 @@ static bool shadow_rule(Rewriter *rw, NodeId id, ValueId *with) {
 /* The variable a shadow copies; shadows are named NAME.DTYPE. */
 static int shadow_source(const Module *m, const Var *shadow) {
     size_t tail = strlen(dtype_info[type_get(shadow->type)->dtype].text) + 1;
-    return module_find_var(
-        m, intern_n(shadow->name, strlen(shadow->name) - tail));
+    return module_find_var(m,
+                           intern_n(shadow->name, strlen(shadow->name) - tail));
 }
 
 static void make_refresh(Module *m) {

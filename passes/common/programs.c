@@ -35,7 +35,8 @@ static void drop_loss(Graph *g) {
     g->outputs.len = kept;
 }
 
-/* ---- inference forms -------------------------------------------------------- */
+/* ---- inference forms --------------------------------------------------------
+ */
 
 static bool inference_rule(Rewriter *rw, NodeId id, ValueId *with) {
     const Node *n = node_get(rw->g, id);
@@ -56,7 +57,8 @@ static void make_inference(Graph *g, Arena *scratch) {
     rewrite_graph(g, scratch, inference_rule, NULL);
 }
 
-/* ---- per-sample loss ---------------------------------------------------------- */
+/* ---- per-sample loss
+ * ---------------------------------------------------------- */
 
 /* Looks through the casts and reshapes that a scalar loss may wear. */
 static const Node *loss_node(const Graph *g, ValueId v) {
@@ -77,8 +79,8 @@ static bool sum_samples(Builder *b, ValueId x, int64_t batch, ValueId *out) {
     for (int i = 1; i < t.rank; i++) axes[i - 1] = i;
     *out = b_cast(b, x, DT_F32);
     if (t.rank > 1)
-        *out = b_reduce(b, OP_REDUCE_SUM, *out, axes, t.rank - 1, false,
-                        DT_F32);
+        *out =
+            b_reduce(b, OP_REDUCE_SUM, *out, axes, t.rank - 1, false, DT_F32);
     return true;
 }
 
@@ -96,8 +98,8 @@ static ValueId kept_targets(Builder *b, const Node *loss) {
 static void add_accuracy(Builder *b, const Node *loss, ValueId kept,
                          int64_t batch) {
     Graph *g = b->g;
-    int axis = axis_norm(attr_int(loss, AK_axis, 1),
-                         value_type(g, loss->in[0])->rank);
+    int axis =
+        axis_norm(attr_int(loss, AK_axis, 1), value_type(g, loss->in[0])->rank);
     Attr a[] = {attr_i(AK_axis, axis), attr_i(AK_keepdims, 0)};
     ValueId in[] = {loss->in[0]};
     ValueId best = build(b, OP_ARGMAX, in, 1, a, 2, DT_DEFAULT, NULL);
@@ -132,8 +134,8 @@ static bool split_class_loss(Builder *b, Node loss, int64_t batch) {
     DType d[] = {DT_F32, DT_F32};
     NodeId n = build_multi(b, loss.op, loss.in, 2, a, na, loss.nout, d, NULL);
     ValueId each = node_get(g, n)->out[0];
-    bool ok = sum_samples(b, each, batch, &num) &&
-              sum_samples(b, kept, batch, &den);
+    bool ok =
+        sum_samples(b, each, batch, &num) && sum_samples(b, kept, batch, &den);
     if (ok) {
         add_output(g, "ampc.loss_num", num);
         add_output(g, "ampc.loss_den", den);
@@ -175,11 +177,13 @@ static void eval_outputs(Graph *g) {
     bool split = false;
     if (n && (n->op == OP_SOFTMAX_CROSS_ENTROPY || n->op == OP_NLL_LOSS))
         split = split_class_loss(&b, *n, batch);
-    else if (n && n->op == OP_REDUCE_MEAN) split = split_mean(&b, *n, batch);
+    else if (n && n->op == OP_REDUCE_MEAN)
+        split = split_mean(&b, *n, batch);
     if (!split) add_output(g, "ampc.loss", scalar);
 }
 
-/* ---- the pass -------------------------------------------------------------------- */
+/* ---- the pass
+ * -------------------------------------------------------------------- */
 
 static void keep_only_loss(Graph *g) {
     Output o = *find_output(g, "ampc.loss");

@@ -58,16 +58,15 @@ static ValueId in_chunks(Expand *e, OpCode op, ValueId x, int64_t axis,
     dim[axis] = chunks;
     dim[axis + 1] = t.dim[axis] / chunks;
     ValueId cut = b_reshape(b, x, t.rank + 1, dim);
-    ValueId part = b_reduce(b, op, cut, &inner, 1, true,
-                            partial_dtype(e, dtype));
+    ValueId part =
+        b_reduce(b, op, cut, &inner, 1, true, partial_dtype(e, dtype));
     t.dim[axis] = chunks;
     part = b_reshape(b, part, t.rank, t.dim);
     return expand_reduce(e, combining(op), part, &axis, 1, dtype);
 }
 
 /* How many of the outer axes must become rows; n: even all are not enough. */
-static int outer_axes(const Type *t, const int64_t *axes, int n,
-                      int64_t rows) {
+static int outer_axes(const Type *t, const int64_t *axes, int n, int64_t rows) {
     int k = 0;
     while (k < n && rows < ROWS_ENOUGH) rows *= t->dim[axes[k++]];
     return k;
@@ -80,8 +79,8 @@ static ValueId in_stages(Expand *e, OpCode op, ValueId x, const int64_t *axes,
     int k = outer_axes(&t, axes, n, rows);
     if (k == n) k = n - 1;
     if (k > 0) {
-        ValueId part = b_reduce(b, op, x, axes + k, n - k, true,
-                                partial_dtype(e, dtype));
+        ValueId part =
+            b_reduce(b, op, x, axes + k, n - k, true, partial_dtype(e, dtype));
         return expand_reduce(e, combining(op), part, axes, k, dtype);
     }
     int64_t len = t.dim[axes[0]];
@@ -103,11 +102,10 @@ ValueId expand_reduce(Expand *e, OpCode op, ValueId x, const int64_t *all,
     if (cols > 0) rows = type_count(&t) / cols;
     if (rows >= ROWS_ENOUGH || cols <= COLUMNS_SERIAL || rows == 0)
         return b_reduce(b, op, x, axes, n, true, dtype);
-    if (op != OP_REDUCE_MEAN)
-        return in_stages(e, op, x, axes, n, rows, dtype);
-    ValueId sum = in_stages(e, OP_REDUCE_SUM, x, axes, n, rows,
-                            partial_dtype(e, dtype));
-    ValueId count = graph_scalar(e->rw->g, value_dtype(e->rw->g, sum),
-                                 (double)cols);
+    if (op != OP_REDUCE_MEAN) return in_stages(e, op, x, axes, n, rows, dtype);
+    ValueId sum =
+        in_stages(e, OP_REDUCE_SUM, x, axes, n, rows, partial_dtype(e, dtype));
+    ValueId count =
+        graph_scalar(e->rw->g, value_dtype(e->rw->g, sum), (double)cols);
     return b2(b, OP_DIV, sum, count, dtype);
 }

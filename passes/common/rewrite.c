@@ -25,8 +25,10 @@ static bool try_rule(Rewriter *rw, RewriteRule *rule, NodeId id) {
     bool all = true;
     n = node_get(rw->g, id);
     for (int i = 0; i < n->nout; i++) {
-        if (!with[i].i) all = false;
-        else if (with[i].i != n->out[i].i) rw->map[n->out[i].i] = with[i];
+        if (!with[i].i)
+            all = false;
+        else if (with[i].i != n->out[i].i)
+            rw->map[n->out[i].i] = with[i];
     }
     return all;
 }
@@ -49,8 +51,7 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user) {
     g->order.len = 0;
     for (int i = 0; i < n; i++) {
         remap_operands(&rw, old[i], limit);
-        if (!try_rule(&rw, rule, old[i]))
-            vec_push(g->arena, &g->order, old[i]);
+        if (!try_rule(&rw, rule, old[i])) vec_push(g->arena, &g->order, old[i]);
     }
     remap_roots(&rw, limit);
     return rw.changes;

@@ -21,7 +21,8 @@ static bool same_type(const Rewriter *rw, ValueId a, ValueId b) {
     return type_of(rw, a).i == type_of(rw, b).i;
 }
 
-/* ---- constants ------------------------------------------------------------- */
+/* ---- constants -------------------------------------------------------------
+ */
 
 static bool foldable(const Graph *g, const Node *n) {
     OpKind kind = op_info[n->op].kind;
@@ -84,8 +85,10 @@ static bool rule_scalar_operand(Rewriter *rw, const Node *n, NodeId id,
     memcpy(in, n->in, (size_t)n->nin * sizeof *in);
     DType d = value_dtype(g, in[splat]), want = value_dtype(g, n->out[0]);
     const Node *full = def_of(g, in[splat], OP_FULL);
-    if (full) c = attr_float(full, AK_value, 0);
-    else value_is_splat(g, in[splat], &c);
+    if (full)
+        c = attr_float(full, AK_value, 0);
+    else
+        value_is_splat(g, in[splat], &c);
     if (dtype_is_int(d) && fabs(c) > 9e15) return false;
     in[splat] = graph_scalar(g, d, c);
     n = node_get(g, id);
@@ -93,15 +96,15 @@ static bool rule_scalar_operand(Rewriter *rw, const Node *n, NodeId id,
     return same_type(rw, with[0], node_get(g, id)->out[0]);
 }
 
-/* ---- arithmetic ------------------------------------------------------------- */
+/* ---- arithmetic -------------------------------------------------------------
+ */
 
 /* x * 1 = x / 1 = x - 0 = x ** 1 = x */
 static bool rule_neutral(Rewriter *rw, const Node *n, NodeId id,
                          ValueId *with) {
     (void)id;
     double c = n->op == OP_SUB ? 0 : 1;
-    if (is_number(rw->g, n->in[1], c) &&
-        same_type(rw, n->in[0], n->out[0])) {
+    if (is_number(rw->g, n->in[1], c) && same_type(rw, n->in[0], n->out[0])) {
         with[0] = n->in[0];
         return true;
     }
@@ -133,14 +136,16 @@ static bool rule_pow(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     Graph *g = rw->g;
     ValueId x = n->in[0];
     DType d = value_dtype(g, n->out[0]);
-    if (!dtype_is_float(d) || !shape_equal(value_type(g, x),
-                                           value_type(g, n->out[0])))
+    if (!dtype_is_float(d) ||
+        !shape_equal(value_type(g, x), value_type(g, n->out[0])))
         return false;
     DType wide = dtype_compute(d, value_dtype(g, x));
-    if (is_number(g, n->in[1], 2)) with[0] = b2(&rw->b, OP_MUL, x, x, d);
+    if (is_number(g, n->in[1], 2))
+        with[0] = b2(&rw->b, OP_MUL, x, x, d);
     else if (is_number(g, n->in[1], 3))
         with[0] = b2(&rw->b, OP_MUL, b2(&rw->b, OP_MUL, x, x, wide), x, d);
-    else if (is_number(g, n->in[1], 0.5)) with[0] = b1(&rw->b, OP_SQRT, x, d);
+    else if (is_number(g, n->in[1], 0.5))
+        with[0] = b1(&rw->b, OP_SQRT, x, d);
     else if (is_number(g, n->in[1], -1))
         with[0] = b1(&rw->b, OP_RECIPROCAL, x, d);
     return with[0].i != 0;
@@ -159,8 +164,8 @@ static bool rule_log(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     }
     s = def_of(g, n->in[0], OP_SOFTMAX);
     if (!s) return false;
-    with[0] = build(&rw->b, OP_LOG_SOFTMAX, s->in, 1, s->attrs, s->nattr, d,
-                    NULL);
+    with[0] =
+        build(&rw->b, OP_LOG_SOFTMAX, s->in, 1, s->attrs, s->nattr, d, NULL);
     return true;
 }
 
@@ -175,8 +180,7 @@ static bool rule_log_one_minus(Rewriter *rw, const Node *n, NodeId id,
     if (!s) return false;
     DType d = value_dtype(g, n->out[0]);
     ValueId x = s->in[0];
-    with[0] = b1(&rw->b, OP_LOG_SIGMOID,
-                 b1(&rw->b, OP_NEG, x, DT_DEFAULT), d);
+    with[0] = b1(&rw->b, OP_LOG_SIGMOID, b1(&rw->b, OP_NEG, x, DT_DEFAULT), d);
     return true;
 }
 
@@ -202,8 +206,8 @@ static bool is_erf_of_scaled(const Graph *g, ValueId v, ValueId x) {
     ValueId rest;
     double c;
     if (div)
-        return same_value(div->in[0], x) &&
-               value_is_splat(g, div->in[1], &c) && fabs(c - SQRT_2) < 1e-4;
+        return same_value(div->in[0], x) && value_is_splat(g, div->in[1], &c) &&
+               fabs(c - SQRT_2) < 1e-4;
     return mul && other_operand(g, mul, 1 / SQRT_2, &rest) &&
            same_value(rest, x);
 }
@@ -242,7 +246,8 @@ static bool rule_gelu(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     return true;
 }
 
-/* ---- casts ---------------------------------------------------------------------- */
+/* ---- casts
+ * ---------------------------------------------------------------------- */
 
 /* cast to its own dtype = x; cast16(cast32(x16)) = x16 (widening is exact);
    never cast32(cast16(x32)): that drops a rounding. */
@@ -263,7 +268,8 @@ static bool rule_cast(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     return true;
 }
 
-/* ---- data movement ----------------------------------------------------------------- */
+/* ---- data movement
+ * ----------------------------------------------------------------- */
 
 /* reshape, expand, slice, concat to the same type = x */
 static bool rule_same_type(Rewriter *rw, const Node *n, NodeId id,
@@ -298,8 +304,8 @@ static bool rule_reshape_full(Rewriter *rw, const Node *n, NodeId id,
     (void)id;
     const Node *full = def_of(rw->g, n->in[0], OP_FULL);
     if (!full) return false;
-    with[0] = b_full(&rw->b, type_of(rw, n->out[0]),
-                     attr_float(full, AK_value, 0));
+    with[0] =
+        b_full(&rw->b, type_of(rw, n->out[0]), attr_float(full, AK_value, 0));
     return true;
 }
 
@@ -333,8 +339,7 @@ static bool swaps_last_two(const Node *t) {
     return r >= 2 && p[r - 2] == r - 1 && p[r - 1] == r - 2;
 }
 
-static bool rule_matmul(Rewriter *rw, const Node *n, NodeId id,
-                        ValueId *with) {
+static bool rule_matmul(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     (void)id;
     ValueId in[2] = {n->in[0], n->in[1]};
     bool flag[2] = {attr_int(n, AK_trans_a, 0), attr_int(n, AK_trans_b, 0)};
@@ -376,7 +381,8 @@ static bool rule_nll(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     return true;
 }
 
-/* ---- which op tries what --------------------------------------------------------- */
+/* ---- which op tries what
+ * --------------------------------------------------------- */
 
 typedef bool SimplifyRule(Rewriter *rw, const Node *n, NodeId id,
                           ValueId *with);
@@ -385,16 +391,26 @@ static const struct {
     OpCode op;
     SimplifyRule *rule;
 } simplify_rules[] = {
-    {OP_MUL, rule_neutral},        {OP_DIV, rule_neutral},
-    {OP_SUB, rule_neutral},        {OP_POW, rule_neutral},
-    {OP_ADD, rule_add_zero},       {OP_POW, rule_pow},
-    {OP_LOG, rule_log},            {OP_LOG, rule_log_one_minus},
-    {OP_MUL, rule_gelu},           {OP_CAST, rule_cast},
-    {OP_RESHAPE, rule_same_type},  {OP_EXPAND, rule_same_type},
-    {OP_SLICE, rule_same_type},    {OP_CONCAT, rule_same_type},
-    {OP_PAD, rule_same_type},      {OP_SPLIT, rule_same_type},
-    {OP_RESHAPE, rule_reshape},    {OP_RESHAPE, rule_reshape_full},
-    {OP_TRANSPOSE, rule_transpose}, {OP_MATMUL, rule_matmul},
+    {OP_MUL, rule_neutral},
+    {OP_DIV, rule_neutral},
+    {OP_SUB, rule_neutral},
+    {OP_POW, rule_neutral},
+    {OP_ADD, rule_add_zero},
+    {OP_POW, rule_pow},
+    {OP_LOG, rule_log},
+    {OP_LOG, rule_log_one_minus},
+    {OP_MUL, rule_gelu},
+    {OP_CAST, rule_cast},
+    {OP_RESHAPE, rule_same_type},
+    {OP_EXPAND, rule_same_type},
+    {OP_SLICE, rule_same_type},
+    {OP_CONCAT, rule_same_type},
+    {OP_PAD, rule_same_type},
+    {OP_SPLIT, rule_same_type},
+    {OP_RESHAPE, rule_reshape},
+    {OP_RESHAPE, rule_reshape_full},
+    {OP_TRANSPOSE, rule_transpose},
+    {OP_MATMUL, rule_matmul},
     {OP_NLL_LOSS, rule_nll},
 };
 

@@ -18,9 +18,7 @@
 
 /* ---- clusters ----------------------------------------------------------- */
 
-static Cluster *cluster(Fuse *f, int c) {
-    return &f->clusters.data[c];
-}
+static Cluster *cluster(Fuse *f, int c) { return &f->clusters.data[c]; }
 
 /* Cluster that makes v; -1: none (input, variable, constant, VIEW). */
 static int maker(const Fuse *f, ValueId v) {
@@ -139,8 +137,10 @@ static void reorder(Fuse *f, int a, int b) {
     for (int r = lo; r <= hi; r++) {
         int c = f->at_rank[r];
         if (c == a || c == b || c < 0) continue;
-        if (f->cluster_mark[c] == f->cluster_stamp) late[nlate++] = c;
-        else f->at_rank[at++] = c;
+        if (f->cluster_mark[c] == f->cluster_stamp)
+            late[nlate++] = c;
+        else
+            f->at_rank[at++] = c;
     }
     f->at_rank[at++] = a;
     for (int i = 0; i < nlate; i++) f->at_rank[at++] = late[i];
@@ -154,8 +154,8 @@ static NodeList joined(Fuse *f, const NodeList *x, const NodeList *y) {
     int i = 0, j = 0;
     while (i < x->len || j < y->len) {
         bool take_x = j == y->len ||
-                      (i < x->len && f->position[x->data[i].i] <
-                                         f->position[y->data[j].i]);
+                      (i < x->len &&
+                       f->position[x->data[i].i] < f->position[y->data[j].i]);
         vec_push(f->a, &out, take_x ? x->data[i++] : y->data[j++]);
     }
     return out;
@@ -380,8 +380,8 @@ static bool chain_pays(Fuse *f, int p, int c) {
         for (int k = 0; k < n->nin; k++) {
             if (maker(f, n->in[k]) != p || direct_read(g, n, n->in[k]))
                 continue;
-            bool gen = x->nodes.len == 1 &&
-                       kind_of(g, x->nodes.data[0]) == KIND_GEN;
+            bool gen =
+                x->nodes.len == 1 && kind_of(g, x->nodes.data[0]) == KIND_GEN;
             if (gen && !op_is_expensive(node_get(g, x->nodes.data[0])->op))
                 continue;
             if (!moves_once(n->op) || x->nodes.len > MAX_MOVED ||
@@ -419,7 +419,8 @@ static bool try_neighbours_once(Fuse *f, int a, TryPair *on_pair) {
 static void grow(Fuse *f, GroupKind kind, TryPair *on_pair) {
     for (int c = 0; c < f->clusters.len; c++)
         while (!cluster(f, c)->dead && cluster(f, c)->kind == kind &&
-               try_neighbours_once(f, c, on_pair)) {}
+               try_neighbours_once(f, c, on_pair)) {
+        }
 }
 
 static bool grow_anchor(Fuse *f, int a, int c) {
@@ -545,8 +546,7 @@ static void drop_copies(Fuse *f, Cluster *c) {
         NodeId id = c->nodes.data[i];
         int same = -1;
         for (int k = 0; k < kept && same < 0; k++)
-            if (node_same(g, node_get(g, id),
-                                 node_get(g, c->nodes.data[k])))
+            if (node_same(g, node_get(g, id), node_get(g, c->nodes.data[k])))
                 same = k;
         if (same < 0) {
             c->nodes.data[kept++] = id;
@@ -595,8 +595,10 @@ static void place_maker(Placer *p, ValueId v) {
     const Value *x = value_get(p->f->g, v);
     if (x->kind != VK_RESULT) return;
     int c = p->f->cluster_of[x->def.i];
-    if (c >= 0) place_cluster(p, c);
-    else place_view(p, x->def);
+    if (c >= 0)
+        place_cluster(p, c);
+    else
+        place_view(p, x->def);
 }
 
 /* Each cluster stands where its last node stood, or where it is first read. */
@@ -642,7 +644,6 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
 }
 
 Status pass_fuse(Module *m, PassCtx *cx) {
-    for (int i = 0; i < m->graphs.len; i++)
-        fuse_graph(m->graphs.data[i], cx);
+    for (int i = 0; i < m->graphs.len; i++) fuse_graph(m->graphs.data[i], cx);
     return OK;
 }

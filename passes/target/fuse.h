@@ -11,7 +11,7 @@
 enum {
     FUSE_MAX_BUFFERS = 24, /* operands and results of one kernel             */
     FUSE_MAX_NODES = 96,
-    FUSE_ROWS_ENOUGH = 64,    /* rows that keep a machine busy               */
+    FUSE_ROWS_ENOUGH = 64,     /* rows that keep a machine busy               */
     FUSE_SMALL_TENSOR = 32768, /* elements that one core may as well do      */
     FUSE_TINY_TENSOR = 2048    /* elements that cost less than a step        */
 };

@@ -198,8 +198,10 @@ static bool fits_anchor(Fuse *f, const NodeList *nodes) {
     for (int i = 0; i < nodes->len; i++) {
         OpKind k = kind_of(g, nodes->data[i]);
         if (k == KIND_ANCHOR && anchor.i) return false;
-        if (k == KIND_ANCHOR) anchor = nodes->data[i];
-        else if (k != KIND_ELEM && k != KIND_GEN) return false;
+        if (k == KIND_ANCHOR)
+            anchor = nodes->data[i];
+        else if (k != KIND_ELEM && k != KIND_GEN)
+            return false;
     }
     if (!anchor.i) return false;
     if (nodes->len == 1) return true;

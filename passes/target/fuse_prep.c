@@ -16,11 +16,21 @@ enum {
 
 bool op_is_expensive(OpCode op) {
     switch (op) {
-    case OP_EXP: case OP_LOG: case OP_ERF: case OP_TANH: case OP_SIGMOID:
-    case OP_LOG_SIGMOID: case OP_SOFTPLUS: case OP_SIN: case OP_COS:
-    case OP_GELU: case OP_GELU_TANH: case OP_POW: case OP_MOD:
-    case OP_RAND_UNIFORM: case OP_GATHER:
-        return true;
+    case OP_EXP:
+    case OP_LOG:
+    case OP_ERF:
+    case OP_TANH:
+    case OP_SIGMOID:
+    case OP_LOG_SIGMOID:
+    case OP_SOFTPLUS:
+    case OP_SIN:
+    case OP_COS:
+    case OP_GELU:
+    case OP_GELU_TANH:
+    case OP_POW:
+    case OP_MOD:
+    case OP_RAND_UNIFORM:
+    case OP_GATHER: return true;
     default: return false;
     }
 }
@@ -147,8 +157,7 @@ static bool copied_to_users(const Prep *p, const Node *n) {
     int uses = p->uses[n->out[0].i];
     if (uses < 2 || uses > MAX_COPIES || p->stored[n->out[0].i]) return false;
     if (n->op == OP_EXPAND) return true;
-    return k == KIND_ELEM && rereads_cheaply(p->g, n) &&
-           !follows_work(p, n);
+    return k == KIND_ELEM && rereads_cheaply(p->g, n) && !follows_work(p, n);
 }
 
 /* A second node like `id`, in the reader's part of the step; its name follows

@@ -137,9 +137,7 @@ static void find_blocks(Plan *p) {
 
 typedef int OrderFn(const Block *a, const Block *b);
 
-static int by_number(int64_t a, int64_t b) {
-    return a < b ? -1 : a > b;
-}
+static int by_number(int64_t a, int64_t b) { return a < b ? -1 : a > b; }
 
 static int largest_first(const Block *a, const Block *b) {
     return by_number(b->bytes, a->bytes);
@@ -169,9 +167,8 @@ static void sort_blocks(const Plan *p, int *idx, int n, OrderFn *cmp,
     sort_blocks(p, idx, half, cmp, tmp);
     sort_blocks(p, idx + half, n - half, cmp, tmp);
     while (i < half || j < n) {
-        bool left = j == n ||
-                    (i < half && cmp(&p->blocks.data[idx[i]],
-                                     &p->blocks.data[idx[j]]) <= 0);
+        bool left = j == n || (i < half && cmp(&p->blocks.data[idx[i]],
+                                               &p->blocks.data[idx[j]]) <= 0);
         tmp[k++] = left ? idx[i++] : idx[j++];
     }
     memcpy(idx, tmp, (size_t)n * sizeof *idx);
@@ -183,8 +180,8 @@ static bool alive_together(const Block *a, const Block *b) {
 
 /* The tightest gap among placed blocks (sorted by offset) that are alive with
    b; else behind them all. */
-static int64_t best_gap(const Plan *p, const int *placed, int n,
-                        const Block *b, const int64_t *offset) {
+static int64_t best_gap(const Plan *p, const int *placed, int n, const Block *b,
+                        const int64_t *offset) {
     int64_t end = 0, best = -1, best_size = INT64_MAX;
     for (int i = 0; i < n; i++) {
         const Block *x = &p->blocks.data[placed[i]];

@@ -20,9 +20,9 @@ typedef struct Edges {
 typedef struct Sched {
     Flow *f;
     Arena *a;
-    Edges *next; /* by group: groups that must come later                    */
+    Edges *next;  /* by group: groups that must come later                    */
     int *blocked; /* by group: predecessors not yet run                      */
-    int *left;   /* by root: readers not yet run                             */
+    int *left;    /* by root: readers not yet run                             */
     uint64_t rng;
 } Sched;
 
@@ -65,8 +65,7 @@ static void find_edges(Sched *s) {
     Flow *f = s->f;
     for (int i = 0; i < f->ngroup; i++)
         for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++)
-            if (f->def[f->read[k].i] >= 0)
-                add_edge(s, f->def[f->read[k].i], i);
+            if (f->def[f->read[k].i] >= 0) add_edge(s, f->def[f->read[k].i], i);
     for (int i = 0; i < f->g->writes.len; i++)
         order_write(s, &f->g->writes.data[i]);
 }
@@ -76,8 +75,7 @@ static void start(Sched *s) {
     memset(s->blocked, 0, (size_t)f->ngroup * sizeof *s->blocked);
     memset(s->left, 0, (size_t)f->g->values.len * sizeof *s->left);
     for (int i = 0; i < f->ngroup; i++) {
-        for (int k = 0; k < s->next[i].len; k++)
-            s->blocked[s->next[i].to[k]]++;
+        for (int k = 0; k < s->next[i].len; k++) s->blocked[s->next[i].to[k]]++;
         for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++)
             s->left[f->read[k].i]++;
     }

@@ -21,16 +21,16 @@ void cpu_bf16_dot_off(int off);
 /* Either both operands are packed whole, before the products (`prepack`), or
    each item packs the blocks it needs.                                      */
 typedef struct GemmBlocks {
-    int64_t batch;           /* product of batch_dim                          */
-    int64_t mc, nc, kc;      /* block sizes                                   */
+    int64_t batch;      /* product of batch_dim                          */
+    int64_t mc, nc, kc; /* block sizes                                   */
     int64_t mblocks, nblocks;
-    int64_t nsplit, ksplit;  /* slices of k, and the length of each           */
-    int64_t items;           /* batch * nsplit * nblocks * mblocks            */
-    int64_t grain;           /* items worth one hand-over                     */
+    int64_t nsplit, ksplit; /* slices of k, and the length of each           */
+    int64_t items;          /* batch * nsplit * nblocks * mblocks            */
+    int64_t grain;          /* items worth one hand-over                     */
     int prepack;
-    size_t a, b;             /* bytes: shared if prepack, else per worker     */
-    size_t acc;              /* bytes per worker                              */
-    size_t partial;          /* bytes shared: [nsplit][batch][m][n]           */
+    size_t a, b;    /* bytes: shared if prepack, else per worker     */
+    size_t acc;     /* bytes per worker                              */
+    size_t partial; /* bytes shared: [nsplit][batch][m][n]           */
 } GemmBlocks;
 
 void block_gemm(const CpuGemm *g, int threads, GemmBlocks *p);

@@ -9,8 +9,8 @@ enum {
     CONV_ROW_MAX = 768,      /* columns of accumulators                      */
     CONV_MB = 256,
     CONV_KC = 288,
-    CONV_GRAIN = 1 << 17,    /* multiply-adds worth a hand-over              */
-    WGRAD_LEN = 1024,        /* positions summed in registers                */
+    CONV_GRAIN = 1 << 17, /* multiply-adds worth a hand-over              */
+    WGRAD_LEN = 1024,     /* positions summed in registers                */
     WGRAD_KB = 128,
     WGRAD_ACC_MAX = 1 << 16, /* floats of accumulators                       */
     WGRAD_SRC_MAX = 3 << 16, /* floats of X                                  */
@@ -22,13 +22,11 @@ static int64_t conv_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t conv_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t conv_up(int64_t a, int64_t b) { return conv_div(a, b) * b; }
 
-static size_t conv_bytes(int64_t floats)
-{
+static size_t conv_bytes(int64_t floats) {
     return (size_t)conv_up(floats, BLOCK_LANES) * sizeof(float);
 }
 
-static int64_t conv_gcd(int64_t a, int64_t b)
-{
+static int64_t conv_gcd(int64_t a, int64_t b) {
     while (b) {
         int64_t r = a % b;
         a = b;
@@ -38,21 +36,18 @@ static int64_t conv_gcd(int64_t a, int64_t b)
 }
 
 /* First result position with residue r, as (position + begin) % stride. */
-static int64_t conv_first(const ConvDim *d, int64_t r)
-{
+static int64_t conv_first(const ConvDim *d, int64_t r) {
     int64_t f = (r - d->begin) % d->stride;
     return f < 0 ? f + d->stride : f;
 }
 
 /* dgrad: result `first + j * stride` reads source j + this. */
-static int64_t conv_reach_back(const ConvDim *d, int64_t t)
-{
+static int64_t conv_reach_back(const ConvDim *d, int64_t t) {
     int64_t q = t * d->dilation;
     return (conv_first(d, q % d->stride) + d->begin - q) / d->stride;
 }
 
-static void conv_dim_fwd(ConvDim *d)
-{
+static void conv_dim_fwd(ConvDim *d) {
     d->step = d->stride;
     d->pad = d->begin;
     d->slots = conv_min(d->kernel, d->period);
@@ -61,8 +56,7 @@ static void conv_dim_fwd(ConvDim *d)
     d->count = d->result;
 }
 
-static void conv_dim_dgrad(ConvDim *d)
-{
+static void conv_dim_dgrad(ConvDim *d) {
     int64_t low = 0, high = 0;
     for (int64_t t = 0; t < d->kernel; t++) {
         int64_t e = conv_reach_back(d, t);
@@ -77,8 +71,7 @@ static void conv_dim_dgrad(ConvDim *d)
     d->count = conv_div(d->result, d->stride);
 }
 
-static void conv_dims(const CpuConv *c, ConvPlan *p)
-{
+static void conv_dims(const CpuConv *c, ConvPlan *p) {
     p->taps = p->subs = 1;
     for (int i = 0; i < 3; i++) {
         ConvDim *d = &p->dim[i];
@@ -100,8 +93,7 @@ static void conv_dims(const CpuConv *c, ConvPlan *p)
 }
 
 /* Rows per item: source that fits the cache, and enough items. */
-static void conv_rows(ConvPlan *p, int threads)
-{
+static void conv_rows(ConvPlan *p, int threads) {
     const ConvDim *h = &p->dim[1];
     int64_t slots = p->dim[0].slots * h->slots * p->dim[2].slots;
     int64_t row = p->cs * slots * p->vd * p->vw; /* floats per buffer row */
@@ -123,8 +115,7 @@ static void conv_rows(ConvPlan *p, int threads)
     p->items = outer * p->hblocks;
 }
 
-static void conv_inner(ConvPlan *p)
-{
+static void conv_inner(ConvPlan *p) {
     p->mb = conv_min(conv_up(p->m, BLOCK_ROWS), CONV_MB);
     int64_t cols = conv_min(CONV_ACC_MAX / p->mb, CONV_ROW_MAX);
     p->inner = conv_min(conv_max(1, cols / conv_max(1, p->vw)), p->rows);
@@ -134,8 +125,7 @@ static void conv_inner(ConvPlan *p)
 }
 
 void conv_plan(const CpuConv *c, int dgrad, int pairs, int threads,
-               ConvPlan *p)
-{
+               ConvPlan *p) {
     memset(p, 0, sizeof *p);
     p->dgrad = dgrad;
     p->pairs = pairs;
@@ -158,8 +148,7 @@ void conv_plan(const CpuConv *c, int dgrad, int pairs, int threads,
     p->acc = conv_bytes(p->mb * p->ld + BLOCK_LANES);
 }
 
-void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s)
-{
+void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s) {
     s->taps = 1;
     for (int i = 2; i >= 0; i--) {
         const ConvDim *d = &p->dim[i];
@@ -182,28 +171,24 @@ void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s)
 }
 
 /* The i-th tap of a sub-problem, per dimension. */
-static void conv_tap3(const ConvSub *s, int64_t i, int64_t t[3])
-{
+static void conv_tap3(const ConvSub *s, int64_t i, int64_t t[3]) {
     for (int j = 2; j >= 0; j--) {
         t[j] = s->t0[j] + i % s->ntap[j] * s->tstep[j];
         i /= s->ntap[j];
     }
 }
 
-int64_t conv_tap(const ConvPlan *p, const ConvSub *s, int64_t i)
-{
+int64_t conv_tap(const ConvPlan *p, const ConvSub *s, int64_t i) {
     int64_t t[3];
     conv_tap3(s, i, t);
     return (t[0] * p->dim[1].kernel + t[1]) * p->dim[2].kernel + t[2];
 }
 
-int64_t conv_phase(const ConvDim *d, int64_t slot)
-{
+int64_t conv_phase(const ConvDim *d, int64_t slot) {
     return slot * d->dilation % d->step;
 }
 
-static int64_t conv_tap_offset(const ConvPlan *p, const int64_t t[3])
-{
+static int64_t conv_tap_offset(const ConvPlan *p, const int64_t t[3]) {
     int64_t slot[3], shift[3];
     for (int i = 0; i < 3; i++) {
         const ConvDim *d = &p->dim[i];
@@ -216,8 +201,7 @@ static int64_t conv_tap_offset(const ConvPlan *p, const int64_t t[3])
     return at * p->plane + shift[1] * p->vw + shift[2];
 }
 
-void conv_offsets(const ConvPlan *p, int32_t *off)
-{
+void conv_offsets(const ConvPlan *p, int32_t *off) {
     for (int64_t i = 0; i < p->subs; i++) {
         ConvSub s;
         conv_sub(p, i, &s);
@@ -234,8 +218,7 @@ void conv_offsets(const ConvPlan *p, int32_t *off)
 
 /* ---- gradient by the weights --------------------------------------------- */
 
-static void conv_wgrad_rows(WgradPlan *w)
-{
+static void conv_wgrad_rows(WgradPlan *w) {
     ConvPlan *p = &w->p;
     const ConvDim *h = &p->dim[1];
     int64_t rows = conv_min(conv_max(1, WGRAD_LEN / conv_max(1, p->vw)),
@@ -249,8 +232,7 @@ static void conv_wgrad_rows(WgradPlan *w)
     w->images = conv_max(1, conv_min(p->n, WGRAD_LEN / w->len));
 }
 
-static void conv_wgrad_channels(WgradPlan *w)
-{
+static void conv_wgrad_channels(WgradPlan *w) {
     const ConvPlan *p = &w->p;
     w->kblocks = conv_div(p->m, WGRAD_KB);
     w->kb = conv_div(p->m, conv_max(1, w->kblocks));
@@ -261,8 +243,7 @@ static void conv_wgrad_channels(WgradPlan *w)
     w->cb = conv_max(1, conv_div(p->cs, conv_max(1, w->cblocks)));
 }
 
-void conv_wgrad_plan(const CpuConv *c, WgradPlan *w)
-{
+void conv_wgrad_plan(const CpuConv *c, WgradPlan *w) {
     memset(w, 0, sizeof *w);
     conv_plan(c, 0, 0, 1, &w->p);
     const ConvPlan *p = &w->p;
@@ -284,8 +265,7 @@ void conv_wgrad_plan(const CpuConv *c, WgradPlan *w)
     w->acc = conv_bytes(w->kb * w->cb * p->taps);
 }
 
-size_t cpu_conv_wgrad_scratch(const CpuConv *c, int threads)
-{
+size_t cpu_conv_wgrad_scratch(const CpuConv *c, int threads) {
     WgradPlan w;
     conv_wgrad_plan(c, &w);
     if (threads < 1) threads = 1;
@@ -294,8 +274,7 @@ size_t cpu_conv_wgrad_scratch(const CpuConv *c, int threads)
 
 /* ---- scratch of the other two -------------------------------------------- */
 
-static size_t conv_scratch(const CpuConv *c, int dgrad, int threads)
-{
+static size_t conv_scratch(const CpuConv *c, int dgrad, int threads) {
     size_t most = 0;
     /* A smaller pool, and pairs or not, must fit too. */
     for (int i = 2; i < 4 || i / 2 <= threads; i++) {
@@ -307,12 +286,10 @@ static size_t conv_scratch(const CpuConv *c, int dgrad, int threads)
     return most;
 }
 
-size_t cpu_conv_fwd_scratch(const CpuConv *c, int threads)
-{
+size_t cpu_conv_fwd_scratch(const CpuConv *c, int threads) {
     return conv_scratch(c, 0, threads);
 }
 
-size_t cpu_conv_dgrad_scratch(const CpuConv *c, int threads)
-{
+size_t cpu_conv_dgrad_scratch(const CpuConv *c, int threads) {
     return conv_scratch(c, 1, threads);
 }

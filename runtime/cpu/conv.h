@@ -17,38 +17,38 @@
 #include "runtime/cpu/block.h"
 
 typedef struct ConvDim {
-    int64_t in;                /* extent of the source                       */
-    int64_t step, pad;         /* see above                                  */
-    int64_t slots;             /* phases that some tap reads                 */
-    int64_t reach;             /* largest shift                              */
-    int64_t width;             /* buffer extent: reach + result positions    */
-    int64_t result;            /* extent of the result tensor                */
-    int64_t result_step;       /* 1, or the stride for dgrad                 */
-    int64_t count;             /* positions of the longest sub-problem       */
+    int64_t in;          /* extent of the source                       */
+    int64_t step, pad;   /* see above                                  */
+    int64_t slots;       /* phases that some tap reads                 */
+    int64_t reach;       /* largest shift                              */
+    int64_t width;       /* buffer extent: reach + result positions    */
+    int64_t result;      /* extent of the result tensor                */
+    int64_t result_step; /* 1, or the stride for dgrad                 */
+    int64_t count;       /* positions of the longest sub-problem       */
     int64_t kernel, stride, dilation, begin; /* of the convolution           */
-    int64_t period;            /* taps with equal t % period share a phase   */
-    int64_t lead;              /* dgrad: added to shifts to keep them >= 0   */
+    int64_t period; /* taps with equal t % period share a phase   */
+    int64_t lead;   /* dgrad: added to shifts to keep them >= 0   */
 } ConvDim;
 
 typedef struct ConvPlan {
     int dgrad;
-    int pairs;                 /* a buffer element is a pair of bf16 channels */
+    int pairs; /* a buffer element is a pair of bf16 channels */
     int64_t n, group;
-    int64_t channels;          /* source channels per group                  */
-    int64_t cs;                /* the same in the buffer: pairs count once   */
-    int64_t m;                 /* result channels per group                  */
+    int64_t channels; /* source channels per group                  */
+    int64_t cs;       /* the same in the buffer: pairs count once   */
+    int64_t m;        /* result channels per group                  */
     ConvDim dim[3];
     int64_t taps, subs;
-    int64_t vd, vh, vw;        /* buffer: depths, rows, width                */
-    int64_t plane, chan;       /* floats per plane and per channel           */
-    int64_t rows, hblocks;     /* result rows of an item                     */
-    int64_t inner;             /* result rows multiplied at a time           */
-    int64_t mb;                /* result channels multiplied at a time       */
-    int64_t kc;                /* taps and channels multiplied at a time     */
-    int64_t ld;                /* row pitch of the accumulators              */
+    int64_t vd, vh, vw;    /* buffer: depths, rows, width                */
+    int64_t plane, chan;   /* floats per plane and per channel           */
+    int64_t rows, hblocks; /* result rows of an item                     */
+    int64_t inner;         /* result rows multiplied at a time           */
+    int64_t mb;            /* result channels multiplied at a time       */
+    int64_t kc;            /* taps and channels multiplied at a time     */
+    int64_t ld;            /* row pitch of the accumulators              */
     int64_t items, grain;
-    size_t packed, off;        /* shared bytes: weights, offsets             */
-    size_t src, acc;           /* bytes per worker                           */
+    size_t packed, off; /* shared bytes: weights, offsets             */
+    size_t src, acc;    /* bytes per worker                           */
 } ConvPlan;
 
 /* One sub-problem: along each dimension the taps t0, t0 + tstep, ... give the
@@ -76,16 +76,16 @@ int64_t conv_phase(const ConvDim *d, int64_t slot);
 /* dW[k, (c, tap)] sums over positions.  A unit is `images` images, one depth
    and `rows` rows; slices are runs of units.  Shape alone decides all of it. */
 typedef struct WgradPlan {
-    ConvPlan p;                /* the source is X; rows, vh, plane, chan      */
-    int64_t kb, cb;            /* output and input channels of an item        */
+    ConvPlan p;     /* the source is X; rows, vh, plane, chan      */
+    int64_t kb, cb; /* output and input channels of an item        */
     int64_t kblocks, cblocks;
-    int64_t images;            /* per unit                                    */
+    int64_t images; /* per unit                                    */
     int64_t units, nsplit, per_split;
-    int64_t len;               /* floats per channel and image of dY          */
-    int64_t x_image;           /* floats per image of X                       */
+    int64_t len;     /* floats per channel and image of dY          */
+    int64_t x_image; /* floats per image of X                       */
     int64_t items;
-    size_t off, partial;       /* shared bytes                                */
-    size_t x, dy, acc;         /* bytes per worker                            */
+    size_t off, partial; /* shared bytes                                */
+    size_t x, dy, acc;   /* bytes per worker                            */
 } WgradPlan;
 
 void conv_wgrad_plan(const CpuConv *c, WgradPlan *w);

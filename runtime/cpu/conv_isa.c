@@ -31,8 +31,7 @@ typedef struct ConvJob {
     float *acc;
 } ConvJob;
 
-static int64_t conv_k(const ConvRun *r, const ConvSub *s)
-{
+static int64_t conv_k(const ConvRun *r, const ConvSub *s) {
     return r->p.cs * s->taps;
 }
 
@@ -45,24 +44,22 @@ typedef struct ConvPack {
 } ConvPack;
 
 static void conv_pack_fwd(const ConvRun *r, float *dst, int64_t group,
-                          int64_t m0, int64_t m)
-{
+                          int64_t m0, int64_t m) {
     int64_t k = r->p.cs * r->p.taps;
-    PackSrc s = {at(r->w, r->w_dtype, (group * r->p.m + m0) * k), r->w_dtype,
-                 k, 1};
+    PackSrc s = {at(r->w, r->w_dtype, (group * r->p.m + m0) * k), r->w_dtype, k,
+                 1};
     ISA(pack_a)(dst, &s, m, k);
 }
 
 /* Row m of the matrix: W[m, c, tap], c = 2i low and c = 2i + 1 high. */
 static void conv_pack_fwd_pairs(const ConvRun *r, float *dst, int64_t group,
-                                int64_t m0, int64_t m)
-{
+                                int64_t m0, int64_t m) {
     const ConvPlan *p = &r->p;
     int64_t taps = p->taps, row = p->channels * taps;
     uint32_t *to = (uint32_t *)(void *)dst;
     for (int64_t i = 0; i < m; i++) {
-        const uint16_t *w = (const uint16_t *)r->w +
-                            (group * p->m + m0 + i) * row;
+        const uint16_t *w =
+            (const uint16_t *)r->w + (group * p->m + m0 + i) * row;
         for (int64_t c = 0; c < p->cs; c++, w += 2 * taps) {
             int64_t high = 2 * c + 1 < p->channels ? taps : 0;
             for (int64_t t = 0; t < taps; t++)
@@ -75,8 +72,7 @@ static void conv_pack_fwd_pairs(const ConvRun *r, float *dst, int64_t group,
 /* Row c of the matrix: W[k, c, tap], k = 2i low and k = 2i + 1 high. */
 static void conv_pack_dgrad_pairs(const ConvRun *r, const ConvSub *sub,
                                   float *dst, int64_t group, int64_t m0,
-                                  int64_t m)
-{
+                                  int64_t m) {
     const ConvPlan *p = &r->p;
     int64_t taps = p->taps, next = p->m * taps;
     uint32_t *to = (uint32_t *)(void *)dst;
@@ -96,8 +92,7 @@ static void conv_pack_dgrad_pairs(const ConvRun *r, const ConvSub *sub,
 
 /* Row c, column (k, tap) of the matrix is W[k, c, tap]. */
 static void conv_pack_dgrad(const ConvRun *r, const ConvSub *sub, float *dst,
-                            int64_t group, int64_t m0, int64_t m)
-{
+                            int64_t group, int64_t m0, int64_t m) {
     const ConvPlan *p = &r->p;
     for (int64_t t = 0; t < sub->taps; t++) {
         int64_t tap = conv_tap(p, sub, t);
@@ -111,8 +106,7 @@ static void conv_pack_dgrad(const ConvRun *r, const ConvSub *sub, float *dst,
 }
 
 /* Panels [lo, hi) of all groups of one sub-problem. */
-static void conv_pack_work(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void conv_pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ConvPack *c = ctx;
     const ConvPlan *p = &c->r->p;
     int64_t panels = ceil_div(p->m, MR), k = conv_k(c->r, &c->sub);
@@ -132,8 +126,7 @@ static void conv_pack_work(void *ctx, int64_t lo, int64_t hi, int worker)
     }
 }
 
-static void conv_pack(AmpcPool *pool, const ConvRun *r)
-{
+static void conv_pack(AmpcPool *pool, const ConvRun *r) {
     int64_t panels = r->p.group * ceil_div(r->p.m, MR);
     float *to = r->packed;
     for (int64_t i = 0; i < r->p.subs; i++) {
@@ -151,8 +144,7 @@ static void conv_pack(AmpcPool *pool, const ConvRun *r)
 /* Moves the rows of `width` columns at pitch vw together, VL to the left so
    that whole vectors may be copied: they never reach unread columns.        */
 static const float *conv_compact(float *acc, int64_t rows, int64_t width,
-                                 int64_t vw)
-{
+                                 int64_t vw) {
     float *to = acc - VL;
     for (int64_t y = 0; y < rows; y++)
         for (int64_t x = 0; x < width; x += VL)
@@ -161,8 +153,7 @@ static const float *conv_compact(float *acc, int64_t rows, int64_t width,
 }
 
 static void conv_finish_fwd(const ConvRun *r, const ConvJob *j, int64_t m0,
-                            int64_t m, int64_t row, int64_t rows)
-{
+                            int64_t m, int64_t row, int64_t rows) {
     const ConvPlan *p = &r->p;
     int64_t width = p->dim[2].result, height = p->dim[1].result;
     int64_t size = p->dim[0].result * height * width;
@@ -184,8 +175,7 @@ static void conv_finish_fwd(const ConvRun *r, const ConvJob *j, int64_t m0,
 }
 
 static void conv_finish_dgrad(const ConvRun *r, const ConvJob *j, int64_t m0,
-                              int64_t m, int64_t row, int64_t rows)
-{
+                              int64_t m, int64_t row, int64_t rows) {
     const ConvPlan *p = &r->p;
     const ConvDim *d = &p->dim[0], *h = &p->dim[1], *w = &p->dim[2];
     int64_t step = w->result_step, width = j->sub.count[2];
@@ -195,9 +185,9 @@ static void conv_finish_dgrad(const ConvRun *r, const ConvJob *j, int64_t m0,
         for (int64_t y = 0; y < rows; y++) {
             const float *from = j->acc + i * p->ld + y * p->vw;
             int64_t line = j->sub.first[1] + (row + y) * h->result_step;
-            int64_t to = ((plane * d->result + z) * h->result + line) *
-                             w->result +
-                         j->sub.first[2];
+            int64_t to =
+                ((plane * d->result + z) * h->result + line) * w->result +
+                j->sub.first[2];
             if (step == 1)
                 narrow(r->out, r->out_dtype, to, from, width);
             else
@@ -212,25 +202,23 @@ static void conv_finish_dgrad(const ConvRun *r, const ConvJob *j, int64_t m0,
 /* acc[m][cols] (+)= weights[m0..][k0..k0+k) * source. */
 static void conv_multiply(const ConvRun *r, const ConvJob *j, const float *src,
                           int64_t m0, int64_t m, int64_t k0, int64_t k,
-                          int64_t cols)
-{
+                          int64_t cols) {
     int64_t all = conv_k(r, &j->sub), left = ceil_div(cols, VL);
     const float *w = j->w + m0 * all + k0 * MR;
     float *acc = j->acc;
     while (left > 0) {
         int n = tile_width(left);
-        for (int64_t i = 0; i < m; i += MR)
-            ISA(tile_slice)[r->p.pairs][min64(MR, m - i) - 1][n - 1](
-                k, w + i * all, src, j->off + k0, acc + i * r->p.ld, r->p.ld,
-                k0 > 0);
+        for (int64_t i = 0; i < m; i += MR) ISA(tile_slice)
+        [r->p.pairs][min64(MR, m - i) - 1][n - 1](
+            k, w + i * all, src, j->off + k0, acc + i * r->p.ld, r->p.ld,
+            k0 > 0);
         acc += n * VL;
         src += n * VL;
         left -= n;
     }
 }
 
-static void conv_job(const ConvRun *r, const ConvJob *j)
-{
+static void conv_job(const ConvRun *r, const ConvJob *j) {
     const ConvPlan *p = &r->p;
     int64_t k = conv_k(r, &j->sub);
     int64_t end = min64(j->row0 + j->rows, j->sub.count[1]);
@@ -254,14 +242,13 @@ static void conv_job(const ConvRun *r, const ConvJob *j)
     }
 }
 
-static void conv_item(const ConvRun *r, ConvJob *j, float *src)
-{
+static void conv_item(const ConvRun *r, ConvJob *j, float *src) {
     const ConvPlan *p = &r->p;
     int64_t size = p->dim[0].in * p->dim[1].in * p->dim[2].in;
     int64_t from = (j->image * p->group + j->group) * p->channels * size;
-    ISA(image_load)(p, p->pairs ? IMAGE_PAIRS : IMAGE_F32, src, r->src,
-                    r->src_dtype, from, p->channels, j->depth, j->row0,
-                    j->rows);
+    ISA(image_load)
+    (p, p->pairs ? IMAGE_PAIRS : IMAGE_F32, src, r->src, r->src_dtype, from,
+     p->channels, j->depth, j->row0, j->rows);
     int64_t panels = ceil_div(p->m, MR);
     j->src = src;
     j->off = r->off;
@@ -276,8 +263,7 @@ static void conv_item(const ConvRun *r, ConvJob *j, float *src)
     }
 }
 
-static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ConvRun *r = ctx;
     const ConvPlan *p = &r->p;
     char *own = r->workers + (size_t)worker * (p->src + p->acc);
@@ -295,8 +281,7 @@ static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker)
 }
 
 static void conv_run(AmpcPool *pool, const CpuConv *c, int dgrad, ConvRun *r,
-                     void *scratch)
-{
+                     void *scratch) {
     int64_t channels = (dgrad ? c->k : c->c) / c->group;
     int pairs = AMPC_ISA_LEVEL == 4 && r->src_dtype == AMPC_BF16 &&
                 r->w_dtype == AMPC_BF16 && channels > 1 && cpu_bf16_dot();
@@ -310,8 +295,8 @@ static void conv_run(AmpcPool *pool, const CpuConv *c, int dgrad, ConvRun *r,
 }
 
 void ISA(conv_fwd)(AmpcPool *pool, const CpuConv *c, const void *x,
-                   const void *w, void *y, const CpuEpilogue *ep, void *scratch)
-{
+                   const void *w, void *y, const CpuEpilogue *ep,
+                   void *scratch) {
     ConvRun r = {.src = x, .w = w, .out = y, .ep = ep};
     r.src_dtype = (int)c->x_dtype;
     r.w_dtype = (int)c->w_dtype;
@@ -320,8 +305,7 @@ void ISA(conv_fwd)(AmpcPool *pool, const CpuConv *c, const void *x,
 }
 
 void ISA(conv_dgrad)(AmpcPool *pool, const CpuConv *c, const void *dy,
-                     const void *w, void *dx, void *scratch)
-{
+                     const void *w, void *dx, void *scratch) {
     ConvRun r = {.src = dy, .w = w, .out = dx};
     r.src_dtype = (int)c->y_dtype;
     r.w_dtype = (int)c->w_dtype;

@@ -26,10 +26,10 @@ typedef struct GemmRun {
 /* One block of C in the making. */
 typedef struct GemmItem {
     int64_t batch, slice;
-    int64_t m0, n0, m, n;   /* rows and columns of C                        */
-    int64_t k0, k1;         /* range of k                                   */
-    PackSrc a, b;           /* at (0, 0) of this matrix of the batch        */
-    float *pa, *pb, *acc;   /* packed panels, accumulators                  */
+    int64_t m0, n0, m, n; /* rows and columns of C                        */
+    int64_t k0, k1;       /* range of k                                   */
+    PackSrc a, b;         /* at (0, 0) of this matrix of the batch        */
+    float *pa, *pb, *acc; /* packed panels, accumulators                  */
 } GemmItem;
 
 /* Part of a packed product: k elements from k0 on of panels k_all long. */
@@ -38,8 +38,7 @@ typedef struct GemmPart {
     int first, last;
 } GemmPart;
 
-static int64_t gemm_offset(const CpuGemm *g, const int64_t *stride, int64_t b)
-{
+static int64_t gemm_offset(const CpuGemm *g, const int64_t *stride, int64_t b) {
     int64_t off = 0;
     for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
         off += b % g->batch_dim[i] * stride[i];
@@ -50,8 +49,7 @@ static int64_t gemm_offset(const CpuGemm *g, const int64_t *stride, int64_t b)
 
 static void gemm_store(const GemmRun *r, const float *acc, int64_t ld,
                        int64_t batch, int64_t row, int64_t col, int64_t rows,
-                       int64_t cols)
-{
+                       int64_t cols) {
     if (r->ep && r->ep->fn) {
         r->ep->fn(r->ep->buf, r->ep->par, acc, ld, batch, row, col, rows, cols);
         return;
@@ -63,23 +61,21 @@ static void gemm_store(const GemmRun *r, const float *acc, int64_t ld,
 }
 
 static void gemm_finish(const GemmRun *r, const GemmItem *it, const float *acc,
-                        int64_t ld, int64_t col, int64_t cols)
-{
+                        int64_t ld, int64_t col, int64_t cols) {
     if (r->p.nsplit == 1) {
         gemm_store(r, acc, ld, it->batch, it->m0, it->n0 + col, it->m, cols);
         return;
     }
-    float *to = r->partial +
-                ((it->slice * r->p.batch + it->batch) * r->g->m + it->m0) *
-                    r->g->n +
-                it->n0 + col;
+    float *to =
+        r->partial +
+        ((it->slice * r->p.batch + it->batch) * r->g->m + it->m0) * r->g->n +
+        it->n0 + col;
     for (int64_t i = 0; i < it->m; i++)
         widen_as(to + i * r->g->n, acc + i * ld, AMPC_F32, 0, cols);
 }
 
 static void gemm_multiply(const GemmRun *r, const GemmItem *it,
-                          const GemmPart *part)
-{
+                          const GemmPart *part) {
     int once = part->first && part->last; /* then acc holds but one panel */
     int64_t ld = once ? NR : round_up(it->n, VL);
     int64_t left = ceil_div(it->n, VL);
@@ -89,10 +85,10 @@ static void gemm_multiply(const GemmRun *r, const GemmItem *it,
         const float *a = it->pa + part->k0 * MR;
         const float *b = it->pb + j * part->k_all + part->k0 * w * VL;
         for (int64_t i = 0; i < it->m; i += MR, a += MR * part->k_all)
-            ISA(tile_panel)[r->kind][min64(MR, it->m - i) - 1][w - 1](
-                part->k, a, b, w * VL, c + i * ld, ld, !part->first);
-        if (part->last)
-            gemm_finish(r, it, c, ld, j, min64(w * VL, it->n - j));
+            ISA(tile_panel)
+        [r->kind][min64(MR, it->m - i) - 1][w - 1](
+            part->k, a, b, w * VL, c + i * ld, ld, !part->first);
+        if (part->last) gemm_finish(r, it, c, ld, j, min64(w * VL, it->n - j));
         j += w * VL;
         left -= w;
     }
@@ -100,8 +96,7 @@ static void gemm_multiply(const GemmRun *r, const GemmItem *it,
 
 /* Rows m0 .. m0 + m - 1 of k columns from k0 on. */
 static void gemm_pack_a(const GemmRun *r, float *dst, PackSrc s, int64_t m0,
-                        int64_t m, int64_t k0, int64_t k)
-{
+                        int64_t m, int64_t k0, int64_t k) {
     int64_t first = r->kind ? 2 * k0 : k0;
     s.p = at(s.p, s.dtype, m0 * s.rs + first * s.cs);
     if (r->kind)
@@ -113,8 +108,7 @@ static void gemm_pack_a(const GemmRun *r, float *dst, PackSrc s, int64_t m0,
 /* Columns n0 .. n0 + n - 1; rows k0 .. of panels that begin at row base. */
 static void gemm_pack_b(const GemmRun *r, float *dst, PackSrc s, int64_t n0,
                         int64_t n, int64_t base, int64_t k0, int64_t k,
-                        int64_t k_all)
-{
+                        int64_t k_all) {
     int64_t first = r->kind ? 2 * k0 : k0;
     s.p = at(s.p, s.dtype, first * s.rs + n0 * s.cs);
     if (r->kind)
@@ -123,8 +117,7 @@ static void gemm_pack_b(const GemmRun *r, float *dst, PackSrc s, int64_t n0,
         ISA(pack_b)(dst, &s, k0 - base, k, k_all, n);
 }
 
-static void gemm_item(const GemmRun *r, GemmItem *it)
-{
+static void gemm_item(const GemmRun *r, GemmItem *it) {
     int64_t k = it->k0;
     do { /* once even if k is empty: C is zero then */
         int64_t kc = min64(r->p.kc, it->k1 - k);
@@ -142,8 +135,7 @@ static void gemm_item(const GemmRun *r, GemmItem *it)
 }
 
 /* The worker's or the shared packed panels. */
-static void gemm_buffers(const GemmRun *r, GemmItem *it, int worker)
-{
+static void gemm_buffers(const GemmRun *r, GemmItem *it, int worker) {
     const GemmBlocks *p = &r->p;
     size_t packed = p->prepack ? 0 : p->a + p->b;
     char *own = r->workers + (size_t)worker * (packed + p->acc);
@@ -156,8 +148,7 @@ static void gemm_buffers(const GemmRun *r, GemmItem *it, int worker)
     }
 }
 
-static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch)
-{
+static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch) {
     const CpuGemm *g = r->g;
     int64_t off = gemm_offset(g, b ? g->b_bs : g->a_bs, batch);
     int dtype = (int)(b ? g->b_dtype : g->a_dtype);
@@ -166,8 +157,7 @@ static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch)
     return s;
 }
 
-static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
     const CpuGemm *g = r->g;
     for (int64_t i = lo; i < hi; i++) {
@@ -193,14 +183,12 @@ static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker)
 
 enum { GEMM_PACK_ROWS = 32, GEMM_PACK_K = 128, GEMM_PACK_GRAIN = 1 << 14 };
 
-static int64_t gemm_pack_a_units(const GemmRun *r)
-{
+static int64_t gemm_pack_a_units(const GemmRun *r) {
     return ceil_div(r->g->m, GEMM_PACK_ROWS);
 }
 
 /* Units [lo, hi): groups of rows of A, then pieces of B's column blocks. */
-static void gemm_pack_work(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void gemm_pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
     const CpuGemm *g = r->g;
     int64_t a_units = gemm_pack_a_units(r);
@@ -222,8 +210,7 @@ static void gemm_pack_work(void *ctx, int64_t lo, int64_t hi, int worker)
     }
 }
 
-static void gemm_prepack(AmpcPool *pool, GemmRun *r)
-{
+static void gemm_prepack(AmpcPool *pool, GemmRun *r) {
     int64_t b_units = r->p.nblocks * ceil_div(r->k, GEMM_PACK_K);
     int64_t unit = GEMM_PACK_ROWS * r->k + 1;
     pool_run(pool, gemm_pack_a_units(r) + b_units,
@@ -235,8 +222,7 @@ static void gemm_prepack(AmpcPool *pool, GemmRun *r)
 enum { GEMM_SUM_COLS = 48 };
 
 /* Rows [lo, hi) in groups of MR of all matrices. */
-static void gemm_sum(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void gemm_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
     const CpuGemm *g = r->g;
     int64_t groups = ceil_div(g->m, MR), all = r->p.batch * g->m * g->n;
@@ -248,8 +234,8 @@ static void gemm_sum(void *ctx, int64_t lo, int64_t hi, int worker)
         for (int64_t col = 0; col < g->n; col += GEMM_SUM_COLS) {
             int64_t cols = min64(GEMM_SUM_COLS, g->n - col);
             for (int64_t y = 0; y < rows; y++) {
-                const float *p = r->partial +
-                                 (batch * g->m + row + y) * g->n + col;
+                const float *p =
+                    r->partial + (batch * g->m + row + y) * g->n + col;
                 float *to = acc + y * GEMM_SUM_COLS;
                 for (int64_t x = 0; x < cols; x++) to[x] = p[x];
                 for (int64_t s = 1; s < r->p.nsplit; s++)
@@ -265,8 +251,7 @@ static void gemm_sum(void *ctx, int64_t lo, int64_t hi, int worker)
 enum { GEMM_F64_ROWS = 4, GEMM_F64_COLS = 32 };
 
 static void gemm_f64_tile(const CpuGemm *g, const double *a, const double *b,
-                          double *c, int64_t rows, int64_t cols)
-{
+                          double *c, int64_t rows, int64_t cols) {
     double acc[GEMM_F64_ROWS][GEMM_F64_COLS] = {{0}};
     for (int64_t k = 0; k < g->k; k++) {
         double row[GEMM_F64_COLS] = {0};
@@ -281,8 +266,7 @@ static void gemm_f64_tile(const CpuGemm *g, const double *a, const double *b,
         for (int64_t j = 0; j < cols; j++) c[i * g->n + j] = acc[i][j];
 }
 
-static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
     const CpuGemm *g = r->g;
     int64_t rblocks = ceil_div(g->m, GEMM_F64_ROWS);
@@ -292,8 +276,7 @@ static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker)
         int64_t rows = min64(GEMM_F64_ROWS, g->m - row);
         const double *a = (const double *)r->a +
                           gemm_offset(g, g->a_bs, batch) + row * g->a_rs;
-        const double *b = (const double *)r->b +
-                          gemm_offset(g, g->b_bs, batch);
+        const double *b = (const double *)r->b + gemm_offset(g, g->b_bs, batch);
         double *c = (double *)r->c + (batch * g->m + row) * g->n;
         for (int64_t col = 0; col < g->n; col += GEMM_F64_COLS)
             gemm_f64_tile(g, a, b + col * g->b_cs, c + col, rows,
@@ -302,8 +285,7 @@ static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker)
 }
 
 void ISA(gemm)(AmpcPool *pool, const CpuGemm *g, const void *a, const void *b,
-               void *c, const CpuEpilogue *ep, void *scratch)
-{
+               void *c, const CpuEpilogue *ep, void *scratch) {
     GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep, .k = g->k};
     CpuGemm packed = *g; /* as the tiles see it */
     r.kind = AMPC_ISA_LEVEL == 4 && g->a_dtype == AMPC_BF16 &&

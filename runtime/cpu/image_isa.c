@@ -24,22 +24,19 @@ typedef struct ImageSrc {
 
 INLINE int64_t image_lanes(int kind) { return kind == IMAGE_RAW ? 2 * VL : VL; }
 
-INLINE void *image_at(int kind, void *dst, int64_t i)
-{
+INLINE void *image_at(int kind, void *dst, int64_t i) {
     return (char *)dst + i * (kind == IMAGE_RAW ? 2 : 4);
 }
 
 /* The lanes of the vector at v that have a source. */
-INLINE uint32_t image_mask(const ImageRow *r, int64_t v, int64_t lanes)
-{
+INLINE uint32_t image_mask(const ImageRow *r, int64_t v, int64_t lanes) {
     int64_t skip = max64(r->lo - v, 0), end = min64(r->hi - v, lanes);
     if (end <= skip) return 0;
     return (0xffffffffu >> (32 - end)) & (~0u << skip);
 }
 
 static ImageRow image_row(int64_t in, int64_t width, int64_t step,
-                          int64_t first, int64_t lanes)
-{
+                          int64_t first, int64_t lanes) {
     ImageRow r = {width, in, step, first, 0, 0, {0}};
     r.lo = r.first >= 0 ? 0 : ceil_div(-r.first, r.step);
     r.hi = r.first >= r.in ? 0 : ceil_div(r.in - r.first, r.step);
@@ -50,8 +47,7 @@ static ImageRow image_row(int64_t in, int64_t width, int64_t step,
     return r;
 }
 
-INLINE void image_zero(int kind, void *dst, int64_t n)
-{
+INLINE void image_zero(int kind, void *dst, int64_t n) {
     float *to = dst;
     int64_t i = 0;
     if (kind == IMAGE_RAW) {
@@ -66,15 +62,13 @@ INLINE void image_zero(int kind, void *dst, int64_t n)
    follow badly; what is read soon lies a little behind in memory.           */
 enum { IMAGE_AHEAD = 2048 };
 
-INLINE void image_prefetch(const void *p)
-{
+INLINE void image_prefetch(const void *p) {
     _mm_prefetch((const char *)p + IMAGE_AHEAD, _MM_HINT_T0);
 }
 
 #if AMPC_ISA_LEVEL == 4
 INLINE void image_vector(int kind, void *dst, int dtype, const ImageSrc *s,
-                         int64_t i, uint32_t mask)
-{
+                         int64_t i, uint32_t mask) {
     const uint16_t *h = (const uint16_t *)s->p + i;
     image_prefetch(at(s->p, dtype, i));
     if (kind == IMAGE_F32) {
@@ -94,8 +88,7 @@ INLINE void image_vector(int kind, void *dst, int dtype, const ImageSrc *s,
 
 /* Whole vectors with masked lanes; the last may pass the row's end. */
 INLINE void image_copy(int kind, void *dst, int dtype, const ImageSrc *s,
-                       int64_t from, const ImageRow *r)
-{
+                       int64_t from, const ImageRow *r) {
     int64_t lanes = image_lanes(kind);
     from += r->first;
     if (r->width <= IMAGE_MASKS * lanes) {
@@ -111,8 +104,7 @@ INLINE void image_copy(int kind, void *dst, int dtype, const ImageSrc *s,
 }
 #else
 INLINE void image_copy(int kind, void *dst, int dtype, const ImageSrc *s,
-                       int64_t from, const ImageRow *r)
-{
+                       int64_t from, const ImageRow *r) {
     float *to = dst;
     image_zero(kind, to, r->lo);
     widen_as(to + r->lo, s->p, dtype, from + r->first + r->lo, r->hi - r->lo);
@@ -121,8 +113,7 @@ INLINE void image_copy(int kind, void *dst, int dtype, const ImageSrc *s,
 #endif
 
 INLINE void image_stride(int kind, void *dst, int dtype, const ImageSrc *s,
-                         int64_t from, int64_t step, int64_t n)
-{
+                         int64_t from, int64_t step, int64_t n) {
     const uint16_t *h = (const uint16_t *)s->p + from;
     if (kind == IMAGE_F32)
         for (int64_t v = 0; v < n; v++)
@@ -131,15 +122,14 @@ INLINE void image_stride(int kind, void *dst, int dtype, const ImageSrc *s,
         for (int64_t v = 0; v < n; v++) ((uint16_t *)dst)[v] = h[v * step];
     else if (s->second)
         for (int64_t v = 0; v < n; v++)
-            ((uint32_t *)dst)[v] = h[v * step] |
-                                   (uint32_t)h[v * step + s->second] << 16;
+            ((uint32_t *)dst)[v] =
+                h[v * step] | (uint32_t)h[v * step + s->second] << 16;
     else
         for (int64_t v = 0; v < n; v++) ((uint32_t *)dst)[v] = h[v * step];
 }
 
 INLINE void image_line(int kind, void *dst, int dtype, const ImageSrc *s,
-                       int64_t from, const ImageRow *r)
-{
+                       int64_t from, const ImageRow *r) {
     if (r->step == 1) {
         image_copy(kind, dst, dtype, s, from, r);
         return;
@@ -157,14 +147,13 @@ INLINE void image_line(int kind, void *dst, int dtype, const ImageSrc *s,
 /* All slots and rows of one buffer channel and one depth. */
 INLINE void image_plane(const ConvPlan *p, int kind, void *dst, int dtype,
                         const ImageSrc *s, int inside, int64_t row0,
-                        int64_t rows)
-{
+                        int64_t rows) {
     const ConvDim *h = &p->dim[1], *w = &p->dim[2];
     int64_t planes = h->slots * w->slots;
     for (int64_t i = 0; i < planes; i++) {
-        ImageRow r = image_row(w->in, p->vw, w->step,
-                               conv_phase(w, i % w->slots) - w->pad,
-                               image_lanes(kind));
+        ImageRow r =
+            image_row(w->in, p->vw, w->step,
+                      conv_phase(w, i % w->slots) - w->pad, image_lanes(kind));
         int64_t y = row0 * h->step + conv_phase(h, i / w->slots) - h->pad;
         for (int64_t v = 0; v < rows; v++, y += h->step) {
             void *to = image_at(kind, dst, i * p->plane + v * p->vw);
@@ -181,8 +170,7 @@ INLINE void image_plane(const ConvPlan *p, int kind, void *dst, int dtype,
 INLINE void image_load_as(const ConvPlan *p, int kind, void *dst,
                           const void *src, int dtype, int64_t from,
                           int64_t channels, int64_t depth, int64_t row0,
-                          int64_t rows)
-{
+                          int64_t rows) {
     const ConvDim *d = &p->dim[0], *h = &p->dim[1], *w = &p->dim[2];
     int64_t size = h->in * w->in, all = d->in * size;
     int64_t step = kind == IMAGE_PAIRS ? 2 : 1;
@@ -202,8 +190,7 @@ INLINE void image_load_as(const ConvPlan *p, int kind, void *dst,
 
 void ISA(image_load)(const ConvPlan *p, int kind, void *dst, const void *src,
                      int dtype, int64_t from, int64_t channels, int64_t depth,
-                     int64_t row0, int64_t rows)
-{
+                     int64_t row0, int64_t rows) {
     rows = min64(rows + p->dim[1].reach, p->vh);
 #if AMPC_ISA_LEVEL == 4
     if (kind == IMAGE_PAIRS) {
@@ -230,8 +217,7 @@ void ISA(image_load)(const ConvPlan *p, int kind, void *dst, const void *src,
 }
 
 INLINE void image_pad_as(int kind, void *dst, int64_t width, const void *src,
-                         int dtype, int64_t from, int64_t n, int64_t rows)
-{
+                         int dtype, int64_t from, int64_t n, int64_t rows) {
     ImageRow r = image_row(n, width, 1, 0, image_lanes(kind));
     ImageSrc s = {src, 0, 0};
     for (int64_t i = 0; i < rows; i++)
@@ -240,8 +226,7 @@ INLINE void image_pad_as(int kind, void *dst, int64_t width, const void *src,
 }
 
 void ISA(image_pad)(int kind, void *dst, int64_t width, const void *src,
-                    int dtype, int64_t from, int64_t n, int64_t rows)
-{
+                    int dtype, int64_t from, int64_t n, int64_t rows) {
 #if AMPC_ISA_LEVEL == 4
     if (kind == IMAGE_RAW) {
         image_pad_as(IMAGE_RAW, dst, width, src, AMPC_BF16, from, n, rows);

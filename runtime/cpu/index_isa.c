@@ -16,8 +16,7 @@ typedef struct ScatterRun {
 enum { SCATTER_COLS = 256, SCATTER_GRAIN = 1 << 14 };
 
 /* Row that position i names, or -1. */
-static int64_t scatter_row(const CpuScatterAdd *s, const void *idx, int64_t i)
-{
+static int64_t scatter_row(const CpuScatterAdd *s, const void *idx, int64_t i) {
     int64_t t = -1;
     switch (s->idx_dtype) {
     case AMPC_U8: t = ((const uint8_t *)idx)[i]; break;
@@ -35,8 +34,7 @@ static int64_t scatter_row(const CpuScatterAdd *s, const void *idx, int64_t i)
 }
 
 static void scatter_invert(const CpuScatterAdd *s, const void *idx,
-                           int64_t *start, int64_t *order)
-{
+                           int64_t *start, int64_t *order) {
     for (int64_t t = 0; t <= s->rows; t++) start[t] = 0;
     for (int64_t i = 0; i < s->nidx; i++) {
         int64_t t = scatter_row(s, idx, i);
@@ -55,8 +53,7 @@ static void scatter_invert(const CpuScatterAdd *s, const void *idx,
 }
 
 INLINE void scatter_add_row(float *sum, const void *src, int dtype,
-                            int64_t from, int64_t n)
-{
+                            int64_t from, int64_t n) {
     int64_t j = 0;
     for (; j + VL <= n; j += VL)
         vstore(sum + j, vload(sum + j) + vload_as(src, dtype, from + j));
@@ -64,8 +61,7 @@ INLINE void scatter_add_row(float *sum, const void *src, int dtype,
 }
 
 /* Rows [lo, hi) of outer * rows. */
-static void scatter_work(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void scatter_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ScatterRun *r = ctx;
     const CpuScatterAdd *s = r->s;
     float sum[SCATTER_COLS];
@@ -90,8 +86,7 @@ static void scatter_work(void *ctx, int64_t lo, int64_t hi, int worker)
 }
 
 /* The same for f64, summed in f64. */
-static void scatter_work_f64(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void scatter_work_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ScatterRun *r = ctx;
     const CpuScatterAdd *s = r->s;
     (void)worker;
@@ -100,16 +95,15 @@ static void scatter_work_f64(void *ctx, int64_t lo, int64_t hi, int worker)
         double *to = (double *)r->out + i * s->inner;
         for (int64_t j = 0; j < s->inner; j++) to[j] = 0.0;
         for (int64_t q = r->start[t]; q < r->start[t + 1]; q++) {
-            const double *from = (const double *)r->src +
-                                 (o * s->nidx + r->order[q]) * s->inner;
+            const double *from =
+                (const double *)r->src + (o * s->nidx + r->order[q]) * s->inner;
             for (int64_t j = 0; j < s->inner; j++) to[j] += from[j];
         }
     }
 }
 
 void ISA(scatter_add)(AmpcPool *pool, const CpuScatterAdd *s, const void *src,
-                      const void *idx, void *out, void *scratch)
-{
+                      const void *idx, void *out, void *scratch) {
     int64_t *start = scratch, *order = start + s->rows + 1;
     ScatterRun r = {s, src, out, start, order};
     scatter_invert(s, idx, start, order);
@@ -128,14 +122,12 @@ typedef struct ArgmaxRun {
 
 enum { ARGMAX_GRAIN = 1 << 14 };
 
-INLINE double argmax_load(const void *x, int dtype, int64_t i)
-{
+INLINE double argmax_load(const void *x, int dtype, int64_t i) {
     return dtype == AMPC_F64 ? ((const double *)x)[i] : load1(x, dtype, i);
 }
 
 /* NaN counts as the largest value, as in NumPy. */
-INLINE void argmax_as(const ArgmaxRun *r, int dtype, int64_t lo, int64_t hi)
-{
+INLINE void argmax_as(const ArgmaxRun *r, int dtype, int64_t lo, int64_t hi) {
     const CpuArgmax *a = r->a;
     for (int64_t i = lo; i < hi; i++) {
         int64_t from = i / a->inner * a->axis * a->inner + i % a->inner;
@@ -153,8 +145,7 @@ INLINE void argmax_as(const ArgmaxRun *r, int dtype, int64_t lo, int64_t hi)
 }
 
 /* Integers as i64 of the same order. */
-INLINE int64_t argmax_int(const void *x, int dtype, int64_t i)
-{
+INLINE int64_t argmax_int(const void *x, int dtype, int64_t i) {
     switch (dtype) {
     case AMPC_U8: return ((const uint8_t *)x)[i];
     case AMPC_I8: return ((const int8_t *)x)[i];
@@ -168,8 +159,7 @@ INLINE int64_t argmax_int(const void *x, int dtype, int64_t i)
     }
 }
 
-static void argmax_of_ints(const ArgmaxRun *r, int64_t lo, int64_t hi)
-{
+static void argmax_of_ints(const ArgmaxRun *r, int64_t lo, int64_t hi) {
     const CpuArgmax *a = r->a;
     for (int64_t i = lo; i < hi; i++) {
         int64_t from = i / a->inner * a->axis * a->inner + i % a->inner;
@@ -182,8 +172,7 @@ static void argmax_of_ints(const ArgmaxRun *r, int64_t lo, int64_t hi)
     }
 }
 
-static void argmax_work(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void argmax_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ArgmaxRun *r = ctx;
     (void)worker;
     switch (r->a->dtype) {
@@ -196,8 +185,7 @@ static void argmax_work(void *ctx, int64_t lo, int64_t hi, int worker)
 }
 
 void ISA(argmax)(AmpcPool *pool, const CpuArgmax *a, const void *x,
-                 int64_t *out)
-{
+                 int64_t *out) {
     ArgmaxRun r = {a, x, out};
     if (a->axis <= 0) return;
     pool_run(pool, a->outer * a->inner, ceil_div(ARGMAX_GRAIN, a->axis),

@@ -9,8 +9,7 @@
 
 #include "runtime/cpu/block.h"
 
-static uint64_t isa_xcr0(void)
-{
+static uint64_t isa_xcr0(void) {
     uint32_t lo, hi;
     __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
     return (uint64_t)hi << 32 | lo;
@@ -18,13 +17,12 @@ static uint64_t isa_xcr0(void)
 
 static int isa_has(uint32_t reg, uint32_t need) { return (reg & need) == need; }
 
-static int isa_machine(void)
-{
+static int isa_machine(void) {
     uint32_t a, b, c, d, b7, c7, d7, a7, cx, dx;
     const uint32_t avx = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C | bit_MOVBE;
     const uint32_t v3 = bit_AVX2 | bit_BMI | bit_BMI2;
-    const uint32_t v4 = bit_AVX512F | bit_AVX512BW | bit_AVX512CD |
-                        bit_AVX512DQ | bit_AVX512VL;
+    const uint32_t v4 =
+        bit_AVX512F | bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ | bit_AVX512VL;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !isa_has(c, avx)) return AMPC_ISA_V2;
     if (!__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7) || !isa_has(b7, v3))
         return AMPC_ISA_V2;
@@ -36,8 +34,7 @@ static int isa_machine(void)
     return AMPC_ISA_V4;
 }
 
-int cpu_isa_level(void)
-{
+int cpu_isa_level(void) {
     int level = isa_machine();
     const char *want = getenv("AMPC_ISA");
     if (want && want[0] == 'v' && want[1] >= '2' && want[1] <= '4' && !want[2])
@@ -49,8 +46,7 @@ int cpu_isa_level(void)
    is kept.  0 = not asked yet, 1 = no, 2 = yes.                             */
 static _Atomic int isa_bf16;
 
-int cpu_bf16_dot(void)
-{
+int cpu_bf16_dot(void) {
     int known = atomic_load_explicit(&isa_bf16, memory_order_relaxed);
     if (known) return known == 2;
     uint32_t a = 0, b, c, d;
@@ -60,7 +56,6 @@ int cpu_bf16_dot(void)
     return has;
 }
 
-void cpu_bf16_dot_off(int off)
-{
+void cpu_bf16_dot_off(int off) {
     atomic_store_explicit(&isa_bf16, off ? 1 : 0, memory_order_relaxed);
 }

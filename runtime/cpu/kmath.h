@@ -37,8 +37,7 @@ typedef unsigned long long uint64_t;
 #include <math.h>
 #include <stdint.h>
 
-#define KM_INLINE                                                              \
-    static inline __attribute__((always_inline, unused, const))
+#define KM_INLINE static inline __attribute__((always_inline, unused, const))
 
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
 /* what gcc -O2 lacks; clang has it */
@@ -149,8 +148,9 @@ KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
    which would turn -0.5 into -0 at the ISA levels that have one. */
 KM_INLINE int64_t TO_I64_F64(double x) {
     return !(x >= 1 || x <= -1) ? 0
-         : x >= 0x1p63 ? INT64_MAX
-         : x < -0x1p63 ? INT64_MIN : (int64_t)x;
+           : x >= 0x1p63        ? INT64_MAX
+           : x < -0x1p63        ? INT64_MIN
+                                : (int64_t)x;
 }
 
 KM_INLINE int64_t TO_I64_F32(float x) { return TO_I64_F64((double)x); }
@@ -375,8 +375,7 @@ static inline double GELU_F64(double x) {
     return 0.5 * x * erfc(x * -0x1.6a09e667f3bcdp-1);
 }
 static inline double GELU_TANH_F64(double x) {
-    return x * SIGMOID_F64(0x1.9884533d43651p+0 *
-                           (x + 0.044715 * x * x * x));
+    return x * SIGMOID_F64(0x1.9884533d43651p+0 * (x + 0.044715 * x * x * x));
 }
 
 /* ---- integers: wrap, and never trap -------------------------------------- */
@@ -436,8 +435,7 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
         int64_t i = 0;                                                         \
         for (int k = 0; k < 16; k++) lane[k] = START;                          \
         for (; i + 16 <= n; i += 16) {                                         \
-            LOOP                                                               \
-            for (int k = 0; k < 16; k++) {                                     \
+            LOOP for (int k = 0; k < 16; k++) {                                \
                 x = lane[k], y = p[i + k];                                     \
                 lane[k] = EXPR;                                                \
             }                                                                  \
@@ -456,17 +454,17 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
     }
 
 /* `|` where || would branch; keeps NaN */
-#define KM_LARGER ((y > x) | (y != y) ? y : x)
+#define KM_LARGER  ((y > x) | (y != y) ? y : x)
 #define KM_SMALLER ((y < x) | (y != y) ? y : x)
 #define KM_FOLDS(S, T, LEAST, MOST)                                            \
     KM_FOLD(FOLD_SUM_##S, T, 0, , x + y)                                       \
-    KM_FOLD(FOLD_PROD_##S, T, 1, , x * y)                                      \
+    KM_FOLD(FOLD_PROD_##S, T, 1, , x *y)                                       \
     KM_FOLD(FOLD_MAX_##S, T, LEAST, KM_NO_UNROLL, KM_LARGER)                   \
     KM_FOLD(FOLD_MIN_##S, T, MOST, KM_NO_UNROLL, KM_SMALLER)
 KM_FOLDS(F32, float, -INFINITY, INFINITY)
 KM_FOLDS(F64, double, -(double)INFINITY, (double)INFINITY)
 KM_FOLD(FOLD_SUM_I64, int64_t, 0, , (int64_t)((uint64_t)x + (uint64_t)y))
-KM_FOLD(FOLD_PROD_I64, int64_t, 1, , (int64_t)((uint64_t)x * (uint64_t)y))
+KM_FOLD(FOLD_PROD_I64, int64_t, 1, , (int64_t)((uint64_t)x *(uint64_t)y))
 KM_FOLD(FOLD_MAX_I64, int64_t, INT64_MIN, , y > x ? y : x)
 KM_FOLD(FOLD_MIN_I64, int64_t, INT64_MAX, , y < x ? y : x)
 

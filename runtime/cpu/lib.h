@@ -8,10 +8,10 @@ void ISA(gemm)(AmpcPool *, const CpuGemm *, const void *a, const void *b,
                void *c, const CpuEpilogue *, void *scratch);
 void ISA(conv_fwd)(AmpcPool *, const CpuConv *, const void *x, const void *w,
                    void *y, const CpuEpilogue *, void *scratch);
-void ISA(conv_dgrad)(AmpcPool *, const CpuConv *, const void *dy,
-                     const void *w, void *dx, void *scratch);
-void ISA(conv_wgrad)(AmpcPool *, const CpuConv *, const void *x,
-                     const void *dy, void *dw, void *scratch);
+void ISA(conv_dgrad)(AmpcPool *, const CpuConv *, const void *dy, const void *w,
+                     void *dx, void *scratch);
+void ISA(conv_wgrad)(AmpcPool *, const CpuConv *, const void *x, const void *dy,
+                     void *dw, void *scratch);
 void ISA(maxpool)(AmpcPool *, const CpuPool *, const void *x, void *y,
                   int32_t *idx);
 void ISA(maxpool_grad)(AmpcPool *, const CpuPool *, const void *dy,

@@ -12,7 +12,7 @@
 
 #define ISA_TABLE3(level) ampc_cpu_v##level
 #define ISA_TABLE2(level) ISA_TABLE3(level)
-#define ISA_TABLE ISA_TABLE2(AMPC_ISA_LEVEL)
+#define ISA_TABLE         ISA_TABLE2(AMPC_ISA_LEVEL)
 
 const AmpcCpuLib ISA_TABLE = {
     .isa = AMPC_ISA_LEVEL,

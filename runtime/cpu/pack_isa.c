@@ -9,8 +9,7 @@ typedef uint16_t h4 __attribute__((vector_size(8)));
 typedef h4 h4_any __attribute__((aligned(2), may_alias));
 typedef uint32_t u4 __attribute__((vector_size(16)));
 
-INLINE v4 load_v4(const void *p, int dtype)
-{
+INLINE v4 load_v4(const void *p, int dtype) {
     if (dtype == AMPC_F32) return *(const v4_any *)p;
     const uint16_t *h = p;
     if (dtype == AMPC_BF16)
@@ -25,8 +24,7 @@ INLINE v4 load_v4(const void *p, int dtype)
 
 /* dst[j * dld + i] = element j of row i, 4 x 4; rows lie `ld` bytes apart. */
 INLINE void transpose4(float *dst, int64_t dld, const char *src, int dtype,
-                       int64_t ld)
-{
+                       int64_t ld) {
     v4 a = load_v4(src, dtype), b = load_v4(src + ld, dtype);
     v4 c = load_v4(src + 2 * ld, dtype), d = load_v4(src + 3 * ld, dtype);
     v4 ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5);
@@ -47,13 +45,12 @@ typedef uint16_t h8 __attribute__((vector_size(16)));
 typedef h8 h8_any __attribute__((aligned(2), may_alias));
 typedef uint32_t u8 __attribute__((vector_size(32)));
 
-INLINE v8 load_v8(const void *p, int dtype)
-{
+INLINE v8 load_v8(const void *p, int dtype) {
     if (dtype == AMPC_F32) return *(const v8_any *)p;
     const uint16_t *h = p;
     if (dtype == AMPC_BF16)
         return (v8)(__builtin_convertvector(*(const h8_any *)h, u8) << 16);
-    return (v8)_mm256_cvtph_ps((__m128i)*(const h8_any *)h);
+    return (v8)_mm256_cvtph_ps((__m128i) * (const h8_any *)h);
 }
 
 #define LO8(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13)
@@ -64,8 +61,7 @@ INLINE v8 load_v8(const void *p, int dtype)
 #define HI2(a, b) __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15)
 
 INLINE void transpose(float *dst, int64_t dld, const char *src, int dtype,
-                      int64_t ld)
-{
+                      int64_t ld) {
     v8 r[8], t[8], q[8];
     for (int i = 0; i < 8; i++) r[i] = load_v8(src + i * ld, dtype);
     for (int i = 0; i < 8; i += 2) {
@@ -86,8 +82,7 @@ INLINE void transpose(float *dst, int64_t dld, const char *src, int dtype,
 #else
 enum { TB = 4 };
 INLINE void transpose(float *dst, int64_t dld, const char *src, int dtype,
-                      int64_t ld)
-{
+                      int64_t ld) {
     transpose4(dst, dld, src, dtype, ld);
 }
 #endif
@@ -96,8 +91,7 @@ INLINE void transpose(float *dst, int64_t dld, const char *src, int dtype,
 
 /* MR rows, `ld` bytes apart, become columns; returns how many it did. */
 INLINE int64_t pack_a_transpose(float *dst, const char *src, int dtype,
-                                int64_t ld, int64_t k)
-{
+                                int64_t ld, int64_t k) {
     int64_t j = 0, size = dtype_size(dtype);
     for (; MR == 8 && j + TB <= k; j += TB)
         transpose(dst + j * MR, MR, src + j * size, dtype, ld);
@@ -107,8 +101,7 @@ INLINE int64_t pack_a_transpose(float *dst, const char *src, int dtype,
 }
 
 /* Rows run along memory (cs == 1). */
-INLINE void pack_a_rows(float *dst, const PackSrc *s, int dtype, int64_t k)
-{
+INLINE void pack_a_rows(float *dst, const PackSrc *s, int dtype, int64_t k) {
     int64_t ld = s->rs * dtype_size(dtype);
     int64_t j = pack_a_transpose(dst, s->p, dtype, ld, k);
     for (; j < k; j++)
@@ -117,16 +110,14 @@ INLINE void pack_a_rows(float *dst, const PackSrc *s, int dtype, int64_t k)
 }
 
 INLINE void pack_a_any(float *dst, const PackSrc *s, int dtype, int rows,
-                       int64_t rs, int64_t k)
-{
+                       int64_t rs, int64_t k) {
     for (int64_t j = 0; j < k; j++)
         for (int r = 0; r < rows; r++)
             dst[j * MR + r] = load1(s->p, dtype, r * rs + j * s->cs);
 }
 
 INLINE void pack_a_as(float *dst, const PackSrc *s, int dtype, int64_t m,
-                      int64_t k)
-{
+                      int64_t k) {
     PackSrc at_row = *s;
     for (int64_t i = 0; i < m; i += MR, dst += MR * k) {
         at_row.p = at(s->p, dtype, i * s->rs);
@@ -141,8 +132,7 @@ INLINE void pack_a_as(float *dst, const PackSrc *s, int dtype, int64_t m,
     }
 }
 
-void ISA(pack_a)(float *dst, const PackSrc *s, int64_t m, int64_t k)
-{
+void ISA(pack_a)(float *dst, const PackSrc *s, int64_t m, int64_t k) {
     if (s->dtype == AMPC_F32)
         pack_a_as(dst, s, AMPC_F32, m, k);
     else if (s->dtype == AMPC_BF16)
@@ -155,8 +145,7 @@ void ISA(pack_a)(float *dst, const PackSrc *s, int64_t m, int64_t k)
 
 /* cs == 1: a panel's row is a piece of the matrix row. */
 INLINE void pack_b_rows(float *dst, const PackSrc *s, int dtype, int w,
-                        int64_t k, int64_t n)
-{
+                        int64_t k, int64_t n) {
     int64_t full = n / VL, rest = n % VL;
     for (int64_t i = 0; i < k; i++, dst += w * VL) {
         int64_t j = 0, from = i * s->rs;
@@ -171,8 +160,7 @@ INLINE void pack_b_rows(float *dst, const PackSrc *s, int dtype, int w,
 
 /* rs == 1: columns run along memory. */
 INLINE void pack_b_cols(float *dst, const PackSrc *s, int dtype, int64_t pw,
-                        int64_t k, int64_t n)
-{
+                        int64_t k, int64_t n) {
     int64_t i = 0;
     for (; i + TB <= k; i += TB) {
         int64_t j = 0;
@@ -190,8 +178,7 @@ INLINE void pack_b_cols(float *dst, const PackSrc *s, int dtype, int64_t pw,
 }
 
 INLINE void pack_b_any(float *dst, const PackSrc *s, int dtype, int64_t pw,
-                       int64_t k, int64_t n)
-{
+                       int64_t k, int64_t n) {
     for (int64_t i = 0; i < k; i++)
         for (int64_t j = 0; j < pw; j++)
             dst[i * pw + j] =
@@ -199,8 +186,7 @@ INLINE void pack_b_any(float *dst, const PackSrc *s, int dtype, int64_t pw,
 }
 
 INLINE void pack_b_as(float *dst, const PackSrc *s, int dtype, int64_t k0,
-                      int64_t k, int64_t k_all, int64_t n)
-{
+                      int64_t k, int64_t k_all, int64_t n) {
     PackSrc at_col = *s;
     int64_t left = ceil_div(n, VL);
     for (int64_t j = 0; j < n;) {
@@ -220,8 +206,7 @@ INLINE void pack_b_as(float *dst, const PackSrc *s, int dtype, int64_t k0,
 }
 
 void ISA(pack_b)(float *dst, const PackSrc *s, int64_t k0, int64_t k,
-                 int64_t k_all, int64_t n)
-{
+                 int64_t k_all, int64_t n) {
     if (s->dtype == AMPC_F32)
         pack_b_as(dst, s, AMPC_F32, k0, k, k_all, n);
     else if (s->dtype == AMPC_BF16)
@@ -234,24 +219,22 @@ void ISA(pack_b)(float *dst, const PackSrc *s, int64_t k0, int64_t k,
 
 /* Elements k = 2j and 2j + 1 of what `step` apart begins at p; the second is
    zero behind `real` elements.                                              */
-INLINE uint32_t pair1(const uint16_t *p, int64_t step, int64_t j, int64_t real)
-{
+INLINE uint32_t pair1(const uint16_t *p, int64_t step, int64_t j,
+                      int64_t real) {
     uint32_t lo = p[2 * j * step];
     return 2 * j + 1 < real ? lo | (uint32_t)p[(2 * j + 1) * step] << 16 : lo;
 }
 
 INLINE void pack_pairs_a_any(uint32_t *dst, const uint16_t *p, int rows,
                              int64_t rs, int64_t cs, int64_t j, int64_t k,
-                             int64_t real)
-{
+                             int64_t real) {
     for (; j < k; j++)
         for (int r = 0; r < rows; r++)
             dst[j * MR + r] = pair1(p + r * rs, cs, j, real);
 }
 
 void ISA(pack_pairs_a)(float *dst, const PackSrc *s, int64_t m, int64_t k,
-                       int64_t real)
-{
+                       int64_t real) {
     for (int64_t i = 0; i < m; i += MR, dst += MR * k) {
         const uint16_t *p = (const uint16_t *)s->p + i * s->rs;
         uint32_t *to = (uint32_t *)(void *)dst;
@@ -270,8 +253,7 @@ void ISA(pack_pairs_a)(float *dst, const PackSrc *s, int64_t m, int64_t k,
 
 /* cs == 1: two rows are woven together. */
 INLINE void pack_pairs_b_rows(uint32_t *dst, const uint16_t *p, int64_t rs,
-                              int w, int64_t k, int64_t real, int64_t n)
-{
+                              int w, int64_t k, int64_t real, int64_t n) {
     for (int64_t i = 0; i < k; i++, dst += w * VL) {
         const uint16_t *lo = p + 2 * i * rs, *hi = lo + rs;
         int both = 2 * i + 1 < real;
@@ -292,8 +274,7 @@ INLINE void pack_pairs_b_rows(uint32_t *dst, const uint16_t *p, int64_t rs,
 
 INLINE void pack_pairs_b_any(uint32_t *dst, const uint16_t *p, int64_t rs,
                              int64_t cs, int64_t pw, int64_t i, int64_t k,
-                             int64_t real, int64_t j0, int64_t n)
-{
+                             int64_t real, int64_t j0, int64_t n) {
     for (; i < k; i++)
         for (int64_t j = j0; j < pw; j++)
             dst[i * pw + j] = j < n ? pair1(p + j * cs, rs, i, real) : 0;
@@ -301,8 +282,7 @@ INLINE void pack_pairs_b_any(uint32_t *dst, const uint16_t *p, int64_t rs,
 
 /* rs == 1: columns run along memory. */
 INLINE void pack_pairs_b_cols(float *dst, const uint16_t *p, int64_t cs,
-                              int64_t pw, int64_t k, int64_t real, int64_t n)
-{
+                              int64_t pw, int64_t k, int64_t real, int64_t n) {
     uint32_t *to = (uint32_t *)(void *)dst;
     int64_t i = 0, jend = n / TB * TB;
     for (; i + TB <= real / 2; i += TB) {
@@ -315,8 +295,7 @@ INLINE void pack_pairs_b_cols(float *dst, const uint16_t *p, int64_t cs,
 }
 
 void ISA(pack_pairs_b)(float *dst, const PackSrc *s, int64_t k0, int64_t k,
-                       int64_t k_all, int64_t n, int64_t real)
-{
+                       int64_t k_all, int64_t n, int64_t real) {
     int64_t left = ceil_div(n, VL);
     for (int64_t j = 0; j < n;) {
         int w = tile_width(left);

@@ -29,9 +29,9 @@
 
 enum { POOL_SPIN_WORK = 6000, POOL_SPIN_WAIT = 4000, POOL_MAX = 1024 };
 
-#define POOL_OPEN ((uint64_t)1 << 16)
+#define POOL_OPEN   ((uint64_t)1 << 16)
 #define POOL_INSIDE (POOL_OPEN - 1)
-#define POOL_JOB ((uint64_t)1 << 17)
+#define POOL_JOB    ((uint64_t)1 << 17)
 
 typedef struct PoolWorker {
     AmpcPool *pool;
@@ -55,19 +55,17 @@ struct AmpcPool {
     PoolWorker *worker;
 };
 
-static void pool_futex(_Atomic uint32_t *word, int op, uint32_t value)
-{
+static void pool_futex(_Atomic uint32_t *word, int op, uint32_t value) {
     syscall(SYS_futex, (void *)word, op | FUTEX_PRIVATE_FLAG, value, NULL, NULL,
             0);
 }
 
 static void pool_pause(void) { __builtin_ia32_pause(); }
 
-static void pool_draw(AmpcPool *p, int worker)
-{
+static void pool_draw(AmpcPool *p, int worker) {
     for (;;) {
-        int64_t lo = atomic_fetch_add_explicit(&p->next, p->chunk,
-                                               memory_order_relaxed);
+        int64_t lo =
+            atomic_fetch_add_explicit(&p->next, p->chunk, memory_order_relaxed);
         if (lo >= p->n) return;
         int64_t hi = p->n - lo < p->chunk ? p->n : lo + p->chunk;
         p->fn(p->ctx, lo, hi, worker);
@@ -75,8 +73,7 @@ static void pool_draw(AmpcPool *p, int worker)
 }
 
 /* Enters the open job unless its number is `seen`; returns its number. */
-static int pool_enter(AmpcPool *p, uint64_t *seen)
-{
+static int pool_enter(AmpcPool *p, uint64_t *seen) {
     uint64_t s = atomic_load_explicit(&p->state, memory_order_acquire);
     while ((s & POOL_OPEN) && s / POOL_JOB != *seen) {
         if (atomic_compare_exchange_weak(&p->state, &s, s + 1)) {
@@ -87,8 +84,7 @@ static int pool_enter(AmpcPool *p, uint64_t *seen)
     return 0;
 }
 
-static void pool_leave(AmpcPool *p)
-{
+static void pool_leave(AmpcPool *p) {
     uint64_t s = atomic_fetch_sub(&p->state, 1) - 1;
     if ((s & (POOL_INSIDE | POOL_OPEN)) == 0 && atomic_load(&p->caller_waits)) {
         atomic_store(&p->caller_waits, 0);
@@ -96,15 +92,13 @@ static void pool_leave(AmpcPool *p)
     }
 }
 
-static void pool_sleep(AmpcPool *p, uint32_t bell)
-{
+static void pool_sleep(AmpcPool *p, uint32_t bell) {
     atomic_fetch_add(&p->sleepers, 1);
     if (atomic_load(&p->bell) == bell) pool_futex(&p->bell, FUTEX_WAIT, bell);
     atomic_fetch_sub(&p->sleepers, 1);
 }
 
-static void *pool_main(void *arg)
-{
+static void *pool_main(void *arg) {
     PoolWorker *w = arg;
     AmpcPool *p = w->pool;
     uint64_t seen = 0;
@@ -125,15 +119,13 @@ static void *pool_main(void *arg)
     return NULL;
 }
 
-static void pool_ring(AmpcPool *p)
-{
+static void pool_ring(AmpcPool *p) {
     atomic_fetch_add(&p->bell, 1);
     if (atomic_load(&p->sleepers)) pool_futex(&p->bell, FUTEX_WAKE, INT_MAX);
 }
 
 /* Closes the job and waits until the workers inside have left. */
-static void pool_finish(AmpcPool *p)
-{
+static void pool_finish(AmpcPool *p) {
     uint64_t s = atomic_fetch_and(&p->state, ~POOL_OPEN) & ~POOL_OPEN;
     for (int spin = 0; s & POOL_INSIDE; spin++) {
         if (spin < POOL_SPIN_WAIT) {
@@ -150,8 +142,7 @@ static void pool_finish(AmpcPool *p)
 
 int pool_threads(const AmpcPool *p) { return p ? p->threads : 1; }
 
-void pool_run(AmpcPool *p, int64_t n, int64_t grain, PoolFn *fn, void *ctx)
-{
+void pool_run(AmpcPool *p, int64_t n, int64_t grain, PoolFn *fn, void *ctx) {
     if (n <= 0) return;
     if (grain < 1) grain = 1;
     if (!p || p->threads == 1 || n <= grain) {
@@ -176,8 +167,7 @@ void pool_run(AmpcPool *p, int64_t n, int64_t grain, PoolFn *fn, void *ctx)
 /* ---- how many threads ---------------------------------------------------- */
 
 /* CPUs that a cgroup quota in one of the usual places allows; 0 = no limit. */
-static int pool_quota_file(const char *path, int v2, double period)
-{
+static int pool_quota_file(const char *path, int v2, double period) {
     char text[64] = {0};
     FILE *f = fopen(path, "re");
     if (!f) return 0;
@@ -193,15 +183,13 @@ static int pool_quota_file(const char *path, int v2, double period)
     return cpus < 1 ? 1 : cpus;
 }
 
-static int pool_quota(void)
-{
+static int pool_quota(void) {
     int cpus = pool_quota_file("/sys/fs/cgroup/cpu.max", 1, 0);
     if (cpus) return cpus;
     return pool_quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", 0, 100000);
 }
 
-static int pool_default_threads(void)
-{
+static int pool_default_threads(void) {
     cpu_set_t set;
     int cpus = 1;
     if (sched_getaffinity(0, sizeof set, &set) == 0)
@@ -215,8 +203,7 @@ static int pool_default_threads(void)
 
 /* ---- create and destroy -------------------------------------------------- */
 
-static int pool_start(AmpcPool *p)
-{
+static int pool_start(AmpcPool *p) {
     sigset_t all, old;
     sigfillset(&all); /* signals belong to the host's threads */
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -230,8 +217,7 @@ static int pool_start(AmpcPool *p)
     return rc;
 }
 
-AmpcPool *pool_create(int threads)
-{
+AmpcPool *pool_create(int threads) {
     if (threads <= 0) threads = pool_default_threads();
     if (threads > POOL_MAX) threads = POOL_MAX;
     AmpcPool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
@@ -247,8 +233,7 @@ AmpcPool *pool_create(int threads)
     return p;
 }
 
-void pool_destroy(AmpcPool *p)
-{
+void pool_destroy(AmpcPool *p) {
     if (!p) return;
     atomic_store(&p->stop, 1);
     pool_ring(p);

@@ -9,8 +9,7 @@ typedef struct PoolWalk {
     int64_t pos;
 } PoolWalk;
 
-static int pool_next(const CpuPool *p, int64_t o, PoolWalk *w)
-{
+static int pool_next(const CpuPool *p, int64_t o, PoolWalk *w) {
     int64_t od = o / p->out[2] / p->out[1], oh = o / p->out[2] % p->out[1];
     int64_t kh = p->kernel[1], kw = p->kernel[2];
     while (w->t < p->kernel[0] * kh * kw) {
@@ -27,25 +26,21 @@ static int pool_next(const CpuPool *p, int64_t o, PoolWalk *w)
     return 0;
 }
 
-static int64_t pool_divisor(const CpuPool *p, int64_t o)
-{
+static int64_t pool_divisor(const CpuPool *p, int64_t o) {
     return pool_count(p, 0, o / p->out[2] / p->out[1]) *
            pool_count(p, 1, o / p->out[2] % p->out[1]) *
            pool_count(p, 2, o % p->out[2]);
 }
 
-static int64_t pool_in(const CpuPool *p)
-{
+static int64_t pool_in(const CpuPool *p) {
     return p->in[0] * p->in[1] * p->in[2];
 }
 
-static int64_t pool_out(const CpuPool *p)
-{
+static int64_t pool_out(const CpuPool *p) {
     return p->out[0] * p->out[1] * p->out[2];
 }
 
-void pool_max_f64(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+void pool_max_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     const PoolRun *r = ctx;
     int64_t out = pool_out(r->p);
     (void)worker;
@@ -65,8 +60,7 @@ void pool_max_f64(void *ctx, int64_t lo, int64_t hi, int worker)
     }
 }
 
-void pool_avg_f64(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+void pool_avg_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     const PoolRun *r = ctx;
     int64_t out = pool_out(r->p);
     (void)worker;
@@ -81,8 +75,7 @@ void pool_avg_f64(void *ctx, int64_t lo, int64_t hi, int worker)
 }
 
 /* Of MaxPool if there are indices, else of AveragePool. */
-void pool_grad_f64(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+void pool_grad_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     const PoolRun *r = ctx;
     int64_t in = pool_in(r->p), out = pool_out(r->p);
     const double *dy = r->src;

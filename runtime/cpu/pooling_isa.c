@@ -12,8 +12,8 @@
 #include "runtime/cpu/pooling.h"
 
 enum {
-    POOL_ROW = 128,       /* outputs at a time                              */
-    POOL_LINE = 2048,     /* floats of an input line                        */
+    POOL_ROW = 128,   /* outputs at a time                              */
+    POOL_LINE = 2048, /* floats of an input line                        */
     POOL_GRAIN = 1 << 15
 };
 
@@ -31,8 +31,7 @@ typedef struct PoolCall {
     float count[POOL_ROW]; /* averaged elements along the row               */
 } PoolCall;
 
-static PoolPart pool_part(const PoolCall *c, int64_t w0, int64_t k0)
-{
+static PoolPart pool_part(const PoolCall *c, int64_t w0, int64_t k0) {
     const CpuPool *p = c->r.p;
     PoolPart q = {.w0 = w0, .k0 = k0};
     q.n = min64(c->n, p->out[2] - w0);
@@ -42,8 +41,7 @@ static PoolPart pool_part(const PoolCall *c, int64_t w0, int64_t k0)
     return q;
 }
 
-static void pool_call(PoolCall *c)
-{
+static void pool_call(PoolCall *c) {
     const CpuPool *p = c->r.p;
     int64_t room = POOL_LINE - 1;
     c->n = min64(min64(POOL_ROW, p->out[2]), 1 + room / 2 / p->stride[2]);
@@ -57,25 +55,24 @@ static void pool_call(PoolCall *c)
 /* The even and the odd elements of two vectors, and the way back. */
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #if AMPC_ISA_LEVEL == 4
-#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
-#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#define EVEN   0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD    1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #define ZIP_LO 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define ZIP_HI 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #elif AMPC_ISA_LEVEL == 3
-#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
-#define ODD 1, 3, 5, 7, 9, 11, 13, 15
+#define EVEN   0, 2, 4, 6, 8, 10, 12, 14
+#define ODD    1, 3, 5, 7, 9, 11, 13, 15
 #define ZIP_LO 0, 8, 1, 9, 2, 10, 3, 11
 #define ZIP_HI 4, 12, 5, 13, 6, 14, 7, 15
 #else
-#define EVEN 0, 2, 4, 6
-#define ODD 1, 3, 5, 7
+#define EVEN   0, 2, 4, 6
+#define ODD    1, 3, 5, 7
 #define ZIP_LO 0, 4, 1, 5
 #define ZIP_HI 2, 6, 3, 7
 #endif
 
 /* Lane i = line[i * step] for i < n. */
-INLINE vf pool_read(const float *line, int64_t step, int64_t n)
-{
+INLINE vf pool_read(const float *line, int64_t step, int64_t n) {
     if (step == 1) return vload(line);
     if (step == 2) return SHUFFLE(vload(line), vload(line + VL), EVEN);
     vf v = {0};
@@ -84,8 +81,7 @@ INLINE vf pool_read(const float *line, int64_t step, int64_t n)
 }
 
 /* line[i * step] += lane i for i < n; other lanes of v are zero. */
-INLINE void pool_add(float *line, int64_t step, int64_t n, vf v)
-{
+INLINE void pool_add(float *line, int64_t step, int64_t n, vf v) {
     vf zero = {0};
     if (step == 1) {
         vstore(line, vload(line) + v);
@@ -97,27 +93,23 @@ INLINE void pool_add(float *line, int64_t step, int64_t n, vf v)
     }
 }
 
-INLINE vf pool_load_n(const void *p, int dtype, int64_t i, int64_t n)
-{
+INLINE vf pool_load_n(const void *p, int dtype, int64_t i, int64_t n) {
     if (n <= 0) return vset(0.0f);
     return n >= VL ? vload_as(p, dtype, i) : vload_n(p, dtype, i, n);
 }
 
-INLINE void pool_store_n(void *p, int dtype, int64_t i, vf v, int64_t n)
-{
+INLINE void pool_store_n(void *p, int dtype, int64_t i, vf v, int64_t n) {
     if (n >= VL)
         vstore_as(p, dtype, i, v);
     else if (n > 0)
         vstore_n(p, dtype, i, v, n);
 }
 
-INLINE vf pool_select(vi take, vf a, vf b)
-{
+INLINE vf pool_select(vi take, vf a, vf b) {
     return (vf)((take & (vi)a) | (~take & (vi)b));
 }
 
-INLINE vi pool_lanes(void)
-{
+INLINE vi pool_lanes(void) {
     vi v;
     for (int i = 0; i < VL; i++) v[i] = i;
     return v;
@@ -127,8 +119,7 @@ INLINE vi pool_iset(int64_t x) { return (vi){0} + (int32_t)x; }
 
 /* line[0, width) = input row `from` at positions left .., `pad` outside. */
 INLINE void pool_line(const CpuPool *p, float *line, const PoolPart *q,
-                      const void *src, int dtype, int64_t from, float pad)
-{
+                      const void *src, int dtype, int64_t from, float pad) {
     int64_t lo = min64(max64(-q->left, 0), q->width);
     int64_t hi = max64(min64(p->in[2] - q->left, q->width), lo);
     for (int64_t i = 0; i < lo; i++) line[i] = pad;
@@ -145,8 +136,7 @@ typedef struct PoolAcc {
 
 INLINE void pool_take_max(const CpuPool *p, const PoolPart *q,
                           const float *line, int64_t row, int64_t step,
-                          PoolAcc *acc)
-{
+                          PoolAcc *acc) {
     for (int64_t k = 0; k < q->k; k++) {
         const float *at_k = line + k * p->dilation[2];
         int64_t pos = row + q->left + k * p->dilation[2];
@@ -154,8 +144,7 @@ INLINE void pool_take_max(const CpuPool *p, const PoolPart *q,
             vf v = pool_read(at_k + i * step, step, q->n - i);
             vf m = vload(acc->value + i);
             vi w = *(const vi *)(acc->where + i);
-            vi here = pool_iset(pos + i * step) +
-                      pool_lanes() * (int32_t)step;
+            vi here = pool_iset(pos + i * step) + pool_lanes() * (int32_t)step;
             vi take = (v > m) | ((v != v) & (m == m));
             vstore(acc->value + i, pool_select(take, v, m));
             *(vi *)(acc->where + i) = (take & here) | (~take & w);
@@ -164,8 +153,7 @@ INLINE void pool_take_max(const CpuPool *p, const PoolPart *q,
 }
 
 INLINE void pool_take_sum(const CpuPool *p, const PoolPart *q,
-                          const float *line, int64_t step, PoolAcc *acc)
-{
+                          const float *line, int64_t step, PoolAcc *acc) {
     for (int64_t k = 0; k < q->k; k++) {
         const float *at_k = line + k * p->dilation[2];
         for (int64_t i = 0; i < q->n; i += VL)
@@ -178,15 +166,14 @@ INLINE void pool_take_sum(const CpuPool *p, const PoolPart *q,
 /* MaxPool starts at -infinity and the window's first input, so that ties and
    windows of nothing but -infinity name that one; -1 if it has none.        */
 static void pool_begin(const CpuPool *p, const PoolPart *q, int max, int64_t od,
-                       int64_t oh, PoolAcc *acc)
-{
+                       int64_t oh, PoolAcc *acc) {
     for (int64_t i = 0; i < q->n + VL; i++)
         acc->value[i] = max ? -INFINITY : 0.0f;
     if (!max) return;
     int64_t td = pool_first(p, 0, od, 0), th = pool_first(p, 1, oh, 0);
     int64_t z = pool_at(p, 0, od, td), y = pool_at(p, 1, oh, th);
-    int row = td < p->kernel[0] && z < p->in[0] && th < p->kernel[1] &&
-              y < p->in[1];
+    int row =
+        td < p->kernel[0] && z < p->in[0] && th < p->kernel[1] && y < p->in[1];
     int64_t tw = -1, x = 0;
     for (int64_t i = 0; i < q->n; i++) {
         x += p->stride[2];
@@ -203,8 +190,7 @@ static void pool_begin(const CpuPool *p, const PoolPart *q, int max, int64_t od,
 /* All input rows of the window of output row (od, oh). */
 INLINE void pool_window_rows(const PoolCall *c, int dtype, int max,
                              int64_t plane, int64_t od, int64_t oh,
-                             int64_t step, PoolPart q, PoolAcc *acc)
-{
+                             int64_t step, PoolPart q, PoolAcc *acc) {
     const PoolRun *r = &c->r;
     const CpuPool *p = r->p;
     float line[POOL_LINE + 3 * VL];
@@ -230,8 +216,7 @@ INLINE void pool_window_rows(const PoolCall *c, int dtype, int max,
 }
 
 INLINE void pool_divide(const PoolCall *c, const PoolPart *q, int64_t od,
-                        int64_t oh, float *value)
-{
+                        int64_t oh, float *value) {
     const CpuPool *p = c->r.p;
     float outer = (float)(pool_count(p, 0, od) * pool_count(p, 1, oh));
     for (int64_t i = 0; i < q->n; i++) {
@@ -242,8 +227,7 @@ INLINE void pool_divide(const PoolCall *c, const PoolPart *q, int64_t od,
 }
 
 INLINE void pool_forward(const PoolCall *c, int dtype, int max, int64_t plane,
-                         int64_t step)
-{
+                         int64_t step) {
     const PoolRun *r = &c->r;
     const CpuPool *p = r->p;
     PoolAcc acc __attribute__((aligned(64)));
@@ -268,8 +252,7 @@ INLINE void pool_forward(const PoolCall *c, int dtype, int max, int64_t plane,
 
 /* g[i] = what each output of the row passes to one of its inputs. */
 INLINE void pool_row_grad(const PoolCall *c, int dtype, const PoolPart *q,
-                          int64_t from, int64_t od, int64_t oh, float *g)
-{
+                          int64_t from, int64_t od, int64_t oh, float *g) {
     widen_as(g, c->r.src, dtype, from, q->n);
     if (!c->r.idx) pool_divide(c, q, od, oh, g);
     for (int64_t i = q->n; i < q->n + VL; i++) g[i] = 0.0f;
@@ -277,8 +260,7 @@ INLINE void pool_row_grad(const PoolCall *c, int dtype, const PoolPart *q,
 
 /* Adds g to the padded line where window element k0 + k is this input. */
 INLINE void pool_spread(const PoolRun *r, const PoolPart *q, const float *g,
-                        int64_t from, int64_t row, int64_t step, float *line)
-{
+                        int64_t from, int64_t row, int64_t step, float *line) {
     for (int64_t k = 0; k < q->k; k++) {
         float *at_k = line + k * r->p->dilation[2];
         int64_t pos = row + q->left + k * r->p->dilation[2];
@@ -286,8 +268,8 @@ INLINE void pool_spread(const PoolRun *r, const PoolPart *q, const float *g,
             vf v = vload(g + i);
             if (r->idx) {
                 vi w = (vi)pool_load_n(r->idx, AMPC_F32, from + i, q->n - i);
-                vi here = pool_iset(pos + i * step) +
-                          pool_lanes() * (int32_t)step;
+                vi here =
+                    pool_iset(pos + i * step) + pool_lanes() * (int32_t)step;
                 v = (vf)((w == here) & (vi)v);
             }
             pool_add(at_k + i * step, step, q->n - i, v);
@@ -298,8 +280,7 @@ INLINE void pool_spread(const PoolRun *r, const PoolPart *q, const float *g,
 /* Adds to the line of input row (z, y), which starts at position `left`. */
 INLINE void pool_gather_row(const PoolCall *c, int dtype, int64_t plane,
                             int64_t z, int64_t y, int64_t w0, int64_t step,
-                            int64_t left, float *line)
-{
+                            int64_t left, float *line) {
     const CpuPool *p = c->r.p;
     float g[POOL_ROW + 2 * VL];
     int64_t row = (z * p->in[1] + y) * p->in[2], od, oh;
@@ -321,15 +302,14 @@ INLINE void pool_gather_row(const PoolCall *c, int dtype, int64_t plane,
 
 /* The line spans the row with both pads; it must fit, see pool_fits. */
 INLINE void pool_backward(const PoolCall *c, int dtype, int64_t plane,
-                          int64_t step)
-{
+                          int64_t step) {
     const CpuPool *p = c->r.p;
     float line[POOL_LINE + 4 * VL];
     int64_t left = -p->pad[2], in = p->in[0] * p->in[1] * p->in[2];
-    int64_t width = max64(p->in[2], (p->out[2] - 1) * p->stride[2] +
-                                        (p->kernel[2] - 1) * p->dilation[2] +
-                                        1) +
-                    p->pad[2];
+    int64_t width =
+        max64(p->in[2], (p->out[2] - 1) * p->stride[2] +
+                            (p->kernel[2] - 1) * p->dilation[2] + 1) +
+        p->pad[2];
     for (int64_t row = 0; row < p->in[0] * p->in[1]; row++) {
         int64_t n;
         for (int64_t i = 0; i < width; i += VL) vstore(line + i, vset(0.0f));
@@ -344,16 +324,15 @@ INLINE void pool_backward(const PoolCall *c, int dtype, int64_t plane,
 }
 
 /* Rows too wide for a line: one input at a time. */
-INLINE void pool_backward_wide(const PoolRun *r, int dtype, int64_t plane)
-{
+INLINE void pool_backward_wide(const PoolRun *r, int dtype, int64_t plane) {
     const CpuPool *p = r->p;
     int64_t in = p->in[0] * p->in[1] * p->in[2], o[3];
     for (int64_t pos = 0; pos < in; pos++) {
         float sum = 0;
         int64_t taps = p->kernel[0] * p->kernel[1];
         for (int64_t t = 0; t < taps; t++) {
-            if (!pool_window(p, 0, pos / p->in[2] / p->in[1],
-                             t / p->kernel[1], &o[0]) ||
+            if (!pool_window(p, 0, pos / p->in[2] / p->in[1], t / p->kernel[1],
+                             &o[0]) ||
                 !pool_window(p, 1, pos / p->in[2] % p->in[1], t % p->kernel[1],
                              &o[1]))
                 continue;
@@ -375,8 +354,7 @@ INLINE void pool_backward_wide(const PoolRun *r, int dtype, int64_t plane)
     }
 }
 
-static int pool_fits(const CpuPool *p)
-{
+static int pool_fits(const CpuPool *p) {
     return p->pad[2] + p->pad_end[2] + p->in[2] + p->kernel[2] +
                p->stride[2] * 2 <
            POOL_LINE;
@@ -384,8 +362,7 @@ static int pool_fits(const CpuPool *p)
 
 /* ---- global average ------------------------------------------------------ */
 
-static int pool_global(const CpuPool *p)
-{
+static int pool_global(const CpuPool *p) {
     for (int d = 0; d < 3; d++)
         if (p->out[d] != 1 || p->kernel[d] != p->in[d] || p->pad[d] ||
             p->pad_end[d] || p->dilation[d] != 1)
@@ -394,8 +371,7 @@ static int pool_global(const CpuPool *p)
 }
 
 INLINE void pool_global_avg(const PoolRun *r, int dtype, int64_t plane,
-                            int64_t in)
-{
+                            int64_t in) {
     vf sum = {0};
     int64_t i = 0, from = plane * in;
     for (; i + VL <= in; i += VL) sum += vload_as(r->src, dtype, from + i);
@@ -406,8 +382,7 @@ INLINE void pool_global_avg(const PoolRun *r, int dtype, int64_t plane,
 }
 
 INLINE void pool_global_grad(const PoolRun *r, int dtype, int64_t plane,
-                             int64_t in)
-{
+                             int64_t in) {
     vf g = vset(load1(r->src, dtype, plane) / (float)in);
     int64_t i = 0, to = plane * in;
     for (; i + VL <= in; i += VL) vstore_as(r->dst, dtype, to + i, g);
@@ -416,8 +391,7 @@ INLINE void pool_global_grad(const PoolRun *r, int dtype, int64_t plane,
 
 /* ---- 2 x 2, stride 2, no padding ----------------------------------------- */
 
-static int pool_is_2x2(const CpuPool *p)
-{
+static int pool_is_2x2(const CpuPool *p) {
     return p->kernel[0] == 1 && p->out[0] == 1 && p->in[0] == 1 &&
            p->pad[0] == 0 && p->kernel[1] == 2 && p->kernel[2] == 2 &&
            p->stride[1] == 2 && p->stride[2] == 2 && p->dilation[1] == 1 &&
@@ -427,8 +401,7 @@ static int pool_is_2x2(const CpuPool *p)
 
 /* Elements from + 2i and from + 2i + 1, i < n. */
 INLINE void pool_pairs(const void *x, int dtype, int64_t from, int64_t n,
-                       vf *even, vf *odd)
-{
+                       vf *even, vf *odd) {
     vf a = pool_load_n(x, dtype, from, 2 * n);
     vf b = pool_load_n(x, dtype, from + VL, 2 * n - VL);
     *even = SHUFFLE(a, b, EVEN);
@@ -436,23 +409,20 @@ INLINE void pool_pairs(const void *x, int dtype, int64_t from, int64_t n,
 }
 
 /* Elements to + 2i = even[i], to + 2i + 1 = odd[i], i < n. */
-INLINE void pool_store_pairs(void *x, int dtype, int64_t to, int64_t n,
-                             vf even, vf odd)
-{
+INLINE void pool_store_pairs(void *x, int dtype, int64_t to, int64_t n, vf even,
+                             vf odd) {
     pool_store_n(x, dtype, to, SHUFFLE(even, odd, ZIP_LO), 2 * n);
     pool_store_n(x, dtype, to + VL, SHUFFLE(even, odd, ZIP_HI), 2 * n - VL);
 }
 
-INLINE void pool_take(vf v, int32_t step, vf *m, vi *w, vi at)
-{
+INLINE void pool_take(vf v, int32_t step, vf *m, vi *w, vi at) {
     vi take = (v > *m) | ((v != v) & (*m == *m));
     *m = pool_select(take, v, *m);
     *w = (take & (at + step)) | (~take & *w);
 }
 
 INLINE void pool_forward_2x2(const PoolRun *r, int dtype, int max,
-                             int64_t plane)
-{
+                             int64_t plane) {
     const CpuPool *p = r->p;
     int64_t width = p->in[2], out = p->out[2];
     vi lanes = pool_lanes() * 2;
@@ -480,8 +450,8 @@ INLINE void pool_forward_2x2(const PoolRun *r, int dtype, int max,
 }
 
 /* Both input rows of one output row. */
-INLINE void pool_row_2x2(const PoolRun *r, int dtype, int64_t plane, int64_t y)
-{
+INLINE void pool_row_2x2(const PoolRun *r, int dtype, int64_t plane,
+                         int64_t y) {
     const CpuPool *p = r->p;
     int64_t width = p->in[2], out = p->out[2];
     int64_t from = (plane * p->out[1] + y) * out;
@@ -504,12 +474,10 @@ INLINE void pool_row_2x2(const PoolRun *r, int dtype, int64_t plane, int64_t y)
     }
 }
 
-INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane)
-{
+INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane) {
     const CpuPool *p = r->p;
     int64_t width = p->in[2], done = 2 * p->out[2];
-    for (int64_t y = 0; y < p->out[1]; y++)
-        pool_row_2x2(r, dtype, plane, y);
+    for (int64_t y = 0; y < p->out[1]; y++) pool_row_2x2(r, dtype, plane, y);
     for (int64_t y = 0; y < p->in[1]; y++) /* what no window covers */
         for (int64_t x = y < 2 * p->out[1] ? done : 0; x < width; x++)
             store1(r->dst, dtype, (plane * p->in[1] + y) * width + x, 0.0f);
@@ -518,8 +486,7 @@ INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane)
 /* ---- planes -------------------------------------------------------------- */
 
 INLINE void pool_planes_forward(const PoolCall *c, int dtype, int max,
-                                int64_t lo, int64_t hi)
-{
+                                int64_t lo, int64_t hi) {
     const CpuPool *p = c->r.p;
     int64_t step = p->stride[2], in = p->in[0] * p->in[1] * p->in[2];
     int global = !max && pool_global(p), is_2x2 = pool_is_2x2(p);
@@ -538,8 +505,7 @@ INLINE void pool_planes_forward(const PoolCall *c, int dtype, int max,
 }
 
 INLINE void pool_planes_backward(const PoolCall *c, int dtype, int64_t lo,
-                                 int64_t hi)
-{
+                                 int64_t hi) {
     const CpuPool *p = c->r.p;
     int64_t step = p->stride[2], in = p->in[0] * p->in[1] * p->in[2];
     int global = !c->r.idx && pool_global(p), is_2x2 = pool_is_2x2(p);
@@ -560,28 +526,26 @@ INLINE void pool_planes_backward(const PoolCall *c, int dtype, int64_t lo,
     }
 }
 
-#define POOL_WORK(name, call)                                                 \
-    static void name(void *ctx, int64_t lo, int64_t hi, int worker)           \
-    {                                                                         \
-        const PoolCall *c = ctx;                                              \
-        (void)worker;                                                         \
-        if (c->r.p->dtype == AMPC_F32)                                        \
-            call(AMPC_F32);                                                   \
-        else if (c->r.p->dtype == AMPC_BF16)                                  \
-            call(AMPC_BF16);                                                  \
-        else                                                                  \
-            call(AMPC_F16);                                                   \
+#define POOL_WORK(name, call)                                                  \
+    static void name(void *ctx, int64_t lo, int64_t hi, int worker) {          \
+        const PoolCall *c = ctx;                                               \
+        (void)worker;                                                          \
+        if (c->r.p->dtype == AMPC_F32)                                         \
+            call(AMPC_F32);                                                    \
+        else if (c->r.p->dtype == AMPC_BF16)                                   \
+            call(AMPC_BF16);                                                   \
+        else                                                                   \
+            call(AMPC_F16);                                                    \
     }
-#define POOL_MAX(dtype) pool_planes_forward(c, dtype, 1, lo, hi)
-#define POOL_AVG(dtype) pool_planes_forward(c, dtype, 0, lo, hi)
+#define POOL_MAX(dtype)  pool_planes_forward(c, dtype, 1, lo, hi)
+#define POOL_AVG(dtype)  pool_planes_forward(c, dtype, 0, lo, hi)
 #define POOL_GRAD(dtype) pool_planes_backward(c, dtype, lo, hi)
 POOL_WORK(pool_max_work, POOL_MAX)
 POOL_WORK(pool_avg_work, POOL_AVG)
 POOL_WORK(pool_grad_work, POOL_GRAD)
 
 static void pool_planes(AmpcPool *pool, const PoolRun *r, PoolFn *fn,
-                        PoolFn *fn_f64)
-{
+                        PoolFn *fn_f64) {
     const CpuPool *p = r->p;
     int64_t window = p->kernel[0] * p->kernel[1] * p->kernel[2];
     int64_t out = p->out[0] * p->out[1] * p->out[2];
@@ -597,28 +561,24 @@ static void pool_planes(AmpcPool *pool, const PoolRun *r, PoolFn *fn,
 }
 
 void ISA(maxpool)(AmpcPool *pool, const CpuPool *p, const void *x, void *y,
-                  int32_t *idx)
-{
+                  int32_t *idx) {
     PoolRun r = {.p = p, .src = x, .dst = y, .idx_out = idx};
     pool_planes(pool, &r, pool_max_work, pool_max_f64);
 }
 
 void ISA(maxpool_grad)(AmpcPool *pool, const CpuPool *p, const void *dy,
-                       const int32_t *idx, void *dx)
-{
+                       const int32_t *idx, void *dx) {
     PoolRun r = {.p = p, .src = dy, .dst = dx, .idx = idx};
     pool_planes(pool, &r, pool_grad_work, pool_grad_f64);
 }
 
-void ISA(avgpool)(AmpcPool *pool, const CpuPool *p, const void *x, void *y)
-{
+void ISA(avgpool)(AmpcPool *pool, const CpuPool *p, const void *x, void *y) {
     PoolRun r = {.p = p, .src = x, .dst = y};
     pool_planes(pool, &r, pool_avg_work, pool_avg_f64);
 }
 
 void ISA(avgpool_grad)(AmpcPool *pool, const CpuPool *p, const void *dy,
-                       void *dx)
-{
+                       void *dx) {
     PoolRun r = {.p = p, .src = dy, .dst = dx};
     pool_planes(pool, &r, pool_grad_work, pool_grad_f64);
 }

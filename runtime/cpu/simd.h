@@ -48,8 +48,7 @@ INLINE vf vload(const float *p) { return *(const vf_any *)p; }
 INLINE void vstore(float *p, vf v) { *(vf_any *)p = v; }
 INLINE vf vset(float x) { return x - (vf){0}; } /* keeps -0 and NaN */
 
-INLINE vf vfma(vf a, vf b, vf c)
-{
+INLINE vf vfma(vf a, vf b, vf c) {
 #if AMPC_ISA_LEVEL == 4
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif AMPC_ISA_LEVEL == 3
@@ -59,8 +58,7 @@ INLINE vf vfma(vf a, vf b, vf c)
 #endif
 }
 
-INLINE float sfma(float a, float b, float c)
-{
+INLINE float sfma(float a, float b, float c) {
 #if AMPC_ISA_LEVEL >= 3
     return __builtin_fmaf(a, b, c);
 #else
@@ -70,17 +68,15 @@ INLINE float sfma(float a, float b, float c)
 
 /* ---- 16-bit and 32-bit memory -------------------------------------------- */
 
-INLINE vf vload_bf16(const uint16_t *p)
-{
+INLINE vf vload_bf16(const uint16_t *p) {
     return (vf)(__builtin_convertvector(*(const vh_any *)p, vu) << 16);
 }
 
-INLINE vf vload_f16(const uint16_t *p)
-{
+INLINE vf vload_f16(const uint16_t *p) {
 #if AMPC_ISA_LEVEL == 4
-    return (vf)_mm512_cvtph_ps((__m256i)*(const vh_any *)p);
+    return (vf)_mm512_cvtph_ps((__m256i) * (const vh_any *)p);
 #elif AMPC_ISA_LEVEL == 3
-    return (vf)_mm256_cvtph_ps((__m128i)*(const vh_any *)p);
+    return (vf)_mm256_cvtph_ps((__m128i) * (const vh_any *)p);
 #else
     vf r;
     for (int i = 0; i < VL; i++) r[i] = f16_to_f32(p[i]);
@@ -88,8 +84,7 @@ INLINE vf vload_f16(const uint16_t *p)
 #endif
 }
 
-INLINE void vstore_bf16(uint16_t *p, vf v)
-{
+INLINE void vstore_bf16(uint16_t *p, vf v) {
     vu u = (vu)v;
     vu even = u + 0x7fffu + (u >> 16 & 1u);
     vu nan = (vu)((u & 0x7fffffffu) > 0x7f800000u);
@@ -97,8 +92,7 @@ INLINE void vstore_bf16(uint16_t *p, vf v)
     *(vh_any *)p = __builtin_convertvector(r >> 16, vh);
 }
 
-INLINE void vstore_f16(uint16_t *p, vf v)
-{
+INLINE void vstore_f16(uint16_t *p, vf v) {
 #if AMPC_ISA_LEVEL == 4
     *(vh_any *)p = (vh)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
 #elif AMPC_ISA_LEVEL == 3
@@ -108,36 +102,30 @@ INLINE void vstore_f16(uint16_t *p, vf v)
 #endif
 }
 
-INLINE int dtype_is16(int dtype)
-{
+INLINE int dtype_is16(int dtype) {
     return dtype == AMPC_F16 || dtype == AMPC_BF16;
 }
 
-INLINE int64_t dtype_size(int dtype)
-{
+INLINE int64_t dtype_size(int dtype) {
     return dtype_is16(dtype) ? 2 : dtype == AMPC_F64 ? 8 : 4;
 }
 
-INLINE const void *at(const void *p, int dtype, int64_t i)
-{
+INLINE const void *at(const void *p, int dtype, int64_t i) {
     return (const char *)p + i * dtype_size(dtype);
 }
 
-INLINE void *at_mut(void *p, int dtype, int64_t i)
-{
+INLINE void *at_mut(void *p, int dtype, int64_t i) {
     return (char *)p + i * dtype_size(dtype);
 }
 
 /* Element i of an f32, bf16 or f16 array as fp32, and back. */
-INLINE float load1(const void *p, int dtype, int64_t i)
-{
+INLINE float load1(const void *p, int dtype, int64_t i) {
     if (dtype == AMPC_F32) return ((const float *)p)[i];
     uint16_t h = ((const uint16_t *)p)[i];
     return dtype == AMPC_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
 }
 
-INLINE void store1(void *p, int dtype, int64_t i, float x)
-{
+INLINE void store1(void *p, int dtype, int64_t i, float x) {
     if (dtype == AMPC_F32)
         ((float *)p)[i] = x;
     else if (dtype == AMPC_BF16)
@@ -146,15 +134,13 @@ INLINE void store1(void *p, int dtype, int64_t i, float x)
         ((uint16_t *)p)[i] = f32_to_f16(x);
 }
 
-INLINE vf vload_as(const void *p, int dtype, int64_t i)
-{
+INLINE vf vload_as(const void *p, int dtype, int64_t i) {
     if (dtype == AMPC_F32) return vload((const float *)p + i);
     const uint16_t *h = (const uint16_t *)p + i;
     return dtype == AMPC_BF16 ? vload_bf16(h) : vload_f16(h);
 }
 
-INLINE void vstore_as(void *p, int dtype, int64_t i, vf v)
-{
+INLINE void vstore_as(void *p, int dtype, int64_t i, vf v) {
     if (dtype == AMPC_F32)
         vstore((float *)p + i, v);
     else if (dtype == AMPC_BF16)
@@ -165,8 +151,7 @@ INLINE void vstore_as(void *p, int dtype, int64_t i, vf v)
 
 /* The first n lanes, n < VL; the others of a load are zero. */
 #if AMPC_ISA_LEVEL == 4
-INLINE vf vload_mask(const void *p, int dtype, int64_t i, uint32_t mask)
-{
+INLINE vf vload_mask(const void *p, int dtype, int64_t i, uint32_t mask) {
     __mmask16 m = (__mmask16)mask;
     const void *q = at(p, dtype, i);
     if (dtype == AMPC_F32) return (vf)_mm512_maskz_loadu_ps(m, q);
@@ -175,13 +160,11 @@ INLINE vf vload_mask(const void *p, int dtype, int64_t i, uint32_t mask)
     return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
 }
 
-INLINE vf vload_n(const void *p, int dtype, int64_t i, int64_t n)
-{
+INLINE vf vload_n(const void *p, int dtype, int64_t i, int64_t n) {
     return vload_mask(p, dtype, i, (1u << n) - 1);
 }
 
-INLINE void vstore_n(void *p, int dtype, int64_t i, vf v, int64_t n)
-{
+INLINE void vstore_n(void *p, int dtype, int64_t i, vf v, int64_t n) {
     __mmask16 m = (__mmask16)((1u << n) - 1);
     if (dtype == AMPC_F32) {
         _mm512_mask_storeu_ps(at_mut(p, dtype, i), m, (__m512)v);
@@ -195,22 +178,19 @@ INLINE void vstore_n(void *p, int dtype, int64_t i, vf v, int64_t n)
     _mm256_mask_storeu_epi16(at_mut(p, dtype, i), m, (__m256i)h);
 }
 #else
-INLINE vf vload_n(const void *p, int dtype, int64_t i, int64_t n)
-{
+INLINE vf vload_n(const void *p, int dtype, int64_t i, int64_t n) {
     vf v = {0};
     for (int64_t j = 0; j < n; j++) v[j] = load1(p, dtype, i + j);
     return v;
 }
 
-INLINE void vstore_n(void *p, int dtype, int64_t i, vf v, int64_t n)
-{
+INLINE void vstore_n(void *p, int dtype, int64_t i, vf v, int64_t n) {
     for (int64_t j = 0; j < n; j++) store1(p, dtype, i + j, v[j]);
 }
 #endif
 
 INLINE void widen_as(float *dst, const void *src, int dtype, int64_t i,
-                     int64_t n)
-{
+                     int64_t n) {
     int64_t j = 0;
     for (; j + VL <= n; j += VL) vstore(dst + j, vload_as(src, dtype, i + j));
     if (j == n) return;
@@ -221,8 +201,8 @@ INLINE void widen_as(float *dst, const void *src, int dtype, int64_t i,
 }
 
 /* dst[0, n) = src[i, i + n) as fp32. */
-INLINE void widen(float *dst, const void *src, int dtype, int64_t i, int64_t n)
-{
+INLINE void widen(float *dst, const void *src, int dtype, int64_t i,
+                  int64_t n) {
     if (dtype == AMPC_F32)
         widen_as(dst, src, AMPC_F32, i, n);
     else if (dtype == AMPC_BF16)
@@ -232,8 +212,7 @@ INLINE void widen(float *dst, const void *src, int dtype, int64_t i, int64_t n)
 }
 
 INLINE void narrow_as(void *dst, int dtype, int64_t i, const float *src,
-                      int64_t n)
-{
+                      int64_t n) {
     int64_t j = 0;
     for (; j + VL <= n; j += VL) vstore_as(dst, dtype, i + j, vload(src + j));
     if (j == n) return;
@@ -244,8 +223,8 @@ INLINE void narrow_as(void *dst, int dtype, int64_t i, const float *src,
 }
 
 /* dst[i, i + n) = src[0, n). */
-INLINE void narrow(void *dst, int dtype, int64_t i, const float *src, int64_t n)
-{
+INLINE void narrow(void *dst, int dtype, int64_t i, const float *src,
+                   int64_t n) {
     if (dtype == AMPC_F32)
         narrow_as(dst, AMPC_F32, i, src, n);
     else if (dtype == AMPC_BF16)

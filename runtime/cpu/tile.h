@@ -53,8 +53,7 @@ extern TileDotFn *const ISA(tile_dot)[TILE_KINDS][DOT_R][DOT_C];
 
 /* Number of vectors of the next column tile when `left` vectors remain: NV,
    but never a lone last vector behind a full tile.                          */
-INLINE int tile_width(int64_t left)
-{
+INLINE int tile_width(int64_t left) {
     if (left == NV + 1 && NV > 2) return NV - 1;
     return left < NV ? (int)left : NV;
 }

@@ -11,11 +11,10 @@
 #define HIDE(p) __asm__("" : "+r"(p))
 
 INLINE void tile_begin(int R, int W, vf acc[MR][NV], const float *c,
-                       int64_t ldc, int add)
-{
+                       int64_t ldc, int add) {
     if (!add) {
-        UNROLL for (int r = 0; r < R; r++)
-            UNROLL for (int w = 0; w < W; w++) acc[r][w] = vset(0.0f);
+        UNROLL for (int r = 0; r < R; r++) UNROLL for (int w = 0; w < W; w++)
+            acc[r][w] = vset(0.0f);
         return;
     }
     UNROLL for (int r = 0; r < R; r++) {
@@ -28,8 +27,7 @@ INLINE void tile_begin(int R, int W, vf acc[MR][NV], const float *c,
 typedef int32_t pair_any __attribute__((may_alias));
 
 /* c + a * b, or c + a0 * b0 + a1 * b1 for pairs of bf16. */
-INLINE vf tile_fma(int kind, vf a, vf b, vf c)
-{
+INLINE vf tile_fma(int kind, vf a, vf b, vf c) {
 #if AMPC_ISA_LEVEL == 4
     if (kind == 1)
         return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
@@ -38,26 +36,23 @@ INLINE vf tile_fma(int kind, vf a, vf b, vf c)
     return vfma(a, b, c);
 }
 
-INLINE vf tile_set(int kind, const float *a)
-{
+INLINE vf tile_set(int kind, const float *a) {
     if (kind == 1) return (vf)((vi){0} + *(const pair_any *)a);
     return vset(*a);
 }
 
 INLINE void tile_step(int kind, int R, int W, vf acc[MR][NV], const float *a,
-                      const float *b)
-{
+                      const float *b) {
     vf row[NV];
     UNROLL for (int w = 0; w < W; w++) row[w] = vload(b + w * VL);
     UNROLL for (int r = 0; r < R; r++) {
         vf x = tile_set(kind, a + r);
-        UNROLL for (int w = 0; w < W; w++)
-            acc[r][w] = tile_fma(kind, x, row[w], acc[r][w]);
+        UNROLL for (int w = 0; w < W; w++) acc[r][w] =
+            tile_fma(kind, x, row[w], acc[r][w]);
     }
 }
 
-INLINE void tile_end(int R, int W, vf acc[MR][NV], float *c, int64_t ldc)
-{
+INLINE void tile_end(int R, int W, vf acc[MR][NV], float *c, int64_t ldc) {
     UNROLL for (int r = 0; r < R; r++) {
         UNROLL for (int w = 0; w < W; w++) vstore(c + w * VL, acc[r][w]);
         c += ldc;
@@ -66,9 +61,8 @@ INLINE void tile_end(int R, int W, vf acc[MR][NV], float *c, int64_t ldc)
 }
 
 INLINE void tile_panel_rw(int kind, int R, int W, int64_t k, const float *a,
-                          const float *b, int64_t b_step, float *c,
-                          int64_t ldc, int add)
-{
+                          const float *b, int64_t b_step, float *c, int64_t ldc,
+                          int add) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, add);
     for (int64_t i = 0; i < k; i++) {
@@ -81,8 +75,7 @@ INLINE void tile_panel_rw(int kind, int R, int W, int64_t k, const float *a,
 
 INLINE void tile_slice_rw(int kind, int R, int W, int64_t k, const float *a,
                           const float *b, const int32_t *off, float *c,
-                          int64_t ldc, int add)
-{
+                          int64_t ldc, int add) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, add);
     for (int64_t i = 0; i < k; i++) {
@@ -95,8 +88,7 @@ INLINE void tile_slice_rw(int kind, int R, int W, int64_t k, const float *a,
 /* ---- dot tiles ----------------------------------------------------------- */
 
 /* Halves are added until four lanes are left. */
-INLINE __m128 vfold(vf v)
-{
+INLINE __m128 vfold(vf v) {
 #if AMPC_ISA_LEVEL == 4
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256((__m512)v),
                              _mm512_extractf32x8_ps((__m512)v, 1));
@@ -110,8 +102,7 @@ INLINE __m128 vfold(vf v)
 }
 
 /* The sums of the lanes of four vectors, each (0 + 2) + (1 + 3). */
-INLINE void vsum4(float *to, vf a, vf b, vf c, vf d)
-{
+INLINE void vsum4(float *to, vf a, vf b, vf c, vf d) {
     __m128 x = vfold(a), y = vfold(b), z = vfold(c), w = vfold(d);
     __m128 xy = _mm_add_ps(_mm_unpacklo_ps(x, y), _mm_unpackhi_ps(x, y));
     __m128 zw = _mm_add_ps(_mm_unpacklo_ps(z, w), _mm_unpackhi_ps(z, w));
@@ -125,13 +116,11 @@ INLINE void vsum4(float *to, vf a, vf b, vf c, vf d)
 #define KEEP(v) __asm__("" : "+x"(v))
 #endif
 
-INLINE const void *dot_at(int kind, const void *p, int64_t i)
-{
+INLINE const void *dot_at(int kind, const void *p, int64_t i) {
     return (const char *)p + i * (kind == 1 ? 2 : 4);
 }
 
-INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t)
-{
+INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t) {
     vf acc[DOT_R * DOT_C + 3]; /* acc[r * C + j] */
     UNROLL for (int i = 0; i < R * C + 3; i++) acc[i] = vset(0.0f);
     const void *a = t->a, *b[DOT_C];
@@ -139,18 +128,18 @@ INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t)
     for (int64_t n = 0; n < t->images; n++) {
         for (int64_t i = 0; i < t->len; i += kind == 1 ? 2 * VL : VL) {
             vf x[DOT_R];
-            UNROLL for (int r = 0; r < R; r++)
-                x[r] = vload(dot_at(kind, a, r * t->lda + i));
+            UNROLL for (int r = 0; r < R; r++) x[r] =
+                vload(dot_at(kind, a, r * t->lda + i));
             UNROLL for (int j = 0; j < C; j++) {
                 vf y = vload(dot_at(kind, b[j], i));
                 KEEP(y);
-                UNROLL for (int r = 0; r < R; r++)
-                    acc[r * C + j] = tile_fma(kind, x[r], y, acc[r * C + j]);
+                UNROLL for (int r = 0; r < R; r++) acc[r * C + j] =
+                    tile_fma(kind, x[r], y, acc[r * C + j]);
             }
         }
         a = dot_at(kind, a, t->a_image);
-        UNROLL for (int j = 0; j < C; j++)
-            b[j] = dot_at(kind, b[j], t->b_image);
+        UNROLL for (int j = 0; j < C; j++) b[j] =
+            dot_at(kind, b[j], t->b_image);
     }
     float sum[DOT_R * DOT_C + 3];
     UNROLL for (int i = 0; i < R * C; i += 4)
@@ -161,40 +150,41 @@ INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t)
 
 /* ---- instances ----------------------------------------------------------- */
 
-#define PANEL_OF(kind, R, W)                                                  \
-    static void tile_panel##kind##_##R##_##W(                                 \
-        int64_t k, const float *a, const float *b, int64_t b_step, float *c,  \
-        int64_t ldc, int add)                                                 \
-    {                                                                         \
-        tile_panel_rw(kind, R, W, k, a, b, b_step, c, ldc, add);              \
-    }                                                                         \
-    static void tile_slice##kind##_##R##_##W(                                 \
-        int64_t k, const float *a, const float *b, const int32_t *off,        \
-        float *c, int64_t ldc, int add)                                       \
-    {                                                                         \
-        tile_slice_rw(kind, R, W, k, a, b, off, c, ldc, add);                 \
+#define PANEL_OF(kind, R, W)                                                   \
+    static void tile_panel##kind##_##R##_##W(int64_t k, const float *a,        \
+                                             const float *b, int64_t b_step,   \
+                                             float *c, int64_t ldc, int add) { \
+        tile_panel_rw(kind, R, W, k, a, b, b_step, c, ldc, add);               \
+    }                                                                          \
+    static void tile_slice##kind##_##R##_##W(                                  \
+        int64_t k, const float *a, const float *b, const int32_t *off,         \
+        float *c, int64_t ldc, int add) {                                      \
+        tile_slice_rw(kind, R, W, k, a, b, off, c, ldc, add);                  \
     }
-#define DOT_OF(kind, R, C)                                                    \
-    static void tile_dot##kind##_##R##_##C(const TileDot *t)                  \
-    {                                                                         \
-        tile_dot_rc(kind, R, C, t);                                           \
+#define DOT_OF(kind, R, C)                                                     \
+    static void tile_dot##kind##_##R##_##C(const TileDot *t) {                 \
+        tile_dot_rc(kind, R, C, t);                                            \
     }
 #if AMPC_ISA_LEVEL == 4
 #define PANEL(R, W) PANEL_OF(0, R, W) PANEL_OF(1, R, W)
-#define DOT(R, C) DOT_OF(0, R, C) DOT_OF(1, R, C)
-#define KINDS(rows, P) {rows(P##0), rows(P##1)}
+#define DOT(R, C)   DOT_OF(0, R, C) DOT_OF(1, R, C)
+#define KINDS(rows, P)                                                         \
+    { rows(P##0), rows(P##1) }
 #else
 #define PANEL(R, W) PANEL_OF(0, R, W)
-#define DOT(R, C) DOT_OF(0, R, C)
-#define KINDS(rows, P) {rows(P##0)}
+#define DOT(R, C)   DOT_OF(0, R, C)
+#define KINDS(rows, P)                                                         \
+    { rows(P##0) }
 #endif
 
 #if AMPC_ISA_LEVEL == 2
 #define PANELS(X, R) X(R, 1) X(R, 2)
-#define PANEL_ROW(P, R) {P##_##R##_1, P##_##R##_2}
+#define PANEL_ROW(P, R)                                                        \
+    { P##_##R##_1, P##_##R##_2 }
 #else
 #define PANELS(X, R) X(R, 1) X(R, 2) X(R, 3)
-#define PANEL_ROW(P, R) {P##_##R##_1, P##_##R##_2, P##_##R##_3}
+#define PANEL_ROW(P, R)                                                        \
+    { P##_##R##_1, P##_##R##_2, P##_##R##_3 }
 #endif
 
 PANELS(PANEL, 1)
@@ -206,39 +196,46 @@ PANELS(PANEL, 5)
 PANELS(PANEL, 6)
 PANELS(PANEL, 7)
 PANELS(PANEL, 8)
-#define PANEL_ROWS(P)                                                         \
-    {PANEL_ROW(P, 1), PANEL_ROW(P, 2), PANEL_ROW(P, 3), PANEL_ROW(P, 4),      \
-     PANEL_ROW(P, 5), PANEL_ROW(P, 6), PANEL_ROW(P, 7), PANEL_ROW(P, 8)}
+#define PANEL_ROWS(P)                                                          \
+    {                                                                          \
+        PANEL_ROW(P, 1), PANEL_ROW(P, 2), PANEL_ROW(P, 3), PANEL_ROW(P, 4),    \
+            PANEL_ROW(P, 5), PANEL_ROW(P, 6), PANEL_ROW(P, 7), PANEL_ROW(P, 8) \
+    }
 #else
-#define PANEL_ROWS(P)                                                         \
-    {PANEL_ROW(P, 1), PANEL_ROW(P, 2), PANEL_ROW(P, 3), PANEL_ROW(P, 4)}
+#define PANEL_ROWS(P)                                                          \
+    { PANEL_ROW(P, 1), PANEL_ROW(P, 2), PANEL_ROW(P, 3), PANEL_ROW(P, 4) }
 #endif
 
-TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV] =
-    KINDS(PANEL_ROWS, tile_panel);
-TileSliceFn *const ISA(tile_slice)[TILE_KINDS][MR][NV] =
-    KINDS(PANEL_ROWS, tile_slice);
+TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV] = KINDS(PANEL_ROWS,
+                                                               tile_panel);
+TileSliceFn *const ISA(tile_slice)[TILE_KINDS][MR][NV] = KINDS(PANEL_ROWS,
+                                                               tile_slice);
 
 #if AMPC_ISA_LEVEL == 4
 #define DOTS(R) DOT(R, 1) DOT(R, 2) DOT(R, 3) DOT(R, 4) DOT(R, 5) DOT(R, 6)
-#define DOT_ROW(P, R)                                                         \
-    {P##_##R##_1, P##_##R##_2, P##_##R##_3, P##_##R##_4, P##_##R##_5,         \
-     P##_##R##_6}
-#define DOT_ROWS(P)                                                           \
-    {DOT_ROW(P, 1), DOT_ROW(P, 2), DOT_ROW(P, 3), DOT_ROW(P, 4)}
+#define DOT_ROW(P, R)                                                          \
+    {                                                                          \
+        P##_##R##_1, P##_##R##_2, P##_##R##_3, P##_##R##_4, P##_##R##_5,       \
+            P##_##R##_6                                                        \
+    }
+#define DOT_ROWS(P)                                                            \
+    { DOT_ROW(P, 1), DOT_ROW(P, 2), DOT_ROW(P, 3), DOT_ROW(P, 4) }
 DOTS(3)
 DOTS(4)
 #else
 #define DOTS(R) DOT(R, 1) DOT(R, 2) DOT(R, 3) DOT(R, 4)
-#define DOT_ROW(P, R) {P##_##R##_1, P##_##R##_2, P##_##R##_3, P##_##R##_4}
+#define DOT_ROW(P, R)                                                          \
+    { P##_##R##_1, P##_##R##_2, P##_##R##_3, P##_##R##_4 }
 #if AMPC_ISA_LEVEL == 3
-#define DOT_ROWS(P) {DOT_ROW(P, 1), DOT_ROW(P, 2), DOT_ROW(P, 3)}
+#define DOT_ROWS(P)                                                            \
+    { DOT_ROW(P, 1), DOT_ROW(P, 2), DOT_ROW(P, 3) }
 DOTS(3)
 #else
-#define DOT_ROWS(P) {DOT_ROW(P, 1), DOT_ROW(P, 2)}
+#define DOT_ROWS(P)                                                            \
+    { DOT_ROW(P, 1), DOT_ROW(P, 2) }
 #endif
 #endif
 DOTS(1)
 DOTS(2)
-TileDotFn *const ISA(tile_dot)[TILE_KINDS][DOT_R][DOT_C] =
-    KINDS(DOT_ROWS, tile_dot);
+TileDotFn *const ISA(tile_dot)[TILE_KINDS][DOT_R][DOT_C] = KINDS(DOT_ROWS,
+                                                                 tile_dot);

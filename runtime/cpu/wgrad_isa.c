@@ -35,8 +35,7 @@ typedef struct WgradItem {
 
 /* Loads the unit's X and dY; returns its number of images. */
 static int64_t wgrad_load(const WgradRun *r, const WgradItem *it, int64_t unit,
-                          int64_t *len)
-{
+                          int64_t *len) {
     const ConvPlan *p = &r->w.p;
     const ConvDim *d = p->dim;
     int64_t row0 = unit % p->hblocks * p->rows;
@@ -52,14 +51,15 @@ static int64_t wgrad_load(const WgradRun *r, const WgradItem *it, int64_t unit,
     for (int64_t i = 0; i < images; i++) {
         int64_t xc = ((image0 + i) * p->group + it->group) * p->cs + it->c0;
         int64_t yc = ((image0 + i) * p->group + it->group) * p->m + it->k0;
-        ISA(image_load)(p, kind, it->x + i * r->w.x_image * size, r->x,
-                        r->x_dtype, xc * x_size, it->c, depth, row0, rows);
+        ISA(image_load)
+        (p, kind, it->x + i * r->w.x_image * size, r->x, r->x_dtype,
+         xc * x_size, it->c, depth, row0, rows);
         for (int64_t k = 0; k < it->k; k++) {
             char *to = it->dy + (i * r->w.kb + k) * r->w.len * size;
-            int64_t from = (yc + k) * y_size +
-                           (depth * d[1].result + row0) * d[2].result;
-            ISA(image_pad)(kind, to, p->vw, r->dy, r->dy_dtype, from,
-                           d[2].result, rows);
+            int64_t from =
+                (yc + k) * y_size + (depth * d[1].result + row0) * d[2].result;
+            ISA(image_pad)
+            (kind, to, p->vw, r->dy, r->dy_dtype, from, d[2].result, rows);
             if (*len > rows * p->vw)
                 memset(to + rows * p->vw * size, 0,
                        (size_t)((*len - rows * p->vw) * size));
@@ -70,8 +70,7 @@ static int64_t wgrad_load(const WgradRun *r, const WgradItem *it, int64_t unit,
 
 /* acc[k][c * taps] += the unit's sums. */
 static void wgrad_multiply(const WgradRun *r, const WgradItem *it,
-                           int64_t images, int64_t len)
-{
+                           int64_t images, int64_t len) {
     const ConvPlan *p = &r->w.p;
     int64_t n = it->c * p->taps;
     TileDot t = {.images = images,
@@ -92,8 +91,7 @@ static void wgrad_multiply(const WgradRun *r, const WgradItem *it,
     }
 }
 
-static void wgrad_store(const WgradRun *r, const WgradItem *it)
-{
+static void wgrad_store(const WgradRun *r, const WgradItem *it) {
     const ConvPlan *p = &r->w.p;
     int64_t n = it->c * p->taps, ld = p->cs * p->taps;
     int64_t row = it->group * p->m + it->k0, rows = p->group * p->m;
@@ -107,8 +105,7 @@ static void wgrad_store(const WgradRun *r, const WgradItem *it)
     }
 }
 
-static void wgrad_item(const WgradRun *r, const WgradItem *it)
-{
+static void wgrad_item(const WgradRun *r, const WgradItem *it) {
     int64_t n = it->k * it->c * r->w.p.taps;
     for (int64_t i = 0; i < n; i++) it->acc[i] = 0.0f;
     int64_t unit = it->slice * r->w.per_split;
@@ -120,8 +117,7 @@ static void wgrad_item(const WgradRun *r, const WgradItem *it)
     wgrad_store(r, it);
 }
 
-static void wgrad_work(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void wgrad_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WgradRun *r = ctx;
     const WgradPlan *w = &r->w;
     char *own = r->workers + (size_t)worker * (w->x + w->dy + w->acc);
@@ -147,8 +143,7 @@ static void wgrad_work(void *ctx, int64_t lo, int64_t hi, int worker)
 enum { WGRAD_SUM = 256 };
 
 /* Elements [lo, hi) * WGRAD_SUM of dW. */
-static void wgrad_sum(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void wgrad_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WgradRun *r = ctx;
     const ConvPlan *p = &r->w.p;
     int64_t all = p->group * p->m * p->cs * p->taps;
@@ -166,8 +161,7 @@ static void wgrad_sum(void *ctx, int64_t lo, int64_t hi, int worker)
 }
 
 void ISA(conv_wgrad)(AmpcPool *pool, const CpuConv *c, const void *x,
-                     const void *dy, void *dw, void *scratch)
-{
+                     const void *dy, void *dw, void *scratch) {
     WgradRun r = {.x = x, .dy = dy, .dw = dw};
     r.x_dtype = (int)c->x_dtype;
     r.dy_dtype = (int)c->y_dtype;

@@ -137,13 +137,12 @@ ampc_status bind_tables(ampc_session *s) {
     for (uint32_t i = 0; i < m->nprogram; i++)
         for (uint32_t j = 0; j < m->programs[i].nstep; j++)
             count_step(m, m->programs[i].step0 + j, &n);
-    d->tables_bytes = m->nprogram * sizeof(GpuProgram) +
-                      n.steps * sizeof(GpuStep) +
-                      n.products * sizeof(GpuProduct) +
-                      m->nvar * sizeof(CUdeviceptr) +
-                      m->cuda->nunit * sizeof(CUmodule) +
-                      m->cuda->nkernel * sizeof(CUfunction) +
-                      n.params * (sizeof(void *) + sizeof(uint64_t));
+    d->tables_bytes =
+        m->nprogram * sizeof(GpuProgram) + n.steps * sizeof(GpuStep) +
+        n.products * sizeof(GpuProduct) + m->nvar * sizeof(CUdeviceptr) +
+        m->cuda->nunit * sizeof(CUmodule) +
+        m->cuda->nkernel * sizeof(CUfunction) +
+        n.params * (sizeof(void *) + sizeof(uint64_t));
     d->tables = mem_alloc(s, d->tables_bytes);
     if (!d->tables) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     memset(d->tables, 0, d->tables_bytes);
@@ -194,8 +193,7 @@ static ampc_status launch_shape(Binder *b, uint32_t number, int64_t count,
                                 GpuLaunch *l) {
     const PlanCudaKernel *k = &b->s->m->cuda->kernels[number - 1];
     int64_t blocks = k->blocks;
-    if (blocks == 0)
-        blocks = count / k->per_block + (count % k->per_block > 0);
+    if (blocks == 0) blocks = count / k->per_block + (count % k->per_block > 0);
     if (blocks < 0 || blocks > INT32_MAX)
         return session_fail(b->s, AMPC_ERR_UNSUPPORTED,
                             "step '%.200s': %lld blocks are too many for a GPU",
@@ -237,8 +235,7 @@ static ampc_status bind_many(Binder *b, GpuStep *out) {
         *b->row++ = (uint64_t)blocks;
         *b->row++ = (uint64_t)n;
         for (uint32_t j = 0; j < t->nref; j++)
-            *b->row++ =
-                gpu_address(b->s, b->program, m->refs[t->ref0 + j]);
+            *b->row++ = gpu_address(b->s, b->program, m->refs[t->ref0 + j]);
         b->row_at += row_words(t) * sizeof(uint64_t);
         blocks += n / k->per_block + (n % k->per_block > 0);
         if (n < 0 || blocks > INT32_MAX) blocks = (int64_t)INT32_MAX + 1;
@@ -260,8 +257,8 @@ static ampc_status bind_product(Binder *b, GpuStep *out, ProductKey *keys,
     size_t i = (*nproduct)++;
     out->product = &b->d->products[i];
     names[i] = out->name;
-    ampc_status status = product_bind(b->s, b->program, b->step, out->product,
-                                      &keys[i]);
+    ampc_status status =
+        product_bind(b->s, b->program, b->step, out->product, &keys[i]);
     if (status != AMPC_OK || !b->c->kernel) return status;
     out->second.params = b->d->params;
     push(b->d, b->d->scratch);
@@ -308,8 +305,7 @@ static ampc_status bind_programs(ampc_session *s, Scratchpad *pad) {
             b.step = m->programs[i].step0 + j;
             b.t = &m->steps[b.step];
             b.c = cuda_step(m, b.step);
-            ampc_status status =
-                bind_step(&b, &d->programs[i].steps[j], pad);
+            ampc_status status = bind_step(&b, &d->programs[i].steps[j], pad);
             if (status != AMPC_OK) return status;
         }
         watch_bind(s, (int)i);
@@ -319,8 +315,8 @@ static ampc_status bind_programs(ampc_session *s, Scratchpad *pad) {
 
 ampc_status bind_all(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
-    size_t bytes = d->nproduct * (sizeof(ProductKey) + sizeof(char *)) +
-                   d->row_bytes;
+    size_t bytes =
+        d->nproduct * (sizeof(ProductKey) + sizeof(char *)) + d->row_bytes;
     char *block = mem_alloc(s, bytes), *p = block;
     if (!block) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     memset(block, 0, bytes);

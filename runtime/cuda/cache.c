@@ -21,7 +21,7 @@ enum { CACHE_MOST = 1 << 16 };
 
 typedef struct CacheHeader {
     char magic[8];
-    uint64_t version; /* of cuBLASLt */
+    uint64_t version;                      /* of cuBLASLt */
     uint32_t count, entry_bytes, sms, crc; /* crc: of all, itself 0 */
     char device[96];
 } CacheHeader;

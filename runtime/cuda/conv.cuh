@@ -12,8 +12,7 @@
 
 #include "tile.cuh"
 
-constexpr long long conv_gcd(long long a, long long b)
-{
+constexpr long long conv_gcd(long long a, long long b) {
     return b == 0 ? a : conv_gcd(b, a % b);
 }
 
@@ -61,13 +60,10 @@ template <class P> struct Conv {
 
 /* What an index contributes to an address: `base` to the offset of the
    element, the others to its coordinates, which tell whether it exists.     */
-template <class I> struct Spot {
-    I base, z, y, x;
-};
+template <class I> struct Spot { I base, z, y, x; };
 
 /* i = ((base * n0 + z) * n1 + y) * n2 + x */
-template <class I> __device__ inline Spot<I> spot_of(I i, I n0, I n1, I n2)
-{
+template <class I> __device__ inline Spot<I> spot_of(I i, I n0, I n1, I n2) {
     Spot<I> s;
     s.x = i % n2;
     i /= n2;
@@ -79,8 +75,8 @@ template <class I> __device__ inline Spot<I> spot_of(I i, I n0, I n1, I n2)
 }
 
 /* Offset of coordinates in a plane of n1 x n2 lines. */
-template <class I> __device__ inline I spot_offset(const Spot<I> &s, I n1, I n2)
-{
+template <class I>
+__device__ inline I spot_offset(const Spot<I> &s, I n1, I n2) {
     return (s.z * n1 + s.y) * n2 + s.x;
 }
 
@@ -97,8 +93,7 @@ template <class P> struct ConvX {
     static constexpr bool table = true, pairs = false;
     const Element *x; /* at the group's first channel */
 
-    static __device__ Spot<I> output(I i)
-    {
+    static __device__ Spot<I> output(I i) {
         Spot<I> s = spot_of<I>(i, some(D0::out), some(D1::out), some(D2::out));
         s.z = s.z * D0::stride - D0::pad;
         s.y = s.y * D1::stride - D1::pad;
@@ -107,8 +102,7 @@ template <class P> struct ConvX {
         s.base += spot_offset<I>(s, D1::in, D2::in);
         return s;
     }
-    static __device__ Spot<I> tap(I i)
-    {
+    static __device__ Spot<I> tap(I i) {
         Spot<I> s = spot_of<I>(i, D0::kernel, D1::kernel, D2::kernel);
         s.z *= D0::dilation;
         s.y *= D1::dilation;
@@ -117,8 +111,7 @@ template <class P> struct ConvX {
         s.base += spot_offset<I>(s, D1::in, D2::in);
         return s;
     }
-    __device__ Element load(Spot<I> a, Spot<I> b, bool ok) const
-    {
+    __device__ Element load(Spot<I> a, Spot<I> b, bool ok) const {
         ok &= D0::inside(a.z + b.z) & D1::inside(a.y + b.y) &
               D2::inside(a.x + b.x);
         return ok ? x[a.base + b.base] : Element();
@@ -130,8 +123,7 @@ template <class P> struct ConvX {
 template <class P> struct StoreConv {
     typename P::Y *y;
     __device__ void operator()(float acc, long long image, long long channel,
-                               long long at) const
-    {
+                               long long at) const {
         y[(image * Conv<P>::k + channel) * Conv<P>::y_size + at] =
             narrow<typename P::Y>(acc);
     }
@@ -148,16 +140,14 @@ template <class P, class Out> struct ConvOut {
     typedef typename Conv<P>::I I;
     const Out &out;
     I channel; /* the group's first */
-    __device__ void operator()(I m, I n, float acc) const
-    {
+    __device__ void operator()(I m, I n, float acc) const {
         out(acc, n / Conv<P>::y_size, channel + m, n % Conv<P>::y_size);
     }
 };
 
 template <class P, class Out>
 __device__ void conv_fwd(const typename P::X *x, const typename P::W *w,
-                         const Out &out)
-{
+                         const Out &out) {
     typedef Conv<P> G;
     typedef typename G::I I;
     typedef typename P::Tile T;
@@ -169,16 +159,15 @@ __device__ void conv_fwd(const typename P::X *x, const typename P::W *w,
     Weights a = {w + g * G::kg * depth};
     ConvColumns<P> b;
     b.x = x + g * G::cg * G::x_size;
-    Part<I> part = {(I)(tile % mt) * T::m, G::kg, (I)(tile / mt) * T::n, cols,
-                    0, depth};
+    Part<I> part = {
+        (I)(tile % mt) * T::m, G::kg, (I)(tile / mt) * T::n, cols, 0, depth};
     T::run(a, b, ConvOut<P, Out>{out, g * G::kg}, part);
 }
 
 /* Few channels per group: one thread for each result. */
 template <class P, class Out>
-__device__ void conv_fwd_direct(const typename P::X *x,
-                                const typename P::W *w, const Out &out)
-{
+__device__ void conv_fwd_direct(const typename P::X *x, const typename P::W *w,
+                                const Out &out) {
     typedef Conv<P> G;
     typedef typename G::I I;
     constexpr I depth = G::cg * G::taps;
@@ -202,8 +191,7 @@ __device__ void conv_fwd_direct(const typename P::X *x,
    of stride 1 of dY.  Dimension d of a phase: */
 template <class D, class I> struct ConvPhase {
     I phase, tap, base; /* result j and tap number t read j + base - t * step */
-    __device__ explicit ConvPhase(I r) : phase(r)
-    {
+    __device__ explicit ConvPhase(I r) : phase(r) {
         tap = 0;
         while (tap < D::period && (r + D::pad - tap * D::dilation) % D::stride)
             tap++;
@@ -212,8 +200,7 @@ template <class D, class I> struct ConvPhase {
     }
     __device__ I tap_at(I t) const { return tap + t * D::period; }
     /* -t * step, or before any output where there is no such tap. */
-    __device__ I behind(I t) const
-    {
+    __device__ I behind(I t) const {
         return tap_at(t) < D::kernel ? -t * D::step : -D::past;
     }
 };
@@ -232,9 +219,7 @@ template <class P> struct ConvPhases {
     ConvPhase<D2, I> p2;
     __device__ explicit ConvPhases(I i)
         : p0(i / D2::stride / D1::stride), p1(i / D2::stride % D1::stride),
-          p2(i % D2::stride)
-    {
-    }
+          p2(i % D2::stride) {}
 };
 
 /* W[k, c, tap] with rows c. */
@@ -248,8 +233,7 @@ template <class P> struct ConvBackW {
     const Ph &ph;
 
     __device__ I row(I c) const { return c * G::taps; }
-    __device__ Spot<I> col(I k) const
-    {
+    __device__ Spot<I> col(I k) const {
         Spot<I> s = spot_of<I>(k, G::D0::ntap, G::D1::ntap, G::D2::ntap);
         s.base *= G::cg * G::taps;
         s.z = ph.p0.tap_at(s.z);
@@ -258,8 +242,7 @@ template <class P> struct ConvBackW {
         s.base += spot_offset<I>(s, G::D1::kernel, G::D2::kernel);
         return s;
     }
-    __device__ Element load(I row, Spot<I> s, bool ok) const
-    {
+    __device__ Element load(I row, Spot<I> s, bool ok) const {
         ok &= (s.z < G::D0::kernel) & (s.y < G::D1::kernel) &
               (s.x < G::D2::kernel);
         return ok ? w[row + s.base] : Element();
@@ -280,20 +263,17 @@ template <class P> struct ConvBackY {
     const Element *y; /* at the group's first k */
     const Ph &ph;
 
-    __device__ Spot<I> place(I image, I z, I y0, I x) const
-    {
+    __device__ Spot<I> place(I image, I z, I y0, I x) const {
         Spot<I> s = {0, z + ph.p0.base, y0 + ph.p1.base, x + ph.p2.base};
-        s.base = image * (G::k * G::y_size) +
-                 spot_offset<I>(s, D1::out, D2::out);
+        s.base =
+            image * (G::k * G::y_size) + spot_offset<I>(s, D1::out, D2::out);
         return s;
     }
-    __device__ Spot<I> row(I i) const
-    {
+    __device__ Spot<I> row(I i) const {
         Spot<I> s = spot_of<I>(i, D0::count, D1::count, D2::count);
         return place(s.base, s.z, s.y, s.x);
     }
-    __device__ Spot<I> col(I k) const
-    {
+    __device__ Spot<I> col(I k) const {
         Spot<I> s = spot_of<I>(k, D0::ntap, D1::ntap, D2::ntap);
         Spot<I> far = {0, s.z * D0::step, s.y * D1::step, s.x * D2::step};
         s.base *= G::y_size;
@@ -303,8 +283,7 @@ template <class P> struct ConvBackY {
         s.x = ph.p2.behind(s.x);
         return s;
     }
-    __device__ Element load(Spot<I> a, Spot<I> b, bool ok) const
-    {
+    __device__ Element load(Spot<I> a, Spot<I> b, bool ok) const {
         ok &= D0::written(a.z + b.z) & D1::written(a.y + b.y) &
               D2::written(a.x + b.x);
         return ok ? y[a.base + b.base] : Element();
@@ -316,22 +295,20 @@ template <class P> struct ConvBackOut {
     typedef typename G::I I;
     typename P::X *x; /* at the group's first channel */
     const ConvPhases<P> &ph;
-    __device__ void operator()(I m, I n, float acc) const
-    {
+    __device__ void operator()(I m, I n, float acc) const {
         Spot<I> s = spot_of<I>(n, G::D0::count, G::D1::count, G::D2::count);
         I z = s.z * G::D0::stride + ph.p0.phase;
         I y = s.y * G::D1::stride + ph.p1.phase;
         I at = s.x * G::D2::stride + ph.p2.phase;
         if (z >= G::D0::in || y >= G::D1::in || at >= G::D2::in) return;
-        x[(s.base * G::c + m) * G::x_size +
-          (z * G::D1::in + y) * G::D2::in + at] = narrow<typename P::X>(acc);
+        x[(s.base * G::c + m) * G::x_size + (z * G::D1::in + y) * G::D2::in +
+          at] = narrow<typename P::X>(acc);
     }
 };
 
 template <class P>
 __device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
-                           typename P::X *dx)
-{
+                           typename P::X *dx) {
     typedef Conv<P> G;
     typedef typename G::I I;
     typedef ConvPhases<P> Ph;
@@ -343,23 +320,26 @@ __device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
     ConvBackW<P> a = {w + g * G::kg * (G::cg * G::taps), ph};
     ConvBackY<P> b = {dy + g * G::kg * G::y_size, ph};
     ConvBackOut<P> out = {dx + g * G::cg * G::x_size, ph};
-    Part<I> part = {(I)(tile % mt) * T::m, G::cg, (I)(tile / mt) * T::n,
-                    Ph::cols, 0, Ph::depth};
+    Part<I> part = {(I)(tile % mt) * T::m,
+                    G::cg,
+                    (I)(tile / mt) * T::n,
+                    Ph::cols,
+                    0,
+                    Ph::depth};
     T::run(a, b, out, part);
 }
 
 /* Few channels per group: one thread for each result. */
 template <class P>
 __device__ void conv_dgrad_direct(const typename P::Y *dy,
-                                  const typename P::W *w, typename P::X *dx)
-{
+                                  const typename P::W *w, typename P::X *dx) {
     typedef Conv<P> G;
     typedef typename G::I I;
     typedef ConvPhases<P> Ph;
     I i = flat_index<I>();
     if (i >= G::n * G::c * G::x_size) return;
-    Spot<I> s = spot_of<I>(i, some(G::D0::in), some(G::D1::in),
-                           some(G::D2::in));
+    Spot<I> s =
+        spot_of<I>(i, some(G::D0::in), some(G::D1::in), some(G::D2::in));
     I g = s.base % G::c / G::cg, c = s.base % G::cg, image = s.base / G::c;
     Ph ph((s.z % G::D0::stride * G::D1::stride + s.y % G::D1::stride) *
               G::D2::stride +
@@ -394,28 +374,24 @@ template <class P> struct ConvY {
     static constexpr bool pairs = G::y_size % 2 == 0;
     const Element *y; /* at the group's first k */
     __device__ I row(I k) const { return k * G::y_size; }
-    __device__ I col(I i) const
-    {
+    __device__ I col(I i) const {
         return i / G::y_size * (G::k * G::y_size) + i % G::y_size;
     }
     __device__ const Element *place(I r, I c) const { return y + (r + c); }
-    __device__ Element load(I r, I c, bool ok) const
-    {
+    __device__ Element load(I r, I c, bool ok) const {
         return ok ? y[r + c] : Element();
     }
 };
 
 template <class P, class I> struct StoreWeight {
     typename P::W *w;
-    __device__ void operator()(I m, I n, float acc) const
-    {
+    __device__ void operator()(I m, I n, float acc) const {
         w[m * (Conv<P>::cg * Conv<P>::taps) + n] = narrow<typename P::W>(acc);
     }
 };
 
 /* Steps of one slice; a multiple of the tile's. */
-template <class P> constexpr long long wgrad_slice()
-{
+template <class P> constexpr long long wgrad_slice() {
     return up_div(up_div(P::n * Conv<P>::ys, P::splits), P::Tile::k) *
            P::Tile::k;
 }
@@ -423,8 +399,7 @@ template <class P> constexpr long long wgrad_slice()
 /* Without slices dw is written, otherwise partial[slice][element of dw]. */
 template <class P>
 __device__ void conv_wgrad(const typename P::X *x, const typename P::Y *dy,
-                           typename P::W *dw, float *partial)
-{
+                           typename P::W *dw, float *partial) {
     typedef Conv<P> G;
     typedef typename G::I I;
     typedef typename P::Tile T;
@@ -437,8 +412,9 @@ __device__ void conv_wgrad(const typename P::X *x, const typename P::Y *dy,
     ConvY<P> a = {dy + g * G::kg * G::y_size};
     ConvTaps<P> b;
     b.x = x + g * G::cg * G::x_size;
-    Part<I> part = {(I)(tile % mt) * T::m, G::kg, (I)(tile / mt) * T::n, cols,
-                    s * slice, end < depth ? end : depth};
+    Part<I> part = {
+        (I)(tile % mt) * T::m,    G::kg, (I)(tile / mt) * T::n, cols, s * slice,
+        end < depth ? end : depth};
     long long to = (long long)g * (G::kg * cols);
     if constexpr (P::splits == 1)
         T::run(a, b, StoreWeight<P, I>{dw + to}, part);
@@ -451,8 +427,7 @@ __device__ void conv_wgrad(const typename P::X *x, const typename P::Y *dy,
 
 /* The slices, added in order. */
 template <class P>
-__device__ void conv_wgrad_sum(typename P::W *dw, const float *partial)
-{
+__device__ void conv_wgrad_sum(typename P::W *dw, const float *partial) {
     typedef Conv<P> G;
     constexpr long long size = (long long)G::k * G::cg * G::taps;
     long long i = flat_index<long long>();
@@ -465,9 +440,7 @@ __device__ void conv_wgrad_sum(typename P::W *dw, const float *partial)
 /* Few channels per group: one block for each element of dw. */
 template <class P>
 __device__ void conv_wgrad_direct(const typename P::X *x,
-                                  const typename P::Y *dy,
-                                  typename P::W *dw)
-{
+                                  const typename P::Y *dy, typename P::W *dw) {
     typedef Conv<P> G;
     typedef typename G::I I;
     constexpr I cols = G::cg * G::taps, depth = P::n * Conv<P>::ys;

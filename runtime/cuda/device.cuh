@@ -42,46 +42,36 @@ template <class T> struct Narrow {
     template <class C> static __device__ T from(C x) { return (T)x; }
 };
 template <> struct Narrow<f16> {
-    template <class C> static __device__ f16 from(C x)
-    {
+    template <class C> static __device__ f16 from(C x) {
         return f16{F32_TO_F16((float)x)};
     }
 };
 template <> struct Narrow<bf16> {
-    template <class C> static __device__ bf16 from(C x)
-    {
+    template <class C> static __device__ bf16 from(C x) {
         return bf16{F32_TO_BF16((float)x)};
     }
 };
-template <class T, class C> __device__ inline T narrow(C x)
-{
+template <class T, class C> __device__ inline T narrow(C x) {
     return Narrow<T>::from(x);
 }
 
-__device__ inline float fused(float a, float b, float c)
-{
+__device__ inline float fused(float a, float b, float c) {
     return fmaf(a, b, c);
 }
-__device__ inline double fused(double a, double b, double c)
-{
+__device__ inline double fused(double a, double b, double c) {
     return fma(a, b, c);
 }
 
 /* ---- indices ------------------------------------------------------------- */
 
 /* int where `most` elements, and a block past them, can be counted in one. */
-template <bool SMALL> struct IndexOf {
-    typedef int Type;
-};
-template <> struct IndexOf<false> {
-    typedef long long Type;
-};
+template <bool SMALL> struct IndexOf { typedef int Type; };
+template <> struct IndexOf<false> { typedef long long Type; };
 template <long long MOST>
 using Index = typename IndexOf<(MOST < (1ll << 31) - (1ll << 20))>::Type;
 
 constexpr long long largest(long long a, long long b) { return a > b ? a : b; }
-constexpr long long largest(long long a, long long b, long long c)
-{
+constexpr long long largest(long long a, long long b, long long c) {
     return largest(largest(a, b), c);
 }
 constexpr long long up_div(long long a, long long b) { return (a + b - 1) / b; }
@@ -89,8 +79,7 @@ constexpr long long up_div(long long a, long long b) { return (a + b - 1) / b; }
 constexpr long long some(long long a) { return a > 0 ? a : 1; }
 
 /* Index of this thread in the grid. */
-template <class I> __device__ inline I flat_index()
-{
+template <class I> __device__ inline I flat_index() {
     return (I)blockIdx.x * (I)blockDim.x + (I)threadIdx.x;
 }
 

@@ -78,26 +78,26 @@ typedef struct LtHeuristic {
 } LtHeuristic;
 
 enum { /* cublasStatus_t */
-    LT_SUCCESS = 0,
-    LT_NOT_INITIALIZED = 1,
-    LT_ALLOC_FAILED = 3,
-    LT_INVALID_VALUE = 7,
-    LT_ARCH_MISMATCH = 8,
-    LT_EXECUTION_FAILED = 13,
-    LT_INTERNAL_ERROR = 14,
-    LT_NOT_SUPPORTED = 15
+       LT_SUCCESS = 0,
+       LT_NOT_INITIALIZED = 1,
+       LT_ALLOC_FAILED = 3,
+       LT_INVALID_VALUE = 7,
+       LT_ARCH_MISMATCH = 8,
+       LT_EXECUTION_FAILED = 13,
+       LT_INTERNAL_ERROR = 14,
+       LT_NOT_SUPPORTED = 15
 };
 
 enum { /* cudaDataType_t */
-    LT_R_32F = 0,
-    LT_R_64F = 1,
-    LT_R_16F = 2,
-    LT_R_16BF = 14
+       LT_R_32F = 0,
+       LT_R_64F = 1,
+       LT_R_16F = 2,
+       LT_R_16BF = 14
 };
 
 enum { /* cublasComputeType_t */
-    LT_COMPUTE_32F = 68,
-    LT_COMPUTE_64F = 70
+       LT_COMPUTE_32F = 68,
+       LT_COMPUTE_64F = 70
 };
 
 enum {
@@ -109,39 +109,39 @@ enum {
 };
 
 enum { /* cublasLtMatmulDescAttributes_t */
-    LT_DESC_POINTER_MODE = 2,
-    LT_DESC_TRANSA = 3,
-    LT_DESC_TRANSB = 4,
-    LT_DESC_EPILOGUE = 7,
-    LT_DESC_BIAS_POINTER = 8
+       LT_DESC_POINTER_MODE = 2,
+       LT_DESC_TRANSA = 3,
+       LT_DESC_TRANSB = 4,
+       LT_DESC_EPILOGUE = 7,
+       LT_DESC_BIAS_POINTER = 8
 };
 
 enum { /* cublasLtMatrixLayoutAttribute_t */
-    LT_LAYOUT_ORDER = 1,
-    LT_LAYOUT_BATCH_COUNT = 5,
-    LT_LAYOUT_BATCH_STRIDE = 6
+       LT_LAYOUT_ORDER = 1,
+       LT_LAYOUT_BATCH_COUNT = 5,
+       LT_LAYOUT_BATCH_STRIDE = 6
 };
 
 enum { /* cublasLtMatmulPreferenceAttributes_t */
-    LT_PREF_MAX_WORKSPACE = 1,
-    LT_PREF_REDUCTION_MASK = 3,
-    LT_PREF_ALIGN_A = 5,
-    LT_PREF_ALIGN_B = 6,
-    LT_PREF_ALIGN_C = 7,
-    LT_PREF_ALIGN_D = 8
+       LT_PREF_MAX_WORKSPACE = 1,
+       LT_PREF_REDUCTION_MASK = 3,
+       LT_PREF_ALIGN_A = 5,
+       LT_PREF_ALIGN_B = 6,
+       LT_PREF_ALIGN_C = 7,
+       LT_PREF_ALIGN_D = 8
 };
 
 enum { /* cublasLtEpilogue_t */
-    LT_EPILOGUE_DEFAULT = 1,
-    LT_EPILOGUE_RELU = 2,
-    LT_EPILOGUE_BIAS = 4,
-    LT_EPILOGUE_RELU_BIAS = 6
+       LT_EPILOGUE_DEFAULT = 1,
+       LT_EPILOGUE_RELU = 2,
+       LT_EPILOGUE_BIAS = 4,
+       LT_EPILOGUE_RELU_BIAS = 6
 };
 
 enum { /* cublasLtReductionScheme_t */
-    LT_REDUCTION_INPLACE = 1,
-    LT_REDUCTION_COMPUTE_TYPE = 2,
-    LT_REDUCTION_OUTPUT_TYPE = 4
+       LT_REDUCTION_INPLACE = 1,
+       LT_REDUCTION_COMPUTE_TYPE = 2,
+       LT_REDUCTION_OUTPUT_TYPE = 4
 };
 
 #endif

@@ -12,16 +12,15 @@
 #define CHECK_ALIGNED(p, n)
 #else /* on the host: what the device would do */
 #define UNROLL
-#define CHECK_ALIGNED(p, n) if ((uintptr_t)(p) % (n)) __trap()
+#define CHECK_ALIGNED(p, n)                                                    \
+    if ((uintptr_t)(p) % (n)) __trap()
 #pragma GCC diagnostic ignored "-Wtautological-compare" /* x != x */
 #endif
 
 /* ---- vectors ------------------------------------------------------------- */
 
 /* N neighbours, at an address that is a multiple of their size. */
-template <int N, typename T> struct alignas(N * sizeof(T)) Pack {
-    T v[N];
-};
+template <int N, typename T> struct alignas(N * sizeof(T)) Pack { T v[N]; };
 
 template <int N, typename T>
 static __device__ __forceinline__ Pack<N, T> pack_load(const T *p) {

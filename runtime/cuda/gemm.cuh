@@ -9,8 +9,7 @@
 
 /* Past the last element that a tile may address. */
 constexpr long long gemm_reach(long long rows, long long row, long long cols,
-                               long long col)
-{
+                               long long col) {
     return (rows + 128) * row + (cols + 128) * col;
 }
 
@@ -26,8 +25,7 @@ template <class P, class T> struct StoreGemm {
     T *c;
     template <class Acc>
     __device__ void operator()(Acc acc, long long batch, long long row,
-                               long long col) const
-    {
+                               long long col) const {
         c[(batch * P::m + row) * P::n + col] = narrow<T>(acc);
     }
 };
@@ -35,16 +33,14 @@ template <class P, class T> struct StoreGemm {
 template <class Out, class I> struct GemmOut {
     const Out &out;
     long long batch;
-    template <class Acc> __device__ void operator()(I m, I n, Acc acc) const
-    {
+    template <class Acc> __device__ void operator()(I m, I n, Acc acc) const {
         out(acc, batch, m, n);
     }
 };
 
 template <class P, class Out>
 __device__ void gemm(const typename P::A *a, const typename P::B *b,
-                     const Out &out)
-{
+                     const Out &out) {
     typedef typename GemmSize<P>::I I;
     typedef typename P::Tile T;
     constexpr unsigned mt = some(up_div(P::m, T::m));
@@ -53,8 +49,12 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
     long long batch = blockIdx.x / (mt * nt);
     Matrix<typename P::A, I, P::a_rs, P::a_cs> la = {a + P::a_at(batch)};
     Matrix<typename P::B, I, P::b_cs, P::b_rs> lb = {b + P::b_at(batch)};
-    Part<I> part = {(I)(tile % mt) * T::m, (I)P::m, (I)(tile / mt) * T::n,
-                    (I)P::n, 0, (I)P::k};
+    Part<I> part = {(I)(tile % mt) * T::m,
+                    (I)P::m,
+                    (I)(tile / mt) * T::n,
+                    (I)P::n,
+                    0,
+                    (I)P::k};
     T::run(la, lb, GemmOut<Out, I>{out, batch}, part);
 }
 

@@ -18,7 +18,7 @@
 
 typedef struct CudaApi {
     void *lib;
-#define CU(member, symbol, parameters) CUresult (*member) parameters;
+#define CU(member, symbol, parameters) CUresult(*member) parameters;
 #include "runtime/cuda/driver.def"
 #undef CU
 } CudaApi;
@@ -26,7 +26,7 @@ typedef struct CudaApi {
 typedef struct LtApi {
     void *lib;
     size_t (*GetVersion)(void);
-#define LT(member, symbol, parameters) int (*member) parameters;
+#define LT(member, symbol, parameters) int(*member) parameters;
 #include "runtime/cuda/cublaslt.def"
 #undef LT
 } LtApi;
@@ -80,11 +80,11 @@ typedef struct GpuProgram {
 
 enum {
     GPU_ALIGN = 256,
-    GPU_SLOTS = 2,       /* batches on their way to the device */
-    GPU_SMALL = 8,       /* small host writes on their way */
+    GPU_SLOTS = 2, /* batches on their way to the device */
+    GPU_SMALL = 8, /* small host writes on their way */
     GPU_SMALL_BYTES = 256,
-    GPU_BOUNCE = 1 << 20,    /* of large copies */
-    GPU_SCALARS = 16 << 10,  /* per program */
+    GPU_BOUNCE = 1 << 20,   /* of large copies */
+    GPU_SCALARS = 16 << 10, /* per program */
     GPU_NOWHERE = UINT32_MAX
 };
 
@@ -117,7 +117,7 @@ typedef struct GpuDevice {
     char *pinned;
     char *host_slot[GPU_SLOTS], *small, *bounce, *scalars;
 
-    CUstream stream; /* the host's or our own */
+    CUstream stream;                   /* the host's or our own */
     CUstream own, copy, capture, work; /* work: where steps go now */
     CUevent uploaded[GPU_SLOTS], freed[GPU_SLOTS], written[GPU_SMALL], done;
     unsigned next_slot, next_small;
@@ -145,8 +145,7 @@ const char *gpu_error_text(const GpuDevice *d, CUresult e, char text[200]);
    nothing but close.                                                         */
 ampc_status gpu_fail(ampc_session *s, CUresult e, const char *call,
                      const char *step);
-ampc_status lt_fail(ampc_session *s, int e, const char *call,
-                    const char *step);
+ampc_status lt_fail(ampc_session *s, int e, const char *call, const char *step);
 
 /* Returns from a function of a session `s` when a driver call fails. */
 #define GPU(call, what)                                                        \

@@ -131,8 +131,7 @@ static ampc_status no_image(ampc_session *s, const char *answers) {
         "this module, which holds %s (made with CUDA %d.%d)%s; compile with "
         "--target cuda:sm_%d%d",
         d->name, d->major, d->minor, driver / 1000, driver % 1000 / 10, held,
-        c->toolkit / 1000, c->toolkit % 1000 / 10, answers, d->major,
-        d->minor);
+        c->toolkit / 1000, c->toolkit % 1000 / 10, answers, d->major, d->minor);
 }
 
 static ampc_status try_all(ampc_session *s, SectionFile *f) {
@@ -170,8 +169,7 @@ static ampc_status find_kernels(ampc_session *s) {
         const PlanCudaKernel *k = &c->kernels[i];
         CUfunction *fn = &d->kernels[i];
         CUresult e = d->cu.ModuleGetFunction(fn, d->units[k->unit], k->name);
-        if (e != CUDA_OK)
-            return gpu_fail(s, e, "cuModuleGetFunction", k->name);
+        if (e != CUDA_OK) return gpu_fail(s, e, "cuModuleGetFunction", k->name);
         if (k->shared <= 48 << 10) continue;
         e = d->cu.FuncSetAttribute(*fn, CUDA_FUNC_MAX_DYNAMIC_SHARED,
                                    (int)k->shared);

@@ -16,21 +16,18 @@
    row of the second (a power of two).  Scratch, all int: found[nidx],
    order[nidx], start[rows + 1].                                             */
 template <class P> struct Scatter {
-    typedef Index<largest(P::outer * largest(P::nidx, 1) * largest(P::inner, 1),
-                          P::outer * P::rows * largest(P::inner, 1))>
+    typedef Index<largest(P::outer *largest(P::nidx, 1) * largest(P::inner, 1),
+                          P::outer *P::rows *largest(P::inner, 1))>
         I;
     static constexpr int nidx = P::nidx, rows = P::rows, range = P::range;
     int *found, *order, *start;
     __device__ explicit Scatter(int *scratch)
-        : found(scratch), order(scratch + nidx), start(scratch + 2ll * nidx)
-    {
-    }
+        : found(scratch), order(scratch + nidx), start(scratch + 2ll * nidx) {}
 };
 
 /* Row that position s names, or -1. */
 template <class P>
-__device__ inline int scatter_row(const typename P::Idx *idx, int s)
-{
+__device__ inline int scatter_row(const typename P::Idx *idx, int s) {
     if (s >= P::nidx) return -1;
     long long t = (long long)idx[s];
     if (t < 0 && P::idx_signed) t += P::rows;
@@ -39,8 +36,7 @@ __device__ inline int scatter_row(const typename P::Idx *idx, int s)
 
 /* Threads before this one whose flag is set; *all: how many in the block.
    Every thread calls it.                                                     */
-template <int THREADS> __device__ int block_rank(bool flag, int *all)
-{
+template <int THREADS> __device__ int block_rank(bool flag, int *all) {
     __shared__ int warps[THREADS / 32];
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     unsigned vote = __ballot_sync(0xffffffffu, flag);
@@ -57,8 +53,7 @@ template <int THREADS> __device__ int block_rank(bool flag, int *all)
 }
 
 /* Sum of n over the threads of the block; in every thread. */
-template <int THREADS> __device__ int block_sum(int n)
-{
+template <int THREADS> __device__ int block_sum(int n) {
     __shared__ int sums[THREADS];
     int t = (int)threadIdx.x;
     sums[t] = n;
@@ -72,8 +67,7 @@ template <int THREADS> __device__ int block_sum(int n)
 
 /* How many positions name a row before `low`. */
 template <class P>
-__device__ int scatter_before(const typename P::Idx *idx, int low)
-{
+__device__ int scatter_before(const typename P::Idx *idx, int low) {
     int n = 0;
     UNROLL_4
     for (int s = (int)threadIdx.x; s < P::nidx; s += P::threads) {
@@ -86,8 +80,7 @@ __device__ int scatter_before(const typename P::Idx *idx, int low)
 /* Collects the positions of rows [low, high) in order; returns how many. */
 template <class P>
 __device__ int scatter_find(const typename P::Idx *idx, int low, int high,
-                            int *to)
-{
+                            int *to) {
     int n = 0;
     for (int s0 = 0; s0 < P::nidx; s0 += P::threads) {
         int s = s0 + (int)threadIdx.x, all;
@@ -104,8 +97,7 @@ __device__ int scatter_find(const typename P::Idx *idx, int low, int high,
 /* visit(j) where the row of found[j] is `row`, ascending. */
 template <class P, class Visit>
 __device__ void scatter_each(const typename P::Idx *idx, const int *found,
-                             int n, int row, Visit visit)
-{
+                             int n, int row, Visit visit) {
     __shared__ int rows[P::threads];
     for (int j0 = 0; j0 < n; j0 += P::threads) {
         int j = j0 + (int)threadIdx.x, end = n - j0;
@@ -122,8 +114,7 @@ __device__ void scatter_each(const typename P::Idx *idx, const int *found,
 template <class P>
 __device__ void scatter_sort(const typename P::Idx *idx, const int *found,
                              int n, int low, int high, int base,
-                             const Scatter<P> &s)
-{
+                             const Scatter<P> &s) {
     __shared__ int counts[P::threads];
     int thread = (int)threadIdx.x;
     for (int row0 = low; row0 < high; row0 += P::threads) {
@@ -144,8 +135,7 @@ __device__ void scatter_sort(const typename P::Idx *idx, const int *found,
 }
 
 template <class P>
-__device__ void scatter_invert(const typename P::Idx *idx, int *scratch)
-{
+__device__ void scatter_invert(const typename P::Idx *idx, int *scratch) {
     Scatter<P> s(scratch);
     int low = (int)blockIdx.x * s.range, high = low + s.range;
     if (high > s.rows) high = s.rows;
@@ -158,15 +148,13 @@ __device__ void scatter_invert(const typename P::Idx *idx, int *scratch)
 /* `line` threads sum a row; they run over its columns. */
 template <class P>
 __device__ void scatter_sum(const typename P::Src *src, typename P::Out *out,
-                            int *scratch)
-{
+                            int *scratch) {
     typedef typename Scatter<P>::I I;
     Scatter<P> s(scratch);
     I all = flat_index<I>(), row = all / P::line;
     if (row >= (I)(P::outer * P::rows)) return;
     int t = (int)(row % s.rows), first = s.start[t], last = s.start[t + 1];
-    const typename P::Src *from =
-        src + row / s.rows * (I)(P::nidx * P::inner);
+    const typename P::Src *from = src + row / s.rows * (I)(P::nidx * P::inner);
     for (I i = all % P::line; i < (I)P::inner; i += P::line) {
         Compute<typename P::Src> sum = 0;
         UNROLL_4
@@ -185,8 +173,7 @@ template <class C> struct Best {
 
 /* NaN counts as the largest value; the first of equals wins. */
 template <class C>
-__device__ inline bool better(const Best<C> &a, const Best<C> &b)
-{
+__device__ inline bool better(const Best<C> &a, const Best<C> &b) {
     bool an = a.value != a.value, bn = b.value != b.value;
     if (an || bn) return an && (!bn || a.at < b.at);
     return a.value > b.value || (a.value == b.value && a.at < b.at);
@@ -195,8 +182,7 @@ __device__ inline bool better(const Best<C> &a, const Best<C> &b)
 /* The best of elements first, first + step, ... below P::axis. */
 template <class P>
 __device__ inline Best<Compute<typename P::T>>
-argmax_of(const typename P::T *x, long long first, long long step)
-{
+argmax_of(const typename P::T *x, long long first, long long step) {
     typedef Compute<typename P::T> C;
     Best<C> best = {widen(x[first * P::inner]), first};
     for (long long k = first + step; k < P::axis; k += step) {
@@ -208,8 +194,7 @@ argmax_of(const typename P::T *x, long long first, long long step)
 
 /* P: the fields of CpuArgmax; T: type of x. */
 template <class P>
-__device__ void argmax(const typename P::T *x, long long *out)
-{
+__device__ void argmax(const typename P::T *x, long long *out) {
     long long i = flat_index<long long>();
     if (i >= P::outer * P::inner) return;
     const typename P::T *from =
@@ -219,8 +204,7 @@ __device__ void argmax(const typename P::T *x, long long *out)
 
 /* The same, inner = 1 and axis >= 32, one warp for each result. */
 template <class P>
-__device__ void argmax_warp(const typename P::T *x, long long *out)
-{
+__device__ void argmax_warp(const typename P::T *x, long long *out) {
     typedef Compute<typename P::T> C;
     long long i = flat_index<long long>() / ARGMAX_WARP;
     int lane = (int)threadIdx.x % ARGMAX_WARP;

@@ -106,8 +106,7 @@ static ampc_status alloc_pinned(ampc_session *s) {
     for (int i = 0; i < GPU_SLOTS; i++) slot[i] = lay(&total, d->slot_bytes);
     uint64_t small = lay(&total, GPU_SMALL * GPU_SMALL_BYTES);
     uint64_t bounce = lay(&total, GPU_BOUNCE);
-    uint64_t scalars =
-        lay(&total, (uint64_t)s->m->nprogram * GPU_SCALARS);
+    uint64_t scalars = lay(&total, (uint64_t)s->m->nprogram * GPU_SCALARS);
     void *p = NULL;
     CUresult e = d->cu.MemHostAlloc(&p, total, 0);
     if (e != CUDA_OK)

@@ -17,40 +17,34 @@ struct PoolDim {
                        stride = STRIDE, pad = PAD;
 
     /* First window element of output o at or behind input `from`. */
-    static __device__ I first(I o, I from)
-    {
+    static __device__ I first(I o, I from) {
         I low = o * stride - pad;
         return low >= from ? 0 : (from - low + dilation - 1) / dilation;
     }
     /* Window elements of output o: [begin, end) lie in the input. */
     static __device__ I begin(I o) { return first(o, 0); }
-    static __device__ I end(I o)
-    {
+    static __device__ I end(I o) {
         I t = first(o, in);
         return t < kernel ? t : kernel;
     }
     static __device__ I at(I o, I t) { return o * stride + t * dilation - pad; }
     /* Elements that output o averages. */
-    static __device__ I count(I o)
-    {
+    static __device__ I count(I o) {
         I t0 = first(o, COUNT_PAD ? -pad : 0);
         I t1 = first(o, COUNT_PAD ? in + (I)PAD_END : in);
         t1 = t1 < kernel ? t1 : kernel;
         return t1 > t0 ? t1 - t0 : 0;
     }
     /* Outputs [low, high) whose windows may hold input i; holds() decides. */
-    static __device__ I low(I i)
-    {
+    static __device__ I low(I i) {
         I reach = i + pad - (kernel - 1) * dilation;
         return reach <= 0 ? 0 : (reach + stride - 1) / stride;
     }
-    static __device__ I high(I i)
-    {
+    static __device__ I high(I i) {
         I o = (i + pad) / stride + 1;
         return o < out ? o : out;
     }
-    static __device__ bool holds(I o, I i)
-    {
+    static __device__ bool holds(I o, I i) {
         return (i + pad - o * stride) % dilation == 0;
     }
 };
@@ -73,8 +67,7 @@ template <class P> struct Pool {
         D2;
 
     /* visit(position in the input plane) over the window of output o. */
-    template <class Visit> static __device__ void window(I o, Visit visit)
-    {
+    template <class Visit> static __device__ void window(I o, Visit visit) {
         I ox = o % D2::out, oy = o / D2::out % D1::out,
           oz = o / D2::out / D1::out;
         for (I tz = D0::begin(oz); tz < D0::end(oz); tz++)
@@ -86,8 +79,7 @@ template <class P> struct Pool {
     }
 
     /* visit(output) over the windows that hold position i of the plane. */
-    template <class Visit> static __device__ void windows(I i, Visit visit)
-    {
+    template <class Visit> static __device__ void windows(I i, Visit visit) {
         I x = i % D2::in, y = i / D2::in % D1::in, z = i / D2::in / D1::in;
         for (I oz = D0::low(z); oz < D0::high(z); oz++) {
             if (!D0::holds(oz, z)) continue;
@@ -100,8 +92,7 @@ template <class P> struct Pool {
         }
     }
 
-    static __device__ I count(I o)
-    {
+    static __device__ I count(I o) {
         return D0::count(o / D2::out / D1::out) *
                D1::count(o / D2::out % D1::out) * D2::count(o % D2::out);
     }
@@ -110,15 +101,12 @@ template <class P> struct Pool {
 /* What an empty window gives. */
 template <class C> __device__ inline C pool_lowest() { return 0; }
 template <> __device__ inline float pool_lowest() { return -INFINITY; }
-template <> __device__ inline double pool_lowest()
-{
-    return -(double)INFINITY;
-}
+template <> __device__ inline double pool_lowest() { return -(double)INFINITY; }
 
 /* NaN wins, the first of equals is named; -1 where the window is empty. */
 template <class P>
-__device__ void maxpool(const typename P::T *x, typename P::T *y, int32_t *idx)
-{
+__device__ void maxpool(const typename P::T *x, typename P::T *y,
+                        int32_t *idx) {
     typedef Pool<P> G;
     typedef typename G::I I;
     typedef Compute<typename P::T> C;
@@ -140,8 +128,7 @@ __device__ void maxpool(const typename P::T *x, typename P::T *y, int32_t *idx)
 
 template <class P>
 __device__ void maxpool_grad(const typename P::T *dy, const int32_t *idx,
-                             typename P::T *dx)
-{
+                             typename P::T *dx) {
     typedef Pool<P> G;
     typedef typename G::I I;
     I i = flat_index<I>();
@@ -155,8 +142,7 @@ __device__ void maxpool_grad(const typename P::T *dy, const int32_t *idx,
 }
 
 template <class P>
-__device__ void avgpool(const typename P::T *x, typename P::T *y)
-{
+__device__ void avgpool(const typename P::T *x, typename P::T *y) {
     typedef Pool<P> G;
     typedef typename G::I I;
     typedef Compute<typename P::T> C;
@@ -169,8 +155,7 @@ __device__ void avgpool(const typename P::T *x, typename P::T *y)
 }
 
 template <class P>
-__device__ void avgpool_grad(const typename P::T *dy, typename P::T *dx)
-{
+__device__ void avgpool_grad(const typename P::T *dy, typename P::T *dx) {
     typedef Pool<P> G;
     typedef typename G::I I;
     typedef Compute<typename P::T> C;

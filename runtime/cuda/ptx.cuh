@@ -14,8 +14,7 @@
 
 /* D += A B in fp32, operands bf16. */
 static __device__ __forceinline__ void
-ampc_mma_bf16_16816(float d[4], const unsigned a[4], const unsigned b[2])
-{
+ampc_mma_bf16_16816(float d[4], const unsigned a[4], const unsigned b[2]) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
@@ -26,8 +25,7 @@ ampc_mma_bf16_16816(float d[4], const unsigned a[4], const unsigned b[2])
 
 /* The same, operands f16. */
 static __device__ __forceinline__ void
-ampc_mma_f16_16816(float d[4], const unsigned a[4], const unsigned b[2])
-{
+ampc_mma_f16_16816(float d[4], const unsigned a[4], const unsigned b[2]) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
@@ -40,8 +38,7 @@ ampc_mma_f16_16816(float d[4], const unsigned a[4], const unsigned b[2])
    16-byte aligned address of row l % 8 of matrix l / 8; r[i] becomes elements
    2t, 2t + 1 of row g of matrix i.                                          */
 static __device__ __forceinline__ void ampc_ldmatrix_x4(unsigned r[4],
-                                                        const void *row)
-{
+                                                        const void *row) {
     unsigned at = (unsigned)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 "
                  "{%0, %1, %2, %3}, [%4];"

@@ -30,8 +30,7 @@ static ampc_status stage_inputs(ampc_session *s, int program, unsigned slot,
     return AMPC_OK;
 }
 
-static ampc_status upload(ampc_session *s, int program,
-                          const void *const *in) {
+static ampc_status upload(ampc_session *s, int program, const void *const *in) {
     GpuDevice *d = gpu_of(s);
     uint64_t bytes = d->programs[program].input_bytes;
     unsigned i = d->next_slot;
@@ -111,9 +110,8 @@ void watch_bind(ampc_session *s, int program) {
 static ampc_status gather(ampc_session *s, const GpuProgram *p) {
     GpuDevice *d = gpu_of(s);
     for (uint32_t i = 0; i < p->nrange; i++)
-        GPU(d->cu.MemcpyDtoHAsync(p->scalars + p->range[i].at,
-                                  p->range[i].from, p->range[i].bytes,
-                                  d->work),
+        GPU(d->cu.MemcpyDtoHAsync(p->scalars + p->range[i].at, p->range[i].from,
+                                  p->range[i].bytes, d->work),
             "copy of metrics");
     return AMPC_OK;
 }

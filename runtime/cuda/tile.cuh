@@ -22,9 +22,7 @@
 
 /* The part of a product that a block computes: rows from m0 below m, columns
    from n0 below n, steps [k0, k1). */
-template <class I> struct Part {
-    I m0, m, n0, n, k0, k1;
-};
+template <class I> struct Part { I m0, m, n0, n, k0, k1; };
 
 /* ---- places of a loader -------------------------------------------------- */
 
@@ -34,12 +32,10 @@ template <class L, int ROWS, int COLS, bool TABLE> struct Table {
     typedef typename L::I I;
     __device__ void start(const L &, I) {}
     __device__ void next(const L &, I) {}
-    __device__ auto row(const L &in, I row0, int r) const
-    {
+    __device__ auto row(const L &in, I row0, int r) const {
         return in.row(row0 + r);
     }
-    __device__ auto col(const L &in, I k0, int c) const
-    {
+    __device__ auto col(const L &in, I k0, int c) const {
         return in.col(k0 + c);
     }
 };
@@ -50,22 +46,18 @@ template <class L, int ROWS, int COLS> struct Table<L, ROWS, COLS, true> {
     typename L::Place at[lines];
 
     /* Before the first tile, and before each one; then a barrier. */
-    __device__ void start(const L &in, I row0)
-    {
+    __device__ void start(const L &in, I row0) {
         int t = (int)threadIdx.x;
         if (L::along_k && t < lines) at[t] = in.row(row0 + t);
     }
-    __device__ void next(const L &in, I k0)
-    {
+    __device__ void next(const L &in, I k0) {
         int t = (int)threadIdx.x;
         if (!L::along_k && t < lines) at[t] = in.col(k0 + t);
     }
-    __device__ typename L::Place row(const L &in, I row0, int r) const
-    {
+    __device__ typename L::Place row(const L &in, I row0, int r) const {
         return L::along_k ? at[r] : in.row(row0 + r);
     }
-    __device__ typename L::Place col(const L &in, I k0, int c) const
-    {
+    __device__ typename L::Place col(const L &in, I k0, int c) const {
         return L::along_k ? in.col(k0 + c) : at[c];
     }
 };
@@ -78,13 +70,11 @@ template <int ROWS, int COLS, int THREADS, bool ALONG_K> struct Unit {
     static_assert(ROWS * COLS % THREADS == 0, "whole units");
     static_assert(THREADS % (ALONG_K ? COLS : ROWS) == 0, "whole lines");
     static constexpr int count = ROWS * COLS / THREADS;
-    static __device__ int row(int u)
-    {
+    static __device__ int row(int u) {
         unsigned at = threadIdx.x + (unsigned)(u * THREADS);
         return (int)(ALONG_K ? at / COLS : at % ROWS);
     }
-    static __device__ int col(int u)
-    {
+    static __device__ int col(int u) {
         unsigned at = threadIdx.x + (unsigned)(u * THREADS);
         return (int)(ALONG_K ? at % COLS : at / ROWS);
     }
@@ -100,8 +90,7 @@ template <class L, int ROWS, int THREADS> struct Pairs {
     unsigned v[U::count];
 
     __device__ void load(const L &in, const Places &t, I row0, I rows, I k0,
-                         I k1)
-    {
+                         I k1) {
         UNROLL
         for (int u = 0; u < U::count; u++) {
             int r = U::row(u), c = 2 * U::col(u);
@@ -119,8 +108,7 @@ template <class L, int ROWS, int THREADS> struct Pairs {
         }
     }
 
-    __device__ void store(unsigned (*to)[pitch]) const
-    {
+    __device__ void store(unsigned (*to)[pitch]) const {
         UNROLL
         for (int u = 0; u < U::count; u++) to[U::row(u)][U::col(u)] = v[u];
     }
@@ -135,19 +123,16 @@ template <class L, class C, int ROWS, int THREADS> struct Singles {
     C v[U::count];
 
     __device__ void load(const L &in, const Places &t, I row0, I rows, I k0,
-                         I k1)
-    {
+                         I k1) {
         UNROLL
         for (int u = 0; u < U::count; u++) {
             int r = U::row(u), c = U::col(u);
             bool ok = (row0 + r < rows) & (k0 + c < k1);
-            v[u] = (C)widen(
-                in.load(t.row(in, row0, r), t.col(in, k0, c), ok));
+            v[u] = (C)widen(in.load(t.row(in, row0, r), t.col(in, k0, c), ok));
         }
     }
 
-    __device__ void store(C (*to)[pitch]) const
-    {
+    __device__ void store(C (*to)[pitch]) const {
         UNROLL
         for (int u = 0; u < U::count; u++) to[U::col(u)][U::row(u)] = v[u];
     }
@@ -157,9 +142,8 @@ template <class L, class C, int ROWS, int THREADS> struct Singles {
    bs, while the next ones are loaded.                                       */
 template <class T, class SA, class SB, class A, class B, class I, class SharedA,
           class SharedB, class Step>
-__device__ void tile_loop(const A &a, const B &b, const Part<I> &p,
-                          SharedA &as, SharedB &bs, Step step)
-{
+__device__ void tile_loop(const A &a, const B &b, const Part<I> &p, SharedA &as,
+                          SharedB &bs, Step step) {
     __shared__ typename SA::Places ta;
     __shared__ typename SB::Places tb;
     SA sa;
@@ -188,8 +172,7 @@ __device__ void tile_loop(const A &a, const B &b, const Part<I> &p,
 template <class T, class C, int ROWS, int PITCH, class I, class Out,
           class RowOf>
 __device__ void tile_flush(const C (&slice)[ROWS][PITCH], const Part<I> &p,
-                           const Out &out, RowOf row_of)
-{
+                           const Out &out, RowOf row_of) {
     UNROLL_1
     for (int e = (int)threadIdx.x; e < ROWS * T::n; e += T::threads) {
         int r = e / T::n, c = e % T::n;
@@ -201,14 +184,12 @@ __device__ void tile_flush(const C (&slice)[ROWS][PITCH], const Part<I> &p,
 /* ---- tensor cores -------------------------------------------------------- */
 
 __device__ inline void mma(bf16, float d[4], const unsigned a[4],
-                           const unsigned b[2])
-{
+                           const unsigned b[2]) {
     ampc_mma_bf16_16816(d, a, b);
 }
 
 __device__ inline void mma(f16, float d[4], const unsigned a[4],
-                           const unsigned b[2])
-{
+                           const unsigned b[2]) {
     ampc_mma_f16_16816(d, a, b);
 }
 
@@ -223,8 +204,7 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
     /* 16 steps of k, from word kw of each row on. */
     static __device__ void step(const unsigned (*as)[pitch],
                                 const unsigned (*bs)[pitch], int kw,
-                                float acc[mt][nt][4])
-    {
+                                float acc[mt][nt][4]) {
         int lane = (int)threadIdx.x % 32;
         unsigned b[nt][2];
         UNROLL
@@ -247,8 +227,7 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
     /* One slice: 16 rows of each warp. */
     template <class I, class Out>
     static __device__ void store(const Out &out, const Part<I> &p,
-                                 const float acc[mt][nt][4])
-    {
+                                 const float acc[mt][nt][4]) {
         __shared__ float slice[BM / WM * 16][BN + 8];
         int lane = (int)threadIdx.x % 32;
         int row = warp_row() / WM * 16 + lane / 4;
@@ -256,11 +235,9 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
         UNROLL
         for (int pass = 0; pass < mt; pass++) {
             UNROLL
-            for (int j = 0; j < nt; j++)
-                UNROLL
-                for (int e = 0; e < 4; e++)
-                    slice[row + e / 2 * 8][col + j * 8 + e % 2] =
-                        acc[pass][j][e];
+            for (int j = 0; j < nt; j++) UNROLL
+            for (int e = 0; e < 4; e++)
+                slice[row + e / 2 * 8][col + j * 8 + e % 2] = acc[pass][j][e];
             __syncthreads();
             tile_flush<MmaTile>(slice, p, out, [&](int r) {
                 return r / 16 * WM + pass * 16 + r % 16;
@@ -269,19 +246,16 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
         }
     }
 
-    static __device__ int warp_row()
-    {
+    static __device__ int warp_row() {
         return (int)threadIdx.x / 32 % (BM / WM) * WM;
     }
-    static __device__ int warp_col()
-    {
+    static __device__ int warp_col() {
         return (int)threadIdx.x / 32 / (BM / WM) * WN;
     }
 
     template <class A, class B, class Out, class I>
     static __device__ void run(const A &a, const B &b, const Out &out,
-                               const Part<I> &p)
-    {
+                               const Part<I> &p) {
         alignas(16) __shared__ unsigned as[BM][pitch];
         alignas(16) __shared__ unsigned bs[BN][pitch];
         float acc[mt][nt][4] = {};
@@ -302,34 +276,28 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
     static constexpr int cols = BN / TN, threads = BM / TM * cols;
 
     /* Rows of a thread come in fours, which lie next to each other. */
-    static __device__ int row(int i)
-    {
+    static __device__ int row(int i) {
         return i / 4 * (BM / (TM / 4)) + (int)threadIdx.x / cols * 4 + i % 4;
     }
-    static __device__ int col(int j)
-    {
+    static __device__ int col(int j) {
         return j / 4 * (BN / (TN / 4)) + (int)threadIdx.x % cols * 4 + j % 4;
     }
 
-    static __device__ void step(const C *as, const C *bs, C acc[TM][TN])
-    {
+    static __device__ void step(const C *as, const C *bs, C acc[TM][TN]) {
         C x[TM], y[TN];
         UNROLL
         for (int i = 0; i < TM; i++) x[i] = as[row(i)];
         UNROLL
         for (int j = 0; j < TN; j++) y[j] = bs[col(j)];
         UNROLL
-        for (int i = 0; i < TM; i++)
-            UNROLL
-            for (int j = 0; j < TN; j++)
-                acc[i][j] = fused(x[i], y[j], acc[i][j]);
+        for (int i = 0; i < TM; i++) UNROLL
+        for (int j = 0; j < TN; j++) acc[i][j] = fused(x[i], y[j], acc[i][j]);
     }
 
     /* One slice: two rows of each thread. */
     template <class I, class Out>
     static __device__ void store(const Out &out, const Part<I> &p,
-                                 const C acc[TM][TN])
-    {
+                                 const C acc[TM][TN]) {
         __shared__ C slice[BM / TM * 2][BN + 4];
         int first = (int)threadIdx.x / cols * 2;
         UNROLL
@@ -350,8 +318,7 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
 
     template <class A, class B, class Out, class I>
     static __device__ void run(const A &a, const B &b, const Out &out,
-                               const Part<I> &p)
-    {
+                               const Part<I> &p) {
         alignas(16) __shared__ C as[k][BM + 4];
         alignas(16) __shared__ C bs[k][BN + 4];
         C acc[TM][TN] = {};

@@ -15,10 +15,10 @@
 
 /* scatter-add: at most SCATTER_BLOCKS ranges of rows, each inverted by one
    block; a line of threads, at most SCATTER_LINE, sums a row.                */
-#define SCATTER_BLOCKS 256
-#define SCATTER_THREADS 256
+#define SCATTER_BLOCKS       256
+#define SCATTER_THREADS      256
 #define SCATTER_THREADS_LONG 1024
-#define SCATTER_LINE 256
+#define SCATTER_LINE         256
 
 /* argmax: a warp for each result where the axis is innermost and longer. */
 #define ARGMAX_WARP 32

@@ -46,8 +46,8 @@ static int set_prefs(Tuner *t, const ProductKey *k) {
 
 /* Asks for algorithms, best guess first. */
 static ampc_status candidates(Tuner *t, const GpuProduct *p,
-                              const ProductKey *k, const char *name,
-                              int wanted, LtHeuristic *found, int *n) {
+                              const ProductKey *k, const char *name, int wanted,
+                              LtHeuristic *found, int *n) {
     int e = set_prefs(t, k), got = 0;
     *n = 0;
     if (e)
@@ -92,8 +92,7 @@ static ampc_status measure(Tuner *t, const GpuProduct *p, const LtAlgo *algo,
     if (product_launch(d, p, algo, d->stream) != LT_SUCCESS) return AMPC_OK;
     GPU(d->cu.EventRecord(t->begin, d->stream), "cuEventRecord");
     for (int i = 0; i < REPEATS; i++)
-        if (product_launch(d, p, algo, d->stream) != LT_SUCCESS)
-            return AMPC_OK;
+        if (product_launch(d, p, algo, d->stream) != LT_SUCCESS) return AMPC_OK;
     GPU(d->cu.EventRecord(t->end, d->stream), "cuEventRecord");
     GPU(d->cu.EventSynchronize(t->end), "a trial product");
     GPU(d->cu.EventElapsedTime(ms, t->begin, t->end), "cuEventElapsedTime");
@@ -163,8 +162,7 @@ static ampc_status choose_all(Tuner *t, const ProductKey *keys,
                               const char *const *names) {
     ampc_session *s = t->s;
     int e = t->d->lt.PrefCreate(&t->pref);
-    if (e)
-        return lt_fail(s, e, "cublasLtMatmulPreferenceCreate", NULL);
+    if (e) return lt_fail(s, e, "cublasLtMatmulPreferenceCreate", NULL);
     GPU(t->d->cu.EventCreate(&t->begin, 0), "cuEventCreate");
     GPU(t->d->cu.EventCreate(&t->end, 0), "cuEventCreate");
     for (uint32_t i = 0; i < t->d->nproduct; i++) {

@@ -23,23 +23,20 @@ static const AmpcCpuLib *lib;
 static double peak; /* GFLOP/s of all threads                               */
 static const char *filter = "";
 
-static double now(void)
-{
+static double now(void) {
     struct timespec t;
     clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int by_value(const void *a, const void *b)
-{
+static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 typedef void Bench(void *ctx);
 
-static void report(const char *name, double flops, Bench *fn, void *ctx)
-{
+static void report(const char *name, double flops, Bench *fn, void *ctx) {
     double t[REPS], start = now();
     int n = 0;
     if (!strstr(name, filter)) return;
@@ -50,8 +47,7 @@ static void report(const char *name, double flops, Bench *fn, void *ctx)
         t[n++] = now() - t0;
     }
     qsort(t, (size_t)n, sizeof *t, by_value);
-    printf("%-44s %9.1f us  median %9.1f us", name, t[0] * 1e6,
-           t[n / 2] * 1e6);
+    printf("%-44s %9.1f us  median %9.1f us", name, t[0] * 1e6, t[n / 2] * 1e6);
     if (flops > 0)
         printf("  %7.1f GFLOP/s  %5.1f %%", flops / t[0] * 1e-9,
                flops / t[0] * 1e-7 / peak);
@@ -61,36 +57,43 @@ static void report(const char *name, double flops, Bench *fn, void *ctx)
 
 /* ---- peak ---------------------------------------------------------------- */
 
-#define PEAK_STEP(j, FMA)                                                     \
-    a##j = FMA(x, y, a##j);                                                   \
-    __asm__ volatile("" : "+v"(a##j));
-#define PEAK(name, features, V, FMA)                                          \
-    __attribute__((target(features))) static float name(int64_t n)            \
-    {                                                                         \
+#define PEAK_STEP(j, FMA)                                                      \
+    do {                                                                       \
+        a##j = FMA(x, y, a##j);                                                \
+        __asm__ volatile("" : "+v"(a##j));                                     \
+    } while (0)
+#define PEAK(name, features, V, FMA)                                           \
+    __attribute__((target(features))) static float name(int64_t n) {           \
         V x = {0}, y = {0}, a0 = x, a1 = x, a2 = x, a3 = x, a4 = x, a5 = x;    \
-        V a6 = x, a7 = x, a8 = x, a9 = x, a10 = x, a11 = x;                   \
-        for (int64_t i = 0; i < n; i++) {                                     \
-            PEAK_STEP(0, FMA) PEAK_STEP(1, FMA) PEAK_STEP(2, FMA)             \
-            PEAK_STEP(3, FMA) PEAK_STEP(4, FMA) PEAK_STEP(5, FMA)             \
-            PEAK_STEP(6, FMA) PEAK_STEP(7, FMA) PEAK_STEP(8, FMA)             \
-            PEAK_STEP(9, FMA) PEAK_STEP(10, FMA) PEAK_STEP(11, FMA)           \
-        }                                                                     \
+        V a6 = x, a7 = x, a8 = x, a9 = x, a10 = x, a11 = x;                    \
+        for (int64_t i = 0; i < n; i++) {                                      \
+            PEAK_STEP(0, FMA);                                                 \
+            PEAK_STEP(1, FMA);                                                 \
+            PEAK_STEP(2, FMA);                                                 \
+            PEAK_STEP(3, FMA);                                                 \
+            PEAK_STEP(4, FMA);                                                 \
+            PEAK_STEP(5, FMA);                                                 \
+            PEAK_STEP(6, FMA);                                                 \
+            PEAK_STEP(7, FMA);                                                 \
+            PEAK_STEP(8, FMA);                                                 \
+            PEAK_STEP(9, FMA);                                                 \
+            PEAK_STEP(10, FMA);                                                \
+            PEAK_STEP(11, FMA);                                                \
+        }                                                                      \
         return a0[0] + a1[0] + a2[0] + a3[0] + a4[0] + a5[0] + a6[0] + a7[0] + \
-               a8[0] + a9[0] + a10[0] + a11[0];                               \
+               a8[0] + a9[0] + a10[0] + a11[0];                                \
     }
 PEAK(peak_v4, "avx512f", __m512, _mm512_fmadd_ps)
 PEAK(peak_v3, "fma", __m256, _mm256_fmadd_ps)
 
-static void peak_work(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void peak_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     (void)worker;
     for (int64_t i = lo; i < hi; i++)
-        *(volatile float *)ctx = lib->isa == 4 ? peak_v4(1000000)
-                                               : peak_v3(1000000);
+        *(volatile float *)ctx =
+            lib->isa == 4 ? peak_v4(1000000) : peak_v3(1000000);
 }
 
-static void measure_peak(void)
-{
+static void measure_peak(void) {
     float sink;
     double best = 1e9;
     for (int i = 0; i < 20; i++) {
@@ -106,24 +109,21 @@ static void measure_peak(void)
 
 /* ---- pool ---------------------------------------------------------------- */
 
-static void nothing(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void nothing(void *ctx, int64_t lo, int64_t hi, int worker) {
     (void)ctx;
     (void)lo;
     (void)hi;
     (void)worker;
 }
 
-static void bench_handover(void *ctx)
-{
+static void bench_handover(void *ctx) {
     (void)ctx;
     for (int i = 0; i < 1000; i++) pool_run(pool, threads, 1, nothing, NULL);
 }
 
 /* ---- buffers ------------------------------------------------------------- */
 
-static void *buffer(int64_t bytes)
-{
+static void *buffer(int64_t bytes) {
     void *p = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
     if (!p) exit(1);
     uint16_t *h = p;
@@ -144,16 +144,14 @@ typedef struct GemmBench {
     void *a, *b, *c, *scratch;
 } GemmBench;
 
-static void run_gemm(void *ctx)
-{
+static void run_gemm(void *ctx) {
     GemmBench *x = ctx;
     lib->gemm(pool, &x->g, x->a, x->b, x->c, NULL, x->scratch);
 }
 
 /* ta, tb: the operand is stored transposed. */
 static void bench_gemm(int64_t batch, int64_t m, int64_t n, int64_t k, int ta,
-                       int tb, int64_t dtype)
-{
+                       int tb, int64_t dtype) {
     GemmBench x = {.g = {.m = m, .n = n, .k = k, .nbatch_dim = 1}};
     CpuGemm *g = &x.g;
     char name[128];
@@ -187,8 +185,7 @@ typedef struct ConvBench {
     void *x, *w, *y, *scratch;
 } ConvBench;
 
-static void run_conv(void *ctx)
-{
+static void run_conv(void *ctx) {
     ConvBench *b = ctx;
     if (b->which == 0)
         lib->conv_fwd(pool, &b->c, b->x, b->w, b->y, NULL, b->scratch);
@@ -200,15 +197,24 @@ static void run_conv(void *ctx)
 
 static void bench_conv(int64_t n, int64_t c, int64_t k, int64_t hw,
                        int64_t kernel, int64_t stride, int64_t pad,
-                       int64_t group, int64_t dtype)
-{
+                       int64_t group, int64_t dtype) {
     static const char *const names[] = {"fwd", "dgrad", "wgrad"};
     int64_t out = (hw + 2 * pad - kernel) / stride + 1;
-    ConvBench b = {.c = {n, c, k, group, {1, hw, hw}, {1, out, out},
-                         {1, kernel, kernel}, {1, stride, stride}, {1, 1, 1},
-                         {0, pad, pad}, dtype, dtype, dtype}};
-    double flops = 2.0 * (double)(n * k * out * out * c / group * kernel *
-                                  kernel);
+    ConvBench b = {.c = {n,
+                         c,
+                         k,
+                         group,
+                         {1, hw, hw},
+                         {1, out, out},
+                         {1, kernel, kernel},
+                         {1, stride, stride},
+                         {1, 1, 1},
+                         {0, pad, pad},
+                         dtype,
+                         dtype,
+                         dtype}};
+    double flops =
+        2.0 * (double)(n * k * out * out * c / group * kernel * kernel);
     b.x = buffer(n * c * hw * hw * 4);
     b.w = buffer(k * c / group * kernel * kernel * 4);
     b.y = buffer(n * k * out * out * 4);
@@ -239,8 +245,7 @@ typedef struct PoolBench {
     int32_t *idx;
 } PoolBench;
 
-static void run_pool(void *ctx)
-{
+static void run_pool(void *ctx) {
     PoolBench *b = ctx;
     if (b->which == 0)
         lib->maxpool(pool, &b->p, b->x, b->y, b->idx);
@@ -253,13 +258,19 @@ static void run_pool(void *ctx)
 }
 
 static void bench_pool(int64_t planes, int64_t hw, int64_t kernel,
-                       int64_t stride, int64_t pad, int64_t dtype)
-{
+                       int64_t stride, int64_t pad, int64_t dtype) {
     static const char *const names[] = {"max", "max grad", "avg", "avg grad"};
     int64_t out = (hw + 2 * pad - kernel) / stride + 1;
-    PoolBench b = {.p = {planes, {1, hw, hw}, {1, out, out},
-                         {1, kernel, kernel}, {1, stride, stride}, {1, 1, 1},
-                         {0, pad, pad}, {0, pad, pad}, 1, dtype}};
+    PoolBench b = {.p = {planes,
+                         {1, hw, hw},
+                         {1, out, out},
+                         {1, kernel, kernel},
+                         {1, stride, stride},
+                         {1, 1, 1},
+                         {0, pad, pad},
+                         {0, pad, pad},
+                         1,
+                         dtype}};
     b.x = buffer(planes * hw * hw * 4);
     b.y = buffer(planes * out * out * 4);
     b.idx = buffer(planes * out * out * 4);
@@ -276,8 +287,7 @@ static void bench_pool(int64_t planes, int64_t hw, int64_t kernel,
     free(b.idx);
 }
 
-static void bench_dtype(int64_t dtype)
-{
+static void bench_dtype(int64_t dtype) {
     bench_gemm(1, 512, 512, 512, 0, 0, dtype);
     bench_gemm(1, 1024, 1024, 1024, 0, 0, dtype);
     bench_gemm(1, 128, 512, 784, 0, 0, dtype);
@@ -313,8 +323,7 @@ static void bench_dtype(int64_t dtype)
     bench_pool(8 * 512, 7, 7, 1, 0, dtype);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     if (argc > 1) threads = atoi(argv[1]);
     if (argc > 2) filter = argv[2];
     pool = pool_create(threads);

@@ -12,8 +12,8 @@
 
    Prints a line of JSON per result.  AMPC_CHECK_DEVICE (default cuda:0) names
    the device; with cpu the program checks itself.  Exit status 0: all well;
-   1: not; 2: usage; 3: no GPU.  Plain C: gpu_*.c, tests/support/device_*.c and headers
-   of runtime.                                                                */
+   1: not; 2: usage; 3: no GPU.  Plain C: gpu_*.c, tests/support/device_*.c and
+   headers of runtime. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/bench/gpu_check.h"
 
@@ -30,9 +30,12 @@ static const char *device = "cuda:0";
 static void print_text(const char *s) {
     putchar('"');
     for (; *s; s++) /* without escapes, for simple readers */
-        if (*s == '\n') fputs(s[1] ? "; " : "", stdout);
-        else if (*s == '"' || *s == '\\') putchar('\'');
-        else putchar((unsigned char)*s < 32 ? ' ' : *s);
+        if (*s == '\n')
+            fputs(s[1] ? "; " : "", stdout);
+        else if (*s == '"' || *s == '\\')
+            putchar('\'');
+        else
+            putchar((unsigned char)*s < 32 ? ' ' : *s);
     putchar('"');
 }
 
@@ -51,8 +54,7 @@ static int print_report(const char *check, const char *module,
     return r->failed ? 1 : 0;
 }
 
-static int fail_report(const char *check, const char *module,
-                       const char *why) {
+static int fail_report(const char *check, const char *module, const char *why) {
     DcReport r = {.failed = 1};
     snprintf(r.text, sizeof r.text, "%s", why);
     return print_report(check, module, &r);

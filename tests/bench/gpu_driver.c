@@ -24,10 +24,10 @@ static bool load(Gpu *g) {
         snprintf(g->why, sizeof g->why, "no NVIDIA driver: %s", dlerror());
         return false;
     }
-#define CU(member, symbol, parameters)                                        \
-    if (!find(lib, symbol, &g->member)) {                                     \
-        snprintf(g->why, sizeof g->why, "the driver has no %s", symbol);      \
-        return false;                                                         \
+#define CU(member, symbol, parameters)                                         \
+    if (!find(lib, symbol, &g->member)) {                                      \
+        snprintf(g->why, sizeof g->why, "the driver has no %s", symbol);       \
+        return false;                                                          \
     }
 #include "runtime/cuda/driver.def"
 #undef CU

@@ -37,16 +37,13 @@ static bool find(void *lib, const char *symbol, void *field) {
 static bool load(void) {
     void *lib = open_cublaslt();
     bool ok = lib && find(lib, "cublasLtGetVersion", &lt.Version);
-#define LT(member, symbol, parameters)                                        \
-    ok = ok && find(lib, symbol, &lt.member);
+#define LT(member, symbol, parameters) ok = ok && find(lib, symbol, &lt.member);
 #include "runtime/cuda/cublaslt.def"
 #undef LT
     return ok;
 }
 
-size_t gpu_cublaslt_version(void) {
-    return load() ? lt.Version() : 0;
-}
+size_t gpu_cublaslt_version(void) { return load() ? lt.Version() : 0; }
 
 /* ---- one product --------------------------------------------------------- */
 
@@ -167,9 +164,9 @@ static bool nan_row(const Bench *b, const Types *t, int n, int epilogue) {
     LtHeuristic r[1];
     int found = 0;
     uint32_t bits = 0;
-    bool ok = product_new(b, &p, t, n, epilogues[epilogue].value) &&
-              !lt.Heuristic(b->h, p.desc, p.a, p.b, p.d, p.d, p.pref, 1, r,
-                            &found);
+    bool ok =
+        product_new(b, &p, t, n, epilogues[epilogue].value) &&
+        !lt.Heuristic(b->h, p.desc, p.a, p.b, p.d, p.d, p.pref, 1, r, &found);
     if (ok && found)
         ok = !run(b, &p, &r[0].algo) &&
              !b->g->MemcpyDtoHAsync(&bits, b->d, t->out_size, b->stream) &&

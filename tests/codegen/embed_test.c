@@ -36,11 +36,11 @@ TEST_CASE(embed, archive_links_alone) {
     CHECK_MEM(embed_runtime_a, "!<arch>\n", 8);
     snprintf(archive, sizeof archive, "%s/runtime.a", test_tmpdir());
     REQUIRE(test_write_file(archive, embed_runtime_a, embed_runtime_a_size));
-    int rc = test_command(&out,
-                          "cd %s && cc -shared -o all.so -Wl,--whole-archive "
-                          "runtime.a -Wl,--no-whole-archive " DEFS
-                          " -lm -pthread",
-                          test_tmpdir());
+    int rc =
+        test_command(&out,
+                     "cd %s && cc -shared -o all.so -Wl,--whole-archive "
+                     "runtime.a -Wl,--no-whole-archive " DEFS " -lm -pthread",
+                     test_tmpdir());
     CHECK_MSG(rc == 0, "%s", out);
     free(out);
     rc = test_command(&out, "nm -D --defined-only %s/all.so", test_tmpdir());

@@ -150,8 +150,7 @@ TEST_CASE(emit_cuda, architectures_newest_first_ptx_last) {
     Emitted e;
     const CudaSource *c = emit(&e, two_layers, "cross_entropy", "fp32");
     CHECK_EQ_INT(c->archs.len, 3);
-    for (int i = 0; i < c->archs.len; i++)
-        CHECK_STR(c->archs.data[i], want[i]);
+    for (int i = 0; i < c->archs.len; i++) CHECK_STR(c->archs.data[i], want[i]);
     end(&e);
 }
 

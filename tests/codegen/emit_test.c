@@ -146,8 +146,8 @@ TEST_CASE(emit, needs_only_libc) {
     for (char *line = strtok_r(out, "\n", &save); line;
          line = strtok_r(NULL, "\n", &save))
         CHECK_MSG(strstr(line, "[libc.so") || strstr(line, "[libm.so") ||
-                      strstr(line, "[libpthread.so") ||
-                      strstr(line, "asan") || strstr(line, "ubsan"),
+                      strstr(line, "[libpthread.so") || strstr(line, "asan") ||
+                      strstr(line, "ubsan"),
                   "%s", line);
     free(out);
     REQUIRE(test_command(&out, "nm -D --defined-only %s", path) == 0);
@@ -175,8 +175,7 @@ TEST_CASE(emit, trains) {
                        ampc_in("target", t, sizeof t, AMPC_DTYPE_I64)};
     ampc_metrics first = {.size = sizeof first}, last = {.size = sizeof last};
     REQUIRE(api->step(s, in, 2, &first) == AMPC_OK);
-    for (int i = 0; i < 50; i++)
-        REQUIRE(api->step(s, in, 2, &last) == AMPC_OK);
+    for (int i = 0; i < 50; i++) REQUIRE(api->step(s, in, 2, &last) == AMPC_OK);
     CHECK_MSG(last.loss < first.loss, "%g %g", first.loss, last.loss);
     CHECK_EQ_INT(last.step, 51);
     api->close(s);

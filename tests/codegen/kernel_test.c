@@ -20,7 +20,7 @@
 
 typedef struct Subject {
     const char *text;
-    double ulps; /* of the result's dtype; 0 = equal bits */
+    double ulps;  /* of the result's dtype; 0 = equal bits */
     double scale; /* of the terms of sums: units of results below count as if
                      they were this large */
     Arena *a;
@@ -59,8 +59,10 @@ static void fill_input(Subject *s, ValueId v) {
     int64_t n = type_count(t);
     EvalTensor *e = eval_tensor_new(s->a, value_get(s->g, v)->type);
     for (int64_t i = 0; i < n; i++)
-        if (e->f) e->f[i] = random_number(t->dtype);
-        else e->i[i] = (int64_t)random_number(t->dtype);
+        if (e->f)
+            e->f[i] = random_number(t->dtype);
+        else
+            e->i[i] = (int64_t)random_number(t->dtype);
     s->in[v.i] = e;
 }
 
@@ -208,8 +210,7 @@ static double ulp_of(double v, DType d) {
     return ldexp(1, (e < least ? least : e) - dtype_info[d].mantissa);
 }
 
-static bool close_enough(const Subject *s, double want, double got,
-                         DType d) {
+static bool close_enough(const Subject *s, double want, double got, DType d) {
     if (want != want || got != got) return want != want && got != got;
     if (want == got) return true;
     double m = fmax(s->scale, fmax(fabs(want), fabs(got)));
@@ -254,8 +255,8 @@ static void same_outputs(Subject *s, void **first, void *lib, int graph,
     run_all(s, lib, graph, split);
     void **now = take_outputs(s);
     for (int i = 0; i < s->g->outputs.len; i++) {
-        size_t n = (size_t)type_bytes(
-            value_type(s->g, s->g->outputs.data[i].value));
+        size_t n =
+            (size_t)type_bytes(value_type(s->g, s->g->outputs.data[i].value));
         if (!CHECK_MEM(first[i], now[i], n)) FAIL("in\n%s", s->text);
     }
 }
@@ -375,8 +376,9 @@ TEST_CASE(kernel, point) {
 static int elem_graph(char *text, size_t n, OpCode op, const char *dtype,
                       const char *attrs) {
     const OpInfo *info = &op_info[op];
-    const char *operands = info->in_min == 1 ? "%a"
-                         : info->in_min == 2 ? "%a, %b" : "%m, %a, %b";
+    const char *operands = info->in_min == 1   ? "%a"
+                           : info->in_min == 2 ? "%a, %b"
+                                               : "%m, %a, %b";
     return snprintf(text, n,
                     "graph g(%%a: %s[3,67], %%b: %s[67], %%m: bool[3,67]) { "
                     "group point { %%c = %s %s %s } return %%c }",
@@ -394,20 +396,31 @@ static bool takes_ints(OpCode op) {
 
 static double elem_ulps(OpCode op, const char *dtype) {
     switch (op) {
-    case OP_EXP: case OP_LOG: case OP_ERF: case OP_TANH: case OP_SIGMOID:
-    case OP_LOG_SIGMOID: case OP_SOFTPLUS: case OP_SIN: case OP_COS:
-    case OP_GELU: case OP_GELU_TANH: case OP_POW:
+    case OP_EXP:
+    case OP_LOG:
+    case OP_ERF:
+    case OP_TANH:
+    case OP_SIGMOID:
+    case OP_LOG_SIGMOID:
+    case OP_SOFTPLUS:
+    case OP_SIN:
+    case OP_COS:
+    case OP_GELU:
+    case OP_GELU_TANH:
+    case OP_POW:
         return strcmp(dtype, "f32") == 0   ? 4
-               : strcmp(dtype, "f64") == 0 ? 32 : 1;
-    case OP_LEAKY_RELU: case OP_RSQRT: /* a constant or two roundings in f32 */
-        return 1;
+               : strcmp(dtype, "f64") == 0 ? 32
+                                           : 1;
+    case OP_LEAKY_RELU:
+    case OP_RSQRT: /* a constant or two roundings in f32 */ return 1;
     default: return 0;
     }
 }
 
 static const char *elem_attrs(OpCode op) {
-    return op == OP_CLIP ? "{max=1.5, min=-0.5}"
-         : op == OP_LEAKY_RELU ? "{alpha=0.1}" : "";
+    return op == OP_CLIP         ? "{max=1.5, min=-0.5}"
+           : op == OP_LEAKY_RELU ? "{alpha=0.1}"
+                                 : "";
 }
 
 static int elem_subjects(Subject *s, char (*text)[256]) {
@@ -481,7 +494,7 @@ TEST_CASE(kernel, generators) {
 /* ---- data movement ------------------------------------------------------- */
 
 #define MOVE(in, nodes)                                                        \
-    {.text = "graph g(" in ") { group point { " nodes " } return %y }"}
+    { .text = "graph g(" in ") { group point { " nodes " } return %y }" }
 
 TEST_CASE(kernel, moves) {
     Subject s[] = {
@@ -502,9 +515,8 @@ TEST_CASE(kernel, moves) {
         MOVE("%x: f32[2,3], %z: bf16[2,5], %w: f32[2,1]",
              "%y = concat %x, %z, %w {axis=1}"),
         MOVE("%x: f32[2,3], %z: f32[4,3]", "%y = concat %x, %z {axis=0}"),
-        MOVE("%x: f32[2,9]",
-             "%a, %b, %c = split %x {axis=1, sizes=[3,3,3]} "
-             "%d = mul %a, %b %y = sub %d, %c"),
+        MOVE("%x: f32[2,9]", "%a, %b, %c = split %x {axis=1, sizes=[3,3,3]} "
+                             "%d = mul %a, %b %y = sub %d, %c"),
         MOVE("%x: f32[10,4], %i: i64[3,2]", "%y = gather %x, %i {axis=0}"),
         MOVE("%x: bf16[3,10,4], %i: i32[5]", "%y = gather %x, %i {axis=1}"),
         MOVE("%x: f32[3,10], %i: i64[]", "%y = gather %x, %i {axis=1}"),
@@ -536,41 +548,60 @@ TEST_CASE(kernel, moves) {
 TEST_CASE(kernel, reductions) {
     Subject s[] = {
         {.text = ROW("%x: f32[7,1000]", "%y = reduce_sum %x {axes=[1]}", "%y"),
-         .ulps = 4, .scale = 128},
+         .ulps = 4,
+         .scale = 128},
         {.text = ROW("%x: f32[1000,70]", "%y = reduce_sum %x {axes=[0]}", "%y"),
-         .ulps = 8, .scale = 512},
-        {.text = ROW("%x: bf16[5,6,7]", "%y = reduce_mean %x {axes=[0,2]}",
-                     "%y"), .ulps = 1},
+         .ulps = 8,
+         .scale = 512},
+        {.text =
+             ROW("%x: bf16[5,6,7]", "%y = reduce_mean %x {axes=[0,2]}", "%y"),
+         .ulps = 1},
         {.text = ROW("%x: bf16[5,6,7]",
                      "%y = reduce_mean %x {axes=[0,2]} : f32[1,6,1]", "%y"),
-         .ulps = 8, .scale = 32},
-        {.text = ROW("%x: f32[3,4,5]", "%y = reduce_max %x {axes=[0,1,2]}",
-                     "%y")},
+         .ulps = 8,
+         .scale = 32},
+        {.text =
+             ROW("%x: f32[3,4,5]", "%y = reduce_max %x {axes=[0,1,2]}", "%y")},
         {.text = ROW("%x: f32[40,35]", "%y = reduce_min %x {axes=[0]}", "%y")},
         {.text = ROW("%x: f16[40,35]", "%y = reduce_max %x {axes=[0]}", "%y")},
-        {.text = ROW("%x: i32[40,35]", "%y = reduce_sum %x {axes=[0]} "
-                     "%z = reduce_max %x {axes=[0]}", "%y, %z")},
-        {.text = ROW("%x: i64[4,35]", "%y = reduce_prod %x {axes=[1]} "
-                     "%z = reduce_mean %x {axes=[1]}", "%y, %z")},
+        {.text = ROW("%x: i32[40,35]",
+                     "%y = reduce_sum %x {axes=[0]} "
+                     "%z = reduce_max %x {axes=[0]}",
+                     "%y, %z")},
+        {.text = ROW("%x: i64[4,35]",
+                     "%y = reduce_prod %x {axes=[1]} "
+                     "%z = reduce_mean %x {axes=[1]}",
+                     "%y, %z")},
         {.text = ROW("%x: f32[2,900]",
                      "%y = reduce_sumsq %x {axes=[0,1]} : f64[1,1]", "%y"),
-         .ulps = 8, .scale = 32},
+         .ulps = 8,
+         .scale = 32},
         {.text = ROW("%x: f64[20,30]", "%y = reduce_sum %x {axes=[1]}", "%y"),
-         .ulps = 8, .scale = 32},
-        {.text = ROW("%x: f32[0,30]", "%y = reduce_sum %x {axes=[0]} "
-                     "%z = reduce_max %x {axes=[0]}", "%y, %z")},
+         .ulps = 8,
+         .scale = 32},
+        {.text = ROW("%x: f32[0,30]",
+                     "%y = reduce_sum %x {axes=[0]} "
+                     "%z = reduce_max %x {axes=[0]}",
+                     "%y, %z")},
         {.text = ROW("%x: f32[3,0]", "%y = reduce_prod %x {axes=[1]}", "%y")},
         {.text = ROW("%x: f32[5,1]", "%y = reduce_sum %x {axes=[1]}", "%y")},
         {.text = ROW("%x: f32[1,5]", "%y = reduce_sum %x {axes=[0]}", "%y")},
         /* operands that do not vary along the columns */
-        {.text = ROW("%x: f32[5,1], %z: f32[5,9]", "%e = mul %x, %z "
+        {.text = ROW("%x: f32[5,1], %z: f32[5,9]",
+                     "%e = mul %x, %z "
                      "%q = expand %x {shape=[5,9]} "
                      "%y = reduce_sum %q {axes=[1]} "
-                     "%w = reduce_max %e {axes=[1]}", "%y, %w"), .ulps = 2},
-        {.text = ROW("%x: f32[4,3,5,6]", "%y = reduce_sum %x {axes=[1,3]}",
-                     "%y"), .ulps = 8, .scale = 32},
-        {.text = ROW("%x: f32[4,200,5]", "%y = reduce_sum %x {axes=[0,1]}",
-                     "%y"), .ulps = 8, .scale = 512},
+                     "%w = reduce_max %e {axes=[1]}",
+                     "%y, %w"),
+         .ulps = 2},
+        {.text =
+             ROW("%x: f32[4,3,5,6]", "%y = reduce_sum %x {axes=[1,3]}", "%y"),
+         .ulps = 8,
+         .scale = 32},
+        {.text =
+             ROW("%x: f32[4,200,5]", "%y = reduce_sum %x {axes=[0,1]}", "%y"),
+         .ulps = 8,
+         .scale = 512},
     };
     CHECK_GRAPHS(s, "");
 }
@@ -580,28 +611,42 @@ TEST_CASE(kernel, softmax_and_norms) {
         {.text = ROW("%x: f32[5,1000]",
                      "%m = reduce_max %x {axes=[1]} %d = sub %x, %m "
                      "%e = exp %d %s = reduce_sum %e {axes=[1]} "
-                     "%y = div %e, %s", "%y"), .ulps = 8, .scale = 32},
+                     "%y = div %e, %s",
+                     "%y"),
+         .ulps = 8,
+         .scale = 32},
         {.text = ROW("%x: bf16[5,5000]",
                      "%c = cast %x : f32[5,5000] "
                      "%m = reduce_max %c {axes=[1]} %d = sub %c, %m "
                      "%e = exp %d %s = reduce_sum %e {axes=[1]} "
-                     "%y = div %e, %s : bf16[5,5000]", "%y"), .ulps = 1},
+                     "%y = div %e, %s : bf16[5,5000]",
+                     "%y"),
+         .ulps = 1},
         {.text = ROW("%x: f32[33,50]",
                      "%m = reduce_max %x {axes=[0]} %d = sub %x, %m "
                      "%e = exp %d %s = reduce_sum %e {axes=[0]} "
-                     "%y = div %e, %s", "%y"), .ulps = 8, .scale = 32},
+                     "%y = div %e, %s",
+                     "%y"),
+         .ulps = 8,
+         .scale = 32},
         /* over the channels of an image */
         {.text = ROW("%x: f32[2,3,70]",
                      "%m = reduce_max %x {axes=[1]} %d = sub %x, %m "
                      "%e = exp %d %s = reduce_sum %e {axes=[1]} "
-                     "%y = div %e, %s", "%y, %s"), .ulps = 8, .scale = 32},
+                     "%y = div %e, %s",
+                     "%y, %s"),
+         .ulps = 8,
+         .scale = 32},
         /* layer norm, with its statistics */
         {.text = ROW("%x: f32[6,300], %g: f32[300], %b: f32[300]",
                      "%m = reduce_mean %x {axes=[1]} %d = sub %x, %m "
                      "%q = mul %d, %d %v = reduce_mean %q {axes=[1]} "
                      "%e = full {value=1e-5} : f32[] %w = add %v, %e "
                      "%r = rsqrt %w %n = mul %d, %r %o = mul %n, %g "
-                     "%y = add %o, %b", "%y, %m, %r"), .ulps = 8, .scale = 64},
+                     "%y = add %o, %b",
+                     "%y, %m, %r"),
+         .ulps = 8,
+         .scale = 64},
         /* batch norm: rows are channels, columns n and pixels */
         {.text = ROW("%x: bf16[4,3,50], %g: f32[3,1], %b: f32[3,1]",
                      "%c = cast %x : f32[4,3,50] "
@@ -609,13 +654,17 @@ TEST_CASE(kernel, softmax_and_norms) {
                      "%q = mul %d, %d %v = reduce_mean %q {axes=[0,2]} "
                      "%e = full {value=1e-5} : f32[] %w = add %v, %e "
                      "%r = rsqrt %w %n = mul %d, %r %o = mul %n, %g "
-                     "%y = add %o, %b : bf16[4,3,50]", "%y, %m"),
-         .ulps = 8, .scale = 32},
+                     "%y = add %o, %b : bf16[4,3,50]",
+                     "%y, %m"),
+         .ulps = 8,
+         .scale = 32},
         /* gradients of scale and shift, one pass, and a masked sum */
         {.text = ROW("%dy: f32[300,70], %n: f32[300,70], %k: f32[1,70]",
                      "%p = mul %dy, %n %a = reduce_sum %p {axes=[0]} "
                      "%b = reduce_sum %dy {axes=[0]} %s = mul %k, %a "
-                     "%y = mul %dy, %s", "%y, %a, %b, %s"), .ulps = 8,
+                     "%y = mul %dy, %s",
+                     "%y, %a, %b, %s"),
+         .ulps = 8,
          .scale = 1024},
         /* cross-entropy: one-hot by index */
         {.text = ROW("%x: f32[9,10], %t: i64[9,1]",
@@ -624,8 +673,10 @@ TEST_CASE(kernel, softmax_and_norms) {
                      "%l = log %s %z = sub %d, %l "
                      "%i = iota {axis=1} : i64[9,10] %h = equal %i, %t "
                      "%o = full {value=0} : f32[] %w = where %h, %z, %o "
-                     "%y = reduce_sum %w {axes=[1]}", "%y, %m"),
-         .ulps = 8, .scale = 32},
+                     "%y = reduce_sum %w {axes=[1]}",
+                     "%y, %m"),
+         .ulps = 8,
+         .scale = 32},
     };
     CHECK_GRAPHS(s, "-O3");
 }
@@ -639,32 +690,46 @@ TEST_CASE(kernel, softmax_and_norms) {
 
 TEST_CASE(kernel, matrix_products) {
     Subject s[] = {
-        {.text = ANCHOR("%x: f32[5,7], %w: f32[7,9]", "%y = matmul %x, %w",
-                        "%y"), .ulps = 8, .scale = 32},
+        {.text =
+             ANCHOR("%x: f32[5,7], %w: f32[7,9]", "%y = matmul %x, %w", "%y"),
+         .ulps = 8,
+         .scale = 32},
         {.text = ANCHOR("%x: f32[7,5], %w: f32[9,7]",
                         "%y = matmul %x, %w {trans_a=1, trans_b=1}", "%y"),
-         .ulps = 8, .scale = 32},
+         .ulps = 8,
+         .scale = 32},
         {.text = ANCHOR("%x: f32[5,7], %w: f32[7,30], %b: f32[30]",
                         "%z = matmul %x, %w %a = add %z, %b %y = relu %a",
-                        "%y, %a"), .ulps = 8, .scale = 32},
+                        "%y, %a"),
+         .ulps = 8,
+         .scale = 32},
         {.text = ANCHOR("%x: bf16[2,3,4,16], %w: bf16[16,20], %b: bf16[20], "
                         "%r: f32[3,1,20]",
                         "%z = matmul %x, %w %a = add %z, %b "
-                        "%t = tanh %a %y = add %t, %r", "%z, %y"),
-         .ulps = 8, .scale = 64},
+                        "%t = tanh %a %y = add %t, %r",
+                        "%z, %y"),
+         .ulps = 8,
+         .scale = 64},
         {.text = ANCHOR("%x: f32[2,3,4,6], %w: f32[2,1,6,5], %r: f32[3,4,1]",
                         "%z = matmul %x, %w %y = mul %z, %r", "%y"),
-         .ulps = 8, .scale = 32},
+         .ulps = 8,
+         .scale = 32},
         {.text = ANCHOR("%x: f32[3,6,4], %w: f32[6,5], %r: f32[3,4,5]",
-                        "%z = matmul %x, %w {trans_a=1} %y = add %z, %r",
-                        "%y"), .ulps = 8, .scale = 32},
-        {.text = ANCHOR("%x: f32[6,1], %w: f32[1,5]", "%z = matmul %x, %w "
-                        "%y = neg %z", "%y")},
-        {.text = ANCHOR("%x: f64[6,8], %w: f64[8,5]", "%y = matmul %x, %w",
-                        "%y"), .ulps = 8, .scale = 32},
+                        "%z = matmul %x, %w {trans_a=1} %y = add %z, %r", "%y"),
+         .ulps = 8,
+         .scale = 32},
+        {.text = ANCHOR("%x: f32[6,1], %w: f32[1,5]",
+                        "%z = matmul %x, %w "
+                        "%y = neg %z",
+                        "%y")},
+        {.text =
+             ANCHOR("%x: f64[6,8], %w: f64[8,5]", "%y = matmul %x, %w", "%y"),
+         .ulps = 8,
+         .scale = 32},
         {.text = ANCHOR("%x: f16[6,8], %w: f16[8,5]",
                         "%y = matmul %x, %w : f32[6,5]", "%y"),
-         .ulps = 8, .scale = 32},
+         .ulps = 8,
+         .scale = 32},
     };
     CHECK_GRAPHS(s, "");
 }
@@ -673,23 +738,35 @@ TEST_CASE(kernel, convolutions) {
     Subject s[] = {
         {.text = ANCHOR("%x: f32[2,3,8,8], %w: f32[4,3,3,3], %b: f32[4,1,1]",
                         "%z = conv %x, %w {pads=[1,1,1,1]} "
-                        "%a = add %z, %b %y = relu %a", "%y"),
-         .ulps = 8, .scale = 64},
+                        "%a = add %z, %b %y = relu %a",
+                        "%y"),
+         .ulps = 8,
+         .scale = 64},
         {.text = ANCHOR("%x: f32[2,4,9], %w: f32[6,2,3], %r: f32[2,6,1], "
                         "%q: f32[5]",
                         "%z = conv %x, %w {strides=[2], pads=[1,1], group=2} "
-                        "%a = mul %z, %r %y = add %a, %q", "%z, %y"),
-         .ulps = 8, .scale = 64},
-        {.text = ANCHOR("%x: f32[2,3,5,6], %w: f32[4,3,1,1], %q: f32[5,1], "
-                        "%r: f32[2,1,1,6]",
-                        "%z = conv %x, %w %a = add %z, %q %y = mul %a, %r",
-                        "%y"), .ulps = 8, .scale = 64},
+                        "%a = mul %z, %r %y = add %a, %q",
+                        "%z, %y"),
+         .ulps = 8,
+         .scale = 64},
+        {.text =
+             ANCHOR("%x: f32[2,3,5,6], %w: f32[4,3,1,1], %q: f32[5,1], "
+                    "%r: f32[2,1,1,6]",
+                    "%z = conv %x, %w %a = add %z, %q %y = mul %a, %r", "%y"),
+         .ulps = 8,
+         .scale = 64},
         {.text = LIB("%d: f32[2,4,4,4], %w: f32[4,3,3,3]",
                      "%y = conv_dgrad %d, %w {shape=[2,3,8,8], strides=[2,2], "
-                     "pads=[1,1,1,1]}", "%y"), .ulps = 8, .scale = 64},
+                     "pads=[1,1,1,1]}",
+                     "%y"),
+         .ulps = 8,
+         .scale = 64},
         {.text = LIB("%x: f32[2,3,8,8], %d: f32[2,4,8,8]",
                      "%y = conv_wgrad %x, %d {shape=[4,3,3,3], "
-                     "pads=[1,1,1,1]}", "%y"), .ulps = 8, .scale = 64},
+                     "pads=[1,1,1,1]}",
+                     "%y"),
+         .ulps = 8,
+         .scale = 64},
     };
     CHECK_GRAPHS(s, "");
 }
@@ -698,29 +775,47 @@ TEST_CASE(kernel, library) {
     Subject s[] = {
         {.text = LIB("%x: f32[2,3,9,8]",
                      "%y, %i = max_pool %x {kernel_shape=[3,2], strides=[2,2],"
-                     " pads=[1,0,0,1], sizes=[4,4]}", "%y, %i")},
+                     " pads=[1,0,0,1], sizes=[4,4]}",
+                     "%y, %i")},
         {.text = LIB("%x: bf16[2,3,9]",
                      "%y = avg_pool %x {kernel_shape=[3], strides=[2],"
-                     " pads=[1,1], sizes=[5]}", "%y"), .ulps = 1},
+                     " pads=[1,1], sizes=[5]}",
+                     "%y"),
+         .ulps = 1},
         {.text = LIB("%x: f32[2,3,5]",
                      "%y = avg_pool_grad %x {shape=[2,3,9], kernel_shape=[3],"
                      " strides=[2], pads=[1,1], sizes=[5],"
-                     " count_include_pad=1}", "%y"), .ulps = 8, .scale = 32},
+                     " count_include_pad=1}",
+                     "%y"),
+         .ulps = 8,
+         .scale = 32},
         {.text = LIB("%x: f32[3,2,4], %i: i64[3,2]",
                      "%y = scatter_add %x, %i {axis=0, shape=[10,4]}", "%y"),
-         .ulps = 8, .scale = 32},
+         .ulps = 8,
+         .scale = 32},
         {.text = LIB("%x: f32[3,5,4]", "%y = argmax %x {axis=1}", "%y")},
-        {.text = LIB("%x: f32[8,7]", "%y = pad_grad %x {shape=[4,5], "
-                     "pads=[1,2,3,0], mode=\"constant\"}", "%y")},
-        {.text = LIB("%x: f32[8,7]", "%y = pad_grad %x {shape=[4,5], "
-                     "pads=[1,2,3,0], mode=\"edge\"}", "%y"),
-         .ulps = 8, .scale = 32},
-        {.text = LIB("%x: f32[8,7]", "%y = pad_grad %x {shape=[4,5], "
-                     "pads=[1,2,3,0], mode=\"reflect\"}", "%y"),
-         .ulps = 8, .scale = 32},
-        {.text = LIB("%x: f64[8,11]", "%y = pad_grad %x {shape=[4,5], "
-                     "pads=[1,2,3,4], mode=\"wrap\"}", "%y"),
-         .ulps = 8, .scale = 32},
+        {.text = LIB("%x: f32[8,7]",
+                     "%y = pad_grad %x {shape=[4,5], "
+                     "pads=[1,2,3,0], mode=\"constant\"}",
+                     "%y")},
+        {.text = LIB("%x: f32[8,7]",
+                     "%y = pad_grad %x {shape=[4,5], "
+                     "pads=[1,2,3,0], mode=\"edge\"}",
+                     "%y"),
+         .ulps = 8,
+         .scale = 32},
+        {.text = LIB("%x: f32[8,7]",
+                     "%y = pad_grad %x {shape=[4,5], "
+                     "pads=[1,2,3,0], mode=\"reflect\"}",
+                     "%y"),
+         .ulps = 8,
+         .scale = 32},
+        {.text = LIB("%x: f64[8,11]",
+                     "%y = pad_grad %x {shape=[4,5], "
+                     "pads=[1,2,3,4], mode=\"wrap\"}",
+                     "%y"),
+         .ulps = 8,
+         .scale = 32},
     };
     CHECK_GRAPHS(s, "");
 }
@@ -744,8 +839,8 @@ static int pick_shaped(const RandomGraph *r, int shape) {
 }
 
 static void random_node(RandomGraph *r) {
-    static const char *const unary[] = {"neg", "abs", "relu", "sign",
-                                        "floor", "round"};
+    static const char *const unary[] = {"neg",  "abs",   "relu",
+                                        "sign", "floor", "round"};
     static const char *const binary[] = {"add", "sub", "mul", "max", "min"};
     static const char *const dtypes[] = {"f32", "bf16", "f16"};
     int shape = pick(2), a = pick_shaped(r, shape), b = pick_shaped(r, shape);
@@ -760,18 +855,19 @@ static void random_node(RandomGraph *r) {
         sb_printf(&r->sb, "%%v%d = cast %%v%d : %s[%s] ", c, a, dtypes[pick(3)],
                   dims);
         break;
-    case 2:
-        sb_printf(&r->sb, "%%v%d = %s %%v%d ", c, unary[pick(6)], a);
-        break;
+    case 2: sb_printf(&r->sb, "%%v%d = %s %%v%d ", c, unary[pick(6)], a); break;
     case 3: /* a window, moved by one row */
-        sb_printf(&r->sb, "%%s%d = slice %%v%d {starts=[1,0], sizes=[%s], "
-                          "steps=[1,1]} %%v%d = pad %%s%d {pads=[0,0,1,0], "
-                          "value=0.5} ", c, a, shape ? "22,6" : "5,23", c, c);
+        sb_printf(&r->sb,
+                  "%%s%d = slice %%v%d {starts=[1,0], sizes=[%s], "
+                  "steps=[1,1]} %%v%d = pad %%s%d {pads=[0,0,1,0], "
+                  "value=0.5} ",
+                  c, a, shape ? "22,6" : "5,23", c, c);
         break;
     case 4: /* turned round */
-        sb_printf(&r->sb, "%%s%d, %%t%d = split %%v%d {axis=1, sizes=[%s]} "
-                          "%%v%d = concat %%t%d, %%s%d {axis=1} ", c, c, a,
-                  shape ? "2,4" : "9,14", c, c, c);
+        sb_printf(&r->sb,
+                  "%%s%d, %%t%d = split %%v%d {axis=1, sizes=[%s]} "
+                  "%%v%d = concat %%t%d, %%s%d {axis=1} ",
+                  c, c, a, shape ? "2,4" : "9,14", c, c, c);
         break;
     default:
         sb_printf(&r->sb, "%%v%d = %s %%v%d, %%v%d ", c, binary[pick(5)], a, b);
@@ -815,8 +911,8 @@ static const char *random_rows(Arena *a) {
     static const int dims[] = {5, 1, 20, 70};
     static const char *const folds[] = {"sum", "max", "min"};
     static const char *const ops[] = {"add", "sub", "max", "min"};
-    static const char *const axes[] = {"0", "1", "2", "0,1", "0,2", "1,2",
-                                       "0,1,2"};
+    static const char *const axes[] = {"0",   "1",   "2",    "0,1",
+                                       "0,2", "1,2", "0,1,2"};
     int d[3] = {dims[pick(4)], dims[pick(4)], dims[pick(3)]};
     bool large = d[0] * d[1] * d[2] > 1500; /* sums of sums would be too */
     const char *ax = axes[pick(7)], *dt = pick(2) ? "f32" : "bf16";
@@ -831,10 +927,10 @@ static const char *random_rows(Arena *a) {
         " return %s }",
         dt, d[0], d[1], d[2], d[0], d[1], d[2], d[2], ops[pick(4)], d[0], d[1],
         d[2], folds[pick(3)], ax, folds[pick(3)], ax, ops[pick(4)],
-        ops[pick(4)], folds[large ? 1 : pick(3)], ax,
-        ops[pick(4)],
+        ops[pick(4)], folds[large ? 1 : pick(3)], ax, ops[pick(4)],
         pick(3) == 0   ? "%y, %s, %t"
-        : pick(2) == 0 ? "%y, %c" : "%t, %f, %r");
+        : pick(2) == 0 ? "%y, %c"
+                       : "%t, %f, %r");
 }
 
 TEST_CASE(kernel, random_reductions) {
@@ -872,11 +968,10 @@ TEST_CASE(kernel, flat_kernels_are_shared) {
 /* Concatenation and padding along the inner dim leave no condition inside a
    loop. */
 TEST_CASE(kernel, guards_cut_the_loop) {
-    Subject s = lowered(
-        "graph g(%a: f32[5,30], %b: f32[5,40]) {"
-        " group point { %c = concat %a, %b {axis=1} }"
-        " group point { %p = pad %a {pads=[0,2,0,3], value=1} }"
-        " return %c, %p }");
+    Subject s = lowered("graph g(%a: f32[5,30], %b: f32[5,40]) {"
+                        " group point { %c = concat %a, %b {axis=1} }"
+                        " group point { %p = pad %a {pads=[0,2,0,3], value=1} }"
+                        " return %c, %p }");
     StrBuf sb = {0};
     print_c_kernels(s.ks, &sb, "");
     CHECK(strstr(sb.data, "?") == NULL);
@@ -900,8 +995,10 @@ TEST_CASE(kernel, hostile_names) {
         {.text = "graph g(%\"*/ #error no\\n\": f32[3]) { group point {"
                  "%\"a*/int main(){}//\" = neg %\"*/ #error no\\n\" }"
                  " return %\"a*/int main(){}//\" }"},
-        {.text = "graph g(%\"?" "?/\\x0d\\n\": f32[3]) { group point {"
-                 "%\"\\\\\" = neg %\"?" "?/\\x0d\\n\" }"
+        {.text = "graph g(%\"?"
+                 "?/\\x0d\\n\": f32[3]) { group point {"
+                 "%\"\\\\\" = neg %\"?"
+                 "?/\\x0d\\n\" }"
                  " return %\"\\\\\" }"},
     };
     CHECK_GRAPHS(s, "-Wall -Werror -Wno-unused");

@@ -27,10 +27,9 @@ static char *compile_demo(const char *model, const char *name) {
     static int n;
     char *out, *to = path[n++ % 2];
     snprintf(to, sizeof *path, "%s/%s.so", test_tmpdir(), name);
-    int rc = test_command(&out,
-                          "'%s' '%s' -o '%s' %s --target cpu:x86-64-v2,cuda",
-                          test_ampc(), test_data_path(model), to,
-                          demo_options(model));
+    int rc = test_command(
+        &out, "'%s' '%s' -o '%s' %s --target cpu:x86-64-v2,cuda", test_ampc(),
+        test_data_path(model), to, demo_options(model));
     CHECK_MSG(rc == 0 && !*out, "%s: status %d\n%s", model, rc, out);
     free(out);
     return to;
@@ -140,8 +139,10 @@ static void check_image(Module *m, const PlanSection *s) {
     REQUIRE(sscanf(s->name, "cuda:%31[^:]:%d", arch, &unit) == 2);
     bool ptx = !strncmp(arch, "compute_", 8);
     char *data = read_section(m, s, &n);
-    if (ptx) check_ptx(data, n);
-    else check_cubin(data, n, atoi(arch + 3));
+    if (ptx)
+        check_ptx(data, n);
+    else
+        check_cubin(data, n, atoi(arch + 3));
     snprintf(twin, sizeof twin, "txt:cuda:%d", unit);
     check_kernels(read_named(m, twin, &text_size), data, ptx, s->name);
 }
@@ -254,8 +255,8 @@ TEST_CASE(nvrtc, gpu_code_changes_no_bit_on_the_cpu) {
         "  %j = matmul %r, %v\n  %z = add %j, %c\n  return %z\n}\n";
     static const char options[] = "--loss mse --accumulate 2 --clip-norm 1";
     size_t n[2];
-    void *with = trained_state(compile_text_cuda(text, options, "cuda:ptx"),
-                               &n[0]);
+    void *with =
+        trained_state(compile_text_cuda(text, options, "cuda:ptx"), &n[0]);
     void *without = trained_state(compile_text(text, options), &n[1]);
     CHECK_EQ_INT(n[0], n[1]);
     if (n[0] == n[1]) CHECK_MEM(with, without, n[0]);
@@ -302,9 +303,9 @@ TEST_CASE(nvrtc, emitted_text_is_what_was_compiled) {
     CHECK(header != NULL);
     free(header);
     char *shown;
-    CHECK_EQ_INT(test_command(&shown, "'%s' inspect '%s' --cuda", test_ampc(),
-                              c.path),
-                 0);
+    CHECK_EQ_INT(
+        test_command(&shown, "'%s' inspect '%s' --cuda", test_ampc(), c.path),
+        0);
     CHECK_HAS(shown, text);
     free(shown);
     free(text);

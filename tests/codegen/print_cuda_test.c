@@ -15,11 +15,11 @@
 
 /* ---- graphs -------------------------------------------------------------- */
 
-#define POINT(in, nodes)                                                      \
+#define POINT(in, nodes)                                                       \
     "graph g(" in ") { group point { " nodes " } return %y }"
-#define ROW(in, nodes, out)                                                   \
+#define ROW(in, nodes, out)                                                    \
     "graph g(" in ") { group row { " nodes " } return " out " }"
-#define ANCHOR(in, nodes, out)                                                \
+#define ANCHOR(in, nodes, out)                                                 \
     "graph g(" in ") { group anchor { " nodes " } return " out " }"
 
 static const char *const graphs[] = {
@@ -35,10 +35,8 @@ static const char *const graphs[] = {
     POINT("%a: f32[1003], %s: f32[], %b: bf16[1003]",
           "%c = mul %a, %s %y = add %c, %b : bf16[1003]"),
     POINT("%a: f32[300]", "%i = iota {axis=0} : f32[300] %y = add %a, %i"),
-    POINT("%a: f32[300]",
-          "%y = slice %a {starts=[5], sizes=[290], steps=[1]}"),
-    POINT("%a: f32[300]",
-          "%y = slice %a {starts=[8], sizes=[290], steps=[1]}"),
+    POINT("%a: f32[300]", "%y = slice %a {starts=[5], sizes=[290], steps=[1]}"),
+    POINT("%a: f32[300]", "%y = slice %a {starts=[8], sizes=[290], steps=[1]}"),
     POINT("%a: f32[300]", "%y = pad %a {pads=[3,6], value=2}"),
     /* an element each */
     POINT("%a: f32[33,70]", "%y = transpose %a {perm=[1,0]}"),
@@ -53,8 +51,10 @@ static const char *const graphs[] = {
     ROW("%a: f32[7,3]", "%y = reduce_sum %a {axes=[1]}", "%y"),
     ROW("%a: bf16[100,10]", "%y = reduce_max %a {axes=[1]}", "%y"),
     ROW("%a: f32[33,32]", "%y = reduce_min %a {axes=[1]}", "%y"),
-    ROW("%a: i64[5,40]", "%y = reduce_sum %a {axes=[1]} "
-        "%m = reduce_max %a {axes=[1]}", "%y, %m"),
+    ROW("%a: i64[5,40]",
+        "%y = reduce_sum %a {axes=[1]} "
+        "%m = reduce_max %a {axes=[1]}",
+        "%y, %m"),
     ROW("%a: f64[3,1000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
     ROW("%a: f32[4,3,5,6]", "%y = reduce_sum %a {axes=[1,3]}", "%y"),
     ROW("%a: f32[17,50], %r: f32[17,1]",
@@ -63,9 +63,11 @@ static const char *const graphs[] = {
         "%y, %s, %d, %t"),
     /* by a block */
     ROW("%a: f32[3,1025]", "%y = reduce_sum %a {axes=[1]}", "%y"),
-    ROW("%a: bf16[2,5000]", "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
+    ROW("%a: bf16[2,5000]",
+        "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
         "%s = reduce_sum %d {axes=[1]} : f32[2,1] %y = add %s, %d : "
-        "f32[2,5000]", "%y, %s"),
+        "f32[2,5000]",
+        "%y, %s"),
     ROW("%a: f32[70,80]", "%y = reduce_sum %a {axes=[0,1]}", "%y"),
     /* neighbouring rows */
     ROW("%a: f32[40,35]", "%y = reduce_sum %a {axes=[0]}", "%y"),
@@ -74,10 +76,13 @@ static const char *const graphs[] = {
     ROW("%a: i32[3,40,33]", "%y = reduce_sum %a {axes=[1]}", "%y"),
     ROW("%a: f32[2,30,70]",
         "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
-        "%s = reduce_sum %d {axes=[1]} %y = mul %d, %s", "%y, %s"),
+        "%s = reduce_sum %d {axes=[1]} %y = mul %d, %s",
+        "%y, %s"),
     /* nothing to fold, nothing at all */
-    ROW("%a: f32[3,0]", "%y = reduce_sum %a {axes=[1]} "
-        "%m = reduce_max %a {axes=[1]}", "%y, %m"),
+    ROW("%a: f32[3,0]",
+        "%y = reduce_sum %a {axes=[1]} "
+        "%m = reduce_max %a {axes=[1]}",
+        "%y, %m"),
     ROW("%a: f32[0,30]", "%y = reduce_sum %a {axes=[1]}", "%y"),
     /* epilogues */
     ANCHOR("%a: f32[5,7], %w: f32[7,30], %b: f32[30]",
@@ -127,8 +132,10 @@ static EvalTensor *random_input(Arena *a, TypeId id) {
     EvalTensor *e = eval_tensor_new(a, id);
     for (int64_t i = 0, n = type_count(t); i < n; i++) {
         int64_t x = small_number(t->dtype);
-        if (e->f) e->f[i] = (double)x;
-        else e->i[i] = x;
+        if (e->f)
+            e->f[i] = (double)x;
+        else
+            e->i[i] = x;
     }
     return e;
 }
@@ -204,13 +211,17 @@ static void put_functor_kernel(const Kernel *k, StrBuf *sb) {
     sb_printf(sb, "extern \"C\" __global__ void f%d(const float *raw, ",
               k->index);
     print_cuda_params(k, sb);
-    sb_printf(sb, ")\n{\n    const long long e = blockIdx.x * 256ll + "
-                  "threadIdx.x;\n    const long long u = e / %lld;\n"
-                  "    const E%d store = ", (long long)cols, k->index);
+    sb_printf(sb,
+              ")\n{\n    const long long e = blockIdx.x * 256ll + "
+              "threadIdx.x;\n    const long long u = e / %lld;\n"
+              "    const E%d store = ",
+              (long long)cols, k->index);
     print_cuda_initializer(k, sb);
-    sb_printf(sb, ";\n    if (e < %lld) store(raw[e], u / %lld, u %% %lld, "
-                  "e %% %lld);\n}\n\n", (long long)(rows * cols),
-              (long long)tile, (long long)tile, (long long)cols);
+    sb_printf(sb,
+              ";\n    if (e < %lld) store(raw[e], u / %lld, u %% %lld, "
+              "e %% %lld);\n}\n\n",
+              (long long)(rows * cols), (long long)tile, (long long)tile,
+              (long long)cols);
 }
 
 static StrBuf suite_text(const Suite *x) {
@@ -375,17 +386,32 @@ static void check_in_place(const char *text, int in) {
 TEST_CASE(print_cuda, outputs_may_lie_over_inputs) {
     check_in_place(graphs[1], 0);
     check_in_place(POINT("%a: f32[7,9], %b: f32[9]", "%y = sub %a, %b"), 0);
-    check_in_place(ROW("%a: f32[9,70]", "%m = reduce_max %a {axes=[1]} "
-                       "%y = sub %a, %m", "%y"), 0);
-    check_in_place(ROW("%a: f32[2,30,40]", "%m = reduce_max %a {axes=[1]} "
-                       "%y = sub %a, %m", "%y"), 0);
+    check_in_place(ROW("%a: f32[9,70]",
+                       "%m = reduce_max %a {axes=[1]} "
+                       "%y = sub %a, %m",
+                       "%y"),
+                   0);
+    check_in_place(ROW("%a: f32[2,30,40]",
+                       "%m = reduce_max %a {axes=[1]} "
+                       "%y = sub %a, %m",
+                       "%y"),
+                   0);
     /* a row's result over a row's input that other threads read */
-    check_in_place(ROW("%a: f32[9,70], %r: f32[9,1]", "%d = sub %a, %r "
-                       "%y = reduce_sum %d {axes=[1]}", "%y"), 1);
-    check_in_place(ROW("%a: f32[2,2000], %r: f32[2,1]", "%d = sub %a, %r "
-                       "%y = reduce_sum %d {axes=[1]}", "%y"), 1);
-    check_in_place(ROW("%a: f32[40,33], %r: f32[1,33]", "%d = sub %a, %r "
-                       "%y = reduce_sum %d {axes=[0]}", "%y"), 1);
+    check_in_place(ROW("%a: f32[9,70], %r: f32[9,1]",
+                       "%d = sub %a, %r "
+                       "%y = reduce_sum %d {axes=[1]}",
+                       "%y"),
+                   1);
+    check_in_place(ROW("%a: f32[2,2000], %r: f32[2,1]",
+                       "%d = sub %a, %r "
+                       "%y = reduce_sum %d {axes=[1]}",
+                       "%y"),
+                   1);
+    check_in_place(ROW("%a: f32[40,33], %r: f32[1,33]",
+                       "%d = sub %a, %r "
+                       "%y = reduce_sum %d {axes=[0]}",
+                       "%y"),
+                   1);
 }
 
 /* ---- many tensors -------------------------------------------------------- */
@@ -407,8 +433,9 @@ TEST_CASE(print_cuda, one_launch_updates_many_tensors) {
     uint64_t table[N * 5], blocks = 0;
     Arena *a = arena_new();
     for (int i = 0; i < N; i++)
-        text[i] = arena_printf(a, "graph g(%%a: f32[%d], %%s: f32[]) { group "
-                                  "point { %%y = mul %%a, %%s } return %%y }",
+        text[i] = arena_printf(a,
+                               "graph g(%%a: f32[%d], %%s: f32[]) { group "
+                               "point { %%y = mul %%a, %%s } return %%y }",
                                sizes[i]);
     Suite x = suite_new(text, N);
     SimTwin *t = twin_of(&x);
@@ -447,8 +474,8 @@ TEST_CASE(print_cuda, nvrtc_compiles_without_warnings_or_spills) {
     CHECK(out.usage.len >= kernel_set_count(x.ks, false));
     for (int i = 0; i < out.usage.len; i++) {
         const CudaUsage *u = &out.usage.data[i];
-        CHECK_MSG(u->spill_stores + u->spill_loads + u->stack == 0,
-                  "%s spills", u->kernel);
+        CHECK_MSG(u->spill_stores + u->spill_loads + u->stack == 0, "%s spills",
+                  u->kernel);
     }
     sb_free(&sb);
     sb_free(&d.text);
@@ -485,12 +512,10 @@ static void check_shape(const char *text, int threads, int64_t blocks,
 
 TEST_CASE(print_cuda, shapes) {
     /* 16 bytes of the widest operand */
-    check_shape(POINT("%a: f32[99]", "%y = neg %a"), 256, 0, 1024,
-                "k0_at<4>(");
+    check_shape(POINT("%a: f32[99]", "%y = neg %a"), 256, 0, 1024, "k0_at<4>(");
     check_shape(POINT("%a: bf16[99]", "%y = neg %a"), 256, 0, 2048,
                 "k0_at<8>(");
-    check_shape(POINT("%a: f64[99]", "%y = neg %a"), 256, 0, 512,
-                "k0_at<2>(");
+    check_shape(POINT("%a: f64[99]", "%y = neg %a"), 256, 0, 512, "k0_at<2>(");
     /* an unaligned operand is read by elements */
     check_shape(graphs[10], 256, 0, 1024, "b0[i0 + 5]");
     check_shape(graphs[11], 256, 0, 1024, "pack_load<N>(b0 + e + 8)");
@@ -500,8 +525,8 @@ TEST_CASE(print_cuda, shapes) {
                 3, 0, "const unsigned e = ");
     check_shape(POINT("%a: u8[50000,50000]", "%y = transpose %a {perm=[1,0]}"),
                 256, 9765625, 0, "const uint64_t e = ");
-    check_shape(POINT("%a: f32[0,4], %b: f32[4]", "%y = mul %a, %b"), 256, 1,
-                0, "(void)b0;");
+    check_shape(POINT("%a: f32[0,4], %b: f32[4]", "%y = mul %a, %b"), 256, 1, 0,
+                "(void)b0;");
     /* teams of lanes, of a block, of warps */
     check_shape(ROW("%a: f32[100,10]", "%y = reduce_sum %a {axes=[1]}", "%y"),
                 256, 7, 0, "fold_lanes<16>");

@@ -14,8 +14,7 @@ static const char *cnn(void) { return test_data_path("models/mnist_cnn.onnx"); }
 static void check_run(int status, const char *says, const char *words) {
     char *out;
     int rc = test_command(&out, "cd '%s' && AMPC_LIBNVRTC=none '%s' %s",
-                          test_tmpdir(),
-                          test_ampc(), words);
+                          test_tmpdir(), test_ampc(), words);
     CHECK_MSG(rc == status, "ampc %s: status %d\n%s", words, rc, out);
     CHECK_HAS(out, says);
     free(out);
@@ -54,8 +53,9 @@ TEST_CASE(cli, input_errors_give_status_1) {
     check_refused(1, "--dim batch=64", "");
     check_refused(1, "batch", "--dim bach=64");
     check_refused(1, "Choose with --loss", "--dim batch=8");
-    check_refused(1, "nosuch*", "--dim batch=8 --loss cross_entropy "
-                                "--train 'nosuch*'");
+    check_refused(1, "nosuch*",
+                  "--dim batch=8 --loss cross_entropy "
+                  "--train 'nosuch*'");
     check_refused(1, "output that does not exist",
                   "--dim batch=8 --loss cross_entropy:nosuch");
     check_refused(1, "needs NVRTC",
@@ -90,8 +90,9 @@ TEST_CASE(cli, convolution_in_f64_is_refused) {
 
 TEST_CASE(cli, inspect_answers_from_models_and_modules) {
     char words[1024];
-    snprintf(words, sizeof words, "'%s' -o cnn.so --dim batch=4 --loss "
-                                  "cross_entropy --target cpu:x86-64-v2",
+    snprintf(words, sizeof words,
+             "'%s' -o cnn.so --dim batch=4 --loss "
+             "cross_entropy --target cpu:x86-64-v2",
              cnn());
     check_run(0, "", words);
     check_run(0, "cast input f32[4,1,28,28] -> bf16 for conv",
@@ -102,17 +103,19 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
     check_run(0, "graph train", "inspect cnn.so --ir autodiff");
     check_run(1, "no IR of stage 'nosuch'", "inspect cnn.so --ir nosuch");
     check_run(2, "at a time", "inspect cnn.so --casts --memory");
-    snprintf(words, sizeof words, "inspect '%s' --dim batch=4 --loss "
-                                  "cross_entropy --casts",
+    snprintf(words, sizeof words,
+             "inspect '%s' --dim batch=4 --loss "
+             "cross_entropy --casts",
              cnn());
     check_run(0, "cast input f32[4,1,28,28] -> bf16 for conv", words);
 }
 
 TEST_CASE(cli, dumped_ir_reads_back) {
     char words[1024];
-    snprintf(words, sizeof words, "'%s' -o d.so --dim batch=4 --loss "
-                                  "cross_entropy --target cpu:x86-64-v2 "
-                                  "--dump-ir stages",
+    snprintf(words, sizeof words,
+             "'%s' -o d.so --dim batch=4 --loss "
+             "cross_entropy --target cpu:x86-64-v2 "
+             "--dump-ir stages",
              cnn());
     check_run(0, "", words);
     check_run(0, "graph forward", "fmt stages/00-import.amp");

@@ -60,8 +60,8 @@ static bool read_protos(Case *c) {
 
 static bool read_case(Case *c) {
     size_t n;
-    char *bytes = test_read_file(arena_printf(c->a, "%s/model.onnx", c->dir),
-                                 &n);
+    char *bytes =
+        test_read_file(arena_printf(c->a, "%s/model.onnx", c->dir), &n);
     if (!bytes) return false;
     c->model = onnx__model_proto__unpack(NULL, n, (const uint8_t *)bytes);
     free(bytes);
@@ -79,8 +79,7 @@ static void free_case(Case *c) {
 }
 
 static EvalTensor *tensor_of(Case *c, const Onnx__TensorProto *t) {
-    Ox ox = {.a = c->a, .d = &c->d, .file = intern("data"),
-             .dir = intern(".")};
+    Ox ox = {.a = c->a, .d = &c->d, .file = intern("data"), .dir = intern(".")};
     const Tensor *r;
     if (ox_tensor(&ox, t, "data", &r) != OK) return NULL;
     return eval_from_tensor(c->a, r);
@@ -156,8 +155,8 @@ static uint8_t *packed(Case *c, bool constants, size_t *n) {
 /* ---- running ------------------------------------------------------------- */
 
 static const char *why_failed(Case *c) {
-    return arena_printf(c->a, "%.300s", c->d.text.len ? c->d.text.data
-                                                      : "no message");
+    return arena_printf(c->a, "%.300s",
+                        c->d.text.len ? c->d.text.data : "no message");
 }
 
 static const char *bind_inputs(Case *c, const Graph *g, Evaluator *e) {
@@ -285,8 +284,8 @@ static void register_kind(const char *kind) {
     DIR *d = opendir(path);
     for (struct dirent *e; d && (e = readdir(d));) {
         if (e->d_name[0] == '.') continue;
-        all_names = realloc(all_names, (size_t)(name_count + 1) *
-                                           sizeof *all_names);
+        all_names =
+            realloc(all_names, (size_t)(name_count + 1) * sizeof *all_names);
         all_names[name_count] = malloc(strlen(kind) + strlen(e->d_name) + 2);
         sprintf(all_names[name_count++], "%s/%s", kind, e->d_name);
     }

@@ -55,7 +55,9 @@ TEST_CASE(onnx_bytes, not_a_model) {
     refuse_bytes("\x08\x07", 2, "no graph");
     refuse_bytes("\x3b", 1, "a field of wrong type");
     refuse_bytes("\xf3\x7f", 2, "not a protobuf field");
-    refuse_bytes("\x12\x02" "a\0", 4, "zero byte");
+    refuse_bytes("\x12\x02"
+                 "a\0",
+                 4, "zero byte");
     refuse_bytes("\x3a\x00\x3a\x00", 4, "given twice");
 }
 
@@ -64,7 +66,7 @@ static uint8_t *wrap(uint8_t *p, uint8_t *end, unsigned field) {
     size_t n = (size_t)(end - p);
     uint8_t head[12];
     int k = 0;
-    for (unsigned key = field << 3 | 2; ; key >>= 7) {
+    for (unsigned key = field << 3 | 2;; key >>= 7) {
         head[k++] = (uint8_t)((key & 127) | (key > 127 ? 128 : 0));
         if (key <= 127) break;
     }
@@ -258,8 +260,8 @@ TEST_CASE(onnx_signature, all_unsupported_ops_at_once) {
     made_input(&m, "x", DT_F32, "2");
     made_node(&m, "LSTM", "x", "a");
     made_node(&m, "LSTM", "a", "b")->name = made_text(&m, "second");
-    made_node(&m, "FusedConv", "b", "c")->domain = made_text(&m,
-                                                             "com.microsoft");
+    made_node(&m, "FusedConv", "b", "c")->domain =
+        made_text(&m, "com.microsoft");
     made_node(&m, "TopK", "c", "y");
     made_output(&m, "y");
     CHECK(made_import(&m) == NULL);
@@ -671,7 +673,7 @@ TEST_CASE(onnx_functions, exponential_chains_are_stopped) {
 
 /* ---- damage -------------------------------------------------------------- */
 
-static const char *const files[] = {"mlp.dyn", "mlp.ts", "cnn.dyn", "cnn.ts",
+static const char *const files[] = {"mlp.dyn",    "mlp.ts", "cnn.dyn", "cnn.ts",
                                     "resnet.dyn", "gpt.ts", "gpt.dyn"};
 enum { FILES = sizeof files / sizeof *files };
 
@@ -741,9 +743,10 @@ TEST_CASE(onnx_damage, bytes_changed) {
 }
 
 static int64_t odd_number(uint64_t *s) {
-    static const int64_t odd[] = {0, 1, -1, 2, -2, 3, 7, 8, 100, 65536,
-                                  INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN,
-                                  (int64_t)1 << 40};
+    static const int64_t odd[] = {
+        0,         1,         -1,        2,         -2,
+        3,         7,         8,         100,       65536,
+        INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, (int64_t)1 << 40};
     return odd[next(s) % (sizeof odd / sizeof *odd)];
 }
 
@@ -766,7 +769,7 @@ static void swap_names(char **a, char **b) {
 }
 
 #define ONNX(name, imin, imax, omin, omax, attrs, nd, weight, handler, core)   \
-    #name,
+#name,
 static const char *const op_names[] = {
 #include "frontend/onnx/onnx_ops.def"
 };
@@ -787,9 +790,7 @@ static void odd_node(Onnx__GraphProto *g, uint64_t *s) {
     Onnx__AttributeProto *p =
         n->n_attribute ? n->attribute[next(s) % n->n_attribute] : NULL;
     switch (next(s) % 8) {
-    case 0:
-        swap_names(&n->op_type, &o->op_type);
-        break;
+    case 0: swap_names(&n->op_type, &o->op_type); break;
     case 1:
         if (n->n_input && o->n_input)
             swap_names(&n->input[next(s) % n->n_input],
@@ -808,9 +809,7 @@ static void odd_node(Onnx__GraphProto *g, uint64_t *s) {
     case 5:
         if (n->n_input > 1) swap_names(&n->input[0], &n->input[1]);
         break;
-    default:
-        other_op(n, s);
-        break;
+    default: other_op(n, s); break;
     }
 }
 

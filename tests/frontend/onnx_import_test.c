@@ -50,8 +50,8 @@ static void check_run(Torch *t) {
     REQUIRE(verify_module(t->m, STAGE_TYPED, &t->d) == OK);
     for (int i = 0; i < g->inputs.len; i++) {
         ValueId v = g->inputs.data[i];
-        eval_bind(e, v, expected_find(&t->want, "input",
-                                      value_get(g, v)->name));
+        eval_bind(e, v,
+                  expected_find(&t->want, "input", value_get(g, v)->name));
     }
     REQUIRE(eval_run(e, &t->d) == OK);
     REQUIRE(CHECK_EQ_INT(g->outputs.len, 2));
@@ -72,8 +72,8 @@ static void run_export(void *arg) {
     const char *name = arg;
     Torch t = {0};
     char fp32[128];
-    snprintf(fp32, sizeof fp32, "tests/onnx/%.*s.fp32",
-             (int)strcspn(name, "."), name);
+    snprintf(fp32, sizeof fp32, "tests/onnx/%.*s.fp32", (int)strcspn(name, "."),
+             name);
     if (!CHECK_MSG(import_file(&t, name) == OK, "%s", t.d.text.data)) return;
     REQUIRE(expected_read(t.a, test_data_path(fp32), &t.want));
     check_run(&t);
@@ -490,8 +490,7 @@ TEST_CASE(onnx_batch_norm, variance_is_unbiased_for_torch) {
     Made m;
     double mean = 0, var = 0;
     for (int i = 0; i < 12; i++) mean += (i / 3 * 6 + i % 3) / 12.0;
-    for (int i = 0; i < 12; i++)
-        var += pow(i / 3 * 6 + i % 3 - mean, 2) / 12;
+    for (int i = 0; i < 12; i++) var += pow(i / 3 * 6 + i % 3 - mean, 2) / 12;
     bn_model(&m, OPERANDS);
     CHECK_NEAR(new_variance(&m), 0.9 + 0.1 * var, 1e-6);
     m.model.producer_name = made_text(&m, "pytorch");
@@ -504,8 +503,8 @@ TEST_CASE(onnx_batch_norm, variance_is_unbiased_for_torch) {
 TEST_CASE(onnx_batch_norm, shared_statistics_are_updated_twice) {
     Made m;
     bn_model(&m, OPERANDS);
-    made_node(&m, "BatchNormalization",
-              "y,bn.scale,bn.bias,bn.mean,bn.var", "z");
+    made_node(&m, "BatchNormalization", "y,bn.scale,bn.bias,bn.mean,bn.var",
+              "z");
     made_output(&m, "z");
     Module *mod = made_import(&m);
     REQUIRE(mod != NULL);
@@ -591,9 +590,8 @@ static void function_model(Made *m) {
     made_start(m, 17);
     made_input(m, "x", DT_F32, "2");
     Onnx__NodeProto *c = made_node(m, "Constant", "", "k");
-    made_attr(m, c, "value_float",
-              ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT)->ref_attr_name =
-        made_text(m, "k");
+    made_attr(m, c, "value_float", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT)
+        ->ref_attr_name = made_text(m, "k");
     made_node(m, "Mul", "u,k", "v");
     onnx__function_proto__init(&f);
     f.name = "Scale";

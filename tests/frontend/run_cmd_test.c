@@ -16,7 +16,8 @@
 #include "runtime/session.h"
 #include "tests/support/tiny_module.h"
 
-/* ---- helpers --------------------------------------------------------------- */
+/* ---- helpers ---------------------------------------------------------------
+ */
 
 static const char *path_of(const char *name) {
     static char paths[32][600];
@@ -26,8 +27,8 @@ static const char *path_of(const char *name) {
     return p;
 }
 
-static void write_npy(const char *name, int dtype, int rank,
-                      const int64_t *dim, const void *data) {
+static void write_npy(const char *name, int dtype, int rank, const int64_t *dim,
+                      const void *data) {
     StrBuf sb = {0};
     size_t n = array_elem_bytes(dtype);
     for (int i = 0; i < rank; i++) n *= (size_t)dim[i];
@@ -145,7 +146,8 @@ static double field(const char *log, int line, const char *key) {
 
 #define FEEDS "--feed x=@x.npy --feed target=@t.npy "
 
-/* ---- training --------------------------------------------------------------- */
+/* ---- training ---------------------------------------------------------------
+ */
 
 TEST_CASE(run, trains_and_logs) {
     write_data(40);
@@ -208,7 +210,8 @@ TEST_CASE(run, log_file_and_profile) {
     free(trace);
 }
 
-/* ---- resuming ----------------------------------------------------------------- */
+/* ---- resuming
+ * ----------------------------------------------------------------- */
 
 static void same_files(const char *a, const char *b) {
     size_t na = 0, nb = 0;
@@ -277,7 +280,8 @@ TEST_CASE(run, every_epoch_has_every_sample_in_another_order) {
     free(two);
 }
 
-/* ---- evaluating and predicting -------------------------------------------------- */
+/* ---- evaluating and predicting
+ * -------------------------------------------------- */
 
 TEST_CASE(run, evaluates_every_sample) {
     char *out;
@@ -353,7 +357,8 @@ TEST_CASE(run, accuracy_from_idx_and_gzip) {
     free(out);
 }
 
-/* ---- mistakes ------------------------------------------------------------------ */
+/* ---- mistakes
+ * ------------------------------------------------------------------ */
 
 TEST_CASE(run, usage_errors) {
     write_data(8);
@@ -431,7 +436,8 @@ TEST_CASE(run, not_a_module) {
     CHECK_EQ_INT(run_cmd(4, argv, NULL), 1);
 }
 
-/* ---- array files ------------------------------------------------------------------ */
+/* ---- array files
+ * ------------------------------------------------------------------ */
 
 static Status read_bytes(const char *data, size_t n, Array *a, Diag *d) {
     REQUIRE(test_write_file(path_of("array"), data, n));

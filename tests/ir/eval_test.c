@@ -72,7 +72,8 @@ static void expect_at(const char *file, int line, EvalMode mode,
 /* y = op of the constants -2, -0.5, 0, 0.75, 3 */
 #define EXPECT_FN(op, ...)                                                     \
     EXPECT("g() {\nconst %x: f64[5] = [-2, -0.5, 0, 0.75, 3]\n"                \
-           "%y = " op " : f64[5]\nreturn %y", __VA_ARGS__)
+           "%y = " op " : f64[5]\nreturn %y",                                  \
+           __VA_ARGS__)
 
 /* ---- element-wise ------------------------------------------------------- */
 
@@ -115,7 +116,8 @@ TEST_CASE(eval, functions) {
 TEST_CASE(eval, rounding_functions) {
 #define ROUNDED(op, ...)                                                       \
     EXPECT("g() {\nconst %x: f64[6] = [-2.5, -1.5, -0.2, 0.5, 1.5, 2.7]\n"     \
-           "%y = " op " %x : f64[6]\nreturn %y", __VA_ARGS__)
+           "%y = " op " %x : f64[6]\nreturn %y",                               \
+           __VA_ARGS__)
     ROUNDED("floor", -3, -2, -1, 0, 1, 2);
     ROUNDED("ceil", -2, -1, 0, 1, 2, 3);
     ROUNDED("round", -2, -2, 0, 0, 2, 3); /* half to even */
@@ -124,7 +126,8 @@ TEST_CASE(eval, rounding_functions) {
 TEST_CASE(eval, far_out) {
 #define FAR(op, ...)                                                           \
     EXPECT("g() {\nconst %x: f64[3] = [-800, 800, nan]\n"                      \
-           "%y = " op " %x : f64[3]\nreturn %y", __VA_ARGS__)
+           "%y = " op " %x : f64[3]\nreturn %y",                               \
+           __VA_ARGS__)
     FAR("sigmoid", 0, 1, NAN);
     FAR("log_sigmoid", -800, 0, NAN);
     FAR("softplus", 0, 800, NAN);
@@ -145,7 +148,8 @@ TEST_CASE(eval, binary) {
 #define BINARY(op, ...)                                                        \
     EXPECT("g() {\nconst %a: f64[4] = [7, -7, 7, 0.5]\n"                       \
            "const %b: f64[4] = [2, 2, -2, nan]\n%y = " op " %a, %b\n"          \
-           "return %y", __VA_ARGS__)
+           "return %y",                                                        \
+           __VA_ARGS__)
     BINARY("add", 9, -5, 5, NAN);
     BINARY("sub", 5, -9, 9, NAN);
     BINARY("mul", 14, -14, -14, NAN);
@@ -165,23 +169,28 @@ TEST_CASE(eval, integers) {
 #define INTS(op, ...)                                                          \
     EXPECT("g() {\nconst %a: i32[4] = [7, -7, 7, -7]\n"                        \
            "const %b: i32[4] = [2, 2, -2, -2]\n%y = " op " %a, %b\n"           \
-           "return %y", __VA_ARGS__)
-    INTS("div", 3, -3, -3, 3);   /* truncates */
-    INTS("mod", 1, 1, -1, -1);   /* the divisor's sign */
+           "return %y",                                                        \
+           __VA_ARGS__)
+    INTS("div", 3, -3, -3, 3); /* truncates */
+    INTS("mod", 1, 1, -1, -1); /* the divisor's sign */
     INTS("min", 2, -7, -2, -7);
     INTS("max", 7, 2, 7, -2);
     INTS("less", 0, 1, 0, 1);
     EXPECT("g() {\nconst %a: i64[2] = [3, -2]\nconst %b: i64[2] = [4, 3]\n"
-           "%y = pow %a, %b\nreturn %y", 81, -8);
+           "%y = pow %a, %b\nreturn %y",
+           81, -8);
     /* exact beyond 2^53 */
     EXPECT("g() {\nconst %a: i64[1] = [9007199254740993]\n"
            "const %b: i64[1] = [9007199254740992]\n"
-           "%y = sub %a, %b\nreturn %y", 1);
+           "%y = sub %a, %b\nreturn %y",
+           1);
     /* wraps to the dtype */
     EXPECT("g() {\nconst %a: u8[2] = [200, 100]\nconst %b: u8[2] = [100, 7]\n"
-           "%y = add %a, %b\nreturn %y", 44, 107);
+           "%y = add %a, %b\nreturn %y",
+           44, 107);
     EXPECT("g() {\nconst %a: i64[1] = [9223372036854775807]\n"
-           "%y = mul %a, %a\nreturn %y", 1);
+           "%y = mul %a, %a\nreturn %y",
+           1);
     EXPECT("g() {\nconst %a: i32[3] = [-3, 0, 4]\n%n = neg %a\n%b = abs %a\n"
            "%s = sign %a\n%c = clip %a {min=-1, max=2}\n%r = relu %a\n"
            "return %n, %b, %s, %c, %r",
@@ -194,7 +203,8 @@ TEST_CASE(eval, integer_division_by_zero_is_an_error) {
         Arena *a = arena_new();
         StrBuf sb = {0};
         Diag d = {0};
-        sb_printf(&sb, "g() {\nconst %%a: i32[1] = [1]\n"
+        sb_printf(&sb,
+                  "g() {\nconst %%a: i32[1] = [1]\n"
                   "const %%b: i32[1] = [0]\n%%y = %s %%a, %%b\nreturn %%y",
                   ops[k]);
         Graph *g = parse(a, sb.data);
@@ -210,10 +220,12 @@ TEST_CASE(eval, logic_and_select) {
     EXPECT("g() {\nconst %a: bool[4] = [0, 0, 1, 1]\n"
            "const %b: bool[4] = [0, 1, 0, 1]\n"
            "%x = and %a, %b\n%y = or %a, %b\n%z = xor %a, %b\n"
-           "return %x, %y, %z", 0, 0, 0, 1, 0, 1, 1, 1, 0, 1, 1, 0);
+           "return %x, %y, %z",
+           0, 0, 0, 1, 0, 1, 1, 1, 0, 1, 1, 0);
     EXPECT("g() {\nconst %c: bool[2,1] = [1, 0]\n"
            "const %a: f32[2] = [1, inf]\nconst %b: f32[] = nan\n"
-           "%y = where %c, %a, %b\nreturn %y", 1, INFINITY, NAN, NAN);
+           "%y = where %c, %a, %b\nreturn %y",
+           1, INFINITY, NAN, NAN);
 }
 
 TEST_CASE(eval, broadcasting) {
@@ -235,14 +247,18 @@ TEST_CASE(eval, storage_rounds_every_value) {
     /* 1 + 2^-9 is not a bf16, 1 + 2^-12 is not an f16: ties go to even */
     EXPECT_STORED("g() {\nconst %x: f32[2] = [1.001953125, 1.00390625]\n"
                   "%b = cast %x : bf16[2]\n%h = cast %x : f16[2]\n"
-                  "return %b, %h", 1, 1, 1.001953125, 1.00390625);
+                  "return %b, %h",
+                  1, 1, 1.001953125, 1.00390625);
     EXPECT_STORED("g() {\nconst %x: bf16[2] = [256, 1]\n"
-                  "%y = add %x, 1 : bf16[2]\nreturn %y", 256, 2);
+                  "%y = add %x, 1 : bf16[2]\nreturn %y",
+                  256, 2);
     EXPECT("g() {\nconst %x: bf16[2] = [256, 1]\n"
-           "%y = add %x, 1 : bf16[2]\nreturn %y", 257, 2);
+           "%y = add %x, 1 : bf16[2]\nreturn %y",
+           257, 2);
     EXPECT_STORED("g() {\nconst %x: f16[1] = [60000]\n"
                   "%y = add %x, %x : f16[1]\n%z = add %x, %x : f32[1]\n"
-                  "return %y, %z", INFINITY, 120000);
+                  "return %y, %z",
+                  INFINITY, 120000);
 }
 
 TEST_CASE(eval, round_to_dtype) {
@@ -305,13 +321,14 @@ TEST_CASE(eval, dropout) {
 TEST_CASE(eval, moves) {
 #define MOVED(op, ...)                                                         \
     EXPECT("g() {\nconst %x: f32[2,3] = [1, 2, 3, 4, 5, 6]\n%y = " op "\n"     \
-           "return %y", __VA_ARGS__)
+           "return %y",                                                        \
+           __VA_ARGS__)
     MOVED("reshape %x {shape=[3,2]}", 1, 2, 3, 4, 5, 6);
     MOVED("transpose %x {perm=[1,0]}", 1, 4, 2, 5, 3, 6);
     MOVED("expand %x {shape=[2,2,3]}", 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6);
     MOVED("slice %x {starts=[0,2], sizes=[2,2], steps=[1,-2]}", 3, 1, 6, 4);
-    MOVED("slice_grad %x {shape=[2,6], starts=[0,4], steps=[1,-2]}",
-          3, 0, 2, 0, 1, 0, 6, 0, 5, 0, 4, 0);
+    MOVED("slice_grad %x {shape=[2,6], starts=[0,4], steps=[1,-2]}", 3, 0, 2, 0,
+          1, 0, 6, 0, 5, 0, 4, 0);
     MOVED("trilu %x {upper=1, k=1}", 0, 2, 3, 0, 0, 6);
     MOVED("trilu %x {upper=0, k=0}", 1, 0, 0, 4, 5, 0);
     MOVED("concat %x, %x {axis=1}", 1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6);
@@ -320,13 +337,15 @@ TEST_CASE(eval, moves) {
            "%a, %b = split %x {axis=1, sizes=[1,2]}\nreturn %a, %b",
            1, 4, 2, 3, 5, 6);
     EXPECT("g() {\nconst %x: i64[2,2] = [1, 2, 3, 4]\n"
-           "%y = transpose %x {perm=[1,0]}\nreturn %y", 1, 3, 2, 4);
+           "%y = transpose %x {perm=[1,0]}\nreturn %y",
+           1, 3, 2, 4);
 }
 
 TEST_CASE(eval, pads) {
 #define PADDED(attrs, ...)                                                     \
     EXPECT("g() {\nconst %x: f32[3] = [1, 2, 3]\n"                             \
-           "%y = pad %x {pads=[2,2], " attrs "}\nreturn %y", __VA_ARGS__)
+           "%y = pad %x {pads=[2,2], " attrs "}\nreturn %y",                   \
+           __VA_ARGS__)
     PADDED("mode=\"constant\", value=9", 9, 9, 1, 2, 3, 9, 9);
     PADDED("mode=\"reflect\"", 3, 2, 1, 2, 3, 2, 1);
     PADDED("mode=\"edge\"", 1, 1, 1, 2, 3, 3, 3);
@@ -351,7 +370,8 @@ TEST_CASE(eval, gather_and_scatter) {
            5, 6, 1, 2, 5, 6, 0, 0);
     EXPECT("g() {\nconst %x: f32[2,3] = [1, 2, 3, 4, 5, 6]\n"
            "const %i: i64[2] = [2, 1]\n%y = gather %x, %i {axis=1}\n"
-           "return %y", 3, 2, 6, 5);
+           "return %y",
+           3, 2, 6, 5);
     EXPECT("g() {\nconst %x: f32[2,3] = [1, 2, 3, 4, 5, 6]\n"
            "const %i: i64[] = 1\n%y = gather %x, %i {axis=0}\nreturn %y",
            4, 5, 6);
@@ -366,7 +386,8 @@ TEST_CASE(eval, gather_and_scatter) {
 TEST_CASE(eval, reductions) {
 #define REDUCED(op, ...)                                                       \
     EXPECT("g() {\nconst %x: f32[2,3] = [1, -2, 3, 4, 5, -6]\n"                \
-           "%y = " op "\nreturn %y", __VA_ARGS__)
+           "%y = " op "\nreturn %y",                                           \
+           __VA_ARGS__)
     REDUCED("reduce_sum %x {axes=[1]}", 2, 3);
     REDUCED("reduce_sum %x {axes=[0], keepdims=0}", 5, 3, -3);
     REDUCED("reduce_mean %x {axes=[0,1], keepdims=0}", 5.0 / 6);
@@ -377,10 +398,12 @@ TEST_CASE(eval, reductions) {
     REDUCED("argmax %x {axis=1, keepdims=0}", 2, 1);
     EXPECT("g() {\nconst %x: f32[3] = [1, nan, 3]\n"
            "%a = reduce_max %x {axes=[0]}\n%b = reduce_min %x {axes=[0]}\n"
-           "%c = argmax %x {axis=0}\nreturn %a, %b, %c", NAN, NAN, 1);
+           "%c = argmax %x {axis=0}\nreturn %a, %b, %c",
+           NAN, NAN, 1);
     EXPECT("g() {\nconst %x: i32[4] = [5, 2, 5, 1]\n"
            "%a = reduce_prod %x {axes=[0]}\n%b = argmax %x {axis=0}\n"
-           "%c = reduce_max %x {axes=[0]}\nreturn %a, %b, %c", 50, 0, 5);
+           "%c = reduce_max %x {axes=[0]}\nreturn %a, %b, %c",
+           50, 0, 5);
 }
 
 /* ---- products and convolutions ------------------------------------------ */
@@ -411,7 +434,8 @@ TEST_CASE(eval, conv) {
            -1.1875, 4.1875, 0.5, 3.375, -1.875, 1, 3.125, -1.625, 1.5, -1.25,
            -1.375);
     EXPECT("g(%x: f64[1,1,2,3,2], %w: f64[1,1,2,2,2]) {\n"
-           "%y = conv %x, %w\nreturn %y", 2.75, 0.75);
+           "%y = conv %x, %w\nreturn %y",
+           2.75, 0.75);
 }
 
 TEST_CASE(eval, conv_gradients) {
@@ -437,56 +461,64 @@ TEST_CASE(eval, max_pool) {
     EXPECT("g(%x: f64[1,2,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[3,3], "
            "strides=[2,2], pads=[1,1,1,1], sizes=[3,3]}\nreturn %y, %i",
            1, 1.25, 1.25, 1, 1, 1.25, 0.75, 1, 0.5, 1.25, 1, 1, 1.25, 1.25, 1,
-           0.5, 1.25, 0.25,
-           6, 3, 3, 6, 6, 14, 20, 17, 23, 0, 3, 3, 11, 11, 14, 20, 22, 23);
+           0.5, 1.25, 0.25, 6, 3, 3, 6, 6, 14, 20, 17, 23, 0, 3, 3, 11, 11, 14,
+           20, 22, 23);
     EXPECT("g(%x: f64[1,1,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[2,2], "
            "strides=[2,2], dilations=[2,2], sizes=[2,2]}\nreturn %y, %i",
            0.5, 1.25, 0.75, 1.25, 12, 14, 20, 14);
     /* ceil mode */
     EXPECT("g(%x: f64[1,1,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[2,2], "
            "strides=[2,2], sizes=[3,3]}\nreturn %y, %i",
-           1, 1.25, 0.75, 0.25, 1, 1.25, 0.75, 0.5, -0.5,
-           6, 3, 9, 15, 17, 14, 20, 23, 24);
+           1, 1.25, 0.75, 0.25, 1, 1.25, 0.75, 0.5, -0.5, 6, 3, 9, 15, 17, 14,
+           20, 23, 24);
     /* first on ties, NaN wins */
     EXPECT("g() {\nconst %x: f32[1,1,4] = [2, 2, 5, nan]\n"
            "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], sizes=[2]}\n"
-           "return %y, %i", 2, NAN, 0, 3);
+           "return %y, %i",
+           2, NAN, 0, 3);
 }
 
 TEST_CASE(eval, max_pool_grad) {
     EXPECT("g() {\nconst %dy: f32[1,2,2] = [1, 2, 4, 8]\n"
            "const %i: i32[1,2,2] = [1, 1, -1, 0]\n"
            "%dx = max_pool_grad %dy, %i {shape=[1,2,3], kernel_shape=[2], "
-           "strides=[1], sizes=[2]}\nreturn %dx", 0, 3, 0, 8, 0, 0);
+           "strides=[1], sizes=[2]}\nreturn %dx",
+           0, 3, 0, 8, 0, 0);
 }
 
 TEST_CASE(eval, avg_pool) {
 #define AVG(shape, rest, ...)                                                  \
     EXPECT("g(%x: f64[1," shape "]) {\n%y = avg_pool %x {" rest "}\n"          \
-           "return %y", __VA_ARGS__)
-    AVG("2,5,5", "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], "
+           "return %y",                                                        \
+           __VA_ARGS__)
+    AVG("2,5,5",
+        "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], "
         "sizes=[3,3], count_include_pad=1",
         -0.0555555555556, 0.138888888889, 0.138888888889, -0.194444444444,
         -0.111111111111, -0.0555555555556, 0, -0.0833333333333, -0.111111111111,
         0.138888888889, -0.0277777777778, 0.0277777777778, -0.0555555555556,
         -0.0555555555556, -0.222222222222, -0.111111111111, 0.0555555555556,
         -0.222222222222);
-    AVG("2,5,5", "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], "
+    AVG("2,5,5",
+        "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], "
         "sizes=[3,3]",
         -0.125, 0.208333333333, 0.3125, -0.291666666667, -0.111111111111,
         -0.0833333333333, 0, -0.125, -0.25, 0.3125, -0.0416666666667, 0.0625,
         -0.0833333333333, -0.0555555555556, -0.333333333333, -0.25,
         0.0833333333333, -0.5);
-    AVG("1,5,5", "kernel_shape=[2,2], strides=[2,2], pads=[1,1,1,1], "
+    AVG("1,5,5",
+        "kernel_shape=[2,2], strides=[2,2], pads=[1,1,1,1], "
         "sizes=[3,3], count_include_pad=1",
         -0.3125, 0, 0.375, -0.25, 0.0625, 0.125, 0.25, -0.3125, -0.25);
     /* a window that hangs over the padded input counts what it covers */
     EXPECT("g() {\nconst %x: f32[1,1,3] = [1, 2, 6]\n%y = avg_pool %x "
            "{kernel_shape=[2], strides=[2], sizes=[2], count_include_pad=1}\n"
-           "return %y", 1.5, 6);
+           "return %y",
+           1.5, 6);
     EXPECT("g() {\nconst %dy: f32[1,1,2] = [4, 6]\n%dx = avg_pool_grad %dy "
            "{shape=[1,1,3], kernel_shape=[2], strides=[2], sizes=[2]}\n"
-           "return %dx", 2, 2, 6);
+           "return %dx",
+           2, 2, 6);
 }
 
 /* ---- composites --------------------------------------------------------- */
@@ -501,7 +533,8 @@ TEST_CASE(eval, softmax) {
            -0.313261687518, -1.31326168752, -0.313261687518, -1.31326168752,
            -1.91022415044, -0.160224150438, -0.313261687518, -1.31326168752);
     EXPECT("g() {\nconst %x: f64[2] = [1000, 1001]\n%y = softmax %x\n"
-           "return %y", 0.268941421369995, 0.731058578630005);
+           "return %y",
+           0.268941421369995, 0.731058578630005);
 }
 
 TEST_CASE(eval, layer_norm) {
@@ -514,8 +547,7 @@ TEST_CASE(eval, layer_norm) {
            -0.0475904672343, -1.62924456228, 1.39227834317, -0.202902591296,
            -2.0280397959, 0.75, -0.195892642321, -2.26451295648, 0.270043729864,
            -0.0265606203091, 0.411335955976, -0.0475904672343,
-           -0.104166666666667, 0.0416666666666667, 1.20101227945,
-           1.2985765843);
+           -0.104166666666667, 0.0416666666666667, 1.20101227945, 1.2985765843);
 }
 
 TEST_CASE(eval, batch_norm) {
@@ -544,7 +576,8 @@ TEST_CASE(eval, batch_norm) {
     EXPECT("g(%x: f64[4,3]) {\nconst %t: i64[4] = [0, 2, -100, 1]\n"           \
            "const %w: f64[3] = [0.5, 1.5, 2]\n"                                \
            "%l, %lse = softmax_cross_entropy %x, %t" extra                     \
-           " {ignore_index=-100, " attrs "}\nreturn %l", __VA_ARGS__)
+           " {ignore_index=-100, " attrs "}\nreturn %l",                       \
+           __VA_ARGS__)
 
 TEST_CASE(eval, cross_entropy) {
     XENT("", "reduction=\"mean\"", 1.99935579859);
@@ -566,11 +599,13 @@ TEST_CASE(eval, nll) {
     EXPECT("g(%x: f64[4,3]) {\nconst %t: i64[4] = [0, 2, -100, 1]\n"           \
            "const %w: f64[3] = [0.5, 1.5, 2]\n"                                \
            "%l = nll_loss %x, %t" extra " {ignore_index=-100, " attrs "}\n"    \
-           "return %l", __VA_ARGS__)
+           "return %l",                                                        \
+           __VA_ARGS__)
     NLL(", %w", "reduction=\"mean\"", 0.625);
     NLL("", "reduction=\"none\"", 1.25, 0.75, 0, 0.25);
     EXPECT("g(%x: f64[2,3,2]) {\nconst %t: i64[2,2] = [0, 2, 1, 1]\n"
-           "%l = nll_loss %x, %t {axis=1, reduction=\"sum\"}\nreturn %l", 2.25);
+           "%l = nll_loss %x, %t {axis=1, reduction=\"sum\"}\nreturn %l",
+           2.25);
 }
 
 /* ---- whole graphs ------------------------------------------------------- */

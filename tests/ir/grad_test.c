@@ -40,8 +40,9 @@ static const struct {
     {"mod", SIGNED}, {"min", SIGNED}, {"pow", POSITIVE}, {"max", SIGNED},
 };
 static const char *const binary_shapes[][2] = {
-    {"f32[2,3]", "f32[2,3]"}, {"f32[2,3]", "f32[3]"}, {"f32[2,1]", "f32[1,3]"},
-    {"f32[]", "f32[2,2]"},    {"f32[1,3]", "f32[2,1,3]"},
+    {"f32[2,3]", "f32[2,3]"},   {"f32[2,3]", "f32[3]"},
+    {"f32[2,1]", "f32[1,3]"},   {"f32[]", "f32[2,2]"},
+    {"f32[1,3]", "f32[2,1,3]"},
 };
 enum {
     NBINARY_OPS = sizeof binary_ops / sizeof *binary_ops,
@@ -64,11 +65,11 @@ static void make_binary_cases(void) {
     for (int k = 0; k < NBINARY_OPS * NSHAPES; k++) {
         const char *op = binary_ops[k / NSHAPES].op;
         const char *const *shape = binary_shapes[k % NSHAPES];
-        binary_cases[k] = (GradCase){
-            format("%s_broadcast_%d", op, k % NSHAPES),
-            binary_ops[k / NSHAPES].range,
-            format("%%a: %s, %%b: %s", shape[0], shape[1]),
-            format("%%y = %s %%a, %%b", op), "%y"};
+        binary_cases[k] =
+            (GradCase){format("%s_broadcast_%d", op, k % NSHAPES),
+                       binary_ops[k / NSHAPES].range,
+                       format("%%a: %s, %%b: %s", shape[0], shape[1]),
+                       format("%%y = %s %%a, %%b", op), "%y"};
     }
 }
 
@@ -99,9 +100,8 @@ static Module *parse_text(Arena *a, const char *text) {
 }
 
 static Graph *case_graph(Arena *a, const GradCase *c, const char *dtype) {
-    const char *text =
-        arena_printf(a, "graph g(%s) {\n%s\nreturn %s\n}\n", c->inputs, c->body,
-                     c->results);
+    const char *text = arena_printf(a, "graph g(%s) {\n%s\nreturn %s\n}\n",
+                                    c->inputs, c->body, c->results);
     return parse_text(a, replace(a, text, "f32", dtype))->graphs.data[0];
 }
 
@@ -139,8 +139,7 @@ static ValueId weighed_sum(Graph *g, const ValueId *v, int n) {
 static ValueId results_sum(Graph *g) {
     ValueId v[8];
     int n = 0;
-    for (int k = 0; k < g->outputs.len; k++)
-        v[n++] = g->outputs.data[k].value;
+    for (int k = 0; k < g->outputs.len; k++) v[n++] = g->outputs.data[k].value;
     return weighed_sum(g, v, n);
 }
 
@@ -326,23 +325,22 @@ static void expect_grad(const char *file, int line, const char *type,
                             value_type(t.g, y)->rank, false, DT_F32);
     differentiate(&t, loss);
     Evaluator *e = evaluator(&t, t.g);
-    memcpy(((EvalTensor *)eval_get(e, t.want[0]))->f, x,
-           (size_t)n * sizeof *x);
+    memcpy(((EvalTensor *)eval_get(e, t.want[0]))->f, x, (size_t)n * sizeof *x);
     value_of(e, loss);
     const EvalTensor *g = eval_get(e, t.grads[0]);
     for (int k = 0; k < n; k++)
         if (!(g->f[k] == want[k] || fabs(g->f[k] - want[k]) < 1e-7 ||
               (isnan(g->f[k]) && isnan(want[k]))))
-            harness_fail_at(file, line, "element %d: %g, wanted %g", k,
-                            g->f[k], want[k]);
+            harness_fail_at(file, line, "element %d: %g, wanted %g", k, g->f[k],
+                            want[k]);
     arena_free(a);
 }
 
 #define LIST(...) __VA_ARGS__
 #define KINK(type, body, x, want)                                              \
     expect_grad(__FILE__, __LINE__, type, body,                                \
-                (int)(sizeof((double[]){x}) / sizeof(double)),                 \
-                (double[]){x}, (double[]){want})
+                (int)(sizeof((double[]){x}) / sizeof(double)), (double[]){x},  \
+                (double[]){want})
 
 TEST_CASE(grad_kinks, one_operand) {
     KINK("f32[3]", "%y = abs %x", LIST(-1, 0, 2), LIST(-1, 0, 1));
@@ -372,9 +370,10 @@ TEST_CASE(grad_kinks, ties) {
 TEST_CASE(grad_kinks, where_does_not_leak_the_other_branch) {
     KINK("f32[2]",
          "%c = greater %x, 0\n%s = where %c, %x, 1\n%l = log %s\n"
-         "%y = where %c, %l, 0", LIST(0, 2), LIST(0, 0.5));
-    KINK("f32[2]", "%c = greater %x, 0\n%y = where %c, %x, inf",
-         LIST(0, 2), LIST(0, 1));
+         "%y = where %c, %l, 0",
+         LIST(0, 2), LIST(0, 0.5));
+    KINK("f32[2]", "%c = greater %x, 0\n%y = where %c, %x, inf", LIST(0, 2),
+         LIST(0, 1));
 }
 
 TEST_CASE(grad_kinks, powers_of_zero) {

@@ -49,19 +49,27 @@ TEST_CASE(strings, globs) {
         const char *pattern, *name;
         bool match;
     } cases[] = {
-        {"*", "", true},           {"*", "abc", true},
-        {"a*c", "abbc", true},     {"a*c", "abcd", false},
-        {"?", "", false},          {"?b", "ab", true},
-        {"[a-c]x", "bx", true},    {"[!a-c]x", "bx", false},
-        {"[!a-c]x", "dx", true},   {"[]]", "]", true},
-        {"[", "[", true},          {"*.weight", "fc.0.weight", true},
-        {"fc?.w", "fc10.w", false}, {"**a*", "bab", true},
-        {"", "", true},            {"", "a", false},
-        {"a[b", "a[b", true},      {"*[0-9]", "conv12", true},
+        {"*", "", true},
+        {"*", "abc", true},
+        {"a*c", "abbc", true},
+        {"a*c", "abcd", false},
+        {"?", "", false},
+        {"?b", "ab", true},
+        {"[a-c]x", "bx", true},
+        {"[!a-c]x", "bx", false},
+        {"[!a-c]x", "dx", true},
+        {"[]]", "]", true},
+        {"[", "[", true},
+        {"*.weight", "fc.0.weight", true},
+        {"fc?.w", "fc10.w", false},
+        {"**a*", "bab", true},
+        {"", "", true},
+        {"", "a", false},
+        {"a[b", "a[b", true},
+        {"*[0-9]", "conv12", true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        CHECK_MSG(glob_match(cases[i].pattern, cases[i].name) ==
-                      cases[i].match,
+        CHECK_MSG(glob_match(cases[i].pattern, cases[i].name) == cases[i].match,
                   "'%s' against '%s'", cases[i].pattern, cases[i].name);
 }
 
@@ -90,9 +98,9 @@ TEST_CASE(strings, escapes_show_bytes) {
 }
 
 TEST_CASE(strings, shortest_numbers_read_back) {
-    static const double v[] = {0,      -0.0, 1,       0.1,  1e-5, 1.0 / 3,
-                               1e300,  5e-324, 0.02, 65504, -123456789.125,
-                               3.4028234663852886e38};
+    static const double v[] = {
+        0,     -0.0,   1,    0.1,   1e-5,           1.0 / 3,
+        1e300, 5e-324, 0.02, 65504, -123456789.125, 3.4028234663852886e38};
     for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
         StrBuf sb = {0};
         sb_put_double(&sb, v[i], false);
@@ -147,10 +155,14 @@ TEST_CASE(halves, every_pattern_reads_back) {
     for (int i = 0; i < 65536; i++) {
         uint16_t h = (uint16_t)i;
         double f = f16_to_double(h), b = bf16_to_double(h);
-        if (isnan(f)) CHECK(isnan(f16_to_double(double_to_f16(f))));
-        else CHECK_EQ_INT(double_to_f16(f), h);
-        if (isnan(b)) CHECK(isnan(bf16_to_double(double_to_bf16(b))));
-        else CHECK_EQ_INT(double_to_bf16(b), h);
+        if (isnan(f))
+            CHECK(isnan(f16_to_double(double_to_f16(f))));
+        else
+            CHECK_EQ_INT(double_to_f16(f), h);
+        if (isnan(b))
+            CHECK(isnan(bf16_to_double(double_to_bf16(b))));
+        else
+            CHECK_EQ_INT(double_to_bf16(b), h);
     }
 }
 
@@ -236,9 +248,12 @@ TEST_CASE(types, broadcasting) {
         int rank; /* -1: mismatch */
         int64_t out[3];
     } cases[] = {
-        {2, 1, {4, 3}, {3}, 2, {4, 3}},      {2, 2, {4, 1}, {1, 3}, 2, {4, 3}},
-        {0, 2, {0}, {2, 3}, 2, {2, 3}},      {1, 1, {2}, {3}, -1, {0}},
-        {3, 1, {2, 3, 1}, {5}, 3, {2, 3, 5}}, {1, 1, {0}, {1}, 1, {0}},
+        {2, 1, {4, 3}, {3}, 2, {4, 3}},
+        {2, 2, {4, 1}, {1, 3}, 2, {4, 3}},
+        {0, 2, {0}, {2, 3}, 2, {2, 3}},
+        {1, 1, {2}, {3}, -1, {0}},
+        {3, 1, {2, 3, 1}, {5}, 3, {2, 3, 5}},
+        {1, 1, {0}, {1}, 1, {0}},
         {1, 1, {0}, {2}, -1, {0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -272,7 +287,8 @@ TEST_CASE(types, text_of_dtypes) {
     DType d;
     for (int i = 0; i < NUM_DTYPES; i++) {
         CHECK(dtype_from_text(dtype_info[i].text, strlen(dtype_info[i].text),
-                              &d) && (int)d == i);
+                              &d) &&
+              (int)d == i);
         CHECK(dtype_from_onnx(dtype_info[i].onnx, &d) && (int)d == i);
     }
     CHECK(!dtype_from_text("f3", 2, &d));
@@ -294,8 +310,7 @@ TEST_CASE(ops, rows_are_sound) {
         CHECK_MSG(op->kind != KIND_ELEM || strcmp(op->expr, "0") != 0,
                   "%s has no expression", op->text);
         CHECK_MSG(op->kind != KIND_ELEM || op->out_max == 1, "%s", op->text);
-        for (int a = 0; a < op->nattr; a++)
-            CHECK(op->attrs[a] < NUM_ATTRS);
+        for (int a = 0; a < op->nattr; a++) CHECK(op->attrs[a] < NUM_ATTRS);
     }
 }
 
@@ -337,10 +352,11 @@ TEST_CASE(graph, variables_keep_their_names) {
     Fixture f = start();
     ValueId y = b1(&f.b, OP_RELU, f.x, DT_DEFAULT);
     CHECK_STR(name_of(&f, y), "x.relu");
-    int w = module_var(f.m, VAR_PARAM, "x.relu", value_get(f.g, y)->type, NULL,
-                       0);
-    CHECK_EQ_INT(module_var(f.m, VAR_PARAM, "x.relu",
-                            value_get(f.g, y)->type, NULL, 0), w);
+    int w =
+        module_var(f.m, VAR_PARAM, "x.relu", value_get(f.g, y)->type, NULL, 0);
+    CHECK_EQ_INT(
+        module_var(f.m, VAR_PARAM, "x.relu", value_get(f.g, y)->type, NULL, 0),
+        w);
     CHECK(!is_value(graph_find_var(f.g, w)));
     ValueId v = graph_var(f.g, w);
     CHECK(same_value(graph_var(f.g, w), v));
@@ -402,13 +418,12 @@ TEST_CASE(graph, toposort_moves_as_little_as_it_can) {
     y[5] = b2(&f.b, OP_ADD, y[1], y[3], DT_DEFAULT);
     NodeId add = f.g->order.data[5], before[6];
     CHECK(graph_toposort(f.g));
-    for (uint32_t i = 0; i < 6; i++)
-        CHECK_EQ_INT(f.g->order.data[i].i, i + 1);
+    for (uint32_t i = 0; i < 6; i++) CHECK_EQ_INT(f.g->order.data[i].i, i + 1);
     swap_nodes(f.g, 5, 0); /* add, e1, e2, e3, e4, e0 */
     memcpy(before, f.g->order.data, sizeof before);
     CHECK(graph_toposort(f.g));
-    NodeId want[] = {before[1], before[3], add, before[2], before[4],
-                     before[5]};
+    NodeId want[] = {before[1], before[3], add,
+                     before[2], before[4], before[5]};
     CHECK_MEM(f.g->order.data, want, sizeof want);
     Node *e1 = node_get(f.g, before[1]);
     e1->in[0] = y[5];
@@ -461,7 +476,8 @@ TEST_CASE(builder, names_stay_short) {
     CHECK_STR(name_of(&f, b_cast(&f.b, y, DT_F32)), "x.f32");
     CHECK(same_value(b_cast(&f.b, y, DT_BF16), y));
     CHECK_STR(name_of(&f, b2(&f.b, OP_MUL, b_scalar(&f.b, DT_F32, 2), f.x,
-                             DT_DEFAULT)), "x.mul");
+                             DT_DEFAULT)),
+              "x.mul");
     CHECK_STR(name_of(&f, b_full(&f.b, value_get(f.g, f.x)->type, 0)), "full");
     f.b.suffix = ".grad";
     y = b1(&f.b, OP_NEG, f.x, DT_DEFAULT);
@@ -525,8 +541,9 @@ TEST_CASE(builder, mistakes_are_messages) {
     NodeId n;
     ValueId in[] = {f.x, f.x};
     f.b.loc = (Loc){.file = intern("m.onnx"), .node = intern("fc")};
-    CHECK_EQ_INT(build_checked(&f.b, &d, OP_MATMUL, in, 2, NULL, 0, 1, NULL,
-                               NULL, &n), ERR_USER);
+    CHECK_EQ_INT(
+        build_checked(&f.b, &d, OP_MATMUL, in, 2, NULL, 0, 1, NULL, NULL, &n),
+        ERR_USER);
     CHECK_STR(d.text.data, "m.onnx: node 'fc': error: matmul: f32[4,3] and "
                            "f32[4,3]: inner dimensions 3 and 4\n");
     CHECK_EQ_INT(f.g->order.len, 0);

@@ -22,15 +22,13 @@ static uint64_t draw(Rng *r) {
     return r->s * 0x2545f4914f6cdd1du;
 }
 
-static int below(Rng *r, int n) {
-    return (int)(draw(r) >> 33) % n;
-}
+static int below(Rng *r, int n) { return (int)(draw(r) >> 33) % n; }
 
 static const char *const odd_names[] = {
-    "x",     "layer/0.w:0", "a b",  "quo\"te", "back\\slash", "new\nline",
-    "\x01",  "\xff\xfe",    "é",    "%",       "-",           "x.relu",
-    "a:b",   "9",           "nan",  "_",       "#",           "y.2",
-    "param", "end:",
+    "x",         "layer/0.w:0", "a b",      "quo\"te", "back\\slash",
+    "new\nline", "\x01",        "\xff\xfe", "é",       "%",
+    "-",         "x.relu",      "a:b",      "9",       "nan",
+    "_",         "#",           "y.2",      "param",   "end:",
 };
 
 static const char *random_name(Rng *r) {
@@ -41,8 +39,9 @@ static const char *random_name(Rng *r) {
 static const DType floats[] = {DT_F16, DT_BF16, DT_F32, DT_F64};
 
 static double random_number(Rng *r) {
-    static const double odd[] = {0, -0.0, 1, (double)INFINITY,
-                                 -(double)INFINITY, (double)NAN, 1e-45, 1e38};
+    static const double odd[] = {
+        0,           -0.0,  1,   (double)INFINITY, -(double)INFINITY,
+        (double)NAN, 1e-45, 1e38};
     if (below(r, 4) == 0) return odd[below(r, 8)];
     return ldexp((double)(int64_t)draw(r), below(r, 100) - 110);
 }
@@ -67,9 +66,7 @@ static Tensor *random_tensor(Rng *r, Arena *a, TypeId t) {
     return x;
 }
 
-static DType random_dtype(Rng *r) {
-    return (DType)below(r, NUM_DTYPES);
-}
+static DType random_dtype(Rng *r) { return (DType)below(r, NUM_DTYPES); }
 
 static void add_leaves(Rng *r, Graph *g) {
     for (int i = below(r, 3) + 1; i > 0; i--)
@@ -108,10 +105,11 @@ static ValueId random_value(Rng *r, const Graph *g) {
 
 /* One node that fits the values drawn, or none. */
 static void add_node(Rng *r, Builder *b) {
-    static const OpCode unary[] = {OP_NEG, OP_EXP, OP_RELU, OP_GELU, OP_NOT,
-                                   OP_ISNAN, OP_CLIP, OP_LEAKY_RELU};
-    static const OpCode binary[] = {OP_ADD, OP_MUL, OP_POW, OP_LESS, OP_EQUAL,
-                                    OP_AND, OP_MATMUL, OP_GATHER, OP_CONCAT};
+    static const OpCode unary[] = {OP_NEG, OP_EXP,   OP_RELU, OP_GELU,
+                                   OP_NOT, OP_ISNAN, OP_CLIP, OP_LEAKY_RELU};
+    static const OpCode binary[] = {OP_ADD,    OP_MUL,    OP_POW,
+                                    OP_LESS,   OP_EQUAL,  OP_AND,
+                                    OP_MATMUL, OP_GATHER, OP_CONCAT};
     Graph *g = b->g;
     ValueId in[] = {random_value(r, g), random_value(r, g)};
     const Type *t = value_type(g, in[0]);
@@ -143,8 +141,9 @@ static void add_node(Rng *r, Builder *b) {
         break;
     default: {
         OpCode op = unary[below(r, 8)];
-        const Attr *a = op == OP_CLIP ? clip : op == OP_LEAKY_RELU ? alpha
-                                                                   : NULL;
+        const Attr *a = op == OP_CLIP         ? clip
+                        : op == OP_LEAKY_RELU ? alpha
+                                              : NULL;
         build_checked(b, &d, op, in, 1, a, a == clip ? 2 : a != NULL, 1, NULL,
                       below(r, 2) ? names : NULL, &made);
     }
@@ -373,8 +372,7 @@ static void check_message(const char *text, const char *want) {
     Diag d = {0};
     Module *m;
     Status s = parse_module(a, &d, "f", text, strlen(text), &m);
-    if (CHECK_MSG(s != OK, "accepted: %s", text))
-        CHECK_HAS(d.text.data, want);
+    if (CHECK_MSG(s != OK, "accepted: %s", text)) CHECK_HAS(d.text.data, want);
     sb_free(&d.text);
     arena_free(a);
 }
@@ -491,10 +489,37 @@ TEST_CASE(hostile, truncated_anywhere) {
 }
 
 static const char *const splices[] = {
-    "%x", "%w1", "f32[", "]", "}", "{", "group row {", "return ", "write %rng",
-    "99999999999999999999", "-1", "0", ":i64", "\"", "%\"", "\\x", "\0", "\n",
-    "#", "= normal(1, 1)", "split ", "concat ", "nan", "_", ",", "@", "!",
-    "axis=-9223372036854775808", "9223372036854775807", "param ", "const ",
+    "%x",
+    "%w1",
+    "f32[",
+    "]",
+    "}",
+    "{",
+    "group row {",
+    "return ",
+    "write %rng",
+    "99999999999999999999",
+    "-1",
+    "0",
+    ":i64",
+    "\"",
+    "%\"",
+    "\\x",
+    "\0",
+    "\n",
+    "#",
+    "= normal(1, 1)",
+    "split ",
+    "concat ",
+    "nan",
+    "_",
+    ",",
+    "@",
+    "!",
+    "axis=-9223372036854775808",
+    "9223372036854775807",
+    "param ",
+    "const ",
 };
 
 TEST_CASE(hostile, bytes_changed_and_pieces_put_in) {
@@ -510,8 +535,10 @@ TEST_CASE(hostile, bytes_changed_and_pieces_put_in) {
             size_t len = strlen(piece);
             switch (below(&r, 4)) {
             case 0: text[at] = (char)draw(&r); break;
-            case 1: text[at] = sample[(size_t)below(&r, (int)n) %
-                                      (sizeof sample - 1)]; break;
+            case 1:
+                text[at] =
+                    sample[(size_t)below(&r, (int)n) % (sizeof sample - 1)];
+                break;
             case 2:
                 memmove(text + at + len, text + at, n - at);
                 memcpy(text + at, piece, len);

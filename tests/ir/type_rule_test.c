@@ -103,8 +103,8 @@ static const Row rows[] = {
     {"%x: f32[3,1]", "%y = expand %x {shape=[2,3,5]}", "f32[2,3,5]"},
     {"%x: f32[3,2]", "%y = expand %x {shape=[3,1]}", "! does not expand"},
     {"%x: f32[3,2]", "%y = expand %x {shape=[2]}", "! does not expand"},
-    {"%x: f32[5,4]",
-     "%y = slice %x {starts=[4,0], sizes=[3,2], steps=[-2,1]}", "f32[3,2]"},
+    {"%x: f32[5,4]", "%y = slice %x {starts=[4,0], sizes=[3,2], steps=[-2,1]}",
+     "f32[3,2]"},
     {"%x: f32[5]", "%y = slice %x {starts=[1], sizes=[3], steps=[2]}",
      "! leave 5 elements"},
     {"%x: f32[5]", "%y = slice %x {starts=[0], sizes=[2], steps=[0]}",
@@ -128,8 +128,8 @@ static const Row rows[] = {
     {"%x: f32[3]", "%y = pad %x {pads=[1,1], mode=\"wrap\"}", "f32[5]"},
     {"%x: f32[3]", "%y = pad %x {pads=[1,1], mode=\"mirror\"}", "! mode is"},
     {"%x: f32[3]", "%y = pad %x {pads=[-1,1]}", "! pads -1 and 1"},
-    {"%g: f32[5]",
-     "%y = pad_grad %g {shape=[3], pads=[1,1], mode=\"reflect\"}", "f32[3]"},
+    {"%g: f32[5]", "%y = pad_grad %g {shape=[3], pads=[1,1], mode=\"reflect\"}",
+     "f32[3]"},
     {"%g: f32[5]", "%y = pad_grad %g {shape=[4], pads=[1,1]}",
      "! padding gives f32[6]"},
     {"%x: bf16[2,3], %z: f32[2,4]", "%y = concat %x, %z {axis=1}", "f32[2,7]"},
@@ -144,8 +144,7 @@ static const Row rows[] = {
      "! add up to 4"},
     {"%x: f32[5,2]", "%a = split %x {axis=0, sizes=[2,3]}",
      "! has 2 numbers, wants 1"},
-    {"%x: f32[5,2], %i: i64[3,4]", "%y = gather %x, %i {axis=1}",
-     "f32[5,3,4]"},
+    {"%x: f32[5,2], %i: i64[3,4]", "%y = gather %x, %i {axis=1}", "f32[5,3,4]"},
     {"%x: f32[5,2], %i: f32[3]", "%y = gather %x, %i", "! wants integers"},
     {"%x: f32[], %i: i64[3]", "%y = gather %x, %i", "! outside rank 0"},
     {"%x: f32[1,1,1,1,1], %i: i64[1,1,1,1,1]", "%y = gather %x, %i",
@@ -174,8 +173,7 @@ static const Row rows[] = {
     {"%x: bf16[4,3], %w: f32[3,5]", "%y = matmul %x, %w", "f32[4,5]"},
     {"%x: f32[3,4], %w: f32[5,3]", "%y = matmul %x, %w {trans_a=1, trans_b=1}",
      "f32[4,5]"},
-    {"%x: f32[7,1,4,3], %w: f32[2,3,5]", "%y = matmul %x, %w",
-     "f32[7,2,4,5]"},
+    {"%x: f32[7,1,4,3], %w: f32[2,3,5]", "%y = matmul %x, %w", "f32[7,2,4,5]"},
     {"%x: f32[4,3], %w: f32[4,5]", "%y = matmul %x, %w",
      "! dimensions 3 and 4"},
     {"%x: f32[3], %w: f32[3,5]", "%y = matmul %x, %w", "! rank 2 or more"},
@@ -204,28 +202,42 @@ static const Row rows[] = {
     {"%x: f32[2,3,8], %g: f32[2,5,6]", "%y = conv_wgrad %x, %g {shape=[5,3,3]}",
      "f32[5,3,3]"},
     /* ---- pools ---- */
-    {"%x: f32[2,3,8,8]", "%y, %i = max_pool %x {kernel_shape=[2,2], "
-     "strides=[2,2], sizes=[4,4]}", "f32[2,3,4,4] i32[2,3,4,4]"},
-    {"%x: f32[2,3,5]", "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], "
-     "sizes=[3]} : bf16[2,3,3], i32[2,3,3]", "bf16[2,3,3] i32[2,3,3]"},
-    {"%x: f32[2,3,5]", "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], "
-     "sizes=[4]}", "! size 4"},
+    {"%x: f32[2,3,8,8]",
+     "%y, %i = max_pool %x {kernel_shape=[2,2], "
+     "strides=[2,2], sizes=[4,4]}",
+     "f32[2,3,4,4] i32[2,3,4,4]"},
+    {"%x: f32[2,3,5]",
+     "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], "
+     "sizes=[3]} : bf16[2,3,3], i32[2,3,3]",
+     "bf16[2,3,3] i32[2,3,3]"},
+    {"%x: f32[2,3,5]",
+     "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], "
+     "sizes=[4]}",
+     "! size 4"},
     {"%x: f32[2,3,5]", "%y, %i = max_pool %x {kernel_shape=[2]}", "! 'sizes'"},
     {"%x: f32[2,3,5]", "%y, %i = max_pool %x {sizes=[2]}", "! 'kernel_shape'"},
     {"%x: f32[2,3,5]", "%y = max_pool %x {kernel_shape=[2], sizes=[4]}",
      "! 1 result named, gives 2"},
-    {"%g: f32[2,3,4], %i: i32[2,3,4]", "%y = max_pool_grad %g, %i "
+    {"%g: f32[2,3,4], %i: i32[2,3,4]",
+     "%y = max_pool_grad %g, %i "
      "{shape=[2,3,8], kernel_shape=[2], strides=[2], sizes=[4]}",
      "f32[2,3,8]"},
-    {"%g: f32[2,3,4], %i: i64[2,3,4]", "%y = max_pool_grad %g, %i "
+    {"%g: f32[2,3,4], %i: i64[2,3,4]",
+     "%y = max_pool_grad %g, %i "
      "{shape=[2,3,8], kernel_shape=[2], strides=[2], sizes=[4]}",
      "! indices are i64"},
-    {"%x: f32[2,3,8]", "%y = avg_pool %x {kernel_shape=[3], pads=[1,1], "
-     "sizes=[8], count_include_pad=1}", "f32[2,3,8]"},
-    {"%g: f32[2,3,8]", "%y = avg_pool_grad %g {shape=[2,3,8], "
-     "kernel_shape=[3], pads=[1,1], sizes=[8]}", "f32[2,3,8]"},
-    {"%g: f32[2,3,7]", "%y = avg_pool_grad %g {shape=[2,3,8], "
-     "kernel_shape=[3], pads=[1,1], sizes=[8]}", "! gives f32[2,3,8]"},
+    {"%x: f32[2,3,8]",
+     "%y = avg_pool %x {kernel_shape=[3], pads=[1,1], "
+     "sizes=[8], count_include_pad=1}",
+     "f32[2,3,8]"},
+    {"%g: f32[2,3,8]",
+     "%y = avg_pool_grad %g {shape=[2,3,8], "
+     "kernel_shape=[3], pads=[1,1], sizes=[8]}",
+     "f32[2,3,8]"},
+    {"%g: f32[2,3,7]",
+     "%y = avg_pool_grad %g {shape=[2,3,8], "
+     "kernel_shape=[3], pads=[1,1], sizes=[8]}",
+     "! gives f32[2,3,8]"},
     /* ---- composites ---- */
     {"%x: bf16[4,3]", "%y = softmax %x : f32[4,3]", "f32[4,3]"},
     {"%x: f32[4,3]", "%y = softmax %x {axis=2}", "! axis 2 is outside"},
@@ -288,8 +300,8 @@ static void check_types(const Row *r, const Graph *g) {
         if (i) sb_puts(&got, " ");
         sb_put_type(&got, value_get(g, n->out[i])->type);
     }
-    CHECK_MSG(strcmp(got.data, r->want) == 0, "%s\n gives %s, want %s",
-              r->line, got.data, r->want);
+    CHECK_MSG(strcmp(got.data, r->want) == 0, "%s\n gives %s, want %s", r->line,
+              got.data, r->want);
     sb_free(&got);
 }
 
@@ -297,8 +309,8 @@ static void check_row(const Row *r) {
     Arena *a = arena_new();
     Diag d = {0};
     Module *m;
-    char *text = arena_printf(a, "graph g(%s) {\n%s\nreturn\n}", r->inputs,
-                              r->line);
+    char *text =
+        arena_printf(a, "graph g(%s) {\n%s\nreturn\n}", r->inputs, r->line);
     Status s = parse_module(a, &d, "row", text, strlen(text), &m);
     if (r->want[0] == '!') {
         if (CHECK_MSG(s != OK, "%s is accepted", r->line))
@@ -312,8 +324,7 @@ static void check_row(const Row *r) {
 
 TEST_CASE(type_rules, every_op_gives_and_refuses) {
     memset(covered, 0, sizeof covered);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        check_row(&rows[i]);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_row(&rows[i]);
     for (int op = 0; op < NUM_OPS; op++)
         CHECK_MSG(covered[op], "no row for %s", op_info[op].text);
 }

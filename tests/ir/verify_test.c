@@ -27,8 +27,8 @@ static const char base[] = "graph g(%x: f32[4], %z: f32[4]) {\n"
 
 static Fixture load(const char *text) {
     Fixture f = {.a = arena_new()};
-    if (!CHECK_MSG(parse_module(f.a, &f.d, "t", text, strlen(text), &f.m) ==
-                       OK, "%s", f.d.text.data))
+    if (!CHECK_MSG(parse_module(f.a, &f.d, "t", text, strlen(text), &f.m) == OK,
+                   "%s", f.d.text.data))
         harness_leave();
     f.g = f.m->graphs.data[0];
     return f;
@@ -48,8 +48,8 @@ static void drop(Fixture *f) {
 }
 
 static void refused(Fixture *f, const char *want) {
-    if (CHECK_MSG(verify_module(f->m, STAGE_TYPED, &f->d) != OK,
-                  "not seen: %s", want))
+    if (CHECK_MSG(verify_module(f->m, STAGE_TYPED, &f->d) != OK, "not seen: %s",
+                  want))
         CHECK_HAS(f->d.text.data, want);
     drop(f);
 }
@@ -209,7 +209,8 @@ static const Row rows[] = {
     {STAGE_FUSED, X, "%a = relu %x return %a", "%a = relu: is in no group"},
     {STAGE_FUSED, X,
      "group point { %a = relu %x } %v = reshape %a {shape=[32]} "
-     "group point { %b = exp %v } return %b", NULL},
+     "group point { %b = exp %v } return %b",
+     NULL},
     {STAGE_FUSED, X, "group point { %v = reshape %x {shape=[32]} } return %v",
      "a view is in no group"},
     {STAGE_FUSED, X, "group point { %a = softmax %x } return %a",
@@ -218,17 +219,19 @@ static const Row rows[] = {
     /* point */
     {STAGE_FUSED, X,
      "group point { %i = iota {axis=0} : f32[8,4] %a = add %x, %i "
-     "%t = transpose %a {perm=[1,0]} } return %t", NULL},
+     "%t = transpose %a {perm=[1,0]} } return %t",
+     NULL},
     {STAGE_FUSED, X,
      "group point { %a = relu %x %t = transpose %a {perm=[1,0]} } "
-     "return %a, %t", "f32[4,8] leaves a point group, so does f32[8,4]"},
-    {STAGE_FUSED, X,
-     "group point { %r = reduce_sum %x {axes=[1]} } return %r",
+     "return %a, %t",
+     "f32[4,8] leaves a point group, so does f32[8,4]"},
+    {STAGE_FUSED, X, "group point { %r = reduce_sum %x {axes=[1]} } return %r",
      "does not belong in a point group"},
     /* row */
     {STAGE_FUSED, X,
      "group row { %e = exp %x %s = reduce_sum %e {axes=[1]} %y = div %e, %s } "
-     "return %y, %s", NULL},
+     "return %y, %s",
+     NULL},
     {STAGE_FUSED, X, "group row { %e = exp %x } return %e",
      "without a reduction"},
     {STAGE_FUSED, X,
@@ -257,35 +260,39 @@ static const Row rows[] = {
     /* anchor */
     {STAGE_FUSED, X ", %b: f32[8]",
      "group anchor { %m = matmul %x, %x {trans_b=1} %a = add %m, %b } "
-     "return %m, %a", NULL},
+     "return %m, %a",
+     NULL},
     {STAGE_FUSED, X, "group anchor { %a = relu %x } return %a",
      "without an anchor"},
     {STAGE_FUSED, X,
      "group anchor { %m = matmul %x, %x {trans_b=1} %n = matmul %m, %x } "
-     "return %n", "a second anchor"},
+     "return %n",
+     "a second anchor"},
     {STAGE_FUSED, X,
      "group anchor { %m = matmul %x, %x {trans_b=1} "
      "%t = transpose %m {perm=[1,0]} } return %t",
      "does not belong in an anchor group"},
     {STAGE_FUSED, X ", %b: f32[3,8,8]",
      "group anchor { %m = matmul %x, %x {trans_b=1} %a = add %m, %b } "
-     "return %a", "f32[3,8,8] in an anchor group of f32[8,8]"},
+     "return %a",
+     "f32[3,8,8] in an anchor group of f32[8,8]"},
     /* lib */
     {STAGE_FUSED, X, "group lib { %a = argmax %x {axis=1} } return %a", NULL},
     {STAGE_FUSED, X,
      "group lib { %a = argmax %x {axis=1} %b = argmax %x {axis=0} } "
-     "return %a, %b", "a lib group is one library op"},
+     "return %a, %b",
+     "a lib group is one library op"},
     {STAGE_FUSED, X, "group lib { %a = relu %x } return %a",
      "a lib group is one library op"},
     /* memory: f32[8,4] is 128 bytes */
     {STAGE_PLANNED, X, "group point { %a = relu %x } return %a",
      "leaves its group and has no place"},
-    {STAGE_PLANNED, X,
-     "group point { %a = relu %x : f32[8,4] @256 } return %a",
+    {STAGE_PLANNED, X, "group point { %a = relu %x : f32[8,4] @256 } return %a",
      "ends at byte 384 of an arena of 256"},
     {STAGE_PLANNED, X,
      "group point { %a = relu %x : f32[8,4] @0 } "
-     "group point { %b = exp %a : f32[8,4] @128 } return %b", NULL},
+     "group point { %b = exp %a : f32[8,4] @128 } return %b",
+     NULL},
     {STAGE_PLANNED, X,
      "group point { %a = relu %x : f32[8,4] @0 } "
      "group point { %b = exp %a : f32[8,4] @64 } return %b",
@@ -293,7 +300,8 @@ static const Row rows[] = {
     /* in place: read at the same index only */
     {STAGE_PLANNED, X,
      "group point { %a = relu %x : f32[8,4] @0 } "
-     "group point { %b = exp %a : f32[8,4] @0 } return %b", NULL},
+     "group point { %b = exp %a : f32[8,4] @0 } return %b",
+     NULL},
     {STAGE_PLANNED, X,
      "group point { %a = relu %x : f32[8,4] @0 } "
      "group point { %t = transpose %a {perm=[1,0]} : f32[4,8] @0 } return %t",
@@ -316,10 +324,12 @@ static const Row rows[] = {
     {STAGE_PLANNED, X,
      "group point { %a = relu %x : f32[8,4] @0 } "
      "group point { %b = exp %a : f32[8,4] @128 } "
-     "group point { %c = exp %b : f32[8,4] @0 } return %c", NULL},
+     "group point { %c = exp %b : f32[8,4] @0 } return %c",
+     NULL},
     {STAGE_PLANNED, X,
      "group point { %a = relu %x : f32[8,4] @0 %b = exp %x : f32[8,4] @0 } "
-     "return %a, %b", "%a and %b live at the same time"},
+     "return %a, %b",
+     "%a and %b live at the same time"},
     {STAGE_PLANNED, X,
      "group lib { %a = argmax %x {axis=1} : i64[8,1] @0 } "
      "group lib { %b = argmax %x {axis=1} : i64[8,1] @0 } return %a, %b",
@@ -341,25 +351,28 @@ static const Row rows[] = {
     {STAGE_PLANNED, X,
      "state %s: f32[8,4] "
      "group point { %n = relu %x : f32[8,4] @%s } write %s = %n "
-     "return old=%s", "%s is still read after it is overwritten"},
+     "return old=%s",
+     "%s is still read after it is overwritten"},
     {STAGE_PLANNED, "",
      "state %s: f32[4,4] "
      "group point { %n = transpose %s {perm=[1,0]} : f32[4,4] @%s } "
-     "write %s = %n return", "read at other places than written"},
+     "write %s = %n return",
+     "read at other places than written"},
     {STAGE_PLANNED, X,
      "state %s: f32[32] "
      "group point { %n = relu %x : f32[8,4] @%s } "
-     "%v = reshape %n {shape=[32]} write %s = %v return", NULL},
+     "%v = reshape %n {shape=[32]} write %s = %v return",
+     NULL},
 };
 
 static void check_row(const Row *r) {
     Arena *a = arena_new();
     Diag d = {0};
     Module *m;
-    char *text = arena_printf(a, "graph g(%s) arena 256 {\n%s\n}", r->head,
-                              r->body);
-    if (CHECK_MSG(parse_module(a, &d, "t", text, strlen(text), &m) == OK,
-                  "%s", d.text.data)) {
+    char *text =
+        arena_printf(a, "graph g(%s) arena 256 {\n%s\n}", r->head, r->body);
+    if (CHECK_MSG(parse_module(a, &d, "t", text, strlen(text), &m) == OK, "%s",
+                  d.text.data)) {
         Status s = verify_module(m, r->stage, &d);
         CHECK_MSG((s == OK) == (r->want == NULL), "%s\n%s", r->body,
                   d.text.data ? d.text.data : "accepted");
@@ -370,8 +383,7 @@ static void check_row(const Row *r) {
 }
 
 TEST_CASE(verify, groups_and_memory) {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        check_row(&rows[i]);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_row(&rows[i]);
 }
 
 TEST_CASE(verify, torn_group) {

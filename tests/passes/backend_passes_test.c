@@ -28,8 +28,8 @@ static int pick(Maker *m, int n) {
 static ValueId any(Maker *m) {
     /* mostly recent values, so that chains form */
     int n = m->pool.len;
-    return m->pool.data[pick(m, 3) ? n - 1 - pick(m, n < 5 ? n : 5)
-                                   : pick(m, n)];
+    return m->pool
+        .data[pick(m, 3) ? n - 1 - pick(m, n < 5 ? n : 5) : pick(m, n)];
 }
 
 static DType any_float(Maker *m) {
@@ -170,8 +170,10 @@ static void bind_inputs(const Graph *g, Evaluator *e, Arena *a) {
         EvalTensor *t = eval_tensor_new(a, value_get(g, v)->type);
         int64_t n = type_count(value_type(g, v));
         for (int64_t i = 0; i < n; i++)
-            if (t->f) t->f[i] = (double)((7 * i + 3 * k) % 11 - 5) / 8;
-            else t->i[i] = (i * 5 + k) % 3;
+            if (t->f)
+                t->f[i] = (double)((7 * i + 3 * k) % 11 - 5) / 8;
+            else
+                t->i[i] = (i * 5 + k) % 3;
         eval_bind(e, v, t);
     }
 }
@@ -210,7 +212,7 @@ static void expect_equal(const Results *x, const Results *y, double tol,
 
 typedef struct Memory {
     const Graph *g;
-    ValueId *root;  /* by ValueId.i: below views */
+    ValueId *root;   /* by ValueId.i: below views */
     uint32_t *owner; /* of every 64 bytes: the root that lies there */
     uint32_t *var;   /* by variable: 0 = old content, else the root in it */
     const char *what;
@@ -246,10 +248,9 @@ static void take(Memory *m, ValueId v) {
     if (x->home >= 0) m->var[x->home] = v.i;
     if (x->offset < 0) return;
     int64_t end = x->offset + type_bytes(type_get(x->type));
-    CHECK_MSG(x->offset % 64 == 0 && end <= m->g->arena_bytes,
-              "%s: %s at %lld", m->what, x->name, (long long)x->offset);
-    for (int64_t at = x->offset; at < end; at += 64)
-        m->owner[at / 64] = v.i;
+    CHECK_MSG(x->offset % 64 == 0 && end <= m->g->arena_bytes, "%s: %s at %lld",
+              m->what, x->name, (long long)x->offset);
+    for (int64_t at = x->offset; at < end; at += 64) m->owner[at / 64] = v.i;
 }
 
 static bool made_in(const Memory *m, ValueId v, int group) {
@@ -297,8 +298,8 @@ static void run_in_memory(Arena *a, const Graph *g, const char *what) {
         CHECK_MSG(!is_immediate(&m, m.root[v.i]), "%s: output %d", what, i);
     }
     for (int i = 0; i < g->writes.len; i++)
-        CHECK_MSG(holds(&m, g->writes.data[i].value),
-                  "%s: write %d is gone", what, i);
+        CHECK_MSG(holds(&m, g->writes.data[i].value), "%s: write %d is gone",
+                  what, i);
 }
 
 /* ---- cases -------------------------------------------------------------- */
@@ -425,8 +426,8 @@ TEST_CASE(expand_values, losses) {
 }
 
 TEST_CASE(expand_values, reductions) {
-    static const char *const ops[] = {"sum", "mean", "sumsq", "prod", "max",
-                                      "min"};
+    static const char *const ops[] = {"sum",  "mean", "sumsq",
+                                      "prod", "max",  "min"};
     for (int i = 0; i < 6; i++) {
         StrBuf sb = {0};
         sb_printf(&sb,

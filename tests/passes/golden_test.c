@@ -7,7 +7,7 @@
 
    (`# RUN: ampc fmt` only reads and prints.)  Every input and output is also
    printed, read and printed again.  To rewrite expectations:
-     bazel run //tests/passes:golden_test -- --bless                               */
+     bazel run //tests/passes:golden_test -- --bless */
 #include "passes/passes.h"
 
 #include <stdlib.h>
@@ -58,10 +58,11 @@ static bool read_options(Case *c) {
     for (int i = 1; i < n; i++) {
         const char *next = i + 1 < n ? word[i + 1] : NULL;
         bool used = strcmp(word[i], "--pass") == 0;
-        if (used) c->passes = next;
-        else if (!CHECK_MSG(options_set(&c->opt, &c->diag, word[i], next,
-                                        &used) == OK,
-                            "%s: %s", c->path, c->diag.text.data))
+        if (used)
+            c->passes = next;
+        else if (!CHECK_MSG(
+                     options_set(&c->opt, &c->diag, word[i], next, &used) == OK,
+                     "%s: %s", c->path, c->diag.text.data))
             return false;
         i += used;
     }
@@ -95,8 +96,7 @@ static Status run(Case *c) {
     TRY(parse_module(c->arena, &c->diag, "input", c->text, n, &m));
     TRY(verify_module(m, STAGE_TYPED, &c->diag));
     check_round_trip(c, m);
-    if (c->passes)
-        TRY(run_passes(m, &c->diag, &c->opt, c->passes, false));
+    if (c->passes) TRY(run_passes(m, &c->diag, &c->opt, c->passes, false));
     check_round_trip(c, m);
     print_module(m, &c->got);
     return OK;
@@ -146,9 +146,10 @@ static void compare(Case *c, Status s) {
         return;
     }
     if (!CHECK_STR(c->got.data, c->expect))
-        harness_fail_at(c->path, 1, "if the output is right:\n"
-                                    "  bazel run //tests/passes:golden_test -- "
-                                    "--bless");
+        harness_fail_at(c->path, 1,
+                        "if the output is right:\n"
+                        "  bazel run //tests/passes:golden_test -- "
+                        "--bless");
 }
 
 static void run_case(void *arg) {

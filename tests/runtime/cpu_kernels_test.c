@@ -16,27 +16,23 @@
 
 static uint64_t rng = 1;
 
-static uint32_t rnd(void)
-{
+static uint32_t rnd(void) {
     rng = rng * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (uint32_t)(rng >> 33);
 }
 
-static int64_t rnd_in(int64_t lo, int64_t hi)
-{
+static int64_t rnd_in(int64_t lo, int64_t hi) {
     return lo + (int64_t)(rnd() % (uint32_t)(hi - lo + 1));
 }
 
 static double rnd_value(void) { return (double)rnd_in(-1000, 1000) / 500.0; }
 
-static size_t size_of(int64_t dtype)
-{
+static size_t size_of(int64_t dtype) {
     if (dtype == AMPC_F64 || dtype == AMPC_I64) return 8;
     return dtype == AMPC_F16 || dtype == AMPC_BF16 ? 2 : 4;
 }
 
-static double get(const void *p, int64_t dtype, int64_t i)
-{
+static double get(const void *p, int64_t dtype, int64_t i) {
     switch (dtype) {
     case AMPC_F64: return ((const double *)p)[i];
     case AMPC_F32: return (double)((const float *)p)[i];
@@ -45,8 +41,7 @@ static double get(const void *p, int64_t dtype, int64_t i)
     }
 }
 
-static void set(void *p, int64_t dtype, int64_t i, double x)
-{
+static void set(void *p, int64_t dtype, int64_t i, double x) {
     switch (dtype) {
     case AMPC_F64: ((double *)p)[i] = x; break;
     case AMPC_F32: ((float *)p)[i] = (float)x; break;
@@ -56,8 +51,7 @@ static void set(void *p, int64_t dtype, int64_t i, double x)
 }
 
 /* Exactly n elements, so that the sanitizers see a step outside. */
-static void *array(int64_t dtype, int64_t n)
-{
+static void *array(int64_t dtype, int64_t n) {
     void *p = malloc((size_t)n * size_of(dtype) + (n == 0));
     REQUIRE(p != NULL);
     for (int64_t i = 0; i < n; i++) set(p, dtype, i, rnd_value());
@@ -65,37 +59,32 @@ static void *array(int64_t dtype, int64_t n)
 }
 
 /* Rounding of a result of this dtype, relative. */
-static double unit(int64_t dtype)
-{
+static double unit(int64_t dtype) {
     return dtype == AMPC_F64    ? 0x1p-53
            : dtype == AMPC_F32  ? 0x1p-24
            : dtype == AMPC_BF16 ? 0x1p-8
                                 : 0x1p-11;
 }
 
-static int64_t rnd_float(void)
-{
+static int64_t rnd_float(void) {
     static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16};
     return types[rnd() % 3];
 }
 
 /* Level 5 is v4 without vdpbf16ps, on machines that have it. */
-static int top_level(void)
-{
+static int top_level(void) {
     cpu_bf16_dot_off(0);
     return cpu_isa_level() + cpu_bf16_dot();
 }
 
-static const AmpcCpuLib *lib_of(int level)
-{
+static const AmpcCpuLib *lib_of(int level) {
     cpu_bf16_dot_off(level == 5);
     if (level == 5) level = 4;
     return level == 4 ? &ampc_cpu_v4 : level == 3 ? &ampc_cpu_v3 : &ampc_cpu_v2;
 }
 
 /* Scratch of exactly that size, full of NaN. */
-static void *scratch_of(size_t bytes)
-{
+static void *scratch_of(size_t bytes) {
     void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
     REQUIRE(p != NULL);
     memset(p, 0xff, (bytes + 127) / 64 * 64);
@@ -103,8 +92,7 @@ static void *scratch_of(size_t bytes)
     return p;
 }
 
-static void scratch_check(void *p, size_t bytes)
-{
+static void scratch_check(void *p, size_t bytes) {
     for (int i = 0; i < 16; i++)
         if (!CHECK(((unsigned char *)p)[bytes + (size_t)i] == 0x5a)) break;
     free(p);
@@ -113,30 +101,26 @@ static void scratch_check(void *p, size_t bytes)
 static const int thread_counts[] = {1, 2, 5};
 static AmpcPool *pools[3];
 
-static void pools_open(void)
-{
+static void pools_open(void) {
     for (int i = 0; i < 3; i++) {
         pools[i] = pool_create(thread_counts[i]);
         REQUIRE(pools[i] != NULL);
     }
 }
 
-static void pools_close(void)
-{
+static void pools_close(void) {
     for (int i = 0; i < 3; i++) pool_destroy(pools[i]);
 }
 
 /* ---- half.h -------------------------------------------------------------- */
 
-static float bits_float(uint32_t u)
-{
+static float bits_float(uint32_t u) {
     float f;
     memcpy(&f, &u, sizeof f);
     return f;
 }
 
-TEST_CASE(half, every_16_bit_value_survives_the_round_trip)
-{
+TEST_CASE(half, every_16_bit_value_survives_the_round_trip) {
     for (uint32_t h = 0; h < 65536; h++) {
         float b = bf16_to_f32((uint16_t)h), f = f16_to_f32((uint16_t)h);
         if (!isnan(b)) CHECK(f32_to_bf16(b) == h);
@@ -147,15 +131,13 @@ TEST_CASE(half, every_16_bit_value_survives_the_round_trip)
 }
 
 /* The nearest of two neighbours, ties to the even one. */
-static uint16_t nearest(double x, uint16_t lo, double vlo, double vhi)
-{
+static uint16_t nearest(double x, uint16_t lo, double vlo, double vhi) {
     double below = fabs(x - vlo), above = fabs(vhi - x);
     if (below != above) return below < above ? lo : (uint16_t)(lo + 1);
     return lo & 1 ? (uint16_t)(lo + 1) : lo;
 }
 
-TEST_CASE(half, narrowing_rounds_to_nearest_even)
-{
+TEST_CASE(half, narrowing_rounds_to_nearest_even) {
     rng = 7;
     for (int i = 0; i < 200000; i++) {
         uint16_t lo = (uint16_t)(rnd() % 0x7bff);
@@ -187,16 +169,14 @@ typedef struct Touch {
     int64_t n, grain;
 } Touch;
 
-static void touch(void *ctx, int64_t lo, int64_t hi, int worker)
-{
+static void touch(void *ctx, int64_t lo, int64_t hi, int worker) {
     Touch *t = ctx;
     if (worker < 0 || worker >= t->threads) t->grain_ok = 0;
     if (lo % t->grain || (hi % t->grain && hi != t->n)) t->grain_ok = 0;
     for (int64_t i = lo; i < hi; i++) t->seen[i]++;
 }
 
-TEST_CASE(pool, every_index_once_and_chunks_respect_the_grain)
-{
+TEST_CASE(pool, every_index_once_and_chunks_respect_the_grain) {
     pools_open();
     rng = 3;
     for (int round = 0; round < 3000; round++) {
@@ -214,8 +194,7 @@ TEST_CASE(pool, every_index_once_and_chunks_respect_the_grain)
     pools_close();
 }
 
-TEST_CASE(pool, default_size_and_no_pool)
-{
+TEST_CASE(pool, default_size_and_no_pool) {
     AmpcPool *p = pool_create(0);
     if (!CHECK(p != NULL)) return;
     CHECK(pool_threads(p) >= 1);
@@ -241,8 +220,7 @@ typedef struct Record {
 
 static void record(void *const *buf, const int64_t *par, const float *acc,
                    int64_t ld, int64_t batch, int64_t row, int64_t col,
-                   int64_t rows, int64_t cols)
-{
+                   int64_t rows, int64_t cols) {
     Record *r = buf[0];
     if (row < 0 || col < 0 || row + rows > par[0] || col + cols > par[1]) {
         r->inside = 0;
@@ -256,8 +234,7 @@ static void record(void *const *buf, const int64_t *par, const float *acc,
         }
 }
 
-static void record_check(const Record *r, int64_t n)
-{
+static void record_check(const Record *r, int64_t n) {
     CHECK(r->inside);
     for (int64_t i = 0; i < n; i++)
         if (!CHECK_EQ_INT(r->count[i], 1)) break;
@@ -273,8 +250,8 @@ typedef struct GemmCase {
 } GemmCase;
 
 /* Random strides of one operand: rows or columns dense, or neither. */
-static int64_t gemm_layout(int64_t rows, int64_t cols, int64_t *rs, int64_t *cs)
-{
+static int64_t gemm_layout(int64_t rows, int64_t cols, int64_t *rs,
+                           int64_t *cs) {
     int64_t pad = rnd_in(0, 3), kind = rnd_in(0, 5);
     if (kind < 3) {
         *cs = 1;
@@ -289,8 +266,7 @@ static int64_t gemm_layout(int64_t rows, int64_t cols, int64_t *rs, int64_t *cs)
     return rows == 0 || cols == 0 ? 0 : (rows - 1) * *rs + (cols - 1) * *cs + 1;
 }
 
-static int64_t gemm_batches(CpuGemm *g, int64_t *stride, int64_t size)
-{
+static int64_t gemm_batches(CpuGemm *g, int64_t *stride, int64_t size) {
     int64_t n = 1;
     for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
         stride[i] = 0;
@@ -301,8 +277,7 @@ static int64_t gemm_batches(CpuGemm *g, int64_t *stride, int64_t size)
     return n * size;
 }
 
-static int64_t gemm_offset(const CpuGemm *g, const int64_t *stride, int64_t b)
-{
+static int64_t gemm_offset(const CpuGemm *g, const int64_t *stride, int64_t b) {
     int64_t off = 0;
     for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
         off += b % g->batch_dim[i] * stride[i];
@@ -311,8 +286,7 @@ static int64_t gemm_offset(const CpuGemm *g, const int64_t *stride, int64_t b)
     return off;
 }
 
-static void gemm_reference(GemmCase *c)
-{
+static void gemm_reference(GemmCase *c) {
     const CpuGemm *g = &c->g;
     for (int64_t b = 0; b < c->batch; b++)
         for (int64_t i = 0; i < g->m; i++)
@@ -333,8 +307,7 @@ static void gemm_reference(GemmCase *c)
             }
 }
 
-static void gemm_case(GemmCase *c, int64_t m, int64_t n, int64_t k, int f64)
-{
+static void gemm_case(GemmCase *c, int64_t m, int64_t n, int64_t k, int f64) {
     memset(c, 0, sizeof *c);
     CpuGemm *g = &c->g;
     g->m = m;
@@ -356,8 +329,7 @@ static void gemm_case(GemmCase *c, int64_t m, int64_t n, int64_t k, int f64)
     gemm_reference(c);
 }
 
-static void gemm_free(GemmCase *c)
-{
+static void gemm_free(GemmCase *c) {
     free(c->a);
     free(c->b);
     free(c->want);
@@ -365,8 +337,7 @@ static void gemm_free(GemmCase *c)
 }
 
 static int gemm_close(const GemmCase *c, const void *got, int64_t dtype,
-                      const char *what)
-{
+                      const char *what) {
     const CpuGemm *g = &c->g;
     double eps = g->a_dtype == AMPC_F64 ? 0x1p-53 : 0x1p-24;
     for (int64_t i = 0; i < c->batch * g->m * g->n; i++) {
@@ -381,8 +352,7 @@ static int gemm_close(const GemmCase *c, const void *got, int64_t dtype,
     return 1;
 }
 
-static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib)
-{
+static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
     const CpuGemm *g = &c->g;
     int64_t all = c->batch * g->m * g->n;
     size_t bytes = (size_t)all * size_of(g->c_dtype);
@@ -419,8 +389,7 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib)
     free(r.count);
 }
 
-static void gemm_check(int64_t m, int64_t n, int64_t k, int f64)
-{
+static void gemm_check(int64_t m, int64_t n, int64_t k, int f64) {
     GemmCase c;
     gemm_case(&c, m, n, k, f64);
     int top = top_level();
@@ -429,8 +398,7 @@ static void gemm_check(int64_t m, int64_t n, int64_t k, int f64)
     gemm_free(&c);
 }
 
-TEST_CASE(gemm, small_shapes)
-{
+TEST_CASE(gemm, small_shapes) {
     rng = 11;
     pools_open();
     for (int i = 0; i < 150; i++)
@@ -438,8 +406,7 @@ TEST_CASE(gemm, small_shapes)
     pools_close();
 }
 
-TEST_CASE(gemm, vectors_and_thin_matrices)
-{
+TEST_CASE(gemm, vectors_and_thin_matrices) {
     rng = 12;
     pools_open();
     for (int i = 0; i < 12; i++) {
@@ -451,8 +418,7 @@ TEST_CASE(gemm, vectors_and_thin_matrices)
     pools_close();
 }
 
-TEST_CASE(gemm, blocked_and_sliced)
-{
+TEST_CASE(gemm, blocked_and_sliced) {
     rng = 13;
     pools_open();
     gemm_check(201, 391, 300, 0);
@@ -469,21 +435,19 @@ typedef struct ConvCase {
     CpuConv c;
     int64_t nx, nw, ny, xs, ys, taps;
     void *x, *w, *dy;
-    double *y, *dx, *dw;          /* references                              */
+    double *y, *dx, *dw; /* references                              */
     double *y_mag, *dx_mag, *dw_mag; /* sums of magnitudes                   */
 } ConvCase;
 
 static int64_t prod3(const int64_t v[3]) { return v[0] * v[1] * v[2]; }
 
 /* Input position of tap t of output o, or -1. */
-static int64_t conv_at(const CpuConv *c, int d, int64_t o, int64_t t)
-{
+static int64_t conv_at(const CpuConv *c, int d, int64_t o, int64_t t) {
     int64_t i = o * c->stride[d] - c->pad[d] + t * c->dilation[d];
     return i < 0 || i >= c->in[d] ? -1 : i;
 }
 
-static void conv_term(ConvCase *k, int64_t yi, int64_t xi, int64_t wi)
-{
+static void conv_term(ConvCase *k, int64_t yi, int64_t xi, int64_t wi) {
     double x = get(k->x, k->c.x_dtype, xi), w = get(k->w, k->c.w_dtype, wi);
     double g = get(k->dy, k->c.y_dtype, yi);
     k->y[yi] += x * w;
@@ -494,8 +458,7 @@ static void conv_term(ConvCase *k, int64_t yi, int64_t xi, int64_t wi)
     k->dw_mag[wi] += fabs(g * x);
 }
 
-static void conv_reference(ConvCase *k)
-{
+static void conv_reference(ConvCase *k) {
     const CpuConv *c = &k->c;
     int64_t cg = c->c / c->group, kg = c->k / c->group;
     for (int64_t yi = 0; yi < k->ny; yi++) {
@@ -514,13 +477,11 @@ static void conv_reference(ConvCase *k)
     }
 }
 
-static double *zeros(int64_t n)
-{
+static double *zeros(int64_t n) {
     return calloc((size_t)n + 1, sizeof(double));
 }
 
-static void conv_prepare(ConvCase *k)
-{
+static void conv_prepare(ConvCase *k) {
     CpuConv *c = &k->c;
     c->x_dtype = rnd_float();
     c->w_dtype = rnd_float();
@@ -543,17 +504,15 @@ static void conv_prepare(ConvCase *k)
     conv_reference(k);
 }
 
-static void conv_free(ConvCase *k)
-{
-    void *all[] = {k->x,     k->w,  k->dy,     k->y,  k->y_mag,
-                   k->dx,    k->dx_mag, k->dw, k->dw_mag};
+static void conv_free(ConvCase *k) {
+    void *all[] = {k->x,  k->w,      k->dy, k->y,     k->y_mag,
+                   k->dx, k->dx_mag, k->dw, k->dw_mag};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
 static void conv_close(const ConvCase *k, const char *what, const void *got,
                        int64_t dtype, const double *want, const double *mag,
-                       int64_t n)
-{
+                       int64_t n) {
     const CpuConv *c = &k->c;
     for (int64_t i = 0; i < n; i++) {
         double tol = 1e-4 * mag[i] + unit(dtype) * fabs(want[i]) + 1e-7;
@@ -573,16 +532,14 @@ static void conv_close(const ConvCase *k, const char *what, const void *got,
 }
 
 /* which: 0 forward, 1 dgrad, 2 wgrad */
-static size_t conv_need(const CpuConv *c, int which, int threads)
-{
+static size_t conv_need(const CpuConv *c, int which, int threads) {
     return which == 0   ? cpu_conv_fwd_scratch(c, threads)
            : which == 1 ? cpu_conv_dgrad_scratch(c, threads)
                         : cpu_conv_wgrad_scratch(c, threads);
 }
 
 static void conv_call(const ConvCase *k, const AmpcCpuLib *lib, int which,
-                      int pool, void *out)
-{
+                      int pool, void *out) {
     const CpuConv *c = &k->c;
     size_t need = conv_need(c, which, thread_counts[pool]);
     void *scratch = scratch_of(need);
@@ -596,8 +553,7 @@ static void conv_call(const ConvCase *k, const AmpcCpuLib *lib, int which,
 }
 
 static void conv_check_routine(const ConvCase *k, const AmpcCpuLib *lib,
-                               int which)
-{
+                               int which) {
     const CpuConv *c = &k->c;
     static const char *const names[] = {"conv", "dgrad", "wgrad"};
     const int64_t n[] = {k->ny, k->nx, k->nw};
@@ -620,8 +576,7 @@ static void conv_check_routine(const ConvCase *k, const AmpcCpuLib *lib,
     free(first);
 }
 
-static void conv_check_epilogue(const ConvCase *k, const AmpcCpuLib *lib)
-{
+static void conv_check_epilogue(const ConvCase *k, const AmpcCpuLib *lib) {
     Record r = {.inside = 1};
     r.out = malloc((size_t)(k->ny + 1) * sizeof(float));
     r.count = calloc((size_t)k->ny + 1, 1);
@@ -637,8 +592,7 @@ static void conv_check_epilogue(const ConvCase *k, const AmpcCpuLib *lib)
     free(r.count);
 }
 
-static void conv_check(const CpuConv *shape)
-{
+static void conv_check(const CpuConv *shape) {
     ConvCase k = {.c = *shape};
     conv_prepare(&k);
     int top = top_level();
@@ -650,8 +604,7 @@ static void conv_check(const CpuConv *shape)
     conv_free(&k);
 }
 
-static void conv_spatial(CpuConv *c, int rank, int64_t extent)
-{
+static void conv_spatial(CpuConv *c, int rank, int64_t extent) {
     for (int d = 0; d < 3; d++) {
         c->in[d] = c->out[d] = c->kernel[d] = c->stride[d] = c->dilation[d] = 1;
         c->pad[d] = 0;
@@ -669,8 +622,7 @@ static void conv_spatial(CpuConv *c, int rank, int64_t extent)
     }
 }
 
-TEST_CASE(conv, random_shapes)
-{
+TEST_CASE(conv, random_shapes) {
     rng = 21;
     pools_open();
     for (int i = 0; i < 120; i++) {
@@ -685,27 +637,125 @@ TEST_CASE(conv, random_shapes)
 }
 
 /* The common kinds: 3x3 pad 1, strided, 1x1, depthwise, patches, long 1-D. */
-TEST_CASE(conv, common_shapes)
-{
+TEST_CASE(conv, common_shapes) {
     static const CpuConv shapes[] = {
-        {2, 1, 16, 1, {1, 28, 28}, {1, 26, 26}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1},
-         {0, 0, 0}, 0, 0, 0},
-        {3, 20, 33, 1, {1, 14, 14}, {1, 14, 14}, {1, 3, 3}, {1, 1, 1},
-         {1, 1, 1}, {0, 1, 1}, 0, 0, 0},
-        {2, 40, 24, 1, {1, 9, 9}, {1, 5, 5}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1},
-         {0, 1, 1}, 0, 0, 0},
-        {2, 17, 40, 1, {1, 10, 12}, {1, 5, 6}, {1, 1, 1}, {1, 2, 2}, {1, 1, 1},
-         {0, 0, 0}, 0, 0, 0},
-        {2, 32, 32, 32, {1, 15, 15}, {1, 15, 15}, {1, 3, 3}, {1, 1, 1},
-         {1, 1, 1}, {0, 1, 1}, 0, 0, 0},
-        {1, 3, 20, 1, {1, 32, 32}, {1, 4, 4}, {1, 8, 8}, {1, 8, 8}, {1, 1, 1},
-         {0, 0, 0}, 0, 0, 0},
-        {1, 2, 5, 1, {1, 1, 3000}, {1, 1, 1498}, {1, 1, 10}, {1, 1, 2},
-         {1, 1, 1}, {0, 0, 2}, 0, 0, 0},
-        {1, 6, 300, 1, {1, 40, 70}, {1, 40, 70}, {1, 3, 3}, {1, 1, 1},
-         {1, 1, 1}, {0, 1, 1}, 0, 0, 0},
-        {40, 5, 7, 1, {1, 4, 4}, {1, 2, 2}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1},
-         {0, 0, 0}, 0, 0, 0},
+        {2,
+         1,
+         16,
+         1,
+         {1, 28, 28},
+         {1, 26, 26},
+         {1, 3, 3},
+         {1, 1, 1},
+         {1, 1, 1},
+         {0, 0, 0},
+         0,
+         0,
+         0},
+        {3,
+         20,
+         33,
+         1,
+         {1, 14, 14},
+         {1, 14, 14},
+         {1, 3, 3},
+         {1, 1, 1},
+         {1, 1, 1},
+         {0, 1, 1},
+         0,
+         0,
+         0},
+        {2,
+         40,
+         24,
+         1,
+         {1, 9, 9},
+         {1, 5, 5},
+         {1, 3, 3},
+         {1, 2, 2},
+         {1, 1, 1},
+         {0, 1, 1},
+         0,
+         0,
+         0},
+        {2,
+         17,
+         40,
+         1,
+         {1, 10, 12},
+         {1, 5, 6},
+         {1, 1, 1},
+         {1, 2, 2},
+         {1, 1, 1},
+         {0, 0, 0},
+         0,
+         0,
+         0},
+        {2,
+         32,
+         32,
+         32,
+         {1, 15, 15},
+         {1, 15, 15},
+         {1, 3, 3},
+         {1, 1, 1},
+         {1, 1, 1},
+         {0, 1, 1},
+         0,
+         0,
+         0},
+        {1,
+         3,
+         20,
+         1,
+         {1, 32, 32},
+         {1, 4, 4},
+         {1, 8, 8},
+         {1, 8, 8},
+         {1, 1, 1},
+         {0, 0, 0},
+         0,
+         0,
+         0},
+        {1,
+         2,
+         5,
+         1,
+         {1, 1, 3000},
+         {1, 1, 1498},
+         {1, 1, 10},
+         {1, 1, 2},
+         {1, 1, 1},
+         {0, 0, 2},
+         0,
+         0,
+         0},
+        {1,
+         6,
+         300,
+         1,
+         {1, 40, 70},
+         {1, 40, 70},
+         {1, 3, 3},
+         {1, 1, 1},
+         {1, 1, 1},
+         {0, 1, 1},
+         0,
+         0,
+         0},
+        {40,
+         5,
+         7,
+         1,
+         {1, 4, 4},
+         {1, 2, 2},
+         {1, 3, 3},
+         {1, 1, 1},
+         {1, 1, 1},
+         {0, 0, 0},
+         0,
+         0,
+         0},
     };
     rng = 22;
     pools_open();
@@ -716,13 +766,11 @@ TEST_CASE(conv, common_shapes)
 
 /* ---- pooling ------------------------------------------------------------- */
 
-static int64_t pool_pos(const CpuPool *p, int d, int64_t o, int64_t t)
-{
+static int64_t pool_pos(const CpuPool *p, int d, int64_t o, int64_t t) {
     return o * p->stride[d] + t * p->dilation[d] - p->pad[d];
 }
 
-static int64_t pool_random(CpuPool *p, int rank)
-{
+static int64_t pool_random(CpuPool *p, int rank) {
     static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
     memset(p, 0, sizeof *p);
     p->planes = rnd_in(1, 5);
@@ -755,16 +803,15 @@ typedef struct PoolRef {
 /* One window: its maximum, sum and count. */
 static void pool_window_ref(const CpuPool *p, const void *x, int64_t plane,
                             int64_t o, double *max, int32_t *idx, double *sum,
-                            double *count)
-{
+                            double *count) {
     int64_t in = prod3(p->in);
     *max = -INFINITY;
     *idx = -1;
     *sum = *count = 0;
     for (int64_t t = 0; t < prod3(p->kernel); t++) {
-        int64_t at[3], tap[3] = {t / p->kernel[2] / p->kernel[1],
-                                 t / p->kernel[2] % p->kernel[1],
-                                 t % p->kernel[2]};
+        int64_t at[3],
+            tap[3] = {t / p->kernel[2] / p->kernel[1],
+                      t / p->kernel[2] % p->kernel[1], t % p->kernel[2]};
         int64_t pos[3] = {o / p->out[2] / p->out[1], o / p->out[2] % p->out[1],
                           o % p->out[2]};
         int inside = 1, padded = 1;
@@ -786,8 +833,7 @@ static void pool_window_ref(const CpuPool *p, const void *x, int64_t plane,
 }
 
 static void pool_spread_ref(const CpuPool *p, int64_t plane, int64_t o,
-                            double g, double *dx, double *mag)
-{
+                            double g, double *dx, double *mag) {
     for (int64_t t = 0; t < prod3(p->kernel); t++) {
         int64_t z = pool_pos(p, 0, o / p->out[2] / p->out[1],
                              t / p->kernel[2] / p->kernel[1]);
@@ -804,8 +850,7 @@ static void pool_spread_ref(const CpuPool *p, int64_t plane, int64_t o,
 }
 
 static void pool_close(const char *what, const void *got, int64_t dtype,
-                       const double *want, double floor_, int64_t n)
-{
+                       const double *want, double floor_, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         double tol = unit(dtype) * fabs(want[i]) + floor_;
         double v = get(got, dtype, i);
@@ -817,8 +862,7 @@ static void pool_close(const char *what, const void *got, int64_t dtype,
 }
 
 static void pool_check(const CpuPool *p, const void *x, const void *dy,
-                       const PoolRef *ref, const AmpcCpuLib *lib, int t)
-{
+                       const PoolRef *ref, const AmpcCpuLib *lib, int t) {
     int64_t nx = p->planes * prod3(p->in), ny = p->planes * prod3(p->out);
     void *y = array(p->dtype, ny), *dx = array(p->dtype, nx);
     int32_t *idx = malloc((size_t)(ny + 1) * sizeof *idx);
@@ -838,15 +882,15 @@ static void pool_check(const CpuPool *p, const void *x, const void *dy,
     free(idx);
 }
 
-static void pool_case(int rank)
-{
+static void pool_case(int rank) {
     CpuPool p;
     int64_t in = pool_random(&p, rank), out = prod3(p.out);
     int64_t nx = p.planes * in, ny = p.planes * out;
     void *x = array(p.dtype, nx), *dy = array(p.dtype, ny);
     if (rnd() % 4 == 0) set(x, p.dtype, rnd_in(0, nx - 1), NAN);
-    PoolRef ref = {zeros(ny), zeros(ny), zeros(nx), zeros(nx), zeros(nx),
-                   malloc((size_t)(ny + 1) * sizeof(int32_t))};
+    PoolRef ref = {zeros(ny), zeros(ny),
+                   zeros(nx), zeros(nx),
+                   zeros(nx), malloc((size_t)(ny + 1) * sizeof(int32_t))};
     int nan = 0;
     for (int64_t o = 0; o < ny; o++) {
         double sum, count, g = get(dy, p.dtype, o);
@@ -862,13 +906,12 @@ static void pool_case(int rank)
     for (int level = 2; level <= top; level++)
         for (int t = 0; t < 3; t++)
             pool_check(&p, x, dy, &ref, lib_of(level), t);
-    void *all[] = {x, dy, ref.max, ref.avg, ref.dmax, ref.davg, ref.mag,
-                   ref.idx};
+    void *all[] = {x,        dy,       ref.max, ref.avg,
+                   ref.dmax, ref.davg, ref.mag, ref.idx};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-TEST_CASE(pooling, random_shapes)
-{
+TEST_CASE(pooling, random_shapes) {
     rng = 31;
     pools_open();
     for (int i = 0; i < 240; i++) pool_case(i % 3 + 1);
@@ -877,10 +920,10 @@ TEST_CASE(pooling, random_shapes)
 
 /* ---- scatter-add, argmax ------------------------------------------------- */
 
-static void scatter_case(void)
-{
-    CpuScatterAdd s = {rnd_in(1, 3), rnd_in(1, 50), rnd_in(0, 200),
-                       rnd_in(1, 300), rnd_float(), AMPC_I64, rnd_float()};
+static void scatter_case(void) {
+    CpuScatterAdd s = {rnd_in(1, 3),   rnd_in(1, 50), rnd_in(0, 200),
+                       rnd_in(1, 300), rnd_float(),   AMPC_I64,
+                       rnd_float()};
     if (rnd() % 5 == 0) s.src_dtype = s.out_dtype = AMPC_F64;
     if (rnd() % 2) s.idx_dtype = AMPC_I32;
     int64_t nsrc = s.outer * s.nidx * s.inner;
@@ -916,16 +959,14 @@ static void scatter_case(void)
     free(want);
 }
 
-TEST_CASE(scatter_add, random_shapes)
-{
+TEST_CASE(scatter_add, random_shapes) {
     rng = 41;
     pools_open();
     for (int i = 0; i < 60; i++) scatter_case();
     pools_close();
 }
 
-static void argmax_case(void)
-{
+static void argmax_case(void) {
     static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
     CpuArgmax a = {rnd_in(1, 30), rnd_in(1, 40), rnd_in(1, 5),
                    types[rnd() % 4]};
@@ -953,16 +994,14 @@ static void argmax_case(void)
     free(got);
 }
 
-TEST_CASE(argmax, first_of_the_largest)
-{
+TEST_CASE(argmax, first_of_the_largest) {
     rng = 51;
     pools_open();
     for (int i = 0; i < 60; i++) argmax_case();
     pools_close();
 }
 
-TEST_CASE(isa, the_environment_only_lowers_the_level)
-{
+TEST_CASE(isa, the_environment_only_lowers_the_level) {
     char *old = getenv("AMPC_ISA"), *kept = old ? strdup(old) : NULL;
     unsetenv("AMPC_ISA");
     int top = cpu_isa_level();

@@ -25,7 +25,7 @@ enum { GUARD = 64, GUARD_BYTE = 0xa5, ALIGN = 256, PER_UNIT = 400 };
 /* One plan step as launches. */
 typedef struct Item {
     const LoweredStep *s;
-    int lib;     /* number of l<lib>, -1 for a kernel */
+    int lib; /* number of l<lib>, -1 for a kernel */
     int unit;
     CudaLib launch;
 } Item;
@@ -74,8 +74,7 @@ static void make_blocks(Bounds *x) {
         const Value *v = &x->g->values.data[i];
         x->bytes[i] = (size_t)type_bytes(type_get(v->type));
         x->data[i] = block_new(x->bytes[i]);
-        if (v->kind == VK_CONST)
-            memcpy(x->data[i], v->data->data, x->bytes[i]);
+        if (v->kind == VK_CONST) memcpy(x->data[i], v->data->data, x->bytes[i]);
     }
 }
 
@@ -103,8 +102,8 @@ static void print_items(Bounds *x) {
         t->lib = t->s->kind == PLAN_LIB ? i : -1;
         StrBuf *sb = unit_for(x, i, &t->unit);
         if (t->lib >= 0) {
-            int *at = t->s->epilogue
-                          ? &functor[kernel_index(t->s->epilogue)] : NULL;
+            int *at =
+                t->s->epilogue ? &functor[kernel_index(t->s->epilogue)] : NULL;
             if (at && *at != t->unit + 1)
                 print_cuda_functor(t->s->epilogue, sb);
             if (at) *at = t->unit + 1;
@@ -146,8 +145,7 @@ static void add_refs(Bounds *x, Params *p, const ValueId *refs, int n) {
     for (int i = 0; i < n; i++) {
         REQUIRE(p->count < 120);
         ValueId v = refs[i];
-        p->value[p->count] =
-            is_value(v) ? x->data[view_root(x->g, v).i] : NULL;
+        p->value[p->count] = is_value(v) ? x->data[view_root(x->g, v).i] : NULL;
         p->slot[p->count] = &p->value[p->count];
         p->count++;
     }
@@ -155,8 +153,8 @@ static void add_refs(Bounds *x, Params *p, const ValueId *refs, int n) {
 
 static void launch(const Item *t, SimTwin *twin, const char *name,
                    int64_t blocks, int threads, unsigned shared, Params *p) {
-    int rc = sim()->run(twin, name, (unsigned)blocks, (unsigned)threads,
-                        shared, p->slot);
+    int rc = sim()->run(twin, name, (unsigned)blocks, (unsigned)threads, shared,
+                        p->slot);
     if (rc) FAIL("%s (%s): %s", t->s->name, name, sim()->errors());
 }
 
@@ -171,8 +169,7 @@ static void run_kernel(Bounds *x, const Item *t, SimTwin *twin) {
         p.slot[p.count++] = &p.n;
         shape.blocks = (p.n + shape.per_block - 1) / shape.per_block;
     }
-    if (shape.blocks)
-        launch(t, twin, name, shape.blocks, shape.threads, 0, &p);
+    if (shape.blocks) launch(t, twin, name, shape.blocks, shape.threads, 0, &p);
 }
 
 static void run_lib(Bounds *x, const Item *t, SimTwin *twin) {
@@ -193,8 +190,9 @@ static void run_lib(Bounds *x, const Item *t, SimTwin *twin) {
             launch(t, twin, name, l[i]->blocks, l[i]->threads, l[i]->shared,
                    &p);
     }
-    if (scratch) CHECK_MSG(guard_intact(scratch, t->launch.scratch),
-                           "%s: past its scratch", t->s->name);
+    if (scratch)
+        CHECK_MSG(guard_intact(scratch, t->launch.scratch),
+                  "%s: past its scratch", t->s->name);
     free(scratch);
 }
 
@@ -215,8 +213,10 @@ static void check_guards(Bounds *x, const Item *t) {
 static void run_items(Bounds *x, SimTwin **twins) {
     for (int i = 0; i < x->n; i++) {
         const Item *t = &x->items[i];
-        if (t->lib >= 0) run_lib(x, t, twins[t->unit]);
-        else run_kernel(x, t, twins[t->unit]);
+        if (t->lib >= 0)
+            run_lib(x, t, twins[t->unit]);
+        else
+            run_kernel(x, t, twins[t->unit]);
         check_guards(x, t);
     }
 }
@@ -364,9 +364,10 @@ static bool mistake_is_seen(Bounds *x, SimTwin **twins) {
         run_kernel(x, t, twins[0]);
         _exit(guard_intact(x->data[view_root(x->g, t->s->refs[0]).i],
                            x->bytes[view_root(x->g, t->s->refs[0]).i]) &&
-              guard_intact(x->data[view_root(x->g, t->s->refs[1]).i],
-                           x->bytes[view_root(x->g, t->s->refs[1]).i])
-                  ? 0 : 3);
+                      guard_intact(x->data[view_root(x->g, t->s->refs[1]).i],
+                                   x->bytes[view_root(x->g, t->s->refs[1]).i])
+                  ? 0
+                  : 3);
     }
     REQUIRE(waitpid(child, &status, 0) == child);
     return status != 0;

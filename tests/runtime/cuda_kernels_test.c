@@ -112,8 +112,7 @@ static void fill(const CudaCase *c, CudaBuf *b, int n, int nin) {
         for (int64_t j = 0; i < nin && j < b[i].count; j++)
             put(b[i].data, b[i].dtype, j, fresh(c, &b[i], i));
     }
-    if (c->lib == PLAN_LIB_MAXPOOL_GRAD)
-        fill_indices(&c->p.pool, b[1].data);
+    if (c->lib == PLAN_LIB_MAXPOOL_GRAD) fill_indices(&c->p.pool, b[1].data);
 }
 
 /* ---- the CPU's result ---------------------------------------------------- */
@@ -146,7 +145,8 @@ static void cpu_run(const CudaCase *c, void *const *b) {
     case PLAN_LIB_GEMM:
         lib->gemm(NULL, &c->p.gemm, b[0], b[1], b[2], NULL, scratch);
         break;
-    case PLAN_LIB_MAXPOOL: lib->maxpool(NULL, &c->p.pool, b[0], b[1], b[2]);
+    case PLAN_LIB_MAXPOOL:
+        lib->maxpool(NULL, &c->p.pool, b[0], b[1], b[2]);
         break;
     case PLAN_LIB_MAXPOOL_GRAD:
         lib->maxpool_grad(NULL, &c->p.pool, b[0], b[1], b[2]);
@@ -369,10 +369,17 @@ TEST_CASE(cuda_kernels, conv_wgrad) {
 
 /* A sum over positions that is cut in slices. */
 TEST_CASE(cuda_kernels, conv_wgrad_slices) {
-    static const CudaGeometry g = {
-        "slices", {.n = 7, .c = 5, .k = 5, .group = 1, .in = {1, 17, 16},
-                   .out = {1, 17, 16}, .kernel = {1, 3, 3}, .stride = {1, 1, 1},
-                   .dilation = {1, 1, 1}, .pad = {0, 1, 1}}};
+    static const CudaGeometry g = {"slices",
+                                   {.n = 7,
+                                    .c = 5,
+                                    .k = 5,
+                                    .group = 1,
+                                    .in = {1, 17, 16},
+                                    .out = {1, 17, 16},
+                                    .kernel = {1, 3, 3},
+                                    .stride = {1, 1, 1},
+                                    .dilation = {1, 1, 1},
+                                    .pad = {0, 1, 1}}};
     conv_run(&g, 1, PLAN_LIB_CONV_WGRAD);
 }
 
@@ -539,15 +546,27 @@ TEST_CASE(cuda_kernels, epilogues) {
                  "{ group anchor { %y = conv %x, %w {dilations=[1,1], group=1, "
                  "pads=[1,1,1,1], strides=[1,1]} %z = add %y, %b "
                  "%r = relu %z } return %r }",
-         .rows = 5, .inner = 56, .x = 336, .w = 135, .y = 560},
+         .rows = 5,
+         .inner = 56,
+         .x = 336,
+         .w = 135,
+         .y = 560},
         {.text = "graph g(%x: f32[2,4,6,6], %w: f32[4,1,3,3], %b: f32[4,1,1]) "
                  "{ group anchor { %y = conv %x, %w {dilations=[1,1], group=4, "
                  "pads=[1,1,1,1], strides=[1,1]} %z = add %y, %b "
                  "%r = relu %z } return %r }",
-         .rows = 4, .inner = 36, .x = 288, .w = 36, .y = 288},
+         .rows = 4,
+         .inner = 36,
+         .x = 288,
+         .w = 36,
+         .y = 288},
         {.text = "graph g(%x: f32[3,33,20], %w: f32[3,20,9], %b: f32[9]) "
                  "{ group anchor { %y = matmul %x, %w %z = add %y, %b "
                  "%r = relu %z } return %r }",
-         .rows = 9, .inner = 1, .x = 1980, .w = 540, .y = 891}};
+         .rows = 9,
+         .inner = 1,
+         .x = 1980,
+         .w = 540,
+         .y = 891}};
     for (int i = 0; i < COUNT(cases); i++) fused_case(&cases[i]);
 }

@@ -100,7 +100,8 @@ static int64_t make_batch(CpuGemm *g) {
 
 static CpuGemm make_gemm(int *type, int64_t *batch) {
     static const int64_t sizes[] = {1, 2, 3, 5, 8, 16};
-    CpuGemm g = {.m = sizes[random_below(6)], .n = sizes[random_below(6)],
+    CpuGemm g = {.m = sizes[random_below(6)],
+                 .n = sizes[random_below(6)],
                  .k = sizes[random_below(6)]};
     strides(g.m, g.k, &g.a_rs, &g.a_cs);
     strides(g.k, g.n, &g.b_rs, &g.b_cs);
@@ -159,8 +160,8 @@ static void make_case(Products *p, uint32_t i, uint64_t *arena) {
                                  .rank = 3,
                                  .dim = {batch, g.m, g.n},
                                  .ref = at};
-    *arena += ((uint64_t)(batch * g.m * g.n) * dtype_bytes(out) + 255) / 256 *
-              256;
+    *arena +=
+        ((uint64_t)(batch * g.m * g.n) * dtype_bytes(out) + 255) / 256 * 256;
 }
 
 static void make_plan(Products *p) {
@@ -170,12 +171,9 @@ static void make_plan(Products *p) {
             make_var(p, t * V_PER_TYPE + v, types[t], ELEMENTS);
     make_var(p, V_SCALE, AMPC_F32, 1);
     for (uint32_t i = 0; i < CASES; i++) make_case(p, i, &arena);
-    p->program = (PlanProgram){.name = "predict",
-                               .nstep = CASES,
-                               .nout = CASES,
-                               .arena = arena};
-    p->cuda = (PlanCuda){.steps = p->cuda_steps,
-                         .backend = &ampc_cuda_backend};
+    p->program = (PlanProgram){
+        .name = "predict", .nstep = CASES, .nout = CASES, .arena = arena};
+    p->cuda = (PlanCuda){.steps = p->cuda_steps, .backend = &ampc_cuda_backend};
     p->m = (AmpcModule){.version = AMPC_PLAN_VERSION,
                         .model = "products",
                         .info = "{}",
@@ -206,8 +204,7 @@ static void write_values(Products *p, ampc_session *s) {
                         (double)(random_below(200) - 100) / 64);
             p->value[v][i] = element(var->dtype, data, i);
         }
-        ampc_input in =
-            ampc_in(NULL, data, var->bytes, (ampc_dtype)var->dtype);
+        ampc_input in = ampc_in(NULL, data, var->bytes, (ampc_dtype)var->dtype);
         CHECK_EQ_INT(tiny_api()->write_variable(s, var->name, &in), AMPC_OK);
     }
 }
@@ -242,15 +239,13 @@ static void check_case(const Products *p, ampc_session *s, uint32_t i) {
     double data[ELEMENTS];
     const PlanTensor *t = &p->tensors[i];
     int64_t n = t->dim[0] * t->dim[1] * t->dim[2];
-    ampc_output out =
-        ampc_out(NULL, data, sizeof data, (ampc_dtype)t->dtype);
+    ampc_output out = ampc_out(NULL, data, sizeof data, (ampc_dtype)t->dtype);
     REQUIRE(n <= ELEMENTS);
     memset(data, 0xff, sizeof data);
     CHECK_EQ_INT(tiny_api()->read_output(s, t->name, &out), AMPC_OK);
     for (int64_t e = 0; e < n; e++) {
         double got = element(t->dtype, data, e), want = expected(p, i, e);
-        if (!CHECK_MSG(fabs(got - want) <=
-                           allowed(t->dtype) * (fabs(want) + 4),
+        if (!CHECK_MSG(fabs(got - want) <= allowed(t->dtype) * (fabs(want) + 4),
                        "case %u, element %lld: %g, not %g", i, (long long)e,
                        got, want))
             return;
@@ -303,17 +298,32 @@ TEST_CASE(cuda_product, refuses_what_has_no_algorithm) {
     state = 1;
     make_plan(&p);
     CpuGemm *g = (CpuGemm *)(void *)p.pars;
-    *g = (CpuGemm){.m = 4, .n = 4, .k = 4, .a_rs = 8, .a_cs = 2, .b_rs = 4,
-                   .b_cs = 1, .a_dtype = AMPC_F32, .b_dtype = AMPC_F32,
+    *g = (CpuGemm){.m = 4,
+                   .n = 4,
+                   .k = 4,
+                   .a_rs = 8,
+                   .a_cs = 2,
+                   .b_rs = 4,
+                   .b_cs = 1,
+                   .a_dtype = AMPC_F32,
+                   .b_dtype = AMPC_F32,
                    .c_dtype = AMPC_F32};
     setenv("AMPC_LIBCUDA", sim()->path, 1);
     setenv("AMPC_LIBCUBLASLT", sim()->cublaslt, 1);
     sim()->reset(NULL);
     CHECK_EQ_INT(tiny_api()->open(tiny_handle(&p.m), &o, &s, err, sizeof err),
                  AMPC_ERR_UNSUPPORTED);
-    CHECK_HAS(err, "step 'case0': cuBLASLt cannot do this product: its strides");
-    *g = (CpuGemm){.m = 4, .n = 4, .k = 4, .a_rs = 4, .a_cs = 1, .b_rs = 4,
-                   .b_cs = 1, .a_dtype = AMPC_F32, .b_dtype = AMPC_BF16,
+    CHECK_HAS(err,
+              "step 'case0': cuBLASLt cannot do this product: its strides");
+    *g = (CpuGemm){.m = 4,
+                   .n = 4,
+                   .k = 4,
+                   .a_rs = 4,
+                   .a_cs = 1,
+                   .b_rs = 4,
+                   .b_cs = 1,
+                   .a_dtype = AMPC_F32,
+                   .b_dtype = AMPC_BF16,
                    .c_dtype = AMPC_F32};
     CHECK_EQ_INT(tiny_api()->open(tiny_handle(&p.m), &o, &s, err, sizeof err),
                  AMPC_ERR_UNSUPPORTED);

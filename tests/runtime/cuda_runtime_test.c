@@ -59,8 +59,8 @@ TEST_CASE(cuda_runtime, graphs_do_not_change_bits) {
         const ampc_api *a = machine(m, NULL);
         DcTraining t = training(m, 6);
         DcReport r;
-        CHECK_MSG(dc_same_bits(a, "cuda", "AMPC_CUDA_GRAPH", "0", &t, &r),
-                  "%s", r.text);
+        CHECK_MSG(dc_same_bits(a, "cuda", "AMPC_CUDA_GRAPH", "0", &t, &r), "%s",
+                  r.text);
         CHECK(sim()->calls("cuGraphLaunch") > 0);
         CHECK_MSG(dc_same_bits(a, "cuda", "AMPC_TUNE", "0", &t, &r), "%s",
                   r.text);
@@ -199,8 +199,8 @@ TEST_CASE(cuda_runtime, steps_go_to_the_hosts_stream) {
     REQUIRE(DRIVER(InitFn, "cuInit")(0) == 0);
     REQUIRE(DRIVER(RetainFn, "cuDevicePrimaryCtxRetain")(&context, 0) == 0);
     REQUIRE(DRIVER(PushFn, "cuCtxPushCurrent_v2")(context) == 0);
-    REQUIRE(DRIVER(StreamCreateFn, "cuStreamCreate")(
-                &stream, CUDA_STREAM_NON_BLOCKING) == 0);
+    REQUIRE(DRIVER(StreamCreateFn,
+                   "cuStreamCreate")(&stream, CUDA_STREAM_NON_BLOCKING) == 0);
     CHECK_EQ_INT(try_open(a, NULL, stream, &s), AMPC_OK);
     for (int i = 0; i < 4; i++) CHECK_EQ_INT(step(m, s, i, &hosts), AMPC_OK);
     CHECK_MEM(&own, &hosts, sizeof own);
@@ -294,9 +294,9 @@ TEST_CASE(cuda_runtime, images_by_compute_capability) {
         int cc;
         bool ptx_only;
         const char *arch;
-    } rows[] = {{80, false, "sm_80"},      {86, false, "sm_80"},
-                {90, false, "sm_90"},      {100, false, "compute_80"},
-                {90, true, "compute_80"},  {80, true, "compute_80"}};
+    } rows[] = {{80, false, "sm_80"},     {86, false, "sm_80"},
+                {90, false, "sm_90"},     {100, false, "compute_80"},
+                {90, true, "compute_80"}, {80, true, "compute_80"}};
     const Model *m = model(&plain);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         SimConfig c = {.cc = rows[i].cc, .ptx_only = rows[i].ptx_only};
@@ -359,8 +359,8 @@ static void write_zeroes(const ampc_api *a, uint32_t index, char option[700]) {
                      1, 0, 'v', 0, t.dtype == AMPC_DTYPE_I64 ? "<i8" : "<f4",
                      (int)(2 * t.shape[0]));
     if (t.rank == 2)
-        n += snprintf(head + n, sizeof head - (size_t)n, " %d",
-                      (int)t.shape[1]);
+        n +=
+            snprintf(head + n, sizeof head - (size_t)n, " %d", (int)t.shape[1]);
     n += snprintf(head + n, sizeof head - (size_t)n, "), }");
     size_t size = sizeof head + 2 * t.bytes;
     char *file = calloc(1, size);

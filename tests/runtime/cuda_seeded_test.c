@@ -98,16 +98,16 @@ static void without_barriers(const Compiled *c, const char *dir) {
 }
 
 TEST_CASE(cuda_seeded, a_removed_barrier) {
-    Compiled c = compile_text_cuda(
-        "graph predict(%x: f32[3,3000]) {\n"
-        "  %m = reduce_max %x {axes=[1]} : f32[3,1]\n"
-        "  %d = sub %x, %m : f32[3,3000]\n"
-        "  %e = exp %d : f32[3,3000]\n"
-        "  %s = reduce_sum %e {axes=[1]} : f32[3,1]\n"
-        "  %y = div %e, %s : f32[3,3000]\n"
-        "  return y=%y\n"
-        "}\n",
-        "--precision fp32", "cuda:sm_80");
+    Compiled c =
+        compile_text_cuda("graph predict(%x: f32[3,3000]) {\n"
+                          "  %m = reduce_max %x {axes=[1]} : f32[3,1]\n"
+                          "  %d = sub %x, %m : f32[3,3000]\n"
+                          "  %e = exp %d : f32[3,3000]\n"
+                          "  %s = reduce_sum %e {axes=[1]} : f32[3,1]\n"
+                          "  %y = div %e, %s : f32[3,3000]\n"
+                          "  return y=%y\n"
+                          "}\n",
+                          "--precision fp32", "cuda:sm_80");
     char dir[sizeof c.cuda_dir];
     int seen = 0;
     gpu_for(&c, 1);
@@ -180,10 +180,13 @@ TEST_CASE(cuda_seeded, an_uncaptured_call) {
 }
 
 TEST_CASE(cuda_seeded, a_leaked_allocation) {
-    static const char *const entries[] = {
-        "cuMemFree_v2",          "cuMemFreeHost",   "cuModuleUnload",
-        "cuStreamDestroy_v2",    "cuGraphExecDestroy",
-        "cuEventDestroy_v2",     "cuDevicePrimaryCtxRelease_v2"};
+    static const char *const entries[] = {"cuMemFree_v2",
+                                          "cuMemFreeHost",
+                                          "cuModuleUnload",
+                                          "cuStreamDestroy_v2",
+                                          "cuGraphExecDestroy",
+                                          "cuEventDestroy_v2",
+                                          "cuDevicePrimaryCtxRelease_v2"};
     Compiled c = module();
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         double loss;

@@ -95,9 +95,9 @@ TEST_CASE(kmath, transcendental) {
 }
 
 static const float special[] = {
-    0.0f, -0.0f, 1.0f, -1.0f, 2.0f, -2.0f, 0.5f, -0.5f, 3.0f, -3.0f, 1e-40f,
-    -1e-40f, 1e30f, -1e30f, 16777216.0f, 16777215.0f, -16777215.0f, 2.5f,
-    INFINITY, -INFINITY, NAN};
+    0.0f,        -0.0f,       1.0f,         -1.0f,  2.0f,     -2.0f,     0.5f,
+    -0.5f,       3.0f,        -3.0f,        1e-40f, -1e-40f,  1e30f,     -1e30f,
+    16777216.0f, 16777215.0f, -16777215.0f, 2.5f,   INFINITY, -INFINITY, NAN};
 enum { NSPECIAL = sizeof special / sizeof *special };
 
 TEST_CASE(kmath, pow) {

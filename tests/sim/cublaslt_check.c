@@ -53,10 +53,9 @@ static int check_types(const LtProblem *p, const char **why) {
 
 static int check_desc(const LtProblem *p, const char **why) {
     const struct LtDesc_st *d = &p->desc;
-    bool known = d->epilogue == LT_EPILOGUE_DEFAULT ||
-                 d->epilogue == LT_EPILOGUE_RELU ||
-                 d->epilogue == LT_EPILOGUE_BIAS ||
-                 d->epilogue == LT_EPILOGUE_RELU_BIAS;
+    bool known =
+        d->epilogue == LT_EPILOGUE_DEFAULT || d->epilogue == LT_EPILOGUE_RELU ||
+        d->epilogue == LT_EPILOGUE_BIAS || d->epilogue == LT_EPILOGUE_RELU_BIAS;
     if (d->transa != LT_OP_N && d->transa != LT_OP_T)
         REFUSE(LT_INVALID_VALUE, "transpose of A");
     if (d->transb != LT_OP_N && d->transb != LT_OP_T)
@@ -151,8 +150,7 @@ typedef struct Range {
 } Range;
 
 static bool overlap(Range x, Range y) {
-    return x.bytes && y.bytes && x.at < y.at + y.bytes &&
-           y.at < x.at + x.bytes;
+    return x.bytes && y.bytes && x.at < y.at + y.bytes && y.at < x.at + x.bytes;
 }
 
 static bool same_layout(const struct LtLayout_st *x,

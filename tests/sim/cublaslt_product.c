@@ -24,12 +24,15 @@ static double load(int type, const char *at, int64_t i) {
 }
 
 static void store(int type, char *at, int64_t i, double v) {
-    uint16_t h = type == LT_R_16F ? f32_to_f16((float)v)
-                                  : f32_to_bf16((float)v);
+    uint16_t h =
+        type == LT_R_16F ? f32_to_f16((float)v) : f32_to_bf16((float)v);
     float f = (float)v;
-    if (lt_is_half(type)) memcpy(at + 2 * i, &h, 2);
-    else if (type == LT_R_32F) memcpy(at + 4 * i, &f, 4);
-    else memcpy(at + 8 * i, &v, 8);
+    if (lt_is_half(type))
+        memcpy(at + 2 * i, &h, 2);
+    else if (type == LT_R_32F)
+        memcpy(at + 4 * i, &f, 4);
+    else
+        memcpy(at + 8 * i, &v, 8);
 }
 
 static double rounded(int type, double v) {
@@ -74,11 +77,10 @@ static double dot(const LtCall *c, const void *a, const void *b, uint64_t n) {
     if (c->kind == LT_KIND_LOOSE && !wide) return loose32(a, b, n);
     for (uint64_t i = 0; i < parts; i++) {
         uint64_t from = n * i / parts, len = n * (i + 1) / parts - from;
-        double part =
-            wide ? chain64((const double *)a + from, (const double *)b + from,
-                           len)
-                 : chain32((const float *)a + from, (const float *)b + from,
-                           len);
+        double part = wide ? chain64((const double *)a + from,
+                                     (const double *)b + from, len)
+                           : chain32((const float *)a + from,
+                                     (const float *)b + from, len);
         if (c->kind == LT_KIND_OUTPUT) part = rounded(c->p.m[3].type, part);
         sum = wide ? sum + part : (float)sum + (float)part;
     }
@@ -100,8 +102,8 @@ static void *along_k(const LtCall *c, int which, int64_t batch, uint64_t n,
             int64_t row = (int64_t)(k_is_row ? j : i);
             int64_t col = (int64_t)(k_is_row ? i : j);
             double v = load(m->type, at, batch * m->stride + col * m->ld + row);
-            store(size == 8 ? LT_R_64F : LT_R_32F, out,
-                  (int64_t)(i * k + j), v);
+            store(size == 8 ? LT_R_64F : LT_R_32F, out, (int64_t)(i * k + j),
+                  v);
         }
     return out;
 }

@@ -40,11 +40,11 @@ struct LtHandle_st {
 };
 
 /* Counts a call and leaves when a failure was asked for. */
-#define ENTER()                                                               \
-    do {                                                                      \
-        int injected_ = sim_entered(__func__);                                \
-        if (injected_)                                                        \
-            return injected_ == SIM_LEFT_OUT ? LT_SUCCESS : injected_;        \
+#define ENTER()                                                                \
+    do {                                                                       \
+        int injected_ = sim_entered(__func__);                                 \
+        if (injected_)                                                         \
+            return injected_ == SIM_LEFT_OUT ? LT_SUCCESS : injected_;         \
     } while (0)
 
 static int create(void **out, size_t size) {
@@ -116,8 +116,12 @@ int cublasLtMatrixLayoutCreate(LtLayout *l, int type, uint64_t rows,
     ENTER();
     int s = create((void **)l, sizeof **l);
     if (s != LT_SUCCESS) return s;
-    **l = (struct LtLayout_st){.type = type, .order = LT_ORDER_COL, .batch = 1,
-                               .rows = rows, .cols = cols, .ld = ld};
+    **l = (struct LtLayout_st){.type = type,
+                               .order = LT_ORDER_COL,
+                               .batch = 1,
+                               .rows = rows,
+                               .cols = cols,
+                               .ld = ld};
     return LT_SUCCESS;
 }
 
@@ -143,8 +147,8 @@ int cublasLtMatmulPreferenceCreate(LtPref *p) {
     ENTER();
     int s = create((void **)p, sizeof **p);
     if (s != LT_SUCCESS) return s;
-    **p = (struct LtPref_st){.workspace = 0, .reductions = 7,
-                             .align = {256, 256, 256, 256}};
+    **p = (struct LtPref_st){
+        .workspace = 0, .reductions = 7, .align = {256, 256, 256, 256}};
     return LT_SUCCESS;
 }
 
@@ -159,8 +163,7 @@ int cublasLtMatmulPreferenceSetAttribute(LtPref p, int attribute,
     ENTER();
     if (!p) return LT_INVALID_VALUE;
     switch (attribute) {
-    case LT_PREF_MAX_WORKSPACE:
-        return set_field(&p->workspace, 8, value, size);
+    case LT_PREF_MAX_WORKSPACE: return set_field(&p->workspace, 8, value, size);
     case LT_PREF_REDUCTION_MASK:
         return set_field(&p->reductions, 4, value, size);
     case LT_PREF_ALIGN_A:
@@ -270,8 +273,7 @@ int cublasLtMatmulAlgoCheck(LtHandle h, LtDesc d, LtLayout a, LtLayout b,
     int s = problem_of(h, d, a, b, c, out, &problem);
     if (s == LT_SUCCESS) s = lt_check_problem(&problem, &why);
     if (s == LT_SUCCESS) s = algo_check(algo, &problem);
-    if (s == LT_SUCCESS)
-        describe((int)algo->data[ALGO_KIND], &problem, result);
+    if (s == LT_SUCCESS) describe((int)algo->data[ALGO_KIND], &problem, result);
     return s;
 }
 
@@ -279,8 +281,8 @@ int cublasLtMatmulAlgoCheck(LtHandle h, LtDesc d, LtLayout a, LtLayout b,
 
 /* Without an algorithm the library asks its heuristic itself. */
 static int default_kind(const LtProblem *p, size_t workspace) {
-    struct LtPref_st f = {.workspace = workspace, .reductions = 7,
-                          .align = {256, 256, 256, 256}};
+    struct LtPref_st f = {
+        .workspace = workspace, .reductions = 7, .align = {256, 256, 256, 256}};
     for (int kind = 0; kind < LT_NKIND; kind++)
         if (preferred(kind, p, &f)) return kind;
     return LT_KIND_LOOSE;

@@ -96,8 +96,8 @@ static void place(Block *b, size_t bytes) {
 CUresult memory_alloc(size_t bytes, CUdeviceptr *p) {
     *p = 0;
     if (!bytes) return CUDA_INVALID_VALUE;
-    if (bytes > sim_config.memory - sim_counts.allocated ||
-        !reserve() || bytes > RESERVED - used - 2 * HUGE)
+    if (bytes > sim_config.memory - sim_counts.allocated || !reserve() ||
+        bytes > RESERVED - used - 2 * HUGE)
         return CUDA_OUT_OF_MEMORY;
     Block *b = calloc(1, sizeof *b);
     if (!b) return CUDA_OUT_OF_MEMORY;
@@ -201,11 +201,11 @@ bool pinned_has(const void *p, size_t bytes) {
 void memory_leaks(char *text, size_t size) {
     size_t n = strlen(text);
     for (const Block *b = blocks; b && n + 80 < size; b = b->next)
-        n += (size_t)snprintf(text + n, size - n,
-                              "device memory: %zu bytes\n", b->bytes);
+        n += (size_t)snprintf(text + n, size - n, "device memory: %zu bytes\n",
+                              b->bytes);
     for (const Pinned *p = pins; p && n + 80 < size; p = p->next)
-        n += (size_t)snprintf(text + n, size - n,
-                              "pinned memory: %zu bytes\n", p->bytes);
+        n += (size_t)snprintf(text + n, size - n, "pinned memory: %zu bytes\n",
+                              p->bytes);
 }
 
 void memory_forget(void) {

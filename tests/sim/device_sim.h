@@ -29,7 +29,7 @@
 #include "twin.h"
 
 #define SIM_INLINE static inline __attribute__((always_inline, unused))
-#define SIM_OUT static __attribute__((noinline, unused))
+#define SIM_OUT    static __attribute__((noinline, unused))
 
 #define SIM_DATA __attribute__((section(".data")))
 static const SimEngine *sim_engine SIM_DATA = nullptr;
@@ -41,7 +41,7 @@ static SimNow sim_now SIM_DATA = {};
 #define __device__
 #define __host__
 #define __constant__ static const
-#define __shared__ static __attribute__((unused))
+#define __shared__   static __attribute__((unused))
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__    __attribute__((noinline))
@@ -68,35 +68,33 @@ SIM_INLINE void sim_aligned(const void *p, size_t n) {
         sim_engine->fault(716, "%zu-byte access at %p", n, p);
 }
 
-#define SIM_VECTOR_COPY(name)                                                 \
-    name() = default;                                                         \
-    name(const name &o) {                                                     \
-        sim_aligned(&o, sizeof o);                                            \
-        memcpy((void *)this, (const void *)&o, sizeof o);                     \
-    }                                                                         \
-    name &operator=(const name &o) {                                          \
-        sim_aligned(&o, sizeof o);                                            \
-        sim_aligned(this, sizeof o);                                          \
-        memmove((void *)this, (const void *)&o, sizeof o);                    \
-        return *this;                                                         \
+#define SIM_VECTOR_COPY(name)                                                  \
+    name() = default;                                                          \
+    name(const name &o) {                                                      \
+        sim_aligned(&o, sizeof o);                                             \
+        memcpy((void *)this, (const void *)&o, sizeof o);                      \
+    }                                                                          \
+    name &operator=(const name &o) {                                           \
+        sim_aligned(&o, sizeof o);                                             \
+        sim_aligned(this, sizeof o);                                           \
+        memmove((void *)this, (const void *)&o, sizeof o);                     \
+        return *this;                                                          \
     }
 
-#define SIM_VECTOR2(t, name)                                                  \
-    struct alignas(2 * sizeof(t)) name {                                      \
-        t x, y;                                                               \
-        SIM_VECTOR_COPY(name)                                                 \
-        name(t a, t b) : x(a), y(b) {}                                        \
-    };                                                                        \
+#define SIM_VECTOR2(t, name)                                                   \
+    struct alignas(2 * sizeof(t)) name {                                       \
+        t x, y;                                                                \
+        SIM_VECTOR_COPY(name)                                                  \
+        name(t a, t b) : x(a), y(b) {}                                         \
+    };                                                                         \
     SIM_INLINE name make_##name(t a, t b) { return name(a, b); }
-#define SIM_VECTOR4(t, name)                                                  \
-    struct alignas(4 * sizeof(t) < 16 ? 4 * sizeof(t) : 16) name {            \
-        t x, y, z, w;                                                         \
-        SIM_VECTOR_COPY(name)                                                 \
-        name(t a, t b, t c, t d) : x(a), y(b), z(c), w(d) {}                  \
-    };                                                                        \
-    SIM_INLINE name make_##name(t a, t b, t c, t d) {                         \
-        return name(a, b, c, d);                                              \
-    }
+#define SIM_VECTOR4(t, name)                                                   \
+    struct alignas(4 * sizeof(t) < 16 ? 4 * sizeof(t) : 16) name {             \
+        t x, y, z, w;                                                          \
+        SIM_VECTOR_COPY(name)                                                  \
+        name(t a, t b, t c, t d) : x(a), y(b), z(c), w(d) {}                   \
+    };                                                                         \
+    SIM_INLINE name make_##name(t a, t b, t c, t d) { return name(a, b, c, d); }
 
 #define SIM_VECTORS(t, name) SIM_VECTOR2(t, name##2) SIM_VECTOR4(t, name##4)
 SIM_VECTORS(signed char, char)
@@ -112,8 +110,8 @@ SIM_VECTOR2(double, double2)
 
 /* ---- scalar intrinsics --------------------------------------------------- */
 
-#define SIM_MINMAX(t)                                                         \
-    SIM_INLINE t min(t a, t b) { return b < a ? b : a; }                      \
+#define SIM_MINMAX(t)                                                          \
+    SIM_INLINE t min(t a, t b) { return b < a ? b : a; }                       \
     SIM_INLINE t max(t a, t b) { return a < b ? b : a; }
 SIM_MINMAX(int)
 SIM_MINMAX(unsigned)
@@ -183,9 +181,9 @@ SIM_INLINE unsigned long long __umul64hi(unsigned long long a,
 }
 
 /* Cache hints are plain accesses. */
-#define SIM_LOAD(name)                                                        \
+#define SIM_LOAD(name)                                                         \
     template <typename T> SIM_INLINE T name(const T *p) { return *p; }
-#define SIM_STORE(name)                                                       \
+#define SIM_STORE(name)                                                        \
     template <typename T> SIM_INLINE void name(T *p, T v) { *p = v; }
 SIM_LOAD(__ldg)
 SIM_LOAD(__ldcs)
@@ -201,13 +199,13 @@ SIM_INLINE void __threadfence_block() {}
 
 /* ---- atomics: one thread runs at a time ---------------------------------- */
 
-#define SIM_ATOMIC(name, result)                                              \
-    template <typename T>                                                     \
-    SIM_INLINE T name(T *p, typename std::common_type<T>::type v) {           \
-        sim_aligned(p, sizeof(T));                                            \
-        T old = *p;                                                           \
-        *p = (T)(result);                                                     \
-        return old;                                                           \
+#define SIM_ATOMIC(name, result)                                               \
+    template <typename T>                                                      \
+    SIM_INLINE T name(T *p, typename std::common_type<T>::type v) {            \
+        sim_aligned(p, sizeof(T));                                             \
+        T old = *p;                                                            \
+        *p = (T)(result);                                                      \
+        return old;                                                            \
     }
 SIM_ATOMIC(atomicAdd, old + v)
 SIM_ATOMIC(atomicSub, old - v)
@@ -252,28 +250,30 @@ SIM_INLINE void sim_shuffle(void **request, uint32_t mask, const char *name,
         int base = lane & -s->width, to = from(lane, base, s->arg, s->width);
         if (to < base || to >= base + s->width) to = lane;
         if (!(mask >> to & 1))
-            sim_engine->fault(719, "%s: lane %d reads lane %d, which is not "
-                              "in mask %08x", name, lane, to, mask);
+            sim_engine->fault(719,
+                              "%s: lane %d reads lane %d, which is not "
+                              "in mask %08x",
+                              name, lane, to, mask);
         s->out = ((SimShuffle *)request[to])->in;
     }
 }
 
-#define SIM_SHUFFLE(name, expr)                                               \
-    SIM_OUT void sim_do##name(void **request, uint32_t mask) {                \
-        sim_shuffle(request, mask, #name,                                     \
-                    [](int lane, int base, int arg, int width) {              \
-                        (void)lane, (void)base, (void)width;                  \
-                        return expr;                                          \
-                    });                                                       \
-    }                                                                         \
-    template <typename T>                                                     \
-    SIM_INLINE T name(uint32_t mask, T v, int arg, int width = 32) {          \
-        static_assert(sizeof(T) == 4 || sizeof(T) == 8, "4 or 8 bytes");      \
-        SimShuffle s = {0, 0, arg, width};                                    \
-        memcpy(&s.in, &v, sizeof v);                                          \
-        sim_engine->warp(mask, #name, sim_do##name, &s);                      \
-        memcpy((void *)&v, &s.out, sizeof v);                                 \
-        return v;                                                             \
+#define SIM_SHUFFLE(name, expr)                                                \
+    SIM_OUT void sim_do##name(void **request, uint32_t mask) {                 \
+        sim_shuffle(request, mask, #name,                                      \
+                    [](int lane, int base, int arg, int width) {               \
+                        (void)lane, (void)base, (void)width;                   \
+                        return expr;                                           \
+                    });                                                        \
+    }                                                                          \
+    template <typename T>                                                      \
+    SIM_INLINE T name(uint32_t mask, T v, int arg, int width = 32) {           \
+        static_assert(sizeof(T) == 4 || sizeof(T) == 8, "4 or 8 bytes");       \
+        SimShuffle s = {0, 0, arg, width};                                     \
+        memcpy(&s.in, &v, sizeof v);                                           \
+        sim_engine->warp(mask, #name, sim_do##name, &s);                       \
+        memcpy((void *)&v, &s.out, sizeof v);                                  \
+        return v;                                                              \
     }
 SIM_SHUFFLE(__shfl_sync, base + (arg & (width - 1)))
 SIM_SHUFFLE(__shfl_up_sync, lane - arg)
@@ -287,8 +287,7 @@ struct SimVote {
 SIM_OUT void sim_do_vote(void **request, uint32_t mask) {
     uint32_t all = 0;
     for (int i = 0; i < 32; i++)
-        if (mask >> i & 1)
-            all |= (uint32_t)!!((SimVote *)request[i])->in << i;
+        if (mask >> i & 1) all |= (uint32_t) !!((SimVote *)request[i])->in << i;
     for (int i = 0; i < 32; i++)
         if (mask >> i & 1) ((SimVote *)request[i])->out = all;
 }
@@ -326,15 +325,20 @@ template <typename... A, void (*F)(A...)> struct SimCall<F> {
     }
 };
 
-#define SIM_KERNEL(name, threads)                                             \
-    {#name, SimCall<name>::call, SimCall<name>::count, SimCall<name>::size,   \
+#define SIM_KERNEL(name, threads)                                              \
+    {#name, SimCall<name>::call, SimCall<name>::count, SimCall<name>::size,    \
      threads},
-#define SIM_TWIN(...)                                                         \
-    static const SimKernel sim_kernels[] = {__VA_ARGS__};                     \
-    extern "C" {                                                              \
-    __attribute__((visibility("default"))) SimTwinTable sim_twin_table = {    \
-        SIM_TWIN_VERSION, &sim_engine, &sim_now, __bss_start, _end,           \
-        sim_kernels, (int)(sizeof sim_kernels / sizeof *sim_kernels)};        \
+#define SIM_TWIN(...)                                                          \
+    static const SimKernel sim_kernels[] = {__VA_ARGS__};                      \
+    extern "C" {                                                               \
+    __attribute__((visibility("default"))) SimTwinTable sim_twin_table = {     \
+        SIM_TWIN_VERSION,                                                      \
+        &sim_engine,                                                           \
+        &sim_now,                                                              \
+        __bss_start,                                                           \
+        _end,                                                                  \
+        sim_kernels,                                                           \
+        (int)(sizeof sim_kernels / sizeof *sim_kernels)};                      \
     }
 
 #endif

@@ -68,26 +68,26 @@ static CUresult sticky(void) {
     return c ? c->sticky : CUDA_OK;
 }
 
-#define ENTRY(member, symbol, needs, params, args)                            \
-    static CUresult do_##member params;                                       \
-    CUresult drv_##member params {                                            \
-        CUresult rc = enter(symbol, needs);                                   \
-        if (!rc && (needs)&CONTEXT) rc = sticky();                            \
-        if (!rc) rc = do_##member args;                                       \
-        sim_unlock();                                                         \
-        return rc == SIM_LEFT_OUT ? CUDA_OK : rc;                             \
-    }                                                                         \
+#define ENTRY(member, symbol, needs, params, args)                             \
+    static CUresult do_##member params;                                        \
+    CUresult drv_##member params {                                             \
+        CUresult rc = enter(symbol, needs);                                    \
+        if (!rc && (needs)&CONTEXT) rc = sticky();                             \
+        if (!rc) rc = do_##member args;                                        \
+        sim_unlock();                                                          \
+        return rc == SIM_LEFT_OUT ? CUDA_OK : rc;                              \
+    }                                                                          \
     static CUresult do_##member params
 /* Runs in a faulted context, too, and returns the fault. */
-#define ENTRY_END(member, symbol, needs, params, args)                        \
-    static CUresult do_##member params;                                       \
-    CUresult drv_##member params {                                            \
-        CUresult rc = enter(symbol, needs);                                   \
-        if (!rc) rc = do_##member args;                                       \
-        if (!rc) rc = sticky();                                               \
-        sim_unlock();                                                         \
-        return rc == SIM_LEFT_OUT ? CUDA_OK : rc;                             \
-    }                                                                         \
+#define ENTRY_END(member, symbol, needs, params, args)                         \
+    static CUresult do_##member params;                                        \
+    CUresult drv_##member params {                                             \
+        CUresult rc = enter(symbol, needs);                                    \
+        if (!rc) rc = do_##member args;                                        \
+        if (!rc) rc = sticky();                                                \
+        sim_unlock();                                                          \
+        return rc == SIM_LEFT_OUT ? CUDA_OK : rc;                              \
+    }                                                                          \
     static CUresult do_##member params
 
 /* ---- the driver, devices ------------------------------------------------- */
@@ -111,7 +111,7 @@ ENTRY(DeviceGetCount, "cuDeviceGetCount", INIT, (int *n), (n)) {
 
 static bool device_is(CUdevice d) { return d >= 0 && d < sim_config.devices; }
 
-ENTRY(DeviceGet, "cuDeviceGet", INIT, (CUdevice *d, int ordinal),
+ENTRY(DeviceGet, "cuDeviceGet", INIT, (CUdevice * d, int ordinal),
       (d, ordinal)) {
     if (!device_is(ordinal)) return CUDA_INVALID_DEVICE;
     *d = ordinal;
@@ -158,7 +158,7 @@ static CUcontext new_primary(CUdevice d) {
 }
 
 ENTRY(PrimaryCtxRetain, "cuDevicePrimaryCtxRetain", INIT,
-      (CUcontext *c, CUdevice d), (c, d)) {
+      (CUcontext * c, CUdevice d), (c, d)) {
     if (!device_is(d)) return CUDA_INVALID_DEVICE;
     *c = primary[d] ? primary[d] : new_primary(d);
     if (!*c) return CUDA_OUT_OF_MEMORY;
@@ -197,8 +197,8 @@ ENTRY(PrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", INIT, (CUdevice d),
     work_wait(c, NULL);
     for (Object *o = object_first(); o; o = o->next)
         if (o->context == c && o->kind != OBJ_CONTEXT)
-            leak("%s #%d when its context was released\n",
-                 object_name[o->kind], o->number);
+            leak("%s #%d when its context was released\n", object_name[o->kind],
+                 o->number);
     context_drop(c);
     return CUDA_OK;
 }
@@ -215,7 +215,7 @@ ENTRY(CtxPushCurrent, "cuCtxPushCurrent_v2", INIT, (CUcontext c), (c)) {
     return CUDA_OK;
 }
 
-ENTRY(CtxPopCurrent, "cuCtxPopCurrent_v2", INIT, (CUcontext *c), (c)) {
+ENTRY(CtxPopCurrent, "cuCtxPopCurrent_v2", INIT, (CUcontext * c), (c)) {
     refresh_stack();
     if (!stack.n) return CUDA_INVALID_CONTEXT;
     CUcontext top = stack.c[--stack.n];
@@ -226,14 +226,14 @@ ENTRY(CtxPopCurrent, "cuCtxPopCurrent_v2", INIT, (CUcontext *c), (c)) {
 /* ---- memory -------------------------------------------------------------- */
 
 ENTRY(MemGetInfo, "cuMemGetInfo_v2", CONTEXT,
-      (size_t *free_bytes, size_t *total), (free_bytes, total)) {
+      (size_t * free_bytes, size_t *total), (free_bytes, total)) {
     *total = sim_config.memory;
     *free_bytes = sim_config.memory - sim_counts.allocated;
     return CUDA_OK;
 }
 
 ENTRY(MemAlloc, "cuMemAlloc_v2", CONTEXT | SAFE,
-      (CUdeviceptr *p, size_t bytes), (p, bytes)) {
+      (CUdeviceptr * p, size_t bytes), (p, bytes)) {
     return memory_alloc(bytes, p);
 }
 
@@ -291,8 +291,9 @@ ENTRY(MemsetD8Async, "cuMemsetD8Async", CONTEXT,
 /* ---- modules and launches ------------------------------------------------ */
 
 ENTRY(ModuleLoadDataEx, "cuModuleLoadDataEx", CONTEXT | SAFE,
-      (CUmodule *m, const void *image, unsigned nopt, int *options,
-       void **values), (m, image, nopt, options, values)) {
+      (CUmodule * m, const void *image, unsigned nopt, int *options,
+       void **values),
+      (m, image, nopt, options, values)) {
     (void)options, (void)values;
     (void)nopt;
     return module_load(m, image);
@@ -306,7 +307,7 @@ ENTRY_END(ModuleUnload, "cuModuleUnload", CONTEXT | SAFE, (CUmodule m), (m)) {
 }
 
 ENTRY(ModuleGetFunction, "cuModuleGetFunction", CONTEXT,
-      (CUfunction *f, CUmodule m, const char *name), (f, m, name)) {
+      (CUfunction * f, CUmodule m, const char *name), (f, m, name)) {
     if (!object_is(OBJ_MODULE, m)) return CUDA_INVALID_HANDLE;
     for (int i = 0; i < m->nfn; i++)
         if (!strcmp(m->fn[i].name, name)) {
@@ -339,7 +340,7 @@ ENTRY(LaunchKernel, "cuLaunchKernel", CONTEXT,
 
 /* ---- streams ------------------------------------------------------------- */
 
-ENTRY(StreamCreate, "cuStreamCreate", CONTEXT, (CUstream *s, unsigned flags),
+ENTRY(StreamCreate, "cuStreamCreate", CONTEXT, (CUstream * s, unsigned flags),
       (s, flags)) {
     if (flags > CUDA_STREAM_NON_BLOCKING) return CUDA_INVALID_VALUE;
     *s = object_new(OBJ_STREAM, sizeof **s);
@@ -406,7 +407,7 @@ CUresult drv_StreamEndCapture(CUstream s, CUgraph *g) {
 
 /* ---- events -------------------------------------------------------------- */
 
-ENTRY(EventCreate, "cuEventCreate", CONTEXT, (CUevent *e, unsigned flags),
+ENTRY(EventCreate, "cuEventCreate", CONTEXT, (CUevent * e, unsigned flags),
       (e, flags)) {
     *e = object_new(OBJ_EVENT, sizeof **e);
     if (!*e) return CUDA_OUT_OF_MEMORY;
@@ -461,7 +462,7 @@ ENTRY_END(EventDestroy, "cuEventDestroy_v2", CONTEXT, (CUevent e), (e)) {
 /* ---- graphs -------------------------------------------------------------- */
 
 ENTRY(GraphInstantiate, "cuGraphInstantiateWithFlags", CONTEXT,
-      (CUgraphExec *x, CUgraph g, unsigned long long flags), (x, g, flags)) {
+      (CUgraphExec * x, CUgraph g, unsigned long long flags), (x, g, flags)) {
     if (!object_is(OBJ_GRAPH, g)) return CUDA_INVALID_HANDLE;
     return flags ? CUDA_INVALID_VALUE : graph_instantiate(g, x);
 }

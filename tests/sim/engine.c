@@ -41,7 +41,7 @@ static struct {
     int n, live; /* threads of the block, those that have not ended */
     int current;
     int ready[SIM_MAX_THREADS], nready;
-    int waiting[SIM_MAX_THREADS], nwaiting; /* at __syncthreads */
+    int waiting[SIM_MAX_THREADS], nwaiting;  /* at __syncthreads */
     int order[SIM_MAX_THREADS], begun, next; /* threads not begun */
     Fiber *parked[SIM_MAX_THREADS];
     int nparked;
@@ -94,7 +94,8 @@ static Fiber *draw(void) {
         describe_waiting();
         engine_fault(CUDA_LAUNCH_FAILED,
                      "deadlock: %d of %d threads wait for others that will "
-                     "not come", e.live, e.n);
+                     "not come",
+                     e.live, e.n);
     }
     int i = (int)sim_random_below((uint64_t)(e.nready + fresh));
     if (i >= e.nready) {
@@ -159,8 +160,7 @@ static void landing(void) {
 /* ---- barriers ------------------------------------------------------------ */
 
 static void release_barrier(void) {
-    for (int i = 0; i < e.nwaiting; i++)
-        e.ready[e.nready++] = e.waiting[i];
+    for (int i = 0; i < e.nwaiting; i++) e.ready[e.nready++] = e.waiting[i];
     e.nwaiting = 0;
     sim_counts.barriers++;
 }
@@ -171,8 +171,8 @@ static void engine_barrier(const char *file, int line) {
         if (o->line != line || (o->where != file && strcmp(o->where, file)))
             engine_fault(CUDA_LAUNCH_FAILED,
                          "divergent __syncthreads: %s:%d, but thread %d waits "
-                         "at %s:%d", file, line, e.waiting[0], o->where,
-                         o->line);
+                         "at %s:%d",
+                         file, line, e.waiting[0], o->where, o->line);
     }
     e.waiting[e.nwaiting++] = e.current;
     if (e.nwaiting == e.live) release_barrier();
@@ -189,8 +189,8 @@ static Collective *find_op(Warp *w, uint32_t mask, const char *name,
         if (c->mask & mask)
             engine_fault(CUDA_LAUNCH_FAILED,
                          "divergent warp: %s of lanes %08x, but lanes %08x "
-                         "wait at %s of lanes %08x", name, mask, c->arrived,
-                         c->name, c->mask);
+                         "wait at %s of lanes %08x",
+                         name, mask, c->arrived, c->name, c->mask);
     }
     w->op[w->nop] = (Collective){mask, 0, fn, name};
     return &w->op[w->nop++];
@@ -224,8 +224,7 @@ static void engine_warp(uint32_t mask, const char *name, SimCombine *fn,
     check_lanes(w, c);
     w->request[lane] = request;
     c->arrived |= 1u << lane;
-    if (c->arrived == (mask & w->alive))
-        finish_op(w, c, e.current - lane);
+    if (c->arrived == (mask & w->alive)) finish_op(w, c, e.current - lane);
     wait_turn(name, lane);
 }
 
@@ -312,8 +311,8 @@ static void number_threads(SimDim b) {
     for (int i = 0; i < e.n; i++) {
         unsigned u = (unsigned)i;
         e.order[i] = i;
-        e.thread[i] = (Thread){.index = {u % b.x, u / b.x % b.y,
-                                         u / b.x / b.y}};
+        e.thread[i] =
+            (Thread){.index = {u % b.x, u / b.x % b.y, u / b.x / b.y}};
     }
 }
 
@@ -333,8 +332,8 @@ static void run_blocks(SimDim g) {
     }
 }
 
-static const SimEngine functions = {engine_barrier, engine_warp,
-                                    engine_active, engine_fault};
+static const SimEngine functions = {engine_barrier, engine_warp, engine_active,
+                                    engine_fault};
 
 int sim_launch(const SimLaunch *l) {
     static _Alignas(64) char none[64];

@@ -60,9 +60,7 @@ static void need_alternate_stack(void) {
     sigaltstack(&s, NULL);
 }
 
-static char *page_up(char *p) {
-    return p + (-(uintptr_t)p & (PAGE - 1));
-}
+static char *page_up(char *p) { return p + (-(uintptr_t)p & (PAGE - 1)); }
 
 void fault_begin(char *begin, char *end, void (*landing)(void)) {
     struct sigaction a = {0};
@@ -70,14 +68,12 @@ void fault_begin(char *begin, char *end, void (*landing)(void)) {
     a.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     sigemptyset(&a.sa_mask);
     need_alternate_stack();
-    for (int i = 0; i < NSIGNAL; i++)
-        sigaction(signals[i], &a, &before[i]);
+    for (int i = 0; i < NSIGNAL; i++) sigaction(signals[i], &a, &before[i]);
     land = landing;
     shared.begin = page_up(begin);
     shared.end = page_up(end);
     shared.nused = 0;
-    mprotect(shared.begin, (size_t)(shared.end - shared.begin),
-             PROT_NONE);
+    mprotect(shared.begin, (size_t)(shared.end - shared.begin), PROT_NONE);
 }
 
 void fault_end(void) {

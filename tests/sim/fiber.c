@@ -59,7 +59,7 @@ void fiber_start(Fiber *f, int index, void (*entry)(void)) {
 #endif
     uintptr_t top = (uintptr_t)f->stack + f->size - (size_t)(index % 61) * 64;
     void **sp = (void **)(top & ~(uintptr_t)63);
-    *--sp = NULL;          /* return address of entry: keeps it aligned */
+    *--sp = NULL; /* return address of entry: keeps it aligned */
     *--sp = (void *)(uintptr_t)entry;
     for (int i = 0; i < 6; i++) *--sp = NULL;
     f->sp = sp;
@@ -98,9 +98,7 @@ void fiber_switch(Fiber *from, Fiber *to) {
 #else
 void fiber_entered(void) {}
 
-void fiber_adopt(char *stack, size_t size) {
-    (void)stack, (void)size;
-}
+void fiber_adopt(char *stack, size_t size) { (void)stack, (void)size; }
 
 void fiber_switch(Fiber *from, Fiber *to) {
     sim_switch_stack(&from->sp, to->sp);

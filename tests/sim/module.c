@@ -28,8 +28,8 @@ static bool has_all(const SimTwin *t, const Image *im) {
 
 /* The library of the folder that has all kernels of the image. */
 static SimTwin *find_twin(const Image *im) {
-    const char *dir = sim_config.twins ? sim_config.twins
-                                       : getenv("AMPC_SIM_TWINS");
+    const char *dir =
+        sim_config.twins ? sim_config.twins : getenv("AMPC_SIM_TWINS");
     char path[1024], err[300];
     SimTwin *found = NULL;
     DIR *d = dir ? opendir(dir) : NULL;

@@ -16,7 +16,7 @@ SimConfig sim_config;
 static Object *objects;
 static int numbers;
 static char twins[1024];
-static char leaks[8192];    /* found when their context went */
+static char leaks[8192]; /* found when their context went */
 static char all_leaks[16384];
 
 static struct {

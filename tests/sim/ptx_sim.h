@@ -14,14 +14,11 @@ struct SimMma {
     const uint32_t *a, *b;
 };
 
-SIM_INLINE float sim_bf16(uint32_t half) {
-    return sim_bits<float>(half << 16);
-}
+SIM_INLINE float sim_bf16(uint32_t half) { return sim_bits<float>(half << 16); }
 
 SIM_INLINE float sim_f16(uint32_t half) {
     float f = sim_bits<float>((half & 0x7fffu) << 13) * 0x1p112f;
-    if ((half & 0x7c00u) == 0x7c00u)
-        f = half & 0x3ffu ? NAN : INFINITY;
+    if ((half & 0x7c00u) == 0x7c00u) f = half & 0x3ffu ? NAN : INFINITY;
     return half & 0x8000u ? -f : f;
 }
 

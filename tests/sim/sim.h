@@ -39,12 +39,12 @@ extern "C" {
    appended to when the library is unloaded.                                 */
 typedef struct SimConfig {
     uint64_t seed;
-    int cc;          /* 80, 90, ...: compute capability times 10            */
-    int driver;      /* 13000                                               */
-    int sms;         /* streaming multiprocessors                           */
-    int devices;     /* -1: none                                            */
-    size_t memory;   /* bytes of device memory; default 4 GiB               */
-    bool ptx_only;   /* cubins are refused with 209                         */
+    int cc;            /* 80, 90, ...: compute capability times 10            */
+    int driver;        /* 13000                                               */
+    int sms;           /* streaming multiprocessors                           */
+    int devices;       /* -1: none                                            */
+    size_t memory;     /* bytes of device memory; default 4 GiB               */
+    bool ptx_only;     /* cubins are refused with 209                         */
     const char *twins; /* folder of twin libraries                          */
 } SimConfig;
 SIM_API void sim_reset(const SimConfig *c);
@@ -59,11 +59,11 @@ enum { SIM_LEFT_OUT = -1 };
 SIM_API void sim_fail(const char *entry, int nth, int code, bool sticky);
 
 typedef struct SimStats {
-    uint64_t launches;       /* kernels run, those of graphs included       */
+    uint64_t launches; /* kernels run, those of graphs included       */
     uint64_t graph_launches;
     uint64_t copies, sets;
     uint64_t switches, barriers, collectives;
-    size_t allocated, peak;  /* bytes of device memory                      */
+    size_t allocated, peak; /* bytes of device memory                      */
 } SimStats;
 SIM_API void sim_stats(SimStats *s);
 SIM_API uint64_t sim_calls(const char *entry); /* since sim_reset          */

@@ -91,7 +91,7 @@ static void from_device(const Gpu *g, void *to, CUdeviceptr p, size_t n) {
 /* ---- one product -------------------------------------------------------- */
 
 typedef struct Shape {
-    int in, out; /* LT_R_* */
+    int in, out;             /* LT_R_* */
     int m, n, k, batch, pad; /* pad: of the leading dimensions, elements */
     bool ta, tb, device_scalars;
     uint32_t epilogue;
@@ -123,10 +123,14 @@ static double get(int type, const void *p, size_t i) {
 }
 
 static void put(int type, void *p, size_t i, double v) {
-    if (type == LT_R_64F) ((double *)p)[i] = v;
-    else if (type == LT_R_32F) ((float *)p)[i] = (float)v;
-    else if (type == LT_R_16F) ((uint16_t *)p)[i] = f32_to_f16((float)v);
-    else ((uint16_t *)p)[i] = f32_to_bf16((float)v);
+    if (type == LT_R_64F)
+        ((double *)p)[i] = v;
+    else if (type == LT_R_32F)
+        ((float *)p)[i] = (float)v;
+    else if (type == LT_R_16F)
+        ((uint16_t *)p)[i] = f32_to_f16((float)v);
+    else
+        ((uint16_t *)p)[i] = f32_to_bf16((float)v);
 }
 
 static int type_of(const Shape *s, int which) {
@@ -206,8 +210,8 @@ static void put_scalars(Problem *p, const Gpu *g) {
 static Problem problem_new(const Gpu *g, Shape s) {
     Problem p = {.s = s, .alpha = 0.75};
     for (int i = 0; i < 4; i++)
-        p.bytes[i] = (size_t)(stride_of(&s, i) * s.batch) *
-                     size_of(type_of(&s, i));
+        p.bytes[i] =
+            (size_t)(stride_of(&s, i) * s.batch) * size_of(type_of(&s, i));
     p.bytes[BIAS] = (size_t)s.m * size_of(s.out);
     p.bytes[WORK] = 1 << 20;
     p.bytes[SCALARS] = 16;
@@ -231,17 +235,16 @@ static void problem_free(Problem *p) {
         CHECK_EQ_INT(cu.MemFree(p->at[i]), 0);
         free(p->host[i]);
     }
-    for (int i = 0; i < 4; i++)
-        CHECK_EQ_INT(lt.LayoutDestroy(p->layout[i]), 0);
+    for (int i = 0; i < 4; i++) CHECK_EQ_INT(lt.LayoutDestroy(p->layout[i]), 0);
     CHECK_EQ_INT(lt.DescDestroy(p->desc), 0);
     CHECK_EQ_INT(lt.PrefDestroy(p->pref), 0);
 }
 
 static int offers(const Gpu *g, const Problem *p, LtHeuristic *r, int wanted) {
     int found = -1;
-    int s = lt.Heuristic(g->h, p->desc, p->layout[MA], p->layout[MB],
-                         p->layout[MC], p->layout[MD], p->pref, wanted, r,
-                         &found);
+    int s =
+        lt.Heuristic(g->h, p->desc, p->layout[MA], p->layout[MB], p->layout[MC],
+                     p->layout[MD], p->pref, wanted, r, &found);
     return s ? 0 : found;
 }
 
@@ -314,8 +317,8 @@ static void check_result(const Gpu *g, Problem *p, int algo) {
                 int64_t at = b * stride_of(s, MD) + j * ld_of(s, MD) + i;
                 double v = get(s->out, got, (size_t)at), mass = 0;
                 bool pad = i >= s->m;
-                double want = pad ? element(p, MD, b, i, j)
-                                  : expected(p, b, i, j, &mass);
+                double want =
+                    pad ? element(p, MD, b, i, j) : expected(p, b, i, j, &mass);
                 double tol = pad ? 0
                                  : (s->k + 4) * acc * (mass + 2) +
                                        unit(s->out) * fabs(want);
@@ -350,8 +353,10 @@ TEST_CASE(sim_blas, products_match_a_plain_loop) {
     for (int t = 0; t < 6; t++)
         for (int trans = 0; trans < 4; trans++)
             for (int e = 0; e < (types[t][0] == LT_R_64F ? 1 : 4); e++) {
-                Shape s = {types[t][0], types[t][1], 16, 8, 24, 1, 0, trans & 1,
-                           trans >> 1, e & 1, epilogues[e], 0};
+                Shape s = {types[t][0], types[t][1],  16,
+                           8,           24,           1,
+                           0,           trans & 1,    trans >> 1,
+                           e & 1,       epilogues[e], 0};
                 check_shape(&g, s);
                 s.batch = 3, s.pad = 8, s.beta = 0.5f, s.k = 40;
                 check_shape(&g, s);
@@ -574,7 +579,8 @@ TEST_CASE(sim_blas, addresses_are_checked) {
     Problem p = problem_new(&g, plain);
     LtHeuristic r[8];
     int n = offers(&g, &p, r, 8);
-    while (n-- && !r[n].workspace) {}
+    while (n-- && !r[n].workspace) {
+    }
     REQUIRE(n >= 0);
     r[0] = r[n];
     check_addresses_refused(&g, &p, r, MA, 0, "NULL");

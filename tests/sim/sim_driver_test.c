@@ -28,7 +28,7 @@ static Cuda cu;
 static void open_driver(void) {
     void *h = dlopen(sim()->path, RTLD_NOW | RTLD_LOCAL);
     if (!h) FAIL("%s", dlerror());
-#define CU(member, symbol, params)                                            \
+#define CU(member, symbol, params)                                             \
     if (!(*(void **)&cu.member = dlsym(h, symbol))) FAIL("no " symbol);
 #include "runtime/cuda/driver.def"
 #undef CU
@@ -46,9 +46,8 @@ static const char text[] =
     K "add(float *y, const float *x, long long n, float a) {\n"
       "    long long i = blockIdx.x * 256 + threadIdx.x;\n"
       "    if (i < n) y[i] += a * x[i];\n"
-      "}\n"
-    K "fill(float *y, float v) { y[threadIdx.x] = v; }\n"
-    K "wild(float *y) { y[threadIdx.x + (1 << 20)] = 1; }\n";
+      "}\n" K "fill(float *y, float v) { y[threadIdx.x] = v; }\n" K
+      "wild(float *y) { y[threadIdx.x + (1 << 20)] = 1; }\n";
 
 /* What every test of the driver starts from. */
 typedef struct Rig {
@@ -307,25 +306,28 @@ TEST_CASE(sim_driver, faults_stick_to_the_context) {
 TEST_CASE(sim_driver, launches_are_checked) {
     Rig r = begin(1);
     void *none[] = {NULL, NULL}, *params[] = {&r.y, &r.x};
-    CHECK_EQ_INT(cu.LaunchKernel(r.fill, 0, 1, 1, 32, 1, 1, 0, r.s, params,
-                                 NULL), 1);
-    CHECK_EQ_INT(cu.LaunchKernel(r.fill, 1, 1, 1, 1025, 1, 1, 0, r.s, params,
-                                 NULL), 1);
-    CHECK_EQ_INT(cu.LaunchKernel(r.fill, 1, 1, 1, 512, 1, 1, 0, r.s, params,
-                                 NULL), CUDA_LAUNCH_OUT_OF_RESOURCES);
-    CHECK_EQ_INT(cu.LaunchKernel(r.fill, 1, 70000, 1, 32, 1, 1, 0, r.s, params,
-                                 NULL), 1);
-    CHECK_EQ_INT(cu.LaunchKernel(r.fill, 1, 1, 1, 32, 1, 1, 0, r.s, none,
-                                 NULL), 1);
-    CHECK_EQ_INT(cu.LaunchKernel(r.fill, 1, 1, 1, 32, 1, 1, 0, r.s, NULL,
-                                 NULL), 1);
-    CHECK_EQ_INT(cu.LaunchKernel(r.fill, 1, 1, 1, 32, 1, 1, 64 << 10, r.s,
-                                 params, NULL), 1);
-    CHECK_EQ_INT(cu.FuncSetAttribute(r.fill, CUDA_FUNC_MAX_DYNAMIC_SHARED,
-                                     228 << 10), 1);
+    CHECK_EQ_INT(
+        cu.LaunchKernel(r.fill, 0, 1, 1, 32, 1, 1, 0, r.s, params, NULL), 1);
+    CHECK_EQ_INT(
+        cu.LaunchKernel(r.fill, 1, 1, 1, 1025, 1, 1, 0, r.s, params, NULL), 1);
+    CHECK_EQ_INT(
+        cu.LaunchKernel(r.fill, 1, 1, 1, 512, 1, 1, 0, r.s, params, NULL),
+        CUDA_LAUNCH_OUT_OF_RESOURCES);
+    CHECK_EQ_INT(
+        cu.LaunchKernel(r.fill, 1, 70000, 1, 32, 1, 1, 0, r.s, params, NULL),
+        1);
+    CHECK_EQ_INT(cu.LaunchKernel(r.fill, 1, 1, 1, 32, 1, 1, 0, r.s, none, NULL),
+                 1);
+    CHECK_EQ_INT(cu.LaunchKernel(r.fill, 1, 1, 1, 32, 1, 1, 0, r.s, NULL, NULL),
+                 1);
+    CHECK_EQ_INT(
+        cu.LaunchKernel(r.fill, 1, 1, 1, 32, 1, 1, 64 << 10, r.s, params, NULL),
+        1);
+    CHECK_EQ_INT(
+        cu.FuncSetAttribute(r.fill, CUDA_FUNC_MAX_DYNAMIC_SHARED, 228 << 10),
+        1);
     OK(cu.FuncSetAttribute(r.fill, CUDA_FUNC_MAX_DYNAMIC_SHARED, 64 << 10));
-    OK(cu.LaunchKernel(r.fill, 1, 1, 1, 32, 1, 1, 64 << 10, r.s, params,
-                       NULL));
+    OK(cu.LaunchKernel(r.fill, 1, 1, 1, 32, 1, 1, 64 << 10, r.s, params, NULL));
     CUmodule m;
     CUfunction f;
     OK(cu.ModuleLoadDataEx(&m, ptx, 0, NULL, NULL));
@@ -423,12 +425,15 @@ static Cubin make_cubin(int sm, const char *kernel) {
     c.head.e_shstrndx = 1;
     memcpy(c.text, "\0.strtab\0.symtab\0", 18);
     snprintf(c.text + 18, sizeof c.text - 18, "%s", kernel);
-    c.section[1] = (Elf64_Shdr){.sh_name = 1, .sh_type = SHT_STRTAB,
+    c.section[1] = (Elf64_Shdr){.sh_name = 1,
+                                .sh_type = SHT_STRTAB,
                                 .sh_offset = offsetof(Cubin, text),
                                 .sh_size = sizeof c.text};
-    c.section[2] = (Elf64_Shdr){.sh_name = 9, .sh_type = SHT_SYMTAB,
+    c.section[2] = (Elf64_Shdr){.sh_name = 9,
+                                .sh_type = SHT_SYMTAB,
                                 .sh_offset = offsetof(Cubin, symbol),
-                                .sh_size = sizeof c.symbol, .sh_link = 1,
+                                .sh_size = sizeof c.symbol,
+                                .sh_link = 1,
                                 .sh_entsize = sizeof *c.symbol};
     c.symbol[1].st_name = 18;
     c.symbol[1].st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC);
@@ -436,8 +441,8 @@ static Cubin make_cubin(int sm, const char *kernel) {
 }
 
 static CUresult load_on(int cc, int driver, bool ptx_only, const void *image) {
-    SimConfig c = {.cc = cc, .driver = driver, .ptx_only = ptx_only,
-                   .twins = twins()};
+    SimConfig c = {
+        .cc = cc, .driver = driver, .ptx_only = ptx_only, .twins = twins()};
     CUcontext ctx;
     CUmodule m;
     open_driver();

@@ -25,17 +25,17 @@ static SimTwin *twin_of(const char *text) {
 
 static const char block_sum[] =
     K "k0(const float *x, float *y) {\n"
-    "    __shared__ float part[8];\n"
-    "    float v = x[blockIdx.x * 256 + threadIdx.x];\n"
-    "    for (int s = 16; s; s /= 2) v += __shfl_xor_sync(~0u, v, s);\n"
-    "    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;\n"
-    "    BARRIER\n"
-    "    if (threadIdx.x == 0) {\n"
-    "        float sum = 0;\n"
-    "        for (int i = 0; i < 8; i++) sum += part[i];\n"
-    "        y[blockIdx.x] = sum;\n"
-    "    }\n"
-    "}\n";
+      "    __shared__ float part[8];\n"
+      "    float v = x[blockIdx.x * 256 + threadIdx.x];\n"
+      "    for (int s = 16; s; s /= 2) v += __shfl_xor_sync(~0u, v, s);\n"
+      "    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;\n"
+      "    BARRIER\n"
+      "    if (threadIdx.x == 0) {\n"
+      "        float sum = 0;\n"
+      "        for (int i = 0; i < 8; i++) sum += part[i];\n"
+      "        y[blockIdx.x] = sum;\n"
+      "    }\n"
+      "}\n";
 
 static SimTwin *block_sum_twin(const char *barrier) {
     char text[2000];
@@ -89,29 +89,34 @@ static void check_fault(const char *text, unsigned threads, int code,
     sim()->twin_close(t);
 }
 
-#define GOOD                                                                  \
-    K "good(float *x) { x[threadIdx.x] = 1; __syncthreads(); "                \
+#define GOOD                                                                   \
+    K "good(float *x) { x[threadIdx.x] = 1; __syncthreads(); "                 \
       "x[threadIdx.x] = 2; }\n"
 
 TEST_CASE(sim, divergence_is_reported) {
     check_fault(K "k0(float *x) {\n"
                   "    if (threadIdx.x < 64) { x[0] = 1; __syncthreads();\n"
                   "    } else { x[1] = 1;\n __syncthreads(); }\n"
-                  "}\n" GOOD, 128, 719, "divergent __syncthreads");
+                  "}\n" GOOD,
+                128, 719, "divergent __syncthreads");
     check_fault(K "k0(float *x) {\n"
                   "    if (threadIdx.x % 2) x[0] = __shfl_xor_sync(~0u, 1.f, "
                   "1);\n    else x[1] = __ballot_sync(~0u, 1);\n"
-                  "}\n" GOOD, 64, 719, "divergent warp");
+                  "}\n" GOOD,
+                64, 719, "divergent warp");
     check_fault(K "k0(float *x) {\n"
                   "    if (threadIdx.x == 3) return;\n"
                   "    x[0] = __shfl_xor_sync(~0u, 1.f, 1);\n"
-                  "}\n" GOOD, 64, 719, "lanes 00000008 of mask ffffffff");
+                  "}\n" GOOD,
+                64, 719, "lanes 00000008 of mask ffffffff");
     check_fault(K "k0(float *x) {\n"
                   "    x[0] = __shfl_xor_sync(0xffffu, 1.f, 1);\n"
-                  "}\n" GOOD, 64, 719, "is not in its mask 0000ffff");
+                  "}\n" GOOD,
+                64, 719, "is not in its mask 0000ffff");
     check_fault(K "k0(float *x) {\n"
                   "    x[0] = __shfl_xor_sync(~0u, 1.f, 1);\n"
-                  "}\n" GOOD, 16, 719, "do not exist");
+                  "}\n" GOOD,
+                16, 719, "do not exist");
 }
 
 TEST_CASE(sim, a_deadlock_is_reported) {
@@ -119,13 +124,15 @@ TEST_CASE(sim, a_deadlock_is_reported) {
                   "    if (threadIdx.x < 16) __syncwarp();\n"
                   "    else __syncthreads();\n"
                   "    x[0] = 1;\n"
-                  "}\n" GOOD, 64, 719, "deadlock");
+                  "}\n" GOOD,
+                64, 719, "deadlock");
 }
 
 TEST_CASE(sim, bad_accesses_are_reported) {
     check_fault(K "k0(float *x) {\n"
                   "    x[0] = *(volatile float *)16;\n"
-                  "}\n" GOOD, 32, 700, "illegal address 0x10");
+                  "}\n" GOOD,
+                32, 700, "illegal address 0x10");
 }
 
 #ifndef __SANITIZE_ADDRESS__ /* sanitizers end the process first */
@@ -136,7 +143,8 @@ TEST_CASE(sim, what_traps_on_the_host_is_reported) {
                   "    volatile char much[300 << 10];\n"
                   "    much[threadIdx.x] = 1;\n"
                   "    x[0] = much[threadIdx.x];\n"
-                  "}\n" GOOD, 32, 719, "stack overflow");
+                  "}\n" GOOD,
+                32, 719, "stack overflow");
 }
 #endif
 
@@ -167,8 +175,7 @@ static void run_bad(void *arg) {
     fprintf(stderr, "%s", sim()->errors());
 }
 
-static void check_words(const char *text, unsigned shared,
-                        const char *needle) {
+static void check_words(const char *text, unsigned shared, const char *needle) {
     Bad b = {text, shared};
     char *words = sim_last_words(run_bad, &b);
     CHECK_HAS(words, needle);
@@ -183,11 +190,13 @@ TEST_CASE(sim, misaligned_vectors_are_reported) {
 #endif
     check_words(K "k0(float *x) {\n"
                   "    *(float4 *)(x + 1) = make_float4(1, 2, 3, 4);\n"
-                  "}\n", 0, needle);
+                  "}\n",
+                0, needle);
     check_words(K "k0(float *x) {\n"
                   "    float4 v = *(float4 *)(x + 2);\n"
                   "    x[0] = v.y;\n"
-                  "}\n", 0, needle);
+                  "}\n",
+                0, needle);
 }
 
 TEST_CASE(sim, one_past_the_end_is_reported) {
@@ -206,11 +215,13 @@ TEST_CASE(sim, one_past_shared_memory_is_reported) {
                   "    float *p = s + threadIdx.x;\n"
                   "    p[1] = 1;\n"
                   "    x[0] = s[0];\n"
-                  "}\n", 0, "unit0.cu:4:"); /* which sanitizer says so varies */
+                  "}\n",
+                0, "unit0.cu:4:"); /* which sanitizer says so varies */
     check_words(K "k0(float *x) {\n"
                   "    SIM_DYNAMIC_SHARED(float, s);\n"
                   "    s[threadIdx.x + 1] = x[0];\n"
-                  "}\n", 128, "heap-buffer-overflow");
+                  "}\n",
+                128, "heap-buffer-overflow");
 }
 #endif
 
@@ -220,8 +231,7 @@ TEST_CASE(sim, one_past_shared_memory_is_reported) {
 static const char mma[] =
     "static __device__ unsigned two(const unsigned short *p, int step) {\n"
     "    return p[0] | (unsigned)p[step] << 16;\n"
-    "}\n"
-    K "k0(float *d, const unsigned short *a, const unsigned short *b) {\n"
+    "}\n" K "k0(float *d, const unsigned short *a, const unsigned short *b) {\n"
     "    int g = threadIdx.x / 4, t = threadIdx.x % 4;\n"
     "    unsigned ra[4] = {two(a + g * 16 + 2 * t, 1),\n"
     "                      two(a + (g + 8) * 16 + 2 * t, 1),\n"
@@ -257,8 +267,8 @@ static uint16_t half_of(int v, int mantissa, int bias) {
     if (!m) return 0;
     while (m >> (e + 1)) e++;
     unsigned fraction = (m << mantissa >> e) & ((1u << mantissa) - 1);
-    return (uint16_t)((v < 0 ? 0x8000u : 0) |
-                      (e + (unsigned)bias) << mantissa | fraction);
+    return (uint16_t)((v < 0 ? 0x8000u : 0) | (e + (unsigned)bias) << mantissa |
+                      fraction);
 }
 
 static void check_mma(const char *name, int mantissa, int bias) {
@@ -310,8 +320,7 @@ TEST_CASE(sim, shared_memory_starts_as_nan) {
     SimTwin *t = twin_of("template <int N> __device__ float *tile() {\n"
                          "    __shared__ float s[N];\n"
                          "    return s;\n"
-                         "}\n" K
-                         "k0(float *x) {\n"
+                         "}\n" K "k0(float *x) {\n"
                          "    float *s = tile<3000>();\n"
                          "    x[blockIdx.x] = s[blockIdx.x * 900];\n"
                          "    s[blockIdx.x * 900] = 1;\n"

@@ -10,7 +10,7 @@
 #include "tests/sim/engine.h"
 
 /* Entry points by the names of driver.def: drv_Init is cuInit. */
-#define CU(member, symbol, params)                                            \
+#define CU(member, symbol, params)                                             \
     SIM_API CUresult drv_##member params __asm__(symbol);
 #include "runtime/cuda/driver.def"
 #undef CU
@@ -78,8 +78,8 @@ typedef struct Work {
     int refs;
     bool done;
     CUcontext context;
-    Job *job; /* NULL: a marker */
-    int waits; /* for so many others */
+    Job *job;           /* NULL: a marker */
+    int waits;          /* for so many others */
     struct Work **next; /* who waits for this one */
     int nnext, room;
     double time; /* when it was done, in ms */
@@ -92,7 +92,7 @@ typedef struct WorkList {
 
 Work *work_add(CUcontext c, Job *j, const WorkList *after);
 Work *work_keep(Work *w);
-void work_drop(Work *w); /* may be NULL */
+void work_drop(Work *w);             /* may be NULL */
 bool list_add(WorkList *l, Work *w); /* borrowed; skips NULL and done work */
 void list_free(WorkList *l);
 /* Runs work until that is done; NULL: all.  The result is that of the

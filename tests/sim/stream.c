@@ -69,9 +69,9 @@ static bool implicit(CUstream s) {
 CUresult stream_add(CUstream s, Job *j) {
     if (!j) return CUDA_OUT_OF_MEMORY;
     if (s->capture) return capture_add(s, j);
-    CUresult rc = implicit(s) ? CUDA_CAPTURE_IMPLICIT
-                : append(s, j, NULL) ? CUDA_OK
-                                     : CUDA_OUT_OF_MEMORY;
+    CUresult rc = implicit(s)          ? CUDA_CAPTURE_IMPLICIT
+                  : append(s, j, NULL) ? CUDA_OK
+                                       : CUDA_OUT_OF_MEMORY;
     job_drop(j);
     return rc;
 }
@@ -104,8 +104,7 @@ typedef struct KernelJob {
 /* A graph may have outlived its module. */
 static int run_kernel(void *data) {
     const KernelJob *k = data;
-    if (object_is(OBJ_MODULE, k->module) &&
-        k->module->o.number == k->number)
+    if (object_is(OBJ_MODULE, k->module) && k->module->o.number == k->number)
         return sim_launch(&k->launch);
     sim_violation("launch of a kernel whose module was unloaded");
     return CUDA_ILLEGAL_ADDRESS;
@@ -164,8 +163,9 @@ static CUresult check_launch(CUfunction f, SimDim g, SimDim b, unsigned shared,
     CUresult rc = check_shape(f, g, b, shared);
     if (rc)
         sim_violation("%s: grid %u x %u x %u, block %u x %u x %u (bound %u), "
-                      "shared %u + %u", f->name, g.x, g.y, g.z, b.x, b.y, b.z,
-                      f->max_threads, f->shared, shared);
+                      "shared %u + %u",
+                      f->name, g.x, g.y, g.z, b.x, b.y, b.z, f->max_threads,
+                      f->shared, shared);
     if (rc) return rc;
     bool missing = extra || (f->nparam && !params);
     for (unsigned i = 0; !missing && i < f->nparam; i++) missing = !params[i];
@@ -182,8 +182,8 @@ CUresult stream_launch(CUfunction f, SimDim g, SimDim b, unsigned shared,
         free_kernel(j);
         return CUDA_OUT_OF_MEMORY;
     }
-    j->launch = (SimLaunch){f->module->twin, f->kernel, g, b, shared,
-                            j->params};
+    j->launch =
+        (SimLaunch){f->module->twin, f->kernel, g, b, shared, j->params};
     j->module = f->module;
     j->number = f->module->o.number;
     return stream_add(s, job_new(f->name, run_kernel, j, free_kernel));
@@ -209,7 +209,8 @@ static int side(CUdeviceptr p, const CopyJob *c, void **out) {
     *out = p ? (void *)(uintptr_t)p : c->staged ? c->staged : c->host;
     if (!p || sim_device_range(p, c->bytes)) return 0;
     sim_violation("copy of %zu bytes at %#llx, which are not allocated any "
-                  "more", c->bytes, (unsigned long long)p);
+                  "more",
+                  c->bytes, (unsigned long long)p);
     return CUDA_ILLEGAL_ADDRESS;
 }
 

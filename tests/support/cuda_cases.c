@@ -40,8 +40,8 @@ static void pool_bufs(const CudaCase *c, CudaBuf *b) {
     CudaBuf x = {p->dtype, p->planes * cuda_volume(p->in), NULL};
     CudaBuf y = {p->dtype, p->planes * cuda_volume(p->out), NULL};
     CudaBuf idx = {AMPC_I32, y.count, NULL};
-    bool back = c->lib == PLAN_LIB_MAXPOOL_GRAD ||
-                c->lib == PLAN_LIB_AVGPOOL_GRAD;
+    bool back =
+        c->lib == PLAN_LIB_MAXPOOL_GRAD || c->lib == PLAN_LIB_AVGPOOL_GRAD;
     b[0] = back ? y : x;
     b[1] = c->lib == PLAN_LIB_MAXPOOL_GRAD ? idx : back ? x : y;
     b[2] = c->lib == PLAN_LIB_MAXPOOL ? idx : x;
@@ -73,11 +73,11 @@ int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
 }
 
 static size_t par_bytes(PlanLib lib) {
-    return lib == PLAN_LIB_GEMM          ? sizeof(CpuGemm)
-           : lib <= PLAN_LIB_CONV_WGRAD  ? sizeof(CpuConv)
+    return lib == PLAN_LIB_GEMM           ? sizeof(CpuGemm)
+           : lib <= PLAN_LIB_CONV_WGRAD   ? sizeof(CpuConv)
            : lib <= PLAN_LIB_AVGPOOL_GRAD ? sizeof(CpuPool)
-           : lib == PLAN_LIB_ARGMAX      ? sizeof(CpuArgmax)
-                                         : sizeof(CpuScatterAdd);
+           : lib == PLAN_LIB_ARGMAX       ? sizeof(CpuArgmax)
+                                          : sizeof(CpuScatterAdd);
 }
 
 LoweredStep cuda_case_step(const CudaCase *c) {
@@ -96,12 +96,23 @@ LoweredStep cuda_case_step(const CudaCase *c) {
 #define F16      AMPC_F16
 #define F64      AMPC_F64
 
-#define GEMM(name, m_, n_, k_, ta, tb, a, b, c)                               \
-    {name, PLAN_LIB_GEMM,                                                     \
-     {.gemm = {.m = m_, .n = n_, .k = k_, .a_rs = ta ? 1 : k_,                \
-               .a_cs = ta ? m_ : 1, .b_rs = tb ? 1 : n_,                      \
-               .b_cs = tb ? k_ : 1, .a_dtype = a, .b_dtype = b,               \
-               .c_dtype = c}}}
+#define GEMM(name, m_, n_, k_, ta, tb, a, b, c)                                \
+    {                                                                          \
+        name, PLAN_LIB_GEMM, {                                                 \
+            .gemm = {                                                          \
+                .m = m_,                                                       \
+                .n = n_,                                                       \
+                .k = k_,                                                       \
+                .a_rs = ta ? 1 : k_,                                           \
+                .a_cs = ta ? m_ : 1,                                           \
+                .b_rs = tb ? 1 : n_,                                           \
+                .b_cs = tb ? k_ : 1,                                           \
+                .a_dtype = a,                                                  \
+                .b_dtype = b,                                                  \
+                .c_dtype = c                                                   \
+            }                                                                  \
+        }                                                                      \
+    }
 
 static const CudaCase gemm_cases[] = {
     GEMM("f32", 70, 67, 33, 0, 0, F32, F32, F32),
@@ -116,15 +127,37 @@ static const CudaCase gemm_cases[] = {
     GEMM("k is zero", 34, 3, 0, 0, 0, F32, F32, F32),
     GEMM("k is zero, bf16", 34, 3, 0, 0, 0, BF16, BF16, BF16),
     GEMM("nothing", 0, 3, 5, 0, 0, F32, F32, F32),
-    {"batches", PLAN_LIB_GEMM,
-     {.gemm = {.m = 9, .n = 11, .k = 5, .nbatch_dim = 3,
-               .batch_dim = {2, 3, 4}, .a_bs = {540, 180, 45},
-               .b_bs = {220, 0, 55}, .a_rs = 5, .a_cs = 1, .b_rs = 11,
-               .b_cs = 1, .a_dtype = F32, .b_dtype = F32, .c_dtype = F32}}},
-    {"batches bf16", PLAN_LIB_GEMM,
-     {.gemm = {.m = 9, .n = 11, .k = 50, .nbatch_dim = 2, .batch_dim = {2, 3},
-               .a_bs = {0, 450}, .b_bs = {550, 0}, .a_rs = 50, .a_cs = 1,
-               .b_rs = 1, .b_cs = 50, .a_dtype = BF16, .b_dtype = BF16,
+    {"batches",
+     PLAN_LIB_GEMM,
+     {.gemm = {.m = 9,
+               .n = 11,
+               .k = 5,
+               .nbatch_dim = 3,
+               .batch_dim = {2, 3, 4},
+               .a_bs = {540, 180, 45},
+               .b_bs = {220, 0, 55},
+               .a_rs = 5,
+               .a_cs = 1,
+               .b_rs = 11,
+               .b_cs = 1,
+               .a_dtype = F32,
+               .b_dtype = F32,
+               .c_dtype = F32}}},
+    {"batches bf16",
+     PLAN_LIB_GEMM,
+     {.gemm = {.m = 9,
+               .n = 11,
+               .k = 50,
+               .nbatch_dim = 2,
+               .batch_dim = {2, 3},
+               .a_bs = {0, 450},
+               .b_bs = {550, 0},
+               .a_rs = 50,
+               .a_cs = 1,
+               .b_rs = 1,
+               .b_cs = 50,
+               .a_dtype = BF16,
+               .b_dtype = BF16,
                .c_dtype = BF16}}},
 };
 const CudaCases cuda_gemm_cases = {gemm_cases, COUNT(gemm_cases)};
@@ -136,67 +169,178 @@ static const CudaCase large_cases[] = {
 const CudaCases cuda_large_cases = {large_cases, COUNT(large_cases)};
 
 const CudaGeometry cuda_geometries[] = {
-    {"plain", {.n = 2, .c = 5, .k = 7, .group = 1, .in = {1, 8, 7},
-               .out = {1, 8, 7}, .kernel = {1, 3, 3}, .stride = {1, 1, 1},
-               .dilation = {1, 1, 1}, .pad = {0, 1, 1}}},
-    {"strided", {.n = 2, .c = 12, .k = 10, .group = 2, .in = {1, 9, 8},
-                 .out = {1, 4, 7}, .kernel = {1, 3, 2}, .stride = {1, 2, 1},
-                 .dilation = {1, 1, 2}, .pad = {0, 0, 1}}},
-    {"depthwise", {.n = 2, .c = 4, .k = 8, .group = 4, .in = {1, 7, 6},
-                   .out = {1, 4, 3}, .kernel = {1, 3, 3}, .stride = {1, 2, 2},
-                   .dilation = {1, 1, 1}, .pad = {0, 1, 1}}},
-    {"one dimension", {.n = 3, .c = 6, .k = 5, .group = 1, .in = {1, 1, 11},
-                       .out = {1, 1, 11}, .kernel = {1, 1, 4},
-                       .stride = {1, 1, 1}, .dilation = {1, 1, 1},
-                       .pad = {0, 0, 2}}},
-    {"volume", {.n = 1, .c = 5, .k = 6, .group = 1, .in = {4, 5, 4},
-                .out = {3, 5, 2}, .kernel = {2, 3, 2}, .stride = {1, 1, 2},
-                .dilation = {1, 1, 1}, .pad = {0, 1, 0}}},
-    {"point", {.n = 2, .c = 40, .k = 36, .group = 1, .in = {1, 5, 5},
-               .out = {1, 5, 5}, .kernel = {1, 1, 1}, .stride = {1, 1, 1},
-               .dilation = {1, 1, 1}}},
+    {"plain",
+     {.n = 2,
+      .c = 5,
+      .k = 7,
+      .group = 1,
+      .in = {1, 8, 7},
+      .out = {1, 8, 7},
+      .kernel = {1, 3, 3},
+      .stride = {1, 1, 1},
+      .dilation = {1, 1, 1},
+      .pad = {0, 1, 1}}},
+    {"strided",
+     {.n = 2,
+      .c = 12,
+      .k = 10,
+      .group = 2,
+      .in = {1, 9, 8},
+      .out = {1, 4, 7},
+      .kernel = {1, 3, 2},
+      .stride = {1, 2, 1},
+      .dilation = {1, 1, 2},
+      .pad = {0, 0, 1}}},
+    {"depthwise",
+     {.n = 2,
+      .c = 4,
+      .k = 8,
+      .group = 4,
+      .in = {1, 7, 6},
+      .out = {1, 4, 3},
+      .kernel = {1, 3, 3},
+      .stride = {1, 2, 2},
+      .dilation = {1, 1, 1},
+      .pad = {0, 1, 1}}},
+    {"one dimension",
+     {.n = 3,
+      .c = 6,
+      .k = 5,
+      .group = 1,
+      .in = {1, 1, 11},
+      .out = {1, 1, 11},
+      .kernel = {1, 1, 4},
+      .stride = {1, 1, 1},
+      .dilation = {1, 1, 1},
+      .pad = {0, 0, 2}}},
+    {"volume",
+     {.n = 1,
+      .c = 5,
+      .k = 6,
+      .group = 1,
+      .in = {4, 5, 4},
+      .out = {3, 5, 2},
+      .kernel = {2, 3, 2},
+      .stride = {1, 1, 2},
+      .dilation = {1, 1, 1},
+      .pad = {0, 1, 0}}},
+    {"point",
+     {.n = 2,
+      .c = 40,
+      .k = 36,
+      .group = 1,
+      .in = {1, 5, 5},
+      .out = {1, 5, 5},
+      .kernel = {1, 1, 1},
+      .stride = {1, 1, 1},
+      .dilation = {1, 1, 1}}},
     {"stride past the kernel",
-     {.n = 1, .c = 5, .k = 5, .group = 1, .in = {1, 11, 10}, .out = {1, 4, 4},
-      .kernel = {1, 2, 1}, .stride = {1, 3, 3}, .dilation = {1, 1, 1},
+     {.n = 1,
+      .c = 5,
+      .k = 5,
+      .group = 1,
+      .in = {1, 11, 10},
+      .out = {1, 4, 4},
+      .kernel = {1, 2, 1},
+      .stride = {1, 3, 3},
+      .dilation = {1, 1, 1},
       .pad = {0, 1, 0}}},
     {"stride and dilation",
-     {.n = 1, .c = 6, .k = 5, .group = 1, .in = {1, 14, 13}, .out = {1, 4, 3},
-      .kernel = {1, 3, 2}, .stride = {1, 4, 6}, .dilation = {1, 2, 4},
+     {.n = 1,
+      .c = 6,
+      .k = 5,
+      .group = 1,
+      .in = {1, 14, 13},
+      .out = {1, 4, 3},
+      .kernel = {1, 3, 2},
+      .stride = {1, 4, 6},
+      .dilation = {1, 2, 4},
       .pad = {0, 2, 3}}},
-    {"unread end", {.n = 1, .c = 5, .k = 5, .group = 1, .in = {1, 9, 9},
-                    .out = {1, 2, 2}, .kernel = {1, 2, 2}, .stride = {1, 4, 4},
-                    .dilation = {1, 1, 1}}},
+    {"unread end",
+     {.n = 1,
+      .c = 5,
+      .k = 5,
+      .group = 1,
+      .in = {1, 9, 9},
+      .out = {1, 2, 2},
+      .kernel = {1, 2, 2},
+      .stride = {1, 4, 4},
+      .dilation = {1, 1, 1}}},
 };
 const int cuda_ngeometry = COUNT(cuda_geometries);
 
-const int64_t cuda_conv_types[][3] = {
-    {F32, F32, F32}, {BF16, BF16, BF16}, {F16, F16, F16}, {F32, BF16, F32},
-    {BF16, BF16, F32}, {F16, F32, BF16}};
+const int64_t cuda_conv_types[][3] = {{F32, F32, F32},   {BF16, BF16, BF16},
+                                      {F16, F16, F16},   {F32, BF16, F32},
+                                      {BF16, BF16, F32}, {F16, F32, BF16}};
 const int cuda_nconv_type = COUNT(cuda_conv_types);
 
 const CpuPool cuda_pools[] = {
-    {.planes = 6, .in = {1, 8, 7}, .out = {1, 4, 3}, .kernel = {1, 2, 2},
-     .stride = {1, 2, 2}, .dilation = {1, 1, 1}, .dtype = F32},
-    {.planes = 5, .in = {1, 7, 7}, .out = {1, 4, 3}, .kernel = {1, 3, 2},
-     .stride = {1, 2, 2}, .dilation = {1, 1, 2}, .pad = {0, 1, 1},
-     .pad_end = {0, 1, 0}, .dtype = BF16},
-    {.planes = 5, .in = {1, 1, 9}, .out = {1, 1, 5}, .kernel = {1, 1, 4},
-     .stride = {1, 1, 2}, .dilation = {1, 1, 1}, .pad = {0, 0, 2},
-     .pad_end = {0, 0, 1}, .count_include_pad = 1, .dtype = F16},
-    {.planes = 3, .in = {3, 4, 5}, .out = {2, 3, 3}, .kernel = {2, 3, 3},
-     .stride = {2, 1, 2}, .dilation = {1, 1, 1}, .pad = {1, 0, 1},
-     .pad_end = {0, 1, 1}, .dtype = F64},
-    {.planes = 9, .in = {1, 6, 6}, .out = {1, 1, 1}, .kernel = {1, 6, 6},
-     .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .dtype = BF16},
-    {.planes = 2, .in = {1, 2, 3}, .out = {1, 6, 7}, .kernel = {1, 1, 1},
-     .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .pad = {0, 2, 2},
-     .pad_end = {0, 2, 2}, .dtype = F32}, /* empty windows */
+    {.planes = 6,
+     .in = {1, 8, 7},
+     .out = {1, 4, 3},
+     .kernel = {1, 2, 2},
+     .stride = {1, 2, 2},
+     .dilation = {1, 1, 1},
+     .dtype = F32},
+    {.planes = 5,
+     .in = {1, 7, 7},
+     .out = {1, 4, 3},
+     .kernel = {1, 3, 2},
+     .stride = {1, 2, 2},
+     .dilation = {1, 1, 2},
+     .pad = {0, 1, 1},
+     .pad_end = {0, 1, 0},
+     .dtype = BF16},
+    {.planes = 5,
+     .in = {1, 1, 9},
+     .out = {1, 1, 5},
+     .kernel = {1, 1, 4},
+     .stride = {1, 1, 2},
+     .dilation = {1, 1, 1},
+     .pad = {0, 0, 2},
+     .pad_end = {0, 0, 1},
+     .count_include_pad = 1,
+     .dtype = F16},
+    {.planes = 3,
+     .in = {3, 4, 5},
+     .out = {2, 3, 3},
+     .kernel = {2, 3, 3},
+     .stride = {2, 1, 2},
+     .dilation = {1, 1, 1},
+     .pad = {1, 0, 1},
+     .pad_end = {0, 1, 1},
+     .dtype = F64},
+    {.planes = 9,
+     .in = {1, 6, 6},
+     .out = {1, 1, 1},
+     .kernel = {1, 6, 6},
+     .stride = {1, 1, 1},
+     .dilation = {1, 1, 1},
+     .dtype = BF16},
+    {.planes = 2,
+     .in = {1, 2, 3},
+     .out = {1, 6, 7},
+     .kernel = {1, 1, 1},
+     .stride = {1, 1, 1},
+     .dilation = {1, 1, 1},
+     .pad = {0, 2, 2},
+     .pad_end = {0, 2, 2},
+     .dtype = F32}, /* empty windows */
 };
 const int cuda_npool = COUNT(cuda_pools);
 
-#define SCATTER(name, ...)                                                    \
-    {name, PLAN_LIB_SCATTER_ADD, {.scatter = {__VA_ARGS__}}}
-#define ARGMAX(name, ...) {name, PLAN_LIB_ARGMAX, {.argmax = {__VA_ARGS__}}}
+#define SCATTER(name, ...)                                                     \
+    {                                                                          \
+        name, PLAN_LIB_SCATTER_ADD, {                                          \
+            .scatter = { __VA_ARGS__ }                                         \
+        }                                                                      \
+    }
+#define ARGMAX(name, ...)                                                      \
+    {                                                                          \
+        name, PLAN_LIB_ARGMAX, {                                               \
+            .argmax = { __VA_ARGS__ }                                          \
+        }                                                                      \
+    }
 
 /* Exact: the terms of a sum come in the CPU's order. */
 static const CudaCase scatter_cases[] = {
@@ -215,9 +359,9 @@ static const CudaCase scatter_cases[] = {
 const CudaCases cuda_scatter_cases = {scatter_cases, COUNT(scatter_cases)};
 
 static const CudaCase argmax_cases[] = {
-    ARGMAX("f32", 30, 40, 1, F32),   ARGMAX("bf16", 5, 100, 1, BF16),
-    ARGMAX("f16", 7, 33, 1, F16),    ARGMAX("f64", 9, 64, 1, F64),
+    ARGMAX("f32", 30, 40, 1, F32),    ARGMAX("bf16", 5, 100, 1, BF16),
+    ARGMAX("f16", 7, 33, 1, F16),     ARGMAX("f64", 9, 64, 1, F64),
     ARGMAX("short", 300, 10, 1, F32), ARGMAX("inner", 5, 40, 3, BF16),
-    ARGMAX("one", 3, 1, 1, F16),     ARGMAX("inner f64", 2, 7, 300, F64),
+    ARGMAX("one", 3, 1, 1, F16),      ARGMAX("inner f64", 2, 7, 300, F64),
 };
 const CudaCases cuda_argmax_cases = {argmax_cases, COUNT(argmax_cases)};

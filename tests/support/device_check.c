@@ -36,8 +36,10 @@ static void judge(DcReport *r, const char *name, int step, double off,
         snprintf(r->worst_name, sizeof r->worst_name, "%s", name);
     }
     if (part <= 1) return;
-    if (step < 0) say(r, "%s: off by %g, %g allowed", name, off, allowed);
-    else say(r, "step %d, %s: off by %g, %g allowed", step, name, off, allowed);
+    if (step < 0)
+        say(r, "%s: off by %g, %g allowed", name, off, allowed);
+    else
+        say(r, "step %d, %s: off by %g, %g allowed", step, name, off, allowed);
 }
 
 static void judge_equal(DcReport *r, const char *name, int step, double a,
@@ -120,8 +122,10 @@ static void compare_floats(DcReport *r, const ampc_tensor_info *t,
 
 static void compare_output(DcReport *r, const ampc_tensor_info *t,
                            const char *a, const char *b) {
-    if (t->dtype >= AMPC_DTYPE_F16) compare_floats(r, t, a, b);
-    else judge(r, t->name, -1, memcmp(a, b, t->bytes) ? 1 : 0, 1e-30);
+    if (t->dtype >= AMPC_DTYPE_F16)
+        compare_floats(r, t, a, b);
+    else
+        judge(r, t->name, -1, memcmp(a, b, t->bytes) ? 1 : 0, 1e-30);
 }
 
 static bool read_output(Side *d, const ampc_tensor_info *t, void *data) {
@@ -150,9 +154,8 @@ static bool predict(Side *d, const ampc_input *in, size_t nin) {
               d->api->predict(d->s, in, nin, m.batch ? m.batch : 1, NULL, 0));
 }
 
-bool dc_predict(const ampc_api *api, const char *device_a,
-                const char *device_b, const ampc_input *in, size_t nin,
-                DcReport *r) {
+bool dc_predict(const ampc_api *api, const char *device_a, const char *device_b,
+                const ampc_input *in, size_t nin, DcReport *r) {
     Side a, b = {0};
     *r = (DcReport){0};
     if (side_open(&a, api, device_a, r) && side_open(&b, api, device_b, r) &&
@@ -231,7 +234,8 @@ static bool compare_variable(Side *a, Side *b, const ampc_variable_info *v,
     char *x = malloc(v->bytes + 1), *y = malloc(v->bytes + 1);
     bool done = x && y && read_variable(a, v, x) && read_variable(b, v, y);
     *n = (Norms){0, 0};
-    if (done && v->dtype >= AMPC_DTYPE_F16) *n = norms_of(v, x, y);
+    if (done && v->dtype >= AMPC_DTYPE_F16)
+        *n = norms_of(v, x, y);
     else if (done && memcmp(x, y, v->bytes))
         say(a->r, "step %d, %s differs", step, v->name);
     free(x);
@@ -261,10 +265,8 @@ static void compare_state(Side *a, Side *b, const DcTraining *t, int step) {
 /* ---- training ----------------------------------------------------------- */
 
 DcTolerance dc_training_tolerance(const char *precision) {
-    if (!strcmp(precision, "fp32"))
-        return (DcTolerance)TOL_DEVICE_FP32;
-    if (!strcmp(precision, "fp16"))
-        return (DcTolerance)TOL_DEVICE_FP16;
+    if (!strcmp(precision, "fp32")) return (DcTolerance)TOL_DEVICE_FP32;
+    if (!strcmp(precision, "fp16")) return (DcTolerance)TOL_DEVICE_FP16;
     return (DcTolerance)TOL_DEVICE_BF16;
 }
 
@@ -277,8 +279,10 @@ static bool step(Side *d, const DcTraining *t, int i, ampc_metrics *m) {
 
 static void judge_metric(DcReport *r, const char *name, int i, double a,
                          double b, double tolerance) {
-    if (!isfinite(a) || !isfinite(b)) judge_equal(r, name, i, a, b);
-    else judge(r, name, i, fabs(a - b), tolerance * fabs(a) + 1e-30);
+    if (!isfinite(a) || !isfinite(b))
+        judge_equal(r, name, i, a, b);
+    else
+        judge(r, name, i, fabs(a - b), tolerance * fabs(a) + 1e-30);
 }
 
 static void compare_metrics(DcReport *r, const DcTraining *t, int i,

@@ -25,9 +25,8 @@ typedef const ampc_input *DcFeed(void *ctx, int step, size_t *nin);
 double dc_output_tolerance(ampc_dtype d);
 
 /* Runs "predict" on both devices; compares every output. */
-bool dc_predict(const ampc_api *api, const char *device_a,
-                const char *device_b, const ampc_input *in, size_t nin,
-                DcReport *r);
+bool dc_predict(const ampc_api *api, const char *device_a, const char *device_b,
+                const ampc_input *in, size_t nin, DcReport *r);
 
 /* Allowed errors of training.  A tensor may be off by `tensor` of its norm,
    plus `floor` of the norm of all of its kind: a gradient that is zero in exact

@@ -183,9 +183,7 @@ const ampc_input *dc_file_feed(void *file, int step, size_t *nin) {
     return f->inputs.in;
 }
 
-int dc_file_steps(const DcFile *f) {
-    return f->steps;
-}
+int dc_file_steps(const DcFile *f) { return f->steps; }
 
 void dc_file_free(DcFile *f) {
     if (!f) return;

@@ -60,8 +60,8 @@ static bool hash_variable(const ampc_api *api, ampc_session *s, uint32_t i,
     return ok;
 }
 
-static bool record(const ampc_api *api, const char *device,
-                   const DcTraining *t, Record *rec, DcReport *r) {
+static bool record(const ampc_api *api, const char *device, const DcTraining *t,
+                   Record *rec, DcReport *r) {
     ampc_session *s = open_on(api, device, r);
     bool ok = s != NULL;
     for (int i = 0; i < t->steps && ok; i++) {
@@ -104,8 +104,10 @@ static bool record_with(const ampc_api *api, const char *device,
     char *keep = old ? strdup(old) : NULL;
     if (name) setenv(name, value, 1);
     bool ok = record(api, device, t, rec, r);
-    if (name && keep) setenv(name, keep, 1);
-    else if (name) unsetenv(name);
+    if (name && keep)
+        setenv(name, keep, 1);
+    else if (name)
+        unsetenv(name);
     free(keep);
     return ok;
 }
@@ -118,7 +120,8 @@ bool dc_same_bits(const ampc_api *api, const char *device, const char *name,
     Record a = {NULL, m.nvariable + 1}, b = a;
     a.hash = calloc(a.columns * (size_t)t->steps + 1, sizeof *a.hash);
     b.hash = calloc(b.columns * (size_t)t->steps + 1, sizeof *b.hash);
-    if (!a.hash || !b.hash) problem(r, "comparison", "out of memory");
+    if (!a.hash || !b.hash)
+        problem(r, "comparison", "out of memory");
     else if (record(api, device, t, &a, r) &&
              record_with(api, device, name, value, t, &b, r))
         compare_records(api, &a, &b, t->steps, r);
@@ -181,7 +184,6 @@ bool dc_leaks(const ampc_api *api, const char *device, const DcTraining *t,
     }
     api->close(s);
     for (int i = 0; i < LIVES && !r->failed; i++) short_life(api, device, t, r);
-    if (!r->failed)
-        check_growth(r, "sessions", closed, memory(ctx), slack);
+    if (!r->failed) check_growth(r, "sessions", closed, memory(ctx), slack);
     return !r->failed;
 }

@@ -27,8 +27,10 @@ static EvalTensor *read_tensor(Arena *a, char **s) {
     EvalTensor *t = eval_tensor_new(a, type_make(d, rank, dim));
     int64_t n = type_count(type_get(t->type));
     for (int64_t i = 0; i < n; i++) {
-        if (t->f) t->f[i] = strtod(next_word(s), NULL);
-        else t->i[i] = atoll(next_word(s));
+        if (t->f)
+            t->f[i] = strtod(next_word(s), NULL);
+        else
+            t->i[i] = atoll(next_word(s));
     }
     return t;
 }
@@ -81,8 +83,7 @@ const char *tensor_differs(Arena *a, const EvalTensor *got,
     int64_t n = type_count(tw);
     if (!shape_equal(tg, tw) || (strict && tg->dtype != tw->dtype) ||
         !got->f != !want->f)
-        return arena_printf(a, "is %s, expected %s",
-                            type_text_of(a, got->type),
+        return arena_printf(a, "is %s, expected %s", type_text_of(a, got->type),
                             type_text_of(a, want->type));
     for (int64_t i = 0; i < n; i++) {
         if (got->f && !near(got->f[i], want->f[i], rtol, atol))

@@ -16,7 +16,8 @@ typedef struct OpsFile {
     bool nograd;
 } OpsFile;
 
-/* ---- reading the files ------------------------------------------------------- */
+/* ---- reading the files
+ * ------------------------------------------------------- */
 
 static OpsFile read_header(const char *text) {
     OpsFile f = {.dtypes = "f32 bf16 f16 f64"};
@@ -36,14 +37,17 @@ static char *with_dtype(const char *text, const char *dtype) {
     StrBuf sb = {0};
     for (; *text; text++) {
         bool mark = text[0] == '$' && text[1] == 'T';
-        if (mark) sb_puts(&sb, dtype);
-        else sb_putn(&sb, text, 1);
+        if (mark)
+            sb_puts(&sb, dtype);
+        else
+            sb_putn(&sb, text, 1);
         text += mark;
     }
     return sb.data;
 }
 
-/* ---- making one big program ---------------------------------------------------- */
+/* ---- making one big program
+ * ---------------------------------------------------- */
 
 static OpsRange range_of(const OpsFile *f, Str name) {
     for (int i = 0; i < f->nrange; i++)
@@ -63,8 +67,8 @@ static ValueId *copy_leaves(OpsBench *b, const OpsFile *f, const Graph *g,
                          : graph_scalar_int(b->all, type_get(v->type)->dtype,
                                             tensor_get_int(v->data, 0));
         else if (v->kind == VK_CONST)
-            map[i] = graph_const(b->all, internf("%s%s", prefix, v->name),
-                                 v->data);
+            map[i] =
+                graph_const(b->all, internf("%s%s", prefix, v->name), v->data);
     }
     for (int i = 0; i < g->inputs.len; i++) {
         const Value *v = value_get(g, g->inputs.data[i]);
@@ -109,7 +113,8 @@ static void graft(OpsBench *b, const OpsFile *f, const Graph *g,
     }
 }
 
-/* ---- gradients -------------------------------------------------------------------- */
+/* ---- gradients
+ * -------------------------------------------------------------------- */
 
 /* sum of v times fixed weights in [0.25, 1] that differ by element */
 static ValueId weighted_sum(Builder *b, ValueId v) {
@@ -199,7 +204,8 @@ OpsBench ops_bench_new(void) {
     return b;
 }
 
-/* ---- running ------------------------------------------------------------------------ */
+/* ---- running
+ * ------------------------------------------------------------------------ */
 
 typedef struct Data {
     ampc_input *in;
@@ -219,9 +225,12 @@ static Tensor *random_tensor(Arena *a, TypeId type, const OpsRange *r,
     const Type *ty = type_get(type);
     for (int64_t i = 0; i < type_count(ty); i++) {
         double v = r->lo + (r->hi - r->lo) * uniform(seed);
-        if (ty->dtype == DT_BOOL) tensor_set_int(t, i, v > 0);
-        else if (dtype_is_float(ty->dtype)) tensor_set(t, i, v);
-        else tensor_set_int(t, i, (int64_t)floor(v));
+        if (ty->dtype == DT_BOOL)
+            tensor_set_int(t, i, v > 0);
+        else if (dtype_is_float(ty->dtype))
+            tensor_set(t, i, v);
+        else
+            tensor_set_int(t, i, (int64_t)floor(v));
     }
     return t;
 }
@@ -230,15 +239,15 @@ OpsData ops_data_new(OpsBench *b, Evaluator *e) {
     Graph *g = b->all;
     uint64_t seed = 12345;
     OpsData d = {NEW_ARRAY(b->a, ampc_input, g->inputs.len),
-              NEW_ARRAY(b->a, ampc_output, g->outputs.len),
-              g->inputs.len, g->outputs.len};
+                 NEW_ARRAY(b->a, ampc_output, g->outputs.len), g->inputs.len,
+                 g->outputs.len};
     for (int i = 0; i < d.nin; i++) {
         const Value *v = value_get(g, g->inputs.data[i]);
         Tensor *t = random_tensor(b->a, v->type, &b->ranges.data[i], &seed);
         if (e) eval_bind(e, g->inputs.data[i], eval_from_tensor(b->a, t));
-        d.in[i] = ampc_in(v->name, t->data,
-                          (size_t)type_bytes(type_get(v->type)),
-                          (ampc_dtype)type_get(v->type)->dtype);
+        d.in[i] =
+            ampc_in(v->name, t->data, (size_t)type_bytes(type_get(v->type)),
+                    (ampc_dtype)type_get(v->type)->dtype);
     }
     for (int i = 0; i < d.nout; i++) {
         const Output *o = &g->outputs.data[i];
@@ -250,7 +259,8 @@ OpsData ops_data_new(OpsBench *b, Evaluator *e) {
 }
 
 void ops_run(const Compiled *c, ampc_session *s, OpsData *d) {
-    for (int i = 0; i < d->nout; i++) memset(d->out[i].data, 0, d->out[i].bytes);
+    for (int i = 0; i < d->nout; i++)
+        memset(d->out[i].data, 0, d->out[i].bytes);
     ampc_program_info p = {.size = sizeof p};
     REQUIRE(!c->api->program(c->api->module, "predict", &p));
     ampc_module_info info = {.size = sizeof info};
@@ -261,8 +271,8 @@ void ops_run(const Compiled *c, ampc_session *s, OpsData *d) {
         FAIL("predict: %s", c->api->error(s));
 }
 
-static void compare(const OpsBench *b, const EvalTensor *want,
-                    const OpsData *d, int i) {
+static void compare(const OpsBench *b, const EvalTensor *want, const OpsData *d,
+                    int i) {
     const Output *o = &b->all->outputs.data[i];
     Type t = *value_type(b->all, o->value);
     Tensor got = {value_get(b->all, o->value)->type, d->out[i].data};
@@ -277,10 +287,10 @@ static void compare(const OpsBench *b, const EvalTensor *want,
         double off = fabs(w - g);
         if (at < 0 || !(off <= worst)) worst = off, at = k;
     }
-    CHECK_MSG(at < 0 || worst <= dc_output_tolerance((ampc_dtype)t.dtype) *
-                                    scale + 1e-30,
-              "%s[%lld]: off by %g of %g", o->name, (long long)at, worst,
-              scale);
+    CHECK_MSG(
+        at < 0 ||
+            worst <= dc_output_tolerance((ampc_dtype)t.dtype) * scale + 1e-30,
+        "%s[%lld]: off by %g of %g", o->name, (long long)at, worst, scale);
 }
 
 const EvalTensor **ops_wanted(const OpsBench *b, const Evaluator *e) {

@@ -12,16 +12,16 @@
 #include <unistd.h>
 
 #ifdef __SANITIZE_ADDRESS__
-#define SANITIZE                                                              \
-    "-fsanitize=address,undefined -fno-sanitize-recover=undefined "           \
+#define SANITIZE                                                               \
+    "-fsanitize=address,undefined -fno-sanitize-recover=undefined "            \
     "-fno-omit-frame-pointer "
 #else
 #define SANITIZE ""
 #endif
-#define TWIN_FLAGS                                                            \
-    "-std=c++17 -O1 -g1 -fPIC -shared -nostartfiles -fvisibility=hidden "     \
-    "-ffp-contract=off -fno-math-errno -fno-strict-aliasing "                 \
-    "-fstack-clash-protection -fmax-errors=9 -Wall -Wextra -Wshadow "         \
+#define TWIN_FLAGS                                                             \
+    "-std=c++17 -O1 -g1 -fPIC -shared -nostartfiles -fvisibility=hidden "      \
+    "-ffp-contract=off -fno-math-errno -fno-strict-aliasing "                  \
+    "-fstack-clash-protection -fmax-errors=9 -Wall -Wextra -Wshadow "          \
     "-Wno-unused-function "
 
 /* ---- the libraries ------------------------------------------------------- */
@@ -54,14 +54,15 @@ static const char *find_or_build(const char *name, const char *sources,
 }
 
 static void load(Sim *s) {
-    s->path = find_or_build("libcuda_sim.so",
-                            "$(ls tests/sim/*.c | grep -Ev 'cublaslt|_test.c')", "");
+    s->path =
+        find_or_build("libcuda_sim.so",
+                      "$(ls tests/sim/*.c | grep -Ev 'cublaslt|_test.c')", "");
     s->cublaslt = find_or_build("libcublaslt_sim.so", "tests/sim/cublaslt*.c",
                                 "-lcuda_sim");
     s->handle = dlopen(s->path, RTLD_NOW | RTLD_LOCAL);
     if (!s->handle) FAIL("%s", dlerror());
-#define SIM_LOOK_UP(name)                                                     \
-    if (!(*(void **)&s->name = dlsym(s->handle, "sim_" #name)))               \
+#define SIM_LOOK_UP(name)                                                      \
+    if (!(*(void **)&s->name = dlsym(s->handle, "sim_" #name)))                \
         FAIL("libcuda_sim.so has no sim_" #name);
     SIM_FUNCTIONS(SIM_LOOK_UP)
 }
@@ -134,8 +135,10 @@ static void write_wrapper(const char *dir, int unit, const char *text) {
     snprintf(path, sizeof path, "%s/unit%d.twin.cc", dir, unit);
     FILE *f = fopen(path, "w");
     if (!f) FAIL("%s", path);
-    fprintf(f, "#include \"device_sim.h\"\nnamespace {\n#include "
-               "\"unit%d.cu\"\n}\nSIM_TWIN(\n", unit);
+    fprintf(f,
+            "#include \"device_sim.h\"\nnamespace {\n#include "
+            "\"unit%d.cu\"\n}\nSIM_TWIN(\n",
+            unit);
     for (const char *p = text; (p = strstr(p, mark)) != NULL;) {
         p = read_kernel(p + sizeof mark - 1, name, &bound);
         if (!p) break;

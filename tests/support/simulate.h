@@ -11,9 +11,11 @@ typedef struct Sim {
     const char *path;     /* of libcuda_sim.so, for AMPC_LIBCUDA */
     const char *cublaslt; /* of libcublaslt_sim.so, for AMPC_LIBCUBLASLT */
     void *handle;
-#define SIM_FUNCTIONS(X)                                                      \
-    X(reset) X(fail) X(stats) X(calls) X(leaks) X(errors) X(twin_open)        \
-    X(twin_close) X(run) X(seed)
+#define SIM_FUNCTIONS(X)                                                       \
+    X(reset)                                                                   \
+    X(fail)                                                                    \
+    X(stats)                                                                   \
+    X(calls) X(leaks) X(errors) X(twin_open) X(twin_close) X(run) X(seed)
 #define SIM_MEMBER(name) __typeof__(&sim_##name) name;
     SIM_FUNCTIONS(SIM_MEMBER)
 #undef SIM_MEMBER

@@ -159,9 +159,9 @@ static void k_accuracy(void *const *buf, const int64_t *par, int64_t lo,
     }
 }
 
-static PlanKernelFn *const kernels[] = {
-    k_forward, k_loss,    k_wgrad,  k_update,  k_add_loss,
-    k_eval,    k_refresh, k_onehot, k_accuracy};
+static PlanKernelFn *const kernels[] = {k_forward, k_loss,     k_wgrad,
+                                        k_update,  k_add_loss, k_eval,
+                                        k_refresh, k_onehot,   k_accuracy};
 enum {
     K_FORWARD,
     K_LOSS,
@@ -179,9 +179,26 @@ static const PlanIsa isas[] = {{AMPC_ISA_V2, kernels, NULL, &ampc_cpu_v2}};
 /* ---- variables ----------------------------------------------------------- */
 
 enum {
-    V_W, V_B, V_MW, V_MB, V_LR, V_SEED, V_SCALE, V_GOOD, V_STEP, V_TRIED,
-    V_SKIPPED, V_BAD_FORWARD, V_MICRO, V_LOSS_SUM, V_W16, V_GW, V_GB, V_MEAN,
-    V_RNG, V_COUNT
+    V_W,
+    V_B,
+    V_MW,
+    V_MB,
+    V_LR,
+    V_SEED,
+    V_SCALE,
+    V_GOOD,
+    V_STEP,
+    V_TRIED,
+    V_SKIPPED,
+    V_BAD_FORWARD,
+    V_MICRO,
+    V_LOSS_SUM,
+    V_W16,
+    V_GW,
+    V_GB,
+    V_MEAN,
+    V_RNG,
+    V_COUNT
 };
 
 #define VAR(n, k, t, size, r, d0, d1, value)                                   \
@@ -192,10 +209,10 @@ enum {
 static const PlanVar vars[V_COUNT] = {
     [V_W] = VAR("w", PLAN_PARAM, AMPC_F32, 24, 2, I, O, 0.25),
     [V_B] = VAR("b", PLAN_PARAM, AMPC_F32, 8, 1, O, 0, 0),
-    [V_MW] = VAR("ampc.opt/w/momentum_buffer", PLAN_STATE, AMPC_F32, 24, 2, I,
-                 O, 0),
-    [V_MB] = VAR("ampc.opt/b/momentum_buffer", PLAN_STATE, AMPC_F32, 8, 1, O, 0,
-                 0),
+    [V_MW] =
+        VAR("ampc.opt/w/momentum_buffer", PLAN_STATE, AMPC_F32, 24, 2, I, O, 0),
+    [V_MB] =
+        VAR("ampc.opt/b/momentum_buffer", PLAN_STATE, AMPC_F32, 8, 1, O, 0, 0),
     [V_LR] = VAR("ampc.lr", PLAN_HYPER, AMPC_F32, 4, 0, 0, 0, 0.1),
     [V_SEED] = VAR("ampc.seed", PLAN_HYPER, AMPC_I64, 8, 0, 0, 0, 7),
     [V_SCALE] = VAR("ampc.scale", PLAN_STATE, AMPC_F32, 4, 0, 0, 0, 1024),
@@ -203,28 +220,40 @@ static const PlanVar vars[V_COUNT] = {
     [V_STEP] = VAR("ampc.step", PLAN_STATE, AMPC_I64, 8, 0, 0, 0, 0),
     [V_TRIED] = VAR("ampc.tried", PLAN_STATE, AMPC_I64, 8, 0, 0, 0, 0),
     [V_SKIPPED] = VAR("ampc.skipped", PLAN_STATE, AMPC_I64, 8, 0, 0, 0, 0),
-    [V_BAD_FORWARD] = VAR("ampc.bad_forward", PLAN_STATE, AMPC_I64, 8, 0, 0, 0,
-                          0),
+    [V_BAD_FORWARD] =
+        VAR("ampc.bad_forward", PLAN_STATE, AMPC_I64, 8, 0, 0, 0, 0),
     [V_MICRO] = VAR("ampc.micro", PLAN_STATE, AMPC_I32, 4, 0, 0, 0, 0),
     [V_LOSS_SUM] = VAR("ampc.loss_sum", PLAN_STATE, AMPC_F32, 4, 0, 0, 0, 0),
     [V_W16] = VAR("w.bf16", PLAN_SHADOW, AMPC_BF16, 12, 2, I, O, 0),
     [V_GW] = VAR("ampc.grad/w", PLAN_GRAD, AMPC_F32, 24, 2, I, O, 0),
     [V_GB] = VAR("ampc.grad/b", PLAN_GRAD, AMPC_F32, 8, 1, O, 0, 0),
     [V_MEAN] = VAR("running \"mean\"", PLAN_BUFFER, AMPC_F32, 4, 0, 0, 0, 1.5),
-    [V_RNG] = VAR("ampc.rng", PLAN_STATE, AMPC_I64, 16, 1, 2, 0,
-                  -9007199254740993.0),
+    [V_RNG] =
+        VAR("ampc.rng", PLAN_STATE, AMPC_I64, 16, 1, 2, 0, -9007199254740993.0),
 };
 
 /* ---- programs ------------------------------------------------------------ */
 
-#define VARREF(v) {PLAN_VAR, v, 0}
-#define ARENA(o)  {PLAN_ARENA, 0, o}
-#define INPUT(i)  {PLAN_INPUT, i, 0}
+#define VARREF(v)                                                              \
+    { PLAN_VAR, v, 0 }
+#define ARENA(o)                                                               \
+    { PLAN_ARENA, 0, o }
+#define INPUT(i)                                                               \
+    { PLAN_INPUT, i, 0 }
 
 enum { /* arena */
-    A_Y = 0, A_DY = 64, A_GW = 128, A_GB = 192, A_LOSS = 256, A_OUT = 320,
-    A_T = 384, A_NUM = 448, A_DEN = 512, A_CORRECT = 576, A_COUNTED = 640,
-    ARENA_BYTES = 704
+       A_Y = 0,
+       A_DY = 64,
+       A_GW = 128,
+       A_GB = 192,
+       A_LOSS = 256,
+       A_OUT = 320,
+       A_T = 384,
+       A_NUM = 448,
+       A_DEN = 512,
+       A_CORRECT = 576,
+       A_COUNTED = 640,
+       ARENA_BYTES = 704
 };
 
 #define UPDATE_VARS                                                            \
@@ -236,32 +265,82 @@ enum { /* arena */
         ARENA(A_OUT + 16), ARENA(A_OUT + 24)
 
 enum {
-    R_FORWARD = 0, R_LOSS = 4, R_WGRAD = 9, R_UPDATE = 13, R_EVAL = 33,
-    R_REFRESH = 37, R_MICRO_WGRAD = 39, R_ADD_LOSS = 43, R_MICRO_UPDATE = 46,
-    R_ONEHOT = 66, R_LOSS_T = 68, R_EVAL_T = 73, R_ACCURACY = 77, R_COPY = 81,
-    R_FORWARD_W = 83, R_COUNT = 87
+    R_FORWARD = 0,
+    R_LOSS = 4,
+    R_WGRAD = 9,
+    R_UPDATE = 13,
+    R_EVAL = 33,
+    R_REFRESH = 37,
+    R_MICRO_WGRAD = 39,
+    R_ADD_LOSS = 43,
+    R_MICRO_UPDATE = 46,
+    R_ONEHOT = 66,
+    R_LOSS_T = 68,
+    R_EVAL_T = 73,
+    R_ACCURACY = 77,
+    R_COPY = 81,
+    R_FORWARD_W = 83,
+    R_COUNT = 87
 };
 
 static const PlanRef refs[R_COUNT] = {
-    /* forward   */ INPUT(0), VARREF(V_W), VARREF(V_B), ARENA(A_Y),
-    /* loss      */ ARENA(A_Y), INPUT(1), VARREF(V_SCALE), ARENA(A_LOSS),
+    /* forward   */ INPUT(0),
+    VARREF(V_W),
+    VARREF(V_B),
+    ARENA(A_Y),
+    /* loss      */ ARENA(A_Y),
+    INPUT(1),
+    VARREF(V_SCALE),
+    ARENA(A_LOSS),
     ARENA(A_DY),
-    /* wgrad     */ INPUT(0), ARENA(A_DY), ARENA(A_GW), ARENA(A_GB),
-    /* update    */ ARENA(A_GW), ARENA(A_GB), UPDATE_VARS, ARENA(A_LOSS),
+    /* wgrad     */ INPUT(0),
+    ARENA(A_DY),
+    ARENA(A_GW),
+    ARENA(A_GB),
+    /* update    */ ARENA(A_GW),
+    ARENA(A_GB),
+    UPDATE_VARS,
+    ARENA(A_LOSS),
     UPDATE_OUTS,
-    /* eval      */ ARENA(A_Y), INPUT(1), ARENA(A_NUM), ARENA(A_DEN),
-    /* refresh   */ VARREF(V_W), VARREF(V_W16),
-    /* micro     */ INPUT(0), ARENA(A_DY), VARREF(V_GW), VARREF(V_GB),
-    ARENA(A_LOSS), VARREF(V_LOSS_SUM), VARREF(V_MICRO),
-    /* update    */ VARREF(V_GW), VARREF(V_GB), UPDATE_VARS,
-    VARREF(V_LOSS_SUM), UPDATE_OUTS,
-    /* onehot    */ INPUT(1), ARENA(A_T),
-    /* loss_t    */ ARENA(A_Y), ARENA(A_T), VARREF(V_SCALE), ARENA(A_LOSS),
+    /* eval      */ ARENA(A_Y),
+    INPUT(1),
+    ARENA(A_NUM),
+    ARENA(A_DEN),
+    /* refresh   */ VARREF(V_W),
+    VARREF(V_W16),
+    /* micro     */ INPUT(0),
     ARENA(A_DY),
-    /* eval_t    */ ARENA(A_Y), ARENA(A_T), ARENA(A_NUM), ARENA(A_DEN),
-    /* accuracy  */ ARENA(A_Y), INPUT(1), ARENA(A_CORRECT), ARENA(A_COUNTED),
-    /* copy      */ ARENA(A_Y), ARENA(A_DY),
-    /* forward   */ INPUT(0), VARREF(V_W), VARREF(V_B), ARENA(A_Y),
+    VARREF(V_GW),
+    VARREF(V_GB),
+    ARENA(A_LOSS),
+    VARREF(V_LOSS_SUM),
+    VARREF(V_MICRO),
+    /* update    */ VARREF(V_GW),
+    VARREF(V_GB),
+    UPDATE_VARS,
+    VARREF(V_LOSS_SUM),
+    UPDATE_OUTS,
+    /* onehot    */ INPUT(1),
+    ARENA(A_T),
+    /* loss_t    */ ARENA(A_Y),
+    ARENA(A_T),
+    VARREF(V_SCALE),
+    ARENA(A_LOSS),
+    ARENA(A_DY),
+    /* eval_t    */ ARENA(A_Y),
+    ARENA(A_T),
+    ARENA(A_NUM),
+    ARENA(A_DEN),
+    /* accuracy  */ ARENA(A_Y),
+    INPUT(1),
+    ARENA(A_CORRECT),
+    ARENA(A_COUNTED),
+    /* copy      */ ARENA(A_Y),
+    ARENA(A_DY),
+    /* forward   */ INPUT(0),
+    VARREF(V_W),
+    VARREF(V_B),
+    ARENA(A_Y),
 };
 
 static const int64_t pars[] = {0, 1, 2, 32};
@@ -277,16 +356,21 @@ static const PlanStep steps[] = {
     STEP(K_LOSS, R_LOSS, 5, 0, 0, 1, "loss"),
     STEP(K_WGRAD, R_WGRAD, 4, 0, 1, 1, "w.grad"),
     STEP(K_UPDATE, R_UPDATE, 20, 1, 1, 1, "update"),
-    STEP(K_REFRESH, R_REFRESH, 2, 0, 0, I * O, "w.bf16"),
+    STEP(K_REFRESH, R_REFRESH, 2, 0, 0, I *O, "w.bf16"),
     /* 5 eval */
     STEP(K_FORWARD, R_FORWARD, 4, 0, 0, B, "y"),
     STEP(K_EVAL, R_EVAL, 4, 0, 0, B, "eval"),
     /* 7 predict: through the copy routine */
     STEP(K_FORWARD, R_FORWARD, 4, 0, 0, B, "y"),
-    {.kind = PLAN_LIB, .fn = PLAN_LIB_COPY, .ref0 = R_COPY, .nref = 2,
-     .par0 = 3, .npar = 1, .name = "copy"},
+    {.kind = PLAN_LIB,
+     .fn = PLAN_LIB_COPY,
+     .ref0 = R_COPY,
+     .nref = 2,
+     .par0 = 3,
+     .npar = 1,
+     .name = "copy"},
     /* 9 refresh */
-    STEP(K_REFRESH, R_REFRESH, 2, 0, 0, I * O, "w.bf16"),
+    STEP(K_REFRESH, R_REFRESH, 2, 0, 0, I *O, "w.bf16"),
     /* 10 micro */
     STEP(K_FORWARD, R_FORWARD, 4, 0, 0, B, "y"),
     STEP(K_LOSS, R_LOSS, 5, 0, 0, 1, "loss"),
@@ -294,14 +378,14 @@ static const PlanStep steps[] = {
     STEP(K_ADD_LOSS, R_ADD_LOSS, 3, 0, 0, 1, "loss_sum"),
     /* 14 update */
     STEP(K_UPDATE, R_MICRO_UPDATE, 20, 2, 1, 1, "update"),
-    STEP(K_REFRESH, R_REFRESH, 2, 0, 0, I * O, "w.bf16"),
+    STEP(K_REFRESH, R_REFRESH, 2, 0, 0, I *O, "w.bf16"),
     /* 16 train with labels */
     STEP(K_ONEHOT, R_ONEHOT, 2, 0, 0, B, "onehot"),
     STEP(K_FORWARD, R_FORWARD, 4, 0, 0, B, "y"),
     STEP(K_LOSS, R_LOSS_T, 5, 0, 0, 1, "loss"),
     STEP(K_WGRAD, R_WGRAD, 4, 0, 1, 1, "w.grad"),
     STEP(K_UPDATE, R_UPDATE, 20, 1, 1, 1, "update"),
-    STEP(K_REFRESH, R_REFRESH, 2, 0, 0, I * O, "w.bf16"),
+    STEP(K_REFRESH, R_REFRESH, 2, 0, 0, I *O, "w.bf16"),
     /* 22 eval with labels */
     STEP(K_ONEHOT, R_ONEHOT, 2, 0, 0, B, "onehot"),
     STEP(K_FORWARD, R_FORWARD, 4, 0, 0, B, "y"),
@@ -310,9 +394,7 @@ static const PlanStep steps[] = {
 };
 
 #define TENSOR(n, t, r, d0, d1, ...)                                           \
-    {                                                                          \
-        .name = n, .dtype = t, .rank = r, .dim = {d0, d1}, .ref = __VA_ARGS__  \
-    }
+    { .name = n, .dtype = t, .rank = r, .dim = {d0, d1}, .ref = __VA_ARGS__ }
 static const PlanTensor tensors[] = {
     /* 0 inputs */
     TENSOR("x", AMPC_F32, 2, B, I, INPUT(0)),

@@ -9,8 +9,7 @@
 static Compiled compile_bench(OpsBench *b) {
     StrBuf text = {0};
     print_module(b->m, &text);
-    Compiled c = compile_text_cuda(text.data, "--precision fp32",
-                                   "cuda:sm_80");
+    Compiled c = compile_text_cuda(text.data, "--precision fp32", "cuda:sm_80");
     sb_free(&text);
     return c;
 }

@@ -15,7 +15,7 @@
 typedef struct Subject {
     const char *name, *trace; /* folder of tests/traces */
     const char *precision;
-    const char *options;      /* beside the trace's own */
+    const char *options; /* beside the trace's own */
     int steps;
     bool forced;
 } Subject;
@@ -86,9 +86,9 @@ static void check_subject(void *arg) {
            report.compared, report.worst, report.worst_name);
     gpu_clean(s->name);
     r.t.steps = 4;
-    CHECK_MSG(dc_same_bits(r.c.api, "cuda", "AMPC_CUDA_GRAPH", "0", &r.t,
-                           &report),
-              "graph replay against eager: %s", report.text);
+    CHECK_MSG(
+        dc_same_bits(r.c.api, "cuda", "AMPC_CUDA_GRAPH", "0", &r.t, &report),
+        "graph replay against eager: %s", report.text);
     gpu_clean("graph and eager");
     run_end(&r);
 }

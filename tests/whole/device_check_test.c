@@ -76,9 +76,7 @@ static size_t growing(void *ctx) {
     return *n += 100;
 }
 
-static size_t constant(void *ctx) {
-    return *(size_t *)ctx;
-}
+static size_t constant(void *ctx) { return *(size_t *)ctx; }
 
 TEST_CASE(device_check, growth_is_seen) {
     Compiled c = mlp_with("--precision fp32");

@@ -16,11 +16,12 @@ static const char *checker(void) {
     snprintf(path, sizeof path, "%s", test_data_path("tests/gpu_checker"));
     if (!access(path, X_OK)) return path;
     snprintf(path, sizeof path, "%s/gpu_checker", test_tmpdir());
-    if (test_command(&log,
-                     "cc -std=c17 -O1 -I. tests/bench/gpu_*.c "
-                     "tests/support/device_check.c tests/support/device_repeat.c "
-                     "tests/support/device_feed.c -o '%s' -ldl -lm",
-                     path))
+    if (test_command(
+            &log,
+            "cc -std=c17 -O1 -I. tests/bench/gpu_*.c "
+            "tests/support/device_check.c tests/support/device_repeat.c "
+            "tests/support/device_feed.c -o '%s' -ldl -lm",
+            path))
         FAIL("%s", log);
     free(log);
     return path;
@@ -66,16 +67,18 @@ TEST_CASE(gpu_check, lists_what_cublaslt_supports) {
 }
 
 TEST_CASE(gpu_check, checks_a_module) {
-    static const char *const checks[][2] = {
-        {"train", "bf16 forced 4"}, {"train", "bf16 free 4"},
-        {"train", "bf16 metrics 4"}, {"graph", "4"}, {"twice", "4"},
+    static const char *const checks[][2] = {{"train", "bf16 forced 4"},
+                                            {"train", "bf16 free 4"},
+                                            {"train", "bf16 metrics 4"},
+                                            {"graph", "4"},
+                                            {"twice", "4"},
 #ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory, and sees leaks */
-        {"leaks", "30"},
+                                            {"leaks", "30"},
 #endif
-        {"run", "2"}};
-    Compiled c = compile_file_cuda(test_data_path("tests/onnx/mlp.dyn.onnx"),
-                                   "--precision bf16 --dim batch=8",
-                                   "cuda:sm_90");
+                                            {"run", "2"}};
+    Compiled c =
+        compile_file_cuda(test_data_path("tests/onnx/mlp.dyn.onnx"),
+                          "--precision bf16 --dim batch=8", "cuda:sm_90");
     char feed[512], env[600], arguments[1100];
     sim_build_twins(c.cuda_dir);
     snprintf(env, sizeof env, "AMPC_SIM_TWINS='%s'", c.cuda_dir);

@@ -74,7 +74,7 @@ static void add_input(Pool *p, int graph, int rank, const int64_t *dim) {
 }
 
 static void make_unary(Pool *p) {
-    static const OpCode op[] = {OP_TANH, OP_RELU, OP_NEG,  OP_ABS,
+    static const OpCode op[] = {OP_TANH, OP_RELU,    OP_NEG, OP_ABS,
                                 OP_GELU, OP_SIGMOID, OP_SIN, OP_SOFTPLUS};
     keep(p, b1(&p->b, op[below(8)], any(p), some_dtype(p)));
 }
@@ -179,10 +179,10 @@ static void make_cast(Pool *p) {
 }
 
 typedef void Make(Pool *p);
-static Make *const makers[] = {
-    make_unary,  make_binary,    make_binary, make_where,  make_reduce,
-    make_reduce, make_transpose, make_slice,  make_concat, make_matmul,
-    make_cast,   make_softmax};
+static Make *const makers[] = {make_unary,     make_binary, make_binary,
+                               make_where,     make_reduce, make_reduce,
+                               make_transpose, make_slice,  make_concat,
+                               make_matmul,    make_cast,   make_softmax};
 
 static void add_outputs(Pool *p, int graph) {
     int *uses = graph_use_counts(p->b.g, p->bench->a);
@@ -301,8 +301,8 @@ static void check_gpu(uint64_t seed, bool low) {
     OpsData d = ops_data_new(&b, e);
     if (eval_run(e, &diag) != OK) FAIL("%s", diag.text.data);
     const EvalTensor **want = ops_wanted(&b, e);
-    Compiled c = compile_text_cuda(print_bench(&b), "--precision fp32",
-                                   "cuda:sm_80");
+    Compiled c =
+        compile_text_cuda(print_bench(&b), "--precision fp32", "cuda:sm_80");
     gpu_for(&c, seed);
     ampc_session *s = gpu_open(&c);
     ops_run(&c, s, &d);

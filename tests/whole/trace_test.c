@@ -36,7 +36,8 @@ static void set_parameters(const Compiled *c, ampc_session *s, const Trace *t,
         if (strncmp(p->name, "p/", 2)) continue;
         void *copy = malloc(trace_slice_bytes(p));
         memcpy(copy, trace_slice(p, step), trace_slice_bytes(p));
-        write_var(c, s, p->name + 2, copy, trace_slice_bytes(p), AMPC_DTYPE_F32);
+        write_var(c, s, p->name + 2, copy, trace_slice_bytes(p),
+                  AMPC_DTYPE_F32);
         free(copy);
     }
 }
@@ -107,8 +108,10 @@ static void run_case(void *arg) {
     Trace t = trace_read(trace);
     Compiled c = compile_file(model, options);
     bool forced = strstr(k->name, "forced") != NULL;
-    if (forced) teacher_forced(&c, &t);
-    else free_running(&c, &t);
+    if (forced)
+        teacher_forced(&c, &t);
+    else
+        free_running(&c, &t);
     compiled_close(&c);
     if (!forced) {
         snprintf(options, sizeof options, "--precision bf16 %s", k->options);
@@ -130,8 +133,8 @@ static void add_case(const char *path, const char *name, void *arg) {
     snprintf(k->name, sizeof k->name, "%.*s", (int)strcspn(name, "/"), name);
     snprintf(k->folder, sizeof k->folder, "%.*s",
              (int)(strrchr(path, '/') - path), path);
-    snprintf(k->options, sizeof k->options, "%.*s",
-             (int)strcspn(options, "\n"), options);
+    snprintf(k->options, sizeof k->options, "%.*s", (int)strcspn(options, "\n"),
+             options);
     free(options);
     harness_register("trace", k->name, run_case, k);
 }

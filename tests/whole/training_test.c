@@ -14,7 +14,7 @@
 enum { BATCH = 16, FEATURES = 20, CLASSES = 10 };
 
 /* The 16-bit copies follow from the parameters, at the next step at latest. */
-#define STATE_KINDS                                                           \
+#define STATE_KINDS                                                            \
     (1u << AMPC_KIND_PARAMETER | 1u << AMPC_KIND_BUFFER | 1u << AMPC_KIND_STATE)
 
 typedef struct Batch {
@@ -46,12 +46,13 @@ static const char *resnet(void) {
 
 #define MLP_OPTIONS "--dim batch=16 --loss cross_entropy "
 
-/* ---- loss scaling ---------------------------------------------------------- */
+/* ---- loss scaling ----------------------------------------------------------
+ */
 
 TEST_CASE(training, fp16_overflow_skips_backs_off_and_recovers) {
-    Compiled c = compile_file(
-        mlp(), MLP_OPTIONS "--precision fp16 --loss-scale "
-                           "dynamic,init=1073741824,max=inf,interval=3");
+    Compiled c = compile_file(mlp(), MLP_OPTIONS
+                              "--precision fp16 --loss-scale "
+                              "dynamic,init=1073741824,max=inf,interval=3");
     ampc_session *s = open_threads(&c, 2);
     Batch b;
     size_t n0, n1;
@@ -75,8 +76,10 @@ TEST_CASE(training, fp16_overflow_skips_backs_off_and_recovers) {
         ampc_scaler after_step = {.size = sizeof after_step};
         REQUIRE(!c.api->scaler(s, &after_step));
         scale = after_step.scale;
-        if (!m.applied) CHECK_NEAR(scale, m.scale / 2, 0);
-        else CHECK(scale == m.scale || scale == m.scale * 2);
+        if (!m.applied)
+            CHECK_NEAR(scale, m.scale / 2, 0);
+        else
+            CHECK(scale == m.scale || scale == m.scale * 2);
         free(before);
         free(after);
     }
@@ -111,9 +114,9 @@ TEST_CASE(training, a_bad_input_is_skipped_and_keeps_the_scale) {
 }
 
 TEST_CASE(training, the_scale_grows_after_an_interval_up_to_its_cap) {
-    Compiled c = compile_file(
-        mlp(), MLP_OPTIONS "--precision fp16 --loss-scale "
-                           "dynamic,init=8,interval=2,growth=4,max=100");
+    Compiled c = compile_file(mlp(), MLP_OPTIONS
+                              "--precision fp16 --loss-scale "
+                              "dynamic,init=8,interval=2,growth=4,max=100");
     static const double want[] = {8, 8, 32, 32, 100, 100, 100};
     ampc_session *s = open_threads(&c, 1);
     Batch b;
@@ -125,7 +128,8 @@ TEST_CASE(training, the_scale_grows_after_an_interval_up_to_its_cap) {
     compiled_close(&c);
 }
 
-/* ---- schedules --------------------------------------------------------------- */
+/* ---- schedules
+ * --------------------------------------------------------------- */
 
 static void check_lr(const char *schedule, const double *want, int n) {
     char options[256];
@@ -159,7 +163,8 @@ TEST_CASE(training, schedules_follow_their_formulas) {
     check_lr("step,every=3,gamma=0.5", step, 8);
 }
 
-/* ---- accumulation -------------------------------------------------------------- */
+/* ---- accumulation
+ * -------------------------------------------------------------- */
 
 TEST_CASE(training, accumulated_micro_batches_equal_one_batch) {
     const char *common = "--loss cross_entropy --precision fp32 --optimizer "
@@ -177,10 +182,10 @@ TEST_CASE(training, accumulated_micro_batches_equal_one_batch) {
         batch_fill(&b, 50 + (uint64_t)i, 1);
         want = step_ok(&whole, s, b.in, 2);
         for (int k = 0; k < 4; k++) {
-            ampc_input in[] = {ampc_in("x", b.x + k * 4 * FEATURES,
-                                       4 * FEATURES * 4, AMPC_DTYPE_F32),
-                               ampc_in("target", b.t + 4 * k, 4 * 8,
-                                       AMPC_DTYPE_I64)};
+            ampc_input in[] = {
+                ampc_in("x", b.x + k * 4 * FEATURES, 4 * FEATURES * 4,
+                        AMPC_DTYPE_F32),
+                ampc_in("target", b.t + 4 * k, 4 * 8, AMPC_DTYPE_I64)};
             got = step_ok(&parts, p, in, 2);
             CHECK_EQ_INT(got.updated, k == 3);
         }
@@ -194,7 +199,8 @@ TEST_CASE(training, accumulated_micro_batches_equal_one_batch) {
     compiled_close(&parts);
 }
 
-/* ---- same bits -------------------------------------------------------------------- */
+/* ---- same bits
+ * -------------------------------------------------------------------- */
 
 typedef struct Image {
     float x[8 * 3 * 12 * 12];
@@ -204,7 +210,8 @@ typedef struct Image {
 
 static void image_fill(Image *b, uint64_t seed) {
     for (size_t i = 0; i < sizeof b->x / 4; i++) b->x[i] = noise(&seed);
-    for (int i = 0; i < 8; i++) b->t[i] = (int64_t)(seed >> (i + 8)) % 5 + i / 2;
+    for (int i = 0; i < 8; i++)
+        b->t[i] = (int64_t)(seed >> (i + 8)) % 5 + i / 2;
     for (int i = 0; i < 8; i++) b->t[i] = b->t[i] < 0 ? 0 : b->t[i] % 10;
     b->in[0] = ampc_in("x", b->x, sizeof b->x, AMPC_DTYPE_F32);
     b->in[1] = ampc_in("target", b->t, sizeof b->t, AMPC_DTYPE_I64);
