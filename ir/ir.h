@@ -224,8 +224,7 @@ Str graph_unique_name(Graph *g, const char *base);
 /* `name` comes from graph_unique_name. */
 void graph_rename(Graph *g, ValueId v, Str name);
 
-/* ---- the builder
- * -------------------------------------------------------------- */
+/* ---- the builder --------------------------------------------------------- */
 
 /* Appends nodes to g->order (or, with `before`, collects them in a list that
    the pass splices).  Results get the default type of the op's type rule
@@ -270,8 +269,7 @@ ValueId b_expand(Builder *b, ValueId x, int rank, const int64_t *dim);
 ValueId b_matmul(Builder *b, ValueId x, ValueId y, bool ta, bool tb, DType d);
 ValueId b_full(Builder *b, TypeId t, double v);
 
-/* ---- rewriting
- * ------------------------------------------------------------------ */
+/* ---- rewriting ----------------------------------------------------------- */
 
 /* Every use of `from` (operands in order, outputs, writes' values) becomes
    `to`. */
@@ -286,8 +284,7 @@ bool graph_toposort(Graph *g);
 /* Structural hash over text-relevant content; equal for equal text. */
 uint64_t graph_hash(const Graph *g);
 
-/* ---- rule contexts
- * ---------------------------------------------------------------- */
+/* ---- rule contexts ------------------------------------------------------- */
 
 /* A type rule fills out[] (defaults) given operands and attributes.  When
    `given` dtypes are present the rule's dtype-freedom is checked by
@@ -325,8 +322,7 @@ typedef struct GradCtx {
 /* Sums g down to the shape of `like` (undo numpy broadcasting). */
 ValueId grad_unbroadcast(Builder *b, ValueId g, ValueId like);
 
-/* ---- text
- * -------------------------------------------------------------------------- */
+/* ---- text ---------------------------------------------------------------- */
 
 void print_module(const Module *m, StrBuf *sb);
 void print_graph(const Graph *g, StrBuf *sb);
@@ -335,8 +331,7 @@ void print_graph(const Graph *g, StrBuf *sb);
 Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
                     size_t n, Module **out);
 
-/* ---- verifier
- * ------------------------------------------------------------------------ */
+/* ---- verifier ------------------------------------------------------------ */
 
 typedef enum Stage {
     STAGE_TYPED,  /* SSA, types legal                                       */
@@ -352,8 +347,7 @@ extern const char *const stage_text[];
 Status verify_graph(const Graph *g, Stage s, Diag *d);
 Status verify_module(const Module *m, Stage s, Diag *d);
 
-/* ---- interpreter
- * ---------------------------------------------------------------------- */
+/* ---- interpreter --------------------------------------------------------- */
 
 /* Evaluates in double (integers in int64).  EVAL_STORAGE rounds every value
    to its declared dtype (what compiled code does); EVAL_EXACT never rounds

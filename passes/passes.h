@@ -33,7 +33,7 @@ PassFn pass_memplan;   /* offsets                                           */
 Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
                 const ValueId *want, int n, ValueId *grads);
 
-/* ---- the runner (pipeline.c) -------------------------------------------- */
+/* ---- the runner (pipeline.c) --------------------------------------------- */
 
 typedef struct PassInfo {
     const char *name;

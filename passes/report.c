@@ -15,8 +15,7 @@ static void put_type(StrBuf *sb, bool json, TypeId t) {
     if (json) sb_puts(sb, "\"");
 }
 
-/* ---- parameters
- * -------------------------------------------------------------- */
+/* ---- parameters ---------------------------------------------------------- */
 
 static bool is_model_var(const Var *v) {
     return v->kind == VAR_PARAM || v->kind == VAR_FROZEN ||
@@ -58,8 +57,7 @@ void report_params(const Module *m, bool json, StrBuf *sb) {
         sb_printf(sb, "%lld trained elements\n", (long long)trained);
 }
 
-/* ---- casts
- * ---------------------------------------------------------------------- */
+/* ---- casts --------------------------------------------------------------- */
 
 static const char *class_reason(AmpClass c) {
     switch (c) {
@@ -177,8 +175,7 @@ void report_casts(const Module *m, bool json, StrBuf *sb) {
     if (json) sb_puts(sb, "]\n");
 }
 
-/* ---- kernels
- * --------------------------------------------------------------------- */
+/* ---- kernels ------------------------------------------------------------- */
 
 /* note: what it is on the GPU; NULL: no GPU code */
 static void kernel_line(const Graph *g, int first, int last, bool json,
@@ -249,8 +246,7 @@ void report_kernels(const Module *m, bool json, StrBuf *sb) {
     report_kernels_cuda(m, json, NULL, NULL, sb);
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------ */
+/* ---- memory -------------------------------------------------------------- */
 
 static int64_t var_bytes(const Module *m, VarKind k) {
     int64_t sum = 0;

@@ -30,7 +30,7 @@ typedef enum AmpcDtype {
     AMPC_NDTYPE
 } AmpcDtype;
 
-/* ---- where bytes live -------------------------------------------------- */
+/* ---- where bytes live ---------------------------------------------------- */
 
 typedef enum PlanSpace {
     PLAN_NONE = 0, /* an absent operand: resolves to NULL                   */
@@ -76,7 +76,7 @@ typedef struct PlanVar {
     double fill;
 } PlanVar;
 
-/* ---- steps ------------------------------------------------------------- */
+/* ---- steps --------------------------------------------------------------- */
 
 /* A generated kernel computes work units [lo, hi) of [0, units).  Units are
    independent and each is computed in one fixed order, so any split over
@@ -223,7 +223,7 @@ typedef struct AmpcModule {
     const PlanCuda *cuda; /* NULL: no CUDA code                             */
 } AmpcModule;
 
-/* ---- the file's tail ---------------------------------------------------- */
+/* ---- the file's tail ----------------------------------------------------- */
 
 /* Behind the ELF image lie sections that are read by offset and never loaded:
    "weights" (initial values, each 64-byte aligned), "model" (the user's file),

@@ -42,7 +42,7 @@ typedef struct PlanSource {
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
                  Arena *a, PlanSource *out);
 
-/* ---- emit_weights.c ----------------------------------------------------- */
+/* ---- emit_weights.c ------------------------------------------------------ */
 
 /* The variable's initial values in its own dtype; NULL: filled by a number. */
 const Tensor *weights_initial(Arena *a, const Var *v);
@@ -52,7 +52,7 @@ void weights_section(SectionWriter *w, const PlanSource *src);
 char *weights_sidecar_path(Arena *a, const char *module);
 bool weights_sidecar(FILE *f, const Module *m, Arena *a);
 
-/* ---- emit_cc.c ---------------------------------------------------------- */
+/* ---- emit_cc.c ----------------------------------------------------------- */
 
 /* One run of the compiler in folder `dir`; words are separated by blanks and
    hold none.  Its messages go to `log` in that folder.                      */

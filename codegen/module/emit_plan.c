@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* ---- variables ---------------------------------------------------------- */
+/* ---- variables ----------------------------------------------------------- */
 
 static bool always_there(VarKind k) { return k != VAR_SHADOW && k != VAR_GRAD; }
 
@@ -55,7 +55,7 @@ static int add_constant(Emit *e, const Tensor *t) {
     return e->vars.len - 1;
 }
 
-/* ---- where values are --------------------------------------------------- */
+/* ---- where values are ---------------------------------------------------- */
 
 static uint32_t input_number(const Graph *g, ValueId v) {
     for (int i = 0; i < g->inputs.len; i++)
@@ -125,7 +125,7 @@ static void add_step(Emit *e, const Graph *g, const LoweredStep *s) {
     vec_push(e->a, &e->steps, x);
 }
 
-/* ---- programs ----------------------------------------------------------- */
+/* ---- programs ------------------------------------------------------------ */
 
 static void add_tensor(Emit *e, const Graph *g, Str name, ValueId v) {
     const Type *t = value_type(g, v);

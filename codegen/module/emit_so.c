@@ -35,7 +35,7 @@ typedef struct EmitSo {
     PlanSource src;
 } EmitSo;
 
-/* ---- files -------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------- */
 
 static Status io_error(EmitSo *e, const char *path) {
     return fail(e->d, (Loc){.file = intern(path)}, "%s", strerror(errno));
@@ -89,7 +89,7 @@ static Status make_dir(EmitSo *e) {
     return OK;
 }
 
-/* ---- sources ------------------------------------------------------------ */
+/* ---- sources ------------------------------------------------------------- */
 
 static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l) {
     StrBuf sb = {0};
@@ -152,7 +152,7 @@ static Status put_sources(EmitSo *e) {
                     embed_runtime_a_size);
 }
 
-/* ---- compile and link --------------------------------------------------- */
+/* ---- compile and link ---------------------------------------------------- */
 
 static Status compile_cuda(EmitSo *e) {
     CudaSource *c = e->src.cuda;
@@ -186,7 +186,7 @@ static Status compile_all(EmitSo *e) {
     return cc_wait(e->d, e->a, e->dir, &link, 1);
 }
 
-/* ---- the output file ---------------------------------------------------- */
+/* ---- the output file ----------------------------------------------------- */
 
 /* Of a pass that ran several times, the last text is kept. */
 static bool runs_later(const Module *m, int text) {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- text --------------------------------------------------------------- */
+/* ---- text ---------------------------------------------------------------- */
 
 /* A C string literal; after an octal escape the literal is not reopened, since
    three digits end it. */
@@ -149,7 +149,7 @@ static void put_steps(StrBuf *sb, const Emit *e) {
     sb_puts(sb, "    {0}};\n");
 }
 
-/* ---- kernels of each level ---------------------------------------------- */
+/* ---- kernels of each level ----------------------------------------------- */
 
 const IsaLevel isa_levels[] = {
     {4, "v4_", "-march=x86-64-v4 -mprefer-vector-width=512", "ampc_cpu_v4"},
@@ -210,7 +210,7 @@ static bool put_cuda(StrBuf *sb, const Emit *e) {
     return true;
 }
 
-/* ---- facts about the module --------------------------------------------- */
+/* ---- facts about the module ---------------------------------------------- */
 
 static int64_t batch_size(const Module *m) {
     for (int i = 0; i < m->graphs.len; i++) {

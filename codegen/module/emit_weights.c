@@ -37,7 +37,7 @@ void weights_section(SectionWriter *w, const PlanSource *src) {
     section_end(w);
 }
 
-/* ---- safetensors -------------------------------------------------------- */
+/* ---- safetensors --------------------------------------------------------- */
 
 char *weights_sidecar_path(Arena *a, const char *module) {
     size_t n = strlen(module);

@@ -8,7 +8,7 @@
 
 enum { ALIGN = 64, MAX_SECTIONS = 4096 };
 
-/* ---- writing ------------------------------------------------------------ */
+/* ---- writing ------------------------------------------------------------- */
 
 static void put(SectionWriter *w, const void *data, size_t n) {
     if (n && !w->failed && fwrite(data, 1, n, w->file) != n) w->failed = true;
@@ -80,7 +80,7 @@ bool section_finish(SectionWriter *w) {
     return !w->failed;
 }
 
-/* ---- reading ------------------------------------------------------------ */
+/* ---- reading ------------------------------------------------------------- */
 
 static Status bad_module(Diag *d, const char *path, const char *what) {
     return fail(d, (Loc){.file = intern(path)}, "%s", what);

@@ -6,7 +6,7 @@
 #include "ir/graph/base.h"
 #include "runtime/plan.h"
 
-/* ---- writing ------------------------------------------------------------ */
+/* ---- writing ------------------------------------------------------------- */
 
 /* Appends to `file`, which stands at its end.  The first failed write is
    remembered; section_finish tells.                                         */
@@ -26,7 +26,7 @@ void section_add_zlib(SectionWriter *w, const char *name, const void *data,
                       size_t n);
 bool section_finish(SectionWriter *w); /* directory and tail; false: errno   */
 
-/* ---- reading ------------------------------------------------------------ */
+/* ---- reading ------------------------------------------------------------- */
 
 typedef struct SectionFile {
     const char *path;

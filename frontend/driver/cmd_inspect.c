@@ -15,8 +15,7 @@ typedef struct Question {
 
 static void put(const char *text, size_t n) { fwrite(text, 1, n, stdout); }
 
-/* ---- of a module
- * -------------------------------------------------------------- */
+/* ---- of a module --------------------------------------------------------- */
 
 static Status no_stage(Session *s, const SectionFile *f, const char *stage) {
     StrBuf known = {0};
@@ -74,8 +73,7 @@ static Status inspect_module(Session *s, const char *path, const Question *q) {
     return st;
 }
 
-/* ---- of a model
- * ------------------------------------------------------------------ */
+/* ---- of a model ---------------------------------------------------------- */
 
 static ReportFn *report_named(const char *name) {
     static const struct {

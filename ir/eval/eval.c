@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* ---- numbers ------------------------------------------------------------ */
+/* ---- numbers ------------------------------------------------------------- */
 
 /* 16-bit values go through fp32 first: generated code computes there. */
 double round_to_dtype(double v, DType d) {
@@ -43,7 +43,7 @@ static void settle(EvalTensor *t, EvalMode mode) {
             t->f[k] = round_to_dtype(t->f[k], ty->dtype);
 }
 
-/* ---- tensors and storage ------------------------------------------------ */
+/* ---- tensors and storage ------------------------------------------------- */
 
 EvalTensor *eval_tensor_new(Arena *a, TypeId t) {
     EvalTensor *r = NEW(a, EvalTensor);
@@ -81,7 +81,7 @@ Tensor *eval_to_tensor(Arena *a, const EvalTensor *t, TypeId as) {
     return r;
 }
 
-/* ---- helpers of the op functions ---------------------------------------- */
+/* ---- helpers of the op functions ----------------------------------------- */
 
 Status eval_fail(EvalCx *cx, const char *fmt, ...) {
     va_list ap;
@@ -105,7 +105,7 @@ void eval_ints(const Node *n, AttrKey k, int count, int64_t dflt,
     for (int d = 0; d < count; d++) out[d] = d < have ? v[d] : dflt;
 }
 
-/* ---- one node ----------------------------------------------------------- */
+/* ---- one node ------------------------------------------------------------ */
 
 /* Ops of kind ELEM need no entry. */
 static EvalFn *const eval_fn[NUM_OPS] = {
@@ -168,7 +168,7 @@ Status eval_node(const Graph *g, NodeId n, Arena *a, EvalMode mode,
     return run_node(g, n, a, mode, in, out, msg);
 }
 
-/* ---- a whole graph ------------------------------------------------------ */
+/* ---- a whole graph ------------------------------------------------------- */
 
 struct Evaluator {
     const Graph *g;

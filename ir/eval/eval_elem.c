@@ -9,7 +9,7 @@
    result wraps to its dtype. */
 __extension__ typedef __int128 Wide;
 
-/* ---- functions of the expressions, double ------------------------------- */
+/* ---- functions of the expressions, double -------------------------------- */
 
 static double f_sign(double a) { return a != a ? a : (a > 0) - (a < 0); }
 
@@ -80,7 +80,7 @@ static ElemF *const elem_f[NUM_OPS] = {
 #include "ir/op/ops.def"
 };
 
-/* ---- the same over integers --------------------------------------------- */
+/* ---- the same over integers ---------------------------------------------- */
 
 static Wide i_div(Wide a, Wide b, const char **err) {
     if (b == 0) {
@@ -180,7 +180,7 @@ static ElemI *const elem_i[NUM_OPS] = {
 };
 #undef OP
 
-/* ---- broadcasting loop -------------------------------------------------- */
+/* ---- broadcasting loop --------------------------------------------------- */
 
 typedef struct Elem {
     EvalCx *cx;

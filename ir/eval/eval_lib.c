@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* ---- reductions --------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------- */
 
 /* Strides of the result over the operand's index; 0 on reduced axes. */
 static void reduce_strides(EvalCx *cx, const Type *t, int64_t *stride) {
@@ -116,7 +116,7 @@ Status eval_argmax(EvalCx *cx) {
     return OK;
 }
 
-/* ---- matrix product ----------------------------------------------------- */
+/* ---- matrix product ------------------------------------------------------ */
 
 /* One operand as batch + row * rs + column * cs. */
 typedef struct Mat {
@@ -169,7 +169,7 @@ Status eval_matmul(EvalCx *cx) {
     return OK;
 }
 
-/* ---- windows: what convolutions and pools share ------------------------- */
+/* ---- windows: what convolutions and pools share -------------------------- */
 
 typedef struct Window {
     int s; /* spatial dims */
@@ -217,7 +217,7 @@ static int64_t plane_size(const Type *t) {
     return n;
 }
 
-/* ---- convolution -------------------------------------------------------- */
+/* ---- convolution --------------------------------------------------------- */
 
 /* The three convolutions are the sums y += x*w, dx += dy*w and dw += x*dy over
    the same triples of positions. */
@@ -293,7 +293,7 @@ Status eval_conv_wgrad(EvalCx *cx) {
     return conv_run(cx, &c);
 }
 
-/* ---- pools -------------------------------------------------------------- */
+/* ---- pools --------------------------------------------------------------- */
 
 static Window pool_window(EvalCx *cx, const Type *x) {
     int64_t kernel[MAX_RANK];

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* ---- generators --------------------------------------------------------- */
+/* ---- generators ---------------------------------------------------------- */
 
 Status eval_full(EvalCx *cx) {
     EvalTensor *out = cx->out[0];
@@ -70,7 +70,7 @@ Status eval_rand_uniform(EvalCx *cx) {
     return OK;
 }
 
-/* ---- copying ------------------------------------------------------------ */
+/* ---- copying ------------------------------------------------------------- */
 
 static void copy_elem(EvalTensor *to, int64_t k, const EvalTensor *from,
                       int64_t j) {
@@ -288,7 +288,7 @@ Status eval_scatter_add(EvalCx *cx) {
     return OK;
 }
 
-/* ---- concat, split ------------------------------------------------------ */
+/* ---- concat, split ------------------------------------------------------- */
 
 /* Copies rows [at, at + part's length) of the whole's axis to or from part. */
 static void copy_rows(EvalTensor *to, const EvalTensor *from, bool into_whole,

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- softmax ------------------------------------------------------------ */
+/* ---- softmax ------------------------------------------------------------- */
 
 static double row_max(const double *x, int64_t n, int64_t step) {
     double m = -INFINITY;
@@ -38,7 +38,7 @@ Status eval_softmax(EvalCx *cx) {
     return OK;
 }
 
-/* ---- normalisation ------------------------------------------------------ */
+/* ---- normalisation ------------------------------------------------------- */
 
 /* Position in an operand that broadcasts against the last dims of x. */
 static int64_t tail_at(const Type *t, const Type *x, const int64_t *idx) {
@@ -118,7 +118,7 @@ Status eval_batch_norm(EvalCx *cx) {
     return OK;
 }
 
-/* ---- losses ------------------------------------------------------------- */
+/* ---- losses -------------------------------------------------------------- */
 
 /* Rows of class scores and their targets, shared by the two losses. */
 typedef struct Loss {
@@ -211,7 +211,7 @@ Status eval_nll(EvalCx *cx) {
     return OK;
 }
 
-/* ---- dropout ------------------------------------------------------------ */
+/* ---- dropout ------------------------------------------------------------- */
 
 Status eval_dropout(EvalCx *cx) {
     double ratio = attr_float(cx->n, AK_ratio, 0.5);

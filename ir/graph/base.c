@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- assertions --------------------------------------------------------- */
+/* ---- assertions ---------------------------------------------------------- */
 
 static AssertHook *assert_hook;
 static void *assert_ctx;
@@ -32,7 +32,7 @@ static _Noreturn void out_of_memory(void) {
     exit(ERR_USER);
 }
 
-/* ---- arena -------------------------------------------------------------- */
+/* ---- arena --------------------------------------------------------------- */
 
 enum { ALIGN = 16, FIRST_CHUNK = 1 << 16, LAST_CHUNK = 1 << 22 };
 
@@ -128,7 +128,7 @@ void *vec_grow(Arena *a, void *data, int len, int *cap, size_t size) {
     return p;
 }
 
-/* ---- interned strings --------------------------------------------------- */
+/* ---- interned strings ---------------------------------------------------- */
 
 /* Process-wide and never freed; open addressing, power of two. */
 static struct {
@@ -187,7 +187,7 @@ Str internf(const char *fmt, ...) {
     return s;
 }
 
-/* ---- growable text ------------------------------------------------------ */
+/* ---- growable text ------------------------------------------------------- */
 
 static void sb_reserve(StrBuf *sb, size_t extra) {
     if (sb->data && sb->cap - sb->len > extra) return;
@@ -235,7 +235,7 @@ void sb_free(StrBuf *sb) {
     *sb = (StrBuf){0};
 }
 
-/* ---- globs -------------------------------------------------------------- */
+/* ---- globs --------------------------------------------------------------- */
 
 /* Matches c against the set after '['; *end is behind ']', or NULL if the set
    is not closed (then '[' is an ordinary character). */
@@ -288,7 +288,7 @@ bool glob_match(const char *pattern, const char *name) {
     return *pattern == 0;
 }
 
-/* ---- diagnostics -------------------------------------------------------- */
+/* ---- diagnostics --------------------------------------------------------- */
 
 /* Length of the well-formed UTF-8 sequence at s, 0 if there is none. */
 static int utf8_length(const unsigned char *s) {
@@ -428,7 +428,7 @@ void warn(Diag *d, Loc loc, const char *fmt, ...) {
     d->warnings++;
 }
 
-/* ---- arithmetic, hashing, files ----------------------------------------- */
+/* ---- arithmetic, hashing, files ------------------------------------------ */
 
 bool mul_ok(int64_t a, int64_t b, int64_t *out) {
     return !__builtin_mul_overflow(a, b, out);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- names of results --------------------------------------------------- */
+/* ---- names of results ---------------------------------------------------- */
 
 static bool is_op_word(const char *s, size_t n) {
     OpCode op;
@@ -58,7 +58,7 @@ static Str derive_name(const Builder *b, OpCode op, const ValueId *in, int nin,
     return internf("%.*s.%s", (int)stem_length(base), base, word);
 }
 
-/* ---- attributes --------------------------------------------------------- */
+/* ---- attributes ---------------------------------------------------------- */
 
 static int by_key(const void *a, const void *b) {
     return (int)((const Attr *)a)->key - (int)((const Attr *)b)->key;
@@ -128,7 +128,7 @@ static Attr *canonical_attrs(const Graph *g, OpCode op, const ValueId *in,
     return to;
 }
 
-/* ---- nodes -------------------------------------------------------------- */
+/* ---- nodes --------------------------------------------------------------- */
 
 /* Everything the entry points have in common.  given: nout entries or NULL. */
 static Status make_node(Builder *b, OpCode op, const ValueId *in, int nin,
@@ -234,7 +234,7 @@ Status build_checked(Builder *b, Diag *d, OpCode op, const ValueId *in, int nin,
     return OK;
 }
 
-/* ---- shorthands --------------------------------------------------------- */
+/* ---- shorthands ---------------------------------------------------------- */
 
 ValueId b1(Builder *b, OpCode op, ValueId x, DType dtype) {
     return build(b, op, &x, 1, NULL, 0, dtype, NULL);

@@ -11,7 +11,7 @@ const char *const group_kind_text[] = {"point", "row", "anchor", "lib"};
 const char *const stage_text[] = {"typed", "cast",  "diff",
                                   "step",  "fused", "planned"};
 
-/* ---- names of a graph --------------------------------------------------- */
+/* ---- names of a graph ---------------------------------------------------- */
 
 typedef struct NameSlot {
     Str name;
@@ -96,7 +96,7 @@ ValueId graph_find_value(const Graph *g, const char *name) {
     return NO_VALUE;
 }
 
-/* ---- modules and graphs ------------------------------------------------- */
+/* ---- modules and graphs -------------------------------------------------- */
 
 Module *module_new(Arena *a, const char *name) {
     Module *m = NEW(a, Module);
@@ -168,7 +168,7 @@ Graph *graph_clone(const Graph *g, const char *name) {
     return c;
 }
 
-/* ---- attributes --------------------------------------------------------- */
+/* ---- attributes ---------------------------------------------------------- */
 
 const Attr *attr_find(const Node *n, AttrKey k) {
     for (int i = 0; i < n->nattr; i++)
@@ -197,7 +197,7 @@ int attr_ints(const Node *n, AttrKey k, const int64_t **v) {
     return a ? a->u.ints.n : 0;
 }
 
-/* ---- values ------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------- */
 
 ValueId value_new(Graph *g, Value v) {
     uint32_t id = (uint32_t)g->values.len;
@@ -264,7 +264,7 @@ bool value_is_splat(const Graph *g, ValueId v, double *out) {
     return true;
 }
 
-/* ---- variables ---------------------------------------------------------- */
+/* ---- variables ----------------------------------------------------------- */
 
 int module_find_var(const Module *m, const char *name) {
     Str s = intern(name);
@@ -319,7 +319,7 @@ ValueId graph_var(Graph *g, int var) {
     return v;
 }
 
-/* ---- rewriting ---------------------------------------------------------- */
+/* ---- rewriting ----------------------------------------------------------- */
 
 void graph_replace_uses(Graph *g, ValueId from, ValueId to) {
     for (int i = 0; i < g->order.len; i++) {
@@ -354,7 +354,7 @@ int *graph_positions(const Graph *g, Arena *scratch) {
     return pos;
 }
 
-/* ---- topological order -------------------------------------------------- */
+/* ---- topological order --------------------------------------------------- */
 
 enum { UNSEEN, OPEN, DONE, ABSENT };
 

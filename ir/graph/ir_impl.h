@@ -4,7 +4,7 @@
 
 #include "ir/ir.h"
 
-/* ---- ir.c --------------------------------------------------------------- */
+/* ---- ir.c ---------------------------------------------------------------- */
 
 /* Appends a value; v.name must be free (graph_unique_name) or NULL. */
 ValueId value_new(Graph *g, Value v);
@@ -12,7 +12,7 @@ ValueId value_new(Graph *g, Value v);
 ValueId graph_lookup(const Graph *g, Str name);
 void graph_rename(Graph *g, ValueId v, Str name);
 
-/* ---- print.c ------------------------------------------------------------ */
+/* ---- print.c ------------------------------------------------------------- */
 
 /* A character of a plain name, given the one behind it. */
 bool name_char(char c, char next);
@@ -21,7 +21,7 @@ bool name_char(char c, char next);
 enum { DATA_SHOWN = 4096, INIT_SHOWN = 64 };
 void put_data(StrBuf *sb, const Tensor *t);
 
-/* ---- infer.c ------------------------------------------------------------ */
+/* ---- infer.c ------------------------------------------------------------- */
 
 /* What is known of a result before inference: rank < 0 = shape by rule,
    dtype NUM_DTYPES = dtype by rule. */
@@ -38,7 +38,7 @@ enum { TYPE_TEXT = 200, MSG_TEXT = 256 };
 const char *type_text(const Type *t, char *buf);
 #define TXT(t) type_text((t), (char[TYPE_TEXT]){0})
 
-/* ---- op_type.c, op_type_nn.c: type rules -------------------------------- */
+/* ---- op_type.c, op_type_nn.c: type rules --------------------------------- */
 
 #define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
            expr)                                                               \

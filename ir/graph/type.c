@@ -44,7 +44,7 @@ DType dtype_promote(DType a, DType b) {
     return dtype_info[a].bytes > dtype_info[b].bytes ? a : b;
 }
 
-/* ---- interning ---------------------------------------------------------- */
+/* ---- interning ----------------------------------------------------------- */
 
 /* Pages keep their place, so pointers to types stay good. */
 enum { PAGE = 256 };
@@ -135,7 +135,7 @@ const Type *type_get(TypeId t) {
     return type_at(t.i);
 }
 
-/* ---- shapes ------------------------------------------------------------- */
+/* ---- shapes -------------------------------------------------------------- */
 
 int64_t type_count(const Type *t) {
     int64_t n = 1;

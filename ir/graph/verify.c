@@ -54,7 +54,7 @@ static bool exists(const Verifier *v, ValueId x) {
     return x.i && x.i < (uint32_t)v->g->values.len;
 }
 
-/* ---- values ------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------- */
 
 static Status check_var(Verifier *v, uint32_t i, uint32_t *reader) {
     const Value *x = &v->g->values.data[i];
@@ -112,7 +112,7 @@ static Status check_leaves(Verifier *v) {
     return OK;
 }
 
-/* ---- nodes -------------------------------------------------------------- */
+/* ---- nodes --------------------------------------------------------------- */
 
 static Status check_operands(Verifier *v, const Node *n) {
     for (int i = 0; i < n->nin; i++) {
@@ -182,7 +182,7 @@ static Status check_nodes(Verifier *v) {
     return OK;
 }
 
-/* ---- names -------------------------------------------------------------- */
+/* ---- names --------------------------------------------------------------- */
 
 static int by_address(const void *a, const void *b) {
     const Str *p = a, *q = b;
@@ -215,7 +215,7 @@ static Status check_names(Verifier *v) {
     return OK;
 }
 
-/* ---- effects ------------------------------------------------------------ */
+/* ---- effects ------------------------------------------------------------- */
 
 static Status check_write(Verifier *v, const Write *w, bool *written) {
     const Graph *g = v->g;
@@ -249,7 +249,7 @@ static Status check_effects(Verifier *v) {
     return OK;
 }
 
-/* ---- the verifier ------------------------------------------------------- */
+/* ---- the verifier -------------------------------------------------------- */
 
 static Status verify_all(Verifier *v) {
     TRY(check_leaves(v));

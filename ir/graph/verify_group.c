@@ -29,7 +29,7 @@ static int group_of(const GroupCheck *c, ValueId v) {
     return x->kind == VK_RESULT ? node_get(c->g, x->def)->group : -1;
 }
 
-/* ---- what the checks need to know --------------------------------------- */
+/* ---- what the checks need to know ---------------------------------------- */
 
 static void find_roots(GroupCheck *c) {
     for (uint32_t i = 1; i < (uint32_t)c->g->values.len; i++)
@@ -79,7 +79,7 @@ static Status find_spans(GroupCheck *c) {
     return OK;
 }
 
-/* ---- promises by kind --------------------------------------------------- */
+/* ---- promises by kind ---------------------------------------------------- */
 
 static Status check_point(GroupCheck *c, Span s) {
     const Type *domain = NULL;
@@ -232,7 +232,7 @@ Status verify_groups(Verifier *v) {
     return OK;
 }
 
-/* ---- the memory plan ---------------------------------------------------- */
+/* ---- the memory plan ----------------------------------------------------- */
 
 /* A root made by a group; time counts groups in order. */
 typedef struct Buffer {

@@ -15,7 +15,7 @@ GradRule *const op_grad[NUM_OPS] = {
 #undef OP
 };
 
-/* ---- shared ------------------------------------------------------------- */
+/* ---- shared -------------------------------------------------------------- */
 
 /* Axes of t that broadcasting repeated for a value of type `to`. */
 static int repeated_axes(const Type *t, const Type *to, int64_t *axes) {
@@ -93,7 +93,7 @@ static ValueId move_back(const GradCtx *cx, OpCode op, ValueId g, Attr more) {
     return build(cx->b, op, &g, 1, attrs, k, DT_DEFAULT, NULL);
 }
 
-/* ---- moves -------------------------------------------------------------- */
+/* ---- moves --------------------------------------------------------------- */
 
 /* g in x's shape */
 Status grad_reshape(GradCtx *cx) {

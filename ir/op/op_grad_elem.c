@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* ---- one operand -------------------------------------------------------- */
+/* ---- one operand --------------------------------------------------------- */
 
 typedef struct Unary {
     Builder *b;
@@ -205,7 +205,7 @@ Status grad_cast(GradCtx *cx) {
     return OK;
 }
 
-/* ---- two operands ------------------------------------------------------- */
+/* ---- two operands -------------------------------------------------------- */
 
 typedef struct Binary {
     Builder *b;

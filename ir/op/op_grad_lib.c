@@ -2,7 +2,7 @@
    pools.  No rule transposes in memory: products take layout flags.         */
 #include "ir/op/op_grad.h"
 
-/* ---- reductions --------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------- */
 
 typedef struct Reduction {
     Builder *b;
@@ -63,7 +63,7 @@ Status grad_reduce_max(GradCtx *cx) {
     return OK;
 }
 
-/* ---- matrix product ----------------------------------------------------- */
+/* ---- matrix product ------------------------------------------------------ */
 
 /* Products read 16 bits where the forward one did. */
 static ValueId like_operands(const GradCtx *cx, ValueId g) {
@@ -119,7 +119,7 @@ Status grad_matmul(GradCtx *cx) {
     return OK;
 }
 
-/* ---- convolution -------------------------------------------------------- */
+/* ---- convolution --------------------------------------------------------- */
 
 /* One of the three convolutions with the window of this node; shape of like
    for the two that need it. */
@@ -169,7 +169,7 @@ Status grad_conv_wgrad(GradCtx *cx) {
     return OK;
 }
 
-/* ---- pools -------------------------------------------------------------- */
+/* ---- pools --------------------------------------------------------------- */
 
 /* op with the window of this node, shape of its operand where op takes it */
 static ValueId pool_like(const GradCtx *cx, OpCode op, const ValueId *in,

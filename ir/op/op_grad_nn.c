@@ -17,7 +17,7 @@ static ValueId sum_over(Builder *b, ValueId x, const int64_t *axes, int n,
     return b_reduce(b, OP_REDUCE_SUM, x, axes, n, true, d);
 }
 
-/* ---- softmax ------------------------------------------------------------ */
+/* ---- softmax ------------------------------------------------------------- */
 
 /* y (g - sum(g y)) */
 Status grad_softmax(GradCtx *cx) {
@@ -44,7 +44,7 @@ Status grad_log_softmax(GradCtx *cx) {
     return OK;
 }
 
-/* ---- normalisation ------------------------------------------------------ */
+/* ---- normalisation ------------------------------------------------------- */
 
 /* A normalisation of x over `axes`, z = (x - mean) r; mean and r broadcast
    against x, scale and bias too. */
@@ -183,7 +183,7 @@ Status grad_batch_norm(GradCtx *cx) {
     return OK;
 }
 
-/* ---- losses ------------------------------------------------------------- */
+/* ---- losses -------------------------------------------------------------- */
 
 /* Rows of class scores, targets with the class axis kept as 1. */
 typedef struct Loss {
@@ -338,7 +338,7 @@ Status grad_nll(GradCtx *cx) {
     return OK;
 }
 
-/* ---- dropout ------------------------------------------------------------ */
+/* ---- dropout ------------------------------------------------------------- */
 
 /* dropout(g) with the same stream: it is linear, and the mask is a function of
    position and stream only */

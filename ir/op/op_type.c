@@ -66,7 +66,7 @@ Status type_want_axis(TypeCtx *cx, int rank, int *axis) {
     return OK;
 }
 
-/* ---- element-wise ------------------------------------------------------- */
+/* ---- element-wise -------------------------------------------------------- */
 
 Status ty_unary_n(TypeCtx *cx) {
     TRY(want_number(cx, 0));
@@ -152,7 +152,7 @@ Status ty_cast(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- generators --------------------------------------------------------- */
+/* ---- generators ---------------------------------------------------------- */
 
 static Status want_rng(TypeCtx *cx, int i) {
     const Type *t = cx->ins[i];
@@ -182,7 +182,7 @@ Status ty_gen(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- moves -------------------------------------------------------------- */
+/* ---- moves --------------------------------------------------------------- */
 
 Status ty_reshape(TypeCtx *cx) {
     Type t;
@@ -411,7 +411,7 @@ Status ty_same(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- reductions --------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------- */
 
 /* x without the axes of the mask, or with 1 there. */
 static Type reduced(const Type *x, unsigned axes, bool keepdims) {

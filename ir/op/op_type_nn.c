@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- matrix product ----------------------------------------------------- */
+/* ---- matrix product ------------------------------------------------------ */
 
 Status ty_matmul(TypeCtx *cx) {
     const Type *a = cx->ins[0], *b = cx->ins[1];
@@ -32,7 +32,7 @@ Status ty_matmul(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- windows: what convolutions and pools share ------------------------- */
+/* ---- windows: what convolutions and pools share -------------------------- */
 
 typedef struct Window {
     int n; /* spatial dimensions */
@@ -95,7 +95,7 @@ static Status window_room(TypeCtx *cx, const Window *w, const Type *x, int i,
     return OK;
 }
 
-/* ---- convolution -------------------------------------------------------- */
+/* ---- convolution --------------------------------------------------------- */
 
 /* The result of conv(x, w). */
 static Status conv_shape(TypeCtx *cx, const Type *x, const Type *w, Type *out) {
@@ -152,7 +152,7 @@ Status ty_conv_grad(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- pools -------------------------------------------------------------- */
+/* ---- pools --------------------------------------------------------------- */
 
 /* The result of pooling x.  Windows may hang over the end (ceil_mode), but
    start inside the padded input. */
@@ -223,7 +223,7 @@ Status ty_avg_pool(TypeCtx *cx) {
 
 Status ty_avg_pool_grad(TypeCtx *cx) { return pool_grad(cx); }
 
-/* ---- softmax and norms -------------------------------------------------- */
+/* ---- softmax and norms --------------------------------------------------- */
 
 Status ty_axis_f(TypeCtx *cx) {
     int axis = 0;
@@ -278,7 +278,7 @@ Status ty_batch_norm(TypeCtx *cx) {
     return OK;
 }
 
-/* ---- losses ------------------------------------------------------------- */
+/* ---- losses -------------------------------------------------------------- */
 
 /* Operands scores, target, [class weights]; *target is the target's shape in
    f32. */

@@ -9,7 +9,7 @@
 
 #include "ir/graph/ir_impl.h"
 
-/* ---- messages ----------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------ */
 
 Loc lex_loc(const Lexer *lx, const Token *t) {
     Loc loc = {.file = lx->file, .line = t->line, .col = t->col};
@@ -63,7 +63,7 @@ const char *lex_describe(const Token *t, char *buf) {
     return buf;
 }
 
-/* ---- tokens ------------------------------------------------------------- */
+/* ---- tokens -------------------------------------------------------------- */
 
 static char peek(const Lexer *lx, size_t ahead) {
     return lx->at + ahead < lx->n ? lx->text[lx->at + ahead] : 0;
@@ -223,7 +223,7 @@ Status lex_start(Lexer *lx, Diag *d, const char *file, const char *text,
     return lex_next(lx);
 }
 
-/* ---- what a parser asks for --------------------------------------------- */
+/* ---- what a parser asks for ---------------------------------------------- */
 
 bool lex_is(const Lexer *lx, char ch) {
     return lx->tok.kind == T_PUNCT && lx->tok.ch == ch;

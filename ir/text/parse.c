@@ -16,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- types -------------------------------------------------------------- */
+/* ---- types --------------------------------------------------------------- */
 
 static Status parse_dims(Parser *p, int64_t *dim, int *rank) {
     TRY(lex_expect(&p->lx, '['));
@@ -85,7 +85,7 @@ static void put_place(Graph *g, ValueId v, Place place) {
     value_get(g, v)->home = place.home;
 }
 
-/* ---- names -------------------------------------------------------------- */
+/* ---- names --------------------------------------------------------------- */
 
 /* A new name: the value is made by the caller right after. */
 static Status parse_new_name(Parser *p, Token *at) {
@@ -125,7 +125,7 @@ static Status parse_present(Parser *p, ValueId *out) {
     return lex_fail(&p->lx, &at, "a value must stand here");
 }
 
-/* ---- attributes --------------------------------------------------------- */
+/* ---- attributes ---------------------------------------------------------- */
 
 static bool attr_from_text(Str s, AttrKey *out) {
     for (int k = 0; k < NUM_ATTRS; k++) {
@@ -181,7 +181,7 @@ static Status parse_attrs(Parser *p, AttrList *list) {
     return lex_expect(&p->lx, '}');
 }
 
-/* ---- nodes -------------------------------------------------------------- */
+/* ---- nodes --------------------------------------------------------------- */
 
 typedef struct NodeText {
     VEC(Token) names;
@@ -324,7 +324,7 @@ static Status parse_group(Parser *p) {
     return lex_next(&p->lx);
 }
 
-/* ---- variables and constants -------------------------------------------- */
+/* ---- variables and constants --------------------------------------------- */
 
 static Status parse_var_option(Parser *p, Var *v) {
     Lexer *lx = &p->lx;
@@ -442,7 +442,7 @@ static Status parse_const(Parser *p) {
     return OK;
 }
 
-/* ---- effects ------------------------------------------------------------ */
+/* ---- effects ------------------------------------------------------------- */
 
 static Status parse_write(Parser *p) {
     Write w;
@@ -491,7 +491,7 @@ static Status parse_return(Parser *p) {
     return OK;
 }
 
-/* ---- graphs and files --------------------------------------------------- */
+/* ---- graphs and files ---------------------------------------------------- */
 
 static Status parse_line(Parser *p) {
     Lexer *lx = &p->lx;

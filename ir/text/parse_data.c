@@ -17,7 +17,7 @@
 
 enum { DATA_LIMIT = 1 << 30 }; /* bytes of one tensor */
 
-/* ---- generated data ----------------------------------------------------- */
+/* ---- generated data ------------------------------------------------------ */
 
 static double uniform01(uint64_t seed, uint64_t i) {
     uint64_t z = seed * 0xd1342543de82ef95u + (i + 1) * 0x9e3779b97f4a7c15u;
@@ -48,7 +48,7 @@ static void generate(const Tensor *t, Generator gen, uint64_t seed, double a,
     }
 }
 
-/* ---- numbers ------------------------------------------------------------ */
+/* ---- numbers ------------------------------------------------------------- */
 
 static bool int_range(DType d, int64_t *lo, int64_t *hi) {
     int bits = dtype_info[d].bytes * 8;
@@ -133,7 +133,7 @@ Status parse_scalar(Parser *p, ValueId *out) {
     return OK;
 }
 
-/* ---- initialisers ------------------------------------------------------- */
+/* ---- initialisers -------------------------------------------------------- */
 
 static Status new_tensor(Parser *p, const Token *at, TypeId t, Tensor **out) {
     if (type_bytes(type_get(t)) > DATA_LIMIT)

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- words -------------------------------------------------------------- */
+/* ---- words --------------------------------------------------------------- */
 
 bool name_char(char c, char next) {
     if (c == ':') return next >= '0' && next <= '9';
@@ -52,7 +52,7 @@ static void put_word(StrBuf *sb, Str s) {
         sb_put_quoted(sb, s);
 }
 
-/* ---- data --------------------------------------------------------------- */
+/* ---- data ---------------------------------------------------------------- */
 
 /* Shortest text that the 16-bit format rounds back to the same bits. */
 static void put_half(StrBuf *sb, DType d, double v) {
@@ -108,7 +108,7 @@ void put_data(StrBuf *sb, const Tensor *t) {
     }
 }
 
-/* ---- attributes --------------------------------------------------------- */
+/* ---- attributes ---------------------------------------------------------- */
 
 static void put_attr(StrBuf *sb, const Attr *a) {
     const AttrInfo *info = &attr_info[a->key];
@@ -126,7 +126,7 @@ static void put_attr(StrBuf *sb, const Attr *a) {
     }
 }
 
-/* ---- values ------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------- */
 
 static void put_operand(StrBuf *sb, const Graph *g, ValueId id) {
     if (!is_value(id)) {
@@ -159,7 +159,7 @@ static void put_declared(StrBuf *sb, const Graph *g, const Value *v) {
     put_typed(sb, g, v);
 }
 
-/* ---- variables ---------------------------------------------------------- */
+/* ---- variables ----------------------------------------------------------- */
 
 /* The number as the variable's dtype holds it. */
 static void put_fill(StrBuf *sb, const Var *v) {
@@ -285,7 +285,7 @@ static void print_consts(StrBuf *sb, const Graph *g, const int *shown) {
     }
 }
 
-/* ---- nodes -------------------------------------------------------------- */
+/* ---- nodes --------------------------------------------------------------- */
 
 static void print_node(StrBuf *sb, const Graph *g, const Node *n) {
     for (int i = 0; i < n->nout; i++) {
@@ -347,7 +347,7 @@ static void print_effects(StrBuf *sb, const Graph *g) {
     sb_puts(sb, "\n");
 }
 
-/* ---- graphs and modules ------------------------------------------------- */
+/* ---- graphs and modules -------------------------------------------------- */
 
 void print_graph(const Graph *g, StrBuf *sb) {
     Arena *scratch = arena_new();

@@ -34,7 +34,7 @@ typedef struct Diff {
     VEC(int) rank;   /* by value: how good its name is, see name_grad */
 } Diff;
 
-/* ---- which values matter ------------------------------------------------ */
+/* ---- which values matter ------------------------------------------------- */
 
 static bool is_float(const Graph *g, ValueId v) {
     return is_value(v) && dtype_is_float(value_dtype(g, v));
@@ -55,7 +55,7 @@ static void mark_active(Diff *s, const ValueId *want, int n) {
     }
 }
 
-/* ---- sums --------------------------------------------------------------- */
+/* ---- sums ---------------------------------------------------------------- */
 
 /* The sum for %v is called %v.grad.  One that passes on unchanged to a value
    further up keeps its name, unless that value is a wanted one. */
@@ -83,7 +83,7 @@ static ValueId gradient(Diff *s, ValueId v) {
     return s->grad[v.i] = sum;
 }
 
-/* ---- one node ----------------------------------------------------------- */
+/* ---- one node ------------------------------------------------------------ */
 
 static bool reached(const Diff *s, const Node *n) {
     bool gradient_in = false, wanted = false;
@@ -147,7 +147,7 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
     return OK;
 }
 
-/* ---- the pass ----------------------------------------------------------- */
+/* ---- the pass ------------------------------------------------------------ */
 
 static ValueId output_named(const Graph *g, const char *name) {
     for (int k = 0; k < g->outputs.len; k++)

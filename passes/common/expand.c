@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-/* ---- small builders ----------------------------------------------------- */
+/* ---- small builders ------------------------------------------------------ */
 
 static ValueId number(const Expand *e, double v) {
     return graph_scalar(e->rw->g, e->dt, v);
@@ -71,7 +71,7 @@ static int node_axis(const Expand *e, const Node *n, int64_t dflt) {
     return axis_norm(attr_int(n, AK_axis, dflt), rank);
 }
 
-/* ---- softmax ------------------------------------------------------------ */
+/* ---- softmax ------------------------------------------------------------- */
 
 /* d = x - max x, s = sum exp d over the axis */
 typedef struct SoftmaxParts {
@@ -102,7 +102,7 @@ static void expand_log_softmax(Expand *e, const Node *n, ValueId *out) {
     out[0] = op2_as(e, OP_SUB, p.d, ls, result_dtype(e, n, 0));
 }
 
-/* ---- norms -------------------------------------------------------------- */
+/* ---- norms --------------------------------------------------------------- */
 
 /* Mean and 1/sqrt(var + eps) over axes, in two passes: the variance of
    x - mean loses nothing to cancellation. */
@@ -171,7 +171,7 @@ static void expand_batch_norm(Expand *e, const Node *n, ValueId *out) {
         scale_shift(e, m.centred, m.rstd, scale, bias, result_dtype(e, n, 0));
 }
 
-/* ---- losses over classes ------------------------------------------------ */
+/* ---- losses over classes ------------------------------------------------- */
 
 /* What both losses know of the targets, in the kept shape: class axis 1. */
 typedef struct Targets {
@@ -289,7 +289,7 @@ static void expand_nll(Expand *e, const Node *n, ValueId *out) {
     out[0] = reduce_loss(e, n, &t, weighted(e, nll, t.weight));
 }
 
-/* ---- dropout ------------------------------------------------------------ */
+/* ---- dropout ------------------------------------------------------------- */
 
 static void expand_dropout(Expand *e, const Node *n, ValueId *out) {
     Builder *b = &e->rw->b;
@@ -305,7 +305,7 @@ static void expand_dropout(Expand *e, const Node *n, ValueId *out) {
                     result_dtype(e, n, 0));
 }
 
-/* ---- primitives in other forms ------------------------------------------ */
+/* ---- primitives in other forms ------------------------------------------- */
 
 static void expand_any_reduce(Expand *e, const Node *n, ValueId *out) {
     const int64_t *axes;
@@ -464,7 +464,7 @@ static bool expand_elem(Expand *e, const Node *n, ValueId *out) {
     return true;
 }
 
-/* ---- the walk ----------------------------------------------------------- */
+/* ---- the walk ------------------------------------------------------------ */
 
 static bool expand_node(Expand *e, const Node *n, ValueId *out) {
     switch (n->op) {

@@ -127,8 +127,7 @@ static void emit_lr(Step *s) {
     }
 }
 
-/* ---- unscale, check, norm, clip
- * ------------------------------------------------ */
+/* ---- unscale, check, norm, clip ------------------------------------------ */
 
 static ValueId scale_var(Step *s) {
     if (!options_has_scaler(s->opt)) return NO_VALUE;
@@ -183,8 +182,7 @@ static ValueId clipped(Step *s, ValueId g) {
     return build(&s->b, OP_CLIP, &g, 1, a, 2, DT_F32, NULL);
 }
 
-/* ---- one parameter
- * ----------------------------------------------------------------- */
+/* ---- one parameter ------------------------------------------------------- */
 
 typedef struct Hyper {
     double weight_decay, lr_scale;
@@ -285,8 +283,7 @@ static void emit_parameters(Step *s) {
     }
 }
 
-/* ---- scaler and counters
- * ---------------------------------------------------------- */
+/* ---- scaler and counters ------------------------------------------------- */
 
 /* grad_scaler.py's update, with floor, cap and hysteresis (amp.md 3.3, 3.4).
    A non-finite loss says nothing about the scale: it stays. */
@@ -355,8 +352,7 @@ static void emit_update(Step *s) {
     emit_counters(s);
 }
 
-/* ---- programs
- * ------------------------------------------------------------------------- */
+/* ---- programs ------------------------------------------------------------ */
 
 static ValueId find_named(const Graph *g, const char *name) {
     Str want = intern(name);
@@ -470,8 +466,7 @@ static void make_update(Module *m, const Graph *train, const Options *opt) {
     write_var(&s, total, f32c(&s, 0));
 }
 
-/* ---- 16-bit copies
- * ---------------------------------------------------------------------- */
+/* ---- 16-bit copies ------------------------------------------------------- */
 
 static bool is_weight(const Graph *g, ValueId v) {
     if (value_get(g, v)->kind != VK_VAR) return false;

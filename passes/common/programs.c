@@ -57,8 +57,7 @@ static void make_inference(Graph *g, Arena *scratch) {
     rewrite_graph(g, scratch, inference_rule, NULL);
 }
 
-/* ---- per-sample loss
- * ---------------------------------------------------------- */
+/* ---- per-sample loss ----------------------------------------------------- */
 
 /* Looks through the casts and reshapes that a scalar loss may wear. */
 static const Node *loss_node(const Graph *g, ValueId v) {
@@ -182,8 +181,7 @@ static void eval_outputs(Graph *g) {
     if (!split) add_output(g, "ampc.loss", scalar);
 }
 
-/* ---- the pass
- * -------------------------------------------------------------------- */
+/* ---- the pass ------------------------------------------------------------ */
 
 static void keep_only_loss(Graph *g) {
     Output o = *find_output(g, "ampc.loss");

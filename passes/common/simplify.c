@@ -246,8 +246,7 @@ static bool rule_gelu(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     return true;
 }
 
-/* ---- casts
- * ---------------------------------------------------------------------- */
+/* ---- casts --------------------------------------------------------------- */
 
 /* cast to its own dtype = x; cast16(cast32(x16)) = x16 (widening is exact);
    never cast32(cast16(x32)): that drops a rounding. */
@@ -268,8 +267,7 @@ static bool rule_cast(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     return true;
 }
 
-/* ---- data movement
- * ----------------------------------------------------------------- */
+/* ---- data movement ------------------------------------------------------- */
 
 /* reshape, expand, slice, concat to the same type = x */
 static bool rule_same_type(Rewriter *rw, const Node *n, NodeId id,
@@ -381,8 +379,7 @@ static bool rule_nll(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     return true;
 }
 
-/* ---- which op tries what
- * --------------------------------------------------------- */
+/* ---- which op tries what ------------------------------------------------- */
 
 typedef bool SimplifyRule(Rewriter *rw, const Node *n, NodeId id,
                           ValueId *with);

@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-/* ---- clusters ----------------------------------------------------------- */
+/* ---- clusters ------------------------------------------------------------ */
 
 static Cluster *cluster(Fuse *f, int c) { return &f->clusters.data[c]; }
 
@@ -92,7 +92,7 @@ static void start_clusters(Fuse *f) {
     f->cluster_mark = NEW_ARRAY(f->a, unsigned, f->clusters.len + 1);
 }
 
-/* ---- cycles and the order of clusters ----------------------------------- */
+/* ---- cycles and the order of clusters ------------------------------------ */
 
 /* Marks clusters ranked below b that are reached from c (not through the
    direct edge from `from`); false if b itself is reached. */
@@ -193,7 +193,7 @@ static bool merge(Fuse *f, int a, int b) {
     return true;
 }
 
-/* ---- which merges pay --------------------------------------------------- */
+/* ---- which merges pay ---------------------------------------------------- */
 
 static bool other_users(const Fuse *f, ValueId v, int a, int b) {
     if (f->escapes[v.i]) return true;
@@ -392,7 +392,7 @@ static bool chain_pays(Fuse *f, int p, int c) {
     return true;
 }
 
-/* ---- the merges, in order of worth -------------------------------------- */
+/* ---- the merges, in order of worth --------------------------------------- */
 
 /* Calls on_pair(a, other) for clusters that make what a reads or read what a
    makes, until nothing merges. */
@@ -536,7 +536,7 @@ static void join_small_rows(Fuse *f) {
     }
 }
 
-/* ---- the result --------------------------------------------------------- */
+/* ---- the result ---------------------------------------------------------- */
 
 /* Equal copies that met in one cluster become one node again. */
 static void drop_copies(Fuse *f, Cluster *c) {

@@ -46,21 +46,21 @@ typedef struct Fuse {
     int *depth; /* by NodeId.i: scratch of fuse_fit.c */
 } Fuse;
 
-/* ---- facts about ops ---------------------------------------------------- */
+/* ---- facts about ops ----------------------------------------------------- */
 
 static inline OpKind kind_of(const Graph *g, NodeId n) {
     return op_info[node_get(g, n)->op].kind;
 }
 bool op_is_expensive(OpCode op); /* costs far more than a load               */
 
-/* ---- fuse_prep.c -------------------------------------------------------- */
+/* ---- fuse_prep.c --------------------------------------------------------- */
 
 /* Gives every result that the host or a variable receives its own buffer, and
    (unless every node is to be a group) copies generators, expands and cheap
    element-wise nodes to each of their users.                                */
 void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes);
 
-/* ---- fuse_fit.c --------------------------------------------------------- */
+/* ---- fuse_fit.c ---------------------------------------------------------- */
 
 /* Whether `nodes` (in graph order) make one legal group of that kind. */
 bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* ---- sets of nodes ------------------------------------------------------ */
+/* ---- sets of nodes ------------------------------------------------------- */
 
 void fuse_mark(Fuse *f, const NodeList *nodes) {
     f->stamp++;
@@ -51,7 +51,7 @@ static int count_buffers(Fuse *f, const NodeList *nodes) {
     return count;
 }
 
-/* ---- shapes ------------------------------------------------------------- */
+/* ---- shapes -------------------------------------------------------------- */
 
 const Type *fuse_domain(Fuse *f, const NodeList *nodes) {
     fuse_mark(f, nodes);
@@ -81,7 +81,7 @@ bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b) {
            shape_equal(value_type(g, x->in[0]), value_type(g, y->in[0]));
 }
 
-/* ---- one function per kind ---------------------------------------------- */
+/* ---- one function per kind ----------------------------------------------- */
 
 static bool fits_point(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;

@@ -35,7 +35,7 @@ bool op_is_expensive(OpCode op) {
     }
 }
 
-/* ---- results with a buffer of their own --------------------------------- */
+/* ---- results with a buffer of their own ---------------------------------- */
 
 static bool is_written(const Graph *g, int var) {
     for (int i = 0; i < g->writes.len; i++)
@@ -77,7 +77,7 @@ static void copy_roots(Graph *g) {
     }
 }
 
-/* ---- copies ------------------------------------------------------------- */
+/* ---- copies -------------------------------------------------------------- */
 
 typedef struct Prep {
     Graph *g;

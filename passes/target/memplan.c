@@ -36,7 +36,7 @@ typedef struct Plan {
     int *block_of; /* by root; -1: none */
 } Plan;
 
-/* ---- in place ----------------------------------------------------------- */
+/* ---- in place ------------------------------------------------------------ */
 
 /* Whether group i reads buffer r only element for element at the index of its
    domain. */
@@ -64,7 +64,7 @@ static bool reads(const Flow *f, int group, ValueId r) {
     return false;
 }
 
-/* ---- variables ---------------------------------------------------------- */
+/* ---- variables ----------------------------------------------------------- */
 
 static bool can_write_home(const Plan *p, const Write *w) {
     const Flow *f = p->f;
@@ -91,7 +91,7 @@ static void choose_homes(Plan *p) {
     }
 }
 
-/* ---- blocks ------------------------------------------------------------- */
+/* ---- blocks -------------------------------------------------------------- */
 
 /* A block that dies in `group` and may become result v of it; -1: none. */
 static int dying_block(const Plan *p, int group, ValueId v) {
@@ -133,7 +133,7 @@ static void find_blocks(Plan *p) {
     }
 }
 
-/* ---- offsets ------------------------------------------------------------ */
+/* ---- offsets ------------------------------------------------------------- */
 
 typedef int OrderFn(const Block *a, const Block *b);
 

@@ -26,7 +26,7 @@ typedef struct Sched {
     uint64_t rng;
 } Sched;
 
-/* ---- dependences -------------------------------------------------------- */
+/* ---- dependences --------------------------------------------------------- */
 
 static void add_edge(Sched *s, int from, int to) {
     Edges *e = &s->next[from];
@@ -83,7 +83,7 @@ static void start(Sched *s) {
         if (f->last[v] == f->ngroup) s->left[v]++; /* kept to the end */
 }
 
-/* ---- memory ------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
 static int64_t made_bytes(const Sched *s, int group) {
     const Flow *f = s->f;
@@ -126,7 +126,7 @@ static int64_t peak_bytes(Sched *s, const int *order) {
     return peak;
 }
 
-/* ---- orders ------------------------------------------------------------- */
+/* ---- orders -------------------------------------------------------------- */
 
 typedef int PickFn(Sched *s, const int *ready, int n);
 
@@ -173,7 +173,7 @@ static int *list_order(Sched *s, PickFn *pick) {
     return order;
 }
 
-/* ---- the graph in that order -------------------------------------------- */
+/* ---- the graph in that order --------------------------------------------- */
 
 typedef struct Emit {
     Graph *g;

@@ -21,7 +21,7 @@ static const char model[] =
     "  return %z\n"
     "}\n";
 
-/* ---- helpers ------------------------------------------------------------ */
+/* ---- helpers ------------------------------------------------------------- */
 
 typedef struct Run {
     Arena *a;
@@ -92,7 +92,7 @@ static void emit_ok(const char *options, const char *path) {
     run_end(&r);
 }
 
-/* ---- cases -------------------------------------------------------------- */
+/* ---- cases --------------------------------------------------------------- */
 
 TEST_CASE(emit, sections) {
     Arena *a = arena_new();
@@ -209,7 +209,7 @@ TEST_CASE(emit, sidecar) {
     arena_free(a);
 }
 
-/* ---- failures ----------------------------------------------------------- */
+/* ---- failures ------------------------------------------------------------ */
 
 static void expect_failure(const char *options, const char *path,
                            const char *message) {

@@ -210,8 +210,7 @@ TEST_CASE(run, log_file_and_profile) {
     free(trace);
 }
 
-/* ---- resuming
- * ----------------------------------------------------------------- */
+/* ---- resuming ------------------------------------------------------------ */
 
 static void same_files(const char *a, const char *b) {
     size_t na = 0, nb = 0;
@@ -280,8 +279,7 @@ TEST_CASE(run, every_epoch_has_every_sample_in_another_order) {
     free(two);
 }
 
-/* ---- evaluating and predicting
- * -------------------------------------------------- */
+/* ---- evaluating and predicting ------------------------------------------- */
 
 TEST_CASE(run, evaluates_every_sample) {
     char *out;
@@ -357,8 +355,7 @@ TEST_CASE(run, accuracy_from_idx_and_gzip) {
     free(out);
 }
 
-/* ---- mistakes
- * ------------------------------------------------------------------ */
+/* ---- mistakes ------------------------------------------------------------ */
 
 TEST_CASE(run, usage_errors) {
     write_data(8);
@@ -436,8 +433,7 @@ TEST_CASE(run, not_a_module) {
     CHECK_EQ_INT(run_cmd(4, argv, NULL), 1);
 }
 
-/* ---- array files
- * ------------------------------------------------------------------ */
+/* ---- array files --------------------------------------------------------- */
 
 static Status read_bytes(const char *data, size_t n, Array *a, Diag *d) {
     REQUIRE(test_write_file(path_of("array"), data, n));

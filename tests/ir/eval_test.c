@@ -75,7 +75,7 @@ static void expect_at(const char *file, int line, EvalMode mode,
            "%y = " op " : f64[5]\nreturn %y",                                  \
            __VA_ARGS__)
 
-/* ---- element-wise ------------------------------------------------------- */
+/* ---- element-wise -------------------------------------------------------- */
 
 TEST_CASE(eval, functions) {
     EXPECT_FN("neg %x", 2, 0.5, 0, -0.75, -3);
@@ -241,7 +241,7 @@ TEST_CASE(eval, casts) {
            -1, 0, 2, 0, 0, 1, 1, 1, 1, 0, -1, 0, 2, 0, 0);
 }
 
-/* ---- storage ------------------------------------------------------------ */
+/* ---- storage ------------------------------------------------------------- */
 
 TEST_CASE(eval, storage_rounds_every_value) {
     /* 1 + 2^-9 is not a bf16, 1 + 2^-12 is not an f16: ties go to even */
@@ -293,7 +293,7 @@ TEST_CASE(eval, tensors_keep_every_16_bit_pattern) {
     arena_free(a);
 }
 
-/* ---- generators and moves ----------------------------------------------- */
+/* ---- generators and moves ------------------------------------------------ */
 
 TEST_CASE(eval, generators) {
     EXPECT("g() {\n%a = full {value=2.5} : f32[2]\n"
@@ -381,7 +381,7 @@ TEST_CASE(eval, gather_and_scatter) {
            3, 4, 0, 0, 6, 8);
 }
 
-/* ---- reductions --------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------- */
 
 TEST_CASE(eval, reductions) {
 #define REDUCED(op, ...)                                                       \
@@ -406,7 +406,7 @@ TEST_CASE(eval, reductions) {
            50, 0, 5);
 }
 
-/* ---- products and convolutions ------------------------------------------ */
+/* ---- products and convolutions ------------------------------------------- */
 
 TEST_CASE(eval, matmul) {
     EXPECT("g(%a: f64[2,1,2,3], %b: f64[3,3,2]) {\n%y = matmul %a, %b\n"
@@ -455,7 +455,7 @@ TEST_CASE(eval, conv_gradients) {
            -1.625, -1.0625, 2.5625, -2.875, 0.3125);
 }
 
-/* ---- pools -------------------------------------------------------------- */
+/* ---- pools --------------------------------------------------------------- */
 
 TEST_CASE(eval, max_pool) {
     EXPECT("g(%x: f64[1,2,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[3,3], "
@@ -521,7 +521,7 @@ TEST_CASE(eval, avg_pool) {
            2, 2, 6);
 }
 
-/* ---- composites --------------------------------------------------------- */
+/* ---- composites ---------------------------------------------------------- */
 
 TEST_CASE(eval, softmax) {
     EXPECT("g(%x: f64[2,3,2]) {\n%y = softmax %x {axis=1}\nreturn %y",
@@ -608,7 +608,7 @@ TEST_CASE(eval, nll) {
            2.25);
 }
 
-/* ---- whole graphs ------------------------------------------------------- */
+/* ---- whole graphs -------------------------------------------------------- */
 
 TEST_CASE(eval, runs_again_with_other_inputs) {
     Arena *a = arena_new();

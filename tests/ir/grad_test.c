@@ -30,7 +30,7 @@ static const GradCase cases[] = {
 };
 enum { NCASES = sizeof cases / sizeof *cases };
 
-/* ---- binary ops, all ways to broadcast ---------------------------------- */
+/* ---- binary ops, all ways to broadcast ----------------------------------- */
 
 static const struct {
     const char *op;
@@ -73,7 +73,7 @@ static void make_binary_cases(void) {
     }
 }
 
-/* ---- graphs from cases -------------------------------------------------- */
+/* ---- graphs from cases --------------------------------------------------- */
 
 static const char *replace(Arena *a, const char *s, const char *from,
                            const char *to) {
@@ -159,7 +159,7 @@ static void differentiate(Trial *t, ValueId loss) {
     if (verify_graph(t->g, STAGE_DIFF, &d) != OK) FAIL("%s", d.text.data);
 }
 
-/* ---- numbers ------------------------------------------------------------ */
+/* ---- numbers ------------------------------------------------------------- */
 
 static uint32_t next_random(uint32_t *s) {
     *s = *s * 1664525u + 1013904223u;
@@ -242,7 +242,7 @@ static bool any_grad(const Trial *t) {
     return false;
 }
 
-/* ---- the checks of one case --------------------------------------------- */
+/* ---- the checks of one case ---------------------------------------------- */
 
 static void check_types(const Trial *t) {
     for (int k = 0; k < t->n; k++)
@@ -309,7 +309,7 @@ TEST_CASE(grad_table, every_op_with_a_gradient_has_a_case) {
     }
 }
 
-/* ---- conventions at kinks: PyTorch's ------------------------------------ */
+/* ---- conventions at kinks: PyTorch's ------------------------------------- */
 
 /* Gradient of sum(results) with respect to %x = x[0..n), all else constant. */
 static void expect_grad(const char *file, int line, const char *type,
@@ -389,7 +389,7 @@ TEST_CASE(grad_kinks, ignored_rows_are_zero_even_when_all_are) {
          LIST(1, 2, 3, 4), LIST(0, 0, 0, 0));
 }
 
-/* ---- dtypes ------------------------------------------------------------- */
+/* ---- dtypes -------------------------------------------------------------- */
 
 static PassCtx pass_context(Arena *a, Diag *d) {
     PassCtx cx = {.scratch = a, .diag = d, .opt = NULL};
@@ -468,7 +468,7 @@ TEST_CASE(grad_dtypes, products_read_16_bits_where_the_forward_one_did) {
     arena_free(a);
 }
 
-/* ---- the pass ----------------------------------------------------------- */
+/* ---- the pass ------------------------------------------------------------ */
 
 #define TWO_LAYERS                                                             \
     "graph train(%x: f32[4,3]) {\nparam %w: f32[3,5], %b: f32[5]\n"            \

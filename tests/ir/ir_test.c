@@ -7,7 +7,7 @@
 
 #include "tests/harness.h"
 
-/* ---- base --------------------------------------------------------------- */
+/* ---- base ---------------------------------------------------------------- */
 
 TEST_CASE(arena, memory_is_zero_aligned_and_apart) {
     Arena *a = arena_new();
@@ -149,7 +149,7 @@ TEST_CASE(numbers, hash_depends_on_every_byte) {
     CHECK(hash_bytes(1, text, 64) != h);
 }
 
-/* ---- 16-bit floats ------------------------------------------------------ */
+/* ---- 16-bit floats ------------------------------------------------------- */
 
 TEST_CASE(halves, every_pattern_reads_back) {
     for (int i = 0; i < 65536; i++) {
@@ -211,7 +211,7 @@ TEST_CASE(tensors, elements_in_every_dtype) {
     arena_free(a);
 }
 
-/* ---- types -------------------------------------------------------------- */
+/* ---- types --------------------------------------------------------------- */
 
 static TypeId make(DType d, int rank, int64_t a, int64_t b, int64_t c) {
     int64_t dim[] = {a, b, c};
@@ -295,7 +295,7 @@ TEST_CASE(types, text_of_dtypes) {
     CHECK(!dtype_from_onnx(99, &d));
 }
 
-/* ---- the op table ------------------------------------------------------- */
+/* ---- the op table -------------------------------------------------------- */
 
 TEST_CASE(ops, rows_are_sound) {
     for (int i = 0; i < NUM_OPS; i++) {
@@ -314,7 +314,7 @@ TEST_CASE(ops, rows_are_sound) {
     }
 }
 
-/* ---- graphs ------------------------------------------------------------- */
+/* ---- graphs -------------------------------------------------------------- */
 
 typedef struct Fixture {
     Arena *a;
@@ -462,7 +462,7 @@ TEST_CASE(graph, clone_is_apart) {
     arena_free(f.a);
 }
 
-/* ---- the builder -------------------------------------------------------- */
+/* ---- the builder --------------------------------------------------------- */
 
 TEST_CASE(builder, names_stay_short) {
     Fixture f = start();

@@ -9,7 +9,7 @@
 
 #include "tests/harness.h"
 
-/* ---- random modules ----------------------------------------------------- */
+/* ---- random modules ------------------------------------------------------ */
 
 typedef struct Rng {
     uint64_t s;
@@ -212,7 +212,7 @@ static Module *random_module(Rng *r, Arena *a) {
     return m;
 }
 
-/* ---- round trip --------------------------------------------------------- */
+/* ---- round trip ---------------------------------------------------------- */
 
 static char *printed(const Module *m) {
     StrBuf sb = {0};
@@ -329,7 +329,7 @@ TEST_CASE(roundtrip, canonical_text_is_kept) {
     arena_free(a);
 }
 
-/* ---- generated data ----------------------------------------------------- */
+/* ---- generated data ------------------------------------------------------ */
 
 TEST_CASE(parse, generated_data) {
     static const char text[] = "graph g() {\n"
@@ -365,7 +365,7 @@ TEST_CASE(parse, generated_data) {
     arena_free(a);
 }
 
-/* ---- messages ----------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------ */
 
 static void check_message(const char *text, const char *want) {
     Arena *a = arena_new();
@@ -462,7 +462,7 @@ TEST_CASE(parse, names_belong_to_their_graph) {
     arena_free(a);
 }
 
-/* ---- hostile text ------------------------------------------------------- */
+/* ---- hostile text -------------------------------------------------------- */
 
 /* Refused with a message, or a module that verifies. */
 static void check_hostile(const char *text, size_t n) {

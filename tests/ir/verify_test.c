@@ -6,7 +6,7 @@
 
 #include "tests/harness.h"
 
-/* ---- graphs broken by hand ---------------------------------------------- */
+/* ---- graphs broken by hand ----------------------------------------------- */
 
 typedef struct Fixture {
     Arena *a;
@@ -193,7 +193,7 @@ TEST_CASE(verify, effects) {
     refused(&f, "two graphs named g");
 }
 
-/* ---- groups and the memory plan, as text -------------------------------- */
+/* ---- groups and the memory plan, as text --------------------------------- */
 
 typedef struct Row {
     Stage stage;

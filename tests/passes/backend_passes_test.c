@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- random graphs ------------------------------------------------------ */
+/* ---- random graphs ------------------------------------------------------- */
 
 typedef struct Maker {
     Graph *g;
@@ -160,7 +160,7 @@ static Module *random_module(Arena *a, uint64_t seed) {
     return mod;
 }
 
-/* ---- what a graph computes ---------------------------------------------- */
+/* ---- what a graph computes ----------------------------------------------- */
 
 typedef VEC(const EvalTensor *) Results;
 
@@ -208,7 +208,7 @@ static void expect_equal(const Results *x, const Results *y, double tol,
     }
 }
 
-/* ---- a model of memory -------------------------------------------------- */
+/* ---- a model of memory --------------------------------------------------- */
 
 typedef struct Memory {
     const Graph *g;
@@ -302,7 +302,7 @@ static void run_in_memory(Arena *a, const Graph *g, const char *what) {
                   what, i);
 }
 
-/* ---- cases -------------------------------------------------------------- */
+/* ---- cases --------------------------------------------------------------- */
 
 static void lower(Arena *a, Module *m, const char *flag, const char *value) {
     Options o;

@@ -28,7 +28,7 @@ typedef struct Case {
     StrBuf got; /* the printed module, or `# error:` lines */
 } Case;
 
-/* ---- the RUN line ------------------------------------------------------- */
+/* ---- the RUN line -------------------------------------------------------- */
 
 /* Splits the first line into words, in place in a copy. */
 static int split_run_line(Case *c, char **word, int max) {
@@ -69,7 +69,7 @@ static bool read_options(Case *c) {
     return CHECK_MSG(c->passes != NULL, "%s: no --pass", c->path);
 }
 
-/* ---- round trip --------------------------------------------------------- */
+/* ---- round trip ---------------------------------------------------------- */
 
 static void check_round_trip(const Case *c, const Module *m) {
     StrBuf once = {0}, twice = {0};
@@ -88,7 +88,7 @@ static void check_round_trip(const Case *c, const Module *m) {
     sb_free(&d.text);
 }
 
-/* ---- running ------------------------------------------------------------ */
+/* ---- running ------------------------------------------------------------- */
 
 static Status run(Case *c) {
     Module *m;

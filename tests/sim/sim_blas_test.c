@@ -45,7 +45,7 @@ static void load(void) {
     find(blas, "cublasLtGetVersion", &lt.Version);
 }
 
-/* ---- a device with a stream and a handle -------------------------------- */
+/* ---- a device with a stream and a handle --------------------------------- */
 
 typedef struct Gpu {
     CUcontext ctx;
@@ -88,7 +88,7 @@ static void from_device(const Gpu *g, void *to, CUdeviceptr p, size_t n) {
     REQUIRE(!cu.StreamSynchronize(g->stream));
 }
 
-/* ---- one product -------------------------------------------------------- */
+/* ---- one product --------------------------------------------------------- */
 
 typedef struct Shape {
     int in, out;             /* LT_R_* */
@@ -272,7 +272,7 @@ static int matmul(const Gpu *g, const Problem *p, const LtAlgo *a) {
     return matmul_at(g, p, a, p->at, p->bytes[WORK]);
 }
 
-/* ---- results beside a plain loop ---------------------------------------- */
+/* ---- results beside a plain loop ----------------------------------------- */
 
 static double element(const Problem *p, int which, int b, int r, int c) {
     const Shape *s = &p->s;
@@ -385,7 +385,7 @@ TEST_CASE(sim_blas, in_place_and_one_column) {
     gpu_free(&g);
 }
 
-/* ---- objects and attributes --------------------------------------------- */
+/* ---- objects and attributes ---------------------------------------------- */
 
 TEST_CASE(sim_blas, attributes_have_names_and_sizes) {
     Gpu g = gpu_new();
@@ -418,7 +418,7 @@ TEST_CASE(sim_blas, without_a_device_there_is_no_handle) {
     CHECK_EQ_INT(lt.LayoutDestroy(l), 0);
 }
 
-/* ---- what the heuristic offers ------------------------------------------ */
+/* ---- what the heuristic offers ------------------------------------------- */
 
 static const Shape plain = {LT_R_16BF, LT_R_16BF, 16, 16, 64, 1,
                             0,         0,         0,  0,  1,  0};
@@ -528,7 +528,7 @@ TEST_CASE(sim_blas, a_saved_algorithm_is_checked) {
     gpu_free(&g);
 }
 
-/* ---- what is refused ---------------------------------------------------- */
+/* ---- what is refused ----------------------------------------------------- */
 
 /* Replaces one layout, asks, and puts a legal one back. */
 static void check_layout_refused(const Gpu *g, Problem *p, int which, int rows,
@@ -621,7 +621,7 @@ TEST_CASE(sim_blas, failures_are_injected) {
     gpu_free(&g);
 }
 
-/* ---- streams and graphs ------------------------------------------------- */
+/* ---- streams and graphs -------------------------------------------------- */
 
 TEST_CASE(sim_blas, a_call_copies_its_arguments) {
     Gpu g = gpu_new();

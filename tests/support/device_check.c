@@ -10,7 +10,7 @@
 
 #include "runtime/half.h"
 
-/* ---- the report --------------------------------------------------------- */
+/* ---- the report ---------------------------------------------------------- */
 
 static void say(DcReport *r, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
@@ -49,7 +49,7 @@ static void judge_equal(DcReport *r, const char *name, int step, double a,
     if (!same) say(r, "step %d, %s: %g and %g", step, name, a, b);
 }
 
-/* ---- sessions ----------------------------------------------------------- */
+/* ---- sessions ------------------------------------------------------------ */
 
 typedef struct Side {
     const ampc_api *api;
@@ -78,7 +78,7 @@ static bool ok(Side *d, const char *what, ampc_status s) {
     return s == AMPC_OK;
 }
 
-/* ---- outputs ------------------------------------------------------------ */
+/* ---- outputs ------------------------------------------------------------- */
 
 double dc_output_tolerance(ampc_dtype d) {
     switch (d) {
@@ -166,7 +166,7 @@ bool dc_predict(const ampc_api *api, const char *device_a, const char *device_b,
     return !r->failed;
 }
 
-/* ---- variables ---------------------------------------------------------- */
+/* ---- variables ----------------------------------------------------------- */
 
 static bool variable_info(const ampc_api *api, uint32_t i,
                           ampc_variable_info *v) {
@@ -262,7 +262,7 @@ static void compare_state(Side *a, Side *b, const DcTraining *t, int step) {
     free(n);
 }
 
-/* ---- training ----------------------------------------------------------- */
+/* ---- training ------------------------------------------------------------ */
 
 DcTolerance dc_training_tolerance(const char *precision) {
     if (!strcmp(precision, "fp32")) return (DcTolerance)TOL_DEVICE_FP32;

@@ -34,7 +34,7 @@ static void inputs_free(Inputs *f) {
     free(f->in);
 }
 
-/* ---- random inputs ------------------------------------------------------ */
+/* ---- random inputs ------------------------------------------------------- */
 
 struct DcRandom {
     Inputs inputs;

@@ -31,7 +31,7 @@ static bool step(const ampc_api *api, ampc_session *s, const DcTraining *t,
     return !api->step(s, in, nin, m) || problem(r, "step", api->error(s));
 }
 
-/* ---- the same bits ------------------------------------------------------ */
+/* ---- the same bits ------------------------------------------------------- */
 
 /* Per step a hash of the metrics, then one of every variable. */
 typedef struct Record {
@@ -130,7 +130,7 @@ bool dc_same_bits(const ampc_api *api, const char *device, const char *name,
     return !r->failed;
 }
 
-/* ---- leaks -------------------------------------------------------------- */
+/* ---- leaks --------------------------------------------------------------- */
 
 size_t dc_process_memory(void *ctx) {
     unsigned long size = 0, resident = 0;

@@ -1,5 +1,6 @@
 /* ops_bench.c: the graphs of tests/ops as one program (ops_bench.h). */
 #define _GNU_SOURCE
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +17,7 @@ typedef struct OpsFile {
     bool nograd;
 } OpsFile;
 
-/* ---- reading the files
- * ------------------------------------------------------- */
+/* ---- reading the files --------------------------------------------------- */
 
 static OpsFile read_header(const char *text) {
     OpsFile f = {.dtypes = "f32 bf16 f16 f64"};
@@ -46,8 +46,7 @@ static char *with_dtype(const char *text, const char *dtype) {
     return sb.data;
 }
 
-/* ---- making one big program
- * ---------------------------------------------------- */
+/* ---- making one big program ---------------------------------------------- */
 
 static OpsRange range_of(const OpsFile *f, Str name) {
     for (int i = 0; i < f->nrange; i++)
@@ -113,8 +112,7 @@ static void graft(OpsBench *b, const OpsFile *f, const Graph *g,
     }
 }
 
-/* ---- gradients
- * -------------------------------------------------------------------- */
+/* ---- gradients ----------------------------------------------------------- */
 
 /* sum of v times fixed weights in [0.25, 1] that differ by element */
 static ValueId weighted_sum(Builder *b, ValueId v) {
@@ -183,9 +181,12 @@ static void add_instance(OpsBench *b, const OpsFile *f, const char *name,
     }
 }
 
+const char *ops_bench_only(void) { return getenv("AMPC_OPS"); }
+
 static void add_file(const char *path, const char *name, void *arg) {
     OpsBench *b = arg;
     size_t n;
+    if (ops_bench_only() && fnmatch(ops_bench_only(), name, 0)) return;
     char *text = test_read_file(path, &n);
     OpsFile f = read_header(text);
     for (char *d = strtok(f.dtypes, " "); d; d = strtok(NULL, " ")) {
@@ -204,8 +205,7 @@ OpsBench ops_bench_new(void) {
     return b;
 }
 
-/* ---- running
- * ------------------------------------------------------------------------ */
+/* ---- running ------------------------------------------------------------- */
 
 typedef struct Data {
     ampc_input *in;

@@ -27,7 +27,10 @@ typedef struct OpsData {
     int nin, nout;
 } OpsData;
 
-OpsBench ops_bench_new(void); /* arena_free(b.a) ends it */
+OpsBench ops_bench_new(void);
+/* The glob in AMPC_OPS that limits the files taken, for the loop of one who
+   adds an op (--test_env=AMPC_OPS='soft*'); NULL: all. */
+const char *ops_bench_only(void); /* arena_free(b.a) ends it */
 /* Random inputs, bound in the evaluator too (may be NULL), and room for the
    outputs. */
 OpsData ops_data_new(OpsBench *b, Evaluator *e);

@@ -128,8 +128,7 @@ TEST_CASE(training, the_scale_grows_after_an_interval_up_to_its_cap) {
     compiled_close(&c);
 }
 
-/* ---- schedules
- * --------------------------------------------------------------- */
+/* ---- schedules ----------------------------------------------------------- */
 
 static void check_lr(const char *schedule, const double *want, int n) {
     char options[256];
@@ -163,8 +162,7 @@ TEST_CASE(training, schedules_follow_their_formulas) {
     check_lr("step,every=3,gamma=0.5", step, 8);
 }
 
-/* ---- accumulation
- * -------------------------------------------------------------- */
+/* ---- accumulation -------------------------------------------------------- */
 
 TEST_CASE(training, accumulated_micro_batches_equal_one_batch) {
     const char *common = "--loss cross_entropy --precision fp32 --optimizer "
@@ -199,8 +197,7 @@ TEST_CASE(training, accumulated_micro_batches_equal_one_batch) {
     compiled_close(&parts);
 }
 
-/* ---- same bits
- * -------------------------------------------------------------------- */
+/* ---- same bits ----------------------------------------------------------- */
 
 typedef struct Image {
     float x[8 * 3 * 12 * 12];
