@@ -154,7 +154,7 @@ typedef struct Module {
     int class_axis; /* of the classification loss, -1: none */
     /* the pass runner's */
     int stage;  /* Stage reached so far */
-    int passes; /* number of passes run */
+    int passes; /* rows of the pipeline behind it */
     VEC(StageText) texts;
 } Module;
 
@@ -334,13 +334,13 @@ Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
 /* ---- verifier ------------------------------------------------------------ */
 
 typedef enum Stage {
-    STAGE_TYPED,  /* SSA, types legal                                       */
-    STAGE_CAST,   /* + LOW ops read what autocast decided                   */
-    STAGE_DIFF,   /* + backward present                                     */
-    STAGE_STEP,   /* + optimizer; no composite after expand is checked by
-                     FUSED                                                   */
-    STAGE_FUSED,  /* every node in exactly one group (VIEW and GEN: none or
-                     one), groups contiguous in order, no COMPOSITE          */
+    STAGE_TYPED, /* SSA, types legal                                       */
+    STAGE_CAST,  /* + LOW ops read what autocast decided                   */
+    STAGE_DIFF,  /* + backward present                                     */
+    STAGE_STEP,  /* + optimizer                                            */
+    STAGE_PRIMITIVE, /* no COMPOSITE, reductions keep their dimensions      */
+    STAGE_FUSED,     /* every node in exactly one group (VIEW and GEN: none or
+                        one), groups contiguous in order                        */
     STAGE_PLANNED /* + offsets, no live overlap                             */
 } Stage;
 extern const char *const stage_text[];

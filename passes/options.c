@@ -429,6 +429,12 @@ static Status set_accept_folded(Options *o, Diag *d, const char *n, char *v) {
     return OK;
 }
 
+static Status set_time_passes(Options *o, Diag *d, const char *n, char *v) {
+    (void)d, (void)n, (void)v;
+    o->time_passes = true;
+    return OK;
+}
+
 static Status set_no_fuse(Options *o, Diag *d, const char *n, char *v) {
     (void)d, (void)n, (void)v;
     o->no_fuse = true;
@@ -474,6 +480,7 @@ static const struct OptionRow {
     {"--report", true, set_report},
     {"--symbol", true, set_symbol},
     {"--seed", true, set_seed},
+    {"--time-passes", false, set_time_passes},
     {"--no-fuse", false, set_no_fuse},
     {"--shuffle", true, set_shuffle},
 };

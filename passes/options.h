@@ -102,6 +102,7 @@ typedef struct Options {
     VEC(Target) targets; /* empty: default */
     bool sidecar_weights;
     Str no_cuda; /* why there is no GPU code although none was refused; NULL */
+    bool time_passes;
     Str dump_ir, emit_c, emit_cuda, report;
     Str symbol; /* "ampc_module" */
     int64_t seed;

@@ -35,21 +35,35 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
 
 /* ---- the runner (pipeline.c) --------------------------------------------- */
 
-typedef struct PassInfo {
+typedef enum PassSide {
+    PASS_COMMON, /* once: types, casts, gradients, the training step        */
+    PASS_TARGET  /* for each target on graphs of its own                    */
+} PassSide;
+extern const char *const pass_side_text[];
+
+/* The rows are the order that runs; a pass may stand in several. */
+typedef struct PassRow {
     const char *name;
     PassFn *fn;
+    PassSide side;
     Stage stage; /* verified after it */
     const char *purpose;
-} PassInfo;
-extern const PassInfo pass_table[];
-extern const int pass_count;
+} PassRow;
+extern const PassRow pipeline[];
+extern const int pipeline_length;
 
-/* names: comma-separated.  Verifies after each; writes dumps into
-   opt->dump_ir when set; keeps the text after each in m->texts when `keep`. */
+/* Whether rows contradict the reasons for the order, and which. */
+bool pipeline_defect(const PassRow *rows, int n, StrBuf *why);
+
+/* The rows that the module has not seen yet, as far as stage `last`.  Verifies
+   after each; writes dumps into opt->dump_ir when set; keeps the text after
+   each in m->texts when `keep`.                                             */
+Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
+                    bool keep);
+/* The same for some rows, named in the pipeline's order, comma-separated; the
+   module may be at any stage that the first of them can read.              */
 Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
                   bool keep);
-/* The two halves of a whole compile: up to placed casts, and the rest. */
-extern const char *const pipeline_front, *const pipeline_back;
 
 /* ---- reports (report.c): text for people, JSON for tools ------------------
  */

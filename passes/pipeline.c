@@ -1,83 +1,163 @@
 /* pipeline.c: the pipeline, in order, and the runner that does every pass's
-   chores: verify, dump, name the pass in a bug report.
-
-   a before b, because:
-     simplify  autocast   dead or doubled values would distort placement
-     loss      programs   every program that trains or evaluates has the loss
-     programs  autocast   inference forms of batch_norm have other operands
-     autocast  autodiff   the gradient of a cast is the cast back
-     autodiff  optimizer  it consumes the gradients
-     optimizer expand     whole ops keep their class and short gradients
-     expand    fuse       groups are made of primitives
-     fuse      schedule   order is between groups
-     schedule  memplan    lifetimes need an order                           */
+   chores: verify, time, dump, name the pass in a bug report.               */
 #include "passes/passes.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
-const PassInfo pass_table[] = {
-    {"simplify", pass_simplify, STAGE_TYPED, "fold constants, drop no-ops"},
-    {"loss", pass_loss, STAGE_TYPED, "the scalar loss of --loss"},
-    {"programs", pass_programs, STAGE_TYPED, "one graph per program"},
-    {"cse", pass_cse, STAGE_TYPED, "one node for equal computations"},
-    {"dce", pass_dce, STAGE_TYPED, "drop what nothing needs"},
-    {"autocast", pass_autocast, STAGE_CAST, "choose dtypes, place casts"},
-    {"autodiff", pass_autodiff, STAGE_DIFF, "append the backward graph"},
-    {"optimizer", pass_optimizer, STAGE_STEP,
+const PassRow pipeline[] = {
+    {"simplify", pass_simplify, PASS_COMMON, STAGE_TYPED,
+     "fold constants, drop no-ops"},
+    {"loss", pass_loss, PASS_COMMON, STAGE_TYPED, "the scalar loss of --loss"},
+    {"programs", pass_programs, PASS_COMMON, STAGE_TYPED,
+     "one graph per program"},
+    {"simplify", pass_simplify, PASS_COMMON, STAGE_TYPED,
+     "fold what inference forms leave"},
+    {"cse", pass_cse, PASS_COMMON, STAGE_TYPED,
+     "one node for equal computations"},
+    {"dce", pass_dce, PASS_COMMON, STAGE_TYPED, "drop what nothing needs"},
+    {"autocast", pass_autocast, PASS_COMMON, STAGE_CAST,
+     "choose dtypes, place casts"},
+    {"autodiff", pass_autodiff, PASS_COMMON, STAGE_DIFF,
+     "append the backward graph"},
+    {"optimizer", pass_optimizer, PASS_COMMON, STAGE_STEP,
      "unscale, check, clip, update, scale; 16-bit copies"},
-    {"expand", pass_expand, STAGE_STEP, "composites to primitives"},
-    {"fuse", pass_fuse, STAGE_FUSED, "group nodes into kernels"},
-    {"schedule", pass_schedule, STAGE_FUSED, "order the groups"},
-    {"memplan", pass_memplan, STAGE_PLANNED, "place values in one arena"},
+    {"simplify", pass_simplify, PASS_COMMON, STAGE_STEP,
+     "cancel casts between forward, backward and update"},
+    {"cse", pass_cse, PASS_COMMON, STAGE_STEP,
+     "share what gradients compute again"},
+    {"dce", pass_dce, PASS_COMMON, STAGE_STEP, "drop gradients nobody reads"},
+    {"expand", pass_expand, PASS_COMMON, STAGE_PRIMITIVE,
+     "composites to primitives"},
+    {"simplify", pass_simplify, PASS_COMMON, STAGE_PRIMITIVE,
+     "drop no-ops between primitives"},
+    {"cse", pass_cse, PASS_COMMON, STAGE_PRIMITIVE,
+     "share parts of several composites"},
+    {"dce", pass_dce, PASS_COMMON, STAGE_PRIMITIVE,
+     "drop results nobody asked for"},
+    {"fuse", pass_fuse, PASS_TARGET, STAGE_FUSED, "group nodes into kernels"},
+    {"schedule", pass_schedule, PASS_TARGET, STAGE_FUSED, "order the groups"},
+    {"memplan", pass_memplan, PASS_TARGET, STAGE_PLANNED,
+     "place values in one arena"},
 };
-const int pass_count = sizeof pass_table / sizeof *pass_table;
+const int pipeline_length = sizeof pipeline / sizeof *pipeline;
 
-const char *const pipeline_front =
-    "simplify,loss,programs,simplify,cse,dce,autocast";
-const char *const pipeline_back =
-    "autodiff,optimizer,simplify,cse,dce,expand,simplify,cse,dce,"
-    "fuse,schedule,memplan";
+const char *const pass_side_text[] = {"common", "target"};
+
+/* ---- why this order ------------------------------------------------------ */
+
+static const struct {
+    const char *before, *after, *because;
+} reasons[] = {
+    {"loss", "programs", "every program that trains or evaluates has the loss"},
+    {"programs", "autocast", "inference forms have other operands"},
+    {"simplify", "autocast", "no-ops would be given casts"},
+    {"cse", "autocast", "values computed twice would be cast twice"},
+    {"dce", "autocast", "dead readers would decide dtypes"},
+    {"autocast", "autodiff", "the gradient of a cast is the cast back"},
+    {"autodiff", "optimizer", "it consumes the gradients"},
+    {"optimizer", "expand", "whole ops keep their class and short gradients"},
+    {"expand", "fuse", "groups are made of primitives"},
+    {"dce", "fuse", "a dead node would be computed"},
+    {"fuse", "schedule", "order is between groups"},
+    {"schedule", "memplan", "lifetimes need an order"},
+};
+
+static int row_named(const PassRow *rows, int n, const char *name) {
+    for (int i = 0; i < n; i++)
+        if (!strcmp(rows[i].name, name)) return i;
+    return n;
+}
+
+/* Stages and sides only move on. */
+static bool falls_back(const PassRow *a, const PassRow *b) {
+    return b->stage < a->stage || b->side < a->side;
+}
+
+bool pipeline_defect(const PassRow *rows, int n, StrBuf *why) {
+    for (int i = 1; i < n; i++)
+        if (falls_back(&rows[i - 1], &rows[i])) {
+            sb_printf(why, "%s (%s) stands behind %s (%s)", rows[i].name,
+                      stage_text[rows[i].stage], rows[i - 1].name,
+                      stage_text[rows[i - 1].stage]);
+            return true;
+        }
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
+        int before = row_named(rows, n, reasons[i].before);
+        int after = row_named(rows, n, reasons[i].after);
+        if (before < after || after == n) continue;
+        sb_printf(why, "%s must run before %s: %s", reasons[i].before,
+                  reasons[i].after, reasons[i].because);
+        return true;
+    }
+    return false;
+}
+
+/* ---- the runner ---------------------------------------------------------- */
 
 typedef struct Runner {
     Module *m;
-    const PassInfo *pass;
+    Diag *d;
+    const Options *opt;
+    bool keep;
+    const PassRow *pass;
+    uint64_t hash; /* of the text after the last pass */
 } Runner;
 
 static void dump_on_bug(void *ctx, FILE *out) {
     const Runner *r = ctx;
     StrBuf sb = {0};
     print_module(r->m, &sb);
-    fprintf(out, "in pass %s\n%s", r->pass->name, sb.data ? sb.data : "");
+    fprintf(out, "in pass %s\n%s", r->pass ? r->pass->name : "?",
+            sb.data ? sb.data : "");
     sb_free(&sb);
 }
 
-static Status write_dump(const char *dir, Diag *d, int number, const char *name,
-                         const StrBuf *text) {
+static Status write_dump(const Runner *r, const char *name, const StrBuf *text,
+                         bool unchanged) {
+    const char *dir = r->opt->dump_ir;
     StrBuf path = {0};
     if (mkdir(dir, 0777) && errno != EEXIST)
-        return fail(d, (Loc){.file = dir}, "%s", strerror(errno));
-    sb_printf(&path, "%s/%02d-%s.amp", dir, number, name);
+        return fail(r->d, (Loc){.file = dir}, "%s", strerror(errno));
+    sb_printf(&path, "%s/%02d-%s.amp", dir, r->m->passes, name);
     FILE *f = fopen(path.data, "w");
-    bool ok = f && fwrite(text->data, 1, text->len, f) == text->len;
+    bool ok = f && (!unchanged || fputs("# (unchanged)\n", f) >= 0) &&
+              fwrite(text->data, 1, text->len, f) == text->len;
     ok = f && fclose(f) == 0 && ok;
-    Status s =
-        ok ? OK
-           : fail(d, (Loc){.file = intern(path.data)}, "%s", strerror(errno));
+    Status s = ok ? OK
+                  : fail(r->d, (Loc){.file = intern(path.data)}, "%s",
+                         strerror(errno));
     sb_free(&path);
     return s;
 }
 
-/* The module's text after a pass, to the dump directory and m->texts. */
-static Status record(Module *m, const Options *opt, Diag *d, const char *name,
-                     bool keep) {
+static void print_time(const Runner *r, double ms, bool unchanged) {
+    int nodes = 0, values = 0;
+    for (int i = 0; i < r->m->graphs.len; i++) {
+        nodes += r->m->graphs.data[i]->order.len;
+        values += r->m->graphs.data[i]->values.len - 1;
+    }
+    fprintf(stderr, "%2d %-10s %9.3f ms %8d nodes %8d values%s\n", r->m->passes,
+            r->pass->name, ms, nodes, values, unchanged ? " (unchanged)" : "");
+}
+
+/* The module's text after a pass (before the first: NULL), to the dump
+   directory and m->texts. */
+static Status record(Runner *r, double ms) {
+    const char *name = r->pass ? r->pass->name : "import";
+    Module *m = r->m;
     Status s = OK;
-    if (!opt->dump_ir && !keep) return OK;
     StrBuf text = {0};
+    if (!r->opt->dump_ir && !r->opt->time_passes && !r->keep) return OK;
     print_module(m, &text);
-    if (opt->dump_ir) s = write_dump(opt->dump_ir, d, m->passes, name, &text);
-    if (keep) {
+    uint64_t hash = hash_bytes(0, text.data, text.len);
+    bool unchanged = r->pass && hash == r->hash;
+    r->hash = hash;
+    if (r->opt->dump_ir) s = write_dump(r, name, &text, unchanged);
+    if (r->opt->time_passes && r->pass) print_time(r, ms, unchanged);
+    if (r->keep) {
         char *copy = arena_dup(m->arena, text.data, text.len + 1);
         StageText t = {intern(name), copy, text.len};
         vec_push(m->arena, &m->texts, t);
@@ -86,12 +166,10 @@ static Status record(Module *m, const Options *opt, Diag *d, const char *name,
     return s;
 }
 
-static const PassInfo *find_pass(const char *name, size_t n) {
-    for (int i = 0; i < pass_count; i++)
-        if (strlen(pass_table[i].name) == n &&
-            !strncmp(pass_table[i].name, name, n))
-            return &pass_table[i];
-    return NULL;
+static double now_ms(void) {
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
 static void verify_or_die(Module *m) {
@@ -101,34 +179,98 @@ static void verify_or_die(Module *m) {
     ASSERT(!"the IR is wrong after a pass");
 }
 
-static Status run_one(const Runner *r, Diag *d, const Options *opt) {
-    PassCtx cx = {arena_new(), d, opt};
-    Status s = r->pass->fn(r->m, &cx);
+/* What was read from a text may be IR of any stage: is it what pass `row`
+   works on?  From row to row of the pipeline it is. */
+static Status check_input(const Runner *r, int row) {
+    Module *m = r->m;
+    const PassRow *p = &pipeline[row];
+    Stage needs = row ? pipeline[row - 1].stage : STAGE_TYPED;
+    for (int i = 0; i < m->graphs.len && p->stage < STAGE_FUSED; i++)
+        if (m->graphs.data[i]->groups.len) {
+            fail(r->d, (Loc){.file = m->file},
+                 "pass '%s' cannot read graph '%s': it is in groups already",
+                 p->name, m->graphs.data[i]->name);
+            return ERR_USAGE;
+        }
+    if (m->stage >= (int)needs) return OK;
+    if (verify_module(m, needs, r->d) != OK) {
+        int maker = 0;
+        while (pipeline[maker].stage < needs) maker++;
+        fail(r->d, (Loc){.file = m->file},
+             "pass '%s' reads IR of stage %s, which pass '%s' makes", p->name,
+             stage_text[needs], pipeline[maker].name);
+        return ERR_USAGE;
+    }
+    m->stage = (int)needs;
+    return OK;
+}
+
+static Status run_row(Runner *r, int row) {
+    Module *m = r->m;
+    TRY(check_input(r, row));
+    r->pass = &pipeline[row];
+    PassCtx cx = {arena_new(), r->d, r->opt};
+    double start = now_ms();
+    Status s = r->pass->fn(m, &cx);
+    double ms = now_ms() - start;
     arena_free(cx.scratch);
     if (s != OK) return s;
-    if ((int)r->pass->stage > r->m->stage) r->m->stage = (int)r->pass->stage;
-    r->m->passes++;
-    verify_or_die(r->m);
-    return OK;
+    if ((int)r->pass->stage > m->stage) m->stage = (int)r->pass->stage;
+    m->passes = row + 1;
+    verify_or_die(m);
+    return record(r, ms);
+}
+
+static Status run_rows(Runner *r, const int *rows, int n) {
+    StrBuf why = {0};
+    if (pipeline_defect(pipeline, pipeline_length, &why)) {
+        fprintf(stderr, "%s\n", why.data);
+        ASSERT(!"the pipeline is out of order");
+    }
+    Status s = OK;
+    assert_set_hook(dump_on_bug, r);
+    if (r->m->passes == 0) s = record(r, 0);
+    for (int i = 0; i < n && s == OK; i++) s = run_row(r, rows[i]);
+    assert_set_hook(NULL, NULL);
+    return s;
+}
+
+Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
+                    bool keep) {
+    Runner r = {.m = m, .d = d, .opt = opt, .keep = keep};
+    int rows[sizeof pipeline / sizeof *pipeline], n = 0;
+    for (int i = m->passes; i < pipeline_length; i++)
+        if (pipeline[i].stage <= last) rows[n++] = i;
+    return run_rows(&r, rows, n);
+}
+
+/* The first row from `from` on with that name; -1 */
+static int find_row(const char *name, size_t n, int from) {
+    for (int i = from; i < pipeline_length; i++)
+        if (strlen(pipeline[i].name) == n &&
+            !strncmp(pipeline[i].name, name, n))
+            return i;
+    return -1;
 }
 
 Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
                   bool keep) {
-    Runner r = {m, NULL};
-    Status s = m->passes ? OK : record(m, opt, d, "import", keep);
-    assert_set_hook(dump_on_bug, &r);
-    for (const char *p = names; *p && s == OK;) {
-        size_t n = strcspn(p, ",");
-        r.pass = find_pass(p, n);
-        if (!r.pass) {
-            fail(d, (Loc){0}, "no pass named '%.*s'", (int)n, p);
-            s = ERR_USAGE;
-            break;
+    Runner r = {.m = m, .d = d, .opt = opt, .keep = keep};
+    int rows[sizeof pipeline / sizeof *pipeline], n = 0;
+    for (const char *p = names; *p;) {
+        int len = (int)strcspn(p, ","), last = n ? rows[n - 1] : -1;
+        int row = find_row(p, (size_t)len, last + 1);
+        if (row < 0) {
+            bool known = find_row(p, (size_t)len, 0) >= 0;
+            fail(d, (Loc){0},
+                 known ? "--pass: '%.*s' does not run after '%s'"
+                       : "--pass: no pass named '%.*s'%s",
+                 len, p, known ? pipeline[last].name : "");
+            fail(d, (Loc){0}, "ampc --list-passes prints the passes in order");
+            return ERR_USAGE;
         }
-        s = run_one(&r, d, opt);
-        if (s == OK) s = record(m, opt, d, r.pass->name, keep);
-        p += n + (p[n] == ',');
+        rows[n++] = row;
+        p += len + (p[len] == ',');
     }
-    assert_set_hook(NULL, NULL);
-    return s;
+    return run_rows(&r, rows, n);
 }

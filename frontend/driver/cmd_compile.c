@@ -75,10 +75,10 @@ static Status compile(Session *s, const char *model, const char *out) {
     TRY(load_model(s, model, &c.m));
     add_report(&r[2], "txt:params", false, report_params, c.m);
     add_report(&r[3], "json:params", true, report_params, c.m);
-    TRY(run_passes(c.m, &s->diag, &s->opt, pipeline_front, true));
+    TRY(run_pipeline(c.m, &s->diag, &s->opt, STAGE_CAST, true));
     add_report(&r[0], "txt:casts", false, report_casts, c.m);
     add_report(&r[1], "json:casts", true, report_casts, c.m);
-    TRY(run_passes(c.m, &s->diag, &s->opt, pipeline_back, true));
+    TRY(run_pipeline(c.m, &s->diag, &s->opt, STAGE_PLANNED, true));
     add_report(&r[6], "txt:memory", false, report_memory, c.m);
     add_report(&r[7], "json:memory", true, report_memory, c.m);
     Status st = emit(&c, model, out);
@@ -105,8 +105,7 @@ static Status check(Session *s, const char *model) {
     Module *m;
     if (s->opt.targets.len) TRY(cuda_targets(&s->opt, &s->diag));
     TRY(load_model(s, model, &m));
-    TRY(run_passes(m, &s->diag, &s->opt, pipeline_front, false));
-    TRY(run_passes(m, &s->diag, &s->opt, pipeline_back, false));
+    TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, false));
     printf("%s: can be compiled\n", model);
     return OK;
 }

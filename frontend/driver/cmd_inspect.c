@@ -109,9 +109,9 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
     TRY(load_model(s, path, &m));
     const char *report = q->report ? q->report : "";
     if (strcmp(report, "params"))
-        TRY(run_passes(m, &s->diag, &s->opt, pipeline_front, q->ir != NULL));
+        TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_CAST, q->ir != NULL));
     if (strcmp(report, "params") && strcmp(report, "casts"))
-        TRY(run_passes(m, &s->diag, &s->opt, pipeline_back, q->ir != NULL));
+        TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, q->ir != NULL));
     if (q->ir) return print_stage(s, m, q->ir);
     report_named(report)(m, q->json, &sb);
     put(sb.data, sb.len);

@@ -43,14 +43,15 @@ static const char help[] =
     "  --weights embed|sidecar\n"
     "  --dump-ir DIR, --emit-c DIR, --emit-cuda DIR, "
     "--report FILE.txt|.json\n"
+    "  --time-passes           time and size of the graph after every pass\n"
     "  --symbol NAME           exported symbol (default ampc_module)\n"
     "  --seed N\n"
     "`ampc run --help` lists the options of run.\n";
 
 static int list_passes(void) {
-    for (int i = 0; i < pass_count; i++)
-        printf("%-10s %-8s %s\n", pass_table[i].name,
-               stage_text[pass_table[i].stage], pass_table[i].purpose);
+    for (const PassRow *p = pipeline; p < pipeline + pipeline_length; p++)
+        printf("%-10s %-10s %-7s %s\n", p->name, stage_text[p->stage],
+               pass_side_text[p->side], p->purpose);
     return 0;
 }
 

@@ -8,8 +8,8 @@
 const char *const var_kind_text[] = {"param", "frozen", "buffer", "state",
                                      "hyper", "shadow", "grad"};
 const char *const group_kind_text[] = {"point", "row", "anchor", "lib"};
-const char *const stage_text[] = {"typed", "cast",  "diff",
-                                  "step",  "fused", "planned"};
+const char *const stage_text[] = {"typed",     "cast",  "diff",   "step",
+                                  "primitive", "fused", "planned"};
 
 /* ---- names of a graph ---------------------------------------------------- */
 

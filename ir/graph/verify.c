@@ -11,15 +11,17 @@
     7  constants have data of their type
     8  inputs, outputs and writes name values that are defined; a variable is
        written once, with its own type; output names differ
+   From PRIMITIVE on (verify_stage.c)
+    9  no COMPOSITE and no SPLIT is left; reductions keep their dimensions
    From FUSED on (verify_group.c)
-    9  every node but VIEW is in one group; groups stand together in order and
-       are not empty; no COMPOSITE is left
-   10  a group keeps the promises of its kind (codegen/codegen.h)
+   10  every node but VIEW is in one group; groups stand together in order and
+       are not empty
+   11  a group keeps the promises of its kind (codegen/codegen.h)
    From PLANNED on (verify_group.c)
-   11  every value that leaves a group has an offset inside the arena or a home
-   12  buffers that live at the same time do not overlap; a result may take the
+   12  every value that leaves a group has an offset inside the arena or a home
+   13  buffers that live at the same time do not overlap; a result may take the
        place of an operand that dies there and is read at the same index only
-   13  a home is a written variable whose other readers run before            */
+   14  a home is a written variable whose other readers run before            */
 #include "ir/graph/verify.h"
 
 #include <stdlib.h>
@@ -256,6 +258,7 @@ static Status verify_all(Verifier *v) {
     TRY(check_nodes(v));
     TRY(check_effects(v));
     TRY(check_names(v));
+    if (v->stage >= STAGE_PRIMITIVE) TRY(verify_primitive(v));
     if (v->stage >= STAGE_FUSED) TRY(verify_groups(v));
     if (v->stage >= STAGE_PLANNED) TRY(verify_plan(v));
     return OK;

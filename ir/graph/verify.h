@@ -1,4 +1,4 @@
-/* verify.h: shared by verify.c and verify_group.c.                         */
+/* verify.h: what the files verify*.c share.                                */
 #ifndef AMPC_IR_GRAPH_VERIFY_H
 #define AMPC_IR_GRAPH_VERIFY_H
 
@@ -16,7 +16,8 @@ typedef struct Verifier {
 /* "graph train, after fused: %y = add: message" */
 Status verify_fail(Verifier *v, const Node *n, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
-Status verify_groups(Verifier *v); /* stage FUSED */
-Status verify_plan(Verifier *v);   /* stage PLANNED */
+Status verify_primitive(Verifier *v); /* stage PRIMITIVE */
+Status verify_groups(Verifier *v);    /* stage FUSED */
+Status verify_plan(Verifier *v);      /* stage PLANNED */
 
 #endif

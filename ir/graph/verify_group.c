@@ -60,8 +60,6 @@ static Status find_spans(GroupCheck *c) {
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(c, i);
         int at = n->group;
-        if (kind_of(n) == KIND_COMPOSITE)
-            return verify_fail(c->v, n, "composite ops are expanded by now");
         if (at < -1 || at >= g->groups.len)
             return verify_fail(c->v, n, "in group %d of %d", at, g->groups.len);
         if ((at < 0) != (kind_of(n) == KIND_VIEW))
@@ -110,8 +108,6 @@ static bool same_axes(const Node *a, const Node *b) {
 
 static Status check_reduce(GroupCheck *c, const Node *first, const Node *n) {
     const Type *s = value_type(c->g, first->in[0]);
-    if (!attr_int(n, AK_keepdims, 1))
-        return verify_fail(c->v, n, "reductions in groups keep dimensions");
     if (!same_axes(first, n) || !shape_equal(s, value_type(c->g, n->in[0])))
         return verify_fail(c->v, n,
                            "a row group folds one shape, %s, along "

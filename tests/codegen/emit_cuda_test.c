@@ -30,8 +30,7 @@ static const CudaSource *emit(Emitted *e, const char *text, const char *loss,
     if (!precision) set(e, "--no-fuse", NULL);
     set(e, "--target", "cuda:sm_80,cuda:ptx,cuda:sm_90,cuda:sm_80");
     if (parse_module(e->a, &e->d, "m.amp", text, strlen(text), &m) != OK ||
-        run_passes(m, &e->d, &e->opt, pipeline_front, false) != OK ||
-        run_passes(m, &e->d, &e->opt, pipeline_back, false) != OK ||
+        run_pipeline(m, &e->d, &e->opt, STAGE_PLANNED, false) != OK ||
         emit_plan(m, &e->opt, &e->d, &in, e->a, &e->src) != OK)
         FAIL("%s", e->d.text.data);
     REQUIRE(e->src.cuda != NULL);

@@ -48,8 +48,7 @@ static Status emit(Run *r, const char *options, const char *path) {
     run_options(r, "--loss=cross_entropy");
     run_options(r, options);
     if (parse_module(r->a, &r->d, "m.amp", model, strlen(model), &m) != OK ||
-        run_passes(m, &r->d, &r->opt, pipeline_front, true) != OK ||
-        run_passes(m, &r->d, &r->opt, pipeline_back, true) != OK)
+        run_pipeline(m, &r->d, &r->opt, STAGE_PLANNED, true) != OK)
         FAIL("%s", r->d.text.data);
     EmitSection report = {"txt:casts", "none\n", 5};
     EmitInput in = {.path = path,

@@ -10,6 +10,12 @@
 
 static const char *cnn(void) { return test_data_path("models/mnist_cnn.onnx"); }
 
+static const char *test_path(const char *name) {
+    static char path[700];
+    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
+    return path;
+}
+
 /* Runs ampc with those words; the text must hold `says`. */
 static void check_run(int status, const char *says, const char *words) {
     char *out;
@@ -120,4 +126,32 @@ TEST_CASE(cli, dumped_ir_reads_back) {
     check_run(0, "", words);
     check_run(0, "graph forward", "fmt stages/00-import.amp");
     check_run(0, "group", "fmt stages/19-memplan.amp");
+    char *import = test_read_file(test_path("stages/00-import.amp"), NULL);
+    char *next = test_read_file(test_path("stages/01-simplify.amp"), NULL);
+    REQUIRE(import && next);
+    CHECK_HAS(next, "# (unchanged)\n");
+    CHECK_STR(next + strlen("# (unchanged)\n"), import);
+    free(import);
+    free(next);
+}
+
+TEST_CASE(cli, passes_are_timed) {
+    char words[1024];
+    snprintf(words, sizeof words,
+             "check '%s' --dim batch=4 --loss cross_entropy --time-passes",
+             cnn());
+    check_run(0, " 1 simplify ", words);
+    check_run(0, "(unchanged)", words);
+    check_run(0, "19 memplan ", words);
+}
+
+TEST_CASE(cli, opt_refuses_a_wrong_order) {
+    static const char text[] =
+        "graph g(%x: f32[4]) {\n  %y = relu %x\n  return %y\n}\n";
+    REQUIRE(test_write_file(test_path("relu.amp"), text, strlen(text)));
+    check_run(0, "relu", "opt relu.amp --pass simplify,dce");
+    check_run(2, "'cse' does not run after 'fuse'",
+              "opt relu.amp --pass fuse,cse");
+    check_run(2, "--list-passes", "opt relu.amp --pass nosuch");
+    check_run(2, "which pass 'fuse' makes", "opt relu.amp --pass memplan");
 }

@@ -214,7 +214,7 @@ static const Row rows[] = {
     {STAGE_FUSED, X, "group point { %v = reshape %x {shape=[32]} } return %v",
      "a view is in no group"},
     {STAGE_FUSED, X, "group point { %a = softmax %x } return %a",
-     "composite ops are expanded"},
+     "is expanded by now"},
     {STAGE_FUSED, X, "group point { } return", "group 0 is empty"},
     /* point */
     {STAGE_FUSED, X,
@@ -236,7 +236,7 @@ static const Row rows[] = {
      "without a reduction"},
     {STAGE_FUSED, X,
      "group row { %s = reduce_sum %x {axes=[1], keepdims=0} } return %s",
-     "keep dimensions"},
+     "keep their dimensions"},
     {STAGE_FUSED, X,
      "group row { %s = reduce_sum %x {axes=[1]} "
      "%r = reduce_max %x {axes=[0]} } return %s, %r",

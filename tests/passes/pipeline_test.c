@@ -1,0 +1,131 @@
+/* The pipeline's order as data, and the runner: what it refuses to run.     */
+#include <stdlib.h>
+#include <string.h>
+
+#include "passes/passes.h"
+#include "tests/harness.h"
+
+/* ---- the order ----------------------------------------------------------- */
+
+enum { MOST = 64 };
+
+static int copy_rows(PassRow *rows) {
+    REQUIRE(pipeline_length <= MOST);
+    memcpy(rows, pipeline, (size_t)pipeline_length * sizeof *rows);
+    return pipeline_length;
+}
+
+static int index_of(const PassRow *rows, const char *name) {
+    int i = 0;
+    while (strcmp(rows[i].name, name)) REQUIRE(++i < pipeline_length);
+    return i;
+}
+
+static void expect_defect(const PassRow *rows, int n, const char *want) {
+    StrBuf why = {0};
+    if (CHECK_MSG(pipeline_defect(rows, n, &why), "not seen: %s", want))
+        CHECK_HAS(why.data, want);
+    sb_free(&why);
+}
+
+TEST_CASE(pipeline, is_in_order) {
+    StrBuf why = {0};
+    CHECK_MSG(!pipeline_defect(pipeline, pipeline_length, &why), "%s",
+              why.data ? why.data : "");
+    CHECK_EQ_INT(pipeline[pipeline_length - 1].stage, STAGE_PLANNED);
+}
+
+TEST_CASE(pipeline, wrong_order_is_seen) {
+    PassRow rows[MOST];
+    int n = copy_rows(rows);
+    int a = index_of(rows, "loss"), b = index_of(rows, "programs");
+    rows[a] = pipeline[b];
+    rows[b] = pipeline[a];
+    expect_defect(rows, n, "loss must run before programs: every program");
+    copy_rows(rows);
+    a = index_of(rows, "schedule"), b = index_of(rows, "memplan");
+    rows[a] = pipeline[b];
+    rows[b] = pipeline[a];
+    expect_defect(rows, n, "schedule (fused) stands behind memplan (planned)");
+    copy_rows(rows);
+    a = index_of(rows, "autodiff");
+    memmove(rows + a, rows + a + 1, (size_t)(n - a - 1) * sizeof *rows);
+    expect_defect(rows, n - 1, "autodiff must run before optimizer");
+    copy_rows(rows);
+    rows[n - 1].side = PASS_COMMON;
+    expect_defect(rows, n, "memplan (planned) stands behind schedule");
+}
+
+/* ---- what is asked for --------------------------------------------------- */
+
+static void expect_refused(const char *passes, const char *text, Status status,
+                           const char *want) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Options o;
+    Module *m;
+    options_init(&o, a);
+    if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
+        FAIL("%s", d.text.data);
+    CHECK_EQ_INT(run_passes(m, &d, &o, passes, false), status);
+    if (CHECK_MSG(d.text.data, "%s: no message", passes))
+        CHECK_HAS(d.text.data, want);
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+TEST_CASE(pipeline, only_the_order_of_the_pipeline_runs) {
+    static const char relu[] = "graph g(%x: f32[4]) {\n"
+                               "  %y = relu %x\n  return %y\n}";
+    expect_refused("fuse,simplify", relu, ERR_USAGE,
+                   "'simplify' does not run after 'fuse'");
+    expect_refused("autodiff,autodiff", relu, ERR_USAGE,
+                   "'autodiff' does not run after 'autodiff'");
+    expect_refused("fuse,nosuch", relu, ERR_USAGE, "no pass named 'nosuch'");
+    expect_refused("fuse,,", relu, ERR_USAGE, "no pass named ''");
+}
+
+TEST_CASE(pipeline, a_pass_refuses_ir_of_another_stage) {
+    static const char whole[] = "graph g(%x: f32[4]) {\n"
+                                "  %y = softmax %x\n  return %y\n}";
+    static const char grouped[] = "graph g(%x: f32[4]) {\n"
+                                  "  group point { %y = relu %x }\n"
+                                  "  return %y\n}";
+    expect_refused("fuse", whole, ERR_USAGE,
+                   "'fuse' reads IR of stage primitive, which pass 'expand'");
+    expect_refused("simplify,cse,fuse", whole, ERR_USAGE,
+                   "%y = softmax: is expanded by now");
+    expect_refused("memplan", whole, ERR_USAGE,
+                   "'memplan' reads IR of stage fused, which pass 'fuse'");
+    expect_refused("dce", grouped, ERR_USAGE, "it is in groups already");
+}
+
+/* Every list that leaves passes out either runs or is refused: none ends the
+   process. */
+TEST_CASE(pipeline, any_part_of_it_runs_or_is_refused) {
+    static const char text[] = "graph forward(%x: f32[8,4]) {\n"
+                               "  param %w: f32[4,3]\n"
+                               "  %y = matmul %x, %w\n"
+                               "  %p = softmax %y\n"
+                               "  return %p\n}";
+    for (int first = 0; first < pipeline_length; first++)
+        for (int last = first; last < pipeline_length; last++) {
+            Arena *a = arena_new();
+            Diag d = {0};
+            Options o;
+            Module *m;
+            StrBuf names = {0};
+            bool used;
+            options_init(&o, a);
+            REQUIRE(options_set(&o, &d, "--loss", "mse", &used) == OK);
+            for (int i = first; i <= last; i++)
+                sb_printf(&names, "%s%s", i > first ? "," : "",
+                          pipeline[i].name);
+            REQUIRE(parse_module(a, &d, "t", text, strlen(text), &m) == OK);
+            Status s = run_passes(m, &d, &o, names.data, false);
+            CHECK_MSG(s == OK || d.errors > 0, "%s", names.data);
+            sb_free(&names);
+            sb_free(&d.text);
+            arena_free(a);
+        }
+}
