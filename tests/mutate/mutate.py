@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Puts the faults of faults.txt in one at a time and sees which test notices.
+
+    mutate.py [--only GLOB] [--list] [--log FILE]
+
+Run by script/mutate in a scratch checkout.  A fault is a block
+
+    @ ID FILE
+    # what goes wrong
+    - a text that stands once in FILE
+    + what it becomes
+
+(several - and + lines: whole texts, joined by newlines).  `targets FOLDER
+TARGET...` lines say which tests are tried for a file below FOLDER, the longest
+folder wins; golden files are tried last, so that the table tells which faults
+only a diff of printed IR sees.  `why ID REASON` explains one that survives
+because nothing observable changes.
+
+Prints a line per fault: ID, noticed|survived|explained, by what; then figures
+by folder.  Exit status 1 if a fault no longer applies or an unexplained one
+survives."""
+
+import argparse
+import fnmatch
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+GOLDEN = "//tests/passes:golden_test"
+
+
+def read_table(path):
+    faults, targets, why, fault = [], {}, {}, None
+    for number, line in enumerate(path.read_text().split("\n"), 1):
+        where = f"{path.name}:{number}"
+        if line.startswith("@ "):
+            _, name, file = line.split()
+            fault = dict(id=name, file=file, what="", old=[], new=[], at=where)
+            faults.append(fault)
+        elif line.startswith("targets "):
+            _, folder, *names = line.split()
+            targets[folder] = names
+        elif line.startswith("why "):
+            _, name, reason = line.split(" ", 2)
+            why[name] = reason
+        elif fault and line[:2] in ("- ", "+ "):
+            fault["old" if line[0] == "-" else "new"].append(line[2:])
+        elif fault and line.startswith("# "):
+            fault["what"] += line[2:]
+        elif line.strip() and not line.startswith("#"):
+            sys.exit(f"{where}: neither @, #, -, +, targets nor why")
+    names = [f["id"] for f in faults]
+    twice = {n for n in names if names.count(n) > 1}
+    unknown = set(why) - set(names)
+    if twice or unknown:
+        sys.exit(f"{path.name}: twice: {twice or '-'}; no such fault: {unknown or '-'}")
+    return faults, targets, why
+
+
+def apply(fault, root):
+    """The file's former text; None if the fault does not apply."""
+    path = root / fault["file"]
+    old, new = "\n".join(fault["old"]), "\n".join(fault["new"])
+    text = path.read_text() if path.is_file() else ""
+    if not old or text.count(old) != 1:
+        return None
+    path.write_text(text.replace(old, new))
+    return text
+
+
+def targets_of(fault, table):
+    folders = [f for f in table if fault["file"].startswith(f)]
+    return table[max(folders, key=len)] if folders else ["//tests/..."]
+
+
+def bazel(command, names, log):
+    run = subprocess.run(
+        ["bazel", command, "-c", "opt", "--copt=-Wno-error", *names],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log.write(run.stdout)
+    log.flush()
+    return run.returncode, run.stdout
+
+
+def noticed_by(names, log):
+    """The first test that fails, in the order given; None if all pass."""
+    for name in names:
+        rc, out = bazel("test", ["--test_output=errors", name], log)
+        if rc:
+            cases = [l.split("]", 1)[1].split()[0] for l in out.split("\n")
+                     if l.startswith("[  FAILED  ] ") and "(" in l]
+            return f"{name} {cases[0] if cases else ''}".strip()
+    return None
+
+
+def judge(fault, targets, log):
+    rc, _ = bazel("build", ["//:ampc"], log)
+    if rc:
+        return "the build"
+    names = [t for t in targets_of(fault, targets) if t != GOLDEN]
+    return noticed_by(names, log) or noticed_by([GOLDEN], log)
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("--only", default="*")
+    ap.add_argument("--list", action="store_true")
+    ap.add_argument("--log", default="/dev/null")
+    args = ap.parse_args()
+    root = Path.cwd()
+    faults, targets, why = read_table(root / "tests/mutate/faults.txt")
+    faults = [f for f in faults if fnmatch.fnmatch(f["id"], args.only)
+              or f["file"].startswith(args.only)]
+    bad, score = 0, {}
+    with open(args.log, "a") as log:
+        for f in faults:
+            if args.list:
+                print(f["id"], f["file"], f["what"])
+                continue
+            start = time.time()
+            former = apply(f, root)
+            if former is None:
+                print(f"{f['at']}: {f['id']} does not apply to {f['file']}")
+                bad += 1
+                continue
+            log.write(f"==== {f['id']} {f['file']}\n")
+            try:
+                by = judge(f, targets, log)
+            finally:
+                (root / f["file"]).write_text(former)
+            verdict = "noticed" if by else "explained" if f["id"] in why else "survived"
+            bad += verdict == "survived"
+            s = score.setdefault(f["file"].split("/")[0], [0, 0, 0])
+            s[0] += 1
+            s[1] += verdict != "survived"
+            s[2] += verdict != "survived" and not (by or "").startswith(GOLDEN)
+            print(f"{f['id']:<28} {verdict:<9} {by or why.get(f['id'], '')} "
+                  f"({time.time() - start:.0f} s)", flush=True)
+    for folder, (n, seen, plain) in sorted(score.items()):
+        print(f"{folder:<10} {n:4} faults, {seen} noticed ({100 * seen // n} %), "
+              f"{plain} without golden text ({100 * plain // n} %)")
+    return bad != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
