@@ -152,6 +152,8 @@ typedef struct Module {
     /* facts from the frontend that passes and the runtime's info need */
     Str producer;   /* "pytorch", ... or NULL */
     int class_axis; /* of the classification loss, -1: none */
+    uint64_t hash;  /* the optimizer pass's: of all programs and their options,
+                       the same for every target */
     /* the pass runner's */
     int stage;  /* Stage reached so far */
     int passes; /* rows of the pipeline behind it */

@@ -80,7 +80,8 @@ typedef struct ampc_module_info {
     size_t size;
     const char *model;   /* name of the graph                               */
     const char *info;    /* JSON: compile options, precision, producer ...  */
-    uint64_t graph_hash; /* checkpoints of equal graphs can be resumed      */
+    uint64_t graph_hash; /* of all that checkpoints depend on: ops, types,
+                            options, but neither weights nor target         */
     int64_t batch;       /* samples per call; 0 when inputs have no batch   */
     int64_t accumulate;  /* micro-batches per optimizer step (--accumulate) */
     int64_t seed;        /* --seed                                          */
@@ -303,10 +304,13 @@ typedef struct ampc_api {
     ampc_status (*write_variable)(ampc_session *s, const char *name,
                                   const ampc_input *in);
 
-    /* Checkpoint: one safetensors file, written under a temporary name, synced
-       and renamed.  `load` takes weights and buffers; `resume` takes all, and
-       the run goes on bit for bit as if it had not stopped.  A truncated,
-       foreign or mismatched file is refused and changes nothing.            */
+    /* Checkpoint: one safetensors file with a checksum, written under a
+       temporary name, synced and renamed; the one before it stays as
+       PATH.prev.  `resume` takes all, and the run goes on bit for bit as if it
+       had not stopped; when PATH is truncated, damaged or gone, it takes
+       PATH.prev, and `notice` says so.  `load` takes weights and buffers by
+       name from any safetensors file; `notice` tells of tensors left over.  A
+       file that cannot serve is refused and changes nothing.                */
     ampc_status (*save)(ampc_session *s, const char *path);
     ampc_status (*load)(ampc_session *s, const char *path);
     ampc_status (*resume)(ampc_session *s, const char *path);
@@ -319,6 +323,9 @@ typedef struct ampc_api {
     /* Calls fn after every step of a program; NULL ends it.  A GPU then waits
        for each step.                                                        */
     ampc_status (*profile)(ampc_session *s, ampc_profile_fn fn, void *ctx);
+
+    /* What the last call, though it succeeded, wants known; "" for nothing. */
+    const char *(*notice)(const ampc_session *s);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

@@ -24,6 +24,7 @@ _Static_assert(AMPC_RANK_LIMIT == AMPC_MAX_RANK, "one rank limit");
 ampc_status api_enter(ampc_session *s) {
     if (!s) return AMPC_ERR_ARGUMENT;
     if (atomic_exchange(&s->busy, 1)) return AMPC_ERR_BUSY;
+    s->notice[0] = 0;
     ampc_status status = s->backend->enter(s);
     if (status != AMPC_OK) atomic_store(&s->busy, 0);
     return status;
@@ -266,6 +267,10 @@ static ampc_status do_write_variable(ampc_session *s, const char *name,
     const PlanVar *v = &s->m->vars[i];
     ampc_status status = write_check(s, v, in);
     if (status != AMPC_OK) return status;
+    if (!var_in_range(s, (uint32_t)i, in->data))
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "variable '%.200s' cannot be %g", v->name,
+                            scalar_number(v->dtype, in->data));
     s->stale = true;
     status = s->backend->put(s, var_ref((uint32_t)i, 0), in->data, v->bytes);
     if (status == AMPC_OK && i == s->known[VAR_MICRO] && v->rank == 0) {
@@ -330,6 +335,10 @@ static const char *api_get_cursor(const ampc_session *s) {
     return s && s->cursor ? s->cursor : "null";
 }
 
+static const char *api_notice(const ampc_session *s) {
+    return s ? s->notice : "";
+}
+
 static ampc_status api_profile(ampc_session *s, ampc_profile_fn fn, void *ctx) {
     ENTER(s);
     s->profile = fn;
@@ -370,6 +379,7 @@ static const ampc_api api_template = {
     .set_cursor = api_set_cursor,
     .get_cursor = api_get_cursor,
     .profile = api_profile,
+    .notice = api_notice,
 };
 
 /* A module has one plan, so its table is made once. */

@@ -6,7 +6,7 @@
 
 #include "runtime/safetensors.h"
 
-enum { CHECKPOINT_VERSION = 1, RNG_MAX = 16 };
+enum { CHECKPOINT_VERSION = 2, RNG_MAX = 16 };
 
 /* The section in the JSON for scalars and the random state (a few numbers);
    NULL: the variable is a tensor.                                           */

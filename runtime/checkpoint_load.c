@@ -1,7 +1,10 @@
 /* checkpoint_load.c: a safetensors file to a session.
 
    Reading goes to a staging block first; when all of it has been read and
-   checked, it is copied over, which can fail only with the device itself.   */
+   checked, it is copied over, which can fail only with the device itself.
+   Resuming wants a checkpoint of the same programs, whole; when the file is
+   cut off, damaged or gone, the one saved before it serves, and the session
+   says so.  Loading wants the weights by name, from any file.               */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <math.h>
@@ -66,7 +69,7 @@ typedef struct Load {
     char *text; /* the metadata JSON, decoded */
     size_t text_bytes;
     JsonSpan meta;
-    bool same_graph, resume;
+    bool resume;
     int64_t micro;
     uint64_t *at; /* per variable: place in `stage` */
     char *stage;
@@ -81,6 +84,18 @@ static ampc_status load_memory(Load *l) {
 static ampc_status load_foreign(Load *l, const char *why) {
     return session_fail(l->s, AMPC_ERR_FORMAT,
                         "%s: not a checkpoint of ampc: %s", l->f.path, why);
+}
+
+/* What says `ampc` has a checksum, or it was damaged. */
+static ampc_status load_verify(Load *l) {
+    JsonSpan v;
+    bool there;
+    ampc_status status = st_verify(l->s, &l->f, &there);
+    if (status != AMPC_OK || there || !l->f.metadata.n ||
+        !json_get(l->f.metadata, "ampc", &v))
+        return status;
+    l->f.torn = true;
+    return load_foreign(l, "it has no checksum");
 }
 
 static ampc_status load_metadata(Load *l) {
@@ -105,8 +120,11 @@ static ampc_status load_metadata(Load *l) {
         json_text(v, hash, sizeof hash) < 0)
         return load_foreign(l, "its metadata has no graph_hash");
     snprintf(mine, sizeof mine, "%016" PRIx64, l->s->m->graph_hash);
-    l->same_graph = strcmp(hash, mine) == 0;
-    return AMPC_OK;
+    if (strcmp(hash, mine) == 0) return AMPC_OK;
+    return session_fail(l->s, AMPC_ERR_FORMAT,
+                        "%s: a checkpoint of another graph or of other "
+                        "options; load takes weights alone",
+                        l->f.path);
 }
 
 /* ---- which variables, and where they are staged */
@@ -154,24 +172,34 @@ static ampc_status load_layout(Load *l) {
     return l->stage ? AMPC_OK : load_memory(l);
 }
 
-/* Tensors that the module does not know show that it is another model, or,
-   when resuming, another optimizer.                                         */
+static bool is_known(const Load *l, const StTensor *t) {
+    for (uint32_t k = 0; k < l->s->m->nvar; k++)
+        if (json_equals(t->name, l->s->m->vars[k].name)) return true;
+    return false;
+}
+
+/* Tensors that the module does not know: nothing of the same programs, and
+   worth a note when only weights are wanted.                                */
 static ampc_status check_extra(Load *l) {
-    char name[200] = "";
+    char name[200], first[200] = "";
+    size_t n = 0;
     for (size_t i = 0; i < l->f.ntensor; i++) {
         const StTensor *t = &l->f.tensors[i];
-        if (!t->name.n) continue;
-        bool known = json_text(t->name, name, sizeof name) < 0;
-        bool own = strncmp(name, "ampc.", 5) == 0;
-        for (uint32_t k = 0; k < l->s->m->nvar && !known; k++)
-            known = json_equals(t->name, l->s->m->vars[k].name);
-        if (known || (!l->resume && (own || l->same_graph))) continue;
-        return session_fail(l->s, AMPC_ERR_FORMAT,
-                            "%s: its tensor '%.100s' is unknown to this "
-                            "module: saved by another model or with other "
-                            "options",
-                            l->f.path, name);
+        if (!t->name.n || is_known(l, t)) continue;
+        if (json_text(t->name, name, sizeof name) < 0)
+            snprintf(name, sizeof name, "?");
+        if (l->resume)
+            return session_fail(l->s, AMPC_ERR_FORMAT,
+                                "%s: its tensor '%.100s' is unknown to this "
+                                "module",
+                                l->f.path, name);
+        if (strncmp(name, "ampc.", 5) == 0) continue;
+        if (n++ == 0) memcpy(first, name, sizeof first);
     }
+    if (n)
+        session_notice(l->s,
+                       "%s: %zu tensors are not in this module: '%.100s'%s",
+                       l->f.path, n, first, n > 1 ? ", ..." : "");
     return AMPC_OK;
 }
 
@@ -181,14 +209,17 @@ static ampc_status stage_scalar(Load *l, uint32_t i) {
     const PlanVar *v = &l->s->m->vars[i];
     const char *section = section_of(v);
     JsonSpan members, value;
-    if (json_get(l->meta, section, &members) &&
-        json_get(members, v->name + 5, &value) &&
-        take_value(value, v, l->stage + l->at[i]))
-        return AMPC_OK;
+    char *to = l->stage + l->at[i];
+    if (!json_get(l->meta, section, &members) ||
+        !json_get(members, v->name + 5, &value) || !take_value(value, v, to))
+        return session_fail(l->s, AMPC_ERR_FORMAT,
+                            "%s: its metadata lacks a good '%s.%.100s'",
+                            l->f.path, section, v->name + 5);
+    if (var_in_range(l->s, i, to)) return AMPC_OK;
     return session_fail(l->s, AMPC_ERR_FORMAT,
-                        "%s: its metadata lacks a good '%s.%.100s': saved with "
-                        "other options",
-                        l->f.path, section, v->name + 5);
+                        "%s: its '%s.%.100s' = %.*s cannot be", l->f.path,
+                        section, v->name + 5,
+                        (int)(value.n < 40 ? value.n : 40), value.p);
 }
 
 static ampc_status load_stage(Load *l) {
@@ -221,11 +252,6 @@ static ampc_status load_cursor(Load *l) {
    when a later check fails: nobody can see it.                              */
 static ampc_status load_resume(Load *l) {
     JsonSpan counts, v;
-    if (!l->same_graph)
-        return session_fail(l->s, AMPC_ERR_FORMAT,
-                            "%s: a checkpoint of another graph; load takes "
-                            "weights alone",
-                            l->f.path);
     if (l->s->known[VAR_MICRO] >= 0 &&
         (!json_get(l->meta, "counts", &counts) ||
          !json_get(counts, "micro", &v) || !json_int(v, &l->micro) ||
@@ -239,7 +265,8 @@ static ampc_status load_resume(Load *l) {
 }
 
 static ampc_status load_all(Load *l) {
-    ampc_status status = load_metadata(l);
+    ampc_status status = load_verify(l);
+    if (status == AMPC_OK && l->resume) status = load_metadata(l);
     if (status == AMPC_OK && l->resume) status = load_resume(l);
     if (status == AMPC_OK) status = check_extra(l);
     if (status == AMPC_OK) status = load_layout(l);
@@ -272,16 +299,48 @@ static void load_free(Load *l) {
     st_close(l->s, &l->f);
 }
 
-ampc_status checkpoint_load(ampc_session *s, const char *path, bool resume) {
+static ampc_status load_file(ampc_session *s, const char *path, bool resume,
+                             bool *torn) {
     Load l = {.s = s, .resume = resume};
     ampc_status status = st_open(s, path, &l.f);
-    if (status != AMPC_OK) return status;
-    Locale locale = locale_enter();
-    status = load_all(&l);
-    locale_leave(locale);
-    if (status == AMPC_OK) status = load_apply(&l);
-    load_free(&l);
+    if (status == AMPC_OK) {
+        Locale locale = locale_enter();
+        status = load_all(&l);
+        locale_leave(locale);
+        if (status == AMPC_OK) status = load_apply(&l);
+        load_free(&l);
+    }
+    *torn = status != AMPC_OK && l.f.torn;
     return status;
+}
+
+/* PATH is torn, as s->error tells: its predecessor, if that is whole. */
+static ampc_status resume_previous(ampc_session *s, const char *path,
+                                   ampc_status torn) {
+    char why[sizeof s->error];
+    bool too;
+    size_t room = strlen(path) + sizeof ST_PREVIOUS;
+    char *previous = mem_alloc(s, room);
+    if (!previous)
+        return session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
+    snprintf(previous, room, "%s" ST_PREVIOUS, path);
+    memcpy(why, s->error, sizeof why);
+    ampc_status status = load_file(s, previous, true, &too);
+    if (status == AMPC_OK) {
+        session_notice(s, "%.500s; resumed from the checkpoint before it, %s",
+                       why, previous);
+    } else if (status != AMPC_ERR_DEVICE) {
+        memcpy(s->error, why, sizeof why);
+        status = torn;
+    }
+    mem_free(s, previous, room);
+    return status;
+}
+
+ampc_status checkpoint_load(ampc_session *s, const char *path, bool resume) {
+    bool torn;
+    ampc_status status = load_file(s, path, resume, &torn);
+    return torn && resume ? resume_previous(s, path, status) : status;
 }
 
 /* No metadata; variables that it lacks keep their constant fill, but a trained

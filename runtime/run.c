@@ -1,6 +1,8 @@
 /* run.c: runs programs: checks the inputs of a call and walks the steps of
    the plan on the session's backend; scalars as numbers.                    */
 #define _POSIX_C_SOURCE 200809L
+#include <float.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +31,14 @@ void session_log(ampc_session *s, const char *fmt, ...) {
     s->opt.log(s->opt.log_ctx, line);
 }
 
+void session_notice(ampc_session *s, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(s->notice, sizeof s->notice, fmt, ap);
+    va_end(ap);
+    session_log(s, "%s", s->notice);
+}
+
 void *mem_alloc(const ampc_session *s, size_t bytes) {
     if (bytes == 0) bytes = 1;
     return s->opt.alloc(s->opt.alloc_ctx, bytes, 64);
@@ -54,17 +64,36 @@ double scalar_number(uint32_t dtype, const void *p) {
     }
 }
 
+#define COUNT_MAX 9007199254740992.0 /* exact as a double */
+static const struct KnownRow {
+    const char *name;
+    double least, most;
+} known_rows[VAR_KNOWN] = {
+    [VAR_SCALE] = {"ampc.scale", 0x1p-149, FLT_MAX},
+    [VAR_GOOD] = {"ampc.good", 0, COUNT_MAX},
+    [VAR_HYST] = {"ampc.hyst", 0, COUNT_MAX},
+    [VAR_STEP] = {"ampc.step", 0, COUNT_MAX},
+    [VAR_TRIED] = {"ampc.tried", 0, COUNT_MAX},
+    [VAR_SKIPPED] = {"ampc.skipped", 0, COUNT_MAX},
+    [VAR_BAD_FORWARD] = {"ampc.bad_forward", 0, COUNT_MAX},
+    [VAR_MICRO] = {"ampc.micro", 0, COUNT_MAX}};
+
 void session_find_known(ampc_session *s) {
-    static const char *const names[VAR_KNOWN] = {[VAR_SCALE] = "ampc.scale",
-                                                 [VAR_GOOD] = "ampc.good",
-                                                 [VAR_HYST] = "ampc.hyst",
-                                                 [VAR_STEP] = "ampc.step",
-                                                 [VAR_TRIED] = "ampc.tried",
-                                                 [VAR_SKIPPED] = "ampc.skipped",
-                                                 [VAR_BAD_FORWARD] =
-                                                     "ampc.bad_forward",
-                                                 [VAR_MICRO] = "ampc.micro"};
-    for (int i = 0; i < VAR_KNOWN; i++) s->known[i] = find_var(s->m, names[i]);
+    for (int i = 0; i < VAR_KNOWN; i++)
+        s->known[i] = find_var(s->m, known_rows[i].name);
+}
+
+bool var_in_range(const ampc_session *s, uint32_t var, const void *value) {
+    const PlanVar *v = &s->m->vars[var];
+    if (v->rank != 0) return true;
+    double x = scalar_number(v->dtype, value);
+    if (v->kind == PLAN_HYPER) return isfinite(x);
+    if ((int)var == s->known[VAR_MICRO] && x > (double)s->accumulate)
+        return false;
+    for (int i = 0; i < VAR_KNOWN; i++)
+        if ((int)var == s->known[i])
+            return x >= known_rows[i].least && x <= known_rows[i].most;
+    return true;
 }
 
 PlanRef var_ref(uint32_t var, uint64_t offset) {

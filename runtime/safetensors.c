@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "runtime/backend.h"
 #include "runtime/safetensors.h"
+#include "runtime/sections.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { HEADER_MAX = 100 << 20, PART = 256 << 10 };
@@ -76,7 +79,8 @@ void text_free(Text *t) {
 
 /* ---- reading ------------------------------------------------------------- */
 
-static ampc_status st_bad(ampc_session *s, const StFile *f, const char *what) {
+static ampc_status st_bad(ampc_session *s, StFile *f, const char *what) {
+    f->torn = true;
     return session_fail(s, AMPC_ERR_FORMAT, "%s: %s", f->path, what);
 }
 
@@ -84,8 +88,8 @@ static ampc_status st_errno(ampc_session *s, const char *path) {
     return session_fail(s, AMPC_ERR_FILE, "%s: %s", path, strerror(errno));
 }
 
-static ampc_status st_pread(ampc_session *s, const StFile *f, void *out,
-                            uint64_t n, uint64_t at) {
+static ampc_status st_pread(ampc_session *s, StFile *f, void *out, uint64_t n,
+                            uint64_t at) {
     char *p = out;
     while (n) {
         ssize_t got = pread(f->fd, p, n < (1 << 30) ? n : 1 << 30, (off_t)at);
@@ -139,6 +143,12 @@ static bool st_entry(JsonSpan name, JsonSpan v, StTensor *t) {
            bytes == t->end - t->begin;
 }
 
+static ampc_status st_bad_entry(ampc_session *s, StFile *f, JsonSpan key) {
+    f->torn = true;
+    return session_fail(s, AMPC_ERR_FORMAT, "%s: malformed entry %.*s", f->path,
+                        (int)(key.n < 100 ? key.n : 100), key.p);
+}
+
 static int st_by_begin(const void *a, const void *b) {
     const StTensor *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
@@ -160,9 +170,7 @@ static ampc_status st_header(ampc_session *s, StFile *f) {
         if (json_equals(key, "__metadata__") && json_is_object(v))
             f->metadata = v;
         else if (!st_entry(key, v, &f->tensors[used++]))
-            return session_fail(s, AMPC_ERR_FORMAT, "%s: malformed entry %.*s",
-                                f->path, (int)(key.n < 100 ? key.n : 100),
-                                key.p);
+            return st_bad_entry(s, f, key);
     }
     memset(f->tensors + used, 0, (n - used) * sizeof *f->tensors);
     qsort(f->tensors, used, sizeof *f->tensors, st_by_begin);
@@ -181,7 +189,9 @@ static ampc_status st_read_header(ampc_session *s, StFile *f) {
     uint64_t n = 0;
     struct stat st;
     if (fstat(f->fd, &st) != 0) return st_errno(s, f->path);
-    if (!S_ISREG(st.st_mode)) return st_bad(s, f, "not a regular file");
+    if (!S_ISREG(st.st_mode))
+        return session_fail(s, AMPC_ERR_FORMAT, "%s: not a regular file",
+                            f->path);
     f->size = (uint64_t)st.st_size;
     if (f->size < 10) return st_bad(s, f, "not a safetensors file");
     ampc_status status = st_pread(s, f, &n, 8, 0);
@@ -202,6 +212,7 @@ ampc_status st_open(ampc_session *s, const char *path, StFile *f) {
     *f = (StFile){.path = path};
     /* O_NONBLOCK: a named pipe must not hang us. */
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    f->torn = f->fd < 0 && errno == ENOENT;
     if (f->fd < 0) return st_errno(s, path);
     ampc_status status = st_read_header(s, f);
     if (status != AMPC_OK) st_close(s, f);
@@ -212,7 +223,54 @@ void st_close(ampc_session *s, StFile *f) {
     if (f->fd >= 0) close(f->fd);
     mem_free(s, f->header, f->header_bytes);
     mem_free(s, f->tensors, f->ntensor * sizeof *f->tensors);
-    *f = (StFile){.fd = -1};
+    *f = (StFile){.fd = -1, .torn = f->torn};
+}
+
+/* ---- checksum ------------------------------------------------------------ */
+
+enum { CRC_DIGITS = 8 };
+#define CRC_KEY "ampc.crc32"
+
+/* A CRC and room for what it is taken of. */
+typedef struct Summed {
+    Crc crc;
+    char part[PART];
+} Summed;
+
+/* Of the whole file; its own digits, at `digits`, count as zeros. */
+static ampc_status st_sum(ampc_session *s, StFile *f, Summed *sum,
+                          uint64_t digits, uint32_t *crc) {
+    *crc = 0;
+    for (uint64_t at = 0; at < f->size; at += PART) {
+        uint64_t n = f->size - at < PART ? f->size - at : PART;
+        ampc_status status = st_pread(s, f, sum->part, n, at);
+        if (status != AMPC_OK) return status;
+        for (uint64_t i = digits; i < digits + CRC_DIGITS; i++)
+            if (i >= at && i < at + n) sum->part[i - at] = '0';
+        *crc = crc_add(&sum->crc, *crc, (uint8_t *)sum->part, n);
+    }
+    return AMPC_OK;
+}
+
+ampc_status st_verify(ampc_session *s, StFile *f, bool *there) {
+    JsonSpan v;
+    char want[CRC_DIGITS + 1], got[CRC_DIGITS + 1];
+    uint32_t crc;
+    *there = f->metadata.n && json_get(f->metadata, CRC_KEY, &v);
+    if (!*there) return AMPC_OK;
+    if (v.n != CRC_DIGITS + 2 || json_text(v, want, sizeof want) != CRC_DIGITS)
+        return st_bad(s, f, "damaged: its checksum is malformed");
+    Summed *sum = mem_alloc(s, sizeof *sum);
+    if (!sum)
+        return session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", f->path);
+    crc_init(&sum->crc);
+    uint64_t digits = 8 + (uint64_t)(v.p + 1 - f->header);
+    ampc_status status = st_sum(s, f, sum, digits, &crc);
+    mem_free(s, sum, sizeof *sum);
+    if (status != AMPC_OK) return status;
+    snprintf(got, sizeof got, "%08x", (unsigned)crc);
+    if (strcmp(got, want) == 0) return AMPC_OK;
+    return st_bad(s, f, "damaged: its checksum is wrong");
 }
 
 const StTensor *st_find(const StFile *f, const char *name) {
@@ -226,12 +284,11 @@ const StTensor *st_find(const StFile *f, const char *name) {
     return found;
 }
 
-ampc_status st_read(ampc_session *s, const StFile *f, const StTensor *t,
-                    void *out) {
+ampc_status st_read(ampc_session *s, StFile *f, const StTensor *t, void *out) {
     return st_pread(s, f, out, t->end - t->begin, f->data + t->begin);
 }
 
-ampc_status st_read_var(ampc_session *s, const StFile *f, const StTensor *t,
+ampc_status st_read_var(ampc_session *s, StFile *f, const StTensor *t,
                         uint32_t var) {
     ampc_status status = AMPC_OK;
     uint64_t bytes = t->end - t->begin;
@@ -253,7 +310,8 @@ ampc_status st_read_var(ampc_session *s, const StFile *f, const StTensor *t,
 static void st_put_header(Text *t, const StItem *items, size_t n,
                           const char *metadata) {
     unsigned long long at = 0;
-    text_printf(t, "{\"__metadata__\":{\"ampc\":");
+    text_printf(t, "{\"__metadata__\":{\"" CRC_KEY "\":\"%0*d\",\"ampc\":",
+                CRC_DIGITS, 0);
     text_quoted(t, metadata);
     text_printf(t, "}");
     for (size_t i = 0; i < n; i++) {
@@ -308,45 +366,94 @@ static bool sync_folder(char *path) {
     return ok;
 }
 
-/* A file being written: its path, its temporary name, room for a part. */
+/* A file being written: its path, its temporary name, room for a part, the
+   CRC so far.                                                               */
 typedef struct StOut {
     ampc_session *s;
     const char *path;
-    char *tmp, *part;
+    char *tmp, *prev;
+    Summed *sum;
+    uint32_t crc;
     int fd;
 } StOut;
 
 static ampc_status out_errno(const StOut *o) { return st_errno(o->s, o->path); }
 
-static ampc_status write_item(const StOut *o, const StItem *item) {
+static ampc_status out_put(StOut *o, const void *data, uint64_t n) {
+    if (!write_all(o->fd, data, n)) return out_errno(o);
+    o->crc = crc_add(&o->sum->crc, o->crc, data, n);
+    return AMPC_OK;
+}
+
+static ampc_status out_item(StOut *o, const StItem *item) {
     for (uint64_t at = 0; at < item->bytes; at += PART) {
         uint64_t n = item->bytes - at < PART ? item->bytes - at : PART;
         ampc_status status =
-            o->s->backend->get(o->s, var_ref(item->var, at), o->part, n);
+            o->s->backend->get(o->s, var_ref(item->var, at), o->sum->part, n);
+        if (status == AMPC_OK) status = out_put(o, o->sum->part, n);
         if (status != AMPC_OK) return status;
-        if (!write_all(o->fd, o->part, n)) return out_errno(o);
     }
     return AMPC_OK;
 }
 
-static ampc_status write_file(const StOut *o, const Text *header,
-                              const StItem *items, size_t n) {
+/* The checksum is known last and stands first. */
+static ampc_status out_digits(const StOut *o, const Text *header) {
+    char digits[CRC_DIGITS + 1];
+    const char *key = strstr(header->p, CRC_KEY);
+    size_t at = 8 + (size_t)(key - header->p) + sizeof CRC_KEY + 2;
+    snprintf(digits, sizeof digits, "%08x", (unsigned)o->crc);
+    return pwrite(o->fd, digits, CRC_DIGITS, (off_t)at) == CRC_DIGITS
+               ? AMPC_OK
+               : out_errno(o);
+}
+
+static ampc_status out_file(StOut *o, const Text *header, const StItem *items,
+                            size_t n) {
     uint64_t bytes = header->n;
-    if (!write_all(o->fd, &bytes, 8) || !write_all(o->fd, header->p, header->n))
-        return out_errno(o);
-    for (size_t i = 0; i < n; i++) {
-        ampc_status status = write_item(o, &items[i]);
-        if (status != AMPC_OK) return status;
-    }
-    if (fsync(o->fd) != 0 || rename(o->tmp, o->path) != 0) return out_errno(o);
-    return AMPC_OK;
+    ampc_status status = out_put(o, &bytes, 8);
+    if (status == AMPC_OK) status = out_put(o, header->p, header->n);
+    for (size_t i = 0; i < n && status == AMPC_OK; i++)
+        status = out_item(o, &items[i]);
+    if (status == AMPC_OK) status = out_digits(o, header);
+    if (status == AMPC_OK && fsync(o->fd) != 0) status = out_errno(o);
+    return status;
 }
 
-static ampc_status st_commit(StOut *o, const Text *header, const StItem *items,
-                             size_t n) {
-    o->fd = open_temporary(o->tmp);
+/* The temporary file becomes PATH and what was there PATH.prev.  Where two
+   names cannot be exchanged at once, PATH is missing for a moment; whoever is
+   killed then resumes from PATH.prev.                                       */
+static bool out_rename(const StOut *o) {
+    struct stat st;
+    if (lstat(o->prev, &st) == 0 && !S_ISREG(st.st_mode))
+        return errno = EEXIST, false;
+    if (lstat(o->path, &st) != 0)
+        return errno == ENOENT && rename(o->tmp, o->path) == 0;
+    enum { EXCHANGE = 2 };
+    if (syscall(SYS_renameat2, AT_FDCWD, o->tmp, AT_FDCWD, o->path, EXCHANGE) ==
+        0)
+        return rename(o->tmp, o->prev) == 0;
+    return rename(o->path, o->prev) == 0 && rename(o->tmp, o->path) == 0;
+}
+
+/* PATH.XXXXXXXX, new and empty; -1 with errno. */
+static int open_unique(char *tmp, size_t n) {
+    for (int tries = 0; tries < 100; tries++) {
+        uint32_t r = 0;
+        if (getrandom(&r, sizeof r, 0) != sizeof r) return -1;
+        snprintf(tmp + n, 10, ".%08x", (unsigned)r);
+        int fd = open(tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0 || errno != EEXIST) return fd;
+    }
+    return -1;
+}
+
+static ampc_status out_commit(StOut *o, const Text *header, const StItem *items,
+                              size_t n) {
+    crc_init(&o->sum->crc);
+    o->fd = open_unique(o->tmp, strlen(o->path));
     if (o->fd < 0) return st_errno(o->s, o->tmp);
-    ampc_status status = write_file(o, header, items, n);
+    ampc_status status = out_file(o, header, items, n);
+    if (status == AMPC_OK && !out_rename(o)) status = out_errno(o);
     if (status != AMPC_OK) unlink(o->tmp);
     close(o->fd);
     if (status == AMPC_OK && !sync_folder(o->tmp)) return out_errno(o);
@@ -356,18 +463,24 @@ static ampc_status st_commit(StOut *o, const Text *header, const StItem *items,
 ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
                      size_t nitem, const char *metadata) {
     Text header = {.s = s};
-    size_t room = strlen(path) + sizeof ".tmp";
-    StOut o = {s, path, mem_alloc(s, room), mem_alloc(s, PART), -1};
+    size_t room = strlen(path) + sizeof ".XXXXXXXX";
+    StOut o = {.s = s,
+               .path = path,
+               .tmp = mem_alloc(s, room),
+               .prev = mem_alloc(s, room),
+               .sum = mem_alloc(s, sizeof *o.sum)};
     ampc_status status;
     st_put_header(&header, items, nitem, metadata);
-    if (!o.tmp || !o.part || header.failed) {
+    if (!o.tmp || !o.prev || !o.sum || header.failed) {
         status = session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
     } else {
-        snprintf(o.tmp, room, "%s.tmp", path);
-        status = st_commit(&o, &header, items, nitem);
+        snprintf(o.tmp, room, "%s", path);
+        snprintf(o.prev, room, "%s" ST_PREVIOUS, path);
+        status = out_commit(&o, &header, items, nitem);
     }
     text_free(&header);
     mem_free(s, o.tmp, room);
-    mem_free(s, o.part, PART);
+    mem_free(s, o.prev, room);
+    mem_free(s, o.sum, sizeof *o.sum);
     return status;
 }

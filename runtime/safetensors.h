@@ -2,7 +2,9 @@
 
    u64 length of the header, JSON header, data.  The header maps each tensor's
    name to dtype, shape and data_offsets; the data holds no gaps.  A file is
-   checked whole when it is opened; nothing of it is trusted.                */
+   checked whole when it is opened; nothing of it is trusted.  What we write
+   has a CRC-32 of all its bytes, its own eight digits taken as zeros, in
+   __metadata__.ampc.crc32; files from elsewhere have none.                  */
 #ifndef AMPC_SAFETENSORS_H
 #define AMPC_SAFETENSORS_H
 
@@ -42,16 +44,19 @@ typedef struct StFile {
     JsonSpan metadata; /* object of strings; n = 0: none */
     StTensor *tensors;
     size_t ntensor;
+    bool torn; /* absent, cut off or damaged: what was there may be elsewhere */
 } StFile;
 
-/* On failure nothing is left to close. */
+/* On failure nothing is left to close; f->torn stays. */
 ampc_status st_open(ampc_session *s, const char *path, StFile *f);
+/* Whether all bytes are those that were written; *there = false: the file has
+   no checksum.                                                              */
+ampc_status st_verify(ampc_session *s, StFile *f, bool *there);
 void st_close(ampc_session *s, StFile *f);
 const StTensor *st_find(const StFile *f, const char *name);
-ampc_status st_read(ampc_session *s, const StFile *f, const StTensor *t,
-                    void *out);
+ampc_status st_read(ampc_session *s, StFile *f, const StTensor *t, void *out);
 /* Into a variable of that size. */
-ampc_status st_read_var(ampc_session *s, const StFile *f, const StTensor *t,
+ampc_status st_read_var(ampc_session *s, StFile *f, const StTensor *t,
                         uint32_t var);
 
 /* ---- writing ------------------------------------------------------------- */
@@ -70,9 +75,10 @@ bool write_all(int fd, const void *data, uint64_t n);
    over; the lock keeps two writers of one path apart.                       */
 int open_temporary(const char *tmp);
 
-/* Writes PATH.tmp, syncs it, renames it to PATH, syncs the folder: at any
-   moment PATH is the old file or the new one, whole.  `metadata` becomes
-   __metadata__.ampc.                                                        */
+/* Writes a temporary file beside PATH, syncs it, makes it PATH, syncs the
+   folder: at any moment PATH is the old file or the new one, whole.  The old
+   one is kept as PATH.prev.  `metadata` becomes __metadata__.ampc.          */
+#define ST_PREVIOUS ".prev"
 ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
                      size_t nitem, const char *metadata);
 

@@ -88,6 +88,7 @@ struct ampc_session {
     ampc_profile_fn profile;
     void *profile_ctx;
     char error[1024];
+    char notice[1024]; /* of the call, or "" */
 };
 
 /* ---- plan facts (plan.c) ------------------------------------------------- */
@@ -119,6 +120,11 @@ session_fail(ampc_session *s, ampc_status status, const char *fmt, ...);
 __attribute__((format(printf, 2, 3)))
 #endif
 void session_log(ampc_session *s, const char *fmt, ...);
+/* What a call that succeeds wants known: kept for api->notice, and logged. */
+#ifdef __GNUC__
+__attribute__((format(printf, 2, 3)))
+#endif
+void session_notice(ampc_session *s, const char *fmt, ...);
 
 /* 64-byte aligned, not cleared; NULL without a message. */
 void *mem_alloc(const ampc_session *s, size_t bytes);
@@ -144,6 +150,9 @@ PlanRef var_ref(uint32_t var, uint64_t offset);
 double scalar_number(uint32_t dtype, const void *p);
 /* False when the type cannot hold x. */
 bool scalar_encode(uint32_t dtype, double x, void *out);
+/* False for a scalar with which no step could be right: a scale of NaN or 0, a
+   negative count, more micro-steps than are made.                           */
+bool var_in_range(const ampc_session *s, uint32_t var, const void *value);
 /* Scalar variables as numbers; dflt when var is -1 or no scalar. */
 ampc_status var_number(ampc_session *s, int var, double dflt, double *out);
 

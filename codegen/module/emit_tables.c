@@ -261,21 +261,6 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     sb_free(&js);
 }
 
-/* What a checkpoint of the module holds: names, kinds, types. */
-static uint64_t state_hash(const Emit *e) {
-    uint64_t h = 1;
-    for (int i = 0; i < e->vars.len; i++) {
-        const Var *v = e->vars.data[i].var;
-        if (!v || v->kind > VAR_STATE) continue;
-        const Type *t = type_get(v->type);
-        int64_t facts[3] = {v->kind, t->dtype, t->rank};
-        h = hash_bytes(h, v->name, strlen(v->name));
-        h = hash_bytes(h, facts, sizeof facts);
-        h = hash_bytes(h, t->dim, sizeof t->dim);
-    }
-    return h;
-}
-
 static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
                        bool cuda) {
     sb_puts(sb, "\nconst AmpcModule ampc_plan = {\n    AMPC_PLAN_VERSION,\n"
@@ -283,7 +268,7 @@ static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
     put_string(sb, base_name(in->model_path));
     sb_puts(sb, ",\n    ");
     put_info(sb, e, in);
-    sb_printf(sb, ",\n    0x%llxu,\n", (unsigned long long)state_hash(e));
+    sb_printf(sb, ",\n    0x%llxu,\n", (unsigned long long)e->m->hash);
     sb_printf(sb, "    %d, %d, %d, %d, %d, %d, %d,\n", e->programs.len,
               e->vars.len, e->steps.len, e->refs.len, e->pars.len,
               e->tensors.len, nisa);

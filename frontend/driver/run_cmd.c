@@ -185,12 +185,19 @@ static Status open_module(Run *r) {
     return fail(&r->diag, (Loc){.file = r->opt->module}, "%s", err);
 }
 
+/* Whatever --quiet says: which weights these are is no detail. */
+static void print_notice(Run *r) {
+    const char *text = r->api->notice(r->s);
+    if (*text && r->opt->quiet) fprintf(stderr, "%s\n", text);
+}
+
 static Status load_weights(Run *r) {
     const RunOptions *o = r->opt;
     if (o->load && r->api->load(r->s, o->load) != AMPC_OK)
         return run_api_fail(r, "--load");
     if (o->resume && r->api->resume(r->s, o->save) != AMPC_OK)
         return run_api_fail(r, "--resume");
+    print_notice(r);
     if (!isnan(o->lr) && r->api->set_hyper(r->s, "lr", o->lr) != AMPC_OK)
         return run_api_fail(r, "--lr");
     return OK;

@@ -11,7 +11,8 @@
    grad_scaler.py), scalars in f64; the sum of squares is f64, in which finite
    f32 gradients cannot overflow, so one isfinite of it is the whole check.
    requires     stage DIFF
-   establishes  stage STEP; casts of variables became VAR_SHADOW reads      */
+   establishes  stage STEP; casts of variables became VAR_SHADOW reads;
+                the module's hash                                           */
 #include "passes/passes.h"
 #include "passes/common/rewrite.h"
 
@@ -528,6 +529,17 @@ static void update_shadows(Module *m, Graph *g) {
     }
 }
 
+/* Whatever decides how a run goes on from a checkpoint: nothing was inlined or
+   fused yet, so that targets and later passes do not count. */
+static uint64_t programs_hash(const Module *m, const Options *opt) {
+    uint64_t h = (uint64_t)opt->accumulate;
+    for (int i = 0; i < m->graphs.len; i++) {
+        uint64_t one = graph_hash(m->graphs.data[i]);
+        h = hash_bytes(h, &one, sizeof one);
+    }
+    return h;
+}
+
 Status pass_optimizer(Module *m, PassCtx *cx) {
     Graph *train = module_graph(m, "train");
     if (train) {
@@ -540,5 +552,6 @@ Status pass_optimizer(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++)
         update_shadows(m, m->graphs.data[i]);
     make_refresh(m);
+    m->hash = programs_hash(m, cx->opt);
     return OK;
 }

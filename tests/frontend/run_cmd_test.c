@@ -245,6 +245,20 @@ TEST_CASE(run, resumes_bit_for_bit) {
     resume_case(&tiny_accumulating, "--steps 4", "--steps 12", "--steps 12");
 }
 
+/* A checkpoint cut off: the run goes on from the one before, and says so. */
+TEST_CASE(run, resumes_from_the_checkpoint_before_a_torn_one) {
+    write_data(42);
+    free(good(&tiny_module, FEEDS "--save @torn --steps 6 --save-every 3"));
+    REQUIRE(truncate(path_of("torn"), 300) == 0);
+    Ran r = run_module(&tiny_module,
+                       FEEDS "--save @torn --resume --steps 4 --quiet");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK_HAS(r.err, "truncated");
+    CHECK_HAS(r.err, "torn.prev");
+    CHECK_EQ_INT(field(r.out, 0, "step"), 4);
+    ran_free(&r);
+}
+
 TEST_CASE(run, shuffle_changes_order_only) {
     write_data(40);
     char *a = good(&tiny_module, FEEDS "--steps 10");

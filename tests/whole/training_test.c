@@ -301,3 +301,48 @@ TEST_CASE(training, two_compilations_give_the_same_bytes) {
     compiled_close(&a);
     compiled_close(&b);
 }
+
+/* ---- which modules may go on from a checkpoint --------------------------- */
+
+#define PERCEPTRON(activation)                                                 \
+    "graph forward(%x: f32[4,8]) {\n"                                          \
+    "  param %w: f32[8,6], %v: f32[6,3]\n"                                     \
+    "  %h = matmul %x, %w : f32[4,6]\n"                                        \
+    "  %a = " activation " %h : f32[4,6]\n"                                    \
+    "  %y = matmul %a, %v : f32[4,3]\n"                                        \
+    "  return %y\n"                                                            \
+    "}\n"
+#define ADAM "--loss cross_entropy --optimizer adamw,lr=0.001,beta1="
+
+static void check_resume(const char *path, const char *text,
+                         const char *options, ampc_status want) {
+    Compiled c = compile_text(text, options);
+    ampc_session *s = open_threads(&c, 1);
+    CHECK_MSG(c.api->resume(s, path) == want, "%s: %s", options,
+              c.api->error(s));
+    if (want != AMPC_OK) CHECK_HAS(c.api->error(s), "other options");
+    CHECK_MSG(c.api->load(s, path) == AMPC_OK, "%s", c.api->error(s));
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+TEST_CASE(training, resumes_in_the_same_programs_only) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/same.safetensors", test_tmpdir());
+    Compiled c = compile_text(PERCEPTRON("relu"), ADAM "0.9");
+    ampc_session *s = open_threads(&c, 1);
+    if (c.api->save(s, path)) FAIL("save: %s", c.api->error(s));
+    c.api->close(s);
+    compiled_close(&c);
+    check_resume(path, PERCEPTRON("relu"), ADAM "0.9", AMPC_OK);
+    check_resume(path, PERCEPTRON("relu"),
+                 ADAM "0.9 --target cpu:x86-64-v2 --no-fuse", AMPC_OK);
+    check_resume(path, PERCEPTRON("tanh"), ADAM "0.9", AMPC_ERR_FORMAT);
+    check_resume(path, PERCEPTRON("relu"), ADAM "0.8", AMPC_ERR_FORMAT);
+    check_resume(path, PERCEPTRON("relu"), ADAM "0.9 --clip-norm 1",
+                 AMPC_ERR_FORMAT);
+    check_resume(path, PERCEPTRON("relu"), ADAM "0.9 --precision fp32",
+                 AMPC_ERR_FORMAT);
+    check_resume(path, PERCEPTRON("relu"), ADAM "0.9 --accumulate 2",
+                 AMPC_ERR_FORMAT);
+}
