@@ -2,8 +2,9 @@
 
    A Module is one model: variables (parameters, buffers, state) and one Graph
    per program (first only "forward"; later train, micro, update, eval,
-   predict, refresh).  A Graph is SSA: every value has one definition; nodes
-   stand in g->order, definitions before uses.  Effects are the graph's
+   predict, refresh), which from some pass on is one per program and target.
+   A Graph is SSA: every value has one definition; nodes stand in g->order,
+   definitions before uses.  Effects are the graph's
    `writes`: when the program ends, var takes the value; every read in the
    program sees the old value.
 
@@ -121,10 +122,20 @@ typedef struct Write {
     ValueId var, value;
 } Write;
 
+/* Whose passes a graph goes through, once types and casts are decided. */
+typedef enum TargetKind {
+    TARGET_ANY, /* not split yet: the graph is common to all                */
+    TARGET_CPU,
+    TARGET_CUDA,
+    NUM_TARGETS
+} TargetKind;
+extern const char *const target_text[]; /* "any", "cpu", "cuda"             */
+
 typedef struct Graph {
     struct Module *module;
     Arena *arena; /* == module->arena */
     Str name;
+    TargetKind target;
     VEC(Value) values; /* [0] is the null value */
     VEC(Node) nodes;   /* [0] is the null node */
     VEC(NodeId) order;
@@ -163,7 +174,10 @@ typedef struct Module {
 Module *module_new(Arena *a, const char *name);
 Graph *graph_new(Module *m, const char *name); /* appended to the module */
 Graph *module_graph(const Module *m, const char *name); /* NULL if absent */
-/* Deep copy (values, nodes, order); shares vars and tensor data. */
+/* The same where the module is split: the program of one target. */
+Graph *module_graph_on(const Module *m, const char *name, TargetKind t);
+/* Deep copy (values, nodes, order), of no target; shares vars and tensor data.
+ */
 Graph *graph_clone(const Graph *g, const char *name);
 void module_remove_graph(Module *m, const char *name);
 

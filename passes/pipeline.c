@@ -1,6 +1,7 @@
 /* pipeline.c: the pipeline, in order, and the runner that does every pass's
    chores: verify, time, dump, name the pass in a bug report.               */
 #include "passes/passes.h"
+#include "passes/target/target.h"
 
 #include <errno.h>
 #include <string.h>
@@ -31,11 +32,14 @@ const PassRow pipeline[] = {
     {"dce", pass_dce, PASS_COMMON, STAGE_STEP, "drop gradients nobody reads"},
     {"expand", pass_expand, PASS_COMMON, STAGE_PRIMITIVE,
      "composites to primitives"},
-    {"simplify", pass_simplify, PASS_COMMON, STAGE_PRIMITIVE,
+    {"dce", pass_dce, PASS_COMMON, STAGE_PRIMITIVE, "drop what was expanded"},
+    {"reduce", pass_reduce, PASS_TARGET, STAGE_PRIMITIVE,
+     "reductions in stages"},
+    {"simplify", pass_simplify, PASS_TARGET, STAGE_PRIMITIVE,
      "drop no-ops between primitives"},
-    {"cse", pass_cse, PASS_COMMON, STAGE_PRIMITIVE,
+    {"cse", pass_cse, PASS_TARGET, STAGE_PRIMITIVE,
      "share parts of several composites"},
-    {"dce", pass_dce, PASS_COMMON, STAGE_PRIMITIVE,
+    {"dce", pass_dce, PASS_TARGET, STAGE_PRIMITIVE,
      "drop results nobody asked for"},
     {"fuse", pass_fuse, PASS_TARGET, STAGE_FUSED, "group nodes into kernels"},
     {"schedule", pass_schedule, PASS_TARGET, STAGE_FUSED, "order the groups"},
@@ -59,7 +63,9 @@ static const struct {
     {"autocast", "autodiff", "the gradient of a cast is the cast back"},
     {"autodiff", "optimizer", "it consumes the gradients"},
     {"optimizer", "expand", "whole ops keep their class and short gradients"},
+    {"expand", "reduce", "composites become reductions"},
     {"expand", "fuse", "groups are made of primitives"},
+    {"reduce", "fuse", "a stage is a kernel"},
     {"dce", "fuse", "a dead node would be computed"},
     {"fuse", "schedule", "order is between groups"},
     {"schedule", "memplan", "lifetimes need an order"},
@@ -209,6 +215,7 @@ static Status run_row(Runner *r, int row) {
     Module *m = r->m;
     TRY(check_input(r, row));
     r->pass = &pipeline[row];
+    if (r->pass->side == PASS_TARGET) target_split(m);
     PassCtx cx = {arena_new(), r->d, r->opt};
     double start = now_ms();
     Status s = r->pass->fn(m, &cx);

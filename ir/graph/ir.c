@@ -8,6 +8,7 @@
 const char *const var_kind_text[] = {"param", "frozen", "buffer", "state",
                                      "hyper", "shadow", "grad"};
 const char *const group_kind_text[] = {"point", "row", "anchor", "lib"};
+const char *const target_text[] = {"any", "cpu", "cuda"};
 const char *const stage_text[] = {"typed",     "cast",  "diff",   "step",
                                   "primitive", "fused", "planned"};
 
@@ -122,6 +123,14 @@ Graph *graph_new(Module *m, const char *name) {
 Graph *module_graph(const Module *m, const char *name) {
     for (int i = 0; i < m->graphs.len; i++)
         if (strcmp(m->graphs.data[i]->name, name) == 0)
+            return m->graphs.data[i];
+    return NULL;
+}
+
+Graph *module_graph_on(const Module *m, const char *name, TargetKind t) {
+    for (int i = 0; i < m->graphs.len; i++)
+        if (m->graphs.data[i]->target == t &&
+            strcmp(m->graphs.data[i]->name, name) == 0)
             return m->graphs.data[i];
     return NULL;
 }

@@ -275,9 +275,12 @@ Status verify_graph(const Graph *g, Stage s, Diag *d) {
 
 static Status check_module(const Module *m, Diag *d) {
     Loc loc = {.file = m->file};
-    for (int i = 0; i < m->graphs.len; i++)
-        if (module_graph(m, m->graphs.data[i]->name) != m->graphs.data[i])
-            return fail(d, loc, "two graphs named %s", m->graphs.data[i]->name);
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        if (module_graph_on(m, g->name, g->target) != g)
+            return fail(d, loc, "two graphs named %s on %s", g->name,
+                        target_text[g->target]);
+    }
     for (int i = 0; i < m->vars.len; i++) {
         const Var *v = &m->vars.data[i];
         if (!v->type.i) return fail(d, loc, "variable %s has no type", v->name);

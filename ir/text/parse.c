@@ -3,7 +3,8 @@
    (parse_data.c).
 
      file   = ["module" word [options]] graph*
-     graph  = "graph" word "(" [%x: type, ..] ")" ["arena" n] "{" line* "}"
+     graph  = "graph" word "(" [%x: type, ..] ")" ["on" target] ["arena" n]
+              "{" line* "}"                             target: cpu, cuda
      line   = kind %x: type [= init] [options], ..    kind: param, buffer, ..
             | "const" %x: type = init
             | %a, .. = op operand, .. {attr=value, ..} : type, .. !flag
@@ -526,6 +527,18 @@ static Status parse_inputs(Parser *p) {
     return lex_expect(&p->lx, ')');
 }
 
+/* on cpu */
+static Status parse_target(Parser *p) {
+    Lexer *lx = &p->lx;
+    if (!lex_is_word(lx, "on")) return OK;
+    TRY(lex_next(lx));
+    for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++)
+        if (lex_is_word(lx, target_text[t])) p->g->target = t;
+    if (p->g->target == TARGET_ANY)
+        return lex_fail(lx, &lx->tok, "cpu or cuda");
+    return lex_next(lx);
+}
+
 static Status parse_graph(Parser *p) {
     Lexer *lx = &p->lx;
     Str name;
@@ -534,11 +547,12 @@ static Status parse_graph(Parser *p) {
     TRY(lex_next(lx));
     Token at = lx->tok;
     TRY(lex_expect_word(lx, &name, "the graph's name"));
-    if (module_graph(p->m, name))
-        return lex_fail(lx, &at, "there is a graph of this name already");
     p->g = graph_new(p->m, name);
     p->group = -1;
     TRY(parse_inputs(p));
+    TRY(parse_target(p));
+    if (module_graph_on(p->m, name, p->g->target) != p->g)
+        return lex_fail(lx, &at, "there is a graph of this name already");
     if (lex_is_word(lx, "arena")) {
         TRY(lex_next(lx));
         TRY(lex_expect_int(lx, &p->g->arena_bytes));

@@ -4,7 +4,7 @@
 
      module "mlp" {producer="pytorch"}
 
-     graph train(%x: f32[64,784]) arena 65536 {
+     graph train(%x: f32[64,784]) on cpu arena 65536 {
        param %w: f32[784,10], %b: f32[10]
        const %m: f32[2] = [1, 2]
        group row {
@@ -360,6 +360,8 @@ void print_graph(const Graph *g, StrBuf *sb) {
         put_declared(sb, g, value_get(g, g->inputs.data[i]));
     }
     sb_puts(sb, ")");
+    if (g->target != TARGET_ANY)
+        sb_printf(sb, " on %s", target_text[g->target]);
     if (g->arena_bytes) sb_printf(sb, " arena %lld", (long long)g->arena_bytes);
     sb_puts(sb, " {\n");
     print_vars(sb, g, shown);

@@ -7,14 +7,19 @@
    stored; only its results round to their declared types.
 
    requires     stage STEP
-   establishes  no COMPOSITE and no SPLIT; every REDUCE keeps its dimensions
-                and folds only axes longer than 1; a reduction to few rows runs
-                in two stages (reduce.c); element-wise ops broadcast by shape
-                rather than through expand; no reshape of a reshape
+   establishes  no COMPOSITE and no SPLIT; every REDUCE keeps its dimensions;
+                element-wise ops broadcast by shape rather than through expand;
+                no reshape of a reshape
    breaks       nothing; leaves dead nodes                                   */
-#include "passes/common/expand.h"
+#include "passes/common/rewrite.h"
+#include "passes/passes.h"
 
 #include <string.h>
+
+typedef struct Expand {
+    Rewriter *rw;
+    DType dt; /* of the arithmetic: F32 or F64 */
+} Expand;
 
 /* ---- small builders ------------------------------------------------------ */
 
@@ -38,8 +43,14 @@ static ValueId choose(Expand *e, ValueId c, ValueId x, ValueId y) {
     return b3(&e->rw->b, OP_WHERE, c, x, y, e->dt);
 }
 
+/* dimensions kept */
+static ValueId fold(Expand *e, OpCode op, ValueId x, const int64_t *axes, int n,
+                    DType dtype) {
+    return b_reduce(&e->rw->b, op, x, axes, n, true, dtype);
+}
+
 static ValueId fold1(Expand *e, OpCode op, ValueId x, int64_t axis) {
-    return expand_reduce(e, op, x, &axis, 1, e->dt);
+    return fold(e, op, x, &axis, 1, e->dt);
 }
 
 static Type type_copy(const Expand *e, ValueId v) {
@@ -82,7 +93,7 @@ static SoftmaxParts softmax_parts(Expand *e, ValueId x, int axis) {
     SoftmaxParts p;
     int64_t a = axis;
     DType xd = value_dtype(e->rw->g, x);
-    p.max = expand_reduce(e, OP_REDUCE_MAX, x, &a, 1, xd);
+    p.max = fold(e, OP_REDUCE_MAX, x, &a, 1, xd);
     p.d = op2(e, OP_SUB, x, p.max);
     p.exp = op1(e, OP_EXP, p.d);
     p.sum = fold1(e, OP_REDUCE_SUM, p.exp, axis);
@@ -117,10 +128,10 @@ static ValueId inverse_std(Expand *e, ValueId var, double eps) {
 static Moments moments(Expand *e, ValueId x, const int64_t *axes, int n,
                        double eps) {
     Moments m;
-    m.mean = expand_reduce(e, OP_REDUCE_MEAN, x, axes, n, e->dt);
+    m.mean = fold(e, OP_REDUCE_MEAN, x, axes, n, e->dt);
     m.centred = op2(e, OP_SUB, x, m.mean);
     ValueId sq = op2(e, OP_MUL, m.centred, m.centred);
-    m.var = expand_reduce(e, OP_REDUCE_MEAN, sq, axes, n, e->dt);
+    m.var = fold(e, OP_REDUCE_MEAN, sq, axes, n, e->dt);
     m.rstd = inverse_std(e, m.var, eps);
     return m;
 }
@@ -235,7 +246,7 @@ static ValueId sum_all(Expand *e, ValueId x) {
     int64_t axes[MAX_RANK];
     int rank = value_type(e->rw->g, x)->rank;
     for (int i = 0; i < rank; i++) axes[i] = i;
-    return expand_reduce(e, OP_REDUCE_SUM, x, axes, rank, e->dt);
+    return fold(e, OP_REDUCE_SUM, x, axes, rank, e->dt);
 }
 
 /* sum of the weights of the targets that count */
@@ -310,8 +321,7 @@ static void expand_dropout(Expand *e, const Node *n, ValueId *out) {
 static void expand_any_reduce(Expand *e, const Node *n, ValueId *out) {
     const int64_t *axes;
     int na = attr_ints(n, AK_axes, &axes);
-    ValueId r =
-        expand_reduce(e, n->op, n->in[0], axes, na, result_dtype(e, n, 0));
+    ValueId r = fold(e, n->op, n->in[0], axes, na, result_dtype(e, n, 0));
     out[0] = shaped_like(e, r, n, 0);
 }
 
@@ -485,15 +495,6 @@ static bool expand_node(Expand *e, const Node *n, ValueId *out) {
     return true;
 }
 
-/* The replacement carries the name of what it replaces. */
-static void take_name(Graph *g, ValueId old, ValueId new_value) {
-    Value *a = value_get(g, old), *b = value_get(g, new_value);
-    if (b->kind != VK_RESULT) return;
-    Str s = a->name;
-    a->name = b->name;
-    b->name = s;
-}
-
 static DType arithmetic_dtype(const Graph *g, const Node *n) {
     return n->nin && value_dtype(g, n->in[0]) == DT_F64 ? DT_F64 : DT_F32;
 }
@@ -506,7 +507,7 @@ static bool expand_rule(Rewriter *rw, NodeId id, ValueId *with) {
     if (!expand_node(&e, &n, with)) return false;
     for (int i = 0; i < n.nout; i++)
         if (is_value(with[i]) && g->order.len > made)
-            take_name(g, n.out[i], with[i]);
+            rewrite_take_name(g, n.out[i], with[i]);
     return true;
 }
 

@@ -71,3 +71,11 @@ bool is_number(const Graph *g, ValueId v, double c) {
     if (full) return attr_float(full, AK_value, 0) == c;
     return value_is_splat(g, v, &x) && x == c;
 }
+
+void rewrite_take_name(Graph *g, ValueId old, ValueId new_value) {
+    Value *a = value_get(g, old), *b = value_get(g, new_value);
+    if (b->kind != VK_RESULT) return;
+    Str s = a->name;
+    a->name = b->name;
+    b->name = s;
+}

@@ -36,6 +36,8 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user);
 
 /* The node that makes v if its op is `op`, else NULL. */
 const Node *def_of(const Graph *g, ValueId v, OpCode op);
+/* `old`, which is replaced, gives its name to the result that replaces it. */
+void rewrite_take_name(Graph *g, ValueId old, ValueId new_value);
 /* v reads as the constant number *c in every element. */
 bool is_number(const Graph *g, ValueId v, double c);
 

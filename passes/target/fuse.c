@@ -172,7 +172,7 @@ static bool merge(Fuse *f, int a, int b) {
     Cluster *ca = cluster(f, a), *cb = cluster(f, b);
     GroupKind kind = merged_kind(ca->kind, cb->kind);
     if (kind == GROUP_LIB) return false;
-    if (ca->nodes.len + cb->nodes.len > FUSE_MAX_NODES) return false;
+    if (ca->nodes.len + cb->nodes.len > f->target->max_nodes) return false;
     NodeList all = joined(f, &ca->nodes, &cb->nodes);
     if (!fuse_fits(f, kind, &all)) return false;
     int lo = ca->rank < cb->rank ? a : b, hi = lo == a ? b : a;
@@ -355,7 +355,7 @@ static bool row_neighbour_pays(Fuse *f, int row, int c) {
     if (x->kind == GROUP_POINT && type_count(t) < full) return true;
     if (x->kind == GROUP_POINT && part_of_step(f, c) == 2)
         return feeds_only(f, c, row);
-    return full <= FUSE_SMALL_TENSOR || share_large(f, row, c, full);
+    return full <= f->target->small_tensor || share_large(f, row, c, full);
 }
 
 /* How a POINT cluster reads a value made by another one. */
@@ -524,7 +524,7 @@ static void join_small_rows(Fuse *f) {
     for (int c = 0; c < f->clusters.len; c++) {
         const Cluster *x = cluster(f, c);
         if (x->dead || x->kind != GROUP_ROW) continue;
-        if (full_count(f, c) > FUSE_TINY_TENSOR) continue;
+        if (full_count(f, c) > f->target->tiny_tensor) continue;
         NodeId mine = fuse_reduce_node(f->g, &x->nodes);
         bool done = false;
         for (int i = 0; i < open.len && !done; i++) {
@@ -625,7 +625,7 @@ static void place_all(Fuse *f) {
 static void fuse_graph(Graph *g, PassCtx *cx) {
     bool fusing = !cx->opt->no_fuse;
     fuse_prepare(g, cx->scratch, fusing);
-    Fuse f = {.g = g, .a = cx->scratch};
+    Fuse f = {.g = g, .target = target_of(g), .a = cx->scratch};
     index_users(&f);
     find_escapes(&f);
     start_clusters(&f);

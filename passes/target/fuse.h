@@ -7,14 +7,7 @@
 #define AMPC_PASSES_TARGET_FUSE_H
 
 #include "passes/passes.h"
-
-enum {
-    FUSE_MAX_BUFFERS = 24, /* operands and results of one kernel             */
-    FUSE_MAX_NODES = 96,
-    FUSE_ROWS_ENOUGH = 64,     /* rows that keep a machine busy               */
-    FUSE_SMALL_TENSOR = 32768, /* elements that one core may as well do      */
-    FUSE_TINY_TENSOR = 2048    /* elements that cost less than a step        */
-};
+#include "passes/target/target.h"
 
 typedef struct NodeList {
     NodeId *data;
@@ -31,6 +24,7 @@ typedef struct Cluster {
 
 typedef struct Fuse {
     Graph *g;
+    const TargetInfo *target;
     Arena *a; /* pass scratch */
     /* by ValueId.i: the nodes that read it, as [user_at[i], user_at[i+1])   */
     NodeId *user;

@@ -156,8 +156,8 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
     NodeId first = fuse_reduce_node(g, nodes);
     const Type *full = value_type(g, node_get(g, first)->in[0]);
     Type row = fuse_row_shape(g, first);
-    bool few = type_count(&row) < FUSE_ROWS_ENOUGH &&
-               type_count(full) > FUSE_SMALL_TENSOR;
+    bool few = type_count(&row) < f->target->rows_enough &&
+               type_count(full) > f->target->small_tensor;
     bool expensive = false;
     int phases = 1;
     fill_depths(f, nodes);
@@ -220,7 +220,7 @@ static bool fits_anchor(Fuse *f, const NodeList *nodes) {
 }
 
 bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes) {
-    if (nodes->len > FUSE_MAX_NODES) return false;
+    if (nodes->len > f->target->max_nodes) return false;
     fuse_mark(f, nodes);
     switch (kind) {
     case GROUP_POINT:
@@ -234,5 +234,5 @@ bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes) {
         break;
     case GROUP_LIB: return nodes->len == 1;
     }
-    return nodes->len == 1 || count_buffers(f, nodes) <= FUSE_MAX_BUFFERS;
+    return nodes->len == 1 || count_buffers(f, nodes) <= f->target->max_buffers;
 }

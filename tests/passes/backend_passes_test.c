@@ -310,8 +310,8 @@ static void lower(Arena *a, Module *m, const char *flag, const char *value) {
     bool used;
     options_init(&o, a);
     if (flag) REQUIRE(options_set(&o, &d, flag, value, &used) == OK);
-    if (run_passes(m, &d, &o, "expand,cse,dce,fuse,schedule,memplan", false) !=
-        OK)
+    if (run_passes(m, &d, &o, "expand,reduce,cse,dce,fuse,schedule,memplan",
+                   false) != OK)
         FAIL("%s", d.text.data);
 }
 
@@ -325,7 +325,7 @@ static void random_case(uint64_t seed, const char *flag, const char *value) {
     char what[64];
     options_init(&o, a);
     snprintf(what, sizeof what, "seed %d %s", (int)seed, flag ? flag : "");
-    if (run_passes(m, &d, &o, "expand,cse,dce", false) != OK)
+    if (run_passes(m, &d, &o, "expand,reduce,cse,dce", false) != OK)
         FAIL("%s", d.text.data);
     Results expanded = results(a, g, EVAL_EXACT);
     expect_equal(&exact, &expanded, 1e-9, what);

@@ -1,0 +1,160 @@
+/* reduce.c: every reduction as the stages that keep the target busy.
+   Before:  %b = reduce_sum %x {axes=[0,1]} : f32[1,1]        %x: f32[70,300]
+   After:   %p = reduce_sum %x {axes=[1]} : f32[70,1]
+            %b = reduce_sum %p {axes=[0]} : f32[1,1]
+   A kernel works on rows in parallel, so a reduction to few rows of many
+   columns (a bias gradient, a batch norm, a loss) would occupy a fraction of
+   the machine.  It is split by a rule over shapes alone, so that its bits
+   depend on nothing else: outer reduced axes become rows of a first stage;
+   where one long axis is left, it is cut into chunks.  The last stage folds
+   what the first made.
+
+   requires     stage STEP after expand
+   establishes  every REDUCE folds only axes longer than 1
+   breaks       nothing; leaves dead nodes                                   */
+#include "passes/common/rewrite.h"
+#include "passes/passes.h"
+#include "passes/target/target.h"
+
+typedef struct Stages {
+    Builder *b;
+    const TargetInfo *target;
+    DType partial; /* what floating partial results are stored as */
+} Stages;
+
+/* Axes longer than 1: the others fold nothing. */
+static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
+    int kept = 0;
+    for (int i = 0; i < n; i++)
+        if (t->dim[axes[i]] != 1) out[kept++] = axes[i];
+    return kept;
+}
+
+static ValueId fold_nothing(Stages *e, OpCode op, ValueId x, DType dtype) {
+    if (op == OP_REDUCE_SUMSQ) return b2(e->b, OP_MUL, x, x, dtype);
+    return b_cast(e->b, x, dtype);
+}
+
+static int64_t columns(const Type *t, const int64_t *axes, int n) {
+    int64_t c = 1;
+    for (int i = 0; i < n; i++) c *= t->dim[axes[i]];
+    return c;
+}
+
+static bool in_one_stage(const Stages *e, const Type *t, const int64_t *axes,
+                         int n) {
+    int64_t cols = columns(t, axes, n);
+    return cols <= e->target->columns_serial ||
+           type_count(t) / cols >= e->target->rows_enough || type_count(t) == 0;
+}
+
+/* The op that combines partial results. */
+static OpCode combining(OpCode op) {
+    return op == OP_REDUCE_SUMSQ || op == OP_REDUCE_MEAN ? OP_REDUCE_SUM : op;
+}
+
+/* The least divisor of n that is at least `want`; 0: none nearby. */
+static int64_t divisor_from(int64_t n, int64_t want) {
+    for (int64_t d = want; d <= n / 2 && d < want + 65536; d++)
+        if (n % d == 0) return d;
+    return 0;
+}
+
+static DType partial_dtype(const Stages *e, DType result) {
+    if (result == DT_F64) return DT_F64; /* its range is what is asked for */
+    return dtype_is_float(result) ? e->partial : result;
+}
+
+static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
+                              const int64_t *all, int nall, DType dtype);
+
+/* One long axis: x[.., c, n/c, ..] folded over n/c, then over c. */
+static ValueId in_chunks(Stages *e, OpCode op, ValueId x, int64_t axis,
+                         int64_t chunks, DType dtype) {
+    Builder *b = e->b;
+    Type t = *value_type(e->b->g, x);
+    int64_t dim[MAX_RANK + 1], inner = axis + 1;
+    for (int i = 0; i < t.rank; i++) dim[i + (i > axis)] = t.dim[i];
+    dim[axis] = chunks;
+    dim[axis + 1] = t.dim[axis] / chunks;
+    ValueId cut = b_reshape(b, x, t.rank + 1, dim);
+    ValueId part =
+        b_reduce(b, op, cut, &inner, 1, true, partial_dtype(e, dtype));
+    t.dim[axis] = chunks;
+    part = b_reshape(b, part, t.rank, t.dim);
+    return in_best_stages(e, combining(op), part, &axis, 1, dtype);
+}
+
+/* How many of the outer axes must become rows; n: even all are not enough. */
+static int outer_axes(const Stages *e, const Type *t, const int64_t *axes,
+                      int n, int64_t rows) {
+    int k = 0;
+    while (k < n && rows < e->target->rows_enough) rows *= t->dim[axes[k++]];
+    return k;
+}
+
+static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
+                         int n, int64_t rows, DType dtype) {
+    Builder *b = e->b;
+    Type t = *value_type(e->b->g, x);
+    int k = outer_axes(e, &t, axes, n, rows);
+    if (k == n) k = n - 1;
+    if (k > 0) {
+        ValueId part =
+            b_reduce(b, op, x, axes + k, n - k, true, partial_dtype(e, dtype));
+        return in_best_stages(e, combining(op), part, axes, k, dtype);
+    }
+    int64_t len = t.dim[axes[0]];
+    int64_t want = (e->target->rows_enough + rows - 1) / rows;
+    if (want < len / e->target->columns_serial)
+        want = len / e->target->columns_serial;
+    int64_t chunks = t.rank < MAX_RANK ? divisor_from(len, want) : 0;
+    if (!chunks) return b_reduce(b, op, x, axes, n, true, dtype);
+    return in_chunks(e, op, x, axes[0], chunks, dtype);
+}
+
+static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
+                              const int64_t *all, int nall, DType dtype) {
+    Builder *b = e->b;
+    Type t = *value_type(e->b->g, x);
+    int64_t axes[MAX_RANK];
+    int n = long_axes(&t, all, nall, axes);
+    if (n == 0) return fold_nothing(e, op, x, dtype);
+    if (in_one_stage(e, &t, axes, n))
+        return b_reduce(b, op, x, axes, n, true, dtype);
+    int64_t cols = columns(&t, axes, n), rows = type_count(&t) / cols;
+    if (op != OP_REDUCE_MEAN) return in_stages(e, op, x, axes, n, rows, dtype);
+    ValueId sum =
+        in_stages(e, OP_REDUCE_SUM, x, axes, n, rows, partial_dtype(e, dtype));
+    ValueId count =
+        graph_scalar(e->b->g, value_dtype(e->b->g, sum), (double)cols);
+    return b2(b, OP_DIV, sum, count, dtype);
+}
+
+static DType partial_of(const Graph *g, const Node *n) {
+    return value_dtype(g, n->in[0]) == DT_F64 ? DT_F64 : DT_F32;
+}
+
+static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
+    Graph *g = rw->g;
+    Node n = *node_get(g, id); /* building moves the pool */
+    int64_t kept[MAX_RANK];
+    const int64_t *axes;
+    if (op_info[n.op].kind != KIND_REDUCE) return false;
+    int na = attr_ints(&n, AK_axes, &axes), made = g->order.len;
+    ASSERT(attr_int(&n, AK_keepdims, 1));
+    Stages e = {&rw->b, target_of(g), partial_of(g, &n)};
+    const Type *t = value_type(g, n.in[0]);
+    if (long_axes(t, axes, na, kept) == na && in_one_stage(&e, t, axes, na))
+        return false;
+    with[0] =
+        in_best_stages(&e, n.op, n.in[0], axes, na, value_dtype(g, n.out[0]));
+    if (g->order.len > made) rewrite_take_name(g, n.out[0], with[0]);
+    return true;
+}
+
+Status pass_reduce(Module *m, PassCtx *cx) {
+    for (int i = 0; i < m->graphs.len; i++)
+        rewrite_graph(m->graphs.data[i], cx->scratch, reduce_rule, NULL);
+    return OK;
+}

@@ -1,0 +1,33 @@
+/* target.h: what the passes after the split know of a device.
+
+   Types, casts and the training step are the same everywhere.  From there each
+   kind of target has graphs of its own (Graph.target), and a pass that has to
+   weigh something asks the row of its graph's target: no number about a machine
+   stands in a pass.                                                         */
+#ifndef AMPC_PASSES_TARGET_TARGET_H
+#define AMPC_PASSES_TARGET_TARGET_H
+
+#include "passes/options.h"
+
+typedef struct TargetInfo {
+    /* one kernel */
+    int max_buffers; /* operands and results                                 */
+    int max_nodes;
+    /* how much work keeps it busy, in rows: what is computed independently  */
+    int64_t rows_enough;
+    int64_t columns_serial; /* columns that one of its workers may fold      */
+    int64_t small_tensor;   /* elements that one worker may as well do       */
+    int64_t tiny_tensor;    /* elements that cost less than a launch         */
+} TargetInfo;
+
+extern const TargetInfo target_info[NUM_TARGETS]; /* [TARGET_ANY]: unused    */
+
+static inline const TargetInfo *target_of(const Graph *g) {
+    ASSERT(g->target != TARGET_ANY);
+    return &target_info[g->target];
+}
+
+/* Graphs that belong to no target yet become the CPU's. */
+void target_split(Module *m);
+
+#endif
