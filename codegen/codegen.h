@@ -81,6 +81,8 @@ typedef struct EmitInput {
     const char *path;       /* out.so */
     const char *model_path; /* the user's file, kept as section "model" */
     const char *model_data;
+    const char
+        *options; /* the compile options as JSON, for the module's info */
     size_t model_size;
     const EmitSection *sections; /* further tail sections: reports; the texts
                                     of m->texts are added as "ir:PASS"      */

@@ -1,5 +1,5 @@
-/* options.h: the compile options of the command line and of `train` blocks,
-   parsed (options.c).  Names and defaults: `ampc --help`.                  */
+/* options.h: the compile options as a record.  Their text form is the command
+   line's and `train` blocks' (frontend/driver/options_text.c).              */
 #ifndef AMPC_PASSES_OPTIONS_H
 #define AMPC_PASSES_OPTIONS_H
 
@@ -52,6 +52,17 @@ typedef struct ScheduleSpec {
     double min, gamma;
 } ScheduleSpec;
 
+/* One loss and what is trained by it.  All objectives share one scaler. */
+typedef struct Objective {
+    Str name; /* "": the only one */
+    LossSpec loss;
+    VEC(Str) params; /* globs; empty: every parameter that the loss reaches */
+    OptimizerSpec optimizer;
+    VEC(ParamGroup) param_groups;
+    ScheduleSpec schedule;
+    double clip_norm, clip_value; /* 0: off */
+} Objective;
+
 typedef enum ScaleKind {
     SCALE_DEFAULT,
     SCALE_NONE,
@@ -85,11 +96,8 @@ typedef struct Target {
 typedef struct Options {
     Arena *arena;
     Precision precision;
-    LossSpec loss;
-    OptimizerSpec optimizer;
-    VEC(ParamGroup) param_groups;
-    ScheduleSpec schedule;
-    double clip_norm, clip_value; /* 0: off */
+    VEC(Objective) objectives; /* at least one */
+    bool loss_given;           /* --loss was */
     int64_t accumulate;
     ScaleSpec scale;
     VEC(DimBind) dims;
@@ -112,12 +120,8 @@ typedef struct Options {
 } Options;
 
 void options_init(Options *o, Arena *a);
-/* One option "--name" with its value (NULL for flags). *used_value tells the
-   caller whether the value was consumed.  ERR_USAGE with a message. */
-Status options_set(Options *o, Diag *d, const char *name, const char *value,
-                   bool *used_value);
-/* Every option as text, for the module's info (JSON object). */
-void options_json(const Options *o, StrBuf *sb);
+OptimizerSpec optimizer_default(OptimizerKind kind); /* PyTorch's */
 bool options_has_scaler(const Options *o); /* after defaults by precision */
+bool options_train(const Options *o);      /* some objective has a loss   */
 
 #endif

@@ -255,7 +255,7 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
               precision[e->opt->precision], options_has_scaler(e->opt));
     sb_printf(&js, ",\"sidecar_weights\":%d", e->opt->sidecar_weights);
     put_archs(&js, e);
-    options_json(e->opt, &js);
+    sb_puts(&js, in->options ? in->options : "{}");
     sb_puts(&js, "}");
     put_string(sb, js.data);
     sb_free(&js);

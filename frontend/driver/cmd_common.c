@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "frontend/driver/cmd.h"
+#include "frontend/driver/options_text.h"
 
 void session_init(Session *s) {
     *s = (Session){.arena = arena_new()};

@@ -4,6 +4,7 @@
 
 #include "codegen/codegen.h"
 #include "frontend/driver/cmd.h"
+#include "frontend/driver/options_text.h"
 
 typedef struct Report {
     const char *name; /* section: "txt:casts", "json:casts" */
@@ -58,9 +59,13 @@ static Status emit(Compile *c, const char *model, const char *out) {
                     .nsection = NREPORT,
                     .compiled = report_compiled,
                     .ctx = c};
+    StrBuf options = {0};
+    options_json(&s->opt, &options);
+    in.options = options.data;
     in.model_data = read_file(model, &in.model_size);
     Status st = emit_so(c->m, &s->opt, &s->diag, &in);
     free((void *)in.model_data);
+    sb_free(&options);
     if (st == OK && s->opt.report)
         st = write_text(s, s->opt.report,
                         &c->reports[has_suffix(s->opt.report, ".json")].text);

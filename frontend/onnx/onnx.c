@@ -438,6 +438,21 @@ static void start_module(Ox *ox) {
     ox->b = (Builder){.g = ox->g};
 }
 
+/* Globs are checked when everything that they could match has been seen; the
+   one of a bare `--batchnorm frozen` may match nothing. */
+static Status check_frozen(Ox *ox) {
+    for (int i = 0; i < ox->opt->batchnorm_frozen.len; i++) {
+        Str glob = ox->opt->batchnorm_frozen.data[i];
+        if (ox->frozen_used[i] || !strcmp(glob, "*")) continue;
+        ox_fail_model(ox,
+                      "--batchnorm frozen:%s matches no BatchNormalization of "
+                      "the model",
+                      ox_quote(ox, glob));
+        return ERR_USAGE;
+    }
+    return OK;
+}
+
 static Status import_model(Ox *ox) {
     TRY(ox_check_model(ox));
     ox->is_torch = ox->model->producer_name &&
@@ -452,7 +467,9 @@ static Status import_model(Ox *ox) {
     start_module(ox);
     TRY(make_inputs(ox));
     TRY(make_inits(ox));
+    ox->frozen_used = NEW_ARRAY(ox->a, bool, ox->opt->batchnorm_frozen.len + 1);
     TRY(make_nodes(ox));
+    TRY(check_frozen(ox));
     TRY(make_outputs(ox));
     if (ox->dropouts_enabled)
         ox_warn_model(ox,

@@ -117,8 +117,9 @@ struct Ox {
     Str dir;      /* of external data */
     Str verified; /* location and checksum that matched last */
     bool has_signature, is_torch, optimized;
-    bool *rule_used; /* per opt->train_rules */
-    OxMap dims;      /* dim_param to index in dim_values */
+    bool *rule_used;   /* per opt->train_rules */
+    bool *frozen_used; /* per opt->batchnorm_frozen */
+    OxMap dims;        /* dim_param to index in dim_values */
     VEC(int64_t) dim_values;
     OxMap functions; /* domain, name and overload to index */
     int calls;

@@ -296,7 +296,7 @@ Status onnx_dropout(Ox *ox) {
     double ratio;
     bool training;
     TRY(dropout_form(ox, &ratio, &training));
-    if (!ox->opt->dropout || ox->opt->loss.kind == LOSS_NONE || ratio == 0) {
+    if (!ox->opt->dropout || !options_train(ox->opt) || ratio == 0) {
         if (ox_has_out(ox, 1)) {
             TRY(all_kept(ox, in[0], &mask));
             TRY(ox_out(ox, 1, mask));

@@ -11,13 +11,15 @@
 /* ---- batch normalisation ------------------------------------------------- */
 
 static bool frozen_by_user(const Ox *ox) {
+    bool frozen = false;
     for (int i = 0; i < ox->opt->batchnorm_frozen.len; i++) {
         const char *glob = ox->opt->batchnorm_frozen.data[i];
-        if (glob_match(glob, ox->node->name) ||
-            glob_match(glob, ox->node->in[1]))
-            return true;
+        if (!glob_match(glob, ox->node->name) &&
+            !glob_match(glob, ox->node->in[1]))
+            continue;
+        frozen = ox->frozen_used[i] = true;
     }
-    return false;
+    return frozen;
 }
 
 static bool exported_training(const Ox *ox) {
@@ -29,8 +31,7 @@ static bool exported_training(const Ox *ox) {
 
 static bool in_training(const Ox *ox) {
     if (frozen_by_user(ox)) return false;
-    if (ox->opt->batchnorm_train && ox->opt->loss.kind != LOSS_NONE)
-        return true;
+    if (ox->opt->batchnorm_train && options_train(ox->opt)) return true;
     return exported_training(ox);
 }
 

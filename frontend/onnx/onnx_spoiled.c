@@ -113,7 +113,7 @@ static Status object(Ox *ox, const char *what, StrBuf *names) {
     Status s = OK;
     const char *list = names && names->len ? names->data : "";
     if (names && !names->len) return OK;
-    if (ox->opt->accept_folded || ox->opt->loss.kind == LOSS_NONE)
+    if (ox->opt->accept_folded || !options_train(ox->opt))
         ox_warn_model(ox, "%s%s", what, list);
     else
         s = ox_fail_model(ox,

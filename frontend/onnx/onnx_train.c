@@ -123,14 +123,13 @@ static void by_role(Ox *ox, OxInit *x, const OxName *name) {
            intern(!name->reaches ? "no gradient reaches it"
                   : role         ? "its name is no module path"
                                  : "in no weight's place"));
-    if (ox->opt->loss.kind != LOSS_NONE)
+    if (options_train(ox->opt))
         ox_warn_model(ox, "'%s' does not train: %s (--train '%s' overrides)",
                       ox_quote(ox, x->name), x->why, ox_quote(ox, x->name));
 }
 
 static Status check_reach(Ox *ox, const OxInit *x, const OxName *name) {
-    if (x->kind != VAR_PARAM || name->reaches ||
-        ox->opt->loss.kind == LOSS_NONE)
+    if (x->kind != VAR_PARAM || name->reaches || !options_train(ox->opt))
         return OK;
     return ox_fail_model(ox,
                          "parameter '%s' reaches the outputs only through "
@@ -171,11 +170,12 @@ Status ox_decide(Ox *ox) {
     find_statistics(ox);
     for (int i = 0; i < ox->inits.len; i++)
         if (ox->inits.data[i].live) TRY(decide(ox, &ox->inits.data[i]));
-    for (int i = 0; i < ox->opt->train_rules.len; i++)
-        if (!ox->rule_used[i])
-            return ox_fail_model(
-                ox, "%s '%s' matches no initializer of the model",
-                ox->opt->train_rules.data[i].train ? "--train" : "--freeze",
-                ox_quote(ox, ox->opt->train_rules.data[i].glob));
+    for (int i = 0; i < ox->opt->train_rules.len; i++) {
+        const GlobRule *r = &ox->opt->train_rules.data[i];
+        if (ox->rule_used[i]) continue;
+        ox_fail_model(ox, "%s '%s' matches no initializer of the model",
+                      r->train ? "--train" : "--freeze", ox_quote(ox, r->glob));
+        return ERR_USAGE;
+    }
     return OK;
 }

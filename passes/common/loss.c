@@ -43,7 +43,7 @@ static Status loss_auto(Graph *g, PassCtx *cx, ValueId *loss) {
 }
 
 static Status pick_output(const Graph *g, PassCtx *cx, ValueId *v) {
-    Str want = cx->opt->loss.output;
+    Str want = cx->opt->objectives.data[0].loss.output;
     if (!want && g->outputs.len != 1)
         return no_loss(cx, g, "the loss needs an output to look at");
     for (int i = 0; i < g->outputs.len; i++) {
@@ -60,7 +60,7 @@ static int class_axis(const LossSpec *l, int rank) {
 }
 
 static Status class_loss(Builder *b, PassCtx *cx, ValueId x, ValueId *loss) {
-    const LossSpec *l = &cx->opt->loss;
+    const LossSpec *l = &cx->opt->objectives.data[0].loss;
     Graph *g = b->g;
     Type t = *value_type(g, x);
     int axis = class_axis(l, t.rank);
@@ -102,7 +102,7 @@ static ValueId bce_with_logits(Builder *b, ValueId x, ValueId y) {
 
 static Status regression_loss(Builder *b, PassCtx *cx, ValueId x,
                               ValueId *loss) {
-    const LossSpec *l = &cx->opt->loss;
+    const LossSpec *l = &cx->opt->objectives.data[0].loss;
     Graph *g = b->g;
     Type t = *value_type(g, x);
     ValueId y = graph_input(g, "target", type_make(DT_F32, t.rank, t.dim));
@@ -129,7 +129,7 @@ static Status check_float(PassCtx *cx, const Graph *g, ValueId x) {
 
 Status pass_loss(Module *m, PassCtx *cx) {
     Graph *g = module_graph(m, "forward");
-    LossKind kind = cx->opt->loss.kind;
+    LossKind kind = cx->opt->objectives.data[0].loss.kind;
     if (!g || kind == LOSS_NONE) return OK;
     Builder b = {.g = g};
     ValueId x = NO_VALUE, loss = NO_VALUE;

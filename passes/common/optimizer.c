@@ -26,6 +26,7 @@ typedef struct Step {
     Module *m;
     Graph *g;
     const Options *opt;
+    const Objective *objective;
     Builder b;
     ValueId loss;    /* f32[], unscaled                                    */
     ValueId micro;   /* f32[]: micro-batches in the gradients; 0 = one     */
@@ -92,7 +93,7 @@ static ValueId between(Step *s, ValueId lr, double min, ValueId share) {
 }
 
 static ValueId decayed(Step *s, ValueId lr, ValueId i) {
-    const ScheduleSpec *c = &s->opt->schedule;
+    const ScheduleSpec *c = &s->objective->schedule;
     const double pi = 3.14159265358979323846;
     if (c->kind == SCHED_COSINE) {
         ValueId angle = bin(s, OP_MUL, progress(s, i, c), f64c(s, pi));
@@ -116,8 +117,9 @@ static ValueId decayed(Step *s, ValueId lr, ValueId i) {
 
 /* lr of this step from i = successful steps so far */
 static void emit_lr(Step *s) {
-    const ScheduleSpec *c = &s->opt->schedule;
-    ValueId base = state(s, VAR_HYPER, "ampc.lr", DT_F64, s->opt->optimizer.lr);
+    const ScheduleSpec *c = &s->objective->schedule;
+    ValueId base =
+        state(s, VAR_HYPER, "ampc.lr", DT_F64, s->objective->optimizer.lr);
     ValueId i = b_cast(&s->b, counter(s, "ampc.step"), DT_F64);
     s->step1 = bin(s, OP_ADD, i, f64c(s, 1));
     s->lr = decayed(s, base, i);
@@ -169,14 +171,14 @@ static void emit_check(Step *s) {
 
 /* clip_grad_norm_: min(1, max_norm / (norm + 1e-6)) */
 static void emit_clip(Step *s) {
-    if (s->opt->clip_norm <= 0) return;
+    if (s->objective->clip_norm <= 0) return;
     ValueId room = bin(s, OP_ADD, s->norm, f32c(s, 1e-6));
-    ValueId f = bin(s, OP_DIV, f32c(s, s->opt->clip_norm), room);
+    ValueId f = bin(s, OP_DIV, f32c(s, s->objective->clip_norm), room);
     s->clip = bin(s, OP_MIN, f, f32c(s, 1));
 }
 
 static ValueId clipped(Step *s, ValueId g) {
-    double lim = s->opt->clip_value;
+    double lim = s->objective->clip_value;
     if (s->clip.i) g = bin(s, OP_MUL, g, s->clip);
     if (lim <= 0) return g;
     Attr a[] = {attr_f(AK_min, -lim), attr_f(AK_max, lim)};
@@ -190,10 +192,10 @@ typedef struct Hyper {
 } Hyper;
 
 static Hyper hyper_of(const Step *s, const Var *v) {
-    Hyper h = {s->opt->optimizer.weight_decay, v->lr_scale};
+    Hyper h = {s->objective->optimizer.weight_decay, v->lr_scale};
     if (!isnan(v->weight_decay)) h.weight_decay = v->weight_decay;
-    for (int i = 0; i < s->opt->param_groups.len; i++) {
-        const ParamGroup *g = &s->opt->param_groups.data[i];
+    for (int i = 0; i < s->objective->param_groups.len; i++) {
+        const ParamGroup *g = &s->objective->param_groups.data[i];
         if (!glob_match(g->glob, v->name)) continue;
         if (!isnan(g->lr_scale)) h.lr_scale = g->lr_scale;
         if (!isnan(g->weight_decay)) h.weight_decay = g->weight_decay;
@@ -226,7 +228,7 @@ static ValueId neg32(Step *s, ValueId x) {
 /* sgd.py: g += wd p; buf = momentum buf + g; p -= lr (nesterov ? g + momentum
    buf : buf).  A zero buffer makes the first step PyTorch's buf = g. */
 static ValueId sgd(Step *s, ValueId p, ValueId g, Hyper h) {
-    const OptimizerSpec *o = &s->opt->optimizer;
+    const OptimizerSpec *o = &s->objective->optimizer;
     if (h.weight_decay != 0)
         g = bin(s, OP_ADD, g, bin(s, OP_MUL, p, f32c(s, h.weight_decay)));
     if (o->momentum != 0) {
@@ -248,7 +250,7 @@ static ValueId bias_correction(Step *s, double beta) {
    m.lerp_(g, 1-b1); v = b2 v + (1-b2) g g; denom = sqrt(v)/sqrt(bc2) + eps;
    p += -(lr/bc1) m / denom.  AdamW first p *= 1 - lr wd; Adam g += wd p. */
 static ValueId adam(Step *s, ValueId var, ValueId g, Hyper h) {
-    const OptimizerSpec *o = &s->opt->optimizer;
+    const OptimizerSpec *o = &s->objective->optimizer;
     ValueId lr = lr_of(s, h), p = var;
     if (h.weight_decay != 0 && o->kind == OPT_ADAMW) {
         ValueId decay = bin(s, OP_MUL, lr, f64c(s, h.weight_decay));
@@ -279,7 +281,7 @@ static void emit_parameters(Step *s) {
     for (int i = 0; i < s->params.len; i++) {
         ValueId p = s->params.data[i], g = clipped(s, s->unscaled.data[i]);
         Hyper h = hyper_of(s, value_var(s->g, p));
-        bool is_sgd = s->opt->optimizer.kind == OPT_SGD;
+        bool is_sgd = s->objective->optimizer.kind == OPT_SGD;
         update(s, p, is_sgd ? sgd(s, p, g, h) : adam(s, p, g, h));
     }
 }
@@ -403,7 +405,11 @@ static void advance_rng(Step *s) {
 }
 
 static Step step_new(Module *m, Graph *g, const Options *opt) {
-    return (Step){.m = m, .g = g, .opt = opt, .b = {.g = g}};
+    return (Step){.m = m,
+                  .g = g,
+                  .opt = opt,
+                  .objective = &opt->objectives.data[0],
+                  .b = {.g = g}};
 }
 
 static void make_train(Module *m, Graph *g, const Options *opt) {
@@ -540,7 +546,24 @@ static uint64_t programs_hash(const Module *m, const Options *opt) {
     return h;
 }
 
+static Status check_groups(const Module *m, PassCtx *cx) {
+    const Objective *j = &cx->opt->objectives.data[0];
+    for (int i = 0; i < j->param_groups.len; i++) {
+        Str glob = j->param_groups.data[i].glob;
+        bool used = false;
+        for (int k = 0; k < m->vars.len; k++)
+            used |= m->vars.data[k].kind == VAR_PARAM &&
+                    glob_match(glob, m->vars.data[k].name);
+        if (used) continue;
+        fail(cx->diag, (Loc){.file = m->file},
+             "--param-group '%s' matches no parameter that trains", glob);
+        return ERR_USAGE;
+    }
+    return OK;
+}
+
 Status pass_optimizer(Module *m, PassCtx *cx) {
+    TRY(check_groups(m, cx));
     Graph *train = module_graph(m, "train");
     if (train) {
         make_micro(m, graph_clone(train, "micro"), cx->opt);

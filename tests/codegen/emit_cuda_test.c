@@ -1,5 +1,6 @@
 /* emit_cuda_test.c: what plan steps become on a GPU; needs no NVRTC. */
 #include "codegen/cuda/cuda.h"
+#include "frontend/driver/options_text.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
 

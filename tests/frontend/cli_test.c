@@ -50,8 +50,49 @@ TEST_CASE(cli, usage_errors_give_status_2) {
     check_refused(2, "is not NAME=N", "--dim batch");
     check_refused(2, "wants a value", "--loss");
     check_refused(2, "not for 'cuda:sm_9x'", "--target cuda:sm_9x");
+    check_refused(2, "--objective NAME,loss=L", "--loss mse --loss l1");
     check_run(2, "a file is missing", "check");
     check_run(2, "-o OUT.so is missing", "model.onnx");
+}
+
+TEST_CASE(cli, numbers_are_numbers_in_range) {
+    check_refused(2, "beta1=1 is not in [0, 1)", "--optimizer adam,beta1=1");
+    check_refused(2, "lr=-1 is not in [0,", "--optimizer sgd,lr=-1");
+    check_refused(2, "'1e999' is outside the range",
+                  "--optimizer sgd,lr=1e999");
+    check_refused(2, "'nan' is not a number", "--optimizer sgd,lr=nan");
+    check_refused(2, "'' is not a number", "--optimizer sgd,lr=");
+    check_refused(2, "' 1' is not a number", "--clip-norm ' 1'");
+    check_refused(2, "'1x' is not a number", "--clip-norm 1x");
+    check_refused(2, "1e39 is not in [1e-37, 1e+38]", "--clip-norm 1e39");
+    check_refused(2, "0 is not in", "--clip-value 0");
+    check_refused(2, "static=1e31 is not in", "--loss-scale static=1e31");
+    check_refused(2, "max= is below min=", "--loss-scale dynamic,min=8,max=4");
+    check_refused(2, "axis=1.5 is not an integer",
+                  "--loss cross_entropy,axis=1.5");
+    check_refused(2, "'1.5' is not an integer", "--accumulate 1.5");
+    check_refused(2, "0 is not in 1 .. 16777216", "--accumulate 0");
+    check_refused(2, "99999999999999999999 is not in 0 ..",
+                  "--seed 99999999999999999999");
+    check_refused(2, "99999999999999999999 is not in 1 ..",
+                  "--dim batch=99999999999999999999");
+    check_refused(2, "a name is missing before '='", "--dim =5");
+    check_refused(2, "a name is missing before ':'", "--dim :0=5");
+    check_refused(2, "'' is not an integer", "--dim batch=");
+    check_refused(2, "'' is not an integer", "--dim input:=5");
+    check_refused(2, "a path is missing", "--report ''");
+}
+
+TEST_CASE(cli, globs_match_something) {
+    const char *globs[] = {"--train 'nosuch*'", "--freeze 'nosuch*'",
+                           "--batchnorm 'frozen:nosuch*'",
+                           "--param-group 'nosuch*,lr_scale=2'"};
+    for (size_t i = 0; i < sizeof globs / sizeof *globs; i++) {
+        char options[200];
+        snprintf(options, sizeof options,
+                 "--dim batch=8 --loss cross_entropy %s", globs[i]);
+        check_refused(2, "matches no", options);
+    }
 }
 
 TEST_CASE(cli, input_errors_give_status_1) {
@@ -59,9 +100,6 @@ TEST_CASE(cli, input_errors_give_status_1) {
     check_refused(1, "--dim batch=64", "");
     check_refused(1, "batch", "--dim bach=64");
     check_refused(1, "Choose with --loss", "--dim batch=8");
-    check_refused(1, "nosuch*",
-                  "--dim batch=8 --loss cross_entropy "
-                  "--train 'nosuch*'");
     check_refused(1, "output that does not exist",
                   "--dim batch=8 --loss cross_entropy:nosuch");
     check_refused(1, "needs NVRTC",

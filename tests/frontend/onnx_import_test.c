@@ -431,7 +431,7 @@ TEST_CASE(onnx_spoiled, statistics_merged_with_weights) {
 TEST_CASE(onnx_spoiled, an_inference_module_does_not_care) {
     Made m;
     bn_model(&m, "x,bn.scale,bn.bias,bn.mean,bn.scale");
-    m.opt.loss.kind = LOSS_NONE;
+    m.opt.objectives.data[0].loss.kind = LOSS_NONE;
     CHECK(made_import(&m) != NULL);
     made_end(&m);
 }
@@ -465,8 +465,11 @@ TEST_CASE(onnx_batch_norm, follows_the_options) {
     CHECK_EQ_INT(training_of(&m, &writes), 0);
     CHECK_EQ_INT(writes, 0);
     m.opt.batchnorm_frozen.data[0] = intern("other*");
+    CHECK(made_import(&m) == NULL);
+    CHECK_HAS(m.d.text.data, "frozen:other* matches no BatchNormalization");
+    m.opt.batchnorm_frozen.len = 0;
     CHECK_EQ_INT(training_of(&m, &writes), 1);
-    m.opt.loss.kind = LOSS_NONE;
+    m.opt.objectives.data[0].loss.kind = LOSS_NONE;
     CHECK_EQ_INT(training_of(&m, &writes), 0);
     made_end(&m);
 }

@@ -5,6 +5,7 @@
    of memory in which every 64 bytes of the arena and every variable remember
    whose content they hold: a plan that overwrites something still needed is
    caught whatever the numbers are.  verify.c checks every stage besides.    */
+#include "frontend/driver/options_text.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "frontend/driver/options_text.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
 

@@ -101,7 +101,7 @@ const char *tensor_differs(Arena *a, const EvalTensor *got,
 
 void options_inference(Options *o, Arena *a) {
     options_init(o, a);
-    o->loss.kind = LOSS_NONE;
+    o->objectives.data[0].loss.kind = LOSS_NONE;
     o->batchnorm_train = false;
 }
 

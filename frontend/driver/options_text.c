@@ -1,0 +1,505 @@
+/* options_text.c: compile options from and to text.  One row an option; specs
+   of the form name,key=value,... share one reader.                         */
+#include "frontend/driver/options_text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading ------------------------------------------------------------- */
+
+/* The value of an option, read piece by piece. */
+typedef struct Spec {
+    const char *option; /* for messages */
+    Diag *d;
+    char *text; /* all of it, or what is left; cut at commas; NULL: no more */
+} Spec;
+
+PRINTF_LIKE(2, 3)
+static Status usage(const Spec *s, const char *fmt, ...) {
+    StrBuf why = {0};
+    va_list ap;
+    va_start(ap, fmt);
+    sb_vprintf(&why, fmt, ap);
+    va_end(ap);
+    fail(s->d, (Loc){0}, "%s: %s", s->option, why.data);
+    sb_free(&why);
+    return ERR_USAGE;
+}
+
+/* Next comma-separated piece, or NULL. */
+static char *spec_next(Spec *s) {
+    if (!s->text) return NULL;
+    char *piece = s->text, *comma = strchr(piece, ',');
+    if (comma) *comma = 0;
+    s->text = comma ? comma + 1 : NULL;
+    return piece;
+}
+
+/* strtod and strtoll skip spaces and know words; a number starts as one. */
+static bool starts_number(const char *text) {
+    return *text && strchr("0123456789+-.", *text);
+}
+
+static Status read_number(const Spec *s, const char *text, double *out) {
+    char *end = NULL;
+    errno = 0;
+    *out = !strcmp(text, "inf") ? INFINITY : strtod(text, &end);
+    if (!end) return OK;
+    if (!starts_number(text) || *end || isnan(*out))
+        return usage(s, "'%s' is not a number", text);
+    if (errno == ERANGE || isinf(*out))
+        return usage(s, "'%s' is outside the range of numbers", text);
+    return OK;
+}
+
+static Status read_integer(const Spec *s, const char *text, int64_t lo,
+                           int64_t hi, int64_t *out) {
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (!starts_number(text) || end == text || *end)
+        return usage(s, "'%s' is not an integer", text);
+    if (errno == ERANGE || v < lo || v > hi)
+        return usage(s, "%s is not in %lld .. %lld", text, (long long)lo,
+                     (long long)hi);
+    *out = v;
+    return OK;
+}
+
+/* Numbers end up as f32, so none is larger or, if not 0, smaller. */
+#define MOST  1e38
+#define LEAST 1e-37
+#define COUNT 1e15 /* integers that are exact as double */
+
+typedef struct SpecKey {
+    const char *name;
+    double *real;
+    int64_t *integer;
+    bool *flag;
+    double lo, hi; /* legal values */
+    bool open;     /* hi is not one of them */
+} SpecKey;
+
+static Status spec_assign(const Spec *s, const SpecKey *k, const char *value) {
+    double v;
+    TRY(read_number(s, value, &v));
+    if (v < k->lo || v > k->hi || (k->open && v == k->hi))
+        return usage(s, "%s=%s is not in [%g, %g%c", k->name, value, k->lo,
+                     k->hi, k->open ? ')' : ']');
+    if (k->integer && v != floor(v))
+        return usage(s, "%s=%s is not an integer", k->name, value);
+    if (k->real) *k->real = v;
+    if (k->integer) *k->integer = (int64_t)v;
+    if (k->flag) *k->flag = v != 0;
+    return OK;
+}
+
+/* The rest of a spec: key=value pieces; a bare flag key means 1. */
+static Status spec_keys(Spec *s, const SpecKey *keys) {
+    for (char *piece; (piece = spec_next(s));) {
+        char *eq = strchr(piece, '=');
+        if (eq) *eq = 0;
+        const SpecKey *k = keys;
+        while (k->name && strcmp(k->name, piece)) k++;
+        if (!k->name) return usage(s, "unknown key '%s'", piece);
+        if (!eq && !k->flag) return usage(s, "key '%s' wants a value", piece);
+        TRY(spec_assign(s, k, eq ? eq + 1 : "1"));
+    }
+    return OK;
+}
+
+static int find_word(const char *const *words, const char *w) {
+    for (int i = 0; words[i]; i++)
+        if (!strcmp(words[i], w)) return i;
+    return -1;
+}
+
+/* ---- one setter an option ------------------------------------------------ */
+
+typedef Status Setter(Options *o, Spec *s);
+
+/* Options that are an objective's are those of the only one. */
+static Objective *objective(Options *o) {
+    ASSERT(o->objectives.len == 1);
+    return &o->objectives.data[0];
+}
+
+static const char *const precision_words[] = {"fp32", "bf16", "fp16", NULL};
+
+static Status set_precision(Options *o, Spec *s) {
+    static const char *const levels[] = {"O0", "O1", "O1:bf16", NULL};
+    static const Precision of_level[] = {PREC_FP32, PREC_FP16, PREC_BF16};
+    int word = find_word(precision_words, s->text);
+    int level = find_word(levels, s->text);
+    if (word < 0 && level < 0)
+        return usage(s, "'%s' is none of fp32, bf16, fp16, O0, O1, O1:bf16",
+                     s->text);
+    o->precision = word >= 0 ? (Precision)word : of_level[level];
+    return OK;
+}
+
+static const char *const loss_words[] = {
+    "auto", "none",  "cross_entropy",   "nll", "mse",
+    "l1",   "huber", "bce_with_logits", NULL};
+
+static Status set_loss(Options *o, Spec *s) {
+    LossSpec *l = &objective(o)->loss;
+    if (o->loss_given)
+        return usage(s, "was given already; several losses in one module are "
+                        "--objective NAME,loss=L,..., which this version "
+                        "does not have yet");
+    o->loss_given = true;
+    char *colon = strchr(s->text, ':');
+    if (colon) {
+        *colon = 0;
+        l->output = intern(colon + 1);
+    }
+    const char *word = spec_next(s);
+    int i = find_word(loss_words, word);
+    if (i < 0) return usage(s, "unknown loss '%s'", word);
+    l->kind = (LossKind)i;
+    int64_t axis = l->axis;
+    const SpecKey keys[] = {
+        {"axis", NULL, &axis, NULL, -MAX_RANK, MAX_RANK - 1, false},
+        {"ignore_index", NULL, &l->ignore_index, NULL, -COUNT, COUNT, false},
+        {"label_smoothing", &l->label_smoothing, NULL, NULL, 0, 1, false},
+        {"delta", &l->delta, NULL, NULL, LEAST, MOST, false},
+        {0}};
+    TRY(spec_keys(s, keys));
+    l->axis = (int)axis;
+    return OK;
+}
+
+static const char *const optimizer_words[] = {"sgd", "adam", "adamw", NULL};
+
+static Status set_optimizer(Options *o, Spec *s) {
+    const char *word = spec_next(s);
+    int i = find_word(optimizer_words, word);
+    if (i < 0) return usage(s, "'%s' is none of sgd, adam, adamw", word);
+    OptimizerSpec *p = &objective(o)->optimizer;
+    *p = optimizer_default((OptimizerKind)i);
+    const SpecKey sgd[] = {
+        {"lr", &p->lr, NULL, NULL, 0, MOST, false},
+        {"momentum", &p->momentum, NULL, NULL, 0, 1, false},
+        {"weight_decay", &p->weight_decay, NULL, NULL, 0, MOST, false},
+        {"nesterov", NULL, NULL, &p->nesterov, 0, 1, false},
+        {0}};
+    const SpecKey adam[] = {
+        {"lr", &p->lr, NULL, NULL, 0, MOST, false},
+        {"beta1", &p->beta1, NULL, NULL, 0, 1, true},
+        {"beta2", &p->beta2, NULL, NULL, 0, 1, true},
+        {"eps", &p->eps, NULL, NULL, 0, MOST, false},
+        {"weight_decay", &p->weight_decay, NULL, NULL, 0, MOST, false},
+        {0}};
+    TRY(spec_keys(s, p->kind == OPT_SGD ? sgd : adam));
+    if (p->nesterov && p->momentum == 0)
+        return usage(s, "nesterov wants a momentum");
+    return OK;
+}
+
+static Status set_param_group(Options *o, Spec *s) {
+    ParamGroup g = {intern(spec_next(s)), NAN, NAN};
+    const SpecKey keys[] = {
+        {"lr_scale", &g.lr_scale, NULL, NULL, 0, MOST, false},
+        {"weight_decay", &g.weight_decay, NULL, NULL, 0, MOST, false},
+        {0}};
+    TRY(spec_keys(s, keys));
+    vec_push(o->arena, &objective(o)->param_groups, g);
+    return OK;
+}
+
+static const char *const schedule_words[] = {"constant", "cosine", "linear",
+                                             "step", NULL};
+
+static Status set_schedule(Options *o, Spec *s) {
+    const char *word = spec_next(s);
+    int i = find_word(schedule_words, word);
+    if (i < 0)
+        return usage(s, "'%s' is none of constant, cosine, linear, step", word);
+    ScheduleSpec *c = &objective(o)->schedule;
+    *c = (ScheduleSpec){.kind = (ScheduleKind)i, .gamma = 0.1};
+    const SpecKey keys[] = {{"warmup", NULL, &c->warmup, NULL, 0, COUNT, false},
+                            {"total", NULL, &c->total, NULL, 1, COUNT, false},
+                            {"every", NULL, &c->every, NULL, 1, COUNT, false},
+                            {"min", &c->min, NULL, NULL, 0, MOST, false},
+                            {"gamma", &c->gamma, NULL, NULL, 0, MOST, false},
+                            {0}};
+    TRY(spec_keys(s, keys));
+    bool decays = c->kind == SCHED_COSINE || c->kind == SCHED_LINEAR;
+    if (decays && c->total <= c->warmup)
+        return usage(s, "total= must be given and exceed warmup=");
+    if (c->kind == SCHED_STEP && !c->every)
+        return usage(s, "step wants every=");
+    return OK;
+}
+
+static Status set_scale(Options *o, Spec *s) {
+    ScaleSpec *c = &o->scale;
+    SpecKey init = {"init", &c->init, NULL, NULL, 1e-30, 1e30, false};
+    if (!strncmp(s->text, "static=", 7)) {
+        c->kind = SCALE_STATIC;
+        init.name = "static";
+        return spec_assign(s, &init, s->text + 7);
+    }
+    const char *word = spec_next(s);
+    bool none = !strcmp(word, "none");
+    if (!none && strcmp(word, "dynamic"))
+        return usage(s, "'%s' is none of dynamic, static=K, none", word);
+    c->kind = none ? SCALE_NONE : SCALE_DYNAMIC;
+    const SpecKey no_keys[] = {{0}};
+    const SpecKey keys[] = {
+        init,
+        {"growth", &c->growth, NULL, NULL, 1.0000001, 1e9, false},
+        {"backoff", &c->backoff, NULL, NULL, 1e-9, 0.9999999, false},
+        {"interval", NULL, &c->interval, NULL, 1, 1e9, false},
+        {"min", &c->min, NULL, NULL, 0, 1e30, false},
+        {"max", &c->max, NULL, NULL, 1e-30, INFINITY, false},
+        {"hysteresis", NULL, &c->hysteresis, NULL, 1, 1e9, false},
+        {0}};
+    TRY(spec_keys(s, none ? no_keys : keys));
+    if (c->max < c->min) return usage(s, "max= is below min=");
+    return OK;
+}
+
+static Status read_limit(const Spec *s, double *out) {
+    TRY(read_number(s, s->text, out));
+    if (*out >= LEAST && *out <= MOST) return OK;
+    return usage(s, "%s is not in [%g, %g]", s->text, LEAST, MOST);
+}
+
+static Status set_clip_norm(Options *o, Spec *s) {
+    return read_limit(s, &objective(o)->clip_norm);
+}
+
+static Status set_clip_value(Options *o, Spec *s) {
+    return read_limit(s, &objective(o)->clip_value);
+}
+
+/* Micro-batches are counted in an f32. */
+static Status set_accumulate(Options *o, Spec *s) {
+    return read_integer(s, s->text, 1, 1 << 24, &o->accumulate);
+}
+
+static Status set_seed(Options *o, Spec *s) {
+    return read_integer(s, s->text, 0, INT64_MAX, &o->seed);
+}
+
+static Status set_shuffle(Options *o, Spec *s) {
+    int64_t seed;
+    TRY(read_integer(s, s->text, 0, INT64_MAX, &seed));
+    o->shuffle = (uint64_t)seed;
+    return OK;
+}
+
+/* NAME=N or INPUT:AXIS=N, split at the last '=' and the last ':'. */
+static Status set_dim(Options *o, Spec *s) {
+    char *name = s->text, *eq = strrchr(name, '=');
+    if (!eq) return usage(s, "'%s' is not NAME=N", name);
+    DimBind b = {NULL, -1, 0};
+    TRY(read_integer(s, eq + 1, 1, INT64_MAX, &b.value));
+    *eq = 0;
+    char *colon = strrchr(name, ':');
+    if (colon) {
+        int64_t axis;
+        *colon = 0;
+        TRY(read_integer(s, colon + 1, 0, MAX_RANK - 1, &axis));
+        b.axis = (int)axis;
+    }
+    if (!*name)
+        return usage(s, "a name is missing before '%s'", colon ? ":" : "=");
+    b.name = intern(name);
+    vec_push(o->arena, &o->dims, b);
+    return OK;
+}
+
+static Status set_train(Options *o, Spec *s) {
+    GlobRule r = {intern(s->text), true};
+    vec_push(o->arena, &o->train_rules, r);
+    return OK;
+}
+
+static Status set_freeze(Options *o, Spec *s) {
+    GlobRule r = {intern(s->text), false};
+    vec_push(o->arena, &o->train_rules, r);
+    return OK;
+}
+
+static Status set_batchnorm(Options *o, Spec *s) {
+    static const char *const words[] = {"train:population", "train:unbiased",
+                                        "train", NULL};
+    const char *v = s->text;
+    if (!strncmp(v, "frozen", 6) && (!v[6] || v[6] == ':')) {
+        vec_push(o->arena, &o->batchnorm_frozen, intern(v[6] ? v + 7 : "*"));
+        return OK;
+    }
+    int i = find_word(words, v);
+    if (i < 0)
+        return usage(s,
+                     "'%s' is none of train, train:unbiased, "
+                     "train:population, frozen[:GLOB]",
+                     v);
+    o->batchnorm_train = true;
+    o->batchnorm_unbiased = i == 2 ? -1 : i;
+    return OK;
+}
+
+static Status set_dropout(Options *o, Spec *s) {
+    static const char *const words[] = {"off", "on", NULL};
+    int i = find_word(words, s->text);
+    if (i < 0) return usage(s, "'%s' is neither on nor off", s->text);
+    o->dropout = i == 1;
+    return OK;
+}
+
+/* "sm_90" or "ptx" after "cuda:"; which of them there are is NVRTC's to say
+   (codegen/cuda/cuda_target.c). */
+static bool is_cuda_arch(const char *s) {
+    if (!strcmp(s, "ptx")) return true;
+    size_t digits = strncmp(s, "sm_", 3) ? 0 : strspn(s + 3, "0123456789");
+    return (digits == 2 || digits == 3) && !s[3 + digits];
+}
+
+static void add_cuda_target(Options *o, const char *arch) {
+    Target t = {.cuda = true, .arch = intern(arch)};
+    vec_push(o->arena, &o->targets, t);
+}
+
+static Status set_target(Options *o, Spec *s) {
+    static const char *const words[] = {"cpu:x86-64-v2", "cpu:x86-64-v3",
+                                        "cpu:x86-64-v4", NULL};
+    for (char *piece; (piece = spec_next(s));) {
+        int i = find_word(words, piece);
+        if (!strcmp(piece, "cpu")) {
+            for (int isa = 2; isa <= 4; isa++)
+                vec_push(o->arena, &o->targets, (Target){.isa = isa});
+        } else if (i >= 0) {
+            vec_push(o->arena, &o->targets, (Target){.isa = i + 2});
+        } else if (!strcmp(piece, "cuda")) {
+            add_cuda_target(o, "sm_90");
+            add_cuda_target(o, "sm_80");
+            add_cuda_target(o, "ptx");
+        } else if (!strncmp(piece, "cuda:", 5) && is_cuda_arch(piece + 5)) {
+            add_cuda_target(o, piece + 5);
+        } else {
+            return usage(s,
+                         "this build makes code for cpu, cpu:x86-64-v2, "
+                         "cpu:x86-64-v3, cpu:x86-64-v4, cuda, cuda:sm_NN and "
+                         "cuda:ptx, not for '%s'",
+                         piece);
+        }
+    }
+    return OK;
+}
+
+static Status set_weights(Options *o, Spec *s) {
+    static const char *const words[] = {"embed", "sidecar", NULL};
+    int i = find_word(words, s->text);
+    if (i < 0) return usage(s, "'%s' is neither embed nor sidecar", s->text);
+    o->sidecar_weights = i == 1;
+    return OK;
+}
+
+static Status set_symbol(Options *o, Spec *s) {
+    const char *v = s->text;
+    size_t ok = strspn(v, "abcdefghijklmnopqrstuvwxyz_"
+                          "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+    if (!*v || v[ok] || (*v >= '0' && *v <= '9'))
+        return usage(s, "'%s' is not a C identifier", v);
+    o->symbol = intern(v);
+    return OK;
+}
+
+/* ---- the table ----------------------------------------------------------- */
+
+typedef enum RowKind { SETTER, FLAG, PATH } RowKind;
+
+#define FIELD(field) NULL, offsetof(Options, field)
+
+static const struct OptionRow {
+    const char *name;
+    RowKind kind;
+    Setter *set;
+    size_t field; /* FLAG: a bool, set true.  PATH: a Str, the value as it is */
+} option_rows[] = {
+    {"--precision", SETTER, set_precision, 0},
+    {"--loss", SETTER, set_loss, 0},
+    {"--optimizer", SETTER, set_optimizer, 0},
+    {"--param-group", SETTER, set_param_group, 0},
+    {"--lr-schedule", SETTER, set_schedule, 0},
+    {"--clip-norm", SETTER, set_clip_norm, 0},
+    {"--clip-value", SETTER, set_clip_value, 0},
+    {"--accumulate", SETTER, set_accumulate, 0},
+    {"--loss-scale", SETTER, set_scale, 0},
+    {"--dim", SETTER, set_dim, 0},
+    {"--train", SETTER, set_train, 0},
+    {"--freeze", SETTER, set_freeze, 0},
+    {"--batchnorm", SETTER, set_batchnorm, 0},
+    {"--dropout", SETTER, set_dropout, 0},
+    {"--accept-folded", FLAG, FIELD(accept_folded)},
+    {"--target", SETTER, set_target, 0},
+    {"--weights", SETTER, set_weights, 0},
+    {"--dump-ir", PATH, FIELD(dump_ir)},
+    {"--emit-c", PATH, FIELD(emit_c)},
+    {"--emit-cuda", PATH, FIELD(emit_cuda)},
+    {"--report", PATH, FIELD(report)},
+    {"--time-passes", FLAG, FIELD(time_passes)},
+    {"--symbol", SETTER, set_symbol, 0},
+    {"--seed", SETTER, set_seed, 0},
+    {"--no-fuse", FLAG, FIELD(no_fuse)},
+    {"--shuffle", SETTER, set_shuffle, 0},
+};
+
+Status options_set(Options *o, Diag *d, const char *name, const char *value,
+                   bool *used_value) {
+    const struct OptionRow *r = option_rows, *end = r;
+    Spec s = {name, d, NULL};
+    for (end += sizeof option_rows / sizeof *r; r < end; r++)
+        if (!strcmp(r->name, name)) break;
+    if (r == end) return usage(&s, "unknown option (see ampc --help)");
+    *used_value = r->kind != FLAG;
+    if (*used_value && !value) return usage(&s, "wants a value");
+    switch (r->kind) {
+    case FLAG: *(bool *)((char *)o + r->field) = true; return OK;
+    case PATH:
+        if (!*value) return usage(&s, "a path is missing");
+        *(Str *)((char *)o + r->field) = intern(value);
+        return OK;
+    case SETTER: break;
+    }
+    s.text = arena_dup(o->arena, value, strlen(value) + 1);
+    return r->set(o, &s);
+}
+
+/* ---- for the module's info ------------------------------------------------
+ */
+
+static void json_optimizer(const OptimizerSpec *p, StrBuf *sb) {
+    sb_printf(sb, "{\"name\":\"%s\",\"lr\":%.9g,\"weight_decay\":%.9g",
+              optimizer_words[p->kind], p->lr, p->weight_decay);
+    if (p->kind == OPT_SGD)
+        sb_printf(sb, ",\"momentum\":%.9g,\"nesterov\":%s}", p->momentum,
+                  p->nesterov ? "true" : "false");
+    else
+        sb_printf(sb, ",\"beta1\":%.9g,\"beta2\":%.9g,\"eps\":%.9g}", p->beta1,
+                  p->beta2, p->eps);
+}
+
+static void json_objective(const Objective *j, StrBuf *sb) {
+    sb_printf(sb, ",\"loss\":\"%s\",\"optimizer\":", loss_words[j->loss.kind]);
+    json_optimizer(&j->optimizer, sb);
+    sb_printf(sb, ",\"lr_schedule\":\"%s\",\"clip_norm\":%.9g",
+              schedule_words[j->schedule.kind], j->clip_norm);
+    sb_printf(sb, ",\"clip_value\":%.9g", j->clip_value);
+}
+
+void options_json(const Options *o, StrBuf *sb) {
+    const char *scale = !options_has_scaler(o)          ? "none"
+                        : o->scale.kind == SCALE_STATIC ? "static"
+                                                        : "dynamic";
+    sb_printf(sb, "{\"precision\":\"%s\"", precision_words[o->precision]);
+    json_objective(&o->objectives.data[0], sb);
+    sb_printf(sb, ",\"accumulate\":%lld,\"loss_scale\":\"%s\",\"seed\":%lld}",
+              (long long)o->accumulate, scale, (long long)o->seed);
+}

@@ -1,0 +1,14 @@
+/* options_text.h: compile options from and to text.                        */
+#ifndef AMPC_FRONTEND_DRIVER_OPTIONS_TEXT_H
+#define AMPC_FRONTEND_DRIVER_OPTIONS_TEXT_H
+
+#include "passes/options.h"
+
+/* One option "--name" with its value (NULL for flags). *used_value tells the
+   caller whether the value was consumed.  ERR_USAGE with a message. */
+Status options_set(Options *o, Diag *d, const char *name, const char *value,
+                   bool *used_value);
+/* Every option as text, for the module's info (JSON object). */
+void options_json(const Options *o, StrBuf *sb);
+
+#endif
