@@ -160,6 +160,7 @@ typedef struct Module {
     Str file; /* where it came from */
     VEC(Graph *) graphs;
     VEC(Var) vars;
+    struct NameMap *names; /* of the variables */
     /* facts from the frontend that passes and the runtime's info need */
     Str producer;   /* "pytorch", ... or NULL */
     int class_axis; /* of the classification loss, -1: none */
@@ -237,7 +238,7 @@ ValueId graph_var(Graph *g, int var);
 ValueId graph_find_var(const Graph *g, int var); /* 0 if not read here */
 ValueId graph_find_value(const Graph *g, const char *name); /* 0 if absent */
 Str graph_unique_name(Graph *g, const char *base);
-/* `name` comes from graph_unique_name. */
+/* `name` comes from graph_unique_name, or two values swap theirs. */
 void graph_rename(Graph *g, ValueId v, Str name);
 
 /* ---- the builder --------------------------------------------------------- */
@@ -287,9 +288,6 @@ ValueId b_full(Builder *b, TypeId t, double v);
 
 /* ---- rewriting ----------------------------------------------------------- */
 
-/* Every use of `from` (operands in order, outputs, writes' values) becomes
-   `to`. */
-void graph_replace_uses(Graph *g, ValueId from, ValueId to);
 /* use count per value id over order, outputs and writes; arena-allocated in
    `scratch`, indexed by ValueId.i */
 int *graph_use_counts(const Graph *g, Arena *scratch);

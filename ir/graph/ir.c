@@ -16,11 +16,12 @@ const char *const stage_text[] = {"typed",     "cast",  "diff",   "step",
 
 typedef struct NameSlot {
     Str name;
-    int next; /* number to try first when the name is wanted again */
-    uint32_t value;
+    int next;       /* number to try first when the name is wanted again */
+    uint32_t value; /* of a graph's name; of a module's: variable + 1 */
 } NameSlot;
 
-/* Names in use, the value that reads each variable, shared scalars. */
+/* Of a graph: names in use, the value that reads each variable, shared
+   scalars.  Of a module: its variables' names. */
 struct NameMap {
     NameSlot *slot; /* open addressing, power of two */
     int len, cap;
@@ -46,9 +47,14 @@ static void names_grow(Arena *a, struct NameMap *m) {
         if (old[i].name) *names_probe(m, old[i].name) = old[i];
 }
 
-static NameSlot *names_add(Graph *g, Str name) {
-    struct NameMap *m = g->names;
-    if (m->len * 2 >= m->cap) names_grow(g->arena, m);
+static struct NameMap *names_new(Arena *a) {
+    struct NameMap *m = NEW(a, struct NameMap);
+    names_grow(a, m);
+    return m;
+}
+
+static NameSlot *names_add(Arena *a, struct NameMap *m, Str name) {
+    if (m->len * 2 >= m->cap) names_grow(a, m);
     NameSlot *s = names_probe(m, name);
     if (s->name) return s;
     m->len++;
@@ -65,36 +71,28 @@ static bool name_taken(const Graph *g, Str name) {
 Str graph_unique_name(Graph *g, const char *base) {
     Str name = intern(base);
     if (!name_taken(g, name)) {
-        names_add(g, name);
+        names_add(g->arena, g->names, name);
         return name;
     }
-    int n = names_add(g, name)->next;
+    int n = names_add(g->arena, g->names, name)->next;
     Str fresh;
     do fresh = internf("%s.%d", base, n++);
     while (name_taken(g, fresh));
     names_probe(g->names, name)->next = n;
-    names_add(g, fresh);
+    names_add(g->arena, g->names, fresh);
     return fresh;
-}
-
-ValueId graph_lookup(const Graph *g, Str name) {
-    NameSlot *s = names_probe(g->names, name);
-    if (!s->name || g->values.data[s->value].name != name) return NO_VALUE;
-    return (ValueId){s->value};
 }
 
 void graph_rename(Graph *g, ValueId v, Str name) {
     value_get(g, v)->name = name;
-    names_add(g, name)->value = v.i;
+    names_add(g->arena, g->names, name)->value = v.i;
 }
 
 ValueId graph_find_value(const Graph *g, const char *name) {
     Str s = intern(name);
-    ValueId v = graph_lookup(g, s);
-    if (is_value(v)) return v;
-    for (int i = 1; i < g->values.len; i++) /* renamed by a pass */
-        if (g->values.data[i].name == s) return (ValueId){(uint32_t)i};
-    return NO_VALUE;
+    const NameSlot *slot = names_probe(g->names, s);
+    if (!slot->name || g->values.data[slot->value].name != s) return NO_VALUE;
+    return (ValueId){slot->value};
 }
 
 /* ---- modules and graphs -------------------------------------------------- */
@@ -104,6 +102,7 @@ Module *module_new(Arena *a, const char *name) {
     m->arena = a;
     m->name = intern(name ? name : "");
     m->class_axis = -1;
+    m->names = names_new(a);
     return m;
 }
 
@@ -112,8 +111,7 @@ Graph *graph_new(Module *m, const char *name) {
     g->module = m;
     g->arena = m->arena;
     g->name = intern(name);
-    g->names = NEW(m->arena, struct NameMap);
-    names_grow(g->arena, g->names);
+    g->names = names_new(m->arena);
     vec_push(g->arena, &g->values, (Value){.offset = -1, .home = -1});
     vec_push(g->arena, &g->nodes, (Node){.group = -1});
     vec_push(m->arena, &m->graphs, g);
@@ -276,10 +274,7 @@ bool value_is_splat(const Graph *g, ValueId v, double *out) {
 /* ---- variables ----------------------------------------------------------- */
 
 int module_find_var(const Module *m, const char *name) {
-    Str s = intern(name);
-    for (int i = 0; i < m->vars.len; i++)
-        if (m->vars.data[i].name == s) return i;
-    return -1;
+    return (int)names_probe(m->names, intern(name))->value - 1;
 }
 
 int module_var(Module *m, VarKind k, const char *name, TypeId t,
@@ -298,6 +293,7 @@ int module_var(Module *m, VarKind k, const char *name, TypeId t,
                    .stored_dtype = type_get(t)->dtype,
                    .lr_scale = 1,
                    .weight_decay = (double)NAN});
+    names_add(m->arena, m->names, intern(name))->value = (uint32_t)m->vars.len;
     return m->vars.len - 1;
 }
 
@@ -329,20 +325,6 @@ ValueId graph_var(Graph *g, int var) {
 }
 
 /* ---- rewriting ----------------------------------------------------------- */
-
-void graph_replace_uses(Graph *g, ValueId from, ValueId to) {
-    for (int i = 0; i < g->order.len; i++) {
-        Node *n = node_get(g, g->order.data[i]);
-        for (int j = 0; j < n->nin; j++)
-            if (same_value(n->in[j], from)) n->in[j] = to;
-    }
-    for (int i = 0; i < g->outputs.len; i++)
-        if (same_value(g->outputs.data[i].value, from))
-            g->outputs.data[i].value = to;
-    for (int i = 0; i < g->writes.len; i++)
-        if (same_value(g->writes.data[i].value, from))
-            g->writes.data[i].value = to;
-}
 
 int *graph_use_counts(const Graph *g, Arena *scratch) {
     int *uses = NEW_ARRAY(scratch, int, g->values.len);

@@ -8,9 +8,6 @@
 
 /* Appends a value; v.name must be free (graph_unique_name) or NULL. */
 ValueId value_new(Graph *g, Value v);
-/* By the name map alone: exact for graphs whose names no pass has changed. */
-ValueId graph_lookup(const Graph *g, Str name);
-void graph_rename(Graph *g, ValueId v, Str name);
 
 /* ---- print.c ------------------------------------------------------------- */
 

@@ -95,7 +95,7 @@ static Status parse_new_name(Parser *p, Token *at) {
     if (at->kind != T_NAME)
         return lex_fail(&p->lx, at, "a name such as %%x expected, found %s",
                         lex_describe(at, buf));
-    if (is_value(graph_lookup(p->g, at->text)))
+    if (is_value(graph_find_value(p->g, at->text)))
         return lex_fail(&p->lx, at, "%s is defined already",
                         lex_describe(at, buf));
     return lex_next(&p->lx);
@@ -112,7 +112,7 @@ static Status parse_operand(Parser *p, ValueId *out) {
     if (at.kind != T_NAME)
         return lex_fail(lx, &at, "an operand expected, found %s",
                         lex_describe(&at, buf));
-    *out = graph_lookup(p->g, at.text);
+    *out = graph_find_value(p->g, at.text);
     if (!is_value(*out))
         return lex_fail(lx, &at, "%s is not defined here",
                         lex_describe(&at, buf));
@@ -274,7 +274,7 @@ static Status name_results(Parser *p, const NodeText *t, NodeId id) {
         const Token *at = &t->names.data[i];
         ValueId v = node_get(p->g, id)->out[i];
         if (value_get(p->g, v)->name != at->text) {
-            if (is_value(graph_lookup(p->g, at->text)))
+            if (is_value(graph_find_value(p->g, at->text)))
                 return lex_fail(&p->lx, at, "%s is defined already",
                                 lex_describe(at, buf));
             graph_rename(p->g, v, at->text);
@@ -406,8 +406,8 @@ static Status parse_var(Parser *p, VarKind kind) {
     if (i >= 0) {
         TRY(redeclare(p, &at, &p->m->vars.data[i], &v, has_init));
     } else {
-        i = p->m->vars.len;
-        vec_push(p->m->arena, &p->m->vars, v);
+        i = module_var(p->m, kind, v.name, v.type, v.init, v.fill);
+        p->m->vars.data[i] = v;
     }
     put_place(p->g, graph_var(p->g, i), place);
     return OK;

@@ -65,8 +65,8 @@ static void name_grad(Diff *s, ValueId grad, ValueId of) {
     while (s->rank.len <= (int)grad.i) vec_push(s->scratch, &s->rank, 0);
     if (grad.i < s->nvalue || s->rank.data[grad.i] >= rank || !v->name) return;
     if (value_get(s->g, grad)->kind != VK_RESULT) return; /* shared constant */
-    Str name = graph_unique_name(s->g, internf("%s.grad", v->name));
-    value_get(s->g, grad)->name = name;
+    graph_rename(s->g, grad,
+                 graph_unique_name(s->g, internf("%s.grad", v->name)));
     s->rank.data[grad.i] = rank;
 }
 

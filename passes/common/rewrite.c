@@ -73,9 +73,8 @@ bool is_number(const Graph *g, ValueId v, double c) {
 }
 
 void rewrite_take_name(Graph *g, ValueId old, ValueId new_value) {
-    Value *a = value_get(g, old), *b = value_get(g, new_value);
-    if (b->kind != VK_RESULT) return;
-    Str s = a->name;
-    a->name = b->name;
-    b->name = s;
+    Str a = value_get(g, old)->name, b = value_get(g, new_value)->name;
+    if (value_get(g, new_value)->kind != VK_RESULT) return;
+    graph_rename(g, old, b);
+    graph_rename(g, new_value, a);
 }

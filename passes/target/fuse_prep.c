@@ -37,12 +37,6 @@ bool op_is_expensive(OpCode op) {
 
 /* ---- results with a buffer of their own ---------------------------------- */
 
-static bool is_written(const Graph *g, int var) {
-    for (int i = 0; i < g->writes.len; i++)
-        if (value_get(g, g->writes.data[i].var)->var == var) return true;
-    return false;
-}
-
 static ValueId through_views(const Graph *g, ValueId v) {
     for (;;) {
         const Value *x = value_get(g, v);
@@ -55,22 +49,25 @@ static ValueId through_views(const Graph *g, ValueId v) {
 
 /* A scalar constant has no buffer; a variable that this program writes has a
    new content when the program ends. */
-static bool needs_copy(const Graph *g, ValueId v) {
+static bool needs_copy(const Graph *g, ValueId v, const bool *written) {
     const Value *root = value_get(g, through_views(g, v));
     if (root->kind == VK_CONST) return type_get(root->type)->rank == 0;
-    return root->kind == VK_VAR && is_written(g, root->var);
+    return root->kind == VK_VAR && written[root->var];
 }
 
-static void copy_roots(Graph *g) {
+static void copy_roots(Graph *g, Arena *scratch) {
     Builder b = {.g = g};
+    bool *written = NEW_ARRAY(scratch, bool, g->module->vars.len + 1);
+    for (int i = 0; i < g->writes.len; i++)
+        written[value_get(g, g->writes.data[i].var)->var] = true;
     for (int i = 0; i < g->outputs.len; i++) {
         ValueId v = g->outputs.data[i].value;
-        if (!needs_copy(g, v)) continue;
+        if (!needs_copy(g, v, written)) continue;
         g->outputs.data[i].value = b1(&b, OP_CAST, v, value_dtype(g, v));
     }
     for (int i = 0; i < g->writes.len; i++) {
         ValueId v = g->writes.data[i].value;
-        if (!needs_copy(g, v)) continue;
+        if (!needs_copy(g, v, written)) continue;
         b.flags = NODE_UPDATE;
         v = b1(&b, OP_CAST, v, value_dtype(g, v));
         g->writes.data[i].value = v;
@@ -245,6 +242,6 @@ static void copy_cheap_nodes(Graph *g, Arena *scratch) {
 }
 
 void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes) {
-    copy_roots(g);
+    copy_roots(g, scratch);
     if (copy_nodes) copy_cheap_nodes(g, scratch);
 }
