@@ -14,6 +14,7 @@
 #include "passes/target/fuse.h"
 #include "passes/common/rewrite.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- clusters ------------------------------------------------------------ */
@@ -69,23 +70,48 @@ static void find_escapes(Fuse *f) {
     }
 }
 
+static void unlink_cluster(Fuse *f, int c) {
+    Cluster *x = cluster(f, c);
+    if (x->prev >= 0) cluster(f, x->prev)->next = x->next;
+    if (x->next >= 0) cluster(f, x->next)->prev = x->prev;
+    if (f->first == c) f->first = x->next;
+}
+
+static void link_after(Fuse *f, int at, int c) {
+    Cluster *x = cluster(f, c);
+    x->prev = at;
+    x->next = at >= 0 ? cluster(f, at)->next : f->first;
+    if (x->next >= 0) cluster(f, x->next)->prev = c;
+    if (at >= 0)
+        cluster(f, at)->next = c;
+    else
+        f->first = c;
+}
+
+static void number_clusters(Fuse *f) {
+    int64_t rank = 0;
+    for (int c = f->first; c >= 0; c = cluster(f, c)->next)
+        cluster(f, c)->rank = rank += RANK_STEP;
+}
+
 static void start_clusters(Fuse *f) {
     Graph *g = f->g;
     f->cluster_of = NEW_ARRAY(f->a, int, g->nodes.len);
     f->position = graph_positions(g, f->a);
-    f->at_rank = NEW_ARRAY(f->a, int, g->order.len + 1);
+    f->first = -1;
     memset(f->cluster_of, -1, (size_t)g->nodes.len * sizeof(int));
     for (int i = 0; i < g->order.len; i++) {
         NodeId id = g->order.data[i];
         OpKind k = kind_of(g, id);
         if (k == KIND_VIEW) continue;
-        Cluster c = {.kind = first_kind(k), .rank = f->clusters.len};
+        Cluster c = {.kind = first_kind(k)};
+        int n = f->clusters.len;
         vec_push(f->a, &c.nodes, id);
-        f->cluster_of[id.i] = c.rank;
-        f->at_rank[c.rank] = c.rank;
+        f->cluster_of[id.i] = n;
         vec_push(f->a, &f->clusters, c);
+        link_after(f, n - 1, n);
     }
-    f->nrank = f->clusters.len;
+    number_clusters(f);
     f->node_mark = NEW_ARRAY(f->a, unsigned, g->nodes.len);
     f->depth = NEW_ARRAY(f->a, int, g->nodes.len);
     f->value_mark = NEW_ARRAY(f->a, unsigned, g->values.len);
@@ -94,7 +120,7 @@ static void start_clusters(Fuse *f) {
 
 /* ---- cycles and the order of clusters ------------------------------------ */
 
-/* Marks clusters ranked below b that are reached from c (not through the
+/* Collects the clusters ranked below b that are reached from c (not through the
    direct edge from `from`); false if b itself is reached. */
 static bool reach(Fuse *f, int c, int from, int b);
 
@@ -117,6 +143,7 @@ static bool reach_user(Fuse *f, NodeId user, int from, bool direct, int b) {
 
 static bool reach(Fuse *f, int c, int from, int b) {
     f->cluster_mark[c] = f->cluster_stamp;
+    if (from < 0) vec_push(f->a, &f->reached, (Reached){c, 0});
     for (int i = 0; i < cluster(f, c)->nodes.len; i++) {
         const Node *n = node_get(f->g, cluster(f, c)->nodes.data[i]);
         for (int o = 0; o < n->nout; o++) {
@@ -129,24 +156,35 @@ static bool reach(Fuse *f, int c, int from, int b) {
     return true;
 }
 
-/* Between a and b: first what a does not reach, then the merged cluster (in
-   b's name's place: a), then what a reaches. */
-static void reorder(Fuse *f, int a, int b) {
-    int lo = cluster(f, a)->rank, hi = cluster(f, b)->rank, at = lo, nlate = 0;
-    int *late = NEW_ARRAY(f->a, int, hi - lo + 1);
-    for (int r = lo; r <= hi; r++) {
-        int c = f->at_rank[r];
-        if (c == a || c == b || c < 0) continue;
-        if (f->cluster_mark[c] == f->cluster_stamp)
-            late[nlate++] = c;
-        else
-            f->at_rank[at++] = c;
+static int by_rank(const void *a, const void *b) {
+    const Reached *x = a, *y = b;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* The merged cluster, number `keep` of lo and hi, takes hi's place; behind it
+   comes what lo reaches. */
+static void reorder(Fuse *f, int lo, int hi, int keep) {
+    Reached *late = f->reached.data;
+    int n = f->reached.len, at = keep;
+    unlink_cluster(f, lo);
+    if (keep == lo) {
+        link_after(f, hi, lo);
+        cluster(f, lo)->rank = cluster(f, hi)->rank;
+        unlink_cluster(f, hi);
     }
-    f->at_rank[at++] = a;
-    for (int i = 0; i < nlate; i++) f->at_rank[at++] = late[i];
-    while (at <= hi) f->at_rank[at++] = -1;
-    for (int r = lo; r <= hi; r++)
-        if (f->at_rank[r] >= 0) cluster(f, f->at_rank[r])->rank = r;
+    for (int i = 0; i < n; i++)
+        late[i].rank = cluster(f, late[i].cluster)->rank;
+    if (n) qsort(late, (size_t)n, sizeof *late, by_rank);
+    for (int i = 0; i < n; at = late[i++].cluster) {
+        unlink_cluster(f, late[i].cluster);
+        link_after(f, at, late[i].cluster);
+    }
+    int64_t rank = cluster(f, keep)->rank;
+    int next = cluster(f, at)->next;
+    int64_t room = next < 0 ? RANK_STEP : cluster(f, next)->rank - rank;
+    if (n && room / (n + 1) == 0) number_clusters(f);
+    for (int i = 0; i < n && room / (n + 1) > 0; i++)
+        cluster(f, late[i].cluster)->rank = rank + room / (n + 1) * (i + 1);
 }
 
 static NodeList joined(Fuse *f, const NodeList *x, const NodeList *y) {
@@ -177,13 +215,9 @@ static bool merge(Fuse *f, int a, int b) {
     if (!fuse_fits(f, kind, &all)) return false;
     int lo = ca->rank < cb->rank ? a : b, hi = lo == a ? b : a;
     f->cluster_stamp++;
+    f->reached.len = 0;
     if (!reach(f, lo, lo, hi)) return false;
-    f->cluster_mark[lo] = 0;
-    reorder(f, lo, hi);
-    if (lo != a) {
-        f->at_rank[cluster(f, lo)->rank] = a;
-        ca->rank = cluster(f, lo)->rank;
-    }
+    reorder(f, lo, hi, a);
     for (int i = 0; i < cb->nodes.len; i++)
         f->cluster_of[cb->nodes.data[i].i] = a;
     ca->nodes = all;
@@ -538,6 +572,21 @@ static void join_small_rows(Fuse *f) {
 
 /* ---- the result ---------------------------------------------------------- */
 
+static void replace(Fuse *f, ValueId from, ValueId to) {
+    Graph *g = f->g;
+    for (int k = f->user_at[from.i]; k < f->user_at[from.i + 1]; k++) {
+        Node *n = node_get(g, f->user[k]);
+        for (int i = 0; i < n->nin; i++)
+            if (same_value(n->in[i], from)) n->in[i] = to;
+    }
+    for (int i = 0; i < g->outputs.len && f->escapes[from.i]; i++)
+        if (same_value(g->outputs.data[i].value, from))
+            g->outputs.data[i].value = to;
+    for (int i = 0; i < g->writes.len && f->escapes[from.i]; i++)
+        if (same_value(g->writes.data[i].value, from))
+            g->writes.data[i].value = to;
+}
+
 /* Equal copies that met in one cluster become one node again. */
 static void drop_copies(Fuse *f, Cluster *c) {
     Graph *g = f->g;
@@ -554,8 +603,7 @@ static void drop_copies(Fuse *f, Cluster *c) {
         }
         const Node *n = node_get(g, id);
         const Node *m = node_get(g, c->nodes.data[same]);
-        for (int k = 0; k < n->nout; k++)
-            graph_replace_uses(g, n->out[k], m->out[k]);
+        for (int k = 0; k < n->nout; k++) replace(f, n->out[k], m->out[k]);
     }
     c->nodes.len = kept;
 }

@@ -9,6 +9,8 @@
 #include "passes/passes.h"
 #include "passes/target/target.h"
 
+#define RANK_STEP (INT64_C(1) << 32) /* room for clusters that move */
+
 typedef struct NodeList {
     NodeId *data;
     int len, cap;
@@ -18,9 +20,15 @@ typedef struct NodeList {
 typedef struct Cluster {
     GroupKind kind;
     NodeList nodes; /* in graph order                                        */
-    int rank;       /* place in a topological order of clusters              */
+    int64_t rank;   /* grows along a topological order of clusters,          */
+    int prev, next; /*   which is this list; -1: the end                     */
     bool dead;      /* merged away                                           */
 } Cluster;
+
+typedef struct Reached {
+    int cluster;
+    int64_t rank;
+} Reached;
 
 typedef struct Fuse {
     Graph *g;
@@ -33,8 +41,8 @@ typedef struct Fuse {
     int *position;   /* by NodeId.i */
     int *cluster_of; /* by NodeId.i; -1: VIEW */
     VEC(Cluster) clusters;
-    int *at_rank; /* cluster of each rank */
-    int nrank;
+    int first;            /* of the clusters' order                          */
+    VEC(Reached) reached; /* what a cluster reaches below another one        */
     unsigned *node_mark, *value_mark, stamp;
     unsigned *cluster_mark, cluster_stamp;
     int *depth; /* by NodeId.i: scratch of fuse_fit.c */
