@@ -239,8 +239,9 @@ typedef struct Buffer {
 
 typedef struct PlanCheck {
     GroupCheck *c;
-    int *step; /* by group: place among groups in order */
-    int *last; /* by root: last step that reads it */
+    int *step;           /* by group: place among groups in order */
+    int *last;           /* by root: last step that reads it */
+    const Write **write; /* by variable */
     int steps;
 } PlanCheck;
 
@@ -317,15 +318,11 @@ static Status check_overlaps(PlanCheck *p, Buffer *list, int n) {
 static Status check_home(PlanCheck *p, const Node *n, ValueId id) {
     GroupCheck *c = p->c;
     const Value *x = value_get(c->g, id);
-    const Write *write = NULL;
     const Type *t = type_get(x->type);
-    for (int i = 0; i < c->g->writes.len; i++) {
-        const Write *w = &c->g->writes.data[i];
-        if (value_get(c->g, w->var)->var == x->home &&
-            same_value(c->root[w->value.i], id))
-            write = w;
-    }
-    if (!write) return verify_fail(c->v, n, "its home is not written with it");
+    bool known = x->home < c->g->module->vars.len;
+    const Write *write = known ? p->write[x->home] : NULL;
+    if (!write || !same_value(c->root[write->value.i], id))
+        return verify_fail(c->v, n, "its home is not written with it");
     const Type *var = value_type(c->g, write->var);
     if (var->dtype != t->dtype || type_count(var) != type_count(t))
         return verify_fail(c->v, n, "%s in a home of %s", TXT(t), TXT(var));
@@ -366,6 +363,11 @@ Status verify_plan(Verifier *v) {
     TRY(find_spans(p.c));
     p.step = NEW_ARRAY(v->a, int, g->groups.len + 1);
     p.last = NEW_ARRAY(v->a, int, g->values.len);
+    p.write = NEW_ARRAY(v->a, const Write *, g->module->vars.len + 1);
+    for (int i = 0; i < g->writes.len; i++) {
+        const Write *w = &g->writes.data[i];
+        p.write[value_get(g, w->var)->var] = w;
+    }
     find_lives(&p);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(p.c, i);

@@ -8,7 +8,8 @@
    - A POINT result takes the place of an operand that dies there and is read
      element for element.
    - Everything else gets an offset so that buffers that live at the same time
-     do not overlap: greedy best fit in several orders, the smallest arena wins.
+     do not overlap: greedy best fit in several orders, of which the order of
+     time takes linear time; the smallest arena wins.
 
    requires     stage FUSED, scheduled
    establishes  stage PLANNED
@@ -58,12 +59,6 @@ static bool reads_in_step(const Flow *f, int group, ValueId r,
     return true;
 }
 
-static bool reads(const Flow *f, int group, ValueId r) {
-    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
-        if (same_value(f->read[k], r)) return true;
-    return false;
-}
-
 /* ---- variables ----------------------------------------------------------- */
 
 static bool can_write_home(const Plan *p, const Write *w) {
@@ -75,11 +70,8 @@ static bool can_write_home(const Plan *p, const Write *w) {
     const Type *t = type_get(v->type), *var = value_type(p->g, w->var);
     if (t->dtype != var->dtype || type_count(t) != type_count(var))
         return false;
-    for (int i = maker; i < f->ngroup; i++)
-        if (reads(f, i, w->var) &&
-            !(i == maker && reads_in_step(f, i, w->var, t)))
-            return false;
-    return true;
+    int last = f->last[w->var.i];
+    return last < maker || (last == maker && reads_in_step(f, last, w->var, t));
 }
 
 static void choose_homes(Plan *p) {
@@ -143,10 +135,6 @@ static int largest_first(const Block *a, const Block *b) {
     return by_number(b->bytes, a->bytes);
 }
 
-static int earliest_first(const Block *a, const Block *b) {
-    return by_number(a->from, b->from);
-}
-
 static int longest_first(const Block *a, const Block *b) {
     return by_number(b->to - b->from, a->to - a->from);
 }
@@ -156,8 +144,9 @@ static int area_first(const Block *a, const Block *b) {
                      a->bytes * (a->to - a->from + 1));
 }
 
-static OrderFn *const orders[] = {largest_first, area_first, longest_first,
-                                  earliest_first};
+static OrderFn *const orders[] = {largest_first, area_first, longest_first};
+
+enum { FEW_BLOCKS = 4096 }; /* these orders are tried: their time is a square */
 
 /* Stable insertion by merging: qsort has no context and no stability. */
 static void sort_blocks(const Plan *p, int *idx, int n, OrderFn *cmp,
@@ -214,14 +203,86 @@ static int64_t place_blocks(const Plan *p, const int *idx, int64_t *offset) {
     return total;
 }
 
+/* ---- offsets in the order of time ---------------------------------------- */
+
+typedef struct Gap {
+    int64_t from, to;
+} Gap;
+
+/* Free bytes below `end`, ascending, apart from each other. */
+typedef struct Gaps {
+    VEC(Gap) list;
+    int64_t end;
+} Gaps;
+
+static int64_t take(Gaps *s, int64_t bytes) {
+    int best = -1;
+    for (int i = 0; i < s->list.len; i++) {
+        int64_t size = s->list.data[i].to - s->list.data[i].from;
+        if (size >= bytes && (best < 0 || size < s->list.data[best].to -
+                                                     s->list.data[best].from))
+            best = i;
+    }
+    if (best < 0) return (s->end += bytes) - bytes;
+    Gap *g = &s->list.data[best];
+    int64_t at = g->from;
+    g->from += bytes;
+    if (g->from == g->to)
+        memmove(g, g + 1, (size_t)(--s->list.len - best) * sizeof *g);
+    return at;
+}
+
+static void give_back(Arena *a, Gaps *s, int64_t from, int64_t to) {
+    int i = s->list.len;
+    vec_push(a, &s->list, (Gap){from, to});
+    Gap *g = s->list.data;
+    for (; i > 0 && g[i - 1].from > from; i--) g[i] = g[i - 1];
+    g[i] = (Gap){from, to};
+    for (int k = i + 1; k >= i; k--) /* joins the next one and the one before */
+        if (k > 0 && k < s->list.len && g[k - 1].to == g[k].from) {
+            g[k - 1].to = g[k].to;
+            memmove(g + k, g + k + 1, (size_t)(--s->list.len - k) * sizeof *g);
+        }
+    if (s->list.len && g[s->list.len - 1].to == s->end)
+        s->end = g[--s->list.len].from;
+}
+
+/* Blocks stand in the order in which they are born. */
+static int64_t place_in_time(const Plan *p, int64_t *offset) {
+    int ng = p->f->ngroup, nb = p->blocks.len;
+    int64_t total = 0;
+    Gaps gaps = {0};
+    int *dies =
+        NEW_ARRAY(p->a, int, ng + 2); /* + 1: the first that dies there */
+    int *next = NEW_ARRAY(p->a, int, nb + 1);
+    for (int i = 0, now = 0; i < nb; i++) {
+        const Block *b = &p->blocks.data[i];
+        for (; now < b->from; now++)
+            for (int d = dies[now]; d; d = next[d - 1])
+                give_back(p->a, &gaps, offset[d - 1],
+                          offset[d - 1] + p->blocks.data[d - 1].bytes);
+        offset[i] = take(&gaps, b->bytes);
+        if (offset[i] + b->bytes > total) total = offset[i] + b->bytes;
+        next[i] = dies[b->to];
+        dies[b->to] = i + 1;
+    }
+    return total;
+}
+
 static void choose_offsets(Plan *p) {
     int n = p->blocks.len;
     int *idx = NEW_ARRAY(p->a, int, n + 1), *tmp = NEW_ARRAY(p->a, int, n + 1);
     int64_t *offset = NEW_ARRAY(p->a, int64_t, n + 1), best = INT64_MAX;
-    for (size_t o = 0; o < sizeof orders / sizeof *orders; o++) {
-        for (int i = 0; i < n; i++) idx[i] = i;
-        sort_blocks(p, idx, n, orders[o], tmp);
-        int64_t total = place_blocks(p, idx, offset);
+    int norder = n > FEW_BLOCKS ? 0 : sizeof orders / sizeof *orders;
+    for (int o = 0; o <= norder; o++) {
+        int64_t total;
+        if (o < norder) {
+            for (int i = 0; i < n; i++) idx[i] = i;
+            sort_blocks(p, idx, n, orders[o], tmp);
+            total = place_blocks(p, idx, offset);
+        } else {
+            total = place_in_time(p, offset);
+        }
         if (total >= best) continue;
         best = total;
         for (int i = 0; i < n; i++) p->blocks.data[i].offset = offset[i];

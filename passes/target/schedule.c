@@ -17,48 +17,62 @@ typedef struct Edges {
     int *to, len, cap;
 } Edges;
 
+/* A group that may run; the greatest key goes first, then the source's order.
+ */
+typedef struct Ready {
+    int64_t key;
+    int group;
+} Ready;
+
 typedef struct Sched {
     Flow *f;
     Arena *a;
-    Edges *next;  /* by group: groups that must come later                    */
-    int *blocked; /* by group: predecessors not yet run                      */
-    int *left;    /* by root: readers not yet run                             */
+    Edges *next;      /* by group: groups that must come later               */
+    int64_t *made;    /* by group: bytes of its results                      */
+    int *blocked;     /* by group: predecessors not yet run                  */
+    int *left;        /* by root: readers not yet run                        */
+    int *readers;     /* by root: their numbers, exclusive or                */
+    VEC(Ready) ready; /* a heap; a group that ran may still be in it         */
+    unsigned *seen;   /* by group: stamp of the last search                  */
+    unsigned searches;
     uint64_t rng;
 } Sched;
 
 /* ---- dependences --------------------------------------------------------- */
 
+/* All edges to a group are made together, so that doubles are neighbours. */
 static void add_edge(Sched *s, int from, int to) {
     Edges *e = &s->next[from];
-    for (int i = 0; i < e->len; i++)
-        if (e->to[i] == to) return;
+    if (e->len && e->to[e->len - 1] == to) return;
     if (e->len == e->cap)
         e->to = vec_grow(s->a, e->to, e->len, &e->cap, sizeof *e->to);
     e->to[e->len++] = to;
 }
 
-static bool leads_to(const Sched *s, int from, int to, bool *seen) {
+static bool leads_to(const Sched *s, int from, int to) {
     if (from == to) return true;
-    if (seen[from]) return false;
-    seen[from] = true;
+    if (s->seen[from] == s->searches) return false;
+    s->seen[from] = s->searches;
     for (int i = 0; i < s->next[from].len; i++)
-        if (leads_to(s, s->next[from].to[i], to, seen)) return true;
+        if (leads_to(s, s->next[from].to[i], to)) return true;
     return false;
 }
 
 /* Readers of a variable before the group that makes its new content. */
-static void order_write(Sched *s, const Write *w) {
+static void order_writes(Sched *s) {
     Flow *f = s->f;
-    int maker = f->def[f->root[w->value.i].i];
-    if (maker < 0) return;
-    for (int i = 0; i < f->ngroup; i++) {
-        if (i == maker) continue;
-        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
-            if (!same_value(f->read[k], w->var)) continue;
-            bool *seen = NEW_ARRAY(s->a, bool, f->ngroup);
-            if (!leads_to(s, maker, i, seen)) add_edge(s, i, maker);
-        }
+    int *maker = NEW_ARRAY(s->a, int, f->g->values.len); /* + 1, by variable */
+    for (int i = 0; i < f->g->writes.len; i++) {
+        const Write *w = &f->g->writes.data[i];
+        maker[w->var.i] = f->def[f->root[w->value.i].i] + 1;
     }
+    for (int i = 0; i < f->ngroup; i++)
+        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
+            int m = maker[f->read[k].i] - 1;
+            if (m < 0 || m == i) continue;
+            s->searches++;
+            if (!leads_to(s, m, i)) add_edge(s, i, m);
+        }
 }
 
 static void find_edges(Sched *s) {
@@ -66,27 +80,29 @@ static void find_edges(Sched *s) {
     for (int i = 0; i < f->ngroup; i++)
         for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++)
             if (f->def[f->read[k].i] >= 0) add_edge(s, f->def[f->read[k].i], i);
-    for (int i = 0; i < f->g->writes.len; i++)
-        order_write(s, &f->g->writes.data[i]);
+    order_writes(s);
 }
 
 static void start(Sched *s) {
     Flow *f = s->f;
+    int nv = f->g->values.len;
     memset(s->blocked, 0, (size_t)f->ngroup * sizeof *s->blocked);
-    memset(s->left, 0, (size_t)f->g->values.len * sizeof *s->left);
+    memset(s->left, 0, (size_t)nv * sizeof *s->left);
+    memset(s->readers, 0, (size_t)nv * sizeof *s->readers);
     for (int i = 0; i < f->ngroup; i++) {
         for (int k = 0; k < s->next[i].len; k++) s->blocked[s->next[i].to[k]]++;
-        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++)
+        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
             s->left[f->read[k].i]++;
+            s->readers[f->read[k].i] ^= i;
+        }
     }
-    for (int v = 1; v < f->g->values.len; v++)
+    for (int v = 1; v < nv; v++)
         if (f->last[v] == f->ngroup) s->left[v]++; /* kept to the end */
 }
 
 /* ---- memory -------------------------------------------------------------- */
 
-static int64_t made_bytes(const Sched *s, int group) {
-    const Flow *f = s->f;
+static int64_t made_bytes(const Flow *f, int group) {
     int64_t sum = 0;
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_get(f->g, f->g->order.data[i]);
@@ -96,20 +112,25 @@ static int64_t made_bytes(const Sched *s, int group) {
     return sum;
 }
 
+/* A group is the only one left to read a buffer that groups make. */
+static bool last_reader(const Sched *s, ValueId root) {
+    return s->f->def[root.i] >= 0 && s->left[root.i] == 1;
+}
+
 static int64_t freed_bytes(const Sched *s, int group) {
     const Flow *f = s->f;
     int64_t sum = 0;
-    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {
-        ValueId r = f->read[k];
-        if (f->def[r.i] >= 0 && s->left[r.i] == 1) sum += flow_bytes(f, r);
-    }
+    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
+        if (last_reader(s, f->read[k])) sum += flow_bytes(f, f->read[k]);
     return sum;
 }
 
 static void run_group(Sched *s, int group) {
     const Flow *f = s->f;
-    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
+    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {
         s->left[f->read[k].i]--;
+        s->readers[f->read[k].i] ^= group;
+    }
     for (int k = 0; k < s->next[group].len; k++)
         s->blocked[s->next[group].to[k]]--;
 }
@@ -118,7 +139,7 @@ static int64_t peak_bytes(Sched *s, const int *order) {
     int64_t live = 0, peak = 0;
     start(s);
     for (int i = 0; i < s->f->ngroup; i++) {
-        live += made_bytes(s, order[i]);
+        live += s->made[order[i]];
         if (live > peak) peak = live;
         live -= freed_bytes(s, order[i]);
         run_group(s, order[i]);
@@ -128,48 +149,76 @@ static int64_t peak_bytes(Sched *s, const int *order) {
 
 /* ---- orders -------------------------------------------------------------- */
 
-typedef int PickFn(Sched *s, const int *ready, int n);
+typedef int64_t KeyFn(Sched *s, int group);
 
-static int pick_first(Sched *s, const int *ready, int n) {
-    (void)s, (void)n;
-    return ready[0];
+static int64_t key_source(Sched *s, int group) {
+    (void)s, (void)group;
+    return 0;
 }
 
-static int pick_freeing(Sched *s, const int *ready, int n) {
-    int best = ready[0];
-    int64_t most = INT64_MIN;
-    for (int i = 0; i < n; i++) {
-        int64_t gain = freed_bytes(s, ready[i]) - made_bytes(s, ready[i]);
-        if (gain > most) {
-            most = gain;
-            best = ready[i];
-        }
-    }
-    return best;
+static int64_t key_freeing(Sched *s, int group) {
+    return freed_bytes(s, group) - s->made[group];
 }
 
-static int pick_any(Sched *s, const int *ready, int n) {
+static int64_t key_any(Sched *s, int group) {
+    (void)group;
     s->rng = s->rng * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    return ready[(s->rng >> 33) % (uint64_t)n];
+    return (int64_t)(s->rng >> 33);
 }
 
-/* `ready` is kept sorted, so that ties fall to the source's order. */
-static int *list_order(Sched *s, PickFn *pick) {
-    int n = s->f->ngroup, nready = 0, done = 0;
-    int *ready = NEW_ARRAY(s->a, int, n + 1);
+static bool before(Ready x, Ready y) {
+    return x.key != y.key ? x.key > y.key : x.group < y.group;
+}
+
+static void push(Sched *s, Ready x) {
+    vec_push(s->a, &s->ready, x);
+    int i = s->ready.len - 1;
+    for (; i > 0 && before(x, s->ready.data[(i - 1) / 2]); i = (i - 1) / 2)
+        s->ready.data[i] = s->ready.data[(i - 1) / 2];
+    s->ready.data[i] = x;
+}
+
+static int pop(Sched *s) {
+    Ready *heap = s->ready.data, last = heap[--s->ready.len];
+    int first = heap[0].group, n = s->ready.len, i = 0;
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && before(heap[child + 1], heap[child])) child++;
+        if (before(last, heap[child])) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = last;
+    return first;
+}
+
+/* A key grows while a group waits, where it becomes the last reader of a
+   buffer: then it is queued once more. */
+static int *list_order(Sched *s, KeyFn *key) {
+    const Flow *f = s->f;
+    int n = f->ngroup, done = 0;
     int *order = NEW_ARRAY(s->a, int, n + 1);
-    bool *queued = NEW_ARRAY(s->a, bool, n + 1);
+    bool *ran = NEW_ARRAY(s->a, bool, n + 1);
     start(s);
-    while (done < n) {
-        nready = 0;
-        for (int i = 0; i < n; i++)
-            if (!queued[i] && !s->blocked[i]) ready[nready++] = i;
-        ASSERT(nready > 0);
-        int c = pick(s, ready, nready);
-        queued[c] = true;
+    s->ready.len = 0;
+    for (int i = 0; i < n; i++)
+        if (!s->blocked[i]) push(s, (Ready){key(s, i), i});
+    while (s->ready.len) {
+        int c = pop(s);
+        if (ran[c]) continue;
+        ran[c] = true;
         order[done++] = c;
         run_group(s, c);
+        for (int k = f->read_at[c]; k < f->read_at[c + 1]; k++) {
+            ValueId r = f->read[k];
+            int reader = s->readers[r.i];
+            if (last_reader(s, r) && f->last[r.i] < n && !s->blocked[reader])
+                push(s, (Ready){key(s, reader), reader});
+        }
+        for (int k = 0; k < s->next[c].len; k++) {
+            int to = s->next[c].to[k];
+            if (!s->blocked[to]) push(s, (Ready){key(s, to), to});
+        }
     }
+    ASSERT(done == n);
     return order;
 }
 
@@ -224,16 +273,17 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
     Sched s = {.f = flow_new(g, cx->scratch), .a = cx->scratch};
     int n = s.f->ngroup;
     s.next = NEW_ARRAY(s.a, Edges, n + 1);
+    s.made = NEW_ARRAY(s.a, int64_t, n + 1);
     s.blocked = NEW_ARRAY(s.a, int, n + 1);
     s.left = NEW_ARRAY(s.a, int, g->values.len);
+    s.readers = NEW_ARRAY(s.a, int, g->values.len);
+    s.seen = NEW_ARRAY(s.a, unsigned, n + 1);
     s.rng = cx->opt->shuffle;
+    for (int i = 0; i < n; i++) s.made[i] = made_bytes(s.f, i);
     find_edges(&s);
-    int *order;
-    if (cx->opt->shuffle) {
-        order = list_order(&s, pick_any);
-    } else {
-        order = list_order(&s, pick_first);
-        int *greedy = list_order(&s, pick_freeing);
+    int *order = list_order(&s, cx->opt->shuffle ? key_any : key_source);
+    if (!cx->opt->shuffle) {
+        int *greedy = list_order(&s, key_freeing);
         if (peak_bytes(&s, greedy) < peak_bytes(&s, order)) order = greedy;
     }
     apply_order(&s, order);
