@@ -41,16 +41,17 @@ typedef struct LoweredStep {
     const char *name;
 } LoweredStep;
 
-/* lower.c: the step of one group.  Kernels are shared structurally through
+/* lower.c: the step of every group.  Kernels are shared structurally through
    the kernel set: equal text, equal Kernel pointer, so that 60 parameters
-   share one update kernel (flat kernels take their length from par[0]). */
+   share one update kernel (flat kernels take their length from par[0]).  All
+   that is refused is in the messages. */
 typedef struct KernelSet KernelSet;
 KernelSet *kernel_set_new(Arena *a);
 int kernel_set_count(const KernelSet *ks, bool epilogues);
 const Kernel *kernel_set_get(const KernelSet *ks, bool epilogues, int i);
 int kernel_index(const Kernel *k); /* position in its list */
-Status lower_group(const Graph *g, int group, KernelSet *ks, Diag *d,
-                   LoweredStep *out);
+Status lower_graph(const Graph *g, KernelSet *ks, Diag *d,
+                   LoweredStep **out /* by group, in the set's arena */);
 
 /* The value whose buffer v shares through VIEW nodes (v itself otherwise). */
 ValueId view_root(const Graph *g, ValueId v);
@@ -104,5 +105,8 @@ Status cuda_targets(Options *opt, Diag *d);
    runtime, append sections, rename into place.  GPU code is compiled by NVRTC
    meanwhile.  Nothing is left behind on failure. */
 Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in);
+/* The same up to the sources, which are dropped: what lowering refuses, all of
+   it at once. */
+Status emit_check(Module *m, const Options *opt, Diag *d);
 
 #endif

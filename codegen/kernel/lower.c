@@ -11,6 +11,7 @@
 /* ---- what is in the group ------------------------------------------------ */
 
 typedef struct GroupFacts {
+    int group;
     VEC(NodeId) nodes;
     VEC(ValueId) leave; /* values used outside, in order of definition */
 } GroupFacts;
@@ -25,38 +26,33 @@ ValueId view_root(const Graph *g, ValueId v) {
     }
 }
 
-static bool defined_in(const Graph *g, ValueId v, int group) {
-    if (!is_value(v)) return false;
-    const Value *val = value_get(g, v);
-    if (val->kind != VK_RESULT) return false;
-    const Node *n = node_get(g, val->def);
-    return n->group == group && op_info[n->op].kind != KIND_VIEW;
-}
-
-static void mark_leaving(const Graph *g, int group, bool *used, ValueId v) {
-    if (defined_in(g, v, group)) used[v.i] = true;
-}
-
-static GroupFacts group_facts(const Graph *g, int group, Arena *a) {
-    GroupFacts f = {0};
-    bool *used = NEW_ARRAY(a, bool, g->values.len);
+/* The nodes of a group stand together in the order; `left` = read by another
+   group, a view or the host, by ValueId.i. */
+static void find_left(const Graph *g, bool *left) {
     for (int j = 0; j < g->order.len; j++) {
         const Node *n = node_get(g, g->order.data[j]);
-        bool view = op_info[n->op].kind == KIND_VIEW;
-        if (n->group == group && !view)
-            vec_push(a, &f.nodes, g->order.data[j]);
-        else
-            for (int i = 0; i < n->nin; i++)
-                mark_leaving(g, group, used, n->in[i]);
+        for (int i = 0; i < n->nin; i++) {
+            if (!is_value(n->in[i])) continue;
+            const Value *v = value_get(g, n->in[i]);
+            if (v->kind == VK_RESULT && node_get(g, v->def)->group != n->group)
+                left[n->in[i].i] = true;
+        }
     }
     for (int j = 0; j < g->outputs.len; j++)
-        mark_leaving(g, group, used, g->outputs.data[j].value);
+        left[g->outputs.data[j].value.i] = true;
     for (int j = 0; j < g->writes.len; j++)
-        mark_leaving(g, group, used, g->writes.data[j].value);
-    for (int j = 0; j < f.nodes.len; j++) {
-        const Node *n = node_get(g, f.nodes.data[j]);
+        left[g->writes.data[j].value.i] = true;
+}
+
+static GroupFacts group_facts(const Graph *g, int first, const bool *left,
+                              Arena *a) {
+    GroupFacts f = {.group = node_get(g, g->order.data[first])->group};
+    for (int j = first; j < g->order.len; j++) {
+        const Node *n = node_get(g, g->order.data[j]);
+        if (n->group != f.group) break;
+        vec_push(a, &f.nodes, g->order.data[j]);
         for (int i = 0; i < n->nout; i++)
-            if (used[n->out[i].i]) vec_push(a, &f.leave, n->out[i]);
+            if (left[n->out[i].i]) vec_push(a, &f.leave, n->out[i]);
     }
     return f;
 }
@@ -110,9 +106,8 @@ static void domain(Lower *l, const Type *t) {
         l->k->dim[d] = (KDim){.extent = t->dim[d], .col = true};
 }
 
-static Lower lower_begin(const Graph *g, int group, const GroupFacts *f,
-                         Arena *a) {
-    Lower l = {.g = g, .group = group, .arena = a};
+static Lower lower_begin(const Graph *g, const GroupFacts *f, Arena *a) {
+    Lower l = {.g = g, .group = f->group, .arena = a};
     l.k = NEW(a, Kernel);
     l.k->comment = group_comment(g, f, a);
     return l;
@@ -243,30 +238,43 @@ static bool leaves(const GroupFacts *f, ValueId v) {
     return false;
 }
 
-Status lower_group(const Graph *g, int group, KernelSet *ks, Diag *d,
-                   LoweredStep *out) {
+static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
+                          Diag *d, LoweredStep *out) {
     Arena *a = kernel_set_arena(ks);
-    GroupFacts f = group_facts(g, group, a);
-    const Node *anchor = find_kind(g, &f, KIND_ANCHOR);
-    const Node *lib = find_kind(g, &f, KIND_LIB);
-    ASSERT(f.nodes.len > 0);
-    memset(out, 0, sizeof *out);
-    out->name = step_name(g, &f);
+    const Node *anchor = find_kind(g, f, KIND_ANCHOR);
+    const Node *lib = find_kind(g, f, KIND_LIB);
+    out->name = step_name(g, f);
     if (anchor || (lib && lib->op != OP_PAD_GRAD)) {
         TRY(lower_lib_call(g, anchor ? anchor : lib, a, d, out));
-        if (lib && lib->op == OP_MAX_POOL && !leaves(&f, lib->out[1]))
+        if (lib && lib->op == OP_MAX_POOL && !leaves(f, lib->out[1]))
             out->refs[2] = NO_VALUE;
-        if (f.nodes.len == 1) return OK;
-        Lower l = lower_begin(g, group, &f, a);
-        lower_epilogue(&l, anchor, &f, ks, out);
+        if (f->nodes.len == 1) return OK;
+        Lower l = lower_begin(g, f, a);
+        lower_epilogue(&l, anchor, f, ks, out);
         return OK;
     }
     if (lib) TRY(check_pad_grad(g, lib, d));
-    Lower l = lower_begin(g, group, &f, a);
-    if (find_kind(g, &f, KIND_REDUCE))
-        lower_row(&l, &f);
+    Lower l = lower_begin(g, f, a);
+    if (find_kind(g, f, KIND_REDUCE))
+        lower_row(&l, f);
     else
-        lower_point(&l, &f);
+        lower_point(&l, f);
     lower_end(&l, ks, out);
     return OK;
+}
+
+Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
+    Arena *a = kernel_set_arena(ks);
+    Status status = OK;
+    bool *left = NEW_ARRAY(a, bool, g->values.len);
+    *out = NEW_ARRAY(a, LoweredStep, g->groups.len + 1);
+    find_left(g, left);
+    for (int j = 0, n = 1; j < g->order.len; j += n, n = 1) {
+        if (node_get(g, g->order.data[j])->group < 0) continue;
+        GroupFacts f = group_facts(g, j, left, a);
+        n = f.nodes.len;
+        if (lower_group(g, &f, ks, d, &(*out)[f.group]) != OK)
+            status = ERR_USER;
+    }
+    return status;
 }

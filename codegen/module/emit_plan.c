@@ -161,14 +161,14 @@ static void add_copies(Emit *e, const Graph *g) {
 
 static Status add_program(Emit *e, const Graph *g) {
     EmitProgram p = {.g = g, .step0 = e->steps.len};
+    LoweredStep *steps;
+    TRY(lower_graph(g, e->out->kernels, e->d, &steps));
     e->const_number = NEW_ARRAY(e->a, int, g->values.len);
     memset(e->const_number, -1, (size_t)g->values.len * sizeof(int));
     for (int i = 0; i < g->groups.len; i++) {
-        LoweredStep s = {0};
-        TRY(lower_group(g, i, e->out->kernels, e->d, &s));
         vec_push(e->a, &e->out->group_steps, e->steps.len);
-        vec_push(e->a, &e->out->group_n, s.npar ? s.pars[0] : 0);
-        add_step(e, g, &s);
+        vec_push(e->a, &e->out->group_n, steps[i].npar ? steps[i].pars[0] : 0);
+        add_step(e, g, &steps[i]);
     }
     add_copies(e, g);
     p.nstep = e->steps.len - p.step0;
@@ -237,10 +237,12 @@ static void add_cuda(Emit *e) {
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
                  Arena *a, PlanSource *out) {
     Emit e = {.m = m, .opt = opt, .d = d, .a = a, .out = out};
+    Status status = OK;
     out->kernels = kernel_set_new(a);
     add_variables(&e);
     for (int i = 0; i < m->graphs.len; i++)
-        TRY(add_program(&e, m->graphs.data[i]));
+        if (add_program(&e, m->graphs.data[i]) != OK) status = ERR_USER;
+    TRY(status);
     add_cuda(&e);
     put_plan(&out->text, &e, in);
     return OK;

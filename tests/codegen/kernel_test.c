@@ -84,9 +84,7 @@ static void subject_begin(Subject *s) {
     if (!CHECK_MSG(st == OK, "%s\n%s", d.text.data, s->text)) harness_leave();
     s->ks = kernel_set_new(s->a);
     s->nstep = s->g->groups.len;
-    s->steps = NEW_ARRAY(s->a, LoweredStep, s->nstep);
-    for (int i = 0; i < s->nstep; i++)
-        REQUIRE(lower_group(s->g, i, s->ks, &d, &s->steps[i]) == OK);
+    REQUIRE(lower_graph(s->g, s->ks, &d, &s->steps) == OK);
     s->in = NEW_ARRAY(s->a, EvalTensor *, s->g->values.len);
     s->data = NEW_ARRAY(s->a, void *, s->g->values.len);
     for (uint32_t i = 1; i < (uint32_t)s->g->values.len; i++) {

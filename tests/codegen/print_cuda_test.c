@@ -170,11 +170,13 @@ static void suite_add(Suite *x, const char *text) {
     Subject *s = &x->s[x->n++];
     Diag d = {0};
     Module *m = NULL;
+    LoweredStep *steps;
     s->text = text;
     if (parse_module(x->a, &d, "test.amp", text, strlen(text), &m) != OK ||
         verify_graph(m->graphs.data[0], STAGE_FUSED, &d) != OK ||
-        lower_group(m->graphs.data[0], 0, x->ks, &d, &s->step) != OK)
+        lower_graph(m->graphs.data[0], x->ks, &d, &steps) != OK)
         FAIL("%s\n%s", d.text.data, text);
+    s->step = steps[0];
     s->g = m->graphs.data[0];
 }
 

@@ -240,13 +240,10 @@ static void lower_all(Bounds *x) {
     x->g = x->b.all;
     x->ks = kernel_set_new(x->b.a);
     x->n = x->g->groups.len;
-    x->steps = NEW_ARRAY(x->b.a, LoweredStep, x->n);
     x->items = NEW_ARRAY(x->b.a, Item, x->n);
     x->nunit = (x->n + PER_UNIT - 1) / PER_UNIT;
     x->unit = NEW_ARRAY(x->b.a, StrBuf, x->nunit);
-    for (int i = 0; i < x->n; i++)
-        if (lower_group(x->g, i, x->ks, &d, &x->steps[i]) != OK)
-            FAIL("%s", d.text.data);
+    if (lower_graph(x->g, x->ks, &d, &x->steps) != OK) FAIL("%s", d.text.data);
 }
 
 static SimTwin **open_twins(Bounds *x) {

@@ -487,8 +487,10 @@ static void fused_lower(const Fused *f, Arena *a, LoweredStep *s) {
     Module *m = NULL;
     Status st = parse_module(a, &d, "test.amp", f->text, strlen(f->text), &m);
     if (!CHECK_MSG(st == OK, "%s", d.text.data)) harness_leave();
-    KernelSet *ks = kernel_set_new(a);
-    REQUIRE(lower_group(m->graphs.data[0], 0, ks, &d, s) == OK);
+    LoweredStep *steps;
+    REQUIRE(lower_graph(m->graphs.data[0], kernel_set_new(a), &d, &steps) ==
+            OK);
+    *s = steps[0];
     REQUIRE(s->epilogue != NULL && s->epilogue->bufs.len == 2);
 }
 
