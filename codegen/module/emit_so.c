@@ -316,3 +316,13 @@ Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in) {
     arena_free(e.a);
     return s;
 }
+
+Status emit_check(Module *m, const Options *opt, Diag *d) {
+    EmitInput in = {.path = "", .model_path = ""};
+    PlanSource src = {0};
+    Arena *a = arena_new();
+    Status s = emit_plan(m, opt, d, &in, a, &src);
+    sb_free(&src.text);
+    arena_free(a);
+    return s;
+}

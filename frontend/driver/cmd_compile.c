@@ -1,4 +1,4 @@
-/* cmd_compile.c: ampc MODEL -o OUT.so, and ampc check MODEL.               */
+/* cmd_compile.c: ampc MODEL -o OUT.so.                                     */
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,24 +102,5 @@ int cmd_compile(int argc, char **argv) {
         st = ERR_USAGE;
     }
     if (st == OK) st = compile(&s, model, out);
-    return session_end(&s, st);
-}
-
-/* The targets, and everything up to the memory plan: all that can refuse. */
-static Status check(Session *s, const char *model) {
-    Module *m;
-    if (s->opt.targets.len) TRY(cuda_targets(&s->opt, &s->diag));
-    TRY(load_model(s, model, &m));
-    TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, false));
-    printf("%s: can be compiled\n", model);
-    return OK;
-}
-
-int cmd_check(int argc, char **argv) {
-    Session s;
-    const char *model = NULL;
-    session_init(&s);
-    Status st = session_args(&s, argc, argv, NULL, &model);
-    if (st == OK) st = check(&s, model);
     return session_end(&s, st);
 }

@@ -1,0 +1,23 @@
+/* cmd_check.c: ampc check MODEL: everything that compiling would refuse, and
+   why.  Imports, runs all passes and lowers every group; compiles nothing.  */
+#include "codegen/codegen.h"
+#include "frontend/driver/cmd.h"
+
+static Status check(Session *s, const char *model) {
+    Module *m;
+    if (s->opt.targets.len) TRY(cuda_targets(&s->opt, &s->diag));
+    TRY(load_model(s, model, &m));
+    TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, false));
+    TRY(emit_check(m, &s->opt, &s->diag));
+    printf("%s: can be compiled\n", model);
+    return OK;
+}
+
+int cmd_check(int argc, char **argv) {
+    Session s;
+    const char *model = NULL;
+    session_init(&s);
+    Status st = session_args(&s, argc, argv, NULL, &model);
+    if (st == OK) st = check(&s, model);
+    return session_end(&s, st);
+}

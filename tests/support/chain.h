@@ -1,0 +1,13 @@
+/* chain.h: models as long as wanted, to see what compiling costs.
+
+   A chain of `layers` times matmul, add, tanh on f32[4,width], whose weights
+   are all different, as ONNX or as text.                                   */
+#ifndef AMPC_TESTS_SUPPORT_CHAIN_H
+#define AMPC_TESTS_SUPPORT_CHAIN_H
+
+#include "ir/graph/base.h"
+
+void chain_onnx(StrBuf *sb, int layers, int width);
+void chain_amp(StrBuf *sb, int layers, int width);
+
+#endif
