@@ -41,6 +41,14 @@
 #define TOL_DEVICE_BF16                                                        \
     { 5e-3, 2e-2, 2e-2, 2e-3 }
 
+/* Some dozen updates in f32 beside the same in double, as a part of a tensor's
+   largest magnitude. */
+#define TOL_UPDATE 4e-6
+
+/* A loss and its gradient in f32 beside the same in double: sums of at most
+   some dozen logarithms. */
+#define TOL_LOSS 4e-6
+
 /* Random graphs, as a part of an output's largest magnitude: errors of sums
    pass through some twenty ops; beside 16-bit values one rounding that falls to
    the other side does, a few times over.  The floor is for differences of

@@ -1,0 +1,264 @@
+/* loss_test.c: every loss of --loss and its options, in training and in
+   evaluation, beside PyTorch's definitions written here in double.
+
+   The model is y = x * w, so that the gradient that reaches w comes from the
+   loss alone; the wanted one is a central difference of the loss written here.
+   In evaluation the rows beyond the valid ones hold rubbish.                */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/compiled.h"
+#include "tests/tolerance.h"
+
+enum { BATCH = 4, MAX_SHARE = 24, MAX_X = BATCH * MAX_SHARE };
+
+typedef enum Kind { XENT, NLL, MSE, L1, HUBER, BCE } Kind;
+
+typedef struct Loss {
+    const char *name, *option, *dims; /* of a sample */
+    Kind kind;
+    int classes, inner; /* of a sample [outer, classes, inner]; 0: one */
+    int outer;
+    double smoothing, delta;
+    int ignored;  /* this class is; 0: none */
+    int rejected; /* targets 1 in so many are ignored; 1: all */
+} Loss;
+
+static const Loss losses[] = {
+    {"cross_entropy", "cross_entropy", "5", XENT, .classes = 5},
+    {"cross_entropy_smoothed", "cross_entropy,label_smoothing=0.3", "5", XENT,
+     .classes = 5, .smoothing = 0.3},
+    {"cross_entropy_ignores_some", "cross_entropy,ignore_index=2", "5", XENT,
+     .classes = 5, .ignored = 2, .rejected = 2},
+    {"cross_entropy_ignores_minus_100", "cross_entropy", "5", XENT,
+     .classes = 5, .ignored = -100, .rejected = 3},
+    {"cross_entropy_ignores_all", "cross_entropy", "5", XENT, .classes = 5,
+     .ignored = -100, .rejected = 1},
+    {"cross_entropy_smoothed_ignores_some",
+     "cross_entropy,label_smoothing=0.2,ignore_index=-1", "5", XENT,
+     .classes = 5, .smoothing = 0.2, .ignored = -1, .rejected = 2},
+    {"cross_entropy_of_tokens", "cross_entropy,ignore_index=0", "6,4", XENT,
+     .classes = 4, .outer = 6, .ignored = 0, .rejected = 5},
+    {"cross_entropy_of_pixels", "cross_entropy,label_smoothing=0.1", "3,2,2",
+     XENT, .classes = 3, .inner = 4, .smoothing = 0.1},
+    {"cross_entropy_axis_1_of_3", "cross_entropy,axis=1", "3,4", XENT,
+     .classes = 3, .inner = 4},
+    {"cross_entropy_axis_minus_1", "cross_entropy,axis=-1", "2,3,2", XENT,
+     .classes = 2, .outer = 6},
+    {"nll", "nll", "5", NLL, .classes = 5},
+    {"nll_ignores_some", "nll,ignore_index=3", "3,2,2", NLL, .classes = 3,
+     .inner = 4, .ignored = 3, .rejected = 3},
+    {"mse", "mse", "6,2", .kind = MSE},
+    {"l1", "l1", "5", .kind = L1},
+    {"huber", "huber", "5", HUBER, .delta = 1},
+    {"huber_narrow", "huber,delta=0.25", "3,4", HUBER, .delta = 0.25},
+    {"huber_wide", "huber,delta=2.5", "5", HUBER, .delta = 2.5},
+    {"bce_with_logits", "bce_with_logits", "5", .kind = BCE},
+};
+
+/* ---- the oracle ----------------------------------------------------------
+ */
+
+typedef struct Sums {
+    double loss, weight, correct, count;
+} Sums;
+
+typedef struct Data {
+    const Loss *l;
+    int share, targets; /* elements and targets of a sample */
+    float x[MAX_X], w[MAX_SHARE];
+    int64_t label[MAX_X];
+    float value[MAX_X];
+    bool kept[MAX_X];
+} Data;
+
+static int at_least_1(int n) { return n ? n : 1; }
+
+/* One target: its classes lie `step` apart from y on. */
+static void add_class(Sums *s, const Loss *l, const double *y, int step,
+                      int64_t label) {
+    double most = y[0], sum = 0, mean = 0;
+    int best = 0;
+    for (int k = 0; k < l->classes; k++)
+        if (y[k * step] > most) most = y[k * step], best = k;
+    for (int k = 0; k < l->classes; k++) {
+        sum += exp(y[k * step] - most);
+        mean += y[k * step] / l->classes;
+    }
+    double lse = most + log(sum), e = l->smoothing;
+    s->loss += l->kind == NLL
+                   ? -y[label * step]
+                   : (1 - e) * (lse - y[label * step]) + e * (lse - mean);
+    s->weight += 1;
+    s->count += 1;
+    s->correct += best == label;
+}
+
+static double element(const Loss *l, double y, double t) {
+    double d = y - t, a = fabs(d);
+    switch (l->kind) {
+    case MSE: return d * d;
+    case L1: return a;
+    case HUBER: return a < l->delta ? d * d / 2 : l->delta * (a - l->delta / 2);
+    case BCE: {
+        double p = 1 / (1 + exp(-y));
+        return -(t * log(p) + (1 - t) * log(1 - p));
+    }
+    case XENT:
+    case NLL: break;
+    }
+    FAIL("not element by element");
+}
+
+static Sums sums(const Data *d, const double *w, int samples) {
+    const Loss *l = d->l;
+    int inner = at_least_1(l->inner);
+    Sums s = {0};
+    double y[MAX_X];
+    for (int i = 0; i < samples * d->share; i++)
+        y[i] = (double)d->x[i] * w[i % d->share];
+    for (int i = 0; i < samples * d->targets; i++) {
+        if (!l->classes) {
+            s.loss += element(l, y[i], (double)d->value[i]);
+            s.weight += 1;
+        } else if (d->kept[i]) {
+            int first = i / inner * l->classes * inner + i % inner;
+            add_class(&s, l, y + first, inner, d->label[i]);
+        }
+    }
+    return s;
+}
+
+static double mean_loss(const Data *d, const double *w) {
+    Sums s = sums(d, w, BATCH);
+    return s.loss / s.weight;
+}
+
+static double slope(const Data *d, int i) {
+    double w[MAX_SHARE], h = 1e-6, up;
+    for (int k = 0; k < d->share; k++) w[k] = (double)d->w[k];
+    w[i] += h;
+    up = mean_loss(d, w);
+    w[i] -= 2 * h;
+    return (up - mean_loss(d, w)) / (2 * h);
+}
+
+/* ---- data ---------------------------------------------------------------- */
+
+static double noise(uint64_t *state) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(*state >> 40) / (1 << 23) - 1;
+}
+
+static Data data_new(const Loss *l) {
+    uint64_t seed = 41;
+    Data d = {.l = l, .share = 1};
+    for (const char *p = l->dims; *p; p += *p == ',')
+        d.share *= (int)strtol(p, (char **)&p, 10);
+    d.targets = d.share / at_least_1(l->classes);
+    if (l->classes)
+        REQUIRE(d.share ==
+                l->classes * at_least_1(l->inner) * at_least_1(l->outer));
+    for (int i = 0; i < BATCH * d.share; i++)
+        d.x[i] = (float)(2 * noise(&seed));
+    for (int i = 0; i < d.share; i++) d.w[i] = (float)(1 + 0.5 * noise(&seed));
+    for (int i = 0; i < BATCH * d.targets; i++) {
+        d.value[i] = (float)(l->kind == BCE ? (noise(&seed) + 1) / 2
+                                            : 1.5 * noise(&seed));
+        d.kept[i] = !l->rejected || i % l->rejected;
+        if (!l->classes) continue;
+        do d.label[i] = (int64_t)(l->classes * (noise(&seed) + 1) / 2);
+        while (l->rejected && d.label[i] == l->ignored);
+        if (!d.kept[i]) d.label[i] = l->ignored;
+    }
+    return d;
+}
+
+static void inputs(Data *d, ampc_input in[2]) {
+    size_t n = (size_t)(BATCH * d->targets);
+    in[0] = ampc_in("x", d->x, (size_t)(BATCH * d->share) * 4, AMPC_DTYPE_F32);
+    in[1] = d->l->classes ? ampc_in("target", d->label, n * 8, AMPC_DTYPE_I64)
+                          : ampc_in("target", d->value, n * 4, AMPC_DTYPE_F32);
+}
+
+/* ---- the two side by side ------------------------------------------------ */
+
+static void check_training(const Compiled *c, ampc_session *s, Data *d) {
+    ampc_input in[2];
+    double w[MAX_SHARE], loss, largest = 0;
+    float grad[MAX_SHARE];
+    for (int i = 0; i < d->share; i++) w[i] = (double)d->w[i];
+    inputs(d, in);
+    if (d->l->rejected == 1) { /* as in PyTorch: 0 / 0, and no gradient */
+        ampc_metrics m = step_ok(c, s, in, 2);
+        CHECK(isnan(m.loss));
+        CHECK_EQ_INT(m.bad_forward, 1);
+        CHECK_NEAR(m.grad_norm, 0, 0);
+        return;
+    }
+    if (c->api->micro_step(s, in, 2, &loss)) FAIL("%s", c->api->error(s));
+    CHECK_REL(loss, mean_loss(d, w), TOL_LOSS);
+    read_var(c, s, "ampc.grad/w", grad, (size_t)d->share * 4, AMPC_DTYPE_F32);
+    for (int i = 0; i < d->share; i++)
+        largest = fmax(largest, fabs(slope(d, i)));
+    CHECK(largest > 0.01);
+    for (int i = 0; i < d->share; i++)
+        CHECK_NEAR(grad[i], slope(d, i), TOL_LOSS * largest);
+}
+
+static void check_evaluation(const Compiled *c, ampc_session *s, Data *d,
+                             int valid) {
+    ampc_input in[2];
+    Data padded = *d;
+    double w[MAX_SHARE];
+    ampc_eval e = {.size = sizeof e};
+    for (int i = 0; i < d->share; i++) w[i] = (double)d->w[i];
+    Sums want = sums(d, w, valid);
+    for (int i = valid * d->share; i < BATCH * d->share; i++)
+        padded.x[i] = i % 2 ? NAN : 1e30f;
+    for (int i = valid * d->targets; i < BATCH * d->targets; i++) {
+        padded.label[i] = 0;
+        padded.value[i] = -1e20f;
+    }
+    inputs(&padded, in);
+    if (c->api->evaluate(s, in, 2, valid, &e)) FAIL("%s", c->api->error(s));
+    CHECK_EQ_INT(e.exact, 1);
+    CHECK_EQ_INT(e.samples, valid);
+    CHECK_NEAR(e.loss_num, want.loss, TOL_LOSS * fabs(want.loss));
+    CHECK_NEAR(e.loss_den, want.weight, 0);
+    CHECK_NEAR(e.correct, want.correct, 0);
+    CHECK_NEAR(e.count, want.count, 0);
+    if (c->api->evaluate(s, in, 2, valid, &e)) FAIL("%s", c->api->error(s));
+    CHECK_NEAR(e.loss_den, 2 * want.weight, 0);
+    CHECK_NEAR(e.loss_num, 2 * want.loss, 2 * TOL_LOSS * fabs(want.loss));
+    CHECK_EQ_INT(e.samples, 2 * valid);
+}
+
+static void run(void *arg) {
+    const Loss *l = arg;
+    Data d = data_new(l);
+    char text[512], options[256];
+    snprintf(text, sizeof text,
+             "graph forward(%%x: f32[%d,%s]) {\n  param %%w: f32[%s] = 1\n"
+             "  %%y = mul %%x, %%w : f32[%d,%s]\n  return %%y\n}\n",
+             BATCH, l->dims, l->dims, BATCH, l->dims);
+    snprintf(options, sizeof options,
+             "--precision fp32 --target cpu:x86-64-v2 --loss %s", l->option);
+    Compiled c = compile_text(text, options);
+    ampc_session *s = open_threads(&c, 1);
+    write_var(&c, s, "w", d.w, (size_t)d.share * 4, AMPC_DTYPE_F32);
+    check_training(&c, s, &d);
+    check_evaluation(&c, s, &d, BATCH);
+    check_evaluation(&c, s, &d, 1);
+    check_evaluation(&c, s, &d, BATCH - 1);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+static void add_losses(void) {
+    for (size_t i = 0; i < sizeof losses / sizeof *losses; i++)
+        harness_register("loss", losses[i].name, run, (void *)&losses[i]);
+}
+TEST_REGISTRAR(add_losses);
