@@ -8,23 +8,12 @@
 
 /* ---- scratch ------------------------------------------------------------- */
 
-static size_t lib_scratch(uint32_t lib, const void *par, int threads) {
-    switch (lib) {
-    case PLAN_LIB_GEMM: return cpu_gemm_scratch(par, threads);
-    case PLAN_LIB_CONV_FWD: return cpu_conv_fwd_scratch(par, threads);
-    case PLAN_LIB_CONV_DGRAD: return cpu_conv_dgrad_scratch(par, threads);
-    case PLAN_LIB_CONV_WGRAD: return cpu_conv_wgrad_scratch(par, threads);
-    case PLAN_LIB_SCATTER_ADD: return cpu_scatter_add_scratch(par, threads);
-    default: return 0;
-    }
-}
-
 static size_t scratch_bytes(const AmpcModule *m, int threads) {
     size_t most = 0;
     for (uint32_t i = 0; i < m->nstep; i++) {
         const PlanStep *t = &m->steps[i];
-        if (t->kind != PLAN_LIB || t->fn >= PLAN_NLIB) continue;
-        size_t n = lib_scratch(t->fn, m->pars + t->par0, threads);
+        if (t->kind != PLAN_LIB) continue;
+        size_t n = cpu_lib_scratch((PlanLib)t->fn, m->pars + t->par0, threads);
         if (n > most) most = n;
     }
     return most;

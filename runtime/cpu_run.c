@@ -133,48 +133,17 @@ static void run_chunk(void *ctx, int64_t lo, int64_t hi, int worker) {
     t->kernel(t->buf, t->par, lo, hi);
 }
 
-static void run_lib(const CpuDevice *d, const BoundStep *t) {
-    const AmpcCpuLib *lib = d->isa->lib;
-    AmpcPool *pool = d->pool;
-    void **b = t->buf, *scratch = d->scratch;
-    const void *par = t->par;
-    const CpuEpilogue *ep = t->epilogue.fn ? &t->epilogue : NULL;
-    switch (t->lib) {
-    case PLAN_LIB_GEMM:
-        lib->gemm(pool, par, b[0], b[1], b[2], ep, scratch);
-        break;
-    case PLAN_LIB_CONV_FWD:
-        lib->conv_fwd(pool, par, b[0], b[1], b[2], ep, scratch);
-        break;
-    case PLAN_LIB_CONV_DGRAD:
-        lib->conv_dgrad(pool, par, b[0], b[1], b[2], scratch);
-        break;
-    case PLAN_LIB_CONV_WGRAD:
-        lib->conv_wgrad(pool, par, b[0], b[1], b[2], scratch);
-        break;
-    case PLAN_LIB_MAXPOOL: lib->maxpool(pool, par, b[0], b[1], b[2]); break;
-    case PLAN_LIB_MAXPOOL_GRAD:
-        lib->maxpool_grad(pool, par, b[0], b[1], b[2]);
-        break;
-    case PLAN_LIB_AVGPOOL: lib->avgpool(pool, par, b[0], b[1]); break;
-    case PLAN_LIB_AVGPOOL_GRAD: lib->avgpool_grad(pool, par, b[0], b[1]); break;
-    case PLAN_LIB_SCATTER_ADD:
-        lib->scatter_add(pool, par, b[0], b[1], b[2], scratch);
-        break;
-    case PLAN_LIB_ARGMAX: lib->argmax(pool, par, b[0], b[1]); break;
-    case PLAN_LIB_COPY:
-        if (t->par[0] > 0) memmove(b[1], b[0], (size_t)t->par[0]);
-        break;
-    default: break;
-    }
-}
-
 ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
     const CpuDevice *d = s->device;
     BoundStep *t = &d->bound[program].steps[step];
-    if (t->kind == PLAN_LIB)
-        run_lib(d, t);
-    else if (t->units <= t->grain)
+    if (t->kind == PLAN_LIB) {
+        CpuLibCall c = {.pool = d->pool,
+                        .par = t->par,
+                        .buf = t->buf,
+                        .epilogue = t->epilogue.fn ? &t->epilogue : NULL,
+                        .scratch = d->scratch};
+        cpu_lib_run(d->isa->lib, (PlanLib)t->lib, &c);
+    } else if (t->units <= t->grain)
         t->kernel(t->buf, t->par, 0, t->units);
     else
         pool_run(d->pool, t->units, t->grain, run_chunk, t);

@@ -17,6 +17,7 @@ def isa_library(name, level, vector, srcs, hdrs):
     native.cc_library(
         name = name,
         srcs = srcs + hdrs,
+        textual_hdrs = ["lib.def"],
         copts = COPTS + [
             "-march=x86-64-v%d" % level,
             "-DAMPC_ISA_LEVEL=%d" % level,

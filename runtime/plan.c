@@ -104,26 +104,21 @@ static bool plan_refs_ok(const AmpcModule *m, const PlanProgram *p,
     return true;
 }
 
-/* Operands and parameters of the library routines; SCATTER_ADD and the like
-   take their struct as parameters, COPY a byte count.                       */
-typedef struct LibRule {
-    uint32_t nref, npar;
-} LibRule;
-
-#define LIB_PARS(T) (uint32_t)(sizeof(T) / sizeof(int64_t))
-static const LibRule lib_rules[PLAN_NLIB] = {
-    [PLAN_LIB_GEMM] = {3, LIB_PARS(CpuGemm)},
-    [PLAN_LIB_CONV_FWD] = {3, LIB_PARS(CpuConv)},
-    [PLAN_LIB_CONV_DGRAD] = {3, LIB_PARS(CpuConv)},
-    [PLAN_LIB_CONV_WGRAD] = {3, LIB_PARS(CpuConv)},
-    [PLAN_LIB_MAXPOOL] = {3, LIB_PARS(CpuPool)},
-    [PLAN_LIB_MAXPOOL_GRAD] = {3, LIB_PARS(CpuPool)},
-    [PLAN_LIB_AVGPOOL] = {2, LIB_PARS(CpuPool)},
-    [PLAN_LIB_AVGPOOL_GRAD] = {2, LIB_PARS(CpuPool)},
-    [PLAN_LIB_SCATTER_ADD] = {3, LIB_PARS(CpuScatterAdd)},
-    [PLAN_LIB_ARGMAX] = {2, LIB_PARS(CpuArgmax)},
-    [PLAN_LIB_COPY] = {2, 1},
-};
+/* Parameters and operands are those of the routine's row. */
+static bool plan_lib_ok(const AmpcModule *m, const PlanStep *t) {
+    const LibInfo *l = lib_info(t->fn);
+    if (!l || t->nref != l->noperand || t->npar != l->npar) return false;
+    for (uint32_t i = 0; i < l->noperand; i++) {
+        const LibOperand *o = &l->operands[i];
+        int64_t dtype = m->pars[t->par0 + o->dtype_at];
+        bool none = m->refs[t->ref0 + i].space == PLAN_NONE;
+        bool stored = o->role != LIB_ROLE_RESULT || !t->epilogue;
+        if (dtype < 0 || dtype >= AMPC_NDTYPE || !(o->dtypes >> dtype & 1))
+            return false;
+        if (o->role != LIB_ROLE_OPT_OUT && stored && none) return false;
+    }
+    return true;
+}
 
 static bool plan_step_ok(const AmpcModule *m, const PlanProgram *p,
                          const PlanStep *t) {
@@ -133,8 +128,7 @@ static bool plan_step_ok(const AmpcModule *m, const PlanProgram *p,
         !plan_slice(t->ep_par0, t->ep_npar, m->npar))
         return false;
     if (t->kind == PLAN_KERNEL) return true;
-    return t->kind == PLAN_LIB && t->fn < PLAN_NLIB &&
-           t->nref == lib_rules[t->fn].nref && t->npar == lib_rules[t->fn].npar;
+    return t->kind == PLAN_LIB && plan_lib_ok(m, t);
 }
 
 static bool plan_tensors_ok(const AmpcModule *m, const PlanProgram *p,

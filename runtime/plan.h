@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define AMPC_PLAN_VERSION 2
+#define AMPC_PLAN_VERSION 3
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -101,19 +101,10 @@ typedef enum PlanStepKind {
     PLAN_LIB     /* fn = PlanLib                                            */
 } PlanStepKind;
 
-/* Library routines.  refs and par of each are listed in cpu/kernels.h.     */
+/* Library routines: rows of lib.def, which tells refs and par of each. */
 typedef enum PlanLib {
-    PLAN_LIB_GEMM = 0,
-    PLAN_LIB_CONV_FWD,
-    PLAN_LIB_CONV_DGRAD,
-    PLAN_LIB_CONV_WGRAD,
-    PLAN_LIB_MAXPOOL,
-    PLAN_LIB_MAXPOOL_GRAD,
-    PLAN_LIB_AVGPOOL,
-    PLAN_LIB_AVGPOOL_GRAD,
-    PLAN_LIB_SCATTER_ADD,
-    PLAN_LIB_ARGMAX,
-    PLAN_LIB_COPY,
+#define LIB(E, name, S, operands, scratch, cuda, threads) PLAN_LIB_##E,
+#include "runtime/lib.def"
     PLAN_NLIB
 } PlanLib;
 
@@ -170,11 +161,11 @@ typedef enum PlanCudaOp {
                            one launch: kernel(table, count), where row i of the
                            table, all u64, is {first block of step i, its n, its
                            refs..}                                            */
-    PLAN_CUDA_GEMM,     /* cuBLASLt product by the step's CpuGemm parameters,
+    PLAN_CUDA_GEMM,     /* cuBLASLt product by the step's LibGemm parameters,
                            into ref 2 or, with an epilogue of its own kind, see
                            PlanCudaFused; kernel: product of c_dtype to scratch,
                            then kernel(scratch, ep_refs..)                    */
-    PLAN_CUDA_COPY      /* par[0] bytes from ref 0 to ref 1                   */
+    PLAN_CUDA_COPY      /* PLAN_LIB_COPY by the driver                        */
 } PlanCudaOp;
 
 /* What cuBLASLt does to a product before it stores it in ep_ref `out`. */

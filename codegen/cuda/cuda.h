@@ -63,9 +63,17 @@ typedef struct CudaLib {
 /* A library step as kernels of its own: extern "C" __global__ l<number>(refs..,
    ep_refs.., [scratch]) and, if `second` has threads, l<number>_2 of the same
    parameters.  They instantiate the templates of runtime/cuda with the step's
-   parameters as literals.  All of PLAN_LIB but COPY; a product only where
+   parameters as literals.  Any route but copy; a product only where
    cuBLASLt cannot do it (emit_cuda.c decides).                              */
 void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb, CudaLib *out);
+/* How a routine is done: column `cuda` of lib.def. */
+typedef enum CudaRoute {
+    CUDA_ROUTE_each,
+    CUDA_ROUTE_kernel,
+    CUDA_ROUTE_product,
+    CUDA_ROUTE_copy
+} CudaRoute;
+CudaRoute cuda_lib_route(PlanLib lib);
 /* #include lines that units start with. */
 void print_cuda_head(StrBuf *sb);
 
@@ -165,7 +173,6 @@ bool cuda_refs_overlap(const PlanRef *a, int64_t a_bytes, const PlanRef *b,
 bool cuda_steps_conflict(const CudaStepIn *x, const CudaStepIn *y);
 /* Two steps can be one launch of their flat kernel. */
 bool cuda_may_share(const CudaStepIn *x, const CudaStepIn *y);
-int cuda_lib_result(PlanLib lib); /* which of its refs is the result */
 /* order[first..end): an order of these steps that computes the same, in which
    steps that may share a launch are neighbours where they can be. */
 void cuda_order(const CudaStepIn *in, int first, int end, int *order);

@@ -5,14 +5,14 @@
    and what follows nothing may be rounded.  cuBLASLt's relu is left alone: what
    it makes of NaN is not documented, and a NaN may not go unseen.           */
 #include "codegen/cuda/cuda.h"
-#include "runtime/cpu/kernels.h"
+#include "runtime/lib.h"
 
 #include <string.h>
 
 /* ---- the product --------------------------------------------------------- */
 
-static CpuGemm gemm_of(const LoweredStep *s) {
-    CpuGemm p;
+static LibGemm gemm_of(const LoweredStep *s) {
+    LibGemm p;
     ASSERT(s->npar * sizeof(int64_t) == sizeof p);
     memcpy(&p, s->pars, sizeof p);
     return p;
@@ -32,7 +32,7 @@ static bool legal_types(int64_t in, int64_t out) {
 static bool fits_int(int64_t n) { return n > 0 && n <= INT32_MAX; }
 
 bool cuda_gemm_fits(const LoweredStep *s) {
-    CpuGemm p = gemm_of(s);
+    LibGemm p = gemm_of(s);
     return fits_int(p.m) && fits_int(p.n) && fits_int(p.k) &&
            p.nbatch_dim <= 1 && (!p.nbatch_dim || fits_int(p.batch_dim[0])) &&
            p.a_dtype == p.b_dtype && legal_types(p.a_dtype, p.c_dtype) &&
@@ -41,7 +41,7 @@ bool cuda_gemm_fits(const LoweredStep *s) {
 }
 
 uint64_t cuda_gemm_bytes(const LoweredStep *s) {
-    CpuGemm p = gemm_of(s);
+    LibGemm p = gemm_of(s);
     int64_t n;
     bool ok = mul_ok(p.m, p.n, &n) &&
               mul_ok(n, p.nbatch_dim ? p.batch_dim[0] : 1, &n) &&
@@ -112,7 +112,7 @@ static const KInst *beside_acc(const Kernel *k, const KInst *in) {
     return load->op == K_LOAD && !load->guard ? load : NULL;
 }
 
-static PlanCudaFused match(const Kernel *k, const CpuGemm *p, DType out, int id,
+static PlanCudaFused match(const Kernel *k, const LibGemm *p, DType out, int id,
                            int *operand) {
     const KInst *in = kinst_at(k, without_round(k, id, out));
     if (!is_op(in, OP_ADD) && !is_op(in, OP_MUL)) return PLAN_FUSED_NONE;
@@ -130,7 +130,7 @@ static PlanCudaFused match(const Kernel *k, const CpuGemm *p, DType out, int id,
 
 PlanCudaFused cuda_gemm_fused(const CudaStepIn *in, int *operand, int *out) {
     const Kernel *k = in->s->epilogue;
-    CpuGemm p = gemm_of(in->s);
+    LibGemm p = gemm_of(in->s);
     const KInst *store = only_store(k);
     *operand = 0;
     if (!store || !walks_all(k, &store->at)) return PLAN_FUSED_NONE;

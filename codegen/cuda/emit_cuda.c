@@ -6,6 +6,7 @@
    Unit   items that follow each other; units weigh about the same, so that
           they compile in parallel.                                          */
 #include "codegen/cuda/cuda.h"
+#include "runtime/lib.h"
 
 #include <string.h>
 
@@ -133,7 +134,8 @@ static void lib_step(EmitCuda *e, const LoweredStep *s, PlanCudaStep *to) {
 
 /* A kernel reads raw products of one dtype only. */
 static bool epilogue_step(EmitCuda *e, const LoweredStep *s, PlanCudaStep *to) {
-    DType raw = (DType)s->pars[s->npar - 1]; /* CpuGemm.c_dtype */
+    const LibGemm *g = (const void *)s->pars;
+    DType raw = (DType)g->c_dtype;
     Item *x = kernel_item(e, s->epilogue, raw);
     if (x->raw != raw) return false;
     to->kernel = (uint32_t)launch_one(e, x);
@@ -162,7 +164,10 @@ static void gemm_step(EmitCuda *e, const CudaStepIn *in, PlanCudaStep *to) {
 /* Nothing to compute: every result is empty. */
 static bool is_empty(const CudaStepIn *in) {
     const Kernel *k = in->s->epilogue;
-    if (!k) return in->ref_bytes[cuda_lib_result(in->s->lib)] == 0;
+    const LibInfo *lib = lib_info(in->s->lib);
+    for (int i = 0; !k && i < in->s->nref; i++)
+        if (lib_writes(lib, i) && in->ref_bytes[i]) return false;
+    if (!k) return true;
     for (int i = 0; i < k->bufs.len; i++)
         if (k->bufs.data[i].written && in->ep_bytes[i]) return false;
     return true;
@@ -170,12 +175,12 @@ static bool is_empty(const CudaStepIn *in) {
 
 static void library_step(EmitCuda *e, const CudaStepIn *in, PlanCudaStep *to) {
     if (is_empty(in)) return;
-    if (in->s->lib == PLAN_LIB_COPY)
-        to->op = PLAN_CUDA_COPY;
-    else if (in->s->lib == PLAN_LIB_GEMM)
-        gemm_step(e, in, to);
-    else
-        lib_step(e, in->s, to);
+    switch (cuda_lib_route(in->s->lib)) {
+    case CUDA_ROUTE_copy: to->op = PLAN_CUDA_COPY; break;
+    case CUDA_ROUTE_product: gemm_step(e, in, to); break;
+    case CUDA_ROUTE_each:
+    case CUDA_ROUTE_kernel: lib_step(e, in->s, to); break;
+    }
 }
 
 static void add_program(EmitCuda *e, int first, int end) {

@@ -4,6 +4,7 @@
    values that leave; row-wise: the reduced shape) or a library call, whose
    element-wise followers become an epilogue kernel.                         */
 #include "codegen/kernel/lower.h"
+#include "runtime/lib.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -179,6 +180,21 @@ static void lower_row(Lower *l, const GroupFacts *f) {
     }
 }
 
+static bool leaves(const GroupFacts *f, ValueId v) {
+    for (int j = 0; j < f->leave.len; j++)
+        if (same_value(f->leave.data[j], v)) return true;
+    return false;
+}
+
+/* Operands of a role that are not to be stored: all, or those that do not
+   leave. */
+static void drop_refs(LoweredStep *s, LibRole role, const GroupFacts *f) {
+    const LibInfo *lib = lib_info(s->lib);
+    for (int i = 0; i < s->nref; i++)
+        if (lib->operands[i].role == role && !(f && leaves(f, s->refs[i])))
+            s->refs[i] = NO_VALUE;
+}
+
 /* Element-wise followers of a matrix product or convolution.  Column dims are
    what the routine calls columns: the last dim of a product, the spatial dims
    of a convolution. */
@@ -199,7 +215,7 @@ static void lower_epilogue(Lower *l, const Node *anchor, const GroupFacts *f,
     kernel_finish(l->arena, l->k);
     out->ep_refs = l->refs.data;
     out->nep_ref = l->refs.len;
-    out->refs[2] = NO_VALUE;
+    drop_refs(out, LIB_ROLE_RESULT, NULL);
     out->epilogue = kernel_set_add(ks, l->k);
 }
 
@@ -232,12 +248,6 @@ static const char *step_name(const Graph *g, const GroupFacts *f) {
     return s ? s : op_info[node_get(g, f->nodes.data[0])->op].text;
 }
 
-static bool leaves(const GroupFacts *f, ValueId v) {
-    for (int j = 0; j < f->leave.len; j++)
-        if (same_value(f->leave.data[j], v)) return true;
-    return false;
-}
-
 static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
                           Diag *d, LoweredStep *out) {
     Arena *a = kernel_set_arena(ks);
@@ -246,8 +256,7 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
     out->name = step_name(g, f);
     if (anchor || (lib && lib->op != OP_PAD_GRAD)) {
         TRY(lower_lib_call(g, anchor ? anchor : lib, a, d, out));
-        if (lib && lib->op == OP_MAX_POOL && !leaves(f, lib->out[1]))
-            out->refs[2] = NO_VALUE;
+        drop_refs(out, LIB_ROLE_OPT_OUT, f);
         if (f->nodes.len == 1) return OK;
         Lower l = lower_begin(g, f, a);
         lower_epilogue(&l, anchor, f, ks, out);

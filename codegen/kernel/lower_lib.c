@@ -1,28 +1,13 @@
-/* lower_lib.c: parameters of the library routines from operand shapes.  The
-   structs are those of runtime/cpu/kernels.h, passed field by field.        */
+/* lower_lib.c: parameters and operands of the library routines (lib.def) from
+   nodes.  A routine's geometry comes from shapes and attributes, written here
+   once for each; operands and dtypes follow from its row.                   */
 #include "codegen/kernel/lower.h"
-#include "runtime/cpu/kernels.h"
+#include "runtime/lib.h"
 
 #include <string.h>
 
 static const Type *type_of(const Graph *g, ValueId v) {
     return value_type(g, v);
-}
-
-static void set_refs(Arena *a, LoweredStep *s, ValueId x, ValueId y, ValueId z,
-                     int n) {
-    ValueId v[3] = {x, y, z};
-    s->refs = arena_dup(a, v, sizeof v);
-    s->nref = n;
-}
-
-/* All fields of the structs are int64_t. */
-static void set_pars(Arena *a, LoweredStep *s, PlanLib lib, const void *par,
-                     size_t bytes) {
-    s->kind = PLAN_LIB;
-    s->lib = lib;
-    s->pars = arena_dup(a, par, bytes);
-    s->npar = (int)(bytes / sizeof(int64_t));
 }
 
 /* Attribute ints with a default, right-aligned in three spatial dims. */
@@ -52,7 +37,7 @@ static int64_t batch_stride(const Type *t, int rank, int d, int64_t each) {
 }
 
 /* Appends a batch dim, or merges it with the one before. */
-static void add_batch(CpuGemm *p, int64_t size, int64_t as, int64_t bs) {
+static void add_batch(LibGemm *p, int64_t size, int64_t as, int64_t bs) {
     int64_t j = p->nbatch_dim - 1;
     if (size == 1) return;
     if (j >= 0 && p->a_bs[j] == as * size && p->b_bs[j] == bs * size) {
@@ -67,7 +52,7 @@ static void add_batch(CpuGemm *p, int64_t size, int64_t as, int64_t bs) {
 
 /* Rows of A that follow each other over the batch, times one B, are one
    product: [b,t,k] x [k,n] has b*t rows. */
-static void fold_rows(CpuGemm *p) {
+static void fold_rows(LibGemm *p) {
     while (p->nbatch_dim > 0) {
         int64_t j = p->nbatch_dim - 1;
         if (p->b_bs[j] != 0 || p->a_bs[j] != p->m * p->a_rs) return;
@@ -77,120 +62,66 @@ static void fold_rows(CpuGemm *p) {
     }
 }
 
-static Status gemm(const Graph *g, const Node *n, Arena *a, Diag *d,
-                   LoweredStep *s) {
+static Status gemm(const Graph *g, const Node *n, Diag *d, LibGemm *p) {
     const Type *x = type_of(g, n->in[0]), *w = type_of(g, n->in[1]);
     const Type *y = type_of(g, n->out[0]);
     bool ta = attr_int(n, AK_trans_a, 0) != 0;
     bool tb = attr_int(n, AK_trans_b, 0) != 0;
-    CpuGemm p;
-    memset(&p, 0, sizeof p);
-    p.m = y->dim[y->rank - 2];
-    p.n = y->dim[y->rank - 1];
-    p.k = x->dim[x->rank - (ta ? 2 : 1)];
-    p.a_rs = ta ? 1 : p.k;
-    p.a_cs = ta ? p.m : 1;
-    p.b_rs = tb ? 1 : p.n;
-    p.b_cs = tb ? p.k : 1;
-    p.a_dtype = x->dtype;
-    p.b_dtype = w->dtype;
-    p.c_dtype = y->dtype;
+    p->m = y->dim[y->rank - 2];
+    p->n = y->dim[y->rank - 1];
+    p->k = x->dim[x->rank - (ta ? 2 : 1)];
+    p->a_rs = ta ? 1 : p->k;
+    p->a_cs = ta ? p->m : 1;
+    p->b_rs = tb ? 1 : p->n;
+    p->b_cs = tb ? p->k : 1;
     if ((x->dtype == DT_F64) != (w->dtype == DT_F64))
         return fail(d, n->loc, "matmul of %s and %s: cast one operand",
                     dtype_info[x->dtype].text, dtype_info[w->dtype].text);
     for (int j = 0; j < y->rank - 2; j++)
-        add_batch(&p, y->dim[j], batch_stride(x, y->rank, j, p.m * p.k),
-                  batch_stride(w, y->rank, j, p.k * p.n));
-    fold_rows(&p);
-    set_pars(a, s, PLAN_LIB_GEMM, &p, sizeof p);
-    set_refs(a, s, view_root(g, n->in[0]), view_root(g, n->in[1]), n->out[0],
-             3);
+        add_batch(p, y->dim[j], batch_stride(x, y->rank, j, p->m * p->k),
+                  batch_stride(w, y->rank, j, p->k * p->n));
+    fold_rows(p);
     return OK;
 }
 
 /* ---- convolution --------------------------------------------------------- */
 
 /* x, w, y: the values in the roles of input, weight and output. */
-static void conv_pars(const Graph *g, const Node *n, Arena *a, LoweredStep *s,
-                      PlanLib lib, ValueId x, ValueId w, ValueId y) {
+static void conv(const Graph *g, const Node *n, LibConv *p, ValueId x,
+                 ValueId w, ValueId y) {
     const Type *tx = type_of(g, x), *tw = type_of(g, w), *ty = type_of(g, y);
     int rank = tx->rank - 2;
-    CpuConv p;
-    memset(&p, 0, sizeof p);
-    p.n = tx->dim[0];
-    p.c = tx->dim[1];
-    p.k = tw->dim[0];
-    p.group = attr_int(n, AK_group, 1);
-    spatial_dims(tx, p.in);
-    spatial_dims(ty, p.out);
-    spatial_dims(tw, p.kernel);
-    spatial(n, AK_strides, rank, 1, p.stride);
-    spatial(n, AK_dilations, rank, 1, p.dilation);
-    spatial(n, AK_pads, rank, 0, p.pad);
-    p.x_dtype = tx->dtype;
-    p.w_dtype = tw->dtype;
-    p.y_dtype = ty->dtype;
-    set_pars(a, s, lib, &p, sizeof p);
-}
-
-static Status conv(const Graph *g, const Node *n, Arena *a, LoweredStep *s,
-                   Diag *d) {
-    ValueId p = n->in[0], q = n->in[1], r = n->out[0];
-    if (value_dtype(g, p) == DT_F64 || value_dtype(g, q) == DT_F64 ||
-        value_dtype(g, r) == DT_F64)
-        return fail(d, n->loc, "there is no convolution in f64: cast to f32");
-    set_refs(a, s, view_root(g, p), view_root(g, q), r, 3);
-    if (n->op == OP_CONV)
-        conv_pars(g, n, a, s, PLAN_LIB_CONV_FWD, p, q, r);
-    else if (n->op == OP_CONV_DGRAD)
-        conv_pars(g, n, a, s, PLAN_LIB_CONV_DGRAD, r, q, p);
-    else
-        conv_pars(g, n, a, s, PLAN_LIB_CONV_WGRAD, p, r, q);
-    return OK;
+    p->n = tx->dim[0];
+    p->c = tx->dim[1];
+    p->k = tw->dim[0];
+    p->group = attr_int(n, AK_group, 1);
+    spatial_dims(tx, p->in);
+    spatial_dims(ty, p->out);
+    spatial_dims(tw, p->kernel);
+    spatial(n, AK_strides, rank, 1, p->stride);
+    spatial(n, AK_dilations, rank, 1, p->dilation);
+    spatial(n, AK_pads, rank, 0, p->pad);
 }
 
 /* ---- pools --------------------------------------------------------------- */
 
-static void pool_pars(const Graph *g, const Node *n, Arena *a, LoweredStep *s,
-                      PlanLib lib, ValueId x, ValueId y) {
+/* x, y: the values in the roles of input and output. */
+static void pool(const Graph *g, const Node *n, LibPool *p, ValueId x,
+                 ValueId y) {
     const Type *tx = type_of(g, x);
     const int64_t *pads;
     int rank = tx->rank - 2, npads = attr_ints(n, AK_pads, &pads);
-    CpuPool p;
-    memset(&p, 0, sizeof p);
-    p.planes = tx->dim[0] * tx->dim[1];
-    spatial_dims(tx, p.in);
-    spatial_dims(type_of(g, y), p.out);
-    spatial(n, AK_kernel_shape, rank, 1, p.kernel);
-    spatial(n, AK_strides, rank, 1, p.stride);
-    spatial(n, AK_dilations, rank, 1, p.dilation);
-    spatial(n, AK_pads, rank, 0, p.pad);
+    p->planes = tx->dim[0] * tx->dim[1];
+    spatial_dims(tx, p->in);
+    spatial_dims(type_of(g, y), p->out);
+    spatial(n, AK_kernel_shape, rank, 1, p->kernel);
+    spatial(n, AK_strides, rank, 1, p->stride);
+    spatial(n, AK_dilations, rank, 1, p->dilation);
+    spatial(n, AK_pads, rank, 0, p->pad);
     for (int j = 0; j < rank && npads == 2 * rank; j++)
-        p.pad_end[3 - rank + j] = pads[rank + j];
-    p.count_include_pad = attr_int(n, AK_count_include_pad, 0);
-    p.dtype = tx->dtype;
-    set_pars(a, s, lib, &p, sizeof p);
-}
-
-static void pool(const Graph *g, const Node *n, Arena *a, LoweredStep *s) {
-    ValueId x = view_root(g, n->in[0]);
-    switch (n->op) {
-    case OP_MAX_POOL:
-        set_refs(a, s, x, n->out[0], n->out[1], 3);
-        pool_pars(g, n, a, s, PLAN_LIB_MAXPOOL, n->in[0], n->out[0]);
-        break;
-    case OP_MAX_POOL_GRAD:
-        set_refs(a, s, x, view_root(g, n->in[1]), n->out[0], 3);
-        pool_pars(g, n, a, s, PLAN_LIB_MAXPOOL_GRAD, n->out[0], n->in[0]);
-        break;
-    case OP_AVG_POOL:
-        set_refs(a, s, x, n->out[0], NO_VALUE, 2);
-        pool_pars(g, n, a, s, PLAN_LIB_AVGPOOL, n->in[0], n->out[0]);
-        break;
-    default:
-        set_refs(a, s, x, n->out[0], NO_VALUE, 2);
-        pool_pars(g, n, a, s, PLAN_LIB_AVGPOOL_GRAD, n->out[0], n->in[0]);
-    }
+        p->pad_end[3 - rank + j] = pads[rank + j];
+    p->count_include_pad = attr_int(n, AK_count_include_pad, 0);
+    p->idx_dtype = AMPC_I32;
 }
 
 /* ---- scatter, argmax ----------------------------------------------------- */
@@ -201,80 +132,111 @@ static int64_t dims_product(const Type *t, int from, int to) {
     return p;
 }
 
-static void scatter_add(const Graph *g, const Node *n, Arena *a,
-                        LoweredStep *s) {
+static void scatter_add(const Graph *g, const Node *n, LibScatterAdd *p) {
     const Type *out = type_of(g, n->out[0]), *idx = type_of(g, n->in[1]);
     int axis = axis_norm(attr_int(n, AK_axis, 0), out->rank);
-    CpuScatterAdd p;
-    memset(&p, 0, sizeof p);
-    p.outer = dims_product(out, 0, axis);
-    p.rows = out->dim[axis];
-    p.nidx = type_count(idx);
-    p.inner = dims_product(out, axis + 1, out->rank);
-    p.src_dtype = type_of(g, n->in[0])->dtype;
-    p.idx_dtype = idx->dtype;
-    p.out_dtype = out->dtype;
-    set_pars(a, s, PLAN_LIB_SCATTER_ADD, &p, sizeof p);
-    set_refs(a, s, view_root(g, n->in[0]), view_root(g, n->in[1]), n->out[0],
-             3);
+    p->outer = dims_product(out, 0, axis);
+    p->rows = out->dim[axis];
+    p->nidx = type_count(idx);
+    p->inner = dims_product(out, axis + 1, out->rank);
 }
 
-static void argmax(const Graph *g, const Node *n, Arena *a, LoweredStep *s) {
+static void argmax(const Graph *g, const Node *n, LibArgmax *p) {
     const Type *x = type_of(g, n->in[0]);
     int axis = axis_norm(attr_int(n, AK_axis, 0), x->rank);
-    CpuArgmax p;
-    memset(&p, 0, sizeof p);
-    p.outer = dims_product(x, 0, axis);
-    p.axis = x->dim[axis];
-    p.inner = dims_product(x, axis + 1, x->rank);
-    p.dtype = x->dtype;
-    set_pars(a, s, PLAN_LIB_ARGMAX, &p, sizeof p);
-    set_refs(a, s, view_root(g, n->in[0]), n->out[0], NO_VALUE, 2);
+    p->outer = dims_product(x, 0, axis);
+    p->axis = x->dim[axis];
+    p->inner = dims_product(x, axis + 1, x->rank);
 }
 
 /* ---- all ----------------------------------------------------------------- */
 
 int64_t lower_tile_rows(const LoweredStep *s) {
     if (s->lib == PLAN_LIB_GEMM) {
-        CpuGemm p;
-        memcpy(&p, s->pars, sizeof p);
-        return p.nbatch_dim ? p.m : 0;
+        const LibGemm *p = (const void *)s->pars;
+        return p->nbatch_dim ? p->m : 0;
     }
-    CpuConv p;
     ASSERT(s->lib == PLAN_LIB_CONV_FWD);
-    memcpy(&p, s->pars, sizeof p);
-    return p.n == 1 ? 0 : p.k;
+    const LibConv *p = (const void *)s->pars;
+    return p->n == 1 ? 0 : p->k;
 }
 
-/* The routines that sum or pool know no integers. */
-static Status need_floats(const Graph *g, const Node *n, Diag *d) {
-    DType t = value_dtype(g, n->in[0]);
-    if (dtype_is_float(t)) return OK;
-    return fail(d, n->loc, "there is no %s of %s: cast to f32",
-                op_info[n->op].text, dtype_info[t].text);
+static Status geometry(const Graph *g, const Node *n, Diag *d, LoweredStep *s,
+                       LibParams *p) {
+    ValueId in = n->in[0], in2 = n->nin > 1 ? n->in[1] : NO_VALUE;
+    ValueId out = n->out[0];
+    switch (n->op) {
+    case OP_MATMUL:
+        s->lib = PLAN_LIB_GEMM;
+        return gemm(g, n, d, &p->as_LibGemm);
+    case OP_CONV:
+        s->lib = PLAN_LIB_CONV_FWD;
+        conv(g, n, &p->as_LibConv, in, in2, out);
+        return OK;
+    case OP_CONV_DGRAD:
+        s->lib = PLAN_LIB_CONV_DGRAD;
+        conv(g, n, &p->as_LibConv, out, in2, in);
+        return OK;
+    case OP_CONV_WGRAD:
+        s->lib = PLAN_LIB_CONV_WGRAD;
+        conv(g, n, &p->as_LibConv, in, out, in2);
+        return OK;
+    case OP_MAX_POOL:
+        s->lib = PLAN_LIB_MAXPOOL;
+        pool(g, n, &p->as_LibPool, in, out);
+        return OK;
+    case OP_MAX_POOL_GRAD:
+        s->lib = PLAN_LIB_MAXPOOL_GRAD;
+        pool(g, n, &p->as_LibPool, out, in);
+        return OK;
+    case OP_AVG_POOL:
+        s->lib = PLAN_LIB_AVGPOOL;
+        pool(g, n, &p->as_LibPool, in, out);
+        return OK;
+    case OP_AVG_POOL_GRAD:
+        s->lib = PLAN_LIB_AVGPOOL_GRAD;
+        pool(g, n, &p->as_LibPool, out, in);
+        return OK;
+    case OP_SCATTER_ADD:
+        s->lib = PLAN_LIB_SCATTER_ADD;
+        scatter_add(g, n, &p->as_LibScatterAdd);
+        return OK;
+    default:
+        ASSERT(n->op == OP_ARGMAX);
+        s->lib = PLAN_LIB_ARGMAX;
+        argmax(g, n, &p->as_LibArgmax);
+        return OK;
+    }
+}
+
+/* Operands are the node's own, in order, results after inputs. */
+static Status operands(const Graph *g, const Node *n, Diag *d,
+                       const LibInfo *lib, LoweredStep *s) {
+    int in = 0, out = 0;
+    for (uint32_t i = 0; i < lib->noperand; i++) {
+        const LibOperand *o = &lib->operands[i];
+        ValueId v = lib_writes(lib, (int)i) ? n->out[out++] : n->in[in++];
+        DType t = value_dtype(g, v);
+        if (!(o->dtypes >> t & 1))
+            return fail(d, n->loc, "there is no %s of %s: cast to f32",
+                        op_info[n->op].text, dtype_info[t].text);
+        s->refs[i] = o->role == LIB_ROLE_IN ? view_root(g, v) : v;
+        s->pars[o->dtype_at] = t;
+    }
+    ASSERT(in == n->nin && out == n->nout);
+    return OK;
 }
 
 Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
                       LoweredStep *out) {
-    switch (n->op) {
-    case OP_MATMUL: return gemm(g, n, a, d, out);
-    case OP_CONV:
-    case OP_CONV_DGRAD:
-    case OP_CONV_WGRAD: return conv(g, n, a, out, d);
-    case OP_MAX_POOL:
-    case OP_MAX_POOL_GRAD:
-    case OP_AVG_POOL:
-    case OP_AVG_POOL_GRAD:
-        TRY(need_floats(g, n, d));
-        pool(g, n, a, out);
-        return OK;
-    case OP_SCATTER_ADD:
-        TRY(need_floats(g, n, d));
-        scatter_add(g, n, a, out);
-        return OK;
-    default:
-        ASSERT(n->op == OP_ARGMAX);
-        argmax(g, n, a, out);
-        return OK;
-    }
+    LibParams p;
+    memset(&p, 0, sizeof p);
+    TRY(geometry(g, n, d, out, &p));
+    const LibInfo *lib = lib_info(out->lib);
+    out->kind = PLAN_LIB;
+    out->npar = (int)lib->npar;
+    out->pars = arena_dup(a, &p, lib->npar * sizeof(int64_t));
+    out->nref = (int)lib->noperand;
+    out->refs = NEW_ARRAY(a, ValueId, out->nref);
+    return operands(g, n, d, lib, out);
 }

@@ -2,6 +2,7 @@
    one flat kernel are brought together, so that they share a launch
    (cuda.h).                                                                 */
 #include "codegen/cuda/cuda.h"
+#include "runtime/lib.h"
 
 #include <string.h>
 
@@ -15,11 +16,6 @@ bool cuda_refs_overlap(const PlanRef *a, int64_t a_bytes, const PlanRef *b,
            b->offset < a->offset + (uint64_t)a_bytes;
 }
 
-int cuda_lib_result(PlanLib lib) {
-    static const int result[PLAN_NLIB] = {2, 2, 2, 2, 1, 2, 1, 1, 2, 1, 1};
-    return result[lib];
-}
-
 typedef struct Operand {
     const PlanRef *ref;
     int64_t bytes;
@@ -28,8 +24,7 @@ typedef struct Operand {
 
 static bool is_written(const LoweredStep *s, int ref) {
     if (s->kind == PLAN_KERNEL) return s->kernel->bufs.data[ref].written;
-    return ref == cuda_lib_result(s->lib) ||
-           (s->lib == PLAN_LIB_MAXPOOL && ref == 2);
+    return lib_writes(lib_info(s->lib), ref);
 }
 
 /* The i-th of the step's refs and of its epilogue's. */

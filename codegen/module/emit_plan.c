@@ -3,6 +3,7 @@
    Every graph is a program, its groups the steps.  A write whose value was not
    computed in the variable itself becomes a copy at the program's end.      */
 #include "codegen/module/emit_plan.h"
+#include "runtime/lib.h"
 
 #include <string.h>
 
@@ -147,15 +148,16 @@ static void add_copies(Emit *e, const Graph *g) {
         if (root->kind == VK_RESULT && root->home == var) continue;
         if (root->kind == VK_VAR && root->var == var) continue;
         ValueId refs[] = {w->value, w->var};
-        int64_t bytes = type_bytes(value_type(g, w->var));
+        const Type *t = value_type(g, w->var);
+        LibCopy par = {.bytes = type_bytes(t), .dtype = t->dtype};
         LoweredStep s = {.kind = PLAN_LIB,
                          .lib = PLAN_LIB_COPY,
                          .refs = refs,
                          .nref = 2,
-                         .pars = &bytes,
-                         .npar = 1,
+                         .pars = (int64_t *)(void *)&par,
+                         .npar = sizeof par / sizeof(int64_t),
                          .name = value_var(g, w->var)->name};
-        if (bytes > 0) add_step(e, g, &s);
+        if (par.bytes > 0) add_step(e, g, &s);
     }
 }
 

@@ -1,5 +1,6 @@
 /* emit_tables.c: the tables of a module as C text (emit_plan.h). */
 #include "codegen/module/emit_plan.h"
+#include "runtime/lib.h"
 
 #include <math.h>
 #include <string.h>
@@ -73,16 +74,10 @@ static void put_var(StrBuf *sb, const EmitVar *v, int number) {
     sb_free(&name);
 }
 
-static const char *const lib_text[] = {
-    "PLAN_LIB_GEMM",       "PLAN_LIB_CONV_FWD",     "PLAN_LIB_CONV_DGRAD",
-    "PLAN_LIB_CONV_WGRAD", "PLAN_LIB_MAXPOOL",      "PLAN_LIB_MAXPOOL_GRAD",
-    "PLAN_LIB_AVGPOOL",    "PLAN_LIB_AVGPOOL_GRAD", "PLAN_LIB_SCATTER_ADD",
-    "PLAN_LIB_ARGMAX",     "PLAN_LIB_COPY"};
-
 static void put_step(StrBuf *sb, const EmitStep *x) {
     const LoweredStep *s = &x->s;
     if (s->kind == PLAN_LIB)
-        sb_printf(sb, "    {PLAN_LIB, %s, %d, ", lib_text[s->lib],
+        sb_printf(sb, "    {PLAN_LIB, %s, %d, ", lib_info(s->lib)->plan_name,
                   s->epilogue ? kernel_index(s->epilogue) + 1 : 0);
     else
         sb_printf(sb, "    {PLAN_KERNEL, %d, 0, ", kernel_index(s->kernel));

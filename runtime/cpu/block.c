@@ -24,7 +24,7 @@ static size_t block_floats(int64_t n) {
 
 /* ---- matrix product ------------------------------------------------------ */
 
-static void block_gemm_split(const CpuGemm *g, GemmBlocks *p) {
+static void block_gemm_split(const LibGemm *g, GemmBlocks *p) {
     int64_t tiles =
         p->batch * block_div(g->m, GEMM_MC) * block_div(g->n, GEMM_NC);
     p->nsplit = 1;
@@ -39,7 +39,7 @@ static void block_gemm_split(const CpuGemm *g, GemmBlocks *p) {
 
 /* Cuts C until every thread has work, not below GEMM_ITEM_MIN elements.  When
    items pack for themselves, every cut packs something twice.               */
-static void block_gemm_tiles(const CpuGemm *g, int threads, GemmBlocks *p) {
+static void block_gemm_tiles(const LibGemm *g, int threads, GemmBlocks *p) {
     int64_t want = threads == 1 ? 1 : threads * (p->prepack ? 4 : 2);
     int64_t least = p->prepack ? GEMM_ITEM_MIN : 4 * GEMM_ITEM_MIN;
     p->mblocks = block_div(g->m, p->prepack ? GEMM_PREPACK_MC : GEMM_MC);
@@ -63,7 +63,7 @@ static void block_gemm_tiles(const CpuGemm *g, int threads, GemmBlocks *p) {
     p->grain = work < GEMM_GRAIN ? block_div(GEMM_GRAIN, work) : 1;
 }
 
-void block_gemm(const CpuGemm *g, int threads, GemmBlocks *p) {
+void block_gemm(const LibGemm *g, int threads, GemmBlocks *p) {
     *p = (GemmBlocks){.batch = 1};
     for (int64_t i = 0; i < g->nbatch_dim; i++) p->batch *= g->batch_dim[i];
     if (p->batch <= 0 || g->m <= 0 || g->n <= 0) return;
@@ -82,7 +82,7 @@ void block_gemm(const CpuGemm *g, int threads, GemmBlocks *p) {
         p->partial = block_floats(p->nsplit * p->batch * g->m * g->n);
 }
 
-static size_t block_gemm_bytes(const CpuGemm *g, int threads) {
+static size_t block_gemm_bytes(const LibGemm *g, int threads) {
     GemmBlocks p;
     block_gemm(g, threads, &p);
     size_t packed = p.a + p.b, workers = (size_t)threads;
@@ -90,8 +90,8 @@ static size_t block_gemm_bytes(const CpuGemm *g, int threads) {
 }
 
 /* k may be counted in pairs: see gemm_isa.c. */
-size_t cpu_gemm_scratch(const CpuGemm *g, int threads) {
-    CpuGemm pairs = *g;
+size_t cpu_gemm_scratch(const LibGemm *g, int threads) {
+    LibGemm pairs = *g;
     pairs.k = block_div(g->k, 2);
     if (threads < 1) threads = 1;
     size_t a = block_gemm_bytes(g, threads);
@@ -102,7 +102,7 @@ size_t cpu_gemm_scratch(const CpuGemm *g, int threads) {
 /* ---- scatter-add --------------------------------------------------------- */
 
 /* The inverted index: see index_isa.c. */
-size_t cpu_scatter_add_scratch(const CpuScatterAdd *s, int threads) {
+size_t cpu_scatter_add_scratch(const LibScatterAdd *s, int threads) {
     (void)threads;
     return (size_t)block_up((s->rows + 1 + s->nidx) * 8, 64);
 }

@@ -33,6 +33,6 @@ typedef struct GemmBlocks {
     size_t partial; /* bytes shared: [nsplit][batch][m][n]           */
 } GemmBlocks;
 
-void block_gemm(const CpuGemm *g, int threads, GemmBlocks *p);
+void block_gemm(const LibGemm *g, int threads, GemmBlocks *p);
 
 #endif

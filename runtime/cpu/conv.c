@@ -71,7 +71,7 @@ static void conv_dim_dgrad(ConvDim *d) {
     d->count = conv_div(d->result, d->stride);
 }
 
-static void conv_dims(const CpuConv *c, ConvPlan *p) {
+static void conv_dims(const LibConv *c, ConvPlan *p) {
     p->taps = p->subs = 1;
     for (int i = 0; i < 3; i++) {
         ConvDim *d = &p->dim[i];
@@ -124,7 +124,7 @@ static void conv_inner(ConvPlan *p) {
     p->kc = conv_div(k, conv_max(1, conv_div(k, CONV_KC)));
 }
 
-void conv_plan(const CpuConv *c, int dgrad, int pairs, int threads,
+void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
                ConvPlan *p) {
     memset(p, 0, sizeof *p);
     p->dgrad = dgrad;
@@ -243,7 +243,7 @@ static void conv_wgrad_channels(WgradPlan *w) {
     w->cb = conv_max(1, conv_div(p->cs, conv_max(1, w->cblocks)));
 }
 
-void conv_wgrad_plan(const CpuConv *c, WgradPlan *w) {
+void conv_wgrad_plan(const LibConv *c, WgradPlan *w) {
     memset(w, 0, sizeof *w);
     conv_plan(c, 0, 0, 1, &w->p);
     const ConvPlan *p = &w->p;
@@ -265,7 +265,7 @@ void conv_wgrad_plan(const CpuConv *c, WgradPlan *w) {
     w->acc = conv_bytes(w->kb * w->cb * p->taps);
 }
 
-size_t cpu_conv_wgrad_scratch(const CpuConv *c, int threads) {
+size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
     WgradPlan w;
     conv_wgrad_plan(c, &w);
     if (threads < 1) threads = 1;
@@ -274,7 +274,7 @@ size_t cpu_conv_wgrad_scratch(const CpuConv *c, int threads) {
 
 /* ---- scratch of the other two -------------------------------------------- */
 
-static size_t conv_scratch(const CpuConv *c, int dgrad, int threads) {
+static size_t conv_scratch(const LibConv *c, int dgrad, int threads) {
     size_t most = 0;
     /* A smaller pool, and pairs or not, must fit too. */
     for (int i = 2; i < 4 || i / 2 <= threads; i++) {
@@ -286,10 +286,10 @@ static size_t conv_scratch(const CpuConv *c, int dgrad, int threads) {
     return most;
 }
 
-size_t cpu_conv_fwd_scratch(const CpuConv *c, int threads) {
+size_t cpu_conv_fwd_scratch(const LibConv *c, int threads) {
     return conv_scratch(c, 0, threads);
 }
 
-size_t cpu_conv_dgrad_scratch(const CpuConv *c, int threads) {
+size_t cpu_conv_dgrad_scratch(const LibConv *c, int threads) {
     return conv_scratch(c, 1, threads);
 }

@@ -59,7 +59,7 @@ typedef struct ConvSub {
     int64_t taps;
 } ConvSub;
 
-void conv_plan(const CpuConv *c, int dgrad, int pairs, int threads,
+void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
                ConvPlan *p);
 void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s);
 
@@ -88,6 +88,6 @@ typedef struct WgradPlan {
     size_t x, dy, acc;   /* bytes per worker                            */
 } WgradPlan;
 
-void conv_wgrad_plan(const CpuConv *c, WgradPlan *w);
+void conv_wgrad_plan(const LibConv *c, WgradPlan *w);
 
 #endif

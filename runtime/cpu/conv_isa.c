@@ -6,7 +6,7 @@
    rows once, then multiplies `inner` result rows and `mb` channels at a time.
    Weights are packed once per call.                                         */
 #include "runtime/cpu/image.h"
-#include "runtime/cpu/lib.h"
+#include "runtime/cpu/routines.h"
 #include "runtime/cpu/pack.h"
 
 typedef struct ConvRun {
@@ -280,7 +280,7 @@ static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-static void conv_run(AmpcPool *pool, const CpuConv *c, int dgrad, ConvRun *r,
+static void conv_run(AmpcPool *pool, const LibConv *c, int dgrad, ConvRun *r,
                      void *scratch) {
     int64_t channels = (dgrad ? c->k : c->c) / c->group;
     int pairs = AMPC_ISA_LEVEL == 4 && r->src_dtype == AMPC_BF16 &&
@@ -294,7 +294,7 @@ static void conv_run(AmpcPool *pool, const CpuConv *c, int dgrad, ConvRun *r,
     pool_run(pool, r->p.items, r->p.grain, conv_work, r);
 }
 
-void ISA(conv_fwd)(AmpcPool *pool, const CpuConv *c, const void *x,
+void ISA(conv_fwd)(AmpcPool *pool, const LibConv *c, const void *x,
                    const void *w, void *y, const CpuEpilogue *ep,
                    void *scratch) {
     ConvRun r = {.src = x, .w = w, .out = y, .ep = ep};
@@ -304,7 +304,7 @@ void ISA(conv_fwd)(AmpcPool *pool, const CpuConv *c, const void *x,
     conv_run(pool, c, 0, &r, scratch);
 }
 
-void ISA(conv_dgrad)(AmpcPool *pool, const CpuConv *c, const void *dy,
+void ISA(conv_dgrad)(AmpcPool *pool, const LibConv *c, const void *dy,
                      const void *w, void *dx, void *scratch) {
     ConvRun r = {.src = dy, .w = w, .out = dx};
     r.src_dtype = (int)c->y_dtype;

@@ -7,11 +7,11 @@
    pack the blocks they need.  With slices of k the panels go to `partial`
    first and a last round adds them in order.                                */
 #include "runtime/cpu/block.h"
-#include "runtime/cpu/lib.h"
+#include "runtime/cpu/routines.h"
 #include "runtime/cpu/pack.h"
 
 typedef struct GemmRun {
-    const CpuGemm *g;
+    const LibGemm *g;
     int kind;  /* of tiles; 1: k below counts pairs of bf16                 */
     int64_t k; /* of the packed panels                                      */
     const void *a, *b;
@@ -38,7 +38,7 @@ typedef struct GemmPart {
     int first, last;
 } GemmPart;
 
-static int64_t gemm_offset(const CpuGemm *g, const int64_t *stride, int64_t b) {
+static int64_t gemm_offset(const LibGemm *g, const int64_t *stride, int64_t b) {
     int64_t off = 0;
     for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
         off += b % g->batch_dim[i] * stride[i];
@@ -149,7 +149,7 @@ static void gemm_buffers(const GemmRun *r, GemmItem *it, int worker) {
 }
 
 static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch) {
-    const CpuGemm *g = r->g;
+    const LibGemm *g = r->g;
     int64_t off = gemm_offset(g, b ? g->b_bs : g->a_bs, batch);
     int dtype = (int)(b ? g->b_dtype : g->a_dtype);
     PackSrc s = {at(b ? r->b : r->a, dtype, off), dtype, b ? g->b_rs : g->a_rs,
@@ -159,7 +159,7 @@ static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch) {
 
 static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
-    const CpuGemm *g = r->g;
+    const LibGemm *g = r->g;
     for (int64_t i = lo; i < hi; i++) {
         GemmItem it;
         int64_t rest = i / r->p.mblocks;
@@ -190,7 +190,7 @@ static int64_t gemm_pack_a_units(const GemmRun *r) {
 /* Units [lo, hi): groups of rows of A, then pieces of B's column blocks. */
 static void gemm_pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
-    const CpuGemm *g = r->g;
+    const LibGemm *g = r->g;
     int64_t a_units = gemm_pack_a_units(r);
     int64_t pieces = ceil_div(r->k, GEMM_PACK_K);
     (void)worker;
@@ -224,7 +224,7 @@ enum { GEMM_SUM_COLS = 48 };
 /* Rows [lo, hi) in groups of MR of all matrices. */
 static void gemm_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
-    const CpuGemm *g = r->g;
+    const LibGemm *g = r->g;
     int64_t groups = ceil_div(g->m, MR), all = r->p.batch * g->m * g->n;
     float acc[MR * GEMM_SUM_COLS];
     (void)worker;
@@ -250,7 +250,7 @@ static void gemm_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
 
 enum { GEMM_F64_ROWS = 4, GEMM_F64_COLS = 32 };
 
-static void gemm_f64_tile(const CpuGemm *g, const double *a, const double *b,
+static void gemm_f64_tile(const LibGemm *g, const double *a, const double *b,
                           double *c, int64_t rows, int64_t cols) {
     double acc[GEMM_F64_ROWS][GEMM_F64_COLS] = {{0}};
     for (int64_t k = 0; k < g->k; k++) {
@@ -268,7 +268,7 @@ static void gemm_f64_tile(const CpuGemm *g, const double *a, const double *b,
 
 static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
-    const CpuGemm *g = r->g;
+    const LibGemm *g = r->g;
     int64_t rblocks = ceil_div(g->m, GEMM_F64_ROWS);
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
@@ -284,10 +284,10 @@ static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-void ISA(gemm)(AmpcPool *pool, const CpuGemm *g, const void *a, const void *b,
+void ISA(gemm)(AmpcPool *pool, const LibGemm *g, const void *a, const void *b,
                void *c, const CpuEpilogue *ep, void *scratch) {
     GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep, .k = g->k};
-    CpuGemm packed = *g; /* as the tiles see it */
+    LibGemm packed = *g; /* as the tiles see it */
     r.kind = AMPC_ISA_LEVEL == 4 && g->a_dtype == AMPC_BF16 &&
              g->b_dtype == AMPC_BF16 && cpu_bf16_dot();
     if (r.kind) packed.k = r.k = ceil_div(g->k, 2);

@@ -1,5 +1,7 @@
-/* index_isa.c: scatter-add (the gradient of Gather) and argmax. */
-#include "runtime/cpu/lib.h"
+/* index_isa.c: scatter-add (the gradient of Gather), argmax and copy. */
+#include <string.h>
+
+#include "runtime/cpu/routines.h"
 
 /* ---- scatter-add --------------------------------------------------------- */
 
@@ -7,7 +9,7 @@
    order[start[t]] ... order[start[t + 1] - 1], ascending.  Then each row is an
    independent sum.                                                          */
 typedef struct ScatterRun {
-    const CpuScatterAdd *s;
+    const LibScatterAdd *s;
     const void *src;
     void *out;
     const int64_t *start, *order;
@@ -16,7 +18,7 @@ typedef struct ScatterRun {
 enum { SCATTER_COLS = 256, SCATTER_GRAIN = 1 << 14 };
 
 /* Row that position i names, or -1. */
-static int64_t scatter_row(const CpuScatterAdd *s, const void *idx, int64_t i) {
+static int64_t scatter_row(const LibScatterAdd *s, const void *idx, int64_t i) {
     int64_t t = -1;
     switch (s->idx_dtype) {
     case AMPC_U8: t = ((const uint8_t *)idx)[i]; break;
@@ -33,7 +35,7 @@ static int64_t scatter_row(const CpuScatterAdd *s, const void *idx, int64_t i) {
     return t < 0 || t >= s->rows ? -1 : t;
 }
 
-static void scatter_invert(const CpuScatterAdd *s, const void *idx,
+static void scatter_invert(const LibScatterAdd *s, const void *idx,
                            int64_t *start, int64_t *order) {
     for (int64_t t = 0; t <= s->rows; t++) start[t] = 0;
     for (int64_t i = 0; i < s->nidx; i++) {
@@ -63,7 +65,7 @@ INLINE void scatter_add_row(float *sum, const void *src, int dtype,
 /* Rows [lo, hi) of outer * rows. */
 static void scatter_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ScatterRun *r = ctx;
-    const CpuScatterAdd *s = r->s;
+    const LibScatterAdd *s = r->s;
     float sum[SCATTER_COLS];
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
@@ -88,7 +90,7 @@ static void scatter_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 /* The same for f64, summed in f64. */
 static void scatter_work_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ScatterRun *r = ctx;
-    const CpuScatterAdd *s = r->s;
+    const LibScatterAdd *s = r->s;
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
         int64_t o = i / s->rows, t = i % s->rows;
@@ -102,7 +104,7 @@ static void scatter_work_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-void ISA(scatter_add)(AmpcPool *pool, const CpuScatterAdd *s, const void *src,
+void ISA(scatter_add)(AmpcPool *pool, const LibScatterAdd *s, const void *src,
                       const void *idx, void *out, void *scratch) {
     int64_t *start = scratch, *order = start + s->rows + 1;
     ScatterRun r = {s, src, out, start, order};
@@ -115,7 +117,7 @@ void ISA(scatter_add)(AmpcPool *pool, const CpuScatterAdd *s, const void *src,
 /* ---- argmax -------------------------------------------------------------- */
 
 typedef struct ArgmaxRun {
-    const CpuArgmax *a;
+    const LibArgmax *a;
     const void *x;
     int64_t *out;
 } ArgmaxRun;
@@ -128,7 +130,7 @@ INLINE double argmax_load(const void *x, int dtype, int64_t i) {
 
 /* NaN counts as the largest value, as in NumPy. */
 INLINE void argmax_as(const ArgmaxRun *r, int dtype, int64_t lo, int64_t hi) {
-    const CpuArgmax *a = r->a;
+    const LibArgmax *a = r->a;
     for (int64_t i = lo; i < hi; i++) {
         int64_t from = i / a->inner * a->axis * a->inner + i % a->inner;
         int64_t best = 0;
@@ -160,7 +162,7 @@ INLINE int64_t argmax_int(const void *x, int dtype, int64_t i) {
 }
 
 static void argmax_of_ints(const ArgmaxRun *r, int64_t lo, int64_t hi) {
-    const CpuArgmax *a = r->a;
+    const LibArgmax *a = r->a;
     for (int64_t i = lo; i < hi; i++) {
         int64_t from = i / a->inner * a->axis * a->inner + i % a->inner;
         int64_t best = 0, top = argmax_int(r->x, (int)a->dtype, from);
@@ -184,10 +186,16 @@ static void argmax_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-void ISA(argmax)(AmpcPool *pool, const CpuArgmax *a, const void *x,
-                 int64_t *out) {
+void ISA(argmax)(AmpcPool *pool, const LibArgmax *a, const void *x, void *out) {
     ArgmaxRun r = {a, x, out};
     if (a->axis <= 0) return;
     pool_run(pool, a->outer * a->inner, ceil_div(ARGMAX_GRAIN, a->axis),
              argmax_work, &r);
+}
+
+/* ---- copy ---------------------------------------------------------------- */
+
+void ISA(copy)(AmpcPool *pool, const LibCopy *c, const void *src, void *dst) {
+    (void)pool;
+    if (c->bytes > 0) memmove(dst, src, (size_t)c->bytes);
 }

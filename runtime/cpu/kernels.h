@@ -1,7 +1,8 @@
 /* kernels.h: the hand-written CPU routines, one table per ISA level.
 
-   Every routine is compiled once per level (gcc -march=x86-64-v2, -v3, -v4)
-   from the same C sources with a level prefix, and reached through AmpcCpuLib.
+   Every routine is a row of lib.def, compiled once per level (gcc
+   -march=x86-64-v2, -v3, -v4) from the same C sources with a level prefix, and
+   reached through AmpcCpuLib.
    Rules for all:
    - the arithmetic of an element depends on shapes only, never on the number
      of threads: work is split over outputs, and where a reduction dimension
@@ -19,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/plan.h"
+#include "runtime/lib.h"
 
 typedef enum AmpcIsa {
     AMPC_ISA_V2 = 2, /* SSE4.2                                              */
@@ -53,108 +54,47 @@ typedef struct CpuEpilogue {
     const int64_t *par;
 } CpuEpilogue;
 
-/* ---- matrix product ------------------------------------------------------ */
+/* ---- the routines (lib.def) ---------------------------------------------- */
 
-/* C[b, m, n] = sum_k A[b, m, k] * B[b, k, n]
-   A element (b,m,k) lies at a[a_batch(b) + m*a_rs + k*a_cs] elements, likewise
-   B; one of the two strides is 1 in practice, any are legal.  Batch offsets:
-   b is decomposed over batch_dim[] (row-major), a_batch = sum idx_i *
-   a_bs[i] (stride 0 broadcasts).  Without an epilogue C is row-major
-   contiguous [batch, m, n] of dtype c_dtype.
-   F64 operands (both): computed and stored as F64, epilogue must be NULL.  */
-typedef struct CpuGemm {
-    int64_t m, n, k;
-    int64_t nbatch_dim;
-    int64_t batch_dim[AMPC_MAX_RANK];
-    int64_t a_bs[AMPC_MAX_RANK], b_bs[AMPC_MAX_RANK];
-    int64_t a_rs, a_cs, b_rs, b_cs;
-    int64_t a_dtype, b_dtype, c_dtype;
-} CpuGemm;
+/* C parameters behind the pool and the parameter struct: operands, for a
+   RESULT its epilogue (NULL or without fn: store it), and the scratch.      */
+#define LIB_C_IN(x)      , const void *x
+#define LIB_C_OUT(x)     , void *x
+#define LIB_C_OPT_OUT(x) , void *x
+#define LIB_C_RESULT(x)  , void *x, const CpuEpilogue *epilogue
+#define LIB_C_scratch    , void *scratch
+#define LIB_C_none
 
-/* ---- convolution --------------------------------------------------------- */
-
-/* X[n, c, in...], W[k, c/group, kernel...], Y[n, k, out...], spatial rank
-   1..3 (shorter shapes have leading ones).  pads are begin pads; end pads are
-   implied by `out`.  Correlation, as ONNX Conv.                            */
-typedef struct CpuConv {
-    int64_t n, c, k, group;
-    int64_t in[3], out[3], kernel[3];
-    int64_t stride[3], dilation[3], pad[3];
-    int64_t x_dtype, w_dtype, y_dtype; /* of X or dX, W or dW, Y or dY      */
-} CpuConv;
-
-/* ---- pooling ------------------------------------------------------------- */
-
-/* X[n*c planes, in...] -> Y[planes, out...].  MaxPool: NaN wins, first on
-   ties; idx (I32) = flat position in the input plane, -1 for an empty window.
-   AvgPool divides by the window size clipped to the padded input
-   (count_include_pad) or to the input.                                     */
-typedef struct CpuPool {
-    int64_t planes;
-    int64_t in[3], out[3], kernel[3];
-    int64_t stride[3], dilation[3], pad[3], pad_end[3];
-    int64_t count_include_pad;
-    int64_t dtype; /* of X, Y, dX and dY                                    */
-} CpuPool;
-
-/* ---- scatter-add, argmax, copy ------------------------------------------- */
-
-/* out[o, t, i] = sum over s with idx[s] == t of src[o, s, i], zeros elsewhere;
-   summed in fp32 in order of s.  Negative indices count from `rows`; indices
-   out of range are ignored.  The gradient of Gather.                       */
-typedef struct CpuScatterAdd {
-    int64_t outer, rows, nidx, inner;
-    int64_t src_dtype, idx_dtype, out_dtype;
-} CpuScatterAdd;
-
-/* out[o, i] (I64) = position of the largest x[o, a, i] over a; first on ties */
-typedef struct CpuArgmax {
-    int64_t outer, axis, inner;
-    int64_t dtype;
-} CpuArgmax;
-
-/* The step's par[] is the struct itself, field by field as int64_t, so that a
-   plan stays plain data.  refs in this order:
-     GEMM           a, b, c            (c PLAN_NONE with an epilogue)
-     CONV_FWD       x, w, y            (y PLAN_NONE with an epilogue)
-     CONV_DGRAD     dy, w, dx
-     CONV_WGRAD     x, dy, dw
-     MAXPOOL        x, y, idx          (idx may be PLAN_NONE)
-     MAXPOOL_GRAD   dy, idx, dx
-     AVGPOOL        x, y
-     AVGPOOL_GRAD   dy, dx
-     SCATTER_ADD    src, idx, out
-     ARGMAX         x, out
-     COPY           src, dst           (par: bytes)                         */
 typedef struct AmpcCpuLib {
     int isa;
-    void (*gemm)(AmpcPool *, const CpuGemm *, const void *a, const void *b,
-                 void *c, const CpuEpilogue *, void *scratch);
-    void (*conv_fwd)(AmpcPool *, const CpuConv *, const void *x, const void *w,
-                     void *y, const CpuEpilogue *, void *scratch);
-    void (*conv_dgrad)(AmpcPool *, const CpuConv *, const void *dy,
-                       const void *w, void *dx, void *scratch);
-    void (*conv_wgrad)(AmpcPool *, const CpuConv *, const void *x,
-                       const void *dy, void *dw, void *scratch);
-    void (*maxpool)(AmpcPool *, const CpuPool *, const void *x, void *y,
-                    int32_t *idx);
-    void (*maxpool_grad)(AmpcPool *, const CpuPool *, const void *dy,
-                         const int32_t *idx, void *dx);
-    void (*avgpool)(AmpcPool *, const CpuPool *, const void *x, void *y);
-    void (*avgpool_grad)(AmpcPool *, const CpuPool *, const void *dy, void *dx);
-    void (*scatter_add)(AmpcPool *, const CpuScatterAdd *, const void *src,
-                        const void *idx, void *out, void *scratch);
-    void (*argmax)(AmpcPool *, const CpuArgmax *, const void *x, int64_t *out);
+#define OPERAND(role, x, f, dtypes) LIB_C_##role(x)
+#define LIB(E, name, S, operands, scratch, cuda, threads)                      \
+    void (*name)(AmpcPool *, const S *operands LIB_C_##scratch);
+#include "runtime/lib.def"
+#undef OPERAND
 } AmpcCpuLib;
 
 extern const AmpcCpuLib ampc_cpu_v2, ampc_cpu_v3, ampc_cpu_v4;
 
 /* Scratch bytes for that many workers, enough for every ISA level. */
-size_t cpu_gemm_scratch(const CpuGemm *, int threads);
-size_t cpu_conv_fwd_scratch(const CpuConv *, int threads);
-size_t cpu_conv_dgrad_scratch(const CpuConv *, int threads);
-size_t cpu_conv_wgrad_scratch(const CpuConv *, int threads);
-size_t cpu_scatter_add_scratch(const CpuScatterAdd *, int threads);
+#define LIB_NEED_scratch(name, S) size_t cpu_##name##_scratch(const S *, int);
+#define LIB_NEED_none(name, S)
+#define LIB(E, name, S, operands, scratch, cuda, threads)                      \
+    LIB_NEED_##scratch(name, S)
+#include "runtime/lib.def"
+#undef LIB_NEED_scratch
+#undef LIB_NEED_none
+
+/* dispatch.c: any of them, by its row. */
+typedef struct CpuLibCall {
+    AmpcPool *pool;
+    const void *par;  /* the row's parameters                               */
+    void *const *buf; /* the row's operands                                 */
+    const CpuEpilogue *epilogue;
+    void *scratch;
+} CpuLibCall;
+void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c);
+size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads);
 
 /* Highest level this machine can run; AMPC_ISA=v2|v3|v4 lowers it (tests). */
 int cpu_isa_level(void);

@@ -4,11 +4,10 @@
      tile_isa.c     register tiles             image_isa.c  padded images
      pack_isa.c     packing of operands        conv_isa.c   conv, its dX
      gemm_isa.c     matrix product             wgrad_isa.c  its dW
-     pooling_isa.c  pooling                    index_isa.c  scatter, argmax
-   Built once:
-     pool.c threads, isa.c detection, block.c and conv.c geometry and scratch,
-     pooling_f64.c                                                          */
-#include "runtime/cpu/lib.h"
+     pooling_isa.c  pooling                    index_isa.c  scatter, argmax,
+   copy Built once: pool.c threads, isa.c detection, dispatch.c calls by row,
+   block.c and conv.c geometry and scratch, pooling_f64.c */
+#include "runtime/cpu/routines.h"
 
 #define ISA_TABLE3(level) ampc_cpu_v##level
 #define ISA_TABLE2(level) ISA_TABLE3(level)
@@ -16,14 +15,6 @@
 
 const AmpcCpuLib ISA_TABLE = {
     .isa = AMPC_ISA_LEVEL,
-    .gemm = ISA(gemm),
-    .conv_fwd = ISA(conv_fwd),
-    .conv_dgrad = ISA(conv_dgrad),
-    .conv_wgrad = ISA(conv_wgrad),
-    .maxpool = ISA(maxpool),
-    .maxpool_grad = ISA(maxpool_grad),
-    .avgpool = ISA(avgpool),
-    .avgpool_grad = ISA(avgpool_grad),
-    .scatter_add = ISA(scatter_add),
-    .argmax = ISA(argmax),
+#define LIB(E, name, S, operands, scratch, cuda, threads) .name = ISA(name),
+#include "runtime/lib.def"
 };

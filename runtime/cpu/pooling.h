@@ -5,7 +5,7 @@
 #include "runtime/cpu/kernels.h"
 
 typedef struct PoolRun {
-    const CpuPool *p;
+    const LibPool *p;
     const void *src;    /* X, or dY                                         */
     void *dst;          /* Y, or dX                                         */
     const int32_t *idx; /* gradient of MaxPool                              */
@@ -13,19 +13,19 @@ typedef struct PoolRun {
 } PoolRun;
 
 /* Input position of window element t of output o along dimension d. */
-static inline int64_t pool_at(const CpuPool *p, int d, int64_t o, int64_t t) {
+static inline int64_t pool_at(const LibPool *p, int d, int64_t o, int64_t t) {
     return o * p->stride[d] + t * p->dilation[d] - p->pad[d];
 }
 
 /* First window element of output o at or behind input position `from`. */
-static inline int64_t pool_first(const CpuPool *p, int d, int64_t o,
+static inline int64_t pool_first(const LibPool *p, int d, int64_t o,
                                  int64_t from) {
     int64_t low = pool_at(p, d, o, 0), step = p->dilation[d];
     return low >= from ? 0 : (from - low + step - 1) / step;
 }
 
 /* Elements that output o averages along dimension d. */
-static inline int64_t pool_count(const CpuPool *p, int d, int64_t o) {
+static inline int64_t pool_count(const LibPool *p, int d, int64_t o) {
     int64_t from = 0, to = p->in[d];
     if (p->count_include_pad) {
         from = -p->pad[d];
@@ -37,7 +37,7 @@ static inline int64_t pool_count(const CpuPool *p, int d, int64_t o) {
 }
 
 /* The output whose window element t is input i, if there is one. */
-static inline int pool_window(const CpuPool *p, int d, int64_t i, int64_t t,
+static inline int pool_window(const LibPool *p, int d, int64_t i, int64_t t,
                               int64_t *o) {
     int64_t at = i + p->pad[d] - t * p->dilation[d];
     *o = at / p->stride[d];

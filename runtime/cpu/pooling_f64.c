@@ -9,7 +9,7 @@ typedef struct PoolWalk {
     int64_t pos;
 } PoolWalk;
 
-static int pool_next(const CpuPool *p, int64_t o, PoolWalk *w) {
+static int pool_next(const LibPool *p, int64_t o, PoolWalk *w) {
     int64_t od = o / p->out[2] / p->out[1], oh = o / p->out[2] % p->out[1];
     int64_t kh = p->kernel[1], kw = p->kernel[2];
     while (w->t < p->kernel[0] * kh * kw) {
@@ -26,17 +26,17 @@ static int pool_next(const CpuPool *p, int64_t o, PoolWalk *w) {
     return 0;
 }
 
-static int64_t pool_divisor(const CpuPool *p, int64_t o) {
+static int64_t pool_divisor(const LibPool *p, int64_t o) {
     return pool_count(p, 0, o / p->out[2] / p->out[1]) *
            pool_count(p, 1, o / p->out[2] % p->out[1]) *
            pool_count(p, 2, o % p->out[2]);
 }
 
-static int64_t pool_in(const CpuPool *p) {
+static int64_t pool_in(const LibPool *p) {
     return p->in[0] * p->in[1] * p->in[2];
 }
 
-static int64_t pool_out(const CpuPool *p) {
+static int64_t pool_out(const LibPool *p) {
     return p->out[0] * p->out[1] * p->out[2];
 }
 

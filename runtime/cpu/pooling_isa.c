@@ -8,7 +8,7 @@
    that is the whole input (global pooling) is a sum over contiguous memory.  */
 #include <math.h>
 
-#include "runtime/cpu/lib.h"
+#include "runtime/cpu/routines.h"
 #include "runtime/cpu/pooling.h"
 
 enum {
@@ -32,7 +32,7 @@ typedef struct PoolCall {
 } PoolCall;
 
 static PoolPart pool_part(const PoolCall *c, int64_t w0, int64_t k0) {
-    const CpuPool *p = c->r.p;
+    const LibPool *p = c->r.p;
     PoolPart q = {.w0 = w0, .k0 = k0};
     q.n = min64(c->n, p->out[2] - w0);
     q.k = min64(c->k, p->kernel[2] - k0);
@@ -42,7 +42,7 @@ static PoolPart pool_part(const PoolCall *c, int64_t w0, int64_t k0) {
 }
 
 static void pool_call(PoolCall *c) {
-    const CpuPool *p = c->r.p;
+    const LibPool *p = c->r.p;
     int64_t room = POOL_LINE - 1;
     c->n = min64(min64(POOL_ROW, p->out[2]), 1 + room / 2 / p->stride[2]);
     c->k = 1 + (room - (c->n - 1) * p->stride[2]) / p->dilation[2];
@@ -118,7 +118,7 @@ INLINE vi pool_lanes(void) {
 INLINE vi pool_iset(int64_t x) { return (vi){0} + (int32_t)x; }
 
 /* line[0, width) = input row `from` at positions left .., `pad` outside. */
-INLINE void pool_line(const CpuPool *p, float *line, const PoolPart *q,
+INLINE void pool_line(const LibPool *p, float *line, const PoolPart *q,
                       const void *src, int dtype, int64_t from, float pad) {
     int64_t lo = min64(max64(-q->left, 0), q->width);
     int64_t hi = max64(min64(p->in[2] - q->left, q->width), lo);
@@ -134,7 +134,7 @@ typedef struct PoolAcc {
     int32_t where[POOL_ROW + VL];
 } PoolAcc;
 
-INLINE void pool_take_max(const CpuPool *p, const PoolPart *q,
+INLINE void pool_take_max(const LibPool *p, const PoolPart *q,
                           const float *line, int64_t row, int64_t step,
                           PoolAcc *acc) {
     for (int64_t k = 0; k < q->k; k++) {
@@ -152,7 +152,7 @@ INLINE void pool_take_max(const CpuPool *p, const PoolPart *q,
     }
 }
 
-INLINE void pool_take_sum(const CpuPool *p, const PoolPart *q,
+INLINE void pool_take_sum(const LibPool *p, const PoolPart *q,
                           const float *line, int64_t step, PoolAcc *acc) {
     for (int64_t k = 0; k < q->k; k++) {
         const float *at_k = line + k * p->dilation[2];
@@ -165,7 +165,7 @@ INLINE void pool_take_sum(const CpuPool *p, const PoolPart *q,
 
 /* MaxPool starts at -infinity and the window's first input, so that ties and
    windows of nothing but -infinity name that one; -1 if it has none.        */
-static void pool_begin(const CpuPool *p, const PoolPart *q, int max, int64_t od,
+static void pool_begin(const LibPool *p, const PoolPart *q, int max, int64_t od,
                        int64_t oh, PoolAcc *acc) {
     for (int64_t i = 0; i < q->n + VL; i++)
         acc->value[i] = max ? -INFINITY : 0.0f;
@@ -192,7 +192,7 @@ INLINE void pool_window_rows(const PoolCall *c, int dtype, int max,
                              int64_t plane, int64_t od, int64_t oh,
                              int64_t step, PoolPart q, PoolAcc *acc) {
     const PoolRun *r = &c->r;
-    const CpuPool *p = r->p;
+    const LibPool *p = r->p;
     float line[POOL_LINE + 3 * VL];
     int64_t in = p->in[0] * p->in[1] * p->in[2];
     for (int64_t td = 0; td < p->kernel[0]; td++) {
@@ -217,7 +217,7 @@ INLINE void pool_window_rows(const PoolCall *c, int dtype, int max,
 
 INLINE void pool_divide(const PoolCall *c, const PoolPart *q, int64_t od,
                         int64_t oh, float *value) {
-    const CpuPool *p = c->r.p;
+    const LibPool *p = c->r.p;
     float outer = (float)(pool_count(p, 0, od) * pool_count(p, 1, oh));
     for (int64_t i = 0; i < q->n; i++) {
         float n = outer * (c->counted ? c->count[i]
@@ -229,7 +229,7 @@ INLINE void pool_divide(const PoolCall *c, const PoolPart *q, int64_t od,
 INLINE void pool_forward(const PoolCall *c, int dtype, int max, int64_t plane,
                          int64_t step) {
     const PoolRun *r = &c->r;
-    const CpuPool *p = r->p;
+    const LibPool *p = r->p;
     PoolAcc acc __attribute__((aligned(64)));
     for (int64_t row = 0; row < p->out[0] * p->out[1]; row++) {
         int64_t od = row / p->out[1], oh = row % p->out[1], n;
@@ -281,7 +281,7 @@ INLINE void pool_spread(const PoolRun *r, const PoolPart *q, const float *g,
 INLINE void pool_gather_row(const PoolCall *c, int dtype, int64_t plane,
                             int64_t z, int64_t y, int64_t w0, int64_t step,
                             int64_t left, float *line) {
-    const CpuPool *p = c->r.p;
+    const LibPool *p = c->r.p;
     float g[POOL_ROW + 2 * VL];
     int64_t row = (z * p->in[1] + y) * p->in[2], od, oh;
     for (int64_t td = 0; td < p->kernel[0]; td++) {
@@ -303,7 +303,7 @@ INLINE void pool_gather_row(const PoolCall *c, int dtype, int64_t plane,
 /* The line spans the row with both pads; it must fit, see pool_fits. */
 INLINE void pool_backward(const PoolCall *c, int dtype, int64_t plane,
                           int64_t step) {
-    const CpuPool *p = c->r.p;
+    const LibPool *p = c->r.p;
     float line[POOL_LINE + 4 * VL];
     int64_t left = -p->pad[2], in = p->in[0] * p->in[1] * p->in[2];
     int64_t width =
@@ -325,7 +325,7 @@ INLINE void pool_backward(const PoolCall *c, int dtype, int64_t plane,
 
 /* Rows too wide for a line: one input at a time. */
 INLINE void pool_backward_wide(const PoolRun *r, int dtype, int64_t plane) {
-    const CpuPool *p = r->p;
+    const LibPool *p = r->p;
     int64_t in = p->in[0] * p->in[1] * p->in[2], o[3];
     for (int64_t pos = 0; pos < in; pos++) {
         float sum = 0;
@@ -354,7 +354,7 @@ INLINE void pool_backward_wide(const PoolRun *r, int dtype, int64_t plane) {
     }
 }
 
-static int pool_fits(const CpuPool *p) {
+static int pool_fits(const LibPool *p) {
     return p->pad[2] + p->pad_end[2] + p->in[2] + p->kernel[2] +
                p->stride[2] * 2 <
            POOL_LINE;
@@ -362,7 +362,7 @@ static int pool_fits(const CpuPool *p) {
 
 /* ---- global average ------------------------------------------------------ */
 
-static int pool_global(const CpuPool *p) {
+static int pool_global(const LibPool *p) {
     for (int d = 0; d < 3; d++)
         if (p->out[d] != 1 || p->kernel[d] != p->in[d] || p->pad[d] ||
             p->pad_end[d] || p->dilation[d] != 1)
@@ -391,7 +391,7 @@ INLINE void pool_global_grad(const PoolRun *r, int dtype, int64_t plane,
 
 /* ---- 2 x 2, stride 2, no padding ----------------------------------------- */
 
-static int pool_is_2x2(const CpuPool *p) {
+static int pool_is_2x2(const LibPool *p) {
     return p->kernel[0] == 1 && p->out[0] == 1 && p->in[0] == 1 &&
            p->pad[0] == 0 && p->kernel[1] == 2 && p->kernel[2] == 2 &&
            p->stride[1] == 2 && p->stride[2] == 2 && p->dilation[1] == 1 &&
@@ -423,7 +423,7 @@ INLINE void pool_take(vf v, int32_t step, vf *m, vi *w, vi at) {
 
 INLINE void pool_forward_2x2(const PoolRun *r, int dtype, int max,
                              int64_t plane) {
-    const CpuPool *p = r->p;
+    const LibPool *p = r->p;
     int64_t width = p->in[2], out = p->out[2];
     vi lanes = pool_lanes() * 2;
     for (int64_t y = 0; y < p->out[1]; y++) {
@@ -452,7 +452,7 @@ INLINE void pool_forward_2x2(const PoolRun *r, int dtype, int max,
 /* Both input rows of one output row. */
 INLINE void pool_row_2x2(const PoolRun *r, int dtype, int64_t plane,
                          int64_t y) {
-    const CpuPool *p = r->p;
+    const LibPool *p = r->p;
     int64_t width = p->in[2], out = p->out[2];
     int64_t from = (plane * p->out[1] + y) * out;
     vi lanes = pool_lanes() * 2;
@@ -475,7 +475,7 @@ INLINE void pool_row_2x2(const PoolRun *r, int dtype, int64_t plane,
 }
 
 INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane) {
-    const CpuPool *p = r->p;
+    const LibPool *p = r->p;
     int64_t width = p->in[2], done = 2 * p->out[2];
     for (int64_t y = 0; y < p->out[1]; y++) pool_row_2x2(r, dtype, plane, y);
     for (int64_t y = 0; y < p->in[1]; y++) /* what no window covers */
@@ -487,7 +487,7 @@ INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane) {
 
 INLINE void pool_planes_forward(const PoolCall *c, int dtype, int max,
                                 int64_t lo, int64_t hi) {
-    const CpuPool *p = c->r.p;
+    const LibPool *p = c->r.p;
     int64_t step = p->stride[2], in = p->in[0] * p->in[1] * p->in[2];
     int global = !max && pool_global(p), is_2x2 = pool_is_2x2(p);
     for (int64_t i = lo; i < hi; i++) {
@@ -506,7 +506,7 @@ INLINE void pool_planes_forward(const PoolCall *c, int dtype, int max,
 
 INLINE void pool_planes_backward(const PoolCall *c, int dtype, int64_t lo,
                                  int64_t hi) {
-    const CpuPool *p = c->r.p;
+    const LibPool *p = c->r.p;
     int64_t step = p->stride[2], in = p->in[0] * p->in[1] * p->in[2];
     int global = !c->r.idx && pool_global(p), is_2x2 = pool_is_2x2(p);
     int fits = pool_fits(p);
@@ -546,7 +546,7 @@ POOL_WORK(pool_grad_work, POOL_GRAD)
 
 static void pool_planes(AmpcPool *pool, const PoolRun *r, PoolFn *fn,
                         PoolFn *fn_f64) {
-    const CpuPool *p = r->p;
+    const LibPool *p = r->p;
     int64_t window = p->kernel[0] * p->kernel[1] * p->kernel[2];
     int64_t out = p->out[0] * p->out[1] * p->out[2];
     int64_t work = out * window + p->in[0] * p->in[1] * p->in[2] + 1;
@@ -560,24 +560,24 @@ static void pool_planes(AmpcPool *pool, const PoolRun *r, PoolFn *fn,
     pool_run(pool, p->planes, grain, fn, &c);
 }
 
-void ISA(maxpool)(AmpcPool *pool, const CpuPool *p, const void *x, void *y,
-                  int32_t *idx) {
+void ISA(maxpool)(AmpcPool *pool, const LibPool *p, const void *x, void *y,
+                  void *idx) {
     PoolRun r = {.p = p, .src = x, .dst = y, .idx_out = idx};
     pool_planes(pool, &r, pool_max_work, pool_max_f64);
 }
 
-void ISA(maxpool_grad)(AmpcPool *pool, const CpuPool *p, const void *dy,
-                       const int32_t *idx, void *dx) {
+void ISA(maxpool_grad)(AmpcPool *pool, const LibPool *p, const void *dy,
+                       const void *idx, void *dx) {
     PoolRun r = {.p = p, .src = dy, .dst = dx, .idx = idx};
     pool_planes(pool, &r, pool_grad_work, pool_grad_f64);
 }
 
-void ISA(avgpool)(AmpcPool *pool, const CpuPool *p, const void *x, void *y) {
+void ISA(avgpool)(AmpcPool *pool, const LibPool *p, const void *x, void *y) {
     PoolRun r = {.p = p, .src = x, .dst = y};
     pool_planes(pool, &r, pool_avg_work, pool_avg_f64);
 }
 
-void ISA(avgpool_grad)(AmpcPool *pool, const CpuPool *p, const void *dy,
+void ISA(avgpool_grad)(AmpcPool *pool, const LibPool *p, const void *dy,
                        void *dx) {
     PoolRun r = {.p = p, .src = dy, .dst = dx};
     pool_planes(pool, &r, pool_grad_work, pool_grad_f64);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "runtime/cpu/image.h"
-#include "runtime/cpu/lib.h"
+#include "runtime/cpu/routines.h"
 #include "runtime/cpu/tile.h"
 
 typedef struct WgradRun {
@@ -160,7 +160,7 @@ static void wgrad_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-void ISA(conv_wgrad)(AmpcPool *pool, const CpuConv *c, const void *x,
+void ISA(conv_wgrad)(AmpcPool *pool, const LibConv *c, const void *x,
                      const void *dy, void *dw, void *scratch) {
     WgradRun r = {.x = x, .dy = dy, .dw = dw};
     r.x_dtype = (int)c->x_dtype;

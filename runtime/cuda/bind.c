@@ -49,6 +49,10 @@ static bool product_ok(const AmpcModule *m, uint32_t step) {
                          dtype_bytes(c->out_dtype));
 }
 
+static const LibCopy *copy_of(const AmpcModule *m, const PlanStep *t) {
+    return (const void *)(m->pars + t->par0);
+}
+
 static bool step_ok(const AmpcModule *m, uint32_t step, uint32_t end) {
     const PlanCudaStep *c = cuda_step(m, step);
     const PlanStep *t = &m->steps[step];
@@ -63,7 +67,8 @@ static bool step_ok(const AmpcModule *m, uint32_t step, uint32_t end) {
     case PLAN_CUDA_MANY: return many_ok(m, step, end);
     case PLAN_CUDA_GEMM: return product_ok(m, step);
     case PLAN_CUDA_COPY:
-        return t->nref >= 2 && t->npar >= 1 && m->pars[t->par0] >= 0;
+        return t->kind == PLAN_LIB && t->fn == PLAN_LIB_COPY &&
+               copy_of(m, t)->bytes >= 0;
     default: return false;
     }
 }
@@ -270,7 +275,7 @@ static void bind_copy(Binder *b, GpuStep *out) {
     const AmpcModule *m = b->s->m;
     out->from = gpu_address(b->s, b->program, m->refs[b->t->ref0]);
     out->to = gpu_address(b->s, b->program, m->refs[b->t->ref0 + 1]);
-    out->bytes = (uint64_t)m->pars[b->t->par0];
+    out->bytes = (uint64_t)copy_of(m, b->t)->bytes;
 }
 
 /* ---- all programs -------------------------------------------------------- */

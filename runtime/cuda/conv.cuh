@@ -5,7 +5,7 @@
      dgrad    rows = c/group    columns = n * in phase   steps = k/group * taps
      wgrad    rows = k/group    columns = c/group * taps steps = n * out
 
-   P: the fields of CpuConv (arrays as in0, in1, in2); X, W, Y: the types of X
+   P: the parameters of LibConv; X, W, Y: the types of X
    or dX, W or dW, Y or dY; Tile; wgrad: splits.                             */
 #ifndef AMPC_CONV_CUH
 #define AMPC_CONV_CUH

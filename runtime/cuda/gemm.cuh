@@ -1,6 +1,6 @@
 /* gemm.cuh: matrix products of any strides, batches and dtypes.
 
-   P: the fields of CpuGemm; A, B: the operands' types; Tile; long long
+   P: the parameters of LibGemm; Tile; long long
    a_at(batch), b_at(batch): element offsets of the batch's matrices.        */
 #ifndef AMPC_GEMM_CUH
 #define AMPC_GEMM_CUH
@@ -21,12 +21,12 @@ template <class P> struct GemmSize {
 };
 
 /* Row-major C, without an epilogue. */
-template <class P, class T> struct StoreGemm {
-    T *c;
+template <class P> struct StoreGemm {
+    typename P::C *c;
     template <class Acc>
     __device__ void operator()(Acc acc, long long batch, long long row,
                                long long col) const {
-        c[(batch * P::m + row) * P::n + col] = narrow<T>(acc);
+        c[(batch * P::m + row) * P::n + col] = narrow<typename P::C>(acc);
     }
 };
 

@@ -11,9 +11,9 @@
    The first kernel inverts the index, each block for a range of rows: it
    counts the positions that belong to ranges before its own, collects its own
    in order, and sorts these by row.  The second one sums each row.
-   P: the fields of CpuScatterAdd; Src, Idx, Out: types; idx_signed; range and
-   threads: rows and threads of a block of the first kernel; line: threads per
-   row of the second (a power of two).  Scratch, all int: found[nidx],
+   P: the parameters of LibScatterAdd; Src, Idx, Out: types; idx_signed; range
+   and threads: rows and threads of a block of the first kernel; line: threads
+   per row of the second (a power of two).  Scratch, all int: found[nidx],
    order[nidx], start[rows + 1].                                             */
 template <class P> struct Scatter {
     typedef Index<largest(P::outer *largest(P::nidx, 1) * largest(P::inner, 1),
@@ -192,9 +192,9 @@ argmax_of(const typename P::T *x, long long first, long long step) {
     return best;
 }
 
-/* P: the fields of CpuArgmax; T: type of x. */
+/* P: the parameters of LibArgmax; T: type of x. */
 template <class P>
-__device__ void argmax(const typename P::T *x, long long *out) {
+__device__ void argmax(const typename P::T *x, typename P::Out *out) {
     long long i = flat_index<long long>();
     if (i >= P::outer * P::inner) return;
     const typename P::T *from =
@@ -204,7 +204,7 @@ __device__ void argmax(const typename P::T *x, long long *out) {
 
 /* The same, inner = 1 and axis >= 32, one warp for each result. */
 template <class P>
-__device__ void argmax_warp(const typename P::T *x, long long *out) {
+__device__ void argmax_warp(const typename P::T *x, typename P::Out *out) {
     typedef Compute<typename P::T> C;
     long long i = flat_index<long long>() / ARGMAX_WARP;
     int lane = (int)threadIdx.x % ARGMAX_WARP;

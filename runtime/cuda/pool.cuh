@@ -2,7 +2,7 @@
 
    Gradients gather: a thread visits the windows that hold its input, in
    ascending order, so that sums have one order and need no atomics.
-   P: the fields of CpuPool (arrays as in0, in1, in2); T: type of X and Y.    */
+   P: the parameters of LibPool; T: type of X and Y.                         */
 #ifndef AMPC_POOL_CUH
 #define AMPC_POOL_CUH
 

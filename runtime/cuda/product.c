@@ -34,7 +34,7 @@ static bool operand(int64_t rows, int64_t cols, int64_t rs, int64_t cs,
 
 /* Batch axes as one: adjacent axes of equal stepping merge.  Stride 0 repeats a
    matrix.                                                                    */
-static bool one_batch(const CpuGemm *g, ProductKey *k) {
+static bool one_batch(const LibGemm *g, ProductKey *k) {
     k->batch = 1;
     for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
         int64_t dim = g->batch_dim[i];
@@ -52,7 +52,7 @@ static bool one_batch(const CpuGemm *g, ProductKey *k) {
     return k->batch <= INT32_MAX;
 }
 
-static bool dims_ok(const CpuGemm *g) {
+static bool dims_ok(const LibGemm *g) {
     bool ok = g->m >= 0 && g->n >= 0 && g->k >= 0 && g->m <= INT32_MAX &&
               g->n <= INT32_MAX && g->k <= INT32_MAX && g->nbatch_dim >= 0 &&
               g->nbatch_dim <= AMPC_MAX_RANK;
@@ -92,7 +92,7 @@ static CUdeviceptr ref_at(const ampc_session *s, int program, uint32_t ref) {
    to the epilogue's output.                                                  */
 static Places places(ampc_session *s, int program, const PlanStep *t,
                      const PlanCudaStep *c, GpuProduct *p) {
-    const CpuGemm *g = (const void *)(s->m->pars + t->par0);
+    const LibGemm *g = (const void *)(s->m->pars + t->par0);
     Places at = {0, c->fused ? c->out_dtype : g->c_dtype};
     p->a = ref_at(s, program, t->ref0 + 1);
     p->b = ref_at(s, program, t->ref0);
@@ -110,7 +110,7 @@ static Places places(ampc_session *s, int program, const PlanStep *t,
 static ampc_status make_key(ampc_session *s, const PlanStep *t,
                             const PlanCudaStep *c, const GpuProduct *p,
                             Places at, ProductKey *k) {
-    const CpuGemm *g = (const void *)(s->m->pars + t->par0);
+    const LibGemm *g = (const void *)(s->m->pars + t->par0);
     k->m = g->n;
     k->n = g->m;
     k->k = g->k;
@@ -182,13 +182,13 @@ static int make_desc(const LtApi *lt, const ProductKey *k, GpuProduct *p,
 }
 
 /* Nothing to multiply: an empty result, or a sum of nothing. */
-static bool is_empty(const CpuGemm *g) {
+static bool is_empty(const LibGemm *g) {
     bool empty = g->m == 0 || g->n == 0 || g->k == 0;
     for (int64_t i = 0; i < g->nbatch_dim; i++) empty |= g->batch_dim[i] == 0;
     return empty;
 }
 
-static uint64_t result_bytes(const CpuGemm *g) {
+static uint64_t result_bytes(const LibGemm *g) {
     uint64_t n = (uint64_t)g->m * (uint64_t)g->n;
     n *= dtype_bytes((uint32_t)g->c_dtype);
     for (int64_t i = 0; i < g->nbatch_dim; i++) n *= (uint64_t)g->batch_dim[i];
@@ -199,7 +199,7 @@ ampc_status product_bind(ampc_session *s, int program, uint32_t step,
                          GpuProduct *p, ProductKey *key) {
     const PlanStep *t = &s->m->steps[step];
     const PlanCudaStep *c = &s->m->cuda->steps[step];
-    const CpuGemm *g = (const void *)(s->m->pars + t->par0);
+    const LibGemm *g = (const void *)(s->m->pars + t->par0);
     const LtApi *lt = &gpu_of(s)->lt;
     if (!dims_ok(g)) return cannot(s, t, "its size");
     Places at = places(s, program, t, c, p);

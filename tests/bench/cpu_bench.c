@@ -140,7 +140,7 @@ static int64_t size_of(int64_t dtype) { return dtype == AMPC_F32 ? 4 : 2; }
 /* ---- matrix product ------------------------------------------------------ */
 
 typedef struct GemmBench {
-    CpuGemm g;
+    LibGemm g;
     void *a, *b, *c, *scratch;
 } GemmBench;
 
@@ -153,7 +153,7 @@ static void run_gemm(void *ctx) {
 static void bench_gemm(int64_t batch, int64_t m, int64_t n, int64_t k, int ta,
                        int tb, int64_t dtype) {
     GemmBench x = {.g = {.m = m, .n = n, .k = k, .nbatch_dim = 1}};
-    CpuGemm *g = &x.g;
+    LibGemm *g = &x.g;
     char name[128];
     g->batch_dim[0] = batch;
     g->a_bs[0] = m * k;
@@ -180,7 +180,7 @@ static void bench_gemm(int64_t batch, int64_t m, int64_t n, int64_t k, int ta,
 /* ---- convolution --------------------------------------------------------- */
 
 typedef struct ConvBench {
-    CpuConv c;
+    LibConv c;
     int which;
     void *x, *w, *y, *scratch;
 } ConvBench;
@@ -239,7 +239,7 @@ static void bench_conv(int64_t n, int64_t c, int64_t k, int64_t hw,
 /* ---- pooling ------------------------------------------------------------- */
 
 typedef struct PoolBench {
-    CpuPool p;
+    LibPool p;
     int which;
     void *x, *y;
     int32_t *idx;

@@ -71,8 +71,8 @@ static void add_convs(Units *u, PlanLib lib) {
 
 static void add_pools(Units *u) {
     for (int i = 0; i < 4; i++)
-        for (int lib = PLAN_LIB_MAXPOOL; lib <= PLAN_LIB_AVGPOOL_GRAD; lib++) {
-            CudaCase c = {.name = "pool", .lib = (PlanLib)lib};
+        for (int j = 0; j < 4; j++) {
+            CudaCase c = {.name = "pool", .lib = cuda_pool_libs[j]};
             c.p.pool = cuda_pools[i];
             unit_add(u, &c);
         }
@@ -93,8 +93,7 @@ static void products(Units *u) {
 }
 
 static void convolutions(Units *u) {
-    for (int lib = PLAN_LIB_CONV_FWD; lib <= PLAN_LIB_CONV_WGRAD; lib++)
-        add_convs(u, (PlanLib)lib);
+    for (int i = 0; i < 3; i++) add_convs(u, cuda_conv_libs[i]);
 }
 
 static void others(Units *u) {

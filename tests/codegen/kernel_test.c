@@ -133,57 +133,18 @@ static void run_kernel(Subject *s, const LoweredStep *st, void *fn,
 }
 
 static void run_lib(Subject *s, const LoweredStep *st, void *fn) {
-    const AmpcCpuLib *lib = &ampc_cpu_v2;
-    void **p = resolve(s, st->refs, st->nref);
+    enum { SCRATCH = 1 << 26 };
     CpuEpilogue ep = {.buf = resolve(s, st->ep_refs, st->nep_ref),
                       .par = st->ep_pars};
-    void *scratch;
+    CpuLibCall c = {.par = st->pars,
+                    .buf = resolve(s, st->refs, st->nref),
+                    .epilogue = &ep};
+    REQUIRE(st->npar == (int)lib_info(st->lib)->npar);
+    REQUIRE(cpu_lib_scratch(st->lib, st->pars, 1) <= SCRATCH);
     if (fn) memcpy(&ep.fn, &fn, sizeof ep.fn);
-    REQUIRE(posix_memalign(&scratch, 64, 1 << 26) == 0);
-    if (st->lib == PLAN_LIB_GEMM) {
-        CpuGemm g;
-        REQUIRE(st->npar * sizeof(int64_t) == sizeof g);
-        memcpy(&g, st->pars, sizeof g);
-        REQUIRE(cpu_gemm_scratch(&g, 1) <= 1 << 26);
-        lib->gemm(NULL, &g, p[0], p[1], p[2], &ep, scratch);
-    } else if (st->lib <= PLAN_LIB_CONV_WGRAD) {
-        CpuConv c;
-        REQUIRE(st->npar * sizeof(int64_t) == sizeof c);
-        memcpy(&c, st->pars, sizeof c);
-        REQUIRE(cpu_conv_fwd_scratch(&c, 1) <= 1 << 26);
-        REQUIRE(cpu_conv_dgrad_scratch(&c, 1) <= 1 << 26);
-        REQUIRE(cpu_conv_wgrad_scratch(&c, 1) <= 1 << 26);
-        if (st->lib == PLAN_LIB_CONV_FWD)
-            lib->conv_fwd(NULL, &c, p[0], p[1], p[2], &ep, scratch);
-        else if (st->lib == PLAN_LIB_CONV_DGRAD)
-            lib->conv_dgrad(NULL, &c, p[0], p[1], p[2], scratch);
-        else
-            lib->conv_wgrad(NULL, &c, p[0], p[1], p[2], scratch);
-    } else if (st->lib <= PLAN_LIB_AVGPOOL_GRAD) {
-        CpuPool c;
-        REQUIRE(st->npar * sizeof(int64_t) == sizeof c);
-        memcpy(&c, st->pars, sizeof c);
-        if (st->lib == PLAN_LIB_MAXPOOL)
-            lib->maxpool(NULL, &c, p[0], p[1], p[2]);
-        else if (st->lib == PLAN_LIB_MAXPOOL_GRAD)
-            lib->maxpool_grad(NULL, &c, p[0], p[1], p[2]);
-        else if (st->lib == PLAN_LIB_AVGPOOL)
-            lib->avgpool(NULL, &c, p[0], p[1]);
-        else
-            lib->avgpool_grad(NULL, &c, p[0], p[1]);
-    } else if (st->lib == PLAN_LIB_SCATTER_ADD) {
-        CpuScatterAdd c;
-        REQUIRE(st->npar * sizeof(int64_t) == sizeof c);
-        memcpy(&c, st->pars, sizeof c);
-        REQUIRE(cpu_scatter_add_scratch(&c, 1) <= 1 << 26);
-        lib->scatter_add(NULL, &c, p[0], p[1], p[2], scratch);
-    } else {
-        CpuArgmax c;
-        REQUIRE(st->npar * sizeof(int64_t) == sizeof c);
-        memcpy(&c, st->pars, sizeof c);
-        lib->argmax(NULL, &c, p[0], p[1]);
-    }
-    free(scratch);
+    REQUIRE(posix_memalign(&c.scratch, 64, SCRATCH) == 0);
+    cpu_lib_run(&ampc_cpu_v2, st->lib, &c);
+    free(c.scratch);
 }
 
 static void run_all(Subject *s, void *lib, int graph, bool split) {

@@ -304,9 +304,9 @@ static void run_epilogue(const Subject *s, SimTwin *t, char kind) {
     void *a = s->data[st->refs[0].i], *b = s->data[st->refs[1].i];
     CpuEpilogue none = {0};
     if (st->lib == PLAN_LIB_GEMM)
-        ampc_cpu_v2.gemm(NULL, (CpuGemm *)pars, a, b, raw, &none, scratch);
+        ampc_cpu_v2.gemm(NULL, (LibGemm *)pars, a, b, raw, &none, scratch);
     else
-        ampc_cpu_v2.conv_fwd(NULL, (CpuConv *)pars, a, b, raw, &none, scratch);
+        ampc_cpu_v2.conv_fwd(NULL, (LibConv *)pars, a, b, raw, &none, scratch);
     add_arg(&p, raw);
     add_refs(s, &p, st->ep_refs, st->nep_ref);
     launch(s, t, kind, st->epilogue, "", cuda_shape(st->epilogue).blocks, &p);

@@ -129,7 +129,7 @@ TEST_CASE(cli, convolution_in_f64_is_refused) {
     char path[600];
     snprintf(path, sizeof path, "%s/wide.amp", test_tmpdir());
     REQUIRE(test_write_file(path, text, strlen(text)));
-    check_run(1, "no convolution in f64", "wide.amp -o wide.so");
+    check_run(1, "no conv of f64", "wide.amp -o wide.so");
 }
 
 TEST_CASE(cli, inspect_answers_from_models_and_modules) {

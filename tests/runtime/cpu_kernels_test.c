@@ -243,7 +243,7 @@ static void record_check(const Record *r, int64_t n) {
 /* ---- matrix product ------------------------------------------------------ */
 
 typedef struct GemmCase {
-    CpuGemm g;
+    LibGemm g;
     int64_t batch, na, nb;
     void *a, *b;
     double *want, *slack; /* reference, sum of |a * b|                      */
@@ -266,7 +266,7 @@ static int64_t gemm_layout(int64_t rows, int64_t cols, int64_t *rs,
     return rows == 0 || cols == 0 ? 0 : (rows - 1) * *rs + (cols - 1) * *cs + 1;
 }
 
-static int64_t gemm_batches(CpuGemm *g, int64_t *stride, int64_t size) {
+static int64_t gemm_batches(LibGemm *g, int64_t *stride, int64_t size) {
     int64_t n = 1;
     for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
         stride[i] = 0;
@@ -277,7 +277,7 @@ static int64_t gemm_batches(CpuGemm *g, int64_t *stride, int64_t size) {
     return n * size;
 }
 
-static int64_t gemm_offset(const CpuGemm *g, const int64_t *stride, int64_t b) {
+static int64_t gemm_offset(const LibGemm *g, const int64_t *stride, int64_t b) {
     int64_t off = 0;
     for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
         off += b % g->batch_dim[i] * stride[i];
@@ -287,7 +287,7 @@ static int64_t gemm_offset(const CpuGemm *g, const int64_t *stride, int64_t b) {
 }
 
 static void gemm_reference(GemmCase *c) {
-    const CpuGemm *g = &c->g;
+    const LibGemm *g = &c->g;
     for (int64_t b = 0; b < c->batch; b++)
         for (int64_t i = 0; i < g->m; i++)
             for (int64_t j = 0; j < g->n; j++) {
@@ -309,7 +309,7 @@ static void gemm_reference(GemmCase *c) {
 
 static void gemm_case(GemmCase *c, int64_t m, int64_t n, int64_t k, int f64) {
     memset(c, 0, sizeof *c);
-    CpuGemm *g = &c->g;
+    LibGemm *g = &c->g;
     g->m = m;
     g->n = n;
     g->k = k;
@@ -338,7 +338,7 @@ static void gemm_free(GemmCase *c) {
 
 static int gemm_close(const GemmCase *c, const void *got, int64_t dtype,
                       const char *what) {
-    const CpuGemm *g = &c->g;
+    const LibGemm *g = &c->g;
     double eps = g->a_dtype == AMPC_F64 ? 0x1p-53 : 0x1p-24;
     for (int64_t i = 0; i < c->batch * g->m * g->n; i++) {
         double tol = (double)(g->k + 1) * eps * c->slack[i] +
@@ -353,7 +353,7 @@ static int gemm_close(const GemmCase *c, const void *got, int64_t dtype,
 }
 
 static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
-    const CpuGemm *g = &c->g;
+    const LibGemm *g = &c->g;
     int64_t all = c->batch * g->m * g->n;
     size_t bytes = (size_t)all * size_of(g->c_dtype);
     void *first = NULL;
@@ -432,7 +432,7 @@ TEST_CASE(gemm, blocked_and_sliced) {
 /* ---- convolution --------------------------------------------------------- */
 
 typedef struct ConvCase {
-    CpuConv c;
+    LibConv c;
     int64_t nx, nw, ny, xs, ys, taps;
     void *x, *w, *dy;
     double *y, *dx, *dw; /* references                              */
@@ -442,7 +442,7 @@ typedef struct ConvCase {
 static int64_t prod3(const int64_t v[3]) { return v[0] * v[1] * v[2]; }
 
 /* Input position of tap t of output o, or -1. */
-static int64_t conv_at(const CpuConv *c, int d, int64_t o, int64_t t) {
+static int64_t conv_at(const LibConv *c, int d, int64_t o, int64_t t) {
     int64_t i = o * c->stride[d] - c->pad[d] + t * c->dilation[d];
     return i < 0 || i >= c->in[d] ? -1 : i;
 }
@@ -459,7 +459,7 @@ static void conv_term(ConvCase *k, int64_t yi, int64_t xi, int64_t wi) {
 }
 
 static void conv_reference(ConvCase *k) {
-    const CpuConv *c = &k->c;
+    const LibConv *c = &k->c;
     int64_t cg = c->c / c->group, kg = c->k / c->group;
     for (int64_t yi = 0; yi < k->ny; yi++) {
         int64_t o = yi % k->ys, ch = yi / k->ys % c->k, n = yi / k->ys / c->k;
@@ -482,7 +482,7 @@ static double *zeros(int64_t n) {
 }
 
 static void conv_prepare(ConvCase *k) {
-    CpuConv *c = &k->c;
+    LibConv *c = &k->c;
     c->x_dtype = rnd_float();
     c->w_dtype = rnd_float();
     c->y_dtype = rnd_float();
@@ -513,7 +513,7 @@ static void conv_free(ConvCase *k) {
 static void conv_close(const ConvCase *k, const char *what, const void *got,
                        int64_t dtype, const double *want, const double *mag,
                        int64_t n) {
-    const CpuConv *c = &k->c;
+    const LibConv *c = &k->c;
     for (int64_t i = 0; i < n; i++) {
         double tol = 1e-4 * mag[i] + unit(dtype) * fabs(want[i]) + 1e-7;
         if (!CHECK_MSG(
@@ -532,7 +532,7 @@ static void conv_close(const ConvCase *k, const char *what, const void *got,
 }
 
 /* which: 0 forward, 1 dgrad, 2 wgrad */
-static size_t conv_need(const CpuConv *c, int which, int threads) {
+static size_t conv_need(const LibConv *c, int which, int threads) {
     return which == 0   ? cpu_conv_fwd_scratch(c, threads)
            : which == 1 ? cpu_conv_dgrad_scratch(c, threads)
                         : cpu_conv_wgrad_scratch(c, threads);
@@ -540,7 +540,7 @@ static size_t conv_need(const CpuConv *c, int which, int threads) {
 
 static void conv_call(const ConvCase *k, const AmpcCpuLib *lib, int which,
                       int pool, void *out) {
-    const CpuConv *c = &k->c;
+    const LibConv *c = &k->c;
     size_t need = conv_need(c, which, thread_counts[pool]);
     void *scratch = scratch_of(need);
     if (which == 0)
@@ -554,7 +554,7 @@ static void conv_call(const ConvCase *k, const AmpcCpuLib *lib, int which,
 
 static void conv_check_routine(const ConvCase *k, const AmpcCpuLib *lib,
                                int which) {
-    const CpuConv *c = &k->c;
+    const LibConv *c = &k->c;
     static const char *const names[] = {"conv", "dgrad", "wgrad"};
     const int64_t n[] = {k->ny, k->nx, k->nw};
     const int64_t dtype[] = {c->y_dtype, c->x_dtype, c->w_dtype};
@@ -592,7 +592,7 @@ static void conv_check_epilogue(const ConvCase *k, const AmpcCpuLib *lib) {
     free(r.count);
 }
 
-static void conv_check(const CpuConv *shape) {
+static void conv_check(const LibConv *shape) {
     ConvCase k = {.c = *shape};
     conv_prepare(&k);
     int top = top_level();
@@ -604,7 +604,7 @@ static void conv_check(const CpuConv *shape) {
     conv_free(&k);
 }
 
-static void conv_spatial(CpuConv *c, int rank, int64_t extent) {
+static void conv_spatial(LibConv *c, int rank, int64_t extent) {
     for (int d = 0; d < 3; d++) {
         c->in[d] = c->out[d] = c->kernel[d] = c->stride[d] = c->dilation[d] = 1;
         c->pad[d] = 0;
@@ -626,7 +626,7 @@ TEST_CASE(conv, random_shapes) {
     rng = 21;
     pools_open();
     for (int i = 0; i < 120; i++) {
-        CpuConv c = {.n = rnd_in(1, 3), .group = i % 4 == 0 ? rnd_in(2, 4) : 1};
+        LibConv c = {.n = rnd_in(1, 3), .group = i % 4 == 0 ? rnd_in(2, 4) : 1};
         c.c = c.group * rnd_in(1, 5);
         c.k = c.group * rnd_in(1, 19);
         int rank = i % 3 + 1;
@@ -638,7 +638,7 @@ TEST_CASE(conv, random_shapes) {
 
 /* The common kinds: 3x3 pad 1, strided, 1x1, depthwise, patches, long 1-D. */
 TEST_CASE(conv, common_shapes) {
-    static const CpuConv shapes[] = {
+    static const LibConv shapes[] = {
         {2,
          1,
          16,
@@ -766,11 +766,11 @@ TEST_CASE(conv, common_shapes) {
 
 /* ---- pooling ------------------------------------------------------------- */
 
-static int64_t pool_pos(const CpuPool *p, int d, int64_t o, int64_t t) {
+static int64_t pool_pos(const LibPool *p, int d, int64_t o, int64_t t) {
     return o * p->stride[d] + t * p->dilation[d] - p->pad[d];
 }
 
-static int64_t pool_random(CpuPool *p, int rank) {
+static int64_t pool_random(LibPool *p, int rank) {
     static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
     memset(p, 0, sizeof *p);
     p->planes = rnd_in(1, 5);
@@ -801,7 +801,7 @@ typedef struct PoolRef {
 } PoolRef;
 
 /* One window: its maximum, sum and count. */
-static void pool_window_ref(const CpuPool *p, const void *x, int64_t plane,
+static void pool_window_ref(const LibPool *p, const void *x, int64_t plane,
                             int64_t o, double *max, int32_t *idx, double *sum,
                             double *count) {
     int64_t in = prod3(p->in);
@@ -832,7 +832,7 @@ static void pool_window_ref(const CpuPool *p, const void *x, int64_t plane,
     }
 }
 
-static void pool_spread_ref(const CpuPool *p, int64_t plane, int64_t o,
+static void pool_spread_ref(const LibPool *p, int64_t plane, int64_t o,
                             double g, double *dx, double *mag) {
     for (int64_t t = 0; t < prod3(p->kernel); t++) {
         int64_t z = pool_pos(p, 0, o / p->out[2] / p->out[1],
@@ -861,7 +861,7 @@ static void pool_close(const char *what, const void *got, int64_t dtype,
     }
 }
 
-static void pool_check(const CpuPool *p, const void *x, const void *dy,
+static void pool_check(const LibPool *p, const void *x, const void *dy,
                        const PoolRef *ref, const AmpcCpuLib *lib, int t) {
     int64_t nx = p->planes * prod3(p->in), ny = p->planes * prod3(p->out);
     void *y = array(p->dtype, ny), *dx = array(p->dtype, nx);
@@ -883,7 +883,7 @@ static void pool_check(const CpuPool *p, const void *x, const void *dy,
 }
 
 static void pool_case(int rank) {
-    CpuPool p;
+    LibPool p;
     int64_t in = pool_random(&p, rank), out = prod3(p.out);
     int64_t nx = p.planes * in, ny = p.planes * out;
     void *x = array(p.dtype, nx), *dy = array(p.dtype, ny);
@@ -921,7 +921,7 @@ TEST_CASE(pooling, random_shapes) {
 /* ---- scatter-add, argmax ------------------------------------------------- */
 
 static void scatter_case(void) {
-    CpuScatterAdd s = {rnd_in(1, 3),   rnd_in(1, 50), rnd_in(0, 200),
+    LibScatterAdd s = {rnd_in(1, 3),   rnd_in(1, 50), rnd_in(0, 200),
                        rnd_in(1, 300), rnd_float(),   AMPC_I64,
                        rnd_float()};
     if (rnd() % 5 == 0) s.src_dtype = s.out_dtype = AMPC_F64;
@@ -968,8 +968,8 @@ TEST_CASE(scatter_add, random_shapes) {
 
 static void argmax_case(void) {
     static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
-    CpuArgmax a = {rnd_in(1, 30), rnd_in(1, 40), rnd_in(1, 5),
-                   types[rnd() % 4]};
+    LibArgmax a = {rnd_in(1, 30), rnd_in(1, 40), rnd_in(1, 5), types[rnd() % 4],
+                   AMPC_I64};
     int64_t n = a.outer * a.inner;
     void *x = array(a.dtype, n * a.axis);
     for (int64_t i = 0; i < n * a.axis; i++)

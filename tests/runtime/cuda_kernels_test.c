@@ -94,7 +94,7 @@ static double fresh(const CudaCase *c, const CudaBuf *b, int which) {
 }
 
 /* Indices as a forward pass gives them. */
-static void fill_indices(const CpuPool *p, void *idx) {
+static void fill_indices(const LibPool *p, void *idx) {
     CudaBuf x = {p->dtype, p->planes * cuda_volume(p->in), NULL};
     CudaBuf y = {p->dtype, p->planes * cuda_volume(p->out), NULL};
     x.data = blank(&x);
@@ -117,51 +117,12 @@ static void fill(const CudaCase *c, CudaBuf *b, int n, int nin) {
 
 /* ---- the CPU's result ---------------------------------------------------- */
 
-static void cpu_conv(const CudaCase *c, void *const *b) {
-    const AmpcCpuLib *lib = &ampc_cpu_v2;
-    const CpuConv *p = &c->p.conv;
-    size_t need = c->lib == PLAN_LIB_CONV_FWD ? cpu_conv_fwd_scratch(p, 1)
-                  : c->lib == PLAN_LIB_CONV_DGRAD
-                      ? cpu_conv_dgrad_scratch(p, 1)
-                      : cpu_conv_wgrad_scratch(p, 1);
-    void *scratch = aligned_alloc(64, (need + 127) / 64 * 64);
-    if (c->lib == PLAN_LIB_CONV_FWD)
-        lib->conv_fwd(NULL, p, b[0], b[1], b[2], NULL, scratch);
-    else if (c->lib == PLAN_LIB_CONV_DGRAD)
-        lib->conv_dgrad(NULL, p, b[0], b[1], b[2], scratch);
-    else
-        lib->conv_wgrad(NULL, p, b[0], b[1], b[2], scratch);
-    free(scratch);
-}
-
 static void cpu_run(const CudaCase *c, void *const *b) {
-    const AmpcCpuLib *lib = &ampc_cpu_v2;
-    size_t need = c->lib == PLAN_LIB_GEMM ? cpu_gemm_scratch(&c->p.gemm, 1)
-                  : c->lib == PLAN_LIB_SCATTER_ADD
-                      ? cpu_scatter_add_scratch(&c->p.scatter, 1)
-                      : 0;
-    void *scratch = aligned_alloc(64, (need + 127) / 64 * 64);
-    switch (c->lib) {
-    case PLAN_LIB_GEMM:
-        lib->gemm(NULL, &c->p.gemm, b[0], b[1], b[2], NULL, scratch);
-        break;
-    case PLAN_LIB_MAXPOOL:
-        lib->maxpool(NULL, &c->p.pool, b[0], b[1], b[2]);
-        break;
-    case PLAN_LIB_MAXPOOL_GRAD:
-        lib->maxpool_grad(NULL, &c->p.pool, b[0], b[1], b[2]);
-        break;
-    case PLAN_LIB_AVGPOOL: lib->avgpool(NULL, &c->p.pool, b[0], b[1]); break;
-    case PLAN_LIB_AVGPOOL_GRAD:
-        lib->avgpool_grad(NULL, &c->p.pool, b[0], b[1]);
-        break;
-    case PLAN_LIB_SCATTER_ADD:
-        lib->scatter_add(NULL, &c->p.scatter, b[0], b[1], b[2], scratch);
-        break;
-    case PLAN_LIB_ARGMAX: lib->argmax(NULL, &c->p.argmax, b[0], b[1]); break;
-    default: cpu_conv(c, b);
-    }
-    free(scratch);
+    size_t need = cpu_lib_scratch(c->lib, &c->p, 1);
+    CpuLibCall call = {.par = &c->p, .buf = b};
+    call.scratch = aligned_alloc(64, (need + 127) / 64 * 64);
+    cpu_lib_run(&ampc_cpu_v2, c->lib, &call);
+    free(call.scratch);
 }
 
 /* ---- the kernels' result ------------------------------------------------- */
@@ -228,7 +189,7 @@ static void close_to(const CudaCase *c, const CudaBuf *b, const void *want,
 
 /* Terms of the longest sum. */
 static double case_terms(const CudaCase *c) {
-    const CpuConv *p = &c->p.conv;
+    const LibConv *p = &c->p.conv;
     double taps = (double)cuda_volume(p->kernel);
     switch (c->lib) {
     case PLAN_LIB_GEMM: return (double)c->p.gemm.k;
@@ -239,17 +200,16 @@ static double case_terms(const CudaCase *c) {
     }
 }
 
-/* The step of the operands' magnitudes, in f32 or f64. */
+/* The step of the operands' magnitudes, in f32 or f64 where its result may have
+   another dtype than its operands. */
 static CudaBuf magnitudes(const CudaCase *c, const CudaBuf *b, int out) {
     CudaCase m = *c;
     CudaBuf r = b[out], in[CUDA_MAX_BUFS];
     void *data[CUDA_MAX_BUFS] = {0};
-    bool pooled = c->lib > PLAN_LIB_CONV_WGRAD;
-    r.dtype = pooled || r.dtype == AMPC_F64 ? r.dtype : AMPC_F32;
-    if (c->lib == PLAN_LIB_GEMM) m.p.gemm.c_dtype = r.dtype;
-    if (c->lib == PLAN_LIB_CONV_FWD) m.p.conv.y_dtype = r.dtype;
-    if (c->lib == PLAN_LIB_CONV_DGRAD) m.p.conv.x_dtype = r.dtype;
-    if (c->lib == PLAN_LIB_CONV_WGRAD) m.p.conv.w_dtype = r.dtype;
+    const LibOperand *o = lib_info(c->lib)->operands;
+    if (o[out].dtype_at != o[0].dtype_at && r.dtype != AMPC_F64)
+        r.dtype = AMPC_F32;
+    memcpy((int64_t *)(void *)&m.p + o[out].dtype_at, &r.dtype, 8);
     r.data = blank(&r);
     for (int i = 0; i < out; i++) {
         in[i] = b[i];
@@ -289,7 +249,8 @@ static void run_case(SimTwin *t, int number, const CudaCase *c,
     CudaBuf b[CUDA_MAX_BUFS];
     void *want[CUDA_MAX_BUFS], *got[CUDA_MAX_BUFS];
     int n = cuda_case_bufs(c, b);
-    int first = c->lib == PLAN_LIB_MAXPOOL ? 1 : n - 1; /* result */
+    int first = 0; /* result */
+    while (!lib_writes(lib_info(c->lib), first)) first++;
     fill(c, b, n, first);
     for (int i = 0; i < n; i++) {
         want[i] = i < first ? b[i].data : blank(&b[i]);
@@ -322,6 +283,13 @@ static void run_cases(const CudaCase *c, int n) {
     sim()->twin_close(t);
     free(lib);
     sb_free(&sb);
+}
+
+TEST_CASE(cuda_kernels, every_routine_has_cases) {
+    for (int lib = 0; lib < PLAN_NLIB; lib++)
+        if (cuda_lib_route((PlanLib)lib) != CUDA_ROUTE_copy)
+            CHECK_MSG(cuda_has_cases((PlanLib)lib),
+                      "no case of %s in cuda_cases.c", lib_info(lib)->name);
 }
 
 /* ---- matrix products ----------------------------------------------------- */
@@ -390,7 +358,7 @@ TEST_CASE(cuda_kernels, pooling) {
     CudaCase *c = calloc((size_t)n, sizeof *c);
     for (int i = 0; i < n; i++) {
         c[i].name = "pool";
-        c[i].lib = (PlanLib)(PLAN_LIB_MAXPOOL + i % 4);
+        c[i].lib = cuda_pool_libs[i % 4];
         c[i].p.pool = cuda_pools[i / 4];
     }
     run_cases(c, n);
@@ -435,7 +403,7 @@ TEST_CASE(cuda_kernels, argmax) {
 /* The CPU's routine knows floats only. */
 static void integer_case(SimTwin *t, int number, const CudaCase *c,
                          const CudaLib *lib) {
-    const CpuArgmax *a = &c->p.argmax;
+    const LibArgmax *a = &c->p.argmax;
     CudaBuf b[CUDA_MAX_BUFS];
     int n = cuda_case_bufs(c, b);
     fill(c, b, n, 1);
@@ -462,7 +430,8 @@ TEST_CASE(cuda_kernels, argmax_of_integers) {
     print_cuda_head(&sb);
     for (int i = 0; i < 12; i++) {
         c[i] = (CudaCase){.name = "integers", .lib = PLAN_LIB_ARGMAX};
-        c[i].p.argmax = (CpuArgmax){9, 45, i % 2 ? 1 : 4, types[i / 2]};
+        c[i].p.argmax =
+            (LibArgmax){9, 45, i % 2 ? 1 : 4, types[i / 2], AMPC_I64};
         LoweredStep s = cuda_case_step(&c[i]);
         print_cuda_lib(&s, i, &sb, &lib[i]);
     }

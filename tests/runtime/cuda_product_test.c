@@ -15,7 +15,7 @@
 #include "tests/tolerance.h"
 
 enum { CASES = 160, ELEMENTS = 4096, REFS = 5 };
-enum { PARS = sizeof(CpuGemm) / sizeof(int64_t) };
+enum { PARS = sizeof(LibGemm) / sizeof(int64_t) };
 
 /* Per dtype, operand A and B and a bias; then the scale. */
 enum { V_A, V_B, V_BIAS, V_PER_TYPE, V_SCALE = 4 * V_PER_TYPE, V_COUNT };
@@ -84,7 +84,7 @@ static void strides(int64_t rows, int64_t cols, int64_t *rs, int64_t *cs) {
     if (cols == 1 && random_below(2)) *cs = 0;
 }
 
-static int64_t make_batch(CpuGemm *g) {
+static int64_t make_batch(LibGemm *g) {
     int64_t a = (g->m + 2) * (g->k + 2), b = (g->k + 2) * (g->n + 2);
     bool one_a = random_below(4) == 0, one_b = random_below(4) == 0;
     int64_t count = 1;
@@ -98,9 +98,9 @@ static int64_t make_batch(CpuGemm *g) {
     return count;
 }
 
-static CpuGemm make_gemm(int *type, int64_t *batch) {
+static LibGemm make_gemm(int *type, int64_t *batch) {
     static const int64_t sizes[] = {1, 2, 3, 5, 8, 16};
-    CpuGemm g = {.m = sizes[random_below(6)],
+    LibGemm g = {.m = sizes[random_below(6)],
                  .n = sizes[random_below(6)],
                  .k = sizes[random_below(6)]};
     strides(g.m, g.k, &g.a_rs, &g.a_cs);
@@ -114,7 +114,7 @@ static CpuGemm make_gemm(int *type, int64_t *batch) {
     return g;
 }
 
-static uint32_t make_fused(const CpuGemm *g) {
+static uint32_t make_fused(const LibGemm *g) {
     uint32_t f = (uint32_t)random_below(3);
     if (g->k == 0 || g->n == 0 || g->a_dtype == AMPC_F64) return 0;
     return f == PLAN_FUSED_SCALE && g->c_dtype != AMPC_F32 ? 0 : f;
@@ -129,7 +129,7 @@ static int var_of(uint32_t dtype, int which) {
 static void make_case(Products *p, uint32_t i, uint64_t *arena) {
     int type;
     int64_t batch;
-    CpuGemm g = make_gemm(&type, &batch);
+    LibGemm g = make_gemm(&type, &batch);
     uint32_t fused = make_fused(&g), r = i * REFS;
     uint32_t out = (uint32_t)g.c_dtype;
     PlanRef at = {PLAN_ARENA, 0, *arena};
@@ -143,6 +143,7 @@ static void make_case(Products *p, uint32_t i, uint64_t *arena) {
     p->refs[r + 4] = at;
     p->steps[i] = (PlanStep){.kind = PLAN_LIB,
                              .fn = PLAN_LIB_GEMM,
+                             .epilogue = fused ? 1 : 0,
                              .ref0 = r,
                              .nref = 3,
                              .ep_ref0 = r + 3,
@@ -210,7 +211,7 @@ static void write_values(Products *p, ampc_session *s) {
 }
 
 static double expected(const Products *p, uint32_t i, int64_t e) {
-    CpuGemm g;
+    LibGemm g;
     const PlanRef *r = &p->refs[i * REFS];
     uint32_t fused = p->cuda_steps[i].fused;
     memcpy(&g, &p->pars[i * PARS], sizeof g);
@@ -297,8 +298,8 @@ TEST_CASE(cuda_product, refuses_what_has_no_algorithm) {
     char err[600];
     state = 1;
     make_plan(&p);
-    CpuGemm *g = (CpuGemm *)(void *)p.pars;
-    *g = (CpuGemm){.m = 4,
+    LibGemm *g = (LibGemm *)(void *)p.pars;
+    *g = (LibGemm){.m = 4,
                    .n = 4,
                    .k = 4,
                    .a_rs = 8,
@@ -315,7 +316,7 @@ TEST_CASE(cuda_product, refuses_what_has_no_algorithm) {
                  AMPC_ERR_UNSUPPORTED);
     CHECK_HAS(err,
               "step 'case0': cuBLASLt cannot do this product: its strides");
-    *g = (CpuGemm){.m = 4,
+    *g = (LibGemm){.m = 4,
                    .n = 4,
                    .k = 4,
                    .a_rs = 4,

@@ -221,8 +221,8 @@ static AmpcModule wrong_stride(const AmpcModule *m, size_t field, int64_t by) {
 
 TEST_CASE(cuda_seeded, a_wrong_leading_dimension) {
     static const size_t fields[] = {
-        offsetof(CpuGemm, a_rs), offsetof(CpuGemm, b_rs),
-        offsetof(CpuGemm, a_cs), offsetof(CpuGemm, b_cs)};
+        offsetof(LibGemm, a_rs), offsetof(LibGemm, b_rs),
+        offsetof(LibGemm, a_cs), offsetof(LibGemm, b_cs)};
     Compiled c = module();
     double right = reference(&c);
     const AmpcModule *m = (const void *)c.api->module;

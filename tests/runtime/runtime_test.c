@@ -464,6 +464,40 @@ TEST_CASE(runtime, open_refuses_a_damaged_plan) {
                  AMPC_ERR_INTERNAL);
 }
 
+/* Operands of library steps are those of the routine's row. */
+TEST_CASE(runtime, open_refuses_a_damaged_library_step) {
+    AmpcModule m = tiny_module;
+    PlanStep steps[32];
+    PlanRef refs[200];
+    int64_t pars[16];
+    ampc_session *s;
+    char err[200];
+    uint32_t at = 0;
+    memcpy(steps, m.steps, m.nstep * sizeof *steps);
+    memcpy(refs, m.refs, m.nref * sizeof *refs);
+    memcpy(pars, m.pars, m.npar * sizeof *pars);
+    m.steps = steps;
+    m.refs = refs;
+    m.pars = pars;
+    while (steps[at].kind != PLAN_LIB) at++;
+    for (int damage = 0; damage < 4; damage++) {
+        PlanStep step = steps[at];
+        PlanRef ref = refs[step.ref0];
+        int64_t *dtype = &pars[step.par0 + 1], good = *dtype;
+        if (damage == 0) steps[at].fn = PLAN_NLIB;
+        if (damage == 1) steps[at].nref--;
+        if (damage == 2) refs[step.ref0].space = PLAN_NONE;
+        if (damage == 3) *dtype = AMPC_NDTYPE;
+        CHECK_EQ_INT(
+            tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
+            AMPC_ERR_INTERNAL);
+        CHECK_HAS(err, "'copy'");
+        steps[at] = step;
+        refs[step.ref0] = ref;
+        *dtype = good;
+    }
+}
+
 /* A module that wants weights from a file that has none: the test binary. */
 TEST_CASE(runtime, open_refuses_a_module_without_its_tail) {
     AmpcModule m = tiny_module;

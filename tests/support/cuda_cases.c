@@ -6,7 +6,7 @@
 int64_t cuda_volume(const int64_t *v) { return v[0] * v[1] * v[2]; }
 
 /* Product of the batch dims that a stride moves along. */
-static int64_t gemm_span(const CpuGemm *g, const int64_t *stride,
+static int64_t gemm_span(const LibGemm *g, const int64_t *stride,
                          int64_t matrix) {
     int64_t last = matrix - 1;
     for (int64_t i = 0; i < g->nbatch_dim; i++)
@@ -14,7 +14,7 @@ static int64_t gemm_span(const CpuGemm *g, const int64_t *stride,
     return matrix ? last + 1 : 0;
 }
 
-static void gemm_bufs(const CpuGemm *g, CudaBuf *b) {
+static void gemm_bufs(const LibGemm *g, CudaBuf *b) {
     int64_t batch = 1;
     for (int64_t i = 0; i < g->nbatch_dim; i++) batch *= g->batch_dim[i];
     b[0] = (CudaBuf){g->a_dtype, gemm_span(g, g->a_bs, g->m * g->k), NULL};
@@ -23,7 +23,7 @@ static void gemm_bufs(const CpuGemm *g, CudaBuf *b) {
 }
 
 static void conv_bufs(const CudaCase *c, CudaBuf *b) {
-    const CpuConv *p = &c->p.conv;
+    const LibConv *p = &c->p.conv;
     CudaBuf x = {p->x_dtype, p->n * p->c * cuda_volume(p->in), NULL};
     int64_t filter = p->c / p->group * cuda_volume(p->kernel);
     CudaBuf w = {p->w_dtype, p->k * filter, NULL};
@@ -36,7 +36,7 @@ static void conv_bufs(const CudaCase *c, CudaBuf *b) {
 }
 
 static void pool_bufs(const CudaCase *c, CudaBuf *b) {
-    const CpuPool *p = &c->p.pool;
+    const LibPool *p = &c->p.pool;
     CudaBuf x = {p->dtype, p->planes * cuda_volume(p->in), NULL};
     CudaBuf y = {p->dtype, p->planes * cuda_volume(p->out), NULL};
     CudaBuf idx = {AMPC_I32, y.count, NULL};
@@ -48,8 +48,8 @@ static void pool_bufs(const CudaCase *c, CudaBuf *b) {
 }
 
 int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
-    const CpuScatterAdd *s = &c->p.scatter;
-    const CpuArgmax *a = &c->p.argmax;
+    const LibScatterAdd *s = &c->p.scatter;
+    const LibArgmax *a = &c->p.argmax;
     switch (c->lib) {
     case PLAN_LIB_GEMM: gemm_bufs(&c->p.gemm, b); return 3;
     case PLAN_LIB_CONV_FWD:
@@ -72,19 +72,11 @@ int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
     }
 }
 
-static size_t par_bytes(PlanLib lib) {
-    return lib == PLAN_LIB_GEMM           ? sizeof(CpuGemm)
-           : lib <= PLAN_LIB_CONV_WGRAD   ? sizeof(CpuConv)
-           : lib <= PLAN_LIB_AVGPOOL_GRAD ? sizeof(CpuPool)
-           : lib == PLAN_LIB_ARGMAX       ? sizeof(CpuArgmax)
-                                          : sizeof(CpuScatterAdd);
-}
-
 LoweredStep cuda_case_step(const CudaCase *c) {
     return (LoweredStep){.kind = PLAN_LIB,
                          .lib = c->lib,
                          .pars = (int64_t *)(uintptr_t)&c->p,
-                         .npar = (int)(par_bytes(c->lib) / sizeof(int64_t)),
+                         .npar = (int)lib_info(c->lib)->npar,
                          .name = c->name};
 }
 
@@ -274,14 +266,15 @@ const int64_t cuda_conv_types[][3] = {{F32, F32, F32},   {BF16, BF16, BF16},
                                       {BF16, BF16, F32}, {F16, F32, BF16}};
 const int cuda_nconv_type = COUNT(cuda_conv_types);
 
-const CpuPool cuda_pools[] = {
+const LibPool cuda_pools[] = {
     {.planes = 6,
      .in = {1, 8, 7},
      .out = {1, 4, 3},
      .kernel = {1, 2, 2},
      .stride = {1, 2, 2},
      .dilation = {1, 1, 1},
-     .dtype = F32},
+     .dtype = F32,
+     .idx_dtype = AMPC_I32},
     {.planes = 5,
      .in = {1, 7, 7},
      .out = {1, 4, 3},
@@ -290,7 +283,8 @@ const CpuPool cuda_pools[] = {
      .dilation = {1, 1, 2},
      .pad = {0, 1, 1},
      .pad_end = {0, 1, 0},
-     .dtype = BF16},
+     .dtype = BF16,
+     .idx_dtype = AMPC_I32},
     {.planes = 5,
      .in = {1, 1, 9},
      .out = {1, 1, 5},
@@ -300,7 +294,8 @@ const CpuPool cuda_pools[] = {
      .pad = {0, 0, 2},
      .pad_end = {0, 0, 1},
      .count_include_pad = 1,
-     .dtype = F16},
+     .dtype = F16,
+     .idx_dtype = AMPC_I32},
     {.planes = 3,
      .in = {3, 4, 5},
      .out = {2, 3, 3},
@@ -309,14 +304,16 @@ const CpuPool cuda_pools[] = {
      .dilation = {1, 1, 1},
      .pad = {1, 0, 1},
      .pad_end = {0, 1, 1},
-     .dtype = F64},
+     .dtype = F64,
+     .idx_dtype = AMPC_I32},
     {.planes = 9,
      .in = {1, 6, 6},
      .out = {1, 1, 1},
      .kernel = {1, 6, 6},
      .stride = {1, 1, 1},
      .dilation = {1, 1, 1},
-     .dtype = BF16},
+     .dtype = BF16,
+     .idx_dtype = AMPC_I32},
     {.planes = 2,
      .in = {1, 2, 3},
      .out = {1, 6, 7},
@@ -325,9 +322,14 @@ const CpuPool cuda_pools[] = {
      .dilation = {1, 1, 1},
      .pad = {0, 2, 2},
      .pad_end = {0, 2, 2},
-     .dtype = F32}, /* empty windows */
+     .dtype = F32,
+     .idx_dtype = AMPC_I32}, /* empty windows */
 };
 const int cuda_npool = COUNT(cuda_pools);
+const PlanLib cuda_pool_libs[4] = {PLAN_LIB_MAXPOOL, PLAN_LIB_MAXPOOL_GRAD,
+                                   PLAN_LIB_AVGPOOL, PLAN_LIB_AVGPOOL_GRAD};
+const PlanLib cuda_conv_libs[3] = {PLAN_LIB_CONV_FWD, PLAN_LIB_CONV_DGRAD,
+                                   PLAN_LIB_CONV_WGRAD};
 
 #define SCATTER(name, ...)                                                     \
     {                                                                          \
@@ -338,7 +340,7 @@ const int cuda_npool = COUNT(cuda_pools);
 #define ARGMAX(name, ...)                                                      \
     {                                                                          \
         name, PLAN_LIB_ARGMAX, {                                               \
-            .argmax = { __VA_ARGS__ }                                          \
+            .argmax = { __VA_ARGS__, AMPC_I64 }                                \
         }                                                                      \
     }
 
@@ -365,3 +367,18 @@ static const CudaCase argmax_cases[] = {
     ARGMAX("one", 3, 1, 1, F16),      ARGMAX("inner f64", 2, 7, 300, F64),
 };
 const CudaCases cuda_argmax_cases = {argmax_cases, COUNT(argmax_cases)};
+
+static bool is_of(const PlanLib *libs, int n, PlanLib lib) {
+    for (int i = 0; i < n; i++)
+        if (libs[i] == lib) return true;
+    return false;
+}
+
+bool cuda_has_cases(PlanLib lib) {
+    const CudaCases *tables[] = {&cuda_gemm_cases, &cuda_scatter_cases,
+                                 &cuda_argmax_cases};
+    for (int i = 0; i < COUNT(tables); i++)
+        if (tables[i]->data[0].lib == lib) return true;
+    return is_of(cuda_conv_libs, COUNT(cuda_conv_libs), lib) ||
+           is_of(cuda_pool_libs, COUNT(cuda_pool_libs), lib);
+}

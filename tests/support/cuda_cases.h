@@ -11,11 +11,11 @@ typedef struct CudaCase {
     const char *name;
     PlanLib lib;
     union {
-        CpuGemm gemm;
-        CpuConv conv;
-        CpuPool pool;
-        CpuScatterAdd scatter;
-        CpuArgmax argmax;
+        LibGemm gemm;
+        LibConv conv;
+        LibPool pool;
+        LibScatterAdd scatter;
+        LibArgmax argmax;
     } p;
 } CudaCase;
 
@@ -37,19 +37,22 @@ typedef struct CudaCases {
     int len;
 } CudaCases;
 extern const CudaCases cuda_gemm_cases, cuda_scatter_cases, cuda_argmax_cases;
+/* Whether any of these tables, or of those below, is about a routine. */
+bool cuda_has_cases(PlanLib lib);
 /* The tiles that only large products take. */
 extern const CudaCases cuda_large_cases;
 
 typedef struct CudaGeometry {
     const char *name;
-    CpuConv c; /* without dtypes */
+    LibConv c; /* without dtypes */
 } CudaGeometry;
 extern const CudaGeometry cuda_geometries[];
 extern const int cuda_ngeometry;
 
 /* Each is good for the four routines. */
-extern const CpuPool cuda_pools[];
+extern const LibPool cuda_pools[];
 extern const int cuda_npool;
+extern const PlanLib cuda_pool_libs[4], cuda_conv_libs[3];
 
 /* dtypes of X, W and Y of a convolution */
 extern const int64_t cuda_conv_types[][3];

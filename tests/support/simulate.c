@@ -22,7 +22,7 @@
     "-std=c++17 -O1 -g1 -fPIC -shared -nostartfiles -fvisibility=hidden "      \
     "-ffp-contract=off -fno-math-errno -fno-strict-aliasing "                  \
     "-fstack-clash-protection -fmax-errors=9 -Wall -Wextra -Wshadow "          \
-    "-Wno-unused-function "
+    "-Wno-unused-function -Wno-unused-parameter "
 
 /* ---- the libraries ------------------------------------------------------- */
 

@@ -343,7 +343,7 @@ static const PlanRef refs[R_COUNT] = {
     ARENA(A_Y),
 };
 
-static const int64_t pars[] = {0, 1, 2, 32};
+static const int64_t pars[] = {0, 1, 2, 32, AMPC_F32}; /* last: LibCopy */
 
 #define STEP(k, r, nr, p, np, u, n)                                            \
     {                                                                          \
@@ -367,7 +367,7 @@ static const PlanStep steps[] = {
      .ref0 = R_COPY,
      .nref = 2,
      .par0 = 3,
-     .npar = 1,
+     .npar = 2,
      .name = "copy"},
     /* 9 refresh */
     STEP(K_REFRESH, R_REFRESH, 2, 0, 0, I *O, "w.bf16"),

@@ -1,0 +1,54 @@
+/* dispatch.c: calls of the CPU's routines by their rows of lib.def. */
+#include "runtime/cpu/kernels.h"
+
+/* The operands by name, as they lie in a step's table of addresses. */
+#define REF_IN(x)                   const void *x;
+#define REF_OUT(x)                  void *x;
+#define REF_OPT_OUT(x)              void *x;
+#define REF_RESULT(x)               void *x;
+#define OPERAND(role, x, f, dtypes) REF_##role(x)
+#define LIB(E, name, S, operands, scratch, cuda, threads)                      \
+    typedef struct name##_refs {                                               \
+        operands                                                               \
+    } name##_refs;
+#include "runtime/lib.def"
+#undef OPERAND
+
+#define ARG_IN(x)      , r->x
+#define ARG_OUT(x)     , r->x
+#define ARG_OPT_OUT(x) , r->x
+#define ARG_RESULT(x)  , r->x, c->epilogue
+#define ARG_scratch    , c->scratch
+#define ARG_none
+
+void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c) {
+    switch (lib) {
+#define OPERAND(role, x, f, dtypes) ARG_##role(x)
+#define LIB(E, name, S, operands, scratch, cuda, threads)                      \
+    case PLAN_LIB_##E: {                                                       \
+        const name##_refs *r = (const void *)c->buf;                           \
+        l->name(c->pool, c->par operands ARG_##scratch);                       \
+        break;                                                                 \
+    }
+#include "runtime/lib.def"
+#undef OPERAND
+    case PLAN_NLIB: break;
+    }
+}
+
+#define NEED_scratch(name) need = cpu_##name##_scratch(par, threads)
+#define NEED_none(name)
+
+size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads) {
+    size_t need = 0;
+    switch (lib) {
+#define LIB(E, name, S, operands, scratch, cuda, threads)                      \
+    case PLAN_LIB_##E: {                                                       \
+        NEED_##scratch(name);                                                  \
+        break;                                                                 \
+    }
+#include "runtime/lib.def"
+    case PLAN_NLIB: break;
+    }
+    return need;
+}
