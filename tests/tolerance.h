@@ -49,6 +49,10 @@
    some dozen logarithms. */
 #define TOL_LOSS 4e-6
 
+/* A small graph beside the same in double, rounded to 16 bits at the same
+   places: what is left is f32 arithmetic. */
+#define TOL_ROUNDING 4e-6
+
 /* Random graphs, as a part of an output's largest magnitude: errors of sums
    pass through some twenty ops; beside 16-bit values one rounding that falls to
    the other side does, a few times over.  The floor is for differences of

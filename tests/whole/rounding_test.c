@@ -1,0 +1,585 @@
+/* rounding_test.c: where mixed precision rounds, value by value.
+
+   Each case computes a model in double and marks every place where a value
+   could be rounded with a letter: at(r, 'p', v).  It lists the letters that are
+   rounded to the 16-bit type and those that are not (amp.md, section 1; the
+   rules at the head of passes/common/autocast.c and autodiff.c).  The compiled
+   model must agree with that.  The data are chosen so that they tell, the case
+   would fail with any one letter changed over, and so that no rounding is a
+   close call that the order of a sum in f32 could turn.                     */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/compiled.h"
+#include "tests/tolerance.h"
+
+enum { M = 11, K = 6, N = 12, P = 7, ROWS = 40, IDS = 7 };
+enum { MOST = 160 }; /* of results */
+
+typedef struct Data {
+    float x[ROWS * K], z[ROWS * N], c[ROWS * N]; /* inputs */
+    int64_t id[ROWS];
+    float w[K * N], u[K * N], v[N * P], t[N * P], q[N * P]; /* parameters */
+    float b[N], g[N], h[N], table[IDS * K];
+} Data;
+
+static Data data;
+
+static float noise(uint64_t *state) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (float)((double)(*state >> 40) / (1 << 23) - 1);
+}
+
+static void fill(float *x, size_t bytes, float middle, uint64_t *seed) {
+    for (size_t i = 0; i < bytes / 4; i++) x[i] = middle + noise(seed) / 2;
+}
+
+static void data_fill(uint64_t seed) {
+    fill(data.x, sizeof data.x, 0.3f, &seed);
+    fill(data.z, sizeof data.z, 0, &seed);
+    fill(data.c, sizeof data.c, 0.6f, &seed);
+    fill(data.w, sizeof data.w, 0.1f, &seed);
+    fill(data.u, sizeof data.u, 0, &seed);
+    fill(data.v, sizeof data.v, 0, &seed);
+    fill(data.t, sizeof data.t, 0, &seed);
+    fill(data.q, sizeof data.q, 0, &seed);
+    fill(data.b, sizeof data.b, 0, &seed);
+    fill(data.g, sizeof data.g, 1, &seed);
+    fill(data.h, sizeof data.h, 0, &seed);
+    fill(data.table, sizeof data.table, 0.3f, &seed);
+    for (int i = 0; i < ROWS; i++) data.id[i] = i * i % 3 * 2;
+}
+
+/* ---- the oracle's arithmetic --------------------------------------------- */
+
+typedef struct Rounder {
+    char letters[32]; /* those that are rounded */
+    int bits;         /* of the significand: 8 bf16, 11 fp16 */
+    double *closest; /* of all roundings to a tie, in units of the last place */
+} Rounder;
+
+static double at(const Rounder *r, char letter, double v) {
+    int e;
+    if (!strchr(r->letters, letter) || v == 0) return v;
+    double units = ldexp(frexp(v, &e), r->bits), whole = nearbyint(units);
+    double room = 0.5 - fabs(units - whole);
+    if (room > 0) *r->closest = fmin(*r->closest, room); /* 0: exact sums */
+    return ldexp(whole, e - r->bits);
+}
+
+/* y[m,n] = a[m,k] b[k,n]; 't' a term, 's' a sum so far */
+static void product(const Rounder *r, const double *a, const double *b, int m,
+                    int k, int n, double *y) {
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < n; j++) {
+            double sum = 0;
+            for (int l = 0; l < k; l++)
+                sum = at(r, 's', sum + at(r, 't', a[i * k + l] * b[l * n + j]));
+            y[i * n + j] = sum;
+        }
+}
+
+static void widen(const Rounder *r, char letter, const float *x, int n,
+                  double *y) {
+    for (int i = 0; i < n; i++) y[i] = at(r, letter, (double)x[i]);
+}
+
+static void each(const Rounder *r, char letter, double *x, int n) {
+    for (int i = 0; i < n; i++) x[i] = at(r, letter, x[i]);
+}
+
+static void transpose(const double *x, int m, int n, double *y) {
+    for (int i = 0; i < m * n; i++) y[i % n * m + i / n] = x[i];
+}
+
+/* x w with operands 'x' and 'w', for `rows` rows */
+static void x_times(const Rounder *r, const float *w, char letter, int rows,
+                    double *y) {
+    static double a[ROWS * K];
+    double b[K * N];
+    widen(r, 'x', data.x, rows * K, a);
+    widen(r, letter, w, K * N, b);
+    product(r, a, b, rows, K, N, y);
+}
+
+/* ---- forward ------------------------------------------------------------- */
+
+static void plain(const Rounder *r, double *y) {
+    x_times(r, data.w, 'w', M, y);
+    each(r, 'y', y, M * N);
+}
+
+static void biased(const Rounder *r, double *y) {
+    x_times(r, data.w, 'w', M, y);
+    for (int i = 0; i < M * N; i++)
+        y[i] = at(r, 'y', at(r, 'p', y[i]) + at(r, 'b', (double)data.b[i % N]));
+}
+
+static void scaled(const Rounder *r, double *y) {
+    x_times(r, data.w, 'w', M, y);
+    for (int i = 0; i < M * N; i++)
+        y[i] = at(r, 'y', at(r, 'p', y[i]) * at(r, 'g', (double)data.g[i % N]));
+}
+
+static void by_constant(const Rounder *r, double *y) {
+    x_times(r, data.w, 'w', M, y);
+    for (int i = 0; i < M * N; i++)
+        y[i] = at(r, 'y', at(r, 'p', y[i]) * at(r, 'k', 1.00171875));
+}
+
+static void two_products(const Rounder *r, double *y) {
+    double other[M * N];
+    x_times(r, data.w, 'w', M, y);
+    x_times(r, data.u, 'u', M, other);
+    for (int i = 0; i < M * N; i++)
+        y[i] = at(r, 'y', at(r, 'p', y[i]) + at(r, 'o', other[i]));
+}
+
+static void beside_f32(const Rounder *r, double *y) {
+    x_times(r, data.w, 'w', M, y);
+    for (int i = 0; i < M * N; i++)
+        y[i] = at(r, 'y', at(r, 'p', y[i]) + at(r, 'z', (double)data.z[i]));
+}
+
+static void bounded(const Rounder *r, double *y) {
+    x_times(r, data.w, 'w', M, y);
+    for (int i = 0; i < M * N; i++) y[i] = at(r, 'y', tanh(at(r, 'p', y[i])));
+}
+
+static void normed(const Rounder *r, double *y) {
+    biased(r, y); /* 'y' is rounded: what the norm reads */
+    for (int i = 0; i < M; i++) {
+        double *row = y + i * N, mean = 0, var = 0;
+        for (int j = 0; j < N; j++) mean += row[j] / N;
+        mean = at(r, 'm', mean);
+        for (int j = 0; j < N; j++) {
+            row[j] = at(r, 'd', row[j] - mean);
+            var += row[j] * row[j] / N;
+        }
+        double inv = at(r, 'i', 1 / sqrt(var + 0.1));
+        for (int j = 0; j < N; j++)
+            row[j] =
+                at(r, 'n',
+                   at(r, 'e', row[j] * inv) * at(r, 'g', (double)data.g[j]) +
+                       at(r, 'h', (double)data.h[j]));
+    }
+}
+
+static void softmaxed(const Rounder *r, double *y) {
+    plain(r, y);
+    for (int i = 0; i < M; i++) {
+        double *row = y + i * N, most = row[0], sum = 0;
+        for (int j = 1; j < N; j++) most = fmax(most, row[j]);
+        for (int j = 0; j < N; j++)
+            sum += row[j] = at(r, 'e', exp(at(r, 'd', row[j] - most)));
+        for (int j = 0; j < N; j++)
+            row[j] = at(r, 'n', row[j] / at(r, 'm', sum));
+    }
+}
+
+/* ... and another product, of what the reader sees */
+static void times_v(const Rounder *r, double *x, double *y) {
+    double b[N * P], a[M * N];
+    memcpy(a, x, sizeof a);
+    widen(r, 'v', data.v, N * P, b);
+    product(r, a, b, M, N, P, y);
+    each(r, 'q', y, M * P);
+}
+
+static void normed_inside(const Rounder *r, double *y) {
+    double n[M * N];
+    normed(r, n);
+    times_v(r, n, y);
+}
+
+static void softmaxed_inside(const Rounder *r, double *y) {
+    double n[M * N];
+    softmaxed(r, n);
+    times_v(r, n, y);
+}
+
+static void column_sums(const Rounder *r, double *y) {
+    static double x[ROWS * N];
+    x_times(r, data.w, 'w', ROWS, x);
+    for (int j = 0; j < N; j++) {
+        double sum = 0;
+        for (int i = 0; i < ROWS; i++)
+            sum = at(r, 'a', sum + at(r, 'p', x[i * N + j]));
+        y[j] = sum;
+    }
+}
+
+static void summed(const Rounder *r, double *y) {
+    column_sums(r, y);
+    each(r, 'y', y, N);
+}
+
+static void averaged(const Rounder *r, double *y) {
+    column_sums(r, y);
+    for (int j = 0; j < N; j++) y[j] = at(r, 'y', y[j] / ROWS);
+}
+
+/* The user's own cast down and up: a rounding in every precision. */
+static void cast_by_user(const Rounder *r, double *y) {
+    for (int i = 0; i < M * K; i++)
+        y[i] = at(r, 'y', at(r, 'x', (double)data.x[i]) * 3);
+}
+
+/* ---- gradients: the loss is sum(y c) --------------------------------------
+ */
+
+static void dy(const Rounder *r, int rows, double *d) {
+    widen(r, 'd', data.c, rows * N, d);
+}
+
+/* x[rows,K]' d[rows,N], with result 'W' */
+static void weight_gradient(const Rounder *r, const double *d, int rows,
+                            double *y) {
+    static double a[ROWS * K], xt[ROWS * K];
+    widen(r, 'x', data.x, rows * K, a);
+    transpose(a, rows, K, xt);
+    product(r, xt, d, K, rows, N, y);
+    each(r, 'W', y, K * N);
+}
+
+static void grad_weight(const Rounder *r, double *y) {
+    static double d[ROWS * N];
+    dy(r, ROWS, d);
+    weight_gradient(r, d, ROWS, y);
+}
+
+static void grad_bias(const Rounder *r, double *y) {
+    static double d[ROWS * N];
+    dy(r, ROWS, d);
+    for (int j = 0; j < N; j++) {
+        double sum = 0;
+        for (int i = 0; i < ROWS; i++) sum = at(r, 'a', sum + d[i * N + j]);
+        y[j] = at(r, 'B', sum);
+    }
+}
+
+static void grad_gain(const Rounder *r, double *y) {
+    static double d[ROWS * N], p[ROWS * N];
+    dy(r, ROWS, d);
+    x_times(r, data.w, 'w', ROWS, p);
+    for (int j = 0; j < N; j++) {
+        double sum = 0;
+        for (int i = j; i < ROWS * N; i += N)
+            sum = at(r, 'a', sum + at(r, 'm', d[i] * at(r, 'p', p[i])));
+        y[j] = at(r, 'G', sum);
+    }
+}
+
+/* dy w' in 'e' */
+static void input_gradient(const Rounder *r, const double *d, const float *w,
+                           char letter, int rows, int n, int k, char result,
+                           double *y) {
+    double b[N * N], bt[N * N];
+    REQUIRE(k <= N && n <= N);
+    widen(r, letter, w, k * n, b);
+    transpose(b, k, n, bt);
+    product(r, d, bt, rows, n, k, y);
+    each(r, result, y, rows * k);
+}
+
+/* Many rows of the table's few: long sums. */
+static void grad_table(const Rounder *r, double *y) {
+    static double d[ROWS * N], e[ROWS * K];
+    dy(r, ROWS, d);
+    input_gradient(r, d, data.w, 'w', ROWS, N, K, 'e', e);
+    memset(y, 0, IDS * K * sizeof *y);
+    for (int i = 0; i < ROWS * K; i++) {
+        double *sum = &y[data.id[i / K] * K + i % K];
+        *sum = at(r, 'a', *sum + e[i]);
+    }
+}
+
+/* y = x w read by three products: their gradients meet in dy. */
+static void grad_fan_in(const Rounder *r, double *y) {
+    const float *const w[] = {data.v, data.t, data.q};
+    double d[M * P], part[3][M * N], sum[M * N];
+    widen(r, 'd', data.c, M * P, d);
+    for (int i = 0; i < 3; i++)
+        input_gradient(r, d, w[i], 'v', M, P, N, 'o', part[i]);
+    for (int i = 0; i < M * N; i++) {
+        double two = at(r, 'a', part[0][i] + part[1][i]);
+        sum[i] = at(r, 'e', two + part[2][i]);
+    }
+    weight_gradient(r, sum, M, y);
+}
+
+/* ---- cases --------------------------------------------------------------- */
+
+#define FORWARD "graph forward(%x: f32[11,6]) {\n  param %w: f32[6,12] = 0\n"
+#define PRODUCT "  %y = matmul %x, %w : f32[11,12]\n"
+#define LOSS(rows, cols)                                                       \
+    "  %yc = mul %y, %c : f32[" rows "," cols "]\n"                            \
+    "  %l = reduce_sum %yc {axes=[0,1], keepdims=0} : f32[]\n"                 \
+    "  return %l\n}\n"
+
+typedef struct Case {
+    const char *name, *text;
+    void (*oracle)(const Rounder *, double *);
+    const char *rounded, *kept;
+    const char *feeds; /* inputs by letter: x, z, c, i */
+    int rows;          /* of the inputs */
+    const char *grad;  /* this parameter's gradient; NULL: the output */
+    int count;
+} Case;
+
+static const Case cases[] = {
+    {"product", FORWARD PRODUCT "  return %y\n}\n", plain, "xwy", "ts", "x", M,
+     NULL, M *N},
+    {"bias_meets_the_product_before_it_is_rounded",
+     FORWARD "  param %b: f32[12] = 0\n" PRODUCT
+             "  %o = add %y, %b : f32[11,12]\n  return %o\n}\n",
+     biased, "xwy", "pbts", "x", M, NULL, M *N},
+    {"parameters_do_not_widen_nor_round",
+     FORWARD "  param %g: f32[12] = 0\n" PRODUCT
+             "  %o = mul %y, %g : f32[11,12]\n  return %o\n}\n",
+     scaled, "xwy", "pgts", "x", M, NULL, M *N},
+    {"constants_are_not_rounded",
+     FORWARD PRODUCT "  %o = mul %y, 1.00171875 : f32[11,12]\n  return %o\n}\n",
+     by_constant, "xwy", "pkts", "x", M, NULL, M *N},
+    {"sum_of_two_products",
+     FORWARD "  param %u: f32[6,12] = 0\n" PRODUCT
+             "  %p = matmul %x, %u : f32[11,12]\n"
+             "  %o = add %y, %p : f32[11,12]\n  return %o\n}\n",
+     two_products, "xwupoy", "ts", "x", M, NULL, M *N},
+    {"an_activation_in_f32_widens",
+     "graph forward(%x: f32[11,6], %z: f32[11,12]) {\n"
+     "  param %w: f32[6,12] = 0\n" PRODUCT
+     "  %o = add %y, %z : f32[11,12]\n  return %o\n}\n",
+     beside_f32, "xwp", "zyts", "xz", M, NULL, M *N},
+    {"tanh_follows",
+     FORWARD PRODUCT "  %o = tanh %y : f32[11,12]\n  return %o\n}\n", bounded,
+     "xwpy", "ts", "x", M, NULL, M *N},
+    {"norm_reads_16_bits_and_returns_32",
+     FORWARD
+     "  param %b: f32[12] = 0, %g: f32[12] = 1, %h: f32[12] = 0\n" PRODUCT
+     "  %o = add %y, %b : f32[11,12]\n"
+     "  %n, %m, %r = layer_norm %o, %g, %h {axis=1, epsilon=0.1}\n"
+     "  return %n\n}\n",
+     normed, "xwy", "pbmdieghnts", "x", M, NULL, M *N},
+    {"norm_before_a_product_is_stored_in_16_bits",
+     FORWARD "  param %b: f32[12] = 0, %g: f32[12] = 1, %h: f32[12] = 0\n"
+             "  param %v: f32[12,7] = 0\n" PRODUCT
+             "  %o = add %y, %b : f32[11,12]\n"
+             "  %n, %m, %r = layer_norm %o, %g, %h {axis=1, epsilon=0.1}\n"
+             "  %q = matmul %n, %v : f32[11,7]\n  return %q\n}\n",
+     normed_inside, "xwynvq", "pbmdieghts", "x", M, NULL, M *P},
+    {"softmax_reads_16_bits_and_returns_32",
+     FORWARD PRODUCT
+     "  %n = softmax %y {axis=1} : f32[11,12]\n  return %n\n}\n",
+     softmaxed, "xwy", "demnts", "x", M, NULL, M *N},
+    {"softmax_before_a_product_is_stored_in_16_bits",
+     FORWARD "  param %v: f32[12,7] = 0\n" PRODUCT
+             "  %n = softmax %y {axis=1} : f32[11,12]\n"
+             "  %q = matmul %n, %v : f32[11,7]\n  return %q\n}\n",
+     softmaxed_inside, "xwynvq", "demts", "x", M, NULL, M *P},
+    {"sums_are_f32",
+     "graph forward(%x: f32[40,6]) {\n  param %w: f32[6,12] = 0\n"
+     "  %y = matmul %x, %w : f32[40,12]\n"
+     "  %o = reduce_sum %y {axes=[0], keepdims=0} : f32[12]\n  return %o\n}\n",
+     summed, "xwp", "ayts", "x", ROWS, NULL, N},
+    {"means_add_in_f32_and_follow",
+     "graph forward(%x: f32[40,6]) {\n  param %w: f32[6,12] = 0\n"
+     "  %y = matmul %x, %w : f32[40,12]\n"
+     "  %o = reduce_mean %y {axes=[0], keepdims=0} : f32[12]\n  return %o\n}\n",
+     averaged, "xwpy", "ats", "x", ROWS, NULL, N},
+    {"casts_of_the_user_stay",
+     "graph forward(%x: f32[11,6]) {\n  %d = cast %x {user=1} : $T[11,6]\n"
+     "  %u = cast %d {user=1} : f32[11,6]\n"
+     "  %o = mul %u, 3 : f32[11,6]\n  return %o\n}\n",
+     cast_by_user, "x", "y", "x", M, NULL, M *K},
+    {"gradient_of_a_weight_stays_f32",
+     "graph forward(%x: f32[40,6], %c: f32[40,12]) {\n"
+     "  param %w: f32[6,12] = 0\n"
+     "  %y = matmul %x, %w : f32[40,12]\n" LOSS("40", "12"),
+     grad_weight, "xd", "Wts", "xc", ROWS, "w", K *N},
+    {"gradient_of_a_bias_adds_in_f32",
+     "graph forward(%x: f32[40,6], %c: f32[40,12]) {\n"
+     "  param %w: f32[6,12] = 0, %b: f32[12] = 0\n"
+     "  %p = matmul %x, %w : f32[40,12]\n"
+     "  %y = add %p, %b : f32[40,12]\n" LOSS("40", "12"),
+     grad_bias, "d", "aB", "xc", ROWS, "b", N},
+    {"gradient_of_a_gain_adds_in_f32",
+     "graph forward(%x: f32[40,6], %c: f32[40,12]) {\n"
+     "  param %w: f32[6,12] = 0, %g: f32[12] = 0\n"
+     "  %p = matmul %x, %w : f32[40,12]\n"
+     "  %y = mul %p, %g : f32[40,12]\n" LOSS("40", "12"),
+     grad_gain, "xwd", "pmaGts", "xc", ROWS, "g", N},
+    {"gradient_of_a_table_adds_in_f32",
+     "graph forward(%i: i64[40], %c: f32[40,12]) {\n"
+     "  param %w: f32[6,12] = 0, %table: f32[7,6] = 0\n"
+     "  %e = gather %table, %i {axis=0} : f32[40,6]\n"
+     "  %y = matmul %e, %w : f32[40,12]\n" LOSS("40", "12"),
+     grad_table, "wd", "eats", "ic", ROWS, "table", IDS *K},
+    {"gradients_that_meet_are_rounded_once",
+     "graph forward(%x: f32[11,6], %c: f32[11,7]) {\n"
+     "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0, %t: f32[12,7] = 0\n"
+     "  param %q: f32[12,7] = 0\n"
+     "  %h = matmul %x, %w : f32[11,12]\n"
+     "  %p1 = matmul %h, %v : f32[11,7]\n"
+     "  %p2 = matmul %h, %t : f32[11,7]\n"
+     "  %p3 = matmul %h, %q : f32[11,7]\n"
+     "  %p12 = add %p1, %p2 : f32[11,7]\n"
+     "  %y = add %p12, %p3 : f32[11,7]\n" LOSS("11", "7"),
+     grad_fan_in, "xdvoe", "aWts", "xc", M, "w", K *N},
+};
+
+/* ---- the two side by side ------------------------------------------------ */
+
+static void set_parameters(const Compiled *c, ampc_session *s) {
+    static const struct {
+        const char *name;
+        float *value;
+        size_t bytes;
+    } all[] = {{"w", data.w, sizeof data.w},
+               {"u", data.u, sizeof data.u},
+               {"v", data.v, sizeof data.v},
+               {"t", data.t, sizeof data.t},
+               {"q", data.q, sizeof data.q},
+               {"b", data.b, sizeof data.b},
+               {"g", data.g, sizeof data.g},
+               {"h", data.h, sizeof data.h},
+               {"table", data.table, sizeof data.table}};
+    ampc_module_info info = {.size = sizeof info};
+    REQUIRE(!c->api->describe(c->api->module, &info));
+    for (uint32_t i = 0; i < info.nvariable; i++) {
+        ampc_variable_info v = {.size = sizeof v};
+        REQUIRE(!c->api->variable(c->api->module, i, &v));
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            if (!strcmp(v.name, all[k].name))
+                write_var(c, s, v.name, all[k].value, all[k].bytes,
+                          AMPC_DTYPE_F32);
+    }
+}
+
+static size_t inputs(const Case *k, ampc_input *in) {
+    size_t n = 0, rows = (size_t)k->rows;
+    size_t loss = k->oracle == grad_fan_in ? P : N;
+    for (const char *f = k->feeds; *f; f++) switch (*f) {
+        case 'x':
+            in[n++] = ampc_in("x", data.x, rows * K * 4, AMPC_DTYPE_F32);
+            break;
+        case 'z':
+            in[n++] = ampc_in("z", data.z, rows * N * 4, AMPC_DTYPE_F32);
+            break;
+        case 'c':
+            in[n++] = ampc_in("c", data.c, rows * loss * 4, AMPC_DTYPE_F32);
+            break;
+        case 'i':
+            in[n++] = ampc_in("i", data.id, rows * 8, AMPC_DTYPE_I64);
+            break;
+        }
+    return n;
+}
+
+static void compiled_result(const Case *k, const char *precision, float *got) {
+    char options[256], text[2000], *mark;
+    ampc_input in[3];
+    snprintf(options, sizeof options,
+             "--precision %s --target cpu:x86-64-v2 --loss-scale none %s",
+             precision, k->grad ? "" : "--loss none");
+    snprintf(text, sizeof text, "%s", k->text);
+    if ((mark = strstr(text, "$T[")))
+        snprintf(mark, sizeof text - (size_t)(mark - text), "%s%s",
+                 precision[0] == 'b' ? "bf16" : "f16",
+                 strstr(k->text, "$T[") + 2);
+    Compiled c = compile_text(text, options);
+    ampc_session *s = open_threads(&c, 1);
+    set_parameters(&c, s);
+    size_t n = inputs(k, in), bytes = (size_t)k->count * 4;
+    if (k->grad) {
+        char name[40];
+        snprintf(name, sizeof name, "ampc.grad/%s", k->grad);
+        if (c.api->micro_step(s, in, n, NULL)) FAIL("%s", c.api->error(s));
+        read_var(&c, s, name, got, bytes, AMPC_DTYPE_F32);
+    } else {
+        ampc_output out = ampc_out(NULL, got, bytes, AMPC_DTYPE_F32);
+        if (c.api->predict(s, in, n, k->count / N == k->rows ? k->rows : M,
+                           &out, 1))
+            FAIL("%s", c.api->error(s));
+    }
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+/* The largest difference, as a part of the largest magnitude. */
+static double distance(const double *a, const double *b, int n) {
+    double most = 0, size = 0;
+    for (int i = 0; i < n; i++) {
+        most = fmax(most, fabs(a[i] - b[i]));
+        size = fmax(size, fabs(b[i]));
+    }
+    return most / size;
+}
+
+/* `all` with `letter` if it was without, and the other way round. */
+static Rounder changed(const Rounder *all, char letter) {
+    Rounder r = {"", all->bits, all->closest};
+    size_t n = 0;
+    for (const char *p = all->letters; *p; p++)
+        if (*p != letter) r.letters[n++] = *p;
+    if (n == strlen(all->letters)) r.letters[n++] = letter;
+    return r;
+}
+
+/* Whether no rounding is a close call and every letter makes a difference. */
+static bool data_tell(const Case *k, const Rounder *r, double *want) {
+    double other[MOST];
+    *r->closest = 1;
+    k->oracle(r, want);
+    if (*r->closest < 1.0 / 400) return false;
+    for (int list = 0; list < 2; list++)
+        for (const char *p = list ? k->kept : k->rounded; *p; p++) {
+            Rounder wrong = changed(r, *p);
+            k->oracle(&wrong, other);
+            if (distance(other, want, k->count) < 4 * TOL_ROUNDING)
+                return false;
+        }
+    return true;
+}
+
+/* The letters with which the oracle comes to `got`, one changed over. */
+static void explain(const Case *k, const Rounder *r, const double *got) {
+    double other[MOST];
+    for (int list = 0; list < 2; list++)
+        for (const char *p = list ? k->kept : k->rounded; *p; p++) {
+            Rounder wrong = changed(r, *p);
+            k->oracle(&wrong, other);
+            CHECK_MSG(distance(got, other, k->count) > TOL_ROUNDING,
+                      "as if '%c' were %s", *p, list ? "rounded" : "kept");
+        }
+}
+
+static void run_in(const Case *k, const char *precision, int bits) {
+    float got32[MOST];
+    double got[MOST], want[MOST], closest;
+    Rounder r = {"", bits, &closest};
+    uint64_t seed = 1;
+    REQUIRE(k->count <= MOST);
+    snprintf(r.letters, sizeof r.letters, "%s", k->rounded);
+    for (data_fill(seed); !data_tell(k, &r, want); data_fill(++seed))
+        if (seed == 5000) FAIL("%s: no data tell", precision);
+    compiled_result(k, precision, got32);
+    for (int i = 0; i < k->count; i++) got[i] = (double)got32[i];
+    double off = distance(got, want, k->count);
+    if (!CHECK_MSG(off <= TOL_ROUNDING, "%s: off by %g of the largest",
+                   precision, off))
+        explain(k, &r, got);
+}
+
+static void run(void *arg) {
+    run_in(arg, "bf16", 8);
+    run_in(arg, "fp16", 11);
+}
+
+static void add_cases(void) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        harness_register("rounding", cases[i].name, run, (void *)&cases[i]);
+}
+TEST_REGISTRAR(add_cases);
