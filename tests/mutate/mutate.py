@@ -28,6 +28,7 @@ import time
 from pathlib import Path
 
 GOLDEN = "//tests/passes:golden_test"
+FAILED_TESTS = 3  # bazel's exit status when all was built
 
 
 def read_table(path):
@@ -87,6 +88,8 @@ def noticed_by(names, log):
     """The first test that fails, in the order given; None if all pass."""
     for name in names:
         rc, out = bazel("test", ["--test_output=errors", name], log)
+        if rc not in (0, FAILED_TESTS):
+            sys.exit(f"bazel test {name}: status {rc}\n{out[-2000:]}")
         if rc:
             cases = [l.split("]", 1)[1].split()[0] for l in out.split("\n")
                      if l.startswith("[  FAILED  ] ") and "(" in l]

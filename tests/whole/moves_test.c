@@ -1,0 +1,255 @@
+/* moves_test.c: where elements go, and no defaults.
+
+   Permutations that are no involution, slices at odd offsets, backwards and to
+   the very start, negative indices off axis 0, operands that are transposed
+   already, grouped heads; epsilons and axes of one's own.  What is wanted is
+   written here as plain loops over the input.                               */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/compiled.h"
+#include "tests/support/onnx_util.h"
+
+static const char model[] =
+    "graph forward(%x: f32[3,4,5], %i: i64[2,3], %p: f32[2,4,3],\n"
+    "              %q: f32[2,5,4], %r: f32[2,5,3], %h: f32[2,3,12]) {\n"
+    "  param %g: f32[5] = 0.75, %b: f32[5] = 0.25\n"
+    "  buffer %mean: f32[4] = 0.125, %var: f32[4] = 0.5\n"
+    "  param %s: f32[4] = 1.5, %t: f32[4] = -0.5\n"
+    "  %turn = transpose %x {perm=[1,2,0]} : f32[4,5,3]\n"
+    "  %turn2 = transpose %turn {perm=[1,2,0]} : f32[5,3,4]\n"
+    "  %wide = mul %turn2, 2 : f32[5,3,4]\n"
+    "  %turn3 = transpose %wide {perm=[2,0,1]} : f32[4,5,3]\n"
+    "  %odd = slice %x {starts=[2,1,3], sizes=[3,2,2], steps=[-1,2,-2]}\n"
+    "  %back = slice %x {starts=[0,3,4], sizes=[3,4,5], steps=[1,-1,-1]}\n"
+    "  %rows = gather %x, %i {axis=1} : f32[3,2,3,5]\n"
+    "  %cols = gather %x, %i {axis=2} : f32[3,4,2,3]\n"
+    "  %one, %rest = split %x {axis=1, sizes=[1,3]}\n"
+    "  %joined = concat %rest, %one, %rest {axis=1} : f32[3,7,5]\n"
+    "  %pt = transpose %p {perm=[0,2,1]} : f32[2,3,4]\n"
+    "  %rt = transpose %r {perm=[0,2,1]} : f32[2,3,5]\n"
+    "  %pq = matmul %pt, %q {trans_b=1} : f32[2,3,5]\n"
+    "  %pr = matmul %pt, %rt {trans_a=1} : f32[2,4,5]\n"
+    "  %key = slice %h {starts=[1,1,4], sizes=[1,2,8], steps=[1,1,1]}\n"
+    "  %heads = reshape %key {shape=[1,2,4,2]} : f32[1,2,4,2]\n"
+    "  %less = sub %x, 1 : f32[3,4,5]\n"
+    "  %low = trilu %x {upper=0, k=-1} : f32[3,4,5]\n"
+    "  %high = trilu %x {upper=1, k=2} : f32[3,4,5]\n"
+    "  %ln, %m, %rs = layer_norm %x, %g, %b {axis=2, epsilon=0.5}\n"
+    "  %bn = batch_norm %x, %s, %t, %mean, %var {training=0, epsilon=0.7}\n"
+    "  %soft = softmax %x {axis=1} : f32[3,4,5]\n"
+    "  return turn=%turn, turn2=%turn2, turn3=%turn3, odd=%odd, back=%back,\n"
+    "         rows=%rows, cols=%cols, joined=%joined, pq=%pq, pr=%pr,\n"
+    "         heads=%heads, less=%less, low=%low, high=%high, ln=%ln, bn=%bn,\n"
+    "         soft=%soft\n"
+    "}\n";
+
+typedef struct Data {
+    float x[3][4][5], p[2][4][3], q[2][5][4], r[2][5][3], h[2][3][12];
+    int64_t i[2][3];
+} Data;
+
+static Data d;
+
+static void fill(void *p, size_t bytes, uint64_t seed) {
+    float *x = p;
+    for (size_t i = 0; i < bytes / sizeof *x; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        x[i] = (float)((double)(seed >> 40) / (1 << 23) - 1);
+    }
+}
+
+static void data_fill(void) {
+    static const int64_t ids[] = {-4, 3, -1, 0, -2, 1};
+    fill(d.x, sizeof d.x, 1);
+    fill(d.p, sizeof d.p, 2);
+    fill(d.q, sizeof d.q, 3);
+    fill(d.r, sizeof d.r, 4);
+    fill(d.h, sizeof d.h, 5);
+    memcpy(d.i, ids, sizeof ids);
+}
+
+/* ---- element [i, j, k, l] of each output ----------------------------------
+ */
+
+typedef double Element(const int *at);
+
+static double x_at(int i, int j, int k) { return (double)d.x[i][j][k]; }
+
+static double turn(const int *at) { return x_at(at[2], at[0], at[1]); }
+static double turn2(const int *at) { return x_at(at[1], at[2], at[0]); }
+/* [i,j,k] of turn3 is [j,k,i] of 2 turn2. */
+static double turn3(const int *at) { return 2 * x_at(at[2], at[0], at[1]); }
+static double odd(const int *at) {
+    return x_at(2 - at[0], 1 + 2 * at[1], 3 - 2 * at[2]);
+}
+static double back(const int *at) { return x_at(at[0], 3 - at[1], 4 - at[2]); }
+static int index_of(int i, int j, int n) {
+    int64_t v = d.i[i][j];
+    return (int)(v < 0 ? v + n : v);
+}
+static double rows(const int *at) {
+    return x_at(at[0], index_of(at[1], at[2], 4), at[3]);
+}
+static double cols(const int *at) {
+    return x_at(at[0], at[1], index_of(at[2], at[3], 5));
+}
+static double joined(const int *at) {
+    static const int from[] = {1, 2, 3, 0, 1, 2, 3};
+    return x_at(at[0], from[at[1]], at[2]);
+}
+static double pq(const int *at) {
+    double sum = 0;
+    for (int k = 0; k < 4; k++)
+        sum += (double)d.p[at[0]][k][at[1]] * (double)d.q[at[0]][at[2]][k];
+    return sum;
+}
+static double pr(const int *at) {
+    double sum = 0;
+    for (int k = 0; k < 3; k++)
+        sum += (double)d.p[at[0]][at[1]][k] * (double)d.r[at[0]][at[2]][k];
+    return sum;
+}
+static double heads(const int *at) {
+    return (double)d.h[1][1 + at[1]][4 + 2 * at[2] + at[3]];
+}
+static double less(const int *at) { return x_at(at[0], at[1], at[2]) - 1; }
+static double low(const int *at) {
+    return at[2] <= at[1] - 1 ? x_at(at[0], at[1], at[2]) : 0;
+}
+static double high(const int *at) {
+    return at[2] >= at[1] + 2 ? x_at(at[0], at[1], at[2]) : 0;
+}
+static double ln(const int *at) {
+    double mean = 0, var = 0;
+    for (int k = 0; k < 5; k++) mean += x_at(at[0], at[1], k) / 5;
+    for (int k = 0; k < 5; k++) var += pow(x_at(at[0], at[1], k) - mean, 2) / 5;
+    double z = (x_at(at[0], at[1], at[2]) - mean) / sqrt(var + 0.5);
+    return 0.75 * z + 0.25;
+}
+static double bn(const int *at) {
+    return 1.5 * (x_at(at[0], at[1], at[2]) - 0.125) / sqrt(0.5 + 0.7) - 0.5;
+}
+static double soft(const int *at) {
+    double sum = 0;
+    for (int j = 0; j < 4; j++) sum += exp(x_at(at[0], j, at[2]));
+    return exp(x_at(at[0], at[1], at[2])) / sum;
+}
+
+static const struct {
+    const char *name;
+    Element *element;
+    int dim[4];
+} outputs[] = {
+    {"turn", turn, {4, 5, 3, 1}},   {"turn2", turn2, {5, 3, 4, 1}},
+    {"turn3", turn3, {4, 5, 3, 1}}, {"odd", odd, {3, 2, 2, 1}},
+    {"back", back, {3, 4, 5, 1}},   {"rows", rows, {3, 2, 3, 5}},
+    {"cols", cols, {3, 4, 2, 3}},   {"joined", joined, {3, 7, 5, 1}},
+    {"pq", pq, {2, 3, 5, 1}},       {"pr", pr, {2, 4, 5, 1}},
+    {"heads", heads, {1, 2, 4, 2}}, {"less", less, {3, 4, 5, 1}},
+    {"low", low, {3, 4, 5, 1}},     {"high", high, {3, 4, 5, 1}},
+    {"ln", ln, {3, 4, 5, 1}},       {"bn", bn, {3, 4, 5, 1}},
+    {"soft", soft, {3, 4, 5, 1}},
+};
+
+static void check_output(const char *name, Element *element, const int *dim,
+                         const float *got) {
+    int at[4];
+    for (at[0] = 0; at[0] < dim[0]; at[0]++)
+        for (at[1] = 0; at[1] < dim[1]; at[1]++)
+            for (at[2] = 0; at[2] < dim[2]; at[2]++)
+                for (at[3] = 0; at[3] < dim[3]; at[3]++, got++)
+                    if (!CHECK_MSG(fabs((double)*got - element(at)) < 1e-6,
+                                   "%s[%d,%d,%d,%d] is %g, not %g", name, at[0],
+                                   at[1], at[2], at[3], (double)*got,
+                                   element(at)))
+                        return;
+}
+
+TEST_CASE(moves, elements_come_from_where_they_should) {
+    Compiled c = compile_text(model, "--precision fp32 --loss none "
+                                     "--target cpu:x86-64-v2");
+    ampc_session *s = open_threads(&c, 1);
+    data_fill();
+    ampc_input in[] = {ampc_in("x", d.x, sizeof d.x, AMPC_DTYPE_F32),
+                       ampc_in("i", d.i, sizeof d.i, AMPC_DTYPE_I64),
+                       ampc_in("p", d.p, sizeof d.p, AMPC_DTYPE_F32),
+                       ampc_in("q", d.q, sizeof d.q, AMPC_DTYPE_F32),
+                       ampc_in("r", d.r, sizeof d.r, AMPC_DTYPE_F32),
+                       ampc_in("h", d.h, sizeof d.h, AMPC_DTYPE_F32)};
+    ampc_module_info info = {.size = sizeof info};
+    REQUIRE(!c.api->describe(c.api->module, &info));
+    if (c.api->predict(s, in, 6, info.batch, NULL, 0))
+        FAIL("%s", c.api->error(s));
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+        float got[200];
+        ampc_output out = ampc_out(NULL, got, sizeof got, AMPC_DTYPE_F32);
+        if (c.api->read_output(s, outputs[i].name, &out))
+            FAIL("%s", c.api->error(s));
+        check_output(outputs[i].name, outputs[i].element, outputs[i].dim, got);
+    }
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+/* ---- grouped queries ------------------------------------------------------
+ */
+
+enum { LENGTH = 3, HEADS = 6, KEYS = 2, SIZE = 2 };
+static float Q[LENGTH][HEADS][SIZE], K[LENGTH][KEYS][SIZE],
+    V[LENGTH][KEYS][SIZE];
+
+/* Query heads 0..2 read key head 0, heads 3..5 key head 1. */
+static double attended(int t, int head, int e) {
+    int key = head / (HEADS / KEYS);
+    double sum = 0, y = 0;
+    for (int j = 0; j < LENGTH; j++) {
+        double score = 0;
+        for (int k = 0; k < SIZE; k++)
+            score += (double)Q[t][head][k] * (double)K[j][key][k];
+        double w = exp(0.5 * score);
+        sum += w;
+        y += w * (double)V[j][key][e];
+    }
+    return y / sum;
+}
+
+TEST_CASE(moves, grouped_queries_share_their_neighbours_keys) {
+    Made m;
+    size_t n;
+    char path[512];
+    float y[LENGTH][HEADS][SIZE];
+    made_start(&m, 23);
+    made_input(&m, "Q", DT_F32, "1,3,12");
+    made_input(&m, "K", DT_F32, "1,3,4");
+    made_input(&m, "V", DT_F32, "1,3,4");
+    Onnx__NodeProto *a = made_node(&m, "Attention", "Q,K,V", "Y");
+    made_int(&m, a, "q_num_heads", HEADS);
+    made_int(&m, a, "kv_num_heads", KEYS);
+    made_float(&m, a, "scale", 0.5f);
+    made_output(&m, "Y");
+    uint8_t *bytes = model_pack(&m.model, &n);
+    snprintf(path, sizeof path, "%s/grouped.onnx", test_tmpdir());
+    REQUIRE(test_write_file(path, bytes, n));
+    free(bytes);
+    made_end(&m);
+    Compiled c = compile_file(path, "--precision fp32 --loss none "
+                                    "--target cpu:x86-64-v2");
+    ampc_session *s = open_threads(&c, 1);
+    fill(Q, sizeof Q, 7);
+    fill(K, sizeof K, 8);
+    fill(V, sizeof V, 9);
+    ampc_input in[] = {ampc_in("Q", Q, sizeof Q, AMPC_DTYPE_F32),
+                       ampc_in("K", K, sizeof K, AMPC_DTYPE_F32),
+                       ampc_in("V", V, sizeof V, AMPC_DTYPE_F32)};
+    ampc_output out = ampc_out(NULL, y, sizeof y, AMPC_DTYPE_F32);
+    if (c.api->predict(s, in, 3, 1, &out, 1)) FAIL("%s", c.api->error(s));
+    for (int t = 0; t < LENGTH; t++)
+        for (int h = 0; h < HEADS; h++)
+            for (int e = 0; e < SIZE; e++)
+                CHECK_NEAR(y[t][h][e], attended(t, h, e), 1e-6);
+    c.api->close(s);
+    compiled_close(&c);
+}
