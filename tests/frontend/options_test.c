@@ -1,0 +1,109 @@
+/* options_test.c: for every number on the command line the last legal and the
+   first illegal value, on either side.                                      */
+#include "frontend/driver/options_text.h"
+#include "tests/harness.h"
+
+typedef struct Bound {
+    const char *option, *legal, *illegal;
+} Bound;
+
+static const Bound bounds[] = {
+    {"--loss", "cross_entropy,label_smoothing=0",
+     "cross_entropy,label_smoothing=-1e-9"},
+    {"--loss", "cross_entropy,label_smoothing=1",
+     "cross_entropy,label_smoothing=1.0000001"},
+    {"--loss", "cross_entropy,axis=7", "cross_entropy,axis=8"},
+    {"--loss", "cross_entropy,axis=-8", "cross_entropy,axis=-9"},
+    {"--loss", "cross_entropy,axis=1", "cross_entropy,axis=1.5"},
+    {"--loss", "cross_entropy,ignore_index=-100",
+     "cross_entropy,ignore_index=0.5"},
+    {"--loss", "huber,delta=0.001", "huber,delta=0"},
+    {"--loss", "huber,delta=0.001", "huber,delta=-1"},
+    {"--loss", "huber,delta=0.001", "huber,delta=nan"},
+    {"--loss", "huber,delta=0.001", "huber,delta="},
+    {"--loss", "huber,delta=0.001", "huber,delta"},
+    {"--optimizer", "sgd,lr=0", "sgd,lr=-1e-9"},
+    {"--optimizer", "sgd,lr=1e38", "sgd,lr=1e39"},
+    {"--optimizer", "sgd,lr=1", "sgd,lr=inf"},
+    {"--optimizer", "sgd,momentum=1", "sgd,momentum=1.0000001"},
+    {"--optimizer", "sgd,momentum=0", "sgd,momentum=-1e-9"},
+    {"--optimizer", "sgd,weight_decay=0", "sgd,weight_decay=-1e-9"},
+    {"--optimizer", "sgd,momentum=0.1,nesterov", "sgd,nesterov"},
+    {"--optimizer", "sgd,momentum=0.1,nesterov=1",
+     "sgd,momentum=0.1,nesterov=2"},
+    {"--optimizer", "adam,beta1=0", "adam,beta1=-1e-9"},
+    {"--optimizer", "adam,beta1=0.9999999", "adam,beta1=1"},
+    {"--optimizer", "adam,beta2=0.9999999", "adam,beta2=1"},
+    {"--optimizer", "adam,eps=0", "adam,eps=-1e-9"},
+    {"--optimizer", "adamw,weight_decay=0", "adamw,weight_decay=-1e-9"},
+    {"--optimizer", "adam,lr=1", "adam,momentum=0.9"},
+    {"--optimizer", "sgd,lr=1", "sgd,beta1=0.9"},
+    {"--param-group", "w,lr_scale=0", "w,lr_scale=-1e-9"},
+    {"--param-group", "w,weight_decay=0", "w,weight_decay=-1e-9"},
+    {"--lr-schedule", "cosine,total=1", "cosine,total=0"},
+    {"--lr-schedule", "cosine,warmup=4,total=5", "cosine,warmup=5,total=5"},
+    {"--lr-schedule", "linear,warmup=4,total=5", "linear,warmup=5,total=5"},
+    {"--lr-schedule", "cosine,total=5,min=0", "cosine,total=5,min=-1e-9"},
+    {"--lr-schedule", "constant,warmup=0", "constant,warmup=-1"},
+    {"--lr-schedule", "constant,warmup=2", "constant,warmup=2.5"},
+    {"--lr-schedule", "step,every=1", "step,every=0"},
+    {"--lr-schedule", "step,every=1", "step"},
+    {"--lr-schedule", "step,every=1,gamma=0", "step,every=1,gamma=-1e-9"},
+    {"--loss-scale", "static=1e30", "static=1e31"},
+    {"--loss-scale", "static=1e-30", "static=0"},
+    {"--loss-scale", "static=2", "static=inf"},
+    {"--loss-scale", "dynamic,growth=1.001", "dynamic,growth=1"},
+    {"--loss-scale", "dynamic,backoff=0.999", "dynamic,backoff=1"},
+    {"--loss-scale", "dynamic,backoff=0.001", "dynamic,backoff=0"},
+    {"--loss-scale", "dynamic,interval=1", "dynamic,interval=0"},
+    {"--loss-scale", "dynamic,hysteresis=1", "dynamic,hysteresis=0"},
+    {"--loss-scale", "dynamic,min=0", "dynamic,min=-1e-9"},
+    {"--loss-scale", "dynamic,max=inf", "dynamic,max=nan"},
+    {"--loss-scale", "dynamic,min=8,max=8", "dynamic,min=8,max=7"},
+    {"--loss-scale", "none", "none,init=2"},
+    {"--clip-norm", "1e-30", "0"},
+    {"--clip-norm", "1e30", "inf"},
+    {"--clip-norm", "1", "-1"},
+    {"--clip-value", "1e-30", "0"},
+    {"--clip-value", "1", "1x"},
+    {"--accumulate", "1", "0"},
+    {"--accumulate", "16777216", "16777217"},
+    {"--accumulate", "2", "2.5"},
+    {"--seed", "0", "-1"},
+    {"--seed", "9223372036854775807", "9223372036854775808"},
+    {"--dim", "batch=1", "batch=0"},
+    {"--dim", "x:7=3", "x:8=3"},
+    {"--dim", "x:0=3", "x:-1=3"},
+    {"--dim", "a:b:0=3", "a:b=3"},
+    {"--dim", "batch=9223372036854775807", "batch=9223372036854775808"},
+    {"--symbol", "_a1", "1a"},
+    {"--symbol", "a", "a-b"},
+    {"--target", "cuda:sm_90", "cuda:sm_9"},
+    {"--target", "cuda:sm_120", "cuda:sm_1200"},
+    {"--target", "cpu:x86-64-v4", "cpu:x86-64-v5"},
+    {"--target", "cpu:x86-64-v2", "cpu:x86-64-v1"},
+};
+
+static Status set(const char *option, const char *value, Diag *d) {
+    Arena *a = arena_new();
+    Options o;
+    bool used;
+    options_init(&o, a);
+    Status s = options_set(&o, d, option, value, &used);
+    arena_free(a);
+    return s;
+}
+
+TEST_CASE(options, bounds_are_exact) {
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+        const Bound *b = &bounds[i];
+        Diag good = {0}, bad = {0};
+        CHECK_MSG(set(b->option, b->legal, &good) == OK, "%s %s is refused",
+                  b->option, b->legal);
+        if (CHECK_MSG(set(b->option, b->illegal, &bad) == ERR_USAGE,
+                      "%s %s is taken", b->option, b->illegal))
+            CHECK_HAS(bad.text.data, b->option);
+        sb_free(&good.text);
+        sb_free(&bad.text);
+    }
+}
