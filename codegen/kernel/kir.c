@@ -532,6 +532,8 @@ typedef VEC(Kernel *) KernelVec;
 struct KernelSet {
     Arena *arena;
     KernelVec list[2]; /* kernels, epilogues */
+    Kernel **slot;     /* by hash: open addressing, power of two */
+    int cap;
 };
 
 KernelSet *kernel_set_new(Arena *a) {
@@ -553,18 +555,54 @@ const Kernel *kernel_set_get(const KernelSet *ks, bool epilogues, int i) {
 
 int kernel_index(const Kernel *k) { return k->index; }
 
-const Kernel *kernel_set_add(KernelSet *ks, Kernel *k) {
-    KernelVec *list = &ks->list[k->form == KF_EPILOGUE];
-    StrBuf sb = {0};
-    kernel_dump(k, &sb);
-    for (int i = 0; i < list->len; i++) {
-        if (strcmp(list->data[i]->text, sb.data) != 0) continue;
-        sb_free(&sb);
-        return list->data[i];
+static size_t inst_bytes(const Kernel *k) {
+    return (size_t)k->insts.len * sizeof *k->insts.data;
+}
+
+static bool kernel_same(const Kernel *a, const Kernel *b) {
+    if (a->hash != b->hash || a->form != b->form || a->ndim != b->ndim ||
+        a->vec != b->vec || a->block != b->block ||
+        a->tile_rows != b->tile_rows || a->bufs.len != b->bufs.len ||
+        a->insts.len != b->insts.len)
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->dim[d].extent != b->dim[d].extent ||
+            a->dim[d].col != b->dim[d].col)
+            return false;
+    for (int i = 0; i < a->bufs.len; i++)
+        if (a->bufs.data[i].dtype != b->bufs.data[i].dtype ||
+            a->bufs.data[i].written != b->bufs.data[i].written)
+            return false;
+    return !memcmp(a->insts.data, b->insts.data, inst_bytes(a));
+}
+
+/* Where it is, or the free slot where it belongs. */
+static Kernel **kernel_slot(const KernelSet *ks, const Kernel *k) {
+    for (uint64_t i = k->hash;; i++) {
+        Kernel **at = &ks->slot[i & (uint64_t)(ks->cap - 1)];
+        if (!*at || kernel_same(*at, k)) return at;
     }
-    k->text = arena_printf(ks->arena, "%s", sb.data);
-    sb_free(&sb);
-    k->index = list->len;
-    vec_push(ks->arena, list, k);
-    return k;
+}
+
+static void kernel_set_grow(KernelSet *ks) {
+    ks->cap = ks->cap ? 2 * ks->cap : 64;
+    ks->slot = NEW_ARRAY(ks->arena, Kernel *, ks->cap);
+    for (int e = 0; e < 2; e++)
+        for (int i = 0; i < ks->list[e].len; i++)
+            *kernel_slot(ks, ks->list[e].data[i]) = ks->list[e].data[i];
+}
+
+Kernel *kernel_set_add(KernelSet *ks, Kernel *k) {
+    KernelVec *list = &ks->list[k->form == KF_EPILOGUE];
+    if (2 * (ks->list[0].len + ks->list[1].len) >= ks->cap) kernel_set_grow(ks);
+    k->hash = hash_bytes((uint64_t)k->form, k->insts.data, inst_bytes(k));
+    Kernel **at = kernel_slot(ks, k);
+    if (*at) return *at;
+    *at = arena_dup(ks->arena, k, sizeof *k);
+    (*at)->bufs.data = arena_dup(ks->arena, k->bufs.data,
+                                 (size_t)k->bufs.len * sizeof *k->bufs.data);
+    (*at)->insts.data = arena_dup(ks->arena, k->insts.data, inst_bytes(k));
+    (*at)->index = list->len;
+    vec_push(ks->arena, list, *at);
+    return *at;
 }

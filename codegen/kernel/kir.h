@@ -98,7 +98,7 @@ struct Kernel {
     int64_t block;     /* 0: the unit is not cut                             */
     int64_t tile_rows; /* KF_EPILOGUE; 0 = there is one batch               */
     int index;         /* position in its list                              */
-    const char *text;  /* kernel_dump: equal text, equal kernel             */
+    uint64_t hash;
     const char *comment; /* the group it was first made for                 */
 };
 
@@ -167,8 +167,8 @@ bool kinst_is_costly(const KInst *in);
 
 /* ---- kernel set ---------------------------------------------------------- */
 
-/* The kernel of equal text, or `k` itself, now numbered. */
-const Kernel *kernel_set_add(KernelSet *ks, Kernel *k);
+/* The equal kernel of the set, or a copy of k, which is now in it. */
+Kernel *kernel_set_add(KernelSet *ks, Kernel *k);
 Arena *kernel_set_arena(const KernelSet *ks);
 
 /* ---- scalar expressions (print_expr.c), for every printer ---------------- */

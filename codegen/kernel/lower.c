@@ -107,11 +107,22 @@ static void domain(Lower *l, const Type *t) {
         l->k->dim[d] = (KDim){.extent = t->dim[d], .col = true};
 }
 
-static Lower lower_begin(const Graph *g, const GroupFacts *f, Arena *a) {
-    Lower l = {.g = g, .group = f->group, .arena = a};
-    l.k = NEW(a, Kernel);
-    l.k->comment = group_comment(g, f, a);
+/* Everything is made in scratch memory; the set keeps what is new to it. */
+static Lower lower_begin(const Graph *g, const GroupFacts *f, Arena *scratch) {
+    Lower l = {.g = g, .group = f->group, .arena = scratch};
+    l.k = NEW(scratch, Kernel);
     return l;
+}
+
+static const Kernel *keep_kernel(const Lower *l, const GroupFacts *f,
+                                 KernelSet *ks, ValueId **refs, int *nref) {
+    Arena *a = kernel_set_arena(ks);
+    Kernel *k = kernel_set_add(ks, l->k);
+    if (!k->comment) k->comment = group_comment(l->g, f, a);
+    *nref = l->refs.len;
+    *refs =
+        arena_dup(a, l->refs.data, (size_t)l->refs.len * sizeof *l->refs.data);
+    return k;
 }
 
 /* Stores v, whose dims are those loops of the domain that `rows` keeps. */
@@ -128,19 +139,17 @@ static void store_value(Lower *l, ValueId v, const bool *folded) {
     lower_store(l, v, inst, lower_flatten(l, t, at));
 }
 
-static void lower_end(Lower *l, KernelSet *ks, LoweredStep *out) {
-    int64_t count = 1, *par = NEW(l->arena, int64_t);
+static void lower_end(Lower *l, const GroupFacts *f, KernelSet *ks,
+                      LoweredStep *out) {
+    int64_t count = 1;
     for (int d = 0; d < l->k->ndim; d++) count *= l->k->dim[d].extent;
     kernel_finish(l->arena, l->k);
-    *par = count;
     out->kind = PLAN_KERNEL;
     out->units = kernel_units(l->k, count);
     out->grain = kernel_grain(l->k, count);
-    out->refs = l->refs.data;
-    out->nref = l->refs.len;
-    out->pars = par;
     out->npar = l->k->form == KF_FLAT;
-    out->kernel = kernel_set_add(ks, l->k);
+    out->pars = arena_dup(kernel_set_arena(ks), &count, sizeof count);
+    out->kernel = keep_kernel(l, f, ks, &out->refs, &out->nref);
 }
 
 static void lower_point(Lower *l, const GroupFacts *f) {
@@ -213,10 +222,8 @@ static void lower_epilogue(Lower *l, const Node *anchor, const GroupFacts *f,
         store_value(l, f->leave.data[j], folded);
     }
     kernel_finish(l->arena, l->k);
-    out->ep_refs = l->refs.data;
-    out->nep_ref = l->refs.len;
     drop_refs(out, LIB_ROLE_RESULT, NULL);
-    out->epilogue = kernel_set_add(ks, l->k);
+    out->epilogue = keep_kernel(l, f, ks, &out->ep_refs, &out->nep_ref);
 }
 
 /* The gradient of padding is a sum of loads, one for every padded position
@@ -249,26 +256,26 @@ static const char *step_name(const Graph *g, const GroupFacts *f) {
 }
 
 static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
-                          Diag *d, LoweredStep *out) {
-    Arena *a = kernel_set_arena(ks);
+                          Arena *scratch, Diag *d, LoweredStep *out) {
     const Node *anchor = find_kind(g, f, KIND_ANCHOR);
     const Node *lib = find_kind(g, f, KIND_LIB);
     out->name = step_name(g, f);
     if (anchor || (lib && lib->op != OP_PAD_GRAD)) {
-        TRY(lower_lib_call(g, anchor ? anchor : lib, a, d, out));
+        TRY(lower_lib_call(g, anchor ? anchor : lib, kernel_set_arena(ks), d,
+                           out));
         drop_refs(out, LIB_ROLE_OPT_OUT, f);
         if (f->nodes.len == 1) return OK;
-        Lower l = lower_begin(g, f, a);
+        Lower l = lower_begin(g, f, scratch);
         lower_epilogue(&l, anchor, f, ks, out);
         return OK;
     }
     if (lib) TRY(check_pad_grad(g, lib, d));
-    Lower l = lower_begin(g, f, a);
+    Lower l = lower_begin(g, f, scratch);
     if (find_kind(g, f, KIND_REDUCE))
         lower_row(&l, f);
     else
         lower_point(&l, f);
-    lower_end(&l, ks, out);
+    lower_end(&l, f, ks, out);
     return OK;
 }
 
@@ -280,10 +287,12 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
     find_left(g, left);
     for (int j = 0, n = 1; j < g->order.len; j += n, n = 1) {
         if (node_get(g, g->order.data[j])->group < 0) continue;
-        GroupFacts f = group_facts(g, j, left, a);
+        Arena *scratch = arena_new();
+        GroupFacts f = group_facts(g, j, left, scratch);
         n = f.nodes.len;
-        if (lower_group(g, &f, ks, d, &(*out)[f.group]) != OK)
+        if (lower_group(g, &f, ks, scratch, d, &(*out)[f.group]) != OK)
             status = ERR_USER;
+        arena_free(scratch);
     }
     return status;
 }

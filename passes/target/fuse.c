@@ -187,14 +187,16 @@ static void reorder(Fuse *f, int lo, int hi, int keep) {
         cluster(f, late[i].cluster)->rank = rank + room / (n + 1) * (i + 1);
 }
 
-static NodeList joined(Fuse *f, const NodeList *x, const NodeList *y) {
-    NodeList out = {0};
+/* Both lists in graph order, until the next call. */
+static NodeList *joined(Fuse *f, const NodeList *x, const NodeList *y) {
+    NodeList *out = &f->joined;
     int i = 0, j = 0;
+    out->len = 0;
     while (i < x->len || j < y->len) {
         bool take_x = j == y->len ||
                       (i < x->len &&
                        f->position[x->data[i].i] < f->position[y->data[j].i]);
-        vec_push(f->a, &out, take_x ? x->data[i++] : y->data[j++]);
+        vec_push(f->a, out, take_x ? x->data[i++] : y->data[j++]);
     }
     return out;
 }
@@ -211,8 +213,8 @@ static bool merge(Fuse *f, int a, int b) {
     GroupKind kind = merged_kind(ca->kind, cb->kind);
     if (kind == GROUP_LIB) return false;
     if (ca->nodes.len + cb->nodes.len > f->target->max_nodes) return false;
-    NodeList all = joined(f, &ca->nodes, &cb->nodes);
-    if (!fuse_fits(f, kind, &all)) return false;
+    NodeList *all = joined(f, &ca->nodes, &cb->nodes);
+    if (!fuse_fits(f, kind, all)) return false;
     int lo = ca->rank < cb->rank ? a : b, hi = lo == a ? b : a;
     f->cluster_stamp++;
     f->reached.len = 0;
@@ -220,7 +222,8 @@ static bool merge(Fuse *f, int a, int b) {
     reorder(f, lo, hi, a);
     for (int i = 0; i < cb->nodes.len; i++)
         f->cluster_of[cb->nodes.data[i].i] = a;
-    ca->nodes = all;
+    ca->nodes = *all;
+    *all = (NodeList){0};
     ca->kind = kind;
     cb->dead = true;
     cb->nodes.len = 0;
@@ -540,13 +543,16 @@ static bool is_scalar_cluster(Fuse *f, int c) {
     return t && t->rank == 0;
 }
 
+enum { MAX_OPEN = 8 }; /* clusters that one may join: the older ones are full */
+
 /* Scalar work is all overhead: as few kernels as order allows. */
 static void join_scalars(Fuse *f) {
     VEC(int) open = {0};
     for (int c = 0; c < f->clusters.len; c++) {
         if (!is_scalar_cluster(f, c)) continue;
         bool done = false;
-        for (int i = open.len - 1; i >= 0 && !done; i--)
+        int oldest = open.len > MAX_OPEN ? open.len - MAX_OPEN : 0;
+        for (int i = open.len - 1; i >= oldest && !done; i--)
             done = merge(f, open.data[i], c);
         if (!done) vec_push(f->a, &open, c);
     }
@@ -561,7 +567,8 @@ static void join_small_rows(Fuse *f) {
         if (full_count(f, c) > f->target->tiny_tensor) continue;
         NodeId mine = fuse_reduce_node(f->g, &x->nodes);
         bool done = false;
-        for (int i = 0; i < open.len && !done; i++) {
+        int oldest = open.len > MAX_OPEN ? open.len - MAX_OPEN : 0;
+        for (int i = oldest; i < open.len && !done; i++) {
             const NodeList *y = &cluster(f, open.data[i])->nodes;
             done = fuse_same_reduction(f->g, mine, fuse_reduce_node(f->g, y)) &&
                    merge(f, open.data[i], c);

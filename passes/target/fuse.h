@@ -43,6 +43,7 @@ typedef struct Fuse {
     VEC(Cluster) clusters;
     int first;            /* of the clusters' order                          */
     VEC(Reached) reached; /* what a cluster reaches below another one        */
+    NodeList joined;      /* scratch of a merge                              */
     unsigned *node_mark, *value_mark, stamp;
     unsigned *cluster_mark, cluster_stamp;
     int *depth; /* by NodeId.i: scratch of fuse_fit.c */
