@@ -202,17 +202,16 @@ static Str repeated(Str *names, int n) {
 /* Of the values that the text shows: dead constants may share a name. */
 static Status check_names(Verifier *v) {
     const Graph *g = v->g;
-    int *uses = graph_use_counts(g, v->a), n = 0;
-    Str *names = NEW_ARRAY(v->a, Str, g->values.len + g->outputs.len);
-    for (int i = 1; i < g->values.len; i++) {
+    int *uses = graph_use_counts(g, v->a), n = g->outputs.len;
+    for (uint32_t i = 1; i < (uint32_t)g->values.len; i++) {
         const Value *x = &g->values.data[i];
         bool shown = x->kind == VK_CONST ? uses[i] > 0 : v->defined[i];
-        if (shown && x->name) names[n++] = x->name;
+        if (shown && x->name && graph_find_value(g, x->name).i != i)
+            return verify_fail(v, NULL, "%%%s names two values", x->name);
     }
+    Str *names = NEW_ARRAY(v->a, Str, n);
+    for (int i = 0; i < n; i++) names[i] = g->outputs.data[i].name;
     Str twice = repeated(names, n);
-    if (twice) return verify_fail(v, NULL, "%%%s names two values", twice);
-    for (n = 0; n < g->outputs.len; n++) names[n] = g->outputs.data[n].name;
-    twice = repeated(names, n);
     if (twice) return verify_fail(v, NULL, "two outputs named %s", twice);
     return OK;
 }

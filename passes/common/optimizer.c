@@ -521,17 +521,18 @@ static void make_refresh(Module *m) {
 /* A program that writes a parameter also writes its copies. */
 static void update_shadows(Module *m, Graph *g) {
     Step s = {.m = m, .g = g, .b = {.g = g, .flags = NODE_UPDATE}};
-    int writes = g->writes.len;
+    ValueId *now = NEW_ARRAY(g->arena, ValueId, m->vars.len + 1);
+    for (int i = 0; i < g->writes.len; i++) {
+        const Write *w = &g->writes.data[i];
+        now[value_get(g, w->var)->var] = w->value;
+    }
     for (int i = 0; i < m->vars.len; i++) {
         Var v = m->vars.data[i];
-        if (v.kind != VAR_SHADOW) continue;
-        int source = shadow_source(m, &v);
-        for (int k = 0; k < writes; k++) {
-            Write w = g->writes.data[k];
-            if (value_get(g, w.var)->var != source) continue;
-            DType d = type_get(v.type)->dtype;
-            write_var(&s, graph_var(g, i), b_cast(&s.b, w.value, d));
-        }
+        if (v.kind != VAR_SHADOW || !is_value(now[shadow_source(m, &v)]))
+            continue;
+        ValueId from = now[shadow_source(m, &v)];
+        DType d = type_get(v.type)->dtype;
+        write_var(&s, graph_var(g, i), b_cast(&s.b, from, d));
     }
 }
 

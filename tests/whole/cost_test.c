@@ -1,0 +1,91 @@
+/* cost_test.c: what compiling a long model costs, up to the C compiler.
+
+   Processor time and memory of `ampc check` on chains (chain.h), four times as
+   long from one to the next.  Time is noisy, so the bound lies in the middle
+   between what linear and what quadratic growth would show; memory is not. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/harness.h"
+#include "tests/support/chain.h"
+
+#if defined __SANITIZE_ADDRESS__
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+enum { WIDTH = 8, SHORT = 100, STEP = 4, LENGTHS = 3 };
+
+typedef struct Cost {
+    double seconds; /* of the processor */
+    long kilobytes; /* most at a time */
+} Cost;
+
+typedef void ChainFn(StrBuf *sb, int layers, int width);
+
+static void write_chain(const char *path, ChainFn *chain, int layers) {
+    StrBuf sb = {0};
+    chain(&sb, layers, WIDTH);
+    FILE *f = fopen(path, "wb");
+    REQUIRE(f && fwrite(sb.data, 1, sb.len, f) == sb.len && !fclose(f));
+    sb_free(&sb);
+}
+
+static Cost run_check(const char *path) {
+    int status = 0;
+    struct rusage r;
+    pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (!pid) {
+        execl(test_ampc(), "ampc", "check", path, "--loss", "mse", "--target",
+              "cpu", (char *)NULL);
+        _exit(127);
+    }
+    REQUIRE(wait4(pid, &status, 0, &r) == pid);
+    CHECK_MSG(status == 0, "ampc check %s: %d", path, status);
+    return (Cost){(double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
+                      1e-6 * (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec),
+                  r.ru_maxrss};
+}
+
+/* The least of three runs: whoever else is there only adds. */
+static Cost cost_of(const char *end, ChainFn *chain, int layers) {
+    char path[700];
+    snprintf(path, sizeof path, "%s/chain%d.%s", test_tmpdir(), layers, end);
+    write_chain(path, chain, layers);
+    Cost best = run_check(path);
+    for (int i = 1; i < 3; i++) {
+        Cost c = run_check(path);
+        if (c.seconds < best.seconds) best = c;
+    }
+    unlink(path);
+    printf("%5d layers, %s: %.2f s, %ld KB\n", layers, end, best.seconds,
+           best.kilobytes);
+    return best;
+}
+
+static void check_growth(const char *end, ChainFn *chain) {
+    Cost c[LENGTHS];
+    for (int i = 0, layers = SHORT; i < LENGTHS; i++, layers *= STEP)
+        c[i] = cost_of(end, chain, layers);
+    for (int i = 1; i < LENGTHS; i++) {
+        CHECK_MSG(c[i].seconds < 2 * STEP * c[i - 1].seconds,
+                  "%d times the layers, %.1f times the time", STEP,
+                  c[i].seconds / c[i - 1].seconds);
+        CHECK_MSG(SANITIZED ||
+                      10 * c[i].kilobytes < 10 * STEP * c[i - 1].kilobytes +
+                                                STEP * c[i - 1].kilobytes,
+                  "%d times the layers, %ld KB after %ld KB", STEP,
+                  c[i].kilobytes, c[i - 1].kilobytes);
+    }
+    CHECK_MSG(SANITIZED || c[LENGTHS - 1].kilobytes < 300 * 1024,
+              "the longest takes %ld KB", c[LENGTHS - 1].kilobytes);
+}
+
+TEST_CASE(cost, onnx_grows_linearly) { check_growth("onnx", chain_onnx); }
+
+TEST_CASE(cost, text_grows_linearly) { check_growth("amp", chain_amp); }
