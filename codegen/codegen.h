@@ -89,8 +89,8 @@ typedef struct EmitInput {
                                     of m->texts are added as "ir:PASS"      */
     int nsection;
     /* Called, if set, when everything is compiled and before the sections are
-       written: notes[json][i] tells what the i-th group of all graphs is on
-       the GPU, as text and as a JSON object; NULL without GPU code.         */
+       written: notes[json][i] tells how the i-th group of all graphs on the GPU
+       is launched, as text and as a JSON object; NULL without GPU code.     */
     void (*compiled)(void *ctx, const char *const *const notes[2]);
     void *ctx;
 } EmitInput;

@@ -73,8 +73,9 @@ typedef void ReportFn(const Module *m, bool json, StrBuf *sb);
 ReportFn report_params;  /* any stage: what trains and why                   */
 ReportFn report_casts;   /* CAST: every cast, what forces it, bytes per step  */
 ReportFn report_kernels; /* PLANNED: one line a group                         */
-/* The same with a line, or a JSON member "cuda", of what each group of all
-   graphs is on the GPU; notes NULL: there is no GPU code, and why (or NULL). */
+/* The same with a line, or a JSON member "cuda", of how each group of all
+   graphs on the GPU is launched; notes NULL: unknown; why: there is no GPU
+   code.    */
 void report_kernels_cuda(const Module *m, bool json, const char *const *notes,
                          const char *why, StrBuf *sb);
 ReportFn report_memory; /* PLANNED: arena and variables, bytes               */

@@ -215,7 +215,7 @@ static Status run_row(Runner *r, int row) {
     Module *m = r->m;
     TRY(check_input(r, row));
     r->pass = &pipeline[row];
-    if (r->pass->side == PASS_TARGET) target_split(m);
+    if (r->pass->side == PASS_TARGET) target_split(m, r->opt);
     PassCtx cx = {arena_new(), r->d, r->opt};
     double start = now_ms();
     Status s = r->pass->fn(m, &cx);

@@ -177,7 +177,7 @@ void report_casts(const Module *m, bool json, StrBuf *sb) {
 
 /* ---- kernels ------------------------------------------------------------- */
 
-/* note: what it is on the GPU; NULL: no GPU code */
+/* note: how it is launched on the GPU; NULL: unknown */
 static void kernel_line(const Graph *g, int first, int last, bool json,
                         const char *note, StrBuf *sb) {
     const Node *end = node_get(g, g->order.data[last]);
@@ -211,9 +211,10 @@ static void kernels_of_graph(const Graph *g, bool json,
                              const char *const *notes, StrBuf *sb) {
     int count = 0;
     if (json)
-        sb_printf(sb, "{\"program\":\"%s\",\"kernels\":[\n", g->name);
+        sb_printf(sb, "{\"program\":\"%s\",\"target\":\"%s\",\"kernels\":[\n",
+                  g->name, target_text[g->target]);
     else
-        sb_printf(sb, "program %s\n", g->name);
+        sb_printf(sb, "program %s on %s\n", g->name, target_text[g->target]);
     for (int i = 0, j; i < g->order.len; i = j) {
         int group = node_get(g, g->order.data[i])->group;
         for (j = i + 1; j < g->order.len; j++)
@@ -236,8 +237,9 @@ void report_kernels_cuda(const Module *m, bool json, const char *const *notes,
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];
         if (json && i) sb_puts(sb, ",\n");
-        kernels_of_graph(g, json, notes, sb);
-        if (notes) notes += g->groups.len;
+        bool noted = notes && g->target == TARGET_CUDA;
+        kernels_of_graph(g, json, noted ? notes : NULL, sb);
+        if (noted) notes += g->groups.len;
     }
     if (json) sb_puts(sb, "]\n");
 }
@@ -257,23 +259,29 @@ static int64_t var_bytes(const Module *m, VarKind k) {
 }
 
 void report_memory(const Module *m, bool json, StrBuf *sb) {
+    TargetKind open = TARGET_ANY;
     sb_puts(sb, json ? "{\"arena\":{" : "");
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];
-        if (json)
-            sb_printf(sb, "%s\"%s\":%lld", i ? "," : "", g->name,
+        const char *on = target_text[g->target];
+        if (!json) {
+            sb_printf(sb, "arena of %-8s on %-5s %12lld bytes\n", g->name, on,
                       (long long)g->arena_bytes);
-        else
-            sb_printf(sb, "arena of %-8s %12lld bytes\n", g->name,
-                      (long long)g->arena_bytes);
+            continue;
+        }
+        if (g->target != open) sb_printf(sb, "%s\"%s\":{", i ? "}," : "", on);
+        sb_printf(sb, "%s\"%s\":%lld", g->target == open ? "," : "", g->name,
+                  (long long)g->arena_bytes);
+        open = g->target;
     }
+    if (json && m->graphs.len) sb_puts(sb, "}");
     sb_puts(sb, json ? "},\"variables\":{" : "");
     for (int k = VAR_PARAM; k <= VAR_GRAD; k++) {
         long long n = (long long)var_bytes(m, (VarKind)k);
         if (json)
             sb_printf(sb, "%s\"%s\":%lld", k ? "," : "", var_kind_text[k], n);
         else
-            sb_printf(sb, "%-17s %12lld bytes\n", var_kind_text[k], n);
+            sb_printf(sb, "%-26s %12lld bytes\n", var_kind_text[k], n);
     }
     if (json) sb_puts(sb, "}}\n");
 }

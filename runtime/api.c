@@ -46,6 +46,7 @@ static ampc_status api_describe(const ampc_module_t *module,
                                 ampc_module_info *out) {
     const AmpcModule *m = plan_of(module);
     if (!m || !SIZED(out)) return AMPC_ERR_ARGUMENT;
+    const PlanTarget *plan = module_plan(m);
     ampc_module_info i = {.model = m->model,
                           .info = m->info ? m->info : "{}",
                           .graph_hash = m->graph_hash,
@@ -57,7 +58,7 @@ static ampc_status api_describe(const ampc_module_t *module,
     i.evaluates = find_program(m, "eval") >= 0;
     i.predicts = find_program(m, "predict") >= 0;
     for (uint32_t k = 0; k < m->nprogram; k++)
-        if (m->programs[k].arena > i.arena) i.arena = m->programs[k].arena;
+        if (plan->runs[k].arena > i.arena) i.arena = plan->runs[k].arena;
     PUT(out, i);
     return AMPC_OK;
 }
@@ -70,7 +71,7 @@ static ampc_status api_program(const ampc_module_t *module, const char *name,
     if (p < 0) return AMPC_ERR_UNSUPPORTED;
     ampc_program_info i = {.ninput = m->programs[p].nin,
                            .noutput = m->programs[p].nout,
-                           .nstep = m->programs[p].nstep};
+                           .nstep = module_plan(m)->runs[p].nstep};
     PUT(out, i);
     return AMPC_OK;
 }

@@ -8,12 +8,13 @@
 
 /* ---- scratch ------------------------------------------------------------- */
 
-static size_t scratch_bytes(const AmpcModule *m, int threads) {
+static size_t scratch_bytes(const PlanTarget *plan, int threads) {
     size_t most = 0;
-    for (uint32_t i = 0; i < m->nstep; i++) {
-        const PlanStep *t = &m->steps[i];
+    for (uint32_t i = 0; i < plan->nstep; i++) {
+        const PlanStep *t = &plan->steps[i];
         if (t->kind != PLAN_LIB) continue;
-        size_t n = cpu_lib_scratch((PlanLib)t->fn, m->pars + t->par0, threads);
+        size_t n =
+            cpu_lib_scratch((PlanLib)t->fn, plan->pars + t->par0, threads);
         if (n > most) most = n;
     }
     return most;
@@ -58,16 +59,16 @@ static ampc_status alloc_vars(ampc_session *s, CpuDevice *d) {
 }
 
 static ampc_status alloc_all(ampc_session *s, CpuDevice *d) {
-    const AmpcModule *m = s->m;
+    const PlanTarget *plan = s->plan;
     uint64_t arena = 0;
-    for (uint32_t i = 0; i < m->nprogram; i++)
-        if (m->programs[i].arena > arena) arena = m->programs[i].arena;
+    for (uint32_t i = 0; i < s->m->nprogram; i++)
+        if (plan->runs[i].arena > arena) arena = plan->runs[i].arena;
     ampc_status status = alloc_vars(s, d);
     if (status == AMPC_OK)
         status = need(s, &d->arena, &d->arena_bytes, arena, "activations");
     if (status == AMPC_OK)
         status = need(s, &d->scratch, &d->scratch_bytes,
-                      scratch_bytes(m, pool_threads(d->pool)), "scratch");
+                      scratch_bytes(plan, pool_threads(d->pool)), "scratch");
     return status;
 }
 

@@ -10,7 +10,7 @@
 /* ---- binding ------------------------------------------------------------- */
 
 typedef struct BindCtx {
-    const AmpcModule *m;
+    const PlanTarget *plan;
     const CpuDevice *d;
     Bound *b;
 } BindCtx;
@@ -29,23 +29,25 @@ static void *bind_ref(BindCtx *cx, const PlanRef *r, void **slot) {
 
 static void **bind_refs(BindCtx *cx, uint32_t first, uint32_t n, void **buf) {
     for (uint32_t i = 0; i < n; i++)
-        buf[i] = bind_ref(cx, &cx->m->refs[first + i], &buf[i]);
+        buf[i] = bind_ref(cx, &cx->plan->refs[first + i], &buf[i]);
     return buf + n;
 }
 
 /* Counts table entries and those that follow inputs. */
-static void bind_count(const AmpcModule *m, const PlanProgram *p, size_t *nbuf,
+static void bind_count(const ampc_session *s, const PlanRun *r, size_t *nbuf,
                        size_t *npatch, bool *grads) {
+    const PlanTarget *plan = s->plan;
     *nbuf = *npatch = 0;
     *grads = false;
-    for (uint32_t i = 0; i < p->nstep; i++) {
-        const PlanStep *t = &m->steps[p->step0 + i];
+    for (uint32_t i = 0; i < r->nstep; i++) {
+        const PlanStep *t = &plan->steps[r->step0 + i];
         for (uint32_t j = 0; j < t->nref + t->ep_nref; j++) {
-            const PlanRef *r =
-                &m->refs[j < t->nref ? t->ref0 + j : t->ep_ref0 + j - t->nref];
-            *npatch += r->space == PLAN_INPUT;
+            const PlanRef *x =
+                &plan->refs[j < t->nref ? t->ref0 + j
+                                        : t->ep_ref0 + j - t->nref];
+            *npatch += x->space == PLAN_INPUT;
             *grads |=
-                r->space == PLAN_VAR && m->vars[r->index].kind == PLAN_GRAD;
+                x->space == PLAN_VAR && s->m->vars[x->index].kind == PLAN_GRAD;
         }
         *nbuf += t->nref + t->ep_nref;
     }
@@ -53,35 +55,36 @@ static void bind_count(const AmpcModule *m, const PlanProgram *p, size_t *nbuf,
 
 static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
                       void **buf) {
-    const AmpcModule *m = cx->m;
+    const int64_t *pars = cx->plan->pars;
     const PlanIsa *isa = cx->d->isa;
     *b = (BoundStep){.kind = t->kind,
                      .lib = t->fn,
                      .buf = buf,
-                     .par = m->pars + t->par0,
+                     .par = pars + t->par0,
                      .units = t->units,
                      .grain = t->grain < 1 ? 1 : t->grain};
     if (t->kind == PLAN_KERNEL) b->kernel = isa->kernels[t->fn];
     void **ep = bind_refs(cx, t->ref0, t->nref, buf);
     if (t->epilogue)
         b->epilogue = (CpuEpilogue){isa->epilogues[t->epilogue - 1], ep,
-                                    m->pars + t->ep_par0};
+                                    pars + t->ep_par0};
     bind_refs(cx, t->ep_ref0, t->ep_nref, ep);
 }
 
 ampc_status cpu_prepare(ampc_session *s, int program) {
     CpuDevice *d = s->device;
     const PlanProgram *p = &s->m->programs[program];
+    const PlanRun *r = &s->plan->runs[program];
     Bound *b = &d->bound[program];
     size_t nbuf, npatch;
     bool grads;
     if (b->memory) return AMPC_OK;
-    bind_count(s->m, p, &nbuf, &npatch, &grads);
+    bind_count(s, r, &nbuf, &npatch, &grads);
     if (grads) {
         ampc_status status = cpu_need_grads(s);
         if (status != AMPC_OK) return status;
     }
-    size_t bytes = p->nstep * sizeof(BoundStep) + npatch * sizeof(BoundPatch) +
+    size_t bytes = r->nstep * sizeof(BoundStep) + npatch * sizeof(BoundPatch) +
                    (nbuf + p->nin) * sizeof(void *);
     char *mem = mem_alloc(s, bytes);
     if (!mem)
@@ -90,12 +93,12 @@ ampc_status cpu_prepare(ampc_session *s, int program) {
                             p->name);
     memset(mem, 0, bytes);
     *b = (Bound){.memory = mem, .bytes = bytes, .steps = (BoundStep *)mem};
-    b->patches = (BoundPatch *)(b->steps + p->nstep);
+    b->patches = (BoundPatch *)(b->steps + r->nstep);
     b->inputs = (const void **)(b->patches + npatch);
     void **buf = (void **)(b->inputs + p->nin);
-    BindCtx cx = {s->m, d, b};
-    for (uint32_t i = 0; i < p->nstep; i++) {
-        const PlanStep *t = &s->m->steps[p->step0 + i];
+    BindCtx cx = {s->plan, d, b};
+    for (uint32_t i = 0; i < r->nstep; i++) {
+        const PlanStep *t = &s->plan->steps[r->step0 + i];
         bind_step(&cx, t, &b->steps[i], buf);
         buf += t->nref + t->ep_nref;
     }

@@ -30,6 +30,10 @@ ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
     return AMPC_OK;
 }
 
+PlanRef output_ref(const ampc_session *s, int program, int i) {
+    return s->plan->refs[s->plan->runs[program].out0 + (uint32_t)i];
+}
+
 static const PlanTensor *output_tensor(const ampc_session *s, int i) {
     return &s->m->tensors[s->m->programs[s->last].out0 + (uint32_t)i];
 }
@@ -37,7 +41,7 @@ static const PlanTensor *output_tensor(const ampc_session *s, int i) {
 /* The first bytes of output i of the program that ran last. */
 static ampc_status output_read(ampc_session *s, int i, void *to,
                                uint64_t bytes) {
-    return s->backend->get(s, output_tensor(s, i)->ref, to, bytes);
+    return s->backend->get(s, output_ref(s, s->last, i), to, bytes);
 }
 
 /* ---- evaluation ---------------------------------------------------------- */
@@ -67,7 +71,7 @@ static ampc_status metric_sum(ampc_session *s, const char *name, int64_t valid,
     *sum = 0;
     *there = i >= 0 && output_tensor(s, i)->dtype == AMPC_F32;
     if (!*there) return AMPC_OK;
-    PlanRef at = output_tensor(s, i)->ref;
+    PlanRef at = output_ref(s, s->last, i);
     uint64_t left = valid_bytes(s, output_tensor(s, i), valid);
     while (left) {
         uint64_t n = left < sizeof part ? left : sizeof part;
@@ -215,7 +219,7 @@ static ampc_status do_read_output(ampc_session *s, const char *name,
                             "no output '%.200s' of the program that ran last",
                             name ? name : "");
     const PlanTensor *t = output_tensor(s, at);
-    if (t->ref.space == PLAN_INPUT)
+    if (output_ref(s, s->last, at).space == PLAN_INPUT)
         return session_fail(s, AMPC_ERR_UNSUPPORTED,
                             "'%.200s' is an input unchanged; it is gone now",
                             t->name);

@@ -78,40 +78,50 @@ int64_t module_batch(const AmpcModule *m) {
     return 0;
 }
 
+const PlanTarget *module_plan(const AmpcModule *m) {
+    return m->cpu ? m->cpu : m->cuda->plan;
+}
+
 /* ---- is the plan sound? -------------------------------------------------- */
 
 static bool plan_slice(uint64_t first, uint64_t n, uint64_t size) {
     return first <= size && n <= size - first;
 }
 
-static bool plan_ref_ok(const AmpcModule *m, const PlanProgram *p,
-                        const PlanRef *r) {
+/* One program on one target. */
+typedef struct RunCheck {
+    const AmpcModule *m;
+    const PlanTarget *t;
+    const PlanProgram *p;
+    const PlanRun *r;
+} RunCheck;
+
+static bool plan_ref_ok(const RunCheck *c, const PlanRef *r) {
     switch (r->space) {
     case PLAN_NONE: return true;
-    case PLAN_ARENA: return r->offset <= p->arena;
+    case PLAN_ARENA: return r->offset <= c->r->arena;
     case PLAN_VAR:
-        return r->index < m->nvar && r->offset <= m->vars[r->index].bytes;
-    case PLAN_INPUT: return r->index < p->nin;
+        return r->index < c->m->nvar && r->offset <= c->m->vars[r->index].bytes;
+    case PLAN_INPUT: return r->index < c->p->nin;
     default: return false;
     }
 }
 
-static bool plan_refs_ok(const AmpcModule *m, const PlanProgram *p,
-                         uint32_t first, uint32_t n) {
-    if (!plan_slice(first, n, m->nref)) return false;
+static bool plan_refs_ok(const RunCheck *c, uint32_t first, uint32_t n) {
+    if (!plan_slice(first, n, c->t->nref)) return false;
     for (uint32_t i = 0; i < n; i++)
-        if (!plan_ref_ok(m, p, &m->refs[first + i])) return false;
+        if (!plan_ref_ok(c, &c->t->refs[first + i])) return false;
     return true;
 }
 
 /* Parameters and operands are those of the routine's row. */
-static bool plan_lib_ok(const AmpcModule *m, const PlanStep *t) {
+static bool plan_lib_ok(const PlanTarget *p, const PlanStep *t) {
     const LibInfo *l = lib_info(t->fn);
     if (!l || t->nref != l->noperand || t->npar != l->npar) return false;
     for (uint32_t i = 0; i < l->noperand; i++) {
         const LibOperand *o = &l->operands[i];
-        int64_t dtype = m->pars[t->par0 + o->dtype_at];
-        bool none = m->refs[t->ref0 + i].space == PLAN_NONE;
+        int64_t dtype = p->pars[t->par0 + o->dtype_at];
+        bool none = p->refs[t->ref0 + i].space == PLAN_NONE;
         bool stored = o->role != LIB_ROLE_RESULT || !t->epilogue;
         if (dtype < 0 || dtype >= AMPC_NDTYPE || !(o->dtypes >> dtype & 1))
             return false;
@@ -120,25 +130,35 @@ static bool plan_lib_ok(const AmpcModule *m, const PlanStep *t) {
     return true;
 }
 
-static bool plan_step_ok(const AmpcModule *m, const PlanProgram *p,
-                         const PlanStep *t) {
-    if (!plan_refs_ok(m, p, t->ref0, t->nref) ||
-        !plan_refs_ok(m, p, t->ep_ref0, t->ep_nref) ||
-        !plan_slice(t->par0, t->npar, m->npar) ||
-        !plan_slice(t->ep_par0, t->ep_npar, m->npar))
+static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
+    if (!plan_refs_ok(c, t->ref0, t->nref) ||
+        !plan_refs_ok(c, t->ep_ref0, t->ep_nref) ||
+        !plan_slice(t->par0, t->npar, c->t->npar) ||
+        !plan_slice(t->ep_par0, t->ep_npar, c->t->npar))
         return false;
     if (t->kind == PLAN_KERNEL) return true;
-    return t->kind == PLAN_LIB && plan_lib_ok(m, t);
+    return t->kind == PLAN_LIB && plan_lib_ok(c->t, t);
 }
 
-static bool plan_tensors_ok(const AmpcModule *m, const PlanProgram *p,
-                            uint32_t first, uint32_t n) {
+static const char *target_defect(const AmpcModule *m, const PlanTarget *t) {
+    for (uint32_t i = 0; i < m->nprogram; i++) {
+        RunCheck c = {m, t, &m->programs[i], &t->runs[i]};
+        if (!plan_slice(c.r->step0, c.r->nstep, t->nstep) ||
+            !plan_refs_ok(&c, c.r->out0, c.p->nout))
+            return c.p->name;
+        for (uint32_t j = 0; j < c.r->nstep; j++)
+            if (!plan_step_ok(&c, &t->steps[c.r->step0 + j]))
+                return t->steps[c.r->step0 + j].name;
+    }
+    return NULL;
+}
+
+static bool plan_tensors_ok(const AmpcModule *m, uint32_t first, uint32_t n) {
     uint64_t bytes;
     if (!plan_slice(first, n, m->ntensor)) return false;
     for (uint32_t i = 0; i < n; i++) {
         const PlanTensor *t = &m->tensors[first + i];
-        if (!dense_bytes(t->dtype, t->rank, t->dim, &bytes) || !t->name ||
-            !plan_ref_ok(m, p, &t->ref))
+        if (!dense_bytes(t->dtype, t->rank, t->dim, &bytes) || !t->name)
             return false;
     }
     return true;
@@ -146,7 +166,9 @@ static bool plan_tensors_ok(const AmpcModule *m, const PlanProgram *p,
 
 const char *plan_defect(const AmpcModule *m) {
     uint64_t bytes;
+    const char *bad = NULL;
     if (m->version != AMPC_PLAN_VERSION) return "version of the plan";
+    if (m->nisa && !m->cpu) return "programs for CPUs";
     for (uint32_t i = 0; i < m->nvar; i++) {
         const PlanVar *v = &m->vars[i];
         if (!dense_bytes(v->dtype, v->rank, v->dim, &bytes) ||
@@ -155,13 +177,10 @@ const char *plan_defect(const AmpcModule *m) {
     }
     for (uint32_t i = 0; i < m->nprogram; i++) {
         const PlanProgram *p = &m->programs[i];
-        if (!plan_slice(p->step0, p->nstep, m->nstep) ||
-            !plan_tensors_ok(m, p, p->in0, p->nin) ||
-            !plan_tensors_ok(m, p, p->out0, p->nout))
+        if (!plan_tensors_ok(m, p->in0, p->nin) ||
+            !plan_tensors_ok(m, p->out0, p->nout))
             return p->name;
-        for (uint32_t j = 0; j < p->nstep; j++)
-            if (!plan_step_ok(m, p, &m->steps[p->step0 + j]))
-                return m->steps[p->step0 + j].name;
     }
-    return NULL;
+    if (m->cpu) bad = target_defect(m, m->cpu);
+    return bad || !m->cuda ? bad : target_defect(m, m->cuda->plan);
 }

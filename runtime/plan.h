@@ -1,8 +1,9 @@
 /* plan.h: the compiled training step as plain data.
 
    `ampc` emits one AmpcModule (constant tables, no pointers into the host)
-   per train.so; the runtime (run.c) is one loop over its steps.  A plan never
-   contains code: kernels are named by index, library routines by PlanLib.
+   per train.so: the same programs once for each kind of target, over the same
+   variables.  The runtime (run.c) is one loop over a target's steps.  A plan
+   never contains code: kernels are named by index, library routines by PlanLib.
    Nothing here depends on the compiler's own headers.                      */
 #ifndef AMPC_PLAN_H
 #define AMPC_PLAN_H
@@ -50,7 +51,6 @@ typedef struct PlanTensor {
     uint32_t dtype;   /* AmpcDtype                                          */
     uint32_t rank;
     int64_t dim[AMPC_MAX_RANK];
-    PlanRef ref;
 } PlanTensor;
 
 typedef enum PlanVarKind {
@@ -112,22 +112,37 @@ typedef struct PlanStep {
     uint32_t kind;
     uint32_t fn;
     uint32_t epilogue;         /* index of a generated epilogue + 1; 0 = none */
-    uint32_t ref0, nref;       /* slice of AmpcModule.refs                    */
+    uint32_t ref0, nref;       /* slice of PlanTarget.refs                    */
     uint32_t ep_ref0, ep_nref; /* the epilogue's own refs                   */
-    uint32_t par0, npar;       /* slice of AmpcModule.pars                    */
+    uint32_t par0, npar;       /* slice of PlanTarget.pars                    */
     uint32_t ep_par0, ep_npar;
     int64_t units; /* PLAN_KERNEL: independent work units                   */
     int64_t grain; /* PLAN_KERNEL: units worth one thread hand-over         */
     const char *name; /* IR value it computes; for profiles and messages    */
 } PlanStep;
 
+/* What the host sees of a program, the same on every target. */
 typedef struct PlanProgram {
-    const char *name; /* train, micro, update, eval, predict, refresh       */
-    uint32_t step0, nstep;
-    uint32_t in0, nin;   /* slice of AmpcModule.tensors: inputs             */
+    const char *name;  /* train, micro, update, eval, predict, refresh       */
+    uint32_t in0, nin; /* slice of AmpcModule.tensors: inputs             */
     uint32_t out0, nout; /* slice of AmpcModule.tensors: outputs            */
-    uint64_t arena;      /* bytes                                           */
 } PlanProgram;
+
+/* A program as one target runs it. */
+typedef struct PlanRun {
+    uint32_t step0, nstep; /* slice of PlanTarget.steps                     */
+    uint32_t out0;         /* PlanTarget.refs: where its outputs lie        */
+    uint64_t arena;        /* bytes                                         */
+} PlanRun;
+
+/* All programs as one target runs them. */
+typedef struct PlanTarget {
+    uint32_t nstep, nref, npar;
+    const PlanRun *runs; /* as many as AmpcModule.programs                  */
+    const PlanStep *steps;
+    const PlanRef *refs;
+    const int64_t *pars;
+} PlanTarget;
 
 /* One set of generated kernels, compiled for one ISA level. */
 typedef struct PlanIsa {
@@ -137,7 +152,7 @@ typedef struct PlanIsa {
     const struct AmpcCpuLib *lib;
 } PlanIsa;
 
-/* ---- the same steps on a GPU --------------------------------------------- */
+/* ---- steps on a GPU ------------------------------------------------------ */
 
 /* A kernel of the module's CUDA code: `name` in section "cuda:ARCH:UNIT".
    One-dimensional blocks and grids.                                         */
@@ -189,9 +204,10 @@ typedef struct PlanCudaStep {
 struct AmpcBackend; /* runtime/backend.h */
 
 typedef struct PlanCuda {
+    const PlanTarget *plan;
     uint32_t nkernel, nunit, narch;
     const PlanCudaKernel *kernels;
-    const PlanCudaStep *steps; /* as many as AmpcModule.steps              */
+    const PlanCudaStep *steps; /* how each of the plan's is launched       */
     /* "sm_90", "sm_80", ..., last "compute_80" (PTX, NUL-terminated)       */
     const char *const *archs;
     int32_t toolkit; /* of the NVRTC used: 12080 = 12.8          */
@@ -203,15 +219,13 @@ typedef struct AmpcModule {
     const char *model;
     const char *info; /* JSON: options, precision, producer, class axis ... */
     uint64_t graph_hash;
-    uint32_t nprogram, nvar, nstep, nref, npar, ntensor, nisa;
+    uint32_t nprogram, nvar, ntensor, nisa;
     const PlanProgram *programs;
     const PlanVar *vars;
-    const PlanStep *steps;
-    const PlanRef *refs;
-    const int64_t *pars;
     const PlanTensor *tensors;
-    const PlanIsa *isas;  /* best first; none: no CPU code                  */
-    const PlanCuda *cuda; /* NULL: no CUDA code                             */
+    const PlanTarget *cpu; /* NULL: no code for CPUs                        */
+    const PlanIsa *isas;   /* best first                                    */
+    const PlanCuda *cuda;  /* NULL: no CUDA code                            */
 } AmpcModule;
 
 /* ---- the file's tail ----------------------------------------------------- */

@@ -152,7 +152,7 @@ bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
     int i = find_output(m, program, outputs[w]);
     if (i < 0) return false;
     const PlanTensor *t = &m->tensors[m->programs[program].out0 + (uint32_t)i];
-    *ref = t->ref;
+    *ref = output_ref(s, program, i);
     *dtype = t->dtype;
     return true;
 }
@@ -248,7 +248,8 @@ static uint64_t now_ns(void) {
 
 static ampc_status run_profiled(ampc_session *s, int program, uint32_t step) {
     const PlanProgram *p = &s->m->programs[program];
-    const char *name = s->m->steps[p->step0 + step].name;
+    const PlanRun *r = &s->plan->runs[program];
+    const char *name = s->plan->steps[r->step0 + step].name;
     uint64_t begin = now_ns();
     ampc_status status = s->backend->step(s, program, step);
     if (status == AMPC_OK) status = s->backend->sync(s);
@@ -260,7 +261,7 @@ static ampc_status run_profiled(ampc_session *s, int program, uint32_t step) {
 static ampc_status run_program(ampc_session *s, int program,
                                const void *const *in) {
     const AmpcBackend *b = s->backend;
-    uint32_t nstep = s->m->programs[program].nstep;
+    uint32_t nstep = s->plan->runs[program].nstep;
     bool walk = true;
     ampc_status status = b->begin(s, program, in, &walk);
     if (status != AMPC_OK) return status;

@@ -111,8 +111,10 @@ static void find_programs(ampc_session *s) {
 }
 
 /* A device and its memory. */
-static ampc_status device_open(ampc_session *s, const AmpcBackend *b) {
+static ampc_status device_open(ampc_session *s, const AmpcBackend *b,
+                               const PlanTarget *plan) {
     s->backend = b;
+    s->plan = plan;
     ampc_status status = b->open(s);
     if (status != AMPC_OK) b->close(s);
     return status;
@@ -122,15 +124,16 @@ static ampc_status device_open(ampc_session *s, const AmpcBackend *b) {
    merely full: a run that is slow by surprise helps nobody.                  */
 static ampc_status choose_device(ampc_session *s) {
     const PlanCuda *cuda = s->m->cuda;
-    if (!cuda || s->want == DEVICE_CPU) return device_open(s, &cpu_backend);
-    ampc_status status = device_open(s, cuda->backend);
+    if (!cuda || s->want == DEVICE_CPU)
+        return device_open(s, &cpu_backend, s->m->cpu);
+    ampc_status status = device_open(s, cuda->backend, cuda->plan);
     if (status == AMPC_OK || s->want == DEVICE_CUDA || s->opt.stream ||
         s->m->nisa == 0 ||
         (status != AMPC_ERR_UNSUPPORTED && status != AMPC_ERR_DEVICE))
         return status;
     session_log(s, "no GPU, running on the CPU: %s", s->error);
     s->error[0] = 0;
-    return device_open(s, &cpu_backend);
+    return device_open(s, &cpu_backend, s->m->cpu);
 }
 
 static size_t most_inputs(const AmpcModule *m) {

@@ -70,8 +70,9 @@ struct ampc_session {
     DeviceKind want;
     int ordinal; /* of DEVICE_CUDA */
     const struct AmpcBackend *backend;
-    void *device; /* the backend's */
-    pid_t pid;    /* threads and GPUs do not survive fork */
+    const PlanTarget *plan; /* what the backend runs */
+    void *device;           /* the backend's */
+    pid_t pid;              /* threads and GPUs do not survive fork */
     atomic_int busy;
     bool stale; /* 16-bit copies lag behind their masters */
     int64_t accumulate, batch;
@@ -106,6 +107,9 @@ int find_var(const AmpcModule *m, const char *name);
 /* A member of m->info, or of its "options"; dflt when absent. */
 int64_t info_int(const AmpcModule *m, const char *key, int64_t dflt);
 int64_t module_batch(const AmpcModule *m);
+/* The plan that describes the module without a session: the CPU's if it has
+   one.                                                                      */
+const PlanTarget *module_plan(const AmpcModule *m);
 /* NULL, or what is wrong with the tables. */
 const char *plan_defect(const AmpcModule *m);
 
@@ -179,6 +183,8 @@ ampc_status api_leave(ampc_session *s, ampc_status status);
 
 ampc_status api_unsupported(ampc_session *s, const char *what);
 int find_output(const AmpcModule *m, int program, const char *name);
+/* Where output i lies after the program has run. */
+PlanRef output_ref(const ampc_session *s, int program, int i);
 
 /* train.c */
 ampc_status api_step(ampc_session *s, const ampc_input *in, size_t nin,

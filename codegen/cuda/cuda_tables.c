@@ -27,7 +27,7 @@ static void put_steps(StrBuf *sb, const CudaSource *c) {
                                      "PLAN_CUDA_COPY"};
     sb_puts(sb, "\n/* op, kernel, kernel2, count, fused, operand, out, "
                 "out_dtype, scratch */\n"
-                "static const PlanCudaStep cuda_steps[] = {\n");
+                "static const PlanCudaStep cuda_launches[] = {\n");
     for (int i = 0; i < c->steps.len; i++) {
         const PlanCudaStep *s = &c->steps.data[i];
         sb_printf(sb, "    {%s, %u, %u, %u, %u, %u, %u, %u, %llu},\n",
@@ -47,7 +47,8 @@ void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit) {
     sb_printf(sb,
               "0};\n\nextern const struct AmpcBackend ampc_cuda_backend;\n"
               "static const PlanCuda cuda = {\n"
-              "    %d, %d, %d, cuda_kernels, cuda_steps, cuda_archs, %d,\n"
+              "    &cuda_plan, %d, %d, %d, cuda_kernels, cuda_launches,\n"
+              "    cuda_archs, %d,\n"
               "    &ampc_cuda_backend};\n",
               c->kernels.len, c->units.len, c->archs.len, toolkit);
 }

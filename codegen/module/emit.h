@@ -30,12 +30,12 @@ typedef struct WeightPiece {
 } WeightPiece;
 
 typedef struct PlanSource {
-    StrBuf text; /* plan.c; freed by the caller */
-    KernelSet *kernels;
+    StrBuf text;        /* plan.c; freed by the caller */
+    KernelSet *kernels; /* for the CPU; NULL: no code for it */
     VEC(WeightPiece) weights;
     int64_t weight_bytes;
     struct CudaSource *cuda; /* cuda.h; NULL: not asked for */
-    VEC(int) group_steps;    /* the step of every group of every program */
+    VEC(int) group_steps;    /* the step of every group on the GPU */
     VEC(int64_t) group_n;    /* its par[0] */
 } PlanSource;
 

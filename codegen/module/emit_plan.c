@@ -1,7 +1,8 @@
 /* emit_plan.c: the programs of a planned module as tables (emit.h).
 
-   Every graph is a program, its groups the steps.  A write whose value was not
-   computed in the variable itself becomes a copy at the program's end.      */
+   Every graph is a program of its target, its groups the steps.  A write whose
+   value was not computed in the variable itself becomes a copy at the program's
+   end.                                                                      */
 #include "codegen/module/emit_plan.h"
 #include "runtime/lib.h"
 
@@ -101,41 +102,58 @@ static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
     return r;
 }
 
+static EmitTarget *target_of_graph(Emit *e, const Graph *g) {
+    return &e->target[g->target];
+}
+
 static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
-    int at = e->refs.len;
+    EmitTarget *t = target_of_graph(e, g);
+    int at = t->refs.len;
     for (int i = 0; i < n; i++) {
         int64_t bytes = is_value(v[i]) ? type_bytes(value_type(g, v[i])) : 0;
-        vec_push(e->a, &e->refs, ref_of(e, g, v[i]));
-        vec_push(e->a, &e->ref_bytes, bytes);
+        vec_push(e->a, &t->refs, ref_of(e, g, v[i]));
+        vec_push(e->a, &t->ref_bytes, bytes);
     }
     return at;
 }
 
-static int add_pars(Emit *e, const int64_t *p, int n) {
-    int at = e->pars.len;
-    for (int i = 0; i < n; i++) vec_push(e->a, &e->pars, p[i]);
+static int add_pars(Emit *e, EmitTarget *t, const int64_t *p, int n) {
+    int at = t->pars.len;
+    for (int i = 0; i < n; i++) vec_push(e->a, &t->pars, p[i]);
     return at;
 }
 
 static void add_step(Emit *e, const Graph *g, const LoweredStep *s) {
+    EmitTarget *t = target_of_graph(e, g);
     EmitStep x = {.s = *s};
     x.ref0 = add_refs(e, g, s->refs, s->nref);
     x.ep_ref0 = add_refs(e, g, s->ep_refs, s->nep_ref);
-    x.par0 = add_pars(e, s->pars, s->npar);
-    x.ep_par0 = add_pars(e, s->ep_pars, s->nep_par);
-    vec_push(e->a, &e->steps, x);
+    x.par0 = add_pars(e, t, s->pars, s->npar);
+    x.ep_par0 = add_pars(e, t, s->ep_pars, s->nep_par);
+    vec_push(e->a, &t->steps, x);
 }
 
 /* ---- programs ------------------------------------------------------------ */
 
 static void add_tensor(Emit *e, const Graph *g, Str name, ValueId v) {
     const Type *t = value_type(g, v);
-    PlanTensor x = {.name = name,
-                    .dtype = t->dtype,
-                    .rank = (uint32_t)t->rank,
-                    .ref = ref_of(e, g, v)};
+    PlanTensor x = {.name = name, .dtype = t->dtype, .rank = (uint32_t)t->rank};
     memcpy(x.dim, t->dim, sizeof x.dim);
     vec_push(e->a, &e->tensors, x);
+}
+
+static void add_program(Emit *e, const Graph *g) {
+    EmitProgram p = {.name = g->name,
+                     .in0 = e->tensors.len,
+                     .nin = g->inputs.len,
+                     .nout = g->outputs.len};
+    for (int i = 0; i < p.nin; i++)
+        add_tensor(e, g, value_get(g, g->inputs.data[i])->name,
+                   g->inputs.data[i]);
+    p.out0 = e->tensors.len;
+    for (int i = 0; i < p.nout; i++)
+        add_tensor(e, g, g->outputs.data[i].name, g->outputs.data[i].value);
+    vec_push(e->a, &e->programs, p);
 }
 
 /* Copies what was not computed in place; fuse.c saw to it that no source is a
@@ -161,77 +179,95 @@ static void add_copies(Emit *e, const Graph *g) {
     }
 }
 
-static Status add_program(Emit *e, const Graph *g) {
-    EmitProgram p = {.g = g, .step0 = e->steps.len};
+static Status add_run(Emit *e, const Graph *g) {
+    EmitTarget *t = target_of_graph(e, g);
+    EmitRun r = {.g = g, .step0 = t->steps.len};
     LoweredStep *steps;
-    TRY(lower_graph(g, e->out->kernels, e->d, &steps));
+    TRY(lower_graph(g, t->kernels, e->d, &steps));
     e->const_number = NEW_ARRAY(e->a, int, g->values.len);
     memset(e->const_number, -1, (size_t)g->values.len * sizeof(int));
     for (int i = 0; i < g->groups.len; i++) {
-        vec_push(e->a, &e->out->group_steps, e->steps.len);
-        vec_push(e->a, &e->out->group_n, steps[i].npar ? steps[i].pars[0] : 0);
-        add_step(e, g, &steps[i]);
+        const LoweredStep *s = &steps[i];
+        if (g->target == TARGET_CUDA) {
+            vec_push(e->a, &e->out->group_steps, t->steps.len);
+            vec_push(e->a, &e->out->group_n, s->npar ? s->pars[0] : 0);
+        }
+        add_step(e, g, s);
     }
     add_copies(e, g);
-    p.nstep = e->steps.len - p.step0;
-    p.in0 = e->tensors.len;
-    p.nin = g->inputs.len;
-    for (int i = 0; i < p.nin; i++)
-        add_tensor(e, g, value_get(g, g->inputs.data[i])->name,
-                   g->inputs.data[i]);
-    p.out0 = e->tensors.len;
-    p.nout = g->outputs.len;
-    for (int i = 0; i < p.nout; i++)
-        add_tensor(e, g, g->outputs.data[i].name, g->outputs.data[i].value);
-    vec_push(e->a, &e->programs, p);
+    r.nstep = t->steps.len - r.step0;
+    r.out0 = t->refs.len;
+    for (int i = 0; i < g->outputs.len; i++)
+        add_refs(e, g, &g->outputs.data[i].value, 1);
+    vec_push(e->a, &t->runs, r);
     return OK;
 }
 
-/* ---- the same steps on a GPU --------------------------------------------- */
-
-static CudaStepIn cuda_step(const Emit *e, const EmitStep *x) {
-    return (CudaStepIn){.s = &x->s,
-                        .refs = e->refs.data + x->ref0,
-                        .ep_refs = e->refs.data + x->ep_ref0,
-                        .ref_bytes = e->ref_bytes.data + x->ref0,
-                        .ep_bytes = e->ref_bytes.data + x->ep_ref0};
+/* The programs of every target come in the same order.  What one target refuses
+   is told at once, and the next would only repeat it. */
+static Status add_programs(Emit *e) {
+    TargetKind first = e->m->graphs.data[0]->target;
+    Status status = OK;
+    for (int i = 0; i < e->m->graphs.len; i++) {
+        const Graph *g = e->m->graphs.data[i];
+        EmitTarget *t = target_of_graph(e, g);
+        ASSERT(g->target != TARGET_ANY);
+        if (!t->kernels) {
+            TRY(status);
+            t->kernels = kernel_set_new(e->a);
+        }
+        if (g->target == first)
+            add_program(e, g);
+        else
+            ASSERT(e->programs.data[t->runs.len].name == g->name);
+        if (add_run(e, g) != OK) status = ERR_USER;
+    }
+    return status;
 }
 
-static CudaStepIn *cuda_steps(const Emit *e) {
-    CudaStepIn *in = NEW_ARRAY(e->a, CudaStepIn, e->steps.len + 1);
-    for (int i = 0; i < e->steps.len; i++)
-        in[i] = cuda_step(e, &e->steps.data[i]);
+/* ---- steps on a GPU ------------------------------------------------------ */
+
+static CudaStepIn *cuda_steps(Arena *a, const EmitTarget *t) {
+    CudaStepIn *in = NEW_ARRAY(a, CudaStepIn, t->steps.len + 1);
+    for (int i = 0; i < t->steps.len; i++) {
+        const EmitStep *x = &t->steps.data[i];
+        in[i] = (CudaStepIn){.s = &x->s,
+                             .refs = t->refs.data + x->ref0,
+                             .ep_refs = t->refs.data + x->ep_ref0,
+                             .ref_bytes = t->ref_bytes.data + x->ref0,
+                             .ep_bytes = t->ref_bytes.data + x->ep_ref0};
+    }
     return in;
 }
 
 /* Step i becomes step order[i] as it was. */
-static void reorder_steps(Emit *e, const int *order) {
-    int n = e->steps.len, *now = NEW_ARRAY(e->a, int, n + 1);
+static void reorder_steps(Emit *e, EmitTarget *t, const int *order) {
+    int n = t->steps.len, *now = NEW_ARRAY(e->a, int, n + 1);
     EmitStep *old = NEW_ARRAY(e->a, EmitStep, n + 1);
     for (int i = 0; i < n; i++) {
-        old[i] = e->steps.data[i];
+        old[i] = t->steps.data[i];
         now[order[i]] = i;
     }
-    for (int i = 0; i < n; i++) e->steps.data[i] = old[order[i]];
+    for (int i = 0; i < n; i++) t->steps.data[i] = old[order[i]];
     for (int i = 0; i < e->out->group_steps.len; i++)
         e->out->group_steps.data[i] = now[e->out->group_steps.data[i]];
 }
 
 static void add_cuda(Emit *e) {
-    CudaArchs archs = cuda_archs(e->opt, e->a);
-    if (!archs.len && !e->opt->emit_cuda) return;
-    CudaStepIn *in = cuda_steps(e);
-    int *order = NEW_ARRAY(e->a, int, e->steps.len + 1);
-    int *end = NEW_ARRAY(e->a, int, e->programs.len + 1);
-    for (int i = 0; i < e->programs.len; i++) {
-        end[i] = e->programs.data[i].step0 + e->programs.data[i].nstep;
-        cuda_order(in, e->programs.data[i].step0, end[i], order);
+    EmitTarget *t = &e->target[TARGET_CUDA];
+    if (!t->runs.len) return;
+    CudaStepIn *in = cuda_steps(e->a, t);
+    int *order = NEW_ARRAY(e->a, int, t->steps.len + 1);
+    int *end = NEW_ARRAY(e->a, int, t->runs.len + 1);
+    for (int i = 0; i < t->runs.len; i++) {
+        end[i] = t->runs.data[i].step0 + t->runs.data[i].nstep;
+        cuda_order(in, t->runs.data[i].step0, end[i], order);
     }
-    reorder_steps(e, order);
-    in = cuda_steps(e);
+    reorder_steps(e, t, order);
+    in = cuda_steps(e->a, t);
     e->out->cuda = NEW(e->a, CudaSource);
-    e->out->cuda->archs = archs;
-    emit_cuda(e->a, in, e->steps.len, end, e->programs.len, e->out->cuda);
+    e->out->cuda->archs = cuda_archs(e->opt, e->a);
+    emit_cuda(e->a, in, t->steps.len, end, t->runs.len, e->out->cuda);
 }
 
 /* ---- all ----------------------------------------------------------------- */
@@ -239,12 +275,10 @@ static void add_cuda(Emit *e) {
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
                  Arena *a, PlanSource *out) {
     Emit e = {.m = m, .opt = opt, .d = d, .a = a, .out = out};
-    Status status = OK;
-    out->kernels = kernel_set_new(a);
+    for (int i = 0; i < NUM_TARGETS; i++) e.target[i].kind = (TargetKind)i;
     add_variables(&e);
-    for (int i = 0; i < m->graphs.len; i++)
-        if (add_program(&e, m->graphs.data[i]) != OK) status = ERR_USER;
-    TRY(status);
+    TRY(add_programs(&e));
+    out->kernels = e.target[TARGET_CPU].kernels;
     add_cuda(&e);
     put_plan(&out->text, &e, in);
     return OK;

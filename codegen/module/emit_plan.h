@@ -10,9 +10,27 @@ typedef struct EmitStep {
     int ref0, ep_ref0, par0, ep_par0;
 } EmitStep;
 
-typedef struct EmitProgram {
+/* A program as a target runs it. */
+typedef struct EmitRun {
     const Graph *g;
-    int step0, nstep, in0, nin, out0, nout;
+    int step0, nstep, out0;
+} EmitRun;
+
+/* Everything that a target has of its own. */
+typedef struct EmitTarget {
+    TargetKind kind;
+    KernelSet *kernels;
+    VEC(EmitRun) runs;
+    VEC(EmitStep) steps;
+    VEC(PlanRef) refs;
+    VEC(int64_t) ref_bytes; /* of each, for emit_cuda.c */
+    VEC(int64_t) pars;
+} EmitTarget;
+
+/* What the host sees of a program. */
+typedef struct EmitProgram {
+    Str name;
+    int in0, nin, out0, nout;
 } EmitProgram;
 
 /* One PlanVar: a variable of the module or a constant. */
@@ -32,15 +50,12 @@ typedef struct Emit {
     int *var_number; /* of module variables: PlanVar or -1                   */
     VEC(EmitVar) vars;
     VEC(EmitProgram) programs;
-    VEC(EmitStep) steps;
-    VEC(PlanRef) refs;
-    VEC(int64_t) ref_bytes; /* of each, for emit_cuda.c */
-    VEC(int64_t) pars;
     VEC(PlanTensor) tensors;
+    EmitTarget target[NUM_TARGETS]; /* without runs: not compiled for        */
     int *const_number; /* of the graph at hand, by ValueId.i: PlanVar or -1  */
 } Emit;
 
-/* plan.c */
+/* emit_tables.c */
 void put_plan(StrBuf *sb, Emit *e, const EmitInput *in);
 
 #endif

@@ -94,17 +94,18 @@ static void put_vars(StrBuf *sb, const Emit *e) {
     sb_puts(sb, "    {0}};\n");
 }
 
-static void put_refs(StrBuf *sb, const Emit *e) {
-    sb_puts(sb, "\nstatic const PlanRef refs[] = {\n");
-    for (int i = 0; i < e->refs.len; i++) {
+static void put_refs(StrBuf *sb, const EmitTarget *t) {
+    const char *name = target_text[t->kind];
+    sb_printf(sb, "\nstatic const PlanRef %s_refs[] = {\n", name);
+    for (int i = 0; i < t->refs.len; i++) {
         sb_puts(sb, i % 6 ? " " : "    ");
-        put_ref(sb, &e->refs.data[i]);
+        put_ref(sb, &t->refs.data[i]);
         sb_puts(sb, i % 6 == 5 ? ",\n" : ",");
     }
-    sb_puts(sb, "    NONE};\n\nstatic const int64_t pars[] = {\n");
-    for (int i = 0; i < e->pars.len; i++)
+    sb_printf(sb, "    NONE};\n\nstatic const int64_t %s_pars[] = {\n", name);
+    for (int i = 0; i < t->pars.len; i++)
         sb_printf(sb, "%s%lldLL,%s", i % 12 ? " " : "    ",
-                  (long long)e->pars.data[i], i % 12 == 11 ? "\n" : "");
+                  (long long)t->pars.data[i], i % 12 == 11 ? "\n" : "");
     sb_puts(sb, "    0};\n");
 }
 
@@ -116,32 +117,51 @@ static void put_tensors(StrBuf *sb, const Emit *e) {
         put_string(sb, t->name);
         sb_printf(sb, ", %u, %u, ", t->dtype, t->rank);
         put_dims(sb, (int)t->rank, t->dim);
-        sb_puts(sb, ", ");
-        put_ref(sb, &t->ref);
         sb_puts(sb, "},\n");
     }
     sb_puts(sb, "    {0}};\n");
 }
 
-static void put_steps(StrBuf *sb, const Emit *e) {
-    sb_puts(sb, "\n/* kind, fn, epilogue, refs, epilogue's refs, pars, "
-                "epilogue's pars, units,\n   grain, name */\n"
-                "static const PlanStep steps[] = {\n");
-    for (int p = 0, i = 0; p < e->programs.len; p++) {
-        const EmitProgram *x = &e->programs.data[p];
-        sb_printf(sb, "    /* program %s */\n", x->g->name);
-        for (; i < x->step0 + x->nstep; i++) put_step(sb, &e->steps.data[i]);
-    }
-    sb_puts(sb, "    {0}};\n\nstatic const PlanProgram programs[] = {\n");
-    for (int p = 0; p < e->programs.len; p++) {
-        const EmitProgram *x = &e->programs.data[p];
+static void put_programs(StrBuf *sb, const Emit *e) {
+    sb_puts(sb, "\nstatic const PlanProgram programs[] = {\n");
+    for (int i = 0; i < e->programs.len; i++) {
+        const EmitProgram *x = &e->programs.data[i];
         sb_puts(sb, "    {");
-        put_string(sb, x->g->name);
-        sb_printf(sb, ", %d, %d, %d, %d, %d, %d, %lld},\n", x->step0, x->nstep,
-                  x->in0, x->nin, x->out0, x->nout,
+        put_string(sb, x->name);
+        sb_printf(sb, ", %d, %d, %d, %d},\n", x->in0, x->nin, x->out0, x->nout);
+    }
+    sb_puts(sb, "    {0}};\n");
+}
+
+static void put_steps(StrBuf *sb, const EmitTarget *t) {
+    const char *name = target_text[t->kind];
+    sb_printf(sb,
+              "\n/* kind, fn, epilogue, refs, epilogue's refs, pars, "
+              "epilogue's pars, units,\n   grain, name */\n"
+              "static const PlanStep %s_steps[] = {\n",
+              name);
+    for (int p = 0, i = 0; p < t->runs.len; p++) {
+        const EmitRun *x = &t->runs.data[p];
+        sb_printf(sb, "    /* program %s */\n", x->g->name);
+        for (; i < x->step0 + x->nstep; i++) put_step(sb, &t->steps.data[i]);
+    }
+    sb_printf(sb, "    {0}};\n\nstatic const PlanRun %s_runs[] = {\n", name);
+    for (int p = 0; p < t->runs.len; p++) {
+        const EmitRun *x = &t->runs.data[p];
+        sb_printf(sb, "    {%d, %d, %d, %lld},\n", x->step0, x->nstep, x->out0,
                   (long long)x->g->arena_bytes);
     }
     sb_puts(sb, "    {0}};\n");
+}
+
+static void put_target(StrBuf *sb, const EmitTarget *t) {
+    const char *n = target_text[t->kind];
+    put_refs(sb, t);
+    put_steps(sb, t);
+    sb_printf(sb,
+              "\nstatic const PlanTarget %s_plan = {\n"
+              "    %d, %d, %d, %s_runs, %s_steps, %s_refs, %s_pars};\n",
+              n, t->steps.len, t->refs.len, t->pars.len, n, n, n, n);
 }
 
 /* ---- kernels of each level ----------------------------------------------- */
@@ -175,12 +195,13 @@ static void put_functions(StrBuf *sb, const KernelSet *ks, const IsaLevel *l,
 }
 
 static int put_levels(StrBuf *sb, const Emit *e) {
+    const KernelSet *ks = e->target[TARGET_CPU].kernels;
     int n = 0;
     for (const IsaLevel *l = isa_levels; l->isa; l++) {
         if (!isa_wanted(e->opt, l)) continue;
         sb_puts(sb, "\n");
-        put_functions(sb, e->out->kernels, l, false);
-        put_functions(sb, e->out->kernels, l, true);
+        put_functions(sb, ks, l, false);
+        put_functions(sb, ks, l, true);
         sb_printf(sb, "extern const struct AmpcCpuLib %s;\n", l->lib);
     }
     sb_puts(sb, "\nstatic const PlanIsa isas[] = {\n");
@@ -264,12 +285,10 @@ static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
     sb_puts(sb, ",\n    ");
     put_info(sb, e, in);
     sb_printf(sb, ",\n    0x%llxu,\n", (unsigned long long)e->m->hash);
-    sb_printf(sb, "    %d, %d, %d, %d, %d, %d, %d,\n", e->programs.len,
-              e->vars.len, e->steps.len, e->refs.len, e->pars.len,
+    sb_printf(sb, "    %d, %d, %d, %d,\n", e->programs.len, e->vars.len,
               e->tensors.len, nisa);
-    sb_printf(sb,
-              "    programs, vars, steps, refs, pars, tensors, isas, %s};\n",
-              cuda ? "&cuda" : "0");
+    sb_printf(sb, "    programs, vars, tensors, %s, isas, %s};\n",
+              nisa ? "&cpu_plan" : "0", cuda ? "&cuda" : "0");
     sb_printf(sb,
               "\nstruct ampc_api;\n"
               "const struct ampc_api *ampc_module_api(const AmpcModule *, "
@@ -288,9 +307,10 @@ void put_plan(StrBuf *sb, Emit *e, const EmitInput *in) {
                 "#define VAR(i)    {PLAN_VAR, i, 0}\n"
                 "#define INPUT(i)  {PLAN_INPUT, i, 0}\n");
     put_vars(sb, e);
-    put_refs(sb, e);
     put_tensors(sb, e);
-    put_steps(sb, e);
+    put_programs(sb, e);
+    for (int i = 0; i < NUM_TARGETS; i++)
+        if (e->target[i].runs.len) put_target(sb, &e->target[i]);
     int nisa = put_levels(sb, e);
     put_module(sb, e, in, nisa, put_cuda(sb, e));
 }

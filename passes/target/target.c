@@ -1,6 +1,7 @@
 /* target.c: see target.h.
    Before:  graph train(..)   graph eval(..)
-   After:   graph train(..) on cpu   graph eval(..) on cpu                    */
+   After:   graph train(..) on cpu   graph eval(..) on cpu
+            graph train(..) on cuda  graph eval(..) on cuda                  */
 #include "passes/target/target.h"
 
 const TargetInfo target_info[NUM_TARGETS] = {
@@ -18,8 +19,30 @@ const TargetInfo target_info[NUM_TARGETS] = {
                      .tiny_tensor = 2048},
 };
 
-void target_split(Module *m) {
+static bool wanted(const Options *opt, TargetKind t) {
+    bool cuda = t == TARGET_CUDA;
+    for (int i = 0; i < opt->targets.len; i++)
+        if (opt->targets.data[i].cuda == cuda) return true;
+    return cuda ? opt->emit_cuda != NULL : opt->targets.len == 0;
+}
+
+static bool is_split(const Module *m) {
     for (int i = 0; i < m->graphs.len; i++)
-        if (m->graphs.data[i]->target == TARGET_ANY)
-            m->graphs.data[i]->target = TARGET_CPU;
+        if (m->graphs.data[i]->target == TARGET_ANY) return false;
+    return true;
+}
+
+void target_split(Module *m, const Options *opt) {
+    int n = m->graphs.len;
+    bool first = true;
+    if (is_split(m)) return;
+    for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++) {
+        if (!wanted(opt, t)) continue;
+        for (int i = 0; i < n; i++) {
+            Graph *g = m->graphs.data[i];
+            if (!first) g = graph_clone(g, g->name);
+            g->target = t;
+        }
+        first = false;
+    }
 }

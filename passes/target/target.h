@@ -27,7 +27,8 @@ static inline const TargetInfo *target_of(const Graph *g) {
     return &target_info[g->target];
 }
 
-/* Graphs that belong to no target yet become the CPU's. */
-void target_split(Module *m);
+/* Gives every kind of target that the options ask for (none: the CPU) its own
+   graphs, in order of kind; a split module stays as it is.                  */
+void target_split(Module *m, const Options *opt);
 
 #endif

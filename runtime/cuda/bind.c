@@ -12,6 +12,10 @@ static const PlanCudaStep *cuda_step(const AmpcModule *m, uint32_t step) {
     return &m->cuda->steps[step];
 }
 
+static const PlanStep *plan_step(const AmpcModule *m, uint32_t step) {
+    return &m->cuda->plan->steps[step];
+}
+
 /* ---- is it sound? -------------------------------------------------------- */
 
 static bool kernel_ok(const PlanCuda *c, uint32_t number) {
@@ -30,10 +34,10 @@ static bool takes_count(const PlanCuda *c, uint32_t number) {
 
 static bool many_ok(const AmpcModule *m, uint32_t step, uint32_t end) {
     const PlanCudaStep *c = cuda_step(m, step);
-    const PlanStep *t = &m->steps[step];
+    const PlanStep *t = plan_step(m, step);
     if (c->count < 1 || c->count > end - step || c->kernel == 0) return false;
     for (uint32_t i = step; i < step + c->count; i++)
-        if (m->steps[i].npar < 1 || m->steps[i].nref != t->nref ||
+        if (plan_step(m, i)->npar < 1 || plan_step(m, i)->nref != t->nref ||
             (i > step && cuda_step(m, i)->op != PLAN_CUDA_NONE))
             return false;
     return takes_count(m->cuda, c->kernel);
@@ -41,7 +45,7 @@ static bool many_ok(const AmpcModule *m, uint32_t step, uint32_t end) {
 
 static bool product_ok(const AmpcModule *m, uint32_t step) {
     const PlanCudaStep *c = cuda_step(m, step);
-    const PlanStep *t = &m->steps[step];
+    const PlanStep *t = plan_step(m, step);
     if (t->kind != PLAN_LIB || t->fn != PLAN_LIB_GEMM) return false;
     if (takes_count(m->cuda, c->kernel)) return false;
     if (c->fused > PLAN_FUSED_SCALE || (c->fused && c->kernel)) return false;
@@ -50,12 +54,12 @@ static bool product_ok(const AmpcModule *m, uint32_t step) {
 }
 
 static const LibCopy *copy_of(const AmpcModule *m, const PlanStep *t) {
-    return (const void *)(m->pars + t->par0);
+    return (const void *)(m->cuda->plan->pars + t->par0);
 }
 
 static bool step_ok(const AmpcModule *m, uint32_t step, uint32_t end) {
     const PlanCudaStep *c = cuda_step(m, step);
-    const PlanStep *t = &m->steps[step];
+    const PlanStep *t = plan_step(m, step);
     if (!kernel_ok(m->cuda, c->kernel) || !kernel_ok(m->cuda, c->kernel2))
         return false;
     switch (c->op) {
@@ -75,19 +79,17 @@ static bool step_ok(const AmpcModule *m, uint32_t step, uint32_t end) {
 
 const char *gpu_plan_defect(const AmpcModule *m) {
     for (uint32_t i = 0; i < m->nprogram; i++) {
-        const PlanProgram *p = &m->programs[i];
-        for (uint32_t j = p->step0; j < p->step0 + p->nstep; j++)
-            if (!step_ok(m, j, p->step0 + p->nstep))
-                return m->steps[j].name ? m->steps[j].name : "a step";
+        const PlanRun *r = &m->cuda->plan->runs[i];
+        for (uint32_t j = r->step0; j < r->step0 + r->nstep; j++)
+            if (!step_ok(m, j, r->step0 + r->nstep))
+                return plan_step(m, j)->name ? plan_step(m, j)->name : "a step";
     }
     return NULL;
 }
 
 bool gpu_has_products(const AmpcModule *m) {
-    for (uint32_t i = 0; i < m->nprogram; i++)
-        for (uint32_t j = 0; j < m->programs[i].nstep; j++)
-            if (cuda_step(m, m->programs[i].step0 + j)->op == PLAN_CUDA_GEMM)
-                return true;
+    for (uint32_t i = 0; i < m->cuda->plan->nstep; i++)
+        if (cuda_step(m, i)->op == PLAN_CUDA_GEMM) return true;
     return false;
 }
 
@@ -108,7 +110,7 @@ typedef struct Counts {
 
 static void count_step(const AmpcModule *m, uint32_t step, Counts *n) {
     const PlanCudaStep *c = cuda_step(m, step);
-    const PlanStep *t = &m->steps[step];
+    const PlanStep *t = plan_step(m, step);
     n->steps++;
     n->params += most_params(t);
     n->products += c->op == PLAN_CUDA_GEMM;
@@ -139,9 +141,7 @@ ampc_status bind_tables(ampc_session *s) {
     const AmpcModule *m = s->m;
     GpuDevice *d = gpu_of(s);
     Counts n = {0};
-    for (uint32_t i = 0; i < m->nprogram; i++)
-        for (uint32_t j = 0; j < m->programs[i].nstep; j++)
-            count_step(m, m->programs[i].step0 + j, &n);
+    for (uint32_t i = 0; i < s->plan->nstep; i++) count_step(m, i, &n);
     d->tables_bytes =
         m->nprogram * sizeof(GpuProgram) + n.steps * sizeof(GpuStep) +
         n.products * sizeof(GpuProduct) + m->nvar * sizeof(CUdeviceptr) +
@@ -163,7 +163,7 @@ ampc_status bind_tables(ampc_session *s) {
     for (uint32_t i = 0; i < m->nprogram; i++) {
         d->programs[i].steps = steps;
         d->programs[i].input_bytes = inputs_bytes(m, &m->programs[i]);
-        steps += m->programs[i].nstep;
+        steps += s->plan->runs[i].nstep;
     }
     d->nproduct = (uint32_t)n.products;
     d->row_bytes = n.rows * sizeof(uint64_t);
@@ -191,7 +191,7 @@ static void push(GpuDevice *d, uint64_t value) {
 
 static void push_refs(Binder *b, uint32_t first, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
-        push(b->d, gpu_address(b->s, b->program, b->s->m->refs[first + i]));
+        push(b->d, gpu_address(b->s, b->program, b->s->plan->refs[first + i]));
 }
 
 static ampc_status launch_shape(Binder *b, uint32_t number, int64_t count,
@@ -213,7 +213,7 @@ static ampc_status launch_shape(Binder *b, uint32_t number, int64_t count,
 /* kernel(refs.., ep_refs.., [n], [scratch]) */
 static ampc_status bind_launch(Binder *b, GpuStep *out) {
     const PlanCuda *c = b->s->m->cuda;
-    int64_t n = b->t->npar ? b->s->m->pars[b->t->par0] : 0;
+    int64_t n = b->t->npar ? b->s->plan->pars[b->t->par0] : 0;
     out->first.params = out->second.params = b->d->params;
     push_refs(b, b->t->ref0, b->t->nref);
     push_refs(b, b->t->ep_ref0, b->t->ep_nref);
@@ -228,19 +228,19 @@ static ampc_status bind_launch(Binder *b, GpuStep *out) {
 
 /* kernel(table, count); the rows go to the device later, all at once. */
 static ampc_status bind_many(Binder *b, GpuStep *out) {
-    const AmpcModule *m = b->s->m;
-    const PlanCudaKernel *k = &m->cuda->kernels[b->c->kernel - 1];
+    const PlanTarget *plan = b->s->plan;
+    const PlanCudaKernel *k = &b->s->m->cuda->kernels[b->c->kernel - 1];
     int64_t blocks = 0;
     out->first.params = b->d->params;
     push(b->d, b->row_at);
     push(b->d, b->c->count);
     for (uint32_t i = 0; i < b->c->count; i++) {
-        const PlanStep *t = &m->steps[b->step + i];
-        int64_t n = m->pars[t->par0];
+        const PlanStep *t = &plan->steps[b->step + i];
+        int64_t n = plan->pars[t->par0];
         *b->row++ = (uint64_t)blocks;
         *b->row++ = (uint64_t)n;
         for (uint32_t j = 0; j < t->nref; j++)
-            *b->row++ = gpu_address(b->s, b->program, m->refs[t->ref0 + j]);
+            *b->row++ = gpu_address(b->s, b->program, plan->refs[t->ref0 + j]);
         b->row_at += row_words(t) * sizeof(uint64_t);
         blocks += n / k->per_block + (n % k->per_block > 0);
         if (n < 0 || blocks > INT32_MAX) blocks = (int64_t)INT32_MAX + 1;
@@ -272,10 +272,10 @@ static ampc_status bind_product(Binder *b, GpuStep *out, ProductKey *keys,
 }
 
 static void bind_copy(Binder *b, GpuStep *out) {
-    const AmpcModule *m = b->s->m;
-    out->from = gpu_address(b->s, b->program, m->refs[b->t->ref0]);
-    out->to = gpu_address(b->s, b->program, m->refs[b->t->ref0 + 1]);
-    out->bytes = (uint64_t)copy_of(m, b->t)->bytes;
+    const PlanTarget *plan = b->s->plan;
+    out->from = gpu_address(b->s, b->program, plan->refs[b->t->ref0]);
+    out->to = gpu_address(b->s, b->program, plan->refs[b->t->ref0 + 1]);
+    out->bytes = (uint64_t)copy_of(b->s->m, b->t)->bytes;
 }
 
 /* ---- all programs -------------------------------------------------------- */
@@ -306,9 +306,9 @@ static ampc_status bind_programs(ampc_session *s, Scratchpad *pad) {
     Binder b = {.s = s, .d = d, .row = pad->rows, .row_at = d->rows};
     for (uint32_t i = 0; i < m->nprogram; i++) {
         b.program = (int)i;
-        for (uint32_t j = 0; j < m->programs[i].nstep; j++) {
-            b.step = m->programs[i].step0 + j;
-            b.t = &m->steps[b.step];
+        for (uint32_t j = 0; j < s->plan->runs[i].nstep; j++) {
+            b.step = s->plan->runs[i].step0 + j;
+            b.t = &s->plan->steps[b.step];
             b.c = cuda_step(m, b.step);
             ampc_status status = bind_step(&b, &d->programs[i].steps[j], pad);
             if (status != AMPC_OK) return status;

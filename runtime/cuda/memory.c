@@ -46,7 +46,8 @@ static uint64_t lay_all(const AmpcModule *m, GpuDevice *d) {
     uint64_t total = 0, arena = 0;
     for (uint32_t i = 0; i < m->nprogram; i++) {
         const GpuProgram *p = &d->programs[i];
-        if (m->programs[i].arena > arena) arena = m->programs[i].arena;
+        if (m->cuda->plan->runs[i].arena > arena)
+            arena = m->cuda->plan->runs[i].arena;
         if (p->input_bytes > d->slot_bytes) d->slot_bytes = p->input_bytes;
     }
     lay_vars(m, d, GROUP_SCALAR, &total);

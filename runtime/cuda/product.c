@@ -85,14 +85,14 @@ typedef struct Places {
 } Places;
 
 static CUdeviceptr ref_at(const ampc_session *s, int program, uint32_t ref) {
-    return gpu_address(s, program, s->m->refs[ref]);
+    return gpu_address(s, program, s->plan->refs[ref]);
 }
 
 /* Ordinary products go to ref 2; with a kernel behind it to scratch; fused ones
    to the epilogue's output.                                                  */
 static Places places(ampc_session *s, int program, const PlanStep *t,
                      const PlanCudaStep *c, GpuProduct *p) {
-    const LibGemm *g = (const void *)(s->m->pars + t->par0);
+    const LibGemm *g = (const void *)(s->plan->pars + t->par0);
     Places at = {0, c->fused ? c->out_dtype : g->c_dtype};
     p->a = ref_at(s, program, t->ref0 + 1);
     p->b = ref_at(s, program, t->ref0);
@@ -110,7 +110,7 @@ static Places places(ampc_session *s, int program, const PlanStep *t,
 static ampc_status make_key(ampc_session *s, const PlanStep *t,
                             const PlanCudaStep *c, const GpuProduct *p,
                             Places at, ProductKey *k) {
-    const LibGemm *g = (const void *)(s->m->pars + t->par0);
+    const LibGemm *g = (const void *)(s->plan->pars + t->par0);
     k->m = g->n;
     k->n = g->m;
     k->k = g->k;
@@ -197,9 +197,9 @@ static uint64_t result_bytes(const LibGemm *g) {
 
 ampc_status product_bind(ampc_session *s, int program, uint32_t step,
                          GpuProduct *p, ProductKey *key) {
-    const PlanStep *t = &s->m->steps[step];
+    const PlanStep *t = &s->plan->steps[step];
     const PlanCudaStep *c = &s->m->cuda->steps[step];
-    const LibGemm *g = (const void *)(s->m->pars + t->par0);
+    const LibGemm *g = (const void *)(s->plan->pars + t->par0);
     const LtApi *lt = &gpu_of(s)->lt;
     if (!dims_ok(g)) return cannot(s, t, "its size");
     Places at = places(s, program, t, c, p);

@@ -632,8 +632,10 @@ static const char module_source[] =
     "  {\"w\", PLAN_PARAM, AMPC_F32, 1, AMPC_F32, {4}, 16, 0, 0},\n"
     "  {\"c\", PLAN_CONST, AMPC_U8, 1, AMPC_U8, {3}, 3, 64, 0}};\n"
     "static const PlanIsa isas[] = {{2, 0, 0, 0}};\n"
+    "static const PlanTarget cpu = {0};\n"
     "const AmpcModule plan = {.version = AMPC_PLAN_VERSION, .model = \"m\",\n"
-    "  .info = \"{}\", .nvar = 2, .nisa = 1, .vars = vars, .isas = isas};\n";
+    "  .info = \"{}\", .nvar = 2, .nisa = 1, .vars = vars, .cpu = &cpu,\n"
+    "  .isas = isas};\n";
 
 typedef struct Tail {
     uint8_t weights[80];

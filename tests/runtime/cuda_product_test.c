@@ -24,11 +24,13 @@ static const uint32_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
 typedef struct Products {
     AmpcModule m;
     PlanProgram program;
+    PlanRun run;
+    PlanTarget plan;
     PlanCuda cuda;
     PlanVar vars[V_COUNT];
     PlanStep steps[CASES];
     PlanCudaStep cuda_steps[CASES];
-    PlanRef refs[CASES * REFS];
+    PlanRef refs[CASES * (REFS + 1)]; /* of the steps, then of the results */
     int64_t pars[CASES * PARS];
     PlanTensor tensors[CASES];
     char names[CASES + V_COUNT][16];
@@ -159,8 +161,8 @@ static void make_case(Products *p, uint32_t i, uint64_t *arena) {
     p->tensors[i] = (PlanTensor){.name = p->names[V_COUNT + i],
                                  .dtype = out,
                                  .rank = 3,
-                                 .dim = {batch, g.m, g.n},
-                                 .ref = at};
+                                 .dim = {batch, g.m, g.n}};
+    p->refs[CASES * REFS + i] = at;
     *arena +=
         ((uint64_t)(batch * g.m * g.n) * dtype_bytes(out) + 255) / 256 * 256;
 }
@@ -172,23 +174,26 @@ static void make_plan(Products *p) {
             make_var(p, t * V_PER_TYPE + v, types[t], ELEMENTS);
     make_var(p, V_SCALE, AMPC_F32, 1);
     for (uint32_t i = 0; i < CASES; i++) make_case(p, i, &arena);
-    p->program = (PlanProgram){
-        .name = "predict", .nstep = CASES, .nout = CASES, .arena = arena};
-    p->cuda = (PlanCuda){.steps = p->cuda_steps, .backend = &ampc_cuda_backend};
+    p->program = (PlanProgram){.name = "predict", .nout = CASES};
+    p->run = (PlanRun){.nstep = CASES, .out0 = CASES * REFS, .arena = arena};
+    p->plan = (PlanTarget){.nstep = CASES,
+                           .nref = CASES * (REFS + 1),
+                           .npar = CASES * PARS,
+                           .runs = &p->run,
+                           .steps = p->steps,
+                           .refs = p->refs,
+                           .pars = p->pars};
+    p->cuda = (PlanCuda){.plan = &p->plan,
+                         .steps = p->cuda_steps,
+                         .backend = &ampc_cuda_backend};
     p->m = (AmpcModule){.version = AMPC_PLAN_VERSION,
                         .model = "products",
                         .info = "{}",
                         .nprogram = 1,
                         .nvar = V_COUNT,
-                        .nstep = CASES,
-                        .nref = CASES * REFS,
-                        .npar = CASES * PARS,
                         .ntensor = CASES,
                         .programs = &p->program,
                         .vars = p->vars,
-                        .steps = p->steps,
-                        .refs = p->refs,
-                        .pars = p->pars,
                         .tensors = p->tensors,
                         .cuda = &p->cuda};
 }

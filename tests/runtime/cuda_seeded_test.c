@@ -204,19 +204,27 @@ TEST_CASE(cuda_seeded, a_leaked_allocation) {
 
 /* A copy of the plan in which the first products that cuBLASLt computes have
    one column too many between rows of the operand whose stride is `field`. */
-static AmpcModule wrong_stride(const AmpcModule *m, size_t field, int64_t by) {
-    AmpcModule w = *m;
-    int64_t *pars = malloc(m->npar * sizeof *pars);
-    memcpy(pars, m->pars, m->npar * sizeof *pars);
-    const PlanProgram *p = NULL;
+typedef struct Wrong {
+    AmpcModule m;
+    PlanCuda cuda;
+    PlanTarget plan;
+} Wrong;
+
+static void wrong_stride(Wrong *w, const AmpcModule *m, size_t field,
+                         int64_t by) {
+    *w = (Wrong){*m, *m->cuda, *m->cuda->plan};
+    int64_t *pars = malloc(w->plan.npar * sizeof *pars);
+    memcpy(pars, w->plan.pars, w->plan.npar * sizeof *pars);
+    const PlanRun *r = NULL;
     for (uint32_t i = 0; i < m->nprogram; i++)
-        if (!strcmp(m->programs[i].name, "train")) p = &m->programs[i];
-    REQUIRE(p);
-    for (uint32_t i = p->step0; i < p->step0 + p->nstep; i++)
+        if (!strcmp(m->programs[i].name, "train")) r = &w->plan.runs[i];
+    REQUIRE(r);
+    for (uint32_t i = r->step0; i < r->step0 + r->nstep; i++)
         if (m->cuda->steps[i].op == PLAN_CUDA_GEMM)
-            pars[m->steps[i].par0 + field / sizeof *pars] += by;
-    w.pars = pars;
-    return w;
+            pars[w->plan.steps[i].par0 + field / sizeof *pars] += by;
+    w->plan.pars = pars;
+    w->cuda.plan = &w->plan;
+    w->m.cuda = &w->cuda;
 }
 
 TEST_CASE(cuda_seeded, a_wrong_leading_dimension) {
@@ -227,15 +235,16 @@ TEST_CASE(cuda_seeded, a_wrong_leading_dimension) {
     double right = reference(&c);
     const AmpcModule *m = (const void *)c.api->module;
     for (int i = 0; i < 8; i++) {
-        AmpcModule w = wrong_stride(m, fields[i / 2], i % 2 ? -1 : 1);
+        Wrong w;
+        wrong_stride(&w, m, fields[i / 2], i % 2 ? -1 : 1);
         ampc_session *s = NULL;
         double loss = NAN;
         gpu_reset(&c, 1);
-        bool ok = !try_open(&c, &w, &s) && losses(&c, s, &loss, NULL);
+        bool ok = !try_open(&c, &w.m, &s) && losses(&c, s, &loss, NULL);
         c.api->close(s);
         CHECK_MSG(!ok || loss != right || *sim()->errors(),
                   "stride %d off by one and nothing noticed", i / 2);
-        free((void *)w.pars);
+        free((void *)w.plan.pars);
     }
     compiled_close(&c);
 }

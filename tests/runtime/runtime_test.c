@@ -445,15 +445,17 @@ TEST_CASE(runtime, open_refuses_other_levels) {
 
 TEST_CASE(runtime, open_refuses_a_damaged_plan) {
     AmpcModule m = tiny_module;
+    PlanTarget plan = *tiny_module.cpu;
     PlanRef refs[200];
     ampc_session *s;
     char err[200];
-    m.nref -= 20;
+    m.cpu = &plan;
+    plan.nref -= 20;
     CHECK_EQ_INT(tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
                  AMPC_ERR_INTERNAL);
-    m = tiny_module;
-    memcpy(refs, m.refs, m.nref * sizeof *refs);
-    m.refs = refs;
+    plan = *tiny_module.cpu;
+    memcpy(refs, plan.refs, plan.nref * sizeof *refs);
+    plan.refs = refs;
     refs[1].index = 1000;
     CHECK_EQ_INT(tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
                  AMPC_ERR_INTERNAL);
@@ -473,12 +475,14 @@ TEST_CASE(runtime, open_refuses_a_damaged_library_step) {
     ampc_session *s;
     char err[200];
     uint32_t at = 0;
-    memcpy(steps, m.steps, m.nstep * sizeof *steps);
-    memcpy(refs, m.refs, m.nref * sizeof *refs);
-    memcpy(pars, m.pars, m.npar * sizeof *pars);
-    m.steps = steps;
-    m.refs = refs;
-    m.pars = pars;
+    PlanTarget plan = *m.cpu;
+    memcpy(steps, plan.steps, plan.nstep * sizeof *steps);
+    memcpy(refs, plan.refs, plan.nref * sizeof *refs);
+    memcpy(pars, plan.pars, plan.npar * sizeof *pars);
+    plan.steps = steps;
+    plan.refs = refs;
+    plan.pars = pars;
+    m.cpu = &plan;
     while (steps[at].kind != PLAN_LIB) at++;
     for (int damage = 0; damage < 4; damage++) {
         PlanStep step = steps[at];

@@ -280,7 +280,8 @@ enum {
     R_ACCURACY = 77,
     R_COPY = 81,
     R_FORWARD_W = 83,
-    R_COUNT = 87
+    R_OUT = 87, /* where outputs lie: of tensor 2 and those behind it */
+    R_COUNT = 105
 };
 
 static const PlanRef refs[R_COUNT] = {
@@ -341,6 +342,24 @@ static const PlanRef refs[R_COUNT] = {
     VARREF(V_W),
     VARREF(V_B),
     ARENA(A_Y),
+    /* outputs   */ ARENA(A_OUT),
+    ARENA(A_OUT + 4),
+    ARENA(A_OUT + 8),
+    ARENA(A_OUT + 12),
+    ARENA(A_OUT + 16),
+    ARENA(A_OUT + 24),
+    ARENA(A_NUM),
+    ARENA(A_DEN),
+    ARENA(A_Y),
+    ARENA(A_DY),
+    ARENA(A_LOSS),
+    INPUT(0),
+    INPUT(1),
+    ARENA(A_NUM),
+    ARENA(A_DEN),
+    ARENA(A_CORRECT),
+    ARENA(A_COUNTED),
+    ARENA(A_Y),
 };
 
 static const int64_t pars[] = {0, 1, 2, 32, AMPC_F32}; /* last: LibCopy */
@@ -393,67 +412,95 @@ static const PlanStep steps[] = {
     STEP(K_ACCURACY, R_ACCURACY, 4, 0, 0, B, "accuracy"),
 };
 
-#define TENSOR(n, t, r, d0, d1, ...)                                           \
-    { .name = n, .dtype = t, .rank = r, .dim = {d0, d1}, .ref = __VA_ARGS__ }
+#define TENSOR(n, t, r, d0, d1)                                                \
+    {                                                                          \
+        .name = n, .dtype = t, .rank = r, .dim = { d0, d1 }                    \
+    }
 static const PlanTensor tensors[] = {
     /* 0 inputs */
-    TENSOR("x", AMPC_F32, 2, B, I, INPUT(0)),
-    TENSOR("target", AMPC_F32, 2, B, O, INPUT(1)),
+    TENSOR("x", AMPC_F32, 2, B, I),
+    TENSOR("target", AMPC_F32, 2, B, O),
     /* 2 train, update */
-    TENSOR("ampc.loss", AMPC_F32, 0, 0, 0, ARENA(A_OUT)),
-    TENSOR("ampc.grad_norm", AMPC_F32, 0, 0, 0, ARENA(A_OUT + 4)),
-    TENSOR("ampc.scale", AMPC_F32, 0, 0, 0, ARENA(A_OUT + 8)),
-    TENSOR("ampc.lr", AMPC_F32, 0, 0, 0, ARENA(A_OUT + 12)),
-    TENSOR("ampc.applied", AMPC_BOOL, 0, 0, 0, ARENA(A_OUT + 16)),
-    TENSOR("ampc.step", AMPC_I64, 0, 0, 0, ARENA(A_OUT + 24)),
+    TENSOR("ampc.loss", AMPC_F32, 0, 0, 0),
+    TENSOR("ampc.grad_norm", AMPC_F32, 0, 0, 0),
+    TENSOR("ampc.scale", AMPC_F32, 0, 0, 0),
+    TENSOR("ampc.lr", AMPC_F32, 0, 0, 0),
+    TENSOR("ampc.applied", AMPC_BOOL, 0, 0, 0),
+    TENSOR("ampc.step", AMPC_I64, 0, 0, 0),
     /* 8 eval */
-    TENSOR("ampc.loss_num", AMPC_F32, 1, B, 0, ARENA(A_NUM)),
-    TENSOR("ampc.loss_den", AMPC_F32, 1, B, 0, ARENA(A_DEN)),
-    TENSOR("y/out", AMPC_F32, 2, B, O, ARENA(A_Y)),
+    TENSOR("ampc.loss_num", AMPC_F32, 1, B, 0),
+    TENSOR("ampc.loss_den", AMPC_F32, 1, B, 0),
+    TENSOR("y/out", AMPC_F32, 2, B, O),
     /* 11 predict */
-    TENSOR("y/out", AMPC_F32, 2, B, O, ARENA(A_DY)),
+    TENSOR("y/out", AMPC_F32, 2, B, O),
     /* 12 micro */
-    TENSOR("ampc.loss", AMPC_F32, 0, 0, 0, ARENA(A_LOSS)),
+    TENSOR("ampc.loss", AMPC_F32, 0, 0, 0),
     /* 13 labels */
-    TENSOR("x", AMPC_F32, 2, B, I, INPUT(0)),
-    TENSOR("target", AMPC_I64, 1, B, 0, INPUT(1)),
+    TENSOR("x", AMPC_F32, 2, B, I),
+    TENSOR("target", AMPC_I64, 1, B, 0),
     /* 15 eval with labels */
-    TENSOR("ampc.loss_num", AMPC_F32, 1, B, 0, ARENA(A_NUM)),
-    TENSOR("ampc.loss_den", AMPC_F32, 1, B, 0, ARENA(A_DEN)),
-    TENSOR("ampc.correct", AMPC_F32, 1, B, 0, ARENA(A_CORRECT)),
-    TENSOR("ampc.count", AMPC_F32, 1, B, 0, ARENA(A_COUNTED)),
-    TENSOR("y/out", AMPC_F32, 2, B, O, ARENA(A_Y)),
+    TENSOR("ampc.loss_num", AMPC_F32, 1, B, 0),
+    TENSOR("ampc.loss_den", AMPC_F32, 1, B, 0),
+    TENSOR("ampc.correct", AMPC_F32, 1, B, 0),
+    TENSOR("ampc.count", AMPC_F32, 1, B, 0),
+    TENSOR("y/out", AMPC_F32, 2, B, O),
 };
 
 static const PlanProgram programs[] = {
-    {"train", 0, 5, 0, 2, 2, 6, ARENA_BYTES},
-    {"eval", 5, 2, 0, 2, 8, 3, ARENA_BYTES},
-    {"predict", 7, 2, 0, 1, 11, 1, ARENA_BYTES},
-    {"refresh", 9, 1, 0, 0, 0, 0, 0},
+    {"train", 0, 2, 2, 6},
+    {"eval", 0, 2, 8, 3},
+    {"predict", 0, 1, 11, 1},
+    {"refresh", 0, 0, 0, 0},
+};
+static const PlanRun programs_runs[] = {
+    {0, 5, R_OUT + 0, ARENA_BYTES},
+    {5, 2, R_OUT + 6, ARENA_BYTES},
+    {7, 2, R_OUT + 9, ARENA_BYTES},
+    {9, 1, 0, 0},
 };
 static const PlanProgram accumulating[] = {
-    {"micro", 10, 4, 0, 2, 12, 1, ARENA_BYTES},
-    {"update", 14, 2, 0, 0, 2, 6, ARENA_BYTES},
-    {"eval", 5, 2, 0, 2, 8, 3, ARENA_BYTES},
-    {"predict", 7, 2, 0, 1, 11, 1, ARENA_BYTES},
-    {"refresh", 9, 1, 0, 0, 0, 0, 0},
+    {"micro", 0, 2, 12, 1},   {"update", 0, 0, 2, 6},  {"eval", 0, 2, 8, 3},
+    {"predict", 0, 1, 11, 1}, {"refresh", 0, 0, 0, 0},
+};
+static const PlanRun accumulating_runs[] = {
+    {10, 4, R_OUT + 10, ARENA_BYTES},
+    {14, 2, R_OUT + 0, ARENA_BYTES},
+    {5, 2, R_OUT + 6, ARENA_BYTES},
+    {7, 2, R_OUT + 9, ARENA_BYTES},
+    {9, 1, 0, 0},
 };
 static const PlanProgram labels[] = {
-    {"train", 16, 6, 13, 2, 2, 6, ARENA_BYTES},
-    {"eval", 22, 4, 13, 2, 15, 5, ARENA_BYTES},
-    {"predict", 7, 2, 13, 1, 11, 1, ARENA_BYTES},
-    {"refresh", 9, 1, 0, 0, 0, 0, 0},
+    {"train", 13, 2, 2, 6},
+    {"eval", 13, 2, 15, 5},
+    {"predict", 13, 1, 11, 1},
+    {"refresh", 0, 0, 0, 0},
+};
+static const PlanRun labels_runs[] = {
+    {16, 6, R_OUT + 0, ARENA_BYTES},
+    {22, 4, R_OUT + 13, ARENA_BYTES},
+    {7, 2, R_OUT + 9, ARENA_BYTES},
+    {9, 1, 0, 0},
 };
 
 #define COUNT(a) (uint32_t)(sizeof(a) / sizeof *(a))
+#define PLAN(name)                                                             \
+    static const PlanTarget name##_plan = {.nstep = COUNT(steps),              \
+                                           .nref = R_COUNT,                    \
+                                           .npar = COUNT(pars),                \
+                                           .runs = name##_runs,                \
+                                           .steps = steps,                     \
+                                           .refs = refs,                       \
+                                           .pars = pars}
+PLAN(programs);
+PLAN(accumulating);
+PLAN(labels);
+
 #define MODULE(text, hash, progs)                                              \
     {                                                                          \
         .version = AMPC_PLAN_VERSION, .model = "tiny", .info = text,           \
         .graph_hash = hash, .nprogram = COUNT(progs), .nvar = V_COUNT,         \
-        .nstep = COUNT(steps), .nref = R_COUNT, .npar = COUNT(pars),           \
         .ntensor = COUNT(tensors), .nisa = 1, .programs = progs, .vars = vars, \
-        .steps = steps, .refs = refs, .pars = pars, .tensors = tensors,        \
-        .isas = isas                                                           \
+        .tensors = tensors, .cpu = &progs##_plan, .isas = isas                 \
     }
 const AmpcModule tiny_module = MODULE("{\"accumulate\":1}", 0x1234, programs);
 const AmpcModule tiny_accumulating =
