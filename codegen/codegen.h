@@ -95,6 +95,9 @@ typedef struct EmitInput {
     void *ctx;
 } EmitInput;
 
+/* emit_weights.c: OUT.weights.safetensors for module OUT.so. */
+char *weights_sidecar_path(Arena *a, const char *module);
+
 /* cuda_target.c: sets the default targets where none is given, with a warning
    if there is no NVRTC for GPU code; refuses GPU targets that it cannot
    compile for.                                                             */
@@ -103,7 +106,8 @@ Status cuda_targets(Options *opt, Diag *d);
 /* emit_so.c: everything: lower, print, compile with the system compiler (CC,
    default cc) for each target level in parallel, link with the embedded
    runtime, append sections, rename into place.  GPU code is compiled by NVRTC
-   meanwhile.  Nothing is left behind on failure. */
+   meanwhile.  On failure nothing is left behind, and a module and
+   its weights that were there stay as they were. */
 Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in);
 /* The same up to the sources, which are dropped: what lowering refuses, all of
    it at once. */

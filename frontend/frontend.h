@@ -1,10 +1,10 @@
 /* frontend.h: models in.
 
-   import_onnx reads an ONNX file and gives a module with one graph, "forward":
-   every shape a number (dimensions bound by opt->dims), shape arithmetic
-   folded away, outputs in order under their ONNX names, module->vars filled
-   with parameters, frozen tensors and buffers, each with the reason why it
-   trains or does not.  BatchNormalization is batch_norm with training=1 and
+   import_onnx takes an ONNX file's bytes and gives a module with one graph,
+   "forward": every shape a number (dimensions bound by opt->dims), shape
+   arithmetic folded away, outputs in order under their ONNX names, module->vars
+   filled with parameters, frozen tensors and buffers, each with the reason why
+   it trains or does not.  BatchNormalization is batch_norm with training=1 and
    its running statistics are graph writes where training asks for it; Dropout
    is one dropout node reading the state variable "ampc.rng".
 
@@ -16,12 +16,8 @@
 #include "ir/ir.h"
 #include "passes/options.h"
 
-Status import_onnx(Arena *a, Diag *d, const char *path, const Options *opt,
-                   Module **out);
-
-/* The same from memory; `path` serves messages and locates external data. */
-Status import_onnx_bytes(Arena *a, Diag *d, const char *path,
-                         const uint8_t *bytes, size_t n, const Options *opt,
-                         Module **out);
+/* `path` serves messages and locates external data. */
+Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
+                   size_t n, const Options *opt, Module **out);
 
 #endif

@@ -112,7 +112,8 @@ typedef struct Options {
     Str no_cuda; /* why there is no GPU code although none was refused; NULL */
     bool time_passes;
     Str dump_ir, emit_c, emit_cuda, report;
-    Str symbol; /* "ampc_module" */
+    struct FileGuard *guard; /* keeps outputs apart from inputs; may be NULL */
+    Str symbol;              /* "ampc_module" */
     int64_t seed;
     /* testing aids, not in --help's main list */
     bool no_fuse;     /* every node its own group */

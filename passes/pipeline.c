@@ -3,10 +3,10 @@
 #include "passes/passes.h"
 #include "passes/target/target.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
+
+#include "passes/files.h"
 
 const PassRow pipeline[] = {
     {"simplify", pass_simplify, PASS_COMMON, STAGE_TYPED,
@@ -124,17 +124,14 @@ static void dump_on_bug(void *ctx, FILE *out) {
 static Status write_dump(const Runner *r, const char *name, const StrBuf *text,
                          bool unchanged) {
     const char *dir = r->opt->dump_ir;
-    StrBuf path = {0};
-    if (mkdir(dir, 0777) && errno != EEXIST)
-        return fail(r->d, (Loc){.file = dir}, "%s", strerror(errno));
+    StrBuf path = {0}, all = {0};
+    TRY(file_folder(r->d, dir));
     sb_printf(&path, "%s/%02d-%s.amp", dir, r->m->passes, name);
-    FILE *f = fopen(path.data, "w");
-    bool ok = f && (!unchanged || fputs("# (unchanged)\n", f) >= 0) &&
-              fwrite(text->data, 1, text->len, f) == text->len;
-    ok = f && fclose(f) == 0 && ok;
-    Status s = ok ? OK
-                  : fail(r->d, (Loc){.file = intern(path.data)}, "%s",
-                         strerror(errno));
+    sb_puts(&all, unchanged ? "# (unchanged)\n" : "");
+    sb_putn(&all, text->data, text->len);
+    Status s = file_text(r->d, path.data, all.data, all.len, r->opt->guard,
+                         "--dump-ir");
+    sb_free(&all);
     sb_free(&path);
     return s;
 }

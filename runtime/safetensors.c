@@ -1,6 +1,7 @@
 /* safetensors.c: see safetensors.h. */
 #define _GNU_SOURCE
 #include "runtime/backend.h"
+#include "runtime/outfile.h"
 #include "runtime/safetensors.h"
 #include "runtime/sections.h"
 
@@ -10,10 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { HEADER_MAX = 100 << 20, PART = 256 << 10 };
@@ -329,58 +327,21 @@ static void st_put_header(Text *t, const StItem *items, size_t n,
     while (t->n % 8 && !t->failed) text_put(t, " ", 1);
 }
 
-bool write_all(int fd, const void *data, uint64_t n) {
-    const char *p = data;
-    while (n) {
-        ssize_t put = write(fd, p, n < (1 << 30) ? n : 1 << 30);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return false;
-        p += put;
-        n -= (uint64_t)put;
-    }
-    return true;
-}
-
-int open_temporary(const char *tmp) {
-    for (int tries = 0; tries < 100; tries++) {
-        struct stat mine, named;
-        int fd = open(tmp, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-        if (fd < 0) return -1;
-        if (flock(fd, LOCK_EX) == 0 && fstat(fd, &mine) == 0 &&
-            stat(tmp, &named) == 0 && mine.st_ino == named.st_ino &&
-            mine.st_dev == named.st_dev && ftruncate(fd, 0) == 0)
-            return fd;
-        close(fd); /* another writer renamed it away meanwhile: again */
-    }
-    errno = EBUSY;
-    return -1;
-}
-
-static bool sync_folder(char *path) {
-    char *slash = strrchr(path, '/');
-    if (slash) slash[slash == path] = 0;
-    int fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool ok = fsync(fd) == 0 || errno == EINVAL; /* some file systems cannot */
-    close(fd);
-    return ok;
-}
-
-/* A file being written: its path, its temporary name, room for a part, the
-   CRC so far.                                                               */
+/* A file being written, and its CRC so far. */
 typedef struct StOut {
     ampc_session *s;
     const char *path;
-    char *tmp, *prev;
     Summed *sum;
     uint32_t crc;
-    int fd;
+    OutFile file;
 } StOut;
 
-static ampc_status out_errno(const StOut *o) { return st_errno(o->s, o->path); }
+static ampc_status out_failed(StOut *o) {
+    return session_fail(o->s, AMPC_ERR_FILE, "%s: %s", o->path, o->file.why);
+}
 
 static ampc_status out_put(StOut *o, const void *data, uint64_t n) {
-    if (!write_all(o->fd, data, n)) return out_errno(o);
+    if (!outfile_write(&o->file, data, n)) return out_failed(o);
     o->crc = crc_add(&o->sum->crc, o->crc, data, n);
     return AMPC_OK;
 }
@@ -397,90 +358,43 @@ static ampc_status out_item(StOut *o, const StItem *item) {
 }
 
 /* The checksum is known last and stands first. */
-static ampc_status out_digits(const StOut *o, const Text *header) {
+static ampc_status out_digits(StOut *o, const Text *header) {
     char digits[CRC_DIGITS + 1];
     const char *key = strstr(header->p, CRC_KEY);
     size_t at = 8 + (size_t)(key - header->p) + sizeof CRC_KEY + 2;
     snprintf(digits, sizeof digits, "%08x", (unsigned)o->crc);
-    return pwrite(o->fd, digits, CRC_DIGITS, (off_t)at) == CRC_DIGITS
-               ? AMPC_OK
-               : out_errno(o);
+    return outfile_patch(&o->file, digits, CRC_DIGITS, at) ? AMPC_OK
+                                                           : out_failed(o);
 }
 
 static ampc_status out_file(StOut *o, const Text *header, const StItem *items,
                             size_t n) {
     uint64_t bytes = header->n;
+    crc_init(&o->sum->crc);
+    if (!outfile_open(&o->file, o->path, 0666, NULL, NULL))
+        return out_failed(o);
+    o->file.keep = ST_PREVIOUS;
     ampc_status status = out_put(o, &bytes, 8);
     if (status == AMPC_OK) status = out_put(o, header->p, header->n);
     for (size_t i = 0; i < n && status == AMPC_OK; i++)
         status = out_item(o, &items[i]);
     if (status == AMPC_OK) status = out_digits(o, header);
-    if (status == AMPC_OK && fsync(o->fd) != 0) status = out_errno(o);
-    return status;
-}
-
-/* The temporary file becomes PATH and what was there PATH.prev.  Where two
-   names cannot be exchanged at once, PATH is missing for a moment; whoever is
-   killed then resumes from PATH.prev.                                       */
-static bool out_rename(const StOut *o) {
-    struct stat st;
-    if (lstat(o->prev, &st) == 0 && !S_ISREG(st.st_mode))
-        return errno = EEXIST, false;
-    if (lstat(o->path, &st) != 0)
-        return errno == ENOENT && rename(o->tmp, o->path) == 0;
-    enum { EXCHANGE = 2 };
-    if (syscall(SYS_renameat2, AT_FDCWD, o->tmp, AT_FDCWD, o->path, EXCHANGE) ==
-        0)
-        return rename(o->tmp, o->prev) == 0;
-    return rename(o->path, o->prev) == 0 && rename(o->tmp, o->path) == 0;
-}
-
-/* PATH.XXXXXXXX, new and empty; -1 with errno. */
-static int open_unique(char *tmp, size_t n) {
-    for (int tries = 0; tries < 100; tries++) {
-        uint32_t r = 0;
-        if (getrandom(&r, sizeof r, 0) != sizeof r) return -1;
-        snprintf(tmp + n, 10, ".%08x", (unsigned)r);
-        int fd = open(tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0 || errno != EEXIST) return fd;
-    }
-    return -1;
-}
-
-static ampc_status out_commit(StOut *o, const Text *header, const StItem *items,
-                              size_t n) {
-    crc_init(&o->sum->crc);
-    o->fd = open_unique(o->tmp, strlen(o->path));
-    if (o->fd < 0) return st_errno(o->s, o->tmp);
-    ampc_status status = out_file(o, header, items, n);
-    if (status == AMPC_OK && !out_rename(o)) status = out_errno(o);
-    if (status != AMPC_OK) unlink(o->tmp);
-    close(o->fd);
-    if (status == AMPC_OK && !sync_folder(o->tmp)) return out_errno(o);
+    if (status == AMPC_OK && !outfile_commit(&o->file)) status = out_failed(o);
     return status;
 }
 
 ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
                      size_t nitem, const char *metadata) {
     Text header = {.s = s};
-    size_t room = strlen(path) + sizeof ".XXXXXXXX";
-    StOut o = {.s = s,
-               .path = path,
-               .tmp = mem_alloc(s, room),
-               .prev = mem_alloc(s, room),
-               .sum = mem_alloc(s, sizeof *o.sum)};
+    StOut o = {.s = s, .path = path, .sum = mem_alloc(s, sizeof *o.sum)};
     ampc_status status;
     st_put_header(&header, items, nitem, metadata);
-    if (!o.tmp || !o.prev || !o.sum || header.failed) {
+    if (!o.sum || header.failed)
         status = session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
-    } else {
-        snprintf(o.tmp, room, "%s", path);
-        snprintf(o.prev, room, "%s" ST_PREVIOUS, path);
-        status = out_commit(&o, &header, items, nitem);
-    }
+    else
+        status = out_file(&o, &header, items, nitem);
+    outfile_abort(&o.file);
     text_free(&header);
-    mem_free(s, o.tmp, room);
-    mem_free(s, o.prev, room);
     mem_free(s, o.sum, sizeof *o.sum);
     return status;
 }

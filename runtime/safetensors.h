@@ -69,15 +69,8 @@ typedef struct StItem {
     uint64_t bytes;
 } StItem;
 
-bool write_all(int fd, const void *data, uint64_t n);
-/* A temporary file, locked and empty; -1 with errno.  Its name is fixed, so
-   that a killed writer leaves at most one behind, which the next one takes
-   over; the lock keeps two writers of one path apart.                       */
-int open_temporary(const char *tmp);
-
-/* Writes a temporary file beside PATH, syncs it, makes it PATH, syncs the
-   folder: at any moment PATH is the old file or the new one, whole.  The old
-   one is kept as PATH.prev.  `metadata` becomes __metadata__.ampc.          */
+/* A whole new file at the path, or the old one (outfile.h), which is kept as
+   PATH.prev.  `metadata` becomes __metadata__.ampc.                         */
 #define ST_PREVIOUS ".prev"
 ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
                      size_t nitem, const char *metadata);

@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "passes/leave.h"
+
 extern char **environ;
 
 enum { MAX_WORDS = 256, LOG_SHOWN = 4000 };
@@ -30,38 +32,86 @@ static const char *compiler(void) {
     return cc && cc[strspn(cc, " ")] ? cc : "cc";
 }
 
+/* The environment without what would change the module's bytes; temporary
+   files go to the folder the compiler runs in.                              */
+static char **environment(Arena *a) {
+    static const char *const without[] = {
+        "LD_RUN_PATH=",         "LDEMULATION=",       "TMPDIR=",
+        "DEPENDENCIES_OUTPUT=", "GCC_COMPARE_DEBUG=", "SOURCE_DATE_EPOCH=",
+        "SUNPRO_DEPENDENCIES="};
+    int n = 0, kept = 0;
+    while (environ[n]) n++;
+    char **env = NEW_ARRAY(a, char *, n + 2);
+    for (int i = 0; i < n; i++) {
+        bool drop = false;
+        for (size_t k = 0; k < sizeof without / sizeof *without; k++)
+            drop |= !strncmp(environ[i], without[k], strlen(without[k]));
+        if (!drop) env[kept++] = environ[i];
+    }
+    env[kept] = "TMPDIR=.";
+    return env;
+}
+
+/* A group of its own, so that all of it can be stopped; no signal blocked or
+   ignored.  0 or an errno.                                                  */
+static int set_signals(posix_spawnattr_t *at) {
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    int rc = posix_spawnattr_setflags(at, POSIX_SPAWN_SETPGROUP |
+                                              POSIX_SPAWN_SETSIGMASK |
+                                              POSIX_SPAWN_SETSIGDEF);
+    if (!rc) rc = posix_spawnattr_setpgroup(at, 0);
+    if (!rc) rc = posix_spawnattr_setsigmask(at, &none);
+    return rc ? rc : posix_spawnattr_setsigdefault(at, &all);
+}
+
+/* 0 or an errno. */
+static int set_files(posix_spawn_file_actions_t *fa, const char *dir,
+                     const CcJob *job) {
+    int rc = posix_spawn_file_actions_addchdir_np(fa, dir);
+    if (!rc)
+        rc = posix_spawn_file_actions_addopen(fa, 0, "/dev/null", O_RDONLY, 0);
+    if (!rc)
+        rc = posix_spawn_file_actions_addopen(
+            fa, 1, job->log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    return rc ? rc : posix_spawn_file_actions_adddup2(fa, 1, 2);
+}
+
 /* 0 or an errno. */
 static int spawn(Arena *a, const char *dir, CcJob *job) {
     char *argv[MAX_WORDS + 1] = {0};
     int argc = 0;
     posix_spawn_file_actions_t fa;
+    posix_spawnattr_t at;
+    pid_t pid = -1;
     split_words(a, compiler(), argv, &argc);
     split_words(a, job->words, argv, &argc);
     int rc = posix_spawn_file_actions_init(&fa);
     if (rc) return rc;
-    rc = posix_spawn_file_actions_addchdir_np(&fa, dir);
-    if (!rc)
-        rc = posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
-    if (!rc)
-        rc = posix_spawn_file_actions_addopen(
-            &fa, 1, job->log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (!rc) rc = posix_spawn_file_actions_adddup2(&fa, 1, 2);
-    pid_t pid = -1;
-    if (!rc) rc = posix_spawnp(&pid, argv[0], &fa, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&fa);
+    if ((rc = posix_spawnattr_init(&at))) {
+        posix_spawn_file_actions_destroy(&fa);
+        return rc;
+    }
+    rc = set_files(&fa, dir, job);
+    if (!rc) rc = set_signals(&at);
+    leave_hold();
+    if (!rc) rc = posix_spawnp(&pid, argv[0], &fa, &at, argv, environment(a));
     job->pid = rc ? 0 : pid;
+    if (job->pid) leave_group(job->pid, true);
+    leave_release();
+    posix_spawnattr_destroy(&at);
+    posix_spawn_file_actions_destroy(&fa);
     return rc;
 }
 
 static void await_job(CcJob *job) {
-    int status = 0;
+    int status = 0, rc;
     if (!job->pid) return;
-    while (waitpid((pid_t)job->pid, &status, 0) < 0)
-        if (errno != EINTR) {
-            job->status = 1;
-            return;
-        }
-    job->status = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    do rc = waitpid((pid_t)job->pid, &status, 0);
+    while (rc < 0 && errno == EINTR);
+    leave_group(job->pid, false);
+    job->status = rc < 0 ? 1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
 static Status no_compiler(Diag *d, int rc) {
@@ -76,7 +126,10 @@ static Status no_compiler(Diag *d, int rc) {
 
 static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     size_t n = 0;
-    char *text = read_file(arena_printf(a, "%s/%s", dir, job->log), &n);
+    Diag unread = {0};
+    char *text =
+        read_file(&unread, arena_printf(a, "%s/%s", dir, job->log), &n);
+    sb_free(&unread.text);
     if (text && n > LOG_SHOWN) text[LOG_SHOWN] = 0;
     Status s = fail(d, (Loc){0}, "the C compiler failed: %s %s\n%s", compiler(),
                     job->words, text ? text : "");

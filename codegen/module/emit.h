@@ -48,9 +48,7 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
 const Tensor *weights_initial(Arena *a, const Var *v);
 bool weights_in_sidecar(const Options *opt, const Var *v);
 void weights_section(SectionWriter *w, const PlanSource *src);
-/* OUT.weights.safetensors for module OUT.so, written beside it as `path`. */
-char *weights_sidecar_path(Arena *a, const char *module);
-bool weights_sidecar(FILE *f, const Module *m, Arena *a);
+bool weights_sidecar(FILE *f, const Module *m, Arena *a); /* all of the file */
 
 /* ---- emit_cc.c ----------------------------------------------------------- */
 

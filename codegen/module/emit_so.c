@@ -5,12 +5,13 @@
    once, linked, copied to a new file beside the output with the sections
    behind it, and renamed.  Nothing the compiler sees holds a path, a date or a
    random number, so equal input gives equal bytes.                          */
-#define _XOPEN_SOURCE 700
+#define _POSIX_C_SOURCE 200809L
 #include "codegen/cuda/cuda.h"
 #include "codegen/module/embed.h"
+#include "passes/files.h"
+#include "passes/leave.h"
 
 #include <errno.h>
-#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,7 +24,7 @@
 #define CC_LINK                                                                \
     "-shared -static-libgcc -o linked.so %s runtime.a -Wl,--build-id=none "    \
     "-Wl,-s -Wl,--gc-sections -Wl,--as-needed -Wl,-z,noexecstack "             \
-    "-Wl,-z,relro -Wl,--version-script=exports.map -lm -lpthread"
+    "-Wl,-z,relro -Wl,-z,now -Wl,--version-script=exports.map -lm -lpthread"
 
 typedef struct EmitSo {
     const Options *opt;
@@ -31,7 +32,8 @@ typedef struct EmitSo {
     Arena *a;
     const EmitInput *in;
     Module *m;
-    char *dir; /* NULL: not made */
+    char *dir;
+    const char *role; /* of the texts being written; NULL: our own use */
     PlanSource src;
 } EmitSo;
 
@@ -39,14 +41,6 @@ typedef struct EmitSo {
 
 static Status io_error(EmitSo *e, const char *path) {
     return fail(e->d, (Loc){.file = intern(path)}, "%s", strerror(errno));
-}
-
-static Status write_file(EmitSo *e, const char *path, const void *data,
-                         size_t n) {
-    FILE *f = fopen(path, "wb");
-    bool ok = f && fwrite(data, 1, n, f) == n;
-    if (f && fclose(f)) ok = false;
-    return ok ? OK : io_error(e, path);
 }
 
 static char *in_dir(EmitSo *e, const char *dir, const char *name) {
@@ -66,25 +60,15 @@ static Status put_text(EmitSo *e, const char *dir, const char *name,
                        const char *text, size_t n) {
     char *path = in_dir(e, dir, name);
     TRY(make_parents(e, path, strlen(dir) + 1));
-    return write_file(e, path, text, n);
-}
-
-static int remove_entry(const char *path, const struct stat *st, int type,
-                        struct FTW *where) {
-    (void)st, (void)type, (void)where;
-    remove(path);
-    return 0;
-}
-
-static void remove_tree(const char *dir) {
-    nftw(dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    return file_text(e->d, path, text, n, e->role ? e->opt->guard : NULL,
+                     e->role);
 }
 
 static Status make_dir(EmitSo *e) {
     const char *tmp = getenv("TMPDIR");
     if (!tmp || !*tmp) tmp = "/tmp";
     char *dir = arena_printf(e->a, "%s/ampc-XXXXXX", tmp);
-    if (!mkdtemp(dir)) return io_error(e, dir);
+    if (!leave_make_folder(dir)) return io_error(e, dir);
     e->dir = dir;
     return OK;
 }
@@ -114,7 +98,8 @@ static Status put_headers(EmitSo *e, const char *dir) {
 static Status put_readable(EmitSo *e) {
     const char *dir = e->opt->emit_c;
     if (!dir) return OK;
-    if (mkdir(dir, 0777) && errno != EEXIST) return io_error(e, dir);
+    e->role = "--emit-c";
+    TRY(file_folder(e->d, dir));
     TRY(put_headers(e, dir));
     for (const IsaLevel *l = isa_levels; l->isa; l++) {
         if (!isa_wanted(e->opt, l)) continue;
@@ -128,7 +113,8 @@ static Status put_readable(EmitSo *e) {
 static Status put_readable_cuda(EmitSo *e) {
     const char *dir = e->opt->emit_cuda;
     if (!dir) return OK;
-    if (mkdir(dir, 0777) && errno != EEXIST) return io_error(e, dir);
+    e->role = "--emit-cuda";
+    TRY(file_folder(e->d, dir));
     CudaHeaders h = cuda_headers(e->a);
     for (int i = 0; i < h.len; i++)
         TRY(put_text(e, dir, h.data[i].name, h.data[i].text, h.data[i].size));
@@ -141,6 +127,7 @@ static Status put_readable_cuda(EmitSo *e) {
 }
 
 static Status put_sources(EmitSo *e) {
+    e->role = NULL;
     char *map =
         arena_printf(e->a, "{ global: %s; local: *; };\n", e->opt->symbol);
     TRY(put_headers(e, e->dir));
@@ -226,51 +213,46 @@ static void put_sections(EmitSo *e, SectionWriter *w) {
     }
 }
 
-static Status put_module(EmitSo *e, FILE *f, const char *path) {
+static Status put_module(EmitSo *e, FILE *f) {
     size_t n;
-    char *linked = in_dir(e, e->dir, "linked.so");
-    char *elf = read_file(linked, &n);
-    if (!elf) return io_error(e, linked);
+    char *elf = read_file(e->d, in_dir(e, e->dir, "linked.so"), &n);
+    if (!elf) return ERR_USER;
     SectionWriter w = {.file = f, .arena = e->a, .at = n};
     w.failed = fwrite(elf, 1, n, f) != n;
     free(elf);
     put_sections(e, &w);
-    if (!section_finish(&w)) return io_error(e, path);
-    return OK;
+    return section_finish(&w) ? OK : io_error(e, e->in->path);
 }
 
-typedef Status FillFn(EmitSo *e, FILE *f, const char *path);
-
-/* Writes to a new name in the same folder; the old file stays until the new
-   one is complete. */
-static Status replace_file(EmitSo *e, const char *path, mode_t mode,
-                           FillFn *fill) {
-    char *tmp = arena_printf(e->a, "%s.XXXXXX", path);
-    mode_t mask = umask(0);
-    umask(mask);
-    int fd = mkstemp(tmp);
-    if (fd < 0) return io_error(e, path);
-    FILE *f = fdopen(fd, "wb");
-    Status s = f ? fill(e, f, path) : io_error(e, path);
-    if (s == OK && (fflush(f) || fsync(fd) || fchmod(fd, mode & ~mask)))
-        s = io_error(e, path);
-    if (f ? fclose(f) : close(fd))
-        if (s == OK) s = io_error(e, path);
-    if (s == OK && rename(tmp, path)) s = io_error(e, path);
-    if (s != OK) unlink(tmp);
-    return s;
+static Status put_weights(EmitSo *e, OutFile *o) {
+    const char *path = weights_sidecar_path(e->a, e->in->path);
+    FILE *f = NULL;
+    if (outfile_open(o, path, 0666, NULL, NULL)) f = outfile_stream(o);
+    if (!f) return file_failed(e->d, path, o);
+    if (!weights_sidecar(f, e->m, e->a)) return io_error(e, path);
+    return outfile_ready(o) ? OK : file_failed(e->d, path, o);
 }
 
-static Status put_sidecar(EmitSo *e, FILE *f, const char *path) {
-    return weights_sidecar(f, e->m, e->a) ? OK : io_error(e, path);
+/* Both files are whole before the first is renamed. */
+static Status put_files(EmitSo *e, OutFile *module, OutFile *weights) {
+    FILE *f = NULL;
+    if (e->opt->sidecar_weights) TRY(put_weights(e, weights));
+    if (outfile_open(module, e->in->path, 0777, NULL, NULL))
+        f = outfile_stream(module);
+    if (!f) return file_failed(e->d, e->in->path, module);
+    TRY(put_module(e, f));
+    if (!outfile_ready(module)) return file_failed(e->d, e->in->path, module);
+    if (e->opt->sidecar_weights && !outfile_commit(weights))
+        return file_failed(e->d, weights_sidecar_path(e->a, e->in->path),
+                           weights);
+    return outfile_commit(module) ? OK : file_failed(e->d, e->in->path, module);
 }
 
 static Status put_output(EmitSo *e) {
-    char *weights = weights_sidecar_path(e->a, e->in->path);
-    if (e->opt->sidecar_weights)
-        TRY(replace_file(e, weights, 0666, put_sidecar));
-    Status s = replace_file(e, e->in->path, 0777, put_module);
-    if (s != OK && e->opt->sidecar_weights) unlink(weights);
+    OutFile module = {0}, weights = {0};
+    Status s = put_files(e, &module, &weights);
+    outfile_abort(&module);
+    outfile_abort(&weights);
     return s;
 }
 
@@ -311,7 +293,7 @@ static Status emit_all(EmitSo *e) {
 Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in) {
     EmitSo e = {.opt = opt, .d = d, .a = arena_new(), .in = in, .m = m};
     Status s = emit_all(&e);
-    if (e.dir) remove_tree(e.dir);
+    leave_remove_folder();
     sb_free(&e.src.text);
     arena_free(e.a);
     return s;

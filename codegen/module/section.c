@@ -61,6 +61,7 @@ void section_add_zlib(SectionWriter *w, const char *name, const void *data,
     Bytef *buf = arena_alloc(a, packed);
     int rc = compress2(buf, &packed, data ? data : (const Bytef *)"", (uLong)n,
                        Z_DEFAULT_COMPRESSION);
+    if (rc == Z_MEM_ERROR) out_of_memory();
     ASSERT(rc == Z_OK);
     section_begin(w, name);
     current(w)->zlib = 1;

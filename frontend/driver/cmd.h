@@ -19,6 +19,8 @@ typedef struct Session {
     Arena *arena;
     Diag diag;
     Options opt;
+    char *model; /* the bytes of the model's file, read once */
+    size_t model_bytes;
 } Session;
 void session_init(Session *s);
 /* Prints the collected messages, frees all; returns the exit status. */
@@ -34,7 +36,7 @@ typedef struct OwnOption {
 Status session_args(Session *s, int argc, char **argv, const OwnOption *own,
                     const char **positional);
 
-/* An .onnx or .amp file to a module. */
+/* An .onnx or .amp file to a module; its bytes stay in s->model. */
 Status load_model(Session *s, const char *path, Module **m);
 bool has_suffix(const char *s, const char *suffix);
 

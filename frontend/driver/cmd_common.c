@@ -1,19 +1,23 @@
 /* cmd_common.c: options, messages and model files, for every command.      */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "frontend/driver/cmd.h"
 #include "frontend/driver/options_text.h"
+#include "runtime/outfile.h"
 
 void session_init(Session *s) {
     *s = (Session){.arena = arena_new()};
     options_init(&s->opt, s->arena);
+    s->opt.guard = file_guard_new();
+    if (!s->opt.guard) out_of_memory();
 }
 
 int session_end(Session *s, Status status) {
     if (s->diag.text.data) fputs(s->diag.text.data, stderr);
     sb_free(&s->diag.text);
+    file_guard_free(s->opt.guard);
+    free(s->model);
     arena_free(s->arena);
     return (int)status;
 }
@@ -70,14 +74,11 @@ bool has_suffix(const char *s, const char *suffix) {
 }
 
 Status load_model(Session *s, const char *path, Module **m) {
-    if (!has_suffix(path, ".amp"))
-        return import_onnx(s->arena, &s->diag, path, &s->opt, m);
-    size_t n;
-    char *text = read_file(path, &n);
-    if (!text)
-        return fail(&s->diag, (Loc){.file = intern(path)}, "%s",
-                    strerror(errno));
-    Status st = parse_module(s->arena, &s->diag, path, text, n, m);
-    free(text);
-    return st;
+    s->model = read_file(&s->diag, path, &s->model_bytes);
+    if (!s->model) return ERR_USER;
+    if (has_suffix(path, ".amp"))
+        return parse_module(s->arena, &s->diag, path, s->model, s->model_bytes,
+                            m);
+    return import_onnx(s->arena, &s->diag, path, (const uint8_t *)s->model,
+                       s->model_bytes, &s->opt, m);
 }

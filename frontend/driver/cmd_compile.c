@@ -1,10 +1,10 @@
 /* cmd_compile.c: ampc MODEL -o OUT.so.                                     */
-#include <stdlib.h>
-#include <string.h>
+#include <signal.h>
 
 #include "codegen/codegen.h"
 #include "frontend/driver/cmd.h"
 #include "frontend/driver/options_text.h"
+#include "passes/files.h"
 
 typedef struct Report {
     const char *name; /* section: "txt:casts", "json:casts" */
@@ -17,15 +17,6 @@ static void add_report(Report *r, const char *name, bool json, ReportFn *fn,
                        const Module *m) {
     r->name = name;
     fn(m, json, &r->text);
-}
-
-static Status write_text(Session *s, const char *path, const StrBuf *text) {
-    FILE *f = fopen(path, "w");
-    bool ok = f && (!text->len || fwrite(text->data, 1, text->len, f));
-    ok = f && fclose(f) == 0 && ok;
-    return ok ? OK
-              : fail(&s->diag, (Loc){.file = intern(path)},
-                     "cannot write the report");
 }
 
 typedef struct Compile {
@@ -55,6 +46,8 @@ static Status emit(Compile *c, const char *model, const char *out) {
     Session *s = c->s;
     EmitInput in = {.path = out,
                     .model_path = model,
+                    .model_data = s->model,
+                    .model_size = s->model_bytes,
                     .sections = c->sections,
                     .nsection = NREPORT,
                     .compiled = report_compiled,
@@ -62,20 +55,48 @@ static Status emit(Compile *c, const char *model, const char *out) {
     StrBuf options = {0};
     options_json(&s->opt, &options);
     in.options = options.data;
-    in.model_data = read_file(model, &in.model_size);
     Status st = emit_so(c->m, &s->opt, &s->diag, &in);
-    free((void *)in.model_data);
     sb_free(&options);
-    if (st == OK && s->opt.report)
-        st = write_text(s, s->opt.report,
-                        &c->reports[has_suffix(s->opt.report, ".json")].text);
     return st;
+}
+
+/* The report is whole before the module is made, and named after it. */
+static Status emit_with_report(Compile *c, const char *model, const char *out) {
+    const char *path = c->s->opt.report;
+    if (!path) return emit(c, model, out);
+    const StrBuf *text = &c->reports[has_suffix(path, ".json")].text;
+    OutFile o;
+    bool ok = outfile_open(&o, path, 0666, NULL, NULL) &&
+              outfile_write(&o, text->data, text->len) && outfile_ready(&o);
+    Status st = ok ? emit(c, model, out) : file_failed(&c->s->diag, path, &o);
+    if (st == OK && !outfile_commit(&o))
+        st = file_failed(&c->s->diag, path, &o);
+    outfile_abort(&o);
+    return st;
+}
+
+static Status claim(Session *s, const char *path, const char *role) {
+    char why[160];
+    if (!path || file_guard_claim(s->opt.guard, path, role, why)) return OK;
+    return fail(&s->diag, (Loc){.file = intern(path)}, "%s", why);
+}
+
+/* What is written must not be what is read, nor two files in one. */
+static Status claim_files(Session *s, const char *model, const char *out) {
+    char why[160];
+    if (!file_guard_input(s->opt.guard, model, "the model", why))
+        return fail(&s->diag, (Loc){.file = intern(model)}, "%s", why);
+    TRY(claim(s, out, "-o"));
+    if (s->opt.sidecar_weights)
+        TRY(claim(s, weights_sidecar_path(s->arena, out), "--weights sidecar"));
+    return claim(s, s->opt.report, "--report");
 }
 
 static Status compile(Session *s, const char *model, const char *out) {
     Report r[NREPORT] = {[KERNELS] = {.name = "txt:kernels"},
                          [KERNELS + 1] = {.name = "json:kernels"}};
     Compile c = {.s = s, .reports = r};
+    TRY(claim_files(s, model, out));
     TRY(cuda_targets(&s->opt, &s->diag));
     TRY(load_model(s, model, &c.m));
     add_report(&r[2], "txt:params", false, report_params, c.m);
@@ -86,7 +107,7 @@ static Status compile(Session *s, const char *model, const char *out) {
     TRY(run_pipeline(c.m, &s->diag, &s->opt, STAGE_PLANNED, true));
     add_report(&r[6], "txt:memory", false, report_memory, c.m);
     add_report(&r[7], "json:memory", true, report_memory, c.m);
-    Status st = emit(&c, model, out);
+    Status st = emit_with_report(&c, model, out);
     for (int i = 0; i < NREPORT; i++) sb_free(&r[i].text);
     return st;
 }
@@ -95,6 +116,7 @@ int cmd_compile(int argc, char **argv) {
     Session s;
     const char *model = NULL, *out = NULL;
     const OwnOption own[] = {{"-o", &out, NULL}, {0}};
+    signal(SIGPIPE, SIG_IGN); /* a reader of our messages may go away */
     session_init(&s);
     Status st = session_args(&s, argc, argv, own, &model);
     if (st == OK && !out) {

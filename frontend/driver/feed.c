@@ -1,6 +1,7 @@
 /* feed.c: see feed.h. */
 #include "frontend/driver/feed.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +65,8 @@ static const char *find_file(const char *const *specs, int nspec,
 
 /* ---- does a file fit? ---------------------------------------------------- */
 
+static size_t elem_bytes(int dtype) { return array_types[dtype].bytes; }
+
 static bool is_float(int t) {
     return t == AMPC_DTYPE_F16 || t == AMPC_DTYPE_BF16 || t == AMPC_DTYPE_F32 ||
            t == AMPC_DTYPE_F64;
@@ -104,48 +107,60 @@ static void integer_put(char *p, int t, int64_t v) {
     }
 }
 
-/* Every value survives the change of width. */
-static bool integers_fit(const Array *a, int to) {
-    size_t size = array_elem_bytes(a->dtype);
-    for (int64_t k = 0; k < a->count; k++) {
-        _Alignas(8) char back[8] = {0};
-        int64_t v = integer_at(a->data + (size_t)k * size, a->dtype);
-        integer_put(back, to, v);
-        bool sign =
-            v < 0 && (a->dtype == AMPC_DTYPE_U64 || to == AMPC_DTYPE_U64);
-        if (integer_at(back, to) != v || sign) return false;
-    }
-    return true;
+static bool integer_fits(int64_t v, int from, int to) {
+    _Alignas(8) char back[8] = {0};
+    bool sign = v < 0 && (from == AMPC_DTYPE_U64 || to == AMPC_DTYPE_U64);
+    integer_put(back, to, v);
+    return integer_at(back, to) == v && !sign;
 }
 
 static void shape_put(StrBuf *sb, int dtype, int rank, const int64_t *dim) {
-    sb_printf(sb, "%s[", array_dtype_name(dtype));
+    sb_printf(sb, "%s[", array_types[dtype].name);
     for (int i = 0; i < rank; i++)
         sb_printf(sb, "%s%lld", i ? "," : "", (long long)dim[i]);
     sb_puts(sb, "]");
 }
 
-static Status misfit(Diag *d, const char *file, const Feed *f,
-                     const char *hint) {
+static Status misfit(Diag *d, const Feed *f, const char *hint) {
     StrBuf sb = {0};
     shape_put(&sb, f->a.dtype, f->a.rank, f->a.dim);
     sb_printf(&sb, " does not fit input '%s' ", f->want.name);
     shape_put(&sb, f->want.dtype, f->want.rank, f->want.shape);
-    fail(d, (Loc){.file = file}, "%s: %s", sb.data, hint);
+    fail(d, (Loc){.file = f->file}, "%s: %s", sb.data, hint);
     sb_free(&sb);
     return ERR_USER;
 }
 
-static Status check_dtype(Diag *d, const char *file, const Feed *f) {
+static Status integers_fit(Diag *d, const Feed *f, const char *p, int64_t first,
+                           int64_t n) {
     int from = f->a.dtype, to = f->want.dtype;
-    if (!converts(from, to))
-        return misfit(d, file, f,
-                      is_float(from) && is_float(to)
-                          ? "convert the file to the input's type"
-                          : "another kind of values");
-    if (from != to && is_integer(from) && is_integer(to) &&
-        !integers_fit(&f->a, to))
-        return misfit(d, file, f, "a value does not fit that type");
+    size_t size = elem_bytes(from);
+    for (int64_t k = 0; k < n; k++) {
+        int64_t v = integer_at(p + (size_t)k * size, from);
+        if (integer_fits(v, from, to)) continue;
+        int64_t at = f->per ? (first + k) / f->per : 0;
+        char text[24];
+        snprintf(text, sizeof text,
+                 from == AMPC_DTYPE_U64 ? "%" PRIu64 : "%" PRId64, v);
+        return fail(d, (Loc){.file = f->file},
+                    "sample %" PRId64 ": the value %s does not fit input '%s', "
+                    "%s",
+                    at, text, f->want.name, array_types[to].name);
+    }
+    return OK;
+}
+
+/* Every value survives the change of width. */
+static Status check_integers(Diag *d, const Feed *f) {
+    enum { PART = 8192 };
+    _Alignas(8) char part[PART * 8];
+    int from = f->a.dtype, to = f->want.dtype;
+    if (from == to || !is_integer(from) || !is_integer(to)) return OK;
+    for (int64_t at = 0; at < f->a.count; at += PART) {
+        int64_t n = f->a.count - at < PART ? f->a.count - at : PART;
+        TRY(array_get(d, f->file, &f->a, at, n, part));
+        TRY(integers_fit(d, f, part, at, n));
+    }
     return OK;
 }
 
@@ -153,29 +168,35 @@ static Status check_dtype(Diag *d, const char *file, const Feed *f) {
    the shapes do not agree.  An input whose first axis is k times the batch
    takes k rows per sample, from files of either layout.                     */
 static int64_t count_samples(Feed *f, int64_t batch) {
-    int64_t elems = (int64_t)(f->want.bytes / array_elem_bytes(f->want.dtype));
+    int64_t elems = (int64_t)(f->want.bytes / elem_bytes(f->want.dtype));
     const Array *a = &f->a;
     if (f->want.rank == 0 || batch <= 0) {
         f->per = 0;
         return a->count == elems ? 0 : -1;
     }
-    int64_t rows = f->want.shape[0] / batch;
+    int64_t rows = f->want.shape[0] / batch, all;
     f->per = elems / batch;
     if (a->rank == 0 || f->want.shape[0] % batch || f->per == 0) return -1;
     int64_t samples = a->dim[0];
     if (samples && a->count / samples != f->per && rows > 1 &&
         samples % rows == 0)
         samples /= rows;
-    return samples * f->per == a->count ? samples : -1;
+    return mul_ok(samples, f->per, &all) && all == a->count ? samples : -1;
 }
 
-static Status check_fit(Diag *d, const char *file, FeedSet *fs, Feed *f) {
-    TRY(check_dtype(d, file, f));
+static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
+    int from = f->a.dtype, to = f->want.dtype;
+    if (!converts(from, to))
+        return misfit(d, f,
+                      is_float(from) && is_float(to)
+                          ? "convert the file to the input's type"
+                          : "another kind of values");
     int64_t samples = count_samples(f, fs->batch);
-    if (samples < 0) return misfit(d, file, f, "element counts differ");
+    if (samples < 0) return misfit(d, f, "element counts differ");
+    TRY(check_integers(d, f));
     if (f->per == 0) return OK;
     if (fs->samples >= 0 && samples != fs->samples)
-        return fail(d, (Loc){.file = file},
+        return fail(d, (Loc){.file = f->file},
                     "%lld samples; the other inputs have %lld",
                     (long long)samples, (long long)fs->samples);
     fs->samples = samples;
@@ -184,15 +205,24 @@ static Status check_fit(Diag *d, const char *file, FeedSet *fs, Feed *f) {
 
 /* ---- open ---------------------------------------------------------------- */
 
-static Status open_one(Diag *d, FeedSet *fs, Feed *f, const char *file) {
-    TRY(array_read(d, file, &f->a));
-    TRY(check_fit(d, file, fs, f));
+static Status open_one(Diag *d, FileGuard *guard, FeedSet *fs, Feed *f) {
+    char why[160];
+    if (!file_guard_input(guard, f->file, "--feed", why))
+        return fail(d, (Loc){.file = f->file}, "%s", why);
+    TRY(array_open(d, f->file, &f->a));
+    TRY(check_fit(d, fs, f));
+    size_t elems = f->want.bytes / elem_bytes(f->want.dtype);
     f->batch = calloc(f->want.bytes ? f->want.bytes : 1, 1);
-    return f->batch ? OK : fail(d, (Loc){.file = file}, "out of memory");
+    if ((int)f->a.dtype != f->want.dtype)
+        f->raw = calloc(elems ? elems : 1, elem_bytes(f->a.dtype));
+    return f->batch && (f->raw || (int)f->a.dtype == f->want.dtype)
+               ? OK
+               : fail(d, (Loc){.file = f->file}, "out of memory");
 }
 
-Status feeds_open(Diag *d, const ampc_api *api, const char *program,
-                  const char *const *specs, int nspec, FeedSet *fs) {
+Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
+                  const char *program, const char *const *specs, int nspec,
+                  FeedSet *fs) {
     ampc_program_info p = {.size = sizeof p};
     ampc_module_info m = {.size = sizeof m};
     *fs = (FeedSet){.samples = -1};
@@ -207,13 +237,14 @@ Status feeds_open(Diag *d, const ampc_api *api, const char *program,
     for (uint32_t i = 0; i < p.ninput; i++) {
         Feed *f = &fs->feed[fs->n++];
         bool twice;
+        f->a.fd = -1;
         input_info(api, program, i, &f->want);
-        const char *file = find_file(specs, nspec, f->want.name, &twice);
-        if (!file || twice)
+        f->file = find_file(specs, nspec, f->want.name, &twice);
+        if (!f->file || twice)
             return fail(d, (Loc){0}, "input '%s' %s (--feed %s=FILE)",
                         f->want.name, twice ? "is fed twice" : "is not fed",
                         f->want.name);
-        TRY(open_one(d, fs, f, file));
+        TRY(open_one(d, guard, fs, f));
     }
     if (fs->samples <= 0)
         return fail(d, (Loc){0}, "the fed files hold no samples");
@@ -222,8 +253,9 @@ Status feeds_open(Diag *d, const ampc_api *api, const char *program,
 
 void feeds_free(FeedSet *fs) {
     for (int i = 0; i < fs->n; i++) {
-        array_free(&fs->feed[i].a);
+        array_close(&fs->feed[i].a);
         free(fs->feed[i].batch);
+        free(fs->feed[i].raw);
     }
     free(fs->feed);
     free(fs->in);
@@ -252,45 +284,58 @@ static void convert_pixels(char *out, int to, const uint8_t *p, int64_t n) {
 }
 
 static void convert(char *out, int to, const char *p, int from, int64_t n) {
-    if (from == to) {
-        memcpy(out, p, (size_t)n * array_elem_bytes(to));
-    } else if (is_float(to) && from == AMPC_DTYPE_U8) {
+    if (is_float(to) && from == AMPC_DTYPE_U8) {
         convert_pixels(out, to, (const uint8_t *)p, n);
     } else if (is_float(to)) {
         for (int64_t i = 0; i < n; i++)
             ((uint16_t *)out)[i] = f32_to_bf16(((const float *)p)[i]);
     } else {
-        size_t a = array_elem_bytes(from), b = array_elem_bytes(to);
+        size_t a = elem_bytes(from), b = elem_bytes(to);
         for (int64_t i = 0; i < n; i++)
             integer_put(out + (size_t)i * b, to,
                         integer_at(p + (size_t)i * a, from));
     }
 }
 
-static void fill_one(Feed *f, int64_t batch, const int64_t *order,
-                     int64_t first, int64_t n) {
-    size_t from = (size_t)f->per * array_elem_bytes(f->a.dtype);
-    size_t to = (size_t)f->per * array_elem_bytes(f->want.dtype);
-    for (int64_t r = 0; r < batch; r++) {
-        int64_t at = first + (r < n ? r : n - 1);
-        if (order) at = order[at];
-        convert(f->batch + (size_t)r * to, f->want.dtype,
-                f->a.data + (size_t)at * from, f->a.dtype, f->per);
-    }
+/* Rows [row, row + n) of the batch: samples from `sample` on. */
+static Status fill_rows(Diag *d, Feed *f, int64_t row, int64_t sample,
+                        int64_t n) {
+    size_t to = (size_t)f->per * elem_bytes(f->want.dtype);
+    char *out = f->batch + (size_t)row * to;
+    TRY(array_get(d, f->file, &f->a, sample * f->per, n * f->per,
+                  f->raw ? f->raw : out));
+    if (f->raw) convert(out, f->want.dtype, f->raw, f->a.dtype, n * f->per);
+    return OK;
 }
 
-void feeds_fill(FeedSet *fs, const int64_t *order, int64_t first, int64_t n) {
+static Status fill_one(Diag *d, Feed *f, int64_t batch, const int64_t *order,
+                       int64_t first, int64_t n) {
+    size_t row = (size_t)f->per * elem_bytes(f->want.dtype);
+    if (!order) TRY(fill_rows(d, f, 0, first, n));
+    for (int64_t r = 0; r < n && order; r++)
+        TRY(fill_rows(d, f, r, order[first + r], 1));
+    for (int64_t r = n; r < batch; r++)
+        memcpy(f->batch + (size_t)r * row, f->batch + (size_t)(n - 1) * row,
+               row);
+    return OK;
+}
+
+static Status fill_value(Diag *d, Feed *f) {
+    char *to = f->raw ? f->raw : f->batch;
+    TRY(array_get(d, f->file, &f->a, 0, f->a.count, to));
+    if (f->raw)
+        convert(f->batch, f->want.dtype, f->raw, f->a.dtype, f->a.count);
+    return OK;
+}
+
+Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
+                  int64_t n) {
     for (int i = 0; i < fs->n; i++) {
         Feed *f = &fs->feed[i];
-        const char *data = f->batch;
-        size_t row = (size_t)f->per * array_elem_bytes(f->a.dtype);
-        if (f->per == 0)
-            convert(f->batch, f->want.dtype, f->a.data, f->a.dtype, f->a.count);
-        else if (!order && n == fs->batch && (int)f->a.dtype == f->want.dtype)
-            data = f->a.data + (size_t)first * row; /* as it lies */
-        else
-            fill_one(f, fs->batch, order, first, n);
-        fs->in[i] = ampc_in(f->want.name, data, f->want.bytes,
+        TRY(f->per ? fill_one(d, f, fs->batch, order, first, n)
+                   : fill_value(d, f));
+        fs->in[i] = ampc_in(f->want.name, f->batch, f->want.bytes,
                             (ampc_dtype)f->want.dtype);
     }
+    return OK;
 }

@@ -7,13 +7,16 @@
 #ifndef AMPC_FRONTEND_DRIVER_FEED_H
 #define AMPC_FRONTEND_DRIVER_FEED_H
 
-#include "frontend/driver/npy.h"
+#include "frontend/driver/array.h"
+#include "runtime/outfile.h"
 
 typedef struct Feed {
     ampc_tensor_info want; /* the input */
+    const char *file;
     Array a;
     int64_t per; /* elements per sample; 0: one value for all batches       */
-    char *batch; /* converted rows                                          */
+    char *batch; /* converted rows */
+    char *raw;   /* a batch as the file has it; NULL: of the input's dtype  */
 } Feed;
 
 typedef struct FeedSet {
@@ -24,13 +27,16 @@ typedef struct FeedSet {
 } FeedSet;
 
 /* specs are "INPUT=FILE", for any input of the module; those of `program` are
-   opened, and all of its inputs must be among them.                         */
-Status feeds_open(Diag *d, const ampc_api *api, const char *program,
-                  const char *const *specs, int nspec, FeedSet *fs);
+   opened, and all of its inputs must be among them.  What `guard` keeps for
+   output is not read.                                                       */
+Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
+                  const char *program, const char *const *specs, int nspec,
+                  FeedSet *fs);
 void feeds_free(FeedSet *fs);
 
 /* Loads samples order[first .. first + n) (order NULL: in file order); rows
    beyond n repeat the last one.                                             */
-void feeds_fill(FeedSet *fs, const int64_t *order, int64_t first, int64_t n);
+Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
+                  int64_t n);
 
 #endif

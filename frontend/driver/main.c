@@ -1,7 +1,9 @@
 /* main.c: the command line.  Each command is a file cmd_*.c.               */
+#include <errno.h>
 #include <string.h>
 
 #include "frontend/driver/cmd.h"
+#include "passes/leave.h"
 
 static const char help[] =
     "usage: ampc MODEL.onnx|MODEL.amp -o OUT.so [options]   compile\n"
@@ -79,7 +81,7 @@ static int print_version(void) {
     return 0;
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     static const struct {
         const char *name;
         Command *run;
@@ -106,4 +108,16 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[1], commands[i].name))
             return commands[i].run(argc - 1, argv + 1);
     return cmd_compile(argc, argv);
+}
+
+/* What could not be written counts, whatever the command thought. */
+int main(int argc, char **argv) {
+    leave_install();
+    int status = run(argc, argv);
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+    if (status == OK)
+        fprintf(stderr, "ampc: error: standard output: %s\n",
+                errno ? strerror(errno) : "not all of it could be written");
+    return status ? status : ERR_USER;
 }

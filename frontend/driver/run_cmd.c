@@ -234,19 +234,43 @@ static Status plan_work(Run *r, Work *w) {
 }
 
 /* All data are read before any work begins, so that a mistake shows at once. */
+/* Before any work is done. */
+static Status claim_files(Run *r) {
+    const RunOptions *o = r->opt;
+    char why[160];
+    const struct {
+        const char *path, *role;
+        bool read;
+    } files[] = {{o->module, "the module", true},
+                 {o->load, "--load", true},
+                 {o->save, "--save", false},
+                 {o->save_best, "--save-best", false}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        if (!files[i].path) continue;
+        bool ok =
+            files[i].read
+                ? file_guard_input(r->guard, files[i].path, files[i].role, why)
+                : file_guard_claim(r->guard, files[i].path, files[i].role, why);
+        if (!ok) return fail(&r->diag, (Loc){.file = files[i].path}, "%s", why);
+    }
+    return OK;
+}
+
 static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     const RunOptions *o = r->opt;
     const char *train =
         has_program(r, "train") && r->info.accumulate == 1 ? "train" : "micro";
     if (w->train)
-        TRY(feeds_open(&r->diag, r->api, train, o->feed, o->nfeed, &r->train));
+        TRY(feeds_open(&r->diag, r->guard, r->api, train, o->feed, o->nfeed,
+                       &r->train));
     if (o->neval_feed)
-        TRY(feeds_open(&r->diag, r->api, "eval", o->eval_feed, o->neval_feed,
-                       &r->eval));
+        TRY(feeds_open(&r->diag, r->guard, r->api, "eval", o->eval_feed,
+                       o->neval_feed, &r->eval));
     else if (w->eval)
-        TRY(feeds_open(&r->diag, r->api, "eval", o->feed, o->nfeed, &r->eval));
+        TRY(feeds_open(&r->diag, r->guard, r->api, "eval", o->feed, o->nfeed,
+                       &r->eval));
     if (w->predict)
-        TRY(feeds_open(&r->diag, r->api, "predict", o->feed, o->nfeed,
+        TRY(feeds_open(&r->diag, r->guard, r->api, "predict", o->feed, o->nfeed,
                        predict));
     return OK;
 }
@@ -260,14 +284,14 @@ static Status do_work(Run *r, const Work *w, FeedSet *predict) {
         log_eval(r, -1, &e);
     }
     if (w->predict) TRY(run_predict(r, predict));
-    if (!w->train && r->opt->save &&
-        r->api->save(r->s, r->opt->save) != AMPC_OK)
-        return run_api_fail(r, "--save");
-    return OK;
+    return !w->train && r->opt->save ? run_save(r, r->opt->save) : OK;
 }
 
 static Status run_all(Run *r, FeedSet *predict) {
     Work w;
+    r->guard = file_guard_new();
+    if (!r->guard) return fail(&r->diag, (Loc){0}, "out of memory");
+    TRY(claim_files(r));
     TRY(open_module(r));
     TRY(plan_work(r, &w));
     TRY(open_feeds(r, &w, predict));
@@ -291,6 +315,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     feeds_free(&r.eval);
     feeds_free(&predict);
     free(r.order);
+    file_guard_free(r.guard);
     if (r.s) r.api->close(r.s);
     if (r.lib) dlclose(r.lib);
     if (r.diag.text.data) fputs(r.diag.text.data, stderr);

@@ -10,6 +10,7 @@
 #define AMPC_FRONTEND_DRIVER_RUN_CMD_H
 
 #include "frontend/driver/feed.h"
+#include "passes/files.h"
 
 /* argv[0] is "run".  api is NULL, but for tests: then argv names the module's
    file.  Returns the exit status.                                           */
@@ -31,13 +32,14 @@ typedef struct RunOptions {
 
 /* Where the log goes and what is on the terminal's last line. */
 typedef struct RunLog {
-    FILE *out;
+    FILE *out; /* standard output, or over `file`               */
+    bool lost; /* a line could not be written                   */
+    OutFile file, trace;
     bool terminal, quiet, bar;  /* stderr is a terminal; a bar is on it   */
     bool mixed;                 /* log lines go to a terminal, too        */
     double begin, last, bar_ms; /* seconds since start; smoothed step time  */
     int64_t first;              /* step at which the clock started          */
-    FILE *profile;
-    char *profile_tmp;
+    FILE *profile;              /* over `trace` */
     int64_t events;
     uint64_t profile_zero;
 } RunLog;
@@ -51,6 +53,7 @@ typedef struct RunCursor {
 
 typedef struct Run {
     Diag diag;
+    FileGuard *guard;
     const RunOptions *opt;
     const ampc_api *api;
     void *lib;
@@ -71,6 +74,8 @@ Status run_open_code(Run *r);
 /* ---- run_train.c --------------------------------------------------------- */
 
 Status run_training(Run *r);
+/* With the place in the data, if there are data to train on. */
+Status run_save(Run *r, const char *path);
 /* Sums over all samples; writes the outputs to opt->fetch when `fetch`. */
 Status run_evaluate(Run *r, FeedSet *fs, bool fetch, ampc_eval *sums);
 Status run_predict(Run *r, FeedSet *fs);

@@ -1,13 +1,10 @@
-/* run_fetch.c: model outputs, batch after batch, to DIR/NAME.npy.  Files are
-   written under a temporary name and renamed when all are complete.         */
+/* run_fetch.c: model outputs, batch after batch, to DIR/NAME.npy.  The files
+   get their names when all are complete.                                    */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/run_cmd.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "runtime/half.h"
 
@@ -15,8 +12,9 @@
    adds an item along a new first axis.                                      */
 typedef struct FetchOne {
     ampc_tensor_info t;
-    char *path, *tmp;
-    FILE *f;
+    char *path;
+    OutFile file;
+    FILE *f;    /* over `file` */
     char *data; /* one batch */
     bool rows;
 } FetchOne;
@@ -57,37 +55,26 @@ static void put_header(const FetchOne *o, int64_t samples, int64_t batch) {
 }
 
 static Status open_one(Run *r, FetchOne *o, int64_t samples, int64_t batch) {
-    StrBuf path = {0}, tmp = {0};
+    StrBuf path = {0};
     sb_printf(&path, "%s/", r->opt->fetch);
     put_name(&path, o->t.name);
     sb_puts(&path, ".npy");
-    sb_printf(&tmp, "%s.tmp", path.data);
     o->path = path.data;
-    o->tmp = tmp.data;
     o->rows = batch > 0 && o->t.rank > 0 && o->t.shape[0] % batch == 0;
     o->data = malloc(o->t.bytes ? o->t.bytes : 1);
     if (!o->data) return fail(&r->diag, (Loc){0}, "out of memory");
-    o->f = fopen(o->tmp, "wb");
-    if (!o->f)
-        return fail(&r->diag, (Loc){.file = o->tmp}, "%s", strerror(errno));
+    if (outfile_open(&o->file, o->path, 0666, r->guard, "--fetch"))
+        o->f = outfile_stream(&o->file);
+    if (!o->f) return file_failed(&r->diag, o->path, &o->file);
     put_header(o, samples, batch);
     return OK;
-}
-
-static Status make_folder(Run *r) {
-    struct stat st;
-    const char *dir = r->opt->fetch;
-    if (mkdir(dir, 0777) == 0) return OK;
-    if (errno == EEXIST && stat(dir, &st) == 0 && S_ISDIR(st.st_mode))
-        return OK;
-    return fail(&r->diag, (Loc){.file = dir}, "%s", strerror(errno));
 }
 
 Status fetch_open(Run *r, const char *program, int64_t samples, Fetch **out) {
     ampc_program_info p = {.size = sizeof p};
     r->api->program(r->api->module, program, &p);
     *out = NULL;
-    TRY(make_folder(r));
+    TRY(file_folder(&r->diag, r->opt->fetch));
     Fetch *f = calloc(1, sizeof *f);
     if (f) f->one = calloc(p.noutput + 1, sizeof *f->one);
     if (!f || !f->one) {
@@ -137,36 +124,24 @@ Status fetch_batch(Run *r, Fetch *f, int64_t n) {
     return OK;
 }
 
-static Status close_one(Run *r, FetchOne *o) {
-    bool ok = !ferror(o->f);
-    ok &= fclose(o->f) == 0;
-    o->f = NULL;
-    if (ok) return OK;
-    unlink(o->tmp);
-    return fail(&r->diag, (Loc){.file = o->path}, "%s", strerror(errno));
-}
-
 Status fetch_close(Run *r, Fetch *f) {
     Status st = OK;
-    for (int i = 0; i < f->n && st == OK; i++) st = close_one(r, &f->one[i]);
     for (int i = 0; i < f->n && st == OK; i++)
-        if (rename(f->one[i].tmp, f->one[i].path) != 0)
-            st = fail(&r->diag, (Loc){.file = f->one[i].path}, "%s",
-                      strerror(errno));
+        if (!outfile_ready(&f->one[i].file))
+            st = file_failed(&r->diag, f->one[i].path, &f->one[i].file);
+    for (int i = 0; i < f->n && st == OK; i++)
+        if (!outfile_commit(&f->one[i].file))
+            st = file_failed(&r->diag, f->one[i].path, &f->one[i].file);
     fetch_abort(f);
     return st;
 }
 
-/* Unlinking a name that was renamed away does no harm. */
 void fetch_abort(Fetch *f) {
     if (!f) return;
     for (int i = 0; i < f->n; i++) {
-        FetchOne *o = &f->one[i];
-        if (o->f) fclose(o->f);
-        if (o->tmp) unlink(o->tmp);
-        free(o->path);
-        free(o->tmp);
-        free(o->data);
+        outfile_abort(&f->one[i].file);
+        free(f->one[i].path);
+        free(f->one[i].data);
     }
     free(f->one);
     free(f);

@@ -2,10 +2,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/run_cmd.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -74,16 +72,13 @@ static void profile_event(void *ctx, const char *program, const char *step,
 }
 
 static Status profile_open(Run *r) {
-    size_t n = strlen(r->opt->profile) + sizeof ".tmp";
-    char *tmp = malloc(n);
-    if (!tmp) return fail(&r->diag, (Loc){0}, "out of memory");
-    snprintf(tmp, n, "%s.tmp", r->opt->profile);
-    r->log.profile_tmp = tmp;
-    r->log.profile = fopen(tmp, "w");
-    if (!r->log.profile)
-        return fail(&r->diag, (Loc){.file = tmp}, "%s", strerror(errno));
-    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", r->log.profile);
-    r->api->profile(r->s, profile_event, &r->log);
+    RunLog *log = &r->log;
+    const char *path = r->opt->profile;
+    if (outfile_open(&log->trace, path, 0666, r->guard, "--profile"))
+        log->profile = outfile_stream(&log->trace);
+    if (!log->profile) return file_failed(&r->diag, path, &log->trace);
+    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", log->profile);
+    r->api->profile(r->s, profile_event, log);
     return OK;
 }
 
@@ -91,29 +86,27 @@ static Status profile_close(Run *r) {
     RunLog *log = &r->log;
     r->api->profile(r->s, NULL, NULL);
     fputs("\n]}\n", log->profile);
-    bool ok = !ferror(log->profile);
-    ok &= fclose(log->profile) == 0;
     log->profile = NULL;
-    if (ok && rename(log->profile_tmp, r->opt->profile) == 0) return OK;
-    int why = errno;
-    unlink(log->profile_tmp);
-    return fail(&r->diag, (Loc){.file = r->opt->profile}, "%s", strerror(why));
+    return outfile_commit(&log->trace)
+               ? OK
+               : file_failed(&r->diag, r->opt->profile, &log->trace);
 }
 
 /* ---- open and close ------------------------------------------------------ */
 
 Status log_open(Run *r) {
     RunLog *log = &r->log;
+    const char *path = r->opt->log;
     log->out = stdout;
     log->quiet = r->opt->quiet;
     log->terminal = isatty(STDERR_FILENO) && !log->quiet;
     log->begin = log->last = now_seconds();
     log->first = -1;
-    if (r->opt->log) {
-        log->out = fopen(r->opt->log, r->opt->resume ? "a" : "w");
-        if (!log->out)
-            return fail(&r->diag, (Loc){.file = r->opt->log}, "%s",
-                        strerror(errno));
+    if (path) {
+        log->out = NULL;
+        if (outfile_append(&log->file, path, r->opt->resume, r->guard, "--log"))
+            log->out = outfile_stream(&log->file);
+        if (!log->out) return file_failed(&r->diag, path, &log->file);
     }
     log->mixed = isatty(fileno(log->out));
     return r->opt->profile ? profile_open(r) : OK;
@@ -124,14 +117,20 @@ static void clear_bar(RunLog *log) {
     log->bar = false;
 }
 
+/* Lines that were lost are an error, but not before the work is done. */
 static Status close_out(Run *r) {
-    FILE *out = r->log.out;
-    r->log.out = NULL;
-    if (!out) return OK;
-    bool ok = fflush(out) == 0;
-    if (out != stdout) ok &= fclose(out) == 0;
-    if (ok) return OK;
-    return fail(&r->diag, (Loc){.file = r->opt->log}, "%s", strerror(errno));
+    RunLog *log = &r->log;
+    FILE *out = log->out;
+    log->out = NULL;
+    if (out == stdout) {
+        if (fflush(out) == 0 && !log->lost) return OK;
+        return fail(&r->diag, (Loc){0},
+                    "standard output: lines of the log "
+                    "could not be written");
+    }
+    return !out || outfile_commit(&log->file)
+               ? OK
+               : file_failed(&r->diag, r->opt->log, &log->file);
 }
 
 Status log_close(Run *r) {
@@ -145,12 +144,9 @@ Status log_close(Run *r) {
 void log_abort(Run *r) {
     RunLog *log = &r->log;
     clear_bar(log);
-    if (log->out && log->out != stdout) fclose(log->out);
-    if (log->profile) {
-        fclose(log->profile);
-        unlink(log->profile_tmp);
-    }
-    free(log->profile_tmp);
+    if (log->profile) r->api->profile(r->s, NULL, NULL);
+    outfile_abort(&log->file);
+    outfile_abort(&log->trace);
     *log = (RunLog){.out = NULL};
 }
 
@@ -159,8 +155,8 @@ void log_abort(Run *r) {
 static void put_line(RunLog *log, StrBuf *sb) {
     sb_puts(sb, "\n");
     if (log->mixed) clear_bar(log);
-    fwrite(sb->data, 1, sb->len, log->out);
-    if (log->out == stdout) fflush(stdout);
+    log->lost |= fwrite(sb->data, 1, sb->len, log->out) != sb->len;
+    log->lost |= fflush(log->out) != 0; /* it is read while it grows */
     sb_free(sb);
 }
 

@@ -6,8 +6,11 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
-#include <stdlib.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static bool inside(uint64_t offset, uint64_t bytes, uint64_t limit) {
     return offset <= limit && bytes <= limit - offset;
@@ -65,25 +68,39 @@ static bool has_tail(const char *file, size_t n) {
     return n > 8 && memcmp(file + n - 8, "AMPTAIL1", 8) == 0;
 }
 
+static Status open_mapped(Run *r, const char *path, const char *file,
+                          size_t n) {
+    const char *symbol = has_tail(file, n) ? exported_symbol(file, n) : NULL;
+    if (!symbol)
+        return fail(&r->diag, (Loc){.file = path},
+                    "not a module of ampc, or truncated");
+    StrBuf local = {0};
+    sb_printf(&local, "%s%s", strchr(path, '/') ? "" : "./", path);
+    r->lib = dlopen(local.data, RTLD_NOW | RTLD_LOCAL);
+    sb_free(&local);
+    if (!r->lib) return fail(&r->diag, (Loc){.file = path}, "%s", dlerror());
+    return open_symbol(r, path, symbol);
+}
+
 Status run_open_code(Run *r) {
     const char *path = r->opt->module;
-    size_t n = 0;
-    char *file = read_file(path, &n);
-    if (!file)
-        return fail(&r->diag, (Loc){.file = path}, "%s", strerror(errno));
-    const char *symbol = has_tail(file, n) ? exported_symbol(file, n) : NULL;
-    Status st = OK;
-    if (!symbol) {
-        st = fail(&r->diag, (Loc){.file = path},
-                  "not a module of ampc, or truncated");
+    struct stat st;
+    Status s;
+    /* O_NONBLOCK: a named pipe must not hang us */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        s = fail(&r->diag, (Loc){.file = path}, "%s", strerror(errno));
+    } else if (!S_ISREG(st.st_mode) || st.st_size == 0) {
+        s = fail(&r->diag, (Loc){.file = path},
+                 "not a module of ampc, or truncated");
     } else {
-        StrBuf local = {0};
-        sb_printf(&local, "%s%s", strchr(path, '/') ? "" : "./", path);
-        r->lib = dlopen(local.data, RTLD_NOW | RTLD_LOCAL);
-        sb_free(&local);
-        st = r->lib ? open_symbol(r, path, symbol)
-                    : fail(&r->diag, (Loc){.file = path}, "%s", dlerror());
+        size_t n = (size_t)st.st_size;
+        char *file = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
+        s = file == MAP_FAILED
+                ? fail(&r->diag, (Loc){.file = path}, "%s", strerror(errno))
+                : open_mapped(r, path, file, n);
+        if (file != MAP_FAILED) munmap(file, n);
     }
-    free(file);
-    return st;
+    if (fd >= 0) close(fd);
+    return s;
 }

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "passes/leave.h"
+
 /* ---- order of samples ---------------------------------------------------- */
 
 static uint64_t random_next(uint64_t *state) {
@@ -81,10 +83,12 @@ void run_cursor_read(Run *r) {
     r->at = c;
 }
 
-static Status save(Run *r, const char *path) {
-    TRY(cursor_write(r));
-    if (r->api->save(r->s, path) != AMPC_OK) return run_api_fail(r, "--save");
-    return OK;
+Status run_save(Run *r, const char *path) {
+    if (r->train.n) TRY(cursor_write(r));
+    leave_hold(); /* an interruption waits for the file to be whole */
+    ampc_status status = r->api->save(r->s, path);
+    leave_release();
+    return status == AMPC_OK ? OK : run_api_fail(r, "--save");
 }
 
 /* ---- one step ------------------------------------------------------------ */
@@ -93,7 +97,8 @@ static Status train_step(Run *r, ampc_metrics *m) {
     int64_t n = r->info.accumulate, batch = r->info.batch;
     double begin = now_seconds();
     for (int64_t k = 0; k < n; k++) {
-        feeds_fill(&r->train, r->order, (r->at.step * n + k) * batch, batch);
+        TRY(feeds_fill(&r->diag, &r->train, r->order,
+                       (r->at.step * n + k) * batch, batch));
         if (r->api->step(r->s, r->train.in, (size_t)r->train.n, m) != AMPC_OK)
             return run_api_fail(r, "step");
     }
@@ -110,7 +115,7 @@ static Status end_epoch(Run *r, int64_t epoch) {
     double loss = e.loss_num / e.loss_den;
     if (!(loss < r->at.best)) return OK;
     r->at.best = loss;
-    return r->opt->save_best ? save(r, r->opt->save_best) : OK;
+    return r->opt->save_best ? run_save(r, r->opt->save_best) : OK;
 }
 
 /* ---- the loop ------------------------------------------------------------ */
@@ -162,7 +167,7 @@ static Status train_loop(Run *r, const Plan *p) {
         }
         if (r->opt->save_every && m.tried % r->opt->save_every == 0 &&
             done < p->steps)
-            TRY(save(r, r->opt->save));
+            TRY(run_save(r, r->opt->save));
     }
     return p->steps > 0 && evaluated != p->steps ? end_epoch(r, r->at.epoch + 1)
                                                  : OK;
@@ -178,7 +183,7 @@ Status run_training(Run *r) {
     }
     if (r->at.step >= p.per_epoch) r->at.step = 0;
     TRY(train_loop(r, &p));
-    return r->opt->save ? save(r, r->opt->save) : OK;
+    return r->opt->save ? run_save(r, r->opt->save) : OK;
 }
 
 /* ---- evaluation and prediction ------------------------------------------- */
@@ -191,7 +196,7 @@ static int64_t valid_rows(const FeedSet *fs, int64_t first) {
 static Status evaluate_all(Run *r, FeedSet *fs, Fetch *f, ampc_eval *sums) {
     for (int64_t i = 0; i < fs->samples; i += fs->batch) {
         int64_t n = valid_rows(fs, i);
-        feeds_fill(fs, NULL, i, n);
+        TRY(feeds_fill(&r->diag, fs, NULL, i, n));
         if (r->api->evaluate(r->s, fs->in, (size_t)fs->n, n, sums) != AMPC_OK)
             return run_api_fail(r, "evaluate");
         if (f) TRY(fetch_batch(r, f, n));
@@ -215,7 +220,7 @@ Status run_evaluate(Run *r, FeedSet *fs, bool fetch, ampc_eval *sums) {
 static Status predict_all(Run *r, FeedSet *fs, Fetch *f) {
     for (int64_t i = 0; i < fs->samples; i += fs->batch) {
         int64_t n = valid_rows(fs, i);
-        feeds_fill(fs, NULL, i, n);
+        TRY(feeds_fill(&r->diag, fs, NULL, i, n));
         if (r->api->predict(r->s, fs->in, (size_t)fs->n, n, NULL, 0) != AMPC_OK)
             return run_api_fail(r, "predict");
         TRY(fetch_batch(r, f, n));

@@ -486,9 +486,8 @@ static Str directory_of(const char *path) {
     return slash == path ? intern("/") : intern_n(path, (size_t)(slash - path));
 }
 
-Status import_onnx_bytes(Arena *a, Diag *d, const char *path,
-                         const uint8_t *bytes, size_t n, const Options *opt,
-                         Module **out) {
+Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
+                   size_t n, const Options *opt, Module **out) {
     WireError e = {0};
     Ox ox = {.a = a,
              .d = d,
@@ -510,17 +509,5 @@ Status import_onnx_bytes(Arena *a, Diag *d, const char *path,
     Status s = import_model(&ox);
     onnx__model_proto__free_unpacked(m, NULL);
     *out = s == OK ? ox.m : NULL;
-    return s;
-}
-
-Status import_onnx(Arena *a, Diag *d, const char *path, const Options *opt,
-                   Module **out) {
-    size_t n;
-    char *bytes = read_file(path, &n);
-    if (!bytes)
-        return fail(d, (Loc){.file = intern(path)}, "%s", strerror(errno));
-    Status s =
-        import_onnx_bytes(a, d, path, (const uint8_t *)bytes, n, opt, out);
-    free(bytes);
     return s;
 }

@@ -12,6 +12,7 @@
 
 #include "frontend/onnx/onnx.h"
 #include "frontend/onnx/sha1.h"
+#include "runtime/outfile.h"
 
 typedef struct External {
     const char *location, *checksum;
@@ -170,7 +171,12 @@ Status ox_external(Ox *ox, const Onnx__TensorProto *t, const char *name,
                        ox_quote(ox, name), ox_quote(ox, e.location),
                        errno == ELOOP || errno == ENOTDIR ? "not a plain file"
                                                           : strerror(errno));
-    Status s = read_file_part(ox, fd, name, &e, bytes, out);
+    char clash[160];
+    Str path = internf("%s/%s", ox->dir, e.location);
+    Status s = OK;
+    if (!file_guard_input(ox->opt->guard, path, "the model's data", clash))
+        s = fail(ox->d, (Loc){.file = path}, "%s", clash);
+    if (s == OK) s = read_file_part(ox, fd, name, &e, bytes, out);
     close(fd);
     return s;
 }

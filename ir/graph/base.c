@@ -3,9 +3,12 @@
 #include "ir/graph/base.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- assertions ---------------------------------------------------------- */
 
@@ -27,7 +30,7 @@ void assert_failed(const char *cond, const char *file, int line) {
     exit(ERR_BUG);
 }
 
-static _Noreturn void out_of_memory(void) {
+_Noreturn void out_of_memory(void) {
     fputs("ampc: error: out of memory\n", stderr);
     exit(ERR_USER);
 }
@@ -454,31 +457,42 @@ uint64_t hash_bytes(uint64_t seed, const void *p, size_t n) {
     return h ^ h >> 29;
 }
 
-static char *read_stream(FILE *f, size_t *n) {
-    StrBuf sb = {0};
-    size_t got;
-    do {
-        sb_reserve(&sb, 1 << 16);
-        got = fread(sb.data + sb.len, 1, sb.cap - sb.len - 1, f);
-        sb.len += got;
-        sb.data[sb.len] = 0;
-    } while (got);
-    if (ferror(f)) {
-        int e = errno;
-        sb_free(&sb);
-        errno = e;
-        return NULL;
+/* The bytes that the file has now; NULL: errno, 0 where it became shorter. */
+static char *read_open(int fd, size_t bytes) {
+    char *text = malloc(bytes + 1);
+    size_t at = 0;
+    while (text && at < bytes) {
+        ssize_t got = read(fd, text + at, bytes - at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+            int e = got ? errno : 0;
+            free(text);
+            errno = e;
+            return NULL;
+        }
+        at += (size_t)got;
     }
-    if (n) *n = sb.len;
-    return sb.data;
+    if (text) text[bytes] = 0;
+    return text;
 }
 
-char *read_file(const char *path, size_t *n) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return NULL;
-    char *text = read_stream(f, n);
-    int e = errno;
-    fclose(f);
-    errno = e;
+char *read_file(Diag *d, const char *path, size_t *n) {
+    struct stat st;
+    char *text = NULL;
+    Loc loc = {.file = intern(path)};
+    /* O_NONBLOCK: a named pipe must not hang us */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        fail(d, loc, "%s", strerror(errno));
+    } else if (!S_ISREG(st.st_mode)) {
+        fail(d, loc,
+             S_ISDIR(st.st_mode) ? "is a folder" : "is no regular file");
+    } else {
+        text = read_open(fd, (size_t)st.st_size);
+        if (!text)
+            fail(d, loc, "%s", errno ? strerror(errno) : "became shorter");
+        *n = (size_t)st.st_size;
+    }
+    if (fd >= 0) close(fd);
     return text;
 }

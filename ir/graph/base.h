@@ -35,6 +35,8 @@ _Noreturn void assert_failed(const char *cond, const char *file, int line);
 /* Called before exiting; set by the pass runner. */
 typedef void AssertHook(void *ctx, FILE *out);
 void assert_set_hook(AssertHook *hook, void *ctx);
+/* Ends ampc with status 1 and a message. */
+_Noreturn void out_of_memory(void);
 
 #ifdef __GNUC__
 #define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
@@ -126,7 +128,8 @@ bool add_ok(int64_t a, int64_t b, int64_t *out);
 
 uint64_t hash_bytes(uint64_t seed, const void *p, size_t n);
 
-/* Reads a whole file; NUL-terminated; *n excludes it.  NULL: errno.        */
-char *read_file(const char *path, size_t *n);
+/* Reads a whole regular file; NUL-terminated; *n excludes it; for free().
+   NULL after a message.                                                     */
+char *read_file(Diag *d, const char *path, size_t *n);
 
 #endif

@@ -10,11 +10,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/cuda/gpu.h"
-#include "runtime/safetensors.h"
+#include "runtime/outfile.h"
 #include "runtime/sections.h"
 
 enum { CACHE_MOST = 1 << 16 };
@@ -185,24 +187,33 @@ static bool merge(Cache *now, const Cache *c) {
     return ok && now->n <= CACHE_MOST;
 }
 
-static bool write_file(const Cache *c, int fd, const char *tmp) {
+/* Holds the folder's lock for a moment; never waits long for another holder.
+   Where a file system has no locks, the last writer wins.                   */
+static bool lock_folder(const OutFile *o) {
+    struct timespec pause = {0, 10000000};
+    for (int i = 0; i < 100; i++) {
+        if (flock(o->folder, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+            return true;
+        nanosleep(&pause, NULL);
+    }
+    return false;
+}
+
+static bool write_file(const Cache *c, OutFile *o) {
     CacheHeader h = header_of(c);
     h.crc = crc_of(h, c->entries);
-    return write_all(fd, &h, sizeof h) &&
-           write_all(fd, c->entries, c->n * sizeof *c->entries) &&
-           fsync(fd) == 0 && rename(tmp, c->path) == 0;
+    return outfile_write(o, &h, sizeof h) &&
+           outfile_write(o, c->entries, c->n * sizeof *c->entries) &&
+           outfile_commit(o);
 }
 
 bool cache_save(Cache *c) {
-    char tmp[1100];
+    OutFile o;
     Cache now = {.s = c->s};
     memcpy(now.path, c->path, sizeof now.path);
-    snprintf(tmp, sizeof tmp, "%s.tmp", c->path);
-    int fd = open_temporary(tmp);
-    if (fd < 0) return false;
-    bool ok = merge(&now, c) && write_file(&now, fd, tmp);
-    if (!ok) unlink(tmp);
-    close(fd);
+    bool ok = outfile_open(&o, c->path, 0666, NULL, NULL) && lock_folder(&o) &&
+              merge(&now, c) && write_file(&now, &o);
+    outfile_abort(&o);
     if (ok) {
         cache_close(c);
         *c = now;

@@ -204,7 +204,7 @@ static const char *import_and_run(Case *c, bool constants) {
     sb_free(&c->d.text);
     c->d = (Diag){0};
     options_inference(&o, c->a);
-    Status s = import_onnx_bytes(c->a, &c->d, "model.onnx", bytes, n, &o, &m);
+    Status s = import_onnx(c->a, &c->d, "model.onnx", bytes, n, &o, &m);
     free(bytes);
     return s == OK ? evaluate(c, m) : why_failed(c);
 }

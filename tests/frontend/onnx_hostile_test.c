@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/outfile.h"
 #include "tests/harness.h"
 #include "tests/support/onnx_util.h"
 
@@ -19,7 +20,7 @@ static bool refuse_bytes(const void *p, size_t n, const char *why) {
     Options o;
     Module *m = NULL;
     options_init(&o, a);
-    Status s = import_onnx_bytes(a, &d, "bad.onnx", p, n, &o, &m);
+    Status s = import_onnx(a, &d, "bad.onnx", p, n, &o, &m);
     bool ok = CHECK(s == ERR_USER && !m);
     ok = ok && CHECK_HAS(d.text.data, why);
     sb_free(&d.text);
@@ -384,6 +385,18 @@ TEST_CASE(onnx_external, is_read_from_beside_the_model) {
     made_end(&m);
 }
 
+TEST_CASE(onnx_external, no_output_is_read) {
+    Made m;
+    char why[160];
+    with_external(&m, "w.data", "4", "8");
+    m.opt.guard = file_guard_new();
+    REQUIRE(file_guard_claim(m.opt.guard, data_file(), "--report", why));
+    CHECK(made_import(&m) == NULL);
+    CHECK_HAS(made_message(&m), "--report would overwrite the model's data");
+    file_guard_free(m.opt.guard);
+    made_end(&m);
+}
+
 TEST_CASE(onnx_external, the_right_checksum_passes) {
     Made m;
     char *sum;
@@ -696,7 +709,7 @@ static void try_import(const uint8_t *p, size_t n) {
     vec_push(a, &o.dims, (DimBind){intern("batch"), -1, 4});
     uint8_t *exact = malloc(n ? n : 1); /* reads past the end are seen */
     memcpy(exact, p, n);
-    Status s = import_onnx_bytes(a, &d, "damaged.onnx", exact, n, &o, &m);
+    Status s = import_onnx(a, &d, "damaged.onnx", exact, n, &o, &m);
     free(exact);
     if (s == OK)
         CHECK_MSG(verify_module(m, STAGE_TYPED, &d) == OK, "%s", d.text.data);

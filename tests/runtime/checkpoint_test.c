@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "tests/harness.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -12,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -26,6 +29,17 @@ static const char *tmp_path(const char *name) {
     char *p = paths[next++ % 8];
     snprintf(p, sizeof paths[0], "%s/%s", test_tmpdir(), name);
     return p;
+}
+
+/* Half-written files in the test's folder. */
+static int temporaries(void) {
+    int n = 0;
+    DIR *d = opendir(test_tmpdir());
+    REQUIRE(d);
+    for (struct dirent *e; (e = readdir(d));)
+        n += strncmp(e->d_name, ".ampc-", 6) == 0;
+    closedir(d);
+    return n;
 }
 
 static ampc_session *open_module(const AmpcModule *m) {
@@ -264,6 +278,7 @@ TEST_CASE(checkpoint, file_is_as_promised) {
     char *crc = strstr(file + 8, "\"ampc.crc32\":\"");
     CHECK(crc && crc < strstr(file + 8, "\"ampc\":"));
     free(file);
+    CHECK_EQ_INT(temporaries(), 0);
     a->close(s);
 }
 
@@ -567,6 +582,57 @@ TEST_CASE(checkpoint, paths_that_are_no_files) {
     a->close(s);
 }
 
+/* ---- what is in the way of a save ---------------------------------------- */
+
+TEST_CASE(checkpoint, a_save_destroys_nothing_of_the_user) {
+    const ampc_api *a = tiny_api();
+    const char *path = tmp_path("safe.safetensors");
+    const char *other = tmp_path("safe.safetensors.tmp");
+    ampc_session *s = open_module(&tiny_module);
+    struct stat st;
+    REQUIRE(test_write_file(other, "mine", 4));
+    int fd = open(other, O_RDONLY);
+    REQUIRE(flock(fd, LOCK_EX) == 0);
+    alarm(20); /* a lock that somebody holds is not waited for */
+    check_ok(s, a->save(s, path));
+    alarm(0);
+    char *text = test_read_file(other, NULL);
+    CHECK_STR(text, "mine");
+    free(text);
+    close(fd);
+    const char *fifo = tmp_path("safe.fifo");
+    REQUIRE(mkfifo(fifo, 0600) == 0);
+    CHECK_EQ_INT(a->save(s, fifo), AMPC_ERR_FILE);
+    CHECK_HAS(a->error(s), "no regular file");
+    CHECK(lstat(fifo, &st) == 0 && S_ISFIFO(st.st_mode));
+    a->close(s);
+}
+
+/* The signal's default action would end the host. */
+TEST_CASE(checkpoint, a_limit_on_file_sizes_fails_the_save) {
+    const ampc_api *a = tiny_api();
+    const char *path = tmp_path("limited.safetensors");
+    ampc_session *s = open_module(&tiny_module);
+    int status;
+    check_ok(s, a->save(s, path));
+    pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+        struct rlimit l = {100, 100};
+        ampc_session *own = open_module(&tiny_module);
+        setrlimit(RLIMIT_FSIZE, &l);
+        _exit(a->save(own, path) == AMPC_ERR_FILE &&
+                      strstr(a->error(own), "File too large")
+                  ? 0
+                  : 1);
+    }
+    REQUIRE(waitpid(pid, &status, 0) == pid);
+    CHECK_EQ_INT(status, 0);
+    check_ok(s, a->resume(s, path));
+    CHECK_EQ_INT(temporaries(), 0);
+    a->close(s);
+}
+
 /* ---- killed while saving ------------------------------------------------- */
 
 static void save_forever(const char *path) {
@@ -596,6 +662,7 @@ TEST_CASE(checkpoint, survives_kill) {
         CHECK_EQ_INT(sc.step, sc.tried);
     }
     check_ok(s, a->save(s, path));
+    CHECK_EQ_INT(temporaries(), 0);
     a->close(s);
 }
 

@@ -214,7 +214,7 @@ Module *made_import(Made *m) {
     sb_free(&m->d.text);
     m->d = (Diag){0};
     char *path = arena_printf(m->a, "%s/made.onnx", test_tmpdir());
-    Status s = import_onnx_bytes(m->a, &m->d, path, bytes, n, &m->opt, &out);
+    Status s = import_onnx(m->a, &m->d, path, bytes, n, &m->opt, &out);
     free(bytes);
     if (s == OK && verify_module(out, STAGE_TYPED, &m->d) != OK)
         FAIL("the verifier refuses the import: %s", m->d.text.data);

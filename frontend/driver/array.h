@@ -1,0 +1,77 @@
+/* array.h: arrays in files, read in windows: .npy (NumPy) and IDX (as MNIST
+   ships), either also gzipped.
+
+   Files are taken as hostile.  The header decides how much is read; what it
+   says is checked against the file's size before anything is allocated, and a
+   packed file is unpacked no further.  Small arrays are kept in memory; of
+   large ones a window is read where it is wanted, from the file itself or, if
+   it is packed or in another order, from a nameless temporary copy.
+
+   array.c  files and windows;  npy.c, idx.c  a format each                  */
+#ifndef AMPC_FRONTEND_DRIVER_ARRAY_H
+#define AMPC_FRONTEND_DRIVER_ARRAY_H
+
+#include "ir/graph/base.h"
+
+#define AMPC_NO_LOADER
+#include "runtime/ampc.h"
+
+typedef struct Array {
+    ampc_dtype dtype;
+    int rank;
+    int64_t dim[AMPC_RANK_LIMIT];
+    int64_t count; /* elements */
+    size_t bytes;
+    char *memory; /* all of it, or NULL: */
+    int fd;       /* the file, or a copy; -1: none */
+    uint64_t at;  /* where the data begin */
+    bool swap;    /* they are in the other byte order */
+} Array;
+
+/* Tells formats apart by content.  On failure nothing is left to close. */
+Status array_open(Diag *d, const char *path, Array *a);
+/* Elements [first, first + n), dense, row-major, in this machine's order. */
+Status array_get(Diag *d, const char *path, const Array *a, int64_t first,
+                 int64_t n, void *out);
+void array_close(Array *a);
+
+/* ---- element types ------------------------------------------------------- */
+
+typedef struct ArrayType {
+    const char *name, *npy; /* npy without byte order */
+    size_t bytes;
+    int idx; /* type byte of IDX; 0: none */
+} ArrayType;
+
+enum { ARRAY_TYPES = AMPC_DTYPE_F64 + 1 };
+extern const ArrayType array_types[ARRAY_TYPES]; /* by ampc_dtype */
+
+/* ---- formats ------------------------------------------------------------- */
+
+enum { ARRAY_HEAD = 1 << 16 }; /* no header is longer */
+
+/* What a header says. */
+typedef struct ArrayHead {
+    ampc_dtype dtype;
+    int rank;
+    int64_t dim[AMPC_RANK_LIMIT];
+    size_t data;   /* offset of the first element */
+    bool big;      /* endian */
+    bool columns;  /* Fortran: the first index is the fastest */
+    char why[100]; /* of a refusal */
+} ArrayHead;
+
+/* p: the first bytes of a file, ARRAY_HEAD of them if it has so many. */
+typedef struct ArrayFormat {
+    const char *name;
+    bool (*is)(const unsigned char *p, size_t n);
+    bool (*parse)(const unsigned char *p, size_t n, ArrayHead *h);
+} ArrayFormat;
+
+extern const ArrayFormat npy_format, idx_format;
+
+/* The header of a .npy file; bf16 has no type there: write it as f32.
+   buf is freed by the caller (sb_free).                                     */
+void npy_header(StrBuf *buf, int dtype, int rank, const int64_t *dim);
+
+#endif

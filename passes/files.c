@@ -1,0 +1,30 @@
+/* files.c: see files.h. */
+#define _POSIX_C_SOURCE 200809L
+#include "passes/files.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+Status file_failed(Diag *d, const char *path, const OutFile *o) {
+    return fail(d, (Loc){.file = intern(path)}, "%s", o->why);
+}
+
+Status file_folder(Diag *d, const char *path) {
+    struct stat st;
+    if (mkdir(path, 0777) == 0) return OK;
+    if (errno != EEXIST)
+        return fail(d, (Loc){.file = intern(path)}, "%s", strerror(errno));
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return OK;
+    return fail(d, (Loc){.file = intern(path)}, "exists and is no folder");
+}
+
+Status file_text(Diag *d, const char *path, const void *text, size_t n,
+                 FileGuard *guard, const char *role) {
+    OutFile o;
+    bool ok = outfile_open(&o, path, 0666, guard, role);
+    o.loose = true;
+    ok = ok && outfile_write(&o, text, n) && outfile_commit(&o);
+    outfile_abort(&o);
+    return ok ? OK : file_failed(d, path, &o);
+}

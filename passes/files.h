@@ -1,0 +1,19 @@
+/* files.h: the files that `ampc` writes (runtime/outfile.h), with its messages.
+ */
+#ifndef AMPC_PASSES_FILES_H
+#define AMPC_PASSES_FILES_H
+
+#include "ir/graph/base.h"
+#include "runtime/outfile.h"
+
+/* The message of a failed call of outfile.h. */
+Status file_failed(Diag *d, const char *path, const OutFile *o);
+
+/* A folder for files, made unless it is there. */
+Status file_folder(Diag *d, const char *path);
+
+/* A file for people to read: not synced, since it is easily made again.    */
+Status file_text(Diag *d, const char *path, const void *text, size_t n,
+                 FileGuard *guard, const char *role);
+
+#endif

@@ -1,0 +1,163 @@
+/* leave.c: see leave.h.
+
+   Signals that end a program are blocked everywhere and awaited by one thread,
+   which may do what a handler must not: wait for a lock, walk a folder.  It
+   keeps the lock, so that no other thread makes anything new meanwhile.     */
+#define _XOPEN_SOURCE 700
+#include "passes/leave.h"
+
+#include <ftw.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/outfile.h"
+
+enum { MAX_GROUPS = 64, MAX_FILES = 1024, PATIENCE = 10 /* seconds */ };
+
+static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+enum { SIGNALS = sizeof signals / sizeof *signals };
+
+typedef struct Half {
+    int folder;
+    char tmp[32];
+} Half;
+
+static pthread_mutex_t lock;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static char *made; /* the folder, or NULL */
+static long groups[MAX_GROUPS];
+static Half halves[MAX_FILES];
+static int ngroup, nhalf;
+
+/* Recursive: an assertion may fail between hold and release. */
+static void make_lock(void) {
+    pthread_mutexattr_t a;
+    pthread_mutexattr_init(&a);
+    pthread_mutexattr_settype(&a, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&lock, &a);
+    pthread_mutexattr_destroy(&a);
+}
+
+void leave_hold(void) {
+    pthread_once(&once, make_lock);
+    pthread_mutex_lock(&lock);
+}
+
+void leave_release(void) { pthread_mutex_unlock(&lock); }
+
+/* ---- what there is ------------------------------------------------------- */
+
+static int remove_entry(const char *path, const struct stat *st, int type,
+                        struct FTW *where) {
+    (void)st, (void)type, (void)where;
+    remove(path);
+    return 0;
+}
+
+bool leave_make_folder(char *pattern) {
+    leave_hold();
+    bool ok = mkdtemp(pattern) != NULL;
+    if (ok) made = strdup(pattern);
+    leave_release();
+    return ok;
+}
+
+void leave_remove_folder(void) {
+    leave_hold();
+    if (made) nftw(made, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    free(made);
+    made = NULL;
+    leave_release();
+}
+
+void leave_group(long pgid, bool there) {
+    leave_hold();
+    for (int i = 0; i < ngroup && !there; i++)
+        if (groups[i] == pgid) groups[i] = groups[--ngroup];
+    if (there && ngroup < MAX_GROUPS) groups[ngroup++] = pgid;
+    leave_release();
+}
+
+static void hear_of_file(int folder, const char *tmp, bool there) {
+    leave_hold();
+    for (int i = 0; i < nhalf && !there; i++)
+        if (halves[i].folder == folder && !strcmp(halves[i].tmp, tmp))
+            halves[i] = halves[--nhalf];
+    if (there && nhalf < MAX_FILES) {
+        halves[nhalf].folder = folder;
+        snprintf(halves[nhalf++].tmp, sizeof halves->tmp, "%s", tmp);
+    }
+    leave_release();
+}
+
+/* ---- taking it back ------------------------------------------------------ */
+
+/* A killed compiler may make one more file before it is gone. */
+static void remove_made(void) {
+    struct timespec pause = {0, 10000000};
+    struct stat st;
+    for (int i = 0; made && i < 200; i++) {
+        nftw(made, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+        if (lstat(made, &st) != 0) return;
+        nanosleep(&pause, NULL);
+    }
+}
+
+static void take_back(void) {
+    for (int i = 0; i < ngroup; i++) kill(-(pid_t)groups[i], SIGKILL);
+    for (int i = 0; i < nhalf; i++)
+        unlinkat(halves[i].folder, halves[i].tmp, 0);
+    remove_made();
+    ngroup = nhalf = 0;
+}
+
+static void at_exit(void) {
+    leave_hold();
+    take_back();
+    leave_release();
+}
+
+static void *watch(void *arg) {
+    const sigset_t *set = arg;
+    struct timespec until;
+    int sig;
+    if (sigwait(set, &sig) != 0) return NULL;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += PATIENCE;
+    pthread_mutex_timedlock(&lock, &until);
+    take_back();
+    signal(sig, SIG_DFL);
+    kill(getpid(), sig);
+    pthread_sigmask(SIG_UNBLOCK, set, NULL);
+    return NULL;
+}
+
+/* What was ignored when we were started stays so (nohup). */
+static void wanted_signals(sigset_t *set) {
+    struct sigaction old;
+    sigemptyset(set);
+    for (int i = 0; i < SIGNALS; i++)
+        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaddset(set, signals[i]);
+}
+
+void leave_install(void) {
+    static sigset_t set;
+    pthread_t thread;
+    pthread_once(&once, make_lock);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error */
+    outfile_set_hook(hear_of_file);
+    atexit(at_exit);
+    wanted_signals(&set);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (pthread_create(&thread, NULL, watch, &set) == 0)
+        pthread_detach(thread);
+    else
+        pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}

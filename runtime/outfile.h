@@ -1,0 +1,82 @@
+/* outfile.h: how a file gets to disk, for the runtime inside a module and for
+   `ampc` itself.
+
+   A new file is written without a name where the file system can do that, else
+   under a random one beside its path; it is synced and then renamed.  At any
+   moment the path holds the old file or the new one, whole.  What exists and is
+   no regular file is refused, symbolic links too: a device is not replaced and
+   nothing is written where a link points.  Nothing waits for a lock.  What a
+   killed writer leaves (.ampc-RANDOM) is removed by the next one in the folder.
+
+     OutFile o;
+     bool ok = outfile_open(&o, path, 0666, NULL, NULL) &&
+               outfile_write(&o, data, n) && outfile_commit(&o);
+     if (!ok) { report(path, o.why); outfile_abort(&o); }                     */
+#ifndef AMPC_OUTFILE_H
+#define AMPC_OUTFILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+typedef struct FileGuard FileGuard;
+
+typedef struct OutFile {
+    bool open;
+    int folder, fd;
+    FILE *stream; /* over fd, once outfile_stream was called */
+    char name[256], tmp[32];
+    bool named;       /* tmp is in the folder */
+    bool in_place;    /* of outfile_append */
+    const char *keep; /* set by the caller: what was at the path is kept under
+                         the path with this behind it */
+    bool loose;       /* set by the caller: not synced, easily made again */
+    char why[160];    /* what a failed call failed at, without the path */
+} OutFile;
+
+/* All of them: false, with o->why and errno 0 where it is no system's error;
+   outfile_abort is due then; on a zeroed or closed OutFile it does nothing. */
+
+/* mode is subject to the umask.  guard may be NULL; role: see below. */
+bool outfile_open(OutFile *o, const char *path, mode_t mode, FileGuard *guard,
+                  const char *role);
+/* A file that is read while it grows: written in place, from its end if it
+   `goes_on`; one writer at a time.                                          */
+bool outfile_append(OutFile *o, const char *path, bool goes_on,
+                    FileGuard *guard, const char *role);
+/* A full disk and a limit on file sizes are failures, never a signal. */
+bool outfile_write(OutFile *o, const void *data, uint64_t n);
+/* Over bytes that were written. */
+bool outfile_patch(OutFile *o, const void *data, size_t n, uint64_t at);
+FILE *outfile_stream(OutFile *o); /* NULL: o->why */
+/* All that can fail for lack of room, so that several files can be made ready
+   before the first is renamed.                                              */
+bool outfile_ready(OutFile *o);
+bool outfile_commit(OutFile *o);
+void outfile_abort(OutFile *o);
+
+/* ---- the files of one command -------------------------------------------- */
+
+/* Keeps outputs apart from inputs and from each other: by device and inode,
+   and by folder and name.  role says what a file is for ("the model",
+   "--report"); it is kept, not copied.                                      */
+FileGuard *file_guard_new(void); /* NULL: out of memory */
+void file_guard_free(FileGuard *g);
+/* A file that is read.  One that is not there is no matter.  These two fill
+   `why` when they fail.                                                     */
+bool file_guard_input(FileGuard *g, const char *path, const char *role,
+                      char why[160]);
+/* Checks and claims a path that is written later, and not through outfile_open
+   with this guard.                                                          */
+bool file_guard_claim(FileGuard *g, const char *path, const char *role,
+                      char why[160]);
+
+/* ---- for a program that is interrupted ----------------------------------- */
+
+/* fn hears of every temporary name that appears in a folder, or goes. */
+typedef void OutFileHook(int folder, const char *tmp, bool there);
+void outfile_set_hook(OutFileHook *fn);
+
+#endif

@@ -1,0 +1,270 @@
+/* leave_test.c: `ampc` interrupted at its work, out of memory, or asserting:
+   no temporary folder, no half-written file and no compiler stays behind.   */
+#define _GNU_SOURCE
+#include "passes/leave.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ir/graph/base.h"
+#include "runtime/outfile.h"
+#include "tests/harness.h"
+
+/* ---- helpers ------------------------------------------------------------- */
+
+static const char *in(const char *name) {
+    static char path[8][600];
+    static int next;
+    char *p = path[next++ % 8];
+    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
+    return p;
+}
+
+static void fresh(const char *folder) {
+    CHECK_EQ_INT(
+        test_command(NULL, "rm -rf '%s' && mkdir '%s'", in(folder), in(folder)),
+        0);
+}
+
+static int entries(const char *folder) {
+    int n = 0;
+    DIR *d = opendir(in(folder));
+    REQUIRE(d);
+    while (readdir(d)) n++;
+    closedir(d);
+    return n - 2;
+}
+
+static bool within_seconds(double s, bool (*fn)(void)) {
+    struct timespec pause = {0, 20000000};
+    for (double t = 0; t < s; t += 0.02) {
+        if (fn()) return true;
+        nanosleep(&pause, NULL);
+    }
+    return fn();
+}
+
+/* ---- a compiler that never ends ------------------------------------------ */
+
+static void put_model(void) {
+    static const char text[] = "graph forward(%x: f32[4,3]) {\n"
+                               "  param %w: f32[3,2] = normal(1, 0.5)\n"
+                               "  %y = matmul %x, %w : f32[4,2]\n"
+                               "  return %y\n}\n";
+    REQUIRE(test_write_file(in("m.amp"), text, strlen(text)));
+}
+
+/* It has a child, as compilers do, and both tell their numbers. */
+static void put_compiler(void) {
+    static const char text[] = "#!/bin/sh\n"
+                               "sleep 300 &\n"
+                               "echo $! >> \"$PIDS\"\n"
+                               "echo $$ >> \"$PIDS\"\n"
+                               "echo text > half.s\n"
+                               "wait\n";
+    REQUIRE(test_write_file(in("cc.sh"), text, strlen(text)));
+    REQUIRE(chmod(in("cc.sh"), 0755) == 0);
+}
+
+static pid_t start(const char *out) {
+    unlink(in("pids"));
+    pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid) return pid;
+    char module[700];
+    snprintf(module, sizeof module, "%s/%s", test_tmpdir(), out);
+    setenv("TMPDIR", in("tmp"), 1);
+    setenv("PIDS", in("pids"), 1);
+    setenv("CC", in("cc.sh"), 1);
+    setenv("AMPC_LIBNVRTC", "none", 1);
+    execl(test_ampc(), "ampc", in("m.amp"), "-o", module, "--loss", "mse",
+          "--target", "cpu:x86-64-v2", "--report", in("out/r.txt"),
+          (char *)NULL);
+    _exit(127);
+}
+
+/* Two compilers with a child each. */
+static bool compilers_run(void) {
+    char *text = test_read_file(in("pids"), NULL);
+    int lines = 0;
+    for (char *p = text; p && *p; p++) lines += *p == '\n';
+    free(text);
+    return lines == 4;
+}
+
+static bool is_running(long pid) {
+    char path[64], *text;
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    text = test_read_file(path, NULL);
+    char *end = text ? strrchr(text, ')') : NULL;
+    bool runs = end && end[1] == ' ' && end[2] != 'Z' && end[2] != 'X';
+    free(text);
+    return runs;
+}
+
+static bool compilers_stopped(void) {
+    char *text = test_read_file(in("pids"), NULL);
+    bool stopped = text != NULL;
+    for (char *p = text; p && *p;) {
+        stopped &= !is_running(strtol(p, &p, 10));
+        if (*p == '\n') p++;
+    }
+    free(text);
+    return stopped;
+}
+
+static void interrupt(int sig) {
+    int status = 0;
+    fresh("tmp");
+    fresh("out");
+    put_model();
+    put_compiler();
+    REQUIRE(test_write_file(in("out/m.so"), "former", 6));
+    pid_t pid = start("out/m.so");
+    if (!within_seconds(60, compilers_run)) {
+        kill(pid, SIGKILL);
+        FAIL("the compilers did not start");
+    }
+    CHECK_EQ_INT(entries("tmp"), 1);
+    kill(pid, sig);
+    REQUIRE(waitpid(pid, &status, 0) == pid);
+    CHECK_MSG(WIFSIGNALED(status) && WTERMSIG(status) == sig,
+              "signal %d: wait status %#x", sig, status);
+    CHECK_MSG(within_seconds(10, compilers_stopped), "signal %d", sig);
+    CHECK_EQ_INT(entries("tmp"), 0);
+    CHECK_EQ_INT(entries("out"), 1);
+    char *text = test_read_file(in("out/m.so"), NULL);
+    CHECK_STR(text, "former");
+    free(text);
+}
+
+TEST_CASE(leave, interrupted_while_compiling) {
+    interrupt(SIGINT);
+    interrupt(SIGTERM);
+    interrupt(SIGHUP);
+}
+
+TEST_CASE(leave, what_nohup_ignores_stays_ignored) {
+    int status = 0;
+    fresh("tmp");
+    fresh("out");
+    put_model();
+    put_compiler();
+    signal(SIGHUP, SIG_IGN);
+    pid_t pid = start("out/m.so");
+    signal(SIGHUP, SIG_DFL);
+    bool started = within_seconds(60, compilers_run);
+    kill(pid, SIGHUP);
+    CHECK(started && waitpid(pid, &status, WNOHANG) == 0);
+    kill(pid, SIGTERM);
+    REQUIRE(waitpid(pid, &status, 0) == pid);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    CHECK(within_seconds(10, compilers_stopped));
+}
+
+/* ---- limits -------------------------------------------------------------- */
+
+static void limited(const char *limit) {
+    char *out;
+    fresh("tmp");
+    fresh("out");
+    put_model();
+    int rc = test_command(&out,
+                          "%s && TMPDIR='%s' AMPC_LIBNVRTC=none '%s' '%s' -o "
+                          "'%s' --loss mse --target cpu:x86-64-v2",
+                          limit, in("tmp"), test_ampc(), in("m.amp"),
+                          in("out/m.so"));
+    CHECK_MSG(rc == 1 || (rc == 0 && entries("out") == 1), "%s: status %d\n%s",
+              limit, rc, out);
+    CHECK_MSG(rc == 0 || entries("out") == 0, "%s", limit);
+    CHECK_MSG(entries("tmp") == 0, "%s\n%s", limit, out);
+    free(out);
+}
+
+TEST_CASE(leave, limits_on_file_sizes) {
+    limited("ulimit -f 1");
+    limited("ulimit -f 100");
+    limited("ulimit -f 1000");
+}
+
+TEST_CASE(leave, limits_on_memory) {
+    char limit[64];
+    for (int kb = 12000; kb < 60000; kb += 8000) {
+        snprintf(limit, sizeof limit, "ulimit -v %d", kb);
+        limited(limit);
+    }
+}
+
+/* ---- our own mistakes ---------------------------------------------------- */
+
+static void half_done(void) {
+    static OutFile o; /* its name is what must go */
+    char dir[700];
+    snprintf(dir, sizeof dir, "%s/ampc-XXXXXX", in("tmp"));
+    leave_install();
+    if (!leave_make_folder(dir)) _exit(10);
+    strcat(dir, "/file");
+    if (!test_write_file(dir, "x", 1)) _exit(11);
+    if (!outfile_open(&o, in("out/half"), 0666, NULL, NULL) ||
+        !outfile_write(&o, "x", 1) || !outfile_ready(&o) || !o.named)
+        _exit(12);
+    if (entries("tmp") != 1 || entries("out") != 1) _exit(13);
+}
+
+static void assert_here(void) {
+    if (!freopen("/dev/null", "w", stderr)) _exit(14);
+    half_done();
+    ASSERT(!"a bug");
+}
+
+static void assert_while_holding(void) {
+    if (!freopen("/dev/null", "w", stderr)) _exit(14);
+    half_done();
+    leave_hold();
+    ASSERT(!"a bug");
+}
+
+static void no_memory(void) {
+    if (!freopen("/dev/null", "w", stderr)) _exit(14);
+    half_done();
+    out_of_memory();
+}
+
+static void signalled(void) {
+    half_done();
+    kill(getpid(), SIGTERM);
+    for (;;) pause();
+}
+
+static int ends(void (*fn)(void)) {
+    int status = 0;
+    fresh("tmp");
+    fresh("out");
+    pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+        alarm(30);
+        fn();
+        _exit(20);
+    }
+    REQUIRE(waitpid(pid, &status, 0) == pid);
+    CHECK_EQ_INT(entries("tmp"), 0);
+    CHECK_EQ_INT(entries("out"), 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST_CASE(leave, assertions_and_exhausted_memory) {
+    CHECK_EQ_INT(ends(assert_here), 3);
+    CHECK_EQ_INT(ends(assert_while_holding), 3);
+    CHECK_EQ_INT(ends(no_memory), 1);
+    CHECK_EQ_INT(ends(signalled), 128 + SIGTERM);
+}

@@ -1,0 +1,177 @@
+/* output_test.c: what `ampc` writes, and what it must not: inputs, other
+   outputs, things that are no files; full disks; former outputs stay when a
+   new one fails.                                                            */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "tests/harness.h"
+
+/* ---- helpers ------------------------------------------------------------- */
+
+#define COMPILE "--loss mse --target cpu:x86-64-v2 "
+
+static const char *in(const char *name) {
+    static char path[8][600];
+    static int next;
+    char *p = path[next++ % 8];
+    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
+    return p;
+}
+
+static void put(const char *name, const char *text) {
+    REQUIRE(test_write_file(in(name), text, strlen(text)));
+}
+
+static void put_model(const char *name) {
+    put(name, "graph forward(%x: f32[4,3]) {\n"
+              "  param %w: f32[3,2] = normal(1, 0.5)\n"
+              "  %y = matmul %x, %w : f32[4,2]\n  return %y\n}\n");
+}
+
+/* Runs a shell command in the test's folder with $AMPC; its status must be
+   that, and what it says must hold `says`.                                  */
+static void check(int status, const char *says, const char *command) {
+    char *out;
+    int rc = test_command(
+        &out, "cd '%s' && export AMPC='%s' AMPC_LIBNVRTC=none && %s",
+        test_tmpdir(), test_ampc(), command);
+    CHECK_MSG(rc == status, "%s: status %d\n%s", command, rc, out);
+    CHECK_HAS(out, says);
+    free(out);
+}
+
+static void same(const char *a, const char *b) {
+    size_t na = 0, nb = 0;
+    char *x = test_read_file(in(a), &na), *y = test_read_file(in(b), &nb);
+    CHECK_MSG(x && y && na == nb && !memcmp(x, y, na), "%s and %s differ", a,
+              b);
+    free(x);
+    free(y);
+}
+
+static int temporaries(void) {
+    int n = 0;
+    DIR *d = opendir(test_tmpdir());
+    REQUIRE(d);
+    for (struct dirent *e; (e = readdir(d));)
+        n += strncmp(e->d_name, ".ampc-", 6) == 0;
+    closedir(d);
+    return n;
+}
+
+/* ---- one file must not be two -------------------------------------------- */
+
+TEST_CASE(output, the_model_is_not_overwritten) {
+    put_model("m.amp");
+    put_model("kept");
+    check(1, "-o would overwrite the model", "$AMPC m.amp -o m.amp " COMPILE);
+    check(1, "-o would overwrite the model", "$AMPC m.amp -o ./m.amp " COMPILE);
+    check(1, "--report would overwrite the model",
+          "$AMPC m.amp -o m.so --report m.amp " COMPILE);
+    check(0, "", "mkdir -p ir && cp m.amp ir/00-import.amp");
+    check(1, "--dump-ir would overwrite the model",
+          "$AMPC ir/00-import.amp -o m.so --dump-ir ir " COMPILE);
+    same("m.amp", "kept");
+    same("ir/00-import.amp", "kept");
+    CHECK(access(in("m.so"), F_OK) != 0);
+}
+
+TEST_CASE(output, two_outputs_are_two_files) {
+    put_model("m.amp");
+    check(1, "--report would overwrite -o",
+          "$AMPC m.amp -o two.so --report two.so " COMPILE);
+    check(1, "--report would overwrite --weights sidecar",
+          "$AMPC m.amp -o two.so --weights sidecar --report "
+          "two.weights.safetensors " COMPILE);
+    CHECK(access(in("two.so"), F_OK) != 0);
+}
+
+TEST_CASE(output, what_is_no_file_stays) {
+    struct stat st;
+    put_model("m.amp");
+    REQUIRE(mkfifo(in("pipe"), 0600) == 0);
+    REQUIRE(symlink("/dev/null", in("null")) == 0);
+    check(1, "no regular file", "$AMPC m.amp -o pipe " COMPILE);
+    check(1, "symbolic link", "$AMPC m.amp -o null " COMPILE);
+    check(1, "is a folder", "$AMPC m.amp -o . " COMPILE);
+    check(1, "no regular file", "$AMPC m.amp -o x.so --report pipe " COMPILE);
+    check(1, "No such file", "$AMPC m.amp -o no/x.so " COMPILE);
+    CHECK(lstat(in("pipe"), &st) == 0 && S_ISFIFO(st.st_mode));
+    CHECK(lstat(in("null"), &st) == 0 && S_ISLNK(st.st_mode));
+    CHECK(access(in("x.so"), F_OK) != 0);
+    if (mknod(in("device"), S_IFCHR | 0600, makedev(1, 3)) != 0) return;
+    check(1, "no regular file", "$AMPC m.amp -o device " COMPILE);
+    CHECK(lstat(in("device"), &st) == 0 && S_ISCHR(st.st_mode));
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+/* What is checked is what is kept in the module: the file is opened once. */
+TEST_CASE(output, the_model_is_read_once) {
+    char events[4096];
+    int opened = 0;
+    put_model("once.amp");
+    int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (fd < 0 || inotify_add_watch(fd, in("once.amp"), IN_OPEN) < 0)
+        SKIP("no inotify");
+    check(0, "", "$AMPC once.amp -o once.so " COMPILE);
+    ssize_t n = read(fd, events, sizeof events);
+    for (ssize_t at = 0; at < n; opened++)
+        at += (ssize_t)sizeof(struct inotify_event) +
+              ((struct inotify_event *)(void *)(events + at))->len;
+    CHECK_EQ_INT(opened, 1);
+    close(fd);
+}
+
+TEST_CASE(output, models_are_files) {
+    REQUIRE(mkfifo(in("pipe.onnx"), 0600) == 0);
+    REQUIRE(symlink("/dev/zero", in("zero.onnx")) == 0);
+    check(1, "is no regular file", "timeout 20 $AMPC check pipe.onnx");
+    check(1, "is no regular file", "timeout 20 $AMPC check zero.onnx");
+    check(1, "is a folder", "$AMPC check . 2>&1");
+}
+
+/* ---- failure ------------------------------------------------------------- */
+
+/* 16 MB of weights; everything else that is written is smaller. */
+static void put_large_model(void) {
+    put("large.amp", "graph forward(%x: f32[4,2048]) {\n"
+                     "  param %w: f32[2048,2048] = normal(1, 0.5)\n"
+                     "  %y = matmul %x, %w : f32[4,2048]\n  return %y\n}\n");
+}
+
+TEST_CASE(output, a_failed_compile_leaves_the_former_module) {
+    put_large_model();
+    check(0, "",
+          "$AMPC large.amp -o l.so --weights sidecar " COMPILE
+          "&& cp l.so l.old && cp l.weights.safetensors w.old");
+    check(1, "File too large",
+          "ulimit -f 12000 && $AMPC large.amp -o l.so --weights sidecar "
+          "--seed 2 --precision fp32 " COMPILE);
+    same("l.so", "l.old");
+    same("l.weights.safetensors", "w.old");
+    check(1, "File too large",
+          "ulimit -f 12000 && $AMPC large.amp -o l.so --report r.txt " COMPILE);
+    same("l.so", "l.old");
+    CHECK(access(in("r.txt"), F_OK) != 0);
+    CHECK_EQ_INT(temporaries(), 0);
+}
+
+TEST_CASE(output, a_full_standard_output_is_an_error) {
+    put_model("m.amp");
+    check(0, "", "$AMPC m.amp -o full.so " COMPILE);
+    check(1, "standard output: No space left", "$AMPC --help > /dev/full");
+    check(1, "standard output: No space left", "$AMPC --list-ops > /dev/full");
+    check(1, "standard output: No space left", "$AMPC fmt m.amp > /dev/full");
+    check(1, "standard output: No space left",
+          "$AMPC inspect full.so --memory > /dev/full");
+    check(1, "standard output: No space left",
+          "$AMPC check m.amp --loss mse > /dev/full");
+}
