@@ -80,7 +80,8 @@ typedef struct EmitSection {
 
 typedef struct EmitInput {
     const char *path;       /* out.so */
-    const char *model_path; /* the user's file, kept as section "model" */
+    const char *model_path; /* the user's file; data: what section "model"
+                               keeps of it                                  */
     const char *model_data;
     const char
         *options; /* the compile options as JSON, for the module's info */

@@ -20,4 +20,8 @@
 Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
                    size_t n, const Options *opt, Module **out);
 
+/* The model of `n` bytes without the data of tensors that are variables of m,
+   appended to `out`; false: no ONNX model. */
+bool onnx_skeleton(const Module *m, const void *model, size_t n, StrBuf *out);
+
 #endif

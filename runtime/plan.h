@@ -231,7 +231,8 @@ typedef struct AmpcModule {
 /* ---- the file's tail ----------------------------------------------------- */
 
 /* Behind the ELF image lie sections that are read by offset and never loaded:
-   "weights" (initial values, each 64-byte aligned), "model" (the user's file),
+   "weights" (initial values, each 64-byte aligned), "model" (the user's file
+   without the tensors that are in "weights"),
    "ir:STAGE" (text), "cuda:ARCH:UNIT" (cubin, or PTX for compute_XX; plain),
    "report".  The last 32 bytes of the file are a PlanTail,
    the directory lies directly before it.  All little-endian.               */

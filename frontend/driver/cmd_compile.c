@@ -44,18 +44,21 @@ static void report_compiled(void *ctx, const char *const *const notes[2]) {
 
 static Status emit(Compile *c, const char *model, const char *out) {
     Session *s = c->s;
+    StrBuf options = {0}, kept = {0};
+    bool onnx = !has_suffix(model, ".amp");
     EmitInput in = {.path = out,
                     .model_path = model,
-                    .model_data = s->model,
-                    .model_size = s->model_bytes,
                     .sections = c->sections,
                     .nsection = NREPORT,
                     .compiled = report_compiled,
                     .ctx = c};
-    StrBuf options = {0};
     options_json(&s->opt, &options);
     in.options = options.data;
+    if (onnx) ASSERT(onnx_skeleton(c->m, s->model, s->model_bytes, &kept));
+    in.model_data = onnx ? kept.data : s->model;
+    in.model_size = onnx ? kept.len : s->model_bytes;
     Status st = emit_so(c->m, &s->opt, &s->diag, &in);
+    sb_free(&kept);
     sb_free(&options);
     return st;
 }

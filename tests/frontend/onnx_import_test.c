@@ -767,3 +767,37 @@ TEST_CASE(onnx_loss, soft_labels_are_explained) {
     CHECK_HAS(made_message(&m), "soft labels");
     made_end(&m);
 }
+
+/* ---- what a module keeps of the file ------------------------------------- */
+
+TEST_CASE(onnx_skeleton, loses_the_variables_data_alone) {
+    Made m;
+    StrBuf kept = {0};
+    size_t n, elements = 0;
+    linear_model(&m);
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    uint8_t *bytes = model_pack(&m.model, &n);
+    REQUIRE(onnx_skeleton(mod, bytes, n, &kept));
+    Onnx__ModelProto *got =
+        onnx__model_proto__unpack(NULL, kept.len, (uint8_t *)kept.data);
+    REQUIRE(got && got->graph->n_initializer == m.graph.n_initializer);
+    CHECK_EQ_INT(got->graph->n_node, m.graph.n_node);
+    CHECK_STR(got->graph->node[3]->output[0], "y");
+    for (size_t i = 0; i < got->graph->n_initializer; i++) {
+        const Onnx__TensorProto *t = got->graph->initializer[i];
+        CHECK_STR(t->name, m.graph.initializer[i]->name);
+        CHECK_EQ_INT(t->n_dims, m.graph.initializer[i]->n_dims);
+        elements += t->n_float_data + t->raw_data.len / 4;
+    }
+    CHECK_EQ_INT(elements, 1); /* "half", a literal */
+    onnx__model_proto__free_unpacked(got, NULL);
+    for (size_t cut = 1; cut < 4; cut++) {
+        StrBuf rest = {0};
+        CHECK(!onnx_skeleton(mod, bytes, n - cut, &rest));
+        sb_free(&rest);
+    }
+    sb_free(&kept);
+    free(bytes);
+    made_end(&m);
+}

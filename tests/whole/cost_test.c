@@ -1,11 +1,14 @@
-/* cost_test.c: what compiling a long model costs, up to the C compiler.
+/* cost_test.c: what compiling a long model costs, up to the C compiler, and how
+   large a module is.
 
    Processor time and memory of `ampc check` on chains (chain.h), four times as
    long from one to the next.  Time is noisy, so the bound lies in the middle
    between what linear and what quadratic growth would show; memory is not. */
 #define _GNU_SOURCE
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,9 +30,10 @@ typedef struct Cost {
 
 typedef void ChainFn(StrBuf *sb, int layers, int width);
 
-static void write_chain(const char *path, ChainFn *chain, int layers) {
+static void write_chain(const char *path, ChainFn *chain, int layers,
+                        int width) {
     StrBuf sb = {0};
-    chain(&sb, layers, WIDTH);
+    chain(&sb, layers, width);
     FILE *f = fopen(path, "wb");
     REQUIRE(f && fwrite(sb.data, 1, sb.len, f) == sb.len && !fclose(f));
     sb_free(&sb);
@@ -56,7 +60,7 @@ static Cost run_check(const char *path) {
 static Cost cost_of(const char *end, ChainFn *chain, int layers) {
     char path[700];
     snprintf(path, sizeof path, "%s/chain%d.%s", test_tmpdir(), layers, end);
-    write_chain(path, chain, layers);
+    write_chain(path, chain, layers, WIDTH);
     Cost best = run_check(path);
     for (int i = 1; i < 3; i++) {
         Cost c = run_check(path);
@@ -84,6 +88,33 @@ static void check_growth(const char *end, ChainFn *chain) {
     }
     CHECK_MSG(SANITIZED || c[LENGTHS - 1].kilobytes < 300 * 1024,
               "the longest takes %ld KB", c[LENGTHS - 1].kilobytes);
+}
+
+/* ---- size ---------------------------------------------------------------- */
+
+static long file_size(const char *path) {
+    struct stat st;
+    REQUIRE(stat(path, &st) == 0);
+    return (long)st.st_size;
+}
+
+enum { BIG_LAYERS = 11, BIG_WIDTH = 1024, ROOM = 2 << 20 };
+
+/* As many bytes of weights as ResNet-18 has. */
+TEST_CASE(cost, a_module_stores_each_weight_once) {
+    char path[700], module[700], *out;
+    snprintf(path, sizeof path, "%s/big.onnx", test_tmpdir());
+    snprintf(module, sizeof module, "%s/big.so", test_tmpdir());
+    write_chain(path, chain_onnx, BIG_LAYERS, BIG_WIDTH);
+    int rc = test_command(&out, "'%s' '%s' -o '%s' --loss mse --target cpu",
+                          test_ampc(), path, module);
+    REQUIRE(CHECK_MSG(rc == 0, "%s", out));
+    long model = file_size(path), made = file_size(module);
+    CHECK_MSG(made > model && made < model + ROOM, "%ld bytes made of %ld",
+              made, model);
+    free(out);
+    unlink(path);
+    unlink(module);
 }
 
 TEST_CASE(cost, onnx_grows_linearly) { check_growth("onnx", chain_onnx); }
