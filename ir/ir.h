@@ -13,6 +13,7 @@
 #ifndef AMPC_IR_IR_H
 #define AMPC_IR_IR_H
 
+#include "ir/graph/names.h"
 #include "ir/op/op.h"
 
 typedef struct ValueId {
@@ -135,6 +136,8 @@ typedef struct Graph {
     struct Module *module;
     Arena *arena; /* == module->arena */
     Str name;
+    ProgramKind program; /* by its name, as the objective that it is of      */
+    Str objective;
     TargetKind target;
     VEC(Value) values; /* [0] is the null value */
     VEC(Node) nodes;   /* [0] is the null node */
@@ -181,6 +184,7 @@ Graph *module_graph_on(const Module *m, const char *name, TargetKind t);
  */
 Graph *graph_clone(const Graph *g, const char *name);
 void module_remove_graph(Module *m, const char *name);
+Graph *module_program(const Module *m, ProgramKind p, Str objective); /* NULL */
 
 static inline Value *value_get(const Graph *g, ValueId v) {
     ASSERT(v.i && v.i < (uint32_t)g->values.len);
@@ -233,6 +237,16 @@ bool value_is_splat(const Graph *g, ValueId v, double *out);
 int module_var(Module *m, VarKind k, const char *name, TypeId t,
                const Tensor *init, double fill);
 int module_find_var(const Module *m, const char *name); /* -1 */
+/* The compiler's own variables (names.h); one that exists keeps its fill. */
+int module_own_var(Module *m, OwnVar v, Str objective, double fill);
+int module_find_own_var(const Module *m, OwnVar v, Str objective); /* -1 */
+/* The variable that a VAR_SHADOW is the copy of; -1. */
+int shadow_source(const Module *m, const Var *shadow);
+/* What is wrong with a variable that has a name of the compiler's; NULL. */
+const char *own_var_defect(const Module *m, const Var *v);
+/* The output's value; 0 if absent. */
+ValueId graph_output(const Graph *g, const char *name);
+void graph_add_output(Graph *g, Str name, ValueId v);
 /* The value that reads the variable in this graph (one per graph). */
 ValueId graph_var(Graph *g, int var);
 ValueId graph_find_var(const Graph *g, int var); /* 0 if not read here */

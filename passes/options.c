@@ -44,6 +44,18 @@ bool options_has_scaler(const Options *o) {
     return o->scale.kind != SCALE_NONE;
 }
 
+const Objective *options_objective(const Options *o, Str name) {
+    for (int i = 0; i < o->objectives.len; i++)
+        if (o->objectives.data[i].name == name) return &o->objectives.data[i];
+    return NULL;
+}
+
+bool objective_trains(const Objective *j, const char *parameter) {
+    for (int i = 0; i < j->params.len; i++)
+        if (glob_match(j->params.data[i], parameter)) return true;
+    return j->params.len == 0;
+}
+
 bool options_train(const Options *o) {
     for (int i = 0; i < o->objectives.len; i++)
         if (o->objectives.data[i].loss.kind != LOSS_NONE) return true;

@@ -121,7 +121,9 @@ typedef struct Options {
 } Options;
 
 void options_init(Options *o, Arena *a);
-OptimizerSpec optimizer_default(OptimizerKind kind); /* PyTorch's */
+OptimizerSpec optimizer_default(OptimizerKind kind);            /* PyTorch's */
+const Objective *options_objective(const Options *o, Str name); /* NULL */
+bool objective_trains(const Objective *j, const char *parameter);
 bool options_has_scaler(const Options *o); /* after defaults by precision */
 bool options_train(const Options *o);      /* some objective has a loss   */
 

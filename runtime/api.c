@@ -54,9 +54,10 @@ static ampc_status api_describe(const ampc_module_t *module,
                           .accumulate = info_int(m, "accumulate", 1),
                           .seed = info_int(m, "seed", 0),
                           .nvariable = m->nvar};
-    i.trains = find_program(m, "train") >= 0 || find_program(m, "micro") >= 0;
-    i.evaluates = find_program(m, "eval") >= 0;
-    i.predicts = find_program(m, "predict") >= 0;
+    i.trains = find_program(m, program_names[PROG_TRAIN]) >= 0 ||
+               find_program(m, program_names[PROG_MICRO]) >= 0;
+    i.evaluates = find_program(m, program_names[PROG_EVAL]) >= 0;
+    i.predicts = find_program(m, program_names[PROG_PREDICT]) >= 0;
     for (uint32_t k = 0; k < m->nprogram; k++)
         if (plan->runs[k].arena > i.arena) i.arena = plan->runs[k].arena;
     PUT(out, i);

@@ -17,33 +17,18 @@
 
 /* ---- what goes where ----------------------------------------------------- */
 
-static const char *const sections[] = {"scaler", "counts", "rng", "schedule",
-                                       "state"};
-enum { SECTION_COUNT = sizeof sections / sizeof *sections };
+static const char *const sections[IN_COUNT] = {[IN_SCALER] = "scaler",
+                                               [IN_COUNTS] = "counts",
+                                               [IN_RNG] = "rng",
+                                               [IN_SCHEDULE] = "schedule",
+                                               [IN_STATE] = "state"};
 
-/* The section in the JSON for scalars and the random state (a few numbers);
-   NULL: the variable is a tensor.                                           */
 const char *section_of(const PlanVar *v) {
-    static const char *const counts[] = {"ampc.step",    "ampc.tried",
-                                         "ampc.skipped", "ampc.bad_forward",
-                                         "ampc.micro",   "ampc.loss_sum"};
-    if (strncmp(v->name, "ampc.", 5) != 0 ||
-        strncmp(v->name, "ampc.opt/", 9) == 0)
-        return NULL;
-    if (strcmp(v->name, "ampc.rng") == 0 && v->kind == PLAN_STATE &&
-        v->rank == 1 && v->dim[0] <= RNG_MAX)
-        return "rng";
-    if (v->rank != 0) return NULL;
-    if (v->kind == PLAN_HYPER)
-        return strcmp(v->name, "ampc.seed") == 0 ? "rng" : "schedule";
-    if (v->kind != PLAN_STATE) return NULL;
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (strcmp(v->name, counts[i]) == 0) return "counts";
-    return strcmp(v->name, "ampc.scale") == 0 ||
-                   strcmp(v->name, "ampc.good") == 0 ||
-                   strcmp(v->name, "ampc.hyst") == 0
-               ? "scaler"
-               : "state";
+    bool state = v->kind == PLAN_STATE || v->kind == PLAN_HYPER;
+    Section in = state ? section_of_name(v->name) : IN_COUNT;
+    bool few =
+        v->rank == 0 || (in == IN_RNG && v->rank == 1 && v->dim[0] <= RNG_MAX);
+    return few && in != IN_COUNT ? sections[in] : NULL;
 }
 
 bool is_weight(const PlanVar *v) {
@@ -132,7 +117,7 @@ static ampc_status put_metadata(ampc_session *s, Text *t) {
     text_printf(t, "{\"version\":%d,\"model\":", CHECKPOINT_VERSION);
     text_quoted(t, s->m->model ? s->m->model : "");
     text_printf(t, ",\"graph_hash\":\"%016" PRIx64 "\"", s->m->graph_hash);
-    for (int i = 0; i < SECTION_COUNT && status == AMPC_OK; i++)
+    for (int i = 0; i < IN_COUNT && status == AMPC_OK; i++)
         status = put_section(s, t, sections[i]);
     const char *cursor = s->cursor ? s->cursor : "null";
     text_printf(t, ",\"cursor\":");

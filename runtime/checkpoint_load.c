@@ -193,7 +193,7 @@ static ampc_status check_extra(Load *l) {
                                 "%s: its tensor '%.100s' is unknown to this "
                                 "module",
                                 l->f.path, name);
-        if (strncmp(name, "ampc.", 5) == 0) continue;
+        if (own_name(name)) continue;
         if (n++ == 0) memcpy(first, name, sizeof first);
     }
     if (n)

@@ -64,10 +64,10 @@ static uint64_t valid_bytes(const ampc_session *s, const PlanTensor *t,
 
 /* Sum of the valid elements of a metric; *there = false when the program lacks
    it.                                                                        */
-static ampc_status metric_sum(ampc_session *s, const char *name, int64_t valid,
+static ampc_status metric_sum(ampc_session *s, KnownOutput o, int64_t valid,
                               double *sum, bool *there) {
     float part[1024];
-    int i = find_output(s->m, s->last, name);
+    int i = find_output(s->m, s->last, output_names[o]);
     *sum = 0;
     *there = i >= 0 && output_tensor(s, i)->dtype == AMPC_F32;
     if (!*there) return AMPC_OK;
@@ -85,7 +85,7 @@ static ampc_status metric_sum(ampc_session *s, const char *name, int64_t valid,
 }
 
 /* Adds two sums of a program where it has both. */
-static ampc_status add_pair(ampc_session *s, const char *a, const char *b,
+static ampc_status add_pair(ampc_session *s, KnownOutput a, KnownOutput b,
                             int64_t valid, double *num, double *den,
                             bool *there) {
     double x, y = 0;
@@ -115,7 +115,7 @@ static ampc_status add_loss(ampc_session *s, int64_t valid, ampc_eval *e,
     bool there;
     double loss;
     if (first) e->exact = 1;
-    ampc_status status = add_pair(s, "ampc.loss_num", "ampc.loss_den", valid,
+    ampc_status status = add_pair(s, OUT_LOSS_NUM, OUT_LOSS_DEN, valid,
                                   &e->loss_num, &e->loss_den, &there);
     if (status != AMPC_OK || there) return status;
     if (valid < s->batch) {
@@ -141,7 +141,7 @@ static ampc_status do_evaluate(ampc_session *s, const ampc_input *in,
     if (status != AMPC_OK) return status;
     status = add_loss(s, valid, &e, e.samples == 0);
     if (status == AMPC_OK)
-        status = add_pair(s, "ampc.correct", "ampc.count", valid, &e.correct,
+        status = add_pair(s, OUT_CORRECT, OUT_COUNT, valid, &e.correct,
                           &e.count, &classifies);
     if (status != AMPC_OK) return status;
     e.samples += valid;

@@ -1,7 +1,6 @@
 /* run.c: runs programs: checks the inputs of a call and walks the steps of
    the plan on the session's backend; scalars as numbers.                    */
 #define _POSIX_C_SOURCE 200809L
-#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -64,36 +63,15 @@ double scalar_number(uint32_t dtype, const void *p) {
     }
 }
 
-#define COUNT_MAX 9007199254740992.0 /* exact as a double */
-static const struct KnownRow {
-    const char *name;
-    double least, most;
-} known_rows[VAR_KNOWN] = {
-    [VAR_SCALE] = {"ampc.scale", 0x1p-149, FLT_MAX},
-    [VAR_GOOD] = {"ampc.good", 0, COUNT_MAX},
-    [VAR_HYST] = {"ampc.hyst", 0, COUNT_MAX},
-    [VAR_STEP] = {"ampc.step", 0, COUNT_MAX},
-    [VAR_TRIED] = {"ampc.tried", 0, COUNT_MAX},
-    [VAR_SKIPPED] = {"ampc.skipped", 0, COUNT_MAX},
-    [VAR_BAD_FORWARD] = {"ampc.bad_forward", 0, COUNT_MAX},
-    [VAR_MICRO] = {"ampc.micro", 0, COUNT_MAX}};
-
-void session_find_known(ampc_session *s) {
-    for (int i = 0; i < VAR_KNOWN; i++)
-        s->known[i] = find_var(s->m, known_rows[i].name);
-}
-
 bool var_in_range(const ampc_session *s, uint32_t var, const void *value) {
     const PlanVar *v = &s->m->vars[var];
     if (v->rank != 0) return true;
     double x = scalar_number(v->dtype, value);
-    if (v->kind == PLAN_HYPER) return isfinite(x);
     if ((int)var == s->known[VAR_MICRO] && x > (double)s->accumulate)
         return false;
     for (int i = 0; i < VAR_KNOWN; i++)
-        if ((int)var == s->known[i])
-            return x >= known_rows[i].least && x <= known_rows[i].most;
-    return true;
+        if ((int)var == s->known[i]) return known_in_range((KnownVar)i, x);
+    return v->kind != PLAN_HYPER || isfinite(x);
 }
 
 PlanRef var_ref(uint32_t var, uint64_t offset) {
@@ -137,8 +115,8 @@ bool scalar_encode(uint32_t dtype, double x, void *out) {
 
 bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
                    uint32_t *dtype) {
-    static const char *const outputs[] = {
-        "ampc.loss", "ampc.grad_norm", "ampc.scale", "ampc.lr", "ampc.applied"};
+    static const KnownOutput outputs[] = {OUT_LOSS, OUT_GRAD_NORM, OUT_SCALE,
+                                          OUT_LR, OUT_APPLIED};
     static const KnownVar vars[] = {VAR_STEP, VAR_TRIED, VAR_SKIPPED,
                                     VAR_BAD_FORWARD};
     const AmpcModule *m = s->m;
@@ -149,7 +127,7 @@ bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
         *dtype = m->vars[v].dtype;
         return true;
     }
-    int i = find_output(m, program, outputs[w]);
+    int i = find_output(m, program, output_names[outputs[w]]);
     if (i < 0) return false;
     const PlanTensor *t = &m->tensors[m->programs[program].out0 + (uint32_t)i];
     *ref = output_ref(s, program, i);

@@ -99,17 +99,6 @@ static ampc_status options_read(const AmpcModule *m, const ampc_options *given,
 
 /* ---- open and close ------------------------------------------------------ */
 
-static void find_programs(ampc_session *s) {
-    static const char *const names[PROG_COUNT] = {
-        [PROG_TRAIN] = "train",     [PROG_MICRO] = "micro",
-        [PROG_UPDATE] = "update",   [PROG_EVAL] = "eval",
-        [PROG_PREDICT] = "predict", [PROG_REFRESH] = "refresh",
-        [PROG_VJP] = "vjp"};
-    for (int i = 0; i < PROG_COUNT; i++)
-        s->program[i] = find_program(s->m, names[i]);
-    s->last = s->due_update = s->due_loss = -1;
-}
-
 /* A device and its memory. */
 static ampc_status device_open(ampc_session *s, const AmpcBackend *b,
                                const PlanTarget *plan) {
@@ -156,8 +145,8 @@ static ampc_status session_build(ampc_session *s) {
     if (defect)
         return session_fail(s, AMPC_ERR_INTERNAL,
                             "the module's plan is damaged at '%.200s'", defect);
-    find_programs(s);
     session_find_known(s);
+    s->last = s->due_update = s->due_loss = -1;
     s->accumulate = info_int(s->m, "accumulate", 1);
     s->batch = module_batch(s->m);
     s->addr_bytes = most_inputs(s->m) * sizeof *s->addr;

@@ -1,6 +1,7 @@
 /* session.h: what the runtime's own files share; hosts see ampc.h only.
 
-   plan.c        facts about a plan
+   plan.c        facts about a plan;  known.c  names that it has in common
+                 with the compiler
    run.c         inputs, the loop over steps, scalars
    backend.h     what a device offers: cpu_backend.c, cpu_run.c; cuda/gpu.h
    session.c     open and close
@@ -20,30 +21,36 @@
 #include "runtime/cpu/kernels.h"
 #include "runtime/plan.h"
 
-/* Programs that the API runs by name. */
+/* Programs that the API runs by name (names.def). */
 typedef enum ProgramId {
-    PROG_TRAIN,
-    PROG_MICRO,
-    PROG_UPDATE,
-    PROG_EVAL,
-    PROG_PREDICT,
-    PROG_REFRESH,
-    PROG_VJP,
+#define PROGRAM(id, text) PROG_##id,
+#include "runtime/names.def"
     PROG_COUNT
 } ProgramId;
 
-/* Variables that the API reads by name (run.c has the names). */
+/* Variables that the API reads by name. */
 typedef enum KnownVar {
-    VAR_SCALE,
-    VAR_GOOD,
-    VAR_HYST,
-    VAR_STEP,
-    VAR_TRIED,
-    VAR_SKIPPED,
-    VAR_BAD_FORWARD,
-    VAR_MICRO,
+#define VARIABLE(id, text, kind, dtype, n, each, section, least, most) VAR_##id,
+#include "runtime/names.def"
     VAR_KNOWN
 } KnownVar;
+
+/* Outputs that it reads by name. */
+typedef enum KnownOutput {
+#define OUTPUT(id, text) OUT_##id,
+#include "runtime/names.def"
+    OUT_KNOWN
+} KnownOutput;
+
+/* Where the JSON of a checkpoint has a variable. */
+typedef enum Section {
+    IN_SCALER,
+    IN_COUNTS,
+    IN_RNG,
+    IN_SCHEDULE,
+    IN_STATE,
+    IN_COUNT
+} Section;
 
 /* Scalars that the API reports after a program: outputs by name, then
    variables.                                                                */
@@ -113,6 +120,18 @@ const PlanTarget *module_plan(const AmpcModule *m);
 /* NULL, or what is wrong with the tables. */
 const char *plan_defect(const AmpcModule *m);
 
+/* ---- names (known.c) ----------------------------------------------------- */
+
+extern const char *const program_names[PROG_COUNT];
+extern const char *const output_names[OUT_KNOWN];
+bool own_name(const char *name);
+/* Programs and variables of the module by number. */
+void session_find_known(ampc_session *s);
+/* What a checkpoint may hold. */
+bool known_in_range(KnownVar v, double x);
+/* IN_COUNT: in none, it is a tensor. */
+Section section_of_name(const char *name);
+
 /* ---- session ------------------------------------------------------------- */
 
 #ifdef __GNUC__
@@ -149,7 +168,6 @@ ampc_status session_prepare(ampc_session *s, ProgramId id);
 bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
                    uint32_t *dtype);
 
-void session_find_known(ampc_session *s);
 PlanRef var_ref(uint32_t var, uint64_t offset);
 double scalar_number(uint32_t dtype, const void *p);
 /* False when the type cannot hold x. */

@@ -76,9 +76,9 @@ bool has_suffix(const char *s, const char *suffix) {
 Status load_model(Session *s, const char *path, Module **m) {
     s->model = read_file(&s->diag, path, &s->model_bytes);
     if (!s->model) return ERR_USER;
-    if (has_suffix(path, ".amp"))
-        return parse_module(s->arena, &s->diag, path, s->model, s->model_bytes,
-                            m);
-    return import_onnx(s->arena, &s->diag, path, (const uint8_t *)s->model,
-                       s->model_bytes, &s->opt, m);
+    if (!has_suffix(path, ".amp"))
+        return import_onnx(s->arena, &s->diag, path, (const uint8_t *)s->model,
+                           s->model_bytes, &s->opt, m);
+    TRY(parse_module(s->arena, &s->diag, path, s->model, s->model_bytes, m));
+    return verify_module(*m, STAGE_TYPED, &s->diag);
 }

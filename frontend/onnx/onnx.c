@@ -320,11 +320,6 @@ static const Tensor *as_f32(Ox *ox, const Tensor *t) {
 }
 
 static Status make_var(Ox *ox, const OxInit *x, ValueId *out) {
-    if (!strncmp(x->name, "ampc.", 5))
-        return ox_fail_model(ox,
-                             "initializer '%s': names that start with "
-                             "'ampc.' are reserved",
-                             ox_quote(ox, x->name));
     const Tensor *t = as_f32(ox, x->data);
     int i = module_var(ox->m, x->kind, x->name, t->type, t, 0);
     Var *v = &ox->m->vars.data[i];
@@ -434,7 +429,7 @@ static void start_module(Ox *ox) {
     ox->m->class_axis = -1;
     if (ox->model->producer_name && *ox->model->producer_name)
         ox->m->producer = intern(ox->model->producer_name);
-    ox->g = graph_new(ox->m, "forward");
+    ox->g = graph_new(ox->m, FORWARD);
     ox->b = (Builder){.g = ox->g};
 }
 

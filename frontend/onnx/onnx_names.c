@@ -65,6 +65,11 @@ static const char *place(Ox *ox, const OxName *n) {
 
 static Status define(Ox *ox, OxName n) {
     if (!*n.name) return ox_fail_model(ox, "%s has no name", place(ox, &n));
+    if (name_is_own(n.name))
+        return ox_fail_model(ox,
+                             "'%s' is %s: names that start with 'ampc.' are "
+                             "reserved, rename it in the model",
+                             ox_quote(ox, n.name), place(ox, &n));
     OxName *old = ox_name_of(ox, n.name);
     if (old)
         return ox_fail_model(ox, "'%s' is defined twice: as %s and as %s",

@@ -279,7 +279,8 @@ static ValueId random_state(Ox *ox) {
     int64_t start[2] = {ox->opt->seed, 0};
     Tensor *t = NEW(ox->a, Tensor);
     *t = (Tensor){type, arena_dup(ox->a, start, sizeof start)};
-    int var = module_var(ox->m, VAR_STATE, "ampc.rng", type, t, 0);
+    int var = module_own_var(ox->m, OWN_RNG, intern(""), 0);
+    ox->m->vars.data[var].init = t;
     return graph_var(ox->g, var);
 }
 

@@ -111,6 +111,7 @@ Graph *graph_new(Module *m, const char *name) {
     g->module = m;
     g->arena = m->arena;
     g->name = intern(name);
+    g->program = program_of_name(name, &g->objective);
     g->names = names_new(m->arena);
     vec_push(g->arena, &g->values, (Value){.offset = -1, .home = -1});
     vec_push(g->arena, &g->nodes, (Node){.group = -1});
@@ -139,6 +140,10 @@ void module_remove_graph(Module *m, const char *name) {
         if (strcmp(m->graphs.data[i]->name, name) != 0)
             m->graphs.data[n++] = m->graphs.data[i];
     m->graphs.len = n;
+}
+
+Graph *module_program(const Module *m, ProgramKind p, Str objective) {
+    return module_graph(m, program_name(p, objective));
 }
 
 #define COPY_VEC(a, to, from)                                                  \
@@ -322,6 +327,18 @@ ValueId graph_var(Graph *g, int var) {
         vec_push(g->arena, &g->names->vars, NO_VALUE);
     g->names->vars.data[var] = v;
     return v;
+}
+
+ValueId graph_output(const Graph *g, const char *name) {
+    for (int i = 0; i < g->outputs.len; i++)
+        if (!strcmp(g->outputs.data[i].name, name))
+            return g->outputs.data[i].value;
+    return NO_VALUE;
+}
+
+void graph_add_output(Graph *g, Str name, ValueId v) {
+    Output o = {name, v};
+    vec_push(g->arena, &g->outputs, o);
 }
 
 /* ---- rewriting ----------------------------------------------------------- */

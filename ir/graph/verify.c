@@ -7,10 +7,12 @@
     3  results and their nodes point at each other; every result has one node
     4  attributes are the op's own, sorted; types are what the type rule says
     5  names: one value each, none but rank-0 constants without
-    6  variables: type and name of the module's variable, one value per graph
+    6  variables: type and name of the module's variable, one value per graph;
+       one with a name of the compiler's is what the compiler makes of it
     7  constants have data of their type
     8  inputs, outputs and writes name values that are defined; a variable is
-       written once, with its own type; output names differ
+       written once, with its own type; output names differ; no input has a
+       name of the compiler's
    From PRIMITIVE on (verify_stage.c)
     9  no COMPOSITE and no SPLIT is left; reductions keep their dimensions
    From FUSED on (verify_group.c)
@@ -109,6 +111,11 @@ static Status check_leaves(Verifier *v) {
             return verify_fail(v, NULL, "input %d is no input value", i);
         if (v->defined[x.i])
             return verify_fail(v, NULL, "input %d is listed twice", i);
+        if (name_is_own(value_get(v->g, x)->name))
+            return verify_fail(v, NULL,
+                               "input %%%s: names that start with 'ampc.' are "
+                               "the compiler's",
+                               value_get(v->g, x)->name);
         v->defined[x.i] = true;
     }
     return OK;
@@ -289,6 +296,8 @@ static Status check_module(const Module *m, Diag *d) {
                         TXT(type_get(v->init->type)));
         if (module_find_var(m, v->name) != i)
             return fail(d, loc, "two variables named %s", v->name);
+        const char *defect = own_var_defect(m, v);
+        if (defect) return fail(d, loc, "variable %s %s", v->name, defect);
     }
     return OK;
 }

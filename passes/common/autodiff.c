@@ -1,7 +1,7 @@
 /* autodiff.c: appends the backward graph.
 
    Before:  graph train(..) { param %w  ..  return ampc.loss=%loss }
-   After:   .. %w.grad = ..   return ampc.loss=%loss, grad:w=%w.grad
+   After:   .. %w.grad = ..   return ampc.loss=%loss, ampc.grad/w=%w.grad
 
    A reverse walk over the nodes; what an op's gradient is stands in op_grad*.c.
    Contributions to one value are added in fp32 in a fixed order and rounded
@@ -11,8 +11,8 @@
    it may be applied to its own result.
    requires     stage CAST; output "ampc.loss"; "ampc.scale" if losses are
                 scaled
-   establishes  stage DIFF; an output "grad:NAME", f32, for every parameter
-                that the loss depends on
+   establishes  stage DIFF; an output "ampc.grad/NAME", f32, for every
+                parameter that the objective trains and its loss depends on
    breaks       nothing                                                      */
 #include "ir/op/op_grad.h"
 #include "passes/passes.h"
@@ -149,13 +149,6 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
 
 /* ---- the pass ------------------------------------------------------------ */
 
-static ValueId output_named(const Graph *g, const char *name) {
-    for (int k = 0; k < g->outputs.len; k++)
-        if (strcmp(g->outputs.data[k].name, name) == 0)
-            return g->outputs.data[k].value;
-    return NO_VALUE;
-}
-
 /* By value: the loss is computed from it, through any operand. */
 static bool *loss_needs(const Graph *g, Arena *scratch, ValueId loss) {
     bool *needs = NEW_ARRAY(scratch, bool, g->values.len);
@@ -175,13 +168,16 @@ typedef struct Wanted {
     VEC(int) var;
 } Wanted;
 
-/* Trained parameters that the loss is computed from. */
-static Wanted find_wanted(Graph *g, Arena *scratch, const bool *needs) {
+/* Parameters that the objective trains and its loss is computed from. */
+static Wanted find_wanted(Graph *g, Arena *scratch, const bool *needs,
+                          const Objective *j) {
     Wanted w = {0};
     for (int k = 0; k < g->module->vars.len; k++) {
         ValueId v = graph_find_var(g, k);
-        if (g->module->vars.data[k].kind != VAR_PARAM || !is_value(v)) continue;
-        if (!needs[v.i]) continue;
+        const Var *var = &g->module->vars.data[k];
+        if (var->kind != VAR_PARAM || !is_value(v) || !needs[v.i] ||
+            !objective_trains(j, var->name))
+            continue;
         vec_push(scratch, &w.value, v);
         vec_push(scratch, &w.var, k);
     }
@@ -243,18 +239,19 @@ static Status no_gradient(const Graph *g, PassCtx *cx, const bool *needs,
 
 /* The loss is multiplied by it; 0 when nothing scales. */
 static ValueId scale_value(Graph *g) {
-    int var = module_find_var(g->module, "ampc.scale");
-    if (var >= 0) return graph_var(g, var);
-    for (int k = 0; k < g->inputs.len; k++)
-        if (strcmp(value_get(g, g->inputs.data[k])->name, "ampc.scale") == 0)
-            return g->inputs.data[k];
-    return NO_VALUE;
+    int var = module_find_own_var(g->module, OWN_SCALE, g->objective);
+    return var >= 0 ? graph_var(g, var) : NO_VALUE;
 }
 
-static Status diff_train(Graph *g, PassCtx *cx, ValueId loss) {
+static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
     int nnode = g->order.len;
+    ValueId loss = graph_output(g, own_output(OUT_LOSS, g->objective));
+    if (!is_value(loss))
+        return fail(cx->diag, (Loc){.file = g->module->file},
+                    "graph %s has no output %s to differentiate", g->name,
+                    own_output(OUT_LOSS, g->objective));
     bool *needs = loss_needs(g, cx->scratch, loss);
-    Wanted w = find_wanted(g, cx->scratch, needs);
+    Wanted w = find_wanted(g, cx->scratch, needs, j);
     int n = w.value.len;
     ValueId *grads = NEW_ARRAY(cx->scratch, ValueId, n + 1);
     if (n == 0) return nothing_trains(g, cx->diag, loss);
@@ -262,20 +259,25 @@ static Status diff_train(Graph *g, PassCtx *cx, ValueId loss) {
                  n, grads));
     Status s = OK;
     for (int k = 0; k < n; k++) {
-        if (!is_value(grads[k])) {
-            s = no_gradient(g, cx, needs, w.value.data[k], nnode);
-            continue;
-        }
         Str name = g->module->vars.data[w.var.data[k]].name;
-        Output o = {internf("grad:%s", name), grads[k]};
-        vec_push(g->arena, &g->outputs, o);
+        if (is_value(grads[k]))
+            graph_add_output(g, family_name(FAMILY_GRAD, name), grads[k]);
+        else
+            s = no_gradient(g, cx, needs, w.value.data[k], nnode);
     }
     return s;
 }
 
 Status pass_autodiff(Module *m, PassCtx *cx) {
-    Graph *g = module_graph(m, "train");
-    if (!g) return OK; /* an inference module */
-    ValueId loss = output_named(g, "ampc.loss");
-    return is_value(loss) ? diff_train(g, cx, loss) : OK;
+    for (int i = 0; i < m->graphs.len; i++) {
+        Graph *g = m->graphs.data[i];
+        if (g->program != PROGRAM_TRAIN) continue;
+        const Objective *j = options_objective(cx->opt, g->objective);
+        if (!j)
+            return fail(cx->diag, (Loc){.file = m->file},
+                        "graph %s: there is no objective '%s'", g->name,
+                        g->objective);
+        TRY(diff_train(g, cx, j));
+    }
+    return OK;
 }

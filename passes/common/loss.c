@@ -1,4 +1,4 @@
-/* loss.c: give the forward graph its scalar loss.
+/* loss.c: give the forward graph the scalar loss of each objective.
    Before:  return %logits
    After:   input %target; %loss = softmax_cross_entropy %logits, %target
             return %logits, ampc.loss=%loss
@@ -42,8 +42,9 @@ static Status loss_auto(Graph *g, PassCtx *cx, ValueId *loss) {
     return OK;
 }
 
-static Status pick_output(const Graph *g, PassCtx *cx, ValueId *v) {
-    Str want = cx->opt->objectives.data[0].loss.output;
+static Status pick_output(const Graph *g, PassCtx *cx, const LossSpec *l,
+                          ValueId *v) {
+    Str want = l->output;
     if (!want && g->outputs.len != 1)
         return no_loss(cx, g, "the loss needs an output to look at");
     for (int i = 0; i < g->outputs.len; i++) {
@@ -59,8 +60,8 @@ static int class_axis(const LossSpec *l, int rank) {
     return rank == 3 ? 2 : rank >= 2 ? 1 : -1;
 }
 
-static Status class_loss(Builder *b, PassCtx *cx, ValueId x, ValueId *loss) {
-    const LossSpec *l = &cx->opt->objectives.data[0].loss;
+static Status class_loss(Builder *b, PassCtx *cx, const LossSpec *l, ValueId x,
+                         ValueId *loss) {
     Graph *g = b->g;
     Type t = *value_type(g, x);
     int axis = class_axis(l, t.rank);
@@ -100,9 +101,8 @@ static ValueId bce_with_logits(Builder *b, ValueId x, ValueId y) {
               b1(b, OP_LOG_SIGMOID, x, DT_F32), DT_F32);
 }
 
-static Status regression_loss(Builder *b, PassCtx *cx, ValueId x,
+static Status regression_loss(Builder *b, const LossSpec *l, ValueId x,
                               ValueId *loss) {
-    const LossSpec *l = &cx->opt->objectives.data[0].loss;
     Graph *g = b->g;
     Type t = *value_type(g, x);
     ValueId y = graph_input(g, "target", type_make(DT_F32, t.rank, t.dim));
@@ -127,25 +127,44 @@ static Status check_float(PassCtx *cx, const Graph *g, ValueId x) {
     return no_loss(cx, g, "the loss needs a floating-point output");
 }
 
-Status pass_loss(Module *m, PassCtx *cx) {
-    Graph *g = module_graph(m, "forward");
-    LossKind kind = cx->opt->objectives.data[0].loss.kind;
-    if (!g || kind == LOSS_NONE) return OK;
+static Status add_loss(Graph *g, PassCtx *cx, const Objective *j) {
+    const LossSpec *l = &j->loss;
     Builder b = {.g = g};
     ValueId x = NO_VALUE, loss = NO_VALUE;
-    if (kind == LOSS_AUTO) {
+    if (l->kind == LOSS_AUTO) {
         TRY(loss_auto(g, cx, &loss));
     } else {
-        TRY(pick_output(g, cx, &x));
+        TRY(pick_output(g, cx, l, &x));
         TRY(check_float(cx, g, x));
-        if (kind == LOSS_CROSS_ENTROPY || kind == LOSS_NLL)
-            TRY(class_loss(&b, cx, x, &loss));
+        if (l->kind == LOSS_CROSS_ENTROPY || l->kind == LOSS_NLL)
+            TRY(class_loss(&b, cx, l, x, &loss));
         else
-            TRY(regression_loss(&b, cx, x, &loss));
+            TRY(regression_loss(&b, l, x, &loss));
     }
     if (value_type(g, loss)->rank) loss = b_reshape(&b, loss, 0, NULL);
-    loss = b_cast(&b, loss, DT_F32);
-    Output o = {intern("ampc.loss"), loss};
-    vec_push(g->arena, &g->outputs, o);
+    graph_add_output(g, own_output(OUT_LOSS, j->name),
+                     b_cast(&b, loss, DT_F32));
+    return OK;
+}
+
+/* Frontends refuse such names; a text may hold anything. */
+static Status check_names(const Graph *g, PassCtx *cx) {
+    for (int i = 0; i < g->outputs.len; i++)
+        if (name_is_own(g->outputs.data[i].name))
+            return fail(cx->diag, (Loc){.file = g->module->file},
+                        "output '%s' of graph %s: names that start with "
+                        "'ampc.' are the compiler's",
+                        g->outputs.data[i].name, g->name);
+    return OK;
+}
+
+Status pass_loss(Module *m, PassCtx *cx) {
+    Graph *g = module_graph(m, FORWARD);
+    if (!g) return OK;
+    TRY(check_names(g, cx));
+    for (int i = 0; i < cx->opt->objectives.len; i++) {
+        const Objective *j = &cx->opt->objectives.data[i];
+        if (j->loss.kind != LOSS_NONE) TRY(add_loss(g, cx, j));
+    }
     return OK;
 }

@@ -1,5 +1,5 @@
 /* optimizer.c: from gradients to programs that train.
-   Before:  graph train: ampc.loss, grad:NAME for every trained parameter
+   Before:  graph train: ampc.loss, ampc.grad/NAME for every parameter it trains
    After:   graph train    forward, backward and update in one
             graph micro    forward, backward, ampc.grad/NAME += gradient
             graph update   from ampc.grad/NAME, averaged; clears them
@@ -52,10 +52,9 @@ static ValueId pick(Step *s, ValueId c, ValueId yes, ValueId no) {
     return b3(&s->b, OP_WHERE, c, yes, no, DT_DEFAULT);
 }
 
-static ValueId state(Step *s, VarKind kind, const char *name, DType d,
-                     double fill) {
-    int v = module_var(s->m, kind, name, type_scalar(d), NULL, fill);
-    return graph_var(s->g, v);
+/* A variable of the compiler's own. */
+static ValueId own(Step *s, OwnVar v, double fill) {
+    return graph_var(s->g, module_own_var(s->m, v, s->g->objective, fill));
 }
 
 static void write_var(Step *s, ValueId var, ValueId value) {
@@ -63,13 +62,8 @@ static void write_var(Step *s, ValueId var, ValueId value) {
     vec_push(s->g->arena, &s->g->writes, w);
 }
 
-static void output(Step *s, const char *name, ValueId v) {
-    Output o = {intern(name), v};
-    vec_push(s->g->arena, &s->g->outputs, o);
-}
-
-static ValueId counter(Step *s, const char *name) {
-    return state(s, VAR_STATE, name, DT_I64, 0);
+static void output(Step *s, OwnOutput o, ValueId v) {
+    graph_add_output(s->g, own_output(o, s->g->objective), v);
 }
 
 static ValueId i64c(Step *s, int64_t v) {
@@ -118,9 +112,8 @@ static ValueId decayed(Step *s, ValueId lr, ValueId i) {
 /* lr of this step from i = successful steps so far */
 static void emit_lr(Step *s) {
     const ScheduleSpec *c = &s->objective->schedule;
-    ValueId base =
-        state(s, VAR_HYPER, "ampc.lr", DT_F64, s->objective->optimizer.lr);
-    ValueId i = b_cast(&s->b, counter(s, "ampc.step"), DT_F64);
+    ValueId base = own(s, OWN_LR, s->objective->optimizer.lr);
+    ValueId i = b_cast(&s->b, own(s, OWN_STEP, 0), DT_F64);
     s->step1 = bin(s, OP_ADD, i, f64c(s, 1));
     s->lr = decayed(s, base, i);
     if (c->warmup > 0) {
@@ -134,7 +127,7 @@ static void emit_lr(Step *s) {
 
 static ValueId scale_var(Step *s) {
     if (!options_has_scaler(s->opt)) return NO_VALUE;
-    return state(s, VAR_STATE, "ampc.scale", DT_F32, s->opt->scale.init);
+    return own(s, OWN_SCALE, s->opt->scale.init);
 }
 
 /* 1 / (scale * micro-batches), or 0 = one */
@@ -205,7 +198,7 @@ static Hyper hyper_of(const Step *s, const Var *v) {
 
 static ValueId opt_state(Step *s, ValueId p, const char *what) {
     const Var *v = value_var(s->g, p);
-    Str name = internf("ampc.opt/%s/%s", v->name, what);
+    Str name = internf("%s/%s", family_name(FAMILY_OPT, v->name), what);
     int i = module_var(s->m, VAR_STATE, name, v->type, NULL, 0);
     return graph_var(s->g, i);
 }
@@ -295,9 +288,8 @@ static void emit_scaler(Step *s) {
     if (!options_has_scaler(s->opt) || c->kind == SCALE_STATIC) return;
     ValueId scale = scale_var(s), zero = graph_scalar_int(s->g, DT_I32, 0);
     ValueId one = graph_scalar_int(s->g, DT_I32, 1);
-    ValueId good = state(s, VAR_STATE, "ampc.good", DT_I32, 0);
-    ValueId hyst =
-        state(s, VAR_STATE, "ampc.hyst", DT_I32, (double)c->hysteresis);
+    ValueId good = own(s, OWN_GOOD, 0);
+    ValueId hyst = own(s, OWN_HYST, (double)c->hysteresis);
     ValueId full = graph_scalar_int(s->g, DT_I32, c->hysteresis);
     ValueId bad = b1(&s->b, OP_NOT, s->ok, DT_DEFAULT);
     ValueId blame = bin(s, OP_AND, bad, s->loss_ok);
@@ -320,28 +312,27 @@ static void emit_scaler(Step *s) {
     write_var(s, hyst, pick(s, due, full, spent));
 }
 
-static void count(Step *s, const char *name, ValueId flag) {
-    ValueId c = counter(s, name);
+static void count(Step *s, OwnVar counter, ValueId flag) {
+    ValueId c = own(s, counter, 0);
     ValueId more = flag.i ? b_cast(&s->b, flag, DT_I64) : i64c(s, 1);
     write_var(s, c, bin(s, OP_ADD, c, more));
 }
 
 static void emit_counters(Step *s) {
     ValueId bad = b1(&s->b, OP_NOT, s->ok, DT_DEFAULT);
-    count(s, "ampc.step", s->ok);
-    count(s, "ampc.tried", NO_VALUE);
-    count(s, "ampc.skipped", bad);
-    count(s, "ampc.bad_forward", b1(&s->b, OP_NOT, s->loss_ok, DT_DEFAULT));
+    count(s, OWN_STEP, s->ok);
+    count(s, OWN_TRIED, NO_VALUE);
+    count(s, OWN_SKIPPED, bad);
+    count(s, OWN_BAD_FORWARD, b1(&s->b, OP_NOT, s->loss_ok, DT_DEFAULT));
 }
 
 static void emit_outputs(Step *s) {
-    ValueId scale = scale_var(s), step = counter(s, "ampc.step");
-    output(s, "ampc.grad_norm", s->norm);
-    output(s, "ampc.scale",
-           scale.i ? b_cast(&s->b, scale, DT_F32) : f32c(s, 1));
-    output(s, "ampc.lr", b_cast(&s->b, s->lr, DT_F32));
-    output(s, "ampc.applied", s->ok);
-    output(s, "ampc.step", bin(s, OP_ADD, step, b_cast(&s->b, s->ok, DT_I64)));
+    ValueId scale = scale_var(s), step = own(s, OWN_STEP, 0);
+    output(s, OUT_GRAD_NORM, s->norm);
+    output(s, OUT_SCALE, scale.i ? b_cast(&s->b, scale, DT_F32) : f32c(s, 1));
+    output(s, OUT_LR, b_cast(&s->b, s->lr, DT_F32));
+    output(s, OUT_APPLIED, s->ok);
+    output(s, OUT_STEP, bin(s, OP_ADD, step, b_cast(&s->b, s->ok, DT_I64)));
 }
 
 static void emit_update(Step *s) {
@@ -357,24 +348,24 @@ static void emit_update(Step *s) {
 
 /* ---- programs ------------------------------------------------------------ */
 
-static ValueId find_named(const Graph *g, const char *name) {
-    Str want = intern(name);
-    for (int i = 0; i < g->outputs.len; i++)
-        if (g->outputs.data[i].name == want) return g->outputs.data[i].value;
-    return NO_VALUE;
+/* The parameter whose gradient an output is; -1. */
+static int gradient_of(const Module *m, const Output *o) {
+    Str of = family_member(FAMILY_GRAD, o->name);
+    int v = of ? module_find_var(m, of) : -1;
+    ASSERT(!of || v >= 0);
+    return v;
 }
 
-/* Takes the grad:NAME outputs off the graph. */
+/* Takes the gradients off the graph's outputs. */
 static void take_gradients(Step *s) {
     int kept = 0;
     for (int i = 0; i < s->g->outputs.len; i++) {
         Output o = s->g->outputs.data[i];
-        if (strncmp(o.name, "grad:", 5)) {
+        int v = gradient_of(s->m, &o);
+        if (v < 0) {
             s->g->outputs.data[kept++] = o;
             continue;
         }
-        int v = module_find_var(s->m, intern(o.name + 5));
-        ASSERT(v >= 0);
         vec_push(s->g->arena, &s->params, graph_var(s->g, v));
         vec_push(s->g->arena, &s->grads, b_cast(&s->b, o.value, DT_F32));
     }
@@ -393,7 +384,7 @@ static void gate_buffers(Step *s) {
 
 /* The random stream moves on with every forward that trains. */
 static void advance_rng(Step *s) {
-    int v = module_find_var(s->m, "ampc.rng");
+    int v = module_find_own_var(s->m, OWN_RNG, s->g->objective);
     if (v < 0 || !graph_find_var(s->g, v).i) return;
     int64_t *one = arena_dup(s->g->arena, (int64_t[]){0, 1}, 16);
     int64_t dim = 2;
@@ -404,17 +395,16 @@ static void advance_rng(Step *s) {
               bin(s, OP_ADD, rng, graph_const(s->g, "ampc.rng.step", t)));
 }
 
-static Step step_new(Module *m, Graph *g, const Options *opt) {
-    return (Step){.m = m,
-                  .g = g,
-                  .opt = opt,
-                  .objective = &opt->objectives.data[0],
-                  .b = {.g = g}};
+static Step step_new(Graph *g, PassCtx *cx, uint32_t flags) {
+    Step s = {.m = g->module, .g = g, .opt = cx->opt};
+    s.objective = options_objective(cx->opt, g->objective);
+    s.b = (Builder){.g = g, .flags = flags};
+    s.loss = graph_output(g, own_output(OUT_LOSS, g->objective));
+    return s;
 }
 
-static void make_train(Module *m, Graph *g, const Options *opt) {
-    Step s = step_new(m, g, opt);
-    s.loss = find_named(g, "ampc.loss");
+static void make_train(Graph *g, PassCtx *cx) {
+    Step s = step_new(g, cx, 0);
     take_gradients(&s);
     gate_buffers(&s);
     advance_rng(&s);
@@ -422,23 +412,15 @@ static void make_train(Module *m, Graph *g, const Options *opt) {
 }
 
 static ValueId grad_var(Step *s, const Var *p) {
-    int v = module_var(s->m, VAR_GRAD, internf("ampc.grad/%s", p->name),
+    int v = module_var(s->m, VAR_GRAD, family_name(FAMILY_GRAD, p->name),
                        p->type, NULL, 0);
     return graph_var(s->g, v);
 }
 
-static ValueId micro_count(Step *s) {
-    return state(s, VAR_STATE, "ampc.micro", DT_I32, 0);
-}
-
-static ValueId loss_sum(Step *s) {
-    return state(s, VAR_STATE, "ampc.loss_sum", DT_F32, 0);
-}
-
-static void make_micro(Module *m, Graph *g, const Options *opt) {
-    Step s = step_new(m, g, opt);
-    s.loss = find_named(g, "ampc.loss");
-    s.b.flags = NODE_UPDATE;
+static void make_micro(const Graph *train, PassCtx *cx) {
+    Graph *g =
+        graph_clone(train, program_name(PROGRAM_MICRO, train->objective));
+    Step s = step_new(g, cx, NODE_UPDATE);
     take_gradients(&s);
     gate_buffers(&s);
     advance_rng(&s);
@@ -446,30 +428,30 @@ static void make_micro(Module *m, Graph *g, const Options *opt) {
         ValueId sum = grad_var(&s, value_var(g, s.params.data[i]));
         write_var(&s, sum, bin(&s, OP_ADD, sum, s.grads.data[i]));
     }
-    ValueId n = micro_count(&s), total = loss_sum(&s);
+    ValueId n = own(&s, OWN_MICRO, 0), total = own(&s, OWN_LOSS_SUM, 0);
     write_var(&s, n, bin(&s, OP_ADD, n, graph_scalar_int(g, DT_I32, 1)));
     write_var(&s, total, bin(&s, OP_ADD, total, s.loss));
 }
 
-static void make_update(Module *m, const Graph *train, const Options *opt) {
-    Step s = step_new(m, graph_new(m, "update"), opt);
-    s.b.flags = NODE_UPDATE;
-    ValueId n = micro_count(&s), total = loss_sum(&s);
+static void make_update(const Graph *train, PassCtx *cx) {
+    Module *m = train->module;
+    Graph *g = graph_new(m, program_name(PROGRAM_UPDATE, train->objective));
+    Step s = step_new(g, cx, NODE_UPDATE);
+    ValueId n = own(&s, OWN_MICRO, 0), total = own(&s, OWN_LOSS_SUM, 0);
     s.micro = b_cast(&s.b, n, DT_F32);
     s.loss = bin(&s, OP_DIV, total, s.micro);
-    output(&s, "ampc.loss", s.loss);
+    output(&s, OUT_LOSS, s.loss);
     for (int i = 0; i < train->outputs.len; i++) {
-        Str name = train->outputs.data[i].name;
-        if (strncmp(name, "grad:", 5)) continue;
-        int v = module_find_var(m, intern(name + 5));
-        ValueId p = graph_var(s.g, v);
-        ValueId sum = grad_var(&s, value_var(s.g, p));
-        vec_push(s.g->arena, &s.params, p);
-        vec_push(s.g->arena, &s.grads, sum);
-        write_var(&s, sum, b_full(&s.b, value_get(s.g, sum)->type, 0));
+        int v = gradient_of(m, &train->outputs.data[i]);
+        if (v < 0) continue;
+        ValueId p = graph_var(g, v);
+        ValueId sum = grad_var(&s, value_var(g, p));
+        vec_push(g->arena, &s.params, p);
+        vec_push(g->arena, &s.grads, sum);
+        write_var(&s, sum, b_full(&s.b, value_get(g, sum)->type, 0));
     }
     emit_update(&s);
-    write_var(&s, n, graph_scalar_int(s.g, DT_I32, 0));
+    write_var(&s, n, graph_scalar_int(g, DT_I32, 0));
     write_var(&s, total, f32c(&s, 0));
 }
 
@@ -483,9 +465,9 @@ static bool is_weight(const Graph *g, ValueId v) {
 
 static int shadow_of(Graph *g, ValueId v, DType d) {
     const Var *var = value_var(g, v);
-    Str name = internf("%s.%s", var->name, dtype_info[d].text);
-    TypeId t = type_with_dtype(var->type, d);
-    return module_var(g->module, VAR_SHADOW, name, t, NULL, 0);
+    Str name = family_name(d == DT_BF16 ? FAMILY_BF16 : FAMILY_F16, var->name);
+    return module_var(g->module, VAR_SHADOW, name,
+                      type_with_dtype(var->type, d), NULL, 0);
 }
 
 static bool shadow_rule(Rewriter *rw, NodeId id, ValueId *with) {
@@ -499,15 +481,9 @@ static bool shadow_rule(Rewriter *rw, NodeId id, ValueId *with) {
     return true;
 }
 
-/* The variable a shadow copies; shadows are named NAME.DTYPE. */
-static int shadow_source(const Module *m, const Var *shadow) {
-    size_t tail = strlen(dtype_info[type_get(shadow->type)->dtype].text) + 1;
-    return module_find_var(m,
-                           intern_n(shadow->name, strlen(shadow->name) - tail));
-}
-
 static void make_refresh(Module *m) {
-    Step s = {.m = m, .g = graph_new(m, "refresh")};
+    Step s = {.m = m,
+              .g = graph_new(m, program_name(PROGRAM_REFRESH, intern("")))};
     s.b = (Builder){.g = s.g, .flags = NODE_UPDATE};
     for (int i = 0; i < m->vars.len; i++) {
         Var v = m->vars.data[i];
@@ -547,13 +523,13 @@ static uint64_t programs_hash(const Module *m, const Options *opt) {
     return h;
 }
 
-static Status check_groups(const Module *m, PassCtx *cx) {
-    const Objective *j = &cx->opt->objectives.data[0];
+static Status check_groups(const Module *m, PassCtx *cx, const Objective *j) {
     for (int i = 0; i < j->param_groups.len; i++) {
         Str glob = j->param_groups.data[i].glob;
         bool used = false;
         for (int k = 0; k < m->vars.len; k++)
             used |= m->vars.data[k].kind == VAR_PARAM &&
+                    objective_trains(j, m->vars.data[k].name) &&
                     glob_match(glob, m->vars.data[k].name);
         if (used) continue;
         fail(cx->diag, (Loc){.file = m->file},
@@ -563,14 +539,38 @@ static Status check_groups(const Module *m, PassCtx *cx) {
     return OK;
 }
 
-Status pass_optimizer(Module *m, PassCtx *cx) {
-    TRY(check_groups(m, cx));
-    Graph *train = module_graph(m, "train");
-    if (train) {
-        make_micro(m, graph_clone(train, "micro"), cx->opt);
-        make_update(m, train, cx->opt);
-        make_train(m, train, cx->opt);
+static Status make_steps(Graph *train, PassCtx *cx) {
+    const Objective *j = options_objective(cx->opt, train->objective);
+    if (!j)
+        return fail(cx->diag, (Loc){.file = train->module->file},
+                    "graph %s: there is no objective '%s'", train->name,
+                    train->objective);
+    TRY(check_groups(train->module, cx, j));
+    make_micro(train, cx);
+    make_update(train, cx);
+    make_train(train, cx);
+    return OK;
+}
+
+/* A text may declare any. */
+static Status check_shadows(const Module *m, PassCtx *cx) {
+    for (int i = 0; i < m->vars.len; i++) {
+        const Var *v = &m->vars.data[i];
+        if (v->kind == VAR_SHADOW && shadow_source(m, v) < 0)
+            return fail(cx->diag, (Loc){.file = m->file},
+                        "shadow '%s' is no copy of a variable; that of 'w' is "
+                        "called '%s'",
+                        v->name, family_name(FAMILY_BF16, "w"));
     }
+    return OK;
+}
+
+Status pass_optimizer(Module *m, PassCtx *cx) {
+    int n = m->graphs.len;
+    TRY(check_shadows(m, cx));
+    for (int i = 0; i < n; i++)
+        if (m->graphs.data[i]->program == PROGRAM_TRAIN)
+            TRY(make_steps(m->graphs.data[i], cx));
     for (int i = 0; i < m->graphs.len; i++)
         rewrite_graph(m->graphs.data[i], cx->scratch, shadow_rule, NULL);
     for (int i = 0; i < m->graphs.len; i++)

@@ -1,6 +1,7 @@
 /* programs.c: one graph per program.
    Before:  graph forward
-   After:   graph train    the loss alone, batch statistics, dropout
+   After:   graph train    the loss alone, batch statistics, dropout; one for
+                           each objective
             graph eval     per-sample loss and hits, then the model's outputs
             graph predict  the model's outputs
    In eval and predict batch_norm reads the running statistics, dropout is the
@@ -9,28 +10,18 @@
    exactly: ampc.loss_num[B] / ampc.loss_den[B], ampc.correct[B] /
    ampc.count[B].  A loss that is no mean over samples is reported as it is
    (ampc.loss).
-   requires     stage TYPED, output "ampc.loss" (absent: predict only)      */
+   requires     stage TYPED, an output "ampc.loss" for each objective that
+                trains (none: predict only)                                  */
 #include "passes/passes.h"
 #include "passes/common/rewrite.h"
 
 #include <string.h>
 
-static Output *find_output(Graph *g, const char *name) {
-    Str want = intern(name);
-    for (int i = 0; i < g->outputs.len; i++)
-        if (g->outputs.data[i].name == want) return &g->outputs.data[i];
-    return NULL;
-}
-
-static void add_output(Graph *g, const char *name, ValueId v) {
-    Output o = {intern(name), v};
-    vec_push(g->arena, &g->outputs, o);
-}
-
-static void drop_loss(Graph *g) {
+/* In graph forward the losses are the only outputs that the model has not. */
+static void drop_losses(Graph *g) {
     int kept = 0;
     for (int i = 0; i < g->outputs.len; i++)
-        if (strcmp(g->outputs.data[i].name, "ampc.loss"))
+        if (!name_is_own(g->outputs.data[i].name))
             g->outputs.data[kept++] = g->outputs.data[i];
     g->outputs.len = kept;
 }
@@ -94,8 +85,8 @@ static ValueId kept_targets(Builder *b, const Node *loss) {
     return b_cast(b, b1(b, OP_NOT, same, DT_DEFAULT), DT_F32);
 }
 
-static void add_accuracy(Builder *b, const Node *loss, ValueId kept,
-                         int64_t batch) {
+static void add_accuracy(Builder *b, Str objective, const Node *loss,
+                         ValueId kept, int64_t batch) {
     Graph *g = b->g;
     int axis =
         axis_norm(attr_int(loss, AK_axis, 1), value_type(g, loss->in[0])->rank);
@@ -109,18 +100,19 @@ static void add_accuracy(Builder *b, const Node *loss, ValueId kept,
         !sum_samples(b, kept, batch, &count))
         return;
     g->module->class_axis = axis;
-    add_output(g, "ampc.correct", correct);
-    add_output(g, "ampc.count", count);
+    graph_add_output(g, own_output(OUT_CORRECT, objective), correct);
+    graph_add_output(g, own_output(OUT_COUNT, objective), count);
 }
 
 /* The class losses: the same node without its reduction. */
-static bool split_class_loss(Builder *b, Node loss, int64_t batch) {
+static bool split_class_loss(Builder *b, Str objective, Node loss,
+                             int64_t batch) {
     Graph *g = b->g;
     bool mean = !strcmp(attr_str(&loss, AK_reduction, "mean"), "mean");
     bool weighted = loss.nin > 2 && loss.in[2].i;
     ValueId kept = kept_targets(b, &loss), num, den;
     if (!mean || weighted) {
-        add_accuracy(b, &loss, kept, batch);
+        add_accuracy(b, objective, &loss, kept, batch);
         return false;
     }
     Attr a[4] = {attr_i(AK_axis, attr_int(&loss, AK_axis, 1)),
@@ -136,15 +128,15 @@ static bool split_class_loss(Builder *b, Node loss, int64_t batch) {
     bool ok =
         sum_samples(b, each, batch, &num) && sum_samples(b, kept, batch, &den);
     if (ok) {
-        add_output(g, "ampc.loss_num", num);
-        add_output(g, "ampc.loss_den", den);
+        graph_add_output(g, own_output(OUT_LOSS_NUM, objective), num);
+        graph_add_output(g, own_output(OUT_LOSS_DEN, objective), den);
     }
-    add_accuracy(b, &loss, kept, batch);
+    add_accuracy(b, objective, &loss, kept, batch);
     return ok;
 }
 
 /* A mean over everything: per-sample sums over the sample's share. */
-static bool split_mean(Builder *b, Node mean, int64_t batch) {
+static bool split_mean(Builder *b, Str objective, Node mean, int64_t batch) {
     Graph *g = b->g;
     Type t = *value_type(g, mean.in[0]);
     const int64_t *axes;
@@ -153,9 +145,9 @@ static bool split_mean(Builder *b, Node mean, int64_t batch) {
         !sum_samples(b, mean.in[0], batch, &num))
         return false;
     int64_t share = type_count(&t) / (batch ? batch : 1);
-    add_output(g, "ampc.loss_num", num);
-    add_output(g, "ampc.loss_den",
-               b_full(b, type_make(DT_F32, 1, &batch), (double)share));
+    ValueId den = b_full(b, type_make(DT_F32, 1, &batch), (double)share);
+    graph_add_output(g, own_output(OUT_LOSS_NUM, objective), num);
+    graph_add_output(g, own_output(OUT_LOSS_DEN, objective), den);
     return true;
 }
 
@@ -167,27 +159,20 @@ static int64_t batch_of(const Graph *g) {
     return 0;
 }
 
-static void eval_outputs(Graph *g) {
+/* What eval reports of the scalar `loss`. */
+static void report_loss(Graph *g, Str objective, ValueId loss) {
     Builder b = {.g = g};
-    ValueId scalar = find_output(g, "ampc.loss")->value;
-    const Node *n = loss_node(g, scalar);
+    const Node *n = loss_node(g, loss);
     int64_t batch = batch_of(g);
-    drop_loss(g);
     bool split = false;
     if (n && (n->op == OP_SOFTMAX_CROSS_ENTROPY || n->op == OP_NLL_LOSS))
-        split = split_class_loss(&b, *n, batch);
+        split = split_class_loss(&b, objective, *n, batch);
     else if (n && n->op == OP_REDUCE_MEAN)
-        split = split_mean(&b, *n, batch);
-    if (!split) add_output(g, "ampc.loss", scalar);
+        split = split_mean(&b, objective, *n, batch);
+    if (!split) graph_add_output(g, own_output(OUT_LOSS, objective), loss);
 }
 
 /* ---- the pass ------------------------------------------------------------ */
-
-static void keep_only_loss(Graph *g) {
-    Output o = *find_output(g, "ampc.loss");
-    g->outputs.len = 0;
-    vec_push(g->arena, &g->outputs, o);
-}
 
 /* Inputs that only the loss reads (targets) are no inputs of predict. */
 static void drop_unused_inputs(Graph *g, Arena *scratch) {
@@ -198,27 +183,58 @@ static void drop_unused_inputs(Graph *g, Arena *scratch) {
     g->inputs.len = kept;
 }
 
+static void make_train(const Graph *f, PassCtx *cx, const Objective *j) {
+    Graph *g = graph_clone(f, program_name(PROGRAM_TRAIN, j->name));
+    Str loss = own_output(OUT_LOSS, j->name);
+    ValueId v = graph_output(f, loss);
+    g->outputs.len = 0;
+    graph_add_output(g, loss, v);
+    if (options_has_scaler(cx->opt))
+        graph_var(g, module_own_var(g->module, OWN_SCALE, j->name,
+                                    cx->opt->scale.init));
+}
+
+static void make_eval(const Graph *f, PassCtx *cx) {
+    Graph *g = graph_clone(f, program_name(PROGRAM_EVAL, intern("")));
+    int n = cx->opt->objectives.len;
+    const Objective *j = cx->opt->objectives.data;
+    ValueId *loss = NEW_ARRAY(cx->scratch, ValueId, n);
+    make_inference(g, cx->scratch);
+    for (int i = 0; i < n; i++)
+        loss[i] = graph_output(g, own_output(OUT_LOSS, j[i].name));
+    drop_losses(g);
+    for (int i = 0; i < n; i++)
+        if (is_value(loss[i])) report_loss(g, j[i].name, loss[i]);
+}
+
+/* A text may hold programs: they are IR of a later stage, and all of it. */
+static Status check_graphs(const Module *m, PassCtx *cx) {
+    for (int i = 0; i < m->graphs.len; i++)
+        if (m->graphs.data[i]->program != PROGRAM_NONE)
+            return fail(cx->diag, (Loc){.file = m->file},
+                        "graph %s: a file with a graph %s, from which the "
+                        "programs are made, has no program of its own",
+                        m->graphs.data[i]->name, FORWARD);
+    return OK;
+}
+
 Status pass_programs(Module *m, PassCtx *cx) {
-    Graph *f = module_graph(m, "forward");
+    Graph *f = module_graph(m, FORWARD);
+    bool trains = false;
     if (!f) return OK;
-    bool trains = find_output(f, "ampc.loss") != NULL;
-    if (trains) {
-        Graph *train = graph_clone(f, "train");
-        keep_only_loss(train);
-        if (options_has_scaler(cx->opt)) {
-            int v = module_var(m, VAR_STATE, "ampc.scale", type_scalar(DT_F32),
-                               NULL, cx->opt->scale.init);
-            graph_var(train, v);
-        }
-        Graph *eval = graph_clone(f, "eval");
-        make_inference(eval, cx->scratch);
-        eval_outputs(eval);
+    TRY(check_graphs(m, cx));
+    for (int i = 0; i < cx->opt->objectives.len; i++) {
+        const Objective *j = &cx->opt->objectives.data[i];
+        if (!is_value(graph_output(f, own_output(OUT_LOSS, j->name)))) continue;
+        make_train(f, cx, j);
+        trains = true;
     }
-    Graph *predict = graph_clone(f, "predict");
+    if (trains) make_eval(f, cx);
+    Graph *predict = graph_clone(f, program_name(PROGRAM_PREDICT, intern("")));
     make_inference(predict, cx->scratch);
-    drop_loss(predict);
-    module_remove_graph(m, "forward");
+    drop_losses(predict);
+    module_remove_graph(m, FORWARD);
     TRY(pass_dce(m, cx));
-    drop_unused_inputs(module_graph(m, "predict"), cx->scratch);
+    drop_unused_inputs(predict, cx->scratch);
     return OK;
 }

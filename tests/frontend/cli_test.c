@@ -163,7 +163,7 @@ TEST_CASE(cli, dumped_ir_reads_back) {
              cnn());
     check_run(0, "", words);
     check_run(0, "graph forward", "fmt stages/00-import.amp");
-    check_run(0, "group", "fmt stages/21-memplan.amp");
+    check_run(0, "group", "fmt stages/*-memplan.amp");
     char *import = test_read_file(test_path("stages/00-import.amp"), NULL);
     char *next = test_read_file(test_path("stages/01-simplify.amp"), NULL);
     REQUIRE(import && next);
@@ -180,7 +180,7 @@ TEST_CASE(cli, passes_are_timed) {
              cnn());
     check_run(0, " 1 simplify ", words);
     check_run(0, "(unchanged)", words);
-    check_run(0, "21 memplan ", words);
+    check_run(0, " memplan ", words);
 }
 
 TEST_CASE(cli, opt_refuses_a_wrong_order) {

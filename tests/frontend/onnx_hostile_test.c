@@ -216,7 +216,17 @@ TEST_CASE(onnx_names, reserved) {
     Made m;
     start(&m, "2", "Add", "x,ampc.rng");
     made_f32(&m, "ampc.rng", "2", 0);
-    refuse(&m, "reserved");
+    refuse(&m, "'ampc.rng' is an initializer: names that start with 'ampc.'");
+    made_start(&m, 18);
+    made_input(&m, "ampc.scale", DT_F32, "2");
+    made_node(&m, "Relu", "ampc.scale", "y");
+    made_output(&m, "y");
+    refuse(&m, "'ampc.scale' is a graph input: names that start");
+    made_start(&m, 18);
+    made_input(&m, "x", DT_F32, "2");
+    made_node(&m, "Relu", "x", "ampc.loss");
+    made_output(&m, "ampc.loss");
+    refuse(&m, "'ampc.loss' is a result of node");
 }
 
 /* ---- signatures ---------------------------------------------------------- */

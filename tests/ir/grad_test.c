@@ -392,7 +392,9 @@ TEST_CASE(grad_kinks, ignored_rows_are_zero_even_when_all_are) {
 /* ---- dtypes -------------------------------------------------------------- */
 
 static PassCtx pass_context(Arena *a, Diag *d) {
-    PassCtx cx = {.scratch = a, .diag = d, .opt = NULL};
+    Options *o = NEW(a, Options);
+    PassCtx cx = {.scratch = a, .diag = d, .opt = o};
+    options_init(o, a);
     return cx;
 }
 
@@ -434,7 +436,7 @@ static int count_ops(const Graph *g, OpCode op, bool backward) {
 TEST_CASE(grad_dtypes, weight_gradients_leave_16_bit_products_in_fp32) {
     Arena *a = arena_new();
     Graph *g = train_graph(a, TRAIN_16(""));
-    ValueId w = output(g, "grad:w");
+    ValueId w = output(g, "ampc.grad/w");
     const Node *n = maker(g, w);
     CHECK_EQ_INT(value_dtype(g, w), DT_F32);
     CHECK_STR(value_get(g, w)->name, "w.grad");
@@ -449,7 +451,7 @@ TEST_CASE(grad_dtypes, weight_gradients_leave_16_bit_products_in_fp32) {
 TEST_CASE(grad_dtypes, a_cast_of_the_user_rounds_the_gradient) {
     Arena *a = arena_new();
     Graph *g = train_graph(a, TRAIN_16(" {user=1}"));
-    const Node *n = maker(g, output(g, "grad:w"));
+    const Node *n = maker(g, output(g, "ampc.grad/w"));
     REQUIRE(n->op == OP_CAST);
     CHECK_EQ_INT(value_dtype(g, n->in[0]), DT_BF16);
     arena_free(a);
@@ -462,7 +464,7 @@ TEST_CASE(grad_dtypes, products_read_16_bits_where_the_forward_one_did) {
            "%h = cast %w : bf16[3,5]\n%y = matmul %x, %h : f32[4,5]\n"
            "%e = exp %y\n%l = reduce_sum %e {axes=[0,1], keepdims=0}\n"
            "return ampc.loss=%l\n}\n");
-    const Node *n = maker(g, output(g, "grad:w"));
+    const Node *n = maker(g, output(g, "ampc.grad/w"));
     REQUIRE(n->op == OP_MATMUL);
     CHECK_EQ_INT(value_dtype(g, n->in[1]), DT_BF16);
     arena_free(a);
@@ -479,9 +481,9 @@ TEST_CASE(autodiff, outputs_and_names) {
     Arena *a = arena_new();
     Graph *g = train_graph(a, TWO_LAYERS);
     CHECK_EQ_INT(g->outputs.len, 3);
-    CHECK_STR(value_get(g, output(g, "grad:w"))->name, "w.grad");
-    CHECK_STR(value_get(g, output(g, "grad:b"))->name, "b.grad");
-    CHECK(maker(g, output(g, "grad:b"))->flags & NODE_BACKWARD);
+    CHECK_STR(value_get(g, output(g, "ampc.grad/w"))->name, "w.grad");
+    CHECK_STR(value_get(g, output(g, "ampc.grad/b"))->name, "b.grad");
+    CHECK(maker(g, output(g, "ampc.grad/b"))->flags & NODE_BACKWARD);
     CHECK_EQ_INT(count_ops(g, OP_MATMUL, true), 1); /* none for x */
     arena_free(a);
 }
@@ -508,7 +510,7 @@ TEST_CASE(autodiff, the_loss_scale_is_the_seed) {
         eval_bind(e, graph_find_value(g, "ampc.scale"), s);
         eval_bind(e, graph_find_value(g, "b"), b);
         REQUIRE(eval_run(e, &d) == OK);
-        sum[k] = eval_get(e, output(g, "grad:b"))->f[0];
+        sum[k] = eval_get(e, output(g, "ampc.grad/b"))->f[0];
     }
     CHECK_NEAR(sum[0], 4.0 / 20, 1e-7);
     CHECK_NEAR(sum[1], 8 * 4.0 / 20, 1e-6);
@@ -550,7 +552,7 @@ TEST_CASE(autodiff, a_parameter_beside_the_loss_is_left_alone) {
            "%l = reduce_sum %y {axes=[0], keepdims=0}\n"
            "return ampc.loss=%l, other=%z\n}\n");
     CHECK_EQ_INT(g->outputs.len, 3);
-    CHECK_STR(g->outputs.data[2].name, "grad:v");
+    CHECK_STR(g->outputs.data[2].name, "ampc.grad/v");
     arena_free(a);
 }
 
@@ -561,6 +563,6 @@ TEST_CASE(autodiff, tied_parameters_get_one_sum) {
            "%e = gather %w, %i {axis=0}\n%y = matmul %e, %w {trans_b=1}\n"
            "%l = reduce_sum %y {axes=[0,1], keepdims=0}\n"
            "return ampc.loss=%l\n}\n");
-    CHECK(maker(g, output(g, "grad:w"))->op == OP_ADD);
+    CHECK(maker(g, output(g, "ampc.grad/w"))->op == OP_ADD);
     arena_free(a);
 }

@@ -170,6 +170,39 @@ TEST_CASE(verify, variables_and_constants) {
     refused(&f, "its initial value f32[]");
 }
 
+/* What the compiler would make of them is something else. */
+TEST_CASE(verify, names_of_the_compiler) {
+    static const char *const wrong[][2] = {
+        {"state %ampc.scale: f32[4]", "ampc.scale has another kind or type"},
+        {"hyper %ampc.step: i64[]", "ampc.step has another kind or type"},
+        {"state %ampc.rng: i64[3]", "ampc.rng has another kind or type"},
+        {"param %ampc.mine: f32[4]", "ampc.mine is none of the compiler's"},
+        {"grad %ampc.grad/v: f32[4]", "ampc.grad/v belongs to no variable"},
+        {"grad %ampc.grad/w: f32[5]", "ampc.grad/w has another kind or type"},
+        {"state %ampc.opt/w/m: f32[5]", "ampc.opt/w/m has another kind"},
+        {"shadow %ampc.bf16/w: f16[4]", "ampc.bf16/w has another kind"}};
+    char text[300];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(text, sizeof text,
+                 "graph g(%%x: f32[4]) {\n  param %%w: f32[4]\n  %s\n"
+                 "  return %%x\n}\n",
+                 wrong[i][0]);
+        Fixture f = load(text);
+        refused(&f, wrong[i][1]);
+    }
+    Fixture f = load("graph g(%x: f32[4]) {\n  param %w: f32[4]\n"
+                     "  state %ampc.scale: f32[], %ampc.opt/w/exp_avg: f32[4]\n"
+                     "  state %\"ampc.step:d\": i64[], %ampc.rng: i64[2]\n"
+                     "  shadow %ampc.f16/w: f16[4]\n"
+                     "  grad %ampc.grad/w: f32[4]\n  return %x\n}\n");
+    CHECK_MSG(verify_module(f.m, STAGE_TYPED, &f.d) == OK, "%s",
+              f.d.text.data ? f.d.text.data : "");
+    drop(&f);
+    f = load("graph g(%x: f32[4]) {\n  %y = relu %x\n  return %y\n}\n");
+    value_get(f.g, val(&f, "x"))->name = intern("ampc.scale");
+    refused(&f, "input %ampc.scale: names that start with 'ampc.'");
+}
+
 TEST_CASE(verify, effects) {
     Fixture f = load(base);
     vec_push(f.a, &f.g->writes, f.g->writes.data[0]);

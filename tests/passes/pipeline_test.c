@@ -65,7 +65,9 @@ static void expect_refused(const char *passes, const char *text, Status status,
     Diag d = {0};
     Options o;
     Module *m;
+    bool used;
     options_init(&o, a);
+    REQUIRE(options_set(&o, &d, "--loss", "mse", &used) == OK);
     if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
         FAIL("%s", d.text.data);
     CHECK_EQ_INT(run_passes(m, &d, &o, passes, false), status);
@@ -99,6 +101,30 @@ TEST_CASE(pipeline, a_pass_refuses_ir_of_another_stage) {
     expect_refused("memplan", whole, ERR_USAGE,
                    "'memplan' reads IR of stage fused, which pass 'fuse'");
     expect_refused("dce", grouped, ERR_USAGE, "it is in groups already");
+}
+
+/* A text may hold any name; what the compiler makes must not meet it. */
+TEST_CASE(pipeline, names_of_the_compiler_are_refused) {
+    static const char *const texts[][2] = {
+        {"graph forward(%x: f32[4]) {\n  param %w: f32[4]\n"
+         "  %y = mul %x, %w\n  return ampc.loss=%y\n}",
+         "output 'ampc.loss' of graph forward"},
+        {"graph forward(%x: f32[4]) {\n  param %w: f32[4]\n"
+         "  %y = mul %x, %w\n  return %y\n}\n"
+         "graph train(%x: f32[4]) {\n  return %x\n}",
+         "graph train: a file with a graph forward"},
+        {"graph predict(%x: f32[4]) {\n  shadow %s: bf16[4]\n"
+         "  return %x\n}",
+         "shadow 's' is no copy of a variable; that of 'w' is called "
+         "'ampc.bf16/w'"},
+        {"graph train(%x: f32[4]) {\n  return %x\n}",
+         "graph train has no output ampc.loss"},
+        {"graph \"train:d\"(%x: f32[4]) {\n  return %x\n}",
+         "there is no objective 'd'"},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        expect_refused("loss,programs,autodiff,optimizer", texts[i][0],
+                       ERR_USER, texts[i][1]);
 }
 
 /* Every list that leaves passes out either runs or is refused: none ends the

@@ -1,0 +1,48 @@
+/* names.h: the names that the compiler gives, from the table that it shares
+   with the runtime.                                                         */
+#ifndef AMPC_IR_GRAPH_NAMES_H
+#define AMPC_IR_GRAPH_NAMES_H
+
+#include "ir/graph/base.h"
+
+/* The graph that a frontend makes; pass `programs` makes programs of it. */
+#define FORWARD "forward"
+
+typedef enum ProgramKind {
+#define PROGRAM(id, text) PROGRAM_##id,
+#include "runtime/names.def"
+    PROGRAM_NONE
+} ProgramKind;
+
+typedef enum OwnVar {
+#define VARIABLE(id, text, kind, dtype, n, each, section, least, most) OWN_##id,
+#include "runtime/names.def"
+    NUM_OWN_VARS
+} OwnVar;
+
+typedef enum OwnOutput {
+#define OUTPUT(id, text) OUT_##id,
+#include "runtime/names.def"
+    NUM_OWN_OUTPUTS
+} OwnOutput;
+
+typedef enum Family {
+#define FAMILY(id, prefix) FAMILY_##id,
+#include "runtime/names.def"
+    NUM_FAMILIES
+} Family;
+
+/* Whether only the compiler may give it. */
+bool name_is_own(const char *name);
+
+/* "train", or "train:NAME" for an objective that has a name. */
+Str program_name(ProgramKind p, Str objective);
+/* PROGRAM_NONE: no program's name.  *objective: "" or its name. */
+ProgramKind program_of_name(const char *name, Str *objective);
+Str own_output(OwnOutput o, Str objective);
+
+/* "ampc.grad/NAME", and NAME of it or NULL. */
+Str family_name(Family f, Str of);
+Str family_member(Family f, Str name);
+
+#endif
