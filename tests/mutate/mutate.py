@@ -87,7 +87,8 @@ def bazel(command, names, log):
 def noticed_by(names, log):
     """The first test that fails, in the order given; None if all pass."""
     for name in names:
-        rc, out = bazel("test", ["--test_output=errors", name], log)
+        rc, out = bazel("test", ["--test_output=errors",
+                                 "--test_arg=--gtest_fail_fast", name], log)
         if rc not in (0, FAILED_TESTS):
             sys.exit(f"bazel test {name}: status {rc}\n{out[-2000:]}")
         if rc:
