@@ -924,6 +924,23 @@ TEST_CASE(kernel, flat_kernels_are_shared) {
     subject_end(&s);
 }
 
+/* A hand-over to another thread costs as much as some thousand elements of
+   cheap work; a large tensor keeps many threads busy. */
+TEST_CASE(kernel, work_is_handed_over_in_sizes_that_pay) {
+    Subject s =
+        lowered("graph g(%a: f32[4194304], %b: f32[4096,1024], %c: f32[300]) {"
+                " group point { %x = mul %a, %a }"
+                " group row { %s = reduce_sum %b {axes=[1]} %y = mul %b, %s }"
+                " group point { %z = mul %c, %c } return %x, %y, %z }");
+    for (int i = 0; i < 2; i++) {
+        int64_t parts = s.steps[i].units / s.steps[i].grain;
+        CHECK_MSG(parts >= 16 && parts <= 1024, "step %d: %lld parts", i,
+                  (long long)parts);
+    }
+    CHECK(s.steps[2].units <= s.steps[2].grain);
+    subject_end(&s);
+}
+
 /* Concatenation and padding along the inner dim leave no condition inside a
    loop. */
 TEST_CASE(kernel, guards_cut_the_loop) {
