@@ -128,20 +128,29 @@ static int var_of(uint32_t dtype, int which) {
     return t * V_PER_TYPE + which;
 }
 
+/* Bytes of a few elements, so that each operand has an alignment of its own. */
+static uint64_t shift(uint32_t dtype) {
+    static const int64_t elements[] = {0, 0, 1, 2, 4, 8};
+    return (uint64_t)elements[random_below(6)] * dtype_bytes(dtype);
+}
+
 static void make_case(Products *p, uint32_t i, uint64_t *arena) {
     int type;
     int64_t batch;
     LibGemm g = make_gemm(&type, &batch);
     uint32_t fused = make_fused(&g), r = i * REFS;
     uint32_t out = (uint32_t)g.c_dtype;
-    PlanRef at = {PLAN_ARENA, 0, *arena};
+    uint64_t bytes = (uint64_t)(batch * g.m * g.n) * dtype_bytes(out);
+    PlanRef at = {PLAN_ARENA, 0, *arena + shift(out)};
     snprintf(p->names[V_COUNT + i], 16, "case%u", i);
     memcpy(&p->pars[i * PARS], &g, sizeof g);
     int bias = fused == PLAN_FUSED_SCALE ? V_SCALE : var_of(out, V_BIAS);
-    p->refs[r] = var_ref((uint32_t)var_of((uint32_t)g.a_dtype, V_A), 0);
-    p->refs[r + 1] = var_ref((uint32_t)var_of((uint32_t)g.b_dtype, V_B), 0);
+    p->refs[r] = var_ref((uint32_t)var_of((uint32_t)g.a_dtype, V_A),
+                         shift((uint32_t)g.a_dtype));
+    p->refs[r + 1] = var_ref((uint32_t)var_of((uint32_t)g.b_dtype, V_B),
+                             shift((uint32_t)g.b_dtype));
     p->refs[r + 2] = fused ? (PlanRef){PLAN_NONE, 0, 0} : at;
-    p->refs[r + 3] = var_ref((uint32_t)bias, 0);
+    p->refs[r + 3] = var_ref((uint32_t)bias, bias == V_SCALE ? 0 : shift(out));
     p->refs[r + 4] = at;
     p->steps[i] = (PlanStep){.kind = PLAN_LIB,
                              .fn = PLAN_LIB_GEMM,
@@ -163,8 +172,7 @@ static void make_case(Products *p, uint32_t i, uint64_t *arena) {
                                  .rank = 3,
                                  .dim = {batch, g.m, g.n}};
     p->refs[CASES * REFS + i] = at;
-    *arena +=
-        ((uint64_t)(batch * g.m * g.n) * dtype_bytes(out) + 255) / 256 * 256;
+    *arena = (at.offset + bytes + 255) / 256 * 256;
 }
 
 static void make_plan(Products *p) {
@@ -215,6 +223,11 @@ static void write_values(Products *p, ampc_session *s) {
     }
 }
 
+static double value_at(const Products *p, PlanRef r, int64_t i) {
+    size_t first = r.offset / dtype_bytes(p->vars[r.index].dtype);
+    return p->value[r.index][first + (size_t)i];
+}
+
 static double expected(const Products *p, uint32_t i, int64_t e) {
     LibGemm g;
     const PlanRef *r = &p->refs[i * REFS];
@@ -227,10 +240,10 @@ static double expected(const Products *p, uint32_t i, int64_t e) {
         b0 += b % g.batch_dim[d] * g.b_bs[d];
     }
     for (int64_t k = 0; k < g.k; k++)
-        sum += p->value[r[0].index][a0 + m * g.a_rs + k * g.a_cs] *
-               p->value[r[1].index][b0 + k * g.b_rs + n * g.b_cs];
+        sum += value_at(p, r[0], a0 + m * g.a_rs + k * g.a_cs) *
+               value_at(p, r[1], b0 + k * g.b_rs + n * g.b_cs);
     if (fused == PLAN_FUSED_SCALE) sum *= p->value[V_SCALE][0];
-    if (fused == PLAN_FUSED_BIAS) sum += p->value[r[3].index][n];
+    if (fused == PLAN_FUSED_BIAS) sum += value_at(p, r[3], n);
     return sum;
 }
 
