@@ -32,6 +32,9 @@ static const char model[] =
     "  %rt = transpose %r {perm=[0,2,1]} : f32[2,3,5]\n"
     "  %pq = matmul %pt, %q {trans_b=1} : f32[2,3,5]\n"
     "  %pr = matmul %pt, %rt {trans_a=1} : f32[2,4,5]\n"
+    "  %p4 = reshape %pt {shape=[2,1,3,4]} : f32[2,1,3,4]\n"
+    "  %q4 = reshape %q {shape=[1,2,5,4]} : f32[1,2,5,4]\n"
+    "  %pq4 = matmul %p4, %q4 {trans_b=1} : f32[2,2,3,5]\n"
     "  %key = slice %h {starts=[1,1,4], sizes=[1,2,8], steps=[1,1,1]}\n"
     "  %heads = reshape %key {shape=[1,2,4,2]} : f32[1,2,4,2]\n"
     "  %less = sub %x, 1 : f32[3,4,5]\n"
@@ -42,8 +45,8 @@ static const char model[] =
     "  %soft = softmax %x {axis=1} : f32[3,4,5]\n"
     "  return turn=%turn, turn2=%turn2, turn3=%turn3, odd=%odd, back=%back,\n"
     "         rows=%rows, cols=%cols, joined=%joined, pq=%pq, pr=%pr,\n"
-    "         heads=%heads, less=%less, low=%low, high=%high, ln=%ln, bn=%bn,\n"
-    "         soft=%soft\n"
+    "         pq4=%pq4, heads=%heads, less=%less, low=%low, high=%high,\n"
+    "         ln=%ln, bn=%bn, soft=%soft\n"
     "}\n";
 
 typedef struct Data {
@@ -112,6 +115,13 @@ static double pr(const int *at) {
         sum += (double)d.p[at[0]][at[1]][k] * (double)d.r[at[0]][at[2]][k];
     return sum;
 }
+/* each of one batch with each of the other */
+static double pq4(const int *at) {
+    double sum = 0;
+    for (int k = 0; k < 4; k++)
+        sum += (double)d.p[at[0]][k][at[2]] * (double)d.q[at[1]][at[3]][k];
+    return sum;
+}
 static double heads(const int *at) {
     return (double)d.h[1][1 + at[1]][4 + 2 * at[2] + at[3]];
 }
@@ -148,10 +158,10 @@ static const struct {
     {"back", back, {3, 4, 5, 1}},   {"rows", rows, {3, 2, 3, 5}},
     {"cols", cols, {3, 4, 2, 3}},   {"joined", joined, {3, 7, 5, 1}},
     {"pq", pq, {2, 3, 5, 1}},       {"pr", pr, {2, 4, 5, 1}},
-    {"heads", heads, {1, 2, 4, 2}}, {"less", less, {3, 4, 5, 1}},
-    {"low", low, {3, 4, 5, 1}},     {"high", high, {3, 4, 5, 1}},
-    {"ln", ln, {3, 4, 5, 1}},       {"bn", bn, {3, 4, 5, 1}},
-    {"soft", soft, {3, 4, 5, 1}},
+    {"pq4", pq4, {2, 2, 3, 5}},     {"heads", heads, {1, 2, 4, 2}},
+    {"less", less, {3, 4, 5, 1}},   {"low", low, {3, 4, 5, 1}},
+    {"high", high, {3, 4, 5, 1}},   {"ln", ln, {3, 4, 5, 1}},
+    {"bn", bn, {3, 4, 5, 1}},       {"soft", soft, {3, 4, 5, 1}},
 };
 
 static void check_output(const char *name, Element *element, const int *dim,

@@ -124,7 +124,7 @@ static const Rule rules[] = {
      "--precision fp16 --optimizer sgd,lr=0.1 --loss-scale "
      "dynamic,init=1024,growth=4,backoff=0.125,interval=3,min=100,max=20000,"
      "hysteresis=2",
-     "..o.o.o.........oo.oooo...ooo........", .lr = 0.1, .init = 1024,
+     "..o.o.o.........oo.oooo...ooo.................", .lr = 0.1, .init = 1024,
      .growth = 4, .backoff = 0.125, .scale_min = 100, .scale_max = 20000,
      .interval = 3, .hysteresis = 2},
     {"the_scale_as_in_pytorch",

@@ -1,0 +1,91 @@
+/* cuda_facts_test.c: facts of GPUs that small models seldom meet, on the
+   simulated GPU beside the CPU: values of a row stored over what other threads
+   still read, more reductions than shared memory has room for, one value
+   written to several variables.                                             */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/cuda_gpu.h"
+
+/* The last operand of both readers of %a dies in the kernel that makes %r,
+   which takes its place: thread 0 may not store it before all have read. */
+static const char in_place[] =
+    "graph forward(%x: f32[48,1500], %v: f32[48,3], %u: f32[3,1]) {\n"
+    "  %a = matmul %v, %u : f32[48,1]\n"
+    "  %s = reduce_sum %x {axes=[1], keepdims=1} : f32[48,1]\n"
+    "  %y = mul %x, %a : f32[48,1500]\n"
+    "  %z = mul %y, %s : f32[48,1500]\n"
+    "  %r = add %s, %a : f32[48,1]\n"
+    "  return z=%z, r=%r\n"
+    "}\n";
+
+static void check_predict(const char *text, const char *options) {
+    Compiled c = compile_text_cuda(text, options, "cuda:sm_80");
+    DcRandom *feed = dc_random_new(c.api, "predict", 1, 5);
+    size_t nin;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        DcReport r;
+        if (seed == 1)
+            gpu_for(&c, seed);
+        else
+            gpu_reset(&c, seed);
+        const ampc_input *in = dc_random_feed(feed, (int)seed, &nin);
+        CHECK_MSG(dc_predict(c.api, "cpu", "cuda", in, nin, &r), "seed %d: %s",
+                  (int)seed, r.text);
+        gpu_clean("predict");
+    }
+    dc_random_free(feed);
+    compiled_close(&c);
+}
+
+TEST_CASE(cuda_facts, a_row_is_stored_when_all_have_read_it) {
+    check_predict(in_place, "--precision fp32 --loss none");
+}
+
+/* More than 48 KB if every sum had sixteen slices. */
+TEST_CASE(cuda_facts, many_sums_share_the_memory_of_a_block) {
+    enum { SUMS = 14 };
+    char text[4000];
+    int n = snprintf(text, sizeof text,
+                     "graph forward(%%x: f64[600,64]) {\n"
+                     "  %%r0 = reduce_sum %%x {axes=[0]} : f64[1,64]\n");
+    for (int i = 1; i < SUMS; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n,
+                      "  %%y%d = mul %%x, %%r%d : f64[600,64]\n"
+                      "  %%s%d = max %%y%d, 0.%d:f64 : f64[600,64]\n"
+                      "  %%r%d = reduce_sum %%s%d {axes=[0]} : f64[1,64]\n",
+                      i, 0, i, i, i + 10, i, i);
+    n += snprintf(text + n, sizeof text - (size_t)n, "  return r0=%%r0");
+    for (int i = 1; i < SUMS; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, ", r%d=%%r%d", i, i);
+    snprintf(text + n, sizeof text - (size_t)n, "\n}\n");
+    check_predict(text, "--precision fp32 --loss none");
+}
+
+TEST_CASE(cuda_facts, one_value_goes_to_several_variables) {
+    Compiled c = compile_text_cuda(
+        "graph forward(%x: f32[8,4]) {\n"
+        "  param %w: f32[4] = 0.5\n"
+        "  buffer %m: f32[4] = 0, %n: f32[4] = 1\n"
+        "  %y = mul %x, %w : f32[8,4]\n"
+        "  %s = reduce_sum %y {axes=[0], keepdims=0} : f32[4]\n"
+        "  %half = mul %m, 0.5 : f32[4]\n"
+        "  %m2 = add %half, %s : f32[4]\n"
+        "  %yn = mul %y, %n : f32[8,4]\n"
+        "  %l = reduce_mean %yn {axes=[0,1], keepdims=0} : f32[]\n"
+        "  write %m = %m2\n  write %n = %m2\n  return %l\n}\n",
+        "--precision fp32 --optimizer sgd,lr=0.5", "cuda:sm_80");
+    DcRandom *feed = dc_random_new(c.api, "train", 1, 6);
+    DcTraining t = {.steps = 5,
+                    .tolerance = dc_training_tolerance("fp32"),
+                    .feed = dc_random_feed,
+                    .feed_ctx = feed};
+    DcReport r;
+    gpu_for(&c, 1);
+    CHECK_MSG(dc_train(c.api, "cpu", "cuda", &t, &r), "%s", r.text);
+    gpu_clean("training");
+    dc_random_free(feed);
+    compiled_close(&c);
+}
