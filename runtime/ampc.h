@@ -28,7 +28,8 @@
    Environment, for GPUs: AMPC_CACHE_DIR (where the choice of algorithms is
    kept; else $XDG_CACHE_HOME/ampc or ~/.cache/ampc), AMPC_TUNE=0 (measure
    none), AMPC_CUDA_GRAPH=0 (no CUDA graphs), AMPC_LIBCUDA, AMPC_LIBCUBLASLT
-   (a file to load instead; "none").  For CPUs: AMPC_ISA=v2|v3|v4 (at most). */
+   (a file to load instead; "none").  For CPUs: AMPC_ISA=v2|v3|v4 (at most).
+   A program with more rights than its user (setuid) reads none of them.     */
 #ifndef AMPC_H
 #define AMPC_H
 
@@ -244,7 +245,7 @@ typedef struct ampc_api {
                         ampc_session **out, char *err, size_t err_size);
     void (*close)(ampc_session *s); /* s may be NULL */
 
-    /* The message of the last call that failed; "" when none did. */
+    /* Why the last call failed; "" when it did not. */
     const char *(*error)(const ampc_session *s);
 
     /* One optimizer step on one batch: forward, backward, unscale, check,

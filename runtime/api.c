@@ -9,6 +9,7 @@
 
 #include "runtime/backend.h"
 #include "runtime/json.h"
+#include "runtime/sections.h"
 
 #define AMPC_VERSION "0.1"
 
@@ -32,6 +33,7 @@ ampc_status api_enter(ampc_session *s) {
 
 ampc_status api_leave(ampc_session *s, ampc_status status) {
     s->backend->leave(s);
+    if (status == AMPC_OK) s->error[0] = 0;
     atomic_store(&s->busy, 0);
     return status;
 }
@@ -393,6 +395,7 @@ const ampc_api *ampc_module_api(const AmpcModule *m, uint32_t abi) {
     if (table.size == 0) {
         table = api_template;
         table.module = (const ampc_module_t *)(const void *)m;
+        module_hold(m);
     }
     pthread_mutex_unlock(&lock);
     return table.module == (const ampc_module_t *)(const void *)m ? &table

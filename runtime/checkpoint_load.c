@@ -343,17 +343,19 @@ ampc_status checkpoint_load(ampc_session *s, const char *path, bool resume) {
     return torn && resume ? resume_previous(s, path, status) : status;
 }
 
-/* No metadata; variables that it lacks keep their constant fill, but a trained
-   parameter must be there.                                                  */
-ampc_status checkpoint_sidecar(ampc_session *s, const char *path) {
+/* Exactly the file that the module was compiled with; what is not in it has its
+   constant fill.                                                            */
+ampc_status checkpoint_sidecar(ampc_session *s, const char *path,
+                               const PlanSidecar *want) {
     StFile f;
     ampc_status status = st_open(s, path, &f);
     if (status != AMPC_OK) return status;
+    status = st_match(s, &f, want->bytes, want->crc);
     Load l = {.s = s, .f = f};
     for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++) {
         const PlanVar *v = &s->m->vars[i];
         const StTensor *t = is_weight(v) ? st_find(&f, v->name) : NULL;
-        if (!t && v->kind != PLAN_PARAM) continue;
+        if (!t) continue;
         status = check_tensor(&l, v);
         if (status == AMPC_OK) status = st_read_var(s, &f, t, i);
     }

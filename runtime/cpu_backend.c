@@ -104,9 +104,6 @@ static char *cpu_address(const ampc_session *s, PlanRef r) {
     char *base = NULL;
     if (r.space == PLAN_ARENA) base = d->arena;
     if (r.space == PLAN_VAR) base = d->var[r.index];
-    /* an output that is an input, passed through: the host's own bytes */
-    if (r.space == PLAN_INPUT && s->last >= 0)
-        base = (char *)(uintptr_t)d->bound[s->last].inputs[r.index];
     return base ? base + r.offset : NULL;
 }
 

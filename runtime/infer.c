@@ -219,10 +219,6 @@ static ampc_status do_read_output(ampc_session *s, const char *name,
                             "no output '%.200s' of the program that ran last",
                             name ? name : "");
     const PlanTensor *t = output_tensor(s, at);
-    if (output_ref(s, s->last, at).space == PLAN_INPUT)
-        return session_fail(s, AMPC_ERR_UNSUPPORTED,
-                            "'%.200s' is an input unchanged; it is gone now",
-                            t->name);
     uint64_t bytes = 0;
     dense_bytes(t->dtype, t->rank, t->dim, &bytes);
     ampc_status status = out_fits(s, t->name, t->dtype, bytes, out);

@@ -140,11 +140,19 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
     return t->kind == PLAN_LIB && plan_lib_ok(c->t, t);
 }
 
+/* What is read when the program is over is not the host's. */
+static bool plan_outputs_ok(const RunCheck *c) {
+    if (!plan_refs_ok(c, c->r->out0, c->p->nout)) return false;
+    for (uint32_t i = 0; i < c->p->nout; i++)
+        if (c->t->refs[c->r->out0 + i].space == PLAN_INPUT) return false;
+    return true;
+}
+
 static const char *target_defect(const AmpcModule *m, const PlanTarget *t) {
     for (uint32_t i = 0; i < m->nprogram; i++) {
         RunCheck c = {m, t, &m->programs[i], &t->runs[i]};
         if (!plan_slice(c.r->step0, c.r->nstep, t->nstep) ||
-            !plan_refs_ok(&c, c.r->out0, c.p->nout))
+            !plan_outputs_ok(&c))
             return c.p->name;
         for (uint32_t j = 0; j < c.r->nstep; j++)
             if (!plan_step_ok(&c, &t->steps[c.r->step0 + j]))

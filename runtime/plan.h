@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define AMPC_PLAN_VERSION 3
+#define AMPC_PLAN_VERSION 4
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -219,6 +219,7 @@ typedef struct AmpcModule {
     const char *model;
     const char *info; /* JSON: options, precision, producer, class axis ... */
     uint64_t graph_hash;
+    uint64_t id; /* of tables and weights; the file's tail has it too       */
     uint32_t nprogram, nvar, ntensor, nisa;
     const PlanProgram *programs;
     const PlanVar *vars;
@@ -250,8 +251,15 @@ typedef struct PlanSection {
 typedef struct PlanTail {
     uint64_t directory; /* offset of the first PlanSection                  */
     uint64_t nsection;
-    uint64_t reserved;
+    uint64_t id; /* AmpcModule.id: is this the file that was loaded?        */
     uint64_t magic;
 } PlanTail;
+
+/* Section "sidecar": the file of weights that belongs to the module. */
+typedef struct PlanSidecar {
+    uint64_t bytes;
+    uint32_t crc; /* of all of it */
+    uint32_t reserved;
+} PlanSidecar;
 
 #endif

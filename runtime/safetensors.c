@@ -235,7 +235,7 @@ typedef struct Summed {
     char part[PART];
 } Summed;
 
-/* Of the whole file; its own digits, at `digits`, count as zeros. */
+/* Of the whole file; its own digits, at `digits`, count as zeros (0: none). */
 static ampc_status st_sum(ampc_session *s, StFile *f, Summed *sum,
                           uint64_t digits, uint32_t *crc) {
     *crc = 0;
@@ -243,7 +243,7 @@ static ampc_status st_sum(ampc_session *s, StFile *f, Summed *sum,
         uint64_t n = f->size - at < PART ? f->size - at : PART;
         ampc_status status = st_pread(s, f, sum->part, n, at);
         if (status != AMPC_OK) return status;
-        for (uint64_t i = digits; i < digits + CRC_DIGITS; i++)
+        for (uint64_t i = digits; digits && i < digits + CRC_DIGITS; i++)
             if (i >= at && i < at + n) sum->part[i - at] = '0';
         *crc = crc_add(&sum->crc, *crc, (uint8_t *)sum->part, n);
     }
@@ -269,6 +269,21 @@ ampc_status st_verify(ampc_session *s, StFile *f, bool *there) {
     snprintf(got, sizeof got, "%08x", (unsigned)crc);
     if (strcmp(got, want) == 0) return AMPC_OK;
     return st_bad(s, f, "damaged: its checksum is wrong");
+}
+
+ampc_status st_match(ampc_session *s, StFile *f, uint64_t bytes, uint32_t crc) {
+    uint32_t got = 0;
+    Summed *sum = mem_alloc(s, sizeof *sum);
+    if (!sum)
+        return session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", f->path);
+    crc_init(&sum->crc);
+    ampc_status status = st_sum(s, f, sum, 0, &got);
+    mem_free(s, sum, sizeof *sum);
+    if (status != AMPC_OK) return status;
+    if (f->size == bytes && got == crc) return AMPC_OK;
+    return st_bad(s, f,
+                  "these are not the weights that the module was "
+                  "compiled with");
 }
 
 const StTensor *st_find(const StFile *f, const char *name) {

@@ -53,6 +53,8 @@ ampc_status st_open(ampc_session *s, const char *path, StFile *f);
    no checksum.                                                              */
 ampc_status st_verify(ampc_session *s, StFile *f, bool *there);
 void st_close(ampc_session *s, StFile *f);
+/* Refuses a file that is not exactly that. */
+ampc_status st_match(ampc_session *s, StFile *f, uint64_t bytes, uint32_t crc);
 const StTensor *st_find(const StFile *f, const char *name);
 ampc_status st_read(ampc_session *s, StFile *f, const StTensor *t, void *out);
 /* Into a variable of that size. */

@@ -69,11 +69,110 @@ static bool path_from_maps(const void *addr, char *path, size_t size) {
     return found;
 }
 
-bool module_path(const AmpcModule *m, char *path, size_t size) {
+/* The kernel writes a newline as \012, and nothing else so; a path may as well
+   hold these four characters.                                               */
+static bool decode_newlines(char *path) {
+    char *to = path, *from = path;
+    while (*from) {
+        bool newline = strncmp(from, "\\012", 4) == 0;
+        *to++ = newline ? '\n' : *from;
+        from += newline ? 4 : 1;
+    }
+    *to = 0;
+    return to != from;
+}
+
+/* ... and what it appends when the file has gone or was replaced. */
+static bool strip_deleted(char *path) {
+    static const char mark[] = " (deleted)";
+    size_t n = strlen(path), k = sizeof mark - 1;
+    if (n <= k || strcmp(path + n - k, mark) != 0) return false;
+    path[n - k] = 0;
+    return true;
+}
+
+static bool path_from_loader(const AmpcModule *m, char *path, size_t size) {
     Dl_info info;
-    if (path_from_maps(m, path, size)) return true;
     return dladdr((const void *)m, &info) && info.dli_fname &&
            (size_t)snprintf(path, size, "%s", info.dli_fname) < size;
+}
+
+static bool has_id(int fd, uint64_t id) {
+    struct stat st;
+    PlanTail tail;
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+           st.st_size >= (off_t)sizeof tail &&
+           pread(fd, &tail, sizeof tail, st.st_size - (off_t)sizeof tail) ==
+               (ssize_t)sizeof tail &&
+           tail.magic == AMPC_TAIL_MAGIC && tail.id == id;
+}
+
+/* Ways to read a path, in the order of their likelihood. */
+enum { WAY_PLAIN, WAY_NEWLINES, WAY_DELETED, WAY_BOTH, WAY_LOADER, WAYS };
+
+static bool path_in_way(const AmpcModule *m, int way, char *path, size_t size) {
+    if (way == WAY_LOADER) return path_from_loader(m, path, size);
+    if (!path_from_maps(m, path, size)) return false;
+    if (way >= WAY_DELETED && !strip_deleted(path)) return false;
+    return way == WAY_PLAIN || way == WAY_DELETED || decode_newlines(path);
+}
+
+/* The module's file if one of the ways leads to it, else another file in its
+   place; -1: none.                                                          */
+static int open_self(const AmpcModule *m, char *path, size_t size) {
+    int fd = -1, first = -1;
+    for (int way = 0; way < WAYS; way++) {
+        if (!path_in_way(m, way, path, size)) continue;
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0) continue;
+        if (has_id(fd, m->id)) return fd;
+        close(fd);
+        if (first < 0) first = way;
+    }
+    if (first >= 0 && path_in_way(m, first, path, size))
+        return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    return -1;
+}
+
+/* The file stays open while the module is loaded: it can then be replaced on
+   disk, and sessions still begin with the weights that belong to the code.
+   A host that closes descriptors it does not know may have given ours to
+   another file, which must stay open.                                       */
+static struct {
+    const AmpcModule *m;
+    int fd;
+    struct stat st;
+} held = {.fd = -1};
+
+static bool held_is_ours(void) {
+    struct stat now;
+    return held.fd >= 0 && fstat(held.fd, &now) == 0 &&
+           now.st_dev == held.st.st_dev && now.st_ino == held.st.st_ino;
+}
+
+void module_hold(const AmpcModule *m) {
+    char path[4200];
+    int fd = open_self(m, path, sizeof path);
+    if (fd >= 0 && has_id(fd, m->id) && fstat(fd, &held.st) == 0) {
+        held.m = m;
+        held.fd = fd;
+    } else if (fd >= 0) {
+        close(fd);
+    }
+}
+
+__attribute__((destructor)) static void module_drop(void) {
+    if (held_is_ours()) close(held.fd);
+    held.fd = -1;
+}
+
+bool module_path(const AmpcModule *m, char *path, size_t size) {
+    int fd = open_self(m, path, size);
+    if (fd >= 0) close(fd);
+    if (fd >= 0) return true;
+    return (path_in_way(m, WAY_DELETED, path, size) ||
+            path_in_way(m, WAY_PLAIN, path, size) ||
+            path_from_loader(m, path, size));
 }
 
 /* ---- reading ------------------------------------------------------------- */
@@ -123,12 +222,21 @@ ampc_status section_open(ampc_session *s, SectionFile *f) {
     if (!module_path(s->m, f->path, sizeof f->path))
         return session_fail(s, AMPC_ERR_FILE,
                             "the module's own file cannot be found");
-    f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    if (held.m == s->m && held_is_ours())
+        f->fd = fcntl(held.fd, F_DUPFD_CLOEXEC, 0);
+    else
+        f->fd = open_self(s->m, f->path, sizeof f->path);
     if (f->fd < 0 || fstat(f->fd, &st) != 0)
         return session_fail(s, AMPC_ERR_FILE, "%s: %s", f->path,
                             strerror(errno));
     f->size = (uint64_t)st.st_size;
-    return read_tail(f, &f->tail);
+    ampc_status status = read_tail(f, &f->tail);
+    if (status == AMPC_OK && f->tail.id != s->m->id)
+        return session_fail(s, AMPC_ERR_FORMAT,
+                            "%s: replaced by another module after this one was "
+                            "loaded",
+                            f->path);
+    return status;
 }
 
 void section_close(SectionFile *f) {

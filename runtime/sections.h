@@ -23,6 +23,8 @@ typedef struct SectionFile {
 typedef ampc_status SectionFn(void *ctx, const uint8_t *p, uint64_t at,
                               uint64_t n);
 
+/* Keeps the file of m open while it is loaded. */
+void module_hold(const AmpcModule *m);
 /* Path of the file that holds m. */
 bool module_path(const AmpcModule *m, char *path, size_t size);
 bool section_inside(uint64_t offset, uint64_t bytes, uint64_t limit);

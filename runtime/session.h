@@ -236,6 +236,7 @@ ampc_status weights_init(ampc_session *s);
 ampc_status checkpoint_save(ampc_session *s, const char *path);
 ampc_status checkpoint_load(ampc_session *s, const char *path, bool resume);
 /* A plain safetensors file beside the module (--weights sidecar). */
-ampc_status checkpoint_sidecar(ampc_session *s, const char *path);
+ampc_status checkpoint_sidecar(ampc_session *s, const char *path,
+                               const PlanSidecar *want);
 
 #endif

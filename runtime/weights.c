@@ -95,6 +95,26 @@ static ampc_status fill(ampc_session *s, uint32_t var) {
 
 /* ---- all of it ----------------------------------------------------------- */
 
+static ampc_status take_facts(void *ctx, const uint8_t *p, uint64_t at,
+                              uint64_t n) {
+    memcpy((char *)ctx + at, p, n);
+    return AMPC_OK;
+}
+
+/* What the module's section says about the file beside it. */
+static ampc_status sidecar_facts(ampc_session *s, PlanSidecar *want) {
+    SectionFile f;
+    PlanSection sec;
+    bool there = false;
+    ampc_status status = section_open(s, &f);
+    if (status == AMPC_OK) status = section_find(&f, "sidecar", &sec, &there);
+    if (status == AMPC_OK && (!there || sec.bytes != sizeof *want))
+        status = section_damaged(&f, "no section 'sidecar'");
+    if (status == AMPC_OK) status = section_read(&f, &sec, take_facts, want);
+    section_close(&f);
+    return status;
+}
+
 /* OUT.so has its weights in OUT.weights.safetensors. */
 static ampc_status read_sidecar(ampc_session *s) {
     char path[4300];
@@ -104,7 +124,9 @@ static ampc_status read_sidecar(ampc_session *s) {
     size_t n = strlen(path);
     if (n > 3 && strcmp(path + n - 3, ".so") == 0) n -= 3;
     memcpy(path + n, ".weights.safetensors", sizeof ".weights.safetensors");
-    return checkpoint_sidecar(s, path);
+    PlanSidecar want;
+    ampc_status status = sidecar_facts(s, &want);
+    return status == AMPC_OK ? checkpoint_sidecar(s, path, &want) : status;
 }
 
 ampc_status weights_init(ampc_session *s) {

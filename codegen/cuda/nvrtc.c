@@ -110,7 +110,7 @@ static bool load_usual(Arena *a, Nvrtc *n) {
 }
 
 static bool nvrtc_load(Arena *a, Nvrtc *n, const char **why) {
-    const char *given = getenv("AMPC_LIBNVRTC");
+    const char *given = secure_getenv("AMPC_LIBNVRTC");
     if (given && !strcmp(given, "none")) {
         *why = "AMPC_LIBNVRTC=none";
         return false;

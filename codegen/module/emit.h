@@ -34,6 +34,8 @@ typedef struct PlanSource {
     KernelSet *kernels; /* for the CPU; NULL: no code for it */
     VEC(WeightPiece) weights;
     int64_t weight_bytes;
+    uint64_t id;             /* AmpcModule.id                              */
+    PlanSidecar sidecar;     /* of the file that weights_sidecar has made  */
     struct CudaSource *cuda; /* cuda.h; NULL: not asked for */
     VEC(int) group_steps;    /* the step of every group on the GPU */
     VEC(int64_t) group_n;    /* its par[0] */
@@ -48,7 +50,8 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
 const Tensor *weights_initial(Arena *a, const Var *v);
 bool weights_in_sidecar(const Options *opt, const Var *v);
 void weights_section(SectionWriter *w, const PlanSource *src);
-bool weights_sidecar(FILE *f, const Module *m, Arena *a); /* all of the file */
+/* All of the file; fills *out. */
+bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out);
 
 /* ---- emit_cc.c ----------------------------------------------------------- */
 

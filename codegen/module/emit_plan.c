@@ -179,9 +179,36 @@ static void add_copies(Emit *e, const Graph *g) {
     }
 }
 
+/* An output that is an input has bytes of its own behind the planned arena: the
+   host's array may be gone when it is read.                                 */
+static void add_output(Emit *e, const Graph *g, EmitRun *r, ValueId v,
+                       PlanRef *ref) {
+    EmitTarget *t = target_of_graph(e, g);
+    const Type *type = value_type(g, v);
+    ValueId refs[] = {v, v};
+    LibCopy par = {.bytes = type_bytes(type), .dtype = type->dtype};
+    LoweredStep s = {.kind = PLAN_LIB,
+                     .lib = PLAN_LIB_COPY,
+                     .refs = refs,
+                     .nref = 2,
+                     .pars = (int64_t *)(void *)&par,
+                     .npar = sizeof par / sizeof(int64_t),
+                     .name = value_get(g, v)->name};
+    *ref = ref_of(e, g, v);
+    if (ref->space != PLAN_INPUT) return;
+    *ref = (PlanRef){.space = PLAN_ARENA, .offset = (uint64_t)r->arena};
+    r->arena += (par.bytes + 63) & ~INT64_C(63);
+    if (par.bytes == 0) return;
+    add_step(e, g, &s);
+    t->refs.data[t->steps.data[t->steps.len - 1].ref0 + 1] = *ref;
+}
+
 static Status add_run(Emit *e, const Graph *g) {
     EmitTarget *t = target_of_graph(e, g);
-    EmitRun r = {.g = g, .step0 = t->steps.len};
+    EmitRun r = {.g = g,
+                 .step0 = t->steps.len,
+                 .arena = (g->arena_bytes + 63) & ~INT64_C(63)};
+    PlanRef *out = NEW_ARRAY(e->a, PlanRef, g->outputs.len + 1);
     LoweredStep *steps;
     TRY(lower_graph(g, t->kernels, e->d, &steps));
     e->const_number = NEW_ARRAY(e->a, int, g->values.len);
@@ -195,10 +222,14 @@ static Status add_run(Emit *e, const Graph *g) {
         add_step(e, g, s);
     }
     add_copies(e, g);
+    for (int i = 0; i < g->outputs.len; i++)
+        add_output(e, g, &r, g->outputs.data[i].value, &out[i]);
     r.nstep = t->steps.len - r.step0;
     r.out0 = t->refs.len;
-    for (int i = 0; i < g->outputs.len; i++)
+    for (int i = 0; i < g->outputs.len; i++) {
         add_refs(e, g, &g->outputs.data[i].value, 1);
+        t->refs.data[r.out0 + i] = out[i];
+    }
     vec_push(e->a, &t->runs, r);
     return OK;
 }

@@ -14,6 +14,7 @@ typedef struct EmitStep {
 typedef struct EmitRun {
     const Graph *g;
     int step0, nstep, out0;
+    int64_t arena;
 } EmitRun;
 
 /* Everything that a target has of its own. */

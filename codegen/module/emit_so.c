@@ -198,6 +198,11 @@ static void put_cuda_sections(EmitSo *e, SectionWriter *w) {
 
 static void put_sections(EmitSo *e, SectionWriter *w) {
     weights_section(w, &e->src);
+    if (e->opt->sidecar_weights) {
+        section_begin(w, "sidecar");
+        section_put(w, &e->src.sidecar, sizeof e->src.sidecar);
+        section_end(w);
+    }
     put_cuda_sections(e, w);
     if (e->in->model_data)
         section_add_zlib(w, "model", e->in->model_data, e->in->model_size);
@@ -221,7 +226,7 @@ static Status put_module(EmitSo *e, FILE *f) {
     w.failed = fwrite(elf, 1, n, f) != n;
     free(elf);
     put_sections(e, &w);
-    return section_finish(&w) ? OK : io_error(e, e->in->path);
+    return section_finish(&w, e->src.id) ? OK : io_error(e, e->in->path);
 }
 
 static Status put_weights(EmitSo *e, OutFile *o) {
@@ -229,7 +234,8 @@ static Status put_weights(EmitSo *e, OutFile *o) {
     FILE *f = NULL;
     if (outfile_open(o, path, 0666, NULL, NULL)) f = outfile_stream(o);
     if (!f) return file_failed(e->d, path, o);
-    if (!weights_sidecar(f, e->m, e->a)) return io_error(e, path);
+    if (!weights_sidecar(f, e->m, e->a, &e->src.sidecar))
+        return io_error(e, path);
     return outfile_ready(o) ? OK : file_failed(e->d, path, o);
 }
 

@@ -149,7 +149,7 @@ static void put_steps(StrBuf *sb, const EmitTarget *t) {
     for (int p = 0; p < t->runs.len; p++) {
         const EmitRun *x = &t->runs.data[p];
         sb_printf(sb, "    {%d, %d, %d, %lld},\n", x->step0, x->nstep, x->out0,
-                  (long long)x->g->arena_bytes);
+                  (long long)x->arena);
     }
     sb_puts(sb, "    {0}};\n");
 }
@@ -284,7 +284,12 @@ static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
     put_string(sb, base_name(in->model_path));
     sb_puts(sb, ",\n    ");
     put_info(sb, e, in);
-    sb_printf(sb, ",\n    0x%llxu,\n", (unsigned long long)e->m->hash);
+    e->out->id = hash_bytes(1, sb->data, sb->len);
+    for (int i = 0; i < e->out->weights.len; i++)
+        e->out->id = hash_bytes(e->out->id, e->out->weights.data[i].data,
+                                (size_t)e->out->weights.data[i].bytes);
+    sb_printf(sb, ",\n    0x%llxu, 0x%llxu,\n", (unsigned long long)e->m->hash,
+              (unsigned long long)e->out->id);
     sb_printf(sb, "    %d, %d, %d, %d,\n", e->programs.len, e->vars.len,
               e->tensors.len, nisa);
     sb_printf(sb, "    programs, vars, tensors, %s, isas, %s};\n",

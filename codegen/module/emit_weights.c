@@ -4,6 +4,7 @@
 #include "codegen/module/emit.h"
 
 #include <string.h>
+#include <zlib.h>
 
 const Tensor *weights_initial(Arena *a, const Var *v) {
     if (!v->init) return NULL;
@@ -64,7 +65,13 @@ static void header_entry(StrBuf *sb, const Var *v, int64_t at) {
               (long long)(at + type_bytes(t)));
 }
 
-bool weights_sidecar(FILE *f, const Module *m, Arena *a) {
+static bool put(FILE *f, PlanSidecar *out, const void *data, size_t n) {
+    out->bytes += n;
+    out->crc = (uint32_t)crc32_z(out->crc, data, n);
+    return fwrite(data, 1, n, f) == n;
+}
+
+bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out) {
     static const Options sidecar = {.sidecar_weights = true};
     StrBuf head = {0};
     int64_t at = 0;
@@ -78,13 +85,14 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a) {
     sb_puts(&head, "}");
     while (head.len % 8) sb_puts(&head, " ");
     uint64_t n = head.len;
-    bool ok = fwrite(&n, 8, 1, f) == 1 && fwrite(head.data, 1, n, f) == n;
+    *out = (PlanSidecar){.crc = (uint32_t)crc32(0, NULL, 0)};
+    bool ok = put(f, out, &n, 8) && put(f, out, head.data, n);
     sb_free(&head);
     for (int i = 0; i < m->vars.len && ok; i++) {
         const Var *v = &m->vars.data[i];
         if (!weights_in_sidecar(&sidecar, v)) continue;
         size_t bytes = (size_t)type_bytes(type_get(v->type));
-        ok = fwrite(weights_initial(a, v)->data, 1, bytes, f) == bytes;
+        ok = put(f, out, weights_initial(a, v)->data, bytes);
     }
     return ok;
 }

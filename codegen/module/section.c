@@ -71,8 +71,8 @@ void section_add_zlib(SectionWriter *w, const char *name, const void *data,
     arena_free(a);
 }
 
-bool section_finish(SectionWriter *w) {
-    PlanTail tail = {.magic = AMPC_TAIL_MAGIC};
+bool section_finish(SectionWriter *w, uint64_t id) {
+    PlanTail tail = {.id = id, .magic = AMPC_TAIL_MAGIC};
     put_zeros(w, (ALIGN - w->at % ALIGN) % ALIGN);
     tail.directory = w->at;
     tail.nsection = (uint64_t)w->dir.len;

@@ -24,7 +24,8 @@ void section_pad(SectionWriter *w, uint64_t to); /* zeros up to that size    */
 void section_end(SectionWriter *w);
 void section_add_zlib(SectionWriter *w, const char *name, const void *data,
                       size_t n);
-bool section_finish(SectionWriter *w); /* directory and tail; false: errno   */
+/* Directory and tail; false: errno. */
+bool section_finish(SectionWriter *w, uint64_t id);
 
 /* ---- reading ------------------------------------------------------------- */
 

@@ -233,29 +233,37 @@ static Status plan_work(Run *r, Work *w) {
     return OK;
 }
 
-/* All data are read before any work begins, so that a mistake shows at once. */
-/* Before any work is done. */
+/* What is written must not be what is read, nor two files in one. */
 static Status claim_files(Run *r) {
     const RunOptions *o = r->opt;
     char why[160];
+    StrBuf prev = {0}, best = {0}; /* where saves put the checkpoint before */
+    if (o->save) sb_printf(&prev, "%s.prev", o->save);
+    if (o->save_best) sb_printf(&best, "%s.prev", o->save_best);
+    Status st = OK;
     const struct {
         const char *path, *role;
         bool read;
     } files[] = {{o->module, "the module", true},
                  {o->load, "--load", true},
                  {o->save, "--save", false},
-                 {o->save_best, "--save-best", false}};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        if (!files[i].path) continue;
-        bool ok =
-            files[i].read
-                ? file_guard_input(r->guard, files[i].path, files[i].role, why)
-                : file_guard_claim(r->guard, files[i].path, files[i].role, why);
-        if (!ok) return fail(&r->diag, (Loc){.file = files[i].path}, "%s", why);
+                 {prev.data, "--save", false},
+                 {o->save_best, "--save-best", false},
+                 {best.data, "--save-best", false}};
+    for (size_t i = 0; i < sizeof files / sizeof *files && st == OK; i++) {
+        const char *path = files[i].path, *role = files[i].role;
+        if (!path) continue;
+        bool ok = files[i].read ? file_guard_input(r->guard, path, role, why)
+                                : file_guard_claim(r->guard, path, role, why);
+        if (!ok) st = fail(&r->diag, (Loc){.file = intern(path)}, "%s", why);
     }
-    return OK;
+    sb_free(&prev);
+    sb_free(&best);
+    return st;
 }
 
+/* All data are opened before any work begins, so that a mistake shows at once.
+ */
 static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     const RunOptions *o = r->opt;
     const char *train =

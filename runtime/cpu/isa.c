@@ -3,6 +3,7 @@
    A level counts only if CPUID names every feature its translation units may
    use and XCR0 says that the kernel saves the registers.  The environment
    variable AMPC_ISA (v2, v3, v4) can lower the level, never raise it.       */
+#define _GNU_SOURCE
 #include <cpuid.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -36,7 +37,7 @@ static int isa_machine(void) {
 
 int cpu_isa_level(void) {
     int level = isa_machine();
-    const char *want = getenv("AMPC_ISA");
+    const char *want = secure_getenv("AMPC_ISA");
     if (want && want[0] == 'v' && want[1] >= '2' && want[1] <= '4' && !want[2])
         if (want[1] - '0' < level) level = want[1] - '0';
     return level;

@@ -5,6 +5,7 @@
    The primary context is shared with the host's own CUDA code; it is current
    only while a call of the API runs.  Environment: AMPC_CUDA_GRAPH=0 runs every
    step eagerly.                                                             */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,7 +127,7 @@ static ampc_status open_context(ampc_session *s) {
 }
 
 static ampc_status gpu_open(ampc_session *s) {
-    const char *graphs = getenv("AMPC_CUDA_GRAPH");
+    const char *graphs = secure_getenv("AMPC_CUDA_GRAPH");
     GpuDevice *d = s->device = mem_alloc(s, sizeof *d);
     if (!d) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     memset(d, 0, sizeof *d);

@@ -55,8 +55,9 @@ static uint32_t crc_of(CacheHeader h, const CacheEntry *entries) {
 /* ---- the name ------------------------------------------------------------ */
 
 static bool cache_folder(char *path, size_t size) {
-    const char *own = getenv("AMPC_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME");
-    const char *home = getenv("HOME");
+    const char *own = secure_getenv("AMPC_CACHE_DIR"),
+               *xdg = secure_getenv("XDG_CACHE_HOME");
+    const char *home = secure_getenv("HOME");
     int n = -1;
     if (own && *own)
         n = snprintf(path, size, "%s", own);

@@ -15,7 +15,7 @@
 
 static void *library_find(const char *variable, const char *const *names,
                           size_t n, char *why, size_t why_size) {
-    const char *given = getenv(variable);
+    const char *given = secure_getenv(variable);
     void *lib = NULL;
     if (given && strcmp(given, "none") == 0) {
         snprintf(why, why_size, "$%s is \"none\"", variable);

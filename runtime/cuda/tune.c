@@ -5,6 +5,7 @@
    nothing can be kept, or what was kept is in doubt, the library's own first
    choice is taken, unmeasured: that too is the same each time.
    AMPC_TUNE=0 never measures.                                               */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 
@@ -177,7 +178,7 @@ static ampc_status choose_all(Tuner *t, const ProductKey *keys,
 
 ampc_status tune_all(ampc_session *s, const ProductKey *keys,
                      const char *const *names) {
-    const char *tune = getenv("AMPC_TUNE");
+    const char *tune = secure_getenv("AMPC_TUNE");
     Tuner t = {.s = s, .d = gpu_of(s)};
     cache_open(s, &t.cache);
     t.may_measure = !(tune && strcmp(tune, "0") == 0) && !t.cache.damaged;

@@ -11,7 +11,9 @@
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const char model[] =
@@ -209,6 +211,34 @@ TEST_CASE(emit, sidecar) {
     arena_free(a);
 }
 
+/* zlib runs out of memory where the arena has just not. */
+static void pack_without_memory(void) {
+    Arena *a = arena_new();
+    SectionWriter w = {.file = tmpfile(), .arena = a};
+    struct rlimit none = {0, 0};
+    if (!w.file || !freopen("/dev/null", "w", stderr)) _exit(10);
+    section_begin(&w, "first"); /* what the list of sections needs */
+    section_end(&w);
+    void *room = malloc(100000); /* an arena's chunk, not a compressor */
+    setrlimit(RLIMIT_AS, &none);
+    for (size_t n = 1 << 20; n >= 16; n /= 2)
+        while (malloc(n)) {
+        }
+    free(room);
+    section_add_zlib(&w, "second", "text", 4);
+    _exit(11);
+}
+
+TEST_CASE(emit, memory_exhausted_while_packing) {
+    int status = 0;
+    pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) pack_without_memory();
+    REQUIRE(waitpid(pid, &status, 0) == pid);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == ERR_USER,
+              "wait status %#x", status);
+}
+
 /* ---- failures ------------------------------------------------------------ */
 
 static void expect_failure(const char *options, const char *path,
@@ -277,7 +307,7 @@ TEST_CASE(section, damaged_files) {
     section_pad(&w, 64);
     section_end(&w);
     section_add_zlib(&w, "text", "hello hello hello", 17);
-    REQUIRE(section_finish(&w));
+    REQUIRE(section_finish(&w, 0));
     fclose(f);
     size_t size, n;
     char *good = test_read_file(path, &size), *text;

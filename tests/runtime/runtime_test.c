@@ -242,6 +242,19 @@ TEST_CASE(runtime, predicts_valid_rows) {
     a->close(s);
 }
 
+TEST_CASE(runtime, a_success_takes_the_message_back) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_module, 1);
+    Batch b;
+    batch(&b, 0);
+    CHECK_STR(a->error(s), "");
+    CHECK_EQ_INT(a->step(s, b.in, 1, NULL), AMPC_ERR_ARGUMENT);
+    CHECK(a->error(s)[0] != 0);
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_OK);
+    CHECK_STR(a->error(s), "");
+    a->close(s);
+}
+
 TEST_CASE(runtime, wrong_inputs_have_messages) {
     const ampc_api *a = tiny_api();
     ampc_session *s = open_module(&tiny_module, 1);

@@ -1,0 +1,256 @@
+/* module_file_test.c: a module as a file that hosts meet: replaced or removed
+   while it is loaded, under odd names, beside its weights; and what its bytes
+   do not depend on.                                                         */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/ampc.h"
+#include "tests/harness.h"
+
+/* ---- helpers ------------------------------------------------------------- */
+
+enum { WEIGHTS = 64 };
+#define OPTIONS "--loss mse --target cpu:x86-64-v2 "
+
+static const char *in(const char *name) {
+    static char path[8][700];
+    static int next;
+    char *p = path[next++ % 8];
+    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
+    return p;
+}
+
+/* Other seeds, other weights. */
+static void compile(const char *name, int seed, const char *setting,
+                    const char *options) {
+    char text[400], *out;
+    int n = snprintf(text, sizeof text,
+                     "graph forward(%%x: f32[4,8]) {\n"
+                     "  param %%w: f32[8,8] = normal(%d, 0.5)\n"
+                     "  param %%b: f32[8] = 0.5\n"
+                     "  %%h = matmul %%x, %%w : f32[4,8]\n"
+                     "  %%y = add %%h, %%b : f32[4,8]\n  return %%y\n}\n",
+                     seed);
+    REQUIRE(test_write_file(in("model.amp"), text, (size_t)n));
+    int rc = test_command(&out, "AMPC_LIBNVRTC=none %s '%s' '%s' -o '%s' %s %s",
+                          setting, test_ampc(), in("model.amp"), in(name),
+                          OPTIONS, options);
+    if (rc) FAIL("ampc: status %d\n%s", rc, out);
+    free(out);
+}
+
+static const ampc_api *load(const char *name, void **lib) {
+    char err[300];
+    const ampc_api *api = ampc_load(in(name), lib, err, sizeof err);
+    if (!api) FAIL("%s", err);
+    return api;
+}
+
+/* What a new session begins with. */
+static void weights_of(const ampc_api *api, float w[WEIGHTS]) {
+    ampc_session *s;
+    float b[8] = {0};
+    char err[300];
+    if (api->open(api->module, NULL, &s, err, sizeof err) != AMPC_OK)
+        FAIL("%s", err);
+    ampc_output out = ampc_out("w", w, WEIGHTS * sizeof *w, AMPC_DTYPE_F32);
+    ampc_output bias = ampc_out("b", b, sizeof b, AMPC_DTYPE_F32);
+    CHECK_EQ_INT(api->read_variable(s, "w", &out), AMPC_OK);
+    CHECK_EQ_INT(api->read_variable(s, "b", &bias), AMPC_OK);
+    CHECK(b[0] == 0.5f && b[7] == 0.5f);
+    api->close(s);
+}
+
+static void refuses(const ampc_api *api, const char *why) {
+    ampc_session *s;
+    char err[300];
+    CHECK(api->open(api->module, NULL, &s, err, sizeof err) != AMPC_OK);
+    CHECK_HAS(err, why);
+}
+
+static void same(const char *a, const char *b) {
+    size_t na = 0, nb = 0;
+    char *x = test_read_file(in(a), &na), *y = test_read_file(in(b), &nb);
+    CHECK_MSG(x && y && na == nb && !memcmp(x, y, na), "%s and %s differ", a,
+              b);
+    free(x);
+    free(y);
+}
+
+/* ---- the file changes ---------------------------------------------------- */
+
+TEST_CASE(module_file, replaced_while_it_is_loaded) {
+    float first[WEIGHTS], again[WEIGHTS], other[WEIGHTS];
+    void *lib;
+    compile("replaced.so", 1, "", "");
+    const ampc_api *api = load("replaced.so", &lib);
+    weights_of(api, first);
+    compile("replaced.so", 2, "", "");
+    weights_of(api, again);
+    CHECK_MEM(again, first, sizeof first);
+    REQUIRE(unlink(in("replaced.so")) == 0);
+    weights_of(api, again);
+    CHECK_MEM(again, first, sizeof first);
+    dlclose(lib);
+    compile("replaced.so", 2, "", "");
+    api = load("replaced.so", &lib);
+    weights_of(api, other);
+    CHECK(memcmp(other, first, sizeof first) != 0);
+    dlclose(lib);
+}
+
+static int descriptors(void) {
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* The descriptor that a loaded module keeps goes with it, and only that. */
+TEST_CASE(module_file, descriptors_are_given_back) {
+    void *lib;
+    compile("kept.so", 1, "", "");
+    int before = descriptors();
+    const ampc_api *api = load("kept.so", &lib);
+    float first[WEIGHTS], again[WEIGHTS];
+    weights_of(api, first);
+    dlclose(lib);
+    CHECK_EQ_INT(descriptors(), before);
+    api = load("kept.so", &lib);
+    int kept = -1;
+    struct stat file, st;
+    REQUIRE(stat(in("kept.so"), &file) == 0);
+    for (int fd = 3; fd < 256 && kept < 0; fd++)
+        if (fstat(fd, &st) == 0 && st.st_ino == file.st_ino) kept = fd;
+    REQUIRE(kept >= 0);
+    /* a host that closes what it does not know, and opens its own */
+    int own = open("/dev/null", O_RDONLY);
+    REQUIRE(own >= 0 && dup2(own, kept) == kept);
+    weights_of(api, again);
+    CHECK_MEM(again, first, sizeof first);
+    dlclose(lib);
+    CHECK(fcntl(kept, F_GETFD) >= 0);
+    close(kept);
+    close(own);
+}
+
+TEST_CASE(module_file, odd_names) {
+    static const char *const names[] = {"new\nline.so", "back\\012slash.so",
+                                        "both\n\\012.so", "is (deleted)",
+                                        "sp ace.so"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        float w[WEIGHTS];
+        void *lib;
+        compile("plain.so", 1, "", "");
+        REQUIRE(rename(in("plain.so"), in(names[i])) == 0);
+        const ampc_api *api = load(names[i], &lib);
+        weights_of(api, w);
+        dlclose(lib);
+    }
+    char *out;
+    int rc = test_command(&out, "'%s' run '%s' --feed x=none", test_ampc(),
+                          in(names[0]));
+    CHECK_EQ_INT(rc, 1);
+    CHECK_HAS(out, "none");
+    free(out);
+}
+
+/* ---- its weights beside it ----------------------------------------------- */
+
+TEST_CASE(module_file, weights_beside_it_belong_to_it) {
+    void *lib;
+    float first[WEIGHTS], again[WEIGHTS];
+    char beside[700];
+    snprintf(beside, sizeof beside, "%s", in("s.weights.safetensors"));
+    compile("t.so", 2, "", "--weights sidecar");
+    compile("s.so", 3, "", "--weights sidecar");
+    const ampc_api *api = load("s.so", &lib);
+    weights_of(api, first);
+    size_t n;
+    char *own = test_read_file(beside, &n);
+    REQUIRE(own && n > sizeof first);
+    CHECK_MEM(own + n - sizeof first, first, sizeof first);
+    own[n - 2] ^= 1;
+    REQUIRE(test_write_file(beside, own, n));
+    refuses(api, "not the weights that the module was compiled with");
+    own[n - 2] ^= 1;
+    REQUIRE(test_write_file(beside, own, n));
+    weights_of(api, again);
+    CHECK_MEM(again, first, sizeof first);
+    REQUIRE(rename(in("t.weights.safetensors"), beside) == 0);
+    refuses(api, "not the weights that the module was compiled with");
+    REQUIRE(unlink(beside) == 0);
+    refuses(api, "No such file");
+    free(own);
+    dlclose(lib);
+}
+
+/* ---- what its bytes do not depend on ------------------------------------- */
+
+TEST_CASE(module_file, the_environment_is_not_in_it) {
+    char *out;
+    compile("plain.so", 1, "", "");
+    compile("other.so", 1,
+            "LD_RUN_PATH=/nonexistent/lib GCC_COMPARE_DEBUG=1 "
+            "SOURCE_DATE_EPOCH=1 DEPENDENCIES_OUTPUT=/nonexistent/deps",
+            "");
+    same("plain.so", "other.so");
+    REQUIRE(test_command(&out, "readelf -dlW '%s'", in("other.so")) == 0);
+    CHECK(!strstr(out, "RUNPATH") && !strstr(out, "RPATH"));
+    CHECK_HAS(out, "BIND_NOW");
+    CHECK_HAS(out, "GNU_RELRO");
+    free(out);
+}
+
+/* Where a program has more rights than its user, the user's environment
+   decides nothing.                                                          */
+TEST_CASE(module_file, the_environment_is_read_with_care) {
+    char *out;
+    compile("plain.so", 1, "", "");
+    REQUIRE(test_command(&out, "nm -D '%s'", in("plain.so")) == 0);
+    CHECK(!strstr(out, " getenv"));
+    CHECK_HAS(out, "secure_getenv");
+    free(out);
+}
+
+/* ---- an output that is an input ------------------------------------------ */
+
+TEST_CASE(module_file, an_output_may_be_an_input_unchanged) {
+    static const char text[] = "graph forward(%x: f32[4,8]) {\n"
+                               "  param %w: f32[8,2] = 1\n"
+                               "  %y = matmul %x, %w : f32[4,2]\n"
+                               "  %r = reshape %x {shape=[2,16]} : f32[2,16]\n"
+                               "  return %y, same=%x, flat=%r\n}\n";
+    static const char head[] = "\x93NUMPY\1\0v\0{'descr': '<f4', "
+                               "'fortran_order': False, 'shape': (4, 8), }";
+    char npy[128 + 128], *out;
+    float x[32];
+    for (int i = 0; i < 32; i++) x[i] = (float)i - 7;
+    memset(npy, ' ', 128);
+    memcpy(npy, head, sizeof head - 1);
+    npy[127] = '\n';
+    memcpy(npy + 128, x, sizeof x);
+    REQUIRE(test_write_file(in("x.npy"), npy, sizeof npy) &&
+            test_write_file(in("in.amp"), text, strlen(text)));
+    int rc = test_command(
+        &out,
+        "cd '%s' && AMPC_LIBNVRTC=none '%s' in.amp -o in.so --loss none "
+        "--precision fp32 --target cpu:x86-64-v2 && '%s' run in.so --feed "
+        "x=x.npy --fetch got",
+        test_tmpdir(), test_ampc(), test_ampc());
+    CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+    static const char *const names[] = {"got/same.npy", "got/flat.npy"};
+    for (int i = 0; i < 2; i++) {
+        size_t n = 0;
+        char *got = test_read_file(in(names[i]), &n);
+        REQUIRE(got && n >= sizeof x);
+        CHECK_MEM(got + n - sizeof x, x, sizeof x);
+        free(got);
+    }
+}
