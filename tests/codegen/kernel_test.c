@@ -474,8 +474,11 @@ TEST_CASE(kernel, moves) {
         MOVE("%x: f32[2,3], %z: bf16[2,5], %w: f32[2,1]",
              "%y = concat %x, %z, %w {axis=1}"),
         MOVE("%x: f32[2,3], %z: f32[4,3]", "%y = concat %x, %z {axis=0}"),
-        MOVE("%x: f32[2,9]", "%a, %b, %c = split %x {axis=1, sizes=[3,3,3]} "
-                             "%d = mul %a, %b %y = sub %d, %c"),
+        MOVE("%x: f32[2,9]",
+             "%a = slice %x {starts=[0,0], sizes=[2,3], steps=[1,1]} "
+             "%b = slice %x {starts=[0,3], sizes=[2,3], steps=[1,1]} "
+             "%c = slice %x {starts=[0,6], sizes=[2,3], steps=[1,1]} "
+             "%d = mul %a, %b %y = sub %d, %c"),
         MOVE("%x: f32[10,4], %i: i64[3,2]", "%y = gather %x, %i {axis=0}"),
         MOVE("%x: bf16[3,10,4], %i: i32[5]", "%y = gather %x, %i {axis=1}"),
         MOVE("%x: f32[3,10], %i: i64[]", "%y = gather %x, %i {axis=1}"),
@@ -824,9 +827,12 @@ static void random_node(RandomGraph *r) {
         break;
     case 4: /* turned round */
         sb_printf(&r->sb,
-                  "%%s%d, %%t%d = split %%v%d {axis=1, sizes=[%s]} "
+                  "%%s%d = slice %%v%d {starts=[0,0], sizes=[%s], "
+                  "steps=[1,1]} %%t%d = slice %%v%d {starts=[0,%s], "
+                  "sizes=[%s], steps=[1,1]} "
                   "%%v%d = concat %%t%d, %%s%d {axis=1} ",
-                  c, c, a, shape ? "2,4" : "9,14", c, c, c);
+                  c, a, shape ? "23,2" : "6,9", c, a, shape ? "2" : "9",
+                  shape ? "23,4" : "6,14", c, c, c);
         break;
     default:
         sb_printf(&r->sb, "%%v%d = %s %%v%d, %%v%d ", c, binary[pick(5)], a, b);
