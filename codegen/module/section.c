@@ -3,7 +3,10 @@
 #include "codegen/module/section.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 enum { ALIGN = 64, MAX_SECTIONS = 4096 };
@@ -115,15 +118,19 @@ static Status read_directory(Arena *a, Diag *d, uint64_t size, SectionFile *f) {
 }
 
 Status sections_open(Arena *a, Diag *d, const char *path, SectionFile *f) {
-    *f = (SectionFile){.path = path, .file = fopen(path, "rb")};
-    if (!f->file) return bad_module(d, path, strerror(errno));
-    Status s = OK;
-    off_t size = -1;
-    if (fseeko(f->file, 0, SEEK_END) == 0) size = ftello(f->file);
-    if (size < 0)
-        s = bad_module(d, path, strerror(errno));
-    else
-        s = read_directory(a, d, (uint64_t)size, f);
+    struct stat st;
+    /* O_NONBLOCK: a named pipe must not hang us */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    *f = (SectionFile){.path = path, .file = fd < 0 ? NULL : fdopen(fd, "rb")};
+    if (!f->file || fstat(fd, &st) != 0) {
+        bad_module(d, path, strerror(errno));
+        if (fd >= 0 && !f->file) close(fd);
+        sections_close(f);
+        return ERR_USER;
+    }
+    Status s = S_ISREG(st.st_mode)
+                   ? read_directory(a, d, (uint64_t)st.st_size, f)
+                   : bad_module(d, path, "not a module made by ampc");
     if (s != OK) sections_close(f);
     return s;
 }

@@ -2,6 +2,7 @@
 #include "frontend/driver/feed.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,8 +79,8 @@ static bool is_integer(int t) {
 
 static bool converts(int from, int to) {
     if (from == to) return true;
-    if (from == AMPC_DTYPE_U8 && is_float(to)) return true;
-    if (from == AMPC_DTYPE_F32 && to == AMPC_DTYPE_BF16) return true;
+    if (from == AMPC_DTYPE_U8 || from == AMPC_DTYPE_I8 || is_float(from))
+        if (is_float(to)) return true;
     return is_integer(from) && is_integer(to);
 }
 
@@ -186,11 +187,7 @@ static int64_t count_samples(Feed *f, int64_t batch) {
 
 static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
     int from = f->a.dtype, to = f->want.dtype;
-    if (!converts(from, to))
-        return misfit(d, f,
-                      is_float(from) && is_float(to)
-                          ? "convert the file to the input's type"
-                          : "another kind of values");
+    if (!converts(from, to)) return misfit(d, f, "another kind of values");
     int64_t samples = count_samples(f, fs->batch);
     if (samples < 0) return misfit(d, f, "element counts differ");
     TRY(check_integers(d, f));
@@ -264,37 +261,69 @@ void feeds_free(FeedSet *fs) {
 
 /* ---- fill ---------------------------------------------------------------- */
 
-static void convert_pixels(char *out, int to, const uint8_t *p, int64_t n) {
-    switch (to) {
-    case AMPC_DTYPE_F32:
-        for (int64_t i = 0; i < n; i++) ((float *)out)[i] = p[i] / 255.0f;
-        break;
-    case AMPC_DTYPE_F64:
-        for (int64_t i = 0; i < n; i++) ((double *)out)[i] = p[i] / 255.0;
-        break;
-    case AMPC_DTYPE_F16:
-        for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)out)[i] = f32_to_f16(p[i] / 255.0f);
-        break;
-    default:
-        for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)out)[i] = f32_to_bf16(p[i] / 255.0f);
-        break;
+static double number_at(const char *p, int t) {
+    switch (t) {
+    case AMPC_DTYPE_F64: return *(const double *)p;
+    case AMPC_DTYPE_F32: return *(const float *)p;
+    case AMPC_DTYPE_F16: return f16_to_f32(*(const uint16_t *)p);
+    case AMPC_DTYPE_BF16: return bf16_to_f32(*(const uint16_t *)p);
+    case AMPC_DTYPE_U8: return *(const uint8_t *)p / 255.0;
+    default: return *(const int8_t *)p;
     }
 }
 
-static void convert(char *out, int to, const char *p, int from, int64_t n) {
-    if (is_float(to) && from == AMPC_DTYPE_U8) {
-        convert_pixels(out, to, (const uint8_t *)p, n);
-    } else if (is_float(to)) {
-        for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)out)[i] = f32_to_bf16(((const float *)p)[i]);
-    } else {
-        size_t a = elem_bytes(from), b = elem_bytes(to);
-        for (int64_t i = 0; i < n; i++)
-            integer_put(out + (size_t)i * b, to,
-                        integer_at(p + (size_t)i * a, from));
+/* 16-bit values by way of f32. */
+static void number_put(char *p, int t, double v) {
+    switch (t) {
+    case AMPC_DTYPE_F64: *(double *)p = v; break;
+    case AMPC_DTYPE_F32: *(float *)p = (float)v; break;
+    case AMPC_DTYPE_F16: *(uint16_t *)p = f32_to_f16((float)v); break;
+    default: *(uint16_t *)p = f32_to_bf16((float)v); break;
     }
+}
+
+static void convert_integers(char *out, int to, const char *p, int from,
+                             int64_t n) {
+    size_t a = elem_bytes(from), b = elem_bytes(to);
+    for (int64_t i = 0; i < n; i++)
+        integer_put(out + (size_t)i * b, to,
+                    integer_at(p + (size_t)i * a, from));
+}
+
+/* A finite number must not become infinite; -1, or where one does. */
+static int64_t convert_numbers(char *out, int to, const char *p, int from,
+                               int64_t n) {
+    size_t a = elem_bytes(from), b = elem_bytes(to);
+    int64_t bad = -1;
+    for (int64_t i = 0; i < n; i++) {
+        char *at = out + (size_t)i * b;
+        double v = number_at(p + (size_t)i * a, from);
+        number_put(at, to, v);
+        if (bad < 0 && isfinite(v) && !isfinite(number_at(at, to))) bad = i;
+    }
+    return bad;
+}
+
+/* Elements [first, first + n) of the file, read to f->raw, to `out`. */
+static Status convert(Diag *d, const Feed *f, int64_t first, int64_t n,
+                      char *out) {
+    int from = f->a.dtype, to = f->want.dtype;
+    if (!is_float(to)) {
+        convert_integers(out, to, f->raw, from, n);
+        return OK;
+    }
+    if (from == AMPC_DTYPE_U8 && to == AMPC_DTYPE_F32) { /* most images */
+        const uint8_t *p = (const uint8_t *)f->raw;
+        for (int64_t i = 0; i < n; i++) ((float *)out)[i] = p[i] / 255.0f;
+        return OK;
+    }
+    int64_t bad = convert_numbers(out, to, f->raw, from, n);
+    if (bad < 0) return OK;
+    return fail(d, (Loc){.file = f->file},
+                "sample %" PRId64 ": the value %g does not fit input '%s', %s",
+                f->per ? (first + bad) / f->per : 0,
+                number_at(f->raw + (size_t)bad * elem_bytes(from), from),
+                f->want.name, array_types[to].name);
 }
 
 /* Rows [row, row + n) of the batch: samples from `sample` on. */
@@ -304,8 +333,7 @@ static Status fill_rows(Diag *d, Feed *f, int64_t row, int64_t sample,
     char *out = f->batch + (size_t)row * to;
     TRY(array_get(d, f->file, &f->a, sample * f->per, n * f->per,
                   f->raw ? f->raw : out));
-    if (f->raw) convert(out, f->want.dtype, f->raw, f->a.dtype, n * f->per);
-    return OK;
+    return f->raw ? convert(d, f, sample * f->per, n * f->per, out) : OK;
 }
 
 static Status fill_one(Diag *d, Feed *f, int64_t batch, const int64_t *order,
@@ -323,9 +351,7 @@ static Status fill_one(Diag *d, Feed *f, int64_t batch, const int64_t *order,
 static Status fill_value(Diag *d, Feed *f) {
     char *to = f->raw ? f->raw : f->batch;
     TRY(array_get(d, f->file, &f->a, 0, f->a.count, to));
-    if (f->raw)
-        convert(f->batch, f->want.dtype, f->raw, f->a.dtype, f->a.count);
-    return OK;
+    return f->raw ? convert(d, f, 0, f->a.count, f->batch) : OK;
 }
 
 Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,

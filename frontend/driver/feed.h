@@ -2,8 +2,8 @@
 
    The first axis of a file counts samples.  A sample is reshaped when its
    element count is that of the input; u8 data for a floating input is divided
-   by 255; integers may change width if every value fits; all other
-   differences are errors.                                                   */
+   by 255, i8 data is taken as it is; integers and floating numbers may change
+   width if every value fits; all other differences are errors. */
 #ifndef AMPC_FRONTEND_DRIVER_FEED_H
 #define AMPC_FRONTEND_DRIVER_FEED_H
 

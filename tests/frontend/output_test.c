@@ -132,10 +132,13 @@ TEST_CASE(output, the_model_is_read_once) {
 
 TEST_CASE(output, models_are_files) {
     REQUIRE(mkfifo(in("pipe.onnx"), 0600) == 0);
+    REQUIRE(mkfifo(in("pipe.so"), 0600) == 0);
     REQUIRE(symlink("/dev/zero", in("zero.onnx")) == 0);
     check(1, "is no regular file", "timeout 20 $AMPC check pipe.onnx");
     check(1, "is no regular file", "timeout 20 $AMPC check zero.onnx");
     check(1, "is a folder", "$AMPC check . 2>&1");
+    check(1, "not a module", "timeout 20 $AMPC inspect pipe.so");
+    check(1, "not a module", "timeout 20 $AMPC run pipe.so");
 }
 
 /* ---- failure ------------------------------------------------------------- */

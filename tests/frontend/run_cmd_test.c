@@ -12,6 +12,7 @@
 #include <zlib.h>
 
 #include "frontend/driver/run_cmd.h"
+#include "runtime/half.h"
 #include "runtime/json.h"
 #include "runtime/session.h"
 #include "tests/support/tiny_module.h"
@@ -399,9 +400,10 @@ TEST_CASE(run, data_errors) {
     bad(&tiny_module, "--feed x=@t.npy --feed target=@t.npy", 1,
         "f32[8,2] does not fit input 'x' f32[4,3]: element counts differ");
     double w[24] = {0};
+    w[22] = 1e39;
     write_npy("w.npy", AMPC_DTYPE_F64, 2, (int64_t[]){8, 3}, w);
     bad(&tiny_module, "--feed x=@w.npy --feed target=@t.npy", 1,
-        "convert the file");
+        "sample 7: the value 1e+39 does not fit input 'x', f32");
     write_npy("w.npy", AMPC_DTYPE_I32, 2, (int64_t[]){8, 3}, w);
     bad(&tiny_module, "--feed x=@w.npy --feed target=@t.npy", 1,
         "another kind of values");
@@ -421,6 +423,36 @@ TEST_CASE(run, data_errors) {
     write_npy("l.npy", AMPC_DTYPE_U64, 1, (int64_t[]){4}, huge);
     bad(&tiny_labels, "--feed x=@x.npy --feed target=@l.npy", 1,
         "sample 2: the value 18446744073709551615 does not fit");
+}
+
+/* The same numbers, whatever their width in the file. */
+TEST_CASE(run, floating_numbers_of_other_widths) {
+    enum { N = 8 * TINY_IN };
+    float x[N];
+    double wide[N];
+    uint16_t half[N], brain[N];
+    int8_t small[N];
+    const struct {
+        int dtype;
+        const void *data;
+    } forms[] = {{AMPC_DTYPE_F64, wide},
+                 {AMPC_DTYPE_F16, half},
+                 {AMPC_DTYPE_BF16, brain},
+                 {AMPC_DTYPE_I8, small}};
+    for (int i = 0; i < N; i++) {
+        wide[i] = x[i] = small[i] = (int8_t)(5 * i - 60);
+        half[i] = f32_to_f16(x[i]);
+        brain[i] = f32_to_bf16(x[i]);
+    }
+    write_data(8);
+    write_npy("f.npy", AMPC_DTYPE_F32, 2, (int64_t[]){8, TINY_IN}, x);
+    free(good(&tiny_module, "--feed x=@f.npy --fetch @as32"));
+    for (int k = 0; k < 4; k++) {
+        write_npy("w.npy", forms[k].dtype, 2, (int64_t[]){8, TINY_IN},
+                  forms[k].data);
+        free(good(&tiny_module, "--feed x=@w.npy --fetch @other"));
+        same_files("as32/y%2Fout.npy", "other/y%2Fout.npy");
+    }
 }
 
 /* An axis of 2^62 samples of nothing must not become 0 samples of something. */

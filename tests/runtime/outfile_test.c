@@ -279,6 +279,34 @@ TEST_CASE(outfile, with_a_name_all_is_the_same) {
     CHECK_EQ_INT(entries(), 2);
 }
 
+/* flock fails, as on file systems without it. */
+static void without_locks(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOLCK),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog prog = {sizeof code / sizeof *code, code};
+    OutFile o;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) != 0)
+        _exit(1);
+    if (flock(0, LOCK_UN) == 0 || !save(&o, "a", "new")) _exit(2);
+    if (!outfile_append(&o, in("log"), false, NULL, NULL) ||
+        !outfile_write(&o, "x", 1) || !outfile_commit(&o))
+        _exit(3);
+}
+
+TEST_CASE(outfile, without_locks_all_goes_on) {
+    new_folder();
+    put("a", "old");
+    put(".ampc-0123456789abcdef", "whose?");
+    in_child(without_locks);
+    holds("a", "new");
+    holds("log", "x");
+    holds(".ampc-0123456789abcdef", "whose?");
+}
+
 /* ---- a file that grows --------------------------------------------------- */
 
 TEST_CASE(outfile, appending_goes_on_or_starts_anew) {
