@@ -148,6 +148,14 @@ static void bounded(const Rounder *r, double *y) {
     for (int i = 0; i < M * N; i++) y[i] = at(r, 'y', tanh(at(r, 'p', y[i])));
 }
 
+static void bounded_and_scaled(const Rounder *r, double *y) {
+    x_times(r, data.w, 'w', M, y);
+    for (int i = 0; i < M * N; i++)
+        y[i] = at(r, 'y',
+                  at(r, 'a', tanh(at(r, 'p', y[i]))) *
+                      at(r, 'g', (double)data.g[i % N]));
+}
+
 static void normed(const Rounder *r, double *y) {
     biased(r, y); /* 'y' is rounded: what the norm reads */
     for (int i = 0; i < M; i++) {
@@ -356,6 +364,10 @@ static const Case cases[] = {
     {"tanh_follows",
      FORWARD PRODUCT "  %o = tanh %y : f32[11,12]\n  return %o\n}\n", bounded,
      "xwpy", "ts", "x", M, NULL, M *N},
+    {"parameters_do_not_widen_what_follows",
+     FORWARD "  param %g: f32[12] = 0\n" PRODUCT "  %a = tanh %y : f32[11,12]\n"
+             "  %o = mul %a, %g : f32[11,12]\n  return %o\n}\n",
+     bounded_and_scaled, "xwpay", "gts", "x", M, NULL, M *N},
     {"norm_reads_16_bits_and_returns_32",
      FORWARD
      "  param %b: f32[12] = 0, %g: f32[12] = 1, %h: f32[12] = 0\n" PRODUCT
