@@ -169,8 +169,10 @@ typedef struct Module {
     int class_axis; /* of the classification loss, -1: none */
     uint64_t hash;  /* the optimizer pass's: of all programs and their options,
                        the same for every target */
+    DType low;      /* what autocast lowers to; NUM_DTYPES: it has not run   */
     /* the pass runner's */
     int stage;  /* Stage reached so far */
+    int given;  /* Stage of the text: nothing promised up to it was made here */
     int passes; /* rows of the pipeline behind it */
     VEC(StageText) texts;
 } Module;
@@ -239,6 +241,7 @@ int module_var(Module *m, VarKind k, const char *name, TypeId t,
 int module_find_var(const Module *m, const char *name); /* -1 */
 /* The compiler's own variables (names.h); one that exists keeps its fill. */
 int module_own_var(Module *m, OwnVar v, Str objective, double fill);
+const char *own_var_text(OwnVar v);
 int module_find_own_var(const Module *m, OwnVar v, Str objective); /* -1 */
 /* The variable that a VAR_SHADOW is the copy of; -1. */
 int shadow_source(const Module *m, const Var *shadow);

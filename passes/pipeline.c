@@ -196,6 +196,7 @@ static Status check_input(const Runner *r, int row) {
             return ERR_USAGE;
         }
     if (m->stage >= (int)needs) return OK;
+    m->given = (int)needs;
     if (verify_module(m, needs, r->d) != OK) {
         int maker = 0;
         while (pipeline[maker].stage < needs) maker++;

@@ -102,6 +102,7 @@ Module *module_new(Arena *a, const char *name) {
     m->arena = a;
     m->name = intern(name ? name : "");
     m->class_axis = -1;
+    m->low = NUM_DTYPES;
     m->names = names_new(a);
     return m;
 }

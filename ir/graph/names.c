@@ -96,6 +96,11 @@ static Str own_name(OwnVar v, Str objective) {
     return r->each ? with_objective(r->text, objective) : intern(r->text);
 }
 
+const char *own_var_text(OwnVar v) {
+    ASSERT(v < NUM_OWN_VARS);
+    return own_rows[v].text;
+}
+
 int module_own_var(Module *m, OwnVar v, Str objective, double fill) {
     const struct OwnVarRow *r = &own_rows[v];
     return module_var(m, r->kind, own_name(v, objective), own_type(r), NULL,

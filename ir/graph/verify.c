@@ -13,17 +13,29 @@
     8  inputs, outputs and writes name values that are defined; a variable is
        written once, with its own type; output names differ; no input has a
        name of the compiler's
+   From CAST on (verify_stage.c)
+    9  where autocast is on, no LOW op of the forward pass reads f32
+   In DIFF
+   10  a program that trains returns its loss, f32[], and gradients, f32 and
+       shaped like the parameters that they are of
+   11  forward nodes read no backward ones
+   In STEP and PRIMITIVE, where the passes made the programs
+   12  parameters and optimizer state are written by update nodes, and as the
+       finite flag says, which is an output
+   13  every attempt is counted; micro-batches and their losses are summed
+   14  what is written has its 16-bit copies written too
+   15  refresh writes copies only
    From PRIMITIVE on (verify_stage.c)
-    9  no COMPOSITE and no SPLIT is left; reductions keep their dimensions
+   16  no COMPOSITE and no SPLIT is left; reductions keep their dimensions
    From FUSED on (verify_group.c)
-   10  every node but VIEW is in one group; groups stand together in order and
+   17  every node but VIEW is in one group; groups stand together in order and
        are not empty
-   11  a group keeps the promises of its kind (codegen/codegen.h)
+   18  a group keeps the promises of its kind (codegen/codegen.h)
    From PLANNED on (verify_group.c)
-   12  every value that leaves a group has an offset inside the arena or a home
-   13  buffers that live at the same time do not overlap; a result may take the
+   19  every value that leaves a group has an offset inside the arena or a home
+   20  buffers that live at the same time do not overlap; a result may take the
        place of an operand that dies there and is read at the same index only
-   14  a home is a written variable whose other readers run before            */
+   21  a home is a written variable whose other readers run before            */
 #include "ir/graph/verify.h"
 
 #include <stdlib.h>
@@ -264,6 +276,11 @@ static Status verify_all(Verifier *v) {
     TRY(check_nodes(v));
     TRY(check_effects(v));
     TRY(check_names(v));
+    bool made = v->g->module->given < STAGE_STEP;
+    if (v->stage >= STAGE_CAST) TRY(verify_cast(v));
+    if (v->stage == STAGE_DIFF) TRY(verify_diff(v));
+    if (made && (v->stage == STAGE_STEP || v->stage == STAGE_PRIMITIVE))
+        TRY(verify_step(v));
     if (v->stage >= STAGE_PRIMITIVE) TRY(verify_primitive(v));
     if (v->stage >= STAGE_FUSED) TRY(verify_groups(v));
     if (v->stage >= STAGE_PLANNED) TRY(verify_plan(v));

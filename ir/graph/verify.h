@@ -16,6 +16,9 @@ typedef struct Verifier {
 /* "graph train, after fused: %y = add: message" */
 Status verify_fail(Verifier *v, const Node *n, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
+Status verify_cast(Verifier *v);      /* stage CAST */
+Status verify_diff(Verifier *v);      /* stage DIFF, and no later one */
+Status verify_step(Verifier *v);      /* stages STEP and PRIMITIVE */
 Status verify_primitive(Verifier *v); /* stage PRIMITIVE */
 Status verify_groups(Verifier *v);    /* stage FUSED */
 Status verify_plan(Verifier *v);      /* stage PLANNED */

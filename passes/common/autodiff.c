@@ -243,6 +243,18 @@ static ValueId scale_value(Graph *g) {
     return var >= 0 ? graph_var(g, var) : NO_VALUE;
 }
 
+/* A text may hold any graph of that name. */
+static Status check_train(const Graph *g, PassCtx *cx, ValueId loss) {
+    Loc loc = {.file = g->module->file};
+    if (value_get(g, loss)->type.i != type_scalar(DT_F32).i)
+        return fail(cx->diag, loc, "graph %s: the loss is not f32[]", g->name);
+    for (int i = 0; i < g->order.len; i++)
+        if (node_get(g, g->order.data[i])->flags)
+            return fail(cx->diag, loc, "graph %s is differentiated already",
+                        g->name);
+    return OK;
+}
+
 static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
     int nnode = g->order.len;
     ValueId loss = graph_output(g, own_output(OUT_LOSS, g->objective));
@@ -250,6 +262,7 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
         return fail(cx->diag, (Loc){.file = g->module->file},
                     "graph %s has no output %s to differentiate", g->name,
                     own_output(OUT_LOSS, g->objective));
+    TRY(check_train(g, cx, loss));
     bool *needs = loss_needs(g, cx->scratch, loss);
     Wanted w = find_wanted(g, cx->scratch, needs, j);
     int n = w.value.len;
@@ -260,6 +273,11 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
     Status s = OK;
     for (int k = 0; k < n; k++) {
         Str name = g->module->vars.data[w.var.data[k]].name;
+        if (value_dtype(g, w.value.data[k]) != DT_F32)
+            return fail(cx->diag, (Loc){.file = g->module->file},
+                        "parameter '%s' is %s: what trains is f32, and read "
+                        "through a cast where it should not be",
+                        name, dtype_info[value_dtype(g, w.value.data[k])].text);
         if (is_value(grads[k]))
             graph_add_output(g, family_name(FAMILY_GRAD, name), grads[k]);
         else

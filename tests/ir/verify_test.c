@@ -2,6 +2,7 @@
    breaks it, and good graphs pass at every stage.                          */
 #include "ir/ir.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/harness.h"
@@ -224,6 +225,164 @@ TEST_CASE(verify, effects) {
     Graph *copy = graph_clone(f.g, "g");
     (void)copy;
     refused(&f, "two graphs named g");
+}
+
+/* ---- what each stage promises ---------------------------------------------
+ */
+
+/* A text with `from` replaced by `to` is refused with `want`; as it is, it
+   passes. */
+typedef struct Fault {
+    const char *from, *to, *want;
+} Fault;
+
+static void check_stage(const char *text, Stage stage, DType low,
+                        const Fault *faults, int n) {
+    for (int i = -1; i < n; i++) {
+        static const Fault none = {"", "", ""};
+        const Fault *x = i < 0 ? &none : &faults[i];
+        const char *at = strstr(text, x->from);
+        char broken[4000];
+        if (!CHECK_MSG(at, "no '%s'", x->from)) continue;
+        snprintf(broken, sizeof broken, "%.*s%s%s", (int)(at - text), text,
+                 x->to, at + strlen(x->from));
+        Fixture f = load(broken);
+        f.m->low = low;
+        Status s = verify_module(f.m, stage, &f.d);
+        const char *said = f.d.text.data ? f.d.text.data : "accepted";
+        if (i < 0)
+            CHECK_MSG(s == OK, "%s", said);
+        else if (CHECK_MSG(s != OK, "not seen: %s", x->want))
+            CHECK_HAS(said, x->want);
+        drop(&f);
+    }
+}
+
+#define CHECK_STAGE(text, stage, low, faults)                                  \
+    check_stage(text, stage, low, faults, sizeof faults / sizeof *faults)
+
+TEST_CASE(verify, cast_promises) {
+    static const char text[] = "graph g(%x: bf16[2,3], %s: f32[3,4]) {\n"
+                               "  param %w: f32[3,4]\n"
+                               "  %w.bf16 = cast %w : bf16[3,4]\n"
+                               "  %y = matmul %x, %w.bf16 : f32[2,4]\n"
+                               "  %g = matmul %x, %s : f32[2,4] !backward\n"
+                               "  %e = exp %w : f32[3,4]\n"
+                               "  return %y, %g, %e\n}\n";
+    static const Fault faults[] = {
+        {"%x, %w.bf16", "%x, %w",
+         "%y = matmul: operand 1 is f32, autocast to bf16"},
+        {" !backward", "", "%g = matmul: operand 1 is f32"}};
+    CHECK_STAGE(text, STAGE_CAST, DT_BF16, faults);
+    CHECK_STAGE(text, STAGE_PRIMITIVE, DT_BF16, faults);
+    check_stage("graph g(%x: f32[2,3], %w: f32[3,4]) {\n"
+                "  %y = matmul %x, %w\n  return %y\n}",
+                STAGE_CAST, NUM_DTYPES, NULL, 0); /* autocast is off */
+}
+
+TEST_CASE(verify, diff_promises) {
+    static const char text[] =
+        "graph train(%x: f32[4]) {\n"
+        "  param %w: f32[4]\n"
+        "  frozen %c: f32[4]\n"
+        "  %y = mul %x, %w\n"
+        "  %l = reduce_sum %y {axes=[0], keepdims=0}\n"
+        "  %g = expand 1 {shape=[4]} : f32[4] !backward\n"
+        "  %w.grad = mul %g, %x : f32[4] !backward\n"
+        "  return ampc.loss=%l, ampc.grad/w=%w.grad\n}\n";
+    static const Fault faults[] = {
+        {"ampc.loss=%l", "loss=%l", "a program that trains returns its loss"},
+        {"ampc.loss=%l", "ampc.loss=%y", "the loss is f32[4], not f32[]"},
+        {", ampc.grad/w=%w.grad", "", "it returns no gradient"},
+        {"grad/w=%w.grad", "grad/w=%l", "is f32[], the parameter f32[4]"},
+        {"grad/w=%w.grad", "grad/c=%w.grad", "'c' is no parameter"},
+        {"grad/w=%w.grad", "grad/v=%w.grad", "'v' is no parameter"},
+        {"mul %g, %x : f32[4] !backward", "mul %g, %x : f32[4]",
+         "%w.grad = mul: forward reads backward, operand 0"},
+        {"mul %g, %x : f32[4]", "mul %g, %x : f16[4]",
+         "is f16[4], the parameter f32[4]"}};
+    CHECK_STAGE(text, STAGE_DIFF, NUM_DTYPES, faults);
+}
+
+#define COUNTERS                                                               \
+    "  state %ampc.step: i64[], %ampc.tried: i64[]\n"                          \
+    "  state %ampc.skipped: i64[], %ampc.bad_forward: i64[]\n"
+#define COUNTED                                                                \
+    "  write %ampc.step = %ampc.tried\n"                                       \
+    "  write %ampc.tried = %ampc.step\n"                                       \
+    "  write %ampc.skipped = %ampc.step\n"                                     \
+    "  write %ampc.bad_forward = %ampc.step\n"
+#define SUMS "  state %ampc.micro: i32[], %ampc.loss_sum: f32[]\n"
+#define SUMMED                                                                 \
+    "  write %ampc.micro = %ampc.micro\n"                                      \
+    "  write %ampc.loss_sum = %ampc.loss_sum\n"
+
+/* Of train and update alike. */
+#define UPDATE(name, sums, summed)                                             \
+    "graph " name "(%g: f32[4]) {\n"                                           \
+    "  param %w: f32[4]\n"                                                     \
+    "  state %ampc.opt/w/exp_avg: f32[4]\n"                                    \
+    "  shadow %ampc.bf16/w: bf16[4]\n" COUNTERS sums                           \
+    "  %n = reduce_sumsq %g {axes=[0]} : f64[1] !update\n"                     \
+    "  %r = reshape %n {shape=[]} : f64[] !update\n"                           \
+    "  %ok = isfinite %r : bool[] !update\n"                                   \
+    "  %e = where %ok, %g, %ampc.opt/w/exp_avg : f32[4] !update\n"             \
+    "  %d = add %w, %e : f32[4] !update\n"                                     \
+    "  %new = where %ok, %d, %w : f32[4] !update\n"                            \
+    "  %b = cast %new : bf16[4] !update\n" COUNTED summed                      \
+    "  write %ampc.opt/w/exp_avg = %e\n"                                       \
+    "  write %w = %new\n"                                                      \
+    "  write %ampc.bf16/w = %b\n"                                              \
+    "  return ampc.applied=%ok\n}\n"
+
+static const Fault update_faults[] = {
+    {"return ampc.applied=%ok", "return", "does not return the finite flag"},
+    {"ampc.applied=%ok", "ampc.applied=%r", "not return the finite flag"},
+    {"write %w = %new", "write %w = %g", "w is written whether gradients"},
+    {"exp_avg = %e", "exp_avg = %g", "ampc.opt/w/exp_avg is written whether"},
+    {"%d, %w : f32[4] !update", "%d, %w : f32[4]", "w is written by no update"},
+    {"  write %ampc.bf16/w = %b\n", "", "it writes w and not ampc.bf16/w"},
+    {"  write %w = %new\n", "", "it updates no parameter"},
+    {"  write %ampc.skipped = %ampc.step\n", "",
+     "it does not write ampc.skipped"}};
+
+TEST_CASE(verify, step_promises) {
+    static const char train[] = UPDATE("train", "", "");
+    static const char update[] = UPDATE("update", SUMS, SUMMED);
+    static const Fault more[] = {{"  write %ampc.micro = %ampc.micro\n", "",
+                                  "it does not write ampc.micro"}};
+    CHECK_STAGE(train, STAGE_STEP, NUM_DTYPES, update_faults);
+    CHECK_STAGE(train, STAGE_PRIMITIVE, NUM_DTYPES, update_faults);
+    CHECK_STAGE(update, STAGE_STEP, NUM_DTYPES, update_faults);
+    CHECK_STAGE(update, STAGE_STEP, NUM_DTYPES, more);
+    static const char micro[] =
+        "graph micro(%x: f32[]) {\n" SUMS SUMMED "  return ampc.loss=%x\n}\n";
+    static const Fault of_micro[] = {
+        {"  write %ampc.loss_sum = %ampc.loss_sum\n", "",
+         "it does not write ampc.loss_sum"}};
+    CHECK_STAGE(micro, STAGE_STEP, NUM_DTYPES, of_micro);
+    static const char refresh[] = "graph refresh() {\n  param %w: f32[4]\n"
+                                  "  shadow %ampc.f16/w: f16[4]\n"
+                                  "  %h = cast %w : f16[4] !update\n"
+                                  "  %v = relu %w : f32[4] !update\n"
+                                  "  write %ampc.f16/w = %h\n  return\n}\n";
+    static const Fault of_refresh[] = {{"write %ampc.f16/w = %h",
+                                        "write %w = %v",
+                                        "it writes w, which is no copy"}};
+    CHECK_STAGE(refresh, STAGE_STEP, NUM_DTYPES, of_refresh);
+}
+
+TEST_CASE(verify, primitive_promises) {
+    static const char text[] = "graph g(%x: f32[2,4]) {\n"
+                               "  %e = exp %x\n"
+                               "  %s = reduce_sum %x {axes=[1], keepdims=1}\n"
+                               "  return %e, %s\n}\n";
+    static const Fault faults[] = {
+        {"exp %x", "softmax %x {axis=1}", "%e = softmax: is expanded by now"},
+        {"%e = exp %x", "%e, %f = split %x {axis=0, sizes=[1,1]}",
+         "= split: is expanded by now"},
+        {"keepdims=1", "keepdims=0", "%s = reduce_sum: reductions keep"}};
+    CHECK_STAGE(text, STAGE_PRIMITIVE, NUM_DTYPES, faults);
 }
 
 /* ---- groups and the memory plan, as text --------------------------------- */

@@ -119,6 +119,15 @@ TEST_CASE(pipeline, names_of_the_compiler_are_refused) {
          "'ampc.bf16/w'"},
         {"graph train(%x: f32[4]) {\n  return %x\n}",
          "graph train has no output ampc.loss"},
+        {"graph train(%x: f32[]) {\n  param %w: bf16[]\n"
+         "  %y = mul %x, %w : f32[]\n  return ampc.loss=%y\n}",
+         "parameter 'w' is bf16"},
+        {"graph train(%x: f32[4]) {\n  param %w: f32[4]\n"
+         "  %y = mul %x, %w\n  return ampc.loss=%y\n}",
+         "graph train: the loss is not f32[]"},
+        {"graph train(%x: f32[]) {\n  param %w: f32[]\n"
+         "  %y = mul %x, %w : f32[] !backward\n  return ampc.loss=%y\n}",
+         "graph train is differentiated already"},
         {"graph \"train:d\"(%x: f32[4]) {\n  return %x\n}",
          "there is no objective 'd'"},
     };
