@@ -795,7 +795,7 @@ static int64_t pool_pos(const LibPool *p, int d, int64_t o, int64_t t) {
     return o * p->stride[d] + t * p->dilation[d] - p->pad[d];
 }
 
-static int64_t pool_random(LibPool *p, int rank) {
+static void pool_random(LibPool *p, int rank) {
     static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
     memset(p, 0, sizeof *p);
     p->planes = rnd_in(1, 5);
@@ -817,7 +817,18 @@ static int64_t pool_random(LibPool *p, int rank) {
             p->out[d] = room < 0 ? 0 : room / p->stride[d] + 1;
         } while (p->out[d] == 0);
     }
-    return prod3(p->in);
+}
+
+/* One window: the whole plane. */
+static void pool_whole(LibPool *p, int64_t h, int64_t w) {
+    static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
+    *p = (LibPool){.planes = 3,
+                   .in = {1, h, w},
+                   .kernel = {1, h, w},
+                   .out = {1, 1, 1},
+                   .stride = {1, 1, 1},
+                   .dilation = {1, 1, 1},
+                   .dtype = types[rnd() % 4]};
 }
 
 typedef struct PoolRef {
@@ -907,9 +918,8 @@ static void pool_check(const LibPool *p, const void *x, const void *dy,
     free(idx);
 }
 
-static void pool_case(int rank) {
-    LibPool p;
-    int64_t in = pool_random(&p, rank), out = prod3(p.out);
+static void pool_compare(LibPool p) {
+    int64_t in = prod3(p.in), out = prod3(p.out);
     int64_t nx = p.planes * in, ny = p.planes * out;
     void *x = array(p.dtype, nx), *dy = array(p.dtype, ny);
     if (rnd() % 4 == 0) set(x, p.dtype, rnd_in(0, nx - 1), NAN);
@@ -936,10 +946,27 @@ static void pool_case(int rank) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
+TEST_CASE(pooling, whole_planes) {
+    rng = 32;
+    pools_open();
+    for (int64_t n = 1; n <= 40; n++) {
+        LibPool p;
+        pool_whole(&p, 1 + n % 3, n);
+        pool_compare(p);
+        pool_whole(&p, n % 9 + 1, n % 9 + 1); /* 7 x 7: 1 more than vectors */
+        pool_compare(p);
+    }
+    pools_close();
+}
+
 TEST_CASE(pooling, random_shapes) {
     rng = 31;
     pools_open();
-    for (int i = 0; i < 240; i++) pool_case(i % 3 + 1);
+    for (int i = 0; i < 240; i++) {
+        LibPool p;
+        pool_random(&p, i % 3 + 1);
+        pool_compare(p);
+    }
     pools_close();
 }
 
