@@ -46,7 +46,7 @@ typedef struct LoweredStep {
    share one update kernel (flat kernels take their length from par[0]).  All
    that is refused is in the messages. */
 typedef struct KernelSet KernelSet;
-KernelSet *kernel_set_new(Arena *a);
+KernelSet *kernel_set_new(Arena *a, TargetKind target);
 int kernel_set_count(const KernelSet *ks, bool epilogues);
 const Kernel *kernel_set_get(const KernelSet *ks, bool epilogues, int i);
 int kernel_index(const Kernel *k); /* position in its list */

@@ -11,26 +11,17 @@
                   accumulator for each; long sums are cut in runs, each summed
                   on its own, for accuracy.
    Flags this text is meant for: KERNEL_CFLAGS in codegen.h.                 */
-#include "codegen/kernel/kir.h"
+#include "codegen/kernel/schedule.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-enum {
-    CHUNK = 1024,     /* columns folded by one helper call */
-    RUN = 128,        /* columns summed into one partial sum, form rows */
-    KEEP_COLS = 4096, /* longest row of which values are kept */
-    KEEP_MAX = 4      /* how many such values */
-};
 
 typedef struct CPrint {
     const Kernel *k;
     StrBuf *sb;
     Arena *arena;
     KSweeps sweeps;
-    bool *kept;         /* full values kept for the row (form cols) */
-    bool *direct;       /* reductions that read a buffer as it lies */
-    bool *carried;      /* row values kept in an array (form rows) */
+    int64_t block;      /* step of the loop that threads share; 0: none */
     signed char *known; /* conditions constant in this loop; -1 = not */
     int cols[MAX_RANK], ncol;
     int rows[MAX_RANK], nrow;
@@ -57,6 +48,16 @@ static void leave(CPrint *p) {
 }
 
 static int64_t extent(const CPrint *p, int d) { return p->k->dim[d].extent; }
+
+static bool keeps(const CPrint *p, int id, KKeep keep) {
+    return kinst_at(p->k, id)->keep == keep;
+}
+
+/* Columns that are folded together; 0: all of them at once. */
+static int64_t lanes_step(const CPrint *p) {
+    const KLoop *l = kernel_loop(p->k, LOOP_LANES, LOOP_ANY);
+    return l ? l->step : 0;
+}
 
 static void put_store(CPrint *p, int id) {
     sb_printf(p->sb, "%*s", 4 * p->depth, "");
@@ -107,17 +108,6 @@ static void put_row_stores(CPrint *p) {
 
 /* ---- reductions over columns --------------------------------------------- */
 
-/* The operand lies in memory as the helper wants it. */
-static bool reads_direct(const CPrint *p, const KInst *r) {
-    const KInst *x = kinst_at(p->k, r->in[0]);
-    DType want = r->compute == KT_F64   ? DT_F64
-                 : r->compute == KT_F32 ? DT_F32
-                                        : DT_I64;
-    return p->k->form == KF_COLS && x->op == K_LOAD && !x->guard &&
-           p->k->bufs.data[x->buf].dtype == want && x->at.k[p->k->vec] == 1 &&
-           (!x->at.inst || !kinst_at(p->k, x->at.inst)->full);
-}
-
 static const char *fold_name(OpCode c) {
     switch (c) {
     case OP_REDUCE_PROD: return "PROD";
@@ -130,18 +120,18 @@ static const char *fold_name(OpCode c) {
 /* The operand is kept for a later sweep: that array is folded. */
 static bool folds_kept(const CPrint *p, const KInst *r) {
     const KInst *x = kinst_at(p->k, r->in[0]);
-    return p->kept[r->in[0]] && p->ncol == 1 && x->type == r->compute;
+    return x->keep == KEEP_ROW && p->ncol == 1 && x->type == r->compute;
 }
 
 static bool needs_array(const CPrint *p, int id) {
-    return !p->direct[id] && !folds_kept(p, kinst_at(p->k, id));
+    return !keeps(p, id, KEEP_BUFFER) && !folds_kept(p, kinst_at(p->k, id));
 }
 
 static void put_fold_call(CPrint *p, int id) {
     const KInst *r = kinst_at(p->k, id);
     sb_printf(p->sb, "%*sv%d = FOLD_%s%s(v%d, ", 4 * p->depth, "", id,
               fold_name(r->code), ktype_suffix[r->compute], id);
-    if (p->direct[id]) {
+    if (r->keep == KEEP_BUFFER) {
         const KInst *x = kinst_at(p->k, r->in[0]);
         sb_printf(p->sb, "b%d + (", x->buf);
         sb_put_index(p->sb, p->k, &x->at, "c0");
@@ -185,10 +175,9 @@ static void put_kept(CPrint *p, int id, bool load) {
 static bool *kept_before(CPrint *p, int sweep) {
     bool *cut = NEW_ARRAY(p->arena, bool, p->k->insts.len);
     for (int s = 0; s < sweep; s++) {
-        bool *need =
-            kernel_need(p->k, &p->sweeps.data[s], cut, p->direct, p->arena);
+        bool *need = kernel_need(p->k, &p->sweeps.data[s], cut, p->arena);
         for (int id = 1; id < p->k->insts.len; id++)
-            cut[id] |= need[id] && p->kept[id];
+            cut[id] |= need[id] && keeps(p, id, KEEP_ROW);
     }
     return cut;
 }
@@ -197,7 +186,7 @@ static bool *kept_before(CPrint *p, int sweep) {
 static void put_body(CPrint *p, int sweep) {
     const KSweep *s = &p->sweeps.data[sweep];
     bool *cut = kept_before(p, sweep);
-    bool *need = kernel_need(p->k, s, cut, p->direct, p->arena);
+    bool *need = kernel_need(p->k, s, cut, p->arena);
     for (int id = 1; id < p->k->insts.len; id++) {
         if (!need[id]) continue;
         if (cut[id]) {
@@ -205,7 +194,7 @@ static void put_body(CPrint *p, int sweep) {
             continue;
         }
         put_inst(p, id);
-        if (p->kept[id]) put_kept(p, id, false);
+        if (keeps(p, id, KEEP_ROW)) put_kept(p, id, false);
     }
 }
 
@@ -221,7 +210,7 @@ static int folds(const CPrint *p, const KSweep *s, bool buffered, int *out) {
     for (int j = 0; j < s->roots.len; j++) {
         int id = s->roots.data[j];
         if (kinst_at(p->k, id)->op != K_REDUCE) continue;
-        if (buffered && p->direct[id]) continue;
+        if (buffered && keeps(p, id, KEEP_BUFFER)) continue;
         out[n++] = id;
     }
     return n;
@@ -233,14 +222,14 @@ static void put_chunk(CPrint *p, int sweep, const int *fold, int nfold,
                       bool loop) {
     const KSweep *s = &p->sweeps.data[sweep];
     int vec = p->k->vec;
-    int64_t e = extent(p, vec);
+    int64_t e = extent(p, vec), chunk = lanes_step(p);
     for (int j = 0; j < nfold; j++)
         if (needs_array(p, fold[j]))
             line(p, "%s t%d[%" PRId64 "];",
                  ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
                  e == 0      ? 1
-                 : e < CHUNK ? e
-                             : CHUNK);
+                 : e < chunk ? e
+                             : chunk);
     if (loop) {
         ivdep(p);
         enter(p, "for (int64_t j = 0; j < n; j++)");
@@ -270,16 +259,18 @@ static void close_outer_cols(CPrint *p) {
 }
 
 static void put_fold_sweep(CPrint *p, int sweep, const int *fold, int nfold) {
-    int64_t e = extent(p, p->k->vec);
+    int64_t e = extent(p, p->k->vec), chunk = lanes_step(p);
     int *some = NEW_ARRAY(p->arena, int, nfold + 1);
     bool loop = folds(p, &p->sweeps.data[sweep], true, some) > 0 ||
                 p->sweeps.data[sweep].roots.len > nfold;
     open_outer_cols(p);
-    if (e > CHUNK) {
-        enter(p, "for (int64_t c0 = 0; c0 < %" PRId64 "; c0 += %d)", e, CHUNK);
+    if (e > chunk) {
+        enter(p, "for (int64_t c0 = 0; c0 < %" PRId64 "; c0 += %" PRId64 ")", e,
+              chunk);
         line(p,
-             "const int64_t n = %" PRId64 " - c0 < %d ? %" PRId64 " - c0 : %d;",
-             e, CHUNK, e, CHUNK);
+             "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
+             " - c0 : %" PRId64 ";",
+             e, chunk, e, chunk);
     } else {
         line(p, "{");
         p->depth++;
@@ -364,38 +355,20 @@ static void put_unit(CPrint *p, int64_t nb) {
     if (nb == 1)
         line(p, "const int64_t row = u, c0 = 0;");
     else if (p->nrow - (p->k->form == KF_ROWS) == 0)
-        line(p, "const int64_t row = 0, c0 = u * %" PRId64 ";", p->k->block);
+        line(p, "const int64_t row = 0, c0 = u * %" PRId64 ";", p->block);
     else
         line(p,
              "const int64_t row = u / %" PRId64 ", c0 = u %% %" PRId64
              " * %" PRId64 ";",
-             nb, nb, p->k->block);
+             nb, nb, p->block);
     line(p, "(void)row;");
 }
 
-static void choose_kept(CPrint *p) {
-    int64_t cols = 1;
-    int n = 0;
-    bool *seen = NEW_ARRAY(p->arena, bool, p->k->insts.len);
-    for (int j = 0; j < p->ncol; j++) cols *= extent(p, p->cols[j]);
-    if (p->k->form != KF_COLS || cols > KEEP_COLS || cols == 0) return;
-    for (int s = 0; s < p->sweeps.len; s++) {
-        bool *need =
-            kernel_need(p->k, &p->sweeps.data[s], p->kept, p->direct, p->arena);
-        for (int id = 1; id < p->k->insts.len; id++) {
-            if (!need[id]) continue;
-            if (seen[id] && !p->kept[id] && n < KEEP_MAX &&
-                kinst_is_costly(kinst_at(p->k, id))) {
-                p->kept[id] = true;
-                n++;
-            }
-            seen[id] = true;
-        }
-    }
+static void put_kept_arrays(CPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++)
-        if (p->kept[id])
+        if (keeps(p, id, KEEP_ROW))
             line(p, "%s s%d[%" PRId64 "];", ktype_c[kinst_at(p->k, id)->type],
-                 id, cols);
+                 id, kernel_cols(p->k));
 }
 
 static void put_cols(CPrint *p) {
@@ -404,19 +377,19 @@ static void put_cols(CPrint *p) {
     const char *from = "0";
     enter(p, "for (int64_t u = lo; u < hi; u++)");
     if (k->vec >= 0) snprintf(to, sizeof to, "%" PRId64, extent(p, k->vec));
-    if (k->block) {
-        int64_t e = extent(p, k->vec), nb = (e + k->block - 1) / k->block;
+    if (p->block) {
+        int64_t e = extent(p, k->vec), nb = (e + p->block - 1) / p->block;
         put_unit(p, nb);
         line(p,
              "const int64_t c1 = c0 + %" PRId64 " < %" PRId64 " ? c0 + %" PRId64
              " : %" PRId64 ";",
-             k->block, e, k->block, e);
+             p->block, e, p->block, e);
         from = "c0";
         strcpy(to, "c1");
     }
-    put_row_dims(p, k->block ? "row" : "u", p->rows, p->nrow);
+    put_row_dims(p, p->block ? "row" : "u", p->rows, p->nrow);
     put_accumulators(p);
-    choose_kept(p);
+    put_kept_arrays(p);
     int done = 0, last = kernel_depth(p->k);
     for (int s = 0; s < p->sweeps.len; s++) {
         for (; done <= p->sweeps.data[s].depth; done++) put_row_insts(p, done);
@@ -428,7 +401,7 @@ static void put_cols(CPrint *p) {
 }
 
 static void put_flat(CPrint *p) {
-    int64_t b = p->k->block;
+    int64_t b = p->block;
     line(p, "const int64_t c0 = lo * %" PRId64 ";", b);
     line(p,
          "const int64_t c1 = hi * %" PRId64 " < par[0] ? hi * %" PRId64
@@ -440,21 +413,12 @@ static void put_flat(CPrint *p) {
 
 /* ---- form rows ----------------------------------------------------------- */
 
-/* Cheap enough to compute wherever it is used, without other instructions. */
-static bool recomputed(const KInst *in) {
-    return in->op == K_INDEX ||
-           (in->op == K_LOAD && !in->guard && !in->at.inst);
-}
-
 /* Row values live in arrays r<number>, one entry per row of the block. */
-static void choose_carried(CPrint *p) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        p->carried[id] =
-            in->op == K_REDUCE || (kinst_is_row_value(in) && !recomputed(in));
-        if (p->carried[id])
-            line(p, "%s r%d[%" PRId64 "];", ktype_c[in->type], id, p->k->block);
-    }
+static void put_carried_arrays(CPrint *p) {
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (keeps(p, id, KEEP_BLOCK))
+            line(p, "%s r%d[%" PRId64 "];", ktype_c[kinst_at(p->k, id)->type],
+                 id, p->block);
 }
 
 static void want_row(const CPrint *p, bool *want, int id) {
@@ -473,7 +437,7 @@ static void want_operands(const CPrint *p, bool *want, const KInst *in) {
 static void put_wanted(CPrint *p, const bool *want) {
     for (int id = 1; id < p->k->insts.len; id++) {
         if (!want[id]) continue;
-        if (p->carried[id])
+        if (keeps(p, id, KEEP_BLOCK))
             line(p, "const %s v%d = r%d[j];", ktype_c[kinst_at(p->k, id)->type],
                  id, id);
         else
@@ -496,7 +460,7 @@ static void put_row_section(CPrint *p, int depth, bool stores) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         here[id] = kinst_is_row_value(in) && in->depth == depth &&
-                   p->carried[id] && !stores;
+                   keeps(p, id, KEEP_BLOCK) && !stores;
         bool store = stores && in->op == K_STORE && !in->full;
         if (here[id] || store) want_operands(p, want, in);
         any |= here[id] || store;
@@ -534,7 +498,7 @@ static void put_accumulate(CPrint *p, char to, int id, const char *value) {
 /* The loop over the rows of the block for one column. */
 static void put_rows_body(CPrint *p, const KSweep *s, const int *fold,
                           int nfold, char acc) {
-    bool *need = kernel_need(p->k, s, NULL, NULL, p->arena);
+    bool *need = kernel_need(p->k, s, NULL, p->arena);
     bool *want = NEW_ARRAY(p->arena, bool, p->k->insts.len);
     for (int id = 1; id < p->k->insts.len; id++)
         if (need[id]) want_operands(p, want, kinst_at(p->k, id));
@@ -557,30 +521,28 @@ static void put_rows_body(CPrint *p, const KSweep *s, const int *fold,
 static void put_rows_sweep(CPrint *p, const KSweep *s) {
     int *fold = NEW_ARRAY(p->arena, int, s->roots.len + 1);
     int nfold = folds(p, s, false, fold), last = p->cols[p->ncol - 1];
-    int64_t cols = 1, e = extent(p, last);
-    for (int j = 0; j < p->ncol; j++) cols *= extent(p, p->cols[j]);
-    bool runs = nfold > 0 && cols > RUN;
+    int64_t e = extent(p, last), run = nfold ? lanes_step(p) : 0;
     put_start(p, 'r', fold, nfold);
     open_outer_cols(p);
-    if (runs) {
-        enter(p, "for (int64_t p0 = 0; p0 < %" PRId64 "; p0 += %d)", e, RUN);
+    if (run) {
+        enter(p, "for (int64_t p0 = 0; p0 < %" PRId64 "; p0 += %" PRId64 ")", e,
+              run);
         line(p,
-             "const int64_t p1 = p0 + %d < %" PRId64 " ? p0 + %d : %" PRId64
-             ";",
-             RUN, e, RUN, e);
+             "const int64_t p1 = p0 + %" PRId64 " < %" PRId64 " ? p0 + %" PRId64
+             " : %" PRId64 ";",
+             run, e, run, e);
         for (int j = 0; j < nfold; j++)
             line(p, "%s q%d[%" PRId64 "];",
-                 ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
-                 p->k->block);
+                 ktype_c[kinst_at(p->k, fold[j])->compute], fold[j], p->block);
         put_start(p, 'q', fold, nfold);
         enter(p, "for (int64_t i%d = p0; i%d < p1; i%d++)", last, last, last);
     } else {
         enter(p, "for (int64_t i%d = 0; i%d < %" PRId64 "; i%d++)", last, last,
               e, last);
     }
-    put_rows_body(p, s, fold, nfold, runs ? 'q' : 'r');
+    put_rows_body(p, s, fold, nfold, run ? 'q' : 'r');
     leave(p);
-    if (runs) {
+    if (run) {
         ivdep(p);
         enter(p, "for (int64_t j = 0; j < n; j++)");
         for (int j = 0; j < nfold; j++) {
@@ -597,20 +559,20 @@ static void put_rows_sweep(CPrint *p, const KSweep *s) {
 static void put_rows(CPrint *p) {
     const Kernel *k = p->k;
     int others[MAX_RANK], nother = 0;
-    int64_t e = extent(p, k->vec), nb = (e + k->block - 1) / k->block;
+    int64_t e = extent(p, k->vec), nb = (e + p->block - 1) / p->block;
     for (int j = 0; j < p->nrow; j++)
         if (p->rows[j] != k->vec) others[nother++] = p->rows[j];
     enter(p, "for (int64_t u = lo; u < hi; u++)");
     put_unit(p, nb);
-    if (e % k->block == 0)
-        line(p, "const int64_t n = %" PRId64 ";", k->block);
+    if (e % p->block == 0)
+        line(p, "const int64_t n = %" PRId64 ";", p->block);
     else
         line(p,
              "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
              " - c0 : %" PRId64 ";",
-             e, k->block, e, k->block);
+             e, p->block, e, p->block);
     put_row_dims(p, "row", others, nother);
-    choose_carried(p);
+    put_carried_arrays(p);
     int done = 0, last = kernel_depth(p->k);
     for (int s = 0; s < p->sweeps.len; s++) {
         for (; done <= p->sweeps.data[s].depth; done++)
@@ -682,16 +644,13 @@ static void put_head(CPrint *p, const char *prefix) {
 static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
     CPrint p = {.k = k, .sb = sb, .arena = arena_new()};
     p.sweeps = kernel_sweeps(k, p.arena);
-    p.kept = NEW_ARRAY(p.arena, bool, k->insts.len);
-    p.direct = NEW_ARRAY(p.arena, bool, k->insts.len);
-    p.carried = NEW_ARRAY(p.arena, bool, k->insts.len);
     p.known = NEW_ARRAY(p.arena, signed char, k->insts.len);
     kernel_known(k, 0, 0, p.known);
     p.ncol = kernel_col_dims(k, p.cols);
     p.nrow = kernel_row_dims(k, p.rows);
-    for (int id = 1; id < k->insts.len; id++)
-        if (kinst_at(k, id)->op == K_REDUCE)
-            p.direct[id] = reads_direct(&p, kinst_at(k, id));
+    const KLoop *block =
+        k->form == KF_FLAT ? &k->loop[0] : kernel_loop(k, LOOP_THREAD, k->vec);
+    p.block = block ? block->step : 0;
     sb_put_kernel_comment(sb, k);
     put_head(&p, prefix);
     put_buffers(&p);

@@ -201,7 +201,7 @@ void cu_head(CuPrint *p, const char *name) {
 /* `e` is the number of the thread's element of the whole domain. */
 static void put_number(CuPrint *p) {
     cu_line(p, "const %s e = %sblockIdx.x * %d + threadIdx.x;", cu_unsigned(p),
-            p->wide ? "(uint64_t)" : "", CU_THREADS);
+            p->wide ? "(uint64_t)" : "", cuda_shape(p->k).threads);
     cu_line(p, "if (e >= %" PRId64 ") return;", p->nrows * p->ncols);
 }
 
@@ -316,12 +316,12 @@ void print_cuda_functor(const Kernel *k, StrBuf *sb) {
 }
 
 CudaShape cuda_shape(const Kernel *k) {
-    int64_t total = kernel_rows(k);
-    if (k->form == KF_FLAT)
-        return (CudaShape){CU_THREADS, 0, CU_THREADS * cu_flat_pack(k)};
-    if (kernel_reduces(k)) return cu_reduce_shape(k);
-    for (int d = 0; d < k->ndim; d++)
-        if (k->dim[d].col) total *= k->dim[d].extent;
-    int64_t blocks = (total + CU_THREADS - 1) / CU_THREADS;
-    return (CudaShape){CU_THREADS, blocks ? blocks : 1, 0};
+    const KLoop *block = kernel_loop(k, LOOP_BLOCK, LOOP_ANY);
+    const KLoop *thread = kernel_loop(k, LOOP_THREAD, LOOP_ANY);
+    const KLoop *lanes = kernel_loop(k, LOOP_LANES, LOOP_ANY);
+    int64_t threads = thread ? loop_steps(thread) : 1;
+    if (lanes) threads *= lanes->step;
+    if (k->form == KF_FLAT) return (CudaShape){(int)threads, 0, block->step};
+    int64_t blocks = kernel_units(k, 0);
+    return (CudaShape){(int)threads, blocks ? blocks : 1, 0};
 }

@@ -3,8 +3,7 @@
 #define AMPC_CODEGEN_CUDA_PRINT_CUDA_H
 
 #include "codegen/cuda/cuda.h"
-
-enum { CU_THREADS = 256 }; /* of a block, unless the kernel reduces */
+#include "codegen/kernel/schedule.h"
 
 /* A list of parameters or arguments, at least `indent` from the left. */
 typedef struct List {
@@ -14,16 +13,6 @@ typedef struct List {
 } List;
 /* One item, on a new line where the line would get too long. */
 void cu_item(List *l, const char *fmt, ...) PRINTF_LIKE(2, 3);
-
-/* How the threads of a block share the rows of a kernel that reduces. */
-typedef struct Team {
-    int lanes;  /* neighbouring lanes of a warp per row; 0: not so            */
-    int block;  /* threads of the block, which has one row; 0: not so         */
-    int slices; /* form rows: threads per row, one in each warp               */
-    int rows;   /* per block                                                  */
-    int stride; /* threads per row                                            */
-    int threads;
-} Team;
 
 typedef struct CuPrint {
     const Kernel *k;
@@ -68,13 +57,10 @@ void cu_head(CuPrint *p, const char *name);
 
 /* ---- print_cuda_flat.c --------------------------------------------------- */
 
-int cu_flat_pack(const Kernel *k); /* elements per thread */
-void cu_put_flat(CuPrint *p);      /* all but k<i>_many */
+void cu_put_flat(CuPrint *p); /* all but k<i>_many */
 
 /* ---- print_cuda_reduce.c ------------------------------------------------- */
 
-Team cu_team(const Kernel *k, int64_t ncols);
-CudaShape cu_reduce_shape(const Kernel *k);
 /* The body of a kernel that reduces and has rows. */
 void cu_put_reduce(CuPrint *p);
 

@@ -11,75 +11,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum {
-    FLAT_BYTES = 16,     /* of the widest operand, one thread */
-    FLAT_REGISTERS = 64, /* that one thread's elements may take */
-    FLAT_WEIGHT = 12     /* see flat_weight */
-};
-
-/* ---- elements per thread ------------------------------------------------- */
-
-/* Read or written by vectors: neighbours of the element, aligned. */
-static bool is_packed(const KInst *in, int n) {
-    return (in->op == K_LOAD || in->op == K_STORE) && in->at.k[0] == 1 &&
-           in->at.inst == 0 && in->guard == 0 && in->at.c % n == 0;
-}
-
-static int flat_registers(const Kernel *k, int n) {
-    int bytes = 0;
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = kinst_at(k, id);
-        if (is_packed(in, n))
-            bytes += n * dtype_info[k->bufs.data[in->buf].dtype].bytes;
-    }
-    return bytes / 4;
-}
-
-/* How much text an instruction becomes: long functions are not to be written
-   out many times, and division and square root call functions around which
-   registers are saved.                                                      */
-static int flat_weight(const KInst *in) {
-    if (in->op == K_PHILOX) return 2;
-    if (in->op != K_OP) return 0;
-    switch (in->code) {
-    case OP_POW:
-    case OP_SIN:
-    case OP_COS:
-    case OP_MOD: return FLAT_WEIGHT;
-    case OP_DIV:
-    case OP_SQRT:
-    case OP_RSQRT:
-    case OP_RECIPROCAL: return 2;
-    default: break;
-    }
-    if (!kinst_is_costly(in)) return 0;
-    return in->compute == KT_F64 ? FLAT_WEIGHT : 2;
-}
-
-/* Elements per thread. */
-int cu_flat_pack(const Kernel *k) {
-    int widest = 1, weight = 0, n;
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = kinst_at(k, id);
-        if (in->full) weight += flat_weight(in);
-        if (!is_packed(in, 1)) continue;
-        int bytes = dtype_info[k->bufs.data[in->buf].dtype].bytes;
-        if (bytes > widest) widest = bytes;
-    }
-    n = FLAT_BYTES / widest;
-    while (n > 1 &&
-           (n * weight > FLAT_WEIGHT || flat_registers(k, n) > FLAT_REGISTERS))
-        n /= 2;
-    return n;
-}
-
 /* ---- the computation ----------------------------------------------------- */
 
 static void put_packs(CuPrint *p, int n) {
     const Kernel *k = p->k;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
-        if (!is_packed(in, n)) continue;
+        if (!cuda_packed(in, n)) continue;
         if (in->op == K_STORE) {
             cu_line(p, "Pack<N, %s> p%d;", cu_buffer_type(k, in->buf), id);
             continue;
@@ -94,7 +32,7 @@ static void put_packs(CuPrint *p, int n) {
 static bool flat_mentions_index(const Kernel *k, int n) {
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
-        if (in->at.k[0] && !is_packed(in, n)) return true;
+        if (in->at.k[0] && !cuda_packed(in, n)) return true;
     }
     return false;
 }
@@ -105,14 +43,14 @@ static void put_flat_element(CuPrint *p, int n) {
         const KInst *in = kinst_at(p->k, id);
         snprintf(place, sizeof place, "p%d.v[j]", id);
         if (!in->full || in->op == K_STORE) continue;
-        cu_inst(p, id, is_packed(in, n) ? place : NULL);
+        cu_inst(p, id, cuda_packed(in, n) ? place : NULL);
     }
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         snprintf(place, sizeof place, "p%d.v[j]", id);
         if (in->op != K_STORE) continue;
         sb_printf(p->sb, "%*s", 4 * p->depth, "");
-        sb_put_store(p->sb, p->k, in, is_packed(in, n) ? place : NULL);
+        sb_put_store(p->sb, p->k, in, cuda_packed(in, n) ? place : NULL);
     }
 }
 
@@ -135,7 +73,7 @@ static void put_flat_at(CuPrint *p, int n) {
     cu_leave(p);
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
-        if (in->op == K_STORE && is_packed(in, n))
+        if (in->op == K_STORE && cuda_packed(in, n))
             cu_line(p, "pack_store(b%d + e, p%d);", in->buf, id);
     }
     sb_puts(p->sb, "}\n\n");
@@ -160,15 +98,15 @@ static void put_flat_block(CuPrint *p, int n) {
     cu_item(&l, "int64_t block");
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
-    cu_line(p, "const int64_t e = (block * %d + threadIdx.x) * %d;", CU_THREADS,
-            n);
+    cu_line(p, "const int64_t e = (block * %d + threadIdx.x) * %d;",
+            cuda_shape(p->k).threads, n);
     cu_enter(p, "if (e + %d <= n)", n);
     put_at_call(p, n, "e");
     cu_leave(p);
     if (n > 1) {
         cu_line(p, "const int64_t tail = n %% %d;", n);
         cu_enter(p, "if (n / %d == block && threadIdx.x < tail)",
-                 CU_THREADS * n);
+                 cuda_shape(p->k).threads * n);
         put_at_call(p, 1, "n - tail + threadIdx.x");
         cu_leave(p);
     }
@@ -178,7 +116,7 @@ static void put_flat_block(CuPrint *p, int n) {
 void cu_put_flat(CuPrint *p) {
     char name[32];
     List head = {.sb = p->sb, .indent = 4}, call = head;
-    int n = cu_flat_pack(p->k);
+    int n = (int)kernel_loop(p->k, LOOP_UNROLLED, LOOP_ANY)->extent;
     put_flat_at(p, n);
     put_flat_block(p, n);
     snprintf(name, sizeof name, "k%d", p->k->index);

@@ -13,71 +13,21 @@
 
 #include <inttypes.h>
 
-enum {
-    WARP = 32,
-    BLOCK = 256,
-    WARP_COLS = 1024,    /* longest row of one warp */
-    WIDE_COLS = 4096,    /* from here on, a block has twice the threads */
-    SLICE_BYTES = 32768, /* shared memory of all folds, form rows */
-    ROWS_COLS = 512      /* form rows: from here on, 16 threads per row */
-};
+/* How the threads of a block share the rows. */
+typedef struct Team {
+    const KLoop *rows;  /* of the block, side by side; NULL: it has one      */
+    const KLoop *lanes; /* that share a row                                  */
+    bool slices;        /* one lane in each warp, not neighbours             */
+} Team;
 
-/* ---- teams --------------------------------------------------------------- */
-
-/* The least power of two that is not below n; at most `max`. */
-static int power_of_two(int64_t n, int max) {
-    int p = 1;
-    while (p < n && p < max) p *= 2;
-    return p;
+static Team team_of(const Kernel *k) {
+    return (Team){.rows = kernel_loop(k, LOOP_THREAD, LOOP_ANY),
+                  .lanes = kernel_loop(k, LOOP_LANES, LOOP_ANY),
+                  .slices = k->form == KF_ROWS};
 }
 
-static int count_reductions(const Kernel *k) {
-    int n = 0;
-    for (int id = 1; id < k->insts.len; id++)
-        n += kinst_at(k, id)->op == K_REDUCE;
-    return n;
-}
-
-static Team team_of_rows(const Kernel *k, int64_t ncols) {
-    int slices = power_of_two(ncols, ncols < ROWS_COLS ? 8 : 16);
-    while (slices > 1 && count_reductions(k) * slices * WARP * 8 > SLICE_BYTES)
-        slices /= 2;
-    return (Team){.slices = slices,
-                  .rows = WARP,
-                  .stride = slices,
-                  .threads = WARP * slices};
-}
-
-static Team team_of_lanes(const Kernel *k, int64_t ncols) {
-    int lanes = power_of_two(ncols, WARP);
-    int rows = power_of_two(kernel_rows(k), BLOCK / lanes);
-    if (rows * lanes < WARP) rows = WARP / lanes;
-    return (Team){
-        .lanes = lanes, .rows = rows, .stride = lanes, .threads = rows * lanes};
-}
-
-Team cu_team(const Kernel *k, int64_t ncols) {
-    int block = ncols < WIDE_COLS ? BLOCK : 2 * BLOCK;
-    if (k->form == KF_ROWS) return team_of_rows(k, ncols);
-    if (ncols <= WARP_COLS) return team_of_lanes(k, ncols);
-    return (Team){.block = block, .rows = 1, .stride = block, .threads = block};
-}
-
-/* Blocks along dim k->vec. */
-static int64_t row_blocks(const Kernel *k) {
-    return (k->dim[k->vec].extent + WARP - 1) / WARP;
-}
-
-CudaShape cu_reduce_shape(const Kernel *k) {
-    int64_t ncols = 1, nrows = kernel_rows(k), blocks;
-    for (int d = 0; d < k->ndim; d++)
-        if (k->dim[d].col) ncols *= k->dim[d].extent;
-    Team t = cu_team(k, ncols);
-    if (k->form == KF_ROWS && nrows)
-        blocks = nrows / k->dim[k->vec].extent * row_blocks(k);
-    else
-        blocks = (nrows + t.rows - 1) / t.rows;
-    return (CudaShape){t.threads, blocks ? blocks : 1, 0};
+static int64_t team_rows(const Team *t) {
+    return t->rows ? t->rows->extent : 1;
 }
 
 /* ---- rows ---------------------------------------------------------------- */
@@ -85,23 +35,25 @@ CudaShape cu_reduce_shape(const Kernel *k) {
 /* Whether some teams are past the last row. */
 static bool has_idle(const CuPrint *p, const Team *t) {
     int64_t n = p->k->form == KF_ROWS ? p->k->dim[p->k->vec].extent : p->nrows;
-    return n % t->rows != 0;
+    return n % team_rows(t) != 0;
 }
 
 /* Row dim `vec` by the lane, the others by the block. */
 static void put_rows_of_lanes(CuPrint *p, const Team *t) {
     int others[MAX_RANK], n = 0, vec = p->k->vec;
-    int64_t extent = p->k->dim[vec].extent, nb = row_blocks(p->k);
+    const KLoop *block = kernel_loop(p->k, LOOP_BLOCK, vec);
+    int64_t extent = block->extent, nb = loop_steps(block);
+    int warp = (int)block->step;
     const char *u = cu_unsigned(p);
     for (int j = 0; j < p->nrow; j++)
         if (p->rows[j] != vec) others[n++] = p->rows[j];
     if (nb == 1)
-        cu_line(p, "const %s r = threadIdx.x %% %d;", u, WARP);
+        cu_line(p, "const %s r = threadIdx.x %% %d;", u, warp);
     else
         cu_line(p,
                 "const %s r = blockIdx.x %% %" PRId64 " * %d + threadIdx.x"
                 " %% %d;",
-                u, nb, WARP, WARP);
+                u, nb, warp, warp);
     if (has_idle(p, t)) {
         cu_line(p, "const bool live = r < %" PRId64 ";", extent);
         cu_line(p, "const %s i%d = live ? r : %" PRId64 ";", cu_signed(p), vec,
@@ -119,9 +71,10 @@ static void put_rows_of_teams(CuPrint *p, const Team *t) {
     bool used = cu_any_used(p, p->rows, p->nrow), idle = has_idle(p, t);
     if (!used && !idle) return;
     sb_printf(p->sb, "    const %s %s = ", u, idle ? "r" : "row");
-    if (t->rows > 1)
-        sb_printf(p->sb, "%sblockIdx.x * %d + threadIdx.x / %d;\n",
-                  p->wide ? "(uint64_t)" : "", t->rows, t->lanes);
+    if (team_rows(t) > 1)
+        sb_printf(p->sb,
+                  "%sblockIdx.x * %" PRId64 " + threadIdx.x / %" PRId64 ";\n",
+                  p->wide ? "(uint64_t)" : "", team_rows(t), t->lanes->step);
     else
         sb_puts(p->sb, "blockIdx.x;\n");
     if (idle) cu_line(p, "const bool live = r < %" PRId64 ";", p->nrows);
@@ -133,9 +86,10 @@ static void put_rows_of_teams(CuPrint *p, const Team *t) {
 static void put_thread(CuPrint *p, const Team *t) {
     if (p->ncols == 0) return;
     if (t->slices)
-        cu_line(p, "const unsigned t = threadIdx.x / %d;", WARP);
-    else if (t->lanes)
-        cu_line(p, "const unsigned t = threadIdx.x %% %d;", t->lanes);
+        cu_line(p, "const unsigned t = threadIdx.x / %d;", (int)team_rows(t));
+    else if (t->rows)
+        cu_line(p, "const unsigned t = threadIdx.x %% %d;",
+                (int)t->lanes->step);
     else
         cu_line(p, "const unsigned t = threadIdx.x;");
 }
@@ -160,12 +114,11 @@ static void put_accumulate(CuPrint *p, int id) {
 }
 
 static void put_fold(CuPrint *p, const Team *t, int id) {
-    if (t->slices)
-        cu_line(p, "v%d = fold_slices<%d>(v%d, f%d);", id, t->slices, id, id);
-    else if (t->lanes)
-        cu_line(p, "v%d = fold_lanes<%d>(v%d, f%d);", id, t->lanes, id, id);
-    else
-        cu_line(p, "v%d = fold_block<%d>(v%d, f%d);", id, t->block, id, id);
+    cu_line(p, "v%d = fold_%s<%" PRId64 ">(v%d, f%d);", id,
+            t->slices ? "slices"
+            : t->rows ? "lanes"
+                      : "block",
+            t->lanes->step, id, id);
 }
 
 static bool is_fold(const CuPrint *p, int id) {
@@ -193,9 +146,9 @@ static void put_sweep_stores(CuPrint *p, const Team *t, const KSweep *s) {
 }
 
 static void put_loop(CuPrint *p, const Team *t, const KSweep *s) {
-    bool *need = kernel_need(p->k, s, NULL, NULL, p->arena);
-    cu_enter(p, "for (%s c = t; c < %" PRId64 "; c += %d)", cu_unsigned(p),
-             p->ncols, t->stride);
+    bool *need = kernel_need(p->k, s, NULL, p->arena);
+    cu_enter(p, "for (%s c = t; c < %" PRId64 "; c += %" PRId64 ")",
+             cu_unsigned(p), p->ncols, t->lanes->step);
     put_column(p, s, need);
     for (int id = 1; id < p->k->insts.len; id++)
         if (need[id]) cu_inst(p, id, NULL);
@@ -216,9 +169,11 @@ static void put_sweep(CuPrint *p, const Team *t, const KSweep *s) {
 /* ---- the kernel ---------------------------------------------------------- */
 
 static void put_row_stores(CuPrint *p, const Team *t) {
-    bool idle = has_idle(p, t), shared = t->stride > 1;
+    bool idle = has_idle(p, t), shared = t->lanes->step > 1;
     if (!cu_has_stores(p, false)) return;
-    if (shared) cu_line(p, t->lanes ? "__syncwarp();" : "__syncthreads();");
+    if (shared)
+        cu_line(p,
+                t->rows && !t->slices ? "__syncwarp();" : "__syncthreads();");
     if (shared || idle)
         cu_enter(p, "if (%s%s%s)", shared ? "t == 0" : "",
                  shared && idle ? " && " : "", idle ? "live" : "");
@@ -234,7 +189,7 @@ static void put_unread(CuPrint *p) {
 }
 
 void cu_put_reduce(CuPrint *p) {
-    Team t = cu_team(p->k, p->ncols);
+    Team t = team_of(p->k);
     KSweeps sweeps = kernel_sweeps(p->k, p->arena);
     int done = 0, last = kernel_depth(p->k);
     put_unread(p);

@@ -211,6 +211,13 @@ int64_t kernel_rows(const Kernel *k) {
     return n;
 }
 
+int64_t kernel_cols(const Kernel *k) {
+    int64_t n = 1;
+    for (int d = 0; d < k->ndim; d++)
+        if (k->dim[d].col) n *= k->dim[d].extent;
+    return n;
+}
+
 bool kernel_reduces(const Kernel *k) {
     for (int id = 1; id < k->insts.len; id++)
         if (k->insts.data[id].op == K_REDUCE) return true;
@@ -252,70 +259,6 @@ static void drop_unit_dims(Kernel *k) {
     }
 }
 
-/* Full loads and stores that jump when dim d moves on by one; *unit counts
-   those that go to their neighbour. */
-static int strided(const Kernel *k, int d, int *unit) {
-    int n = 0;
-    *unit = 0;
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = &k->insts.data[id];
-        if (!in->full || (in->op != K_LOAD && in->op != K_STORE)) continue;
-        *unit += in->at.k[d] == 1;
-        n += in->at.k[d] != 1 && in->at.k[d] != 0;
-    }
-    return n;
-}
-
-enum { FEW_ROWS = 8 }; /* too few for vectors */
-
-/* The row dim whose neighbours are better computed side by side than the
-   columns one after the other; -1: none. */
-static int side_by_side(const Kernel *k, int col) {
-    int unit, best = -1, least = strided(k, col, &unit);
-    for (int d = 0; d < k->ndim; d++) {
-        if (k->dim[d].col || k->dim[d].extent < FEW_ROWS) continue;
-        int n = strided(k, d, &unit);
-        if (n < least && unit > 0) best = d, least = n;
-    }
-    return best;
-}
-
-static bool is_flat(const Kernel *k) {
-    if (k->ndim != 1 || !k->dim[0].col || kernel_reduces(k)) return false;
-    for (int id = 1; id < k->insts.len; id++) {
-        int64_t step = k->insts.data[id].at.k[0];
-        if (step != 0 && step != 1) return false;
-    }
-    return true;
-}
-
-/* Neighbouring rows computed side by side: whole vectors, and enough units for
-   many threads. */
-static int64_t row_block(int64_t extent) {
-    return extent >= 512 ? 64 : extent >= 128 ? 32 : 16;
-}
-
-enum { FLAT_BLOCK = 1024, COL_BLOCK = 4096 };
-
-static void choose_form(Kernel *k) {
-    int cols[MAX_RANK], n = dims_of(k, true, cols);
-    k->vec = n ? cols[n - 1] : -1;
-    k->block = 0;
-    if (k->form == KF_EPILOGUE) return;
-    k->form = KF_COLS;
-    if (is_flat(k)) {
-        k->form = KF_FLAT;
-        k->block = FLAT_BLOCK;
-        k->dim[0].extent = 0; /* par[0] */
-    } else if (!kernel_reduces(k)) {
-        if (n && k->dim[k->vec].extent > COL_BLOCK) k->block = COL_BLOCK;
-    } else if (side_by_side(k, k->vec) >= 0) {
-        k->form = KF_ROWS;
-        k->vec = side_by_side(k, k->vec);
-        k->block = row_block(k->dim[k->vec].extent);
-    }
-}
-
 /* Without reductions the innermost dim is the column. */
 static void choose_columns(Kernel *k) {
     if (k->form == KF_EPILOGUE || kernel_reduces(k)) return;
@@ -329,7 +272,6 @@ void kernel_finish(Arena *a, Kernel *k) {
     }
     choose_columns(k);
     for (int id = 1; id < k->insts.len; id++) facts(k, &k->insts.data[id]);
-    choose_form(k);
 }
 
 /* ---- sweeps -------------------------------------------------------------- */
@@ -338,12 +280,11 @@ static void need_one(const Kernel *k, bool *need, int id) {
     if (id && kinst_at(k, id)->full) need[id] = true;
 }
 
-bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut,
-                  const bool *skip, Arena *a) {
+bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut, Arena *a) {
     bool *need = NEW_ARRAY(a, bool, k->insts.len);
     for (int j = 0; j < s->roots.len; j++) {
         const KInst *r = kinst_at(k, s->roots.data[j]);
-        if (skip && skip[s->roots.data[j]]) continue;
+        if (r->keep == KEEP_BUFFER) continue;
         need_one(k, need, r->in[0]);
         need_one(k, need, r->at.inst);
     }
@@ -392,137 +333,23 @@ KSweeps kernel_sweeps(const Kernel *k, Arena *a) {
     return r;
 }
 
-/* ---- cost ---------------------------------------------------------------- */
-
-static double op_ns(OpCode c) {
-    switch (c) {
-    case OP_EXP:
-    case OP_SIGMOID:
-    case OP_LOG:
-    case OP_TANH: return 1.0;
-    case OP_ERF:
-    case OP_GELU:
-    case OP_GELU_TANH:
-    case OP_LOG_SIGMOID:
-    case OP_SOFTPLUS: return 1.5;
-    case OP_POW:
-    case OP_SIN:
-    case OP_COS:
-    case OP_MOD: return 15;
-    case OP_DIV:
-    case OP_SQRT:
-    case OP_RSQRT:
-    case OP_RECIPROCAL: return 0.5;
-    default: return 0.1;
-    }
-}
-
-bool kinst_is_costly(const KInst *in) {
-    return in->op == K_PHILOX || (in->op == K_OP && op_ns(in->code) >= 1.0);
-}
-
-static double inst_ns(const KInst *in) {
-    switch (in->op) {
-    case K_LOAD: return in->guard ? 1.0 : 0.3;
-    case K_STORE: return 0.4;
-    case K_OP: return op_ns(in->code) * (in->compute == KT_F64 ? 4 : 1);
-    case K_PHILOX: return 8;
-    case K_ROUND: return 0.2;
-    default: return 0.05;
-    }
-}
-
-double kernel_unit_ns(const Kernel *k, int64_t flat_len) {
-    double full = 0.1, row = 20, cols = 1, repeat = 1;
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = &k->insts.data[id];
-        *(in->full || in->op == K_REDUCE ? &full : &row) += inst_ns(in);
-    }
-    for (int d = 0; d < k->ndim; d++)
-        if (k->dim[d].col) cols *= (double)k->dim[d].extent;
-    if (k->form == KF_FLAT)
-        cols = flat_len < FLAT_BLOCK ? (double)flat_len : FLAT_BLOCK;
-    if (k->form == KF_ROWS)
-        repeat = (double)k->block;
-    else if (k->block && cols > (double)k->block)
-        cols = (double)k->block;
-    return (row + full * cols) * repeat;
-}
-
-static int64_t blocks(int64_t n, int64_t block) {
-    return block ? (n + block - 1) / block : 1;
-}
-
-int64_t kernel_units(const Kernel *k, int64_t flat_len) {
-    int64_t n = kernel_rows(k);
-    if (k->form == KF_FLAT) return blocks(flat_len, k->block);
-    if (k->vec < 0) return n;
-    if (k->form == KF_COLS && k->dim[k->vec].extent == 0 && !kernel_reduces(k))
-        return 0;
-    int64_t extent = k->dim[k->vec].extent, cut = blocks(extent, k->block);
-    if (k->form == KF_COLS) return n * cut;
-    return extent ? n / extent * cut : 0;
-}
-
-int64_t kernel_grain(const Kernel *k, int64_t flat_len) {
-    double n = 12000 / kernel_unit_ns(k, flat_len);
-    return n < 1 ? 1 : n > 1e6 ? 1000000 : (int64_t)n;
-}
-
 /* ---- text ---------------------------------------------------------------- */
 
-static const char *const kop_text[] = {"const",  "index", "load",  "acc",
-                                       "op",     "cvt",   "round", "philox",
-                                       "reduce", "store"};
-static const char *const ktype_text[] = {"b8", "i64", "f32", "f64"};
-static const char *const kform_text[] = {"flat", "cols", "rows", "epilogue"};
-
-static void dump_index(const Kernel *k, const KIndex *at, StrBuf *sb) {
-    sb_printf(sb, "[%lld", (long long)at->c);
-    for (int d = 0; d < k->ndim; d++)
-        if (at->k[d]) sb_printf(sb, " + %lld*i%d", (long long)at->k[d], d);
-    if (at->inst) sb_printf(sb, " + %%%d", at->inst);
-    sb_puts(sb, "]");
-}
-
-static void dump_inst(const Kernel *k, int id, StrBuf *sb) {
-    const KInst *in = &k->insts.data[id];
-    uint64_t bits;
-    sb_puts(sb, in->full ? "  " : " ");
-    if (in->op != K_STORE)
-        sb_printf(sb, "%%%d:%s = ", id, ktype_text[in->type]);
-    sb_puts(sb, kop_text[in->op]);
-    if (in->op == K_OP || in->op == K_REDUCE)
-        sb_printf(sb, " %s.%s", op_info[in->code].text,
-                  ktype_text[in->compute]);
-    if (in->op == K_ROUND) sb_printf(sb, " %s", dtype_info[in->dtype].text);
-    if (in->op == K_LOAD || in->op == K_STORE) sb_printf(sb, " b%d", in->buf);
-    if (reads_dims(in)) dump_index(k, &in->at, sb);
-    for (int j = 0; j < 3; j++)
-        if (in->in[j]) sb_printf(sb, " %%%d", in->in[j]);
-    if (in->guard) sb_printf(sb, " if %%%d", in->guard);
-    if (in->i) sb_printf(sb, " %lld", (long long)in->i);
-    if (in->f != 0 || in->op == K_CONST) {
-        memcpy(&bits, &in->f, sizeof bits); /* tells -0 and NaNs apart */
-        sb_printf(sb, " %a", in->f);
-        if (in->f == 0 || in->f != in->f)
-            sb_printf(sb, "(%llx)", (unsigned long long)bits);
+void kernel_dump_loops(const Kernel *k, StrBuf *sb) {
+    static const char *const kind[] = {"serial", "vector", "thread",
+                                       "block",  "lanes",  "unrolled"};
+    for (int i = 0; i < k->nloop; i++) {
+        const KLoop *l = &k->loop[i];
+        sb_printf(sb, "%s%s ", i ? ", " : "", kind[l->kind]);
+        if (l->over >= 0)
+            sb_printf(sb, "i%d", l->over);
+        else
+            sb_puts(sb, l->over == LOOP_ROWS   ? "rows"
+                        : l->over == LOOP_COLS ? "columns"
+                                               : "elements");
+        if (l->extent) sb_printf(sb, " < %lld", (long long)l->extent);
+        if (l->step > 1) sb_printf(sb, " by %lld", (long long)l->step);
     }
-    for (int j = 0; j < 2; j++)
-        if (in->p[j] != 0) sb_printf(sb, " P%d=%a", j, in->p[j]);
-    sb_puts(sb, "\n");
-}
-
-void kernel_dump(const Kernel *k, StrBuf *sb) {
-    sb_printf(sb, "%s vec=%d block=%lld tile_rows=%lld\n", kform_text[k->form],
-              k->vec, (long long)k->block, (long long)k->tile_rows);
-    for (int d = 0; d < k->ndim; d++)
-        sb_printf(sb, "%s i%d < %lld\n", k->dim[d].col ? "col" : "row", d,
-                  (long long)k->dim[d].extent);
-    for (int b = 0; b < k->bufs.len; b++)
-        sb_printf(sb, "b%d: %s%s\n", b, dtype_info[k->bufs.data[b].dtype].text,
-                  k->bufs.data[b].written ? " written" : "");
-    for (int id = 1; id < k->insts.len; id++) dump_inst(k, id, sb);
 }
 
 /* ---- kernel set ---------------------------------------------------------- */
@@ -531,18 +358,22 @@ typedef VEC(Kernel *) KernelVec;
 
 struct KernelSet {
     Arena *arena;
+    TargetKind target;
     KernelVec list[2]; /* kernels, epilogues */
     Kernel **slot;     /* by hash: open addressing, power of two */
     int cap;
 };
 
-KernelSet *kernel_set_new(Arena *a) {
+KernelSet *kernel_set_new(Arena *a, TargetKind target) {
     KernelSet *ks = NEW(a, KernelSet);
     ks->arena = a;
+    ks->target = target;
     return ks;
 }
 
 Arena *kernel_set_arena(const KernelSet *ks) { return ks->arena; }
+
+TargetKind kernel_set_target(const KernelSet *ks) { return ks->target; }
 
 int kernel_set_count(const KernelSet *ks, bool epilogues) {
     return ks->list[epilogues].len;
@@ -561,9 +392,8 @@ static size_t inst_bytes(const Kernel *k) {
 
 static bool kernel_same(const Kernel *a, const Kernel *b) {
     if (a->hash != b->hash || a->form != b->form || a->ndim != b->ndim ||
-        a->vec != b->vec || a->block != b->block ||
-        a->tile_rows != b->tile_rows || a->bufs.len != b->bufs.len ||
-        a->insts.len != b->insts.len)
+        a->vec != b->vec || a->tile_rows != b->tile_rows ||
+        a->bufs.len != b->bufs.len || a->insts.len != b->insts.len)
         return false;
     for (int d = 0; d < a->ndim; d++)
         if (a->dim[d].extent != b->dim[d].extent ||

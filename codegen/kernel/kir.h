@@ -2,7 +2,8 @@
 
    A kernel is one loop nest over a domain, a list of buffers and a list of
    scalar instructions in SSA form.  It says what is computed, per element and
-   per row, and leaves to the printers how loops become vectors or threads.
+   per row; how it runs is said by its loops, which the target's schedule
+   chooses (schedule.h) and the printers spell.
 
    Domain       dims in row-major order, extents literal; each is a row dim or
                 a column dim.  Reductions fold all column dims.
@@ -48,6 +49,14 @@ typedef struct KIndex {
     int inst;
 } KIndex;
 
+/* What outlives the innermost loop, by the schedule. */
+typedef enum KKeep {
+    KEEP_NOT,
+    KEEP_ROW,   /* for later sweeps over the columns of the row             */
+    KEEP_BLOCK, /* one for each of the neighbouring rows of a block         */
+    KEEP_BUFFER /* K_REDUCE: the operand is folded where it lies            */
+} KKeep;
+
 typedef struct KInst {
     KOp op;
     KType type;
@@ -65,6 +74,7 @@ typedef struct KInst {
     uint32_t fits; /* bit d: every value is a value of dtype d */
     int depth;
     bool full;
+    KKeep keep;
 } KInst;
 
 typedef struct KDim {
@@ -78,24 +88,44 @@ typedef struct KBuf {
 } KBuf;
 
 typedef enum KForm {
-    KF_FLAT, /* one column dim whose extent is par[0]; unit = `block` columns */
-    KF_COLS, /* unit = one row (or `block` columns of one); inner loop over the
-                last column dim                                             */
-    KF_ROWS, /* unit = `block` neighbours of row dim `vec` (a column dim is
-                not unit-stride anywhere); inner loop over them             */
+    KF_FLAT, /* one column dim whose extent is par[0]                       */
+    KF_COLS, /* rows apart; inside, columns side by side                    */
+    KF_ROWS, /* neighbours of row dim `vec` side by side (a column dim is not
+                unit-stride anywhere); around them, columns                 */
     KF_EPILOGUE /* rows and columns of a tile; the row of an accumulator is
                    batch * tile_rows + row                                  */
 } KForm;
+
+typedef enum KLoopKind {
+    LOOP_SERIAL,
+    LOOP_VECTOR, /* iterations are apart: vector instructions              */
+    LOOP_THREAD, /* shared out among the threads (of a block)              */
+    LOOP_BLOCK,  /* shared out among the blocks of a grid                  */
+    LOOP_LANES,  /* a reduction in parts that are folded together          */
+    LOOP_UNROLLED
+} KLoopKind;
+
+enum { LOOP_ROWS = -2, LOOP_COLS = -3, LOOP_ALL = -4, MAX_LOOPS = 12 };
+
+/* 0, step, 2 * step, .. below extent (0: par[0]) of one dim or of all rows,
+   columns or elements as one number.  A loop over a dim that an outer loop cuts
+   runs within the piece. */
+typedef struct KLoop {
+    KLoopKind kind;
+    int over; /* a dim, or LOOP_ROWS, .. */
+    int64_t extent, step;
+} KLoop;
 
 struct Kernel {
     KForm form;
     int ndim;
     KDim dim[MAX_RANK];
     VEC(KBuf) bufs;
-    VEC(KInst) insts;  /* [0] is the null instruction */
-    int vec;           /* KF_ROWS: the row dim; otherwise the last column dim,
-                          -1 = no loop                                       */
-    int64_t block;     /* 0: the unit is not cut                             */
+    VEC(KInst) insts; /* [0] is the null instruction */
+    int vec;          /* KF_ROWS: the row dim; otherwise the last column dim,
+                         -1 = no loop                                       */
+    KLoop loop[MAX_LOOPS]; /* outermost first */
+    int nloop;
     int64_t tile_rows; /* KF_EPILOGUE; 0 = there is one batch               */
     int index;         /* position in its list                              */
     uint64_t hash;
@@ -114,11 +144,10 @@ static inline KInst *kinst_at(const Kernel *k, int id) {
 }
 /* Drops what no store needs, and dims of extent 1; merges neighbouring dims
    of one sort that every index walks as one (without reductions: dims of any
-   sort, the last that remains is the column); sets vec, form (between FLAT,
-   COLS and ROWS) and block. */
+   sort, the last that remains is the column). */
 void kernel_finish(Arena *a, Kernel *k);
-/* The IR as text, independent of names. */
-void kernel_dump(const Kernel *k, StrBuf *sb);
+/* The loops in one line: "thread rows < 64, vector i1 < 128". */
+void kernel_dump_loops(const Kernel *k, StrBuf *sb);
 
 /* ---- reading ------------------------------------------------------------- */
 
@@ -126,6 +155,7 @@ bool kernel_reduces(const Kernel *k);
 int kernel_row_dims(const Kernel *k, int *dim); /* in order; returns count */
 int kernel_col_dims(const Kernel *k, int *dim);
 int64_t kernel_rows(const Kernel *k); /* product of the row dims */
+int64_t kernel_cols(const Kernel *k);
 
 /* Sweeps over the columns, in order of depth, each with the K_REDUCE and
    K_STORE instructions that end in it.  Row instructions of depth d may run
@@ -140,10 +170,8 @@ typedef struct KSweeps {
 } KSweeps;
 KSweeps kernel_sweeps(const Kernel *k, Arena *a);
 /* By instruction: full ones that the sweep computes.  cut (may be NULL): their
-   operands are not needed, the printer has kept the value; skip (may be NULL):
-   roots that need no instruction. */
-bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut,
-                  const bool *skip, Arena *a);
+   operands are not needed, the value was kept. */
+bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut, Arena *a);
 
 /* Form cols: places, ascending, at which the inner loop may be cut so that
    comparisons of its index with constants are constant in each part (0: not
@@ -153,11 +181,6 @@ int kernel_cuts(const Kernel *k, int64_t *cut);
 void kernel_known(const Kernel *k, int64_t from, int64_t to,
                   signed char *known);
 
-/* Estimated nanoseconds of one unit on one CPU core. */
-double kernel_unit_ns(const Kernel *k, int64_t flat_len);
-/* Independent units, and how many are worth handing to a thread. */
-int64_t kernel_units(const Kernel *k, int64_t flat_len);
-int64_t kernel_grain(const Kernel *k, int64_t flat_len);
 /* Largest depth of an instruction. */
 int kernel_depth(const Kernel *k);
 /* Computed once per row, by an instruction of its own. */
@@ -170,6 +193,7 @@ bool kinst_is_costly(const KInst *in);
 /* The equal kernel of the set, or a copy of k, which is now in it. */
 Kernel *kernel_set_add(KernelSet *ks, Kernel *k);
 Arena *kernel_set_arena(const KernelSet *ks);
+TargetKind kernel_set_target(const KernelSet *ks);
 
 /* ---- scalar expressions (print_expr.c), for every printer ---------------- */
 
@@ -201,7 +225,7 @@ void sb_put_store(StrBuf *sb, const Kernel *k, const KInst *in,
 /* One line, indented. */
 void sb_put_line(StrBuf *sb, int depth, const char *fmt, va_list ap,
                  const char *end);
-/* k->comment as a comment. */
+/* k->comment and the loops as a comment. */
 void sb_put_kernel_comment(StrBuf *sb, const Kernel *k);
 
 #endif

@@ -1,7 +1,7 @@
 /* kir_known.c: conditions that are constant over a range of the inner loop.
    Padding and concatenation along the inner dim guard every load by where the
    index is; cut at those places, the loop falls into parts without guards.   */
-#include "codegen/kernel/kir.h"
+#include "codegen/kernel/schedule.h"
 
 /* A comparison of the inner index i with a number: i + shift or shift - i,
    >= or < limit. */
@@ -44,7 +44,8 @@ static void add_cut(int64_t *cut, int *n, int64_t at) {
 int kernel_cuts(const Kernel *k, int64_t *cut) {
     int n = 0;
     bool guarded = false;
-    if (k->form != KF_COLS || k->vec < 0 || k->block) return 0;
+    if (k->form != KF_COLS || k->vec < 0 || kernel_loop(k, LOOP_THREAD, k->vec))
+        return 0;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         Bound b;

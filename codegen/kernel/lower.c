@@ -4,6 +4,7 @@
    values that leave; row-wise: the reduced shape) or a library call, whose
    element-wise followers become an epilogue kernel.                         */
 #include "codegen/kernel/lower.h"
+#include "codegen/kernel/schedule.h"
 #include "runtime/lib.h"
 
 #include <ctype.h>
@@ -117,6 +118,8 @@ static Lower lower_begin(const Graph *g, const GroupFacts *f, Arena *scratch) {
 static const Kernel *keep_kernel(const Lower *l, const GroupFacts *f,
                                  KernelSet *ks, ValueId **refs, int *nref) {
     Arena *a = kernel_set_arena(ks);
+    kernel_finish(l->arena, l->k);
+    kernel_schedule(l->arena, l->k, kernel_set_target(ks));
     Kernel *k = kernel_set_add(ks, l->k);
     if (!k->comment) k->comment = group_comment(l->g, f, a);
     *nref = l->refs.len;
@@ -143,13 +146,13 @@ static void lower_end(Lower *l, const GroupFacts *f, KernelSet *ks,
                       LoweredStep *out) {
     int64_t count = 1;
     for (int d = 0; d < l->k->ndim; d++) count *= l->k->dim[d].extent;
-    kernel_finish(l->arena, l->k);
     out->kind = PLAN_KERNEL;
+    out->kernel = keep_kernel(l, f, ks, &out->refs, &out->nref);
     out->units = kernel_units(l->k, count);
-    out->grain = kernel_grain(l->k, count);
+    bool cuda = kernel_set_target(ks) == TARGET_CUDA;
+    out->grain = cuda ? 1 : cpu_grain(l->k, count);
     out->npar = l->k->form == KF_FLAT;
     out->pars = arena_dup(kernel_set_arena(ks), &count, sizeof count);
-    out->kernel = keep_kernel(l, f, ks, &out->refs, &out->nref);
 }
 
 static void lower_point(Lower *l, const GroupFacts *f) {
@@ -221,7 +224,6 @@ static void lower_epilogue(Lower *l, const Node *anchor, const GroupFacts *f,
         ASSERT(shape_equal(value_type(l->g, f->leave.data[j]), t));
         store_value(l, f->leave.data[j], folded);
     }
-    kernel_finish(l->arena, l->k);
     drop_refs(out, LIB_ROLE_RESULT, NULL);
     out->epilogue = keep_kernel(l, f, ks, &out->ep_refs, &out->nep_ref);
 }

@@ -113,5 +113,7 @@ void sb_put_kernel_comment(StrBuf *sb, const Kernel *k) {
         sb_putn(sb, s, n);
         s += n + (end != NULL);
     }
+    sb_puts(sb, "\n   ");
+    kernel_dump_loops(k, sb);
     sb_puts(sb, " */\n");
 }

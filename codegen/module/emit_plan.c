@@ -245,7 +245,7 @@ static Status add_programs(Emit *e) {
         ASSERT(g->target != TARGET_ANY);
         if (!t->kernels) {
             TRY(status);
-            t->kernels = kernel_set_new(e->a);
+            t->kernels = kernel_set_new(e->a, g->target);
         }
         if (g->target == first)
             add_program(e, g);

@@ -82,7 +82,7 @@ static void subject_begin(Subject *s) {
     s->g = m->graphs.data[0];
     st = verify_graph(s->g, STAGE_FUSED, &d);
     if (!CHECK_MSG(st == OK, "%s\n%s", d.text.data, s->text)) harness_leave();
-    s->ks = kernel_set_new(s->a);
+    s->ks = kernel_set_new(s->a, TARGET_CPU);
     s->nstep = s->g->groups.len;
     REQUIRE(lower_graph(s->g, s->ks, &d, &s->steps) == OK);
     s->in = NEW_ARRAY(s->a, EvalTensor *, s->g->values.len);

@@ -183,7 +183,7 @@ static void suite_add(Suite *x, const char *text) {
 /* For its text only. */
 static Suite suite_lowered(const char *const *text, int n) {
     Suite x = {.a = arena_new()};
-    x.ks = kernel_set_new(x.a);
+    x.ks = kernel_set_new(x.a, TARGET_CUDA);
     for (int i = 0; i < n; i++) suite_add(&x, text[i]);
     return x;
 }
@@ -544,5 +544,8 @@ TEST_CASE(print_cuda, shapes) {
 
 /* The IR stands above each kernel. */
 TEST_CASE(print_cuda, comments_tell_the_group) {
-    check_shape(graphs[0], 256, 0, 1024, "/* %y = add %a, %b : f32[4096] */");
+    check_shape(graphs[0], 256, 0, 1024,
+                "/* %y = add %a, %b : f32[4096]\n"
+                "   block columns by 1024, thread columns < 1024 by 4, "
+                "unrolled columns < 4 */");
 }

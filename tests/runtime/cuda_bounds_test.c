@@ -238,7 +238,7 @@ static void lower_all(Bounds *x) {
                    "expand,reduce,simplify,cse,dce,fuse,schedule", false) != OK)
         FAIL("%s", d.text.data);
     x->g = x->b.all;
-    x->ks = kernel_set_new(x->b.a);
+    x->ks = kernel_set_new(x->b.a, TARGET_CUDA);
     x->n = x->g->groups.len;
     x->items = NEW_ARRAY(x->b.a, Item, x->n);
     x->nunit = (x->n + PER_UNIT - 1) / PER_UNIT;

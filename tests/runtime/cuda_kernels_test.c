@@ -457,8 +457,8 @@ static void fused_lower(const Fused *f, Arena *a, LoweredStep *s) {
     Status st = parse_module(a, &d, "test.amp", f->text, strlen(f->text), &m);
     if (!CHECK_MSG(st == OK, "%s", d.text.data)) harness_leave();
     LoweredStep *steps;
-    REQUIRE(lower_graph(m->graphs.data[0], kernel_set_new(a), &d, &steps) ==
-            OK);
+    REQUIRE(lower_graph(m->graphs.data[0], kernel_set_new(a, TARGET_CUDA), &d,
+                        &steps) == OK);
     *s = steps[0];
     REQUIRE(s->epilogue != NULL && s->epilogue->bufs.len == 2);
 }

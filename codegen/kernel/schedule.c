@@ -1,0 +1,97 @@
+/* schedule.c: the form of a kernel's nest (schedule.h). */
+#include "codegen/kernel/schedule.h"
+
+/* ---- form ---------------------------------------------------------------- */
+
+/* Full loads and stores that jump when dim d moves on by one; *unit counts
+   those that go to their neighbour. */
+static int strided(const Kernel *k, int d, int *unit) {
+    int n = 0;
+    *unit = 0;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = &k->insts.data[id];
+        if (!in->full || (in->op != K_LOAD && in->op != K_STORE)) continue;
+        *unit += in->at.k[d] == 1;
+        n += in->at.k[d] != 1 && in->at.k[d] != 0;
+    }
+    return n;
+}
+
+enum { FEW_ROWS = 8 }; /* too few for vectors */
+
+/* The row dim whose neighbours are better computed side by side than the
+   columns one after the other; -1: none. */
+static int side_by_side(const Kernel *k, int col) {
+    int unit, best = -1, least = strided(k, col, &unit);
+    for (int d = 0; d < k->ndim; d++) {
+        if (k->dim[d].col || k->dim[d].extent < FEW_ROWS) continue;
+        int n = strided(k, d, &unit);
+        if (n < least && unit > 0) best = d, least = n;
+    }
+    return best;
+}
+
+static bool is_flat(const Kernel *k) {
+    if (k->ndim != 1 || !k->dim[0].col || kernel_reduces(k)) return false;
+    for (int id = 1; id < k->insts.len; id++) {
+        int64_t step = k->insts.data[id].at.k[0];
+        if (step != 0 && step != 1) return false;
+    }
+    return true;
+}
+
+static void choose_form(Kernel *k) {
+    int cols[MAX_RANK], n = kernel_col_dims(k, cols), rows;
+    k->vec = n ? cols[n - 1] : -1;
+    if (k->form == KF_EPILOGUE) return;
+    k->form = KF_COLS;
+    if (is_flat(k)) {
+        k->form = KF_FLAT;
+        k->dim[0].extent = 0; /* par[0] */
+    } else if (kernel_reduces(k) && (rows = side_by_side(k, k->vec)) >= 0) {
+        k->form = KF_ROWS;
+        k->vec = rows;
+    }
+}
+
+/* ---- loops --------------------------------------------------------------- */
+
+void add_loop(Kernel *k, KLoopKind kind, int over, int64_t extent,
+              int64_t step) {
+    ASSERT(k->nloop < MAX_LOOPS && step > 0);
+    k->loop[k->nloop++] = (KLoop){kind, over, extent, step};
+}
+
+const KLoop *kernel_loop(const Kernel *k, KLoopKind kind, int over) {
+    for (int i = 0; i < k->nloop; i++)
+        if (k->loop[i].kind == kind &&
+            (over == LOOP_ANY || k->loop[i].over == over))
+            return &k->loop[i];
+    return NULL;
+}
+
+int64_t loop_steps(const KLoop *l) {
+    return (l->extent + l->step - 1) / l->step;
+}
+
+int64_t kernel_units(const Kernel *k, int64_t flat_len) {
+    int64_t n = 1;
+    for (int d = 0; d < k->ndim && k->form != KF_FLAT; d++)
+        if (k->dim[d].extent == 0 && !(k->dim[d].col && kernel_reduces(k)))
+            return 0;
+    for (int i = 0; i < k->nloop && k->loop[i].kind == k->loop[0].kind; i++) {
+        KLoop l = k->loop[i];
+        if (k->form == KF_FLAT) l.extent = flat_len;
+        n *= loop_steps(&l);
+    }
+    return n;
+}
+
+void kernel_schedule(Arena *a, Kernel *k, TargetKind target) {
+    static void (*const schedule[NUM_TARGETS])(Arena *, Kernel *) = {
+        [TARGET_ANY] = schedule_cpu,
+        [TARGET_CPU] = schedule_cpu,
+        [TARGET_CUDA] = schedule_cuda};
+    choose_form(k);
+    schedule[target](a, k);
+}

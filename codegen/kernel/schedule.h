@@ -1,0 +1,40 @@
+/* schedule.h: from what a kernel computes to how it runs (Kernel.loop).
+
+   schedule.c        the form of the nest, the same everywhere; reading loops
+   schedule_cpu.c    threads, vectors, what is kept for a later sweep; cost
+   schedule_cuda.c   blocks, threads, elements per thread
+
+   Printers spell the loops and decide nothing.                              */
+#ifndef AMPC_CODEGEN_KERNEL_SCHEDULE_H
+#define AMPC_CODEGEN_KERNEL_SCHEDULE_H
+
+#include "codegen/kernel/kir.h"
+
+/* Sets form, vec, loops and what instructions keep, by the target. */
+void kernel_schedule(Arena *a, Kernel *k, TargetKind target);
+
+/* The first loop of that kind over a dim or LOOP_ROWS, ..; NULL: none. */
+const KLoop *kernel_loop(const Kernel *k, KLoopKind kind, int over);
+enum { LOOP_ANY = -5 };
+/* Steps of a loop. */
+int64_t loop_steps(const KLoop *l);
+/* Times that the outermost loops of one kind run: threads' or blocks' shares
+   of the work; flat_len: elements of a kernel of form flat. */
+int64_t kernel_units(const Kernel *k, int64_t flat_len);
+/* One more loop inside the others. */
+void add_loop(Kernel *k, KLoopKind kind, int over, int64_t extent,
+              int64_t step);
+
+/* ---- schedule_cpu.c ------------------------------------------------------ */
+
+void schedule_cpu(Arena *a, Kernel *k);
+/* Units worth handing to a thread. */
+int64_t cpu_grain(const Kernel *k, int64_t flat_len);
+
+/* ---- schedule_cuda.c ----------------------------------------------------- */
+
+void schedule_cuda(Arena *a, Kernel *k);
+/* Read or written by vectors of n: neighbours of the element, aligned. */
+bool cuda_packed(const KInst *in, int n);
+
+#endif

@@ -1,0 +1,89 @@
+/* schedule_test.c: how kernels run, by target: one line of loops a kernel. */
+#include "codegen/kernel/schedule.h"
+#include "tests/harness.h"
+
+#include <string.h>
+
+/* The loops of the one kernel of a graph with one group. */
+static void check_loops(const char *text, TargetKind target, const char *want) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    StrBuf sb = {0};
+    Module *m;
+    LoweredStep *s;
+    if (parse_module(a, &d, "t.amp", text, strlen(text), &m) != OK ||
+        verify_module(m, STAGE_FUSED, &d) != OK ||
+        lower_graph(m->graphs.data[0], kernel_set_new(a, target), &d, &s) != OK)
+        FAIL("%s", d.text.data);
+    kernel_dump_loops(s->epilogue ? s->epilogue : s->kernel, &sb);
+    CHECK_STR(sb.data, want);
+    sb_free(&sb);
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+static void check_both(const char *text, const char *cpu, const char *cuda) {
+    check_loops(text, TARGET_CPU, cpu);
+    check_loops(text, TARGET_CUDA, cuda);
+}
+
+/* A vector of 16 bytes for a thread; fewer where the text would get long. */
+TEST_CASE(schedule, flat) {
+    check_both("graph g(%x: bf16[64,100]) {\n"
+               "  group point { %y = neg %x }\n"
+               "  return %y\n}\n",
+               "thread columns by 1024, vector i0",
+               "block columns by 2048, thread columns < 2048 by 8, "
+               "unrolled columns < 8");
+    check_both("graph g(%x: f32[64,100]) {\n"
+               "  group point { %y = sin %x }\n"
+               "  return %y\n}\n",
+               "thread columns by 1024, vector i0",
+               "block columns by 256, thread columns < 256, "
+               "unrolled columns < 1");
+}
+
+TEST_CASE(schedule, columns) {
+    check_both("graph g(%x: f32[64,100], %b: f32[100]) {\n"
+               "  group point { %y = add %x, %b }\n"
+               "  return %y\n}\n",
+               "thread rows < 64, vector i1 < 100",
+               "block elements < 6400 by 256, thread elements < 256");
+    check_both("graph g(%x: f32[2,9000], %b: f32[9000]) {\n"
+               "  group point { %y = add %x, %b }\n"
+               "  return %y\n}\n",
+               "thread rows < 2, thread i1 < 9000 by 4096, vector i1 < 9000",
+               "block elements < 18000 by 256, thread elements < 256");
+}
+
+TEST_CASE(schedule, reductions_along_rows) {
+    check_both("graph g(%x: f32[64,300]) {\n"
+               "  group row { %y = reduce_sum %x {axes=[1], keepdims=1} }\n"
+               "  return %y\n}\n",
+               "thread rows < 64, lanes i1 < 300 by 1024, vector i1 < 300",
+               "block rows < 64 by 8, thread rows < 8, "
+               "lanes columns < 300 by 32");
+    check_both("graph g(%x: f32[64,5000]) {\n"
+               "  group row { %y = reduce_sum %x {axes=[1], keepdims=1} }\n"
+               "  return %y\n}\n",
+               "thread rows < 64, lanes i1 < 5000 by 1024, vector i1 < 5000",
+               "block rows < 64, lanes columns < 5000 by 512");
+}
+
+/* Neighbouring rows side by side; long sums in runs of 128. */
+TEST_CASE(schedule, reductions_along_columns) {
+    check_both("graph g(%x: f32[300,64]) {\n"
+               "  group row { %y = reduce_sum %x {axes=[0], keepdims=1} }\n"
+               "  return %y\n}\n",
+               "thread rows < 1, thread i1 < 64 by 16, lanes i0 < 300 by 128, "
+               "serial i0 < 300, vector i1 < 16",
+               "block rows < 1, block i1 < 64 by 32, thread i1 < 32, "
+               "lanes columns < 300 by 8");
+}
+
+TEST_CASE(schedule, epilogues) {
+    check_loops("graph g(%x: f32[8,16], %w: f32[16,32], %b: f32[32]) {\n"
+                "  group anchor { %h = matmul %x, %w   %y = add %h, %b }\n"
+                "  return %y\n}\n",
+                TARGET_CPU, "serial rows < 8, vector i1 < 32");
+}
