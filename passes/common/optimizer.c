@@ -152,6 +152,7 @@ static void emit_check(Step *s) {
     ValueId inv = inverse_scale(s), total = f64c(s, 0);
     for (int i = 0; i < s->grads.len; i++) {
         ValueId g = s->grads.data[i];
+        ASSERT(value_dtype(s->g, g) == DT_F32);
         if (inv.i) g = bin(s, OP_MUL, g, inv);
         vec_push(s->g->arena, &s->unscaled, g);
         ValueId sq = sum_of_squares(s, g);
@@ -286,6 +287,7 @@ static void emit_parameters(Step *s) {
 static void emit_scaler(Step *s) {
     const ScaleSpec *c = &s->opt->scale;
     if (!options_has_scaler(s->opt) || c->kind == SCALE_STATIC) return;
+    ASSERT(s->opt->objectives.len == 1); /* several update it together */
     ValueId scale = scale_var(s), zero = graph_scalar_int(s->g, DT_I32, 0);
     ValueId one = graph_scalar_int(s->g, DT_I32, 1);
     ValueId good = own(s, OWN_GOOD, 0);
@@ -336,6 +338,8 @@ static void emit_outputs(Step *s) {
 }
 
 static void emit_update(Step *s) {
+    ASSERT(s->objective && is_value(s->loss));
+    ASSERT(s->grads.len > 0 && s->grads.len == s->params.len);
     s->b.flags = NODE_UPDATE;
     emit_lr(s);
     emit_check(s);

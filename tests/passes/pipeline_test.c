@@ -136,6 +136,66 @@ TEST_CASE(pipeline, names_of_the_compiler_are_refused) {
                        ERR_USER, texts[i][1]);
 }
 
+/* ---- several objectives -------------------------------------------------- */
+
+static void add_objective(Options *o, const char *name, const char *params,
+                          const char *output, OptimizerKind kind) {
+    Objective j = o->objectives.data[0];
+    j.name = intern(name);
+    j.loss.kind = LOSS_MSE;
+    j.loss.output = intern(output);
+    j.optimizer = optimizer_default(kind);
+    vec_push(o->arena, &j.params, intern(params));
+    vec_push(o->arena, &o->objectives, j);
+}
+
+static bool writes(const Module *m, const char *graph, const char *var) {
+    const Graph *g = module_graph(m, graph);
+    REQUIRE(g != NULL);
+    for (int i = 0; i < g->writes.len; i++)
+        if (!strcmp(value_var(g, g->writes.data[i].var)->name, var))
+            return true;
+    return false;
+}
+
+/* Each has programs, counters, a finite flag and state of its own; parameters
+   of the other are read and left alone. */
+TEST_CASE(pipeline, objectives_train_what_is_theirs) {
+    static const char text[] = "graph forward(%x: f32[8,4]) {\n"
+                               "  param %g.w: f32[4,4], %d.w: f32[4,3]\n"
+                               "  %made = matmul %x, %g.w\n"
+                               "  %seen = matmul %made, %d.w\n"
+                               "  return %made, %seen\n}";
+    Arena *a = arena_new();
+    Diag d = {0};
+    Options o;
+    Module *m;
+    bool used;
+    options_init(&o, a);
+    REQUIRE(options_set(&o, &d, "--precision", "bf16", &used) == OK);
+    add_objective(&o, "gen", "g.*", "made", OPT_ADAMW);
+    add_objective(&o, "dis", "d.*", "seen", OPT_SGD);
+    o.objectives.data++, o.objectives.len--; /* without the nameless one */
+    REQUIRE(parse_module(a, &d, "t", text, strlen(text), &m) == OK);
+    if (run_pipeline(m, &d, &o, STAGE_PRIMITIVE, false) != OK)
+        FAIL("%s", d.text.data);
+    CHECK(writes(m, "train:gen", "g.w") && writes(m, "train:dis", "d.w"));
+    CHECK(!writes(m, "train:gen", "d.w") && !writes(m, "train:dis", "g.w"));
+    CHECK(writes(m, "train:gen", "ampc.bf16/g.w"));
+    CHECK(writes(m, "train:gen", "ampc.opt/g.w/exp_avg"));
+    CHECK(!writes(m, "train:gen", "ampc.step:dis"));
+    CHECK(writes(m, "update:dis", "ampc.skipped:dis"));
+    CHECK(writes(m, "micro:dis", "ampc.grad/d.w"));
+    CHECK(module_find_var(m, "ampc.opt/d.w/exp_avg") < 0);
+    const Graph *g = module_graph(m, "train:dis"), *e = module_graph(m, "eval");
+    REQUIRE(g && e);
+    CHECK(is_value(graph_output(g, "ampc.applied:dis")));
+    CHECK(is_value(graph_output(e, "ampc.loss_num:gen")));
+    CHECK(is_value(graph_output(e, "ampc.loss_num:dis")));
+    CHECK(module_graph(m, "predict") && module_graph(m, "refresh"));
+    arena_free(a);
+}
+
 /* Every list that leaves passes out either runs or is refused: none ends the
    process. */
 TEST_CASE(pipeline, any_part_of_it_runs_or_is_refused) {
