@@ -11,99 +11,29 @@
                   accumulator for each; long sums are cut in runs, each summed
                   on its own, for accuracy.
    Flags this text is meant for: KERNEL_CFLAGS in codegen.h.                 */
-#include "codegen/kernel/schedule.h"
+#include "codegen/kernel/print.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-typedef struct CPrint {
-    const Kernel *k;
-    StrBuf *sb;
-    Arena *arena;
-    KSweeps sweeps;
-    int64_t block;      /* step of the loop that threads share; 0: none */
-    signed char *known; /* conditions constant in this loop; -1 = not */
-    int cols[MAX_RANK], ncol;
-    int rows[MAX_RANK], nrow;
-    int depth; /* of indentation */
-} CPrint;
+static int64_t extent(const KPrint *p, int d) { return p->k->dim[d].extent; }
 
-PRINTF_LIKE(2, 3) static void line(CPrint *p, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    sb_put_line(p->sb, p->depth, fmt, ap, "\n");
-    va_end(ap);
-}
-
-PRINTF_LIKE(2, 3) static void enter(CPrint *p, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    sb_put_line(p->sb, p->depth++, fmt, ap, " {\n");
-    va_end(ap);
-}
-
-static void leave(CPrint *p) {
-    p->depth--;
-    line(p, "}");
-}
-
-static int64_t extent(const CPrint *p, int d) { return p->k->dim[d].extent; }
-
-static bool keeps(const CPrint *p, int id, KKeep keep) {
+static bool keeps(const KPrint *p, int id, KKeep keep) {
     return kinst_at(p->k, id)->keep == keep;
 }
 
-/* Columns that are folded together; 0: all of them at once. */
-static int64_t lanes_step(const CPrint *p) {
-    const KLoop *l = kernel_loop(p->k, LOOP_LANES, LOOP_ANY);
+/* Of what threads share out within a row, or of neighbouring rows; 0: none. */
+static int64_t block_step(const KPrint *p) {
+    const KLoop *l = p->k->form == KF_FLAT
+                         ? &p->k->loop[0]
+                         : kernel_loop(p->k, LOOP_THREAD, p->k->vec);
     return l ? l->step : 0;
 }
 
-static void put_store(CPrint *p, int id) {
-    sb_printf(p->sb, "%*s", 4 * p->depth, "");
-    sb_put_store(p->sb, p->k, kinst_at(p->k, id), NULL);
-}
-
-/* ---- instructions -------------------------------------------------------- */
-
-static void put_inst(CPrint *p, int id) {
-    const KInst *in = kinst_at(p->k, id);
-    if (in->op == K_CONST) return;
-    sb_printf(p->sb, "%*sconst %s v%d = ", 4 * p->depth, "", ktype_c[in->type],
-              id);
-    int known =
-        in->op == K_OP && in->code == OP_WHERE ? p->known[in->in[0]] : -1;
-    if (p->known[id] >= 0)
-        sb_printf(p->sb, "%d", p->known[id]);
-    else if (known >= 0)
-        sb_put_operand(p->sb, p->k, in->in[known ? 1 : 2]);
-    else if (in->op == K_LOAD)
-        sb_put_load(p->sb, p->k, in, NULL, in->guard ? p->known[in->guard] : 1);
-    else if (in->op == K_INDEX)
-        sb_put_index(p->sb, p->k, &in->at, NULL);
-    else if (in->op == K_ACC && p->ncol == 1)
-        sb_printf(p->sb, "acc[i%d - col]", p->k->vec);
-    else if (in->op == K_ACC)
-        sb_puts(p->sb, "acc[c - col]");
-    else
-        sb_put_kinst(p->sb, p->k, in);
-    sb_puts(p->sb, ";\n");
-}
-
-/* Row instructions of one depth: those that the sweep of that depth may use
-   and that were not there before. */
-static void put_row_insts(CPrint *p, int depth) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (kinst_is_row_value(in) && in->depth == depth) put_inst(p, id);
-    }
-}
-
-static void put_row_stores(CPrint *p) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (in->op == K_STORE && !in->full) put_store(p, id);
-    }
+/* Columns that are folded together; 0: all of them at once. */
+static int64_t lanes_step(const KPrint *p) {
+    const KLoop *l = kernel_loop(p->k, LOOP_LANES, LOOP_ANY);
+    return l ? l->step : 0;
 }
 
 /* ---- reductions over columns --------------------------------------------- */
@@ -118,19 +48,19 @@ static const char *fold_name(OpCode c) {
 }
 
 /* The operand is kept for a later sweep: that array is folded. */
-static bool folds_kept(const CPrint *p, const KInst *r) {
+static bool folds_kept(const KPrint *p, const KInst *r) {
     const KInst *x = kinst_at(p->k, r->in[0]);
     return x->keep == KEEP_ROW && p->ncol == 1 && x->type == r->compute;
 }
 
-static bool needs_array(const CPrint *p, int id) {
+static bool needs_array(const KPrint *p, int id) {
     return !keeps(p, id, KEEP_BUFFER) && !folds_kept(p, kinst_at(p->k, id));
 }
 
-static void put_fold_call(CPrint *p, int id) {
+static void put_fold_call(KPrint *p, int id) {
     const KInst *r = kinst_at(p->k, id);
-    sb_printf(p->sb, "%*sv%d = FOLD_%s%s(v%d, ", 4 * p->depth, "", id,
-              fold_name(r->code), ktype_suffix[r->compute], id);
+    kp_text(p, "v%d = FOLD_%s%s(v%d, ", id, fold_name(r->code),
+            ktype_suffix[r->compute], id);
     if (r->keep == KEEP_BUFFER) {
         const KInst *x = kinst_at(p->k, r->in[0]);
         sb_printf(p->sb, "b%d + (", x->buf);
@@ -146,7 +76,7 @@ static void put_fold_call(CPrint *p, int id) {
 
 /* ---- one sweep, columns innermost ---------------------------------------- */
 
-static void put_col_flat(CPrint *p) {
+static void put_col_flat(KPrint *p) {
     int64_t stride = 1;
     for (int j = p->ncol - 1; j >= 0; j--) {
         if (j < p->ncol - 1) sb_puts(p->sb, " + ");
@@ -158,12 +88,12 @@ static void put_col_flat(CPrint *p) {
     }
 }
 
-static void put_kept(CPrint *p, int id, bool load) {
+static void put_kept(KPrint *p, int id, bool load) {
     if (load)
-        sb_printf(p->sb, "%*sconst %s v%d = s%d[", 4 * p->depth, "",
-                  ktype_c[kinst_at(p->k, id)->type], id, id);
+        kp_text(p, "const %s v%d = s%d[", ktype_c[kinst_at(p->k, id)->type], id,
+                id);
     else
-        sb_printf(p->sb, "%*ss%d[", 4 * p->depth, "", id);
+        kp_text(p, "s%d[", id);
     put_col_flat(p);
     if (load)
         sb_puts(p->sb, "];\n");
@@ -172,7 +102,7 @@ static void put_kept(CPrint *p, int id, bool load) {
 }
 
 /* Values that an earlier sweep has kept. */
-static bool *kept_before(CPrint *p, int sweep) {
+static bool *kept_before(KPrint *p, int sweep) {
     bool *cut = NEW_ARRAY(p->arena, bool, p->k->insts.len);
     for (int s = 0; s < sweep; s++) {
         bool *need = kernel_need(p->k, &p->sweeps.data[s], cut, p->arena);
@@ -183,7 +113,7 @@ static bool *kept_before(CPrint *p, int sweep) {
 }
 
 /* The statements of one element. */
-static void put_body(CPrint *p, int sweep) {
+static void put_body(KPrint *p, int sweep) {
     const KSweep *s = &p->sweeps.data[sweep];
     bool *cut = kept_before(p, sweep);
     bool *need = kernel_need(p->k, s, cut, p->arena);
@@ -193,19 +123,22 @@ static void put_body(CPrint *p, int sweep) {
             put_kept(p, id, true);
             continue;
         }
-        put_inst(p, id);
+        kp_inst(p, id, NULL);
         if (keeps(p, id, KEEP_ROW)) put_kept(p, id, false);
     }
 }
 
-static void put_stores(CPrint *p, const KSweep *s) {
+/* Full stores end in one sweep. */
+static void put_stores(KPrint *p, const KSweep *s) {
     for (int j = 0; j < s->roots.len; j++)
-        if (kinst_at(p->k, s->roots.data[j])->op == K_STORE)
-            put_store(p, s->roots.data[j]);
+        if (kinst_at(p->k, s->roots.data[j])->op == K_STORE) {
+            kp_stores(p, true);
+            return;
+        }
 }
 
 /* Reductions of the sweep; with `buffered` those that need an array. */
-static int folds(const CPrint *p, const KSweep *s, bool buffered, int *out) {
+static int folds(const KPrint *p, const KSweep *s, bool buffered, int *out) {
     int n = 0;
     for (int j = 0; j < s->roots.len; j++) {
         int id = s->roots.data[j];
@@ -216,83 +149,83 @@ static int folds(const CPrint *p, const KSweep *s, bool buffered, int *out) {
     return n;
 }
 
-static void ivdep(CPrint *p) { sb_puts(p->sb, "#pragma GCC ivdep\n"); }
+static void ivdep(KPrint *p) { sb_puts(p->sb, "#pragma GCC ivdep\n"); }
 
-static void put_chunk(CPrint *p, int sweep, const int *fold, int nfold,
+static void put_chunk(KPrint *p, int sweep, const int *fold, int nfold,
                       bool loop) {
     const KSweep *s = &p->sweeps.data[sweep];
     int vec = p->k->vec;
     int64_t e = extent(p, vec), chunk = lanes_step(p);
     for (int j = 0; j < nfold; j++)
         if (needs_array(p, fold[j]))
-            line(p, "%s t%d[%" PRId64 "];",
-                 ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
-                 e == 0      ? 1
-                 : e < chunk ? e
-                             : chunk);
+            kp_line(p, "%s t%d[%" PRId64 "];",
+                    ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
+                    e == 0      ? 1
+                    : e < chunk ? e
+                                : chunk);
     if (loop) {
         ivdep(p);
-        enter(p, "for (int64_t j = 0; j < n; j++)");
-        line(p, "const int64_t i%d = c0 + j;", vec);
-        line(p, "(void)i%d;", vec);
+        kp_enter(p, "for (int64_t j = 0; j < n; j++)");
+        kp_line(p, "const int64_t i%d = c0 + j;", vec);
+        kp_line(p, "(void)i%d;", vec);
         put_body(p, sweep);
         for (int j = 0; j < nfold; j++) {
             if (!needs_array(p, fold[j])) continue;
-            sb_printf(p->sb, "%*st%d[j] = ", 4 * p->depth, "", fold[j]);
+            kp_text(p, "t%d[j] = ", fold[j]);
             sb_put_operand(p->sb, p->k, kinst_at(p->k, fold[j])->in[0]);
             sb_puts(p->sb, ";\n");
         }
         put_stores(p, s);
-        leave(p);
+        kp_leave(p);
     }
     for (int j = 0; j < nfold; j++) put_fold_call(p, fold[j]);
 }
 
-static void open_outer_cols(CPrint *p) {
+static void open_outer_cols(KPrint *p) {
     for (int j = 0; j < p->ncol - 1; j++)
-        enter(p, "for (int64_t i%d = 0; i%d < %" PRId64 "; i%d++)", p->cols[j],
-              p->cols[j], extent(p, p->cols[j]), p->cols[j]);
+        kp_enter(p, "for (int64_t i%d = 0; i%d < %" PRId64 "; i%d++)",
+                 p->cols[j], p->cols[j], extent(p, p->cols[j]), p->cols[j]);
 }
 
-static void close_outer_cols(CPrint *p) {
-    for (int j = 0; j < p->ncol - 1; j++) leave(p);
+static void close_outer_cols(KPrint *p) {
+    for (int j = 0; j < p->ncol - 1; j++) kp_leave(p);
 }
 
-static void put_fold_sweep(CPrint *p, int sweep, const int *fold, int nfold) {
+static void put_fold_sweep(KPrint *p, int sweep, const int *fold, int nfold) {
     int64_t e = extent(p, p->k->vec), chunk = lanes_step(p);
     int *some = NEW_ARRAY(p->arena, int, nfold + 1);
     bool loop = folds(p, &p->sweeps.data[sweep], true, some) > 0 ||
                 p->sweeps.data[sweep].roots.len > nfold;
     open_outer_cols(p);
     if (e > chunk) {
-        enter(p, "for (int64_t c0 = 0; c0 < %" PRId64 "; c0 += %" PRId64 ")", e,
-              chunk);
-        line(p,
-             "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
-             " - c0 : %" PRId64 ";",
-             e, chunk, e, chunk);
+        kp_enter(p, "for (int64_t c0 = 0; c0 < %" PRId64 "; c0 += %" PRId64 ")",
+                 e, chunk);
+        kp_line(p,
+                "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
+                " - c0 : %" PRId64 ";",
+                e, chunk, e, chunk);
     } else {
-        line(p, "{");
+        kp_line(p, "{");
         p->depth++;
-        line(p, "const int64_t c0 = 0, n = %" PRId64 ";", e);
+        kp_line(p, "const int64_t c0 = 0, n = %" PRId64 ";", e);
     }
     put_chunk(p, sweep, fold, nfold, loop);
-    leave(p);
+    kp_leave(p);
     close_outer_cols(p);
 }
 
-static void put_store_loop(CPrint *p, int sweep, const char *from,
+static void put_store_loop(KPrint *p, int sweep, const char *from,
                            const char *to) {
     ivdep(p);
-    enter(p, "for (int64_t i%d = %s; i%d < %s; i%d++)", p->k->vec, from,
-          p->k->vec, to, p->k->vec);
+    kp_enter(p, "for (int64_t i%d = %s; i%d < %s; i%d++)", p->k->vec, from,
+             p->k->vec, to, p->k->vec);
     put_body(p, sweep);
     put_stores(p, &p->sweeps.data[sweep]);
-    leave(p);
+    kp_leave(p);
 }
 
 /* The loop in parts whose guards are constant. */
-static void put_cut_loops(CPrint *p, int sweep, const int64_t *cut, int ncut) {
+static void put_cut_loops(KPrint *p, int sweep, const int64_t *cut, int ncut) {
     char from[32], to[32];
     for (int j = 0; j <= ncut; j++) {
         int64_t lo = j ? cut[j - 1] : 0;
@@ -305,7 +238,7 @@ static void put_cut_loops(CPrint *p, int sweep, const int64_t *cut, int ncut) {
     kernel_known(p->k, 0, 0, p->known);
 }
 
-static void put_sweep(CPrint *p, int sweep, const char *from, const char *to) {
+static void put_sweep(KPrint *p, int sweep, const char *from, const char *to) {
     const KSweep *s = &p->sweeps.data[sweep];
     int *fold = NEW_ARRAY(p->arena, int, s->roots.len + 1);
     int nfold = folds(p, s, false, fold);
@@ -325,135 +258,121 @@ static void put_sweep(CPrint *p, int sweep, const char *from, const char *to) {
 
 /* ---- form cols ----------------------------------------------------------- */
 
-/* Row dims from the number `of` (a C name). */
-static void put_row_dims(CPrint *p, const char *of, const int *dim, int n) {
-    int64_t stride = 1;
-    for (int j = n - 1; j >= 0; j--) {
-        sb_printf(p->sb, "%*sconst int64_t i%d = ", 4 * p->depth, "", dim[j]);
-        if (stride == 1)
-            sb_puts(p->sb, of);
-        else
-            sb_printf(p->sb, "%s / %" PRId64, of, stride);
-        if (j > 0) sb_printf(p->sb, " %% %" PRId64, extent(p, dim[j]));
-        sb_puts(p->sb, ";\n");
-        /* zero extents: no unit exists; never print a division by zero */
-        stride *= extent(p, dim[j]) ? extent(p, dim[j]) : 1;
-    }
-}
-
-static void put_accumulators(CPrint *p) {
+static void put_accumulators(KPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         if (in->op == K_REDUCE)
-            line(p, "%s v%d = %s;", ktype_c[in->compute], id,
-                 fold_start(in->code, in->compute));
+            kp_line(p, "%s v%d = %s;", ktype_c[in->compute], id,
+                    fold_start(in->code, in->compute));
     }
 }
 
 /* A unit is a row and one of its nb blocks. */
-static void put_unit(CPrint *p, int64_t nb) {
+static void put_unit(KPrint *p, int64_t nb) {
     if (nb == 1)
-        line(p, "const int64_t row = u, c0 = 0;");
+        kp_line(p, "const int64_t row = u, c0 = 0;");
     else if (p->nrow - (p->k->form == KF_ROWS) == 0)
-        line(p, "const int64_t row = 0, c0 = u * %" PRId64 ";", p->block);
+        kp_line(p, "const int64_t row = 0, c0 = u * %" PRId64 ";",
+                block_step(p));
     else
-        line(p,
-             "const int64_t row = u / %" PRId64 ", c0 = u %% %" PRId64
-             " * %" PRId64 ";",
-             nb, nb, p->block);
-    line(p, "(void)row;");
+        kp_line(p,
+                "const int64_t row = u / %" PRId64 ", c0 = u %% %" PRId64
+                " * %" PRId64 ";",
+                nb, nb, block_step(p));
+    kp_line(p, "(void)row;");
 }
 
-static void put_kept_arrays(CPrint *p) {
+static void put_kept_arrays(KPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++)
         if (keeps(p, id, KEEP_ROW))
-            line(p, "%s s%d[%" PRId64 "];", ktype_c[kinst_at(p->k, id)->type],
-                 id, kernel_cols(p->k));
+            kp_line(p, "%s s%d[%" PRId64 "];",
+                    ktype_c[kinst_at(p->k, id)->type], id, kernel_cols(p->k));
 }
 
-static void put_cols(CPrint *p) {
+static void put_cols(KPrint *p) {
     const Kernel *k = p->k;
     char to[32] = "";
     const char *from = "0";
-    enter(p, "for (int64_t u = lo; u < hi; u++)");
+    kp_enter(p, "for (int64_t u = lo; u < hi; u++)");
     if (k->vec >= 0) snprintf(to, sizeof to, "%" PRId64, extent(p, k->vec));
-    if (p->block) {
-        int64_t e = extent(p, k->vec), nb = (e + p->block - 1) / p->block;
+    if (block_step(p)) {
+        int64_t e = extent(p, k->vec),
+                nb = (e + block_step(p) - 1) / block_step(p);
         put_unit(p, nb);
-        line(p,
-             "const int64_t c1 = c0 + %" PRId64 " < %" PRId64 " ? c0 + %" PRId64
-             " : %" PRId64 ";",
-             p->block, e, p->block, e);
+        kp_line(p,
+                "const int64_t c1 = c0 + %" PRId64 " < %" PRId64
+                " ? c0 + %" PRId64 " : %" PRId64 ";",
+                block_step(p), e, block_step(p), e);
         from = "c0";
         strcpy(to, "c1");
     }
-    put_row_dims(p, p->block ? "row" : "u", p->rows, p->nrow);
+    kp_dims(p, block_step(p) ? "row" : "u", p->rows, p->nrow, NULL);
     put_accumulators(p);
     put_kept_arrays(p);
     int done = 0, last = kernel_depth(p->k);
     for (int s = 0; s < p->sweeps.len; s++) {
-        for (; done <= p->sweeps.data[s].depth; done++) put_row_insts(p, done);
+        for (; done <= p->sweeps.data[s].depth; done++) kp_row_insts(p, done);
         put_sweep(p, s, from, to);
     }
-    for (; done <= last; done++) put_row_insts(p, done);
-    put_row_stores(p);
-    leave(p);
+    for (; done <= last; done++) kp_row_insts(p, done);
+    kp_stores(p, false);
+    kp_leave(p);
 }
 
-static void put_flat(CPrint *p) {
-    int64_t b = p->block;
-    line(p, "const int64_t c0 = lo * %" PRId64 ";", b);
-    line(p,
-         "const int64_t c1 = hi * %" PRId64 " < par[0] ? hi * %" PRId64
-         " : par[0];",
-         b, b);
-    put_row_insts(p, 0);
+static void put_flat(KPrint *p) {
+    int64_t b = block_step(p);
+    kp_line(p, "const int64_t c0 = lo * %" PRId64 ";", b);
+    kp_line(p,
+            "const int64_t c1 = hi * %" PRId64 " < par[0] ? hi * %" PRId64
+            " : par[0];",
+            b, b);
+    kp_row_insts(p, 0);
     for (int s = 0; s < p->sweeps.len; s++) put_sweep(p, s, "c0", "c1");
 }
 
 /* ---- form rows ----------------------------------------------------------- */
 
 /* Row values live in arrays r<number>, one entry per row of the block. */
-static void put_carried_arrays(CPrint *p) {
+static void put_carried_arrays(KPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++)
         if (keeps(p, id, KEEP_BLOCK))
-            line(p, "%s r%d[%" PRId64 "];", ktype_c[kinst_at(p->k, id)->type],
-                 id, p->block);
+            kp_line(p, "%s r%d[%" PRId64 "];",
+                    ktype_c[kinst_at(p->k, id)->type], id, block_step(p));
 }
 
-static void want_row(const CPrint *p, bool *want, int id) {
+static void want_row(const KPrint *p, bool *want, int id) {
     if (!id || want[id]) return;
     const KInst *in = kinst_at(p->k, id);
     if (!in->full && in->op != K_CONST) want[id] = true;
 }
 
-static void want_operands(const CPrint *p, bool *want, const KInst *in) {
+static void want_operands(const KPrint *p, bool *want, const KInst *in) {
     for (int j = 0; j < 3; j++) want_row(p, want, in->in[j]);
     want_row(p, want, in->guard);
     want_row(p, want, in->at.inst);
 }
 
 /* Row values that a loop body reads, from their arrays or anew. */
-static void put_wanted(CPrint *p, const bool *want) {
+static void put_wanted(KPrint *p, const bool *want) {
     for (int id = 1; id < p->k->insts.len; id++) {
         if (!want[id]) continue;
         if (keeps(p, id, KEEP_BLOCK))
-            line(p, "const %s v%d = r%d[j];", ktype_c[kinst_at(p->k, id)->type],
-                 id, id);
+            kp_line(p, "const %s v%d = r%d[j];",
+                    ktype_c[kinst_at(p->k, id)->type], id, id);
         else
-            put_inst(p, id);
+            kp_inst(p, id, NULL);
     }
 }
 
-static void open_rows(CPrint *p) {
+static void open_rows(KPrint *p) {
     ivdep(p);
-    enter(p, "for (int64_t j = 0; j < n; j++)");
-    line(p, "const int64_t i%d = c0 + j;", p->k->vec);
-    line(p, "(void)i%d;", p->k->vec);
+    kp_enter(p, "for (int64_t j = 0; j < n; j++)");
+    kp_line(p, "const int64_t i%d = c0 + j;", p->k->vec);
+    kp_line(p, "(void)i%d;", p->k->vec);
 }
 
 /* Row instructions of one depth, and with `stores` the row stores. */
-static void put_row_section(CPrint *p, int depth, bool stores) {
+static void put_row_section(KPrint *p, int depth, bool stores) {
     bool *want = NEW_ARRAY(p->arena, bool, p->k->insts.len);
     bool *here = NEW_ARRAY(p->arena, bool, p->k->insts.len);
     bool any = false;
@@ -471,32 +390,32 @@ static void put_row_section(CPrint *p, int depth, bool stores) {
     put_wanted(p, want);
     for (int id = 1; id < p->k->insts.len; id++) {
         if (!here[id]) continue;
-        put_inst(p, id);
-        line(p, "r%d[j] = v%d;", id, id);
+        kp_inst(p, id, NULL);
+        kp_line(p, "r%d[j] = v%d;", id, id);
     }
-    if (stores) put_row_stores(p);
-    leave(p);
+    if (stores) kp_stores(p, false);
+    kp_leave(p);
 }
 
-static void put_start(CPrint *p, char prefix, const int *fold, int nfold) {
+static void put_start(KPrint *p, char prefix, const int *fold, int nfold) {
     for (int j = 0; j < nfold; j++) {
         const KInst *r = kinst_at(p->k, fold[j]);
-        line(p, "for (int64_t j = 0; j < n; j++) %c%d[j] = %s;", prefix,
-             fold[j], fold_start(r->code, r->compute));
+        kp_line(p, "for (int64_t j = 0; j < n; j++) %c%d[j] = %s;", prefix,
+                fold[j], fold_start(r->code, r->compute));
     }
 }
 
-static void put_accumulate(CPrint *p, char to, int id, const char *value) {
+static void put_accumulate(KPrint *p, char to, int id, const char *value) {
     const KInst *r = kinst_at(p->k, id);
     char acc[32];
     snprintf(acc, sizeof acc, "%c%d[j]", to, id);
-    sb_printf(p->sb, "%*s%s = ", 4 * p->depth, "", acc);
+    kp_text(p, "%s = ", acc);
     sb_put_fold(p->sb, r->code, r->compute, acc, value);
     sb_puts(p->sb, ";\n");
 }
 
 /* The loop over the rows of the block for one column. */
-static void put_rows_body(CPrint *p, const KSweep *s, const int *fold,
+static void put_rows_body(KPrint *p, const KSweep *s, const int *fold,
                           int nfold, char acc) {
     bool *need = kernel_need(p->k, s, NULL, p->arena);
     bool *want = NEW_ARRAY(p->arena, bool, p->k->insts.len);
@@ -507,7 +426,7 @@ static void put_rows_body(CPrint *p, const KSweep *s, const int *fold,
     open_rows(p);
     put_wanted(p, want);
     for (int id = 1; id < p->k->insts.len; id++)
-        if (need[id]) put_inst(p, id);
+        if (need[id]) kp_inst(p, id, NULL);
     for (int j = 0; j < nfold; j++) {
         StrBuf value = {0};
         sb_put_operand(&value, p->k, kinst_at(p->k, fold[j])->in[0]);
@@ -515,63 +434,65 @@ static void put_rows_body(CPrint *p, const KSweep *s, const int *fold,
         sb_free(&value);
     }
     put_stores(p, s);
-    leave(p);
+    kp_leave(p);
 }
 
-static void put_rows_sweep(CPrint *p, const KSweep *s) {
+static void put_rows_sweep(KPrint *p, const KSweep *s) {
     int *fold = NEW_ARRAY(p->arena, int, s->roots.len + 1);
     int nfold = folds(p, s, false, fold), last = p->cols[p->ncol - 1];
     int64_t e = extent(p, last), run = nfold ? lanes_step(p) : 0;
     put_start(p, 'r', fold, nfold);
     open_outer_cols(p);
     if (run) {
-        enter(p, "for (int64_t p0 = 0; p0 < %" PRId64 "; p0 += %" PRId64 ")", e,
-              run);
-        line(p,
-             "const int64_t p1 = p0 + %" PRId64 " < %" PRId64 " ? p0 + %" PRId64
-             " : %" PRId64 ";",
-             run, e, run, e);
+        kp_enter(p, "for (int64_t p0 = 0; p0 < %" PRId64 "; p0 += %" PRId64 ")",
+                 e, run);
+        kp_line(p,
+                "const int64_t p1 = p0 + %" PRId64 " < %" PRId64
+                " ? p0 + %" PRId64 " : %" PRId64 ";",
+                run, e, run, e);
         for (int j = 0; j < nfold; j++)
-            line(p, "%s q%d[%" PRId64 "];",
-                 ktype_c[kinst_at(p->k, fold[j])->compute], fold[j], p->block);
+            kp_line(p, "%s q%d[%" PRId64 "];",
+                    ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
+                    block_step(p));
         put_start(p, 'q', fold, nfold);
-        enter(p, "for (int64_t i%d = p0; i%d < p1; i%d++)", last, last, last);
+        kp_enter(p, "for (int64_t i%d = p0; i%d < p1; i%d++)", last, last,
+                 last);
     } else {
-        enter(p, "for (int64_t i%d = 0; i%d < %" PRId64 "; i%d++)", last, last,
-              e, last);
+        kp_enter(p, "for (int64_t i%d = 0; i%d < %" PRId64 "; i%d++)", last,
+                 last, e, last);
     }
     put_rows_body(p, s, fold, nfold, run ? 'q' : 'r');
-    leave(p);
+    kp_leave(p);
     if (run) {
         ivdep(p);
-        enter(p, "for (int64_t j = 0; j < n; j++)");
+        kp_enter(p, "for (int64_t j = 0; j < n; j++)");
         for (int j = 0; j < nfold; j++) {
             char part[32];
             snprintf(part, sizeof part, "q%d[j]", fold[j]);
             put_accumulate(p, 'r', fold[j], part);
         }
-        leave(p);
-        leave(p);
+        kp_leave(p);
+        kp_leave(p);
     }
     close_outer_cols(p);
 }
 
-static void put_rows(CPrint *p) {
+static void put_rows(KPrint *p) {
     const Kernel *k = p->k;
     int others[MAX_RANK], nother = 0;
-    int64_t e = extent(p, k->vec), nb = (e + p->block - 1) / p->block;
+    int64_t e = extent(p, k->vec), nb = (e + block_step(p) - 1) / block_step(p);
     for (int j = 0; j < p->nrow; j++)
         if (p->rows[j] != k->vec) others[nother++] = p->rows[j];
-    enter(p, "for (int64_t u = lo; u < hi; u++)");
+    kp_enter(p, "for (int64_t u = lo; u < hi; u++)");
     put_unit(p, nb);
-    if (e % p->block == 0)
-        line(p, "const int64_t n = %" PRId64 ";", p->block);
+    if (e % block_step(p) == 0)
+        kp_line(p, "const int64_t n = %" PRId64 ";", block_step(p));
     else
-        line(p,
-             "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
-             " - c0 : %" PRId64 ";",
-             e, p->block, e, p->block);
-    put_row_dims(p, "row", others, nother);
+        kp_line(p,
+                "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
+                " - c0 : %" PRId64 ";",
+                e, block_step(p), e, block_step(p));
+    kp_dims(p, "row", others, nother, NULL);
     put_carried_arrays(p);
     int done = 0, last = kernel_depth(p->k);
     for (int s = 0; s < p->sweeps.len; s++) {
@@ -581,49 +502,49 @@ static void put_rows(CPrint *p) {
     }
     for (; done <= last; done++) put_row_section(p, done, false);
     put_row_section(p, last, true);
-    leave(p);
+    kp_leave(p);
 }
 
 /* ---- epilogues ----------------------------------------------------------- */
 
-static void put_epilogue(CPrint *p) {
+static void put_epilogue(KPrint *p) {
     const Kernel *k = p->k;
-    enter(p, "for (int64_t r = 0; r < rows; r++, acc += ld)");
+    kp_enter(p, "for (int64_t r = 0; r < rows; r++, acc += ld)");
     if (k->tile_rows)
-        line(p, "const int64_t u = batch * %" PRId64 " + row + r;",
-             k->tile_rows);
+        kp_line(p, "const int64_t u = batch * %" PRId64 " + row + r;",
+                k->tile_rows);
     else
-        line(p, "const int64_t u = row + r;");
-    line(p, "(void)u;");
-    put_row_dims(p, "u", p->rows, p->nrow);
-    put_row_insts(p, 0);
+        kp_line(p, "const int64_t u = row + r;");
+    kp_line(p, "(void)u;");
+    kp_dims(p, "u", p->rows, p->nrow, NULL);
+    kp_row_insts(p, 0);
     if (p->ncol == 1) {
         put_sweep(p, 0, "col", "col + cols");
     } else {
         ivdep(p);
-        enter(p, "for (int64_t c = col; c < col + cols; c++)");
-        put_row_dims(p, "c", p->cols, p->ncol);
+        kp_enter(p, "for (int64_t c = col; c < col + cols; c++)");
+        kp_dims(p, "c", p->cols, p->ncol, NULL);
         put_body(p, 0);
         put_stores(p, &p->sweeps.data[0]);
-        leave(p);
+        kp_leave(p);
     }
-    leave(p);
+    kp_leave(p);
 }
 
 /* ---- functions ----------------------------------------------------------- */
 
-static void put_buffers(CPrint *p) {
+static void put_buffers(KPrint *p) {
     for (int b = 0; b < p->k->bufs.len; b++) {
         const KBuf *buf = &p->k->bufs.data[b];
         const char *c = dtype_info[buf->dtype].c;
-        line(p, "%s%s *const b%d = buf[%d];", buf->written ? "" : "const ", c,
-             b, b);
+        kp_line(p, "%s%s *const b%d = buf[%d];", buf->written ? "" : "const ",
+                c, b, b);
     }
-    if (p->k->bufs.len == 0) line(p, "(void)buf;");
-    if (p->k->form != KF_FLAT) line(p, "(void)par;");
+    if (p->k->bufs.len == 0) kp_line(p, "(void)buf;");
+    if (p->k->form != KF_FLAT) kp_line(p, "(void)par;");
 }
 
-static void put_head(CPrint *p, const char *prefix) {
+static void put_head(KPrint *p, const char *prefix) {
     if (p->k->form == KF_EPILOGUE) {
         sb_printf(p->sb,
                   "void %se%d(void *const *buf, const int64_t *par,\n"
@@ -631,7 +552,7 @@ static void put_head(CPrint *p, const char *prefix) {
                   "row,\n    int64_t col, int64_t rows, int64_t cols)\n{\n",
                   prefix, p->k->index);
         p->depth = 1;
-        line(p, "(void)batch, (void)row;");
+        kp_line(p, "(void)batch, (void)row;");
         return;
     }
     sb_printf(p->sb,
@@ -642,15 +563,10 @@ static void put_head(CPrint *p, const char *prefix) {
 }
 
 static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
-    CPrint p = {.k = k, .sb = sb, .arena = arena_new()};
-    p.sweeps = kernel_sweeps(k, p.arena);
-    p.known = NEW_ARRAY(p.arena, signed char, k->insts.len);
-    kernel_known(k, 0, 0, p.known);
-    p.ncol = kernel_col_dims(k, p.cols);
-    p.nrow = kernel_row_dims(k, p.rows);
-    const KLoop *block =
-        k->form == KF_FLAT ? &k->loop[0] : kernel_loop(k, LOOP_THREAD, k->vec);
-    p.block = block ? block->step : 0;
+    KPrint p = kp_begin(k, sb);
+    p.wide = true;
+    p.acc = p.ncol == 1 ? arena_printf(p.arena, "acc[i%d - col]", k->vec)
+                        : "acc[c - col]";
     sb_put_kernel_comment(sb, k);
     put_head(&p, prefix);
     put_buffers(&p);
@@ -661,7 +577,7 @@ static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
     case KF_EPILOGUE: put_epilogue(&p); break;
     }
     sb_puts(sb, "}\n\n");
-    arena_free(p.arena);
+    kp_end(&p);
 }
 
 void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix) {

@@ -38,112 +38,32 @@ void cu_mark_used(const KInst *in, bool *used) {
     for (int d = 0; d < MAX_RANK; d++) used[d] |= in->at.k[d] != 0;
 }
 
-bool cu_any_used(const CuPrint *p, const int *dim, int n) {
+bool cu_any_used(const KPrint *p, const int *dim, int n) {
     for (int j = 0; j < n; j++)
         if (p->used[dim[j]]) return true;
     return false;
 }
 
-CuPrint cu_begin(const Kernel *k, StrBuf *sb) {
-    CuPrint p = {.k = k, .sb = sb, .arena = arena_new(), .ncols = 1};
-    p.ncol = kernel_col_dims(k, p.cols);
-    p.nrow = kernel_row_dims(k, p.rows);
-    p.nrows = kernel_rows(k);
-    for (int j = 0; j < p.ncol; j++) p.ncols *= k->dim[p.cols[j]].extent;
+KPrint cu_begin(const Kernel *k, StrBuf *sb) {
+    KPrint p = kp_begin(k, sb);
     p.wide = needs_wide(k);
     for (int id = 1; id < k->insts.len; id++)
         cu_mark_used(kinst_at(k, id), p.used);
     return p;
 }
 
-void cu_end(CuPrint *p) { arena_free(p->arena); }
-
-void cu_line(CuPrint *p, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    sb_put_line(p->sb, p->depth, fmt, ap, "\n");
-    va_end(ap);
-}
-
-void cu_enter(CuPrint *p, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    sb_put_line(p->sb, p->depth++, fmt, ap, " {\n");
-    va_end(ap);
-}
-
-void cu_leave(CuPrint *p) {
-    p->depth--;
-    cu_line(p, "}");
-}
-
-const char *cu_signed(const CuPrint *p) { return p->wide ? "int64_t" : "int"; }
-
-const char *cu_unsigned(const CuPrint *p) {
+const char *cu_unsigned(const KPrint *p) {
     return p->wide ? "uint64_t" : "unsigned";
-}
-
-void cu_dims(CuPrint *p, const char *of, const int *dim, int n,
-             const bool *used) {
-    int64_t stride = 1;
-    for (int j = n - 1; j >= 0; stride *= p->k->dim[dim[j--]].extent) {
-        if (!used[dim[j]]) continue;
-        sb_printf(p->sb, "%*sconst %s i%d = %s", 4 * p->depth, "", cu_signed(p),
-                  dim[j], of);
-        if (stride != 1) sb_printf(p->sb, " / %" PRId64, stride);
-        if (j > 0) sb_printf(p->sb, " %% %" PRId64, p->k->dim[dim[j]].extent);
-        sb_puts(p->sb, ";\n");
-    }
 }
 
 /* ---- instructions -------------------------------------------------------- */
 
-void cu_inst(CuPrint *p, int id, const char *place) {
-    const KInst *in = kinst_at(p->k, id);
-    if (in->op == K_CONST) return;
-    sb_printf(p->sb, "%*sconst %s v%d = ", 4 * p->depth, "", ktype_c[in->type],
-              id);
-    if (in->op == K_LOAD)
-        sb_put_load(p->sb, p->k, in, place, in->guard ? -1 : 1);
-    else if (in->op == K_INDEX)
-        sb_put_index(p->sb, p->k, &in->at, NULL);
-    else if (in->op == K_ACC)
-        sb_puts(p->sb, "acc");
-    else
-        sb_put_kinst(p->sb, p->k, in);
-    sb_puts(p->sb, ";\n");
-}
-
-void cu_stores(CuPrint *p, bool full) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (in->op != K_STORE || in->full != full) continue;
-        sb_printf(p->sb, "%*s", 4 * p->depth, "");
-        sb_put_store(p->sb, p->k, in, NULL);
-    }
-}
-
-bool cu_has_stores(const CuPrint *p, bool full) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (in->op == K_STORE && in->full == full) return true;
-    }
-    return false;
-}
-
-void cu_row_insts(CuPrint *p, int depth) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (kinst_is_row_value(in) && in->depth == depth) cu_inst(p, id, NULL);
-    }
-}
-
 /* The computation of one element of a kernel that does not reduce. */
-static void put_element(CuPrint *p) {
+static void put_element(KPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++)
-        if (kinst_at(p->k, id)->op != K_STORE) cu_inst(p, id, NULL);
-    cu_stores(p, true);
-    cu_stores(p, false);
+        if (kinst_at(p->k, id)->op != K_STORE) kp_inst(p, id, NULL);
+    kp_stores(p, true);
+    kp_stores(p, false);
 }
 
 /* ---- functions ----------------------------------------------------------- */
@@ -191,7 +111,7 @@ void print_cuda_initializer(const Kernel *k, StrBuf *sb) {
     sb_puts(sb, "}");
 }
 
-void cu_head(CuPrint *p, const char *name) {
+void cu_head(KPrint *p, const char *name) {
     sb_printf(p->sb, "extern \"C\" __global__ void __launch_bounds__(%d)\n%s(",
               cuda_shape(p->k).threads, name);
 }
@@ -199,17 +119,17 @@ void cu_head(CuPrint *p, const char *name) {
 /* ---- forms cols and epilogue --------------------------------------------- */
 
 /* `e` is the number of the thread's element of the whole domain. */
-static void put_number(CuPrint *p) {
-    cu_line(p, "const %s e = %sblockIdx.x * %d + threadIdx.x;", cu_unsigned(p),
+static void put_number(KPrint *p) {
+    kp_line(p, "const %s e = %sblockIdx.x * %d + threadIdx.x;", cu_unsigned(p),
             p->wide ? "(uint64_t)" : "", cuda_shape(p->k).threads);
-    cu_line(p, "if (e >= %" PRId64 ") return;", p->nrows * p->ncols);
+    kp_line(p, "if (e >= %" PRId64 ") return;", p->nrows * p->ncols);
 }
 
-static void put_point(CuPrint *p) {
+static void put_point(KPrint *p) {
     int all[MAX_RANK];
     for (int d = 0; d < p->k->ndim; d++) all[d] = d;
     put_number(p);
-    cu_dims(p, "e", all, p->k->ndim, p->used);
+    kp_dims(p, "e", all, p->k->ndim, p->used);
     put_element(p);
 }
 
@@ -219,29 +139,29 @@ static bool reads_acc(const Kernel *k) {
     return false;
 }
 
-static void put_epilogue(CuPrint *p, DType raw) {
+static void put_epilogue(KPrint *p, DType raw) {
     int all[MAX_RANK];
     memcpy(all, p->rows, sizeof all);
     for (int j = 0; j < p->ncol; j++) all[p->nrow + j] = p->cols[j];
     put_number(p);
-    cu_dims(p, "e", all, p->nrow + p->ncol, p->used);
+    kp_dims(p, "e", all, p->nrow + p->ncol, p->used);
     if (!reads_acc(p->k))
-        cu_line(p, "(void)raw;");
+        kp_line(p, "(void)raw;");
     else if (dtype_is_16(raw))
-        cu_line(p, "const float acc = %s_TO_F32(raw[e]);",
+        kp_line(p, "const float acc = %s_TO_F32(raw[e]);",
                 raw == DT_F16 ? "F16" : "BF16");
     else
-        cu_line(p, "const float acc = (float)raw[e];");
+        kp_line(p, "const float acc = (float)raw[e];");
     put_element(p);
 }
 
 /* ---- kernels ------------------------------------------------------------- */
 
-static bool has_work(const CuPrint *p) {
-    return p->nrows > 0 && (p->ncols > 0 || cu_has_stores(p, false));
+static bool has_work(const KPrint *p) {
+    return p->nrows > 0 && (p->ncols > 0 || kp_has_stores(p, false));
 }
 
-static void put_kernel(CuPrint *p, DType raw) {
+static void put_kernel(KPrint *p, DType raw) {
     char name[32];
     bool epilogue = p->k->form == KF_EPILOGUE;
     List l = {.sb = p->sb, .indent = 4};
@@ -252,8 +172,8 @@ static void put_kernel(CuPrint *p, DType raw) {
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
     if (!has_work(p)) {
-        for (int b = 0; b < p->k->bufs.len; b++) cu_line(p, "(void)b%d;", b);
-        if (epilogue) cu_line(p, "(void)raw;");
+        for (int b = 0; b < p->k->bufs.len; b++) kp_line(p, "(void)b%d;", b);
+        if (epilogue) kp_line(p, "(void)raw;");
     } else if (epilogue) {
         put_epilogue(p, raw);
     } else if (kernel_reduces(p->k)) {
@@ -265,54 +185,54 @@ static void put_kernel(CuPrint *p, DType raw) {
 }
 
 void print_cuda_kernel(const Kernel *k, DType raw, StrBuf *sb) {
-    CuPrint p = cu_begin(k, sb);
+    KPrint p = cu_begin(k, sb);
     sb_put_kernel_comment(sb, k);
     if (k->form == KF_FLAT)
         cu_put_flat(&p);
     else
         put_kernel(&p, raw);
-    cu_end(&p);
+    kp_end(&p);
 }
 
 /* Row dims from batch and row, column dims from col. */
-static void put_functor_dims(CuPrint *p) {
+static void put_functor_dims(KPrint *p) {
     bool rows = cu_any_used(p, p->rows, p->nrow);
     bool cols = cu_any_used(p, p->cols, p->ncol);
     const char *u = cu_unsigned(p);
     if (rows && p->k->tile_rows)
-        cu_line(p, "const %s u = (%s)(batch * %" PRId64 " + row);", u, u,
+        kp_line(p, "const %s u = (%s)(batch * %" PRId64 " + row);", u, u,
                 p->k->tile_rows);
     else if (rows)
-        cu_line(p, "const %s u = (%s)row;", u, u);
-    if (!rows || !p->k->tile_rows) cu_line(p, "(void)batch;");
-    if (!rows) cu_line(p, "(void)row;");
-    cu_line(p, cols ? "const %s c = (%s)col;" : "(void)col;", u, u);
-    cu_dims(p, "u", p->rows, p->nrow, p->used);
-    cu_dims(p, "c", p->cols, p->ncol, p->used);
+        kp_line(p, "const %s u = (%s)row;", u, u);
+    if (!rows || !p->k->tile_rows) kp_line(p, "(void)batch;");
+    if (!rows) kp_line(p, "(void)row;");
+    kp_line(p, cols ? "const %s c = (%s)col;" : "(void)col;", u, u);
+    kp_dims(p, "u", p->rows, p->nrow, p->used);
+    kp_dims(p, "c", p->cols, p->ncol, p->used);
 }
 
 void print_cuda_functor(const Kernel *k, StrBuf *sb) {
-    CuPrint p = cu_begin(k, sb);
+    KPrint p = cu_begin(k, sb);
     ASSERT(k->form == KF_EPILOGUE);
     sb_put_kernel_comment(sb, k);
-    cu_enter(&p, "struct E%d", k->index);
+    kp_enter(&p, "struct E%d", k->index);
     for (int b = 0; b < k->bufs.len; b++)
-        cu_line(&p, "%s%s *b%d;", k->bufs.data[b].written ? "" : "const ",
+        kp_line(&p, "%s%s *b%d;", k->bufs.data[b].written ? "" : "const ",
                 cu_buffer_type(k, b), b);
-    cu_line(&p, "__device__ __forceinline__ void");
-    cu_enter(&p, "operator()(float acc, long long batch, long long row, long "
+    kp_line(&p, "__device__ __forceinline__ void");
+    kp_enter(&p, "operator()(float acc, long long batch, long long row, long "
                  "long col) const");
     if (has_work(&p)) {
         put_functor_dims(&p);
-        if (!reads_acc(k)) cu_line(&p, "(void)acc;");
+        if (!reads_acc(k)) kp_line(&p, "(void)acc;");
         put_element(&p);
     } else {
-        cu_line(&p, "(void)acc, (void)batch, (void)row, (void)col;");
+        kp_line(&p, "(void)acc, (void)batch, (void)row, (void)col;");
     }
-    cu_leave(&p);
+    kp_leave(&p);
     p.depth = 0;
-    cu_line(&p, "};\n");
-    cu_end(&p);
+    kp_line(&p, "};\n");
+    kp_end(&p);
 }
 
 CudaShape cuda_shape(const Kernel *k) {

@@ -13,13 +13,13 @@
 
 /* ---- the computation ----------------------------------------------------- */
 
-static void put_packs(CuPrint *p, int n) {
+static void put_packs(KPrint *p, int n) {
     const Kernel *k = p->k;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         if (!cuda_packed(in, n)) continue;
         if (in->op == K_STORE) {
-            cu_line(p, "Pack<N, %s> p%d;", cu_buffer_type(k, in->buf), id);
+            kp_line(p, "Pack<N, %s> p%d;", cu_buffer_type(k, in->buf), id);
             continue;
         }
         sb_printf(p->sb, "    const Pack<N, %s> p%d = pack_load<N>(b%d + e",
@@ -37,24 +37,24 @@ static bool flat_mentions_index(const Kernel *k, int n) {
     return false;
 }
 
-static void put_flat_element(CuPrint *p, int n) {
+static void put_flat_element(KPrint *p, int n) {
     char place[32];
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         snprintf(place, sizeof place, "p%d.v[j]", id);
         if (!in->full || in->op == K_STORE) continue;
-        cu_inst(p, id, cuda_packed(in, n) ? place : NULL);
+        kp_inst(p, id, cuda_packed(in, n) ? place : NULL);
     }
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         snprintf(place, sizeof place, "p%d.v[j]", id);
         if (in->op != K_STORE) continue;
-        sb_printf(p->sb, "%*s", 4 * p->depth, "");
+        kp_text(p, "%s", "");
         sb_put_store(p->sb, p->k, in, cuda_packed(in, n) ? place : NULL);
     }
 }
 
-static void put_flat_at(CuPrint *p, int n) {
+static void put_flat_at(KPrint *p, int n) {
     List l = {.sb = p->sb, .indent = 4};
     sb_printf(p->sb,
               "template <int N>\nstatic __device__ __forceinline__ void"
@@ -64,32 +64,32 @@ static void put_flat_at(CuPrint *p, int n) {
     cu_item(&l, "int64_t e");
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
-    cu_row_insts(p, 0);
+    kp_row_insts(p, 0);
     put_packs(p, n);
-    cu_line(p, "UNROLL");
-    cu_enter(p, "for (int j = 0; j < N; j++)");
-    if (flat_mentions_index(p->k, n)) cu_line(p, "const int64_t i0 = e + j;");
+    kp_line(p, "UNROLL");
+    kp_enter(p, "for (int j = 0; j < N; j++)");
+    if (flat_mentions_index(p->k, n)) kp_line(p, "const int64_t i0 = e + j;");
     put_flat_element(p, n);
-    cu_leave(p);
+    kp_leave(p);
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         if (in->op == K_STORE && cuda_packed(in, n))
-            cu_line(p, "pack_store(b%d + e, p%d);", in->buf, id);
+            kp_line(p, "pack_store(b%d + e, p%d);", in->buf, id);
     }
     sb_puts(p->sb, "}\n\n");
 }
 
 /* ---- kernels ------------------------------------------------------------- */
 
-static void put_at_call(CuPrint *p, int n, const char *e) {
+static void put_at_call(KPrint *p, int n, const char *e) {
     List l = {.sb = p->sb, .indent = 4 * (p->depth + 1)};
-    sb_printf(p->sb, "%*sk%d_at<%d>(", 4 * p->depth, "", p->k->index, n);
+    kp_text(p, "k%d_at<%d>(", p->k->index, n);
     cu_names(p->k, &l);
     cu_item(&l, "%s", e);
     sb_puts(p->sb, ");\n");
 }
 
-static void put_flat_block(CuPrint *p, int n) {
+static void put_flat_block(KPrint *p, int n) {
     List l = {.sb = p->sb, .indent = 4};
     sb_printf(p->sb, "static __device__ __forceinline__ void\nk%d_block(",
               p->k->index);
@@ -98,22 +98,22 @@ static void put_flat_block(CuPrint *p, int n) {
     cu_item(&l, "int64_t block");
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
-    cu_line(p, "const int64_t e = (block * %d + threadIdx.x) * %d;",
+    kp_line(p, "const int64_t e = (block * %d + threadIdx.x) * %d;",
             cuda_shape(p->k).threads, n);
-    cu_enter(p, "if (e + %d <= n)", n);
+    kp_enter(p, "if (e + %d <= n)", n);
     put_at_call(p, n, "e");
-    cu_leave(p);
+    kp_leave(p);
     if (n > 1) {
-        cu_line(p, "const int64_t tail = n %% %d;", n);
-        cu_enter(p, "if (n / %d == block && threadIdx.x < tail)",
+        kp_line(p, "const int64_t tail = n %% %d;", n);
+        kp_enter(p, "if (n / %d == block && threadIdx.x < tail)",
                  cuda_shape(p->k).threads * n);
         put_at_call(p, 1, "n - tail + threadIdx.x");
-        cu_leave(p);
+        kp_leave(p);
     }
     sb_puts(p->sb, "}\n\n");
 }
 
-void cu_put_flat(CuPrint *p) {
+void cu_put_flat(KPrint *p) {
     char name[32];
     List head = {.sb = p->sb, .indent = 4}, call = head;
     int n = (int)kernel_loop(p->k, LOOP_UNROLLED, LOOP_ANY)->extent;
@@ -132,7 +132,7 @@ void cu_put_flat(CuPrint *p) {
 }
 
 void print_cuda_many(const Kernel *k, StrBuf *sb) {
-    CuPrint p = cu_begin(k, sb);
+    KPrint p = cu_begin(k, sb);
     char name[32];
     List l = {.sb = sb, .indent = 8};
     ASSERT(k->form == KF_FLAT);
@@ -149,5 +149,5 @@ void print_cuda_many(const Kernel *k, StrBuf *sb) {
     cu_item(&l, "(int64_t)row[1]");
     cu_item(&l, "(int64_t)(blockIdx.x - row[0])");
     sb_puts(sb, ");\n}\n\n");
-    cu_end(&p);
+    kp_end(&p);
 }

@@ -33,13 +33,13 @@ static int64_t team_rows(const Team *t) {
 /* ---- rows ---------------------------------------------------------------- */
 
 /* Whether some teams are past the last row. */
-static bool has_idle(const CuPrint *p, const Team *t) {
+static bool has_idle(const KPrint *p, const Team *t) {
     int64_t n = p->k->form == KF_ROWS ? p->k->dim[p->k->vec].extent : p->nrows;
     return n % team_rows(t) != 0;
 }
 
 /* Row dim `vec` by the lane, the others by the block. */
-static void put_rows_of_lanes(CuPrint *p, const Team *t) {
+static void put_rows_of_lanes(KPrint *p, const Team *t) {
     int others[MAX_RANK], n = 0, vec = p->k->vec;
     const KLoop *block = kernel_loop(p->k, LOOP_BLOCK, vec);
     int64_t extent = block->extent, nb = loop_steps(block);
@@ -48,25 +48,25 @@ static void put_rows_of_lanes(CuPrint *p, const Team *t) {
     for (int j = 0; j < p->nrow; j++)
         if (p->rows[j] != vec) others[n++] = p->rows[j];
     if (nb == 1)
-        cu_line(p, "const %s r = threadIdx.x %% %d;", u, warp);
+        kp_line(p, "const %s r = threadIdx.x %% %d;", u, warp);
     else
-        cu_line(p,
+        kp_line(p,
                 "const %s r = blockIdx.x %% %" PRId64 " * %d + threadIdx.x"
                 " %% %d;",
                 u, nb, warp, warp);
     if (has_idle(p, t)) {
-        cu_line(p, "const bool live = r < %" PRId64 ";", extent);
-        cu_line(p, "const %s i%d = live ? r : %" PRId64 ";", cu_signed(p), vec,
+        kp_line(p, "const bool live = r < %" PRId64 ";", extent);
+        kp_line(p, "const %s i%d = live ? r : %" PRId64 ";", kp_signed(p), vec,
                 extent - 1);
     } else {
-        cu_line(p, "const %s i%d = r;", cu_signed(p), vec);
+        kp_line(p, "const %s i%d = r;", kp_signed(p), vec);
     }
     if (cu_any_used(p, others, n))
-        cu_line(p, "const %s row = blockIdx.x / %" PRId64 ";", u, nb);
-    cu_dims(p, "row", others, n, p->used);
+        kp_line(p, "const %s row = blockIdx.x / %" PRId64 ";", u, nb);
+    kp_dims(p, "row", others, n, p->used);
 }
 
-static void put_rows_of_teams(CuPrint *p, const Team *t) {
+static void put_rows_of_teams(KPrint *p, const Team *t) {
     const char *u = cu_unsigned(p);
     bool used = cu_any_used(p, p->rows, p->nrow), idle = has_idle(p, t);
     if (!used && !idle) return;
@@ -77,88 +77,88 @@ static void put_rows_of_teams(CuPrint *p, const Team *t) {
                   p->wide ? "(uint64_t)" : "", team_rows(t), t->lanes->step);
     else
         sb_puts(p->sb, "blockIdx.x;\n");
-    if (idle) cu_line(p, "const bool live = r < %" PRId64 ";", p->nrows);
+    if (idle) kp_line(p, "const bool live = r < %" PRId64 ";", p->nrows);
     if (idle && used)
-        cu_line(p, "const %s row = live ? r : %" PRId64 ";", u, p->nrows - 1);
-    cu_dims(p, "row", p->rows, p->nrow, p->used);
+        kp_line(p, "const %s row = live ? r : %" PRId64 ";", u, p->nrows - 1);
+    kp_dims(p, "row", p->rows, p->nrow, p->used);
 }
 
-static void put_thread(CuPrint *p, const Team *t) {
+static void put_thread(KPrint *p, const Team *t) {
     if (p->ncols == 0) return;
     if (t->slices)
-        cu_line(p, "const unsigned t = threadIdx.x / %d;", (int)team_rows(t));
+        kp_line(p, "const unsigned t = threadIdx.x / %d;", (int)team_rows(t));
     else if (t->rows)
-        cu_line(p, "const unsigned t = threadIdx.x %% %d;",
+        kp_line(p, "const unsigned t = threadIdx.x %% %d;",
                 (int)t->lanes->step);
     else
-        cu_line(p, "const unsigned t = threadIdx.x;");
+        kp_line(p, "const unsigned t = threadIdx.x;");
 }
 
 /* ---- sweeps -------------------------------------------------------------- */
 
 /* f<id>(a, b) and the accumulator v<id>. */
-static void put_accumulator(CuPrint *p, int id) {
+static void put_accumulator(KPrint *p, int id) {
     const KInst *r = kinst_at(p->k, id);
     const char *type = ktype_c[r->compute];
     sb_printf(p->sb, "    const auto f%d = [](%s a, %s b) -> %s { return ", id,
               type, type, type);
     sb_put_fold(p->sb, r->code, r->compute, "a", "b");
     sb_puts(p->sb, "; };\n");
-    cu_line(p, "%s v%d = %s;", type, id, fold_start(r->code, r->compute));
+    kp_line(p, "%s v%d = %s;", type, id, fold_start(r->code, r->compute));
 }
 
-static void put_accumulate(CuPrint *p, int id) {
-    sb_printf(p->sb, "%*sv%d = f%d(v%d, ", 4 * p->depth, "", id, id, id);
+static void put_accumulate(KPrint *p, int id) {
+    kp_text(p, "v%d = f%d(v%d, ", id, id, id);
     sb_put_operand(p->sb, p->k, kinst_at(p->k, id)->in[0]);
     sb_puts(p->sb, ");\n");
 }
 
-static void put_fold(CuPrint *p, const Team *t, int id) {
-    cu_line(p, "v%d = fold_%s<%" PRId64 ">(v%d, f%d);", id,
+static void put_fold(KPrint *p, const Team *t, int id) {
+    kp_line(p, "v%d = fold_%s<%" PRId64 ">(v%d, f%d);", id,
             t->slices ? "slices"
             : t->rows ? "lanes"
                       : "block",
             t->lanes->step, id, id);
 }
 
-static bool is_fold(const CuPrint *p, int id) {
+static bool is_fold(const KPrint *p, int id) {
     return kinst_at(p->k, id)->op == K_REDUCE;
 }
 
 /* The dims of column c that the sweep mentions. */
-static void put_column(CuPrint *p, const KSweep *s, const bool *need) {
+static void put_column(KPrint *p, const KSweep *s, const bool *need) {
     bool used[MAX_RANK] = {0};
     for (int id = 1; id < p->k->insts.len; id++)
         if (need[id]) cu_mark_used(kinst_at(p->k, id), used);
     for (int j = 0; j < s->roots.len; j++)
         cu_mark_used(kinst_at(p->k, s->roots.data[j]), used);
-    cu_dims(p, "c", p->cols, p->ncol, used);
+    kp_dims(p, "c", p->cols, p->ncol, used);
 }
 
-static void put_sweep_stores(CuPrint *p, const Team *t, const KSweep *s) {
+static void put_sweep_stores(KPrint *p, const Team *t, const KSweep *s) {
     bool stores = false;
     for (int j = 0; j < s->roots.len; j++)
         stores |= !is_fold(p, s->roots.data[j]);
     if (!stores) return;
-    if (has_idle(p, t)) cu_enter(p, "if (live)");
-    cu_stores(p, true);
-    if (has_idle(p, t)) cu_leave(p);
+    if (has_idle(p, t)) kp_enter(p, "if (live)");
+    kp_stores(p, true);
+    if (has_idle(p, t)) kp_leave(p);
 }
 
-static void put_loop(CuPrint *p, const Team *t, const KSweep *s) {
+static void put_loop(KPrint *p, const Team *t, const KSweep *s) {
     bool *need = kernel_need(p->k, s, NULL, p->arena);
-    cu_enter(p, "for (%s c = t; c < %" PRId64 "; c += %" PRId64 ")",
+    kp_enter(p, "for (%s c = t; c < %" PRId64 "; c += %" PRId64 ")",
              cu_unsigned(p), p->ncols, t->lanes->step);
     put_column(p, s, need);
     for (int id = 1; id < p->k->insts.len; id++)
-        if (need[id]) cu_inst(p, id, NULL);
+        if (need[id]) kp_inst(p, id, NULL);
     for (int j = 0; j < s->roots.len; j++)
         if (is_fold(p, s->roots.data[j])) put_accumulate(p, s->roots.data[j]);
     put_sweep_stores(p, t, s);
-    cu_leave(p);
+    kp_leave(p);
 }
 
-static void put_sweep(CuPrint *p, const Team *t, const KSweep *s) {
+static void put_sweep(KPrint *p, const Team *t, const KSweep *s) {
     for (int j = 0; j < s->roots.len; j++)
         if (is_fold(p, s->roots.data[j])) put_accumulator(p, s->roots.data[j]);
     if (p->ncols > 0) put_loop(p, t, s);
@@ -168,27 +168,27 @@ static void put_sweep(CuPrint *p, const Team *t, const KSweep *s) {
 
 /* ---- the kernel ---------------------------------------------------------- */
 
-static void put_row_stores(CuPrint *p, const Team *t) {
+static void put_row_stores(KPrint *p, const Team *t) {
     bool idle = has_idle(p, t), shared = t->lanes->step > 1;
-    if (!cu_has_stores(p, false)) return;
+    if (!kp_has_stores(p, false)) return;
     if (shared)
-        cu_line(p,
+        kp_line(p,
                 t->rows && !t->slices ? "__syncwarp();" : "__syncthreads();");
     if (shared || idle)
-        cu_enter(p, "if (%s%s%s)", shared ? "t == 0" : "",
+        kp_enter(p, "if (%s%s%s)", shared ? "t == 0" : "",
                  shared && idle ? " && " : "", idle ? "live" : "");
-    cu_stores(p, false);
-    if (shared || idle) cu_leave(p);
+    kp_stores(p, false);
+    if (shared || idle) kp_leave(p);
 }
 
 /* Without columns nothing reads most buffers. */
-static void put_unread(CuPrint *p) {
+static void put_unread(KPrint *p) {
     if (p->ncols > 0) return;
     for (int b = 0; b < p->k->bufs.len; b++)
-        if (!p->k->bufs.data[b].written) cu_line(p, "(void)b%d;", b);
+        if (!p->k->bufs.data[b].written) kp_line(p, "(void)b%d;", b);
 }
 
-void cu_put_reduce(CuPrint *p) {
+void cu_put_reduce(KPrint *p) {
     Team t = team_of(p->k);
     KSweeps sweeps = kernel_sweeps(p->k, p->arena);
     int done = 0, last = kernel_depth(p->k);
@@ -199,9 +199,9 @@ void cu_put_reduce(CuPrint *p) {
     else
         put_rows_of_teams(p, &t);
     for (int s = 0; s < sweeps.len; s++) {
-        for (; done <= sweeps.data[s].depth; done++) cu_row_insts(p, done);
+        for (; done <= sweeps.data[s].depth; done++) kp_row_insts(p, done);
         put_sweep(p, &t, &sweeps.data[s]);
     }
-    for (; done <= last; done++) cu_row_insts(p, done);
+    for (; done <= last; done++) kp_row_insts(p, done);
     put_row_stores(p, &t);
 }

@@ -195,37 +195,4 @@ Kernel *kernel_set_add(KernelSet *ks, Kernel *k);
 Arena *kernel_set_arena(const KernelSet *ks);
 TargetKind kernel_set_target(const KernelSet *ks);
 
-/* ---- scalar expressions (print_expr.c), for every printer ---------------- */
-
-/* Spells an instruction that computes (K_OP, K_CVT, K_ROUND, K_PHILOX) in C or
-   CUDA; operands are v<number>, constants are written out. */
-void sb_put_kinst(StrBuf *sb, const Kernel *k, const KInst *in);
-void sb_put_operand(StrBuf *sb, const Kernel *k, int id);
-/* expr of an op of the table over operands spelled a and b. */
-void sb_put_fold(StrBuf *sb, OpCode code, KType t, const char *a,
-                 const char *b);
-/* What a reduction starts from. */
-const char *fold_start(OpCode code, KType t);
-extern const char *const ktype_c[];      /* "uint8_t", "int64_t", ...       */
-extern const char *const ktype_suffix[]; /* "_B8", "_I64", "_F32", "_F64"   */
-
-/* ---- places (print_place.c), for every printer --------------------------- */
-
-/* An index in terms of i<dim> and v<number>; `vec` spells the index of dim
-   k->vec, NULL: i<dim>. */
-void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
-                  const char *vec);
-/* The value of a K_LOAD.  place: where it stands, NULL: b<buf>[index]; known:
-   whether the guard holds, -1 = to be tested. */
-void sb_put_load(StrBuf *sb, const Kernel *k, const KInst *in,
-                 const char *place, int known);
-/* The statement of a K_STORE; place as above. */
-void sb_put_store(StrBuf *sb, const Kernel *k, const KInst *in,
-                  const char *place);
-/* One line, indented. */
-void sb_put_line(StrBuf *sb, int depth, const char *fmt, va_list ap,
-                 const char *end);
-/* k->comment and the loops as a comment. */
-void sb_put_kernel_comment(StrBuf *sb, const Kernel *k);
-
 #endif

@@ -2,7 +2,7 @@
    the CUDA printer.  An upper-case function F of the op table becomes F_F32,
    F_F64, F_I64 or F_B8 by the type it computes in: runtime/cpu/kmath.h defines
    them.                                                                     */
-#include "codegen/kernel/kir.h"
+#include "codegen/kernel/print.h"
 
 #include <ctype.h>
 #include <inttypes.h>

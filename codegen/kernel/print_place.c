@@ -1,6 +1,6 @@
 /* print_place.c: where values lie, the same for the C and the CUDA printer:
    indices, loads that widen to the register, stores that narrow from it.    */
-#include "codegen/kernel/kir.h"
+#include "codegen/kernel/print.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -96,13 +96,6 @@ void sb_put_store(StrBuf *sb, const Kernel *k, const KInst *in,
 
 /* ---- text ---------------------------------------------------------------- */
 
-void sb_put_line(StrBuf *sb, int depth, const char *fmt, va_list ap,
-                 const char *end) {
-    sb_printf(sb, "%*s", 4 * depth, "");
-    sb_vprintf(sb, fmt, ap);
-    sb_puts(sb, end);
-}
-
 void sb_put_kernel_comment(StrBuf *sb, const Kernel *k) {
     const char *s = k->comment ? k->comment : "";
     sb_puts(sb, "/*");
@@ -116,4 +109,118 @@ void sb_put_kernel_comment(StrBuf *sb, const Kernel *k) {
     sb_puts(sb, "\n   ");
     kernel_dump_loops(k, sb);
     sb_puts(sb, " */\n");
+}
+
+/* ---- a kernel being printed ---------------------------------------------- */
+
+KPrint kp_begin(const Kernel *k, StrBuf *sb) {
+    KPrint p = {.k = k, .sb = sb, .arena = arena_new(), .acc = "acc"};
+    p.sweeps = kernel_sweeps(k, p.arena);
+    p.ncol = kernel_col_dims(k, p.cols);
+    p.nrow = kernel_row_dims(k, p.rows);
+    p.ncols = kernel_cols(k);
+    p.nrows = kernel_rows(k);
+    p.known = NEW_ARRAY(p.arena, signed char, k->insts.len);
+    kernel_known(k, 0, 0, p.known);
+    return p;
+}
+
+void kp_end(KPrint *p) { arena_free(p->arena); }
+
+static void put_indented(KPrint *p, const char *fmt, va_list ap,
+                         const char *end) {
+    sb_printf(p->sb, "%*s", 4 * p->depth, "");
+    sb_vprintf(p->sb, fmt, ap);
+    sb_puts(p->sb, end);
+}
+
+void kp_line(KPrint *p, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    put_indented(p, fmt, ap, "\n");
+    va_end(ap);
+}
+
+void kp_enter(KPrint *p, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    put_indented(p, fmt, ap, " {\n");
+    va_end(ap);
+    p->depth++;
+}
+
+void kp_leave(KPrint *p) {
+    p->depth--;
+    kp_line(p, "}");
+}
+
+void kp_text(KPrint *p, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    put_indented(p, fmt, ap, "");
+    va_end(ap);
+}
+
+void kp_inst(KPrint *p, int id, const char *place) {
+    const KInst *in = kinst_at(p->k, id);
+    if (in->op == K_CONST) return;
+    kp_text(p, "const %s v%d = ", ktype_c[in->type], id);
+    int which =
+        in->op == K_OP && in->code == OP_WHERE ? p->known[in->in[0]] : -1;
+    if (p->known[id] >= 0)
+        sb_printf(p->sb, "%d", p->known[id]);
+    else if (which >= 0)
+        sb_put_operand(p->sb, p->k, in->in[which ? 1 : 2]);
+    else if (in->op == K_LOAD)
+        sb_put_load(p->sb, p->k, in, place,
+                    in->guard ? p->known[in->guard] : 1);
+    else if (in->op == K_INDEX)
+        sb_put_index(p->sb, p->k, &in->at, NULL);
+    else if (in->op == K_ACC)
+        sb_puts(p->sb, p->acc);
+    else
+        sb_put_kinst(p->sb, p->k, in);
+    sb_puts(p->sb, ";\n");
+}
+
+void kp_row_insts(KPrint *p, int depth) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (kinst_is_row_value(in) && in->depth == depth) kp_inst(p, id, NULL);
+    }
+}
+
+void kp_stores(KPrint *p, bool full) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (in->op != K_STORE || in->full != full) continue;
+        kp_text(p, "%s", "");
+        sb_put_store(p->sb, p->k, in, NULL);
+    }
+}
+
+bool kp_has_stores(const KPrint *p, bool full) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (in->op == K_STORE && in->full == full) return true;
+    }
+    return false;
+}
+
+const char *kp_signed(const KPrint *p) { return p->wide ? "int64_t" : "int"; }
+
+void kp_dims(KPrint *p, const char *of, const int *dim, int n,
+             const bool *used) {
+    int64_t stride = 1;
+    for (int j = n - 1; j >= 0; j--) {
+        int64_t extent = p->k->dim[dim[j]].extent;
+        if (!used || used[dim[j]]) {
+            kp_text(p, "const %s i%d = %s", kp_signed(p), dim[j], of);
+            if (stride != 1) sb_printf(p->sb, " / %" PRId64, stride);
+            if (j > 0) sb_printf(p->sb, " %% %" PRId64, extent);
+            sb_puts(p->sb, ";\n");
+        }
+        /* zero extents: nothing runs; never print a division by zero */
+        stride *= extent ? extent : 1;
+    }
 }

@@ -1,0 +1,76 @@
+/* print.h: what the printers of C and of CUDA share. */
+#ifndef AMPC_CODEGEN_KERNEL_PRINT_H
+#define AMPC_CODEGEN_KERNEL_PRINT_H
+
+#include "codegen/kernel/schedule.h"
+
+/* ---- scalar expressions (print_expr.c), for every printer ---------------- */
+
+/* Spells an instruction that computes (K_OP, K_CVT, K_ROUND, K_PHILOX) in C or
+   CUDA; operands are v<number>, constants are written out. */
+void sb_put_kinst(StrBuf *sb, const Kernel *k, const KInst *in);
+void sb_put_operand(StrBuf *sb, const Kernel *k, int id);
+/* expr of an op of the table over operands spelled a and b. */
+void sb_put_fold(StrBuf *sb, OpCode code, KType t, const char *a,
+                 const char *b);
+/* What a reduction starts from. */
+const char *fold_start(OpCode code, KType t);
+extern const char *const ktype_c[];      /* "uint8_t", "int64_t", ...       */
+extern const char *const ktype_suffix[]; /* "_B8", "_I64", "_F32", "_F64"   */
+
+/* ---- places (print_place.c), for every printer --------------------------- */
+
+/* An index in terms of i<dim> and v<number>; `vec` spells the index of dim
+   k->vec, NULL: i<dim>. */
+void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
+                  const char *vec);
+/* The value of a K_LOAD.  place: where it stands, NULL: b<buf>[index]; known:
+   whether the guard holds, -1 = to be tested. */
+void sb_put_load(StrBuf *sb, const Kernel *k, const KInst *in,
+                 const char *place, int known);
+/* The statement of a K_STORE; place as above. */
+void sb_put_store(StrBuf *sb, const Kernel *k, const KInst *in,
+                  const char *place);
+/* k->comment and the loops as a comment. */
+void sb_put_kernel_comment(StrBuf *sb, const Kernel *k);
+
+/* ---- a kernel being printed (print_place.c) ------------------------------ */
+
+typedef struct KPrint {
+    const Kernel *k;
+    StrBuf *sb;
+    Arena *arena;
+    KSweeps sweeps;
+    int cols[MAX_RANK], ncol;
+    int rows[MAX_RANK], nrow;
+    int64_t ncols, nrows; /* products of the extents */
+    signed char *known;   /* conditions constant in this loop; -1 = not */
+    const char *acc;      /* K_ACC */
+    bool wide;            /* indices need 64 bits */
+    bool used[MAX_RANK];  /* dims that an index mentions */
+    int depth;            /* of indentation */
+} KPrint;
+
+/* Ends with kp_end. */
+KPrint kp_begin(const Kernel *k, StrBuf *sb);
+void kp_end(KPrint *p);
+/* A line, the head of a block, its end; the beginning of a line. */
+void kp_line(KPrint *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void kp_enter(KPrint *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void kp_leave(KPrint *p);
+void kp_text(KPrint *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* const v<id> = ..; place: of a load, NULL: b<buf>[index]. */
+void kp_inst(KPrint *p, int id, const char *place);
+/* Row values of one depth: those that the sweep of that depth may use and that
+   were not there before. */
+void kp_row_insts(KPrint *p, int depth);
+/* The stores, full ones or the others. */
+void kp_stores(KPrint *p, bool full);
+bool kp_has_stores(const KPrint *p, bool full);
+/* Declares those of the n dims that are `used` (NULL: all), from their flat
+   number `of`. */
+void kp_dims(KPrint *p, const char *of, const int *dim, int n,
+             const bool *used);
+const char *kp_signed(const KPrint *p); /* type of indices */
+
+#endif
