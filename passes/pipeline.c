@@ -182,19 +182,46 @@ static void verify_or_die(Module *m) {
     ASSERT(!"the IR is wrong after a pass");
 }
 
+static const Node *dead_node(const Graph *g, Arena *scratch) {
+    const int *uses = graph_use_counts(g, scratch);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        int used = 0;
+        for (int k = 0; k < n->nout; k++) used += uses[n->out[k].i];
+        if (!used) return n;
+    }
+    return NULL;
+}
+
+/* Why a graph that was read from a text is nothing for that pass; NULL. */
+static const char *unfit(const Graph *g, const PassRow *p, Stage has) {
+    if (p->stage < STAGE_FUSED && g->groups.len)
+        return "it is in groups already";
+    if (p->side == PASS_TARGET &&
+        (g->target == TARGET_ANY) !=
+            (g->module->graphs.data[0]->target == TARGET_ANY))
+        return "only some graphs are a target's";
+    if (p->stage < STAGE_FUSED || has >= STAGE_FUSED) return NULL;
+    Arena *scratch = arena_new();
+    bool dead = dead_node(g, scratch) != NULL;
+    arena_free(scratch);
+    return dead ? "it has dead nodes, which pass 'dce' drops" : NULL;
+}
+
 /* What was read from a text may be IR of any stage: is it what pass `row`
    works on?  From row to row of the pipeline it is. */
 static Status check_input(const Runner *r, int row) {
     Module *m = r->m;
     const PassRow *p = &pipeline[row];
     Stage needs = row ? pipeline[row - 1].stage : STAGE_TYPED;
-    for (int i = 0; i < m->graphs.len && p->stage < STAGE_FUSED; i++)
-        if (m->graphs.data[i]->groups.len) {
-            fail(r->d, (Loc){.file = m->file},
-                 "pass '%s' cannot read graph '%s': it is in groups already",
-                 p->name, m->graphs.data[i]->name);
-            return ERR_USAGE;
-        }
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        const char *why = unfit(g, p, needs);
+        if (!why) continue;
+        fail(r->d, (Loc){.file = m->file}, "pass '%s' cannot read graph %s: %s",
+             p->name, g->name, why);
+        return ERR_USAGE;
+    }
     if (m->stage >= (int)needs) return OK;
     m->given = (int)needs;
     if (verify_module(m, needs, r->d) != OK) {

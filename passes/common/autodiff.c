@@ -248,11 +248,13 @@ static Status check_train(const Graph *g, PassCtx *cx, ValueId loss) {
     Loc loc = {.file = g->module->file};
     if (value_get(g, loss)->type.i != type_scalar(DT_F32).i)
         return fail(cx->diag, loc, "graph %s: the loss is not f32[]", g->name);
+    bool done = false;
     for (int i = 0; i < g->order.len; i++)
-        if (node_get(g, g->order.data[i])->flags)
-            return fail(cx->diag, loc, "graph %s is differentiated already",
-                        g->name);
-    return OK;
+        done |= node_get(g, g->order.data[i])->flags != 0;
+    for (int i = 0; i < g->outputs.len; i++)
+        done |= family_member(FAMILY_GRAD, g->outputs.data[i].name) != NULL;
+    if (!done) return OK;
+    return fail(cx->diag, loc, "graph %s is differentiated already", g->name);
 }
 
 static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {

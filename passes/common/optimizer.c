@@ -569,9 +569,24 @@ static Status check_shadows(const Module *m, PassCtx *cx) {
     return OK;
 }
 
+/* Nor has it programs that are made here. */
+static Status check_programs(const Module *m, PassCtx *cx) {
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        if (g->program == PROGRAM_MICRO || g->program == PROGRAM_UPDATE ||
+            g->program == PROGRAM_REFRESH)
+            return fail(cx->diag, (Loc){.file = m->file},
+                        "graph %s: the optimizer makes the program of that "
+                        "name",
+                        g->name);
+    }
+    return OK;
+}
+
 Status pass_optimizer(Module *m, PassCtx *cx) {
     int n = m->graphs.len;
     TRY(check_shadows(m, cx));
+    TRY(check_programs(m, cx));
     for (int i = 0; i < n; i++)
         if (m->graphs.data[i]->program == PROGRAM_TRAIN)
             TRY(make_steps(m->graphs.data[i], cx));

@@ -101,6 +101,14 @@ TEST_CASE(pipeline, a_pass_refuses_ir_of_another_stage) {
     expect_refused("memplan", whole, ERR_USAGE,
                    "'memplan' reads IR of stage fused, which pass 'fuse'");
     expect_refused("dce", grouped, ERR_USAGE, "it is in groups already");
+    static const char dead[] = "graph g(%x: f32[4]) {\n"
+                               "  %y = relu %x\n  %z = exp %x\n"
+                               "  return %y\n}";
+    expect_refused("fuse", dead, ERR_USAGE, "dead nodes, which pass 'dce'");
+    static const char split[] = "graph g(%x: f32[4]) on cpu {\n"
+                                "  %y = relu %x\n  return %y\n}\n"
+                                "graph h(%x: f32[4]) {\n  return %x\n}";
+    expect_refused("fuse", split, ERR_USAGE, "only some graphs are a target's");
 }
 
 /* A text may hold any name; what the compiler makes must not meet it. */
@@ -125,6 +133,11 @@ TEST_CASE(pipeline, names_of_the_compiler_are_refused) {
         {"graph train(%x: f32[4]) {\n  param %w: f32[4]\n"
          "  %y = mul %x, %w\n  return ampc.loss=%y\n}",
          "graph train: the loss is not f32[]"},
+        {"graph update(%x: f32[4]) {\n  return %x\n}",
+         "the optimizer makes the program of that name"},
+        {"graph train(%x: f32[]) {\n  param %w: f32[]\n"
+         "  %y = mul %x, %w\n  return ampc.loss=%y, ampc.grad/w=%x\n}",
+         "graph train is differentiated already"},
         {"graph train(%x: f32[]) {\n  param %w: f32[]\n"
          "  %y = mul %x, %w : f32[] !backward\n  return ampc.loss=%y\n}",
          "graph train is differentiated already"},
