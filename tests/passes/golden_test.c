@@ -181,6 +181,46 @@ static void register_cases(void) {
 }
 TEST_REGISTRAR(register_cases);
 
+/* ---- any pass on any text ------------------------------------------------ */
+
+static void expect_status(const char *path, const char *text, size_t n,
+                          const char *passes) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Options o;
+    Module *m;
+    options_init(&o, a);
+    if (parse_module(a, &d, path, text, n, &m) == OK &&
+        verify_module(m, STAGE_TYPED, &d) == OK) {
+        Status s = run_passes(m, &d, &o, passes, false);
+        CHECK_MSG((s == OK) == (d.errors == 0), "%s: --pass %s", path, passes);
+    }
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+static void try_passes(const char *path, const char *name, void *arg) {
+    static const char *const lists[] = {
+        "autocast,autodiff", "autodiff,optimizer,expand,fuse",
+        "expand,dce,reduce,simplify,cse,dce,fuse,schedule,memplan",
+        "loss,programs,autocast,autodiff,optimizer,expand,reduce,fuse"};
+    char *text = test_read_file(path, NULL);
+    (void)name, (void)arg;
+    REQUIRE(text != NULL);
+    char *end = strstr(text, marker);
+    size_t n = end ? (size_t)(end - text) : strlen(text);
+    for (int i = 0; i < pipeline_length; i++)
+        expect_status(path, text, n, pipeline[i].name);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        expect_status(path, text, n, lists[i]);
+    free(text);
+}
+
+/* An internal error would end the process. */
+TEST_CASE(golden, any_pass_takes_or_refuses_any_input) {
+    test_each_file("tests/golden", ".amp", try_passes, NULL);
+}
+
 static void ignore_case(const char *path, const char *name, void *arg) {
     (void)path, (void)name, (void)arg;
 }
