@@ -177,9 +177,7 @@ typedef enum PlanCudaOp {
                            table, all u64, is {first block of step i, its n, its
                            refs..}                                            */
     PLAN_CUDA_GEMM,     /* cuBLASLt product by the step's LibGemm parameters,
-                           into ref 2 or, with an epilogue of its own kind, see
-                           PlanCudaFused; kernel: product of c_dtype to scratch,
-                           then kernel(scratch, ep_refs..)                    */
+                           into ref 2 or as PlanCudaFused says                */
     PLAN_CUDA_COPY      /* PLAN_LIB_COPY by the driver                        */
 } PlanCudaOp;
 

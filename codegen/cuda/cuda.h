@@ -179,9 +179,8 @@ void cuda_order(const CudaStepIn *in, int first, int end, int *order);
 
 /* ---- cuda_gemm.c --------------------------------------------------------- */
 
-/* Whether cuBLASLt does this PLAN_LIB_GEMM step; bytes of its raw product. */
+/* Whether cuBLASLt does the product of this PLAN_LIB_GEMM step. */
 bool cuda_gemm_fits(const LoweredStep *s);
-uint64_t cuda_gemm_bytes(const LoweredStep *s);
 /* The step's epilogue as one of cuBLASLt's, exactly; else PLAN_FUSED_NONE. */
 PlanCudaFused cuda_gemm_fused(const CudaStepIn *in, int *operand, int *out);
 

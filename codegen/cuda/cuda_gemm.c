@@ -40,16 +40,6 @@ bool cuda_gemm_fits(const LoweredStep *s) {
            plain_matrix(p.k, p.n, p.b_rs, p.b_cs);
 }
 
-uint64_t cuda_gemm_bytes(const LoweredStep *s) {
-    LibGemm p = gemm_of(s);
-    int64_t n;
-    bool ok = mul_ok(p.m, p.n, &n) &&
-              mul_ok(n, p.nbatch_dim ? p.batch_dim[0] : 1, &n) &&
-              mul_ok(n, dtype_info[p.c_dtype].bytes, &n);
-    ASSERT(ok);
-    return (uint64_t)n;
-}
-
 /* ---- its epilogue -------------------------------------------------------- */
 
 static const KInst *only_store(const Kernel *k) {

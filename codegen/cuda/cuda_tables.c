@@ -139,7 +139,6 @@ static void put_text(StrBuf *sb, const CudaSource *c, int step, int64_t n) {
     case PLAN_CUDA_GEMM:
         sb_puts(sb, "cuBLASLt");
         if (s->fused) sb_printf(sb, " with %s", fused_text[s->fused]);
-        if (s->kernel) sb_puts(sb, ", ");
         break;
     case PLAN_CUDA_COPY: sb_puts(sb, "copy"); break;
     }

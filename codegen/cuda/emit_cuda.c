@@ -2,7 +2,7 @@
    units (cuda.h).
 
    Item   one kernel of the generated text: k<i>, with k<i>_many beside it
-          where several steps share a launch, e<i>, or l<i> with l<i>_2.
+          where several steps share a launch, or l<i> with l<i>_2.
    Unit   items that follow each other; units weigh about the same, so that
           they compile in parallel.                                          */
 #include "codegen/cuda/cuda.h"
@@ -11,8 +11,7 @@
 #include <string.h>
 
 typedef struct Item {
-    const Kernel *kernel; /* k or e; NULL: l                                 */
-    DType raw;            /* e: of the product it reads                      */
+    const Kernel *kernel; /* k; NULL: l                                      */
     const char *key;      /* l: its text as number 0                         */
     const LoweredStep *step; /* l: first of its steps                        */
     int number;              /* l<number>                                    */
@@ -52,18 +51,16 @@ static int add_kernel(EmitCuda *e, const char *name, uint32_t shared,
     return e->out->kernels.len;
 }
 
-static Item *kernel_item(EmitCuda *e, const Kernel *k, DType raw) {
+static Item *kernel_item(EmitCuda *e, const Kernel *k) {
     for (int i = 0; i < e->items.len; i++)
         if (e->items.data[i].kernel == k) return &e->items.data[i];
-    Item x = {.kernel = k, .raw = raw, .weight = 1 + k->insts.len / 32.0};
+    Item x = {.kernel = k, .weight = 1 + k->insts.len / 32.0};
     vec_push(e->a, &e->items, x);
     return &e->items.data[e->items.len - 1];
 }
 
 static int launch_one(EmitCuda *e, Item *x) {
-    bool ep = x->kernel->form == KF_EPILOGUE;
-    const char *name =
-        arena_printf(e->a, "%c%d", ep ? 'e' : 'k', kernel_index(x->kernel));
+    const char *name = arena_printf(e->a, "k%d", kernel_index(x->kernel));
     if (!x->first) x->first = add_kernel(e, name, 0, cuda_shape(x->kernel));
     return x->first;
 }
@@ -118,7 +115,7 @@ static void kernel_steps(EmitCuda *e, int i, int count) {
     const LoweredStep *s = e->in[i].s;
     PlanCudaStep *to = &e->out->steps.data[i];
     if (s->units == 0) return;
-    Item *x = kernel_item(e, s->kernel, DT_F32);
+    Item *x = kernel_item(e, s->kernel);
     to->op = count > 1 ? PLAN_CUDA_MANY : PLAN_CUDA_LAUNCH;
     to->kernel = (uint32_t)(count > 1 ? launch_many(e, x) : launch_one(e, x));
     to->count = count > 1 ? (uint32_t)count : 0;
@@ -132,33 +129,23 @@ static void lib_step(EmitCuda *e, const LoweredStep *s, PlanCudaStep *to) {
                          .scratch = x->scratch};
 }
 
-/* A kernel reads raw products of one dtype only. */
-static bool epilogue_step(EmitCuda *e, const LoweredStep *s, PlanCudaStep *to) {
-    const LibGemm *g = (const void *)s->pars;
-    DType raw = (DType)g->c_dtype;
-    Item *x = kernel_item(e, s->epilogue, raw);
-    if (x->raw != raw) return false;
-    to->kernel = (uint32_t)launch_one(e, x);
-    to->scratch = cuda_gemm_bytes(s);
-    return true;
-}
-
+/* Fusion gave cuBLASLt's products only epilogues that it can do; all others
+   are kernels of our own. */
 static void gemm_step(EmitCuda *e, const CudaStepIn *in, PlanCudaStep *to) {
     int operand = 0, out = 0;
-    if (!cuda_gemm_fits(in->s)) {
+    PlanCudaFused fused = PLAN_FUSED_NONE;
+    if (in->s->epilogue) fused = cuda_gemm_fused(in, &operand, &out);
+    if (!cuda_gemm_fits(in->s) ||
+        (in->s->epilogue && fused == PLAN_FUSED_NONE)) {
         lib_step(e, in->s, to);
         return;
     }
     to->op = PLAN_CUDA_GEMM;
-    if (!in->s->epilogue) return;
-    to->fused = cuda_gemm_fused(in, &operand, &out);
-    if (to->fused != PLAN_FUSED_NONE) {
-        to->operand = (uint32_t)operand;
-        to->out = (uint32_t)out;
-        to->out_dtype = in->s->epilogue->bufs.data[out].dtype;
-    } else if (!epilogue_step(e, in->s, to)) {
-        lib_step(e, in->s, to);
-    }
+    to->fused = fused;
+    if (fused == PLAN_FUSED_NONE) return;
+    to->operand = (uint32_t)operand;
+    to->out = (uint32_t)out;
+    to->out_dtype = in->s->epilogue->bufs.data[out].dtype;
 }
 
 /* Nothing to compute: every result is empty. */
@@ -246,7 +233,7 @@ static void print_item(const EmitCuda *e, const Item *x, StrBuf *sb) {
         sb_puts(sb, lib_text(e->a, x->step, x->number, &lib));
         return;
     }
-    print_cuda_kernel(x->kernel, x->raw, sb);
+    print_cuda_kernel(x->kernel, DT_F32, sb);
     if (x->many) print_cuda_many(x->kernel, sb);
 }
 

@@ -216,7 +216,9 @@ static bool fits_anchor(Fuse *f, const NodeList *nodes) {
         for (int k = 0; k < n->nin; k++)
             if (value_dtype(g, n->in[k]) == DT_F64) return false;
     }
-    return true;
+    return !f->target->epilogue ||
+           f->target->epilogue(g, anchor, nodes->data, nodes->len,
+                               fuse_leaves(f, node_get(g, anchor)->out[0]));
 }
 
 bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes) {

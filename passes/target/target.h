@@ -9,7 +9,15 @@
 
 #include "passes/options.h"
 
+/* Whether the target can do `nodes`, an anchor and element-wise work of its
+   shape behind it, before the anchor is stored; stored: its own result is kept
+   too. */
+typedef bool EpilogueFn(const Graph *g, NodeId anchor, const NodeId *nodes,
+                        int n, bool stored);
+EpilogueFn target_epilogue_cuda; /* epilogue.c */
+
 typedef struct TargetInfo {
+    EpilogueFn *epilogue; /* NULL: any                                       */
     /* one kernel */
     int max_buffers; /* operands and results                                 */
     int max_nodes;

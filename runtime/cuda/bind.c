@@ -47,8 +47,7 @@ static bool product_ok(const AmpcModule *m, uint32_t step) {
     const PlanCudaStep *c = cuda_step(m, step);
     const PlanStep *t = plan_step(m, step);
     if (t->kind != PLAN_LIB || t->fn != PLAN_LIB_GEMM) return false;
-    if (takes_count(m->cuda, c->kernel)) return false;
-    if (c->fused > PLAN_FUSED_SCALE || (c->fused && c->kernel)) return false;
+    if (c->fused > PLAN_FUSED_SCALE || c->kernel) return false;
     return !c->fused || (c->operand < t->ep_nref && c->out < t->ep_nref &&
                          dtype_bytes(c->out_dtype));
 }
@@ -256,19 +255,18 @@ static ampc_status bind_many(Binder *b, GpuStep *out) {
     return AMPC_OK;
 }
 
-/* After the product, kernel(scratch, ep_refs..). */
-static ampc_status bind_product(Binder *b, GpuStep *out, ProductKey *keys,
-                                const char **names, size_t *nproduct) {
-    size_t i = (*nproduct)++;
+typedef struct Scratchpad { /* host memory that open gives back */
+    ProductKey *keys;
+    const char **names;
+    uint64_t *rows;
+    size_t nproduct;
+} Scratchpad;
+
+static ampc_status bind_product(Binder *b, GpuStep *out, Scratchpad *p) {
+    size_t i = p->nproduct++;
     out->product = &b->d->products[i];
-    names[i] = out->name;
-    ampc_status status =
-        product_bind(b->s, b->program, b->step, out->product, &keys[i]);
-    if (status != AMPC_OK || !b->c->kernel) return status;
-    out->second.params = b->d->params;
-    push(b->d, b->d->scratch);
-    push_refs(b, b->t->ep_ref0, b->t->ep_nref);
-    return launch_shape(b, b->c->kernel, 0, &out->second);
+    p->names[i] = out->name;
+    return product_bind(b->s, b->program, b->step, out->product, &p->keys[i]);
 }
 
 static void bind_copy(Binder *b, GpuStep *out) {
@@ -280,21 +278,13 @@ static void bind_copy(Binder *b, GpuStep *out) {
 
 /* ---- all programs -------------------------------------------------------- */
 
-typedef struct Scratchpad { /* host memory that open gives back */
-    ProductKey *keys;
-    const char **names;
-    uint64_t *rows;
-    size_t nproduct;
-} Scratchpad;
-
 static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     out->op = b->c->op;
     out->name = b->t->name ? b->t->name : "";
     switch (b->c->op) {
     case PLAN_CUDA_LAUNCH: return bind_launch(b, out);
     case PLAN_CUDA_MANY: return bind_many(b, out);
-    case PLAN_CUDA_GEMM:
-        return bind_product(b, out, p->keys, p->names, &p->nproduct);
+    case PLAN_CUDA_GEMM: return bind_product(b, out, p);
     case PLAN_CUDA_COPY: bind_copy(b, out); return AMPC_OK;
     default: return AMPC_OK;
     }

@@ -88,17 +88,14 @@ static CUdeviceptr ref_at(const ampc_session *s, int program, uint32_t ref) {
     return gpu_address(s, program, s->plan->refs[ref]);
 }
 
-/* Ordinary products go to ref 2; with a kernel behind it to scratch; fused ones
-   to the epilogue's output.                                                  */
+/* Ordinary products go to ref 2, fused ones to the epilogue's output. */
 static Places places(ampc_session *s, int program, const PlanStep *t,
                      const PlanCudaStep *c, GpuProduct *p) {
     const LibGemm *g = (const void *)(s->plan->pars + t->par0);
     Places at = {0, c->fused ? c->out_dtype : g->c_dtype};
     p->a = ref_at(s, program, t->ref0 + 1);
     p->b = ref_at(s, program, t->ref0);
-    p->out = c->fused    ? ref_at(s, program, t->ep_ref0 + c->out)
-             : c->kernel ? gpu_of(s)->scratch
-                         : ref_at(s, program, t->ref0 + 2);
+    p->out = ref_at(s, program, c->fused ? t->ep_ref0 + c->out : t->ref0 + 2);
     if (c->fused == PLAN_FUSED_SCALE)
         p->alpha = ref_at(s, program, t->ep_ref0 + c->operand);
     if (c->fused == PLAN_FUSED_BIAS)
