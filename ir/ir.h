@@ -112,6 +112,8 @@ extern const char *const group_kind_text[];
 
 typedef struct Group {
     GroupKind kind;
+    bool beside; /* POINT: runs in the launch of the group before, of the same
+                    work on other operands                                  */
 } Group;
 
 typedef struct Output {
@@ -220,6 +222,8 @@ int attr_ints(const Node *n, AttrKey k, const int64_t **v);
 /* Equal op, operands, attributes and result types; equal nodes hash equally. */
 bool node_same(const Graph *g, const Node *a, const Node *b);
 uint64_t node_hash(const Graph *g, const Node *n);
+/* Equal op and attributes, whatever the operands are. */
+bool node_same_work(const Node *a, const Node *b);
 /* P0 and P1 of an ELEM op's expression: its float attributes in table order,
    with their defaults. */
 void node_expr_params(const Node *n, double p[2]);

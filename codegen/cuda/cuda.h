@@ -3,7 +3,6 @@
    print_cuda*.c   kernel IR as CUDA C++
    cuda_lib.c      library steps as instances of the kernels in runtime/cuda
    cuda_gemm.c     what cuBLASLt can do of a product and its epilogue
-   emit_order.c    steps of one kernel as neighbours
    emit_cuda.c     every step of every program to a launch; kernels to units
                    (translation units of equal weight)
    cuda_tables.c   launches as tables for the runtime and notes for people
@@ -148,6 +147,7 @@ CudaArchs cuda_archs(const Options *opt, Arena *a);
 /* One plan step as emit_plan.c made it. */
 typedef struct CudaStepIn {
     const LoweredStep *s;
+    bool beside; /* in the launch of the step before */
     const PlanRef *refs, *ep_refs;
     const int64_t *ref_bytes, *ep_bytes; /* of the value behind each ref */
 } CudaStepIn;
@@ -160,22 +160,8 @@ typedef struct CudaSource {
     CudaBuild build; /* emit_so.c, while the C compiler runs */
 } CudaSource;
 
-/* Fills kernels, steps and units.  program_end[i]: number of steps up to the
-   end of program i (launches of PLAN_CUDA_MANY do not cross it). */
-void emit_cuda(Arena *a, const CudaStepIn *steps, int nstep,
-               const int *program_end, int nprogram, CudaSource *out);
-
-/* ---- emit_order.c -------------------------------------------------------- */
-
-bool cuda_refs_overlap(const PlanRef *a, int64_t a_bytes, const PlanRef *b,
-                       int64_t b_bytes);
-/* One writes bytes that the other touches. */
-bool cuda_steps_conflict(const CudaStepIn *x, const CudaStepIn *y);
-/* Two steps can be one launch of their flat kernel. */
-bool cuda_may_share(const CudaStepIn *x, const CudaStepIn *y);
-/* order[first..end): an order of these steps that computes the same, in which
-   steps that may share a launch are neighbours where they can be. */
-void cuda_order(const CudaStepIn *in, int first, int end, int *order);
+/* Fills kernels, steps and units. */
+void emit_cuda(Arena *a, const CudaStepIn *steps, int nstep, CudaSource *out);
 
 /* ---- cuda_gemm.c --------------------------------------------------------- */
 

@@ -127,10 +127,5 @@ PlanCudaFused cuda_gemm_fused(const CudaStepIn *in, int *operand, int *out) {
     DType d = k->bufs.data[store->buf].dtype;
     if (!legal_types(p.a_dtype, d)) return PLAN_FUSED_NONE;
     *out = store->buf;
-    PlanCudaFused f = match(k, &p, d, store->in[0], operand);
-    if (f != PLAN_FUSED_NONE &&
-        cuda_refs_overlap(&in->ep_refs[*operand], in->ep_bytes[*operand],
-                          &in->ep_refs[*out], in->ep_bytes[*out]))
-        return PLAN_FUSED_NONE;
-    return f;
+    return match(k, &p, d, store->in[0], operand);
 }

@@ -31,15 +31,6 @@ typedef struct EmitCuda {
 
 /* ---- items --------------------------------------------------------------- */
 
-/* How many steps from the first on, all before `end`, fit into one launch. */
-static int run_length(const CudaStepIn *in, int first, int end) {
-    int n = 1;
-    for (; first + n < end; n++)
-        for (int i = 0; i < n; i++)
-            if (!cuda_may_share(&in[first + i], &in[first + n])) return n;
-    return n;
-}
-
 static int add_kernel(EmitCuda *e, const char *name, uint32_t shared,
                       CudaShape s) {
     PlanCudaKernel k = {.name = name,
@@ -111,9 +102,13 @@ static Item *lib_item(EmitCuda *e, const LoweredStep *s) {
 
 /* ---- steps --------------------------------------------------------------- */
 
+/* Steps that the schedule put into one launch are of one flat kernel. */
 static void kernel_steps(EmitCuda *e, int i, int count) {
     const LoweredStep *s = e->in[i].s;
     PlanCudaStep *to = &e->out->steps.data[i];
+    for (int k = 1; k < count; k++)
+        ASSERT(s->kernel->form == KF_FLAT &&
+               e->in[i + k].s->kernel == s->kernel);
     if (s->units == 0) return;
     Item *x = kernel_item(e, s->kernel);
     to->op = count > 1 ? PLAN_CUDA_MANY : PLAN_CUDA_LAUNCH;
@@ -170,15 +165,14 @@ static void library_step(EmitCuda *e, const CudaStepIn *in, PlanCudaStep *to) {
     }
 }
 
-static void add_program(EmitCuda *e, int first, int end) {
-    for (int i = first, n; i < end; i += n) {
+static void add_steps(EmitCuda *e, int nstep) {
+    for (int i = 0, n; i < nstep; i += n) {
         n = 1;
-        if (e->in[i].s->kind == PLAN_LIB) {
+        while (i + n < nstep && e->in[i + n].beside) n++;
+        if (e->in[i].s->kind == PLAN_LIB)
             library_step(e, &e->in[i], &e->out->steps.data[i]);
-        } else {
-            n = run_length(e->in, i, end);
+        else
             kernel_steps(e, i, n);
-        }
     }
 }
 
@@ -266,12 +260,10 @@ static void add_units(EmitCuda *e) {
 
 /* ---- all ----------------------------------------------------------------- */
 
-void emit_cuda(Arena *a, const CudaStepIn *steps, int nstep,
-               const int *program_end, int nprogram, CudaSource *out) {
+void emit_cuda(Arena *a, const CudaStepIn *steps, int nstep, CudaSource *out) {
     EmitCuda e = {.a = a, .in = steps, .out = out};
     for (int i = 0; i < nstep; i++)
         vec_push(a, &out->steps, (PlanCudaStep){.op = PLAN_CUDA_NONE});
-    for (int i = 0; i < nprogram; i++)
-        add_program(&e, i ? program_end[i - 1] : 0, program_end[i]);
+    add_steps(&e, nstep);
     add_units(&e);
 }

@@ -220,6 +220,7 @@ static Status add_run(Emit *e, const Graph *g) {
             vec_push(e->a, &e->out->group_n, s->npar ? s->pars[0] : 0);
         }
         add_step(e, g, s);
+        t->steps.data[t->steps.len - 1].beside = g->groups.data[i].beside;
     }
     add_copies(e, g);
     for (int i = 0; i < g->outputs.len; i++)
@@ -263,6 +264,7 @@ static CudaStepIn *cuda_steps(Arena *a, const EmitTarget *t) {
     for (int i = 0; i < t->steps.len; i++) {
         const EmitStep *x = &t->steps.data[i];
         in[i] = (CudaStepIn){.s = &x->s,
+                             .beside = x->beside,
                              .refs = t->refs.data + x->ref0,
                              .ep_refs = t->refs.data + x->ep_ref0,
                              .ref_bytes = t->ref_bytes.data + x->ref0,
@@ -271,34 +273,12 @@ static CudaStepIn *cuda_steps(Arena *a, const EmitTarget *t) {
     return in;
 }
 
-/* Step i becomes step order[i] as it was. */
-static void reorder_steps(Emit *e, EmitTarget *t, const int *order) {
-    int n = t->steps.len, *now = NEW_ARRAY(e->a, int, n + 1);
-    EmitStep *old = NEW_ARRAY(e->a, EmitStep, n + 1);
-    for (int i = 0; i < n; i++) {
-        old[i] = t->steps.data[i];
-        now[order[i]] = i;
-    }
-    for (int i = 0; i < n; i++) t->steps.data[i] = old[order[i]];
-    for (int i = 0; i < e->out->group_steps.len; i++)
-        e->out->group_steps.data[i] = now[e->out->group_steps.data[i]];
-}
-
 static void add_cuda(Emit *e) {
     EmitTarget *t = &e->target[TARGET_CUDA];
     if (!t->runs.len) return;
-    CudaStepIn *in = cuda_steps(e->a, t);
-    int *order = NEW_ARRAY(e->a, int, t->steps.len + 1);
-    int *end = NEW_ARRAY(e->a, int, t->runs.len + 1);
-    for (int i = 0; i < t->runs.len; i++) {
-        end[i] = t->runs.data[i].step0 + t->runs.data[i].nstep;
-        cuda_order(in, t->runs.data[i].step0, end[i], order);
-    }
-    reorder_steps(e, t, order);
-    in = cuda_steps(e->a, t);
     e->out->cuda = NEW(e->a, CudaSource);
     e->out->cuda->archs = cuda_archs(e->opt, e->a);
-    emit_cuda(e->a, in, t->steps.len, end, t->runs.len, e->out->cuda);
+    emit_cuda(e->a, cuda_steps(e->a, t), t->steps.len, e->out->cuda);
 }
 
 /* ---- all ----------------------------------------------------------------- */

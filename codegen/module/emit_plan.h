@@ -8,6 +8,7 @@
 typedef struct EmitStep {
     LoweredStep s;
     int ref0, ep_ref0, par0, ep_par0;
+    bool beside; /* Group.beside */
 } EmitStep;
 
 /* A program as a target runs it. */

@@ -22,6 +22,15 @@ static bool attr_same(const Attr *a, const Attr *b) {
            (!bytes || !memcmp(a->u.ints.v, b->u.ints.v, bytes));
 }
 
+bool node_same_work(const Node *a, const Node *b) {
+    if (a->op != b->op || a->nin != b->nin || a->nout != b->nout ||
+        a->nattr != b->nattr)
+        return false;
+    for (int i = 0; i < a->nattr; i++)
+        if (!attr_same(&a->attrs[i], &b->attrs[i])) return false;
+    return true;
+}
+
 uint64_t node_hash(const Graph *g, const Node *n) {
     uint64_t h = hash_bytes(1, &n->op, sizeof n->op);
     h = hash_bytes(h, n->in, (size_t)n->nin * sizeof *n->in);
@@ -32,13 +41,9 @@ uint64_t node_hash(const Graph *g, const Node *n) {
 }
 
 bool node_same(const Graph *g, const Node *a, const Node *b) {
-    if (a->op != b->op || a->nin != b->nin || a->nout != b->nout ||
-        a->nattr != b->nattr)
-        return false;
+    if (!node_same_work(a, b)) return false;
     for (int i = 0; i < a->nin; i++)
         if (!same_value(a->in[i], b->in[i])) return false;
-    for (int i = 0; i < a->nattr; i++)
-        if (!attr_same(&a->attrs[i], &b->attrs[i])) return false;
     for (int i = 0; i < a->nout; i++)
         if (value_get(g, a->out[i])->type.i != value_get(g, b->out[i])->type.i)
             return false;

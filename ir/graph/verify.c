@@ -30,7 +30,8 @@
    From FUSED on (verify_group.c)
    17  every node but VIEW is in one group; groups stand together in order and
        are not empty
-   18  a group keeps the promises of its kind (codegen/codegen.h)
+   18  a group keeps the promises of its kind (codegen/codegen.h); groups of
+       one launch are POINT and read nothing that another of them makes
    From PLANNED on (verify_group.c)
    19  every value that leaves a group has an offset inside the arena or a home
    20  buffers that live at the same time do not overlap; a result may take the

@@ -213,11 +213,32 @@ static GroupCheck *group_check(Verifier *v) {
     return c;
 }
 
+/* Groups of one launch, the first of which stands at `first`, run at the same
+   time. */
+static Status check_beside(GroupCheck *c, int group, int first) {
+    if (group == 0 || c->g->groups.data[group].kind != GROUP_POINT ||
+        c->g->groups.data[first].kind != GROUP_POINT)
+        return verify_fail(c->v, node_at(c, c->span[group].first),
+                           "only point groups share a launch");
+    for (int i = c->span[group].first; i < c->span[group].end; i++)
+        for (int k = 0; k < node_at(c, i)->nin; k++) {
+            ValueId v = node_at(c, i)->in[k];
+            int maker = is_value(v) ? group_of(c, c->root[v.i]) : -1;
+            if (maker >= first && maker < group)
+                return verify_fail(c->v, node_at(c, i),
+                                   "reads what its own launch makes");
+        }
+    return OK;
+}
+
 Status verify_groups(Verifier *v) {
     GroupCheck *c = group_check(v);
     bool *tainted = NEW_ARRAY(v->a, bool, v->g->order.len + 1);
+    int launch = 0;
     TRY(find_spans(c));
     for (int i = 0; i < v->g->groups.len; i++) {
+        if (!v->g->groups.data[i].beside) launch = i;
+        if (v->g->groups.data[i].beside) TRY(check_beside(c, i, launch));
         switch (v->g->groups.data[i].kind) {
         case GROUP_POINT: TRY(check_point(c, c->span[i])); break;
         case GROUP_ROW: TRY(check_row(c, c->span[i], tainted)); break;
@@ -230,7 +251,7 @@ Status verify_groups(Verifier *v) {
 
 /* ---- the memory plan ----------------------------------------------------- */
 
-/* A root made by a group; time counts groups in order. */
+/* A root made by a group; time counts launches. */
 typedef struct Buffer {
     ValueId value;
     int64_t from, to; /* bytes */
@@ -239,8 +260,9 @@ typedef struct Buffer {
 
 typedef struct PlanCheck {
     GroupCheck *c;
-    int *step;           /* by group: place among groups in order */
-    int *last;           /* by root: last step that reads it */
+    int *step;           /* by group: its launch */
+    int *last;           /* by root: last launch that reads it */
+    int *reader;         /* by root: the group that does, -1: several */
     const Write **write; /* by variable */
     int steps;
 } PlanCheck;
@@ -249,13 +271,18 @@ static void find_lives(PlanCheck *p) {
     GroupCheck *c = p->c;
     const Graph *g = c->g;
     int at = -1;
-    for (int i = 0; i < g->values.len; i++) p->last[i] = -1;
+    for (int i = 0; i < g->values.len; i++) p->last[i] = p->reader[i] = -1;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(c, i);
         if (n->group < 0) continue;
-        if (c->span[n->group].first == i) at++;
+        at += c->span[n->group].first == i && !g->groups.data[n->group].beside;
         p->step[n->group] = at;
-        for (int k = 0; k < n->nin; k++) p->last[c->root[n->in[k].i].i] = at;
+        for (int k = 0; k < n->nin; k++) {
+            uint32_t r = c->root[n->in[k].i].i;
+            bool other = p->last[r] == at && p->reader[r] != n->group;
+            p->reader[r] = other ? -1 : n->group;
+            p->last[r] = at;
+        }
     }
     p->steps = at + 1;
     for (int i = 0; i < g->outputs.len; i++)
@@ -264,10 +291,13 @@ static void find_lives(PlanCheck *p) {
         p->last[c->root[g->writes.data[i].value.i].i] = p->steps;
 }
 
-/* Does the group read buffer r only at the index that it writes? */
-static bool reads_in_step(const GroupCheck *c, int group, ValueId r,
+/* Of the last launch that reads buffer r, does this group alone, and only at
+   the index that it writes? */
+static bool reads_in_step(const PlanCheck *p, int group, ValueId r,
                           const Type *domain) {
-    if (c->g->groups.data[group].kind != GROUP_POINT) return false;
+    const GroupCheck *c = p->c;
+    if (c->g->groups.data[group].kind != GROUP_POINT || p->reader[r.i] != group)
+        return false;
     for (int i = c->span[group].first; i < c->span[group].end; i++) {
         const Node *n = node_at(c, i);
         if (kind_of(n) == KIND_MOVE) return false;
@@ -288,7 +318,7 @@ static bool in_place(const PlanCheck *p, const Buffer *a, const Buffer *b) {
     return a->dies == b->born && a->born < b->born && a->from == b->from &&
            dtype_info[ta->dtype].bytes == dtype_info[tb->dtype].bytes &&
            type_count(ta) == type_count(tb) &&
-           reads_in_step(p->c, group_of(p->c, b->value), a->value, tb);
+           reads_in_step(p, group_of(p->c, b->value), a->value, tb);
 }
 
 static Status check_pair(PlanCheck *p, const Buffer *a, const Buffer *b) {
@@ -332,7 +362,7 @@ static Status check_home(PlanCheck *p, const Node *n, ValueId id) {
                            "%%%s is still read after it is "
                            "overwritten",
                            value_get(c->g, write->var)->name);
-    if (last == here && !reads_in_step(c, n->group, write->var, t))
+    if (last == here && !reads_in_step(p, n->group, write->var, t))
         return verify_fail(c->v, n,
                            "%%%s is read at other places than "
                            "written",
@@ -363,6 +393,7 @@ Status verify_plan(Verifier *v) {
     TRY(find_spans(p.c));
     p.step = NEW_ARRAY(v->a, int, g->groups.len + 1);
     p.last = NEW_ARRAY(v->a, int, g->values.len);
+    p.reader = NEW_ARRAY(v->a, int, g->values.len);
     p.write = NEW_ARRAY(v->a, const Write *, g->module->vars.len + 1);
     for (int i = 0; i < g->writes.len; i++) {
         const Write *w = &g->writes.data[i];

@@ -8,7 +8,7 @@
      line   = kind %x: type [= init] [options], ..    kind: param, buffer, ..
             | "const" %x: type = init
             | %a, .. = op operand, .. {attr=value, ..} : type, .. !flag
-            | "group" kind "{" nodes "}"
+            | "group" kind ["beside"] "{" nodes "}"
             | "write" %var = operand
             | "return" [word=]operand, ..
      type   = f32[2,3] [@offset] [@%variable]                               */
@@ -317,6 +317,8 @@ static Status parse_group(Parser *p) {
         return lex_fail(&p->lx, &p->lx.tok, "point, row, anchor or lib");
     group.kind = (GroupKind)kind;
     TRY(lex_next(&p->lx));
+    group.beside = lex_is_word(&p->lx, "beside");
+    if (group.beside) TRY(lex_next(&p->lx));
     TRY(lex_expect(&p->lx, '{'));
     vec_push(p->m->arena, &p->g->groups, group);
     p->group = p->g->groups.len - 1;

@@ -317,8 +317,9 @@ static void print_nodes(StrBuf *sb, const Graph *g) {
         const Node *n = node_get(g, g->order.data[i]);
         if (open >= 0 && n->group != open) sb_puts(sb, "  }\n");
         if (n->group >= 0 && n->group != open)
-            sb_printf(sb, "  group %s {\n",
-                      group_kind_text[g->groups.data[n->group].kind]);
+            sb_printf(sb, "  group %s%s {\n",
+                      group_kind_text[g->groups.data[n->group].kind],
+                      g->groups.data[n->group].beside ? " beside" : "");
         open = n->group;
         sb_puts(sb, open >= 0 ? "    " : "  ");
         print_node(sb, g, n);

@@ -24,6 +24,15 @@ static void find_ranges(Flow *f) {
     }
 }
 
+static void find_launches(Flow *f) {
+    for (int i = 0; i < f->ngroup; i++)
+        f->from[i] = f->g->groups.data[i].beside ? f->from[i - 1] : i;
+    for (int i = f->ngroup - 1; i >= 0; i--) {
+        bool last = i + 1 == f->ngroup || !f->g->groups.data[i + 1].beside;
+        f->to[i] = last ? i : f->to[i + 1];
+    }
+}
+
 static bool immediate(const Graph *g, ValueId v) {
     return value_get(g, v)->kind == VK_CONST && value_type(g, v)->rank == 0;
 }
@@ -58,6 +67,7 @@ static void find_reads(Flow *f) {
         int n = read_roots(f, i, at, mark);
         f->read_at[i + 1] = f->read_at[i] + n;
         for (int k = 0; k < n; k++) {
+            f->crowded[at[k].i] = f->last[at[k].i] >= f->from[i];
             f->last[at[k].i] = i;
             if (f->def[at[k].i] >= 0) f->stored[at[k].i] = true;
         }
@@ -76,15 +86,19 @@ Flow *flow_new(Graph *g, Arena *a) {
     *f = (Flow){.g = g, .a = a, .ngroup = g->groups.len};
     f->first = NEW_ARRAY(a, int, f->ngroup + 1);
     f->end = NEW_ARRAY(a, int, f->ngroup + 1);
+    f->from = NEW_ARRAY(a, int, f->ngroup + 1);
+    f->to = NEW_ARRAY(a, int, f->ngroup + 1);
     f->read_at = NEW_ARRAY(a, int, f->ngroup + 1);
     f->root = NEW_ARRAY(a, ValueId, nv);
     f->def = NEW_ARRAY(a, int, nv);
     f->last = NEW_ARRAY(a, int, nv);
+    f->crowded = NEW_ARRAY(a, bool, nv);
     f->stored = NEW_ARRAY(a, bool, nv);
     memset(f->def, -1, (size_t)nv * sizeof *f->def);
     memset(f->last, -1, (size_t)nv * sizeof *f->last);
     find_roots(f);
     find_ranges(f);
+    find_launches(f);
     find_reads(f);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);

@@ -12,10 +12,13 @@ typedef struct Flow {
     Arena *a;
     int ngroup;
     int *first, *end; /* by group: its nodes in g->order                     */
+    int *from, *to;   /* by group: first and last group of its launch        */
     ValueId *root;    /* by ValueId.i                                        */
     int *def;         /* by root: the group that makes it, -1: none          */
     int *last;        /* by root: last group that reads it; ngroup: kept for
                          outputs and writes; -1: never read                  */
+    bool *crowded;    /* by root: several groups of the launch that reads it
+                         last do so                                          */
     bool *stored;     /* by root: made by a group and leaves it, or the first
                          result of a routine, which always writes it         */
     ValueId *read;    /* roots that group i reads, each once:                */

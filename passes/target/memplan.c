@@ -7,6 +7,7 @@
      when no group still reads the old content, or only the same element of it.
    - A POINT result takes the place of an operand that dies there and is read
      element for element.
+   - Groups of one launch run at the same time.
    - Everything else gets an offset so that buffers that live at the same time
      do not overlap: greedy best fit in several orders, of which the order of
      time takes linear time; the smallest arena wins.
@@ -26,7 +27,7 @@ enum { ALIGN = 256 }; /* what cuBLASLt assumes */
 typedef struct Block {
     ValueId value; /* the first of the chain */
     int64_t bytes, offset;
-    int from, to; /* groups, both inclusive */
+    int from, to; /* groups, both inclusive; whole launches */
 } Block;
 
 typedef struct Plan {
@@ -71,7 +72,8 @@ static bool can_write_home(const Plan *p, const Write *w) {
     if (t->dtype != var->dtype || type_count(t) != type_count(var))
         return false;
     int last = f->last[w->var.i];
-    return last < maker || (last == maker && reads_in_step(f, last, w->var, t));
+    return last < f->from[maker] || (last == maker && !f->crowded[w->var.i] &&
+                                     reads_in_step(f, last, w->var, t));
 }
 
 static void choose_homes(Plan *p) {
@@ -92,7 +94,8 @@ static int dying_block(const Plan *p, int group, ValueId v) {
     for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {
         ValueId r = f->read[k];
         int b = p->block_of[r.i];
-        if (b < 0 || p->blocks.data[b].to != group || f->last[r.i] != group)
+        if (b < 0 || p->blocks.data[b].to != f->to[group] ||
+            f->last[r.i] != group || f->crowded[r.i])
             continue;
         const Type *u = value_type(p->g, r);
         if (dtype_info[u->dtype].bytes == dtype_info[t->dtype].bytes &&
@@ -106,10 +109,11 @@ static void place_value(Plan *p, int group, ValueId v) {
     const Flow *f = p->f;
     if (!f->stored[v.i] || value_get(p->g, v)->home >= 0) return;
     int last = f->last[v.i] < group ? group : f->last[v.i];
+    if (last < f->ngroup) last = f->to[last];
     int b = dying_block(p, group, v);
     if (b < 0) {
         int64_t bytes = (flow_bytes(f, v) + ALIGN - 1) / ALIGN * ALIGN;
-        Block x = {v, bytes, -1, group, last};
+        Block x = {v, bytes, -1, f->from[group], last};
         b = p->blocks.len;
         vec_push(p->a, &p->blocks, x);
     }

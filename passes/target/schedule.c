@@ -5,17 +5,16 @@
    of a variable comes after every other reader of that variable where it can,
    so that memplan may let it write in place.
 
+   Where the target shares launches (launch.c), groups of equal work that may
+   run at the same time become neighbours.
+
    requires     stage FUSED
    establishes  stage FUSED, groups and nodes in the order they run in
    breaks       nothing                                                      */
-#include "passes/target/flow.h"
 #include "passes/passes.h"
+#include "passes/target/launch.h"
 
 #include <string.h>
-
-typedef struct Edges {
-    int *to, len, cap;
-} Edges;
 
 /* A group that may run; the greatest key goes first, then the source's order.
  */
@@ -252,7 +251,8 @@ static void emit_group(Emit *e, const Flow *f, int old, int number) {
     }
 }
 
-static void apply_order(Sched *s, const int *order) {
+/* beside (may be NULL): whether place i shares the launch before it. */
+static void apply_order(Sched *s, const int *order, const bool *beside) {
     Graph *g = s->f->g;
     int n = g->order.len, ng = s->f->ngroup;
     NodeId *old = arena_dup(s->a, g->order.data, (size_t)n * sizeof *old);
@@ -262,6 +262,7 @@ static void apply_order(Sched *s, const int *order) {
     g->order.len = 0;
     for (int i = 0; i < ng; i++) {
         g->groups.data[i] = groups[order[i]];
+        g->groups.data[i].beside = beside && beside[i];
         emit_group(&e, s->f, order[i], i);
     }
     for (int i = 0; i < n; i++)
@@ -286,7 +287,10 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
         int *greedy = list_order(&s, key_freeing);
         if (peak_bytes(&s, greedy) < peak_bytes(&s, order)) order = greedy;
     }
-    apply_order(&s, order);
+    bool *beside = NULL;
+    if (target_of(g)->shares_launches)
+        beside = launch_together(s.f, s.next, order);
+    apply_order(&s, order, beside);
 }
 
 Status pass_schedule(Module *m, PassCtx *cx) {

@@ -12,6 +12,7 @@ const TargetInfo target_info[NUM_TARGETS] = {
                     .small_tensor = 32768,
                     .tiny_tensor = 2048},
     [TARGET_CUDA] = {.epilogue = target_epilogue_cuda,
+                     .shares_launches = true,
                      .max_buffers = 24,
                      .max_nodes = 96,
                      .rows_enough = 64,

@@ -18,6 +18,7 @@ EpilogueFn target_epilogue_cuda; /* epilogue.c */
 
 typedef struct TargetInfo {
     EpilogueFn *epilogue; /* NULL: any                                       */
+    bool shares_launches; /* groups of equal work may run in one launch      */
     /* one kernel */
     int max_buffers; /* operands and results                                 */
     int max_nodes;

@@ -1,0 +1,228 @@
+/* launch.c: groups of equal work in one launch (launch.h).
+   Before:  group point { %w.new = sub %w, %w.step : f32[784,10] }
+            group anchor { .. }
+            group point { %b.new = sub %b, %b.step : f32[10] }
+   After:   group point { %w.new = .. }
+            group point beside { %b.new = .. }
+            group anchor { .. }
+   Equal work is element-wise over one flat range: operands are as large as the
+   results or one number.  A group moves up to a launch whose groups all run
+   after everything that it needs, and only where it keeps no more memory busy
+   by coming early: the updates of all parameters do.                        */
+#include "passes/target/launch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { REACH = 256 }; /* groups of one sort that are looked at for a launch  */
+
+typedef struct Launcher {
+    Flow *f;
+    const Edges *next;
+    int *waiting;    /* by group: others that it needs and that have no place */
+    int *need;       /* by group: place of the last that it needs, -1: none  */
+    int *left;       /* by root: groups without a place that read it         */
+    bool *content;   /* by root: the new content of a variable               */
+    uint64_t *sort;  /* by group: equal for equal work, 0: shares no launch  */
+    int *later;      /* by group: the next of its sort in the old order, -1  */
+    bool *placed;    /* by group */
+    uint32_t *alias; /* by ValueId.i: number of an operand in its group      */
+} Launcher;
+
+static const Node *node_at(const Flow *f, int i) {
+    return node_get(f->g, f->g->order.data[i]);
+}
+
+static bool is_immediate(const Graph *g, ValueId v) {
+    return value_get(g, v)->kind == VK_CONST && value_type(g, v)->rank == 0;
+}
+
+/* ---- equal work ---------------------------------------------------------- */
+
+/* The elements of a group that walks one flat range; 0: it does not. */
+static int64_t flat_count(const Flow *f, int group) {
+    const Graph *g = f->g;
+    int64_t count = 0;
+    if (g->groups.data[group].kind != GROUP_POINT) return 0;
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        const Node *n = node_at(f, i);
+        if (op_info[n->op].kind != KIND_ELEM || n->nout != 1) return 0;
+        int64_t each = type_count(value_type(g, n->out[0]));
+        if (each > count) count = each;
+    }
+    for (int i = f->first[group]; i < f->end[group] && count; i++) {
+        const Node *n = node_at(f, i);
+        if (type_count(value_type(g, n->out[0])) != count) return 0;
+        for (int k = 0; k < n->nin; k++) {
+            int64_t each = type_count(value_type(g, n->in[k]));
+            if (each != 1 && each != count) return 0;
+        }
+    }
+    return count > 1 ? count : 0;
+}
+
+static uint64_t sort_of(const Flow *f, int group) {
+    uint64_t h = 1;
+    if (!flat_count(f, group)) return 0;
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        const Node *n = node_at(f, i);
+        int facts[3] = {(int)n->op, value_dtype(f->g, n->out[0]),
+                        f->stored[n->out[0].i]};
+        h = hash_bytes(h, facts, sizeof facts);
+    }
+    return h ? h : 1;
+}
+
+/* Operands of the same kind: numbers equal, others of one dtype, one number or
+   all elements, and new or known from the same place in both groups. */
+static bool same_operand(Launcher *l, ValueId a, ValueId b, uint32_t fresh) {
+    const Graph *g = l->f->g;
+    const Type *s = value_type(g, a), *t = value_type(g, b);
+    if (s->dtype != t->dtype || (type_count(s) == 1) != (type_count(t) == 1) ||
+        is_immediate(g, a) != is_immediate(g, b))
+        return false;
+    if (is_immediate(g, a))
+        return same_value(a, b) ||
+               !memcmp(value_get(g, a)->data->data, value_get(g, b)->data->data,
+                       (size_t)type_bytes(s));
+    uint32_t *x = &l->alias[l->f->root[a.i].i];
+    uint32_t *y = &l->alias[l->f->root[b.i].i];
+    if (!*x && !*y) *x = *y = fresh;
+    return *x == *y;
+}
+
+static void forget(Launcher *l, int group) {
+    for (int i = l->f->first[group]; i < l->f->end[group]; i++) {
+        const Node *n = node_at(l->f, i);
+        for (int k = 0; k < n->nin; k++) l->alias[l->f->root[n->in[k].i].i] = 0;
+        l->alias[n->out[0].i] = 0;
+    }
+}
+
+/* Whether groups a and b of one sort compute the same of other operands. */
+static bool same_work(Launcher *l, int a, int b) {
+    const Flow *f = l->f;
+    int n = f->end[a] - f->first[a];
+    uint32_t fresh = 1;
+    bool same = n == f->end[b] - f->first[b];
+    for (int i = 0; i < n && same; i++) {
+        const Node *x = node_at(f, f->first[a] + i);
+        const Node *y = node_at(f, f->first[b] + i);
+        same = node_same_work(x, y) &&
+               value_dtype(f->g, x->out[0]) == value_dtype(f->g, y->out[0]) &&
+               f->stored[x->out[0].i] == f->stored[y->out[0].i];
+        for (int k = 0; k < x->nin && same; k++)
+            same = same_operand(l, x->in[k], y->in[k], fresh++);
+        l->alias[x->out[0].i] = l->alias[y->out[0].i] = fresh++;
+    }
+    forget(l, a);
+    forget(l, b);
+    return same;
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+/* Results that are not the new content of a variable are no larger than the
+   operands that nothing else reads any more. */
+static bool keeps_no_more(const Launcher *l, int group) {
+    const Flow *f = l->f;
+    int64_t more = 0;
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        ValueId v = node_at(f, i)->out[0];
+        if (f->stored[v.i] && !l->content[v.i]) more += flow_bytes(f, v);
+    }
+    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {
+        ValueId r = f->read[k];
+        if (f->def[r.i] >= 0 && l->left[r.i] == 1 && f->last[r.i] < f->ngroup)
+            more -= flow_bytes(f, r);
+    }
+    return more <= 0;
+}
+
+/* ---- order --------------------------------------------------------------- */
+
+typedef struct Sorted {
+    uint64_t sort;
+    int place, group;
+} Sorted;
+
+static int by_sort(const void *x, const void *y) {
+    const Sorted *a = x, *b = y;
+    if (a->sort != b->sort) return a->sort < b->sort ? -1 : 1;
+    return (a->place > b->place) - (a->place < b->place);
+}
+
+static void link_sorts(Launcher *l, const int *order) {
+    int n = l->f->ngroup;
+    Sorted *all = NEW_ARRAY(l->f->a, Sorted, n + 1);
+    for (int i = 0; i < n; i++)
+        all[i] = (Sorted){l->sort[order[i]], i, order[i]};
+    qsort(all, (size_t)n, sizeof *all, by_sort);
+    for (int i = 0; i < n; i++) {
+        bool more = i + 1 < n && all[i + 1].sort == all[i].sort;
+        l->later[all[i].group] = more && all[i].sort ? all[i + 1].group : -1;
+    }
+}
+
+static void start(Launcher *l) {
+    Flow *f = l->f;
+    for (int i = 0; i < f->ngroup; i++) {
+        l->need[i] = -1;
+        l->sort[i] = sort_of(f, i);
+        for (int k = 0; k < l->next[i].len; k++) l->waiting[l->next[i].to[k]]++;
+        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++)
+            l->left[f->read[k].i]++;
+    }
+    for (int i = 0; i < f->g->writes.len; i++)
+        l->content[f->root[f->g->writes.data[i].value.i].i] = true;
+}
+
+static void place(Launcher *l, int group, int at) {
+    const Flow *f = l->f;
+    l->placed[group] = true;
+    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
+        l->left[f->read[k].i]--;
+    for (int k = 0; k < l->next[group].len; k++) {
+        l->need[l->next[group].to[k]] = at;
+        l->waiting[l->next[group].to[k]]--;
+    }
+}
+
+/* Whether group c may join the launch of group g that starts at place `from`.
+ */
+static bool joins(Launcher *l, int g, int c, int from) {
+    return !l->placed[c] && !l->waiting[c] && l->need[c] < from &&
+           same_work(l, g, c) && keeps_no_more(l, c);
+}
+
+bool *launch_together(Flow *f, const Edges *next, int *order) {
+    int n = f->ngroup, nv = f->g->values.len, at = 0;
+    Launcher l = {.f = f,
+                  .next = next,
+                  .waiting = NEW_ARRAY(f->a, int, n + 1),
+                  .need = NEW_ARRAY(f->a, int, n + 1),
+                  .left = NEW_ARRAY(f->a, int, nv),
+                  .content = NEW_ARRAY(f->a, bool, nv),
+                  .sort = NEW_ARRAY(f->a, uint64_t, n + 1),
+                  .later = NEW_ARRAY(f->a, int, n + 1),
+                  .placed = NEW_ARRAY(f->a, bool, n + 1),
+                  .alias = NEW_ARRAY(f->a, uint32_t, nv)};
+    int *old = arena_dup(f->a, order, (size_t)n * sizeof *old);
+    bool *beside = NEW_ARRAY(f->a, bool, n + 1);
+    start(&l);
+    link_sorts(&l, old);
+    for (int i = 0; i < n; i++) {
+        int from = at, tries = 0;
+        if (l.placed[old[i]]) continue;
+        place(&l, old[i], at);
+        order[at++] = old[i];
+        for (int c = l.later[old[i]]; c >= 0 && tries++ < REACH;
+             c = l.later[c]) {
+            if (!joins(&l, old[i], c, from)) continue;
+            place(&l, c, at);
+            beside[at] = true;
+            order[at++] = c;
+        }
+    }
+    return beside;
+}

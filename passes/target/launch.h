@@ -1,0 +1,18 @@
+/* launch.h: which groups share a launch (launch.c); between groups, what must
+   come later.                                                               */
+#ifndef AMPC_PASSES_TARGET_LAUNCH_H
+#define AMPC_PASSES_TARGET_LAUNCH_H
+
+#include "passes/target/flow.h"
+#include "passes/target/target.h"
+
+/* Groups that must come later than one. */
+typedef struct Edges {
+    int *to, len, cap;
+} Edges;
+
+/* Changes the order of groups so that those which can share a launch are
+   neighbours; the result tells by place whether it joins the one before.    */
+bool *launch_together(Flow *f, const Edges *next, int *order);
+
+#endif
