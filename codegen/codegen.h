@@ -17,7 +17,9 @@
    - GROUP_ANCHOR: one ANCHOR node and ELEM/GEN nodes of its result shape
      (external operands broadcast to it), no MOVE.  The anchor's own operands
      come from other groups.
-   - GROUP_LIB: one LIB node, alone.                                        */
+   - GROUP_LIB: one LIB node, alone.
+   - A group that stands `beside` the one before (POINT, on a GPU) computes the
+     same of other operands over another length: both have one flat kernel. */
 #ifndef AMPC_CODEGEN_CODEGEN_H
 #define AMPC_CODEGEN_CODEGEN_H
 

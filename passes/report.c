@@ -1,5 +1,6 @@
 /* report.c: what was decided, for people (text) and for tools (JSON).      */
 #include "passes/passes.h"
+#include "passes/target/flow.h"
 
 #include <string.h>
 
@@ -207,8 +208,29 @@ static void kernel_line(const Graph *g, int first, int last, bool json,
     sb_puts(sb, json ? "}" : "\n");
 }
 
-static void kernels_of_graph(const Graph *g, bool json,
-                             const char *const *notes, StrBuf *sb) {
+/* What the groups of a program read from memory and write to it, each buffer
+   once a group. */
+static int64_t bytes_moved(Graph *g) {
+    Arena *a = arena_new();
+    const Flow *f = flow_new(g, a);
+    int64_t sum = 0;
+    for (int i = 0; i < f->read_at[f->ngroup]; i++)
+        sum += flow_bytes(f, f->read[i]);
+    for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
+        if (f->def[v] >= 0 && f->stored[v]) sum += flow_bytes(f, (ValueId){v});
+    arena_free(a);
+    return sum;
+}
+
+static int launches(const Graph *g) {
+    int n = 0;
+    for (int i = 0; i < g->groups.len; i++) n += !g->groups.data[i].beside;
+    return n;
+}
+
+static void kernels_of_graph(Graph *g, bool json, const char *const *notes,
+                             StrBuf *sb) {
+    long long bytes = (long long)bytes_moved(g);
     int count = 0;
     if (json)
         sb_printf(sb, "{\"program\":\"%s\",\"target\":\"%s\",\"kernels\":[\n",
@@ -225,9 +247,12 @@ static void kernels_of_graph(const Graph *g, bool json,
         kernel_line(g, i, j - 1, json, notes ? notes[group] : NULL, sb);
     }
     if (json)
-        sb_puts(sb, "]}");
+        sb_printf(sb, "],\"launches\":%d,\"bytes\":%lld}", launches(g), bytes);
+    else if (launches(g) < count)
+        sb_printf(sb, "  %d kernels in %d launches, %lld bytes\n", count,
+                  launches(g), bytes);
     else
-        sb_printf(sb, "  %d kernels\n", count);
+        sb_printf(sb, "  %d kernels, %lld bytes\n", count, bytes);
 }
 
 void report_kernels_cuda(const Module *m, bool json, const char *const *notes,
@@ -235,7 +260,7 @@ void report_kernels_cuda(const Module *m, bool json, const char *const *notes,
     sb_puts(sb, json ? "[" : "");
     if (why && !json) sb_printf(sb, "no GPU code: %s\n", why);
     for (int i = 0; i < m->graphs.len; i++) {
-        const Graph *g = m->graphs.data[i];
+        Graph *g = m->graphs.data[i];
         if (json && i) sb_puts(sb, ",\n");
         bool noted = notes && g->target == TARGET_CUDA;
         kernels_of_graph(g, json, noted ? notes : NULL, sb);

@@ -476,6 +476,25 @@ static const Row rows[] = {
      "a lib group is one library op"},
     {STAGE_FUSED, X, "group lib { %a = relu %x } return %a",
      "a lib group is one library op"},
+    /* one launch */
+    {STAGE_FUSED, X,
+     "group point { %a = relu %x } group point beside { %b = exp %x } "
+     "return %a, %b",
+     NULL},
+    {STAGE_FUSED, X,
+     "group point { %a = relu %x } group point beside { %b = exp %a } "
+     "return %b",
+     "reads what its own launch makes"},
+    {STAGE_FUSED, X,
+     "group point { %a = relu %x } %v = reshape %a {shape=[32]} "
+     "group point beside { %b = exp %v } return %b",
+     "reads what its own launch makes"},
+    {STAGE_FUSED, X,
+     "group lib { %a = argmax %x {axis=1} } "
+     "group point beside { %b = exp %x } return %a, %b",
+     "only point groups share a launch"},
+    {STAGE_FUSED, X, "group point beside { %b = exp %x } return %b",
+     "only point groups share a launch"},
     /* memory: f32[8,4] is 128 bytes */
     {STAGE_PLANNED, X, "group point { %a = relu %x } return %a",
      "leaves its group and has no place"},
@@ -526,7 +545,23 @@ static const Row rows[] = {
      "group lib { %a = argmax %x {axis=1} : i64[8,1] @0 } "
      "group lib { %b = argmax %x {axis=1} : i64[8,1] @0 } return %a, %b",
      "%a and %b live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } "
+     "group point { %b = exp %a : f32[8,4] @128 } "
+     "group point beside { %c = exp %x : f32[8,4] @0 } return %b, %c",
+     "%a and %c live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } "
+     "group point { %b = exp %a : f32[8,4] @128 } "
+     "group point beside { %c = exp %a : f32[8,4] @0 } return %b, %c",
+     "%a and %c live at the same time"},
     /* homes */
+    {STAGE_PLANNED, X,
+     "state %s: f32[8,4] "
+     "group point { %m = add %s, %x : f32[8,4] @0 } "
+     "group point beside { %n = add %s, %x : f32[8,4] @%s } write %s = %n "
+     "return %m",
+     "%s is read at other places than written"},
     {STAGE_PLANNED, X,
      "state %s: f32[8,4] "
      "group point { %n = add %s, %x : f32[8,4] @%s } write %s = %n return",

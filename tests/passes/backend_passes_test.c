@@ -280,18 +280,29 @@ static bool check_reads(const Memory *m, int group) {
     return true;
 }
 
-static void run_in_memory(Arena *a, const Graph *g, const char *what) {
+static bool run_group(Memory *m, int group) {
+    const Graph *g = m->g;
+    if (!check_reads(m, group)) return false;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        for (int k = 0; k < n->nout && n->group == group; k++)
+            take(m, n->out[k]);
+    }
+    return true;
+}
+
+/* Groups of one launch run in any order: in theirs, or backwards. */
+static void run_in_order(Arena *a, const Graph *g, const char *what,
+                         bool backwards) {
     Memory m = {.g = g, .what = what};
     find_roots(&m, a);
     m.owner = NEW_ARRAY(a, uint32_t, g->arena_bytes / 64 + 1);
     m.var = NEW_ARRAY(a, uint32_t, g->module->vars.len + 1);
-    for (int group = 0; group < g->groups.len; group++) {
-        if (!check_reads(&m, group)) return;
-        for (int i = 0; i < g->order.len; i++) {
-            const Node *n = node_get(g, g->order.data[i]);
-            for (int k = 0; k < n->nout && n->group == group; k++)
-                take(&m, n->out[k]);
-        }
+    for (int from = 0, to; from < g->groups.len; from = to) {
+        to = from + 1;
+        while (to < g->groups.len && g->groups.data[to].beside) to++;
+        for (int i = from; i < to; i++)
+            if (!run_group(&m, backwards ? from + to - 1 - i : i)) return;
     }
     for (int i = 0; i < g->outputs.len; i++) {
         ValueId v = g->outputs.data[i].value;
@@ -303,31 +314,37 @@ static void run_in_memory(Arena *a, const Graph *g, const char *what) {
                   what, i);
 }
 
+static void run_in_memory(Arena *a, const Graph *g, const char *what) {
+    run_in_order(a, g, what, false);
+    run_in_order(a, g, what, true);
+}
+
 /* ---- cases --------------------------------------------------------------- */
 
-static void lower(Arena *a, Module *m, const char *flag, const char *value) {
+static void run(Arena *a, Module *m, const char *passes, const char *flag,
+                const char *value) {
     Options o;
     Diag d = {0};
     bool used;
     options_init(&o, a);
     if (flag) REQUIRE(options_set(&o, &d, flag, value, &used) == OK);
-    if (run_passes(m, &d, &o, "expand,reduce,cse,dce,fuse,schedule,memplan",
-                   false) != OK)
-        FAIL("%s", d.text.data);
+    if (run_passes(m, &d, &o, passes, false) != OK) FAIL("%s", d.text.data);
 }
+
+static void lower(Arena *a, Module *m, const char *flag, const char *value) {
+    run(a, m, "expand,reduce,cse,dce,fuse,schedule,memplan", flag, value);
+}
+
+static int shared; /* launches of several groups that random cases had */
 
 static void random_case(uint64_t seed, const char *flag, const char *value) {
     Arena *a = arena_new();
     Module *m = random_module(a, seed);
     Graph *g = m->graphs.data[0];
     Results exact = results(a, g, EVAL_EXACT);
-    Options o;
-    Diag d = {0};
     char what[64];
-    options_init(&o, a);
     snprintf(what, sizeof what, "seed %d %s", (int)seed, flag ? flag : "");
-    if (run_passes(m, &d, &o, "expand,reduce,cse,dce", false) != OK)
-        FAIL("%s", d.text.data);
+    run(a, m, "expand,reduce,cse,dce", flag, value);
     Results expanded = results(a, g, EVAL_EXACT);
     expect_equal(&exact, &expanded, 1e-9, what);
     Results stored = results(a, g, EVAL_STORAGE);
@@ -335,6 +352,7 @@ static void random_case(uint64_t seed, const char *flag, const char *value) {
     Results lowered = results(a, g, EVAL_STORAGE);
     expect_equal(&stored, &lowered, 0, what);
     run_in_memory(a, g, what);
+    for (int i = 0; i < g->groups.len; i++) shared += g->groups.data[i].beside;
     arena_free(a);
 }
 
@@ -342,6 +360,13 @@ enum { SEEDS = 300 };
 
 TEST_CASE(backend_random, fused) {
     for (int seed = 1; seed <= SEEDS; seed++) random_case(seed, NULL, NULL);
+}
+
+TEST_CASE(backend_random, fused_for_gpus) {
+    shared = 0;
+    for (int seed = 1; seed <= SEEDS; seed++)
+        random_case(seed, "--target", "cuda:sm_90");
+    CHECK(shared > 0);
 }
 
 TEST_CASE(backend_random, unfused) {
