@@ -22,6 +22,7 @@ static const char model[] =
     "  %turn2 = transpose %turn {perm=[1,2,0]} : f32[5,3,4]\n"
     "  %wide = mul %turn2, 2 : f32[5,3,4]\n"
     "  %turn3 = transpose %wide {perm=[2,0,1]} : f32[4,5,3]\n"
+    "  %mixed = transpose %turn {perm=[0,2,1]} : f32[4,3,5]\n"
     "  %odd = slice %x {starts=[2,1,3], sizes=[3,2,2], steps=[-1,2,-2]}\n"
     "  %back = slice %x {starts=[0,3,4], sizes=[3,4,5], steps=[1,-1,-1]}\n"
     "  %rows = gather %x, %i {axis=1} : f32[3,2,3,5]\n"
@@ -43,10 +44,10 @@ static const char model[] =
     "  %ln, %m, %rs = layer_norm %x, %g, %b {axis=2, epsilon=0.5}\n"
     "  %bn = batch_norm %x, %s, %t, %mean, %var {training=0, epsilon=0.7}\n"
     "  %soft = softmax %x {axis=1} : f32[3,4,5]\n"
-    "  return turn=%turn, turn2=%turn2, turn3=%turn3, odd=%odd, back=%back,\n"
-    "         rows=%rows, cols=%cols, joined=%joined, pq=%pq, pr=%pr,\n"
-    "         pq4=%pq4, heads=%heads, less=%less, low=%low, high=%high,\n"
-    "         ln=%ln, bn=%bn, soft=%soft\n"
+    "  return turn=%turn, turn2=%turn2, turn3=%turn3, mixed=%mixed, odd=%odd,\n"
+    "         back=%back, rows=%rows, cols=%cols, joined=%joined, pq=%pq,\n"
+    "         pr=%pr, pq4=%pq4, heads=%heads, less=%less, low=%low,\n"
+    "         high=%high, ln=%ln, bn=%bn, soft=%soft\n"
     "}\n";
 
 typedef struct Data {
@@ -85,6 +86,7 @@ static double turn(const int *at) { return x_at(at[2], at[0], at[1]); }
 static double turn2(const int *at) { return x_at(at[1], at[2], at[0]); }
 /* [i,j,k] of turn3 is [j,k,i] of 2 turn2. */
 static double turn3(const int *at) { return 2 * x_at(at[2], at[0], at[1]); }
+static double mixed(const int *at) { return x_at(at[1], at[0], at[2]); }
 static double odd(const int *at) {
     return x_at(2 - at[0], 1 + 2 * at[1], 3 - 2 * at[2]);
 }
@@ -153,15 +155,16 @@ static const struct {
     Element *element;
     int dim[4];
 } outputs[] = {
-    {"turn", turn, {4, 5, 3, 1}},   {"turn2", turn2, {5, 3, 4, 1}},
-    {"turn3", turn3, {4, 5, 3, 1}}, {"odd", odd, {3, 2, 2, 1}},
-    {"back", back, {3, 4, 5, 1}},   {"rows", rows, {3, 2, 3, 5}},
-    {"cols", cols, {3, 4, 2, 3}},   {"joined", joined, {3, 7, 5, 1}},
-    {"pq", pq, {2, 3, 5, 1}},       {"pr", pr, {2, 4, 5, 1}},
-    {"pq4", pq4, {2, 2, 3, 5}},     {"heads", heads, {1, 2, 4, 2}},
-    {"less", less, {3, 4, 5, 1}},   {"low", low, {3, 4, 5, 1}},
-    {"high", high, {3, 4, 5, 1}},   {"ln", ln, {3, 4, 5, 1}},
-    {"bn", bn, {3, 4, 5, 1}},       {"soft", soft, {3, 4, 5, 1}},
+    {"turn", turn, {4, 5, 3, 1}},     {"turn2", turn2, {5, 3, 4, 1}},
+    {"turn3", turn3, {4, 5, 3, 1}},   {"mixed", mixed, {4, 3, 5, 1}},
+    {"odd", odd, {3, 2, 2, 1}},       {"back", back, {3, 4, 5, 1}},
+    {"rows", rows, {3, 2, 3, 5}},     {"cols", cols, {3, 4, 2, 3}},
+    {"joined", joined, {3, 7, 5, 1}}, {"pq", pq, {2, 3, 5, 1}},
+    {"pr", pr, {2, 4, 5, 1}},         {"pq4", pq4, {2, 2, 3, 5}},
+    {"heads", heads, {1, 2, 4, 2}},   {"less", less, {3, 4, 5, 1}},
+    {"low", low, {3, 4, 5, 1}},       {"high", high, {3, 4, 5, 1}},
+    {"ln", ln, {3, 4, 5, 1}},         {"bn", bn, {3, 4, 5, 1}},
+    {"soft", soft, {3, 4, 5, 1}},
 };
 
 static void check_output(const char *name, Element *element, const int *dim,
