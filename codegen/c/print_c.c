@@ -16,6 +16,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define I64 "%" PRId64
+
 static int64_t extent(const KPrint *p, int d) { return p->k->dim[d].extent; }
 
 static bool keeps(const KPrint *p, int id, KKeep keep) {
@@ -83,7 +85,7 @@ static void put_col_flat(KPrint *p) {
         if (stride == 1)
             sb_printf(p->sb, "i%d", p->cols[j]);
         else
-            sb_printf(p->sb, "%" PRId64 " * i%d", stride, p->cols[j]);
+            sb_printf(p->sb, I64 " * i%d", stride, p->cols[j]);
         stride *= extent(p, p->cols[j]);
     }
 }
@@ -158,7 +160,7 @@ static void put_chunk(KPrint *p, int sweep, const int *fold, int nfold,
     int64_t e = extent(p, vec), chunk = lanes_step(p);
     for (int j = 0; j < nfold; j++)
         if (needs_array(p, fold[j]))
-            kp_line(p, "%s t%d[%" PRId64 "];",
+            kp_line(p, "%s t%d[" I64 "];",
                     ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
                     e == 0      ? 1
                     : e < chunk ? e
@@ -183,8 +185,8 @@ static void put_chunk(KPrint *p, int sweep, const int *fold, int nfold,
 
 static void open_outer_cols(KPrint *p) {
     for (int j = 0; j < p->ncol - 1; j++)
-        kp_enter(p, "for (int64_t i%d = 0; i%d < %" PRId64 "; i%d++)",
-                 p->cols[j], p->cols[j], extent(p, p->cols[j]), p->cols[j]);
+        kp_enter(p, "for (int64_t i%d = 0; i%d < " I64 "; i%d++)", p->cols[j],
+                 p->cols[j], extent(p, p->cols[j]), p->cols[j]);
 }
 
 static void close_outer_cols(KPrint *p) {
@@ -198,16 +200,16 @@ static void put_fold_sweep(KPrint *p, int sweep, const int *fold, int nfold) {
                 p->sweeps.data[sweep].roots.len > nfold;
     open_outer_cols(p);
     if (e > chunk) {
-        kp_enter(p, "for (int64_t c0 = 0; c0 < %" PRId64 "; c0 += %" PRId64 ")",
-                 e, chunk);
+        kp_enter(p, "for (int64_t c0 = 0; c0 < " I64 "; c0 += " I64 ")", e,
+                 chunk);
         kp_line(p,
-                "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
-                " - c0 : %" PRId64 ";",
+                "const int64_t n = " I64 " - c0 < " I64 " ? " I64 " - c0 : " I64
+                ";",
                 e, chunk, e, chunk);
     } else {
         kp_line(p, "{");
         p->depth++;
-        kp_line(p, "const int64_t c0 = 0, n = %" PRId64 ";", e);
+        kp_line(p, "const int64_t c0 = 0, n = " I64 ";", e);
     }
     put_chunk(p, sweep, fold, nfold, loop);
     kp_leave(p);
@@ -224,20 +226,6 @@ static void put_store_loop(KPrint *p, int sweep, const char *from,
     kp_leave(p);
 }
 
-/* The loop in parts whose guards are constant. */
-static void put_cut_loops(KPrint *p, int sweep, const int64_t *cut, int ncut) {
-    char from[32], to[32];
-    for (int j = 0; j <= ncut; j++) {
-        int64_t lo = j ? cut[j - 1] : 0;
-        int64_t hi = j < ncut ? cut[j] : extent(p, p->k->vec);
-        snprintf(from, sizeof from, "%" PRId64, lo);
-        snprintf(to, sizeof to, "%" PRId64, hi);
-        kernel_known(p->k, lo, hi, p->known);
-        put_store_loop(p, sweep, from, to);
-    }
-    kernel_known(p->k, 0, 0, p->known);
-}
-
 static void put_sweep(KPrint *p, int sweep, const char *from, const char *to) {
     const KSweep *s = &p->sweeps.data[sweep];
     int *fold = NEW_ARRAY(p->arena, int, s->roots.len + 1);
@@ -249,44 +237,49 @@ static void put_sweep(KPrint *p, int sweep, const char *from, const char *to) {
     }
     int ncut = kernel_cuts(p->k, cut);
     open_outer_cols(p);
-    if (ncut)
-        put_cut_loops(p, sweep, cut, ncut);
-    else
-        put_store_loop(p, sweep, from, to);
+    if (!ncut) put_store_loop(p, sweep, from, to);
+    for (int j = 0; ncut && j <= ncut; j++) { /* parts with constant guards */
+        int64_t lo = j ? cut[j - 1] : 0;
+        int64_t hi = j < ncut ? cut[j] : extent(p, p->k->vec);
+        kernel_known(p->k, lo, hi, p->known);
+        put_store_loop(p, sweep, arena_printf(p->arena, I64, lo),
+                       arena_printf(p->arena, I64, hi));
+    }
+    kernel_known(p->k, 0, 0, p->known);
     close_outer_cols(p);
 }
 
 /* ---- form cols ----------------------------------------------------------- */
-
-static void put_accumulators(KPrint *p) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (in->op == K_REDUCE)
-            kp_line(p, "%s v%d = %s;", ktype_c[in->compute], id,
-                    fold_start(in->code, in->compute));
-    }
-}
 
 /* A unit is a row and one of its nb blocks. */
 static void put_unit(KPrint *p, int64_t nb) {
     if (nb == 1)
         kp_line(p, "const int64_t row = u, c0 = 0;");
     else if (p->nrow - (p->k->form == KF_ROWS) == 0)
-        kp_line(p, "const int64_t row = 0, c0 = u * %" PRId64 ";",
-                block_step(p));
+        kp_line(p, "const int64_t row = 0, c0 = u * " I64 ";", block_step(p));
     else
         kp_line(p,
-                "const int64_t row = u / %" PRId64 ", c0 = u %% %" PRId64
-                " * %" PRId64 ";",
+                "const int64_t row = u / " I64 ", c0 = u %% " I64 " * " I64 ";",
                 nb, nb, block_step(p));
     kp_line(p, "(void)row;");
 }
 
-static void put_kept_arrays(KPrint *p) {
+/* Accumulators; arrays s<id> of what is kept for the row and r<id> for the
+   rows of a block. */
+static void put_declarations(KPrint *p) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (in->keep == KEEP_BLOCK)
+            kp_line(p, "%s r%d[" I64 "];", ktype_c[in->type], id,
+                    block_step(p));
+        else if (in->op == K_REDUCE)
+            kp_line(p, "%s v%d = %s;", ktype_c[in->compute], id,
+                    fold_start(in->code, in->compute));
+    }
     for (int id = 1; id < p->k->insts.len; id++)
         if (keeps(p, id, KEEP_ROW))
-            kp_line(p, "%s s%d[%" PRId64 "];",
-                    ktype_c[kinst_at(p->k, id)->type], id, kernel_cols(p->k));
+            kp_line(p, "%s s%d[" I64 "];", ktype_c[kinst_at(p->k, id)->type],
+                    id, p->ncols);
 }
 
 static void put_cols(KPrint *p) {
@@ -294,21 +287,20 @@ static void put_cols(KPrint *p) {
     char to[32] = "";
     const char *from = "0";
     kp_enter(p, "for (int64_t u = lo; u < hi; u++)");
-    if (k->vec >= 0) snprintf(to, sizeof to, "%" PRId64, extent(p, k->vec));
+    if (k->vec >= 0) snprintf(to, sizeof to, I64, extent(p, k->vec));
     if (block_step(p)) {
         int64_t e = extent(p, k->vec),
                 nb = (e + block_step(p) - 1) / block_step(p);
         put_unit(p, nb);
         kp_line(p,
-                "const int64_t c1 = c0 + %" PRId64 " < %" PRId64
-                " ? c0 + %" PRId64 " : %" PRId64 ";",
+                "const int64_t c1 = c0 + " I64 " < " I64 " ? c0 + " I64
+                " : " I64 ";",
                 block_step(p), e, block_step(p), e);
         from = "c0";
         strcpy(to, "c1");
     }
     kp_dims(p, block_step(p) ? "row" : "u", p->rows, p->nrow, NULL);
-    put_accumulators(p);
-    put_kept_arrays(p);
+    put_declarations(p);
     int done = 0, last = kernel_depth(p->k);
     for (int s = 0; s < p->sweeps.len; s++) {
         for (; done <= p->sweeps.data[s].depth; done++) kp_row_insts(p, done);
@@ -321,24 +313,15 @@ static void put_cols(KPrint *p) {
 
 static void put_flat(KPrint *p) {
     int64_t b = block_step(p);
-    kp_line(p, "const int64_t c0 = lo * %" PRId64 ";", b);
+    kp_line(p, "const int64_t c0 = lo * " I64 ";", b);
     kp_line(p,
-            "const int64_t c1 = hi * %" PRId64 " < par[0] ? hi * %" PRId64
-            " : par[0];",
+            "const int64_t c1 = hi * " I64 " < par[0] ? hi * " I64 " : par[0];",
             b, b);
     kp_row_insts(p, 0);
     for (int s = 0; s < p->sweeps.len; s++) put_sweep(p, s, "c0", "c1");
 }
 
 /* ---- form rows ----------------------------------------------------------- */
-
-/* Row values live in arrays r<number>, one entry per row of the block. */
-static void put_carried_arrays(KPrint *p) {
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (keeps(p, id, KEEP_BLOCK))
-            kp_line(p, "%s r%d[%" PRId64 "];",
-                    ktype_c[kinst_at(p->k, id)->type], id, block_step(p));
-}
 
 static void want_row(const KPrint *p, bool *want, int id) {
     if (!id || want[id]) return;
@@ -444,22 +427,22 @@ static void put_rows_sweep(KPrint *p, const KSweep *s) {
     put_start(p, 'r', fold, nfold);
     open_outer_cols(p);
     if (run) {
-        kp_enter(p, "for (int64_t p0 = 0; p0 < %" PRId64 "; p0 += %" PRId64 ")",
-                 e, run);
+        kp_enter(p, "for (int64_t p0 = 0; p0 < " I64 "; p0 += " I64 ")", e,
+                 run);
         kp_line(p,
-                "const int64_t p1 = p0 + %" PRId64 " < %" PRId64
-                " ? p0 + %" PRId64 " : %" PRId64 ";",
+                "const int64_t p1 = p0 + " I64 " < " I64 " ? p0 + " I64
+                " : " I64 ";",
                 run, e, run, e);
         for (int j = 0; j < nfold; j++)
-            kp_line(p, "%s q%d[%" PRId64 "];",
+            kp_line(p, "%s q%d[" I64 "];",
                     ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
                     block_step(p));
         put_start(p, 'q', fold, nfold);
         kp_enter(p, "for (int64_t i%d = p0; i%d < p1; i%d++)", last, last,
                  last);
     } else {
-        kp_enter(p, "for (int64_t i%d = 0; i%d < %" PRId64 "; i%d++)", last,
-                 last, e, last);
+        kp_enter(p, "for (int64_t i%d = 0; i%d < " I64 "; i%d++)", last, last,
+                 e, last);
     }
     put_rows_body(p, s, fold, nfold, run ? 'q' : 'r');
     kp_leave(p);
@@ -486,14 +469,14 @@ static void put_rows(KPrint *p) {
     kp_enter(p, "for (int64_t u = lo; u < hi; u++)");
     put_unit(p, nb);
     if (e % block_step(p) == 0)
-        kp_line(p, "const int64_t n = %" PRId64 ";", block_step(p));
+        kp_line(p, "const int64_t n = " I64 ";", block_step(p));
     else
         kp_line(p,
-                "const int64_t n = %" PRId64 " - c0 < %" PRId64 " ? %" PRId64
-                " - c0 : %" PRId64 ";",
+                "const int64_t n = " I64 " - c0 < " I64 " ? " I64 " - c0 : " I64
+                ";",
                 e, block_step(p), e, block_step(p));
     kp_dims(p, "row", others, nother, NULL);
-    put_carried_arrays(p);
+    put_declarations(p);
     int done = 0, last = kernel_depth(p->k);
     for (int s = 0; s < p->sweeps.len; s++) {
         for (; done <= p->sweeps.data[s].depth; done++)
@@ -511,7 +494,7 @@ static void put_epilogue(KPrint *p) {
     const Kernel *k = p->k;
     kp_enter(p, "for (int64_t r = 0; r < rows; r++, acc += ld)");
     if (k->tile_rows)
-        kp_line(p, "const int64_t u = batch * %" PRId64 " + row + r;",
+        kp_line(p, "const int64_t u = batch * " I64 " + row + r;",
                 k->tile_rows);
     else
         kp_line(p, "const int64_t u = row + r;");
