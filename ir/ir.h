@@ -91,11 +91,12 @@ enum {
 
 typedef struct Node {
     OpCode op;
+    const struct Fn *fn; /* OP_CALL: the function, else NULL                */
     ValueId *in;
     int nin;
     ValueId *out;
     int nout;
-    const Attr *attrs; /* sorted by key                                     */
+    const Attr *attrs; /* sorted by name                                    */
     int nattr;
     uint32_t flags;
     int group; /* FUSED: index into g->groups, else -1                      */
@@ -165,7 +166,8 @@ typedef struct Module {
     Str file; /* where it came from */
     VEC(Graph *) graphs;
     VEC(Var) vars;
-    struct NameMap *names; /* of the variables */
+    struct NameMap *names;      /* of the variables */
+    VEC(const struct Fn *) fns; /* defined by the model's file              */
     /* facts from the frontend that passes and the runtime's info need */
     Str producer;   /* "pytorch", ... or NULL */
     int class_axis; /* of the classification loss, -1: none */
@@ -208,6 +210,14 @@ static inline Var *value_var(const Graph *g, ValueId v) {
     return &g->module->vars.data[value_get(g, v)->var];
 }
 /* Pointers from value_get/node_get die at the next value or node made. */
+
+/* The row of n's op, or what stands for it of the function that n calls:
+   name, counts, class, attributes. */
+const OpInfo *node_info(const Node *n);
+static inline Callee node_callee(const Node *n) {
+    Callee c = {n->op, n->fn};
+    return c;
+}
 
 /* ---- attributes of a node --------------------------------------------------
  */
@@ -288,10 +298,14 @@ NodeId build_multi(Builder *b, OpCode op, const ValueId *in, int nin,
 ValueId build_gen(Builder *b, OpCode op, const ValueId *in, int nin,
                   const Attr *attrs, int nattr, TypeId type, const char *name);
 /* For frontends: mistakes become a Diag message at b->loc. */
-Status build_checked(Builder *b, Diag *d, OpCode op, const ValueId *in, int nin,
-                     const Attr *attrs, int nattr, int nout,
+Status build_checked(Builder *b, Diag *d, Callee callee, const ValueId *in,
+                     int nin, const Attr *attrs, int nattr, int nout,
                      const TypeId *types /* NULL or 0: by rule */,
                      const char *const *names, NodeId *out);
+
+/* A call of a function; dtypes may be NULL. */
+NodeId build_call(Builder *b, const struct Fn *fn, const ValueId *in, int nin,
+                  const Attr *attrs, int nattr, int nout, const DType *dtypes);
 
 /* Shorthands (dtype DT_DEFAULT = rule's). */
 ValueId b1(Builder *b, OpCode op, ValueId x, DType dtype);
@@ -306,6 +320,8 @@ ValueId b_transpose(Builder *b, ValueId x, const int64_t *perm);
 ValueId b_expand(Builder *b, ValueId x, int rank, const int64_t *dim);
 ValueId b_matmul(Builder *b, ValueId x, ValueId y, bool ta, bool tb, DType d);
 ValueId b_full(Builder *b, TypeId t, double v);
+/* x summed to the shape of `like`: undoes broadcasting. */
+ValueId b_sum_to(Builder *b, ValueId x, ValueId like, DType dtype);
 
 /* ---- rewriting ----------------------------------------------------------- */
 
@@ -316,6 +332,14 @@ int *graph_use_counts(const Graph *g, Arena *scratch);
 int *graph_positions(const Graph *g, Arena *scratch);
 /* Stable topological sort of g->order; false if cyclic. */
 bool graph_toposort(Graph *g);
+/* The node of v stores dtype d instead of its own: if it is one of those from
+   `start` on in the order, all newer than node `first`, no other of them reads
+   v, and its op may; one that only moves elements passes that on. */
+bool node_store(Graph *g, uint32_t first, int start, ValueId v, DType d);
+/* Of the nodes that stand in the order from `start` on, all of them newer than
+   node `first`, those go that no root needs. */
+void graph_drop_unneeded(Graph *g, uint32_t first, int start,
+                         const ValueId *root, int n);
 /* Structural hash over text-relevant content; equal for equal text. */
 uint64_t graph_hash(const Graph *g);
 
@@ -327,6 +351,7 @@ uint64_t graph_hash(const Graph *g);
    any float type rather than the default. */
 typedef struct TypeCtx {
     OpCode op;
+    const struct Fn *fn;
     const Type *in[64]; /* NULL = absent operand; variadic ops: first 64 of */
     const Type **ins;   /* all operands */
     int nin, nout;
@@ -339,7 +364,7 @@ typedef struct TypeCtx {
 
 /* Runs the op's rule.  given may be NULL.  On failure returns ERR_USER and
    fills msg[256]. */
-Status op_infer(const Graph *g, OpCode op, const ValueId *in, int nin,
+Status op_infer(const Graph *g, Callee callee, const ValueId *in, int nin,
                 const Attr *attrs, int nattr, int nout, const TypeId *given,
                 TypeId *out, char *msg);
 
@@ -369,11 +394,12 @@ Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
 /* ---- verifier ------------------------------------------------------------ */
 
 typedef enum Stage {
-    STAGE_TYPED, /* SSA, types legal                                       */
-    STAGE_CAST,  /* + LOW ops read what autocast decided                   */
-    STAGE_DIFF,  /* + backward present                                     */
-    STAGE_STEP,  /* + optimizer                                            */
-    STAGE_PRIMITIVE, /* no COMPOSITE, reductions keep their dimensions      */
+    STAGE_TYPED,   /* SSA, types legal                                       */
+    STAGE_CAST,    /* + LOW ops read what autocast decided                   */
+    STAGE_DIFF,    /* + backward present                                     */
+    STAGE_STEP,    /* + optimizer                                            */
+    STAGE_INLINED, /* no calls                                           */
+    STAGE_PRIMITIVE, /* no SPLIT, reductions keep their dimensions         */
     STAGE_FUSED,     /* every node in exactly one group (VIEW and GEN: none or
                         one), groups contiguous in order                        */
     STAGE_PLANNED /* + offsets, no live overlap                             */

@@ -22,7 +22,8 @@ PassFn pass_programs;  /* forward -> train, eval, predict                   */
 PassFn pass_autocast;  /* casts by class                                    */
 PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */
 PassFn pass_optimizer; /* train -> train, micro, update, refresh            */
-PassFn pass_expand;    /* composites to primitives                          */
+PassFn pass_inline;    /* calls to their bodies                             */
+PassFn pass_canon;     /* primitives in the forms that fuse and lower       */
 PassFn pass_reduce;    /* reductions in stages                              */
 PassFn pass_fuse;      /* groups                                            */
 PassFn pass_schedule;  /* order of groups                                   */

@@ -9,10 +9,12 @@
      onnx_spoiled.c exports that lost parameters
      onnx_train.c   which initializers train
      onnx_build.c   what handlers build nodes with
+     onnx_call.c    rows that are one op or function, by their attribute maps
      onnx_fold.c    constant folding
-     onnx_math.c, onnx_act.c, onnx_shape.c, onnx_index.c, onnx_nn.c,
-     onnx_norm.c, onnx_reduce.c, onnx_loss.c, onnx_einsum.c, onnx_attention.c
-                    one handler per ONNX op                                 */
+     onnx_math.c, onnx_shape.c, onnx_index.c, onnx_nn.c, onnx_norm.c,
+     onnx_reduce.c, onnx_loss.c, onnx_einsum.c
+                    handlers of the ops whose form in ONNX is another than
+                    ours                                                    */
 #ifndef AMPC_FRONTEND_ONNX_ONNX_H
 #define AMPC_FRONTEND_ONNX_ONNX_H
 
@@ -45,6 +47,8 @@ typedef struct OxOp {
     unsigned weight; /* operands that make an unmarked initializer train    */
     OxHandler *handler;
     OpCode core;
+    const char *fn;  /* or the op or function by name, with .. */
+    const char *map; /* .. how attributes become its own, see onnx_call.c */
 } OxOp;
 
 typedef struct OxAttr {
@@ -209,6 +213,16 @@ Status ox_axis(Ox *ox, int64_t axis, int rank, int *out);
  *n = -1: not given. */
 Status ox_axes(Ox *ox, bool from_input, int rank, int64_t *axes, int *n);
 
+/* ---- rows that name an op or a function (onnx_call.c) -------------------- */
+
+Callee ox_callee(const OxOp *op);
+/* The node's attributes as its row's map has them; room for MAX_OP_ATTRS. */
+Status ox_mapped(Ox *ox, Attr *out, int *n);
+/* What is wrong with a row: no such op or function, or an attribute that it
+   lacks. */
+bool ox_row_defect(const OxOp *op, StrBuf *why);
+const OxOp *ox_row(int i); /* NULL behind the last */
+
 /* ---- for handlers: building ---------------------------------------------- */
 
 /* Binds result i of the node; names the value after it. */
@@ -216,6 +230,11 @@ Status ox_out(Ox *ox, int i, ValueId v);
 /* One node; folded at once when every operand is constant. */
 Status ox_op(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
              int nattr, ValueId *out);
+Status ox_call(Ox *ox, const char *fn, const ValueId *in, int nin,
+               const Attr *attrs, int nattr, int nout, ValueId *out);
+Status ox_make(Ox *ox, Callee callee, const ValueId *in, int nin,
+               const Attr *attrs, int nattr, int nout, const TypeId *types,
+               ValueId *out);
 Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
               int nattr, int nout, const TypeId *types, ValueId *out);
 Status ox1(Ox *ox, OpCode op, ValueId x, ValueId *out);
@@ -243,7 +262,11 @@ ValueId ox_scalar(Ox *ox, DType d, double v);
 
 #define ONNX(name, imin, imax, omin, omax, attrs, nd, weight, handler, core)   \
     OxHandler onnx_##handler;
+#define ONNX_FN(name, imin, imax, omin, omax, attrs, nd, weight, handler, fn,  \
+                map)                                                           \
+    OxHandler onnx_##handler;
 #include "frontend/onnx/onnx_ops.def"
 #undef ONNX
+#undef ONNX_FN
 
 #endif

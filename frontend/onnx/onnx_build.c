@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
+#include "ir/fn/fn.h"
 
 /* ---- operands ------------------------------------------------------------ */
 
@@ -177,10 +178,11 @@ static bool is_noop(const Ox *ox, OpCode op, const ValueId *in, const Node *n) {
     return true;
 }
 
-Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
-              int nattr, int nout, const TypeId *types, ValueId *out) {
+Status ox_make(Ox *ox, Callee callee, const ValueId *in, int nin,
+               const Attr *attrs, int nattr, int nout, const TypeId *types,
+               ValueId *out) {
     NodeId id;
-    TRY(build_checked(&ox->b, ox->d, op, in, nin, attrs, nattr, nout, types,
+    TRY(build_checked(&ox->b, ox->d, callee, in, nin, attrs, nattr, nout, types,
                       NULL, &id));
     const Node *n = node_get(ox->g, id);
     for (int i = 0; i < nout; i++) {
@@ -191,12 +193,24 @@ Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
                            count, OX_MAX_ELEMENTS);
         out[i] = n->out[i];
     }
-    if (is_noop(ox, op, in, n)) {
+    if (is_noop(ox, callee.op, in, n)) {
         out[0] = in[0];
         ox->g->order.len--;
         return OK;
     }
     return ox_foldable(ox, id) ? ox_fold(ox, id, out) : OK;
+}
+
+Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
+              int nattr, int nout, const TypeId *types, ValueId *out) {
+    return ox_make(ox, callee_op(op), in, nin, attrs, nattr, nout, types, out);
+}
+
+Status ox_call(Ox *ox, const char *fn, const ValueId *in, int nin,
+               const Attr *attrs, int nattr, int nout, ValueId *out) {
+    Callee callee = {OP_CALL, fn_std(fn)};
+    ASSERT(callee.fn);
+    return ox_make(ox, callee, in, nin, attrs, nattr, nout, NULL, out);
 }
 
 Status ox_op(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,

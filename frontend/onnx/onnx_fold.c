@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
+#include "ir/fn/fn.h"
 
 /* ---- constants ----------------------------------------------------------- */
 
@@ -54,7 +55,7 @@ bool ox_foldable(const Ox *ox, NodeId id) {
     OpKind kind = op_info[n->op].kind;
     bool costly =
         kind == KIND_ANCHOR || kind == KIND_LIB || kind == KIND_COMPOSITE;
-    if (n->op == OP_RAND_UNIFORM || n->op == OP_DROPOUT) return false;
+    if (n->op == OP_RAND_UNIFORM || is_call(n, "dropout")) return false;
     for (int i = 0; i < n->nin; i++)
         if (is_value(n->in[i]) && !is_const(ox, n->in[i])) return false;
     int64_t sum =

@@ -231,3 +231,47 @@ Status onnx_gemm(Ox *ox) {
     }
     return ox_out(ox, 0, y);
 }
+
+/* ---- activations --------------------------------------------------------- */
+
+Status onnx_gelu(Ox *ox) {
+    ValueId y;
+    Str how = ox_str(ox, "approximate", "none");
+    bool is_tanh = !strcmp(how, "tanh");
+    if (!is_tanh && strcmp(how, "none"))
+        return ox_fail(ox, "approximate '%s' is neither none nor tanh",
+                       ox_quote(ox, how));
+    TRY(ox1(ox, is_tanh ? OP_GELU_TANH : OP_GELU, ox_in(ox, 0), &y));
+    return ox_out(ox, 0, y);
+}
+
+/* Before opset 7 the slope was a vector over axis 1. */
+static Status slope_of(Ox *ox, ValueId x, ValueId *slope) {
+    *slope = ox_in(ox, 1);
+    Type tx = ox_type(ox, x), ts = ox_type(ox, *slope);
+    if (ox->node->version >= 7 || ts.rank != 1 || tx.rank < 2) return OK;
+    int64_t dim[MAX_RANK];
+    for (int i = 0; i < tx.rank - 1; i++) dim[i] = i ? 1 : ts.dim[0];
+    return ox_reshape(ox, *slope, tx.rank - 1, dim, slope);
+}
+
+Status onnx_prelu(Ox *ox) {
+    ValueId in[2] = {ox_in(ox, 0), NO_VALUE}, y;
+    TRY(slope_of(ox, in[0], &in[1]));
+    TRY(ox_call(ox, "prelu", in, 2, NULL, 0, 1, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* x < -lambd ? x + bias : x > lambd ? x - bias : 0 */
+Status onnx_shrink(Ox *ox) {
+    ValueId x = ox_in(ox, 0), low, high, below, above, y;
+    double lambd = ox_float(ox, "lambd", 0.5), bias = ox_float(ox, "bias", 0);
+    TRY(ox2k(ox, OP_LESS, x, -lambd, &low));
+    TRY(ox2k(ox, OP_GREATER, x, lambd, &high));
+    TRY(ox2k(ox, OP_ADD, x, bias, &below));
+    TRY(ox2k(ox, OP_SUB, x, bias, &above));
+    TRY(ox3(ox, OP_WHERE, high, above, ox_scalar(ox, ox_type(ox, x).dtype, 0),
+            &y));
+    TRY(ox3(ox, OP_WHERE, low, below, y, &y));
+    return ox_out(ox, 0, y);
+}

@@ -287,21 +287,25 @@ Status ox_sort(Ox *ox) {
 
 /* ---- signatures ---------------------------------------------------------- */
 
+#define ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h)                      \
+    .name = #nm, .in_min = imin, .in_max = imax, .out_min = omin,              \
+    .out_max = omax, .attrs = at, .nd = ndiff, .weight = wt,                   \
+    .handler = onnx_##h
 #define ONNX(nm, imin, imax, omin, omax, at, ndiff, wt, h, c)                  \
-    {.name = #nm,                                                              \
-     .in_min = imin,                                                           \
-     .in_max = imax,                                                           \
-     .out_min = omin,                                                          \
-     .out_max = omax,                                                          \
-     .attrs = at,                                                              \
-     .nd = ndiff,                                                              \
-     .weight = wt,                                                             \
-     .handler = onnx_##h,                                                      \
-     .core = OP_##c},
+    {ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h), .core = OP_##c},
+#define ONNX_FN(nm, imin, imax, omin, omax, at, ndiff, wt, h, f, m)            \
+    {ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h), .core = OP_CALL,       \
+     .fn = f, .map = m},
 static const OxOp table[] = {
 #include "frontend/onnx/onnx_ops.def"
 };
+#undef ROW
 #undef ONNX
+#undef ONNX_FN
+
+const OxOp *ox_row(int i) {
+    return i < (int)(sizeof table / sizeof *table) ? &table[i] : NULL;
+}
 
 const OxOp *ox_op_find(const char *name) {
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)

@@ -1,4 +1,4 @@
-/* onnx_nn.c: convolution, pooling, dropout. */
+/* onnx_nn.c: convolution, pooling, attention, dropout. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -252,6 +252,25 @@ Status onnx_global_pool(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* ---- attention ----------------------------------------------------------- */
+
+/* Caches are a matter of inference. */
+Status onnx_attention(Ox *ox) {
+    ValueId in[4], y;
+    Attr attr[MAX_OP_ATTRS];
+    int n;
+    for (int i = 0; i < 4; i++) in[i] = ox_in(ox, i);
+    for (int i = 4; i < 7; i++)
+        if (is_value(ox_in(ox, i)))
+            return ox_fail(ox, "key and value caches are for inference");
+    for (int i = 1; i < 4; i++)
+        if (ox_has_out(ox, i))
+            return ox_fail(ox, "result %d is not supported", i);
+    TRY(ox_mapped(ox, attr, &n));
+    TRY(ox_call(ox, "attention", in, 4, attr, n, 1, &y));
+    return ox_out(ox, 0, y);
+}
+
 /* ---- dropout ------------------------------------------------------------- */
 
 /* Ratio and mode: attributes before opset 12, operands since.  A Dropout
@@ -307,8 +326,9 @@ Status onnx_dropout(Ox *ox) {
     if (ox_has_out(ox, 1))
         return ox_fail(ox, "its mask is used, which is not supported");
     in[1] = random_state(ox);
-    Attr attr[] = {attr_f(AK_ratio, ratio), attr_i(AK_salt, ox->dropouts++)};
+    Attr attr[] = {attr_named_f("ratio", ratio),
+                   attr_i(AK_salt, ox->dropouts++)};
     if (!training) ox->dropouts_enabled++;
-    TRY(ox_op(ox, OP_DROPOUT, in, 2, attr, 2, &y));
+    TRY(ox_call(ox, "dropout", in, 2, attr, 2, 1, &y));
     return ox_out(ox, 0, y);
 }

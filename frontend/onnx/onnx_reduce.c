@@ -22,57 +22,25 @@ static Status read_reduction(Ox *ox, Reduction *r) {
     return OK;
 }
 
-/* Over no axes every reduction gives its operand (sumsq: its square). */
-static Status apply(Ox *ox, OpCode op, const Reduction *r, ValueId x,
-                    ValueId *y) {
+/* Over no axes a reduction gives its operand (sumsq: its square). */
+static Status apply(Ox *ox, const Reduction *r, ValueId x, ValueId *y) {
+    const OxOp *op = ox->node->op;
+    Attr attr[] = {attr_v(AK_axes, r->axes, r->n),
+                   attr_i(AK_keepdims, r->keepdims)};
     *y = x;
-    if (r->n == 0) return op == OP_REDUCE_SUMSQ ? ox2(ox, OP_MUL, x, x, y) : OK;
-    return ox_reduce(ox, op, x, r->axes, r->n, r->keepdims, y);
+    if (op->fn) return ox_call(ox, op->fn, &x, 1, attr, 2, 1, y);
+    if (r->n > 0) return ox_op(ox, op->core, &x, 1, attr, 2, y);
+    return op->core == OP_REDUCE_SUMSQ ? ox2(ox, OP_MUL, x, x, y) : OK;
 }
 
-static Status reduce_then(Ox *ox, OpCode before, OpCode after) {
+Status onnx_reduce(Ox *ox) {
     Reduction r;
     ValueId y;
     TRY(read_reduction(ox, &r));
     bool logic = ox_type(ox, r.x).dtype == DT_BOOL; /* any, all */
     if (logic) TRY(ox_cast(ox, r.x, DT_U8, false, &r.x));
-    if (before != NUM_OPS) TRY(ox1(ox, before, r.x, &r.x));
-    TRY(apply(ox, ox->node->op->core, &r, r.x, &y));
+    TRY(apply(ox, &r, r.x, &y));
     if (logic) TRY(ox_cast(ox, y, DT_BOOL, false, &y));
-    if (after != NUM_OPS) TRY(ox1(ox, after, y, &y));
-    return ox_out(ox, 0, y);
-}
-
-Status onnx_reduce(Ox *ox) { return reduce_then(ox, NUM_OPS, NUM_OPS); }
-Status onnx_reduce_l1(Ox *ox) { return reduce_then(ox, OP_ABS, NUM_OPS); }
-Status onnx_reduce_l2(Ox *ox) { return reduce_then(ox, NUM_OPS, OP_SQRT); }
-Status onnx_reduce_log_sum(Ox *ox) { return reduce_then(ox, NUM_OPS, OP_LOG); }
-
-/* max + log(sum(exp(x - max))) */
-Status onnx_reduce_log_sum_exp(Ox *ox) {
-    Reduction r;
-    ValueId max, e, y;
-    TRY(read_reduction(ox, &r));
-    bool keep = r.keepdims;
-    r.keepdims = true;
-    TRY(apply(ox, OP_REDUCE_MAX, &r, r.x, &max));
-    TRY(ox2(ox, OP_SUB, r.x, max, &e));
-    TRY(ox1(ox, OP_EXP, e, &e));
-    TRY(apply(ox, OP_REDUCE_SUM, &r, e, &y));
-    TRY(ox1(ox, OP_LOG, y, &y));
-    TRY(ox2(ox, OP_ADD, y, max, &y));
-    if (!keep && r.n) {
-        Type t = ox_type(ox, y);
-        int64_t dim[MAX_RANK];
-        int rank = 0, k = 0;
-        for (int i = 0; i < t.rank; i++) {
-            if (k < r.n && r.axes[k] == i)
-                k++;
-            else
-                dim[rank++] = t.dim[i];
-        }
-        TRY(ox_reshape(ox, y, rank, dim, &y));
-    }
     return ox_out(ox, 0, y);
 }
 

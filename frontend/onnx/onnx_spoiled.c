@@ -131,7 +131,7 @@ static Status object(Ox *ox, const char *what, StrBuf *names) {
 static bool used_elsewhere(const Ox *ox, Str name) {
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        bool bn = n->op && n->op->core == OP_BATCH_NORM;
+        bool bn = n->op && n->op->handler == onnx_batch_norm;
         for (int k = 0; k < n->nin; k++)
             if (n->in[k] == name && !(bn && k >= 3)) return true;
     }
@@ -158,7 +158,7 @@ static void split_role(Ox *ox, OxNode *n, int slot, const OxInit *from) {
 static Status merged_statistics(Ox *ox) {
     for (int i = 0; i < ox->order.len; i++) {
         OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        if (!n->op || n->op->core != OP_BATCH_NORM) continue;
+        if (!n->op || n->op->handler != onnx_batch_norm) continue;
         for (int k = 3; k < 5; k++) {
             const OxName *name = ox_name_of(ox, n->in[k]);
             if (!name || name->kind != OX_INIT) continue;

@@ -45,7 +45,7 @@ static void find_roles(Ox *ox) {
 static void find_statistics(Ox *ox) {
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        if (n->op->core != OP_BATCH_NORM) continue;
+        if (n->op->handler != onnx_batch_norm) continue;
         for (int k = 3; k < 5; k++) ox_name_of(ox, n->in[k])->statistics_of = n;
     }
 }

@@ -5,6 +5,7 @@
    compare everything else with it; constant folding runs it.
    Integers are int64_t and wrap to their dtype; u64 is its bit pattern.     */
 #include "ir/eval/eval_impl.h"
+#include "ir/fn/fn.h"
 
 #include <string.h>
 
@@ -107,6 +108,8 @@ void eval_ints(const Node *n, AttrKey k, int count, int64_t dflt,
 
 /* ---- one node ------------------------------------------------------------ */
 
+static EvalFn eval_call;
+
 /* Ops of kind ELEM need no entry. */
 static EvalFn *const eval_fn[NUM_OPS] = {
     [OP_FULL] = eval_full,
@@ -139,13 +142,7 @@ static EvalFn *const eval_fn[NUM_OPS] = {
     [OP_MAX_POOL_GRAD] = eval_max_pool_grad,
     [OP_AVG_POOL] = eval_avg_pool,
     [OP_AVG_POOL_GRAD] = eval_avg_pool_grad,
-    [OP_SOFTMAX] = eval_softmax,
-    [OP_LOG_SOFTMAX] = eval_softmax,
-    [OP_LAYER_NORM] = eval_layer_norm,
-    [OP_BATCH_NORM] = eval_batch_norm,
-    [OP_SOFTMAX_CROSS_ENTROPY] = eval_xent,
-    [OP_NLL_LOSS] = eval_nll,
-    [OP_DROPOUT] = eval_dropout,
+    [OP_CALL] = eval_call,
 };
 
 static Status run_node(const Graph *g, NodeId id, Arena *a, EvalMode mode,
@@ -259,7 +256,7 @@ static Status run_one(Evaluator *e, Diag *d, NodeId id) {
         out[k] = *slot;
     }
     if (run_node(e->g, id, e->a, e->mode, in, out, msg) != OK)
-        return fail(d, n->loc, "%s: %s", op_info[n->op].text, msg);
+        return fail(d, n->loc, "%s: %s", node_info(n)->text, msg);
     return OK;
 }
 
@@ -279,4 +276,29 @@ Status eval_run(Evaluator *e, Diag *d) {
 
 const EvalTensor *eval_get(const Evaluator *e, ValueId v) {
     return e->value[v.i];
+}
+
+/* ---- calls --------------------------------------------------------------- */
+
+/* The body, nothing rounded on the way. */
+static Status eval_call(EvalCx *cx) {
+    const Type *types[MAX_FN_OPERANDS];
+    const Node *n = cx->n;
+    Diag d = {0};
+    for (int k = 0; k < n->nin; k++)
+        types[k] = cx->in[k] ? type_get(cx->in[k]->type) : NULL;
+    const FnInstance *x =
+        fn_instance(n->fn, types, n->nin, n->attrs, n->nattr, n->nout);
+    if (x->status != OK) return eval_fail(cx, "%s", x->msg);
+    Evaluator *e = eval_new(x->g, cx->a, EVAL_EXACT);
+    for (int k = 0; k < n->nin; k++)
+        if (cx->in[k]) eval_bind(e, x->in[k], cx->in[k]);
+    Status s = eval_run(e, &d);
+    if (s != OK) eval_fail(cx, "%s", d.text.data);
+    sb_free(&d.text);
+    for (int k = 0; k < n->nout && s == OK; k++) {
+        if (!e->value[x->out[k].i]) s = load(e, &d, x->out[k]);
+        assign(cx->out[k], e->value[x->out[k].i]);
+    }
+    return s;
 }

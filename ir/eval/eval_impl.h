@@ -55,7 +55,5 @@ EvalFn eval_reshape, eval_transpose, eval_expand, eval_slice, eval_slice_grad,
 EvalFn eval_reduce, eval_argmax, eval_matmul, eval_conv, eval_conv_dgrad,
     eval_conv_wgrad, eval_max_pool, eval_max_pool_grad, eval_avg_pool,
     eval_avg_pool_grad;
-EvalFn eval_softmax, eval_layer_norm, eval_batch_norm, eval_xent, eval_nll,
-    eval_dropout;
 
 #endif

@@ -1,6 +1,7 @@
 /* build.c: the builder.  Attributes are kept in one form (sorted, axes
    non-negative, default axis written out), so that equal nodes are equal in
    memory and readers need no cases.                                        */
+#include "ir/fn/fn.h"
 #include "ir/graph/ir_impl.h"
 
 #include <stdlib.h>
@@ -8,10 +9,11 @@
 
 /* ---- names of results ---------------------------------------------------- */
 
-static bool is_op_word(const char *s, size_t n) {
+static bool is_op_word(const Module *m, const char *s, size_t n) {
     OpCode op;
     DType d;
-    return op_from_text(s, n, &op) || dtype_from_text(s, n, &d);
+    return op_from_text(s, n, &op) || dtype_from_text(s, n, &d) ||
+           fn_find(m, s, n);
 }
 
 static size_t last_dot(const char *s, size_t n) {
@@ -21,7 +23,7 @@ static size_t last_dot(const char *s, size_t n) {
 
 /* Length of the name without an op or dtype that this file appended, so that
    chains of derived names stay short: "h.mul.2" -> "h". */
-static size_t stem_length(const char *s) {
+static size_t stem_length(const Module *m, const char *s) {
     size_t n = strlen(s), end = n, dot = last_dot(s, n);
     bool number =
         dot && dot + 1 < n && strspn(s + dot + 1, "0123456789") == n - dot - 1;
@@ -29,7 +31,7 @@ static size_t stem_length(const char *s) {
         end = dot;
         dot = last_dot(s, end);
     }
-    return dot && is_op_word(s + dot + 1, end - dot - 1) ? dot : n;
+    return dot && is_op_word(m, s + dot + 1, end - dot - 1) ? dot : n;
 }
 
 static bool ends_with(const char *s, const char *end) {
@@ -44,9 +46,9 @@ static Str first_name(const Graph *g, const ValueId *in, int nin) {
     return NULL;
 }
 
-static Str derive_name(const Builder *b, OpCode op, const ValueId *in, int nin,
-                       DType result) {
-    const char *word = op_info[op].text;
+static Str derive_name(const Builder *b, Callee callee, const ValueId *in,
+                       int nin, DType result) {
+    const char *word = callee_info(callee)->text;
     Str base = first_name(b->g, in, nin);
     if (b->suffix) {
         if (!base) base = intern(word);
@@ -54,14 +56,15 @@ static Str derive_name(const Builder *b, OpCode op, const ValueId *in, int nin,
         return internf("%s%s", base, b->suffix);
     }
     if (!base) return intern(word);
-    if (op == OP_CAST) word = dtype_info[result].text;
-    return internf("%.*s.%s", (int)stem_length(base), base, word);
+    if (callee.op == OP_CAST) word = dtype_info[result].text;
+    return internf("%.*s.%s", (int)stem_length(b->g->module, base), base, word);
 }
 
 /* ---- attributes ---------------------------------------------------------- */
 
 static int by_key(const void *a, const void *b) {
-    return (int)((const Attr *)a)->key - (int)((const Attr *)b)->key;
+    return strcmp(attr_get(((const Attr *)a)->key)->text,
+                  attr_get(((const Attr *)b)->key)->text);
 }
 
 static int by_value(const void *a, const void *b) {
@@ -84,32 +87,19 @@ static int axis_rank(const Graph *g, OpCode op, const ValueId *in, int nin,
     return nin && is_value(in[0]) ? value_type(g, in[0])->rank : -1;
 }
 
-static int64_t default_axis(OpCode op, int rank) {
-    switch (op) {
-    case OP_SOFTMAX:
-    case OP_LOG_SOFTMAX:
-    case OP_LAYER_NORM: return rank - 1;
-    case OP_SOFTMAX_CROSS_ENTROPY:
-    case OP_NLL_LOSS: return rank > 1;
-    default: return 0;
-    }
-}
-
-static void normalise_axes(Attr *a, int rank) {
-    int64_t *v = (int64_t *)a->u.ints.v; /* our own copy */
-    for (int i = 0; i < a->u.ints.n; i++)
+void attr_sort_axes(int64_t *v, int n, int rank) {
+    for (int i = 0; i < n; i++)
         if (axis_norm(v[i], rank) >= 0) v[i] = axis_norm(v[i], rank);
-    if (a->u.ints.n) qsort(v, (size_t)a->u.ints.n, sizeof *v, by_value);
+    if (n) qsort(v, (size_t)n, sizeof *v, by_value);
 }
 
-/* A copy in canonical form with room for one default; *n is updated. */
-static Attr *canonical_attrs(const Graph *g, OpCode op, const ValueId *in,
-                             int nin, const Attr *attrs, int *n,
-                             const Type *given) {
+/* A copy with room for one default, axis 0; *n is updated. */
+static Attr *op_attrs(const Graph *g, OpCode op, const ValueId *in, int nin,
+                      const Attr *attrs, int *n, const Type *given) {
     Attr *to = NEW_ARRAY(g->arena, Attr, *n + 1);
     for (int i = 0; i < *n; i++) {
         to[i] = attrs[i];
-        if (attr_info[to[i].key].kind != ATTR_INTS) continue;
+        if (attr_get(to[i].key)->kind != ATTR_INTS) continue;
         to[i].u.ints.v = arena_dup(g->arena, attrs[i].u.ints.v,
                                    (size_t)attrs[i].u.ints.n * sizeof(int64_t));
     }
@@ -117,31 +107,43 @@ static Attr *canonical_attrs(const Graph *g, OpCode op, const ValueId *in,
     int rank = axis_rank(g, op, in, nin, &holder, given);
     bool wants_axis = takes_attr(op, AK_axis);
     if (wants_axis && rank >= 0 && !attr_find(&holder, AK_axis))
-        to[(*n)++] = attr_i(AK_axis, default_axis(op, rank));
+        to[(*n)++] = attr_i(AK_axis, 0);
     for (int i = 0; i < *n; i++) {
         if (to[i].key == AK_axis && wants_axis &&
             axis_norm(to[i].u.i, rank) >= 0)
             to[i].u.i = axis_norm(to[i].u.i, rank);
-        if (to[i].key == AK_axes) normalise_axes(&to[i], rank);
+        if (to[i].key == AK_axes) /* our own copy */
+            attr_sort_axes((int64_t *)to[i].u.ints.v, to[i].u.ints.n, rank);
     }
-    if (*n) qsort(to, (size_t)*n, sizeof *to, by_key);
     return to;
+}
+
+Status canonical_attrs(Graph *g, Callee callee, const ValueId *in, int nin,
+                       const Attr **attrs, int *nattr, const Type *given,
+                       char *msg) {
+    Attr *to;
+    if (callee.fn)
+        TRY(fn_canonical_attrs(callee.fn, g, in, nin, *attrs, nattr, &to, msg));
+    else
+        to = op_attrs(g, callee.op, in, nin, *attrs, nattr, given);
+    if (*nattr) qsort(to, (size_t)*nattr, sizeof *to, by_key);
+    *attrs = to;
+    return OK;
 }
 
 /* ---- nodes --------------------------------------------------------------- */
 
-/* Everything the entry points have in common.  given: nout entries or NULL. */
-static Status make_node(Builder *b, OpCode op, const ValueId *in, int nin,
-                        const Attr *attrs, int nattr, int nout,
-                        const Type *given, const char *const *names,
-                        NodeId *out, char *msg) {
+Status node_make(Builder *b, Callee callee, const ValueId *in, int nin,
+                 const Attr *attrs, int nattr, int nout, const Type *given,
+                 const char *const *names, NodeId *out, char *msg) {
     Graph *g = b->g;
-    while (nin > op_info[op].in_min && !is_value(in[nin - 1])) nin--;
-    attrs = canonical_attrs(g, op, in, nin, attrs, &nattr, given);
+    while (nin > callee_info(callee)->in_min && !is_value(in[nin - 1])) nin--;
+    TRY(canonical_attrs(g, callee, in, nin, &attrs, &nattr, given, msg));
     TypeId *types = NEW_ARRAY(g->arena, TypeId, nout);
-    TRY(infer_types(g, op, in, nin, attrs, nattr, nout, given, types, msg));
+    TRY(infer_types(g, callee, in, nin, attrs, nattr, nout, given, types, msg));
 
-    Node n = {.op = op,
+    Node n = {.op = callee.op,
+              .fn = callee.fn,
               .nin = nin,
               .nout = nout,
               .attrs = attrs,
@@ -153,9 +155,9 @@ static Status make_node(Builder *b, OpCode op, const ValueId *in, int nin,
     n.out = NEW_ARRAY(g->arena, ValueId, nout);
     NodeId id = {(uint32_t)g->nodes.len};
     for (int i = 0; i < nout; i++) {
-        Str name = names && names[i]
-                       ? intern(names[i])
-                       : derive_name(b, op, in, nin, type_get(types[i])->dtype);
+        Str name = names && names[i] ? intern(names[i])
+                                     : derive_name(b, callee, in, nin,
+                                                   type_get(types[i])->dtype);
         n.out[i] = value_new(g, (Value){.name = graph_unique_name(g, name),
                                         .type = types[i],
                                         .kind = VK_RESULT,
@@ -169,9 +171,10 @@ static Status make_node(Builder *b, OpCode op, const ValueId *in, int nin,
 }
 
 /* A pass asked for an illegal node. */
-static _Noreturn void illegal(const Builder *b, OpCode op, const ValueId *in,
-                              int nin, const char *msg) {
-    fprintf(stderr, "graph %s: illegal %s", b->g->name, op_info[op].text);
+static _Noreturn void illegal(const Builder *b, Callee callee,
+                              const ValueId *in, int nin, const char *msg) {
+    fprintf(stderr, "graph %s: illegal %s", b->g->name,
+            callee_info(callee)->text);
     for (int i = 0; i < nin; i++) {
         const Value *v = is_value(in[i]) ? value_get(b->g, in[i]) : NULL;
         fprintf(stderr, "%s%s %s", i ? ", " : " ", v && v->name ? v->name : "",
@@ -181,13 +184,14 @@ static _Noreturn void illegal(const Builder *b, OpCode op, const ValueId *in,
     assert_failed("the builder makes legal nodes only", __FILE__, __LINE__);
 }
 
-static NodeId make_legal(Builder *b, OpCode op, const ValueId *in, int nin,
+static NodeId make_legal(Builder *b, Callee callee, const ValueId *in, int nin,
                          const Attr *attrs, int nattr, int nout,
                          const Type *given, const char *const *names) {
     NodeId id;
     char msg[MSG_TEXT];
-    if (make_node(b, op, in, nin, attrs, nattr, nout, given, names, &id, msg))
-        illegal(b, op, in, nin, msg);
+    if (node_make(b, callee, in, nin, attrs, nattr, nout, given, names, &id,
+                  msg))
+        illegal(b, callee, in, nin, msg);
     return id;
 }
 
@@ -199,38 +203,56 @@ ValueId build(Builder *b, OpCode op, const ValueId *in, int nin,
               const Attr *attrs, int nattr, DType dtype, const char *name) {
     Type given = type_by_rule();
     given.dtype = dtype;
-    return result(b, make_legal(b, op, in, nin, attrs, nattr, 1, &given, &name),
-                  0);
+    return result(
+        b,
+        make_legal(b, callee_op(op), in, nin, attrs, nattr, 1, &given, &name),
+        0);
 }
 
-NodeId build_multi(Builder *b, OpCode op, const ValueId *in, int nin,
-                   const Attr *attrs, int nattr, int nout, const DType *dtypes,
-                   const char *const *names) {
+static NodeId make_multi(Builder *b, Callee callee, const ValueId *in, int nin,
+                         const Attr *attrs, int nattr, int nout,
+                         const DType *dtypes, const char *const *names) {
     Type *given = NEW_ARRAY(b->g->arena, Type, nout);
     for (int i = 0; i < nout; i++) {
         given[i] = type_by_rule();
         if (dtypes) given[i].dtype = dtypes[i];
     }
-    return make_legal(b, op, in, nin, attrs, nattr, nout, given, names);
+    return make_legal(b, callee, in, nin, attrs, nattr, nout, given, names);
+}
+
+NodeId build_multi(Builder *b, OpCode op, const ValueId *in, int nin,
+                   const Attr *attrs, int nattr, int nout, const DType *dtypes,
+                   const char *const *names) {
+    return make_multi(b, callee_op(op), in, nin, attrs, nattr, nout, dtypes,
+                      names);
+}
+
+NodeId build_call(Builder *b, const Fn *fn, const ValueId *in, int nin,
+                  const Attr *attrs, int nattr, int nout, const DType *dtypes) {
+    Callee callee = {OP_CALL, fn};
+    return make_multi(b, callee, in, nin, attrs, nattr, nout, dtypes, NULL);
 }
 
 ValueId build_gen(Builder *b, OpCode op, const ValueId *in, int nin,
                   const Attr *attrs, int nattr, TypeId type, const char *name) {
     Type given = *type_get(type);
-    return result(b, make_legal(b, op, in, nin, attrs, nattr, 1, &given, &name),
-                  0);
+    return result(
+        b,
+        make_legal(b, callee_op(op), in, nin, attrs, nattr, 1, &given, &name),
+        0);
 }
 
-Status build_checked(Builder *b, Diag *d, OpCode op, const ValueId *in, int nin,
-                     const Attr *attrs, int nattr, int nout,
+Status build_checked(Builder *b, Diag *d, Callee callee, const ValueId *in,
+                     int nin, const Attr *attrs, int nattr, int nout,
                      const TypeId *types, const char *const *names,
                      NodeId *out) {
     char msg[MSG_TEXT];
     Type *given = NEW_ARRAY(b->g->arena, Type, nout);
     for (int i = 0; i < nout; i++)
         given[i] = types && types[i].i ? *type_get(types[i]) : type_by_rule();
-    if (make_node(b, op, in, nin, attrs, nattr, nout, given, names, out, msg))
-        return fail(d, b->loc, "%s: %s", op_info[op].text, msg);
+    if (node_make(b, callee, in, nin, attrs, nattr, nout, given, names, out,
+                  msg))
+        return fail(d, b->loc, "%s: %s", callee_info(callee)->text, msg);
     return OK;
 }
 
@@ -301,4 +323,67 @@ ValueId b_matmul(Builder *b, ValueId x, ValueId y, bool ta, bool tb, DType d) {
 ValueId b_full(Builder *b, TypeId t, double v) {
     Attr a = attr_f(AK_value, v);
     return build_gen(b, OP_FULL, NULL, 0, &a, 1, t, NULL);
+}
+
+/* Axes of t that broadcasting repeated for a value of type `to`. */
+static int repeated_axes(const Type *t, const Type *to, int64_t *axes) {
+    int lead = t->rank - to->rank, n = 0;
+    for (int d = 0; d < t->rank; d++)
+        if (t->dim[d] != 1 && (d < lead || to->dim[d - lead] == 1))
+            axes[n++] = d;
+    return n;
+}
+
+ValueId b_sum_to(Builder *b, ValueId x, ValueId like, DType dtype) {
+    Type t = *value_type(b->g, x), to = *value_type(b->g, like);
+    int64_t axes[MAX_RANK];
+    int n = repeated_axes(&t, &to, axes);
+    if (n) x = b_reduce(b, OP_REDUCE_SUM, x, axes, n, true, dtype);
+    return b_reshape(b, x, to.rank, to.dim);
+}
+
+/* ---- storage of a new value ---------------------------------------------- */
+
+/* v is of a new node, and of the new nodes only `reader` reads it. */
+static bool is_new_alone(const Graph *g, uint32_t first, int start, ValueId v,
+                         NodeId reader) {
+    const Value *x = value_get(g, v);
+    if (x->kind != VK_RESULT || x->def.i < first) return false;
+    for (int i = start; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        for (int k = 0; k < n->nin; k++)
+            if (same_value(n->in[k], v) && g->order.data[i].i != reader.i)
+                return false;
+    }
+    return true;
+}
+
+static bool store(Graph *g, uint32_t first, int start, ValueId v, DType d,
+                  NodeId reader) {
+    enum { FEW = 16 };
+    if (!is_new_alone(g, first, start, v, reader)) return false;
+    NodeId id = value_get(g, v)->def;
+    const Node *n = node_get(g, id);
+    OpKind kind = op_info[n->op].kind;
+    int at = value_get(g, v)->result;
+    TypeId types[FEW];
+    Type given[FEW];
+    char msg[MSG_TEXT];
+    if (n->nout > FEW || !dtype_is_float(d) ||
+        !dtype_is_float(value_dtype(g, v)))
+        return false;
+    if ((kind == KIND_VIEW || kind == KIND_MOVE) &&
+        (n->nin != 1 || !store(g, first, start, n->in[0], d, id)))
+        return false;
+    for (int i = 0; i < n->nout; i++) given[i] = *value_type(g, n->out[i]);
+    given[at].dtype = d;
+    if (infer_types(g, node_callee(n), n->in, n->nin, n->attrs, n->nattr,
+                    n->nout, given, types, msg) != OK)
+        return false;
+    value_get(g, v)->type = types[at];
+    return true;
+}
+
+bool node_store(Graph *g, uint32_t first, int start, ValueId v, DType d) {
+    return store(g, first, start, v, d, NO_NODE);
 }

@@ -49,10 +49,11 @@ static Status check_attrs(const OpInfo *info, const Attr *attrs, int nattr,
             known |= info->attrs[j] == attrs[i].key;
         if (!known)
             return bad(msg, "has no attribute '%s'",
-                       attr_info[attrs[i].key].text);
-        if (i && attrs[i - 1].key >= attrs[i].key)
+                       attr_get(attrs[i].key)->text);
+        if (i && strcmp(attr_get(attrs[i - 1].key)->text,
+                        attr_get(attrs[i].key)->text) >= 0)
             return bad(msg, "attribute '%s' is given twice or out of order",
-                       attr_info[attrs[i].key].text);
+                       attr_get(attrs[i].key)->text);
     }
     return OK;
 }
@@ -97,17 +98,21 @@ static Status operand_types(const Graph *g, const OpInfo *info,
     return OK;
 }
 
-Status infer_types(const Graph *g, OpCode op, const ValueId *in, int nin,
+Status infer_types(const Graph *g, Callee callee, const ValueId *in, int nin,
                    const Attr *attrs, int nattr, int nout, const Type *given,
                    TypeId *out, char *msg) {
     enum { FEW = 16 };
-    const OpInfo *info = &op_info[op];
+    const OpInfo *info = callee_info(callee);
     const Type *few_in[FEW];
     Type few_out[FEW];
     bool few_free[FEW] = {0};
-    Node holder = {.op = op, .attrs = attrs, .nattr = nattr};
-    TypeCtx cx = {
-        .op = op, .nin = nin, .nout = nout, .attrs = &holder, .given = given};
+    Node holder = {.attrs = attrs, .nattr = nattr};
+    TypeCtx cx = {.op = callee.op,
+                  .fn = callee.fn,
+                  .nin = nin,
+                  .nout = nout,
+                  .attrs = &holder,
+                  .given = given};
     msg[0] = 0;
     TRY(check_counts(info, nin, nout, msg));
     TRY(check_attrs(info, attrs, nattr, msg));
@@ -116,11 +121,11 @@ Status infer_types(const Graph *g, OpCode op, const ValueId *in, int nin,
     cx.free_dtype = nout <= FEW ? few_free : NEW_ARRAY(g->arena, bool, nout);
     memset(cx.out, 0, (size_t)nout * sizeof *cx.out);
     TRY(operand_types(g, info, in, &cx, msg));
-    if (info->type(&cx) != OK) return bad(msg, "%s", cx.msg);
+    if (op_info[callee.op].type(&cx) != OK) return bad(msg, "%s", cx.msg);
     return settle(&cx, given, out, msg);
 }
 
-Status op_infer(const Graph *g, OpCode op, const ValueId *in, int nin,
+Status op_infer(const Graph *g, Callee callee, const ValueId *in, int nin,
                 const Attr *attrs, int nattr, int nout, const TypeId *given,
                 TypeId *out, char *msg) {
     Type few[16], *want = NULL;
@@ -129,5 +134,5 @@ Status op_infer(const Graph *g, OpCode op, const ValueId *in, int nin,
         for (int i = 0; i < nout; i++)
             want[i] = given[i].i ? *type_get(given[i]) : type_by_rule();
     }
-    return infer_types(g, op, in, nin, attrs, nattr, nout, want, out, msg);
+    return infer_types(g, callee, in, nin, attrs, nattr, nout, want, out, msg);
 }

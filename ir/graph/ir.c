@@ -9,8 +9,8 @@ const char *const var_kind_text[] = {"param", "frozen", "buffer", "state",
                                      "hyper", "shadow", "grad"};
 const char *const group_kind_text[] = {"point", "row", "anchor", "lib"};
 const char *const target_text[] = {"any", "cpu", "cuda"};
-const char *const stage_text[] = {"typed",     "cast",  "diff",   "step",
-                                  "primitive", "fused", "planned"};
+const char *const stage_text[] = {"typed",   "cast",      "diff",  "step",
+                                  "inlined", "primitive", "fused", "planned"};
 
 /* ---- names of a graph ---------------------------------------------------- */
 
@@ -424,6 +424,31 @@ bool graph_toposort(Graph *g) {
     if (ok) g->order.len = s.sorted.len; /* a node listed twice counts once */
     arena_free(s.scratch);
     return ok;
+}
+
+/* Marks the node of v, which is none of the older ones. */
+static void need(const Graph *g, uint32_t first, bool *needed, ValueId v) {
+    if (!is_value(v) || value_get(g, v)->kind != VK_RESULT) return;
+    uint32_t id = value_get(g, v)->def.i;
+    if (id >= first) needed[id - first] = true;
+}
+
+void graph_drop_unneeded(Graph *g, uint32_t first, int start,
+                         const ValueId *root, int n) {
+    Arena *scratch = arena_new();
+    bool *needed = NEW_ARRAY(scratch, bool, g->nodes.len - (int)first + 1);
+    int kept = start;
+    for (int i = 0; i < n; i++) need(g, first, needed, root[i]);
+    for (int i = g->order.len - 1; i >= start; i--) {
+        const Node *x = node_get(g, g->order.data[i]);
+        if (!needed[g->order.data[i].i - first]) continue;
+        for (int k = 0; k < x->nin; k++) need(g, first, needed, x->in[k]);
+    }
+    for (int i = start; i < g->order.len; i++)
+        if (needed[g->order.data[i].i - first])
+            g->order.data[kept++] = g->order.data[i];
+    g->order.len = kept;
+    arena_free(scratch);
 }
 
 uint64_t graph_hash(const Graph *g) {

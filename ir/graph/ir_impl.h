@@ -18,6 +18,24 @@ bool name_char(char c, char next);
 enum { DATA_SHOWN = 4096, INIT_SHOWN = 64 };
 void put_data(StrBuf *sb, const Tensor *t);
 
+/* ---- build.c ------------------------------------------------------------- */
+
+/* *attrs in canonical form, in g's arena.  given: types of results, or NULL. */
+Status canonical_attrs(Graph *g, Callee callee, const ValueId *in, int nin,
+                       const Attr **attrs, int *nattr, const Type *given,
+                       char *msg);
+/* What every maker of nodes ends in.  given: nout entries or NULL. */
+Status node_make(Builder *b, Callee callee, const ValueId *in, int nin,
+                 const Attr *attrs, int nattr, int nout, const Type *given,
+                 const char *const *names, NodeId *out, char *msg);
+/* Axes in [0, rank), ascending; those out of range stay. */
+void attr_sort_axes(int64_t *v, int n, int rank);
+
+/* ---- same.c -------------------------------------------------------------- */
+
+uint64_t attr_hash(uint64_t h, const Attr *a);
+bool attr_same(const Attr *a, const Attr *b);
+
 /* ---- infer.c ------------------------------------------------------------- */
 
 /* What is known of a result before inference: rank < 0 = shape by rule,
@@ -27,7 +45,7 @@ static inline Type type_by_rule(void) {
     return t;
 }
 /* op_infer with partly given types; given has nout entries. */
-Status infer_types(const Graph *g, OpCode op, const ValueId *in, int nin,
+Status infer_types(const Graph *g, Callee callee, const ValueId *in, int nin,
                    const Attr *attrs, int nattr, int nout, const Type *given,
                    TypeId *out, char *msg);
 /* "f32[2,3]", "absent": for messages.  buf of TYPE_TEXT bytes is returned. */

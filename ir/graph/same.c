@@ -3,28 +3,28 @@
 #include <math.h>
 #include <string.h>
 
-#include "ir/ir.h"
+#include "ir/graph/ir_impl.h"
 
 /* Integers, floats and interned strings fill the union's first 8 bytes. */
-static uint64_t attr_hash(uint64_t h, const Attr *a) {
+uint64_t attr_hash(uint64_t h, const Attr *a) {
     h = hash_bytes(h, &a->key, sizeof a->key);
-    if (attr_info[a->key].kind != ATTR_INTS)
+    if (attr_get(a->key)->kind != ATTR_INTS)
         return hash_bytes(h, &a->u.i, sizeof a->u.i);
     size_t bytes = (size_t)a->u.ints.n * sizeof(int64_t);
     return hash_bytes(h, a->u.ints.v, bytes);
 }
 
-static bool attr_same(const Attr *a, const Attr *b) {
+bool attr_same(const Attr *a, const Attr *b) {
     if (a->key != b->key) return false;
-    if (attr_info[a->key].kind != ATTR_INTS) return a->u.i == b->u.i;
+    if (attr_get(a->key)->kind != ATTR_INTS) return a->u.i == b->u.i;
     size_t bytes = (size_t)a->u.ints.n * sizeof(int64_t);
     return a->u.ints.n == b->u.ints.n &&
            (!bytes || !memcmp(a->u.ints.v, b->u.ints.v, bytes));
 }
 
 bool node_same_work(const Node *a, const Node *b) {
-    if (a->op != b->op || a->nin != b->nin || a->nout != b->nout ||
-        a->nattr != b->nattr)
+    if (a->op != b->op || a->fn != b->fn || a->nin != b->nin ||
+        a->nout != b->nout || a->nattr != b->nattr)
         return false;
     for (int i = 0; i < a->nattr; i++)
         if (!attr_same(&a->attrs[i], &b->attrs[i])) return false;
@@ -33,6 +33,7 @@ bool node_same_work(const Node *a, const Node *b) {
 
 uint64_t node_hash(const Graph *g, const Node *n) {
     uint64_t h = hash_bytes(1, &n->op, sizeof n->op);
+    h = hash_bytes(h, &n->fn, sizeof n->fn);
     h = hash_bytes(h, n->in, (size_t)n->nin * sizeof *n->in);
     for (int i = 0; i < n->nattr; i++) h = attr_hash(h, &n->attrs[i]);
     for (int i = 0; i < n->nout; i++)
@@ -60,7 +61,7 @@ void node_expr_params(const Node *n, double p[2]) {
     const OpInfo *info = &op_info[n->op];
     int np = 0;
     for (int k = 0; k < info->nattr && np < 2; k++)
-        if (attr_info[info->attrs[k]].kind == ATTR_FLOAT)
+        if (attr_get(info->attrs[k])->kind == ATTR_FLOAT)
             p[np++] =
                 attr_float(n, info->attrs[k], expr_default(info->attrs[k]));
 }

@@ -13,30 +13,32 @@
     8  inputs, outputs and writes name values that are defined; a variable is
        written once, with its own type; output names differ; no input has a
        name of the compiler's
-   From CAST on (verify_stage.c)
+   From CAST to STEP (verify_stage.c)
     9  where autocast is on, no LOW op of the forward pass reads f32
    In DIFF
    10  a program that trains returns its loss, f32[], and gradients, f32 and
        shaped like the parameters that they are of
    11  forward nodes read no backward ones
-   In STEP and PRIMITIVE, where the passes made the programs
+   In STEP to PRIMITIVE, where the passes made the programs
    12  parameters and optimizer state are written by update nodes, and as the
        finite flag says, which is an output
    13  every attempt is counted; micro-batches and their losses are summed
    14  what is written has its 16-bit copies written too
    15  refresh writes copies only
+   From INLINED on (verify_stage.c)
+   16  no call is left
    From PRIMITIVE on (verify_stage.c)
-   16  no COMPOSITE and no SPLIT is left; reductions keep their dimensions
+   17  no SPLIT is left; reductions keep their dimensions
    From FUSED on (verify_group.c)
-   17  every node but VIEW is in one group; groups stand together in order and
+   18  every node but VIEW is in one group; groups stand together in order and
        are not empty
-   18  a group keeps the promises of its kind (codegen/codegen.h); groups of
+   19  a group keeps the promises of its kind (codegen/codegen.h); groups of
        one launch are POINT and read nothing that another of them makes
    From PLANNED on (verify_group.c)
-   19  every value that leaves a group has an offset inside the arena or a home
-   20  buffers that live at the same time do not overlap; a result may take the
+   20  every value that leaves a group has an offset inside the arena or a home
+   21  buffers that live at the same time do not overlap; a result may take the
        place of an operand that dies there and is read at the same index only
-   21  a home is a written variable whose other readers run before            */
+   22  a home is a written variable whose other readers run before            */
 #include "ir/graph/verify.h"
 
 #include <stdlib.h>
@@ -49,7 +51,7 @@ static void put_node(StrBuf *sb, const Graph *g, const Node *n) {
         sb_puts(sb, i ? ", %" : ": %");
         sb_put_escaped(sb, name ? name : "?");
     }
-    sb_printf(sb, " = %s", n->op < NUM_OPS ? op_info[n->op].text : "?");
+    sb_printf(sb, " = %s", n->op < NUM_OPS ? node_info(n)->text : "?");
 }
 
 Status verify_fail(Verifier *v, const Node *n, const char *fmt, ...) {
@@ -178,8 +180,8 @@ static Status check_types(Verifier *v, const Node *n) {
         given[i] = value_get(v->g, n->out[i])->type;
         if (!given[i].i) return verify_fail(v, n, "result %d has no type", i);
     }
-    if (op_infer(v->g, n->op, n->in, n->nin, n->attrs, n->nattr, n->nout, given,
-                 got, msg))
+    if (op_infer(v->g, node_callee(n), n->in, n->nin, n->attrs, n->nattr,
+                 n->nout, given, got, msg))
         return verify_fail(v, n, "%s", msg);
     return OK;
 }
@@ -278,10 +280,12 @@ static Status verify_all(Verifier *v) {
     TRY(check_effects(v));
     TRY(check_names(v));
     bool made = v->g->module->given < STAGE_STEP;
-    if (v->stage >= STAGE_CAST) TRY(verify_cast(v));
+    bool step = v->stage >= STAGE_STEP && v->stage <= STAGE_PRIMITIVE;
+    bool cast = v->stage >= STAGE_CAST && v->stage <= STAGE_STEP;
+    if (cast) TRY(verify_cast(v));
     if (v->stage == STAGE_DIFF) TRY(verify_diff(v));
-    if (made && (v->stage == STAGE_STEP || v->stage == STAGE_PRIMITIVE))
-        TRY(verify_step(v));
+    if (made && step) TRY(verify_step(v));
+    if (v->stage >= STAGE_INLINED) TRY(verify_inlined(v));
     if (v->stage >= STAGE_PRIMITIVE) TRY(verify_primitive(v));
     if (v->stage >= STAGE_FUSED) TRY(verify_groups(v));
     if (v->stage >= STAGE_PLANNED) TRY(verify_plan(v));

@@ -19,6 +19,7 @@ Status verify_fail(Verifier *v, const Node *n, const char *fmt, ...)
 Status verify_cast(Verifier *v);      /* stage CAST */
 Status verify_diff(Verifier *v);      /* stage DIFF, and no later one */
 Status verify_step(Verifier *v);      /* stages STEP and PRIMITIVE */
+Status verify_inlined(Verifier *v);   /* stage INLINED */
 Status verify_primitive(Verifier *v); /* stage PRIMITIVE */
 Status verify_groups(Verifier *v);    /* stage FUSED */
 Status verify_plan(Verifier *v);      /* stage PLANNED */

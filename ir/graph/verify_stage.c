@@ -1,4 +1,5 @@
 /* verify_stage.c: what the passes of each stage promise (list: verify.c).   */
+#include "ir/fn/fn.h"
 #include "ir/graph/verify.h"
 
 /* ---- CAST ---------------------------------------------------------------- */
@@ -8,11 +9,13 @@ Status verify_cast(Verifier *v) {
     if (low == NUM_DTYPES) return OK;
     for (int i = 0; i < v->g->order.len; i++) {
         const Node *n = node_get(v->g, v->g->order.data[i]);
-        if (op_info[n->op].amp != AMP_LOW || n->flags) continue;
-        for (int k = 0; k < n->nin; k++)
+        if (node_info(n)->amp != AMP_LOW || n->flags) continue;
+        for (int k = 0; k < n->nin; k++) {
+            if (n->fn && n->fn->operands.data[k].kind == FO_ANY) continue;
             if (is_value(n->in[k]) && value_dtype(v->g, n->in[k]) == DT_F32)
                 return verify_fail(v, n, "operand %d is f32, autocast to %s", k,
                                    dtype_info[low].text);
+        }
     }
     return OK;
 }
@@ -174,14 +177,23 @@ Status verify_step(Verifier *v) {
     return OK;
 }
 
+/* ---- INLINED ------------------------------------------------------------- */
+
+Status verify_inlined(Verifier *v) {
+    for (int i = 0; i < v->g->order.len; i++) {
+        const Node *n = node_get(v->g, v->g->order.data[i]);
+        if (n->fn) return verify_fail(v, n, "is inlined by now");
+    }
+    return OK;
+}
+
 /* ---- PRIMITIVE ----------------------------------------------------------- */
 
 Status verify_primitive(Verifier *v) {
     for (int i = 0; i < v->g->order.len; i++) {
         const Node *n = node_get(v->g, v->g->order.data[i]);
         OpKind kind = op_info[n->op].kind;
-        if (kind == KIND_COMPOSITE || n->op == OP_SPLIT)
-            return verify_fail(v, n, "is expanded by now");
+        if (n->op == OP_SPLIT) return verify_fail(v, n, "is in slices by now");
         if (kind == KIND_REDUCE && !attr_int(n, AK_keepdims, 1))
             return verify_fail(v, n, "reductions keep their dimensions by now");
     }

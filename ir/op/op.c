@@ -34,11 +34,29 @@ const OpInfo op_info[NUM_OPS] = {
 #undef OP
 };
 
-const AttrInfo attr_info[NUM_ATTRS] = {
+static const AttrInfo attr_rows[NUM_ATTRS] = {
 #define ATTR(name, kind) [AK_##name] = {#name, ATTR_##kind},
 #include "ir/op/attrs.def"
 #undef ATTR
 };
+
+static VEC(AttrInfo) attr_made; /* key NUM_ATTRS + i */
+
+const AttrInfo *attr_get(AttrKey k) {
+    return k < NUM_ATTRS ? &attr_rows[k] : &attr_made.data[k - NUM_ATTRS];
+}
+
+AttrKey attr_key(const char *name, AttrKind kind) {
+    static Arena *arena; /* lives as long as the process */
+    int n = NUM_ATTRS + attr_made.len;
+    for (int k = 0; k < n; k++)
+        if (attr_get((AttrKey)k)->kind == kind &&
+            strcmp(attr_get((AttrKey)k)->text, name) == 0)
+            return (AttrKey)k;
+    if (!arena) arena = arena_new();
+    vec_push(arena, &attr_made, (AttrInfo){intern(name), kind});
+    return (AttrKey)n;
+}
 
 bool op_from_text(const char *s, size_t n, OpCode *out) {
     for (int op = 0; op < NUM_OPS; op++) {

@@ -37,6 +37,7 @@ typedef enum OpKind {
 /* ---- attributes -----------------------------------------------------------
  */
 
+/* Keys of functions' attributes follow those of the table (attr_key). */
 typedef enum AttrKey {
 #define ATTR(name, kind) AK_##name,
 #include "ir/op/attrs.def"
@@ -50,7 +51,9 @@ typedef struct AttrInfo {
     const char *text;
     AttrKind kind;
 } AttrInfo;
-extern const AttrInfo attr_info[NUM_ATTRS];
+const AttrInfo *attr_get(AttrKey k);
+/* The key of a name and kind, made when there is none. */
+AttrKey attr_key(const char *name, AttrKind kind);
 
 typedef struct Attr {
     AttrKey key;
@@ -78,6 +81,16 @@ static inline Attr attr_s(AttrKey k, const char *v) {
     Attr a = {.key = k, .u = {.s = intern(v)}};
     return a;
 }
+/* By name, for the attributes of functions. */
+static inline Attr attr_named_i(const char *name, int64_t v) {
+    return attr_i(attr_key(name, ATTR_INT), v);
+}
+static inline Attr attr_named_f(const char *name, double v) {
+    return attr_f(attr_key(name, ATTR_FLOAT), v);
+}
+static inline Attr attr_named_s(const char *name, const char *v) {
+    return attr_s(attr_key(name, ATTR_STR), v);
+}
 static inline Attr attr_v(AttrKey k, const int64_t *v, int n) {
     Attr a = {.key = k, .u = {.ints = {v, n}}};
     return a;
@@ -86,15 +99,24 @@ static inline Attr attr_v(AttrKey k, const int64_t *v, int n) {
 /* ---- the table ------------------------------------------------------------
  */
 
+enum { MAX_OP_ATTRS = 12 };
+
 struct TypeCtx;
 struct GradCtx;
+struct Fn;
+
+/* Who a node calls: an op, or with OP_CALL a function (ir/fn/fn.h). */
+typedef struct Callee {
+    OpCode op;
+    const struct Fn *fn;
+} Callee;
 typedef Status TypeRule(struct TypeCtx *cx);
 typedef Status GradRule(struct GradCtx *cx);
 
 typedef struct OpInfo {
     const char *text;
     int in_min, in_max, out_min, out_max;
-    AttrKey attrs[8]; /* in table order */
+    AttrKey attrs[MAX_OP_ATTRS]; /* in table order */
     int nattr;
     AmpClass amp;
     OpKind kind;
@@ -103,6 +125,11 @@ typedef struct OpInfo {
     TypeRule *type;
 } OpInfo;
 extern const OpInfo op_info[NUM_OPS];
+const OpInfo *callee_info(Callee c);
+static inline Callee callee_op(OpCode op) {
+    Callee c = {op, NULL};
+    return c;
+}
 bool op_from_text(const char *s, size_t n, OpCode *out);
 
 /* Gradient rules live in op_grad.c, apart from op_info so that programs

@@ -1,6 +1,6 @@
 /* op_grad.c: the table of gradient rules, what they share, and the rules of
    ops that move elements.  Element-wise rules: op_grad_elem.c; reductions,
-   products and pools: op_grad_lib.c; norms and losses: op_grad_nn.c.        */
+   products and pools: op_grad_lib.c.  A call's gradient is its function's.  */
 #include "ir/op/op_grad.h"
 
 #include <string.h>
@@ -17,25 +17,8 @@ GradRule *const op_grad[NUM_OPS] = {
 
 /* ---- shared -------------------------------------------------------------- */
 
-/* Axes of t that broadcasting repeated for a value of type `to`. */
-static int repeated_axes(const Type *t, const Type *to, int64_t *axes) {
-    int lead = t->rank - to->rank, n = 0;
-    for (int d = 0; d < t->rank; d++)
-        if (t->dim[d] != 1 && (d < lead || to->dim[d - lead] == 1))
-            axes[n++] = d;
-    return n;
-}
-
-ValueId grad_sum_to(Builder *b, ValueId g, ValueId like, DType d) {
-    Type t = type_of(b, g), to = type_of(b, like);
-    int64_t axes[MAX_RANK];
-    int n = repeated_axes(&t, &to, axes);
-    if (n) g = b_reduce(b, OP_REDUCE_SUM, g, axes, n, true, d);
-    return b_reshape(b, g, to.rank, to.dim);
-}
-
 ValueId grad_unbroadcast(Builder *b, ValueId g, ValueId like) {
-    return grad_sum_to(b, g, like, dtype_of(b, like));
+    return b_sum_to(b, g, like, dtype_of(b, like));
 }
 
 DType grad_store(const Builder *b, ValueId v) {

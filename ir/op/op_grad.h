@@ -58,8 +58,6 @@ static inline ValueId keep_if(Builder *b, ValueId c, ValueId x, DType d) {
     return b3(b, OP_WHERE, c, x, b_scalar(b, wide_of(b, x), 0), d);
 }
 
-/* grad_unbroadcast with the dtype of the last reduction. */
-ValueId grad_sum_to(Builder *b, ValueId g, ValueId like, DType d);
 /* Dtype in which the gradient of v leaves a product: fp32 where v is a cast
    that the compiler made of an fp32 value, for the rule of cast then passes it
    on unrounded; else v's own. */

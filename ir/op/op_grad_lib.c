@@ -84,7 +84,7 @@ static ValueId product_for(Builder *b, ValueId v, ValueId l, ValueId r,
     ASSERT(shape_broadcast(&lt, &rt, &out));
     bool sums = !shape_equal(&out, &vt);
     ValueId p = b_matmul(b, l, r, trans_l, trans_r, sums ? wide_of(b, v) : d);
-    return grad_sum_to(b, p, v, d);
+    return b_sum_to(b, p, v, d);
 }
 
 /* [.., m, n] -> [prod .. * m, n] */

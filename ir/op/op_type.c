@@ -35,10 +35,10 @@ static Status want_number(TypeCtx *cx, int i) {
 Status type_want_ints(TypeCtx *cx, AttrKey key, int n, const int64_t **v) {
     int got = attr_ints(cx->attrs, key, v);
     if (!attr_find(cx->attrs, key))
-        return type_error(cx, "needs attribute '%s'", attr_info[key].text);
+        return type_error(cx, "needs attribute '%s'", attr_get(key)->text);
     if (got != n)
         return type_error(cx, "attribute '%s' has %d numbers, wants %d",
-                          attr_info[key].text, got, n);
+                          attr_get(key)->text, got, n);
     return OK;
 }
 

@@ -1,4 +1,4 @@
-/* op_type_nn.c: type rules of library ops and composites.                  */
+/* op_type_nn.c: type rules of library ops.                                */
 #include "ir/graph/ir_impl.h"
 
 #include <string.h>
@@ -47,7 +47,7 @@ static Status window_attr(TypeCtx *cx, AttrKey key, int n, int64_t *to) {
         to[i] = v ? v[i] : 1;
         if (to[i] < 1)
             return type_error(cx, "attribute '%s' has %lld, wants 1 or more",
-                              attr_info[key].text, (long long)to[i]);
+                              attr_get(key)->text, (long long)to[i]);
     }
     return OK;
 }
@@ -222,123 +222,3 @@ Status ty_avg_pool(TypeCtx *cx) {
 }
 
 Status ty_avg_pool_grad(TypeCtx *cx) { return pool_grad(cx); }
-
-/* ---- softmax and norms --------------------------------------------------- */
-
-Status ty_axis_f(TypeCtx *cx) {
-    int axis = 0;
-    TRY(type_want_float(cx, 0));
-    TRY(type_want_axis(cx, cx->ins[0]->rank, &axis));
-    type_result(cx, 0, cx->ins[0]);
-    return OK;
-}
-
-Status ty_layer_norm(TypeCtx *cx) {
-    const Type *x = cx->ins[0];
-    int axis = 0;
-    TRY(type_want_float(cx, 0));
-    TRY(type_want_axis(cx, x->rank, &axis));
-    Type norm = {.rank = x->rank - axis}, stat = *x, both = {0};
-    for (int i = axis; i < x->rank; i++) {
-        norm.dim[i - axis] = x->dim[i];
-        stat.dim[i] = 1;
-    }
-    for (int i = 1; i < cx->nin; i++) {
-        TRY(type_want_float(cx, i));
-        if (!shape_broadcast(cx->ins[i], &norm, &both) ||
-            !shape_equal(&both, &norm))
-            return type_error(cx,
-                              "operand %d is %s, x is %s normalised from "
-                              "axis %d",
-                              i, TXT(cx->ins[i]), TXT(x), axis);
-    }
-    stat.dtype = DT_F32;
-    type_result(cx, 0, x);
-    type_result(cx, 1, &stat);
-    type_result(cx, 2, &stat);
-    return OK;
-}
-
-Status ty_batch_norm(TypeCtx *cx) {
-    const Type *x = cx->ins[0];
-    int nout = attr_int(cx->attrs, AK_training, 0) ? 3 : 1;
-    if (x->rank < 2)
-        return type_error(cx, "operand is %s, wants rank 2 or more", TXT(x));
-    Type c = {.dtype = DT_F32, .rank = 1, .dim = {x->dim[1]}};
-    for (int i = 0; i < 5; i++) TRY(type_want_float(cx, i));
-    for (int i = 1; i < 5; i++)
-        if (!shape_equal(cx->ins[i], &c))
-            return type_error(cx, "operand %d is %s, x is %s", i,
-                              TXT(cx->ins[i]), TXT(x));
-    if (cx->nout != nout)
-        return type_error(cx, "gives %d results with training=%d, %d named",
-                          nout, nout == 3, cx->nout);
-    type_result(cx, 0, x);
-    for (int i = 1; i < nout; i++) type_result(cx, i, &c);
-    return OK;
-}
-
-/* ---- losses -------------------------------------------------------------- */
-
-/* Operands scores, target, [class weights]; *target is the target's shape in
-   f32. */
-static Status check_loss(TypeCtx *cx, Type *target) {
-    const Type *x = cx->ins[0], *t = cx->ins[1];
-    const Type *w = cx->nin > 2 ? cx->ins[2] : NULL;
-    int axis = 0;
-    TRY(type_want_float(cx, 0));
-    TRY(type_want_axis(cx, x->rank, &axis));
-    *target = (Type){.dtype = DT_F32};
-    for (int i = 0; i < x->rank; i++)
-        if (i != axis) target->dim[target->rank++] = x->dim[i];
-    if (!dtype_is_int(t->dtype) || !shape_equal(t, target))
-        return type_error(cx,
-                          "target is %s, wants integers shaped like %s "
-                          "without axis %d",
-                          TXT(t), TXT(x), axis);
-    if (w) TRY(type_want_float(cx, 2));
-    if (w && (w->rank != 1 || w->dim[0] != x->dim[axis]))
-        return type_error(cx, "weight is %s, wants one per class: %lld", TXT(w),
-                          (long long)x->dim[axis]);
-    return OK;
-}
-
-/* f32; a scalar unless reduction is none. */
-static Status loss_result(TypeCtx *cx, const Type *target) {
-    Str r = attr_str(cx->attrs, AK_reduction, "mean");
-    Type scalar = {.dtype = DT_F32};
-    bool none = strcmp(r, "none") == 0;
-    if (!none && strcmp(r, "mean") != 0 && strcmp(r, "sum") != 0)
-        return type_error(cx, "reduction is none, mean or sum");
-    type_result(cx, 0, none ? target : &scalar);
-    return OK;
-}
-
-Status ty_xent(TypeCtx *cx) {
-    double s = attr_float(cx->attrs, AK_label_smoothing, 0);
-    Type target;
-    if (!(s >= 0 && s <= 1))
-        return type_error(cx, "label_smoothing %g is outside 0..1", s);
-    TRY(check_loss(cx, &target));
-    type_result(cx, 1, &target);
-    return loss_result(cx, &target);
-}
-
-Status ty_nll(TypeCtx *cx) {
-    Type target;
-    TRY(check_loss(cx, &target));
-    return loss_result(cx, &target);
-}
-
-Status ty_dropout(TypeCtx *cx) {
-    double ratio = attr_float(cx->attrs, AK_ratio, 0.5);
-    const Type *rng = cx->ins[1];
-    TRY(type_want_float(cx, 0));
-    if (rng->dtype != DT_I64 || rng->rank != 1 || rng->dim[0] != 2)
-        return type_error(cx, "operand 1 is %s, wants i64[2]: seed, counter",
-                          TXT(rng));
-    if (!(ratio >= 0 && ratio < 1))
-        return type_error(cx, "ratio %g is outside 0..1", ratio);
-    type_result(cx, 0, cx->ins[0]);
-    return OK;
-}

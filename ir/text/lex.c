@@ -55,7 +55,12 @@ const char *lex_describe(const Token *t, char *buf) {
     enum { SIZE = 80 };
     switch (t->kind) {
     case T_EOF: return "end of file";
-    case T_PUNCT: snprintf(buf, SIZE, "'%c'", t->ch); break;
+    case T_PUNCT:
+        if (*t->text)
+            snprintf(buf, SIZE, "'%s'", t->text);
+        else
+            snprintf(buf, SIZE, "'%c'", t->ch);
+        break;
     case T_NAME: snprintf(buf, SIZE, "'%%%.60s'", t->text); break;
     case T_STRING: snprintf(buf, SIZE, "\"%.60s\"", t->text); break;
     default: snprintf(buf, SIZE, "'%.60s'", t->text); break;
@@ -143,9 +148,14 @@ static Status lex_quoted(Lexer *lx, Token *t) {
     return s;
 }
 
+static bool in_word(const Lexer *lx) {
+    char c = peek(lx, 0);
+    return lx->infix ? is_letter(c) || is_digit(c) : name_char(c, peek(lx, 1));
+}
+
 static void lex_word(Lexer *lx, Token *t) {
     size_t start = lx->at;
-    while (lx->at < lx->n && name_char(peek(lx, 0), peek(lx, 1))) lx->at++;
+    while (lx->at < lx->n && in_word(lx)) lx->at++;
     t->text = intern_n(lx->text + start, lx->at - start);
 }
 
@@ -171,8 +181,31 @@ static void lex_number(Lexer *lx, Token *t) {
         bool sign =
             (c == '-' || c == '+') && !hex && (before == 'e' || before == 'E');
         if (!sign && !is_digit(c) && !is_letter(c) && c != '.') break;
+        if (lx->infix && c == '.' && peek(lx, 1) == '.') break;
     }
     t->text = intern_n(lx->text + start, lx->at - start);
+}
+
+/* A sign that belongs to the number behind it. */
+static bool starts_number(const Lexer *lx, char c, char next) {
+    if (is_digit(c)) return true;
+    if (lx->infix || (c != '-' && c != '+' && c != '.')) return false;
+    return is_digit(next) || next == '.' || next == 'i' || next == 'n';
+}
+
+static void lex_punct(Lexer *lx, Token *t, char c, char next) {
+    static const char pairs[][3] = {
+        [LEX_RANGE] = "..",   [LEX_ARROW] = "->", [LEX_EQ] = "==",
+        [LEX_NE] = "!=",      [LEX_LE] = "<=",    [LEX_GE] = ">=",
+        [LEX_FLOORDIV] = "//"};
+    t->kind = T_PUNCT;
+    t->ch = c;
+    for (int k = 1; lx->infix && k <= LEX_FLOORDIV; k++)
+        if (pairs[k][0] == c && pairs[k][1] == next) {
+            t->ch = (char)k;
+            t->text = intern(pairs[k]);
+        }
+    lx->at += *t->text ? 2 : 1;
 }
 
 Status lex_next(Lexer *lx) {
@@ -186,7 +219,7 @@ Status lex_next(Lexer *lx) {
     char c = peek(lx, 0), next = peek(lx, 1);
     lx->tok = t;
     if (lx->at == lx->n) return OK;
-    if (c == '%') {
+    if (c == '%' && !lx->infix) {
         TRY(lex_name(lx, &t));
     } else if (c == '"') {
         t.kind = T_STRING;
@@ -194,14 +227,11 @@ Status lex_next(Lexer *lx) {
     } else if (is_letter(c)) {
         t.kind = T_WORD;
         lex_word(lx, &t);
-    } else if (is_digit(c) || ((c == '-' || c == '+' || c == '.') &&
-                               (is_digit(next) || next == '.' || next == 'i' ||
-                                next == 'n'))) {
+    } else if (starts_number(lx, c, next)) {
         lex_number(lx, &t);
-    } else if (c && strchr("(){}[],:=@!", c)) {
-        t.kind = T_PUNCT;
-        t.ch = c;
-        lx->at++;
+    } else if (c &&
+               strchr(lx->infix ? "(){}[],:=;?!.+-*/%<>" : "(){}[],:=@!", c)) {
+        lex_punct(lx, &t, c, next);
     } else {
         return lex_fail(lx, &t, "unexpected character");
     }

@@ -10,13 +10,25 @@ typedef enum TokenKind {
     T_WORD,   /* graph, f32, _, nan, inf */
     T_STRING, /* "..." */
     T_NUMBER, /* 1, -0.5, 1e-05, 0xff, -inf */
-    T_PUNCT   /* one character: ch */
+    T_PUNCT   /* one character: ch; two in definitions: a LexPair */
 } TokenKind;
+
+/* ch of what is written with two characters. */
+typedef enum LexPair {
+    LEX_RANGE = 1, /* .. */
+    LEX_ARROW,     /* -> */
+    LEX_EQ,        /* == */
+    LEX_NE,        /* != */
+    LEX_LE,        /* <= */
+    LEX_GE,        /* >= */
+    LEX_FLOORDIV   /* // */
+} LexPair;
 
 typedef struct Token {
     TokenKind kind;
     char ch;
-    Str text;      /* T_NAME, T_WORD, T_STRING unescaped; T_NUMBER as written */
+    Str text;      /* T_NAME, T_WORD, T_STRING unescaped; T_NUMBER as written;
+                      T_PUNCT of two characters */
     int line, col; /* 1-based; col counts characters */
     size_t at;     /* byte offset */
 } Token;
@@ -30,6 +42,8 @@ typedef struct Lexer {
     int line, col;
     Token tok;     /* the one to be read next */
     int prev_line; /* of the token read last */
+    bool infix;    /* inside a definition: names are letters, digits and _,
+                      operators stand between them */
 } Lexer;
 
 /* Reads the first token.  A byte-order mark is skipped. */

@@ -2,7 +2,7 @@
    left out where a rule knows them, initialisers may be generated
    (parse_data.c).
 
-     file   = ["module" word [options]] graph*
+     file   = ["module" word [options]] (def | graph)*       def: fn/ast.h
      graph  = "graph" word "(" [%x: type, ..] ")" ["on" target] ["arena" n]
               "{" line* "}"                             target: cpu, cuda
      line   = kind %x: type [= init] [options], ..    kind: param, buffer, ..
@@ -12,6 +12,7 @@
             | "write" %var = operand
             | "return" [word=]operand, ..
      type   = f32[2,3] [@offset] [@%variable]                               */
+#include "ir/fn/fn.h"
 #include "ir/text/parse_impl.h"
 
 #include <math.h>
@@ -128,10 +129,10 @@ static Status parse_present(Parser *p, ValueId *out) {
 
 /* ---- attributes ---------------------------------------------------------- */
 
-static bool attr_from_text(Str s, AttrKey *out) {
-    for (int k = 0; k < NUM_ATTRS; k++) {
-        if (strcmp(attr_info[k].text, s) != 0) continue;
-        *out = (AttrKey)k;
+static bool attr_from_text(const OpInfo *info, Str s, AttrKey *out) {
+    for (int k = 0; k < info->nattr; k++) {
+        if (strcmp(attr_get(info->attrs[k])->text, s) != 0) continue;
+        *out = info->attrs[k];
         return true;
     }
     return false;
@@ -151,14 +152,15 @@ static Status parse_ints(Parser *p, Attr *a) {
     return lex_expect(&p->lx, ']');
 }
 
-static Status parse_attr(Parser *p, Attr *a) {
+static Status parse_attr(Parser *p, const OpInfo *info, Attr *a) {
     Token at = p->lx.tok;
     Str name;
     TRY(lex_expect_word(&p->lx, &name, "an attribute"));
-    if (!attr_from_text(name, &a->key))
-        return lex_fail(&p->lx, &at, "unknown attribute '%.60s'", name);
+    if (!attr_from_text(info, name, &a->key))
+        return lex_fail(&p->lx, &at, "%s: has no attribute '%.60s'", info->text,
+                        name);
     TRY(lex_expect(&p->lx, '='));
-    switch (attr_info[a->key].kind) {
+    switch (attr_get(a->key)->kind) {
     case ATTR_INT: return lex_expect_int(&p->lx, &a->u.i);
     case ATTR_FLOAT: return lex_expect_double(&p->lx, &a->u.f);
     case ATTR_STR: return lex_expect_string(&p->lx, &a->u.s);
@@ -169,13 +171,13 @@ static Status parse_attr(Parser *p, Attr *a) {
 
 typedef VEC(Attr) AttrList;
 
-static Status parse_attrs(Parser *p, AttrList *list) {
+static Status parse_attrs(Parser *p, const OpInfo *info, AttrList *list) {
     bool open;
     TRY(lex_take(&p->lx, '{', &open));
     if (!open) return OK;
     for (bool more = !lex_is(&p->lx, '}'); more;) {
         Attr a;
-        TRY(parse_attr(p, &a));
+        TRY(parse_attr(p, info, &a));
         vec_push(p->scratch, list, a);
         TRY(lex_take(&p->lx, ',', &more));
     }
@@ -187,7 +189,7 @@ static Status parse_attrs(Parser *p, AttrList *list) {
 typedef struct NodeText {
     VEC(Token) names;
     Token op;
-    OpCode code;
+    Callee callee;
     VEC(ValueId) in;
     AttrList attrs;
     VEC(TypeId) types;
@@ -259,8 +261,12 @@ static Status parse_flags(Parser *p, NodeText *t) {
 static Status parse_op(Parser *p, NodeText *t) {
     char buf[80];
     t->op = p->lx.tok;
-    if (t->op.kind != T_WORD ||
-        !op_from_text(t->op.text, strlen(t->op.text), &t->code))
+    Callee *c = &t->callee;
+    size_t n = strlen(t->op.text);
+    if (t->op.kind == T_WORD && (c->fn = fn_find(p->m, t->op.text, n)))
+        c->op = OP_CALL;
+    else if (t->op.kind != T_WORD || !op_from_text(t->op.text, n, &c->op) ||
+             c->op == OP_CALL)
         return lex_fail(&p->lx, &t->op, "an operator expected, found %s",
                         lex_describe(&t->op, buf));
     return lex_next(&p->lx);
@@ -290,15 +296,15 @@ static Status parse_node(Parser *p) {
     TRY(parse_results(p, &t));
     TRY(parse_op(p, &t));
     TRY(parse_operands(p, &t));
-    TRY(parse_attrs(p, &t.attrs));
+    TRY(parse_attrs(p, callee_info(t.callee), &t.attrs));
     TRY(parse_result_types(p, &t));
     TRY(parse_flags(p, &t));
     const char **names = NEW_ARRAY(p->scratch, const char *, t.names.len);
     for (int i = 0; i < t.names.len; i++) names[i] = t.names.data[i].text;
     Builder b = {.g = p->g, .flags = t.flags, .loc = lex_loc(&p->lx, &t.op)};
-    Status s =
-        build_checked(&b, p->lx.diag, t.code, t.in.data, t.in.len, t.attrs.data,
-                      t.attrs.len, t.names.len, t.types.data, names, &id);
+    Status s = build_checked(&b, p->lx.diag, t.callee, t.in.data, t.in.len,
+                             t.attrs.data, t.attrs.len, t.names.len,
+                             t.types.data, names, &id);
     if (s != OK) {
         lex_show(&p->lx, &t.op);
         return s;
@@ -545,7 +551,7 @@ static Status parse_graph(Parser *p) {
     Lexer *lx = &p->lx;
     Str name;
     if (!lex_is_word(lx, "graph"))
-        return lex_fail(lx, &lx->tok, "'graph' expected");
+        return lex_fail(lx, &lx->tok, "'graph' or 'def' expected");
     TRY(lex_next(lx));
     Token at = lx->tok;
     TRY(lex_expect_word(lx, &name, "the graph's name"));
@@ -598,9 +604,17 @@ static Status parse_header(Parser *p) {
     return lex_expect(&p->lx, '}');
 }
 
+static Status parse_function(Parser *p) {
+    Fn *f;
+    TRY(parse_def(&p->lx, p->m->arena, p->m, &f));
+    vec_push(p->m->arena, &p->m->fns, f);
+    return OK;
+}
+
 static Status parse_file(Parser *p) {
     TRY(parse_header(p));
-    while (p->lx.tok.kind != T_EOF) TRY(parse_graph(p));
+    while (p->lx.tok.kind != T_EOF)
+        TRY(lex_is_word(&p->lx, "def") ? parse_function(p) : parse_graph(p));
     return OK;
 }
 

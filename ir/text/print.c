@@ -13,6 +13,7 @@
        write %w = %w.new
        return %loss, logits=%z
      }                                                                      */
+#include "ir/fn/fn.h"
 #include "ir/graph/ir_impl.h"
 
 #include <math.h>
@@ -111,7 +112,7 @@ void put_data(StrBuf *sb, const Tensor *t) {
 /* ---- attributes ---------------------------------------------------------- */
 
 static void put_attr(StrBuf *sb, const Attr *a) {
-    const AttrInfo *info = &attr_info[a->key];
+    const AttrInfo *info = attr_get(a->key);
     sb_printf(sb, "%s=", info->text);
     switch (info->kind) {
     case ATTR_INT: sb_printf(sb, "%lld", (long long)a->u.i); break;
@@ -292,7 +293,7 @@ static void print_node(StrBuf *sb, const Graph *g, const Node *n) {
         if (i) sb_puts(sb, ", ");
         put_name(sb, value_get(g, n->out[i])->name);
     }
-    sb_printf(sb, " = %s", op_info[n->op].text);
+    sb_printf(sb, " = %s", node_info(n)->text);
     for (int i = 0; i < n->nin; i++) {
         sb_puts(sb, i ? ", " : " ");
         put_operand(sb, g, n->in[i]);
@@ -391,6 +392,10 @@ static void print_header(const Module *m, StrBuf *sb) {
 
 void print_module(const Module *m, StrBuf *sb) {
     print_header(m, sb);
+    for (int i = 0; i < m->fns.len; i++) {
+        sb_putn(sb, m->fns.data[i]->text, m->fns.data[i]->size);
+        sb_puts(sb, "\n\n");
+    }
     for (int i = 0; i < m->graphs.len; i++) {
         if (i) sb_puts(sb, "\n");
         print_graph(m->graphs.data[i], sb);

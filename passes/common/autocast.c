@@ -15,6 +15,7 @@
    the user wrote; the model's outputs keep their declared types.
    requires     stage TYPED
    establishes  stage CAST: no LOW op reads f32 where autocast is on        */
+#include "ir/fn/fn.h"
 #include "passes/passes.h"
 
 #include <string.h>
@@ -54,7 +55,7 @@ static void note_readers(Autocast *ac) {
         const Node *n = node_get(g, g->order.data[i]);
         for (int k = 0; k < n->nin; k++) {
             uint32_t v = n->in[k].i;
-            if (op_info[n->op].amp != AMP_LOW) ac->reader[v] = AMP_FULL;
+            if (node_info(n)->amp != AMP_LOW) ac->reader[v] = AMP_FULL;
             ac->meets_leaf[v] = v && combines_with_leaf(g, n, k);
         }
     }
@@ -97,7 +98,7 @@ static bool meets_accumulator(const Graph *g, const Node *n) {
         const Value *v = value_get(g, n->in[i]);
         if (v->kind != VK_RESULT || !is_leaf(g, n->in[1 - i])) continue;
         const Node *def = node_get(g, v->def);
-        if (op_info[def->op].amp == AMP_LOW &&
+        if (node_info(def)->amp == AMP_LOW &&
             dtype_is_16(value_dtype(g, def->in[0])))
             return true;
     }
@@ -110,7 +111,7 @@ static DType result_dtype(const Autocast *ac, const Node *n, ValueId out) {
                     ac->uses[out.i] > 0;
     bool in_registers =
         out.i < ac->limit && ac->uses[out.i] == 1 && ac->meets_leaf[out.i];
-    switch (op_info[n->op].amp) {
+    switch (node_info(n)->amp) {
     case AMP_LOW:
         if (!dtype_is_16(value_dtype(g, n->in[0]))) return NUM_DTYPES;
         return in_registers ? DT_F32 : ac->low;
@@ -127,13 +128,13 @@ static DType result_dtype(const Autocast *ac, const Node *n, ValueId out) {
     return NUM_DTYPES;
 }
 
-/* Only f32 results are autocast's to change; side results of composites
-   (statistics, indices) keep their dtype. */
+/* Only f32 results are autocast's to change; what a function declares to be of
+   one dtype stays so. */
 static void assign(Autocast *ac, NodeId id) {
     Graph *g = ac->g;
     const Node *n = node_get(g, id);
-    int data = op_info[n->op].kind == KIND_COMPOSITE ? 1 : n->nout;
-    for (int i = 0; i < data; i++) {
+    for (int i = 0; i < n->nout; i++) {
+        if (n->fn && n->fn->results.data[i].dtype != NUM_DTYPES) continue;
         Value *v = value_get(g, n->out[i]);
         DType have = type_get(v->type)->dtype;
         if (have != DT_F32) continue;
@@ -145,9 +146,11 @@ static void assign(Autocast *ac, NodeId id) {
 
 static void autocast_node(Autocast *ac, NodeId id) {
     Graph *g = ac->g;
-    const OpInfo *op = &op_info[node_get(g, id)->op];
+    const OpInfo *op = node_info(node_get(g, id));
+    const Fn *fn = node_get(g, id)->fn;
     if (op->amp == AMP_LOW)
         for (int k = 0; k < node_get(g, id)->nin; k++) {
+            if (fn && fn->operands.data[k].kind == FO_ANY) continue;
             ValueId low = read_low(ac, node_get(g, id)->in[k]);
             node_get(g, id)->in[k] = low;
         }

@@ -7,13 +7,16 @@
    Contributions to one value are added in fp32 in a fixed order and rounded
    once.  A gradient has its value's dtype, except that of a cast which the
    compiler made of an fp32 value: it stays fp32, so that weight gradients
-   leave 16-bit products unrounded.  The walk reads and writes the same IR, so
-   it may be applied to its own result.
+   leave 16-bit products unrounded.  A call without a gradient of its own is
+   differentiated through its body, which is made again behind the forward
+   nodes; what both compute is one value after cse.  The walk reads and writes
+   the same IR, so it may be applied to its own result.
    requires     stage CAST; output "ampc.loss"; "ampc.scale" if losses are
                 scaled
    establishes  stage DIFF; an output "ampc.grad/NAME", f32, for every
                 parameter that the objective trains and its loss depends on
    breaks       nothing                                                      */
+#include "ir/fn/fn.h"
 #include "ir/op/op_grad.h"
 #include "passes/passes.h"
 
@@ -26,13 +29,48 @@ typedef struct Diff {
     Diag *diag;
     Arena *scratch;
     Builder b;
-    uint32_t nvalue; /* values that existed before */
-    bool *wanted;    /* by value */
-    bool *active;    /* by value: floating, and depends on a wanted value */
-    Parts *parts;    /* by value: contributions to its gradient */
-    ValueId *grad;   /* by value: their sum, once asked for */
-    VEC(int) rank;   /* by value: how good its name is, see name_grad */
+    uint32_t first, end;  /* values that count, and before them .. */
+    const ValueId *outer; /* .. the operands of a call whose body this is */
+    int nouter;
+    uint32_t first_node; /* of the body */
+    int start;           /* of it in the order */
+    bool *wanted;        /* by slot */
+    bool *active;        /* by slot: floating, and depends on a wanted value */
+    Parts *parts;        /* by slot: contributions to its gradient */
+    ValueId *grad;       /* by slot: their sum, once asked for */
+    VEC(int) rank;       /* by value: how good its name is, see name_grad */
 } Diff;
+
+/* Where the facts about v are; 0: nothing flows through it. */
+static uint32_t slot(const Diff *s, ValueId v) {
+    if (v.i >= s->end) return 0;
+    if (v.i >= s->first) return v.i - s->first + 1 + (uint32_t)s->nouter;
+    for (int k = 0; k < s->nouter; k++)
+        if (same_value(s->outer[k], v)) return (uint32_t)k + 1;
+    return 0;
+}
+
+static Diff diff_new(Graph *g, Diag *d, Arena *scratch, uint32_t first,
+                     const ValueId *outer, int nouter) {
+    int n = g->values.len - (int)first + nouter + 1;
+    Diff s = {.g = g,
+              .diag = d,
+              .scratch = scratch,
+              .b = {.g = g, .flags = NODE_BACKWARD},
+              .first = first,
+              .end = (uint32_t)g->values.len,
+              .outer = outer,
+              .nouter = nouter,
+              .first_node = (uint32_t)g->nodes.len,
+              .start = g->order.len,
+              .wanted = NEW_ARRAY(scratch, bool, n),
+              .active = NEW_ARRAY(scratch, bool, n),
+              .parts = NEW_ARRAY(scratch, Parts, n),
+              .grad = NEW_ARRAY(scratch, ValueId, n)};
+    return s;
+}
+
+static bool differentiable(const Node *n) { return n->fn || op_grad[n->op]; }
 
 /* ---- which values matter ------------------------------------------------- */
 
@@ -40,18 +78,21 @@ static bool is_float(const Graph *g, ValueId v) {
     return is_value(v) && dtype_is_float(value_dtype(g, v));
 }
 
-static void mark_active(Diff *s, const ValueId *want, int n) {
-    for (int k = 0; k < n; k++) {
-        s->wanted[want[k].i] = true;
-        s->active[want[k].i] = is_float(s->g, want[k]);
-    }
-    for (int k = 0; k < s->g->order.len; k++) {
+static void mark_wanted(Diff *s, ValueId v) {
+    if (!slot(s, v)) return;
+    s->wanted[slot(s, v)] = true;
+    s->active[slot(s, v)] = is_float(s->g, v);
+}
+
+static void mark_active(Diff *s, int start) {
+    for (int k = start; k < s->g->order.len; k++) {
         const Node *node = node_get(s->g, s->g->order.data[k]);
         bool any = false;
-        for (int j = 0; j < node->nin; j++) any |= s->active[node->in[j].i];
-        if (!any || !op_grad[node->op]) continue;
+        for (int j = 0; j < node->nin; j++)
+            any |= s->active[slot(s, node->in[j])];
+        if (!any || !differentiable(node)) continue;
         for (int j = 0; j < node->nout; j++)
-            s->active[node->out[j].i] |= is_float(s->g, node->out[j]);
+            s->active[slot(s, node->out[j])] |= is_float(s->g, node->out[j]);
     }
 }
 
@@ -61,26 +102,37 @@ static void mark_active(Diff *s, const ValueId *want, int n) {
    further up keeps its name, unless that value is a wanted one. */
 static void name_grad(Diff *s, ValueId grad, ValueId of) {
     const Value *v = value_get(s->g, of);
-    int rank = s->wanted[of.i] ? 2 : 1;
+    int rank = s->wanted[slot(s, of)] ? 2 : 1;
+    if (s->outer) return; /* names inside a body say nothing */
     while (s->rank.len <= (int)grad.i) vec_push(s->scratch, &s->rank, 0);
-    if (grad.i < s->nvalue || s->rank.data[grad.i] >= rank || !v->name) return;
+    if (grad.i < s->end || s->rank.data[grad.i] >= rank || !v->name) return;
     if (value_get(s->g, grad)->kind != VK_RESULT) return; /* shared constant */
     graph_rename(s->g, grad,
                  graph_unique_name(s->g, internf("%s.grad", v->name)));
     s->rank.data[grad.i] = rank;
 }
 
+/* Inside a body a gradient is as wide as it comes, and what is narrower is
+   stored so by the node that makes it. */
+static ValueId rounded(Diff *s, ValueId v, DType d) {
+    DType have = value_dtype(s->g, v);
+    if (s->outer && dtype_promote(have, d) == d) return v;
+    if (s->outer && node_store(s->g, s->first_node, s->start, v, d)) return v;
+    return b_cast(&s->b, v, d);
+}
+
 /* The gradient of v, or 0: complete once every user of v has been visited. */
 static ValueId gradient(Diff *s, ValueId v) {
-    const Parts *p = &s->parts[v.i];
+    uint32_t at = slot(s, v);
+    const Parts *p = &s->parts[at];
+    if (!at || is_value(s->grad[at]) || p->len == 0) return s->grad[at];
     DType d = grad_store(&s->b, v), wide = dtype_compute(d, d);
-    if (is_value(s->grad[v.i]) || p->len == 0) return s->grad[v.i];
     ValueId sum = p->data[0];
     for (int k = 1; k < p->len; k++)
         sum = add(&s->b, sum, p->data[k], k == p->len - 1 ? d : wide);
-    sum = b_cast(&s->b, sum, d);
+    sum = rounded(s, sum, d);
     name_grad(s, sum, v);
-    return s->grad[v.i] = sum;
+    return s->grad[at] = sum;
 }
 
 /* ---- one node ------------------------------------------------------------ */
@@ -88,9 +140,72 @@ static ValueId gradient(Diff *s, ValueId v) {
 static bool reached(const Diff *s, const Node *n) {
     bool gradient_in = false, wanted = false;
     for (int k = 0; k < n->nout; k++)
-        gradient_in |= s->parts[n->out[k].i].len > 0;
-    for (int k = 0; k < n->nin; k++) wanted |= s->active[n->in[k].i];
-    return gradient_in && wanted && op_grad[n->op];
+        gradient_in |= s->parts[slot(s, n->out[k])].len > 0;
+    for (int k = 0; k < n->nin; k++) wanted |= s->active[slot(s, n->in[k])];
+    return gradient_in && wanted && differentiable(n);
+}
+
+static Status visit(Diff *s, NodeId id);
+
+static Status walk_back(Diff *s, int start) {
+    int n = s->g->order.len - start;
+    NodeId *order = arena_dup(s->scratch, s->g->order.data + start,
+                              (size_t)n * sizeof *order);
+    for (int k = n - 1; k >= 0; k--) TRY(visit(s, order[k]));
+    return OK;
+}
+
+/* The body again, unrounded, and its gradient. */
+static Status through_body(Diff *s, const FnCall *call, GradCtx *cx,
+                           char *msg) {
+    Graph *g = s->g;
+    uint32_t node = (uint32_t)g->nodes.len, first = (uint32_t)g->values.len;
+    int start = g->order.len;
+    ValueId *out = NEW_ARRAY(s->scratch, ValueId, call->nout);
+    FnCall wide = *call;
+    wide.want = NULL;
+    TRY(fn_run_body(cx->b, &wide, out, msg));
+    Diff d = diff_new(g, s->diag, s->scratch, first, call->in, call->nin);
+    d.first_node = node;
+    d.start = start;
+    d.b.loc = s->b.loc;
+    for (int k = 0; k < call->nin; k++)
+        if (cx->want[k]) mark_wanted(&d, call->in[k]);
+    mark_active(&d, start);
+    for (int k = 0; k < call->nout; k++) {
+        uint32_t at = slot(&d, out[k]);
+        if (is_value(cx->gout[k]) && at)
+            vec_push(s->scratch, &d.parts[at], cx->gout[k]);
+    }
+    TRY(walk_back(&d, start));
+    for (int k = 0; k < call->nin; k++) {
+        bool again = false; /* one value as two operands */
+        for (int j = 0; j < k; j++)
+            again |= same_value(call->in[j], call->in[k]);
+        if (cx->want[k] && !again) cx->gin[k] = gradient(&d, call->in[k]);
+    }
+    graph_drop_unneeded(g, node, start, cx->gin, call->nin);
+    return OK;
+}
+
+static Status grad_call(Diff *s, const Node *n, GradCtx *cx) {
+    char msg[FN_MESSAGE] = "";
+    DType *want = NEW_ARRAY(s->scratch, DType, n->nin + 1);
+    for (int k = 0; k < n->nin; k++)
+        want[k] = cx->want[k] ? grad_store(&s->b, n->in[k]) : NUM_DTYPES;
+    FnCall call = {.fn = n->fn,
+                   .in = n->in,
+                   .nin = n->nin,
+                   .attrs = n->attrs,
+                   .nattr = n->nattr,
+                   .nout = n->nout,
+                   .want = want};
+    Status st = n->fn->grad.given
+                    ? fn_run_grad(cx->b, &call, n->out, cx->gout, cx->gin, msg)
+                    : through_body(s, &call, cx, msg);
+    if (st != OK && *msg)
+        fail(s->diag, n->loc, "%s: %s", node_info(n)->text, msg);
+    return st;
 }
 
 static Status visit(Diff *s, NodeId id) {
@@ -99,18 +214,25 @@ static Status visit(Diff *s, NodeId id) {
     ValueId *gout = NEW_ARRAY(s->scratch, ValueId, n.nout);
     ValueId *gin = NEW_ARRAY(s->scratch, ValueId, n.nin);
     bool *want = NEW_ARRAY(s->scratch, bool, n.nin);
+    uint32_t made = (uint32_t)s->g->nodes.len;
+    int from = s->g->order.len;
     s->b.loc = n.loc;
     for (int k = 0; k < n.nout; k++) gout[k] = gradient(s, n.out[k]);
-    for (int k = 0; k < n.nin; k++) want[k] = s->active[n.in[k].i];
+    for (int k = 0; k < n.nin; k++) want[k] = s->active[slot(s, n.in[k])];
     GradCtx cx = {&s->b, id, gout, gin, want};
-    if (op_grad[n.op](&cx) != OK)
+    if (n.fn)
+        TRY(grad_call(s, &n, &cx));
+    else if (op_grad[n.op](&cx) != OK)
         return fail(s->diag, n.loc, "%s has no gradient here",
                     op_info[n.op].text);
     for (int k = 0; k < n.nin; k++) {
         if (!want[k] || !is_value(gin[k])) continue;
         ASSERT(
             shape_equal(value_type(s->g, gin[k]), value_type(s->g, n.in[k])));
-        vec_push(s->scratch, &s->parts[n.in[k].i], gin[k]);
+        DType d = value_dtype(s->g, gin[k]);
+        if (s->outer && dtype_is_16(d)) /* rounded once, when it is complete */
+            node_store(s->g, made, from, gin[k], DT_F32);
+        vec_push(s->scratch, &s->parts[slot(s, n.in[k])], gin[k]);
     }
     return OK;
 }
@@ -123,26 +245,16 @@ static ValueId start(Diff *s, ValueId loss, ValueId seed) {
 
 Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
                 const ValueId *want, int n, ValueId *grads) {
-    int nvalue = g->values.len, nnode = g->order.len;
-    Diff s = {.g = g,
-              .diag = d,
-              .scratch = scratch,
-              .b = {.g = g, .flags = NODE_BACKWARD},
-              .nvalue = (uint32_t)nvalue,
-              .wanted = NEW_ARRAY(scratch, bool, nvalue),
-              .active = NEW_ARRAY(scratch, bool, nvalue),
-              .parts = NEW_ARRAY(scratch, Parts, nvalue),
-              .grad = NEW_ARRAY(scratch, ValueId, nvalue)};
+    Diff s = diff_new(g, d, scratch, 1, NULL, 0);
     if (!is_float(g, loss) || type_count(value_type(g, loss)) != 1)
         return fail(d, (Loc){0},
                     "the loss '%s' is not one floating-point "
                     "number",
                     value_get(g, loss)->name);
-    mark_active(&s, want, n);
-    vec_push(scratch, &s.parts[loss.i], start(&s, loss, seed));
-    NodeId *order =
-        arena_dup(scratch, g->order.data, (size_t)nnode * sizeof *order);
-    for (int k = nnode - 1; k >= 0; k--) TRY(visit(&s, order[k]));
+    for (int k = 0; k < n; k++) mark_wanted(&s, want[k]);
+    mark_active(&s, 0);
+    vec_push(scratch, &s.parts[slot(&s, loss)], start(&s, loss, seed));
+    TRY(walk_back(&s, 0));
     for (int k = 0; k < n; k++) grads[k] = gradient(&s, want[k]);
     return OK;
 }
@@ -212,7 +324,7 @@ static const Node *blocking_node(const Graph *g, Arena *scratch,
     after[v.i] = true;
     for (int k = 0; k < nnode; k++) {
         const Node *n = node_get(g, g->order.data[k]);
-        bool reads = false, used = false, passes = op_grad[n->op] != NULL;
+        bool reads = false, used = false, passes = differentiable(n);
         for (int j = 0; j < n->nin; j++) reads |= after[n->in[j].i];
         for (int j = 0; j < n->nout; j++) {
             used |= needs[n->out[j].i];
@@ -234,7 +346,7 @@ static Status no_gradient(const Graph *g, PassCtx *cx, const bool *needs,
                 "parameter '%s' only reaches the loss through a "
                 "non-differentiable input%s%s; freeze it",
                 value_get(g, v)->name, n ? " of " : "",
-                n ? op_info[n->op].text : "");
+                n ? node_info(n)->text : "");
 }
 
 /* The loss is multiplied by it; 0 when nothing scales. */

@@ -5,6 +5,7 @@
    --loss auto takes the model's own single floating one-element output.
    requires     stage TYPED, graph "forward"
    establishes  an output "ampc.loss" (f32[]), unless --loss none           */
+#include "ir/fn/fn.h"
 #include "passes/passes.h"
 
 #include <limits.h>
@@ -60,65 +61,51 @@ static int class_axis(const LossSpec *l, int rank) {
     return rank == 3 ? 2 : rank >= 2 ? 1 : -1;
 }
 
-static Status class_loss(Builder *b, PassCtx *cx, const LossSpec *l, ValueId x,
-                         ValueId *loss) {
+/* The functions that --loss names. */
+static const struct {
+    const char *fn;
+    bool classes; /* the target is a class number */
+} losses[] = {
+    [LOSS_CROSS_ENTROPY] = {"softmax_cross_entropy", true},
+    [LOSS_NLL] = {"nll_loss", true},
+    [LOSS_MSE] = {"mse_loss", false},
+    [LOSS_L1] = {"l1_loss", false},
+    [LOSS_HUBER] = {"huber_loss", false},
+    [LOSS_BCE_LOGITS] = {"bce_with_logits_loss", false},
+};
+
+/* The attributes that the function has of those the option may give. */
+static int loss_attrs(const LossSpec *l, const Fn *fn, int axis, Attr *out) {
+    const Attr all[] = {attr_i(AK_axis, axis),
+                        attr_named_i("ignore_index", l->ignore_index),
+                        attr_named_f("label_smoothing", l->label_smoothing),
+                        attr_named_f("delta", l->delta)};
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (fn_attr(fn, attr_get(all[i].key)->text)) out[n++] = all[i];
+    return n;
+}
+
+static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, ValueId x,
+                        ValueId *loss) {
+    const Fn *fn = fn_std(losses[l->kind].fn);
     Graph *g = b->g;
     Type t = *value_type(g, x);
-    int axis = class_axis(l, t.rank);
-    if (axis < 0) return no_loss(cx, g, "the output has no class axis");
-    for (int i = axis; i + 1 < t.rank; i++) t.dim[i] = t.dim[i + 1];
-    t.rank--;
-    ValueId target = graph_input(g, "target", type_make(DT_I64, t.rank, t.dim));
-    Attr a[] = {attr_i(AK_axis, axis), attr_i(AK_ignore_index, l->ignore_index),
-                attr_s(AK_reduction, "mean"),
-                attr_f(AK_label_smoothing, l->label_smoothing)};
-    ValueId in[] = {x, target};
-    bool nll = l->kind == LOSS_NLL;
-    int na = nll ? 3 : l->label_smoothing > 0 ? 4 : 3;
-    DType d[] = {DT_F32, DT_F32};
-    NodeId n = build_multi(b, nll ? OP_NLL_LOSS : OP_SOFTMAX_CROSS_ENTROPY, in,
-                           2, a, na, nll ? 1 : 2, d, NULL);
-    *loss = node_get(g, n)->out[0];
-    return OK;
-}
-
-/* huber: d^2/2 for |d| < delta, else delta (|d| - delta/2) */
-static ValueId huber(Builder *b, ValueId d, double delta) {
-    ValueId a = b1(b, OP_ABS, d, DT_F32);
-    ValueId half = b_scalar(b, DT_F32, 0.5), k = b_scalar(b, DT_F32, delta);
-    ValueId inner = b2(b, OP_MUL, half, b2(b, OP_MUL, d, d, DT_F32), DT_F32);
-    ValueId shifted = b2(b, OP_SUB, a, b_scalar(b, DT_F32, delta / 2), DT_F32);
-    ValueId outer = b2(b, OP_MUL, k, shifted, DT_F32);
-    return b3(b, OP_WHERE, b2(b, OP_LESS, a, k, DT_DEFAULT), inner, outer,
-              DT_F32);
-}
-
-/* -(y log s(x) + (1-y) log s(-x)) = (1-y) x - log s(x) */
-static ValueId bce_with_logits(Builder *b, ValueId x, ValueId y) {
-    ValueId one = b_scalar(b, DT_F32, 1);
-    ValueId rest = b2(b, OP_SUB, one, y, DT_F32);
-    return b2(b, OP_SUB, b2(b, OP_MUL, rest, x, DT_F32),
-              b1(b, OP_LOG_SIGMOID, x, DT_F32), DT_F32);
-}
-
-static Status regression_loss(Builder *b, const LossSpec *l, ValueId x,
-                              ValueId *loss) {
-    Graph *g = b->g;
-    Type t = *value_type(g, x);
-    ValueId y = graph_input(g, "target", type_make(DT_F32, t.rank, t.dim));
-    ValueId e;
-    if (l->kind == LOSS_BCE_LOGITS) {
-        e = bce_with_logits(b, x, y);
-    } else {
-        ValueId d = b2(b, OP_SUB, x, y, DT_F32);
-        e = l->kind == LOSS_MSE  ? b2(b, OP_MUL, d, d, DT_F32)
-            : l->kind == LOSS_L1 ? b1(b, OP_ABS, d, DT_F32)
-                                 : huber(b, d, l->delta);
+    DType d = DT_F32;
+    int axis = -1;
+    Attr a[4];
+    if (losses[l->kind].classes) {
+        axis = class_axis(l, t.rank);
+        if (axis < 0) return no_loss(cx, g, "the output has no class axis");
+        for (int i = axis; i + 1 < t.rank; i++) t.dim[i] = t.dim[i + 1];
+        t.rank--;
+        d = DT_I64;
     }
-    int64_t axes[MAX_RANK];
-    for (int i = 0; i < t.rank; i++) axes[i] = i;
-    *loss = t.rank ? b_reduce(b, OP_REDUCE_MEAN, e, axes, t.rank, false, DT_F32)
-                   : e;
+    ValueId target = graph_input(g, "target", type_make(d, t.rank, t.dim));
+    int na = loss_attrs(l, fn, axis, a);
+    NodeId n = build_call(b, fn, (ValueId[]){x, target}, 2, a, na,
+                          fn->info.out_max, NULL);
+    *loss = node_get(g, n)->out[0];
     return OK;
 }
 
@@ -136,10 +123,7 @@ static Status add_loss(Graph *g, PassCtx *cx, const Objective *j) {
     } else {
         TRY(pick_output(g, cx, l, &x));
         TRY(check_float(cx, g, x));
-        if (l->kind == LOSS_CROSS_ENTROPY || l->kind == LOSS_NLL)
-            TRY(class_loss(&b, cx, l, x, &loss));
-        else
-            TRY(regression_loss(&b, l, x, &loss));
+        TRY(call_loss(&b, cx, l, x, &loss));
     }
     if (value_type(g, loss)->rank) loss = b_reshape(&b, loss, 0, NULL);
     graph_add_output(g, own_output(OUT_LOSS, j->name),

@@ -4,14 +4,15 @@
                            each objective
             graph eval     per-sample loss and hits, then the model's outputs
             graph predict  the model's outputs
-   In eval and predict batch_norm reads the running statistics, dropout is the
-   identity and nothing is written.
+   In eval and predict functions take their inference form (batch_norm reads the
+   running statistics, dropout is the identity) and nothing is written.
    eval reports sums over samples, so that a padded last batch can be masked
    exactly: ampc.loss_num[B] / ampc.loss_den[B], ampc.correct[B] /
    ampc.count[B].  A loss that is no mean over samples is reported as it is
    (ampc.loss).
    requires     stage TYPED, an output "ampc.loss" for each objective that
                 trains (none: predict only)                                  */
+#include "ir/fn/fn.h"
 #include "passes/passes.h"
 #include "passes/common/rewrite.h"
 
@@ -29,17 +30,25 @@ static void drop_losses(Graph *g) {
 /* ---- inference forms --------------------------------------------------------
  */
 
+static FnCall call_again(const Node *n) {
+    FnCall call = {.fn = n->fn,
+                   .in = n->in,
+                   .nin = n->nin,
+                   .attrs = n->attrs,
+                   .nattr = n->nattr,
+                   .nout = 1};
+    return call;
+}
+
 static bool inference_rule(Rewriter *rw, NodeId id, ValueId *with) {
-    const Node *n = node_get(rw->g, id);
-    if (n->op == OP_DROPOUT) {
-        with[0] = n->in[0];
-        return true;
-    }
-    if (n->op != OP_BATCH_NORM || !attr_int(n, AK_training, 0)) return false;
-    Attr a[] = {attr_f(AK_epsilon, attr_float(n, AK_epsilon, 1e-5)),
-                attr_i(AK_training, 0)};
-    DType d = value_dtype(rw->g, n->out[0]);
-    with[0] = build(&rw->b, OP_BATCH_NORM, n->in, n->nin, a, 2, d, NULL);
+    Node n = *node_get(rw->g, id); /* building moves the pool */
+    char msg[FN_MESSAGE];
+    if (!n.fn || !n.fn->inference.given) return false;
+    FnCall call = call_again(&n);
+    DType d = value_dtype(rw->g, n.out[0]);
+    call.want = &d;
+    Status s = fn_run_inference(&rw->b, &call, with, msg);
+    ASSERT(s == OK && "an inference part takes what its function takes");
     return true;
 }
 
@@ -74,65 +83,33 @@ static bool sum_samples(Builder *b, ValueId x, int64_t batch, ValueId *out) {
     return true;
 }
 
-/* 1 where the target counts, else 0; f32, shaped like the target */
-static ValueId kept_targets(Builder *b, const Node *loss) {
-    ValueId t = loss->in[1];
-    const Attr *ignore = attr_find(loss, AK_ignore_index);
-    Type ty = *value_type(b->g, t);
-    if (!ignore) return b_full(b, type_make(DT_F32, ty.rank, ty.dim), 1);
-    ValueId k = graph_scalar_int(b->g, ty.dtype, ignore->u.i);
-    ValueId same = b2(b, OP_EQUAL, t, k, DT_DEFAULT);
-    return b_cast(b, b1(b, OP_NOT, same, DT_DEFAULT), DT_F32);
+static bool is_per_sample(const Graph *g, ValueId v, int64_t batch) {
+    if (!is_value(v)) return false;
+    const Type *t = value_type(g, v);
+    return t->rank == 1 && t->dim[0] == batch;
 }
 
-static void add_accuracy(Builder *b, Str objective, const Node *loss,
-                         ValueId kept, int64_t batch) {
+/* What the loss's own definition sums over samples. */
+static bool split_call(Builder *b, Str objective, Node loss, int64_t batch) {
     Graph *g = b->g;
-    int axis =
-        axis_norm(attr_int(loss, AK_axis, 1), value_type(g, loss->in[0])->rank);
-    Attr a[] = {attr_i(AK_axis, axis), attr_i(AK_keepdims, 0)};
-    ValueId in[] = {loss->in[0]};
-    ValueId best = build(b, OP_ARGMAX, in, 1, a, 2, DT_DEFAULT, NULL);
-    ValueId want = b_cast(b, loss->in[1], DT_I64);
-    ValueId hit = b_cast(b, b2(b, OP_EQUAL, best, want, DT_DEFAULT), DT_F32);
-    ValueId correct, count;
-    if (!sum_samples(b, b2(b, OP_MUL, hit, kept, DT_F32), batch, &correct) ||
-        !sum_samples(b, kept, batch, &count))
-        return;
-    g->module->class_axis = axis;
-    graph_add_output(g, own_output(OUT_CORRECT, objective), correct);
-    graph_add_output(g, own_output(OUT_COUNT, objective), count);
-}
-
-/* The class losses: the same node without its reduction. */
-static bool split_class_loss(Builder *b, Str objective, Node loss,
-                             int64_t batch) {
-    Graph *g = b->g;
-    bool mean = !strcmp(attr_str(&loss, AK_reduction, "mean"), "mean");
-    bool weighted = loss.nin > 2 && loss.in[2].i;
-    ValueId kept = kept_targets(b, &loss), num, den;
-    if (!mean || weighted) {
-        add_accuracy(b, objective, &loss, kept, batch);
-        return false;
+    char msg[FN_MESSAGE];
+    FnSamples s;
+    FnCall call = call_again(&loss);
+    Status ok = fn_run_samples(b, &call, &s, msg);
+    ASSERT(ok == OK && "a samples part takes what its function takes");
+    bool split = is_per_sample(g, s.num, batch);
+    if (split) {
+        graph_add_output(g, own_output(OUT_LOSS_NUM, objective), s.num);
+        graph_add_output(g, own_output(OUT_LOSS_DEN, objective), s.den);
     }
-    Attr a[4] = {attr_i(AK_axis, attr_int(&loss, AK_axis, 1)),
-                 attr_s(AK_reduction, "none")};
-    int na = 2;
-    const Attr *ignore = attr_find(&loss, AK_ignore_index);
-    const Attr *smooth = attr_find(&loss, AK_label_smoothing);
-    if (ignore) a[na++] = *ignore;
-    if (smooth) a[na++] = *smooth;
-    DType d[] = {DT_F32, DT_F32};
-    NodeId n = build_multi(b, loss.op, loss.in, 2, a, na, loss.nout, d, NULL);
-    ValueId each = node_get(g, n)->out[0];
-    bool ok =
-        sum_samples(b, each, batch, &num) && sum_samples(b, kept, batch, &den);
-    if (ok) {
-        graph_add_output(g, own_output(OUT_LOSS_NUM, objective), num);
-        graph_add_output(g, own_output(OUT_LOSS_DEN, objective), den);
+    if (is_per_sample(g, s.correct, batch)) {
+        Attr axis;
+        call_attr(g, &loss, "axis", &axis);
+        g->module->class_axis = (int)axis.u.i;
+        graph_add_output(g, own_output(OUT_CORRECT, objective), s.correct);
+        graph_add_output(g, own_output(OUT_COUNT, objective), s.count);
     }
-    add_accuracy(b, objective, &loss, kept, batch);
-    return ok;
+    return split;
 }
 
 /* A mean over everything: per-sample sums over the sample's share. */
@@ -165,8 +142,8 @@ static void report_loss(Graph *g, Str objective, ValueId loss) {
     const Node *n = loss_node(g, loss);
     int64_t batch = batch_of(g);
     bool split = false;
-    if (n && (n->op == OP_SOFTMAX_CROSS_ENTROPY || n->op == OP_NLL_LOSS))
-        split = split_class_loss(&b, objective, *n, batch);
+    if (n && n->fn && n->fn->samples.given)
+        split = split_call(&b, objective, *n, batch);
     else if (n && n->op == OP_REDUCE_MEAN)
         split = split_mean(&b, objective, *n, batch);
     if (!split) graph_add_output(g, own_output(OUT_LOSS, objective), loss);

@@ -1,6 +1,8 @@
 /* rewrite.c: the walk of rewrite.h. */
 #include "passes/common/rewrite.h"
 
+#include "ir/fn/fn.h"
+
 #include <string.h>
 
 static ValueId mapped(const Rewriter *rw, ValueId v, uint32_t limit) {
@@ -77,4 +79,9 @@ void rewrite_take_name(Graph *g, ValueId old, ValueId new_value) {
     if (value_get(g, new_value)->kind != VK_RESULT) return;
     graph_rename(g, old, b);
     graph_rename(g, new_value, a);
+}
+
+const Node *call_of(const Graph *g, ValueId v, const char *name) {
+    const Node *n = def_of(g, v, OP_CALL);
+    return n && is_call(n, name) ? n : NULL;
 }

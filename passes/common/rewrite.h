@@ -38,6 +38,8 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user);
 const Node *def_of(const Graph *g, ValueId v, OpCode op);
 /* `old`, which is replaced, gives its name to the result that replaces it. */
 void rewrite_take_name(Graph *g, ValueId old, ValueId new_value);
+/* The node that makes v if it calls the library's function, else NULL. */
+const Node *call_of(const Graph *g, ValueId v, const char *name);
 /* v reads as the constant number *c in every element. */
 bool is_number(const Graph *g, ValueId v, double c);
 

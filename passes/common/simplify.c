@@ -4,6 +4,7 @@
    rule must keep.
    requires     any stage before FUSED
    breaks       nothing                                                     */
+#include "ir/fn/fn.h"
 #include "passes/passes.h"
 #include "passes/common/rewrite.h"
 
@@ -162,10 +163,11 @@ static bool rule_log(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
         with[0] = b1(&rw->b, OP_LOG_SIGMOID, s->in[0], d);
         return true;
     }
-    s = def_of(g, n->in[0], OP_SOFTMAX);
+    s = call_of(g, n->in[0], "softmax");
     if (!s) return false;
-    with[0] =
-        build(&rw->b, OP_LOG_SOFTMAX, s->in, 1, s->attrs, s->nattr, d, NULL);
+    NodeId ls = build_call(&rw->b, fn_std("log_softmax"), s->in, 1, s->attrs,
+                           s->nattr, 1, &d);
+    with[0] = node_get(g, ls)->out[0];
     return true;
 }
 
@@ -360,21 +362,16 @@ static bool rule_matmul(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
 static bool rule_nll(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     (void)id;
     Graph *g = rw->g;
-    const Node *ls = def_of(g, n->in[0], OP_LOG_SOFTMAX);
-    if (!ls) return false;
-    int rank = value_type(g, ls->in[0])->rank;
-    int axis = axis_norm(attr_int(ls, AK_axis, -1), rank);
-    if (axis != axis_norm(attr_int(n, AK_axis, 1), rank)) return false;
+    const Node *ls = call_of(g, n->in[0], "log_softmax");
+    Attr from, to;
+    if (!is_call(n, "nll_loss") || !ls) return false;
+    call_attr(g, ls, "axis", &from);
+    call_attr(g, n, "axis", &to);
+    if (from.u.i != to.u.i) return false;
     ValueId in[3] = {ls->in[0], n->in[1], n->nin > 2 ? n->in[2] : NO_VALUE};
-    Attr a[3] = {attr_i(AK_axis, axis)};
-    int na = 1;
-    const Attr *ignore = attr_find(n, AK_ignore_index);
-    if (ignore) a[na++] = *ignore;
-    const Attr *red = attr_find(n, AK_reduction);
-    if (red) a[na++] = *red;
     DType d[2] = {value_dtype(g, n->out[0]), DT_DEFAULT};
-    NodeId x = build_multi(&rw->b, OP_SOFTMAX_CROSS_ENTROPY, in, n->nin, a, na,
-                           2, d, NULL);
+    NodeId x = build_call(&rw->b, fn_std("softmax_cross_entropy"), in, n->nin,
+                          n->attrs, n->nattr, 2, d);
     with[0] = node_get(g, x)->out[0];
     return true;
 }
@@ -408,7 +405,7 @@ static const struct {
     {OP_RESHAPE, rule_reshape_full},
     {OP_TRANSPOSE, rule_transpose},
     {OP_MATMUL, rule_matmul},
-    {OP_NLL_LOSS, rule_nll},
+    {OP_CALL, rule_nll},
 };
 
 static bool simplify_node(Rewriter *rw, NodeId id, ValueId *with) {

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "frontend/onnx/onnx.h"
+#include "ir/fn/fn.h"
 #include "tests/harness.h"
 #include "tests/support/onnx_util.h"
 
@@ -456,11 +458,22 @@ static const Node *find_node(const Module *mod, OpCode op) {
     return NULL;
 }
 
+static const Node *find_call(const Module *mod, const char *fn) {
+    const Graph *g = module_graph(mod, "forward");
+    for (int i = 0; i < g->order.len; i++)
+        if (is_call(node_get(g, g->order.data[i]), fn))
+            return node_get(g, g->order.data[i]);
+    return NULL;
+}
+
 static int64_t training_of(Made *m, int *writes) {
     Module *mod = made_import(m);
     REQUIRE(mod != NULL);
     *writes = module_graph(mod, "forward")->writes.len;
-    return attr_int(find_node(mod, OP_BATCH_NORM), AK_training, 0);
+    Attr a;
+    call_attr(module_graph(mod, "forward"), find_call(mod, "batch_norm"),
+              "training", &a);
+    return a.u.i;
 }
 
 #define OPERANDS "x,bn.scale,bn.bias,bn.mean,bn.var"
@@ -537,16 +550,17 @@ TEST_CASE(onnx_dropout, forms_and_options) {
     made_output(&m, "z");
     Module *mod = made_import(&m);
     REQUIRE(mod != NULL);
-    const Node *n = find_node(mod, OP_DROPOUT);
+    const Node *n = find_call(mod, "dropout");
     REQUIRE(n != NULL);
-    CHECK_NEAR(attr_float(n, AK_ratio, 0), 0.1, 0); /* as written */
-    CHECK_EQ_INT(attr_int(n, AK_salt, -1), 0);
+    CHECK_NEAR(attr_float(n, attr_key("ratio", ATTR_FLOAT), 0), 0.1,
+               0); /* as written */
+    CHECK_EQ_INT(attr_int(n, AK_salt, 0), 0);
     CHECK_HAS(made_message(&m), "2 Dropout nodes");
     CHECK_EQ_INT(var_of(mod, "ampc.rng")->kind, VAR_STATE);
     m.opt.dropout = false;
     mod = made_import(&m);
     REQUIRE(mod != NULL);
-    CHECK(!find_node(mod, OP_DROPOUT));
+    CHECK(!find_call(mod, "dropout"));
     made_end(&m);
 }
 
@@ -692,7 +706,7 @@ TEST_CASE(onnx_versions, softmax_before_13_flattens) {
     mod = made_import(&m);
     REQUIRE(mod != NULL);
     CHECK(find_node(mod, OP_RESHAPE) == NULL);
-    CHECK_EQ_INT(attr_int(find_node(mod, OP_SOFTMAX), AK_axis, -1), 2);
+    CHECK_EQ_INT(attr_int(find_call(mod, "softmax"), AK_axis, -1), 2);
     made_end(&m);
 }
 
@@ -748,11 +762,11 @@ TEST_CASE(onnx_loss, class_axis_is_one_and_log_prob_is_made_when_used) {
     Module *mod = made_import(&m);
     REQUIRE(mod != NULL);
     CHECK_EQ_INT(mod->class_axis, 1);
-    CHECK(find_node(mod, OP_LOG_SOFTMAX) == NULL);
+    CHECK(find_call(mod, "log_softmax") == NULL);
     made_output(&m, "prob");
     mod = made_import(&m);
     REQUIRE(mod != NULL);
-    CHECK(find_node(mod, OP_LOG_SOFTMAX) != NULL);
+    CHECK(find_call(mod, "log_softmax") != NULL);
     made_end(&m);
 }
 
@@ -799,5 +813,46 @@ TEST_CASE(onnx_skeleton, loses_the_variables_data_alone) {
     }
     sb_free(&kept);
     free(bytes);
+    made_end(&m);
+}
+
+/* ---- functions ----------------------------------------------------------- */
+
+TEST_CASE(onnx_functions, rows_name_what_there_is) {
+    StrBuf why = {0};
+    for (int i = 0; ox_row(i); i++)
+        CHECK_MSG(!ox_row_defect(ox_row(i), &why), "%s", why.data);
+    OxOp op = {.name = "X", .attrs = "alpha:f", .fn = "softmax", .map = ""};
+    CHECK(ox_row_defect(&op, &why));
+    CHECK_HAS(why.data, "X: softmax has no attribute 'alpha'");
+    op.fn = "sofmax";
+    CHECK(ox_row_defect(&op, &why));
+    CHECK_HAS(why.data, "X: there is no op or function 'sofmax'");
+    sb_free(&why);
+}
+
+/* The mask is a comparison of positions, not a constant of T x T elements. */
+TEST_CASE(onnx_functions, causal_attention_of_8192_positions) {
+    Made m;
+    made_start(&m, 23);
+    made_input(&m, "q", DT_F32, "1,2,8192,16");
+    made_input(&m, "k", DT_F32, "1,2,8192,16");
+    made_input(&m, "v", DT_F32, "1,2,8192,16");
+    Onnx__NodeProto *n = made_node(&m, "Attention", "q,k,v", "y");
+    made_int(&m, n, "is_causal", 1);
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    const Graph *g = module_graph(mod, "forward");
+    const Node *call = find_call(mod, "attention");
+    REQUIRE(call != NULL);
+    const Type *types[] = {value_type(g, call->in[0]),
+                           value_type(g, call->in[1]),
+                           value_type(g, call->in[2])};
+    const Graph *body =
+        fn_instance(call->fn, types, 3, call->attrs, call->nattr, 1)->g;
+    for (int i = 1; i < body->values.len; i++)
+        CHECK(body->values.data[i].kind != VK_CONST ||
+              type_count(type_get(body->values.data[i].type)) == 1);
     made_end(&m);
 }

@@ -7,6 +7,7 @@
    same for the gradient's own gradient.  In f32 the constants of the rules are
    rounded to fp32, so the bound is 1e-6; in f64 it is 1e-8.
    Conventions at kinks, dtypes and messages are tested below that.         */
+#include "ir/fn/fn.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
 
@@ -294,6 +295,33 @@ static void mark_ops(bool *seen, const GradCase *c) {
     const Graph *g = case_graph(a, c, "f32");
     for (int k = 0; k < g->order.len; k++)
         seen[node_get(g, g->order.data[k])->op] = true;
+    arena_free(a);
+}
+
+/* The function of every call, and those that their bodies call. */
+static void mark_fns(const Graph *g, bool *seen) {
+    for (int k = 0; k < g->order.len; k++) {
+        const Node *n = node_get(g, g->order.data[k]);
+        const Type *types[MAX_FN_OPERANDS];
+        if (!n->fn) continue;
+        for (int i = 0; i < fn_std_count(); i++)
+            if (fn_std_at(i) == n->fn) seen[i] = true;
+        for (int i = 0; i < n->nin; i++)
+            types[i] = is_value(n->in[i]) ? value_type(g, n->in[i]) : NULL;
+        mark_fns(
+            fn_instance(n->fn, types, n->nin, n->attrs, n->nattr, n->nout)->g,
+            seen);
+    }
+}
+
+TEST_CASE(grad_table, every_function_has_a_case) {
+    Arena *a = arena_new();
+    bool *seen = NEW_ARRAY(a, bool, fn_std_count());
+    for (int k = 0; k < NCASES; k++)
+        mark_fns(case_graph(a, &cases[k], "f32"), seen);
+    for (int i = 0; i < fn_std_count(); i++)
+        CHECK_MSG(seen[i] || fn_std_at(i)->info.amp == AMP_NONE,
+                  "%s has no case", fn_std_at(i)->info.text);
     arena_free(a);
 }
 

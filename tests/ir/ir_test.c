@@ -1,4 +1,5 @@
 /* The core of the IR: memory, strings, numbers, types, graphs, the builder.  */
+#include "ir/fn/fn.h"
 #include "ir/ir.h"
 
 #include <math.h>
@@ -494,8 +495,8 @@ TEST_CASE(builder, attributes_have_one_form) {
     CHECK_EQ_INT(v[0], 0);
     CHECK_EQ_INT(v[1], 1);
     CHECK_EQ_INT(axes[0], -1); /* the caller's own are left alone */
-    y = build(&f.b, OP_SOFTMAX, &f.x, 1, NULL, 0, DT_DEFAULT, NULL);
-    n = node_get(f.g, value_get(f.g, y)->def);
+    n = node_get(
+        f.g, build_call(&f.b, fn_std("softmax"), &f.x, 1, NULL, 0, 1, NULL));
     CHECK_EQ_INT(attr_int(n, AK_axis, -9), 1);
     CHECK_EQ_INT(attr_int(n, AK_k, -9), -9);
     arena_free(f.a);
@@ -537,9 +538,9 @@ TEST_CASE(builder, mistakes_are_messages) {
     NodeId n;
     ValueId in[] = {f.x, f.x};
     f.b.loc = (Loc){.file = intern("m.onnx"), .node = intern("fc")};
-    CHECK_EQ_INT(
-        build_checked(&f.b, &d, OP_MATMUL, in, 2, NULL, 0, 1, NULL, NULL, &n),
-        ERR_USER);
+    CHECK_EQ_INT(build_checked(&f.b, &d, callee_op(OP_MATMUL), in, 2, NULL, 0,
+                               1, NULL, NULL, &n),
+                 ERR_USER);
     CHECK_STR(d.text.data, "m.onnx: node 'fc': error: matmul: f32[4,3] and "
                            "f32[4,3]: inner dimensions 3 and 4\n");
     CHECK_EQ_INT(f.g->order.len, 0);

@@ -126,26 +126,28 @@ static void add_node(Rng *r, Builder *b) {
     switch (below(r, 6)) {
     case 0:
         type = type_with_dtype(value_get(g, in[0])->type, random_dtype(r));
-        build_checked(b, &d, OP_CAST, in, 1, NULL, 0, 1, &type, names, &made);
+        build_checked(b, &d, callee_op(OP_CAST), in, 1, NULL, 0, 1, &type,
+                      names, &made);
         break;
     case 1:
-        build_checked(b, &d, OP_REDUCE_SUM, in, 1, reduce, 2, 1, NULL, NULL,
-                      &made);
+        build_checked(b, &d, callee_op(OP_REDUCE_SUM), in, 1, reduce, 2, 1,
+                      NULL, NULL, &made);
         break;
     case 2:
-        build_checked(b, &d, OP_SPLIT, in, 1, split, 1, 2, NULL, names, &made);
+        build_checked(b, &d, callee_op(OP_SPLIT), in, 1, split, 1, 2, NULL,
+                      names, &made);
         break;
     case 3:
-        build_checked(b, &d, binary[below(r, 9)], in, 2, NULL, 0, 1, NULL,
-                      below(r, 2) ? names : NULL, &made);
+        build_checked(b, &d, callee_op(binary[below(r, 9)]), in, 2, NULL, 0, 1,
+                      NULL, below(r, 2) ? names : NULL, &made);
         break;
     default: {
         OpCode op = unary[below(r, 8)];
         const Attr *a = op == OP_CLIP         ? clip
                         : op == OP_LEAKY_RELU ? alpha
                                               : NULL;
-        build_checked(b, &d, op, in, 1, a, a == clip ? 2 : a != NULL, 1, NULL,
-                      below(r, 2) ? names : NULL, &made);
+        build_checked(b, &d, callee_op(op), in, 1, a, a == clip ? 2 : a != NULL,
+                      1, NULL, below(r, 2) ? names : NULL, &made);
     }
     }
     sb_free(&d.text);
@@ -388,7 +390,7 @@ TEST_CASE(parse, carets_point_at_the_mistake) {
 
 TEST_CASE(parse, mistakes) {
     static const char *const cases[][2] = {
-        {"foo", "'graph' expected"},
+        {"foo", "'graph' or 'def' expected"},
         {"graph", "the graph's name expected, found end of file"},
         {"graph g(%x f32[2]) {}", "':' expected, found 'f32'"},
         {"graph g(%x: f31[2]) {}", "a type such as f32[2,3] expected"},
@@ -398,7 +400,7 @@ TEST_CASE(parse, mistakes) {
         {"graph g(%x: f32[2], %x: f32[2]) {}", "'%x' is defined already"},
         {"graph g() {} graph g() {}", "of this name already"},
         {"graph g() { %y = frob 1 }", "an operator expected, found 'frob'"},
-        {"graph g() { %y = exp 1 {foo=1} }", "unknown attribute 'foo'"},
+        {"graph g() { %y = exp 1 {foo=1} }", "has no attribute 'foo'"},
         {"graph g() { %y = clip 1 {min=\"a\"} }", "a number expected"},
         {"graph g() { %y = clip 1 {min=0x1p3} }", "a number expected"},
         {"graph g() { %y = trilu 1 {k=1.5} }", "an integer expected"},

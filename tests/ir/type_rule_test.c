@@ -262,7 +262,7 @@ static const Row rows[] = {
     {"%x: f32[2,3,5], %s: f32[3]", "%y = batch_norm %x, %s, %s, %s, %s",
      "f32[2,3,5]"},
     {"%x: f32[2,3,5], %s: f32[3]",
-     "%y = batch_norm %x, %s, %s, %s, %s {training=1}", "! gives 3 results"},
+     "%y = batch_norm %x, %s, %s, %s, %s {training=1}", "f32[2,3,5]"},
     {"%x: f32[2,3,5], %s: f32[5]", "%y = batch_norm %x, %s, %s, %s, %s",
      "! operand 1 is f32[5]"},
     {"%x: f32[3], %s: f32[3]", "%y = batch_norm %x, %s, %s, %s, %s",

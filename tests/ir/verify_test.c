@@ -274,7 +274,7 @@ TEST_CASE(verify, cast_promises) {
          "%y = matmul: operand 1 is f32, autocast to bf16"},
         {" !backward", "", "%g = matmul: operand 1 is f32"}};
     CHECK_STAGE(text, STAGE_CAST, DT_BF16, faults);
-    CHECK_STAGE(text, STAGE_PRIMITIVE, DT_BF16, faults);
+    CHECK_STAGE(text, STAGE_STEP, DT_BF16, faults);
     check_stage("graph g(%x: f32[2,3], %w: f32[3,4]) {\n"
                 "  %y = matmul %x, %w\n  return %y\n}",
                 STAGE_CAST, NUM_DTYPES, NULL, 0); /* autocast is off */
@@ -378,9 +378,9 @@ TEST_CASE(verify, primitive_promises) {
                                "  %s = reduce_sum %x {axes=[1], keepdims=1}\n"
                                "  return %e, %s\n}\n";
     static const Fault faults[] = {
-        {"exp %x", "softmax %x {axis=1}", "%e = softmax: is expanded by now"},
+        {"exp %x", "softmax %x {axis=1}", "%e = softmax: is inlined by now"},
         {"%e = exp %x", "%e, %f = split %x {axis=0, sizes=[1,1]}",
-         "= split: is expanded by now"},
+         "= split: is in slices by now"},
         {"keepdims=1", "keepdims=0", "%s = reduce_sum: reductions keep"}};
     CHECK_STAGE(text, STAGE_PRIMITIVE, NUM_DTYPES, faults);
 }
@@ -406,7 +406,7 @@ static const Row rows[] = {
     {STAGE_FUSED, X, "group point { %v = reshape %x {shape=[32]} } return %v",
      "a view is in no group"},
     {STAGE_FUSED, X, "group point { %a = softmax %x } return %a",
-     "is expanded by now"},
+     "is inlined by now"},
     {STAGE_FUSED, X, "group point { } return", "group 0 is empty"},
     /* point */
     {STAGE_FUSED, X,

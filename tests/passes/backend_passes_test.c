@@ -5,6 +5,7 @@
    of memory in which every 64 bytes of the arena and every variable remember
    whose content they hold: a plan that overwrites something still needed is
    caught whatever the numbers are.  verify.c checks every stage besides.    */
+#include "ir/fn/fn.h"
 #include "frontend/driver/options_text.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
@@ -68,8 +69,10 @@ static ValueId make_composite(Maker *m) {
     int rank = value_type(m->g, x)->rank;
     if (rank == 0) return x;
     Attr axis = attr_i(AK_axis, pick(m, rank));
-    return build(&m->b, pick(m, 2) ? OP_SOFTMAX : OP_LOG_SOFTMAX, &x, 1, &axis,
-                 1, any_float(m), NULL);
+    const Fn *fn = fn_std(pick(m, 2) ? "softmax" : "log_softmax");
+    DType d = any_float(m);
+    NodeId n = build_call(&m->b, fn, &x, 1, &axis, 1, 1, &d);
+    return node_get(m->g, n)->out[0];
 }
 
 static ValueId make_view(Maker *m) {
@@ -332,7 +335,7 @@ static void run(Arena *a, Module *m, const char *passes, const char *flag,
 }
 
 static void lower(Arena *a, Module *m, const char *flag, const char *value) {
-    run(a, m, "expand,reduce,cse,dce,fuse,schedule,memplan", flag, value);
+    run(a, m, "inline,canon,reduce,cse,dce,fuse,schedule,memplan", flag, value);
 }
 
 static int shared; /* launches of several groups that random cases had */
@@ -344,7 +347,7 @@ static void random_case(uint64_t seed, const char *flag, const char *value) {
     Results exact = results(a, g, EVAL_EXACT);
     char what[64];
     snprintf(what, sizeof what, "seed %d %s", (int)seed, flag ? flag : "");
-    run(a, m, "expand,reduce,cse,dce", flag, value);
+    run(a, m, "inline,canon,reduce,cse,dce", flag, value);
     Results expanded = results(a, g, EVAL_EXACT);
     expect_equal(&exact, &expanded, 1e-9, what);
     Results stored = results(a, g, EVAL_STORAGE);

@@ -201,9 +201,9 @@ static void expect_status(const char *path, const char *text, size_t n,
 
 static void try_passes(const char *path, const char *name, void *arg) {
     static const char *const lists[] = {
-        "autocast,autodiff", "autodiff,optimizer,expand,fuse",
-        "expand,dce,reduce,simplify,cse,dce,fuse,schedule,memplan",
-        "loss,programs,autocast,autodiff,optimizer,expand,reduce,fuse"};
+        "autocast,autodiff", "autodiff,optimizer,inline,canon,fuse",
+        "inline,canon,dce,reduce,simplify,cse,dce,fuse,schedule,memplan",
+        "loss,programs,autocast,autodiff,optimizer,inline,canon,reduce,fuse"};
     char *text = test_read_file(path, NULL);
     (void)name, (void)arg;
     REQUIRE(text != NULL);

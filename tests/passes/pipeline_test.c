@@ -95,9 +95,9 @@ TEST_CASE(pipeline, a_pass_refuses_ir_of_another_stage) {
                                   "  group point { %y = relu %x }\n"
                                   "  return %y\n}";
     expect_refused("fuse", whole, ERR_USAGE,
-                   "'fuse' reads IR of stage primitive, which pass 'expand'");
+                   "'fuse' reads IR of stage primitive, which pass 'canon'");
     expect_refused("simplify,cse,fuse", whole, ERR_USAGE,
-                   "%y = softmax: is expanded by now");
+                   "%y = softmax: is inlined by now");
     expect_refused("memplan", whole, ERR_USAGE,
                    "'memplan' reads IR of stage fused, which pass 'fuse'");
     expect_refused("dce", grouped, ERR_USAGE, "it is in groups already");

@@ -235,7 +235,8 @@ static void lower_all(Bounds *x) {
     Options opt;
     options_init(&opt, x->b.a);
     if (run_passes(x->b.m, &d, &opt,
-                   "expand,reduce,simplify,cse,dce,fuse,schedule", false) != OK)
+                   "inline,canon,reduce,simplify,cse,dce,fuse,schedule",
+                   false) != OK)
         FAIL("%s", d.text.data);
     x->g = x->b.all;
     x->ks = kernel_set_new(x->b.a, TARGET_CUDA);

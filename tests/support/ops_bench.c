@@ -78,6 +78,20 @@ static ValueId *copy_leaves(OpsBench *b, const OpsFile *f, const Graph *g,
     return map;
 }
 
+/* The function of a call, and those that its body calls. */
+static void mark_fn(const Graph *g, const Node *n, bool *seen) {
+    const Type *types[MAX_FN_OPERANDS];
+    if (!n->fn) return;
+    for (int i = 0; i < fn_std_count(); i++)
+        if (fn_std_at(i) == n->fn) seen[i] = true;
+    for (int i = 0; i < n->nin; i++)
+        types[i] = is_value(n->in[i]) ? value_type(g, n->in[i]) : NULL;
+    const Graph *body =
+        fn_instance(n->fn, types, n->nin, n->attrs, n->nattr, n->nout)->g;
+    for (int i = 0; i < body->order.len; i++)
+        mark_fn(body, node_get(body, body->order.data[i]), seen);
+}
+
 static void copy_node(OpsBench *b, const Graph *g, const Node *n, ValueId *map,
                       const char *prefix) {
     ValueId in[64];
@@ -92,12 +106,13 @@ static void copy_node(OpsBench *b, const Graph *g, const Node *n, ValueId *map,
         names[i] = internf("%s%s", prefix, value_get(g, n->out[i])->name);
     }
     Builder bld = {.g = b->all};
-    Status s = build_checked(&bld, &d, n->op, in, n->nin, n->attrs, n->nattr,
-                             n->nout, types, names, &made);
+    Status s = build_checked(&bld, &d, node_callee(n), in, n->nin, n->attrs,
+                             n->nattr, n->nout, types, names, &made);
     if (s != OK) FAIL("%s: %s", prefix, d.text.data);
     for (int i = 0; i < n->nout; i++)
         map[n->out[i].i] = node_get(b->all, made)->out[i];
     b->seen[n->op] = true;
+    mark_fn(g, n, b->fn_seen);
 }
 
 static void graft(OpsBench *b, const OpsFile *f, const Graph *g,
@@ -151,8 +166,11 @@ static bool to_gradients(OpsBench *bench, Graph *g) {
         Output o = {internf("grad.%s", value_get(g, want[i])->name), grads[i]};
         if (grads[i].i) vec_push(g->arena, &g->outputs, o);
     }
-    for (int i = 0; i < forward; i++)
-        bench->differentiated[node_get(g, g->order.data[i])->op] = true;
+    for (int i = 0; i < forward; i++) {
+        const Node *x = node_get(g, g->order.data[i]);
+        bench->differentiated[x->op] = true;
+        mark_fn(g, x, bench->fn_differentiated);
+    }
     return g->outputs.len > 0;
 }
 

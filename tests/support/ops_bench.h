@@ -4,6 +4,7 @@
 #ifndef AMPC_TESTS_SUPPORT_OPS_BENCH_H
 #define AMPC_TESTS_SUPPORT_OPS_BENCH_H
 
+#include "ir/fn/fn.h"
 #include "ir/ir.h"
 #include "tests/support/compiled.h"
 
@@ -18,6 +19,7 @@ typedef struct OpsBench {
     Graph *all;           /* program "predict" */
     VEC(OpsRange) ranges; /* of its inputs, in order */
     bool seen[NUM_OPS], differentiated[NUM_OPS];
+    bool fn_seen[256], fn_differentiated[256]; /* by place in std.amp */
     int instances;
 } OpsBench;
 

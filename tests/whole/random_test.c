@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/fn/fn.h"
 #include "tests/support/cuda_gpu.h"
 #include "tests/support/ops_bench.h"
 #include "tests/tolerance.h"
@@ -121,8 +122,10 @@ static void make_reduce(Pool *p) {
 static void make_softmax(Pool *p) {
     Attr axis = attr_i(AK_axis, -1);
     ValueId x = any(p);
-    keep(p, build(&p->b, below(2) ? OP_SOFTMAX : OP_LOG_SOFTMAX, &x, 1, &axis,
-                  1, some_dtype(p), NULL));
+    const Fn *fn = fn_std(below(2) ? "softmax" : "log_softmax");
+    DType d = some_dtype(p);
+    NodeId n = build_call(&p->b, fn, &x, 1, &axis, 1, 1, &d);
+    keep(p, node_get(p->b.g, n)->out[0]);
 }
 
 static void make_transpose(Pool *p) {

@@ -1,0 +1,160 @@
+/* fn.h: functions, the ops that are written in the language itself.
+
+     def softmax(x; axis: axis = -1) -> y class full {
+       e = exp(x - reduce_max(x, axes=[axis]))
+       y = e / reduce_sum(e, axes=[axis])
+     }
+     grad (dy) -> dx { dx = y * (dy - reduce_sum(dy * y, axes=[axis])) }
+
+   A body is the formula of one op.  From it come the types of a call's
+   results (fn.c), its value in the interpreter (eval_call), its expansion
+   (pass inline) and, by differentiating the nodes it makes, its gradient; a
+   `grad` part beside it replaces the last where it is measured better.  An
+   `inference` part is the form that evaluation and prediction run; `samples`
+   of a loss is what evaluation sums over samples: num, den (their quotient is
+   the loss), and where there are classes correct, count.  Until it is inlined
+   a call is one node, of the class in the header.
+
+   parse_fn.c reads a definition into the tree of ast.h; run_fn.c makes the
+   nodes of a part for given operands; std.amp has the compiler's own.       */
+#ifndef AMPC_IR_FN_FN_H
+#define AMPC_IR_FN_FN_H
+
+#include "ir/fn/ast.h"
+#include "ir/ir.h"
+
+/* What an operand may be; ANY takes bools too, and no class casts it. */
+typedef enum FnOperandKind { FO_FLOAT, FO_INT, FO_ANY } FnOperandKind;
+
+typedef struct FnOperand {
+    Str name;
+    FnOperandKind kind;
+    bool optional;
+} FnOperand;
+
+/* AXIS and AXES count in the first operand's rank and are kept normalised. */
+typedef enum FnAttrKind {
+    FA_INT,
+    FA_BOOL,
+    FA_FLOAT,
+    FA_STR,
+    FA_INTS,
+    FA_AXIS,
+    FA_AXES
+} FnAttrKind;
+
+typedef struct FnAttr {
+    Str name;
+    FnAttrKind kind;
+    AttrKey key;
+    bool optional;    /* may be absent, and then has no value               */
+    const Expr *dflt; /* NULL: it must be given, or is optional             */
+} FnAttr;
+
+typedef struct FnResult {
+    Str name;
+    bool optional;
+    DType dtype; /* NUM_DTYPES: that of the first floating operand          */
+} FnResult;
+
+/* Beside the body: `grad (in) -> out { .. }`, `inference { .. }`,
+   `samples { .. }`. */
+typedef struct FnPart {
+    bool given;
+    VEC(Str) in, out;
+    Block block;
+} FnPart;
+
+enum { MAX_FN_OPERANDS = 16 };
+
+struct Fn {
+    OpInfo info; /* text, counts, class, attributes: as a row of ops.def    */
+    Arena *arena;
+    VEC(FnOperand) operands;
+    VEC(FnAttr) attrs;
+    VEC(FnResult) results;
+    FnPart body, grad, inference, samples;
+    Str file;
+    const char *text; /* the definition as it was written                   */
+    size_t size;
+    struct FnTable *instances;
+};
+
+/* ---- finding ------------------------------------------------------------- */
+
+/* A function of std.amp; NULL: there is none of this name. */
+const Fn *fn_std(const char *name);
+/* All of them, in the order of the file. */
+int fn_std_count(void);
+const Fn *fn_std_at(int i);
+/* The module's own or the library's; m may be NULL. */
+const Fn *fn_find(const Module *m, const char *name, size_t n);
+/* Attribute of a function by name; NULL: it has none such. */
+const FnAttr *fn_attr(const Fn *fn, const char *name);
+
+/* ---- calls --------------------------------------------------------------- */
+
+/* The value of an attribute of a call, from the node or else the default;
+   false: it is optional and not given. */
+bool call_attr(const Graph *g, const Node *call, const char *name, Attr *out);
+/* n is a call of the library's function `name`. */
+bool is_call(const Node *n, const char *name);
+
+/* ---- running ------------------------------------------------------------- */
+
+enum { FN_MESSAGE = 256 };
+
+/* Makes the nodes of fn's body for operands in[0..nin).  want[i] is the dtype
+   of result i, NUM_DTYPES the arithmetic's; out[i] 0: the body gives no such
+   result.  flat: calls inside are expanded too.  msg has FN_MESSAGE bytes. */
+typedef struct FnCall {
+    const Fn *fn;
+    const ValueId *in;
+    int nin;
+    const Attr *attrs;
+    int nattr;
+    int nout;
+    const DType *want; /* NULL: the arithmetic's */
+    bool flat;
+} FnCall;
+Status fn_run_body(Builder *b, const FnCall *call, ValueId *out, char *msg);
+/* The inference part in place of the body. */
+Status fn_run_inference(Builder *b, const FnCall *call, ValueId *out,
+                        char *msg);
+/* The samples part; a value that it does not bind is 0. */
+typedef struct FnSamples {
+    ValueId num, den, correct, count;
+} FnSamples;
+Status fn_run_samples(Builder *b, const FnCall *call, FnSamples *out,
+                      char *msg);
+/* The grad part: results are those of the node (result[0..nout)), gout their
+   gradients (0: none); gin[0..nin) those of the operands, of dtypes `want`. */
+Status fn_run_grad(Builder *b, const FnCall *call, const ValueId *result,
+                   const ValueId *gout, ValueId *gin, char *msg);
+
+/* ---- for the files of ir/ ------------------------------------------------ */
+
+/* What a call computes for operands of given types: a graph whose inputs are
+   the present operands.  Made once for equal types and attributes. */
+typedef struct FnInstance {
+    Status status;
+    const char *msg;
+    Graph *g;
+    const ValueId *in, *out; /* nin, nout; 0: absent */
+} FnInstance;
+struct FnTable {
+    VEC(struct FnEntry *) entries;
+    VEC(int) slots; /* open addressing: entry + 1 */
+};
+const FnInstance *fn_instance(const Fn *fn, const Type *const *in, int nin,
+                              const Attr *attrs, int nattr, int nout);
+
+/* Attributes in the one form: defaults left out, axes normalised and written
+   out.  Returns a copy in g's arena. */
+Status fn_canonical_attrs(const Fn *fn, Graph *g, const ValueId *in, int nin,
+                          const Attr *attrs, int *nattr, Attr **out, char *msg);
+/* The default of one attribute; operands in[] are read for their shapes. */
+Status fn_default(const Fn *fn, Graph *g, const ValueId *in, int nin,
+                  const FnAttr *attr, Attr *out, char *msg);
+
+#endif

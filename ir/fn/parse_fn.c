@@ -1,0 +1,607 @@
+/* parse_fn.c: the text of a definition to its tree (ast.h). */
+#include "ir/fn/fn.h"
+#include "ir/graph/ir_impl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 64 }; /* of expressions and blocks in one another */
+
+typedef struct DefParser {
+    Lexer *lx;
+    Arena *a;
+    const Module *m;
+    Fn *fn;
+    bool in_part; /* behind the body */
+    int depth;
+} DefParser;
+
+/* ---- words --------------------------------------------------------------- */
+
+static Status expected(DefParser *p, const char *what) {
+    char buf[80];
+    return lex_fail(p->lx, &p->lx->tok, "%s expected, found %s", what,
+                    lex_describe(&p->lx->tok, buf));
+}
+
+static Status take_word(DefParser *p, const char *word, bool *taken) {
+    *taken = lex_is_word(p->lx, word);
+    return *taken ? lex_next(p->lx) : OK;
+}
+
+static Status expect_pair(DefParser *p, LexPair pair, const char *what) {
+    return lex_is(p->lx, (char)pair) ? lex_next(p->lx) : expected(p, what);
+}
+
+static Status expect_name(DefParser *p, const char *what, Str *out) {
+    static const char *const reserved[] = {"if",      "else",  "for", "in",
+                                           "require", "and",   "or",  "not",
+                                           "true",    "false", "none"};
+    if (p->lx->tok.kind != T_WORD) return expected(p, what);
+    for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
+        if (lex_is_word(p->lx, reserved[i])) return expected(p, what);
+    *out = p->lx->tok.text;
+    return lex_next(p->lx);
+}
+
+static Status too_deep(DefParser *p) {
+    return lex_fail(p->lx, &p->lx->tok, "more than %d in one another",
+                    MAX_DEPTH);
+}
+
+/* ---- expressions --------------------------------------------------------- */
+
+static Status parse_expr(DefParser *p, const Expr **out);
+static Status parse_binary(DefParser *p, int level, const Expr **out);
+
+static Expr *new_expr(DefParser *p, ExprKind kind) {
+    Expr *e = NEW(p->a, Expr);
+    e->kind = kind;
+    e->line = p->lx->tok.line;
+    e->col = p->lx->tok.col;
+    return e;
+}
+
+static Status parse_number(DefParser *p, const Expr **out) {
+    const char *s = p->lx->tok.text;
+    bool whole = s[strspn(s, "0123456789")] == 0;
+    Expr *e = new_expr(p, whole ? E_INT : E_FLOAT);
+    *out = e;
+    return whole ? lex_expect_int(p->lx, &e->i)
+                 : lex_expect_double(p->lx, &e->f);
+}
+
+/* [a, b, ..] or [a for name in list if c] */
+static Status parse_list(DefParser *p, const Expr **out) {
+    Expr *e = new_expr(p, E_LIST);
+    *out = e;
+    TRY(lex_next(p->lx));
+    for (bool more = !lex_is(p->lx, ']'); more;) {
+        const Expr *item;
+        bool each = false;
+        TRY(parse_expr(p, &item));
+        vec_push(p->a, &e->args, item);
+        if (e->args.len == 1) TRY(take_word(p, "for", &each));
+        if (each) {
+            e->kind = E_EACH;
+            e->a = item;
+            TRY(expect_name(p, "the name of an element", &e->name));
+            if (!lex_is_word(p->lx, "in")) return expected(p, "'in'");
+            TRY(lex_next(p->lx));
+            TRY(parse_binary(p, 0, &e->b));
+            TRY(take_word(p, "if", &each));
+            if (each) TRY(parse_binary(p, 0, &e->c));
+            break;
+        }
+        TRY(lex_take(p->lx, ',', &more));
+    }
+    return lex_expect(p->lx, ']');
+}
+
+static Status find_callee(DefParser *p, const Token *at, Expr *e) {
+    size_t n = strlen(e->name);
+    e->callee = CALLEE_BUILTIN;
+    if ((e->builtin = fn_builtin(e->name)) >= 0) return OK;
+    e->callee = CALLEE_FN;
+    if ((e->fn = fn_find(p->m, e->name, n))) return OK;
+    if (p->in_part && e->name == p->fn->info.text) {
+        e->fn = p->fn;
+        return OK;
+    }
+    e->callee = CALLEE_OP;
+    if (op_from_text(e->name, n, &e->code) && e->code != OP_CALL) return OK;
+    return lex_fail(p->lx, at, "'%.60s' is no op and no function defined above",
+                    e->name);
+}
+
+static Status parse_args(DefParser *p, const Token *at, Expr *e) {
+    TRY(find_callee(p, at, e));
+    TRY(lex_next(p->lx));
+    for (bool more = !lex_is(p->lx, ')'); more;) {
+        const Expr *value;
+        Token name = p->lx->tok;
+        TRY(parse_expr(p, &value));
+        if (lex_is(p->lx, '=')) {
+            if (value->kind != E_NAME)
+                return lex_fail(p->lx, &name, "an attribute's name expected");
+            KeyArg key = {.name = value->name};
+            TRY(lex_next(p->lx));
+            TRY(parse_expr(p, &key.value));
+            vec_push(p->a, &e->keys, key);
+        } else {
+            if (e->keys.len)
+                return lex_fail(p->lx, &name,
+                                "operands stand before attributes");
+            vec_push(p->a, &e->args, value);
+        }
+        TRY(lex_take(p->lx, ',', &more));
+    }
+    return lex_expect(p->lx, ')');
+}
+
+static Status parse_word(DefParser *p, const Expr **out) {
+    Token at = p->lx->tok;
+    Expr *e = new_expr(p, E_NAME);
+    *out = e;
+    if (lex_is_word(p->lx, "true") || lex_is_word(p->lx, "false")) {
+        e->kind = E_BOOL;
+        e->i = lex_is_word(p->lx, "true");
+        return lex_next(p->lx);
+    }
+    if (lex_is_word(p->lx, "none")) {
+        e->kind = E_NONE;
+        return lex_next(p->lx);
+    }
+    if (lex_is_word(p->lx, "inf") || lex_is_word(p->lx, "nan")) {
+        e->kind = E_FLOAT;
+        return lex_expect_double(p->lx, &e->f);
+    }
+    TRY(expect_name(p, "a value", &e->name));
+    if (!lex_is(p->lx, '(')) return OK;
+    e->kind = E_CALL;
+    return parse_args(p, &at, e);
+}
+
+static Status parse_primary(DefParser *p, const Expr **out) {
+    Lexer *lx = p->lx;
+    switch (lx->tok.kind) {
+    case T_NUMBER: return parse_number(p, out);
+    case T_WORD: return parse_word(p, out);
+    case T_STRING: {
+        Expr *e = new_expr(p, E_STR);
+        e->name = lx->tok.text;
+        *out = e;
+        return lex_next(lx);
+    }
+    default: break;
+    }
+    if (lex_is(lx, '[')) return parse_list(p, out);
+    if (!lex_is(lx, '(')) return expected(p, "a value");
+    TRY(lex_next(lx));
+    TRY(parse_expr(p, out));
+    return lex_expect(lx, ')');
+}
+
+static Status parse_unary(DefParser *p, const Expr **out) {
+    if (lex_is(p->lx, '-')) {
+        Expr *e = new_expr(p, E_NEG);
+        *out = e;
+        if (++p->depth > MAX_DEPTH) return too_deep(p);
+        TRY(lex_next(p->lx));
+        TRY(parse_unary(p, &e->a));
+        p->depth--;
+        return OK;
+    }
+    TRY(parse_primary(p, out));
+    while (lex_is(p->lx, '[') && p->lx->tok.line == p->lx->prev_line) {
+        Expr *e = new_expr(p, E_INDEX);
+        e->a = *out;
+        *out = e;
+        TRY(lex_next(p->lx));
+        TRY(parse_expr(p, &e->b));
+        TRY(lex_expect(p->lx, ']'));
+    }
+    return OK;
+}
+
+/* Binary operators by how loosely they bind. */
+typedef struct Operator {
+    int level;
+    char ch; /* or */
+    const char *word;
+    BinaryOp op;
+} Operator;
+
+enum { NOT_LEVEL = 2, UNARY_LEVEL = 7 };
+
+static const Operator operators[] = {{0, 0, "or", B_OR},
+                                     {1, 0, "and", B_AND},
+                                     {3, LEX_EQ, NULL, B_EQ},
+                                     {3, LEX_NE, NULL, B_NE},
+                                     {3, '<', NULL, B_LT},
+                                     {3, LEX_LE, NULL, B_LE},
+                                     {3, '>', NULL, B_GT},
+                                     {3, LEX_GE, NULL, B_GE},
+                                     {3, 0, "in", B_IN},
+                                     {4, LEX_RANGE, NULL, B_RANGE},
+                                     {5, '+', NULL, B_ADD},
+                                     {5, '-', NULL, B_SUB},
+                                     {6, '*', NULL, B_MUL},
+                                     {6, '/', NULL, B_DIV},
+                                     {6, LEX_FLOORDIV, NULL, B_FLOORDIV},
+                                     {6, '%', NULL, B_MOD}};
+
+static const Operator *operator_at(const Lexer *lx, int level) {
+    for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
+        const Operator *o = &operators[i];
+        if (o->level == level &&
+            (o->word ? lex_is_word(lx, o->word) : lex_is(lx, o->ch)))
+            return o;
+    }
+    return NULL;
+}
+
+static Status parse_binary(DefParser *p, int level, const Expr **out) {
+    if (level == UNARY_LEVEL) return parse_unary(p, out);
+    if (level == NOT_LEVEL && lex_is_word(p->lx, "not")) {
+        Expr *e = new_expr(p, E_NOT);
+        *out = e;
+        TRY(lex_next(p->lx));
+        return parse_binary(p, NOT_LEVEL + 1, &e->a);
+    }
+    TRY(parse_binary(p, level + 1, out));
+    for (const Operator *o; (o = operator_at(p->lx, level));) {
+        Expr *e = new_expr(p, E_BINARY);
+        e->op = o->op;
+        e->a = *out;
+        *out = e;
+        TRY(lex_next(p->lx));
+        TRY(parse_binary(p, level + 1, &e->b));
+    }
+    return OK;
+}
+
+static Status parse_expr(DefParser *p, const Expr **out) {
+    bool cond;
+    if (++p->depth > MAX_DEPTH) return too_deep(p);
+    TRY(parse_binary(p, 0, out));
+    cond = lex_is_word(p->lx, "if") && p->lx->tok.line == p->lx->prev_line;
+    if (cond) {
+        TRY(lex_next(p->lx));
+        Expr *e = new_expr(p, E_COND);
+        e->a = *out;
+        *out = e;
+        TRY(parse_binary(p, 0, &e->c));
+        if (!lex_is_word(p->lx, "else")) return expected(p, "'else'");
+        TRY(lex_next(p->lx));
+        TRY(parse_expr(p, &e->b));
+    }
+    p->depth--;
+    return OK;
+}
+
+/* ---- statements ---------------------------------------------------------- */
+
+static Status parse_block(DefParser *p, Block *b);
+
+static Status parse_if(DefParser *p, Stmt *s) {
+    bool more;
+    s->kind = S_IF;
+    TRY(parse_binary(p, 0, &s->value));
+    TRY(parse_block(p, &s->body));
+    TRY(take_word(p, "else", &more));
+    if (!more) return OK;
+    TRY(take_word(p, "if", &more));
+    if (!more) return parse_block(p, &s->other);
+    Stmt inner = {0};
+    if (++p->depth > MAX_DEPTH) return too_deep(p);
+    TRY(parse_if(p, &inner));
+    p->depth--;
+    vec_push(p->a, &s->other, inner);
+    return OK;
+}
+
+static Status parse_for(DefParser *p, Stmt *s) {
+    Str name;
+    s->kind = S_FOR;
+    TRY(expect_name(p, "the loop's name", &name));
+    vec_push(p->a, &s->names, name);
+    if (!lex_is_word(p->lx, "in")) return expected(p, "'in'");
+    TRY(lex_next(p->lx));
+    TRY(parse_binary(p, 0, &s->value));
+    return parse_block(p, &s->body);
+}
+
+static Status parse_require(DefParser *p, Stmt *s) {
+    bool more;
+    s->kind = S_REQUIRE;
+    TRY(parse_expr(p, &s->value));
+    TRY(lex_expect(p->lx, ','));
+    do {
+        const Expr *part;
+        TRY(parse_expr(p, &part));
+        vec_push(p->a, &s->parts, part);
+        TRY(lex_take(p->lx, ',', &more));
+    } while (more);
+    return OK;
+}
+
+static Status parse_assign(DefParser *p, Stmt *s) {
+    bool more;
+    s->kind = S_ASSIGN;
+    do {
+        Str name;
+        TRY(expect_name(p, "a statement", &name));
+        vec_push(p->a, &s->names, name);
+        TRY(lex_take(p->lx, ',', &more));
+    } while (more);
+    TRY(lex_expect(p->lx, '='));
+    return parse_expr(p, &s->value);
+}
+
+static Status parse_stmt(DefParser *p, Stmt *s) {
+    bool is;
+    TRY(take_word(p, "if", &is));
+    if (is) return parse_if(p, s);
+    TRY(take_word(p, "for", &is));
+    if (is) return parse_for(p, s);
+    TRY(take_word(p, "require", &is));
+    return is ? parse_require(p, s) : parse_assign(p, s);
+}
+
+/* Up to the closing brace, which is still to be read. */
+static Status parse_open_block(DefParser *p, Block *b) {
+    if (++p->depth > MAX_DEPTH) return too_deep(p);
+    TRY(lex_expect(p->lx, '{'));
+    while (!lex_is(p->lx, '}')) {
+        Stmt s = {0};
+        TRY(parse_stmt(p, &s));
+        vec_push(p->a, b, s);
+    }
+    p->depth--;
+    return OK;
+}
+
+static Status parse_block(DefParser *p, Block *b) {
+    TRY(parse_open_block(p, b));
+    return lex_next(p->lx);
+}
+
+/* ---- the header ---------------------------------------------------------- */
+
+static Status unused_name(DefParser *p, const Token *at, Str name) {
+    const Fn *f = p->fn;
+    bool used = false;
+    for (int i = 0; i < f->operands.len; i++)
+        used |= f->operands.data[i].name == name;
+    for (int i = 0; i < f->attrs.len; i++)
+        used |= f->attrs.data[i].name == name;
+    for (int i = 0; i < f->results.len; i++)
+        used |= f->results.data[i].name == name;
+    return used ? lex_fail(p->lx, at, "'%.60s' is there already", name) : OK;
+}
+
+/* One of several words behind a colon. */
+static Status parse_choice(DefParser *p, const char *const *words, int n,
+                           const char *what, int *out) {
+    for (*out = 0; *out < n; ++*out)
+        if (lex_is_word(p->lx, words[*out])) return lex_next(p->lx);
+    return expected(p, what);
+}
+
+static Status parse_operand(DefParser *p) {
+    static const char *const kinds[] = {"float", "int", "any"};
+    FnOperand o = {.kind = FO_FLOAT};
+    Token at = p->lx->tok;
+    Fn *f = p->fn;
+    bool typed;
+    int kind;
+    TRY(expect_name(p, "an operand", &o.name));
+    TRY(unused_name(p, &at, o.name));
+    TRY(lex_take(p->lx, '?', &o.optional));
+    TRY(lex_take(p->lx, ':', &typed));
+    if (typed) {
+        TRY(parse_choice(p, kinds, 3, "float, int or any", &kind));
+        o.kind = (FnOperandKind)kind;
+    }
+    if (f->operands.len && !o.optional &&
+        f->operands.data[f->operands.len - 1].optional)
+        return lex_fail(p->lx, &at, "operands that may be absent stand last");
+    if (f->operands.len == MAX_FN_OPERANDS)
+        return lex_fail(p->lx, &at, "more than %d operands", MAX_FN_OPERANDS);
+    vec_push(p->a, &f->operands, o);
+    f->info.in_max++;
+    f->info.in_min += !o.optional;
+    return OK;
+}
+
+/* The kind that a default without one tells. */
+static Status kind_of_default(DefParser *p, const Token *at, const Expr *e,
+                              FnAttrKind *out) {
+    const Expr *x = e && e->kind == E_NEG ? e->a : e;
+    switch (x ? x->kind : E_NAME) {
+    case E_INT: *out = FA_INT; return OK;
+    case E_FLOAT: *out = FA_FLOAT; return OK;
+    case E_STR: *out = FA_STR; return OK;
+    case E_BOOL: *out = FA_BOOL; return OK;
+    case E_LIST: *out = FA_INTS; return OK;
+    default:
+        return lex_fail(p->lx, at, "the attribute needs a kind: NAME: int");
+    }
+}
+
+static Status parse_attribute(DefParser *p) {
+    static const char *const kinds[] = {"int",  "bool", "float", "str",
+                                        "ints", "axis", "axes"};
+    static const AttrKind stored[] = {ATTR_INT,  ATTR_INT, ATTR_FLOAT, ATTR_STR,
+                                      ATTR_INTS, ATTR_INT, ATTR_INTS};
+    FnAttr a = {0};
+    Token at = p->lx->tok;
+    OpInfo *info = &p->fn->info;
+    bool typed, given;
+    int kind = -1;
+    TRY(expect_name(p, "an attribute", &a.name));
+    TRY(unused_name(p, &at, a.name));
+    TRY(lex_take(p->lx, '?', &a.optional));
+    TRY(lex_take(p->lx, ':', &typed));
+    if (typed)
+        TRY(parse_choice(p, kinds, 7,
+                         "int, bool, float, str, ints, axis or axes", &kind));
+    TRY(lex_take(p->lx, '=', &given));
+    if (given) TRY(parse_expr(p, &a.dflt));
+    a.kind = (FnAttrKind)kind;
+    if (kind < 0) TRY(kind_of_default(p, &at, a.dflt, &a.kind));
+    if (info->nattr == MAX_OP_ATTRS)
+        return lex_fail(p->lx, &at, "more than %d attributes", MAX_OP_ATTRS);
+    a.key = attr_key(a.name, stored[a.kind]);
+    info->attrs[info->nattr++] = a.key;
+    vec_push(p->a, &p->fn->attrs, a);
+    return OK;
+}
+
+static Status parse_result(DefParser *p) {
+    FnResult r = {.dtype = NUM_DTYPES};
+    Token at = p->lx->tok;
+    Fn *f = p->fn;
+    bool typed;
+    TRY(expect_name(p, "a result", &r.name));
+    TRY(unused_name(p, &at, r.name));
+    TRY(lex_take(p->lx, '?', &r.optional));
+    TRY(lex_take(p->lx, ':', &typed));
+    if (typed) {
+        if (p->lx->tok.kind != T_WORD ||
+            !dtype_from_text(p->lx->tok.text, strlen(p->lx->tok.text),
+                             &r.dtype))
+            return expected(p, "a dtype");
+        TRY(lex_next(p->lx));
+    }
+    vec_push(p->a, &f->results, r);
+    f->info.out_max++;
+    f->info.out_min += !r.optional;
+    return OK;
+}
+
+static Status parse_name(DefParser *p) {
+    Fn *f = p->fn;
+    Token at = p->lx->tok;
+    Str name;
+    OpCode op;
+    DType d;
+    TRY(expect_name(p, "the function's name", &name));
+    size_t n = strlen(name);
+    if (op_from_text(name, n, &op) || dtype_from_text(name, n, &d) ||
+        fn_builtin(name) >= 0)
+        return lex_fail(p->lx, &at, "'%.60s' is a word of the language", name);
+    if (fn_find(p->m, name, n))
+        return lex_fail(p->lx, &at, "a function '%.60s' is there already",
+                        name);
+    f->info.text = name;
+    return OK;
+}
+
+static Status parse_header(DefParser *p) {
+    static const char *const classes[] = {"low",    "full", "fullout", "widest",
+                                          "follow", "any",  "none"};
+    Lexer *lx = p->lx;
+    bool more;
+    int class;
+    TRY(parse_name(p));
+    TRY(lex_expect(lx, '('));
+    for (more = !lex_is(lx, ')') && !lex_is(lx, ';'); more;) {
+        TRY(parse_operand(p));
+        TRY(lex_take(lx, ',', &more));
+    }
+    TRY(lex_take(lx, ';', &more));
+    while (more) {
+        TRY(parse_attribute(p));
+        TRY(lex_take(lx, ',', &more));
+    }
+    TRY(lex_expect(lx, ')'));
+    TRY(expect_pair(p, LEX_ARROW, "'->'"));
+    do {
+        TRY(parse_result(p));
+        TRY(lex_take(lx, ',', &more));
+    } while (more);
+    if (!lex_is_word(lx, "class")) return expected(p, "'class'");
+    TRY(lex_next(lx));
+    TRY(parse_choice(p, classes, 7,
+                     "low, full, fullout, widest, follow, any or none",
+                     &class));
+    p->fn->info.amp = (AmpClass) class;
+    return OK;
+}
+
+/* ---- parts --------------------------------------------------------------- */
+
+static Status parse_grad_names(DefParser *p, FnPart *g) {
+    const Fn *f = p->fn;
+    Token at = p->lx->tok;
+    bool more;
+    TRY(lex_expect(p->lx, '('));
+    do {
+        Str name;
+        TRY(expect_name(p, "the gradient of a result", &name));
+        vec_push(p->a, &g->in, name);
+        TRY(lex_take(p->lx, ',', &more));
+    } while (more);
+    TRY(lex_expect(p->lx, ')'));
+    TRY(expect_pair(p, LEX_ARROW, "'->'"));
+    do {
+        Str name;
+        TRY(expect_name(p, "the gradient of an operand", &name));
+        vec_push(p->a, &g->out, name);
+        TRY(lex_take(p->lx, ',', &more));
+    } while (more);
+    if (g->in.len > f->results.len || g->out.len > f->operands.len)
+        return lex_fail(p->lx, &at, "%d results and %d operands have gradients",
+                        f->results.len, f->operands.len);
+    return OK;
+}
+
+/* The closing brace of the definition is read in the mode of what follows. */
+static Status parse_parts(DefParser *p) {
+    Fn *f = p->fn;
+    Lexer *lx = p->lx;
+    f->body.given = true;
+    TRY(parse_open_block(p, &f->body.block));
+    p->in_part = true;
+    for (;;) {
+        f->size = lx->tok.at + 1;
+        lx->infix = false;
+        TRY(lex_next(lx));
+        lx->infix = true;
+        FnPart *part = lex_is_word(lx, "grad")        ? &f->grad
+                       : lex_is_word(lx, "inference") ? &f->inference
+                       : lex_is_word(lx, "samples")   ? &f->samples
+                                                      : NULL;
+        if (!part || part->given) break;
+        part->given = true;
+        TRY(lex_next(lx));
+        if (part == &f->grad) TRY(parse_grad_names(p, part));
+        TRY(parse_open_block(p, &part->block));
+    }
+    lx->infix = false;
+    return OK;
+}
+
+Status parse_def(Lexer *lx, Arena *a, const Module *m, Fn **out) {
+    DefParser p = {.lx = lx, .a = a, .m = m, .fn = NEW(a, Fn)};
+    size_t start = lx->tok.at;
+    Fn *f = p.fn;
+    f->arena = a;
+    f->file = lx->file;
+    f->instances = NEW(a, struct FnTable);
+    f->info.kind = KIND_COMPOSITE;
+    f->info.type_text = f->info.grad_text = "body";
+    f->info.expr = "0";
+    lx->infix = true;
+    TRY(lex_next(lx));
+    TRY(parse_header(&p));
+    TRY(parse_parts(&p));
+    f->size -= start;
+    f->text = arena_dup(a, lx->text + start, f->size);
+    if (f->grad.given) f->info.grad_text = "own";
+    *out = f;
+    return OK;
+}

@@ -1,0 +1,200 @@
+/* canon.c: primitives in the forms that fuse and lower best.
+   Before:  %m = reduce_mean %x {axes=[0,1], keepdims=0} : f32[]
+   After:   %x.reduce_mean = reduce_mean %x {axes=[0,1], keepdims=1} : f32[1,1]
+            %m = reshape %x.reduce_mean {shape=[]} : f32[]
+   requires     stage INLINED
+   establishes  no SPLIT; every REDUCE keeps its dimensions; element-wise ops
+                broadcast by shape rather than through expand; no reshape of a
+                reshape
+   breaks       nothing; leaves dead nodes                                   */
+#include "passes/common/rewrite.h"
+#include "passes/passes.h"
+
+#include <string.h>
+
+static Type type_copy(const Rewriter *rw, ValueId v) {
+    return *value_type(rw->g, v);
+}
+
+static bool canon_reduce(Rewriter *rw, const Node *n, ValueId *out) {
+    const int64_t *axes;
+    int na = attr_ints(n, AK_axes, &axes);
+    Type t = type_copy(rw, n->out[0]);
+    ValueId r = b_reduce(&rw->b, n->op, n->in[0], axes, na, true, t.dtype);
+    out[0] = b_reshape(&rw->b, r, t.rank, t.dim);
+    return true;
+}
+
+/* slices: one result each, so that each can move into its users */
+static bool canon_split(Rewriter *rw, const Node *n, ValueId *out) {
+    Graph *g = rw->g;
+    Type t = type_copy(rw, n->in[0]);
+    int axis = (int)attr_int(n, AK_axis, 0);
+    int64_t starts[MAX_RANK] = {0}, steps[MAX_RANK];
+    for (int i = 0; i < t.rank; i++) steps[i] = 1;
+    for (int i = 0; i < n->nout; i++) {
+        Type r = *value_type(g, n->out[i]);
+        Attr a[] = {attr_v(AK_starts, starts, t.rank),
+                    attr_v(AK_sizes, r.dim, t.rank),
+                    attr_v(AK_steps, steps, t.rank)};
+        out[i] = build(&rw->b, OP_SLICE, n->in, 1, a, 3, r.dtype, NULL);
+        starts[axis] += r.dim[axis];
+    }
+    return true;
+}
+
+/* The axis of `from` that `to` splits in two; -1: it does something else. */
+static int split_axis(const Type *from, const Type *to) {
+    if (to->rank != from->rank + 1) return -1;
+    int a = 0;
+    while (a < from->rank && from->dim[a] == to->dim[a]) a++;
+    if (a == from->rank || to->dim[a] * to->dim[a + 1] != from->dim[a])
+        return -1;
+    for (int i = a + 1; i < from->rank; i++)
+        if (from->dim[i] != to->dim[i + 1]) return -1;
+    return a;
+}
+
+/* reshape(slice(x)) = slice(reshape(x)) where the reshape only splits an axis
+   at whole multiples: heads cut out of one projection then move together with
+   the transpose that follows. */
+static bool reshape_of_slice(Rewriter *rw, const Node *n, ValueId *out) {
+    Graph *g = rw->g;
+    const Node *sl = def_of(g, n->in[0], OP_SLICE);
+    if (!sl) return false;
+    const int64_t *starts, *steps;
+    int rank = attr_ints(sl, AK_starts, &starts);
+    attr_ints(sl, AK_steps, &steps);
+    Type whole = type_copy(rw, sl->in[0]), to = type_copy(rw, n->out[0]);
+    int a = split_axis(value_type(g, n->in[0]), &to);
+    int64_t q = a < 0 ? 0 : to.dim[a + 1];
+    if (q <= 0 || rank == MAX_RANK || whole.dim[a] % q || starts[a] % q)
+        return false;
+    int64_t dim[MAX_RANK], at[MAX_RANK], one[MAX_RANK];
+    for (int i = 0; i <= rank; i++) {
+        int from = i > a ? i - 1 : i;
+        if (steps[from] != 1) return false;
+        dim[i] = i == a ? whole.dim[a] / q : i == a + 1 ? q : whole.dim[from];
+        at[i] = i == a ? starts[a] / q : i == a + 1 ? 0 : starts[from];
+        one[i] = 1;
+    }
+    ValueId x = b_reshape(&rw->b, sl->in[0], rank + 1, dim);
+    Attr attrs[] = {attr_v(AK_sizes, to.dim, rank + 1),
+                    attr_v(AK_starts, at, rank + 1),
+                    attr_v(AK_steps, one, rank + 1)};
+    out[0] = build(&rw->b, OP_SLICE, &x, 1, attrs, 3, to.dtype, NULL);
+    return true;
+}
+
+/* reshape(reshape(x)) = reshape(x); reshape to x's own shape = x */
+static bool canon_reshape(Rewriter *rw, const Node *n, ValueId *out) {
+    Graph *g = rw->g;
+    ValueId x = n->in[0];
+    if (reshape_of_slice(rw, n, out)) return true;
+    const Node *inner = def_of(g, x, OP_RESHAPE);
+    if (inner) x = inner->in[0];
+    Type t = type_copy(rw, n->out[0]);
+    if (!shape_equal(&t, value_type(g, x))) {
+        if (!inner) return false;
+        x = b_reshape(&rw->b, x, t.rank, t.dim);
+    }
+    out[0] = x;
+    return true;
+}
+
+/* A smaller value that broadcasts to the same elements as operand v: what an
+   expand reads, or a reduction's result with its leading ones still there. */
+static ValueId broadcast_source(const Graph *g, ValueId v, int rank) {
+    const Node *x = def_of(g, v, OP_EXPAND);
+    if (x) return x->in[0];
+    const Node *r = def_of(g, v, OP_RESHAPE);
+    if (!r) return v;
+    const Type *t = value_type(g, v), *s = value_type(g, r->in[0]);
+    int extra = s->rank - t->rank;
+    if (extra <= 0 || s->rank > rank) return v;
+    for (int i = 0; i < s->rank; i++)
+        if (s->dim[i] != (i < extra ? 1 : t->dim[i - extra])) return v;
+    return r->in[0];
+}
+
+static bool broadcasts_to(const Graph *g, const ValueId *in, int n,
+                          const Type *want) {
+    Type t = *value_type(g, in[0]);
+    for (int i = 1; i < n; i++) {
+        Type u = t;
+        if (!shape_broadcast(&t, value_type(g, in[i]), &u)) return false;
+        t = u;
+    }
+    return shape_equal(&t, want);
+}
+
+/* f(reshape(x), scalars) = reshape(f(x, scalars)): views sink below the work,
+   so that it can join the group that makes x. */
+static bool sink_reshape(Rewriter *rw, const Node *n, ValueId *out) {
+    Graph *g = rw->g;
+    ValueId in[3];
+    int at = -1;
+    if (n->flags & NODE_UPDATE) return false; /* stays with the update */
+    for (int i = 0; i < n->nin; i++) {
+        in[i] = n->in[i];
+        if (value_type(g, in[i])->rank == 0) continue;
+        if (at >= 0 && !same_value(n->in[at], in[i])) return false;
+        at = i;
+    }
+    const Node *r = at < 0 ? NULL : def_of(g, n->in[at], OP_RESHAPE);
+    if (!r || value_get(g, r->in[0])->kind != VK_RESULT) return false;
+    for (int i = 0; i < n->nin; i++)
+        if (same_value(in[i], n->in[at])) in[i] = r->in[0];
+    Type t = *value_type(g, n->out[0]);
+    ValueId v =
+        build(&rw->b, n->op, in, n->nin, n->attrs, n->nattr, t.dtype, NULL);
+    out[0] = b_reshape(&rw->b, v, t.rank, t.dim);
+    return true;
+}
+
+static bool canon_elem(Rewriter *rw, const Node *n, ValueId *out) {
+    Graph *g = rw->g;
+    if (n->nin > 3) return false;
+    if (sink_reshape(rw, n, out)) return true;
+    const Type *want = value_type(g, n->out[0]);
+    ValueId in[3];
+    bool changed = false;
+    memcpy(in, n->in, (size_t)n->nin * sizeof *in);
+    for (int i = 0; i < n->nin; i++) {
+        ValueId old = in[i];
+        in[i] = broadcast_source(g, old, want->rank);
+        if (same_value(in[i], old)) continue;
+        if (broadcasts_to(g, in, n->nin, want))
+            changed = true;
+        else
+            in[i] = old;
+    }
+    if (!changed) return false;
+    out[0] = build(&rw->b, n->op, in, n->nin, n->attrs, n->nattr,
+                   value_dtype(g, n->out[0]), NULL);
+    return true;
+}
+
+static bool canon_node(Rewriter *rw, const Node *n, ValueId *out) {
+    if (n->op == OP_SPLIT) return canon_split(rw, n, out);
+    if (n->op == OP_RESHAPE) return canon_reshape(rw, n, out);
+    if (op_info[n->op].kind == KIND_ELEM) return canon_elem(rw, n, out);
+    return op_info[n->op].kind == KIND_REDUCE && canon_reduce(rw, n, out);
+}
+
+static bool canon_rule(Rewriter *rw, NodeId id, ValueId *with) {
+    Graph *g = rw->g;
+    Node n = *node_get(g, id); /* building moves the pool */
+    int made = g->order.len;
+    if (!canon_node(rw, &n, with)) return false;
+    for (int i = 0; i < n.nout; i++)
+        if (is_value(with[i]) && g->order.len > made)
+            rewrite_take_name(g, n.out[i], with[i]);
+    return true;
+}
+
+Status pass_canon(Module *m, PassCtx *cx) {
+    for (int i = 0; i < m->graphs.len; i++)
+        rewrite_graph(m->graphs.data[i], cx->scratch, canon_rule, NULL);
+    return OK;
+}

@@ -1,0 +1,41 @@
+/* inline.c: the nodes of a function's body in place of its call.
+   Before:  %y = softmax %x {axis=1} : bf16[64,10]
+   After:   %x.reduce_max = reduce_max %x {axes=[1]} : bf16[64,1]
+            ... sub, exp, reduce_sum ...
+            %y = div %x.exp, %x.reduce_sum : bf16[64,10]
+   Arithmetic of a body is fp32 (fp64 for fp64 operands) whatever is stored;
+   only its results round to their declared types.
+   requires     stage STEP
+   establishes  no calls                                                     */
+#include "ir/fn/fn.h"
+#include "passes/common/rewrite.h"
+#include "passes/passes.h"
+
+static bool inline_rule(Rewriter *rw, NodeId id, ValueId *with) {
+    Graph *g = rw->g;
+    Node n = *node_get(g, id); /* building moves the pool */
+    DType *want = NEW_ARRAY(rw->scratch, DType, n.nout);
+    FnCall call = {.fn = n.fn,
+                   .in = n.in,
+                   .nin = n.nin,
+                   .attrs = n.attrs,
+                   .nattr = n.nattr,
+                   .nout = n.nout,
+                   .want = want,
+                   .flat = true};
+    char msg[FN_MESSAGE];
+    int made = g->order.len;
+    if (!n.fn) return false;
+    for (int i = 0; i < n.nout; i++) want[i] = value_dtype(g, n.out[i]);
+    Status s = fn_run_body(&rw->b, &call, with, msg);
+    ASSERT(s == OK && "the call was checked when it was made");
+    for (int i = 0; i < n.nout; i++)
+        if (g->order.len > made) rewrite_take_name(g, n.out[i], with[i]);
+    return true;
+}
+
+Status pass_inline(Module *m, PassCtx *cx) {
+    for (int i = 0; i < m->graphs.len; i++)
+        rewrite_graph(m->graphs.data[i], cx->scratch, inline_rule, NULL);
+    return OK;
+}

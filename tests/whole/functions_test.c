@@ -1,0 +1,76 @@
+/* functions_test.c: what an op gains by being one function: its arithmetic is
+   wide in 16-bit modules; and functions that a model's file defines.        */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/compiled.h"
+
+enum { ROWS = 4, CHANNELS = 8, PIXELS = 64, N = ROWS * CHANNELS * PIXELS };
+
+/* Predictions of one input x of N elements. */
+static void predict(const char *text, const char *options, float *x, float *y) {
+    Compiled c = compile_text(text, options);
+    ampc_session *s = open_threads(&c, 2);
+    ampc_input in = ampc_in("x", x, N * sizeof *x, AMPC_DTYPE_F32);
+    ampc_output out = ampc_out("y", y, N * sizeof *y, AMPC_DTYPE_F32);
+    REQUIRE(!c.api->predict(s, &in, 1, ROWS, &out, 1));
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+/* Largest error in fp16 of a norm of h = x w, |h| about 300, against fp32,
+   relative to the largest result. */
+static double error_of(const char *norm) {
+    static float x[N], y[2][N];
+    char text[1000];
+    double worst = 0, most = 0;
+    snprintf(text, sizeof text,
+             "graph forward(%%x: f32[4,8,64]) {\n"
+             "  param %%w: f32[64,64] = normal(3, 1)\n"
+             "  param %%s: f32[64] = 1, %%c: f32[8] = 1, %%b: f32[8] = 0\n"
+             "  param %%d: f32[64] = 0\n"
+             "  %%h = matmul %%x, %%w : f32[4,8,64]\n"
+             "  %%i = reshape %%h {shape=[4,8,8,8]}\n"
+             "  %s\n"
+             "  %%r = reshape %%n {shape=[4,8,64]}\n"
+             "  return y=%%r\n}\n",
+             norm);
+    for (int i = 0; i < N; i++) x[i] = 40 * sinf((float)i * 1.7f);
+    predict(text, "--loss none --precision fp32", x, y[0]);
+    predict(text, "--loss none --precision fp16", x, y[1]);
+    for (int i = 0; i < N; i++) {
+        worst = fmax(worst, fabs((double)y[0][i] - (double)y[1][i]));
+        most = fmax(most, fabs((double)y[0][i]));
+    }
+    return worst / most;
+}
+
+TEST_CASE(functions, norms_of_large_values_in_fp16) {
+    double layer = error_of("%n, %m, %v = layer_norm %h, %s, %d");
+    CHECK_MSG(layer > 0 && layer < 2e-3, "%g", layer);
+    static const char *const norms[] = {
+        "%n = rms_norm %h, %s", "%n = group_norm %i, %c, %b {groups=2}",
+        "%n = instance_norm %i, %c, %b", "%n = mean_variance_norm %i"};
+    for (int i = 0; i < 4; i++) {
+        double e = error_of(norms[i]);
+        CHECK_MSG(e <= 2 * layer, "%s: %g, layer_norm: %g", norms[i], e, layer);
+    }
+}
+
+static const char own[] = "def halved(x; by = 2.0) -> y class follow {\n"
+                          "  y = x / by\n}\n"
+                          "def bent(x) -> y class follow {\n"
+                          "  y = halved(elu(x), by=4)\n}\n"
+                          "graph forward(%x: f32[4,8,64]) {\n"
+                          "  %n = bent %x\n  return y=%n\n}\n";
+
+TEST_CASE(functions, a_model_defines_its_own) {
+    static float x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = (float)(i % 9) - 4;
+    predict(own, "--loss none --precision fp32", x, y);
+    for (int i = 0; i < N; i++) {
+        double v = (double)x[i], want = (v > 0 ? v : exp(v) - 1) / 4;
+        CHECK_MSG(fabs((double)y[i] - want) < 1e-6, "%g: %g", v, (double)y[i]);
+    }
+}
