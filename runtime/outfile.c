@@ -378,7 +378,10 @@ bool outfile_ready(OutFile *o) {
 }
 
 /* The new file takes the path, the old one the path with `keep`.  Where two
-   names cannot be exchanged, there is a moment without a file at the path.  */
+   names cannot be exchanged, there is a moment without a file at the path.
+   The old one is locked while it has a temporary's name, or another writer
+   would take it for left behind; where two writers exchange at once that may
+   fail, and only the old file is lost.                                      */
 static bool rename_keeping(OutFile *o) {
     struct stat st;
     char old[sizeof o->name];
@@ -387,12 +390,17 @@ static bool rename_keeping(OutFile *o) {
     if (fstatat(o->folder, old, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
         !S_ISREG(st.st_mode))
         return refused(o, "%.100s exists and is no regular file", old);
+    int held = openat(o->folder, o->name,
+                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (held >= 0) flock(held, LOCK_SH | LOCK_NB);
     bool exchanged =
         renameat2(o->folder, o->tmp, o->folder, o->name, RENAME_EXCHANGE) == 0;
     const char *first = exchanged ? o->tmp : o->name;
-    if (renameat(o->folder, first, o->folder, old) != 0) return failed(o);
-    return exchanged || renameat(o->folder, o->tmp, o->folder, o->name) == 0 ||
-           failed(o);
+    bool ok = renameat(o->folder, first, o->folder, old) == 0 ||
+              (exchanged && errno == ENOENT) || failed(o);
+    if (held >= 0) close(held);
+    if (!ok || exchanged) return ok;
+    return renameat(o->folder, o->tmp, o->folder, o->name) == 0 || failed(o);
 }
 
 static bool take_path(OutFile *o) {
