@@ -23,6 +23,7 @@ def isa_library(name, level, vector, srcs, hdrs):
             "-DAMPC_ISA_LEVEL=%d" % level,
         ] + (["-mprefer-vector-width=%d" % vector] if vector else []) + select({
             "//:asan": ["-O1"], # at -O3 a sanitized kernel compiles for minutes
+            "//:tsan": ["-O1"],
             "//conditions:default": ["-O3"],
         }),
         linkstatic = True,

@@ -161,53 +161,6 @@ TEST_CASE(half, narrowing_rounds_to_nearest_even) {
     CHECK(isnan(f16_to_f32(f32_to_f16(bits_float(0xff800001)))));
 }
 
-/* ---- thread pool --------------------------------------------------------- */
-
-typedef struct Touch {
-    unsigned char *seen;
-    int threads, grain_ok;
-    int64_t n, grain;
-} Touch;
-
-static void touch(void *ctx, int64_t lo, int64_t hi, int worker) {
-    Touch *t = ctx;
-    if (worker < 0 || worker >= t->threads) t->grain_ok = 0;
-    if (lo % t->grain || (hi % t->grain && hi != t->n)) t->grain_ok = 0;
-    for (int64_t i = lo; i < hi; i++) t->seen[i]++;
-}
-
-TEST_CASE(pool, every_index_once_and_chunks_respect_the_grain) {
-    pools_open();
-    rng = 3;
-    for (int round = 0; round < 3000; round++) {
-        int i = round % 3;
-        Touch t = {.n = rnd_in(0, 300), .grain = rnd_in(1, 40)};
-        t.seen = calloc((size_t)t.n + 1, 1);
-        t.threads = pool_threads(pools[i]);
-        t.grain_ok = 1;
-        pool_run(pools[i], t.n, t.grain, touch, &t);
-        CHECK(t.grain_ok);
-        for (int64_t j = 0; j < t.n; j++)
-            if (!CHECK_EQ_INT(t.seen[j], 1)) break;
-        free(t.seen);
-    }
-    pools_close();
-}
-
-TEST_CASE(pool, default_size_and_no_pool) {
-    AmpcPool *p = pool_create(0);
-    if (!CHECK(p != NULL)) return;
-    CHECK(pool_threads(p) >= 1);
-    pool_destroy(p);
-    CHECK_EQ_INT(pool_threads(NULL), 1);
-    Touch t = {.n = 9, .grain = 2, .threads = 1, .grain_ok = 1};
-    t.seen = calloc(9, 1);
-    pool_run(NULL, 9, 2, touch, &t);
-    for (int i = 0; i < 9; i++) CHECK_EQ_INT(t.seen[i], 1);
-    free(t.seen);
-    pool_destroy(NULL);
-}
-
 /* ---- a recording epilogue ------------------------------------------------ */
 
 /* out[batch][row][col] = acc, and counts how often each was written. */

@@ -1,0 +1,99 @@
+/* pool_test.c: the thread pool: every index once, whole grains, memory handed
+   over in both directions; pools side by side.                              */
+#define _POSIX_C_SOURCE 200809L
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "runtime/cpu/kernels.h"
+#include "tests/harness.h"
+
+typedef struct Touch {
+    unsigned char *seen;
+    int threads, grain_ok;
+    int64_t n, grain;
+} Touch;
+
+static void touch(void *ctx, int64_t lo, int64_t hi, int worker) {
+    Touch *t = ctx;
+    if (worker < 0 || worker >= t->threads) t->grain_ok = 0;
+    if (lo % t->grain || (hi % t->grain && hi != t->n)) t->grain_ok = 0;
+    for (int64_t i = lo; i < hi; i++) t->seen[i]++;
+}
+
+TEST_CASE(pool, every_index_once_and_chunks_respect_the_grain) {
+    static const int threads[3] = {1, 2, 5};
+    AmpcPool *pools[3];
+    uint64_t rng = 3;
+    for (int i = 0; i < 3; i++) REQUIRE(pools[i] = pool_create(threads[i]));
+    for (int round = 0; round < 3000; round++) {
+        int i = round % 3;
+        rng = rng * 6364136223846793005u + 1442695040888963407u;
+        Touch t = {.n = (int64_t)(rng >> 33) % 301,
+                   .grain = 1 + (int64_t)(rng >> 21) % 40};
+        t.seen = calloc((size_t)t.n + 1, 1);
+        t.threads = pool_threads(pools[i]);
+        t.grain_ok = 1;
+        pool_run(pools[i], t.n, t.grain, touch, &t);
+        CHECK(t.grain_ok);
+        for (int64_t j = 0; j < t.n; j++)
+            if (!CHECK_EQ_INT(t.seen[j], 1)) break;
+        free(t.seen);
+    }
+    for (int i = 0; i < 3; i++) pool_destroy(pools[i]);
+}
+
+/* What a job reads was written by the caller before it and what it writes is
+   read by the caller after it, with no other order; workers in every state:
+   drawing, spinning, asleep.  For the thread sanitizer above all.           */
+typedef struct Relay {
+    int64_t from[256], to[256];
+} Relay;
+
+static void relay(void *ctx, int64_t lo, int64_t hi, int worker) {
+    Relay *r = ctx;
+    (void)worker;
+    for (int64_t i = lo; i < hi; i++) r->to[i] = r->from[i] + i;
+}
+
+static void *relay_caller(void *threads) {
+    AmpcPool *p = pool_create(*(int *)threads);
+    Relay r = {{0}, {0}};
+    int64_t wrong = 0;
+    if (!p) return NULL;
+    for (int round = 0; round < 400; round++) {
+        struct timespec pause = {0, 300000};
+        if (round % 50 == 0) nanosleep(&pause, NULL); /* workers fall asleep */
+        for (int i = 0; i < 256; i++) r.from[i] = round * 1000 + i;
+        pool_run(p, 256, 1 + round % 7, relay, &r);
+        for (int i = 0; i < 256; i++) wrong += r.to[i] != round * 1000 + 2 * i;
+    }
+    pool_destroy(p);
+    return wrong ? NULL : threads;
+}
+
+TEST_CASE(pool, hands_memory_over_and_pools_do_not_meet) {
+    pthread_t t[4];
+    int threads[4] = {2, 3, 5, 8};
+    void *ok;
+    for (int i = 0; i < 4; i++)
+        REQUIRE(!pthread_create(&t[i], NULL, relay_caller, &threads[i]));
+    for (int i = 0; i < 4; i++) {
+        pthread_join(t[i], &ok);
+        CHECK(ok == &threads[i]);
+    }
+}
+
+TEST_CASE(pool, default_size_and_no_pool) {
+    AmpcPool *p = pool_create(0);
+    if (!CHECK(p != NULL)) return;
+    CHECK(pool_threads(p) >= 1);
+    pool_destroy(p);
+    CHECK_EQ_INT(pool_threads(NULL), 1);
+    Touch t = {.n = 9, .grain = 2, .threads = 1, .grain_ok = 1};
+    t.seen = calloc(9, 1);
+    pool_run(NULL, 9, 2, touch, &t);
+    for (int i = 0; i < 9; i++) CHECK_EQ_INT(t.seen[i], 1);
+    free(t.seen);
+    pool_destroy(NULL);
+}
