@@ -174,7 +174,7 @@ static ampc_status load_layout(Load *l) {
 
 static bool is_known(const Load *l, const StTensor *t) {
     for (uint32_t k = 0; k < l->s->m->nvar; k++)
-        if (json_equals(t->name, l->s->m->vars[k].name)) return true;
+        if (json_equals(t->name, st_name(l->s->m->vars[k].name))) return true;
     return false;
 }
 

@@ -75,6 +75,10 @@ void text_free(Text *t) {
     t->n = t->cap = 0;
 }
 
+const char *st_name(const char *name) {
+    return strcmp(name, "__metadata__") == 0 ? "ampc.__metadata__" : name;
+}
+
 /* ---- reading ------------------------------------------------------------- */
 
 static ampc_status st_bad(ampc_session *s, StFile *f, const char *what) {
@@ -289,7 +293,8 @@ ampc_status st_match(ampc_session *s, StFile *f, uint64_t bytes, uint32_t crc) {
 const StTensor *st_find(const StFile *f, const char *name) {
     const StTensor *found = NULL;
     for (size_t i = 0; i < f->ntensor; i++) {
-        if (!f->tensors[i].name.n || !json_equals(f->tensors[i].name, name))
+        if (!f->tensors[i].name.n ||
+            !json_equals(f->tensors[i].name, st_name(name)))
             continue;
         if (found) return NULL; /* twice: which one would be meant? */
         found = &f->tensors[i];
@@ -329,7 +334,7 @@ static void st_put_header(Text *t, const StItem *items, size_t n,
     text_printf(t, "}");
     for (size_t i = 0; i < n; i++) {
         text_printf(t, ",");
-        text_quoted(t, items[i].name);
+        text_quoted(t, st_name(items[i].name));
         text_printf(t, ":{\"dtype\":\"%s\",\"shape\":[",
                     st_dtypes[items[i].dtype]);
         for (uint32_t k = 0; k < items[i].rank; k++)

@@ -26,6 +26,10 @@ void text_printf(Text *t, const char *fmt, ...)
 void text_quoted(Text *t, const char *p); /* as a JSON string */
 void text_free(Text *t);
 
+/* What a tensor of that name is called in a file: the format keeps one name for
+   itself.                                                                   */
+const char *st_name(const char *name);
+
 /* ---- reading ------------------------------------------------------------- */
 
 typedef struct StTensor {

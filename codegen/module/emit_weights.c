@@ -56,7 +56,8 @@ static const char *safetensors_dtype(DType d) {
 static void header_entry(StrBuf *sb, const Var *v, int64_t at) {
     const Type *t = type_get(v->type);
     sb_puts(sb, sb->len > 1 ? ",\"" : "\"");
-    sb_put_json(sb, v->name);
+    bool reserved = !strcmp(v->name, "__metadata__"); /* as in st_name */
+    sb_put_json(sb, reserved ? "ampc.__metadata__" : v->name);
     sb_printf(sb, "\":{\"dtype\":\"%s\",\"shape\":[",
               safetensors_dtype(t->dtype));
     for (int i = 0; i < t->rank; i++)

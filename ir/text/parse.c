@@ -615,6 +615,8 @@ static Status parse_file(Parser *p) {
     TRY(parse_header(p));
     while (p->lx.tok.kind != T_EOF)
         TRY(lex_is_word(&p->lx, "def") ? parse_function(p) : parse_graph(p));
+    if (!p->m->graphs.len)
+        return lex_fail(&p->lx, &p->lx.tok, "the file has no graph");
     return OK;
 }
 

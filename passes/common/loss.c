@@ -97,6 +97,7 @@ static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, ValueId x,
     if (losses[l->kind].classes) {
         axis = class_axis(l, t.rank);
         if (axis < 0) return no_loss(cx, g, "the output has no class axis");
+        if (t.dim[axis] == 0) return no_loss(cx, g, "the class axis is empty");
         for (int i = axis; i + 1 < t.rank; i++) t.dim[i] = t.dim[i + 1];
         t.rank--;
         d = DT_I64;

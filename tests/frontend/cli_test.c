@@ -42,6 +42,32 @@ TEST_CASE(cli, help_version_and_tables) {
     check_run(2, "usage: ampc", "");
 }
 
+/* Odd models are the user's mistakes, never ours. */
+static void check_text(int status, const char *says, const char *text,
+                       const char *options) {
+    char words[600];
+    REQUIRE(test_write_file(test_path("odd.amp"), text, strlen(text)));
+    snprintf(words, sizeof words, "check odd.amp %s", options);
+    check_run(status, says, words);
+}
+
+TEST_CASE(cli, odd_models) {
+    static const char no_class[] = "graph forward(%x: f32[4,3]) {\n"
+                                   "  param %w: f32[3,0]\n"
+                                   "  %y = matmul %x, %w : f32[4,0]\n"
+                                   "  return %y\n}\n";
+    check_text(1, "the file has no graph", "", "");
+    check_text(1, "the file has no graph", "module \"m\"\n", "");
+    check_text(1, "class axis is empty", no_class, "--loss cross_entropy");
+    check_text(1, "class axis is empty", no_class, "--loss nll");
+    check_text(1, "has no classes",
+               "graph forward(%x: f32[4,0], %t: i64[4]) {\n"
+               "  %l, %e = softmax_cross_entropy %x, %t {axis=1} :"
+               " f32[], f32[4]\n"
+               "  return %l\n}\n",
+               "");
+}
+
 TEST_CASE(cli, usage_errors_give_status_2) {
     check_refused(2, "--nonsense: unknown option", "--nonsense");
     check_refused(2, "none of fp32, bf16, fp16", "--precision fp8");

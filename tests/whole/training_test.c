@@ -346,3 +346,29 @@ TEST_CASE(training, resumes_in_the_same_programs_only) {
     check_resume(path, PERCEPTRON("relu"), ADAM "0.9 --accumulate 2",
                  AMPC_ERR_FORMAT);
 }
+
+/* The one name that the file format keeps for itself. */
+TEST_CASE(training, a_parameter_may_have_any_name) {
+    static const char text[] = "graph forward(%x: f32[4,8]) {\n"
+                               "  param %__metadata__: f32[8,3] = 0.5\n"
+                               "  %y = matmul %x, %__metadata__ : f32[4,3]\n"
+                               "  return %y\n}\n";
+    char path[600];
+    float one[24], w[24];
+    snprintf(path, sizeof path, "%s/any.safetensors", test_tmpdir());
+    for (int sidecar = 0; sidecar < 2; sidecar++) {
+        Compiled c = compile_text(text, sidecar ? ADAM "0.9 --weights sidecar"
+                                                : ADAM "0.9");
+        ampc_session *s = open_threads(&c, 1);
+        for (int i = 0; i < 24; i++) one[i] = 1;
+        write_var(&c, s, "__metadata__", one, sizeof one, AMPC_DTYPE_F32);
+        CHECK_EQ_INT(c.api->save(s, path), AMPC_OK);
+        c.api->close(s);
+        s = open_threads(&c, 1);
+        CHECK_MSG(c.api->resume(s, path) == AMPC_OK, "%s", c.api->error(s));
+        read_var(&c, s, "__metadata__", w, sizeof w, AMPC_DTYPE_F32);
+        CHECK_MEM(w, one, sizeof w);
+        c.api->close(s);
+        compiled_close(&c);
+    }
+}
