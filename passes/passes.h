@@ -19,6 +19,7 @@ typedef Status PassFn(Module *m, PassCtx *cx);
 PassFn pass_simplify, pass_cse, pass_dce; /* any stage before FUSED    */
 PassFn pass_loss;      /* forward gets `loss`                               */
 PassFn pass_programs;  /* forward -> train, eval, predict                   */
+PassFn pass_checks;    /* classes and rows named by inputs are in range      */
 PassFn pass_autocast;  /* casts by class                                    */
 PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */
 PassFn pass_optimizer; /* train -> train, micro, update, refresh            */

@@ -14,6 +14,8 @@ const PassRow pipeline[] = {
     {"loss", pass_loss, PASS_COMMON, STAGE_TYPED, "the scalar loss of --loss"},
     {"programs", pass_programs, PASS_COMMON, STAGE_TYPED,
      "one graph per program"},
+    {"checks", pass_checks, PASS_COMMON, STAGE_TYPED,
+     "classes and rows that inputs name are checked"},
     {"simplify", pass_simplify, PASS_COMMON, STAGE_TYPED,
      "fold what inference forms leave"},
     {"cse", pass_cse, PASS_COMMON, STAGE_TYPED,
@@ -58,6 +60,9 @@ static const struct {
     const char *before, *after, *because;
 } reasons[] = {
     {"loss", "programs", "every program that trains or evaluates has the loss"},
+    {"programs", "checks", "every program checks what it reads"},
+    {"checks", "inline", "it knows the ops that read classes and rows"},
+    {"checks", "optimizer", "bad data skip the step"},
     {"programs", "autocast", "inference forms have other operands"},
     {"simplify", "autocast", "no-ops would be given casts"},
     {"cse", "autocast", "values computed twice would be cast twice"},

@@ -17,7 +17,8 @@
      The batch size is fixed when the module is compiled: axis 0 of the inputs.
    - A call that fails returns a status other than AMPC_OK, leaves the session
      as it was, and api->error(s) tells why.  Nothing prints, exits or aborts.
-     Only AMPC_ERR_DEVICE is different: what the session held is lost.
+     Only AMPC_ERR_DEVICE is different: what the session held is lost; and
+     AMPC_ERR_DATA: the step was made, and counted as skipped.
    - One thread at a time per session (a second one gets AMPC_ERR_BUSY);
      different sessions, of one module or of several, run in parallel.
    - Public structs start with their size: set it to sizeof the struct.  Later
@@ -52,8 +53,10 @@ typedef enum ampc_status {
     AMPC_ERR_UNSUPPORTED = 5, /* this module or machine cannot do that      */
     AMPC_ERR_BUSY = 6,        /* the session is in use by another thread    */
     AMPC_ERR_INTERNAL = 7,    /* a defect of ampc: please report            */
-    AMPC_ERR_DEVICE = 8       /* the GPU or its driver failed; the session
+    AMPC_ERR_DEVICE = 8,      /* the GPU or its driver failed; the session
                                  can only be closed                         */
+    AMPC_ERR_DATA = 9         /* an input names a class or a row that is not
+                                 there: see bad_data                        */
 } ampc_status;
 
 typedef enum ampc_dtype {
@@ -188,7 +191,20 @@ typedef struct ampc_metrics {
     int64_t tried;    /* optimizer steps tried so far                       */
     int64_t skipped;
     int64_t bad_forward; /* of these: the loss itself was not finite        */
+    int64_t bad_data;    /* batches so far that named a class or a row that is
+                            not there: their steps were skipped             */
 } ampc_metrics;
+
+/* What AMPC_ERR_DATA was about. */
+typedef struct ampc_bad_data {
+    size_t size;
+    const char *input;   /* its name                                          */
+    int64_t index;       /* position in the input, which counts all elements  */
+    int64_t value;       /* what is there                                     */
+    int64_t least, most; /* what could be; --loss may know one number more,
+                            ignore_index                                    */
+    int64_t count;       /* ampc_metrics.bad_data                           */
+} ampc_bad_data;
 
 /* Sums over evaluated samples: start from zero, add any number of batches.
    loss = loss_num / loss_den, accuracy = correct / count.                   */
@@ -273,8 +289,8 @@ typedef struct ampc_api {
     ampc_status (*vjp)(ampc_session *s, const ampc_input *in, size_t nin);
 
     /* Evaluates one batch and adds its first `valid` samples to *sums; what
-       the other rows hold does not matter (but class numbers must be legal).
-       Changes no variable.                                                  */
+       the other rows hold does not matter.  Changes no variable; *sums stays
+       as it was when it fails, as with AMPC_ERR_DATA.                       */
     ampc_status (*evaluate)(ampc_session *s, const ampc_input *in, size_t nin,
                             int64_t valid, ampc_eval *sums);
 
@@ -327,6 +343,11 @@ typedef struct ampc_api {
 
     /* What the last call, though it succeeded, wants known; "" for nothing. */
     const char *(*notice)(const ampc_session *s);
+
+    /* After AMPC_ERR_DATA of a call that trains (on a device that works while
+       the host goes on: of the next one that asks for metrics, which tells of
+       the last bad batch before it), evaluates or predicts.                 */
+    ampc_status (*bad_data)(ampc_session *s, ampc_bad_data *out);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

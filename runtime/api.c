@@ -277,11 +277,11 @@ static ampc_status do_write_variable(ampc_session *s, const char *name,
                             scalar_number(v->dtype, in->data));
     s->stale = true;
     status = s->backend->put(s, var_ref((uint32_t)i, 0), in->data, v->bytes);
-    if (status == AMPC_OK && i == s->known[VAR_MICRO] && v->rank == 0) {
-        uint64_t value = 0;
-        memcpy(&value, in->data, v->bytes);
-        s->micro = (int64_t)scalar_number(v->dtype, &value);
-    }
+    if (status != AMPC_OK || v->rank != 0) return status;
+    if (i == s->known[VAR_MICRO])
+        s->micro = (int64_t)scalar_number(v->dtype, in->data);
+    if (i == s->known[VAR_BAD_DATA])
+        s->bad.count = (int64_t)scalar_number(v->dtype, in->data);
     return status;
 }
 
@@ -339,6 +339,17 @@ static const char *api_get_cursor(const ampc_session *s) {
     return s && s->cursor ? s->cursor : "null";
 }
 
+static ampc_status api_bad_data(ampc_session *s, ampc_bad_data *out) {
+    ENTER(s);
+    if (!SIZED(out))
+        return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT,
+                                         "ampc_bad_data.size is not set"));
+    ampc_bad_data b = s->bad;
+    if (!b.input) b.input = "";
+    PUT(out, b);
+    return api_leave(s, AMPC_OK);
+}
+
 static const char *api_notice(const ampc_session *s) {
     return s ? s->notice : "";
 }
@@ -384,6 +395,7 @@ static const ampc_api api_template = {
     .get_cursor = api_get_cursor,
     .profile = api_profile,
     .notice = api_notice,
+    .bad_data = api_bad_data,
 };
 
 /* A module has one plan, so its table is made once. */

@@ -285,6 +285,11 @@ static ampc_status load_apply(Load *l) {
     }
     if (!l->resume) return AMPC_OK;
     s->micro = l->micro;
+    int bad = s->known[VAR_BAD_DATA];
+    s->bad.count = 0;
+    if (bad >= 0 && l->at[bad] != NOT_STAGED)
+        s->bad.count = (int64_t)scalar_number(s->m->vars[bad].dtype,
+                                              l->stage + l->at[bad]);
     if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
     s->cursor = l->cursor;
     l->cursor = NULL;

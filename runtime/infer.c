@@ -138,6 +138,7 @@ static ampc_status do_evaluate(ampc_session *s, const ampc_input *in,
     memcpy(&e, sums, sums->size < sizeof e ? sums->size : sizeof e);
     ampc_status status = valid_ok(s, valid);
     if (status == AMPC_OK) status = session_run(s, PROG_EVAL, in, nin);
+    if (status == AMPC_OK) status = data_ran(s, valid);
     if (status != AMPC_OK) return status;
     status = add_loss(s, valid, &e, e.samples == 0);
     if (status == AMPC_OK)
@@ -195,6 +196,7 @@ static ampc_status do_predict(ampc_session *s, const ampc_input *in, size_t nin,
     ampc_status status = valid_ok(s, valid);
     if (status == AMPC_OK) status = outputs_check(s, program, valid, out, nout);
     if (status == AMPC_OK) status = session_run(s, PROG_PREDICT, in, nin);
+    if (status == AMPC_OK) status = data_ran(s, valid);
     if (status != AMPC_OK) return status;
     for (size_t i = 0; i < nout && status == AMPC_OK; i++) {
         const ampc_output *o = output_arg(out, i);

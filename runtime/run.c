@@ -118,7 +118,7 @@ bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
     static const KnownOutput outputs[] = {OUT_LOSS, OUT_GRAD_NORM, OUT_SCALE,
                                           OUT_LR, OUT_APPLIED};
     static const KnownVar vars[] = {VAR_STEP, VAR_TRIED, VAR_SKIPPED,
-                                    VAR_BAD_FORWARD};
+                                    VAR_BAD_FORWARD, VAR_BAD_DATA};
     const AmpcModule *m = s->m;
     if (w >= WATCH_STEP) {
         int v = s->known[vars[w - WATCH_STEP]];

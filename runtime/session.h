@@ -6,6 +6,7 @@
    backend.h     what a device offers: cpu_backend.c, cpu_run.c; cuda/gpu.h
    session.c     open and close
    api.c         the table of ampc.h;  train.c, infer.c  its main functions
+   data.c        inputs that name no class or row
    sections.c    the module's own file;  weights.c  initial values from it
    safetensors.c the file format;  checkpoint.c, checkpoint_load.c  a session
                  to and from it                                              */
@@ -64,6 +65,7 @@ typedef enum Watch {
     WATCH_TRIED,
     WATCH_SKIPPED,
     WATCH_BAD_FORWARD,
+    WATCH_BAD_DATA,
     WATCH_COUNT
 } Watch;
 
@@ -95,6 +97,9 @@ struct ampc_session {
     char *cursor;             /* JSON or NULL */
     ampc_profile_fn profile;
     void *profile_ctx;
+    ampc_bad_data bad; /* of the last AMPC_ERR_DATA; count: reported */
+    ampc_status found; /* AMPC_ERR_DATA when metrics were fetched that say so,
+                          until the call returns it                         */
     char error[1024];
     char notice[1024]; /* of the call, or "" */
 };
@@ -223,6 +228,12 @@ ampc_status api_read_output(ampc_session *s, const char *name,
 /* Checks a place for a value of that type. */
 ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
                      uint64_t bytes, const ampc_output *out);
+
+/* data.c: AMPC_ERR_DATA, when training has counted more bad batches than were
+   reported; when the program that ran last found one in its first `valid`
+   samples.                                                                  */
+ampc_status data_trained(ampc_session *s, int64_t count);
+ampc_status data_ran(ampc_session *s, int64_t valid);
 
 /* The table for ampc.h; the emitted module exports a function that returns it.
    NULL for a version that we do not serve.  One copy of the runtime serves one

@@ -35,6 +35,23 @@ static void fill_metrics(ampc_session *s, int program, const uint64_t *value) {
 #undef NUMBER
 }
 
+/* That data were bad is told when the call is done with what it has to do. */
+static ampc_status find_bad_data(ampc_session *s, int program,
+                                 const uint64_t *value) {
+    double n = watch_number(s, program, value, WATCH_BAD_DATA, 0);
+    s->metrics.bad_data = (int64_t)n;
+    ampc_status status = data_trained(s, s->metrics.bad_data);
+    if (status != AMPC_ERR_DATA) return status;
+    s->found = status;
+    return AMPC_OK;
+}
+
+static ampc_status tell(ampc_session *s, ampc_status status) {
+    if (status == AMPC_OK) status = s->found;
+    s->found = AMPC_OK;
+    return api_leave(s, status);
+}
+
 static ampc_status fetch_metrics(ampc_session *s) {
     uint64_t value[WATCH_COUNT];
     ampc_status status = AMPC_OK;
@@ -42,13 +59,16 @@ static ampc_status fetch_metrics(ampc_session *s) {
         status = s->backend->watched(s, s->due_update, value);
         if (status != AMPC_OK) return status;
         fill_metrics(s, s->due_update, value);
+        status = find_bad_data(s, s->due_update, value);
         s->due_update = -1;
+        if (status != AMPC_OK) return status;
     }
     if (s->due_loss >= 0) {
         status = s->backend->watched(s, s->due_loss, value);
         if (status != AMPC_OK) return status;
         s->metrics.loss = watch_number(s, s->due_loss, value, WATCH_LOSS, NAN);
         s->metrics.updated = s->metrics.applied = 0;
+        status = find_bad_data(s, s->due_loss, value);
         s->due_loss = -1;
     }
     return status;
@@ -143,7 +163,7 @@ ampc_status api_step(ampc_session *s, const ampc_input *in, size_t nin,
     ampc_status status = metrics_ok(s, metrics);
     if (status == AMPC_OK) status = do_step(s, in, nin);
     if (status == AMPC_OK) status = put_metrics(s, metrics);
-    return api_leave(s, status);
+    return tell(s, status);
 }
 
 ampc_status api_sync(ampc_session *s, ampc_metrics *metrics) {
@@ -151,7 +171,7 @@ ampc_status api_sync(ampc_session *s, ampc_metrics *metrics) {
     ampc_status status = metrics_ok(s, metrics);
     if (status == AMPC_OK) status = s->backend->sync(s);
     if (status == AMPC_OK) status = put_metrics(s, metrics);
-    return api_leave(s, status);
+    return tell(s, status);
 }
 
 ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
@@ -160,12 +180,12 @@ ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
     ampc_status status = do_micro(s, PROG_MICRO, in, nin);
     if (status == AMPC_OK && loss) status = fetch_metrics(s);
     if (status == AMPC_OK && loss) *loss = s->metrics.loss;
-    return api_leave(s, status);
+    return tell(s, status);
 }
 
 ampc_status api_vjp(ampc_session *s, const ampc_input *in, size_t nin) {
     ENTER(s);
-    return api_leave(s, do_micro(s, PROG_VJP, in, nin));
+    return tell(s, do_micro(s, PROG_VJP, in, nin));
 }
 
 ampc_status api_update(ampc_session *s, ampc_metrics *metrics) {
@@ -173,5 +193,5 @@ ampc_status api_update(ampc_session *s, ampc_metrics *metrics) {
     ampc_status status = metrics_ok(s, metrics);
     if (status == AMPC_OK) status = do_update(s);
     if (status == AMPC_OK) status = put_metrics(s, metrics);
-    return api_leave(s, status);
+    return tell(s, status);
 }

@@ -91,16 +91,42 @@ Status run_save(Run *r, const char *path) {
     return status == AMPC_OK ? OK : run_api_fail(r, "--save");
 }
 
+/* ---- data that must not train -------------------------------------------- */
+
+/* A batch of `fs` failed, which began at sample `first`: the message names file
+   and sample where a number in them is to blame. */
+static Status batch_fail(Run *r, const FeedSet *fs, const int64_t *order,
+                         int64_t first, ampc_status status, const char *what) {
+    ampc_bad_data b = {.size = sizeof b};
+    if (status != AMPC_ERR_DATA || r->api->bad_data(r->s, &b) != AMPC_OK)
+        return run_api_fail(r, what);
+    for (int i = 0; i < fs->n; i++) {
+        const Feed *f = &fs->feed[i];
+        if (strcmp(f->want.name, b.input) != 0 || f->per <= 0) continue;
+        int64_t at = first + b.index / f->per;
+        return fail(&r->diag, (Loc){.file = intern(f->file)},
+                    "sample %lld (from 0) has %lld; input '%s' takes %lld to "
+                    "%lld",
+                    (long long)(order ? order[at] : at), (long long)b.value,
+                    b.input, (long long)b.least, (long long)b.most);
+    }
+    return fail(&r->diag, (Loc){0}, "%s: %lld in '%s' is outside %lld..%lld",
+                what, (long long)b.value, b.input, (long long)b.least,
+                (long long)b.most);
+}
+
 /* ---- one step ------------------------------------------------------------ */
 
 static Status train_step(Run *r, ampc_metrics *m) {
     int64_t n = r->info.accumulate, batch = r->info.batch;
     double begin = now_seconds();
     for (int64_t k = 0; k < n; k++) {
-        TRY(feeds_fill(&r->diag, &r->train, r->order,
-                       (r->at.step * n + k) * batch, batch));
-        if (r->api->step(r->s, r->train.in, (size_t)r->train.n, m) != AMPC_OK)
-            return run_api_fail(r, "step");
+        int64_t first = (r->at.step * n + k) * batch;
+        TRY(feeds_fill(&r->diag, &r->train, r->order, first, batch));
+        ampc_status status =
+            r->api->step(r->s, r->train.in, (size_t)r->train.n, m);
+        if (status != AMPC_OK)
+            return batch_fail(r, &r->train, r->order, first, status, "step");
     }
     r->at.step++;
     log_step(r, m, (now_seconds() - begin) * 1e3);
@@ -197,8 +223,10 @@ static Status evaluate_all(Run *r, FeedSet *fs, Fetch *f, ampc_eval *sums) {
     for (int64_t i = 0; i < fs->samples; i += fs->batch) {
         int64_t n = valid_rows(fs, i);
         TRY(feeds_fill(&r->diag, fs, NULL, i, n));
-        if (r->api->evaluate(r->s, fs->in, (size_t)fs->n, n, sums) != AMPC_OK)
-            return run_api_fail(r, "evaluate");
+        ampc_status status =
+            r->api->evaluate(r->s, fs->in, (size_t)fs->n, n, sums);
+        if (status != AMPC_OK)
+            return batch_fail(r, fs, NULL, i, status, "evaluate");
         if (f) TRY(fetch_batch(r, f, n));
     }
     if (!sums->exact)
@@ -221,8 +249,10 @@ static Status predict_all(Run *r, FeedSet *fs, Fetch *f) {
     for (int64_t i = 0; i < fs->samples; i += fs->batch) {
         int64_t n = valid_rows(fs, i);
         TRY(feeds_fill(&r->diag, fs, NULL, i, n));
-        if (r->api->predict(r->s, fs->in, (size_t)fs->n, n, NULL, 0) != AMPC_OK)
-            return run_api_fail(r, "predict");
+        ampc_status status =
+            r->api->predict(r->s, fs->in, (size_t)fs->n, n, NULL, 0);
+        if (status != AMPC_OK)
+            return batch_fail(r, fs, NULL, i, status, "predict");
         TRY(fetch_batch(r, f, n));
     }
     return OK;

@@ -35,10 +35,11 @@ typedef struct Step {
     Values unscaled; /* before clipping                                    */
     ValueId ok;      /* bool[]: every gradient is finite                   */
     ValueId loss_ok; /* bool[]                                             */
-    ValueId norm;    /* f32[]                                              */
-    ValueId clip;    /* f32[] factor; 0 = none                             */
-    ValueId lr;      /* f64[]                                              */
-    ValueId step1;   /* f64[]: number of this step, from 1                 */
+    ValueId bad;   /* bool[]: pass checks found bad data; 0 = it did not look */
+    ValueId norm;  /* f32[]                                              */
+    ValueId clip;  /* f32[] factor; 0 = none                             */
+    ValueId lr;    /* f64[]                                              */
+    ValueId step1; /* f64[]: number of this step, from 1                 */
 } Step;
 
 static ValueId f64c(Step *s, double v) { return b_scalar(&s->b, DT_F64, v); }
@@ -158,6 +159,7 @@ static void emit_check(Step *s) {
         ValueId sq = sum_of_squares(s, g);
         total = i ? bin(s, OP_ADD, total, sq) : sq;
     }
+    if (s->bad.i) total = pick(s, s->bad, f64c(s, NAN), total);
     s->ok = b1(&s->b, OP_ISFINITE, total, DT_DEFAULT);
     s->loss_ok = b1(&s->b, OP_ISFINITE, s->loss, DT_DEFAULT);
     s->norm = b_cast(&s->b, b1(&s->b, OP_SQRT, total, DT_F64), DT_F32);
@@ -376,6 +378,35 @@ static void take_gradients(Step *s) {
     s->g->outputs.len = kept;
 }
 
+/* Takes ampc.bad off the graph.  Bad data make the loss NaN, and so what
+   follows a loss that is not finite follows them. */
+static void take_bad(Step *s) {
+    Str bad = own_output(OUT_BAD, s->g->objective);
+    Str loss = own_output(OUT_LOSS, s->g->objective);
+    s->bad = graph_output(s->g, bad);
+    if (!s->bad.i) return;
+    s->loss = pick(s, s->bad, f32c(s, NAN), s->loss);
+    int kept = 0;
+    for (int i = 0; i < s->g->outputs.len; i++) {
+        Output o = s->g->outputs.data[i];
+        if (o.name == bad) continue;
+        if (o.name == loss) o.value = s->loss;
+        s->g->outputs.data[kept++] = o;
+    }
+    s->g->outputs.len = kept;
+}
+
+/* One gradient, the smallest, tells the update of a bad micro-batch. */
+static void spoil_gradient(Step *s) {
+    int least = 0;
+    if (!s->bad.i || !s->grads.len) return;
+    for (int i = 1; i < s->grads.len; i++)
+        if (type_count(value_type(s->g, s->grads.data[i])) <
+            type_count(value_type(s->g, s->grads.data[least])))
+            least = i;
+    s->grads.data[least] = pick(s, s->bad, f32c(s, NAN), s->grads.data[least]);
+}
+
 /* Running statistics follow only a finite forward. */
 static void gate_buffers(Step *s) {
     ValueId ok = b1(&s->b, OP_ISFINITE, s->loss, DT_DEFAULT);
@@ -410,6 +441,7 @@ static Step step_new(Graph *g, PassCtx *cx, uint32_t flags) {
 static void make_train(Graph *g, PassCtx *cx) {
     Step s = step_new(g, cx, 0);
     take_gradients(&s);
+    take_bad(&s);
     gate_buffers(&s);
     advance_rng(&s);
     emit_update(&s);
@@ -426,6 +458,8 @@ static void make_micro(const Graph *train, PassCtx *cx) {
         graph_clone(train, program_name(PROGRAM_MICRO, train->objective));
     Step s = step_new(g, cx, NODE_UPDATE);
     take_gradients(&s);
+    take_bad(&s);
+    spoil_gradient(&s);
     gate_buffers(&s);
     advance_rng(&s);
     for (int i = 0; i < s.params.len; i++) {

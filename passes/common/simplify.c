@@ -25,6 +25,18 @@ static bool same_type(const Rewriter *rw, ValueId a, ValueId b) {
 /* ---- constants -------------------------------------------------------------
  */
 
+/* Rows that are not there are for pass checks to refuse. */
+static bool rows_exist(const Graph *g, const Node *n) {
+    const Type *t = value_type(g, n->in[0]);
+    int64_t size = t->dim[axis_norm(attr_int(n, AK_axis, 0), t->rank)];
+    const Tensor *rows = value_get(g, n->in[1])->data;
+    for (int64_t i = 0; i < type_count(type_get(rows->type)); i++) {
+        int64_t row = tensor_get_int(rows, i);
+        if (row < -size || row >= size) return false;
+    }
+    return true;
+}
+
 static bool foldable(const Graph *g, const Node *n) {
     OpKind kind = op_info[n->op].kind;
     if (kind == KIND_GEN || n->nin == 0) return false;
@@ -35,7 +47,7 @@ static bool foldable(const Graph *g, const Node *n) {
             return false;
     for (int i = 0; i < n->nout; i++)
         if (type_count(value_type(g, n->out[i])) > FOLD_LIMIT) return false;
-    return true;
+    return n->op != OP_GATHER || rows_exist(g, n);
 }
 
 /* op(consts) = const.  Rounded to the declared types, like compiled code. */

@@ -1,0 +1,289 @@
+/* checks.c: integers of the inputs that name a class or a row are checked.
+   Before:  %y = gather %table, %ids
+   After:   %bad = %ids < -4 or %ids > 3            element by element
+            %at = the first such position, or -1;  %value = what is there
+            return ..., ampc.check/0/-4/3/ids=%at,
+                   ampc.checked/0/-4/3/ids=%value
+   Positions are those of the input, also where the model reads a slice or a
+   transpose of it; an input that is read several times with the same bounds is
+   checked once.  Training also keeps ampc.bad_data, the number of bad batches,
+   and of the last one which check (ampc.bad_check, from 0), ampc.bad_at and
+   ampc.bad_value, and returns ampc.bad for the optimizer, which skips the step.
+   The kernels of the model neither know nor pay: what is out of range reads as
+   zero, and is not used.  Constants are refused here.
+   requires     stage TYPED, one graph per program                          */
+#include "ir/fn/fn.h"
+#include "passes/passes.h"
+
+#include <string.h>
+
+/* Operand 1 of these ops and functions names classes or rows along `axis` of
+   operand 0. */
+static const struct Reader {
+    const char *op;
+    bool from_end; /* negative numbers count from the end */
+} readers[] = {
+    {"gather", true},
+    {"softmax_cross_entropy", false},
+    {"nll_loss", false},
+};
+
+/* NULL: n is none of them, or the model's own function of such a name. */
+static const struct Reader *reader_of(const Node *n) {
+    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
+        if (n->fn ? is_call(n, readers[i].op)
+                  : !strcmp(op_info[n->op].text, readers[i].op))
+            return &readers[i];
+    return NULL;
+}
+
+/* One check of a graph. */
+typedef struct Check {
+    ValueId checked;     /* what the op reads                               */
+    ValueId root;        /* the input it comes from                         */
+    int64_t least, most; /* legal numbers                                   */
+    bool ignores;        /* `ignore` is legal, too                          */
+    int64_t ignore;
+    Loc loc;
+} Check;
+typedef VEC(Check) Checks;
+
+typedef struct Cx {
+    Graph *g;
+    Builder b;
+    PassCtx *pass;
+    Checks checks;
+} Cx;
+
+/* ---- what is read -------------------------------------------------------- */
+
+static bool legal(const Check *c, int64_t i) {
+    return (i >= c->least && i <= c->most) || (c->ignores && i == c->ignore);
+}
+
+/* The one operand that is no constant; 0 when there are more. */
+static ValueId only_operand(const Graph *g, const Node *n) {
+    ValueId found = NO_VALUE;
+    for (int i = 0; i < n->nin; i++) {
+        if (!n->in[i].i || value_get(g, n->in[i])->kind == VK_CONST) continue;
+        if (found.i && !same_value(found, n->in[i])) return NO_VALUE;
+        found = n->in[i];
+    }
+    return found;
+}
+
+/* Whether node n passes positions on: element-wise, or a move. */
+static bool keeps_elements(const Graph *g, const Node *n, ValueId from) {
+    OpKind kind = op_info[n->op].kind;
+    if (n->nout != 1) return false;
+    if (kind == KIND_ELEM)
+        return shape_equal(value_type(g, from), value_type(g, n->out[0]));
+    return n->op == OP_RESHAPE || n->op == OP_TRANSPOSE || n->op == OP_SLICE ||
+           n->op == OP_EXPAND;
+}
+
+static bool reads_input(const Graph *g, ValueId v, char *seen) {
+    const Value *val = value_get(g, v);
+    if (val->kind != VK_RESULT) return val->kind == VK_INPUT;
+    if (seen[v.i]) return false;
+    seen[v.i] = 1;
+    const Node *n = node_get(g, val->def);
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i].i && reads_input(g, n->in[i], seen)) return true;
+    return false;
+}
+
+/* From v back to the input that it is made of, element by element; v itself
+   when there is none. */
+static ValueId find_root(const Graph *g, ValueId v) {
+    for (ValueId at = v;;) {
+        const Value *val = value_get(g, at);
+        if (val->kind == VK_INPUT && dtype_is_int(value_dtype(g, at)))
+            return at;
+        if (val->kind != VK_RESULT) return v;
+        const Node *n = node_get(g, val->def);
+        ValueId from = only_operand(g, n);
+        if (!from.i || !keeps_elements(g, n, from)) return v;
+        at = from;
+    }
+}
+
+static Status check_constant(const Cx *cx, const Check *c) {
+    const Value *v = value_get(cx->g, c->checked);
+    int64_t n = type_count(type_get(v->type));
+    for (int64_t i = 0; i < n; i++)
+        if (!legal(c, tensor_get_int(v->data, i)))
+            return fail(cx->pass->diag, c->loc,
+                        "index %lld at position %lld is outside %lld..%lld",
+                        (long long)tensor_get_int(v->data, i), (long long)i,
+                        (long long)c->least, (long long)c->most);
+    return OK;
+}
+
+static bool known(const Cx *cx, const Check *c) {
+    for (int i = 0; i < cx->checks.len; i++) {
+        const Check *o = &cx->checks.data[i];
+        if (same_value(o->checked, c->checked) && o->least == c->least &&
+            o->most == c->most && o->ignores == c->ignores &&
+            o->ignore == c->ignore)
+            return true;
+    }
+    return false;
+}
+
+static int axis_of(const Graph *g, const Node *n) {
+    Attr axis = attr_i(AK_axis, attr_int(n, AK_axis, 0));
+    if (n->fn) call_attr(g, n, "axis", &axis);
+    return axis_norm(axis.u.i, value_type(g, n->in[0])->rank);
+}
+
+static Status add_check(Cx *cx, const Node *n, const struct Reader *r) {
+    int64_t size = value_type(cx->g, n->in[0])->dim[axis_of(cx->g, n)];
+    Attr ignore;
+    Check c = {.checked = n->in[1],
+               .least = r->from_end ? -size : 0,
+               .most = size - 1,
+               .loc = n->loc};
+    c.ignores = n->fn && call_attr(cx->g, n, "ignore_index", &ignore);
+    if (c.ignores) c.ignore = ignore.u.i;
+    if (value_get(cx->g, c.checked)->kind == VK_CONST)
+        return check_constant(cx, &c);
+    char *seen = NEW_ARRAY(cx->pass->scratch, char, cx->g->values.len);
+    if (!reads_input(cx->g, c.checked, seen) || known(cx, &c) ||
+        !type_count(value_type(cx->g, c.checked)))
+        return OK;
+    c.root = find_root(cx->g, c.checked);
+    vec_push(cx->pass->scratch, &cx->checks, c);
+    return OK;
+}
+
+static Status find_checks(Cx *cx) {
+    for (int i = 0; i < cx->g->order.len; i++) {
+        const Node *n = node_get(cx->g, cx->g->order.data[i]);
+        const struct Reader *r = reader_of(n);
+        if (r) TRY(add_check(cx, n, r));
+    }
+    return OK;
+}
+
+/* ---- the check ----------------------------------------------------------- */
+
+static ValueId bin(Cx *cx, OpCode op, ValueId x, ValueId y) {
+    return b2(&cx->b, op, x, y, DT_DEFAULT);
+}
+
+static ValueId pick(Cx *cx, ValueId c, ValueId yes, ValueId no) {
+    return b3(&cx->b, OP_WHERE, c, yes, no, DT_DEFAULT);
+}
+
+static ValueId i64c(Cx *cx, int64_t v) {
+    return graph_scalar_int(cx->g, DT_I64, v);
+}
+
+static ValueId flat(Cx *cx, ValueId v) {
+    int64_t n = type_count(value_type(cx->g, v));
+    return b_reshape(&cx->b, b_cast(&cx->b, v, DT_I64), 1, &n);
+}
+
+/* The positions in `root` of the elements of v: root's own, moved like v. */
+static ValueId positions(Cx *cx, ValueId v, ValueId root) {
+    Type t = *value_type(cx->g, v);
+    if (same_value(v, root)) {
+        int64_t n = type_count(&t);
+        Attr axis = attr_i(AK_axis, 0);
+        ValueId at = build_gen(&cx->b, OP_IOTA, NULL, 0, &axis, 1,
+                               type_make(DT_I64, 1, &n), NULL);
+        return b_reshape(&cx->b, at, t.rank, t.dim);
+    }
+    Node n = *node_get(cx->g, value_get(cx->g, v)->def);
+    ValueId at = positions(cx, only_operand(cx->g, &n), root);
+    if (op_info[n.op].kind == KIND_ELEM) return at;
+    return build(&cx->b, n.op, &at, 1, n.attrs, n.nattr, DT_I64, NULL);
+}
+
+/* Position of the first number that is out of range, or -1. */
+static ValueId first_bad(Cx *cx, const Check *c) {
+    ValueId x = flat(cx, c->checked);
+    ValueId at = flat(cx, positions(cx, c->checked, c->root));
+    ValueId bad = bin(cx, OP_OR, bin(cx, OP_LESS, x, i64c(cx, c->least)),
+                      bin(cx, OP_GREATER, x, i64c(cx, c->most)));
+    if (c->ignores && !(c->ignore >= c->least && c->ignore <= c->most)) {
+        ValueId same = bin(cx, OP_EQUAL, x, i64c(cx, c->ignore));
+        bad = bin(cx, OP_AND, bad, b1(&cx->b, OP_NOT, same, DT_DEFAULT));
+    }
+    ValueId none = i64c(cx, INT64_MAX);
+    int64_t axis = 0;
+    ValueId first = b_reduce(&cx->b, OP_REDUCE_MIN, pick(cx, bad, at, none),
+                             &axis, 1, false, DT_DEFAULT);
+    return pick(cx, bin(cx, OP_EQUAL, first, none), i64c(cx, -1), first);
+}
+
+static ValueId element(Cx *cx, ValueId root, ValueId at) {
+    Attr axis = attr_i(AK_axis, 0);
+    return build(&cx->b, OP_GATHER, (ValueId[]){flat(cx, root), at}, 2, &axis,
+                 1, DT_DEFAULT, NULL);
+}
+
+static void output(Cx *cx, Family f, const Check *c, ValueId v) {
+    Str of = internf("%d/%lld/%lld/%s", (int)(c - cx->checks.data),
+                     (long long)c->least, (long long)c->most,
+                     value_get(cx->g, c->root)->name);
+    graph_add_output(cx->g, family_name(f, of), v);
+}
+
+/* ---- what training keeps ------------------------------------------------- */
+
+static ValueId own(Cx *cx, OwnVar v) {
+    return graph_var(cx->g,
+                     module_own_var(cx->g->module, v, cx->g->objective, 0));
+}
+
+static void keep(Cx *cx, OwnVar v, ValueId any, ValueId value) {
+    ValueId var = own(cx, v);
+    Write w = {var, pick(cx, any, value, var)};
+    vec_push(cx->g->arena, &cx->g->writes, w);
+}
+
+/* which, at, value: of the first check that fails; which = -1: none. */
+static void keep_bad(Cx *cx, ValueId which, ValueId at, ValueId value) {
+    ValueId any = bin(cx, OP_GREATER_EQUAL, which, i64c(cx, 0));
+    ValueId count = own(cx, OWN_BAD_DATA);
+    keep(cx, OWN_BAD_DATA, any, bin(cx, OP_ADD, count, i64c(cx, 1)));
+    keep(cx, OWN_BAD_CHECK, any, which);
+    keep(cx, OWN_BAD_AT, any, at);
+    keep(cx, OWN_BAD_VALUE, any, value);
+    graph_add_output(cx->g, own_output(OUT_BAD, cx->g->objective), any);
+}
+
+static void emit(Cx *cx, bool trains) {
+    ValueId which = i64c(cx, -1), bad_at = which, bad_value = i64c(cx, 0);
+    int n = cx->checks.len;
+    ValueId *at = NEW_ARRAY(cx->pass->scratch, ValueId, n);
+    ValueId *value = NEW_ARRAY(cx->pass->scratch, ValueId, n);
+    for (int i = 0; i < n; i++) {
+        const Check *c = &cx->checks.data[i];
+        cx->b.loc = c->loc;
+        at[i] = first_bad(cx, c);
+        value[i] = element(cx, c->root, at[i]);
+        output(cx, FAMILY_CHECK, c, at[i]);
+        output(cx, FAMILY_CHECKED, c, value[i]);
+    }
+    for (int i = n; trains && i-- > 0;) {
+        ValueId bad = bin(cx, OP_GREATER_EQUAL, at[i], i64c(cx, 0));
+        which = pick(cx, bad, i64c(cx, i), which);
+        bad_at = pick(cx, bad, at[i], bad_at);
+        bad_value = pick(cx, bad, value[i], bad_value);
+    }
+    if (trains) keep_bad(cx, which, bad_at, bad_value);
+}
+
+Status pass_checks(Module *m, PassCtx *pass) {
+    for (int i = 0; i < m->graphs.len; i++) {
+        Cx cx = {.g = m->graphs.data[i],
+                 .b = {.g = m->graphs.data[i]},
+                 .pass = pass};
+        TRY(find_checks(&cx));
+        if (cx.checks.len) emit(&cx, cx.g->program == PROGRAM_TRAIN);
+    }
+    return OK;
+}

@@ -1,0 +1,338 @@
+/* data_test.c: data that must not train: class numbers and rows that are not
+   there, on the CPU and on the simulated GPU.
+
+   The oracle is a session that never saw the bad batch: every variable but the
+   counters of bad and tried steps has the same bits.                        */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/compiled.h"
+#include "tests/support/simulate.h"
+
+enum { BATCH = 4, WORDS = 3, ROWS = 7, CLASSES = 5 };
+
+/* The model reads two of three words; running statistics must not move. */
+#define MODEL                                                                  \
+    "graph forward(%ids: i32[4,3]) {\n"                                        \
+    "  param %t: f32[7,8] = normal(1, 0.5), %w: f32[8,5] = normal(2, 0.5)\n"   \
+    "  param %s: f32[8] = 1, %b: f32[8] = 0\n"                                 \
+    "  buffer %mean: f32[8] = 0, %var: f32[8] = 1\n"                           \
+    "  %r = slice %ids {starts=[0,1], sizes=[4,2], steps=[1,1]} : i32[4,2]\n"  \
+    "  %e = gather %t, %r {axis=0} : f32[4,2,8]\n"                             \
+    "  %m = reduce_mean %e {axes=[1], keepdims=0} : f32[4,8]\n"                \
+    "  %n, %bm, %bv = batch_norm %m, %s, %b, %mean, %var {training=1} :"       \
+    " f32[4,8], f32[8], f32[8]\n"                                              \
+    "  %y = matmul %n, %w : f32[4,5]\n"                                        \
+    "  write %mean = %bm\n"                                                    \
+    "  write %var = %bv\n"                                                     \
+    "  return %y\n"                                                            \
+    "}\n"
+#define OPTIONS "--loss cross_entropy --optimizer adamw,lr=0.01 "
+
+typedef struct Data {
+    int32_t ids[BATCH * WORDS];
+    int64_t target[BATCH];
+    ampc_input in[2];
+} Data;
+
+static Data *data(Data *d, int batch) {
+    for (int i = 0; i < BATCH * WORDS; i++)
+        d->ids[i] = (i * 5 + batch * 3) % ROWS;
+    for (int i = 0; i < BATCH; i++) d->target[i] = (i + batch) % CLASSES;
+    d->in[0] = ampc_in("ids", d->ids, sizeof d->ids, AMPC_DTYPE_I32);
+    d->in[1] = ampc_in("target", d->target, sizeof d->target, AMPC_DTYPE_I64);
+    return d;
+}
+
+/* ---- devices ------------------------------------------------------------- */
+
+/* A machine with the module, compiled once per process. */
+static const Compiled *compile(const char *device, const char *options) {
+    static struct {
+        const char *device, *options;
+        Compiled c;
+    } made[4];
+    int i = 0;
+    char all[400];
+    while (made[i].device && (strcmp(made[i].device, device) != 0 ||
+                              strcmp(made[i].options, options) != 0))
+        i++;
+    Compiled *c = &made[i].c;
+    bool gpu = strcmp(device, "cuda") == 0;
+    snprintf(all, sizeof all, OPTIONS "%s", options);
+    if (!made[i].device) {
+        *c = gpu ? compile_text_cuda(MODEL, all, "cuda:sm_90")
+                 : compile_text(MODEL, all);
+        if (gpu) REQUIRE(sim_build_twins(c->cuda_dir) > 0);
+        made[i].device = device;
+        made[i].options = options;
+    }
+    if (!gpu) return c;
+    setenv("AMPC_LIBCUDA", sim()->path, 1);
+    setenv("AMPC_LIBCUBLASLT", sim()->cublaslt, 1);
+    setenv("AMPC_CACHE_DIR", test_tmpdir(), 1);
+    sim()->reset(&(SimConfig){.seed = 1, .twins = c->cuda_dir});
+    return c;
+}
+
+static ampc_session *open_on(const Compiled *c, const char *device) {
+    ampc_options o = {.size = sizeof o, .device = device, .threads = 2};
+    ampc_session *s;
+    char err[400];
+    if (c->api->open(c->api->module, &o, &s, err, sizeof err))
+        FAIL("open: %s", err);
+    return s;
+}
+
+#define STATES                                                                 \
+    (1u << AMPC_KIND_PARAMETER | 1u << AMPC_KIND_BUFFER | 1u << AMPC_KIND_STATE)
+
+static void same_states(const Compiled *c, ampc_session *a, ampc_session *b) {
+    size_t n, m;
+    char *x = read_all(c, a, STATES, &n), *y = read_all(c, b, STATES, &m);
+    if (CHECK_EQ_INT(n, m)) CHECK_MEM(x, y, n);
+    free(x);
+    free(y);
+}
+
+static void found(const Compiled *c, ampc_session *s, const char *input,
+                  int64_t index, int64_t value, int64_t count) {
+    ampc_bad_data b = {.size = sizeof b};
+    char text[100];
+    snprintf(text, sizeof text, "'%s': %lld at position %lld", input,
+             (long long)value, (long long)index);
+    CHECK_HAS(c->api->error(s), text);
+    CHECK_EQ_INT(c->api->bad_data(s, &b), AMPC_OK);
+    CHECK_STR(b.input, input);
+    CHECK_EQ_INT(b.index, index);
+    CHECK_EQ_INT(b.value, value);
+    CHECK_EQ_INT(b.count, count);
+    CHECK_EQ_INT(b.most, strcmp(input, "ids") ? CLASSES - 1 : ROWS - 1);
+    CHECK_EQ_INT(b.least, strcmp(input, "ids") ? 0 : -ROWS);
+}
+
+/* ---- training ------------------------------------------------------------ */
+
+/* One number of a batch, and whether it may be there. */
+static const struct Number {
+    int target; /* else: in ids */
+    int64_t index, value;
+    bool bad;
+} numbers[] = {
+    {1, 2, CLASSES, true},    {1, 0, -1, true},        {1, 3, -100, false},
+    {1, 1, INT64_MAX, true},  {1, 1, INT64_MIN, true}, {0, 1, ROWS, true},
+    {0, 11, -ROWS - 1, true}, {0, 11, -ROWS, false},   {0, 4, -1, false},
+    {0, 3, 1000, false}, /* which nobody reads */
+    {0, 5, INT32_MAX, true},
+};
+
+static Data *data_with(Data *d, int batch, const struct Number *n) {
+    data(d, batch);
+    if (n->target)
+        d->target[n->index] = n->value;
+    else
+        d->ids[n->index] = (int32_t)n->value;
+    return d;
+}
+
+static void training(const char *device) {
+    const Compiled *c = compile(device, "");
+    Data d;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const struct Number *n = &numbers[i];
+        ampc_session *s = open_on(c, device), *never = open_on(c, device);
+        ampc_metrics m = {.size = sizeof m};
+        step_ok(c, s, data(&d, 0)->in, 2);
+        step_ok(c, never, d.in, 2);
+        CHECK_EQ_INT(c->api->step(s, data_with(&d, 1, n)->in, 2, &m),
+                     n->bad ? AMPC_ERR_DATA : AMPC_OK);
+        CHECK_EQ_INT(m.applied, !n->bad);
+        CHECK_EQ_INT(m.skipped, n->bad);
+        CHECK_EQ_INT(m.bad_data, n->bad);
+        CHECK(isnan(m.loss) == n->bad);
+        if (n->bad) {
+            found(c, s, n->target ? "target" : "ids", n->index, n->value, 1);
+            same_states(c, s, never);
+            step_ok(c, s, data(&d, 2)->in, 2);
+            step_ok(c, never, d.in, 2);
+            same_states(c, s, never);
+        }
+        c->api->close(s);
+        c->api->close(never);
+    }
+}
+
+TEST_CASE(data, bad_numbers_do_not_train_cpu) { training("cpu"); }
+TEST_CASE(data, bad_numbers_do_not_train_gpu) { training("cuda"); }
+
+/* Both micro-batches of a step go when one of them is bad. */
+static void accumulation(const char *device) {
+    const Compiled *c = compile(device, "--accumulate 2");
+    for (int which = 0; which < 2; which++) {
+        ampc_session *s = open_on(c, device), *never = open_on(c, device);
+        ampc_metrics m = {.size = sizeof m};
+        Data d;
+        for (int i = 0; i < 2; i++) {
+            data_with(&d, i, &numbers[i == which ? 0 : 8]);
+            CHECK_EQ_INT(c->api->step(s, d.in, 2, &m),
+                         i == which ? AMPC_ERR_DATA : AMPC_OK);
+            if (i == which) found(c, s, "target", 2, CLASSES, 1);
+        }
+        CHECK_EQ_INT(m.updated, 1);
+        CHECK_EQ_INT(m.applied, 0);
+        CHECK_EQ_INT(m.bad_data, 1);
+        for (int i = 2; i < 4; i++) {
+            CHECK_EQ_INT(c->api->step(s, data(&d, i)->in, 2, &m), AMPC_OK);
+            CHECK_EQ_INT(c->api->step(never, d.in, 2, &m), AMPC_OK);
+        }
+        CHECK_EQ_INT(m.applied, 1);
+        c->api->close(s);
+        c->api->close(never);
+    }
+}
+
+TEST_CASE(data, a_bad_micro_batch_spoils_its_step_cpu) { accumulation("cpu"); }
+TEST_CASE(data, a_bad_micro_batch_spoils_its_step_gpu) { accumulation("cuda"); }
+
+/* Nobody asks for metrics for some steps: sync tells, once. */
+TEST_CASE(data, steps_that_nobody_waits_for) {
+    const Compiled *c = compile("cuda", "");
+    ampc_session *s = open_on(c, "cuda"), *never = open_on(c, "cuda");
+    ampc_metrics m = {.size = sizeof m};
+    Data d;
+    for (int i = 0; i < 6; i++) {
+        data_with(&d, i, &numbers[i == 2 ? 0 : i == 3 ? 5 : 8]);
+        CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_OK);
+        if (i != 2 && i != 3) step_ok(c, never, d.in, 2);
+    }
+    CHECK_EQ_INT(c->api->sync(s, &m), AMPC_ERR_DATA);
+    CHECK_EQ_INT(m.bad_data, 2);
+    CHECK_EQ_INT(m.applied, 1);
+    found(c, s, "ids", 1, ROWS, 2);
+    CHECK_EQ_INT(c->api->sync(s, &m), AMPC_OK);
+    same_states(c, s, never);
+    c->api->close(s);
+    c->api->close(never);
+}
+
+/* ---- evaluation and prediction ------------------------------------------- */
+
+static void inference(const char *device) {
+    const Compiled *c = compile(device, "");
+    ampc_session *s = open_on(c, device);
+    ampc_eval e = {.size = sizeof e}, before;
+    Data d;
+    CHECK_EQ_INT(c->api->evaluate(s, data(&d, 0)->in, 2, BATCH, &e), AMPC_OK);
+    before = e;
+    data_with(&d, 1, &numbers[0]); /* sample 2 */
+    CHECK_EQ_INT(c->api->evaluate(s, d.in, 2, 3, &e), AMPC_ERR_DATA);
+    found(c, s, "target", 2, CLASSES, 0);
+    CHECK_MEM(&e, &before, sizeof e);
+    CHECK_EQ_INT(c->api->evaluate(s, d.in, 2, 2, &e), AMPC_OK);
+    CHECK_EQ_INT(e.samples, BATCH + 2);
+    data_with(&d, 1, &numbers[5]); /* sample 0 */
+    CHECK_EQ_INT(c->api->predict(s, d.in, 1, 1, NULL, 0), AMPC_ERR_DATA);
+    found(c, s, "ids", 1, ROWS, 0);
+    CHECK_EQ_INT(c->api->predict(s, data(&d, 1)->in, 1, 1, NULL, 0), AMPC_OK);
+    c->api->close(s);
+}
+
+TEST_CASE(data, evaluation_and_prediction_refuse_cpu) { inference("cpu"); }
+TEST_CASE(data, evaluation_and_prediction_refuse_gpu) { inference("cuda"); }
+
+/* ---- checkpoints, constants, the driver ---------------------------------- */
+
+/* What was told before a checkpoint is not told again after it. */
+TEST_CASE(data, resumed_counts_are_old_news) {
+    const Compiled *c = compile("cpu", "");
+    ampc_session *s = open_on(c, "cpu");
+    ampc_metrics m = {.size = sizeof m};
+    char path[600];
+    Data d;
+    snprintf(path, sizeof path, "%s/told.safetensors", test_tmpdir());
+    data_with(&d, 0, &numbers[0]);
+    CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_ERR_DATA);
+    CHECK_EQ_INT(c->api->save(s, path), AMPC_OK);
+    c->api->close(s);
+    s = open_on(c, "cpu");
+    CHECK_EQ_INT(c->api->resume(s, path), AMPC_OK);
+    CHECK_EQ_INT(c->api->step(s, data(&d, 1)->in, 2, &m), AMPC_OK);
+    CHECK_EQ_INT(m.bad_data, 1);
+    data_with(&d, 2, &numbers[1]);
+    CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_ERR_DATA);
+    found(c, s, "target", 0, -1, 2);
+    c->api->close(s);
+}
+
+static void refused(const char *text, const char *why) {
+    char path[600], *out = NULL;
+    snprintf(path, sizeof path, "%s/refused.amp", test_tmpdir());
+    REQUIRE(test_write_file(path, text, strlen(text)));
+    CHECK_EQ_INT(
+        test_command(&out, "'%s' check '%s' --loss none", test_ampc(), path),
+        1);
+    CHECK_HAS(out, why);
+    free(out);
+}
+
+TEST_CASE(data, constants_are_refused_when_compiling) {
+    refused("graph forward(%x: f32[4,5]) {\n"
+            "  const %i: i64[3] = [0, 4, 1]\n"
+            "  %y = gather %x, %i {axis=0} : f32[3,5]\n"
+            "  return %y\n}\n",
+            "index 4 at position 1 is outside -4..3");
+    refused("graph forward(%x: f32[1,2]) {\n"
+            "  const %c: f32[2,2] = [1, 2, 3, 4]\n"
+            "  const %i: i64[1] = [-3]\n"
+            "  %r = gather %c, %i {axis=0} : f32[1,2]\n"
+            "  %y = add %x, %r : f32[1,2]\n"
+            "  return %y\n}\n",
+            "index -3 at position 0 is outside -2..1");
+}
+
+/* An .npy file of 64-bit integers. */
+static void write_labels(const char *path, const int64_t *v, int n) {
+    char file[128 + 64 * 8];
+    memset(file, ' ', 128);
+    memcpy(file, "\x93NUMPY\x01\x00\x76\x00", 10);
+    snprintf(file + 10, 100,
+             "{'descr': '<i8', 'fortran_order': False, 'shape': (%d,), }", n);
+    file[10 + strlen(file + 10)] = ' ';
+    file[127] = '\n';
+    memcpy(file + 128, v, (size_t)n * 8);
+    REQUIRE(test_write_file(path, file, 128 + (size_t)n * 8));
+}
+
+static void run_fails(const char *options) {
+    static const char text[] = "graph forward(%ids: i64[4]) {\n"
+                               "  param %t: f32[7,5] = normal(1, 1)\n"
+                               "  %y = gather %t, %ids {axis=0} : f32[4,5]\n"
+                               "  return %y\n}\n";
+    char ids[600], target[600], *out = NULL;
+    int64_t v[16];
+    Compiled c = compile_text(text, OPTIONS);
+    snprintf(ids, sizeof ids, "%s/ids.npy", test_tmpdir());
+    snprintf(target, sizeof target, "%s/t.npy", test_tmpdir());
+    for (int i = 0; i < 16; i++) v[i] = 1 + i % CLASSES; /* counted from 1 */
+    v[4] = 1;
+    write_labels(ids, v, 16);
+    write_labels(target, v, 16);
+    CHECK_EQ_INT(test_command(&out,
+                              "cd '%s' && '%s' run '%s' --quiet --device cpu "
+                              "--feed ids=ids.npy --feed target=t.npy %s",
+                              test_tmpdir(), test_ampc(), c.path, options),
+                 1);
+    CHECK_HAS(out, "t.npy: ");
+    CHECK_HAS(out, "error: sample 9 (from 0) has 5; input 'target' takes 0 "
+                   "to 4");
+    free(out);
+    compiled_close(&c);
+}
+
+TEST_CASE(data, run_names_file_sample_and_value) {
+    run_fails("--steps 8");
+    run_fails("--eval");
+}
