@@ -157,11 +157,28 @@ static Status add_check(Cx *cx, const Node *n, const struct Reader *r) {
     return OK;
 }
 
+/* Appends the body of a function that the model defines, whose nodes may read,
+   too; what no check needs of it is dead. */
+static void open_call(Cx *cx, const Node *n) {
+    char msg[FN_MESSAGE];
+    ValueId *out = NEW_ARRAY(cx->pass->scratch, ValueId, n->nout);
+    FnCall call = {.fn = n->fn,
+                   .in = n->in,
+                   .nin = n->nin,
+                   .attrs = n->attrs,
+                   .nattr = n->nattr,
+                   .nout = n->nout};
+    cx->b.loc = n->loc;
+    Status s = fn_run_body(&cx->b, &call, out, msg);
+    ASSERT(s == OK && "the call was checked when it was made");
+}
+
 static Status find_checks(Cx *cx) {
     for (int i = 0; i < cx->g->order.len; i++) {
-        const Node *n = node_get(cx->g, cx->g->order.data[i]);
-        const struct Reader *r = reader_of(n);
-        if (r) TRY(add_check(cx, n, r));
+        Node n = *node_get(cx->g, cx->g->order.data[i]);
+        const struct Reader *r = reader_of(&n);
+        if (r) TRY(add_check(cx, &n, r));
+        if (n.fn && !is_call(&n, n.fn->info.text)) open_call(cx, &n);
     }
     return OK;
 }

@@ -243,6 +243,47 @@ static void inference(const char *device) {
 TEST_CASE(data, evaluation_and_prediction_refuse_cpu) { inference("cpu"); }
 TEST_CASE(data, evaluation_and_prediction_refuse_gpu) { inference("cuda"); }
 
+/* Readers inside a function that the model defines, which names them anew. */
+TEST_CASE(data, functions_of_the_model_are_looked_into) {
+    static const char text[] =
+        "def row(t, i: int) -> y class any {\n"
+        "  y = gather(t, transpose(i, perm=[1, 0]), axis=0)\n}\n"
+        "def rows(t, i: int) -> y class any { y = row(t, i) }\n"
+        "def punish(x, t: int) -> loss: f32 class fullout {\n"
+        "  loss = nll_loss(x, t, axis=1)\n}\n"
+        "graph forward(%ids: i32[2,3], %class: i64[4]) {\n"
+        "  param %t: f32[7,4] = normal(1, 0.5), %w: f32[4,5] = 0.1\n"
+        "  %e = rows %t, %ids : f32[3,2,4]\n"
+        "  %y = matmul %w, %w {trans_a=1} : f32[5,5]\n"
+        "  %z = slice %y {starts=[0,0], sizes=[4,5], steps=[1,1]} : f32[4,5]\n"
+        "  %l = punish %z, %class : f32[]\n"
+        "  %m = reduce_mean %e {axes=[0,1,2], keepdims=0} : f32[]\n"
+        "  %s = add %l, %m : f32[]\n"
+        "  return %s\n}\n";
+    Compiled c = compile_text(text, "--loss auto --optimizer sgd,lr=0.1");
+    ampc_session *s = open_on(&c, "cpu");
+    int32_t ids[6] = {0, 1, 2, 3, 4, 6};
+    int64_t class[4] = {0, 4, 2, 1};
+    ampc_input in[] = {ampc_in("ids", ids, sizeof ids, AMPC_DTYPE_I32),
+                       ampc_in("class", class, sizeof class, AMPC_DTYPE_I64)};
+    ampc_bad_data b = {.size = sizeof b};
+    CHECK_EQ_INT(c.api->step(s, in, 2, NULL), AMPC_OK);
+    class[3] = CLASSES;
+    CHECK_EQ_INT(c.api->step(s, in, 2, NULL), AMPC_ERR_DATA);
+    CHECK_EQ_INT(c.api->bad_data(s, &b), AMPC_OK);
+    CHECK_STR(b.input, "class");
+    CHECK_EQ_INT(b.index, 3);
+    class[3] = 0;
+    ids[4] = 7;
+    CHECK_EQ_INT(c.api->step(s, in, 2, NULL), AMPC_ERR_DATA);
+    CHECK_EQ_INT(c.api->bad_data(s, &b), AMPC_OK);
+    CHECK_STR(b.input, "ids");
+    CHECK_EQ_INT(b.index, 4);
+    CHECK_EQ_INT(b.value, 7);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 /* ---- checkpoints, constants, the driver ---------------------------------- */
 
 /* What was told before a checkpoint is not told again after it. */
