@@ -435,6 +435,9 @@ EvalTensor *eval_tensor_new(Arena *a, TypeId t);
    message (integer division by zero, ...). */
 Status eval_node(const Graph *g, NodeId n, Arena *a, EvalMode mode,
                  const EvalTensor *const *in, EvalTensor **out, char *msg);
+/* The expression of an ELEM or REDUCE row without attributes; REDUCE: a is what
+   was folded so far, b one element more. */
+double eval_expr_f(OpCode op, double a, double b);
 double round_to_dtype(double v, DType d);
 
 #endif

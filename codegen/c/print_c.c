@@ -41,12 +41,11 @@ static int64_t lanes_step(const KPrint *p) {
 /* ---- reductions over columns --------------------------------------------- */
 
 static const char *fold_name(OpCode c) {
-    switch (c) {
-    case OP_REDUCE_PROD: return "PROD";
-    case OP_REDUCE_MAX: return "MAX";
-    case OP_REDUCE_MIN: return "MIN";
-    default: return "SUM";
-    }
+    static const char *const text[] = {[FOLD_SUM] = "SUM",
+                                       [FOLD_PROD] = "PROD",
+                                       [FOLD_MAX] = "MAX",
+                                       [FOLD_MIN] = "MIN"};
+    return text[op_info[c].fold];
 }
 
 /* The operand is kept for a later sweep: that array is folded. */

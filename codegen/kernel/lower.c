@@ -262,7 +262,7 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
     const Node *anchor = find_kind(g, f, KIND_ANCHOR);
     const Node *lib = find_kind(g, f, KIND_LIB);
     out->name = step_name(g, f);
-    if (anchor || (lib && lib->op != OP_PAD_GRAD)) {
+    if (anchor || (lib && lower_has_routine(lib->op))) {
         TRY(lower_lib_call(g, anchor ? anchor : lib, kernel_set_arena(ks), d,
                            out));
         drop_refs(out, LIB_ROLE_OPT_OUT, f);

@@ -54,9 +54,8 @@ bool guard_never(const Lower *l, int guard);
 /* cond ? yes : no, where cond 0 = always. */
 int lower_select(Lower *l, int cond, int yes, int no);
 
-/* Result `result` of a MOVE node. */
-int lower_move(Lower *l, const Node *n, int result, const KIndex *at,
-               int guard);
+/* The result of a MOVE node. */
+int lower_move(Lower *l, const Node *n, const KIndex *at, int guard);
 /* pad_grad: every padded position added to its source. */
 int lower_pad_grad(Lower *l, const Node *n, const KIndex *at);
 
@@ -66,6 +65,8 @@ int lower_pad_grad(Lower *l, const Node *n, const KIndex *at);
    result is the last ref. */
 Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
                       LoweredStep *out);
+/* Whether a node of kind ANCHOR or LIB becomes such a step. */
+bool lower_has_routine(OpCode op);
 /* Rows of one batch as the routine numbers them: PlanEpilogueFn's `row`. */
 int64_t lower_tile_rows(const LoweredStep *s);
 

@@ -1,6 +1,6 @@
 /* lower_lib.c: parameters and operands of the library routines (lib.def) from
-   nodes.  A routine's geometry comes from shapes and attributes, written here
-   once for each; operands and dtypes follow from its row.                   */
+   nodes.  Operands and dtypes follow from a routine's row, and so does the rest
+   where its column `shape` is not `own`.                                    */
 #include "codegen/kernel/lower.h"
 #include "runtime/lib.h"
 
@@ -62,7 +62,7 @@ static void fold_rows(LibGemm *p) {
     }
 }
 
-static Status gemm(const Graph *g, const Node *n, Diag *d, LibGemm *p) {
+static void shape_GEMM(const Graph *g, const Node *n, LibGemm *p) {
     const Type *x = type_of(g, n->in[0]), *w = type_of(g, n->in[1]);
     const Type *y = type_of(g, n->out[0]);
     bool ta = attr_int(n, AK_trans_a, 0) != 0;
@@ -74,14 +74,10 @@ static Status gemm(const Graph *g, const Node *n, Diag *d, LibGemm *p) {
     p->a_cs = ta ? p->m : 1;
     p->b_rs = tb ? 1 : p->n;
     p->b_cs = tb ? p->k : 1;
-    if ((x->dtype == DT_F64) != (w->dtype == DT_F64))
-        return fail(d, n->loc, "matmul of %s and %s: cast one operand",
-                    dtype_info[x->dtype].text, dtype_info[w->dtype].text);
     for (int j = 0; j < y->rank - 2; j++)
         add_batch(p, y->dim[j], batch_stride(x, y->rank, j, p->m * p->k),
                   batch_stride(w, y->rank, j, p->k * p->n));
     fold_rows(p);
-    return OK;
 }
 
 /* ---- convolution --------------------------------------------------------- */
@@ -103,6 +99,18 @@ static void conv(const Graph *g, const Node *n, LibConv *p, ValueId x,
     spatial(n, AK_pads, rank, 0, p->pad);
 }
 
+static void shape_CONV_FWD(const Graph *g, const Node *n, LibConv *p) {
+    conv(g, n, p, n->in[0], n->in[1], n->out[0]);
+}
+
+static void shape_CONV_DGRAD(const Graph *g, const Node *n, LibConv *p) {
+    conv(g, n, p, n->out[0], n->in[1], n->in[0]);
+}
+
+static void shape_CONV_WGRAD(const Graph *g, const Node *n, LibConv *p) {
+    conv(g, n, p, n->in[0], n->out[0], n->in[1]);
+}
+
 /* ---- pools --------------------------------------------------------------- */
 
 /* x, y: the values in the roles of input and output. */
@@ -120,11 +128,26 @@ static void pool(const Graph *g, const Node *n, LibPool *p, ValueId x,
     spatial(n, AK_pads, rank, 0, p->pad);
     for (int j = 0; j < rank && npads == 2 * rank; j++)
         p->pad_end[3 - rank + j] = pads[rank + j];
-    p->count_include_pad = attr_int(n, AK_count_include_pad, 0);
     p->idx_dtype = AMPC_I32;
 }
 
-/* ---- scatter, argmax ----------------------------------------------------- */
+static void shape_MAXPOOL(const Graph *g, const Node *n, LibPool *p) {
+    pool(g, n, p, n->in[0], n->out[0]);
+}
+
+static void shape_MAXPOOL_GRAD(const Graph *g, const Node *n, LibPool *p) {
+    pool(g, n, p, n->out[0], n->in[0]);
+}
+
+static void shape_AVGPOOL(const Graph *g, const Node *n, LibPool *p) {
+    pool(g, n, p, n->in[0], n->out[0]);
+}
+
+static void shape_AVGPOOL_GRAD(const Graph *g, const Node *n, LibPool *p) {
+    pool(g, n, p, n->out[0], n->in[0]);
+}
+
+/* ---- axes ---------------------------------------------------------------- */
 
 static int64_t dims_product(const Type *t, int from, int to) {
     int64_t p = 1;
@@ -132,21 +155,13 @@ static int64_t dims_product(const Type *t, int from, int to) {
     return p;
 }
 
-static void scatter_add(const Graph *g, const Node *n, LibScatterAdd *p) {
+static void shape_SCATTER_ADD(const Graph *g, const Node *n, LibScatterAdd *p) {
     const Type *out = type_of(g, n->out[0]), *idx = type_of(g, n->in[1]);
     int axis = axis_norm(attr_int(n, AK_axis, 0), out->rank);
     p->outer = dims_product(out, 0, axis);
     p->rows = out->dim[axis];
     p->nidx = type_count(idx);
     p->inner = dims_product(out, axis + 1, out->rank);
-}
-
-static void argmax(const Graph *g, const Node *n, LibArgmax *p) {
-    const Type *x = type_of(g, n->in[0]);
-    int axis = axis_norm(attr_int(n, AK_axis, 0), x->rank);
-    p->outer = dims_product(x, 0, axis);
-    p->axis = x->dim[axis];
-    p->inner = dims_product(x, axis + 1, x->rank);
 }
 
 /* ---- all ----------------------------------------------------------------- */
@@ -161,58 +176,43 @@ int64_t lower_tile_rows(const LoweredStep *s) {
     return p->n == 1 ? 0 : p->k;
 }
 
-static Status geometry(const Graph *g, const Node *n, Diag *d, LoweredStep *s,
-                       LibParams *p) {
-    ValueId in = n->in[0], in2 = n->nin > 1 ? n->in[1] : NO_VALUE;
-    ValueId out = n->out[0];
-    switch (n->op) {
-    case OP_MATMUL:
-        s->lib = PLAN_LIB_GEMM;
-        return gemm(g, n, d, &p->as_LibGemm);
-    case OP_CONV:
-        s->lib = PLAN_LIB_CONV_FWD;
-        conv(g, n, &p->as_LibConv, in, in2, out);
-        return OK;
-    case OP_CONV_DGRAD:
-        s->lib = PLAN_LIB_CONV_DGRAD;
-        conv(g, n, &p->as_LibConv, out, in2, in);
-        return OK;
-    case OP_CONV_WGRAD:
-        s->lib = PLAN_LIB_CONV_WGRAD;
-        conv(g, n, &p->as_LibConv, in, out, in2);
-        return OK;
-    case OP_MAX_POOL:
-        s->lib = PLAN_LIB_MAXPOOL;
-        pool(g, n, &p->as_LibPool, in, out);
-        return OK;
-    case OP_MAX_POOL_GRAD:
-        s->lib = PLAN_LIB_MAXPOOL_GRAD;
-        pool(g, n, &p->as_LibPool, out, in);
-        return OK;
-    case OP_AVG_POOL:
-        s->lib = PLAN_LIB_AVGPOOL;
-        pool(g, n, &p->as_LibPool, in, out);
-        return OK;
-    case OP_AVG_POOL_GRAD:
-        s->lib = PLAN_LIB_AVGPOOL_GRAD;
-        pool(g, n, &p->as_LibPool, out, in);
-        return OK;
-    case OP_SCATTER_ADD:
-        s->lib = PLAN_LIB_SCATTER_ADD;
-        scatter_add(g, n, &p->as_LibScatterAdd);
-        return OK;
-    default:
-        ASSERT(n->op == OP_ARGMAX);
-        s->lib = PLAN_LIB_ARGMAX;
-        argmax(g, n, &p->as_LibArgmax);
-        return OK;
+/* Parameters that are called as an attribute of the op. */
+static void attributes(const Node *n, const LibInfo *lib, int64_t *par) {
+    for (uint32_t i = 0, at = 0; i < lib->nfield; at += lib->fields[i++].n)
+        for (int k = 0; k < op_info[n->op].nattr; k++) {
+            AttrKey key = op_info[n->op].attrs[k];
+            if (!strcmp(attr_info[key].text, lib->fields[i].name) &&
+                attr_info[key].kind == ATTR_INT)
+                par[at] = attr_int(n, key, 0);
+        }
+}
+
+#define SHAPE_own(E) shape_##E(g, n, p)
+#define SHAPE_axis(E)                                                          \
+    const Type *x = type_of(g, n->in[0]);                                      \
+    int axis = axis_norm(attr_int(n, AK_axis, 0), x->rank);                    \
+    p->outer = dims_product(x, 0, axis);                                       \
+    p->axis = x->dim[axis];                                                    \
+    p->inner = dims_product(x, axis + 1, x->rank)
+#define SHAPE_none(E) ASSERT(p && !"an op's routine")
+
+static void shape(const Graph *g, const Node *n, PlanLib lib, LibParams *par) {
+    switch (lib) {
+#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+    case PLAN_LIB_##E: {                                                       \
+        S *p = &par->as_##S;                                                   \
+        SHAPE_##shape(E);                                                      \
+        break;                                                                 \
+    }
+#include "runtime/lib.def"
+    case PLAN_NLIB: ASSERT(!"a routine"); break;
     }
 }
 
 /* Operands are the node's own, in order, results after inputs. */
 static Status operands(const Graph *g, const Node *n, Diag *d,
                        const LibInfo *lib, LoweredStep *s) {
-    int in = 0, out = 0;
+    int in = 0, out = 0, wide = -1;
     for (uint32_t i = 0; i < lib->noperand; i++) {
         const LibOperand *o = &lib->operands[i];
         ValueId v = lib_writes(lib, (int)i) ? n->out[out++] : n->in[in++];
@@ -220,6 +220,11 @@ static Status operands(const Graph *g, const Node *n, Diag *d,
         if (!(o->dtypes >> t & 1))
             return fail(d, n->loc, "there is no %s of %s: cast to f32",
                         op_info[n->op].text, dtype_info[t].text);
+        if (o->dtypes == LIB_FLOAT && wide >= 0 && wide != (t == DT_F64))
+            return fail(d, n->loc, "%s mixes f64 and %s: cast one operand",
+                        op_info[n->op].text,
+                        dtype_info[wide ? t : value_dtype(g, n->in[0])].text);
+        if (o->dtypes == LIB_FLOAT) wide = t == DT_F64;
         s->refs[i] = o->role == LIB_ROLE_IN ? view_root(g, v) : v;
         s->pars[o->dtype_at] = t;
     }
@@ -227,13 +232,35 @@ static Status operands(const Graph *g, const Node *n, Diag *d,
     return OK;
 }
 
+/* PlanLib + 1 of the rows of kind ANCHOR and LIB; 0: a generated kernel. */
+enum { PLAN_LIB_kernel = -1 };
+#define ROUTINE_ELEM(lower)      0
+#define ROUTINE_GEN(lower)       0
+#define ROUTINE_VIEW(lower)      0
+#define ROUTINE_MOVE(lower)      0
+#define ROUTINE_REDUCE(lower)    0
+#define ROUTINE_ANCHOR(lower)    PLAN_LIB_##lower + 1
+#define ROUTINE_LIB(lower)       PLAN_LIB_##lower + 1
+#define ROUTINE_COMPOSITE(lower) 0
+static const int routine[NUM_OPS] = {
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
+           cost, eval, lower, expr)                                            \
+    [OP_##E] = ROUTINE_##kind(lower),
+#include "ir/op/ops.def"
+};
+
+bool lower_has_routine(OpCode op) { return routine[op] != 0; }
+
 Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
                       LoweredStep *out) {
     LibParams p;
-    memset(&p, 0, sizeof p);
-    TRY(geometry(g, n, d, out, &p));
-    const LibInfo *lib = lib_info(out->lib);
+    ASSERT(lower_has_routine(n->op));
     out->kind = PLAN_LIB;
+    out->lib = (PlanLib)(routine[n->op] - 1);
+    const LibInfo *lib = lib_info(out->lib);
+    memset(&p, 0, sizeof p);
+    attributes(n, lib, (int64_t *)(void *)&p);
+    shape(g, n, out->lib, &p);
     out->npar = (int)lib->npar;
     out->pars = arena_dup(a, &p, lib->npar * sizeof(int64_t));
     out->nref = (int)lib->noperand;

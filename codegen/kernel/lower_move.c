@@ -128,7 +128,8 @@ static const Type *type_in(const Lower *l, const Node *n, int j) {
     return value_type(l->g, n->in[j]);
 }
 
-static int transpose(Lower *l, const Node *n, const KIndex *at, int guard) {
+static int move_transpose(Lower *l, const Node *n, const KIndex *at,
+                          int guard) {
     KIndex src[MAX_RANK];
     const int64_t *perm;
     int rank = type_in(l, n, 0)->rank;
@@ -137,7 +138,7 @@ static int transpose(Lower *l, const Node *n, const KIndex *at, int guard) {
     return lower_value(l, n->in[0], src, guard);
 }
 
-static int expand(Lower *l, const Node *n, const KIndex *at, int guard) {
+static int move_expand(Lower *l, const Node *n, const KIndex *at, int guard) {
     KIndex src[MAX_RANK];
     const Type *t = type_in(l, n, 0);
     int lead = value_type(l->g, n->out[0])->rank - t->rank;
@@ -146,7 +147,7 @@ static int expand(Lower *l, const Node *n, const KIndex *at, int guard) {
     return lower_value(l, n->in[0], src, guard);
 }
 
-static int slice(Lower *l, const Node *n, const KIndex *at, int guard) {
+static int move_slice(Lower *l, const Node *n, const KIndex *at, int guard) {
     KIndex src[MAX_RANK];
     const int64_t *starts, *steps;
     int rank = attr_ints(n, AK_starts, &starts);
@@ -170,7 +171,8 @@ static int zero_of(Lower *l, int like) {
     return lower_const(l, kinst_at(l->k, like)->type, 0, 0);
 }
 
-static int slice_grad(Lower *l, const Node *n, const KIndex *at, int guard) {
+static int move_slice_grad(Lower *l, const Node *n, const KIndex *at,
+                           int guard) {
     KIndex src[MAX_RANK];
     const int64_t *starts, *steps;
     const Type *t = type_in(l, n, 0);
@@ -185,18 +187,7 @@ static int slice_grad(Lower *l, const Node *n, const KIndex *at, int guard) {
     return lower_select(l, inside, v, zero_of(l, v));
 }
 
-static int split(Lower *l, const Node *n, int result, const KIndex *at,
-                 int guard) {
-    KIndex src[MAX_RANK];
-    const Type *t = type_in(l, n, 0);
-    int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank);
-    memcpy(src, at, (size_t)t->rank * sizeof *src);
-    for (int j = 0; j < result; j++)
-        src[axis] = at_shift(src[axis], value_type(l->g, n->out[j])->dim[axis]);
-    return lower_value(l, n->in[0], src, guard);
-}
-
-static int concat(Lower *l, const Node *n, const KIndex *at, int guard) {
+static int move_concat(Lower *l, const Node *n, const KIndex *at, int guard) {
     const Type *t = value_type(l->g, n->out[0]);
     int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank), r = 0;
     int64_t end = t->dim[axis];
@@ -219,7 +210,7 @@ static int concat(Lower *l, const Node *n, const KIndex *at, int guard) {
     return r ? r : lower_const(l, ktype_of(t->dtype), 0, 0);
 }
 
-static int gather(Lower *l, const Node *n, const KIndex *at, int guard) {
+static int move_gather(Lower *l, const Node *n, const KIndex *at, int guard) {
     const Type *t = type_in(l, n, 0), *ti = type_in(l, n, 1);
     int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank);
     int64_t size = t->dim[axis];
@@ -236,7 +227,7 @@ static int gather(Lower *l, const Node *n, const KIndex *at, int guard) {
     return lower_select(l, inside, v, zero_of(l, v));
 }
 
-static int trilu(Lower *l, const Node *n, const KIndex *at, int guard) {
+static int move_trilu(Lower *l, const Node *n, const KIndex *at, int guard) {
     const Type *t = type_in(l, n, 0);
     int64_t k = attr_int(n, AK_k, 0);
     /* column - row >= k, or <= k */
@@ -278,7 +269,7 @@ static KIndex pad_source(Lower *l, Str mode, KIndex x, int64_t size) {
     return at_inst(reflect(l, v, size));
 }
 
-static int pad(Lower *l, const Node *n, const KIndex *at, int guard) {
+static int move_pad(Lower *l, const Node *n, const KIndex *at, int guard) {
     const Type *t = type_in(l, n, 0);
     DType to = value_dtype(l->g, n->out[0]);
     Str mode = attr_str(n, AK_mode, "constant");
@@ -299,19 +290,27 @@ static int pad(Lower *l, const Node *n, const KIndex *at, int guard) {
     return lower_select(l, inside, v, lower_as(l, fill, to));
 }
 
-int lower_move(Lower *l, const Node *n, int result, const KIndex *at,
-               int guard) {
-    switch (n->op) {
-    case OP_TRANSPOSE: return transpose(l, n, at, guard);
-    case OP_EXPAND: return expand(l, n, at, guard);
-    case OP_SLICE: return slice(l, n, at, guard);
-    case OP_SLICE_GRAD: return slice_grad(l, n, at, guard);
-    case OP_PAD: return pad(l, n, at, guard);
-    case OP_CONCAT: return concat(l, n, at, guard);
-    case OP_SPLIT: return split(l, n, result, at, guard);
-    case OP_GATHER: return gather(l, n, at, guard);
-    default: ASSERT(n->op == OP_TRILU); return trilu(l, n, at, guard);
-    }
+typedef int MoveFn(Lower *l, const Node *n, const KIndex *at, int guard);
+
+#define MOVE_ELEM(lower)      NULL
+#define MOVE_GEN(lower)       NULL
+#define MOVE_VIEW(lower)      NULL
+#define MOVE_MOVE(lower)      move_##lower
+#define move_none             NULL
+#define MOVE_REDUCE(lower)    NULL
+#define MOVE_ANCHOR(lower)    NULL
+#define MOVE_LIB(lower)       NULL
+#define MOVE_COMPOSITE(lower) NULL
+static MoveFn *const move[NUM_OPS] = {
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
+           cost, eval, lower, expr)                                            \
+    [OP_##E] = MOVE_##kind(lower),
+#include "ir/op/ops.def"
+};
+
+int lower_move(Lower *l, const Node *n, const KIndex *at, int guard) {
+    ASSERT(move[n->op]);
+    return move[n->op](l, n, at, guard);
 }
 
 /* ---- gradient of padding ------------------------------------------------- */

@@ -276,10 +276,7 @@ static int inner(Lower *l, ValueId v, const Node *n, const KIndex *at,
     switch (op_info[n->op].kind) {
     case KIND_ELEM: return elem(l, n, t, at, guard);
     case KIND_GEN: return generate(l, n, t, at);
-    case KIND_MOVE:
-        return lower_as(l,
-                        lower_move(l, n, value_get(l->g, v)->result, at, guard),
-                        t->dtype);
+    case KIND_MOVE: return lower_as(l, lower_move(l, n, at, guard), t->dtype);
     case KIND_REDUCE: return reduce(l, n, t);
     default:
         ASSERT(n->op == OP_PAD_GRAD);

@@ -122,12 +122,14 @@ void sb_put_fold(StrBuf *sb, OpCode code, KType t, const char *a,
 
 const char *fold_start(OpCode code, KType t) {
     bool is_int = t == KT_I64 || t == KT_B8;
-    switch (code) {
-    case OP_REDUCE_PROD: return "1";
-    case OP_REDUCE_MAX: return is_int ? "INT64_MIN" : "-INFINITY";
-    case OP_REDUCE_MIN: return is_int ? "INT64_MAX" : "INFINITY";
-    default: return "0";
+    switch (op_info[code].fold) {
+    case FOLD_PROD: return "1";
+    case FOLD_MAX: return is_int ? "INT64_MIN" : "-INFINITY";
+    case FOLD_MIN: return is_int ? "INT64_MAX" : "INFINITY";
+    case FOLD_SUM:
+    case FOLD_NONE: break;
     }
+    return "0";
 }
 
 /* ---- the other instructions ---------------------------------------------- */

@@ -130,30 +130,16 @@ void schedule_cpu(Arena *a, Kernel *k) {
 /* ---- cost ---------------------------------------------------------------- */
 
 static double op_ns(OpCode c) {
-    switch (c) {
-    case OP_EXP:
-    case OP_SIGMOID:
-    case OP_LOG:
-    case OP_TANH: return 1.0;
-    case OP_ERF:
-    case OP_GELU:
-    case OP_GELU_TANH:
-    case OP_LOG_SIGMOID:
-    case OP_SOFTPLUS: return 1.5;
-    case OP_POW:
-    case OP_SIN:
-    case OP_COS:
-    case OP_MOD: return 15;
-    case OP_DIV:
-    case OP_SQRT:
-    case OP_RSQRT:
-    case OP_RECIPROCAL: return 0.5;
-    default: return 0.1;
-    }
+    static const double ns[] = {[COST_CHEAP] = 0.1,
+                                [COST_DIVIDE] = 0.5,
+                                [COST_LONG] = 1.2,
+                                [COST_SLOW] = 15};
+    return ns[op_info[c].cost];
 }
 
 bool kinst_is_costly(const KInst *in) {
-    return in->op == K_PHILOX || (in->op == K_OP && op_ns(in->code) >= 1.0);
+    return in->op == K_PHILOX ||
+           (in->op == K_OP && op_info[in->code].cost >= COST_LONG);
 }
 
 static double inst_ns(const KInst *in) {

@@ -43,18 +43,10 @@ static int flat_registers(const Kernel *k, int n) {
 static int flat_weight(const KInst *in) {
     if (in->op == K_PHILOX) return 2;
     if (in->op != K_OP) return 0;
-    switch (in->code) {
-    case OP_POW:
-    case OP_SIN:
-    case OP_COS:
-    case OP_MOD: return FLAT_WEIGHT;
-    case OP_DIV:
-    case OP_SQRT:
-    case OP_RSQRT:
-    case OP_RECIPROCAL: return 2;
-    default: break;
-    }
-    if (!kinst_is_costly(in)) return 0;
+    OpCost cost = op_info[in->code].cost;
+    if (cost == COST_CHEAP) return 0;
+    if (cost == COST_SLOW) return FLAT_WEIGHT;
+    if (cost == COST_DIVIDE) return 2;
     return in->compute == KT_F64 ? FLAT_WEIGHT : 2;
 }
 

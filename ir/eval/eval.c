@@ -108,51 +108,19 @@ void eval_ints(const Node *n, AttrKey k, int count, int64_t dflt,
 
 /* ---- one node ------------------------------------------------------------ */
 
-static EvalFn eval_call;
-
-/* Ops of kind ELEM need no entry. */
 static EvalFn *const eval_fn[NUM_OPS] = {
-    [OP_FULL] = eval_full,
-    [OP_IOTA] = eval_iota,
-    [OP_RAND_UNIFORM] = eval_rand_uniform,
-    [OP_RESHAPE] = eval_reshape,
-    [OP_TRANSPOSE] = eval_transpose,
-    [OP_EXPAND] = eval_expand,
-    [OP_SLICE] = eval_slice,
-    [OP_SLICE_GRAD] = eval_slice_grad,
-    [OP_PAD] = eval_pad,
-    [OP_CONCAT] = eval_concat,
-    [OP_SPLIT] = eval_split,
-    [OP_GATHER] = eval_gather,
-    [OP_TRILU] = eval_trilu,
-    [OP_SCATTER_ADD] = eval_scatter_add,
-    [OP_PAD_GRAD] = eval_pad_grad,
-    [OP_REDUCE_SUM] = eval_reduce,
-    [OP_REDUCE_MEAN] = eval_reduce,
-    [OP_REDUCE_SUMSQ] = eval_reduce,
-    [OP_REDUCE_PROD] = eval_reduce,
-    [OP_REDUCE_MAX] = eval_reduce,
-    [OP_REDUCE_MIN] = eval_reduce,
-    [OP_ARGMAX] = eval_argmax,
-    [OP_MATMUL] = eval_matmul,
-    [OP_CONV] = eval_conv,
-    [OP_CONV_DGRAD] = eval_conv_dgrad,
-    [OP_CONV_WGRAD] = eval_conv_wgrad,
-    [OP_MAX_POOL] = eval_max_pool,
-    [OP_MAX_POOL_GRAD] = eval_max_pool_grad,
-    [OP_AVG_POOL] = eval_avg_pool,
-    [OP_AVG_POOL_GRAD] = eval_avg_pool_grad,
-    [OP_CALL] = eval_call,
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
+           cost, eval, lower, expr)                                            \
+    [OP_##E] = eval_##eval,
+#include "ir/op/ops.def"
 };
 
 static Status run_node(const Graph *g, NodeId id, Arena *a, EvalMode mode,
                        const EvalTensor *const *in, EvalTensor **out,
                        char *msg) {
     const Node *n = node_get(g, id);
-    EvalFn *fn = op_info[n->op].kind == KIND_ELEM ? eval_elem : eval_fn[n->op];
-    ASSERT(fn);
     EvalCx cx = {n, a, in, out, msg};
-    TRY(fn(&cx));
+    TRY(eval_fn[n->op](&cx));
     for (int k = 0; k < n->nout; k++) settle(out[k], mode);
     return OK;
 }
@@ -281,7 +249,7 @@ const EvalTensor *eval_get(const Evaluator *e, ValueId v) {
 /* ---- calls --------------------------------------------------------------- */
 
 /* The body, nothing rounded on the way. */
-static Status eval_call(EvalCx *cx) {
+Status eval_call(EvalCx *cx) {
     const Type *types[MAX_FN_OPERANDS];
     const Node *n = cx->n;
     Diag d = {0};

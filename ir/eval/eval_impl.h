@@ -47,13 +47,25 @@ void eval_ints(const Node *n, AttrKey k, int count, int64_t dflt, int64_t *out);
 /* Element i of the stream (rng, salt), in [0, 1); see eval_move.c. */
 double eval_uniform(const int64_t rng[2], int64_t salt, int64_t i);
 
-EvalFn eval_elem;
-EvalFn eval_full, eval_iota, eval_rand_uniform;
-EvalFn eval_reshape, eval_transpose, eval_expand, eval_slice, eval_slice_grad,
-    eval_pad, eval_pad_grad, eval_concat, eval_split, eval_gather,
-    eval_scatter_add, eval_trilu;
-EvalFn eval_reduce, eval_argmax, eval_matmul, eval_conv, eval_conv_dgrad,
-    eval_conv_wgrad, eval_max_pool, eval_max_pool_grad, eval_avg_pool,
-    eval_avg_pool_grad;
+/* Text for the rows of ops.def whose expression is computed, by kind. */
+#define EXPR_ELEM(...)   __VA_ARGS__
+#define EXPR_REDUCE(...) __VA_ARGS__
+#define EXPR_GEN(...)
+#define EXPR_VIEW(...)
+#define EXPR_MOVE(...)
+#define EXPR_ANCHOR(...)
+#define EXPR_LIB(...)
+#define EXPR_COMPOSITE(...)
+
+/* eval_expr_f over integers; *err: why there is no result.  Wraps. */
+typedef struct EvalInts {
+    int64_t a, b, c, P0, P1;
+} EvalInts;
+int64_t eval_expr_i(OpCode op, const EvalInts *in, const char **err);
+
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
+           cost, eval, lower, expr)                                            \
+    EvalFn eval_##eval;
+#include "ir/op/ops.def"
 
 #endif

@@ -19,43 +19,18 @@ static void reduce_strides(EvalCx *cx, const Type *t, int64_t *stride) {
     }
 }
 
-static double start_f(OpCode op) {
-    switch (op) {
-    case OP_REDUCE_PROD: return 1;
-    case OP_REDUCE_MAX: return -INFINITY;
-    case OP_REDUCE_MIN: return INFINITY;
-    default: return 0;
-    }
+static double start_f(OpFold fold) {
+    return fold == FOLD_PROD  ? 1
+           : fold == FOLD_MAX ? -INFINITY
+           : fold == FOLD_MIN ? INFINITY
+                              : 0;
 }
 
-static double fold_f(OpCode op, double acc, double v) {
-    switch (op) {
-    case OP_REDUCE_PROD: return acc * v;
-    case OP_REDUCE_SUMSQ: return acc + v * v;
-    case OP_REDUCE_MAX: return v > acc || v != v ? v : acc;
-    case OP_REDUCE_MIN: return v < acc || v != v ? v : acc;
-    default: return acc + v;
-    }
-}
-
-static int64_t start_i(OpCode op) {
-    switch (op) {
-    case OP_REDUCE_PROD: return 1;
-    case OP_REDUCE_MAX: return INT64_MIN;
-    case OP_REDUCE_MIN: return INT64_MAX;
-    default: return 0;
-    }
-}
-
-static int64_t fold_i(OpCode op, int64_t acc, int64_t v) {
-    uint64_t a = (uint64_t)acc, b = (uint64_t)v; /* wrap, as the dtype does */
-    switch (op) {
-    case OP_REDUCE_PROD: return (int64_t)(a * b);
-    case OP_REDUCE_SUMSQ: return (int64_t)(a + b * b);
-    case OP_REDUCE_MAX: return v > acc ? v : acc;
-    case OP_REDUCE_MIN: return v < acc ? v : acc;
-    default: return (int64_t)(a + b);
-    }
+static int64_t start_i(OpFold fold) {
+    return fold == FOLD_PROD  ? 1
+           : fold == FOLD_MAX ? INT64_MIN
+           : fold == FOLD_MIN ? INT64_MAX
+                              : 0;
 }
 
 static void reduce_mean_divide(EvalTensor *out, int64_t n, int64_t each) {
@@ -76,16 +51,17 @@ Status eval_reduce(EvalCx *cx) {
     reduce_strides(cx, t, stride);
     for (int64_t k = 0; k < m; k++)
         if (out->f)
-            out->f[k] = start_f(op);
+            out->f[k] = start_f(op_info[op].fold);
         else
-            out->i[k] = start_i(op);
+            out->i[k] = start_i(op_info[op].fold);
     for (int64_t k = 0; k < n; k++, eval_step(t, idx)) {
         int64_t at = 0;
         for (int d = 0; d < t->rank; d++) at += idx[d] * stride[d];
         if (out->f)
-            out->f[at] = fold_f(op, out->f[at], eval_at(in, k));
+            out->f[at] = eval_expr_f(op, out->f[at], eval_at(in, k));
         else
-            out->i[at] = fold_i(op, out->i[at], in->i[k]);
+            out->i[at] = eval_expr_i(
+                op, &(EvalInts){.a = out->i[at], .b = in->i[k]}, NULL);
     }
     if (op == OP_REDUCE_MEAN) reduce_mean_divide(out, m, m ? n / m : 0);
     return OK;

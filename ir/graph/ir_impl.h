@@ -56,10 +56,9 @@ const char *type_text(const Type *t, char *buf);
 /* ---- op_type.c, op_type_nn.c: type rules --------------------------------- */
 
 #define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           expr)                                                               \
+           cost, eval, lower, expr)                                            \
     TypeRule ty_##type;
 #include "ir/op/ops.def"
-#undef OP
 
 /* Fills cx->msg. */
 Status type_error(TypeCtx *cx, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -16,8 +16,18 @@
     .attrs = {AK_##a, AK_##b, AK_##c, AK_##d, AK_##e, AK_##f, AK_##g},         \
     .nattr = 7
 
+#define FOLD_ELEM(lower)      FOLD_NONE
+#define FOLD_GEN(lower)       FOLD_NONE
+#define FOLD_VIEW(lower)      FOLD_NONE
+#define FOLD_MOVE(lower)      FOLD_NONE
+#define FOLD_REDUCE(lower)    FOLD_##lower
+#define FOLD_ANCHOR(lower)    FOLD_NONE
+#define FOLD_LIB(lower)       FOLD_NONE
+#define FOLD_COMPOSITE(lower) FOLD_NONE
+
 const OpInfo op_info[NUM_OPS] = {
-#define OP(E, t, imin, imax, omin, omax, alist, trule, cls, grad, knd, ex)     \
+#define OP(E, t, imin, imax, omin, omax, alist, trule, cls, grad, knd, cst,    \
+           eval, lower, ex)                                                    \
     [OP_##E] = {.text = t,                                                     \
                 .in_min = imin,                                                \
                 .in_max = imax,                                                \
@@ -26,12 +36,13 @@ const OpInfo op_info[NUM_OPS] = {
                 alist,                                                         \
                 .amp = AMP_##cls,                                              \
                 .kind = KIND_##knd,                                            \
+                .cost = COST_##cst,                                            \
+                .fold = FOLD_##knd(lower),                                     \
                 .type_text = #trule,                                           \
                 .grad_text = #grad,                                            \
                 .expr = #ex,                                                   \
                 .type = ty_##trule},
 #include "ir/op/ops.def"
-#undef OP
 };
 
 static const AttrInfo attr_rows[NUM_ATTRS] = {

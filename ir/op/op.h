@@ -6,10 +6,9 @@
 
 typedef enum OpCode {
 #define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           expr)                                                               \
+           cost, eval, lower, expr)                                            \
     OP_##E,
 #include "ir/op/ops.def"
-#undef OP
     NUM_OPS
 } OpCode;
 
@@ -33,6 +32,18 @@ typedef enum OpKind {
     KIND_LIB,
     KIND_COMPOSITE
 } OpKind;
+
+/* What an element costs, each several times the one before. */
+typedef enum OpCost { COST_CHEAP, COST_DIVIDE, COST_LONG, COST_SLOW } OpCost;
+
+/* How a reduction folds what its expression adds. */
+typedef enum OpFold {
+    FOLD_NONE,
+    FOLD_SUM,
+    FOLD_PROD,
+    FOLD_MAX,
+    FOLD_MIN
+} OpFold;
 
 /* ---- attributes -----------------------------------------------------------
  */
@@ -120,6 +131,8 @@ typedef struct OpInfo {
     int nattr;
     AmpClass amp;
     OpKind kind;
+    OpCost cost;
+    OpFold fold; /* REDUCE                                                  */
     const char *type_text, *grad_text; /* rule names, for --list-ops */
     const char *expr;                  /* text of the expression */
     TypeRule *type;

@@ -9,10 +9,9 @@
 #define grad_none NULL
 GradRule *const op_grad[NUM_OPS] = {
 #define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           expr)                                                               \
+           cost, eval, lower, expr)                                            \
     [OP_##E] = grad_##grad,
 #include "ir/op/ops.def"
-#undef OP
 };
 
 /* ---- shared -------------------------------------------------------------- */

@@ -11,11 +11,11 @@
 
 #include "ir/ir.h"
 
+#define grad_dx(expr) grad_by_expr
 #define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           expr)                                                               \
+           cost, eval, lower, expr)                                            \
     GradRule grad_##grad;
 #include "ir/op/ops.def"
-#undef OP
 
 static inline Node grad_node(const GradCtx *cx) {
     return *node_get(cx->b->g, cx->node);

@@ -1,4 +1,5 @@
-/* op_grad_elem.c: gradient rules of element-wise ops.  Conventions at ties and
+/* op_grad_elem.c: gradient rules of element-wise ops that are no expression of
+   ops.def.  Conventions at ties and
    kinks are PyTorch's.                                                      */
 #include "ir/op/op_grad.h"
 
@@ -29,55 +30,11 @@ static Status times_g(GradCtx *cx, ValueId v) {
     return OK;
 }
 
-/* -g */
-Status grad_neg(GradCtx *cx) {
-    Unary u = unary(cx);
-    cx->gin[0] = b1(u.b, OP_NEG, u.g, DT_DEFAULT);
-    return OK;
-}
-
-/* g sign(x), 0 at 0 */
-Status grad_abs(GradCtx *cx) {
-    Unary u = unary(cx);
-    return times_g(cx, b1(u.b, OP_SIGN, u.x, DT_DEFAULT));
-}
-
 /* 0 */
 Status grad_zero(GradCtx *cx) {
     Unary u = unary(cx);
     cx->gin[0] = b_full(u.b, value_get(u.b->g, u.x)->type, 0);
     return OK;
-}
-
-/* g y */
-Status grad_exp(GradCtx *cx) { return times_g(cx, unary(cx).y); }
-
-/* g / x */
-Status grad_log(GradCtx *cx) {
-    Unary u = unary(cx);
-    cx->gin[0] = divide(u.b, u.g, u.x, u.d);
-    return OK;
-}
-
-/* g / (2 y), inf at 0 */
-Status grad_sqrt(GradCtx *cx) {
-    Unary u = unary(cx);
-    cx->gin[0] = divide(u.b, u.g, times(u.b, u.y, 2, u.w), u.d);
-    return OK;
-}
-
-/* -1/2 g y^3 */
-Status grad_rsqrt(GradCtx *cx) {
-    Unary u = unary(cx);
-    ValueId cube = mul(u.b, mul(u.b, u.y, u.y, u.w), u.y, u.w);
-    return times_g(cx, times(u.b, cube, -0.5, u.w));
-}
-
-/* -g y^2 */
-Status grad_reciprocal(GradCtx *cx) {
-    Unary u = unary(cx);
-    ValueId square = mul(u.b, u.y, u.y, u.w);
-    return times_g(cx, b1(u.b, OP_NEG, square, u.w));
 }
 
 /* exp(-k x^2) */
@@ -86,54 +43,9 @@ static ValueId bell(Unary u, double k) {
     return b1(u.b, OP_EXP, times(u.b, square, -k, u.w), u.w);
 }
 
-/* g 2/sqrt(pi) exp(-x^2) */
-Status grad_erf(GradCtx *cx) {
-    Unary u = unary(cx);
-    return times_g(cx, times(u.b, bell(u, 1), 2 / sqrt(acos(-1)), u.w));
-}
-
 /* 1 - y^2 */
 static ValueId one_minus_square(Builder *b, ValueId y, DType w) {
     return sub(b, b_scalar(b, w, 1), mul(b, y, y, w), w);
-}
-
-/* g (1 - y^2) */
-Status grad_tanh(GradCtx *cx) {
-    Unary u = unary(cx);
-    return times_g(cx, one_minus_square(u.b, u.y, u.w));
-}
-
-/* g y (1 - y) */
-Status grad_sigmoid(GradCtx *cx) {
-    Unary u = unary(cx);
-    ValueId rest = sub(u.b, b_scalar(u.b, u.w, 1), u.y, u.w);
-    return times_g(cx, mul(u.b, u.y, rest, u.w));
-}
-
-/* g sigmoid(-x) */
-Status grad_log_sigmoid(GradCtx *cx) {
-    Unary u = unary(cx);
-    ValueId minus = b1(u.b, OP_NEG, u.x, DT_DEFAULT);
-    return times_g(cx, b1(u.b, OP_SIGMOID, minus, u.w));
-}
-
-/* g sigmoid(x) */
-Status grad_softplus(GradCtx *cx) {
-    Unary u = unary(cx);
-    return times_g(cx, b1(u.b, OP_SIGMOID, u.x, u.w));
-}
-
-/* g cos(x) */
-Status grad_sin(GradCtx *cx) {
-    Unary u = unary(cx);
-    return times_g(cx, b1(u.b, OP_COS, u.x, u.w));
-}
-
-/* -g sin(x) */
-Status grad_cos(GradCtx *cx) {
-    Unary u = unary(cx);
-    ValueId s = b1(u.b, OP_SIN, u.x, u.w);
-    return times_g(cx, b1(u.b, OP_NEG, s, u.w));
 }
 
 /* y <= 0 ? 0 : g, so that a NaN passes */

@@ -419,7 +419,8 @@ static bool chain_pays(Fuse *f, int p, int c) {
                 continue;
             bool gen =
                 x->nodes.len == 1 && kind_of(g, x->nodes.data[0]) == KIND_GEN;
-            if (gen && !op_is_expensive(node_get(g, x->nodes.data[0])->op))
+            if (gen &&
+                op_info[node_get(g, x->nodes.data[0])->op].cost < COST_LONG)
                 continue;
             if (!moves_once(n->op) || x->nodes.len > MAX_MOVED ||
                 other_users(f, n->in[k], p, c))

@@ -54,7 +54,6 @@ typedef struct Fuse {
 static inline OpKind kind_of(const Graph *g, NodeId n) {
     return op_info[node_get(g, n)->op].kind;
 }
-bool op_is_expensive(OpCode op); /* costs far more than a load               */
 
 /* ---- fuse_prep.c --------------------------------------------------------- */
 

@@ -168,7 +168,8 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
         bool is_full = !reduce && shape_equal(value_type(g, n->out[0]), full);
         if (reduce && depth > phases) phases = depth;
         if (is_full && depth >= phases) phases = depth + 1;
-        if (is_full && depth == 0 && op_is_expensive(n->op)) expensive = true;
+        if (is_full && depth == 0 && op_info[n->op].cost >= COST_LONG)
+            expensive = true;
         if (is_full && depth > 0 && few) return false;
     }
     return phases == 1 || !expensive;

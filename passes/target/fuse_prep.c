@@ -14,27 +14,6 @@ enum {
     MIN_COPIED = 8 /* elements: smaller values cost nothing to keep */
 };
 
-bool op_is_expensive(OpCode op) {
-    switch (op) {
-    case OP_EXP:
-    case OP_LOG:
-    case OP_ERF:
-    case OP_TANH:
-    case OP_SIGMOID:
-    case OP_LOG_SIGMOID:
-    case OP_SOFTPLUS:
-    case OP_SIN:
-    case OP_COS:
-    case OP_GELU:
-    case OP_GELU_TANH:
-    case OP_POW:
-    case OP_MOD:
-    case OP_RAND_UNIFORM:
-    case OP_GATHER: return true;
-    default: return false;
-    }
-}
-
 /* ---- results with a buffer of their own ---------------------------------- */
 
 static ValueId through_views(const Graph *g, ValueId v) {
@@ -116,8 +95,7 @@ static bool rereads_cheaply(const Graph *g, const Node *n) {
     const Type *r = value_type(g, n->out[0]);
     int64_t count = type_count(r);
     int large = 0;
-    if (op_is_expensive(n->op) || n->op == OP_SQRT || n->op == OP_RSQRT ||
-        n->nin == 0 || count < MIN_COPIED)
+    if (op_info[n->op].cost != COST_CHEAP || n->nin == 0 || count < MIN_COPIED)
         return false;
     for (int i = 0; i < n->nin; i++) {
         const Type *t = value_type(g, n->in[i]);
@@ -140,7 +118,7 @@ static bool follows_work(const Prep *p, const Node *n) {
             type_count(value_type(p->g, n->in[i])) < count)
             continue;
         const Node *def = node_get(p->g, v->def);
-        if (op_is_expensive(def->op)) return true;
+        if (op_info[def->op].cost >= COST_LONG) return true;
         if (op_info[def->op].kind == KIND_ANCHOR && p->uses[n->in[i].i] == 1)
             return true;
     }

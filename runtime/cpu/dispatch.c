@@ -7,7 +7,7 @@
 #define REF_OPT_OUT(x)              void *x;
 #define REF_RESULT(x)               void *x;
 #define OPERAND(role, x, f, dtypes) REF_##role(x)
-#define LIB(E, name, S, operands, scratch, cuda, threads)                      \
+#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
     typedef struct name##_refs {                                               \
         operands                                                               \
     } name##_refs;
@@ -24,7 +24,7 @@
 void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c) {
     switch (lib) {
 #define OPERAND(role, x, f, dtypes) ARG_##role(x)
-#define LIB(E, name, S, operands, scratch, cuda, threads)                      \
+#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
     case PLAN_LIB_##E: {                                                       \
         const name##_refs *r = (const void *)c->buf;                           \
         l->name(c->pool, c->par operands ARG_##scratch);                       \
@@ -42,7 +42,7 @@ void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c) {
 size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads) {
     size_t need = 0;
     switch (lib) {
-#define LIB(E, name, S, operands, scratch, cuda, threads)                      \
+#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
     case PLAN_LIB_##E: {                                                       \
         NEED_##scratch(name);                                                  \
         break;                                                                 \

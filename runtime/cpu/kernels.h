@@ -68,7 +68,7 @@ typedef struct CpuEpilogue {
 typedef struct AmpcCpuLib {
     int isa;
 #define OPERAND(role, x, f, dtypes) LIB_C_##role(x)
-#define LIB(E, name, S, operands, scratch, cuda, threads)                      \
+#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
     void (*name)(AmpcPool *, const S *operands LIB_C_##scratch);
 #include "runtime/lib.def"
 #undef OPERAND
@@ -79,7 +79,7 @@ extern const AmpcCpuLib ampc_cpu_v2, ampc_cpu_v3, ampc_cpu_v4;
 /* Scratch bytes for that many workers, enough for every ISA level. */
 #define LIB_NEED_scratch(name, S) size_t cpu_##name##_scratch(const S *, int);
 #define LIB_NEED_none(name, S)
-#define LIB(E, name, S, operands, scratch, cuda, threads)                      \
+#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
     LIB_NEED_##scratch(name, S)
 #include "runtime/lib.def"
 #undef LIB_NEED_scratch

@@ -15,6 +15,7 @@
 
 const AmpcCpuLib ISA_TABLE = {
     .isa = AMPC_ISA_LEVEL,
-#define LIB(E, name, S, operands, scratch, cuda, threads) .name = ISA(name),
+#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+    .name = ISA(name),
 #include "runtime/lib.def"
 };

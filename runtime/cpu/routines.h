@@ -5,7 +5,7 @@
 #include "runtime/cpu/simd.h"
 
 #define OPERAND(role, x, f, dtypes) LIB_C_##role(x)
-#define LIB(E, name, S, operands, scratch, cuda, threads)                      \
+#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
     void ISA(name)(AmpcPool *, const S *operands LIB_C_##scratch);
 #include "runtime/lib.def"
 #undef OPERAND

@@ -354,26 +354,12 @@ static bool takes_ints(OpCode op) {
 }
 
 static double elem_ulps(OpCode op, const char *dtype) {
-    switch (op) {
-    case OP_EXP:
-    case OP_LOG:
-    case OP_ERF:
-    case OP_TANH:
-    case OP_SIGMOID:
-    case OP_LOG_SIGMOID:
-    case OP_SOFTPLUS:
-    case OP_SIN:
-    case OP_COS:
-    case OP_GELU:
-    case OP_GELU_TANH:
-    case OP_POW:
+    if (op_info[op].cost >= COST_LONG)
         return strcmp(dtype, "f32") == 0   ? 4
                : strcmp(dtype, "f64") == 0 ? 32
                                            : 1;
-    case OP_LEAKY_RELU:
-    case OP_RSQRT: /* a constant or two roundings in f32 */ return 1;
-    default: return 0;
-    }
+    /* a constant, or two roundings, in f32 */
+    return op == OP_LEAKY_RELU || op == OP_RSQRT;
 }
 
 static const char *elem_attrs(OpCode op) {

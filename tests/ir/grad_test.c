@@ -15,7 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum Range { SIGNED, POSITIVE } Range;
+/* Magnitudes of 0.3 .. 1.5, with signs but for POSITIVE; UNIT: times 0.6;
+   ABOVE_1: 1 more, without signs. */
+typedef enum Range { SIGNED, POSITIVE, UNIT, ABOVE_1, NRANGE } Range;
 
 typedef struct GradCase {
     const char *name;
@@ -71,6 +73,42 @@ static void make_binary_cases(void) {
                        binary_ops[k / NSHAPES].range,
                        format("%%a: %s, %%b: %s", shape[0], shape[1]),
                        format("%%y = %s %%a, %%b", op), "%y"};
+    }
+}
+
+/* ---- unary ops without attributes ---------------------------------------- */
+
+static double in_range(double magnitude, Range range) {
+    return range == UNIT      ? magnitude * 0.6
+           : range == ABOVE_1 ? magnitude + 1
+                              : magnitude;
+}
+
+static bool is_defined(OpCode op, Range range) {
+    bool ok = true;
+    for (double m = 0.3; m <= 1.5; m += 0.1) {
+        double x = in_range(m, range);
+        ok &= isfinite(eval_expr_f(op, x, 0));
+        if (range == SIGNED || range == UNIT)
+            ok &= isfinite(eval_expr_f(op, -x, 0));
+    }
+    return ok;
+}
+
+static GradCase unary_cases[NUM_OPS];
+static int nunary;
+
+static void make_unary_cases(void) {
+    for (int op = 0; op < NUM_OPS; op++) {
+        const OpInfo *x = &op_info[op];
+        int range = SIGNED;
+        if (x->kind != KIND_ELEM || x->in_max != 1 || x->nattr || !op_grad[op])
+            continue;
+        while (range < NRANGE && !is_defined((OpCode)op, (Range)range)) range++;
+        if (range < NRANGE)
+            unary_cases[nunary++] =
+                (GradCase){x->text, (Range)range, "%x: f32[7]",
+                           format("%%y = %s %%x", x->text), "%y"};
     }
 }
 
@@ -172,14 +210,16 @@ static void fill(EvalTensor *t, int input, Range range) {
     int64_t n = type_count(type_get(t->type));
     uint32_t seed = (uint32_t)(77 + 13 * input);
     for (int64_t i = 0; i < n; i++)
-        t->f[i] = 0.3 + 1.2 * ((double)i + 0.2 + 0.13 * input) / (double)n;
+        t->f[i] = in_range(
+            0.3 + 1.2 * ((double)i + 0.2 + 0.13 * input) / (double)n, range);
     for (int64_t i = n - 1; i > 0; i--) {
         int64_t j = next_random(&seed) % (i + 1);
         double x = t->f[i];
         t->f[i] = t->f[j];
         t->f[j] = x;
     }
-    for (int64_t i = 0; i < n && range == SIGNED; i++)
+    bool sign = range == SIGNED || range == UNIT;
+    for (int64_t i = 0; i < n && sign; i++)
         if (next_random(&seed) & 1) t->f[i] = -t->f[i];
 }
 
@@ -283,6 +323,10 @@ static void check_case(void *arg) {
 static void register_cases(void) {
     for (int k = 0; k < NCASES; k++)
         harness_register("grad", cases[k].name, check_case, (void *)&cases[k]);
+    make_unary_cases();
+    for (int k = 0; k < nunary; k++)
+        harness_register("grad", unary_cases[k].name, check_case,
+                         &unary_cases[k]);
     make_binary_cases();
     for (int k = 0; k < NBINARY_OPS * NSHAPES; k++)
         harness_register("grad", binary_cases[k].name, check_case,
@@ -328,6 +372,7 @@ TEST_CASE(grad_table, every_function_has_a_case) {
 TEST_CASE(grad_table, every_op_with_a_gradient_has_a_case) {
     bool seen[NUM_OPS] = {false};
     for (int k = 0; k < NCASES; k++) mark_ops(seen, &cases[k]);
+    for (int k = 0; k < nunary; k++) mark_ops(seen, &unary_cases[k]);
     for (int k = 0; k < NBINARY_OPS * NSHAPES; k++)
         mark_ops(seen, &binary_cases[k]);
     for (int op = 0; op < NUM_OPS; op++) {
