@@ -423,15 +423,35 @@ Status onnx_pad(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-Status onnx_trilu(Ox *ox) {
+static bool lists_attr(const char *attrs, const char *name) {
+    size_t n = strlen(name);
+    for (const char *s = attrs; (s = strstr(s, name)); s += n)
+        if ((s == attrs || s[-1] == ' ') && s[n] == ':') return true;
+    return false;
+}
+
+/* An op of one operand whose core op has one attribute more: that is the second
+   operand, a number known at compile time. */
+Status onnx_number(Ox *ox) {
+    const OxOp *row = ox->node->op;
+    const OpInfo *op = &op_info[row->core];
     ValueId x = ox_in(ox, 0), y;
-    double k = 0;
-    if (is_value(ox_in(ox, 1)) && !ox_const_scalar(ox, ox_in(ox, 1), &k))
-        return ox_fail(ox, "operand k is not known at compile time");
-    if (k < -1e9) k = -1e9;
-    if (k > 1e9) k = 1e9;
-    Attr attr[] = {attr_i(AK_upper, ox_int(ox, "upper", 1) != 0),
-                   attr_i(AK_k, (int64_t)k)};
-    TRY(ox_op(ox, OP_TRILU, &x, 1, attr, 2, &y));
+    Attr attr[8];
+    int n = 0;
+    for (int i = 0; i < op->nattr; i++) {
+        const char *name = attr_info[op->attrs[i]].text;
+        double v = 0;
+        if (lists_attr(row->attrs, name)) {
+            if (ox_attr(ox, name))
+                attr[n++] = attr_i(op->attrs[i], ox_int(ox, name, 0) != 0);
+            continue;
+        }
+        if (!is_value(ox_in(ox, 1))) continue;
+        if (!ox_const_scalar(ox, ox_in(ox, 1), &v))
+            return ox_fail(ox, "operand %s is not known at compile time", name);
+        v = v < -1e9 ? -1e9 : v > 1e9 ? 1e9 : v;
+        attr[n++] = attr_i(op->attrs[i], (int64_t)v);
+    }
+    TRY(ox_op(ox, row->core, &x, 1, attr, n, &y));
     return ox_out(ox, 0, y);
 }

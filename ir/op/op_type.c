@@ -69,7 +69,10 @@ Status type_want_axis(TypeCtx *cx, int rank, int *axis) {
 /* ---- element-wise -------------------------------------------------------- */
 
 Status ty_unary_n(TypeCtx *cx) {
+    int axis = 0;
     TRY(want_number(cx, 0));
+    if (attr_find(cx->attrs, AK_axis))
+        TRY(type_want_axis(cx, cx->ins[0]->rank, &axis));
     type_result(cx, 0, cx->ins[0]);
     return OK;
 }

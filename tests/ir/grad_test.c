@@ -76,7 +76,7 @@ static void make_binary_cases(void) {
     }
 }
 
-/* ---- unary ops without attributes ---------------------------------------- */
+/* ---- unary ops ----------------------------------------------------------- */
 
 static double in_range(double magnitude, Range range) {
     return range == UNIT      ? magnitude * 0.6
@@ -95,20 +95,46 @@ static bool is_defined(OpCode op, Range range) {
     return ok;
 }
 
-static GradCase unary_cases[NUM_OPS];
+static GradCase unary_cases[4 * NUM_OPS];
 static int nunary;
+
+/* Attributes that say yes or no; `chosen` has a bit for each. */
+static const char *flags_of(const OpInfo *x, int chosen, int *count) {
+    StrBuf sb = {0};
+    *count = 0;
+    for (int i = 0; i < x->nattr; i++) {
+        AttrKey k = x->attrs[i];
+        if (attr_info[k].kind != ATTR_INT || k == AK_axis) continue;
+        sb_printf(&sb, "%s%s=%d", *count ? ", " : "{", attr_info[k].text,
+                  chosen >> *count & 1);
+        ++*count;
+    }
+    const char *text =
+        format("%s%s", sb.data ? sb.data : "", *count ? "}" : "");
+    sb_free(&sb);
+    return text;
+}
+
+static void make_unary_case(OpCode op, Range range) {
+    const OpInfo *x = &op_info[op];
+    int count = 0;
+    for (int chosen = 0; chosen < 1 << count; chosen++) {
+        const char *flags = flags_of(x, chosen, &count);
+        unary_cases[nunary++] =
+            (GradCase){format("%s_%d", x->text, chosen), range, "%x: f32[3,2]",
+                       format("%%y = %s %%x %s", x->text, flags), "%y"};
+    }
+}
 
 static void make_unary_cases(void) {
     for (int op = 0; op < NUM_OPS; op++) {
         const OpInfo *x = &op_info[op];
         int range = SIGNED;
-        if (x->kind != KIND_ELEM || x->in_max != 1 || x->nattr || !op_grad[op])
-            continue;
-        while (range < NRANGE && !is_defined((OpCode)op, (Range)range)) range++;
-        if (range < NRANGE)
-            unary_cases[nunary++] =
-                (GradCase){x->text, (Range)range, "%x: f32[7]",
-                           format("%%y = %s %%x", x->text), "%y"};
+        if (strncmp(x->type_text, "unary_", 6) || !op_grad[op]) continue;
+        while (x->kind == KIND_ELEM && range < NRANGE &&
+               !is_defined((OpCode)op, (Range)range))
+            range++;
+        if (range < NRANGE) make_unary_case((OpCode)op, (Range)range);
     }
 }
 

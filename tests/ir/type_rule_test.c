@@ -399,25 +399,29 @@ static void check_row(const Row *r) {
     arena_free(a);
 }
 
-/* Unary functions of floats, without attributes: all alike. */
-static void check_functions(void) {
-    static const char *const want[][2] = {{"%x: f32[2]", "f32[2]"},
-                                          {"%x: f64[2]", "f64[2]"},
-                                          {"%x: bf16[4,3]", "bf16[4,3]"},
-                                          {"%x: i32[2]", "! floating point"}};
+/* One operand, the result like it: all of such a rule are alike. */
+static void check_alike(const char *rule, const char *const (*want)[2], int n) {
     for (int op = 0; op < NUM_OPS; op++) {
         char line[80];
         snprintf(line, sizeof line, "%%y = %s %%x", op_info[op].text);
-        if (strcmp(op_info[op].type_text, "unary_f") || op_info[op].nattr)
-            continue;
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < n && !strcmp(op_info[op].type_text, rule); i++)
             check_row(&(Row){want[i][0], line, want[i][1]});
     }
 }
 
 TEST_CASE(type_rules, every_op_gives_and_refuses) {
     memset(covered, 0, sizeof covered);
-    check_functions();
+    check_alike("unary_f",
+                (const char *const[][2]){{"%x: f32[2]", "f32[2]"},
+                                         {"%x: f64[2]", "f64[2]"},
+                                         {"%x: bf16[4,3]", "bf16[4,3]"},
+                                         {"%x: i32[2]", "! floating point"}},
+                4);
+    check_alike("unary_n",
+                (const char *const[][2]){{"%x: f16[2]", "f16[2]"},
+                                         {"%x: u8[2,3]", "u8[2,3]"},
+                                         {"%x: bool[2]", "! wants numbers"}},
+                3);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_row(&rows[i]);
     for (int op = 0; op < NUM_OPS; op++)
         CHECK_MSG(covered[op], "no row for %s", op_info[op].text);
