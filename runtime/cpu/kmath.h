@@ -175,6 +175,15 @@ KM_INLINE int ISFINITE_F32(float x) { return ABS_F32(x) < INFINITY; }
 static inline float MOD_F32(float x, float y) { return fmodf(x, y); }
 static inline float SIN_F32(float x) { return sinf(x); }
 static inline float COS_F32(float x) { return cosf(x); }
+static inline float TAN_F32(float x) { return tanf(x); }
+static inline float ASIN_F32(float x) { return asinf(x); }
+static inline float ACOS_F32(float x) { return acosf(x); }
+static inline float ATAN_F32(float x) { return atanf(x); }
+static inline float SINH_F32(float x) { return sinhf(x); }
+static inline float COSH_F32(float x) { return coshf(x); }
+static inline float ASINH_F32(float x) { return asinhf(x); }
+static inline float ACOSH_F32(float x) { return acoshf(x); }
+static inline float ATANH_F32(float x) { return atanhf(x); }
 
 /* 2^k for whole k in [-126, 127] */
 KM_INLINE float km_pow2(int32_t k) {
@@ -360,6 +369,15 @@ static inline double MOD_F64(double x, double y) { return fmod(x, y); }
 static inline double POW_F64(double x, double y) { return pow(x, y); }
 static inline double SIN_F64(double x) { return sin(x); }
 static inline double COS_F64(double x) { return cos(x); }
+static inline double TAN_F64(double x) { return tan(x); }
+static inline double ASIN_F64(double x) { return asin(x); }
+static inline double ACOS_F64(double x) { return acos(x); }
+static inline double ATAN_F64(double x) { return atan(x); }
+static inline double SINH_F64(double x) { return sinh(x); }
+static inline double COSH_F64(double x) { return cosh(x); }
+static inline double ASINH_F64(double x) { return asinh(x); }
+static inline double ACOSH_F64(double x) { return acosh(x); }
+static inline double ATANH_F64(double x) { return atanh(x); }
 static inline double EXP_F64(double x) { return exp(x); }
 static inline double LOG_F64(double x) { return log(x); }
 static inline double ERF_F64(double x) { return erf(x); }
