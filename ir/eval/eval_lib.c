@@ -92,6 +92,38 @@ Status eval_argmax(EvalCx *cx) {
     return OK;
 }
 
+/* Element k of the sum's order along the axis. */
+static void cumsum_step(EvalCx *cx, int64_t at, double *f, uint64_t *i) {
+    const EvalTensor *x = cx->in[0];
+    EvalTensor *y = cx->out[0];
+    bool exclusive = attr_int(cx->n, AK_exclusive, 0) != 0;
+    double f_before = *f;
+    uint64_t i_before = *i;
+    if (x->f) {
+        *f += x->f[at];
+        y->f[at] = exclusive ? f_before : *f;
+    } else {
+        *i += (uint64_t)x->i[at];
+        y->i[at] = (int64_t)(exclusive ? i_before : *i);
+    }
+}
+
+Status eval_cumsum(EvalCx *cx) {
+    const Type *t = type_get(cx->in[0]->type);
+    EvalAxis ax = eval_axis(t, axis_norm(attr_int(cx->n, AK_axis, 0), t->rank));
+    bool reverse = attr_int(cx->n, AK_reverse, 0) != 0;
+    for (int64_t o = 0; o < ax.outer * ax.inner; o++) {
+        int64_t first = o / ax.inner * ax.n * ax.inner + o % ax.inner;
+        double f = 0;
+        uint64_t i = 0;
+        for (int64_t k = 0; k < ax.n; k++) {
+            int64_t a = reverse ? ax.n - 1 - k : k;
+            cumsum_step(cx, first + a * ax.inner, &f, &i);
+        }
+    }
+    return OK;
+}
+
 /* ---- matrix product ------------------------------------------------------ */
 
 /* One operand as batch + row * rs + column * cs. */

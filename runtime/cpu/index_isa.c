@@ -1,4 +1,5 @@
-/* index_isa.c: scatter-add (the gradient of Gather), argmax and copy. */
+/* index_isa.c: scatter-add (the gradient of Gather), argmax, cumulative sums
+   and copies. */
 #include <string.h>
 
 #include "runtime/cpu/routines.h"
@@ -146,8 +147,7 @@ INLINE void argmax_as(const ArgmaxRun *r, int dtype, int64_t lo, int64_t hi) {
     }
 }
 
-/* Integers as i64 of the same order. */
-INLINE int64_t argmax_int(const void *x, int dtype, int64_t i) {
+INLINE int64_t integer_at(const void *x, int dtype, int64_t i) {
     switch (dtype) {
     case AMPC_U8: return ((const uint8_t *)x)[i];
     case AMPC_I8: return ((const int8_t *)x)[i];
@@ -155,10 +155,14 @@ INLINE int64_t argmax_int(const void *x, int dtype, int64_t i) {
     case AMPC_I16: return ((const int16_t *)x)[i];
     case AMPC_U32: return ((const uint32_t *)x)[i];
     case AMPC_I32: return ((const int32_t *)x)[i];
-    case AMPC_U64:
-        return (int64_t)(((const uint64_t *)x)[i] ^ UINT64_C(1) << 63);
-    default: return ((const int64_t *)x)[i];
+    default: return ((const int64_t *)x)[i]; /* u64 too */
     }
+}
+
+/* Integers as i64 of the same order. */
+INLINE int64_t argmax_int(const void *x, int dtype, int64_t i) {
+    int64_t v = integer_at(x, dtype, i);
+    return dtype == AMPC_U64 ? v ^ INT64_MIN : v;
 }
 
 static void argmax_of_ints(const ArgmaxRun *r, int64_t lo, int64_t hi) {
@@ -191,6 +195,111 @@ void ISA(argmax)(AmpcPool *pool, const LibArgmax *a, const void *x, void *out) {
     if (a->axis <= 0) return;
     pool_run(pool, a->outer * a->inner, ceil_div(ARGMAX_GRAIN, a->axis),
              argmax_work, &r);
+}
+
+/* ---- cumulative sum ------------------------------------------------------ */
+
+typedef struct CumsumRun {
+    const LibCumsum *c;
+    const void *x;
+    void *y;
+} CumsumRun;
+
+enum { CUMSUM_COLS = 256, CUMSUM_GRAIN = 1 << 14 };
+
+/* Element k of the sum's order, as a place along the axis. */
+INLINE int64_t cumsum_at(const LibCumsum *c, int64_t k) {
+    return c->reverse ? c->axis - 1 - k : k;
+}
+
+/* Blocks of columns that lie side by side, in fp32. */
+INLINE void cumsum_as(const CumsumRun *r, int dtype, int64_t lo, int64_t hi) {
+    const LibCumsum *c = r->c;
+    int64_t blocks = ceil_div(c->inner, CUMSUM_COLS);
+    float sum[CUMSUM_COLS];
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t col = i % blocks * CUMSUM_COLS;
+        int64_t n = min64(CUMSUM_COLS, c->inner - col);
+        for (int64_t j = 0; j < n; j++) sum[j] = 0.0f;
+        for (int64_t k = 0; k < c->axis; k++) {
+            int64_t line = i / blocks * c->axis + cumsum_at(c, k);
+            int64_t at = line * c->inner + col;
+            if (c->exclusive) narrow(r->y, (int)c->out_dtype, at, sum, n);
+            scatter_add_row(sum, r->x, dtype, at, n);
+            if (!c->exclusive) narrow(r->y, (int)c->out_dtype, at, sum, n);
+        }
+    }
+}
+
+static void cumsum_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const CumsumRun *r = ctx;
+    (void)worker;
+    switch (r->c->dtype) {
+    case AMPC_F32: cumsum_as(r, AMPC_F32, lo, hi); break;
+    case AMPC_BF16: cumsum_as(r, AMPC_BF16, lo, hi); break;
+    default: cumsum_as(r, AMPC_F16, lo, hi); break;
+    }
+}
+
+/* The low bytes. */
+INLINE void integer_put(void *y, int dtype, int64_t i, uint64_t v) {
+    switch (dtype) {
+    case AMPC_U8:
+    case AMPC_I8: ((uint8_t *)y)[i] = (uint8_t)v; break;
+    case AMPC_U16:
+    case AMPC_I16: ((uint16_t *)y)[i] = (uint16_t)v; break;
+    case AMPC_U32:
+    case AMPC_I32: ((uint32_t *)y)[i] = (uint32_t)v; break;
+    default: ((uint64_t *)y)[i] = v; break;
+    }
+}
+
+/* Column by column. */
+static void cumsum_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const CumsumRun *r = ctx;
+    const LibCumsum *c = r->c;
+    const double *x = r->x;
+    double *y = r->y;
+    (void)worker;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t first = i / c->inner * c->axis * c->inner + i % c->inner;
+        double sum = 0;
+        for (int64_t k = 0; k < c->axis; k++) {
+            int64_t at = first + cumsum_at(c, k) * c->inner;
+            double before = sum;
+            sum += x[at];
+            y[at] = c->exclusive ? before : sum;
+        }
+    }
+}
+
+static void cumsum_of_ints(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const CumsumRun *r = ctx;
+    const LibCumsum *c = r->c;
+    (void)worker;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t first = i / c->inner * c->axis * c->inner + i % c->inner;
+        uint64_t sum = 0;
+        for (int64_t k = 0; k < c->axis; k++) {
+            int64_t at = first + cumsum_at(c, k) * c->inner;
+            uint64_t before = sum;
+            sum += (uint64_t)integer_at(r->x, (int)c->dtype, at);
+            integer_put(r->y, (int)c->dtype, at, c->exclusive ? before : sum);
+        }
+    }
+}
+
+void ISA(cumsum)(AmpcPool *pool, const LibCumsum *c, const void *x, void *y) {
+    CumsumRun r = {c, x, y};
+    int floats =
+        c->dtype == AMPC_F16 || c->dtype == AMPC_BF16 || c->dtype == AMPC_F32;
+    int64_t cols = floats ? ceil_div(c->inner, CUMSUM_COLS) : c->inner;
+    int64_t each = c->axis * (floats ? min64(CUMSUM_COLS, c->inner) : 1) + 1;
+    pool_run(pool, c->outer * cols, ceil_div(CUMSUM_GRAIN, each),
+             floats                 ? cumsum_work
+             : c->dtype == AMPC_F64 ? cumsum_f64
+                                    : cumsum_of_ints,
+             &r);
 }
 
 /* ---- copy ---------------------------------------------------------------- */

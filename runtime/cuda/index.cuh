@@ -1,4 +1,4 @@
-/* index.cuh: scatter-add and argmax. */
+/* index.cuh: scatter-add, argmax and cumulative sums. */
 #ifndef AMPC_INDEX_CUH
 #define AMPC_INDEX_CUH
 
@@ -216,6 +216,29 @@ __device__ void argmax_warp(const typename P::T *x, typename P::Out *out) {
         if (better(other, best)) best = other;
     }
     if (lane == 0) out[i] = best.at;
+}
+
+/* ---- cumulative sum ------------------------------------------------------ */
+
+/* What sums are held in: integers wrap. */
+template <class C> struct CumsumSum { typedef unsigned long long Type; };
+template <> struct CumsumSum<float> { typedef float Type; };
+template <> struct CumsumSum<double> { typedef double Type; };
+
+/* P: the parameters of LibCumsum.  A thread for each column. */
+template <class P>
+__device__ void cumsum(const typename P::T *x, typename P::Out *y) {
+    typedef typename CumsumSum<Compute<typename P::T>>::Type Sum;
+    long long i = flat_index<long long>();
+    if (i >= P::outer * P::inner) return;
+    long long first = i / P::inner * (P::axis * P::inner) + i % P::inner;
+    Sum sum = 0;
+    for (long long k = 0; k < P::axis; k++) {
+        long long at = first + (P::reverse ? P::axis - 1 - k : k) * P::inner;
+        Sum before = sum;
+        sum += (Sum)widen(x[at]);
+        y[at] = narrow<typename P::Out>(P::exclusive ? before : sum);
+    }
 }
 
 #endif
