@@ -181,8 +181,8 @@ static void attributes(const Node *n, const LibInfo *lib, int64_t *par) {
     for (uint32_t i = 0, at = 0; i < lib->nfield; at += lib->fields[i++].n)
         for (int k = 0; k < op_info[n->op].nattr; k++) {
             AttrKey key = op_info[n->op].attrs[k];
-            if (!strcmp(attr_info[key].text, lib->fields[i].name) &&
-                attr_info[key].kind == ATTR_INT)
+            if (!strcmp(attr_get(key)->text, lib->fields[i].name) &&
+                attr_get(key)->kind == ATTR_INT)
                 par[at] = attr_int(n, key, 0);
         }
 }

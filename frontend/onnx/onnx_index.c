@@ -439,7 +439,7 @@ Status onnx_number(Ox *ox) {
     Attr attr[8];
     int n = 0;
     for (int i = 0; i < op->nattr; i++) {
-        const char *name = attr_info[op->attrs[i]].text;
+        const char *name = attr_get(op->attrs[i])->text;
         double v = 0;
         if (lists_attr(row->attrs, name)) {
             if (ox_attr(ox, name))

@@ -79,8 +79,8 @@ static Attr inverted(Expr *e) {
     expect(e, ',');
     expect(e, '!');
     size_t n = word(e, &start);
-    while (k < NUM_ATTRS && (strlen(attr_info[k].text) != n ||
-                             memcmp(attr_info[k].text, start, n)))
+    while (k < NUM_ATTRS && (strlen(attr_get(k)->text) != n ||
+                             memcmp(attr_get(k)->text, start, n)))
         k++;
     ASSERT(k < NUM_ATTRS);
     return attr_i(k, !attr_int(&e->n, k, 0));

@@ -255,9 +255,11 @@ static const SkipRule *skip_of(const char *name) {
 /* The first op of the model that is not imported at all, or NULL. */
 static const char *op_without_row(const Case *c) {
     static const char *const rows[] = {
-#define ONNX(name, imin, imax, omin, omax, attrs, nd, weight, handler, core)   \
-#name,
+#define ONNX(name, ...)    #name,
+#define ONNX_FN(name, ...) #name,
 #include "frontend/onnx/onnx_ops.def"
+#undef ONNX
+#undef ONNX_FN
     };
     const int nrow = sizeof rows / sizeof *rows;
     for (size_t i = 0; c->model && i < c->model->graph->n_node; i++) {

@@ -104,8 +104,8 @@ static const char *flags_of(const OpInfo *x, int chosen, int *count) {
     *count = 0;
     for (int i = 0; i < x->nattr; i++) {
         AttrKey k = x->attrs[i];
-        if (attr_info[k].kind != ATTR_INT || k == AK_axis) continue;
-        sb_printf(&sb, "%s%s=%d", *count ? ", " : "{", attr_info[k].text,
+        if (attr_get(k)->kind != ATTR_INT || k == AK_axis) continue;
+        sb_printf(&sb, "%s%s=%d", *count ? ", " : "{", attr_get(k)->text,
                   chosen >> *count & 1);
         ++*count;
     }
