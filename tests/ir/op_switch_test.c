@@ -11,8 +11,6 @@ static struct {
     bool seen;
 } places[] = {
     {"codegen/kernel/kir.c", "which ops select one of their operands", false},
-    {"ir/graph/build.c", "the axis that an op takes by default", false},
-    {"passes/common/expand.c", "the bodies of composites", false},
 };
 
 static void check_place(const char *line) {
