@@ -219,8 +219,7 @@ static inline Callee node_callee(const Node *n) {
     return c;
 }
 
-/* ---- attributes of a node --------------------------------------------------
- */
+/* ---- attributes of a node ------------------------------------------------ */
 
 const Attr *attr_find(const Node *n, AttrKey k); /* NULL if absent */
 int64_t attr_int(const Node *n, AttrKey k, int64_t dflt);
@@ -238,8 +237,7 @@ bool node_same_work(const Node *a, const Node *b);
    with their defaults. */
 void node_expr_params(const Node *n, double p[2]);
 
-/* ---- making values ----------------------------------------------------------
- */
+/* ---- making values ------------------------------------------------------- */
 
 /* Names are made unique within the graph by appending .2, .3, ... */
 ValueId graph_input(Graph *g, const char *name, TypeId t);

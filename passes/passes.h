@@ -68,8 +68,7 @@ Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
 Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
                   bool keep);
 
-/* ---- reports (report.c): text for people, JSON for tools ------------------
- */
+/* ---- reports (report.c): text for people, JSON for tools ----------------- */
 
 typedef void ReportFn(const Module *m, bool json, StrBuf *sb);
 ReportFn report_params;  /* any stage: what trains and why                   */

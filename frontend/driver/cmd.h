@@ -11,8 +11,7 @@
 typedef int Command(int argc, char **argv);
 Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt;
 
-/* ---- shared by the commands (cmd_common.c) --------------------------------
- */
+/* ---- shared by the commands (cmd_common.c) ------------------------------- */
 
 /* Everything a command needs until it ends. */
 typedef struct Session {

@@ -472,8 +472,7 @@ Status options_set(Options *o, Diag *d, const char *name, const char *value,
     return r->set(o, &s);
 }
 
-/* ---- for the module's info ------------------------------------------------
- */
+/* ---- for the module's info ----------------------------------------------- */
 
 static void json_optimizer(const OptimizerSpec *p, StrBuf *sb) {
     sb_printf(sb, "{\"name\":\"%s\",\"lr\":%.9g,\"weight_decay\":%.9g",

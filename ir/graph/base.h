@@ -92,8 +92,7 @@ void sb_free(StrBuf *sb);
 /* fnmatch-like: * ? [set]; matches the whole name. */
 bool glob_match(const char *pattern, const char *name);
 
-/* ---- diagnostics ----------------------------------------------------------
- */
+/* ---- diagnostics --------------------------------------------------------- */
 
 /* Where a mistake is: a file and either a line or a node of the model.     */
 typedef struct Loc {

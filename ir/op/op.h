@@ -45,8 +45,7 @@ typedef enum OpFold {
     FOLD_MIN
 } OpFold;
 
-/* ---- attributes -----------------------------------------------------------
- */
+/* ---- attributes ---------------------------------------------------------- */
 
 /* Keys of functions' attributes follow those of the table (attr_key). */
 typedef enum AttrKey {
@@ -107,8 +106,7 @@ static inline Attr attr_v(AttrKey k, const int64_t *v, int n) {
     return a;
 }
 
-/* ---- the table ------------------------------------------------------------
- */
+/* ---- the table ----------------------------------------------------------- */
 
 enum { MAX_OP_ATTRS = 12 };
 

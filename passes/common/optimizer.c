@@ -71,8 +71,7 @@ static ValueId i64c(Step *s, int64_t v) {
     return graph_scalar_int(s->g, DT_I64, v);
 }
 
-/* ---- learning rate ----------------------------------------------------------
- */
+/* ---- learning rate ------------------------------------------------------- */
 
 /* x / y in [0, 1], for the decays */
 static ValueId progress(Step *s, ValueId i, const ScheduleSpec *c) {

@@ -27,8 +27,7 @@ static void drop_losses(Graph *g) {
     g->outputs.len = kept;
 }
 
-/* ---- inference forms --------------------------------------------------------
- */
+/* ---- inference forms ----------------------------------------------------- */
 
 static FnCall call_again(const Node *n) {
     FnCall call = {.fn = n->fn,

@@ -31,8 +31,7 @@ typedef bool RewriteRule(Rewriter *rw, NodeId n, ValueId *with);
 /* Number of replaced nodes. */
 int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user);
 
-/* ---- helpers for rules ----------------------------------------------------
- */
+/* ---- helpers for rules --------------------------------------------------- */
 
 /* The node that makes v if its op is `op`, else NULL. */
 const Node *def_of(const Graph *g, ValueId v, OpCode op);

@@ -22,8 +22,7 @@ static bool same_type(const Rewriter *rw, ValueId a, ValueId b) {
     return type_of(rw, a).i == type_of(rw, b).i;
 }
 
-/* ---- constants -------------------------------------------------------------
- */
+/* ---- constants ----------------------------------------------------------- */
 
 /* Rows that are not there are for pass checks to refuse. */
 static bool rows_exist(const Graph *g, const Node *n) {
@@ -109,8 +108,7 @@ static bool rule_scalar_operand(Rewriter *rw, const Node *n, NodeId id,
     return same_type(rw, with[0], node_get(g, id)->out[0]);
 }
 
-/* ---- arithmetic -------------------------------------------------------------
- */
+/* ---- arithmetic ---------------------------------------------------------- */
 
 /* x * 1 = x / 1 = x - 0 = x ** 1 = x */
 static bool rule_neutral(Rewriter *rw, const Node *n, NodeId id,

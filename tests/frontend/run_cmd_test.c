@@ -17,8 +17,7 @@
 #include "runtime/session.h"
 #include "tests/support/tiny_module.h"
 
-/* ---- helpers ---------------------------------------------------------------
- */
+/* ---- helpers ------------------------------------------------------------- */
 
 static const char *path_of(const char *name) {
     static char paths[32][600];
@@ -147,8 +146,7 @@ static double field(const char *log, int line, const char *key) {
 
 #define FEEDS "--feed x=@x.npy --feed target=@t.npy "
 
-/* ---- training ---------------------------------------------------------------
- */
+/* ---- training ------------------------------------------------------------ */
 
 TEST_CASE(run, trains_and_logs) {
     write_data(40);

@@ -227,8 +227,7 @@ TEST_CASE(verify, effects) {
     refused(&f, "two graphs named g");
 }
 
-/* ---- what each stage promises ---------------------------------------------
- */
+/* ---- what each stage promises -------------------------------------------- */
 
 /* A text with `from` replaced by `to` is refused with `want`; as it is, it
    passes. */

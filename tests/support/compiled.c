@@ -129,8 +129,7 @@ void *read_all(const Compiled *c, ampc_session *s, unsigned kinds,
     return all;
 }
 
-/* ---- safetensors: written by PyTorch's library, read here by hand ----------
- */
+/* ---- safetensors: written by PyTorch's library, read here by hand -------- */
 
 static ampc_dtype dtype_of(const char *s) {
     if (!strncmp(s, "F32", 3)) return AMPC_DTYPE_F32;

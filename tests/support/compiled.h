@@ -42,8 +42,7 @@ void write_var(const Compiled *c, ampc_session *s, const char *name,
 void *read_all(const Compiled *c, ampc_session *s, unsigned kinds,
                size_t *bytes);
 
-/* ---- safetensors ------------------------------------------------------------
- */
+/* ---- safetensors --------------------------------------------------------- */
 
 typedef struct TraceTensor {
     char name[160];

@@ -58,8 +58,7 @@ static const Loss losses[] = {
     {"bce_with_logits", "bce_with_logits", "5", .kind = BCE},
 };
 
-/* ---- the oracle ----------------------------------------------------------
- */
+/* ---- the oracle ---------------------------------------------------------- */
 
 typedef struct Sums {
     double loss, weight, correct, count;

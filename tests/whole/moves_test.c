@@ -75,8 +75,7 @@ static void data_fill(void) {
     memcpy(d.i, ids, sizeof ids);
 }
 
-/* ---- element [i, j, k, l] of each output ----------------------------------
- */
+/* ---- element [i, j, k, l] of each output --------------------------------- */
 
 typedef double Element(const int *at);
 
@@ -207,8 +206,7 @@ TEST_CASE(moves, elements_come_from_where_they_should) {
     compiled_close(&c);
 }
 
-/* ---- grouped queries ------------------------------------------------------
- */
+/* ---- grouped queries ----------------------------------------------------- */
 
 enum { LENGTH = 3, HEADS = 6, KEYS = 2, SIZE = 2 };
 static float Q[LENGTH][HEADS][SIZE], K[LENGTH][KEYS][SIZE],

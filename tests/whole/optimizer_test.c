@@ -145,8 +145,7 @@ static const Rule rules[] = {
      .interval = 2, .hysteresis = 1},
 };
 
-/* ---- the oracle ----------------------------------------------------------
- */
+/* ---- the oracle ---------------------------------------------------------- */
 
 typedef struct Oracle {
     const Rule *r;

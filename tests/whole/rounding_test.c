@@ -235,8 +235,7 @@ static void cast_by_user(const Rounder *r, double *y) {
         y[i] = at(r, 'y', at(r, 'x', (double)data.x[i]) * 3);
 }
 
-/* ---- gradients: the loss is sum(y c) --------------------------------------
- */
+/* ---- gradients: the loss is sum(y c) ------------------------------------- */
 
 static void dy(const Rounder *r, int rows, double *d) {
     widen(r, 'd', data.c, rows * N, d);
@@ -596,8 +595,7 @@ static void add_cases(void) {
 }
 TEST_REGISTRAR(add_cases);
 
-/* ---- 16-bit copies of parameters ------------------------------------------
- */
+/* ---- 16-bit copies of parameters ----------------------------------------- */
 
 enum { IN = 6, OUT = 4 };
 

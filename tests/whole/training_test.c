@@ -46,8 +46,7 @@ static const char *resnet(void) {
 
 #define MLP_OPTIONS "--dim batch=16 --loss cross_entropy "
 
-/* ---- loss scaling ----------------------------------------------------------
- */
+/* ---- loss scaling -------------------------------------------------------- */
 
 TEST_CASE(training, fp16_overflow_skips_backs_off_and_recovers) {
     Compiled c = compile_file(mlp(), MLP_OPTIONS
