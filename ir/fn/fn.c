@@ -81,6 +81,15 @@ bool is_call(const Node *n, const char *name) {
     return n->fn && n->fn == fn_std(name);
 }
 
+FnCall fn_call(const Node *n) {
+    return (FnCall){.fn = n->fn,
+                    .in = n->in,
+                    .nin = n->nin,
+                    .attrs = n->attrs,
+                    .nattr = n->nattr,
+                    .nout = n->nout};
+}
+
 /* ---- attributes ---------------------------------------------------------- */
 
 bool call_attr(const Graph *g, const Node *call, const char *name, Attr *out) {

@@ -117,6 +117,9 @@ typedef struct FnCall {
     const DType *want; /* NULL: the arithmetic's */
     bool flat;
 } FnCall;
+/* What call node n asks for; it reads n's lists.  Results are of the
+   arithmetic's dtype, calls inside stay calls. */
+FnCall fn_call(const Node *n);
 Status fn_run_body(Builder *b, const FnCall *call, ValueId *out, char *msg);
 /* The inference part in place of the body. */
 Status fn_run_inference(Builder *b, const FnCall *call, ValueId *out,

@@ -997,7 +997,7 @@ static Status bind_attrs(Run *r) {
     return OK;
 }
 
-static Status start_run(Run *r, const FnCall *call, Builder *b, char *msg) {
+static void open_run(Run *r, const FnCall *call, Builder *b, char *msg) {
     r->call = call;
     r->fn = call->fn;
     r->b = b;
@@ -1007,6 +1007,10 @@ static Status start_run(Run *r, const FnCall *call, Builder *b, char *msg) {
     r->first = (uint32_t)b->g->nodes.len;
     r->start = b->g->order.len;
     bind_operands(r);
+}
+
+static Status start_run(Run *r, const FnCall *call, Builder *b, char *msg) {
+    open_run(r, call, b, msg);
     TRY(bind_attrs(r));
     for (int i = 0; i < call->nin; i++)
         if (is_value(call->in[i])) TRY(check_operand(r, i, call->in[i]));
@@ -1124,12 +1128,7 @@ Status fn_default(const Fn *fn, Graph *g, const ValueId *in, int nin,
     Builder b = {.g = g};
     FnCall call = {.fn = fn, .in = in, .nin = nin};
     bool found;
-    r.call = &call;
-    r.fn = fn;
-    r.b = &b;
-    r.msg = msg;
-    r.a = arena_new();
-    bind_operands(&r);
+    open_run(&r, &call, &b, msg);
     Status s = find_attr(&r, attr, out, &found);
     if (attr_get(attr->key)->kind == ATTR_INTS && s == OK && out->u.ints.n)
         out->u.ints.v = arena_dup(g->arena, out->u.ints.v,

@@ -193,13 +193,8 @@ static Status grad_call(Diff *s, const Node *n, GradCtx *cx) {
     DType *want = NEW_ARRAY(s->scratch, DType, n->nin + 1);
     for (int k = 0; k < n->nin; k++)
         want[k] = cx->want[k] ? grad_store(&s->b, n->in[k]) : NUM_DTYPES;
-    FnCall call = {.fn = n->fn,
-                   .in = n->in,
-                   .nin = n->nin,
-                   .attrs = n->attrs,
-                   .nattr = n->nattr,
-                   .nout = n->nout,
-                   .want = want};
+    FnCall call = fn_call(n);
+    call.want = want;
     Status st = n->fn->grad.given
                     ? fn_run_grad(cx->b, &call, n->out, cx->gout, cx->gin, msg)
                     : through_body(s, &call, cx, msg);

@@ -15,17 +15,12 @@ static bool inline_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Graph *g = rw->g;
     Node n = *node_get(g, id); /* building moves the pool */
     DType *want = NEW_ARRAY(rw->scratch, DType, n.nout);
-    FnCall call = {.fn = n.fn,
-                   .in = n.in,
-                   .nin = n.nin,
-                   .attrs = n.attrs,
-                   .nattr = n.nattr,
-                   .nout = n.nout,
-                   .want = want,
-                   .flat = true};
+    FnCall call = fn_call(&n);
     char msg[FN_MESSAGE];
     int made = g->order.len;
     if (!n.fn) return false;
+    call.want = want;
+    call.flat = true;
     for (int i = 0; i < n.nout; i++) want[i] = value_dtype(g, n.out[i]);
     Status s = fn_run_body(&rw->b, &call, with, msg);
     ASSERT(s == OK && "the call was checked when it was made");

@@ -29,22 +29,13 @@ static void drop_losses(Graph *g) {
 
 /* ---- inference forms ----------------------------------------------------- */
 
-static FnCall call_again(const Node *n) {
-    FnCall call = {.fn = n->fn,
-                   .in = n->in,
-                   .nin = n->nin,
-                   .attrs = n->attrs,
-                   .nattr = n->nattr,
-                   .nout = 1};
-    return call;
-}
-
 static bool inference_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Node n = *node_get(rw->g, id); /* building moves the pool */
     char msg[FN_MESSAGE];
     if (!n.fn || !n.fn->inference.given) return false;
-    FnCall call = call_again(&n);
+    FnCall call = fn_call(&n);
     DType d = value_dtype(rw->g, n.out[0]);
+    call.nout = 1;
     call.want = &d;
     Status s = fn_run_inference(&rw->b, &call, with, msg);
     ASSERT(s == OK && "an inference part takes what its function takes");
@@ -93,7 +84,7 @@ static bool split_call(Builder *b, Str objective, Node loss, int64_t batch) {
     Graph *g = b->g;
     char msg[FN_MESSAGE];
     FnSamples s;
-    FnCall call = call_again(&loss);
+    FnCall call = fn_call(&loss);
     Status ok = fn_run_samples(b, &call, &s, msg);
     ASSERT(ok == OK && "a samples part takes what its function takes");
     bool split = is_per_sample(g, s.num, batch);
