@@ -53,6 +53,7 @@ typedef struct Cx {
     Builder b;
     PassCtx *pass;
     Checks checks;
+    VEC(bool) fed; /* by value: made of inputs; those seen so far */
 } Cx;
 
 /* ---- what is read -------------------------------------------------------- */
@@ -82,15 +83,19 @@ static bool keeps_elements(const Graph *g, const Node *n, ValueId from) {
            n->op == OP_EXPAND;
 }
 
-static bool reads_input(const Graph *g, ValueId v, char *seen) {
-    const Value *val = value_get(g, v);
-    if (val->kind != VK_RESULT) return val->kind == VK_INPUT;
-    if (seen[v.i]) return false;
-    seen[v.i] = 1;
-    const Node *n = node_get(g, val->def);
-    for (int i = 0; i < n->nin; i++)
-        if (n->in[i].i && reads_input(g, n->in[i], seen)) return true;
-    return false;
+static bool is_fed(const Cx *cx, ValueId v) {
+    if (!v.i || value_get(cx->g, v)->kind != VK_RESULT)
+        return v.i && value_get(cx->g, v)->kind == VK_INPUT;
+    return cx->fed.data[v.i];
+}
+
+/* Nodes come in order, so that their operands are known. */
+static void note_fed(Cx *cx, const Node *n) {
+    bool fed = false;
+    for (int i = 0; i < n->nin; i++) fed |= is_fed(cx, n->in[i]);
+    while (cx->fed.len < cx->g->values.len)
+        vec_push(cx->pass->scratch, &cx->fed, false);
+    for (int i = 0; i < n->nout; i++) cx->fed.data[n->out[i].i] = fed;
 }
 
 /* From v back to the input that it is made of, element by element; v itself
@@ -148,8 +153,7 @@ static Status add_check(Cx *cx, const Node *n, const struct Reader *r) {
     if (c.ignores) c.ignore = ignore.u.i;
     if (value_get(cx->g, c.checked)->kind == VK_CONST)
         return check_constant(cx, &c);
-    char *seen = NEW_ARRAY(cx->pass->scratch, char, cx->g->values.len);
-    if (!reads_input(cx->g, c.checked, seen) || known(cx, &c) ||
+    if (!is_fed(cx, c.checked) || known(cx, &c) ||
         !type_count(value_type(cx->g, c.checked)))
         return OK;
     c.root = find_root(cx->g, c.checked);
@@ -162,12 +166,7 @@ static Status add_check(Cx *cx, const Node *n, const struct Reader *r) {
 static void open_call(Cx *cx, const Node *n) {
     char msg[FN_MESSAGE];
     ValueId *out = NEW_ARRAY(cx->pass->scratch, ValueId, n->nout);
-    FnCall call = {.fn = n->fn,
-                   .in = n->in,
-                   .nin = n->nin,
-                   .attrs = n->attrs,
-                   .nattr = n->nattr,
-                   .nout = n->nout};
+    FnCall call = fn_call(n);
     cx->b.loc = n->loc;
     Status s = fn_run_body(&cx->b, &call, out, msg);
     ASSERT(s == OK && "the call was checked when it was made");
@@ -177,6 +176,7 @@ static Status find_checks(Cx *cx) {
     for (int i = 0; i < cx->g->order.len; i++) {
         Node n = *node_get(cx->g, cx->g->order.data[i]);
         const struct Reader *r = reader_of(&n);
+        note_fed(cx, &n);
         if (r) TRY(add_check(cx, &n, r));
         if (n.fn && !is_call(&n, n.fn->info.text)) open_call(cx, &n);
     }
@@ -204,18 +204,25 @@ static ValueId flat(Cx *cx, ValueId v) {
 
 /* The positions in `root` of the elements of v: root's own, moved like v. */
 static ValueId positions(Cx *cx, ValueId v, ValueId root) {
-    Type t = *value_type(cx->g, v);
-    if (same_value(v, root)) {
-        int64_t n = type_count(&t);
-        Attr axis = attr_i(AK_axis, 0);
-        ValueId at = build_gen(&cx->b, OP_IOTA, NULL, 0, &axis, 1,
-                               type_make(DT_I64, 1, &n), NULL);
-        return b_reshape(&cx->b, at, t.rank, t.dim);
+    Type t = *value_type(cx->g, root);
+    int64_t n = type_count(&t);
+    Attr axis = attr_i(AK_axis, 0);
+    ValueId at = build_gen(&cx->b, OP_IOTA, NULL, 0, &axis, 1,
+                           type_make(DT_I64, 1, &n), NULL);
+    VEC(NodeId) moves = {0};
+    at = b_reshape(&cx->b, at, t.rank, t.dim);
+    while (!same_value(v, root)) {
+        NodeId id = value_get(cx->g, v)->def;
+        const Node *move = node_get(cx->g, id);
+        if (op_info[move->op].kind != KIND_ELEM)
+            vec_push(cx->pass->scratch, &moves, id);
+        v = only_operand(cx->g, move);
     }
-    Node n = *node_get(cx->g, value_get(cx->g, v)->def);
-    ValueId at = positions(cx, only_operand(cx->g, &n), root);
-    if (op_info[n.op].kind == KIND_ELEM) return at;
-    return build(&cx->b, n.op, &at, 1, n.attrs, n.nattr, DT_I64, NULL);
+    while (moves.len > 0) {
+        Node m = *node_get(cx->g, moves.data[--moves.len]);
+        at = build(&cx->b, m.op, &at, 1, m.attrs, m.nattr, DT_I64, NULL);
+    }
+    return at;
 }
 
 /* Position of the first number that is out of range, or -1. */
