@@ -156,6 +156,23 @@ static void add_program(Emit *e, const Graph *g) {
     vec_push(e->a, &e->programs, p);
 }
 
+/* A step that copies the bytes of `from`; false: it has none. */
+static bool add_copy(Emit *e, const Graph *g, ValueId from, ValueId to,
+                     Str name) {
+    ValueId refs[] = {from, to};
+    const Type *t = value_type(g, from);
+    LibCopy par = {.bytes = type_bytes(t), .dtype = t->dtype};
+    LoweredStep s = {.kind = PLAN_LIB,
+                     .lib = PLAN_LIB_COPY,
+                     .refs = refs,
+                     .nref = 2,
+                     .pars = (int64_t *)(void *)&par,
+                     .npar = sizeof par / sizeof(int64_t),
+                     .name = name};
+    if (par.bytes > 0) add_step(e, g, &s);
+    return par.bytes > 0;
+}
+
 /* Copies what was not computed in place; fuse.c saw to it that no source is a
    variable that this program writes. */
 static void add_copies(Emit *e, const Graph *g) {
@@ -165,17 +182,7 @@ static void add_copies(Emit *e, const Graph *g) {
         int var = value_get(g, w->var)->var;
         if (root->kind == VK_RESULT && root->home == var) continue;
         if (root->kind == VK_VAR && root->var == var) continue;
-        ValueId refs[] = {w->value, w->var};
-        const Type *t = value_type(g, w->var);
-        LibCopy par = {.bytes = type_bytes(t), .dtype = t->dtype};
-        LoweredStep s = {.kind = PLAN_LIB,
-                         .lib = PLAN_LIB_COPY,
-                         .refs = refs,
-                         .nref = 2,
-                         .pars = (int64_t *)(void *)&par,
-                         .npar = sizeof par / sizeof(int64_t),
-                         .name = value_var(g, w->var)->name};
-        if (par.bytes > 0) add_step(e, g, &s);
+        add_copy(e, g, w->value, w->var, value_var(g, w->var)->name);
     }
 }
 
@@ -184,22 +191,11 @@ static void add_copies(Emit *e, const Graph *g) {
 static void add_output(Emit *e, const Graph *g, EmitRun *r, ValueId v,
                        PlanRef *ref) {
     EmitTarget *t = target_of_graph(e, g);
-    const Type *type = value_type(g, v);
-    ValueId refs[] = {v, v};
-    LibCopy par = {.bytes = type_bytes(type), .dtype = type->dtype};
-    LoweredStep s = {.kind = PLAN_LIB,
-                     .lib = PLAN_LIB_COPY,
-                     .refs = refs,
-                     .nref = 2,
-                     .pars = (int64_t *)(void *)&par,
-                     .npar = sizeof par / sizeof(int64_t),
-                     .name = value_get(g, v)->name};
     *ref = ref_of(e, g, v);
     if (ref->space != PLAN_INPUT) return;
     *ref = (PlanRef){.space = PLAN_ARENA, .offset = (uint64_t)r->arena};
-    r->arena += (par.bytes + 63) & ~INT64_C(63);
-    if (par.bytes == 0) return;
-    add_step(e, g, &s);
+    r->arena += (type_bytes(value_type(g, v)) + 63) & ~INT64_C(63);
+    if (!add_copy(e, g, v, v, value_get(g, v)->name)) return;
     t->refs.data[t->steps.data[t->steps.len - 1].ref0 + 1] = *ref;
 }
 
