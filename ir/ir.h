@@ -350,8 +350,7 @@ uint64_t graph_hash(const Graph *g);
 typedef struct TypeCtx {
     OpCode op;
     const struct Fn *fn;
-    const Type *in[64]; /* NULL = absent operand; variadic ops: first 64 of */
-    const Type **ins;   /* all operands */
+    const Type **ins; /* NULL = absent operand */
     int nin, nout;
     const Node *attrs; /* only attribute accessors may be used on it */
     Type *out;         /* [nout] */
@@ -359,12 +358,6 @@ typedef struct TypeCtx {
     const Type *given; /* [nout] or NULL: declared types (gen, cast need it) */
     char msg[256];     /* why it is wrong */
 } TypeCtx;
-
-/* Runs the op's rule.  given may be NULL.  On failure returns ERR_USER and
-   fills msg[256]. */
-Status op_infer(const Graph *g, Callee callee, const ValueId *in, int nin,
-                const Attr *attrs, int nattr, int nout, const TypeId *given,
-                TypeId *out, char *msg);
 
 /* A gradient rule reads gout[] (0 = no gradient flows) and sets gin[] (0 =
    none needed or non-differentiable).  want[i] says whether operand i needs

@@ -180,12 +180,17 @@ Str intern_n(const char *s, size_t n) {
 Str intern(const char *s) { return intern_n(s, strlen(s)); }
 
 Str internf(const char *fmt, ...) {
+    char few[256]; /* nearly all */
     StrBuf sb = {0};
-    va_list ap;
+    va_list ap, again;
     va_start(ap, fmt);
-    sb_vprintf(&sb, fmt, ap);
+    va_copy(again, ap);
+    int n = fmt ? vsnprintf(few, sizeof few, fmt, ap) : -1;
+    ASSERT(n >= 0);
+    if ((size_t)n >= sizeof few) sb_vprintf(&sb, fmt, again);
+    Str s = intern_n(sb.data ? sb.data : few, (size_t)n);
+    va_end(again);
     va_end(ap);
-    Str s = intern_n(sb.data, sb.len);
     sb_free(&sb);
     return s;
 }

@@ -158,7 +158,7 @@ Status node_make(Builder *b, Callee callee, const ValueId *in, int nin,
         Str name = names && names[i] ? intern(names[i])
                                      : derive_name(b, callee, in, nin,
                                                    type_get(types[i])->dtype);
-        n.out[i] = value_new(g, (Value){.name = graph_unique_name(g, name),
+        n.out[i] = value_new(g, (Value){.name = graph_fresh_name(g, name),
                                         .type = types[i],
                                         .kind = VK_RESULT,
                                         .def = id,

@@ -81,6 +81,7 @@ static Status settle(const TypeCtx *cx, const Type *given, TypeId *out,
             TRY(check_given(&given[i], &t, cx->free_dtype[i], i, msg));
             if (given[i].dtype != NUM_DTYPES) t.dtype = given[i].dtype;
         }
+        if (!out) continue;
         out[i] = type_make(t.dtype, t.rank, t.dim);
         if (!out[i].i) return bad(msg, "result %d is too large", i);
     }
@@ -91,7 +92,6 @@ static Status operand_types(const Graph *g, const OpInfo *info,
                             const ValueId *in, TypeCtx *cx, char *msg) {
     for (int i = 0; i < cx->nin; i++) {
         cx->ins[i] = is_value(in[i]) ? value_type(g, in[i]) : NULL;
-        if (i < 64) cx->in[i] = cx->ins[i];
         if (!cx->ins[i] && (i < info->in_min || info->in_max < 0))
             return bad(msg, "operand %d is absent", i);
     }
@@ -107,13 +107,14 @@ Status infer_types(const Graph *g, Callee callee, const ValueId *in, int nin,
     Type few_out[FEW];
     bool few_free[FEW] = {0};
     Node holder = {.attrs = attrs, .nattr = nattr};
-    TypeCtx cx = {.op = callee.op,
-                  .fn = callee.fn,
-                  .nin = nin,
-                  .nout = nout,
-                  .attrs = &holder,
-                  .given = given};
-    msg[0] = 0;
+    TypeCtx cx; /* most of it is a message, which is seldom needed */
+    cx.op = callee.op;
+    cx.fn = callee.fn;
+    cx.nin = nin;
+    cx.nout = nout;
+    cx.attrs = &holder;
+    cx.given = given;
+    cx.msg[0] = msg[0] = 0;
     TRY(check_counts(info, nin, nout, msg));
     TRY(check_attrs(info, attrs, nattr, msg));
     cx.ins = nin <= FEW ? few_in : NEW_ARRAY(g->arena, const Type *, nin);
@@ -125,14 +126,15 @@ Status infer_types(const Graph *g, Callee callee, const ValueId *in, int nin,
     return settle(&cx, given, out, msg);
 }
 
-Status op_infer(const Graph *g, Callee callee, const ValueId *in, int nin,
-                const Attr *attrs, int nattr, int nout, const TypeId *given,
-                TypeId *out, char *msg) {
-    Type few[16], *want = NULL;
-    if (given) {
-        want = nout <= 16 ? few : NEW_ARRAY(g->arena, Type, nout);
-        for (int i = 0; i < nout; i++)
-            want[i] = given[i].i ? *type_get(given[i]) : type_by_rule();
+Status node_check_types(const Graph *g, const Node *n, char *msg) {
+    enum { FEW = 16 };
+    Type few[FEW];
+    Type *given = n->nout <= FEW ? few : NEW_ARRAY(g->arena, Type, n->nout);
+    for (int i = 0; i < n->nout; i++) {
+        TypeId t = value_get(g, n->out[i])->type;
+        if (!t.i) return bad(msg, "result %d has no type", i);
+        given[i] = *type_get(t);
     }
-    return infer_types(g, callee, in, nin, attrs, nattr, nout, want, out, msg);
+    return infer_types(g, node_callee(n), n->in, n->nin, n->attrs, n->nattr,
+                       n->nout, given, NULL, msg);
 }

@@ -31,8 +31,8 @@ struct NameMap {
 
 /* Interned names: the pointer is the identity. */
 static NameSlot *names_probe(const struct NameMap *m, Str name) {
-    uint64_t h = hash_bytes(1, &name, sizeof name);
-    for (uint64_t i = h;; i++) {
+    uint64_t h = (uint64_t)(uintptr_t)name * 0x9e3779b97f4a7c15u;
+    for (uint64_t i = h >> 32;; i++) {
         NameSlot *s = &m->slot[i & (uint64_t)(m->cap - 1)];
         if (!s->name || s->name == name) return s;
     }
@@ -64,23 +64,26 @@ static NameSlot *names_add(Arena *a, struct NameMap *m, Str name) {
 
 static bool name_taken(const Graph *g, Str name) {
     if (names_probe(g->names, name)->name) return true;
-    return module_find_var(g->module, name) >= 0;
+    return module_find_name(g->module, name) >= 0;
 }
 
 /* The name is reserved at once.  Names of variables are never given away. */
-Str graph_unique_name(Graph *g, const char *base) {
-    Str name = intern(base);
-    if (!name_taken(g, name)) {
-        names_add(g->arena, g->names, name);
-        return name;
+Str graph_fresh_name(Graph *g, Str base) {
+    if (!name_taken(g, base)) {
+        names_add(g->arena, g->names, base);
+        return base;
     }
-    int n = names_add(g->arena, g->names, name)->next;
+    int n = names_add(g->arena, g->names, base)->next;
     Str fresh;
     do fresh = internf("%s.%d", base, n++);
     while (name_taken(g, fresh));
-    names_probe(g->names, name)->next = n;
+    names_probe(g->names, base)->next = n;
     names_add(g->arena, g->names, fresh);
     return fresh;
+}
+
+Str graph_unique_name(Graph *g, const char *base) {
+    return graph_fresh_name(g, intern(base));
 }
 
 void graph_rename(Graph *g, ValueId v, Str name) {
@@ -88,11 +91,15 @@ void graph_rename(Graph *g, ValueId v, Str name) {
     names_add(g->arena, g->names, name)->value = v.i;
 }
 
-ValueId graph_find_value(const Graph *g, const char *name) {
-    Str s = intern(name);
-    const NameSlot *slot = names_probe(g->names, s);
-    if (!slot->name || g->values.data[slot->value].name != s) return NO_VALUE;
+ValueId graph_find_name(const Graph *g, Str name) {
+    const NameSlot *slot = names_probe(g->names, name);
+    if (!slot->name || g->values.data[slot->value].name != name)
+        return NO_VALUE;
     return (ValueId){slot->value};
+}
+
+ValueId graph_find_value(const Graph *g, const char *name) {
+    return graph_find_name(g, intern(name));
 }
 
 /* ---- modules and graphs -------------------------------------------------- */
@@ -279,8 +286,12 @@ bool value_is_splat(const Graph *g, ValueId v, double *out) {
 
 /* ---- variables ----------------------------------------------------------- */
 
+int module_find_name(const Module *m, Str name) {
+    return (int)names_probe(m->names, name)->value - 1;
+}
+
 int module_find_var(const Module *m, const char *name) {
-    return (int)names_probe(m->names, intern(name))->value - 1;
+    return module_find_name(m, intern(name));
 }
 
 int module_var(Module *m, VarKind k, const char *name, TypeId t,
@@ -312,8 +323,8 @@ ValueId graph_find_var(const Graph *g, int var) {
 /* A variable's reader has the variable's name: whoever took it before the
    variable existed is renamed. */
 static void free_name(Graph *g, Str name) {
-    ValueId v = graph_find_value(g, name);
-    if (is_value(v)) graph_rename(g, v, graph_unique_name(g, name));
+    ValueId v = graph_find_name(g, name);
+    if (is_value(v)) graph_rename(g, v, graph_fresh_name(g, name));
 }
 
 ValueId graph_var(Graph *g, int var) {

@@ -8,6 +8,11 @@
 
 /* Appends a value; v.name must be free (graph_unique_name) or NULL. */
 ValueId value_new(Graph *g, Value v);
+/* graph_find_value, graph_unique_name and module_find_var of a name that is
+   interned: its address says it all. */
+ValueId graph_find_name(const Graph *g, Str name);
+Str graph_fresh_name(Graph *g, Str base);
+int module_find_name(const Module *m, Str name);
 
 /* ---- print.c ------------------------------------------------------------- */
 
@@ -44,10 +49,14 @@ static inline Type type_by_rule(void) {
     Type t = {.dtype = NUM_DTYPES, .rank = -1};
     return t;
 }
-/* op_infer with partly given types; given has nout entries. */
+/* Runs the op's rule over types that are given in part, if at all: `given` has
+   nout entries or is NULL.  out NULL: they are only checked.  On failure
+   ERR_USER, and msg (MSG_TEXT bytes) says why. */
 Status infer_types(const Graph *g, Callee callee, const ValueId *in, int nin,
                    const Attr *attrs, int nattr, int nout, const Type *given,
                    TypeId *out, char *msg);
+/* Whether n's results have the types that its op's rule says. */
+Status node_check_types(const Graph *g, const Node *n, char *msg);
 /* "f32[2,3]", "absent": for messages.  buf of TYPE_TEXT bytes is returned. */
 enum { TYPE_TEXT = 200, MSG_TEXT = 256 };
 const char *type_text(const Type *t, char *buf);

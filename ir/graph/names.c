@@ -108,7 +108,7 @@ int module_own_var(Module *m, OwnVar v, Str objective, double fill) {
 }
 
 int module_find_own_var(const Module *m, OwnVar v, Str objective) {
-    return module_find_var(m, own_name(v, objective));
+    return module_find_name(m, own_name(v, objective));
 }
 
 /* The parameter whose copy, gradient or state a variable of that name is; for
@@ -121,7 +121,7 @@ static Family family_of(const Module *m, Str name, int *parameter) {
             const char *slash = strrchr(of, '/');
             if (slash) of = intern_n(of, (size_t)(slash - of));
         }
-        *parameter = module_find_var(m, of);
+        *parameter = module_find_name(m, of);
         return (Family)f;
     }
     *parameter = -1;

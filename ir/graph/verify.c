@@ -172,22 +172,9 @@ static Status check_results(Verifier *v, NodeId id) {
     return OK;
 }
 
-static Status check_types(Verifier *v, const Node *n) {
-    char msg[MSG_TEXT];
-    TypeId *given = NEW_ARRAY(v->a, TypeId, n->nout);
-    TypeId *got = NEW_ARRAY(v->a, TypeId, n->nout);
-    for (int i = 0; i < n->nout; i++) {
-        given[i] = value_get(v->g, n->out[i])->type;
-        if (!given[i].i) return verify_fail(v, n, "result %d has no type", i);
-    }
-    if (op_infer(v->g, node_callee(n), n->in, n->nin, n->attrs, n->nattr,
-                 n->nout, given, got, msg))
-        return verify_fail(v, n, "%s", msg);
-    return OK;
-}
-
 static Status check_nodes(Verifier *v) {
     const Graph *g = v->g;
+    char msg[MSG_TEXT];
     for (int i = 0; i < g->nodes.len; i++) v->pos[i] = -1;
     for (int i = 0; i < g->order.len; i++) {
         NodeId id = g->order.data[i];
@@ -201,7 +188,8 @@ static Status check_nodes(Verifier *v) {
         v->pos[id.i] = i;
         TRY(check_operands(v, n));
         TRY(check_results(v, id));
-        TRY(check_types(v, n));
+        if (node_check_types(g, n, msg) != OK)
+            return verify_fail(v, n, "%s", msg);
     }
     return OK;
 }
@@ -228,7 +216,7 @@ static Status check_names(Verifier *v) {
     for (uint32_t i = 1; i < (uint32_t)g->values.len; i++) {
         const Value *x = &g->values.data[i];
         bool shown = x->kind == VK_CONST ? uses[i] > 0 : v->defined[i];
-        if (shown && x->name && graph_find_value(g, x->name).i != i)
+        if (shown && x->name && graph_find_name(g, x->name).i != i)
             return verify_fail(v, NULL, "%%%s names two values", x->name);
     }
     Str *names = NEW_ARRAY(v->a, Str, n);
@@ -316,7 +304,7 @@ static Status check_module(const Module *m, Diag *d) {
             return fail(d, loc, "variable %s is %s, its initial value %s",
                         v->name, TXT(type_get(v->type)),
                         TXT(type_get(v->init->type)));
-        if (module_find_var(m, v->name) != i)
+        if (module_find_name(m, v->name) != i)
             return fail(d, loc, "two variables named %s", v->name);
         const char *defect = own_var_defect(m, v);
         if (defect) return fail(d, loc, "variable %s %s", v->name, defect);
