@@ -18,7 +18,8 @@
    - A call that fails returns a status other than AMPC_OK, leaves the session
      as it was, and api->error(s) tells why.  Nothing prints, exits or aborts.
      Only AMPC_ERR_DEVICE is different: what the session held is lost; and
-     AMPC_ERR_DATA: the step was made, and counted as skipped.
+     AMPC_ERR_DATA and AMPC_ERR_DIVERGED: the step was made, and counted as
+     skipped.
    - One thread at a time per session (a second one gets AMPC_ERR_BUSY);
      different sessions, of one module or of several, run in parallel.
    - Public structs start with their size: set it to sizeof the struct.  Later
@@ -55,8 +56,11 @@ typedef enum ampc_status {
     AMPC_ERR_INTERNAL = 7,    /* a defect of ampc: please report            */
     AMPC_ERR_DEVICE = 8,      /* the GPU or its driver failed; the session
                                  can only be closed                         */
-    AMPC_ERR_DATA = 9         /* an input names a class or a row that is not
+    AMPC_ERR_DATA = 9,        /* an input names a class or a row that is not
                                  there: see bad_data                        */
+    AMPC_ERR_DIVERGED = 10    /* as many steps in a row were skipped as
+                                 ampc_options.max_skipped allows: see
+                                 nonfinite                                  */
 } ampc_status;
 
 typedef enum ampc_dtype {
@@ -155,6 +159,9 @@ typedef struct ampc_options {
                      that steps are put on, in order; NULL: one of our own;
                      not with "cpu"                                         */
     void *comm;   /* must be NULL: data-parallel communicator               */
+    int32_t max_skipped; /* that many skipped steps in a row, and every one that
+                            follows, are AMPC_ERR_DIVERGED; 0: 100; -1: never */
+    int32_t reserved1;
 } ampc_options;
 
 /* ---- running ------------------------------------------------------------- */
@@ -193,6 +200,7 @@ typedef struct ampc_metrics {
     int64_t bad_forward; /* of these: the loss itself was not finite        */
     int64_t bad_data;    /* batches so far that named a class or a row that is
                             not there: their steps were skipped             */
+    int64_t skip_streak; /* steps skipped since the last one applied        */
 } ampc_metrics;
 
 /* What AMPC_ERR_DATA was about. */
@@ -205,6 +213,26 @@ typedef struct ampc_bad_data {
                             ignore_index                                    */
     int64_t count;       /* ampc_metrics.bad_data                           */
 } ampc_bad_data;
+
+typedef enum ampc_origin {
+    AMPC_ORIGIN_NONE = 0,
+    AMPC_ORIGIN_INPUT = 1,    /* of this call                               */
+    AMPC_ORIGIN_VARIABLE = 2, /* a parameter or a buffer                    */
+    AMPC_ORIGIN_LOSS = 3,     /* though inputs and variables are finite     */
+    AMPC_ORIGIN_GRADIENT = 4  /* though the loss is finite, too             */
+} ampc_origin;
+
+/* What AMPC_ERR_DIVERGED was about: the first of the above that is not finite
+   in the last step that was skipped.                                        */
+typedef struct ampc_nonfinite {
+    size_t size;
+    int32_t origin; /* ampc_origin                                          */
+    int32_t reserved0;
+    const char *name; /* of the input or variable, or ""                    */
+    int64_t index;    /* position in it, which counts all elements, or -1   */
+    double value;     /* what is there: NaN or an infinity                  */
+    int64_t tried;    /* ampc_metrics.tried of that step                    */
+} ampc_nonfinite;
 
 /* Sums over evaluated samples: start from zero, add any number of batches.
    loss = loss_num / loss_den, accuracy = correct / count.                   */
@@ -348,6 +376,12 @@ typedef struct ampc_api {
        the host goes on: of the next one that asks for metrics, which tells of
        the last bad batch before it), evaluates or predicts.                 */
     ampc_status (*bad_data)(ampc_session *s, ampc_bad_data *out);
+
+    /* After AMPC_ERR_DIVERGED of step or update; on a device that works while
+       the host goes on, of the next call that asks for metrics.  Inputs are
+       looked at when it is the call that was given them.  A batch that is
+       AMPC_ERR_DATA is told as that.                                        */
+    ampc_status (*nonfinite)(ampc_session *s, ampc_nonfinite *out);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

@@ -33,6 +33,7 @@ ampc_status api_enter(ampc_session *s) {
 
 ampc_status api_leave(ampc_session *s, ampc_status status) {
     s->backend->leave(s);
+    s->fed = -1;
     if (status == AMPC_OK) s->error[0] = 0;
     atomic_store(&s->busy, 0);
     return status;
@@ -350,6 +351,17 @@ static ampc_status api_bad_data(ampc_session *s, ampc_bad_data *out) {
     return api_leave(s, AMPC_OK);
 }
 
+static ampc_status api_nonfinite(ampc_session *s, ampc_nonfinite *out) {
+    ENTER(s);
+    if (!SIZED(out))
+        return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT,
+                                         "ampc_nonfinite.size is not set"));
+    ampc_nonfinite x = s->nonfinite;
+    if (!x.name) x.name = "";
+    PUT(out, x);
+    return api_leave(s, AMPC_OK);
+}
+
 static const char *api_notice(const ampc_session *s) {
     return s ? s->notice : "";
 }
@@ -396,6 +408,7 @@ static const ampc_api api_template = {
     .profile = api_profile,
     .notice = api_notice,
     .bad_data = api_bad_data,
+    .nonfinite = api_nonfinite,
 };
 
 /* A module has one plan, so its table is made once. */

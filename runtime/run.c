@@ -117,8 +117,9 @@ bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
                    uint32_t *dtype) {
     static const KnownOutput outputs[] = {OUT_LOSS, OUT_GRAD_NORM, OUT_SCALE,
                                           OUT_LR, OUT_APPLIED};
-    static const KnownVar vars[] = {VAR_STEP, VAR_TRIED, VAR_SKIPPED,
-                                    VAR_BAD_FORWARD, VAR_BAD_DATA};
+    static const KnownVar vars[] = {VAR_STEP,     VAR_TRIED,
+                                    VAR_SKIPPED,  VAR_BAD_FORWARD,
+                                    VAR_BAD_DATA, VAR_SKIP_STREAK};
     const AmpcModule *m = s->m;
     if (w >= WATCH_STEP) {
         int v = s->known[vars[w - WATCH_STEP]];
@@ -268,5 +269,6 @@ ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
         status = run_program(s, refresh, NULL);
     if (status != AMPC_OK) return status;
     s->stale = false;
+    if (nin) s->fed = program;
     return run_program(s, program, s->addr);
 }

@@ -39,6 +39,8 @@ static const char *options_defect(const AmpcModule *m, const ampc_options *o) {
     if (!o->alloc != !o->free) return "alloc and free: give both or none";
     if (o->threads < 0 || o->threads > 1024)
         return "threads: 0 (all) to 1024 are possible";
+    if (o->max_skipped < -1)
+        return "max_skipped: -1 (no limit), 0 (the default) or more";
     if (o->stream && !m->cuda) return "stream: this module has no CUDA code";
     if (o->comm) return "comm: this module has no data-parallel code";
     return NULL;
@@ -146,7 +148,7 @@ static ampc_status session_build(ampc_session *s) {
         return session_fail(s, AMPC_ERR_INTERNAL,
                             "the module's plan is damaged at '%.200s'", defect);
     session_find_known(s);
-    s->last = s->due_update = s->due_loss = -1;
+    s->last = s->due_update = s->due_loss = s->fed = -1;
     s->accumulate = info_int(s->m, "accumulate", 1);
     s->batch = module_batch(s->m);
     s->addr_bytes = most_inputs(s->m) * sizeof *s->addr;

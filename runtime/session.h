@@ -7,6 +7,7 @@
    session.c     open and close
    api.c         the table of ampc.h;  train.c, infer.c  its main functions
    data.c        inputs that name no class or row
+   diverge.c     steps that are skipped one after the other, and why
    sections.c    the module's own file;  weights.c  initial values from it
    safetensors.c the file format;  checkpoint.c, checkpoint_load.c  a session
                  to and from it                                              */
@@ -66,6 +67,7 @@ typedef enum Watch {
     WATCH_SKIPPED,
     WATCH_BAD_FORWARD,
     WATCH_BAD_DATA,
+    WATCH_SKIP_STREAK,
     WATCH_COUNT
 } Watch;
 
@@ -98,8 +100,11 @@ struct ampc_session {
     ampc_profile_fn profile;
     void *profile_ctx;
     ampc_bad_data bad; /* of the last AMPC_ERR_DATA; count: reported */
-    ampc_status found; /* AMPC_ERR_DATA when metrics were fetched that say so,
-                          until the call returns it                         */
+    ampc_status found; /* AMPC_ERR_DATA or AMPC_ERR_DIVERGED when metrics were
+                          fetched that say so, until the call returns it    */
+    int fed;           /* program whose inputs `addr` holds during the call, or
+                          -1                                                */
+    ampc_nonfinite nonfinite; /* of the last AMPC_ERR_DIVERGED */
     char error[1024];
     char notice[1024]; /* of the call, or "" */
 };
@@ -234,6 +239,10 @@ ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
    samples.                                                                  */
 ampc_status data_trained(ampc_session *s, int64_t count);
 ampc_status data_ran(ampc_session *s, int64_t valid);
+
+/* diverge.c: AMPC_ERR_DIVERGED, when as many steps in a row were skipped as the
+   session allows.                                                           */
+ampc_status diverge_trained(ampc_session *s);
 
 /* The table for ampc.h; the emitted module exports a function that returns it.
    NULL for a version that we do not serve.  One copy of the runtime serves one

@@ -32,18 +32,23 @@ static void fill_metrics(ampc_session *s, int program, const uint64_t *value) {
     m->tried = (int64_t)NUMBER(WATCH_TRIED, 0);
     m->skipped = (int64_t)NUMBER(WATCH_SKIPPED, 0);
     m->bad_forward = (int64_t)NUMBER(WATCH_BAD_FORWARD, 0);
+    m->skip_streak = (int64_t)NUMBER(WATCH_SKIP_STREAK, 0);
 #undef NUMBER
 }
 
-/* That data were bad is told when the call is done with what it has to do. */
+/* That data were bad, or that no step is applied any more, is told when the
+   call is done with what it has to do; the first of them. */
+static ampc_status find(ampc_session *s, ampc_status status) {
+    if (status != AMPC_ERR_DATA && status != AMPC_ERR_DIVERGED) return status;
+    s->found = status;
+    return AMPC_OK;
+}
+
 static ampc_status find_bad_data(ampc_session *s, int program,
                                  const uint64_t *value) {
     double n = watch_number(s, program, value, WATCH_BAD_DATA, 0);
     s->metrics.bad_data = (int64_t)n;
-    ampc_status status = data_trained(s, s->metrics.bad_data);
-    if (status != AMPC_ERR_DATA) return status;
-    s->found = status;
-    return AMPC_OK;
+    return find(s, data_trained(s, s->metrics.bad_data));
 }
 
 static ampc_status tell(ampc_session *s, ampc_status status) {
@@ -61,6 +66,8 @@ static ampc_status fetch_metrics(ampc_session *s) {
         fill_metrics(s, s->due_update, value);
         status = find_bad_data(s, s->due_update, value);
         s->due_update = -1;
+        if (status == AMPC_OK && s->found == AMPC_OK)
+            status = find(s, diverge_trained(s));
         if (status != AMPC_OK) return status;
     }
     if (s->due_loss >= 0) {

@@ -29,6 +29,8 @@ static const char help[] =
     "  --load CKPT             weights and buffers\n"
     "  --save CKPT, --save-every N   at the end, and every N steps\n"
     "  --resume                go on from the --save file\n"
+    "  --max-skipped N         end when N steps in a row were skipped, as not\n"
+    "                          finite (default 100; -1: never)\n"
     "  --log FILE.jsonl        log lines (default: standard output)\n"
     "  --profile FILE.json     Chrome trace\n"
     "  --device auto|cpu|cuda[:N], --threads N, --quiet\n";
@@ -108,6 +110,8 @@ static Status take_value(RunOptions *o, Diag *d, const char *name,
         return take_count(d, name, v, 1, &o->save_every);
     if (!strcmp(name, "--threads"))
         return take_count(d, name, v, 0, &o->threads);
+    if (!strcmp(name, "--max-skipped"))
+        return take_count(d, name, v, -1, &o->max_skipped);
     if (!strcmp(name, "--lr")) return take_lr(d, v, &o->lr);
     return usage(d, "unknown option", name);
 }
@@ -115,7 +119,7 @@ static Status take_value(RunOptions *o, Diag *d, const char *name,
 static bool takes_value(RunOptions *o, const char *name) {
     static const char *const names[] = {"--feed",   "--eval-feed",  "--steps",
                                         "--epochs", "--save-every", "--threads",
-                                        "--lr"};
+                                        "--lr",     "--max-skipped"};
     if (find_text(o, name)) return true;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return true;
@@ -135,6 +139,8 @@ static Status check_options(const RunOptions *o, Diag *d) {
     if (o->save_best && !o->neval_feed)
         return usage(d, "--save-best needs data to evaluate:", "--eval-feed");
     if (o->threads > 1024) return usage(d, "at most 1024:", "--threads");
+    if (o->max_skipped > INT32_MAX)
+        return usage(d, "too many:", "--max-skipped");
     return OK;
 }
 
@@ -179,7 +185,8 @@ static Status open_module(Run *r) {
     ampc_options o = {.size = sizeof o,
                       .device = r->opt->device,
                       .threads = (int32_t)r->opt->threads,
-                      .log = r->opt->quiet ? NULL : print_note};
+                      .log = r->opt->quiet ? NULL : print_note,
+                      .max_skipped = (int32_t)r->opt->max_skipped};
     if (r->api->open(r->api->module, &o, &r->s, err, sizeof err) == AMPC_OK)
         return OK;
     return fail(&r->diag, (Loc){.file = r->opt->module}, "%s", err);

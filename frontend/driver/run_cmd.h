@@ -25,6 +25,7 @@ typedef struct RunOptions {
     int64_t steps, epochs; /* -1: not given */
     int64_t save_every;    /* 0: at the end only */
     int64_t threads;
+    int64_t max_skipped; /* as in ampc_options */
     const char *load, *save, *save_best, *fetch, *log, *profile;
     bool shuffle, eval, resume, quiet, help;
     double lr; /* NaN: the module's */

@@ -168,7 +168,8 @@ void log_step(Run *r, const ampc_metrics *m, double ms) {
     put_f32(&sb, m->grad_norm);
     sb_puts(&sb, ",\"scale\":");
     put_f32(&sb, m->scale);
-    sb_printf(&sb, ",\"skipped\":%lld,\"lr\":", (long long)m->skipped);
+    sb_printf(&sb, ",\"skipped\":%lld,\"skip_streak\":%lld,\"lr\":",
+              (long long)m->skipped, (long long)m->skip_streak);
     put_f32(&sb, m->lr);
     sb_printf(&sb, ",\"ms\":%.4g}", ms);
     put_line(&r->log, &sb);

@@ -93,26 +93,62 @@ Status run_save(Run *r, const char *path) {
 
 /* ---- data that must not train -------------------------------------------- */
 
-/* A batch of `fs` failed, which began at sample `first`: the message names file
-   and sample where a number in them is to blame. */
-static Status batch_fail(Run *r, const FeedSet *fs, const int64_t *order,
-                         int64_t first, ampc_status status, const char *what) {
+/* A batch of samples of `fs` from order[first] on. */
+typedef struct Batch {
+    const FeedSet *fs;
+    const int64_t *order; /* NULL: as in the file */
+    int64_t first;
+} Batch;
+
+/* The file that fed an input with samples, and the one with element `index`;
+   NULL if there is none. */
+static const Feed *find_sample(const Batch *b, const char *input, int64_t index,
+                               int64_t *sample) {
+    for (int i = 0; i < b->fs->n; i++) {
+        const Feed *f = &b->fs->feed[i];
+        if (strcmp(f->want.name, input) != 0 || f->per <= 0) continue;
+        int64_t at = b->first + index / f->per;
+        *sample = b->order ? b->order[at] : at;
+        return f;
+    }
+    return NULL;
+}
+
+static Status bad_data_fail(Run *r, const Batch *batch, const char *what) {
     ampc_bad_data b = {.size = sizeof b};
-    if (status != AMPC_ERR_DATA || r->api->bad_data(r->s, &b) != AMPC_OK)
-        return run_api_fail(r, what);
-    for (int i = 0; i < fs->n; i++) {
-        const Feed *f = &fs->feed[i];
-        if (strcmp(f->want.name, b.input) != 0 || f->per <= 0) continue;
-        int64_t at = first + b.index / f->per;
+    int64_t sample;
+    if (r->api->bad_data(r->s, &b) != AMPC_OK) return run_api_fail(r, what);
+    const Feed *f = find_sample(batch, b.input, b.index, &sample);
+    if (f)
         return fail(&r->diag, (Loc){.file = intern(f->file)},
                     "sample %lld (from 0) has %lld; input '%s' takes %lld to "
                     "%lld",
-                    (long long)(order ? order[at] : at), (long long)b.value,
-                    b.input, (long long)b.least, (long long)b.most);
-    }
+                    (long long)sample, (long long)b.value, b.input,
+                    (long long)b.least, (long long)b.most);
     return fail(&r->diag, (Loc){0}, "%s: %lld in '%s' is outside %lld..%lld",
                 what, (long long)b.value, b.input, (long long)b.least,
                 (long long)b.most);
+}
+
+static Status diverged_fail(Run *r, const Batch *batch, const char *what) {
+    ampc_nonfinite x = {.size = sizeof x};
+    int64_t sample;
+    Status st = run_api_fail(r, what);
+    if (r->api->nonfinite(r->s, &x) != AMPC_OK || x.origin != AMPC_ORIGIN_INPUT)
+        return st;
+    const Feed *f = find_sample(batch, x.name, x.index, &sample);
+    if (!f) return st;
+    return fail(&r->diag, (Loc){.file = intern(f->file)},
+                "sample %lld (from 0) has %g", (long long)sample, x.value);
+}
+
+/* A batch failed: the message names file and sample where a number in them is
+   to blame. */
+static Status batch_fail(Run *r, Batch b, ampc_status status,
+                         const char *what) {
+    if (status == AMPC_ERR_DATA) return bad_data_fail(r, &b, what);
+    if (status == AMPC_ERR_DIVERGED) return diverged_fail(r, &b, what);
+    return run_api_fail(r, what);
 }
 
 /* ---- one step ------------------------------------------------------------ */
@@ -126,7 +162,8 @@ static Status train_step(Run *r, ampc_metrics *m) {
         ampc_status status =
             r->api->step(r->s, r->train.in, (size_t)r->train.n, m);
         if (status != AMPC_OK)
-            return batch_fail(r, &r->train, r->order, first, status, "step");
+            return batch_fail(r, (Batch){&r->train, r->order, first}, status,
+                              "step");
     }
     r->at.step++;
     log_step(r, m, (now_seconds() - begin) * 1e3);
@@ -226,7 +263,7 @@ static Status evaluate_all(Run *r, FeedSet *fs, Fetch *f, ampc_eval *sums) {
         ampc_status status =
             r->api->evaluate(r->s, fs->in, (size_t)fs->n, n, sums);
         if (status != AMPC_OK)
-            return batch_fail(r, fs, NULL, i, status, "evaluate");
+            return batch_fail(r, (Batch){fs, NULL, i}, status, "evaluate");
         if (f) TRY(fetch_batch(r, f, n));
     }
     if (!sums->exact)
@@ -252,7 +289,7 @@ static Status predict_all(Run *r, FeedSet *fs, Fetch *f) {
         ampc_status status =
             r->api->predict(r->s, fs->in, (size_t)fs->n, n, NULL, 0);
         if (status != AMPC_OK)
-            return batch_fail(r, fs, NULL, i, status, "predict");
+            return batch_fail(r, (Batch){fs, NULL, i}, status, "predict");
         TRY(fetch_batch(r, f, n));
     }
     return OK;

@@ -327,6 +327,9 @@ static void emit_counters(Step *s) {
     count(s, OWN_TRIED, NO_VALUE);
     count(s, OWN_SKIPPED, bad);
     count(s, OWN_BAD_FORWARD, b1(&s->b, OP_NOT, s->loss_ok, DT_DEFAULT));
+    ValueId streak = own(s, OWN_SKIP_STREAK, 0);
+    ValueId longer = bin(s, OP_ADD, streak, i64c(s, 1));
+    write_var(s, streak, pick(s, s->ok, i64c(s, 0), longer));
 }
 
 static void emit_outputs(Step *s) {

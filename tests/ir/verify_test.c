@@ -305,12 +305,14 @@ TEST_CASE(verify, diff_promises) {
 
 #define COUNTERS                                                               \
     "  state %ampc.step: i64[], %ampc.tried: i64[]\n"                          \
-    "  state %ampc.skipped: i64[], %ampc.bad_forward: i64[]\n"
+    "  state %ampc.skipped: i64[], %ampc.bad_forward: i64[]\n"                 \
+    "  state %ampc.skip_streak: i64[]\n"
 #define COUNTED                                                                \
     "  write %ampc.step = %ampc.tried\n"                                       \
     "  write %ampc.tried = %ampc.step\n"                                       \
     "  write %ampc.skipped = %ampc.step\n"                                     \
-    "  write %ampc.bad_forward = %ampc.step\n"
+    "  write %ampc.bad_forward = %ampc.step\n"                                 \
+    "  write %ampc.skip_streak = %ampc.step\n"
 #define SUMS "  state %ampc.micro: i32[], %ampc.loss_sum: f32[]\n"
 #define SUMMED                                                                 \
     "  write %ampc.micro = %ampc.micro\n"                                      \

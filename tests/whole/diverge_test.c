@@ -1,0 +1,327 @@
+/* diverge_test.c: runs none of whose steps is applied any more, on the CPU and
+   on the simulated GPU.
+
+   Each case spoils one thing and knows what must be named.                  */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/compiled.h"
+#include "tests/support/simulate.h"
+
+enum { BATCH = 4, WIDTH = 3 };
+
+/* %c does not train; %mean is what the forward pass writes. */
+#define MODEL                                                                  \
+    "graph forward(%x: f32[4,3]) {\n"                                          \
+    "  param %w: f32[3,2] = 0.5\n"                                             \
+    "  frozen %c: f32[3] = 1\n"                                                \
+    "  buffer %mean: f32[3] = 0\n"                                             \
+    "  %xc = mul %x, %c : f32[4,3]\n"                                          \
+    "  %m = reduce_mean %xc {axes=[0], keepdims=0} : f32[3]\n"                 \
+    "  %b = add %xc, %mean : f32[4,3]\n"                                       \
+    "  %y = matmul %b, %w : f32[4,2]\n"                                        \
+    "  write %mean = %m\n"                                                     \
+    "  return %y\n"                                                            \
+    "}\n"
+#define OPTIONS "--loss mse --precision fp32 --optimizer sgd,lr=0.01 "
+
+typedef struct Data {
+    float x[BATCH * WIDTH], target[BATCH * 2];
+    ampc_input in[2];
+} Data;
+
+static Data *data(Data *d) {
+    for (int i = 0; i < BATCH * WIDTH; i++) d->x[i] = (float)i / 8;
+    for (int i = 0; i < BATCH * 2; i++) d->target[i] = (float)(i % 3);
+    d->in[0] = ampc_in("x", d->x, sizeof d->x, AMPC_DTYPE_F32);
+    d->in[1] = ampc_in("target", d->target, sizeof d->target, AMPC_DTYPE_F32);
+    return d;
+}
+
+/* A machine with the module, compiled once per process. */
+static const Compiled *compile(const char *device, const char *options) {
+    static struct {
+        const char *device, *options;
+        Compiled c;
+    } made[8];
+    int i = 0;
+    char all[400];
+    while (made[i].device && (strcmp(made[i].device, device) != 0 ||
+                              strcmp(made[i].options, options) != 0))
+        i++;
+    Compiled *c = &made[i].c;
+    bool gpu = strcmp(device, "cuda") == 0;
+    snprintf(all, sizeof all, OPTIONS "%s", options);
+    if (!made[i].device) {
+        *c = gpu ? compile_text_cuda(MODEL, all, "cuda:sm_90")
+                 : compile_text(MODEL, all);
+        if (gpu) REQUIRE(sim_build_twins(c->cuda_dir) > 0);
+        made[i].device = device;
+        made[i].options = options;
+    }
+    if (!gpu) return c;
+    setenv("AMPC_LIBCUDA", sim()->path, 1);
+    setenv("AMPC_LIBCUBLASLT", sim()->cublaslt, 1);
+    setenv("AMPC_CACHE_DIR", test_tmpdir(), 1);
+    sim()->reset(&(SimConfig){.seed = 1, .twins = c->cuda_dir});
+    return c;
+}
+
+static ampc_session *open_on(const Compiled *c, const char *device,
+                             int max_skipped) {
+    ampc_options o = {.size = sizeof o,
+                      .device = device,
+                      .threads = 2,
+                      .max_skipped = max_skipped};
+    ampc_session *s;
+    char err[400];
+    if (c->api->open(c->api->module, &o, &s, err, sizeof err))
+        FAIL("open: %s", err);
+    return s;
+}
+
+static void named(const Compiled *c, ampc_session *s, const char *text,
+                  ampc_origin origin, const char *name, int64_t index,
+                  int64_t tried) {
+    ampc_nonfinite x = {.size = sizeof x};
+    CHECK_HAS(c->api->error(s), text);
+    CHECK_EQ_INT(c->api->nonfinite(s, &x), AMPC_OK);
+    CHECK_EQ_INT(x.origin, origin);
+    CHECK_STR(x.name, name);
+    CHECK_EQ_INT(x.index, index);
+    CHECK(!isfinite(x.value));
+    CHECK_EQ_INT(x.tried, tried);
+}
+
+/* ---- what is named ------------------------------------------------------- */
+
+/* One element of an input or a variable. */
+static const struct Fault {
+    const char *name;
+    int bytes, index; /* of a variable; bytes 0: it is an input             */
+    float value;
+    const char *text;
+    ampc_origin origin;
+} faults[] = {
+    {"x", 0, 7, NAN, "input 'x' holds nan at position 7", AMPC_ORIGIN_INPUT},
+    {"target", 0, 2, -INFINITY, "input 'target' holds -inf at position 2",
+     AMPC_ORIGIN_INPUT},
+    {"w", 24, 5, INFINITY, "parameter 'w' holds inf at position 5",
+     AMPC_ORIGIN_VARIABLE},
+    {"c", 12, 1, NAN, "frozen weight 'c' holds nan at position 1",
+     AMPC_ORIGIN_VARIABLE},
+    {"mean", 12, 2, INFINITY, "buffer 'mean' holds inf at position 2",
+     AMPC_ORIGIN_VARIABLE},
+    {"w", 24, 0, 3.2e38f, "the loss is inf, though", AMPC_ORIGIN_LOSS},
+    {"x", 0, 0, 1e9f, "gradients are not finite, though the loss is",
+     AMPC_ORIGIN_GRADIENT},
+};
+
+static void set(const Compiled *c, ampc_session *s, Data *d,
+                const struct Fault *f) {
+    float v[6];
+    if (!f->bytes) {
+        (strcmp(f->name, "x") ? d->target : d->x)[f->index] = f->value;
+        return;
+    }
+    read_var(c, s, f->name, v, (size_t)f->bytes, AMPC_DTYPE_F32);
+    v[f->index] = f->value;
+    write_var(c, s, f->name, v, (size_t)f->bytes, AMPC_DTYPE_F32);
+}
+
+static void faulty(const char *device, const struct Fault *f) {
+    const Compiled *c = compile(device, "--loss-scale static=1e30");
+    ampc_session *s = open_on(c, device, 3);
+    ampc_metrics m = {.size = sizeof m};
+    Data d, good;
+    bool is_variable = f->origin == AMPC_ORIGIN_VARIABLE;
+    const char *name =
+        is_variable || f->origin == AMPC_ORIGIN_INPUT ? f->name : "";
+    step_ok(c, s, data(&good)->in, 2);
+    set(c, s, data(&d), f);
+    for (int i = 1; i <= 5; i++) {
+        ampc_status status = c->api->step(s, d.in, 2, &m);
+        CHECK_MSG(status == (i < 3 ? AMPC_OK : AMPC_ERR_DIVERGED),
+                  "%s, step %d: %d %s", f->text, i, (int)status,
+                  c->api->error(s));
+        CHECK_EQ_INT(m.applied, 0);
+        CHECK_EQ_INT(m.skip_streak, i);
+        CHECK_EQ_INT(m.tried, 1 + i);
+        if (i < 3) continue;
+        CHECK_HAS(c->api->error(s),
+                  i == 3 ? "3 steps in a row were skipped" : "steps in a row");
+        named(c, s, f->text, f->origin, name, *name ? f->index : -1, 1 + i);
+    }
+    c->api->close(s);
+}
+
+static void all_faults(const char *device) {
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        faulty(device, &faults[i]);
+}
+
+TEST_CASE(diverge, the_first_that_is_not_finite_is_named_cpu) {
+    all_faults("cpu");
+}
+TEST_CASE(diverge, the_first_that_is_not_finite_is_named_gpu) {
+    all_faults("cuda");
+}
+
+/* ---- when ---------------------------------------------------------------- */
+
+/* An applied step begins the count anew. */
+static void recovery(const char *device) {
+    const Compiled *c = compile(device, "--loss-scale static=1");
+    ampc_session *s = open_on(c, device, 2);
+    ampc_metrics m = {.size = sizeof m};
+    Data d, bad;
+    data(&bad)->x[0] = NAN;
+    for (int round = 0; round < 2; round++) {
+        CHECK_EQ_INT(c->api->step(s, bad.in, 2, &m), AMPC_OK);
+        CHECK_EQ_INT(c->api->step(s, bad.in, 2, &m), AMPC_ERR_DIVERGED);
+        CHECK_EQ_INT(c->api->step(s, data(&d)->in, 2, &m), AMPC_OK);
+        CHECK_EQ_INT(m.applied, 1);
+        CHECK_EQ_INT(m.skip_streak, 0);
+    }
+    CHECK_EQ_INT(m.skipped, 4);
+    c->api->close(s);
+}
+
+TEST_CASE(diverge, a_good_step_begins_anew_cpu) { recovery("cpu"); }
+TEST_CASE(diverge, a_good_step_begins_anew_gpu) { recovery("cuda"); }
+
+static int first_failure(int max_skipped, int steps) {
+    const Compiled *c = compile("cpu", "--loss-scale static=1");
+    ampc_session *s = open_on(c, "cpu", max_skipped);
+    Data d;
+    int first = 0;
+    data(&d)->x[0] = NAN;
+    for (int i = 1; i <= steps; i++)
+        if (c->api->step(s, d.in, 2, NULL) && !first) first = i;
+    c->api->close(s);
+    return first;
+}
+
+TEST_CASE(diverge, after_a_hundred_or_as_many_as_asked) {
+    ampc_options o = {.size = sizeof o, .max_skipped = -2};
+    const Compiled *c = compile("cpu", "--loss-scale static=1");
+    ampc_session *s;
+    char err[200];
+    CHECK_EQ_INT(first_failure(0, 120), 100);
+    CHECK_EQ_INT(first_failure(1, 3), 1);
+    CHECK_EQ_INT(first_failure(110, 120), 110);
+    CHECK_EQ_INT(first_failure(-1, 300), 0);
+    CHECK_EQ_INT(c->api->open(c->api->module, &o, &s, err, sizeof err),
+                 AMPC_ERR_ARGUMENT);
+    CHECK_HAS(err, "max_skipped");
+}
+
+/* Optimizer steps count, not micro-batches. */
+static void accumulation(const char *device) {
+    const Compiled *c = compile(device, "--accumulate 2");
+    ampc_session *s = open_on(c, device, 2);
+    ampc_metrics m = {.size = sizeof m};
+    Data d;
+    data(&d)->x[4] = INFINITY;
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ_INT(c->api->step(s, d.in, 2, &m), AMPC_OK);
+    CHECK_EQ_INT(c->api->step(s, d.in, 2, &m), AMPC_ERR_DIVERGED);
+    CHECK_EQ_INT(m.skip_streak, 2);
+    named(c, s, "input 'x' holds inf at position 4", AMPC_ORIGIN_INPUT, "x", 4,
+          2);
+    c->api->close(s);
+}
+
+TEST_CASE(diverge, accumulated_steps_cpu) { accumulation("cpu"); }
+TEST_CASE(diverge, accumulated_steps_gpu) { accumulation("cuda"); }
+
+/* Nobody asks for metrics: sync tells, and no longer knows the inputs. */
+TEST_CASE(diverge, steps_that_nobody_waits_for) {
+    const Compiled *c = compile("cuda", "--loss-scale static=1");
+    ampc_session *s = open_on(c, "cuda", 4);
+    ampc_metrics m = {.size = sizeof m};
+    Data d;
+    data(&d)->x[1] = NAN;
+    for (int i = 0; i < 6; i++)
+        CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_OK);
+    memset(&d, 0, sizeof d);
+    CHECK_EQ_INT(c->api->sync(s, &m), AMPC_ERR_DIVERGED);
+    CHECK_EQ_INT(m.skip_streak, 6);
+    named(c, s, "the loss is nan", AMPC_ORIGIN_LOSS, "", -1, 6);
+    CHECK_EQ_INT(c->api->sync(s, &m), AMPC_OK);
+    c->api->close(s);
+}
+
+TEST_CASE(diverge, the_count_is_in_checkpoints) {
+    const Compiled *c = compile("cpu", "--loss-scale static=1");
+    ampc_session *s = open_on(c, "cpu", 3);
+    char path[600];
+    Data d;
+    snprintf(path, sizeof path, "%s/skips.safetensors", test_tmpdir());
+    data(&d)->x[0] = NAN;
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_OK);
+    CHECK_EQ_INT(c->api->save(s, path), AMPC_OK);
+    c->api->close(s);
+    s = open_on(c, "cpu", 3);
+    CHECK_EQ_INT(c->api->resume(s, path), AMPC_OK);
+    CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_ERR_DIVERGED);
+    c->api->close(s);
+}
+
+/* ---- the driver ---------------------------------------------------------- */
+
+static void write_floats(const char *name, int columns, const float *v,
+                         int rows) {
+    char file[4096], path[600];
+    size_t n = (size_t)(rows * columns) * sizeof *v;
+    REQUIRE(128 + n <= sizeof file);
+    memset(file, ' ', 128);
+    memcpy(file, "\x93NUMPY\x01\x00\x76\x00", 10);
+    snprintf(file + 10, 100,
+             "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }",
+             rows, columns);
+    file[10 + strlen(file + 10)] = ' ';
+    file[127] = '\n';
+    memcpy(file + 128, v, n);
+    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
+    REQUIRE(test_write_file(path, file, 128 + n));
+}
+
+static char *run(const char *options, int status) {
+    const Compiled *c = compile("cpu", "--loss-scale static=1");
+    char *out = NULL;
+    CHECK_EQ_INT(test_command(&out,
+                              "cd '%s' && '%s' run '%s' --quiet --device cpu "
+                              "--feed x=x.npy --feed target=t.npy %s 2>&1",
+                              test_tmpdir(), test_ampc(), c->path, options),
+                 status);
+    return out;
+}
+
+TEST_CASE(diverge, run_ends_and_names_the_sample) {
+    enum { SAMPLES = 8 };
+    float x[SAMPLES * WIDTH], t[SAMPLES * 2] = {0};
+    for (int i = 0; i < SAMPLES * WIDTH; i++) x[i] = (float)i / 8;
+    x[6 * WIDTH + 1] = NAN; /* and x[2, 0]: each batch has one */
+    x[2 * WIDTH] = INFINITY;
+    write_floats("x.npy", WIDTH, x, SAMPLES);
+    write_floats("t.npy", 2, t, SAMPLES);
+    char *out = run("--steps 9 --max-skipped 4", 1);
+    CHECK_HAS(out, "\"step\":3,\"loss\":null,");
+    CHECK_HAS(out, "\"skipped\":3,\"skip_streak\":3,");
+    CHECK_HAS(out, "4 steps in a row were skipped: input 'x' holds nan at "
+                   "position 7");
+    CHECK_HAS(out, "x.npy: error: sample 6 (from 0) has nan");
+    free(out);
+    out = run("--steps 9 --max-skipped 5", 1);
+    CHECK_HAS(out, "x.npy: error: sample 2 (from 0) has inf");
+    free(out);
+    free(run("--steps 120 --max-skipped -1", 0));
+    out = run("--steps 120", 1);
+    CHECK_HAS(out, "100 steps in a row");
+    free(out);
+}
