@@ -284,7 +284,8 @@ static void emit_parameters(Step *s) {
 /* ---- scaler and counters ------------------------------------------------- */
 
 /* grad_scaler.py's update, with floor, cap and hysteresis (amp.md 3.3, 3.4).
-   A non-finite loss says nothing about the scale: it stays. */
+   A non-finite loss says nothing about the scale: it stays, but where neither
+   floor nor cap asks for grad_scaler.py as it is. */
 static void emit_scaler(Step *s) {
     const ScaleSpec *c = &s->opt->scale;
     if (!options_has_scaler(s->opt) || c->kind == SCALE_STATIC) return;
@@ -295,7 +296,8 @@ static void emit_scaler(Step *s) {
     ValueId hyst = own(s, OWN_HYST, (double)c->hysteresis);
     ValueId full = graph_scalar_int(s->g, DT_I32, c->hysteresis);
     ValueId bad = b1(&s->b, OP_NOT, s->ok, DT_DEFAULT);
-    ValueId blame = bin(s, OP_AND, bad, s->loss_ok);
+    bool as_pytorch = c->min == 0 && isinf(c->max);
+    ValueId blame = as_pytorch ? bad : bin(s, OP_AND, bad, s->loss_ok);
     ValueId left = bin(s, OP_SUB, hyst, one);
     ValueId worn = bin(s, OP_LESS_EQUAL, left, zero);
     ValueId back = bin(s, OP_AND, blame, worn);

@@ -48,7 +48,8 @@ typedef struct Rule {
     double warmup, total, every, min, gamma;
     double init, growth, backoff, scale_min, scale_max; /* init 0: no scaler */
     int interval, hysteresis;                           /* interval 0: static */
-    double new_lr;                                      /* set_hyper half-way */
+    bool blames_loss; /* as GradScaler: whatever is not finite backs off */
+    double new_lr;    /* set_hyper half-way */
 } Rule;
 
 static const Rule rules[] = {
@@ -130,8 +131,14 @@ static const Rule rules[] = {
     {"the_scale_as_in_pytorch",
      "--precision fp16 --optimizer sgd,lr=0.1 --loss-scale "
      "dynamic,init=16,interval=2,min=0,max=inf",
-     "o..o...oo.......", .lr = 0.1, .init = 16, .growth = 2, .backoff = 0.5,
-     .scale_max = INFINITY, .interval = 2, .hysteresis = 1},
+     "o..o..nn.oo...on......n..", .lr = 0.1, .init = 16, .growth = 2,
+     .backoff = 0.5, .scale_max = INFINITY, .interval = 2, .hysteresis = 1,
+     .blames_loss = true},
+    {"the_scale_with_a_cap_alone_keeps_after_a_bad_loss",
+     "--precision fp16 --optimizer sgd,lr=0.1 --loss-scale "
+     "dynamic,init=16,interval=2,min=0,max=1e9",
+     "o..n.no.....n...", .lr = 0.1, .init = 16, .growth = 2, .backoff = 0.5,
+     .scale_max = 1e9, .interval = 2, .hysteresis = 1},
     {"accumulation_averages_and_clips_once",
      "--precision fp32 --accumulate 3 --clip-norm 0.8 "
      "--optimizer sgd,lr=0.1,momentum=0.9",
@@ -217,7 +224,8 @@ static void next_scale(Oracle *o, bool ok) {
     const Rule *r = o->r;
     if (!r->init || !r->interval) return;
     o->good = ok ? o->good + 1 : 0;
-    if (o->overflow && --o->tolerated <= 0) {
+    bool blamed = r->blames_loss ? !ok : o->overflow;
+    if (blamed && --o->tolerated <= 0) {
         o->scale = fmax(o->scale * r->backoff, r->scale_min);
         o->tolerated = 0;
     }
