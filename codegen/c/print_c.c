@@ -1,22 +1,31 @@
 /* print_c.c: kernels as C that gcc and clang vectorise.
 
-   Every kernel is one function with one innermost loop per sweep, marked
-   ivdep: outputs may lie over inputs of the same index, so nothing is
+   Every kernel is one function: the threads' loops are its loop over units
+   [lo, hi), and in it every sweep is a nest of the others, whose innermost loop
+   is marked ivdep: outputs may lie over inputs of the same index, so nothing is
    `restrict`, and nothing else is shared between iterations.
      flat, cols   the innermost loop runs over columns.  A reduction writes its
-                  operand to a small array, chunk by chunk, and a helper of
+                  operand to a small array, piece by piece, and a helper of
                   kmath.h folds the array in 16 fixed lanes.  Costly values
                   that a later sweep needs again are kept for the row.
      rows         the innermost loop runs over neighbouring rows, with an
                   accumulator for each; long sums are cut in runs, each summed
                   on its own, for accuracy.
+     epilogue     the rows and columns of a tile.
    Flags this text is meant for: KERNEL_CFLAGS in codegen.h.                 */
 #include "codegen/kernel/print.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #define I64 "%" PRId64
+
+/* A nest being printed: the piece of dim `cut` at hand (-1: none is cut). */
+typedef struct Nest {
+    KPrint *p;
+    const KSweep *s;
+    int cut;
+    const char *from, *to;
+} Nest;
 
 static int64_t extent(const KPrint *p, int d) { return p->k->dim[d].extent; }
 
@@ -24,29 +33,56 @@ static bool keeps(const KPrint *p, int id, KKeep keep) {
     return kinst_at(p->k, id)->keep == keep;
 }
 
-/* Of what threads share out within a row, or of neighbouring rows; 0: none. */
-static int64_t block_step(const KPrint *p) {
-    const KLoop *l = p->k->form == KF_FLAT
-                         ? &p->k->loop[0]
-                         : kernel_loop(p->k, LOOP_THREAD, p->k->vec);
-    return l ? l->step : 0;
+static bool is_rows(const KPrint *p) { return p->k->form == KF_ROWS; }
+
+static const char *compute_c(const KPrint *p, int id) {
+    return ktype_c[kinst_at(p->k, id)->compute];
 }
 
-/* Columns that are folded together; 0: all of them at once. */
-static int64_t lanes_step(const KPrint *p) {
-    const KLoop *l = kernel_loop(p->k, LOOP_LANES, LOOP_ANY);
-    return l ? l->step : 0;
+/* ---- values that are kept ------------------------------------------------ */
+
+/* v<id> from or to its place in the row: s<id>. */
+static void put_kept(KPrint *p, int id, bool load) {
+    int64_t stride = 1;
+    if (load)
+        kp_text(p, "const %s v%d = ", ktype_c[kinst_at(p->k, id)->type], id);
+    else
+        kp_text(p, "%s", "");
+    sb_printf(p->sb, "s%d[", id);
+    for (int j = p->ncol - 1; j >= 0; j--) {
+        if (j < p->ncol - 1) sb_puts(p->sb, " + ");
+        if (stride != 1) sb_printf(p->sb, I64 " * ", stride);
+        sb_printf(p->sb, "i%d", p->cols[j]);
+        stride *= extent(p, p->cols[j]);
+    }
+    if (load)
+        sb_puts(p->sb, "];\n");
+    else
+        sb_printf(p->sb, "] = v%d;\n", id);
 }
 
-/* ---- reductions over columns --------------------------------------------- */
-
-static const char *fold_name(OpCode c) {
-    static const char *const text[] = {[FOLD_SUM] = "SUM",
-                                       [FOLD_PROD] = "PROD",
-                                       [FOLD_MAX] = "MAX",
-                                       [FOLD_MIN] = "MIN"};
-    return text[op_info[c].fold];
+/* Form rows: the row values that instructions `of` read and that are not among
+   them, from the arrays of the block or anew. */
+static void put_row_operands(KPrint *p, const bool *of) {
+    bool *want = NEW_ARRAY(p->arena, bool, p->k->insts.len);
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        int read[] = {in->in[0], in->in[1], in->in[2], in->guard, in->at.inst};
+        for (int j = 0; of[id] && j < 5; j++)
+            if (read[j] && !of[read[j]] && !kinst_at(p->k, read[j])->full)
+                want[read[j]] = true;
+    }
+    for (int id = 1; id < p->k->insts.len; id++) {
+        if (!want[id]) continue;
+        if (keeps(p, id, KEEP_BLOCK))
+            kp_line(p, "const %s v%d = r%d[j];",
+                    ktype_c[kinst_at(p->k, id)->type], id, id);
+        else
+            kp_inst(p, id, NULL);
+    }
 }
+
+/* ---- folds --------------------------------------------------------------- */
 
 /* The operand is kept for a later sweep: that array is folded. */
 static bool folds_kept(const KPrint *p, const KInst *r) {
@@ -54,13 +90,19 @@ static bool folds_kept(const KPrint *p, const KInst *r) {
     return x->keep == KEEP_ROW && p->ncol == 1 && x->type == r->compute;
 }
 
-static bool needs_array(const KPrint *p, int id) {
+/* The operand is written to t<id>. */
+static bool folds_array(const KPrint *p, int id) {
     return !keeps(p, id, KEEP_BUFFER) && !folds_kept(p, kinst_at(p->k, id));
 }
 
+/* v<id>, of n columns from c0 on. */
 static void put_fold_call(KPrint *p, int id) {
+    static const char *const name[] = {[FOLD_SUM] = "SUM",
+                                       [FOLD_PROD] = "PROD",
+                                       [FOLD_MAX] = "MAX",
+                                       [FOLD_MIN] = "MIN"};
     const KInst *r = kinst_at(p->k, id);
-    kp_text(p, "v%d = FOLD_%s%s(v%d, ", id, fold_name(r->code),
+    kp_text(p, "v%d = FOLD_%s%s(v%d, ", id, name[op_info[r->code].fold],
             ktype_suffix[r->compute], id);
     if (r->keep == KEEP_BUFFER) {
         const KInst *x = kinst_at(p->k, r->in[0]);
@@ -75,192 +117,268 @@ static void put_fold_call(KPrint *p, int id) {
     sb_puts(p->sb, ", n);\n");
 }
 
-/* ---- one sweep, columns innermost ---------------------------------------- */
-
-static void put_col_flat(KPrint *p) {
-    int64_t stride = 1;
-    for (int j = p->ncol - 1; j >= 0; j--) {
-        if (j < p->ncol - 1) sb_puts(p->sb, " + ");
-        if (stride == 1)
-            sb_printf(p->sb, "i%d", p->cols[j]);
-        else
-            sb_printf(p->sb, I64 " * i%d", stride, p->cols[j]);
-        stride *= extent(p, p->cols[j]);
+/* Accumulators of neighbouring rows: r<id>, of a run q<id>. */
+static void put_start(const Nest *n, char acc) {
+    for (int j = 0; j < n->s->nfold; j++) {
+        int id = n->s->roots.data[j];
+        const KInst *r = kinst_at(n->p->k, id);
+        kp_line(n->p, "for (int64_t j = 0; j < n; j++) %c%d[j] = %s;", acc, id,
+                fold_start(r->code, r->compute));
     }
 }
 
-static void put_kept(KPrint *p, int id, bool load) {
-    if (load)
-        kp_text(p, "const %s v%d = s%d[", ktype_c[kinst_at(p->k, id)->type], id,
-                id);
-    else
-        kp_text(p, "s%d[", id);
-    put_col_flat(p);
-    if (load)
-        sb_puts(p->sb, "];\n");
-    else
-        sb_printf(p->sb, "] = v%d;\n", id);
+static void put_accumulate(KPrint *p, char acc, int id, const char *value) {
+    const KInst *r = kinst_at(p->k, id);
+    const char *to = arena_printf(p->arena, "%c%d[j]", acc, id);
+    kp_text(p, "%s = ", to);
+    sb_put_fold(p->sb, r->code, r->compute, to, value);
+    sb_puts(p->sb, ";\n");
 }
 
-/* Values that an earlier sweep has kept. */
-static bool *kept_before(KPrint *p, int sweep) {
-    bool *cut = NEW_ARRAY(p->arena, bool, p->k->insts.len);
-    for (int s = 0; s < sweep; s++) {
-        bool *need = kernel_need(p->k, &p->sweeps.data[s], cut, p->arena);
-        for (int id = 1; id < p->k->insts.len; id++)
-            cut[id] |= need[id] && keeps(p, id, KEEP_ROW);
-    }
-    return cut;
-}
-
-/* The statements of one element. */
-static void put_body(KPrint *p, int sweep) {
-    const KSweep *s = &p->sweeps.data[sweep];
-    bool *cut = kept_before(p, sweep);
-    bool *need = kernel_need(p->k, s, cut, p->arena);
-    for (int id = 1; id < p->k->insts.len; id++) {
-        if (!need[id]) continue;
-        if (cut[id]) {
-            put_kept(p, id, true);
-            continue;
-        }
-        kp_inst(p, id, NULL);
-        if (keeps(p, id, KEEP_ROW)) put_kept(p, id, false);
-    }
-}
-
-/* Full stores end in one sweep. */
-static void put_stores(KPrint *p, const KSweep *s) {
-    for (int j = 0; j < s->roots.len; j++)
-        if (kinst_at(p->k, s->roots.data[j])->op == K_STORE) {
-            kp_stores(p, true);
-            return;
-        }
-}
-
-/* Reductions of the sweep; with `buffered` those that need an array. */
-static int folds(const KPrint *p, const KSweep *s, bool buffered, int *out) {
-    int n = 0;
-    for (int j = 0; j < s->roots.len; j++) {
-        int id = s->roots.data[j];
-        if (kinst_at(p->k, id)->op != K_REDUCE) continue;
-        if (buffered && keeps(p, id, KEEP_BUFFER)) continue;
-        out[n++] = id;
-    }
-    return n;
-}
+/* ---- the nest of a sweep ------------------------------------------------- */
 
 static void ivdep(KPrint *p) { sb_puts(p->sb, "#pragma GCC ivdep\n"); }
 
-static void put_chunk(KPrint *p, int sweep, const int *fold, int nfold,
-                      bool loop) {
-    const KSweep *s = &p->sweeps.data[sweep];
-    int vec = p->k->vec;
-    int64_t e = extent(p, vec), chunk = lanes_step(p);
-    for (int j = 0; j < nfold; j++)
-        if (needs_array(p, fold[j]))
-            kp_line(p, "%s t%d[" I64 "];",
-                    ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
-                    e == 0      ? 1
-                    : e < chunk ? e
-                                : chunk);
-    if (loop) {
-        ivdep(p);
-        kp_enter(p, "for (int64_t j = 0; j < n; j++)");
-        kp_line(p, "const int64_t i%d = c0 + j;", vec);
-        kp_line(p, "(void)i%d;", vec);
-        put_body(p, sweep);
-        for (int j = 0; j < nfold; j++) {
-            if (!needs_array(p, fold[j])) continue;
-            kp_text(p, "t%d[j] = ", fold[j]);
-            sb_put_operand(p->sb, p->k, kinst_at(p->k, fold[j])->in[0]);
-            sb_puts(p->sb, ";\n");
+/* j counts from c0 on, in arrays. */
+static void enter_neighbours(KPrint *p) {
+    ivdep(p);
+    kp_enter(p, "for (int64_t j = 0; j < n; j++)");
+    kp_line(p, "const int64_t i%d = c0 + j;", p->k->vec);
+    kp_line(p, "(void)i%d;", p->k->vec);
+}
+
+/* Over all of a dim or the piece at hand, or the rows or columns of a tile. */
+static void enter_loop(const Nest *n, int over) {
+    KPrint *p = n->p;
+    if (over == LOOP_ROWS) {
+        kp_enter(p, "for (int64_t r = 0; r < rows; r++, acc += ld)");
+        kp_text(p, "const int64_t u = ");
+        if (p->k->tile_rows)
+            sb_printf(p->sb, "batch * " I64 " + ", p->k->tile_rows);
+        sb_puts(p->sb, "row + r;\n");
+        kp_line(p, "(void)u;");
+        kp_dims(p, "u", p->rows, p->nrow, NULL);
+        kp_row_insts(p, 0);
+    } else if (over == LOOP_COLS) {
+        kp_enter(p, "for (int64_t c = col; c < col + cols; c++)");
+        kp_dims(p, "c", p->cols, p->ncol, NULL);
+    } else {
+        const char *all = arena_printf(p->arena, I64, extent(p, over));
+        bool piece = over == n->cut;
+        kp_enter(p, "for (int64_t i%d = %s; i%d < %s; i%d++)", over,
+                 piece ? n->from : "0", over, piece ? n->to : all, over);
+    }
+}
+
+/* What the sweep computes of one element. */
+static void put_element(const Nest *n) {
+    KPrint *p = n->p;
+    const KSweep *s = n->s;
+    int len = p->k->insts.len;
+    bool *kept = NEW_ARRAY(p->arena, bool, len), *need; /* by earlier sweeps */
+    for (const KSweep *t = p->sweeps.data; t < s; t++) {
+        need = kernel_need(p->k, t, kept, p->arena);
+        for (int id = 1; id < len; id++)
+            kept[id] |= need[id] && keeps(p, id, KEEP_ROW);
+    }
+    need = kernel_need(p->k, s, kept, p->arena);
+    if (is_rows(p)) {
+        bool *of = arena_dup(p->arena, need, (size_t)len * sizeof *of);
+        for (int j = 0; j < s->roots.len; j++) of[s->roots.data[j]] = true;
+        put_row_operands(p, of);
+    }
+    for (int id = 1; id < len; id++) {
+        if (!need[id]) continue;
+        if (!kept[id]) kp_inst(p, id, NULL);
+        if (keeps(p, id, KEEP_ROW)) put_kept(p, id, kept[id]);
+    }
+    for (int j = 0; j < s->nfold; j++) {
+        int id = s->roots.data[j];
+        StrBuf operand = {0};
+        sb_put_operand(&operand, p->k, kinst_at(p->k, id)->in[0]);
+        if (is_rows(p))
+            put_accumulate(p, p->lanes ? 'q' : 'r', id, operand.data);
+        else if (folds_array(p, id))
+            kp_line(p, "t%d[j] = %s;", id, operand.data);
+        sb_free(&operand);
+    }
+    if (s->roots.len > s->nfold) kp_stores(p, true);
+}
+
+/* Over columns in pieces in which guards are constant, if that helps. */
+static void put_vector(Nest *n, int vec) {
+    KPrint *p = n->p;
+    int64_t cut[MAX_CUTS + 1];
+    int ncut = n->s->nfold ? 0 : kernel_cuts(p->k, cut);
+    if (ncut) cut[ncut] = extent(p, n->cut = vec);
+    for (int j = 0; j <= ncut; j++) {
+        if (ncut) {
+            int64_t from = j ? cut[j - 1] : 0;
+            kernel_known(p->k, from, cut[j], p->known);
+            n->from = arena_printf(p->arena, I64, from);
+            n->to = arena_printf(p->arena, I64, cut[j]);
         }
-        put_stores(p, s);
+        if (is_rows(p) || n->s->nfold) {
+            enter_neighbours(p);
+        } else {
+            ivdep(p);
+            enter_loop(n, vec);
+        }
+        put_element(n);
         kp_leave(p);
     }
-    for (int j = 0; j < nfold; j++) put_fold_call(p, fold[j]);
+    kernel_known(p->k, 0, 0, p->known);
 }
 
-static void open_outer_cols(KPrint *p) {
-    for (int j = 0; j < p->ncol - 1; j++)
-        kp_enter(p, "for (int64_t i%d = 0; i%d < " I64 "; i%d++)", p->cols[j],
-                 p->cols[j], extent(p, p->cols[j]), p->cols[j]);
-}
+static void put_nest(Nest *n, int depth);
 
-static void close_outer_cols(KPrint *p) {
-    for (int j = 0; j < p->ncol - 1; j++) kp_leave(p);
-}
-
-static void put_fold_sweep(KPrint *p, int sweep, const int *fold, int nfold) {
-    int64_t e = extent(p, p->k->vec), chunk = lanes_step(p);
-    int *some = NEW_ARRAY(p->arena, int, nfold + 1);
-    bool loop = folds(p, &p->sweeps.data[sweep], true, some) > 0 ||
-                p->sweeps.data[sweep].roots.len > nfold;
-    open_outer_cols(p);
-    if (e > chunk) {
+/* Columns piece by piece, each folded when it is computed. */
+static void put_pieces(Nest *n, int depth) {
+    KPrint *p = n->p;
+    int64_t e = p->lanes->extent, step = p->lanes->step;
+    bool computes = n->s->roots.len > n->s->nfold;
+    if (e > step) {
         kp_enter(p, "for (int64_t c0 = 0; c0 < " I64 "; c0 += " I64 ")", e,
-                 chunk);
+                 step);
         kp_line(p,
                 "const int64_t n = " I64 " - c0 < " I64 " ? " I64 " - c0 : " I64
                 ";",
-                e, chunk, e, chunk);
+                e, step, e, step);
     } else {
         kp_line(p, "{");
         p->depth++;
         kp_line(p, "const int64_t c0 = 0, n = " I64 ";", e);
     }
-    put_chunk(p, sweep, fold, nfold, loop);
+    for (int j = 0; j < n->s->nfold; j++) {
+        int id = n->s->roots.data[j];
+        computes |= !keeps(p, id, KEEP_BUFFER);
+        if (folds_array(p, id))
+            kp_line(p, "%s t%d[" I64 "];", compute_c(p, id), id,
+                    e == 0     ? 1
+                    : e < step ? e
+                               : step);
+    }
+    if (computes) put_nest(n, depth + 1);
+    for (int j = 0; j < n->s->nfold; j++) put_fold_call(p, n->s->roots.data[j]);
     kp_leave(p);
-    close_outer_cols(p);
 }
 
-static void put_store_loop(KPrint *p, int sweep, const char *from,
-                           const char *to) {
+/* Runs of columns, each summed on its own. */
+static void put_runs(Nest *n, int depth) {
+    KPrint *p = n->p;
+    int64_t e = p->lanes->extent, step = p->lanes->step;
+    kp_enter(p, "for (int64_t p0 = 0; p0 < " I64 "; p0 += " I64 ")", e, step);
+    kp_line(p,
+            "const int64_t p1 = p0 + " I64 " < " I64 " ? p0 + " I64 " : " I64
+            ";",
+            step, e, step, e);
+    for (int j = 0; j < n->s->nfold; j++) {
+        int id = n->s->roots.data[j];
+        kp_line(p, "%s q%d[" I64 "];", compute_c(p, id), id, p->threads->step);
+    }
+    put_start(n, 'q');
+    *n = (Nest){p, n->s, p->lanes->over, "p0", "p1"};
+    put_nest(n, depth + 1);
     ivdep(p);
-    kp_enter(p, "for (int64_t i%d = %s; i%d < %s; i%d++)", p->k->vec, from,
-             p->k->vec, to, p->k->vec);
-    put_body(p, sweep);
-    put_stores(p, &p->sweeps.data[sweep]);
+    kp_enter(p, "for (int64_t j = 0; j < n; j++)");
+    for (int j = 0; j < n->s->nfold; j++) {
+        int id = n->s->roots.data[j];
+        put_accumulate(p, 'r', id, arena_printf(p->arena, "q%d[j]", id));
+    }
+    kp_leave(p);
     kp_leave(p);
 }
 
-static void put_sweep(KPrint *p, int sweep, const char *from, const char *to) {
-    const KSweep *s = &p->sweeps.data[sweep];
-    int *fold = NEW_ARRAY(p->arena, int, s->roots.len + 1);
-    int nfold = folds(p, s, false, fold);
-    int64_t cut[MAX_CUTS];
-    if (nfold) {
-        put_fold_sweep(p, sweep, fold, nfold);
-        return;
+/* The loops from number `depth` on. */
+static void put_nest(Nest *n, int depth) {
+    const KLoop *l = &n->p->k->loop[depth];
+    switch (l->kind) {
+    case LOOP_SERIAL:
+        enter_loop(n, l->over);
+        put_nest(n, depth + 1);
+        kp_leave(n->p);
+        break;
+    case LOOP_LANES:
+        if (!n->s->nfold)
+            put_nest(n, depth + 1);
+        else if (is_rows(n->p))
+            put_runs(n, depth);
+        else
+            put_pieces(n, depth);
+        break;
+    case LOOP_VECTOR: put_vector(n, l->over); break;
+    case LOOP_THREAD: put_nest(n, depth + 1); break;
+    case LOOP_BLOCK:
+    case LOOP_UNROLLED: ASSERT(!"a loop of the CPU's schedule");
     }
-    int ncut = kernel_cuts(p->k, cut);
-    open_outer_cols(p);
-    if (!ncut) put_store_loop(p, sweep, from, to);
-    for (int j = 0; ncut && j <= ncut; j++) { /* parts with constant guards */
-        int64_t lo = j ? cut[j - 1] : 0;
-        int64_t hi = j < ncut ? cut[j] : extent(p, p->k->vec);
-        kernel_known(p->k, lo, hi, p->known);
-        put_store_loop(p, sweep, arena_printf(p->arena, I64, lo),
-                       arena_printf(p->arena, I64, hi));
-    }
-    kernel_known(p->k, 0, 0, p->known);
-    close_outer_cols(p);
 }
 
-/* ---- form cols ----------------------------------------------------------- */
+/* ---- units --------------------------------------------------------------- */
 
-/* A unit is a row and one of its nb blocks. */
-static void put_unit(KPrint *p, int64_t nb) {
-    if (nb == 1)
-        kp_line(p, "const int64_t row = u, c0 = 0;");
-    else if (p->nrow - (p->k->form == KF_ROWS) == 0)
-        kp_line(p, "const int64_t row = 0, c0 = u * " I64 ";", block_step(p));
-    else
-        kp_line(p,
-                "const int64_t row = u / " I64 ", c0 = u %% " I64 " * " I64 ";",
-                nb, nb, block_step(p));
-    kp_line(p, "(void)row;");
+/* What threads share out of a row, or neighbouring rows; NULL: whole rows. */
+static const KLoop *shares(const KPrint *p) {
+    return p->threads->over == LOOP_ROWS ? NULL : p->threads;
+}
+
+static void put_sweep(KPrint *p, const KSweep *s) {
+    Nest n = {p, s, -1, NULL, NULL};
+    if (!is_rows(p) && shares(p)) n = (Nest){p, s, p->k->vec, "c0", "c1"};
+    if (is_rows(p)) put_start(&n, 'r');
+    put_nest(&n, 0);
+}
+
+/* Row values of one depth; -1: the row stores. */
+static void put_values_of_rows(KPrint *p, int depth) {
+    bool *of = NEW_ARRAY(p->arena, bool, p->k->insts.len), any = false;
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        of[id] = depth < 0 ? in->op == K_STORE && !in->full
+                           : kinst_is_row_value(in) && in->depth == depth &&
+                                 in->keep == KEEP_BLOCK;
+        any |= of[id];
+    }
+    if (!any) return;
+    enter_neighbours(p);
+    put_row_operands(p, of);
+    for (int id = 1; depth >= 0 && id < p->k->insts.len; id++) {
+        if (!of[id]) continue;
+        kp_inst(p, id, NULL);
+        kp_line(p, "r%d[j] = v%d;", id, id);
+    }
+    if (depth < 0) kp_stores(p, false);
+    kp_leave(p);
+}
+
+/* The unit's row and, where threads share dim vec, its part of it: [c0, c1) or
+   n neighbouring rows from c0 on. */
+static void put_unit(KPrint *p) {
+    const KLoop *l = shares(p);
+    if (l) {
+        int64_t e = l->extent, step = l->step, nb = loop_steps(l);
+        if (nb == 1)
+            kp_line(p, "const int64_t row = u, c0 = 0;");
+        else if (p->nrow == 0)
+            kp_line(p, "const int64_t row = 0, c0 = u * " I64 ";", step);
+        else
+            kp_line(p,
+                    "const int64_t row = u / " I64 ", c0 = u %% " I64 " * " I64
+                    ";",
+                    nb, nb, step);
+        kp_line(p, "(void)row;");
+        if (!is_rows(p))
+            kp_line(p,
+                    "const int64_t c1 = c0 + " I64 " < " I64 " ? c0 + " I64
+                    " : " I64 ";",
+                    step, e, step, e);
+        else if (e % step == 0)
+            kp_line(p, "const int64_t n = " I64 ";", step);
+        else
+            kp_line(p,
+                    "const int64_t n = " I64 " - c0 < " I64 " ? " I64
+                    " - c0 : " I64 ";",
+                    e, step, e, step);
+    }
+    kp_dims(p, l ? "row" : "u", p->rows, p->nrow, NULL);
 }
 
 /* Accumulators; arrays s<id> of what is kept for the row and r<id> for the
@@ -270,7 +388,7 @@ static void put_declarations(KPrint *p) {
         const KInst *in = kinst_at(p->k, id);
         if (in->keep == KEEP_BLOCK)
             kp_line(p, "%s r%d[" I64 "];", ktype_c[in->type], id,
-                    block_step(p));
+                    p->threads->step);
         else if (in->op == K_REDUCE)
             kp_line(p, "%s v%d = %s;", ktype_c[in->compute], id,
                     fold_start(in->code, in->compute));
@@ -281,281 +399,63 @@ static void put_declarations(KPrint *p) {
                     id, p->ncols);
 }
 
-static void put_cols(KPrint *p) {
-    const Kernel *k = p->k;
-    char to[32] = "";
-    const char *from = "0";
+static void put_units(KPrint *p) {
     kp_enter(p, "for (int64_t u = lo; u < hi; u++)");
-    if (k->vec >= 0) snprintf(to, sizeof to, I64, extent(p, k->vec));
-    if (block_step(p)) {
-        int64_t e = extent(p, k->vec),
-                nb = (e + block_step(p) - 1) / block_step(p);
-        put_unit(p, nb);
-        kp_line(p,
-                "const int64_t c1 = c0 + " I64 " < " I64 " ? c0 + " I64
-                " : " I64 ";",
-                block_step(p), e, block_step(p), e);
-        from = "c0";
-        strcpy(to, "c1");
-    }
-    kp_dims(p, block_step(p) ? "row" : "u", p->rows, p->nrow, NULL);
+    put_unit(p);
     put_declarations(p);
-    int done = 0, last = kernel_depth(p->k);
-    for (int s = 0; s < p->sweeps.len; s++) {
-        for (; done <= p->sweeps.data[s].depth; done++) kp_row_insts(p, done);
-        put_sweep(p, s, from, to);
-    }
-    for (; done <= last; done++) kp_row_insts(p, done);
-    kp_stores(p, false);
+    kp_sweeps(p, is_rows(p) ? put_values_of_rows : kp_row_insts, put_sweep);
+    if (is_rows(p))
+        put_values_of_rows(p, -1);
+    else
+        kp_stores(p, false);
     kp_leave(p);
 }
 
 static void put_flat(KPrint *p) {
-    int64_t b = block_step(p);
-    kp_line(p, "const int64_t c0 = lo * " I64 ";", b);
+    int64_t step = p->threads->step;
+    kp_line(p, "const int64_t c0 = lo * " I64 ";", step);
     kp_line(p,
             "const int64_t c1 = hi * " I64 " < par[0] ? hi * " I64 " : par[0];",
-            b, b);
-    kp_row_insts(p, 0);
-    for (int s = 0; s < p->sweeps.len; s++) put_sweep(p, s, "c0", "c1");
+            step, step);
+    kp_sweeps(p, kp_row_insts, put_sweep);
 }
-
-/* ---- form rows ----------------------------------------------------------- */
-
-static void want_row(const KPrint *p, bool *want, int id) {
-    if (!id || want[id]) return;
-    const KInst *in = kinst_at(p->k, id);
-    if (!in->full && in->op != K_CONST) want[id] = true;
-}
-
-static void want_operands(const KPrint *p, bool *want, const KInst *in) {
-    for (int j = 0; j < 3; j++) want_row(p, want, in->in[j]);
-    want_row(p, want, in->guard);
-    want_row(p, want, in->at.inst);
-}
-
-/* Row values that a loop body reads, from their arrays or anew. */
-static void put_wanted(KPrint *p, const bool *want) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        if (!want[id]) continue;
-        if (keeps(p, id, KEEP_BLOCK))
-            kp_line(p, "const %s v%d = r%d[j];",
-                    ktype_c[kinst_at(p->k, id)->type], id, id);
-        else
-            kp_inst(p, id, NULL);
-    }
-}
-
-static void open_rows(KPrint *p) {
-    ivdep(p);
-    kp_enter(p, "for (int64_t j = 0; j < n; j++)");
-    kp_line(p, "const int64_t i%d = c0 + j;", p->k->vec);
-    kp_line(p, "(void)i%d;", p->k->vec);
-}
-
-/* Row instructions of one depth, and with `stores` the row stores. */
-static void put_row_section(KPrint *p, int depth, bool stores) {
-    bool *want = NEW_ARRAY(p->arena, bool, p->k->insts.len);
-    bool *here = NEW_ARRAY(p->arena, bool, p->k->insts.len);
-    bool any = false;
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        here[id] = kinst_is_row_value(in) && in->depth == depth &&
-                   keeps(p, id, KEEP_BLOCK) && !stores;
-        bool store = stores && in->op == K_STORE && !in->full;
-        if (here[id] || store) want_operands(p, want, in);
-        any |= here[id] || store;
-    }
-    if (!any) return;
-    open_rows(p);
-    for (int id = 1; id < p->k->insts.len; id++) want[id] &= !here[id];
-    put_wanted(p, want);
-    for (int id = 1; id < p->k->insts.len; id++) {
-        if (!here[id]) continue;
-        kp_inst(p, id, NULL);
-        kp_line(p, "r%d[j] = v%d;", id, id);
-    }
-    if (stores) kp_stores(p, false);
-    kp_leave(p);
-}
-
-static void put_start(KPrint *p, char prefix, const int *fold, int nfold) {
-    for (int j = 0; j < nfold; j++) {
-        const KInst *r = kinst_at(p->k, fold[j]);
-        kp_line(p, "for (int64_t j = 0; j < n; j++) %c%d[j] = %s;", prefix,
-                fold[j], fold_start(r->code, r->compute));
-    }
-}
-
-static void put_accumulate(KPrint *p, char to, int id, const char *value) {
-    const KInst *r = kinst_at(p->k, id);
-    char acc[32];
-    snprintf(acc, sizeof acc, "%c%d[j]", to, id);
-    kp_text(p, "%s = ", acc);
-    sb_put_fold(p->sb, r->code, r->compute, acc, value);
-    sb_puts(p->sb, ";\n");
-}
-
-/* The loop over the rows of the block for one column. */
-static void put_rows_body(KPrint *p, const KSweep *s, const int *fold,
-                          int nfold, char acc) {
-    bool *need = kernel_need(p->k, s, NULL, p->arena);
-    bool *want = NEW_ARRAY(p->arena, bool, p->k->insts.len);
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (need[id]) want_operands(p, want, kinst_at(p->k, id));
-    for (int j = 0; j < s->roots.len; j++)
-        want_operands(p, want, kinst_at(p->k, s->roots.data[j]));
-    open_rows(p);
-    put_wanted(p, want);
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (need[id]) kp_inst(p, id, NULL);
-    for (int j = 0; j < nfold; j++) {
-        StrBuf value = {0};
-        sb_put_operand(&value, p->k, kinst_at(p->k, fold[j])->in[0]);
-        put_accumulate(p, acc, fold[j], value.data);
-        sb_free(&value);
-    }
-    put_stores(p, s);
-    kp_leave(p);
-}
-
-static void put_rows_sweep(KPrint *p, const KSweep *s) {
-    int *fold = NEW_ARRAY(p->arena, int, s->roots.len + 1);
-    int nfold = folds(p, s, false, fold), last = p->cols[p->ncol - 1];
-    int64_t e = extent(p, last), run = nfold ? lanes_step(p) : 0;
-    put_start(p, 'r', fold, nfold);
-    open_outer_cols(p);
-    if (run) {
-        kp_enter(p, "for (int64_t p0 = 0; p0 < " I64 "; p0 += " I64 ")", e,
-                 run);
-        kp_line(p,
-                "const int64_t p1 = p0 + " I64 " < " I64 " ? p0 + " I64
-                " : " I64 ";",
-                run, e, run, e);
-        for (int j = 0; j < nfold; j++)
-            kp_line(p, "%s q%d[" I64 "];",
-                    ktype_c[kinst_at(p->k, fold[j])->compute], fold[j],
-                    block_step(p));
-        put_start(p, 'q', fold, nfold);
-        kp_enter(p, "for (int64_t i%d = p0; i%d < p1; i%d++)", last, last,
-                 last);
-    } else {
-        kp_enter(p, "for (int64_t i%d = 0; i%d < " I64 "; i%d++)", last, last,
-                 e, last);
-    }
-    put_rows_body(p, s, fold, nfold, run ? 'q' : 'r');
-    kp_leave(p);
-    if (run) {
-        ivdep(p);
-        kp_enter(p, "for (int64_t j = 0; j < n; j++)");
-        for (int j = 0; j < nfold; j++) {
-            char part[32];
-            snprintf(part, sizeof part, "q%d[j]", fold[j]);
-            put_accumulate(p, 'r', fold[j], part);
-        }
-        kp_leave(p);
-        kp_leave(p);
-    }
-    close_outer_cols(p);
-}
-
-static void put_rows(KPrint *p) {
-    const Kernel *k = p->k;
-    int others[MAX_RANK], nother = 0;
-    int64_t e = extent(p, k->vec), nb = (e + block_step(p) - 1) / block_step(p);
-    for (int j = 0; j < p->nrow; j++)
-        if (p->rows[j] != k->vec) others[nother++] = p->rows[j];
-    kp_enter(p, "for (int64_t u = lo; u < hi; u++)");
-    put_unit(p, nb);
-    if (e % block_step(p) == 0)
-        kp_line(p, "const int64_t n = " I64 ";", block_step(p));
-    else
-        kp_line(p,
-                "const int64_t n = " I64 " - c0 < " I64 " ? " I64 " - c0 : " I64
-                ";",
-                e, block_step(p), e, block_step(p));
-    kp_dims(p, "row", others, nother, NULL);
-    put_declarations(p);
-    int done = 0, last = kernel_depth(p->k);
-    for (int s = 0; s < p->sweeps.len; s++) {
-        for (; done <= p->sweeps.data[s].depth; done++)
-            put_row_section(p, done, false);
-        put_rows_sweep(p, &p->sweeps.data[s]);
-    }
-    for (; done <= last; done++) put_row_section(p, done, false);
-    put_row_section(p, last, true);
-    kp_leave(p);
-}
-
-/* ---- epilogues ----------------------------------------------------------- */
 
 static void put_epilogue(KPrint *p) {
-    const Kernel *k = p->k;
-    kp_enter(p, "for (int64_t r = 0; r < rows; r++, acc += ld)");
-    if (k->tile_rows)
-        kp_line(p, "const int64_t u = batch * " I64 " + row + r;",
-                k->tile_rows);
-    else
-        kp_line(p, "const int64_t u = row + r;");
-    kp_line(p, "(void)u;");
-    kp_dims(p, "u", p->rows, p->nrow, NULL);
-    kp_row_insts(p, 0);
-    if (p->ncol == 1) {
-        put_sweep(p, 0, "col", "col + cols");
-    } else {
-        ivdep(p);
-        kp_enter(p, "for (int64_t c = col; c < col + cols; c++)");
-        kp_dims(p, "c", p->cols, p->ncol, NULL);
-        put_body(p, 0);
-        put_stores(p, &p->sweeps.data[0]);
-        kp_leave(p);
-    }
-    kp_leave(p);
+    Nest n = {p, p->sweeps.data, p->k->vec, "col", "col + cols"};
+    put_nest(&n, 0);
 }
 
 /* ---- functions ----------------------------------------------------------- */
-
-static void put_buffers(KPrint *p) {
-    for (int b = 0; b < p->k->bufs.len; b++) {
-        const KBuf *buf = &p->k->bufs.data[b];
-        const char *c = dtype_info[buf->dtype].c;
-        kp_line(p, "%s%s *const b%d = buf[%d];", buf->written ? "" : "const ",
-                c, b, b);
-    }
-    if (p->k->bufs.len == 0) kp_line(p, "(void)buf;");
-    if (p->k->form != KF_FLAT) kp_line(p, "(void)par;");
-}
-
-static void put_head(KPrint *p, const char *prefix) {
-    if (p->k->form == KF_EPILOGUE) {
-        sb_printf(p->sb,
-                  "void %se%d(void *const *buf, const int64_t *par,\n"
-                  "    const float *acc, int64_t ld, int64_t batch, int64_t "
-                  "row,\n    int64_t col, int64_t rows, int64_t cols)\n{\n",
-                  prefix, p->k->index);
-        p->depth = 1;
-        kp_line(p, "(void)batch, (void)row;");
-        return;
-    }
-    sb_printf(p->sb,
-              "void %sk%d(void *const *buf, const int64_t *par, int64_t lo,\n"
-              "    int64_t hi)\n{\n",
-              prefix, p->k->index);
-    p->depth = 1;
-}
 
 static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
     KPrint p = kp_begin(k, sb);
     p.wide = true;
     p.acc = p.ncol == 1 ? arena_printf(p.arena, "acc[i%d - col]", k->vec)
                         : "acc[c - col]";
+    p.depth = 1;
     sb_put_kernel_comment(sb, k);
-    put_head(&p, prefix);
-    put_buffers(&p);
+    if (k->form == KF_EPILOGUE)
+        sb_printf(sb,
+                  "void %se%d(void *const *buf, const int64_t *par,\n"
+                  "    const float *acc, int64_t ld, int64_t batch, int64_t "
+                  "row,\n    int64_t col, int64_t rows, int64_t cols)\n{\n"
+                  "    (void)batch, (void)row;\n",
+                  prefix, k->index);
+    else
+        sb_printf(sb,
+                  "void %sk%d(void *const *buf, const int64_t *par, int64_t "
+                  "lo,\n    int64_t hi)\n{\n",
+                  prefix, k->index);
+    for (int b = 0; b < k->bufs.len; b++)
+        kp_line(&p, "%s%s *const b%d = buf[%d];",
+                k->bufs.data[b].written ? "" : "const ",
+                dtype_info[k->bufs.data[b].dtype].c, b, b);
+    if (k->bufs.len == 0) kp_line(&p, "(void)buf;");
+    if (k->form != KF_FLAT) kp_line(&p, "(void)par;");
     switch (k->form) {
     case KF_FLAT: put_flat(&p); break;
-    case KF_COLS: put_cols(&p); break;
-    case KF_ROWS: put_rows(&p); break;
+    case KF_COLS:
+    case KF_ROWS: put_units(&p); break;
     case KF_EPILOGUE: put_epilogue(&p); break;
     }
     sb_puts(sb, "}\n\n");

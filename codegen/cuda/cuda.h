@@ -15,8 +15,8 @@
 #ifndef AMPC_CODEGEN_CUDA_CUDA_H
 #define AMPC_CODEGEN_CUDA_CUDA_H
 
-#include "codegen/module/emit.h"
 #include "codegen/kernel/kir.h"
+#include "codegen/module/emit.h"
 
 /* ---- print_cuda*.c ------------------------------------------------------- */
 
@@ -27,10 +27,9 @@ typedef struct CudaShape {
 } CudaShape;
 CudaShape cuda_shape(const Kernel *k);
 
-/* extern "C" __global__ k<index>(buffers.., [long long n]); for an epilogue
-   e<index>(const T *raw, buffers..), where raw is the dense product of dtype
-   `raw` and stands for K_ACC.  The kernel's IR stands above as a comment.   */
-void print_cuda_kernel(const Kernel *k, DType raw, StrBuf *sb);
+/* extern "C" __global__ k<index>(buffers.., [long long n]), any form but
+   epilogue.  The kernel's IR stands above as a comment.                     */
+void print_cuda_kernel(const Kernel *k, StrBuf *sb);
 /* extern "C" __global__ k<index>_many(const unsigned long long *table,
    unsigned count): PLAN_CUDA_MANY.  After print_cuda_kernel of the kernel. */
 void print_cuda_many(const Kernel *k, StrBuf *sb);

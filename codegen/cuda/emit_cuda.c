@@ -227,7 +227,7 @@ static void print_item(const EmitCuda *e, const Item *x, StrBuf *sb) {
         sb_puts(sb, lib_text(e->a, x->step, x->number, &lib));
         return;
     }
-    print_cuda_kernel(x->kernel, DT_F32, sb);
+    print_cuda_kernel(x->kernel, sb);
     if (x->many) print_cuda_many(x->kernel, sb);
 }
 

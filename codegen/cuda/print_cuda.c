@@ -1,7 +1,7 @@
 /* print_cuda.c: kernels as CUDA C++.
 
    cols      one thread per element of the whole domain
-   epilogue  one thread per accumulator, or a functor
+   epilogue  a functor of one accumulator
    Kernels whose length is a parameter: print_cuda_flat.c; kernels that reduce:
    print_cuda_reduce.c.
 
@@ -11,26 +11,23 @@
 #include "codegen/cuda/print_cuda.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ---- the printer --------------------------------------------------------- */
 
-/* The largest offset within `at`; saturates. */
-static double reach(const Kernel *k, const KIndex *at) {
-    double r = at->c < 0 ? -(double)at->c : (double)at->c;
-    for (int d = 0; d < k->ndim; d++)
-        r += (at->k[d] < 0 ? -(double)at->k[d] : (double)at->k[d]) *
-             (double)k->dim[d].extent;
-    return r;
-}
-
 static bool needs_wide(const Kernel *k) {
     double total = 1;
     for (int d = 0; d < k->ndim; d++) total *= (double)k->dim[d].extent;
     if (k->form == KF_FLAT || total > INT32_MAX - 65536) return true;
-    for (int id = 1; id < k->insts.len; id++)
-        if (reach(k, &k->insts.data[id].at) > INT32_MAX) return true;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KIndex *at = &k->insts.data[id].at;
+        double reach = fabs((double)at->c); /* the largest offset */
+        for (int d = 0; d < k->ndim; d++)
+            reach += fabs((double)at->k[d]) * (double)k->dim[d].extent;
+        if (reach > INT32_MAX) return true;
+    }
     return false;
 }
 
@@ -56,17 +53,7 @@ const char *cu_unsigned(const KPrint *p) {
     return p->wide ? "uint64_t" : "unsigned";
 }
 
-/* ---- instructions -------------------------------------------------------- */
-
-/* The computation of one element of a kernel that does not reduce. */
-static void put_element(KPrint *p) {
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (kinst_at(p->k, id)->op != K_STORE) kp_inst(p, id, NULL);
-    kp_stores(p, true);
-    kp_stores(p, false);
-}
-
-/* ---- functions ----------------------------------------------------------- */
+/* ---- parameters ---------------------------------------------------------- */
 
 void cu_item(List *l, const char *fmt, ...) {
     char item[96];
@@ -95,10 +82,6 @@ void cu_params(const Kernel *k, List *l) {
                 cu_buffer_type(k, b), b);
 }
 
-void cu_names(const Kernel *k, List *l) {
-    for (int b = 0; b < k->bufs.len; b++) cu_item(l, "b%d", b);
-}
-
 void print_cuda_params(const Kernel *k, StrBuf *sb) {
     List l = {.sb = sb, .indent = 4};
     cu_params(k, &l);
@@ -107,92 +90,65 @@ void print_cuda_params(const Kernel *k, StrBuf *sb) {
 void print_cuda_initializer(const Kernel *k, StrBuf *sb) {
     List l = {.sb = sb, .indent = 4};
     sb_puts(sb, "{");
-    cu_names(k, &l);
+    for (int b = 0; b < k->bufs.len; b++) cu_item(&l, "b%d", b);
     sb_puts(sb, "}");
 }
 
-void cu_head(KPrint *p, const char *name) {
-    sb_printf(p->sb, "extern \"C\" __global__ void __launch_bounds__(%d)\n%s(",
-              cuda_shape(p->k).threads, name);
-}
-
-/* ---- forms cols and epilogue --------------------------------------------- */
-
-/* `e` is the number of the thread's element of the whole domain. */
-static void put_number(KPrint *p) {
-    kp_line(p, "const %s e = %sblockIdx.x * %d + threadIdx.x;", cu_unsigned(p),
-            p->wide ? "(uint64_t)" : "", cuda_shape(p->k).threads);
-    kp_line(p, "if (e >= %" PRId64 ") return;", p->nrows * p->ncols);
-}
-
-static void put_point(KPrint *p) {
-    int all[MAX_RANK];
-    for (int d = 0; d < p->k->ndim; d++) all[d] = d;
-    put_number(p);
-    kp_dims(p, "e", all, p->k->ndim, p->used);
-    put_element(p);
-}
-
-static bool reads_acc(const Kernel *k) {
-    for (int id = 1; id < k->insts.len; id++)
-        if (kinst_at(k, id)->op == K_ACC) return true;
-    return false;
-}
-
-static void put_epilogue(KPrint *p, DType raw) {
-    int all[MAX_RANK];
-    memcpy(all, p->rows, sizeof all);
-    for (int j = 0; j < p->ncol; j++) all[p->nrow + j] = p->cols[j];
-    put_number(p);
-    kp_dims(p, "e", all, p->nrow + p->ncol, p->used);
-    if (!reads_acc(p->k))
-        kp_line(p, "(void)raw;");
-    else if (dtype_is_16(raw))
-        kp_line(p, "const float acc = %s_TO_F32(raw[e]);",
-                raw == DT_F16 ? "F16" : "BF16");
-    else
-        kp_line(p, "const float acc = (float)raw[e];");
-    put_element(p);
+List cu_head(KPrint *p, const char *suffix) {
+    sb_printf(p->sb,
+              "extern \"C\" __global__ void __launch_bounds__(%d)\nk%d%s(",
+              cuda_shape(p->k).threads, p->k->index, suffix);
+    return (List){.sb = p->sb, .indent = 4};
 }
 
 /* ---- kernels ------------------------------------------------------------- */
+
+/* The computation of one element of a kernel that does not reduce. */
+static void put_element(KPrint *p) {
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (kinst_at(p->k, id)->op != K_STORE) kp_inst(p, id, NULL);
+    kp_stores(p, true);
+    kp_stores(p, false);
+}
 
 static bool has_work(const KPrint *p) {
     return p->nrows > 0 && (p->ncols > 0 || kp_has_stores(p, false));
 }
 
-static void put_kernel(KPrint *p, DType raw) {
-    char name[32];
-    bool epilogue = p->k->form == KF_EPILOGUE;
-    List l = {.sb = p->sb, .indent = 4};
-    snprintf(name, sizeof name, "%c%d", epilogue ? 'e' : 'k', p->k->index);
-    cu_head(p, name);
-    if (epilogue) cu_item(&l, "const %s *raw", dtype_info[raw].c);
+static void put_kernel(KPrint *p) {
+    List l = cu_head(p, "");
     cu_params(p->k, &l);
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
     if (!has_work(p)) {
         for (int b = 0; b < p->k->bufs.len; b++) kp_line(p, "(void)b%d;", b);
-        if (epilogue) kp_line(p, "(void)raw;");
-    } else if (epilogue) {
-        put_epilogue(p, raw);
     } else if (kernel_reduces(p->k)) {
         cu_put_reduce(p);
     } else {
-        put_point(p);
+        int all[MAX_RANK];
+        for (int d = 0; d < p->k->ndim; d++) all[d] = d;
+        kp_line(p, "const %s e = %sblockIdx.x * %d + threadIdx.x;",
+                cu_unsigned(p), p->wide ? "(uint64_t)" : "",
+                cuda_shape(p->k).threads);
+        kp_line(p, "if (e >= %" PRId64 ") return;", p->nrows * p->ncols);
+        kp_dims(p, "e", all, p->k->ndim, p->used);
+        put_element(p);
     }
     sb_puts(p->sb, "}\n\n");
 }
 
-void print_cuda_kernel(const Kernel *k, DType raw, StrBuf *sb) {
+void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
     KPrint p = cu_begin(k, sb);
+    ASSERT(k->form != KF_EPILOGUE);
     sb_put_kernel_comment(sb, k);
     if (k->form == KF_FLAT)
         cu_put_flat(&p);
     else
-        put_kernel(&p, raw);
+        put_kernel(&p);
     kp_end(&p);
 }
+
+/* ---- epilogues ----------------------------------------------------------- */
 
 /* Row dims from batch and row, column dims from col. */
 static void put_functor_dims(KPrint *p) {
@@ -213,7 +169,10 @@ static void put_functor_dims(KPrint *p) {
 
 void print_cuda_functor(const Kernel *k, StrBuf *sb) {
     KPrint p = cu_begin(k, sb);
+    bool reads_acc = false;
     ASSERT(k->form == KF_EPILOGUE);
+    for (int id = 1; id < k->insts.len; id++)
+        reads_acc |= kinst_at(k, id)->op == K_ACC;
     sb_put_kernel_comment(sb, k);
     kp_enter(&p, "struct E%d", k->index);
     for (int b = 0; b < k->bufs.len; b++)
@@ -224,7 +183,7 @@ void print_cuda_functor(const Kernel *k, StrBuf *sb) {
                  "long col) const");
     if (has_work(&p)) {
         put_functor_dims(&p);
-        if (!reads_acc(k)) kp_line(&p, "(void)acc;");
+        if (!reads_acc) kp_line(&p, "(void)acc;");
         put_element(&p);
     } else {
         kp_line(&p, "(void)acc, (void)batch, (void)row, (void)col;");

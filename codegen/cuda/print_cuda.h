@@ -23,9 +23,8 @@ const char *cu_unsigned(const KPrint *p); /* of flat numbers */
 
 const char *cu_buffer_type(const Kernel *k, int b);
 void cu_params(const Kernel *k, List *l); /* "const float *b0", .. */
-void cu_names(const Kernel *k, List *l);  /* "b0", .. */
-/* Up to the parenthesis that opens the parameters. */
-void cu_head(KPrint *p, const char *name);
+/* extern "C" k<index><suffix>, up to its parameters. */
+List cu_head(KPrint *p, const char *suffix);
 
 /* ---- print_cuda_flat.c --------------------------------------------------- */
 

@@ -298,36 +298,25 @@ bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut, Arena *a) {
     return need;
 }
 
-/* The sweep in which root `id` ends; -1: it is a row store. */
-static int root_depth(const Kernel *k, int id, int last) {
-    const KInst *in = kinst_at(k, id);
-    if (in->op == K_REDUCE) return in->depth - 1;
-    if (in->op != K_STORE || !in->full) return -1;
-    return last;
-}
-
-/* Full stores join the last reducing sweep when their values are known by
-   then, else they get a sweep of their own. */
-static int store_depth(const Kernel *k) {
-    int last_reduce = -1, store = -1;
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = &k->insts.data[id];
-        if (in->op == K_REDUCE && in->depth - 1 > last_reduce)
-            last_reduce = in->depth - 1;
-        if (in->op == K_STORE && in->full && in->depth > store)
-            store = in->depth;
-    }
-    return store > last_reduce ? store : last_reduce;
-}
-
 KSweeps kernel_sweeps(const Kernel *k, Arena *a) {
-    int last = store_depth(k);
+    int last = -1;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        if (in->op == K_REDUCE && in->depth - 1 > last) last = in->depth - 1;
+        if (in->op == K_STORE && in->full && in->depth > last) last = in->depth;
+    }
     KSweeps r = {NEW_ARRAY(a, KSweep, last + 2), 0};
     for (int depth = 0; depth <= last; depth++) {
         KSweep *s = &r.data[r.len];
         s->depth = depth;
         for (int id = 1; id < k->insts.len; id++)
-            if (root_depth(k, id, last) == depth) vec_push(a, &s->roots, id);
+            if (kinst_at(k, id)->op == K_REDUCE &&
+                kinst_at(k, id)->depth - 1 == depth)
+                vec_push(a, &s->roots, id);
+        s->nfold = s->roots.len;
+        for (int id = 1; depth == last && id < k->insts.len; id++)
+            if (kinst_at(k, id)->op == K_STORE && kinst_at(k, id)->full)
+                vec_push(a, &s->roots, id);
         if (s->roots.len) r.len++;
     }
     return r;

@@ -157,12 +157,14 @@ int kernel_col_dims(const Kernel *k, int *dim);
 int64_t kernel_rows(const Kernel *k); /* product of the row dims */
 int64_t kernel_cols(const Kernel *k);
 
-/* Sweeps over the columns, in order of depth, each with the K_REDUCE and
-   K_STORE instructions that end in it.  Row instructions of depth d may run
-   before the sweep of that depth; stores that are not full come last. */
+/* Sweeps over the columns, in order of depth, each with the K_REDUCE (folds)
+   and then the K_STORE instructions that end in it.  Row instructions of depth
+   d may run before the sweep of that depth; stores that are not full come last.
+   Full stores join the last reducing sweep when their values are known by then,
+   else they get a sweep of their own. */
 typedef struct KSweep {
-    int depth;
-    VEC(int) roots;
+    int depth, nfold;
+    VEC(int) roots; /* nfold folds, then stores */
 } KSweep;
 typedef struct KSweeps {
     KSweep *data;

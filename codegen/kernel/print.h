@@ -24,13 +24,6 @@ extern const char *const ktype_suffix[]; /* "_B8", "_I64", "_F32", "_F64"   */
    k->vec, NULL: i<dim>. */
 void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
                   const char *vec);
-/* The value of a K_LOAD.  place: where it stands, NULL: b<buf>[index]; known:
-   whether the guard holds, -1 = to be tested. */
-void sb_put_load(StrBuf *sb, const Kernel *k, const KInst *in,
-                 const char *place, int known);
-/* The statement of a K_STORE; place as above. */
-void sb_put_store(StrBuf *sb, const Kernel *k, const KInst *in,
-                  const char *place);
 /* k->comment and the loops as a comment. */
 void sb_put_kernel_comment(StrBuf *sb, const Kernel *k);
 
@@ -42,13 +35,14 @@ typedef struct KPrint {
     Arena *arena;
     KSweeps sweeps;
     int cols[MAX_RANK], ncol;
-    int rows[MAX_RANK], nrow;
-    int64_t ncols, nrows; /* products of the extents */
-    signed char *known;   /* conditions constant in this loop; -1 = not */
-    const char *acc;      /* K_ACC */
-    bool wide;            /* indices need 64 bits */
-    bool used[MAX_RANK];  /* dims that an index mentions */
-    int depth;            /* of indentation */
+    int rows[MAX_RANK], nrow;     /* form rows: without dim vec */
+    int64_t ncols, nrows;         /* products of the extents, vec counted */
+    const KLoop *threads, *lanes; /* the innermost of their kind; NULL: none */
+    signed char *known;  /* conditions constant in this loop; -1 = not */
+    const char *acc;     /* K_ACC */
+    bool wide;           /* indices need 64 bits */
+    bool used[MAX_RANK]; /* dims that an index mentions */
+    int depth;           /* of indentation */
 } KPrint;
 
 /* Ends with kp_end. */
@@ -64,6 +58,11 @@ void kp_inst(KPrint *p, int id, const char *place);
 /* Row values of one depth: those that the sweep of that depth may use and that
    were not there before. */
 void kp_row_insts(KPrint *p, int depth);
+/* All sweeps, and before each the row values that it may use. */
+void kp_sweeps(KPrint *p, void row_values(KPrint *, int depth),
+               void sweep(KPrint *, const KSweep *));
+/* The statement of a K_STORE; place as above. */
+void kp_store(KPrint *p, int id, const char *place);
 /* The stores, full ones or the others. */
 void kp_stores(KPrint *p, bool full);
 bool kp_has_stores(const KPrint *p, bool full);

@@ -59,8 +59,9 @@ static void put_place(StrBuf *sb, const Kernel *k, const KInst *in,
 
 /* ---- loads and stores ---------------------------------------------------- */
 
-void sb_put_load(StrBuf *sb, const Kernel *k, const KInst *in,
-                 const char *place, int known) {
+/* known: whether the guard holds, -1 = to be tested */
+static void put_load(StrBuf *sb, const Kernel *k, const KInst *in,
+                     const char *place, int known) {
     DType d = k->bufs.data[in->buf].dtype;
     if (known == 0) {
         sb_puts(sb, "0");
@@ -75,23 +76,6 @@ void sb_put_load(StrBuf *sb, const Kernel *k, const KInst *in,
     put_place(sb, k, in, place);
     if (dtype_is_16(d)) sb_puts(sb, ")");
     if (known < 0) sb_puts(sb, " : 0");
-}
-
-void sb_put_store(StrBuf *sb, const Kernel *k, const KInst *in,
-                  const char *place) {
-    DType d = k->bufs.data[in->buf].dtype;
-    put_place(sb, k, in, place);
-    sb_puts(sb, " = ");
-    if (dtype_is_16(d))
-        sb_printf(sb, "%s_%s(",
-                  kinst_at(k, in->in[0])->fits >> d & 1 ? "EXACT" : "F32_TO",
-                  d == DT_F16 ? "F16" : "BF16");
-    else if (dtype_is_int(d) && dtype_info[d].bytes < 8)
-        sb_printf(sb, "(%s)(", dtype_info[d].c);
-    else
-        sb_puts(sb, "(");
-    sb_put_operand(sb, k, in->in[0]);
-    sb_puts(sb, ");\n");
 }
 
 /* ---- text ---------------------------------------------------------------- */
@@ -117,9 +101,15 @@ KPrint kp_begin(const Kernel *k, StrBuf *sb) {
     KPrint p = {.k = k, .sb = sb, .arena = arena_new(), .acc = "acc"};
     p.sweeps = kernel_sweeps(k, p.arena);
     p.ncol = kernel_col_dims(k, p.cols);
-    p.nrow = kernel_row_dims(k, p.rows);
+    for (int d = 0; d < k->ndim; d++)
+        if (!k->dim[d].col && !(k->form == KF_ROWS && d == k->vec))
+            p.rows[p.nrow++] = d;
     p.ncols = kernel_cols(k);
     p.nrows = kernel_rows(k);
+    for (const KLoop *l = k->loop; l < k->loop + k->nloop; l++) {
+        if (l->kind == LOOP_THREAD) p.threads = l;
+        if (l->kind == LOOP_LANES) p.lanes = l;
+    }
     p.known = NEW_ARRAY(p.arena, signed char, k->insts.len);
     kernel_known(k, 0, 0, p.known);
     return p;
@@ -172,8 +162,7 @@ void kp_inst(KPrint *p, int id, const char *place) {
     else if (which >= 0)
         sb_put_operand(p->sb, p->k, in->in[which ? 1 : 2]);
     else if (in->op == K_LOAD)
-        sb_put_load(p->sb, p->k, in, place,
-                    in->guard ? p->known[in->guard] : 1);
+        put_load(p->sb, p->k, in, place, in->guard ? p->known[in->guard] : 1);
     else if (in->op == K_INDEX)
         sb_put_index(p->sb, p->k, &in->at, NULL);
     else if (in->op == K_ACC)
@@ -190,13 +179,39 @@ void kp_row_insts(KPrint *p, int depth) {
     }
 }
 
-void kp_stores(KPrint *p, bool full) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (in->op != K_STORE || in->full != full) continue;
-        kp_text(p, "%s", "");
-        sb_put_store(p->sb, p->k, in, NULL);
+void kp_sweeps(KPrint *p, void row_values(KPrint *, int depth),
+               void sweep(KPrint *, const KSweep *)) {
+    int done = 0, last = kernel_depth(p->k);
+    for (int s = 0; s < p->sweeps.len; s++) {
+        for (; done <= p->sweeps.data[s].depth; done++) row_values(p, done);
+        sweep(p, &p->sweeps.data[s]);
     }
+    for (; done <= last; done++) row_values(p, done);
+}
+
+void kp_store(KPrint *p, int id, const char *place) {
+    const KInst *in = kinst_at(p->k, id);
+    DType d = p->k->bufs.data[in->buf].dtype;
+    kp_text(p, "%s", "");
+    put_place(p->sb, p->k, in, place);
+    sb_puts(p->sb, " = ");
+    if (dtype_is_16(d))
+        sb_printf(p->sb, "%s_%s(",
+                  kinst_at(p->k, in->in[0])->fits >> d & 1 ? "EXACT" : "F32_TO",
+                  d == DT_F16 ? "F16" : "BF16");
+    else if (dtype_is_int(d) && dtype_info[d].bytes < 8)
+        sb_printf(p->sb, "(%s)(", dtype_info[d].c);
+    else
+        sb_puts(p->sb, "(");
+    sb_put_operand(p->sb, p->k, in->in[0]);
+    sb_puts(p->sb, ");\n");
+}
+
+void kp_stores(KPrint *p, bool full) {
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (kinst_at(p->k, id)->op == K_STORE &&
+            kinst_at(p->k, id)->full == full)
+            kp_store(p, id, NULL);
 }
 
 bool kp_has_stores(const KPrint *p, bool full) {

@@ -203,7 +203,7 @@ static void suite_free(Suite *x) {
 
 /* ---- text ---------------------------------------------------------------- */
 
-/* f<i>: the epilogue as a functor, called like e<i>. */
+/* f<i>: the functor called for every element of the dense product `raw`. */
 static void put_functor_kernel(const Kernel *k, StrBuf *sb) {
     int64_t rows = kernel_rows(k), cols = 1;
     int64_t tile = k->tile_rows ? k->tile_rows : rows;
@@ -232,9 +232,11 @@ static StrBuf suite_text(const Suite *x) {
     for (int e = 0; e < 2; e++)
         for (int i = 0; i < kernel_set_count(x->ks, e); i++) {
             const Kernel *k = kernel_set_get(x->ks, e, i);
-            print_cuda_kernel(k, DT_F32, &sb);
+            if (e)
+                put_functor_kernel(k, &sb);
+            else
+                print_cuda_kernel(k, &sb);
             if (k->form == KF_FLAT) print_cuda_many(k, &sb);
-            if (e) put_functor_kernel(k, &sb);
         }
     return sb;
 }
@@ -293,8 +295,8 @@ static void run_kernel(const Subject *s, SimTwin *t) {
     launch(s, t, 'k', k, "", shape.blocks, &p);
 }
 
-/* The product by the CPU, in fp32, then the epilogue by kernel or functor. */
-static void run_epilogue(const Subject *s, SimTwin *t, char kind) {
+/* The product by the CPU, in fp32, then the epilogue. */
+static void run_epilogue(const Subject *s, SimTwin *t) {
     const LoweredStep *st = &s->step;
     Args p = {0};
     int64_t pars[64];
@@ -309,16 +311,16 @@ static void run_epilogue(const Subject *s, SimTwin *t, char kind) {
         ampc_cpu_v2.conv_fwd(NULL, (LibConv *)pars, a, b, raw, &none, scratch);
     add_arg(&p, raw);
     add_refs(s, &p, st->ep_refs, st->nep_ref);
-    launch(s, t, kind, st->epilogue, "", cuda_shape(st->epilogue).blocks, &p);
+    launch(s, t, 'f', st->epilogue, "", cuda_shape(st->epilogue).blocks, &p);
     free(raw);
     free(scratch);
 }
 
-static void run_step(const Subject *s, SimTwin *t, char kind) {
+static void run_step(const Subject *s, SimTwin *t) {
     if (s->step.kind == PLAN_KERNEL)
         run_kernel(s, t);
     else
-        run_epilogue(s, t, kind);
+        run_epilogue(s, t);
 }
 
 static size_t value_bytes(const Subject *s, ValueId v) {
@@ -355,7 +357,7 @@ TEST_CASE(print_cuda, kernels_compute_what_the_interpreter_does) {
         for (unsigned seed = 0; seed < 3; seed++) {
             sim()->seed(seed);
             subject_load(s, x.a);
-            run_step(s, t, seed == 1 ? 'f' : 'e');
+            run_step(s, t);
             check_outputs(s, x.a, e);
         }
     }
@@ -377,7 +379,7 @@ static void check_in_place(const char *text, int in) {
     for (unsigned seed = 0; seed < 4; seed++) {
         sim()->seed(seed);
         subject_load(s, x.a);
-        run_step(s, t, 'e');
+        run_step(s, t);
         check_outputs(s, x.a, e);
     }
     s->data[y.i] = own;
@@ -496,7 +498,7 @@ static Printed printed(const char *text) {
     Printed p = {.x = suite_lowered(&text, 1)};
     const Kernel *k = p.x.s[0].step.kernel;
     p.shape = cuda_shape(k);
-    print_cuda_kernel(k, DT_F32, &p.sb);
+    print_cuda_kernel(k, &p.sb);
     return p;
 }
 

@@ -116,7 +116,7 @@ static void print_items(Bounds *x) {
             continue;
         }
         *seen = t->unit + 1;
-        print_cuda_kernel(t->s->kernel, DT_F32, sb);
+        print_cuda_kernel(t->s->kernel, sb);
     }
 }
 
