@@ -53,6 +53,10 @@
    places: what is left is f32 arithmetic. */
 #define TOL_ROUNDING 4e-6
 
+/* Six steps of a small masked attention in 16 bits beside fp32: the roundings
+   of its scores and probabilities. */
+#define TOL_MASKED 0.02
+
 /* Random graphs, as a part of an output's largest magnitude: errors of sums
    pass through some twenty ops; beside 16-bit values one rounding that falls to
    the other side does, a few times over.  The floor is for differences of

@@ -4,12 +4,20 @@
 
 /* ---- CAST ---------------------------------------------------------------- */
 
+static bool reads_16(const Graph *g, const Node *n) {
+    for (int k = 0; k < n->nin; k++)
+        if (is_value(n->in[k]) && dtype_is_16(value_dtype(g, n->in[k])))
+            return true;
+    return false;
+}
+
 Status verify_cast(Verifier *v) {
     DType low = v->g->module->low;
     if (low == NUM_DTYPES) return OK;
     for (int i = 0; i < v->g->order.len; i++) {
         const Node *n = node_get(v->g, v->g->order.data[i]);
-        if (node_info(n)->amp != AMP_LOW || n->flags) continue;
+        if (node_info(n)->amp != AMP_LOW || n->flags || !reads_16(v->g, n))
+            continue;
         for (int k = 0; k < n->nin; k++) {
             if (n->fn && n->fn->operands.data[k].kind == FO_ANY) continue;
             if (is_value(n->in[k]) && value_dtype(v->g, n->in[k]) == DT_F32)

@@ -7,18 +7,31 @@
               reader adds a parameter (a bias: both meet in registers), else 16
      FOLLOW   result as the first operand
      WIDEST   result 16 when every activation operand is 16; parameters and
-              constants do not widen it
+              constants do not widen it, but for those with a number beside
+              which 16 bits lose the data (a mask of -1e9)
      FULL     result 16 when only LOW ops read it, else f32
      FULLOUT  result f32
      ANY      result as its operand
+   A product of nothing but constants and positions (integers made floating,
+   and what is computed from them until a sine or cosine bounds it) reads f32:
+   an angle of some thousand radians has no phase in 16 bits.
    Values of 64-bit floats and integers are left alone, as are the casts that
    the user wrote; the model's outputs keep their declared types.
    requires     stage TYPED
-   establishes  stage CAST: no LOW op reads f32 where autocast is on        */
+   establishes  stage CAST: a LOW op reads 16 bits where autocast is on, or
+                f32 through all operands                                     */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
 
+#include <math.h>
 #include <string.h>
+
+/* What a value is made of, as far as rounding goes. */
+typedef enum Origin {
+    FROM_CONSTANTS, /* numbers that do not train                            */
+    FROM_POSITIONS, /* and integers                                         */
+    FROM_DATA
+} Origin;
 
 typedef struct Autocast {
     Graph *g;
@@ -29,8 +42,22 @@ typedef struct Autocast {
     int *uses;
     AmpClass *reader; /* by ValueId.i: LOW if every reader is LOW      */
     bool *meets_leaf; /* by ValueId.i: the reader combines it with a leaf */
+    Origin *origin;   /* by ValueId.i                                     */
     uint32_t limit;
 } Autocast;
+
+/* Up to where a number leaves room for 16-bit data: where ones are lost beside
+   it if the two are added, else half of the type's range. */
+static double room(const Autocast *ac, const Node *n) {
+    if (n->op == OP_ADD || n->op == OP_SUB)
+        return ldexp(1, dtype_info[ac->low].mantissa);
+    return ac->low == DT_F16 ? 0x1.ffcp14 : 0x1.fep126;
+}
+
+/* Infinities all types hold. */
+static bool within(double v, double room) {
+    return !(fabs(v) > room) || isinf(v);
+}
 
 /* A parameter or constant, possibly reshaped. */
 static bool is_leaf(const Graph *g, ValueId v) {
@@ -40,6 +67,81 @@ static bool is_leaf(const Graph *g, ValueId v) {
     const Node *n = node_get(g, val->def);
     return (n->op == OP_RESHAPE || n->op == OP_EXPAND) && is_leaf(g, n->in[0]);
 }
+
+/* Whether leaf v, as operand of n, has no number too large for 16 bits. */
+static bool fits(const Autocast *ac, const Node *n, ValueId v) {
+    const Graph *g = ac->g;
+    double most = room(ac, n);
+    const Value *val = value_get(g, v);
+    while (val->kind == VK_RESULT) {
+        v = node_get(g, val->def)->in[0];
+        val = value_get(g, v);
+    }
+    const Tensor *t = val->data;
+    if (val->kind == VK_VAR) {
+        const Var *var = value_var(g, v);
+        t = var->kind == VAR_PARAM ? NULL : var->init;
+        if (var->kind == VAR_FROZEN && !t) return within(var->fill, most);
+    }
+    int64_t count = t ? type_count(type_get(t->type)) : 0;
+    for (int64_t i = 0; i < count; i++)
+        if (!within(tensor_get(t, i), most)) return false;
+    return true;
+}
+
+/* ---- positions ----------------------------------------------------------- */
+
+static Origin origin_of(const Autocast *ac, ValueId v) {
+    const Value *val = value_get(ac->g, v);
+    switch (val->kind) {
+    case VK_INPUT: return FROM_DATA;
+    case VK_CONST: return FROM_CONSTANTS;
+    case VK_VAR: {
+        VarKind k = value_var(ac->g, v)->kind;
+        return k == VAR_FROZEN ? FROM_CONSTANTS : FROM_DATA;
+    }
+    case VK_RESULT: break;
+    }
+    return ac->origin[v.i];
+}
+
+/* Integers of 8 bits are pixels, which 16-bit floats hold. */
+static bool counts(DType d) {
+    return dtype_is_int(d) && dtype_info[d].bytes > 1;
+}
+
+static Origin result_origin(const Autocast *ac, const Node *n) {
+    Origin most = FROM_CONSTANTS;
+    DType d = n->nin ? value_dtype(ac->g, n->in[0]) : NUM_DTYPES;
+    if (n->op == OP_CAST && !dtype_is_float(d))
+        return counts(d) ? FROM_POSITIONS : FROM_DATA;
+    if (n->op == OP_IOTA) return FROM_POSITIONS;
+    if (n->fn || n->op == OP_SIN || n->op == OP_COS || n->op == OP_RAND_UNIFORM)
+        return FROM_DATA;
+    for (int k = 0; k < n->nin; k++) {
+        if (!n->in[k].i || !dtype_is_float(value_dtype(ac->g, n->in[k])))
+            continue;
+        Origin o = origin_of(ac, n->in[k]);
+        if (o > most) most = o;
+    }
+    return most;
+}
+
+static bool reads_positions(const Autocast *ac, const Node *n) {
+    return node_info(n)->amp == AMP_LOW &&
+           result_origin(ac, n) == FROM_POSITIONS;
+}
+
+static void find_origins(Autocast *ac) {
+    const Graph *g = ac->g;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        Origin o = result_origin(ac, n);
+        for (int k = 0; k < n->nout; k++) ac->origin[n->out[k].i] = o;
+    }
+}
+
+/* ---- readers ------------------------------------------------------------- */
 
 static bool combines_with_leaf(const Graph *g, const Node *n, int operand) {
     const OpInfo *op = &op_info[n->op];
@@ -55,7 +157,8 @@ static void note_readers(Autocast *ac) {
         const Node *n = node_get(g, g->order.data[i]);
         for (int k = 0; k < n->nin; k++) {
             uint32_t v = n->in[k].i;
-            if (node_info(n)->amp != AMP_LOW) ac->reader[v] = AMP_FULL;
+            if (node_info(n)->amp != AMP_LOW || reads_positions(ac, n))
+                ac->reader[v] = AMP_FULL;
             ac->meets_leaf[v] = v && combines_with_leaf(g, n, k);
         }
     }
@@ -71,15 +174,17 @@ static ValueId read_low(Autocast *ac, ValueId v) {
     return ac->low_of[v.i];
 }
 
-/* WIDEST: 16 bits unless an activation is wider; leaves alone decide only
-   when there is no activation. */
-static DType widest(const Graph *g, const Node *n) {
+/* WIDEST: 16 bits unless an activation is wider or a leaf does not fit; other
+   leaves decide only when there is no activation. */
+static DType widest(const Autocast *ac, const Node *n) {
+    const Graph *g = ac->g;
     DType act = NUM_DTYPES, leaf = NUM_DTYPES;
     for (int i = 0; i < n->nin; i++) {
         if (!n->in[i].i) continue;
         DType d = value_dtype(g, n->in[i]);
         if (!dtype_is_float(d)) continue;
-        DType *into = is_leaf(g, n->in[i]) ? &leaf : &act;
+        bool yields = is_leaf(g, n->in[i]) && fits(ac, n, n->in[i]);
+        DType *into = yields ? &leaf : &act;
         *into = *into == NUM_DTYPES ? d : dtype_promote(*into, d);
     }
     return act != NUM_DTYPES ? act : leaf;
@@ -93,10 +198,13 @@ static DType first_operand(const Graph *g, const Node *n) {
 }
 
 /* An f32 accumulator of 16-bit operands meets its bias: round here, once. */
-static bool meets_accumulator(const Graph *g, const Node *n) {
+static bool meets_accumulator(const Autocast *ac, const Node *n) {
+    const Graph *g = ac->g;
     for (int i = 0; i < n->nin && n->nin == 2; i++) {
         const Value *v = value_get(g, n->in[i]);
-        if (v->kind != VK_RESULT || !is_leaf(g, n->in[1 - i])) continue;
+        if (v->kind != VK_RESULT || !is_leaf(g, n->in[1 - i]) ||
+            !fits(ac, n, n->in[1 - i]))
+            continue;
         const Node *def = node_get(g, v->def);
         if (node_info(def)->amp == AMP_LOW &&
             dtype_is_16(value_dtype(g, def->in[0])))
@@ -118,8 +226,8 @@ static DType result_dtype(const Autocast *ac, const Node *n, ValueId out) {
     case AMP_FOLLOW:
     case AMP_ANY: return first_operand(g, n);
     case AMP_WIDEST: {
-        DType d = widest(g, n);
-        return d == DT_F32 && meets_accumulator(g, n) ? ac->low : d;
+        DType d = widest(ac, n);
+        return d == DT_F32 && meets_accumulator(ac, n) ? ac->low : d;
     }
     case AMP_FULL: return only_low ? ac->low : DT_F32;
     case AMP_FULLOUT: return DT_F32;
@@ -148,7 +256,7 @@ static void autocast_node(Autocast *ac, NodeId id) {
     Graph *g = ac->g;
     const OpInfo *op = node_info(node_get(g, id));
     const Fn *fn = node_get(g, id)->fn;
-    if (op->amp == AMP_LOW)
+    if (op->amp == AMP_LOW && !reads_positions(ac, node_get(g, id)))
         for (int k = 0; k < node_get(g, id)->nin; k++) {
             if (fn && fn->operands.data[k].kind == FO_ANY) continue;
             ValueId low = read_low(ac, node_get(g, id)->in[k]);
@@ -179,7 +287,9 @@ static void autocast_graph(Graph *g, DType low, Arena *scratch) {
     ac.low_of = NEW_ARRAY(scratch, ValueId, limit);
     ac.reader = NEW_ARRAY(scratch, AmpClass, limit);
     ac.meets_leaf = NEW_ARRAY(scratch, bool, limit);
+    ac.origin = NEW_ARRAY(scratch, Origin, limit);
     ac.uses = graph_use_counts(g, scratch);
+    find_origins(&ac);
     note_readers(&ac);
     TypeId *declared = NEW_ARRAY(scratch, TypeId, g->outputs.len + 1);
     for (int i = 0; i < g->outputs.len; i++)
