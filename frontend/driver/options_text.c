@@ -260,6 +260,9 @@ static Status set_scale(Options *o, Spec *s) {
         {0}};
     TRY(spec_keys(s, none ? no_keys : keys));
     if (c->max < c->min) return usage(s, "max= is below min=");
+    if (c->init < c->min || c->init > c->max)
+        return usage(s, "init=%g is not in [%g, %g], which min= and max= set",
+                     c->init, c->min, c->max);
     return OK;
 }
 

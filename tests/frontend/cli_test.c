@@ -81,6 +81,13 @@ TEST_CASE(cli, usage_errors_give_status_2) {
     check_run(2, "-o OUT.so is missing", "model.onnx");
 }
 
+TEST_CASE(cli, a_second_loss_is_no_silent_choice) {
+    check_refused(2,
+                  "--loss: was given already; several losses in one module "
+                  "are --objective",
+                  "--loss mse --loss l1");
+}
+
 TEST_CASE(cli, numbers_are_numbers_in_range) {
     check_refused(2, "beta1=1 is not in [0, 1)", "--optimizer adam,beta1=1");
     check_refused(2, "lr=-1 is not in [0,", "--optimizer sgd,lr=-1");
@@ -94,6 +101,8 @@ TEST_CASE(cli, numbers_are_numbers_in_range) {
     check_refused(2, "0 is not in", "--clip-value 0");
     check_refused(2, "static=1e31 is not in", "--loss-scale static=1e31");
     check_refused(2, "max= is below min=", "--loss-scale dynamic,min=8,max=4");
+    check_refused(2, "init=2 is not in [4, 1.67772e+07]",
+                  "--loss-scale dynamic,init=2,min=4");
     check_refused(2, "axis=1.5 is not an integer",
                   "--loss cross_entropy,axis=1.5");
     check_refused(2, "'1.5' is not an integer", "--accumulate 1.5");
