@@ -24,6 +24,7 @@ PassFn pass_autocast;  /* casts by class                                    */
 PassFn pass_ranges;    /* warns of what 16 bits do to known numbers         */
 PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */
 PassFn pass_optimizer; /* train -> train, micro, update, refresh            */
+PassFn pass_locate;    /* train -> locate, with --debug-nonfinite           */
 PassFn pass_inline;    /* calls to their bodies                             */
 PassFn pass_canon;     /* primitives in the forms that fuse and lower       */
 PassFn pass_reduce;    /* reductions in stages                              */

@@ -219,19 +219,28 @@ typedef enum ampc_origin {
     AMPC_ORIGIN_INPUT = 1,    /* of this call                               */
     AMPC_ORIGIN_VARIABLE = 2, /* a parameter or a buffer                    */
     AMPC_ORIGIN_LOSS = 3,     /* though inputs and variables are finite     */
-    AMPC_ORIGIN_GRADIENT = 4  /* though the loss is finite, too             */
+    AMPC_ORIGIN_GRADIENT = 4, /* though the loss is finite, too             */
+    AMPC_ORIGIN_FORWARD = 5,  /* --debug-nonfinite: a value that forward    */
+    AMPC_ORIGIN_BACKWARD = 6  /* or backward computes                       */
 } ampc_origin;
 
 /* What AMPC_ERR_DIVERGED was about: the first of the above that is not finite
-   in the last step that was skipped.                                        */
+   in the last step that was skipped.  A module compiled with --debug-nonfinite
+   looks into every step that is skipped, in the order in which it computes,
+   and tells by api->notice, too; it takes about twice the time, and does not
+   let a device run ahead.                                                   */
 typedef struct ampc_nonfinite {
     size_t size;
-    int32_t origin; /* ampc_origin                                          */
-    int32_t reserved0;
-    const char *name; /* of the input or variable, or ""                    */
+    int32_t origin;   /* ampc_origin                                          */
+    int32_t dtype;    /* ampc_dtype of what has the name                      */
+    const char *name; /* of the input, variable or value, or ""             */
     int64_t index;    /* position in it, which counts all elements, or -1   */
     double value;     /* what is there: NaN or an infinity                  */
     int64_t tried;    /* ampc_metrics.tried of that step                    */
+    const char *op;   /* that computes the value, or ""                     */
+    const char *source; /* the node of the model that it comes from, "line 7"
+                           of an .amp file, or ""                           */
+    const char *advice; /* what to do; only a guess                         */
 } ampc_nonfinite;
 
 /* Sums over evaluated samples: start from zero, add any number of batches.
@@ -380,7 +389,7 @@ typedef struct ampc_api {
     /* After AMPC_ERR_DIVERGED of step or update; on a device that works while
        the host goes on, of the next call that asks for metrics.  Inputs are
        looked at when it is the call that was given them.  A batch that is
-       AMPC_ERR_DATA is told as that.                                        */
+       AMPC_ERR_DATA is told as that.  Strings last until the next call.     */
     ampc_status (*nonfinite)(ampc_session *s, ampc_nonfinite *out);
 } ampc_api;
 

@@ -357,7 +357,9 @@ static ampc_status api_nonfinite(ampc_session *s, ampc_nonfinite *out) {
         return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT,
                                          "ampc_nonfinite.size is not set"));
     ampc_nonfinite x = s->nonfinite;
-    if (!x.name) x.name = "";
+    const char **text[] = {&x.name, &x.op, &x.source, &x.advice};
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        if (!*text[i]) *text[i] = "";
     PUT(out, x);
     return api_leave(s, AMPC_OK);
 }

@@ -3,9 +3,12 @@
    The update counts the steps skipped in a row (ampc.skip_streak).  Once there
    are as many as the session allows, every step that is skipped returns
    AMPC_ERR_DIVERGED and names the first thing that is not finite: an input of
-   the call, a parameter, a buffer, the loss, or else the gradients.          */
+   the call, a parameter, a buffer, a 16-bit copy, the loss, or else the
+   gradients.  A module with program locate knows which value it was, and tells
+   of every step that is skipped.                                            */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "runtime/backend.h"
 #include "runtime/half.h"
@@ -56,6 +59,7 @@ static bool search_inputs(const ampc_session *s, ampc_nonfinite *x) {
             !search(t->dtype, s->addr[i], bytes / dtype_bytes(t->dtype), 0, x))
             continue;
         x->origin = AMPC_ORIGIN_INPUT;
+        x->dtype = (int32_t)t->dtype;
         x->name = t->name;
         return true;
     }
@@ -74,71 +78,153 @@ static ampc_status search_var(ampc_session *s, uint32_t var,
         size_t each = dtype_bytes(v->dtype);
         if (!search(v->dtype, piece, n / each, at / each, x)) continue;
         x->origin = AMPC_ORIGIN_VARIABLE;
+        x->dtype = (int32_t)v->dtype;
         x->name = v->name;
         return AMPC_OK;
     }
     return AMPC_OK;
 }
 
-static const char *const kind_text[] = {[PLAN_PARAM] = "parameter",
-                                        [PLAN_FROZEN] = "frozen weight",
-                                        [PLAN_BUFFER] = "buffer"};
+/* In the order in which they are looked at. */
+static const struct {
+    uint32_t kind;
+    const char *text;
+} kinds[] = {{PLAN_PARAM, "parameter"},
+             {PLAN_FROZEN, "frozen weight"},
+             {PLAN_BUFFER, "buffer"},
+             {PLAN_SHADOW, "16-bit copy"}};
+enum { NKIND = sizeof kinds / sizeof *kinds };
+
+static const char *kind_of(const PlanVar *v) {
+    for (size_t k = 0; k < NKIND; k++)
+        if (kinds[k].kind == v->kind) return kinds[k].text;
+    return "variable";
+}
 
 /* Sets x->origin if there is one; *kind: what it is. */
 static ampc_status search_vars(ampc_session *s, ampc_nonfinite *x,
                                const char **kind) {
-    const uint32_t nkind = sizeof kind_text / sizeof *kind_text;
-    for (uint32_t k = 0; k < nkind; k++)
+    for (size_t k = 0; k < NKIND; k++)
         for (uint32_t i = 0; i < s->m->nvar; i++) {
             const PlanVar *v = &s->m->vars[i];
-            if (v->kind != k || !kind_text[k] || !is_float(v->dtype)) continue;
+            if (v->kind != kinds[k].kind || !is_float(v->dtype)) continue;
             ampc_status status = search_var(s, i, x);
-            *kind = kind_text[k];
+            *kind = kinds[k].text;
             if (status != AMPC_OK || x->origin) return status;
         }
     return AMPC_OK;
 }
 
+/* ---- what to do ---------------------------------------------------------- */
+
+#define DOMAIN                                                                 \
+    "keep its operand away from 0 or from what it is not defined for (an "     \
+    "eps, "                                                                    \
+    "a clip)"
+#define MASK                                                                   \
+    "a row that is masked everywhere has no softmax: mask with a finite "      \
+    "number"
+
+/* By the op that computed NaN, or infinity in a type with the range of fp32. */
+static const struct {
+    const char *op, *text;
+} op_advice[] = {
+    {"log", DOMAIN},
+    {"sqrt", DOMAIN},
+    {"rsqrt", DOMAIN},
+    {"div", DOMAIN},
+    {"reciprocal", DOMAIN},
+    {"pow", DOMAIN},
+    {"softmax", MASK},
+    {"log_softmax", MASK},
+    {"exp", "exp is inf from 88.7 on: subtract the largest operand"},
+};
+
+static const char *advice_of(const ampc_session *s, const ampc_nonfinite *x) {
+    bool located =
+        x->origin == AMPC_ORIGIN_FORWARD || x->origin == AMPC_ORIGIN_BACKWARD;
+    bool f16 = x->dtype == AMPC_DTYPE_F16 && x->origin != AMPC_ORIGIN_INPUT;
+    if (x->origin == AMPC_ORIGIN_INPUT) return "look at the data";
+    if (x->origin == AMPC_ORIGIN_BACKWARD && s->metrics.scale != 1 &&
+        !isnan(x->value))
+        return "the loss scale is too large for this step; a dynamic one backs "
+               "off by itself";
+    if (f16 && !isnan(x->value))
+        return "fp16 ends at 65504: --precision bf16, or smaller weights";
+    for (size_t i = 0; located && i < sizeof op_advice / sizeof *op_advice; i++)
+        if (strcmp(op_advice[i].op, x->op) == 0) return op_advice[i].text;
+    if ((x->origin == AMPC_ORIGIN_LOSS || x->origin == AMPC_ORIGIN_GRADIENT) &&
+        s->program[PROG_LOCATE] < 0)
+        return "compiled with --debug-nonfinite the module tells which value "
+               "it is";
+    return "a smaller learning rate or --clip-norm may help";
+}
+
 /* ---- what is told -------------------------------------------------------- */
 
-static ampc_status tell(ampc_session *s, const char *kind) {
-    const ampc_nonfinite *x = &s->nonfinite;
-    const ampc_metrics *m = &s->metrics;
-    char what[400];
-    if (x->name)
-        snprintf(what, sizeof what, "%s '%.200s' holds %g at position %lld",
-                 kind, x->name, x->value, (long long)x->index);
+static void describe(const ampc_session *s, const ampc_nonfinite *x,
+                     const char *kind, char *text, size_t size) {
+    const char *way = x->origin == AMPC_ORIGIN_FORWARD ? "forward" : "backward";
+    bool node = x->source && *x->source;
+    if (x->op && *x->op)
+        snprintf(text, size,
+                 "%s, '%.200s' (%s %s%s%.200s) holds %g at position %lld", way,
+                 x->name, dtype_name((uint32_t)x->dtype), x->op,
+                 node ? ", " : "", node ? x->source : "", x->value,
+                 (long long)x->index);
+    else if (x->name)
+        snprintf(text, size, "%s '%.200s' holds %g at position %lld", kind,
+                 x->name, x->value, (long long)x->index);
     else if (x->origin == AMPC_ORIGIN_LOSS)
-        snprintf(what, sizeof what,
+        snprintf(text, size,
                  "the loss is %g, though parameters and buffers are finite",
                  x->value);
     else
-        snprintf(what, sizeof what,
+        snprintf(text, size,
                  "gradients are not finite, though the loss is %g (loss scale "
                  "%g)",
-                 m->loss, m->scale);
-    return session_fail(s, AMPC_ERR_DIVERGED,
-                        "%lld steps in a row were skipped: %s",
-                        (long long)m->skip_streak, what);
+                 s->metrics.loss, s->metrics.scale);
+}
+
+/* The first thing that is not finite, and what to call it. */
+static ampc_status find_first(ampc_session *s, ampc_nonfinite *x,
+                              const char **kind) {
+    *kind = "input";
+    if (locate_read(s, x)) {
+        int v =
+            x->origin == AMPC_ORIGIN_VARIABLE ? find_var(s->m, x->name) : -1;
+        if (v >= 0) *kind = kind_of(&s->m->vars[v]);
+        return AMPC_OK;
+    }
+    if (search_inputs(s, x)) return AMPC_OK;
+    ampc_status status = search_vars(s, x, kind);
+    if (status != AMPC_OK || x->origin) return status;
+    bool loss = !isfinite(s->metrics.loss);
+    x->origin = loss ? AMPC_ORIGIN_LOSS : AMPC_ORIGIN_GRADIENT;
+    if (loss) x->value = s->metrics.loss;
+    return AMPC_OK;
 }
 
 ampc_status diverge_trained(ampc_session *s) {
+    const ampc_metrics *m = &s->metrics;
     int64_t limit =
         s->opt.max_skipped ? s->opt.max_skipped : DEFAULT_MAX_SKIPPED;
-    const char *kind = "input";
-    if (limit < 0 || s->metrics.skip_streak < limit) return AMPC_OK;
+    bool over = limit > 0 && m->skip_streak >= limit;
+    const char *kind;
+    char text[700];
+    if (m->applied || (!over && s->program[PROG_LOCATE] < 0)) return AMPC_OK;
     ampc_nonfinite x = {
-        .size = sizeof x, .index = -1, .value = NAN, .tried = s->metrics.tried};
-    if (!search_inputs(s, &x)) {
-        ampc_status status = search_vars(s, &x, &kind);
-        if (status != AMPC_OK) return status;
-    }
-    if (!x.origin && !isfinite(s->metrics.loss)) {
-        x.origin = AMPC_ORIGIN_LOSS;
-        x.value = s->metrics.loss;
-    } else if (!x.origin) {
-        x.origin = AMPC_ORIGIN_GRADIENT;
-    }
+        .size = sizeof x, .index = -1, .value = NAN, .tried = m->tried};
+    ampc_status status = find_first(s, &x, &kind);
+    if (status != AMPC_OK) return status;
+    x.advice = advice_of(s, &x);
     s->nonfinite = x;
-    return tell(s, kind);
+    describe(s, &x, kind, text, sizeof text);
+    if (over)
+        return session_fail(s, AMPC_ERR_DIVERGED,
+                            "%lld steps in a row were skipped: %s; %s",
+                            (long long)m->skip_streak, text, x.advice);
+    session_notice(s, "step %lld was skipped: %s; %s", (long long)m->tried,
+                   text, x.advice);
+    return AMPC_OK;
 }

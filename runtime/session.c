@@ -149,6 +149,7 @@ static ampc_status session_build(ampc_session *s) {
                             "the module's plan is damaged at '%.200s'", defect);
     session_find_known(s);
     s->last = s->due_update = s->due_loss = s->fed = -1;
+    s->located = INT64_MAX;
     s->accumulate = info_int(s->m, "accumulate", 1);
     s->batch = module_batch(s->m);
     s->addr_bytes = most_inputs(s->m) * sizeof *s->addr;

@@ -8,6 +8,7 @@
    api.c         the table of ampc.h;  train.c, infer.c  its main functions
    data.c        inputs that name no class or row
    diverge.c     steps that are skipped one after the other, and why
+   locate.c      program locate: which value is not finite
    sections.c    the module's own file;  weights.c  initial values from it
    safetensors.c the file format;  checkpoint.c, checkpoint_load.c  a session
                  to and from it                                              */
@@ -104,7 +105,10 @@ struct ampc_session {
                           fetched that say so, until the call returns it    */
     int fed;           /* program whose inputs `addr` holds during the call, or
                           -1                                                */
-    ampc_nonfinite nonfinite; /* of the last AMPC_ERR_DIVERGED */
+    ampc_nonfinite nonfinite; /* of the last step that was looked into */
+    int64_t located;          /* ampc.nonfinite of this optimizer step, or
+                                 INT64_MAX                              */
+    char located_name[256], located_op[64]; /* what nonfinite points to */
     char error[1024];
     char notice[1024]; /* of the call, or "" */
 };
@@ -241,8 +245,15 @@ ampc_status data_trained(ampc_session *s, int64_t count);
 ampc_status data_ran(ampc_session *s, int64_t valid);
 
 /* diverge.c: AMPC_ERR_DIVERGED, when as many steps in a row were skipped as the
-   session allows.                                                           */
+   session allows; a notice of every skipped one in a module with program
+   locate.                                                                   */
 ampc_status diverge_trained(ampc_session *s);
+
+/* locate.c, for modules with program locate: runs it on the inputs of a step
+   (or of its first or next micro-batch), which it does not change.          */
+ampc_status locate_run(ampc_session *s, const ampc_input *in, size_t nin);
+/* The first value of the step that is not finite; false: there was none.    */
+bool locate_read(ampc_session *s, ampc_nonfinite *x);
 
 /* The table for ampc.h; the emitted module exports a function that returns it.
    NULL for a version that we do not serve.  One copy of the runtime serves one

@@ -68,6 +68,7 @@ static ampc_status fetch_metrics(ampc_session *s) {
         s->due_update = -1;
         if (status == AMPC_OK && s->found == AMPC_OK)
             status = find(s, diverge_trained(s));
+        s->located = INT64_MAX;
         if (status != AMPC_OK) return status;
     }
     if (s->due_loss >= 0) {
@@ -81,8 +82,10 @@ static ampc_status fetch_metrics(ampc_session *s) {
     return status;
 }
 
+/* Who looks for what is not finite wants to know at once. */
 static ampc_status metrics_unless_async(ampc_session *s) {
-    return s->backend->async ? AMPC_OK : fetch_metrics(s);
+    bool later = s->backend->async && s->program[PROG_LOCATE] < 0;
+    return later ? AMPC_OK : fetch_metrics(s);
 }
 
 static ampc_status updated(ampc_session *s, ProgramId id) {
@@ -118,6 +121,7 @@ static ampc_status do_micro(ampc_session *s, ProgramId id, const ampc_input *in,
     int64_t micro = s->micro;
     ampc_status status = s->backend->need_grads(s);
     if (status == AMPC_OK && micro == 0) status = s->backend->zero_grads(s);
+    if (status == AMPC_OK && id == PROG_MICRO) status = locate_run(s, in, nin);
     if (status == AMPC_OK) status = session_run(s, id, in, nin);
     if (status == AMPC_OK) status = set_micro(s, micro + 1);
     if (status != AMPC_OK) return status;
@@ -139,7 +143,8 @@ static ampc_status do_update(ampc_session *s) {
 
 static ampc_status do_step(ampc_session *s, const ampc_input *in, size_t nin) {
     if (s->program[PROG_TRAIN] >= 0 && s->accumulate == 1) {
-        ampc_status status = session_run(s, PROG_TRAIN, in, nin);
+        ampc_status status = locate_run(s, in, nin);
+        if (status == AMPC_OK) status = session_run(s, PROG_TRAIN, in, nin);
         return status == AMPC_OK ? updated(s, PROG_TRAIN) : status;
     }
     if (s->program[PROG_MICRO] < 0 || s->program[PROG_UPDATE] < 0)

@@ -448,6 +448,7 @@ static const struct OptionRow {
     {"--emit-cuda", PATH, FIELD(emit_cuda)},
     {"--report", PATH, FIELD(report)},
     {"--time-passes", FLAG, FIELD(time_passes)},
+    {"--debug-nonfinite", FLAG, FIELD(debug_nonfinite)},
     {"--symbol", SETTER, set_symbol, 0},
     {"--seed", SETTER, set_seed, 0},
     {"--no-fuse", FLAG, FIELD(no_fuse)},

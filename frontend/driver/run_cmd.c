@@ -173,8 +173,7 @@ Status run_api_fail(Run *r, const char *what) {
 
 /* Which device it is, and why not another. */
 static void print_note(void *ctx, const char *line) {
-    (void)ctx;
-    fprintf(stderr, "%s\n", line);
+    log_note(ctx, "%s", line);
 }
 
 static Status open_module(Run *r) {
@@ -186,14 +185,15 @@ static Status open_module(Run *r) {
                       .device = r->opt->device,
                       .threads = (int32_t)r->opt->threads,
                       .log = r->opt->quiet ? NULL : print_note,
+                      .log_ctx = r,
                       .max_skipped = (int32_t)r->opt->max_skipped};
     if (r->api->open(r->api->module, &o, &r->s, err, sizeof err) == AMPC_OK)
         return OK;
     return fail(&r->diag, (Loc){.file = r->opt->module}, "%s", err);
 }
 
-/* Whatever --quiet says: which weights these are is no detail. */
-static void print_notice(Run *r) {
+/* Without --quiet it was logged. */
+void run_print_notice(Run *r) {
     const char *text = r->api->notice(r->s);
     if (*text && r->opt->quiet) fprintf(stderr, "%s\n", text);
 }
@@ -204,7 +204,7 @@ static Status load_weights(Run *r) {
         return run_api_fail(r, "--load");
     if (o->resume && r->api->resume(r->s, o->save) != AMPC_OK)
         return run_api_fail(r, "--resume");
-    print_notice(r);
+    run_print_notice(r);
     if (!isnan(o->lr) && r->api->set_hyper(r->s, "lr", o->lr) != AMPC_OK)
         return run_api_fail(r, "--lr");
     return OK;

@@ -69,6 +69,10 @@ typedef struct Run {
 /* The message of a call that failed. */
 Status run_api_fail(Run *r, const char *what);
 
+/* Whatever --quiet says, and at once: what a call, though it succeeded, wants
+   known. */
+void run_print_notice(Run *r);
+
 /* run_open.c: sets lib and api from opt->module. */
 Status run_open_code(Run *r);
 

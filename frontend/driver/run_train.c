@@ -165,6 +165,7 @@ static Status train_step(Run *r, ampc_metrics *m) {
             return batch_fail(r, (Batch){&r->train, r->order, first}, status,
                               "step");
     }
+    run_print_notice(r);
     r->at.step++;
     log_step(r, m, (now_seconds() - begin) * 1e3);
     return OK;

@@ -184,6 +184,7 @@ Status verify_step(Verifier *v) {
     case PROGRAM_EVAL:
     case PROGRAM_PREDICT:
     case PROGRAM_VJP:
+    case PROGRAM_LOCATE:
     case PROGRAM_NONE: break;
     }
     return OK;

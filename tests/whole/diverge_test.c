@@ -14,18 +14,18 @@
 enum { BATCH = 4, WIDTH = 3 };
 
 /* %c does not train; %mean is what the forward pass writes. */
-#define MODEL                                                                  \
-    "graph forward(%x: f32[4,3]) {\n"                                          \
-    "  param %w: f32[3,2] = 0.5\n"                                             \
-    "  frozen %c: f32[3] = 1\n"                                                \
-    "  buffer %mean: f32[3] = 0\n"                                             \
-    "  %xc = mul %x, %c : f32[4,3]\n"                                          \
-    "  %m = reduce_mean %xc {axes=[0], keepdims=0} : f32[3]\n"                 \
-    "  %b = add %xc, %mean : f32[4,3]\n"                                       \
-    "  %y = matmul %b, %w : f32[4,2]\n"                                        \
-    "  write %mean = %m\n"                                                     \
-    "  return %y\n"                                                            \
-    "}\n"
+static const char model[] =
+    "graph forward(%x: f32[4,3]) {\n"
+    "  param %w: f32[3,2] = 0.5\n"
+    "  frozen %c: f32[3] = 1\n"
+    "  buffer %mean: f32[3] = 0\n"
+    "  %xc = mul %x, %c : f32[4,3]\n"
+    "  %m = reduce_mean %xc {axes=[0], keepdims=0} : f32[3]\n"
+    "  %b = add %xc, %mean : f32[4,3]\n"
+    "  %y = matmul %b, %w : f32[4,2]\n"
+    "  write %mean = %m\n"
+    "  return %y\n"
+    "}\n";
 #define OPTIONS "--loss mse --precision fp32 --optimizer sgd,lr=0.01 "
 
 typedef struct Data {
@@ -42,23 +42,26 @@ static Data *data(Data *d) {
 }
 
 /* A machine with the module, compiled once per process. */
-static const Compiled *compile(const char *device, const char *options) {
+static const Compiled *compile_model(const char *text, const char *device,
+                                     const char *options) {
     static struct {
-        const char *device, *options;
+        const char *text, *device, *options;
         Compiled c;
-    } made[8];
+    } made[32];
     int i = 0;
     char all[400];
-    while (made[i].device && (strcmp(made[i].device, device) != 0 ||
-                              strcmp(made[i].options, options) != 0))
+    while (made[i].device &&
+           (made[i].text != text || strcmp(made[i].device, device) != 0 ||
+            strcmp(made[i].options, options) != 0))
         i++;
     Compiled *c = &made[i].c;
     bool gpu = strcmp(device, "cuda") == 0;
     snprintf(all, sizeof all, OPTIONS "%s", options);
     if (!made[i].device) {
-        *c = gpu ? compile_text_cuda(MODEL, all, "cuda:sm_90")
-                 : compile_text(MODEL, all);
+        *c = gpu ? compile_text_cuda(text, all, "cuda:sm_90")
+                 : compile_text(text, all);
         if (gpu) REQUIRE(sim_build_twins(c->cuda_dir) > 0);
+        made[i].text = text;
         made[i].device = device;
         made[i].options = options;
     }
@@ -68,6 +71,10 @@ static const Compiled *compile(const char *device, const char *options) {
     setenv("AMPC_CACHE_DIR", test_tmpdir(), 1);
     sim()->reset(&(SimConfig){.seed = 1, .twins = c->cuda_dir});
     return c;
+}
+
+static const Compiled *compile(const char *device, const char *options) {
+    return compile_model(model, device, options);
 }
 
 static ampc_session *open_on(const Compiled *c, const char *device,
@@ -272,6 +279,173 @@ TEST_CASE(diverge, the_count_is_in_checkpoints) {
     c->api->close(s);
 }
 
+/* ---- --debug-nonfinite --------------------------------------------------- */
+
+/* The mask's infinity is meant; x below 0 has no root, 0 no slope. */
+static const char deep[] = "graph forward(%x: f32[4,3]) {\n"     /* line 1 */
+                           "  param %w: f32[3,2] = 0.5\n"        /* 2 */
+                           "  const %mask: f32[2] = [0, -inf]\n" /* 3 */
+                           "  %h = matmul %x, %w : f32[4,2]\n"   /* 4 */
+                           "  %m = add %h, %mask : f32[4,2]\n"   /* 5 */
+                           "  %p = softmax %m {axis=1} : f32[4,2]\n" /* 6 */
+                           "  %s = sqrt %h : f32[4,2]\n"             /* 7 */
+                           "  %e = exp %h : f32[4,2]\n"              /* 8 */
+                           "  %ps = add %p, %s : f32[4,2]\n"         /* 9 */
+                           "  %y = add %ps, %e : f32[4,2]\n"         /* 10 */
+                           "  return %y\n"
+                           "}\n";
+
+/* A row of x is set to one number, or w[1, 0] to another. */
+static const struct Place {
+    float row, w; /* 0: as it is; NaN: row is three zeros */
+    ampc_origin origin;
+    const char *name, *op, *source; /* NULL: any */
+    int64_t index;                  /* -1: any */
+    const char *advice;
+} places[] = {
+    {INFINITY, 0, AMPC_ORIGIN_INPUT, "x", "", "", 3, "look at the data"},
+    {0, INFINITY, AMPC_ORIGIN_VARIABLE, NULL, "", "", 2, ""},
+    {-1, 0, AMPC_ORIGIN_FORWARD, "s", "sqrt", "line 7", 2, "away from 0"},
+    {99, 0, AMPC_ORIGIN_FORWARD, "e", "exp", "line 8", 2, "88.7"},
+    {NAN, 0, AMPC_ORIGIN_BACKWARD, NULL, NULL, "line 7", -1, ""},
+};
+
+static void spoil(const Compiled *c, ampc_session *s, Data *d,
+                  const struct Place *p) {
+    float w[6];
+    data(d);
+    for (int i = 0; i < BATCH * WIDTH; i++) d->x[i] += 0.125f;
+    for (int i = 3; i < 6 && p && p->row != 0; i++)
+        d->x[i] = isnan(p->row) ? 0 : p->row;
+    if (!p || p->w == 0) return;
+    read_var(c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
+    w[2] = p->w;
+    write_var(c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
+}
+
+static void check_place(const Compiled *c, ampc_session *s,
+                        const struct Place *p) {
+    ampc_nonfinite x = {.size = sizeof x};
+    char notice[1024];
+    snprintf(notice, sizeof notice, "%s", c->api->notice(s));
+    CHECK_EQ_INT(c->api->nonfinite(s, &x), AMPC_OK);
+    CHECK_EQ_INT(x.origin, p->origin);
+    if (p->name) CHECK_STR(x.name, p->name);
+    if (p->op) CHECK_STR(x.op, p->op);
+    if (p->source) CHECK_STR(x.source, p->source);
+    if (p->index >= 0) CHECK_EQ_INT(x.index, p->index);
+    CHECK(!isfinite(x.value));
+    CHECK_HAS(x.advice, p->advice);
+    CHECK_HAS(notice, "step 2 was skipped: ");
+    CHECK_HAS(notice, x.name);
+    CHECK_HAS(notice, x.source);
+    CHECK_HAS(notice, x.advice);
+}
+
+static void locating(const char *device, const char *options) {
+    const Compiled *c = compile_model(deep, device, options);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        ampc_session *s = open_on(c, device, 0);
+        Data d;
+        spoil(c, s, &d, NULL);
+        CHECK_EQ_INT(step_ok(c, s, d.in, 2).applied, 1);
+        CHECK_STR(c->api->notice(s), "");
+        spoil(c, s, &d, &places[i]);
+        CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_OK);
+        check_place(c, s, &places[i]);
+        c->api->close(s);
+    }
+}
+
+#define SLOW  "--loss-scale static=1 --optimizer sgd,lr=0.0001 "
+#define DEBUG "--debug-nonfinite " SLOW
+
+TEST_CASE(diverge, debug_names_the_value_fp32) {
+    locating("cpu", DEBUG "--precision fp32");
+}
+TEST_CASE(diverge, debug_names_the_value_bf16) {
+    locating("cpu", DEBUG "--precision bf16");
+}
+TEST_CASE(diverge, debug_names_the_value_gpu) {
+    locating("cuda", DEBUG "--precision bf16");
+}
+
+/* Either micro-batch of a step may be the one. */
+static void locating_micro(const char *device) {
+    const Compiled *c = compile_model(deep, device, DEBUG "--accumulate 2");
+    for (int which = 0; which < 2; which++) {
+        ampc_session *s = open_on(c, device, 0);
+        Data d;
+        for (int i = 0; i < 4; i++) {
+            spoil(c, s, &d, i == 2 + which ? &places[2] : NULL);
+            CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_OK);
+        }
+        check_place(c, s, &places[2]);
+        c->api->close(s);
+    }
+}
+
+TEST_CASE(diverge, debug_names_the_value_of_a_micro_batch_cpu) {
+    locating_micro("cpu");
+}
+TEST_CASE(diverge, debug_names_the_value_of_a_micro_batch_gpu) {
+    locating_micro("cuda");
+}
+
+TEST_CASE(diverge, debug_knows_what_fp16_cannot_hold) {
+    const Compiled *c = compile_model(deep, "cpu",
+                                      "--debug-nonfinite --precision fp16 "
+                                      "--loss-scale static=1e9");
+    ampc_session *s = open_on(c, "cpu", 1);
+    ampc_nonfinite x = {.size = sizeof x};
+    Data d;
+    spoil(c, s, &d, NULL);
+    CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_ERR_DIVERGED);
+    CHECK_HAS(c->api->error(s), "1 steps in a row were skipped: backward, ");
+    CHECK_HAS(c->api->error(s), "the loss scale is too large for this step");
+    CHECK_EQ_INT(c->api->nonfinite(s, &x), AMPC_OK);
+    CHECK_EQ_INT(x.origin, AMPC_ORIGIN_BACKWARD);
+    CHECK_EQ_INT(x.dtype, AMPC_DTYPE_F16);
+    c->api->close(s);
+}
+
+/* Good steps, bad steps and a checkpoint of the module without it. */
+static void same_bits(const char *device, const char *with,
+                      const char *without) {
+    const unsigned kinds = 1u << AMPC_KIND_PARAMETER | 1u << AMPC_KIND_BUFFER |
+                           1u << AMPC_KIND_STATE;
+    const Compiled *c[] = {compile_model(deep, device, with),
+                           compile_model(deep, device, without)};
+    char path[600], *state[2];
+    size_t n[2];
+    snprintf(path, sizeof path, "%s/plain.safetensors", test_tmpdir());
+    for (int k = 2; k-- > 0;) { /* without it first */
+        if (strcmp(device, "cpu") != 0)
+            c[k] = compile_model(deep, device, k ? without : with);
+        ampc_session *s = open_on(c[k], device, 0);
+        if (!k) CHECK_EQ_INT(c[k]->api->resume(s, path), AMPC_OK);
+        for (int i = k ? 0 : 3; i < 8; i++) {
+            Data d;
+            if (k && i == 3) CHECK_EQ_INT(c[k]->api->save(s, path), AMPC_OK);
+            spoil(c[k], s, &d, i % 3 == 1 ? &places[2] : NULL);
+            ampc_metrics m = step_ok(c[k], s, d.in, 2);
+            CHECK_EQ_INT(m.applied, i % 3 != 1);
+        }
+        state[k] = read_all(c[k], s, kinds, &n[k]);
+        c[k]->api->close(s);
+    }
+    if (CHECK_EQ_INT(n[0], n[1])) CHECK_MEM(state[0], state[1], n[0]);
+    free(state[0]);
+    free(state[1]);
+}
+
+TEST_CASE(diverge, debug_changes_no_bit_cpu) {
+    same_bits("cpu", DEBUG "--precision bf16", SLOW "--precision bf16");
+}
+TEST_CASE(diverge, debug_changes_no_bit_gpu) {
+    same_bits("cuda", DEBUG "--precision bf16", SLOW "--precision bf16");
+}
+
 /* ---- the driver ---------------------------------------------------------- */
 
 static void write_floats(const char *name, int columns, const float *v,
@@ -291,8 +465,7 @@ static void write_floats(const char *name, int columns, const float *v,
     REQUIRE(test_write_file(path, file, 128 + n));
 }
 
-static char *run(const char *options, int status) {
-    const Compiled *c = compile("cpu", "--loss-scale static=1");
+static char *run(const Compiled *c, const char *options, int status) {
     char *out = NULL;
     CHECK_EQ_INT(test_command(&out,
                               "cd '%s' && '%s' run '%s' --quiet --device cpu "
@@ -302,26 +475,40 @@ static char *run(const char *options, int status) {
     return out;
 }
 
+TEST_CASE(diverge, run_prints_what_debug_finds) {
+    const Compiled *c = compile_model(deep, "cpu", DEBUG "--precision fp32");
+    float x[BATCH * WIDTH], t[BATCH * 2] = {0};
+    for (int i = 0; i < BATCH * WIDTH; i++) x[i] = i == 1 ? -9.f : 1;
+    write_floats("x.npy", WIDTH, x, BATCH);
+    write_floats("t.npy", 2, t, BATCH);
+    char *out = run(c, "--steps 2", 0);
+    CHECK_HAS(out, "step 1 was skipped: forward, 's' (f32 sqrt, line 7) holds "
+                   "nan at position 0; keep its operand");
+    CHECK_HAS(out, "step 2 was skipped: ");
+    free(out);
+}
+
 TEST_CASE(diverge, run_ends_and_names_the_sample) {
     enum { SAMPLES = 8 };
+    const Compiled *c = compile("cpu", "--loss-scale static=1");
     float x[SAMPLES * WIDTH], t[SAMPLES * 2] = {0};
     for (int i = 0; i < SAMPLES * WIDTH; i++) x[i] = (float)i / 8;
     x[6 * WIDTH + 1] = NAN; /* and x[2, 0]: each batch has one */
     x[2 * WIDTH] = INFINITY;
     write_floats("x.npy", WIDTH, x, SAMPLES);
     write_floats("t.npy", 2, t, SAMPLES);
-    char *out = run("--steps 9 --max-skipped 4", 1);
+    char *out = run(c, "--steps 9 --max-skipped 4", 1);
     CHECK_HAS(out, "\"step\":3,\"loss\":null,");
     CHECK_HAS(out, "\"skipped\":3,\"skip_streak\":3,");
     CHECK_HAS(out, "4 steps in a row were skipped: input 'x' holds nan at "
                    "position 7");
     CHECK_HAS(out, "x.npy: error: sample 6 (from 0) has nan");
     free(out);
-    out = run("--steps 9 --max-skipped 5", 1);
+    out = run(c, "--steps 9 --max-skipped 5", 1);
     CHECK_HAS(out, "x.npy: error: sample 2 (from 0) has inf");
     free(out);
-    free(run("--steps 120 --max-skipped -1", 0));
-    out = run("--steps 120", 1);
+    free(run(c, "--steps 120 --max-skipped -1", 0));
+    out = run(c, "--steps 120", 1);
     CHECK_HAS(out, "100 steps in a row");
     free(out);
 }

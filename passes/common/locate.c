@@ -1,0 +1,157 @@
+/* locate.c: --debug-nonfinite: where a value first is not finite.
+   Before:  graph train: %y = matmul %x, %w      %g = matmul %x, %dy !backward
+   After:   graph locate: the same without the update, and behind each value
+            %c = 2^40 k + 4 p + kind             of its first element that is
+                                                 not finite; else 2^63 - 1
+            return ampc.nonfinite=min(%c, ...),
+                   ampc.located/K/WAY/OP/DTYPE/LENGTH:NAME/SOURCE=%c, ...
+   k counts values in the program's order: inputs, variables, then nodes; p is
+   the element; kind is 0 for NaN, 1 for infinity, 2 for -infinity.  WAY is
+   i(nput), v(ariable), f(orward) or b(ackward), SOURCE the node of the model.
+   The runtime runs it before each step (runtime/locate.c): programs that train
+   are the same, bit for bit, and so are their checkpoints.
+   Infinities that come from a constant by arithmetic and moves are meant, as in
+   masks; NaN never is.
+   requires     stage STEP                                                   */
+#include "passes/passes.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct Locator {
+    Graph *g;
+    Builder b;
+    bool *meant;   /* by ValueId.i: infinities come from constants */
+    ValueId first; /* i64[]: the least code so far                 */
+    int n;         /* values so far                                */
+} Locator;
+
+static ValueId i64c(Locator *l, int64_t v) {
+    return graph_scalar_int(l->g, DT_I64, v);
+}
+
+static ValueId bin(Locator *l, OpCode op, ValueId x, ValueId y) {
+    return b2(&l->b, op, x, y, DT_DEFAULT);
+}
+
+static ValueId pick(Locator *l, ValueId c, ValueId yes, ValueId no) {
+    return b3(&l->b, OP_WHERE, c, yes, no, DT_DEFAULT);
+}
+
+/* ---- the code of a value ------------------------------------------------- */
+
+static ValueId code_of(Locator *l, ValueId v) {
+    int64_t n = type_count(value_type(l->g, v)), axis = 0;
+    ASSERT(n < INT64_C(1) << 38 && l->n < 1 << 22);
+    Attr at = attr_i(AK_axis, 0);
+    DType d = value_dtype(l->g, v) == DT_F64 ? DT_F64 : DT_F32;
+    ValueId x = b_cast(&l->b, b_reshape(&l->b, v, 1, &n), d);
+    ValueId none = i64c(l, INT64_MAX);
+    ValueId p = build_gen(&l->b, OP_IOTA, NULL, 0, &at, 1,
+                          type_make(DT_I64, 1, &n), NULL);
+    ValueId nan = bin(l, OP_ADD, bin(l, OP_MUL, p, i64c(l, 4)),
+                      i64c(l, (int64_t)l->n << 40));
+    ValueId is_nan = b1(&l->b, OP_ISNAN, x, DT_DEFAULT);
+    ValueId code = pick(l, is_nan, nan, none);
+    if (!l->meant[v.i]) {
+        ValueId minus = bin(l, OP_LESS, x, b_scalar(&l->b, d, 0));
+        ValueId sign = pick(l, minus, i64c(l, 2), i64c(l, 1));
+        ValueId is_inf = b1(&l->b, OP_ISINF, x, DT_DEFAULT);
+        code = pick(l, is_inf, bin(l, OP_ADD, nan, sign), code);
+    }
+    return b_reduce(&l->b, OP_REDUCE_MIN, code, &axis, 1, false, DT_DEFAULT);
+}
+
+static void locate(Locator *l, ValueId v, char way, const char *op, Loc loc) {
+    const Value *val = value_get(l->g, v);
+    DType d = type_get(val->type)->dtype;
+    if (!dtype_is_float(d) || !type_count(type_get(val->type))) return;
+    const char *name = val->name ? val->name : "";
+    Str source = loc.node   ? loc.node
+                 : loc.line ? internf("line %d", loc.line)
+                            : intern("");
+    Str of = internf("%d/%c/%s/%s/%d:%s/%s", l->n, way, op, dtype_info[d].text,
+                     (int)strlen(name), name, source);
+    ValueId code = code_of(l, v);
+    graph_add_output(l->g, family_name(FAMILY_LOCATED, of), code);
+    l->first = l->n++ ? bin(l, OP_MIN, l->first, code) : code;
+}
+
+/* ---- which values -------------------------------------------------------- */
+
+static bool holds_infinity(const Tensor *t) {
+    if (!dtype_is_float(type_get(t->type)->dtype)) return false;
+    for (int64_t i = 0, n = type_count(type_get(t->type)); i < n; i++)
+        if (isinf(tensor_get(t, i))) return true;
+    return false;
+}
+
+static bool is_meant(const Locator *l, const Node *n) {
+    OpKind kind = op_info[n->op].kind;
+    if (n->op == OP_FULL) return isinf(attr_float(n, AK_value, 0));
+    if (kind != KIND_ELEM && kind != KIND_VIEW && kind != KIND_MOVE)
+        return false;
+    for (int i = 0; i < n->nin; i++)
+        if (l->meant[n->in[i].i]) return true;
+    return false;
+}
+
+/* Variables that forward and backward read, the copies last. */
+static void locate_vars(Locator *l, const bool *read, int limit) {
+    static const VarKind kinds[] = {VAR_PARAM, VAR_FROZEN, VAR_BUFFER,
+                                    VAR_SHADOW};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (uint32_t i = 1; i < (uint32_t)limit; i++) {
+            ValueId v = {i};
+            if (read[i] && value_get(l->g, v)->kind == VK_VAR &&
+                value_var(l->g, v)->kind == kinds[k])
+                locate(l, v, 'v', "", (Loc){0});
+        }
+}
+
+static void locate_node(Locator *l, NodeId id) {
+    Node n = *node_get(l->g, id); /* building moves the pool */
+    vec_push(l->g->arena, &l->g->order, id);
+    if (n.flags & NODE_UPDATE) return;
+    bool meant = is_meant(l, &n);
+    for (int i = 0; i < n.nout; i++) {
+        l->meant[n.out[i].i] = meant;
+        locate(l, n.out[i], n.flags & NODE_BACKWARD ? 'b' : 'f',
+               node_info(&n)->text, n.loc);
+    }
+}
+
+static void make_locate(const Graph *train, PassCtx *cx) {
+    Graph *g =
+        graph_clone(train, program_name(PROGRAM_LOCATE, train->objective));
+    Locator l = {.g = g, .b = {.g = g}};
+    int limit = g->values.len, n = g->order.len;
+    NodeId *old =
+        arena_dup(cx->scratch, g->order.data, (size_t)n * sizeof *old);
+    bool *read = NEW_ARRAY(cx->scratch, bool, limit);
+    l.meant = NEW_ARRAY(cx->scratch, bool, limit);
+    for (int i = 1; i < limit; i++)
+        if (g->values.data[i].kind == VK_CONST)
+            l.meant[i] = holds_infinity(g->values.data[i].data);
+    for (int i = 0; i < n; i++) {
+        const Node *x = node_get(g, old[i]);
+        for (int k = 0; k < x->nin && !(x->flags & NODE_UPDATE); k++)
+            read[x->in[k].i] = true;
+    }
+    g->order.len = g->outputs.len = g->writes.len = 0;
+    for (int i = 0; i < g->inputs.len; i++)
+        locate(&l, g->inputs.data[i], 'i', "", (Loc){0});
+    locate_vars(&l, read, limit);
+    for (int i = 0; i < n; i++) locate_node(&l, old[i]);
+    graph_add_output(g, own_output(OUT_NONFINITE, g->objective), l.first);
+}
+
+Status pass_locate(Module *m, PassCtx *cx) {
+    int n = m->graphs.len;
+    if (!cx->opt->debug_nonfinite) return OK;
+    for (int i = 0; i < n; i++)
+        if (m->graphs.data[i]->program == PROGRAM_TRAIN)
+            make_locate(m->graphs.data[i], cx);
+    return m->graphs.len > n ? pass_dce(m, cx) : OK;
+}
