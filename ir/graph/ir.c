@@ -252,22 +252,24 @@ static ValueId shared_scalar(Graph *g, const Tensor *t) {
             memcmp(v->data->data, t->data, bytes) == 0)
             return m->scalars.data[i];
     }
+    Tensor *own = tensor_new(g->arena, t->type);
+    memcpy(own->data, t->data, bytes);
     ValueId v =
-        value_new(g, (Value){.type = t->type, .kind = VK_CONST, .data = t});
+        value_new(g, (Value){.type = own->type, .kind = VK_CONST, .data = own});
     vec_push(g->arena, &m->scalars, v);
     return v;
 }
 
 ValueId graph_scalar(Graph *g, DType d, double v) {
-    Tensor *t = tensor_new(g->arena, type_scalar(d));
-    tensor_set(t, 0, v);
-    return shared_scalar(g, t);
+    Tensor t = {type_scalar(d), &(int64_t){0}};
+    tensor_set(&t, 0, v);
+    return shared_scalar(g, &t);
 }
 
 ValueId graph_scalar_int(Graph *g, DType d, int64_t v) {
-    Tensor *t = tensor_new(g->arena, type_scalar(d));
-    tensor_set_int(t, 0, v);
-    return shared_scalar(g, t);
+    Tensor t = {type_scalar(d), &(int64_t){0}};
+    tensor_set_int(&t, 0, v);
+    return shared_scalar(g, &t);
 }
 
 bool value_is_splat(const Graph *g, ValueId v, double *out) {
