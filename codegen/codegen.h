@@ -55,9 +55,6 @@ int kernel_index(const Kernel *k); /* position in its list */
 Status lower_graph(const Graph *g, KernelSet *ks, Diag *d,
                    LoweredStep **out /* by group, in the set's arena */);
 
-/* The value whose buffer v shares through VIEW nodes (v itself otherwise). */
-ValueId view_root(const Graph *g, ValueId v);
-
 /* What the printed C needs: no contraction and no reassociation, nothing that
    keeps comparisons, square roots and selects out of vectors.  kmath.h turns
    on the vectorising of loops where -O2 leaves it out: as fast as -O3, and

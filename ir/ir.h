@@ -247,6 +247,10 @@ ValueId graph_scalar(Graph *g, DType d, double v);
 ValueId graph_scalar_int(Graph *g, DType d, int64_t v);
 /* True if v is a constant whose elements all equal one number. */
 bool value_is_splat(const Graph *g, ValueId v, double *out);
+/* A constant that stands in the code: it has no buffer. */
+bool value_is_immediate(const Graph *g, ValueId v);
+/* The value whose buffer v shares through VIEW nodes (v itself otherwise). */
+ValueId view_root(const Graph *g, ValueId v);
 /* New variable in the module (name must be new) or the existing one. */
 int module_var(Module *m, VarKind k, const char *name, TypeId t,
                const Tensor *init, double fill);

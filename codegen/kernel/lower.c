@@ -18,16 +18,6 @@ typedef struct GroupFacts {
     VEC(ValueId) leave; /* values used outside, in order of definition */
 } GroupFacts;
 
-ValueId view_root(const Graph *g, ValueId v) {
-    for (;;) {
-        const Value *val = value_get(g, v);
-        if (val->kind != VK_RESULT) return v;
-        const Node *n = node_get(g, val->def);
-        if (op_info[n->op].kind != KIND_VIEW) return v;
-        v = n->in[0];
-    }
-}
-
 /* The nodes of a group stand together in the order; `left` = read by another
    group, a view or the host, by ValueId.i. */
 static void find_left(const Graph *g, bool *left) {

@@ -223,10 +223,14 @@ void sb_puts(StrBuf *sb, const char *s) { sb_putn(sb, s, strlen(s)); }
 void sb_vprintf(StrBuf *sb, const char *fmt, va_list ap) {
     va_list again;
     va_copy(again, ap);
-    int n = fmt ? vsnprintf(NULL, 0, fmt, ap) : -1;
+    sb_reserve(sb, 1);
+    size_t room = sb->cap - sb->len;
+    int n = fmt ? vsnprintf(sb->data + sb->len, room, fmt, ap) : -1;
     ASSERT(n >= 0);
-    sb_reserve(sb, (size_t)n);
-    vsnprintf(sb->data + sb->len, (size_t)n + 1, fmt, again);
+    if ((size_t)n >= room) {
+        sb_reserve(sb, (size_t)n);
+        vsnprintf(sb->data + sb->len, (size_t)n + 1, fmt, again);
+    }
     va_end(again);
     sb->len += (size_t)n;
 }

@@ -286,6 +286,20 @@ bool value_is_splat(const Graph *g, ValueId v, double *out) {
     return true;
 }
 
+bool value_is_immediate(const Graph *g, ValueId v) {
+    return value_get(g, v)->kind == VK_CONST && value_type(g, v)->rank == 0;
+}
+
+ValueId view_root(const Graph *g, ValueId v) {
+    for (;;) {
+        const Value *x = value_get(g, v);
+        if (x->kind != VK_RESULT) return v;
+        const Node *n = node_get(g, x->def);
+        if (op_info[n->op].kind != KIND_VIEW) return v;
+        v = n->in[0];
+    }
+}
+
 /* ---- variables ----------------------------------------------------------- */
 
 int module_find_name(const Module *m, Str name) {

@@ -49,10 +49,6 @@ static bool is_column_vector(const Type *t, int64_t columns) {
            type_count(t) == columns;
 }
 
-static bool is_immediate(const Graph *g, ValueId v) {
-    return value_get(g, v)->kind == VK_CONST && value_type(g, v)->rank == 0;
-}
-
 /* y = product + bias, or product * number */
 static bool is_library_epilogue(const Graph *g, const Node *product,
                                 const Node *n) {
@@ -67,7 +63,7 @@ static bool is_library_epilogue(const Graph *g, const Node *product,
     if (n->op == OP_ADD)
         return t->dtype == out && is_column_vector(t, y->dim[y->rank - 1]);
     return t->dtype == DT_F32 && out == DT_F32 && type_count(t) == 1 &&
-           !is_immediate(g, other);
+           !value_is_immediate(g, other);
 }
 
 bool target_epilogue_cuda(const Graph *g, NodeId anchor, const NodeId *nodes,

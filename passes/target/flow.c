@@ -33,10 +33,6 @@ static void find_launches(Flow *f) {
     }
 }
 
-static bool immediate(const Graph *g, ValueId v) {
-    return value_get(g, v)->kind == VK_CONST && value_type(g, v)->rank == 0;
-}
-
 /* Appends the roots that a group reads from outside. */
 static int read_roots(Flow *f, int group, ValueId *out, int *mark) {
     Graph *g = f->g;
@@ -44,7 +40,8 @@ static int read_roots(Flow *f, int group, ValueId *out, int *mark) {
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *x = node_get(g, g->order.data[i]);
         for (int k = 0; k < x->nin; k++) {
-            if (!is_value(x->in[k]) || immediate(g, x->in[k])) continue;
+            if (!is_value(x->in[k]) || value_is_immediate(g, x->in[k]))
+                continue;
             ValueId r = f->root[x->in[k].i];
             if (f->def[r.i] == group || mark[r.i] == group) continue;
             mark[r.i] = group;

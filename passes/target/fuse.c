@@ -28,22 +28,23 @@ static int maker(const Fuse *f, ValueId v) {
     return x->kind == VK_RESULT ? f->cluster_of[x->def.i] : -1;
 }
 
-static GroupKind first_kind(OpKind k) {
-    switch (k) {
-    case KIND_REDUCE: return GROUP_ROW;
-    case KIND_ANCHOR: return GROUP_ANCHOR;
-    case KIND_LIB: return GROUP_LIB;
-    default: return GROUP_POINT;
-    }
-}
-
+/* Who reads each value. */
 static void index_users(Fuse *f) {
     Graph *g = f->g;
     int nv = g->values.len, total = 0;
     f->user_at = NEW_ARRAY(f->a, int, nv + 2);
+    f->escapes = NEW_ARRAY(f->a, bool, nv);
+    for (int i = 0; i < g->outputs.len; i++)
+        f->escapes[g->outputs.data[i].value.i] = true;
+    for (int i = 0; i < g->writes.len; i++)
+        f->escapes[g->writes.data[i].value.i] = true;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        for (int k = 0; k < n->nin; k++) f->user_at[n->in[k].i + 1]++;
+        bool view = op_info[n->op].kind == KIND_VIEW;
+        for (int k = 0; k < n->nin; k++) {
+            f->user_at[n->in[k].i + 1]++;
+            f->escapes[n->in[k].i] |= view;
+        }
         total += n->nin;
     }
     for (int v = 0; v < nv; v++) f->user_at[v + 1] += f->user_at[v];
@@ -53,20 +54,6 @@ static void index_users(Fuse *f) {
         const Node *n = node_get(g, g->order.data[i]);
         for (int k = 0; k < n->nin; k++)
             f->user[next[n->in[k].i]++] = g->order.data[i];
-    }
-}
-
-static void find_escapes(Fuse *f) {
-    Graph *g = f->g;
-    f->escapes = NEW_ARRAY(f->a, bool, g->values.len);
-    for (int i = 0; i < g->outputs.len; i++)
-        f->escapes[g->outputs.data[i].value.i] = true;
-    for (int i = 0; i < g->writes.len; i++)
-        f->escapes[g->writes.data[i].value.i] = true;
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
-        if (op_info[n->op].kind != KIND_VIEW) continue;
-        for (int k = 0; k < n->nin; k++) f->escapes[n->in[k].i] = true;
     }
 }
 
@@ -95,6 +82,9 @@ static void number_clusters(Fuse *f) {
 }
 
 static void start_clusters(Fuse *f) {
+    static const GroupKind kinds[] = {[KIND_REDUCE] = GROUP_ROW,
+                                      [KIND_ANCHOR] = GROUP_ANCHOR,
+                                      [KIND_LIB] = GROUP_LIB};
     Graph *g = f->g;
     f->cluster_of = NEW_ARRAY(f->a, int, g->nodes.len);
     f->position = graph_positions(g, f->a);
@@ -102,14 +92,19 @@ static void start_clusters(Fuse *f) {
     memset(f->cluster_of, -1, (size_t)g->nodes.len * sizeof(int));
     for (int i = 0; i < g->order.len; i++) {
         NodeId id = g->order.data[i];
+        uint32_t flags = node_get(g, id)->flags, n = (uint32_t)f->clusters.len;
         OpKind k = kind_of(g, id);
         if (k == KIND_VIEW) continue;
-        Cluster c = {.kind = first_kind(k)};
-        int n = f->clusters.len;
+        Cluster c = {.kind = (size_t)k < sizeof kinds / sizeof *kinds
+                                 ? kinds[k]
+                                 : GROUP_POINT,
+                     .part = flags & NODE_UPDATE     ? 2
+                             : flags & NODE_BACKWARD ? 1
+                                                     : 0};
         vec_push(f->a, &c.nodes, id);
-        f->cluster_of[id.i] = n;
+        f->cluster_of[id.i] = (int)n;
         vec_push(f->a, &f->clusters, c);
-        link_after(f, n - 1, n);
+        link_after(f, (int)n - 1, (int)n);
     }
     number_clusters(f);
     f->node_mark = NEW_ARRAY(f->a, unsigned, g->nodes.len);
@@ -129,9 +124,8 @@ static bool reach_user(Fuse *f, NodeId user, int from, bool direct, int b) {
     if (c < 0) { /* through a VIEW */
         const Node *n = node_get(f->g, user);
         for (int i = 0; i < n->nout; i++)
-            for (int k = f->user_at[n->out[i].i];
-                 k < f->user_at[n->out[i].i + 1]; k++)
-                if (!reach_user(f, f->user[k], from, false, b)) return false;
+            for (Users u = users_of(f, n->out[i]); u.at < u.end; u.at++)
+                if (!reach_user(f, *u.at, from, false, b)) return false;
         return true;
     }
     if (c == from) return true;
@@ -146,12 +140,9 @@ static bool reach(Fuse *f, int c, int from, int b) {
     if (from < 0) vec_push(f->a, &f->reached, (Reached){c, 0});
     for (int i = 0; i < cluster(f, c)->nodes.len; i++) {
         const Node *n = node_get(f->g, cluster(f, c)->nodes.data[i]);
-        for (int o = 0; o < n->nout; o++) {
-            uint32_t v = n->out[o].i;
-            for (int k = f->user_at[v]; k < f->user_at[v + 1]; k++)
-                if (!reach_user(f, f->user[k], from, from >= 0, b))
-                    return false;
-        }
+        for (int o = 0; o < n->nout; o++)
+            for (Users u = users_of(f, n->out[o]); u.at < u.end; u.at++)
+                if (!reach_user(f, *u.at, from, from >= 0, b)) return false;
     }
     return true;
 }
@@ -187,44 +178,33 @@ static void reorder(Fuse *f, int lo, int hi, int keep) {
         cluster(f, late[i].cluster)->rank = rank + room / (n + 1) * (i + 1);
 }
 
-/* Both lists in graph order, until the next call. */
-static NodeList *joined(Fuse *f, const NodeList *x, const NodeList *y) {
-    NodeList *out = &f->joined;
-    int i = 0, j = 0;
-    out->len = 0;
-    while (i < x->len || j < y->len) {
+/* The merged cluster keeps the number of a.  Of POINT < ROW < ANCHOR it has the
+   greater kind; what fits refuses the rest. */
+static bool merge(Fuse *f, int a, int b) {
+    Cluster *ca = cluster(f, a), *cb = cluster(f, b);
+    const NodeList *x = &ca->nodes, *y = &cb->nodes;
+    NodeList *all = &f->joined; /* in graph order */
+    GroupKind kind = ca->kind > cb->kind ? ca->kind : cb->kind;
+    if (a == b || kind == GROUP_LIB || x->len + y->len > f->target->max_nodes)
+        return false;
+    all->len = 0;
+    for (int i = 0, j = 0; i < x->len || j < y->len;) {
         bool take_x = j == y->len ||
                       (i < x->len &&
                        f->position[x->data[i].i] < f->position[y->data[j].i]);
-        vec_push(f->a, out, take_x ? x->data[i++] : y->data[j++]);
+        vec_push(f->a, all, take_x ? x->data[i++] : y->data[j++]);
     }
-    return out;
-}
-
-static GroupKind merged_kind(GroupKind a, GroupKind b) {
-    if (a == GROUP_LIB || b == GROUP_LIB) return GROUP_LIB;
-    return a > b ? a : b; /* POINT < ROW < ANCHOR; fits() refuses the rest */
-}
-
-/* The merged cluster keeps the number of a. */
-static bool merge(Fuse *f, int a, int b) {
-    if (a == b) return false;
-    Cluster *ca = cluster(f, a), *cb = cluster(f, b);
-    GroupKind kind = merged_kind(ca->kind, cb->kind);
-    if (kind == GROUP_LIB) return false;
-    if (ca->nodes.len + cb->nodes.len > f->target->max_nodes) return false;
-    NodeList *all = joined(f, &ca->nodes, &cb->nodes);
     if (!fuse_fits(f, kind, all)) return false;
     int lo = ca->rank < cb->rank ? a : b, hi = lo == a ? b : a;
     f->cluster_stamp++;
     f->reached.len = 0;
     if (!reach(f, lo, lo, hi)) return false;
     reorder(f, lo, hi, a);
-    for (int i = 0; i < cb->nodes.len; i++)
-        f->cluster_of[cb->nodes.data[i].i] = a;
+    for (int i = 0; i < y->len; i++) f->cluster_of[y->data[i].i] = a;
     ca->nodes = *all;
     *all = (NodeList){0};
     ca->kind = kind;
+    if (cb->part < ca->part) ca->part = cb->part;
     cb->dead = true;
     cb->nodes.len = 0;
     return true;
@@ -234,24 +214,11 @@ static bool merge(Fuse *f, int a, int b) {
 
 static bool other_users(const Fuse *f, ValueId v, int a, int b) {
     if (f->escapes[v.i]) return true;
-    for (int k = f->user_at[v.i]; k < f->user_at[v.i + 1]; k++) {
-        int c = f->cluster_of[f->user[k].i];
+    for (Users u = users_of(f, v); u.at < u.end; u.at++) {
+        int c = f->cluster_of[u.at->i];
         if (c != a && c != b) return true;
     }
     return false;
-}
-
-/* When a cluster runs: forward 0, backward 1, update 2; its earliest node
-   tells. */
-static int part_of_step(const Fuse *f, int c) {
-    const NodeList *x = &f->clusters.data[c].nodes;
-    int part = 2;
-    for (int i = 0; i < x->len; i++) {
-        uint32_t flags = node_get(f->g, x->data[i])->flags;
-        int p = flags & NODE_UPDATE ? 2 : flags & NODE_BACKWARD ? 1 : 0;
-        if (p < part) part = p;
-    }
-    return part;
 }
 
 static int64_t bytes_of(const Fuse *f, ValueId v) {
@@ -262,7 +229,7 @@ static int64_t bytes_of(const Fuse *f, ValueId v) {
    then need no buffer, and are no smaller than what it makes of them:
    results would live for half a step. */
 static bool parts_agree(const Fuse *f, int a, int b) {
-    int pa = part_of_step(f, a), pb = part_of_step(f, b);
+    int pa = f->clusters.data[a].part, pb = f->clusters.data[b].part;
     if (pa == pb) return true;
     int early = pa < pb ? a : b, late = early == a ? b : a;
     const NodeList *y = &f->clusters.data[late].nodes;
@@ -281,36 +248,28 @@ static bool parts_agree(const Fuse *f, int a, int b) {
     return taken > 0 && made <= taken;
 }
 
-/* Whether v is read in an earlier part of the step than `part` only, but for
-   cluster c. */
-static bool done_before(const Fuse *f, ValueId v, int c, int part) {
-    if (f->escapes[v.i]) return false;
-    for (int k = f->user_at[v.i]; k < f->user_at[v.i + 1]; k++) {
-        int u = f->cluster_of[f->user[k].i];
-        if (u != c && part_of_step(f, u) >= part) return false;
-    }
-    return true;
-}
-
-/* Cluster c, one node of a later part, turns a value that nothing else keeps
-   alive into one of at most half its size (the mask of a relu): made at once,
-   it is what stays. */
-static int keeps_instead(const Fuse *f, int c) {
-    const NodeList *x = &f->clusters.data[c].nodes;
-    const Node *n = node_get(f->g, x->data[0]);
+/* Cluster c, one node of a later part, turns a value that nothing else reads in
+   that part or keeps for it into one of at most half its size (the mask of a
+   relu): made at once, it is what stays. */
+static int keeps_instead(Fuse *f, int c) {
+    const Cluster *x = cluster(f, c);
+    const Node *n = node_get(f->g, x->nodes.data[0]);
     int from = -1;
-    if (x->len != 1 || op_info[n->op].kind != KIND_ELEM) return -1;
+    if (x->nodes.len != 1 || op_info[n->op].kind != KIND_ELEM) return -1;
     for (int k = 0; k < n->nin; k++) {
-        int m = maker(f, n->in[k]);
-        if (value_type(f->g, n->in[k])->rank == 0) continue;
-        if (m < 0 || (from >= 0 && m != from)) return -1;
-        if (2 * bytes_of(f, n->out[0]) > bytes_of(f, n->in[k]) ||
-            !done_before(f, n->in[k], c, part_of_step(f, c)))
+        ValueId v = n->in[k];
+        int m = maker(f, v);
+        if (value_type(f->g, v)->rank == 0) continue;
+        if (m < 0 || (from >= 0 && m != from) || f->escapes[v.i] ||
+            2 * bytes_of(f, n->out[0]) > bytes_of(f, v))
             return -1;
+        for (Users u = users_of(f, v); u.at < u.end; u.at++) {
+            int reader = f->cluster_of[u.at->i];
+            if (reader != c && cluster(f, reader)->part >= x->part) return -1;
+        }
         from = m;
     }
-    if (from >= 0 && part_of_step(f, from) >= part_of_step(f, c)) return -1;
-    return from;
+    return from >= 0 && cluster(f, from)->part < x->part ? from : -1;
 }
 
 /* Whether v needs a buffer wherever the work goes: read by the host, a VIEW,
@@ -318,9 +277,9 @@ static int keeps_instead(const Fuse *f, int c) {
 static bool stored_anyway(const Fuse *f, ValueId v) {
     int reader = -1;
     if (f->escapes[v.i]) return true;
-    for (int k = f->user_at[v.i]; k < f->user_at[v.i + 1]; k++) {
-        OpKind kind = kind_of(f->g, f->user[k]);
-        int c = f->cluster_of[f->user[k].i];
+    for (Users u = users_of(f, v); u.at < u.end; u.at++) {
+        OpKind kind = kind_of(f->g, *u.at);
+        int c = f->cluster_of[u.at->i];
         if (kind == KIND_ANCHOR || kind == KIND_LIB) return true;
         if (reader >= 0 && c != reader) return true;
         reader = c;
@@ -371,59 +330,45 @@ static int64_t full_count(const Fuse *f, int row) {
     return type_count(value_type(f->g, node_get(f->g, r)->in[0]));
 }
 
-/* Whether every value of cluster c is read by cluster `reader` alone. */
-static bool feeds_only(const Fuse *f, int c, int reader) {
-    const NodeList *x = &f->clusters.data[c].nodes;
-    for (int i = 0; i < x->len; i++) {
-        const Node *n = node_get(f->g, x->data[i]);
-        for (int k = 0; k < n->nout; k++)
-            if (other_users(f, n->out[k], c, reader)) return false;
-    }
-    return true;
-}
-
 /* Work on rows is free in a ROW cluster, and on small tensors a step costs more
    than the work; other full work must share a tensor.  An update stays in one
-   piece, since a POINT group can do it in place. */
+   piece, since a POINT group can do it in place, unless all that it makes is
+   read in the ROW cluster. */
 static bool row_neighbour_pays(Fuse *f, int row, int c) {
     const Cluster *x = cluster(f, c);
     int64_t full = full_count(f, row);
     const Type *t = value_type(f->g, node_get(f->g, x->nodes.data[0])->out[0]);
     if (x->kind == GROUP_POINT && type_count(t) < full) return true;
-    if (x->kind == GROUP_POINT && part_of_step(f, c) == 2)
-        return feeds_only(f, c, row);
-    return full <= f->target->small_tensor || share_large(f, row, c, full);
+    if (x->kind != GROUP_POINT || x->part != 2)
+        return full <= f->target->small_tensor || share_large(f, row, c, full);
+    for (int i = 0; i < x->nodes.len; i++) {
+        const Node *n = node_get(f->g, x->nodes.data[i]);
+        for (int k = 0; k < n->nout; k++)
+            if (other_users(f, n->out[k], c, row)) return false;
+    }
+    return true;
 }
-
-/* How a POINT cluster reads a value made by another one. */
-static bool direct_read(const Graph *g, const Node *user, ValueId v) {
-    if (op_info[user->op].kind == KIND_MOVE) return false;
-    return shape_equal(value_type(g, v), value_type(g, user->out[0]));
-}
-
-static bool moves_once(OpCode op) {
-    return op == OP_TRANSPOSE || op == OP_SLICE || op == OP_TRILU;
-}
-
-enum { MAX_MOVED = 3 }; /* nodes worth computing at a moved index */
 
 /* The producer p may be computed inside consumer c: element for element, or
    for a short p read once at another index. */
 static bool chain_pays(Fuse *f, int p, int c) {
-    const Cluster *x = cluster(f, p), *y = cluster(f, c);
+    const NodeList *x = &cluster(f, p)->nodes, *y = &cluster(f, c)->nodes;
     Graph *g = f->g;
-    for (int i = 0; i < y->nodes.len; i++) {
-        const Node *n = node_get(g, y->nodes.data[i]);
+    bool generator = x->len == 1 && kind_of(g, x->data[0]) == KIND_GEN &&
+                     op_info[node_get(g, x->data[0])->op].cost < COST_LONG;
+    for (int i = 0; i < y->len; i++) {
+        const Node *n = node_get(g, y->data[i]);
+        bool move = op_info[n->op].kind == KIND_MOVE;
+        bool moves_once =
+            n->op == OP_TRANSPOSE || n->op == OP_SLICE || n->op == OP_TRILU;
         for (int k = 0; k < n->nin; k++) {
-            if (maker(f, n->in[k]) != p || direct_read(g, n, n->in[k]))
+            ValueId v = n->in[k];
+            if (maker(f, v) != p || generator) continue;
+            if (!move &&
+                shape_equal(value_type(g, v), value_type(g, n->out[0])))
                 continue;
-            bool gen =
-                x->nodes.len == 1 && kind_of(g, x->nodes.data[0]) == KIND_GEN;
-            if (gen &&
-                op_info[node_get(g, x->nodes.data[0])->op].cost < COST_LONG)
-                continue;
-            if (!moves_once(n->op) || x->nodes.len > MAX_MOVED ||
-                other_users(f, n->in[k], p, c))
+            if (!moves_once || x->len > f->target->max_moved ||
+                other_users(f, v, p, c))
                 return false;
         }
     }
@@ -445,9 +390,8 @@ static bool try_neighbours_once(Fuse *f, int a, TryPair *on_pair) {
             if (c >= 0 && c != a && on_pair(f, a, c)) return true;
         }
         for (int o = 0; o < n->nout; o++)
-            for (int k = f->user_at[n->out[o].i];
-                 k < f->user_at[n->out[o].i + 1]; k++) {
-                int c = f->cluster_of[f->user[k].i];
+            for (Users u = users_of(f, n->out[o]); u.at < u.end; u.at++) {
+                int c = f->cluster_of[u.at->i];
                 if (c >= 0 && c != a && on_pair(f, a, c)) return true;
             }
     }
@@ -485,47 +429,36 @@ static bool grow_point(Fuse *f, int a, int c) {
            chain_pays(f, before ? c : a, before ? a : c) && merge(f, a, c);
 }
 
-static bool same_domain(Fuse *f, int a, int b) {
-    const Type *x = fuse_domain(f, &cluster(f, a)->nodes);
-    if (!x) return false;
-    Type t = *x;
-    const Type *y = fuse_domain(f, &cluster(f, b)->nodes);
-    return y && shape_equal(&t, y);
-}
-
 static bool join_siblings(Fuse *f, int a, int b) {
-    Cluster *x = cluster(f, a), *y = cluster(f, b);
-    if (a == b || x->dead || y->dead) return false;
-    if (x->kind > GROUP_ROW || y->kind > GROUP_ROW) return false;
-    if (part_of_step(f, a) != part_of_step(f, b)) return false;
-    if (x->kind == GROUP_POINT && y->kind == GROUP_POINT)
-        return same_domain(f, a, b) && merge(f, a, b);
+    const Cluster *x = cluster(f, a), *y = cluster(f, b);
+    if (x->kind > GROUP_ROW || y->kind > GROUP_ROW || x->part != y->part)
+        return false;
+    if (x->kind == GROUP_POINT && y->kind == GROUP_POINT) {
+        const Type *t = fuse_domain(f, &x->nodes);
+        const Type *u = t ? fuse_domain(f, &y->nodes) : NULL;
+        return u && shape_equal(t, u) && merge(f, a, b);
+    }
     int row = x->kind == GROUP_ROW ? a : b;
     return row_neighbour_pays(f, row, row == a ? b : a) && merge(f, a, b);
 }
 
-/* Clusters that read the same large value directly. */
-static void siblings_of(Fuse *f, uint32_t v) {
-    for (int i = f->user_at[v]; i < f->user_at[v + 1]; i++)
-        for (int j = i + 1; j < f->user_at[v + 1]; j++) {
-            NodeId m = f->user[i], n = f->user[j];
-            int a = f->cluster_of[m.i], b = f->cluster_of[n.i];
-            if (a < 0 || b < 0 || a == b) continue;
-            if (kind_of(f->g, m) == KIND_MOVE || kind_of(f->g, n) == KIND_MOVE)
-                continue;
-            join_siblings(f, a, b);
-        }
-}
-
 enum { SIBLING_USERS = 64 };
 
+/* Clusters that read the same large value directly. */
 static void all_siblings(Fuse *f) {
-    int nv = f->g->values.len;
-    for (uint32_t v = 1; v < (uint32_t)nv; v++) {
-        int users = f->user_at[v + 1] - f->user_at[v];
-        if (users < 2 || users > SIBLING_USERS) continue;
-        if (value_type(f->g, (ValueId){v})->rank == 0) continue;
-        siblings_of(f, v);
+    for (uint32_t i = 1, nv = (uint32_t)f->g->values.len; i < nv; i++) {
+        Users u = users_of(f, (ValueId){i});
+        if (u.end - u.at < 2 || u.end - u.at > SIBLING_USERS ||
+            value_type(f->g, (ValueId){i})->rank == 0)
+            continue;
+        for (; u.at < u.end; u.at++)
+            for (const NodeId *v = u.at + 1; v < u.end; v++) {
+                int a = f->cluster_of[u.at->i], b = f->cluster_of[v->i];
+                if (a >= 0 && b >= 0 && a != b &&
+                    kind_of(f->g, *u.at) != KIND_MOVE &&
+                    kind_of(f->g, *v) != KIND_MOVE)
+                    join_siblings(f, a, b);
+            }
     }
 }
 
@@ -537,42 +470,27 @@ static void join_masks(Fuse *f) {
     }
 }
 
-static bool is_scalar_cluster(Fuse *f, int c) {
-    const Cluster *x = cluster(f, c);
-    if (x->dead || x->kind != GROUP_POINT) return false;
-    const Type *t = fuse_domain(f, &x->nodes);
-    return t && t->rank == 0;
-}
-
-enum { MAX_OPEN = 8 }; /* clusters that one may join: the older ones are full */
-
-/* Scalar work is all overhead: as few kernels as order allows. */
-static void join_scalars(Fuse *f) {
+/* Scalars, or reductions of one small shape, that need not share anything: all
+   that they cost is the launch, so as few kernels as order allows. */
+static void join_small(Fuse *f, GroupKind kind) {
+    enum { MAX_OPEN = 8 }; /* that one may join: the older ones are full */
     VEC(int) open = {0};
     for (int c = 0; c < f->clusters.len; c++) {
-        if (!is_scalar_cluster(f, c)) continue;
+        const NodeList *x = &cluster(f, c)->nodes;
+        NodeId mine = fuse_reduce_node(f->g, x);
+        if (cluster(f, c)->dead || cluster(f, c)->kind != kind) continue;
+        const Type *t = kind == GROUP_POINT ? fuse_domain(f, x) : NULL;
+        if (kind == GROUP_POINT ? !t || t->rank > 0
+                                : full_count(f, c) > f->target->tiny_tensor)
+            continue;
         bool done = false;
         int oldest = open.len > MAX_OPEN ? open.len - MAX_OPEN : 0;
-        for (int i = open.len - 1; i >= oldest && !done; i--)
-            done = merge(f, open.data[i], c);
-        if (!done) vec_push(f->a, &open, c);
-    }
-}
-
-/* Reductions that share nothing but their shape, when they are small. */
-static void join_small_rows(Fuse *f) {
-    VEC(int) open = {0};
-    for (int c = 0; c < f->clusters.len; c++) {
-        const Cluster *x = cluster(f, c);
-        if (x->dead || x->kind != GROUP_ROW) continue;
-        if (full_count(f, c) > f->target->tiny_tensor) continue;
-        NodeId mine = fuse_reduce_node(f->g, &x->nodes);
-        bool done = false;
-        int oldest = open.len > MAX_OPEN ? open.len - MAX_OPEN : 0;
-        for (int i = oldest; i < open.len && !done; i++) {
-            const NodeList *y = &cluster(f, open.data[i])->nodes;
-            done = fuse_same_reduction(f->g, mine, fuse_reduce_node(f->g, y)) &&
-                   merge(f, open.data[i], c);
+        for (int i = open.len - 1; i >= oldest && !done; i--) {
+            int o = open.data[i];
+            NodeId other = fuse_reduce_node(f->g, &cluster(f, o)->nodes);
+            done = (kind == GROUP_POINT ||
+                    fuse_same_reduction(f->g, mine, other)) &&
+                   merge(f, o, c);
         }
         if (!done) vec_push(f->a, &open, c);
     }
@@ -582,8 +500,8 @@ static void join_small_rows(Fuse *f) {
 
 static void replace(Fuse *f, ValueId from, ValueId to) {
     Graph *g = f->g;
-    for (int k = f->user_at[from.i]; k < f->user_at[from.i + 1]; k++) {
-        Node *n = node_get(g, f->user[k]);
+    for (Users u = users_of(f, from); u.at < u.end; u.at++) {
+        Node *n = node_get(g, *u.at);
         for (int i = 0; i < n->nin; i++)
             if (same_value(n->in[i], from)) n->in[i] = to;
     }
@@ -599,19 +517,16 @@ static void replace(Fuse *f, ValueId from, ValueId to) {
 static void drop_copies(Fuse *f, Cluster *c) {
     Graph *g = f->g;
     int kept = 0;
-    for (int i = 0; i < c->nodes.len; i++) {
-        NodeId id = c->nodes.data[i];
-        int same = -1;
-        for (int k = 0; k < kept && same < 0; k++)
-            if (node_same(g, node_get(g, id), node_get(g, c->nodes.data[k])))
-                same = k;
-        if (same < 0) {
-            c->nodes.data[kept++] = id;
-            continue;
-        }
+    for (int i = 0, k; i < c->nodes.len; i++) {
+        NodeId *to = c->nodes.data, id = to[i];
         const Node *n = node_get(g, id);
-        const Node *m = node_get(g, c->nodes.data[same]);
-        for (int k = 0; k < n->nout; k++) replace(f, n->out[k], m->out[k]);
+        for (k = 0; k < kept && !node_same(g, n, node_get(g, to[k])); k++) {
+        }
+        if (k == kept)
+            to[kept++] = id;
+        else
+            for (int o = 0; o < n->nout; o++)
+                replace(f, n->out[o], node_get(g, to[k])->out[o]);
     }
     c->nodes.len = kept;
 }
@@ -683,7 +598,6 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
     fuse_prepare(g, cx->scratch, fusing);
     Fuse f = {.g = g, .target = target_of(g), .a = cx->scratch};
     index_users(&f);
-    find_escapes(&f);
     start_clusters(&f);
     if (fusing) {
         join_masks(&f);
@@ -691,8 +605,8 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
         grow(&f, GROUP_ROW, grow_row);
         grow(&f, GROUP_POINT, grow_point);
         all_siblings(&f);
-        join_small_rows(&f);
-        join_scalars(&f);
+        join_small(&f, GROUP_ROW);
+        join_small(&f, GROUP_POINT);
         for (int c = 0; c < f.clusters.len; c++)
             drop_copies(&f, cluster(&f, c));
     }

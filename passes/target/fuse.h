@@ -22,6 +22,8 @@ typedef struct Cluster {
     NodeList nodes; /* in graph order                                        */
     int64_t rank;   /* grows along a topological order of clusters,          */
     int prev, next; /*   which is this list; -1: the end                     */
+    int part;       /* of the step in which it runs, by its earliest node:
+                       forward 0, backward 1, update 2                       */
     bool dead;      /* merged away                                           */
 } Cluster;
 
@@ -49,10 +51,18 @@ typedef struct Fuse {
     int *depth; /* by NodeId.i: scratch of fuse_fit.c */
 } Fuse;
 
-/* ---- facts about ops ----------------------------------------------------- */
-
 static inline OpKind kind_of(const Graph *g, NodeId n) {
     return op_info[node_get(g, n)->op].kind;
+}
+
+/* The nodes that read v, as [at, end). */
+typedef struct Users {
+    const NodeId *at, *end;
+} Users;
+
+static inline Users users_of(const Fuse *f, ValueId v) {
+    Users u = {f->user + f->user_at[v.i], f->user + f->user_at[v.i + 1]};
+    return u;
 }
 
 /* ---- fuse_prep.c --------------------------------------------------------- */

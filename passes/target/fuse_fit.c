@@ -18,18 +18,14 @@ static bool marked(const Fuse *f, NodeId n) {
 
 bool fuse_leaves(const Fuse *f, ValueId v) {
     if (f->escapes[v.i]) return true;
-    for (int k = f->user_at[v.i]; k < f->user_at[v.i + 1]; k++)
-        if (!marked(f, f->user[k])) return true;
+    for (Users u = users_of(f, v); u.at < u.end; u.at++)
+        if (!marked(f, *u.at)) return true;
     return false;
 }
 
 static bool made_inside(const Fuse *f, ValueId v) {
     const Value *x = value_get(f->g, v);
     return x->kind == VK_RESULT && marked(f, x->def);
-}
-
-static bool is_immediate(const Graph *g, ValueId v) {
-    return value_get(g, v)->kind == VK_CONST && value_type(g, v)->rank == 0;
 }
 
 /* Distinct operands from outside, and results that leave. */
@@ -40,7 +36,7 @@ static int count_buffers(Fuse *f, const NodeList *nodes) {
         const Node *n = node_get(g, nodes->data[i]);
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k];
-            if (!is_value(v) || is_immediate(g, v) || made_inside(f, v))
+            if (!is_value(v) || value_is_immediate(g, v) || made_inside(f, v))
                 continue;
             if (f->value_mark[v.i] == f->stamp) continue;
             f->value_mark[v.i] = f->stamp;
@@ -100,14 +96,8 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
     return true;
 }
 
-/* A kernel of several phases computes full values anew in each: what reads
-   with a stride or costs much arithmetic stays outside. */
-static bool fits_in_row(const Fuse *f, const Node *n) {
-    if (n->op == OP_EXPAND || n->op == OP_SLICE || n->op == OP_TRILU)
-        return !made_inside(f, n->in[0]);
-    return op_info[n->op].kind != KIND_MOVE;
-}
-
+/* A kernel of several phases computes full values anew in each: moves stay
+   outside but those that read a stored value with no stride. */
 static bool fits_row(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     NodeId first = fuse_reduce_node(g, nodes);
@@ -127,25 +117,13 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
         const Type *t = value_type(g, n->out[0]);
         bool is_full = shape_equal(t, full);
         if (!is_full && !shape_equal(t, &row)) return false;
-        if (k == KIND_MOVE && (!is_full || !fits_in_row(f, n))) return false;
+        bool reads_on =
+            n->op == OP_EXPAND || n->op == OP_SLICE || n->op == OP_TRILU;
+        if (k == KIND_MOVE &&
+            (!is_full || !reads_on || made_inside(f, n->in[0])))
+            return false;
     }
     return true;
-}
-
-/* Reductions on the longest path to each node of the set, itself included;
-   nodes come in graph order. */
-static void fill_depths(Fuse *f, const NodeList *nodes) {
-    for (int i = 0; i < nodes->len; i++) {
-        const Node *n = node_get(f->g, nodes->data[i]);
-        int depth = 0;
-        for (int k = 0; k < n->nin; k++) {
-            if (!is_value(n->in[k]) || !made_inside(f, n->in[k])) continue;
-            int d = f->depth[value_get(f->g, n->in[k])->def.i];
-            if (d > depth) depth = d;
-        }
-        f->depth[nodes->data[i].i] =
-            depth + (op_info[n->op].kind == KIND_REDUCE);
-    }
 }
 
 /* Expensive values that depend on no reduction are computed once per phase:
@@ -160,12 +138,18 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
                type_count(full) > f->target->small_tensor;
     bool expensive = false;
     int phases = 1;
-    fill_depths(f, nodes);
-    for (int i = 0; i < nodes->len; i++) {
+    for (int i = 0; i < nodes->len; i++) { /* in graph order */
         const Node *n = node_get(g, nodes->data[i]);
-        int depth = f->depth[nodes->data[i].i];
         bool reduce = op_info[n->op].kind == KIND_REDUCE;
         bool is_full = !reduce && shape_equal(value_type(g, n->out[0]), full);
+        int depth =
+            0; /* reductions on the longest path to n, itself included */
+        for (int k = 0; k < n->nin; k++) {
+            if (!is_value(n->in[k]) || !made_inside(f, n->in[k])) continue;
+            int d = f->depth[value_get(g, n->in[k])->def.i];
+            if (d > depth) depth = d;
+        }
+        f->depth[nodes->data[i].i] = depth += reduce;
         if (reduce && depth > phases) phases = depth;
         if (is_full && depth >= phases) phases = depth + 1;
         if (is_full && depth == 0 && op_info[n->op].cost >= COST_LONG)
@@ -175,24 +159,9 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
     return phases == 1 || !expensive;
 }
 
-/* A marked node makes v, or what v is a view of. */
-static bool made_here(const Fuse *f, ValueId v) {
-    for (;;) {
-        const Value *x = value_get(f->g, v);
-        if (x->kind != VK_RESULT) return false;
-        if (kind_of(f->g, x->def) != KIND_VIEW) return marked(f, x->def);
-        v = node_get(f->g, x->def)->in[0];
-    }
-}
-
-/* A product reads its operands from memory: they come from other groups. */
-static bool feeds_itself(const Fuse *f, NodeId anchor) {
-    const Node *n = node_get(f->g, anchor);
-    for (int k = 0; k < n->nin; k++)
-        if (is_value(n->in[k]) && made_here(f, n->in[k])) return true;
-    return false;
-}
-
+/* One product, which reads its operands from memory and so from other groups,
+   and work of its shape, as far as the target does it before it stores.  fp64
+   products have no epilogue. */
 static bool fits_anchor(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     NodeId anchor = NO_NODE;
@@ -204,22 +173,22 @@ static bool fits_anchor(Fuse *f, const NodeList *nodes) {
         else if (k != KIND_ELEM && k != KIND_GEN)
             return false;
     }
-    if (!anchor.i) return false;
-    if (nodes->len == 1) return true;
-    if (feeds_itself(f, anchor)) return false;
-    /* fp64 products have no epilogue */
-    if (value_dtype(g, node_get(g, anchor)->in[0]) == DT_F64) return false;
-    const Type *shape = value_type(g, node_get(g, anchor)->out[0]);
+    if (!anchor.i || nodes->len == 1) return anchor.i != 0;
+    const Node *product = node_get(g, anchor);
+    const Type *shape = value_type(g, product->out[0]);
     for (int i = 0; i < nodes->len; i++) {
         const Node *n = node_get(g, nodes->data[i]);
-        if (nodes->data[i].i == anchor.i) continue;
         if (!shape_equal(value_type(g, n->out[0]), shape)) return false;
-        for (int k = 0; k < n->nin; k++)
-            if (value_dtype(g, n->in[k]) == DT_F64) return false;
+        for (int k = 0; k < n->nin; k++) {
+            ValueId v = n->in[k];
+            if (!is_value(v)) continue;
+            if (n == product && made_inside(f, view_root(g, v))) return false;
+            if (value_dtype(g, v) == DT_F64) return false;
+        }
     }
     return !f->target->epilogue ||
            f->target->epilogue(g, anchor, nodes->data, nodes->len,
-                               fuse_leaves(f, node_get(g, anchor)->out[0]));
+                               fuse_leaves(f, product->out[0]));
 }
 
 bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes) {

@@ -16,20 +16,10 @@ enum {
 
 /* ---- results with a buffer of their own ---------------------------------- */
 
-static ValueId through_views(const Graph *g, ValueId v) {
-    for (;;) {
-        const Value *x = value_get(g, v);
-        if (x->kind != VK_RESULT) return v;
-        const Node *n = node_get(g, x->def);
-        if (op_info[n->op].kind != KIND_VIEW) return v;
-        v = n->in[0];
-    }
-}
-
 /* A scalar constant has no buffer; a variable that this program writes has a
    new content when the program ends. */
 static bool needs_copy(const Graph *g, ValueId v, const bool *written) {
-    const Value *root = value_get(g, through_views(g, v));
+    const Value *root = value_get(g, view_root(g, v));
     if (root->kind == VK_CONST) return type_get(root->type)->rank == 0;
     return root->kind == VK_VAR && written[root->var];
 }

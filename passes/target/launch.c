@@ -33,10 +33,6 @@ static const Node *node_at(const Flow *f, int i) {
     return node_get(f->g, f->g->order.data[i]);
 }
 
-static bool is_immediate(const Graph *g, ValueId v) {
-    return value_get(g, v)->kind == VK_CONST && value_type(g, v)->rank == 0;
-}
-
 /* ---- equal work ---------------------------------------------------------- */
 
 /* The elements of a group that walks one flat range; 0: it does not. */
@@ -79,9 +75,9 @@ static bool same_operand(Launcher *l, ValueId a, ValueId b, uint32_t fresh) {
     const Graph *g = l->f->g;
     const Type *s = value_type(g, a), *t = value_type(g, b);
     if (s->dtype != t->dtype || (type_count(s) == 1) != (type_count(t) == 1) ||
-        is_immediate(g, a) != is_immediate(g, b))
+        value_is_immediate(g, a) != value_is_immediate(g, b))
         return false;
-    if (is_immediate(g, a))
+    if (value_is_immediate(g, a))
         return same_value(a, b) ||
                !memcmp(value_get(g, a)->data->data, value_get(g, b)->data->data,
                        (size_t)type_bytes(s));

@@ -7,6 +7,7 @@
 const TargetInfo target_info[NUM_TARGETS] = {
     [TARGET_CPU] = {.max_buffers = 24,
                     .max_nodes = 96,
+                    .max_moved = 3,
                     .rows_enough = 64,
                     .columns_serial = 16384,
                     .small_tensor = 32768,
@@ -15,6 +16,7 @@ const TargetInfo target_info[NUM_TARGETS] = {
                      .shares_launches = true,
                      .max_buffers = 24,
                      .max_nodes = 96,
+                     .max_moved = 3,
                      .rows_enough = 64,
                      .columns_serial = 16384,
                      .small_tensor = 32768,

@@ -22,6 +22,7 @@ typedef struct TargetInfo {
     /* one kernel */
     int max_buffers; /* operands and results                                 */
     int max_nodes;
+    int max_moved; /* nodes worth computing at a moved index                 */
     /* how much work keeps it busy, in rows: what is computed independently  */
     int64_t rows_enough;
     int64_t columns_serial; /* columns that one of its workers may fold      */
