@@ -264,6 +264,19 @@ typedef struct ampc_scaler {
     int64_t micro; /* micro-steps since the last update                     */
 } ampc_scaler;
 
+/* Weights from files of any origin. */
+typedef struct ampc_weights {
+    size_t size;
+    const char *const *paths; /* safetensors files, or the JSON index of such */
+    size_t npath;
+    const char *const *renames; /* "OLD=NEW": a tensor whose name begins with
+                                   OLD is taken as NEW and the rest; the first
+                                   that fits counts */
+    size_t nrename;
+    int32_t partial; /* 1 = what no file has stays as it is; else an error    */
+    int32_t reserved0;
+} ampc_weights;
+
 /* ---- the table ----------------------------------------------------------- */
 
 typedef struct ampc_api {
@@ -391,6 +404,15 @@ typedef struct ampc_api {
        looked at when it is the call that was given them.  A batch that is
        AMPC_ERR_DATA is told as that.  Strings last until the next call.     */
     ampc_status (*nonfinite)(ampc_session *s, ampc_nonfinite *out);
+
+    /* `load` from several files at once; floating numbers of any width are
+       converted.  `notice` tells what was missing and what was left over; files
+       of which nothing fits, and shapes that differ, are refused.           */
+    ampc_status (*load_weights)(ampc_session *s, const ampc_weights *from);
+
+    /* Parameters, frozen weights and buffers alone, in one safetensors file
+       that load_state_dict of PyTorch takes.                                */
+    ampc_status (*save_weights)(ampc_session *s, const char *path);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

@@ -312,6 +312,21 @@ static ampc_status api_load(ampc_session *s, const char *path) {
     return api_leave(s, status);
 }
 
+static ampc_status api_load_weights(ampc_session *s, const ampc_weights *from) {
+    ENTER(s);
+    if (!SIZED(from) || from->size < sizeof *from)
+        return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT,
+                                         "ampc_weights.size is not set"));
+    return api_leave(s, checkpoint_load_weights(s, from));
+}
+
+static ampc_status api_save_weights(ampc_session *s, const char *path) {
+    ENTER(s);
+    ampc_status status = need_path(s, path);
+    if (status == AMPC_OK) status = checkpoint_save_weights(s, path);
+    return api_leave(s, status);
+}
+
 static ampc_status api_resume(ampc_session *s, const char *path) {
     ENTER(s);
     ampc_status status = need_path(s, path);
@@ -411,6 +426,8 @@ static const ampc_api api_template = {
     .notice = api_notice,
     .bad_data = api_bad_data,
     .nonfinite = api_nonfinite,
+    .load_weights = api_load_weights,
+    .save_weights = api_save_weights,
 };
 
 /* A module has one plan, so its table is made once. */

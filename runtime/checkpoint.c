@@ -126,11 +126,12 @@ static ampc_status put_metadata(ampc_session *s, Text *t) {
     return status;
 }
 
-static size_t list_tensors(const ampc_session *s, StItem *items) {
+static size_t list_tensors(const ampc_session *s, bool all, StItem *items) {
     size_t n = 0;
     for (uint32_t i = 0; i < s->m->nvar; i++) {
         const PlanVar *v = &s->m->vars[i];
-        if (!is_saved(v, s->micro) || section_of(v)) continue;
+        if (!(all ? is_saved(v, s->micro) : is_weight(v)) || section_of(v))
+            continue;
         items[n++] = (StItem){v->name, v->dtype, v->rank, v->dim, i, v->bytes};
     }
     return n;
@@ -146,8 +147,21 @@ ampc_status checkpoint_save(ampc_session *s, const char *path) {
     if (status == AMPC_OK && (!items || metadata.failed))
         status = session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
     if (status == AMPC_OK)
-        status = st_write(s, path, items, list_tensors(s, items), metadata.p);
+        status = st_write(s, path, items, list_tensors(s, true, items),
+                          &(StOutput){"ampc", metadata.p, ST_PREVIOUS});
     text_free(&metadata);
+    mem_free(s, items, bytes);
+    return status;
+}
+
+/* "format" is what readers of PyTorch's files look for. */
+ampc_status checkpoint_save_weights(ampc_session *s, const char *path) {
+    size_t bytes = s->m->nvar * sizeof(StItem);
+    StItem *items = mem_alloc(s, bytes);
+    ampc_status status =
+        items ? st_write(s, path, items, list_tensors(s, false, items),
+                         &(StOutput){"format", "pt", NULL})
+              : session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
     mem_free(s, items, bytes);
     return status;
 }

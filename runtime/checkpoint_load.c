@@ -4,12 +4,17 @@
    checked, it is copied over, which can fail only with the device itself.
    Resuming wants a checkpoint of the same programs, whole; when the file is
    cut off, damaged or gone, the one saved before it serves, and the session
-   says so.  Loading wants the weights by name, from any file.               */
+   says so.  Loading wants the weights by name, from any files: shards, other
+   widths of floating numbers, other prefixes.                               */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "runtime/backend.h"
 #include "runtime/checkpoint.h"
@@ -61,48 +66,208 @@ static bool take_value(JsonSpan value, const PlanVar *v, char *p) {
 /* ---- loading ------------------------------------------------------------- */
 
 #define NOT_STAGED UINT64_MAX
+enum { RENAMES_MAX = 64, INDEX_MAX = 64 << 20, PART = 64 << 10 };
+
+typedef struct LoadFile {
+    StFile st;
+    char *path; /* own copy */
+    size_t path_bytes;
+} LoadFile;
+
+/* Where a variable's value comes from. */
+typedef struct LoadSource {
+    LoadFile *file;
+    const StTensor *t; /* NULL: no file has it */
+} LoadSource;
+
+/* Names for a message: how many, and the first of them. */
+typedef struct LoadNames {
+    size_t count, n;
+    char text[300];
+} LoadNames;
 
 /* A load in progress. */
 typedef struct Load {
     ampc_session *s;
-    StFile f;
-    char *text; /* the metadata JSON, decoded */
+    const ampc_weights *from;
+    LoadFile **files; /* in the order given */
+    size_t nfile, room;
+    char *text; /* the metadata JSON of a checkpoint, decoded */
     size_t text_bytes;
     JsonSpan meta;
-    bool resume;
+    bool resume, torn;
     int64_t micro;
-    uint64_t *at; /* per variable: place in `stage` */
+    uint64_t used;       /* bit per renaming: it renamed something */
+    LoadSource *sources; /* per variable */
+    uint64_t *at;        /* per variable: place in `stage` */
     char *stage;
     size_t stage_bytes;
     char *cursor; /* NULL: leave it */
 } Load;
 
+static const char *load_path(const Load *l) { return l->from->paths[0]; }
+
 static ampc_status load_memory(Load *l) {
-    return session_fail(l->s, AMPC_ERR_MEMORY, "%s: out of memory", l->f.path);
+    return session_fail(l->s, AMPC_ERR_MEMORY, "%s: out of memory",
+                        load_path(l));
 }
 
 static ampc_status load_foreign(Load *l, const char *why) {
     return session_fail(l->s, AMPC_ERR_FORMAT,
-                        "%s: not a checkpoint of ampc: %s", l->f.path, why);
+                        "%s: not a checkpoint of ampc: %s", load_path(l), why);
+}
+
+/* ---- the files */
+
+static ampc_status st_failed(Load *l, const StFile *f, ampc_status status) {
+    l->torn |= f->torn;
+    return session_fail(l->s, status, "%s", f->why);
+}
+
+static void file_free(Load *l, LoadFile *f) {
+    st_close(&f->st);
+    mem_free(l->s, f->path, f->path_bytes);
+    mem_free(l->s, f, sizeof *f);
+}
+
+static bool files_room(Load *l) {
+    if (l->nfile < l->room) return true;
+    size_t room = l->room ? 2 * l->room : 4;
+    LoadFile **files = mem_alloc(l->s, room * sizeof *files);
+    if (!files) return false;
+    if (l->nfile) memcpy(files, l->files, l->nfile * sizeof *files);
+    mem_free(l->s, l->files, l->room * sizeof *files);
+    l->files = files;
+    l->room = room;
+    return true;
 }
 
 /* What says `ampc` has a checksum, or it was damaged. */
-static ampc_status load_verify(Load *l) {
+static ampc_status file_verify(Load *l, StFile *f) {
     JsonSpan v;
     bool there;
-    ampc_status status = st_verify(l->s, &l->f, &there);
-    if (status != AMPC_OK || there || !l->f.metadata.n ||
-        !json_get(l->f.metadata, "ampc", &v))
-        return status;
-    l->f.torn = true;
+    ampc_status status = st_verify(f, &there);
+    if (status != AMPC_OK) return st_failed(l, f, status);
+    if (there || !f->metadata.n || !json_get(f->metadata, "ampc", &v))
+        return AMPC_OK;
+    l->torn = true;
     return load_foreign(l, "it has no checksum");
 }
 
+/* DIR of `beside`, which may be empty, and a name; *json: it is no safetensors
+   file but may be an index of some.                                         */
+static ampc_status add_file(Load *l, const char *beside, const char *name,
+                            bool *json) {
+    const char *slash = strrchr(beside, '/');
+    size_t dir = slash ? (size_t)(slash + 1 - beside) : 0, n = strlen(name);
+    LoadFile *f = files_room(l) ? mem_alloc(l->s, sizeof *f) : NULL;
+    if (!f) return load_memory(l);
+    *f = (LoadFile){.path_bytes = dir + n + 1, .st.fd = -1};
+    f->path = mem_alloc(l->s, f->path_bytes);
+    if (!f->path) {
+        mem_free(l->s, f, sizeof *f);
+        return load_memory(l);
+    }
+    memcpy(f->path, beside, dir);
+    memcpy(f->path + dir, name, n + 1);
+    ampc_status status = st_open(&l->s->opt, f->path, &f->st);
+    *json = status != AMPC_OK && f->st.json;
+    if (status != AMPC_OK) status = st_failed(l, &f->st, status);
+    if (status == AMPC_OK) status = file_verify(l, &f->st);
+    if (status == AMPC_OK)
+        l->files[l->nfile++] = f;
+    else
+        file_free(l, f);
+    return status;
+}
+
+static bool opened_for(const Load *l, size_t first, JsonSpan name) {
+    for (size_t i = first; i < l->nfile; i++) {
+        const char *slash = strrchr(l->files[i]->path, '/');
+        if (json_equals(name, slash ? slash + 1 : l->files[i]->path))
+            return true;
+    }
+    return false;
+}
+
+/* Files that "weight_map" names, beside the index. */
+static ampc_status add_shards(Load *l, const char *path, JsonSpan index) {
+    JsonSpan map, key, v;
+    char name[256];
+    bool json;
+    size_t first = l->nfile;
+    if (!json_get(index, "weight_map", &map) || !json_is_object(map))
+        return session_fail(l->s, AMPC_ERR_FORMAT,
+                            "%s: neither a safetensors file nor an index of "
+                            "some (no weight_map)",
+                            path);
+    for (JsonIter it = json_iter(map); json_next(&it, &key, &v);) {
+        if (opened_for(l, first, v)) continue;
+        if (json_text(v, name, sizeof name) <= 0 || strchr(name, '/'))
+            return session_fail(l->s, AMPC_ERR_FORMAT,
+                                "%s: its weight_map names no file beside it: "
+                                "%.*s",
+                                path, (int)(v.n < 100 ? v.n : 100), v.p);
+        ampc_status status = add_file(l, path, name, &json);
+        if (status != AMPC_OK) return status;
+    }
+    return AMPC_OK;
+}
+
+static bool read_whole(int fd, char *p, size_t n) {
+    while (n) {
+        ssize_t got = read(fd, p, n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return false;
+        p += got;
+        n -= (size_t)got;
+    }
+    return true;
+}
+
+static ampc_status add_index(Load *l, const char *path) {
+    struct stat st;
+    JsonSpan index;
+    ampc_status status = AMPC_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) != 0 || st.st_size > INDEX_MAX) {
+        if (fd >= 0) close(fd);
+        return session_fail(l->s, AMPC_ERR_FORMAT, "%s: not a safetensors file",
+                            path);
+    }
+    size_t n = (size_t)st.st_size;
+    char *text = mem_alloc(l->s, n);
+    if (!text) status = load_memory(l);
+    if (text && (!read_whole(fd, text, n) || !json_parse(text, n, &index)))
+        status = session_fail(l->s, AMPC_ERR_FORMAT,
+                              "%s: neither a safetensors file nor JSON", path);
+    if (status == AMPC_OK) status = add_shards(l, path, index);
+    mem_free(l->s, text, n);
+    close(fd);
+    return status;
+}
+
+static ampc_status load_open(Load *l) {
+    for (size_t i = 0; i < l->from->npath; i++) {
+        const char *path = l->from->paths[i];
+        bool json = false;
+        if (!path || !*path)
+            return session_fail(l->s, AMPC_ERR_ARGUMENT, "no path given");
+        ampc_status status = add_file(l, "", path, &json);
+        if (json && !l->resume) status = add_index(l, path);
+        if (status != AMPC_OK) return status;
+    }
+    return AMPC_OK;
+}
+
+/* ---- a checkpoint's own facts */
+
 static ampc_status load_metadata(Load *l) {
+    const StFile *f = &l->files[0]->st;
     JsonSpan v;
     int64_t version;
     char hash[32], mine[32];
-    if (!l->f.metadata.n || !json_get(l->f.metadata, "ampc", &v) ||
+    if (!f->metadata.n || !json_get(f->metadata, "ampc", &v) ||
         !json_is_string(v))
         return load_foreign(l, "it has no metadata 'ampc'");
     l->text_bytes = v.n + 1;
@@ -115,7 +280,8 @@ static ampc_status load_metadata(Load *l) {
     if (version != CHECKPOINT_VERSION)
         return session_fail(l->s, AMPC_ERR_FORMAT,
                             "%s: checkpoint version %lld; this module reads %d",
-                            l->f.path, (long long)version, CHECKPOINT_VERSION);
+                            load_path(l), (long long)version,
+                            CHECKPOINT_VERSION);
     if (!json_get(l->meta, "graph_hash", &v) ||
         json_text(v, hash, sizeof hash) < 0)
         return load_foreign(l, "its metadata has no graph_hash");
@@ -124,31 +290,169 @@ static ampc_status load_metadata(Load *l) {
     return session_fail(l->s, AMPC_ERR_FORMAT,
                         "%s: a checkpoint of another graph or of other "
                         "options; load takes weights alone",
-                        l->f.path);
+                        load_path(l));
 }
 
-/* ---- which variables, and where they are staged */
+/* ---- which tensor is which variable */
+
+static void names_add(LoadNames *l, const char *name) {
+    size_t room = sizeof l->text - l->n;
+    if (l->count++ < 4)
+        l->n += (size_t)snprintf(l->text + l->n, room, "%s'%.60s'",
+                                 l->n ? ", " : "", name);
+    else if (l->count == 6)
+        snprintf(l->text + l->n, room, ", ...");
+}
+
+/* What the tensor is called here, after the first renaming that fits. */
+static bool meant_name(Load *l, JsonSpan name, char *buf, size_t cap) {
+    int64_t n = json_text(name, buf, cap);
+    if (n < 0) return false;
+    for (size_t i = 0; i < l->from->nrename; i++) {
+        const char *from = l->from->renames[i], *to = strchr(from, '=') + 1;
+        size_t old = (size_t)(to - 1 - from), new = strlen(to);
+        if (strncmp(buf, from, old) != 0) continue;
+        if ((size_t)n - old + new >= cap) return false;
+        memmove(buf + new, buf + old, (size_t)n - old + 1);
+        memcpy(buf, to, new);
+        l->used |= UINT64_C(1) << i;
+        break;
+    }
+    return true;
+}
+
+/* PyTorch counts batches beside every running mean; no graph reads it. */
+static bool is_batch_count(const char *name) {
+    static const char end[] = "num_batches_tracked";
+    size_t n = strlen(name), k = sizeof end - 1;
+    return n >= k && strcmp(name + n - k, end) == 0;
+}
 
 static bool load_wants(const Load *l, const PlanVar *v) {
     return l->resume ? is_saved(v, l->micro) : is_weight(v);
 }
 
-static ampc_status check_tensor(Load *l, const PlanVar *v) {
-    char want[160], got[160];
-    const StTensor *t = st_find(&l->f, v->name);
-    if (!t)
+static ampc_status resolve_one(Load *l, LoadFile *f, const StTensor *t,
+                               LoadNames *left) {
+    char name[1024];
+    bool fits = meant_name(l, t->name, name, sizeof name);
+    int v = fits ? find_var(l->s->m, st_meant(name)) : -1;
+    if (v < 0) {
+        if (!fits) snprintf(name, sizeof name, "?");
+        if (l->resume)
+            return session_fail(l->s, AMPC_ERR_FORMAT,
+                                "%s: its tensor '%.100s' is unknown to this "
+                                "module",
+                                f->path, name);
+        if (!own_name(name) && !is_batch_count(name)) names_add(left, name);
+        return AMPC_OK;
+    }
+    if (!load_wants(l, &l->s->m->vars[v])) return AMPC_OK;
+    if (l->sources[v].t)
         return session_fail(l->s, AMPC_ERR_FORMAT,
-                            "%s: it has no tensor '%.200s', or two: saved by "
-                            "another model or with other options",
-                            l->f.path, v->name);
-    if (t->dtype == v->dtype && t->rank == v->rank &&
+                            "%s: a second tensor for '%.200s'; the first is in "
+                            "%s",
+                            f->path, name, l->sources[v].file->path);
+    l->sources[v] = (LoadSource){f, t};
+    return AMPC_OK;
+}
+
+static ampc_status check_renames(Load *l) {
+    for (size_t i = 0; i < l->from->nrename; i++)
+        if (!(l->used >> i & 1))
+            return session_fail(l->s, AMPC_ERR_ARGUMENT,
+                                "renaming '%.200s': no tensor of the files has "
+                                "a name that begins so",
+                                l->from->renames[i]);
+    return AMPC_OK;
+}
+
+/* Nothing fits: most likely another model's, or other prefixes. */
+static ampc_status load_strange(Load *l, const LoadNames *left,
+                                const LoadNames *missing) {
+    return session_fail(l->s, AMPC_ERR_FORMAT,
+                        "%s: none of its names is one of this module.  There: "
+                        "%s; here: %s.  Prefixes can be renamed "
+                        "(--load-map OLD=NEW)",
+                        load_path(l), left->count ? left->text : "none",
+                        missing->text);
+}
+
+static ampc_status load_report(Load *l, size_t want, const LoadNames *left,
+                               const LoadNames *missing) {
+    char lost[400] = "", extra[400] = "";
+    if (missing->count && missing->count == want)
+        return load_strange(l, left, missing);
+    if (missing->count && !l->from->partial)
+        return session_fail(l->s, AMPC_ERR_FORMAT,
+                            "%s: %zu of %zu tensors are not in it: it has no "
+                            "tensor %s: saved by another model or with other "
+                            "options",
+                            load_path(l), missing->count, want, missing->text);
+    if (missing->count)
+        snprintf(lost, sizeof lost, "; %zu missing, left as they were: %s",
+                 missing->count, missing->text);
+    if (left->count)
+        snprintf(extra, sizeof extra,
+                 "; %zu tensors are not in this module: "
+                 "%s",
+                 left->count, left->text);
+    if (missing->count || left->count)
+        session_notice(l->s, "%.300s: %zu of %zu weights loaded%s%s",
+                       load_path(l), want - missing->count, want, lost, extra);
+    return AMPC_OK;
+}
+
+static ampc_status load_resolve(Load *l) {
+    LoadNames left = {.count = 0}, missing = {.count = 0};
+    size_t want = 0, bytes = l->s->m->nvar * sizeof *l->sources;
+    l->sources = mem_alloc(l->s, bytes);
+    if (!l->sources) return load_memory(l);
+    memset(l->sources, 0, bytes);
+    for (size_t i = 0; i < l->nfile; i++) {
+        const StFile *f = &l->files[i]->st;
+        for (size_t k = 0; k < f->ntensor; k++) {
+            ampc_status status =
+                f->tensors[k].name.n
+                    ? resolve_one(l, l->files[i], &f->tensors[k], &left)
+                    : AMPC_OK;
+            if (status != AMPC_OK) return status;
+        }
+    }
+    ampc_status status = check_renames(l);
+    if (status != AMPC_OK) return status;
+    for (uint32_t i = 0; i < l->s->m->nvar; i++) {
+        const PlanVar *v = &l->s->m->vars[i];
+        if (!load_wants(l, v) || section_of(v)) continue;
+        want++;
+        if (!l->sources[i].t) names_add(&missing, v->name);
+    }
+    return load_report(l, want, &left, &missing);
+}
+
+/* ---- where they are staged */
+
+/* Floating numbers may be of another width, but not where all is to be as it
+   was.                                                                      */
+static ampc_status check_tensor(Load *l, const LoadSource *from,
+                                const PlanVar *v) {
+    char want[160], got[160];
+    const StTensor *t = from->t;
+    bool width =
+        t->dtype == v->dtype ||
+        (!l->resume && is_float_dtype(t->dtype) && is_float_dtype(v->dtype));
+    if (width && t->rank == v->rank &&
         (v->rank == 0 || memcmp(t->dim, v->dim, v->rank * sizeof *v->dim) == 0))
         return AMPC_OK;
     shape_text(want, v->dtype, v->rank, v->dim);
     shape_text(got, t->dtype, t->rank, t->dim);
     return session_fail(l->s, AMPC_ERR_FORMAT,
-                        "%s: '%.200s' is %s there and %s in this module",
-                        l->f.path, v->name, got, want);
+                        "%s: '%.200s' is %s there and %s in this module%s",
+                        from->file->path, v->name, got, want,
+                        l->from->partial
+                            ? " (a renaming to a name that is not here, "
+                              "--load-map OLD=NEW, leaves it out)"
+                            : "");
 }
 
 static ampc_status load_layout(Load *l) {
@@ -161,7 +465,8 @@ static ampc_status load_layout(Load *l) {
         l->at[i] = NOT_STAGED;
         if (!load_wants(l, v)) continue;
         if (!section_of(v)) {
-            ampc_status status = check_tensor(l, v);
+            if (!l->sources[i].t) continue;
+            ampc_status status = check_tensor(l, &l->sources[i], v);
             if (status != AMPC_OK) return status;
         }
         l->at[i] = total;
@@ -170,37 +475,6 @@ static ampc_status load_layout(Load *l) {
     l->stage = mem_alloc(l->s, total);
     l->stage_bytes = total;
     return l->stage ? AMPC_OK : load_memory(l);
-}
-
-static bool is_known(const Load *l, const StTensor *t) {
-    for (uint32_t k = 0; k < l->s->m->nvar; k++)
-        if (json_equals(t->name, st_name(l->s->m->vars[k].name))) return true;
-    return false;
-}
-
-/* Tensors that the module does not know: nothing of the same programs, and
-   worth a note when only weights are wanted.                                */
-static ampc_status check_extra(Load *l) {
-    char name[200], first[200] = "";
-    size_t n = 0;
-    for (size_t i = 0; i < l->f.ntensor; i++) {
-        const StTensor *t = &l->f.tensors[i];
-        if (!t->name.n || is_known(l, t)) continue;
-        if (json_text(t->name, name, sizeof name) < 0)
-            snprintf(name, sizeof name, "?");
-        if (l->resume)
-            return session_fail(l->s, AMPC_ERR_FORMAT,
-                                "%s: its tensor '%.100s' is unknown to this "
-                                "module",
-                                l->f.path, name);
-        if (own_name(name)) continue;
-        if (n++ == 0) memcpy(first, name, sizeof first);
-    }
-    if (n)
-        session_notice(l->s,
-                       "%s: %zu tensors are not in this module: '%.100s'%s",
-                       l->f.path, n, first, n > 1 ? ", ..." : "");
-    return AMPC_OK;
 }
 
 /* ---- reading into the stage */
@@ -214,24 +488,50 @@ static ampc_status stage_scalar(Load *l, uint32_t i) {
         !json_get(members, v->name + 5, &value) || !take_value(value, v, to))
         return session_fail(l->s, AMPC_ERR_FORMAT,
                             "%s: its metadata lacks a good '%s.%.100s'",
-                            l->f.path, section, v->name + 5);
+                            load_path(l), section, v->name + 5);
     if (var_in_range(l->s, i, to)) return AMPC_OK;
     return session_fail(l->s, AMPC_ERR_FORMAT,
-                        "%s: its '%s.%.100s' = %.*s cannot be", l->f.path,
+                        "%s: its '%s.%.100s' = %.*s cannot be", load_path(l),
                         section, v->name + 5,
                         (int)(value.n < 40 ? value.n : 40), value.p);
 }
 
+/* Numbers of one floating dtype as those of another. */
+static ampc_status stage_converted(Load *l, LoadFile *f, const StTensor *t,
+                                   const PlanVar *v, char *to) {
+    _Alignas(8) char part[PART];
+    size_t a = dtype_bytes(t->dtype), b = dtype_bytes(v->dtype);
+    uint64_t bytes = t->end - t->begin;
+    for (uint64_t at = 0; at < bytes; at += PART) {
+        uint64_t n = bytes - at < PART ? bytes - at : PART;
+        ampc_status status = st_read(&f->st, t, at, n, part);
+        if (status != AMPC_OK) return st_failed(l, &f->st, status);
+        for (uint64_t i = 0; i < n; i += a, to += b) {
+            double x = float_at(t->dtype, part + i);
+            if (float_put(v->dtype, x, to)) continue;
+            return session_fail(l->s, AMPC_ERR_FORMAT,
+                                "%s: %g in '%.200s' is beyond %s", f->path, x,
+                                v->name, dtype_name(v->dtype));
+        }
+    }
+    return AMPC_OK;
+}
+
+static ampc_status stage_tensor(Load *l, uint32_t i) {
+    const PlanVar *v = &l->s->m->vars[i];
+    LoadFile *f = l->sources[i].file;
+    const StTensor *t = l->sources[i].t;
+    char *to = l->stage + l->at[i];
+    if (t->dtype != v->dtype) return stage_converted(l, f, t, v, to);
+    ampc_status status = st_read(&f->st, t, 0, v->bytes, to);
+    return status == AMPC_OK ? status : st_failed(l, &f->st, status);
+}
+
 static ampc_status load_stage(Load *l) {
     for (uint32_t i = 0; i < l->s->m->nvar; i++) {
-        const PlanVar *v = &l->s->m->vars[i];
-        ampc_status status;
         if (l->at[i] == NOT_STAGED) continue;
-        if (section_of(v))
-            status = stage_scalar(l, i);
-        else
-            status = st_read(l->s, &l->f, st_find(&l->f, v->name),
-                             l->stage + l->at[i]);
+        ampc_status status = section_of(&l->s->m->vars[i]) ? stage_scalar(l, i)
+                                                           : stage_tensor(l, i);
         if (status != AMPC_OK) return status;
     }
     return AMPC_OK;
@@ -265,10 +565,10 @@ static ampc_status load_resume(Load *l) {
 }
 
 static ampc_status load_all(Load *l) {
-    ampc_status status = load_verify(l);
+    ampc_status status = load_open(l);
     if (status == AMPC_OK && l->resume) status = load_metadata(l);
     if (status == AMPC_OK && l->resume) status = load_resume(l);
-    if (status == AMPC_OK) status = check_extra(l);
+    if (status == AMPC_OK) status = load_resolve(l);
     if (status == AMPC_OK) status = load_layout(l);
     if (status == AMPC_OK) status = load_stage(l);
     return status;
@@ -297,26 +597,31 @@ static ampc_status load_apply(Load *l) {
 }
 
 static void load_free(Load *l) {
+    for (size_t i = 0; i < l->nfile; i++) file_free(l, l->files[i]);
+    mem_free(l->s, l->files, l->room * sizeof *l->files);
     mem_free(l->s, l->text, l->text_bytes);
+    mem_free(l->s, l->sources, l->s->m->nvar * sizeof *l->sources);
     mem_free(l->s, l->at, l->s->m->nvar * sizeof *l->at);
     mem_free(l->s, l->stage, l->stage_bytes);
     if (l->cursor) mem_free(l->s, l->cursor, strlen(l->cursor) + 1);
-    st_close(l->s, &l->f);
 }
 
-static ampc_status load_file(ampc_session *s, const char *path, bool resume,
-                             bool *torn) {
-    Load l = {.s = s, .resume = resume};
-    ampc_status status = st_open(s, path, &l.f);
-    if (status == AMPC_OK) {
-        Locale locale = locale_enter();
-        status = load_all(&l);
-        locale_leave(locale);
-        if (status == AMPC_OK) status = load_apply(&l);
-        load_free(&l);
-    }
-    *torn = status != AMPC_OK && l.f.torn;
+static ampc_status load_files(ampc_session *s, const ampc_weights *from,
+                              bool resume, bool *torn) {
+    Load l = {.s = s, .from = from, .resume = resume};
+    Locale locale = locale_enter();
+    ampc_status status = load_all(&l);
+    locale_leave(locale);
+    if (status == AMPC_OK) status = load_apply(&l);
+    *torn = status != AMPC_OK && l.torn;
+    load_free(&l);
     return status;
+}
+
+static ampc_status load_one(ampc_session *s, const char *path, bool resume,
+                            bool *torn) {
+    ampc_weights from = {.size = sizeof from, .paths = &path, .npath = 1};
+    return load_files(s, &from, resume, torn);
 }
 
 /* PATH is torn, as s->error tells: its predecessor, if that is whole. */
@@ -330,7 +635,7 @@ static ampc_status resume_previous(ampc_session *s, const char *path,
         return session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
     snprintf(previous, room, "%s" ST_PREVIOUS, path);
     memcpy(why, s->error, sizeof why);
-    ampc_status status = load_file(s, previous, true, &too);
+    ampc_status status = load_one(s, previous, true, &too);
     if (status == AMPC_OK) {
         session_notice(s, "%.500s; resumed from the checkpoint before it, %s",
                        why, previous);
@@ -344,26 +649,57 @@ static ampc_status resume_previous(ampc_session *s, const char *path,
 
 ampc_status checkpoint_load(ampc_session *s, const char *path, bool resume) {
     bool torn;
-    ampc_status status = load_file(s, path, resume, &torn);
+    ampc_status status = load_one(s, path, resume, &torn);
     return torn && resume ? resume_previous(s, path, status) : status;
+}
+
+ampc_status checkpoint_load_weights(ampc_session *s, const ampc_weights *from) {
+    bool torn;
+    if (!from->npath || !from->paths || (from->nrename && !from->renames) ||
+        from->nrename > RENAMES_MAX)
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "ampc_weights: no paths, or more than %d renamings",
+                            RENAMES_MAX);
+    for (size_t i = 0; i < from->nrename; i++)
+        if (!from->renames[i] || !strchr(from->renames[i], '='))
+            return session_fail(s, AMPC_ERR_ARGUMENT,
+                                "renaming '%.200s' is not OLD=NEW",
+                                from->renames[i] ? from->renames[i] : "");
+    return load_files(s, from, false, &torn);
+}
+
+/* Into a variable of that size. */
+static ampc_status read_var(ampc_session *s, StFile *f, const StTensor *t,
+                            uint32_t var) {
+    char part[PART];
+    uint64_t bytes = t->end - t->begin;
+    for (uint64_t at = 0; at < bytes; at += PART) {
+        uint64_t n = bytes - at < PART ? bytes - at : PART;
+        ampc_status status = st_read(f, t, at, n, part);
+        if (status != AMPC_OK) return session_fail(s, status, "%s", f->why);
+        status = s->backend->put(s, var_ref(var, at), part, n);
+        if (status != AMPC_OK) return status;
+    }
+    return AMPC_OK;
 }
 
 /* Exactly the file that the module was compiled with; what is not in it has its
    constant fill.                                                            */
 ampc_status checkpoint_sidecar(ampc_session *s, const char *path,
                                const PlanSidecar *want) {
-    StFile f;
-    ampc_status status = st_open(s, path, &f);
-    if (status != AMPC_OK) return status;
-    status = st_match(s, &f, want->bytes, want->crc);
-    Load l = {.s = s, .f = f};
+    LoadFile f = {.path = (char *)path};
+    ampc_weights from = {.paths = &path, .npath = 1};
+    Load l = {.s = s, .from = &from, .resume = true};
+    ampc_status status = st_open(&s->opt, path, &f.st);
+    if (status == AMPC_OK) status = st_match(&f.st, want->bytes, want->crc);
+    if (status != AMPC_OK) status = st_failed(&l, &f.st, status);
     for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++) {
         const PlanVar *v = &s->m->vars[i];
-        const StTensor *t = is_weight(v) ? st_find(&f, v->name) : NULL;
+        const StTensor *t = is_weight(v) ? st_find(&f.st, v->name) : NULL;
         if (!t) continue;
-        status = check_tensor(&l, v);
-        if (status == AMPC_OK) status = st_read_var(s, &f, t, i);
+        status = check_tensor(&l, &(LoadSource){&f, t}, v);
+        if (status == AMPC_OK) status = read_var(s, &f.st, t, i);
     }
-    st_close(s, &f);
+    st_close(&f.st);
     return status;
 }

@@ -8,41 +8,6 @@
 
 /* ---- plan facts ---------------------------------------------------------- */
 
-size_t dtype_bytes(uint32_t dtype) {
-    static const uint8_t bytes[AMPC_NDTYPE] = {1, 1, 1, 2, 2, 4, 4,
-                                               8, 8, 2, 2, 4, 8};
-    return dtype < AMPC_NDTYPE ? bytes[dtype] : 0;
-}
-
-const char *dtype_name(uint32_t dtype) {
-    static const char *const names[AMPC_NDTYPE] = {
-        "bool", "u8",  "i8",  "u16",  "i16", "u32", "i32",
-        "u64",  "i64", "f16", "bf16", "f32", "f64"};
-    return dtype < AMPC_NDTYPE ? names[dtype] : "?";
-}
-
-bool dense_bytes(uint32_t dtype, uint32_t rank, const int64_t *dim,
-                 uint64_t *bytes) {
-    uint64_t n = dtype_bytes(dtype);
-    if (n == 0 || rank > AMPC_MAX_RANK) return false;
-    for (uint32_t i = 0; i < rank; i++)
-        if (dim[i] < 0 || __builtin_mul_overflow(n, (uint64_t)dim[i], &n) ||
-            n > INT64_MAX)
-            return false;
-    *bytes = n;
-    return true;
-}
-
-const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
-                       const int64_t *dim) {
-    int n = snprintf(buf, 160, "%s[", dtype_name(dtype));
-    for (uint32_t i = 0; i < rank && i < AMPC_MAX_RANK && n < 130; i++)
-        n += snprintf(buf + n, 160 - (size_t)n, "%s%lld", i ? "," : "",
-                      (long long)dim[i]);
-    snprintf(buf + n, 160 - (size_t)n, "]");
-    return buf;
-}
-
 int find_program(const AmpcModule *m, const char *name) {
     for (uint32_t i = 0; i < m->nprogram; i++)
         if (strcmp(m->programs[i].name, name) == 0) return (int)i;

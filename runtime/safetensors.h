@@ -1,4 +1,4 @@
-/* safetensors.h: the file format, without meaning.
+/* safetensors.h: the file format, without meaning; needs no session.
 
    u64 length of the header, JSON header, data.  The header maps each tensor's
    name to dtype, shape and data_offsets; the data holds no gaps.  A file is
@@ -8,29 +8,20 @@
 #ifndef AMPC_SAFETENSORS_H
 #define AMPC_SAFETENSORS_H
 
+#define AMPC_NO_LOADER
+#include "runtime/ampc.h"
 #include "runtime/json.h"
-#include "runtime/session.h"
+#include "runtime/plan.h"
 
-/* ---- text that grows ----------------------------------------------------- */
+#define ST_CRC_KEY "ampc.crc32"
+enum { ST_CRC_DIGITS = 8 };
 
-typedef struct Text {
-    const ampc_session *s;
-    char *p; /* NUL-terminated once something was put */
-    size_t n, cap;
-    bool failed; /* out of memory: later calls do nothing */
-} Text;
+extern const char *const st_dtypes[AMPC_NDTYPE]; /* as files spell them */
 
-void text_put(Text *t, const char *p, size_t n);
-void text_printf(Text *t, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-void text_quoted(Text *t, const char *p); /* as a JSON string */
-void text_free(Text *t);
-
-/* What a tensor of that name is called in a file: the format keeps one name for
-   itself.                                                                   */
+/* What a tensor of that name is called in a file, which keeps one name for
+   itself; and back.                                                         */
 const char *st_name(const char *name);
-
-/* ---- reading ------------------------------------------------------------- */
+const char *st_meant(const char *name);
 
 typedef struct StTensor {
     JsonSpan name;
@@ -41,6 +32,7 @@ typedef struct StTensor {
 
 typedef struct StFile {
     const char *path;
+    const ampc_options *mem; /* its `alloc` and `free` are used */
     int fd;
     uint64_t size, data; /* of the file; where the data begins */
     char *header;
@@ -49,36 +41,22 @@ typedef struct StFile {
     StTensor *tensors;
     size_t ntensor;
     bool torn; /* absent, cut off or damaged: what was there may be elsewhere */
+    bool json; /* refused, but it may be the index of several such files */
+    char why[900]; /* of the last call that failed, with the path */
 } StFile;
 
-/* On failure nothing is left to close; f->torn stays. */
-ampc_status st_open(ampc_session *s, const char *path, StFile *f);
+/* On failure nothing is left to close; what the file was found to be stays. */
+ampc_status st_open(const ampc_options *mem, const char *path, StFile *f);
 /* Whether all bytes are those that were written; *there = false: the file has
    no checksum.                                                              */
-ampc_status st_verify(ampc_session *s, StFile *f, bool *there);
-void st_close(ampc_session *s, StFile *f);
+ampc_status st_verify(StFile *f, bool *there);
+void st_close(StFile *f);
 /* Refuses a file that is not exactly that. */
-ampc_status st_match(ampc_session *s, StFile *f, uint64_t bytes, uint32_t crc);
+ampc_status st_match(StFile *f, uint64_t bytes, uint32_t crc);
+/* NULL: none, or two. */
 const StTensor *st_find(const StFile *f, const char *name);
-ampc_status st_read(ampc_session *s, StFile *f, const StTensor *t, void *out);
-/* Into a variable of that size. */
-ampc_status st_read_var(ampc_session *s, StFile *f, const StTensor *t,
-                        uint32_t var);
-
-/* ---- writing ------------------------------------------------------------- */
-
-typedef struct StItem {
-    const char *name;
-    uint32_t dtype, rank;
-    const int64_t *dim;
-    uint32_t var; /* whose bytes */
-    uint64_t bytes;
-} StItem;
-
-/* A whole new file at the path, or the old one (outfile.h), which is kept as
-   PATH.prev.  `metadata` becomes __metadata__.ampc.                         */
-#define ST_PREVIOUS ".prev"
-ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
-                     size_t nitem, const char *metadata);
+/* Bytes [at, at + n) of a tensor. */
+ampc_status st_read(StFile *f, const StTensor *t, uint64_t at, uint64_t n,
+                    void *out);
 
 #endif

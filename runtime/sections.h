@@ -2,14 +2,8 @@
 #ifndef AMPC_SECTIONS_H
 #define AMPC_SECTIONS_H
 
+#include "runtime/crc.h"
 #include "runtime/session.h"
-
-/* CRC-32, eight bytes at a time */
-typedef struct Crc {
-    uint32_t t[8][256];
-} Crc;
-void crc_init(Crc *c);
-uint32_t crc_add(const Crc *c, uint32_t crc, const uint8_t *p, size_t n);
 
 typedef struct SectionFile {
     ampc_session *s;

@@ -1,7 +1,7 @@
 /* session.h: what the runtime's own files share; hosts see ampc.h only.
 
    plan.c        facts about a plan;  known.c  names that it has in common
-                 with the compiler
+                 with the compiler;  dtype.c  element types
    run.c         inputs, the loop over steps, scalars
    backend.h     what a device offers: cpu_backend.c, cpu_run.c; cuda/gpu.h
    session.c     open and close
@@ -10,8 +10,8 @@
    diverge.c     steps that are skipped one after the other, and why
    locate.c      program locate: which value is not finite
    sections.c    the module's own file;  weights.c  initial values from it
-   safetensors.c the file format;  checkpoint.c, checkpoint_load.c  a session
-                 to and from it                                              */
+   safetensors.c the file format;  safetensors_write.c, checkpoint.c,
+                 checkpoint_load.c  a session to and from it                 */
 #ifndef AMPC_SESSION_H
 #define AMPC_SESSION_H
 
@@ -22,6 +22,7 @@
 #define AMPC_NO_LOADER
 #include "runtime/ampc.h"
 #include "runtime/cpu/kernels.h"
+#include "runtime/dtype.h"
 #include "runtime/plan.h"
 
 /* Programs that the API runs by name (names.def). */
@@ -115,14 +116,6 @@ struct ampc_session {
 
 /* ---- plan facts (plan.c) ------------------------------------------------- */
 
-size_t dtype_bytes(uint32_t dtype); /* 0: no such dtype */
-const char *dtype_name(uint32_t dtype);
-/* Bytes of a dense array; false on overflow or a bad dtype, rank or dim. */
-bool dense_bytes(uint32_t dtype, uint32_t rank, const int64_t *dim,
-                 uint64_t *bytes);
-/* "f32[64,10]" */
-const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
-                       const int64_t *dim);
 int find_program(const AmpcModule *m, const char *name);
 int find_var(const AmpcModule *m, const char *name);
 /* A member of m->info, or of its "options"; dflt when absent. */
@@ -265,7 +258,9 @@ ampc_status weights_init(ampc_session *s);
 
 /* checkpoint.c */
 ampc_status checkpoint_save(ampc_session *s, const char *path);
+ampc_status checkpoint_save_weights(ampc_session *s, const char *path);
 ampc_status checkpoint_load(ampc_session *s, const char *path, bool resume);
+ampc_status checkpoint_load_weights(ampc_session *s, const ampc_weights *from);
 /* A plain safetensors file beside the module (--weights sidecar). */
 ampc_status checkpoint_sidecar(ampc_session *s, const char *path,
                                const PlanSidecar *want);

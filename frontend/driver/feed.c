@@ -35,15 +35,15 @@ static bool spec_known(const ampc_api *api, const char *spec) {
 }
 
 static Status check_specs(Diag *d, const ampc_api *api, const char *program,
-                          const char *const *specs, int nspec) {
+                          const RunList *specs) {
     ampc_tensor_info t;
     StrBuf names = {0};
-    for (int k = 0; k < nspec; k++) {
-        if (spec_known(api, specs[k])) continue;
+    for (int k = 0; k < specs->n; k++) {
+        if (spec_known(api, specs->at[k])) continue;
         for (uint32_t i = 0; input_info(api, program, i, &t); i++)
             sb_printf(&names, "%s%s", i ? ", " : "", t.name);
         fail(d, (Loc){0}, "--feed '%s': no such input; the module's inputs: %s",
-             specs[k], names.data ? names.data : "none");
+             specs->at[k], names.data ? names.data : "none");
         sb_free(&names);
         return ERR_USER;
     }
@@ -51,12 +51,12 @@ static Status check_specs(Diag *d, const ampc_api *api, const char *program,
 }
 
 /* The file for an input; NULL: none. *twice when there are two. */
-static const char *find_file(const char *const *specs, int nspec,
-                             const char *name, bool *twice) {
+static const char *find_file(const RunList *specs, const char *name,
+                             bool *twice) {
     const char *found = NULL;
     *twice = false;
-    for (int k = 0; k < nspec; k++) {
-        const char *file = spec_file(specs[k], name);
+    for (int k = 0; k < specs->n; k++) {
+        const char *file = spec_file(specs->at[k], name);
         if (!file) continue;
         *twice = found != NULL;
         found = file;
@@ -218,12 +218,11 @@ static Status open_one(Diag *d, FileGuard *guard, FeedSet *fs, Feed *f) {
 }
 
 Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
-                  const char *program, const char *const *specs, int nspec,
-                  FeedSet *fs) {
+                  const char *program, const RunList *specs, FeedSet *fs) {
     ampc_program_info p = {.size = sizeof p};
     ampc_module_info m = {.size = sizeof m};
     *fs = (FeedSet){.samples = -1};
-    TRY(check_specs(d, api, program, specs, nspec));
+    TRY(check_specs(d, api, program, specs));
     if (api->program(api->module, program, &p) != AMPC_OK ||
         api->describe(api->module, &m) != AMPC_OK)
         return fail(d, (Loc){0}, "this module has no program '%s'", program);
@@ -236,7 +235,7 @@ Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
         bool twice;
         f->a.fd = -1;
         input_info(api, program, i, &f->want);
-        f->file = find_file(specs, nspec, f->want.name, &twice);
+        f->file = find_file(specs, f->want.name, &twice);
         if (!f->file || twice)
             return fail(d, (Loc){0}, "input '%s' %s (--feed %s=FILE)",
                         f->want.name, twice ? "is fed twice" : "is not fed",

@@ -26,12 +26,18 @@ typedef struct FeedSet {
     int64_t samples, batch;
 } FeedSet;
 
+/* Values of an option that may be given several times. */
+enum { RUN_MAX_LIST = 64 };
+typedef struct RunList {
+    const char *at[RUN_MAX_LIST];
+    int n;
+} RunList;
+
 /* specs are "INPUT=FILE", for any input of the module; those of `program` are
    opened, and all of its inputs must be among them.  What `guard` keeps for
    output is not read.                                                       */
 Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
-                  const char *program, const char *const *specs, int nspec,
-                  FeedSet *fs);
+                  const char *program, const RunList *specs, FeedSet *fs);
 void feeds_free(FeedSet *fs);
 
 /* Loads samples order[first .. first + n) (order NULL: in file order); rows

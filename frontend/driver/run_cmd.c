@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "passes/leave.h"
+
 static const char help[] =
     "usage: ampc run OUT.so --feed NAME=FILE... [options]\n"
     "\n"
@@ -26,7 +28,11 @@ static const char help[] =
     "  --eval                  evaluate, on --eval-feed if given\n"
     "  --fetch DIR             outputs for the --feed samples (with --eval:\n"
     "                          the evaluated ones) to DIR/NAME.npy\n"
-    "  --load CKPT             weights and buffers\n"
+    "  --load FILE             weights and buffers by name from safetensors:\n"
+    "                          a checkpoint, PyTorch's, shards (repeated, or\n"
+    "                          their index.json); says what does not fit\n"
+    "  --load-map OLD=NEW      a name there that begins with OLD is NEW here\n"
+    "  --save-weights FILE     parameters and buffers, for load_state_dict\n"
     "  --save CKPT, --save-every N   at the end, and every N steps\n"
     "  --resume                go on from the --save file\n"
     "  --max-skipped N         end when N steps in a row were skipped, as not\n"
@@ -64,11 +70,33 @@ static Status take_lr(Diag *d, const char *text, double *out) {
     return ERR_USAGE;
 }
 
-static Status take_feed(Diag *d, const char *name, const char *spec,
-                        const char **list, int *n) {
-    if (!strchr(spec, '=')) return usage(d, "NAME=FILE is needed, not", spec);
-    if (*n == RUN_MAX_FEEDS) return usage(d, "too many times", name);
-    list[(*n)++] = spec;
+/* Options that may be given several times. */
+typedef struct ListOption {
+    const char *name, *form; /* form: what each must look like; NULL: any */
+    RunList *list;
+} ListOption;
+
+static bool find_list(RunOptions *o, const char *name, ListOption *found) {
+    const ListOption lists[] = {{"--feed", "NAME=FILE", &o->feed},
+                                {"--eval-feed", "NAME=FILE", &o->eval_feed},
+                                {"--load", NULL, &o->load},
+                                {"--load-map", "OLD=NEW", &o->load_map}};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        if (strcmp(name, lists[i].name) != 0) continue;
+        *found = lists[i];
+        return true;
+    }
+    return false;
+}
+
+static Status take_listed(Diag *d, const ListOption *o, const char *value) {
+    if (o->form && !strchr(value, '=')) {
+        fail(d, (Loc){0}, "%s: %s is needed, not '%s' (see ampc run --help)",
+             o->name, o->form, value);
+        return ERR_USAGE;
+    }
+    if (o->list->n == RUN_MAX_LIST) return usage(d, "too many times", o->name);
+    o->list->at[o->list->n++] = value;
     return OK;
 }
 
@@ -87,10 +115,13 @@ static bool *find_flag(RunOptions *o, const char *name) {
 static const char **find_text(RunOptions *o, const char *name) {
     struct {
         const char *name, **value;
-    } texts[] = {{"--device", &o->device},  {"--load", &o->load},
-                 {"--save", &o->save},      {"--save-best", &o->save_best},
-                 {"--fetch", &o->fetch},    {"--log", &o->log},
-                 {"--profile", &o->profile}};
+    } texts[] = {{"--device", &o->device},
+                 {"--save", &o->save},
+                 {"--save-best", &o->save_best},
+                 {"--fetch", &o->fetch},
+                 {"--log", &o->log},
+                 {"--profile", &o->profile},
+                 {"--save-weights", &o->save_weights}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (!strcmp(name, texts[i].name)) return texts[i].value;
     return NULL;
@@ -99,11 +130,9 @@ static const char **find_text(RunOptions *o, const char *name) {
 static Status take_value(RunOptions *o, Diag *d, const char *name,
                          const char *v) {
     const char **text = find_text(o, name);
+    ListOption list;
     if (text) return *text = v, OK;
-    if (!strcmp(name, "--feed"))
-        return take_feed(d, name, v, o->feed, &o->nfeed);
-    if (!strcmp(name, "--eval-feed"))
-        return take_feed(d, name, v, o->eval_feed, &o->neval_feed);
+    if (find_list(o, name, &list)) return take_listed(d, &list, v);
     if (!strcmp(name, "--steps")) return take_count(d, name, v, 0, &o->steps);
     if (!strcmp(name, "--epochs")) return take_count(d, name, v, 0, &o->epochs);
     if (!strcmp(name, "--save-every"))
@@ -117,10 +146,11 @@ static Status take_value(RunOptions *o, Diag *d, const char *name,
 }
 
 static bool takes_value(RunOptions *o, const char *name) {
-    static const char *const names[] = {"--feed",   "--eval-feed",  "--steps",
-                                        "--epochs", "--save-every", "--threads",
-                                        "--lr",     "--max-skipped"};
-    if (find_text(o, name)) return true;
+    static const char *const names[] = {"--steps",      "--epochs",
+                                        "--save-every", "--threads",
+                                        "--lr",         "--max-skipped"};
+    ListOption list;
+    if (find_text(o, name) || find_list(o, name, &list)) return true;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return true;
     return false;
@@ -132,11 +162,13 @@ static Status check_options(const RunOptions *o, Diag *d) {
         return usage(d, "one of --steps and --epochs, not both", "--epochs");
     if (o->resume && !o->save)
         return usage(d, "the file to resume from is missing:", "--save");
-    if (o->resume && o->load)
+    if (o->resume && o->load.n)
         return usage(d, "--resume takes all; it excludes", "--load");
+    if (o->load_map.n && !o->load.n)
+        return usage(d, "--load-map renames what is loaded by", "--load");
     if (o->save_every && !o->save)
         return usage(d, "--save-every needs a file:", "--save");
-    if (o->save_best && !o->neval_feed)
+    if (o->save_best && !o->eval_feed.n)
         return usage(d, "--save-best needs data to evaluate:", "--eval-feed");
     if (o->threads > 1024) return usage(d, "at most 1024:", "--threads");
     if (o->max_skipped > INT32_MAX)
@@ -200,7 +232,13 @@ void run_print_notice(Run *r) {
 
 static Status load_weights(Run *r) {
     const RunOptions *o = r->opt;
-    if (o->load && r->api->load(r->s, o->load) != AMPC_OK)
+    ampc_weights from = {.size = sizeof from,
+                         .paths = o->load.at,
+                         .npath = (size_t)o->load.n,
+                         .renames = o->load_map.at,
+                         .nrename = (size_t)o->load_map.n,
+                         .partial = 1};
+    if (o->load.n && r->api->load_weights(r->s, &from) != AMPC_OK)
         return run_api_fail(r, "--load");
     if (o->resume && r->api->resume(r->s, o->save) != AMPC_OK)
         return run_api_fail(r, "--resume");
@@ -232,7 +270,7 @@ static Status plan_work(Run *r, Work *w) {
         return fail(&r->diag, (Loc){.file = o->module},
                     "compiled without a loss: it cannot train (--fetch DIR "
                     "predicts)");
-    if ((w->eval || o->neval_feed) && !r->info.evaluates)
+    if ((w->eval || o->eval_feed.n) && !r->info.evaluates)
         return fail(&r->diag, (Loc){.file = o->module},
                     "compiled without a loss: it cannot evaluate");
     if (w->predict && !r->info.predicts)
@@ -252,11 +290,15 @@ static Status claim_files(Run *r) {
         const char *path, *role;
         bool read;
     } files[] = {{o->module, "the module", true},
-                 {o->load, "--load", true},
                  {o->save, "--save", false},
                  {prev.data, "--save", false},
                  {o->save_best, "--save-best", false},
-                 {best.data, "--save-best", false}};
+                 {best.data, "--save-best", false},
+                 {o->save_weights, "--save-weights", false}};
+    for (int i = 0; i < o->load.n && st == OK; i++)
+        if (!file_guard_input(r->guard, o->load.at[i], "--load", why))
+            st =
+                fail(&r->diag, (Loc){.file = intern(o->load.at[i])}, "%s", why);
     for (size_t i = 0; i < sizeof files / sizeof *files && st == OK; i++) {
         const char *path = files[i].path, *role = files[i].role;
         if (!path) continue;
@@ -276,18 +318,23 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     const char *train =
         has_program(r, "train") && r->info.accumulate == 1 ? "train" : "micro";
     if (w->train)
-        TRY(feeds_open(&r->diag, r->guard, r->api, train, o->feed, o->nfeed,
-                       &r->train));
-    if (o->neval_feed)
-        TRY(feeds_open(&r->diag, r->guard, r->api, "eval", o->eval_feed,
-                       o->neval_feed, &r->eval));
-    else if (w->eval)
-        TRY(feeds_open(&r->diag, r->guard, r->api, "eval", o->feed, o->nfeed,
+        TRY(feeds_open(&r->diag, r->guard, r->api, train, &o->feed, &r->train));
+    if (o->eval_feed.n)
+        TRY(feeds_open(&r->diag, r->guard, r->api, "eval", &o->eval_feed,
                        &r->eval));
+    else if (w->eval)
+        TRY(feeds_open(&r->diag, r->guard, r->api, "eval", &o->feed, &r->eval));
     if (w->predict)
-        TRY(feeds_open(&r->diag, r->guard, r->api, "predict", o->feed, o->nfeed,
+        TRY(feeds_open(&r->diag, r->guard, r->api, "predict", &o->feed,
                        predict));
     return OK;
+}
+
+static Status save_weights(Run *r) {
+    leave_hold(); /* as in run_save */
+    ampc_status status = r->api->save_weights(r->s, r->opt->save_weights);
+    leave_release();
+    return status == AMPC_OK ? OK : run_api_fail(r, "--save-weights");
 }
 
 static Status do_work(Run *r, const Work *w, FeedSet *predict) {
@@ -299,7 +346,8 @@ static Status do_work(Run *r, const Work *w, FeedSet *predict) {
         log_eval(r, -1, &e);
     }
     if (w->predict) TRY(run_predict(r, predict));
-    return !w->train && r->opt->save ? run_save(r, r->opt->save) : OK;
+    if (!w->train && r->opt->save) TRY(run_save(r, r->opt->save));
+    return r->opt->save_weights ? save_weights(r) : OK;
 }
 
 static Status run_all(Run *r, FeedSet *predict) {

@@ -16,17 +16,14 @@
    file.  Returns the exit status.                                           */
 int run_cmd(int argc, char **argv, const ampc_api *api);
 
-enum { RUN_MAX_FEEDS = 64 };
-
 typedef struct RunOptions {
     const char *module, *device;
-    const char *feed[RUN_MAX_FEEDS], *eval_feed[RUN_MAX_FEEDS];
-    int nfeed, neval_feed;
+    RunList feed, eval_feed, load, load_map;
     int64_t steps, epochs; /* -1: not given */
     int64_t save_every;    /* 0: at the end only */
     int64_t threads;
     int64_t max_skipped; /* as in ampc_options */
-    const char *load, *save, *save_best, *fetch, *log, *profile;
+    const char *save, *save_best, *save_weights, *fetch, *log, *profile;
     bool shuffle, eval, resume, quiet, help;
     double lr; /* NaN: the module's */
 } RunOptions;

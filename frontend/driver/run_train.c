@@ -173,7 +173,7 @@ static Status train_step(Run *r, ampc_metrics *m) {
 
 static Status end_epoch(Run *r, int64_t epoch) {
     ampc_eval e = {.size = sizeof e};
-    if (!r->eval.n || !r->opt->neval_feed) return OK;
+    if (!r->eval.n || !r->opt->eval_feed.n) return OK;
     TRY(run_evaluate(r, &r->eval, false, &e));
     log_eval(r, epoch, &e);
     double loss = e.loss_num / e.loss_den;

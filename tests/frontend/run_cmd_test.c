@@ -368,6 +368,44 @@ TEST_CASE(run, accuracy_from_idx_and_gzip) {
     free(out);
 }
 
+/* ---- weights ------------------------------------------------------------- */
+
+/* The one tensor `name`, f32[2], of another program. */
+static void write_tensor(const char *file, const char *name) {
+    char text[200] = {0};
+    uint64_t n = (uint64_t)snprintf(text + 8, 150,
+                                    "{\"%s\":{\"dtype\":\"F32\",\"shape\":[2],"
+                                    "\"data_offsets\":[0,8]}}",
+                                    name);
+    memcpy(text, &n, 8);
+    REQUIRE(test_write_file(path_of(file), text, 16 + n));
+}
+
+TEST_CASE(run, loads_and_saves_weights_of_others) {
+    write_data(8);
+    write_tensor("bias", "net.b");
+    write_tensor("head", "fc.b");
+    bad(&tiny_module, FEEDS "--load @bias", 1, "'net.b'; here: 'w', 'b'");
+    Ran r = run_module(&tiny_module,
+                       FEEDS "--load @bias --load @head --load-map net.= "
+                             "--steps 0 --quiet --save-weights @mine");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK_HAS(r.err, "1 of 3 weights loaded; 2 missing, left as they were: "
+                     "'w', 'running \"mean\"'; 1 tensors are not in this "
+                     "module: 'fc.b'");
+    ran_free(&r);
+    r = run_module(&tiny_module, FEEDS "--load @mine --steps 0");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK(!strstr(r.err, "missing"));
+    ran_free(&r);
+    bad(&tiny_module, FEEDS "--load-map a=b", 2, "--load");
+    bad(&tiny_module, FEEDS "--load @mine --load-map a", 2, "OLD=NEW");
+    bad(&tiny_module, FEEDS "--load @mine --load-map a=b", 1, "renaming 'a=b'");
+    bad(&tiny_module, FEEDS "--load @mine --save-weights @mine", 1,
+        "--save-weights would overwrite --load");
+    bad(&tiny_module, FEEDS "--save-weights @no/such/x", 1, "No such file");
+}
+
 /* ---- mistakes ------------------------------------------------------------ */
 
 TEST_CASE(run, usage_errors) {

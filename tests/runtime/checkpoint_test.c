@@ -254,6 +254,198 @@ TEST_CASE(checkpoint, load_takes_files_from_elsewhere) {
     a->close(s);
 }
 
+/* ---- weights from elsewhere ---------------------------------------------- */
+
+/* A file of header text and data, as other programs write it. */
+static const char *foreign_file(const char *name, const char *header,
+                                const void *data, size_t n) {
+    const char *path = tmp_path(name);
+    uint64_t head = strlen(header);
+    char *file = malloc(8 + head + n);
+    memcpy(file, &head, 8);
+    memcpy(file + 8, header, head);
+    memcpy(file + 8 + head, data, n);
+    REQUIRE(test_write_file(path, file, 8 + head + n));
+    free(file);
+    return path;
+}
+
+#define TENSOR_W(at)                                                           \
+    "\"w\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[" at "]}"
+#define TENSOR_B(name, at)                                                     \
+    "\"" name "\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" at "]}"
+#define TENSOR_MEAN(at)                                                        \
+    "\"running \\\"mean\\\"\":{\"dtype\":\"F32\",\"shape\":[],"                \
+    "\"data_offsets\":[" at "]}"
+
+static ampc_status load_from(ampc_session *s, const char *const *paths,
+                             size_t npath, const char *rename, int partial) {
+    ampc_weights from = {.size = sizeof from,
+                         .paths = paths,
+                         .npath = npath,
+                         .renames = &rename,
+                         .nrename = rename != NULL,
+                         .partial = partial};
+    return tiny_api()->load_weights(s, &from);
+}
+
+/* 2.5, -0.75 and 2^100 are exact in every width that holds them. */
+TEST_CASE(weights, other_widths_are_converted) {
+    static const char header[] =
+        "{\"w\":{\"dtype\":\"F16\",\"shape\":[3,2],\"data_offsets\":[0,12]},"
+        "\"b\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[12,16]},"
+        "\"running \\\"mean\\\"\":{\"dtype\":\"F64\",\"shape\":[],"
+        "\"data_offsets\":[16,24]}}";
+    struct {
+        uint16_t w[6], b[2];
+        double mean;
+    } data = {
+        {0x4100, 0xba00, 0, 1, 0x7bff, 0x3c00}, {0x4020, 0xbf40}, 0x1p100};
+    static const float w[] = {2.5f, -0.75f, 0, 0x1p-24f, 65504, 1};
+    ampc_session *s = open_module(&tiny_module);
+    const char *path = foreign_file("widths", header, &data, sizeof data);
+    check_ok(s, load_from(s, &path, 1, NULL, 0));
+    CHECK_STR(tiny_api()->notice(s), "");
+    CHECK_MEM(cpu_var(s, 0), w, sizeof w);
+    CHECK(((float *)cpu_var(s, 1))[0] == 2.5f);
+    CHECK(((float *)cpu_var(s, 1))[1] == -0.75f);
+    int mean = find_var(s->m, "running \"mean\"");
+    CHECK(*(float *)cpu_var(s, (uint32_t)mean) == 0x1p100f);
+    data.mean = 1e39;
+    path = foreign_file("widths", header, &data, sizeof data);
+    CHECK_EQ_INT(load_from(s, &path, 1, NULL, 0), AMPC_ERR_FORMAT);
+    CHECK_HAS(tiny_api()->error(s), "is beyond f32");
+    CHECK(*(float *)cpu_var(s, (uint32_t)mean) == 0x1p100f);
+    tiny_api()->close(s);
+}
+
+TEST_CASE(weights, what_is_missing_and_what_is_left_over_is_said) {
+    const ampc_api *a = tiny_api();
+    float data[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    ampc_session *s = open_module(&tiny_module);
+    const char *path = foreign_file(
+        "part", "{" TENSOR_W("0,24") "," TENSOR_B("head", "24,32") "}", data,
+        32);
+    CHECK_EQ_INT(load_from(s, &path, 1, NULL, 0), AMPC_ERR_FORMAT);
+    CHECK_HAS(a->error(s), "2 of 3 tensors are not in it: it has no tensor "
+                           "'b', 'running \"mean\"'");
+    CHECK(((float *)cpu_var(s, 0))[1] != 2);
+    check_ok(s, load_from(s, &path, 1, NULL, 1));
+    CHECK_HAS(a->notice(s), "part: 1 of 3 weights loaded; 2 missing, left as "
+                            "they were: 'b', 'running \"mean\"'; 1 tensors are "
+                            "not in this module: 'head'");
+    CHECK_MEM(cpu_var(s, 0), data, 24);
+    path = foreign_file("strange", "{" TENSOR_B("head", "0,8") "}", data, 8);
+    CHECK_EQ_INT(load_from(s, &path, 1, NULL, 1), AMPC_ERR_FORMAT);
+    CHECK_HAS(a->error(s), "There: 'head'; here: 'w', 'b', ");
+    path = foreign_file(
+        "counts",
+        "{" TENSOR_W("0,24") "," TENSOR_B("b", "24,32") "," TENSOR_MEAN(
+            "32,36") ","
+                     "\"bn.num_batches_tracked\":{\"dtype\":\"I64\","
+                     "\"shape\":[],\"data_offsets\":[36,44]}}",
+        "01234567890123456789012345678901234567890123", 44);
+    check_ok(s, load_from(s, &path, 1, NULL, 0));
+    CHECK_STR(a->notice(s), "");
+    a->close(s);
+}
+
+TEST_CASE(weights, several_files_and_an_index_of_them) {
+    static const char index[] =
+        "{\"metadata\":{\"total_size\":36},\"weight_map\":{\"w\":\"one\","
+        "\"b\":\"two\",\"running \\\"mean\\\"\":\"two\"}}";
+    const ampc_api *a = tiny_api();
+    float data[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    const char *paths[2] = {
+        foreign_file("one", "{" TENSOR_W("0,24") "}", data, 24),
+        foreign_file("two",
+                     "{" TENSOR_B("b", "0,8") "," TENSOR_MEAN("8,12") "}",
+                     data + 6, 12)};
+    const char *all = tmp_path("all.index.json");
+    REQUIRE(test_write_file(all, index, sizeof index - 1));
+    for (int by_index = 0; by_index < 2; by_index++) {
+        ampc_session *s = open_module(&tiny_module);
+        check_ok(s, load_from(s, by_index ? &all : paths, by_index ? 1 : 2,
+                              NULL, 0));
+        CHECK_MEM(cpu_var(s, 0), data, 24);
+        CHECK_MEM(cpu_var(s, 1), data + 6, 8);
+        CHECK_STR(a->notice(s), "");
+        a->close(s);
+    }
+    ampc_session *s = open_module(&tiny_module);
+    const char *twice[2] = {paths[0], paths[0]};
+    CHECK_EQ_INT(load_from(s, twice, 2, NULL, 1), AMPC_ERR_FORMAT);
+    CHECK_HAS(a->error(s), "a second tensor for 'w'");
+    static const char *const bad[][2] = {
+        {"{\"weight_map\":{\"w\":\"../one\"}}", "names no file beside it"},
+        {"{\"weight_map\":{\"w\":\"\"}}", "names no file beside it"},
+        {"{\"weight_map\":{\"w\":7}}", "names no file beside it"},
+        {"{\"weight_map\":{\"w\":\"none\"}}", "none: No such file"},
+        {"{\"weight_map\":{\"w\":\"all.index.json\"}}", "not a safetensors"},
+        {"{\"weight_map\":[]}   ", "no weight_map"},
+        {"{\"weight_map\":       ", "neither a safetensors file nor JSON"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        REQUIRE(test_write_file(all, bad[i][0], strlen(bad[i][0])));
+        CHECK(load_from(s, &all, 1, NULL, 1) != AMPC_OK);
+        CHECK_HAS(a->error(s), bad[i][1]);
+    }
+    a->close(s);
+}
+
+TEST_CASE(weights, names_are_renamed_by_prefix) {
+    const ampc_api *a = tiny_api();
+    float data[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    ampc_session *s = open_module(&tiny_module);
+    const char *path =
+        foreign_file("prefix", "{" TENSOR_B("model.b", "0,8") "}", data, 8);
+    CHECK_EQ_INT(load_from(s, &path, 1, NULL, 1), AMPC_ERR_FORMAT);
+    check_ok(s, load_from(s, &path, 1, "model.=", 1));
+    CHECK_MEM(cpu_var(s, 1), data, 8);
+    CHECK_EQ_INT(load_from(s, &path, 1, "modl.=", 1), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "renaming 'modl.='");
+    CHECK_EQ_INT(load_from(s, &path, 1, "model.", 1), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "is not OLD=NEW");
+    path = foreign_file("prefix", "{" TENSOR_B(".b", "0,8") "}", data, 8);
+    CHECK_EQ_INT(load_from(s, &path, 1, "=running", 1), AMPC_ERR_FORMAT);
+    path = foreign_file("prefix", "{" TENSOR_B("w", "0,8") "}", data, 8);
+    CHECK_EQ_INT(load_from(s, &path, 1, NULL, 1), AMPC_ERR_FORMAT);
+    CHECK_HAS(a->error(s), "'w' is f32[2] there and f32[3,2] in this module (a "
+                           "renaming");
+    CHECK_EQ_INT(load_from(s, NULL, 0, NULL, 1), AMPC_ERR_ARGUMENT);
+    a->close(s);
+}
+
+TEST_CASE(weights, what_torch_save_writes_is_named) {
+    ampc_session *s = open_module(&tiny_module);
+    const char *path = tmp_path("model.pt");
+    REQUIRE(test_write_file(path, "PK\3\4 and the rest", 17));
+    CHECK_EQ_INT(load_from(s, &path, 1, NULL, 1), AMPC_ERR_FORMAT);
+    CHECK_HAS(tiny_api()->error(s), "safetensors.torch.save_file");
+    tiny_api()->close(s);
+}
+
+/* Parameters and buffers, nothing else, and a mark of the format. */
+TEST_CASE(weights, saved_alone) {
+    const ampc_api *a = tiny_api();
+    const char *path = tmp_path("alone.safetensors");
+    ampc_session *s = open_module(&tiny_module), *t = open_module(&tiny_other);
+    size_t n;
+    train(s, 0, 3);
+    check_ok(s, a->save_weights(s, path));
+    check_ok(t, load_from(t, &path, 1, NULL, 0));
+    CHECK_STR(a->notice(t), "");
+    CHECK_MEM(cpu_var(s, 0), cpu_var(t, 0), 24);
+    char *file = test_read_file(path, &n);
+    REQUIRE(file);
+    CHECK_HAS(file + 8, "\"format\":\"pt\"},\"w\":");
+    CHECK(!memmem(file, n, "ampc.opt", 8) &&
+          !memmem(file, n, "graph_hash", 10));
+    CHECK_EQ_INT(a->resume(s, path), AMPC_ERR_FORMAT);
+    free(file);
+    a->close(s);
+    a->close(t);
+}
+
 TEST_CASE(checkpoint, file_is_as_promised) {
     const ampc_api *a = tiny_api();
     const char *path = tmp_path("format.safetensors");

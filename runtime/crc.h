@@ -1,0 +1,16 @@
+/* crc.h: CRC-32 (that of zip), eight bytes at a time. */
+#ifndef AMPC_CRC_H
+#define AMPC_CRC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct Crc {
+    uint32_t t[8][256];
+} Crc;
+
+void crc_init(Crc *c);
+/* Of what `crc` (0 at first) is the sum of, and the bytes behind it. */
+uint32_t crc_add(const Crc *c, uint32_t crc, const uint8_t *p, size_t n);
+
+#endif
