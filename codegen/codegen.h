@@ -79,9 +79,10 @@ typedef struct EmitSection {
 
 typedef struct EmitInput {
     const char *path;       /* out.so */
-    const char *model_path; /* the user's file; data: what section "model"
-                               keeps of it                                  */
+    const char *model_path; /* the user's file; data: what section "model",
+                               or "model.amp", keeps of it                  */
     const char *model_data;
+    bool model_is_text;
     const char
         *options; /* the compile options as JSON, for the module's info */
     size_t model_size;

@@ -15,6 +15,7 @@
 
 #include "ir/ir.h"
 #include "passes/options.h"
+#include "runtime/outfile.h"
 
 /* `path` serves messages and locates external data. */
 Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
@@ -23,5 +24,14 @@ Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
 /* The model of `n` bytes without the data of tensors that are variables of m,
    appended to `out`; false: no ONNX model. */
 bool onnx_skeleton(const Module *m, const void *model, size_t n, StrBuf *out);
+
+/* ... and back: fills `data` with the values of tensor `name`, of that type. */
+typedef Status OnnxWeightFn(void *ctx, const char *name, const Type *type,
+                            void *data);
+/* Writes the skeleton with its tensors in the form for inference: no training
+   mode in BatchNormalization and Dropout.  `path`, that of `out`, serves
+   messages.                                                                 */
+Status onnx_export(Arena *a, Diag *d, const char *path, const void *skeleton,
+                   size_t n, OnnxWeightFn *weight, void *ctx, OutFile *out);
 
 #endif

@@ -34,7 +34,9 @@ typedef struct PlanSource {
     KernelSet *kernels; /* for the CPU; NULL: no code for it */
     VEC(WeightPiece) weights;
     int64_t weight_bytes;
-    uint64_t id;             /* AmpcModule.id                              */
+    StrBuf index; /* where each model variable lies in them, as the header of a
+                     safetensors file says it; freed by the caller         */
+    uint64_t id;  /* AmpcModule.id                              */
     PlanSidecar sidecar;     /* of the file that weights_sidecar has made  */
     struct CudaSource *cuda; /* cuda.h; NULL: not asked for */
     VEC(int) group_steps;    /* the step of every group on the GPU */
@@ -49,7 +51,10 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
 /* The variable's initial values in its own dtype; NULL: filled by a number. */
 const Tensor *weights_initial(Arena *a, const Var *v);
 bool weights_in_sidecar(const Options *opt, const Var *v);
+/* Sections "weights" and "weights.json". */
 void weights_section(SectionWriter *w, const PlanSource *src);
+/* One more entry of a safetensors header: the variable at byte `at`. */
+void weights_entry(StrBuf *header, const Var *v, int64_t at);
 /* All of the file; fills *out. */
 bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out);
 

@@ -35,11 +35,14 @@ static void add_variables(Emit *e) {
         if (!always_there(v->kind) && !used_by_programs(e->m, i)) continue;
         EmitVar x = {.var = v, .init = -1};
         if (v->kind != VAR_GRAD) x.data = weights_initial(e->a, v);
-        if (x.data && !weights_in_sidecar(e->opt, v))
+        if (x.data && !weights_in_sidecar(e->opt, v)) {
             x.init = add_weight(e, x.data);
+            weights_entry(&e->out->index, v, x.init);
+        }
         e->var_number[i] = e->vars.len;
         vec_push(e->a, &e->vars, x);
     }
+    if (e->out->index.len) sb_puts(&e->out->index, "}");
 }
 
 /* Equal constants of all programs share one PlanVar. */

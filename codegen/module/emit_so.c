@@ -205,7 +205,8 @@ static void put_sections(EmitSo *e, SectionWriter *w) {
     }
     put_cuda_sections(e, w);
     if (e->in->model_data)
-        section_add_zlib(w, "model", e->in->model_data, e->in->model_size);
+        section_add_zlib(w, e->in->model_is_text ? "model.amp" : "model",
+                         e->in->model_data, e->in->model_size);
     for (int i = 0; i < e->m->texts.len; i++) {
         const StageText *t = &e->m->texts.data[i];
         if (!runs_later(e->m, i))
@@ -301,6 +302,7 @@ Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in) {
     Status s = emit_all(&e);
     leave_remove_folder();
     sb_free(&e.src.text);
+    sb_free(&e.src.index);
     arena_free(e.a);
     return s;
 }
@@ -311,6 +313,7 @@ Status emit_check(Module *m, const Options *opt, Diag *d) {
     Arena *a = arena_new();
     Status s = emit_plan(m, opt, d, &in, a, &src);
     sb_free(&src.text);
+    sb_free(&src.index);
     arena_free(a);
     return s;
 }

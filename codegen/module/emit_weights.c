@@ -36,6 +36,8 @@ void weights_section(SectionWriter *w, const PlanSource *src) {
     }
     section_pad(w, (uint64_t)src->weight_bytes);
     section_end(w);
+    if (src->index.len)
+        section_add_zlib(w, "weights.json", src->index.data, src->index.len);
 }
 
 /* ---- safetensors --------------------------------------------------------- */
@@ -53,9 +55,9 @@ static const char *safetensors_dtype(DType d) {
     return names[d];
 }
 
-static void header_entry(StrBuf *sb, const Var *v, int64_t at) {
+void weights_entry(StrBuf *sb, const Var *v, int64_t at) {
     const Type *t = type_get(v->type);
-    sb_puts(sb, sb->len > 1 ? ",\"" : "\"");
+    sb_puts(sb, sb->len > 1 ? ",\"" : "{\"");
     bool reserved = !strcmp(v->name, "__metadata__"); /* as in st_name */
     sb_put_json(sb, reserved ? "ampc.__metadata__" : v->name);
     sb_printf(sb, "\":{\"dtype\":\"%s\",\"shape\":[",
@@ -76,14 +78,13 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out) {
     static const Options sidecar = {.sidecar_weights = true};
     StrBuf head = {0};
     int64_t at = 0;
-    sb_puts(&head, "{");
     for (int i = 0; i < m->vars.len; i++) {
         const Var *v = &m->vars.data[i];
         if (!weights_in_sidecar(&sidecar, v)) continue;
-        header_entry(&head, v, at);
+        weights_entry(&head, v, at);
         at += type_bytes(type_get(v->type));
     }
-    sb_puts(&head, "}");
+    sb_puts(&head, head.len ? "}" : "{}");
     while (head.len % 8) sb_puts(&head, " ");
     uint64_t n = head.len;
     *out = (PlanSidecar){.crc = (uint32_t)crc32(0, NULL, 0)};

@@ -9,7 +9,8 @@
 
 /* argv[0] is the command's name; the result is the exit status. */
 typedef int Command(int argc, char **argv);
-Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt;
+Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt,
+    cmd_export;
 
 /* ---- shared by the commands (cmd_common.c) ------------------------------- */
 
@@ -20,6 +21,7 @@ typedef struct Session {
     Options opt;
     char *model; /* the bytes of the model's file, read once */
     size_t model_bytes;
+    bool own_only; /* compile options are unknown to this command */
 } Session;
 void session_init(Session *s);
 /* Prints the collected messages, frees all; returns the exit status. */

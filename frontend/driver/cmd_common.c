@@ -55,6 +55,7 @@ static Status take_arg(Session *s, char **argv, int left, const OwnOption *own,
         return OK;
     }
     bool took = false;
+    if (s->own_only) return usage(s, "unknown option", arg);
     TRY(options_set(&s->opt, &s->diag, arg, next, &took));
     if (took) *used = 2;
     return OK;

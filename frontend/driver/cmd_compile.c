@@ -48,6 +48,7 @@ static Status emit(Compile *c, const char *model, const char *out) {
     bool onnx = !has_suffix(model, ".amp");
     EmitInput in = {.path = out,
                     .model_path = model,
+                    .model_is_text = !onnx,
                     .sections = c->sections,
                     .nsection = NREPORT,
                     .compiled = report_compiled,

@@ -13,6 +13,9 @@ static const char help[] =
     "--params|--cuda] [--json]\n"
     "       ampc check MODEL [options]      what would be refused, and why\n"
     "       ampc opt FILE --pass NAME[,NAME...] [options]   IR in, IR out\n"
+    "       ampc export OUT.so [--load CKPT] -o MODEL.onnx   trained weights "
+    "in the\n"
+    "                                       model's own ONNX graph\n"
     "       ampc fmt FILE.amp\n"
     "       ampc --list-ops | --list-passes | --help | --version\n"
     "\n"
@@ -90,11 +93,9 @@ static int run(int argc, char **argv) {
     static const struct {
         const char *name;
         Command *run;
-    } commands[] = {{"run", cmd_run},
-                    {"inspect", cmd_inspect},
-                    {"check", cmd_check},
-                    {"opt", cmd_opt},
-                    {"fmt", cmd_fmt}};
+    } commands[] = {{"run", cmd_run},       {"inspect", cmd_inspect},
+                    {"check", cmd_check},   {"opt", cmd_opt},
+                    {"export", cmd_export}, {"fmt", cmd_fmt}};
     static const struct {
         const char *name;
         int (*run)(void);

@@ -57,6 +57,7 @@ static Status emit(Run *r, const char *options, const char *path) {
     EmitInput in = {.path = path,
                     .model_path = "some/where/m.amp",
                     .model_data = model,
+                    .model_is_text = true,
                     .model_size = strlen(model),
                     .sections = &report,
                     .nsection = 1};
@@ -104,7 +105,7 @@ TEST_CASE(emit, sections) {
     SectionFile f;
     emit_ok("--target=cpu:x86-64-v2", path);
     REQUIRE(sections_open(a, &d, path, &f) == OK);
-    const PlanSection *s = sections_find(&f, "model");
+    const PlanSection *s = sections_find(&f, "model.amp");
     REQUIRE(s != NULL && sections_read(a, &d, &f, s, &text, &n) == OK);
     CHECK_EQ_INT(n, strlen(model));
     CHECK_STR(text, model);

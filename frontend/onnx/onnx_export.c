@@ -1,0 +1,169 @@
+/* onnx_export.c: the user's ONNX file again, with other weights.
+
+   What a module keeps of the file is a skeleton (onnx_skeleton.c).  Its empty
+   tensors are filled; nodes that an exporter left in training mode compute as
+   evaluation does, since an exported model is there to predict.             */
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+#include "frontend/onnx/wire.h"
+#include "passes/files.h"
+
+typedef struct Export {
+    Arena *a;
+    Diag *d;
+    const char *path;
+    Onnx__ModelProto *m;
+    OxMap used; /* names that nodes or the graph's outputs read */
+} Export;
+
+static Status export_fail(const Export *e, const char *what, const char *name) {
+    StrBuf quoted = {0};
+    sb_put_escaped(&quoted, name ? name : "");
+    fail(e->d, (Loc){.file = e->path}, "'%s': %s", quoted.data, what);
+    sb_free(&quoted);
+    return ERR_USER;
+}
+
+/* ---- tensors ------------------------------------------------------------- */
+
+static bool is_empty(const Onnx__TensorProto *t) {
+    return !t->has_raw_data && !t->n_float_data && !t->n_int32_data &&
+           !t->n_int64_data && !t->n_double_data && !t->n_uint64_data &&
+           !t->n_string_data && !t->n_external_data;
+}
+
+static Status fill_tensor(Export *e, Onnx__TensorProto *t, OnnxWeightFn *weight,
+                          void *ctx) {
+    DType dtype;
+    if (!is_empty(t)) {
+        if (t->n_external_data)
+            warn(e->d, (Loc){.file = e->path},
+                 "a constant of the model lies in another file, which must lie "
+                 "beside the exported one too");
+        return OK;
+    }
+    if (!t->name || t->n_dims > MAX_RANK ||
+        !dtype_from_onnx(t->data_type, &dtype))
+        return export_fail(e, "a tensor of the stored model is damaged",
+                           t->name);
+    Type type = {.dtype = dtype, .rank = (int)t->n_dims};
+    for (size_t i = 0; i < t->n_dims; i++) {
+        type.dim[i] = t->dims[i];
+        if (t->dims[i] < 0)
+            return export_fail(e, "a tensor of the stored model is damaged",
+                               t->name);
+    }
+    int64_t bytes = type_bytes(&type);
+    t->raw_data.data = arena_alloc(e->a, (size_t)bytes + 1);
+    t->raw_data.len = (size_t)bytes;
+    t->has_raw_data = true;
+    return weight(ctx, t->name, &type, t->raw_data.data);
+}
+
+/* ---- nodes as they infer ------------------------------------------------- */
+
+static void note_used(Export *e, Onnx__NodeProto *const *node, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < node[i]->n_input; k++)
+            ox_map_put(e->a, &e->used, intern(node[i]->input[k]), 1);
+}
+
+/* Outputs that only training has. */
+static Status drop_outputs(Export *e, Onnx__NodeProto *n) {
+    for (size_t k = 1; k < n->n_output; k++)
+        if (*n->output[k] && ox_map_get(&e->used, intern(n->output[k])) >= 0)
+            return export_fail(e,
+                               "the graph reads what its node gives in "
+                               "training only",
+                               n->output[k]);
+    if (n->n_output > 1) n->n_output = 1;
+    return OK;
+}
+
+static void drop_attribute(Onnx__NodeProto *n, const char *name) {
+    size_t kept = 0;
+    for (size_t i = 0; i < n->n_attribute; i++) {
+        Onnx__AttributeProto *a = n->attribute[i];
+        if (!a->name || strcmp(a->name, name)) n->attribute[kept++] = a;
+    }
+    n->n_attribute = kept;
+}
+
+static Status infer_node(Export *e, Onnx__NodeProto *n) {
+    bool standard = !n->domain || !*n->domain || !strcmp(n->domain, "ai.onnx");
+    if (!standard || !n->op_type) return OK;
+    if (!strcmp(n->op_type, "BatchNormalization")) {
+        drop_attribute(n, "training_mode");
+        return drop_outputs(e, n);
+    }
+    if (strcmp(n->op_type, "Dropout") != 0) return OK;
+    if (n->n_input > 2) n->n_input = 2; /* the third: training_mode */
+    return drop_outputs(e, n);
+}
+
+static Status infer_nodes(Export *e, Onnx__NodeProto *const *node, size_t n) {
+    for (size_t i = 0; i < n; i++) TRY(infer_node(e, node[i]));
+    return OK;
+}
+
+/* ---- the file ------------------------------------------------------------ */
+
+typedef struct Pack {
+    ProtobufCBuffer base;
+    OutFile *out;
+    bool failed;
+} Pack;
+
+static void pack_append(ProtobufCBuffer *b, size_t n, const uint8_t *data) {
+    Pack *p = (Pack *)b;
+    if (!p->failed) p->failed = !outfile_write(p->out, data, n);
+}
+
+static Status export_model(Export *e, OnnxWeightFn *weight, void *ctx,
+                           OutFile *out) {
+    Onnx__GraphProto *g = e->m->graph;
+    if (!g) return export_fail(e, "the stored model has no graph", "");
+    note_used(e, g->node, g->n_node);
+    for (size_t i = 0; i < g->n_output; i++)
+        ox_map_put(e->a, &e->used, intern(g->output[i]->name), 1);
+    for (size_t i = 0; i < e->m->n_functions; i++) {
+        Onnx__FunctionProto *f = e->m->functions[i];
+        note_used(e, f->node, f->n_node);
+        for (size_t k = 0; k < f->n_output; k++)
+            ox_map_put(e->a, &e->used, intern(f->output[k]), 1);
+    }
+    TRY(infer_nodes(e, g->node, g->n_node));
+    for (size_t i = 0; i < e->m->n_functions; i++)
+        TRY(infer_nodes(e, e->m->functions[i]->node,
+                        e->m->functions[i]->n_node));
+    for (size_t i = 0; i < g->n_initializer; i++)
+        TRY(fill_tensor(e, g->initializer[i], weight, ctx));
+    if (onnx__model_proto__get_packed_size(e->m) > INT32_MAX)
+        return export_fail(e,
+                           "with its weights the model is larger than the "
+                           "2 GiB that an ONNX file can be",
+                           "");
+    Pack p = {.base = {.append = pack_append}, .out = out};
+    onnx__model_proto__pack_to_buffer(e->m, &p.base);
+    return p.failed ? file_failed(e->d, e->path, out) : OK;
+}
+
+/* What is dropped from the model stays until the arena goes. */
+static void *arena_take(void *a, size_t n) { return arena_alloc(a, n); }
+
+static void arena_keep(void *a, void *p) {
+    (void)a;
+    (void)p;
+}
+
+Status onnx_export(Arena *a, Diag *d, const char *path, const void *skeleton,
+                   size_t n, OnnxWeightFn *weight, void *ctx, OutFile *out) {
+    WireError err;
+    Export e = {.a = a, .d = d, .path = path};
+    ProtobufCAllocator memory = {arena_take, arena_keep, a};
+    if (wire_check(&onnx__model_proto__descriptor, skeleton, n, &err))
+        e.m = onnx__model_proto__unpack(&memory, n, skeleton);
+    if (!e.m) return export_fail(&e, "the stored model is damaged", "");
+    return export_model(&e, weight, ctx, out);
+}

@@ -1,0 +1,168 @@
+/* export_test.c: `ampc export`: the file that it writes is read back, and
+   predicts what the trained session did, bit for bit.                       */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/compiled.h"
+
+/* ---- helpers ------------------------------------------------------------- */
+
+enum { BATCH = 4 };
+#define OPTIONS                                                                \
+    "--dim batch=4 --precision fp32 --target "                                 \
+    "cpu:x86-64-v2 --accept-folded --dropout off "
+
+static const char *in(const char *name) {
+    static char path[8][700];
+    static int next;
+    char *p = path[next++ % 8];
+    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
+    return p;
+}
+
+/* Some data for every input; integers are small enough for labels. */
+typedef struct Data {
+    ampc_input in[8];
+    char *bytes[8];
+    size_t n;
+} Data;
+
+static Data data_for(const ampc_api *api, const char *program) {
+    Data d = {.n = 0};
+    ampc_tensor_info t = {.size = sizeof t};
+    for (; api->input(api->module, program, (uint32_t)d.n, &t) == AMPC_OK;
+         d.n++) {
+        d.bytes[d.n] = calloc(1, t.bytes);
+        for (size_t i = 0; t.dtype == AMPC_DTYPE_F32 && i < t.bytes / 4; i++)
+            ((float *)d.bytes[d.n])[i] = (float)((i * 37 + 5) % 64) / 32 - 1;
+        for (size_t i = 0; t.dtype == AMPC_DTYPE_I64 && i < t.bytes / 8; i++)
+            ((int64_t *)d.bytes[d.n])[i] = (int64_t)(i * 7 % 3);
+        d.in[d.n] = ampc_in(t.name, d.bytes[d.n], t.bytes, (ampc_dtype)t.dtype);
+    }
+    return d;
+}
+
+static void data_free(Data *d) {
+    for (size_t i = 0; i < d->n; i++) free(d->bytes[i]);
+}
+
+/* The logits, for free(). */
+static float *predict(const Compiled *c, ampc_session *s, size_t *n) {
+    ampc_tensor_info t = {.size = sizeof t};
+    Data d = data_for(c->api, "predict");
+    for (uint32_t i = 0; t.rank == 0; i++)
+        REQUIRE(c->api->output(c->api->module, "predict", i, &t) == AMPC_OK);
+    float *y = malloc(t.bytes);
+    ampc_output out = ampc_out(t.name, y, t.bytes, (ampc_dtype)t.dtype);
+    CHECK_MSG(c->api->predict(s, d.in, d.n, BATCH, &out, 1) == AMPC_OK, "%s",
+              c->api->error(s));
+    data_free(&d);
+    *n = t.bytes;
+    return y;
+}
+
+/* `ampc export WORDS`. */
+static void check_export(int status, const char *says, const char *words) {
+    char *out;
+    int rc = test_command(&out, "cd '%s' && '%s' export %s", test_tmpdir(),
+                          test_ampc(), words);
+    CHECK_MSG(rc == status, "ampc export %s: status %d\n%s", words, rc, out);
+    CHECK_HAS(out, says);
+    free(out);
+}
+
+static void same_predictions(const char *model, const float *want, size_t n) {
+    size_t k;
+    Compiled c = compile_file(in(model), OPTIONS);
+    ampc_session *s = open_threads(&c, 1);
+    float *y = predict(&c, s, &k);
+    if (CHECK_EQ_INT(n, k)) CHECK_MEM(y, want, n);
+    free(y);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+/* ---- round trips --------------------------------------------------------- */
+
+static void round_trip(const char *file, const char *options) {
+    char model[200], words[1400], all[400];
+    size_t n;
+    snprintf(model, sizeof model, "tests/onnx/%s", file);
+    snprintf(all, sizeof all, OPTIONS "%s", options);
+    Compiled c = compile_file(test_data_path(model), all);
+    ampc_session *s = open_threads(&c, 1);
+    float *first = predict(&c, s, &n);
+    Data d = data_for(c.api, "train");
+    for (int i = 0; i < 3; i++) step_ok(&c, s, d.in, d.n);
+    CHECK(c.api->save(s, in("trained")) == AMPC_OK);
+    float *last = predict(&c, s, &n);
+    CHECK(memcmp(first, last, n) != 0);
+    snprintf(words, sizeof words, "'%s' -o first.onnx", c.path);
+    check_export(0, "", words);
+    same_predictions("first.onnx", first, n);
+    snprintf(words, sizeof words, "'%s' --load trained -o last.onnx", c.path);
+    check_export(0, "", words);
+    same_predictions("last.onnx", last, n);
+    free(first);
+    free(last);
+    data_free(&d);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+TEST_CASE(export, gpt) { round_trip("gpt.dyn.onnx", ""); }
+
+/* BatchNormalization in training mode there, in inference mode here. */
+TEST_CASE(export, resnet_exported_for_training) {
+    round_trip("resnet.ts.onnx", "--batchnorm train");
+}
+
+TEST_CASE(export, weights_beside_the_module) {
+    round_trip("mlp.dyn.onnx", "--weights sidecar");
+}
+
+/* ---- mistakes ------------------------------------------------------------ */
+
+TEST_CASE(export, mistakes) {
+    char words[1400];
+    Compiled c =
+        compile_file(test_data_path("tests/onnx/mlp.dyn.onnx"), OPTIONS);
+    check_export(2, "-o MODEL.onnx is missing", "x.so");
+    check_export(2, "unknown option '--lr'", "x.so --lr 3 -o y");
+    check_export(2, "a file is missing", "-o y");
+    check_export(1, "No such file", "none.so -o y.onnx");
+    snprintf(words, sizeof words, "'%s' -o '%s'", c.path, c.path);
+    check_export(1, "-o would overwrite the module", words);
+    snprintf(words, sizeof words, "'%s' --load none -o y.onnx", c.path);
+    check_export(1, "none: No such file", words);
+    ampc_session *s = open_threads(&c, 1);
+    CHECK(c.api->save(s, in("whole")) == AMPC_OK);
+    c.api->close(s);
+    size_t n;
+    char *file = test_read_file(in("whole"), &n);
+    file[n - 1] ^= 1;
+    REQUIRE(test_write_file(in("torn"), file, n));
+    snprintf(words, sizeof words, "'%s' --load torn -o y.onnx", c.path);
+    check_export(1, "its checksum is wrong", words);
+    static const char other[] =
+        "{\"head\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}";
+    uint64_t head = sizeof other - 1;
+    memcpy(file, &head, 8);
+    memcpy(file + 8, other, head);
+    REQUIRE(test_write_file(in("other"), file, 8 + head));
+    snprintf(words, sizeof words, "'%s' --load other -o y.onnx", c.path);
+    check_export(1, "is not in it", words);
+    free(file);
+    compiled_close(&c);
+    c = compile_text("graph forward(%x: f32[4,2]) {\n"
+                     "  param %w: f32[2,2] = 0.5\n"
+                     "  %y = matmul %x, %w : f32[4,2]\n  return %y\n}\n",
+                     "--loss mse --target cpu:x86-64-v2");
+    snprintf(words, sizeof words, "'%s' -o y.onnx", c.path);
+    check_export(1, "compiled from a .amp file", words);
+    compiled_close(&c);
+    CHECK(access(in("y.onnx"), F_OK) != 0);
+}
