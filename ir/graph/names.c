@@ -142,13 +142,13 @@ const char *own_var_defect(const Module *m, const Var *v) {
     Str objective;
     int parameter;
     if (!name_is_own(v->name)) return NULL;
-    for (int i = 0; i < NUM_OWN_VARS; i++) {
+    Family f = family_of(m, v->name, &parameter);
+    for (int i = 0; i < NUM_OWN_VARS && f == NUM_FAMILIES; i++) {
         const struct OwnVarRow *r = &own_rows[i];
         if (!is_of_objective(v->name, r->text, &objective)) continue;
         bool same = v->kind == r->kind && v->type.i == own_type(r).i;
         return same ? NULL : "has another kind or type";
     }
-    Family f = family_of(m, v->name, &parameter);
     if (f == NUM_FAMILIES) return "is none of the compiler's";
     if (parameter < 0) return "belongs to no variable";
     TypeId of = m->vars.data[parameter].type;

@@ -9,11 +9,6 @@
 
 #include <string.h>
 
-enum {
-    MAX_COPIES = 8,
-    MIN_COPIED = 8 /* elements: smaller values cost nothing to keep */
-};
-
 /* ---- results with a buffer of their own ---------------------------------- */
 
 /* A scalar constant has no buffer; a variable that this program writes has a
@@ -45,18 +40,21 @@ static void copy_roots(Graph *g, Arena *scratch) {
 
 /* ---- copies -------------------------------------------------------------- */
 
+typedef struct Use {
+    int count;   /* reading nodes, outputs and writes */
+    bool stored; /* needs a buffer whatever fusion does */
+} Use;
+
 typedef struct Prep {
     Graph *g;
     Arena *a;
-    int *uses;       /* by ValueId.i: reading nodes, outputs and writes */
-    bool *stored;    /* by ValueId.i: needs a buffer whatever fusion does */
+    VEC(Use) uses;   /* by ValueId.i; it grows with the values */
     VEC(NodeId) out; /* new order, back to front */
 } Prep;
 
-static void count_use(Prep *p, ValueId v, bool stored) {
-    if (!is_value(v)) return;
-    p->uses[v.i]++;
-    if (stored) p->stored[v.i] = true;
+static Use *use_of(Prep *p, ValueId v) {
+    while (p->uses.len <= (int)v.i) vec_push(p->a, &p->uses, (Use){0});
+    return &p->uses.data[v.i];
 }
 
 static bool reads_before(const Node *n, int k) {
@@ -65,19 +63,17 @@ static bool reads_before(const Node *n, int k) {
     return false;
 }
 
-static void count_uses(Prep *p) {
-    Graph *g = p->g;
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
-        OpKind k = op_info[n->op].kind;
-        bool stored = k == KIND_VIEW || k == KIND_ANCHOR || k == KIND_LIB;
-        for (int j = 0; j < n->nin; j++)
-            if (!reads_before(n, j)) count_use(p, n->in[j], stored);
-    }
-    for (int i = 0; i < g->outputs.len; i++)
-        count_use(p, g->outputs.data[i].value, true);
-    for (int i = 0; i < g->writes.len; i++)
-        count_use(p, g->writes.data[i].value, true);
+static void count_use(Prep *p, ValueId v, bool stored) {
+    Use *u = use_of(p, v);
+    u->count += is_value(v);
+    u->stored |= stored;
+}
+
+static void count_operands(Prep *p, const Node *n) {
+    OpKind k = op_info[n->op].kind;
+    bool stored = k == KIND_VIEW || k == KIND_ANCHOR || k == KIND_LIB;
+    for (int j = 0; j < n->nin; j++)
+        if (!reads_before(n, j)) count_use(p, n->in[j], stored);
 }
 
 /* One large operand, not wider than the result; the others are small. */
@@ -85,7 +81,8 @@ static bool rereads_cheaply(const Graph *g, const Node *n) {
     const Type *r = value_type(g, n->out[0]);
     int64_t count = type_count(r);
     int large = 0;
-    if (op_info[n->op].cost != COST_CHEAP || n->nin == 0 || count < MIN_COPIED)
+    if (op_info[n->op].cost != COST_CHEAP || n->nin == 0 ||
+        count < target_of(g)->min_copied)
         return false;
     for (int i = 0; i < n->nin; i++) {
         const Type *t = value_type(g, n->in[i]);
@@ -100,27 +97,28 @@ static bool rereads_cheaply(const Graph *g, const Node *n) {
 
 /* An operand that would be in registers only (a product's, or after much
    arithmetic): keeping n's result costs no more than keeping that. */
-static bool follows_work(const Prep *p, const Node *n) {
+static bool follows_work(Prep *p, const Node *n) {
     int64_t count = type_count(value_type(p->g, n->out[0]));
     for (int i = 0; i < n->nin; i++) {
         const Value *v = value_get(p->g, n->in[i]);
-        if (v->kind != VK_RESULT || p->stored[n->in[i].i] ||
+        const Use *u = use_of(p, n->in[i]);
+        if (v->kind != VK_RESULT || u->stored ||
             type_count(value_type(p->g, n->in[i])) < count)
             continue;
         const Node *def = node_get(p->g, v->def);
         if (op_info[def->op].cost >= COST_LONG) return true;
-        if (op_info[def->op].kind == KIND_ANCHOR && p->uses[n->in[i].i] == 1)
-            return true;
+        if (op_info[def->op].kind == KIND_ANCHOR && u->count == 1) return true;
     }
     return false;
 }
 
-static bool copied_to_users(const Prep *p, const Node *n) {
+static bool copied_to_users(Prep *p, const Node *n) {
     OpKind k = op_info[n->op].kind;
     if (k == KIND_GEN) return true;
     if (n->nout != 1) return false;
-    int uses = p->uses[n->out[0].i];
-    if (uses < 2 || uses > MAX_COPIES || p->stored[n->out[0].i]) return false;
+    const Use *u = use_of(p, n->out[0]);
+    if (u->count < 2 || u->count > target_of(p->g)->max_copies || u->stored)
+        return false;
     if (n->op == OP_EXPAND) return true;
     return k == KIND_ELEM && rereads_cheaply(p->g, n) && !follows_work(p, n);
 }
@@ -143,67 +141,54 @@ static NodeId copy_node(Graph *g, NodeId id, uint32_t flags) {
     return value_get(g, v)->def;
 }
 
-/* New values need their counts too. */
-static void grow_counts(Prep *p, int *cap) {
-    int n = p->g->values.len;
-    if (n <= *cap) return;
-    int *uses = NEW_ARRAY(p->a, int, 2 * n);
-    bool *stored = NEW_ARRAY(p->a, bool, 2 * n);
-    memcpy(uses, p->uses, (size_t)*cap * sizeof *uses);
-    memcpy(stored, p->stored, (size_t)*cap * sizeof *stored);
-    p->uses = uses;
-    p->stored = stored;
-    *cap = 2 * n;
-}
-
 /* Reader `user` gets its own copy of what makes its operands; back to front,
    so that chains of such nodes are copied as a whole. */
-static void give_copies(Prep *p, NodeId user, int *cap) {
+static void give_copies(Prep *p, NodeId user) {
     Graph *g = p->g;
     for (int i = 0; i < node_get(g, user)->nin; i++) {
         ValueId v = node_get(g, user)->in[i];
         if (!is_value(v) || value_get(g, v)->kind != VK_RESULT) continue;
-        if (p->uses[v.i] < 2) continue;
+        if (use_of(p, v)->count < 2) continue;
         NodeId def = value_get(g, v)->def;
         if (!copied_to_users(p, node_get(g, def))) continue;
         NodeId twin = copy_node(g, def, node_get(g, user)->flags);
-        grow_counts(p, cap);
         ValueId w = node_get(g, twin)->out[0];
-        p->uses[v.i]--;
-        p->uses[w.i] = 1;
+        use_of(p, v)->count--;
+        use_of(p, w)->count = 1;
         Node *u = node_get(g, user);
         for (int k = i; k < u->nin; k++)
             if (same_value(u->in[k], v)) u->in[k] = w;
-        const Node *t = node_get(g, twin);
-        for (int k = 0; k < t->nin; k++)
-            if (!reads_before(t, k)) count_use(p, t->in[k], false);
+        count_operands(p, node_get(g, twin));
     }
 }
 
 /* Walks from the last node to the first.  A copy is made for a reader before
    the copy itself is visited as a reader, so it goes on a stack that is
    emptied right away: the copy then stands directly before its reader. */
-static void place_backwards(Prep *p, NodeId id, int first_copy, int *cap) {
+static void place_backwards(Prep *p, NodeId id, int first_copy) {
     Graph *g = p->g;
     vec_push(p->a, &p->out, id);
-    give_copies(p, id, cap);
+    give_copies(p, id);
     for (int i = node_get(g, id)->nin - 1; i >= 0; i--) {
         const Node *n = node_get(g, id);
         if (!is_value(n->in[i]) || reads_before(n, i)) continue;
         const Value *v = value_get(g, n->in[i]);
         if (v->kind == VK_RESULT && (int)v->def.i >= first_copy)
-            place_backwards(p, v->def, first_copy, cap);
+            place_backwards(p, v->def, first_copy);
     }
 }
 
 static void copy_cheap_nodes(Graph *g, Arena *scratch) {
-    int cap = g->values.len, first_copy = g->nodes.len;
+    int first_copy = g->nodes.len;
     Prep p = {.g = g, .a = scratch};
-    p.uses = NEW_ARRAY(scratch, int, cap);
-    p.stored = NEW_ARRAY(scratch, bool, cap);
-    count_uses(&p);
+    for (int i = 0; i < g->order.len; i++)
+        count_operands(&p, node_get(g, g->order.data[i]));
+    for (int i = 0; i < g->outputs.len; i++)
+        count_use(&p, g->outputs.data[i].value, true);
+    for (int i = 0; i < g->writes.len; i++)
+        count_use(&p, g->writes.data[i].value, true);
     for (int i = g->order.len - 1; i >= 0; i--)
-        place_backwards(&p, g->order.data[i], first_copy, &cap);
+        place_backwards(&p, g->order.data[i], first_copy);
     g->order.len = 0;
     for (int i = p.out.len - 1; i >= 0; i--)
         vec_push(g->arena, &g->order, p.out.data[i]);

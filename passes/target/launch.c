@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REACH = 256 }; /* groups of one sort that are looked at for a launch  */
+enum { REACH = 256 }; /* groups of one sort that are looked at for a launch */
 
 typedef struct Launcher {
     Flow *f;
@@ -35,38 +35,26 @@ static const Node *node_at(const Flow *f, int i) {
 
 /* ---- equal work ---------------------------------------------------------- */
 
-/* The elements of a group that walks one flat range; 0: it does not. */
-static int64_t flat_count(const Flow *f, int group) {
+/* Equal for groups of equal work; 0: the group does not walk one flat range. */
+static uint64_t sort_of(const Flow *f, int group) {
     const Graph *g = f->g;
     int64_t count = 0;
+    uint64_t h = 1;
     if (g->groups.data[group].kind != GROUP_POINT) return 0;
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_at(f, i);
         if (op_info[n->op].kind != KIND_ELEM || n->nout != 1) return 0;
-        int64_t each = type_count(value_type(g, n->out[0]));
-        if (each > count) count = each;
-    }
-    for (int i = f->first[group]; i < f->end[group] && count; i++) {
-        const Node *n = node_at(f, i);
-        if (type_count(value_type(g, n->out[0])) != count) return 0;
+        const Type *t = value_type(g, n->out[0]);
+        int facts[3] = {(int)n->op, t->dtype, f->stored[n->out[0].i]};
+        if (i > f->first[group] && type_count(t) != count) return 0;
+        count = type_count(t);
         for (int k = 0; k < n->nin; k++) {
             int64_t each = type_count(value_type(g, n->in[k]));
             if (each != 1 && each != count) return 0;
         }
-    }
-    return count > 1 ? count : 0;
-}
-
-static uint64_t sort_of(const Flow *f, int group) {
-    uint64_t h = 1;
-    if (!flat_count(f, group)) return 0;
-    for (int i = f->first[group]; i < f->end[group]; i++) {
-        const Node *n = node_at(f, i);
-        int facts[3] = {(int)n->op, value_dtype(f->g, n->out[0]),
-                        f->stored[n->out[0].i]};
         h = hash_bytes(h, facts, sizeof facts);
     }
-    return h ? h : 1;
+    return count <= 1 ? 0 : h ? h : 1;
 }
 
 /* Operands of the same kind: numbers equal, others of one dtype, one number or
@@ -184,13 +172,6 @@ static void place(Launcher *l, int group, int at) {
     }
 }
 
-/* Whether group c may join the launch of group g that starts at place `from`.
- */
-static bool joins(Launcher *l, int g, int c, int from) {
-    return !l->placed[c] && !l->waiting[c] && l->need[c] < from &&
-           same_work(l, g, c) && keeps_no_more(l, c);
-}
-
 bool *launch_together(Flow *f, const Edges *next, int *order) {
     int n = f->ngroup, nv = f->g->values.len, at = 0;
     Launcher l = {.f = f,
@@ -214,7 +195,9 @@ bool *launch_together(Flow *f, const Edges *next, int *order) {
         order[at++] = old[i];
         for (int c = l.later[old[i]]; c >= 0 && tries++ < REACH;
              c = l.later[c]) {
-            if (!joins(&l, old[i], c, from)) continue;
+            if (l.placed[c] || l.waiting[c] || l.need[c] >= from ||
+                !same_work(&l, old[i], c) || !keeps_no_more(&l, c))
+                continue;
             place(&l, c, at);
             beside[at] = true;
             order[at++] = c;

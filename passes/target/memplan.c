@@ -62,26 +62,20 @@ static bool reads_in_step(const Flow *f, int group, ValueId r,
 
 /* ---- variables ----------------------------------------------------------- */
 
-static bool can_write_home(const Plan *p, const Write *w) {
-    const Flow *f = p->f;
-    ValueId r = f->root[w->value.i];
-    const Value *v = value_get(p->g, r);
-    int maker = f->def[r.i];
-    if (maker < 0 || v->home >= 0) return false;
-    const Type *t = type_get(v->type), *var = value_type(p->g, w->var);
-    if (t->dtype != var->dtype || type_count(t) != type_count(var))
-        return false;
-    int last = f->last[w->var.i];
-    return last < f->from[maker] || (last == maker && !f->crowded[w->var.i] &&
-                                     reads_in_step(f, last, w->var, t));
-}
-
 static void choose_homes(Plan *p) {
+    const Flow *f = p->f;
     for (int i = 0; i < p->g->writes.len; i++) {
         const Write *w = &p->g->writes.data[i];
-        if (!can_write_home(p, w)) continue;
-        Value *v = value_get(p->g, p->f->root[w->value.i]);
-        v->home = value_get(p->g, w->var)->var;
+        ValueId r = f->root[w->value.i];
+        Value *v = value_get(p->g, r);
+        const Type *t = type_get(v->type), *var = value_type(p->g, w->var);
+        int maker = f->def[r.i], last = f->last[w->var.i];
+        if (maker < 0 || v->home >= 0 || t->dtype != var->dtype ||
+            type_count(t) != type_count(var))
+            continue;
+        if (last < f->from[maker] || (last == maker && !f->crowded[w->var.i] &&
+                                      reads_in_step(f, last, w->var, t)))
+            v->home = value_get(p->g, w->var)->var;
     }
 }
 
@@ -121,54 +115,31 @@ static void place_value(Plan *p, int group, ValueId v) {
     p->block_of[v.i] = b;
 }
 
-static void find_blocks(Plan *p) {
-    for (int i = 0; i < p->g->order.len; i++) {
-        const Node *n = node_get(p->g, p->g->order.data[i]);
-        if (n->group < 0) continue;
-        for (int k = 0; k < n->nout; k++) place_value(p, n->group, n->out[k]);
-    }
-}
-
 /* ---- offsets ------------------------------------------------------------- */
 
-typedef int OrderFn(const Block *a, const Block *b);
+/* Greatest first. */
+typedef enum Order { BY_BYTES, BY_AREA, BY_LIFE, IN_TIME } Order;
 
-static int by_number(int64_t a, int64_t b) { return a < b ? -1 : a > b; }
-
-static int largest_first(const Block *a, const Block *b) {
-    return by_number(b->bytes, a->bytes);
+static int64_t size_by(Order o, const Block *b) {
+    int64_t life = b->to - b->from + 1;
+    return o == BY_BYTES ? b->bytes : o == BY_AREA ? b->bytes * life : life;
 }
-
-static int longest_first(const Block *a, const Block *b) {
-    return by_number(b->to - b->from, a->to - a->from);
-}
-
-static int area_first(const Block *a, const Block *b) {
-    return by_number(b->bytes * (b->to - b->from + 1),
-                     a->bytes * (a->to - a->from + 1));
-}
-
-static OrderFn *const orders[] = {largest_first, area_first, longest_first};
 
 enum { FEW_BLOCKS = 4096 }; /* these orders are tried: their time is a square */
 
 /* Stable insertion by merging: qsort has no context and no stability. */
-static void sort_blocks(const Plan *p, int *idx, int n, OrderFn *cmp,
-                        int *tmp) {
+static void sort_blocks(const Plan *p, int *idx, int n, Order by, int *tmp) {
+    const Block *b = p->blocks.data;
     if (n < 2) return;
     int half = n / 2, i = 0, j = half, k = 0;
-    sort_blocks(p, idx, half, cmp, tmp);
-    sort_blocks(p, idx + half, n - half, cmp, tmp);
+    sort_blocks(p, idx, half, by, tmp);
+    sort_blocks(p, idx + half, n - half, by, tmp);
     while (i < half || j < n) {
-        bool left = j == n || (i < half && cmp(&p->blocks.data[idx[i]],
-                                               &p->blocks.data[idx[j]]) <= 0);
+        bool left = j == n || (i < half && size_by(by, &b[idx[i]]) >=
+                                               size_by(by, &b[idx[j]]));
         tmp[k++] = left ? idx[i++] : idx[j++];
     }
     memcpy(idx, tmp, (size_t)n * sizeof *idx);
-}
-
-static bool alive_together(const Block *a, const Block *b) {
-    return a->from <= b->to && b->from <= a->to;
 }
 
 /* The tightest gap among placed blocks (sorted by offset) that are alive with
@@ -178,7 +149,7 @@ static int64_t best_gap(const Plan *p, const int *placed, int n, const Block *b,
     int64_t end = 0, best = -1, best_size = INT64_MAX;
     for (int i = 0; i < n; i++) {
         const Block *x = &p->blocks.data[placed[i]];
-        if (!alive_together(x, b)) continue;
+        if (x->from > b->to || b->from > x->to) continue; /* apart in time */
         int64_t gap = offset[placed[i]] - end;
         if (gap >= b->bytes && gap < best_size) {
             best = end;
@@ -277,16 +248,11 @@ static void choose_offsets(Plan *p) {
     int n = p->blocks.len;
     int *idx = NEW_ARRAY(p->a, int, n + 1), *tmp = NEW_ARRAY(p->a, int, n + 1);
     int64_t *offset = NEW_ARRAY(p->a, int64_t, n + 1), best = INT64_MAX;
-    int norder = n > FEW_BLOCKS ? 0 : sizeof orders / sizeof *orders;
-    for (int o = 0; o <= norder; o++) {
-        int64_t total;
-        if (o < norder) {
-            for (int i = 0; i < n; i++) idx[i] = i;
-            sort_blocks(p, idx, n, orders[o], tmp);
-            total = place_blocks(p, idx, offset);
-        } else {
-            total = place_in_time(p, offset);
-        }
+    for (Order o = n > FEW_BLOCKS ? IN_TIME : BY_BYTES; o <= IN_TIME; o++) {
+        for (int i = 0; i < n; i++) idx[i] = i;
+        if (o != IN_TIME) sort_blocks(p, idx, n, o, tmp);
+        int64_t total = o == IN_TIME ? place_in_time(p, offset)
+                                     : place_blocks(p, idx, offset);
         if (total >= best) continue;
         best = total;
         for (int i = 0; i < n; i++) p->blocks.data[i].offset = offset[i];
@@ -303,7 +269,11 @@ static void plan_graph(Graph *g, PassCtx *cx) {
         g->values.data[v].home = -1;
     }
     choose_homes(&p);
-    find_blocks(&p);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        for (int k = 0; k < n->nout && n->group >= 0; k++)
+            place_value(&p, n->group, n->out[k]);
+    }
     choose_offsets(&p);
     for (int v = 1; v < g->values.len; v++)
         if (p.block_of[v] >= 0)

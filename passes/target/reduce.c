@@ -30,11 +30,6 @@ static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
     return kept;
 }
 
-static ValueId fold_nothing(Stages *e, OpCode op, ValueId x, DType dtype) {
-    if (op == OP_REDUCE_SUMSQ) return b2(e->b, OP_MUL, x, x, dtype);
-    return b_cast(e->b, x, dtype);
-}
-
 static int64_t columns(const Type *t, const int64_t *axes, int n) {
     int64_t c = 1;
     for (int i = 0; i < n; i++) c *= t->dim[axes[i]];
@@ -85,19 +80,15 @@ static ValueId in_chunks(Stages *e, OpCode op, ValueId x, int64_t axis,
     return in_best_stages(e, combining(op), part, &axis, 1, dtype);
 }
 
-/* How many of the outer axes must become rows; n: even all are not enough. */
-static int outer_axes(const Stages *e, const Type *t, const int64_t *axes,
-                      int n, int64_t rows) {
-    int k = 0;
-    while (k < n && rows < e->target->rows_enough) rows *= t->dim[axes[k++]];
-    return k;
-}
-
+/* Outer axes become rows of a first stage until there are enough of those; the
+   last axis is left to fold, and where it is the only one it is cut. */
 static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
                          int n, int64_t rows, DType dtype) {
     Builder *b = e->b;
     Type t = *value_type(e->b->g, x);
-    int k = outer_axes(e, &t, axes, n, rows);
+    int k = 0;
+    for (int64_t r = rows; k < n && r < e->target->rows_enough; k++)
+        r *= t.dim[axes[k]];
     if (k == n) k = n - 1;
     if (k > 0) {
         ValueId part =
@@ -119,7 +110,9 @@ static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
     Type t = *value_type(e->b->g, x);
     int64_t axes[MAX_RANK];
     int n = long_axes(&t, all, nall, axes);
-    if (n == 0) return fold_nothing(e, op, x, dtype);
+    if (n == 0)
+        return op == OP_REDUCE_SUMSQ ? b2(b, OP_MUL, x, x, dtype)
+                                     : b_cast(b, x, dtype);
     if (in_one_stage(e, &t, axes, n))
         return b_reduce(b, op, x, axes, n, true, dtype);
     int64_t cols = columns(&t, axes, n), rows = type_count(&t) / cols;
@@ -131,10 +124,6 @@ static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
     return b2(b, OP_DIV, sum, count, dtype);
 }
 
-static DType partial_of(const Graph *g, const Node *n) {
-    return value_dtype(g, n->in[0]) == DT_F64 ? DT_F64 : DT_F32;
-}
-
 static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Graph *g = rw->g;
     Node n = *node_get(g, id); /* building moves the pool */
@@ -143,7 +132,8 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     if (op_info[n.op].kind != KIND_REDUCE) return false;
     int na = attr_ints(&n, AK_axes, &axes), made = g->order.len;
     ASSERT(attr_int(&n, AK_keepdims, 1));
-    Stages e = {&rw->b, target_of(g), partial_of(g, &n)};
+    bool wide = value_dtype(g, n.in[0]) == DT_F64;
+    Stages e = {&rw->b, target_of(g), wide ? DT_F64 : DT_F32};
     const Type *t = value_type(g, n.in[0]);
     if (long_axes(t, axes, na, kept) == na && in_one_stage(&e, t, axes, na))
         return false;

@@ -34,6 +34,7 @@ typedef struct Sched {
     VEC(Ready) ready; /* a heap; a group that ran may still be in it         */
     unsigned *seen;   /* by group: stamp of the last search                  */
     unsigned searches;
+    enum { SOURCE, FREEING, ANY } how; /* what goes first */
     uint64_t rng;
 } Sched;
 
@@ -57,8 +58,9 @@ static bool leads_to(const Sched *s, int from, int to) {
     return false;
 }
 
-/* Readers of a variable before the group that makes its new content. */
-static void order_writes(Sched *s) {
+/* Results before their readers, and readers of a variable before the group that
+   makes its new content, where they can be. */
+static void find_edges(Sched *s) {
     Flow *f = s->f;
     int *maker = NEW_ARRAY(s->a, int, f->g->values.len); /* + 1, by variable */
     for (int i = 0; i < f->g->writes.len; i++) {
@@ -66,20 +68,15 @@ static void order_writes(Sched *s) {
         maker[w->var.i] = f->def[f->root[w->value.i].i] + 1;
     }
     for (int i = 0; i < f->ngroup; i++)
+        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++)
+            if (f->def[f->read[k].i] >= 0) add_edge(s, f->def[f->read[k].i], i);
+    for (int i = 0; i < f->ngroup; i++)
         for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
             int m = maker[f->read[k].i] - 1;
             if (m < 0 || m == i) continue;
             s->searches++;
             if (!leads_to(s, m, i)) add_edge(s, i, m);
         }
-}
-
-static void find_edges(Sched *s) {
-    Flow *f = s->f;
-    for (int i = 0; i < f->ngroup; i++)
-        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++)
-            if (f->def[f->read[k].i] >= 0) add_edge(s, f->def[f->read[k].i], i);
-    order_writes(s);
 }
 
 static void start(Sched *s) {
@@ -100,16 +97,6 @@ static void start(Sched *s) {
 }
 
 /* ---- memory -------------------------------------------------------------- */
-
-static int64_t made_bytes(const Flow *f, int group) {
-    int64_t sum = 0;
-    for (int i = f->first[group]; i < f->end[group]; i++) {
-        const Node *n = node_get(f->g, f->g->order.data[i]);
-        for (int k = 0; k < n->nout; k++)
-            if (f->stored[n->out[k].i]) sum += flow_bytes(f, n->out[k]);
-    }
-    return sum;
-}
 
 /* A group is the only one left to read a buffer that groups make. */
 static bool last_reader(const Sched *s, ValueId root) {
@@ -148,19 +135,9 @@ static int64_t peak_bytes(Sched *s, const int *order) {
 
 /* ---- orders -------------------------------------------------------------- */
 
-typedef int64_t KeyFn(Sched *s, int group);
-
-static int64_t key_source(Sched *s, int group) {
-    (void)s, (void)group;
-    return 0;
-}
-
-static int64_t key_freeing(Sched *s, int group) {
-    return freed_bytes(s, group) - s->made[group];
-}
-
-static int64_t key_any(Sched *s, int group) {
-    (void)group;
+static int64_t key_of(Sched *s, int group) {
+    if (s->how == FREEING) return freed_bytes(s, group) - s->made[group];
+    if (s->how == SOURCE) return 0;
     s->rng = s->rng * UINT64_C(6364136223846793005) + 1442695040888963407u;
     return (int64_t)(s->rng >> 33);
 }
@@ -169,7 +146,8 @@ static bool before(Ready x, Ready y) {
     return x.key != y.key ? x.key > y.key : x.group < y.group;
 }
 
-static void push(Sched *s, Ready x) {
+static void push(Sched *s, int group) {
+    Ready x = {key_of(s, group), group};
     vec_push(s->a, &s->ready, x);
     int i = s->ready.len - 1;
     for (; i > 0 && before(x, s->ready.data[(i - 1) / 2]); i = (i - 1) / 2)
@@ -191,15 +169,16 @@ static int pop(Sched *s) {
 
 /* A key grows while a group waits, where it becomes the last reader of a
    buffer: then it is queued once more. */
-static int *list_order(Sched *s, KeyFn *key) {
+static int *list_order(Sched *s, int how) {
     const Flow *f = s->f;
     int n = f->ngroup, done = 0;
     int *order = NEW_ARRAY(s->a, int, n + 1);
     bool *ran = NEW_ARRAY(s->a, bool, n + 1);
     start(s);
+    s->how = how;
     s->ready.len = 0;
     for (int i = 0; i < n; i++)
-        if (!s->blocked[i]) push(s, (Ready){key(s, i), i});
+        if (!s->blocked[i]) push(s, i);
     while (s->ready.len) {
         int c = pop(s);
         if (ran[c]) continue;
@@ -210,11 +189,11 @@ static int *list_order(Sched *s, KeyFn *key) {
             ValueId r = f->read[k];
             int reader = s->readers[r.i];
             if (last_reader(s, r) && f->last[r.i] < n && !s->blocked[reader])
-                push(s, (Ready){key(s, reader), reader});
+                push(s, reader);
         }
         for (int k = 0; k < s->next[c].len; k++) {
             int to = s->next[c].to[k];
-            if (!s->blocked[to]) push(s, (Ready){key(s, to), to});
+            if (!s->blocked[to]) push(s, to);
         }
     }
     ASSERT(done == n);
@@ -225,7 +204,6 @@ static int *list_order(Sched *s, KeyFn *key) {
 
 typedef struct Emit {
     Graph *g;
-    const NodeId *old;
     bool *done; /* by NodeId.i: VIEWs already placed */
 } Emit;
 
@@ -239,18 +217,6 @@ static void emit_views(Emit *e, ValueId v) {
     vec_push(e->g->arena, &e->g->order, id);
 }
 
-static void emit_group(Emit *e, const Flow *f, int old, int number) {
-    Graph *g = e->g;
-    for (int i = f->first[old]; i < f->end[old]; i++) {
-        const Node *n = node_get(g, e->old[i]);
-        for (int k = 0; k < n->nin; k++) emit_views(e, n->in[k]);
-    }
-    for (int i = f->first[old]; i < f->end[old]; i++) {
-        node_get(g, e->old[i])->group = number;
-        vec_push(g->arena, &g->order, e->old[i]);
-    }
-}
-
 /* beside (may be NULL): whether place i shares the launch before it. */
 static void apply_order(Sched *s, const int *order, const bool *beside) {
     Graph *g = s->f->g;
@@ -258,12 +224,19 @@ static void apply_order(Sched *s, const int *order, const bool *beside) {
     NodeId *old = arena_dup(s->a, g->order.data, (size_t)n * sizeof *old);
     Group *groups =
         arena_dup(s->a, g->groups.data, (size_t)ng * sizeof *groups);
-    Emit e = {g, old, NEW_ARRAY(s->a, bool, g->nodes.len)};
+    Emit e = {g, NEW_ARRAY(s->a, bool, g->nodes.len)};
     g->order.len = 0;
     for (int i = 0; i < ng; i++) {
         g->groups.data[i] = groups[order[i]];
         g->groups.data[i].beside = beside && beside[i];
-        emit_group(&e, s->f, order[i], i);
+        int from = s->f->first[order[i]], end = s->f->end[order[i]];
+        for (int j = from; j < end; j++)
+            for (int k = 0; k < node_get(g, old[j])->nin; k++)
+                emit_views(&e, node_get(g, old[j])->in[k]);
+        for (int j = from; j < end; j++) {
+            node_get(g, old[j])->group = i;
+            vec_push(g->arena, &g->order, old[j]);
+        }
     }
     for (int i = 0; i < n; i++)
         if (node_get(g, old[i])->group < 0)
@@ -280,11 +253,16 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
     s.readers = NEW_ARRAY(s.a, int, g->values.len);
     s.seen = NEW_ARRAY(s.a, unsigned, n + 1);
     s.rng = cx->opt->shuffle;
-    for (int i = 0; i < n; i++) s.made[i] = made_bytes(s.f, i);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *x = node_get(g, g->order.data[i]);
+        for (int k = 0; k < x->nout && x->group >= 0; k++)
+            if (s.f->stored[x->out[k].i])
+                s.made[x->group] += flow_bytes(s.f, x->out[k]);
+    }
     find_edges(&s);
-    int *order = list_order(&s, cx->opt->shuffle ? key_any : key_source);
+    int *order = list_order(&s, cx->opt->shuffle ? ANY : SOURCE);
     if (!cx->opt->shuffle) {
-        int *greedy = list_order(&s, key_freeing);
+        int *greedy = list_order(&s, FREEING);
         if (peak_bytes(&s, greedy) < peak_bytes(&s, order)) order = greedy;
     }
     bool *beside = NULL;

@@ -8,6 +8,8 @@ const TargetInfo target_info[NUM_TARGETS] = {
     [TARGET_CPU] = {.max_buffers = 24,
                     .max_nodes = 96,
                     .max_moved = 3,
+                    .max_copies = 8,
+                    .min_copied = 8,
                     .rows_enough = 64,
                     .columns_serial = 16384,
                     .small_tensor = 32768,
@@ -17,6 +19,8 @@ const TargetInfo target_info[NUM_TARGETS] = {
                      .max_buffers = 24,
                      .max_nodes = 96,
                      .max_moved = 3,
+                     .max_copies = 8,
+                     .min_copied = 8,
                      .rows_enough = 64,
                      .columns_serial = 16384,
                      .small_tensor = 32768,
@@ -30,16 +34,12 @@ static bool wanted(const Options *opt, TargetKind t) {
     return cuda ? opt->emit_cuda != NULL : opt->targets.len == 0;
 }
 
-static bool is_split(const Module *m) {
-    for (int i = 0; i < m->graphs.len; i++)
-        if (m->graphs.data[i]->target == TARGET_ANY) return false;
-    return true;
-}
-
 void target_split(Module *m, const Options *opt) {
     int n = m->graphs.len;
-    bool first = true;
-    if (is_split(m)) return;
+    bool first = true, split = true;
+    for (int i = 0; i < n; i++)
+        split &= m->graphs.data[i]->target != TARGET_ANY;
+    if (split) return;
     for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++) {
         if (!wanted(opt, t)) continue;
         for (int i = 0; i < n; i++) {

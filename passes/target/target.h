@@ -22,7 +22,10 @@ typedef struct TargetInfo {
     /* one kernel */
     int max_buffers; /* operands and results                                 */
     int max_nodes;
-    int max_moved; /* nodes worth computing at a moved index                 */
+    /* arithmetic against memory */
+    int max_moved;      /* nodes worth computing at a moved index            */
+    int max_copies;     /* readers worth computing a cheap value for, each   */
+    int64_t min_copied; /* elements: smaller values cost nothing to keep     */
     /* how much work keeps it busy, in rows: what is computed independently  */
     int64_t rows_enough;
     int64_t columns_serial; /* columns that one of its workers may fold      */
