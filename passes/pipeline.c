@@ -92,14 +92,10 @@ static int row_named(const PassRow *rows, int n, const char *name) {
     return n;
 }
 
-/* Stages and sides only move on. */
-static bool falls_back(const PassRow *a, const PassRow *b) {
-    return b->stage < a->stage || b->side < a->side;
-}
-
 bool pipeline_defect(const PassRow *rows, int n, StrBuf *why) {
-    for (int i = 1; i < n; i++)
-        if (falls_back(&rows[i - 1], &rows[i])) {
+    for (int i = 1; i < n; i++) /* stages and sides only move on */
+        if (rows[i].stage < rows[i - 1].stage ||
+            rows[i].side < rows[i - 1].side) {
             sb_printf(why, "%s (%s) stands behind %s (%s)", rows[i].name,
                       stage_text[rows[i].stage], rows[i - 1].name,
                       stage_text[rows[i - 1].stage]);
@@ -151,16 +147,6 @@ static Status write_dump(const Runner *r, const char *name, const StrBuf *text,
     return s;
 }
 
-static void print_time(const Runner *r, double ms, bool unchanged) {
-    int nodes = 0, values = 0;
-    for (int i = 0; i < r->m->graphs.len; i++) {
-        nodes += r->m->graphs.data[i]->order.len;
-        values += r->m->graphs.data[i]->values.len - 1;
-    }
-    fprintf(stderr, "%2d %-10s %9.3f ms %8d nodes %8d values%s\n", r->m->passes,
-            r->pass->name, ms, nodes, values, unchanged ? " (unchanged)" : "");
-}
-
 /* The module's text after a pass (before the first: NULL), to the dump
    directory and m->texts. */
 static Status record(Runner *r, double ms) {
@@ -174,7 +160,16 @@ static Status record(Runner *r, double ms) {
     bool unchanged = r->pass && hash == r->hash;
     r->hash = hash;
     if (r->opt->dump_ir) s = write_dump(r, name, &text, unchanged);
-    if (r->opt->time_passes && r->pass) print_time(r, ms, unchanged);
+    if (r->opt->time_passes && r->pass) {
+        int nodes = 0, values = 0;
+        for (int i = 0; i < m->graphs.len; i++) {
+            nodes += m->graphs.data[i]->order.len;
+            values += m->graphs.data[i]->values.len - 1;
+        }
+        fprintf(stderr, "%2d %-10s %9.3f ms %8d nodes %8d values%s\n",
+                m->passes, name, ms, nodes, values,
+                unchanged ? " (unchanged)" : "");
+    }
     if (r->keep) {
         char *copy = arena_dup(m->arena, text.data, text.len + 1);
         StageText t = {intern(name), copy, text.len};
@@ -190,24 +185,6 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-static void verify_or_die(Module *m) {
-    Diag bugs = {0};
-    if (verify_module(m, (Stage)m->stage, &bugs) == OK) return;
-    fputs(bugs.text.data, stderr);
-    ASSERT(!"the IR is wrong after a pass");
-}
-
-static const Node *dead_node(const Graph *g, Arena *scratch) {
-    const int *uses = graph_use_counts(g, scratch);
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
-        int used = 0;
-        for (int k = 0; k < n->nout; k++) used += uses[n->out[k].i];
-        if (!used) return n;
-    }
-    return NULL;
-}
-
 /* Why a graph that was read from a text is nothing for that pass; NULL. */
 static const char *unfit(const Graph *g, const PassRow *p, Stage has) {
     if (p->stage < STAGE_FUSED && g->groups.len)
@@ -218,7 +195,14 @@ static const char *unfit(const Graph *g, const PassRow *p, Stage has) {
         return "only some graphs are a target's";
     if (p->stage < STAGE_FUSED || has >= STAGE_FUSED) return NULL;
     Arena *scratch = arena_new();
-    bool dead = dead_node(g, scratch) != NULL;
+    const int *uses = graph_use_counts(g, scratch);
+    bool dead = false;
+    for (int i = 0; i < g->order.len && !dead; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        int used = 0;
+        for (int k = 0; k < n->nout; k++) used += uses[n->out[k].i];
+        dead = !used;
+    }
     arena_free(scratch);
     return dead ? "it has dead nodes, which pass 'dce' drops" : NULL;
 }
@@ -264,7 +248,11 @@ static Status run_row(Runner *r, int row) {
     if (s != OK) return s;
     if ((int)r->pass->stage > m->stage) m->stage = (int)r->pass->stage;
     m->passes = row + 1;
-    verify_or_die(m);
+    Diag bugs = {0};
+    if (verify_module(m, (Stage)m->stage, &bugs) != OK) {
+        fputs(bugs.text.data, stderr);
+        ASSERT(!"the IR is wrong after a pass");
+    }
     return record(r, ms);
 }
 

@@ -137,14 +137,6 @@ static ValueId gradient(Diff *s, ValueId v) {
 
 /* ---- one node ------------------------------------------------------------ */
 
-static bool reached(const Diff *s, const Node *n) {
-    bool gradient_in = false, wanted = false;
-    for (int k = 0; k < n->nout; k++)
-        gradient_in |= s->parts[slot(s, n->out[k])].len > 0;
-    for (int k = 0; k < n->nin; k++) wanted |= s->active[slot(s, n->in[k])];
-    return gradient_in && wanted && differentiable(n);
-}
-
 static Status visit(Diff *s, NodeId id);
 
 static Status walk_back(Diff *s, int start) {
@@ -205,7 +197,11 @@ static Status grad_call(Diff *s, const Node *n, GradCtx *cx) {
 
 static Status visit(Diff *s, NodeId id) {
     Node n = *node_get(s->g, id);
-    if (!reached(s, &n)) return OK;
+    bool flows = false, wanted = false;
+    for (int k = 0; k < n.nout; k++)
+        flows |= s->parts[slot(s, n.out[k])].len > 0;
+    for (int k = 0; k < n.nin; k++) wanted |= s->active[slot(s, n.in[k])];
+    if (!flows || !wanted || !differentiable(&n)) return OK;
     ValueId *gout = NEW_ARRAY(s->scratch, ValueId, n.nout);
     ValueId *gin = NEW_ARRAY(s->scratch, ValueId, n.nin);
     bool *want = NEW_ARRAY(s->scratch, bool, n.nin);
@@ -270,27 +266,6 @@ static bool *loss_needs(const Graph *g, Arena *scratch, ValueId loss) {
     return needs;
 }
 
-typedef struct Wanted {
-    VEC(ValueId) value;
-    VEC(int) var;
-} Wanted;
-
-/* Parameters that the objective trains and its loss is computed from. */
-static Wanted find_wanted(Graph *g, Arena *scratch, const bool *needs,
-                          const Objective *j) {
-    Wanted w = {0};
-    for (int k = 0; k < g->module->vars.len; k++) {
-        ValueId v = graph_find_var(g, k);
-        const Var *var = &g->module->vars.data[k];
-        if (var->kind != VAR_PARAM || !is_value(v) || !needs[v.i] ||
-            !objective_trains(j, var->name))
-            continue;
-        vec_push(scratch, &w.value, v);
-        vec_push(scratch, &w.var, k);
-    }
-    return w;
-}
-
 static Status nothing_trains(const Graph *g, Diag *d, ValueId loss) {
     StrBuf names = {0};
     int n = 0;
@@ -312,12 +287,13 @@ static Status nothing_trains(const Graph *g, Diag *d, ValueId loss) {
     return s;
 }
 
-/* The first node after v where gradients end, to name in the message. */
-static const Node *blocking_node(const Graph *g, Arena *scratch,
-                                 const bool *needs, ValueId v, int nnode) {
-    bool *after = NEW_ARRAY(scratch, bool, g->values.len);
+/* Names the first node after v where gradients end. */
+static Status no_gradient(const Graph *g, PassCtx *cx, const bool *needs,
+                          ValueId v, int nnode) {
+    bool *after = NEW_ARRAY(cx->scratch, bool, g->values.len);
+    const Node *block = NULL;
     after[v.i] = true;
-    for (int k = 0; k < nnode; k++) {
+    for (int k = 0; k < nnode && !block; k++) {
         const Node *n = node_get(g, g->order.data[k]);
         bool reads = false, used = false, passes = differentiable(n);
         for (int j = 0; j < n->nin; j++) reads |= after[n->in[j].i];
@@ -326,28 +302,16 @@ static const Node *blocking_node(const Graph *g, Arena *scratch,
             passes &= is_float(g, n->out[j]) || j > 0;
         }
         if (!reads || !used) continue;
-        if (!passes) return n;
+        if (!passes) block = n;
         for (int j = 0; j < n->nout; j++) after[n->out[j].i] = true;
     }
-    return NULL;
-}
-
-static Status no_gradient(const Graph *g, PassCtx *cx, const bool *needs,
-                          ValueId v, int nnode) {
-    const Node *n = blocking_node(g, cx->scratch, needs, v, nnode);
-    Loc loc = n ? n->loc : (Loc){0};
+    Loc loc = block ? block->loc : (Loc){0};
     if (!loc.file) loc.file = g->module->file;
     return fail(cx->diag, loc,
                 "parameter '%s' only reaches the loss through a "
                 "non-differentiable input%s%s; freeze it",
-                value_get(g, v)->name, n ? " of " : "",
-                n ? node_info(n)->text : "");
-}
-
-/* The loss is multiplied by it; 0 when nothing scales. */
-static ValueId scale_value(Graph *g) {
-    int var = module_find_own_var(g->module, OWN_SCALE, g->objective);
-    return var >= 0 ? graph_var(g, var) : NO_VALUE;
+                value_get(g, v)->name, block ? " of " : "",
+                block ? node_info(block)->text : "");
 }
 
 /* A text may hold any graph of that name. */
@@ -364,33 +328,44 @@ static Status check_train(const Graph *g, PassCtx *cx, ValueId loss) {
     return fail(cx->diag, loc, "graph %s is differentiated already", g->name);
 }
 
+/* Gradients of the parameters that the objective trains and its loss is
+   computed from. */
 static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
-    int nnode = g->order.len;
+    const Module *m = g->module;
+    int nnode = g->order.len, n = 0;
     ValueId loss = graph_output(g, own_output(OUT_LOSS, g->objective));
     if (!is_value(loss))
-        return fail(cx->diag, (Loc){.file = g->module->file},
+        return fail(cx->diag, (Loc){.file = m->file},
                     "graph %s has no output %s to differentiate", g->name,
                     own_output(OUT_LOSS, g->objective));
     TRY(check_train(g, cx, loss));
     bool *needs = loss_needs(g, cx->scratch, loss);
-    Wanted w = find_wanted(g, cx->scratch, needs, j);
-    int n = w.value.len;
-    ValueId *grads = NEW_ARRAY(cx->scratch, ValueId, n + 1);
+    ValueId *want = NEW_ARRAY(cx->scratch, ValueId, m->vars.len + 1);
+    ValueId *grads = NEW_ARRAY(cx->scratch, ValueId, m->vars.len + 1);
+    for (int k = 0; k < m->vars.len; k++) {
+        ValueId v = graph_find_var(g, k);
+        const Var *var = &m->vars.data[k];
+        if (var->kind == VAR_PARAM && is_value(v) && needs[v.i] &&
+            objective_trains(j, var->name))
+            want[n++] = v;
+    }
     if (n == 0) return nothing_trains(g, cx->diag, loss);
-    TRY(autodiff(g, cx->diag, cx->scratch, loss, scale_value(g), w.value.data,
-                 n, grads));
+    int scale = module_find_own_var(m, OWN_SCALE, g->objective);
+    ValueId seed = scale >= 0 ? graph_var(g, scale) : NO_VALUE;
+    TRY(autodiff(g, cx->diag, cx->scratch, loss, seed, want, n, grads));
     Status s = OK;
     for (int k = 0; k < n; k++) {
-        Str name = g->module->vars.data[w.var.data[k]].name;
-        if (value_dtype(g, w.value.data[k]) != DT_F32)
-            return fail(cx->diag, (Loc){.file = g->module->file},
+        Str name = value_get(g, want[k])->name;
+        DType d = value_dtype(g, want[k]);
+        if (d != DT_F32)
+            return fail(cx->diag, (Loc){.file = m->file},
                         "parameter '%s' is %s: what trains is f32, and read "
                         "through a cast where it should not be",
-                        name, dtype_info[value_dtype(g, w.value.data[k])].text);
+                        name, dtype_info[d].text);
         if (is_value(grads[k]))
             graph_add_output(g, family_name(FAMILY_GRAD, name), grads[k]);
         else
-            s = no_gradient(g, cx, needs, w.value.data[k], nnode);
+            s = no_gradient(g, cx, needs, want[k], nnode);
     }
     return s;
 }

@@ -16,15 +16,6 @@ static Type type_copy(const Rewriter *rw, ValueId v) {
     return *value_type(rw->g, v);
 }
 
-static bool canon_reduce(Rewriter *rw, const Node *n, ValueId *out) {
-    const int64_t *axes;
-    int na = attr_ints(n, AK_axes, &axes);
-    Type t = type_copy(rw, n->out[0]);
-    ValueId r = b_reduce(&rw->b, n->op, n->in[0], axes, na, true, t.dtype);
-    out[0] = b_reshape(&rw->b, r, t.rank, t.dim);
-    return true;
-}
-
 /* slices: one result each, so that each can move into its users */
 static bool canon_split(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
@@ -179,7 +170,13 @@ static bool canon_node(Rewriter *rw, const Node *n, ValueId *out) {
     if (n->op == OP_SPLIT) return canon_split(rw, n, out);
     if (n->op == OP_RESHAPE) return canon_reshape(rw, n, out);
     if (op_info[n->op].kind == KIND_ELEM) return canon_elem(rw, n, out);
-    return op_info[n->op].kind == KIND_REDUCE && canon_reduce(rw, n, out);
+    if (op_info[n->op].kind != KIND_REDUCE) return false;
+    const int64_t *axes;
+    int na = attr_ints(n, AK_axes, &axes);
+    Type t = type_copy(rw, n->out[0]);
+    ValueId r = b_reduce(&rw->b, n->op, n->in[0], axes, na, true, t.dtype);
+    out[0] = b_reshape(&rw->b, r, t.rank, t.dim);
+    return true;
 }
 
 static bool canon_rule(Rewriter *rw, NodeId id, ValueId *with) {

@@ -55,12 +55,6 @@ static Status pick_output(const Graph *g, PassCtx *cx, const LossSpec *l,
     return no_loss(cx, g, "--loss names an output that does not exist");
 }
 
-/* design.md: 1 for rank 2 and rank >= 4, last for rank 3 */
-static int class_axis(const LossSpec *l, int rank) {
-    if (l->axis != INT_MIN) return axis_norm(l->axis, rank);
-    return rank == 3 ? 2 : rank >= 2 ? 1 : -1;
-}
-
 /* The functions that --loss names. */
 static const struct {
     const char *fn;
@@ -74,45 +68,37 @@ static const struct {
     [LOSS_BCE_LOGITS] = {"bce_with_logits_loss", false},
 };
 
-/* The attributes that the function has of those the option may give. */
-static int loss_attrs(const LossSpec *l, const Fn *fn, int axis, Attr *out) {
-    const Attr all[] = {attr_i(AK_axis, axis),
-                        attr_named_i("ignore_index", l->ignore_index),
-                        attr_named_f("label_smoothing", l->label_smoothing),
-                        attr_named_f("delta", l->delta)};
-    int n = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (fn_attr(fn, attr_get(all[i].key)->text)) out[n++] = all[i];
-    return n;
-}
-
+/* The class axis is 1 for rank 2 and rank >= 4, the last for rank 3.  Of the
+   attributes that the option may give, the function takes those it has. */
 static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, ValueId x,
                         ValueId *loss) {
     const Fn *fn = fn_std(losses[l->kind].fn);
     Graph *g = b->g;
     Type t = *value_type(g, x);
     DType d = DT_F32;
-    int axis = -1;
-    Attr a[4];
+    int axis = -1, na = 0;
+    if (!dtype_is_float(t.dtype))
+        return no_loss(cx, g, "the loss needs a floating-point output");
     if (losses[l->kind].classes) {
-        axis = class_axis(l, t.rank);
+        axis = t.rank == 3 ? 2 : t.rank >= 2 ? 1 : -1;
+        if (l->axis != INT_MIN) axis = axis_norm(l->axis, t.rank);
         if (axis < 0) return no_loss(cx, g, "the output has no class axis");
         if (t.dim[axis] == 0) return no_loss(cx, g, "the class axis is empty");
         for (int i = axis; i + 1 < t.rank; i++) t.dim[i] = t.dim[i + 1];
         t.rank--;
         d = DT_I64;
     }
+    Attr all[] = {attr_i(AK_axis, axis),
+                  attr_named_i("ignore_index", l->ignore_index),
+                  attr_named_f("label_smoothing", l->label_smoothing),
+                  attr_named_f("delta", l->delta)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (fn_attr(fn, attr_get(all[i].key)->text)) all[na++] = all[i];
     ValueId target = graph_input(g, "target", type_make(d, t.rank, t.dim));
-    int na = loss_attrs(l, fn, axis, a);
-    NodeId n = build_call(b, fn, (ValueId[]){x, target}, 2, a, na,
+    NodeId n = build_call(b, fn, (ValueId[]){x, target}, 2, all, na,
                           fn->info.out_max, NULL);
     *loss = node_get(g, n)->out[0];
     return OK;
-}
-
-static Status check_float(PassCtx *cx, const Graph *g, ValueId x) {
-    if (dtype_is_float(value_dtype(g, x))) return OK;
-    return no_loss(cx, g, "the loss needs a floating-point output");
 }
 
 static Status add_loss(Graph *g, PassCtx *cx, const Objective *j) {
@@ -123,7 +109,6 @@ static Status add_loss(Graph *g, PassCtx *cx, const Objective *j) {
         TRY(loss_auto(g, cx, &loss));
     } else {
         TRY(pick_output(g, cx, l, &x));
-        TRY(check_float(cx, g, x));
         TRY(call_loss(&b, cx, l, x, &loss));
     }
     if (value_type(g, loss)->rank) loss = b_reshape(&b, loss, 0, NULL);
@@ -132,21 +117,15 @@ static Status add_loss(Graph *g, PassCtx *cx, const Objective *j) {
     return OK;
 }
 
-/* Frontends refuse such names; a text may hold anything. */
-static Status check_names(const Graph *g, PassCtx *cx) {
-    for (int i = 0; i < g->outputs.len; i++)
-        if (name_is_own(g->outputs.data[i].name))
-            return fail(cx->diag, (Loc){.file = g->module->file},
-                        "output '%s' of graph %s: names that start with "
-                        "'ampc.' are the compiler's",
-                        g->outputs.data[i].name, g->name);
-    return OK;
-}
-
 Status pass_loss(Module *m, PassCtx *cx) {
     Graph *g = module_graph(m, FORWARD);
     if (!g) return OK;
-    TRY(check_names(g, cx));
+    for (int i = 0; i < g->outputs.len; i++) /* a text may hold any name */
+        if (name_is_own(g->outputs.data[i].name))
+            return fail(cx->diag, (Loc){.file = m->file},
+                        "output '%s' of graph %s: names that start with "
+                        "'ampc.' are the compiler's",
+                        g->outputs.data[i].name, g->name);
     for (int i = 0; i < cx->opt->objectives.len; i++) {
         const Objective *j = &cx->opt->objectives.data[i];
         if (j->loss.kind != LOSS_NONE) TRY(add_loss(g, cx, j));

@@ -49,30 +49,6 @@ static void make_inference(Graph *g, Arena *scratch) {
 
 /* ---- per-sample loss ----------------------------------------------------- */
 
-/* Looks through the casts and reshapes that a scalar loss may wear. */
-static const Node *loss_node(const Graph *g, ValueId v) {
-    for (;;) {
-        const Value *val = value_get(g, v);
-        if (val->kind != VK_RESULT) return NULL;
-        const Node *n = node_get(g, val->def);
-        if (n->op != OP_CAST && n->op != OP_RESHAPE) return n;
-        v = n->in[0];
-    }
-}
-
-/* x[B, ...] summed to [B]; false if its first dim is not the batch. */
-static bool sum_samples(Builder *b, ValueId x, int64_t batch, ValueId *out) {
-    Type t = *value_type(b->g, x);
-    if (t.rank < 1 || t.dim[0] != batch) return false;
-    int64_t axes[MAX_RANK];
-    for (int i = 1; i < t.rank; i++) axes[i - 1] = i;
-    *out = b_cast(b, x, DT_F32);
-    if (t.rank > 1)
-        *out =
-            b_reduce(b, OP_REDUCE_SUM, *out, axes, t.rank - 1, false, DT_F32);
-    return true;
-}
-
 static bool is_per_sample(const Graph *g, ValueId v, int64_t batch) {
     if (!is_value(v)) return false;
     const Type *t = value_type(g, v);
@@ -102,15 +78,20 @@ static bool split_call(Builder *b, Str objective, Node loss, int64_t batch) {
     return split;
 }
 
-/* A mean over everything: per-sample sums over the sample's share. */
+/* A mean over everything whose first axis is the batch: sums [B] over the
+   sample's share. */
 static bool split_mean(Builder *b, Str objective, Node mean, int64_t batch) {
     Graph *g = b->g;
     Type t = *value_type(g, mean.in[0]);
-    const int64_t *axes;
-    ValueId num;
-    if (attr_ints(&mean, AK_axes, &axes) != t.rank ||
-        !sum_samples(b, mean.in[0], batch, &num))
+    const int64_t *all;
+    int64_t axes[MAX_RANK];
+    if (attr_ints(&mean, AK_axes, &all) != t.rank || t.rank < 1 ||
+        t.dim[0] != batch)
         return false;
+    for (int i = 1; i < t.rank; i++) axes[i - 1] = i;
+    ValueId num = b_cast(b, mean.in[0], DT_F32);
+    if (t.rank > 1)
+        num = b_reduce(b, OP_REDUCE_SUM, num, axes, t.rank - 1, false, DT_F32);
     int64_t share = type_count(&t) / (batch ? batch : 1);
     ValueId den = b_full(b, type_make(DT_F32, 1, &batch), (double)share);
     graph_add_output(g, own_output(OUT_LOSS_NUM, objective), num);
@@ -118,19 +99,23 @@ static bool split_mean(Builder *b, Str objective, Node mean, int64_t batch) {
     return true;
 }
 
-static int64_t batch_of(const Graph *g) {
-    for (int i = 0; i < g->inputs.len; i++) {
-        const Type *t = value_type(g, g->inputs.data[i]);
-        if (t->rank) return t->dim[0];
-    }
-    return 0;
-}
-
-/* What eval reports of the scalar `loss`. */
+/* What eval reports of the scalar `loss`, whatever casts and reshapes it
+   wears. */
 static void report_loss(Graph *g, Str objective, ValueId loss) {
     Builder b = {.g = g};
-    const Node *n = loss_node(g, loss);
-    int64_t batch = batch_of(g);
+    ValueId v = loss;
+    const Node *n = NULL;
+    int64_t batch = 0;
+    for (int i = g->inputs.len - 1; i >= 0; i--) {
+        const Type *t = value_type(g, g->inputs.data[i]);
+        if (t->rank) batch = t->dim[0];
+    }
+    while (value_get(g, v)->kind == VK_RESULT) {
+        n = node_get(g, value_get(g, v)->def);
+        if (n->op != OP_CAST && n->op != OP_RESHAPE) break;
+        v = n->in[0];
+        n = NULL;
+    }
     bool split = false;
     if (n && n->fn && n->fn->samples.given)
         split = split_call(&b, objective, *n, batch);
@@ -140,15 +125,6 @@ static void report_loss(Graph *g, Str objective, ValueId loss) {
 }
 
 /* ---- the pass ------------------------------------------------------------ */
-
-/* Inputs that only the loss reads (targets) are no inputs of predict. */
-static void drop_unused_inputs(Graph *g, Arena *scratch) {
-    int *uses = graph_use_counts(g, scratch), kept = 0;
-    for (int i = 0; i < g->inputs.len; i++)
-        if (uses[g->inputs.data[i].i])
-            g->inputs.data[kept++] = g->inputs.data[i];
-    g->inputs.len = kept;
-}
 
 static void make_train(const Graph *f, PassCtx *cx, const Objective *j) {
     Graph *g = graph_clone(f, program_name(PROGRAM_TRAIN, j->name));
@@ -174,22 +150,16 @@ static void make_eval(const Graph *f, PassCtx *cx) {
         if (is_value(loss[i])) report_loss(g, j[i].name, loss[i]);
 }
 
-/* A text may hold programs: they are IR of a later stage, and all of it. */
-static Status check_graphs(const Module *m, PassCtx *cx) {
-    for (int i = 0; i < m->graphs.len; i++)
+Status pass_programs(Module *m, PassCtx *cx) {
+    Graph *f = module_graph(m, FORWARD);
+    bool trains = false;
+    if (!f) return OK;
+    for (int i = 0; i < m->graphs.len; i++) /* a text may hold anything */
         if (m->graphs.data[i]->program != PROGRAM_NONE)
             return fail(cx->diag, (Loc){.file = m->file},
                         "graph %s: a file with a graph %s, from which the "
                         "programs are made, has no program of its own",
                         m->graphs.data[i]->name, FORWARD);
-    return OK;
-}
-
-Status pass_programs(Module *m, PassCtx *cx) {
-    Graph *f = module_graph(m, FORWARD);
-    bool trains = false;
-    if (!f) return OK;
-    TRY(check_graphs(m, cx));
     for (int i = 0; i < cx->opt->objectives.len; i++) {
         const Objective *j = &cx->opt->objectives.data[i];
         if (!is_value(graph_output(f, own_output(OUT_LOSS, j->name)))) continue;
@@ -202,6 +172,11 @@ Status pass_programs(Module *m, PassCtx *cx) {
     drop_losses(predict);
     module_remove_graph(m, FORWARD);
     TRY(pass_dce(m, cx));
-    drop_unused_inputs(predict, cx->scratch);
+    /* inputs that only the loss reads (targets) are no inputs of predict */
+    int *uses = graph_use_counts(predict, cx->scratch), kept = 0;
+    for (int i = 0; i < predict->inputs.len; i++)
+        if (uses[predict->inputs.data[i].i])
+            predict->inputs.data[kept++] = predict->inputs.data[i];
+    predict->inputs.len = kept;
     return OK;
 }

@@ -10,11 +10,6 @@ static ValueId mapped(const Rewriter *rw, ValueId v, uint32_t limit) {
     return v;
 }
 
-static void remap_operands(Rewriter *rw, NodeId id, uint32_t limit) {
-    Node *n = node_get(rw->g, id);
-    for (int i = 0; i < n->nin; i++) n->in[i] = mapped(rw, n->in[i], limit);
-}
-
 /* Applies the rule to one node; true if every result has a replacement. */
 static bool try_rule(Rewriter *rw, RewriteRule *rule, NodeId id) {
     ValueId with[64] = {{0}};
@@ -35,14 +30,6 @@ static bool try_rule(Rewriter *rw, RewriteRule *rule, NodeId id) {
     return all;
 }
 
-static void remap_roots(Rewriter *rw, uint32_t limit) {
-    Graph *g = rw->g;
-    for (int i = 0; i < g->outputs.len; i++)
-        g->outputs.data[i].value = mapped(rw, g->outputs.data[i].value, limit);
-    for (int i = 0; i < g->writes.len; i++)
-        g->writes.data[i].value = mapped(rw, g->writes.data[i].value, limit);
-}
-
 int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user) {
     uint32_t limit = (uint32_t)g->values.len;
     Rewriter rw = {.g = g, .b = {.g = g}, .scratch = scratch, .user = user};
@@ -52,10 +39,15 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user) {
     NodeId *old = arena_dup(scratch, g->order.data, (size_t)n * sizeof *old);
     g->order.len = 0;
     for (int i = 0; i < n; i++) {
-        remap_operands(&rw, old[i], limit);
+        const Node *x = node_get(g, old[i]);
+        for (int k = 0; k < x->nin; k++)
+            x->in[k] = mapped(&rw, x->in[k], limit);
         if (!try_rule(&rw, rule, old[i])) vec_push(g->arena, &g->order, old[i]);
     }
-    remap_roots(&rw, limit);
+    for (int i = 0; i < g->outputs.len; i++)
+        g->outputs.data[i].value = mapped(&rw, g->outputs.data[i].value, limit);
+    for (int i = 0; i < g->writes.len; i++)
+        g->writes.data[i].value = mapped(&rw, g->writes.data[i].value, limit);
     return rw.changes;
 }
 

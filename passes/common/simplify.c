@@ -24,8 +24,18 @@ static bool same_type(const Rewriter *rw, ValueId a, ValueId b) {
 
 /* ---- constants ----------------------------------------------------------- */
 
-/* Rows that are not there are for pass checks to refuse. */
-static bool rows_exist(const Graph *g, const Node *n) {
+/* A gather whose rows are not there is for pass checks to refuse. */
+static bool foldable(const Graph *g, const Node *n) {
+    OpKind kind = op_info[n->op].kind;
+    if (kind == KIND_GEN || kind == KIND_LIB || kind == KIND_ANCHOR ||
+        kind == KIND_COMPOSITE || n->nin == 0 || n->nin > 64 || n->nout > 64)
+        return false;
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i].i && value_get(g, n->in[i])->kind != VK_CONST)
+            return false;
+    for (int i = 0; i < n->nout; i++)
+        if (type_count(value_type(g, n->out[i])) > FOLD_LIMIT) return false;
+    if (n->op != OP_GATHER) return true;
     const Type *t = value_type(g, n->in[0]);
     int64_t size = t->dim[axis_norm(attr_int(n, AK_axis, 0), t->rank)];
     const Tensor *rows = value_get(g, n->in[1])->data;
@@ -36,26 +46,12 @@ static bool rows_exist(const Graph *g, const Node *n) {
     return true;
 }
 
-static bool foldable(const Graph *g, const Node *n) {
-    OpKind kind = op_info[n->op].kind;
-    if (kind == KIND_GEN || n->nin == 0) return false;
-    if (kind == KIND_LIB || kind == KIND_ANCHOR || kind == KIND_COMPOSITE)
-        return false;
-    for (int i = 0; i < n->nin; i++)
-        if (n->in[i].i && value_get(g, n->in[i])->kind != VK_CONST)
-            return false;
-    for (int i = 0; i < n->nout; i++)
-        if (type_count(value_type(g, n->out[i])) > FOLD_LIMIT) return false;
-    return n->op != OP_GATHER || rows_exist(g, n);
-}
-
 /* op(consts) = const.  Rounded to the declared types, like compiled code. */
 static bool rule_fold(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     Graph *g = rw->g;
     if (!foldable(g, n)) return false;
     const EvalTensor *in[64];
     EvalTensor *out[64] = {0};
-    if (n->nin > 64 || n->nout > 64) return false;
     for (int i = 0; i < n->nin; i++)
         in[i] = n->in[i].i ? eval_from_tensor(rw->scratch,
                                               value_get(g, n->in[i])->data)
@@ -64,7 +60,7 @@ static bool rule_fold(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     if (eval_node(g, id, rw->scratch, EVAL_STORAGE, in, out, msg) != OK)
         return false; /* e.g. division by zero: left to run time */
     for (int i = 0; i < n->nout; i++) {
-        ValueId o = node_get(g, id)->out[i];
+        ValueId o = n->out[i];
         Tensor *t = eval_to_tensor(g->arena, out[i], type_of(rw, o));
         with[i] = graph_const(g, value_get(g, o)->name, t);
     }
@@ -73,9 +69,7 @@ static bool rule_fold(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
 
 /* f(full(c), y) = f(c, y) where y alone has the result's shape: the scalar is
    an immediate, the tensor would be a buffer. */
-static bool rule_scalar_operand(Rewriter *rw, const Node *n, NodeId id,
-                                ValueId *with) {
-    (void)id;
+static bool rule_scalar_operand(Rewriter *rw, const Node *n, ValueId *with) {
     Graph *g = rw->g;
     if (op_info[n->op].kind != KIND_ELEM || n->nin < 2) return false;
     const Type *res = value_type(g, n->out[0]);
@@ -85,65 +79,40 @@ static bool rule_scalar_operand(Rewriter *rw, const Node *n, NodeId id,
     for (int i = 0; i < n->nin; i++) {
         const Type *t = value_type(g, n->in[i]);
         const Node *full = def_of(g, n->in[i], OP_FULL);
-        bool is_splat = full || value_is_splat(g, n->in[i], &c);
+        double v = full ? attr_float(full, AK_value, 0) : 0;
+        bool is_splat = full || value_is_splat(g, n->in[i], &v);
         if (!is_splat && shape_equal(t, res)) whole = true;
-        if (is_splat && t->rank && splat < 0) {
-            splat = i;
-            if (full) c = attr_float(full, AK_value, 0);
-        }
+        if (!is_splat || !t->rank || splat >= 0) continue;
+        splat = i;
+        c = v;
     }
     if (!whole || splat < 0) return false;
     ValueId in[3];
     memcpy(in, n->in, (size_t)n->nin * sizeof *in);
-    DType d = value_dtype(g, in[splat]), want = value_dtype(g, n->out[0]);
-    const Node *full = def_of(g, in[splat], OP_FULL);
-    if (full)
-        c = attr_float(full, AK_value, 0);
-    else
-        value_is_splat(g, in[splat], &c);
+    DType d = value_dtype(g, in[splat]);
     if (dtype_is_int(d) && fabs(c) > 9e15) return false;
     in[splat] = graph_scalar(g, d, c);
-    n = node_get(g, id);
-    with[0] = build(&rw->b, n->op, in, n->nin, n->attrs, n->nattr, want, NULL);
-    return same_type(rw, with[0], node_get(g, id)->out[0]);
+    with[0] =
+        build(&rw->b, n->op, in, n->nin, n->attrs, n->nattr, res->dtype, NULL);
+    return same_type(rw, with[0], n->out[0]);
 }
 
 /* ---- arithmetic ---------------------------------------------------------- */
 
-/* x * 1 = x / 1 = x - 0 = x ** 1 = x */
-static bool rule_neutral(Rewriter *rw, const Node *n, NodeId id,
-                         ValueId *with) {
-    (void)id;
-    double c = n->op == OP_SUB ? 0 : 1;
-    if (is_number(rw->g, n->in[1], c) && same_type(rw, n->in[0], n->out[0])) {
-        with[0] = n->in[0];
-        return true;
-    }
-    if (n->op == OP_MUL && is_number(rw->g, n->in[0], 1) &&
-        same_type(rw, n->in[1], n->out[0])) {
-        with[0] = n->in[1];
-        return true;
-    }
-    return false;
-}
-
-/* x + 0 = x.  Differs in the sign of -0 + 0, which no later op but a division
-   by that zero can tell. */
-static bool rule_add_zero(Rewriter *rw, const Node *n, NodeId id,
-                          ValueId *with) {
-    (void)id;
-    for (int i = 0; i < 2; i++) {
-        if (!is_number(rw->g, n->in[1 - i], 0)) continue;
-        if (!same_type(rw, n->in[i], n->out[0])) continue;
-        with[0] = n->in[i];
-        return true;
-    }
-    return false;
+/* x * 1 = x / 1 = x ** 1 = x - 0 = x + 0 = x.  The last differs in the sign of
+   -0 + 0, which no later op but a division by that zero can tell. */
+static bool rule_neutral(Rewriter *rw, const Node *n, ValueId *with) {
+    double c = n->op == OP_SUB || n->op == OP_ADD ? 0 : 1;
+    bool either = n->op == OP_MUL || n->op == OP_ADD;
+    for (int i = 0; i <= either && !with[0].i; i++)
+        if (is_number(rw->g, n->in[1 - i], c) &&
+            same_type(rw, n->in[i], n->out[0]))
+            with[0] = n->in[i];
+    return with[0].i != 0;
 }
 
 /* x ** 2 = x * x, x ** 3 = x * x * x, x ** 0.5 = sqrt x, x ** -1 = 1 / x */
-static bool rule_pow(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
-    (void)id;
+static bool rule_pow(Rewriter *rw, const Node *n, ValueId *with) {
     Graph *g = rw->g;
     ValueId x = n->in[0];
     DType d = value_dtype(g, n->out[0]);
@@ -163,14 +132,18 @@ static bool rule_pow(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
 }
 
 /* log(sigmoid x) = log_sigmoid x: the left side is -inf for x < -88 (in fp16
-   from x = -17), the right side is exact there.  log(softmax) likewise. */
-static bool rule_log(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
-    (void)id;
+   from x = -17), the right side is exact there.  So are log(softmax) and
+   log(1 - sigmoid x) = log_sigmoid(-x). */
+static bool rule_log(Rewriter *rw, const Node *n, ValueId *with) {
     Graph *g = rw->g;
     DType d = value_dtype(g, n->out[0]);
-    const Node *s = def_of(g, n->in[0], OP_SIGMOID);
+    const Node *sub = def_of(g, n->in[0], OP_SUB);
+    bool rest = sub && is_number(g, sub->in[0], 1);
+    const Node *s = def_of(g, rest ? sub->in[1] : n->in[0], OP_SIGMOID);
     if (s) {
-        with[0] = b1(&rw->b, OP_LOG_SIGMOID, s->in[0], d);
+        ValueId x = s->in[0];
+        if (rest) x = b1(&rw->b, OP_NEG, x, DT_DEFAULT);
+        with[0] = b1(&rw->b, OP_LOG_SIGMOID, x, d);
         return true;
     }
     s = call_of(g, n->in[0], "softmax");
@@ -178,21 +151,6 @@ static bool rule_log(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     NodeId ls = build_call(&rw->b, fn_std("log_softmax"), s->in, 1, s->attrs,
                            s->nattr, 1, &d);
     with[0] = node_get(g, ls)->out[0];
-    return true;
-}
-
-/* sub(1, sigmoid x) under a log: log(1 - sigmoid x) = log_sigmoid(-x) */
-static bool rule_log_one_minus(Rewriter *rw, const Node *n, NodeId id,
-                               ValueId *with) {
-    (void)id;
-    Graph *g = rw->g;
-    const Node *sub = def_of(g, n->in[0], OP_SUB);
-    if (!sub || !is_number(g, sub->in[0], 1)) return false;
-    const Node *s = def_of(g, sub->in[1], OP_SIGMOID);
-    if (!s) return false;
-    DType d = value_dtype(g, n->out[0]);
-    ValueId x = s->in[0];
-    with[0] = b1(&rw->b, OP_LOG_SIGMOID, b1(&rw->b, OP_NEG, x, DT_DEFAULT), d);
     return true;
 }
 
@@ -210,13 +168,15 @@ static bool other_operand(const Graph *g, const Node *mul, double c,
     return false;
 }
 
-static bool is_erf_of_scaled(const Graph *g, ValueId v, ValueId x) {
-    const Node *erf = def_of(g, v, OP_ERF);
+static bool is_one_plus_erf(const Graph *g, ValueId v, ValueId x) {
+    const Node *add = def_of(g, v, OP_ADD);
+    ValueId rest;
+    double c;
+    if (!add || !other_operand(g, add, 1, &rest)) return false;
+    const Node *erf = def_of(g, rest, OP_ERF);
     if (!erf) return false;
     const Node *div = def_of(g, erf->in[0], OP_DIV);
     const Node *mul = def_of(g, erf->in[0], OP_MUL);
-    ValueId rest;
-    double c;
     if (div)
         return same_value(div->in[0], x) && value_is_splat(g, div->in[1], &c) &&
                fabs(c - SQRT_2) < 1e-4;
@@ -224,34 +184,19 @@ static bool is_erf_of_scaled(const Graph *g, ValueId v, ValueId x) {
            same_value(rest, x);
 }
 
-static bool is_one_plus_erf(const Graph *g, ValueId v, ValueId x) {
-    const Node *add = def_of(g, v, OP_ADD);
-    ValueId rest;
-    return add && other_operand(g, add, 1, &rest) &&
-           is_erf_of_scaled(g, rest, x);
-}
-
-static bool gelu_product(const Graph *g, ValueId a, ValueId b, ValueId *x) {
-    *x = a; /* a = x, b = 1 + erf */
-    if (is_one_plus_erf(g, b, a)) return true;
-    const Node *half = def_of(g, a, OP_MUL); /* a = 0.5 x, b = 1 + erf */
-    return half && other_operand(g, half, 0.5, x) && is_one_plus_erf(g, b, *x);
-}
-
-static bool rule_gelu(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
-    (void)id;
+static bool rule_gelu(Rewriter *rw, const Node *n, ValueId *with) {
     const Graph *g = rw->g;
-    ValueId prod, x;
+    ValueId prod, x = NO_VALUE;
     bool found = false;
-    if (other_operand(g, n, 0.5, &prod)) {
+    if (other_operand(g, n, 0.5, &prod)) { /* 0.5 (x (1 + erf)) */
         const Node *m = def_of(g, prod, OP_MUL);
         for (int i = 0; m && i < 2 && !found; i++)
             found = is_one_plus_erf(g, m->in[1 - i], x = m->in[i]);
     }
-    for (int i = 0; i < 2 && !found; i++) {
+    for (int i = 0; i < 2 && !found; i++) { /* (0.5 x) (1 + erf) */
         const Node *half = def_of(g, n->in[i], OP_MUL);
         found = half && other_operand(g, half, 0.5, &x) &&
-                gelu_product(g, n->in[i], n->in[1 - i], &x);
+                is_one_plus_erf(g, n->in[1 - i], x);
     }
     if (!found || !same_type(rw, x, n->out[0])) return false;
     with[0] = b1(&rw->b, OP_GELU, x, value_dtype(g, n->out[0]));
@@ -262,8 +207,7 @@ static bool rule_gelu(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
 
 /* cast to its own dtype = x; cast16(cast32(x16)) = x16 (widening is exact);
    never cast32(cast16(x32)): that drops a rounding. */
-static bool rule_cast(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
-    (void)id;
+static bool rule_cast(Rewriter *rw, const Node *n, ValueId *with) {
     const Graph *g = rw->g;
     if (same_type(rw, n->in[0], n->out[0])) {
         with[0] = n->in[0];
@@ -273,18 +217,14 @@ static bool rule_cast(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     if (!up || !same_type(rw, up->in[0], n->out[0])) return false;
     DType narrow = value_dtype(g, up->in[0]), wide = value_dtype(g, n->in[0]);
     if (!dtype_is_float(narrow) || !dtype_is_float(wide)) return false;
-    bool exact = wide == DT_F64 || (wide == DT_F32 && dtype_is_16(narrow));
-    if (!exact) return false;
     with[0] = up->in[0];
-    return true;
+    return wide == DT_F64 || (wide == DT_F32 && dtype_is_16(narrow));
 }
 
 /* ---- data movement ------------------------------------------------------- */
 
 /* reshape, expand, slice, concat to the same type = x */
-static bool rule_same_type(Rewriter *rw, const Node *n, NodeId id,
-                           ValueId *with) {
-    (void)id;
+static bool rule_same_type(Rewriter *rw, const Node *n, ValueId *with) {
     if (n->nin < 1 || n->nout != 1 || !same_type(rw, n->in[0], n->out[0]))
         return false;
     if (n->op == OP_CONCAT && n->nin > 1) return false;
@@ -296,33 +236,21 @@ static bool rule_same_type(Rewriter *rw, const Node *n, NodeId id,
     return true;
 }
 
-/* reshape(reshape x) = reshape x */
-static bool rule_reshape(Rewriter *rw, const Node *n, NodeId id,
-                         ValueId *with) {
-    (void)id;
+/* reshape(reshape x) = reshape x; reshape(full c) = full c */
+static bool rule_reshape(Rewriter *rw, const Node *n, ValueId *with) {
     const Node *inner = def_of(rw->g, n->in[0], OP_RESHAPE);
-    if (!inner) return false;
-    const Type *t = value_type(rw->g, n->out[0]);
-    Type copy = *t;
-    with[0] = b_reshape(&rw->b, inner->in[0], copy.rank, copy.dim);
-    return true;
-}
-
-/* reshape(full c) = full c */
-static bool rule_reshape_full(Rewriter *rw, const Node *n, NodeId id,
-                              ValueId *with) {
-    (void)id;
     const Node *full = def_of(rw->g, n->in[0], OP_FULL);
-    if (!full) return false;
-    with[0] =
-        b_full(&rw->b, type_of(rw, n->out[0]), attr_float(full, AK_value, 0));
-    return true;
+    Type t = *value_type(rw->g, n->out[0]);
+    if (inner)
+        with[0] = b_reshape(&rw->b, inner->in[0], t.rank, t.dim);
+    else if (full)
+        with[0] = b_full(&rw->b, type_of(rw, n->out[0]),
+                         attr_float(full, AK_value, 0));
+    return with[0].i != 0;
 }
 
 /* transpose by 0,1,2,... = x; transpose of transpose = one transpose */
-static bool rule_transpose(Rewriter *rw, const Node *n, NodeId id,
-                           ValueId *with) {
-    (void)id;
+static bool rule_transpose(Rewriter *rw, const Node *n, ValueId *with) {
     const int64_t *p, *q;
     int rank = attr_ints(n, AK_perm, &p);
     bool same = true;
@@ -341,22 +269,16 @@ static bool rule_transpose(Rewriter *rw, const Node *n, NodeId id,
 }
 
 /* matmul(transpose x) with the last two dims swapped = matmul with a flag */
-static bool swaps_last_two(const Node *t) {
-    const int64_t *p;
-    int r = attr_ints(t, AK_perm, &p);
-    for (int i = 0; i < r - 2; i++)
-        if (p[i] != i) return false;
-    return r >= 2 && p[r - 2] == r - 1 && p[r - 1] == r - 2;
-}
-
-static bool rule_matmul(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
-    (void)id;
+static bool rule_matmul(Rewriter *rw, const Node *n, ValueId *with) {
     ValueId in[2] = {n->in[0], n->in[1]};
     bool flag[2] = {attr_int(n, AK_trans_a, 0), attr_int(n, AK_trans_b, 0)};
     bool changed = false;
     for (int i = 0; i < 2; i++) {
         const Node *t = def_of(rw->g, in[i], OP_TRANSPOSE);
-        if (!t || !swaps_last_two(t)) continue;
+        const int64_t *p;
+        int r = t ? attr_ints(t, AK_perm, &p) : 0, same = 0;
+        while (same < r - 2 && p[same] == same) same++;
+        if (r < 2 || same < r - 2 || p[r - 2] != r - 1) continue;
         in[i] = t->in[0];
         flag[i] = !flag[i];
         changed = true;
@@ -369,8 +291,7 @@ static bool rule_matmul(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
 
 /* nll_loss(log_softmax x) = softmax_cross_entropy x, on the same axis: one
    kernel over the logits instead of a stored tensor of log-probabilities. */
-static bool rule_nll(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
-    (void)id;
+static bool rule_nll(Rewriter *rw, const Node *n, ValueId *with) {
     Graph *g = rw->g;
     const Node *ls = call_of(g, n->in[0], "log_softmax");
     Attr from, to;
@@ -388,8 +309,7 @@ static bool rule_nll(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
 
 /* ---- which op tries what ------------------------------------------------- */
 
-typedef bool SimplifyRule(Rewriter *rw, const Node *n, NodeId id,
-                          ValueId *with);
+typedef bool SimplifyRule(Rewriter *rw, const Node *n, ValueId *with);
 
 static const struct {
     OpCode op;
@@ -399,10 +319,9 @@ static const struct {
     {OP_DIV, rule_neutral},
     {OP_SUB, rule_neutral},
     {OP_POW, rule_neutral},
-    {OP_ADD, rule_add_zero},
+    {OP_ADD, rule_neutral},
     {OP_POW, rule_pow},
     {OP_LOG, rule_log},
-    {OP_LOG, rule_log_one_minus},
     {OP_MUL, rule_gelu},
     {OP_CAST, rule_cast},
     {OP_RESHAPE, rule_same_type},
@@ -412,23 +331,20 @@ static const struct {
     {OP_PAD, rule_same_type},
     {OP_SPLIT, rule_same_type},
     {OP_RESHAPE, rule_reshape},
-    {OP_RESHAPE, rule_reshape_full},
     {OP_TRANSPOSE, rule_transpose},
     {OP_MATMUL, rule_matmul},
     {OP_CALL, rule_nll},
 };
 
 static bool simplify_node(Rewriter *rw, NodeId id, ValueId *with) {
-    const Node *n = node_get(rw->g, id);
-    if (rule_fold(rw, n, id, with)) return true;
+    Node n = *node_get(rw->g, id); /* building moves the pool */
+    if (rule_fold(rw, &n, id, with)) return true;
     size_t count = sizeof simplify_rules / sizeof *simplify_rules;
-    for (size_t i = 0; i < count; i++) {
-        n = node_get(rw->g, id); /* rules may move the pool */
-        if (simplify_rules[i].op == n->op &&
-            simplify_rules[i].rule(rw, n, id, with))
+    for (size_t i = 0; i < count; i++, with[0] = NO_VALUE)
+        if (simplify_rules[i].op == n.op &&
+            simplify_rules[i].rule(rw, &n, with))
             return true;
-    }
-    return rule_scalar_operand(rw, node_get(rw->g, id), id, with);
+    return rule_scalar_operand(rw, &n, with);
 }
 
 Status pass_simplify(Module *m, PassCtx *cx) {
