@@ -39,6 +39,8 @@ Status session_args(Session *s, int argc, char **argv, const OwnOption *own,
 
 /* An .onnx or .amp file to a module; its bytes stay in s->model. */
 Status load_model(Session *s, const char *path, Module **m);
+/* What the module is (cmd_summary.c); m has its programs. */
+void summary_put(const Module *m, const Options *o, bool json, StrBuf *sb);
 bool has_suffix(const char *s, const char *suffix);
 
 #endif

@@ -11,7 +11,7 @@ typedef struct Report {
     StrBuf text;
 } Report;
 
-enum { KERNELS = 4, NREPORT = 8 };
+enum { KERNELS = 4, SUMMARY = 8, NREPORT = 10 };
 
 static void add_report(Report *r, const char *name, bool json, ReportFn *fn,
                        const Module *m) {
@@ -108,6 +108,10 @@ static Status compile(Session *s, const char *model, const char *out) {
     TRY(run_pipeline(c.m, &s->diag, &s->opt, STAGE_CAST, true));
     add_report(&r[0], "txt:casts", false, report_casts, c.m);
     add_report(&r[1], "json:casts", true, report_casts, c.m);
+    for (int json = 0; json < 2; json++) {
+        r[SUMMARY + json].name = json ? "json:summary" : "txt:summary";
+        summary_put(c.m, &s->opt, json, &r[SUMMARY + json].text);
+    }
     TRY(run_pipeline(c.m, &s->diag, &s->opt, STAGE_PLANNED, true));
     add_report(&r[6], "txt:memory", false, report_memory, c.m);
     add_report(&r[7], "json:memory", true, report_memory, c.m);

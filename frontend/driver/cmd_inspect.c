@@ -2,13 +2,15 @@
 
    A module carries its reports and the IR after every pass as sections; a
    model is compiled up to where the question can be answered.              */
+#define _POSIX_C_SOURCE 200809L
 #include <string.h>
 
 #include "codegen/module/section.h"
 #include "frontend/driver/cmd.h"
 
 typedef struct Question {
-    const char *report; /* casts, kernels, memory, params; NULL: IR */
+    const char *report; /* casts, kernels, memory, params; NULL: IR, or none of
+                           these: what the module is, and its parameters     */
     const char *ir;     /* pass name */
     bool json, cuda;
 } Question;
@@ -46,22 +48,34 @@ static Status print_cuda(Session *s, const SectionFile *f) {
     }
 }
 
-static Status answer_module(Session *s, const SectionFile *f,
-                            const Question *q) {
+static Status print_section(Session *s, const SectionFile *f, const char *kind,
+                            const char *of) {
     char name[64], *text;
     size_t n;
-    if (q->cuda) return print_cuda(s, f);
-    if (q->ir)
-        snprintf(name, sizeof name, "ir:%s", q->ir);
-    else
-        snprintf(name, sizeof name, "%s:%s", q->json ? "json" : "txt",
-                 q->report);
+    snprintf(name, sizeof name, "%s:%s", kind, of);
     const PlanSection *section = sections_find(f, name);
-    if (!section && q->ir) return no_stage(s, f, q->ir);
+    if (!section && !strcmp(kind, "ir")) return no_stage(s, f, of);
     if (!section)
         return fail(&s->diag, (Loc){.file = f->path}, "no section '%s'", name);
     TRY(sections_read(s->arena, &s->diag, f, section, &text, &n));
     put(text, n);
+    return OK;
+}
+
+static Status answer_module(Session *s, const SectionFile *f,
+                            const Question *q) {
+    const char *kind = q->json ? "json" : "txt";
+    if (q->cuda) return print_cuda(s, f);
+    if (q->ir) return print_section(s, f, "ir", q->ir);
+    if (q->report) return print_section(s, f, kind, q->report);
+    if (q->json) put("{\"module\":", 10);
+    TRY(print_section(s, f, kind, "summary"));
+    fseeko(f->file, 0, SEEK_END);
+    printf(q->json ? ",\"bytes\":%lld,\n\"params\":"
+                   : "file        %lld bytes\n\n",
+           (long long)ftello(f->file));
+    TRY(print_section(s, f, kind, "params"));
+    if (q->json) put("}\n", 2);
     return OK;
 }
 
@@ -107,7 +121,7 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
                     "--cuda asks a module; --emit-cuda DIR writes the text of "
                     "a model's kernels");
     TRY(load_model(s, path, &m));
-    const char *report = q->report ? q->report : "";
+    const char *report = q->report ? q->report : q->ir ? "" : "params";
     if (strcmp(report, "params"))
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_CAST, q->ir != NULL));
     if (strcmp(report, "params") && strcmp(report, "casts"))
@@ -140,8 +154,8 @@ int cmd_inspect(int argc, char **argv) {
     q.report = casts     ? "casts"
                : kernels ? "kernels"
                : memory  ? "memory"
-               : q.ir    ? NULL
-                         : "params";
+               : params  ? "params"
+                         : NULL;
     if (st == OK)
         st = has_suffix(path, ".onnx") || has_suffix(path, ".amp")
                  ? inspect_model(&s, path, &q)

@@ -497,12 +497,36 @@ static void json_objective(const Objective *j, StrBuf *sb) {
     sb_printf(sb, ",\"clip_value\":%.9g", j->clip_value);
 }
 
+static const char *scale_text(const Options *o) {
+    return !options_has_scaler(o)          ? "none"
+           : o->scale.kind == SCALE_STATIC ? "static"
+                                           : "dynamic";
+}
+
 void options_json(const Options *o, StrBuf *sb) {
-    const char *scale = !options_has_scaler(o)          ? "none"
-                        : o->scale.kind == SCALE_STATIC ? "static"
-                                                        : "dynamic";
     sb_printf(sb, "{\"precision\":\"%s\"", precision_words[o->precision]);
     json_objective(&o->objectives.data[0], sb);
     sb_printf(sb, ",\"accumulate\":%lld,\"loss_scale\":\"%s\",\"seed\":%lld}",
-              (long long)o->accumulate, scale, (long long)o->seed);
+              (long long)o->accumulate, scale_text(o), (long long)o->seed);
+}
+
+void options_lines(const Options *o, StrBuf *sb) {
+    const Objective *j = &o->objectives.data[0];
+    sb_printf(sb, "loss        %s", loss_words[j->loss.kind]);
+    if (j->loss.output) {
+        sb_puts(sb, " of ");
+        sb_put_escaped(sb, j->loss.output);
+    }
+    if (options_train(o)) {
+        sb_printf(sb, "\noptimizer   %s, lr %g %s",
+                  optimizer_words[j->optimizer.kind], j->optimizer.lr,
+                  schedule_words[j->schedule.kind]);
+        if (j->clip_norm > 0) sb_printf(sb, ", clip-norm %g", j->clip_norm);
+        if (j->clip_value > 0) sb_printf(sb, ", clip-value %g", j->clip_value);
+        if (o->accumulate > 1)
+            sb_printf(sb, ", %lld micro-batches a step",
+                      (long long)o->accumulate);
+    }
+    sb_printf(sb, "\nprecision   %s, loss scale %s\n",
+              precision_words[o->precision], scale_text(o));
 }

@@ -10,5 +10,7 @@ Status options_set(Options *o, Diag *d, const char *name, const char *value,
                    bool *used_value);
 /* Every option as text, for the module's info (JSON object). */
 void options_json(const Options *o, StrBuf *sb);
+/* The main ones for people, a line each: "loss        mse". */
+void options_lines(const Options *o, StrBuf *sb);
 
 #endif

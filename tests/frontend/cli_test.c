@@ -179,6 +179,16 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
     check_run(0, "\"program\":\"train\"", "inspect cnn.so --kernels --json");
     check_run(0, "arena of train", "inspect cnn.so --memory");
     check_run(0, "conv1.weight", "inspect cnn.so --params");
+    check_run(0,
+              "inputs      input f32[4,1,28,28], target i64[4]\n"
+              "outputs     logits f32[4,10]\n"
+              "loss        cross_entropy\n"
+              "optimizer   adamw, lr 0.001 constant\n"
+              "precision   bf16, loss scale none\n",
+              "inspect cnn.so");
+    check_run(0, "targets     cpu:x86-64-v2\n", "inspect cnn.so");
+    check_run(0, "\"targets\":[\"cpu:x86-64-v2\"]},\"bytes\":",
+              "inspect cnn.so --json");
     check_run(0, "graph train", "inspect cnn.so --ir autodiff");
     check_run(1, "no IR of stage 'nosuch'", "inspect cnn.so --ir nosuch");
     check_run(2, "at a time", "inspect cnn.so --casts --memory");
