@@ -1,14 +1,10 @@
 /* array.c: see array.h. */
-#define _GNU_SOURCE
+#define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/array.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 /* Arrays up to KEPT bytes stay in memory; others pass through PART bytes. */
 enum { KEPT = 16 << 20, PART = 1 << 20 };
@@ -29,76 +25,11 @@ const ArrayType array_types[ARRAY_TYPES] = {
     [AMPC_DTYPE_F64] = {"f64", "f8", 8, 0x0e},
 };
 
-static const ArrayFormat *const formats[] = {&npy_format, &idx_format};
+/* By content first: a name may say anything. */
+static const ArrayFormat *const formats[] = {
+    &npy_format,    &npz_format, &idx_format, &tensors_format,
+    &tokens_format, &csv_format, &tsv_format};
 enum { FORMATS = sizeof formats / sizeof *formats };
-
-/* ---- bytes of a file ----------------------------------------------------- */
-
-/* A file from its beginning, unpacked if it is packed. */
-typedef struct Source {
-    Diag *d;
-    const char *path;
-    int fd;
-    uint64_t size; /* of the file as it is */
-    gzFile gz;     /* NULL: plain */
-} Source;
-
-static Status bad(const Source *s, const char *what) {
-    return fail(s->d, (Loc){.file = s->path}, "%s", what);
-}
-
-static Status source_errno(const Source *s) { return bad(s, strerror(errno)); }
-
-static Status gz_failed(const Source *s) {
-    int e = Z_OK;
-    gzerror(s->gz, &e);
-    if (e == Z_MEM_ERROR) return bad(s, "out of memory");
-    if (e == Z_ERRNO) return source_errno(s);
-    return bad(s, "damaged or truncated gzip file");
-}
-
-/* The file may end before; *got tells. */
-static Status take(const Source *s, void *out, size_t n, uint64_t at,
-                   size_t *got) {
-    char *p = out;
-    *got = 0;
-    while (*got < n) {
-        size_t part = n - *got < PART ? n - *got : PART;
-        ssize_t k = s->gz ? gzread(s->gz, p + *got, (unsigned)part)
-                          : pread(s->fd, p + *got, part, (off_t)(at + *got));
-        if (k < 0 && !s->gz && errno == EINTR) continue;
-        if (k < 0) return s->gz ? gz_failed(s) : source_errno(s);
-        if (k == 0) break;
-        *got += (size_t)k;
-    }
-    int e = Z_OK;
-    if (s->gz && *got < n) gzerror(s->gz, &e); /* cut off: reads end, too */
-    return e == Z_OK || e == Z_STREAM_END ? OK : gz_failed(s);
-}
-
-static Status source_open(Source *s) {
-    struct stat st;
-    unsigned char magic[2] = {0};
-    size_t got;
-    /* O_NONBLOCK: a named pipe must not hang us */
-    s->fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (s->fd < 0 || fstat(s->fd, &st) != 0) return source_errno(s);
-    if (S_ISDIR(st.st_mode)) return bad(s, "is a folder");
-    if (!S_ISREG(st.st_mode)) return bad(s, "is no regular file");
-    s->size = (uint64_t)st.st_size;
-    TRY(take(s, magic, sizeof magic, 0, &got));
-    if (got < 2 || magic[0] != 0x1f || magic[1] != 0x8b) return OK;
-    int fd = fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
-    s->gz = fd < 0 ? NULL : gzdopen(fd, "rb");
-    if (s->gz) return OK;
-    if (fd >= 0) close(fd);
-    return bad(s, fd < 0 ? strerror(errno) : "out of memory");
-}
-
-static void source_close(Source *s) {
-    if (s->gz) gzclose_r(s->gz);
-    if (s->fd >= 0) close(s->fd);
-}
 
 /* ---- shape and order ----------------------------------------------------- */
 
@@ -124,37 +55,6 @@ static void swap_bytes(char *data, size_t bytes, size_t size) {
 
 /* ---- a copy on disk ------------------------------------------------------ */
 
-/* Nobody else can open it, and it goes with the process. */
-static int nameless_file(void) {
-    const char *dir = getenv("TMPDIR");
-    if (!dir || !*dir) dir = "/tmp";
-    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
-    if (fd >= 0) return fd;
-    StrBuf name = {0};
-    sb_printf(&name, "%s/ampc-XXXXXX", dir);
-    fd = mkostemp(name.data, O_CLOEXEC);
-    if (fd >= 0) unlink(name.data);
-    sb_free(&name);
-    return fd;
-}
-
-static bool put(int fd, const char *p, size_t n, uint64_t at) {
-    while (n) {
-        ssize_t k = pwrite(fd, p, n, (off_t)at);
-        if (k < 0 && errno == EINTR) continue;
-        if (k < 0) return false;
-        p += k;
-        n -= (size_t)k;
-        at += (uint64_t)k;
-    }
-    return true;
-}
-
-static Status copy_failed(const Source *s) {
-    return fail(s->d, (Loc){.file = s->path}, "its copy in $TMPDIR: %s",
-                strerror(errno));
-}
-
 /* Replaces what the array lies in. */
 static void adopt(Array *a, int fd) {
     if (a->fd >= 0) close(a->fd);
@@ -168,20 +68,22 @@ static void adopt(Array *a, int fd) {
 static Status unpack(const Source *s, const char *head, size_t nhead,
                      Array *a) {
     char *part = a->memory ? NULL : malloc(PART);
-    int fd = a->memory ? -1 : nameless_file();
+    int fd = a->memory ? -1 : source_copy();
     size_t done = nhead < a->bytes ? nhead : a->bytes, got = 0;
     Status st = OK;
-    if (!a->memory && !part) st = bad(s, "out of memory");
-    if (!a->memory && fd < 0) st = copy_failed(s);
+    if (!a->memory && !part) st = source_bad(s, "out of memory");
+    if (!a->memory && fd < 0) st = source_copy_failed(s);
     if (st == OK && a->memory) memcpy(a->memory, head, done);
-    if (st == OK && !a->memory && !put(fd, head, done, 0)) st = copy_failed(s);
+    if (st == OK && !a->memory && !source_put(fd, head, done, 0))
+        st = source_copy_failed(s);
     while (st == OK && done < a->bytes) {
         size_t n = a->bytes - done < PART ? a->bytes - done : PART;
         char *to = a->memory ? a->memory + done : part;
-        st = take(s, to, n, 0, &got);
-        if (st == OK && got < n) st = bad(s, "truncated: less than its shape");
-        if (st == OK && !a->memory && !put(fd, part, n, done))
-            st = copy_failed(s);
+        st = source_take(s, to, n, 0, &got);
+        if (st == OK && got < n)
+            st = source_bad(s, "truncated: less than its shape");
+        if (st == OK && !a->memory && !source_put(fd, part, n, done))
+            st = source_copy_failed(s);
         done += n;
     }
     free(part);
@@ -193,8 +95,9 @@ static Status unpack(const Source *s, const char *head, size_t nhead,
 static Status check_end(const Source *s, size_t extra) {
     char more;
     size_t got = 0;
-    if (!extra) TRY(take(s, &more, 1, 0, &got));
-    return extra + got ? bad(s, "damaged: more data than its shape") : OK;
+    if (!extra) TRY(source_take(s, &more, 1, 0, &got));
+    return extra + got ? source_bad(s, "damaged: more data than its shape")
+                       : OK;
 }
 
 /* ---- column order -------------------------------------------------------- */
@@ -227,16 +130,16 @@ static Status from_columns(const Source *s, Array *a) {
     if (step < 1) step = 1;
     char *line = malloc((size_t)step * size);
     char *block = malloc((size_t)(step * per) * size);
-    int fd = a->memory ? -1 : nameless_file();
-    Status st = line && block ? OK : bad(s, "out of memory");
-    if (st == OK && !a->memory && fd < 0) st = copy_failed(s);
+    int fd = a->memory ? -1 : source_copy();
+    Status st = line && block ? OK : source_bad(s, "out of memory");
+    if (st == OK && !a->memory && fd < 0) st = source_copy_failed(s);
     for (int64_t lo = 0; lo < rows && st == OK; lo += step) {
         int64_t hi = rows - lo < step ? rows : lo + step;
         st = get_columns(s->d, s->path, a, lo, hi, line, block);
         if (st == OK && !a->memory &&
-            !put(fd, block, (size_t)((hi - lo) * per) * size,
-                 (uint64_t)(lo * per) * size))
-            st = copy_failed(s);
+            !source_put(fd, block, (size_t)((hi - lo) * per) * size,
+                        (uint64_t)(lo * per) * size))
+            st = source_copy_failed(s);
     }
     free(line);
     if (a->memory) {
@@ -252,42 +155,105 @@ static Status from_columns(const Source *s, Array *a) {
 
 /* ---- open ---------------------------------------------------------------- */
 
-static Status parse_head(const Source *s, const unsigned char *p, size_t n,
-                         ArrayHead *h, Array *a) {
-    const ArrayFormat *format = NULL;
-    for (int i = 0; i < FORMATS && !format; i++)
-        if (formats[i]->is(p, n)) format = formats[i];
-    if (!format) return bad(s, "neither a .npy nor an IDX file");
-    if (!format->parse(p, n, h)) return bad(s, h->why);
+/* Of its name, without a .gz behind it. */
+static bool has_end(const char *path, const char *end) {
+    size_t n = strlen(path), k = end ? strlen(end) : 0;
+    if (n > 3 && !strcmp(path + n - 3, ".gz")) n -= 3;
+    return end && n >= k && !strncmp(path + n - k, end, k);
+}
+
+static Status unknown_format(const Source *s) {
+    StrBuf names = {0};
+    for (int i = 0; i < FORMATS; i++)
+        sb_printf(&names, "%s%s", i ? ", " : "", formats[i]->name);
+    source_bad(s, "of no format that can be read: %s", names.data);
+    sb_free(&names);
+    return ERR_USER;
+}
+
+static const ArrayFormat *format_of(const char *path, const unsigned char *p,
+                                    size_t n) {
+    for (int i = 0; i < FORMATS; i++) {
+        const ArrayFormat *f = formats[i];
+        if (f->is ? f->is(p, n) : has_end(path, f->end)) return f;
+    }
+    return NULL;
+}
+
+/* A gzip file is read in order: what was looked at is not read again. */
+static Status parse_head(Source *s, const ArrayPick *pick, unsigned char *head,
+                         size_t *n, ArrayHead *h) {
+    TRY(source_take(s, head, ARRAY_HEAD, 0, n));
+    const ArrayFormat *format = format_of(s->path, head, *n);
+    if (!format) return unknown_format(s);
+    if (format->find) {
+        h->head = head;
+        h->head_bytes = *n;
+        TRY(format->find(s, pick, h));
+        if (h->found) return OK;
+        TRY(source_take(s, head, ARRAY_HEAD, 0, n)); /* of the part */
+        format = format_of("", head, *n);
+        if (!format || !format->parse)
+            return source_bad(s, "its part '%s' is no .npy array", h->why);
+    } else if (pick->part) {
+        return source_bad(s, "a %s file has no parts (FILE:PART)",
+                          format->name);
+    }
+    return format->parse(head, *n, h) ? OK : source_bad(s, "%s", h->why);
+}
+
+static Status check_size(const Source *s, const ArrayHead *h, Array *a) {
+    uint64_t most = source_most(s);
     a->dtype = h->dtype;
     a->rank = h->rank;
     memcpy(a->dim, h->dim, sizeof a->dim);
-    a->at = h->data;
+    a->at = s->base + h->data;
     a->swap = h->big;
-    /* gzip packs at most 1032 to 1: a larger claim is a lie */
-    uint64_t most = s->gz ? s->size * 1040 + 1024 : s->size;
+    a->windows = h->windows;
     if (!array_size(a) || h->data > most || a->bytes > most - h->data)
-        return bad(s, "truncated: less than its shape");
-    if (!s->gz && a->bytes < s->size - h->data)
-        return bad(s, "damaged: more data than its shape");
+        return source_bad(s, "truncated: less than its shape");
+    if (!s->packed && !h->windows && a->bytes < s->size - h->data)
+        return source_bad(s, "damaged: more data than its shape");
     return OK;
 }
 
-static Status load(Source *s, unsigned char *head, Array *a) {
-    ArrayHead h = {.data = 0};
-    size_t n, got;
+/* Text becomes numbers in a copy, which is the array. */
+static Status adopt_copy(const Source *s, Array *a) {
+    Source copy = {.d = s->d, .path = s->path, .fd = a->fd, .size = a->bytes};
+    if (!a->memory) return OK;
+    TRY(source_get(&copy, a->memory, a->bytes, 0));
+    close(a->fd);
+    a->fd = -1;
+    return OK;
+}
+
+static Status load(Source *s, const ArrayPick *pick, unsigned char *head,
+                   Array *a) {
+    ArrayHead h = {.data = 0, .copy = -1};
+    size_t n;
     TRY(source_open(s));
-    TRY(take(s, head, ARRAY_HEAD, 0, &n));
-    TRY(parse_head(s, head, n, &h, a));
+    Status st = parse_head(s, pick, head, &n, &h);
+    a->fd = h.copy;
+    TRY(st);
+    if (a->fd < 0)
+        TRY(check_size(s, &h, a));
+    else {
+        a->dtype = h.dtype;
+        a->rank = h.rank;
+        memcpy(a->dim, h.dim, sizeof a->dim);
+        ASSERT(array_size(a));
+    }
     if (a->bytes <= KEPT && !(a->memory = malloc(a->bytes ? a->bytes : 1)))
-        return bad(s, "out of memory");
-    if (s->gz) {
+        return source_bad(s, "out of memory");
+    if (a->fd >= 0) return adopt_copy(s, a);
+    if (s->packed) {
         size_t rest = n - h.data, extra = rest > a->bytes ? rest - a->bytes : 0;
         TRY(unpack(s, (char *)head + h.data, rest, a));
         TRY(check_end(s, extra));
     } else if (a->memory) {
-        TRY(take(s, a->memory, a->bytes, a->at, &got));
-        if (got < a->bytes) return bad(s, "became shorter");
+        size_t got;
+        TRY(source_take(s, a->memory, a->bytes, h.data, &got));
+        if (got < a->bytes) return source_bad(s, "became shorter");
     } else {
         a->fd = s->fd;
         s->fd = -1;
@@ -299,11 +265,13 @@ static Status load(Source *s, unsigned char *head, Array *a) {
     return h.columns ? from_columns(s, a) : OK;
 }
 
-Status array_open(Diag *d, const char *path, Array *a) {
+Status array_open(Diag *d, const char *path, const ArrayPick *pick, Array *a) {
+    static const ArrayPick all = {.input = ""};
     Source s = {.d = d, .path = path, .fd = -1};
     unsigned char *head = malloc(ARRAY_HEAD);
     *a = (Array){.fd = -1};
-    Status st = head ? load(&s, head, a) : bad(&s, "out of memory");
+    Status st = head ? load(&s, pick ? pick : &all, head, a)
+                     : source_bad(&s, "out of memory");
     free(head);
     source_close(&s);
     if (st != OK) array_close(a);
@@ -319,9 +287,9 @@ Status array_get(Diag *d, const char *path, const Array *a, int64_t first,
         memcpy(out, a->memory + at, bytes);
         return OK;
     }
-    Source s = {.d = d, .path = path, .fd = a->fd};
-    TRY(take(&s, out, bytes, a->at + at, &got));
-    if (got < bytes) return bad(&s, "became shorter");
+    Source s = {.d = d, .path = path, .fd = a->fd, .size = UINT64_MAX};
+    TRY(source_take(&s, out, bytes, a->at + at, &got));
+    if (got < bytes) return source_bad(&s, "became shorter");
     if (a->swap) swap_bytes(out, bytes, size);
     return OK;
 }

@@ -3,11 +3,11 @@
    The module keeps the user's ONNX graph without its tensors; they come from
    the checkpoint, or are those that the module begins with.  The module is
    read, never loaded as code.                                               */
-#include <stdlib.h>
 #include <string.h>
 
 #include "codegen/module/section.h"
 #include "frontend/driver/cmd.h"
+#include "frontend/driver/array.h"
 #include "passes/files.h"
 #include "runtime/dtype.h"
 #include "runtime/safetensors.h"
@@ -22,20 +22,6 @@ typedef struct Weights {
     JsonSpan index; /* where they are in it */
 } Weights;
 
-static void *take_memory(void *ctx, size_t n, size_t align) {
-    (void)ctx;
-    return aligned_alloc(align, (n + align - 1) / align * align);
-}
-
-static void give_memory(void *ctx, void *p, size_t n) {
-    (void)ctx;
-    (void)n;
-    free(p);
-}
-
-static const ampc_options memory = {
-    .size = sizeof memory, .alloc = take_memory, .free = give_memory};
-
 /* ---- opening ------------------------------------------------------------- */
 
 static Status st_failed(Session *s, const StFile *f) {
@@ -45,7 +31,8 @@ static Status st_failed(Session *s, const StFile *f) {
 static Status open_file(Weights *w, const char *path) {
     StFile *f = NEW(w->s->arena, StFile);
     bool there;
-    if (st_open(&memory, path, f) != AMPC_OK) return st_failed(w->s, f);
+    if (st_open(&safetensors_memory, path, f) != AMPC_OK)
+        return st_failed(w->s, f);
     w->file = f;
     return st_verify(f, &there) == AMPC_OK ? OK : st_failed(w->s, f);
 }

@@ -1,10 +1,12 @@
 /* feed.c: see feed.h. */
+#define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/feed.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/half.h"
 
@@ -65,6 +67,20 @@ static const char *find_file(const RunList *specs, const char *name,
 }
 
 /* ---- does a file fit? ---------------------------------------------------- */
+
+/* FILE, or FILE:PART: a file may have a colon in its name. */
+static bool split_file(Feed *f) {
+    f->path = strdup(f->file);
+    if (!f->path) return false;
+    char *colon = access(f->path, F_OK) == 0 ? NULL : strrchr(f->path, ':');
+    if (!colon) return true;
+    *colon = 0;
+    if (access(f->path, F_OK) == 0)
+        f->pick.part = colon + 1;
+    else
+        *colon = ':';
+    return true;
+}
 
 static size_t elem_bytes(int dtype) { return array_types[dtype].bytes; }
 
@@ -151,12 +167,21 @@ static Status integers_fit(Diag *d, const Feed *f, const char *p, int64_t first,
     return OK;
 }
 
+/* Whatever the values are. */
+static bool widens(int from, int to) {
+    bool sign_from = array_types[from].npy[0] == 'i';
+    bool sign_to = array_types[to].npy[0] == 'i';
+    if (sign_from == sign_to) return elem_bytes(from) <= elem_bytes(to);
+    return sign_to && elem_bytes(from) < elem_bytes(to);
+}
+
 /* Every value survives the change of width. */
 static Status check_integers(Diag *d, const Feed *f) {
     enum { PART = 8192 };
     _Alignas(8) char part[PART * 8];
     int from = f->a.dtype, to = f->want.dtype;
     if (from == to || !is_integer(from) || !is_integer(to)) return OK;
+    if (widens(from, to)) return OK;
     for (int64_t at = 0; at < f->a.count; at += PART) {
         int64_t n = f->a.count - at < PART ? f->a.count - at : PART;
         TRY(array_get(d, f->file, &f->a, at, n, part));
@@ -178,6 +203,7 @@ static int64_t count_samples(Feed *f, int64_t batch) {
     int64_t rows = f->want.shape[0] / batch, all;
     f->per = elems / batch;
     if (a->rank == 0 || f->want.shape[0] % batch || f->per == 0) return -1;
+    if (a->windows) return a->count / f->per;
     int64_t samples = a->dim[0];
     if (samples && a->count / samples != f->per && rows > 1 &&
         samples % rows == 0)
@@ -204,9 +230,12 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
 
 static Status open_one(Diag *d, FileGuard *guard, FeedSet *fs, Feed *f) {
     char why[160];
-    if (!file_guard_input(guard, f->file, "--feed", why))
-        return fail(d, (Loc){.file = f->file}, "%s", why);
-    TRY(array_open(d, f->file, &f->a));
+    if (!split_file(f)) return fail(d, (Loc){0}, "out of memory");
+    if (!file_guard_input(guard, f->path, "--feed", why))
+        return fail(d, (Loc){.file = f->path}, "%s", why);
+    f->pick.input = f->want.name;
+    f->pick.integers = !is_float(f->want.dtype);
+    TRY(array_open(d, f->path, &f->pick, &f->a));
     TRY(check_fit(d, fs, f));
     size_t elems = f->want.bytes / elem_bytes(f->want.dtype);
     f->batch = calloc(f->want.bytes ? f->want.bytes : 1, 1);
@@ -250,6 +279,7 @@ Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
 void feeds_free(FeedSet *fs) {
     for (int i = 0; i < fs->n; i++) {
         array_close(&fs->feed[i].a);
+        free(fs->feed[i].path);
         free(fs->feed[i].batch);
         free(fs->feed[i].raw);
     }

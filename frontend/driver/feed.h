@@ -1,9 +1,10 @@
 /* feed.h: data files as the inputs of a program, batch by batch.
 
-   The first axis of a file counts samples.  A sample is reshaped when its
-   element count is that of the input; u8 data for a floating input is divided
-   by 255, i8 data is taken as it is; integers and floating numbers may change
-   width if every value fits; all other differences are errors. */
+   FILE may be FILE:PART where a format has parts (array.h).  The first axis
+   of an array counts samples; tokens are cut in windows.  A sample is reshaped
+   when its element count is that of the input; u8 data for a floating input is
+   divided by 255, i8 data is taken as it is; integers and floating numbers may
+   change width if every value fits; all other differences are errors. */
 #ifndef AMPC_FRONTEND_DRIVER_FEED_H
 #define AMPC_FRONTEND_DRIVER_FEED_H
 
@@ -13,6 +14,8 @@
 typedef struct Feed {
     ampc_tensor_info want; /* the input */
     const char *file;
+    char *path; /* of FILE or FILE:PART; own copy */
+    ArrayPick pick;
     Array a;
     int64_t per; /* elements per sample; 0: one value for all batches       */
     char *batch; /* converted rows */

@@ -32,4 +32,4 @@ static bool parse(const unsigned char *p, size_t n, ArrayHead *h) {
     return true;
 }
 
-const ArrayFormat idx_format = {"IDX", is_idx, parse};
+const ArrayFormat idx_format = {.name = "IDX", .is = is_idx, .parse = parse};

@@ -122,7 +122,7 @@ static bool parse(const unsigned char *p, size_t n, ArrayHead *h) {
     return refuse(h, "dtype cannot be read: ", npy.descr);
 }
 
-const ArrayFormat npy_format = {".npy", is_npy, parse};
+const ArrayFormat npy_format = {.name = ".npy", .is = is_npy, .parse = parse};
 
 void npy_header(StrBuf *buf, int dtype, int rank, const int64_t *dim) {
     char shape[256] = "";

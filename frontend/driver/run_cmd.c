@@ -15,8 +15,11 @@
 static const char help[] =
     "usage: ampc run OUT.so --feed NAME=FILE... [options]\n"
     "\n"
-    "  --feed NAME=FILE        an input from a .npy or IDX file (.gz too);\n"
-    "                          first axis = samples; labels are 'target'\n"
+    "  --feed NAME=FILE        an input from .npy, .npz (FILE:ARRAY), IDX,\n"
+    "                          safetensors (FILE:TENSOR), .csv or .tsv\n"
+    "                          (FILE:COLUMN,N,N-M), tokens in .bin (FILE:u16,\n"
+    "                          :u32, :+1 from the second on); .gz too; first\n"
+    "                          axis = samples; labels are 'target'\n"
     "  --eval-feed NAME=FILE   evaluated after each epoch\n"
     "  --save-best FILE        checkpoint with the lowest evaluation loss\n"
     "  --steps N | --epochs N  optimizer steps or epochs, counted from the\n"

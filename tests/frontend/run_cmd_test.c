@@ -309,8 +309,8 @@ TEST_CASE(run, evaluates_every_sample) {
     free(good(&tiny_module, "--feed x=@x.npy --load @c --fetch @d"));
     Diag d = {0};
     Array y, t;
-    REQUIRE(array_open(&d, path_of("d/y%2Fout.npy"), &y) == OK);
-    REQUIRE(array_open(&d, path_of("t.npy"), &t) == OK);
+    REQUIRE(array_open(&d, path_of("d/y%2Fout.npy"), NULL, &y) == OK);
+    REQUIRE(array_open(&d, path_of("t.npy"), NULL, &t) == OK);
     CHECK(y.rank == 2 && y.dim[0] == 41 && y.dim[1] == 2);
     double sum = 0;
     for (int i = 0; i < 82; i++)
@@ -366,6 +366,51 @@ TEST_CASE(run, accuracy_from_idx_and_gzip) {
     CHECK(field(out, last, "accuracy") == 1);
     CHECK_EQ_INT(field(out, last, "samples"), 9);
     free(out);
+}
+
+/* ---- data ---------------------------------------------------------------- */
+
+/* The same samples from text and tokens as from arrays. */
+TEST_CASE(run, data_from_text_and_tokens) {
+    StrBuf text = {0};
+    uint16_t tokens[9];
+    float x[8 * TINY_IN];
+    int64_t t[8];
+    sb_puts(&text, "a,b,c,class\n");
+    for (int i = 0; i < 8; i++) {
+        for (int k = 0; k < TINY_IN; k++)
+            x[i * TINY_IN + k] = (float)(i * k) / 8;
+        tokens[i] = (uint16_t)(t[i] = i % 2);
+        sb_printf(&text, "0,%g,%g,%d\n", i / 8.0, i / 4.0, i % 2);
+    }
+    tokens[8] = 0;
+    REQUIRE(test_write_file(path_of("d.csv"), text.data, text.len));
+    REQUIRE(test_write_file(path_of("d.bin"), tokens, sizeof tokens));
+    sb_free(&text);
+    write_npy("dx.npy", AMPC_DTYPE_F32, 2, (int64_t[]){8, TINY_IN}, x);
+    write_npy("dt.npy", AMPC_DTYPE_I64, 1, (int64_t[]){8}, t);
+    char *want =
+        good(&tiny_labels, "--feed x=@dx.npy --feed target=@dt.npy --epochs 3");
+    char *csv =
+        good(&tiny_labels, "--feed x=@d.csv:0-2 --feed target=@d.csv:class "
+                           "--epochs 3");
+    char *bin = good(&tiny_labels,
+                     "--feed x=@d.csv:a,b,c --feed target=@d.bin --epochs 3");
+    for (int i = 0; i < 6; i++) {
+        CHECK(field(want, i, "loss") == field(csv, i, "loss"));
+        CHECK(field(want, i, "loss") == field(bin, i, "loss"));
+    }
+    free(want);
+    free(csv);
+    free(bin);
+    bad(&tiny_labels, "--feed x=@d.csv --feed target=@d.csv:class", 1,
+        "element counts differ");
+    bad(&tiny_labels, "--feed x=@none:1 --feed target=@d.csv:class", 1,
+        "No such file");
+    bad(&tiny_labels,
+        "--feed x=@d.csv:0-2 --feed target=@d.csv:class "
+        "--save @d.csv",
+        1, "--save would overwrite --feed");
 }
 
 /* ---- weights ------------------------------------------------------------- */
