@@ -37,10 +37,14 @@ static const char help[] =
     "  --load-map OLD=NEW      a name there that begins with OLD is NEW here\n"
     "  --save-weights FILE     parameters and buffers, for load_state_dict\n"
     "  --save CKPT, --save-every N   at the end, and every N steps\n"
+    "  --keep N                the last N of these as CKPT.step-STEP, too\n"
+    "  --patience N            end after N epochs without a lower evaluation\n"
+    "                          loss\n"
     "  --resume                go on from the --save file\n"
     "  --max-skipped N         end when N steps in a row were skipped, as not\n"
     "                          finite (default 100; -1: never)\n"
     "  --log FILE.jsonl        log lines (default: standard output)\n"
+    "  --tensorboard DIR       the log's numbers as an event file\n"
     "  --profile FILE.json     Chrome trace\n"
     "  --device auto|cpu|cuda[:N], --threads N, --quiet\n";
 
@@ -124,7 +128,8 @@ static const char **find_text(RunOptions *o, const char *name) {
                  {"--fetch", &o->fetch},
                  {"--log", &o->log},
                  {"--profile", &o->profile},
-                 {"--save-weights", &o->save_weights}};
+                 {"--save-weights", &o->save_weights},
+                 {"--tensorboard", &o->tensorboard}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (!strcmp(name, texts[i].name)) return texts[i].value;
     return NULL;
@@ -140,6 +145,9 @@ static Status take_value(RunOptions *o, Diag *d, const char *name,
     if (!strcmp(name, "--epochs")) return take_count(d, name, v, 0, &o->epochs);
     if (!strcmp(name, "--save-every"))
         return take_count(d, name, v, 1, &o->save_every);
+    if (!strcmp(name, "--keep")) return take_count(d, name, v, 1, &o->keep);
+    if (!strcmp(name, "--patience"))
+        return take_count(d, name, v, 1, &o->patience);
     if (!strcmp(name, "--threads"))
         return take_count(d, name, v, 0, &o->threads);
     if (!strcmp(name, "--max-skipped"))
@@ -149,9 +157,9 @@ static Status take_value(RunOptions *o, Diag *d, const char *name,
 }
 
 static bool takes_value(RunOptions *o, const char *name) {
-    static const char *const names[] = {"--steps",      "--epochs",
-                                        "--save-every", "--threads",
-                                        "--lr",         "--max-skipped"};
+    static const char *const names[] = {
+        "--steps", "--epochs",      "--save-every", "--threads",
+        "--lr",    "--max-skipped", "--keep",       "--patience"};
     ListOption list;
     if (find_text(o, name) || find_list(o, name, &list)) return true;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -171,6 +179,10 @@ static Status check_options(const RunOptions *o, Diag *d) {
         return usage(d, "--load-map renames what is loaded by", "--load");
     if (o->save_every && !o->save)
         return usage(d, "--save-every needs a file:", "--save");
+    if (o->keep && !o->save_every)
+        return usage(d, "--keep needs checkpoints to keep:", "--save-every");
+    if (o->patience && !o->eval_feed.n)
+        return usage(d, "--patience needs data to evaluate:", "--eval-feed");
     if (o->save_best && !o->eval_feed.n)
         return usage(d, "--save-best needs data to evaluate:", "--eval-feed");
     if (o->threads > 1024) return usage(d, "at most 1024:", "--threads");
@@ -364,6 +376,7 @@ static Status run_all(Run *r, FeedSet *predict) {
     TRY(load_weights(r));
     TRY(log_open(r));
     TRY(do_work(r, &w, predict));
+    log_summary(r);
     return log_close(r);
 }
 

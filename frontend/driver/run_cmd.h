@@ -4,7 +4,8 @@
    run_cmd.c   command line and order of work
    run_open.c  finds the module's entry
    run_train.c the training loop, evaluation, position in the data
-   run_log.c   log lines, progress, profile
+   run_log.c   log lines, progress, profile, summary
+   run_events.c  the same numbers for TensorBoard
    run_fetch.c outputs to .npy files                                         */
 #ifndef AMPC_FRONTEND_DRIVER_RUN_CMD_H
 #define AMPC_FRONTEND_DRIVER_RUN_CMD_H
@@ -21,9 +22,12 @@ typedef struct RunOptions {
     RunList feed, eval_feed, load, load_map;
     int64_t steps, epochs; /* -1: not given */
     int64_t save_every;    /* 0: at the end only */
+    int64_t keep;          /* of these, beside the newest; 0: none */
+    int64_t patience;      /* epochs without a better evaluation; 0: no end */
     int64_t threads;
     int64_t max_skipped; /* as in ampc_options */
-    const char *save, *save_best, *save_weights, *fetch, *log, *profile;
+    const char *save, *save_best, *save_weights, *fetch, *log, *profile,
+        *tensorboard;
     bool shuffle, eval, resume, quiet, help;
     double lr; /* NaN: the module's */
 } RunOptions;
@@ -40,13 +44,31 @@ typedef struct RunLog {
     FILE *profile;              /* over `trace` */
     int64_t events;
     uint64_t profile_zero;
+    OutFile events_file; /* --tensorboard */
+    FILE *events_out;    /* over it; NULL: not asked for */
+    char *events_path;
+    /* for the summary */
+    int64_t steps;           /* of this run */
+    double first_loss, loss; /* of its first and its last step */
+    double trained;          /* seconds */
+    int64_t step, skipped;   /* as in ampc_metrics, the last */
+    bool evaluated;
+    double eval_loss, accuracy; /* the last; NaN: no classifier */
+    int64_t best_epoch;         /* 0: none */
 } RunLog;
+
+/* One number at one step. */
+typedef struct RunScalar {
+    const char *tag;
+    double value;
+} RunScalar;
 
 /* A place in the training data; what the checkpoint's cursor holds. */
 typedef struct RunCursor {
     int64_t epoch, step; /* optimizer steps done in this epoch              */
     int64_t samples;
-    double best; /* lowest evaluation loss so far; infinity: none           */
+    double best;   /* lowest evaluation loss so far; infinity: none           */
+    int64_t stale; /* evaluations since then */
 } RunCursor;
 
 typedef struct Run {
@@ -96,6 +118,14 @@ void log_eval(Run *r, int64_t epoch, const ampc_eval *e);
 void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all);
 void log_note(Run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 double now_seconds(void);
+/* What was done, on the terminal to stay. */
+void log_summary(Run *r);
+
+/* ---- run_events.c -------------------------------------------------------- */
+
+Status events_open(Run *r);
+void events_scalars(Run *r, int64_t step, const RunScalar *scalars, int n);
+Status events_close(Run *r);
 
 /* ---- run_fetch.c --------------------------------------------------------- */
 

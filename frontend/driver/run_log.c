@@ -109,6 +109,7 @@ Status log_open(Run *r) {
         if (!log->out) return file_failed(&r->diag, path, &log->file);
     }
     log->mixed = isatty(fileno(log->out));
+    if (r->opt->tensorboard) TRY(events_open(r));
     return r->opt->profile ? profile_open(r) : OK;
 }
 
@@ -137,6 +138,7 @@ Status log_close(Run *r) {
     clear_bar(&r->log);
     Status st = close_out(r);
     if (r->log.profile && st == OK) st = profile_close(r);
+    if (r->log.events_out && st == OK) st = events_close(r);
     log_abort(r);
     return st;
 }
@@ -147,6 +149,8 @@ void log_abort(Run *r) {
     if (log->profile) r->api->profile(r->s, NULL, NULL);
     outfile_abort(&log->file);
     outfile_abort(&log->trace);
+    outfile_abort(&log->events_file);
+    free(log->events_path);
     *log = (RunLog){.out = NULL};
 }
 
@@ -173,6 +177,16 @@ void log_step(Run *r, const ampc_metrics *m, double ms) {
     put_f32(&sb, m->lr);
     sb_printf(&sb, ",\"ms\":%.4g}", ms);
     put_line(&r->log, &sb);
+    const RunScalar scalars[] = {{"train/loss", m->loss},
+                                 {"train/grad_norm", m->grad_norm},
+                                 {"train/lr", m->lr},
+                                 {"train/scale", m->scale},
+                                 {"train/skipped", (double)m->skipped}};
+    events_scalars(r, m->tried, scalars, 5);
+    if (r->log.steps++ == 0) r->log.first_loss = m->loss;
+    r->log.loss = m->loss;
+    r->log.step = m->tried;
+    r->log.skipped = m->skipped;
 }
 
 void log_eval(Run *r, int64_t epoch, const ampc_eval *e) {
@@ -187,6 +201,12 @@ void log_eval(Run *r, int64_t epoch, const ampc_eval *e) {
     put_double(&sb, accuracy);
     sb_printf(&sb, ",\"samples\":%lld}", (long long)e->samples);
     put_line(&r->log, &sb);
+    const RunScalar scalars[] = {{"eval/loss", loss},
+                                 {"eval/accuracy", accuracy}};
+    events_scalars(r, r->log.step, scalars, isfinite(accuracy) ? 2 : 1);
+    r->log.evaluated = true;
+    r->log.eval_loss = loss;
+    r->log.accuracy = accuracy;
     if (epoch < 0) return;
     if (isfinite(accuracy))
         log_note(r, "epoch %lld: eval loss %.4g, accuracy %.4f",
@@ -239,4 +259,55 @@ void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all) {
     fflush(stderr);
     log->bar = true;
     log->last = now;
+}
+
+/* ---- the summary --------------------------------------------------------- */
+
+static void put_file(StrBuf *sb, const char *path) {
+    if (path) sb_printf(sb, "%s%s", sb->len ? ", " : "", path);
+}
+
+static void note_trained(Run *r) {
+    const RunLog *log = &r->log;
+    double seconds = log->trained > 0 ? log->trained : 1e-9;
+    double steps = (double)log->steps;
+    double samples = steps * (double)(r->info.batch * r->info.accumulate);
+    char skipped[60] = "";
+    if (log->skipped)
+        snprintf(skipped, sizeof skipped, ", %lld skipped",
+                 (long long)log->skipped);
+    log_note(r,
+             "trained %lld steps in %.3g s (%.3g ms each, %.4g samples/s): "
+             "loss %.4g -> %.4g%s",
+             (long long)log->steps, log->trained, 1e3 * seconds / steps,
+             samples / seconds, log->first_loss, log->loss, skipped);
+}
+
+static void note_evaluated(Run *r) {
+    const RunLog *log = &r->log;
+    StrBuf sb = {0};
+    sb_printf(&sb, "evaluation: loss %.4g", log->eval_loss);
+    if (isfinite(log->accuracy))
+        sb_printf(&sb, ", accuracy %.4f", log->accuracy);
+    if (log->best_epoch)
+        sb_printf(&sb, "; lowest loss %.4g after epoch %lld", r->at.best,
+                  (long long)log->best_epoch);
+    log_note(r, "%s", sb.data);
+    sb_free(&sb);
+}
+
+void log_summary(Run *r) {
+    const RunOptions *o = r->opt;
+    StrBuf files = {0};
+    if (r->log.steps) note_trained(r);
+    if (r->log.evaluated) note_evaluated(r);
+    put_file(&files, o->save);
+    put_file(&files, r->log.best_epoch ? o->save_best : NULL);
+    put_file(&files, o->save_weights);
+    put_file(&files, o->fetch);
+    put_file(&files, o->log);
+    put_file(&files, o->profile);
+    put_file(&files, r->log.events_path);
+    if (files.len) log_note(r, "wrote %s", files.data);
+    sb_free(&files);
 }

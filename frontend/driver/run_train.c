@@ -6,10 +6,13 @@
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/run_cmd.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "passes/leave.h"
 
@@ -51,7 +54,8 @@ static Status cursor_write(Run *r) {
                      ",\"samples\":%" PRId64 ",\"best\":",
                      r->at.epoch, r->at.step, r->at.samples);
     if (isfinite(r->at.best))
-        snprintf(text + n, sizeof text - (size_t)n, "%.17g}", r->at.best);
+        snprintf(text + n, sizeof text - (size_t)n,
+                 "%.17g,\"stale\":%" PRId64 "}", r->at.best, r->at.stale);
     else
         snprintf(text + n, sizeof text - (size_t)n, "null}");
     if (r->api->set_cursor(r->s, text) != AMPC_OK)
@@ -64,8 +68,8 @@ void run_cursor_read(Run *r) {
     const char *text = r->api->get_cursor(r->s);
     int n = sscanf(text,
                    "{\"epoch\":%" SCNd64 ",\"step\":%" SCNd64
-                   ",\"samples\":%" SCNd64 ",\"best\":%lf",
-                   &c.epoch, &c.step, &c.samples, &c.best);
+                   ",\"samples\":%" SCNd64 ",\"best\":%lf,\"stale\":%" SCNd64,
+                   &c.epoch, &c.step, &c.samples, &c.best, &c.stale);
     if (n < 3 || c.epoch < 0 || c.step < 0) {
         log_note(r, "the checkpoint holds no place in the data: from the "
                     "first sample");
@@ -177,9 +181,72 @@ static Status end_epoch(Run *r, int64_t epoch) {
     TRY(run_evaluate(r, &r->eval, false, &e));
     log_eval(r, epoch, &e);
     double loss = e.loss_num / e.loss_den;
+    r->at.stale++;
     if (!(loss < r->at.best)) return OK;
     r->at.best = loss;
+    r->at.stale = 0;
+    r->log.best_epoch = epoch;
     return r->opt->save_best ? run_save(r, r->opt->save_best) : OK;
+}
+
+/* ---- checkpoints kept ---------------------------------------------------- */
+
+/* The step of "NAME.step-STEP", or -1. */
+static int64_t kept_step(const char *file, const char *name) {
+    char *end;
+    size_t n = strlen(name);
+    if (strncmp(file, name, n) != 0 || strncmp(file + n, ".step-", 6) != 0 ||
+        !file[n + 6] ||
+        strspn(file + n + 6, "0123456789") != strlen(file + n + 6))
+        return -1;
+    errno = 0;
+    long long step = strtoll(file + n + 6, &end, 10);
+    return errno ? -1 : step;
+}
+
+/* The oldest step up to `last` that is kept; *count: how many there are. */
+static int64_t oldest_kept(const char *dir, const char *name, int64_t last,
+                           int64_t *count) {
+    int64_t oldest = -1;
+    DIR *d = opendir(dir);
+    *count = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        int64_t step = kept_step(e->d_name, name);
+        if (step < 0 || step > last) continue;
+        ++*count;
+        if (oldest < 0 || step < oldest) oldest = step;
+    }
+    if (d) closedir(d);
+    return oldest;
+}
+
+/* The checkpoint just saved under a name of its own, too; older ones go. */
+static Status keep_checkpoint(Run *r, int64_t step) {
+    const char *save = r->opt->save, *slash = strrchr(save, '/');
+    char why[160];
+    StrBuf path = {0}, dir = {0};
+    int64_t count;
+    sb_printf(&path, "%s.step-%lld", save, (long long)step);
+    sb_printf(&dir, "%.*s", slash ? (int)(slash + 1 - save) : 2,
+              slash ? save : "./");
+    Status st = OK;
+    if (!file_guard_claim(r->guard, path.data, "--keep", why))
+        st = fail(&r->diag, (Loc){.file = intern(path.data)}, "%s", why);
+    if (st == OK && ((unlink(path.data) != 0 && errno != ENOENT) ||
+                     link(save, path.data) != 0))
+        st = fail(&r->diag, (Loc){.file = intern(path.data)}, "--keep: %s",
+                  strerror(errno));
+    const char *name = slash ? slash + 1 : save;
+    while (st == OK) {
+        int64_t old = oldest_kept(dir.data, name, step, &count);
+        if (count <= r->opt->keep) break;
+        path.len = 0;
+        sb_printf(&path, "%s.step-%lld", save, (long long)old);
+        if (unlink(path.data) != 0) break;
+    }
+    sb_free(&path);
+    sb_free(&dir);
+    return st;
 }
 
 /* ---- the loop ------------------------------------------------------------ */
@@ -228,10 +295,18 @@ static Status train_loop(Run *r, const Plan *p) {
             begin_epoch(r);
             TRY(end_epoch(r, r->at.epoch));
             evaluated = done;
+            if (r->opt->patience && r->at.stale >= r->opt->patience) {
+                log_note(r,
+                         "the evaluation loss has not fallen for %lld epochs: "
+                         "stopped after epoch %lld",
+                         (long long)r->at.stale, (long long)r->at.epoch);
+                return OK;
+            }
         }
-        if (r->opt->save_every && m.tried % r->opt->save_every == 0 &&
-            done < p->steps)
-            TRY(run_save(r, r->opt->save));
+        if (r->opt->save_every && m.tried % r->opt->save_every == 0) {
+            if (done < p->steps || r->opt->keep) TRY(run_save(r, r->opt->save));
+            if (r->opt->keep) TRY(keep_checkpoint(r, m.tried));
+        }
     }
     return p->steps > 0 && evaluated != p->steps ? end_epoch(r, r->at.epoch + 1)
                                                  : OK;
@@ -246,7 +321,9 @@ Status run_training(Run *r) {
         if (!r->order) return fail(&r->diag, (Loc){0}, "out of memory");
     }
     if (r->at.step >= p.per_epoch) r->at.step = 0;
+    double begin = now_seconds();
     TRY(train_loop(r, &p));
+    r->log.trained = now_seconds() - begin;
     return r->opt->save ? run_save(r, r->opt->save) : OK;
 }
 

@@ -368,6 +368,137 @@ TEST_CASE(run, accuracy_from_idx_and_gzip) {
     free(out);
 }
 
+/* ---- what a run says and keeps ------------------------------------------- */
+
+TEST_CASE(run, ends_with_a_summary) {
+    write_data(40);
+    Ran r = run_module(&tiny_module,
+                       FEEDS "--epochs 2 --save @sum.ck --eval-feed x=@x.npy "
+                             "--eval-feed target=@t.npy --log @sum.log");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK_HAS(r.err, "\ntrained 20 steps in ");
+    CHECK_HAS(r.err, " samples/s): loss ");
+    CHECK_HAS(r.err, "\nevaluation: loss ");
+    CHECK_HAS(r.err, " after epoch 2\nwrote ");
+    CHECK_HAS(r.err, "sum.ck, ");
+    ran_free(&r);
+    r = run_module(&tiny_module, FEEDS "--eval --quiet");
+    CHECK_STR(r.err, "");
+    ran_free(&r);
+}
+
+/* A learning rate of 0: no evaluation is better than the first. */
+TEST_CASE(run, patience_ends_it) {
+    write_data(40);
+    Ran r = run_module(&tiny_module,
+                       FEEDS "--epochs 9 --lr 0 --patience 2 --save @pat "
+                             "--eval-feed x=@x.npy --eval-feed target=@t.npy");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK_EQ_INT(count_lines(r.out), 33); /* three epochs, each evaluated */
+    CHECK_HAS(r.err, "not fallen for 2 epochs: stopped after epoch 3");
+    ran_free(&r);
+    bad(&tiny_module, FEEDS "--patience 2", 2, "--eval-feed");
+    bad(&tiny_module, FEEDS "--patience 0 --eval-feed x=y", 2, "no number");
+}
+
+static bool there(const char *name) { return access(path_of(name), F_OK) == 0; }
+
+TEST_CASE(run, keeps_the_last_checkpoints) {
+    write_data(40);
+    REQUIRE(test_write_file(path_of("kp.step-x"), "mine", 4));
+    REQUIRE(test_write_file(path_of("kp.step-99"), "later", 5));
+    free(good(&tiny_module,
+              FEEDS "--steps 10 --save @kp --save-every 2 --keep 2"));
+    CHECK(there("kp") && there("kp.step-8") && there("kp.step-10"));
+    CHECK(!there("kp.step-2") && !there("kp.step-4") && !there("kp.step-6"));
+    CHECK(there("kp.step-x") && there("kp.step-99"));
+    same_files("kp", "kp.step-10");
+    free(good(&tiny_module, FEEDS "--steps 4 --save @kp --save-every 2"));
+    free(good(&tiny_module, FEEDS "--load @kp.step-8 --steps 0"));
+    bad(&tiny_module, FEEDS "--save @kp --keep 2", 2, "--save-every");
+    write_data(40);
+    REQUIRE(link(path_of("x.npy"), path_of("kq.step-2")) == 0);
+    bad(&tiny_module, FEEDS "--steps 4 --save @kq --save-every 2 --keep 2", 1,
+        "--keep would overwrite --feed");
+}
+
+/* ---- TensorBoard --------------------------------------------------------- */
+
+static uint32_t crc32c(const unsigned char *p, size_t n) {
+    uint32_t crc = ~0u;
+    while (n--) {
+        crc ^= *p++;
+        for (int k = 0; k < 8; k++)
+            crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
+    }
+    return ~crc;
+}
+
+static uint32_t masked(const unsigned char *p, size_t n) {
+    uint32_t crc = crc32c(p, n);
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+/* The value of `tag` in an event that holds it, by its bytes. */
+static bool event_value(const unsigned char *p, size_t n, const char *tag,
+                        float *x) {
+    size_t k = strlen(tag);
+    unsigned char *at = memmem(p, n, tag, k);
+    if (!at || at[-1] != k || at[-2] != 0x0a || at[k] != 0x15) return false;
+    memcpy(x, at + k + 1, 4);
+    return true;
+}
+
+/* Read with the format's description, not with our writer: framing, checksums
+   (RFC 3720's test vector), the first message, every loss of the log. */
+TEST_CASE(run, tensorboard_events) {
+    CHECK_EQ_INT(crc32c((const unsigned char *)"123456789", 9), 0xe3069283u);
+    write_data(40);
+    char *out = good(&tiny_module,
+                     FEEDS "--epochs 1 --tensorboard @tb "
+                           "--eval-feed x=@x.npy --eval-feed target=@t.npy");
+    char *names, *save = NULL;
+    REQUIRE(test_command(&names, "ls '%s'", path_of("tb")) == 0);
+    char *name = strtok_r(names, "\n", &save);
+    REQUIRE(name && !strtok_r(NULL, "\n", &save));
+    CHECK(strncmp(name, "events.out.tfevents.", 20) == 0);
+    StrBuf path = {0};
+    sb_printf(&path, "tb/%s", name);
+    size_t n = 0;
+    unsigned char *file =
+                      (unsigned char *)test_read_file(path_of(path.data), &n),
+                  *p = file;
+    REQUIRE(file);
+    int events = 0;
+    bool evaluated = false;
+    for (uint64_t bytes; p < file + n; p += 12 + bytes + 4, events++) {
+        uint32_t sum;
+        float x;
+        memcpy(&bytes, p, 8);
+        memcpy(&sum, p + 8, 4);
+        CHECK_EQ_INT(sum, masked(p, 8));
+        REQUIRE(bytes < (uint64_t)(file + n - p) - 15);
+        memcpy(&sum, p + 12 + bytes, 4);
+        CHECK_EQ_INT(sum, masked(p + 12, bytes));
+        if (events == 0) CHECK(memmem(p + 12, bytes, "brain.Event:2", 13) != NULL);
+        if (event_value(p + 12, bytes, "train/loss", &x)) {
+            CHECK_EQ_INT(p[12 + 9], 0x10); /* field 2: the step */
+            CHECK_EQ_INT(p[12 + 10], events);
+            CHECK(x == (float)field(out, events - 1, "loss"));
+        }
+        if (event_value(p + 12, bytes, "eval/loss", &x)) {
+            evaluated = true;
+            CHECK(x == (float)field(out, events - 1, "eval_loss"));
+        }
+    }
+    CHECK(evaluated);
+    CHECK_EQ_INT(events, 12); /* the version, 10 steps, an evaluation */
+    free(file);
+    free(names);
+    free(out);
+    sb_free(&path);
+}
+
 /* ---- data ---------------------------------------------------------------- */
 
 /* The same samples from text and tokens as from arrays. */
