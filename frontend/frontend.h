@@ -21,6 +21,11 @@
 Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
                    size_t n, const Options *opt, Module **out);
 
+/* opt->heads: an ONNX file's bytes with fresh last layers, in the arena; those
+   of no ONNX file stay as they are. */
+Status onnx_replace_heads(Arena *a, Diag *d, const char *path,
+                          const Options *opt, const uint8_t **bytes, size_t *n);
+
 /* The model of `n` bytes without the data of tensors that are variables of m,
    appended to `out`; false: no ONNX model. */
 bool onnx_skeleton(const Module *m, const void *model, size_t n, StrBuf *out);

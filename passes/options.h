@@ -101,6 +101,7 @@ typedef struct Options {
     int64_t accumulate;
     ScaleSpec scale;
     VEC(DimBind) dims;
+    VEC(DimBind) heads;        /* --replace-head: an output, its units */
     VEC(GlobRule) train_rules; /* in command-line order */
     bool batchnorm_train;      /* default true */
     int batchnorm_unbiased;    /* -1 by producer, 0 population, 1 unbiased */

@@ -19,7 +19,8 @@ typedef struct Session {
     Arena *arena;
     Diag diag;
     Options opt;
-    char *model; /* the bytes of the model's file, read once */
+    char *file;        /* the bytes of the model's file, read once */
+    const char *model; /* these, or with fresh heads (--replace-head) */
     size_t model_bytes;
     bool own_only; /* compile options are unknown to this command */
 } Session;

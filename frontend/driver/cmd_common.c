@@ -17,7 +17,7 @@ int session_end(Session *s, Status status) {
     if (s->diag.text.data) fputs(s->diag.text.data, stderr);
     sb_free(&s->diag.text);
     file_guard_free(s->opt.guard);
-    free(s->model);
+    free(s->file);
     arena_free(s->arena);
     return (int)status;
 }
@@ -74,12 +74,23 @@ bool has_suffix(const char *s, const char *suffix) {
     return n >= m && !strcmp(s + n - m, suffix);
 }
 
+static Status load_onnx(Session *s, const char *path, Module **m) {
+    const uint8_t *bytes = (const uint8_t *)s->file;
+    if (s->opt.heads.len)
+        TRY(onnx_replace_heads(s->arena, &s->diag, path, &s->opt, &bytes,
+                               &s->model_bytes));
+    s->model = (const char *)bytes;
+    return import_onnx(s->arena, &s->diag, path, bytes, s->model_bytes, &s->opt,
+                       m);
+}
+
 Status load_model(Session *s, const char *path, Module **m) {
-    s->model = read_file(&s->diag, path, &s->model_bytes);
-    if (!s->model) return ERR_USER;
-    if (!has_suffix(path, ".amp"))
-        return import_onnx(s->arena, &s->diag, path, (const uint8_t *)s->model,
-                           s->model_bytes, &s->opt, m);
+    s->model = s->file = read_file(&s->diag, path, &s->model_bytes);
+    if (!s->file) return ERR_USER;
+    if (!has_suffix(path, ".amp")) return load_onnx(s, path, m);
+    if (s->opt.heads.len)
+        return fail(&s->diag, (Loc){.file = path},
+                    "--replace-head is for ONNX models: a .amp file is edited");
     TRY(parse_module(s->arena, &s->diag, path, s->model, s->model_bytes, m));
     return verify_module(*m, STAGE_TYPED, &s->diag);
 }

@@ -39,6 +39,7 @@ static const char help[] =
     "min=,max=,\n"
     "                          hysteresis=] | static=K | none\n"
     "  --dim NAME=N, --dim INPUT:AXIS=N   bind a dimension\n"
+    "  --replace-head OUTPUT=N            a fresh last layer of N units\n"
     "  --train GLOB, --freeze GLOB        which initializers train\n"
     "  --batchnorm train|train:unbiased|train:population|frozen[:GLOB]\n"
     "  --dropout on|off\n"

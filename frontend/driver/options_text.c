@@ -317,6 +317,17 @@ static Status set_dim(Options *o, Spec *s) {
     return OK;
 }
 
+static Status set_head(Options *o, Spec *s) {
+    char *name = s->text, *eq = strrchr(name, '=');
+    DimBind b = {NULL, -1, 0};
+    if (!eq || eq == name) return usage(s, "'%s' is not OUTPUT=N", name);
+    TRY(read_integer(s, eq + 1, 1, INT32_MAX, &b.value));
+    *eq = 0;
+    b.name = intern(name);
+    vec_push(o->arena, &o->heads, b);
+    return OK;
+}
+
 static Status set_train(Options *o, Spec *s) {
     GlobRule r = {intern(s->text), true};
     vec_push(o->arena, &o->train_rules, r);
@@ -436,6 +447,7 @@ static const struct OptionRow {
     {"--accumulate", SETTER, set_accumulate, 0},
     {"--loss-scale", SETTER, set_scale, 0},
     {"--dim", SETTER, set_dim, 0},
+    {"--replace-head", SETTER, set_head, 0},
     {"--train", SETTER, set_train, 0},
     {"--freeze", SETTER, set_freeze, 0},
     {"--batchnorm", SETTER, set_batchnorm, 0},

@@ -199,6 +199,41 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
     check_run(0, "cast input f32[4,1,28,28] -> bf16 for conv", words);
 }
 
+TEST_CASE(cli, a_fresh_head) {
+    char words[1400];
+    snprintf(words, sizeof words,
+             "'%s' -o head.so --dim batch=4 --loss cross_entropy --target "
+             "cpu:x86-64-v2 --replace-head logits=3",
+             cnn());
+    check_run(0, "", words);
+    check_run(0, "outputs     logits f32[4,3]", "inspect head.so");
+    check_run(0, "fc2.weight  f32[3,", "inspect head.so --params");
+    check_run(0, "fc2.bias  f32[3]  operand of Gemm",
+              "inspect head.so --params");
+    check_run(0, "", "export head.so -o head.onnx");
+    check_run(0, "fc2.weight  f32[3,",
+              "inspect head.onnx --params --loss none --dim batch=4");
+    /* again, over what was exported */
+    check_run(0, "fc2.weight  f32[7,",
+              "inspect head.onnx --params --loss none --dim batch=4 "
+              "--replace-head logits=7");
+    snprintf(words, sizeof words, "check '%s' --dim batch=4 --loss none ",
+             cnn());
+    size_t n = strlen(words);
+    strcpy(words + n, "--replace-head nosuch=3");
+    check_run(1, "'nosuch' is no output of the model; it has logits", words);
+    strcpy(words + n, "--replace-head logits");
+    check_run(2, "'logits' is not OUTPUT=N", words);
+    strcpy(words + n, "--replace-head logits=0");
+    check_run(2, "0 is not in 1 ..", words);
+    strcpy(words + n, "--replace-head logits=2000000000");
+    check_run(1, "would have too many elements", words);
+    check_text(1, "--replace-head is for ONNX models",
+               "graph forward(%x: f32[4,3]) {\n  %y = relu %x : f32[4,3]\n"
+               "  return %y\n}\n",
+               "--replace-head y=3");
+}
+
 TEST_CASE(cli, dumped_ir_reads_back) {
     char words[1024];
     snprintf(words, sizeof words,

@@ -1,0 +1,240 @@
+/* onnx_head.c: --replace-head OUTPUT=N: the linear layer before an output gets
+   N units, with fresh weights as PyTorch's Linear begins: uniform in
+   +-1/sqrt(inputs), by the seed.
+
+   The file's bytes are changed before anything else reads them, so that what
+   the module keeps of the model, and exports, has the new layer.            */
+#include <math.h>
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+#include "frontend/onnx/wire.h"
+
+typedef struct Head {
+    Arena *a;
+    Diag *d;
+    const char *path;
+    Onnx__GraphProto *g;
+    uint64_t random;
+    Onnx__TensorProto *weight, *bias; /* bias may be NULL */
+    int axis;                         /* of the weight's units */
+} Head;
+
+static Status head_fail(const Head *h, const char *output, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+static Status head_fail(const Head *h, const char *output, const char *fmt,
+                        ...) {
+    StrBuf sb = {0};
+    va_list ap;
+    sb_puts(&sb, "--replace-head: '");
+    sb_put_escaped(&sb, output);
+    sb_puts(&sb, "' ");
+    va_start(ap, fmt);
+    sb_vprintf(&sb, fmt, ap);
+    va_end(ap);
+    fail(h->d, (Loc){.file = h->path}, "%s", sb.data);
+    sb_free(&sb);
+    return ERR_USER;
+}
+
+/* ---- finding the layer --------------------------------------------------- */
+
+static Onnx__NodeProto *made_by(const Head *h, const char *name) {
+    for (size_t i = 0; i < h->g->n_node; i++)
+        if (h->g->node[i]->n_output && !strcmp(h->g->node[i]->output[0], name))
+            return h->g->node[i];
+    return NULL;
+}
+
+static Onnx__TensorProto *initializer(const Head *h, const char *name) {
+    for (size_t i = 0; i < h->g->n_initializer; i++)
+        if (h->g->initializer[i]->name &&
+            !strcmp(h->g->initializer[i]->name, name))
+            return h->g->initializer[i];
+    return NULL;
+}
+
+static int readers(const Head *h, const char *name) {
+    int n = 0;
+    for (size_t i = 0; i < h->g->n_node; i++)
+        for (size_t k = 0; k < h->g->node[i]->n_input; k++)
+            n += !strcmp(h->g->node[i]->input[k], name);
+    return n;
+}
+
+static bool is_op(const Onnx__NodeProto *n, const char *op) {
+    bool standard = !n->domain || !*n->domain || !strcmp(n->domain, "ai.onnx");
+    return standard && n->op_type && !strcmp(n->op_type, op);
+}
+
+/* Ops that give their last axis as they got it. */
+static bool passes_on(const Onnx__NodeProto *n) {
+    static const char *const ops[] = {"Identity", "Cast",       "Dropout",
+                                      "Sigmoid",  "LogSoftmax", "Softmax"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (is_op(n, ops[i])) return n->n_input > 0;
+    return false;
+}
+
+static int64_t integer_attribute(const Onnx__NodeProto *n, const char *name) {
+    for (size_t i = 0; i < n->n_attribute; i++)
+        if (n->attribute[i]->name && !strcmp(n->attribute[i]->name, name))
+            return n->attribute[i]->i;
+    return 0;
+}
+
+/* The weight of a product, behind a Transpose or not. */
+static void take_weight(Head *h, const char *name) {
+    const Onnx__NodeProto *n = made_by(h, name);
+    h->axis = 1;
+    if (n && is_op(n, "Transpose") && n->n_input == 1) {
+        name = n->input[0];
+        h->axis = 0;
+    }
+    h->weight = initializer(h, name);
+}
+
+static void take_layer(Head *h, const Onnx__NodeProto *n) {
+    if (is_op(n, "Gemm") && n->n_input >= 2) {
+        h->axis = integer_attribute(n, "transB") ? 0 : 1;
+        h->weight = initializer(h, n->input[1]);
+        if (n->n_input > 2) h->bias = initializer(h, n->input[2]);
+    } else if (is_op(n, "MatMul") && n->n_input == 2) {
+        take_weight(h, n->input[1]);
+    } else if (is_op(n, "Add") && n->n_input == 2) {
+        for (int k = 0; k < 2; k++) {
+            const Onnx__NodeProto *product = made_by(h, n->input[k]);
+            if (!product || !is_op(product, "MatMul")) continue;
+            h->bias = initializer(h, n->input[1 - k]);
+            if (h->bias && product->n_input == 2)
+                take_weight(h, product->input[1]);
+        }
+    }
+}
+
+static void forget_shape(Head *h, const char *name) {
+    size_t kept = 0;
+    for (size_t i = 0; i < h->g->n_value_info; i++)
+        if (!h->g->value_info[i]->name ||
+            strcmp(h->g->value_info[i]->name, name) != 0)
+            h->g->value_info[kept++] = h->g->value_info[i];
+    h->g->n_value_info = kept;
+}
+
+static Status find_layer(Head *h, const char *output) {
+    const Onnx__NodeProto *n = made_by(h, output);
+    for (size_t i = 0; n && passes_on(n) && i <= h->g->n_node; i++) {
+        forget_shape(h, n->input[0]);
+        n = made_by(h, n->input[0]);
+    }
+    if (n) take_layer(h, n);
+    for (size_t k = 0; n && k < n->n_input; k++) forget_shape(h, n->input[k]);
+    if (!h->weight || h->weight->n_dims != 2 ||
+        (h->bias && h->bias->n_dims != 1))
+        return head_fail(h, output,
+                         "does not come from a linear layer (Gemm, or MatMul "
+                         "with a weight and Add); it comes from %s",
+                         n && n->op_type ? n->op_type : "no node");
+    if (readers(h, h->weight->name) != 1 ||
+        (h->bias && readers(h, h->bias->name) != 1))
+        return head_fail(h, output,
+                         "comes from a layer whose weights another one reads "
+                         "too (tied weights)");
+    if (h->weight->data_type != 1 || (h->bias && h->bias->data_type != 1))
+        return head_fail(h, output, "comes from a layer that is not fp32");
+    return OK;
+}
+
+/* ---- the new layer ------------------------------------------------------- */
+
+static double uniform(Head *h) {
+    uint64_t z = h->random += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (double)((z ^ z >> 31) >> 11) * 0x1p-52 - 1;
+}
+
+static void fill(Head *h, Onnx__TensorProto *t, double bound) {
+    int64_t n = 1;
+    for (size_t i = 0; i < t->n_dims; i++) n *= t->dims[i];
+    float *x = arena_alloc(h->a, (size_t)n * sizeof *x + 1);
+    for (int64_t i = 0; i < n; i++) x[i] = (float)(bound * uniform(h));
+    t->raw_data = (ProtobufCBinaryData){(size_t)n * sizeof *x, (uint8_t *)x};
+    t->has_raw_data = true;
+    t->n_float_data = t->n_external_data = 0;
+    t->has_data_location = false;
+}
+
+static Status set_shape(Head *h, const char *output, int64_t units) {
+    for (size_t i = 0; i < h->g->n_output; i++) {
+        Onnx__ValueInfoProto *v = h->g->output[i];
+        if (!v->name || strcmp(v->name, output) != 0) continue;
+        Onnx__TypeProto *t = v->type;
+        if (!t || t->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE ||
+            !t->tensor_type || !t->tensor_type->shape ||
+            !t->tensor_type->shape->n_dim)
+            return OK;
+        Onnx__TensorShapeProto *s = t->tensor_type->shape;
+        s->dim[s->n_dim - 1]->value_case =
+            ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+        s->dim[s->n_dim - 1]->dim_value = units;
+        return OK;
+    }
+    StrBuf names = {0};
+    for (size_t i = 0; i < h->g->n_output; i++) {
+        sb_puts(&names, i ? ", " : "");
+        sb_put_escaped(&names, h->g->output[i]->name);
+    }
+    head_fail(h, output, "is no output of the model; it has %s",
+              names.data ? names.data : "none");
+    sb_free(&names);
+    return ERR_USER;
+}
+
+static Status replace(Head *h, const DimBind *b) {
+    h->weight = h->bias = NULL;
+    TRY(set_shape(h, b->name, b->value));
+    TRY(find_layer(h, b->name));
+    int64_t inputs = h->weight->dims[1 - h->axis], all;
+    if (inputs < 1 || !mul_ok(inputs, b->value, &all) ||
+        all > OX_MAX_ELEMENTS / 4)
+        return head_fail(h, b->name, "would have too many elements");
+    h->weight->dims[h->axis] = b->value;
+    if (h->bias) h->bias->dims[0] = b->value;
+    double bound = 1 / sqrt((double)inputs);
+    fill(h, h->weight, bound);
+    if (h->bias) fill(h, h->bias, bound);
+    return OK;
+}
+
+/* ---- the file ------------------------------------------------------------ */
+
+static void *arena_take(void *a, size_t n) { return arena_alloc(a, n); }
+
+static void arena_keep(void *a, void *p) {
+    (void)a;
+    (void)p;
+}
+
+Status onnx_replace_heads(Arena *a, Diag *d, const char *path,
+                          const Options *opt, const uint8_t **bytes,
+                          size_t *n) {
+    WireError e;
+    ProtobufCAllocator memory = {arena_take, arena_keep, a};
+    Onnx__ModelProto *m = NULL;
+    if (wire_check(&onnx__model_proto__descriptor, *bytes, *n, &e))
+        m = onnx__model_proto__unpack(&memory, *n, *bytes);
+    if (!m || !m->graph) return OK; /* the importer says what is wrong */
+    Head h = {.a = a,
+              .d = d,
+              .path = path,
+              .g = m->graph,
+              .random = (uint64_t)opt->seed * 0xd1342543de82ef95u + 1};
+    for (int i = 0; i < opt->heads.len; i++)
+        TRY(replace(&h, &opt->heads.data[i]));
+    *n = onnx__model_proto__get_packed_size(m);
+    uint8_t *out = arena_alloc(a, *n + 1);
+    onnx__model_proto__pack(m, out);
+    *bytes = out;
+    return OK;
+}
