@@ -4,6 +4,7 @@
 #include "codegen/module/emit.h"
 #include "frontend/driver/cmd.h"
 #include "frontend/driver/options_text.h"
+#include "ir/graph/names.h"
 
 static void put_tensor(StrBuf *sb, bool json, int i, const char *name,
                        TypeId type) {
@@ -34,9 +35,11 @@ static void put_inputs(const Module *m, bool json, StrBuf *sb) {
 
 static void put_outputs(const Module *m, bool json, StrBuf *sb) {
     const Graph *g = module_program(m, PROGRAM_PREDICT, intern(""));
-    for (int i = 0; g && i < g->outputs.len; i++)
-        put_tensor(sb, json, i, g->outputs.data[i].name,
-                   value_get(g, g->outputs.data[i].value)->type);
+    for (int i = 0, n = 0; g && i < g->outputs.len; i++) {
+        const Output *o = &g->outputs.data[i];
+        if (!name_is_own(o->name))
+            put_tensor(sb, json, n++, o->name, value_get(g, o->value)->type);
+    }
 }
 
 /* How many variables of a kind, and their elements. */
