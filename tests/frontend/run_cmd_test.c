@@ -480,7 +480,8 @@ TEST_CASE(run, tensorboard_events) {
         REQUIRE(bytes < (uint64_t)(file + n - p) - 15);
         memcpy(&sum, p + 12 + bytes, 4);
         CHECK_EQ_INT(sum, masked(p + 12, bytes));
-        if (events == 0) CHECK(memmem(p + 12, bytes, "brain.Event:2", 13) != NULL);
+        if (events == 0)
+            CHECK(memmem(p + 12, bytes, "brain.Event:2", 13) != NULL);
         if (event_value(p + 12, bytes, "train/loss", &x)) {
             CHECK_EQ_INT(p[12 + 9], 0x10); /* field 2: the step */
             CHECK_EQ_INT(p[12 + 10], events);

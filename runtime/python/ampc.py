@@ -1,0 +1,345 @@
+"""A module that `ampc` compiled, from Python: ctypes over runtime/ampc.h.
+
+    import ampc
+    m = ampc.Module("train.so")
+    s = m.session()                       # device="auto", threads=0
+    print(s.step(x=images, target=labels)["loss"])
+    y = s.predict(x=images)["logits"]
+    s.save("w.safetensors")
+
+One file, nothing but the standard library; arrays are whatever has the buffer
+protocol (numpy, array.array, torch's .numpy()), dense and of the dtype that the
+module wants.  What comes back is a numpy array where numpy is installed, else a
+flat memoryview.  A call that fails raises ampc.Error with the session's message.
+"""
+import ctypes as c
+import os
+
+__all__ = ["Error", "Module", "Session"]
+ABI_VERSION = 1
+OK, ERR_ARGUMENT, ERR_UNSUPPORTED = 0, 1, 5
+KINDS = ["parameter", "frozen", "buffer", "state", "hyper", "shadow",
+         "gradient", "constant"]
+# name, struct/buffer format, numpy's name; bf16 has neither
+DTYPES = [("bool", "?", "bool"), ("u8", "B", "uint8"), ("i8", "b", "int8"),
+          ("u16", "H", "uint16"), ("i16", "h", "int16"), ("u32", "I", "uint32"),
+          ("i32", "i", "int32"), ("u64", "Q", "uint64"), ("i64", "q", "int64"),
+          ("f16", "e", "float16"), ("bf16", "H", "uint16"),
+          ("f32", "f", "float32"), ("f64", "d", "float64")]
+
+
+class Error(RuntimeError):
+    """`status` is the ampc_status of ampc.h."""
+
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
+# ---- structs of ampc.h ------------------------------------------------------
+
+class _Sized(c.Structure):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.size = c.sizeof(self)
+
+
+def _struct(name, *fields):
+    return type(name, (_Sized,), {"_fields_": [("size", c.c_size_t), *fields]})
+
+
+_str, _ptr, _i32, _i64, _f64 = (c.c_char_p, c.c_void_p, c.c_int32, c.c_int64,
+                                c.c_double)
+_ModuleInfo = _struct(
+    "_ModuleInfo", ("model", _str), ("info", _str), ("graph_hash", c.c_uint64),
+    ("batch", _i64), ("accumulate", _i64), ("seed", _i64), ("trains", _i32),
+    ("evaluates", _i32), ("predicts", _i32), ("nvariable", c.c_uint32),
+    ("arena", c.c_uint64))
+_Tensor = _struct("_Tensor", ("name", _str), ("dtype", _i32), ("rank", _i32),
+                  ("shape", _i64 * 8), ("bytes", c.c_size_t))
+_Variable = _struct("_Variable", ("name", _str), ("kind", _i32),
+                    ("dtype", _i32), ("rank", _i32), ("shape", _i64 * 8),
+                    ("bytes", c.c_size_t))
+_Options = _struct("_Options", ("device", _str), ("threads", _i32),
+                   ("reserved0", _i32), ("alloc", _ptr), ("free", _ptr),
+                   ("alloc_ctx", _ptr), ("log", _ptr), ("log_ctx", _ptr),
+                   ("stream", _ptr), ("comm", _ptr), ("max_skipped", _i32),
+                   ("reserved1", _i32))
+_Input = _struct("_Input", ("name", _str), ("data", _ptr),
+                 ("bytes", c.c_size_t), ("dtype", _i32), ("rank", _i32),
+                 ("shape", c.POINTER(_i64)))
+_Output = _struct("_Output", ("name", _str), ("data", _ptr),
+                  ("bytes", c.c_size_t), ("dtype", _i32), ("reserved0", _i32))
+_Metrics = _struct("_Metrics", ("loss", _f64), ("grad_norm", _f64),
+                   ("scale", _f64), ("lr", _f64), ("updated", _i32),
+                   ("applied", _i32), ("step", _i64), ("tried", _i64),
+                   ("skipped", _i64), ("bad_forward", _i64),
+                   ("bad_data", _i64), ("skip_streak", _i64))
+_Eval = _struct("_Eval", ("loss_num", _f64), ("loss_den", _f64),
+                ("correct", _f64), ("count", _f64), ("samples", _i64),
+                ("exact", _i32), ("reserved0", _i32))
+_Weights = _struct("_Weights", ("paths", c.POINTER(_str)),
+                   ("npath", c.c_size_t), ("renames", c.POINTER(_str)),
+                   ("nrename", c.c_size_t), ("partial", _i32),
+                   ("reserved0", _i32))
+
+
+def _fn(*args, result=c.c_int):
+    return c.CFUNCTYPE(result, *args)
+
+
+def _table():
+    """The functions of ampc_api in their order."""
+    session, inputs = _ptr, (c.POINTER(_Input), c.c_size_t)
+    path = _fn(session, _str)
+    return [
+        ("describe", _fn(_ptr, c.POINTER(_ModuleInfo))),
+        ("program", _fn(_ptr, _str, _ptr)),
+        ("input", _fn(_ptr, _str, c.c_uint32, c.POINTER(_Tensor))),
+        ("output", _fn(_ptr, _str, c.c_uint32, c.POINTER(_Tensor))),
+        ("variable", _fn(_ptr, c.c_uint32, c.POINTER(_Variable))),
+        ("open", _fn(_ptr, c.POINTER(_Options), c.POINTER(_ptr), _str,
+                     c.c_size_t)),
+        ("close", _fn(session, result=None)),
+        ("error", _fn(session, result=_str)),
+        ("step", _fn(session, *inputs, c.POINTER(_Metrics))),
+        ("sync", _fn(session, c.POINTER(_Metrics))),
+        ("micro_step", _fn(session, *inputs, c.POINTER(_f64))),
+        ("update", _fn(session, c.POINTER(_Metrics))),
+        ("vjp", _fn(session, *inputs)),
+        ("evaluate", _fn(session, *inputs, _i64, c.POINTER(_Eval))),
+        ("predict", _fn(session, *inputs, _i64, c.POINTER(_Output),
+                        c.c_size_t)),
+        ("read_output", _fn(session, _str, c.POINTER(_Output))),
+        ("get_hyper", _fn(session, _str, c.POINTER(_f64))),
+        ("set_hyper", _fn(session, _str, _f64)),
+        ("scaler", _fn(session, _ptr)),
+        ("read_variable", _fn(session, _str, c.POINTER(_Output))),
+        ("write_variable", _fn(session, _str, c.POINTER(_Input))),
+        ("save", path), ("load", path), ("resume", path),
+        ("set_cursor", path), ("get_cursor", _fn(session, result=_str)),
+        ("profile", _fn(session, _ptr, _ptr)),
+        ("notice", _fn(session, result=_str)),
+        ("bad_data", _fn(session, _ptr)), ("nonfinite", _fn(session, _ptr)),
+        ("load_weights", _fn(session, c.POINTER(_Weights))),
+        ("save_weights", path)]
+
+
+class _Api(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("abi", c.c_uint32),
+                ("reserved0", c.c_uint32), ("module", _ptr), ("version", _str),
+                *_table()]
+
+
+# ---- arrays -----------------------------------------------------------------
+
+def _shape(t):
+    return tuple(t.shape[:t.rank])
+
+
+def _new(t):
+    """Room for a tensor: (what the caller gets, its address)."""
+    _, code, numpy_name = DTYPES[t.dtype]
+    try:
+        import numpy
+        a = numpy.empty(_shape(t), numpy_name)
+        return a, a.ctypes.data
+    except ImportError:
+        raw = (c.c_char * max(t.bytes, 1))()
+        view = memoryview(raw).cast("B")[:t.bytes]
+        return view.cast(code), c.addressof(raw)
+
+
+def _given(array, t):
+    """An ampc_input for what has the buffer protocol."""
+    view = memoryview(array)
+    name, code, _ = DTYPES[t.dtype]
+    have = view.format.lstrip("@=<")
+    same = have == code or (have in "lq" and code == "q") or (
+        have in "LQ" and code == "Q")
+    if not same or view.nbytes != t.bytes or not view.c_contiguous:
+        raise Error(ERR_ARGUMENT,
+                    f"'{t.name.decode()}' takes {name}{list(_shape(t))}, dense;"
+                    f" given is format '{view.format}', shape {view.shape}")
+    if view.readonly:
+        view = memoryview(bytearray(view.cast("B")))
+    data = c.addressof(c.c_char.from_buffer(view.cast("B"))) if t.bytes else None
+    return _Input(name=t.name, data=data, bytes=t.bytes, dtype=t.dtype,
+                  rank=-1), view
+
+
+class Module:
+    """A loaded module; `symbol` is what `ampc --symbol` named."""
+
+    def __init__(self, path, symbol="ampc_module"):
+        path = os.fspath(path)
+        self._lib = c.CDLL(path if os.sep in path else "./" + path)
+        entry = getattr(self._lib, symbol)
+        entry.restype, entry.argtypes = c.POINTER(_Api), [c.c_uint32]
+        api = entry(ABI_VERSION)
+        if not api:
+            raise Error(ERR_UNSUPPORTED, f"{path}: of another version of ampc")
+        if api.contents.size < c.sizeof(_Api):
+            raise Error(ERR_UNSUPPORTED, f"{path}: of an older version of ampc")
+        self.api = api.contents
+        info = _ModuleInfo()
+        self.api.describe(self.api.module, info)
+        self.batch, self.accumulate = info.batch, info.accumulate
+        self.model, self.info = info.model.decode(), info.info.decode()
+        self._nvariable = info.nvariable
+
+    def _tensors(self, call, program):
+        """Without the metrics among them."""
+        found, i = [], 0
+        while True:
+            t = _Tensor()
+            if call(self.api.module, program.encode(), i, t) != OK:
+                return [t for t in found if not t.name.startswith(b"ampc.")]
+            found.append(t)
+            i += 1
+
+    def inputs(self, program="train"):
+        """{name: (dtype, shape)}"""
+        return {t.name.decode(): (DTYPES[t.dtype][0], _shape(t))
+                for t in self._tensors(self.api.input, program)}
+
+    def outputs(self, program="predict"):
+        return {t.name.decode(): (DTYPES[t.dtype][0], _shape(t))
+                for t in self._tensors(self.api.output, program)}
+
+    def variables(self):
+        """{name: (kind, dtype, shape)}"""
+        all_ = {}
+        for i in range(self._nvariable):
+            v = _Variable()
+            self.api.variable(self.api.module, i, v)
+            all_[v.name.decode()] = (KINDS[v.kind], DTYPES[v.dtype][0],
+                                     _shape(v))
+        return all_
+
+    def session(self, device="auto", threads=0):
+        return Session(self, device, threads)
+
+
+class Session:
+    def __init__(self, module, device="auto", threads=0):
+        self.module, self._api, self._s = module, module.api, _ptr()
+        why = c.create_string_buffer(512)
+        options = _Options(device=device.encode(), threads=threads)
+        status = self._api.open(self._api.module, options, c.byref(self._s),
+                                why, len(why))
+        if status != OK:
+            raise Error(status, why.value.decode())
+
+    def close(self):
+        if self._s:
+            self._api.close(self._s)
+            self._s = None
+
+    __del__ = close
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _check(self, status):
+        if status != OK:
+            raise Error(status, self._api.error(self._s).decode())
+
+    def _inputs(self, programs, arrays):
+        """The arrays in the order of the first program that there is."""
+        for program in programs:
+            wanted = self.module._tensors(self._api.input, program)
+            if wanted:
+                break
+        names = {t.name.decode() for t in wanted}
+        if names != set(arrays):
+            raise Error(ERR_ARGUMENT, f"inputs are {sorted(names)}, given are "
+                                      f"{sorted(arrays)}")
+        pairs = [_given(arrays[t.name.decode()], t) for t in wanted]
+        keep = [view for _, view in pairs]
+        return (_Input * len(pairs))(*[i for i, _ in pairs]), len(pairs), keep
+
+    def step(self, **arrays):
+        """One optimizer step; its metrics by name."""
+        m = _Metrics()
+        inputs, n, keep = self._inputs(("train", "micro"), arrays)
+        self._check(self._api.step(self._s, inputs, n, m))
+        return {name: getattr(m, name) for name, _ in m._fields_[1:]}
+
+    def evaluate(self, valid=None, sums=None, **arrays):
+        """Loss, accuracy (None: no classifier) and samples, added to `sums`,
+        the result of an earlier call."""
+        e = sums["_sums"] if sums else _Eval()
+        inputs, n, keep = self._inputs(("eval",), arrays)
+        self._check(self._api.evaluate(
+            self._s, inputs, n,
+            self.module.batch if valid is None else valid, e))
+        return {"loss": e.loss_num / e.loss_den if e.loss_den else None,
+                "accuracy": e.correct / e.count if e.count else None,
+                "samples": e.samples, "_sums": e}
+
+    def predict(self, **arrays):
+        """All outputs of the model by name."""
+        inputs, n, keep = self._inputs(("predict",), arrays)
+        wanted = self.module._tensors(self._api.output, "predict")
+        room = [_new(t) for t in wanted]
+        outs = (_Output * len(wanted))(*[
+            _Output(name=t.name, data=at, bytes=t.bytes, dtype=t.dtype)
+            for t, (_, at) in zip(wanted, room)])
+        self._check(self._api.predict(self._s, inputs, n, self.module.batch,
+                                      outs, len(wanted)))
+        return {t.name.decode(): a for t, (a, _) in zip(wanted, room)}
+
+    def _variable(self, name):
+        for i in range(self.module._nvariable):
+            v = _Variable()
+            self._api.variable(self._api.module, i, v)
+            if v.name == name.encode():
+                return v
+        raise Error(ERR_ARGUMENT, f"no variable '{name}'")
+
+    def __getitem__(self, name):
+        v = self._variable(name)
+        a, at = _new(v)
+        out = _Output(name=v.name, data=at, bytes=v.bytes, dtype=v.dtype)
+        self._check(self._api.read_variable(self._s, v.name, out))
+        return a
+
+    def __setitem__(self, name, array):
+        v = self._variable(name)
+        given, keep = _given(array, v)
+        self._check(self._api.write_variable(self._s, v.name, given))
+
+    def hyper(self, name, value=None):
+        """Reads a hyper-parameter ("lr"), or sets it."""
+        if value is not None:
+            self._check(self._api.set_hyper(self._s, name.encode(), value))
+        x = _f64()
+        self._check(self._api.get_hyper(self._s, name.encode(), x))
+        return x.value
+
+    def _path(self, call, path):
+        self._check(call(self._s, os.fsencode(path)))
+        return self._api.notice(self._s).decode()
+
+    def save(self, path):
+        return self._path(self._api.save, path)
+
+    def resume(self, path):
+        return self._path(self._api.resume, path)
+
+    def save_weights(self, path):
+        return self._path(self._api.save_weights, path)
+
+    def load(self, *paths, renames=(), partial=False):
+        """Weights by name from safetensors files; renames are "OLD=NEW" of
+        prefixes.  Returns what was missing and left over, or ""."""
+        files = (_str * len(paths))(*[os.fsencode(p) for p in paths])
+        maps = (_str * len(renames))(*[r.encode() for r in renames])
+        self._check(self._api.load_weights(self._s, _Weights(
+            paths=files, npath=len(paths), renames=maps,
+            nrename=len(renames), partial=partial)))
+        return self._api.notice(self._s).decode()

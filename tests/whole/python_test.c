@@ -1,0 +1,116 @@
+/* python_test.c: runtime/python/ampc.py against a compiled module: its structs
+   are those of ampc.h, and training through it gives what C gives.          */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/compiled.h"
+
+static const char python[] = "/usr/bin/python3";
+
+static const char model[] = "graph forward(%x: f32[4,3]) {\n"
+                            "  param %w: f32[3,2] = normal(1, 0.5)\n"
+                            "  %y = matmul %x, %w : f32[4,2]\n"
+                            "  return %y\n}\n";
+
+/* What a script prints that has imported the package; for free(). */
+static char *run_script(const char *body) {
+    char path[600], text[4000], *out;
+    snprintf(path, sizeof path, "%s/script.py", test_tmpdir());
+    int n = snprintf(text, sizeof text,
+                     "import sys\nsys.dont_write_bytecode = True\n"
+                     "sys.path.insert(0, '%.*s')\nimport ampc, array, ctypes\n"
+                     "%s",
+                     (int)(strlen(test_data_path("runtime/python/ampc.py")) -
+                           strlen("/ampc.py")),
+                     test_data_path("runtime/python/ampc.py"), body);
+    if (access(python, X_OK) != 0) SKIP("there is no %s", python);
+    REQUIRE(n > 0 && (size_t)n < sizeof text);
+    REQUIRE(test_write_file(path, text, (size_t)n));
+    int rc = test_command(&out, "%s -s '%s'", python, path);
+    if (rc) FAIL("status %d\n%s", rc, out);
+    return out;
+}
+
+TEST_CASE(python, structs_are_those_of_the_header) {
+    char want[400];
+    char *out = run_script(
+        "for t in (ampc._ModuleInfo, ampc._Tensor, ampc._Variable,\n"
+        "          ampc._Options, ampc._Input, ampc._Output, ampc._Metrics,\n"
+        "          ampc._Eval, ampc._Weights, ampc._Api):\n"
+        "    print(ctypes.sizeof(t), end=' ')\n"
+        "print(ampc._Api.save_weights.offset, "
+        "ampc._Metrics.skip_streak.offset)\n");
+    snprintf(want, sizeof want,
+             "%zu %zu %zu %zu %zu %zu %zu %zu %zu %zu "
+             "%zu %zu\n",
+             sizeof(ampc_module_info), sizeof(ampc_tensor_info),
+             sizeof(ampc_variable_info), sizeof(ampc_options),
+             sizeof(ampc_input), sizeof(ampc_output), sizeof(ampc_metrics),
+             sizeof(ampc_eval), sizeof(ampc_weights), sizeof(ampc_api),
+             offsetof(ampc_api, save_weights),
+             offsetof(ampc_metrics, skip_streak));
+    CHECK_STR(out, want);
+    free(out);
+}
+
+TEST_CASE(python, trains_as_c_does) {
+    Compiled c = compile_text(model, "--loss mse --precision fp32 --target "
+                                     "cpu:x86-64-v2 --optimizer sgd,lr=0.1");
+    ampc_session *s = open_threads(&c, 1);
+    float x[12], t[8];
+    char body[3000], want[200] = "";
+    for (int i = 0; i < 12; i++) x[i] = (float)i / 8;
+    for (int i = 0; i < 8; i++) t[i] = (float)(i % 3);
+    ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+                       ampc_in("target", t, sizeof t, AMPC_DTYPE_F32)};
+    size_t n = 0;
+    for (int i = 0; i < 3; i++)
+        n += (size_t)snprintf(want + n, sizeof want - n, "%.9g\n",
+                              step_ok(&c, s, in, 2).loss);
+    float w[6];
+    read_var(&c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
+    snprintf(want + n, sizeof want - n, "%.9g\nok\n", w[5]);
+    c.api->close(s);
+    snprintf(
+        body, sizeof body,
+        "m = ampc.Module('%s')\n"
+        "assert m.inputs() == {'x': ('f32', (4, 3)),\n"
+        "                      'target': ('f32', (4, 2))}, m.inputs()\n"
+        "assert m.outputs() == {'y': ('f32', (4, 2))}, m.outputs()\n"
+        "assert m.variables()['w'] == ('parameter', 'f32', (3, 2))\n"
+        "x = array.array('f', [i / 8 for i in range(12)])\n"
+        "t = array.array('f', [i %% 3 for i in range(8)])\n"
+        "with m.session(device='cpu', threads=1) as s:\n"
+        "    for i in range(3):\n"
+        "        print('%%.9g' %% s.step(target=t, x=x)['loss'])\n"
+        "    print('%%.9g' %% memoryview(s['w']).cast('B').cast('f')[5])\n"
+        "    y = s.predict(x=x)['y']\n"
+        "    e = s.evaluate(x=x, target=t)\n"
+        "    assert e['samples'] == 4 and e['accuracy'] is None, e\n"
+        "    assert s.evaluate(x=x, target=t, sums=e)['samples'] == 8\n"
+        "    path = '%s/py.safetensors'\n"
+        "    s.save_weights(path)\n"
+        "    w = bytes(s['w'])\n"
+        "    s['w'] = array.array('f', [0] * 6)\n"
+        "    assert bytes(s['w']) == bytes(24)\n"
+        "    assert s.load(path) == '' and bytes(s['w']) == w\n"
+        "    assert s.hyper('lr', 0.5) == 0.5\n"
+        "    for wrong in (dict(x=x), dict(x=t, target=t), dict(x=x, y=t)):\n"
+        "        try:\n"
+        "            s.step(**wrong)\n"
+        "            print('taken:', wrong)\n"
+        "        except ampc.Error as e:\n"
+        "            assert e.status == 1\n"
+        "    try:\n"
+        "        s.load('/nowhere')\n"
+        "    except ampc.Error as e:\n"
+        "        assert e.status == 3 and 'No such file' in str(e), e\n"
+        "        print('ok')\n",
+        c.path, test_tmpdir());
+    char *out = run_script(body);
+    CHECK_STR(out, want);
+    free(out);
+    compiled_close(&c);
+}
