@@ -99,21 +99,17 @@ static void hear_of_file(int folder, const char *tmp, bool there) {
 /* ---- taking it back ------------------------------------------------------ */
 
 /* A killed compiler may make one more file before it is gone. */
-static void remove_made(void) {
+static void take_back(void) {
     struct timespec pause = {0, 10000000};
     struct stat st;
-    for (int i = 0; made && i < 200; i++) {
-        nftw(made, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-        if (lstat(made, &st) != 0) return;
-        nanosleep(&pause, NULL);
-    }
-}
-
-static void take_back(void) {
     for (int i = 0; i < ngroup; i++) kill(-(pid_t)groups[i], SIGKILL);
     for (int i = 0; i < nhalf; i++)
         unlinkat(halves[i].folder, halves[i].tmp, 0);
-    remove_made();
+    for (int i = 0; made && i < 200; i++) {
+        nftw(made, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+        if (lstat(made, &st) != 0) break;
+        nanosleep(&pause, NULL);
+    }
     ngroup = nhalf = 0;
 }
 
@@ -138,23 +134,18 @@ static void *watch(void *arg) {
     return NULL;
 }
 
-/* What was ignored when we were started stays so (nohup). */
-static void wanted_signals(sigset_t *set) {
-    struct sigaction old;
-    sigemptyset(set);
-    for (int i = 0; i < SIGNALS; i++)
-        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
-            sigaddset(set, signals[i]);
-}
-
 void leave_install(void) {
     static sigset_t set;
+    struct sigaction old;
     pthread_t thread;
     pthread_once(&once, make_lock);
     signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error */
     outfile_set_hook(hear_of_file);
     atexit(at_exit);
-    wanted_signals(&set);
+    sigemptyset(&set); /* what was ignored when we were started stays so */
+    for (int i = 0; i < SIGNALS; i++)
+        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaddset(&set, signals[i]);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     if (pthread_create(&thread, NULL, watch, &set) == 0)
         pthread_detach(thread);

@@ -79,9 +79,12 @@ Str family_name(Family f, Str of) {
     return internf("%s%s", family_text[f], of);
 }
 
+bool family_has(Family f, Str name) {
+    return !strncmp(name, family_text[f], strlen(family_text[f]));
+}
+
 Str family_member(Family f, Str name) {
-    size_t n = strlen(family_text[f]);
-    return strncmp(name, family_text[f], n) ? NULL : intern(name + n);
+    return family_has(f, name) ? intern(name + strlen(family_text[f])) : NULL;
 }
 
 /* ---- variables ----------------------------------------------------------- */

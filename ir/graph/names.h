@@ -41,8 +41,9 @@ Str program_name(ProgramKind p, Str objective);
 ProgramKind program_of_name(const char *name, Str *objective);
 Str own_output(OwnOutput o, Str objective);
 
-/* "ampc.grad/NAME", and NAME of it or NULL. */
+/* "ampc.grad/NAME", whether a name is one, and NAME of it or NULL. */
 Str family_name(Family f, Str of);
+bool family_has(Family f, Str name);
 Str family_member(Family f, Str name);
 
 #endif

@@ -60,7 +60,7 @@ Status verify_diff(Verifier *v) {
         return verify_fail(v, NULL, "the loss is %s, not f32[]",
                            TXT(value_type(g, loss)));
     for (int i = 0; i < g->outputs.len; i++) {
-        if (!family_member(FAMILY_GRAD, g->outputs.data[i].name)) continue;
+        if (!family_has(FAMILY_GRAD, g->outputs.data[i].name)) continue;
         TRY(check_gradient(v, &g->outputs.data[i]));
         gradients++;
     }
@@ -138,7 +138,7 @@ static Status check_guarded(Verifier *v) {
     for (int i = 0; i < g->writes.len; i++) {
         const Write *w = &g->writes.data[i];
         const Var *x = value_var(g, w->var);
-        bool is_state = family_member(FAMILY_OPT, x->name) != NULL;
+        bool is_state = family_has(FAMILY_OPT, x->name);
         parameters += x->kind == VAR_PARAM;
         if (x->kind != VAR_PARAM && !is_state) continue;
         if (!marked[w->value.i] && !same_value(w->value, w->var))

@@ -72,7 +72,7 @@ AttrKey attr_key(const char *name, AttrKind kind) {
 bool op_from_text(const char *s, size_t n, OpCode *out) {
     for (int op = 0; op < NUM_OPS; op++) {
         const char *t = op_info[op].text;
-        if (strncmp(t, s, n) != 0 || t[n]) continue;
+        if (*t != *s || strncmp(t, s, n) != 0 || t[n]) continue;
         *out = (OpCode)op;
         return true;
     }

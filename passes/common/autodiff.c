@@ -323,7 +323,7 @@ static Status check_train(const Graph *g, PassCtx *cx, ValueId loss) {
     for (int i = 0; i < g->order.len; i++)
         done |= node_get(g, g->order.data[i])->flags != 0;
     for (int i = 0; i < g->outputs.len; i++)
-        done |= family_member(FAMILY_GRAD, g->outputs.data[i].name) != NULL;
+        done |= family_has(FAMILY_GRAD, g->outputs.data[i].name);
     if (!done) return OK;
     return fail(cx->diag, loc, "graph %s is differentiated already", g->name);
 }

@@ -108,17 +108,6 @@ static ValueId broadcast_source(const Graph *g, ValueId v, int rank) {
     return r->in[0];
 }
 
-static bool broadcasts_to(const Graph *g, const ValueId *in, int n,
-                          const Type *want) {
-    Type t = *value_type(g, in[0]);
-    for (int i = 1; i < n; i++) {
-        Type u = t;
-        if (!shape_broadcast(&t, value_type(g, in[i]), &u)) return false;
-        t = u;
-    }
-    return shape_equal(&t, want);
-}
-
 /* f(reshape(x), scalars) = reshape(f(x, scalars)): views sink below the work,
    so that it can join the group that makes x. */
 static bool sink_reshape(Rewriter *rw, const Node *n, ValueId *out) {
@@ -155,7 +144,11 @@ static bool canon_elem(Rewriter *rw, const Node *n, ValueId *out) {
         ValueId old = in[i];
         in[i] = broadcast_source(g, old, want->rank);
         if (same_value(in[i], old)) continue;
-        if (broadcasts_to(g, in, n->nin, want))
+        Type t = *value_type(g, in[0]); /* what all broadcast to now */
+        bool fits = true;
+        for (int k = 1; k < n->nin; k++)
+            fits = fits && shape_broadcast(&t, value_type(g, in[k]), &t);
+        if (fits && shape_equal(&t, want))
             changed = true;
         else
             in[i] = old;

@@ -396,23 +396,17 @@ static ValueId grad_var(Step *s, const Var *p) {
     return graph_var(s->g, v);
 }
 
-/* One gradient, the smallest, tells the update of a bad micro-batch. */
-static void spoil_gradient(Step *s) {
-    ValueId *least = s->grads.data;
-    if (!s->bad.i || !s->grads.len) return;
-    for (int i = 1; i < s->grads.len; i++)
-        if (type_count(value_type(s->g, s->grads.data[i])) <
-            type_count(value_type(s->g, *least)))
-            least = &s->grads.data[i];
-    *least = pick(s, s->bad, f32c(s, NAN), *least);
-}
-
 static void make_micro(const Graph *train, PassCtx *cx) {
     Graph *g =
         graph_clone(train, program_name(PROGRAM_MICRO, train->objective));
     Step s = step_new(g, cx, NODE_UPDATE);
     take_outputs(&s);
-    spoil_gradient(&s);
+    ValueId *least = s.grads.data; /* tells the update of a bad micro-batch */
+    for (int i = 1; i < s.grads.len; i++)
+        if (type_count(value_type(g, s.grads.data[i])) <
+            type_count(value_type(g, *least)))
+            least = &s.grads.data[i];
+    if (s.bad.i && least) *least = pick(&s, s.bad, f32c(&s, NAN), *least);
     write_forward(&s);
     for (int i = 0; i < s.params.len; i++) {
         ValueId sum = grad_var(&s, value_var(g, s.params.data[i]));

@@ -126,17 +126,6 @@ static void report_loss(Graph *g, Str objective, ValueId loss) {
 
 /* ---- the pass ------------------------------------------------------------ */
 
-static void make_train(const Graph *f, PassCtx *cx, const Objective *j) {
-    Graph *g = graph_clone(f, program_name(PROGRAM_TRAIN, j->name));
-    Str loss = own_output(OUT_LOSS, j->name);
-    ValueId v = graph_output(f, loss);
-    g->outputs.len = 0;
-    graph_add_output(g, loss, v);
-    if (options_has_scaler(cx->opt))
-        graph_var(g, module_own_var(g->module, OWN_SCALE, j->name,
-                                    cx->opt->scale.init));
-}
-
 static void make_eval(const Graph *f, PassCtx *cx) {
     Graph *g = graph_clone(f, program_name(PROGRAM_EVAL, intern("")));
     int n = cx->opt->objectives.len;
@@ -162,8 +151,15 @@ Status pass_programs(Module *m, PassCtx *cx) {
                         m->graphs.data[i]->name, FORWARD);
     for (int i = 0; i < cx->opt->objectives.len; i++) {
         const Objective *j = &cx->opt->objectives.data[i];
-        if (!is_value(graph_output(f, own_output(OUT_LOSS, j->name)))) continue;
-        make_train(f, cx, j);
+        Str name = own_output(OUT_LOSS, j->name);
+        ValueId loss = graph_output(f, name);
+        if (!is_value(loss)) continue;
+        Graph *g = graph_clone(f, program_name(PROGRAM_TRAIN, j->name));
+        g->outputs.len = 0;
+        graph_add_output(g, name, loss);
+        if (options_has_scaler(cx->opt))
+            graph_var(
+                g, module_own_var(m, OWN_SCALE, j->name, cx->opt->scale.init));
         trains = true;
     }
     if (trains) make_eval(f, cx);

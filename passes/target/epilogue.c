@@ -38,17 +38,6 @@ static int batch_dims(const Graph *g, const Node *n) {
     return count;
 }
 
-static bool is_library_product(const Graph *g, const Node *n) {
-    DType a = value_dtype(g, n->in[0]), b = value_dtype(g, n->in[1]);
-    return n->op == OP_MATMUL && a == b &&
-           mixes_with(a, value_dtype(g, n->out[0])) && batch_dims(g, n) <= 1;
-}
-
-static bool is_column_vector(const Type *t, int64_t columns) {
-    return columns > 1 && t->rank > 0 && t->dim[t->rank - 1] == columns &&
-           type_count(t) == columns;
-}
-
 /* y = product + bias, or product * number */
 static bool is_library_epilogue(const Graph *g, const Node *product,
                                 const Node *n) {
@@ -60,8 +49,10 @@ static bool is_library_epilogue(const Graph *g, const Node *product,
         return false;
     ValueId other = same_value(n->in[0], p) ? n->in[1] : n->in[0];
     const Type *t = value_type(g, other), *y = value_type(g, p);
-    if (n->op == OP_ADD)
-        return t->dtype == out && is_column_vector(t, y->dim[y->rank - 1]);
+    int64_t columns = y->dim[y->rank - 1];
+    if (n->op == OP_ADD) /* one number for each column */
+        return t->dtype == out && columns > 1 && t->rank > 0 &&
+               t->dim[t->rank - 1] == columns && type_count(t) == columns;
     return t->dtype == DT_F32 && out == DT_F32 && type_count(t) == 1 &&
            !value_is_immediate(g, other);
 }
@@ -69,7 +60,12 @@ static bool is_library_epilogue(const Graph *g, const Node *product,
 bool target_epilogue_cuda(const Graph *g, NodeId anchor, const NodeId *nodes,
                           int n, bool stored) {
     const Node *product = node_get(g, anchor);
-    if (!is_library_product(g, product)) return true;
+    DType in = value_dtype(g, product->in[0]);
+    bool library = product->op == OP_MATMUL &&
+                   in == value_dtype(g, product->in[1]) &&
+                   mixes_with(in, value_dtype(g, product->out[0])) &&
+                   batch_dims(g, product) <= 1;
+    if (!library) return true;
     if (n != 2 || stored) return false;
     NodeId other = nodes[nodes[0].i == anchor.i];
     return is_library_epilogue(g, product, node_get(g, other));

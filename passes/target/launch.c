@@ -23,7 +23,6 @@ typedef struct Launcher {
     int *need;       /* by group: place of the last that it needs, -1: none  */
     int *left;       /* by root: groups without a place that read it         */
     bool *content;   /* by root: the new content of a variable               */
-    uint64_t *sort;  /* by group: equal for equal work, 0: shares no launch  */
     int *later;      /* by group: the next of its sort in the old order, -1  */
     bool *placed;    /* by group */
     uint32_t *alias; /* by ValueId.i: number of an operand in its group      */
@@ -136,29 +135,26 @@ static int by_sort(const void *x, const void *y) {
     return (a->place > b->place) - (a->place < b->place);
 }
 
-static void link_sorts(Launcher *l, const int *order) {
-    int n = l->f->ngroup;
-    Sorted *all = NEW_ARRAY(l->f->a, Sorted, n + 1);
-    for (int i = 0; i < n; i++)
-        all[i] = (Sorted){l->sort[order[i]], i, order[i]};
+/* What each group waits for, and the next of its sort: groups that share no
+   launch have sort 0. */
+static void start(Launcher *l, const int *order) {
+    Flow *f = l->f;
+    int n = f->ngroup;
+    Sorted *all = NEW_ARRAY(f->a, Sorted, n + 1);
+    for (int i = 0; i < n; i++) {
+        const Edges *e = &l->next[i];
+        l->need[i] = -1;
+        all[i] = (Sorted){sort_of(f, order[i]), i, order[i]};
+        for (int k = 0; k < e->len; k++) l->waiting[e->to[k]]++;
+    }
+    for (int k = 0; k < f->read_at[n]; k++) l->left[f->read[k].i]++;
+    for (int i = 0; i < f->g->writes.len; i++)
+        l->content[f->root[f->g->writes.data[i].value.i].i] = true;
     qsort(all, (size_t)n, sizeof *all, by_sort);
     for (int i = 0; i < n; i++) {
         bool more = i + 1 < n && all[i + 1].sort == all[i].sort;
         l->later[all[i].group] = more && all[i].sort ? all[i + 1].group : -1;
     }
-}
-
-static void start(Launcher *l) {
-    Flow *f = l->f;
-    for (int i = 0; i < f->ngroup; i++) {
-        l->need[i] = -1;
-        l->sort[i] = sort_of(f, i);
-        for (int k = 0; k < l->next[i].len; k++) l->waiting[l->next[i].to[k]]++;
-        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++)
-            l->left[f->read[k].i]++;
-    }
-    for (int i = 0; i < f->g->writes.len; i++)
-        l->content[f->root[f->g->writes.data[i].value.i].i] = true;
 }
 
 static void place(Launcher *l, int group, int at) {
@@ -180,14 +176,12 @@ bool *launch_together(Flow *f, const Edges *next, int *order) {
                   .need = NEW_ARRAY(f->a, int, n + 1),
                   .left = NEW_ARRAY(f->a, int, nv),
                   .content = NEW_ARRAY(f->a, bool, nv),
-                  .sort = NEW_ARRAY(f->a, uint64_t, n + 1),
                   .later = NEW_ARRAY(f->a, int, n + 1),
                   .placed = NEW_ARRAY(f->a, bool, n + 1),
                   .alias = NEW_ARRAY(f->a, uint32_t, nv)};
     int *old = arena_dup(f->a, order, (size_t)n * sizeof *old);
     bool *beside = NEW_ARRAY(f->a, bool, n + 1);
-    start(&l);
-    link_sorts(&l, old);
+    start(&l, old);
     for (int i = 0; i < n; i++) {
         int from = at, tries = 0;
         if (l.placed[old[i]]) continue;
