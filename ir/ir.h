@@ -153,6 +153,13 @@ typedef struct Graph {
     struct NameMap *names; /* unique names of this graph */
 } Graph;
 
+/* A floating tensor of the model's file that is no variable: for people. */
+typedef struct Literal {
+    Str name;
+    TypeId type;
+    Str why;
+} Literal;
+
 /* The text of a module after a pass, kept for `ampc inspect --ir`. */
 typedef struct StageText {
     Str pass;
@@ -169,7 +176,8 @@ typedef struct Module {
     struct NameMap *names;      /* of the variables */
     VEC(const struct Fn *) fns; /* defined by the model's file              */
     /* facts from the frontend that passes and the runtime's info need */
-    Str producer;   /* "pytorch", ... or NULL */
+    Str producer; /* "pytorch", ... or NULL */
+    VEC(Literal) literals;
     int class_axis; /* of the classification loss, -1: none */
     uint64_t hash;  /* the optimizer pass's: of all programs and their options,
                        the same for every target */

@@ -23,13 +23,22 @@ static bool is_model_var(const Var *v) {
            v->kind == VAR_BUFFER;
 }
 
-static void param_json(const Var *v, StrBuf *sb) {
-    sb_puts(sb, "{\"name\":");
-    put_json_string(sb, v->name);
-    sb_printf(sb, ",\"kind\":\"%s\",\"type\":", var_kind_text[v->kind]);
-    put_type(sb, true, v->type);
+static void put_param(bool json, const char *kind, const char *name,
+                      TypeId type, const char *why, int64_t n, StrBuf *sb) {
+    if (!json) {
+        sb_printf(sb, "%-7s", kind);
+        sb_put_escaped(sb, name);
+        sb_puts(sb, "  ");
+        sb_put_type(sb, type);
+        sb_printf(sb, "  %s\n", why ? why : "");
+        return;
+    }
+    sb_puts(sb, n ? ",\n{\"name\":" : "{\"name\":");
+    put_json_string(sb, name);
+    sb_printf(sb, ",\"kind\":\"%s\",\"type\":", kind);
+    put_type(sb, true, type);
     sb_puts(sb, ",\"why\":");
-    put_json_string(sb, v->why ? v->why : "");
+    put_json_string(sb, why ? why : "");
     sb_puts(sb, "}");
 }
 
@@ -41,16 +50,12 @@ void report_params(const Module *m, bool json, StrBuf *sb) {
         if (!is_model_var(v)) continue;
         int64_t count = type_count(type_get(v->type));
         if (v->kind == VAR_PARAM) trained += count;
-        if (json) {
-            sb_puts(sb, n++ ? ",\n" : "");
-            param_json(v, sb);
-            continue;
-        }
-        sb_printf(sb, "%-7s", var_kind_text[v->kind]);
-        sb_put_escaped(sb, v->name);
-        sb_puts(sb, "  ");
-        sb_put_type(sb, v->type);
-        sb_printf(sb, "  %s\n", v->why ? v->why : "");
+        put_param(json, var_kind_text[v->kind], v->name, v->type, v->why, n++,
+                  sb);
+    }
+    for (int i = 0; i < m->literals.len; i++) {
+        const Literal *l = &m->literals.data[i];
+        put_param(json, "number", l->name, l->type, l->why, n++, sb);
     }
     if (json)
         sb_puts(sb, "]\n");

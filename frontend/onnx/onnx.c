@@ -329,9 +329,23 @@ static Status make_var(Ox *ox, const OxInit *x, ValueId *out) {
     return OK;
 }
 
+/* What is in the file and no variable, said once: nothing is left out. */
+static void note_literal(Ox *ox, const OxInit *x) {
+    DType dtype;
+    const Onnx__TensorProto *t = x->proto;
+    bool known = !x->alias && t->n_dims <= MAX_RANK &&
+                 dtype_from_onnx(t->data_type, &dtype);
+    for (size_t i = 0; known && i < t->n_dims; i++) known = t->dims[i] >= 0;
+    if (!known || !dtype_is_float(dtype) || x->is_var) return;
+    Literal l = {x->name, type_make(dtype, (int)t->n_dims, t->dims),
+                 x->live ? x->why : intern("no node reads it")};
+    vec_push(ox->a, &ox->m->literals, l);
+}
+
 static Status make_inits(Ox *ox) {
     for (int i = 0; i < ox->inits.len; i++) {
         const OxInit *x = &ox->inits.data[i];
+        note_literal(ox, x);
         if (!x->live) continue;
         ValueId v;
         if (x->is_var)

@@ -118,7 +118,10 @@ static void by_role(Ox *ox, OxInit *x, const OxName *name) {
         become(x, VAR_PARAM, internf("operand of %s", role->type));
         return;
     }
-    if (type_count(type_get(x->data->type)) == 1) return; /* a literal */
+    if (type_count(type_get(x->data->type)) == 1) {
+        x->why = intern("one element, in no weight's place: --train overrides");
+        return;
+    }
     become(x, VAR_FROZEN,
            intern(!name->reaches ? "no gradient reaches it"
                   : role         ? "its name is no module path"
@@ -154,6 +157,7 @@ static Status decide(Ox *ox, OxInit *x) {
     } else if (!user && !finite &&
                !(x->mark && !strcmp(x->mark, "PARAMETER"))) {
         x->is_var = false;
+        x->why = intern("not finite: a mask");
     } else if (!user && !by_mark(x)) {
         by_role(ox, x, name);
     }

@@ -309,6 +309,35 @@ TEST_CASE(onnx_train, unmarked_files_go_by_role_and_name) {
     made_end(&m);
 }
 
+/* Nothing floating in the file goes unmentioned. */
+TEST_CASE(onnx_train, what_is_no_variable_is_listed) {
+    Made m;
+    linear_model(&m);
+    made_f32(&m, "left.over", "3", 0);
+    made_f32(&m, "mask", "4", -INFINITY);
+    made_node(&m, "Add", "y,mask", "z");
+    made_output(&m, "z");
+    made_i64(&m, "shape", 2, (int64_t[]){2, 4});
+    made_node(&m, "Reshape", "z,shape", "q");
+    made_output(&m, "q");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    REQUIRE(mod->literals.len == 3);
+    const Literal *l = mod->literals.data;
+    CHECK_STR(l[0].name, "half");
+    CHECK_STR(l[0].why, "one element, in no weight's place: --train overrides");
+    CHECK_STR(l[1].name, "left.over");
+    CHECK_STR(l[1].why, "no node reads it");
+    CHECK_EQ_INT(type_count(type_get(l[1].type)), 3);
+    CHECK_STR(l[2].name, "mask");
+    CHECK_STR(l[2].why, "not finite: a mask");
+    add_rule(&m, "half", true);
+    REQUIRE((mod = made_import(&m)) != NULL);
+    CHECK_EQ_INT(var_of(mod, "half")->kind, VAR_PARAM);
+    CHECK_EQ_INT(mod->literals.len, 2);
+    made_end(&m);
+}
+
 TEST_CASE(onnx_train, the_users_last_match_wins) {
     Made m;
     linear_model(&m);
