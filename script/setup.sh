@@ -152,6 +152,7 @@ install_ampc() {
     bin=$(bazel_do info bazel-bin 2>/dev/null)
     install -D -m 755 "$bin/ampc" "$prefix/bin/ampc"
     install -D -m 644 runtime/ampc.h "$prefix/include/ampc.h"
+    install -D -m 644 runtime/cpp/ampc.hpp "$prefix/include/ampc.hpp"
     mkdir -p "$prefix/lib/pkgconfig"
     cat >"$prefix/lib/pkgconfig/ampc.pc" <<PC
 prefix=$prefix

@@ -1,5 +1,6 @@
-/* python_test.c: runtime/python/ampc.py against a compiled module: its structs
-   are those of ampc.h, and training through it gives what C gives.          */
+/* hosts_test.c: hosts in other languages against a compiled module: training
+   through them gives what C gives.  runtime/python: its structs are those of
+   ampc.h, too; runtime/cpp.                                                 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,24 +56,31 @@ TEST_CASE(python, structs_are_those_of_the_header) {
     free(out);
 }
 
-TEST_CASE(python, trains_as_c_does) {
+enum { STEPS = 3 };
+
+/* What every host trains, and prints: three losses and a weight. */
+static Compiled train_in_c(char want[200]) {
     Compiled c = compile_text(model, "--loss mse --precision fp32 --target "
                                      "cpu:x86-64-v2 --optimizer sgd,lr=0.1");
     ampc_session *s = open_threads(&c, 1);
-    float x[12], t[8];
-    char body[3000], want[200] = "";
+    float x[12], t[8], w[6];
+    size_t n = 0;
     for (int i = 0; i < 12; i++) x[i] = (float)i / 8;
     for (int i = 0; i < 8; i++) t[i] = (float)(i % 3);
     ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
                        ampc_in("target", t, sizeof t, AMPC_DTYPE_F32)};
-    size_t n = 0;
-    for (int i = 0; i < 3; i++)
-        n += (size_t)snprintf(want + n, sizeof want - n, "%.9g\n",
+    for (int i = 0; i < STEPS; i++)
+        n += (size_t)snprintf(want + n, 200 - n, "%.9g\n",
                               step_ok(&c, s, in, 2).loss);
-    float w[6];
     read_var(&c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
-    snprintf(want + n, sizeof want - n, "%.9g\nok\n", w[5]);
+    snprintf(want + n, 200 - n, "%.9g\nok\n", w[5]);
     c.api->close(s);
+    return c;
+}
+
+TEST_CASE(python, trains_as_c_does) {
+    char body[3000], want[200];
+    Compiled c = train_in_c(want);
     snprintf(
         body, sizeof body,
         "m = ampc.Module('%s')\n"
@@ -110,6 +118,75 @@ TEST_CASE(python, trains_as_c_does) {
         "        print('ok')\n",
         c.path, test_tmpdir());
     char *out = run_script(body);
+    CHECK_STR(out, want);
+    free(out);
+    compiled_close(&c);
+}
+
+/* ---- C++ ----------------------------------------------------------------- */
+
+static const char cpp[] =
+    "#include <cstdio>\n"
+    "#include \"ampc.hpp\"\n"
+    "int main(int argc, char **argv) {\n"
+    "    ampc::module m(argv[1]);\n"
+    "    if (m.inputs_of(\"train\").size() != 2 || m.info().batch != 4 ||\n"
+    "        argc != 3)\n"
+    "        return 2;\n"
+    "    ampc::session s(m, \"cpu\", 1);\n"
+    "    std::vector<float> x(12), t(8);\n"
+    "    for (int i = 0; i < 12; i++) x[i] = i / 8.0f;\n"
+    "    for (int i = 0; i < 8; i++) t[i] = i % 3;\n"
+    "    for (int i = 0; i < 3; i++)\n"
+    "        std::printf(\"%.9g\\n\", s.step({ampc::in(\"x\", x),\n"
+    "            ampc::in(\"target\", t)}).loss);\n"
+    "    std::vector<float> w = s.read<float>(\"w\");\n"
+    "    std::printf(\"%.9g\\n\", w[5]);\n"
+    "    ampc_eval e = ampc::module::sized<ampc_eval>();\n"
+    "    s.evaluate({ampc::in(\"x\", x), ampc::in(\"target\", t)}, 3, e);\n"
+    "    if (e.samples != 3) return 3;\n"
+    "    std::vector<float> y = s.predict<float>({ampc::in(\"x\", x)}, "
+    "\"y\");\n"
+    "    if (y.size() != 8 || y[1] != x[2] * w[5] + x[1] * w[3]) return 4;\n"
+    "    s.save_weights(argv[2]);\n"
+    "    s.write(\"w\", std::vector<float>(6));\n"
+    "    if (s.read<float>(\"w\")[5] != 0) return 5;\n"
+    "    s.load(argv[2]);\n"
+    "    s.hyper(\"lr\", 0.5);\n"
+    "    if (s.read<float>(\"w\") != w || s.hyper(\"lr\") != 0.5) return 6;\n"
+    "    try {\n"
+    "        s.step({ampc::in(\"x\", t), ampc::in(\"target\", t)});\n"
+    "        return 7;\n"
+    "    } catch (const ampc::error &e) {\n"
+    "        if (e.status != AMPC_ERR_ARGUMENT) return 8;\n"
+    "    }\n"
+    "    try {\n"
+    "        ampc::module none(\"/nowhere.so\");\n"
+    "        return 9;\n"
+    "    } catch (const ampc::error &e) {\n"
+    "        std::puts(\"ok\");\n"
+    "    }\n"
+    "    return 0;\n"
+    "}\n";
+
+TEST_CASE(cpp, trains_as_c_does) {
+    char want[200], source[600], *out;
+    const char *header = test_data_path("runtime/cpp/ampc.hpp");
+    if (access("/usr/bin/g++", X_OK) != 0) SKIP("there is no /usr/bin/g++");
+    snprintf(source, sizeof source, "%s/host.cc", test_tmpdir());
+    REQUIRE(test_write_file(source, cpp, sizeof cpp - 1));
+    if (test_command(&out,
+                     "PATH=/usr/bin:/bin g++ -std=c++11 -Wall -Wextra -Werror "
+                     "-Wpedantic -I'%.*s/..' -I'%.*s' -o '%s.out' '%s' -ldl",
+                     (int)(strlen(header) - strlen("/ampc.hpp")), header,
+                     (int)(strlen(header) - strlen("/ampc.hpp")), header,
+                     source, source) != 0)
+        FAIL("%s", out);
+    free(out);
+    Compiled c = train_in_c(want);
+    int rc = test_command(&out, "'%s.out' '%s' '%s/cpp.safetensors'", source,
+                          c.path, test_tmpdir());
+    CHECK_EQ_INT(rc, 0);
     CHECK_STR(out, want);
     free(out);
     compiled_close(&c);
