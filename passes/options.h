@@ -113,6 +113,7 @@ typedef struct Options {
     Str no_cuda; /* why there is no GPU code although none was refused; NULL */
     bool time_passes;
     bool debug_nonfinite; /* program locate is made */
+    bool count_underflow; /* program underflow is made */
     Str dump_ir, emit_c, emit_cuda, report;
     struct FileGuard *guard; /* keeps outputs apart from inputs; may be NULL */
     Str symbol;              /* "ampc_module" */

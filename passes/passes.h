@@ -23,6 +23,7 @@ PassFn pass_checks;    /* classes and rows named by inputs are in range      */
 PassFn pass_autocast;  /* casts by class                                    */
 PassFn pass_ranges;    /* warns of what 16 bits do to known numbers         */
 PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */
+PassFn pass_underflow; /* train -> underflow, with --count-underflow        */
 PassFn pass_optimizer; /* train -> train, micro, update, refresh            */
 PassFn pass_locate;    /* train -> locate, with --debug-nonfinite           */
 PassFn pass_inline;    /* calls to their bodies                             */

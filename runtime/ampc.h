@@ -243,6 +243,11 @@ typedef struct ampc_nonfinite {
     const char *advice; /* what to do; only a guess                         */
 } ampc_nonfinite;
 
+/* Of the gradient of a parameter: how many elements are not zero when backward
+   computes in fp32, and how many of these are zero as it is.                */
+typedef void (*ampc_underflow_fn)(void *ctx, const char *parameter,
+                                  double flushed, double nonzero);
+
 /* Sums over evaluated samples: start from zero, add any number of batches.
    loss = loss_num / loss_den, accuracy = correct / count.                   */
 typedef struct ampc_eval {
@@ -413,6 +418,13 @@ typedef struct ampc_api {
     /* Parameters, frozen weights and buffers alone, in one safetensors file
        that load_state_dict of PyTorch takes.                                */
     ampc_status (*save_weights)(ampc_session *s, const char *path);
+
+    /* Of a module compiled with --count-underflow: calls fn for every parameter
+       that trains with what fp16 flushes to zero on this (micro-)batch, at the
+       loss scale of the next step.  Changes no variable; takes about twice the
+       time of a step.  fn must not use the session.                         */
+    ampc_status (*underflow)(ampc_session *s, const ampc_input *in, size_t nin,
+                             ampc_underflow_fn fn, void *ctx);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

@@ -428,6 +428,7 @@ static const ampc_api api_template = {
     .nonfinite = api_nonfinite,
     .load_weights = api_load_weights,
     .save_weights = api_save_weights,
+    .underflow = api_underflow,
 };
 
 /* A module has one plan, so its table is made once. */

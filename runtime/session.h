@@ -9,6 +9,7 @@
    data.c        inputs that name no class or row
    diverge.c     steps that are skipped one after the other, and why
    locate.c      program locate: which value is not finite
+   underflow.c   program underflow: what fp16 flushes to zero
    sections.c    the module's own file;  weights.c  initial values from it
    safetensors.c the file format;  safetensors_write.c, checkpoint.c,
                  checkpoint_load.c  a session to and from it                 */
@@ -247,6 +248,10 @@ ampc_status diverge_trained(ampc_session *s);
 ampc_status locate_run(ampc_session *s, const ampc_input *in, size_t nin);
 /* The first value of the step that is not finite; false: there was none.    */
 bool locate_read(ampc_session *s, ampc_nonfinite *x);
+
+/* underflow.c */
+ampc_status api_underflow(ampc_session *s, const ampc_input *in, size_t nin,
+                          ampc_underflow_fn fn, void *ctx);
 
 /* The table for ampc.h; the emitted module exports a function that returns it.
    NULL for a version that we do not serve.  One copy of the runtime serves one

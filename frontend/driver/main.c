@@ -51,6 +51,7 @@ static const char help[] =
     "  --dump-ir DIR, --emit-c DIR, --emit-cuda DIR, "
     "--report FILE.txt|.json\n"
     "  --time-passes           time and size of the graph after every pass\n"
+    "  --count-underflow       ampc run tells what fp16 flushes to zero\n"
     "  --debug-nonfinite       each skipped step names the first value that is "
     "not finite\n"
     "  --symbol NAME           exported symbol (default ampc_module)\n"

@@ -460,6 +460,7 @@ static const struct OptionRow {
     {"--emit-cuda", PATH, FIELD(emit_cuda)},
     {"--report", PATH, FIELD(report)},
     {"--time-passes", FLAG, FIELD(time_passes)},
+    {"--count-underflow", FLAG, FIELD(count_underflow)},
     {"--debug-nonfinite", FLAG, FIELD(debug_nonfinite)},
     {"--symbol", SETTER, set_symbol, 0},
     {"--seed", SETTER, set_seed, 0},

@@ -394,6 +394,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     feeds_free(&r.eval);
     feeds_free(&predict);
     free(r.order);
+    free(r.underflow.of);
     file_guard_free(r.guard);
     if (r.s) r.api->close(r.s);
     if (r.lib) dlclose(r.lib);

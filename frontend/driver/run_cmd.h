@@ -6,7 +6,8 @@
    run_train.c the training loop, evaluation, position in the data
    run_log.c   log lines, progress, profile, summary
    run_events.c  the same numbers for TensorBoard
-   run_fetch.c outputs to .npy files                                         */
+   run_fetch.c outputs to .npy files
+   run_underflow.c  what fp16 flushes to zero                                */
 #ifndef AMPC_FRONTEND_DRIVER_RUN_CMD_H
 #define AMPC_FRONTEND_DRIVER_RUN_CMD_H
 
@@ -71,6 +72,18 @@ typedef struct RunCursor {
     int64_t stale; /* evaluations since then */
 } RunCursor;
 
+/* What fp16 flushed to zero in the batches that were looked at. */
+typedef struct RunFlushed {
+    const char *parameter;
+    double flushed, nonzero;
+} RunFlushed;
+
+typedef struct RunUnderflow {
+    RunFlushed *of; /* n of at most `limit`; NULL: the module does not count */
+    int n, limit;
+    int64_t steps, looks;
+} RunUnderflow;
+
 typedef struct Run {
     Diag diag;
     FileGuard *guard;
@@ -82,6 +95,7 @@ typedef struct Run {
     FeedSet train, eval;
     RunLog log;
     RunCursor at;
+    RunUnderflow underflow;
     int64_t *order; /* shuffled samples of this epoch, or NULL              */
 } Run;
 
@@ -106,6 +120,13 @@ Status run_predict(Run *r, FeedSet *fs);
 /* Takes up the position that a resumed checkpoint holds. */
 void run_cursor_read(Run *r);
 
+/* ---- run_underflow.c ----------------------------------------------------- */
+
+Status run_underflow_open(Run *r);
+/* On the batch that is about to train. */
+Status run_underflow_look(Run *r);
+void run_underflow_close(Run *r);
+
 /* ---- run_log.c ----------------------------------------------------------- */
 
 Status log_open(Run *r);
@@ -114,6 +135,8 @@ void log_abort(Run *r);
 void log_step(Run *r, const ampc_metrics *m, double ms);
 /* epoch < 0: the line that --eval ends with */
 void log_eval(Run *r, int64_t epoch, const ampc_eval *e);
+/* {"underflow":{"w":0.25}}: shares, of every parameter */
+void log_underflow(Run *r);
 /* done of all steps; epoch is shown when epochs > 0 */
 void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all);
 void log_note(Run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);

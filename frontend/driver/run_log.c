@@ -215,6 +215,23 @@ void log_eval(Run *r, int64_t epoch, const ampc_eval *e) {
         log_note(r, "epoch %lld: eval loss %.4g", (long long)epoch, loss);
 }
 
+void log_underflow(Run *r) {
+    const RunUnderflow *u = &r->underflow;
+    StrBuf sb = {0};
+    if (!u->looks) return;
+    sb_puts(&sb, "{\"underflow\":{");
+    for (int i = 0; i < u->n; i++) {
+        sb_puts(&sb, i ? ",\"" : "\"");
+        sb_put_json(&sb, u->of[i].parameter);
+        sb_puts(&sb, "\":");
+        put_double(&sb, u->of[i].nonzero > 0
+                            ? u->of[i].flushed / u->of[i].nonzero
+                            : 0);
+    }
+    sb_puts(&sb, "}}");
+    put_line(&r->log, &sb);
+}
+
 void log_note(Run *r, const char *fmt, ...) {
     va_list ap;
     if (r->log.quiet) return;

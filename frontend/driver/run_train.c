@@ -163,6 +163,7 @@ static Status train_step(Run *r, ampc_metrics *m) {
     for (int64_t k = 0; k < n; k++) {
         int64_t first = (r->at.step * n + k) * batch;
         TRY(feeds_fill(&r->diag, &r->train, r->order, first, batch));
+        if (k == 0) TRY(run_underflow_look(r));
         ampc_status status =
             r->api->step(r->s, r->train.in, (size_t)r->train.n, m);
         if (status != AMPC_OK)
@@ -321,9 +322,11 @@ Status run_training(Run *r) {
         if (!r->order) return fail(&r->diag, (Loc){0}, "out of memory");
     }
     if (r->at.step >= p.per_epoch) r->at.step = 0;
+    TRY(run_underflow_open(r));
     double begin = now_seconds();
     TRY(train_loop(r, &p));
     r->log.trained = now_seconds() - begin;
+    run_underflow_close(r);
     return r->opt->save ? run_save(r, r->opt->save) : OK;
 }
 

@@ -185,6 +185,7 @@ Status verify_step(Verifier *v) {
     case PROGRAM_PREDICT:
     case PROGRAM_VJP:
     case PROGRAM_LOCATE:
+    case PROGRAM_UNDERFLOW:
     case PROGRAM_NONE: break;
     }
     return OK;

@@ -153,5 +153,8 @@ Status pass_locate(Module *m, PassCtx *cx) {
     for (int i = 0; i < n; i++)
         if (m->graphs.data[i]->program == PROGRAM_TRAIN)
             make_locate(m->graphs.data[i], cx);
-    return m->graphs.len > n ? pass_dce(m, cx) : OK;
+    if (m->graphs.len > n) return pass_dce(m, cx);
+    fail(cx->diag, (Loc){.file = m->file},
+         "--debug-nonfinite: nothing trains, so that no step is looked into");
+    return ERR_USAGE;
 }

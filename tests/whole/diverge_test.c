@@ -446,6 +446,114 @@ TEST_CASE(diverge, debug_changes_no_bit_gpu) {
     same_bits("cuda", DEBUG "--precision bf16", SLOW "--precision bf16");
 }
 
+/* ---- --count-underflow --------------------------------------------------- */
+
+/* x = 1, 1, 0: y = 1, so that row 2 of w has no gradient, and column 1 gets the
+   gradient 2^-25 of a target 2^-23 below 1: the largest that fp16 makes 0. */
+static const char flat[] = "graph forward(%x: f32[4,3]) {\n"
+                           "  param %w: f32[3,2] = 0.5, %b: f32[2] = 0\n"
+                           "  %h = matmul %x, %w : f32[4,2]\n"
+                           "  %y = add %h, %b : f32[4,2]\n"
+                           "  return %y\n"
+                           "}\n";
+
+static Data *flat_data(Data *d) {
+    data(d);
+    for (int i = 0; i < BATCH * WIDTH; i++) d->x[i] = i % WIDTH < 2;
+    for (int i = 0; i < BATCH * 2; i++) d->target[i] = i % 2 ? 1 - 0x1p-23f : 0;
+    return d;
+}
+
+typedef struct Flushed {
+    int calls;
+    double flushed[2], nonzero[2]; /* of w, of b */
+} Flushed;
+
+static void note_flushed(void *ctx, const char *parameter, double flushed,
+                         double nonzero) {
+    Flushed *f = ctx;
+    int i = !strcmp(parameter, "b");
+    f->calls++;
+    f->flushed[i] = flushed;
+    f->nonzero[i] = nonzero;
+}
+
+static void flushing(const char *device, const char *options, double lost) {
+    const Compiled *c = compile_model(flat, device, options);
+    ampc_session *s = open_on(c, device, 0);
+    Flushed f = {0};
+    Data d;
+    CHECK_MSG(c->api->underflow(s, flat_data(&d)->in, 2, note_flushed, &f) ==
+                  AMPC_OK,
+              "%s", c->api->error(s));
+    CHECK_EQ_INT(f.calls, 2);
+    CHECK_EQ_INT(f.nonzero[0], 4);
+    CHECK_EQ_INT(f.nonzero[1], 2);
+    CHECK_EQ_INT(f.flushed[0], 2 * lost);
+    CHECK_EQ_INT(f.flushed[1], lost);
+    CHECK_EQ_INT(step_ok(c, s, d.in, 2).applied, 1);
+    c->api->close(s);
+}
+
+#define COUNT "--count-underflow --precision fp16 --loss-scale "
+
+TEST_CASE(diverge, what_fp16_flushes_is_counted_cpu) {
+    flushing("cpu", COUNT "static=1", 1);
+    flushing("cpu", COUNT "static=1.5", 0);
+    flushing("cpu", COUNT "none", 1);
+}
+TEST_CASE(diverge, what_fp16_flushes_is_counted_gpu) {
+    flushing("cuda", COUNT "static=1", 1);
+}
+
+/* Its checkpoints are those of a module that does not count, which refuses. */
+TEST_CASE(diverge, counting_changes_no_bit) {
+    const char *const options[] = {COUNT "static=8",
+                                   "--precision fp16 --loss-scale static=8"};
+    char path[600], *state[2];
+    size_t n[2];
+    snprintf(path, sizeof path, "%s/uncounted.safetensors", test_tmpdir());
+    for (int k = 2; k-- > 0;) {
+        const Compiled *c = compile_model(deep, "cpu", options[k]);
+        ampc_session *s = open_on(c, "cpu", 0);
+        Flushed f = {0};
+        Data d;
+        if (!k) CHECK_EQ_INT(c->api->resume(s, path), AMPC_OK);
+        for (int i = k ? 0 : 2; i < 5; i++) {
+            if (k && i == 2) CHECK_EQ_INT(c->api->save(s, path), AMPC_OK);
+            spoil(c, s, &d, NULL);
+            CHECK_EQ_INT(c->api->underflow(s, d.in, 2, note_flushed, &f),
+                         k ? AMPC_ERR_UNSUPPORTED : AMPC_OK);
+            step_ok(c, s, d.in, 2);
+        }
+        state[k] = read_all(c, s, 1u << AMPC_KIND_PARAMETER, &n[k]);
+        c->api->close(s);
+    }
+    if (CHECK_EQ_INT(n[0], n[1])) CHECK_MEM(state[0], state[1], n[0]);
+    free(state[0]);
+    free(state[1]);
+}
+
+static void check_refused(const char *options, const char *says) {
+    char path[600], *out = NULL;
+    snprintf(path, sizeof path, "%s/flat.amp", test_tmpdir());
+    REQUIRE(test_write_file(path, flat, sizeof flat - 1));
+    CHECK_EQ_INT(
+        test_command(&out, "'%s' check '%s' %s", test_ampc(), path, options),
+        2);
+    CHECK_HAS(out, says);
+    free(out);
+}
+
+TEST_CASE(diverge, counting_and_debugging_want_something_to_look_at) {
+    check_refused("--loss mse --count-underflow",
+                  "--count-underflow: what is flushed to zero is fp16's");
+    check_refused("--loss none --count-underflow --precision fp16",
+                  "--count-underflow: nothing trains");
+    check_refused("--loss none --debug-nonfinite",
+                  "--debug-nonfinite: nothing trains");
+}
+
 /* ---- the driver ---------------------------------------------------------- */
 
 static void write_floats(const char *name, int columns, const float *v,
@@ -485,6 +593,26 @@ TEST_CASE(diverge, run_prints_what_debug_finds) {
     CHECK_HAS(out, "step 1 was skipped: forward, 's' (f32 sqrt, line 7) holds "
                    "nan at position 0; keep its operand");
     CHECK_HAS(out, "step 2 was skipped: ");
+    free(out);
+}
+
+TEST_CASE(diverge, run_tells_what_fp16_flushes) {
+    const Compiled *c = compile_model(flat, "cpu", COUNT "static=1");
+    char *out;
+    Data d;
+    flat_data(&d);
+    write_floats("x.npy", WIDTH, d.x, BATCH);
+    write_floats("t.npy", 2, d.target, BATCH);
+    out = run(c, "--steps 3", 0);
+    CHECK_HAS(out, "{\"underflow\":{\"w\":0.5,\"b\":0.5}}");
+    free(out);
+    CHECK_EQ_INT(test_command(&out,
+                              "cd '%s' && '%s' run '%s' --steps 1 --device cpu "
+                              "--feed x=x.npy --feed target=t.npy 2>&1",
+                              test_tmpdir(), test_ampc(), c->path),
+                 0);
+    CHECK_HAS(out, "fp16 flushes 50 % of the gradient of 'w' to zero");
+    CHECK_HAS(out, "a larger loss scale or --precision bf16");
     free(out);
 }
 
