@@ -152,7 +152,8 @@ const char *own_var_defect(const Module *m, const Var *v) {
         bool same = v->kind == r->kind && v->type.i == own_type(r).i;
         return same ? NULL : "has another kind or type";
     }
-    if (f == NUM_FAMILIES) return "is none of the compiler's";
+    if (f == NUM_FAMILIES || f >= sizeof kinds / sizeof *kinds)
+        return "is none of the compiler's";
     if (parameter < 0) return "belongs to no variable";
     TypeId of = m->vars.data[parameter].type;
     if (f == FAMILY_BF16) of = type_with_dtype(of, DT_BF16);

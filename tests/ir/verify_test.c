@@ -178,6 +178,8 @@ TEST_CASE(verify, names_of_the_compiler) {
         {"hyper %ampc.step: i64[]", "ampc.step has another kind or type"},
         {"state %ampc.rng: i64[3]", "ampc.rng has another kind or type"},
         {"param %ampc.mine: f32[4]", "ampc.mine is none of the compiler's"},
+        {"state %ampc.check/w: f32[4]",
+         "ampc.check/w is none of the compiler's"},
         {"grad %ampc.grad/v: f32[4]", "ampc.grad/v belongs to no variable"},
         {"grad %ampc.grad/w: f32[5]", "ampc.grad/w has another kind or type"},
         {"state %ampc.opt/w/m: f32[5]", "ampc.opt/w/m has another kind"},
