@@ -85,3 +85,49 @@ Flow *flow_new(Graph *g, Arena *a) {
 int64_t flow_bytes(const Flow *f, ValueId root) {
     return type_bytes(value_type(f->g, root));
 }
+
+/* ---- order --------------------------------------------------------------- */
+
+static void put_views(Graph *g, bool *done, ValueId v) {
+    if (!is_value(v) || value_get(g, v)->kind != VK_RESULT) return;
+    NodeId id = value_get(g, v)->def;
+    const Node *n = node_get(g, id);
+    if (op_info[n->op].kind != KIND_VIEW || done[id.i]) return;
+    put_views(g, done, n->in[0]);
+    done[id.i] = true;
+    vec_push(g->arena, &g->order, id);
+}
+
+void groups_reorder(Graph *g, Arena *scratch, const int *order, int n) {
+    int total = g->order.len, ng = g->groups.len;
+    NodeId *old =
+        arena_dup(scratch, g->order.data, (size_t)total * sizeof *old);
+    Group *groups =
+        arena_dup(scratch, g->groups.data, (size_t)ng * sizeof *groups);
+    NodeId *node = NEW_ARRAY(scratch, NodeId, total + 1);
+    int *at = NEW_ARRAY(scratch, int, ng + 2); /* of each group's in `node` */
+    bool *done = NEW_ARRAY(scratch, bool, g->nodes.len);
+    for (int i = 0; i < total; i++)
+        if (node_get(g, old[i])->group >= 0)
+            at[node_get(g, old[i])->group + 2]++;
+    for (int i = 0; i < ng; i++) at[i + 2] += at[i + 1];
+    for (int i = 0; i < total; i++)
+        if (node_get(g, old[i])->group >= 0)
+            node[at[node_get(g, old[i])->group + 1]++] = old[i];
+    g->order.len = 0;
+    g->groups.len = n;
+    for (int i = 0; i < n; i++) {
+        int from = at[order[i]], end = at[order[i] + 1];
+        g->groups.data[i] = groups[order[i]];
+        for (int j = from; j < end; j++)
+            for (int k = 0; k < node_get(g, node[j])->nin; k++)
+                put_views(g, done, node_get(g, node[j])->in[k]);
+        for (int j = from; j < end; j++) {
+            node_get(g, node[j])->group = i;
+            vec_push(g->arena, &g->order, node[j]);
+        }
+    }
+    for (int i = 0; i < total; i++)
+        if (node_get(g, old[i])->group < 0)
+            put_views(g, done, node_get(g, old[i])->out[0]);
+}

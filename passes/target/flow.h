@@ -28,4 +28,9 @@ typedef struct Flow {
 Flow *flow_new(Graph *g, Arena *scratch);
 int64_t flow_bytes(const Flow *f, ValueId root);
 
+/* Group order[i] becomes number i of n; those that are not named have no nodes.
+   VIEWs stand directly before the first group that reads them, or at the end;
+   other nodes that are in no group go.                                      */
+void groups_reorder(Graph *g, Arena *scratch, const int *order, int n);
+
 #endif

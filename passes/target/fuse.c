@@ -12,6 +12,7 @@
    establishes  stage FUSED
    breaks       nothing: schedule may reorder groups                         */
 #include "passes/target/fuse.h"
+#include "passes/target/flow.h"
 #include "passes/common/rewrite.h"
 
 #include <stdlib.h>
@@ -531,66 +532,40 @@ static void drop_copies(Fuse *f, Cluster *c) {
     c->nodes.len = kept;
 }
 
-typedef struct Placer {
-    Fuse *f;
-    bool *done;  /* by cluster */
-    bool *views; /* by NodeId.i */
-} Placer;
-
-static void place_maker(Placer *p, ValueId v);
-
-static void place_cluster(Placer *p, int c) {
-    Graph *g = p->f->g;
-    Cluster *x = cluster(p->f, c);
-    if (p->done[c]) return;
-    p->done[c] = true;
-    for (int i = 0; i < x->nodes.len; i++)
-        for (int k = 0; k < node_get(g, x->nodes.data[i])->nin; k++)
-            place_maker(p, node_get(g, x->nodes.data[i])->in[k]);
-    vec_push(g->arena, &g->groups, (Group){.kind = x->kind});
-    for (int i = 0; i < x->nodes.len; i++) {
-        node_get(g, x->nodes.data[i])->group = g->groups.len - 1;
-        vec_push(g->arena, &g->order, x->nodes.data[i]);
+/* Behind the clusters that it reads. */
+static void place_cluster(Fuse *f, int c) {
+    const NodeList *x = &cluster(f, c)->nodes;
+    if (cluster(f, c)->placed) return;
+    cluster(f, c)->placed = true;
+    for (int i = 0; i < x->len; i++) {
+        const Node *n = node_get(f->g, x->data[i]);
+        for (int k = 0; k < n->nin; k++) {
+            ValueId v = n->in[k];
+            int m = is_value(v) ? maker(f, view_root(f->g, v)) : -1;
+            if (m >= 0) place_cluster(f, m);
+        }
     }
-}
-
-static void place_view(Placer *p, NodeId id) {
-    if (p->views[id.i]) return;
-    p->views[id.i] = true;
-    place_maker(p, node_get(p->f->g, id)->in[0]);
-    vec_push(p->f->g->arena, &p->f->g->order, id);
-}
-
-static void place_maker(Placer *p, ValueId v) {
-    if (!is_value(v)) return;
-    const Value *x = value_get(p->f->g, v);
-    if (x->kind != VK_RESULT) return;
-    int c = p->f->cluster_of[x->def.i];
-    if (c >= 0)
-        place_cluster(p, c);
-    else
-        place_view(p, x->def);
+    vec_push(f->a, &f->placed, c);
 }
 
 /* Each cluster stands where its last node stood, or where it is first read. */
 static void place_all(Fuse *f) {
     Graph *g = f->g;
-    Placer p = {.f = f};
-    p.done = NEW_ARRAY(f->a, bool, f->clusters.len + 1);
-    p.views = NEW_ARRAY(f->a, bool, g->nodes.len);
-    int n = g->order.len;
-    NodeId *old = arena_dup(f->a, g->order.data, (size_t)n * sizeof *old);
-    g->order.len = 0;
+    for (int i = 0; i < g->order.len; i++)
+        node_get(g, g->order.data[i])->group = -1;
     g->groups.len = 0;
-    for (int i = 0; i < n; i++) node_get(g, old[i])->group = -1;
-    for (int i = 0; i < n; i++) {
-        int c = f->cluster_of[old[i].i];
-        if (c < 0) continue;
-        const NodeList *nodes = &cluster(f, c)->nodes;
-        if (nodes->data[nodes->len - 1].i == old[i].i) place_cluster(&p, c);
+    for (int c = 0; c < f->clusters.len; c++) {
+        const NodeList *x = &cluster(f, c)->nodes;
+        vec_push(g->arena, &g->groups, (Group){.kind = cluster(f, c)->kind});
+        for (int i = 0; i < x->len; i++) node_get(g, x->data[i])->group = c;
     }
-    for (int i = 0; i < n; i++)
-        if (f->cluster_of[old[i].i] < 0) place_view(&p, old[i]);
+    for (int i = 0; i < g->order.len; i++) {
+        int c = f->cluster_of[g->order.data[i].i];
+        if (c < 0) continue;
+        const NodeList *x = &cluster(f, c)->nodes;
+        if (x->data[x->len - 1].i == g->order.data[i].i) place_cluster(f, c);
+    }
+    groups_reorder(g, f->a, f->placed.data, f->placed.len);
 }
 
 static void fuse_graph(Graph *g, PassCtx *cx) {

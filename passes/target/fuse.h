@@ -25,6 +25,7 @@ typedef struct Cluster {
     int part;       /* of the step in which it runs, by its earliest node:
                        forward 0, backward 1, update 2                       */
     bool dead;      /* merged away                                           */
+    bool placed;    /* in the result                                         */
 } Cluster;
 
 typedef struct Reached {
@@ -46,6 +47,7 @@ typedef struct Fuse {
     int first;            /* of the clusters' order                          */
     VEC(Reached) reached; /* what a cluster reaches below another one        */
     NodeList joined;      /* scratch of a merge                              */
+    VEC(int) placed;      /* clusters in the order of the result             */
     unsigned *node_mark, *value_mark, stamp;
     unsigned *cluster_mark, cluster_stamp;
     int *depth; /* by NodeId.i: scratch of fuse_fit.c */

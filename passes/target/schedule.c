@@ -200,49 +200,6 @@ static int *list_order(Sched *s, int how) {
     return order;
 }
 
-/* ---- the graph in that order --------------------------------------------- */
-
-typedef struct Emit {
-    Graph *g;
-    bool *done; /* by NodeId.i: VIEWs already placed */
-} Emit;
-
-static void emit_views(Emit *e, ValueId v) {
-    if (!is_value(v) || value_get(e->g, v)->kind != VK_RESULT) return;
-    NodeId id = value_get(e->g, v)->def;
-    const Node *n = node_get(e->g, id);
-    if (op_info[n->op].kind != KIND_VIEW || e->done[id.i]) return;
-    emit_views(e, n->in[0]);
-    e->done[id.i] = true;
-    vec_push(e->g->arena, &e->g->order, id);
-}
-
-/* beside (may be NULL): whether place i shares the launch before it. */
-static void apply_order(Sched *s, const int *order, const bool *beside) {
-    Graph *g = s->f->g;
-    int n = g->order.len, ng = s->f->ngroup;
-    NodeId *old = arena_dup(s->a, g->order.data, (size_t)n * sizeof *old);
-    Group *groups =
-        arena_dup(s->a, g->groups.data, (size_t)ng * sizeof *groups);
-    Emit e = {g, NEW_ARRAY(s->a, bool, g->nodes.len)};
-    g->order.len = 0;
-    for (int i = 0; i < ng; i++) {
-        g->groups.data[i] = groups[order[i]];
-        g->groups.data[i].beside = beside && beside[i];
-        int from = s->f->first[order[i]], end = s->f->end[order[i]];
-        for (int j = from; j < end; j++)
-            for (int k = 0; k < node_get(g, old[j])->nin; k++)
-                emit_views(&e, node_get(g, old[j])->in[k]);
-        for (int j = from; j < end; j++) {
-            node_get(g, old[j])->group = i;
-            vec_push(g->arena, &g->order, old[j]);
-        }
-    }
-    for (int i = 0; i < n; i++)
-        if (node_get(g, old[i])->group < 0)
-            emit_views(&e, node_get(g, old[i])->out[0]);
-}
-
 static void schedule_graph(Graph *g, PassCtx *cx) {
     Sched s = {.f = flow_new(g, cx->scratch), .a = cx->scratch};
     int n = s.f->ngroup;
@@ -268,7 +225,8 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
     bool *beside = NULL;
     if (target_of(g)->shares_launches)
         beside = launch_together(s.f, s.next, order);
-    apply_order(&s, order, beside);
+    groups_reorder(g, s.a, order, n);
+    for (int i = 0; i < n; i++) g->groups.data[i].beside = beside && beside[i];
 }
 
 Status pass_schedule(Module *m, PassCtx *cx) {
