@@ -332,6 +332,9 @@ ValueId b_matmul(Builder *b, ValueId x, ValueId y, bool ta, bool tb, DType d);
 ValueId b_full(Builder *b, TypeId t, double v);
 /* x summed to the shape of `like`: undoes broadcasting. */
 ValueId b_sum_to(Builder *b, ValueId x, ValueId like, DType dtype);
+/* Dtype of the gradient of v: fp32 where v is a cast that the compiler made of
+   an fp32 value, for the gradient of that cast then is unrounded; else v's. */
+DType grad_dtype(const Graph *g, ValueId v);
 
 /* ---- rewriting ----------------------------------------------------------- */
 
@@ -370,20 +373,6 @@ typedef struct TypeCtx {
     const Type *given; /* [nout] or NULL: declared types (gen, cast need it) */
     char msg[256];     /* why it is wrong */
 } TypeCtx;
-
-/* A gradient rule reads gout[] (0 = no gradient flows) and sets gin[] (0 =
-   none needed or non-differentiable).  want[i] says whether operand i needs
-   one.  The dtype of gin[i] must be that of operand i (autodiff casts
-   otherwise).  Shapes must match exactly (use grad_unbroadcast). */
-typedef struct GradCtx {
-    Builder *b;
-    NodeId node;
-    const ValueId *gout;
-    ValueId *gin;
-    const bool *want;
-} GradCtx;
-/* Sums g down to the shape of `like` (undo numpy broadcasting). */
-ValueId grad_unbroadcast(Builder *b, ValueId g, ValueId like);
 
 /* ---- text ---------------------------------------------------------------- */
 

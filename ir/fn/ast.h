@@ -8,6 +8,8 @@
      result    = name ["?"] [":" dtype]
      grad      = "grad" "(" name, .. ")" "->" name, .. block
      part      = grad | "inference" block | "samples" block
+     rule      = "gradient" op, .. "(" name [".."], .. ")" "->" name [".."], ..
+                 block            gradients of primitive ops, in std.amp only
      block  = "{" statement* "}"
      statement = name, .. "=" expression
             | "if" expression block ["else" (block | if)]
@@ -108,6 +110,10 @@ struct Module;
 /* lx stands at `def`; the function is made in arena a.  m: whose functions
    may be called beside the library's so far; NULL: the library's alone. */
 Status parse_def(Lexer *lx, Arena *a, const struct Module *m, Fn **out);
+/* lx stands at the `gradient` of a rule; ops[0..*n) are those that it is for.
+ */
+enum { MAX_RULE_OPS = 8 };
+Status parse_rule(Lexer *lx, Arena *a, Fn **out, OpCode *ops, int *n);
 
 /* Index of a built-in, -1: there is none of this name. */
 int fn_builtin(Str name);

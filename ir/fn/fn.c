@@ -11,9 +11,39 @@
 extern const char *const std_amp_lines[]; /* std.amp, by ir/BUILD; ends in 0 */
 
 static VEC(Fn *) library;
+static const Fn *rules[NUM_OPS];
 
-/* Read once, when the first name is looked up; parse_def finds the functions
-   above the one it reads. */
+/* A definition or a rule. */
+static Status read_one(Lexer *lx, Arena *a) {
+    OpCode ops[MAX_RULE_OPS];
+    Fn *f;
+    int n;
+    if (lex_is_word(lx, "def")) {
+        TRY(parse_def(lx, a, NULL, &f));
+        vec_push(a, &library, f);
+        return OK;
+    }
+    Token at = lx->tok;
+    if (!lex_is_word(lx, "gradient"))
+        return lex_fail(lx, &at, "a definition or a gradient expected");
+    TRY(parse_rule(lx, a, &f, ops, &n));
+    for (int i = 0; i < n; i++) {
+        if (rules[ops[i]]) return lex_fail(lx, &at, "a second rule");
+        rules[ops[i]] = f;
+    }
+    return OK;
+}
+
+static Status read_text(Arena *a, Diag *d, const char *file, const char *text,
+                        size_t n) {
+    Lexer lx;
+    TRY(lex_start(&lx, d, file, text, n));
+    while (lx.tok.kind != T_EOF) TRY(read_one(&lx, a));
+    return OK;
+}
+
+/* std.amp, and the gradients that stand in ops.def.  Read once, when the first
+   name is looked up; parse_def finds the functions above the one it reads. */
 static void read_library(void) {
     static bool read;
     if (read) return;
@@ -21,20 +51,24 @@ static void read_library(void) {
     Arena *a = arena_new(); /* lives as long as the process */
     StrBuf text = {0};
     Diag d = {0};
-    Lexer lx;
     for (int i = 0; std_amp_lines[i]; i++) sb_puts(&text, std_amp_lines[i]);
     const char *kept = arena_dup(a, text.data, text.len + 1);
-    Status s = lex_start(&lx, &d, "std.amp", kept, text.len);
-    while (s == OK && lx.tok.kind != T_EOF) {
-        Fn *f = NULL;
-        s = lex_is_word(&lx, "def")
-                ? parse_def(&lx, a, NULL, &f)
-                : lex_fail(&lx, &lx.tok, "a definition expected");
-        if (s == OK) vec_push(a, &library, f);
+    Status s = read_text(a, &d, "std.amp", kept, text.len);
+    for (int op = 0; op < NUM_OPS && s == OK; op++) {
+        const char *dx = op_info[op].grad_text;
+        if (strncmp(dx, "dx(", 3)) continue;
+        Str rule = internf("gradient %s(x) -> y { dx = (%s }", op_info[op].text,
+                           dx + 3);
+        s = read_text(a, &d, "ops.def", rule, strlen(rule));
     }
     if (s != OK) fputs(d.text.data, stderr);
-    ASSERT(s == OK && "std.amp can be read");
+    ASSERT(s == OK && "the library can be read");
     sb_free(&text);
+}
+
+const Fn *op_gradient(OpCode op) {
+    read_library();
+    return rules[op];
 }
 
 int fn_std_count(void) {

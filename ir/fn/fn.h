@@ -67,8 +67,12 @@ typedef struct FnPart {
 
 enum { MAX_FN_OPERANDS = 16 };
 
+/* A definition, or the rule by which an op of the table passes gradients: the
+   latter has the op's own info, and of the parts `grad` alone. */
 struct Fn {
     OpInfo info; /* text, counts, class, attributes: as a row of ops.def    */
+    bool rule;
+    bool all_in, all_out; /* of a rule: the one name is a list of all       */
     Arena *arena;
     VEC(FnOperand) operands;
     VEC(FnAttr) attrs;
@@ -89,6 +93,8 @@ int fn_std_count(void);
 const Fn *fn_std_at(int i);
 /* The module's own or the library's; m may be NULL. */
 const Fn *fn_find(const Module *m, const char *name, size_t n);
+/* How gradients pass an op of the table; NULL: they do not. */
+const Fn *op_gradient(OpCode op);
 /* Attribute of a function by name; NULL: it has none such. */
 const FnAttr *fn_attr(const Fn *fn, const char *name);
 
@@ -131,7 +137,9 @@ typedef struct FnSamples {
 Status fn_run_samples(Builder *b, const FnCall *call, FnSamples *out,
                       char *msg);
 /* The grad part: results are those of the node (result[0..nout)), gout their
-   gradients (0: none); gin[0..nin) those of the operands, of dtypes `want`. */
+   gradients (0: none); gin[0..nin) those of the operands, of dtypes `want`.  A
+   rule skips the operands whose dtype is NUM_DTYPES, and rounds to the others
+   only where that takes no cast. */
 Status fn_run_grad(Builder *b, const FnCall *call, const ValueId *result,
                    const ValueId *gout, ValueId *gin, char *msg);
 

@@ -605,3 +605,69 @@ Status parse_def(Lexer *lx, Arena *a, const Module *m, Fn **out) {
     *out = f;
     return OK;
 }
+
+/* ---- rules --------------------------------------------------------------- */
+
+/* `x, y` or `xs ..`; the gradient of x is dx. */
+static Status parse_rule_names(DefParser *p, bool *all, Str *names, int *n) {
+    bool more;
+    *n = 0;
+    do {
+        if (*n == MAX_FN_OPERANDS)
+            return lex_fail(p->lx, &p->lx->tok, "more than %d names", *n);
+        TRY(expect_name(p, "a name", &names[(*n)++]));
+        TRY(lex_take(p->lx, LEX_RANGE, all));
+        TRY(lex_take(p->lx, ',', &more));
+    } while (more);
+    return OK;
+}
+
+static void add_attrs(DefParser *p) {
+    static const FnAttrKind kinds[] = {[ATTR_INT] = FA_INT,
+                                       [ATTR_FLOAT] = FA_FLOAT,
+                                       [ATTR_INTS] = FA_INTS,
+                                       [ATTR_STR] = FA_STR};
+    for (int i = 0; i < p->fn->info.nattr; i++) {
+        AttrKey key = p->fn->info.attrs[i];
+        const AttrInfo *a = attr_get(key);
+        FnAttr attr = {intern(a->text), kinds[a->kind], key, true, NULL};
+        vec_push(p->a, &p->fn->attrs, attr);
+    }
+}
+
+Status parse_rule(Lexer *lx, Arena *a, Fn **out, OpCode *ops, int *n) {
+    DefParser p = {.lx = lx, .a = a, .fn = NEW(a, Fn)};
+    Str names[MAX_FN_OPERANDS];
+    Fn *f = *out = p.fn;
+    int count;
+    lx->infix = true;
+    *n = 0;
+    do {
+        TRY(lex_next(lx));
+        Str op = lx->tok.text;
+        if (lx->tok.kind != T_WORD || *n == MAX_RULE_OPS ||
+            !op_from_text(op, strlen(op), &ops[(*n)++]))
+            return expected(&p, "an op");
+        TRY(lex_next(lx));
+    } while (lex_is(lx, ','));
+    *f = (Fn){.info = op_info[*ops], .rule = true, .arena = a};
+    f->file = lx->file;
+    f->grad.given = true;
+    add_attrs(&p);
+    TRY(lex_expect(lx, '('));
+    TRY(parse_rule_names(&p, &f->all_in, names, &count));
+    for (int i = 0; i < count; i++) {
+        vec_push(a, &f->operands, (FnOperand){names[i], FO_ANY, true});
+        vec_push(a, &f->grad.out, internf("d%s", names[i]));
+    }
+    TRY(lex_expect(lx, ')'));
+    TRY(expect_pair(&p, LEX_ARROW, "'->'"));
+    TRY(parse_rule_names(&p, &f->all_out, names, &count));
+    for (int i = 0; i < count; i++) {
+        vec_push(a, &f->results, (FnResult){names[i], true, NUM_DTYPES});
+        vec_push(a, &f->grad.in, internf("d%s", names[i]));
+    }
+    TRY(parse_open_block(&p, &f->grad.block));
+    lx->infix = false;
+    return lex_next(lx);
+}

@@ -34,6 +34,7 @@ struct Val {
     ValueId t;
     const Val *list;
     int n;
+    bool typed; /* TENSOR: the text says of which dtype */
 };
 
 typedef struct Binding {
@@ -133,6 +134,12 @@ static Status want_ints(Run *r, const Expr *at, const Val *v, int64_t **out,
     return OK;
 }
 
+static Val val_list(Run *r, const ValueId *v, int n) {
+    Val *list = NEW_ARRAY(r->a, Val, n + 1);
+    for (int i = 0; i < n; i++) list[i] = val_tensor(v[i]);
+    return (Val){.kind = V_LIST, .list = list, .n = n};
+}
+
 static Val val_ints(Run *r, const int64_t *v, int n) {
     Val *list = NEW_ARRAY(r->a, Val, n + 1);
     for (int i = 0; i < n; i++) list[i] = val_int(v[i]);
@@ -190,7 +197,7 @@ typedef struct Made {
     OpCode op;
     const Fn *fn;
     const OpInfo *info;
-    ValueId in[MAX_ARGS];
+    ValueId *in;
     int nin;
     Attr attrs[MAX_OP_ATTRS];
     int nattr;
@@ -267,11 +274,10 @@ static Status make(Run *r, const Expr *at, const Made *m, int nout, Val *out) {
     }
     if (nout == 1) {
         *out = val_tensor(made[0]);
+        out->typed = m->dtype != NUM_DTYPES;
         return OK;
     }
-    Val *list = NEW_ARRAY(r->a, Val, nout);
-    for (int i = 0; i < nout; i++) list[i] = val_tensor(made[i]);
-    *out = (Val){.kind = V_LIST, .list = list, .n = nout};
+    *out = val_list(r, made, nout);
     return OK;
 }
 
@@ -296,6 +302,7 @@ static Status take_operands(Run *r, const Expr *at, const Val *v, int n,
     DType beside = DT_F32;
     int skip = m->op == OP_WHERE && !m->fn;
     bool any = false;
+    m->in = NEW_ARRAY(r->a, ValueId, n + 1);
     for (int i = skip; i < n; i++)
         if (v[i].kind == V_TENSOR && !any) {
             beside = tensor_type(r, &v[i])->dtype;
@@ -563,6 +570,18 @@ static Status take_keys(Run *r, const Expr *e, Made *m) {
     return OK;
 }
 
+/* In a rule: those of the node's attributes that the op takes too. */
+static void inherit_attrs(const Run *r, const Expr *e, Made *m) {
+    for (int i = 0; i < m->info->nattr; i++) {
+        Node holder = {.attrs = r->call->attrs, .nattr = r->call->nattr};
+        const Attr *a = attr_find(&holder, m->info->attrs[i]);
+        bool given = false;
+        for (int k = 0; a && k < e->keys.len; k++)
+            given |= !strcmp(e->keys.data[k].name, attr_get(a->key)->text);
+        if (a && !given) m->attrs[m->nattr++] = *a;
+    }
+}
+
 /* Over no axes a reduction gives its operand (sumsq: its square); what has the
    wanted shape is not reshaped. */
 static Status shortcut(Run *r, const Expr *e, const Made *m, bool *done,
@@ -611,9 +630,8 @@ static bool known_op(OpCode op, const Val *v, int n, Val *out) {
     return false;
 }
 
-static Status make_call(Run *r, const Expr *e, int nout, const Val *v,
+static Status make_call(Run *r, const Expr *e, int nout, const Val *v, int n,
                         Val *out) {
-    int n = e->args.len;
     bool known = n > 0, same;
     Made m = {.op = e->callee == CALLEE_OP ? e->code : OP_CALL,
               .fn = e->fn,
@@ -624,6 +642,7 @@ static Status make_call(Run *r, const Expr *e, int nout, const Val *v,
     if (known && !m.fn && known_op(m.op, v, n, out)) return OK;
     TRY(take_operands(r, e, v, n, &m));
     TRY(take_keys(r, e, &m));
+    if (r->fn->rule) inherit_attrs(r, e, &m);
     TRY(shortcut(r, e, &m, &same, out));
     if (same) return OK;
     return make(r, e, &m, nout, out);
@@ -732,6 +751,7 @@ static Status f_cast(Run *r, const Expr *e, const Val *v, Val *out) {
     for (int i = 0; i < r->env.len; i++)
         named |= same_value(r->env.data[i].val.t, v->t);
     *out = val_tensor(named ? b_cast(r->b, v->t, d) : round_to(r, v->t, d));
+    out->typed = true;
     return OK;
 }
 
@@ -747,6 +767,22 @@ static Status f_sum_to(Run *r, const Expr *e, const Val *v, Val *out) {
     TRY(want_tensor(r, e, &v[0]));
     TRY(want_tensor(r, e, &v[1]));
     *out = val_tensor(b_sum_to(r->b, v[0].t, v[1].t, r->wide));
+    out->typed = v[0].typed && same_value(out->t, v[0].t);
+    return OK;
+}
+
+/* the number that all elements of a constant are */
+static Status f_constant(Run *r, const Expr *e, const Val *v, Val *out) {
+    double number;
+    TRY(want_tensor(r, e, v));
+    *out = (Val){.kind = V_NONE};
+    if (value_is_splat(r->b->g, v->t, &number)) *out = val_float(number);
+    return OK;
+}
+
+static Status f_grad_dtype(Run *r, const Expr *e, const Val *v, Val *out) {
+    TRY(want_tensor(r, e, v));
+    *out = val_dtype(grad_dtype(r->b->g, v->t));
     return OK;
 }
 
@@ -767,6 +803,8 @@ static const struct {
     {"cast", 2, f_cast},
     {"plus", 2, f_plus},
     {"sum_to", 2, f_sum_to},
+    {"constant", 1, f_constant},
+    {"grad_dtype", 1, f_grad_dtype},
 };
 
 int fn_builtin(Str name) {
@@ -780,7 +818,11 @@ static Status eval_call(Run *r, const Expr *e, int nout, Val *out) {
     if (e->args.len > MAX_ARGS)
         return run_fail(r, e, "more than %d operands", MAX_ARGS);
     for (int i = 0; i < e->args.len; i++) TRY(eval(r, e->args.data[i], &v[i]));
-    if (e->callee != CALLEE_BUILTIN) return make_call(r, e, nout, v, out);
+    if (e->callee == CALLEE_OP && e->args.len == 1 && v->kind == V_LIST &&
+        op_info[e->code].in_max < 0)
+        return make_call(r, e, nout, v->list, v->n, out);
+    if (e->callee != CALLEE_BUILTIN)
+        return make_call(r, e, nout, v, e->args.len, out);
     if (e->args.len != builtins[e->builtin].nargs || e->keys.len)
         return run_fail(r, e, "%s takes %d", e->name,
                         builtins[e->builtin].nargs);
@@ -854,9 +896,20 @@ static Status run_require(Run *r, const Stmt *s) {
     return ERR_USER;
 }
 
+/* A rule's gradient of an operand that needs none is not computed. */
+static bool is_unwanted(const Run *r, Str name) {
+    const FnPart *p = &r->fn->grad;
+    bool unwanted = false;
+    if (!r->fn->rule || r->fn->all_in) return false;
+    for (int i = 0; i < r->call->nin; i++)
+        unwanted |= p->out.data[i] == name && r->call->want[i] == NUM_DTYPES;
+    return unwanted;
+}
+
 static Status run_assign(Run *r, const Stmt *s) {
     int n = s->names.len;
     Val v;
+    if (n == 1 && is_unwanted(r, s->names.data[0])) return OK;
     if (s->value->kind == E_CALL)
         TRY(eval_call(r, s->value, n, &v));
     else
@@ -923,12 +976,13 @@ static Status check_operand(Run *r, int i, ValueId v) {
 
 static void bind_operands(Run *r) {
     const FnCall *c = r->call;
-    for (int i = 0; i < r->fn->operands.len; i++) {
-        ValueId v = i < c->nin ? c->in[i] : NO_VALUE;
-        vec_push(r->a, &r->env,
-                 (Binding){r->fn->operands.data[i].name, val_tensor(v)});
-        if (is_value(v) && value_dtype(r->b->g, v) == DT_F64) r->wide = DT_F64;
-    }
+    for (int i = 0; i < c->nin; i++)
+        if (is_value(c->in[i]) && value_dtype(r->b->g, c->in[i]) == DT_F64)
+            r->wide = DT_F64;
+    for (int i = 0; i < r->fn->operands.len; i++)
+        bind(r, r->fn->operands.data[i].name,
+             r->fn->all_in ? val_list(r, c->in, c->nin)
+                           : val_tensor(i < c->nin ? c->in[i] : NO_VALUE));
 }
 
 static Val attr_val(Run *r, const FnAttr *a, const Attr *x) {
@@ -1013,7 +1067,8 @@ static Status start_run(Run *r, const FnCall *call, Builder *b, char *msg) {
     open_run(r, call, b, msg);
     TRY(bind_attrs(r));
     for (int i = 0; i < call->nin; i++)
-        if (is_value(call->in[i])) TRY(check_operand(r, i, call->in[i]));
+        if (is_value(call->in[i]) && !r->fn->rule)
+            TRY(check_operand(r, i, call->in[i]));
     return OK;
 }
 
@@ -1024,8 +1079,8 @@ static ValueId round_to(Run *r, ValueId v, DType d) {
 }
 
 /* A tensor, or a number that stands for one. */
-static Status take_value(Run *r, Str name, DType d, ValueId *out) {
-    const Val *v = lookup(r, name);
+static Status take_value(Run *r, const Val *v, Str name, DType d,
+                         ValueId *out) {
     *out = NO_VALUE;
     if (!v || v->kind == V_NONE) return OK;
     if (is_number(v)) {
@@ -1045,7 +1100,8 @@ static Status take_results(Run *r, ValueId *out) {
     const FnCall *c = r->call;
     for (int i = 0; i < c->nout; i++) {
         Str name = r->fn->results.data[i].name;
-        TRY(take_value(r, name, c->want ? c->want[i] : NUM_DTYPES, &out[i]));
+        TRY(take_value(r, lookup(r, name), name,
+                       c->want ? c->want[i] : NUM_DTYPES, &out[i]));
         if (is_value(out[i])) continue;
         snprintf(r->msg, MSG_TEXT, "gives no result '%.60s' here", name);
         return ERR_USER;
@@ -1074,11 +1130,14 @@ Status fn_run_inference(Builder *b, const FnCall *call, ValueId *out,
 }
 
 static Status samples_of(Run *r, FnSamples *out) {
+    static const char *const names[] = {"num", "den", "correct", "count"};
+    ValueId *to[] = {&out->num, &out->den, &out->correct, &out->count};
     TRY(run_part(r, &r->fn->samples));
-    TRY(take_value(r, intern("num"), DT_F32, &out->num));
-    TRY(take_value(r, intern("den"), DT_F32, &out->den));
-    TRY(take_value(r, intern("correct"), DT_F32, &out->correct));
-    return take_value(r, intern("count"), DT_F32, &out->count);
+    for (int i = 0; i < 4; i++) {
+        Str name = intern(names[i]);
+        TRY(take_value(r, lookup(r, name), name, DT_F32, to[i]));
+    }
+    return OK;
 }
 
 Status fn_run_samples(Builder *b, const FnCall *call, FnSamples *out,
@@ -1090,22 +1149,39 @@ Status fn_run_samples(Builder *b, const FnCall *call, FnSamples *out,
     return s;
 }
 
+static Status take_gradient(Run *r, int i, ValueId *out) {
+    bool rule = r->fn->rule;
+    Str name = r->fn->grad.out.data[r->fn->all_in ? 0 : i];
+    const Val *v = lookup(r, name);
+    DType d = r->call->want[i];
+    if (r->fn->all_in) v = &v->list[i];
+    TRY(take_value(r, v, name, rule ? NUM_DTYPES : d, out));
+    if (rule && is_value(*out) && !v->typed && d != NUM_DTYPES &&
+        value_dtype(r->b->g, *out) != d)
+        node_store(r->b->g, r->first, r->start, *out, d);
+    return OK;
+}
+
 /* Names of the body stay bound: what the forward pass computes too is one
    value once equal nodes are joined. */
 static Status grad_of(Run *r, const ValueId *result, const ValueId *gout,
                       ValueId *gin) {
     const FnCall *c = r->call;
     const FnPart *part = &r->fn->grad;
+    bool all = r->fn->all_out;
     TRY(run_part(r, &r->fn->body));
-    for (int i = 0; i < c->nout; i++)
-        bind(r, r->fn->results.data[i].name, val_tensor(result[i]));
+    for (int i = 0; i < (all ? 1 : c->nout); i++)
+        bind(r, r->fn->results.data[i].name,
+             all ? val_list(r, result, c->nout) : val_tensor(result[i]));
     for (int i = 0; i < part->in.len; i++)
-        bind(r, part->in.data[i], val_tensor(i < c->nout ? gout[i] : NO_VALUE));
+        bind(r, part->in.data[i],
+             all ? val_list(r, gout, c->nout)
+                 : val_tensor(i < c->nout ? gout[i] : NO_VALUE));
     TRY(run_part(r, part));
     for (int i = 0; i < c->nin; i++) {
         gin[i] = NO_VALUE;
-        if (i >= part->out.len) continue;
-        TRY(take_value(r, part->out.data[i], c->want[i], &gin[i]));
+        if (r->fn->all_in || i < part->out.len)
+            TRY(take_gradient(r, i, &gin[i]));
     }
     graph_drop_unneeded(r->b->g, r->first, r->start, gin, c->nin);
     return OK;

@@ -37,7 +37,7 @@ _Noreturn void out_of_memory(void) {
 
 /* ---- arena --------------------------------------------------------------- */
 
-enum { ALIGN = 16, FIRST_CHUNK = 1 << 16, LAST_CHUNK = 1 << 22 };
+enum { ALIGN = 16, FIRST_CHUNK = 1 << 13, LAST_CHUNK = 1 << 22 };
 
 typedef struct Chunk {
     struct Chunk *next;

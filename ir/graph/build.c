@@ -342,6 +342,17 @@ ValueId b_sum_to(Builder *b, ValueId x, ValueId like, DType dtype) {
     return b_reshape(b, x, to.rank, to.dim);
 }
 
+DType grad_dtype(const Graph *g, ValueId v) {
+    const Value *x = value_get(g, v);
+    if (x->kind == VK_RESULT) {
+        const Node *def = node_get(g, x->def);
+        if (def->op == OP_CAST && !attr_int(def, AK_user, 0) &&
+            value_dtype(g, def->in[0]) == DT_F32)
+            return DT_F32;
+    }
+    return type_get(x->type)->dtype;
+}
+
 /* ---- storage of a new value ---------------------------------------------- */
 
 /* v is of a new node, and of the new nodes only `reader` reads it. */

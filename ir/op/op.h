@@ -111,7 +111,6 @@ static inline Attr attr_v(AttrKey k, const int64_t *v, int n) {
 enum { MAX_OP_ATTRS = 12 };
 
 struct TypeCtx;
-struct GradCtx;
 struct Fn;
 
 /* Who a node calls: an op, or with OP_CALL a function (ir/fn/fn.h). */
@@ -120,7 +119,6 @@ typedef struct Callee {
     const struct Fn *fn;
 } Callee;
 typedef Status TypeRule(struct TypeCtx *cx);
-typedef Status GradRule(struct GradCtx *cx);
 
 typedef struct OpInfo {
     const char *text;
@@ -142,9 +140,5 @@ static inline Callee callee_op(OpCode op) {
     return c;
 }
 bool op_from_text(const char *s, size_t n, OpCode *out);
-
-/* Gradient rules live in op_grad.c, apart from op_info so that programs
-   without autodiff do not link them. NULL = non-differentiable.            */
-extern GradRule *const op_grad[NUM_OPS];
 
 #endif

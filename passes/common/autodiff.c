@@ -3,7 +3,8 @@
    Before:  graph train(..) { param %w  ..  return ampc.loss=%loss }
    After:   .. %w.grad = ..   return ampc.loss=%loss, ampc.grad/w=%w.grad
 
-   A reverse walk over the nodes; what an op's gradient is stands in op_grad*.c.
+   A reverse walk over the nodes; what an op's gradient is stands in ops.def
+   and std.amp.
    Contributions to one value are added in fp32 in a fixed order and rounded
    once.  A gradient has its value's dtype, except that of a cast which the
    compiler made of an fp32 value: it stays fp32, so that weight gradients
@@ -17,7 +18,6 @@
                 parameter that the objective trains and its loss depends on
    breaks       nothing                                                      */
 #include "ir/fn/fn.h"
-#include "ir/op/op_grad.h"
 #include "passes/passes.h"
 
 #include <string.h>
@@ -70,7 +70,9 @@ static Diff diff_new(Graph *g, Diag *d, Arena *scratch, uint32_t first,
     return s;
 }
 
-static bool differentiable(const Node *n) { return n->fn || op_grad[n->op]; }
+static bool differentiable(const Node *n) {
+    return n->fn || op_gradient(n->op);
+}
 
 /* ---- which values matter ------------------------------------------------- */
 
@@ -126,10 +128,10 @@ static ValueId gradient(Diff *s, ValueId v) {
     uint32_t at = slot(s, v);
     const Parts *p = &s->parts[at];
     if (!at || is_value(s->grad[at]) || p->len == 0) return s->grad[at];
-    DType d = grad_store(&s->b, v), wide = dtype_compute(d, d);
+    DType d = grad_dtype(s->g, v), wide = dtype_compute(d, d);
     ValueId sum = p->data[0];
     for (int k = 1; k < p->len; k++)
-        sum = add(&s->b, sum, p->data[k], k == p->len - 1 ? d : wide);
+        sum = b2(&s->b, OP_ADD, sum, p->data[k], k == p->len - 1 ? d : wide);
     sum = rounded(s, sum, d);
     name_grad(s, sum, v);
     return s->grad[at] = sum;
@@ -148,48 +150,49 @@ static Status walk_back(Diff *s, int start) {
 }
 
 /* The body again, unrounded, and its gradient. */
-static Status through_body(Diff *s, const FnCall *call, GradCtx *cx,
-                           char *msg) {
+static Status through_body(Diff *s, const FnCall *call, const ValueId *gout,
+                           ValueId *gin, char *msg) {
     Graph *g = s->g;
     uint32_t node = (uint32_t)g->nodes.len, first = (uint32_t)g->values.len;
     int start = g->order.len;
     ValueId *out = NEW_ARRAY(s->scratch, ValueId, call->nout);
     FnCall wide = *call;
     wide.want = NULL;
-    TRY(fn_run_body(cx->b, &wide, out, msg));
+    TRY(fn_run_body(&s->b, &wide, out, msg));
     Diff d = diff_new(g, s->diag, s->scratch, first, call->in, call->nin);
     d.first_node = node;
     d.start = start;
     d.b.loc = s->b.loc;
     for (int k = 0; k < call->nin; k++)
-        if (cx->want[k]) mark_wanted(&d, call->in[k]);
+        if (call->want[k] != NUM_DTYPES) mark_wanted(&d, call->in[k]);
     mark_active(&d, start);
     for (int k = 0; k < call->nout; k++) {
         uint32_t at = slot(&d, out[k]);
-        if (is_value(cx->gout[k]) && at)
-            vec_push(s->scratch, &d.parts[at], cx->gout[k]);
+        if (is_value(gout[k]) && at)
+            vec_push(s->scratch, &d.parts[at], gout[k]);
     }
     TRY(walk_back(&d, start));
     for (int k = 0; k < call->nin; k++) {
         bool again = false; /* one value as two operands */
         for (int j = 0; j < k; j++)
             again |= same_value(call->in[j], call->in[k]);
-        if (cx->want[k] && !again) cx->gin[k] = gradient(&d, call->in[k]);
+        if (call->want[k] != NUM_DTYPES && !again)
+            gin[k] = gradient(&d, call->in[k]);
     }
-    graph_drop_unneeded(g, node, start, cx->gin, call->nin);
+    graph_drop_unneeded(g, node, start, gin, call->nin);
     return OK;
 }
 
-static Status grad_call(Diff *s, const Node *n, GradCtx *cx) {
+/* want[k]: the dtype for operand k, NUM_DTYPES: it needs no gradient. */
+static Status grad_node(Diff *s, const Node *n, const ValueId *gout,
+                        const DType *want, ValueId *gin) {
     char msg[FN_MESSAGE] = "";
-    DType *want = NEW_ARRAY(s->scratch, DType, n->nin + 1);
-    for (int k = 0; k < n->nin; k++)
-        want[k] = cx->want[k] ? grad_store(&s->b, n->in[k]) : NUM_DTYPES;
     FnCall call = fn_call(n);
     call.want = want;
-    Status st = n->fn->grad.given
-                    ? fn_run_grad(cx->b, &call, n->out, cx->gout, cx->gin, msg)
-                    : through_body(s, &call, cx, msg);
+    if (!n->fn) call.fn = op_gradient(n->op);
+    Status st = call.fn->grad.given
+                    ? fn_run_grad(&s->b, &call, n->out, gout, gin, msg)
+                    : through_body(s, &call, gout, gin, msg);
     if (st != OK && *msg)
         fail(s->diag, n->loc, "%s: %s", node_info(n)->text, msg);
     return st;
@@ -204,20 +207,18 @@ static Status visit(Diff *s, NodeId id) {
     if (!flows || !wanted || !differentiable(&n)) return OK;
     ValueId *gout = NEW_ARRAY(s->scratch, ValueId, n.nout);
     ValueId *gin = NEW_ARRAY(s->scratch, ValueId, n.nin);
-    bool *want = NEW_ARRAY(s->scratch, bool, n.nin);
+    DType *want = NEW_ARRAY(s->scratch, DType, n.nin);
     uint32_t made = (uint32_t)s->g->nodes.len;
     int from = s->g->order.len;
     s->b.loc = n.loc;
     for (int k = 0; k < n.nout; k++) gout[k] = gradient(s, n.out[k]);
-    for (int k = 0; k < n.nin; k++) want[k] = s->active[slot(s, n.in[k])];
-    GradCtx cx = {&s->b, id, gout, gin, want};
-    if (n.fn)
-        TRY(grad_call(s, &n, &cx));
-    else if (op_grad[n.op](&cx) != OK)
-        return fail(s->diag, n.loc, "%s has no gradient here",
-                    op_info[n.op].text);
+    for (int k = 0; k < n.nin; k++)
+        want[k] = !s->active[slot(s, n.in[k])] ? NUM_DTYPES
+                  : n.fn                       ? grad_dtype(s->g, n.in[k])
+                                               : value_dtype(s->g, n.in[k]);
+    TRY(grad_node(s, &n, gout, want, gin));
     for (int k = 0; k < n.nin; k++) {
-        if (!want[k] || !is_value(gin[k])) continue;
+        if (want[k] == NUM_DTYPES || !is_value(gin[k])) continue;
         ASSERT(
             shape_equal(value_type(s->g, gin[k]), value_type(s->g, n.in[k])));
         DType d = value_dtype(s->g, gin[k]);

@@ -130,7 +130,8 @@ static void make_unary_cases(void) {
     for (int op = 0; op < NUM_OPS; op++) {
         const OpInfo *x = &op_info[op];
         int range = SIGNED;
-        if (strncmp(x->type_text, "unary_", 6) || !op_grad[op]) continue;
+        if (strncmp(x->type_text, "unary_", 6) || !op_gradient((OpCode)op))
+            continue;
         while (x->kind == KIND_ELEM && range < NRANGE &&
                !is_defined((OpCode)op, (Range)range))
             range++;
@@ -403,7 +404,7 @@ TEST_CASE(grad_table, every_op_with_a_gradient_has_a_case) {
         mark_ops(seen, &binary_cases[k]);
     for (int op = 0; op < NUM_OPS; op++) {
         bool none = strcmp(op_info[op].grad_text, "none") == 0;
-        CHECK_MSG(none == !op_grad[op], "%s", op_info[op].text);
+        CHECK_MSG(none == !op_gradient((OpCode)op), "%s", op_info[op].text);
         CHECK_MSG(none || seen[op], "%s has no case", op_info[op].text);
     }
 }
