@@ -98,12 +98,6 @@ static void skip_blank(Lexer *lx) {
     }
 }
 
-static int column(Lexer *lx) {
-    for (; lx->counted < lx->at; lx->counted++)
-        if (((unsigned char)lx->text[lx->counted] & 0xc0) != 0x80) lx->col++;
-    return lx->col;
-}
-
 static int hex_digit(char c) {
     if (is_digit(c)) return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -112,7 +106,7 @@ static int hex_digit(char c) {
 }
 
 /* What stands behind a backslash. */
-static Status lex_escape(Lexer *lx, Token *t, char *out) {
+static Status lex_escape(Lexer *lx, const Token *t, char *out) {
     char c = peek(lx, 0);
     int hi = hex_digit(peek(lx, 1)), lo = hex_digit(peek(lx, 2));
     if (c == 'n' || c == '"' || c == '\\' || c == '\'') {
@@ -128,7 +122,8 @@ static Status lex_escape(Lexer *lx, Token *t, char *out) {
 }
 
 /* lx->at is at the opening quote. */
-static Status lex_string(Lexer *lx, Token *t, StrBuf *sb) {
+static Status lex_string(Lexer *lx, const Token *t, StrBuf *sb) {
+    sb_puts(sb, "");
     for (lx->at++; lx->at < lx->n;) {
         char c = lx->text[lx->at++];
         if (c == '"') return OK;
@@ -141,34 +136,21 @@ static Status lex_string(Lexer *lx, Token *t, StrBuf *sb) {
 
 static Status lex_quoted(Lexer *lx, Token *t) {
     StrBuf sb = {0};
-    sb_puts(&sb, "");
     Status s = lex_string(lx, t, &sb);
     t->text = intern_n(sb.data, sb.len);
     sb_free(&sb);
     return s;
 }
 
-static bool in_word(const Lexer *lx) {
-    char c = peek(lx, 0);
-    return lx->infix ? is_letter(c) || is_digit(c) : name_char(c, peek(lx, 1));
-}
-
 static void lex_word(Lexer *lx, Token *t) {
     size_t start = lx->at;
-    while (lx->at < lx->n && in_word(lx)) lx->at++;
-    t->text = intern_n(lx->text + start, lx->at - start);
-}
-
-static Status lex_name(Lexer *lx, Token *t) {
-    t->kind = T_NAME;
-    lx->at++;
-    if (peek(lx, 0) == '"') {
-        TRY(lex_quoted(lx, t));
-    } else {
-        lex_word(lx, t);
+    for (; lx->at < lx->n; lx->at++) {
+        char c = peek(lx, 0);
+        if (lx->infix ? !is_letter(c) && !is_digit(c)
+                      : !name_char(c, peek(lx, 1)))
+            break;
     }
-    if (!*t->text) return lex_fail(lx, t, "a name is missing behind %%");
-    return OK;
+    t->text = intern_n(lx->text + start, lx->at - start);
 }
 
 /* Everything that can stand in a number; its form is checked when used. */
@@ -211,16 +193,24 @@ static void lex_punct(Lexer *lx, Token *t, char c, char next) {
 Status lex_next(Lexer *lx) {
     lx->prev_line = lx->tok.line;
     skip_blank(lx);
+    for (; lx->counted < lx->at; lx->counted++)
+        if (((unsigned char)lx->text[lx->counted] & 0xc0) != 0x80) lx->col++;
     Token t = {.kind = T_EOF,
                .line = lx->line,
-               .col = column(lx),
+               .col = lx->col,
                .at = lx->at,
                .text = intern("")};
     char c = peek(lx, 0), next = peek(lx, 1);
     lx->tok = t;
     if (lx->at == lx->n) return OK;
     if (c == '%' && !lx->infix) {
-        TRY(lex_name(lx, &t));
+        t.kind = T_NAME;
+        lx->at++;
+        if (next == '"')
+            TRY(lex_quoted(lx, &t));
+        else
+            lex_word(lx, &t);
+        if (!*t.text) return lex_fail(lx, &t, "a name is missing behind %%");
     } else if (c == '"') {
         t.kind = T_STRING;
         TRY(lex_quoted(lx, &t));
@@ -268,7 +258,7 @@ Status lex_take(Lexer *lx, char ch, bool *taken) {
     return *taken ? lex_next(lx) : OK;
 }
 
-static Status expected(Lexer *lx, const char *what) {
+Status lex_expected(Lexer *lx, const char *what) {
     char buf[80];
     return lex_fail(lx, &lx->tok, "%s expected, found %s", what,
                     lex_describe(&lx->tok, buf));
@@ -276,48 +266,58 @@ static Status expected(Lexer *lx, const char *what) {
 
 Status lex_expect(Lexer *lx, char ch) {
     char what[4] = {'\'', ch, '\'', 0};
-    return lex_is(lx, ch) ? lex_next(lx) : expected(lx, what);
+    return lex_is(lx, ch) ? lex_next(lx) : lex_expected(lx, what);
+}
+
+Status lex_open(Lexer *lx, char open, char close, bool *more) {
+    TRY(lex_expect(lx, open));
+    *more = !lex_is(lx, close);
+    return *more ? OK : lex_next(lx);
+}
+
+Status lex_more(Lexer *lx, char close, bool *more) {
+    TRY(lex_take(lx, ',', more));
+    return *more ? OK : lex_expect(lx, close);
 }
 
 Status lex_expect_word(Lexer *lx, Str *out, const char *what) {
     if (lx->tok.kind != T_WORD && lx->tok.kind != T_STRING)
-        return expected(lx, what);
+        return lex_expected(lx, what);
     *out = lx->tok.text;
     return lex_next(lx);
 }
 
 Status lex_expect_string(Lexer *lx, Str *out) {
-    if (lx->tok.kind != T_STRING) return expected(lx, "a \"string\"");
+    if (lx->tok.kind != T_STRING) return lex_expected(lx, "a \"string\"");
     *out = lx->tok.text;
     return lex_next(lx);
 }
 
-Status lex_expect_int(Lexer *lx, int64_t *out) {
-    char *end;
-    if (lx->tok.kind != T_NUMBER) return expected(lx, "an integer");
-    errno = 0;
-    *out = strtoll(lx->tok.text, &end, 10);
-    if (*end) return expected(lx, "an integer");
-    if (errno) return lex_fail(lx, &lx->tok, "the integer is too large");
-    return lex_next(lx);
+Status lex_expect_dtype(Lexer *lx, DType *out) {
+    Token at = lx->tok;
+    Str name;
+    TRY(lex_expect_word(lx, &name, "a dtype"));
+    if (dtype_from_text(name, strlen(name), out)) return OK;
+    return lex_fail(lx, &at, "unknown dtype '%.40s'", name);
 }
 
-static bool plain_decimal(const char *s) {
-    if (*s == '-' || *s == '+') s++;
-    return s[strspn(s, "0123456789.eE+-")] == 0;
+Status lex_expect_int(Lexer *lx, int64_t *out) {
+    char *end;
+    if (lx->tok.kind != T_NUMBER) return lex_expected(lx, "an integer");
+    errno = 0;
+    *out = strtoll(lx->tok.text, &end, 10);
+    if (*end) return lex_expected(lx, "an integer");
+    if (errno) return lex_fail(lx, &lx->tok, "the integer is too large");
+    return lex_next(lx);
 }
 
 Status lex_expect_double(Lexer *lx, double *out) {
     const char *s = lx->tok.text;
     char *end;
-    bool word = lx->tok.kind == T_WORD;
-    bool minus_inf = strcmp(s, "-inf") == 0;
-    if (lx->tok.kind != T_NUMBER && !word) return expected(lx, "a number");
-    if (word && strcmp(s, "nan") != 0 && strcmp(s, "inf") != 0)
-        return expected(lx, "a number");
-    if (!word && !minus_inf && !plain_decimal(s))
-        return expected(lx, "a number");
-    *out = strtod(s, &end);
-    if (*end) return expected(lx, "a number");
-    return lex_next(lx);
+    bool plain = s[strspn(s, "0123456789.eE+-")] == 0;
+    bool ok = lx->tok.kind == T_NUMBER ? plain || !strcmp(s, "-inf")
+              : lx->tok.kind == T_WORD ? !strcmp(s, "nan") || !strcmp(s, "inf")
+                                       : false;
+    if (ok) *out = strtod(s, &end);
+    return ok && !*end ? lex_next(lx) : lex_expected(lx, "a number");
 }

@@ -2,7 +2,7 @@
 #ifndef AMPC_IR_TEXT_LEX_H
 #define AMPC_IR_TEXT_LEX_H
 
-#include "ir/graph/base.h"
+#include "ir/graph/type.h"
 
 typedef enum TokenKind {
     T_EOF,
@@ -62,8 +62,14 @@ bool lex_is_word(const Lexer *lx, const char *word);
 /* Reads ch if it is next. */
 Status lex_take(Lexer *lx, char ch, bool *taken);
 Status lex_expect(Lexer *lx, char ch);
+/* "WHAT expected, found .." */
+Status lex_expected(Lexer *lx, const char *what);
+/* `open item, .. close`: whether an item comes first, whether one more does. */
+Status lex_open(Lexer *lx, char open, char close, bool *more);
+Status lex_more(Lexer *lx, char close, bool *more);
 Status lex_expect_word(Lexer *lx, Str *out, const char *what);
 Status lex_expect_string(Lexer *lx, Str *out);
+Status lex_expect_dtype(Lexer *lx, DType *out);
 /* An integer that fits int64. */
 Status lex_expect_int(Lexer *lx, int64_t *out);
 /* A number, nan, inf or -inf. */

@@ -27,41 +27,25 @@ static double uniform01(uint64_t seed, uint64_t i) {
     return (double)(z >> 11) * 0x1p-53;
 }
 
-static double normal01(uint64_t seed, uint64_t i) {
-    double sum = -6;
-    for (uint64_t k = 0; k < 12; k++) sum += uniform01(seed, 12 * i + k);
-    return sum;
-}
-
 typedef enum Generator { GEN_NORMAL, GEN_UNIFORM, GEN_DATA } Generator;
+static const char *const gen_text[] = {"normal", "uniform", "data"};
 
 static void generate(const Tensor *t, Generator gen, uint64_t seed, double a,
                      double b) {
     const Type *type = type_get(t->type);
-    int64_t n = type_count(type);
-    bool whole = !dtype_is_float(type->dtype);
-    for (int64_t i = 0; i < n; i++) {
-        double v = gen == GEN_NORMAL
-                       ? a * normal01(seed, (uint64_t)i)
-                       : a + (b - a) * uniform01(seed, 12 * (uint64_t)i);
-        tensor_set(t, i, whole ? floor(v) : v);
+    uint64_t n = (uint64_t)type_count(type);
+    for (uint64_t i = 0; i < n; i++) {
+        double v = a + (b - a) * uniform01(seed, 12 * i);
+        if (gen == GEN_NORMAL) {
+            v = -6;
+            for (uint64_t k = 0; k < 12; k++) v += uniform01(seed, 12 * i + k);
+            v *= a;
+        }
+        tensor_set(t, (int64_t)i, dtype_is_float(type->dtype) ? v : floor(v));
     }
 }
 
 /* ---- numbers ------------------------------------------------------------- */
-
-static bool int_range(DType d, int64_t *lo, int64_t *hi) {
-    int bits = dtype_info[d].bytes * 8;
-    if (d == DT_BOOL) return *lo = 0, *hi = 1, true;
-    if (dtype_info[d].kind == DK_U) {
-        *lo = 0;
-        *hi = bits == 64 ? INT64_MAX : (int64_t)(((uint64_t)1 << bits) - 1);
-        return true;
-    }
-    *hi = (int64_t)(((uint64_t)1 << (bits - 1)) - 1);
-    *lo = -*hi - 1;
-    return dtype_info[d].kind == DK_I;
-}
 
 /* One element as its 8-byte image: a double, or an int64 (uint64). */
 typedef union Element {
@@ -69,24 +53,27 @@ typedef union Element {
     int64_t i;
 } Element;
 
-static Status parse_u64(Lexer *lx, int64_t *out) {
+/* A number in base 10 or 16 that needs the 64th bit; false: it is none. */
+static bool as_u64(const Token *t, int base, uint64_t *out) {
     char *end;
     errno = 0;
-    uint64_t v = strtoull(lx->tok.text, &end, 10);
-    if (lx->tok.kind != T_NUMBER || *end || errno || lx->tok.text[0] == '-')
-        return lex_expect_int(lx, out); /* says what is wrong, or reads it */
-    *out = (int64_t)v;
-    return lex_next(lx);
+    *out = strtoull(t->text, &end, base);
+    return t->kind == T_NUMBER && !*end && !errno && t->text[0] != '-';
 }
 
 static Status parse_element(Lexer *lx, DType d, Element *out) {
     Token at = lx->tok;
-    int64_t lo, hi;
+    uint64_t u;
     if (dtype_is_float(d)) return lex_expect_double(lx, &out->f);
-    int_range(d, &lo, &hi);
-    if (d == DT_U64 && at.text[0] != '-') return parse_u64(lx, &out->i);
+    if (d == DT_U64 && as_u64(&at, 10, &u)) {
+        out->i = (int64_t)u;
+        return lex_next(lx);
+    }
     TRY(lex_expect_int(lx, &out->i));
-    if (out->i < lo || out->i > hi)
+    bool is_signed = dtype_info[d].kind == DK_I;
+    int bits = d == DT_BOOL ? 1 : 8 * dtype_info[d].bytes - is_signed;
+    int64_t top = out->i < 0 ? -(out->i + 1) : out->i;
+    if ((out->i < 0 && !is_signed) || (bits < 64 && top >> bits))
         return lex_fail(lx, &at, "%s is outside %s", at.text,
                         dtype_info[d].text);
     return OK;
@@ -114,15 +101,11 @@ Status parse_scalar(Parser *p, ValueId *out) {
     bool typed = dtype_follows(lx, &number);
     DType d = DT_F32;
     Element e;
-    Str word;
     /* the dtype decides how the number is read and stands behind it */
     TRY(lex_next(lx));
     if (typed) {
         TRY(lex_expect(lx, ':'));
-        Token at = lx->tok;
-        TRY(lex_expect_word(lx, &word, "a dtype"));
-        if (!dtype_from_text(word, strlen(word), &d))
-            return lex_fail(lx, &at, "unknown dtype '%.40s'", word);
+        TRY(lex_expect_dtype(lx, &d));
     }
     Lexer again = *lx;
     again.tok = number;
@@ -148,17 +131,17 @@ static Status parse_list(Parser *p, TypeId t, Init *init) {
     DType d = type_get(t)->dtype;
     int64_t want = type_count(type_get(t));
     VEC(Element) list = {0};
-    TRY(lex_expect(&p->lx, '['));
-    for (bool more = !lex_is(&p->lx, ']'); more;) {
+    bool more;
+    TRY(lex_open(&p->lx, '[', ']', &more));
+    while (more) {
         Element e;
         if (list.len == want)
             return lex_fail(&p->lx, &p->lx.tok, "more than %lld elements",
                             (long long)want);
         TRY(parse_element(&p->lx, d, &e));
         vec_push(p->scratch, &list, e);
-        TRY(lex_take(&p->lx, ',', &more));
+        TRY(lex_more(&p->lx, ']', &more));
     }
-    TRY(lex_expect(&p->lx, ']'));
     if (list.len != want)
         return lex_fail(&p->lx, &at, "%d elements, the type has %lld", list.len,
                         (long long)want);
@@ -167,65 +150,45 @@ static Status parse_list(Parser *p, TypeId t, Init *init) {
     return OK;
 }
 
-static Status parse_hash(Lexer *lx, uint64_t *out) {
-    char *end;
-    if (lx->tok.kind != T_NUMBER || strncmp(lx->tok.text, "0x", 2) != 0)
-        return lex_fail(lx, &lx->tok, "a hash 0x.. expected");
-    errno = 0;
-    *out = strtoull(lx->tok.text, &end, 16);
-    if (*end || errno) return lex_fail(lx, &lx->tok, "not a 64-bit hash");
-    return lex_next(lx);
-}
-
-static Str generator_text(Generator gen, uint64_t seed, double a, double b) {
-    StrBuf sb = {0};
-    if (gen == GEN_DATA) {
-        sb_printf(&sb, "data(0x%llx)", (unsigned long long)seed);
-    } else {
-        sb_printf(&sb, "%s(%lld, ", gen == GEN_NORMAL ? "normal" : "uniform",
-                  (long long)seed);
-        sb_put_double(&sb, a, false);
-        if (gen == GEN_UNIFORM) {
-            sb_puts(&sb, ", ");
-            sb_put_double(&sb, b, false);
-        }
-        sb_puts(&sb, ")");
-    }
-    Str s = intern_n(sb.data, sb.len);
-    sb_free(&sb);
-    return s;
-}
-
-static Status parse_generator(Parser *p, TypeId t, Init *init) {
+static Status parse_generator(Parser *p, TypeId t, Generator gen, Init *init) {
     Lexer *lx = &p->lx;
     Token at = lx->tok;
-    Generator gen = lex_is_word(lx, "normal")    ? GEN_NORMAL
-                    : lex_is_word(lx, "uniform") ? GEN_UNIFORM
-                                                 : GEN_DATA;
-    int64_t seed = 0;
-    uint64_t hash = 0;
+    int64_t seed;
+    uint64_t hash;
+    StrBuf text = {0};
     bool is_float = dtype_is_float(type_get(t)->dtype);
-    double a = is_float ? -1 : 0, b = is_float ? 1 : 2;
+    double range[] = {is_float ? -1 : 0, is_float ? 1 : 2};
+    int numbers = gen == GEN_NORMAL ? 1 : gen == GEN_UNIFORM ? 2 : 0;
     if (gen == GEN_NORMAL && !is_float)
         return lex_fail(lx, &at, "normal is for floating point");
     TRY(lex_next(lx));
     TRY(lex_expect(lx, '('));
     if (gen == GEN_DATA) {
-        TRY(parse_hash(lx, &hash));
+        if (strncmp(lx->tok.text, "0x", 2) != 0)
+            return lex_fail(lx, &lx->tok, "a hash 0x.. expected");
+        if (!as_u64(&lx->tok, 16, &hash))
+            return lex_fail(lx, &lx->tok, "not a 64-bit hash");
+        TRY(lex_next(lx));
     } else {
         TRY(lex_expect_int(lx, &seed));
         hash = (uint64_t)seed;
-        TRY(lex_expect(lx, ','));
-        TRY(lex_expect_double(lx, &a));
     }
-    if (gen == GEN_UNIFORM) {
+    for (int i = 0; i < numbers; i++) {
         TRY(lex_expect(lx, ','));
-        TRY(lex_expect_double(lx, &b));
+        TRY(lex_expect_double(lx, &range[i]));
     }
     TRY(lex_expect(lx, ')'));
     TRY(new_tensor(p, &at, t, &init->tensor));
-    generate(init->tensor, gen, hash, a, b);
-    init->text = generator_text(gen, hash, a, b);
+    generate(init->tensor, gen, hash, range[0], range[1]);
+    sb_printf(&text, gen == GEN_DATA ? "%s(0x%llx" : "%s(%lld", gen_text[gen],
+              (long long)hash);
+    for (int i = 0; i < numbers; i++) {
+        sb_puts(&text, ", ");
+        sb_put_double(&text, range[i], false);
+    }
+    sb_puts(&text, ")");
+    init->text = intern_n(text.data, text.len);
+    sb_free(&text);
     return OK;
 }
 
@@ -257,24 +220,17 @@ static Status parse_splat(Parser *p, TypeId t, bool is_const, Init *init) {
 }
 
 /* Data that print.c would not show in a variable is kept as text. */
-static void keep_text(Init *init) {
-    StrBuf sb = {0};
-    if (!init->tensor || init->text) return;
-    put_data(&sb, init->tensor);
-    init->text = intern_n(sb.data, sb.len);
-    sb_free(&sb);
-}
-
 Status parse_init(Parser *p, TypeId t, bool is_const, Init *init) {
-    Lexer *lx = &p->lx;
+    StrBuf text = {0};
     *init = (Init){0};
-    if (lex_is_word(lx, "normal") || lex_is_word(lx, "uniform") ||
-        lex_is_word(lx, "data"))
-        return parse_generator(p, t, init);
-    if (lex_is(lx, '['))
-        TRY(parse_list(p, t, init));
-    else
-        TRY(parse_splat(p, t, is_const, init));
-    if (!is_const) keep_text(init);
+    for (int k = 0; k <= GEN_DATA; k++)
+        if (lex_is_word(&p->lx, gen_text[k]))
+            return parse_generator(p, t, (Generator)k, init);
+    TRY(lex_is(&p->lx, '[') ? parse_list(p, t, init)
+                            : parse_splat(p, t, is_const, init));
+    if (is_const || !init->tensor) return OK;
+    put_data(&text, init->tensor);
+    init->text = intern_n(text.data, text.len);
+    sb_free(&text);
     return OK;
 }
