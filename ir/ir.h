@@ -327,7 +327,6 @@ ValueId b_reshape(Builder *b, ValueId x, int rank, const int64_t *dim);
 ValueId b_reduce(Builder *b, OpCode op, ValueId x, const int64_t *axes, int n,
                  bool keepdims, DType dtype);
 ValueId b_transpose(Builder *b, ValueId x, const int64_t *perm);
-ValueId b_expand(Builder *b, ValueId x, int rank, const int64_t *dim);
 ValueId b_matmul(Builder *b, ValueId x, ValueId y, bool ta, bool tb, DType d);
 ValueId b_full(Builder *b, TypeId t, double v);
 /* x summed to the shape of `like`: undoes broadcasting. */
@@ -343,8 +342,6 @@ DType grad_dtype(const Graph *g, ValueId v);
 int *graph_use_counts(const Graph *g, Arena *scratch);
 /* position of each node in order (by NodeId.i), -1 if not in it */
 int *graph_positions(const Graph *g, Arena *scratch);
-/* Stable topological sort of g->order; false if cyclic. */
-bool graph_toposort(Graph *g);
 /* The node of v stores dtype d instead of its own: if it is one of those from
    `start` on in the order, all newer than node `first`, no other of them reads
    v, and its op may; one that only moves elements passes that on. */
@@ -356,22 +353,19 @@ void graph_drop_unneeded(Graph *g, uint32_t first, int start,
 /* Structural hash over text-relevant content; equal for equal text. */
 uint64_t graph_hash(const Graph *g);
 
-/* ---- rule contexts ------------------------------------------------------- */
+/* ---- type rules ---------------------------------------------------------- */
 
 /* A type rule fills out[] (defaults) given operands and attributes.  When
    `given` dtypes are present the rule's dtype-freedom is checked by
    verify/build through `free_dtype`: set it for each result whose dtype may be
    any float type rather than the default. */
 typedef struct TypeCtx {
-    OpCode op;
-    const struct Fn *fn;
-    const Type **ins; /* NULL = absent operand */
-    int nin, nout;
-    const Node *attrs; /* only attribute accessors may be used on it */
-    Type *out;         /* [nout] */
-    bool *free_dtype;  /* [nout] */
-    const Type *given; /* [nout] or NULL: declared types (gen, cast need it) */
-    char msg[256];     /* why it is wrong */
+    const Node *n; /* op, counts and attributes; its values may not be made */
+    const Type **ins;   /* [nin], NULL: absent operand                        */
+    Type *out;          /* [nout] */
+    bool *free_dtype;   /* [nout] */
+    const Type *given;  /* [nout] or NULL: declared types (gen, cast need it) */
+    char msg[MSG_TEXT]; /* why it is wrong */
 } TypeCtx;
 
 /* ---- text ---------------------------------------------------------------- */

@@ -69,7 +69,7 @@ bool ox_foldable(const Ox *ox, NodeId id) {
 /* ---- folding ------------------------------------------------------------- */
 
 static Status evaluate(Ox *ox, const Node *n, NodeId id, ValueId *out) {
-    char msg[256];
+    char msg[MSG_TEXT];
     Arena *tmp = arena_new();
     const EvalTensor **in = NEW_ARRAY(tmp, const EvalTensor *, n->nin + 1);
     EvalTensor **res = NEW_ARRAY(tmp, EvalTensor *, n->nout);

@@ -87,7 +87,7 @@ Tensor *eval_to_tensor(Arena *a, const EvalTensor *t, TypeId as) {
 Status eval_fail(EvalCx *cx, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    if (cx->msg) vsnprintf(cx->msg, 256, fmt, ap);
+    if (cx->msg) vsnprintf(cx->msg, MSG_TEXT, fmt, ap);
     va_end(ap);
     return ERR_USER;
 }
@@ -209,7 +209,7 @@ static Status run_one(Evaluator *e, Diag *d, NodeId id) {
     const Node *n = node_get(e->g, id);
     const EvalTensor **in = NEW_ARRAY(e->a, const EvalTensor *, n->nin + 1);
     EvalTensor **out = NEW_ARRAY(e->a, EvalTensor *, n->nout + 1);
-    char msg[256] = "";
+    char msg[MSG_TEXT] = "";
     for (int k = 0; k < n->nin; k++) {
         if (!is_value(n->in[k])) continue;
         TRY(load(e, d, n->in[k]));
@@ -255,8 +255,7 @@ Status eval_call(EvalCx *cx) {
     Diag d = {0};
     for (int k = 0; k < n->nin; k++)
         types[k] = cx->in[k] ? type_get(cx->in[k]->type) : NULL;
-    const FnInstance *x =
-        fn_instance(n->fn, types, n->nin, n->attrs, n->nattr, n->nout);
+    const FnInstance *x = fn_instance(n, types);
     if (x->status != OK) return eval_fail(cx, "%s", x->msg);
     Evaluator *e = eval_new(x->g, cx->a, EVAL_EXACT);
     for (int k = 0; k < n->nin; k++)

@@ -11,7 +11,7 @@ typedef struct EvalCx {
     Arena *a;                    /* results and temporaries */
     const EvalTensor *const *in; /* NULL: absent operand */
     EvalTensor **out;
-    char *msg; /* [256] */
+    char *msg; /* [MSG_TEXT] */
 } EvalCx;
 typedef Status EvalFn(EvalCx *cx);
 

@@ -36,6 +36,7 @@ typedef struct Fn Fn;
 typedef struct Expr Expr;
 typedef struct Stmt Stmt;
 typedef VEC(Stmt) Block;
+typedef VEC(Str) Names;
 
 typedef enum ExprKind {
     E_INT,
@@ -100,7 +101,7 @@ typedef enum StmtKind { S_ASSIGN, S_IF, S_FOR, S_REQUIRE } StmtKind;
 
 struct Stmt {
     StmtKind kind;
-    VEC(Str) names;          /* assigned; the loop's variable              */
+    Names names;             /* assigned; the loop's variable              */
     const Expr *value;       /* or condition, or list                      */
     VEC(const Expr *) parts; /* of the message                             */
     Block body, other;

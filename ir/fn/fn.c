@@ -107,9 +107,7 @@ const OpInfo *callee_info(Callee c) {
     return c.fn ? &c.fn->info : &op_info[c.op];
 }
 
-const OpInfo *node_info(const Node *n) {
-    return callee_info((Callee){n->op, n->fn});
-}
+const OpInfo *node_info(const Node *n) { return callee_info(node_callee(n)); }
 
 bool is_call(const Node *n, const char *name) {
     return n->fn && n->fn == fn_std(name);
@@ -146,38 +144,31 @@ static bool is_default(const Fn *fn, Graph *g, const FnAttr *a, const Attr *x) {
     return fn_default(fn, g, NULL, 0, a, &d, msg) == OK && attr_same(&d, x);
 }
 
-/* A copy in memory of the arena's, axes counted from the front. */
-static Attr own_attr(const FnAttr *a, int rank, Arena *arena, Attr x) {
-    if (a->kind == FA_AXIS && axis_norm(x.u.i, rank) >= 0)
-        x.u.i = axis_norm(x.u.i, rank);
-    if (attr_get(a->key)->kind != ATTR_INTS) return x;
-    int64_t *v =
-        arena_dup(arena, x.u.ints.v, (size_t)x.u.ints.n * sizeof(int64_t));
-    if (a->kind == FA_AXES) attr_sort_axes(v, x.u.ints.n, rank);
-    x.u.ints.v = v;
-    return x;
-}
-
-Status fn_canonical_attrs(const Fn *fn, Graph *g, const ValueId *in, int nin,
-                          const Attr *attrs, int *nattr, Attr **out,
-                          char *msg) {
-    Attr *to = *out = NEW_ARRAY(g->arena, Attr, *nattr + fn->attrs.len + 1);
-    int rank = nin && is_value(in[0]) ? value_type(g, in[0])->rank : 0, n = 0;
-    Node holder = {.attrs = attrs, .nattr = *nattr};
-    for (int i = 0; i < *nattr; i++) { /* unknown ones are told by the checks */
-        const FnAttr *a = fn_attr(fn, attr_get(attrs[i].key)->text);
-        if (a && a->key == attrs[i].key && is_default(fn, g, a, &attrs[i]))
-            continue;
-        bool ours = a && a->key == attrs[i].key;
-        to[n++] = ours ? own_attr(a, rank, g->arena, attrs[i]) : attrs[i];
+Status fn_canonical_attrs(Graph *g, Node *n, char *msg) {
+    const Fn *fn = n->fn;
+    Attr *to = NEW_ARRAY(g->arena, Attr, n->nattr + fn->attrs.len + 1);
+    int rank = n->nin && is_value(n->in[0]) ? value_type(g, n->in[0])->rank : 0;
+    int kept = 0;
+    for (int i = 0; i < n->nattr; i++) { /* unknown ones: told by the checks */
+        Attr x = n->attrs[i];
+        const FnAttr *a = fn_attr(fn, attr_get(x.key)->text);
+        bool ours = a && a->key == x.key;
+        if (ours && is_default(fn, g, a, &x)) continue;
+        if (ours) x = attr_copy(g->arena, x);
+        if (ours && a->kind == FA_AXES) /* our own copy */
+            attr_sort_axes((int64_t *)x.u.ints.v, x.u.ints.n, rank);
+        if (ours && a->kind == FA_AXIS && axis_norm(x.u.i, rank) >= 0)
+            x.u.i = axis_norm(x.u.i, rank);
+        to[kept++] = x;
     }
     for (int i = 0; i < fn->attrs.len; i++) {
         const FnAttr *a = &fn->attrs.data[i];
         bool axis = a->kind == FA_AXIS || a->kind == FA_AXES;
-        if (!axis || !a->dflt || attr_find(&holder, a->key)) continue;
-        TRY(fn_default(fn, g, in, nin, a, &to[n++], msg));
+        if (!axis || !a->dflt || attr_find(n, a->key)) continue;
+        TRY(fn_default(fn, g, n->in, n->nin, a, &to[kept++], msg));
     }
-    *nattr = n;
+    n->attrs = to;
+    n->nattr = kept;
     return OK;
 }
 
@@ -186,31 +177,24 @@ Status fn_canonical_attrs(const Fn *fn, Graph *g, const ValueId *in, int nin,
 typedef struct FnEntry {
     uint64_t hash;
     TypeId in[MAX_FN_OPERANDS];
-    int nin, nout, nattr;
-    const Attr *attrs;
+    Node call; /* of the function: attributes and counts */
     FnInstance made;
 } FnEntry;
 
 static uint64_t entry_hash(const FnEntry *e) {
     uint64_t h = hash_bytes(1, e->in, sizeof e->in);
-    h = hash_bytes(h, &e->nout, sizeof e->nout);
-    for (int i = 0; i < e->nattr; i++) h = attr_hash(h, &e->attrs[i]);
+    h = hash_bytes(h, &e->call.nout, sizeof e->call.nout);
+    for (int i = 0; i < e->call.nattr; i++) h = attr_hash(h, &e->call.attrs[i]);
     return h;
-}
-
-static bool entry_same(const FnEntry *a, const FnEntry *b) {
-    if (a->hash != b->hash || a->nin != b->nin || a->nout != b->nout ||
-        a->nattr != b->nattr || memcmp(a->in, b->in, sizeof a->in) != 0)
-        return false;
-    for (int i = 0; i < a->nattr; i++)
-        if (!attr_same(&a->attrs[i], &b->attrs[i])) return false;
-    return true;
 }
 
 static int *find_slot(struct FnTable *t, const FnEntry *e) {
     for (uint64_t i = e->hash;; i++) {
         int *slot = &t->slots.data[i & (uint64_t)(t->slots.len - 1)];
-        if (!*slot || entry_same(t->entries.data[*slot - 1], e)) return slot;
+        const FnEntry *x = *slot ? t->entries.data[*slot - 1] : NULL;
+        if (!x || (x->hash == e->hash && node_same_work(&x->call, &e->call) &&
+                   !memcmp(x->in, e->in, sizeof e->in)))
+            return slot;
     }
 }
 
@@ -223,51 +207,38 @@ static void grow(Arena *a, struct FnTable *t) {
         *find_slot(t, t->entries.data[i]) = i + 1;
 }
 
-/* Attributes in memory of the function's own. */
-static const Attr *keep_attrs(Arena *a, const Attr *attrs, int n) {
-    Attr *to = arena_dup(a, attrs, (size_t)n * sizeof *attrs);
-    for (int i = 0; i < n; i++)
-        if (attr_get(to[i].key)->kind == ATTR_INTS)
-            to[i].u.ints.v = arena_dup(
-                a, to[i].u.ints.v, (size_t)to[i].u.ints.n * sizeof(int64_t));
-    return to;
-}
-
 static void instantiate(const Fn *fn, FnEntry *e) {
     char msg[MSG_TEXT] = "";
-    FnInstance *x = &e->made;
-    Module *m = module_new(fn->arena, "");
-    Graph *g = graph_new(m, fn->info.text);
+    Graph *g = graph_new(module_new(fn->arena, ""), fn->info.text);
     Builder b = {.g = g};
-    ValueId *in = NEW_ARRAY(fn->arena, ValueId, e->nin + 1);
-    ValueId *out = NEW_ARRAY(fn->arena, ValueId, e->nout + 1);
-    for (int i = 0; i < e->nin; i++)
+    int nin = e->call.nin;
+    ValueId *in = NEW_ARRAY(fn->arena, ValueId, nin + 1);
+    ValueId *out = NEW_ARRAY(fn->arena, ValueId, e->call.nout + 1);
+    for (int i = 0; i < nin; i++)
         if (e->in[i].i)
             in[i] = graph_input(g, fn->operands.data[i].name, e->in[i]);
-    FnCall call = {.fn = fn,
-                   .in = in,
-                   .nin = e->nin,
-                   .attrs = e->attrs,
-                   .nattr = e->nattr,
-                   .nout = e->nout};
-    *x = (FnInstance){.g = g, .in = in, .out = out};
-    x->status = fn_run_body(&b, &call, out, msg);
-    if (x->status != OK) x->msg = arena_printf(fn->arena, "%s", msg);
+    FnCall call = fn_call(&e->call);
+    call.in = in;
+    e->made = (FnInstance){.g = g, .in = in, .out = out};
+    e->made.status = fn_run(&b, &call, &fn->body, out, msg);
+    if (e->made.status != OK) e->made.msg = arena_printf(fn->arena, "%s", msg);
 }
 
-const FnInstance *fn_instance(const Fn *fn, const Type *const *in, int nin,
-                              const Attr *attrs, int nattr, int nout) {
-    FnEntry e = {.nin = nin, .nout = nout, .attrs = attrs, .nattr = nattr};
+const FnInstance *fn_instance(const Node *call, const Type *const *in) {
+    const Fn *fn = call->fn;
+    FnEntry e = {.call = *call};
     struct FnTable *t = fn->instances;
-    for (int i = 0; i < nin; i++)
+    for (int i = 0; i < call->nin; i++)
         if (in[i]) e.in[i] = type_make(in[i]->dtype, in[i]->rank, in[i]->dim);
     e.hash = entry_hash(&e);
     grow(fn->arena, t);
     int *slot = find_slot(t, &e);
     if (*slot) return &t->entries.data[*slot - 1]->made;
-    FnEntry *kept = NEW(fn->arena, FnEntry);
-    *kept = e;
-    kept->attrs = keep_attrs(fn->arena, attrs, nattr);
+    FnEntry *kept = arena_dup(fn->arena, &e, sizeof e);
+    Attr *attrs = NEW_ARRAY(fn->arena, Attr, call->nattr);
+    for (int i = 0; i < call->nattr; i++)
+        attrs[i] = attr_copy(fn->arena, call->attrs[i]);
+    kept->call.attrs = attrs;
     vec_push(fn->arena, &t->entries, kept);
     *slot = t->entries.len;
     instantiate(fn, kept);
@@ -277,15 +248,14 @@ const FnInstance *fn_instance(const Fn *fn, const Type *const *in, int nin,
 /* ---- types --------------------------------------------------------------- */
 
 Status ty_call(TypeCtx *cx) {
-    const Fn *fn = cx->fn;
+    const Fn *fn = cx->n->fn;
     DType first = DT_F32;
-    for (int i = cx->nin - 1; i >= 0; i--)
+    for (int i = cx->n->nin - 1; i >= 0; i--)
         if (cx->ins[i] && dtype_is_float(cx->ins[i]->dtype))
             first = cx->ins[i]->dtype;
-    const FnInstance *x = fn_instance(fn, cx->ins, cx->nin, cx->attrs->attrs,
-                                      cx->attrs->nattr, cx->nout);
+    const FnInstance *x = fn_instance(cx->n, cx->ins);
     if (x->status != OK) return type_error(cx, "%s", x->msg);
-    for (int i = 0; i < cx->nout; i++) {
+    for (int i = 0; i < cx->n->nout; i++) {
         Type t = *value_type(x->g, x->out[i]);
         DType fixed = fn->results.data[i].dtype;
         if (fixed != NUM_DTYPES)

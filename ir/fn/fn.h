@@ -61,7 +61,7 @@ typedef struct FnResult {
    `samples { .. }`. */
 typedef struct FnPart {
     bool given;
-    VEC(Str) in, out;
+    Names in, out;
     Block block;
 } FnPart;
 
@@ -108,11 +108,10 @@ bool is_call(const Node *n, const char *name);
 
 /* ---- running ------------------------------------------------------------- */
 
-enum { FN_MESSAGE = 256 };
-
-/* Makes the nodes of fn's body for operands in[0..nin).  want[i] is the dtype
+/* Makes the nodes of fn's body, or of its inference part, for operands
+   in[0..nin).  want[i] is the dtype
    of result i, NUM_DTYPES the arithmetic's; out[i] 0: the body gives no such
-   result.  flat: calls inside are expanded too.  msg has FN_MESSAGE bytes. */
+   result.  flat: calls inside are expanded too.  msg has MSG_TEXT bytes. */
 typedef struct FnCall {
     const Fn *fn;
     const ValueId *in;
@@ -126,10 +125,8 @@ typedef struct FnCall {
 /* What call node n asks for; it reads n's lists.  Results are of the
    arithmetic's dtype, calls inside stay calls. */
 FnCall fn_call(const Node *n);
-Status fn_run_body(Builder *b, const FnCall *call, ValueId *out, char *msg);
-/* The inference part in place of the body. */
-Status fn_run_inference(Builder *b, const FnCall *call, ValueId *out,
-                        char *msg);
+Status fn_run(Builder *b, const FnCall *call, const FnPart *part, ValueId *out,
+              char *msg);
 /* The samples part; a value that it does not bind is 0. */
 typedef struct FnSamples {
     ValueId num, den, correct, count;
@@ -157,13 +154,11 @@ struct FnTable {
     VEC(struct FnEntry *) entries;
     VEC(int) slots; /* open addressing: entry + 1 */
 };
-const FnInstance *fn_instance(const Fn *fn, const Type *const *in, int nin,
-                              const Attr *attrs, int nattr, int nout);
+const FnInstance *fn_instance(const Node *call, const Type *const *in);
 
-/* Attributes in the one form: defaults left out, axes normalised and written
-   out.  Returns a copy in g's arena. */
-Status fn_canonical_attrs(const Fn *fn, Graph *g, const ValueId *in, int nin,
-                          const Attr *attrs, int *nattr, Attr **out, char *msg);
+/* n->attrs in the one form, in g's arena: defaults left out, axes normalised
+   and written out. */
+Status fn_canonical_attrs(Graph *g, Node *n, char *msg);
 /* The default of one attribute; operands in[] are read for their shapes. */
 Status fn_default(const Fn *fn, Graph *g, const ValueId *in, int nin,
                   const FnAttr *attr, Attr *out, char *msg);

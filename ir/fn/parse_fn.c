@@ -19,33 +19,49 @@ typedef struct DefParser {
 
 /* ---- words --------------------------------------------------------------- */
 
-static Status expected(DefParser *p, const char *what) {
-    char buf[80];
-    return lex_fail(p->lx, &p->lx->tok, "%s expected, found %s", what,
-                    lex_describe(&p->lx->tok, buf));
-}
-
 static Status take_word(DefParser *p, const char *word, bool *taken) {
     *taken = lex_is_word(p->lx, word);
     return *taken ? lex_next(p->lx) : OK;
 }
 
-static Status expect_pair(DefParser *p, LexPair pair, const char *what) {
-    return lex_is(p->lx, (char)pair) ? lex_next(p->lx) : expected(p, what);
+static Status expect_word(DefParser *p, const char *word) {
+    char what[16];
+    if (lex_is_word(p->lx, word)) return lex_next(p->lx);
+    snprintf(what, sizeof what, "'%s'", word);
+    return lex_expected(p->lx, what);
+}
+
+static Status expect_arrow(DefParser *p) {
+    return lex_is(p->lx, LEX_ARROW) ? lex_next(p->lx)
+                                    : lex_expected(p->lx, "'->'");
 }
 
 static Status expect_name(DefParser *p, const char *what, Str *out) {
     static const char *const reserved[] = {"if",      "else",  "for", "in",
                                            "require", "and",   "or",  "not",
                                            "true",    "false", "none"};
-    if (p->lx->tok.kind != T_WORD) return expected(p, what);
+    if (p->lx->tok.kind != T_WORD) return lex_expected(p->lx, what);
     for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
-        if (lex_is_word(p->lx, reserved[i])) return expected(p, what);
+        if (lex_is_word(p->lx, reserved[i])) return lex_expected(p->lx, what);
     *out = p->lx->tok.text;
     return lex_next(p->lx);
 }
 
-static Status too_deep(DefParser *p) {
+/* name, .. */
+static Status expect_names(DefParser *p, const char *what, Names *out) {
+    bool more;
+    do {
+        Str name;
+        TRY(expect_name(p, what, &name));
+        vec_push(p->a, out, name);
+        TRY(lex_take(p->lx, ',', &more));
+    } while (more);
+    return OK;
+}
+
+/* Into one more expression or block; whoever comes out takes it back. */
+static Status deeper(DefParser *p) {
+    if (++p->depth <= MAX_DEPTH) return OK;
     return lex_fail(p->lx, &p->lx->tok, "more than %d in one another",
                     MAX_DEPTH);
 }
@@ -63,40 +79,29 @@ static Expr *new_expr(DefParser *p, ExprKind kind) {
     return e;
 }
 
-static Status parse_number(DefParser *p, const Expr **out) {
-    const char *s = p->lx->tok.text;
-    bool whole = s[strspn(s, "0123456789")] == 0;
-    Expr *e = new_expr(p, whole ? E_INT : E_FLOAT);
-    *out = e;
-    return whole ? lex_expect_int(p->lx, &e->i)
-                 : lex_expect_double(p->lx, &e->f);
-}
-
 /* [a, b, ..] or [a for name in list if c] */
-static Status parse_list(DefParser *p, const Expr **out) {
-    Expr *e = new_expr(p, E_LIST);
-    *out = e;
-    TRY(lex_next(p->lx));
-    for (bool more = !lex_is(p->lx, ']'); more;) {
+static Status parse_list(DefParser *p, Expr *e) {
+    Lexer *lx = p->lx;
+    bool more, is;
+    TRY(lex_open(lx, '[', ']', &more));
+    while (more) {
         const Expr *item;
-        bool each = false;
         TRY(parse_expr(p, &item));
         vec_push(p->a, &e->args, item);
-        if (e->args.len == 1) TRY(take_word(p, "for", &each));
-        if (each) {
+        if (e->args.len == 1 && lex_is_word(lx, "for")) {
             e->kind = E_EACH;
             e->a = item;
+            TRY(lex_next(lx));
             TRY(expect_name(p, "the name of an element", &e->name));
-            if (!lex_is_word(p->lx, "in")) return expected(p, "'in'");
-            TRY(lex_next(p->lx));
+            TRY(expect_word(p, "in"));
             TRY(parse_binary(p, 0, &e->b));
-            TRY(take_word(p, "if", &each));
-            if (each) TRY(parse_binary(p, 0, &e->c));
-            break;
+            TRY(take_word(p, "if", &is));
+            if (is) TRY(parse_binary(p, 0, &e->c));
+            return lex_expect(lx, ']');
         }
-        TRY(lex_take(p->lx, ',', &more));
+        TRY(lex_more(lx, ']', &more));
     }
-    return lex_expect(p->lx, ']');
+    return OK;
 }
 
 static Status find_callee(DefParser *p, const Token *at, Expr *e) {
@@ -116,78 +121,83 @@ static Status find_callee(DefParser *p, const Token *at, Expr *e) {
 }
 
 static Status parse_args(DefParser *p, const Token *at, Expr *e) {
+    Lexer *lx = p->lx;
+    bool more;
     TRY(find_callee(p, at, e));
-    TRY(lex_next(p->lx));
-    for (bool more = !lex_is(p->lx, ')'); more;) {
+    TRY(lex_open(lx, '(', ')', &more));
+    while (more) {
         const Expr *value;
-        Token name = p->lx->tok;
+        Token name = lx->tok;
         TRY(parse_expr(p, &value));
-        if (lex_is(p->lx, '=')) {
+        if (lex_is(lx, '=')) {
             if (value->kind != E_NAME)
-                return lex_fail(p->lx, &name, "an attribute's name expected");
+                return lex_fail(lx, &name, "an attribute's name expected");
             KeyArg key = {.name = value->name};
-            TRY(lex_next(p->lx));
+            TRY(lex_next(lx));
             TRY(parse_expr(p, &key.value));
             vec_push(p->a, &e->keys, key);
         } else {
             if (e->keys.len)
-                return lex_fail(p->lx, &name,
-                                "operands stand before attributes");
+                return lex_fail(lx, &name, "operands stand before attributes");
             vec_push(p->a, &e->args, value);
         }
-        TRY(lex_take(p->lx, ',', &more));
+        TRY(lex_more(lx, ')', &more));
     }
-    return lex_expect(p->lx, ')');
+    return OK;
 }
 
-static Status parse_word(DefParser *p, const Expr **out) {
-    Token at = p->lx->tok;
-    Expr *e = new_expr(p, E_NAME);
-    *out = e;
-    if (lex_is_word(p->lx, "true") || lex_is_word(p->lx, "false")) {
+static Status parse_word(DefParser *p, Expr *e) {
+    Lexer *lx = p->lx;
+    Token at = lx->tok;
+    if (lex_is_word(lx, "true") || lex_is_word(lx, "false")) {
         e->kind = E_BOOL;
-        e->i = lex_is_word(p->lx, "true");
-        return lex_next(p->lx);
+        e->i = lex_is_word(lx, "true");
+        return lex_next(lx);
     }
-    if (lex_is_word(p->lx, "none")) {
+    if (lex_is_word(lx, "none")) {
         e->kind = E_NONE;
-        return lex_next(p->lx);
+        return lex_next(lx);
     }
-    if (lex_is_word(p->lx, "inf") || lex_is_word(p->lx, "nan")) {
+    if (lex_is_word(lx, "inf") || lex_is_word(lx, "nan")) {
         e->kind = E_FLOAT;
-        return lex_expect_double(p->lx, &e->f);
+        return lex_expect_double(lx, &e->f);
     }
     TRY(expect_name(p, "a value", &e->name));
-    if (!lex_is(p->lx, '(')) return OK;
+    if (!lex_is(lx, '(')) return OK;
     e->kind = E_CALL;
     return parse_args(p, &at, e);
 }
 
 static Status parse_primary(DefParser *p, const Expr **out) {
     Lexer *lx = p->lx;
-    switch (lx->tok.kind) {
-    case T_NUMBER: return parse_number(p, out);
-    case T_WORD: return parse_word(p, out);
-    case T_STRING: {
-        Expr *e = new_expr(p, E_STR);
-        e->name = lx->tok.text;
-        *out = e;
+    const char *text = lx->tok.text;
+    bool whole = text[strspn(text, "0123456789")] == 0;
+    Expr *e;
+    if (lex_is(lx, '(')) {
+        TRY(lex_next(lx));
+        TRY(parse_expr(p, out));
+        return lex_expect(lx, ')');
+    }
+    *out = e = new_expr(p, E_NAME);
+    if (lx->tok.kind == T_WORD) return parse_word(p, e);
+    if (lx->tok.kind == T_NUMBER) {
+        e->kind = whole ? E_INT : E_FLOAT;
+        return whole ? lex_expect_int(lx, &e->i) : lex_expect_double(lx, &e->f);
+    }
+    if (lx->tok.kind == T_STRING) {
+        e->kind = E_STR;
+        e->name = text;
         return lex_next(lx);
     }
-    default: break;
-    }
-    if (lex_is(lx, '[')) return parse_list(p, out);
-    if (!lex_is(lx, '(')) return expected(p, "a value");
-    TRY(lex_next(lx));
-    TRY(parse_expr(p, out));
-    return lex_expect(lx, ')');
+    e->kind = E_LIST;
+    return lex_is(lx, '[') ? parse_list(p, e) : lex_expected(lx, "a value");
 }
 
 static Status parse_unary(DefParser *p, const Expr **out) {
     if (lex_is(p->lx, '-')) {
         Expr *e = new_expr(p, E_NEG);
         *out = e;
-        if (++p->depth > MAX_DEPTH) return too_deep(p);
+        TRY(deeper(p));
         TRY(lex_next(p->lx));
         TRY(parse_unary(p, &e->a));
         p->depth--;
@@ -263,18 +273,15 @@ static Status parse_binary(DefParser *p, int level, const Expr **out) {
 }
 
 static Status parse_expr(DefParser *p, const Expr **out) {
-    bool cond;
-    if (++p->depth > MAX_DEPTH) return too_deep(p);
+    TRY(deeper(p));
     TRY(parse_binary(p, 0, out));
-    cond = lex_is_word(p->lx, "if") && p->lx->tok.line == p->lx->prev_line;
-    if (cond) {
+    if (lex_is_word(p->lx, "if") && p->lx->tok.line == p->lx->prev_line) {
         TRY(lex_next(p->lx));
         Expr *e = new_expr(p, E_COND);
         e->a = *out;
         *out = e;
         TRY(parse_binary(p, 0, &e->c));
-        if (!lex_is_word(p->lx, "else")) return expected(p, "'else'");
-        TRY(lex_next(p->lx));
+        TRY(expect_word(p, "else"));
         TRY(parse_expr(p, &e->b));
     }
     p->depth--;
@@ -285,6 +292,7 @@ static Status parse_expr(DefParser *p, const Expr **out) {
 
 static Status parse_block(DefParser *p, Block *b);
 
+/* Behind the `if`. */
 static Status parse_if(DefParser *p, Stmt *s) {
     bool more;
     s->kind = S_IF;
@@ -295,64 +303,50 @@ static Status parse_if(DefParser *p, Stmt *s) {
     TRY(take_word(p, "if", &more));
     if (!more) return parse_block(p, &s->other);
     Stmt inner = {0};
-    if (++p->depth > MAX_DEPTH) return too_deep(p);
+    TRY(deeper(p));
     TRY(parse_if(p, &inner));
     p->depth--;
     vec_push(p->a, &s->other, inner);
     return OK;
 }
 
-static Status parse_for(DefParser *p, Stmt *s) {
-    Str name;
-    s->kind = S_FOR;
-    TRY(expect_name(p, "the loop's name", &name));
-    vec_push(p->a, &s->names, name);
-    if (!lex_is_word(p->lx, "in")) return expected(p, "'in'");
-    TRY(lex_next(p->lx));
-    TRY(parse_binary(p, 0, &s->value));
-    return parse_block(p, &s->body);
-}
-
-static Status parse_require(DefParser *p, Stmt *s) {
-    bool more;
-    s->kind = S_REQUIRE;
-    TRY(parse_expr(p, &s->value));
-    TRY(lex_expect(p->lx, ','));
-    do {
-        const Expr *part;
-        TRY(parse_expr(p, &part));
-        vec_push(p->a, &s->parts, part);
-        TRY(lex_take(p->lx, ',', &more));
-    } while (more);
-    return OK;
-}
-
-static Status parse_assign(DefParser *p, Stmt *s) {
-    bool more;
-    s->kind = S_ASSIGN;
-    do {
-        Str name;
-        TRY(expect_name(p, "a statement", &name));
-        vec_push(p->a, &s->names, name);
-        TRY(lex_take(p->lx, ',', &more));
-    } while (more);
-    TRY(lex_expect(p->lx, '='));
-    return parse_expr(p, &s->value);
-}
-
 static Status parse_stmt(DefParser *p, Stmt *s) {
+    Lexer *lx = p->lx;
     bool is;
     TRY(take_word(p, "if", &is));
     if (is) return parse_if(p, s);
     TRY(take_word(p, "for", &is));
-    if (is) return parse_for(p, s);
+    if (is) {
+        Str name;
+        s->kind = S_FOR;
+        TRY(expect_name(p, "the loop's name", &name));
+        vec_push(p->a, &s->names, name);
+        TRY(expect_word(p, "in"));
+        TRY(parse_binary(p, 0, &s->value));
+        return parse_block(p, &s->body);
+    }
     TRY(take_word(p, "require", &is));
-    return is ? parse_require(p, s) : parse_assign(p, s);
+    if (!is) {
+        s->kind = S_ASSIGN;
+        TRY(expect_names(p, "a statement", &s->names));
+        TRY(lex_expect(lx, '='));
+        return parse_expr(p, &s->value);
+    }
+    s->kind = S_REQUIRE;
+    TRY(parse_expr(p, &s->value));
+    TRY(lex_expect(lx, ','));
+    while (is) {
+        const Expr *part;
+        TRY(parse_expr(p, &part));
+        vec_push(p->a, &s->parts, part);
+        TRY(lex_take(lx, ',', &is));
+    }
+    return OK;
 }
 
 /* Up to the closing brace, which is still to be read. */
 static Status parse_open_block(DefParser *p, Block *b) {
-    if (++p->depth > MAX_DEPTH) return too_deep(p);
+    TRY(deeper(p));
     TRY(lex_expect(p->lx, '{'));
     while (!lex_is(p->lx, '}')) {
         Stmt s = {0};
@@ -370,16 +364,22 @@ static Status parse_block(DefParser *p, Block *b) {
 
 /* ---- the header ---------------------------------------------------------- */
 
-static Status unused_name(DefParser *p, const Token *at, Str name) {
+/* The name of an operand, attribute or result; `?` and `:` behind it. */
+static Status parse_member(DefParser *p, const char *what, Str *name,
+                           bool *optional, bool *typed) {
     const Fn *f = p->fn;
+    Token at = p->lx->tok;
     bool used = false;
+    TRY(expect_name(p, what, name));
     for (int i = 0; i < f->operands.len; i++)
-        used |= f->operands.data[i].name == name;
+        used |= f->operands.data[i].name == *name;
     for (int i = 0; i < f->attrs.len; i++)
-        used |= f->attrs.data[i].name == name;
+        used |= f->attrs.data[i].name == *name;
     for (int i = 0; i < f->results.len; i++)
-        used |= f->results.data[i].name == name;
-    return used ? lex_fail(p->lx, at, "'%.60s' is there already", name) : OK;
+        used |= f->results.data[i].name == *name;
+    if (used) return lex_fail(p->lx, &at, "'%.60s' is there already", *name);
+    TRY(lex_take(p->lx, '?', optional));
+    return lex_take(p->lx, ':', typed);
 }
 
 /* One of several words behind a colon. */
@@ -387,7 +387,7 @@ static Status parse_choice(DefParser *p, const char *const *words, int n,
                            const char *what, int *out) {
     for (*out = 0; *out < n; ++*out)
         if (lex_is_word(p->lx, words[*out])) return lex_next(p->lx);
-    return expected(p, what);
+    return lex_expected(p->lx, what);
 }
 
 static Status parse_operand(DefParser *p) {
@@ -397,10 +397,7 @@ static Status parse_operand(DefParser *p) {
     Fn *f = p->fn;
     bool typed;
     int kind;
-    TRY(expect_name(p, "an operand", &o.name));
-    TRY(unused_name(p, &at, o.name));
-    TRY(lex_take(p->lx, '?', &o.optional));
-    TRY(lex_take(p->lx, ':', &typed));
+    TRY(parse_member(p, "an operand", &o.name, &o.optional, &typed));
     if (typed) {
         TRY(parse_choice(p, kinds, 3, "float, int or any", &kind));
         o.kind = (FnOperandKind)kind;
@@ -441,10 +438,7 @@ static Status parse_attribute(DefParser *p) {
     OpInfo *info = &p->fn->info;
     bool typed, given;
     int kind = -1;
-    TRY(expect_name(p, "an attribute", &a.name));
-    TRY(unused_name(p, &at, a.name));
-    TRY(lex_take(p->lx, '?', &a.optional));
-    TRY(lex_take(p->lx, ':', &typed));
+    TRY(parse_member(p, "an attribute", &a.name, &a.optional, &typed));
     if (typed)
         TRY(parse_choice(p, kinds, 7,
                          "int, bool, float, str, ints, axis or axes", &kind));
@@ -462,19 +456,15 @@ static Status parse_attribute(DefParser *p) {
 
 static Status parse_result(DefParser *p) {
     FnResult r = {.dtype = NUM_DTYPES};
-    Token at = p->lx->tok;
+    Lexer *lx = p->lx;
     Fn *f = p->fn;
     bool typed;
-    TRY(expect_name(p, "a result", &r.name));
-    TRY(unused_name(p, &at, r.name));
-    TRY(lex_take(p->lx, '?', &r.optional));
-    TRY(lex_take(p->lx, ':', &typed));
+    TRY(parse_member(p, "a result", &r.name, &r.optional, &typed));
     if (typed) {
-        if (p->lx->tok.kind != T_WORD ||
-            !dtype_from_text(p->lx->tok.text, strlen(p->lx->tok.text),
-                             &r.dtype))
-            return expected(p, "a dtype");
-        TRY(lex_next(p->lx));
+        if (lx->tok.kind != T_WORD ||
+            !dtype_from_text(lx->tok.text, strlen(lx->tok.text), &r.dtype))
+            return lex_expected(lx, "a dtype");
+        TRY(lex_next(lx));
     }
     vec_push(p->a, &f->results, r);
     f->info.out_max++;
@@ -482,31 +472,26 @@ static Status parse_result(DefParser *p) {
     return OK;
 }
 
-static Status parse_name(DefParser *p) {
-    Fn *f = p->fn;
-    Token at = p->lx->tok;
-    Str name;
-    OpCode op;
-    DType d;
-    TRY(expect_name(p, "the function's name", &name));
-    size_t n = strlen(name);
-    if (op_from_text(name, n, &op) || dtype_from_text(name, n, &d) ||
-        fn_builtin(name) >= 0)
-        return lex_fail(p->lx, &at, "'%.60s' is a word of the language", name);
-    if (fn_find(p->m, name, n))
-        return lex_fail(p->lx, &at, "a function '%.60s' is there already",
-                        name);
-    f->info.text = name;
-    return OK;
-}
-
 static Status parse_header(DefParser *p) {
     static const char *const classes[] = {"low",    "full", "fullout", "widest",
                                           "follow", "any",  "none"};
     Lexer *lx = p->lx;
+    Token at;
+    Str name;
+    OpCode op;
+    DType d;
     bool more;
     int class;
-    TRY(parse_name(p));
+    TRY(lex_next(lx)); /* def */
+    at = lx->tok;
+    TRY(expect_name(p, "the function's name", &name));
+    size_t n = strlen(name);
+    if (op_from_text(name, n, &op) || dtype_from_text(name, n, &d) ||
+        fn_builtin(name) >= 0)
+        return lex_fail(lx, &at, "'%.60s' is a word of the language", name);
+    if (fn_find(p->m, name, n))
+        return lex_fail(lx, &at, "a function '%.60s' is there already", name);
+    p->fn->info.text = name;
     TRY(lex_expect(lx, '('));
     for (more = !lex_is(lx, ')') && !lex_is(lx, ';'); more;) {
         TRY(parse_operand(p));
@@ -518,13 +503,12 @@ static Status parse_header(DefParser *p) {
         TRY(lex_take(lx, ',', &more));
     }
     TRY(lex_expect(lx, ')'));
-    TRY(expect_pair(p, LEX_ARROW, "'->'"));
+    TRY(expect_arrow(p));
     do {
         TRY(parse_result(p));
         TRY(lex_take(lx, ',', &more));
     } while (more);
-    if (!lex_is_word(lx, "class")) return expected(p, "'class'");
-    TRY(lex_next(lx));
+    TRY(expect_word(p, "class"));
     TRY(parse_choice(p, classes, 7,
                      "low, full, fullout, widest, follow, any or none",
                      &class));
@@ -533,31 +517,6 @@ static Status parse_header(DefParser *p) {
 }
 
 /* ---- parts --------------------------------------------------------------- */
-
-static Status parse_grad_names(DefParser *p, FnPart *g) {
-    const Fn *f = p->fn;
-    Token at = p->lx->tok;
-    bool more;
-    TRY(lex_expect(p->lx, '('));
-    do {
-        Str name;
-        TRY(expect_name(p, "the gradient of a result", &name));
-        vec_push(p->a, &g->in, name);
-        TRY(lex_take(p->lx, ',', &more));
-    } while (more);
-    TRY(lex_expect(p->lx, ')'));
-    TRY(expect_pair(p, LEX_ARROW, "'->'"));
-    do {
-        Str name;
-        TRY(expect_name(p, "the gradient of an operand", &name));
-        vec_push(p->a, &g->out, name);
-        TRY(lex_take(p->lx, ',', &more));
-    } while (more);
-    if (g->in.len > f->results.len || g->out.len > f->operands.len)
-        return lex_fail(p->lx, &at, "%d results and %d operands have gradients",
-                        f->results.len, f->operands.len);
-    return OK;
-}
 
 /* The closing brace of the definition is read in the mode of what follows. */
 static Status parse_parts(DefParser *p) {
@@ -578,7 +537,18 @@ static Status parse_parts(DefParser *p) {
         if (!part || part->given) break;
         part->given = true;
         TRY(lex_next(lx));
-        if (part == &f->grad) TRY(parse_grad_names(p, part));
+        Token at = lx->tok;
+        if (part == &f->grad) {
+            TRY(lex_expect(lx, '('));
+            TRY(expect_names(p, "the gradient of a result", &part->in));
+            TRY(lex_expect(lx, ')'));
+            TRY(expect_arrow(p));
+            TRY(expect_names(p, "the gradient of an operand", &part->out));
+        }
+        if (part->in.len > f->results.len || part->out.len > f->operands.len)
+            return lex_fail(lx, &at,
+                            "%d results and %d operands have gradients",
+                            f->results.len, f->operands.len);
         TRY(parse_open_block(p, &part->block));
     }
     lx->infix = false;
@@ -596,7 +566,6 @@ Status parse_def(Lexer *lx, Arena *a, const Module *m, Fn **out) {
     f->info.type_text = f->info.grad_text = "body";
     f->info.expr = "0";
     lx->infix = true;
-    TRY(lex_next(lx));
     TRY(parse_header(&p));
     TRY(parse_parts(&p));
     f->size -= start;
@@ -609,37 +578,23 @@ Status parse_def(Lexer *lx, Arena *a, const Module *m, Fn **out) {
 /* ---- rules --------------------------------------------------------------- */
 
 /* `x, y` or `xs ..`; the gradient of x is dx. */
-static Status parse_rule_names(DefParser *p, bool *all, Str *names, int *n) {
-    bool more;
-    *n = 0;
-    do {
-        if (*n == MAX_FN_OPERANDS)
-            return lex_fail(p->lx, &p->lx->tok, "more than %d names", *n);
-        TRY(expect_name(p, "a name", &names[(*n)++]));
-        TRY(lex_take(p->lx, LEX_RANGE, all));
-        TRY(lex_take(p->lx, ',', &more));
-    } while (more);
+static Status parse_rule_names(DefParser *p, bool *all, Names *names,
+                               Names *grads) {
+    TRY(expect_names(p, "a name", names));
+    TRY(lex_take(p->lx, LEX_RANGE, all));
+    for (int i = 0; i < names->len; i++)
+        vec_push(p->a, grads, internf("d%s", names->data[i]));
     return OK;
 }
 
-static void add_attrs(DefParser *p) {
+Status parse_rule(Lexer *lx, Arena *a, Fn **out, OpCode *ops, int *n) {
     static const FnAttrKind kinds[] = {[ATTR_INT] = FA_INT,
                                        [ATTR_FLOAT] = FA_FLOAT,
                                        [ATTR_INTS] = FA_INTS,
                                        [ATTR_STR] = FA_STR};
-    for (int i = 0; i < p->fn->info.nattr; i++) {
-        AttrKey key = p->fn->info.attrs[i];
-        const AttrInfo *a = attr_get(key);
-        FnAttr attr = {intern(a->text), kinds[a->kind], key, true, NULL};
-        vec_push(p->a, &p->fn->attrs, attr);
-    }
-}
-
-Status parse_rule(Lexer *lx, Arena *a, Fn **out, OpCode *ops, int *n) {
-    DefParser p = {.lx = lx, .a = a, .fn = NEW(a, Fn)};
-    Str names[MAX_FN_OPERANDS];
-    Fn *f = *out = p.fn;
-    int count;
+    Fn *f = *out = NEW(a, Fn);
+    DefParser p = {.lx = lx, .a = a, .fn = f};
+    Names in = {0}, res = {0};
     lx->infix = true;
     *n = 0;
     do {
@@ -647,25 +602,26 @@ Status parse_rule(Lexer *lx, Arena *a, Fn **out, OpCode *ops, int *n) {
         Str op = lx->tok.text;
         if (lx->tok.kind != T_WORD || *n == MAX_RULE_OPS ||
             !op_from_text(op, strlen(op), &ops[(*n)++]))
-            return expected(&p, "an op");
+            return lex_expected(lx, "an op");
         TRY(lex_next(lx));
     } while (lex_is(lx, ','));
     *f = (Fn){.info = op_info[*ops], .rule = true, .arena = a};
     f->file = lx->file;
     f->grad.given = true;
-    add_attrs(&p);
     TRY(lex_expect(lx, '('));
-    TRY(parse_rule_names(&p, &f->all_in, names, &count));
-    for (int i = 0; i < count; i++) {
-        vec_push(a, &f->operands, (FnOperand){names[i], FO_ANY, true});
-        vec_push(a, &f->grad.out, internf("d%s", names[i]));
-    }
+    TRY(parse_rule_names(&p, &f->all_in, &in, &f->grad.out));
     TRY(lex_expect(lx, ')'));
-    TRY(expect_pair(&p, LEX_ARROW, "'->'"));
-    TRY(parse_rule_names(&p, &f->all_out, names, &count));
-    for (int i = 0; i < count; i++) {
-        vec_push(a, &f->results, (FnResult){names[i], true, NUM_DTYPES});
-        vec_push(a, &f->grad.in, internf("d%s", names[i]));
+    TRY(expect_arrow(&p));
+    TRY(parse_rule_names(&p, &f->all_out, &res, &f->grad.in));
+    for (int i = 0; i < in.len; i++)
+        vec_push(a, &f->operands, (FnOperand){in.data[i], FO_ANY, true});
+    for (int i = 0; i < res.len; i++)
+        vec_push(a, &f->results, (FnResult){res.data[i], true, NUM_DTYPES});
+    for (int i = 0; i < f->info.nattr; i++) {
+        AttrKey key = f->info.attrs[i];
+        vec_push(a, &f->attrs,
+                 (FnAttr){intern(attr_get(key)->text),
+                          kinds[attr_get(key)->kind], key, true, NULL});
     }
     TRY(parse_open_block(&p, &f->grad.block));
     lx->infix = false;

@@ -59,6 +59,7 @@ typedef struct Run {
 
 /* ---- messages ------------------------------------------------------------ */
 
+/* At a place of the text, or NULL: of the call as a whole. */
 static Status run_fail(Run *r, const Expr *at, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 static Status run_fail(Run *r, const Expr *at, const char *fmt, ...) {
@@ -67,8 +68,11 @@ static Status run_fail(Run *r, const Expr *at, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    snprintf(r->msg, MSG_TEXT, "%.180s (%.40s:%d:%d)", text,
-             r->fn->file ? r->fn->file : "def", at->line, at->col);
+    if (at)
+        snprintf(r->msg, MSG_TEXT, "%.180s (%.40s:%d:%d)", text,
+                 r->fn->file ? r->fn->file : "def", at->line, at->col);
+    else
+        memcpy(r->msg, text, sizeof text);
     return ERR_USER;
 }
 
@@ -105,6 +109,18 @@ static const Type *tensor_type(const Run *r, const Val *v) {
     return value_type(r->b->g, v->t);
 }
 
+static Val val_list(Run *r, const ValueId *v, int n) {
+    Val *list = NEW_ARRAY(r->a, Val, n + 1);
+    for (int i = 0; i < n; i++) list[i] = val_tensor(v[i]);
+    return (Val){.kind = V_LIST, .list = list, .n = n};
+}
+
+static Val val_ints(Run *r, const int64_t *v, int n) {
+    Val *list = NEW_ARRAY(r->a, Val, n + 1);
+    for (int i = 0; i < n; i++) list[i] = val_int(v[i]);
+    return (Val){.kind = V_LIST, .list = list, .n = n};
+}
+
 static Status want_int(Run *r, const Expr *at, const Val *v, int64_t *out) {
     if (v->kind != V_INT && v->kind != V_BOOL)
         return wants(r, at, "an integer", v);
@@ -118,8 +134,10 @@ static Status want_bool(Run *r, const Expr *at, const Val *v, bool *out) {
     return OK;
 }
 
-static Status want_tensor(Run *r, const Expr *at, const Val *v) {
-    return v->kind == V_TENSOR ? OK : wants(r, at, "a tensor", v);
+static Status want_dtype(Run *r, const Expr *at, const Val *v, DType *out) {
+    if (v->kind != V_DTYPE) return wants(r, at, "a dtype", v);
+    *out = (DType)v->i;
+    return OK;
 }
 
 /* A list of integers; one integer is a list of one. */
@@ -134,16 +152,14 @@ static Status want_ints(Run *r, const Expr *at, const Val *v, int64_t **out,
     return OK;
 }
 
-static Val val_list(Run *r, const ValueId *v, int n) {
-    Val *list = NEW_ARRAY(r->a, Val, n + 1);
-    for (int i = 0; i < n; i++) list[i] = val_tensor(v[i]);
-    return (Val){.kind = V_LIST, .list = list, .n = n};
-}
-
-static Val val_ints(Run *r, const int64_t *v, int n) {
-    Val *list = NEW_ARRAY(r->a, Val, n + 1);
-    for (int i = 0; i < n; i++) list[i] = val_int(v[i]);
-    return (Val){.kind = V_LIST, .list = list, .n = n};
+static Status want_shape(Run *r, const Expr *at, const Val *v, Type *out) {
+    int64_t *dim;
+    int n;
+    TRY(want_ints(r, at, v, &dim, &n));
+    if (n > MAX_RANK) return run_fail(r, at, "rank %d", n);
+    out->rank = n;
+    memcpy(out->dim, dim, (size_t)n * sizeof *dim);
+    return OK;
 }
 
 static bool val_same(const Val *a, const Val *b) {
@@ -177,33 +193,23 @@ static void bind(Run *r, Str name, Val v) {
 
 static Status eval(Run *r, const Expr *e, Val *out);
 
-static Status eval_name(Run *r, const Expr *e, Val *out) {
-    const Val *v = lookup(r, e->name);
-    DType d;
-    if (v) {
-        *out = *v;
-        return OK;
-    }
-    if (!dtype_from_text(e->name, strlen(e->name), &d))
-        return run_fail(r, e, "'%.60s' has no value here", e->name);
-    *out = val_dtype(d);
-    return OK;
-}
-
 /* ---- nodes --------------------------------------------------------------- */
 
 /* What a call in a body asks for. */
 typedef struct Made {
-    OpCode op;
-    const Fn *fn;
+    Node n;
     const OpInfo *info;
-    ValueId *in;
-    int nin;
-    Attr attrs[MAX_OP_ATTRS];
-    int nattr;
-    DType dtype; /* asked for; NUM_DTYPES: by rule */
-    Type gen;    /* of a generator; rank -1: none  */
+    Attr attrs[MAX_OP_ATTRS]; /* n.attrs while they are read */
+    DType dtype;              /* asked for; NUM_DTYPES: by rule */
+    Type gen;                 /* of a generator; rank -1: none  */
 } Made;
+
+static Made made_new(OpCode op, const Fn *fn) {
+    return (Made){.n = {.op = fn ? OP_CALL : op, .fn = fn, .nout = 1},
+                  .info = fn ? &fn->info : &op_info[op],
+                  .dtype = NUM_DTYPES,
+                  .gen = type_by_rule()};
+}
 
 /* The dtype of a result whose rule gives d. */
 static DType stored(const Run *r, const Made *m, DType d) {
@@ -215,32 +221,27 @@ static DType stored(const Run *r, const Made *m, DType d) {
     return r->wide;
 }
 
-static Status run_part(Run *r, const FnPart *part);
+static Status run_block(Run *r, const Block *b);
 static Status start_run(Run *r, const FnCall *call, Builder *b, char *msg);
 static Status take_results(Run *r, ValueId *out);
 
 /* The body of a function called inside, in place. */
-static Status expand_call(Run *r, const Expr *at, const Made *m, int nout,
+static Status expand_call(Run *r, const Expr *at, const Node *n,
                           const DType *want, ValueId *out) {
     char msg[MSG_TEXT];
     Run inner = {.depth = r->depth + 1};
-    FnCall call = {.fn = m->fn,
-                   .in = m->in,
-                   .nin = m->nin,
-                   .attrs = m->attrs,
-                   .nattr = m->nattr,
-                   .nout = nout,
-                   .want = want,
-                   .flat = true};
+    FnCall call = fn_call(n);
+    call.want = want;
+    call.flat = true;
     if (inner.depth > MAX_CALLS) return run_fail(r, at, "calls nest too deep");
     Status s = start_run(&inner, &call, r->b, msg);
-    if (s == OK) s = run_part(&inner, &m->fn->body);
+    if (s == OK) s = run_block(&inner, &n->fn->body.block);
     if (s == OK) s = take_results(&inner, out);
     arena_free(inner.a);
-    return s == OK ? OK : run_fail(r, at, "%s: %s", m->info->text, msg);
+    return s == OK ? OK : run_fail(r, at, "%s: %s", n->fn->info.text, msg);
 }
 
-static Status make(Run *r, const Expr *at, const Made *m, int nout, Val *out) {
+static Status make(Run *r, const Expr *at, Made *m, Val *out) {
     enum { FEW = 16 };
     char msg[MSG_TEXT];
     Type given[FEW];
@@ -248,36 +249,29 @@ static Status make(Run *r, const Expr *at, const Made *m, int nout, Val *out) {
     ValueId made[FEW];
     DType want[FEW];
     NodeId id;
+    Graph *g = r->b->g;
+    int nout = m->n.nout;
+    m->n.attrs = m->attrs;
     if (nout > FEW) return run_fail(r, at, "more than %d results", FEW);
     for (int i = 0; i < nout; i++) {
         given[i] = type_by_rule();
         if (m->gen.rank >= 0) given[i] = m->gen;
         if (m->dtype != NUM_DTYPES) given[i].dtype = m->dtype;
     }
-    Callee callee = {m->op, m->fn};
-    int nattr = m->nattr;
-    const Attr *attrs = m->attrs;
-    Graph *g = r->b->g;
-    if (canonical_attrs(g, callee, m->in, m->nin, &attrs, &nattr, given, msg) ||
-        infer_types(g, callee, m->in, m->nin, attrs, nattr, nout, given, types,
-                    msg))
+    if (canonical_attrs(g, &m->n, given, msg) ||
+        infer_types(g, &m->n, given, types, msg))
         return run_fail(r, at, "%s: %s", m->info->text, msg);
     for (int i = 0; i < nout; i++)
         given[i].dtype = want[i] = stored(r, m, type_get(types[i])->dtype);
-    if (m->fn && r->call->flat) {
-        TRY(expand_call(r, at, m, nout, want, made));
+    if (m->n.fn && r->call->flat) {
+        TRY(expand_call(r, at, &m->n, want, made));
     } else {
-        if (node_make(r->b, callee, m->in, m->nin, attrs, nattr, nout, given,
-                      NULL, &id, msg))
+        if (node_make(r->b, &m->n, given, NULL, &id, msg))
             return run_fail(r, at, "%s: %s", m->info->text, msg);
-        for (int i = 0; i < nout; i++) made[i] = node_get(r->b->g, id)->out[i];
+        for (int i = 0; i < nout; i++) made[i] = node_get(g, id)->out[i];
     }
-    if (nout == 1) {
-        *out = val_tensor(made[0]);
-        out->typed = m->dtype != NUM_DTYPES;
-        return OK;
-    }
-    *out = val_list(r, made, nout);
+    *out = nout == 1 ? val_tensor(made[0]) : val_list(r, made, nout);
+    out->typed = m->dtype != NUM_DTYPES;
     return OK;
 }
 
@@ -300,36 +294,33 @@ static Status scalar_for(Run *r, const Expr *at, const Val *v, DType d,
 static Status take_operands(Run *r, const Expr *at, const Val *v, int n,
                             Made *m) {
     DType beside = DT_F32;
-    int skip = m->op == OP_WHERE && !m->fn;
+    int skip = m->n.op == OP_WHERE && !m->n.fn;
     bool any = false;
-    m->in = NEW_ARRAY(r->a, ValueId, n + 1);
+    m->n.in = NEW_ARRAY(r->a, ValueId, n + 1);
     for (int i = skip; i < n; i++)
         if (v[i].kind == V_TENSOR && !any) {
             beside = tensor_type(r, &v[i])->dtype;
             any = true;
         }
     for (int i = 0; i < n; i++) {
-        m->in[i] = v[i].t;
-        bool real = m->fn && i < m->fn->operands.len &&
-                    m->fn->operands.data[i].kind == FO_FLOAT;
+        m->n.in[i] = v[i].t;
+        bool real = m->n.fn && i < m->n.fn->operands.len &&
+                    m->n.fn->operands.data[i].kind == FO_FLOAT;
         DType d = i < skip ? DT_BOOL : real ? DT_F32 : beside;
         if (is_number(&v[i]))
-            TRY(scalar_for(r, at, &v[i], d, &m->in[i]));
+            TRY(scalar_for(r, at, &v[i], d, &m->n.in[i]));
         else if (v[i].kind != V_TENSOR && v[i].kind != V_NONE)
             return wants(r, at, "a tensor or a number", &v[i]);
     }
-    m->nin = n;
+    m->n.nin = n;
     return OK;
 }
 
 static Status elementwise(Run *r, const Expr *at, OpCode op, const Val *v,
                           int n, Val *out) {
-    Made m = {.op = op,
-              .info = &op_info[op],
-              .dtype = NUM_DTYPES,
-              .gen = type_by_rule()};
+    Made m = made_new(op, NULL);
     TRY(take_operands(r, at, v, n, &m));
-    return make(r, at, &m, 1, out);
+    return make(r, at, &m, out);
 }
 
 /* ---- operators ----------------------------------------------------------- */
@@ -364,43 +355,39 @@ static Status known_arithmetic(Run *r, const Expr *e, const Val *a,
     return ok ? OK : run_fail(r, e, "the integer is too large");
 }
 
-static Status join_lists(Run *r, const Val *a, const Val *b, Val *out) {
-    Val *list = NEW_ARRAY(r->a, Val, a->n + b->n + 1);
-    for (int i = 0; i < a->n; i++) list[i] = a->list[i];
-    for (int i = 0; i < b->n; i++) list[a->n + i] = b->list[i];
-    *out = (Val){.kind = V_LIST, .list = list, .n = a->n + b->n};
-    return OK;
-}
-
-static Status range(Run *r, const Expr *e, const Val *a, const Val *b,
-                    Val *out) {
+static Status known_list(Run *r, const Expr *e, const Val *a, const Val *b,
+                         Val *out) {
     int64_t lo, hi;
-    TRY(want_int(r, e, a, &lo));
-    TRY(want_int(r, e, b, &hi));
-    int64_t n = hi > lo ? hi - lo : 0;
-    if (n > MAX_LIST || n < 0) return run_fail(r, e, "the list is too long");
-    int64_t *v = NEW_ARRAY(r->a, int64_t, n + 1);
-    for (int64_t i = 0; i < n; i++) v[i] = lo + i;
-    *out = val_ints(r, v, (int)n);
+    bool range = e->op == B_RANGE;
+    if (range) TRY(want_int(r, e, a, &lo));
+    if (range) TRY(want_int(r, e, b, &hi));
+    int64_t n = !range ? a->n + b->n : hi > lo ? hi - lo : 0;
+    if (range && (n > MAX_LIST || n < 0))
+        return run_fail(r, e, "the list is too long");
+    Val *list = NEW_ARRAY(r->a, Val, n + 1);
+    for (int i = 0; i < (int)n; i++)
+        list[i] = range      ? val_int(lo + i)
+                  : i < a->n ? a->list[i]
+                             : b->list[i - a->n];
+    *out = (Val){.kind = V_LIST, .list = list, .n = (int)n};
     return OK;
 }
 
 static Status known_binary(Run *r, const Expr *e, const Val *a, const Val *b,
                            Val *out) {
-    bool found = false;
-    switch (e->op) {
-    case B_EQ: *out = val_bool(val_same(a, b)); return OK;
-    case B_NE: *out = val_bool(!val_same(a, b)); return OK;
-    case B_RANGE: return range(r, e, a, b, out);
-    case B_IN:
+    bool found = false, lists = a->kind == V_LIST && b->kind == V_LIST;
+    if (e->op == B_RANGE || (e->op == B_ADD && lists))
+        return known_list(r, e, a, b, out);
+    if (e->op == B_EQ || e->op == B_NE) {
+        *out = val_bool(val_same(a, b) == (e->op == B_EQ));
+        return OK;
+    }
+    if (e->op == B_IN) {
         if (b->kind != V_LIST) return wants(r, e, "a list", b);
         for (int i = 0; i < b->n; i++) found |= val_same(a, &b->list[i]);
         *out = val_bool(found);
         return OK;
-    default: break;
     }
-    if (e->op == B_ADD && a->kind == V_LIST && b->kind == V_LIST)
-        return join_lists(r, a, b, out);
     if (!is_number(a)) return wants(r, e, "a number", a);
     if (!is_number(b)) return wants(r, e, "a number", b);
     double x = number(a), y = number(b);
@@ -413,7 +400,7 @@ static Status known_binary(Run *r, const Expr *e, const Val *a, const Val *b,
     }
 }
 
-static Status tensor_binary(Run *r, const Expr *e, const Val *v, Val *out) {
+static Status eval_binary(Run *r, const Expr *e, Val *out) {
     static const OpCode ops[] = {
         [B_OR] = OP_OR,      [B_AND] = OP_AND,          [B_EQ] = OP_EQUAL,
         [B_NE] = OP_EQUAL,   [B_LT] = OP_LESS,          [B_LE] = OP_LESS_EQUAL,
@@ -421,14 +408,6 @@ static Status tensor_binary(Run *r, const Expr *e, const Val *v, Val *out) {
         [B_RANGE] = NUM_OPS, [B_ADD] = OP_ADD,          [B_SUB] = OP_SUB,
         [B_MUL] = OP_MUL,    [B_DIV] = OP_DIV,          [B_FLOORDIV] = NUM_OPS,
         [B_MOD] = OP_MOD};
-    if (ops[e->op] == NUM_OPS) return wants(r, e, "a known value", v);
-    TRY(elementwise(r, e, ops[e->op], v, 2, out));
-    if (e->op != B_NE) return OK;
-    Val equal = *out;
-    return elementwise(r, e, OP_NOT, &equal, 1, out);
-}
-
-static Status eval_binary(Run *r, const Expr *e, Val *out) {
     Val v[2];
     TRY(eval(r, e->a, &v[0]));
     bool logic = e->op == B_AND || e->op == B_OR;
@@ -443,47 +422,28 @@ static Status eval_binary(Run *r, const Expr *e, Val *out) {
         return want_bool(r, e->b, out, &left);
     }
     TRY(eval(r, e->b, &v[1]));
-    if (v[0].kind == V_TENSOR || v[1].kind == V_TENSOR)
-        return tensor_binary(r, e, v, out);
-    return known_binary(r, e, &v[0], &v[1], out);
+    if (v[0].kind != V_TENSOR && v[1].kind != V_TENSOR)
+        return known_binary(r, e, &v[0], &v[1], out);
+    if (ops[e->op] == NUM_OPS) return wants(r, e, "a known value", v);
+    TRY(elementwise(r, e, ops[e->op], v, 2, out));
+    if (e->op != B_NE) return OK;
+    v[0] = *out;
+    return elementwise(r, e, OP_NOT, v, 1, out);
 }
 
-static Status eval_negation(Run *r, const Expr *e, Val *out) {
+static Status eval_unary(Run *r, const Expr *e, Val *out) {
+    bool neg = e->kind == E_NEG, b;
     Val v;
-    bool b;
     TRY(eval(r, e->a, &v));
     if (v.kind == V_TENSOR)
-        return elementwise(r, e, e->kind == E_NEG ? OP_NEG : OP_NOT, &v, 1,
-                           out);
-    if (e->kind == E_NOT) {
+        return elementwise(r, e, neg ? OP_NEG : OP_NOT, &v, 1, out);
+    if (!neg) {
         TRY(want_bool(r, e, &v, &b));
         *out = val_bool(!b);
         return OK;
     }
     if (!is_number(&v)) return wants(r, e, "a number", &v);
     *out = v.kind == V_FLOAT ? val_float(-v.f) : val_int(-v.i);
-    return OK;
-}
-
-static Status eval_index(Run *r, const Expr *e, Val *out) {
-    Val list, at;
-    int64_t i;
-    TRY(eval(r, e->a, &list));
-    TRY(eval(r, e->b, &at));
-    if (list.kind != V_LIST) return wants(r, e, "a list", &list);
-    TRY(want_int(r, e->b, &at, &i));
-    if (i < 0) i += list.n;
-    if (i < 0 || i >= list.n)
-        return run_fail(r, e->b, "element %" PRId64 " of %d", at.i, list.n);
-    *out = list.list[i];
-    return OK;
-}
-
-static Status eval_list(Run *r, const Expr *e, Val *out) {
-    Val *list = NEW_ARRAY(r->a, Val, e->args.len + 1);
-    for (int i = 0; i < e->args.len; i++)
-        TRY(eval(r, e->args.data[i], &list[i]));
-    *out = (Val){.kind = V_LIST, .list = list, .n = e->args.len};
     return OK;
 }
 
@@ -530,12 +490,6 @@ static Status take_attr(Run *r, const Expr *at, AttrKey key, const Val *v,
     return OK;
 }
 
-static Status want_dtype(Run *r, const Expr *at, const Val *v, DType *out) {
-    if (v->kind != V_DTYPE) return wants(r, at, "a dtype", v);
-    *out = (DType)v->i;
-    return OK;
-}
-
 /* dtype= of any op; shape= of a generator, which has no such attribute. */
 static Status take_keys(Run *r, const Expr *e, Made *m) {
     for (int i = 0; i < e->keys.len; i++) {
@@ -549,16 +503,11 @@ static Status take_keys(Run *r, const Expr *e, Made *m) {
             a++;
         if (a < m->info->nattr) {
             TRY(take_attr(r, k->value, m->info->attrs[a], &v,
-                          &m->attrs[m->nattr++]));
+                          &m->attrs[m->n.nattr++]));
         } else if (strcmp(k->name, "dtype") == 0) {
             TRY(want_dtype(r, k->value, &v, &m->dtype));
         } else if (strcmp(k->name, "shape") == 0 && m->info->kind == KIND_GEN) {
-            int64_t *shape;
-            int n;
-            TRY(want_ints(r, k->value, &v, &shape, &n));
-            if (n > MAX_RANK) return run_fail(r, e, "rank %d", n);
-            m->gen.rank = n;
-            memcpy(m->gen.dim, shape, (size_t)n * sizeof *shape);
+            TRY(want_shape(r, k->value, &v, &m->gen));
         } else {
             return run_fail(r, k->value, "%s has no attribute '%.40s'",
                             m->info->text, k->name);
@@ -578,7 +527,7 @@ static void inherit_attrs(const Run *r, const Expr *e, Made *m) {
         bool given = false;
         for (int k = 0; a && k < e->keys.len; k++)
             given |= !strcmp(e->keys.data[k].name, attr_get(a->key)->text);
-        if (a && !given) m->attrs[m->nattr++] = *a;
+        if (a && !given) m->attrs[m->n.nattr++] = *a;
     }
 }
 
@@ -586,45 +535,38 @@ static void inherit_attrs(const Run *r, const Expr *e, Made *m) {
    wanted shape is not reshaped. */
 static Status shortcut(Run *r, const Expr *e, const Made *m, bool *done,
                        Val *out) {
-    const Type *x = m->nin ? value_type(r->b->g, m->in[0]) : NULL;
+    const Type *x = m->n.nin ? value_type(r->b->g, m->n.in[0]) : NULL;
     const Attr *a = NULL;
     *done = false;
-    for (int i = 0; i < m->nattr; i++)
+    for (int i = 0; i < m->n.nattr; i++)
         if (m->attrs[i].key == AK_shape || m->attrs[i].key == AK_axes)
             a = &m->attrs[i];
-    if (m->fn || !x || !a) return OK;
+    if (m->n.fn || !x || !a) return OK;
     int n = a->u.ints.n;
     size_t bytes = (size_t)n * sizeof(int64_t);
     bool reduce = m->info->kind == KIND_REDUCE && n == 0;
-    bool reshape = (m->op == OP_RESHAPE || m->op == OP_EXPAND) &&
+    bool reshape = (m->n.op == OP_RESHAPE || m->n.op == OP_EXPAND) &&
                    n == x->rank &&
                    (n == 0 || memcmp(a->u.ints.v, x->dim, bytes) == 0);
     *done = reduce || reshape;
-    *out = val_tensor(m->in[0]);
-    if (!reduce || m->op != OP_REDUCE_SUMSQ) return OK;
+    *out = val_tensor(m->n.in[0]);
+    if (!reduce || m->n.op != OP_REDUCE_SUMSQ) return OK;
     Val square[] = {*out, *out};
     return elementwise(r, e, OP_MUL, square, 2, out);
 }
 
-typedef double Known(double);
-static double known_rsqrt(double x) { return 1 / sqrt(x); }
-
 /* sqrt(2.0): an element-wise op of known numbers. */
 static bool known_op(OpCode op, const Val *v, int n, Val *out) {
-    static const struct {
-        OpCode op;
-        Known *fn;
-    } table[] = {{OP_SQRT, sqrt}, {OP_EXP, exp},          {OP_LOG, log},
-                 {OP_ABS, fabs},  {OP_FLOOR, floor},      {OP_CEIL, ceil},
-                 {OP_TANH, tanh}, {OP_RSQRT, known_rsqrt}};
+    static const OpCode plain[] = {OP_SQRT,  OP_EXP,  OP_LOG,  OP_ABS,
+                                   OP_FLOOR, OP_CEIL, OP_TANH, OP_RSQRT};
     if (n == 2 && (op == OP_MIN || op == OP_MAX)) {
         bool first = (number(&v[0]) < number(&v[1])) == (op == OP_MIN);
         *out = v[first ? 0 : 1];
         return true;
     }
-    for (size_t i = 0; n == 1 && i < sizeof table / sizeof *table; i++)
-        if (table[i].op == op) {
-            *out = val_float(table[i].fn(number(&v[0])));
+    for (size_t i = 0; n == 1 && i < sizeof plain / sizeof *plain; i++)
+        if (plain[i] == op) {
+            *out = val_float(eval_expr_f(op, number(&v[0]), 0));
             return true;
         }
     return false;
@@ -633,53 +575,60 @@ static bool known_op(OpCode op, const Val *v, int n, Val *out) {
 static Status make_call(Run *r, const Expr *e, int nout, const Val *v, int n,
                         Val *out) {
     bool known = n > 0, same;
-    Made m = {.op = e->callee == CALLEE_OP ? e->code : OP_CALL,
-              .fn = e->fn,
-              .info = e->callee == CALLEE_OP ? &op_info[e->code] : &e->fn->info,
-              .dtype = NUM_DTYPES,
-              .gen = type_by_rule()};
+    Made m = made_new(e->code, e->callee == CALLEE_FN ? e->fn : NULL);
+    m.n.nout = nout;
     for (int i = 0; i < n; i++) known &= is_number(&v[i]);
-    if (known && !m.fn && known_op(m.op, v, n, out)) return OK;
+    if (known && !m.n.fn && known_op(m.n.op, v, n, out)) return OK;
     TRY(take_operands(r, e, v, n, &m));
     TRY(take_keys(r, e, &m));
     if (r->fn->rule) inherit_attrs(r, e, &m);
     TRY(shortcut(r, e, &m, &same, out));
-    if (same) return OK;
-    return make(r, e, &m, nout, out);
+    return same ? OK : make(r, e, &m, out);
 }
 
 /* ---- built-ins ----------------------------------------------------------- */
 
-typedef Status BuiltinFn(Run *r, const Expr *e, const Val *v, Val *out);
+static const struct {
+    const char *name, *takes;
+} builtins[] = {
+#define BUILTIN(name, takes) {#name, takes},
+#include "ir/fn/builtins.def"
+};
 
-static Status f_rank(Run *r, const Expr *e, const Val *v, Val *out) {
-    TRY(want_tensor(r, e, v));
-    *out = val_int(tensor_type(r, v)->rank);
-    return OK;
+typedef enum Builtin {
+#define BUILTIN(name, takes) F_##name,
+#include "ir/fn/builtins.def"
+    NUM_BUILTINS
+} Builtin;
+
+int fn_builtin(Str name) {
+    for (int i = 0; i < NUM_BUILTINS; i++)
+        if (strcmp(builtins[i].name, name) == 0) return i;
+    return -1;
 }
 
-static Status f_shape(Run *r, const Expr *e, const Val *v, Val *out) {
-    TRY(want_tensor(r, e, v));
-    const Type *t = tensor_type(r, v);
-    *out = val_ints(r, t->dim, t->rank);
-    return OK;
-}
-
-static Status f_dim(Run *r, const Expr *e, const Val *v, Val *out) {
+typedef struct Arg {
+    const Type *t;
     int64_t i;
-    TRY(want_tensor(r, e, v));
-    TRY(want_int(r, e, &v[1], &i));
-    const Type *t = tensor_type(r, v);
-    int axis = axis_norm(i, t->rank);
-    if (axis < 0)
-        return run_fail(r, e, "axis %" PRId64 " is outside rank %d", i,
-                        t->rank);
-    *out = val_int(t->dim[axis]);
+    DType d;
+    Type shape;
+} Arg;
+
+static Status take_arg(Run *r, const Expr *e, char kind, const Val *v, Arg *a) {
+    switch (kind) {
+    case 'i': return want_int(r, e, v, &a->i);
+    case 'd': return want_dtype(r, e, v, &a->d);
+    case 's': return want_shape(r, e, v, &a->shape);
+    case 'l': return v->kind == V_LIST ? OK : wants(r, e, "a list", v);
+    case 't':
+        if (v->kind != V_TENSOR) return wants(r, e, "a tensor", v);
+        a->t = tensor_type(r, v);
+    }
     return OK;
 }
 
-/* elements of a tensor or of a shape */
-static Status f_count(Run *r, const Expr *e, const Val *v, Val *out) {
+/* Elements of a tensor or of a shape. */
+static Status count_of(Run *r, const Expr *e, const Val *v, Val *out) {
     int64_t *dim, n = 1;
     int k;
     if (v->kind == V_TENSOR) {
@@ -694,123 +643,72 @@ static Status f_count(Run *r, const Expr *e, const Val *v, Val *out) {
     return OK;
 }
 
-static Status f_len(Run *r, const Expr *e, const Val *v, Val *out) {
-    if (v->kind != V_LIST) return wants(r, e, "a list", v);
-    *out = val_int(v->n);
-    return OK;
-}
-
-static Status f_dtype(Run *r, const Expr *e, const Val *v, Val *out) {
-    TRY(want_tensor(r, e, v));
-    *out = val_dtype(tensor_type(r, v)->dtype);
-    return OK;
-}
-
-static Status f_present(Run *r, const Expr *e, const Val *v, Val *out) {
-    (void)r;
-    (void)e;
-    *out = val_bool(v->kind != V_NONE);
-    return OK;
-}
-
-/* whether integers of a dtype can equal i at all */
-static Status f_holds(Run *r, const Expr *e, const Val *v, Val *out) {
-    DType d;
-    int64_t i;
-    TRY(want_dtype(r, e, &v[0], &d));
-    TRY(want_int(r, e, &v[1], &i));
-    bool is_unsigned = dtype_info[d].kind != DK_I;
-    int bits = 8 * dtype_info[d].bytes - !is_unsigned;
+/* Whether integers of a dtype can equal i at all. */
+static bool dtype_holds(DType d, int64_t i) {
+    bool is_signed = dtype_info[d].kind == DK_I;
+    int bits = 8 * dtype_info[d].bytes - is_signed;
     int64_t top = i < 0 ? -(i + 1) : i;
-    *out = val_bool((i >= 0 || !is_unsigned) && (bits >= 63 || !(top >> bits)));
-    return OK;
-}
-
-/* whether x stretches to exactly this shape */
-static Status f_broadcasts(Run *r, const Expr *e, const Val *v, Val *out) {
-    int64_t *dim;
-    int n;
-    TRY(want_tensor(r, e, v));
-    TRY(want_ints(r, e, &v[1], &dim, &n));
-    Type to = {.rank = n}, both = {0};
-    if (n > MAX_RANK) return run_fail(r, e, "rank %d", n);
-    memcpy(to.dim, dim, (size_t)n * sizeof *dim);
-    *out = val_bool(shape_broadcast(tensor_type(r, v), &to, &both) &&
-                    shape_equal(&both, &to));
-    return OK;
+    return (i >= 0 || is_signed) && (bits >= 63 || !(top >> bits));
 }
 
 static ValueId round_to(Run *r, ValueId v, DType d);
 
-/* what has a name keeps its dtype */
-static Status f_cast(Run *r, const Expr *e, const Val *v, Val *out) {
-    DType d;
+/* What has a name keeps its dtype. */
+static ValueId cast_to(Run *r, ValueId v, DType d) {
     bool named = false;
-    TRY(want_tensor(r, e, v));
-    TRY(want_dtype(r, e, &v[1], &d));
     for (int i = 0; i < r->env.len; i++)
-        named |= same_value(r->env.data[i].val.t, v->t);
-    *out = val_tensor(named ? b_cast(r->b, v->t, d) : round_to(r, v->t, d));
-    out->typed = true;
-    return OK;
+        named |= same_value(r->env.data[i].val.t, v);
+    return named ? b_cast(r->b, v, d) : round_to(r, v, d);
 }
 
-/* x + y where either may be absent: sums of gradients */
-static Status f_plus(Run *r, const Expr *e, const Val *v, Val *out) {
-    *out = v[v[0].kind == V_NONE];
-    if (v[0].kind == V_NONE || v[1].kind == V_NONE) return OK;
-    return elementwise(r, e, OP_ADD, v, 2, out);
-}
-
-/* g summed to the shape of x: undoes broadcasting */
-static Status f_sum_to(Run *r, const Expr *e, const Val *v, Val *out) {
-    TRY(want_tensor(r, e, &v[0]));
-    TRY(want_tensor(r, e, &v[1]));
-    *out = val_tensor(b_sum_to(r->b, v[0].t, v[1].t, r->wide));
-    out->typed = v[0].typed && same_value(out->t, v[0].t);
-    return OK;
-}
-
-/* the number that all elements of a constant are */
-static Status f_constant(Run *r, const Expr *e, const Val *v, Val *out) {
+static Status eval_builtin(Run *r, const Expr *e, const Val *v, Val *out) {
+    const char *takes = builtins[e->builtin].takes;
+    int n = (int)strlen(takes), axis;
+    Arg a[2] = {{0}};
+    Type both = {0};
     double number;
-    TRY(want_tensor(r, e, v));
+    if (e->args.len != n || e->keys.len)
+        return run_fail(r, e, "%s takes %d", e->name, n);
+    for (int i = 0; i < n; i++) TRY(take_arg(r, e, takes[i], &v[i], &a[i]));
     *out = (Val){.kind = V_NONE};
-    if (value_is_splat(r->b->g, v->t, &number)) *out = val_float(number);
+    switch ((Builtin)e->builtin) {
+    case F_rank: *out = val_int(a->t->rank); break;
+    case F_shape: *out = val_ints(r, a->t->dim, a->t->rank); break;
+    case F_dim:
+        axis = axis_norm(a[1].i, a->t->rank);
+        if (axis < 0)
+            return run_fail(r, e, "axis %" PRId64 " is outside rank %d", a[1].i,
+                            a->t->rank);
+        *out = val_int(a->t->dim[axis]);
+        break;
+    case F_count: return count_of(r, e, v, out);
+    case F_len: *out = val_int(v->n); break;
+    case F_dtype: *out = val_dtype(a->t->dtype); break;
+    case F_present: *out = val_bool(v->kind != V_NONE); break;
+    case F_holds: *out = val_bool(dtype_holds(a->d, a[1].i)); break;
+    case F_broadcasts:
+        *out = val_bool(shape_broadcast(a->t, &a[1].shape, &both) &&
+                        shape_equal(&both, &a[1].shape));
+        break;
+    case F_cast:
+        *out = val_tensor(cast_to(r, v->t, a[1].d));
+        out->typed = true;
+        break;
+    case F_plus:
+        *out = v[v[0].kind == V_NONE];
+        if (v[0].kind == V_NONE || v[1].kind == V_NONE) break;
+        return elementwise(r, e, OP_ADD, v, 2, out);
+    case F_sum_to:
+        *out = val_tensor(b_sum_to(r->b, v[0].t, v[1].t, r->wide));
+        out->typed = v[0].typed && same_value(out->t, v[0].t);
+        break;
+    case F_constant:
+        if (value_is_splat(r->b->g, v->t, &number)) *out = val_float(number);
+        break;
+    case F_grad_dtype: *out = val_dtype(grad_dtype(r->b->g, v->t)); break;
+    case NUM_BUILTINS: ASSERT(!"a built-in");
+    }
     return OK;
-}
-
-static Status f_grad_dtype(Run *r, const Expr *e, const Val *v, Val *out) {
-    TRY(want_tensor(r, e, v));
-    *out = val_dtype(grad_dtype(r->b->g, v->t));
-    return OK;
-}
-
-static const struct {
-    const char *name;
-    int nargs;
-    BuiltinFn *fn;
-} builtins[] = {
-    {"rank", 1, f_rank},
-    {"shape", 1, f_shape},
-    {"dim", 2, f_dim},
-    {"count", 1, f_count},
-    {"len", 1, f_len},
-    {"dtype", 1, f_dtype},
-    {"present", 1, f_present},
-    {"holds", 2, f_holds},
-    {"broadcasts", 2, f_broadcasts},
-    {"cast", 2, f_cast},
-    {"plus", 2, f_plus},
-    {"sum_to", 2, f_sum_to},
-    {"constant", 1, f_constant},
-    {"grad_dtype", 1, f_grad_dtype},
-};
-
-int fn_builtin(Str name) {
-    for (size_t i = 0; i < sizeof builtins / sizeof *builtins; i++)
-        if (strcmp(builtins[i].name, name) == 0) return (int)i;
-    return -1;
 }
 
 static Status eval_call(Run *r, const Expr *e, int nout, Val *out) {
@@ -818,19 +716,18 @@ static Status eval_call(Run *r, const Expr *e, int nout, Val *out) {
     if (e->args.len > MAX_ARGS)
         return run_fail(r, e, "more than %d operands", MAX_ARGS);
     for (int i = 0; i < e->args.len; i++) TRY(eval(r, e->args.data[i], &v[i]));
+    if (e->callee == CALLEE_BUILTIN) return eval_builtin(r, e, v, out);
     if (e->callee == CALLEE_OP && e->args.len == 1 && v->kind == V_LIST &&
         op_info[e->code].in_max < 0)
         return make_call(r, e, nout, v->list, v->n, out);
-    if (e->callee != CALLEE_BUILTIN)
-        return make_call(r, e, nout, v, e->args.len, out);
-    if (e->args.len != builtins[e->builtin].nargs || e->keys.len)
-        return run_fail(r, e, "%s takes %d", e->name,
-                        builtins[e->builtin].nargs);
-    return builtins[e->builtin].fn(r, e, v, out);
+    return make_call(r, e, nout, v, e->args.len, out);
 }
 
 static Status eval(Run *r, const Expr *e, Val *out) {
-    Val c;
+    Val v, at, *list;
+    const Val *bound;
+    int64_t i;
+    DType d;
     bool yes;
     switch (e->kind) {
     case E_INT: *out = val_int(e->i); return OK;
@@ -838,25 +735,44 @@ static Status eval(Run *r, const Expr *e, Val *out) {
     case E_STR: *out = (Val){.kind = V_STR, .s = e->name}; return OK;
     case E_BOOL: *out = val_bool(e->i); return OK;
     case E_NONE: *out = (Val){.kind = V_NONE}; return OK;
-    case E_NAME: return eval_name(r, e, out);
-    case E_LIST: return eval_list(r, e, out);
+    case E_NAME:
+        if ((bound = lookup(r, e->name)))
+            *out = *bound;
+        else if (dtype_from_text(e->name, strlen(e->name), &d))
+            *out = val_dtype(d);
+        else
+            return run_fail(r, e, "'%.60s' has no value here", e->name);
+        return OK;
+    case E_LIST:
+        list = NEW_ARRAY(r->a, Val, e->args.len + 1);
+        for (int k = 0; k < e->args.len; k++)
+            TRY(eval(r, e->args.data[k], &list[k]));
+        *out = (Val){.kind = V_LIST, .list = list, .n = e->args.len};
+        return OK;
     case E_EACH: return eval_each(r, e, out);
     case E_NEG:
-    case E_NOT: return eval_negation(r, e, out);
+    case E_NOT: return eval_unary(r, e, out);
     case E_BINARY: return eval_binary(r, e, out);
-    case E_INDEX: return eval_index(r, e, out);
+    case E_INDEX:
+        TRY(eval(r, e->a, &v));
+        TRY(eval(r, e->b, &at));
+        if (v.kind != V_LIST) return wants(r, e, "a list", &v);
+        TRY(want_int(r, e->b, &at, &i));
+        if (i < 0) i += v.n;
+        if (i < 0 || i >= v.n)
+            return run_fail(r, e->b, "element %" PRId64 " of %d", at.i, v.n);
+        *out = v.list[i];
+        return OK;
     case E_CALL: return eval_call(r, e, 1, out);
     case E_COND:
-        TRY(eval(r, e->c, &c));
-        TRY(want_bool(r, e->c, &c, &yes));
+        TRY(eval(r, e->c, &v));
+        TRY(want_bool(r, e->c, &v, &yes));
         return eval(r, yes ? e->a : e->b, out);
     }
     return OK;
 }
 
 /* ---- statements ---------------------------------------------------------- */
-
-static Status run_block(Run *r, const Block *b);
 
 static void put_part(Run *r, StrBuf *sb, const Val *v) {
     switch (v->kind) {
@@ -924,66 +840,33 @@ static Status run_assign(Run *r, const Stmt *s) {
     return OK;
 }
 
-static Status run_for(Run *r, const Stmt *s) {
-    Val list;
-    TRY(eval(r, s->value, &list));
-    if (list.kind != V_LIST) return wants(r, s->value, "a list", &list);
-    for (int i = 0; i < list.n; i++) {
-        bind(r, s->names.data[0], list.list[i]);
-        TRY(run_block(r, &s->body));
-    }
-    return OK;
-}
-
-static Status run_if(Run *r, const Stmt *s) {
-    Val c;
-    bool yes;
-    TRY(eval(r, s->value, &c));
-    TRY(want_bool(r, s->value, &c, &yes));
-    return run_block(r, yes ? &s->body : &s->other);
-}
-
 static Status run_block(Run *r, const Block *b) {
     for (int i = 0; i < b->len; i++) {
         const Stmt *s = &b->data[i];
+        Val v;
+        bool yes;
         switch (s->kind) {
         case S_ASSIGN: TRY(run_assign(r, s)); break;
-        case S_IF: TRY(run_if(r, s)); break;
-        case S_FOR: TRY(run_for(r, s)); break;
         case S_REQUIRE: TRY(run_require(r, s)); break;
+        case S_IF:
+            TRY(eval(r, s->value, &v));
+            TRY(want_bool(r, s->value, &v, &yes));
+            TRY(run_block(r, yes ? &s->body : &s->other));
+            break;
+        case S_FOR:
+            TRY(eval(r, s->value, &v));
+            if (v.kind != V_LIST) return wants(r, s->value, "a list", &v);
+            for (int k = 0; k < v.n; k++) {
+                bind(r, s->names.data[0], v.list[k]);
+                TRY(run_block(r, &s->body));
+            }
+            break;
         }
     }
     return OK;
 }
 
-static Status run_part(Run *r, const FnPart *part) {
-    return run_block(r, &part->block);
-}
-
 /* ---- a run --------------------------------------------------------------- */
-
-static Status check_operand(Run *r, int i, ValueId v) {
-    const FnOperand *o = &r->fn->operands.data[i];
-    const Type *t = value_type(r->b->g, v);
-    bool ok =
-        o->kind == FO_ANY || (o->kind == FO_FLOAT ? dtype_is_float(t->dtype)
-                                                  : dtype_is_int(t->dtype));
-    if (!ok)
-        snprintf(r->msg, MSG_TEXT, "operand %d is %s, wants %s", i, TXT(t),
-                 o->kind == FO_FLOAT ? "floating point" : "integers");
-    return ok ? OK : ERR_USER;
-}
-
-static void bind_operands(Run *r) {
-    const FnCall *c = r->call;
-    for (int i = 0; i < c->nin; i++)
-        if (is_value(c->in[i]) && value_dtype(r->b->g, c->in[i]) == DT_F64)
-            r->wide = DT_F64;
-    for (int i = 0; i < r->fn->operands.len; i++)
-        bind(r, r->fn->operands.data[i].name,
-             r->fn->all_in ? val_list(r, c->in, c->nin)
-                           : val_tensor(i < c->nin ? c->in[i] : NO_VALUE));
-}
 
 static Val attr_val(Run *r, const FnAttr *a, const Attr *x) {
     switch (a->kind) {
@@ -1008,9 +891,8 @@ static Status check_axes(Run *r, const FnAttr *a, Attr *x) {
     for (int i = 0; i < n; i++) {
         axes[i] = axis_norm(v[i], rank);
         if (axes[i] >= 0) continue;
-        snprintf(r->msg, MSG_TEXT, "axis %" PRId64 " is outside rank %d", v[i],
-                 rank);
-        return ERR_USER;
+        return run_fail(r, NULL, "axis %" PRId64 " is outside rank %d", v[i],
+                        rank);
     }
     if (a->kind == FA_AXIS)
         x->u.i = axes[0];
@@ -1031,15 +913,35 @@ static Status find_attr(Run *r, const FnAttr *a, Attr *x, bool *found) {
         TRY(eval(r, a->dflt, &v));
         TRY(take_attr(r, a->dflt, a->key, &v, x));
     } else if (!a->optional) {
-        snprintf(r->msg, MSG_TEXT, "needs attribute '%s'", a->name);
-        return ERR_USER;
+        return run_fail(r, NULL, "needs attribute '%s'", a->name);
     }
     if (*found && (a->kind == FA_AXIS || a->kind == FA_AXES))
         TRY(check_axes(r, a, x));
     return OK;
 }
 
-static Status bind_attrs(Run *r) {
+static void open_run(Run *r, const FnCall *call, Builder *b, char *msg) {
+    *r = (Run){.call = call,
+               .fn = call->fn,
+               .b = b,
+               .msg = msg,
+               .a = arena_new(),
+               .wide = DT_F32,
+               .first = (uint32_t)b->g->nodes.len,
+               .start = b->g->order.len,
+               .depth = r->depth};
+    for (int i = 0; i < call->nin; i++)
+        if (is_value(call->in[i]) && value_dtype(b->g, call->in[i]) == DT_F64)
+            r->wide = DT_F64;
+    for (int i = 0; i < r->fn->operands.len; i++)
+        bind(r, r->fn->operands.data[i].name,
+             r->fn->all_in
+                 ? val_list(r, call->in, call->nin)
+                 : val_tensor(i < call->nin ? call->in[i] : NO_VALUE));
+}
+
+static Status start_run(Run *r, const FnCall *call, Builder *b, char *msg) {
+    open_run(r, call, b, msg);
     for (int i = 0; i < r->fn->attrs.len; i++) {
         const FnAttr *a = &r->fn->attrs.data[i];
         Attr x = {0};
@@ -1048,27 +950,17 @@ static Status bind_attrs(Run *r) {
         vec_push(r->a, &r->env,
                  (Binding){a->name, found ? attr_val(r, a, &x) : (Val){0}});
     }
-    return OK;
-}
-
-static void open_run(Run *r, const FnCall *call, Builder *b, char *msg) {
-    r->call = call;
-    r->fn = call->fn;
-    r->b = b;
-    r->msg = msg;
-    r->a = arena_new();
-    r->wide = DT_F32;
-    r->first = (uint32_t)b->g->nodes.len;
-    r->start = b->g->order.len;
-    bind_operands(r);
-}
-
-static Status start_run(Run *r, const FnCall *call, Builder *b, char *msg) {
-    open_run(r, call, b, msg);
-    TRY(bind_attrs(r));
-    for (int i = 0; i < call->nin; i++)
-        if (is_value(call->in[i]) && !r->fn->rule)
-            TRY(check_operand(r, i, call->in[i]));
+    for (int i = 0; i < call->nin && !r->fn->rule; i++) {
+        if (!is_value(call->in[i])) continue;
+        FnOperandKind kind = r->fn->operands.data[i].kind;
+        const Type *t = value_type(b->g, call->in[i]);
+        bool is_float = dtype_is_float(t->dtype);
+        if (kind == FO_ANY || (is_float && kind == FO_FLOAT) ||
+            (dtype_is_int(t->dtype) && kind == FO_INT))
+            continue;
+        return run_fail(r, NULL, "operand %d is %s, wants %s", i, TXT(t),
+                        kind == FO_FLOAT ? "floating point" : "integers");
+    }
     return OK;
 }
 
@@ -1087,11 +979,9 @@ static Status take_value(Run *r, const Val *v, Str name, DType d,
         *out = graph_scalar(r->b->g, d == NUM_DTYPES ? r->wide : d, number(v));
         return OK;
     }
-    if (v->kind != V_TENSOR) {
-        snprintf(r->msg, MSG_TEXT, "'%.60s' is %s, not a tensor", name,
-                 kind_text(v));
-        return ERR_USER;
-    }
+    if (v->kind != V_TENSOR)
+        return run_fail(r, NULL, "'%.60s' is %s, not a tensor", name,
+                        kind_text(v));
     *out = round_to(r, v->t, d);
     return OK;
 }
@@ -1102,49 +992,34 @@ static Status take_results(Run *r, ValueId *out) {
         Str name = r->fn->results.data[i].name;
         TRY(take_value(r, lookup(r, name), name,
                        c->want ? c->want[i] : NUM_DTYPES, &out[i]));
-        if (is_value(out[i])) continue;
-        snprintf(r->msg, MSG_TEXT, "gives no result '%.60s' here", name);
-        return ERR_USER;
+        if (!is_value(out[i]))
+            return run_fail(r, NULL, "gives no result '%.60s' here", name);
     }
     return OK;
 }
 
-static Status run_results(Builder *b, const FnCall *call, const FnPart *part,
-                          ValueId *out, char *msg) {
+Status fn_run(Builder *b, const FnCall *call, const FnPart *part, ValueId *out,
+              char *msg) {
     Run r = {0};
     Status s = start_run(&r, call, b, msg);
-    if (s == OK) s = run_part(&r, part);
+    if (s == OK) s = run_block(&r, &part->block);
     if (s == OK) s = take_results(&r, out);
     if (s == OK) graph_drop_unneeded(b->g, r.first, r.start, out, call->nout);
     arena_free(r.a);
     return s;
 }
 
-Status fn_run_body(Builder *b, const FnCall *call, ValueId *out, char *msg) {
-    return run_results(b, call, &call->fn->body, out, msg);
-}
-
-Status fn_run_inference(Builder *b, const FnCall *call, ValueId *out,
-                        char *msg) {
-    return run_results(b, call, &call->fn->inference, out, msg);
-}
-
-static Status samples_of(Run *r, FnSamples *out) {
-    static const char *const names[] = {"num", "den", "correct", "count"};
-    ValueId *to[] = {&out->num, &out->den, &out->correct, &out->count};
-    TRY(run_part(r, &r->fn->samples));
-    for (int i = 0; i < 4; i++) {
-        Str name = intern(names[i]);
-        TRY(take_value(r, lookup(r, name), name, DT_F32, to[i]));
-    }
-    return OK;
-}
-
 Status fn_run_samples(Builder *b, const FnCall *call, FnSamples *out,
                       char *msg) {
+    static const char *const names[] = {"num", "den", "correct", "count"};
+    ValueId *to[] = {&out->num, &out->den, &out->correct, &out->count};
     Run r = {0};
     Status s = start_run(&r, call, b, msg);
-    if (s == OK) s = samples_of(&r, out);
+    if (s == OK) s = run_block(&r, &call->fn->samples.block);
+    for (int i = 0; i < 4 && s == OK; i++) {
+        Str name = intern(names[i]);
+        s = take_value(&r, lookup(&r, name), name, DT_F32, to[i]);
+    }
     arena_free(r.a);
     return s;
 }
@@ -1169,7 +1044,7 @@ static Status grad_of(Run *r, const ValueId *result, const ValueId *gout,
     const FnCall *c = r->call;
     const FnPart *part = &r->fn->grad;
     bool all = r->fn->all_out;
-    TRY(run_part(r, &r->fn->body));
+    TRY(run_block(r, &r->fn->body.block));
     for (int i = 0; i < (all ? 1 : c->nout); i++)
         bind(r, r->fn->results.data[i].name,
              all ? val_list(r, result, c->nout) : val_tensor(result[i]));
@@ -1177,7 +1052,7 @@ static Status grad_of(Run *r, const ValueId *result, const ValueId *gout,
         bind(r, part->in.data[i],
              all ? val_list(r, gout, c->nout)
                  : val_tensor(i < c->nout ? gout[i] : NO_VALUE));
-    TRY(run_part(r, part));
+    TRY(run_block(r, &part->block));
     for (int i = 0; i < c->nin; i++) {
         gin[i] = NO_VALUE;
         if (r->fn->all_in || i < part->out.len)

@@ -111,6 +111,8 @@ typedef struct Diag {
    escaped and shortened.  Always returns ERR_USER.                         */
 Status fail(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void warn(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Bytes of a message without its place, which the caller knows. */
+enum { MSG_TEXT = 256 };
 /* Escapes control bytes, quotes and backslashes; at most ~120 chars.       */
 void sb_put_escaped(StrBuf *sb, const char *s);
 /* In double quotes, escaped so that the text form reads it back; whole.    */

@@ -34,29 +34,19 @@ static size_t stem_length(const Module *m, const char *s) {
     return dot && is_op_word(m, s + dot + 1, end - dot - 1) ? dot : n;
 }
 
-static bool ends_with(const char *s, const char *end) {
-    size_t n = strlen(s), k = strlen(end);
-    return n > k && strcmp(s + n - k, end) == 0;
-}
-
-static Str first_name(const Graph *g, const ValueId *in, int nin) {
-    for (int i = 0; i < nin; i++)
-        if (is_value(in[i]) && value_get(g, in[i])->name)
-            return value_get(g, in[i])->name;
-    return NULL;
-}
-
-static Str derive_name(const Builder *b, Callee callee, const ValueId *in,
-                       int nin, DType result) {
-    const char *word = callee_info(callee)->text;
-    Str base = first_name(b->g, in, nin);
+static Str derive_name(const Builder *b, const Node *n, DType result) {
+    const char *word =
+        n->op == OP_CAST ? dtype_info[result].text : node_info(n)->text;
+    Str base = NULL;
+    for (int i = 0; i < n->nin && !base; i++)
+        if (is_value(n->in[i])) base = value_get(b->g, n->in[i])->name;
     if (b->suffix) {
-        if (!base) base = intern(word);
-        if (ends_with(base, b->suffix)) return base;
+        if (!base) base = intern(node_info(n)->text);
+        size_t k = strlen(base), end = strlen(b->suffix);
+        if (k > end && !strcmp(base + k - end, b->suffix)) return base;
         return internf("%s%s", base, b->suffix);
     }
-    if (!base) return intern(word);
-    if (callee.op == OP_CAST) word = dtype_info[result].text;
+    if (!base) return intern(node_info(n)->text);
     return internf("%.*s.%s", (int)stem_length(b->g->module, base), base, word);
 }
 
@@ -72,19 +62,12 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static bool takes_attr(OpCode op, AttrKey k) {
-    for (int i = 0; i < op_info[op].nattr; i++)
-        if (op_info[op].attrs[i] == k) return true;
-    return false;
-}
-
 /* The rank that attribute `axis` counts in; -1: unknown, the rule complains. */
-static int axis_rank(const Graph *g, OpCode op, const ValueId *in, int nin,
-                     const Node *attrs, const Type *given) {
+static int axis_rank(const Graph *g, const Node *n, const Type *given) {
     const int64_t *shape;
-    if (op == OP_IOTA) return given ? given->rank : -1;
-    if (op == OP_SCATTER_ADD) return attr_ints(attrs, AK_shape, &shape);
-    return nin && is_value(in[0]) ? value_type(g, in[0])->rank : -1;
+    if (n->op == OP_IOTA) return given ? given->rank : -1;
+    if (n->op == OP_SCATTER_ADD) return attr_ints(n, AK_shape, &shape);
+    return n->nin && is_value(n->in[0]) ? value_type(g, n->in[0])->rank : -1;
 }
 
 void attr_sort_axes(int64_t *v, int n, int rank) {
@@ -93,71 +76,61 @@ void attr_sort_axes(int64_t *v, int n, int rank) {
     if (n) qsort(v, (size_t)n, sizeof *v, by_value);
 }
 
-/* A copy with room for one default, axis 0; *n is updated. */
-static Attr *op_attrs(const Graph *g, OpCode op, const ValueId *in, int nin,
-                      const Attr *attrs, int *n, const Type *given) {
-    Attr *to = NEW_ARRAY(g->arena, Attr, *n + 1);
-    for (int i = 0; i < *n; i++) {
-        to[i] = attrs[i];
-        if (attr_get(to[i].key)->kind != ATTR_INTS) continue;
-        to[i].u.ints.v = arena_dup(g->arena, attrs[i].u.ints.v,
-                                   (size_t)attrs[i].u.ints.n * sizeof(int64_t));
-    }
-    Node holder = {.attrs = to, .nattr = *n};
-    int rank = axis_rank(g, op, in, nin, &holder, given);
-    bool wants_axis = takes_attr(op, AK_axis);
-    if (wants_axis && rank >= 0 && !attr_find(&holder, AK_axis))
-        to[(*n)++] = attr_i(AK_axis, 0);
-    for (int i = 0; i < *n; i++) {
-        if (to[i].key == AK_axis && wants_axis &&
-            axis_norm(to[i].u.i, rank) >= 0)
+Attr attr_copy(Arena *a, Attr x) {
+    if (attr_get(x.key)->kind == ATTR_INTS)
+        x.u.ints.v =
+            arena_dup(a, x.u.ints.v, (size_t)x.u.ints.n * sizeof *x.u.ints.v);
+    return x;
+}
+
+/* A copy, with axis 0 where no axis is given. */
+static void op_attrs(const Graph *g, Node *n, const Type *given) {
+    Attr *to = NEW_ARRAY(g->arena, Attr, n->nattr + 1);
+    int rank = axis_rank(g, n, given);
+    bool takes = info_takes(&op_info[n->op], AK_axis);
+    for (int i = 0; i < n->nattr; i++) to[i] = attr_copy(g->arena, n->attrs[i]);
+    if (takes && rank >= 0 && !attr_find(n, AK_axis))
+        to[n->nattr++] = attr_i(AK_axis, 0);
+    for (int i = 0; i < n->nattr; i++) {
+        if (to[i].key == AK_axis && takes && axis_norm(to[i].u.i, rank) >= 0)
             to[i].u.i = axis_norm(to[i].u.i, rank);
         if (to[i].key == AK_axes) /* our own copy */
             attr_sort_axes((int64_t *)to[i].u.ints.v, to[i].u.ints.n, rank);
     }
-    return to;
+    n->attrs = to;
 }
 
-Status canonical_attrs(Graph *g, Callee callee, const ValueId *in, int nin,
-                       const Attr **attrs, int *nattr, const Type *given,
-                       char *msg) {
-    Attr *to;
-    if (callee.fn)
-        TRY(fn_canonical_attrs(callee.fn, g, in, nin, *attrs, nattr, &to, msg));
+Status canonical_attrs(Graph *g, Node *n, const Type *given, char *msg) {
+    if (n->fn)
+        TRY(fn_canonical_attrs(g, n, msg));
     else
-        to = op_attrs(g, callee.op, in, nin, *attrs, nattr, given);
-    if (*nattr) qsort(to, (size_t)*nattr, sizeof *to, by_key);
-    *attrs = to;
+        op_attrs(g, n, given);
+    if (n->nattr) /* a copy of ours */
+        qsort((Attr *)n->attrs, (size_t)n->nattr, sizeof *n->attrs, by_key);
     return OK;
 }
 
 /* ---- nodes --------------------------------------------------------------- */
 
-Status node_make(Builder *b, Callee callee, const ValueId *in, int nin,
-                 const Attr *attrs, int nattr, int nout, const Type *given,
+Status node_make(Builder *b, const Node *want, const Type *given,
                  const char *const *names, NodeId *out, char *msg) {
     Graph *g = b->g;
-    while (nin > callee_info(callee)->in_min && !is_value(in[nin - 1])) nin--;
-    TRY(canonical_attrs(g, callee, in, nin, &attrs, &nattr, given, msg));
-    TypeId *types = NEW_ARRAY(g->arena, TypeId, nout);
-    TRY(infer_types(g, callee, in, nin, attrs, nattr, nout, given, types, msg));
+    Node n = *want;
+    n.flags = b->flags;
+    n.group = -1;
+    n.loc = b->loc;
+    while (n.nin > node_info(&n)->in_min && !is_value(n.in[n.nin - 1])) n.nin--;
+    TRY(canonical_attrs(g, &n, given, msg));
+    TypeId *types = NEW_ARRAY(g->arena, TypeId, n.nout);
+    TRY(infer_types(g, &n, given, types, msg));
 
-    Node n = {.op = callee.op,
-              .fn = callee.fn,
-              .nin = nin,
-              .nout = nout,
-              .attrs = attrs,
-              .nattr = nattr,
-              .flags = b->flags,
-              .group = -1,
-              .loc = b->loc};
-    n.in = arena_dup(g->arena, in, (size_t)nin * sizeof *in);
-    n.out = NEW_ARRAY(g->arena, ValueId, nout);
+    n.in = arena_dup(g->arena, n.in, (size_t)n.nin * sizeof *n.in);
+    n.out = NEW_ARRAY(g->arena, ValueId, n.nout);
     NodeId id = {(uint32_t)g->nodes.len};
-    for (int i = 0; i < nout; i++) {
-        Str name = names && names[i] ? intern(names[i])
-                                     : derive_name(b, callee, in, nin,
-                                                   type_get(types[i])->dtype);
+    for (int i = 0; i < n.nout; i++) {
+        Str name = names && names[i]
+                       ? intern(names[i])
+                       : derive_name(b, &n, type_get(types[i])->dtype);
         n.out[i] = value_new(g, (Value){.name = graph_fresh_name(g, name),
                                         .type = types[i],
                                         .kind = VK_RESULT,
@@ -170,13 +143,15 @@ Status node_make(Builder *b, Callee callee, const ValueId *in, int nin,
     return OK;
 }
 
-/* A pass asked for an illegal node. */
-static _Noreturn void illegal(const Builder *b, Callee callee,
-                              const ValueId *in, int nin, const char *msg) {
-    fprintf(stderr, "graph %s: illegal %s", b->g->name,
-            callee_info(callee)->text);
-    for (int i = 0; i < nin; i++) {
-        const Value *v = is_value(in[i]) ? value_get(b->g, in[i]) : NULL;
+/* What a pass asks for is legal. */
+static NodeId make_legal(Builder *b, const Node *n, const Type *given,
+                         const char *const *names) {
+    NodeId id;
+    char msg[MSG_TEXT];
+    if (node_make(b, n, given, names, &id, msg) == OK) return id;
+    fprintf(stderr, "graph %s: illegal %s", b->g->name, node_info(n)->text);
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = is_value(n->in[i]) ? value_get(b->g, n->in[i]) : NULL;
         fprintf(stderr, "%s%s %s", i ? ", " : " ", v && v->name ? v->name : "",
                 TXT(v ? type_get(v->type) : NULL));
     }
@@ -184,62 +159,57 @@ static _Noreturn void illegal(const Builder *b, Callee callee,
     assert_failed("the builder makes legal nodes only", __FILE__, __LINE__);
 }
 
-static NodeId make_legal(Builder *b, Callee callee, const ValueId *in, int nin,
-                         const Attr *attrs, int nattr, int nout,
-                         const Type *given, const char *const *names) {
-    NodeId id;
-    char msg[MSG_TEXT];
-    if (node_make(b, callee, in, nin, attrs, nattr, nout, given, names, &id,
-                  msg))
-        illegal(b, callee, in, nin, msg);
-    return id;
+static Node asked(Callee callee, const ValueId *in, int nin, const Attr *attrs,
+                  int nattr, int nout) {
+    return (Node){.op = callee.op,
+                  .fn = callee.fn,
+                  .in = (ValueId *)in, /* copied before anything is changed */
+                  .nin = nin,
+                  .attrs = attrs,
+                  .nattr = nattr,
+                  .nout = nout};
 }
 
-static ValueId result(const Builder *b, NodeId n, int i) {
-    return node_get(b->g, n)->out[i];
+static ValueId make_one(Builder *b, OpCode op, const ValueId *in, int nin,
+                        const Attr *attrs, int nattr, const Type *given,
+                        const char *name) {
+    Node n = asked(callee_op(op), in, nin, attrs, nattr, 1);
+    return node_get(b->g, make_legal(b, &n, given, &name))->out[0];
 }
 
 ValueId build(Builder *b, OpCode op, const ValueId *in, int nin,
               const Attr *attrs, int nattr, DType dtype, const char *name) {
     Type given = type_by_rule();
     given.dtype = dtype;
-    return result(
-        b,
-        make_legal(b, callee_op(op), in, nin, attrs, nattr, 1, &given, &name),
-        0);
+    return make_one(b, op, in, nin, attrs, nattr, &given, name);
 }
 
-static NodeId make_multi(Builder *b, Callee callee, const ValueId *in, int nin,
-                         const Attr *attrs, int nattr, int nout,
-                         const DType *dtypes, const char *const *names) {
-    Type *given = NEW_ARRAY(b->g->arena, Type, nout);
-    for (int i = 0; i < nout; i++) {
+ValueId build_gen(Builder *b, OpCode op, const ValueId *in, int nin,
+                  const Attr *attrs, int nattr, TypeId type, const char *name) {
+    return make_one(b, op, in, nin, attrs, nattr, type_get(type), name);
+}
+
+static NodeId make_many(Builder *b, const Node *n, const DType *dtypes,
+                        const char *const *names) {
+    Type *given = NEW_ARRAY(b->g->arena, Type, n->nout);
+    for (int i = 0; i < n->nout; i++) {
         given[i] = type_by_rule();
         if (dtypes) given[i].dtype = dtypes[i];
     }
-    return make_legal(b, callee, in, nin, attrs, nattr, nout, given, names);
+    return make_legal(b, n, given, names);
 }
 
 NodeId build_multi(Builder *b, OpCode op, const ValueId *in, int nin,
                    const Attr *attrs, int nattr, int nout, const DType *dtypes,
                    const char *const *names) {
-    return make_multi(b, callee_op(op), in, nin, attrs, nattr, nout, dtypes,
-                      names);
+    Node n = asked(callee_op(op), in, nin, attrs, nattr, nout);
+    return make_many(b, &n, dtypes, names);
 }
 
 NodeId build_call(Builder *b, const Fn *fn, const ValueId *in, int nin,
                   const Attr *attrs, int nattr, int nout, const DType *dtypes) {
-    Callee callee = {OP_CALL, fn};
-    return make_multi(b, callee, in, nin, attrs, nattr, nout, dtypes, NULL);
-}
-
-ValueId build_gen(Builder *b, OpCode op, const ValueId *in, int nin,
-                  const Attr *attrs, int nattr, TypeId type, const char *name) {
-    Type given = *type_get(type);
-    return result(
-        b,
-        make_legal(b, callee_op(op), in, nin, attrs, nattr, 1, &given, &name),
-        0);
+    Node n = asked((Callee){OP_CALL, fn}, in, nin, attrs, nattr, nout);
+    return make_many(b, &n, dtypes, NULL);
 }
 
 Status build_checked(Builder *b, Diag *d, Callee callee, const ValueId *in,
@@ -247,11 +217,11 @@ Status build_checked(Builder *b, Diag *d, Callee callee, const ValueId *in,
                      const TypeId *types, const char *const *names,
                      NodeId *out) {
     char msg[MSG_TEXT];
+    Node n = asked(callee, in, nin, attrs, nattr, nout);
     Type *given = NEW_ARRAY(b->g->arena, Type, nout);
     for (int i = 0; i < nout; i++)
         given[i] = types && types[i].i ? *type_get(types[i]) : type_by_rule();
-    if (node_make(b, callee, in, nin, attrs, nattr, nout, given, names, out,
-                  msg))
+    if (node_make(b, &n, given, names, out, msg))
         return fail(d, b->loc, "%s: %s", callee_info(callee)->text, msg);
     return OK;
 }
@@ -280,25 +250,12 @@ ValueId b_cast(Builder *b, ValueId x, DType d) {
     return b1(b, OP_CAST, x, d);
 }
 
-static bool has_shape(const Builder *b, ValueId x, int rank,
-                      const int64_t *dim) {
-    const Type *t = value_type(b->g, x);
-    if (t->rank != rank) return false;
-    for (int i = 0; i < rank; i++)
-        if (t->dim[i] != dim[i]) return false;
-    return true;
-}
-
 ValueId b_reshape(Builder *b, ValueId x, int rank, const int64_t *dim) {
-    if (has_shape(b, x, rank, dim)) return x;
+    const Type *t = value_type(b->g, x);
+    size_t bytes = (size_t)rank * sizeof *dim;
+    if (t->rank == rank && (!rank || !memcmp(t->dim, dim, bytes))) return x;
     Attr a = attr_v(AK_shape, dim, rank);
     return build(b, OP_RESHAPE, &x, 1, &a, 1, DT_DEFAULT, NULL);
-}
-
-ValueId b_expand(Builder *b, ValueId x, int rank, const int64_t *dim) {
-    if (has_shape(b, x, rank, dim)) return x;
-    Attr a = attr_v(AK_shape, dim, rank);
-    return build(b, OP_EXPAND, &x, 1, &a, 1, DT_DEFAULT, NULL);
 }
 
 ValueId b_reduce(Builder *b, OpCode op, ValueId x, const int64_t *axes, int n,
@@ -388,9 +345,7 @@ static bool store(Graph *g, uint32_t first, int start, ValueId v, DType d,
         return false;
     for (int i = 0; i < n->nout; i++) given[i] = *value_type(g, n->out[i]);
     given[at].dtype = d;
-    if (infer_types(g, node_callee(n), n->in, n->nin, n->attrs, n->nattr,
-                    n->nout, given, types, msg) != OK)
-        return false;
+    if (infer_types(g, n, given, types, msg) != OK) return false;
     value_get(g, v)->type = types[at];
     return true;
 }

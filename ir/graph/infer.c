@@ -23,37 +23,33 @@ const char *type_text(const Type *t, char *buf) {
     return buf;
 }
 
-static Status check_counts(const OpInfo *info, int nin, int nout, char *msg) {
-    if (nin < info->in_min || (info->in_max >= 0 && nin > info->in_max)) {
+static Status check_counts(const OpInfo *info, const Node *n, char *msg) {
+    const char *s = n->nin == 1 ? "" : "s";
+    bool few = n->nin < info->in_min;
+    if (few || (info->in_max >= 0 && n->nin > info->in_max)) {
         if (info->in_max == info->in_min)
-            return bad(msg, "%d operand%s given, takes %d", nin,
-                       nin == 1 ? "" : "s", info->in_min);
-        return bad(msg, "%d operand%s given, takes %s %d", nin,
-                   nin == 1 ? "" : "s",
-                   nin < info->in_min ? "at least" : "at most",
-                   nin < info->in_min ? info->in_min : info->in_max);
+            return bad(msg, "%d operand%s given, takes %d", n->nin, s,
+                       info->in_min);
+        return bad(msg, "%d operand%s given, takes %s %d", n->nin, s,
+                   few ? "at least" : "at most",
+                   few ? info->in_min : info->in_max);
     }
-    if (nout < info->out_min || (info->out_max >= 0 && nout > info->out_max))
-        return bad(msg, "%d result%s named, gives %d%s", nout,
-                   nout == 1 ? "" : "s",
-                   nout < info->out_min ? info->out_min : info->out_max,
+    few = n->nout < info->out_min;
+    if (few || (info->out_max >= 0 && n->nout > info->out_max))
+        return bad(msg, "%d result%s named, gives %d%s", n->nout,
+                   n->nout == 1 ? "" : "s", few ? info->out_min : info->out_max,
                    info->out_min == info->out_max ? "" : " or fewer");
     return OK;
 }
 
-static Status check_attrs(const OpInfo *info, const Attr *attrs, int nattr,
-                          char *msg) {
-    for (int i = 0; i < nattr; i++) {
-        bool known = false;
-        for (int j = 0; j < info->nattr; j++)
-            known |= info->attrs[j] == attrs[i].key;
-        if (!known)
-            return bad(msg, "has no attribute '%s'",
-                       attr_get(attrs[i].key)->text);
-        if (i && strcmp(attr_get(attrs[i - 1].key)->text,
-                        attr_get(attrs[i].key)->text) >= 0)
+static Status check_attrs(const OpInfo *info, const Node *n, char *msg) {
+    for (int i = 0; i < n->nattr; i++) {
+        const char *text = attr_get(n->attrs[i].key)->text;
+        if (!info_takes(info, n->attrs[i].key))
+            return bad(msg, "has no attribute '%s'", text);
+        if (i && strcmp(attr_get(n->attrs[i - 1].key)->text, text) >= 0)
             return bad(msg, "attribute '%s' is given twice or out of order",
-                       attr_get(attrs[i].key)->text);
+                       text);
     }
     return OK;
 }
@@ -72,13 +68,34 @@ static Status check_given(const Type *given, const Type *got, bool free_dtype,
                dtype_info[given->dtype].text);
 }
 
-/* The types of all results after the rule has run. */
-static Status settle(const TypeCtx *cx, const Type *given, TypeId *out,
-                     char *msg) {
-    for (int i = 0; i < cx->nout; i++) {
-        Type t = cx->out[i];
+Status infer_types(const Graph *g, const Node *n, const Type *given,
+                   TypeId *out, char *msg) {
+    enum { FEW = 16 };
+    const OpInfo *info = node_info(n);
+    const Type *few_in[FEW];
+    Type few_out[FEW];
+    bool few_free[FEW] = {0};
+    TypeCtx cx; /* most of it is a message, which is seldom needed */
+    cx.n = n;
+    cx.given = given;
+    cx.msg[0] = msg[0] = 0;
+    TRY(check_counts(info, n, msg));
+    TRY(check_attrs(info, n, msg));
+    cx.ins = n->nin <= FEW ? few_in : NEW_ARRAY(g->arena, const Type *, n->nin);
+    cx.out = n->nout <= FEW ? few_out : NEW_ARRAY(g->arena, Type, n->nout);
+    cx.free_dtype =
+        n->nout <= FEW ? few_free : NEW_ARRAY(g->arena, bool, n->nout);
+    memset(cx.out, 0, (size_t)n->nout * sizeof *cx.out);
+    for (int i = 0; i < n->nin; i++) {
+        cx.ins[i] = is_value(n->in[i]) ? value_type(g, n->in[i]) : NULL;
+        if (!cx.ins[i] && (i < info->in_min || info->in_max < 0))
+            return bad(msg, "operand %d is absent", i);
+    }
+    if (op_info[n->op].type(&cx) != OK) return bad(msg, "%s", cx.msg);
+    for (int i = 0; i < n->nout; i++) {
+        Type t = cx.out[i];
         if (given) {
-            TRY(check_given(&given[i], &t, cx->free_dtype[i], i, msg));
+            TRY(check_given(&given[i], &t, cx.free_dtype[i], i, msg));
             if (given[i].dtype != NUM_DTYPES) t.dtype = given[i].dtype;
         }
         if (!out) continue;
@@ -86,44 +103,6 @@ static Status settle(const TypeCtx *cx, const Type *given, TypeId *out,
         if (!out[i].i) return bad(msg, "result %d is too large", i);
     }
     return OK;
-}
-
-static Status operand_types(const Graph *g, const OpInfo *info,
-                            const ValueId *in, TypeCtx *cx, char *msg) {
-    for (int i = 0; i < cx->nin; i++) {
-        cx->ins[i] = is_value(in[i]) ? value_type(g, in[i]) : NULL;
-        if (!cx->ins[i] && (i < info->in_min || info->in_max < 0))
-            return bad(msg, "operand %d is absent", i);
-    }
-    return OK;
-}
-
-Status infer_types(const Graph *g, Callee callee, const ValueId *in, int nin,
-                   const Attr *attrs, int nattr, int nout, const Type *given,
-                   TypeId *out, char *msg) {
-    enum { FEW = 16 };
-    const OpInfo *info = callee_info(callee);
-    const Type *few_in[FEW];
-    Type few_out[FEW];
-    bool few_free[FEW] = {0};
-    Node holder = {.attrs = attrs, .nattr = nattr};
-    TypeCtx cx; /* most of it is a message, which is seldom needed */
-    cx.op = callee.op;
-    cx.fn = callee.fn;
-    cx.nin = nin;
-    cx.nout = nout;
-    cx.attrs = &holder;
-    cx.given = given;
-    cx.msg[0] = msg[0] = 0;
-    TRY(check_counts(info, nin, nout, msg));
-    TRY(check_attrs(info, attrs, nattr, msg));
-    cx.ins = nin <= FEW ? few_in : NEW_ARRAY(g->arena, const Type *, nin);
-    cx.out = nout <= FEW ? few_out : NEW_ARRAY(g->arena, Type, nout);
-    cx.free_dtype = nout <= FEW ? few_free : NEW_ARRAY(g->arena, bool, nout);
-    memset(cx.out, 0, (size_t)nout * sizeof *cx.out);
-    TRY(operand_types(g, info, in, &cx, msg));
-    if (op_info[callee.op].type(&cx) != OK) return bad(msg, "%s", cx.msg);
-    return settle(&cx, given, out, msg);
 }
 
 Status node_check_types(const Graph *g, const Node *n, char *msg) {
@@ -135,6 +114,5 @@ Status node_check_types(const Graph *g, const Node *n, char *msg) {
         if (!t.i) return bad(msg, "result %d has no type", i);
         given[i] = *type_get(t);
     }
-    return infer_types(g, node_callee(n), n->in, n->nin, n->attrs, n->nattr,
-                       n->nout, given, NULL, msg);
+    return infer_types(g, n, given, NULL, msg);
 }

@@ -390,69 +390,6 @@ int *graph_positions(const Graph *g, Arena *scratch) {
     return pos;
 }
 
-/* ---- topological order --------------------------------------------------- */
-
-enum { UNSEEN, OPEN, DONE, ABSENT };
-
-typedef struct Sorter {
-    const Graph *g;
-    Arena *scratch;
-    char *state; /* by NodeId.i */
-    int *next;   /* operand to look at next */
-    VEC(NodeId) stack, sorted;
-} Sorter;
-
-/* The next producer of n's operands that is not placed yet. */
-static NodeId pending(Sorter *s, NodeId id) {
-    const Node *n = node_get(s->g, id);
-    while (s->next[id.i] < n->nin) {
-        ValueId v = n->in[s->next[id.i]++];
-        if (!is_value(v)) continue;
-        const Value *x = value_get(s->g, v);
-        if (x->kind == VK_RESULT && s->state[x->def.i] < DONE) return x->def;
-    }
-    return NO_NODE;
-}
-
-/* Depth first with a stack of its own: graphs are thousands of nodes deep. */
-static bool place(Sorter *s, NodeId root) {
-    if (s->state[root.i] == DONE) return true;
-    s->state[root.i] = OPEN;
-    vec_push(s->scratch, &s->stack, root);
-    while (s->stack.len) {
-        NodeId id = s->stack.data[s->stack.len - 1], p = pending(s, id);
-        if (p.i && s->state[p.i] == OPEN) return false;
-        if (p.i) {
-            s->state[p.i] = OPEN;
-            vec_push(s->scratch, &s->stack, p);
-            continue;
-        }
-        s->state[id.i] = DONE;
-        vec_push(s->scratch, &s->sorted, id);
-        s->stack.len--;
-    }
-    return true;
-}
-
-/* Nodes keep their order; one that is needed earlier moves to just before its
-   first user. */
-bool graph_toposort(Graph *g) {
-    Sorter s = {.g = g, .scratch = arena_new()};
-    s.state = NEW_ARRAY(s.scratch, char, g->nodes.len);
-    s.next = NEW_ARRAY(s.scratch, int, g->nodes.len);
-    memset(s.state, ABSENT, (size_t)g->nodes.len);
-    for (int i = 0; i < g->order.len; i++) s.state[g->order.data[i].i] = UNSEEN;
-    bool ok = true;
-    for (int i = 0; ok && i < g->order.len; i++)
-        ok = place(&s, g->order.data[i]);
-    if (ok && g->order.len)
-        memcpy(g->order.data, s.sorted.data,
-               (size_t)s.sorted.len * sizeof *s.sorted.data);
-    if (ok) g->order.len = s.sorted.len; /* a node listed twice counts once */
-    arena_free(s.scratch);
-    return ok;
-}
-
 /* Marks the node of v, which is none of the older ones. */
 static void need(const Graph *g, uint32_t first, bool *needed, ValueId v) {
     if (!is_value(v) || value_get(g, v)->kind != VK_RESULT) return;

@@ -25,14 +25,16 @@ void put_data(StrBuf *sb, const Tensor *t);
 
 /* ---- build.c ------------------------------------------------------------- */
 
-/* *attrs in canonical form, in g's arena.  given: types of results, or NULL. */
-Status canonical_attrs(Graph *g, Callee callee, const ValueId *in, int nin,
-                       const Attr **attrs, int *nattr, const Type *given,
-                       char *msg);
-/* What every maker of nodes ends in.  given: nout entries or NULL. */
-Status node_make(Builder *b, Callee callee, const ValueId *in, int nin,
-                 const Attr *attrs, int nattr, int nout, const Type *given,
+/* A node that is not in the graph yet is what is asked for: op or function,
+   operands, attributes, counts.  given: types of results, or NULL. */
+
+/* n->attrs in the one form, in g's arena. */
+Status canonical_attrs(Graph *g, Node *n, const Type *given, char *msg);
+/* What every maker of nodes ends in.  given, names: nout entries or NULL. */
+Status node_make(Builder *b, const Node *want, const Type *given,
                  const char *const *names, NodeId *out, char *msg);
+/* With integers in memory of the arena. */
+Attr attr_copy(Arena *a, Attr x);
 /* Axes in [0, rank), ascending; those out of range stay. */
 void attr_sort_axes(int64_t *v, int n, int rank);
 
@@ -52,13 +54,12 @@ static inline Type type_by_rule(void) {
 /* Runs the op's rule over types that are given in part, if at all: `given` has
    nout entries or is NULL.  out NULL: they are only checked.  On failure
    ERR_USER, and msg (MSG_TEXT bytes) says why. */
-Status infer_types(const Graph *g, Callee callee, const ValueId *in, int nin,
-                   const Attr *attrs, int nattr, int nout, const Type *given,
+Status infer_types(const Graph *g, const Node *n, const Type *given,
                    TypeId *out, char *msg);
 /* Whether n's results have the types that its op's rule says. */
 Status node_check_types(const Graph *g, const Node *n, char *msg);
 /* "f32[2,3]", "absent": for messages.  buf of TYPE_TEXT bytes is returned. */
-enum { TYPE_TEXT = 200, MSG_TEXT = 256 };
+enum { TYPE_TEXT = 200 };
 const char *type_text(const Type *t, char *buf);
 #define TXT(t) type_text((t), (char[TYPE_TEXT]){0})
 

@@ -69,6 +69,12 @@ AttrKey attr_key(const char *name, AttrKind kind) {
     return (AttrKey)n;
 }
 
+bool info_takes(const OpInfo *info, AttrKey k) {
+    for (int i = 0; i < info->nattr; i++)
+        if (info->attrs[i] == k) return true;
+    return false;
+}
+
 bool op_from_text(const char *s, size_t n, OpCode *out) {
     for (int op = 0; op < NUM_OPS; op++) {
         const char *t = op_info[op].text;

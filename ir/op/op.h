@@ -98,9 +98,6 @@ static inline Attr attr_named_i(const char *name, int64_t v) {
 static inline Attr attr_named_f(const char *name, double v) {
     return attr_f(attr_key(name, ATTR_FLOAT), v);
 }
-static inline Attr attr_named_s(const char *name, const char *v) {
-    return attr_s(attr_key(name, ATTR_STR), v);
-}
 static inline Attr attr_v(AttrKey k, const int64_t *v, int n) {
     Attr a = {.key = k, .u = {.ints = {v, n}}};
     return a;
@@ -140,5 +137,6 @@ static inline Callee callee_op(OpCode op) {
     return c;
 }
 bool op_from_text(const char *s, size_t n, OpCode *out);
+bool info_takes(const OpInfo *info, AttrKey k);
 
 #endif

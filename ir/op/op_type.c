@@ -33,8 +33,8 @@ static Status want_number(TypeCtx *cx, int i) {
 }
 
 Status type_want_ints(TypeCtx *cx, AttrKey key, int n, const int64_t **v) {
-    int got = attr_ints(cx->attrs, key, v);
-    if (!attr_find(cx->attrs, key))
+    int got = attr_ints(cx->n, key, v);
+    if (!attr_find(cx->n, key))
         return type_error(cx, "needs attribute '%s'", attr_get(key)->text);
     if (got != n)
         return type_error(cx, "attribute '%s' has %d numbers, wants %d",
@@ -44,8 +44,8 @@ Status type_want_ints(TypeCtx *cx, AttrKey key, int n, const int64_t **v) {
 
 Status type_want_shape(TypeCtx *cx, DType d, Type *out) {
     const int64_t *v;
-    int n = attr_ints(cx->attrs, AK_shape, &v);
-    if (!attr_find(cx->attrs, AK_shape))
+    int n = attr_ints(cx->n, AK_shape, &v);
+    if (!attr_find(cx->n, AK_shape))
         return type_error(cx, "needs attribute 'shape'");
     if (!type_make(d, n, v).i)
         return type_error(cx,
@@ -58,7 +58,7 @@ Status type_want_shape(TypeCtx *cx, DType d, Type *out) {
 }
 
 Status type_want_axis(TypeCtx *cx, int rank, int *axis) {
-    int64_t a = attr_int(cx->attrs, AK_axis, -1);
+    int64_t a = attr_int(cx->n, AK_axis, -1);
     if (a < 0 || a >= rank)
         return type_error(cx, "axis %lld is outside rank %d", (long long)a,
                           rank);
@@ -71,7 +71,7 @@ Status type_want_axis(TypeCtx *cx, int rank, int *axis) {
 Status ty_unary_n(TypeCtx *cx) {
     int axis = 0;
     TRY(want_number(cx, 0));
-    if (attr_find(cx->attrs, AK_axis))
+    if (attr_find(cx->n, AK_axis))
         TRY(type_want_axis(cx, cx->ins[0]->rank, &axis));
     type_result(cx, 0, cx->ins[0]);
     return OK;
@@ -115,7 +115,7 @@ Status ty_binary_n(TypeCtx *cx) {
 
 Status ty_compare(TypeCtx *cx) {
     Type t = {0};
-    if (cx->op != OP_EQUAL) TRY(want_number(cx, 0));
+    if (cx->n->op != OP_EQUAL) TRY(want_number(cx, 0));
     TRY(join(cx, 0, 1, &t));
     t.dtype = DT_BOOL;
     type_result(cx, 0, &t);
@@ -130,7 +130,7 @@ static Status want_bool(TypeCtx *cx, int i) {
 Status ty_logic(TypeCtx *cx) {
     Type t = *cx->ins[0];
     TRY(want_bool(cx, 0));
-    if (cx->nin == 2) TRY(join(cx, 0, 1, &t));
+    if (cx->n->nin == 2) TRY(join(cx, 0, 1, &t));
     type_result(cx, 0, &t);
     return OK;
 }
@@ -169,14 +169,14 @@ Status ty_gen(TypeCtx *cx) {
     if (!cx->given || cx->given[0].rank < 0 || cx->given[0].dtype == NUM_DTYPES)
         return type_error(cx, "needs the type of its result");
     const Type *t = &cx->given[0];
-    if (cx->op == OP_FULL && !attr_find(cx->attrs, AK_value))
+    if (cx->n->op == OP_FULL && !attr_find(cx->n, AK_value))
         return type_error(cx, "needs attribute 'value'");
-    if (cx->op == OP_IOTA) {
+    if (cx->n->op == OP_IOTA) {
         TRY(type_want_axis(cx, t->rank, &axis));
         if (t->dtype == DT_BOOL)
             return type_error(cx, "result is %s, wants numbers", TXT(t));
     }
-    if (cx->op == OP_RAND_UNIFORM) {
+    if (cx->n->op == OP_RAND_UNIFORM) {
         TRY(want_rng(cx, 0));
         if (!dtype_is_float(t->dtype))
             return type_error(cx, "result is %s, wants floating point", TXT(t));
@@ -274,7 +274,7 @@ Status ty_slice_grad(TypeCtx *cx) {
 
 /* The shape of x after padding; checks `pads` and `mode`. */
 static Status padded(TypeCtx *cx, const Type *x, Type *out) {
-    Str mode = attr_str(cx->attrs, AK_mode, "constant");
+    Str mode = attr_str(cx->n, AK_mode, "constant");
     bool constant = strcmp(mode, "constant") == 0;
     bool reflect = strcmp(mode, "reflect") == 0;
     const int64_t *pads;
@@ -321,7 +321,7 @@ Status ty_concat(TypeCtx *cx) {
     Type t = *cx->ins[0];
     int axis = 0;
     TRY(type_want_axis(cx, t.rank, &axis));
-    for (int i = 1; i < cx->nin; i++) {
+    for (int i = 1; i < cx->n->nin; i++) {
         Type x = *cx->ins[i];
         int64_t sum;
         if (dtype_is_float(x.dtype) != dtype_is_float(t.dtype) ||
@@ -347,8 +347,8 @@ Status ty_split(TypeCtx *cx) {
     int64_t sum = 0;
     int axis = 0;
     TRY(type_want_axis(cx, x->rank, &axis));
-    TRY(type_want_ints(cx, AK_sizes, cx->nout, &sizes));
-    for (int i = 0; i < cx->nout; i++) {
+    TRY(type_want_ints(cx, AK_sizes, cx->n->nout, &sizes));
+    for (int i = 0; i < cx->n->nout; i++) {
         Type t = *x;
         t.dim[axis] = sizes[i];
         if (sizes[i] < 0 || !add_ok(sum, sizes[i], &sum))
@@ -430,7 +430,7 @@ Status ty_reduce(TypeCtx *cx) {
     const Type *x = cx->ins[0];
     const int64_t *axes;
     unsigned mask = 0;
-    int n = attr_ints(cx->attrs, AK_axes, &axes);
+    int n = attr_ints(cx->n, AK_axes, &axes);
     TRY(want_number(cx, 0));
     if (n == 0) return type_error(cx, "needs attribute 'axes', not empty");
     for (int i = 0; i < n; i++) {
@@ -441,7 +441,7 @@ Status ty_reduce(TypeCtx *cx) {
             return type_error(cx, "attribute 'axes' wants rising numbers");
         mask |= 1u << axes[i];
     }
-    Type t = reduced(x, mask, attr_int(cx->attrs, AK_keepdims, 1));
+    Type t = reduced(x, mask, attr_int(cx->n, AK_keepdims, 1));
     type_result(cx, 0, &t);
     return OK;
 }
@@ -453,7 +453,7 @@ Status ty_argmax(TypeCtx *cx) {
     TRY(type_want_axis(cx, x->rank, &axis));
     if (x->dim[axis] == 0)
         return type_error(cx, "axis %d of %s is empty", axis, TXT(x));
-    Type t = reduced(x, 1u << axis, attr_int(cx->attrs, AK_keepdims, 1));
+    Type t = reduced(x, 1u << axis, attr_int(cx->n, AK_keepdims, 1));
     t.dtype = DT_I64;
     type_result(cx, 0, &t);
     return OK;

@@ -7,8 +7,8 @@
 
 Status ty_matmul(TypeCtx *cx) {
     const Type *a = cx->ins[0], *b = cx->ins[1];
-    bool ta = attr_int(cx->attrs, AK_trans_a, 0);
-    bool tb = attr_int(cx->attrs, AK_trans_b, 0);
+    bool ta = attr_int(cx->n, AK_trans_a, 0);
+    bool tb = attr_int(cx->n, AK_trans_b, 0);
     TRY(type_want_float(cx, 0));
     TRY(type_want_float(cx, 1));
     if (a->rank < 2 || b->rank < 2)
@@ -42,7 +42,7 @@ typedef struct Window {
 /* An attribute of n positive numbers, default all 1. */
 static Status window_attr(TypeCtx *cx, AttrKey key, int n, int64_t *to) {
     const int64_t *v = NULL;
-    if (attr_find(cx->attrs, key)) TRY(type_want_ints(cx, key, n, &v));
+    if (attr_find(cx->n, key)) TRY(type_want_ints(cx, key, n, &v));
     for (int i = 0; i < n; i++) {
         to[i] = v ? v[i] : 1;
         if (to[i] < 1)
@@ -54,7 +54,7 @@ static Status window_attr(TypeCtx *cx, AttrKey key, int n, int64_t *to) {
 
 static Status window_pads(TypeCtx *cx, Window *w) {
     const int64_t *v = NULL;
-    if (attr_find(cx->attrs, AK_pads))
+    if (attr_find(cx->n, AK_pads))
         TRY(type_want_ints(cx, AK_pads, 2 * w->n, &v));
     for (int i = 0; i < w->n; i++) {
         w->begin[i] = v ? v[i] : 0;
@@ -99,7 +99,7 @@ static Status window_room(TypeCtx *cx, const Window *w, const Type *x, int i,
 
 /* The result of conv(x, w). */
 static Status conv_shape(TypeCtx *cx, const Type *x, const Type *w, Type *out) {
-    int64_t group = attr_int(cx->attrs, AK_group, 1);
+    int64_t group = attr_int(cx->n, AK_group, 1);
     Window win;
     TRY(window_read(cx, x, &win));
     if (w->rank != x->rank)
@@ -137,7 +137,7 @@ Status ty_conv(TypeCtx *cx) {
 
 /* conv_dgrad(dy, w) -> dx, conv_wgrad(x, dy) -> dw; shape = the result's. */
 Status ty_conv_grad(TypeCtx *cx) {
-    bool dgrad = cx->op == OP_CONV_DGRAD;
+    bool dgrad = cx->n->op == OP_CONV_DGRAD;
     const Type *dy = cx->ins[!dgrad];
     Type t, y;
     TRY(type_want_float(cx, 0));
@@ -160,7 +160,7 @@ static Status pool_shape(TypeCtx *cx, const Type *x, Type *out) {
     Window w;
     const int64_t *sizes;
     TRY(window_read(cx, x, &w));
-    if (!attr_find(cx->attrs, AK_kernel_shape))
+    if (!attr_find(cx->n, AK_kernel_shape))
         return type_error(cx, "needs attribute 'kernel_shape'");
     TRY(window_attr(cx, AK_kernel_shape, w.n, w.kernel));
     TRY(type_want_ints(cx, AK_sizes, w.n, &sizes));

@@ -158,7 +158,7 @@ static Status through_body(Diff *s, const FnCall *call, const ValueId *gout,
     ValueId *out = NEW_ARRAY(s->scratch, ValueId, call->nout);
     FnCall wide = *call;
     wide.want = NULL;
-    TRY(fn_run_body(&s->b, &wide, out, msg));
+    TRY(fn_run(&s->b, &wide, &wide.fn->body, out, msg));
     Diff d = diff_new(g, s->diag, s->scratch, first, call->in, call->nin);
     d.first_node = node;
     d.start = start;
@@ -186,7 +186,7 @@ static Status through_body(Diff *s, const FnCall *call, const ValueId *gout,
 /* want[k]: the dtype for operand k, NUM_DTYPES: it needs no gradient. */
 static Status grad_node(Diff *s, const Node *n, const ValueId *gout,
                         const DType *want, ValueId *gin) {
-    char msg[FN_MESSAGE] = "";
+    char msg[MSG_TEXT] = "";
     FnCall call = fn_call(n);
     call.want = want;
     if (!n->fn) call.fn = op_gradient(n->op);

@@ -164,11 +164,11 @@ static Status add_check(Cx *cx, const Node *n, const struct Reader *r) {
 /* Appends the body of a function that the model defines, whose nodes may read,
    too; what no check needs of it is dead. */
 static void open_call(Cx *cx, const Node *n) {
-    char msg[FN_MESSAGE];
+    char msg[MSG_TEXT];
     ValueId *out = NEW_ARRAY(cx->pass->scratch, ValueId, n->nout);
     FnCall call = fn_call(n);
     cx->b.loc = n->loc;
-    Status s = fn_run_body(&cx->b, &call, out, msg);
+    Status s = fn_run(&cx->b, &call, &call.fn->body, out, msg);
     ASSERT(s == OK && "the call was checked when it was made");
 }
 

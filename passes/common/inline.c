@@ -16,13 +16,13 @@ static bool inline_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Node n = *node_get(g, id); /* building moves the pool */
     DType *want = NEW_ARRAY(rw->scratch, DType, n.nout);
     FnCall call = fn_call(&n);
-    char msg[FN_MESSAGE];
+    char msg[MSG_TEXT];
     int made = g->order.len;
     if (!n.fn) return false;
     call.want = want;
     call.flat = true;
     for (int i = 0; i < n.nout; i++) want[i] = value_dtype(g, n.out[i]);
-    Status s = fn_run_body(&rw->b, &call, with, msg);
+    Status s = fn_run(&rw->b, &call, &call.fn->body, with, msg);
     ASSERT(s == OK && "the call was checked when it was made");
     for (int i = 0; i < n.nout; i++)
         if (g->order.len > made) rewrite_take_name(g, n.out[i], with[i]);

@@ -31,13 +31,13 @@ static void drop_losses(Graph *g) {
 
 static bool inference_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Node n = *node_get(rw->g, id); /* building moves the pool */
-    char msg[FN_MESSAGE];
+    char msg[MSG_TEXT];
     if (!n.fn || !n.fn->inference.given) return false;
     FnCall call = fn_call(&n);
     DType d = value_dtype(rw->g, n.out[0]);
     call.nout = 1;
     call.want = &d;
-    Status s = fn_run_inference(&rw->b, &call, with, msg);
+    Status s = fn_run(&rw->b, &call, &call.fn->inference, with, msg);
     ASSERT(s == OK && "an inference part takes what its function takes");
     return true;
 }
@@ -58,7 +58,7 @@ static bool is_per_sample(const Graph *g, ValueId v, int64_t batch) {
 /* What the loss's own definition sums over samples. */
 static bool split_call(Builder *b, Str objective, Node loss, int64_t batch) {
     Graph *g = b->g;
-    char msg[FN_MESSAGE];
+    char msg[MSG_TEXT];
     FnSamples s;
     FnCall call = fn_call(&loss);
     Status ok = fn_run_samples(b, &call, &s, msg);

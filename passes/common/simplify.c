@@ -56,7 +56,7 @@ static bool rule_fold(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
         in[i] = n->in[i].i ? eval_from_tensor(rw->scratch,
                                               value_get(g, n->in[i])->data)
                            : NULL;
-    char msg[256];
+    char msg[MSG_TEXT];
     if (eval_node(g, id, rw->scratch, EVAL_STORAGE, in, out, msg) != OK)
         return false; /* e.g. division by zero: left to run time */
     for (int i = 0; i < n->nout; i++) {

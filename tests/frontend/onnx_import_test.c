@@ -878,8 +878,7 @@ TEST_CASE(onnx_functions, causal_attention_of_8192_positions) {
     const Type *types[] = {value_type(g, call->in[0]),
                            value_type(g, call->in[1]),
                            value_type(g, call->in[2])};
-    const Graph *body =
-        fn_instance(call->fn, types, 3, call->attrs, call->nattr, 1)->g;
+    const Graph *body = fn_instance(call, types)->g;
     for (int i = 1; i < body->values.len; i++)
         CHECK(body->values.data[i].kind != VK_CONST ||
               type_count(type_get(body->values.data[i].type)) == 1);

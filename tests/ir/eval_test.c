@@ -647,7 +647,7 @@ TEST_CASE(eval, folds_one_node) {
     EvalTensor *x = eval_from_tensor(a, value_get(g, n->in[0])->data);
     const EvalTensor *in[] = {x, x};
     EvalTensor *out[1];
-    char msg[256];
+    char msg[MSG_TEXT];
     REQUIRE(eval_node(g, g->order.data[0], a, EVAL_STORAGE, in, out, msg) ==
             OK);
     CHECK(out[0]->i[0] == 2 && out[0]->i[1] == 4);

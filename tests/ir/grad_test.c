@@ -379,9 +379,7 @@ static void mark_fns(const Graph *g, bool *seen) {
             if (fn_std_at(i) == n->fn) seen[i] = true;
         for (int i = 0; i < n->nin; i++)
             types[i] = is_value(n->in[i]) ? value_type(g, n->in[i]) : NULL;
-        mark_fns(
-            fn_instance(n->fn, types, n->nin, n->attrs, n->nattr, n->nout)->g,
-            seen);
+        mark_fns(fn_instance(n, types)->g, seen);
     }
 }
 

@@ -86,8 +86,7 @@ static void mark_fn(const Graph *g, const Node *n, bool *seen) {
         if (fn_std_at(i) == n->fn) seen[i] = true;
     for (int i = 0; i < n->nin; i++)
         types[i] = is_value(n->in[i]) ? value_type(g, n->in[i]) : NULL;
-    const Graph *body =
-        fn_instance(n->fn, types, n->nin, n->attrs, n->nattr, n->nout)->g;
+    const Graph *body = fn_instance(n, types)->g;
     for (int i = 0; i < body->order.len; i++)
         mark_fn(body, node_get(body, body->order.data[i]), seen);
 }
