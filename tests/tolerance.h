@@ -71,4 +71,9 @@
 #define TOL_PRODUCT_F16  0x1p-11
 #define TOL_PRODUCT_BF16 0x1p-8
 
+/* A gradient along a direction beside the central difference with step 1e-6, in
+   double, as a part of the sum of its terms: the difference cancels ten of
+   sixteen digits, and constants of f32 graphs are rounded to fp32. */
+#define TOL_SLOPE 1e-6
+
 #endif

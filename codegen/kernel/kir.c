@@ -57,25 +57,12 @@ static uint32_t fits_of_const(const KInst *in) {
     return m;
 }
 
-/* Ops whose result is one of the operands (floats: up to sign). */
-static bool op_selects(OpCode c, KType t) {
-    switch (c) {
-    case OP_RELU:
-    case OP_MIN:
-    case OP_MAX:
-    case OP_WHERE:
-    case OP_REDUCE_MAX:
-    case OP_REDUCE_MIN: return true;
-    case OP_NEG:
-    case OP_ABS: return t != KT_I64;
-    default: return false;
-    }
-}
-
 static uint32_t fits_of_op(const Kernel *k, const KInst *in) {
     uint32_t m = fits_of_dtype(widest_of(in->type));
     uint32_t all = ~0u;
-    if (!op_selects(in->code, in->type)) return m;
+    OpSelects how = op_selects[in->code];
+    bool signless = how == SELECTS_SIGN && in->type == KT_I64;
+    if (how == SELECTS_NONE || signless) return m;
     for (int j = in->code == OP_WHERE; j < 3; j++)
         if (in->in[j]) all &= kinst_at(k, in->in[j])->fits;
     return m | all;

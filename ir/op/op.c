@@ -45,10 +45,14 @@ const OpInfo op_info[NUM_OPS] = {
 #include "ir/op/ops.def"
 };
 
+const OpSelects op_selects[NUM_OPS] = {
+#define SELECTS(E, how) [OP_##E] = SELECTS_##how,
+#include "ir/op/ops.def"
+};
+
 static const AttrInfo attr_rows[NUM_ATTRS] = {
 #define ATTR(name, kind) [AK_##name] = {#name, ATTR_##kind},
-#include "ir/op/attrs.def"
-#undef ATTR
+#include "ir/op/ops.def"
 };
 
 static VEC(AttrInfo) attr_made; /* key NUM_ATTRS + i */

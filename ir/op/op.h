@@ -50,8 +50,7 @@ typedef enum OpFold {
 /* Keys of functions' attributes follow those of the table (attr_key). */
 typedef enum AttrKey {
 #define ATTR(name, kind) AK_##name,
-#include "ir/op/attrs.def"
-#undef ATTR
+#include "ir/op/ops.def"
     NUM_ATTRS
 } AttrKey;
 
@@ -131,6 +130,8 @@ typedef struct OpInfo {
     TypeRule *type;
 } OpInfo;
 extern const OpInfo op_info[NUM_OPS];
+typedef enum OpSelects { SELECTS_NONE, SELECTS_SAME, SELECTS_SIGN } OpSelects;
+extern const OpSelects op_selects[NUM_OPS];
 const OpInfo *callee_info(Callee c);
 static inline Callee callee_op(OpCode op) {
     Callee c = {op, NULL};

@@ -1,15 +1,19 @@
 /* grad_test.c: autodiff against finite differences.
 
-   Every graph of grad_cases.def, and every binary op in five broadcast
-   patterns, is reduced to loss = sum over results of <result, random numbers>;
-   the gradient that autodiff appends, evaluated exactly, must equal the
-   fourth-order central difference of the forward graph in fp64.  Then the
+   Every graph of grad_cases.def, every unary op, and every binary op in five
+   broadcast patterns, is reduced to loss = sum over results of <result, random
+   numbers>; the gradient that autodiff appends, evaluated exactly, must equal
+   the fourth-order central difference of the forward graph in fp64.  Then the
    same for the gradient's own gradient.  In f32 the constants of the rules are
    rounded to fp32, so the bound is 1e-6; in f64 it is 1e-8.
+   The graphs of tests/ops, which are larger, go the same way along one random
+   direction of all inputs: a new op has its case there.
    Conventions at kinks, dtypes and messages are tested below that.         */
+#define _GNU_SOURCE
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
+#include "tests/tolerance.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -176,7 +180,7 @@ typedef struct Trial {
     Arena *a;
     const GradCase *c;
     Graph *g;
-    ValueId want[4], grads[4];
+    ValueId want[8], grads[8];
     int n;
 } Trial;
 
@@ -361,12 +365,151 @@ static void register_cases(void) {
 }
 TEST_REGISTRAR(register_cases);
 
-static void mark_ops(bool *seen, const GradCase *c) {
+/* ---- the graphs of tests/ops (the form: ops_test.c) ---------------------- */
+
+typedef struct OpsFile {
+    char *name, *text;
+    bool nograd;
+} OpsFile;
+
+static OpsFile ops_files[128];
+static int nops_files;
+
+/* In f64, or in f32 where the file does not say that its ops take that. */
+static Module *ops_module(Arena *a, const OpsFile *f) {
+    const char *dtypes = strstr(f->text, "# dtypes ");
+    bool wide = !dtypes || memmem(dtypes, strcspn(dtypes, "\n"), "f64", 3);
+    return parse_text(a, replace(a, f->text, "$T", wide ? "f64" : "f32"));
+}
+
+/* Uniform in the range that the file gives, else -2 .. 2. */
+static void fill_range(const OpsFile *f, const char *name, EvalTensor *t) {
+    uint32_t seed = (uint32_t)(99 + strlen(name) * 7 + (unsigned char)*name);
+    int64_t n = type_count(type_get(t->type));
+    double lo = -2, hi = 2, from, to;
+    char input[64];
+    for (const char *s = f->text; *s == '#'; s += strcspn(s, "\n") + 1)
+        if (sscanf(s, "# input %63s %lf %lf", input, &from, &to) == 3 &&
+            !strcmp(input, name)) {
+            lo = from;
+            hi = to;
+        }
+    for (int64_t i = 0; i < n; i++) {
+        double u = lo + (hi - lo) * next_random(&seed) / 0x1p24;
+        if (t->f)
+            t->f[i] = u;
+        else
+            t->i[i] =
+                type_get(t->type)->dtype == DT_BOOL ? u > 0 : (int64_t)floor(u);
+    }
+}
+
+static bool is_fixed(const OpsFile *f, const char *name) {
+    char input[64];
+    for (const char *s = f->text; *s == '#'; s += strcspn(s, "\n") + 1)
+        if (sscanf(s, "# fixed %63s", input) == 1 && !strcmp(input, name))
+            return true;
+    return false;
+}
+
+static Evaluator *ops_evaluator(Arena *a, const OpsFile *f, const Graph *g) {
+    Evaluator *e = eval_new(g, a, EVAL_EXACT);
+    for (int k = 0; k < g->inputs.len; k++) {
+        const Value *v = value_get(g, g->inputs.data[k]);
+        EvalTensor *t = eval_tensor_new(a, v->type);
+        fill_range(f, v->name, t);
+        eval_bind(e, g->inputs.data[k], t);
+    }
+    return e;
+}
+
+/* x + h v for all inputs that count, v random in -1 .. 1; the sum of <g, v> and
+   of its magnitudes. */
+static void move_along(const Trial *t, Evaluator *e, const Evaluator *grads,
+                       double h, double *sum, double *size) {
+    uint32_t seed = 7;
+    *sum = *size = 0;
+    for (int k = 0; k < t->n; k++) {
+        EvalTensor *x = (EvalTensor *)eval_get(e, t->want[k]);
+        const EvalTensor *g =
+            is_value(t->grads[k]) ? eval_get(grads, t->grads[k]) : NULL;
+        int64_t n = type_count(type_get(x->type));
+        for (int64_t i = 0; i < n; i++) {
+            double v = next_random(&seed) / 0x1p23 - 1;
+            x->f[i] += h * v;
+            *sum += g ? g->f[i] * v : 0;
+            *size += g ? fabs(g->f[i] * v) : 0;
+        }
+    }
+}
+
+/* What step h adds is of order h^2 and what rounds is of order 1e-16 / h. */
+static void compare_along(const Trial *t, const OpsFile *f, const Graph *fwd,
+                          ValueId loss, const char *what) {
+    double h = 1e-6, sum, size, lo, hi;
+    Evaluator *plain = ops_evaluator(t->a, f, fwd);
+    Evaluator *full = ops_evaluator(t->a, f, t->g);
+    value_of(full, loss);
+    move_along(t, plain, full, h, &sum, &size);
+    hi = value_of(plain, loss);
+    move_along(t, plain, full, -2 * h, &sum, &size);
+    lo = value_of(plain, loss);
+    double got = (hi - lo) / (2 * h);
+    CHECK_MSG(
+        fabs(got - sum) <= TOL_SLOPE * fmax(size, 1),
+        "%s, graph %s, %s: the gradient gives %.12g, the difference %.12g",
+        f->name, fwd->name, what, sum, got);
+}
+
+static void check_ops_graph(Arena *a, const OpsFile *f, Graph *g) {
+    Trial t = {.a = a, .g = g};
+    for (int k = 0; k < g->inputs.len; k++)
+        if (is_float(g, g->inputs.data[k]) &&
+            !is_fixed(f, value_get(g, g->inputs.data[k])->name)) {
+            REQUIRE(t.n < 8);
+            t.want[t.n++] = g->inputs.data[k];
+        }
+    ValueId loss = results_sum(g);
+    if (!t.n || !is_value(loss)) return;
+    const Graph *first = graph_clone(g, g->name);
+    differentiate(&t, loss);
+    compare_along(&t, f, first, loss, "first order");
+    ValueId slope = weighed_sum(g, t.grads, t.n);
+    if (!is_value(slope)) return;
+    const Graph *second = graph_clone(g, g->name);
+    differentiate(&t, slope);
+    compare_along(&t, f, second, slope, "second order");
+}
+
+static void check_ops_file(void *arg) {
     Arena *a = arena_new();
-    const Graph *g = case_graph(a, c, "f32");
+    Module *m = ops_module(a, arg);
+    int n = m->graphs.len; /* clones are appended */
+    for (int i = 0; i < n; i++) check_ops_graph(a, arg, m->graphs.data[i]);
+    arena_free(a);
+}
+
+static void add_ops_file(const char *path, const char *name, void *arg) {
+    size_t n;
+    (void)arg;
+    REQUIRE(nops_files < 128);
+    OpsFile *f = &ops_files[nops_files++];
+    f->name = strdup(name);
+    f->text = test_read_file(path, &n);
+    f->nograd = strstr(f->text, "# nograd") != NULL;
+    if (!f->nograd) harness_register("grad_ops", f->name, check_ops_file, f);
+}
+
+static void register_ops(void) {
+    test_each_file("tests/ops", ".amp", add_ops_file, NULL);
+}
+TEST_REGISTRAR(register_ops);
+
+/* ---- what has a case ----------------------------------------------------- */
+
+static void mark_ops(const Graph *g, bool *seen) {
     for (int k = 0; k < g->order.len; k++)
         seen[node_get(g, g->order.data[k])->op] = true;
-    arena_free(a);
 }
 
 /* The function of every call, and those that their bodies call. */
@@ -383,28 +526,30 @@ static void mark_fns(const Graph *g, bool *seen) {
     }
 }
 
-TEST_CASE(grad_table, every_function_has_a_case) {
+TEST_CASE(grad_table, every_op_and_function_with_a_gradient_has_a_case) {
     Arena *a = arena_new();
-    bool *seen = NEW_ARRAY(a, bool, fn_std_count());
-    for (int k = 0; k < NCASES; k++)
-        mark_fns(case_graph(a, &cases[k], "f32"), seen);
-    for (int i = 0; i < fn_std_count(); i++)
-        CHECK_MSG(seen[i] || fn_std_at(i)->info.amp == AMP_NONE,
-                  "%s has no case", fn_std_at(i)->info.text);
-    arena_free(a);
-}
-
-TEST_CASE(grad_table, every_op_with_a_gradient_has_a_case) {
-    bool seen[NUM_OPS] = {false};
-    for (int k = 0; k < NCASES; k++) mark_ops(seen, &cases[k]);
-    for (int k = 0; k < nunary; k++) mark_ops(seen, &unary_cases[k]);
-    for (int k = 0; k < NBINARY_OPS * NSHAPES; k++)
-        mark_ops(seen, &binary_cases[k]);
+    bool ops[NUM_OPS] = {false};
+    bool *fns = NEW_ARRAY(a, bool, fn_std_count());
+    for (int k = 0; k < nops_files; k++) {
+        if (ops_files[k].nograd) continue;
+        const Module *m = ops_module(a, &ops_files[k]);
+        for (int i = 0; i < m->graphs.len; i++) {
+            mark_ops(m->graphs.data[i], ops);
+            mark_fns(m->graphs.data[i], fns);
+        }
+    }
     for (int op = 0; op < NUM_OPS; op++) {
         bool none = strcmp(op_info[op].grad_text, "none") == 0;
         CHECK_MSG(none == !op_gradient((OpCode)op), "%s", op_info[op].text);
-        CHECK_MSG(none || seen[op], "%s has no case", op_info[op].text);
+        CHECK_MSG(none || ops[op], "no case in tests/ops differentiates %s",
+                  op_info[op].text);
     }
+    for (int i = 0; i < fn_std_count(); i++) {
+        const OpInfo *fn = &fn_std_at(i)->info;
+        CHECK_MSG(fns[i] || fn->amp == AMP_NONE,
+                  "no case in tests/ops differentiates %s", fn->text);
+    }
+    arena_free(a);
 }
 
 /* ---- conventions at kinks: PyTorch's ------------------------------------- */

@@ -5,6 +5,8 @@
    them: # dtypes f32 bf16 f16 f64     instances to make (default: these four)
      # input NAME LO HI            uniform values of an input (default -2 2;
                                    integers: LO <= v < HI)
+     # fixed NAME                  no slope is compared (grad_test.c): the
+                                   function has no gradient for this input
      # nograd                      no gradients (default: of every float input)
    All instances become disjoint parts of one program "predict", so that one
    compilation tests hundreds of graphs; fused, unfused and shuffled versions
