@@ -182,11 +182,7 @@ static EvalTensor *var_start(Evaluator *e, const Var *var) {
     if (var->init) {
         assign(r, eval_from_tensor(e->a, var->init));
     } else {
-        for (int64_t k = 0; k < n; k++)
-            if (r->f)
-                r->f[k] = var->fill;
-            else
-                r->i[k] = eval_to_int(var->fill);
+        for (int64_t k = 0; k < n; k++) eval_put(r, k, var->fill);
     }
     settle(r, e->mode);
     return r;

@@ -52,23 +52,6 @@ typedef struct Elem {
     double p[2]; /* the float attributes, in table order */
 } Elem;
 
-static void broadcast_strides(const Type *t, const Type *out, int64_t *s) {
-    int64_t own[MAX_RANK] = {0};
-    int lead = out->rank - t->rank;
-    shape_strides(t, own);
-    for (int d = 0; d < out->rank; d++)
-        s[d] = d < lead || t->dim[d - lead] == 1 ? 0 : own[d - lead];
-}
-
-static void elem_init(Elem *e, EvalCx *cx, const Type *out) {
-    *e = (Elem){.cx = cx, .nin = cx->n->nin};
-    for (int k = 0; k < e->nin; k++) {
-        e->in[k] = cx->in[k];
-        broadcast_strides(type_get(cx->in[k]->type), out, e->stride[k]);
-    }
-    node_expr_params(cx->n, e->p);
-}
-
 /* Moves every operand's position to the next element of the result. */
 static void elem_step(Elem *e, const Type *out, int64_t *idx) {
     for (int d = out->rank - 1; d >= 0; d--) {
@@ -79,15 +62,6 @@ static void elem_step(Elem *e, const Type *out, int64_t *idx) {
         if (!carry) return;
         idx[d] = 0;
     }
-}
-
-static void store_f(EvalTensor *t, int64_t k, double v) {
-    if (t->f)
-        t->f[k] = v;
-    else if (type_get(t->type)->dtype == DT_BOOL)
-        t->i[k] = v != 0; /* NaN is true */
-    else
-        t->i[k] = eval_to_int(v);
 }
 
 static double arg_f(const Elem *e, int k) {
@@ -104,9 +78,9 @@ static Status elem_one(Elem *e, bool floats, int64_t k) {
     OpCode op = e->cx->n->op;
     const char *err = NULL;
     if (floats) {
-        store_f(out, k,
-                elem_f[op](arg_f(e, 0), arg_f(e, 1), arg_f(e, 2), e->p[0],
-                           e->p[1]));
+        eval_put(out, k,
+                 elem_f[op](arg_f(e, 0), arg_f(e, 1), arg_f(e, 2), e->p[0],
+                            e->p[1]));
         return OK;
     }
     EvalInts in = {arg_i(e, 0), arg_i(e, 1), arg_i(e, 2), eval_to_int(e->p[0]),
@@ -126,9 +100,18 @@ Status eval_elem(EvalCx *cx) {
     const Type *out = type_get(cx->out[0]->type);
     int64_t n = type_count(out), idx[MAX_RANK] = {0};
     bool floats = false;
-    Elem e;
-    elem_init(&e, cx, out);
-    for (int k = 0; k < e.nin; k++) floats |= e.in[k]->f != NULL;
+    Elem e = {.cx = cx, .nin = cx->n->nin};
+    node_expr_params(cx->n, e.p);
+    for (int k = 0; k < e.nin; k++) {
+        const Type *t = type_get(cx->in[k]->type);
+        int64_t own[MAX_RANK] = {0};
+        int lead = out->rank - t->rank;
+        e.in[k] = cx->in[k];
+        floats |= e.in[k]->f != NULL;
+        shape_strides(t, own);
+        for (int d = lead; d < out->rank; d++)
+            e.stride[k][d] = t->dim[d - lead] == 1 ? 0 : own[d - lead];
+    }
     for (int64_t k = 0; k < n; k++) {
         TRY(elem_one(&e, floats, k));
         elem_step(&e, out, idx);

@@ -27,6 +27,16 @@ static inline int64_t eval_to_int(double v) {
     return v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
 }
 
+/* v as the kind of number that t holds. */
+static inline void eval_put(EvalTensor *t, int64_t k, double v) {
+    if (t->f)
+        t->f[k] = v;
+    else if (type_get(t->type)->dtype == DT_BOOL)
+        t->i[k] = v != 0; /* NaN is true */
+    else
+        t->i[k] = eval_to_int(v);
+}
+
 /* Row-major successor of an index. */
 static inline void eval_step(const Type *t, int64_t *idx) {
     for (int d = t->rank - 1; d >= 0; d--) {

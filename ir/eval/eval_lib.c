@@ -6,54 +6,27 @@
 
 /* ---- reductions ---------------------------------------------------------- */
 
-/* Strides of the result over the operand's index; 0 on reduced axes. */
-static void reduce_strides(EvalCx *cx, const Type *t, int64_t *stride) {
-    const int64_t *axes;
-    int n = attr_ints(cx->n, AK_axes, &axes);
-    int64_t s = 1;
-    for (int d = t->rank - 1; d >= 0; d--) {
-        bool reduced = false;
-        for (int k = 0; k < n; k++) reduced |= axes[k] == d;
-        stride[d] = reduced ? 0 : s;
-        if (!reduced) s *= t->dim[d];
-    }
-}
-
-static double start_f(OpFold fold) {
-    return fold == FOLD_PROD  ? 1
-           : fold == FOLD_MAX ? -INFINITY
-           : fold == FOLD_MIN ? INFINITY
-                              : 0;
-}
-
-static int64_t start_i(OpFold fold) {
-    return fold == FOLD_PROD  ? 1
-           : fold == FOLD_MAX ? INT64_MIN
-           : fold == FOLD_MIN ? INT64_MAX
-                              : 0;
-}
-
-static void reduce_mean_divide(EvalTensor *out, int64_t n, int64_t each) {
-    for (int64_t k = 0; k < n; k++)
-        if (out->f)
-            out->f[k] /= (double)each;
-        else if (each)
-            out->i[k] /= each;
-}
-
 Status eval_reduce(EvalCx *cx) {
     OpCode op = cx->n->op;
+    OpFold fold = op_info[op].fold;
     EvalTensor *out = cx->out[0];
     const EvalTensor *in = cx->in[0];
     const Type *t = type_get(in->type);
     int64_t n = type_count(t), m = type_count(type_get(out->type));
-    int64_t stride[MAX_RANK], idx[MAX_RANK] = {0};
-    reduce_strides(cx, t, stride);
-    for (int64_t k = 0; k < m; k++)
-        if (out->f)
-            out->f[k] = start_f(op_info[op].fold);
-        else
-            out->i[k] = start_i(op_info[op].fold);
+    int64_t stride[MAX_RANK], idx[MAX_RANK] = {0}, step = 1;
+    const int64_t *axes;
+    int naxes = attr_ints(cx->n, AK_axes, &axes);
+    for (int d = t->rank - 1; d >= 0; d--) { /* of the result; 0: reduced */
+        bool reduced = false;
+        for (int k = 0; k < naxes; k++) reduced |= axes[k] == d;
+        stride[d] = reduced ? 0 : step;
+        if (!reduced) step *= t->dim[d];
+    }
+    double start = fold == FOLD_PROD  ? 1
+                   : fold == FOLD_MAX ? -INFINITY
+                   : fold == FOLD_MIN ? INFINITY
+                                      : 0;
+    for (int64_t k = 0; k < m; k++) eval_put(out, k, start);
     for (int64_t k = 0; k < n; k++, eval_step(t, idx)) {
         int64_t at = 0;
         for (int d = 0; d < t->rank; d++) at += idx[d] * stride[d];
@@ -63,7 +36,11 @@ Status eval_reduce(EvalCx *cx) {
             out->i[at] = eval_expr_i(
                 op, &(EvalInts){.a = out->i[at], .b = in->i[k]}, NULL);
     }
-    if (op == OP_REDUCE_MEAN) reduce_mean_divide(out, m, m ? n / m : 0);
+    for (int64_t k = 0; k < m && op == OP_REDUCE_MEAN; k++)
+        if (out->f)
+            out->f[k] /= (double)(n / m);
+        else if (n / m)
+            out->i[k] /= n / m;
     return OK;
 }
 
@@ -92,33 +69,26 @@ Status eval_argmax(EvalCx *cx) {
     return OK;
 }
 
-/* Element k of the sum's order along the axis. */
-static void cumsum_step(EvalCx *cx, int64_t at, double *f, uint64_t *i) {
+Status eval_cumsum(EvalCx *cx) {
     const EvalTensor *x = cx->in[0];
     EvalTensor *y = cx->out[0];
-    bool exclusive = attr_int(cx->n, AK_exclusive, 0) != 0;
-    double f_before = *f;
-    uint64_t i_before = *i;
-    if (x->f) {
-        *f += x->f[at];
-        y->f[at] = exclusive ? f_before : *f;
-    } else {
-        *i += (uint64_t)x->i[at];
-        y->i[at] = (int64_t)(exclusive ? i_before : *i);
-    }
-}
-
-Status eval_cumsum(EvalCx *cx) {
-    const Type *t = type_get(cx->in[0]->type);
+    const Type *t = type_get(x->type);
     EvalAxis ax = eval_axis(t, axis_norm(attr_int(cx->n, AK_axis, 0), t->rank));
     bool reverse = attr_int(cx->n, AK_reverse, 0) != 0;
+    bool exclusive = attr_int(cx->n, AK_exclusive, 0) != 0;
     for (int64_t o = 0; o < ax.outer * ax.inner; o++) {
         int64_t first = o / ax.inner * ax.n * ax.inner + o % ax.inner;
-        double f = 0;
-        uint64_t i = 0;
-        for (int64_t k = 0; k < ax.n; k++) {
-            int64_t a = reverse ? ax.n - 1 - k : k;
-            cumsum_step(cx, first + a * ax.inner, &f, &i);
+        double f = 0, with_f = 0;
+        uint64_t i = 0, with_i = 0;
+        for (int64_t k = 0; k < ax.n; k++, f = with_f, i = with_i) {
+            int64_t at = first + (reverse ? ax.n - 1 - k : k) * ax.inner;
+            if (x->f) {
+                with_f = f + x->f[at];
+                y->f[at] = exclusive ? f : with_f;
+            } else {
+                with_i = i + (uint64_t)x->i[at];
+                y->i[at] = (int64_t)(exclusive ? i : with_i);
+            }
         }
     }
     return OK;
@@ -151,18 +121,6 @@ static int64_t mat_batch(const Mat *m, const Type *out, const int64_t *idx) {
     return at;
 }
 
-static void mat_product(const Mat *a, int64_t a0, const Mat *b, int64_t b0,
-                        EvalTensor *out, int64_t c0) {
-    for (int64_t i = 0; i < a->rows; i++)
-        for (int64_t k = 0; k < a->cols; k++) {
-            int64_t ai = a0 + i * a->rs + k * a->cs;
-            for (int64_t j = 0; j < b->cols; j++) {
-                int64_t bi = b0 + k * b->rs + j * b->cs;
-                out->f[c0 + i * b->cols + j] += a->t->f[ai] * b->t->f[bi];
-            }
-        }
-}
-
 Status eval_matmul(EvalCx *cx) {
     Mat a = mat(cx->in[0], attr_int(cx->n, AK_trans_a, 0));
     Mat b = mat(cx->in[1], attr_int(cx->n, AK_trans_b, 0));
@@ -171,9 +129,15 @@ Status eval_matmul(EvalCx *cx) {
     int64_t idx[MAX_RANK] = {0}, one = a.rows * b.cols;
     batch.rank -= 2;
     int64_t n = type_count(&batch);
-    for (int64_t k = 0; k < n; k++, eval_step(&batch, idx))
-        mat_product(&a, mat_batch(&a, out, idx), &b, mat_batch(&b, out, idx),
-                    cx->out[0], k * one);
+    for (int64_t c0 = 0; n-- > 0; c0 += one, eval_step(&batch, idx)) {
+        int64_t a0 = mat_batch(&a, out, idx), b0 = mat_batch(&b, out, idx);
+        for (int64_t i = 0; i < a.rows; i++)
+            for (int64_t k = 0; k < a.cols; k++)
+                for (int64_t j = 0; j < b.cols; j++)
+                    cx->out[0]->f[c0 + i * b.cols + j] +=
+                        a.t->f[a0 + i * a.rs + k * a.cs] *
+                        b.t->f[b0 + k * b.rs + j * b.cs];
+    }
     return OK;
 }
 

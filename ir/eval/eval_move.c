@@ -15,11 +15,7 @@ Status eval_full(EvalCx *cx) {
     EvalTensor *out = cx->out[0];
     int64_t n = type_count(type_get(out->type));
     double v = attr_float(cx->n, AK_value, 0);
-    for (int64_t k = 0; k < n; k++)
-        if (out->f)
-            out->f[k] = v;
-        else
-            out->i[k] = eval_to_int(v);
+    for (int64_t k = 0; k < n; k++) eval_put(out, k, v);
     return OK;
 }
 
@@ -122,10 +118,8 @@ static void forward(EvalCx *cx, const Move *m, MapFn *map, double fill) {
         int64_t j = map(m, idx);
         if (j >= 0)
             copy_elem(out, k, cx->in[0], j);
-        else if (out->f)
-            out->f[k] = fill;
         else
-            out->i[k] = eval_to_int(fill);
+            eval_put(out, k, fill);
     }
 }
 

@@ -317,24 +317,25 @@ static int utf8_length(const unsigned char *s) {
     return n;
 }
 
+/* One character as it is, with a backslash if `quoted` has it, or a control
+   byte or broken sequence as \\x1b; what is behind it. */
+static const char *put_char(StrBuf *sb, const char *s, const char *quoted) {
+    unsigned char c = (unsigned char)*s;
+    int n = utf8_length((const unsigned char *)s);
+    if (n == 0 || c < 0x20 || c == 0x7f) {
+        sb_printf(sb, "\\x%02x", c);
+        return s + 1;
+    }
+    if (strchr(quoted, c)) sb_puts(sb, "\\");
+    sb_putn(sb, s, (size_t)n);
+    return s + n;
+}
+
 void sb_put_escaped(StrBuf *sb, const char *s) {
     enum { LONGEST = 120 };
     size_t start = sb->len;
-    for (const unsigned char *p = (const unsigned char *)s; *p;) {
-        int n = utf8_length(p);
-        if (sb->len - start >= LONGEST) {
-            sb_puts(sb, "...");
-            return;
-        }
-        if (n == 0 || *p < 0x20 || *p == 0x7f) {
-            sb_printf(sb, "\\x%02x", *p++);
-            continue;
-        }
-        if (*p == '"' || *p == '\'' || *p == '\\') sb_puts(sb, "\\");
-        sb_putn(sb, (const char *)p, (size_t)n);
-        p += n;
-    }
-    sb_puts(sb, "");
+    while (*s && sb->len - start < LONGEST) s = put_char(sb, s, "\"'\\");
+    sb_puts(sb, *s ? "..." : "");
 }
 
 void sb_put_json(StrBuf *sb, const char *s) {
@@ -351,18 +352,10 @@ void sb_put_json(StrBuf *sb, const char *s) {
 
 void sb_put_quoted(StrBuf *sb, const char *s) {
     sb_puts(sb, "\"");
-    for (const unsigned char *p = (const unsigned char *)s; *p;) {
-        int n = utf8_length(p);
-        if (*p == '\n') {
-            sb_puts(sb, "\\n");
-            p++;
-        } else if (n == 0 || *p < 0x20 || *p == 0x7f) {
-            sb_printf(sb, "\\x%02x", *p++);
-        } else {
-            if (*p == '"' || *p == '\\') sb_puts(sb, "\\");
-            sb_putn(sb, (const char *)p, (size_t)n);
-            p += n;
-        }
+    while (*s) {
+        bool line = *s == '\n';
+        if (line) sb_puts(sb, "\\n");
+        s = line ? s + 1 : put_char(sb, s, "\"\\");
     }
     sb_puts(sb, "\"");
 }
@@ -391,14 +384,10 @@ void sb_put_double(StrBuf *sb, double v, bool as_f32) {
 static void put_message(StrBuf *sb, const char *fmt, va_list ap) {
     StrBuf msg = {0};
     sb_vprintf(&msg, fmt, ap);
-    for (const unsigned char *p = (const unsigned char *)msg.data; *p;) {
-        int n = utf8_length(p);
-        if (n == 0 || (*p < 0x20 && *p != '\n') || *p == 0x7f) {
-            sb_printf(sb, "\\x%02x", *p++);
-            continue;
-        }
-        sb_putn(sb, (const char *)p, (size_t)n);
-        p += n;
+    for (const char *s = msg.data; *s;) {
+        bool line = *s == '\n';
+        if (line) sb_puts(sb, "\n");
+        s = line ? s + 1 : put_char(sb, s, "");
     }
     sb_puts(sb, "\n");
     sb_free(&msg);

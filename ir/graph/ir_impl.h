@@ -73,8 +73,9 @@ const char *type_text(const Type *t, char *buf);
 /* Fills cx->msg. */
 Status type_error(TypeCtx *cx, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Result i; floats may be declared in another float dtype. */
-void type_result(TypeCtx *cx, int i, const Type *t);
-Status type_want_float(TypeCtx *cx, int operand);
+Status type_result(TypeCtx *cx, int i, const Type *t);
+typedef enum TypeWant { WANT_FLOAT, WANT_INT, WANT_NUMBER, WANT_BOOL } TypeWant;
+Status type_want(TypeCtx *cx, TypeWant what, int operand);
 /* Attribute `key` of n integers is required. */
 Status type_want_ints(TypeCtx *cx, AttrKey key, int n, const int64_t **v);
 /* Attribute `shape` as a shape with x's dtype. */

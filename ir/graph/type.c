@@ -57,18 +57,17 @@ static struct {
 static Type *type_at(uint32_t i) { return &types.page[i / PAGE][i % PAGE]; }
 
 static void *must(void *p) {
-    if (p) return p;
-    fputs("ampc: error: out of memory\n", stderr);
-    exit(ERR_USER);
+    if (!p) out_of_memory();
+    return p;
+}
+
+static bool type_equal(const Type *a, const Type *b) {
+    return a->dtype == b->dtype && shape_equal(a, b);
 }
 
 static uint64_t type_hash(const Type *t) {
     uint64_t h = hash_bytes((uint64_t)t->dtype, t->dim, sizeof t->dim);
     return h ^ (uint64_t)t->rank * 0x9e3779b97f4a7c15u;
-}
-
-static bool type_equal(const Type *a, const Type *b) {
-    return a->dtype == b->dtype && shape_equal(a, b);
 }
 
 static void types_grow(void) {

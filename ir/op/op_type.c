@@ -15,21 +15,23 @@ Status type_error(TypeCtx *cx, const char *fmt, ...) {
     return ERR_USER;
 }
 
-void type_result(TypeCtx *cx, int i, const Type *t) {
+Status type_result(TypeCtx *cx, int i, const Type *t) {
     cx->out[i] = *t;
     cx->free_dtype[i] = dtype_is_float(t->dtype);
+    return OK;
 }
 
-Status type_want_float(TypeCtx *cx, int i) {
-    if (dtype_is_float(cx->ins[i]->dtype)) return OK;
-    return type_error(cx, "operand %d is %s, wants floating point", i,
-                      TXT(cx->ins[i]));
-}
-
-static Status want_number(TypeCtx *cx, int i) {
-    if (cx->ins[i]->dtype != DT_BOOL) return OK;
-    return type_error(cx, "operand %d is %s, wants numbers", i,
-                      TXT(cx->ins[i]));
+Status type_want(TypeCtx *cx, TypeWant what, int i) {
+    static const char *const text[] = {"floating point", "integers", "numbers",
+                                       "bool"};
+    DType d = cx->ins[i]->dtype;
+    bool ok = what == WANT_FLOAT  ? dtype_is_float(d)
+              : what == WANT_INT  ? dtype_is_int(d)
+              : what == WANT_BOOL ? d == DT_BOOL
+                                  : d != DT_BOOL;
+    return ok ? OK
+              : type_error(cx, "operand %d is %s, wants %s", i, TXT(cx->ins[i]),
+                           text[what]);
 }
 
 Status type_want_ints(TypeCtx *cx, AttrKey key, int n, const int64_t **v) {
@@ -70,34 +72,36 @@ Status type_want_axis(TypeCtx *cx, int rank, int *axis) {
 
 Status ty_unary_n(TypeCtx *cx) {
     int axis = 0;
-    TRY(want_number(cx, 0));
+    TRY(type_want(cx, WANT_NUMBER, 0));
     if (attr_find(cx->n, AK_axis))
         TRY(type_want_axis(cx, cx->ins[0]->rank, &axis));
-    type_result(cx, 0, cx->ins[0]);
-    return OK;
+    return type_result(cx, 0, cx->ins[0]);
 }
 
 Status ty_unary_f(TypeCtx *cx) {
-    TRY(type_want_float(cx, 0));
-    type_result(cx, 0, cx->ins[0]);
-    return OK;
+    TRY(type_want(cx, WANT_FLOAT, 0));
+    return type_result(cx, 0, cx->ins[0]);
 }
 
 Status ty_test_f(TypeCtx *cx) {
-    TRY(type_want_float(cx, 0));
+    TRY(type_want(cx, WANT_FLOAT, 0));
     cx->out[0] = *cx->ins[0];
     cx->out[0].dtype = DT_BOOL;
     return OK;
 }
 
+static Status same_kind(TypeCtx *cx, const Type *a, const Type *b) {
+    if (dtype_is_float(a->dtype) == dtype_is_float(b->dtype) &&
+        (a->dtype == DT_BOOL) == (b->dtype == DT_BOOL))
+        return OK;
+    return type_error(cx, "operands %s and %s mix kinds of numbers", TXT(a),
+                      TXT(b));
+}
+
 /* Common shape and dtype of operands i and j. */
 static Status join(TypeCtx *cx, int i, int j, Type *out) {
     const Type *a = cx->ins[i], *b = cx->ins[j];
-    bool same_kind = dtype_is_float(a->dtype) == dtype_is_float(b->dtype) &&
-                     (a->dtype == DT_BOOL) == (b->dtype == DT_BOOL);
-    if (!same_kind)
-        return type_error(cx, "operands %s and %s mix kinds of numbers", TXT(a),
-                          TXT(b));
+    TRY(same_kind(cx, a, b));
     if (!shape_broadcast(a, b, out))
         return type_error(cx, "shapes of %s and %s do not broadcast", TXT(a),
                           TXT(b));
@@ -107,44 +111,35 @@ static Status join(TypeCtx *cx, int i, int j, Type *out) {
 
 Status ty_binary_n(TypeCtx *cx) {
     Type t = {0};
-    TRY(want_number(cx, 0));
+    TRY(type_want(cx, WANT_NUMBER, 0));
     TRY(join(cx, 0, 1, &t));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 Status ty_compare(TypeCtx *cx) {
     Type t = {0};
-    if (cx->n->op != OP_EQUAL) TRY(want_number(cx, 0));
+    if (cx->n->op != OP_EQUAL) TRY(type_want(cx, WANT_NUMBER, 0));
     TRY(join(cx, 0, 1, &t));
     t.dtype = DT_BOOL;
-    type_result(cx, 0, &t);
-    return OK;
-}
-
-static Status want_bool(TypeCtx *cx, int i) {
-    if (cx->ins[i]->dtype == DT_BOOL) return OK;
-    return type_error(cx, "operand %d is %s, wants bool", i, TXT(cx->ins[i]));
+    return type_result(cx, 0, &t);
 }
 
 Status ty_logic(TypeCtx *cx) {
     Type t = *cx->ins[0];
-    TRY(want_bool(cx, 0));
+    TRY(type_want(cx, WANT_BOOL, 0));
     if (cx->n->nin == 2) TRY(join(cx, 0, 1, &t));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 Status ty_where(TypeCtx *cx) {
     Type t = {0};
-    TRY(want_bool(cx, 0));
+    TRY(type_want(cx, WANT_BOOL, 0));
     TRY(join(cx, 1, 2, &t));
     Type branches = t;
     if (!shape_broadcast(cx->ins[0], &branches, &t))
         return type_error(cx, "condition %s does not broadcast with %s",
                           TXT(cx->ins[0]), TXT(&branches));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 Status ty_cast(TypeCtx *cx) {
@@ -156,13 +151,6 @@ Status ty_cast(TypeCtx *cx) {
 }
 
 /* ---- generators ---------------------------------------------------------- */
-
-static Status want_rng(TypeCtx *cx, int i) {
-    const Type *t = cx->ins[i];
-    if (t->dtype == DT_I64 && t->rank == 1 && t->dim[0] == 2) return OK;
-    return type_error(cx, "operand %d is %s, wants i64[2]: seed, counter", i,
-                      TXT(t));
-}
 
 Status ty_gen(TypeCtx *cx) {
     int axis = 0;
@@ -177,12 +165,14 @@ Status ty_gen(TypeCtx *cx) {
             return type_error(cx, "result is %s, wants numbers", TXT(t));
     }
     if (cx->n->op == OP_RAND_UNIFORM) {
-        TRY(want_rng(cx, 0));
+        const Type *rng = cx->ins[0];
+        if (rng->dtype != DT_I64 || rng->rank != 1 || rng->dim[0] != 2)
+            return type_error(
+                cx, "operand 0 is %s, wants i64[2]: seed, counter", TXT(rng));
         if (!dtype_is_float(t->dtype))
             return type_error(cx, "result is %s, wants floating point", TXT(t));
     }
-    type_result(cx, 0, t);
-    return OK;
+    return type_result(cx, 0, t);
 }
 
 /* ---- moves --------------------------------------------------------------- */
@@ -194,8 +184,7 @@ Status ty_reshape(TypeCtx *cx) {
         return type_error(cx, "%s has %lld elements, %s has %lld",
                           TXT(cx->ins[0]), (long long)type_count(cx->ins[0]),
                           TXT(&t), (long long)type_count(&t));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 Status ty_transpose(TypeCtx *cx) {
@@ -213,8 +202,7 @@ Status ty_transpose(TypeCtx *cx) {
         seen |= 1u << perm[i];
         t.dim[i] = x->dim[perm[i]];
     }
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 Status ty_expand(TypeCtx *cx) {
@@ -223,8 +211,7 @@ Status ty_expand(TypeCtx *cx) {
     if (!shape_broadcast(cx->ins[0], &t, &both) || !shape_equal(&both, &t))
         return type_error(cx, "%s does not expand to %s", TXT(cx->ins[0]),
                           TXT(&t));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 /* Positions starts[i] + k * steps[i], k < part.dim[i], lie inside whole. */
@@ -257,8 +244,7 @@ Status ty_slice(TypeCtx *cx) {
     if (!type_make(t.dtype, t.rank, t.dim).i)
         return type_error(cx, "attribute 'sizes' is no shape");
     TRY(check_slice(cx, x, &t));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 Status ty_slice_grad(TypeCtx *cx) {
@@ -268,8 +254,7 @@ Status ty_slice_grad(TypeCtx *cx) {
         return type_error(cx, "%s has not the rank of %s", TXT(cx->ins[0]),
                           TXT(&t));
     TRY(check_slice(cx, &t, cx->ins[0]));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 /* The shape of x after padding; checks `pads` and `mode`. */
@@ -301,20 +286,18 @@ static Status padded(TypeCtx *cx, const Type *x, Type *out) {
 Status ty_pad(TypeCtx *cx) {
     Type t;
     TRY(padded(cx, cx->ins[0], &t));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 Status ty_pad_grad(TypeCtx *cx) {
     Type x, t;
-    TRY(type_want_float(cx, 0));
+    TRY(type_want(cx, WANT_FLOAT, 0));
     TRY(type_want_shape(cx, cx->ins[0]->dtype, &x));
     TRY(padded(cx, &x, &t));
     if (!shape_equal(&t, cx->ins[0]))
         return type_error(cx, "operand is %s, padding gives %s",
                           TXT(cx->ins[0]), TXT(&t));
-    type_result(cx, 0, &x);
-    return OK;
+    return type_result(cx, 0, &x);
 }
 
 Status ty_concat(TypeCtx *cx) {
@@ -324,10 +307,7 @@ Status ty_concat(TypeCtx *cx) {
     for (int i = 1; i < cx->n->nin; i++) {
         Type x = *cx->ins[i];
         int64_t sum;
-        if (dtype_is_float(x.dtype) != dtype_is_float(t.dtype) ||
-            (x.dtype == DT_BOOL) != (t.dtype == DT_BOOL))
-            return type_error(cx, "operands %s and %s mix kinds of numbers",
-                              TXT(&t), TXT(&x));
+        TRY(same_kind(cx, &t, &x));
         if (x.rank != t.rank || !add_ok(x.dim[axis], t.dim[axis], &sum))
             return type_error(cx, "operands %s and %s differ in rank", TXT(&t),
                               TXT(&x));
@@ -337,8 +317,7 @@ Status ty_concat(TypeCtx *cx) {
                               TXT(cx->ins[i]), axis);
         t.dtype = dtype_promote(t.dtype, x.dtype);
     }
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 Status ty_split(TypeCtx *cx) {
@@ -361,12 +340,6 @@ Status ty_split(TypeCtx *cx) {
     return OK;
 }
 
-static Status want_index(TypeCtx *cx, int i) {
-    if (dtype_is_int(cx->ins[i]->dtype)) return OK;
-    return type_error(cx, "operand %d is %s, wants integers", i,
-                      TXT(cx->ins[i]));
-}
-
 /* data.shape[:axis] + indices.shape + data.shape[axis+1:] */
 static Status gathered(TypeCtx *cx, const Type *data, const Type *index,
                        Type *out) {
@@ -385,24 +358,22 @@ static Status gathered(TypeCtx *cx, const Type *data, const Type *index,
 
 Status ty_gather(TypeCtx *cx) {
     Type t;
-    TRY(want_index(cx, 1));
+    TRY(type_want(cx, WANT_INT, 1));
     TRY(gathered(cx, cx->ins[0], cx->ins[1], &t));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 Status ty_scatter_add(TypeCtx *cx) {
     Type data, t;
-    TRY(want_number(cx, 0));
-    TRY(want_index(cx, 1));
+    TRY(type_want(cx, WANT_NUMBER, 0));
+    TRY(type_want(cx, WANT_INT, 1));
     TRY(type_want_shape(cx, cx->ins[0]->dtype, &data));
     TRY(gathered(cx, &data, cx->ins[1], &t));
     if (!shape_equal(&t, cx->ins[0]))
         return type_error(cx, "updates are %s, indices %s into %s want %s",
                           TXT(cx->ins[0]), TXT(cx->ins[1]), TXT(&data),
                           TXT(&t));
-    type_result(cx, 0, &data);
-    return OK;
+    return type_result(cx, 0, &data);
 }
 
 /* trilu */
@@ -410,8 +381,7 @@ Status ty_same(TypeCtx *cx) {
     if (cx->ins[0]->rank < 2)
         return type_error(cx, "operand is %s, wants rank 2 or more",
                           TXT(cx->ins[0]));
-    type_result(cx, 0, cx->ins[0]);
-    return OK;
+    return type_result(cx, 0, cx->ins[0]);
 }
 
 /* ---- reductions ---------------------------------------------------------- */
@@ -431,7 +401,7 @@ Status ty_reduce(TypeCtx *cx) {
     const int64_t *axes;
     unsigned mask = 0;
     int n = attr_ints(cx->n, AK_axes, &axes);
-    TRY(want_number(cx, 0));
+    TRY(type_want(cx, WANT_NUMBER, 0));
     if (n == 0) return type_error(cx, "needs attribute 'axes', not empty");
     for (int i = 0; i < n; i++) {
         if (axes[i] < 0 || axes[i] >= x->rank)
@@ -442,19 +412,17 @@ Status ty_reduce(TypeCtx *cx) {
         mask |= 1u << axes[i];
     }
     Type t = reduced(x, mask, attr_int(cx->n, AK_keepdims, 1));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 Status ty_argmax(TypeCtx *cx) {
     const Type *x = cx->ins[0];
     int axis = 0;
-    TRY(want_number(cx, 0));
+    TRY(type_want(cx, WANT_NUMBER, 0));
     TRY(type_want_axis(cx, x->rank, &axis));
     if (x->dim[axis] == 0)
         return type_error(cx, "axis %d of %s is empty", axis, TXT(x));
     Type t = reduced(x, 1u << axis, attr_int(cx->n, AK_keepdims, 1));
     t.dtype = DT_I64;
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }

@@ -9,8 +9,8 @@ Status ty_matmul(TypeCtx *cx) {
     const Type *a = cx->ins[0], *b = cx->ins[1];
     bool ta = attr_int(cx->n, AK_trans_a, 0);
     bool tb = attr_int(cx->n, AK_trans_b, 0);
-    TRY(type_want_float(cx, 0));
-    TRY(type_want_float(cx, 1));
+    TRY(type_want(cx, WANT_FLOAT, 0));
+    TRY(type_want(cx, WANT_FLOAT, 1));
     if (a->rank < 2 || b->rank < 2)
         return type_error(cx, "operands %s and %s, wants rank 2 or more",
                           TXT(a), TXT(b));
@@ -28,8 +28,7 @@ Status ty_matmul(TypeCtx *cx) {
     t.dtype = dtype_promote(a->dtype, b->dtype);
     t.dim[t.rank++] = m;
     t.dim[t.rank++] = n;
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 /* ---- windows: what convolutions and pools share -------------------------- */
@@ -52,7 +51,14 @@ static Status window_attr(TypeCtx *cx, AttrKey key, int n, int64_t *to) {
     return OK;
 }
 
-static Status window_pads(TypeCtx *cx, Window *w) {
+/* x: [n, c, spatial..]; kernel is filled by the caller. */
+static Status window_read(TypeCtx *cx, const Type *x, Window *w) {
+    w->n = x->rank - 2;
+    if (w->n < 1 || w->n > 3)
+        return type_error(cx, "input is %s, wants 1 to 3 spatial dimensions",
+                          TXT(x));
+    TRY(window_attr(cx, AK_strides, w->n, w->stride));
+    TRY(window_attr(cx, AK_dilations, w->n, w->dilation));
     const int64_t *v = NULL;
     if (attr_find(cx->n, AK_pads))
         TRY(type_want_ints(cx, AK_pads, 2 * w->n, &v));
@@ -63,17 +69,6 @@ static Status window_pads(TypeCtx *cx, Window *w) {
             return type_error(cx, "attribute 'pads' has a negative number");
     }
     return OK;
-}
-
-/* x: [n, c, spatial..]; kernel is filled by the caller. */
-static Status window_read(TypeCtx *cx, const Type *x, Window *w) {
-    w->n = x->rank - 2;
-    if (w->n < 1 || w->n > 3)
-        return type_error(cx, "input is %s, wants 1 to 3 spatial dimensions",
-                          TXT(x));
-    TRY(window_attr(cx, AK_strides, w->n, w->stride));
-    TRY(window_attr(cx, AK_dilations, w->n, w->dilation));
-    return window_pads(cx, w);
 }
 
 /* Padded input minus the span of the kernel, along spatial axis i: the last
@@ -128,11 +123,10 @@ static Status conv_shape(TypeCtx *cx, const Type *x, const Type *w, Type *out) {
 
 Status ty_conv(TypeCtx *cx) {
     Type t;
-    TRY(type_want_float(cx, 0));
-    TRY(type_want_float(cx, 1));
+    TRY(type_want(cx, WANT_FLOAT, 0));
+    TRY(type_want(cx, WANT_FLOAT, 1));
     TRY(conv_shape(cx, cx->ins[0], cx->ins[1], &t));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 /* conv_dgrad(dy, w) -> dx, conv_wgrad(x, dy) -> dw; shape = the result's. */
@@ -140,16 +134,15 @@ Status ty_conv_grad(TypeCtx *cx) {
     bool dgrad = cx->n->op == OP_CONV_DGRAD;
     const Type *dy = cx->ins[!dgrad];
     Type t, y;
-    TRY(type_want_float(cx, 0));
-    TRY(type_want_float(cx, 1));
+    TRY(type_want(cx, WANT_FLOAT, 0));
+    TRY(type_want(cx, WANT_FLOAT, 1));
     DType d = dtype_promote(cx->ins[0]->dtype, cx->ins[1]->dtype);
     TRY(type_want_shape(cx, d, &t));
     TRY(conv_shape(cx, dgrad ? &t : cx->ins[0], dgrad ? cx->ins[1] : &t, &y));
     if (!shape_equal(&y, dy))
         return type_error(cx, "gradient is %s, the convolution gives %s",
                           TXT(dy), TXT(&y));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 /* ---- pools --------------------------------------------------------------- */
@@ -188,21 +181,19 @@ Status ty_max_pool(TypeCtx *cx) {
         return type_error(cx, "operand is %s, wants numbers", TXT(cx->ins[0]));
     type_result(cx, 0, &t);
     t.dtype = DT_I32;
-    type_result(cx, 1, &t);
-    return OK;
+    return type_result(cx, 1, &t);
 }
 
 /* Operand 0 is the gradient of pooling an input of `shape`. */
 static Status pool_grad(TypeCtx *cx) {
     Type x, y;
-    TRY(type_want_float(cx, 0));
+    TRY(type_want(cx, WANT_FLOAT, 0));
     TRY(type_want_shape(cx, cx->ins[0]->dtype, &x));
     TRY(pool_shape(cx, &x, &y));
     if (!shape_equal(&y, cx->ins[0]))
         return type_error(cx, "gradient is %s, the pool gives %s",
                           TXT(cx->ins[0]), TXT(&y));
-    type_result(cx, 0, &x);
-    return OK;
+    return type_result(cx, 0, &x);
 }
 
 Status ty_max_pool_grad(TypeCtx *cx) {
@@ -215,10 +206,9 @@ Status ty_max_pool_grad(TypeCtx *cx) {
 
 Status ty_avg_pool(TypeCtx *cx) {
     Type t;
-    TRY(type_want_float(cx, 0));
+    TRY(type_want(cx, WANT_FLOAT, 0));
     TRY(pool_shape(cx, cx->ins[0], &t));
-    type_result(cx, 0, &t);
-    return OK;
+    return type_result(cx, 0, &t);
 }
 
 Status ty_avg_pool_grad(TypeCtx *cx) { return pool_grad(cx); }
