@@ -202,13 +202,6 @@ static int by_address(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static Str repeated(Str *names, int n) {
-    if (n) qsort(names, (size_t)n, sizeof *names, by_address);
-    for (int i = 1; i < n; i++)
-        if (names[i] == names[i - 1]) return names[i];
-    return NULL;
-}
-
 /* Of the values that the text shows: dead constants may share a name. */
 static Status check_names(Verifier *v) {
     const Graph *g = v->g;
@@ -221,8 +214,10 @@ static Status check_names(Verifier *v) {
     }
     Str *names = NEW_ARRAY(v->a, Str, n);
     for (int i = 0; i < n; i++) names[i] = g->outputs.data[i].name;
-    Str twice = repeated(names, n);
-    if (twice) return verify_fail(v, NULL, "two outputs named %s", twice);
+    if (n) qsort(names, (size_t)n, sizeof *names, by_address);
+    for (int i = 1; i < n; i++)
+        if (names[i] == names[i - 1])
+            return verify_fail(v, NULL, "two outputs named %s", names[i]);
     return OK;
 }
 

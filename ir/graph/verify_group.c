@@ -31,28 +31,6 @@ static int group_of(const GroupCheck *c, ValueId v) {
 
 /* ---- what the checks need to know ---------------------------------------- */
 
-static void find_roots(GroupCheck *c) {
-    for (uint32_t i = 1; i < (uint32_t)c->g->values.len; i++)
-        c->root[i] = (ValueId){i};
-    for (int i = 0; i < c->g->order.len; i++) {
-        const Node *n = node_at(c, i);
-        if (kind_of(n) == KIND_VIEW) c->root[n->out[0].i] = c->root[n->in[0].i];
-    }
-}
-
-static void find_leaving(GroupCheck *c) {
-    for (int i = 0; i < c->g->order.len; i++) {
-        const Node *n = node_at(c, i);
-        for (int k = 0; k < n->nin; k++)
-            if (is_value(n->in[k]) && group_of(c, n->in[k]) != n->group)
-                c->leaves[n->in[k].i] = true;
-    }
-    for (int i = 0; i < c->g->outputs.len; i++)
-        c->leaves[c->g->outputs.data[i].value.i] = true;
-    for (int i = 0; i < c->g->writes.len; i++)
-        c->leaves[c->g->writes.data[i].value.i] = true;
-}
-
 static Status find_spans(GroupCheck *c) {
     const Graph *g = c->g;
     int open = -1;
@@ -100,22 +78,6 @@ static Status check_point(GroupCheck *c, Span s) {
     return OK;
 }
 
-static bool same_axes(const Node *a, const Node *b) {
-    const int64_t *x, *y;
-    int n = attr_ints(a, AK_axes, &x), m = attr_ints(b, AK_axes, &y);
-    return n == m && memcmp(x, y, (size_t)n * sizeof *x) == 0;
-}
-
-static Status check_reduce(GroupCheck *c, const Node *first, const Node *n) {
-    const Type *s = value_type(c->g, first->in[0]);
-    if (!same_axes(first, n) || !shape_equal(s, value_type(c->g, n->in[0])))
-        return verify_fail(c->v, n,
-                           "a row group folds one shape, %s, along "
-                           "one set of axes",
-                           TXT(s));
-    return OK;
-}
-
 /* Does n read, directly or not, a reduction of its group?  `tainted` is by
    position. */
 static bool reads_tainted(const GroupCheck *c, const Node *n,
@@ -127,9 +89,35 @@ static bool reads_tainted(const GroupCheck *c, const Node *n,
     return false;
 }
 
-static Status check_row_shapes(GroupCheck *c, Span s, const Node *first) {
-    const Type *full = value_type(c->g, first->in[0]);
-    const Type *row = value_type(c->g, first->out[0]);
+static Status check_row(GroupCheck *c, Span s, bool *tainted) {
+    const Node *first = NULL;
+    const Type *full = NULL, *row = NULL;
+    for (int i = s.first; i < s.end; i++) {
+        const Node *n = node_at(c, i);
+        OpKind k = kind_of(n);
+        if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE &&
+            k != KIND_REDUCE)
+            return verify_fail(c->v, n, "does not belong in a row group");
+        tainted[i] = k == KIND_REDUCE || reads_tainted(c, n, tainted);
+        if (k == KIND_MOVE && tainted[i])
+            return verify_fail(c->v, n,
+                               "moves what a reduction of its group makes");
+        if (k != KIND_REDUCE) continue;
+        if (!first) {
+            first = n;
+            full = value_type(c->g, n->in[0]);
+            row = value_type(c->g, n->out[0]);
+        }
+        if (!attr_same(attr_find(first, AK_axes), attr_find(n, AK_axes)) ||
+            !shape_equal(full, value_type(c->g, n->in[0])))
+            return verify_fail(
+                c->v, n,
+                "a row group folds one shape, %s, along one set of axes",
+                TXT(full));
+    }
+    if (!first)
+        return verify_fail(c->v, node_at(c, s.first),
+                           "a row group without a reduction");
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c, i);
         for (int j = 0; j < n->nout; j++) {
@@ -141,28 +129,6 @@ static Status check_row_shapes(GroupCheck *c, Span s, const Node *first) {
         }
     }
     return OK;
-}
-
-static Status check_row(GroupCheck *c, Span s, bool *tainted) {
-    const Node *first = NULL;
-    for (int i = s.first; i < s.end; i++) {
-        const Node *n = node_at(c, i);
-        OpKind k = kind_of(n);
-        if (k == KIND_REDUCE && !first) first = n;
-        if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE &&
-            k != KIND_REDUCE)
-            return verify_fail(c->v, n, "does not belong in a row group");
-        tainted[i] = k == KIND_REDUCE || reads_tainted(c, n, tainted);
-        if (k == KIND_MOVE && tainted[i])
-            return verify_fail(c->v, n,
-                               "moves what a reduction of its group "
-                               "makes");
-        if (k == KIND_REDUCE) TRY(check_reduce(c, first, n));
-    }
-    if (!first)
-        return verify_fail(c->v, node_at(c, s.first),
-                           "a row group without a reduction");
-    return check_row_shapes(c, s, first);
 }
 
 static Status check_anchor(GroupCheck *c, Span s) {
@@ -194,13 +160,6 @@ static Status check_anchor(GroupCheck *c, Span s) {
     return OK;
 }
 
-static Status check_lib(GroupCheck *c, Span s) {
-    const Node *n = node_at(c, s.first);
-    if (s.end - s.first != 1 || kind_of(n) != KIND_LIB)
-        return verify_fail(c->v, n, "a lib group is one library op");
-    return OK;
-}
-
 static GroupCheck *group_check(Verifier *v) {
     GroupCheck *c = NEW(v->a, GroupCheck);
     c->v = v;
@@ -208,8 +167,19 @@ static GroupCheck *group_check(Verifier *v) {
     c->span = NEW_ARRAY(v->a, Span, v->g->groups.len + 1);
     c->leaves = NEW_ARRAY(v->a, bool, v->g->values.len);
     c->root = NEW_ARRAY(v->a, ValueId, v->g->values.len);
-    find_roots(c);
-    find_leaving(c);
+    for (uint32_t i = 1; i < (uint32_t)v->g->values.len; i++)
+        c->root[i] = (ValueId){i};
+    for (int i = 0; i < v->g->order.len; i++) {
+        const Node *n = node_at(c, i);
+        if (kind_of(n) == KIND_VIEW) c->root[n->out[0].i] = c->root[n->in[0].i];
+        for (int k = 0; k < n->nin; k++)
+            if (is_value(n->in[k]) && group_of(c, n->in[k]) != n->group)
+                c->leaves[n->in[k].i] = true;
+    }
+    for (int i = 0; i < v->g->outputs.len; i++)
+        c->leaves[v->g->outputs.data[i].value.i] = true;
+    for (int i = 0; i < v->g->writes.len; i++)
+        c->leaves[v->g->writes.data[i].value.i] = true;
     return c;
 }
 
@@ -239,11 +209,16 @@ Status verify_groups(Verifier *v) {
     for (int i = 0; i < v->g->groups.len; i++) {
         if (!v->g->groups.data[i].beside) launch = i;
         if (v->g->groups.data[i].beside) TRY(check_beside(c, i, launch));
+        Span s = c->span[i];
+        const Node *n = node_at(c, s.first);
         switch (v->g->groups.data[i].kind) {
-        case GROUP_POINT: TRY(check_point(c, c->span[i])); break;
-        case GROUP_ROW: TRY(check_row(c, c->span[i], tainted)); break;
-        case GROUP_ANCHOR: TRY(check_anchor(c, c->span[i])); break;
-        case GROUP_LIB: TRY(check_lib(c, c->span[i])); break;
+        case GROUP_POINT: TRY(check_point(c, s)); break;
+        case GROUP_ROW: TRY(check_row(c, s, tainted)); break;
+        case GROUP_ANCHOR: TRY(check_anchor(c, s)); break;
+        case GROUP_LIB:
+            if (s.end - s.first != 1 || kind_of(n) != KIND_LIB)
+                return verify_fail(v, n, "a lib group is one library op");
+            break;
         }
     }
     return OK;
@@ -336,14 +311,6 @@ static int by_start(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static Status check_overlaps(PlanCheck *p, Buffer *list, int n) {
-    if (n) qsort(list, (size_t)n, sizeof *list, by_start);
-    for (int i = 0; i < n; i++)
-        for (int j = i + 1; j < n && list[j].from < list[i].to; j++)
-            TRY(check_pair(p, &list[i], &list[j]));
-    return OK;
-}
-
 /* The new content of a variable is computed straight into it. */
 static Status check_home(PlanCheck *p, const Node *n, ValueId id) {
     GroupCheck *c = p->c;
@@ -409,5 +376,11 @@ Status verify_plan(Verifier *v) {
             if (b.to > b.from) vec_push(v->a, &buffers, b);
         }
     }
-    return check_overlaps(&p, buffers.data, buffers.len);
+    Buffer *list = buffers.data;
+    int n = buffers.len;
+    if (n) qsort(list, (size_t)n, sizeof *list, by_start);
+    for (int i = 0; i < n; i++)
+        for (int j = i + 1; j < n && list[j].from < list[i].to; j++)
+            TRY(check_pair(&p, &list[i], &list[j]));
+    return OK;
 }

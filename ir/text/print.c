@@ -162,28 +162,23 @@ static void put_declared(StrBuf *sb, const Graph *g, const Value *v) {
 
 /* ---- variables ----------------------------------------------------------- */
 
-/* The number as the variable's dtype holds it. */
-static void put_fill(StrBuf *sb, const Var *v) {
-    uint64_t storage = 0;
-    Tensor one = {.type = type_scalar(type_get(v->type)->dtype),
-                  .data = &storage};
-    tensor_set(&one, 0, v->fill);
-    put_element(sb, &one, 0);
-}
-
 /* " = 0.9"; nothing for zero, and for data too large to show. */
 static void put_init(StrBuf *sb, const Var *v) {
     StrBuf text = {0};
     const Type *t = type_get(v->type);
     int64_t n = type_count(t);
+    uint64_t storage = 0;
+    Tensor one = {.type = type_scalar(t->dtype), .data = &storage};
     bool shown = v->init && v->kind != VAR_PARAM &&
                  (n <= INIT_SHOWN || all_equal(v->init, n));
-    if (v->init_text)
+    if (v->init_text) {
         sb_puts(&text, v->init_text);
-    else if (!v->init)
-        put_fill(&text, v);
-    else if (shown)
+    } else if (!v->init) { /* the number as the variable's dtype holds it */
+        tensor_set(&one, 0, v->fill);
+        put_element(&text, &one, 0);
+    } else if (shown) {
         put_data(&text, v->init);
+    }
     if (text.len && strcmp(text.data, "0") != 0)
         sb_printf(sb, " = %s", text.data);
     sb_free(&text);
