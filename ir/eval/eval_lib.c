@@ -145,42 +145,50 @@ Status eval_matmul(EvalCx *cx) {
 
 typedef struct Window {
     int s; /* spatial dims */
-    int64_t in[MAX_RANK], kernel[MAX_RANK];
-    int64_t stride[MAX_RANK], dilation[MAX_RANK], pad[2 * MAX_RANK];
+    int64_t in[MAX_RANK], stride[MAX_RANK], dilation[MAX_RANK];
+    int64_t pad[2 * MAX_RANK];
+    Type taps;   /* the kernel's shape */
+    int64_t *at; /* by tap: its position in the input plane, -1: outside */
+    int64_t ntap, inside, padded; /* taps; within the input, and its pads */
 } Window;
 
-static Window window(const Node *n, const Type *x, const int64_t *kernel) {
-    Window w = {.s = x->rank - 2};
+static Window window(EvalCx *cx, const Type *x, const int64_t *kernel) {
+    Window w = {.s = x->rank - 2, .taps = {.rank = x->rank - 2}};
     for (int d = 0; d < w.s; d++) {
         w.in[d] = x->dim[2 + d];
-        w.kernel[d] = kernel[d];
+        w.taps.dim[d] = kernel[d];
     }
-    eval_ints(n, AK_strides, w.s, 1, w.stride);
-    eval_ints(n, AK_dilations, w.s, 1, w.dilation);
-    eval_ints(n, AK_pads, 2 * w.s, 0, w.pad);
+    eval_ints(cx->n, AK_strides, w.s, 1, w.stride);
+    eval_ints(cx->n, AK_dilations, w.s, 1, w.dilation);
+    eval_ints(cx->n, AK_pads, 2 * w.s, 0, w.pad);
+    w.ntap = type_count(&w.taps);
+    w.at = NEW_ARRAY(cx->a, int64_t, w.ntap);
     return w;
 }
 
-/* Position in the input plane of tap k of output o, -1 outside.  *padded: the
-   tap lies within the input and its pads. */
-static int64_t window_at(const Window *w, const int64_t *o, const int64_t *k,
-                         bool *padded) {
-    int64_t at = 0;
-    bool inside = true;
-    *padded = true;
-    for (int d = 0; d < w->s; d++) {
-        int64_t i = o[d] * w->stride[d] - w->pad[d] + k[d] * w->dilation[d];
-        inside = inside && i >= 0 && i < w->in[d];
-        *padded = *padded && i < w->in[d] + w->pad[w->s + d];
-        at = at * w->in[d] + i;
-    }
-    return inside ? at : -1;
+static Window pool_window(EvalCx *cx, const Type *x) {
+    int64_t kernel[MAX_RANK];
+    eval_ints(cx->n, AK_kernel_shape, x->rank - 2, 1, kernel);
+    return window(cx, x, kernel);
 }
 
-static Type window_taps(const Window *w) {
-    Type t = {.dtype = DT_F32, .rank = w->s};
-    for (int d = 0; d < w->s; d++) t.dim[d] = w->kernel[d];
-    return t;
+/* What the window of output o covers. */
+static void window_move(Window *w, const int64_t *o) {
+    int64_t k[MAX_RANK] = {0};
+    w->inside = w->padded = 0;
+    for (int64_t t = 0; t < w->ntap; t++, eval_step(&w->taps, k)) {
+        int64_t at = 0;
+        bool inside = true, padded = true;
+        for (int d = 0; d < w->s; d++) {
+            int64_t i = o[d] * w->stride[d] - w->pad[d] + k[d] * w->dilation[d];
+            inside = inside && i >= 0 && i < w->in[d];
+            padded = padded && i < w->in[d] + w->pad[w->s + d];
+            at = at * w->in[d] + i;
+        }
+        w->at[t] = inside ? at : -1;
+        w->inside += inside;
+        w->padded += padded;
+    }
 }
 
 static int64_t plane_size(const Type *t) {
@@ -192,112 +200,70 @@ static int64_t plane_size(const Type *t) {
 /* ---- convolution --------------------------------------------------------- */
 
 /* The three convolutions are the sums y += x*w, dx += dy*w and dw += x*dy over
-   the same triples of positions. */
-typedef struct Conv {
-    const Type *x, *w, *y;
-    const double *xv, *wv, *yv; /* the two that are read */
-    double *sum;                /* the third */
-} Conv;
-
-static void conv_tap(const Conv *c, int64_t x, int64_t w, int64_t y) {
-    if (!c->yv)
-        c->sum[y] += c->xv[x] * c->wv[w];
-    else if (!c->xv)
-        c->sum[x] += c->yv[y] * c->wv[w];
-    else
-        c->sum[w] += c->xv[x] * c->yv[y];
-}
-
-/* Everything that meets output position y = [n, k, o...]. */
-static void conv_output(const Conv *c, const Window *win, int64_t group,
-                        const int64_t *idx, int64_t y) {
-    Type taps = window_taps(win);
-    int64_t cg = c->w->dim[1], per = c->y->dim[1] / group;
-    int64_t xplane = plane_size(c->x), ntap = type_count(&taps);
-    for (int64_t ch = 0; ch < cg; ch++) {
-        int64_t k[MAX_RANK] = {0};
-        int64_t x0 = idx[0] * c->x->dim[1] + idx[1] / per * cg + ch;
-        int64_t w0 = idx[1] * cg + ch;
-        for (int64_t t = 0; t < ntap; t++, eval_step(&taps, k)) {
-            bool padded;
-            int64_t at = window_at(win, idx + 2, k, &padded);
-            if (at >= 0) conv_tap(c, x0 * xplane + at, w0 * ntap + t, y);
+   the same triples of positions; one of x, w, y is what is summed. */
+static Status conv_run(EvalCx *cx, EvalTensor *x, EvalTensor *w,
+                       EvalTensor *y) {
+    const EvalTensor *sum = cx->out[0];
+    const Type *xt = type_get(x->type), *wt = type_get(w->type);
+    const Type *yt = type_get(y->type);
+    Window win = window(cx, xt, wt->dim + 2);
+    int64_t cg = wt->dim[1];
+    int64_t per = yt->dim[1] / attr_int(cx->n, AK_group, 1);
+    int64_t n = type_count(yt), idx[MAX_RANK] = {0};
+    for (int64_t at = 0; at < n; at++, eval_step(yt, idx)) {
+        window_move(&win, idx + 2);
+        for (int64_t ch = 0; ch < cg; ch++) {
+            int64_t x0 = idx[0] * xt->dim[1] + idx[1] / per * cg + ch;
+            double *xv = x->f + x0 * plane_size(xt), *yv = y->f + at;
+            double *wv = w->f + (idx[1] * cg + ch) * win.ntap;
+            for (int64_t t = 0; t < win.ntap; t++) {
+                if (win.at[t] < 0) continue;
+                if (sum == y)
+                    *yv += xv[win.at[t]] * wv[t];
+                else if (sum == x)
+                    xv[win.at[t]] += *yv * wv[t];
+                else
+                    wv[t] += xv[win.at[t]] * *yv;
+            }
         }
     }
-}
-
-static Status conv_run(EvalCx *cx, const Conv *c) {
-    Window win = window(cx->n, c->x, c->w->dim + 2);
-    int64_t group = attr_int(cx->n, AK_group, 1);
-    int64_t n = type_count(c->y), idx[MAX_RANK] = {0};
-    for (int64_t y = 0; y < n; y++, eval_step(c->y, idx))
-        conv_output(c, &win, group, idx, y);
     return OK;
 }
 
 Status eval_conv(EvalCx *cx) {
-    Conv c = {.x = type_get(cx->in[0]->type),
-              .w = type_get(cx->in[1]->type),
-              .y = type_get(cx->out[0]->type),
-              .xv = cx->in[0]->f,
-              .wv = cx->in[1]->f,
-              .sum = cx->out[0]->f};
-    return conv_run(cx, &c);
+    return conv_run(cx, (EvalTensor *)cx->in[0], (EvalTensor *)cx->in[1],
+                    cx->out[0]);
 }
 
 Status eval_conv_dgrad(EvalCx *cx) {
-    Conv c = {.x = type_get(cx->out[0]->type),
-              .w = type_get(cx->in[1]->type),
-              .y = type_get(cx->in[0]->type),
-              .yv = cx->in[0]->f,
-              .wv = cx->in[1]->f,
-              .sum = cx->out[0]->f};
-    return conv_run(cx, &c);
+    return conv_run(cx, cx->out[0], (EvalTensor *)cx->in[1],
+                    (EvalTensor *)cx->in[0]);
 }
 
 Status eval_conv_wgrad(EvalCx *cx) {
-    Conv c = {.x = type_get(cx->in[0]->type),
-              .w = type_get(cx->out[0]->type),
-              .y = type_get(cx->in[1]->type),
-              .xv = cx->in[0]->f,
-              .yv = cx->in[1]->f,
-              .sum = cx->out[0]->f};
-    return conv_run(cx, &c);
+    return conv_run(cx, (EvalTensor *)cx->in[0], cx->out[0],
+                    (EvalTensor *)cx->in[1]);
 }
 
 /* ---- pools --------------------------------------------------------------- */
 
-static Window pool_window(EvalCx *cx, const Type *x) {
-    int64_t kernel[MAX_RANK];
-    eval_ints(cx->n, AK_kernel_shape, x->rank - 2, 1, kernel);
-    return window(cx->n, x, kernel);
-}
-
-/* First largest of the window in x's plane at x0; NaN wins; -1: empty. */
-static int64_t pool_best(const Window *w, const double *x, const int64_t *o) {
-    Type taps = window_taps(w);
-    int64_t n = type_count(&taps), k[MAX_RANK] = {0}, best = -1;
-    for (int64_t t = 0; t < n; t++, eval_step(&taps, k)) {
-        bool padded;
-        int64_t at = window_at(w, o, k, &padded);
-        if (at < 0) continue;
-        if (best < 0 ||
-            (x[best] == x[best] && (x[at] > x[best] || x[at] != x[at])))
-            best = at;
-    }
-    return best;
-}
-
+/* The first largest of each window; NaN wins; -1: empty. */
 Status eval_max_pool(EvalCx *cx) {
     const Type *x = type_get(cx->in[0]->type);
     const Type *y = type_get(cx->out[0]->type);
     Window w = pool_window(cx, x);
     int64_t n = type_count(y), idx[MAX_RANK] = {0};
     for (int64_t k = 0; k < n; k++, eval_step(y, idx)) {
-        const double *plane =
-            cx->in[0]->f + (idx[0] * x->dim[1] + idx[1]) * plane_size(x);
-        int64_t best = pool_best(&w, plane, idx + 2);
-        cx->out[0]->f[k] = best < 0 ? -INFINITY : plane[best];
+        int64_t plane = idx[0] * x->dim[1] + idx[1], best = -1;
+        const double *v = cx->in[0]->f + plane * plane_size(x);
+        window_move(&w, idx + 2);
+        for (int64_t t = 0; t < w.ntap; t++) {
+            int64_t at = w.at[t];
+            if (at >= 0 && (best < 0 || (v[best] == v[best] &&
+                                         (v[at] > v[best] || v[at] != v[at]))))
+                best = at;
+        }
+        cx->out[0]->f[k] = best < 0 ? -INFINITY : v[best];
         cx->out[1]->i[k] = best;
     }
     return OK;
@@ -315,54 +281,32 @@ Status eval_max_pool_grad(EvalCx *cx) {
     return OK;
 }
 
-/* Average pooling and its adjoint: sum or spread over each window. */
-static int64_t pool_divisor(const Window *w, const int64_t *o, bool pads) {
-    Type taps = window_taps(w);
-    int64_t n = type_count(&taps), k[MAX_RANK] = {0}, count = 0;
-    for (int64_t t = 0; t < n; t++, eval_step(&taps, k)) {
-        bool padded;
-        int64_t at = window_at(w, o, k, &padded);
-        count += at >= 0 || (pads && padded);
-    }
-    return count;
-}
-
-static void pool_spread(const Window *w, const int64_t *o, double share,
-                        const double *x, double *y, double *dx) {
-    Type taps = window_taps(w);
-    int64_t n = type_count(&taps), k[MAX_RANK] = {0};
-    for (int64_t t = 0; t < n; t++, eval_step(&taps, k)) {
-        bool padded;
-        int64_t at = window_at(w, o, k, &padded);
-        if (at < 0) continue;
-        if (dx)
-            dx[at] += share * *y;
-        else
-            *y += share * x[at];
-    }
-}
-
-static Status avg_pool(EvalCx *cx, const Type *xt, const Type *yt,
-                       const double *x, double *y, double *dx) {
+/* y += share * x over each window, or the adjoint x += share * y. */
+static Status avg_pool(EvalCx *cx, EvalTensor *x, EvalTensor *y) {
+    const Type *xt = type_get(x->type), *yt = type_get(y->type);
     Window w = pool_window(cx, xt);
     bool pads = attr_int(cx->n, AK_count_include_pad, 0) != 0;
     int64_t n = type_count(yt), idx[MAX_RANK] = {0};
     for (int64_t k = 0; k < n; k++, eval_step(yt, idx)) {
-        int64_t at = (idx[0] * xt->dim[1] + idx[1]) * plane_size(xt);
-        int64_t count = pool_divisor(&w, idx + 2, pads);
-        if (count)
-            pool_spread(&w, idx + 2, 1.0 / (double)count, x ? x + at : NULL,
-                        y + k, dx ? dx + at : NULL);
+        int64_t plane = idx[0] * xt->dim[1] + idx[1];
+        double *xv = x->f + plane * plane_size(xt);
+        window_move(&w, idx + 2);
+        double share = 1.0 / (double)(pads ? w.padded : w.inside);
+        for (int64_t t = 0; t < w.ntap; t++) {
+            if (w.at[t] < 0) continue;
+            if (y == cx->out[0])
+                y->f[k] += share * xv[w.at[t]];
+            else
+                xv[w.at[t]] += share * y->f[k];
+        }
     }
     return OK;
 }
 
 Status eval_avg_pool(EvalCx *cx) {
-    return avg_pool(cx, type_get(cx->in[0]->type), type_get(cx->out[0]->type),
-                    cx->in[0]->f, cx->out[0]->f, NULL);
+    return avg_pool(cx, (EvalTensor *)cx->in[0], cx->out[0]);
 }
 
 Status eval_avg_pool_grad(EvalCx *cx) {
-    return avg_pool(cx, type_get(cx->out[0]->type), type_get(cx->in[0]->type),
-                    NULL, cx->in[0]->f, cx->out[0]->f);
+    return avg_pool(cx, cx->out[0], (EvalTensor *)cx->in[0]);
 }
