@@ -95,8 +95,9 @@ Status eval_reshape(EvalCx *cx) {
    adjoint: dom is the operand, added into the result. */
 typedef struct Move {
     const Type *dom, *src;
-    int64_t stride[MAX_RANK]; /* of src */
-    int64_t p[MAX_RANK], q[MAX_RANK];
+    int64_t stride[MAX_RANK];      /* of src */
+    int64_t first, step[MAX_RANK]; /* the map, where it is first + idx * step */
+    int64_t p[MAX_RANK];
     Str mode;
     int axis;
     int64_t k;
@@ -111,82 +112,107 @@ static Move move_init(const EvalTensor *dom, const EvalTensor *src) {
     return m;
 }
 
-static void forward(EvalCx *cx, const Move *m, MapFn *map, double fill) {
-    EvalTensor *out = cx->out[0];
+static void forward(EvalTensor *out, const EvalTensor *in, const Move *m,
+                    MapFn *map, double fill) {
     int64_t n = type_count(m->dom), idx[MAX_RANK] = {0};
     for (int64_t k = 0; k < n; k++, eval_step(m->dom, idx)) {
         int64_t j = map(m, idx);
         if (j >= 0)
-            copy_elem(out, k, cx->in[0], j);
+            copy_elem(out, k, in, j);
         else
             eval_put(out, k, fill);
     }
 }
 
-static void adjoint(EvalCx *cx, const Move *m, MapFn *map) {
+typedef void PutFn(EvalTensor *to, int64_t k, const EvalTensor *from,
+                   int64_t j);
+
+/* put: add_elem, or copy_elem where every position is hit once. */
+static void adjoint(EvalTensor *out, const EvalTensor *in, const Move *m,
+                    MapFn *map, PutFn *put) {
     int64_t n = type_count(m->dom), idx[MAX_RANK] = {0};
     for (int64_t k = 0; k < n; k++, eval_step(m->dom, idx)) {
         int64_t j = map(m, idx);
-        if (j >= 0) add_elem(cx->out[0], j, cx->in[0], k);
+        if (j >= 0) put(out, j, in, k);
     }
 }
 
-static int64_t map_transpose(const Move *m, const int64_t *idx) {
-    int64_t at = 0;
-    for (int d = 0; d < m->dom->rank; d++) at += idx[d] * m->stride[m->p[d]];
+static int64_t map_steps(const Move *m, const int64_t *idx) {
+    int64_t at = m->first;
+    for (int d = 0; d < m->dom->rank; d++) at += idx[d] * m->step[d];
     return at;
 }
 
 Status eval_transpose(EvalCx *cx) {
     Move m = move_init(cx->out[0], cx->in[0]);
-    int r = m.dom->rank;
-    for (int d = 0; d < r; d++) m.p[d] = r - 1 - d;
     const int64_t *perm;
-    if (attr_ints(cx->n, AK_perm, &perm))
-        memcpy(m.p, perm, (size_t)r * sizeof *perm);
-    forward(cx, &m, map_transpose, 0);
+    bool given = attr_ints(cx->n, AK_perm, &perm) > 0;
+    for (int d = 0; d < m.dom->rank; d++)
+        m.step[d] = m.stride[given ? perm[d] : m.dom->rank - 1 - d];
+    forward(cx->out[0], cx->in[0], &m, map_steps, 0);
     return OK;
-}
-
-static int64_t map_expand(const Move *m, const int64_t *idx) {
-    int lead = m->dom->rank - m->src->rank;
-    int64_t at = 0;
-    for (int d = 0; d < m->src->rank; d++)
-        if (m->src->dim[d] != 1) at += idx[lead + d] * m->stride[d];
-    return at;
 }
 
 Status eval_expand(EvalCx *cx) {
     Move m = move_init(cx->out[0], cx->in[0]);
-    forward(cx, &m, map_expand, 0);
+    int lead = m.dom->rank - m.src->rank;
+    for (int d = 0; d < m.src->rank; d++)
+        m.step[lead + d] = m.src->dim[d] == 1 ? 0 : m.stride[d];
+    forward(cx->out[0], cx->in[0], &m, map_steps, 0);
     return OK;
-}
-
-/* p = starts, q = steps */
-static int64_t map_slice(const Move *m, const int64_t *idx) {
-    int64_t at = 0;
-    for (int d = 0; d < m->dom->rank; d++)
-        at += (m->p[d] + idx[d] * m->q[d]) * m->stride[d];
-    return at;
 }
 
 static Move slice_move(EvalCx *cx, const EvalTensor *dom,
                        const EvalTensor *src) {
     Move m = move_init(dom, src);
-    eval_ints(cx->n, AK_starts, m.dom->rank, 0, m.p);
-    eval_ints(cx->n, AK_steps, m.dom->rank, 1, m.q);
+    int64_t starts[MAX_RANK];
+    eval_ints(cx->n, AK_starts, m.dom->rank, 0, starts);
+    eval_ints(cx->n, AK_steps, m.dom->rank, 1, m.step);
+    for (int d = 0; d < m.dom->rank; d++) {
+        m.first += starts[d] * m.stride[d];
+        m.step[d] *= m.stride[d];
+    }
     return m;
 }
 
 Status eval_slice(EvalCx *cx) {
     Move m = slice_move(cx, cx->out[0], cx->in[0]);
-    forward(cx, &m, map_slice, 0);
+    forward(cx->out[0], cx->in[0], &m, map_steps, 0);
     return OK;
 }
 
 Status eval_slice_grad(EvalCx *cx) {
     Move m = slice_move(cx, cx->in[0], cx->out[0]);
-    adjoint(cx, &m, map_slice);
+    adjoint(cx->out[0], cx->in[0], &m, map_steps, add_elem);
+    return OK;
+}
+
+/* `part` lies in `whole` from *at on along the axis, and the next behind it. */
+static Move part_move(EvalCx *cx, const EvalTensor *part,
+                      const EvalTensor *whole, int64_t *at) {
+    Move m = move_init(part, whole);
+    int axis = axis_norm(attr_int(cx->n, AK_axis, 0), m.dom->rank);
+    memcpy(m.step, m.stride, sizeof m.step);
+    m.first = *at * m.stride[axis];
+    *at += m.dom->dim[axis];
+    return m;
+}
+
+Status eval_concat(EvalCx *cx) {
+    int64_t at = 0;
+    for (int k = 0; k < cx->n->nin; k++) {
+        Move m = part_move(cx, cx->in[k], cx->out[0], &at);
+        adjoint(cx->out[0], cx->in[k], &m, map_steps, copy_elem);
+    }
+    return OK;
+}
+
+Status eval_split(EvalCx *cx) {
+    int64_t at = 0;
+    for (int k = 0; k < cx->n->nout; k++) {
+        Move m = part_move(cx, cx->out[k], cx->in[0], &at);
+        forward(cx->out[k], cx->in[0], &m, map_steps, 0);
+    }
     return OK;
 }
 
@@ -223,30 +249,29 @@ static Move pad_move(EvalCx *cx, const EvalTensor *dom, const EvalTensor *src) {
 
 Status eval_pad(EvalCx *cx) {
     Move m = pad_move(cx, cx->out[0], cx->in[0]);
-    forward(cx, &m, map_pad, attr_float(cx->n, AK_value, 0));
+    forward(cx->out[0], cx->in[0], &m, map_pad, attr_float(cx->n, AK_value, 0));
     return OK;
 }
 
 Status eval_pad_grad(EvalCx *cx) {
     Move m = pad_move(cx, cx->in[0], cx->out[0]);
-    adjoint(cx, &m, map_pad);
+    adjoint(cx->out[0], cx->in[0], &m, map_pad, add_elem);
     return OK;
 }
 
 static int64_t map_trilu(const Move *m, const int64_t *idx) {
     int r = m->dom->rank;
     int64_t diag = idx[r - 1] - idx[r - 2];
-    if (m->upper ? diag < m->k : diag > m->k) return -1;
-    int64_t at = 0;
-    for (int d = 0; d < r; d++) at += idx[d] * m->stride[d];
-    return at;
+    bool outside = m->upper ? diag < m->k : diag > m->k;
+    return outside ? -1 : map_steps(m, idx);
 }
 
 Status eval_trilu(EvalCx *cx) {
     Move m = move_init(cx->out[0], cx->in[0]);
+    memcpy(m.step, m.stride, sizeof m.step);
     m.upper = attr_int(cx->n, AK_upper, 1) != 0;
     m.k = attr_int(cx->n, AK_k, 0);
-    forward(cx, &m, map_trilu, 0);
+    forward(cx->out[0], cx->in[0], &m, map_trilu, 0);
     return OK;
 }
 
@@ -265,62 +290,23 @@ static int64_t map_gather(const Move *m, const int64_t *idx) {
     return at;
 }
 
-Status eval_gather(EvalCx *cx) {
-    Move m = move_init(cx->out[0], cx->in[0]);
+static Move gather_move(EvalCx *cx, const EvalTensor *dom,
+                        const EvalTensor *src) {
+    Move m = move_init(dom, src);
     m.axis = (int)attr_int(cx->n, AK_axis, 0);
     m.index = cx->in[1];
-    forward(cx, &m, map_gather, 0);
+    return m;
+}
+
+Status eval_gather(EvalCx *cx) {
+    Move m = gather_move(cx, cx->out[0], cx->in[0]);
+    forward(cx->out[0], cx->in[0], &m, map_gather, 0);
     return OK;
 }
 
 /* operands: what to add, where */
 Status eval_scatter_add(EvalCx *cx) {
-    Move m = move_init(cx->in[0], cx->out[0]);
-    m.axis = (int)attr_int(cx->n, AK_axis, 0);
-    m.index = cx->in[1];
-    adjoint(cx, &m, map_gather);
-    return OK;
-}
-
-/* ---- concat, split ------------------------------------------------------- */
-
-/* Copies rows [at, at + part's length) of the whole's axis to or from part. */
-static void copy_rows(EvalTensor *to, const EvalTensor *from, bool into_whole,
-                      int axis, int64_t at) {
-    EvalAxis wh = eval_axis(type_get((into_whole ? to : from)->type), axis);
-    EvalAxis pt = eval_axis(type_get((into_whole ? from : to)->type), axis);
-    for (int64_t o = 0; o < pt.outer; o++)
-        for (int64_t k = 0; k < pt.n * pt.inner; k++) {
-            int64_t w = (o * wh.n + at) * wh.inner + k;
-            int64_t p = o * pt.n * pt.inner + k;
-            if (into_whole)
-                copy_elem(to, w, from, p);
-            else
-                copy_elem(to, p, from, w);
-        }
-}
-
-static int rank_axis(EvalCx *cx) {
-    return axis_norm(attr_int(cx->n, AK_axis, 0),
-                     type_get(cx->in[0]->type)->rank);
-}
-
-Status eval_concat(EvalCx *cx) {
-    int axis = rank_axis(cx);
-    int64_t at = 0;
-    for (int k = 0; k < cx->n->nin; k++) {
-        copy_rows(cx->out[0], cx->in[k], true, axis, at);
-        at += type_get(cx->in[k]->type)->dim[axis];
-    }
-    return OK;
-}
-
-Status eval_split(EvalCx *cx) {
-    int axis = rank_axis(cx);
-    int64_t at = 0;
-    for (int k = 0; k < cx->n->nout; k++) {
-        copy_rows(cx->out[k], cx->in[0], false, axis, at);
-        at += type_get(cx->out[k]->type)->dim[axis];
-    }
+    Move m = gather_move(cx, cx->in[0], cx->out[0]);
+    adjoint(cx->out[0], cx->in[0], &m, map_gather, add_elem);
     return OK;
 }

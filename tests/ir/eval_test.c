@@ -333,6 +333,9 @@ TEST_CASE(eval, moves) {
     MOVED("trilu %x {upper=0, k=0}", 1, 0, 0, 4, 5, 0);
     MOVED("concat %x, %x {axis=1}", 1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6);
     MOVED("concat %x, %x {axis=0}", 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6);
+    EXPECT("g() {\nconst %x: f32[1] = [-0]\n%c = concat %x, %x {axis=0}\n"
+           "%y = reciprocal %c\nreturn %y",
+           -INFINITY, -INFINITY);
     EXPECT("g() {\nconst %x: f32[2,3] = [1, 2, 3, 4, 5, 6]\n"
            "%a, %b = split %x {axis=1, sizes=[1,2]}\nreturn %a, %b",
            1, 4, 2, 3, 5, 6);
