@@ -181,13 +181,6 @@ typedef struct FnEntry {
     FnInstance made;
 } FnEntry;
 
-static uint64_t entry_hash(const FnEntry *e) {
-    uint64_t h = hash_bytes(1, e->in, sizeof e->in);
-    h = hash_bytes(h, &e->call.nout, sizeof e->call.nout);
-    for (int i = 0; i < e->call.nattr; i++) h = attr_hash(h, &e->call.attrs[i]);
-    return h;
-}
-
 static int *find_slot(struct FnTable *t, const FnEntry *e) {
     for (uint64_t i = e->hash;; i++) {
         int *slot = &t->slots.data[i & (uint64_t)(t->slots.len - 1)];
@@ -230,7 +223,9 @@ const FnInstance *fn_instance(const Node *call, const Type *const *in) {
     struct FnTable *t = fn->instances;
     for (int i = 0; i < call->nin; i++)
         if (in[i]) e.in[i] = type_make(in[i]->dtype, in[i]->rank, in[i]->dim);
-    e.hash = entry_hash(&e);
+    e.hash = hash_bytes((uint64_t)call->nout, e.in, sizeof e.in);
+    for (int i = 0; i < call->nattr; i++)
+        e.hash = attr_hash(e.hash, &call->attrs[i]);
     grow(fn->arena, t);
     int *slot = find_slot(t, &e);
     if (*slot) return &t->entries.data[*slot - 1]->made;

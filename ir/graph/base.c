@@ -66,18 +66,14 @@ void arena_free(Arena *a) {
     free(a);
 }
 
-static Chunk *chunk_new(size_t bytes) {
+/* A large request gets a chunk of its own behind the one in use. */
+static Chunk *arena_grow(Arena *a, size_t bytes) {
+    bool large = a->chunks && bytes > a->next_size / 4;
+    if (!large && bytes < a->next_size) bytes = a->next_size;
     Chunk *c = calloc(1, sizeof *c + bytes);
     if (!c) out_of_memory();
     c->at = (char *)(c + 1);
     c->end = c->at + bytes;
-    return c;
-}
-
-/* A large request gets a chunk of its own behind the one in use. */
-static Chunk *arena_grow(Arena *a, size_t bytes) {
-    bool large = a->chunks && bytes > a->next_size / 4;
-    Chunk *c = chunk_new(large || bytes > a->next_size ? bytes : a->next_size);
     if (large) {
         c->next = a->chunks->next;
         a->chunks->next = c;

@@ -9,13 +9,6 @@
 
 /* ---- names of results ---------------------------------------------------- */
 
-static bool is_op_word(const Module *m, const char *s, size_t n) {
-    OpCode op;
-    DType d;
-    return op_from_text(s, n, &op) || dtype_from_text(s, n, &d) ||
-           fn_find(m, s, n);
-}
-
 static size_t last_dot(const char *s, size_t n) {
     while (n && s[n - 1] != '.') n--;
     return n ? n - 1 : 0; /* 0: none, or an empty stem, which is kept */
@@ -31,7 +24,14 @@ static size_t stem_length(const Module *m, const char *s) {
         end = dot;
         dot = last_dot(s, end);
     }
-    return dot && is_op_word(m, s + dot + 1, end - dot - 1) ? dot : n;
+    const char *word = s + dot + 1;
+    size_t len = end - dot - 1;
+    OpCode op;
+    DType d;
+    bool ours =
+        dot && (op_from_text(word, len, &op) ||
+                dtype_from_text(word, len, &d) || fn_find(m, word, len));
+    return ours ? dot : n;
 }
 
 static Str derive_name(const Builder *b, const Node *n, DType result) {
@@ -282,19 +282,12 @@ ValueId b_full(Builder *b, TypeId t, double v) {
     return build_gen(b, OP_FULL, NULL, 0, &a, 1, t, NULL);
 }
 
-/* Axes of t that broadcasting repeated for a value of type `to`. */
-static int repeated_axes(const Type *t, const Type *to, int64_t *axes) {
-    int lead = t->rank - to->rank, n = 0;
-    for (int d = 0; d < t->rank; d++)
-        if (t->dim[d] != 1 && (d < lead || to->dim[d - lead] == 1))
-            axes[n++] = d;
-    return n;
-}
-
 ValueId b_sum_to(Builder *b, ValueId x, ValueId like, DType dtype) {
     Type t = *value_type(b->g, x), to = *value_type(b->g, like);
-    int64_t axes[MAX_RANK];
-    int n = repeated_axes(&t, &to, axes);
+    int64_t axes[MAX_RANK]; /* that broadcasting repeated */
+    int lead = t.rank - to.rank, n = 0;
+    for (int d = 0; d < t.rank; d++)
+        if (t.dim[d] != 1 && (d < lead || to.dim[d - lead] == 1)) axes[n++] = d;
     if (n) x = b_reduce(b, OP_REDUCE_SUM, x, axes, n, true, dtype);
     return b_reshape(b, x, to.rank, to.dim);
 }

@@ -336,18 +336,13 @@ ValueId graph_find_var(const Graph *g, int var) {
     return g->names->vars.data[var];
 }
 
-/* A variable's reader has the variable's name: whoever took it before the
-   variable existed is renamed. */
-static void free_name(Graph *g, Str name) {
-    ValueId v = graph_find_name(g, name);
-    if (is_value(v)) graph_rename(g, v, graph_fresh_name(g, name));
-}
-
 ValueId graph_var(Graph *g, int var) {
     ValueId v = graph_find_var(g, var);
     if (is_value(v)) return v;
     const Var *x = &g->module->vars.data[var];
-    free_name(g, x->name);
+    /* whoever took its name before the variable existed is renamed */
+    ValueId taken = graph_find_name(g, x->name);
+    if (is_value(taken)) graph_rename(g, taken, graph_fresh_name(g, x->name));
     v = value_new(
         g,
         (Value){.name = x->name, .type = x->type, .kind = VK_VAR, .var = var});

@@ -104,21 +104,15 @@ static TypeId type_intern(const Type *t) {
 }
 
 /* Empty dimensions count as 1, so that strides fit too. */
-static bool shape_fits(int rank, const int64_t *dim) {
-    int64_t n = 1;
-    if (rank < 0 || rank > MAX_RANK) return false;
-    for (int i = 0; i < rank; i++) {
-        if (dim[i] < 0) return false;
-        if (dim[i] && !mul_ok(n, dim[i], &n)) return false;
-    }
-    return n <= INT64_MAX / 16;
-}
-
 TypeId type_make(DType dtype, int rank, const int64_t *dim) {
     Type t = {.dtype = dtype, .rank = rank};
-    if (!shape_fits(rank, dim)) return (TypeId){0};
-    for (int i = 0; i < rank; i++) t.dim[i] = dim[i];
-    return type_intern(&t);
+    int64_t n = 1;
+    bool fits = rank >= 0 && rank <= MAX_RANK;
+    for (int i = 0; fits && i < rank; i++) {
+        t.dim[i] = dim[i];
+        fits = dim[i] >= 0 && (!dim[i] || mul_ok(n, dim[i], &n));
+    }
+    return fits && n <= INT64_MAX / 16 ? type_intern(&t) : (TypeId){0};
 }
 
 TypeId type_scalar(DType dtype) { return type_make(dtype, 0, NULL); }
