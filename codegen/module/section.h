@@ -1,5 +1,8 @@
 /* section.h: the sections behind a module's ELF image (runtime/plan.h),
-   written by emit_so.c, read by `ampc inspect` and `ampc export`.           */
+   written by emit_so.c, read by `ampc inspect` and `ampc export`.  For export:
+   "model", the user's ONNX graph without the tensors that are variables (or
+   "model.amp", the text), and "weights.json", where these are in "weights", as
+   the header of a safetensors file says it.                                 */
 #ifndef AMPC_CODEGEN_MODULE_SECTION_H
 #define AMPC_CODEGEN_MODULE_SECTION_H
 

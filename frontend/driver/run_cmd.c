@@ -45,6 +45,7 @@ static const char help[] =
     "                          finite (default 100; -1: never)\n"
     "  --log FILE.jsonl        log lines (default: standard output)\n"
     "  --tensorboard DIR       the log's numbers as an event file\n"
+    "  --report FILE.html      curves of the run on one page\n"
     "  --profile FILE.json     Chrome trace\n"
     "  --device auto|cpu|cuda[:N], --threads N, --quiet\n";
 
@@ -129,7 +130,8 @@ static const char **find_text(RunOptions *o, const char *name) {
                  {"--log", &o->log},
                  {"--profile", &o->profile},
                  {"--save-weights", &o->save_weights},
-                 {"--tensorboard", &o->tensorboard}};
+                 {"--tensorboard", &o->tensorboard},
+                 {"--report", &o->report}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (!strcmp(name, texts[i].name)) return texts[i].value;
     return NULL;

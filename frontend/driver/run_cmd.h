@@ -5,7 +5,7 @@
    run_open.c  finds the module's entry
    run_train.c the training loop, evaluation, position in the data
    run_log.c   log lines, progress, profile, summary
-   run_events.c  the same numbers for TensorBoard
+   run_events.c  the same numbers for TensorBoard;  run_page.c  as curves
    run_fetch.c outputs to .npy files
    run_underflow.c  what fp16 flushes to zero                                */
 #ifndef AMPC_FRONTEND_DRIVER_RUN_CMD_H
@@ -28,7 +28,7 @@ typedef struct RunOptions {
     int64_t threads;
     int64_t max_skipped; /* as in ampc_options */
     const char *save, *save_best, *save_weights, *fetch, *log, *profile,
-        *tensorboard;
+        *tensorboard, *report;
     bool shuffle, eval, resume, quiet, help;
     double lr; /* NaN: the module's */
 } RunOptions;
@@ -48,6 +48,8 @@ typedef struct RunLog {
     OutFile events_file; /* --tensorboard */
     FILE *events_out;    /* over it; NULL: not asked for */
     char *events_path;
+    OutFile page;             /* --report */
+    struct RunCurves *curves; /* NULL: nobody will look */
     /* for the summary */
     int64_t steps;           /* of this run */
     double first_loss, loss; /* of its first and its last step */
@@ -143,6 +145,21 @@ void log_note(Run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 double now_seconds(void);
 /* What was done, on the terminal to stay. */
 void log_summary(Run *r);
+
+/* The lines of it. */
+void log_summary_text(Run *r, StrBuf *sb);
+
+/* ---- run_page.c ---------------------------------------------------------- */
+
+typedef struct RunCurves RunCurves;
+RunCurves *curves_new(void); /* NULL: out of memory; for free() */
+/* Numbers that are not finite are in no curve; all may be NULL.  Tags are kept,
+   not copied.                                                               */
+void curves_add(RunCurves *all, int64_t step, const RunScalar *s, int n);
+/* The training loss in one line of text; nothing if there is no curve. */
+void curves_line(const RunCurves *all, StrBuf *sb);
+Status page_open(Run *r);
+Status page_close(Run *r);
 
 /* ---- run_events.c -------------------------------------------------------- */
 

@@ -109,7 +109,11 @@ Status log_open(Run *r) {
         if (!log->out) return file_failed(&r->diag, path, &log->file);
     }
     log->mixed = isatty(fileno(log->out));
+    if (log->terminal || r->opt->report) log->curves = curves_new();
+    if (r->opt->report && !log->curves)
+        return fail(&r->diag, (Loc){0}, "out of memory");
     if (r->opt->tensorboard) TRY(events_open(r));
+    if (r->opt->report) TRY(page_open(r));
     return r->opt->profile ? profile_open(r) : OK;
 }
 
@@ -139,6 +143,7 @@ Status log_close(Run *r) {
     Status st = close_out(r);
     if (r->log.profile && st == OK) st = profile_close(r);
     if (r->log.events_out && st == OK) st = events_close(r);
+    if (r->log.page.open && st == OK) st = page_close(r);
     log_abort(r);
     return st;
 }
@@ -150,7 +155,9 @@ void log_abort(Run *r) {
     outfile_abort(&log->file);
     outfile_abort(&log->trace);
     outfile_abort(&log->events_file);
+    outfile_abort(&log->page);
     free(log->events_path);
+    free(log->curves);
     *log = (RunLog){.out = NULL};
 }
 
@@ -162,6 +169,11 @@ static void put_line(RunLog *log, StrBuf *sb) {
     log->lost |= fwrite(sb->data, 1, sb->len, log->out) != sb->len;
     log->lost |= fflush(log->out) != 0; /* it is read while it grows */
     sb_free(sb);
+}
+
+static void put_scalars(Run *r, int64_t step, const RunScalar *s, int n) {
+    events_scalars(r, step, s, n);
+    curves_add(r->log.curves, step, s, n);
 }
 
 void log_step(Run *r, const ampc_metrics *m, double ms) {
@@ -182,7 +194,7 @@ void log_step(Run *r, const ampc_metrics *m, double ms) {
                                  {"train/lr", m->lr},
                                  {"train/scale", m->scale},
                                  {"train/skipped", (double)m->skipped}};
-    events_scalars(r, m->tried, scalars, 5);
+    put_scalars(r, m->tried, scalars, 5);
     if (r->log.steps++ == 0) r->log.first_loss = m->loss;
     r->log.loss = m->loss;
     r->log.step = m->tried;
@@ -203,7 +215,7 @@ void log_eval(Run *r, int64_t epoch, const ampc_eval *e) {
     put_line(&r->log, &sb);
     const RunScalar scalars[] = {{"eval/loss", loss},
                                  {"eval/accuracy", accuracy}};
-    events_scalars(r, r->log.step, scalars, isfinite(accuracy) ? 2 : 1);
+    put_scalars(r, r->log.step, scalars, isfinite(accuracy) ? 2 : 1);
     r->log.evaluated = true;
     r->log.eval_loss = loss;
     r->log.accuracy = accuracy;
@@ -280,44 +292,40 @@ void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all) {
 
 /* ---- the summary --------------------------------------------------------- */
 
-static void put_file(StrBuf *sb, const char *path) {
-    if (path) sb_printf(sb, "%s%s", sb->len ? ", " : "", path);
-}
-
-static void note_trained(Run *r) {
+static void put_trained(const Run *r, StrBuf *sb) {
     const RunLog *log = &r->log;
     double seconds = log->trained > 0 ? log->trained : 1e-9;
     double steps = (double)log->steps;
     double samples = steps * (double)(r->info.batch * r->info.accumulate);
-    char skipped[60] = "";
-    if (log->skipped)
-        snprintf(skipped, sizeof skipped, ", %lld skipped",
-                 (long long)log->skipped);
-    log_note(r,
-             "trained %lld steps in %.3g s (%.3g ms each, %.4g samples/s): "
-             "loss %.4g -> %.4g%s",
-             (long long)log->steps, log->trained, 1e3 * seconds / steps,
-             samples / seconds, log->first_loss, log->loss, skipped);
+    sb_printf(sb,
+              "trained %lld steps in %.3g s (%.3g ms each, %.4g samples/s): "
+              "loss %.4g -> %.4g",
+              (long long)log->steps, log->trained, 1e3 * seconds / steps,
+              samples / seconds, log->first_loss, log->loss);
+    if (log->skipped) sb_printf(sb, ", %lld skipped", (long long)log->skipped);
+    sb_puts(sb, "\n");
 }
 
-static void note_evaluated(Run *r) {
+static void put_evaluated(const Run *r, StrBuf *sb) {
     const RunLog *log = &r->log;
-    StrBuf sb = {0};
-    sb_printf(&sb, "evaluation: loss %.4g", log->eval_loss);
+    sb_printf(sb, "evaluation: loss %.4g", log->eval_loss);
     if (isfinite(log->accuracy))
-        sb_printf(&sb, ", accuracy %.4f", log->accuracy);
+        sb_printf(sb, ", accuracy %.4f", log->accuracy);
     if (log->best_epoch)
-        sb_printf(&sb, "; lowest loss %.4g after epoch %lld", r->at.best,
+        sb_printf(sb, "; lowest loss %.4g after epoch %lld", r->at.best,
                   (long long)log->best_epoch);
-    log_note(r, "%s", sb.data);
-    sb_free(&sb);
+    sb_puts(sb, "\n");
 }
 
-void log_summary(Run *r) {
+static void put_file(StrBuf *sb, const char *path) {
+    if (path) sb_printf(sb, "%s%s", sb->len ? ", " : "", path);
+}
+
+void log_summary_text(Run *r, StrBuf *sb) {
     const RunOptions *o = r->opt;
     StrBuf files = {0};
-    if (r->log.steps) note_trained(r);
-    if (r->log.evaluated) note_evaluated(r);
+    if (r->log.steps) put_trained(r, sb);
+    if (r->log.evaluated) put_evaluated(r, sb);
     put_file(&files, o->save);
     put_file(&files, r->log.best_epoch ? o->save_best : NULL);
     put_file(&files, o->save_weights);
@@ -325,6 +333,17 @@ void log_summary(Run *r) {
     put_file(&files, o->log);
     put_file(&files, o->profile);
     put_file(&files, r->log.events_path);
-    if (files.len) log_note(r, "wrote %s", files.data);
+    put_file(&files, o->report);
+    if (files.len) sb_printf(sb, "wrote %s\n", files.data);
     sb_free(&files);
+}
+
+void log_summary(Run *r) {
+    StrBuf sb = {0}, curve = {0};
+    if (r->log.terminal) curves_line(r->log.curves, &curve);
+    if (curve.len) log_note(r, "loss %s", curve.data);
+    log_summary_text(r, &sb);
+    if (sb.len) log_note(r, "%.*s", (int)sb.len - 1, sb.data);
+    sb_free(&sb);
+    sb_free(&curve);
 }

@@ -387,6 +387,32 @@ TEST_CASE(run, ends_with_a_summary) {
     ran_free(&r);
 }
 
+/* A run longer than a curve has points: means of several steps, all of them. */
+TEST_CASE(run, a_page_of_curves) {
+    write_data(40);
+    free(good(&tiny_module,
+              FEEDS "--steps 3001 --report @page.html "
+                    "--eval-feed x=@x.npy --eval-feed target=@t.npy"));
+    size_t n = 0;
+    char *page = test_read_file(path_of("page.html"), &n);
+    REQUIRE(page);
+    CHECK_HAS(page, "<pre>trained 3001 steps in ");
+    CHECK_HAS(page, "<h2>train/loss</h2>");
+    CHECK_HAS(page, "<h2>eval/loss</h2>");
+    CHECK_HAS(page, "</html>");
+    CHECK(!strstr(page, "http") && !strstr(page, "src=") &&
+          !strstr(page, "nan"));
+    char *curve = strstr(strstr(page, "train/loss"), "points=\"");
+    REQUIRE(curve);
+    int points = 0;
+    for (char *p = curve + 8; *p != '"'; p++) points += *p == ',';
+    CHECK_EQ_INT(points, 3001 / 4);
+    free(page);
+    bad(&tiny_module, FEEDS "--report @x.npy", 1,
+        "--report would overwrite --feed");
+    bad(&tiny_module, FEEDS "--report @no/such/page", 1, "No such file");
+}
+
 /* A learning rate of 0: no evaluation is better than the first. */
 TEST_CASE(run, patience_ends_it) {
     write_data(40);
