@@ -19,6 +19,11 @@ KInst kinst(KOp op, KType type) {
     return in;
 }
 
+int64_t int_of_float(double f) {
+    if (f != f) return 0;
+    return f >= 0x1p63 ? INT64_MAX : f < -0x1p63 ? INT64_MIN : (int64_t)f;
+}
+
 /* Every value of dtype d is a value of the dtypes in the mask. */
 static uint32_t fits_of_dtype(DType d) {
     uint32_t m = 1u << d;
@@ -39,60 +44,40 @@ static uint32_t fits_of_dtype(DType d) {
     }
 }
 
-static DType widest_of(KType t) {
-    return t == KT_B8    ? DT_BOOL
-           : t == KT_I64 ? DT_I64
-           : t == KT_F32 ? DT_F32
-                         : DT_F64;
-}
-
-static uint32_t fits_of_const(const KInst *in) {
-    uint32_t m = fits_of_dtype(widest_of(in->type));
-    if (in->type == KT_I64 && in->i >= INT32_MIN && in->i <= INT32_MAX)
-        m |= 1u << DT_I32;
-    if (in->type == KT_F32)
-        for (DType d = DT_F16; d <= DT_BF16; d++)
-            if (in->f != in->f || round_to_dtype(in->f, d) == in->f)
-                m |= 1u << d;
-    return m;
-}
-
-static uint32_t fits_of_op(const Kernel *k, const KInst *in) {
-    uint32_t m = fits_of_dtype(widest_of(in->type));
-    uint32_t all = ~0u;
-    OpSelects how = op_selects[in->code];
-    bool signless = how == SELECTS_SIGN && in->type == KT_I64;
-    if (how == SELECTS_NONE || signless) return m;
-    for (int j = in->code == OP_WHERE; j < 3; j++)
-        if (in->in[j]) all &= kinst_at(k, in->in[j])->fits;
-    return m | all;
-}
-
-static uint32_t fits_of_cvt(const Kernel *k, const KInst *in) {
-    const KInst *from = kinst_at(k, in->in[0]);
-    uint32_t m = fits_of_dtype(widest_of(in->type));
-    if (from->type == KT_B8) return ~0u; /* 0 and 1 */
-    if (from->type == KT_F32 || from->type == KT_F64) m |= from->fits;
-    return m;
+DType dtype_of_ktype(KType t) {
+    static const DType dtype[] = {[KT_B8] = DT_BOOL,
+                                  [KT_I64] = DT_I64,
+                                  [KT_F32] = DT_F32,
+                                  [KT_F64] = DT_F64};
+    return dtype[t];
 }
 
 static uint32_t fits_of(const Kernel *k, const KInst *in) {
+    uint32_t m = fits_of_dtype(dtype_of_ktype(in->type)), all = ~0u;
+    const KInst *x = in->in[0] ? kinst_at(k, in->in[0]) : NULL;
+    OpSelects how = op_selects[in->code];
     switch (in->op) {
-    case K_CONST: return fits_of_const(in);
+    case K_CONST:
+        if (in->type == KT_I64 && in->i >= INT32_MIN && in->i <= INT32_MAX)
+            m |= 1u << DT_I32;
+        for (DType d = DT_F16; in->type == KT_F32 && d <= DT_BF16; d++)
+            if (in->f != in->f || round_to_dtype(in->f, d) == in->f)
+                m |= 1u << d;
+        return m;
     case K_LOAD: return fits_of_dtype(k->bufs.data[in->buf].dtype);
     case K_ROUND: return fits_of_dtype(in->dtype);
     case K_OP:
-    case K_REDUCE: return fits_of_op(k, in);
-    case K_CVT: return fits_of_cvt(k, in);
-    default: return fits_of_dtype(widest_of(in->type));
+    case K_REDUCE:
+        if (how == SELECTS_NONE) return m;
+        if (how == SELECTS_SIGN && in->type == KT_I64) return m;
+        for (int j = in->code == OP_WHERE; j < 3; j++)
+            if (in->in[j]) all &= kinst_at(k, in->in[j])->fits;
+        return m | all;
+    case K_CVT:
+        if (x->type == KT_B8) return ~0u; /* 0 and 1 */
+        return x->type == KT_I64 ? m : m | x->fits;
+    default: return m;
     }
-}
-
-static void facts_join(const Kernel *k, KInst *in, int operand) {
-    if (!operand) return;
-    const KInst *o = kinst_at(k, operand);
-    in->full |= o->full;
-    if (o->depth > in->depth) in->depth = o->depth;
 }
 
 static void facts(const Kernel *k, KInst *in) {
@@ -101,9 +86,13 @@ static void facts(const Kernel *k, KInst *in) {
     in->depth = 0;
     for (int d = 0; d < k->ndim; d++)
         if (in->at.k[d] && k->dim[d].col) in->full = true;
-    for (int j = 0; j < 3; j++) facts_join(k, in, in->in[j]);
-    facts_join(k, in, in->guard);
-    facts_join(k, in, in->at.inst);
+    for (int j = 0; j < KINST_READS; j++) {
+        int id = kinst_read(in, j);
+        if (!id) continue;
+        in->full |= kinst_at(k, id)->full;
+        if (kinst_at(k, id)->depth > in->depth)
+            in->depth = kinst_at(k, id)->depth;
+    }
     if (in->op == K_REDUCE) {
         in->full = false;
         in->depth++;
@@ -136,8 +125,7 @@ static void drop_dead(Arena *a, Kernel *k) {
         const KInst *in = &k->insts.data[id];
         keep[id] |= in->op == K_STORE;
         if (!keep[id]) continue;
-        for (int j = 0; j < 3; j++) keep[in->in[j]] = true;
-        keep[in->guard] = keep[in->at.inst] = true;
+        for (int j = 0; j < KINST_READS; j++) keep[kinst_read(in, j)] = true;
     }
     for (int id = 1; id < n; id++) {
         if (!keep[id]) continue;
@@ -161,23 +149,6 @@ static void remove_dim(Kernel *k, int d) {
     }
 }
 
-static bool reads_dims(const KInst *in) {
-    return in->op == K_INDEX || in->op == K_LOAD || in->op == K_STORE;
-}
-
-/* Outer dim `d` and inner dim `e` count as one in every index. */
-static bool dims_merge(const Kernel *k, int d, int e) {
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = &k->insts.data[id];
-        int64_t step;
-        if (!reads_dims(in)) continue;
-        if (!mul_ok(in->at.k[e], k->dim[e].extent, &step) ||
-            step != in->at.k[d])
-            return false;
-    }
-    return true;
-}
-
 static int dims_of(const Kernel *k, bool col, int *dim) {
     int n = 0;
     for (int d = 0; d < k->ndim; d++)
@@ -185,25 +156,18 @@ static int dims_of(const Kernel *k, bool col, int *dim) {
     return n;
 }
 
-int kernel_row_dims(const Kernel *k, int *dim) {
-    return dims_of(k, false, dim);
-}
-
 int kernel_col_dims(const Kernel *k, int *dim) { return dims_of(k, true, dim); }
 
-int64_t kernel_rows(const Kernel *k) {
+static int64_t extent_of(const Kernel *k, bool col) {
     int64_t n = 1;
     for (int d = 0; d < k->ndim; d++)
-        if (!k->dim[d].col) n *= k->dim[d].extent;
+        if (k->dim[d].col == col) n *= k->dim[d].extent;
     return n;
 }
 
-int64_t kernel_cols(const Kernel *k) {
-    int64_t n = 1;
-    for (int d = 0; d < k->ndim; d++)
-        if (k->dim[d].col) n *= k->dim[d].extent;
-    return n;
-}
+int64_t kernel_rows(const Kernel *k) { return extent_of(k, false); }
+
+int64_t kernel_cols(const Kernel *k) { return extent_of(k, true); }
 
 bool kernel_reduces(const Kernel *k) {
     for (int id = 1; id < k->insts.len; id++)
@@ -223,64 +187,58 @@ bool kinst_is_row_value(const KInst *in) {
            in->op != K_CONST;
 }
 
+/* Two neighbouring dims of a sort that count as one in every index. */
 static bool merge_one(Kernel *k, bool col) {
     int dim[MAX_RANK], n = dims_of(k, col, dim);
     for (int j = n - 1; j > 0; j--) {
-        int d = dim[j - 1], e = dim[j];
-        if (!dims_merge(k, d, e)) continue;
-        k->dim[e].extent *= k->dim[d].extent;
-        remove_dim(k, d);
+        int outer = dim[j - 1], inner = dim[j];
+        bool one = true;
+        for (int id = 1; id < k->insts.len && one; id++) {
+            const int64_t *step = k->insts.data[id].at.k;
+            int64_t all;
+            one = mul_ok(step[inner], k->dim[inner].extent, &all) &&
+                  all == step[outer];
+        }
+        if (!one) continue;
+        k->dim[inner].extent *= k->dim[outer].extent;
+        remove_dim(k, outer);
         return true;
     }
     return false;
 }
 
-/* Epilogues keep their column dim, reductions one to fold over. */
-static void drop_unit_dims(Kernel *k) {
-    bool keep_col = k->form == KF_EPILOGUE || kernel_reduces(k);
-    for (int d = k->ndim - 1; d >= 0; d--) {
-        int cols[MAX_RANK];
-        if (k->dim[d].extent != 1) continue;
-        if (k->dim[d].col && keep_col && dims_of(k, true, cols) == 1) continue;
-        remove_dim(k, d);
-    }
-}
-
-/* Without reductions the innermost dim is the column. */
-static void choose_columns(Kernel *k) {
-    if (k->form == KF_EPILOGUE || kernel_reduces(k)) return;
-    for (int d = 0; d < k->ndim; d++) k->dim[d].col = d == k->ndim - 1;
-}
-
+/* Epilogues keep their column dim, reductions one to fold over; without them
+   the innermost dim is the column. */
 void kernel_finish(Arena *a, Kernel *k) {
+    int cols[MAX_RANK];
     drop_dead(a, k);
-    drop_unit_dims(k);
+    bool keep_col = k->form == KF_EPILOGUE || kernel_reduces(k);
+    for (int d = k->ndim - 1; d >= 0; d--)
+        if (k->dim[d].extent == 1 &&
+            !(k->dim[d].col && keep_col && kernel_col_dims(k, cols) == 1))
+            remove_dim(k, d);
     while (merge_one(k, false) || merge_one(k, true)) {
     }
-    choose_columns(k);
+    for (int d = 0; d < k->ndim && !keep_col; d++)
+        k->dim[d].col = d == k->ndim - 1;
     for (int id = 1; id < k->insts.len; id++) facts(k, &k->insts.data[id]);
 }
 
 /* ---- sweeps -------------------------------------------------------------- */
 
-static void need_one(const Kernel *k, bool *need, int id) {
-    if (id && kinst_at(k, id)->full) need[id] = true;
-}
-
 bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut, Arena *a) {
     bool *need = NEW_ARRAY(a, bool, k->insts.len);
-    for (int j = 0; j < s->roots.len; j++) {
-        const KInst *r = kinst_at(k, s->roots.data[j]);
-        if (r->keep == KEEP_BUFFER) continue;
-        need_one(k, need, r->in[0]);
-        need_one(k, need, r->at.inst);
-    }
+    bool *reads = NEW_ARRAY(a, bool, k->insts.len);
+    for (int j = 0; j < s->roots.len; j++)
+        reads[s->roots.data[j]] =
+            kinst_at(k, s->roots.data[j])->keep != KEEP_BUFFER;
     for (int id = k->insts.len - 1; id > 0; id--) {
         const KInst *in = &k->insts.data[id];
-        if (!need[id] || (cut && cut[id])) continue;
-        for (int j = 0; j < 3; j++) need_one(k, need, in->in[j]);
-        need_one(k, need, in->guard);
-        need_one(k, need, in->at.inst);
+        if (!reads[id] && (!need[id] || (cut && cut[id]))) continue;
+        for (int j = 0; j < KINST_READS; j++) {
+            int x = kinst_read(in, j);
+            if (x && kinst_at(k, x)->full) need[x] = true;
+        }
     }
     return need;
 }
@@ -330,26 +288,12 @@ void kernel_dump_loops(const Kernel *k, StrBuf *sb) {
 
 /* ---- kernel set ---------------------------------------------------------- */
 
-typedef VEC(Kernel *) KernelVec;
-
-struct KernelSet {
-    Arena *arena;
-    TargetKind target;
-    KernelVec list[2]; /* kernels, epilogues */
-    Kernel **slot;     /* by hash: open addressing, power of two */
-    int cap;
-};
-
 KernelSet *kernel_set_new(Arena *a, TargetKind target) {
     KernelSet *ks = NEW(a, KernelSet);
     ks->arena = a;
     ks->target = target;
     return ks;
 }
-
-Arena *kernel_set_arena(const KernelSet *ks) { return ks->arena; }
-
-TargetKind kernel_set_target(const KernelSet *ks) { return ks->target; }
 
 int kernel_set_count(const KernelSet *ks, bool epilogues) {
     return ks->list[epilogues].len;

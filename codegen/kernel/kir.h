@@ -135,9 +135,17 @@ struct Kernel {
 /* ---- building (kir.c) ---------------------------------------------------- */
 
 KType ktype_of(DType d);
+DType dtype_of_ktype(KType t);   /* whose values it holds, all of them */
 KInst kinst(KOp op, KType type); /* zeroed */
+/* Truncated; saturates; 0 for NaN: as TO_I64 of kmath.h. */
+int64_t int_of_float(double f);
 /* Appends, or finds an equal instruction.  Fills the facts. */
 int kernel_add(Arena *a, Kernel *k, const KInst *in);
+/* The instructions that it reads: operands, guard, index; 0 = none. */
+enum { KINST_READS = 5 };
+static inline int kinst_read(const KInst *in, int j) {
+    return j < 3 ? in->in[j] : j == 3 ? in->guard : in->at.inst;
+}
 static inline KInst *kinst_at(const Kernel *k, int id) {
     ASSERT(id > 0 && id < k->insts.len);
     return &k->insts.data[id];
@@ -152,9 +160,8 @@ void kernel_dump_loops(const Kernel *k, StrBuf *sb);
 /* ---- reading ------------------------------------------------------------- */
 
 bool kernel_reduces(const Kernel *k);
-int kernel_row_dims(const Kernel *k, int *dim); /* in order; returns count */
-int kernel_col_dims(const Kernel *k, int *dim);
-int64_t kernel_rows(const Kernel *k); /* product of the row dims */
+int kernel_col_dims(const Kernel *k, int *dim); /* in order; returns count */
+int64_t kernel_rows(const Kernel *k);           /* product of the row dims */
 int64_t kernel_cols(const Kernel *k);
 
 /* Sweeps over the columns, in order of depth, each with the K_REDUCE (folds)
@@ -192,9 +199,17 @@ bool kinst_is_costly(const KInst *in);
 
 /* ---- kernel set ---------------------------------------------------------- */
 
+typedef VEC(Kernel *) KernelVec;
+
+struct KernelSet {
+    Arena *arena;
+    TargetKind target;
+    KernelVec list[2]; /* kernels, epilogues */
+    Kernel **slot;     /* by hash: open addressing, power of two */
+    int cap;
+};
+
 /* The equal kernel of the set, or a copy of k, which is now in it. */
 Kernel *kernel_set_add(KernelSet *ks, Kernel *k);
-Arena *kernel_set_arena(const KernelSet *ks);
-TargetKind kernel_set_target(const KernelSet *ks);
 
 #endif

@@ -27,20 +27,6 @@ static bool bound_holds(const Bound *b, int64_t i) {
     return b->less ? x < b->limit : x >= b->limit;
 }
 
-/* Where the comparison changes: it is constant below and from there on. */
-static int64_t bound_cut(const Bound *b) {
-    return b->minus ? b->shift - b->limit + 1 : b->limit - b->shift;
-}
-
-static void add_cut(int64_t *cut, int *n, int64_t at) {
-    int j = *n;
-    for (int i = 0; i < *n; i++)
-        if (cut[i] == at) return;
-    for (; j > 0 && cut[j - 1] > at; j--) cut[j] = cut[j - 1];
-    cut[j] = at;
-    ++*n;
-}
-
 int kernel_cuts(const Kernel *k, int64_t *cut) {
     int n = 0;
     bool guarded = false;
@@ -52,38 +38,34 @@ int kernel_cuts(const Kernel *k, int64_t *cut) {
         if (in->op == K_LOAD && in->guard)
             guarded |= kinst_at(k, in->guard)->full;
         if (!bound_of(k, in, &b)) continue;
-        int64_t at = bound_cut(&b);
-        if (at <= 0 || at >= k->dim[k->vec].extent) continue;
+        /* constant below `at` and from there on */
+        int64_t at = b.minus ? b.shift - b.limit + 1 : b.limit - b.shift;
+        int j = 0;
+        while (j < n && cut[j] < at) j++;
+        if (at <= 0 || at >= k->dim[k->vec].extent || (j < n && cut[j] == at))
+            continue;
         if (n == MAX_CUTS) return 0;
-        add_cut(cut, &n, at);
+        for (int i = n++; i > j; i--) cut[i] = cut[i - 1];
+        cut[j] = at;
     }
     return guarded ? n : 0;
 }
 
-/* AND of two conditions of which one may be unknown. */
-static signed char known_and(signed char a, signed char b) {
-    if (a == 0 || b == 0) return 0;
-    return a == 1 && b == 1 ? 1 : -1;
-}
-
-static signed char known_of(const Kernel *k, const KInst *in,
-                            const signed char *known, int64_t from,
-                            int64_t to) {
-    Bound b;
-    if (in->op == K_CONST && in->type == KT_B8) return in->i != 0;
-    if (bound_of(k, in, &b)) {
-        bool first = bound_holds(&b, from);
-        return first == bound_holds(&b, to - 1) ? first : -1;
-    }
-    if (in->op == K_OP && in->code == OP_AND)
-        return known_and(known[in->in[0]], known[in->in[1]]);
-    return -1;
-}
-
 void kernel_known(const Kernel *k, int64_t from, int64_t to,
                   signed char *known) {
-    for (int id = 0; id < k->insts.len; id++)
-        known[id] = id && from < to
-                        ? known_of(k, kinst_at(k, id), known, from, to)
-                        : -1;
+    for (int id = 0; id < k->insts.len; id++) {
+        const KInst *in = &k->insts.data[id];
+        Bound b;
+        known[id] = -1;
+        if (id == 0 || from >= to) continue;
+        if (in->op == K_CONST && in->type == KT_B8) {
+            known[id] = in->i != 0;
+        } else if (bound_of(k, in, &b)) {
+            bool first = bound_holds(&b, from);
+            if (first == bound_holds(&b, to - 1)) known[id] = first;
+        } else if (in->op == K_OP && in->code == OP_AND) {
+            signed char x = known[in->in[0]], y = known[in->in[1]];
+            known[id] = x == 0 || y == 0 ? 0 : x == 1 && y == 1 ? 1 : -1;
+        }
+    }
 }

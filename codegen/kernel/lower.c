@@ -65,96 +65,30 @@ static void put_name(const Graph *g, ValueId v, StrBuf *sb) {
         sb_printf(sb, "%%#%u", v.i);
 }
 
-static void put_node(const Graph *g, const Node *n, StrBuf *sb) {
-    for (int i = 0; i < n->nout; i++) {
-        if (i) sb_puts(sb, ", ");
-        put_name(g, n->out[i], sb);
-    }
-    sb_printf(sb, " = %s", op_info[n->op].text);
-    for (int i = 0; i < n->nin; i++) {
-        sb_puts(sb, i ? ", " : " ");
-        put_name(g, n->in[i], sb);
-    }
-    sb_puts(sb, " : ");
-    sb_put_type(sb, value_get(g, n->out[0])->type);
-    sb_puts(sb, "\n");
-}
-
 static const char *group_comment(const Graph *g, const GroupFacts *f,
                                  Arena *a) {
     StrBuf sb = {0};
-    for (int j = 0; j < f->nodes.len; j++)
-        put_node(g, node_get(g, f->nodes.data[j]), &sb);
+    for (int j = 0; j < f->nodes.len; j++) {
+        const Node *n = node_get(g, f->nodes.data[j]);
+        for (int i = 0; i < n->nout; i++) {
+            if (i) sb_puts(&sb, ", ");
+            put_name(g, n->out[i], &sb);
+        }
+        sb_printf(&sb, " = %s", op_info[n->op].text);
+        for (int i = 0; i < n->nin; i++) {
+            sb_puts(&sb, i ? ", " : " ");
+            put_name(g, n->in[i], &sb);
+        }
+        sb_puts(&sb, " : ");
+        sb_put_type(&sb, value_get(g, n->out[0])->type);
+        sb_puts(&sb, "\n");
+    }
     const char *r = arena_printf(a, "%s", sb.data ? sb.data : "");
     sb_free(&sb);
     return r;
 }
 
 /* ---- kernels ------------------------------------------------------------- */
-
-static void domain(Lower *l, const Type *t) {
-    l->k->ndim = t->rank;
-    for (int d = 0; d < t->rank; d++)
-        l->k->dim[d] = (KDim){.extent = t->dim[d], .col = true};
-}
-
-/* Everything is made in scratch memory; the set keeps what is new to it. */
-static Lower lower_begin(const Graph *g, const GroupFacts *f, Arena *scratch) {
-    Lower l = {.g = g, .group = f->group, .arena = scratch};
-    l.k = NEW(scratch, Kernel);
-    return l;
-}
-
-static const Kernel *keep_kernel(const Lower *l, const GroupFacts *f,
-                                 KernelSet *ks, ValueId **refs, int *nref) {
-    Arena *a = kernel_set_arena(ks);
-    kernel_finish(l->arena, l->k);
-    kernel_schedule(l->arena, l->k, kernel_set_target(ks));
-    Kernel *k = kernel_set_add(ks, l->k);
-    if (!k->comment) k->comment = group_comment(l->g, f, a);
-    *nref = l->refs.len;
-    *refs =
-        arena_dup(a, l->refs.data, (size_t)l->refs.len * sizeof *l->refs.data);
-    return k;
-}
-
-/* Stores v, whose dims are those loops of the domain that `rows` keeps. */
-static void store_value(Lower *l, ValueId v, const bool *folded) {
-    const Type *t = value_type(l->g, v);
-    KIndex at[MAX_RANK];
-    bool same = t->rank == l->k->ndim;
-    for (int d = 0, e = 0; d < l->k->ndim; d++) {
-        if (folded[d] && !same) continue;
-        ASSERT(e < t->rank);
-        at[e++] = folded[d] ? at_const(0) : at_loop(d);
-    }
-    int inst = lower_value(l, v, at, 0);
-    lower_store(l, v, inst, lower_flatten(l, t, at));
-}
-
-static void lower_end(Lower *l, const GroupFacts *f, KernelSet *ks,
-                      LoweredStep *out) {
-    int64_t count = 1;
-    for (int d = 0; d < l->k->ndim; d++) count *= l->k->dim[d].extent;
-    out->kind = PLAN_KERNEL;
-    out->kernel = keep_kernel(l, f, ks, &out->refs, &out->nref);
-    out->units = kernel_units(l->k, count);
-    bool cuda = kernel_set_target(ks) == TARGET_CUDA;
-    out->grain = cuda ? 1 : cpu_grain(l->k, count);
-    out->npar = l->k->form == KF_FLAT;
-    out->pars = arena_dup(kernel_set_arena(ks), &count, sizeof count);
-}
-
-static void lower_point(Lower *l, const GroupFacts *f) {
-    bool folded[MAX_RANK] = {0};
-    if (f->leave.len == 0) return;
-    domain(l, value_type(l->g, f->leave.data[0]));
-    for (int j = 0; j < f->leave.len; j++) {
-        ASSERT(shape_equal(value_type(l->g, f->leave.data[j]),
-                           value_type(l->g, f->leave.data[0])));
-        store_value(l, f->leave.data[j], folded);
-    }
-}
 
 static const Node *find_kind(const Graph *g, const GroupFacts *f, OpKind k) {
     for (int j = 0; j < f->nodes.len; j++) {
@@ -164,58 +98,70 @@ static const Node *find_kind(const Graph *g, const GroupFacts *f, OpKind k) {
     return NULL;
 }
 
-static void lower_row(Lower *l, const GroupFacts *f) {
-    static const bool none[MAX_RANK] = {0};
+/* The domain and its columns: what is folded, or what the routine of an
+   epilogue calls columns (the last dim of a product, the spatial dims of a
+   convolution), or everything. */
+static void choose_domain(Lower *l, const GroupFacts *f, const Node *anchor) {
     const Node *r = find_kind(l->g, f, KIND_REDUCE);
-    bool folded[MAX_RANK] = {0};
     const int64_t *axes;
-    ASSERT(r);
-    l->reduced = *value_type(l->g, r->in[0]);
-    domain(l, &l->reduced);
-    int na = attr_ints(r, AK_axes, &axes);
-    for (int j = 0; j < na; j++) folded[axes[j]] = true;
-    for (int d = 0; d < l->k->ndim; d++) l->k->dim[d].col = folded[d];
-    for (int j = 0; j < f->leave.len; j++) {
-        const Type *t = value_type(l->g, f->leave.data[j]);
-        bool full = shape_equal(t, &l->reduced);
-        store_value(l, f->leave.data[j], full ? none : folded);
+    int na = r ? attr_ints(r, AK_axes, &axes) : 0, first = 0;
+    if (anchor) {
+        l->k->form = KF_EPILOGUE;
+        l->anchor = anchor->out[0];
+        l->domain = *value_type(l->g, anchor->out[0]);
+        first = anchor->op == OP_CONV ? 2 : l->domain.rank - 1;
+    } else if (r) {
+        l->domain = *value_type(l->g, r->in[0]);
+        first = l->domain.rank;
+    } else if (f->leave.len) {
+        l->domain = *value_type(l->g, f->leave.data[0]);
     }
+    l->k->ndim = l->domain.rank;
+    for (int d = 0; d < l->domain.rank; d++)
+        l->k->dim[d] = (KDim){.extent = l->domain.dim[d], .col = d >= first};
+    for (int j = 0; j < na; j++) l->k->dim[axes[j]].col = true;
 }
 
-static bool leaves(const GroupFacts *f, ValueId v) {
-    for (int j = 0; j < f->leave.len; j++)
-        if (same_value(f->leave.data[j], v)) return true;
-    return false;
+/* Stores v: one value for each element of the domain, or of its rows. */
+static void store_value(Lower *l, ValueId v) {
+    const Type *t = value_type(l->g, v);
+    KIndex at[MAX_RANK];
+    bool full = shape_equal(t, &l->domain), keepdims = t->rank == l->k->ndim;
+    for (int d = 0, e = 0; d < l->k->ndim; d++) {
+        bool folded = !full && l->k->dim[d].col;
+        if (folded && !keepdims) continue;
+        ASSERT(e < t->rank && t->dim[e] == (folded ? 1 : l->domain.dim[d]));
+        at[e++] = folded ? at_const(0) : at_loop(d);
+    }
+    int inst = lower_value(l, v, at, 0);
+    lower_store(l, v, inst, lower_flatten(l, t, at));
+}
+
+/* All that leaves the group.  The kernel is made in scratch memory; the set
+   keeps what is new to it. */
+static const Kernel *lower_kernel(Lower *l, const GroupFacts *f, KernelSet *ks,
+                                  ValueId **refs, int *nref) {
+    for (int j = 0; j < f->leave.len; j++) store_value(l, f->leave.data[j]);
+    kernel_finish(l->arena, l->k);
+    kernel_schedule(l->arena, l->k, ks->target);
+    Kernel *k = kernel_set_add(ks, l->k);
+    if (!k->comment) k->comment = group_comment(l->g, f, ks->arena);
+    *nref = l->refs.len;
+    *refs = arena_dup(ks->arena, l->refs.data,
+                      (size_t)l->refs.len * sizeof *l->refs.data);
+    return k;
 }
 
 /* Operands of a role that are not to be stored: all, or those that do not
    leave. */
 static void drop_refs(LoweredStep *s, LibRole role, const GroupFacts *f) {
-    const LibInfo *lib = lib_info(s->lib);
-    for (int i = 0; i < s->nref; i++)
-        if (lib->operands[i].role == role && !(f && leaves(f, s->refs[i])))
-            s->refs[i] = NO_VALUE;
-}
-
-/* Element-wise followers of a matrix product or convolution.  Column dims are
-   what the routine calls columns: the last dim of a product, the spatial dims
-   of a convolution. */
-static void lower_epilogue(Lower *l, const Node *anchor, const GroupFacts *f,
-                           KernelSet *ks, LoweredStep *out) {
-    bool folded[MAX_RANK] = {0};
-    const Type *t = value_type(l->g, anchor->out[0]);
-    l->k->form = KF_EPILOGUE;
-    l->k->tile_rows = lower_tile_rows(out);
-    l->anchor = anchor->out[0];
-    domain(l, t);
-    for (int d = 0; d < t->rank; d++)
-        l->k->dim[d].col = d >= (anchor->op == OP_CONV ? 2 : t->rank - 1);
-    for (int j = 0; j < f->leave.len; j++) {
-        ASSERT(shape_equal(value_type(l->g, f->leave.data[j]), t));
-        store_value(l, f->leave.data[j], folded);
+    for (int i = 0; i < s->nref; i++) {
+        bool leaves = false;
+        if (lib_info(s->lib)->operands[i].role != role) continue;
+        for (int j = 0; f && j < f->leave.len; j++)
+            leaves |= same_value(f->leave.data[j], s->refs[i]);
+        if (!leaves) s->refs[i] = NO_VALUE;
     }
-    drop_refs(out, LIB_ROLE_RESULT, NULL);
-    out->epilogue = keep_kernel(l, f, ks, &out->ep_refs, &out->nep_ref);
 }
 
 /* The gradient of padding is a sum of loads, one for every padded position
@@ -240,39 +186,42 @@ static Status check_pad_grad(const Graph *g, const Node *n, Diag *d) {
 
 /* ---- a group ------------------------------------------------------------- */
 
-static const char *step_name(const Graph *g, const GroupFacts *f) {
-    ValueId v =
-        f->leave.len ? f->leave.data[0] : node_get(g, f->nodes.data[0])->out[0];
-    const char *s = value_get(g, v)->name;
-    return s ? s : op_info[node_get(g, f->nodes.data[0])->op].text;
-}
-
 static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
                           Arena *scratch, Diag *d, LoweredStep *out) {
     const Node *anchor = find_kind(g, f, KIND_ANCHOR);
     const Node *lib = find_kind(g, f, KIND_LIB);
-    out->name = step_name(g, f);
+    const Node *first = node_get(g, f->nodes.data[0]);
+    Lower l = {.g = g, .group = f->group, .arena = scratch};
+    out->name =
+        value_get(g, f->leave.len ? f->leave.data[0] : first->out[0])->name;
+    if (!out->name) out->name = op_info[first->op].text;
     if (anchor || (lib && lower_has_routine(lib->op))) {
-        TRY(lower_lib_call(g, anchor ? anchor : lib, kernel_set_arena(ks), d,
-                           out));
+        TRY(lower_lib_call(g, anchor ? anchor : lib, ks->arena, d, out));
         drop_refs(out, LIB_ROLE_OPT_OUT, f);
         if (f->nodes.len == 1) return OK;
-        Lower l = lower_begin(g, f, scratch);
-        lower_epilogue(&l, anchor, f, ks, out);
+    } else if (lib) {
+        TRY(check_pad_grad(g, lib, d));
+    }
+    l.k = NEW(scratch, Kernel);
+    choose_domain(&l, f, anchor);
+    if (anchor) { /* its element-wise followers */
+        l.k->tile_rows = lower_tile_rows(out);
+        drop_refs(out, LIB_ROLE_RESULT, NULL);
+        out->epilogue = lower_kernel(&l, f, ks, &out->ep_refs, &out->nep_ref);
         return OK;
     }
-    if (lib) TRY(check_pad_grad(g, lib, d));
-    Lower l = lower_begin(g, f, scratch);
-    if (find_kind(g, f, KIND_REDUCE))
-        lower_row(&l, f);
-    else
-        lower_point(&l, f);
-    lower_end(&l, f, ks, out);
+    int64_t count = type_count(&l.domain);
+    out->kind = PLAN_KERNEL;
+    out->kernel = lower_kernel(&l, f, ks, &out->refs, &out->nref);
+    out->units = kernel_units(l.k, count);
+    out->grain = ks->target == TARGET_CUDA ? 1 : cpu_grain(l.k, count);
+    out->npar = l.k->form == KF_FLAT;
+    out->pars = arena_dup(ks->arena, &count, sizeof count);
     return OK;
 }
 
 Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
-    Arena *a = kernel_set_arena(ks);
+    Arena *a = ks->arena;
     Status status = OK;
     bool *left = NEW_ARRAY(a, bool, g->values.len);
     *out = NEW_ARRAY(a, LoweredStep, g->groups.len + 1);

@@ -25,13 +25,15 @@ typedef struct Lower {
     VEC(ValueId) refs; /* value of each buffer */
     VEC(LowerMemo) memo;
     ValueId anchor; /* its elements are the accumulators */
-    Type reduced;   /* GROUP_ROW: shape S */
+    Type domain;    /* shape */
 } Lower;
 
 /* ---- values (lower_value.c) ---------------------------------------------- */
 
 /* The instruction that holds v[at], rounded to v's dtype. */
 int lower_value(Lower *l, ValueId v, const KIndex *at, int guard);
+/* The same of v broadcast to `rank` dims. */
+int lower_broadcast(Lower *l, ValueId v, const KIndex *at, int rank, int guard);
 int lower_as(Lower *l, int inst, DType d); /* converts, rounds */
 int lower_const(Lower *l, KType t, double f, int64_t i);
 int lower_op(Lower *l, OpCode code, KType compute, int a, int b, int c);

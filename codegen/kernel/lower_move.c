@@ -54,26 +54,6 @@ static KIndex at_shift(KIndex x, int64_t by) {
     return x;
 }
 
-static bool at_is_const(const KIndex *x) {
-    for (int d = 0; d < MAX_RANK; d++)
-        if (x->k[d]) return false;
-    return !x->inst;
-}
-
-int at_value(Lower *l, KIndex x) {
-    int inst = x.inst;
-    KInst in = kinst(K_INDEX, KT_I64);
-    x.inst = 0;
-    if (at_is_const(&x)) {
-        if (inst && x.c == 0) return inst;
-        int c = iconst(l, x.c);
-        return inst ? iop(l, OP_ADD, inst, c) : c;
-    }
-    in.at = x;
-    int r = kernel_add(l->arena, l->k, &in);
-    return inst ? iop(l, OP_ADD, r, inst) : r;
-}
-
 /* Least and greatest value; false where an instruction hides it. */
 static bool at_range(const Lower *l, const KIndex *x, int64_t *lo,
                      int64_t *hi) {
@@ -85,6 +65,22 @@ static bool at_range(const Lower *l, const KIndex *x, int64_t *lo,
         *(end < 0 ? lo : hi) += end;
     }
     return true;
+}
+
+int at_value(Lower *l, KIndex x) {
+    int inst = x.inst, r;
+    bool loops = false;
+    for (int d = 0; d < MAX_RANK; d++) loops |= x.k[d] != 0;
+    if (!loops && inst && x.c == 0) return inst;
+    x.inst = 0;
+    if (loops) {
+        KInst in = kinst(K_INDEX, KT_I64);
+        in.at = x;
+        r = kernel_add(l->arena, l->k, &in);
+        return inst ? iop(l, OP_ADD, r, inst) : r;
+    }
+    r = iconst(l, x.c);
+    return inst ? iop(l, OP_ADD, inst, r) : r;
 }
 
 /* ---- guards -------------------------------------------------------------- */
@@ -139,12 +135,8 @@ static int move_transpose(Lower *l, const Node *n, const KIndex *at,
 }
 
 static int move_expand(Lower *l, const Node *n, const KIndex *at, int guard) {
-    KIndex src[MAX_RANK];
-    const Type *t = type_in(l, n, 0);
-    int lead = value_type(l->g, n->out[0])->rank - t->rank;
-    for (int d = 0; d < t->rank; d++)
-        src[d] = t->dim[d] == 1 ? at_const(0) : at[d + lead];
-    return lower_value(l, n->in[0], src, guard);
+    return lower_broadcast(l, n->in[0], at, value_type(l->g, n->out[0])->rank,
+                           guard);
 }
 
 static int move_slice(Lower *l, const Node *n, const KIndex *at, int guard) {

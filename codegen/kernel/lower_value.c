@@ -35,20 +35,6 @@ int lower_op(Lower *l, OpCode code, KType compute, int a, int b, int c) {
     return add(l, &in);
 }
 
-static int64_t saturate(double v) {
-    if (v != v) return 0;
-    return v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
-}
-
-static int64_t wrap_int(int64_t v, DType d) {
-    int bits = dtype_info[d].bytes * 8;
-    if (d == DT_BOOL) return v != 0;
-    if (bits == 64) return v;
-    uint64_t u = (uint64_t)v << (64 - bits);
-    return dtype_info[d].kind == DK_U ? (int64_t)(u >> (64 - bits))
-                                      : (int64_t)u >> (64 - bits);
-}
-
 /* A constant in another dtype is another constant. */
 static int const_as(Lower *l, const KInst *in, DType d) {
     bool was_float = in->type == KT_F32 || in->type == KT_F64;
@@ -56,10 +42,15 @@ static int const_as(Lower *l, const KInst *in, DType d) {
         double v = was_float ? in->f : (double)in->i;
         return lower_const(l, ktype_of(d), round_to_dtype(v, d), 0);
     }
+    int64_t i = was_float ? int_of_float(in->f) : in->i;
+    int spare = 64 - dtype_info[d].bytes * 8;
     if (d == DT_BOOL)
-        return lower_const(l, KT_B8, 0, was_float ? in->f != 0 : in->i != 0);
-    return lower_const(l, KT_I64, 0,
-                       wrap_int(was_float ? saturate(in->f) : in->i, d));
+        i = was_float ? in->f != 0 : in->i != 0;
+    else if (dtype_info[d].kind == DK_U)
+        i = (int64_t)((uint64_t)i << spare >> spare);
+    else
+        i = (int64_t)((uint64_t)i << spare) >> spare;
+    return lower_const(l, d == DT_BOOL ? KT_B8 : KT_I64, 0, i);
 }
 
 int lower_as(Lower *l, int inst, DType d) {
@@ -78,13 +69,6 @@ int lower_as(Lower *l, int inst, DType d) {
         inst = add(l, &round);
     }
     return inst;
-}
-
-static DType dtype_of_ktype(KType t) {
-    return t == KT_B8    ? DT_BOOL
-           : t == KT_I64 ? DT_I64
-           : t == KT_F32 ? DT_F32
-                         : DT_F64;
 }
 
 static int to_ktype(Lower *l, int inst, KType t) {
@@ -133,32 +117,17 @@ void lower_store(Lower *l, ValueId v, int inst, KIndex at) {
 
 /* ---- leaves -------------------------------------------------------------- */
 
-static int scalar_const(Lower *l, const Tensor *t) {
-    DType d = type_get(t->type)->dtype;
-    const EvalTensor *e = eval_from_tensor(l->arena, t);
-    return lower_const(l, ktype_of(d), e->f ? e->f[0] : 0, e->i ? e->i[0] : 0);
-}
-
-/* A value that another step has left in memory. */
+/* A value that another step has left in memory; scalars are immediates. */
 static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
     ValueId root = view_root(l->g, v);
     const Value *r = value_get(l->g, root);
     const Type *t = value_type(l->g, v);
-    if (r->kind == VK_CONST && type_get(r->type)->rank == 0)
-        return scalar_const(l, r->data);
-    return lower_load(l, root, t->dtype, lower_flatten(l, t, at), guard);
-}
-
-static int uniform(Lower *l, const Node *n, const Type *t, const KIndex *at) {
-    KInst in = kinst(K_PHILOX, KT_F32);
-    KIndex word[1];
-    for (int j = 0; j < 2; j++) {
-        word[0] = at_const(j);
-        in.in[j] = lower_value(l, n->in[0], word, 0);
+    if (r->kind == VK_CONST && type_get(r->type)->rank == 0) {
+        const EvalTensor *e = eval_from_tensor(l->arena, r->data);
+        return lower_const(l, ktype_of(type_get(r->type)->dtype),
+                           e->f ? e->f[0] : 0, e->i ? e->i[0] : 0);
     }
-    in.in[2] = at_value(l, lower_flatten(l, t, at));
-    in.i = attr_int(n, AK_salt, 0);
-    return lower_as(l, add(l, &in), t->dtype);
+    return lower_load(l, root, t->dtype, lower_flatten(l, t, at), guard);
 }
 
 static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {
@@ -172,7 +141,14 @@ static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {
         return lower_as(l, at_value(l, t->rank ? at[axis] : zero), t->dtype);
     }
     ASSERT(n->op == OP_RAND_UNIFORM);
-    return uniform(l, n, t, at);
+    KInst in = kinst(K_PHILOX, KT_F32);
+    for (int j = 0; j < 2; j++) {
+        KIndex word = at_const(j);
+        in.in[j] = lower_value(l, n->in[0], &word, 0);
+    }
+    in.in[2] = at_value(l, lower_flatten(l, t, at));
+    in.i = attr_int(n, AK_salt, 0);
+    return lower_as(l, add(l, &in), t->dtype);
 }
 
 /* ---- element-wise -------------------------------------------------------- */
@@ -191,24 +167,24 @@ static KType elem_compute(const Lower *l, const Node *n, DType result) {
     return any_int ? KT_I64 : KT_B8;
 }
 
-static void broadcast_at(const Type *t, const KIndex *at, int rank,
-                         KIndex *out) {
+int lower_broadcast(Lower *l, ValueId v, const KIndex *at, int rank,
+                    int guard) {
+    const Type *t = value_type(l->g, v);
+    KIndex src[MAX_RANK];
     for (int d = 0; d < t->rank; d++)
-        out[d] = t->dim[d] == 1 ? at_const(0) : at[d + rank - t->rank];
+        src[d] = t->dim[d] == 1 ? at_const(0) : at[d + rank - t->rank];
+    return lower_value(l, v, src, guard);
 }
 
 static int elem(Lower *l, const Node *n, const Type *t, const KIndex *at,
                 int guard) {
-    KIndex sub[MAX_RANK];
     KType c = elem_compute(l, n, t->dtype);
     KInst in = kinst(K_OP, op_tests(n->op) ? KT_B8 : c);
     in.code = n->op;
     in.compute = c;
     node_expr_params(n, in.p);
-    for (int j = 0; j < n->nin; j++) {
-        broadcast_at(value_type(l->g, n->in[j]), at, t->rank, sub);
-        in.in[j] = lower_value(l, n->in[j], sub, guard);
-    }
+    for (int j = 0; j < n->nin; j++)
+        in.in[j] = lower_broadcast(l, n->in[j], at, t->rank, guard);
     if (n->op == OP_CAST) return lower_as(l, in.in[0], t->dtype);
     for (int j = 0; j < n->nin; j++) {
         bool cond = n->op == OP_WHERE && j == 0;
@@ -219,52 +195,32 @@ static int elem(Lower *l, const Node *n, const Type *t, const KIndex *at,
 
 /* ---- reductions ---------------------------------------------------------- */
 
-static KType reduce_compute(DType from, DType to) {
-    if (!dtype_is_float(from)) return KT_I64;
-    return from == DT_F64 || to == DT_F64 ? KT_F64 : KT_F32;
-}
-
-static OpCode fold_of(OpCode c) {
-    return c == OP_REDUCE_MEAN || c == OP_REDUCE_SUMSQ ? OP_REDUCE_SUM : c;
-}
-
-static int64_t columns(const Type *t, const Node *n) {
+/* A mean is a sum divided by the count, a sum of squares a sum. */
+static int reduce(Lower *l, const Node *n, const Type *t) {
+    const Type *s = value_type(l->g, n->in[0]);
+    bool f64 = s->dtype == DT_F64 || t->dtype == DT_F64;
+    KType c = !dtype_is_float(s->dtype) ? KT_I64 : f64 ? KT_F64 : KT_F32;
+    KInst in = kinst(K_REDUCE, c);
+    KIndex at[MAX_RANK];
     const int64_t *axes;
     int64_t count = 1;
     int na = attr_ints(n, AK_axes, &axes);
-    for (int j = 0; j < na; j++) count *= t->dim[axes[j]];
-    return count;
-}
-
-static int reduce(Lower *l, const Node *n, const Type *t) {
-    const Type *s = value_type(l->g, n->in[0]);
-    KType c = reduce_compute(s->dtype, t->dtype);
-    KInst in = kinst(K_REDUCE, c);
-    KIndex at[MAX_RANK];
-    int x;
-    ASSERT(shape_equal(s, &l->reduced));
+    ASSERT(shape_equal(s, &l->domain));
+    for (int j = 0; j < na; j++) count *= s->dim[axes[j]];
     for (int d = 0; d < s->rank; d++) at[d] = at_loop(d);
-    x = to_ktype(l, lower_value(l, n->in[0], at, 0), c);
-    if (n->op == OP_REDUCE_SUMSQ) x = lower_op(l, OP_MUL, c, x, x, 0);
-    in.code = fold_of(n->op);
+    int x = to_ktype(l, lower_value(l, n->in[0], at, 0), c);
+    bool squares = n->op == OP_REDUCE_SUMSQ, mean = n->op == OP_REDUCE_MEAN;
+    in.code = squares || mean ? OP_REDUCE_SUM : n->op;
     in.compute = c;
-    in.in[0] = x;
+    in.in[0] = squares ? lower_op(l, OP_MUL, c, x, x, 0) : x;
     x = add(l, &in);
-    if (n->op == OP_REDUCE_MEAN) {
-        int64_t count = columns(s, n);
+    if (mean)
         x = lower_op(l, OP_DIV, c, x, lower_const(l, c, (double)count, count),
                      0);
-    }
     return lower_as(l, x, t->dtype);
 }
 
 /* ---- any value ----------------------------------------------------------- */
-
-static bool memo_hit(const LowerMemo *m, ValueId v, int rank, const KIndex *at,
-                     int guard) {
-    return same_value(m->v, v) && (m->guard == 0 || m->guard == guard) &&
-           memcmp(m->at, at, (size_t)rank * sizeof *at) == 0;
-}
 
 static int inner(Lower *l, ValueId v, const Node *n, const KIndex *at,
                  int guard) {
@@ -286,17 +242,20 @@ static int inner(Lower *l, ValueId v, const Node *n, const KIndex *at,
 
 int lower_value(Lower *l, ValueId v, const KIndex *at, int guard) {
     const Value *val = value_get(l->g, v);
-    int rank = type_get(val->type)->rank;
+    size_t bytes = (size_t)type_get(val->type)->rank * sizeof *at;
     const Node *n = val->kind == VK_RESULT ? node_get(l->g, val->def) : NULL;
     LowerMemo m = {.v = v, .guard = guard};
-    for (int j = 0; j < l->memo.len; j++)
-        if (memo_hit(&l->memo.data[j], v, rank, at, guard))
-            return l->memo.data[j].inst;
+    for (int j = 0; j < l->memo.len; j++) {
+        const LowerMemo *o = &l->memo.data[j];
+        if (same_value(o->v, v) && (o->guard == 0 || o->guard == guard) &&
+            memcmp(o->at, at, bytes) == 0)
+            return o->inst;
+    }
     if (!n || n->group != l->group || op_info[n->op].kind == KIND_VIEW)
         m.inst = external(l, v, at, guard);
     else
         m.inst = inner(l, v, n, at, guard);
-    memcpy(m.at, at, (size_t)rank * sizeof *at);
+    memcpy(m.at, at, bytes);
     vec_push(l->arena, &l->memo, m);
     return m.inst;
 }

@@ -40,10 +40,7 @@ static void put_number(StrBuf *sb, KType t, double f) {
     if (t == KT_F32 || t == KT_F64)
         put_float(sb, f, t == KT_F64);
     else
-        put_int(sb, f != f        ? 0
-                    : f >= 0x1p63 ? INT64_MAX
-                    : f < -0x1p63 ? INT64_MIN
-                                  : (int64_t)f);
+        put_int(sb, int_of_float(f));
 }
 
 void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
@@ -67,18 +64,14 @@ typedef struct Spelling {
     bool wraps; /* integers: computed unsigned, so that overflow wraps */
 } Spelling;
 
-static void put_operand(StrBuf *sb, const Spelling *s, int j) {
-    if (s->wraps) sb_puts(sb, "(uint64_t)");
-    if (s->in)
-        sb_put_operand(sb, s->k, s->in->in[j]);
-    else
-        sb_puts(sb, s->operand[j]);
-}
-
 /* One identifier of an expression: operand, parameter or function. */
 static void put_word(StrBuf *sb, const Spelling *s, const char *w, size_t n) {
     if (n == 1 && *w >= 'a' && *w <= 'c') {
-        put_operand(sb, s, *w - 'a');
+        if (s->wraps) sb_puts(sb, "(uint64_t)");
+        if (s->in)
+            sb_put_operand(sb, s->k, s->in->in[*w - 'a']);
+        else
+            sb_puts(sb, s->operand[*w - 'a']);
     } else if (n == 2 && *w == 'P') {
         put_number(sb, s->type, s->in ? s->in->p[w[1] - '0'] : 0);
     } else {
@@ -87,12 +80,10 @@ static void put_word(StrBuf *sb, const Spelling *s, const char *w, size_t n) {
     }
 }
 
-static bool is_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
-
 static void put_expr(StrBuf *sb, const char *e, const Spelling *s) {
     while (*e) {
         size_t n = 0;
-        while (is_word(e[n])) n++;
+        while (isalnum((unsigned char)e[n]) || e[n] == '_') n++;
         if (n && !isdigit((unsigned char)*e))
             put_word(sb, s, e, n);
         else
@@ -101,16 +92,12 @@ static void put_expr(StrBuf *sb, const char *e, const Spelling *s) {
     }
 }
 
-static bool wraps(OpCode c, KType t) {
-    if (t != KT_I64) return false;
-    return c == OP_ADD || c == OP_SUB || c == OP_MUL || c == OP_NEG ||
-           c == OP_REDUCE_SUM || c == OP_REDUCE_PROD;
-}
-
-static void put_op(StrBuf *sb, OpCode code, Spelling *s) {
-    s->wraps = wraps(code, s->type);
+static void put_op(StrBuf *sb, OpCode c, Spelling *s) {
+    s->wraps = s->type == KT_I64 &&
+               (c == OP_ADD || c == OP_SUB || c == OP_MUL || c == OP_NEG ||
+                c == OP_REDUCE_SUM || c == OP_REDUCE_PROD);
     if (s->wraps) sb_puts(sb, "(int64_t)(");
-    put_expr(sb, op_info[code].expr, s);
+    put_expr(sb, op_info[c].expr, s);
     if (s->wraps) sb_puts(sb, ")");
 }
 
@@ -132,7 +119,7 @@ const char *fold_start(OpCode code, KType t) {
     return "0";
 }
 
-/* ---- the other instructions ---------------------------------------------- */
+/* ---- instructions -------------------------------------------------------- */
 
 static void put_cvt(StrBuf *sb, const Kernel *k, const KInst *in) {
     const KInst *x = kinst_at(k, in->in[0]);
@@ -145,36 +132,32 @@ static void put_cvt(StrBuf *sb, const Kernel *k, const KInst *in) {
         sb_printf(sb, "(%s)(int32_t)", ktype_c[in->type]);
     else
         sb_printf(sb, "(%s)", ktype_c[in->type]);
-    sb_puts(sb, "(");
-    sb_put_operand(sb, k, in->in[0]);
-    sb_puts(sb, ")");
-}
-
-static void put_round(StrBuf *sb, const Kernel *k, const KInst *in) {
-    if (in->dtype == DT_F16 || in->dtype == DT_BF16)
-        sb_printf(sb, "ROUND_%s(", in->dtype == DT_F16 ? "F16" : "BF16");
-    else
-        sb_printf(sb, "(%s)(", dtype_info[in->dtype].c);
-    sb_put_operand(sb, k, in->in[0]);
-    sb_puts(sb, ")");
-}
-
-static void put_philox(StrBuf *sb, const Kernel *k, const KInst *in) {
-    sb_puts(sb, "PHILOX(");
-    for (int j = 0; j < 3; j++) {
-        sb_put_operand(sb, k, in->in[j]);
-        sb_puts(sb, ", ");
-    }
-    put_int(sb, in->i);
-    sb_puts(sb, ")");
 }
 
 void sb_put_kinst(StrBuf *sb, const Kernel *k, const KInst *in) {
     Spelling s = {.k = k, .in = in, .type = in->compute};
     switch (in->op) {
     case K_CVT: put_cvt(sb, k, in); break;
-    case K_ROUND: put_round(sb, k, in); break;
-    case K_PHILOX: put_philox(sb, k, in); break;
-    default: ASSERT(in->op == K_OP); put_op(sb, in->code, &s);
+    case K_ROUND:
+        if (dtype_is_16(in->dtype))
+            sb_printf(sb, "ROUND_%s", in->dtype == DT_F16 ? "F16" : "BF16");
+        else
+            sb_printf(sb, "(%s)", dtype_info[in->dtype].c);
+        break;
+    case K_PHILOX: sb_puts(sb, "PHILOX"); break;
+    default:
+        ASSERT(in->op == K_OP);
+        put_op(sb, in->code, &s);
+        return;
     }
+    sb_puts(sb, "(");
+    for (int j = 0; j < 3 && in->in[j]; j++) {
+        if (j) sb_puts(sb, ", ");
+        sb_put_operand(sb, k, in->in[j]);
+    }
+    if (in->op == K_PHILOX) {
+        sb_puts(sb, ", ");
+        put_int(sb, in->i);
+    }
+    sb_puts(sb, ")");
 }

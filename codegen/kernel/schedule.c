@@ -31,27 +31,20 @@ static int side_by_side(const Kernel *k, int col) {
     return best;
 }
 
-static bool is_flat(const Kernel *k) {
-    if (k->ndim != 1 || !k->dim[0].col || kernel_reduces(k)) return false;
-    for (int id = 1; id < k->insts.len; id++) {
-        int64_t step = k->insts.data[id].at.k[0];
-        if (step != 0 && step != 1) return false;
-    }
-    return true;
-}
-
 static void choose_form(Kernel *k) {
-    int cols[MAX_RANK], n = kernel_col_dims(k, cols), rows;
+    int cols[MAX_RANK], n = kernel_col_dims(k, cols);
+    bool reduces = kernel_reduces(k);
     k->vec = n ? cols[n - 1] : -1;
     if (k->form == KF_EPILOGUE) return;
-    k->form = KF_COLS;
-    if (is_flat(k)) {
-        k->form = KF_FLAT;
-        k->dim[0].extent = 0; /* par[0] */
-    } else if (kernel_reduces(k) && (rows = side_by_side(k, k->vec)) >= 0) {
-        k->form = KF_ROWS;
-        k->vec = rows;
+    int rows = reduces ? side_by_side(k, k->vec) : -1;
+    bool flat = k->ndim == 1 && k->dim[0].col && !reduces;
+    for (int id = 1; id < k->insts.len && flat; id++) {
+        int64_t step = k->insts.data[id].at.k[0];
+        flat = step == 0 || step == 1;
     }
+    k->form = flat ? KF_FLAT : rows >= 0 ? KF_ROWS : KF_COLS;
+    if (flat) k->dim[0].extent = 0; /* par[0] */
+    if (rows >= 0) k->vec = rows;
 }
 
 /* ---- loops --------------------------------------------------------------- */

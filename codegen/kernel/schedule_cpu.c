@@ -21,17 +21,7 @@ enum {
 
 /* ---- loops --------------------------------------------------------------- */
 
-/* Neighbouring rows computed side by side: whole vectors, and enough units for
-   many threads. */
-static int64_t row_block(int64_t extent) {
-    return extent >= 512 ? 64 : extent >= 128 ? 32 : 16;
-}
-
-static void outer_columns(Kernel *k, const int *col, int n) {
-    for (int j = 0; j < n - 1; j++)
-        add_loop(k, LOOP_SERIAL, col[j], k->dim[col[j]].extent, 1);
-}
-
+/* Columns innermost, those of dim vec side by side. */
 static void loops_of_columns(Kernel *k, const int *col, int n) {
     bool folds = kernel_reduces(k);
     add_loop(k, LOOP_THREAD, LOOP_ROWS, kernel_rows(k), 1);
@@ -39,21 +29,24 @@ static void loops_of_columns(Kernel *k, const int *col, int n) {
     int64_t extent = k->dim[k->vec].extent;
     if (!folds && extent > COL_BLOCK)
         add_loop(k, LOOP_THREAD, k->vec, extent, COL_BLOCK);
-    outer_columns(k, col, n);
+    for (int j = 0; j < n - 1; j++)
+        add_loop(k, LOOP_SERIAL, col[j], k->dim[col[j]].extent, 1);
     if (folds) add_loop(k, LOOP_LANES, k->vec, extent, CHUNK);
     add_loop(k, LOOP_VECTOR, k->vec, extent, 1);
 }
 
+/* Neighbouring rows side by side: whole vectors, and enough units for many
+   threads. */
 static void loops_of_rows(Kernel *k, const int *col, int n) {
-    int64_t rows = k->dim[k->vec].extent, cols = 1;
-    int last = col[n - 1];
-    for (int j = 0; j < n; j++) cols *= k->dim[col[j]].extent;
+    int64_t rows = k->dim[k->vec].extent, last = k->dim[col[n - 1]].extent;
+    int64_t block = rows >= 512 ? 64 : rows >= 128 ? 32 : 16;
     add_loop(k, LOOP_THREAD, LOOP_ROWS, kernel_rows(k) / rows, 1);
-    add_loop(k, LOOP_THREAD, k->vec, rows, row_block(rows));
-    outer_columns(k, col, n);
-    if (cols > RUN) add_loop(k, LOOP_LANES, last, k->dim[last].extent, RUN);
-    add_loop(k, LOOP_SERIAL, last, k->dim[last].extent, 1);
-    add_loop(k, LOOP_VECTOR, k->vec, row_block(rows), 1);
+    add_loop(k, LOOP_THREAD, k->vec, rows, block);
+    for (int j = 0; j < n - 1; j++)
+        add_loop(k, LOOP_SERIAL, col[j], k->dim[col[j]].extent, 1);
+    if (kernel_cols(k) > RUN) add_loop(k, LOOP_LANES, col[n - 1], last, RUN);
+    add_loop(k, LOOP_SERIAL, col[n - 1], last, 1);
+    add_loop(k, LOOP_VECTOR, k->vec, block, 1);
 }
 
 /* ---- what is kept -------------------------------------------------------- */
@@ -61,14 +54,13 @@ static void loops_of_rows(Kernel *k, const int *col, int n) {
 /* The operand lies in memory as the fold wants it. */
 static bool folds_buffer(const Kernel *k, const KInst *r) {
     const KInst *x = kinst_at(k, r->in[0]);
-    DType want = r->compute == KT_F64   ? DT_F64
-                 : r->compute == KT_F32 ? DT_F32
-                                        : DT_I64;
     return k->form == KF_COLS && x->op == K_LOAD && !x->guard &&
-           k->bufs.data[x->buf].dtype == want && x->at.k[k->vec] == 1 &&
+           k->bufs.data[x->buf].dtype == dtype_of_ktype(r->compute) &&
+           x->at.k[k->vec] == 1 &&
            (!x->at.inst || !kinst_at(k, x->at.inst)->full);
 }
 
+/* Values that several sweeps over the columns of a row need. */
 static void keep_costly(Arena *a, Kernel *k) {
     KSweeps sweeps = kernel_sweeps(k, a);
     bool *seen = NEW_ARRAY(a, bool, k->insts.len);
@@ -89,24 +81,19 @@ static void keep_costly(Arena *a, Kernel *k) {
     }
 }
 
-/* Cheap enough to compute wherever it is used, without other instructions. */
-static bool recomputed(const KInst *in) {
-    return in->op == K_INDEX ||
-           (in->op == K_LOAD && !in->guard && !in->at.inst);
-}
-
 static void choose_kept(Arena *a, Kernel *k) {
-    int col[MAX_RANK], n = kernel_col_dims(k, col);
-    int64_t cols = 1;
-    for (int j = 0; j < n; j++) cols *= k->dim[col[j]].extent;
     for (int id = 1; id < k->insts.len; id++) {
         KInst *in = kinst_at(k, id);
+        /* cheap to compute wherever it is used, without other instructions */
+        bool cheap = in->op == K_INDEX ||
+                     (in->op == K_LOAD && !in->guard && !in->at.inst);
         if (in->op == K_REDUCE && folds_buffer(k, in)) in->keep = KEEP_BUFFER;
         if (k->form == KF_ROWS &&
-            (in->op == K_REDUCE || (kinst_is_row_value(in) && !recomputed(in))))
+            (in->op == K_REDUCE || (kinst_is_row_value(in) && !cheap)))
             in->keep = KEEP_BLOCK;
     }
-    if (k->form == KF_COLS && cols > 0 && cols <= KEEP_COLS) keep_costly(a, k);
+    if (k->form == KF_COLS && kernel_cols(k) > 0 && kernel_cols(k) <= KEEP_COLS)
+        keep_costly(a, k);
 }
 
 void schedule_cpu(Arena *a, Kernel *k) {
@@ -129,32 +116,29 @@ void schedule_cpu(Arena *a, Kernel *k) {
 
 /* ---- cost ---------------------------------------------------------------- */
 
-static double op_ns(OpCode c) {
-    static const double ns[] = {[COST_CHEAP] = 0.1,
-                                [COST_DIVIDE] = 0.5,
-                                [COST_LONG] = 1.2,
-                                [COST_SLOW] = 15};
-    return ns[op_info[c].cost];
-}
-
 bool kinst_is_costly(const KInst *in) {
     return in->op == K_PHILOX ||
            (in->op == K_OP && op_info[in->code].cost >= COST_LONG);
 }
 
 static double inst_ns(const KInst *in) {
+    static const double op_ns[] = {[COST_CHEAP] = 0.1,
+                                   [COST_DIVIDE] = 0.5,
+                                   [COST_LONG] = 1.2,
+                                   [COST_SLOW] = 15};
     switch (in->op) {
     case K_LOAD: return in->guard ? 1.0 : 0.3;
     case K_STORE: return 0.4;
-    case K_OP: return op_ns(in->code) * (in->compute == KT_F64 ? 4 : 1);
+    case K_OP:
+        return op_ns[op_info[in->code].cost] * (in->compute == KT_F64 ? 4 : 1);
     case K_PHILOX: return 8;
     case K_ROUND: return 0.2;
     default: return 0.05;
     }
 }
 
-/* Estimated nanoseconds of one unit on one core. */
-static double unit_ns(const Kernel *k, int64_t flat_len) {
+/* By the estimated nanoseconds of a unit on one core. */
+int64_t cpu_grain(const Kernel *k, int64_t flat_len) {
     double full = 0.1, row = 20, cols = (double)kernel_cols(k), repeat = 1;
     const KLoop *block = kernel_loop(k, LOOP_THREAD, k->vec);
     for (int id = 1; id < k->insts.len; id++) {
@@ -167,10 +151,6 @@ static double unit_ns(const Kernel *k, int64_t flat_len) {
         repeat = (double)block->step;
     else if (block && cols > (double)block->step)
         cols = (double)block->step;
-    return (row + full * cols) * repeat;
-}
-
-int64_t cpu_grain(const Kernel *k, int64_t flat_len) {
-    double n = 12000 / unit_ns(k, flat_len);
+    double n = 12000 / ((row + full * cols) * repeat);
     return n < 1 ? 1 : n > 1e6 ? 1000000 : (int64_t)n;
 }

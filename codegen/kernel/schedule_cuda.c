@@ -27,16 +27,6 @@ bool cuda_packed(const KInst *in, int n) {
            in->at.inst == 0 && in->guard == 0 && in->at.c % n == 0;
 }
 
-static int flat_registers(const Kernel *k, int n) {
-    int bytes = 0;
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = kinst_at(k, id);
-        if (cuda_packed(in, n))
-            bytes += n * dtype_info[k->bufs.data[in->buf].dtype].bytes;
-    }
-    return bytes / 4;
-}
-
 /* How much text an instruction becomes: long functions are not to be written
    out many times, and division and square root call functions around which
    registers are saved.                                                      */
@@ -50,8 +40,9 @@ static int flat_weight(const KInst *in) {
     return in->compute == KT_F64 ? FLAT_WEIGHT : 2;
 }
 
+/* Elements of a thread: as many as keep its text and its registers small. */
 static int flat_pack(const Kernel *k) {
-    int widest = 1, weight = 0, n;
+    int widest = 1, weight = 0;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         if (in->full) weight += flat_weight(in);
@@ -59,11 +50,16 @@ static int flat_pack(const Kernel *k) {
         int bytes = dtype_info[k->bufs.data[in->buf].dtype].bytes;
         if (bytes > widest) widest = bytes;
     }
-    n = FLAT_BYTES / widest;
-    while (n > 1 &&
-           (n * weight > FLAT_WEIGHT || flat_registers(k, n) > FLAT_REGISTERS))
-        n /= 2;
-    return n;
+    for (int n = FLAT_BYTES / widest; n > 1; n /= 2) {
+        int bytes = 0; /* in vector registers */
+        for (int id = 1; id < k->insts.len; id++)
+            if (cuda_packed(kinst_at(k, id), n))
+                bytes +=
+                    n *
+                    dtype_info[k->bufs.data[kinst_at(k, id)->buf].dtype].bytes;
+        if (n * weight <= FLAT_WEIGHT && bytes / 4 <= FLAT_REGISTERS) return n;
+    }
+    return 1;
 }
 
 /* ---- rows per block ------------------------------------------------------ */
@@ -75,60 +71,39 @@ static int power_of_two(int64_t n, int max) {
     return p;
 }
 
-static int count_reductions(const Kernel *k) {
-    int n = 0;
-    for (int id = 1; id < k->insts.len; id++)
-        n += kinst_at(k, id)->op == K_REDUCE;
-    return n;
-}
-
-/* Threads that share a row, form rows. */
-static int slices_of_rows(const Kernel *k, int64_t ncols) {
-    int slices = power_of_two(ncols, ncols < ROWS_COLS ? 8 : 16);
-    while (slices > 1 && count_reductions(k) * slices * WARP * 8 > SLICE_BYTES)
-        slices /= 2;
-    return slices;
-}
-
-static void loops_of_rows(Kernel *k, int64_t ncols) {
-    int64_t extent = k->dim[k->vec].extent;
-    add_loop(k, LOOP_BLOCK, LOOP_ROWS, kernel_rows(k) / extent, 1);
-    add_loop(k, LOOP_BLOCK, k->vec, extent, WARP);
-    add_loop(k, LOOP_THREAD, k->vec, WARP, 1);
-    add_loop(k, LOOP_LANES, LOOP_COLS, ncols, slices_of_rows(k, ncols));
-}
-
-static void loops_of_lanes(Kernel *k, int64_t ncols) {
-    int lanes = power_of_two(ncols, WARP);
-    int rows = power_of_two(kernel_rows(k), THREADS / lanes);
-    if (rows * lanes < WARP) rows = WARP / lanes;
-    add_loop(k, LOOP_BLOCK, LOOP_ROWS, kernel_rows(k), rows);
-    add_loop(k, LOOP_THREAD, LOOP_ROWS, rows, 1);
-    add_loop(k, LOOP_LANES, LOOP_COLS, ncols, lanes);
-}
-
-static void loops_of_block(Kernel *k, int64_t ncols) {
-    add_loop(k, LOOP_BLOCK, LOOP_ROWS, kernel_rows(k), 1);
-    add_loop(k, LOOP_LANES, LOOP_COLS, ncols,
-             ncols < WIDE_COLS ? THREADS : 2 * THREADS);
-}
-
 void schedule_cuda(Arena *a, Kernel *k) {
-    int64_t ncols = kernel_cols(k);
+    int64_t rows = kernel_rows(k), cols = kernel_cols(k);
+    int folds = 0;
     (void)a;
+    for (int id = 1; id < k->insts.len; id++)
+        folds += kinst_at(k, id)->op == K_REDUCE;
     if (k->form == KF_FLAT) {
         int n = flat_pack(k);
         add_loop(k, LOOP_BLOCK, LOOP_COLS, 0, THREADS * n);
         add_loop(k, LOOP_THREAD, LOOP_COLS, THREADS * n, n);
         add_loop(k, LOOP_UNROLLED, LOOP_COLS, n, 1);
-    } else if (!kernel_reduces(k)) {
-        add_loop(k, LOOP_BLOCK, LOOP_ALL, kernel_rows(k) * ncols, THREADS);
+    } else if (!folds) {
+        add_loop(k, LOOP_BLOCK, LOOP_ALL, rows * cols, THREADS);
         add_loop(k, LOOP_THREAD, LOOP_ALL, THREADS, 1);
     } else if (k->form == KF_ROWS) {
-        loops_of_rows(k, ncols);
-    } else if (ncols <= WARP_COLS) {
-        loops_of_lanes(k, ncols);
+        int64_t extent = k->dim[k->vec].extent;
+        int slices = power_of_two(cols, cols < ROWS_COLS ? 8 : 16);
+        while (slices > 1 && folds * slices * WARP * 8 > SLICE_BYTES)
+            slices /= 2;
+        add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows / extent, 1);
+        add_loop(k, LOOP_BLOCK, k->vec, extent, WARP);
+        add_loop(k, LOOP_THREAD, k->vec, WARP, 1);
+        add_loop(k, LOOP_LANES, LOOP_COLS, cols, slices);
+    } else if (cols <= WARP_COLS) {
+        int lanes = power_of_two(cols, WARP);
+        int side = power_of_two(rows, THREADS / lanes);
+        if (side * lanes < WARP) side = WARP / lanes;
+        add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, side);
+        add_loop(k, LOOP_THREAD, LOOP_ROWS, side, 1);
+        add_loop(k, LOOP_LANES, LOOP_COLS, cols, lanes);
     } else {
-        loops_of_block(k, ncols);
+        add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, 1);
+        add_loop(k, LOOP_LANES, LOOP_COLS, cols,
+                 cols < WIDE_COLS ? THREADS : 2 * THREADS);
     }
 }
