@@ -8,20 +8,14 @@
 
 #include <string.h>
 
+static int64_t align64(int64_t n) { return (n + 63) & ~INT64_C(63); }
+
 /* ---- variables ----------------------------------------------------------- */
-
-static bool always_there(VarKind k) { return k != VAR_SHADOW && k != VAR_GRAD; }
-
-static bool used_by_programs(const Module *m, int var) {
-    for (int i = 0; i < m->graphs.len; i++)
-        if (is_value(graph_find_var(m->graphs.data[i], var))) return true;
-    return false;
-}
 
 static int64_t add_weight(Emit *e, const Tensor *t) {
     PlanSource *o = e->out;
     int64_t bytes = type_bytes(type_get(t->type));
-    WeightPiece p = {t->data, bytes, (o->weight_bytes + 63) & ~INT64_C(63)};
+    WeightPiece p = {t->data, bytes, align64(o->weight_bytes)};
     vec_push(e->a, &o->weights, p);
     o->weight_bytes = p.offset + bytes;
     return p.offset;
@@ -31,8 +25,11 @@ static void add_variables(Emit *e) {
     e->var_number = NEW_ARRAY(e->a, int, e->m->vars.len + 1);
     for (int i = 0; i < e->m->vars.len; i++) {
         const Var *v = &e->m->vars.data[i];
+        bool there = v->kind != VAR_SHADOW && v->kind != VAR_GRAD;
+        for (int k = 0; k < e->m->graphs.len && !there; k++)
+            there = is_value(graph_find_var(e->m->graphs.data[k], i));
         e->var_number[i] = -1;
-        if (!always_there(v->kind) && !used_by_programs(e->m, i)) continue;
+        if (!there) continue;
         EmitVar x = {.var = v, .init = -1};
         if (v->kind != VAR_GRAD) x.data = weights_initial(e->a, v);
         if (x.data && !weights_in_sidecar(e->opt, v)) {
@@ -62,55 +59,32 @@ static int add_constant(Emit *e, const Tensor *t) {
 
 /* ---- where values are ---------------------------------------------------- */
 
-static uint32_t input_number(const Graph *g, ValueId v) {
-    for (int i = 0; i < g->inputs.len; i++)
-        if (same_value(g->inputs.data[i], v)) return (uint32_t)i;
-    ASSERT(!"an input that the graph does not list");
-    return 0;
-}
-
 /* max_pool's positions have no place in programs without backward: PLAN_NONE.
  */
 static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
-    PlanRef r = {.space = PLAN_NONE};
-    if (!is_value(v)) return r;
+    if (!is_value(v)) return (PlanRef){.space = PLAN_NONE};
     ValueId root = view_root(g, v);
     const Value *x = value_get(g, root);
-    switch (x->kind) {
-    case VK_INPUT:
-        r.space = PLAN_INPUT;
-        r.index = input_number(g, root);
-        return r;
-    case VK_VAR:
-        r.space = PLAN_VAR;
-        r.index = (uint32_t)e->var_number[x->var];
-        return r;
-    case VK_CONST:
-        if (e->const_number[root.i] < 0)
-            e->const_number[root.i] = add_constant(e, x->data);
-        r.space = PLAN_VAR;
-        r.index = (uint32_t)e->const_number[root.i];
-        return r;
-    case VK_RESULT: break;
+    int var = x->kind == VK_VAR ? x->var : x->home;
+    if (x->kind == VK_INPUT)
+        for (int i = 0; i < g->inputs.len; i++)
+            if (same_value(g->inputs.data[i], root))
+                return (PlanRef){PLAN_INPUT, (uint32_t)i, 0};
+    if (x->kind == VK_CONST) {
+        int *number = &e->const_number[root.i];
+        if (*number < 0) *number = add_constant(e, x->data);
+        return (PlanRef){PLAN_VAR, (uint32_t)*number, 0};
     }
-    if (x->home >= 0) {
-        r.space = PLAN_VAR;
-        r.index = (uint32_t)e->var_number[x->home];
-    } else if (x->offset >= 0) {
-        r.space = PLAN_ARENA;
-        r.offset = (uint64_t)x->offset;
-    } else {
-        ASSERT(node_get(g, x->def)->op == OP_MAX_POOL && x->result == 1);
-    }
-    return r;
-}
-
-static EmitTarget *target_of_graph(Emit *e, const Graph *g) {
-    return &e->target[g->target];
+    ASSERT(x->kind == VK_VAR || x->kind == VK_RESULT);
+    if (x->kind == VK_VAR || var >= 0)
+        return (PlanRef){PLAN_VAR, (uint32_t)e->var_number[var], 0};
+    if (x->offset >= 0) return (PlanRef){PLAN_ARENA, 0, (uint64_t)x->offset};
+    ASSERT(node_get(g, x->def)->op == OP_MAX_POOL && x->result == 1);
+    return (PlanRef){.space = PLAN_NONE};
 }
 
 static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
-    EmitTarget *t = target_of_graph(e, g);
+    EmitTarget *t = &e->target[g->target];
     int at = t->refs.len;
     for (int i = 0; i < n; i++) {
         int64_t bytes = is_value(v[i]) ? type_bytes(value_type(g, v[i])) : 0;
@@ -127,7 +101,7 @@ static int add_pars(Emit *e, EmitTarget *t, const int64_t *p, int n) {
 }
 
 static void add_step(Emit *e, const Graph *g, const LoweredStep *s) {
-    EmitTarget *t = target_of_graph(e, g);
+    EmitTarget *t = &e->target[g->target];
     EmitStep x = {.s = *s};
     x.ref0 = add_refs(e, g, s->refs, s->nref);
     x.ep_ref0 = add_refs(e, g, s->ep_refs, s->nep_ref);
@@ -176,37 +150,23 @@ static bool add_copy(Emit *e, const Graph *g, ValueId from, ValueId to,
     return par.bytes > 0;
 }
 
-/* Copies what was not computed in place; fuse.c saw to it that no source is a
-   variable that this program writes. */
-static void add_copies(Emit *e, const Graph *g) {
-    for (int i = 0; i < g->writes.len; i++) {
-        const Write *w = &g->writes.data[i];
-        const Value *root = value_get(g, view_root(g, w->value));
-        int var = value_get(g, w->var)->var;
-        if (root->kind == VK_RESULT && root->home == var) continue;
-        if (root->kind == VK_VAR && root->var == var) continue;
-        add_copy(e, g, w->value, w->var, value_var(g, w->var)->name);
-    }
-}
-
 /* An output that is an input has bytes of its own behind the planned arena: the
    host's array may be gone when it is read.                                 */
 static void add_output(Emit *e, const Graph *g, EmitRun *r, ValueId v,
                        PlanRef *ref) {
-    EmitTarget *t = target_of_graph(e, g);
+    EmitTarget *t = &e->target[g->target];
     *ref = ref_of(e, g, v);
     if (ref->space != PLAN_INPUT) return;
     *ref = (PlanRef){.space = PLAN_ARENA, .offset = (uint64_t)r->arena};
-    r->arena += (type_bytes(value_type(g, v)) + 63) & ~INT64_C(63);
+    r->arena += align64(type_bytes(value_type(g, v)));
     if (!add_copy(e, g, v, v, value_get(g, v)->name)) return;
     t->refs.data[t->steps.data[t->steps.len - 1].ref0 + 1] = *ref;
 }
 
 static Status add_run(Emit *e, const Graph *g) {
-    EmitTarget *t = target_of_graph(e, g);
-    EmitRun r = {.g = g,
-                 .step0 = t->steps.len,
-                 .arena = (g->arena_bytes + 63) & ~INT64_C(63)};
+    EmitTarget *t = &e->target[g->target];
+    EmitRun r = {
+        .g = g, .step0 = t->steps.len, .arena = align64(g->arena_bytes)};
     PlanRef *out = NEW_ARRAY(e->a, PlanRef, g->outputs.len + 1);
     LoweredStep *steps;
     TRY(lower_graph(g, t->kernels, e->d, &steps));
@@ -221,7 +181,17 @@ static Status add_run(Emit *e, const Graph *g) {
         add_step(e, g, s);
         t->steps.data[t->steps.len - 1].beside = g->groups.data[i].beside;
     }
-    add_copies(e, g);
+    /* what was not computed in place; fuse.c saw to it that no source is a
+       variable that this program writes */
+    for (int i = 0; i < g->writes.len; i++) {
+        const Write *w = &g->writes.data[i];
+        const Value *root = value_get(g, view_root(g, w->value));
+        int var = value_get(g, w->var)->var;
+        if (root->kind == VK_RESULT ? root->home == var
+                                    : root->kind == VK_VAR && root->var == var)
+            continue;
+        add_copy(e, g, w->value, w->var, value_var(g, w->var)->name);
+    }
     for (int i = 0; i < g->outputs.len; i++)
         add_output(e, g, &r, g->outputs.data[i].value, &out[i]);
     r.nstep = t->steps.len - r.step0;
@@ -241,7 +211,7 @@ static Status add_programs(Emit *e) {
     Status status = OK;
     for (int i = 0; i < e->m->graphs.len; i++) {
         const Graph *g = e->m->graphs.data[i];
-        EmitTarget *t = target_of_graph(e, g);
+        EmitTarget *t = &e->target[g->target];
         ASSERT(g->target != TARGET_ANY);
         if (!t->kernels) {
             TRY(status);
@@ -258,26 +228,20 @@ static Status add_programs(Emit *e) {
 
 /* ---- steps on a GPU ------------------------------------------------------ */
 
-static CudaStepIn *cuda_steps(Arena *a, const EmitTarget *t) {
-    CudaStepIn *in = NEW_ARRAY(a, CudaStepIn, t->steps.len + 1);
+static void add_cuda(Emit *e) {
+    EmitTarget *t = &e->target[TARGET_CUDA];
+    if (!t->runs.len) return;
+    CudaStepIn *in = NEW_ARRAY(e->a, CudaStepIn, t->steps.len + 1);
     for (int i = 0; i < t->steps.len; i++) {
         const EmitStep *x = &t->steps.data[i];
         in[i] = (CudaStepIn){.s = &x->s,
                              .beside = x->beside,
-                             .refs = t->refs.data + x->ref0,
-                             .ep_refs = t->refs.data + x->ep_ref0,
                              .ref_bytes = t->ref_bytes.data + x->ref0,
                              .ep_bytes = t->ref_bytes.data + x->ep_ref0};
     }
-    return in;
-}
-
-static void add_cuda(Emit *e) {
-    EmitTarget *t = &e->target[TARGET_CUDA];
-    if (!t->runs.len) return;
     e->out->cuda = NEW(e->a, CudaSource);
     e->out->cuda->archs = cuda_archs(e->opt, e->a);
-    emit_cuda(e->a, cuda_steps(e->a, t), t->steps.len, e->out->cuda);
+    emit_cuda(e->a, in, t->steps.len, e->out->cuda);
 }
 
 /* ---- all ----------------------------------------------------------------- */

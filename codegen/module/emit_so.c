@@ -47,30 +47,16 @@ static char *in_dir(EmitSo *e, const char *dir, const char *name) {
     return arena_printf(e->a, "%s/%s", dir, name);
 }
 
-/* dir/a/b/c.h: makes dir/a and dir/a/b */
-static Status make_parents(EmitSo *e, const char *path, size_t from) {
-    for (const char *p = path + from; (p = strchr(p, '/')); p++) {
-        char *parent = arena_printf(e->a, "%.*s", (int)(p - path), path);
-        if (mkdir(parent, 0777) && errno != EEXIST) return io_error(e, parent);
-    }
-    return OK;
-}
-
+/* dir/a/b/c.h: makes dir/a and dir/a/b, too */
 static Status put_text(EmitSo *e, const char *dir, const char *name,
                        const char *text, size_t n) {
     char *path = in_dir(e, dir, name);
-    TRY(make_parents(e, path, strlen(dir) + 1));
+    for (const char *p = path + strlen(dir) + 1; (p = strchr(p, '/')); p++) {
+        char *parent = arena_printf(e->a, "%.*s", (int)(p - path), path);
+        if (mkdir(parent, 0777) && errno != EEXIST) return io_error(e, parent);
+    }
     return file_text(e->d, path, text, n, e->role ? e->opt->guard : NULL,
                      e->role);
-}
-
-static Status make_dir(EmitSo *e) {
-    const char *tmp = getenv("TMPDIR");
-    if (!tmp || !*tmp) tmp = "/tmp";
-    char *dir = arena_printf(e->a, "%s/ampc-XXXXXX", tmp);
-    if (!leave_make_folder(dir)) return io_error(e, dir);
-    e->dir = dir;
-    return OK;
 }
 
 /* ---- sources ------------------------------------------------------------- */
@@ -126,8 +112,12 @@ static Status put_readable_cuda(EmitSo *e) {
     return OK;
 }
 
+/* All that the compiler reads, in a folder of its own. */
 static Status put_sources(EmitSo *e) {
+    const char *tmp = getenv("TMPDIR");
     e->role = NULL;
+    e->dir = arena_printf(e->a, "%s/ampc-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!leave_make_folder(e->dir)) return io_error(e, e->dir);
     char *map =
         arena_printf(e->a, "{ global: %s; local: *; };\n", e->opt->symbol);
     TRY(put_headers(e, e->dir));
@@ -141,15 +131,9 @@ static Status put_sources(EmitSo *e) {
 
 /* ---- compile and link ---------------------------------------------------- */
 
-static Status compile_cuda(EmitSo *e) {
-    CudaSource *c = e->src.cuda;
-    if (!c || !c->archs.len) return OK;
-    return nvrtc_build(e->d, e->a, c->units.data, c->units.len, c->archs.data,
-                       c->archs.len, &c->build);
-}
-
 /* NVRTC runs on threads of this process beside the C compilers. */
 static Status compile_all(EmitSo *e) {
+    CudaSource *c = e->src.cuda;
     CcJob jobs[8] = {0};
     int n = 0;
     char *objects = "plan.o";
@@ -164,7 +148,10 @@ static Status compile_all(EmitSo *e) {
     jobs[n].words = CC_PLAN " plan.c -o plan.o";
     jobs[n++].log = "plan.log";
     cc_start(e->a, e->dir, jobs, n);
-    Status cuda = compile_cuda(e);
+    Status cuda = OK;
+    if (c && c->archs.len)
+        cuda = nvrtc_build(e->d, e->a, c->units.data, c->units.len,
+                           c->archs.data, c->archs.len, &c->build);
     TRY(cc_wait(e->d, e->a, e->dir, jobs, n));
     TRY(cuda);
     CcJob link = {.words = arena_printf(e->a, CC_LINK, objects),
@@ -174,13 +161,6 @@ static Status compile_all(EmitSo *e) {
 }
 
 /* ---- the output file ----------------------------------------------------- */
-
-/* Of a pass that ran several times, the last text is kept. */
-static bool runs_later(const Module *m, int text) {
-    for (int i = text + 1; i < m->texts.len; i++)
-        if (m->texts.data[i].pass == m->texts.data[text].pass) return true;
-    return false;
-}
 
 static void put_cuda_sections(EmitSo *e, SectionWriter *w) {
     const CudaSource *c = e->src.cuda;
@@ -209,7 +189,10 @@ static void put_sections(EmitSo *e, SectionWriter *w) {
                          e->in->model_data, e->in->model_size);
     for (int i = 0; i < e->m->texts.len; i++) {
         const StageText *t = &e->m->texts.data[i];
-        if (!runs_later(e->m, i))
+        bool last = true; /* of a pass that ran several times */
+        for (int j = i + 1; j < e->m->texts.len; j++)
+            last &= e->m->texts.data[j].pass != t->pass;
+        if (last)
             section_add_zlib(w, arena_printf(e->a, "ir:%.27s", t->pass),
                              t->text, t->size);
     }
@@ -265,32 +248,29 @@ static Status put_output(EmitSo *e) {
 
 /* ---- notes about GPU steps ----------------------------------------------- */
 
-static const char *const *notes_of(EmitSo *e, bool json) {
-    int n = e->src.group_steps.len;
-    const char **notes = NEW_ARRAY(e->a, const char *, n + 1);
-    for (int i = 0; i < n; i++) {
-        StrBuf sb = {0};
-        put_cuda_note(&sb, json, e->src.cuda, e->src.group_steps.data[i],
-                      e->src.group_n.data[i]);
-        notes[i] = arena_printf(e->a, "%s", sb.data);
-        sb_free(&sb);
-    }
-    return notes;
-}
-
 static void tell_compiled(EmitSo *e) {
-    const char *const *notes[2] = {NULL, NULL};
+    const CudaSource *c = e->src.cuda;
+    const char **notes[2] = {NULL, NULL};
+    int n = e->src.group_steps.len;
     if (!e->in->compiled) return;
-    if (e->src.cuda && e->src.cuda->archs.len)
-        for (int json = 0; json < 2; json++) notes[json] = notes_of(e, json);
-    e->in->compiled(e->in->ctx, notes);
+    for (int json = 0; json < 2 && c && c->archs.len; json++) {
+        notes[json] = NEW_ARRAY(e->a, const char *, n + 1);
+        for (int i = 0; i < n; i++) {
+            StrBuf sb = {0};
+            put_cuda_note(&sb, json, c, e->src.group_steps.data[i],
+                          e->src.group_n.data[i]);
+            notes[json][i] = arena_printf(e->a, "%s", sb.data);
+            sb_free(&sb);
+        }
+    }
+    e->in->compiled(e->in->ctx,
+                    (const char *const *const[]){notes[0], notes[1]});
 }
 
 static Status emit_all(EmitSo *e) {
     TRY(emit_plan(e->m, e->opt, e->d, e->in, e->a, &e->src));
     TRY(put_readable(e));
     TRY(put_readable_cuda(e));
-    TRY(make_dir(e));
     TRY(put_sources(e));
     TRY(compile_all(e));
     tell_compiled(e);

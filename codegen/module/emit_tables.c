@@ -28,50 +28,80 @@ static void put_dims(StrBuf *sb, int rank, const int64_t *dim) {
     sb_puts(sb, rank ? "}" : "0}");
 }
 
-static void put_ref(StrBuf *sb, const PlanRef *r) {
-    switch (r->space) {
-    case PLAN_ARENA:
-        sb_printf(sb, "ARENA(%llu)", (unsigned long long)r->offset);
-        break;
-    case PLAN_VAR: sb_printf(sb, "VAR(%u)", r->index); break;
-    case PLAN_INPUT: sb_printf(sb, "INPUT(%u)", r->index); break;
-    default: sb_puts(sb, "NONE"); break;
-    }
-}
+/* ---- what all targets share ---------------------------------------------- */
 
-static const char *plan_kind(const EmitVar *v) {
-    static const char *const text[] = {
+static void put_vars(StrBuf *sb, const Emit *e) {
+    static const char *const kind[] = {
         "PLAN_PARAM", "PLAN_FROZEN", "PLAN_BUFFER", "PLAN_STATE",
         "PLAN_HYPER", "PLAN_SHADOW", "PLAN_GRAD"};
-    return v->var ? text[v->var->kind] : "PLAN_CONST";
+    sb_puts(sb, "\nstatic const PlanVar vars[] = {\n");
+    for (int i = 0; i < e->vars.len; i++) {
+        const EmitVar *x = &e->vars.data[i];
+        const Var *v = x->var;
+        const Type *t = type_get(v ? v->type : x->data->type);
+        double fill = v ? v->fill : 0;
+        sb_puts(sb, "    {");
+        put_string(sb, v ? v->name : arena_printf(e->a, "ampc.const.%d", i));
+        sb_printf(sb, ", %s, %d, %d, %d, ", v ? kind[v->kind] : "PLAN_CONST",
+                  t->dtype, t->rank, v ? v->stored_dtype : t->dtype);
+        put_dims(sb, t->rank, t->dim);
+        sb_printf(sb, ", %lld, %lld, ", (long long)type_bytes(t),
+                  (long long)x->init);
+        if (isnan(fill))
+            sb_puts(sb, "__builtin_nan(\"\")");
+        else if (isinf(fill))
+            sb_printf(sb, "%s__builtin_inf()", fill < 0 ? "-" : "");
+        else
+            sb_printf(sb, "%.17g", fill);
+        sb_printf(sb, "}, /* %d */\n", i);
+    }
+    sb_puts(sb, "    {0}};\n");
 }
 
-static void put_number(StrBuf *sb, double v) {
-    if (isnan(v))
-        sb_puts(sb, "__builtin_nan(\"\")");
-    else if (isinf(v))
-        sb_printf(sb, "%s__builtin_inf()", v < 0 ? "-" : "");
-    else
-        sb_printf(sb, "%.17g", v);
+/* Inputs and outputs, and the slices of them that are a program's. */
+static void put_programs(StrBuf *sb, const Emit *e) {
+    sb_puts(sb, "\nstatic const PlanTensor tensors[] = {\n");
+    for (int i = 0; i < e->tensors.len; i++) {
+        const PlanTensor *t = &e->tensors.data[i];
+        sb_puts(sb, "    {");
+        put_string(sb, t->name);
+        sb_printf(sb, ", %u, %u, ", t->dtype, t->rank);
+        put_dims(sb, (int)t->rank, t->dim);
+        sb_puts(sb, "},\n");
+    }
+    sb_puts(sb, "    {0}};\n\nstatic const PlanProgram programs[] = {\n");
+    for (int i = 0; i < e->programs.len; i++) {
+        const EmitProgram *x = &e->programs.data[i];
+        sb_puts(sb, "    {");
+        put_string(sb, x->name);
+        sb_printf(sb, ", %d, %d, %d, %d},\n", x->in0, x->nin, x->out0, x->nout);
+    }
+    sb_puts(sb, "    {0}};\n");
 }
 
-static void put_var(StrBuf *sb, const EmitVar *v, int number) {
-    const Type *t = type_get(v->var ? v->var->type : v->data->type);
-    StrBuf name = {0};
-    if (v->var)
-        sb_puts(&name, v->var->name);
-    else
-        sb_printf(&name, "ampc.const.%d", number);
-    sb_puts(sb, "    {");
-    put_string(sb, name.data);
-    sb_printf(sb, ", %s, %d, %d, %d, ", plan_kind(v), t->dtype, t->rank,
-              v->var ? v->var->stored_dtype : t->dtype);
-    put_dims(sb, t->rank, t->dim);
-    sb_printf(sb, ", %lld, %lld, ", (long long)type_bytes(t),
-              (long long)v->init);
-    put_number(sb, v->var ? v->var->fill : 0);
-    sb_printf(sb, "}, /* %d */\n", number);
-    sb_free(&name);
+/* ---- what a target has of its own ---------------------------------------- */
+
+static void put_refs(StrBuf *sb, const EmitTarget *t) {
+    const char *name = target_text[t->kind];
+    sb_printf(sb, "\nstatic const PlanRef %s_refs[] = {\n", name);
+    for (int i = 0; i < t->refs.len; i++) {
+        const PlanRef *r = &t->refs.data[i];
+        sb_puts(sb, i % 6 ? " " : "    ");
+        switch (r->space) {
+        case PLAN_ARENA:
+            sb_printf(sb, "ARENA(%llu)", (unsigned long long)r->offset);
+            break;
+        case PLAN_VAR: sb_printf(sb, "VAR(%u)", r->index); break;
+        case PLAN_INPUT: sb_printf(sb, "INPUT(%u)", r->index); break;
+        default: sb_puts(sb, "NONE"); break;
+        }
+        sb_puts(sb, i % 6 == 5 ? ",\n" : ",");
+    }
+    sb_printf(sb, "    NONE};\n\nstatic const int64_t %s_pars[] = {\n", name);
+    for (int i = 0; i < t->pars.len; i++)
+        sb_printf(sb, "%s%lldLL,%s", i % 12 ? " " : "    ",
+                  (long long)t->pars.data[i], i % 12 == 11 ? "\n" : "");
+    sb_puts(sb, "    0};\n");
 }
 
 static void put_step(StrBuf *sb, const EmitStep *x) {
@@ -88,53 +118,9 @@ static void put_step(StrBuf *sb, const EmitStep *x) {
     sb_puts(sb, "},\n");
 }
 
-static void put_vars(StrBuf *sb, const Emit *e) {
-    sb_puts(sb, "\nstatic const PlanVar vars[] = {\n");
-    for (int i = 0; i < e->vars.len; i++) put_var(sb, &e->vars.data[i], i);
-    sb_puts(sb, "    {0}};\n");
-}
-
-static void put_refs(StrBuf *sb, const EmitTarget *t) {
+static void put_target(StrBuf *sb, const EmitTarget *t) {
     const char *name = target_text[t->kind];
-    sb_printf(sb, "\nstatic const PlanRef %s_refs[] = {\n", name);
-    for (int i = 0; i < t->refs.len; i++) {
-        sb_puts(sb, i % 6 ? " " : "    ");
-        put_ref(sb, &t->refs.data[i]);
-        sb_puts(sb, i % 6 == 5 ? ",\n" : ",");
-    }
-    sb_printf(sb, "    NONE};\n\nstatic const int64_t %s_pars[] = {\n", name);
-    for (int i = 0; i < t->pars.len; i++)
-        sb_printf(sb, "%s%lldLL,%s", i % 12 ? " " : "    ",
-                  (long long)t->pars.data[i], i % 12 == 11 ? "\n" : "");
-    sb_puts(sb, "    0};\n");
-}
-
-static void put_tensors(StrBuf *sb, const Emit *e) {
-    sb_puts(sb, "\nstatic const PlanTensor tensors[] = {\n");
-    for (int i = 0; i < e->tensors.len; i++) {
-        const PlanTensor *t = &e->tensors.data[i];
-        sb_puts(sb, "    {");
-        put_string(sb, t->name);
-        sb_printf(sb, ", %u, %u, ", t->dtype, t->rank);
-        put_dims(sb, (int)t->rank, t->dim);
-        sb_puts(sb, "},\n");
-    }
-    sb_puts(sb, "    {0}};\n");
-}
-
-static void put_programs(StrBuf *sb, const Emit *e) {
-    sb_puts(sb, "\nstatic const PlanProgram programs[] = {\n");
-    for (int i = 0; i < e->programs.len; i++) {
-        const EmitProgram *x = &e->programs.data[i];
-        sb_puts(sb, "    {");
-        put_string(sb, x->name);
-        sb_printf(sb, ", %d, %d, %d, %d},\n", x->in0, x->nin, x->out0, x->nout);
-    }
-    sb_puts(sb, "    {0}};\n");
-}
-
-static void put_steps(StrBuf *sb, const EmitTarget *t) {
-    const char *name = target_text[t->kind];
+    put_refs(sb, t);
     sb_printf(sb,
               "\n/* kind, fn, epilogue, refs, epilogue's refs, pars, "
               "epilogue's pars, units,\n   grain, name */\n"
@@ -151,17 +137,11 @@ static void put_steps(StrBuf *sb, const EmitTarget *t) {
         sb_printf(sb, "    {%d, %d, %d, %lld},\n", x->step0, x->nstep, x->out0,
                   (long long)x->arena);
     }
-    sb_puts(sb, "    {0}};\n");
-}
-
-static void put_target(StrBuf *sb, const EmitTarget *t) {
-    const char *n = target_text[t->kind];
-    put_refs(sb, t);
-    put_steps(sb, t);
     sb_printf(sb,
-              "\nstatic const PlanTarget %s_plan = {\n"
+              "    {0}};\n\nstatic const PlanTarget %s_plan = {\n"
               "    %d, %d, %d, %s_runs, %s_steps, %s_refs, %s_pars};\n",
-              n, t->steps.len, t->refs.len, t->pars.len, n, n, n, n);
+              name, t->steps.len, t->refs.len, t->pars.len, name, name, name,
+              name);
 }
 
 /* ---- kernels of each level ----------------------------------------------- */
@@ -179,51 +159,36 @@ bool isa_wanted(const Options *opt, const IsaLevel *l) {
     return opt->targets.len == 0;
 }
 
-static void put_functions(StrBuf *sb, const KernelSet *ks, const IsaLevel *l,
-                          bool epilogues) {
-    const char *type = epilogues ? "PlanEpilogueFn" : "PlanKernelFn";
-    const char *what = epilogues ? "epilogues" : "kernels";
-    char letter = epilogues ? 'e' : 'k';
-    int n = kernel_set_count(ks, epilogues);
-    for (int i = 0; i < n; i++)
-        sb_printf(sb, "%s %s%c%d;\n", type, l->prefix, letter, i);
-    sb_printf(sb, "static %s *const %s%s[] = {", type, l->prefix, what);
-    for (int i = 0; i < n; i++)
-        sb_printf(sb, "%s%s%c%d,", i % 8 ? " " : "\n    ", l->prefix, letter,
-                  i);
-    sb_puts(sb, "\n    0};\n");
-}
-
+/* Their number. */
 static int put_levels(StrBuf *sb, const Emit *e) {
     const KernelSet *ks = e->target[TARGET_CPU].kernels;
-    int n = 0;
+    static const char *const type[] = {"PlanKernelFn", "PlanEpilogueFn"};
+    static const char *const what[] = {"kernels", "epilogues"};
+    StrBuf rows = {0};
+    int nisa = 0;
     for (const IsaLevel *l = isa_levels; l->isa; l++) {
         if (!isa_wanted(e->opt, l)) continue;
+        nisa++;
         sb_puts(sb, "\n");
-        put_functions(sb, ks, l, false);
-        put_functions(sb, ks, l, true);
+        for (int ep = 0; ep < 2; ep++) {
+            int n = kernel_set_count(ks, ep);
+            for (int i = 0; i < n; i++)
+                sb_printf(sb, "%s %s%c%d;\n", type[ep], l->prefix, "ke"[ep], i);
+            sb_printf(sb, "static %s *const %s%s[] = {", type[ep], l->prefix,
+                      what[ep]);
+            for (int i = 0; i < n; i++)
+                sb_printf(sb, "%s%s%c%d,", i % 8 ? " " : "\n    ", l->prefix,
+                          "ke"[ep], i);
+            sb_puts(sb, "\n    0};\n");
+        }
         sb_printf(sb, "extern const struct AmpcCpuLib %s;\n", l->lib);
-    }
-    sb_puts(sb, "\nstatic const PlanIsa isas[] = {\n");
-    for (const IsaLevel *l = isa_levels; l->isa; l++) {
-        if (!isa_wanted(e->opt, l)) continue;
-        n++;
-        sb_printf(sb, "    {%d, %skernels, %sepilogues, &%s},\n", l->isa,
+        sb_printf(&rows, "    {%d, %skernels, %sepilogues, &%s},\n", l->isa,
                   l->prefix, l->prefix, l->lib);
     }
-    sb_puts(sb, "    {0}};\n");
-    return n;
-}
-
-/* ---- GPU code ------------------------------------------------------------ */
-
-/* Whether there are any. */
-static bool put_cuda(StrBuf *sb, const Emit *e) {
-    NvrtcFacts f;
-    if (!e->out->cuda || !e->out->cuda->archs.len) return false;
-    nvrtc_facts(e->a, &f);
-    put_cuda_tables(sb, e->out->cuda, f.toolkit);
-    return true;
+    sb_printf(sb, "\nstatic const PlanIsa isas[] = {\n%s    {0}};\n",
+              nisa ? rows.data : "");
+    sb_free(&rows);
+    return nisa;
 }
 
 /* ---- facts about the module ---------------------------------------------- */
@@ -244,16 +209,6 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path ? path : "";
 }
 
-static void put_archs(StrBuf *js, const Emit *e) {
-    CudaArchs archs = cuda_archs(e->opt, e->a);
-    sb_puts(js, ",\"cuda\":[");
-    for (int i = 0; i < archs.len; i++)
-        sb_printf(js, "%s\"%s\"", i ? "," : "", archs.data[i]);
-    sb_puts(js, "]");
-    if (e->opt->no_cuda) sb_printf(js, ",\"no_cuda\":\"%s\"", e->opt->no_cuda);
-    sb_puts(js, ",\"options\":");
-}
-
 static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     static const char *const precision[] = {"fp32", "bf16", "fp16"};
     const Module *m = e->m;
@@ -270,8 +225,13 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     sb_printf(&js, ",\"precision\":\"%s\",\"has_scaler\":%d",
               precision[e->opt->precision], options_has_scaler(e->opt));
     sb_printf(&js, ",\"sidecar_weights\":%d", e->opt->sidecar_weights);
-    put_archs(&js, e);
-    sb_puts(&js, in->options ? in->options : "{}");
+    CudaArchs archs = cuda_archs(e->opt, e->a);
+    sb_puts(&js, ",\"cuda\":[");
+    for (int i = 0; i < archs.len; i++)
+        sb_printf(&js, "%s\"%s\"", i ? "," : "", archs.data[i]);
+    sb_puts(&js, "]");
+    if (e->opt->no_cuda) sb_printf(&js, ",\"no_cuda\":\"%s\"", e->opt->no_cuda);
+    sb_printf(&js, ",\"options\":%s", in->options ? in->options : "{}");
     sb_puts(&js, "}");
     put_string(sb, js.data);
     sb_free(&js);
@@ -312,10 +272,15 @@ void put_plan(StrBuf *sb, Emit *e, const EmitInput *in) {
                 "#define VAR(i)    {PLAN_VAR, i, 0}\n"
                 "#define INPUT(i)  {PLAN_INPUT, i, 0}\n");
     put_vars(sb, e);
-    put_tensors(sb, e);
     put_programs(sb, e);
     for (int i = 0; i < NUM_TARGETS; i++)
         if (e->target[i].runs.len) put_target(sb, &e->target[i]);
     int nisa = put_levels(sb, e);
-    put_module(sb, e, in, nisa, put_cuda(sb, e));
+    bool cuda = e->out->cuda && e->out->cuda->archs.len;
+    NvrtcFacts f;
+    if (cuda) {
+        nvrtc_facts(e->a, &f);
+        put_cuda_tables(sb, e->out->cuda, f.toolkit);
+    }
+    put_module(sb, e, in, nisa, cuda);
 }
