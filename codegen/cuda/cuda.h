@@ -100,14 +100,13 @@ typedef struct CudaBuild {
     int toolkit; /* 12080 = 12.8 */
 } CudaBuild;
 
-/* Whether NVRTC can be loaded: $AMPC_LIBNVRTC (a path; "none": never), else
-   the usual names and places.  `why` (may be NULL) tells what was tried.     */
-bool nvrtc_available(Arena *a, const char **why);
 typedef struct NvrtcFacts {
     const char *why; /* not loaded: what was tried                          */
     int toolkit;     /* 12080 = 12.8                                        */
     VEC(int) archs;  /* NN of every sm_NN it compiles for, from 80 on       */
 } NvrtcFacts;
+/* Whether NVRTC can be loaded: $AMPC_LIBNVRTC (a path; "none": never), else
+   the usual names and places.                                               */
 bool nvrtc_facts(Arena *a, NvrtcFacts *out);
 /* "compute_80": PTX instead of a cubin. */
 bool cuda_arch_is_ptx(const char *arch);
@@ -146,8 +145,7 @@ CudaArchs cuda_archs(const Options *opt, Arena *a);
 /* One plan step as emit_plan.c made it. */
 typedef struct CudaStepIn {
     const LoweredStep *s;
-    bool beside; /* in the launch of the step before */
-    const PlanRef *refs, *ep_refs;
+    bool beside;                         /* in the launch of the step before */
     const int64_t *ref_bytes, *ep_bytes; /* of the value behind each ref */
 } CudaStepIn;
 

@@ -42,6 +42,21 @@ bool cuda_gemm_fits(const LoweredStep *s) {
 
 /* ---- its epilogue -------------------------------------------------------- */
 
+/* Where it stands in terms of the kernel's place: everywhere the same, by the
+   column alone, or at the place itself, all dims contiguous. */
+typedef enum Walk { WALK_NOTHING, WALK_COLUMNS, WALK_ALL } Walk;
+
+static bool walks(const Kernel *k, const KIndex *at, Walk how) {
+    int64_t stride = how != WALK_NOTHING;
+    if (at->c || at->inst) return false;
+    for (int d = k->ndim - 1; d >= 0; d--) {
+        if (at->k[d] != stride) return false;
+        stride *= how == WALK_ALL ? k->dim[d].extent : 0;
+    }
+    return true;
+}
+
+/* The epilogue's only store; NULL: it has several. */
 static const KInst *only_store(const Kernel *k) {
     const KInst *store = NULL;
     for (int i = 1; i < k->insts.len; i++) {
@@ -52,80 +67,40 @@ static const KInst *only_store(const Kernel *k) {
     return store;
 }
 
-/* The element at the kernel's own place, all dims contiguous. */
-static bool walks_all(const Kernel *k, const KIndex *at) {
-    int64_t stride = 1;
-    if (at->c || at->inst) return false;
-    for (int d = k->ndim - 1; d >= 0; d--) {
-        if (at->k[d] != stride) return false;
-        stride *= k->dim[d].extent;
-    }
-    return true;
-}
-
-static bool walks_nothing(const Kernel *k, const KIndex *at) {
-    for (int d = 0; d < k->ndim; d++)
-        if (at->k[d]) return false;
-    return !at->c && !at->inst;
-}
-
-/* One value per column of a product n wide. */
-static bool walks_columns(const Kernel *k, const KIndex *at, int64_t n) {
-    int last = k->ndim - 1;
-    if (at->c || at->inst || last < 0) return false;
-    if (!k->dim[last].col || k->dim[last].extent != n) return false;
-    for (int d = 0; d <= last; d++)
-        if (at->k[d] != (d == last)) return false;
-    return true;
-}
-
-static int without_round(const Kernel *k, int id, DType d) {
-    const KInst *in = kinst_at(k, id);
-    return in->op == K_ROUND && in->dtype == d ? in->in[0] : id;
-}
-
-static bool is_op(const KInst *in, OpCode code) {
-    return in->op == K_OP && in->code == code && in->compute == KT_F32;
-}
-
-static bool is_acc(const Kernel *k, int id) {
-    return kinst_at(k, id)->op == K_ACC;
-}
-
-/* The load that stands beside the accumulator in a commutative operation. */
-static const KInst *beside_acc(const Kernel *k, const KInst *in) {
-    int other = is_acc(k, in->in[0])   ? in->in[1]
-                : is_acc(k, in->in[1]) ? in->in[0]
-                                       : 0;
-    if (!other) return NULL;
-    const KInst *load = kinst_at(k, other);
+/* The load that stands beside the accumulator in fp32 operation `code`; NULL:
+   it is something else. */
+static const KInst *beside_acc(const Kernel *k, const KInst *in, OpCode code) {
+    if (in->op != K_OP || in->code != code || in->compute != KT_F32)
+        return NULL;
+    const KInst *x = kinst_at(k, in->in[0]), *y = kinst_at(k, in->in[1]);
+    const KInst *load = x->op == K_ACC ? y : x;
+    if (x->op != K_ACC && y->op != K_ACC) return NULL;
     return load->op == K_LOAD && !load->guard ? load : NULL;
-}
-
-static PlanCudaFused match(const Kernel *k, const LibGemm *p, DType out, int id,
-                           int *operand) {
-    const KInst *in = kinst_at(k, without_round(k, id, out));
-    if (!is_op(in, OP_ADD) && !is_op(in, OP_MUL)) return PLAN_FUSED_NONE;
-    const KInst *load = beside_acc(k, in);
-    if (!load) return PLAN_FUSED_NONE;
-    *operand = load->buf;
-    DType d = k->bufs.data[load->buf].dtype;
-    if (in->code == OP_ADD && d == out && walks_columns(k, &load->at, p->n))
-        return PLAN_FUSED_BIAS;
-    if (in->code == OP_MUL && d == DT_F32 && out == DT_F32 &&
-        walks_nothing(k, &load->at))
-        return PLAN_FUSED_SCALE;
-    return PLAN_FUSED_NONE;
 }
 
 PlanCudaFused cuda_gemm_fused(const CudaStepIn *in, int *operand, int *out) {
     const Kernel *k = in->s->epilogue;
     LibGemm p = gemm_of(in->s);
     const KInst *store = only_store(k);
+    int last = k->ndim - 1;
     *operand = 0;
-    if (!store || !walks_all(k, &store->at)) return PLAN_FUSED_NONE;
+    if (!store || !walks(k, &store->at, WALK_ALL)) return PLAN_FUSED_NONE;
     DType d = k->bufs.data[store->buf].dtype;
     if (!legal_types(p.a_dtype, d)) return PLAN_FUSED_NONE;
     *out = store->buf;
-    return match(k, &p, d, store->in[0], operand);
+    const KInst *value = kinst_at(k, store->in[0]);
+    if (value->op == K_ROUND && value->dtype == d)
+        value = kinst_at(k, value->in[0]);
+    const KInst *bias = beside_acc(k, value, OP_ADD);
+    const KInst *scale = beside_acc(k, value, OP_MUL);
+    if (bias) *operand = bias->buf;
+    if (scale) *operand = scale->buf;
+    if (bias && k->bufs.data[bias->buf].dtype == d && last >= 0 &&
+        k->dim[last].col && k->dim[last].extent == p.n &&
+        walks(k, &bias->at, WALK_COLUMNS))
+        return PLAN_FUSED_BIAS;
+    if (scale && k->bufs.data[scale->buf].dtype == DT_F32 && d == DT_F32 &&
+        walks(k, &scale->at, WALK_NOTHING))
+        return PLAN_FUSED_SCALE;
+    return PLAN_FUSED_NONE;
 }

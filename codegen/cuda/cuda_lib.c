@@ -72,24 +72,27 @@ static void put_params(LibPrint *p) {
     }
 }
 
-/* The comment, in terms of shapes only: steps of equal text share kernels. */
-static void begin(LibPrint *p) { sb_printf(p->sb, "/* %s", p->lib->name); }
+/* An operand of the comment; a plane has three dims more. */
+typedef struct Shape {
+    int64_t dtype, dim[3];
+    int n;
+    const int64_t *plane;
+} Shape;
 
-/* An operand of the comment; planes have three dims more. */
-static void put_shape(LibPrint *p, int64_t dtype, const int64_t *dim, int n,
-                      const int64_t *plane) {
-    sb_printf(p->sb, "%c%s[", p->sb->data[p->sb->len - 1] == ']' ? ',' : ' ',
-              dtype_info[dtype].text);
-    for (int i = 0; i < n; i++)
-        sb_printf(p->sb, "%s%" PRId64, i ? "," : "", dim[i]);
-    for (int i = 0; plane && i < 3; i++)
-        if (i == 2 || plane[i] != 1 || (i == 1 && plane[0] != 1))
-            sb_printf(p->sb, ",%" PRId64, plane[i]);
-    sb_puts(p->sb, "]");
-}
-
-/* The struct, but for what the caller adds. */
-static void end_comment(LibPrint *p) {
+/* The struct, but for what the caller adds, under a comment in terms of shapes
+   only: steps of equal text share kernels. */
+static void begin(LibPrint *p, const Shape *shape, int n) {
+    sb_printf(p->sb, "/* %s", p->lib->name);
+    for (const Shape *s = shape; s < shape + n; s++) {
+        sb_printf(p->sb, "%c%s[", s == shape ? ' ' : ',',
+                  dtype_info[s->dtype].text);
+        for (int i = 0; i < s->n; i++)
+            sb_printf(p->sb, "%s%" PRId64, i ? "," : "", s->dim[i]);
+        for (int i = 0; s->plane && i < 3; i++)
+            if (i == 2 || s->plane[i] != 1 || (i == 1 && s->plane[0] != 1))
+                sb_printf(p->sb, ",%" PRId64, s->plane[i]);
+        sb_puts(p->sb, "]");
+    }
     sb_printf(p->sb, " */\nstruct L%d {\n", p->number);
     put_params(p);
 }
@@ -131,27 +134,29 @@ static void put_operands(LibPrint *p, const char *more) {
     sb_printf(p->sb, "%s)\n{\n", more);
 }
 
-/* "name<suffix><L3>(operands": the template of the routine's name, called up
-   to the last operand. */
-static void put_call(LibPrint *p, const char *suffix) {
-    sb_printf(p->sb, "    %s%s<L%d>(", p->lib->name, suffix, p->number);
-    for (uint32_t i = 0; i < p->lib->noperand; i++)
-        if (p->lib->operands[i].role != LIB_ROLE_RESULT)
-            sb_printf(p->sb, "%s%s", i ? ", " : "", p->lib->operands[i].name);
-}
-
-/* What stores an element, the call's last argument: a functor of runtime/cuda
-   for RESULT `name`, or the epilogue's. */
-static void put_store(LibPrint *p, const char *plain, const char *name) {
+/* The kernel's parameters and its body: a call of the template name<suffix>
+   with the operands and `last`.  For a RESULT it gets what stores an element: a
+   functor of runtime/cuda, or the epilogue's. */
+static void put_body(LibPrint *p, const char *suffix, const char *more,
+                     const char *last) {
     const Kernel *e = p->s->epilogue;
-    sb_puts(p->sb, ", ");
-    if (e) {
-        sb_printf(p->sb, "E%d", kernel_index(e));
-        print_cuda_initializer(e, p->sb);
-    } else {
-        sb_printf(p->sb, "%s<L%d>{%s}", plain, p->number, name);
+    put_operands(p, more);
+    sb_printf(p->sb, "    %s%s<L%d>(", p->lib->name, suffix, p->number);
+    for (uint32_t i = 0; i < p->lib->noperand; i++) {
+        const LibOperand *o = &p->lib->operands[i];
+        sb_puts(p->sb, i ? ", " : "");
+        if (o->role != LIB_ROLE_RESULT) {
+            sb_puts(p->sb, o->name);
+        } else if (e) {
+            sb_printf(p->sb, "E%d", kernel_index(e));
+            print_cuda_initializer(e, p->sb);
+        } else {
+            sb_printf(p->sb, "%s<L%d>{%s}",
+                      p->s->lib == PLAN_LIB_GEMM ? "StoreGemm" : "StoreConv",
+                      p->number, o->name);
+        }
     }
-    sb_puts(p->sb, ");\n}\n");
+    sb_printf(p->sb, "%s);\n}\n", last);
 }
 
 /* ---- tiles --------------------------------------------------------------- */
@@ -173,19 +178,17 @@ static const TileShape mma_shapes[] = {
 static const TileShape fma_shapes[] = {
     {32, 128, 4, 4, 256}, {64, 64, 4, 4, 256}, {128, 128, 8, 8, 256}};
 
-static int64_t tile_count(const TileShape *t, int64_t m, int64_t n) {
-    return up_div(m, t->m) * up_div(n, t->n);
-}
-
 static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
                           int64_t products) {
     TilePick t = {.mma = a == b && dtype_is_16((DType)a)};
     const TileShape *shapes = t.mma ? mma_shapes : fma_shapes;
-    bool large = a != DT_F64 && m >= 128 && n >= 128 &&
-                 tile_count(&shapes[2], m, n) * products >= GPU_BLOCKS / 2;
-    t.shape = &shapes[large ? 2 : m > 32];
-    t.tiles = tile_count(t.shape, m, n);
-    return t;
+    for (int size = 2;; size = m > 32) {
+        t.shape = &shapes[size];
+        t.tiles = up_div(m, t.shape->m) * up_div(n, t.shape->n);
+        if (size < 2 || (a != DT_F64 && m >= 128 && n >= 128 &&
+                         t.tiles * products >= GPU_BLOCKS / 2))
+            return t;
+    }
 }
 
 static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype) {
@@ -223,66 +226,58 @@ static void print_gemm(LibPrint *p, const LibGemm *g) {
     for (int64_t i = 0; i < g->nbatch_dim; i++) batch *= g->batch_dim[i];
     if (g->m * g->n * batch == 0) return;
     TilePick t = tile_pick(g->a_dtype, g->b_dtype, g->m, g->n, batch);
-    begin(p);
-    put_shape(p, g->a_dtype, (int64_t[]){batch, g->m, g->k}, 3, NULL);
-    put_shape(p, g->b_dtype, (int64_t[]){batch, g->k, g->n}, 3, NULL);
-    end_comment(p);
+    begin(p,
+          (Shape[]){{g->a_dtype, {batch, g->m, g->k}, 3, NULL},
+                    {g->b_dtype, {batch, g->k, g->n}, 3, NULL}},
+          2);
     put_tile(p, &t, g->a_dtype);
     put_batch(p, g, "a_at", g->a_bs);
     put_batch(p, g, "b_at", g->b_bs);
     kernel(p, false, t.shape->threads, t.tiles * batch);
-    put_operands(p, "");
-    put_call(p, "");
-    put_store(p, "StoreGemm", "c");
+    put_body(p, "", "", "");
 }
 
 /* ---- convolution --------------------------------------------------------- */
 
 /* X, W and Y. */
 static void begin_conv(LibPrint *p, const LibConv *c) {
-    begin(p);
-    put_shape(p, c->x_dtype, (int64_t[]){c->n, c->c}, 2, c->in);
-    put_shape(p, c->w_dtype, (int64_t[]){c->k, c->c / c->group}, 2, c->kernel);
-    put_shape(p, c->y_dtype, (int64_t[]){c->n, c->k}, 2, c->out);
-    end_comment(p);
+    begin(p,
+          (Shape[]){{c->x_dtype, {c->n, c->c}, 2, c->in},
+                    {c->w_dtype, {c->k, c->c / c->group}, 2, c->kernel},
+                    {c->y_dtype, {c->n, c->k}, 2, c->out}},
+          3);
+}
+
+/* Products of m x n each of operands x and w; where a group has few channels, a
+   thread for each result. */
+static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
+                     int64_t n, int64_t products, int64_t results) {
+    TilePick t = tile_pick(x, c->w_dtype, m, n, products);
+    bool direct = m <= DIRECT_CHANNELS;
+    if (results == 0) return;
+    begin_conv(p, c);
+    if (!direct) put_tile(p, &t, x);
+    if (direct)
+        kernel_each(p, false, results);
+    else
+        kernel(p, false, t.shape->threads, t.tiles * products);
+    put_body(p, direct ? "_direct" : "", "", "");
 }
 
 static void print_conv_fwd(LibPrint *p, const LibConv *c) {
-    int64_t kg = c->k / c->group, cols = c->n * lib_volume(c->out);
-    bool direct = kg <= DIRECT_CHANNELS;
-    TilePick t = tile_pick(c->x_dtype, c->w_dtype, kg, cols, c->group);
-    if (c->k * cols == 0) return;
-    begin_conv(p, c);
-    if (!direct) put_tile(p, &t, c->x_dtype);
-    if (direct)
-        kernel_each(p, false, c->k * cols);
-    else
-        kernel(p, false, t.shape->threads, t.tiles * c->group);
-    put_operands(p, "");
-    put_call(p, direct ? "_direct" : "");
-    put_store(p, "StoreConv", "y");
+    int64_t cols = c->n * lib_volume(c->out);
+    put_conv(p, c, c->x_dtype, c->k / c->group, cols, c->group, c->k * cols);
 }
 
 static void print_conv_dgrad(LibPrint *p, const LibConv *c) {
-    int64_t cg = c->c / c->group, cols = c->n;
-    int64_t all = c->c * c->n * lib_volume(c->in);
-    bool direct = cg <= DIRECT_CHANNELS;
+    int64_t cols = c->n;
     for (int i = 0; i < 3; i++) cols *= up_div(c->in[i], c->stride[i]);
-    int64_t products = c->group * lib_volume(c->stride);
-    TilePick t = tile_pick(c->y_dtype, c->w_dtype, cg, cols, products);
-    if (all == 0) return;
-    begin_conv(p, c);
-    if (!direct) put_tile(p, &t, c->y_dtype);
-    if (direct)
-        kernel_each(p, false, all);
-    else
-        kernel(p, false, t.shape->threads, t.tiles * products);
-    put_operands(p, "");
-    put_call(p, direct ? "_direct" : "");
-    sb_puts(p->sb, ");\n}\n");
+    put_conv(p, c, c->y_dtype, c->c / c->group, cols,
+             c->group * lib_volume(c->stride), c->c * c->n * lib_volume(c->in));
 }
 
-/* Enough slices to fill a GPU, of a length worth a block, within scratch. */
+/* Slices of the sum: enough to fill a GPU, of a length worth a block, within
+   scratch. */
 static int64_t wgrad_splits(const LibConv *c, int64_t blocks) {
     int64_t depth = c->n * lib_volume(c->out);
     int64_t bytes = c->k * (c->c / c->group) * lib_volume(c->kernel) * 4;
@@ -295,15 +290,12 @@ static int64_t wgrad_splits(const LibConv *c, int64_t blocks) {
 static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     int64_t kg = c->k / c->group, cg = c->c / c->group;
     int64_t cols = cg * lib_volume(c->kernel), size = c->k * cols;
-    bool direct = kg <= DIRECT_CHANNELS && cg <= DIRECT_CHANNELS;
     TilePick t = tile_pick(c->x_dtype, c->y_dtype, kg, cols, c->group);
     if (size == 0) return;
     begin_conv(p, c);
-    if (direct) {
+    if (kg <= DIRECT_CHANNELS && cg <= DIRECT_CHANNELS) {
         kernel(p, false, DIRECT_THREADS, size);
-        put_operands(p, "");
-        put_call(p, "_direct");
-        sb_puts(p->sb, ");\n}\n");
+        put_body(p, "_direct", "", "");
         return;
     }
     int64_t blocks = t.tiles * c->group, splits = wgrad_splits(c, blocks);
@@ -311,9 +303,7 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     put_tile(p, &t, c->x_dtype);
     put_number(p, "splits", splits);
     kernel(p, false, t.shape->threads, blocks * splits);
-    put_operands(p, more);
-    put_call(p, "");
-    sb_printf(p->sb, ", %s);\n}\n", splits > 1 ? "partial" : "nullptr");
+    put_body(p, "", more, splits > 1 ? ", partial" : ", nullptr");
     if (splits == 1) return;
     p->out->scratch = (uint64_t)(splits * size) * sizeof(float);
     kernel_each(p, true, size);
@@ -329,13 +319,11 @@ static void print_scatter_add(LibPrint *p, const LibScatterAdd *c) {
     int threads = c->nidx > 4 * SCATTER_THREADS_LONG ? SCATTER_THREADS_LONG
                                                      : SCATTER_THREADS;
     while (line < c->inner && line < SCATTER_LINE) line *= 2;
-    begin(p);
-    put_shape(p, c->src_dtype, (int64_t[]){c->outer, c->nidx, c->inner}, 3,
-              NULL);
-    put_shape(p, c->idx_dtype, &c->nidx, 1, NULL);
-    put_shape(p, c->out_dtype, (int64_t[]){c->outer, c->rows, c->inner}, 3,
-              NULL);
-    end_comment(p);
+    begin(p,
+          (Shape[]){{c->src_dtype, {c->outer, c->nidx, c->inner}, 3, NULL},
+                    {c->idx_dtype, {c->nidx}, 1, NULL},
+                    {c->out_dtype, {c->outer, c->rows, c->inner}, 3, NULL}},
+          3);
     put_number(p, "range", range);
     put_number(p, "line", line);
     sb_printf(p->sb,
@@ -357,13 +345,9 @@ static void print_scatter_add(LibPrint *p, const LibScatterAdd *c) {
 static void print_argmax(LibPrint *p, const LibArgmax *c) {
     bool warp = c->inner == 1 && c->axis >= ARGMAX_WARP;
     if (c->outer * c->inner == 0 || c->axis <= 0) return;
-    begin(p);
-    put_shape(p, c->dtype, (int64_t[]){c->outer, c->axis, c->inner}, 3, NULL);
-    end_comment(p);
+    begin(p, &(Shape){c->dtype, {c->outer, c->axis, c->inner}, 3, NULL}, 1);
     kernel_each(p, false, c->outer * c->inner * (warp ? ARGMAX_WARP : 1));
-    put_operands(p, "");
-    put_call(p, warp ? "_warp" : "");
-    sb_puts(p->sb, ");\n}\n");
+    put_body(p, warp ? "_warp" : "", "", "");
     p->out->weight = 2;
 }
 
@@ -372,12 +356,9 @@ static void print_argmax(LibPrint *p, const LibArgmax *c) {
 /* One thread for each result, and nothing to choose. */
 static void print_each(LibPrint *p, int64_t results) {
     if (results == 0) return;
-    begin(p);
-    end_comment(p);
+    begin(p, NULL, 0);
     kernel_each(p, false, results);
-    put_operands(p, "");
-    put_call(p, "");
-    sb_puts(p->sb, ");\n}\n");
+    put_body(p, "", "", "");
     p->out->weight = 3;
 }
 

@@ -53,18 +53,6 @@ static const struct {
                ENTRY(GetCUBINSize),      ENTRY(GetCUBIN),
                ENTRY(GetProgramLogSize), ENTRY(GetProgramLog)};
 
-static bool load_entries(void *handle, Nvrtc *n) {
-    int major = 0, minor = 0;
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
-        void *fn = dlsym(handle, entries[i].name);
-        if (!fn) return false;
-        memcpy((char *)n + entries[i].offset, &fn, sizeof fn);
-    }
-    if (n->Version(&major, &minor)) return false;
-    n->version = major * 1000 + minor * 10;
-    return n->version >= OLDEST_NVRTC;
-}
-
 /* NVRTC opens its second library by name and finds it beside itself, but not
    where something stands in for dlopen, as sanitizers do. */
 static void load_builtins(const Nvrtc *n) {
@@ -82,13 +70,21 @@ static void load_builtins(const Nvrtc *n) {
 /* The library stays loaded: it keeps threads and memory of its own. */
 static bool load(const char *path, Nvrtc *n) {
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) return false;
-    if (!load_entries(handle, n)) {
-        dlclose(handle);
-        return false;
+    int major = 0, minor = 0;
+    bool ok = handle != NULL;
+    for (size_t i = 0; ok && i < sizeof entries / sizeof *entries; i++) {
+        void *fn = dlsym(handle, entries[i].name);
+        memcpy((char *)n + entries[i].offset, &fn, sizeof fn);
+        ok = fn != NULL;
     }
-    load_builtins(n);
-    return true;
+    ok = ok && !n->Version(&major, &minor);
+    n->version = major * 1000 + minor * 10;
+    ok = ok && n->version >= OLDEST_NVRTC;
+    if (ok)
+        load_builtins(n);
+    else if (handle)
+        dlclose(handle);
+    return ok;
 }
 
 /* Folder of the running program, with a slash; empty: unknown. */
@@ -101,21 +97,9 @@ static const char *program_dir(Arena *a) {
     return slash ? arena_printf(a, "%.*s/", (int)(slash - path), path) : "";
 }
 
-static bool load_usual(Arena *a, Nvrtc *n) {
+static bool nvrtc_load(Arena *a, Nvrtc *n, const char **why) {
     static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12",
                                         "libnvrtc.so"};
-    const char *own = program_dir(a);
-    const char *dirs[] = {"", "/usr/local/cuda/lib64/", own,
-                          *own ? arena_printf(a, "%s../lib/", own) : ""};
-    for (size_t d = 0; d < sizeof dirs / sizeof *dirs; d++)
-        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-            if ((!d || *dirs[d]) &&
-                load(arena_printf(a, "%s%s", dirs[d], names[i]), n))
-                return true;
-    return false;
-}
-
-static bool nvrtc_load(Arena *a, Nvrtc *n, const char **why) {
     const char *given = secure_getenv("AMPC_LIBNVRTC");
     if (given && !strcmp(given, "none")) {
         *why = "AMPC_LIBNVRTC=none";
@@ -126,15 +110,17 @@ static bool nvrtc_load(Arena *a, Nvrtc *n, const char **why) {
             arena_printf(a, "AMPC_LIBNVRTC=%s is no NVRTC from 12.0 on", given);
         return load(given, n);
     }
+    const char *own = program_dir(a);
+    const char *dirs[] = {"", "/usr/local/cuda/lib64/", own,
+                          *own ? arena_printf(a, "%s../lib/", own) : ""};
+    for (size_t d = 0; d < sizeof dirs / sizeof *dirs; d++)
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            if ((!d || *dirs[d]) &&
+                load(arena_printf(a, "%s%s", dirs[d], names[i]), n))
+                return true;
     *why = "libnvrtc.so.13 and libnvrtc.so.12 are neither where the system "
            "looks for libraries nor in /usr/local/cuda/lib64 nor beside ampc";
-    return load_usual(a, n);
-}
-
-bool nvrtc_available(Arena *a, const char **why) {
-    Nvrtc n;
-    const char *text;
-    return nvrtc_load(a, &n, why ? why : &text);
+    return false;
 }
 
 bool nvrtc_facts(Arena *a, NvrtcFacts *out) {
@@ -156,7 +142,7 @@ bool nvrtc_facts(Arena *a, NvrtcFacts *out) {
 /* malloc'ed: threads have no arena */
 typedef struct Job {
     const char *text, *arch;
-    int unit;
+    int unit, twin; /* twin: the job that makes its code; itself: this one  */
     char *log, *cubin, *ptx;
     size_t cubin_size, ptx_size;
     bool failed;
@@ -221,13 +207,8 @@ static void run_job(const Build *b, Job *j) {
 static void *work(void *ctx) {
     Build *b = ctx;
     for (int i; (i = atomic_fetch_add(&b->next, 1)) < b->njob;)
-        run_job(b, &b->jobs[i]);
+        if (b->jobs[i].twin == i) run_job(b, &b->jobs[i]);
     return NULL;
-}
-
-static int cpus(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
 /* Deep recursion in the compiler: more stack than threads get by default. */
@@ -235,7 +216,10 @@ static void run_jobs(Build *b) {
     enum { MAX_THREADS = 64, STACK = 64 << 20 };
     pthread_t thread[MAX_THREADS];
     pthread_attr_t attr;
-    int n = cpus() < b->njob ? cpus() : b->njob, started = 0;
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    int started = 0;
+    if (n > b->njob) n = b->njob;
     if (n > MAX_THREADS) n = MAX_THREADS;
     if (pthread_attr_init(&attr) == 0) {
         pthread_attr_setstacksize(&attr, STACK);
@@ -249,14 +233,6 @@ static void run_jobs(Build *b) {
 }
 
 /* ---- the log ------------------------------------------------------------- */
-
-typedef struct LogReader {
-    Arena *a;
-    Diag *d;
-    const Job *job;
-    CudaBuild *out;
-    CudaUsage now; /* kernel NULL: none */
-} LogReader;
 
 static int number_before(const char *line, const char *what) {
     const char *p = strstr(line, what);
@@ -272,47 +248,30 @@ static const char *quoted(Arena *a, const char *line) {
     return arena_printf(a, "%.*s", (int)(to - from - 1), from + 1);
 }
 
-static void read_line(LogReader *r, const char *line) {
-    CudaUsage *u = &r->now;
-    const char *used = strstr(line, "Used ");
-    if (strstr(line, "Compiling entry function"))
-        *u = (CudaUsage){.kernel = quoted(r->a, line), .arch = r->job->arch};
-    else if (strstr(line, "bytes stack frame")) {
-        u->stack += number_before(line, " bytes stack frame");
-        u->spill_stores += number_before(line, " bytes spill stores");
-        u->spill_loads += number_before(line, " bytes spill loads");
-    } else if (used && strstr(line, " registers") && u->kernel) {
-        u->registers = atoi(used + 5);
-        u->shared = number_before(line, " bytes smem");
-        vec_push(r->a, &r->out->usage, *u);
-        *u = (CudaUsage){0};
-    } else if (strstr(line, "warning")) {
-        warn(r->d, (Loc){0}, "NVRTC, unit %d for %s: %s", r->job->unit,
-             r->job->arch, line);
-    }
-}
-
 static void read_log(Arena *a, Diag *d, const Job *job, CudaBuild *out) {
-    LogReader r = {.a = a, .d = d, .job = job, .out = out};
-    char *rest;
-    if (!job->log) return;
-    for (char *line = strtok_r(job->log, "\n", &rest); line;
-         line = strtok_r(NULL, "\n", &rest))
-        read_line(&r, line);
+    CudaUsage u = {0}; /* kernel NULL: none */
+    char *rest, *line = job->log ? strtok_r(job->log, "\n", &rest) : NULL;
+    for (; line; line = strtok_r(NULL, "\n", &rest)) {
+        const char *used = strstr(line, "Used ");
+        if (strstr(line, "Compiling entry function")) {
+            u = (CudaUsage){.kernel = quoted(a, line), .arch = job->arch};
+        } else if (strstr(line, "bytes stack frame")) {
+            u.stack += number_before(line, " bytes stack frame");
+            u.spill_stores += number_before(line, " bytes spill stores");
+            u.spill_loads += number_before(line, " bytes spill loads");
+        } else if (used && strstr(line, " registers") && u.kernel) {
+            u.registers = atoi(used + 5);
+            u.shared = number_before(line, " bytes smem");
+            vec_push(a, &out->usage, u);
+            u = (CudaUsage){0};
+        } else if (strstr(line, "warning")) {
+            warn(d, (Loc){0}, "NVRTC, unit %d for %s: %s", job->unit, job->arch,
+                 line);
+        }
+    }
 }
 
 /* ---- all ----------------------------------------------------------------- */
-
-static void add_headers(Build *b, Arena *a) {
-    CudaHeaders h = cuda_headers(a);
-    b->nheader = h.len;
-    b->headers = NEW_ARRAY(a, const char *, h.len + 1);
-    b->header_names = NEW_ARRAY(a, const char *, h.len + 1);
-    for (int i = 0; i < h.len; i++) {
-        b->headers[i] = h.data[i].text;
-        b->header_names[i] = h.data[i].name;
-    }
-}
 
 /* The program of sm_80 yields the PTX of compute_80, too. */
 static int twin_arch(const char *const *arch, int narch, int of) {
@@ -323,66 +282,58 @@ static int twin_arch(const char *const *arch, int narch, int of) {
     return of;
 }
 
-static void add_jobs(Build *b, Arena *a, const CudaUnit *unit, int nunit,
-                     const char *const *arch, int narch) {
-    b->jobs = NEW_ARRAY(a, Job, nunit * narch + 1);
-    for (int i = 0; i < narch; i++)
-        for (int u = 0; twin_arch(arch, narch, i) == i && u < nunit; u++)
-            b->jobs[b->njob++] =
-                (Job){.text = unit[u].text, .arch = arch[i], .unit = u};
-}
-
-static const Job *find_job(const Build *b, const char *arch, int unit) {
-    for (int i = 0; i < b->njob; i++)
-        if (!strcmp(b->jobs[i].arch, arch) && b->jobs[i].unit == unit)
-            return &b->jobs[i];
-    ASSERT(!"a unit that was not compiled");
-    return NULL;
-}
-
-static void take_images(const Build *b, Arena *a, int nunit,
-                        const char *const *arch, int narch, CudaBuild *out) {
-    out->image = NEW_ARRAY(a, CudaImage, nunit * narch + 1);
-    for (int i = 0; i < narch; i++)
-        for (int u = 0; u < nunit; u++) {
-            const char *from = arch[twin_arch(arch, narch, i)];
-            const Job *j = find_job(b, from, u);
-            bool ptx = cuda_arch_is_ptx(arch[i]);
-            size_t n = ptx ? j->ptx_size : j->cubin_size;
-            out->image[i * nunit + u] =
-                (CudaImage){arena_dup(a, ptx ? j->ptx : j->cubin, n), n};
-        }
-}
-
-static Status check_jobs(const Build *b, Diag *d) {
-    for (int i = 0; i < b->njob; i++) {
-        const Job *j = &b->jobs[i];
-        if (!j->failed) continue;
-        fail(d, (Loc){0},
-             "internal error: NVRTC refuses unit %d for %s; please report "
-             "it with the text that --emit-cuda writes\n%.4000s",
-             j->unit, j->arch, j->log ? j->log : "out of memory");
-        return ERR_BUG;
+/* A job for each image, and the headers. */
+static Build build_new(Arena *a, const Nvrtc *lib, const CudaUnit *unit,
+                       int nunit, const char *const *arch, int narch) {
+    CudaHeaders h = cuda_headers(a);
+    Build b = {.lib = lib, .nheader = h.len, .njob = nunit * narch};
+    b.headers = NEW_ARRAY(a, const char *, h.len + 1);
+    b.header_names = NEW_ARRAY(a, const char *, h.len + 1);
+    for (int i = 0; i < h.len; i++) {
+        b.headers[i] = h.data[i].text;
+        b.header_names[i] = h.data[i].name;
     }
-    return OK;
+    b.jobs = NEW_ARRAY(a, Job, b.njob + 1);
+    for (int i = 0; i < b.njob; i++) {
+        int u = i % nunit, of = i / nunit;
+        b.jobs[i] = (Job){.text = unit[u].text,
+                          .arch = arch[of],
+                          .unit = u,
+                          .twin = twin_arch(arch, narch, of) * nunit + u};
+    }
+    return b;
 }
 
 Status nvrtc_build(Diag *d, Arena *a, const CudaUnit *unit, int nunit,
                    const char *const *arch, int narch, CudaBuild *out) {
     Nvrtc lib;
-    Build b = {.lib = &lib};
     const char *why;
+    Status s = OK;
     *out = (CudaBuild){0};
     if (!nvrtc_load(a, &lib, &why))
         return fail(d, (Loc){0}, "no NVRTC: %s", why);
+    Build b = build_new(a, &lib, unit, nunit, arch, narch);
     out->toolkit = lib.version;
-    add_headers(&b, a);
-    add_jobs(&b, a, unit, nunit, arch, narch);
+    out->image = NEW_ARRAY(a, CudaImage, b.njob + 1);
     run_jobs(&b);
-    Status s = check_jobs(&b, d);
-    if (s == OK) take_images(&b, a, nunit, arch, narch, out);
+    for (int i = 0; i < b.njob && s == OK; i++) {
+        const Job *j = &b.jobs[i];
+        if (!j->failed) continue;
+        fail(d, (Loc){0},
+             "internal error: NVRTC refuses unit %d for %s; please report "
+             "it with the text that --emit-cuda writes\n%.4000s",
+             j->unit, j->arch, j->log ? j->log : "out of memory");
+        s = ERR_BUG;
+    }
+    for (int i = 0; i < b.njob && s == OK; i++) {
+        const Job *from = &b.jobs[b.jobs[i].twin];
+        bool ptx = cuda_arch_is_ptx(b.jobs[i].arch);
+        size_t n = ptx ? from->ptx_size : from->cubin_size;
+        out->image[i] =
+            (CudaImage){arena_dup(a, ptx ? from->ptx : from->cubin, n), n};
+        read_log(a, d, &b.jobs[i], out);
+    }
     for (int i = 0; i < b.njob; i++) {
-        if (s == OK) read_log(a, d, &b.jobs[i], out);
         free(b.jobs[i].log);
         free(b.jobs[i].cubin);
         free(b.jobs[i].ptx);

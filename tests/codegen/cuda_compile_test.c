@@ -79,9 +79,9 @@ static void add_pools(Units *u) {
 }
 
 static void compile(void (*add)(Units *u)) {
-    const char *why;
+    NvrtcFacts f;
     Units u = {.a = arena_new()};
-    if (!nvrtc_available(u.a, &why)) SKIP("%s", why);
+    if (!nvrtc_facts(u.a, &f)) SKIP("%s", f.why);
     add(&u);
     units_build(&u);
     arena_free(u.a);

@@ -469,8 +469,8 @@ TEST_CASE(print_cuda, nvrtc_compiles_without_warnings_or_spills) {
     Suite x = suite_lowered(graphs, NGRAPHS);
     Diag d = {0};
     CudaBuild out = {0};
-    const char *why;
-    if (!nvrtc_available(x.a, &why)) SKIP("no NVRTC: %s", why);
+    NvrtcFacts f;
+    if (!nvrtc_facts(x.a, &f)) SKIP("no NVRTC: %s", f.why);
     StrBuf sb = suite_text(&x);
     CudaUnit unit = {sb.data, sb.len};
     Status st = nvrtc_build(&d, x.a, &unit, 1, archs, 1, &out);

@@ -8,11 +8,11 @@
 #include <string.h>
 
 void require_nvrtc(void) {
-    const char *why;
+    NvrtcFacts f;
     Arena *a = arena_new();
     char reason[400];
-    bool there = nvrtc_available(a, &why);
-    snprintf(reason, sizeof reason, "no NVRTC: %s", there ? "" : why);
+    bool there = nvrtc_facts(a, &f);
+    snprintf(reason, sizeof reason, "no NVRTC: %s", there ? "" : f.why);
     arena_free(a);
     if (!there) SKIP("%s", reason);
 }
