@@ -90,8 +90,9 @@ typedef struct EmitInput {
                                     of m->texts are added as "ir:PASS"      */
     int nsection;
     /* Called, if set, when everything is compiled and before the sections are
-       written: notes[json][i] tells how the i-th group of all graphs on the GPU
-       is launched, as text and as a JSON object; NULL without GPU code.     */
+       written: notes[json][i] tells how the i-th group of all graphs runs, its
+       loops and its launch on the GPU: lines of text, or members of a JSON
+       object; empty where a library does all of it.                         */
     void (*compiled)(void *ctx, const char *const *const notes[2]);
     void *ctx;
 } EmitInput;
@@ -111,7 +112,7 @@ Status cuda_targets(Options *opt, Diag *d);
    its weights that were there stay as they were. */
 Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in);
 /* The same up to the sources, which are dropped: what lowering refuses, all of
-   it at once. */
-Status emit_check(Module *m, const Options *opt, Diag *d);
+   it at once.  Of `in` it reads `compiled` and ctx. */
+Status emit_check(Module *m, const Options *opt, Diag *d, const EmitInput *in);
 
 #endif

@@ -74,14 +74,12 @@ Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
 /* ---- reports (report.c): text for people, JSON for tools ----------------- */
 
 typedef void ReportFn(const Module *m, bool json, StrBuf *sb);
-ReportFn report_params;  /* any stage: what trains and why                   */
-ReportFn report_casts;   /* CAST: every cast, what forces it, bytes per step  */
-ReportFn report_kernels; /* PLANNED: one line a group                         */
-/* The same with a line, or a JSON member "cuda", of how each group of all
-   graphs on the GPU is launched; notes NULL: unknown; why: there is no GPU
-   code.    */
-void report_kernels_cuda(const Module *m, bool json, const char *const *notes,
-                         const char *why, StrBuf *sb);
+ReportFn report_params; /* any stage: what trains and why                   */
+ReportFn report_casts;  /* CAST: every cast, what forces it, bytes per step  */
 ReportFn report_memory; /* PLANNED: arena and variables, bytes               */
+/* PLANNED: one line a group, and its note (EmitInput.compiled); why: there is
+   no GPU code.                                                              */
+void report_kernels(const Module *m, bool json, const char *const *notes,
+                    const char *why, StrBuf *sb);
 
 #endif

@@ -183,7 +183,7 @@ void report_casts(const Module *m, bool json, StrBuf *sb) {
 
 /* ---- kernels ------------------------------------------------------------- */
 
-/* note: how it is launched on the GPU; NULL: unknown */
+/* note: how it runs, in lines or JSON members */
 static void kernel_line(const Graph *g, int first, int last, bool json,
                         const char *note, StrBuf *sb) {
     const Node *end = node_get(g, g->order.data[last]);
@@ -208,8 +208,12 @@ static void kernel_line(const Graph *g, int first, int last, bool json,
         sb_put_escaped(sb, v->name);
     sb_puts(sb, json ? ",\"type\":" : " ");
     put_type(sb, json, v->type);
-    if (note)
-        sb_printf(sb, json ? ",\"cuda\":%s" : "\n          gpu: %s", note);
+    while (*note) {
+        size_t n = json ? strlen(note) : strcspn(note, "\n");
+        sb_puts(sb, json ? "," : "\n          ");
+        sb_putn(sb, note, n);
+        note += n + (note[n] == '\n');
+    }
     sb_puts(sb, json ? "}" : "\n");
 }
 
@@ -249,7 +253,7 @@ static void kernels_of_graph(Graph *g, bool json, const char *const *notes,
         if (group < 0) continue;
         if (json && count) sb_puts(sb, ",\n");
         count++;
-        kernel_line(g, i, j - 1, json, notes ? notes[group] : NULL, sb);
+        kernel_line(g, i, j - 1, json, notes[group], sb);
     }
     if (json)
         sb_printf(sb, "],\"launches\":%d,\"bytes\":%lld}", launches(g), bytes);
@@ -260,22 +264,17 @@ static void kernels_of_graph(Graph *g, bool json, const char *const *notes,
         sb_printf(sb, "  %d kernels, %lld bytes\n", count, bytes);
 }
 
-void report_kernels_cuda(const Module *m, bool json, const char *const *notes,
-                         const char *why, StrBuf *sb) {
+void report_kernels(const Module *m, bool json, const char *const *notes,
+                    const char *why, StrBuf *sb) {
     sb_puts(sb, json ? "[" : "");
     if (why && !json) sb_printf(sb, "no GPU code: %s\n", why);
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         if (json && i) sb_puts(sb, ",\n");
-        bool noted = notes && g->target == TARGET_CUDA;
-        kernels_of_graph(g, json, noted ? notes : NULL, sb);
-        if (noted) notes += g->groups.len;
+        kernels_of_graph(g, json, notes, sb);
+        notes += g->groups.len;
     }
     if (json) sb_puts(sb, "]\n");
-}
-
-void report_kernels(const Module *m, bool json, StrBuf *sb) {
-    report_kernels_cuda(m, json, NULL, NULL, sb);
 }
 
 /* ---- memory -------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* kir.c: building and reading kernels; the set of kernels of a module. */
 #include "codegen/kernel/kir.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- instructions -------------------------------------------------------- */
@@ -269,20 +270,28 @@ KSweeps kernel_sweeps(const Kernel *k, Arena *a) {
 
 /* ---- text ---------------------------------------------------------------- */
 
-void kernel_dump_loops(const Kernel *k, StrBuf *sb) {
+void kernel_dump_loops(const Kernel *k, bool json, StrBuf *sb) {
     static const char *const kind[] = {"serial", "vector", "thread",
                                        "block",  "lanes",  "unrolled"};
     for (int i = 0; i < k->nloop; i++) {
         const KLoop *l = &k->loop[i];
-        sb_printf(sb, "%s%s ", i ? ", " : "", kind[l->kind]);
-        if (l->over >= 0)
-            sb_printf(sb, "i%d", l->over);
-        else
-            sb_puts(sb, l->over == LOOP_ROWS   ? "rows"
-                        : l->over == LOOP_COLS ? "columns"
-                                               : "elements");
-        if (l->extent) sb_printf(sb, " < %lld", (long long)l->extent);
-        if (l->step > 1) sb_printf(sb, " by %lld", (long long)l->step);
+        long long extent = (long long)l->extent, step = (long long)l->step;
+        const char *over = l->over == LOOP_ROWS   ? "rows"
+                           : l->over == LOOP_COLS ? "columns"
+                                                  : "elements";
+        char dim[16];
+        snprintf(dim, sizeof dim, "i%d", l->over);
+        if (l->over >= 0) over = dim;
+        if (json) {
+            sb_printf(sb, "%s{\"kind\":\"%s\",\"over\":\"%s\"", i ? "," : "",
+                      kind[l->kind], over);
+            if (extent) sb_printf(sb, ",\"extent\":%lld", extent);
+            sb_printf(sb, ",\"step\":%lld}", step);
+            continue;
+        }
+        sb_printf(sb, "%s%s %s", i ? ", " : "", kind[l->kind], over);
+        if (extent) sb_printf(sb, " < %lld", extent);
+        if (step > 1) sb_printf(sb, " by %lld", step);
     }
 }
 

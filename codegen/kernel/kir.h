@@ -154,8 +154,9 @@ static inline KInst *kinst_at(const Kernel *k, int id) {
    of one sort that every index walks as one (without reductions: dims of any
    sort, the last that remains is the column). */
 void kernel_finish(Arena *a, Kernel *k);
-/* The loops in one line: "thread rows < 64, vector i1 < 128". */
-void kernel_dump_loops(const Kernel *k, StrBuf *sb);
+/* The loops in one line: "thread rows < 64, vector i1 < 128"; or as the members
+   of a JSON array, an object each, without `extent` where it is par[0]. */
+void kernel_dump_loops(const Kernel *k, bool json, StrBuf *sb);
 
 /* ---- reading ------------------------------------------------------------- */
 

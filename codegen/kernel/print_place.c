@@ -91,7 +91,7 @@ void sb_put_kernel_comment(StrBuf *sb, const Kernel *k) {
         s += n + (end != NULL);
     }
     sb_puts(sb, "\n   ");
-    kernel_dump_loops(k, sb);
+    kernel_dump_loops(k, false, sb);
     sb_puts(sb, " */\n");
 }
 

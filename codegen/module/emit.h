@@ -29,6 +29,13 @@ typedef struct WeightPiece {
     int64_t bytes, offset;
 } WeightPiece;
 
+/* A group as a step of its target. */
+typedef struct EmitGroup {
+    TargetKind target;
+    const LoweredStep *s;
+    int step;
+} EmitGroup;
+
 typedef struct PlanSource {
     StrBuf text;        /* plan.c; freed by the caller */
     KernelSet *kernels; /* for the CPU; NULL: no code for it */
@@ -39,8 +46,7 @@ typedef struct PlanSource {
     uint64_t id;  /* AmpcModule.id                              */
     PlanSidecar sidecar;     /* of the file that weights_sidecar has made  */
     struct CudaSource *cuda; /* cuda.h; NULL: not asked for */
-    VEC(int) group_steps;    /* the step of every group on the GPU */
-    VEC(int64_t) group_n;    /* its par[0] */
+    VEC(EmitGroup) groups;   /* of all graphs */
 } PlanSource;
 
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,

@@ -174,10 +174,8 @@ static Status add_run(Emit *e, const Graph *g) {
     memset(e->const_number, -1, (size_t)g->values.len * sizeof(int));
     for (int i = 0; i < g->groups.len; i++) {
         const LoweredStep *s = &steps[i];
-        if (g->target == TARGET_CUDA) {
-            vec_push(e->a, &e->out->group_steps, t->steps.len);
-            vec_push(e->a, &e->out->group_n, s->npar ? s->pars[0] : 0);
-        }
+        EmitGroup group = {g->target, s, t->steps.len};
+        vec_push(e->a, &e->out->groups, group);
         add_step(e, g, s);
         t->steps.data[t->steps.len - 1].beside = g->groups.data[i].beside;
     }

@@ -7,6 +7,7 @@
    random number, so equal input gives equal bytes.                          */
 #define _POSIX_C_SOURCE 200809L
 #include "codegen/cuda/cuda.h"
+#include "codegen/kernel/kir.h"
 #include "codegen/module/embed.h"
 #include "passes/files.h"
 #include "passes/leave.h"
@@ -246,25 +247,41 @@ static Status put_output(EmitSo *e) {
     return s;
 }
 
-/* ---- notes about GPU steps ----------------------------------------------- */
+/* ---- notes about groups -------------------------------------------------- */
 
-static void tell_compiled(EmitSo *e) {
-    const CudaSource *c = e->src.cuda;
-    const char **notes[2] = {NULL, NULL};
-    int n = e->src.group_steps.len;
-    if (!e->in->compiled) return;
-    for (int json = 0; json < 2 && c && c->archs.len; json++) {
-        notes[json] = NEW_ARRAY(e->a, const char *, n + 1);
-        for (int i = 0; i < n; i++) {
+/* On the GPU an epilogue has no loops of its own. */
+static void put_note(StrBuf *sb, bool json, const PlanSource *src,
+                     const EmitGroup *g) {
+    bool cuda = g->target == TARGET_CUDA && src->cuda->archs.len;
+    const Kernel *k = g->s->kernel;
+    const char *what = "loops";
+    if (!k && g->target == TARGET_CPU) k = g->s->epilogue, what = "epilogue";
+    if (cuda) {
+        sb_puts(sb, json ? "\"cuda\":" : "gpu: ");
+        put_cuda_note(sb, json, src->cuda, g->step,
+                      g->s->npar ? g->s->pars[0] : 0);
+    }
+    if (!k) return;
+    if (cuda) sb_puts(sb, json ? "," : "\n");
+    sb_printf(sb, json ? "\"%s\":[" : "%s: ", what);
+    kernel_dump_loops(k, json, sb);
+    if (json) sb_puts(sb, "]");
+}
+
+static void tell_compiled(Arena *a, const EmitInput *in,
+                          const PlanSource *src) {
+    const char **notes[2];
+    if (!in->compiled) return;
+    for (int json = 0; json < 2; json++) {
+        notes[json] = NEW_ARRAY(a, const char *, src->groups.len + 1);
+        for (int i = 0; i < src->groups.len; i++) {
             StrBuf sb = {0};
-            put_cuda_note(&sb, json, c, e->src.group_steps.data[i],
-                          e->src.group_n.data[i]);
-            notes[json][i] = arena_printf(e->a, "%s", sb.data);
+            put_note(&sb, json, src, &src->groups.data[i]);
+            notes[json][i] = arena_printf(a, "%s", sb.data ? sb.data : "");
             sb_free(&sb);
         }
     }
-    e->in->compiled(e->in->ctx,
-                    (const char *const *const[]){notes[0], notes[1]});
+    in->compiled(in->ctx, (const char *const *const[]){notes[0], notes[1]});
 }
 
 static Status emit_all(EmitSo *e) {
@@ -273,7 +290,7 @@ static Status emit_all(EmitSo *e) {
     TRY(put_readable_cuda(e));
     TRY(put_sources(e));
     TRY(compile_all(e));
-    tell_compiled(e);
+    tell_compiled(e->a, e->in, &e->src);
     return put_output(e);
 }
 
@@ -287,11 +304,11 @@ Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in) {
     return s;
 }
 
-Status emit_check(Module *m, const Options *opt, Diag *d) {
-    EmitInput in = {.path = "", .model_path = ""};
+Status emit_check(Module *m, const Options *opt, Diag *d, const EmitInput *in) {
     PlanSource src = {0};
     Arena *a = arena_new();
-    Status s = emit_plan(m, opt, d, &in, a, &src);
+    Status s = emit_plan(m, opt, d, in, a, &src);
+    if (s == OK) tell_compiled(a, in, &src);
     sb_free(&src.text);
     sb_free(&src.index);
     arena_free(a);

@@ -33,12 +33,12 @@ static void set_sections(Compile *c) {
                           c->reports[i].text.len};
 }
 
-/* Registers of GPU kernels are known when everything is compiled. */
+/* Loops and registers of kernels are known when everything is compiled. */
 static void report_compiled(void *ctx, const char *const *const notes[2]) {
     Compile *c = ctx;
     for (int json = 0; json < 2; json++)
-        report_kernels_cuda(c->m, json, notes[json], c->s->opt.no_cuda,
-                            &c->reports[KERNELS + json].text);
+        report_kernels(c->m, json, notes[json], c->s->opt.no_cuda,
+                       &c->reports[KERNELS + json].text);
     set_sections(c);
 }
 

@@ -5,6 +5,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
 
+#include "codegen/codegen.h"
 #include "codegen/module/section.h"
 #include "frontend/driver/cmd.h"
 
@@ -95,7 +96,6 @@ static ReportFn *report_named(const char *name) {
         ReportFn *fn;
     } reports[] = {{"params", report_params},
                    {"casts", report_casts},
-                   {"kernels", report_kernels},
                    {"memory", report_memory}};
     for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
         if (!strcmp(reports[i].name, name)) return reports[i].fn;
@@ -113,6 +113,26 @@ static Status print_stage(Session *s, const Module *m, const char *stage) {
                 stage);
 }
 
+typedef struct Kernels {
+    const Module *m;
+    bool json;
+    StrBuf text;
+} Kernels;
+
+static void kernels_lowered(void *ctx, const char *const *const notes[2]) {
+    Kernels *k = ctx;
+    report_kernels(k->m, k->json, notes[k->json], NULL, &k->text);
+}
+
+static Status inspect_kernels(Session *s, Module *m, bool json) {
+    Kernels k = {.m = m, .json = json};
+    EmitInput in = {.compiled = kernels_lowered, .ctx = &k};
+    Status st = emit_check(m, &s->opt, &s->diag, &in);
+    if (st == OK) put(k.text.data, k.text.len);
+    sb_free(&k.text);
+    return st;
+}
+
 static Status inspect_model(Session *s, const char *path, const Question *q) {
     StrBuf sb = {0};
     Module *m;
@@ -127,6 +147,7 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
     if (strcmp(report, "params") && strcmp(report, "casts"))
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, q->ir != NULL));
     if (q->ir) return print_stage(s, m, q->ir);
+    if (!strcmp(report, "kernels")) return inspect_kernels(s, m, q->json);
     report_named(report)(m, q->json, &sb);
     put(sb.data, sb.len);
     sb_free(&sb);

@@ -15,7 +15,7 @@ static void check_loops(const char *text, TargetKind target, const char *want) {
         verify_module(m, STAGE_FUSED, &d) != OK ||
         lower_graph(m->graphs.data[0], kernel_set_new(a, target), &d, &s) != OK)
         FAIL("%s", d.text.data);
-    kernel_dump_loops(s->epilogue ? s->epilogue : s->kernel, &sb);
+    kernel_dump_loops(s->epilogue ? s->epilogue : s->kernel, false, &sb);
     CHECK_STR(sb.data, want);
     sb_free(&sb);
     sb_free(&d.text);

@@ -177,6 +177,14 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
     check_run(0, "cast input f32[4,1,28,28] -> bf16 for conv",
               "inspect cnn.so --casts");
     check_run(0, "\"program\":\"train\"", "inspect cnn.so --kernels --json");
+    check_run(0,
+              "\"loops\":[{\"kind\":\"thread\",\"over\":\"columns\","
+              "\"step\":1024},{\"kind\":\"vector\",",
+              "inspect cnn.so --kernels --json");
+    check_run(0, "\n          loops: thread columns by 1024, vector i0\n",
+              "inspect cnn.so --kernels");
+    check_run(0, "\n          epilogue: serial rows < ",
+              "inspect cnn.so --kernels");
     check_run(0, "arena of train", "inspect cnn.so --memory");
     check_run(0, "conv1.weight", "inspect cnn.so --params");
     check_run(0,
@@ -197,6 +205,11 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
              "cross_entropy --casts",
              cnn());
     check_run(0, "cast input f32[4,1,28,28] -> bf16 for conv", words);
+    snprintf(words, sizeof words,
+             "inspect '%s' --dim batch=4 --loss cross_entropy --kernels",
+             cnn());
+    check_run(0, "\n          loops: thread columns by 1024, vector i0\n",
+              words);
 }
 
 TEST_CASE(cli, a_fresh_head) {
