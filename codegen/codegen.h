@@ -29,7 +29,7 @@
 
 typedef struct Kernel Kernel; /* kir.h */
 
-/* One plan step before buffers are numbered. */
+/* One plan step. */
 typedef struct LoweredStep {
     PlanStepKind kind;
     PlanLib lib;             /* PLAN_LIB                                     */
@@ -41,6 +41,10 @@ typedef struct LoweredStep {
     int npar, nep_par;
     int64_t units, grain;
     const char *name;
+    bool empty; /* PLAN_LIB: every result is */
+    /* by emit_plan.c: PlanStep's slices, Group.beside */
+    int ref0, ep_ref0, par0, ep_par0;
+    bool beside;
 } LoweredStep;
 
 /* lower.c: the step of every group.  Kernels are shared structurally through

@@ -105,15 +105,6 @@ static int spawn(Arena *a, const char *dir, CcJob *job) {
     return rc;
 }
 
-static void await_job(CcJob *job) {
-    int status = 0, rc;
-    if (!job->pid) return;
-    do rc = waitpid((pid_t)job->pid, &status, 0);
-    while (rc < 0 && errno == EINTR);
-    leave_group(job->pid, false);
-    job->status = rc < 0 ? 1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-}
-
 static Status no_compiler(Diag *d, int rc) {
     if (rc == ENOENT)
         return fail(d, (Loc){0},
@@ -143,7 +134,16 @@ void cc_start(Arena *a, const char *dir, CcJob *jobs, int n) {
 }
 
 Status cc_wait(Diag *d, Arena *a, const char *dir, CcJob *jobs, int n) {
-    for (int i = 0; i < n; i++) await_job(&jobs[i]);
+    for (int i = 0; i < n; i++) {
+        int status = 0, rc;
+        if (!jobs[i].pid) continue;
+        do rc = waitpid((pid_t)jobs[i].pid, &status, 0);
+        while (rc < 0 && errno == EINTR);
+        leave_group(jobs[i].pid, false);
+        jobs[i].status = rc < 0              ? 1
+                         : WIFEXITED(status) ? WEXITSTATUS(status)
+                                             : 128;
+    }
     for (int i = 0; i < n; i++) {
         if (jobs[i].error) return no_compiler(d, jobs[i].error);
         if (jobs[i].status == 127) return no_compiler(d, ENOENT);

@@ -15,10 +15,6 @@
    Flags this text is meant for: KERNEL_CFLAGS in codegen.h.                 */
 #include "codegen/kernel/print.h"
 
-#include <inttypes.h>
-
-#define I64 "%" PRId64
-
 /* A nest being printed: the piece of dim `cut` at hand (-1: none is cut). */
 typedef struct Nest {
     KPrint *p;
@@ -39,26 +35,39 @@ static const char *compute_c(const KPrint *p, int id) {
     return ktype_c[kinst_at(p->k, id)->compute];
 }
 
+/* n, of a piece of at most `step` from c0 on. */
+static void put_length(KPrint *p, int64_t e, int64_t step) {
+    kp_line(
+        p, "const int64_t n = " I64 " - c0 < " I64 " ? " I64 " - c0 : " I64 ";",
+        e, step, e, step);
+}
+
+/* c1 or p1, its end. */
+static void put_end(KPrint *p, char c, int64_t e, int64_t step) {
+    kp_line(p,
+            "const int64_t %c1 = %c0 + " I64 " < " I64 " ? %c0 + " I64 " : " I64
+            ";",
+            c, c, step, e, c, step, e);
+}
+
 /* ---- values that are kept ------------------------------------------------ */
 
 /* v<id> from or to its place in the row: s<id>. */
 static void put_kept(KPrint *p, int id, bool load) {
     int64_t stride = 1;
-    if (load)
-        kp_text(p, "const %s v%d = ", ktype_c[kinst_at(p->k, id)->type], id);
-    else
-        kp_text(p, "%s", "");
-    sb_printf(p->sb, "s%d[", id);
+    StrBuf at = {0};
     for (int j = p->ncol - 1; j >= 0; j--) {
-        if (j < p->ncol - 1) sb_puts(p->sb, " + ");
-        if (stride != 1) sb_printf(p->sb, I64 " * ", stride);
-        sb_printf(p->sb, "i%d", p->cols[j]);
+        if (j < p->ncol - 1) sb_puts(&at, " + ");
+        if (stride != 1) sb_printf(&at, I64 " * ", stride);
+        sb_printf(&at, "i%d", p->cols[j]);
         stride *= extent(p, p->cols[j]);
     }
     if (load)
-        sb_puts(p->sb, "];\n");
+        kp_line(p, "const %s v%d = s%d[%s];", ktype_c[kinst_at(p->k, id)->type],
+                id, id, at.data);
     else
-        sb_printf(p->sb, "] = v%d;\n", id);
+        kp_line(p, "s%d[%s] = v%d;", id, at.data, id);
+    sb_free(&at);
 }
 
 /* Form rows: the row values that instructions `of` read and that are not among
@@ -67,10 +76,10 @@ static void put_row_operands(KPrint *p, const bool *of) {
     bool *want = NEW_ARRAY(p->arena, bool, p->k->insts.len);
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
-        int read[] = {in->in[0], in->in[1], in->in[2], in->guard, in->at.inst};
-        for (int j = 0; of[id] && j < 5; j++)
-            if (read[j] && !of[read[j]] && !kinst_at(p->k, read[j])->full)
-                want[read[j]] = true;
+        for (int j = 0; of[id] && j < KINST_READS; j++) {
+            int x = kinst_read(in, j);
+            if (x && !of[x] && !kinst_at(p->k, x)->full) want[x] = true;
+        }
     }
     for (int id = 1; id < p->k->insts.len; id++) {
         if (!want[id]) continue;
@@ -240,10 +249,7 @@ static void put_pieces(Nest *n, int depth) {
     if (e > step) {
         kp_enter(p, "for (int64_t c0 = 0; c0 < " I64 "; c0 += " I64 ")", e,
                  step);
-        kp_line(p,
-                "const int64_t n = " I64 " - c0 < " I64 " ? " I64 " - c0 : " I64
-                ";",
-                e, step, e, step);
+        put_length(p, e, step);
     } else {
         kp_line(p, "{");
         p->depth++;
@@ -268,10 +274,7 @@ static void put_runs(Nest *n, int depth) {
     KPrint *p = n->p;
     int64_t e = p->lanes->extent, step = p->lanes->step;
     kp_enter(p, "for (int64_t p0 = 0; p0 < " I64 "; p0 += " I64 ")", e, step);
-    kp_line(p,
-            "const int64_t p1 = p0 + " I64 " < " I64 " ? p0 + " I64 " : " I64
-            ";",
-            step, e, step, e);
+    put_end(p, 'p', e, step);
     for (int j = 0; j < n->s->nfold; j++) {
         int id = n->s->roots.data[j];
         kp_line(p, "%s q%d[" I64 "];", compute_c(p, id), id, p->threads->step);
@@ -366,17 +369,11 @@ static void put_unit(KPrint *p) {
                     nb, nb, step);
         kp_line(p, "(void)row;");
         if (!is_rows(p))
-            kp_line(p,
-                    "const int64_t c1 = c0 + " I64 " < " I64 " ? c0 + " I64
-                    " : " I64 ";",
-                    step, e, step, e);
+            put_end(p, 'c', e, step);
         else if (e % step == 0)
             kp_line(p, "const int64_t n = " I64 ";", step);
         else
-            kp_line(p,
-                    "const int64_t n = " I64 " - c0 < " I64 " ? " I64
-                    " - c0 : " I64 ";",
-                    e, step, e, step);
+            put_length(p, e, step);
     }
     kp_dims(p, l ? "row" : "u", p->rows, p->nrow, NULL);
 }
@@ -399,30 +396,31 @@ static void put_declarations(KPrint *p) {
                     id, p->ncols);
 }
 
-static void put_units(KPrint *p) {
-    kp_enter(p, "for (int64_t u = lo; u < hi; u++)");
-    put_unit(p);
-    put_declarations(p);
-    kp_sweeps(p, is_rows(p) ? put_values_of_rows : kp_row_insts, put_sweep);
-    if (is_rows(p))
-        put_values_of_rows(p, -1);
-    else
-        kp_stores(p, false);
-    kp_leave(p);
-}
-
-static void put_flat(KPrint *p) {
-    int64_t step = p->threads->step;
-    kp_line(p, "const int64_t c0 = lo * " I64 ";", step);
-    kp_line(p,
-            "const int64_t c1 = hi * " I64 " < par[0] ? hi * " I64 " : par[0];",
-            step, step);
-    kp_sweeps(p, kp_row_insts, put_sweep);
-}
-
-static void put_epilogue(KPrint *p) {
-    Nest n = {p, p->sweeps.data, p->k->vec, "col", "col + cols"};
-    put_nest(&n, 0);
+static void put_body(KPrint *p) {
+    Nest tile = {p, p->sweeps.data, p->k->vec, "col", "col + cols"};
+    switch (p->k->form) {
+    case KF_FLAT:
+        kp_line(p, "const int64_t c0 = lo * " I64 ";", p->threads->step);
+        kp_line(p,
+                "const int64_t c1 = hi * " I64 " < par[0] ? hi * " I64
+                " : par[0];",
+                p->threads->step, p->threads->step);
+        kp_sweeps(p, kp_row_insts, put_sweep);
+        break;
+    case KF_EPILOGUE: put_nest(&tile, 0); break;
+    case KF_COLS:
+    case KF_ROWS:
+        kp_enter(p, "for (int64_t u = lo; u < hi; u++)");
+        put_unit(p);
+        put_declarations(p);
+        kp_sweeps(p, is_rows(p) ? put_values_of_rows : kp_row_insts, put_sweep);
+        if (is_rows(p))
+            put_values_of_rows(p, -1);
+        else
+            kp_stores(p, false);
+        kp_leave(p);
+        break;
+    }
 }
 
 /* ---- functions ----------------------------------------------------------- */
@@ -452,12 +450,7 @@ static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
                 dtype_info[k->bufs.data[b].dtype].c, b, b);
     if (k->bufs.len == 0) kp_line(&p, "(void)buf;");
     if (k->form != KF_FLAT) kp_line(&p, "(void)par;");
-    switch (k->form) {
-    case KF_FLAT: put_flat(&p); break;
-    case KF_COLS:
-    case KF_ROWS: put_units(&p); break;
-    case KF_EPILOGUE: put_epilogue(&p); break;
-    }
+    put_body(&p);
     sb_puts(sb, "}\n\n");
     kp_end(&p);
 }

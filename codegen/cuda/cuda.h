@@ -142,13 +142,6 @@ CudaArchs cuda_archs(const Options *opt, Arena *a);
 
 /* ---- emit_cuda.c --------------------------------------------------------- */
 
-/* One plan step as emit_plan.c made it. */
-typedef struct CudaStepIn {
-    const LoweredStep *s;
-    bool beside;                         /* in the launch of the step before */
-    const int64_t *ref_bytes, *ep_bytes; /* of the value behind each ref */
-} CudaStepIn;
-
 typedef struct CudaSource {
     VEC(PlanCudaKernel) kernels;
     VEC(PlanCudaStep) steps;
@@ -158,14 +151,14 @@ typedef struct CudaSource {
 } CudaSource;
 
 /* Fills kernels, steps and units. */
-void emit_cuda(Arena *a, const CudaStepIn *steps, int nstep, CudaSource *out);
+void emit_cuda(Arena *a, const LoweredStep *steps, int nstep, CudaSource *out);
 
 /* ---- cuda_gemm.c --------------------------------------------------------- */
 
 /* Whether cuBLASLt does the product of this PLAN_LIB_GEMM step. */
 bool cuda_gemm_fits(const LoweredStep *s);
 /* The step's epilogue as one of cuBLASLt's, exactly; else PLAN_FUSED_NONE. */
-PlanCudaFused cuda_gemm_fused(const CudaStepIn *in, int *operand, int *out);
+PlanCudaFused cuda_gemm_fused(const LoweredStep *s, int *operand, int *out);
 
 /* ---- cuda_tables.c ------------------------------------------------------- */
 

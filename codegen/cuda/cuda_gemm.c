@@ -78,9 +78,9 @@ static const KInst *beside_acc(const Kernel *k, const KInst *in, OpCode code) {
     return load->op == K_LOAD && !load->guard ? load : NULL;
 }
 
-PlanCudaFused cuda_gemm_fused(const CudaStepIn *in, int *operand, int *out) {
-    const Kernel *k = in->s->epilogue;
-    LibGemm p = gemm_of(in->s);
+PlanCudaFused cuda_gemm_fused(const LoweredStep *s, int *operand, int *out) {
+    const Kernel *k = s->epilogue;
+    LibGemm p = gemm_of(s);
     const KInst *store = only_store(k);
     int last = k->ndim - 1;
     *operand = 0;

@@ -4,34 +4,25 @@
 
 #include <string.h>
 
-/* `name` in runtime/cuda, or kmath.h; NULL: it is not embedded. */
-static const EmbedFile *find_file(const char *name, size_t n) {
-    for (size_t i = 0; i < embed_nfile; i++) {
-        const char *path = embed_files[i].name, *base = strrchr(path, '/') + 1;
-        bool there = !strncmp(path, "runtime/cuda/", 13) ||
-                     !strcmp(path, "runtime/cpu/kmath.h");
-        if (there && strlen(base) == n && !strncmp(base, name, n))
-            return &embed_files[i];
-    }
-    return NULL;
-}
-
-static bool has(const CudaHeaders *h, const char *text) {
-    for (int i = 0; i < h->len; i++)
-        if (h->data[i].text == text) return true;
-    return false;
-}
-
+/* What `text` includes of runtime/cuda and kmath.h, and what that includes. */
 static void add_includes(Arena *a, const char *text, CudaHeaders *to) {
     static const char include[] = "#include \"";
     for (const char *p = text; (p = strstr(p, include));) {
         p += sizeof include - 1;
         size_t n = strcspn(p, "\"\n");
-        const EmbedFile *f = find_file(p, n);
-        if (!f || has(to, f->data)) continue;
-        CudaHeader x = {arena_printf(a, "%.*s", (int)n, p), f->data, f->size};
-        vec_push(a, to, x);
-        add_includes(a, f->data, to);
+        for (size_t i = 0; i < embed_nfile; i++) {
+            const EmbedFile *f = &embed_files[i];
+            const char *base = strrchr(f->name, '/') + 1;
+            bool wanted = strlen(base) == n && !strncmp(base, p, n) &&
+                          (!strncmp(f->name, "runtime/cuda/", 13) ||
+                           !strcmp(f->name, "runtime/cpu/kmath.h"));
+            for (int k = 0; k < to->len; k++)
+                wanted &= to->data[k].text != f->data;
+            if (!wanted) continue;
+            CudaHeader x = {base, f->data, f->size};
+            vec_push(a, to, x);
+            add_includes(a, f->data, to);
+        }
     }
 }
 

@@ -47,10 +47,6 @@ void print_cuda_head(StrBuf *sb) {
 
 /* ---- the struct ---------------------------------------------------------- */
 
-static void put_type(LibPrint *p, const char *name, int64_t dtype) {
-    sb_printf(p->sb, "    typedef %s %s;\n", type_name(dtype), name);
-}
-
 static void put_number(LibPrint *p, const char *name, int64_t value) {
     sb_printf(p->sb, "    static constexpr long long %s = %" PRId64 ";\n", name,
               value);
@@ -61,7 +57,8 @@ static void put_params(LibPrint *p) {
     const int64_t *par = p->s->pars;
     for (uint32_t i = 0; i < p->lib->nfield; i++) {
         const LibField *f = &p->lib->fields[i];
-        if (f->type) put_type(p, f->type, *par);
+        if (f->type)
+            sb_printf(p->sb, "    typedef %s %s;\n", type_name(*par), f->type);
         if (!f->type && f->n == 1) put_number(p, f->name, *par);
         if (f->n == 3)
             sb_printf(p->sb,
@@ -276,17 +273,6 @@ static void print_conv_dgrad(LibPrint *p, const LibConv *c) {
              c->group * lib_volume(c->stride), c->c * c->n * lib_volume(c->in));
 }
 
-/* Slices of the sum: enough to fill a GPU, of a length worth a block, within
-   scratch. */
-static int64_t wgrad_splits(const LibConv *c, int64_t blocks) {
-    int64_t depth = c->n * lib_volume(c->out);
-    int64_t bytes = c->k * (c->c / c->group) * lib_volume(c->kernel) * 4;
-    int64_t n = up_div(GPU_BLOCKS, blocks);
-    if (n > depth / SLICE_STEPS) n = depth / SLICE_STEPS;
-    if (n > SCRATCH_MAX / bytes) n = SCRATCH_MAX / bytes;
-    return n > 1 ? n : 1;
-}
-
 static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     int64_t kg = c->k / c->group, cg = c->c / c->group;
     int64_t cols = cg * lib_volume(c->kernel), size = c->k * cols;
@@ -298,7 +284,13 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
         put_body(p, "_direct", "", "");
         return;
     }
-    int64_t blocks = t.tiles * c->group, splits = wgrad_splits(c, blocks);
+    /* slices of the sum: enough to fill a GPU, of a length worth a block,
+       within scratch */
+    int64_t blocks = t.tiles * c->group, splits = up_div(GPU_BLOCKS, blocks);
+    int64_t depth = c->n * lib_volume(c->out);
+    if (splits > depth / SLICE_STEPS) splits = depth / SLICE_STEPS;
+    if (splits > SCRATCH_MAX / (size * 4)) splits = SCRATCH_MAX / (size * 4);
+    if (splits < 1) splits = 1;
     const char *more = splits > 1 ? ", float *partial" : "";
     put_tile(p, &t, c->x_dtype);
     put_number(p, "splits", splits);

@@ -10,21 +10,7 @@ static void add_target(Options *o, Target t) {
     vec_push(o->arena, &o->targets, t);
 }
 
-static bool asks_for_cuda(const Options *o) {
-    for (int i = 0; i < o->targets.len; i++)
-        if (o->targets.data[i].cuda) return true;
-    return false;
-}
-
 /* ---- before compiling ---------------------------------------------------- */
-
-static Status no_nvrtc(Diag *d, const char *why) {
-    return fail(d, (Loc){0},
-                "--target cuda needs NVRTC, which compiles the kernels: %s. "
-                "Install it (pip install nvidia-cuda-nvrtc, or the CUDA "
-                "toolkit) and set AMPC_LIBNVRTC to libnvrtc.so.12 or .13",
-                why);
-}
 
 static Status bad_arch(Diag *d, const NvrtcFacts *f, const char *arch) {
     StrBuf list = {0};
@@ -37,43 +23,42 @@ static Status bad_arch(Diag *d, const NvrtcFacts *f, const char *arch) {
     return ERR_USER;
 }
 
-static bool compiles_for(const NvrtcFacts *f, const char *arch) {
-    if (!strcmp(arch, "ptx")) return true;
-    for (int i = 0; i < f->archs.len; i++)
-        if (f->archs.data[i] == atoi(arch + 3)) return true;
-    return false;
-}
-
 static Status check_targets(const Options *o, Diag *d, const NvrtcFacts *f) {
-    if (f->why && !f->toolkit) return no_nvrtc(d, f->why);
+    if (f->why && !f->toolkit)
+        return fail(d, (Loc){0},
+                    "--target cuda needs NVRTC, which compiles the kernels: "
+                    "%s. Install it (pip install nvidia-cuda-nvrtc, or the "
+                    "CUDA toolkit) and set AMPC_LIBNVRTC to libnvrtc.so.12 or "
+                    ".13",
+                    f->why);
     for (int i = 0; i < o->targets.len; i++) {
         const Target *t = &o->targets.data[i];
-        if (t->cuda && !compiles_for(f, t->arch))
-            return bad_arch(d, f, t->arch);
+        bool known = !t->cuda || !strcmp(t->arch, "ptx");
+        for (int k = 0; k < f->archs.len && !known; k++)
+            known = f->archs.data[k] == atoi(t->arch + 3);
+        if (!known) return bad_arch(d, f, t->arch);
     }
     return OK;
 }
 
-static void default_targets(Options *o, Diag *d, const NvrtcFacts *f) {
+Status cuda_targets(Options *o, Diag *d) {
+    NvrtcFacts f;
+    bool asked = o->targets.len == 0;
+    for (int i = 0; i < o->targets.len; i++) asked |= o->targets.data[i].cuda;
+    if (!asked) return OK;
+    nvrtc_facts(o->arena, &f);
+    if (o->targets.len) return check_targets(o, d, &f);
     for (int isa = 2; isa <= 4; isa++) add_target(o, (Target){.isa = isa});
-    for (size_t i = 0; f->toolkit && i < 3; i++)
+    for (size_t i = 0; f.toolkit && i < 3; i++)
         add_target(o, (Target){.cuda = true, .arch = default_archs[i]});
-    if (f->toolkit) return;
+    if (f.toolkit) return OK;
     o->no_cuda = "NVRTC was not found when the module was compiled: it trains "
                  "on the CPU only";
     warn(d, (Loc){0},
          "no GPU code, the module trains on the CPU only: %s. For GPU code "
          "install NVRTC (pip install nvidia-cuda-nvrtc, or the CUDA toolkit) "
          "or set AMPC_LIBNVRTC to its file; --target cpu asks for none",
-         f->why);
-}
-
-Status cuda_targets(Options *o, Diag *d) {
-    NvrtcFacts f;
-    if (o->targets.len && !asks_for_cuda(o)) return OK;
-    nvrtc_facts(o->arena, &f);
-    if (o->targets.len) return check_targets(o, d, &f);
-    default_targets(o, d, &f);
+         f.why);
     return OK;
 }
 
@@ -89,21 +74,18 @@ static bool before(const char *a, const char *b) {
     return atoi(strchr(a, '_') + 1) > atoi(strchr(b, '_') + 1);
 }
 
-static void add_arch(CudaArchs *to, Arena *a, const char *arch) {
-    int at = 0;
-    while (at < to->len && before(to->data[at], arch)) at++;
-    if (at < to->len && !strcmp(to->data[at], arch)) return;
-    vec_push(a, to, arch);
-    for (int i = to->len - 1; i > at; i--) to->data[i] = to->data[i - 1];
-    to->data[at] = arch;
-}
-
 CudaArchs cuda_archs(const Options *o, Arena *a) {
     CudaArchs r = {0};
     for (int i = 0; i < o->targets.len; i++) {
         const Target *t = &o->targets.data[i];
+        int at = 0;
         if (!t->cuda) continue;
-        add_arch(&r, a, strcmp(t->arch, "ptx") ? t->arch : "compute_80");
+        const char *arch = strcmp(t->arch, "ptx") ? t->arch : "compute_80";
+        while (at < r.len && before(r.data[at], arch)) at++;
+        if (at < r.len && !strcmp(r.data[at], arch)) continue;
+        vec_push(a, &r, arch);
+        for (int k = r.len - 1; k > at; k--) r.data[k] = r.data[k - 1];
+        r.data[at] = arch;
     }
     return r;
 }

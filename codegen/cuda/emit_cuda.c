@@ -23,7 +23,7 @@ typedef struct Item {
 
 typedef struct EmitCuda {
     Arena *a;
-    const CudaStepIn *in;
+    const LoweredStep *in;
     CudaSource *out;
     VEC(Item) items;
     int nlib;
@@ -55,13 +55,12 @@ static char *lib_text(Arena *a, const LoweredStep *s, int number,
 
 /* Steps that the schedule put into one launch are of one flat kernel. */
 static void kernel_steps(EmitCuda *e, int i, int count) {
-    const LoweredStep *s = e->in[i].s;
+    const LoweredStep *s = &e->in[i];
     PlanCudaStep *to = &e->out->steps.data[i];
     bool many = count > 1;
     int at = 0;
     for (int k = 1; k < count; k++)
-        ASSERT(s->kernel->form == KF_FLAT &&
-               e->in[i + k].s->kernel == s->kernel);
+        ASSERT(s->kernel->form == KF_FLAT && e->in[i + k].kernel == s->kernel);
     if (s->units == 0) return;
     while (at < e->items.len && e->items.data[at].kernel != s->kernel) at++;
     if (at == e->items.len) {
@@ -114,32 +113,19 @@ static void lib_step(EmitCuda *e, const LoweredStep *s, PlanCudaStep *to) {
                          .scratch = x->scratch};
 }
 
-/* Nothing to compute: every result is empty. */
-static bool is_empty(const CudaStepIn *in) {
-    const Kernel *k = in->s->epilogue;
-    const LibInfo *lib = lib_info(in->s->lib);
-    for (int i = 0; !k && i < in->s->nref; i++)
-        if (lib_writes(lib, i) && in->ref_bytes[i]) return false;
-    if (!k) return true;
-    for (int i = 0; i < k->bufs.len; i++)
-        if (k->bufs.data[i].written && in->ep_bytes[i]) return false;
-    return true;
-}
-
 /* Fusion gave cuBLASLt's products only epilogues that it can do; all others
    are kernels of our own. */
-static void library_step(EmitCuda *e, const CudaStepIn *in, PlanCudaStep *to) {
-    const LoweredStep *s = in->s;
+static void library_step(EmitCuda *e, const LoweredStep *s, PlanCudaStep *to) {
     int operand = 0, out = 0;
     PlanCudaFused fused = PLAN_FUSED_NONE;
     CudaRoute route = cuda_lib_route(s->lib);
     bool product = route == CUDA_ROUTE_product && cuda_gemm_fits(s);
-    if (is_empty(in)) return;
+    if (s->empty) return;
     if (route == CUDA_ROUTE_copy) {
         to->op = PLAN_CUDA_COPY;
         return;
     }
-    if (product && s->epilogue) fused = cuda_gemm_fused(in, &operand, &out);
+    if (product && s->epilogue) fused = cuda_gemm_fused(s, &operand, &out);
     if (!product || (s->epilogue && fused == PLAN_FUSED_NONE)) {
         lib_step(e, s, to);
         return;
@@ -180,24 +166,21 @@ static int choose_units(EmitCuda *e) {
     return n;
 }
 
-static void print_functors(const EmitCuda *e, uint32_t unit, StrBuf *sb) {
-    for (int i = 0; i < e->items.len; i++) {
-        const Item *x = &e->items.data[i];
-        const Kernel *k = x->step ? x->step->epilogue : NULL;
-        bool again = false;
-        if (x->unit != unit || !k) continue;
-        for (int j = 0; j < i && !again; j++)
-            again = e->items.data[j].unit == unit && e->items.data[j].step &&
-                    e->items.data[j].step->epilogue == k;
-        if (!again) print_cuda_functor(k, sb);
-    }
-}
-
 static void add_unit(EmitCuda *e, uint32_t unit) {
     StrBuf sb = {0};
     CudaLib lib;
     print_cuda_head(&sb);
-    print_functors(e, unit, &sb);
+    for (int i = 0, j; i < e->items.len; i++) { /* each functor once */
+        const Item *x = &e->items.data[i];
+        if (x->unit != unit || !x->step || !x->step->epilogue) continue;
+        for (j = 0; j < i; j++) {
+            const Item *y = &e->items.data[j];
+            if (y->unit == unit && y->step &&
+                y->step->epilogue == x->step->epilogue)
+                break;
+        }
+        if (j == i) print_cuda_functor(x->step->epilogue, &sb);
+    }
     for (int i = 0; i < e->items.len; i++) {
         const Item *x = &e->items.data[i];
         const int kernels[] = {x->first, x->second, x->many};
@@ -217,14 +200,14 @@ static void add_unit(EmitCuda *e, uint32_t unit) {
 
 /* ---- all ----------------------------------------------------------------- */
 
-void emit_cuda(Arena *a, const CudaStepIn *steps, int nstep, CudaSource *out) {
+void emit_cuda(Arena *a, const LoweredStep *steps, int nstep, CudaSource *out) {
     EmitCuda e = {.a = a, .in = steps, .out = out};
     for (int i = 0; i < nstep; i++)
         vec_push(a, &out->steps, (PlanCudaStep){.op = PLAN_CUDA_NONE});
     for (int i = 0, n; i < nstep; i += n) {
         n = 1;
         while (i + n < nstep && steps[i + n].beside) n++;
-        if (steps[i].s->kind == PLAN_LIB)
+        if (steps[i].kind == PLAN_LIB)
             library_step(&e, &steps[i], &out->steps.data[i]);
         else
             kernel_steps(&e, i, n);

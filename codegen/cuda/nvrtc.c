@@ -87,16 +87,6 @@ static bool load(const char *path, Nvrtc *n) {
     return ok;
 }
 
-/* Folder of the running program, with a slash; empty: unknown. */
-static const char *program_dir(Arena *a) {
-    char path[4096];
-    ssize_t len = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (len <= 0) return "";
-    path[len] = 0;
-    char *slash = strrchr(path, '/');
-    return slash ? arena_printf(a, "%.*s/", (int)(slash - path), path) : "";
-}
-
 static bool nvrtc_load(Arena *a, Nvrtc *n, const char **why) {
     static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12",
                                         "libnvrtc.so"};
@@ -110,7 +100,10 @@ static bool nvrtc_load(Arena *a, Nvrtc *n, const char **why) {
             arena_printf(a, "AMPC_LIBNVRTC=%s is no NVRTC from 12.0 on", given);
         return load(given, n);
     }
-    const char *own = program_dir(a);
+    char own[4096]; /* the running program's folder, with a slash */
+    ssize_t len = readlink("/proc/self/exe", own, sizeof own - 1);
+    while (len > 0 && own[len - 1] != '/') len--;
+    own[len > 0 ? len : 0] = 0;
     const char *dirs[] = {"", "/usr/local/cuda/lib64/", own,
                           *own ? arena_printf(a, "%s../lib/", own) : ""};
     for (size_t d = 0; d < sizeof dirs / sizeof *dirs; d++)
@@ -170,9 +163,12 @@ static char *get(Program p, SizeFn *size, GetFn *fn, size_t *n) {
     return NULL;
 }
 
-static bool compile(const Nvrtc *n, Program p, const char *arch) {
-    char option[32];
-    const char *options[8] = {option,
+static void run_job(const Build *b, Job *j) {
+    const Nvrtc *n = b->lib;
+    Program p;
+    size_t log_size;
+    char name[32], arch[32];
+    const char *options[8] = {arch,
                               "-std=c++17",
                               "-fmad=false",
                               "-default-device",
@@ -180,21 +176,13 @@ static bool compile(const Nvrtc *n, Program p, const char *arch) {
                               "-modify-stack-limit=false"};
     int count = 6;
     if (n->version >= 12090) options[count++] = "-no-cache";
-    snprintf(option, sizeof option, "-arch=%s", arch);
-    return n->CompileProgram(p, count, options) == 0;
-}
-
-static void run_job(const Build *b, Job *j) {
-    const Nvrtc *n = b->lib;
-    Program p;
-    size_t log_size;
-    char name[32];
+    snprintf(arch, sizeof arch, "-arch=%s", j->arch);
     snprintf(name, sizeof name, "unit%d.cu", j->unit);
     j->failed = true;
     if (n->CreateProgram(&p, j->text, name, b->nheader, b->headers,
                          b->header_names))
         return;
-    bool ok = compile(n, p, j->arch);
+    bool ok = n->CompileProgram(p, count, options) == 0;
     j->log = get(p, n->GetProgramLogSize, n->GetProgramLog, &log_size);
     if (ok) {
         j->cubin = get(p, n->GetCUBINSize, n->GetCUBIN, &j->cubin_size);
@@ -241,20 +229,16 @@ static int number_before(const char *line, const char *what) {
     return atoi(p);
 }
 
-/* 'name' in quotes */
-static const char *quoted(Arena *a, const char *line) {
-    const char *from = strchr(line, '\''), *to;
-    if (!from || !(to = strchr(from + 1, '\''))) return NULL;
-    return arena_printf(a, "%.*s", (int)(to - from - 1), from + 1);
-}
-
 static void read_log(Arena *a, Diag *d, const Job *job, CudaBuild *out) {
     CudaUsage u = {0}; /* kernel NULL: none */
     char *rest, *line = job->log ? strtok_r(job->log, "\n", &rest) : NULL;
     for (; line; line = strtok_r(NULL, "\n", &rest)) {
         const char *used = strstr(line, "Used ");
         if (strstr(line, "Compiling entry function")) {
-            u = (CudaUsage){.kernel = quoted(a, line), .arch = job->arch};
+            const char *name = strchr(line, '\''); /* in quotes */
+            int n = name ? (int)strcspn(name + 1, "'") : 0;
+            u = (CudaUsage){.arch = job->arch};
+            if (n) u.kernel = arena_printf(a, "%.*s", n, name + 1);
         } else if (strstr(line, "bytes stack frame")) {
             u.stack += number_before(line, " bytes stack frame");
             u.spill_stores += number_before(line, " bytes spill stores");
@@ -273,16 +257,8 @@ static void read_log(Arena *a, Diag *d, const Job *job, CudaBuild *out) {
 
 /* ---- all ----------------------------------------------------------------- */
 
-/* The program of sm_80 yields the PTX of compute_80, too. */
-static int twin_arch(const char *const *arch, int narch, int of) {
-    for (int i = 0; i < narch && cuda_arch_is_ptx(arch[of]); i++)
-        if (!cuda_arch_is_ptx(arch[i]) &&
-            !strcmp(strchr(arch[i], '_'), strchr(arch[of], '_')))
-            return i;
-    return of;
-}
-
-/* A job for each image, and the headers. */
+/* A job for each image, and the headers.  The program of sm_80 yields the PTX
+   of compute_80, too. */
 static Build build_new(Arena *a, const Nvrtc *lib, const CudaUnit *unit,
                        int nunit, const char *const *arch, int narch) {
     CudaHeaders h = cuda_headers(a);
@@ -296,10 +272,12 @@ static Build build_new(Arena *a, const Nvrtc *lib, const CudaUnit *unit,
     b.jobs = NEW_ARRAY(a, Job, b.njob + 1);
     for (int i = 0; i < b.njob; i++) {
         int u = i % nunit, of = i / nunit;
-        b.jobs[i] = (Job){.text = unit[u].text,
-                          .arch = arch[of],
-                          .unit = u,
-                          .twin = twin_arch(arch, narch, of) * nunit + u};
+        b.jobs[i] =
+            (Job){.text = unit[u].text, .arch = arch[of], .unit = u, .twin = i};
+        for (int k = 0; k < narch && cuda_arch_is_ptx(arch[of]); k++)
+            if (!cuda_arch_is_ptx(arch[k]) &&
+                !strcmp(strchr(arch[k], '_'), strchr(arch[of], '_')))
+                b.jobs[i].twin = k * nunit + u;
     }
     return b;
 }

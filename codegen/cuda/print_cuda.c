@@ -10,26 +10,11 @@
    Indices are 32-bit where the domain and all offsets are.                  */
 #include "codegen/cuda/print_cuda.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ---- the printer --------------------------------------------------------- */
-
-static bool needs_wide(const Kernel *k) {
-    double total = 1;
-    for (int d = 0; d < k->ndim; d++) total *= (double)k->dim[d].extent;
-    if (k->form == KF_FLAT || total > INT32_MAX - 65536) return true;
-    for (int id = 1; id < k->insts.len; id++) {
-        const KIndex *at = &k->insts.data[id].at;
-        double reach = fabs((double)at->c); /* the largest offset */
-        for (int d = 0; d < k->ndim; d++)
-            reach += fabs((double)at->k[d]) * (double)k->dim[d].extent;
-        if (reach > INT32_MAX) return true;
-    }
-    return false;
-}
 
 void cu_mark_used(const KInst *in, bool *used) {
     for (int d = 0; d < MAX_RANK; d++) used[d] |= in->at.k[d] != 0;
@@ -43,9 +28,17 @@ bool cu_any_used(const KPrint *p, const int *dim, int n) {
 
 KPrint cu_begin(const Kernel *k, StrBuf *sb) {
     KPrint p = kp_begin(k, sb);
-    p.wide = needs_wide(k);
-    for (int id = 1; id < k->insts.len; id++)
+    double total = 1; /* elements */
+    for (int d = 0; d < k->ndim; d++) total *= (double)k->dim[d].extent;
+    p.wide = k->form == KF_FLAT || total > INT32_MAX - 65536;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KIndex *at = &kinst_at(k, id)->at;
+        double reach = fabs((double)at->c); /* the largest offset */
+        for (int d = 0; d < k->ndim; d++)
+            reach += fabs((double)at->k[d]) * (double)k->dim[d].extent;
+        p.wide |= reach > INT32_MAX;
         cu_mark_used(kinst_at(k, id), p.used);
+    }
     return p;
 }
 
@@ -130,7 +123,7 @@ static void put_kernel(KPrint *p) {
         kp_line(p, "const %s e = %sblockIdx.x * %d + threadIdx.x;",
                 cu_unsigned(p), p->wide ? "(uint64_t)" : "",
                 cuda_shape(p->k).threads);
-        kp_line(p, "if (e >= %" PRId64 ") return;", p->nrows * p->ncols);
+        kp_line(p, "if (e >= " I64 ") return;", p->nrows * p->ncols);
         kp_dims(p, "e", all, p->k->ndim, p->used);
         put_element(p);
     }
@@ -156,7 +149,7 @@ static void put_functor_dims(KPrint *p) {
     bool cols = cu_any_used(p, p->cols, p->ncol);
     const char *u = cu_unsigned(p);
     if (rows && p->k->tile_rows)
-        kp_line(p, "const %s u = (%s)(batch * %" PRId64 " + row);", u, u,
+        kp_line(p, "const %s u = (%s)(batch * " I64 " + row);", u, u,
                 p->k->tile_rows);
     else if (rows)
         kp_line(p, "const %s u = (%s)row;", u, u);

@@ -8,7 +8,6 @@
      k<i>_many   a table of tensors (PLAN_CUDA_MANY)                         */
 #include "codegen/cuda/print_cuda.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 /* "static .. k<i><name>(buffers..": up to further parameters. */
@@ -51,7 +50,7 @@ static void put_at(KPrint *p, int n) {
         }
         kp_text(p, "const Pack<N, %s> p%d = pack_load<N>(b%d + e",
                 cu_buffer_type(k, in->buf), id, in->buf);
-        if (in->at.c) sb_printf(p->sb, " + %" PRId64, in->at.c);
+        if (in->at.c) sb_printf(p->sb, " + " I64, in->at.c);
         sb_puts(p->sb, ");\n");
     }
     kp_line(p, "UNROLL");
@@ -80,11 +79,14 @@ static void put_at_call(KPrint *p, int n, const char *e) {
     sb_puts(p->sb, ");\n");
 }
 
-static void put_block(KPrint *p, int n) {
+void cu_put_flat(KPrint *p) {
+    int n = (int)kernel_loop(p->k, LOOP_UNROLLED, LOOP_ANY)->extent;
     int threads = cuda_shape(p->k).threads;
-    List l = begin_device(p, "_block");
-    cu_item(&l, "int64_t n");
-    cu_item(&l, "int64_t block");
+    p->depth = 1;
+    put_at(p, n);
+    List block = begin_device(p, "_block");
+    cu_item(&block, "int64_t n");
+    cu_item(&block, "int64_t block");
     sb_puts(p->sb, ")\n{\n");
     kp_line(p, "const int64_t e = (block * %d + threadIdx.x) * %d;", threads,
             n);
@@ -98,13 +100,6 @@ static void put_block(KPrint *p, int n) {
         kp_leave(p);
     }
     sb_puts(p->sb, "}\n\n");
-}
-
-void cu_put_flat(KPrint *p) {
-    int n = (int)kernel_loop(p->k, LOOP_UNROLLED, LOOP_ANY)->extent;
-    p->depth = 1;
-    put_at(p, n);
-    put_block(p, n);
     List head = cu_head(p, "");
     cu_params(p->k, &head);
     cu_item(&head, "long long n");

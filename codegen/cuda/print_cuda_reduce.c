@@ -11,10 +11,6 @@
    nothing.                                                                  */
 #include "codegen/cuda/print_cuda.h"
 
-#include <inttypes.h>
-
-#define I64 "%" PRId64
-
 /* The columns of a row are slices of a block's, one in each of its warps. */
 static bool is_sliced(const KPrint *p) { return p->k->form == KF_ROWS; }
 
@@ -115,20 +111,8 @@ static void put_sweep(KPrint *p, const KSweep *s) {
 
 /* ---- the kernel ---------------------------------------------------------- */
 
-static void put_row_stores(KPrint *p) {
-    bool idle = has_idle(p), shared = p->lanes->step > 1;
-    if (!kp_has_stores(p, false)) return;
-    if (shared)
-        kp_line(p, p->threads && !is_sliced(p) ? "__syncwarp();"
-                                               : "__syncthreads();");
-    if (shared || idle)
-        kp_enter(p, "if (%s%s%s)", shared ? "t == 0" : "",
-                 shared && idle ? " && " : "", idle ? "live" : "");
-    kp_stores(p, false);
-    if (shared || idle) kp_leave(p);
-}
-
 void cu_put_reduce(KPrint *p) {
+    bool idle = has_idle(p), shared = p->lanes->step > 1;
     if (p->ncols > 0) {
         kp_text(p, "const unsigned t = threadIdx.x");
         if (p->threads)
@@ -144,5 +128,13 @@ void cu_put_reduce(KPrint *p) {
         put_rows_of_teams(p);
     kp_dims(p, "row", p->rows, p->nrow, p->used);
     kp_sweeps(p, kp_row_insts, put_sweep);
-    put_row_stores(p);
+    if (!kp_has_stores(p, false)) return;
+    if (shared)
+        kp_line(p, p->threads && !is_sliced(p) ? "__syncwarp();"
+                                               : "__syncthreads();");
+    if (shared || idle)
+        kp_enter(p, "if (%s%s%s)", shared ? "t == 0" : "",
+                 shared && idle ? " && " : "", idle ? "live" : "");
+    kp_stores(p, false);
+    if (shared || idle) kp_leave(p);
 }

@@ -343,17 +343,15 @@ static Kernel **kernel_slot(const KernelSet *ks, const Kernel *k) {
     }
 }
 
-static void kernel_set_grow(KernelSet *ks) {
-    ks->cap = ks->cap ? 2 * ks->cap : 64;
-    ks->slot = NEW_ARRAY(ks->arena, Kernel *, ks->cap);
-    for (int e = 0; e < 2; e++)
-        for (int i = 0; i < ks->list[e].len; i++)
-            *kernel_slot(ks, ks->list[e].data[i]) = ks->list[e].data[i];
-}
-
 Kernel *kernel_set_add(KernelSet *ks, Kernel *k) {
     KernelVec *list = &ks->list[k->form == KF_EPILOGUE];
-    if (2 * (ks->list[0].len + ks->list[1].len) >= ks->cap) kernel_set_grow(ks);
+    if (2 * (ks->list[0].len + ks->list[1].len) >= ks->cap) {
+        ks->cap = ks->cap ? 2 * ks->cap : 64;
+        ks->slot = NEW_ARRAY(ks->arena, Kernel *, ks->cap);
+        for (int e = 0; e < 2; e++)
+            for (int i = 0; i < ks->list[e].len; i++)
+                *kernel_slot(ks, ks->list[e].data[i]) = ks->list[e].data[i];
+    }
     k->hash = hash_bytes((uint64_t)k->form, k->insts.data, inst_bytes(k));
     Kernel **at = kernel_slot(ks, k);
     if (*at) return *at;

@@ -20,22 +20,6 @@ typedef struct GroupFacts {
 
 /* The nodes of a group stand together in the order; `left` = read by another
    group, a view or the host, by ValueId.i. */
-static void find_left(const Graph *g, bool *left) {
-    for (int j = 0; j < g->order.len; j++) {
-        const Node *n = node_get(g, g->order.data[j]);
-        for (int i = 0; i < n->nin; i++) {
-            if (!is_value(n->in[i])) continue;
-            const Value *v = value_get(g, n->in[i]);
-            if (v->kind == VK_RESULT && node_get(g, v->def)->group != n->group)
-                left[n->in[i].i] = true;
-        }
-    }
-    for (int j = 0; j < g->outputs.len; j++)
-        left[g->outputs.data[j].value.i] = true;
-    for (int j = 0; j < g->writes.len; j++)
-        left[g->writes.data[j].value.i] = true;
-}
-
 static GroupFacts group_facts(const Graph *g, int first, const bool *left,
                               Arena *a) {
     GroupFacts f = {.group = node_get(g, g->order.data[first])->group};
@@ -225,7 +209,19 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
     Status status = OK;
     bool *left = NEW_ARRAY(a, bool, g->values.len);
     *out = NEW_ARRAY(a, LoweredStep, g->groups.len + 1);
-    find_left(g, left);
+    for (int j = 0; j < g->order.len; j++) {
+        const Node *n = node_get(g, g->order.data[j]);
+        for (int i = 0; i < n->nin; i++) {
+            if (!is_value(n->in[i])) continue;
+            const Value *v = value_get(g, n->in[i]);
+            if (v->kind == VK_RESULT && node_get(g, v->def)->group != n->group)
+                left[n->in[i].i] = true;
+        }
+    }
+    for (int j = 0; j < g->outputs.len; j++)
+        left[g->outputs.data[j].value.i] = true;
+    for (int j = 0; j < g->writes.len; j++)
+        left[g->writes.data[j].value.i] = true;
     for (int j = 0, n = 1; j < g->order.len; j += n, n = 1) {
         if (node_get(g, g->order.data[j])->group < 0) continue;
         Arena *scratch = arena_new();

@@ -6,10 +6,6 @@
 
 #include <string.h>
 
-static const Type *type_of(const Graph *g, ValueId v) {
-    return value_type(g, v);
-}
-
 /* Attribute ints with a default, right-aligned in three spatial dims. */
 static void spatial(const Node *n, AttrKey key, int s, int64_t dflt,
                     int64_t *to) {
@@ -36,35 +32,8 @@ static int64_t batch_stride(const Type *t, int rank, int d, int64_t each) {
     return s;
 }
 
-/* Appends a batch dim, or merges it with the one before. */
-static void add_batch(LibGemm *p, int64_t size, int64_t as, int64_t bs) {
-    int64_t j = p->nbatch_dim - 1;
-    if (size == 1) return;
-    if (j >= 0 && p->a_bs[j] == as * size && p->b_bs[j] == bs * size) {
-        p->batch_dim[j] *= size;
-    } else {
-        j = p->nbatch_dim++;
-        p->batch_dim[j] = size;
-    }
-    p->a_bs[j] = as;
-    p->b_bs[j] = bs;
-}
-
-/* Rows of A that follow each other over the batch, times one B, are one
-   product: [b,t,k] x [k,n] has b*t rows. */
-static void fold_rows(LibGemm *p) {
-    while (p->nbatch_dim > 0) {
-        int64_t j = p->nbatch_dim - 1;
-        if (p->b_bs[j] != 0 || p->a_bs[j] != p->m * p->a_rs) return;
-        p->m *= p->batch_dim[j];
-        p->batch_dim[j] = p->a_bs[j] = 0;
-        p->nbatch_dim--;
-    }
-}
-
-static void shape_GEMM(const Graph *g, const Node *n, LibGemm *p) {
-    const Type *x = type_of(g, n->in[0]), *w = type_of(g, n->in[1]);
-    const Type *y = type_of(g, n->out[0]);
+static void gemm(const Node *n, LibGemm *p, const Type *x, const Type *w,
+                 const Type *y) {
     bool ta = attr_int(n, AK_trans_a, 0) != 0;
     bool tb = attr_int(n, AK_trans_b, 0) != 0;
     p->m = y->dim[y->rank - 2];
@@ -74,54 +43,54 @@ static void shape_GEMM(const Graph *g, const Node *n, LibGemm *p) {
     p->a_cs = ta ? p->m : 1;
     p->b_rs = tb ? 1 : p->n;
     p->b_cs = tb ? p->k : 1;
-    for (int j = 0; j < y->rank - 2; j++)
-        add_batch(p, y->dim[j], batch_stride(x, y->rank, j, p->m * p->k),
-                  batch_stride(w, y->rank, j, p->k * p->n));
-    fold_rows(p);
+    for (int d = 0; d < y->rank - 2; d++) {
+        int64_t size = y->dim[d], j = p->nbatch_dim - 1;
+        int64_t as = batch_stride(x, y->rank, d, p->m * p->k);
+        int64_t bs = batch_stride(w, y->rank, d, p->k * p->n);
+        if (size == 1) continue;
+        if (j >= 0 && p->a_bs[j] == as * size && p->b_bs[j] == bs * size) {
+            p->batch_dim[j] *= size; /* one with the dim before */
+        } else {
+            j = p->nbatch_dim++;
+            p->batch_dim[j] = size;
+        }
+        p->a_bs[j] = as;
+        p->b_bs[j] = bs;
+    }
+    /* rows of A that follow each other over the batch, times one B, are one
+       product: [b,t,k] x [k,n] has b*t rows */
+    for (int64_t j; (j = p->nbatch_dim - 1) >= 0; p->nbatch_dim--) {
+        if (p->b_bs[j] != 0 || p->a_bs[j] != p->m * p->a_rs) break;
+        p->m *= p->batch_dim[j];
+        p->batch_dim[j] = p->a_bs[j] = 0;
+    }
 }
 
 /* ---- convolution --------------------------------------------------------- */
 
-/* x, w, y: the values in the roles of input, weight and output. */
-static void conv(const Graph *g, const Node *n, LibConv *p, ValueId x,
-                 ValueId w, ValueId y) {
-    const Type *tx = type_of(g, x), *tw = type_of(g, w), *ty = type_of(g, y);
-    int rank = tx->rank - 2;
-    p->n = tx->dim[0];
-    p->c = tx->dim[1];
-    p->k = tw->dim[0];
+static void conv(const Node *n, LibConv *p, const Type *x, const Type *w,
+                 const Type *y) {
+    int rank = x->rank - 2;
+    p->n = x->dim[0];
+    p->c = x->dim[1];
+    p->k = w->dim[0];
     p->group = attr_int(n, AK_group, 1);
-    spatial_dims(tx, p->in);
-    spatial_dims(ty, p->out);
-    spatial_dims(tw, p->kernel);
+    spatial_dims(x, p->in);
+    spatial_dims(y, p->out);
+    spatial_dims(w, p->kernel);
     spatial(n, AK_strides, rank, 1, p->stride);
     spatial(n, AK_dilations, rank, 1, p->dilation);
     spatial(n, AK_pads, rank, 0, p->pad);
 }
 
-static void shape_CONV_FWD(const Graph *g, const Node *n, LibConv *p) {
-    conv(g, n, p, n->in[0], n->in[1], n->out[0]);
-}
-
-static void shape_CONV_DGRAD(const Graph *g, const Node *n, LibConv *p) {
-    conv(g, n, p, n->out[0], n->in[1], n->in[0]);
-}
-
-static void shape_CONV_WGRAD(const Graph *g, const Node *n, LibConv *p) {
-    conv(g, n, p, n->in[0], n->out[0], n->in[1]);
-}
-
 /* ---- pools --------------------------------------------------------------- */
 
-/* x, y: the values in the roles of input and output. */
-static void pool(const Graph *g, const Node *n, LibPool *p, ValueId x,
-                 ValueId y) {
-    const Type *tx = type_of(g, x);
+static void pool(const Node *n, LibPool *p, const Type *x, const Type *y) {
     const int64_t *pads;
-    int rank = tx->rank - 2, npads = attr_ints(n, AK_pads, &pads);
-    p->planes = tx->dim[0] * tx->dim[1];
-    spatial_dims(tx, p->in);
-    spatial_dims(type_of(g, y), p->out);
+    int rank = x->rank - 2, npads = attr_ints(n, AK_pads, &pads);
+    p->planes = x->dim[0] * x->dim[1];
+    spatial_dims(x, p->in);
+    spatial_dims(y, p->out);
     spatial(n, AK_kernel_shape, rank, 1, p->kernel);
     spatial(n, AK_strides, rank, 1, p->stride);
     spatial(n, AK_dilations, rank, 1, p->dilation);
@@ -129,22 +98,6 @@ static void pool(const Graph *g, const Node *n, LibPool *p, ValueId x,
     for (int j = 0; j < rank && npads == 2 * rank; j++)
         p->pad_end[3 - rank + j] = pads[rank + j];
     p->idx_dtype = AMPC_I32;
-}
-
-static void shape_MAXPOOL(const Graph *g, const Node *n, LibPool *p) {
-    pool(g, n, p, n->in[0], n->out[0]);
-}
-
-static void shape_MAXPOOL_GRAD(const Graph *g, const Node *n, LibPool *p) {
-    pool(g, n, p, n->out[0], n->in[0]);
-}
-
-static void shape_AVGPOOL(const Graph *g, const Node *n, LibPool *p) {
-    pool(g, n, p, n->in[0], n->out[0]);
-}
-
-static void shape_AVGPOOL_GRAD(const Graph *g, const Node *n, LibPool *p) {
-    pool(g, n, p, n->out[0], n->in[0]);
 }
 
 /* ---- axes ---------------------------------------------------------------- */
@@ -155,8 +108,8 @@ static int64_t dims_product(const Type *t, int from, int to) {
     return p;
 }
 
-static void shape_SCATTER_ADD(const Graph *g, const Node *n, LibScatterAdd *p) {
-    const Type *out = type_of(g, n->out[0]), *idx = type_of(g, n->in[1]);
+static void scatter_add(const Node *n, LibScatterAdd *p, const Type *idx,
+                        const Type *out) {
     int axis = axis_norm(attr_int(n, AK_axis, 0), out->rank);
     p->outer = dims_product(out, 0, axis);
     p->rows = out->dim[axis];
@@ -176,27 +129,26 @@ int64_t lower_tile_rows(const LoweredStep *s) {
     return p->n == 1 ? 0 : p->k;
 }
 
-/* Parameters that are called as an attribute of the op. */
-static void attributes(const Node *n, const LibInfo *lib, int64_t *par) {
-    for (uint32_t i = 0, at = 0; i < lib->nfield; at += lib->fields[i++].n)
-        for (int k = 0; k < op_info[n->op].nattr; k++) {
-            AttrKey key = op_info[n->op].attrs[k];
-            if (!strcmp(attr_get(key)->text, lib->fields[i].name) &&
-                attr_get(key)->kind == ATTR_INT)
-                par[at] = attr_int(n, key, 0);
-        }
-}
-
-#define SHAPE_own(E) shape_##E(g, n, p)
+/* Column `shape` of lib.def; t: the operands' types. */
+#define shape_GEMM(n, p, t)         gemm(n, p, t[0], t[1], t[2])
+#define shape_CONV_FWD(n, p, t)     conv(n, p, t[0], t[1], t[2])
+#define shape_CONV_DGRAD(n, p, t)   conv(n, p, t[2], t[1], t[0])
+#define shape_CONV_WGRAD(n, p, t)   conv(n, p, t[0], t[2], t[1])
+#define shape_MAXPOOL(n, p, t)      pool(n, p, t[0], t[1])
+#define shape_MAXPOOL_GRAD(n, p, t) pool(n, p, t[2], t[0])
+#define shape_AVGPOOL(n, p, t)      pool(n, p, t[0], t[1])
+#define shape_AVGPOOL_GRAD(n, p, t) pool(n, p, t[1], t[0])
+#define shape_SCATTER_ADD(n, p, t)  scatter_add(n, p, t[1], t[2])
+#define SHAPE_own(E)                shape_##E(n, p, t)
 #define SHAPE_axis(E)                                                          \
-    const Type *x = type_of(g, n->in[0]);                                      \
-    int axis = axis_norm(attr_int(n, AK_axis, 0), x->rank);                    \
-    p->outer = dims_product(x, 0, axis);                                       \
-    p->axis = x->dim[axis];                                                    \
-    p->inner = dims_product(x, axis + 1, x->rank)
+    int axis = axis_norm(attr_int(n, AK_axis, 0), t[0]->rank);                 \
+    p->outer = dims_product(t[0], 0, axis);                                    \
+    p->axis = t[0]->dim[axis];                                                 \
+    p->inner = dims_product(t[0], axis + 1, t[0]->rank)
 #define SHAPE_none(E) ASSERT(p && !"an op's routine")
 
-static void shape(const Graph *g, const Node *n, PlanLib lib, LibParams *par) {
+static void shape(const Node *n, PlanLib lib, const Type *const *t,
+                  LibParams *par) {
     switch (lib) {
 #define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
     case PLAN_LIB_##E: {                                                       \
@@ -209,14 +161,13 @@ static void shape(const Graph *g, const Node *n, PlanLib lib, LibParams *par) {
     }
 }
 
-/* Operands are the node's own, in order, results after inputs. */
+/* Their dtypes, and where they are. */
 static Status operands(const Graph *g, const Node *n, Diag *d,
-                       const LibInfo *lib, LoweredStep *s) {
-    int in = 0, out = 0, wide = -1;
+                       const LibInfo *lib, const ValueId *v, LoweredStep *s) {
+    int wide = -1;
     for (uint32_t i = 0; i < lib->noperand; i++) {
         const LibOperand *o = &lib->operands[i];
-        ValueId v = lib_writes(lib, (int)i) ? n->out[out++] : n->in[in++];
-        DType t = value_dtype(g, v);
+        DType t = value_dtype(g, v[i]);
         if (!(o->dtypes >> t & 1))
             return fail(d, n->loc, "there is no %s of %s: cast to f32",
                         op_info[n->op].text, dtype_info[t].text);
@@ -225,10 +176,9 @@ static Status operands(const Graph *g, const Node *n, Diag *d,
                         op_info[n->op].text,
                         dtype_info[wide ? t : value_dtype(g, n->in[0])].text);
         if (o->dtypes == LIB_FLOAT) wide = t == DT_F64;
-        s->refs[i] = o->role == LIB_ROLE_IN ? view_root(g, v) : v;
+        s->refs[i] = o->role == LIB_ROLE_IN ? view_root(g, v[i]) : v[i];
         s->pars[o->dtype_at] = t;
     }
-    ASSERT(in == n->nin && out == n->nout);
     return OK;
 }
 
@@ -251,6 +201,7 @@ static const int routine[NUM_OPS] = {
 
 bool lower_has_routine(OpCode op) { return routine[op] != 0; }
 
+/* Operands are the node's own, in order, results after inputs. */
 Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
                       LoweredStep *out) {
     LibParams p;
@@ -258,12 +209,29 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
     out->kind = PLAN_LIB;
     out->lib = (PlanLib)(routine[n->op] - 1);
     const LibInfo *lib = lib_info(out->lib);
+    ValueId *v = NEW_ARRAY(a, ValueId, (int)lib->noperand);
+    const Type **t = NEW_ARRAY(a, const Type *, (int)lib->noperand);
+    int nin = 0, nout = 0;
+    out->empty = true;
+    for (int i = 0; i < (int)lib->noperand; i++) {
+        v[i] = lib_writes(lib, i) ? n->out[nout++] : n->in[nin++];
+        t[i] = value_type(g, v[i]);
+        if (lib_writes(lib, i) && type_count(t[i])) out->empty = false;
+    }
+    ASSERT(nin == n->nin && nout == n->nout);
     memset(&p, 0, sizeof p);
-    attributes(n, lib, (int64_t *)(void *)&p);
-    shape(g, n, out->lib, &p);
+    int64_t *par = (int64_t *)(void *)&p; /* those called as an attribute */
+    for (uint32_t i = 0; i < lib->nfield; par += lib->fields[i++].n)
+        for (int k = 0; k < op_info[n->op].nattr; k++) {
+            AttrKey key = op_info[n->op].attrs[k];
+            if (!strcmp(attr_get(key)->text, lib->fields[i].name) &&
+                attr_get(key)->kind == ATTR_INT)
+                *par = attr_int(n, key, 0);
+        }
+    shape(n, out->lib, t, &p);
     out->npar = (int)lib->npar;
     out->pars = arena_dup(a, &p, lib->npar * sizeof(int64_t));
     out->nref = (int)lib->noperand;
     out->refs = NEW_ARRAY(a, ValueId, out->nref);
-    return operands(g, n, d, lib, out);
+    return operands(g, n, d, lib, v, out);
 }

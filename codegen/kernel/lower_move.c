@@ -150,17 +150,12 @@ static int move_slice(Lower *l, const Node *n, const KIndex *at, int guard) {
     return lower_value(l, n->in[0], src, guard);
 }
 
-/* x / step where step divides x; *ok says whether it does. */
-static KIndex divide(Lower *l, KIndex x, int64_t step, int *ok) {
-    if (step == 1 || step == -1) return at_scale(l, x, step);
-    int v = at_value(l, x), s = iconst(l, step);
-    int q = iop(l, OP_DIV, v, s);
-    *ok = guard_and(l, *ok, iop(l, OP_EQUAL, iop(l, OP_MUL, q, s), v));
-    return at_inst(q);
-}
-
-static int zero_of(Lower *l, int like) {
-    return lower_const(l, kinst_at(l->k, like)->type, 0, 0);
+/* The operand at `src` where `inside` holds, else zero. */
+static int guarded(Lower *l, const Node *n, const KIndex *src, int guard,
+                   int inside) {
+    int v = lower_value(l, n->in[0], src, guard_and(l, guard, inside));
+    return lower_select(l, inside, v,
+                        lower_const(l, kinst_at(l->k, v)->type, 0, 0));
 }
 
 static int move_slice_grad(Lower *l, const Node *n, const KIndex *at,
@@ -171,12 +166,19 @@ static int move_slice_grad(Lower *l, const Node *n, const KIndex *at,
     int nsteps = attr_ints(n, AK_steps, &steps), inside = 0;
     attr_ints(n, AK_starts, &starts);
     for (int d = 0; d < t->rank; d++) {
-        src[d] = divide(l, at_shift(at[d], -starts[d]),
-                        d < nsteps ? steps[d] : 1, &inside);
+        int64_t step = d < nsteps ? steps[d] : 1;
+        src[d] = at_shift(at[d], -starts[d]);
+        if (step == 1 || step == -1) {
+            src[d] = at_scale(l, src[d], step);
+        } else { /* inside where the step divides it */
+            int v = at_value(l, src[d]), by = iconst(l, step);
+            int q = iop(l, OP_DIV, v, by), back = iop(l, OP_MUL, q, by);
+            inside = guard_and(l, inside, iop(l, OP_EQUAL, back, v));
+            src[d] = at_inst(q);
+        }
         inside = at_within(l, src[d], 0, t->dim[d], inside);
     }
-    int v = lower_value(l, n->in[0], src, guard_and(l, guard, inside));
-    return lower_select(l, inside, v, zero_of(l, v));
+    return guarded(l, n, src, guard, inside);
 }
 
 static int move_concat(Lower *l, const Node *n, const KIndex *at, int guard) {
@@ -215,8 +217,7 @@ static int move_gather(Lower *l, const Node *n, const KIndex *at, int guard) {
     memcpy(src, at, (size_t)axis * sizeof *src);
     src[axis] = at_inst(wrapped);
     for (int d = axis + 1; d < t->rank; d++) src[d] = at[d + ti->rank - 1];
-    int v = lower_value(l, n->in[0], src, guard_and(l, guard, inside));
-    return lower_select(l, inside, v, zero_of(l, v));
+    return guarded(l, n, src, guard, inside);
 }
 
 static int move_trilu(Lower *l, const Node *n, const KIndex *at, int guard) {
@@ -228,37 +229,27 @@ static int move_trilu(Lower *l, const Node *n, const KIndex *at, int guard) {
     int keep = upper
                    ? at_within(l, off, k, INT64_MAX, 0)
                    : at_within(l, off, INT64_MIN, k < INT64_MAX ? k + 1 : k, 0);
-    int v = lower_value(l, n->in[0], at, guard_and(l, guard, keep));
-    return lower_select(l, keep, v, zero_of(l, v));
+    return guarded(l, n, at, guard, keep);
 }
 
 /* ---- padding ------------------------------------------------------------- */
-
-static int clamp(Lower *l, int v, int64_t lo, int64_t hi) {
-    v = iop(l, OP_MAX, v, iconst(l, lo));
-    return iop(l, OP_MIN, v, iconst(l, hi));
-}
-
-/* 0 <= result < period; the interpreter's MOD has the divisor's sign */
-static int mod(Lower *l, int v, int64_t period) {
-    return iop(l, OP_MOD, v, iconst(l, period));
-}
-
-static int reflect(Lower *l, int v, int64_t size) {
-    if (size == 1) return iconst(l, 0);
-    int64_t period = 2 * (size - 1);
-    int y = mod(l, v, period);
-    return iop(l, OP_MIN, y, iop(l, OP_SUB, iconst(l, period), y));
-}
 
 /* The source position of padded position x + begin. */
 static KIndex pad_source(Lower *l, Str mode, KIndex x, int64_t size) {
     int64_t lo, hi;
     if (at_range(l, &x, &lo, &hi) && lo >= 0 && hi < size) return x;
     int v = at_value(l, x);
-    if (strcmp(mode, "edge") == 0) return at_inst(clamp(l, v, 0, size - 1));
-    if (strcmp(mode, "wrap") == 0) return at_inst(mod(l, v, size));
-    return at_inst(reflect(l, v, size));
+    if (strcmp(mode, "edge") == 0) {
+        v = iop(l, OP_MAX, v, iconst(l, 0));
+        return at_inst(iop(l, OP_MIN, v, iconst(l, size - 1)));
+    }
+    /* the interpreter's MOD has the divisor's sign */
+    if (strcmp(mode, "wrap") == 0)
+        return at_inst(iop(l, OP_MOD, v, iconst(l, size)));
+    if (size == 1) return at_const(0);
+    int period = iconst(l, 2 * (size - 1));
+    v = iop(l, OP_MOD, v, period);
+    return at_inst(iop(l, OP_MIN, v, iop(l, OP_SUB, period, v)));
 }
 
 static int move_pad(Lower *l, const Node *n, const KIndex *at, int guard) {

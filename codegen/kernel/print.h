@@ -4,6 +4,10 @@
 
 #include "codegen/kernel/schedule.h"
 
+#include <inttypes.h>
+
+#define I64 "%" PRId64
+
 /* ---- scalar expressions (print_expr.c), for every printer ---------------- */
 
 /* Spells an instruction that computes (K_OP, K_CVT, K_ROUND, K_PHILOX) in C or

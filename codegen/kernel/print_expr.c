@@ -5,7 +5,6 @@
 #include "codegen/kernel/print.h"
 
 #include <ctype.h>
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -18,9 +17,9 @@ static void put_int(StrBuf *sb, int64_t i) {
     if (i == INT64_MIN)
         sb_puts(sb, "INT64_MIN");
     else if (i < INT32_MIN || i > INT32_MAX)
-        sb_printf(sb, "INT64_C(%" PRId64 ")", i);
+        sb_printf(sb, "INT64_C(" I64 ")", i);
     else
-        sb_printf(sb, i < 0 ? "(%" PRId64 ")" : "%" PRId64, i);
+        sb_printf(sb, i < 0 ? "(" I64 ")" : I64, i);
 }
 
 static void put_float(StrBuf *sb, double f, bool f64) {
@@ -34,13 +33,6 @@ static void put_float(StrBuf *sb, double f, bool f64) {
         sb_printf(sb, "%.1f%s", f, f64 ? "" : "f");
     else
         sb_printf(sb, "%a%s", f, f64 ? "" : "f");
-}
-
-static void put_number(StrBuf *sb, KType t, double f) {
-    if (t == KT_F32 || t == KT_F64)
-        put_float(sb, f, t == KT_F64);
-    else
-        put_int(sb, int_of_float(f));
 }
 
 void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
@@ -73,22 +65,14 @@ static void put_word(StrBuf *sb, const Spelling *s, const char *w, size_t n) {
         else
             sb_puts(sb, s->operand[*w - 'a']);
     } else if (n == 2 && *w == 'P') {
-        put_number(sb, s->type, s->in ? s->in->p[w[1] - '0'] : 0);
+        double p = s->in ? s->in->p[w[1] - '0'] : 0;
+        if (s->type == KT_F32 || s->type == KT_F64)
+            put_float(sb, p, s->type == KT_F64);
+        else
+            put_int(sb, int_of_float(p));
     } else {
         sb_putn(sb, w, n);
         sb_puts(sb, ktype_suffix[s->type]);
-    }
-}
-
-static void put_expr(StrBuf *sb, const char *e, const Spelling *s) {
-    while (*e) {
-        size_t n = 0;
-        while (isalnum((unsigned char)e[n]) || e[n] == '_') n++;
-        if (n && !isdigit((unsigned char)*e))
-            put_word(sb, s, e, n);
-        else
-            sb_putn(sb, e, n ? n : 1);
-        e += n ? n : 1;
     }
 }
 
@@ -97,7 +81,15 @@ static void put_op(StrBuf *sb, OpCode c, Spelling *s) {
                (c == OP_ADD || c == OP_SUB || c == OP_MUL || c == OP_NEG ||
                 c == OP_REDUCE_SUM || c == OP_REDUCE_PROD);
     if (s->wraps) sb_puts(sb, "(int64_t)(");
-    put_expr(sb, op_info[c].expr, s);
+    for (const char *e = op_info[c].expr; *e;) {
+        size_t n = 0;
+        while (isalnum((unsigned char)e[n]) || e[n] == '_') n++;
+        if (n && !isdigit((unsigned char)*e))
+            put_word(sb, s, e, n);
+        else
+            sb_putn(sb, e, n ? n : 1);
+        e += n ? n : 1;
+    }
     if (s->wraps) sb_puts(sb, ")");
 }
 
@@ -121,23 +113,20 @@ const char *fold_start(OpCode code, KType t) {
 
 /* ---- instructions -------------------------------------------------------- */
 
-static void put_cvt(StrBuf *sb, const Kernel *k, const KInst *in) {
-    const KInst *x = kinst_at(k, in->in[0]);
-    bool from_float = x->type == KT_F32 || x->type == KT_F64;
-    if (in->type == KT_B8)
-        sb_puts(sb, "0 != ");
-    else if (in->type == KT_I64 && from_float)
-        sb_printf(sb, "TO_I64%s", ktype_suffix[x->type]);
-    else if (x->type == KT_I64 && x->fits >> DT_I32 & 1)
-        sb_printf(sb, "(%s)(int32_t)", ktype_c[in->type]);
-    else
-        sb_printf(sb, "(%s)", ktype_c[in->type]);
-}
-
 void sb_put_kinst(StrBuf *sb, const Kernel *k, const KInst *in) {
     Spelling s = {.k = k, .in = in, .type = in->compute};
+    const KInst *x = kinst_at(k, in->in[0]);
     switch (in->op) {
-    case K_CVT: put_cvt(sb, k, in); break;
+    case K_CVT:
+        if (in->type == KT_B8)
+            sb_puts(sb, "0 != ");
+        else if (in->type == KT_I64 && x->type != KT_B8)
+            sb_printf(sb, "TO_I64%s", ktype_suffix[x->type]);
+        else if (x->type == KT_I64 && x->fits >> DT_I32 & 1)
+            sb_printf(sb, "(%s)(int32_t)", ktype_c[in->type]);
+        else
+            sb_printf(sb, "(%s)", ktype_c[in->type]);
+        break;
     case K_ROUND:
         if (dtype_is_16(in->dtype))
             sb_printf(sb, "ROUND_%s", in->dtype == DT_F16 ? "F16" : "BF16");

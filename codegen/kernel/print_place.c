@@ -2,7 +2,6 @@
    indices, loads that widen to the register, stores that narrow from it.    */
 #include "codegen/kernel/print.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,7 +39,7 @@ void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
         put_term(sb, &first, 1, name);
     }
     if (first)
-        sb_printf(sb, "%" PRId64, at->c);
+        sb_printf(sb, I64, at->c);
     else if (at->c)
         sb_printf(sb, at->c < 0 ? " - %" PRIu64 : " + %" PRIu64,
                   at->c < 0 ? 0 - (uint64_t)at->c : (uint64_t)at->c);
@@ -231,8 +230,8 @@ void kp_dims(KPrint *p, const char *of, const int *dim, int n,
         int64_t extent = p->k->dim[dim[j]].extent;
         if (!used || used[dim[j]]) {
             kp_text(p, "const %s i%d = %s", kp_signed(p), dim[j], of);
-            if (stride != 1) sb_printf(p->sb, " / %" PRId64, stride);
-            if (j > 0) sb_printf(p->sb, " %% %" PRId64, extent);
+            if (stride != 1) sb_printf(p->sb, " / " I64, stride);
+            if (j > 0) sb_printf(p->sb, " %% " I64, extent);
             sb_puts(p->sb, ";\n");
         }
         /* zero extents: nothing runs; never print a division by zero */

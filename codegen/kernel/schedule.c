@@ -19,24 +19,19 @@ static int strided(const Kernel *k, int d, int *unit) {
 
 enum { FEW_ROWS = 8 }; /* too few for vectors */
 
-/* The row dim whose neighbours are better computed side by side than the
-   columns one after the other; -1: none. */
-static int side_by_side(const Kernel *k, int col) {
-    int unit, best = -1, least = strided(k, col, &unit);
-    for (int d = 0; d < k->ndim; d++) {
-        if (k->dim[d].col || k->dim[d].extent < FEW_ROWS) continue;
-        int n = strided(k, d, &unit);
-        if (n < least && unit > 0) best = d, least = n;
-    }
-    return best;
-}
-
 static void choose_form(Kernel *k) {
     int cols[MAX_RANK], n = kernel_col_dims(k, cols);
     bool reduces = kernel_reduces(k);
     k->vec = n ? cols[n - 1] : -1;
     if (k->form == KF_EPILOGUE) return;
-    int rows = reduces ? side_by_side(k, k->vec) : -1;
+    /* the row dim whose neighbours are better computed side by side than the
+       columns one after the other; -1: none */
+    int rows = -1, unit, least = reduces ? strided(k, k->vec, &unit) : 0;
+    for (int d = 0; d < k->ndim && reduces; d++) {
+        if (k->dim[d].col || k->dim[d].extent < FEW_ROWS) continue;
+        int jumps = strided(k, d, &unit);
+        if (jumps < least && unit > 0) rows = d, least = jumps;
+    }
     bool flat = k->ndim == 1 && k->dim[0].col && !reduces;
     for (int id = 1; id < k->insts.len && flat; id++) {
         int64_t step = k->insts.data[id].at.k[0];

@@ -51,15 +51,6 @@ static void loops_of_rows(Kernel *k, const int *col, int n) {
 
 /* ---- what is kept -------------------------------------------------------- */
 
-/* The operand lies in memory as the fold wants it. */
-static bool folds_buffer(const Kernel *k, const KInst *r) {
-    const KInst *x = kinst_at(k, r->in[0]);
-    return k->form == KF_COLS && x->op == K_LOAD && !x->guard &&
-           k->bufs.data[x->buf].dtype == dtype_of_ktype(r->compute) &&
-           x->at.k[k->vec] == 1 &&
-           (!x->at.inst || !kinst_at(k, x->at.inst)->full);
-}
-
 /* Values that several sweeps over the columns of a row need. */
 static void keep_costly(Arena *a, Kernel *k) {
     KSweeps sweeps = kernel_sweeps(k, a);
@@ -87,7 +78,13 @@ static void choose_kept(Arena *a, Kernel *k) {
         /* cheap to compute wherever it is used, without other instructions */
         bool cheap = in->op == K_INDEX ||
                      (in->op == K_LOAD && !in->guard && !in->at.inst);
-        if (in->op == K_REDUCE && folds_buffer(k, in)) in->keep = KEEP_BUFFER;
+        const KInst *x = in->op == K_REDUCE ? kinst_at(k, in->in[0]) : NULL;
+        /* the operand lies in memory as the fold wants it */
+        if (x && k->form == KF_COLS && x->op == K_LOAD && !x->guard &&
+            k->bufs.data[x->buf].dtype == dtype_of_ktype(in->compute) &&
+            x->at.k[k->vec] == 1 &&
+            (!x->at.inst || !kinst_at(k, x->at.inst)->full))
+            in->keep = KEEP_BUFFER;
         if (k->form == KF_ROWS &&
             (in->op == K_REDUCE || (kinst_is_row_value(in) && !cheap)))
             in->keep = KEEP_BLOCK;

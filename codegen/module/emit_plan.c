@@ -86,11 +86,7 @@ static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
 static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
     EmitTarget *t = &e->target[g->target];
     int at = t->refs.len;
-    for (int i = 0; i < n; i++) {
-        int64_t bytes = is_value(v[i]) ? type_bytes(value_type(g, v[i])) : 0;
-        vec_push(e->a, &t->refs, ref_of(e, g, v[i]));
-        vec_push(e->a, &t->ref_bytes, bytes);
-    }
+    for (int i = 0; i < n; i++) vec_push(e->a, &t->refs, ref_of(e, g, v[i]));
     return at;
 }
 
@@ -102,7 +98,7 @@ static int add_pars(Emit *e, EmitTarget *t, const int64_t *p, int n) {
 
 static void add_step(Emit *e, const Graph *g, const LoweredStep *s) {
     EmitTarget *t = &e->target[g->target];
-    EmitStep x = {.s = *s};
+    LoweredStep x = *s;
     x.ref0 = add_refs(e, g, s->refs, s->nref);
     x.ep_ref0 = add_refs(e, g, s->ep_refs, s->nep_ref);
     x.par0 = add_pars(e, t, s->pars, s->npar);
@@ -117,20 +113,6 @@ static void add_tensor(Emit *e, const Graph *g, Str name, ValueId v) {
     PlanTensor x = {.name = name, .dtype = t->dtype, .rank = (uint32_t)t->rank};
     memcpy(x.dim, t->dim, sizeof x.dim);
     vec_push(e->a, &e->tensors, x);
-}
-
-static void add_program(Emit *e, const Graph *g) {
-    EmitProgram p = {.name = g->name,
-                     .in0 = e->tensors.len,
-                     .nin = g->inputs.len,
-                     .nout = g->outputs.len};
-    for (int i = 0; i < p.nin; i++)
-        add_tensor(e, g, value_get(g, g->inputs.data[i])->name,
-                   g->inputs.data[i]);
-    p.out0 = e->tensors.len;
-    for (int i = 0; i < p.nout; i++)
-        add_tensor(e, g, g->outputs.data[i].name, g->outputs.data[i].value);
-    vec_push(e->a, &e->programs, p);
 }
 
 /* A step that copies the bytes of `from`; false: it has none. */
@@ -215,31 +197,22 @@ static Status add_programs(Emit *e) {
             TRY(status);
             t->kernels = kernel_set_new(e->a, g->target);
         }
-        if (g->target == first)
-            add_program(e, g);
-        else
+        if (g->target == first) {
+            EmitProgram p = {g->name, e->tensors.len, g->inputs.len,
+                             e->tensors.len + g->inputs.len, g->outputs.len};
+            for (int k = 0; k < p.nin; k++)
+                add_tensor(e, g, value_get(g, g->inputs.data[k])->name,
+                           g->inputs.data[k]);
+            for (int k = 0; k < p.nout; k++)
+                add_tensor(e, g, g->outputs.data[k].name,
+                           g->outputs.data[k].value);
+            vec_push(e->a, &e->programs, p);
+        } else {
             ASSERT(e->programs.data[t->runs.len].name == g->name);
+        }
         if (add_run(e, g) != OK) status = ERR_USER;
     }
     return status;
-}
-
-/* ---- steps on a GPU ------------------------------------------------------ */
-
-static void add_cuda(Emit *e) {
-    EmitTarget *t = &e->target[TARGET_CUDA];
-    if (!t->runs.len) return;
-    CudaStepIn *in = NEW_ARRAY(e->a, CudaStepIn, t->steps.len + 1);
-    for (int i = 0; i < t->steps.len; i++) {
-        const EmitStep *x = &t->steps.data[i];
-        in[i] = (CudaStepIn){.s = &x->s,
-                             .beside = x->beside,
-                             .ref_bytes = t->ref_bytes.data + x->ref0,
-                             .ep_bytes = t->ref_bytes.data + x->ep_ref0};
-    }
-    e->out->cuda = NEW(e->a, CudaSource);
-    e->out->cuda->archs = cuda_archs(e->opt, e->a);
-    emit_cuda(e->a, in, t->steps.len, e->out->cuda);
 }
 
 /* ---- all ----------------------------------------------------------------- */
@@ -251,7 +224,12 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
     add_variables(&e);
     TRY(add_programs(&e));
     out->kernels = e.target[TARGET_CPU].kernels;
-    add_cuda(&e);
+    EmitTarget *gpu = &e.target[TARGET_CUDA];
+    if (gpu->runs.len) {
+        out->cuda = NEW(a, CudaSource);
+        out->cuda->archs = cuda_archs(opt, a);
+        emit_cuda(a, gpu->steps.data, gpu->steps.len, out->cuda);
+    }
     put_plan(&out->text, &e, in);
     return OK;
 }

@@ -5,12 +5,6 @@
 
 #include "codegen/cuda/cuda.h"
 
-typedef struct EmitStep {
-    LoweredStep s;
-    int ref0, ep_ref0, par0, ep_par0;
-    bool beside; /* Group.beside */
-} EmitStep;
-
 /* A program as a target runs it. */
 typedef struct EmitRun {
     const Graph *g;
@@ -23,9 +17,8 @@ typedef struct EmitTarget {
     TargetKind kind;
     KernelSet *kernels;
     VEC(EmitRun) runs;
-    VEC(EmitStep) steps;
+    VEC(LoweredStep) steps;
     VEC(PlanRef) refs;
-    VEC(int64_t) ref_bytes; /* of each, for emit_cuda.c */
     VEC(int64_t) pars;
 } EmitTarget;
 

@@ -36,6 +36,7 @@ typedef struct EmitSo {
     char *dir;
     const char *role; /* of the texts being written; NULL: our own use */
     PlanSource src;
+    OutFile module, weights;
 } EmitSo;
 
 /* ---- files --------------------------------------------------------------- */
@@ -80,26 +81,20 @@ static Status put_headers(EmitSo *e, const char *dir) {
     return OK;
 }
 
-/* Readable copies for --emit-c: one set of kernels, since the levels differ in
-   compiler flags only. */
+/* Readable copies: for --emit-c one set of kernels, since the levels differ in
+   compiler flags only, for --emit-cuda the units; and what they include. */
 static Status put_readable(EmitSo *e) {
     const char *dir = e->opt->emit_c;
-    if (!dir) return OK;
     e->role = "--emit-c";
-    TRY(file_folder(e->d, dir));
-    TRY(put_headers(e, dir));
-    for (const IsaLevel *l = isa_levels; l->isa; l++) {
-        if (!isa_wanted(e->opt, l)) continue;
-        TRY(put_kernels(e, dir, l));
-        break;
+    if (dir) {
+        TRY(file_folder(e->d, dir));
+        TRY(put_headers(e, dir));
+        const IsaLevel *l = isa_levels;
+        while (l->isa && !isa_wanted(e->opt, l)) l++;
+        if (l->isa) TRY(put_kernels(e, dir, l));
+        TRY(put_text(e, dir, "plan.c", e->src.text.data, e->src.text.len));
     }
-    return put_text(e, dir, "plan.c", e->src.text.data, e->src.text.len);
-}
-
-/* For --emit-cuda: the units, and what they include beside them. */
-static Status put_readable_cuda(EmitSo *e) {
-    const char *dir = e->opt->emit_cuda;
-    if (!dir) return OK;
+    if (!(dir = e->opt->emit_cuda)) return OK;
     e->role = "--emit-cuda";
     TRY(file_folder(e->d, dir));
     CudaHeaders h = cuda_headers(e->a);
@@ -163,28 +158,24 @@ static Status compile_all(EmitSo *e) {
 
 /* ---- the output file ----------------------------------------------------- */
 
-static void put_cuda_sections(EmitSo *e, SectionWriter *w) {
-    const CudaSource *c = e->src.cuda;
-    int n = c && c->archs.len ? c->units.len : 0;
-    for (int i = 0; i < n * (n ? c->archs.len : 0); i++) {
-        section_begin(
-            w, arena_printf(e->a, "cuda:%s:%d", c->archs.data[i / n], i % n));
-        section_put(w, c->build.image[i].data, c->build.image[i].size);
-        section_end(w);
-    }
-    for (int i = 0; i < n; i++)
-        section_add_zlib(w, arena_printf(e->a, "txt:cuda:%d", i),
-                         c->units.data[i].text, c->units.data[i].size);
-}
-
 static void put_sections(EmitSo *e, SectionWriter *w) {
+    const CudaSource *c = e->src.cuda;
+    int nunit = c && c->archs.len ? c->units.len : 0;
     weights_section(w, &e->src);
     if (e->opt->sidecar_weights) {
         section_begin(w, "sidecar");
         section_put(w, &e->src.sidecar, sizeof e->src.sidecar);
         section_end(w);
     }
-    put_cuda_sections(e, w);
+    for (int i = 0; i < (nunit ? nunit * c->archs.len : 0); i++) {
+        section_begin(w, arena_printf(e->a, "cuda:%s:%d",
+                                      c->archs.data[i / nunit], i % nunit));
+        section_put(w, c->build.image[i].data, c->build.image[i].size);
+        section_end(w);
+    }
+    for (int i = 0; i < nunit; i++)
+        section_add_zlib(w, arena_printf(e->a, "txt:cuda:%d", i),
+                         c->units.data[i].text, c->units.data[i].size);
     if (e->in->model_data)
         section_add_zlib(w, e->in->model_is_text ? "model.amp" : "model",
                          e->in->model_data, e->in->model_size);
@@ -214,37 +205,32 @@ static Status put_module(EmitSo *e, FILE *f) {
     return section_finish(&w, e->src.id) ? OK : io_error(e, e->in->path);
 }
 
-static Status put_weights(EmitSo *e, OutFile *o) {
-    const char *path = weights_sidecar_path(e->a, e->in->path);
+/* A file of ours to be, open for writing; NULL: a message. */
+static FILE *open_file(EmitSo *e, OutFile *o, const char *path, unsigned mode) {
     FILE *f = NULL;
-    if (outfile_open(o, path, 0666, NULL, NULL)) f = outfile_stream(o);
-    if (!f) return file_failed(e->d, path, o);
-    if (!weights_sidecar(f, e->m, e->a, &e->src.sidecar))
-        return io_error(e, path);
-    return outfile_ready(o) ? OK : file_failed(e->d, path, o);
+    if (outfile_open(o, path, mode, NULL, NULL)) f = outfile_stream(o);
+    if (!f) file_failed(e->d, path, o);
+    return f;
 }
 
 /* Both files are whole before the first is renamed. */
-static Status put_files(EmitSo *e, OutFile *module, OutFile *weights) {
-    FILE *f = NULL;
-    if (e->opt->sidecar_weights) TRY(put_weights(e, weights));
-    if (outfile_open(module, e->in->path, 0777, NULL, NULL))
-        f = outfile_stream(module);
-    if (!f) return file_failed(e->d, e->in->path, module);
+static Status put_files(EmitSo *e) {
+    OutFile *module = &e->module, *weights = &e->weights;
+    const char *path = e->in->path, *side = weights_sidecar_path(e->a, path);
+    bool sidecar = e->opt->sidecar_weights;
+    FILE *f;
+    if (sidecar) {
+        if (!(f = open_file(e, weights, side, 0666))) return ERR_USER;
+        if (!weights_sidecar(f, e->m, e->a, &e->src.sidecar))
+            return io_error(e, side);
+        if (!outfile_ready(weights)) return file_failed(e->d, side, weights);
+    }
+    if (!(f = open_file(e, module, path, 0777))) return ERR_USER;
     TRY(put_module(e, f));
-    if (!outfile_ready(module)) return file_failed(e->d, e->in->path, module);
-    if (e->opt->sidecar_weights && !outfile_commit(weights))
-        return file_failed(e->d, weights_sidecar_path(e->a, e->in->path),
-                           weights);
-    return outfile_commit(module) ? OK : file_failed(e->d, e->in->path, module);
-}
-
-static Status put_output(EmitSo *e) {
-    OutFile module = {0}, weights = {0};
-    Status s = put_files(e, &module, &weights);
-    outfile_abort(&module);
-    outfile_abort(&weights);
-    return s;
+    if (!outfile_ready(module)) return file_failed(e->d, path, module);
+    if (sidecar && !outfile_commit(weights))
+        return file_failed(e->d, side, weights);
+    return outfile_commit(module) ? OK : file_failed(e->d, path, module);
 }
 
 /* ---- notes about groups -------------------------------------------------- */
@@ -287,16 +273,17 @@ static void tell_compiled(Arena *a, const EmitInput *in,
 static Status emit_all(EmitSo *e) {
     TRY(emit_plan(e->m, e->opt, e->d, e->in, e->a, &e->src));
     TRY(put_readable(e));
-    TRY(put_readable_cuda(e));
     TRY(put_sources(e));
     TRY(compile_all(e));
     tell_compiled(e->a, e->in, &e->src);
-    return put_output(e);
+    return put_files(e);
 }
 
 Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in) {
     EmitSo e = {.opt = opt, .d = d, .a = arena_new(), .in = in, .m = m};
     Status s = emit_all(&e);
+    outfile_abort(&e.module);
+    outfile_abort(&e.weights);
     leave_remove_folder();
     sb_free(&e.src.text);
     sb_free(&e.src.index);

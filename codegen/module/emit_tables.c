@@ -104,20 +104,6 @@ static void put_refs(StrBuf *sb, const EmitTarget *t) {
     sb_puts(sb, "    0};\n");
 }
 
-static void put_step(StrBuf *sb, const EmitStep *x) {
-    const LoweredStep *s = &x->s;
-    if (s->kind == PLAN_LIB)
-        sb_printf(sb, "    {PLAN_LIB, %s, %d, ", lib_info(s->lib)->plan_name,
-                  s->epilogue ? kernel_index(s->epilogue) + 1 : 0);
-    else
-        sb_printf(sb, "    {PLAN_KERNEL, %d, 0, ", kernel_index(s->kernel));
-    sb_printf(sb, "%d, %d, %d, %d, %d, %d, %d, %d, %lld, %lld, ", x->ref0,
-              s->nref, x->ep_ref0, s->nep_ref, x->par0, s->npar, x->ep_par0,
-              s->nep_par, (long long)s->units, (long long)s->grain);
-    put_string(sb, s->name ? s->name : "");
-    sb_puts(sb, "},\n");
-}
-
 static void put_target(StrBuf *sb, const EmitTarget *t) {
     const char *name = target_text[t->kind];
     put_refs(sb, t);
@@ -129,7 +115,22 @@ static void put_target(StrBuf *sb, const EmitTarget *t) {
     for (int p = 0, i = 0; p < t->runs.len; p++) {
         const EmitRun *x = &t->runs.data[p];
         sb_printf(sb, "    /* program %s */\n", x->g->name);
-        for (; i < x->step0 + x->nstep; i++) put_step(sb, &t->steps.data[i]);
+        for (; i < x->step0 + x->nstep; i++) {
+            const LoweredStep *s = &t->steps.data[i];
+            const Kernel *k = s->kind == PLAN_LIB ? s->epilogue : s->kernel;
+            int number = k ? kernel_index(k) : -1;
+            if (s->kind == PLAN_LIB)
+                sb_printf(sb, "    {PLAN_LIB, %s, %d, ",
+                          lib_info(s->lib)->plan_name, number + 1);
+            else
+                sb_printf(sb, "    {PLAN_KERNEL, %d, 0, ", number);
+            sb_printf(sb, "%d, %d, %d, %d, %d, %d, %d, %d, %lld, %lld, ",
+                      s->ref0, s->nref, s->ep_ref0, s->nep_ref, s->par0,
+                      s->npar, s->ep_par0, s->nep_par, (long long)s->units,
+                      (long long)s->grain);
+            put_string(sb, s->name ? s->name : "");
+            sb_puts(sb, "},\n");
+        }
     }
     sb_printf(sb, "    {0}};\n\nstatic const PlanRun %s_runs[] = {\n", name);
     for (int p = 0; p < t->runs.len; p++) {

@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "codegen/module/emit.h"
 
+#include <ctype.h>
 #include <string.h>
 #include <zlib.h>
 
@@ -48,20 +49,15 @@ char *weights_sidecar_path(Arena *a, const char *module) {
     return arena_printf(a, "%.*s.weights.safetensors", (int)n, module);
 }
 
-static const char *safetensors_dtype(DType d) {
-    static const char *const names[NUM_DTYPES] = {
-        "BOOL", "U8",  "I8",  "U16",  "I16", "U32", "I32",
-        "U64",  "I64", "F16", "BF16", "F32", "F64"};
-    return names[d];
-}
-
 void weights_entry(StrBuf *sb, const Var *v, int64_t at) {
     const Type *t = type_get(v->type);
     sb_puts(sb, sb->len > 1 ? ",\"" : "{\"");
     bool reserved = !strcmp(v->name, "__metadata__"); /* as in st_name */
     sb_put_json(sb, reserved ? "ampc.__metadata__" : v->name);
-    sb_printf(sb, "\":{\"dtype\":\"%s\",\"shape\":[",
-              safetensors_dtype(t->dtype));
+    sb_puts(sb, "\":{\"dtype\":\"");
+    for (const char *c = dtype_info[t->dtype].text; *c; c++)
+        sb_printf(sb, "%c", toupper((unsigned char)*c));
+    sb_puts(sb, "\",\"shape\":[");
     for (int i = 0; i < t->rank; i++)
         sb_printf(sb, "%s%lld", i ? "," : "", (long long)t->dim[i]);
     sb_printf(sb, "],\"data_offsets\":[%lld,%lld]}", (long long)at,
