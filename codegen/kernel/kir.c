@@ -176,13 +176,6 @@ bool kernel_reduces(const Kernel *k) {
     return false;
 }
 
-int kernel_depth(const Kernel *k) {
-    int max = 0;
-    for (int id = 1; id < k->insts.len; id++)
-        if (k->insts.data[id].depth > max) max = k->insts.data[id].depth;
-    return max;
-}
-
 bool kinst_is_row_value(const KInst *in) {
     return !in->full && in->op != K_STORE && in->op != K_REDUCE &&
            in->op != K_CONST;

@@ -191,12 +191,8 @@ int kernel_cuts(const Kernel *k, int64_t *cut);
 void kernel_known(const Kernel *k, int64_t from, int64_t to,
                   signed char *known);
 
-/* Largest depth of an instruction. */
-int kernel_depth(const Kernel *k);
 /* Computed once per row, by an instruction of its own. */
 bool kinst_is_row_value(const KInst *in);
-/* An expensive function: worth keeping rather than computing twice. */
-bool kinst_is_costly(const KInst *in);
 
 /* ---- kernel set ---------------------------------------------------------- */
 

@@ -37,7 +37,6 @@ int lower_broadcast(Lower *l, ValueId v, const KIndex *at, int rank, int guard);
 int lower_as(Lower *l, int inst, DType d); /* converts, rounds */
 int lower_const(Lower *l, KType t, double f, int64_t i);
 int lower_op(Lower *l, OpCode code, KType compute, int a, int b, int c);
-int lower_load(Lower *l, ValueId root, DType d, KIndex at, int guard);
 void lower_store(Lower *l, ValueId v, int inst, KIndex at);
 /* Row-major element offset of an index into a value of type t. */
 KIndex lower_flatten(Lower *l, const Type *t, const KIndex *at);
@@ -48,13 +47,8 @@ KIndex at_const(int64_t c);
 KIndex at_loop(int dim);
 KIndex at_add(Lower *l, KIndex x, KIndex y);
 KIndex at_scale(Lower *l, KIndex x, int64_t s);
-KIndex at_inst(int inst);
 int at_value(Lower *l, KIndex x); /* the index as an instruction */
-/* `guard` and lo <= x < hi, leaving out what always holds. */
-int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard);
 bool guard_never(const Lower *l, int guard);
-/* cond ? yes : no, where cond 0 = always. */
-int lower_select(Lower *l, int cond, int yes, int no);
 
 /* The result of a MOVE node. */
 int lower_move(Lower *l, const Node *n, const KIndex *at, int guard);

@@ -19,7 +19,7 @@ KIndex at_loop(int dim) {
     return x;
 }
 
-KIndex at_inst(int inst) {
+static KIndex at_inst(int inst) {
     KIndex x = at_const(0);
     x.inst = inst;
     return x;
@@ -99,7 +99,8 @@ static int guard_and(Lower *l, int a, int b) {
     return lower_op(l, OP_AND, KT_B8, a, b, 0);
 }
 
-int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard) {
+/* `guard` and lo <= x < hi, leaving out what always holds. */
+static int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard) {
     int64_t least, most;
     bool known = at_range(l, &x, &least, &most);
     if (known && (most < lo || least >= hi)) return never(l);
@@ -112,7 +113,8 @@ int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard) {
     return guard;
 }
 
-int lower_select(Lower *l, int cond, int yes, int no) {
+/* cond ? yes : no, where cond 0 = always. */
+static int where(Lower *l, int cond, int yes, int no) {
     if (!cond || yes == no) return yes;
     if (guard_never(l, cond)) return no;
     return lower_op(l, OP_WHERE, kinst_at(l->k, yes)->type, cond, yes, no);
@@ -154,8 +156,7 @@ static int move_slice(Lower *l, const Node *n, const KIndex *at, int guard) {
 static int guarded(Lower *l, const Node *n, const KIndex *src, int guard,
                    int inside) {
     int v = lower_value(l, n->in[0], src, guard_and(l, guard, inside));
-    return lower_select(l, inside, v,
-                        lower_const(l, kinst_at(l->k, v)->type, 0, 0));
+    return where(l, inside, v, lower_const(l, kinst_at(l->k, v)->type, 0, 0));
 }
 
 static int move_slice_grad(Lower *l, const Node *n, const KIndex *at,
@@ -196,8 +197,8 @@ static int move_concat(Lower *l, const Node *n, const KIndex *at, int guard) {
         int v = lower_value(l, n->in[j], src, guard_and(l, guard, inside));
         v = lower_as(l, v, t->dtype);
         if (r)
-            r = lower_select(
-                l, at_within(l, at[axis], INT64_MIN, start + size, 0), v, r);
+            r = where(l, at_within(l, at[axis], INT64_MIN, start + size, 0), v,
+                      r);
         else
             r = v;
     }
@@ -270,7 +271,7 @@ static int move_pad(Lower *l, const Node *n, const KIndex *at, int guard) {
         l, lower_value(l, n->in[0], src, guard_and(l, guard, inside)), to);
     if (!constant) return v;
     int fill = lower_const(l, KT_F64, attr_float(n, AK_value, 0), 0);
-    return lower_select(l, inside, v, lower_as(l, fill, to));
+    return where(l, inside, v, lower_as(l, fill, to));
 }
 
 typedef int MoveFn(Lower *l, const Node *n, const KIndex *at, int guard);

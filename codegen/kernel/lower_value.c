@@ -95,15 +95,6 @@ static int buffer_of(Lower *l, ValueId root, DType d, bool written) {
     return l->refs.len - 1;
 }
 
-int lower_load(Lower *l, ValueId root, DType d, KIndex at, int guard) {
-    KInst in = kinst(K_LOAD, ktype_of(d));
-    if (guard_never(l, guard)) return lower_const(l, in.type, 0, 0);
-    in.buf = buffer_of(l, root, d, false);
-    in.at = at;
-    in.guard = guard;
-    return add(l, &in);
-}
-
 void lower_store(Lower *l, ValueId v, int inst, KIndex at) {
     DType d = value_dtype(l->g, v);
     const KInst *x = kinst_at(l->k, inst);
@@ -127,7 +118,12 @@ static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
         return lower_const(l, ktype_of(type_get(r->type)->dtype),
                            e->f ? e->f[0] : 0, e->i ? e->i[0] : 0);
     }
-    return lower_load(l, root, t->dtype, lower_flatten(l, t, at), guard);
+    KInst in = kinst(K_LOAD, ktype_of(t->dtype));
+    in.at = lower_flatten(l, t, at);
+    if (guard_never(l, guard)) return lower_const(l, in.type, 0, 0);
+    in.buf = buffer_of(l, root, t->dtype, false);
+    in.guard = guard;
+    return add(l, &in);
 }
 
 static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {

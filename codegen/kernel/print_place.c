@@ -180,7 +180,9 @@ void kp_row_insts(KPrint *p, int depth) {
 
 void kp_sweeps(KPrint *p, void row_values(KPrint *, int depth),
                void sweep(KPrint *, const KSweep *)) {
-    int done = 0, last = kernel_depth(p->k);
+    int done = 0, last = 0;
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (kinst_at(p->k, id)->depth > last) last = kinst_at(p->k, id)->depth;
     for (int s = 0; s < p->sweeps.len; s++) {
         for (; done <= p->sweeps.data[s].depth; done++) row_values(p, done);
         sweep(p, &p->sweeps.data[s]);

@@ -51,7 +51,7 @@ static void loops_of_rows(Kernel *k, const int *col, int n) {
 
 /* ---- what is kept -------------------------------------------------------- */
 
-/* Values that several sweeps over the columns of a row need. */
+/* Expensive functions that several sweeps over the columns of a row need. */
 static void keep_costly(Arena *a, Kernel *k) {
     KSweeps sweeps = kernel_sweeps(k, a);
     bool *seen = NEW_ARRAY(a, bool, k->insts.len);
@@ -60,10 +60,13 @@ static void keep_costly(Arena *a, Kernel *k) {
     for (int s = 0; s < sweeps.len; s++) {
         bool *need = kernel_need(k, &sweeps.data[s], kept, a);
         for (int id = 1; id < k->insts.len; id++) {
+            KInst *in = kinst_at(k, id);
+            bool costly =
+                in->op == K_PHILOX ||
+                (in->op == K_OP && op_info[in->code].cost >= COST_LONG);
             if (!need[id]) continue;
-            if (seen[id] && !kept[id] && n < KEEP_MAX &&
-                kinst_is_costly(kinst_at(k, id))) {
-                kinst_at(k, id)->keep = KEEP_ROW;
+            if (seen[id] && !kept[id] && n < KEEP_MAX && costly) {
+                in->keep = KEEP_ROW;
                 kept[id] = true;
                 n++;
             }
@@ -112,11 +115,6 @@ void schedule_cpu(Arena *a, Kernel *k) {
 }
 
 /* ---- cost ---------------------------------------------------------------- */
-
-bool kinst_is_costly(const KInst *in) {
-    return in->op == K_PHILOX ||
-           (in->op == K_OP && op_info[in->code].cost >= COST_LONG);
-}
 
 static double inst_ns(const KInst *in) {
     static const double op_ns[] = {[COST_CHEAP] = 0.1,

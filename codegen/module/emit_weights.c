@@ -22,10 +22,14 @@ const Tensor *weights_initial(Arena *a, const Var *v) {
     return t;
 }
 
+/* What the model brings, and not the training. */
+static bool is_weight(const Var *v) {
+    return v->init && (v->kind == VAR_PARAM || v->kind == VAR_FROZEN ||
+                       v->kind == VAR_BUFFER);
+}
+
 bool weights_in_sidecar(const Options *opt, const Var *v) {
-    return opt->sidecar_weights && v->init &&
-           (v->kind == VAR_PARAM || v->kind == VAR_FROZEN ||
-            v->kind == VAR_BUFFER);
+    return opt->sidecar_weights && is_weight(v);
 }
 
 void weights_section(SectionWriter *w, const PlanSource *src) {
@@ -71,12 +75,11 @@ static bool put(FILE *f, PlanSidecar *out, const void *data, size_t n) {
 }
 
 bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out) {
-    static const Options sidecar = {.sidecar_weights = true};
     StrBuf head = {0};
     int64_t at = 0;
     for (int i = 0; i < m->vars.len; i++) {
         const Var *v = &m->vars.data[i];
-        if (!weights_in_sidecar(&sidecar, v)) continue;
+        if (!is_weight(v)) continue;
         weights_entry(&head, v, at);
         at += type_bytes(type_get(v->type));
     }
@@ -88,7 +91,7 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out) {
     sb_free(&head);
     for (int i = 0; i < m->vars.len && ok; i++) {
         const Var *v = &m->vars.data[i];
-        if (!weights_in_sidecar(&sidecar, v)) continue;
+        if (!is_weight(v)) continue;
         size_t bytes = (size_t)type_bytes(type_get(v->type));
         ok = put(f, out, weights_initial(a, v)->data, bytes);
     }
