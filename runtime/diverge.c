@@ -166,15 +166,16 @@ static void describe(const ampc_session *s, const ampc_nonfinite *x,
                      const char *kind, char *text, size_t size) {
     const char *way = x->origin == AMPC_ORIGIN_FORWARD ? "forward" : "backward";
     bool node = x->source && *x->source;
+    char at[40] = "";
+    if (x->index >= 0)
+        snprintf(at, sizeof at, " at position %lld", (long long)x->index);
     if (x->op && *x->op)
-        snprintf(text, size,
-                 "%s, '%.200s' (%s %s%s%.200s) holds %g at position %lld", way,
+        snprintf(text, size, "%s, '%.200s' (%s %s%s%.200s) holds %g", way,
                  x->name, dtype_name((uint32_t)x->dtype), x->op,
-                 node ? ", " : "", node ? x->source : "", x->value,
-                 (long long)x->index);
+                 node ? ", " : "", node ? x->source : "", x->value);
     else if (x->name)
-        snprintf(text, size, "%s '%.200s' holds %g at position %lld", kind,
-                 x->name, x->value, (long long)x->index);
+        snprintf(text, size, "%s '%.200s' holds %g%s", kind, x->name, x->value,
+                 at);
     else if (x->origin == AMPC_ORIGIN_LOSS)
         snprintf(text, size,
                  "the loss is %g, though parameters and buffers are finite",
@@ -186,16 +187,32 @@ static void describe(const ampc_session *s, const ampc_nonfinite *x,
                  s->metrics.loss, s->metrics.scale);
 }
 
+/* Which element of an input or a variable that program locate named: that of
+   an earlier micro-batch is gone. */
+static ampc_status find_element(ampc_session *s, ampc_nonfinite *x,
+                                const char **kind) {
+    ampc_nonfinite found = {.index = -1};
+    ampc_status status = AMPC_OK;
+    int v = x->origin == AMPC_ORIGIN_VARIABLE ? find_var(s->m, x->name) : -1;
+    if (v >= 0) {
+        *kind = kind_of(&s->m->vars[v]);
+        status = search_var(s, (uint32_t)v, &found);
+    } else if (x->origin != AMPC_ORIGIN_INPUT || !search_inputs(s, &found) ||
+               strcmp(found.name, x->name) != 0) {
+        return AMPC_OK;
+    }
+    if (found.origin) {
+        x->index = found.index;
+        x->value = found.value;
+    }
+    return status;
+}
+
 /* The first thing that is not finite, and what to call it. */
 static ampc_status find_first(ampc_session *s, ampc_nonfinite *x,
                               const char **kind) {
     *kind = "input";
-    if (locate_read(s, x)) {
-        int v =
-            x->origin == AMPC_ORIGIN_VARIABLE ? find_var(s->m, x->name) : -1;
-        if (v >= 0) *kind = kind_of(&s->m->vars[v]);
-        return AMPC_OK;
-    }
+    if (locate_read(s, x)) return find_element(s, x, kind);
     if (search_inputs(s, x)) return AMPC_OK;
     ampc_status status = search_vars(s, x, kind);
     if (status != AMPC_OK || x->origin) return status;

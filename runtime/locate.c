@@ -1,9 +1,9 @@
 /* locate.c: runs program locate (passes/common/locate.c) before each step and
    reads what it found.
 
-   Its ampc.nonfinite is 2^40 k + 4 p + kind, with k the number of the value
-   that the output ampc.located/K/WAY/OP/DTYPE/LENGTH:NAME/SOURCE describes, p
-   the element, and kind 0 for NaN, 1 and 2 for the infinities.              */
+   Its ampc.nonfinite is 2 k + kind, with k the number of the value that the
+   output ampc.located/K/WAY/OP/DTYPE/LENGTH:NAME/SOURCE describes, and kind 0
+   for NaN, 1 for infinities.                                                */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,11 +83,9 @@ static const char *place_of(const ampc_session *s, int64_t k) {
 
 bool locate_read(ampc_session *s, ampc_nonfinite *x) {
     if (s->program[PROG_LOCATE] < 0 || s->located == INT64_MAX) return false;
-    int64_t kind = s->located & 3;
-    const char *place = place_of(s, s->located >> 40);
+    const char *place = place_of(s, s->located >> 1);
     if (!place) return false;
     read_place(s, place, x);
-    x->index = (s->located & ((INT64_C(1) << 40) - 1)) >> 2;
-    x->value = kind == 0 ? NAN : kind == 1 ? INFINITY : -INFINITY;
+    x->value = s->located & 1 ? INFINITY : NAN;
     return true;
 }

@@ -1,13 +1,12 @@
 /* locate.c: --debug-nonfinite: where a value first is not finite.
    Before:  graph train: %y = matmul %x, %w      %g = matmul %x, %dy !backward
-   After:   graph locate: the same without the update, and behind each value
-            %c = 2^40 k + 4 p + kind             of its first element that is
-                                                 not finite; else 2^63 - 1
+   After:   graph locate: the same without the update, and of each value
+            %c = 2 k + kind if an element is not finite; else 2^63 - 1
             return ampc.nonfinite=min(%c, ...),
                    ampc.located/K/WAY/OP/DTYPE/LENGTH:NAME/SOURCE=%c, ...
-   k counts values in the program's order: inputs, variables, then nodes; p is
-   the element; kind is 0 for NaN, 1 for infinity, 2 for -infinity.  WAY is
-   i(nput), v(ariable), f(orward) or b(ackward), SOURCE the node of the model.
+   k counts values in the program's order: inputs, variables, then nodes; kind
+   is 0 for NaN, 1 for infinities alone.  WAY is i(nput), v(ariable), f(orward)
+   or b(ackward), SOURCE the node of the model.
    The runtime runs it before each step (runtime/locate.c): programs that train
    are the same, bit for bit, and so are their checkpoints.
    Infinities that come from a constant by arithmetic and moves are meant, as in
@@ -41,26 +40,24 @@ static ValueId pick(Locator *l, ValueId c, ValueId yes, ValueId no) {
 
 /* ---- the code of a value ------------------------------------------------- */
 
+/* The sum of squares in f64, which finite f32 cannot overflow, reads a value
+   once and writes one number. */
 static ValueId code_of(Locator *l, ValueId v) {
-    int64_t n = type_count(value_type(l->g, v)), axis = 0;
-    ASSERT(n < INT64_C(1) << 38 && l->n < 1 << 22);
-    Attr at = attr_i(AK_axis, 0);
-    DType d = value_dtype(l->g, v) == DT_F64 ? DT_F64 : DT_F32;
-    ValueId x = b_cast(&l->b, b_reshape(&l->b, v, 1, &n), d);
-    ValueId none = i64c(l, INT64_MAX);
-    ValueId p = build_gen(&l->b, OP_IOTA, NULL, 0, &at, 1,
-                          type_make(DT_I64, 1, &n), NULL);
-    ValueId nan = bin(l, OP_ADD, bin(l, OP_MUL, p, i64c(l, 4)),
-                      i64c(l, (int64_t)l->n << 40));
-    ValueId is_nan = b1(&l->b, OP_ISNAN, x, DT_DEFAULT);
-    ValueId code = pick(l, is_nan, nan, none);
-    if (!l->meant[v.i]) {
-        ValueId minus = bin(l, OP_LESS, x, b_scalar(&l->b, d, 0));
-        ValueId sign = pick(l, minus, i64c(l, 2), i64c(l, 1));
-        ValueId is_inf = b1(&l->b, OP_ISINF, x, DT_DEFAULT);
-        code = pick(l, is_inf, bin(l, OP_ADD, nan, sign), code);
-    }
-    return b_reduce(&l->b, OP_REDUCE_MIN, code, &axis, 1, false, DT_DEFAULT);
+    bool meant = l->meant[v.i];
+    Type t = *value_type(l->g, v);
+    int64_t axes[MAX_RANK];
+    ValueId sum, none = i64c(l, INT64_MAX);
+    for (int i = 0; i < t.rank; i++) axes[i] = i;
+    if (dtype_is_16(t.dtype) || !t.rank)
+        v = b_cast(&l->b, v, t.rank ? DT_F32 : DT_F64);
+    sum = t.rank
+              ? b_reduce(&l->b, OP_REDUCE_SUMSQ, v, axes, t.rank, false, DT_F64)
+              : bin(l, OP_MUL, v, v);
+    ValueId is_nan = b1(&l->b, OP_ISNAN, sum, DT_DEFAULT);
+    ValueId is_inf = b1(&l->b, OP_ISINF, sum, DT_DEFAULT);
+    ValueId code = pick(l, is_nan, i64c(l, 2 * (int64_t)l->n), none);
+    if (meant) return code;
+    return pick(l, is_inf, i64c(l, 2 * (int64_t)l->n + 1), code);
 }
 
 static void locate(Locator *l, ValueId v, char way, const char *op, Loc loc) {
