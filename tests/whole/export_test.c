@@ -115,9 +115,21 @@ static void round_trip(const char *file, const char *options) {
 
 TEST_CASE(export, gpt) { round_trip("gpt.dyn.onnx", ""); }
 
+static bool file_has(const char *path, const char *text) {
+    size_t n = 0;
+    char *file = test_read_file(path, &n);
+    REQUIRE(file);
+    bool has = memmem(file, n, text, strlen(text)) != NULL;
+    free(file);
+    return has;
+}
+
 /* BatchNormalization in training mode there, in inference mode here. */
 TEST_CASE(export, resnet_exported_for_training) {
+    CHECK(
+        file_has(test_data_path("tests/onnx/resnet.ts.onnx"), "training_mode"));
     round_trip("resnet.ts.onnx", "--batchnorm train");
+    CHECK(!file_has(in("last.onnx"), "training_mode"));
 }
 
 TEST_CASE(export, weights_beside_the_module) {
