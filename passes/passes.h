@@ -75,11 +75,15 @@ Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
 
 typedef void ReportFn(const Module *m, bool json, StrBuf *sb);
 ReportFn report_params; /* any stage: what trains and why                   */
-ReportFn report_casts;  /* CAST: every cast, what forces it, bytes per step  */
+ReportFn report_casts;  /* PLANNED: every cast and every value in memory:
+                           where, why, bytes a step                          */
 ReportFn report_memory; /* PLANNED: arena and variables, bytes               */
 /* PLANNED: one line a group, and its note (EmitInput.compiled); why: there is
    no GPU code.                                                              */
 void report_kernels(const Module *m, bool json, const char *const *notes,
                     const char *why, StrBuf *sb);
+/* PLANNED: one line of what is 16 bits and why the rest is not; nothing in
+   fp32.                                                                     */
+void report_summary(const Module *m, StrBuf *sb);
 
 #endif

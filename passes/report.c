@@ -23,22 +23,13 @@ static bool is_model_var(const Var *v) {
            v->kind == VAR_BUFFER;
 }
 
-static void put_param(bool json, const char *kind, const char *name,
-                      TypeId type, const char *why, int64_t n, StrBuf *sb) {
-    if (!json) {
-        sb_printf(sb, "%-7s", kind);
-        sb_put_escaped(sb, name);
-        sb_puts(sb, "  ");
-        sb_put_type(sb, type);
-        sb_printf(sb, "  %s\n", why ? why : "");
-        return;
-    }
-    sb_puts(sb, n ? ",\n{\"name\":" : "{\"name\":");
-    put_json_string(sb, name);
-    sb_printf(sb, ",\"kind\":\"%s\",\"type\":", kind);
-    put_type(sb, true, type);
+static void param_json(const Var *v, StrBuf *sb) {
+    sb_puts(sb, "{\"name\":");
+    put_json_string(sb, v->name);
+    sb_printf(sb, ",\"kind\":\"%s\",\"type\":", var_kind_text[v->kind]);
+    put_type(sb, true, v->type);
     sb_puts(sb, ",\"why\":");
-    put_json_string(sb, why ? why : "");
+    put_json_string(sb, v->why ? v->why : "");
     sb_puts(sb, "}");
 }
 
@@ -50,12 +41,16 @@ void report_params(const Module *m, bool json, StrBuf *sb) {
         if (!is_model_var(v)) continue;
         int64_t count = type_count(type_get(v->type));
         if (v->kind == VAR_PARAM) trained += count;
-        put_param(json, var_kind_text[v->kind], v->name, v->type, v->why, n++,
-                  sb);
-    }
-    for (int i = 0; i < m->literals.len; i++) {
-        const Literal *l = &m->literals.data[i];
-        put_param(json, "number", l->name, l->type, l->why, n++, sb);
+        if (json) {
+            sb_puts(sb, n++ ? ",\n" : "");
+            param_json(v, sb);
+            continue;
+        }
+        sb_printf(sb, "%-7s", var_kind_text[v->kind]);
+        sb_put_escaped(sb, v->name);
+        sb_puts(sb, "  ");
+        sb_put_type(sb, v->type);
+        sb_printf(sb, "  %s\n", v->why ? v->why : "");
     }
     if (json)
         sb_puts(sb, "]\n");
@@ -65,44 +60,116 @@ void report_params(const Module *m, bool json, StrBuf *sb) {
 
 /* ---- casts --------------------------------------------------------------- */
 
-static const char *class_reason(AmpClass c) {
-    switch (c) {
-    case AMP_LOW: return "reads 16 bits (matrix units)";
-    case AMP_FULL: return "computes in fp32, reads either";
-    case AMP_FULLOUT: return "its result must be fp32";
-    case AMP_WIDEST: return "follows its widest operand";
-    case AMP_FOLLOW: return "follows its operand";
-    case AMP_ANY: return "rounds nothing, follows its operand";
-    case AMP_NONE: break;
-    }
-    return "the declared type of an output or variable";
+/* Where the values of a planned program lie, and what moves. */
+typedef struct Lie {
+    Graph *g;
+    const Flow *f;
+    int *reads;           /* by root: groups that read it                    */
+    bool *saved;          /* by root: forward makes it, backward reads it    */
+    const Node **reader;  /* by ValueId.i: the first; NULL: none             */
+    const char **demands; /* by ValueId.i: who wants f32; NULL: nobody       */
+} Lie;
+
+static const char *part_of(const Node *n) {
+    if (n->flags & NODE_UPDATE) return "update";
+    return n->flags & NODE_BACKWARD ? "backward" : "forward";
 }
 
-/* Who asked for a cast: its first reader; none: a graph output. */
-static const Node *cast_reader(const Graph *g, ValueId v) {
+static void note_readers(Lie *l) {
+    const Graph *g = l->g;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        for (int k = 0; k < n->nin; k++)
-            if (same_value(n->in[k], v)) return n;
+        for (int k = 0; k < n->nin; k++) {
+            uint32_t v = n->in[k].i;
+            if (!l->reader[v]) l->reader[v] = n;
+            if (n->flags & NODE_UPDATE) l->demands[v] = "a gradient";
+        }
     }
-    return NULL;
+    for (int i = 0; i < g->outputs.len; i++)
+        l->demands[g->outputs.data[i].value.i] = "an output";
+    for (int i = 0; i < g->writes.len; i++)
+        l->demands[g->writes.data[i].value.i] = "a variable";
 }
 
-static int64_t cast_bytes(const Graph *g, const Node *n) {
-    return type_bytes(value_type(g, n->in[0])) +
-           type_bytes(value_type(g, n->out[0]));
+static Lie lie_new(Graph *g, Arena *a) {
+    const Flow *f = flow_new(g, a);
+    int n = g->values.len;
+    Lie l = {g,
+             f,
+             NEW_ARRAY(a, int, n),
+             NEW_ARRAY(a, bool, n),
+             NEW_ARRAY(a, const Node *, n),
+             NEW_ARRAY(a, const char *, n)};
+    note_readers(&l);
+    for (int i = 0; i < f->ngroup; i++) {
+        const Node *first = node_get(g, g->order.data[f->first[i]]);
+        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
+            ValueId v = f->read[k];
+            const Value *val = value_get(g, v);
+            bool forward =
+                val->kind == VK_RESULT && !node_get(g, val->def)->flags;
+            l.reads[v.i]++;
+            l.saved[v.i] |= forward && first->flags & NODE_BACKWARD;
+        }
+    }
+    return l;
 }
 
-static void cast_line(const Graph *g, const Node *n, bool json, StrBuf *sb) {
-    const Node *r = cast_reader(g, n->out[0]);
+/* Why a value of a mixed-precision program is f32, as far as it shows. */
+static const char *why_f32(const Lie *l, ValueId v) {
+    const Graph *g = l->g;
+    const Node *n = node_get(g, value_get(g, v)->def);
+    if (l->demands[v.i]) return l->demands[v.i];
+    if (n->flags & NODE_UPDATE) return "the update";
+    if (op_info[n->op].kind == KIND_REDUCE) return "a sum";
+    if (n->op == OP_EXP || n->op == OP_LOG) return "exp or log";
+    if (op_info[n->op].amp == AMP_LOW) return "a product's accumulator";
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k].i && value_get(g, n->in[k])->kind == VK_RESULT &&
+            value_dtype(g, n->in[k]) == DT_F32)
+            return "computed from f32";
+    return "read by what computes in f32";
+}
+
+static bool is_stored(const Lie *l, ValueId v) {
+    return l->f->def[v.i] >= 0 && l->f->stored[v.i];
+}
+
+/* Written, and read by so many kernels. */
+static int64_t moved(const Lie *l, ValueId v) {
+    return is_stored(l, v) ? flow_bytes(l->f, v) * (1 + l->reads[v.i]) : 0;
+}
+
+static const char *cast_reason(const Graph *g, const Node *n, const Node *r) {
+    if (attr_int(n, AK_user, 0)) return "written in the model";
+    if (n->flags & NODE_UPDATE && dtype_is_16(value_dtype(g, n->out[0])))
+        return "the copy that products read";
+    if (!r) return "the declared type of an output or variable";
+    if (op_info[r->op].amp == AMP_LOW) return "products read 16 bits";
+    return "computes in fp32";
+}
+
+/* The kernel of a node: its last result; NULL: the cast alone. */
+static const char *kernel_of(const Lie *l, const Node *n) {
+    const Flow *f = l->f;
+    const Node *last = NULL;
+    bool alone = true;
+    for (int i = f->first[n->group]; i < f->end[n->group]; i++) {
+        last = node_get(l->g, l->g->order.data[i]);
+        alone &= last->op == OP_CAST;
+    }
+    return alone ? NULL : value_get(l->g, last->out[0])->name;
+}
+
+static void cast_line(const Lie *l, const Node *n, bool json, StrBuf *sb) {
+    const Graph *g = l->g;
+    const Node *r = l->reader[n->out[0].i];
     const Value *from = value_get(g, n->in[0]);
-    bool user = attr_int(n, AK_user, 0) != 0;
-    bool weight = from->kind == VK_VAR;
-    const char *why = user ? "written in the model"
-                           : class_reason(r ? op_info[r->op].amp : AMP_NONE);
     const char *reader = r ? op_info[r->op].text : "output";
     const char *to = dtype_info[value_dtype(g, n->out[0])].text;
     const char *name = from->name ? from->name : "(constant)";
+    const char *why = cast_reason(g, n, r), *kernel = kernel_of(l, n);
+    long long bytes = moved(l, n->out[0]);
     if (json) {
         sb_puts(sb, "{\"value\":");
         put_json_string(sb, name);
@@ -110,31 +177,40 @@ static void cast_line(const Graph *g, const Node *n, bool json, StrBuf *sb) {
         put_type(sb, true, from->type);
         sb_printf(sb, ",\"to\":\"%s\",\"for\":\"%s\",\"why\":\"%s\"", to,
                   reader, why);
-        sb_printf(sb, ",\"per\":\"%s\",\"bytes\":%lld}",
-                  weight ? "update" : "step", (long long)cast_bytes(g, n));
+        sb_printf(sb, ",\"part\":\"%s\",\"kernel\":", part_of(n));
+        put_json_string(sb, kernel ? kernel : "");
+        sb_printf(sb, ",\"bytes\":%lld}", bytes);
         return;
     }
     sb_puts(sb, "  cast ");
     sb_put_escaped(sb, name);
     sb_puts(sb, " ");
     sb_put_type(sb, from->type);
-    sb_printf(sb, " -> %s for %s: %s; %lld bytes%s\n", to, reader, why,
-              (long long)cast_bytes(g, n),
-              weight ? ", written by the update" : "");
+    sb_printf(sb, " -> %s for %s: %s; %s, ", to, reader, why, part_of(n));
+    if (kernel) {
+        sb_puts(sb, "in the kernel of ");
+        sb_put_escaped(sb, kernel);
+    } else {
+        sb_puts(sb, "a kernel of its own");
+    }
+    sb_printf(sb, ", %lld bytes\n", bytes);
 }
 
-static void value_line(const Graph *g, const Node *n, bool json, int *count,
-                       StrBuf *sb) {
-    if (n->op == OP_CAST || !n->nout) return;
-    const Value *v = value_get(g, n->out[0]);
-    if (!dtype_is_float(type_get(v->type)->dtype)) return;
-    const char *why = class_reason(op_info[n->op].amp);
+static void value_line(const Lie *l, ValueId id, bool json, StrBuf *sb) {
+    const Graph *g = l->g;
+    const Value *v = value_get(g, id);
+    const Node *n = node_get(g, v->def);
+    bool low = g->module->low != NUM_DTYPES;
+    const char *why = "";
+    if (low && type_get(v->type)->dtype == DT_F32) why = why_f32(l, id);
     if (json) {
-        sb_puts(sb, (*count)++ ? ",\n" : "");
         sb_puts(sb, "{\"value\":");
         put_json_string(sb, v->name);
         sb_printf(sb, ",\"op\":\"%s\",\"type\":", op_info[n->op].text);
         put_type(sb, true, v->type);
+        sb_printf(sb, ",\"part\":\"%s\",\"bytes\":%lld,\"saved\":%s",
+                  part_of(n), (long long)moved(l, id),
+                  l->saved[id.i] ? "true" : "false");
         sb_printf(sb, ",\"why\":\"%s\"}", why);
         return;
     }
@@ -142,34 +218,49 @@ static void value_line(const Graph *g, const Node *n, bool json, int *count,
     sb_put_type(sb, v->type);
     sb_printf(sb, " %s ", op_info[n->op].text);
     sb_put_escaped(sb, v->name);
-    sb_printf(sb, ": %s\n", why);
+    sb_printf(sb, ": %s, %lld bytes%s%s%s\n", part_of(n),
+              (long long)moved(l, id),
+              l->saved[id.i] ? ", kept for backward" : "",
+              *why ? "; f32: " : "", why);
 }
 
-static void casts_of_graph(const Graph *g, bool json, StrBuf *sb) {
+static bool is_float_cast(const Graph *g, const Node *n) {
+    return n->op == OP_CAST && n->group >= 0 &&
+           dtype_is_float(value_dtype(g, n->in[0])) &&
+           dtype_is_float(value_dtype(g, n->out[0])) &&
+           value_dtype(g, n->in[0]) != value_dtype(g, n->out[0]);
+}
+
+static void casts_of_graph(Graph *g, bool json, StrBuf *sb) {
+    Arena *a = arena_new();
+    Lie l = lie_new(g, a);
     int casts = 0, values = 0;
     int64_t bytes = 0;
-    if (json)
-        sb_printf(sb, "{\"program\":\"%s\",\"casts\":[\n", g->name);
-    else
-        sb_printf(sb, "program %s\n", g->name);
+    sb_printf(sb,
+              json ? "{\"program\":\"%s\",\"target\":\"%s\",\"casts\":[\n"
+                   : "program %s on %s\n",
+              g->name, target_text[g->target]);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        if (n->op != OP_CAST || !dtype_is_float(value_dtype(g, n->in[0])) ||
-            !dtype_is_float(value_dtype(g, n->out[0])))
-            continue;
+        if (!is_float_cast(g, n)) continue;
         if (json && casts) sb_puts(sb, ",\n");
         casts++;
-        bytes += cast_bytes(g, n);
-        cast_line(g, n, json, sb);
+        bytes += moved(&l, n->out[0]);
+        cast_line(&l, n, json, sb);
     }
     if (json)
         sb_puts(sb, "],\"values\":[\n");
     else
-        sb_printf(sb, "  %d casts, %lld bytes; values:\n", casts,
+        sb_printf(sb, "  %d casts, %lld bytes; values in memory:\n", casts,
                   (long long)bytes);
-    for (int i = 0; i < g->order.len; i++)
-        value_line(g, node_get(g, g->order.data[i]), json, &values, sb);
+    for (int i = 0; i < g->order.len; i++) {
+        ValueId v = node_get(g, g->order.data[i])->out[0];
+        if (!is_stored(&l, v) || !dtype_is_float(value_dtype(g, v))) continue;
+        if (json && values++) sb_puts(sb, ",\n");
+        value_line(&l, v, json, sb);
+    }
     if (json) sb_puts(sb, "]}");
+    arena_free(a);
 }
 
 void report_casts(const Module *m, bool json, StrBuf *sb) {
@@ -179,6 +270,65 @@ void report_casts(const Module *m, bool json, StrBuf *sb) {
         casts_of_graph(m->graphs.data[i], json, sb);
     }
     if (json) sb_puts(sb, "]\n");
+}
+
+/* ---- in one line --------------------------------------------------------- */
+
+typedef struct Share {
+    const char *why;
+    int values;
+} Share;
+
+typedef struct Sum {
+    int products, low_products, values, low_values;
+    int64_t bytes, low_bytes;
+    VEC(Share) wide; /* values in memory that are f32, by reason */
+} Sum;
+
+static void sum_node(Sum *s, const Lie *l, const Node *n, Arena *a) {
+    ValueId v = n->out[0];
+    DType d = value_dtype(l->g, v);
+    int i = 0;
+    if (op_info[n->op].amp == AMP_LOW) {
+        s->products++;
+        s->low_products += dtype_is_16(value_dtype(l->g, n->in[0]));
+    }
+    if (n->flags & NODE_UPDATE || !is_stored(l, v) || !dtype_is_float(d))
+        return;
+    s->values++;
+    s->bytes += moved(l, v);
+    if (dtype_is_16(d)) {
+        s->low_values++;
+        s->low_bytes += moved(l, v);
+        return;
+    }
+    const char *why = why_f32(l, v);
+    while (i < s->wide.len && strcmp(s->wide.data[i].why, why)) i++;
+    if (i == s->wide.len) vec_push(a, &s->wide, (Share){why, 0});
+    s->wide.data[i].values++;
+}
+
+/* Of the program that trains, else of the first one. */
+void report_summary(const Module *m, StrBuf *sb) {
+    Sum s = {0};
+    Graph *g = m->graphs.len ? m->graphs.data[0] : NULL;
+    for (int i = m->graphs.len - 1; i >= 0; i--)
+        if (m->graphs.data[i]->program == PROGRAM_TRAIN) g = m->graphs.data[i];
+    if (m->low == NUM_DTYPES || !g) return;
+    Arena *a = arena_new();
+    Lie l = lie_new(g, a);
+    for (int i = 0; i < g->order.len; i++)
+        sum_node(&s, &l, node_get(g, g->order.data[i]), a);
+    sb_printf(sb,
+              "%s: %d of %d products, %d of %d values in memory, %.2f of %.2f "
+              "MB a step",
+              dtype_info[m->low].text, s.low_products, s.products, s.low_values,
+              s.values, (double)s.low_bytes / 1e6, (double)s.bytes / 1e6);
+    for (int i = 0; i < s.wide.len; i++)
+        sb_printf(sb, "%s%d %s", i ? ", " : "; f32: ", s.wide.data[i].values,
+                  s.wide.data[i].why);
+    sb_puts(sb, "\n");
+    arena_free(a);
 }
 
 /* ---- kernels ------------------------------------------------------------- */

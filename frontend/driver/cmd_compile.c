@@ -96,6 +96,13 @@ static Status claim_files(Session *s, const char *model, const char *out) {
     return claim(s, s->opt.report, "--report");
 }
 
+static void print_summary(const Module *m) {
+    StrBuf line = {0};
+    report_summary(m, &line);
+    if (line.len) fputs(line.data, stderr);
+    sb_free(&line);
+}
+
 static Status compile(Session *s, const char *model, const char *out) {
     Report r[NREPORT] = {[KERNELS] = {.name = "txt:kernels"},
                          [KERNELS + 1] = {.name = "json:kernels"}};
@@ -106,16 +113,17 @@ static Status compile(Session *s, const char *model, const char *out) {
     add_report(&r[2], "txt:params", false, report_params, c.m);
     add_report(&r[3], "json:params", true, report_params, c.m);
     TRY(run_pipeline(c.m, &s->diag, &s->opt, STAGE_CAST, true));
-    add_report(&r[0], "txt:casts", false, report_casts, c.m);
-    add_report(&r[1], "json:casts", true, report_casts, c.m);
     for (int json = 0; json < 2; json++) {
         r[SUMMARY + json].name = json ? "json:summary" : "txt:summary";
         summary_put(c.m, &s->opt, json, &r[SUMMARY + json].text);
     }
     TRY(run_pipeline(c.m, &s->diag, &s->opt, STAGE_PLANNED, true));
+    add_report(&r[0], "txt:casts", false, report_casts, c.m);
+    add_report(&r[1], "json:casts", true, report_casts, c.m);
     add_report(&r[6], "txt:memory", false, report_memory, c.m);
     add_report(&r[7], "json:memory", true, report_memory, c.m);
     Status st = emit_with_report(&c, model, out);
+    if (st == OK) print_summary(c.m);
     for (int i = 0; i < NREPORT; i++) sb_free(&r[i].text);
     return st;
 }

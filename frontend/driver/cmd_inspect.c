@@ -143,8 +143,6 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
     TRY(load_model(s, path, &m));
     const char *report = q->report ? q->report : q->ir ? "" : "params";
     if (strcmp(report, "params"))
-        TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_CAST, q->ir != NULL));
-    if (strcmp(report, "params") && strcmp(report, "casts"))
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, q->ir != NULL));
     if (q->ir) return print_stage(s, m, q->ir);
     if (!strcmp(report, "kernels")) return inspect_kernels(s, m, q->json);

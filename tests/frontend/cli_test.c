@@ -173,9 +173,12 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
              "'%s' -o cnn.so --dim batch=4 --loss "
              "cross_entropy --target cpu:x86-64-v2",
              cnn());
-    check_run(0, "", words);
+    check_run(0, " products, ", words); /* the summary */
     check_run(0, "cast input f32[4,1,28,28] -> bf16 for conv",
               "inspect cnn.so --casts");
+    check_run(0, "backward, ", "inspect cnn.so --casts");
+    check_run(0, "f32: a gradient", "inspect cnn.so --casts");
+    check_run(0, "\"saved\":true", "inspect cnn.so --casts --json");
     check_run(0, "\"program\":\"train\"", "inspect cnn.so --kernels --json");
     check_run(0,
               "\"loops\":[{\"kind\":\"thread\",\"over\":\"columns\","
