@@ -11,8 +11,9 @@
      onnx_build.c   what handlers build nodes with
      onnx_call.c    rows that are one op or function, by their attribute maps
      onnx_fold.c    constant folding
-     onnx_math.c, onnx_shape.c, onnx_index.c, onnx_nn.c, onnx_norm.c,
-     onnx_reduce.c, onnx_loss.c, onnx_einsum.c
+     onnx_math.c, onnx_shape.c, onnx_index.c, onnx_nd.c, onnx_nn.c,
+     onnx_norm.c, onnx_reduce.c, onnx_loss.c,
+     onnx_einsum.c
                     handlers of the ops whose form in ONNX is another than
                     ours                                                    */
 #ifndef AMPC_FRONTEND_ONNX_ONNX_H
@@ -259,6 +260,8 @@ Status ox_const(Ox *ox, const Tensor *t, ValueId *out);
 Status ox_const_i64(Ox *ox, const int64_t *v, int rank, int64_t n,
                     ValueId *out);
 ValueId ox_scalar(Ox *ox, DType d, double v);
+/* Positions below 0 count from the end of axes of length d (onnx_nd.c). */
+Status ox_wrap_negative(Ox *ox, ValueId *i, ValueId d);
 
 #define ONNX(name, imin, imax, omin, omax, attrs, nd, weight, handler, core)   \
     OxHandler onnx_##handler;

@@ -53,8 +53,9 @@ static int64_t elements_of(const Ox *ox, const ValueId *v, int n) {
 bool ox_foldable(const Ox *ox, NodeId id) {
     const Node *n = node_get(ox->g, id);
     OpKind kind = op_info[n->op].kind;
-    bool costly =
-        kind == KIND_ANCHOR || kind == KIND_LIB || kind == KIND_COMPOSITE;
+    bool whole = !dtype_is_float(value_dtype(ox->g, n->out[0]));
+    bool costly = kind == KIND_ANCHOR || kind == KIND_COMPOSITE ||
+                  (kind == KIND_LIB && !whole); /* cumsum is no convolution */
     if (n->op == OP_RAND_UNIFORM || is_call(n, "dropout")) return false;
     for (int i = 0; i < n->nin; i++)
         if (is_value(n->in[i]) && !is_const(ox, n->in[i])) return false;
@@ -63,8 +64,6 @@ bool ox_foldable(const Ox *ox, NodeId id) {
     return sum <= (costly ? OX_MAX_COSTLY_FOLD : OX_MAX_FOLD) &&
            ox->folded + sum <= OX_FOLD_BUDGET;
 }
-
-/* ---- equal folds --------------------------------------------------------- */
 
 /* ---- folding ------------------------------------------------------------- */
 

@@ -240,54 +240,6 @@ Status onnx_gather(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* Negative positions count from the end. */
-static Status wrap_negative(Ox *ox, ValueId *i, int64_t d) {
-    ValueId below, moved;
-    TRY(ox2k(ox, OP_LESS, *i, 0, &below));
-    TRY(ox2k(ox, OP_ADD, *i, (double)d, &moved));
-    return ox3(ox, OP_WHERE, below, moved, *i, i);
-}
-
-/* Where each element of an index tensor starts counting: its place with
-   position 0 along `axis`, in data of type `from`. */
-static Status element_bases(Ox *ox, const Type *from, const Type *index,
-                            int axis, ValueId *out) {
-    int64_t stride[MAX_RANK], n = type_count(index);
-    if (n > OX_MAX_FOLD) return ox_fail(ox, "%" PRId64 " indices", n);
-    TypeId type = type_make(DT_I64, index->rank, index->dim);
-    EvalTensor *e = eval_tensor_new(ox->a, type);
-    shape_strides(from, stride);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t rest = i;
-        for (int k = index->rank - 1; k >= 0; k--) {
-            if (k != axis) e->i[i] += rest % index->dim[k] * stride[k];
-            rest /= index->dim[k];
-        }
-    }
-    return ox_const(ox, eval_to_tensor(ox->a, e, type), out);
-}
-
-Status onnx_gather_elements(Ox *ox) {
-    ValueId x = ox_in(ox, 0), i = ox_in(ox, 1), base, y;
-    Type t = ox_type(ox, x), ti = ox_type(ox, i);
-    int64_t stride[MAX_RANK], count = type_count(&t);
-    int axis;
-    TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
-    for (int k = 0; k < t.rank; k++)
-        if (ti.rank != t.rank || (k != axis && ti.dim[k] > t.dim[k]))
-            return ox_fail(ox, "the indices do not fit the operand");
-    shape_strides(&t, stride);
-    TRY(element_bases(ox, &t, &ti, axis, &base));
-    TRY(ox_cast(ox, i, DT_I64, false, &i));
-    TRY(wrap_negative(ox, &i, t.dim[axis]));
-    TRY(ox2k(ox, OP_MUL, i, (double)stride[axis], &i));
-    TRY(ox2(ox, OP_ADD, i, base, &i));
-    TRY(ox_reshape(ox, x, 1, &count, &x));
-    Attr attr = attr_i(AK_axis, 0);
-    TRY(ox_op(ox, OP_GATHER, (ValueId[]){x, i}, 2, &attr, 1, &y));
-    return ox_out(ox, 0, y);
-}
-
 /* i == 0, 1, 2, ... along a new axis of length n */
 static Status is_position(Ox *ox, ValueId i, int axis, int64_t n,
                           ValueId *out) {
@@ -328,7 +280,7 @@ Status onnx_one_hot(Ox *ox) {
         return ox_fail(ox, "values must be [off, on]");
     TRY(ox_axis(ox, ox_int(ox, "axis", -1), t.rank + 1, &axis));
     TRY(ox_cast(ox, i, DT_I64, false, &i));
-    TRY(wrap_negative(ox, &i, (int64_t)depth));
+    TRY(ox_wrap_negative(ox, &i, ox_scalar(ox, DT_I64, depth)));
     TRY(is_position(ox, i, axis, (int64_t)depth, &hit));
     TRY(one_of_two(ox, v, 0, &off));
     TRY(one_of_two(ox, v, 1, &on));
