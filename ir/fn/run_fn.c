@@ -242,17 +242,15 @@ static Status expand_call(Run *r, const Expr *at, const Node *n,
 }
 
 static Status make(Run *r, const Expr *at, Made *m, Val *out) {
-    enum { FEW = 16 };
     char msg[MSG_TEXT];
-    Type given[FEW];
-    TypeId types[FEW];
-    ValueId made[FEW];
-    DType want[FEW];
     NodeId id;
     Graph *g = r->b->g;
     int nout = m->n.nout;
+    Type *given = NEW_ARRAY(r->a, Type, nout);
+    TypeId *types = NEW_ARRAY(r->a, TypeId, nout);
+    ValueId *made = NEW_ARRAY(r->a, ValueId, nout);
+    DType *want = NEW_ARRAY(r->a, DType, nout);
     m->n.attrs = m->attrs;
-    if (nout > FEW) return run_fail(r, at, "more than %d results", FEW);
     for (int i = 0; i < nout; i++) {
         given[i] = type_by_rule();
         if (m->gen.rank >= 0) given[i] = m->gen;
@@ -270,7 +268,8 @@ static Status make(Run *r, const Expr *at, Made *m, Val *out) {
             return run_fail(r, at, "%s: %s", m->info->text, msg);
         for (int i = 0; i < nout; i++) made[i] = node_get(g, id)->out[i];
     }
-    *out = nout == 1 ? val_tensor(made[0]) : val_list(r, made, nout);
+    bool one = nout == 1 && m->info->out_max >= 0;
+    *out = one ? val_tensor(made[0]) : val_list(r, made, nout);
     out->typed = m->dtype != NUM_DTYPES;
     return OK;
 }
@@ -572,6 +571,12 @@ static bool known_op(OpCode op, const Val *v, int n, Val *out) {
     return false;
 }
 
+/* An op of any number of results has one for each of its sizes, as a list. */
+static void count_results(Made *m) {
+    for (int i = 0; i < m->n.nattr && m->info->out_max < 0; i++)
+        if (m->attrs[i].key == AK_sizes) m->n.nout = m->attrs[i].u.ints.n;
+}
+
 static Status make_call(Run *r, const Expr *e, int nout, const Val *v, int n,
                         Val *out) {
     bool known = n > 0, same;
@@ -582,6 +587,7 @@ static Status make_call(Run *r, const Expr *e, int nout, const Val *v, int n,
     TRY(take_operands(r, e, v, n, &m));
     TRY(take_keys(r, e, &m));
     if (r->fn->rule) inherit_attrs(r, e, &m);
+    count_results(&m);
     TRY(shortcut(r, e, &m, &same, out));
     return same ? OK : make(r, e, &m, out);
 }
