@@ -12,7 +12,7 @@
      onnx_call.c    rows that are one op or function, by their attribute maps
      onnx_fold.c    constant folding
      onnx_math.c, onnx_shape.c, onnx_index.c, onnx_nd.c, onnx_nn.c,
-     onnx_recurrent.c, onnx_norm.c, onnx_reduce.c, onnx_loss.c,
+     onnx_recurrent.c, onnx_resize.c, onnx_norm.c, onnx_reduce.c, onnx_loss.c,
      onnx_einsum.c
                     handlers of the ops whose form in ONNX is another than
                     ours                                                    */
