@@ -359,15 +359,26 @@ static Status make_inits(Ox *ox) {
 
 /* ---- nodes --------------------------------------------------------------- */
 
+static bool takes_sequences(const OxNode *n) {
+    static OxHandler *const some[] = {onnx_sequence_at,
+                                      onnx_sequence_insert,
+                                      onnx_sequence_erase,
+                                      onnx_sequence_length,
+                                      onnx_sequence_concat,
+                                      onnx_identity,
+                                      onnx_if,
+                                      onnx_loop,
+                                      onnx_scan};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        if (n->op->handler == some[i]) return true;
+    return false;
+}
+
 static Status check_operands(Ox *ox, const OxNode *n) {
-    for (int i = 0; i < n->nin; i++) {
-        if (!*n->in[i]) continue;
-        const OxName *in = ox_name_of(ox, n->in[i]);
-        if (is_value(in->value)) continue;
-        if (in->seq && !strcmp(n->type, "SequenceAt") && i == 0) continue;
-        return ox_fail(ox, "operand '%s' is a sequence",
-                       ox_quote(ox, n->in[i]));
-    }
+    for (int i = 0; i < n->nin && !takes_sequences(n); i++)
+        if (*n->in[i] && !is_value(ox_name_of(ox, n->in[i])->value))
+            return ox_fail(ox, "operand '%s' is a sequence",
+                           ox_quote(ox, n->in[i]));
     return OK;
 }
 
@@ -381,9 +392,9 @@ static Status check_results(Ox *ox, const OxNode *n) {
     return OK;
 }
 
-static Status make_nodes(Ox *ox) {
-    for (int i = 0; i < ox->order.len; i++) {
-        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+Status ox_make_nodes(Ox *ox, const int *order, int count) {
+    for (int i = 0; i < count; i++) {
+        const OxNode *n = &ox->nodes.data[order[i]];
         ox->node = n;
         ox->b.loc = (Loc){.file = ox->file, .node = n->name};
         ox->first_node = (uint32_t)ox->g->nodes.len;
@@ -470,14 +481,14 @@ static Status import_model(Ox *ox) {
     TRY(ox_flatten(ox));
     TRY(ox_resolve_names(ox));
     TRY(ox_sort(ox));
-    TRY(ox_check_nodes(ox));
+    TRY(ox_check_nodes(ox, ox->order.data, ox->order.len));
     TRY(ox_check_spoiled(ox));
     TRY(ox_decide(ox));
     start_module(ox);
     TRY(make_inputs(ox));
     TRY(make_inits(ox));
     ox->frozen_used = NEW_ARRAY(ox->a, bool, ox->opt->batchnorm_frozen.len + 1);
-    TRY(make_nodes(ox));
+    TRY(ox_make_nodes(ox, ox->order.data, ox->order.len));
     TRY(check_frozen(ox));
     TRY(make_outputs(ox));
     if (ox->dropouts_enabled)

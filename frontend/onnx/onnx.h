@@ -13,9 +13,11 @@
      onnx_fold.c    constant folding
      onnx_math.c, onnx_shape.c, onnx_index.c, onnx_nd.c, onnx_nn.c,
      onnx_recurrent.c, onnx_resize.c, onnx_norm.c, onnx_reduce.c, onnx_loss.c,
-     onnx_einsum.c
+     onnx_einsum.c, onnx_sequence.c
                     handlers of the ops whose form in ONNX is another than
-                    ours                                                    */
+                    ours
+     onnx_flow.c    If, Loop, Scan: what they do is known, so their bodies
+                    become nodes                                            */
 #ifndef AMPC_FRONTEND_ONNX_ONNX_H
 #define AMPC_FRONTEND_ONNX_ONNX_H
 
@@ -67,6 +69,8 @@ struct OxNode {
     int nin, nout;
     OxAttr *attr;
     int nattr;
+    int captured; /* of `in`, at its end: what subgraphs read from outside */
+    const struct OxScope *scope; /* whose names those of subgraphs are */
 };
 
 /* Where an initializer's data comes from, and what became of it. */
@@ -94,7 +98,7 @@ typedef struct OxName {
     bool reaches;       /* an output, through differentiable operands */
     const OxNode *role; /* where it stands in a weight's place */
     const OxNode *statistics_of; /* BatchNormalization */
-    const ValueId *seq;          /* a sequence made by SplitToSequence */
+    const ValueId *seq;          /* a sequence: its elements */
     int nseq;
 } OxName;
 
@@ -164,9 +168,19 @@ const char *ox_quote(Ox *ox, const char *s);
 const OxOp *ox_op_find(const char *name);
 Status ox_check_model(Ox *ox);
 Status ox_flatten(Ox *ox);
+/* The nodes of a subgraph of `owner`, behind ox->nodes.  in: the names that its
+   inputs stand for; out gets those of its outputs.  */
+Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
+                       const Str *in, int nin, Str *out);
 Status ox_resolve_names(Ox *ox);
+Status ox_define_results(Ox *ox, int first_node);
+/* A new name for a value. */
+Status ox_define_value(Ox *ox, ValueId v, Str *name);
 Status ox_sort(Ox *ox);
-Status ox_check_nodes(Ox *ox);
+/* Those of the nodes from `first` on that these outputs need, in order. */
+int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n);
+Status ox_check_nodes(Ox *ox, const int *order, int n);
+Status ox_make_nodes(Ox *ox, const int *order, int n);
 bool ox_has_signature(const Ox *ox);
 Status ox_check_spoiled(Ox *ox);
 Status ox_decide(Ox *ox);
@@ -228,6 +242,9 @@ const OxOp *ox_row(int i); /* NULL behind the last */
 
 /* Binds result i of the node; names the value after it. */
 Status ox_out(Ox *ox, int i, ValueId v);
+Status ox_out_sequence(Ox *ox, int i, const ValueId *v, int n);
+/* Result i is what `name` is, a sequence too. */
+Status ox_out_name(Ox *ox, int i, Str name);
 /* One node; folded at once when every operand is constant. */
 Status ox_op(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
              int nattr, ValueId *out);
@@ -252,6 +269,13 @@ Status ox_reduce(Ox *ox, OpCode op, ValueId x, const int64_t *axes, int n,
                  bool keepdims, ValueId *out);
 Status ox_slice(Ox *ox, ValueId x, const int64_t *starts, const int64_t *sizes,
                 const int64_t *steps, ValueId *out);
+Status ox_split(Ox *ox, ValueId x, int axis, const int64_t *sizes, int n,
+                ValueId *out);
+/* Sizes of parts of an axis of `total`. */
+Status ox_check_sizes(Ox *ox, const int64_t *v, int n, int64_t total);
+/* fresh: along a new axis. */
+Status ox_concat(Ox *ox, const ValueId *v, int n, int axis, bool fresh,
+                 ValueId *out);
 ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t);
 bool ox_foldable(const Ox *ox, NodeId id);
 /* The node leaves the order; *out are constants. */

@@ -161,6 +161,20 @@ Status ox_out(Ox *ox, int i, ValueId v) {
     return OK;
 }
 
+Status ox_out_sequence(Ox *ox, int i, const ValueId *v, int n) {
+    if (i >= ox->node->nout || !*ox->node->out[i]) return OK;
+    OxName *out = ox_name_of(ox, ox->node->out[i]);
+    out->seq = v;
+    out->nseq = n;
+    return OK;
+}
+
+Status ox_out_name(Ox *ox, int i, Str name) {
+    const OxName *from = ox_name_of(ox, name);
+    return from->seq ? ox_out_sequence(ox, i, from->seq, from->nseq)
+                     : ox_out(ox, i, from->value);
+}
+
 /* ---- making nodes -------------------------------------------------------- */
 
 /* Doing nothing to a value is that value. */

@@ -4,22 +4,37 @@
 
 #include "frontend/onnx/onnx.h"
 
+Status ox_concat(Ox *ox, const ValueId *v, int n, int axis, bool fresh,
+                 ValueId *out) {
+    ValueId *in = arena_dup(ox->a, v, (size_t)n * sizeof *v);
+    Attr attr = attr_i(AK_axis, axis);
+    for (int i = 0; i < n && fresh; i++) {
+        Type t = ox_type(ox, in[i]);
+        int64_t dim[MAX_RANK + 1];
+        for (int k = 0; k <= t.rank; k++)
+            dim[k] = k == axis ? 1 : t.dim[k - (k > axis)];
+        if (t.rank == MAX_RANK)
+            return ox_fail(ox, "a result of rank %d", t.rank + 1);
+        TRY(ox_reshape(ox, in[i], t.rank + 1, dim, &in[i]));
+    }
+    *out = in[0];
+    return n == 1 ? OK : ox_op(ox, OP_CONCAT, in, n, &attr, 1, out);
+}
+
 Status onnx_concat(Ox *ox) {
     int n = ox->node->nin, axis;
     ValueId *in = NEW_ARRAY(ox->a, ValueId, n), y;
     for (int i = 0; i < n; i++) in[i] = ox_in(ox, i);
     if (!ox_attr(ox, "axis")) return ox_fail(ox, "attribute 'axis' is missing");
     TRY(ox_axis(ox, ox_int(ox, "axis", 0), ox_type(ox, in[0]).rank, &axis));
-    if (n == 1) return ox_out(ox, 0, in[0]);
-    Attr attr = attr_i(AK_axis, axis);
-    TRY(ox_op(ox, OP_CONCAT, in, n, &attr, 1, &y));
+    TRY(ox_concat(ox, in, n, axis, false, &y));
     return ox_out(ox, 0, y);
 }
 
 /* ---- split --------------------------------------------------------------- */
 
-static Status split(Ox *ox, ValueId x, int axis, const int64_t *sizes, int n,
-                    ValueId *out) {
+Status ox_split(Ox *ox, ValueId x, int axis, const int64_t *sizes, int n,
+                ValueId *out) {
     Attr attr[] = {attr_i(AK_axis, axis), attr_v(AK_sizes, sizes, n)};
     if (n == 1) {
         out[0] = x;
@@ -42,7 +57,7 @@ static Status even_sizes(Ox *ox, int64_t total, int n, bool uneven,
     return OK;
 }
 
-static Status check_sizes(Ox *ox, const int64_t *v, int n, int64_t total) {
+Status ox_check_sizes(Ox *ox, const int64_t *v, int n, int64_t total) {
     int64_t sum = 0;
     for (int i = 0; i < n; i++)
         if (v[i] < 0 || !add_ok(sum, v[i], &sum))
@@ -69,7 +84,7 @@ Status onnx_split(Ox *ox) {
     if (given >= 0) {
         if (given != n)
             return ox_fail(ox, "%d split sizes for %d results", given, n);
-        TRY(check_sizes(ox, v, n, t.dim[axis]));
+        TRY(ox_check_sizes(ox, v, n, t.dim[axis]));
         memcpy(sizes, v, (size_t)n * sizeof *v);
     } else {
         if (ox_int(ox, "num_outputs", n) != n)
@@ -77,77 +92,9 @@ Status onnx_split(Ox *ox) {
         bool uneven = ox_attr(ox, "num_outputs") != NULL;
         TRY(even_sizes(ox, t.dim[axis], n, uneven, sizes));
     }
-    TRY(split(ox, x, axis, sizes, n, out));
+    TRY(ox_split(ox, x, axis, sizes, n, out));
     for (int i = 0; i < n; i++) TRY(ox_out(ox, i, out[i]));
     return OK;
-}
-
-/* ---- sequences: SplitToSequence + SequenceAt is a split ------------------ */
-
-/* A scalar gives the size of every chunk, a list gives all sizes, nothing
-   means 1. */
-static Status sequence_sizes(Ox *ox, int64_t total, const int64_t **sizes,
-                             int *n) {
-    const int64_t *v;
-    int64_t chunk = 1;
-    ValueId s = ox_in(ox, 1);
-    if (is_value(s)) {
-        TRY(ox_const_ints(ox, 1, "split", &v, n));
-        if (ox_type(ox, s).rank == 1) {
-            *sizes = v;
-            return check_sizes(ox, v, *n, total);
-        }
-        chunk = v[0];
-    }
-    if (chunk < 1) return ox_fail(ox, "a chunk of %" PRId64, chunk);
-    int64_t count = total / chunk + (total % chunk != 0);
-    if (count > 4096)
-        return ox_fail(ox, "a sequence of %" PRId64 " parts", count);
-    int64_t *made = NEW_ARRAY(ox->a, int64_t, count);
-    for (int i = 0; i < count; i++)
-        made[i] = i < count - 1 || total % chunk == 0 ? chunk : total % chunk;
-    *sizes = made;
-    *n = (int)count;
-    return OK;
-}
-
-static Status drop_axis(Ox *ox, ValueId *v, int axis) {
-    Type t = ox_type(ox, *v);
-    int64_t dim[MAX_RANK];
-    int rank = 0;
-    for (int i = 0; i < t.rank; i++)
-        if (i != axis) dim[rank++] = t.dim[i];
-    return ox_reshape(ox, *v, rank, dim, v);
-}
-
-Status onnx_split_to_sequence(Ox *ox) {
-    ValueId x = ox_in(ox, 0);
-    Type t = ox_type(ox, x);
-    const int64_t *sizes = NULL;
-    int axis, n = 0;
-    TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
-    TRY(sequence_sizes(ox, t.dim[axis], &sizes, &n));
-    ValueId *part = NEW_ARRAY(ox->a, ValueId, n);
-    if (n) TRY(split(ox, x, axis, sizes, n, part));
-    if (ox_int(ox, "keepdims", 1) == 0 && !is_value(ox_in(ox, 1)))
-        for (int i = 0; i < n; i++) TRY(drop_axis(ox, &part[i], axis));
-    OxName *name = ox_name_of(ox, ox->node->out[0]);
-    name->seq = part;
-    name->nseq = n;
-    return OK;
-}
-
-Status onnx_sequence_at(Ox *ox) {
-    const OxName *seq = ox_name_of(ox, ox->node->in[0]);
-    const int64_t *v;
-    int n, at;
-    if (!seq->seq)
-        return ox_fail(ox, "'%s' is no sequence made by SplitToSequence",
-                       ox_quote(ox, ox->node->in[0]));
-    TRY(ox_const_ints(ox, 1, "position", &v, &n));
-    if (n != 1) return ox_fail(ox, "the position must be a scalar");
-    TRY(ox_axis(ox, v[0], seq->nseq, &at));
-    return ox_out(ox, 0, seq->seq[at]);
 }
 
 /* ---- slice --------------------------------------------------------------- */

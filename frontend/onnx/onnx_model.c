@@ -60,10 +60,12 @@ Status ox_check_model(Ox *ox) {
 
 /* ---- functions ----------------------------------------------------------- */
 
-/* One body being copied: the model's graph, or a function called from `up`. */
-typedef struct Scope {
-    const struct Scope *up;
-    const Onnx__FunctionProto *fn; /* NULL: the graph */
+/* One body being copied: the model's graph, a function called from `up`, or a
+   subgraph of a node of `up`, which sees the names there. */
+typedef struct OxScope {
+    const struct OxScope *up;
+    const Onnx__FunctionProto *fn; /* NULL: a graph */
+    bool inner;                    /* a subgraph    */
     const OxNode *call;
     Str prefix;
     OxMap to; /* formal name -> index in `actual` */
@@ -98,11 +100,17 @@ static const Onnx__FunctionProto *find_function(const Ox *ox,
     return i < 0 ? NULL : ox->model->functions[i];
 }
 
-static Str scoped(Scope *sc, const char *name) {
+static Str scoped(const Scope *sc, const char *name) {
     Str s = text(name);
-    if (!sc->fn || !*s) return s;
+    if ((!sc->fn && !sc->inner) || !*s) return s;
     int i = ox_map_get(&sc->to, s);
-    return i >= 0 ? sc->actual.data[i] : internf("%s%s", sc->prefix, s);
+    if (i >= 0) return sc->actual.data[i];
+    return sc->inner ? scoped(sc->up, name) : internf("%s%s", sc->prefix, s);
+}
+
+static void stands_for(Ox *ox, Scope *sc, const char *name, Str actual) {
+    ox_map_put(ox->a, &sc->to, text(name), sc->actual.len);
+    vec_push(ox->a, &sc->actual, actual);
 }
 
 static int version_of(const Scope *sc, Str domain) {
@@ -117,6 +125,7 @@ static int version_of(const Scope *sc, Str domain) {
 /* The attribute that a reference inside a function body stands for: from the
    call, else the function's default, else none. */
 static const Onnx__AttributeProto *referred(const Scope *sc, Str ref) {
+    while (sc->inner) sc = sc->up;
     if (!sc->fn) return NULL;
     for (int i = 0; i < sc->call->nattr; i++)
         if (sc->call->attr[i].name == ref) return sc->call->attr[i].p;
@@ -137,13 +146,57 @@ static void copy_attrs(Ox *ox, const Scope *sc, const Onnx__NodeProto *p,
     }
 }
 
-static Str *copy_names(Ox *ox, Scope *sc, char *const *p, size_t n) {
+static Str *copy_names(Ox *ox, const Scope *sc, char *const *p, size_t n) {
     Str *s = NEW_ARRAY(ox->a, Str, n);
     for (size_t i = 0; i < n; i++) s[i] = scoped(sc, p[i]);
     return s;
 }
 
-static OxNode make_node(Ox *ox, Scope *sc, const Onnx__NodeProto *p) {
+/* Names defined inside subgraphs that are being searched. */
+typedef struct Locals {
+    const struct Locals *up;
+    OxMap names;
+} Locals;
+
+static void capture(Ox *ox, const Scope *sc, const Locals *inside,
+                    const char *name, OxNode *n) {
+    Str s = text(name), outer = scoped(sc, name);
+    for (const Locals *l = inside; l; l = l->up)
+        if (ox_map_get(&l->names, s) >= 0) return;
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i] == outer) return;
+    if (!*s) return;
+    Str *in = NEW_ARRAY(ox->a, Str, n->nin + 1);
+    memcpy(in, n->in, (size_t)n->nin * sizeof *in);
+    in[n->nin++] = outer;
+    n->in = in;
+    n->captured++;
+}
+
+/* What the subgraph reads from outside becomes operands of its node. */
+static void capture_graph(Ox *ox, const Scope *sc, const Locals *up,
+                          const Onnx__GraphProto *g, OxNode *n) {
+    Locals in = {.up = up};
+    for (size_t i = 0; i < g->n_input; i++)
+        ox_map_put(ox->a, &in.names, text(g->input[i]->name), 0);
+    for (size_t i = 0; i < g->n_initializer; i++)
+        ox_map_put(ox->a, &in.names, text(g->initializer[i]->name), 0);
+    for (size_t i = 0; i < g->n_node; i++)
+        for (size_t k = 0; k < g->node[i]->n_output; k++)
+            ox_map_put(ox->a, &in.names, text(g->node[i]->output[k]), 0);
+    for (size_t i = 0; i < g->n_node; i++) {
+        const Onnx__NodeProto *p = g->node[i];
+        for (size_t k = 0; k < p->n_input; k++)
+            capture(ox, sc, &in, p->input[k], n);
+        for (size_t k = 0; k < p->n_attribute; k++)
+            if (p->attribute[k]->g)
+                capture_graph(ox, sc, &in, p->attribute[k]->g, n);
+    }
+    for (size_t i = 0; i < g->n_output; i++)
+        capture(ox, sc, &in, g->output[i]->name, n);
+}
+
+static OxNode make_node(Ox *ox, const Scope *sc, const Onnx__NodeProto *p) {
     OxNode n = {.proto = p,
                 .type = text(p->op_type),
                 .domain = domain_of(p->domain),
@@ -155,13 +208,18 @@ static OxNode make_node(Ox *ox, Scope *sc, const Onnx__NodeProto *p) {
     Str name = text(p->name);
     if (!*name)
         for (int i = 0; i < n.nout && !*name; i++) name = n.out[i];
-    n.name = sc->fn ? internf("%s%s", sc->prefix, name) : name;
+    bool own = sc->fn || sc->inner;
+    n.name = own ? internf("%s%s", sc->prefix, text(p->name)) : name;
+    if (own && !*text(p->name)) n.name = name;
     copy_attrs(ox, sc, p, &n);
+    n.scope = sc;
+    for (int i = 0; i < n.nattr; i++)
+        if (n.attr[i].p->g) capture_graph(ox, sc, NULL, n.attr[i].p->g, &n);
     if (!*n.domain) n.op = ox_op_find(n.type);
     return n;
 }
 
-static Status flatten(Ox *ox, Scope *sc, Onnx__NodeProto *const *node,
+static Status flatten(Ox *ox, const Scope *sc, Onnx__NodeProto *const *node,
                       size_t n);
 
 static Status enter(Ox *ox, const Scope *up, const Onnx__FunctionProto *f,
@@ -180,27 +238,23 @@ static Status enter(Ox *ox, const Scope *up, const Onnx__FunctionProto *f,
                             "function takes %zu and gives %zu",
                             call->nin, call->nout, f->n_input, f->n_output);
     TRY(check_opsets(ox, f->opset_import, f->n_opset_import, "a function"));
-    Scope sc = {.up = up,
-                .fn = f,
-                .call = call,
-                .depth = up->depth + 1,
-                .opset = f->opset_import,
-                .nopset = f->n_opset_import};
-    sc.prefix = internf("%.60s.%d/", call->name, ox->calls);
-    for (size_t i = 0; i < f->n_input; i++) {
-        ox_map_put(ox->a, &sc.to, text(f->input[i]), sc.actual.len);
-        vec_push(ox->a, &sc.actual,
-                 (int)i < call->nin ? call->in[i] : intern(""));
-    }
-    for (int i = 0; i < call->nout; i++) {
-        if (!*call->out[i]) continue;
-        ox_map_put(ox->a, &sc.to, text(f->output[i]), sc.actual.len);
-        vec_push(ox->a, &sc.actual, call->out[i]);
-    }
-    return flatten(ox, &sc, f->node, f->n_node);
+    Scope *sc = NEW(ox->a, Scope);
+    *sc = (Scope){.up = up,
+                  .fn = f,
+                  .call = call,
+                  .depth = up->depth + 1,
+                  .opset = f->opset_import,
+                  .nopset = f->n_opset_import};
+    sc->prefix = internf("%.60s.%d/", call->name, ox->calls);
+    for (size_t i = 0; i < f->n_input; i++)
+        stands_for(ox, sc, f->input[i],
+                   (int)i < call->nin ? call->in[i] : intern(""));
+    for (int i = 0; i < call->nout; i++)
+        if (*call->out[i]) stands_for(ox, sc, f->output[i], call->out[i]);
+    return flatten(ox, sc, f->node, f->n_node);
 }
 
-static Status flatten(Ox *ox, Scope *sc, Onnx__NodeProto *const *node,
+static Status flatten(Ox *ox, const Scope *sc, Onnx__NodeProto *const *node,
                       size_t n) {
     for (size_t i = 0; i < n; i++) {
         OxNode o = make_node(ox, sc, node[i]);
@@ -219,7 +273,52 @@ static Status flatten(Ox *ox, Scope *sc, Onnx__NodeProto *const *node,
 
 Status ox_flatten(Ox *ox) {
     TRY(index_functions(ox));
-    Scope sc = {.opset = ox->model->opset_import,
-                .nopset = ox->model->n_opset_import};
-    return flatten(ox, &sc, ox->graph->node, ox->graph->n_node);
+    Scope *sc = NEW(ox->a, Scope);
+    *sc = (Scope){.opset = ox->model->opset_import,
+                  .nopset = ox->model->n_opset_import};
+    return flatten(ox, sc, ox->graph->node, ox->graph->n_node);
+}
+
+/* ---- subgraphs ----------------------------------------------------------- */
+
+static Status body_constants(Ox *ox, Scope *sc, const Onnx__GraphProto *g) {
+    for (size_t i = 0; i < g->n_initializer; i++) {
+        const Tensor *t;
+        ValueId v;
+        Str name;
+        TRY(ox_tensor(ox, g->initializer[i], text(g->initializer[i]->name),
+                      &t));
+        TRY(ox_const(ox, t, &v));
+        TRY(ox_define_value(ox, v, &name));
+        stands_for(ox, sc, g->initializer[i]->name, name);
+    }
+    return OK;
+}
+
+Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
+                       const Str *in, int nin, Str *out) {
+    const Scope *up = owner->scope;
+    Scope *sc = NEW(ox->a, Scope);
+    *sc = (Scope){.up = up,
+                  .inner = true,
+                  .depth = up->depth + 1,
+                  .opset = up->opset,
+                  .nopset = up->nopset};
+    if (++ox->calls > OX_MAX_NODES || sc->depth > OX_MAX_CALLS)
+        return ox_fail(ox, "too many subgraphs, or nested too deep");
+    if (g->n_sparse_initializer || (int)g->n_input != nin)
+        return ox_fail(ox, "its body takes %zu operands, is given %d",
+                       g->n_input, nin);
+    sc->prefix = internf("%.60s.%d/", owner->name, ox->calls);
+    for (int i = 0; i < nin; i++) stands_for(ox, sc, g->input[i]->name, in[i]);
+    TRY(body_constants(ox, sc, g));
+    for (size_t i = 0; i < g->n_node; i++)
+        for (size_t k = 0; k < g->node[i]->n_output; k++) {
+            const char *s = g->node[i]->output[k];
+            if (s && *s) stands_for(ox, sc, s, internf("%s%s", sc->prefix, s));
+        }
+    TRY(flatten(ox, sc, g->node, g->n_node));
+    for (size_t i = 0; i < g->n_output; i++)
+        out[i] = scoped(sc, g->output[i]->name);
+    return OK;
 }

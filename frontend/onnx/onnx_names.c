@@ -110,8 +110,8 @@ static Status define_inputs(Ox *ox) {
     return OK;
 }
 
-static Status define_results(Ox *ox) {
-    for (int i = 0; i < ox->nodes.len; i++) {
+Status ox_define_results(Ox *ox, int first) {
+    for (int i = first; i < ox->nodes.len; i++) {
         const OxNode *n = &ox->nodes.data[i];
         for (int r = 0; r < n->nout; r++)
             if (*n->out[r])
@@ -121,6 +121,11 @@ static Status define_results(Ox *ox) {
                                         .result = r}));
     }
     return OK;
+}
+
+Status ox_define_value(Ox *ox, ValueId v, Str *name) {
+    *name = internf("%.60s.%d", ox->node->name, ++ox->calls);
+    return define(ox, (OxName){.name = *name, .kind = OX_RESULT, .value = v});
 }
 
 static Status check_defined(Ox *ox) {
@@ -213,7 +218,7 @@ static void split_identities(Ox *ox) {
 Status ox_resolve_names(Ox *ox) {
     TRY(define_inits(ox));
     TRY(define_inputs(ox));
-    TRY(define_results(ox));
+    TRY(ox_define_results(ox, 0));
     TRY(check_defined(ox));
     read_marks(ox);
     split_identities(ox);
@@ -285,6 +290,28 @@ Status ox_sort(Ox *ox) {
     return OK;
 }
 
+int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n) {
+    int *order = NEW_ARRAY(ox->a, int, ox->nodes.len - first + 1);
+    *n = 0;
+    for (int i = 0; i < nout; i++) (void)producer_of(ox, out[i]);
+    for (int i = ox->nodes.len - 1; i >= first; i--) { /* users first */
+        const OxNode *node = &ox->nodes.data[i];
+        bool needed = false;
+        for (int r = 0; r < node->nout; r++)
+            needed |= *node->out[r] && ox_uses(ox, node->out[r]) > 0;
+        if (!needed) continue;
+        for (int k = 0; k < node->nin; k++)
+            if (*node->in[k]) (void)producer_of(ox, node->in[k]);
+        order[(*n)++] = i;
+    }
+    for (int i = 0; i < *n / 2; i++) {
+        int other = order[*n - 1 - i];
+        order[*n - 1 - i] = order[i];
+        order[i] = other;
+    }
+    return order;
+}
+
 /* ---- signatures ---------------------------------------------------------- */
 
 #define ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h)                      \
@@ -340,6 +367,7 @@ static const struct {
     {'S', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRINGS, "strings"},
     {'g', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__SPARSE_TENSOR,
      "a sparse tensor"},
+    {'G', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH, "a graph"},
 };
 
 /* The attribute holds a value that its type does not name. */
@@ -347,8 +375,8 @@ static bool stray_value(const Onnx__AttributeProto *p, char letter) {
     return (p->has_i && letter != 'i') || (p->has_f && letter != 'f') ||
            (p->has_s && letter != 's') || (p->t && letter != 't') ||
            (p->n_ints && letter != 'I') || (p->n_floats && letter != 'F') ||
-           (p->n_strings && letter != 'S') || p->g || p->n_graphs ||
-           p->n_tensors;
+           (p->n_strings && letter != 'S') || (p->g && letter != 'G') ||
+           p->n_graphs || p->n_tensors;
 }
 
 static Status check_attr(Ox *ox, const OxNode *n, const OxAttr *a) {
@@ -361,7 +389,8 @@ static Status check_attr(Ox *ox, const OxNode *n, const OxAttr *a) {
         if (kinds[k].letter == letter && kinds[k].type != a->p->type)
             return ox_fail_node(ox, n, "attribute '%s' must be %s", name,
                                 kinds[k].text);
-    if (stray_value(a->p, letter) || (letter == 't' && !a->p->t))
+    if (stray_value(a->p, letter) || (letter == 't' && !a->p->t) ||
+        (letter == 'G' && !a->p->g))
         return ox_fail_node(ox, n,
                             "the value of attribute '%s' disagrees with "
                             "its type",
@@ -373,8 +402,9 @@ static Status check_node(Ox *ox, const OxNode *n) {
     const OxOp *op = n->op;
     Status s = OK;
     if (n->version == 0) s = ox_fail_node(ox, n, "no opset is imported for it");
-    if (n->nin < op->in_min || (op->in_max >= 0 && n->nin > op->in_max))
-        s = ox_fail_node(ox, n, "%d operands", n->nin);
+    int nin = n->nin - n->captured;
+    if (nin < op->in_min || (op->in_max >= 0 && nin > op->in_max))
+        s = ox_fail_node(ox, n, "%d operands", nin);
     if (n->nout < op->out_min || (op->out_max >= 0 && n->nout > op->out_max))
         s = ox_fail_node(ox, n, "%d results", n->nout);
     int need = op->in_max < 0 ? n->nin : op->in_min;
@@ -402,18 +432,18 @@ static const char *hint(Str domain, Str type) {
 }
 
 /* Every unsupported op once, with its count and first node. */
-static Status report_unsupported(Ox *ox) {
+static Status report_unsupported(Ox *ox, const int *order, int len) {
     OxMap seen = {0};
     VEC(int) first = {0}, count = {0};
-    for (int i = 0; i < ox->order.len; i++) {
-        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+    for (int i = 0; i < len; i++) {
+        const OxNode *n = &ox->nodes.data[order[i]];
         if (n->op) continue;
         Str key = *n->domain ? internf("%s::%s", n->domain, n->type) : n->type;
         int k = ox_map_get(&seen, key);
         if (k < 0) {
             k = first.len;
             ox_map_put(ox->a, &seen, key, k);
-            vec_push(ox->a, &first, ox->order.data[i]);
+            vec_push(ox->a, &first, order[i]);
             vec_push(ox->a, &count, 0);
         }
         count.data[k]++;
@@ -432,10 +462,10 @@ static Status report_unsupported(Ox *ox) {
     return first.len ? ERR_USER : OK;
 }
 
-Status ox_check_nodes(Ox *ox) {
-    Status s = report_unsupported(ox);
-    for (int i = 0; i < ox->order.len; i++) {
-        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+Status ox_check_nodes(Ox *ox, const int *order, int len) {
+    Status s = report_unsupported(ox, order, len);
+    for (int i = 0; i < len; i++) {
+        const OxNode *n = &ox->nodes.data[order[i]];
         if (n->op && check_node(ox, n) != OK) s = ERR_USER;
     }
     return s;
