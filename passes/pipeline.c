@@ -280,7 +280,8 @@ Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
     int rows[sizeof pipeline / sizeof *pipeline], n = 0;
     for (int i = m->passes; i < pipeline_length; i++)
         if (pipeline[i].stage <= last) rows[n++] = i;
-    return run_rows(&r, rows, n);
+    Status s = run_rows(&r, rows, n);
+    return s == ERR_USAGE ? ERR_USER : s; /* nobody named passes */
 }
 
 /* The first row from `from` on with that name; -1 */

@@ -1,0 +1,61 @@
+/* compile.c: see compile.h. */
+#include "tests/fuzz/compile.h"
+
+#include "codegen/codegen.h"
+#include "frontend/driver/options_text.h"
+
+typedef const char *OptionText[2];
+
+static const OptionText sets[][6] = {
+    {{"--loss", "mse"}},
+    {{"--loss", "cross_entropy"}},
+    {{"--loss", "none"}},
+    {{"--precision", "fp16"}, {"--loss", "mse"}, {"--optimizer", "adam"}},
+    {{"--precision", "fp32"}, {"--loss", "bce_with_logits"}},
+    {{"--precision", "fp32"}},
+    {{"--precision", "fp16"},
+     {"--accumulate", "3"},
+     {"--clip-norm", "1"},
+     {"--lr-schedule", "cosine,warmup=2,total=9,min=0.1"}},
+    {{"--loss", "huber,delta=0.5"},
+     {"--optimizer", "sgd,lr=0.1,momentum=0.9,nesterov=1,weight_decay=0.1"},
+     {"--clip-value", "1"},
+     {"--accumulate", "2"}},
+    {{"--loss", "nll"}, {"--batchnorm", "frozen"}, {"--dropout", "off"}},
+    {{"--loss", "cross_entropy,label_smoothing=0.1,ignore_index=1"},
+     {"--accept-folded", NULL},
+     {"--loss-scale", "static=8"}},
+    {{"--loss", "mse"}, {"--target", "cpu,cuda:sm_90"}},
+    {{"--loss", "cross_entropy"},
+     {"--precision", "fp16"},
+     {"--target", "cpu,cuda:sm_80"}},
+};
+enum { SETS = sizeof sets / sizeof *sets };
+
+void compile_begin(Compile *c, const uint8_t *p, size_t n) {
+    *c = (Compile){.a = arena_new(), .hash = hash_bytes(0, p, n)};
+    options_init(&c->opt, c->a);
+    for (const OptionText *o = sets[(c->hash >> 32) % SETS]; (*o)[0]; o++) {
+        bool used;
+        Status s = options_set(&c->opt, &c->d, (*o)[0], (*o)[1], &used);
+        fuzz_check(s == OK, "%s", c->d.text.data);
+    }
+    vec_push(c->a, &c->opt.dims, (DimBind){intern("batch"), -1, 4});
+}
+
+void compile_check(const Compile *c, Status s) {
+    fuzz_check(s == OK || s == ERR_USER, "status %d: %s", s, c->d.text.data);
+    fuzz_check((s == OK) == (c->d.errors == 0), "status %d with %d errors", s,
+               c->d.errors);
+}
+
+void compile_all(Compile *c) {
+    Status s = run_pipeline(c->m, &c->d, &c->opt, STAGE_PLANNED, false);
+    if (s == OK) s = emit_check(c->m, &c->opt, &c->d, &(EmitInput){0});
+    compile_check(c, s);
+}
+
+void compile_end(Compile *c) {
+    sb_free(&c->d.text);
+    arena_free(c->a);
+}

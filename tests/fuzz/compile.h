@@ -1,0 +1,24 @@
+/* compile.h: a module of a fuzz target through the compiler, with options that
+   the input's bytes choose.                                                 */
+#ifndef AMPC_TESTS_FUZZ_COMPILE_H
+#define AMPC_TESTS_FUZZ_COMPILE_H
+
+#include "passes/passes.h"
+#include "tests/fuzz/fuzz.h"
+
+typedef struct Compile {
+    Arena *a;
+    Diag d;
+    Options opt;
+    Module *m;
+    uint64_t hash; /* of the input */
+} Compile;
+
+void compile_begin(Compile *c, const uint8_t *p, size_t n);
+/* Passes and lowering, up to the sources. */
+void compile_all(Compile *c);
+/* What is refused is refused with a message, as the user's. */
+void compile_check(const Compile *c, Status s);
+void compile_end(Compile *c);
+
+#endif

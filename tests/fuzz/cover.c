@@ -1,0 +1,101 @@
+/* cover.c: what gcc's -fsanitize-coverage=trace-pc,trace-cmp calls. */
+#include "tests/fuzz/fuzz.h"
+
+void __sanitizer_cov_trace_pc(void);
+void __sanitizer_cov_trace_cmp1(uint8_t a, uint8_t b);
+void __sanitizer_cov_trace_cmp2(uint16_t a, uint16_t b);
+void __sanitizer_cov_trace_cmp4(uint32_t a, uint32_t b);
+void __sanitizer_cov_trace_cmp8(uint64_t a, uint64_t b);
+void __sanitizer_cov_trace_const_cmp1(uint8_t a, uint8_t b);
+void __sanitizer_cov_trace_const_cmp2(uint16_t a, uint16_t b);
+void __sanitizer_cov_trace_const_cmp4(uint32_t a, uint32_t b);
+void __sanitizer_cov_trace_const_cmp8(uint64_t a, uint64_t b);
+void __sanitizer_cov_trace_cmpf(float a, float b);
+void __sanitizer_cov_trace_cmpd(double a, double b);
+void __sanitizer_cov_trace_switch(uint64_t v, uint64_t *cases);
+
+/* ---- places -------------------------------------------------------------- */
+
+/* An edge is the hash of two blocks' addresses, as in AFL. */
+static uint8_t count[COVER_PLACES];
+static uint16_t touched[COVER_PLACES];
+static uint32_t ntouched;
+static uintptr_t before;
+static bool on;
+
+void __sanitizer_cov_trace_pc(void) {
+    if (!on) return;
+    uintptr_t pc = (uintptr_t)__builtin_return_address(0);
+    uint32_t place = (uint32_t)((pc ^ before) * 0x9e3779b1u) >> 16;
+    before = pc >> 1;
+    if (count[place] == 0) touched[ntouched++] = (uint16_t)place;
+    if (count[place] < 255) count[place]++;
+}
+
+/* ---- numbers ------------------------------------------------------------- */
+
+enum { PAIRS = 512 };
+static uint64_t pair[PAIRS][2];
+static uint32_t npair;
+
+static void compared(uint64_t a, uint64_t b) {
+    if (!on || a == b) return;
+    pair[npair % PAIRS][0] = a;
+    pair[npair++ % PAIRS][1] = b;
+}
+
+void __sanitizer_cov_trace_cmp1(uint8_t a, uint8_t b) { compared(a, b); }
+void __sanitizer_cov_trace_cmp2(uint16_t a, uint16_t b) { compared(a, b); }
+void __sanitizer_cov_trace_cmp4(uint32_t a, uint32_t b) { compared(a, b); }
+void __sanitizer_cov_trace_cmp8(uint64_t a, uint64_t b) { compared(a, b); }
+void __sanitizer_cov_trace_const_cmp1(uint8_t a, uint8_t b) { compared(a, b); }
+void __sanitizer_cov_trace_const_cmp2(uint16_t a, uint16_t b) {
+    compared(a, b);
+}
+void __sanitizer_cov_trace_const_cmp4(uint32_t a, uint32_t b) {
+    compared(a, b);
+}
+void __sanitizer_cov_trace_const_cmp8(uint64_t a, uint64_t b) {
+    compared(a, b);
+}
+void __sanitizer_cov_trace_cmpf(float a, float b) { (void)a, (void)b; }
+void __sanitizer_cov_trace_cmpd(double a, double b) { (void)a, (void)b; }
+
+/* cases: how many, their bits, their values */
+void __sanitizer_cov_trace_switch(uint64_t v, uint64_t *cases) {
+    if (on && cases[0]) compared(v, cases[2 + fuzz_below(cases[0])]);
+}
+
+bool cover_compared(uint64_t *a, uint64_t *b) {
+    uint32_t n = npair < PAIRS ? npair : PAIRS;
+    if (!n) return false;
+    uint32_t i = (uint32_t)fuzz_below(n), side = fuzz_random() & 1;
+    *a = pair[i][side];
+    *b = pair[i][!side];
+    return true;
+}
+
+/* ---- one execution ------------------------------------------------------- */
+
+void cover_start(void) {
+    ntouched = npair = 0;
+    before = 0;
+    on = true;
+}
+
+/* Counts differ when their powers of two do. */
+bool cover_end(uint8_t *seen, uint64_t *reached) {
+    bool news = false;
+    on = false;
+    for (uint32_t i = 0; i < ntouched; i++) {
+        uint16_t place = touched[i];
+        uint8_t power = 0;
+        while (count[place] >> 1 >> power) power++;
+        uint8_t bit = (uint8_t)(1 << power);
+        *reached += !seen[place];
+        news |= !(seen[place] & bit);
+        seen[place] |= bit;
+        count[place] = 0;
+    }
+    return news;
+}

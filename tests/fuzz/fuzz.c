@@ -1,0 +1,345 @@
+/* fuzz.c: see fuzz.h.  What must outlive a child that ends lies in memory that
+   it shares with its parent: the inputs, the one being executed, what was
+   reached, the random state.                                                */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ir/graph/base.h"
+#include "tests/fuzz/fuzz.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
+
+enum {
+    BROKEN = 85,    /* exit status of a child: fuzz_check */
+    SANITIZER = 86, /* ... a sanitizer's report */
+    MOST_INPUTS = 1 << 16,
+    POOL = 256 << 20,
+    MOST_RESIDENT = 1200 << 10, /* KiB; then another child goes on */
+    MOST_SECONDS = 10           /* of processor time for one input */
+};
+
+typedef struct Input {
+    size_t at, n; /* in pool */
+} Input;
+
+typedef struct Shared {
+    FuzzResult r;
+    uint64_t random;
+    bool done;
+    size_t ninput, pooled, next_seed;
+    Input input[MOST_INPUTS];
+    size_t n; /* the input being executed */
+    uint8_t now[FUZZ_MOST];
+    uint8_t seen[COVER_PLACES];
+    uint8_t pool[POOL];
+} Shared;
+
+static Shared *sh;
+
+/* Read by the sanitizers before main.  Memory that runs out is no finding. */
+const char *__asan_default_options(void);
+const char *__ubsan_default_options(void);
+const char *__asan_default_options(void) {
+    return "exitcode=86:allocator_may_return_null=1:quarantine_size_mb=16:"
+           "max_allocation_size_mb=2048:detect_leaks=1";
+}
+const char *__ubsan_default_options(void) {
+    return "exitcode=86:print_stacktrace=1";
+}
+
+/* ---- random numbers ------------------------------------------------------ */
+
+uint64_t fuzz_random(void) { /* splitmix64 */
+    uint64_t z = sh->random += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+size_t fuzz_below(size_t n) { return n ? (size_t)(fuzz_random() % n) : 0; }
+
+/* ---- inputs -------------------------------------------------------------- */
+
+void fuzz_seed(const void *p, size_t n) {
+    if (n > FUZZ_MOST || sh->ninput == MOST_INPUTS || n > POOL - sh->pooled)
+        return;
+    sh->input[sh->ninput++] = (Input){sh->pooled, n};
+    if (n) memcpy(sh->pool + sh->pooled, p, n);
+    sh->pooled += n;
+}
+
+static bool ends_in(const char *s, const char *suffix) {
+    size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && strcmp(s + n - m, suffix) == 0;
+}
+
+static void seed_file(const char *path) {
+    Diag d = {0};
+    size_t n;
+    char *text = read_file(&d, path, &n);
+    if (text) fuzz_seed(text, n);
+    free(text);
+    sb_free(&d.text);
+}
+
+static void seed_files(const char *folder, const char *suffix) {
+    struct dirent **entry;
+    int n = scandir(folder, &entry, NULL, alphasort);
+    for (int i = 0; i < n; i++) {
+        const char *name = entry[i]->d_name;
+        char path[4096];
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+        if (name[0] != '.' && stat(path, &st) == 0) {
+            if (S_ISDIR(st.st_mode))
+                seed_files(path, suffix);
+            else if (ends_in(name, suffix))
+                seed_file(path);
+        }
+        free(entry[i]);
+    }
+    if (n >= 0) free(entry);
+}
+
+static const char *root_folder;
+
+void fuzz_seed_files(const char *folder, const char *suffix) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", *folder == '/' ? "" : root_folder,
+             folder);
+    seed_files(path, suffix);
+}
+
+const uint8_t *fuzz_other(size_t *n) {
+    const Input *in = &sh->input[fuzz_below(sh->ninput)];
+    *n = sh->ninput ? in->n : 0;
+    return sh->pool + in->at;
+}
+
+/* ---- for targets --------------------------------------------------------- */
+
+void fuzz_check(bool ok, const char *fmt, ...) {
+    va_list ap;
+    if (ok) return;
+    va_start(ap, fmt);
+    fputs("broken rule: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    _exit(BROKEN);
+}
+
+/* The folder is made by the parent, and goes with it. */
+static char work[64];
+
+static void remove_work(void) {
+    struct dirent **entry;
+    int n = scandir(work, &entry, NULL, NULL);
+    for (int i = 0; i < n; i++) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/%s", work, entry[i]->d_name);
+        unlink(path);
+        free(entry[i]);
+    }
+    if (n >= 0) free(entry);
+    rmdir(work);
+}
+
+const char *fuzz_file(const char *name, const void *p, size_t n) {
+    static char path[200];
+    snprintf(path, sizeof path, "%s/%s", work, name);
+    unlink(path); /* ext4 flushes what is truncated */
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, p, n) != (ssize_t)n) {
+        perror(path);
+        abort();
+    }
+    close(fd);
+    return path;
+}
+
+/* ---- one execution ------------------------------------------------------- */
+
+/* Growth of what the process keeps is no leak: only the check tells. */
+static void check_leaks(void) {
+#ifdef __SANITIZE_ADDRESS__
+    if (__lsan_do_recoverable_leak_check()) _exit(SANITIZER);
+#endif
+}
+
+static void execute(const FuzzTarget *t) {
+    struct itimerval limit = {.it_value.tv_sec = MOST_SECONDS};
+    uint8_t *exact = malloc(sh->n ? sh->n : 1); /* reads past it are seen */
+    if (!exact) abort();
+    memcpy(exact, sh->now, sh->n);
+    setitimer(ITIMER_PROF, &limit, NULL);
+    cover_start();
+    t->run(exact, sh->n);
+    bool news = cover_end(sh->seen, &sh->r.reached);
+    free(exact);
+    sh->r.runs++;
+    if (!news || sh->next_seed <= sh->r.seeds) return;
+    fuzz_seed(sh->now, sh->n);
+    sh->r.kept++;
+}
+
+/* The next input: the seeds first, then changes; half of them of inputs found
+   last. */
+static void choose(const FuzzTarget *t) {
+    const Input *in;
+    bool change = sh->next_seed >= sh->r.seeds;
+    if (!change)
+        in = &sh->input[sh->next_seed];
+    else if (fuzz_below(2) && sh->ninput > 64)
+        in = &sh->input[sh->ninput - 1 - fuzz_below(64)];
+    else
+        in = &sh->input[fuzz_below(sh->ninput)];
+    sh->next_seed++;
+    sh->n = in->n;
+    memcpy(sh->now, sh->pool + in->at, in->n);
+    if (!change) return;
+    size_t n = t->mutate && fuzz_below(8) ? t->mutate(sh->now, sh->n) : 0;
+    if (n)
+        sh->n = n;
+    else
+        sh->n = fuzz_change(sh->now, sh->n, t->words());
+    if (t->fix && fuzz_below(16)) t->fix(sh->now, sh->n);
+}
+
+static double seconds_now(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+static bool too_large(void) {
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return u.ru_maxrss > MOST_RESIDENT;
+}
+
+static _Noreturn void child(const FuzzTarget *t, double end, uint64_t runs) {
+    struct rlimit none = {0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    for (;;) {
+        choose(t);
+        execute(t);
+        sh->done =
+            (runs && sh->r.runs >= runs) || (end > 0 && seconds_now() > end);
+        if (sh->done || (sh->r.runs % 256 == 0 && too_large())) break;
+    }
+    check_leaks();
+    _exit(0);
+}
+
+/* ---- the parent ---------------------------------------------------------- */
+
+/* What a child's end means; false: nothing bad. */
+static bool judge(int status, char *why, size_t size) {
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (code == 0) return false;
+    if (code == ERR_USER) { /* out_of_memory */
+        sh->r.exhausted++;
+        return false;
+    }
+    if (code == BROKEN)
+        snprintf(why, size, "a rule was broken");
+    else if (code == SANITIZER)
+        snprintf(why, size, "a sanitizer's report");
+    else if (code == ERR_BUG)
+        snprintf(why, size, "an internal error");
+    else if (code >= 0)
+        snprintf(why, size, "the process ended with status %d", code);
+    else if (WTERMSIG(status) == SIGPROF)
+        snprintf(why, size, "more than %d s", MOST_SECONDS);
+    else
+        snprintf(why, size, "%s", strsignal(WTERMSIG(status)));
+    return true;
+}
+
+static void keep(const FuzzTarget *t, const char *folder) {
+    snprintf(sh->r.file, sizeof sh->r.file, "%s/%s-%016" PRIx64, folder,
+             t->name, hash_bytes(0, sh->now, sh->n));
+    FILE *f = fopen(sh->r.file, "wb");
+    if (!f || fwrite(sh->now, 1, sh->n, f) != sh->n || fclose(f) != 0)
+        perror(sh->r.file);
+}
+
+static void begin(void) {
+    size_t size = sizeof *sh;
+    const char *tmp = getenv("TMPDIR");
+    sh = mmap(NULL, size, PROT_READ | PROT_WRITE,
+              MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (sh == MAP_FAILED) abort();
+    snprintf(work, sizeof work, "%.40s/ampc-fuzz-XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(work)) abort();
+}
+
+static void end(void) {
+    remove_work();
+    munmap(sh, sizeof *sh);
+    sh = NULL;
+}
+
+FuzzResult fuzz_run(const FuzzTarget *t, double seconds, uint64_t runs,
+                    uint64_t seed, const char *root, const char *folder) {
+    char cases[64];
+    begin();
+    root_folder = root;
+    sh->random = seed;
+    double start = seconds_now();
+    t->seeds();
+    snprintf(cases, sizeof cases, "tests/fuzz/cases/%s", t->name);
+    fuzz_seed_files(cases, "");
+    sh->r.seeds = sh->ninput;
+    while (!sh->done && !sh->r.finding[0]) {
+        int status;
+        fflush(NULL);
+        pid_t pid = fork();
+        if (pid < 0) abort();
+        if (pid == 0) child(t, seconds > 0 ? start + seconds : 0, runs);
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+        }
+        if (judge(status, sh->r.finding, sizeof sh->r.finding)) keep(t, folder);
+    }
+    sh->r.seconds = seconds_now() - start;
+    FuzzResult r = sh->r;
+    end();
+    return r;
+}
+
+void fuzz_replay(const FuzzTarget *t, const uint8_t *p, size_t n) {
+    begin();
+    t->run(p, n);
+    check_leaks();
+    end();
+}
+
+/* ---- the table ----------------------------------------------------------- */
+
+#define none_mutate NULL
+#define none_fix    NULL
+const FuzzTarget fuzz_targets[] = {
+#define FUZZ(name, mutate, fix, runs, what)                                    \
+    {#name,           what,      name##_run, name##_seeds, name##_words,       \
+     mutate##_mutate, fix##_fix, runs},
+#include "tests/fuzz/fuzz_targets.def"
+#undef FUZZ
+};
+const int fuzz_target_count = sizeof fuzz_targets / sizeof *fuzz_targets;

@@ -1,0 +1,94 @@
+/* fuzz.h: changed inputs against everything that reads bytes.
+
+   A target (a row of fuzz_targets.def) is a function of bytes that must neither
+   crash, hang, end the process nor break a rule of its own (fuzz_check).  Seeds
+   and kept cases are executed, then changed copies of them without end, in a
+   child process, many to a process; what reaches new code is a seed from then
+   on, where the build counts that (bazel --config=fuzz).  Without it the order
+   of executions depends on nothing but the seed.
+
+   fuzz.c    the loop and its child;  change.c  bytes to other bytes
+   cover.c   which code ran, which numbers were compared
+   target_*.c  the targets                                                   */
+#ifndef AMPC_TESTS_FUZZ_FUZZ_H
+#define AMPC_TESTS_FUZZ_FUZZ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { FUZZ_MOST = 1 << 16 }; /* bytes of an input */
+
+typedef struct FuzzTarget {
+    const char *name, *reads;
+    void (*run)(const uint8_t *p, size_t n);
+    void (*seeds)(void);               /* calls fuzz_seed, fuzz_seed_files    */
+    const char *const *(*words)(void); /* a dictionary, NULL-terminated      */
+    /* In place; the new size, 0: no result.  May be NULL. */
+    size_t (*mutate)(uint8_t *p, size_t n);
+    void (*fix)(uint8_t *p, size_t n); /* may be NULL */
+    int runs;
+} FuzzTarget;
+
+extern const FuzzTarget fuzz_targets[];
+extern const int fuzz_target_count;
+
+typedef struct FuzzResult {
+    uint64_t runs, seeds, kept, reached, exhausted;
+    double seconds;
+    char finding[512]; /* what happened; empty: nothing */
+    char file[512];    /* the input that did it */
+} FuzzResult;
+
+/* Ends after `seconds` or `runs` executions (0: no such limit), or with the
+   first finding, whose input is left in `folder`, which must exist.  Seeds lie
+   below `root`, the repository's.                                           */
+FuzzResult fuzz_run(const FuzzTarget *t, double seconds, uint64_t runs,
+                    uint64_t seed, const char *root, const char *folder);
+/* One input, in this process. */
+void fuzz_replay(const FuzzTarget *t, const uint8_t *p, size_t n);
+
+/* ---- the rows' functions ------------------------------------------------- */
+
+#define FUZZ(name, mutate, fix, runs, what)                                    \
+    void name##_run(const uint8_t *p, size_t n);                               \
+    void name##_seeds(void);                                                   \
+    const char *const *name##_words(void);
+#include "tests/fuzz/fuzz_targets.def"
+#undef FUZZ
+size_t onnx_mutate(uint8_t *p, size_t n);
+void checkpoint_fix(uint8_t *p, size_t n);
+void module_fix(uint8_t *p, size_t n);
+void cublaslt_fix(uint8_t *p, size_t n);
+
+/* ---- for targets --------------------------------------------------------- */
+
+void fuzz_seed(const void *p, size_t n);
+/* Files below a folder of the repository, by the end of their names. */
+void fuzz_seed_files(const char *folder, const char *suffix);
+/* A rule that was broken is a finding. */
+void fuzz_check(bool ok, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* The bytes as a file, in a folder of the process's own. */
+const char *fuzz_file(const char *name, const void *p, size_t n);
+/* Another of the inputs. */
+const uint8_t *fuzz_other(size_t *n);
+
+uint64_t fuzz_random(void);
+size_t fuzz_below(size_t n); /* 0 for n = 0 */
+int64_t fuzz_odd_number(void);
+
+/* ---- inside -------------------------------------------------------------- */
+
+/* change.c: some random changes; never longer than FUZZ_MOST. */
+size_t fuzz_change(uint8_t *p, size_t n, const char *const *words);
+
+/* cover.c */
+void cover_start(void);
+/* Ends a count; whether `seen` (COVER_PLACES bytes) had not all of it. */
+enum { COVER_PLACES = 1 << 16 };
+bool cover_end(uint8_t *seen, uint64_t *reached);
+/* Two numbers that the last execution compared; false: none known. */
+bool cover_compared(uint64_t *a, uint64_t *b);
+
+#endif
