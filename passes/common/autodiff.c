@@ -329,6 +329,19 @@ static Status check_train(const Graph *g, PassCtx *cx, ValueId loss) {
     return fail(cx->diag, loc, "graph %s is differentiated already", g->name);
 }
 
+/* One step writes a variable once: the model, or the update. */
+static Status check_writes(const Graph *g, Diag *d, const ValueId *want,
+                           int n) {
+    for (int i = 0; i < g->writes.len; i++)
+        for (int k = 0; k < n; k++)
+            if (g->writes.data[i].var.i == want[k].i)
+                return fail(d, (Loc){.file = g->module->file},
+                            "parameter '%s' is written by the model, and "
+                            "would be trained: freeze it, or make it a buffer",
+                            value_get(g, want[k])->name);
+    return OK;
+}
+
 /* Gradients of the parameters that the objective trains and its loss is
    computed from. */
 static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
@@ -351,6 +364,7 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
             want[n++] = v;
     }
     if (n == 0) return nothing_trains(g, cx->diag, loss);
+    TRY(check_writes(g, cx->diag, want, n));
     int scale = module_find_own_var(m, OWN_SCALE, g->objective);
     ValueId seed = scale >= 0 ? graph_var(g, scale) : NO_VALUE;
     TRY(autodiff(g, cx->diag, cx->scratch, loss, seed, want, n, grads));
