@@ -59,7 +59,7 @@ static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
         return source_bad(s, "a gzipped safetensors file is not read");
     if (st_open(&safetensors_memory, s->path, &f) != AMPC_OK)
         return source_bad(s, "damaged safetensors file: %s",
-                          f.why + strlen(s->path) + 2);
+                          strstr(f.why, ": ") + 2);
     Status st = find_tensor(s, &f, pick, h);
     st_close(&f);
     return st;

@@ -484,6 +484,21 @@ TEST_CASE(csv, mistakes) {
     pick_fails("p.npy", "part", "x", "a .npy file has no parts");
 }
 
+TEST_CASE(feed, a_long_path_to_a_damaged_file) {
+    char name[1400] = "";
+    for (int i = 0; i < 600; i++) strcat(name, "./");
+    strcat(name, "long.safetensors");
+    REQUIRE(test_write_file(path_of("long.safetensors"), "\2\0\0\0\0\0\0\0{\"",
+                            10));
+    char path[2100];
+    Diag d = {0};
+    Array a;
+    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
+    CHECK_EQ_INT(array_open(&d, path, NULL, &a), ERR_USER);
+    CHECK_HAS(d.text.data, "damaged safetensors file: ");
+    sb_free(&d.text);
+}
+
 /* ---- sizes that lie ------------------------------------------------------ */
 
 static void refused(const char *name, const char *why) {
