@@ -171,6 +171,33 @@ TEST_CASE(leave, what_nohup_ignores_stays_ignored) {
     CHECK(within_seconds(10, compilers_stopped));
 }
 
+/* Whenever the signal comes: all of the outputs, or what was there before. */
+TEST_CASE(leave, interrupted_at_any_time) {
+    int times = test_slow() ? 200 : 8;
+    put_model();
+    put_compiler();
+    for (int i = 0; i < times; i++) {
+        struct timespec t = {0, 40000000L * i / times};
+        int status = 0;
+        fresh("tmp");
+        fresh("out");
+        REQUIRE(test_write_file(in("out/m.so"), "former", 6));
+        pid_t pid = start("out/m.so");
+        nanosleep(&t, NULL);
+        kill(pid, SIGTERM);
+        REQUIRE(waitpid(pid, &status, 0) == pid);
+        CHECK_MSG(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM,
+                  "wait status %#x", status);
+        if (access(in("pids"), F_OK) == 0)
+            CHECK(within_seconds(10, compilers_stopped));
+        CHECK_EQ_INT(entries("tmp"), 0);
+        CHECK_EQ_INT(entries("out"), 1);
+        char *text = test_read_file(in("out/m.so"), NULL);
+        CHECK_STR(text, "former");
+        free(text);
+    }
+}
+
 /* ---- limits -------------------------------------------------------------- */
 
 static void limited(const char *limit) {
@@ -191,9 +218,14 @@ static void limited(const char *limit) {
 }
 
 TEST_CASE(leave, limits_on_file_sizes) {
+    char limit[64];
     limited("ulimit -f 1");
     limited("ulimit -f 100");
     limited("ulimit -f 1000");
+    for (int kb = 2; test_slow() && kb < 2000; kb += 1 + kb / 16) {
+        snprintf(limit, sizeof limit, "ulimit -f %d", kb);
+        limited(limit);
+    }
 }
 
 TEST_CASE(leave, limits_on_memory) {
