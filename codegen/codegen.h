@@ -37,13 +37,13 @@ typedef struct LoweredStep {
     const Kernel *epilogue;  /* PLAN_LIB, NULL: none                         */
     ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                               */
     int nref, nep_ref;
-    int64_t *pars, *ep_pars;
-    int npar, nep_par;
+    int64_t *pars;
+    int npar;
     int64_t units, grain;
     const char *name;
     bool empty; /* PLAN_LIB: every result is */
     /* by emit_plan.c: PlanStep's slices, Group.beside */
-    int ref0, ep_ref0, par0, ep_par0;
+    int ref0, ep_ref0, par0;
     bool beside;
 } LoweredStep;
 

@@ -55,19 +55,17 @@ static void bind_count(const ampc_session *s, const PlanRun *r, size_t *nbuf,
 
 static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
                       void **buf) {
-    const int64_t *pars = cx->plan->pars;
     const PlanIsa *isa = cx->d->isa;
     *b = (BoundStep){.kind = t->kind,
                      .lib = t->fn,
                      .buf = buf,
-                     .par = pars + t->par0,
+                     .par = cx->plan->pars + t->par0,
                      .units = t->units,
                      .grain = t->grain < 1 ? 1 : t->grain};
     if (t->kind == PLAN_KERNEL) b->kernel = isa->kernels[t->fn];
     void **ep = bind_refs(cx, t->ref0, t->nref, buf);
     if (t->epilogue)
-        b->epilogue = (CpuEpilogue){isa->epilogues[t->epilogue - 1], ep,
-                                    pars + t->ep_par0};
+        b->epilogue = (CpuEpilogue){isa->epilogues[t->epilogue - 1], ep};
     bind_refs(cx, t->ep_ref0, t->ep_nref, ep);
 }
 

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define AMPC_PLAN_VERSION 4
+#define AMPC_PLAN_VERSION 5
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -90,11 +90,10 @@ typedef void PlanKernelFn(void *const *buf, const int64_t *par, int64_t lo,
      acc[r * ld + c] belongs to element (batch, row + r, col + c),
      0 <= r < rows, 0 <= c < cols.
    For a convolution: batch = image, row = output channel (over all groups),
-   col = flat spatial position.  buf and par are the epilogue's own.        */
-typedef void PlanEpilogueFn(void *const *buf, const int64_t *par,
-                            const float *acc, int64_t ld, int64_t batch,
-                            int64_t row, int64_t col, int64_t rows,
-                            int64_t cols);
+   col = flat spatial position.  buf is the epilogue's own.                 */
+typedef void PlanEpilogueFn(void *const *buf, const float *acc, int64_t ld,
+                            int64_t batch, int64_t row, int64_t col,
+                            int64_t rows, int64_t cols);
 
 typedef enum PlanStepKind {
     PLAN_KERNEL, /* fn = index of a generated kernel                        */
@@ -115,7 +114,6 @@ typedef struct PlanStep {
     uint32_t ref0, nref;       /* slice of PlanTarget.refs                    */
     uint32_t ep_ref0, ep_nref; /* the epilogue's own refs                   */
     uint32_t par0, npar;       /* slice of PlanTarget.pars                    */
-    uint32_t ep_par0, ep_npar;
     int64_t units; /* PLAN_KERNEL: independent work units                   */
     int64_t grain; /* PLAN_KERNEL: units worth one thread hand-over         */
     const char *name; /* IR value it computes; for profiles and messages    */

@@ -434,9 +434,9 @@ static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
     sb_put_kernel_comment(sb, k);
     if (k->form == KF_EPILOGUE)
         sb_printf(sb,
-                  "void %se%d(void *const *buf, const int64_t *par,\n"
-                  "    const float *acc, int64_t ld, int64_t batch, int64_t "
-                  "row,\n    int64_t col, int64_t rows, int64_t cols)\n{\n"
+                  "void %se%d(void *const *buf, const float *acc, int64_t ld,\n"
+                  "    int64_t batch, int64_t row, int64_t col, int64_t rows,\n"
+                  "    int64_t cols)\n{\n"
                   "    (void)batch, (void)row;\n",
                   prefix, k->index);
     else
@@ -449,7 +449,7 @@ static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
                 k->bufs.data[b].written ? "" : "const ",
                 dtype_info[k->bufs.data[b].dtype].c, b, b);
     if (k->bufs.len == 0) kp_line(&p, "(void)buf;");
-    if (k->form != KF_FLAT) kp_line(&p, "(void)par;");
+    if (k->form != KF_FLAT && k->form != KF_EPILOGUE) kp_line(&p, "(void)par;");
     put_body(&p);
     sb_puts(sb, "}\n\n");
     kp_end(&p);

@@ -90,19 +90,13 @@ static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
     return at;
 }
 
-static int add_pars(Emit *e, EmitTarget *t, const int64_t *p, int n) {
-    int at = t->pars.len;
-    for (int i = 0; i < n; i++) vec_push(e->a, &t->pars, p[i]);
-    return at;
-}
-
 static void add_step(Emit *e, const Graph *g, const LoweredStep *s) {
     EmitTarget *t = &e->target[g->target];
     LoweredStep x = *s;
     x.ref0 = add_refs(e, g, s->refs, s->nref);
     x.ep_ref0 = add_refs(e, g, s->ep_refs, s->nep_ref);
-    x.par0 = add_pars(e, t, s->pars, s->npar);
-    x.ep_par0 = add_pars(e, t, s->ep_pars, s->nep_par);
+    x.par0 = t->pars.len;
+    for (int i = 0; i < s->npar; i++) vec_push(e->a, &t->pars, s->pars[i]);
     vec_push(e->a, &t->steps, x);
 }
 

@@ -124,10 +124,9 @@ static void put_target(StrBuf *sb, const EmitTarget *t) {
                           lib_info(s->lib)->plan_name, number + 1);
             else
                 sb_printf(sb, "    {PLAN_KERNEL, %d, 0, ", number);
-            sb_printf(sb, "%d, %d, %d, %d, %d, %d, %d, %d, %lld, %lld, ",
-                      s->ref0, s->nref, s->ep_ref0, s->nep_ref, s->par0,
-                      s->npar, s->ep_par0, s->nep_par, (long long)s->units,
-                      (long long)s->grain);
+            sb_printf(sb, "%d, %d, %d, %d, %d, %d, %lld, %lld, ", s->ref0,
+                      s->nref, s->ep_ref0, s->nep_ref, s->par0, s->npar,
+                      (long long)s->units, (long long)s->grain);
             put_string(sb, s->name ? s->name : "");
             sb_puts(sb, "},\n");
         }

@@ -51,7 +51,7 @@ static void gemm_store(const GemmRun *r, const float *acc, int64_t ld,
                        int64_t batch, int64_t row, int64_t col, int64_t rows,
                        int64_t cols) {
     if (r->ep && r->ep->fn) {
-        r->ep->fn(r->ep->buf, r->ep->par, acc, ld, batch, row, col, rows, cols);
+        r->ep->fn(r->ep->buf, acc, ld, batch, row, col, rows, cols);
         return;
     }
     for (int64_t i = 0; i < rows; i++)

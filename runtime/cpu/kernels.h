@@ -51,7 +51,6 @@ void pool_destroy(AmpcPool *p);
 typedef struct CpuEpilogue {
     PlanEpilogueFn *fn;
     void *const *buf;
-    const int64_t *par;
 } CpuEpilogue;
 
 /* ---- the routines (lib.def) ---------------------------------------------- */

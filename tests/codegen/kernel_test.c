@@ -134,8 +134,7 @@ static void run_kernel(Subject *s, const LoweredStep *st, void *fn,
 
 static void run_lib(Subject *s, const LoweredStep *st, void *fn) {
     enum { SCRATCH = 1 << 26 };
-    CpuEpilogue ep = {.buf = resolve(s, st->ep_refs, st->nep_ref),
-                      .par = st->ep_pars};
+    CpuEpilogue ep = {.buf = resolve(s, st->ep_refs, st->nep_ref)};
     CpuLibCall c = {.par = st->pars,
                     .buf = resolve(s, st->refs, st->nref),
                     .epilogue = &ep};

@@ -171,17 +171,17 @@ typedef struct Record {
     int inside;
 } Record;
 
-static void record(void *const *buf, const int64_t *par, const float *acc,
-                   int64_t ld, int64_t batch, int64_t row, int64_t col,
-                   int64_t rows, int64_t cols) {
+static void record(void *const *buf, const float *acc, int64_t ld,
+                   int64_t batch, int64_t row, int64_t col, int64_t rows,
+                   int64_t cols) {
     Record *r = buf[0];
-    if (row < 0 || col < 0 || row + rows > par[0] || col + cols > par[1]) {
+    if (row < 0 || col < 0 || row + rows > r->rows || col + cols > r->cols) {
         r->inside = 0;
         return;
     }
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) {
-            int64_t at = (batch * par[0] + row + i) * par[1] + col + j;
+            int64_t at = (batch * r->rows + row + i) * r->cols + col + j;
             r->out[at] = acc[i * ld + j];
             r->count[at]++;
         }
@@ -327,12 +327,11 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
     }
     free(first);
     if (g->a_dtype == AMPC_F64) return;
-    Record r = {.inside = 1};
+    Record r = {.rows = g->m, .cols = g->n, .inside = 1};
     r.out = malloc((size_t)(all + 1) * sizeof(float));
     r.count = calloc((size_t)all + 1, 1);
     void *const buf[1] = {&r};
-    int64_t par[2] = {g->m, g->n};
-    CpuEpilogue ep = {record, buf, par};
+    CpuEpilogue ep = {record, buf};
     void *scratch = scratch_of(cpu_gemm_scratch(g, 5));
     lib->gemm(pools[2], g, c->a, c->b, NULL, &ep, scratch);
     record_check(&r, all);
@@ -555,12 +554,11 @@ static void conv_check_routine(const ConvCase *k, const AmpcCpuLib *lib,
 }
 
 static void conv_check_epilogue(const ConvCase *k, const AmpcCpuLib *lib) {
-    Record r = {.inside = 1};
+    Record r = {.rows = k->c.k, .cols = k->ys, .inside = 1};
     r.out = malloc((size_t)(k->ny + 1) * sizeof(float));
     r.count = calloc((size_t)k->ny + 1, 1);
     void *const buf[1] = {&r};
-    int64_t par[2] = {k->c.k, k->ys};
-    CpuEpilogue ep = {record, buf, par};
+    CpuEpilogue ep = {record, buf};
     void *scratch = scratch_of(cpu_conv_fwd_scratch(&k->c, 2));
     lib->conv_fwd(pools[1], &k->c, k->x, k->w, NULL, &ep, scratch);
     record_check(&r, k->ny);
