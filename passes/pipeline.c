@@ -123,6 +123,7 @@ typedef struct Runner {
     Diag *d;
     const Options *opt;
     bool keep;
+    bool named; /* the rows: by the user */
     const PassRow *pass;
     uint64_t hash; /* of the text after the last pass */
 } Runner;
@@ -223,7 +224,7 @@ static Status check_input(const Runner *r, int row) {
         if (!why) continue;
         fail(r->d, (Loc){.file = m->file}, "pass '%s' cannot read graph %s: %s",
              p->name, g->name, why);
-        return ERR_USAGE;
+        return r->named ? ERR_USAGE : ERR_USER;
     }
     if (m->stage >= (int)needs) return OK;
     m->given = (int)needs;
@@ -233,7 +234,7 @@ static Status check_input(const Runner *r, int row) {
         fail(r->d, (Loc){.file = m->file},
              "pass '%s' reads IR of stage %s, which pass '%s' makes", p->name,
              stage_text[needs], pipeline[maker].name);
-        return ERR_USAGE;
+        return r->named ? ERR_USAGE : ERR_USER;
     }
     m->stage = (int)needs;
     return OK;
@@ -280,8 +281,7 @@ Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
     int rows[sizeof pipeline / sizeof *pipeline], n = 0;
     for (int i = m->passes; i < pipeline_length; i++)
         if (pipeline[i].stage <= last) rows[n++] = i;
-    Status s = run_rows(&r, rows, n);
-    return s == ERR_USAGE ? ERR_USER : s; /* nobody named passes */
+    return run_rows(&r, rows, n);
 }
 
 /* The first row from `from` on with that name; -1 */
@@ -295,7 +295,7 @@ static int find_row(const char *name, size_t n, int from) {
 
 Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
                   bool keep) {
-    Runner r = {.m = m, .d = d, .opt = opt, .keep = keep};
+    Runner r = {.m = m, .d = d, .opt = opt, .keep = keep, .named = true};
     int rows[sizeof pipeline / sizeof *pipeline], n = 0;
     for (const char *p = names; *p;) {
         int len = (int)strcspn(p, ","), last = n ? rows[n - 1] : -1;
