@@ -1,0 +1,34 @@
+/* mincut.h: the cheapest assignment of two labels, exactly.
+
+   Every variable is low or high.  What that costs is a sum of terms over one
+   variable or two; minimising it is a minimum s-t cut, with low on the side of
+   the source.  Costs are vectors that compare lexicographically:
+   the second number decides only between assignments that agree in the first.
+   Of several cheapest assignments the one with the fewest low variables is
+   returned: they are contained in every other, so that neither the order of
+   variables and terms nor the algorithm shows.                              */
+#ifndef AMPC_PASSES_COMMON_MINCUT_H
+#define AMPC_PASSES_COMMON_MINCUT_H
+
+#include "ir/graph/base.h"
+
+enum { CUT_RANKS = 4 };
+
+/* Of a term each number is >= 0; sums of all terms fit int64_t. */
+typedef struct CutCost {
+    int64_t of[CUT_RANKS];
+} CutCost;
+
+typedef struct Cut Cut;
+Cut *cut_new(Arena *a, int variables);
+/* Terms; those of one variable or pair add up. */
+void cut_if_low(Cut *c, int x, CutCost cost);
+void cut_if_high(Cut *c, int x, CutCost cost);
+void cut_if_low_high(Cut *c, int x, int y, CutCost cost);
+/* Constraints. */
+void cut_force(Cut *c, int x, bool low);
+void cut_low_implies_low(Cut *c, int x, int y);
+/* low[variables]; false when the constraints contradict each other. */
+bool cut_solve(Cut *c, bool *low, CutCost *total);
+
+#endif
