@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Puts the faults of faults.txt in one at a time and sees which test notices.
 
-    mutate.py [--only GLOB] [--list] [--log FILE]
+    mutate.py [--only GLOB] [--list | --check] [--log FILE]
 
-Run by script/mutate in a scratch checkout.  A fault is a block
+Run by script/mutate in a scratch checkout; --check, a test of its own, only
+says which faults no longer apply.  A fault is a block
 
     @ ID FILE
     # what goes wrong
@@ -47,7 +48,7 @@ def read_table(path):
             why[name] = reason
         elif fault and line[:2] in ("- ", "+ "):
             fault["old" if line[0] == "-" else "new"].append(line[2:])
-        elif fault and line.startswith("# "):
+        elif fault and not fault["old"] and line.startswith("# "):
             fault["what"] += line[2:]
         elif line.strip() and not line.startswith("#"):
             sys.exit(f"{where}: neither @, #, -, +, targets nor why")
@@ -59,15 +60,18 @@ def read_table(path):
     return faults, targets, why
 
 
-def apply(fault, root):
-    """The file's former text; None if the fault does not apply."""
+def texts(fault, root):
+    """The file's text without and with the fault; None if it does not apply."""
     path = root / fault["file"]
     old, new = "\n".join(fault["old"]), "\n".join(fault["new"])
     text = path.read_text() if path.is_file() else ""
-    if not old or text.count(old) != 1:
-        return None
-    path.write_text(text.replace(old, new))
-    return text
+    times = text.count(old) if old else 0
+    if times == 1 and new not in ("", old):
+        return text, text.replace(old, new)
+    why = ("its + text changes nothing" if times == 1 else
+           f"its - text stands there {times} times")
+    print(f"{fault['at']}: {fault['id']} does not apply to {fault['file']}: {why}")
+    return None
 
 
 def targets_of(fault, table):
@@ -110,6 +114,7 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--only", default="*")
     ap.add_argument("--list", action="store_true")
+    ap.add_argument("--check", action="store_true")
     ap.add_argument("--log", default="/dev/null")
     args = ap.parse_args()
     root = Path.cwd()
@@ -123,13 +128,14 @@ def main():
                 print(f["id"], f["file"], f["what"])
                 continue
             start = time.time()
-            former = apply(f, root)
-            if former is None:
-                print(f"{f['at']}: {f['id']} does not apply to {f['file']}")
-                bad += 1
+            found = texts(f, root)
+            bad += found is None
+            if found is None or args.check:
                 continue
+            former, faulty = found
             log.write(f"==== {f['id']} {f['file']}\n")
             try:
+                (root / f["file"]).write_text(faulty)
                 by = judge(f, targets, log)
             finally:
                 (root / f["file"]).write_text(former)
@@ -141,6 +147,8 @@ def main():
             s[2] += verdict != "survived" and not (by or "").startswith(GOLDEN)
             print(f"{f['id']:<28} {verdict:<9} {by or why.get(f['id'], '')} "
                   f"({time.time() - start:.0f} s)", flush=True)
+    if args.check:
+        print(f"{len(faults)} faults, {bad} of which do not apply")
     for folder, (n, seen, plain) in sorted(score.items()):
         print(f"{folder:<10} {n:4} faults, {seen} noticed ({100 * seen // n} %), "
               f"{plain} without golden text ({100 * plain // n} %)")
