@@ -411,6 +411,13 @@ static bool take_path(OutFile *o) {
     return renameat(o->folder, o->tmp, o->folder, o->name) == 0 || failed(o);
 }
 
+bool outfile_suffix(OutFile *o, const char *suffix) {
+    size_t n = strlen(o->name), m = strlen(suffix);
+    if (n + m >= sizeof o->name) return errno = ENAMETOOLONG, failed(o);
+    memcpy(o->name + n, suffix, m + 1);
+    return true;
+}
+
 bool outfile_commit(OutFile *o) {
     if (!o->named && !outfile_ready(o)) return false;
     if (!o->in_place) {

@@ -55,6 +55,8 @@ FILE *outfile_stream(OutFile *o); /* NULL: o->why */
    before the first is renamed.                                              */
 bool outfile_ready(OutFile *o);
 bool outfile_commit(OutFile *o);
+/* Before that: it is to take the path with the suffix behind it. */
+bool outfile_suffix(OutFile *o, const char *suffix);
 void outfile_abort(OutFile *o);
 
 /* ---- the files of one command -------------------------------------------- */

@@ -251,7 +251,10 @@ typedef struct PlanTail {
     uint64_t magic;
 } PlanTail;
 
-/* Section "sidecar": the file of weights that belongs to the module. */
+/* Section "sidecar": the file of weights that belongs to the module OUT.so:
+   OUT.weights.safetensors, or the same name with PLAN_WAITING (its crc) where a
+   compilation ended between the module and that name.                       */
+#define PLAN_WAITING ".%08x"
 typedef struct PlanSidecar {
     uint64_t bytes;
     uint32_t crc; /* of all of it */

@@ -2,6 +2,7 @@
    "weights" of the module's own file, or of the file beside it.             */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/backend.h"
 #include "runtime/half.h"
@@ -115,7 +116,6 @@ static ampc_status sidecar_facts(ampc_session *s, PlanSidecar *want) {
     return status;
 }
 
-/* OUT.so has its weights in OUT.weights.safetensors. */
 static ampc_status read_sidecar(ampc_session *s) {
     char path[4300];
     if (!module_path(s->m, path, 4200))
@@ -123,10 +123,13 @@ static ampc_status read_sidecar(ampc_session *s) {
                             "the module's own file cannot be found");
     size_t n = strlen(path);
     if (n > 3 && strcmp(path + n - 3, ".so") == 0) n -= 3;
-    memcpy(path + n, ".weights.safetensors", sizeof ".weights.safetensors");
     PlanSidecar want;
     ampc_status status = sidecar_facts(s, &want);
-    return status == AMPC_OK ? checkpoint_sidecar(s, path, &want) : status;
+    if (status != AMPC_OK) return status;
+    n += (size_t)sprintf(path + n, ".weights.safetensors");
+    sprintf(path + n, PLAN_WAITING, want.crc);
+    if (access(path, F_OK) != 0) path[n] = 0;
+    return checkpoint_sidecar(s, path, &want);
 }
 
 ampc_status weights_init(ampc_session *s) {

@@ -213,24 +213,31 @@ static FILE *open_file(EmitSo *e, OutFile *o, const char *path, unsigned mode) {
     return f;
 }
 
-/* Both files are whole before the first is renamed. */
+/* Both files are whole before the first is renamed.  Until the module is there
+   the former one has its weights: the new ones wait beside them.            */
 static Status put_files(EmitSo *e) {
     OutFile *module = &e->module, *weights = &e->weights;
     const char *path = e->in->path, *side = weights_sidecar_path(e->a, path);
+    const char *waiting = side;
     bool sidecar = e->opt->sidecar_weights;
     FILE *f;
     if (sidecar) {
         if (!(f = open_file(e, weights, side, 0666))) return ERR_USER;
         if (!weights_sidecar(f, e->m, e->a, &e->src.sidecar))
             return io_error(e, side);
-        if (!outfile_ready(weights)) return file_failed(e->d, side, weights);
+        char *crc = arena_printf(e->a, PLAN_WAITING, e->src.sidecar.crc);
+        waiting = arena_printf(e->a, "%s%s", side, crc);
+        if (!outfile_suffix(weights, crc) || !outfile_ready(weights))
+            return file_failed(e->d, side, weights);
     }
     if (!(f = open_file(e, module, path, 0777))) return ERR_USER;
     TRY(put_module(e, f));
     if (!outfile_ready(module)) return file_failed(e->d, path, module);
     if (sidecar && !outfile_commit(weights))
-        return file_failed(e->d, side, weights);
-    return outfile_commit(module) ? OK : file_failed(e->d, path, module);
+        return file_failed(e->d, waiting, weights);
+    if (!outfile_commit(module)) return file_failed(e->d, path, module);
+    if (sidecar && rename(waiting, side) != 0) return io_error(e, side);
+    return OK;
 }
 
 /* ---- notes about groups -------------------------------------------------- */

@@ -4,7 +4,9 @@
    the checkpoint, or are those that the module begins with.  The module is
    read, never loaded as code.                                               */
 #include <string.h>
+#include <unistd.h>
 
+#include "codegen/codegen.h"
 #include "codegen/module/section.h"
 #include "frontend/driver/cmd.h"
 #include "frontend/driver/array.h"
@@ -52,16 +54,16 @@ static Status section_text(const Weights *w, const char *name, char **text,
 }
 
 static Status open_sidecar(Weights *w) {
-    char *text;
-    size_t n, k = strlen(w->module->path);
+    char *text, *path, *waiting;
+    size_t n;
     PlanSidecar want;
     TRY(section_text(w, "sidecar", &text, &n));
     if (!text) return OK;
     if (n != sizeof want) return damaged(w, "its section 'sidecar'");
     memcpy(&want, text, n);
-    if (has_suffix(w->module->path, ".so")) k -= 3;
-    TRY(open_file(w, arena_printf(w->s->arena, "%.*s.weights.safetensors",
-                                  (int)k, w->module->path)));
+    path = weights_sidecar_path(w->s->arena, w->module->path);
+    waiting = arena_printf(w->s->arena, "%s" PLAN_WAITING, path, want.crc);
+    TRY(open_file(w, access(waiting, F_OK) == 0 ? waiting : path));
     return st_match(w->file, want.bytes, want.crc) == AMPC_OK
                ? OK
                : st_failed(w->s, w->file);

@@ -136,6 +136,29 @@ TEST_CASE(export, weights_beside_the_module) {
     round_trip("mlp.dyn.onnx", "--weights sidecar");
 }
 
+/* As after a compilation that ended before they had their name; gzip tells the
+   CRC.                                                                      */
+TEST_CASE(export, weights_that_wait_beside_the_module) {
+    char words[1400], *out;
+    Compiled c = compile_file(test_data_path("tests/onnx/mlp.dyn.onnx"),
+                              OPTIONS "--weights sidecar");
+    snprintf(words, sizeof words, "'%s' -o named.onnx", c.path);
+    check_export(0, "", words);
+    int rc = test_command(
+        &out,
+        "f=$(echo '%s' | sed 's/so$/weights.safetensors/') && "
+        "mv $f $f.$(gzip -c $f | tail -c 8 | od -An -N4 -tx4 | tr -d ' ')",
+        c.path);
+    CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+    snprintf(words, sizeof words, "'%s' -o waiting.onnx", c.path);
+    check_export(0, "", words);
+    rc = test_command(NULL, "cd '%s' && cmp named.onnx waiting.onnx",
+                      test_tmpdir());
+    CHECK_EQ_INT(rc, 0);
+    compiled_close(&c);
+}
+
 /* ---- mistakes ------------------------------------------------------------ */
 
 TEST_CASE(export, mistakes) {

@@ -27,8 +27,8 @@ static const char *in(const char *name) {
 }
 
 /* Other seeds, other weights. */
-static void compile(const char *name, int seed, const char *setting,
-                    const char *options) {
+static void compile_to(int status, const char *name, int seed,
+                       const char *setting, const char *options) {
     char text[400], *out;
     int n = snprintf(text, sizeof text,
                      "graph forward(%%x: f32[4,8]) {\n"
@@ -41,8 +41,13 @@ static void compile(const char *name, int seed, const char *setting,
     int rc = test_command(&out, "AMPC_LIBNVRTC=none %s '%s' '%s' -o '%s' %s %s",
                           setting, test_ampc(), in("model.amp"), in(name),
                           OPTIONS, options);
-    if (rc) FAIL("ampc: status %d\n%s", rc, out);
+    if (rc != status) FAIL("ampc: status %d\n%s", rc, out);
     free(out);
+}
+
+static void compile(const char *name, int seed, const char *setting,
+                    const char *options) {
+    compile_to(0, name, seed, setting, options);
 }
 
 static const ampc_api *load(const char *name, void **lib) {
@@ -188,6 +193,36 @@ TEST_CASE(module_file, weights_beside_it_belong_to_it) {
     refuses(api, "No such file");
     free(own);
     dlclose(lib);
+}
+
+/* One renaming each: the weights wait, the module is there, the weights too.
+   The compilation after an end ends itself, in every order of the three.    */
+TEST_CASE(module_file, an_interrupted_compilation_leaves_a_pair) {
+    enum { DIED = 9 };
+    static const int ends[] = {1, 1, 2, 1, 3, 2, 2, 3, 3, 1};
+    float first[WEIGHTS], again[WEIGHTS];
+    void *lib;
+    compile("pair.so", 1, "", "--weights sidecar");
+    weights_of(load("pair.so", &lib), first);
+    dlclose(lib);
+    for (int i = 0; i < (int)(sizeof ends / sizeof *ends); i++) {
+        char dying[900];
+        snprintf(dying, sizeof dying,
+                 "ASAN_OPTIONS=verify_asan_link_order=0 DIE_AT=%d "
+                 "DIE_NAME=pair. LD_PRELOAD='%s'",
+                 ends[i], test_data_path("tests/support/libdying.so"));
+        compile_to(DIED, "pair.so", 2 + i, dying, "--weights sidecar");
+        weights_of(load("pair.so", &lib), again);
+        dlclose(lib);
+        bool replaced = memcmp(first, again, sizeof first) != 0;
+        CHECK_MSG(replaced == (ends[i] == 3), "end %d, at %d", i, ends[i]);
+        memcpy(first, again, sizeof first);
+    }
+    compile("pair.so", 99, "", "--weights sidecar");
+    weights_of(load("pair.so", &lib), again);
+    dlclose(lib);
+    CHECK(memcmp(first, again, sizeof first) != 0);
+    CHECK(access(in("pair.weights.safetensors"), F_OK) == 0);
 }
 
 /* ---- what its bytes do not depend on ------------------------------------- */
