@@ -3,16 +3,17 @@
    Signals that end a program are blocked everywhere and awaited by one thread,
    which may do what a handler must not: wait for a lock, walk a folder.  It
    keeps the lock, so that no other thread makes anything new meanwhile.     */
-#define _XOPEN_SOURCE 700
+#define _GNU_SOURCE
 #include "passes/leave.h"
 
-#include <ftw.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,7 +31,7 @@ typedef struct Half {
 
 static pthread_mutex_t lock;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static char *made; /* the folder, or NULL */
+static char made[4096]; /* the folder, or empty */
 static long groups[MAX_GROUPS];
 static Half halves[MAX_FILES];
 static int ngroup, nhalf;
@@ -53,26 +54,38 @@ void leave_release(void) { pthread_mutex_unlock(&lock); }
 
 /* ---- what there is ------------------------------------------------------- */
 
-static int remove_entry(const char *path, const struct stat *st, int type,
-                        struct FTW *where) {
-    (void)st, (void)type, (void)where;
-    remove(path);
-    return 0;
+/* Allocates nothing: there may be no memory left. */
+static void remove_all(int at, const char *name) {
+    _Alignas(struct dirent64) char part[2048];
+    ssize_t n;
+    if (unlinkat(at, name, 0) == 0) return;
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return;
+    while ((n = getdents64(fd, part, sizeof part)) > 0)
+        for (ssize_t i = 0; i < n;) {
+            struct dirent64 *e = (void *)(part + i);
+            if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+                remove_all(fd, e->d_name);
+            i += e->d_reclen;
+        }
+    close(fd);
+    unlinkat(at, name, AT_REMOVEDIR);
 }
 
 bool leave_make_folder(char *pattern) {
+    size_t n = strlen(pattern);
+    if (n >= sizeof made) return errno = ENAMETOOLONG, false;
     leave_hold();
     bool ok = mkdtemp(pattern) != NULL;
-    if (ok) made = strdup(pattern);
+    if (ok) memcpy(made, pattern, n + 1);
     leave_release();
     return ok;
 }
 
 void leave_remove_folder(void) {
     leave_hold();
-    if (made) nftw(made, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-    free(made);
-    made = NULL;
+    if (*made) remove_all(AT_FDCWD, made);
+    *made = 0;
     leave_release();
 }
 
@@ -101,13 +114,12 @@ static void hear_of_file(int folder, const char *tmp, bool there) {
 /* A killed compiler may make one more file before it is gone. */
 static void take_back(void) {
     struct timespec pause = {0, 10000000};
-    struct stat st;
     for (int i = 0; i < ngroup; i++) kill(-(pid_t)groups[i], SIGKILL);
     for (int i = 0; i < nhalf; i++)
         unlinkat(halves[i].folder, halves[i].tmp, 0);
-    for (int i = 0; made && i < 200; i++) {
-        nftw(made, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-        if (lstat(made, &st) != 0) break;
+    for (int i = 0; *made && i < 200; i++) {
+        remove_all(AT_FDCWD, made);
+        if (access(made, F_OK) != 0) break;
         nanosleep(&pause, NULL);
     }
     ngroup = nhalf = 0;

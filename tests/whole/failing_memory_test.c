@@ -1,0 +1,159 @@
+/* failing_memory_test.c: `ampc` and a module in it, while allocations fail, one
+   alone or with all that follow: a message and status 1, or it was not needed;
+   what was there stays whole, and nothing is left behind.                   */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/harness.h"
+
+static const char *in(const char *name) {
+    static char path[8][600];
+    static int next;
+    char *p = path[next++ % 8];
+    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
+    return p;
+}
+
+static int entries(const char *folder) {
+    int n = 0;
+    DIR *d = opendir(in(folder));
+    REQUIRE(d);
+    while (readdir(d)) n++;
+    closedir(d);
+    return n - 2;
+}
+
+static void put(const char *name, const char *text) {
+    REQUIRE(test_write_file(in(name), text, strlen(text)));
+}
+
+static void must(const char *command) {
+    char *out;
+    int rc = test_command(&out, "cd '%s' && %s", test_tmpdir(), command);
+    if (rc) FAIL("%s: status %d\n%s", command, rc, out);
+    free(out);
+}
+
+/* `ampc ARGS` in the test's folder; at = 0: nothing fails. */
+static int ampc(const char *args, long at, bool all, char **out) {
+    return test_command(
+        out,
+        "cd '%s' && CC='%s' TMPDIR='%s' AMPC_LIBNVRTC=none FAIL_COUNT='%s' "
+        "FAIL_AT=%ld %s LD_PRELOAD='%s' '%s' %s",
+        test_tmpdir(), in("compiler"), in("tmp"), in("count"), at,
+        all ? "FAIL_ON=1" : "",
+        test_data_path("tests/support/libfailing_malloc.so"), test_ampc(),
+        args);
+}
+
+/* How many allocations it takes. */
+static long allocations(const char *args) {
+    char *out;
+    int rc = ampc(args, 0, false, &out);
+    if (rc) FAIL("%s: status %d\n%s", args, rc, out);
+    free(out);
+    char *count = test_read_file(in("count"), NULL);
+    REQUIRE(count);
+    long n = atol(count);
+    free(count);
+    return n;
+}
+
+/* One failure; whether it was refused. */
+static bool refused(const char *args, long at, bool all) {
+    char *out;
+    int rc = ampc(args, at, all, &out);
+    CHECK_MSG(rc == 0 || rc == 1, "allocation %ld: status %d\n%s", at, rc, out);
+    /* the loader's own words are others */
+    if (rc == 1)
+        CHECK_MSG(strstr(out, "emory") || strstr(out, "shared object"),
+                  "allocation %ld: %s", at, out);
+    CHECK_MSG(entries("tmp") == 0, "allocation %ld\n%s", at, out);
+    free(out);
+    return rc == 1;
+}
+
+/* Evenly chosen, each alone and with all after it; `before` and `after` are
+ * commands around each. */
+static void sweep(const char *args, const char *before, const char *after) {
+    int nrefused = 0;
+    must(before);
+    long n = allocations(args), places = test_slow() ? 200 : 10;
+    if (places > n) places = n;
+    for (int i = 0; i < 2 * places; i++) {
+        must(before);
+        nrefused += refused(args, 1 + i / 2 * (n - 1) / (places - 1), i % 2);
+        must(after);
+    }
+    printf("%ld allocations, %ld failed, %d refusals\n", n, 2 * places,
+           nrefused);
+    CHECK(nrefused > places);
+}
+
+/* The compiler works once; later its module is taken again. */
+static void put_model(void) {
+    char text[3000];
+    const char *linked = in("linked.so");
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    SKIP("sanitizers have an allocator of their own");
+#endif
+    snprintf(text, sizeof text,
+             "#!/bin/sh\nif [ -e '%s' ]; then\n"
+             "    [ \"$1\" != -shared ] || cp '%s' linked.so\n"
+             "elif cc \"$@\"; then\n"
+             "    [ \"$1\" != -shared ] || cp linked.so '%s'\n"
+             "else exit 1; fi\n",
+             linked, linked, linked);
+    put("compiler", text);
+    REQUIRE(chmod(in("compiler"), 0700) == 0);
+    put("m.amp", "graph forward(%x: f32[4,3]) {\n"
+                 "  param %w: f32[3,2] = normal(1, 0.5)\n"
+                 "  %y = matmul %x, %w : f32[4,2]\n"
+                 "  return %y\n}\n");
+    must("mkdir -p tmp out");
+}
+
+#define COMPILE "m.amp -o out/m.so --loss mse --target cpu:x86-64-v2"
+
+TEST_CASE(failing_memory, compile) {
+    put_model();
+    sweep(COMPILE, "printf former > out/m.so",
+          "test $(ls -A out | wc -l) = 1 && { test $(stat -c %s out/m.so) -gt "
+          "10000 || test $(cat out/m.so) = former; }");
+}
+
+static void put_npy(const char *name, int columns, size_t bytes) {
+    char x[128 + 96] = {0};
+    memset(x, ' ', 128);
+    int n = snprintf(x + 10, 117,
+                     "{'descr': '<f4', 'fortran_order': False, "
+                     "'shape': (8, %d), }",
+                     columns);
+    x[10 + n] = ' ';
+    memcpy(x, "\x93NUMPY\1\0v\0", 10);
+    x[127] = '\n';
+    REQUIRE(test_write_file(in(name), x, 128 + bytes));
+}
+
+#define RUN                                                                    \
+    "run out/m.so --feed x=x.npy --feed target=t.npy --threads 1 --quiet "
+
+TEST_CASE(failing_memory, open_step_and_save) {
+    char after[900];
+    put_model();
+    put_npy("x.npy", 3, 96);
+    put_npy("t.npy", 2, 64);
+    allocations(COMPILE);
+    allocations(RUN "--steps 1 --save former.st");
+    /* what is saved, or was, can be resumed from */
+    snprintf(after, sizeof after,
+             "test $(ls -A save | wc -l) -le 2 && '%s' " RUN
+             "--resume --steps 4 --save save/w.st",
+             test_ampc());
+    sweep(RUN "--steps 3 --save save/w.st",
+          "rm -rf save && mkdir save && cp former.st save/w.st", after);
+}
