@@ -362,6 +362,12 @@ TEST_CASE(tensors, by_name) {
     write_tensors("s.safetensors", header, &data, sizeof data - 1);
     pick_fails("s.safetensors", "x", "x",
                "damaged safetensors file: truncated");
+    write_tensors(
+        "s.safetensors",
+        "{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+        "\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}",
+        &data, sizeof data);
+    pick_fails("s.safetensors", NULL, "x", "no tensor 'x'");
 }
 
 static void check_tokens(const char *part, int dtype, int64_t n, int first) {

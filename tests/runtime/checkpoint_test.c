@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "runtime/backend.h"
+#include "runtime/checkpoint.h"
 #include "tests/support/tiny_module.h"
 
 static const char *tmp_path(const char *name) {
@@ -415,6 +416,17 @@ TEST_CASE(weights, names_are_renamed_by_prefix) {
     a->close(s);
 }
 
+TEST_CASE(weights, every_axis_counts) {
+    static const char wide[] =
+        "{\"w\":{\"dtype\":\"F32\",\"shape\":[3,3],\"data_offsets\":[0,36]}}";
+    float data[9] = {0};
+    const char *path = foreign_file("wide", wide, data, sizeof data);
+    ampc_session *s = open_module(&tiny_module);
+    CHECK_EQ_INT(load_from(s, &path, 1, NULL, 1), AMPC_ERR_FORMAT);
+    CHECK_HAS(tiny_api()->error(s), "'w' is f32[3,3] there and f32[3,2]");
+    tiny_api()->close(s);
+}
+
 TEST_CASE(weights, what_torch_save_writes_is_named) {
     ampc_session *s = open_module(&tiny_module);
     const char *path = tmp_path("model.pt");
@@ -444,6 +456,39 @@ TEST_CASE(weights, saved_alone) {
     free(file);
     a->close(s);
     a->close(t);
+}
+
+static char pattern(uint64_t at) { return (char)(at * 7 % 251); }
+
+static ampc_status get_pattern(ampc_session *s, PlanRef from, void *to,
+                               uint64_t bytes) {
+    (void)s;
+    for (uint64_t i = 0; i < bytes; i++)
+        ((char *)to)[i] = pattern(from.offset + i);
+    return AMPC_OK;
+}
+
+TEST_CASE(checkpoint, a_tensor_is_written_in_parts) {
+    enum { BYTES = 700001 };
+    const char *path = tmp_path("long.safetensors");
+    ampc_session *s = open_module(&tiny_module);
+    struct AmpcBackend device = *s->backend;
+    const struct AmpcBackend *own = s->backend;
+    StItem item = {"long", AMPC_U8, 1, (int64_t[]){BYTES}, 0, BYTES};
+    device.get = get_pattern;
+    s->backend = &device;
+    check_ok(s, st_write(s, path, &item, 1, &(StOutput){"format", "pt", NULL}));
+    s->backend = own;
+    size_t n = 0, same = 0;
+    char *file = test_read_file(path, &n);
+    REQUIRE(file && n > BYTES);
+    while (same < BYTES && file[n - BYTES + same] == pattern(same)) same++;
+    CHECK_EQ_INT(same, BYTES);
+    uint64_t header;
+    memcpy(&header, file, sizeof header);
+    CHECK_EQ_INT(n, sizeof header + header + BYTES);
+    free(file);
+    tiny_api()->close(s);
 }
 
 TEST_CASE(checkpoint, file_is_as_promised) {
@@ -696,6 +741,9 @@ TEST_CASE(checkpoint, crafted_files) {
     craft(&v,
           "{\"w\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[0,23]}}",
           24, "malformed entry \"w\"");
+    craft(&v,
+          "{\"w\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[0,28]}}",
+          28, "malformed entry \"w\"");
     craft(&v,
           "{\"w\":{\"dtype\":\"F32\",\"shape\":[-3,-2],"
           "\"data_offsets\":[0,24]}}",

@@ -650,13 +650,16 @@ TEST_CASE(rounding, copies_follow_their_parameters) {
     Copies k;
     char path[600];
     float w[IN * OUT];
+    double lr;
     ampc_eval e = {.size = sizeof e};
     snprintf(path, sizeof path, "%s/copies.safetensors", test_tmpdir());
     copies_open(&k, "");
     check_copy(&k, "open");
     train(&k, 2, true);
     check_copy(&k, "training");
+    REQUIRE(!k.c.api->set_hyper(k.s, "lr", 0.7 / 3));
     REQUIRE(!k.c.api->save(k.s, path));
+    REQUIRE(!k.c.api->set_hyper(k.s, "lr", 0.7));
     for (int i = 0; i < IN * OUT; i++) w[i] = 0.1f * (float)i;
     write_var(&k.c, k.s, "w", w, sizeof w, AMPC_DTYPE_F32);
     check_copy(&k, "writing");
@@ -665,6 +668,8 @@ TEST_CASE(rounding, copies_follow_their_parameters) {
     check_copy(&k, "loading");
     train(&k, 3, true);
     REQUIRE(!k.c.api->resume(k.s, path));
+    REQUIRE(!k.c.api->get_hyper(k.s, "lr", &lr));
+    CHECK(lr == 0.7 / 3);
     REQUIRE(!k.c.api->evaluate(k.s, k.in, 2, IN, &e));
     check_copy(&k, "resuming");
     k.target[0][0] = NAN;
