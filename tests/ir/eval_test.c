@@ -540,6 +540,23 @@ TEST_CASE(eval, softmax) {
            0.268941421369995, 0.731058578630005);
 }
 
+/* Equal scores: the mean of what each of four queries sees of 1, 2, 4, 8. */
+#define SEEN(args, ...)                                                        \
+    EXPECT("g() {\nconst %q: f64[1,1,4,1] = 0\n"                               \
+           "const %v: f64[1,1,4,1] = [1, 2, 4, 8]\n"                           \
+           "const %m: f64[4,2] = 0\n"                                          \
+           "%y = attention %q, %q, %v" args " : f64[1,1,4,1]\nreturn %y",      \
+           __VA_ARGS__)
+
+TEST_CASE(eval, attention_windows) {
+    SEEN("", 3.75, 3.75, 3.75, 3.75);
+    SEEN(" {causal=1}", 1, 1.5, 7.0 / 3, 3.75);
+    SEEN(" {left=1}", 3.75, 3.75, 14.0 / 3, 6);
+    SEEN(" {right=1}", 1.5, 7.0 / 3, 3.75, 3.75);
+    SEEN(" {left=0, right=1}", 1.5, 3, 6, 8);
+    SEEN(", %m", 1.5, 1.5, 1.5, 1.5);
+}
+
 TEST_CASE(eval, layer_norm) {
     EXPECT("g(%x: f64[2,3,4], %s: f64[3,4], %b: f64[3,4]) {\n"
            "%y, %m, %r = layer_norm %x, %s, %b {axis=1, epsilon=0.001}\n"
