@@ -176,6 +176,15 @@ TEST_CASE(run, accumulates) {
     CHECK_EQ_INT(count_lines(out), 10);
     CHECK_EQ_INT(field(out, 9, "step"), 10);
     free(out);
+    out = good(&tiny_accumulating, FEEDS "--steps 2 --lr 1e-30");
+    char *each = good(&tiny_module, FEEDS "--steps 4 --lr 1e-30");
+    for (int i = 0; i < 2; i++) {
+        double mean =
+            (field(each, 2 * i, "loss") + field(each, 2 * i + 1, "loss")) / 2;
+        CHECK(fabs(field(out, i, "loss") - mean) < 1e-6 * mean);
+    }
+    free(out);
+    free(each);
 }
 
 TEST_CASE(run, non_finite_is_null) {
