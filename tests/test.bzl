@@ -1,11 +1,11 @@
 """A test: NAME.c, the harness, and what it tests."""
 
-def ampc_test(name, deps = [], data = []):
+def ampc_test(name, deps = [], data = [], timeout = "long"):
     """NAME_slow_test.c runs with script/test --slow only."""
     slow = name.endswith("_slow_test")
     native.cc_test(
         name = name,
-        timeout = "eternal" if slow else "long",
+        timeout = "eternal" if slow else timeout,
         srcs = [name + ".c"],
         data = data,
         linkstatic = True,
