@@ -40,7 +40,7 @@ static bool search(uint32_t dtype, const void *data, uint64_t n, uint64_t at,
         double v = number_at(dtype, data, i);
         if (isfinite(v)) continue;
         x->index = (int64_t)(at + i);
-        x->value = v;
+        x->value = isnan(v) ? NAN : v; /* of no sign, for messages */
         return true;
     }
     return false;
@@ -218,7 +218,7 @@ static ampc_status find_first(ampc_session *s, ampc_nonfinite *x,
     if (status != AMPC_OK || x->origin) return status;
     bool loss = !isfinite(s->metrics.loss);
     x->origin = loss ? AMPC_ORIGIN_LOSS : AMPC_ORIGIN_GRADIENT;
-    if (loss) x->value = s->metrics.loss;
+    if (loss) x->value = isnan(s->metrics.loss) ? NAN : s->metrics.loss;
     return AMPC_OK;
 }
 

@@ -114,6 +114,7 @@ static const struct Fault {
     ampc_origin origin;
 } faults[] = {
     {"x", 0, 7, NAN, "input 'x' holds nan at position 7", AMPC_ORIGIN_INPUT},
+    {"x", 0, 7, -NAN, "input 'x' holds nan at position 7", AMPC_ORIGIN_INPUT},
     {"target", 0, 2, -INFINITY, "input 'target' holds -inf at position 2",
      AMPC_ORIGIN_INPUT},
     {"w", 24, 5, INFINITY, "parameter 'w' holds inf at position 5",
