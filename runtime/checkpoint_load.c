@@ -7,7 +7,6 @@
    says so.  Loading wants the weights by name, from any files: shards, other
    widths of floating numbers, other prefixes.                               */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
@@ -18,6 +17,7 @@
 
 #include "runtime/backend.h"
 #include "runtime/checkpoint.h"
+#include "runtime/infile.h"
 
 /* ---- scalars ------------------------------------------------------------- */
 
@@ -214,17 +214,6 @@ static ampc_status add_shards(Load *l, const char *path, JsonSpan index) {
     return AMPC_OK;
 }
 
-static bool read_whole(int fd, char *p, size_t n) {
-    while (n) {
-        ssize_t got = read(fd, p, n);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
-        p += got;
-        n -= (size_t)got;
-    }
-    return true;
-}
-
 static ampc_status add_index(Load *l, const char *path) {
     struct stat st;
     JsonSpan index;
@@ -238,7 +227,7 @@ static ampc_status add_index(Load *l, const char *path) {
     size_t n = (size_t)st.st_size;
     char *text = mem_alloc(l->s, n);
     if (!text) status = load_memory(l);
-    if (text && (!read_whole(fd, text, n) || !json_parse(text, n, &index)))
+    if (text && (!infile_whole(fd, text, n, 0) || !json_parse(text, n, &index)))
         status = session_fail(l->s, AMPC_ERR_FORMAT,
                               "%s: neither a safetensors file nor JSON", path);
     if (status == AMPC_OK) status = add_shards(l, path, index);

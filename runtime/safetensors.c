@@ -13,6 +13,7 @@
 
 #include "runtime/crc.h"
 #include "runtime/dtype.h"
+#include "runtime/infile.h"
 
 enum { HEADER_MAX = 100 << 20, PART = 256 << 10, ZIP_MAGIC = 0x04034b50 };
 
@@ -64,17 +65,9 @@ static void st_free(const StFile *f, void *p, size_t bytes) {
 }
 
 static ampc_status st_pread(StFile *f, void *out, uint64_t n, uint64_t at) {
-    char *p = out;
-    while (n) {
-        ssize_t got = pread(f->fd, p, n < (1 << 30) ? n : 1 << 30, (off_t)at);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return st_errno(f);
-        if (got == 0) return st_bad(f, "truncated");
-        p += got;
-        n -= (uint64_t)got;
-        at += (uint64_t)got;
-    }
-    return AMPC_OK;
+    int64_t got = infile_read(f->fd, out, n, at);
+    if (got < 0) return st_errno(f);
+    return (uint64_t)got < n ? st_bad(f, "truncated") : AMPC_OK;
 }
 
 static bool st_shape(JsonSpan v, StTensor *t) {

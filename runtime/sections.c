@@ -15,6 +15,8 @@
 
 #include "runtime/sections.h"
 
+#include "runtime/infile.h"
+
 /* ---- which file are we? -------------------------------------------------- */
 
 /* The path that the kernel maps at `addr`: right even when the host has
@@ -73,8 +75,8 @@ static bool has_id(int fd, uint64_t id) {
     PlanTail tail;
     return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
            st.st_size >= (off_t)sizeof tail &&
-           pread(fd, &tail, sizeof tail, st.st_size - (off_t)sizeof tail) ==
-               (ssize_t)sizeof tail &&
+           infile_whole(fd, &tail, sizeof tail,
+                        (uint64_t)st.st_size - sizeof tail) &&
            tail.magic == AMPC_TAIL_MAGIC && tail.id == id;
 }
 
@@ -155,19 +157,12 @@ ampc_status section_damaged(SectionFile *f, const char *what) {
 
 static ampc_status read_at(SectionFile *f, void *buf, size_t n,
                            uint64_t offset) {
-    char *p = buf;
-    while (n) {
-        ssize_t got = pread(f->fd, p, n, (off_t)offset);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0)
-            return session_fail(f->s, AMPC_ERR_FILE, "%s: %s", f->path,
-                                strerror(errno));
-        if (got == 0) return section_damaged(f, "it became shorter");
-        p += got;
-        n -= (size_t)got;
-        offset += (uint64_t)got;
-    }
-    return AMPC_OK;
+    int64_t got = infile_read(f->fd, buf, n, offset);
+    if (got < 0)
+        return session_fail(f->s, AMPC_ERR_FILE, "%s: %s", f->path,
+                            strerror(errno));
+    return (uint64_t)got < n ? section_damaged(f, "it became shorter")
+                             : AMPC_OK;
 }
 
 bool section_inside(uint64_t offset, uint64_t bytes, uint64_t limit) {

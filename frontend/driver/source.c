@@ -10,6 +10,8 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "runtime/infile.h"
+
 enum { PART = 1 << 20, IN = 64 << 10 };
 
 /* Either a whole file of gzip, or a raw deflate stream inside one. */
@@ -53,14 +55,9 @@ static Status take_plain(const Source *s, char *p, size_t n, uint64_t at,
                          size_t *got) {
     if (at > s->size) at = s->size;
     if (n > s->size - at) n = (size_t)(s->size - at);
-    while (*got < n) {
-        size_t part = n - *got < PART ? n - *got : PART;
-        ssize_t k = pread(s->fd, p + *got, part, (off_t)(s->base + at + *got));
-        if (k < 0 && errno == EINTR) continue;
-        if (k < 0) return source_errno(s);
-        if (k == 0) break;
-        *got += (size_t)k;
-    }
+    int64_t k = infile_read(s->fd, p + *got, n - *got, s->base + at + *got);
+    if (k < 0) return source_errno(s);
+    *got += (size_t)k;
     return OK;
 }
 

@@ -12,6 +12,7 @@
 
 #include "frontend/onnx/onnx.h"
 #include "frontend/onnx/sha1.h"
+#include "runtime/infile.h"
 #include "runtime/outfile.h"
 
 typedef struct External {
@@ -93,19 +94,6 @@ static int open_below(const char *dir, const char *loc) {
     return fd;
 }
 
-static bool read_at(int fd, void *out, int64_t n, int64_t at) {
-    char *p = out;
-    while (n > 0) {
-        ssize_t r = pread(fd, p, (size_t)n, at);
-        if (r < 0 && errno == EINTR) continue;
-        if (r <= 0) return false;
-        p += r;
-        at += r;
-        n -= r;
-    }
-    return true;
-}
-
 static bool checksum_ok(int fd, const char *want) {
     static const char hex[] = "0123456789abcdef";
     Sha1 h;
@@ -113,7 +101,7 @@ static bool checksum_ok(int fd, const char *want) {
     char buf[1 << 16], text[41] = {0};
     sha1_init(&h);
     for (int64_t at = 0;;) {
-        ssize_t r = pread(fd, buf, sizeof buf, at);
+        int64_t r = infile_read(fd, buf, sizeof buf, (uint64_t)at);
         if (r < 0) return false;
         if (r == 0) break;
         sha1_add(&h, buf, (size_t)r);
@@ -152,7 +140,7 @@ static Status read_file_part(Ox *ox, int fd, const char *name,
                        name, loc);
     ox->verified = key;
     *out = arena_alloc(ox->a, (size_t)bytes + 1);
-    if (!read_at(fd, *out, bytes, e->offset))
+    if (!infile_whole(fd, *out, (uint64_t)bytes, (uint64_t)e->offset))
         return ox_fail(ox, "tensor '%s': reading '%s' failed", name, loc);
     return OK;
 }

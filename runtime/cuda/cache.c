@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "runtime/cuda/gpu.h"
+#include "runtime/infile.h"
 #include "runtime/outfile.h"
 #include "runtime/sections.h"
 
@@ -84,18 +85,6 @@ static bool cache_name(Cache *c) {
 
 /* ---- reading ------------------------------------------------------------- */
 
-static bool read_all(int fd, void *to, size_t n) {
-    char *p = to;
-    while (n) {
-        ssize_t got = read(fd, p, n);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
-        p += got;
-        n -= (size_t)got;
-    }
-    return true;
-}
-
 static bool grow(Cache *c, size_t room) {
     CacheEntry *more = mem_alloc(c->s, room * sizeof *more);
     if (!more) return false;
@@ -110,11 +99,11 @@ static bool read_file(Cache *c, int fd) {
     CacheHeader h, want;
     struct stat st;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ||
-        !read_all(fd, &h, sizeof h) || h.count > CACHE_MOST ||
+        !infile_whole(fd, &h, sizeof h, 0) || h.count > CACHE_MOST ||
         st.st_size != (off_t)(sizeof h + h.count * sizeof(CacheEntry)))
         return false;
     if (!grow(c, h.count + 16u) ||
-        !read_all(fd, c->entries, h.count * sizeof(CacheEntry)))
+        !infile_whole(fd, c->entries, h.count * sizeof(CacheEntry), sizeof h))
         return false;
     want = header_of(c);
     want.count = h.count;
