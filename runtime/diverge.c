@@ -11,33 +11,16 @@
 #include <string.h>
 
 #include "runtime/backend.h"
-#include "runtime/half.h"
 
 enum { DEFAULT_MAX_SKIPPED = 100 };
-
-/* ---- numbers ------------------------------------------------------------- */
-
-static double number_at(uint32_t dtype, const void *data, uint64_t i) {
-    switch (dtype) {
-    case AMPC_F16: return f16_to_f32(((const uint16_t *)data)[i]);
-    case AMPC_BF16: return bf16_to_f32(((const uint16_t *)data)[i]);
-    default:
-        return scalar_number(dtype,
-                             (const char *)data + i * dtype_bytes(dtype));
-    }
-}
-
-static bool is_float(uint32_t dtype) {
-    return dtype == AMPC_F16 || dtype == AMPC_BF16 || dtype == AMPC_F32 ||
-           dtype == AMPC_F64;
-}
 
 /* Whether one of n elements, which begin at position `at`, is not finite: it
    goes into *x. */
 static bool search(uint32_t dtype, const void *data, uint64_t n, uint64_t at,
                    ampc_nonfinite *x) {
+    size_t size = dtype_bytes(dtype);
     for (uint64_t i = 0; i < n; i++) {
-        double v = number_at(dtype, data, i);
+        double v = float_at(dtype, (const char *)data + i * size);
         if (isfinite(v)) continue;
         x->index = (int64_t)(at + i);
         x->value = isnan(v) ? NAN : v; /* of no sign, for messages */
@@ -55,7 +38,7 @@ static bool search_inputs(const ampc_session *s, ampc_nonfinite *x) {
         const PlanTensor *t = &s->m->tensors[p->in0 + i];
         uint64_t bytes = 0;
         dense_bytes(t->dtype, t->rank, t->dim, &bytes);
-        if (!is_float(t->dtype) ||
+        if (!is_float_dtype(t->dtype) ||
             !search(t->dtype, s->addr[i], bytes / dtype_bytes(t->dtype), 0, x))
             continue;
         x->origin = AMPC_ORIGIN_INPUT;
@@ -107,7 +90,7 @@ static ampc_status search_vars(ampc_session *s, ampc_nonfinite *x,
     for (size_t k = 0; k < NKIND; k++)
         for (uint32_t i = 0; i < s->m->nvar; i++) {
             const PlanVar *v = &s->m->vars[i];
-            if (v->kind != kinds[k].kind || !is_float(v->dtype)) continue;
+            if (v->kind != kinds[k].kind || !is_float_dtype(v->dtype)) continue;
             ampc_status status = search_var(s, i, x);
             *kind = kinds[k].text;
             if (status != AMPC_OK || x->origin) return status;

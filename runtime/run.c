@@ -51,15 +51,13 @@ void mem_free(const ampc_session *s, void *p, size_t bytes) {
 
 double scalar_number(uint32_t dtype, const void *p) {
     switch (dtype) {
-    case AMPC_F32: return *(const float *)p;
-    case AMPC_F64: return *(const double *)p;
     case AMPC_I32: return *(const int32_t *)p;
     case AMPC_I64: return (double)*(const int64_t *)p;
     case AMPC_U32: return *(const uint32_t *)p;
     case AMPC_U64: return (double)*(const uint64_t *)p;
     case AMPC_BOOL:
     case AMPC_U8: return *(const uint8_t *)p;
-    default: return 0;
+    default: return is_float_dtype(dtype) ? float_at(dtype, p) : 0;
     }
 }
 

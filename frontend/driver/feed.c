@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/half.h"
+#include "runtime/dtype.h"
 
 /* ---- names --------------------------------------------------------------- */
 
@@ -84,19 +84,14 @@ static bool split_file(Feed *f) {
 
 static size_t elem_bytes(int dtype) { return array_types[dtype].bytes; }
 
-static bool is_float(int t) {
-    return t == AMPC_DTYPE_F16 || t == AMPC_DTYPE_BF16 || t == AMPC_DTYPE_F32 ||
-           t == AMPC_DTYPE_F64;
-}
-
 static bool is_integer(int t) {
     return t >= AMPC_DTYPE_U8 && t <= AMPC_DTYPE_I64;
 }
 
 static bool converts(int from, int to) {
     if (from == to) return true;
-    if (from == AMPC_DTYPE_U8 || from == AMPC_DTYPE_I8 || is_float(from))
-        if (is_float(to)) return true;
+    if (from == AMPC_DTYPE_U8 || from == AMPC_DTYPE_I8 || is_float_dtype((uint32_t)from))
+        if (is_float_dtype((uint32_t)to)) return true;
     return is_integer(from) && is_integer(to);
 }
 
@@ -234,7 +229,7 @@ static Status open_one(Diag *d, FileGuard *guard, FeedSet *fs, Feed *f) {
     if (!file_guard_input(guard, f->path, "--feed", why))
         return fail(d, (Loc){.file = f->path}, "%s", why);
     f->pick.input = f->want.name;
-    f->pick.integers = !is_float(f->want.dtype);
+    f->pick.integers = !is_float_dtype((uint32_t)f->want.dtype);
     TRY(array_open(d, f->path, &f->pick, &f->a));
     TRY(check_fit(d, fs, f));
     size_t elems = f->want.bytes / elem_bytes(f->want.dtype);
@@ -290,27 +285,6 @@ void feeds_free(FeedSet *fs) {
 
 /* ---- fill ---------------------------------------------------------------- */
 
-static double number_at(const char *p, int t) {
-    switch (t) {
-    case AMPC_DTYPE_F64: return *(const double *)p;
-    case AMPC_DTYPE_F32: return *(const float *)p;
-    case AMPC_DTYPE_F16: return f16_to_f32(*(const uint16_t *)p);
-    case AMPC_DTYPE_BF16: return bf16_to_f32(*(const uint16_t *)p);
-    case AMPC_DTYPE_U8: return *(const uint8_t *)p / 255.0;
-    default: return *(const int8_t *)p;
-    }
-}
-
-/* 16-bit values by way of f32. */
-static void number_put(char *p, int t, double v) {
-    switch (t) {
-    case AMPC_DTYPE_F64: *(double *)p = v; break;
-    case AMPC_DTYPE_F32: *(float *)p = (float)v; break;
-    case AMPC_DTYPE_F16: *(uint16_t *)p = f32_to_f16((float)v); break;
-    default: *(uint16_t *)p = f32_to_bf16((float)v); break;
-    }
-}
-
 static void convert_integers(char *out, int to, const char *p, int from,
                              int64_t n) {
     size_t a = elem_bytes(from), b = elem_bytes(to);
@@ -319,16 +293,23 @@ static void convert_integers(char *out, int to, const char *p, int from,
                     integer_at(p + (size_t)i * a, from));
 }
 
+static double number_at(const char *p, int t) {
+    switch (t) {
+    case AMPC_DTYPE_U8: return *(const uint8_t *)p / 255.0;
+    case AMPC_DTYPE_I8: return *(const int8_t *)p;
+    default: return float_at((uint32_t)t, p);
+    }
+}
+
 /* A finite number must not become infinite; -1, or where one does. */
 static int64_t convert_numbers(char *out, int to, const char *p, int from,
                                int64_t n) {
     size_t a = elem_bytes(from), b = elem_bytes(to);
     int64_t bad = -1;
     for (int64_t i = 0; i < n; i++) {
-        char *at = out + (size_t)i * b;
         double v = number_at(p + (size_t)i * a, from);
-        number_put(at, to, v);
-        if (bad < 0 && isfinite(v) && !isfinite(number_at(at, to))) bad = i;
+        if (!float_put((uint32_t)to, v, out + (size_t)i * b) && bad < 0)
+            bad = i;
     }
     return bad;
 }
@@ -337,7 +318,7 @@ static int64_t convert_numbers(char *out, int to, const char *p, int from,
 static Status convert(Diag *d, const Feed *f, int64_t first, int64_t n,
                       char *out) {
     int from = f->a.dtype, to = f->want.dtype;
-    if (!is_float(to)) {
+    if (!is_float_dtype((uint32_t)to)) {
         convert_integers(out, to, f->raw, from, n);
         return OK;
     }
