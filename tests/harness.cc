@@ -282,6 +282,17 @@ const char *test_tmpdir(void) {
     return dir.path.c_str();
 }
 
+const char *test_tmp(const char *name) {
+    return keep(std::string(test_tmpdir()) + "/" + name);
+}
+
+int test_entries(const char *folder) {
+    std::error_code error;
+    fs::directory_iterator entries(folder, error);
+    if (error) harness_fail(__FILE__, __LINE__, "%s: no folder", folder);
+    return static_cast<int>(std::distance(begin(entries), end(entries)));
+}
+
 const char *test_data_path(const char *rel) { return keep(root + "/" + rel); }
 
 const char *test_ampc(void) {

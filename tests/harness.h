@@ -127,6 +127,10 @@ void harness_leave(void) __attribute__((noreturn));
 
 /* A writable folder of this test process, empty at start. */
 const char *test_tmpdir(void);
+const char *test_tmp(const char *name); /* a path in it */
+
+/* How many entries the folder has, hidden ones too; it must exist. */
+int test_entries(const char *folder);
 
 /* Absolute path of a file named relative to the repository root, in Bazel's
    runfiles or in the tree; when blessing, the file in the source tree. */

@@ -90,7 +90,8 @@ static bool is_integer(int t) {
 
 static bool converts(int from, int to) {
     if (from == to) return true;
-    if (from == AMPC_DTYPE_U8 || from == AMPC_DTYPE_I8 || is_float_dtype((uint32_t)from))
+    if (from == AMPC_DTYPE_U8 || from == AMPC_DTYPE_I8 ||
+        is_float_dtype((uint32_t)from))
         if (is_float_dtype((uint32_t)to)) return true;
     return is_integer(from) && is_integer(to);
 }

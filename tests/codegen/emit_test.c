@@ -8,7 +8,6 @@
 #include "runtime/ampc.h"
 #include "tests/harness.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -71,15 +70,6 @@ static void run_end(Run *r) {
 
 static char *in_tmp(Arena *a, const char *name) {
     return arena_printf(a, "%s/%s", test_tmpdir(), name);
-}
-
-static int entries(const char *dir) {
-    DIR *d = opendir(dir);
-    int n = 0;
-    REQUIRE(d != NULL);
-    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
-    closedir(d);
-    return n;
 }
 
 /* A folder of its own for temporary files: emit must leave it empty. */
@@ -252,7 +242,7 @@ static void expect_failure(const char *options, const char *path,
     CHECK_EQ_INT(emit(&r, options, path), ERR_USER);
     unsetenv("TMPDIR");
     CHECK_HAS(r.d.text.data, message);
-    CHECK_EQ_INT(entries(tmp), 0);
+    CHECK_EQ_INT(test_entries(tmp), 0);
     CHECK(access(path, F_OK) != 0);
     run_end(&r);
     arena_free(a);
@@ -288,7 +278,7 @@ TEST_CASE(emit, old_output_stays_when_compiling_fails) {
     unsetenv("CC");
     char *text = test_read_file(path, &n);
     CHECK_STR(text, "old");
-    CHECK_EQ_INT(entries(dir), 1);
+    CHECK_EQ_INT(test_entries(dir), 1);
     free(text);
     run_end(&r);
     arena_free(a);

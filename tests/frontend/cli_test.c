@@ -10,12 +10,6 @@
 
 static const char *cnn(void) { return test_data_path("models/mnist_cnn.onnx"); }
 
-static const char *test_path(const char *name) {
-    static char path[700];
-    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
-    return path;
-}
-
 /* Runs ampc with those words; the text must hold `says`. */
 static void check_run(int status, const char *says, const char *words) {
     char *out;
@@ -46,7 +40,7 @@ TEST_CASE(cli, help_version_and_tables) {
 static void check_text(int status, const char *says, const char *text,
                        const char *options) {
     char words[600];
-    REQUIRE(test_write_file(test_path("odd.amp"), text, strlen(text)));
+    REQUIRE(test_write_file(test_tmp("odd.amp"), text, strlen(text)));
     snprintf(words, sizeof words, "check odd.amp %s", options);
     check_run(status, says, words);
 }
@@ -161,8 +155,7 @@ TEST_CASE(cli, convolution_in_f64_is_refused) {
         "graph predict(%x: f64[1,2,5,5], %w: f64[3,2,3,3]) {\n"
         "  %y = conv %x, %w {dilations=[1,1], group=1, pads=[1,1,1,1], "
         "strides=[1,1]} : f64[1,3,5,5]\n  return %y\n}\n";
-    char path[600];
-    snprintf(path, sizeof path, "%s/wide.amp", test_tmpdir());
+    const char *path = test_tmp("wide.amp");
     REQUIRE(test_write_file(path, text, strlen(text)));
     check_run(1, "no conv of f64", "wide.amp -o wide.so");
 }
@@ -260,8 +253,8 @@ TEST_CASE(cli, dumped_ir_reads_back) {
     check_run(0, "", words);
     check_run(0, "graph forward", "fmt stages/00-import.amp");
     check_run(0, "group", "fmt stages/*-memplan.amp");
-    char *import = test_read_file(test_path("stages/00-import.amp"), NULL);
-    char *next = test_read_file(test_path("stages/01-simplify.amp"), NULL);
+    char *import = test_read_file(test_tmp("stages/00-import.amp"), NULL);
+    char *next = test_read_file(test_tmp("stages/01-simplify.amp"), NULL);
     REQUIRE(import && next);
     CHECK_HAS(next, "# (unchanged)\n");
     CHECK_STR(next + strlen("# (unchanged)\n"), import);
@@ -282,7 +275,7 @@ TEST_CASE(cli, passes_are_timed) {
 TEST_CASE(cli, opt_refuses_a_wrong_order) {
     static const char text[] =
         "graph g(%x: f32[4]) {\n  %y = relu %x\n  return %y\n}\n";
-    REQUIRE(test_write_file(test_path("relu.amp"), text, strlen(text)));
+    REQUIRE(test_write_file(test_tmp("relu.amp"), text, strlen(text)));
     check_run(0, "relu", "opt relu.amp --pass simplify,dce");
     check_run(2, "'cse' does not run after 'fuse'",
               "opt relu.amp --pass fuse,cse");

@@ -18,14 +18,6 @@
 
 /* ---- helpers ------------------------------------------------------------- */
 
-static const char *path_of(const char *name) {
-    static char paths[8][600];
-    static int next;
-    char *p = paths[next++ % 8];
-    snprintf(p, sizeof paths[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
 static void write_npy(const char *name, int dtype, int rank, const int64_t *dim,
                       const void *data) {
     StrBuf sb = {0};
@@ -33,15 +25,15 @@ static void write_npy(const char *name, int dtype, int rank, const int64_t *dim,
     for (int i = 0; i < rank; i++) n *= (size_t)dim[i];
     npy_header(&sb, dtype, rank, dim);
     sb_putn(&sb, data, n);
-    REQUIRE(test_write_file(path_of(name), sb.data, sb.len));
+    REQUIRE(test_write_file(test_tmp(name), sb.data, sb.len));
     sb_free(&sb);
 }
 
 /* ---- array files --------------------------------------------------------- */
 
 static Status read_bytes(const char *data, size_t n, Array *a, Diag *d) {
-    REQUIRE(test_write_file(path_of("array"), data, n));
-    return array_open(d, path_of("array"), NULL, a);
+    REQUIRE(test_write_file(test_tmp("array"), data, n));
+    return array_open(d, test_tmp("array"), NULL, a);
 }
 
 static Status read_npy_header(const char *dict, const void *data, size_t n,
@@ -111,7 +103,7 @@ TEST_CASE(npy, truncated) {
     Array a;
     write_npy("cut.npy", AMPC_DTYPE_F32, 2, (int64_t[]){2, 3}, data);
     size_t n;
-    char *file = test_read_file(path_of("cut.npy"), &n);
+    char *file = test_read_file(test_tmp("cut.npy"), &n);
     for (size_t i = 0; i < n; i++) {
         Diag d = {0};
         CHECK_EQ_INT(read_bytes(file, i, &a, &d), ERR_USER);
@@ -136,17 +128,17 @@ TEST_CASE(npy, truncated_gzip) {
     char zeros[4000] = {0}, *file;
     size_t n;
     Array a;
-    gzFile f = gzopen(path_of("z.gz"), "wb");
+    gzFile f = gzopen(test_tmp("z.gz"), "wb");
     write_npy("z.npy", AMPC_DTYPE_F32, 1, (int64_t[]){1000}, zeros);
-    file = test_read_file(path_of("z.npy"), &n);
+    file = test_read_file(test_tmp("z.npy"), &n);
     gzwrite(f, file, (unsigned)n);
     gzclose(f);
     free(file);
     Diag d = {0};
-    REQUIRE(array_open(&d, path_of("z.gz"), NULL, &a) == OK);
+    REQUIRE(array_open(&d, test_tmp("z.gz"), NULL, &a) == OK);
     CHECK_EQ_INT(a.count, 1000);
     array_close(&a);
-    file = test_read_file(path_of("z.gz"), &n);
+    file = test_read_file(test_tmp("z.gz"), &n);
     CHECK_EQ_INT(read_bytes(file, n - 4, &a, &d), ERR_USER);
     CHECK_HAS(d.text.data, "gzip");
     sb_free(&d.text);
@@ -233,7 +225,7 @@ static void zip_write(Zip *z, const char *name) {
     put_number(&z->file, bytes, 4);
     put_number(&z->file, z->wide ? UINT32_MAX : at, 4);
     put_number(&z->file, 0, 2);
-    REQUIRE(test_write_file(path_of(name), z->file.data, z->file.len));
+    REQUIRE(test_write_file(test_tmp(name), z->file.data, z->file.len));
     sb_free(&z->file);
     sb_free(&z->directory);
 }
@@ -250,7 +242,7 @@ static void zip_add_npy(Zip *z, const char *name, const float *data, int64_t n,
 static Status pick(const char *name, const char *part, const char *input,
                    bool integers, Array *a, Diag *d) {
     ArrayPick p = {part, input, integers};
-    return array_open(d, path_of(name), &p, a);
+    return array_open(d, test_tmp(name), &p, a);
 }
 
 static void pick_fails(const char *name, const char *part, const char *input,
@@ -308,7 +300,7 @@ TEST_CASE(npz, damaged) {
         zip_add_npy(&z, "x.npy", x, 16, way & 2);
         zip_write(&z, "b.npz");
         size_t n;
-        char *file = test_read_file(path_of("b.npz"), &n);
+        char *file = test_read_file(test_tmp("b.npz"), &n);
         Array a;
         for (size_t i = 0; i < n; i++) {
             Diag d = {0};
@@ -333,7 +325,7 @@ static void write_tensors(const char *name, const char *header,
     put_number(&sb, strlen(header), 8);
     sb_puts(&sb, header);
     sb_putn(&sb, data, n);
-    REQUIRE(test_write_file(path_of(name), sb.data, sb.len));
+    REQUIRE(test_write_file(test_tmp(name), sb.data, sb.len));
     sb_free(&sb);
 }
 
@@ -387,29 +379,29 @@ static void check_tokens(const char *part, int dtype, int64_t n, int first) {
 TEST_CASE(tokens, widths_shifts_and_headers) {
     uint16_t narrow[5] = {10, 11, 12, 13, 14};
     uint32_t wide[4] = {70000, 70001, 70002, 70003};
-    REQUIRE(test_write_file(path_of("t.bin"), narrow, sizeof narrow));
+    REQUIRE(test_write_file(test_tmp("t.bin"), narrow, sizeof narrow));
     check_tokens(NULL, AMPC_DTYPE_U16, 4, 10);
     check_tokens("u16", AMPC_DTYPE_U16, 4, 10);
     check_tokens("+1", AMPC_DTYPE_U16, 4, 11);
     pick_fails("t.bin", "u32", "x", "10 bytes are no number of u32 tokens");
     pick_fails("t.bin", "+2", "x", "tokens are taken as u16 or u32");
     pick_fails("t.bin", "", "x", "tokens are taken as u16 or u32");
-    REQUIRE(test_write_file(path_of("t.bin"), wide, sizeof wide));
+    REQUIRE(test_write_file(test_tmp("t.bin"), wide, sizeof wide));
     check_tokens("u32", AMPC_DTYPE_U32, 3, 70000);
     check_tokens("u32+1", AMPC_DTYPE_U32, 3, 70001);
     int32_t file[256 + 4] = {20240801, 7, 4};
     memcpy(file + 256, wide, sizeof wide);
-    REQUIRE(test_write_file(path_of("t.bin"), file, sizeof file));
+    REQUIRE(test_write_file(test_tmp("t.bin"), file, sizeof file));
     check_tokens(NULL, AMPC_DTYPE_U32, 3, 70000);
     check_tokens("+1", AMPC_DTYPE_U32, 3, 70001);
-    REQUIRE(test_write_file(path_of("t.bin"), wide, 0));
+    REQUIRE(test_write_file(test_tmp("t.bin"), wide, 0));
     check_tokens(NULL, AMPC_DTYPE_U16, 0, 0);
 }
 
 /* ---- text ---------------------------------------------------------------- */
 
 static void put_text(const char *name, const char *text) {
-    REQUIRE(test_write_file(path_of(name), text, strlen(text)));
+    REQUIRE(test_write_file(test_tmp(name), text, strlen(text)));
 }
 
 static void check_text(const char *name, const char *part, bool integers,
@@ -450,7 +442,7 @@ TEST_CASE(csv, columns_and_separators) {
     check_text("b.csv", NULL, true, 1, 1, "5 ");
     put_text("b.csv", "a,b\n");
     check_text("b.csv", NULL, true, 0, 2, "");
-    gzFile f = gzopen(path_of("c.csv.gz"), "wb");
+    gzFile f = gzopen(test_tmp("c.csv.gz"), "wb");
     REQUIRE(f && gzputs(f, "1,2\n3,4\n") == 8);
     gzclose(f);
     check_text("c.csv.gz", "1", true, 2, 1, "2 4 ");
@@ -494,7 +486,7 @@ TEST_CASE(feed, a_long_path_to_a_damaged_file) {
     char name[1400] = "";
     for (int i = 0; i < 600; i++) strcat(name, "./");
     strcat(name, "long.safetensors");
-    REQUIRE(test_write_file(path_of("long.safetensors"), "\2\0\0\0\0\0\0\0{\"",
+    REQUIRE(test_write_file(test_tmp("long.safetensors"), "\2\0\0\0\0\0\0\0{\"",
                             10));
     char path[2100];
     Diag d = {0};
@@ -510,7 +502,7 @@ TEST_CASE(feed, a_long_path_to_a_damaged_file) {
 static void refused(const char *name, const char *why) {
     Diag d = {0};
     Array a;
-    CHECK_EQ_INT(array_open(&d, path_of(name), NULL, &a), ERR_USER);
+    CHECK_EQ_INT(array_open(&d, test_tmp(name), NULL, &a), ERR_USER);
     CHECK_HAS(d.text.data, why);
     CHECK(a.memory == NULL && a.fd == -1);
     sb_free(&d.text);
@@ -525,7 +517,7 @@ static void put_header(const char *name, const char *shape, size_t n) {
                        shape);
     file[8] = (char)len;
     memcpy(file + 10 + len, data, n);
-    REQUIRE(test_write_file(path_of(name), file, 10 + (size_t)len + n));
+    REQUIRE(test_write_file(test_tmp(name), file, 10 + (size_t)len + n));
 }
 
 /* Axes of which one is 0 hold no element, however long the others are. */
@@ -536,7 +528,7 @@ TEST_CASE(feed, empty_shapes_with_huge_axes) {
     Array a;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         put_header("empty.npy", shapes[i], 0);
-        REQUIRE(array_open(&d, path_of("empty.npy"), NULL, &a) == OK);
+        REQUIRE(array_open(&d, test_tmp("empty.npy"), NULL, &a) == OK);
         CHECK_EQ_INT(a.count, 0);
         CHECK_EQ_INT(a.bytes, 0);
         array_close(&a);
@@ -557,7 +549,7 @@ TEST_CASE(feed, shapes_beyond_the_file) {
     refused("lie.npy", "damaged .npy header");
     unsigned char idx[16] = {0,   0,   0x0e, 3,   255, 255, 255, 255,
                              255, 255, 255,  255, 255, 255, 255, 255};
-    REQUIRE(test_write_file(path_of("lie"), idx, sizeof idx));
+    REQUIRE(test_write_file(test_tmp("lie"), idx, sizeof idx));
     refused("lie", "less than its shape");
 }
 
@@ -566,18 +558,18 @@ TEST_CASE(feed, a_header_without_end) {
     char *file = malloc(n);
     memset(file, ' ', n);
     memcpy(file, "\x93NUMPY\2\0\0\0\x0f\0", 12);
-    REQUIRE(test_write_file(path_of("long.npy"), file, n));
+    REQUIRE(test_write_file(test_tmp("long.npy"), file, n));
     refused("long.npy", "the .npy header is too long");
     free(file);
 }
 
 TEST_CASE(feed, what_is_no_file) {
-    REQUIRE(mkfifo(path_of("fifo"), 0600) == 0);
+    REQUIRE(mkfifo(test_tmp("fifo"), 0600) == 0);
     alarm(20); /* nobody will write to it */
     refused("fifo", "is no regular file");
     alarm(0);
     refused(".", "is a folder");
-    REQUIRE(symlink("/dev/zero", path_of("zero")) == 0);
+    REQUIRE(symlink("/dev/zero", test_tmp("zero")) == 0);
     refused("zero", "is no regular file");
     refused("none", "No such file");
 }
@@ -605,8 +597,8 @@ static void put_packed(const char *name, const char *shape, int megabytes) {
     size_t n;
     char *zeros = calloc(1, 1 << 20);
     put_header("head.npy", shape, 0);
-    char *head = test_read_file(path_of("head.npy"), &n);
-    gzFile f = gzopen(path_of(name), "wb1");
+    char *head = test_read_file(test_tmp("head.npy"), &n);
+    gzFile f = gzopen(test_tmp(name), "wb1");
     REQUIRE(f && head && zeros && gzwrite(f, head, (unsigned)n) == (int)n);
     for (int i = 0; i < megabytes; i++)
         REQUIRE(gzwrite(f, zeros, 1 << 20) == 1 << 20);
@@ -619,7 +611,7 @@ static int open_bomb(void) {
     Diag d = {0};
     Array a;
     long before = peak_kb();
-    if (array_open(&d, path_of("bomb.gz"), NULL, &a) != ERR_USER) return 1;
+    if (array_open(&d, test_tmp("bomb.gz"), NULL, &a) != ERR_USER) return 1;
     if (!strstr(d.text.data, "more data than its shape")) return 2;
     return peak_kb() - before > 8 << 10 ? 3 : 0;
 }
@@ -642,7 +634,7 @@ static int read_large(const char *name) {
     Array a;
     float part[1000];
     long before = peak_kb();
-    if (array_open(&d, path_of(name), NULL, &a) != OK) return 1;
+    if (array_open(&d, test_tmp(name), NULL, &a) != OK) return 1;
     if (a.count != LARGE || a.memory) return 2;
     for (int64_t at = 0; at < LARGE; at += 999983) {
         int64_t n = LARGE - at < 1000 ? LARGE - at : 1000;
@@ -665,7 +657,7 @@ static int read_text(void) {
     Array a;
     double x;
     long before = peak_kb();
-    if (array_open(&d, path_of("large.csv"), NULL, &a) != OK) return 1;
+    if (array_open(&d, test_tmp("large.csv"), NULL, &a) != OK) return 1;
     if (a.count != 3000000 || a.memory) return 2;
     for (int64_t at = 0; at < a.count; at += 1009)
         if (array_get(&d, "large.csv", &a, at, 1, &x) != OK ||
@@ -683,8 +675,8 @@ TEST_CASE(feed, large_files_are_not_held_in_memory) {
     REQUIRE(data);
     for (int64_t i = 0; i < LARGE; i++) data[i] = large_value(i);
     write_npy("large.npy", AMPC_DTYPE_F32, 2, (int64_t[]){ROWS, PER}, data);
-    char *file = test_read_file(path_of("large.npy"), &n);
-    gzFile gz = gzopen(path_of("large.gz"), "wb1");
+    char *file = test_read_file(test_tmp("large.npy"), &n);
+    gzFile gz = gzopen(test_tmp("large.gz"), "wb1");
     REQUIRE(file && gz && gzwrite(gz, file, (unsigned)n) == (int)n);
     gzclose(gz);
     Zip stored = {.n = 0};
@@ -696,10 +688,10 @@ TEST_CASE(feed, large_files_are_not_held_in_memory) {
             columns[k * ROWS + r] = large_value(r * PER + k);
     char *order = memmem(file, 200, "False", 5);
     memcpy(order, "True ", 5);
-    REQUIRE(test_write_file(path_of("columns.npy"), file, n));
+    REQUIRE(test_write_file(test_tmp("columns.npy"), file, n));
     free(file);
     free(data);
-    FILE *text = fopen(path_of("large.csv"), "w");
+    FILE *text = fopen(test_tmp("large.csv"), "w");
     REQUIRE(text);
     for (int i = 0; i < 3000000; i++)
         fprintf(text, "%d\n", i % 900000 + 100000);
@@ -718,10 +710,10 @@ TEST_CASE(feed, a_file_that_shrinks_while_it_is_read) {
     float *data = calloc(5 << 20, 4);
     write_npy("shrinks.npy", AMPC_DTYPE_F32, 1, (int64_t[]){5 << 20}, data);
     free(data);
-    REQUIRE(array_open(&d, path_of("shrinks.npy"), NULL, &a) == OK);
+    REQUIRE(array_open(&d, test_tmp("shrinks.npy"), NULL, &a) == OK);
     CHECK(!a.memory);
     CHECK(array_get(&d, "shrinks.npy", &a, 4 << 20, 4, part) == OK);
-    REQUIRE(truncate(path_of("shrinks.npy"), 4096) == 0);
+    REQUIRE(truncate(test_tmp("shrinks.npy"), 4096) == 0);
     CHECK_EQ_INT(array_get(&d, "shrinks.npy", &a, 4 << 20, 4, part), ERR_USER);
     CHECK_HAS(d.text.data, "became shorter");
     array_close(&a);

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "passes/leave.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,27 +20,10 @@
 
 /* ---- helpers ------------------------------------------------------------- */
 
-static const char *in(const char *name) {
-    static char path[8][600];
-    static int next;
-    char *p = path[next++ % 8];
-    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
 static void fresh(const char *folder) {
-    CHECK_EQ_INT(
-        test_command(NULL, "rm -rf '%s' && mkdir '%s'", in(folder), in(folder)),
-        0);
-}
-
-static int entries(const char *folder) {
-    int n = 0;
-    DIR *d = opendir(in(folder));
-    REQUIRE(d);
-    while (readdir(d)) n++;
-    closedir(d);
-    return n - 2;
+    CHECK_EQ_INT(test_command(NULL, "rm -rf '%s' && mkdir '%s'",
+                              test_tmp(folder), test_tmp(folder)),
+                 0);
 }
 
 static bool within_seconds(double s, bool (*fn)(void)) {
@@ -60,7 +42,7 @@ static void put_model(void) {
                                "  param %w: f32[3,2] = normal(1, 0.5)\n"
                                "  %y = matmul %x, %w : f32[4,2]\n"
                                "  return %y\n}\n";
-    REQUIRE(test_write_file(in("m.amp"), text, strlen(text)));
+    REQUIRE(test_write_file(test_tmp("m.amp"), text, strlen(text)));
 }
 
 /* It has a child, as compilers do, and both tell their numbers. */
@@ -71,30 +53,30 @@ static void put_compiler(void) {
                                "echo $$ >> \"$PIDS\"\n"
                                "echo text > half.s\n"
                                "wait\n";
-    REQUIRE(test_write_file(in("cc.sh"), text, strlen(text)));
-    REQUIRE(chmod(in("cc.sh"), 0755) == 0);
+    REQUIRE(test_write_file(test_tmp("cc.sh"), text, strlen(text)));
+    REQUIRE(chmod(test_tmp("cc.sh"), 0755) == 0);
 }
 
 static pid_t start(const char *out) {
-    unlink(in("pids"));
+    unlink(test_tmp("pids"));
     pid_t pid = fork();
     REQUIRE(pid >= 0);
     if (pid) return pid;
     char module[700];
     snprintf(module, sizeof module, "%s/%s", test_tmpdir(), out);
-    setenv("TMPDIR", in("tmp"), 1);
-    setenv("PIDS", in("pids"), 1);
-    setenv("CC", in("cc.sh"), 1);
+    setenv("TMPDIR", test_tmp("tmp"), 1);
+    setenv("PIDS", test_tmp("pids"), 1);
+    setenv("CC", test_tmp("cc.sh"), 1);
     setenv("AMPC_LIBNVRTC", "none", 1);
-    execl(test_ampc(), "ampc", in("m.amp"), "-o", module, "--loss", "mse",
-          "--target", "cpu:x86-64-v2", "--report", in("out/r.txt"),
+    execl(test_ampc(), "ampc", test_tmp("m.amp"), "-o", module, "--loss", "mse",
+          "--target", "cpu:x86-64-v2", "--report", test_tmp("out/r.txt"),
           (char *)NULL);
     _exit(127);
 }
 
 /* Two compilers with a child each. */
 static bool compilers_run(void) {
-    char *text = test_read_file(in("pids"), NULL);
+    char *text = test_read_file(test_tmp("pids"), NULL);
     int lines = 0;
     for (char *p = text; p && *p; p++) lines += *p == '\n';
     free(text);
@@ -112,7 +94,7 @@ static bool is_running(long pid) {
 }
 
 static bool compilers_stopped(void) {
-    char *text = test_read_file(in("pids"), NULL);
+    char *text = test_read_file(test_tmp("pids"), NULL);
     bool stopped = text != NULL;
     for (char *p = text; p && *p;) {
         stopped &= !is_running(strtol(p, &p, 10));
@@ -128,21 +110,21 @@ static void interrupt(int sig) {
     fresh("out");
     put_model();
     put_compiler();
-    REQUIRE(test_write_file(in("out/m.so"), "former", 6));
+    REQUIRE(test_write_file(test_tmp("out/m.so"), "former", 6));
     pid_t pid = start("out/m.so");
     if (!within_seconds(60, compilers_run)) {
         kill(pid, SIGKILL);
         FAIL("the compilers did not start");
     }
-    CHECK_EQ_INT(entries("tmp"), 1);
+    CHECK_EQ_INT(test_entries(test_tmp("tmp")), 1);
     kill(pid, sig);
     REQUIRE(waitpid(pid, &status, 0) == pid);
     CHECK_MSG(WIFSIGNALED(status) && WTERMSIG(status) == sig,
               "signal %d: wait status %#x", sig, status);
     CHECK_MSG(within_seconds(10, compilers_stopped), "signal %d", sig);
-    CHECK_EQ_INT(entries("tmp"), 0);
-    CHECK_EQ_INT(entries("out"), 1);
-    char *text = test_read_file(in("out/m.so"), NULL);
+    CHECK_EQ_INT(test_entries(test_tmp("tmp")), 0);
+    CHECK_EQ_INT(test_entries(test_tmp("out")), 1);
+    char *text = test_read_file(test_tmp("out/m.so"), NULL);
     CHECK_STR(text, "former");
     free(text);
 }
@@ -181,18 +163,18 @@ TEST_CASE(leave, interrupted_at_any_time) {
         int status = 0;
         fresh("tmp");
         fresh("out");
-        REQUIRE(test_write_file(in("out/m.so"), "former", 6));
+        REQUIRE(test_write_file(test_tmp("out/m.so"), "former", 6));
         pid_t pid = start("out/m.so");
         nanosleep(&t, NULL);
         kill(pid, SIGTERM);
         REQUIRE(waitpid(pid, &status, 0) == pid);
         CHECK_MSG(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM,
                   "wait status %#x", status);
-        if (access(in("pids"), F_OK) == 0)
+        if (access(test_tmp("pids"), F_OK) == 0)
             CHECK(within_seconds(10, compilers_stopped));
-        CHECK_EQ_INT(entries("tmp"), 0);
-        CHECK_EQ_INT(entries("out"), 1);
-        char *text = test_read_file(in("out/m.so"), NULL);
+        CHECK_EQ_INT(test_entries(test_tmp("tmp")), 0);
+        CHECK_EQ_INT(test_entries(test_tmp("out")), 1);
+        char *text = test_read_file(test_tmp("out/m.so"), NULL);
         CHECK_STR(text, "former");
         free(text);
     }
@@ -208,12 +190,12 @@ static void limited(const char *limit) {
     int rc = test_command(&out,
                           "%s && TMPDIR='%s' AMPC_LIBNVRTC=none '%s' '%s' -o "
                           "'%s' --loss mse --target cpu:x86-64-v2",
-                          limit, in("tmp"), test_ampc(), in("m.amp"),
-                          in("out/m.so"));
-    CHECK_MSG(rc == 1 || (rc == 0 && entries("out") == 1), "%s: status %d\n%s",
-              limit, rc, out);
-    CHECK_MSG(rc == 0 || entries("out") == 0, "%s", limit);
-    CHECK_MSG(entries("tmp") == 0, "%s\n%s", limit, out);
+                          limit, test_tmp("tmp"), test_ampc(),
+                          test_tmp("m.amp"), test_tmp("out/m.so"));
+    CHECK_MSG(rc == 1 || (rc == 0 && test_entries(test_tmp("out")) == 1),
+              "%s: status %d\n%s", limit, rc, out);
+    CHECK_MSG(rc == 0 || test_entries(test_tmp("out")) == 0, "%s", limit);
+    CHECK_MSG(test_entries(test_tmp("tmp")) == 0, "%s\n%s", limit, out);
     free(out);
 }
 
@@ -241,15 +223,17 @@ TEST_CASE(leave, limits_on_memory) {
 static void half_done(void) {
     static OutFile o; /* its name is what must go */
     char dir[700];
-    snprintf(dir, sizeof dir, "%s/ampc-XXXXXX", in("tmp"));
+    snprintf(dir, sizeof dir, "%s/ampc-XXXXXX", test_tmp("tmp"));
     leave_install();
     if (!leave_make_folder(dir)) _exit(10);
     strcat(dir, "/file");
     if (!test_write_file(dir, "x", 1)) _exit(11);
-    if (!outfile_open(&o, in("out/half"), 0666, NULL, NULL) ||
+    if (!outfile_open(&o, test_tmp("out/half"), 0666, NULL, NULL) ||
         !outfile_write(&o, "x", 1) || !outfile_ready(&o) || !o.named)
         _exit(12);
-    if (entries("tmp") != 1 || entries("out") != 1) _exit(13);
+    if (test_entries(test_tmp("tmp")) != 1 ||
+        test_entries(test_tmp("out")) != 1)
+        _exit(13);
 }
 
 static void assert_here(void) {
@@ -289,8 +273,8 @@ static int ends(void (*fn)(void)) {
         _exit(20);
     }
     REQUIRE(waitpid(pid, &status, 0) == pid);
-    CHECK_EQ_INT(entries("tmp"), 0);
-    CHECK_EQ_INT(entries("out"), 0);
+    CHECK_EQ_INT(test_entries(test_tmp("tmp")), 0);
+    CHECK_EQ_INT(test_entries(test_tmp("out")), 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

@@ -17,16 +17,8 @@
 
 #define COMPILE "--loss mse --target cpu:x86-64-v2 "
 
-static const char *in(const char *name) {
-    static char path[8][600];
-    static int next;
-    char *p = path[next++ % 8];
-    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
 static void put(const char *name, const char *text) {
-    REQUIRE(test_write_file(in(name), text, strlen(text)));
+    REQUIRE(test_write_file(test_tmp(name), text, strlen(text)));
 }
 
 static void put_model(const char *name) {
@@ -49,7 +41,8 @@ static void check(int status, const char *says, const char *command) {
 
 static void same(const char *a, const char *b) {
     size_t na = 0, nb = 0;
-    char *x = test_read_file(in(a), &na), *y = test_read_file(in(b), &nb);
+    char *x = test_read_file(test_tmp(a), &na),
+         *y = test_read_file(test_tmp(b), &nb);
     CHECK_MSG(x && y && na == nb && !memcmp(x, y, na), "%s and %s differ", a,
               b);
     free(x);
@@ -80,7 +73,7 @@ TEST_CASE(output, the_model_is_not_overwritten) {
           "$AMPC ir/00-import.amp -o m.so --dump-ir ir " COMPILE);
     same("m.amp", "kept");
     same("ir/00-import.amp", "kept");
-    CHECK(access(in("m.so"), F_OK) != 0);
+    CHECK(access(test_tmp("m.so"), F_OK) != 0);
 }
 
 TEST_CASE(output, two_outputs_are_two_files) {
@@ -90,25 +83,25 @@ TEST_CASE(output, two_outputs_are_two_files) {
     check(1, "--report would overwrite --weights sidecar",
           "$AMPC m.amp -o two.so --weights sidecar --report "
           "two.weights.safetensors " COMPILE);
-    CHECK(access(in("two.so"), F_OK) != 0);
+    CHECK(access(test_tmp("two.so"), F_OK) != 0);
 }
 
 TEST_CASE(output, what_is_no_file_stays) {
     struct stat st;
     put_model("m.amp");
-    REQUIRE(mkfifo(in("pipe"), 0600) == 0);
-    REQUIRE(symlink("/dev/null", in("null")) == 0);
+    REQUIRE(mkfifo(test_tmp("pipe"), 0600) == 0);
+    REQUIRE(symlink("/dev/null", test_tmp("null")) == 0);
     check(1, "no regular file", "$AMPC m.amp -o pipe " COMPILE);
     check(1, "symbolic link", "$AMPC m.amp -o null " COMPILE);
     check(1, "is a folder", "$AMPC m.amp -o . " COMPILE);
     check(1, "no regular file", "$AMPC m.amp -o x.so --report pipe " COMPILE);
     check(1, "No such file", "$AMPC m.amp -o no/x.so " COMPILE);
-    CHECK(lstat(in("pipe"), &st) == 0 && S_ISFIFO(st.st_mode));
-    CHECK(lstat(in("null"), &st) == 0 && S_ISLNK(st.st_mode));
-    CHECK(access(in("x.so"), F_OK) != 0);
-    if (mknod(in("device"), S_IFCHR | 0600, makedev(1, 3)) != 0) return;
+    CHECK(lstat(test_tmp("pipe"), &st) == 0 && S_ISFIFO(st.st_mode));
+    CHECK(lstat(test_tmp("null"), &st) == 0 && S_ISLNK(st.st_mode));
+    CHECK(access(test_tmp("x.so"), F_OK) != 0);
+    if (mknod(test_tmp("device"), S_IFCHR | 0600, makedev(1, 3)) != 0) return;
     check(1, "no regular file", "$AMPC m.amp -o device " COMPILE);
-    CHECK(lstat(in("device"), &st) == 0 && S_ISCHR(st.st_mode));
+    CHECK(lstat(test_tmp("device"), &st) == 0 && S_ISCHR(st.st_mode));
 }
 
 /* ---- reading ------------------------------------------------------------- */
@@ -119,7 +112,7 @@ TEST_CASE(output, the_model_is_read_once) {
     int opened = 0;
     put_model("once.amp");
     int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-    if (fd < 0 || inotify_add_watch(fd, in("once.amp"), IN_OPEN) < 0)
+    if (fd < 0 || inotify_add_watch(fd, test_tmp("once.amp"), IN_OPEN) < 0)
         SKIP("no inotify");
     check(0, "", "$AMPC once.amp -o once.so " COMPILE);
     ssize_t n = read(fd, events, sizeof events);
@@ -131,9 +124,9 @@ TEST_CASE(output, the_model_is_read_once) {
 }
 
 TEST_CASE(output, models_are_files) {
-    REQUIRE(mkfifo(in("pipe.onnx"), 0600) == 0);
-    REQUIRE(mkfifo(in("pipe.so"), 0600) == 0);
-    REQUIRE(symlink("/dev/zero", in("zero.onnx")) == 0);
+    REQUIRE(mkfifo(test_tmp("pipe.onnx"), 0600) == 0);
+    REQUIRE(mkfifo(test_tmp("pipe.so"), 0600) == 0);
+    REQUIRE(symlink("/dev/zero", test_tmp("zero.onnx")) == 0);
     check(1, "is no regular file", "timeout 20 $AMPC check pipe.onnx");
     check(1, "is no regular file", "timeout 20 $AMPC check zero.onnx");
     check(1, "is a folder", "$AMPC check . 2>&1");
@@ -163,7 +156,7 @@ TEST_CASE(output, a_failed_compile_leaves_the_former_module) {
     check(1, "File too large",
           "ulimit -f 12000 && $AMPC large.amp -o l.so --report r.txt " COMPILE);
     same("l.so", "l.old");
-    CHECK(access(in("r.txt"), F_OK) != 0);
+    CHECK(access(test_tmp("r.txt"), F_OK) != 0);
     CHECK_EQ_INT(temporaries(), 0);
 }
 

@@ -19,14 +19,6 @@
 
 /* ---- helpers ------------------------------------------------------------- */
 
-static const char *path_of(const char *name) {
-    static char paths[32][600];
-    static int next;
-    char *p = paths[next++ % 32];
-    snprintf(p, sizeof paths[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
 static void write_npy(const char *name, int dtype, int rank, const int64_t *dim,
                       const void *data) {
     StrBuf sb = {0};
@@ -35,7 +27,7 @@ static void write_npy(const char *name, int dtype, int rank, const int64_t *dim,
     npy_header(&sb, dtype, rank, dim);
     CHECK_EQ_INT(sb.len % 64, 0);
     sb_putn(&sb, data, n);
-    REQUIRE(test_write_file(path_of(name), sb.data, sb.len));
+    REQUIRE(test_write_file(test_tmp(name), sb.data, sb.len));
     sb_free(&sb);
 }
 
@@ -65,8 +57,9 @@ typedef struct Ran {
 static char *expand(const char *word) {
     const char *at = strchr(word, '@');
     char *p = NULL;
-    int n = at ? asprintf(&p, "%.*s%s", (int)(at - word), word, path_of(at + 1))
-               : asprintf(&p, "%s", word);
+    int n =
+        at ? asprintf(&p, "%.*s%s", (int)(at - word), word, test_tmp(at + 1))
+           : asprintf(&p, "%s", word);
     return n < 0 ? NULL : p;
 }
 
@@ -93,13 +86,13 @@ static Ran run_module(const AmpcModule *m, const char *words) {
     for (char *w = strtok_r(copy, " ", &save); w;
          w = strtok_r(NULL, " ", &save))
         argv[argc++] = expand(w);
-    FILE *fo = redirect(stdout, path_of("stdout"), &out);
-    FILE *fe = redirect(stderr, path_of("stderr"), &err);
+    FILE *fo = redirect(stdout, test_tmp("stdout"), &out);
+    FILE *fe = redirect(stderr, test_tmp("stderr"), &err);
     Ran r = {.status = run_cmd(argc, argv, &a)};
     restore(stdout, fo, out);
     restore(stderr, fe, err);
-    r.out = test_read_file(path_of("stdout"), NULL);
-    r.err = test_read_file(path_of("stderr"), NULL);
+    r.out = test_read_file(test_tmp("stdout"), NULL);
+    r.err = test_read_file(test_tmp("stderr"), NULL);
     for (int i = 2; i < argc; i++) free(argv[i]);
     free(copy);
     return r;
@@ -206,11 +199,11 @@ TEST_CASE(run, log_file_and_profile) {
                                          "--profile @trace.json --quiet");
     CHECK_STR(out, "");
     free(out);
-    char *log = test_read_file(path_of("log.jsonl"), NULL);
+    char *log = test_read_file(test_tmp("log.jsonl"), NULL);
     CHECK_EQ_INT(count_lines(log), 2);
     free(log);
     size_t n = 0;
-    char *trace = test_read_file(path_of("trace.json"), &n);
+    char *trace = test_read_file(test_tmp("trace.json"), &n);
     JsonSpan v, events;
     REQUIRE(trace && json_parse(trace, n, &v));
     CHECK(json_get(v, "traceEvents", &events) && json_is_array(events));
@@ -222,8 +215,8 @@ TEST_CASE(run, log_file_and_profile) {
 
 static void same_files(const char *a, const char *b) {
     size_t na = 0, nb = 0;
-    char *x = test_read_file(path_of(a), &na);
-    char *y = test_read_file(path_of(b), &nb);
+    char *x = test_read_file(test_tmp(a), &na);
+    char *y = test_read_file(test_tmp(b), &nb);
     REQUIRE(x && y);
     if (CHECK_EQ_INT(na, nb)) CHECK_MEM(x, y, na);
     free(x);
@@ -233,7 +226,7 @@ static void same_files(const char *a, const char *b) {
 static void resume_case(const AmpcModule *m, const char *first,
                         const char *second, const char *whole) {
     char words[400];
-    unlink(path_of("a"));
+    unlink(test_tmp("a"));
     snprintf(words, sizeof words, FEEDS "--shuffle --save @a %s", whole);
     free(good(m, words));
     snprintf(words, sizeof words, FEEDS "--shuffle --save @b %s", first);
@@ -257,7 +250,7 @@ TEST_CASE(run, resumes_bit_for_bit) {
 TEST_CASE(run, resumes_from_the_checkpoint_before_a_torn_one) {
     write_data(42);
     free(good(&tiny_module, FEEDS "--save @torn --steps 6 --save-every 3"));
-    REQUIRE(truncate(path_of("torn"), 300) == 0);
+    REQUIRE(truncate(test_tmp("torn"), 300) == 0);
     Ran r = run_module(&tiny_module,
                        FEEDS "--save @torn --resume --steps 4 --quiet");
     CHECK_EQ_INT(r.status, 0);
@@ -318,8 +311,8 @@ TEST_CASE(run, evaluates_every_sample) {
     free(good(&tiny_module, "--feed x=@x.npy --load @c --fetch @d"));
     Diag d = {0};
     Array y, t;
-    REQUIRE(array_open(&d, path_of("d/y%2Fout.npy"), NULL, &y) == OK);
-    REQUIRE(array_open(&d, path_of("t.npy"), NULL, &t) == OK);
+    REQUIRE(array_open(&d, test_tmp("d/y%2Fout.npy"), NULL, &y) == OK);
+    REQUIRE(array_open(&d, test_tmp("t.npy"), NULL, &t) == OK);
     CHECK(y.rank == 2 && y.dim[0] == 41 && y.dim[1] == 2);
     double sum = 0;
     for (int i = 0; i < 82; i++)
@@ -348,8 +341,8 @@ TEST_CASE(run, keeps_the_best) {
                      "--epochs 4 --save-best @worse --save @last --lr 9");
     free(out);
     size_t na = 0, nb = 0;
-    char *x = test_read_file(path_of("worse"), &na);
-    char *y = test_read_file(path_of("last"), &nb);
+    char *x = test_read_file(test_tmp("worse"), &na);
+    char *y = test_read_file(test_tmp("last"), &nb);
     CHECK(na != nb || memcmp(x, y, na) != 0);
     free(x);
     free(y);
@@ -364,8 +357,8 @@ TEST_CASE(run, accuracy_from_idx_and_gzip) {
         for (int k = 0; k < 3; k++)
             idx[16 + 3 * i + k] = (unsigned char)(i % 2 ? 255 : 10 * k);
     }
-    REQUIRE(test_write_file(path_of("img"), idx, sizeof idx));
-    gzFile f = gzopen(path_of("lab.gz"), "wb");
+    REQUIRE(test_write_file(test_tmp("img"), idx, sizeof idx));
+    gzFile f = gzopen(test_tmp("lab.gz"), "wb");
     gzwrite(f, labels, sizeof labels);
     gzclose(f);
     char *out = good(&tiny_labels,
@@ -403,7 +396,7 @@ TEST_CASE(run, a_page_of_curves) {
               FEEDS "--steps 3001 --report @page.html "
                     "--eval-feed x=@x.npy --eval-feed target=@t.npy"));
     size_t n = 0;
-    char *page = test_read_file(path_of("page.html"), &n);
+    char *page = test_read_file(test_tmp("page.html"), &n);
     REQUIRE(page);
     CHECK_HAS(page, "<pre>trained 3001 steps in ");
     CHECK_HAS(page, "<h2>train/loss</h2>");
@@ -436,12 +429,14 @@ TEST_CASE(run, patience_ends_it) {
     bad(&tiny_module, FEEDS "--patience 0 --eval-feed x=y", 2, "no number");
 }
 
-static bool there(const char *name) { return access(path_of(name), F_OK) == 0; }
+static bool there(const char *name) {
+    return access(test_tmp(name), F_OK) == 0;
+}
 
 TEST_CASE(run, keeps_the_last_checkpoints) {
     write_data(40);
-    REQUIRE(test_write_file(path_of("kp.step-x"), "mine", 4));
-    REQUIRE(test_write_file(path_of("kp.step-99"), "later", 5));
+    REQUIRE(test_write_file(test_tmp("kp.step-x"), "mine", 4));
+    REQUIRE(test_write_file(test_tmp("kp.step-99"), "later", 5));
     free(good(&tiny_module,
               FEEDS "--steps 10 --save @kp --save-every 2 --keep 2"));
     CHECK(there("kp") && there("kp.step-8") && there("kp.step-10"));
@@ -452,7 +447,7 @@ TEST_CASE(run, keeps_the_last_checkpoints) {
     free(good(&tiny_module, FEEDS "--load @kp.step-8 --steps 0"));
     bad(&tiny_module, FEEDS "--save @kp --keep 2", 2, "--save-every");
     write_data(40);
-    REQUIRE(link(path_of("x.npy"), path_of("kq.step-2")) == 0);
+    REQUIRE(link(test_tmp("x.npy"), test_tmp("kq.step-2")) == 0);
     bad(&tiny_module, FEEDS "--steps 4 --save @kq --save-every 2 --keep 2", 1,
         "--keep would overwrite --feed");
 }
@@ -493,7 +488,7 @@ TEST_CASE(run, tensorboard_events) {
                      FEEDS "--epochs 1 --tensorboard @tb "
                            "--eval-feed x=@x.npy --eval-feed target=@t.npy");
     char *names, *save = NULL;
-    REQUIRE(test_command(&names, "ls '%s'", path_of("tb")) == 0);
+    REQUIRE(test_command(&names, "ls '%s'", test_tmp("tb")) == 0);
     char *name = strtok_r(names, "\n", &save);
     REQUIRE(name && !strtok_r(NULL, "\n", &save));
     CHECK(strncmp(name, "events.out.tfevents.", 20) == 0);
@@ -501,7 +496,7 @@ TEST_CASE(run, tensorboard_events) {
     sb_printf(&path, "tb/%s", name);
     size_t n = 0;
     unsigned char *file =
-                      (unsigned char *)test_read_file(path_of(path.data), &n),
+                      (unsigned char *)test_read_file(test_tmp(path.data), &n),
                   *p = file;
     REQUIRE(file);
     int events = 0;
@@ -551,8 +546,8 @@ TEST_CASE(run, data_from_text_and_tokens) {
         sb_printf(&text, "0,%g,%g,%d\n", i / 8.0, i / 4.0, i % 2);
     }
     tokens[8] = 0;
-    REQUIRE(test_write_file(path_of("d.csv"), text.data, text.len));
-    REQUIRE(test_write_file(path_of("d.bin"), tokens, sizeof tokens));
+    REQUIRE(test_write_file(test_tmp("d.csv"), text.data, text.len));
+    REQUIRE(test_write_file(test_tmp("d.bin"), tokens, sizeof tokens));
     sb_free(&text);
     write_npy("dx.npy", AMPC_DTYPE_F32, 2, (int64_t[]){8, TINY_IN}, x);
     write_npy("dt.npy", AMPC_DTYPE_I64, 1, (int64_t[]){8}, t);
@@ -590,7 +585,7 @@ static void write_tensor(const char *file, const char *name) {
                                     "\"data_offsets\":[0,8]}}",
                                     name);
     memcpy(text, &n, 8);
-    REQUIRE(test_write_file(path_of(file), text, 16 + n));
+    REQUIRE(test_write_file(test_tmp(file), text, 16 + n));
 }
 
 TEST_CASE(run, loads_and_saves_weights_of_others) {
@@ -710,11 +705,11 @@ TEST_CASE(run, shapes_that_wrap) {
     for (int i = 0; i < 3; i++) {
         StrBuf sb = {0};
         npy_header(&sb, AMPC_DTYPE_F32, 2, shapes[i]);
-        REQUIRE(test_write_file(path_of("wrap.npy"), sb.data, sb.len));
+        REQUIRE(test_write_file(test_tmp("wrap.npy"), sb.data, sb.len));
         sb_free(&sb);
         bad(&tiny_module, "--feed x=@wrap.npy --fetch @wrapped", 1,
             i == 1 ? "no samples" : "does not fit input 'x'");
-        CHECK(access(path_of("wrapped"), F_OK) != 0);
+        CHECK(access(test_tmp("wrapped"), F_OK) != 0);
     }
 }
 
@@ -731,8 +726,8 @@ TEST_CASE(run, no_file_is_read_and_written) {
         "--profile would overwrite --log");
     bad(&tiny_module, FEEDS "--save @same --log @./same", 1,
         "--log would overwrite --save");
-    REQUIRE(mkdir(path_of("out"), 0755) == 0);
-    REQUIRE(link(path_of("x.npy"), path_of("out/y%2Fout.npy")) == 0);
+    REQUIRE(mkdir(test_tmp("out"), 0755) == 0);
+    REQUIRE(link(test_tmp("x.npy"), test_tmp("out/y%2Fout.npy")) == 0);
     bad(&tiny_module, "--feed x=@x.npy --fetch @out", 1,
         "--fetch would overwrite --feed");
     free(good(&tiny_module, FEEDS "--save @kept --resume"));
@@ -741,8 +736,8 @@ TEST_CASE(run, no_file_is_read_and_written) {
 TEST_CASE(run, what_is_no_file_is_not_written) {
     struct stat st;
     write_data(8);
-    REQUIRE(mkfifo(path_of("pipe"), 0600) == 0);
-    REQUIRE(symlink("/dev/null", path_of("sink")) == 0);
+    REQUIRE(mkfifo(test_tmp("pipe"), 0600) == 0);
+    REQUIRE(symlink("/dev/null", test_tmp("sink")) == 0);
     alarm(60);
     bad(&tiny_module, FEEDS "--save @pipe", 1, "no regular file");
     bad(&tiny_module, FEEDS "--log @pipe", 1, "no regular file");
@@ -751,21 +746,21 @@ TEST_CASE(run, what_is_no_file_is_not_written) {
     bad(&tiny_module, FEEDS "--log @sink", 1, "symbolic link");
     bad(&tiny_module, FEEDS "--fetch @pipe", 1, "no folder");
     alarm(0);
-    CHECK(lstat(path_of("pipe"), &st) == 0 && S_ISFIFO(st.st_mode));
-    CHECK(lstat(path_of("sink"), &st) == 0 && S_ISLNK(st.st_mode));
+    CHECK(lstat(test_tmp("pipe"), &st) == 0 && S_ISFIFO(st.st_mode));
+    CHECK(lstat(test_tmp("sink"), &st) == 0 && S_ISLNK(st.st_mode));
 }
 
 TEST_CASE(run, names_that_older_versions_used_are_the_users) {
     static const char *const names[] = {"ck.tmp", "pr.json.tmp",
                                         "fo/y%2Fout.npy.tmp"};
     write_data(8);
-    REQUIRE(mkdir(path_of("fo"), 0755) == 0);
+    REQUIRE(mkdir(test_tmp("fo"), 0755) == 0);
     for (int i = 0; i < 3; i++)
-        REQUIRE(test_write_file(path_of(names[i]), "mine", 4));
+        REQUIRE(test_write_file(test_tmp(names[i]), "mine", 4));
     free(good(&tiny_module,
               FEEDS "--save @ck --profile @pr.json --fetch @fo --eval"));
     for (int i = 0; i < 3; i++) {
-        char *text = test_read_file(path_of(names[i]), NULL);
+        char *text = test_read_file(test_tmp(names[i]), NULL);
         CHECK_STR(text ? text : "(gone)", "mine");
         free(text);
     }
@@ -776,17 +771,17 @@ TEST_CASE(run, other_errors_leave_no_output) {
     bad(&tiny_module, FEEDS "--device cuda", 1, "CPU only");
     bad(&tiny_module, FEEDS "--load @none", 1, "No such file");
     bad(&tiny_module, FEEDS "--resume --save @none", 1, "No such file");
-    CHECK(access(path_of("none"), F_OK) != 0);
+    CHECK(access(test_tmp("none"), F_OK) != 0);
     bad(&tiny_module, FEEDS "--log @no/such/log", 1, "No such file");
     bad(&tiny_module, FEEDS "--profile @p.json --save @no/such", 1, "No such");
-    CHECK(access(path_of("p.json"), F_OK) != 0);
+    CHECK(access(test_tmp("p.json"), F_OK) != 0);
     bad(&tiny_module, FEEDS "--load @x.npy", 1, "safetensors");
 }
 
 TEST_CASE(run, not_a_module) {
     char *argv[] = {"run", NULL, "--feed", "x=y"};
     write_data(4);
-    argv[1] = (char *)path_of("x.npy");
+    argv[1] = (char *)test_tmp("x.npy");
     CHECK_EQ_INT(run_cmd(4, argv, NULL), 1);
     argv[1] = "/lib/x86_64-linux-gnu/libc.so.6";
     CHECK_EQ_INT(run_cmd(4, argv, NULL), 1);

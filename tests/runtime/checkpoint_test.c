@@ -24,14 +24,6 @@
 #include "runtime/checkpoint.h"
 #include "tests/support/tiny_module.h"
 
-static const char *tmp_path(const char *name) {
-    static char paths[8][600];
-    static int next;
-    char *p = paths[next++ % 8];
-    snprintf(p, sizeof paths[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
 /* Half-written files in the test's folder. */
 static int temporaries(void) {
     int n = 0;
@@ -97,7 +89,7 @@ static void check_ok(ampc_session *s, ampc_status status) {
 
 static void resume_equals(const AmpcModule *m, int stop) {
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("resume.safetensors");
+    const char *path = test_tmp("resume.safetensors");
     ampc_session *one = open_module(m), *two = open_module(m);
     train(one, 0, 30);
     train(two, 0, stop);
@@ -136,7 +128,7 @@ TEST_CASE(checkpoint, states_that_are_not_finite) {
     const ampc_api *a = tiny_api();
     ampc_session *s = open_module(&tiny_module);
     float odd[] = {NAN, INFINITY, -INFINITY, 1.17549435e-38f, 1e-45f, 0.1f};
-    const char *path = tmp_path("odd.safetensors");
+    const char *path = test_tmp("odd.safetensors");
     for (int i = 0; i < 6; i++) {
         write_f32(s, "ampc.loss_sum", odd[i]);
         if (odd[i] > 0 && isfinite(odd[i])) write_f32(s, "ampc.scale", odd[i]);
@@ -181,7 +173,7 @@ TEST_CASE(checkpoint, scalars_that_cannot_be) {
 /* The bf16 copy of w that the last step left is no copy of the loaded w. */
 TEST_CASE(checkpoint, loading_refreshes_the_16_bit_copies) {
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("refresh.safetensors");
+    const char *path = test_tmp("refresh.safetensors");
     float x[TINY_BATCH * TINY_IN], t[TINY_BATCH * TINY_OUT];
     for (int resume = 0; resume < 2; resume++) {
         ampc_session *s = open_module(&tiny_module);
@@ -213,7 +205,7 @@ TEST_CASE(checkpoint, does_not_depend_on_the_locale) {
 
 TEST_CASE(checkpoint, load_takes_weights_alone) {
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("weights.safetensors");
+    const char *path = test_tmp("weights.safetensors");
     ampc_session *s = open_module(&tiny_module), *t = open_module(&tiny_other);
     ampc_scaler sc = {.size = sizeof sc};
     train(s, 0, 10);
@@ -237,7 +229,7 @@ TEST_CASE(checkpoint, load_takes_files_from_elsewhere) {
         "\"data_offsets\":[32,36]},"
         "\"head\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[36,40]}}";
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("elsewhere.safetensors");
+    const char *path = test_tmp("elsewhere.safetensors");
     char file[8 + sizeof header - 1 + 40];
     uint64_t n = sizeof header - 1;
     float w = 0.75f;
@@ -260,7 +252,7 @@ TEST_CASE(checkpoint, load_takes_files_from_elsewhere) {
 /* A file of header text and data, as other programs write it. */
 static const char *foreign_file(const char *name, const char *header,
                                 const void *data, size_t n) {
-    const char *path = tmp_path(name);
+    const char *path = test_tmp(name);
     uint64_t head = strlen(header);
     char *file = malloc(8 + head + n);
     memcpy(file, &head, 8);
@@ -362,7 +354,7 @@ TEST_CASE(weights, several_files_and_an_index_of_them) {
         foreign_file("two",
                      "{" TENSOR_B("b", "0,8") "," TENSOR_MEAN("8,12") "}",
                      data + 6, 12)};
-    const char *all = tmp_path("all.index.json");
+    const char *all = test_tmp("all.index.json");
     REQUIRE(test_write_file(all, index, sizeof index - 1));
     for (int by_index = 0; by_index < 2; by_index++) {
         ampc_session *s = open_module(&tiny_module);
@@ -429,7 +421,7 @@ TEST_CASE(weights, every_axis_counts) {
 
 TEST_CASE(weights, what_torch_save_writes_is_named) {
     ampc_session *s = open_module(&tiny_module);
-    const char *path = tmp_path("model.pt");
+    const char *path = test_tmp("model.pt");
     REQUIRE(test_write_file(path, "PK\3\4 and the rest", 17));
     CHECK_EQ_INT(load_from(s, &path, 1, NULL, 1), AMPC_ERR_FORMAT);
     CHECK_HAS(tiny_api()->error(s), "safetensors.torch.save_file");
@@ -439,7 +431,7 @@ TEST_CASE(weights, what_torch_save_writes_is_named) {
 /* Parameters and buffers, nothing else, and a mark of the format. */
 TEST_CASE(weights, saved_alone) {
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("alone.safetensors");
+    const char *path = test_tmp("alone.safetensors");
     ampc_session *s = open_module(&tiny_module), *t = open_module(&tiny_other);
     size_t n;
     train(s, 0, 3);
@@ -470,7 +462,7 @@ static ampc_status get_pattern(ampc_session *s, PlanRef from, void *to,
 
 TEST_CASE(checkpoint, a_tensor_is_written_in_parts) {
     enum { BYTES = 700001 };
-    const char *path = tmp_path("long.safetensors");
+    const char *path = test_tmp("long.safetensors");
     ampc_session *s = open_module(&tiny_module);
     struct AmpcBackend device = *s->backend;
     const struct AmpcBackend *own = s->backend;
@@ -493,7 +485,7 @@ TEST_CASE(checkpoint, a_tensor_is_written_in_parts) {
 
 TEST_CASE(checkpoint, file_is_as_promised) {
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("format.safetensors");
+    const char *path = test_tmp("format.safetensors");
     ampc_session *s = open_module(&tiny_module);
     size_t n;
     train(s, 0, 2);
@@ -542,8 +534,8 @@ TEST_CASE(checkpoint, a_torn_file_falls_back_and_says_so) {
     static const char *const why[] = {"truncated", "not a safetensors",
                                       "checksum is wrong", "No such file"};
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("torn.safetensors");
-    const char *prev = tmp_path("torn.safetensors.prev");
+    const char *path = test_tmp("torn.safetensors");
+    const char *prev = test_tmp("torn.safetensors.prev");
     ampc_session *s = open_module(&tiny_module);
     size_t n;
     train(s, 0, 2);
@@ -580,7 +572,7 @@ TEST_CASE(checkpoint, a_torn_file_falls_back_and_says_so) {
 /* A whole file of other programs is a mistake, no accident. */
 TEST_CASE(checkpoint, a_foreign_file_does_not_fall_back) {
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("foreign.safetensors");
+    const char *path = test_tmp("foreign.safetensors");
     ampc_session *s = open_module(&tiny_module), *t = open_module(&tiny_other);
     check_ok(s, a->save(s, path));
     check_ok(t, a->save(t, path));
@@ -592,7 +584,7 @@ TEST_CASE(checkpoint, a_foreign_file_does_not_fall_back) {
 
 TEST_CASE(checkpoint, every_bit_of_the_data_counts) {
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("bits.safetensors");
+    const char *path = test_tmp("bits.safetensors");
     ampc_session *s = open_module(&tiny_module);
     train(s, 0, 2);
     check_ok(s, a->save(s, path));
@@ -644,12 +636,12 @@ typedef struct Victim {
 static Victim victim_new(void) {
     const ampc_api *a = tiny_api();
     Victim v = {.s = open_module(&tiny_module),
-                .path = tmp_path("hostile.safetensors")};
+                .path = test_tmp("hostile.safetensors")};
     unlink(v.path);
     train(v.s, 0, 13);
     check_ok(v.s, a->set_cursor(v.s, "[1,2]"));
     check_ok(v.s, a->save(v.s, v.path));
-    unlink(tmp_path("hostile.safetensors.prev"));
+    unlink(test_tmp("hostile.safetensors.prev"));
     v.good = test_read_file(v.path, &v.n);
     REQUIRE(v.good);
     train(v.s, 13, 1);
@@ -808,15 +800,15 @@ TEST_CASE(checkpoint, mismatched_files) {
 TEST_CASE(checkpoint, paths_that_are_no_files) {
     const ampc_api *a = tiny_api();
     ampc_session *s = open_module(&tiny_module);
-    const char *fifo = tmp_path("pipe");
-    CHECK_EQ_INT(a->load(s, tmp_path("absent")), AMPC_ERR_FILE);
+    const char *fifo = test_tmp("pipe");
+    CHECK_EQ_INT(a->load(s, test_tmp("absent")), AMPC_ERR_FILE);
     CHECK_HAS(a->error(s), "absent: No such file");
     CHECK_EQ_INT(a->load(s, test_tmpdir()), AMPC_ERR_FORMAT);
     CHECK_EQ_INT(a->load(s, ""), AMPC_ERR_ARGUMENT);
     CHECK_EQ_INT(a->save(s, NULL), AMPC_ERR_ARGUMENT);
     REQUIRE(mkfifo(fifo, 0600) == 0);
     CHECK_EQ_INT(a->load(s, fifo), AMPC_ERR_FORMAT);
-    CHECK_EQ_INT(a->save(s, tmp_path("no/such/folder/x")), AMPC_ERR_FILE);
+    CHECK_EQ_INT(a->save(s, test_tmp("no/such/folder/x")), AMPC_ERR_FILE);
     CHECK_EQ_INT(a->save(s, "/dev/full/x"), AMPC_ERR_FILE);
     CHECK_EQ_INT(a->set_cursor(s, "{epoch:1}"), AMPC_ERR_ARGUMENT);
     a->close(s);
@@ -826,8 +818,8 @@ TEST_CASE(checkpoint, paths_that_are_no_files) {
 
 TEST_CASE(checkpoint, a_save_destroys_nothing_of_the_user) {
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("safe.safetensors");
-    const char *other = tmp_path("safe.safetensors.tmp");
+    const char *path = test_tmp("safe.safetensors");
+    const char *other = test_tmp("safe.safetensors.tmp");
     ampc_session *s = open_module(&tiny_module);
     struct stat st;
     REQUIRE(test_write_file(other, "mine", 4));
@@ -840,7 +832,7 @@ TEST_CASE(checkpoint, a_save_destroys_nothing_of_the_user) {
     CHECK_STR(text, "mine");
     free(text);
     close(fd);
-    const char *fifo = tmp_path("safe.fifo");
+    const char *fifo = test_tmp("safe.fifo");
     REQUIRE(mkfifo(fifo, 0600) == 0);
     CHECK_EQ_INT(a->save(s, fifo), AMPC_ERR_FILE);
     CHECK_HAS(a->error(s), "no regular file");
@@ -851,7 +843,7 @@ TEST_CASE(checkpoint, a_save_destroys_nothing_of_the_user) {
 /* The signal's default action would end the host. */
 TEST_CASE(checkpoint, a_limit_on_file_sizes_fails_the_save) {
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("limited.safetensors");
+    const char *path = test_tmp("limited.safetensors");
     ampc_session *s = open_module(&tiny_module);
     int status;
     check_ok(s, a->save(s, path));
@@ -885,7 +877,7 @@ static void save_forever(const char *path) {
 
 TEST_CASE(checkpoint, survives_kill) {
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("killed.safetensors");
+    const char *path = test_tmp("killed.safetensors");
     ampc_session *s = open_module(&tiny_module);
     ampc_scaler sc = {.size = sizeof sc};
     check_ok(s, a->save(s, path));
@@ -915,7 +907,7 @@ static double seconds(void) {
 
 TEST_CASE(checkpoint, two_writers_of_one_path) {
     const ampc_api *a = tiny_api();
-    const char *path = tmp_path("shared.safetensors");
+    const char *path = test_tmp("shared.safetensors");
     ampc_session *s = open_module(&tiny_module);
     pid_t pid[2];
     check_ok(s, a->save(s, path));
@@ -969,7 +961,7 @@ static ampc_status open_file(const char *image, size_t n, const Tail *t,
     static int number;
     char name[40];
     snprintf(name, sizeof name, "module%d.so", number++);
-    const char *path = tmp_path(name);
+    const char *path = test_tmp(name);
     char *all = malloc(n + sizeof *t);
     memcpy(all, image, n);
     memcpy(all + n, t, tail_bytes);
@@ -994,7 +986,7 @@ static void open_after_chdir(const char *image, size_t n, const Tail *t) {
     char *all = malloc(n + sizeof *t), *home = getcwd(NULL, 0), err[300];
     memcpy(all, image, n);
     memcpy(all + n, t, sizeof *t);
-    REQUIRE(test_write_file(tmp_path("relative.so"), all, n + sizeof *t));
+    REQUIRE(test_write_file(test_tmp("relative.so"), all, n + sizeof *t));
     REQUIRE(home && chdir(test_tmpdir()) == 0);
     void *lib = dlopen("./relative.so", RTLD_NOW | RTLD_LOCAL);
     REQUIRE(chdir("/") == 0 && lib);
@@ -1011,7 +1003,7 @@ static void open_after_chdir(const char *image, size_t n, const Tail *t) {
 }
 
 TEST_CASE(checkpoint, weights_of_the_module) {
-    const char *src = tmp_path("module.c"), *so = tmp_path("module.so");
+    const char *src = test_tmp("module.c"), *so = test_tmp("module.so");
     char err[300], *out, *image;
     size_t n;
     REQUIRE(test_write_file(src, module_source, sizeof module_source - 1));

@@ -106,8 +106,7 @@ static ampc_status use_all(const Model *m, const ampc_api *a) {
     ampc_session *s;
     ampc_metrics metrics = {.size = sizeof metrics};
     ampc_status st = try_open(a, "cuda", NULL, &s);
-    char path[600];
-    snprintf(path, sizeof path, "%s/fails.safetensors", test_tmpdir());
+    const char *path = test_tmp("fails.safetensors");
     if (st != AMPC_OK) {
         CHECK(s == NULL && strlen(open_text) > 10);
         return st;

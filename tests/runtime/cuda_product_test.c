@@ -291,11 +291,10 @@ static void check_products(Products *p) {
 
 static void with_seed(uint32_t seed) {
     Products *p = calloc(1, sizeof *p);
-    char dir[600];
     REQUIRE(p);
     state = seed;
     make_plan(p);
-    snprintf(dir, sizeof dir, "%s/cache", test_tmpdir());
+    const char *dir = test_tmp("cache");
     setenv("AMPC_CACHE_DIR", dir, 1);
     setenv("AMPC_LIBCUDA", sim()->path, 1);
     setenv("AMPC_LIBCUBLASLT", sim()->cublaslt, 1);

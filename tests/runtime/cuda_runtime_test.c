@@ -407,8 +407,7 @@ TEST_CASE(cuda_runtime, checkpoints_move_between_devices) {
     const ampc_api *a = machine(m, NULL);
     ampc_session *gpu = open_gpu(a), *cpu;
     size_t n, k;
-    char path[600];
-    snprintf(path, sizeof path, "%s/moved.safetensors", test_tmpdir());
+    const char *path = test_tmp("moved.safetensors");
     for (int i = 0; i < 5; i++) /* in the middle of a round */
         CHECK_EQ_INT(step(m, gpu, i, NULL), AMPC_OK);
     CHECK_EQ_INT(a->set_hyper(gpu, "lr", 0.25), AMPC_OK);

@@ -6,7 +6,6 @@
 #define _GNU_SOURCE
 #include "tests/harness.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -83,15 +82,6 @@ static int save_while(const Refusal *r, const char *path) {
     return train(s, 2) ? FINE : STUCK;
 }
 
-static int files_in(const char *folder) {
-    int n = 0;
-    DIR *d = opendir(folder);
-    REQUIRE(d);
-    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
-    closedir(d);
-    return n;
-}
-
 /* The weights after so many steps from the start. */
 static void weights_after(int steps, const char *path, float w[6]) {
     ampc_session *s = session();
@@ -120,7 +110,7 @@ static void check_refusal(const Refusal *r, int number) {
         SKIP("the kernel takes no seccomp filter");
     CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == FINE, "%s: status %x",
               r->name, (unsigned)status);
-    CHECK_MSG(files_in(folder) == 1, "%s leaves files", r->name);
+    CHECK_MSG(test_entries(folder) == 1, "%s leaves files", r->name);
     weights_after(1, NULL, want);
     weights_after(0, path, got);
     CHECK_MEM(got, want, sizeof want);

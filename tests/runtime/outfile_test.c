@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "runtime/outfile.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -40,15 +39,6 @@ static const char *in(const char *name) {
     char *p = path[next++ % 8];
     snprintf(p, sizeof path[0], "%s/%s", folder, name);
     return p;
-}
-
-static int entries(void) {
-    int n = 0;
-    DIR *d = opendir(folder);
-    REQUIRE(d);
-    while (readdir(d)) n++;
-    closedir(d);
-    return n - 2;
 }
 
 static void put(const char *name, const char *text) {
@@ -90,10 +80,10 @@ TEST_CASE(outfile, old_or_new_and_nothing_else) {
     outfile_abort(&o);
     outfile_abort(&o);
     holds("a", "one");
-    CHECK_EQ_INT(entries(), 1);
+    CHECK_EQ_INT(test_entries(folder), 1);
     REQUIRE(save(&o, "a", "three"));
     holds("a", "three");
-    CHECK_EQ_INT(entries(), 1);
+    CHECK_EQ_INT(test_entries(folder), 1);
 }
 
 TEST_CASE(outfile, the_umask_decides_the_mode) {
@@ -151,7 +141,7 @@ TEST_CASE(outfile, what_is_no_regular_file_is_refused_and_stays) {
     holds("real", "keep");
     CHECK(lstat(in("fifo"), &st) == 0 && S_ISFIFO(st.st_mode));
     CHECK(lstat(in("null"), &st) == 0 && S_ISLNK(st.st_mode));
-    CHECK_EQ_INT(entries(), 6);
+    CHECK_EQ_INT(test_entries(folder), 6);
     if (mknod(in("device"), S_IFCHR | 0600, makedev(1, 3)) != 0) return;
     refuses("device", "no regular file");
     CHECK(lstat(in("device"), &st) == 0 && S_ISCHR(st.st_mode));
@@ -227,7 +217,7 @@ TEST_CASE(outfile, a_limit_on_file_sizes_is_a_failure_not_a_signal) {
     put("a", "old");
     in_child(limited);
     holds("a", "old");
-    CHECK_EQ_INT(entries(), 1);
+    CHECK_EQ_INT(test_entries(folder), 1);
 }
 
 /* ---- where files need a name --------------------------------------------- */
@@ -274,9 +264,9 @@ TEST_CASE(outfile, with_a_name_all_is_the_same) {
     put("a", "old");
     in_child(named);
     holds("a", "new");
-    CHECK_EQ_INT(entries(), 2);
+    CHECK_EQ_INT(test_entries(folder), 2);
     REQUIRE(save(&o, "c", "x"));
-    CHECK_EQ_INT(entries(), 2);
+    CHECK_EQ_INT(test_entries(folder), 2);
 }
 
 /* flock fails, as on file systems without it. */

@@ -598,9 +598,8 @@ static bool use_all(Hook *h, const char *path) {
 }
 
 TEST_CASE(runtime, every_allocation_may_fail) {
-    char path[600];
     int n = 0;
-    snprintf(path, sizeof path, "%s/memory.safetensors", test_tmpdir());
+    const char *path = test_tmp("memory.safetensors");
     for (bool done = false; !done && n < 1000; n++) {
         Hook h = {.fail_at = n};
         done = use_all(&h, path);

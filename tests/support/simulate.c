@@ -89,9 +89,8 @@ const char *sim_without(const char *symbol) {
 }
 
 char *sim_last_words(void (*fn)(void *), void *arg) {
-    char path[300];
     int status;
-    snprintf(path, sizeof path, "%s/words", test_tmpdir());
+    const char *path = test_tmp("words");
     fflush(NULL);
     pid_t pid = fork();
     if (!pid) {

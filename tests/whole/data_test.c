@@ -291,9 +291,8 @@ TEST_CASE(data, resumed_counts_are_old_news) {
     const Compiled *c = compile("cpu", "");
     ampc_session *s = open_on(c, "cpu");
     ampc_metrics m = {.size = sizeof m};
-    char path[600];
     Data d;
-    snprintf(path, sizeof path, "%s/told.safetensors", test_tmpdir());
+    const char *path = test_tmp("told.safetensors");
     data_with(&d, 0, &numbers[0]);
     CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_ERR_DATA);
     CHECK_EQ_INT(c->api->save(s, path), AMPC_OK);

@@ -266,9 +266,8 @@ TEST_CASE(diverge, steps_that_nobody_waits_for) {
 TEST_CASE(diverge, the_count_is_in_checkpoints) {
     const Compiled *c = compile("cpu", "--loss-scale static=1");
     ampc_session *s = open_on(c, "cpu", 3);
-    char path[600];
     Data d;
-    snprintf(path, sizeof path, "%s/skips.safetensors", test_tmpdir());
+    const char *path = test_tmp("skips.safetensors");
     data(&d)->x[0] = NAN;
     for (int i = 0; i < 2; i++)
         CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_OK);

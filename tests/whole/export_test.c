@@ -15,14 +15,6 @@ enum { BATCH = 4 };
     "--dim batch=4 --precision fp32 --target "                                 \
     "cpu:x86-64-v2 --accept-folded --dropout off "
 
-static const char *in(const char *name) {
-    static char path[8][700];
-    static int next;
-    char *p = path[next++ % 8];
-    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
 /* Some data for every input; integers are small enough for labels. */
 typedef struct Data {
     ampc_input in[8];
@@ -76,7 +68,7 @@ static void check_export(int status, const char *says, const char *words) {
 
 static void same_predictions(const char *model, const float *want, size_t n) {
     size_t k;
-    Compiled c = compile_file(in(model), OPTIONS);
+    Compiled c = compile_file(test_tmp(model), OPTIONS);
     ampc_session *s = open_threads(&c, 1);
     float *y = predict(&c, s, &k);
     if (CHECK_EQ_INT(n, k)) CHECK_MEM(y, want, n);
@@ -97,7 +89,7 @@ static void round_trip(const char *file, const char *options) {
     float *first = predict(&c, s, &n);
     Data d = data_for(c.api, "train");
     for (int i = 0; i < 3; i++) step_ok(&c, s, d.in, d.n);
-    CHECK(c.api->save(s, in("trained")) == AMPC_OK);
+    CHECK(c.api->save(s, test_tmp("trained")) == AMPC_OK);
     float *last = predict(&c, s, &n);
     CHECK(memcmp(first, last, n) != 0);
     snprintf(words, sizeof words, "'%s' -o first.onnx", c.path);
@@ -129,7 +121,7 @@ TEST_CASE(export, resnet_exported_for_training) {
     CHECK(
         file_has(test_data_path("tests/onnx/resnet.ts.onnx"), "training_mode"));
     round_trip("resnet.ts.onnx", "--batchnorm train");
-    CHECK(!file_has(in("last.onnx"), "training_mode"));
+    CHECK(!file_has(test_tmp("last.onnx"), "training_mode"));
 }
 
 TEST_CASE(export, weights_beside_the_module) {
@@ -174,12 +166,12 @@ TEST_CASE(export, mistakes) {
     snprintf(words, sizeof words, "'%s' --load none -o y.onnx", c.path);
     check_export(1, "none: No such file", words);
     ampc_session *s = open_threads(&c, 1);
-    CHECK(c.api->save(s, in("whole")) == AMPC_OK);
+    CHECK(c.api->save(s, test_tmp("whole")) == AMPC_OK);
     c.api->close(s);
     size_t n;
-    char *file = test_read_file(in("whole"), &n);
+    char *file = test_read_file(test_tmp("whole"), &n);
     file[n - 1] ^= 1;
-    REQUIRE(test_write_file(in("torn"), file, n));
+    REQUIRE(test_write_file(test_tmp("torn"), file, n));
     snprintf(words, sizeof words, "'%s' --load torn -o y.onnx", c.path);
     check_export(1, "its checksum is wrong", words);
     static const char other[] =
@@ -187,7 +179,7 @@ TEST_CASE(export, mistakes) {
     uint64_t head = sizeof other - 1;
     memcpy(file, &head, 8);
     memcpy(file + 8, other, head);
-    REQUIRE(test_write_file(in("other"), file, 8 + head));
+    REQUIRE(test_write_file(test_tmp("other"), file, 8 + head));
     snprintf(words, sizeof words, "'%s' --load other -o y.onnx", c.path);
     check_export(1, "is not in it", words);
     free(file);
@@ -199,5 +191,5 @@ TEST_CASE(export, mistakes) {
     snprintf(words, sizeof words, "'%s' -o y.onnx", c.path);
     check_export(1, "compiled from a .amp file", words);
     compiled_close(&c);
-    CHECK(access(in("y.onnx"), F_OK) != 0);
+    CHECK(access(test_tmp("y.onnx"), F_OK) != 0);
 }

@@ -2,7 +2,6 @@
    alone or with all that follow: a message and status 1, or it was not needed;
    what was there stays whole, and nothing is left behind.                   */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,25 +9,8 @@
 
 #include "tests/harness.h"
 
-static const char *in(const char *name) {
-    static char path[8][600];
-    static int next;
-    char *p = path[next++ % 8];
-    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
-static int entries(const char *folder) {
-    int n = 0;
-    DIR *d = opendir(in(folder));
-    REQUIRE(d);
-    while (readdir(d)) n++;
-    closedir(d);
-    return n - 2;
-}
-
 static void put(const char *name, const char *text) {
-    REQUIRE(test_write_file(in(name), text, strlen(text)));
+    REQUIRE(test_write_file(test_tmp(name), text, strlen(text)));
 }
 
 static void must(const char *command) {
@@ -44,8 +26,8 @@ static int ampc(const char *args, long at, bool all, char **out) {
         out,
         "cd '%s' && CC='%s' TMPDIR='%s' AMPC_LIBNVRTC=none FAIL_COUNT='%s' "
         "FAIL_AT=%ld %s LD_PRELOAD='%s' '%s' %s",
-        test_tmpdir(), in("compiler"), in("tmp"), in("count"), at,
-        all ? "FAIL_ON=1" : "",
+        test_tmpdir(), test_tmp("compiler"), test_tmp("tmp"), test_tmp("count"),
+        at, all ? "FAIL_ON=1" : "",
         test_data_path("tests/support/libfailing_malloc.so"), test_ampc(),
         args);
 }
@@ -56,7 +38,7 @@ static long allocations(const char *args) {
     int rc = ampc(args, 0, false, &out);
     if (rc) FAIL("%s: status %d\n%s", args, rc, out);
     free(out);
-    char *count = test_read_file(in("count"), NULL);
+    char *count = test_read_file(test_tmp("count"), NULL);
     REQUIRE(count);
     long n = atol(count);
     free(count);
@@ -72,7 +54,8 @@ static bool refused(const char *args, long at, bool all) {
     if (rc == 1)
         CHECK_MSG(strstr(out, "emory") || strstr(out, "shared object"),
                   "allocation %ld: %s", at, out);
-    CHECK_MSG(entries("tmp") == 0, "allocation %ld\n%s", at, out);
+    CHECK_MSG(test_entries(test_tmp("tmp")) == 0, "allocation %ld\n%s", at,
+              out);
     free(out);
     return rc == 1;
 }
@@ -97,7 +80,7 @@ static void sweep(const char *args, const char *before, const char *after) {
 /* The compiler works once; later its module is taken again. */
 static void put_model(void) {
     char text[3000];
-    const char *linked = in("linked.so");
+    const char *linked = test_tmp("linked.so");
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     SKIP("sanitizers have an allocator of their own");
 #endif
@@ -109,7 +92,7 @@ static void put_model(void) {
              "else exit 1; fi\n",
              linked, linked, linked);
     put("compiler", text);
-    REQUIRE(chmod(in("compiler"), 0700) == 0);
+    REQUIRE(chmod(test_tmp("compiler"), 0700) == 0);
     put("m.amp", "graph forward(%x: f32[4,3]) {\n"
                  "  param %w: f32[3,2] = normal(1, 0.5)\n"
                  "  %y = matmul %x, %w : f32[4,2]\n"
@@ -136,7 +119,7 @@ static void put_npy(const char *name, int columns, size_t bytes) {
     x[10 + n] = ' ';
     memcpy(x, "\x93NUMPY\1\0v\0", 10);
     x[127] = '\n';
-    REQUIRE(test_write_file(in(name), x, 128 + bytes));
+    REQUIRE(test_write_file(test_tmp(name), x, 128 + bytes));
 }
 
 #define RUN                                                                    \

@@ -18,14 +18,6 @@
 enum { WEIGHTS = 64 };
 #define OPTIONS "--loss mse --target cpu:x86-64-v2 "
 
-static const char *in(const char *name) {
-    static char path[8][700];
-    static int next;
-    char *p = path[next++ % 8];
-    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
 /* Other seeds, other weights. */
 static void compile_to(int status, const char *name, int seed,
                        const char *setting, const char *options) {
@@ -37,10 +29,10 @@ static void compile_to(int status, const char *name, int seed,
                      "  %%h = matmul %%x, %%w : f32[4,8]\n"
                      "  %%y = add %%h, %%b : f32[4,8]\n  return %%y\n}\n",
                      seed);
-    REQUIRE(test_write_file(in("model.amp"), text, (size_t)n));
+    REQUIRE(test_write_file(test_tmp("model.amp"), text, (size_t)n));
     int rc = test_command(&out, "AMPC_LIBNVRTC=none %s '%s' '%s' -o '%s' %s %s",
-                          setting, test_ampc(), in("model.amp"), in(name),
-                          OPTIONS, options);
+                          setting, test_ampc(), test_tmp("model.amp"),
+                          test_tmp(name), OPTIONS, options);
     if (rc != status) FAIL("ampc: status %d\n%s", rc, out);
     free(out);
 }
@@ -52,7 +44,7 @@ static void compile(const char *name, int seed, const char *setting,
 
 static const ampc_api *load(const char *name, void **lib) {
     char err[300];
-    const ampc_api *api = ampc_load(in(name), lib, err, sizeof err);
+    const ampc_api *api = ampc_load(test_tmp(name), lib, err, sizeof err);
     if (!api) FAIL("%s", err);
     return api;
 }
@@ -81,7 +73,8 @@ static void refuses(const ampc_api *api, const char *why) {
 
 static void same(const char *a, const char *b) {
     size_t na = 0, nb = 0;
-    char *x = test_read_file(in(a), &na), *y = test_read_file(in(b), &nb);
+    char *x = test_read_file(test_tmp(a), &na),
+         *y = test_read_file(test_tmp(b), &nb);
     CHECK_MSG(x && y && na == nb && !memcmp(x, y, na), "%s and %s differ", a,
               b);
     free(x);
@@ -99,7 +92,7 @@ TEST_CASE(module_file, replaced_while_it_is_loaded) {
     compile("replaced.so", 2, "", "");
     weights_of(api, again);
     CHECK_MEM(again, first, sizeof first);
-    REQUIRE(unlink(in("replaced.so")) == 0);
+    REQUIRE(unlink(test_tmp("replaced.so")) == 0);
     weights_of(api, again);
     CHECK_MEM(again, first, sizeof first);
     dlclose(lib);
@@ -129,7 +122,7 @@ TEST_CASE(module_file, descriptors_are_given_back) {
     api = load("kept.so", &lib);
     int kept = -1;
     struct stat file, st;
-    REQUIRE(stat(in("kept.so"), &file) == 0);
+    REQUIRE(stat(test_tmp("kept.so"), &file) == 0);
     for (int fd = 3; fd < 256 && kept < 0; fd++)
         if (fstat(fd, &st) == 0 && st.st_ino == file.st_ino) kept = fd;
     REQUIRE(kept >= 0);
@@ -152,14 +145,14 @@ TEST_CASE(module_file, odd_names) {
         float w[WEIGHTS];
         void *lib;
         compile("plain.so", 1, "", "");
-        REQUIRE(rename(in("plain.so"), in(names[i])) == 0);
+        REQUIRE(rename(test_tmp("plain.so"), test_tmp(names[i])) == 0);
         const ampc_api *api = load(names[i], &lib);
         weights_of(api, w);
         dlclose(lib);
     }
     char *out;
     int rc = test_command(&out, "'%s' run '%s' --feed x=none", test_ampc(),
-                          in(names[0]));
+                          test_tmp(names[0]));
     CHECK_EQ_INT(rc, 1);
     CHECK_HAS(out, "none");
     free(out);
@@ -171,7 +164,7 @@ TEST_CASE(module_file, weights_beside_it_belong_to_it) {
     void *lib;
     float first[WEIGHTS], again[WEIGHTS];
     char beside[700];
-    snprintf(beside, sizeof beside, "%s", in("s.weights.safetensors"));
+    snprintf(beside, sizeof beside, "%s", test_tmp("s.weights.safetensors"));
     compile("t.so", 2, "", "--weights sidecar");
     compile("s.so", 3, "", "--weights sidecar");
     const ampc_api *api = load("s.so", &lib);
@@ -187,7 +180,7 @@ TEST_CASE(module_file, weights_beside_it_belong_to_it) {
     REQUIRE(test_write_file(beside, own, n));
     weights_of(api, again);
     CHECK_MEM(again, first, sizeof first);
-    REQUIRE(rename(in("t.weights.safetensors"), beside) == 0);
+    REQUIRE(rename(test_tmp("t.weights.safetensors"), beside) == 0);
     refuses(api, "not the weights that the module was compiled with");
     REQUIRE(unlink(beside) == 0);
     refuses(api, "No such file");
@@ -222,7 +215,7 @@ TEST_CASE(module_file, an_interrupted_compilation_leaves_a_pair) {
     weights_of(load("pair.so", &lib), again);
     dlclose(lib);
     CHECK(memcmp(first, again, sizeof first) != 0);
-    CHECK(access(in("pair.weights.safetensors"), F_OK) == 0);
+    CHECK(access(test_tmp("pair.weights.safetensors"), F_OK) == 0);
 }
 
 /* ---- what its bytes do not depend on ------------------------------------- */
@@ -235,7 +228,7 @@ TEST_CASE(module_file, the_environment_is_not_in_it) {
             "SOURCE_DATE_EPOCH=1 DEPENDENCIES_OUTPUT=/nonexistent/deps",
             "");
     same("plain.so", "other.so");
-    REQUIRE(test_command(&out, "readelf -dlW '%s'", in("other.so")) == 0);
+    REQUIRE(test_command(&out, "readelf -dlW '%s'", test_tmp("other.so")) == 0);
     CHECK(!strstr(out, "RUNPATH") && !strstr(out, "RPATH"));
     CHECK_HAS(out, "BIND_NOW");
     CHECK_HAS(out, "GNU_RELRO");
@@ -247,7 +240,7 @@ TEST_CASE(module_file, the_environment_is_not_in_it) {
 TEST_CASE(module_file, the_environment_is_read_with_care) {
     char *out;
     compile("plain.so", 1, "", "");
-    REQUIRE(test_command(&out, "nm -D '%s'", in("plain.so")) == 0);
+    REQUIRE(test_command(&out, "nm -D '%s'", test_tmp("plain.so")) == 0);
     CHECK(!strstr(out, " getenv"));
     CHECK_HAS(out, "secure_getenv");
     free(out);
@@ -270,8 +263,8 @@ TEST_CASE(module_file, an_output_may_be_an_input_unchanged) {
     memcpy(npy, head, sizeof head - 1);
     npy[127] = '\n';
     memcpy(npy + 128, x, sizeof x);
-    REQUIRE(test_write_file(in("x.npy"), npy, sizeof npy) &&
-            test_write_file(in("in.amp"), text, strlen(text)));
+    REQUIRE(test_write_file(test_tmp("x.npy"), npy, sizeof npy) &&
+            test_write_file(test_tmp("in.amp"), text, strlen(text)));
     int rc = test_command(
         &out,
         "cd '%s' && AMPC_LIBNVRTC=none '%s' in.amp -o in.so --loss none "
@@ -283,7 +276,7 @@ TEST_CASE(module_file, an_output_may_be_an_input_unchanged) {
     static const char *const names[] = {"got/same.npy", "got/flat.npy"};
     for (int i = 0; i < 2; i++) {
         size_t n = 0;
-        char *got = test_read_file(in(names[i]), &n);
+        char *got = test_read_file(test_tmp(names[i]), &n);
         REQUIRE(got && n >= sizeof x);
         CHECK_MEM(got + n - sizeof x, x, sizeof x);
         free(got);

@@ -230,7 +230,6 @@ static double attended(int t, int head, int e) {
 TEST_CASE(moves, grouped_queries_share_their_neighbours_keys) {
     Made m;
     size_t n;
-    char path[512];
     float y[LENGTH][HEADS][SIZE];
     made_start(&m, 23);
     made_input(&m, "Q", DT_F32, "1,3,12");
@@ -242,7 +241,7 @@ TEST_CASE(moves, grouped_queries_share_their_neighbours_keys) {
     made_float(&m, a, "scale", 0.5f);
     made_output(&m, "Y");
     uint8_t *bytes = model_pack(&m.model, &n);
-    snprintf(path, sizeof path, "%s/grouped.onnx", test_tmpdir());
+    const char *path = test_tmp("grouped.onnx");
     REQUIRE(test_write_file(path, bytes, n));
     free(bytes);
     made_end(&m);

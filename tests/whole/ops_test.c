@@ -37,7 +37,6 @@ static void check_version(const char *amp, const char *options,
 TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
     OpsBench b = ops_bench_new();
     StrBuf text = {0};
-    char amp[512];
     size_t n;
     Diag diag = {0};
     Evaluator *e = eval_new(b.all, b.a, EVAL_STORAGE);
@@ -45,7 +44,7 @@ TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
     if (eval_run(e, &diag) != OK) FAIL("%s", diag.text.data);
     const EvalTensor **want = ops_wanted(&b, e);
     print_module(b.m, &text);
-    snprintf(amp, sizeof amp, "%s/ops.amp", test_tmpdir());
+    const char *amp = test_tmp("ops.amp");
     REQUIRE(test_write_file(amp, text.data, text.len));
     printf("%d graphs in one module\n", b.instances);
 

@@ -648,11 +648,10 @@ static void train(Copies *k, int steps, bool applied) {
 
 TEST_CASE(rounding, copies_follow_their_parameters) {
     Copies k;
-    char path[600];
     float w[IN * OUT];
     double lr;
     ampc_eval e = {.size = sizeof e};
-    snprintf(path, sizeof path, "%s/copies.safetensors", test_tmpdir());
+    const char *path = test_tmp("copies.safetensors");
     copies_open(&k, "");
     check_copy(&k, "open");
     train(&k, 2, true);

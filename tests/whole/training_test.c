@@ -226,9 +226,8 @@ static void *train(const Compiled *c, ampc_session *s, int from, int steps,
 
 static void threads_and_resume(const char *options) {
     Compiled c = compile_file(resnet(), options);
-    char path[600];
     size_t n, m;
-    snprintf(path, sizeof path, "%s/resume.safetensors", test_tmpdir());
+    const char *path = test_tmp("resume.safetensors");
     ampc_session *s = open_threads(&c, 1);
     free(train(&c, s, 0, 3, &n));
     if (c.api->save(s, path)) FAIL("save: %s", c.api->error(s));
@@ -326,8 +325,7 @@ static void check_resume(const char *path, const char *text,
 }
 
 TEST_CASE(training, resumes_in_the_same_programs_only) {
-    char path[600];
-    snprintf(path, sizeof path, "%s/same.safetensors", test_tmpdir());
+    const char *path = test_tmp("same.safetensors");
     Compiled c = compile_text(PERCEPTRON("relu"), ADAM "0.9");
     ampc_session *s = open_threads(&c, 1);
     if (c.api->save(s, path)) FAIL("save: %s", c.api->error(s));
@@ -352,9 +350,8 @@ TEST_CASE(training, a_parameter_may_have_any_name) {
                                "  param %__metadata__: f32[8,3] = 0.5\n"
                                "  %y = matmul %x, %__metadata__ : f32[4,3]\n"
                                "  return %y\n}\n";
-    char path[600];
     float one[24], w[24];
-    snprintf(path, sizeof path, "%s/any.safetensors", test_tmpdir());
+    const char *path = test_tmp("any.safetensors");
     for (int sidecar = 0; sidecar < 2; sidecar++) {
         Compiled c = compile_text(text, sidecar ? ADAM "0.9 --weights sidecar"
                                                 : ADAM "0.9");
