@@ -3,14 +3,12 @@
 
    The oracle is a session that never saw the bad batch: every variable but the
    counters of bad and tried steps has the same bits.                        */
-#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/compiled.h"
-#include "tests/support/simulate.h"
+#include "tests/support/on_device.h"
 
 enum { BATCH = 4, WORDS = 3, ROWS = 7, CLASSES = 5 };
 
@@ -49,42 +47,8 @@ static Data *data(Data *d, int batch) {
 
 /* ---- devices ------------------------------------------------------------- */
 
-/* A machine with the module, compiled once per process. */
 static const Compiled *compile(const char *device, const char *options) {
-    static struct {
-        const char *device, *options;
-        Compiled c;
-    } made[4];
-    int i = 0;
-    char all[400];
-    while (made[i].device && (strcmp(made[i].device, device) != 0 ||
-                              strcmp(made[i].options, options) != 0))
-        i++;
-    Compiled *c = &made[i].c;
-    bool gpu = strcmp(device, "cuda") == 0;
-    snprintf(all, sizeof all, OPTIONS "%s", options);
-    if (!made[i].device) {
-        *c = gpu ? compile_text_cuda(MODEL, all, "cuda:sm_90")
-                 : compile_text(MODEL, all);
-        if (gpu) REQUIRE(sim_build_twins(c->cuda_dir) > 0);
-        made[i].device = device;
-        made[i].options = options;
-    }
-    if (!gpu) return c;
-    setenv("AMPC_LIBCUDA", sim()->path, 1);
-    setenv("AMPC_LIBCUBLASLT", sim()->cublaslt, 1);
-    setenv("AMPC_CACHE_DIR", test_tmpdir(), 1);
-    sim()->reset(&(SimConfig){.seed = 1, .twins = c->cuda_dir});
-    return c;
-}
-
-static ampc_session *open_on(const Compiled *c, const char *device) {
-    ampc_options o = {.size = sizeof o, .device = device, .threads = 2};
-    ampc_session *s;
-    char err[400];
-    if (c->api->open(c->api->module, &o, &s, err, sizeof err))
-        FAIL("open: %s", err);
-    return s;
+    return compile_on(device, MODEL, OPTIONS, options);
 }
 
 #define STATES                                                                 \
@@ -143,7 +107,7 @@ static void training(const char *device) {
     Data d;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         const struct Number *n = &numbers[i];
-        ampc_session *s = open_on(c, device), *never = open_on(c, device);
+        ampc_session *s = open_on(c, device, 0), *never = open_on(c, device, 0);
         ampc_metrics m = {.size = sizeof m};
         step_ok(c, s, data(&d, 0)->in, 2);
         step_ok(c, never, d.in, 2);
@@ -172,7 +136,7 @@ TEST_CASE(data, bad_numbers_do_not_train_gpu) { training("cuda"); }
 static void accumulation(const char *device) {
     const Compiled *c = compile(device, "--accumulate 2");
     for (int which = 0; which < 2; which++) {
-        ampc_session *s = open_on(c, device), *never = open_on(c, device);
+        ampc_session *s = open_on(c, device, 0), *never = open_on(c, device, 0);
         ampc_metrics m = {.size = sizeof m};
         Data d;
         for (int i = 0; i < 2; i++) {
@@ -200,7 +164,7 @@ TEST_CASE(data, a_bad_micro_batch_spoils_its_step_gpu) { accumulation("cuda"); }
 /* Nobody asks for metrics for some steps: sync tells, once. */
 TEST_CASE(data, steps_that_nobody_waits_for) {
     const Compiled *c = compile("cuda", "");
-    ampc_session *s = open_on(c, "cuda"), *never = open_on(c, "cuda");
+    ampc_session *s = open_on(c, "cuda", 0), *never = open_on(c, "cuda", 0);
     ampc_metrics m = {.size = sizeof m};
     Data d;
     for (int i = 0; i < 6; i++) {
@@ -222,7 +186,7 @@ TEST_CASE(data, steps_that_nobody_waits_for) {
 
 static void inference(const char *device) {
     const Compiled *c = compile(device, "");
-    ampc_session *s = open_on(c, device);
+    ampc_session *s = open_on(c, device, 0);
     ampc_eval e = {.size = sizeof e}, before;
     Data d;
     CHECK_EQ_INT(c->api->evaluate(s, data(&d, 0)->in, 2, BATCH, &e), AMPC_OK);
@@ -261,7 +225,7 @@ TEST_CASE(data, functions_of_the_model_are_looked_into) {
         "  %s = add %l, %m : f32[]\n"
         "  return %s\n}\n";
     Compiled c = compile_text(text, "--loss auto --optimizer sgd,lr=0.1");
-    ampc_session *s = open_on(&c, "cpu");
+    ampc_session *s = open_on(&c, "cpu", 0);
     int32_t ids[6] = {0, 1, 2, 3, 4, 6};
     int64_t class[4] = {0, 4, 2, 1};
     ampc_input in[] = {ampc_in("ids", ids, sizeof ids, AMPC_DTYPE_I32),
@@ -289,7 +253,7 @@ TEST_CASE(data, functions_of_the_model_are_looked_into) {
 /* What was told before a checkpoint is not told again after it. */
 TEST_CASE(data, resumed_counts_are_old_news) {
     const Compiled *c = compile("cpu", "");
-    ampc_session *s = open_on(c, "cpu");
+    ampc_session *s = open_on(c, "cpu", 0);
     ampc_metrics m = {.size = sizeof m};
     Data d;
     const char *path = test_tmp("told.safetensors");
@@ -297,7 +261,7 @@ TEST_CASE(data, resumed_counts_are_old_news) {
     CHECK_EQ_INT(c->api->step(s, d.in, 2, NULL), AMPC_ERR_DATA);
     CHECK_EQ_INT(c->api->save(s, path), AMPC_OK);
     c->api->close(s);
-    s = open_on(c, "cpu");
+    s = open_on(c, "cpu", 0);
     CHECK_EQ_INT(c->api->resume(s, path), AMPC_OK);
     CHECK_EQ_INT(c->api->step(s, data(&d, 1)->in, 2, &m), AMPC_OK);
     CHECK_EQ_INT(m.bad_data, 1);

@@ -2,14 +2,12 @@
    on the simulated GPU.
 
    Each case spoils one thing and knows what must be named.                  */
-#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/compiled.h"
-#include "tests/support/simulate.h"
+#include "tests/support/on_device.h"
 
 enum { BATCH = 4, WIDTH = 3 };
 
@@ -41,53 +39,8 @@ static Data *data(Data *d) {
     return d;
 }
 
-/* A machine with the module, compiled once per process. */
-static const Compiled *compile_model(const char *text, const char *device,
-                                     const char *options) {
-    static struct {
-        const char *text, *device, *options;
-        Compiled c;
-    } made[32];
-    int i = 0;
-    char all[400];
-    while (made[i].device &&
-           (made[i].text != text || strcmp(made[i].device, device) != 0 ||
-            strcmp(made[i].options, options) != 0))
-        i++;
-    Compiled *c = &made[i].c;
-    bool gpu = strcmp(device, "cuda") == 0;
-    snprintf(all, sizeof all, OPTIONS "%s", options);
-    if (!made[i].device) {
-        *c = gpu ? compile_text_cuda(text, all, "cuda:sm_90")
-                 : compile_text(text, all);
-        if (gpu) REQUIRE(sim_build_twins(c->cuda_dir) > 0);
-        made[i].text = text;
-        made[i].device = device;
-        made[i].options = options;
-    }
-    if (!gpu) return c;
-    setenv("AMPC_LIBCUDA", sim()->path, 1);
-    setenv("AMPC_LIBCUBLASLT", sim()->cublaslt, 1);
-    setenv("AMPC_CACHE_DIR", test_tmpdir(), 1);
-    sim()->reset(&(SimConfig){.seed = 1, .twins = c->cuda_dir});
-    return c;
-}
-
 static const Compiled *compile(const char *device, const char *options) {
-    return compile_model(model, device, options);
-}
-
-static ampc_session *open_on(const Compiled *c, const char *device,
-                             int max_skipped) {
-    ampc_options o = {.size = sizeof o,
-                      .device = device,
-                      .threads = 2,
-                      .max_skipped = max_skipped};
-    ampc_session *s;
-    char err[400];
-    if (c->api->open(c->api->module, &o, &s, err, sizeof err))
-        FAIL("open: %s", err);
-    return s;
+    return compile_on(device, model, OPTIONS, options);
 }
 
 static void named(const Compiled *c, ampc_session *s, const char *text,
@@ -343,7 +296,7 @@ static void check_place(const Compiled *c, ampc_session *s,
 }
 
 static void locating(const char *device, const char *options) {
-    const Compiled *c = compile_model(deep, device, options);
+    const Compiled *c = compile_on(device, deep, OPTIONS, options);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         ampc_session *s = open_on(c, device, 0);
         Data d;
@@ -372,7 +325,8 @@ TEST_CASE(diverge, debug_names_the_value_gpu) {
 
 /* Either micro-batch of a step may be the one. */
 static void locating_micro(const char *device) {
-    const Compiled *c = compile_model(deep, device, DEBUG "--accumulate 2");
+    const Compiled *c =
+        compile_on(device, deep, OPTIONS, DEBUG "--accumulate 2");
     for (int which = 0; which < 2; which++) {
         ampc_session *s = open_on(c, device, 0);
         Data d;
@@ -393,9 +347,9 @@ TEST_CASE(diverge, debug_names_the_value_of_a_micro_batch_gpu) {
 }
 
 TEST_CASE(diverge, debug_knows_what_fp16_cannot_hold) {
-    const Compiled *c = compile_model(deep, "cpu",
-                                      "--debug-nonfinite --precision fp16 "
-                                      "--loss-scale static=1e9");
+    const Compiled *c = compile_on("cpu", deep, OPTIONS,
+                                   "--debug-nonfinite --precision fp16 "
+                                   "--loss-scale static=1e9");
     ampc_session *s = open_on(c, "cpu", 1);
     ampc_nonfinite x = {.size = sizeof x};
     Data d;
@@ -414,14 +368,14 @@ static void same_bits(const char *device, const char *with,
                       const char *without) {
     const unsigned kinds = 1u << AMPC_KIND_PARAMETER | 1u << AMPC_KIND_BUFFER |
                            1u << AMPC_KIND_STATE;
-    const Compiled *c[] = {compile_model(deep, device, with),
-                           compile_model(deep, device, without)};
+    const Compiled *c[] = {compile_on(device, deep, OPTIONS, with),
+                           compile_on(device, deep, OPTIONS, without)};
     char path[600], *state[2];
     size_t n[2];
     snprintf(path, sizeof path, "%s/plain.safetensors", test_tmpdir());
     for (int k = 2; k-- > 0;) { /* without it first */
         if (strcmp(device, "cpu") != 0)
-            c[k] = compile_model(deep, device, k ? without : with);
+            c[k] = compile_on(device, deep, OPTIONS, k ? without : with);
         ampc_session *s = open_on(c[k], device, 0);
         if (!k) CHECK_EQ_INT(c[k]->api->resume(s, path), AMPC_OK);
         for (int i = k ? 0 : 3; i < 8; i++) {
@@ -479,7 +433,7 @@ static void note_flushed(void *ctx, const char *parameter, double flushed,
 }
 
 static void flushing(const char *device, const char *options, double lost) {
-    const Compiled *c = compile_model(flat, device, options);
+    const Compiled *c = compile_on(device, flat, OPTIONS, options);
     ampc_session *s = open_on(c, device, 0);
     Flushed f = {0};
     Data d;
@@ -514,7 +468,7 @@ TEST_CASE(diverge, counting_changes_no_bit) {
     size_t n[2];
     snprintf(path, sizeof path, "%s/uncounted.safetensors", test_tmpdir());
     for (int k = 2; k-- > 0;) {
-        const Compiled *c = compile_model(deep, "cpu", options[k]);
+        const Compiled *c = compile_on("cpu", deep, OPTIONS, options[k]);
         ampc_session *s = open_on(c, "cpu", 0);
         Flushed f = {0};
         Data d;
@@ -584,7 +538,8 @@ static char *run(const Compiled *c, const char *options, int status) {
 }
 
 TEST_CASE(diverge, run_prints_what_debug_finds) {
-    const Compiled *c = compile_model(deep, "cpu", DEBUG "--precision fp32");
+    const Compiled *c =
+        compile_on("cpu", deep, OPTIONS, DEBUG "--precision fp32");
     float x[BATCH * WIDTH], t[BATCH * 2] = {0};
     for (int i = 0; i < BATCH * WIDTH; i++) x[i] = i == 1 ? -9.f : 1;
     write_floats("x.npy", WIDTH, x, BATCH);
@@ -597,7 +552,7 @@ TEST_CASE(diverge, run_prints_what_debug_finds) {
 }
 
 TEST_CASE(diverge, run_tells_what_fp16_flushes) {
-    const Compiled *c = compile_model(flat, "cpu", COUNT "static=1");
+    const Compiled *c = compile_on("cpu", flat, OPTIONS, COUNT "static=1");
     char *out;
     Data d;
     flat_data(&d);
