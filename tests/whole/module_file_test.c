@@ -199,11 +199,12 @@ TEST_CASE(module_file, an_interrupted_compilation_leaves_a_pair) {
     weights_of(load("pair.so", &lib), first);
     dlclose(lib);
     for (int i = 0; i < (int)(sizeof ends / sizeof *ends); i++) {
-        char dying[900];
+        char dying[1600]; /* its temporary folder stays, here */
         snprintf(dying, sizeof dying,
                  "ASAN_OPTIONS=verify_asan_link_order=0 DIE_AT=%d "
-                 "DIE_NAME=pair. LD_PRELOAD='%s'",
-                 ends[i], test_data_path("tests/support/libdying.so"));
+                 "DIE_NAME=pair. LD_PRELOAD='%s' TMPDIR='%s'",
+                 ends[i], test_data_path("tests/support/libdying.so"),
+                 test_tmpdir());
         compile_to(DIED, "pair.so", 2 + i, dying, "--weights sidecar");
         weights_of(load("pair.so", &lib), again);
         dlclose(lib);
