@@ -12,6 +12,10 @@ typedef int Command(int argc, char **argv);
 Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt,
     cmd_export;
 
+/* help.c */
+extern const char help_ampc[], help_run[], help_inspect[], help_check[],
+    help_opt[], help_export[], help_fmt[];
+
 /* ---- shared by the commands (cmd_common.c) ------------------------------- */
 
 /* Everything a command needs until it ends. */

@@ -12,43 +12,6 @@
 
 #include "passes/leave.h"
 
-static const char help[] =
-    "usage: ampc run OUT.so --feed NAME=FILE... [options]\n"
-    "\n"
-    "  --feed NAME=FILE        an input from .npy, .npz (FILE:ARRAY), IDX,\n"
-    "                          safetensors (FILE:TENSOR), .csv or .tsv\n"
-    "                          (FILE:COLUMN,N,N-M), tokens in .bin (FILE:u16,\n"
-    "                          :u32, :+1 from the second on); .gz too; first\n"
-    "                          axis = samples; labels are 'target'\n"
-    "  --eval-feed NAME=FILE   evaluated after each epoch\n"
-    "  --save-best FILE        checkpoint with the lowest evaluation loss\n"
-    "  --steps N | --epochs N  optimizer steps or epochs, counted from the\n"
-    "                          start of training also after --resume; when so\n"
-    "                          many are done already, N more (default: one\n"
-    "                          epoch; none with --eval or --fetch alone)\n"
-    "  --shuffle               another order every epoch, by the seed\n"
-    "  --lr X                  another base learning rate\n"
-    "  --eval                  evaluate, on --eval-feed if given\n"
-    "  --fetch DIR             outputs for the --feed samples (with --eval:\n"
-    "                          the evaluated ones) to DIR/NAME.npy\n"
-    "  --load FILE             weights and buffers by name from safetensors:\n"
-    "                          a checkpoint, PyTorch's, shards (repeated, or\n"
-    "                          their index.json); says what does not fit\n"
-    "  --load-map OLD=NEW      a name there that begins with OLD is NEW here\n"
-    "  --save-weights FILE     parameters and buffers, for load_state_dict\n"
-    "  --save CKPT, --save-every N   at the end, and every N steps\n"
-    "  --keep N                the last N of these as CKPT.step-STEP, too\n"
-    "  --patience N            end after N epochs without a lower evaluation\n"
-    "                          loss\n"
-    "  --resume                go on from the --save file\n"
-    "  --max-skipped N         end when N steps in a row were skipped, as not\n"
-    "                          finite (default 100; -1: never)\n"
-    "  --log FILE.jsonl        log lines (default: standard output)\n"
-    "  --tensorboard DIR       the log's numbers as an event file\n"
-    "  --report FILE.html      curves of the run on one page\n"
-    "  --profile FILE.json     Chrome trace\n"
-    "  --device auto|cpu|cuda[:N], --threads N, --quiet\n";
-
 /* ---- command line -------------------------------------------------------- */
 
 static Status usage(Diag *d, const char *what, const char *arg) {
@@ -112,9 +75,10 @@ static bool *find_flag(RunOptions *o, const char *name) {
     struct {
         const char *name;
         bool *flag;
-    } flags[] = {{"--shuffle", &o->shuffle}, {"--eval", &o->eval},
-                 {"--resume", &o->resume},   {"--quiet", &o->quiet},
-                 {"--help", &o->help},       {"-h", &o->help}};
+    } flags[] = {{"--shuffle", &o->shuffle},
+                 {"--eval", &o->eval},
+                 {"--resume", &o->resume},
+                 {"--quiet", &o->quiet}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (!strcmp(name, flags[i].name)) return flags[i].flag;
     return NULL;
@@ -211,7 +175,7 @@ static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
             TRY(take_value(o, d, arg, argv[i]));
         }
     }
-    return o->help ? OK : check_options(o, d);
+    return check_options(o, d);
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -387,10 +351,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     FeedSet predict = {.n = 0};
     Run r = {.opt = &o, .api = api, .at = {.best = INFINITY}};
     Status st = parse_args(&o, &r.diag, argc, argv);
-    if (st == OK && o.help)
-        fputs(help, stdout);
-    else if (st == OK)
-        st = run_all(&r, &predict);
+    if (st == OK) st = run_all(&r, &predict);
     log_abort(&r);
     feeds_free(&r.train);
     feeds_free(&r.eval);

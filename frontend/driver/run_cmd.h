@@ -29,7 +29,7 @@ typedef struct RunOptions {
     int64_t max_skipped; /* as in ampc_options */
     const char *save, *save_best, *save_weights, *fetch, *log, *profile,
         *tensorboard, *report;
-    bool shuffle, eval, resume, quiet, help;
+    bool shuffle, eval, resume, quiet;
     double lr; /* NaN: the module's */
 } RunOptions;
 

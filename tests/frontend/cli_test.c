@@ -34,6 +34,13 @@ TEST_CASE(cli, help_version_and_tables) {
     check_run(0, "ampc ", "--version");
     check_run(0, "softmax_cross_entropy", "--list-ops");
     check_run(2, "usage: ampc", "");
+    check_run(0, "usage: ampc MODEL.onnx", "m.onnx --help");
+    check_run(0, "usage: ampc run OUT.so", "run --help");
+    check_run(0, "usage: ampc inspect OUT.so", "inspect m.so --help");
+    check_run(0, "usage: ampc check MODEL.onnx", "check -h");
+    check_run(0, "usage: ampc opt MODEL.onnx", "opt --help");
+    check_run(0, "usage: ampc export OUT.so", "export --help");
+    check_run(0, "usage: ampc fmt MODEL.amp", "fmt --help");
 }
 
 /* Odd models are the user's mistakes, never ours. */

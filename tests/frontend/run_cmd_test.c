@@ -628,10 +628,6 @@ TEST_CASE(run, usage_errors) {
     bad(&tiny_module, FEEDS "--lr big", 2, "--lr");
     bad(&tiny_module, "--feed x", 2, "NAME=FILE");
     bad(&tiny_module, "a b", 2, "unexpected argument");
-    Ran r = run_module(&tiny_module, "--help");
-    CHECK_EQ_INT(r.status, 0);
-    CHECK_HAS(r.out, "usage: ampc run");
-    ran_free(&r);
 }
 
 TEST_CASE(run, data_errors) {
