@@ -384,7 +384,7 @@ typedef enum Stage {
     STAGE_CAST,    /* + LOW ops read what autocast decided                   */
     STAGE_DIFF,    /* + backward present                                     */
     STAGE_STEP,    /* + optimizer                                            */
-    STAGE_INLINED, /* no calls                                           */
+    STAGE_INLINED, /* no calls but of whole functions                    */
     STAGE_PRIMITIVE, /* no SPLIT, reductions keep their dimensions         */
     STAGE_FUSED,     /* every node in exactly one group (VIEW and GEN: none or
                         one), groups contiguous in order                        */

@@ -51,6 +51,8 @@ const PassRow pipeline[] = {
      "share parts of several composites"},
     {"dce", pass_dce, PASS_TARGET, STAGE_PRIMITIVE,
      "drop results nobody asked for"},
+    {"inline", pass_inline, PASS_TARGET, STAGE_PRIMITIVE,
+     "the calls that were whole so far"},
     {"fuse", pass_fuse, PASS_TARGET, STAGE_FUSED, "group nodes into kernels"},
     {"schedule", pass_schedule, PASS_TARGET, STAGE_FUSED, "order the groups"},
     {"memplan", pass_memplan, PASS_TARGET, STAGE_PLANNED,

@@ -1,13 +1,14 @@
 /* ast.h: definitions as trees, and their reader.
 
      def    = "def" name "(" [operand, ..] [";" attribute, ..] ")" "->"
-              result, .. "class" word block part*
+              result, .. "class" word ["whole"] block part*
      operand   = name ["?"] [":" float | int | any]
      attribute = name ["?"] [":" int | bool | float | str | ints | axis | axes]
                  ["=" expression]
      result    = name ["?"] [":" dtype]
      grad      = "grad" "(" name, .. ")" "->" name, .. block
      part      = grad | "inference" block | "samples" block
+                 (whole: in std.amp only)
      rule      = "gradient" op, .. "(" name [".."], .. ")" "->" name [".."], ..
                  block            gradients of primitive ops, in std.amp only
      block  = "{" statement* "}"

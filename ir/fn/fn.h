@@ -13,7 +13,8 @@
    `inference` part is the form that evaluation and prediction run; `samples`
    of a loss is what evaluation sums over samples: num, den (their quotient is
    the loss), and where there are classes correct, count.  Until it is inlined
-   a call is one node, of the class in the header.
+   a call is one node, of the class in the header; one of a `whole` function is
+   until a target inlines it.
 
    parse_fn.c reads a definition into the tree of ast.h; run_fn.c makes the
    nodes of a part for given operands; std.amp has the compiler's own.       */
@@ -71,6 +72,7 @@ enum { MAX_FN_OPERANDS = 16 };
    latter has the op's own info, and of the parts `grad` alone. */
 struct Fn {
     OpInfo info; /* text, counts, class, attributes: as a row of ops.def    */
+    bool whole;  /* inlined by each target only                             */
     bool rule;
     bool all_in, all_out; /* of a rule: the one name is a list of all       */
     Arena *arena;

@@ -513,7 +513,8 @@ static Status parse_header(DefParser *p) {
                      "low, full, fullout, widest, follow, any or none",
                      &class));
     p->fn->info.amp = (AmpClass) class;
-    return OK;
+    p->fn->whole = !p->m && lex_is_word(lx, "whole");
+    return p->fn->whole ? lex_next(lx) : OK;
 }
 
 /* ---- parts --------------------------------------------------------------- */

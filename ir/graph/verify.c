@@ -26,7 +26,7 @@
    14  what is written has its 16-bit copies written too
    15  refresh writes copies only
    From INLINED on (verify_stage.c)
-   16  no call is left
+   16  no call is left but of whole functions; from FUSED on none
    From PRIMITIVE on (verify_stage.c)
    17  no SPLIT is left; reductions keep their dimensions
    From FUSED on (verify_group.c)

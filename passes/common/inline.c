@@ -5,8 +5,10 @@
             %y = div %x.exp, %x.reduce_sum : bf16[64,10]
    Arithmetic of a body is fp32 (fp64 for fp64 operands) whatever is stored;
    only its results round to their declared types.
+   Calls of `whole` functions (a parameter's update) stay one node until a
+   target's passes make kernels: what stands between looks at no body.
    requires     stage STEP
-   establishes  no calls                                                     */
+   establishes  no calls but of whole functions; on a target none            */
 #include "ir/fn/fn.h"
 #include "passes/common/rewrite.h"
 #include "passes/passes.h"
@@ -18,7 +20,7 @@ static bool inline_rule(Rewriter *rw, NodeId id, ValueId *with) {
     FnCall call = fn_call(&n);
     char msg[MSG_TEXT];
     int made = g->order.len;
-    if (!n.fn) return false;
+    if (!n.fn || (n.fn->whole && g->target == TARGET_ANY)) return false;
     call.want = want;
     call.flat = true;
     for (int i = 0; i < n.nout; i++) want[i] = value_dtype(g, n.out[i]);

@@ -7,12 +7,13 @@
    All of section 6 of the design is IR here: unscale, non-finite check, global
    norm, clipping, skip, optimizer, loss-scale growth and backoff, learning-rate
    schedule, counters.  Nothing is decided on the host.
-   Formulas: PyTorch's (torch/optim/{sgd,adam,adamw}.py, clip_grad.py,
-   grad_scaler.py), scalars in f64; the sum of squares is f64, in which finite
-   f32 gradients cannot overflow, so one isfinite of it is the whole check.
+   The formulas are functions of std.amp, a parameter's update is one call.  The
+   sum of squares is f64, in which finite f32 gradients cannot overflow, so one
+   isfinite of it is the whole check.
    requires     stage DIFF
    establishes  stage STEP; casts of variables became VAR_SHADOW reads;
                 the module's hash                                           */
+#include "ir/fn/fn.h"
 #include "passes/passes.h"
 #include "passes/common/rewrite.h"
 
@@ -24,9 +25,7 @@ typedef VEC(ValueId) Values;
 /* What parameters with the same options share, as values of this step. */
 typedef struct Rates {
     double weight_decay, lr_scale;
-    ValueId keep; /* f32[]: AdamW, 1 - lr wd; 0 = one                       */
-    ValueId root; /* f32[]: Adam and AdamW, sqrt(1 - beta2 ** t)            */
-    ValueId move; /* f32[]: -lr, Adam and AdamW -lr / (1 - beta1 ** t)      */
+    ValueId rate, keep; /* std.amp: step_rates; keep 0: one */
 } Rates;
 
 /* One program under construction. */
@@ -36,17 +35,17 @@ typedef struct Step {
     const Options *opt;
     const Objective *objective;
     Builder b;
-    ValueId loss;    /* f32[], unscaled                                       */
-    ValueId micro;   /* f32[]: micro-batches in the gradients; 0 = one        */
-    Values params;   /* variables                                             */
-    Values grads;    /* f32: scaled sums, after emit_check unscaled           */
-    ValueId ok;      /* bool[]: every gradient is finite                      */
-    ValueId loss_ok; /* bool[]                                             */
-    ValueId bad;   /* bool[]: pass checks found bad data; 0: it did not look */
-    ValueId norm;  /* f32[]                                              */
-    ValueId lr;    /* f64[]                                              */
-    ValueId step1; /* f64[]: number of this step, from 1                 */
-    VEC(Rates) rates; /* those met so far                                   */
+    ValueId loss;     /* f32[], unscaled                                      */
+    ValueId micro;    /* f32[]: micro-batches in the gradients; 0 = one       */
+    Values params;    /* variables                                            */
+    Values grads;     /* f32: scaled sums, after emit_check unscaled          */
+    ValueId ok;       /* bool[]: every gradient is finite                     */
+    ValueId loss_ok;  /* bool[]                                               */
+    ValueId bad;      /* bool[]: pass checks found bad data; 0: did not look  */
+    ValueId norm;     /* f32[]                                                */
+    ValueId lr;       /* f64[]                                                */
+    ValueId bias[2];  /* std.amp: bias_corrections; 0: none                   */
+    VEC(Rates) rates; /* those met so far                                    */
 } Step;
 
 static ValueId f64c(Step *s, double v) { return b_scalar(&s->b, DT_F64, v); }
@@ -62,6 +61,14 @@ static ValueId bin(Step *s, OpCode op, ValueId x, ValueId y) {
 
 static ValueId pick(Step *s, ValueId c, ValueId yes, ValueId no) {
     return b3(&s->b, OP_WHERE, c, yes, no, DT_DEFAULT);
+}
+
+/* A function of std.amp; its first nout results. */
+static void call(Step *s, const char *fn, const ValueId *in, int nin,
+                 const Attr *attrs, int nattr, ValueId *out, int nout) {
+    const Fn *f = fn_std(fn);
+    NodeId id = build_call(&s->b, f, in, nin, attrs, nattr, nout, NULL);
+    for (int i = 0; i < nout; i++) out[i] = node_get(s->g, id)->out[i];
 }
 
 /* A variable of the compiler's own. */
@@ -80,40 +87,31 @@ static void output(Step *s, OwnOutput o, ValueId v) {
 
 /* ---- learning rate ------------------------------------------------------- */
 
-/* lr of this step from i = successful steps so far; behind the warm-up it falls
-   from lr to c->min by share: min + (lr - min) * share */
 static void emit_lr(Step *s) {
+    static const char *const fns[] = {[SCHED_CONSTANT] = "lr_constant",
+                                      [SCHED_COSINE] = "lr_cosine",
+                                      [SCHED_LINEAR] = "lr_linear",
+                                      [SCHED_STEP] = "lr_step"};
     const ScheduleSpec *c = &s->objective->schedule;
-    const double pi = 3.14159265358979323846;
-    ValueId base = own(s, OWN_LR, s->objective->optimizer.lr);
-    ValueId i = b_cast(&s->b, own(s, OWN_STEP, 0), DT_F64);
-    ValueId one = f64c(s, 1), warmup = f64c(s, (double)c->warmup);
-    s->step1 = bin(s, OP_ADD, i, one);
-    s->lr = base;
+    const OptimizerSpec *o = &s->objective->optimizer;
+    ValueId base = own(s, OWN_LR, o->lr);
+    ValueId i = b_cast(&s->b, own(s, OWN_STEP, 0), DT_F64), t;
+    ValueId in[] = {base, i};
+    Attr attrs[3] = {attr_named_i("warmup", c->warmup)};
+    int n = 1;
     if (c->kind == SCHED_STEP) {
-        ValueId n = bin(s, OP_DIV, bin(s, OP_SUB, i, warmup),
-                        f64c(s, (double)c->every));
-        n = bin(s, OP_MAX, b1(&s->b, OP_FLOOR, n, DT_F64), f64c(s, 0));
-        s->lr = bin(s, OP_MUL, base, bin(s, OP_POW, f64c(s, c->gamma), n));
+        attrs[n++] = attr_named_i("every", c->every);
+        attrs[n++] = attr_named_f("gamma", c->gamma);
     } else if (c->kind != SCHED_CONSTANT) {
-        ValueId done = bin(s, OP_DIV, bin(s, OP_SUB, i, warmup),
-                           f64c(s, (double)(c->total - c->warmup)));
-        ValueId share = bin(s, OP_MIN, done, one), min = f64c(s, c->min);
-        if (c->kind == SCHED_COSINE) {
-            share = bin(s, OP_MUL, share, f64c(s, pi));
-            share = bin(s, OP_ADD, b1(&s->b, OP_COS, share, DT_F64), one);
-            share = bin(s, OP_MUL, share, f64c(s, 0.5));
-        } else {
-            share = bin(s, OP_SUB, one, share);
-        }
-        ValueId span = bin(s, OP_SUB, base, min);
-        s->lr = bin(s, OP_ADD, min, bin(s, OP_MUL, span, share));
+        attrs[n++] = attr_named_i("total", c->total);
+        attrs[n++] = attr_named_f("last", c->min);
     }
-    if (c->warmup > 0) {
-        ValueId share = bin(s, OP_DIV, s->step1, warmup);
-        ValueId cold = bin(s, OP_LESS, i, warmup);
-        s->lr = pick(s, cold, bin(s, OP_MUL, base, share), s->lr);
-    }
+    call(s, fns[c->kind], in, 2, attrs, n, &s->lr, 1);
+    if (o->kind == OPT_SGD) return;
+    Attr betas[] = {attr_named_f("beta1", o->beta1),
+                    attr_named_f("beta2", o->beta2)};
+    t = bin(s, OP_ADD, i, f64c(s, 1));
+    call(s, "bias_corrections", &t, 1, betas, 2, s->bias, 2);
 }
 
 /* ---- unscale, check, norm, clip ------------------------------------------ */
@@ -150,34 +148,26 @@ static void emit_check(Step *s) {
     s->norm = b_cast(&s->b, b1(&s->b, OP_SQRT, total, DT_F64), DT_F32);
 }
 
-/* clip_grad_norm_: g * min(1, max_norm / (norm + 1e-6)); clip_grad_value_ */
 static void emit_clip(Step *s) {
     double most = s->objective->clip_norm, lim = s->objective->clip_value;
     Attr bounds[] = {attr_f(AK_min, -lim), attr_f(AK_max, lim)};
-    ValueId f = NO_VALUE;
-    if (most > 0) {
-        f = bin(s, OP_DIV, f32c(s, most),
-                bin(s, OP_ADD, s->norm, f32c(s, 1e-6)));
-        f = bin(s, OP_MIN, f, f32c(s, 1));
-    }
+    Attr norm = attr_named_f("most", most);
+    ValueId f;
+    if (most > 0) call(s, "clip_factor", &s->norm, 1, &norm, 1, &f, 1);
     for (int i = 0; i < s->grads.len; i++) {
         ValueId *g = &s->grads.data[i];
-        if (f.i) *g = bin(s, OP_MUL, *g, f);
+        if (most > 0) *g = bin(s, OP_MUL, *g, f);
         if (lim > 0) *g = build(&s->b, OP_CLIP, g, 1, bounds, 2, DT_F32, NULL);
     }
 }
 
-/* ---- one parameter ------------------------------------------------------- */
-
-/* 1 - beta ** t in f64 */
-static ValueId bias_correction(Step *s, double beta) {
-    return bin(s, OP_SUB, f64c(s, 1), bin(s, OP_POW, f64c(s, beta), s->step1));
-}
+/* ---- parameters ---------------------------------------------------------- */
 
 /* Those of variable v: its own, the last --param-group's or the optimizer's. */
 static Rates rates_of(Step *s, const Var *v) {
     const OptimizerSpec *o = &s->objective->optimizer;
     Rates r = {.weight_decay = o->weight_decay, .lr_scale = v->lr_scale};
+    ValueId in[] = {s->lr, s->bias[0]}, out[2] = {{0}};
     if (!isnan(v->weight_decay)) r.weight_decay = v->weight_decay;
     for (int i = 0; i < s->objective->param_groups.len; i++) {
         const ParamGroup *g = &s->objective->param_groups.data[i];
@@ -189,18 +179,12 @@ static Rates rates_of(Step *s, const Var *v) {
         if (s->rates.data[i].weight_decay == r.weight_decay &&
             s->rates.data[i].lr_scale == r.lr_scale)
             return s->rates.data[i];
-    ValueId lr = s->lr;
-    if (r.lr_scale != 1) lr = bin(s, OP_MUL, lr, f64c(s, r.lr_scale));
-    if (o->kind == OPT_ADAMW && r.weight_decay != 0) {
-        ValueId decay = bin(s, OP_MUL, lr, f64c(s, r.weight_decay));
-        r.keep = b_cast(&s->b, bin(s, OP_SUB, f64c(s, 1), decay), DT_F32);
-    }
-    if (o->kind != OPT_SGD) {
-        ValueId root = b1(&s->b, OP_SQRT, bias_correction(s, o->beta2), DT_F64);
-        r.root = b_cast(&s->b, root, DT_F32);
-        lr = bin(s, OP_DIV, lr, bias_correction(s, o->beta1));
-    }
-    r.move = b_cast(&s->b, b1(&s->b, OP_NEG, lr, DT_F64), DT_F32);
+    bool decays = o->kind == OPT_ADAMW && r.weight_decay != 0;
+    Attr attrs[] = {attr_named_f("lr_scale", r.lr_scale),
+                    attr_named_f("weight_decay", r.weight_decay)};
+    call(s, "step_rates", in, 2, attrs, decays ? 2 : 1, out, decays ? 2 : 1);
+    r.rate = out[0];
+    r.keep = out[1];
     vec_push(s->g->arena, &s->rates, r);
     return r;
 }
@@ -212,89 +196,62 @@ static ValueId opt_state(Step *s, ValueId p, const char *what) {
     return graph_var(s->g, i);
 }
 
-/* var <- ok ? value : var */
-static void update(Step *s, ValueId var, ValueId value) {
-    write_var(s, var, pick(s, s->ok, value, var));
-}
-
-/* sgd.py: buf = momentum buf + g; p -= lr (nesterov ? g + momentum buf : buf).
-   A zero buffer makes the first step PyTorch's buf = g. */
-static ValueId sgd(Step *s, ValueId p, ValueId g, const Rates *r) {
+static void update_sgd(Step *s, ValueId p, ValueId g, const Rates *r) {
     const OptimizerSpec *o = &s->objective->optimizer;
-    if (o->momentum != 0) {
-        ValueId mu = f32c(s, o->momentum);
-        ValueId buf = opt_state(s, p, "momentum_buffer");
-        ValueId next = bin(s, OP_ADD, bin(s, OP_MUL, buf, mu), g);
-        update(s, buf, next);
-        g = o->nesterov ? bin(s, OP_ADD, g, bin(s, OP_MUL, next, mu)) : next;
-    }
-    return bin(s, OP_ADD, p, bin(s, OP_MUL, g, r->move));
+    bool moves = o->momentum != 0;
+    ValueId buf = moves ? opt_state(s, p, "momentum_buffer") : NO_VALUE;
+    ValueId in[] = {p, g, r->rate, s->ok, buf}, out[2];
+    Attr attrs[] = {attr_named_f("momentum", o->momentum),
+                    attr_named_i("nesterov", o->nesterov),
+                    attr_named_f("weight_decay", r->weight_decay)};
+    call(s, "sgd", in, 5, attrs, 3, out, moves ? 2 : 1);
+    if (moves) write_var(s, buf, out[1]);
+    write_var(s, p, out[0]);
 }
 
-/* adam.py, adamw.py (single tensor, not capturable):
-   m.lerp_(g, 1-b1); v = b2 v + (1-b2) g g; denom = sqrt(v)/sqrt(bc2) + eps;
-   p += -(lr/bc1) m / denom, where AdamW first p *= 1 - lr wd. */
-static ValueId adam(Step *s, ValueId var, ValueId g, const Rates *r) {
+static void update_adam(Step *s, ValueId p, ValueId g, const Rates *r) {
     const OptimizerSpec *o = &s->objective->optimizer;
-    ValueId p = r->keep.i ? bin(s, OP_MUL, var, r->keep) : var;
-    ValueId m = opt_state(s, var, "exp_avg");
-    ValueId v = opt_state(s, var, "exp_avg_sq");
-    ValueId dm = bin(s, OP_MUL, bin(s, OP_SUB, g, m), f32c(s, 1 - o->beta1));
-    ValueId m1 = bin(s, OP_ADD, m, dm);
-    ValueId gg = bin(s, OP_MUL, bin(s, OP_MUL, g, f32c(s, 1 - o->beta2)), g);
-    ValueId v1 = bin(s, OP_ADD, bin(s, OP_MUL, v, f32c(s, o->beta2)), gg);
-    update(s, m, m1);
-    update(s, v, v1);
-    ValueId denom = bin(s, OP_DIV, b1(&s->b, OP_SQRT, v1, DT_F32), r->root);
-    denom = bin(s, OP_ADD, denom, f32c(s, o->eps));
-    ValueId move = bin(s, OP_DIV, bin(s, OP_MUL, r->move, m1), denom);
-    return bin(s, OP_ADD, p, move);
+    ValueId m = opt_state(s, p, "exp_avg"), v = opt_state(s, p, "exp_avg_sq");
+    ValueId in[] = {p, g, m, v, r->rate, s->bias[1], s->ok, r->keep}, out[3];
+    Attr attrs[] = {attr_named_f("beta1", o->beta1),
+                    attr_named_f("beta2", o->beta2),
+                    attr_named_f("eps", o->eps),
+                    attr_named_f("weight_decay", r->weight_decay)};
+    if (o->kind == OPT_ADAM)
+        call(s, "adam", in, 7, attrs, 4, out, 3);
+    else
+        call(s, "adamw", in, 8, attrs, 3, out, 3);
+    write_var(s, m, out[1]);
+    write_var(s, v, out[2]);
+    write_var(s, p, out[0]);
 }
 
-/* SGD and Adam decay by the gradient: g += wd p. */
 static void emit_parameters(Step *s) {
-    OptimizerKind kind = s->objective->optimizer.kind;
+    bool sgd = s->objective->optimizer.kind == OPT_SGD;
     for (int i = 0; i < s->params.len; i++) {
         ValueId p = s->params.data[i], g = s->grads.data[i];
         Rates r = rates_of(s, value_var(s->g, p));
-        if (kind != OPT_ADAMW && r.weight_decay != 0)
-            g = bin(s, OP_ADD, g, bin(s, OP_MUL, p, f32c(s, r.weight_decay)));
-        update(s, p, kind == OPT_SGD ? sgd(s, p, g, &r) : adam(s, p, g, &r));
+        (sgd ? update_sgd : update_adam)(s, p, g, &r);
     }
 }
 
 /* ---- scaler and counters ------------------------------------------------- */
 
-/* grad_scaler.py's update, with floor, cap and hysteresis (amp.md 3.3, 3.4).
-   A non-finite loss says nothing about the scale: it stays, but where neither
-   floor nor cap asks for grad_scaler.py as it is. */
 static void emit_scaler(Step *s) {
     const ScaleSpec *c = &s->opt->scale;
     if (!options_has_scaler(s->opt) || c->kind == SCALE_STATIC) return;
     ASSERT(s->opt->objectives.len == 1); /* several update it together */
-    ValueId scale = scale_var(s), zero = i32c(s, 0), one = i32c(s, 1);
-    ValueId good = own(s, OWN_GOOD, 0);
-    ValueId hyst = own(s, OWN_HYST, (double)c->hysteresis);
-    ValueId bad = b1(&s->b, OP_NOT, s->ok, DT_DEFAULT);
-    bool as_pytorch = c->min == 0 && isinf(c->max);
-    ValueId blame = as_pytorch ? bad : bin(s, OP_AND, bad, s->loss_ok);
-    ValueId left = bin(s, OP_SUB, hyst, one);
-    ValueId worn = bin(s, OP_LESS_EQUAL, left, zero);
-    ValueId back = bin(s, OP_AND, blame, worn);
-    ValueId good1 = bin(s, OP_ADD, good, one);
-    ValueId enough = bin(s, OP_GREATER_EQUAL, good1, i32c(s, c->interval));
-    ValueId due = bin(s, OP_AND, s->ok, enough);
-    ValueId grown = bin(s, OP_MUL, scale, f32c(s, c->growth));
-    ValueId finite = b1(&s->b, OP_ISFINITE, grown, DT_DEFAULT);
-    ValueId grow = bin(s, OP_AND, due, finite);
-    ValueId up = bin(s, OP_MIN, grown, f32c(s, c->max));
-    ValueId down = bin(s, OP_MAX, bin(s, OP_MUL, scale, f32c(s, c->backoff)),
-                       f32c(s, c->min));
-    write_var(s, scale, pick(s, back, down, pick(s, grow, up, scale)));
-    ValueId kept = pick(s, due, zero, good1);
-    write_var(s, good, pick(s, s->ok, kept, zero));
-    ValueId spent = pick(s, blame, bin(s, OP_MAX, left, zero), hyst);
-    write_var(s, hyst, pick(s, due, i32c(s, c->hysteresis), spent));
+    ValueId scale = scale_var(s), good = own(s, OWN_GOOD, 0), out[3];
+    ValueId left = own(s, OWN_HYST, (double)c->hysteresis);
+    ValueId in[] = {scale, good, left, s->ok, s->loss_ok};
+    Attr attrs[] = {attr_named_f("growth", c->growth),
+                    attr_named_f("backoff", c->backoff),
+                    attr_named_i("interval", c->interval),
+                    attr_named_f("least", c->min),
+                    attr_named_f("most", c->max),
+                    attr_named_i("hysteresis", c->hysteresis)};
+    call(s, "update_scale", in, 5, attrs, 6, out, 3);
+    for (int i = 0; i < 3; i++) write_var(s, in[i], out[i]);
 }
 
 static void count(Step *s, OwnVar counter, ValueId more) {

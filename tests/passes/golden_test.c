@@ -201,9 +201,10 @@ static void expect_status(const char *path, const char *text, size_t n,
 
 static void try_passes(const char *path, const char *name, void *arg) {
     static const char *const lists[] = {
-        "autocast,autodiff", "autodiff,optimizer,inline,canon,fuse",
+        "autocast,autodiff", "autodiff,optimizer,inline,canon,inline,fuse",
         "inline,canon,dce,reduce,simplify,cse,dce,fuse,schedule,memplan",
-        "loss,programs,autocast,autodiff,optimizer,inline,canon,reduce,fuse"};
+        "loss,programs,autocast,autodiff,optimizer,inline,canon,reduce,inline,"
+        "fuse"};
     char *text = test_read_file(path, NULL);
     (void)name, (void)arg;
     REQUIRE(text != NULL);
