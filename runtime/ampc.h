@@ -396,7 +396,8 @@ typedef struct ampc_api {
        for each step.                                                        */
     ampc_status (*profile)(ampc_session *s, ampc_profile_fn fn, void *ctx);
 
-    /* What the last call, though it succeeded, wants known; "" for nothing. */
+    /* What the last call, though it succeeded, wants known; "" for nothing.
+       After `open`: why a GPU that is there is not used (device "auto").     */
     const char *(*notice)(const ampc_session *s);
 
     /* After AMPC_ERR_DATA of a call that trains (on a device that works while

@@ -112,7 +112,8 @@ static ampc_status device_open(ampc_session *s, const AmpcBackend *b,
 }
 
 /* "auto" falls back to the CPU where the GPU cannot be used, not where it is
-   merely full: a run that is slow by surprise helps nobody.                  */
+   merely full: a run that is slow by surprise helps nobody.  A GPU that is
+   there and not used is worth a notice.                                      */
 static ampc_status choose_device(ampc_session *s) {
     const PlanCuda *cuda = s->m->cuda;
     if (!cuda || s->want == DEVICE_CPU)
@@ -122,7 +123,11 @@ static ampc_status choose_device(ampc_session *s) {
         s->m->nisa == 0 ||
         (status != AMPC_ERR_UNSUPPORTED && status != AMPC_ERR_DEVICE))
         return status;
-    session_log(s, "no GPU, running on the CPU: %s", s->error);
+    if (s->gpu_is_there)
+        session_notice(s, "the GPU is not used, running on the CPU: %s",
+                       s->error);
+    else
+        session_log(s, "no GPU, running on the CPU: %s", s->error);
     s->error[0] = 0;
     return device_open(s, &cpu_backend, s->m->cpu);
 }

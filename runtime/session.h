@@ -99,6 +99,7 @@ struct ampc_session {
     ampc_metrics metrics;
     int due_update, due_loss; /* programs whose metrics are not yet fetched,
                                  or -1                                      */
+    bool gpu_is_there;        /* the one that is wanted, usable or not */
     char *cursor;             /* JSON or NULL */
     ampc_profile_fn profile;
     void *profile_ctx;

@@ -189,6 +189,12 @@ static void print_note(void *ctx, const char *line) {
     log_note(ctx, "%s", line);
 }
 
+/* Without --quiet it was logged. */
+void run_print_notice(Run *r) {
+    const char *text = r->api->notice(r->s);
+    if (*text && r->opt->quiet) fprintf(stderr, "%s\n", text);
+}
+
 static Status open_module(Run *r) {
     char err[1024];
     if (!r->api) TRY(run_open_code(r));
@@ -200,15 +206,10 @@ static Status open_module(Run *r) {
                       .log = r->opt->quiet ? NULL : print_note,
                       .log_ctx = r,
                       .max_skipped = (int32_t)r->opt->max_skipped};
-    if (r->api->open(r->api->module, &o, &r->s, err, sizeof err) == AMPC_OK)
-        return OK;
-    return fail(&r->diag, (Loc){.file = r->opt->module}, "%s", err);
-}
-
-/* Without --quiet it was logged. */
-void run_print_notice(Run *r) {
-    const char *text = r->api->notice(r->s);
-    if (*text && r->opt->quiet) fprintf(stderr, "%s\n", text);
+    if (r->api->open(r->api->module, &o, &r->s, err, sizeof err) != AMPC_OK)
+        return fail(&r->diag, (Loc){.file = r->opt->module}, "%s", err);
+    run_print_notice(r);
+    return OK;
 }
 
 static Status load_weights(Run *r) {

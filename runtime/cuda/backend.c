@@ -35,6 +35,7 @@ static ampc_status find_device(ampc_session *s) {
     if (e != CUDA_OK) return absent(s, e, "cuDeviceGet");
     GPU(d->cu.DeviceGetName(d->name, sizeof d->name, d->device),
         "cuDeviceGetName");
+    s->gpu_is_there = true;
     const struct {
         int attribute, *value;
     } facts[] = {{CUDA_ATTR_COMPUTE_MAJOR, &d->major},
@@ -52,7 +53,7 @@ static ampc_status load_libraries(ampc_session *s) {
     ampc_status status = cuda_load(s, &d->cu);
     if (status == AMPC_OK) status = find_device(s);
     if (status == AMPC_OK && gpu_has_products(s->m))
-        status = lt_load(s, &d->lt);
+        status = lt_load(s, &d->cu, &d->lt);
     return status;
 }
 

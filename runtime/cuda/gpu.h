@@ -137,7 +137,7 @@ static inline GpuDevice *gpu_of(const ampc_session *s) { return s->device; }
 /* ---- library.c ----------------------------------------------------------- */
 
 ampc_status cuda_load(ampc_session *s, CudaApi *cu);
-ampc_status lt_load(ampc_session *s, LtApi *lt);
+ampc_status lt_load(ampc_session *s, const CudaApi *cu, LtApi *lt);
 void library_unload(void *lib);
 /* "CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure)" */
 const char *gpu_error_text(const GpuDevice *d, CUresult e, char text[200]);

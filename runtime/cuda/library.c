@@ -5,6 +5,7 @@
    ones; "none" is never found.                                               */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,24 +14,17 @@
 
 /* ---- finding ------------------------------------------------------------- */
 
-static void *library_find(const char *variable, const char *const *names,
-                          size_t n, char *why, size_t why_size) {
-    const char *given = secure_getenv(variable);
-    void *lib = NULL;
-    if (given && strcmp(given, "none") == 0) {
-        snprintf(why, why_size, "$%s is \"none\"", variable);
-        return NULL;
-    }
-    if (given && *given) {
-        names = &given;
-        n = 1;
-    }
-    why[0] = 0;
-    for (size_t i = 0; i < n && !lib; i++) {
-        lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        const char *text = lib ? NULL : dlerror();
-        if (text && !why[0]) snprintf(why, why_size, "%s", text);
-    }
+/* $VARIABLE, if it says anything. */
+static const char *given_name(const char *variable) {
+    const char *name = secure_getenv(variable);
+    return name && *name ? name : NULL;
+}
+
+/* `why` keeps the first answer. */
+static void *library_open(const char *name, char *why, size_t why_size) {
+    void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    const char *text = lib ? NULL : dlerror();
+    if (text && !why[0]) snprintf(why, why_size, "%s", text);
     return lib;
 }
 
@@ -54,18 +48,21 @@ void library_unload(void *lib) {
 }
 
 ampc_status cuda_load(ampc_session *s, CudaApi *cu) {
-    static const char *const names[] = {"libcuda.so.1"};
     const Symbol symbols[] = {
 #define CU(member, symbol, parameters) {symbol, &cu->member},
 #include "runtime/cuda/driver.def"
 #undef CU
     };
-    char why[300];
-    cu->lib = library_find("AMPC_LIBCUDA", names, 1, why, sizeof why);
+    const char *name = given_name("AMPC_LIBCUDA"), *missing;
+    char why[300] = "";
+    if (name && strcmp(name, "none") == 0)
+        snprintf(why, sizeof why, "$AMPC_LIBCUDA is \"none\"");
+    else
+        cu->lib = library_open(name ? name : "libcuda.so.1", why, sizeof why);
     if (!cu->lib)
         return session_fail(s, AMPC_ERR_UNSUPPORTED,
                             "no NVIDIA driver (libcuda.so.1): %s", why);
-    const char *missing =
+    missing =
         library_symbols(cu->lib, symbols, sizeof symbols / sizeof *symbols);
     if (!missing) return AMPC_OK;
     return session_fail(s, AMPC_ERR_UNSUPPORTED,
@@ -73,29 +70,102 @@ ampc_status cuda_load(ampc_session *s, CudaApi *cu) {
                         missing);
 }
 
-ampc_status lt_load(ampc_session *s, LtApi *lt) {
-    static const char *const names[] = {"libcublasLt.so.13",
-                                        "libcublasLt.so.12", "libcublasLt.so",
-                                        "/usr/local/cuda/lib64/libcublasLt.so"};
+/* ---- cuBLASLt ------------------------------------------------------------ */
+
+typedef struct LtSearch {
+    LtApi *lt;
+    int driver; /* CUDA 12.8 is 12080 */
+    char why[300];
+} LtSearch;
+
+/* cuBLASLt 13.1.0 is 130100; it does not work with a driver for CUDA 12. */
+static bool lt_is_newer(const LtSearch *f) {
+    return f->lt->GetVersion() / 10000 > (size_t)f->driver / 1000;
+}
+
+/* One that lacks a function, or that the driver is too old for, is passed
+   over.                                                                     */
+static bool lt_take(LtSearch *f, const char *name) {
+    LtApi *lt = f->lt;
     const Symbol symbols[] = {
         {"cublasLtGetVersion", &lt->GetVersion},
 #define LT(member, symbol, parameters) {symbol, &lt->member},
 #include "runtime/cuda/cublaslt.def"
 #undef LT
     };
-    char why[300];
-    lt->lib = library_find("AMPC_LIBCUBLASLT", names,
-                           sizeof names / sizeof *names, why, sizeof why);
-    if (!lt->lib)
+    const char *missing;
+    lt->lib = library_open(name, f->why, sizeof f->why);
+    if (!lt->lib) return false;
+    missing =
+        library_symbols(lt->lib, symbols, sizeof symbols / sizeof *symbols);
+    if (!missing && !lt_is_newer(f)) return true;
+    if (!f->why[0])
+        snprintf(f->why, sizeof f->why,
+                 missing ? "%.200s has no %s"
+                         : "the driver is too old for %.200s",
+                 name, missing);
+    library_unload(lt->lib);
+    lt->lib = NULL;
+    return false;
+}
+
+static bool lt_take_any(LtSearch *f, const char *root, const char *pattern) {
+    char path[600];
+    glob_t found;
+    bool taken = false;
+    if (!root || (size_t)snprintf(path, sizeof path, "%s%s", root, pattern) >=
+                     sizeof path)
+        return false;
+    if (glob(path, 0, NULL, &found) != 0) return false;
+    for (size_t i = 0; i < found.gl_pathc && !taken; i++)
+        taken = lt_take(f, found.gl_pathv[i]);
+    globfree(&found);
+    return taken;
+}
+
+/* As the loader finds it, of the toolkit, or of NVIDIA's Python packages. */
+static bool lt_take_version(LtSearch *f, int major) {
+    char name[40], toolkit[80], package[120], debian[120];
+    const char *in = major == 12 ? "cublas" : "cu13";
+    snprintf(name, sizeof name, "libcublasLt.so.%d", major);
+    snprintf(toolkit, sizeof toolkit, "/usr/local/cuda*/lib64/%s", name);
+    snprintf(package, sizeof package,
+             "/lib/python3*/site-packages/nvidia/%s/lib/%s", in, name);
+    snprintf(debian, sizeof debian,
+             "/lib/python3*/dist-packages/nvidia/%s/lib/%s", in, name);
+    return lt_take(f, name) || lt_take_any(f, "", toolkit) ||
+           lt_take_any(f, secure_getenv("VIRTUAL_ENV"), package) ||
+           lt_take_any(f, secure_getenv("CONDA_PREFIX"), package) ||
+           lt_take_any(f, "/usr/local", debian) ||
+           lt_take_any(f, "/usr/local", package);
+}
+
+static bool lt_find(LtSearch *f) {
+    const char *name = given_name("AMPC_LIBCUBLASLT");
+    if (name && strcmp(name, "none") == 0) {
+        snprintf(f->why, sizeof f->why, "$AMPC_LIBCUBLASLT is \"none\"");
+        return false;
+    }
+    if (name) return lt_take(f, name);
+    return lt_take_version(f, 13) || lt_take_version(f, 12) ||
+           lt_take(f, "libcublasLt.so");
+}
+
+ampc_status lt_load(ampc_session *s, const CudaApi *cu, LtApi *lt) {
+    LtSearch f = {.lt = lt};
+    Dl_info info = {.dli_fname = NULL};
+    void *in;
+    cu->DriverGetVersion(&f.driver);
+    if (!lt_find(&f))
         return session_fail(s, AMPC_ERR_UNSUPPORTED,
                             "no cuBLASLt (libcublasLt.so.13 or .12; name its "
                             "file by $AMPC_LIBCUBLASLT): %s",
-                            why);
-    const char *missing =
-        library_symbols(lt->lib, symbols, sizeof symbols / sizeof *symbols);
-    if (!missing) return AMPC_OK;
-    return session_fail(s, AMPC_ERR_UNSUPPORTED,
-                        "cuBLASLt is too old: it has no %s", missing);
+                            f.why);
+    memcpy(&in, &lt->Create, sizeof in);
+    dladdr(in, &info);
+    session_log(s, "cuBLASLt %zu: %s", lt->GetVersion(),
+                info.dli_fname ? info.dli_fname : "?");
+    return AMPC_OK;
 }
 
 /* ---- errors -------------------------------------------------------------- */

@@ -249,13 +249,19 @@ TEST_CASE(cuda_runtime, profiles_every_step) {
 
 /* ---- devices and images -------------------------------------------------- */
 
-static void refused(const ampc_api *a, const char *device, const char *why) {
+/* `there`: a GPU is, which is worth a notice. */
+static void refused(const ampc_api *a, const char *device, bool there,
+                    const char *why) {
     ampc_session *s;
     CHECK_EQ_INT(try_open(a, device, NULL, &s), AMPC_ERR_UNSUPPORTED);
     CHECK_HAS(open_text, why);
     CHECK_EQ_INT(try_open(a, "auto", NULL, &s), AMPC_OK);
     CHECK_HAS(log_text, "running on the CPU");
     CHECK_HAS(log_text, why);
+    if (there)
+        CHECK_HAS(a->notice(s), "the GPU is not used, running on the CPU");
+    else
+        CHECK_STR(a->notice(s), "");
     a->close(s);
 }
 
@@ -269,15 +275,15 @@ TEST_CASE(cuda_runtime, auto_takes_the_cpu_without_a_gpu) {
     CHECK_EQ_INT(try_open(a, "cuda:1", NULL, &s), AMPC_ERR_UNSUPPORTED);
     CHECK_HAS(open_text, "no GPU 1: the driver shows 1");
     machine(m, &(SimConfig){.devices = -1});
-    refused(a, "cuda", "no usable GPU");
+    refused(a, "cuda", false, "no usable GPU");
     machine(m, NULL);
     setenv("AMPC_LIBCUDA", "none", 1);
-    refused(a, "cuda", "no NVIDIA driver");
+    refused(a, "cuda", false, "no NVIDIA driver");
     setenv("AMPC_LIBCUDA", "libm.so.6", 1);
-    refused(a, "cuda:0", "libcuda has no cuInit");
+    refused(a, "cuda:0", false, "libcuda has no cuInit");
     machine(m, NULL);
     setenv("AMPC_LIBCUBLASLT", "none", 1);
-    refused(a, "cuda", "no cuBLASLt");
+    refused(a, "cuda", true, "no cuBLASLt");
     CHECK_STR(sim()->leaks(), "");
 }
 
@@ -314,7 +320,7 @@ TEST_CASE(cuda_runtime, images_by_compute_capability) {
         check_clean();
     }
     machine(m, &(SimConfig){.cc = 75});
-    refused(m->c.api, "cuda", "compute capability 7.5");
+    refused(m->c.api, "cuda", true, "compute capability 7.5");
 }
 
 TEST_CASE(cuda_runtime, refused_images_say_why) {
@@ -398,6 +404,80 @@ TEST_CASE(cuda_runtime, ampc_run_takes_a_device) {
         free(out);
     }
     unsetenv("AMPC_SIM_TWINS");
+}
+
+/* Folders with libraries of these names; "no": one that is none. */
+static const char *put_libraries(const char *folder, const char *v13,
+                                 const char *v12) {
+    const char *at = test_tmp(folder);
+    const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+    const char *const kinds[] = {v13, v12};
+    CHECK_EQ_INT(test_command(NULL, "mkdir -p '%s' && ln -sf '%s' '%s'/", at,
+                              sim()->path, at),
+                 0);
+    for (int i = 0; i < 2; i++)
+        if (kinds[i])
+            CHECK_EQ_INT(test_command(NULL, "ln -sf '%s' '%s/%s'",
+                                      strcmp(kinds[i], "no") == 0
+                                          ? "/lib/x86_64-linux-gnu/libm.so.6"
+                                          : sim()->cublaslt,
+                                      at, names[i]),
+                         0);
+    return at;
+}
+
+typedef struct Found {
+    int driver;
+    const char *libraries, *device, *says;
+    int status;
+} Found;
+
+static void check_found(const Found *rows, size_t n) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    char feed[2][700];
+    for (uint32_t i = 0; i < 2; i++) write_zeroes(a, i, feed[i]);
+    unsetenv("AMPC_LIBCUBLASLT");
+    for (const Found *r = rows; r < rows + n; r++) {
+        char *out = NULL;
+        int rc = test_command(
+            &out,
+            "LD_LIBRARY_PATH='%s' VIRTUAL_ENV='%s' AMPC_SIM_DRIVER=%d "
+            "AMPC_SIM_BLAS_VERSION=%d AMPC_SIM_TWINS='%s' '%s' run '%s' "
+            "--device %s %s %s --steps 1",
+            r->libraries,
+            strcmp(r->libraries, "nowhere") == 0 ? test_tmp("env") : "none",
+            r->driver, strstr(r->says, ".12") ? 120805 : 130100, m->c.cuda_dir,
+            test_ampc(), m->c.path, r->device, feed[0], feed[1]);
+        CHECK_MSG(rc == r->status, "status %d\n%s", rc, out);
+        CHECK_HAS(out, r->says);
+        free(out);
+    }
+    machine(m, NULL);
+}
+
+TEST_CASE(cuda_runtime, cublaslt_is_of_a_version) {
+    const Found rows[] = {{13000, put_libraries("both", "yes", "yes"), "cuda",
+                           "both/libcublasLt.so.13", 0},
+                          {12080, put_libraries("old", NULL, "yes"), "cuda",
+                           "old/libcublasLt.so.12", 0}};
+    check_found(rows, sizeof rows / sizeof *rows);
+}
+
+TEST_CASE(cuda_runtime, cublaslt_is_searched_for) {
+    static const char in_package[] =
+        "env/lib/python3.11/site-packages/nvidia/cu13/lib";
+    const Found rows[] = {
+        {13000, put_libraries("wrong", "no", "yes"), "cuda",
+         "wrong/libcublasLt.so.12", 0},
+        {12080, put_libraries("new", "yes", NULL), "cuda",
+         "the driver is too old for libcublasLt.so.13", 1},
+        {12080, test_tmp("new"), "auto", "the GPU is not used", 0},
+        {13000, put_libraries(in_package, "yes", NULL) ? "nowhere" : "", "cuda",
+         "cu13/lib/libcublasLt.so.13", 0}};
+    if (test_command(NULL, "ls /usr/local/cuda*/lib64/libcublasLt.so.1?") == 0)
+        SKIP("this machine has a CUDA toolkit, which would be found");
+    check_found(rows, sizeof rows / sizeof *rows);
 }
 
 /* ---- state --------------------------------------------------------------- */
