@@ -31,10 +31,13 @@ static bool legal_types(int64_t in, int64_t out) {
 
 static bool fits_int(int64_t n) { return n > 0 && n <= INT32_MAX; }
 
+/* As many as a grid has in its third dim; more are refused (INVALID_VALUE). */
+static bool fits_batch(int64_t n) { return n > 0 && n <= 65535; }
+
 bool cuda_gemm_fits(const LoweredStep *s) {
     LibGemm p = gemm_of(s);
     return fits_int(p.m) && fits_int(p.n) && fits_int(p.k) &&
-           p.nbatch_dim <= 1 && (!p.nbatch_dim || fits_int(p.batch_dim[0])) &&
+           p.nbatch_dim <= 1 && (!p.nbatch_dim || fits_batch(p.batch_dim[0])) &&
            p.a_dtype == p.b_dtype && legal_types(p.a_dtype, p.c_dtype) &&
            plain_matrix(p.m, p.k, p.a_rs, p.a_cs) &&
            plain_matrix(p.k, p.n, p.b_rs, p.b_cs);

@@ -110,6 +110,22 @@ TEST_CASE(emit_cuda, other_work_is_in_other_steps) {
                 PLAN_FUSED_NONE, 0);
 }
 
+/* cuBLASLt takes 65,535 products in a batch; more are a kernel of ours. */
+TEST_CASE(emit_cuda, batches_of_products_have_a_limit) {
+    for (int batch = 65535; batch <= 65536; batch++) {
+        char text[300];
+        Emitted e;
+        snprintf(text, sizeof text,
+                 "graph forward(%%x: f32[%d,2,3], %%y: f32[%d,3,4]) {\n"
+                 "  %%z = matmul %%x, %%y\n  return %%z\n}\n",
+                 batch, batch);
+        const CudaSource *c = emit(&e, text, "none", "fp32");
+        CHECK_EQ_INT(first_op(c, PLAN_CUDA_GEMM) != NULL, batch == 65535);
+        CHECK_EQ_INT(first_op(c, PLAN_CUDA_LAUNCH) != NULL, batch != 65535);
+        end(&e);
+    }
+}
+
 /* ---- launches ------------------------------------------------------------ */
 
 static const char two_layers[] =
