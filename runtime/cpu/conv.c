@@ -1,5 +1,6 @@
 /* conv.c: geometry, block sizes and scratch of the convolutions. */
 #include "runtime/cpu/conv.h"
+#include "runtime/cpu/chlast.h"
 
 #include <string.h>
 
@@ -124,17 +125,21 @@ static void conv_inner(ConvPlan *p) {
     p->kc = conv_div(k, conv_max(1, conv_div(k, CONV_KC)));
 }
 
-void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
-               ConvPlan *p) {
+void conv_geometry(const LibConv *c, int dgrad, ConvPlan *p) {
     memset(p, 0, sizeof *p);
     p->dgrad = dgrad;
-    p->pairs = pairs;
     p->n = c->n;
     p->group = c->group;
     p->channels = (dgrad ? c->k : c->c) / c->group;
-    p->cs = pairs ? conv_div(p->channels, 2) : p->channels;
     p->m = (dgrad ? c->c : c->k) / c->group;
     conv_dims(c, p);
+}
+
+void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
+               ConvPlan *p) {
+    conv_geometry(c, dgrad, p);
+    p->pairs = pairs;
+    p->cs = pairs ? conv_div(p->channels, 2) : p->channels;
     p->vd = p->dim[0].reach + 1;
     p->vw = p->dim[2].width;
     conv_rows(p, threads);
@@ -170,8 +175,7 @@ void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s) {
     }
 }
 
-/* The i-th tap of a sub-problem, per dimension. */
-static void conv_tap3(const ConvSub *s, int64_t i, int64_t t[3]) {
+void conv_tap3(const ConvSub *s, int64_t i, int64_t t[3]) {
     for (int j = 2; j >= 0; j--) {
         t[j] = s->t0[j] + i % s->ntap[j] * s->tstep[j];
         i /= s->ntap[j];
@@ -182,6 +186,11 @@ int64_t conv_tap(const ConvPlan *p, const ConvSub *s, int64_t i) {
     int64_t t[3];
     conv_tap3(s, i, t);
     return (t[0] * p->dim[1].kernel + t[1]) * p->dim[2].kernel + t[2];
+}
+
+int64_t conv_shift(const ConvPlan *p, int i, int64_t t) {
+    const ConvDim *d = &p->dim[i];
+    return p->dgrad ? conv_reach_back(d, t) : t * d->dilation - d->begin;
 }
 
 int64_t conv_phase(const ConvDim *d, int64_t slot) {
@@ -266,9 +275,11 @@ void conv_wgrad_plan(const LibConv *c, WgradPlan *w) {
 }
 
 size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
+    ChlastPlan last;
     WgradPlan w;
-    conv_wgrad_plan(c, &w);
     if (threads < 1) threads = 1;
+    if (chlast_wgrad_plan(c, &last)) return chlast_bytes(&last, threads);
+    conv_wgrad_plan(c, &w);
     return w.off + w.partial + (size_t)threads * (w.x + w.dy + w.acc);
 }
 
@@ -281,6 +292,9 @@ static size_t conv_scratch(const LibConv *c, int dgrad, int threads) {
         ConvPlan p;
         conv_plan(c, dgrad, i % 2, i / 2, &p);
         size_t need = p.packed + p.off + (size_t)(i / 2) * (p.src + p.acc);
+        ChlastPlan last;
+        if (i % 2 == 0 && chlast_plan(c, dgrad, i / 2, &last))
+            need = chlast_bytes(&last, i / 2);
         if (need > most) most = need;
     }
     return most;

@@ -59,15 +59,23 @@ typedef struct ConvSub {
     int64_t taps;
 } ConvSub;
 
+/* The fields up to `subs`, without `cs`. */
+void conv_geometry(const LibConv *c, int dgrad, ConvPlan *p);
 void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
                ConvPlan *p);
 void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s);
 
-/* Index of a sub-problem's i-th tap in the kernel. */
+/* The i-th tap of a sub-problem along each dimension, and its index in the
+   kernel.                                                                   */
+void conv_tap3(const ConvSub *s, int64_t i, int64_t t[3]);
 int64_t conv_tap(const ConvPlan *p, const ConvSub *s, int64_t i);
 
 /* off[k] of all sub-problems, one after the other; k = (channel, tap). */
 void conv_offsets(const ConvPlan *p, int32_t *off);
+
+/* Source position that result 0 of its sub-problem reads for tap t of
+   dimension i; may lie outside.                                             */
+int64_t conv_shift(const ConvPlan *p, int i, int64_t t);
 
 int64_t conv_phase(const ConvDim *d, int64_t slot);
 

@@ -5,6 +5,7 @@
    An item is some rows of one image and group: its worker loads the source
    rows once, then multiplies `inner` result rows and `mb` channels at a time.
    Weights are packed once per call.                                         */
+#include "runtime/cpu/chlast_run.h"
 #include "runtime/cpu/image.h"
 #include "runtime/cpu/routines.h"
 #include "runtime/cpu/pack.h"
@@ -284,6 +285,9 @@ static void conv_run(AmpcPool *pool, const LibConv *c, int dgrad, ConvRun *r,
     int64_t channels = (dgrad ? c->k : c->c) / c->group;
     int pairs = AMPC_ISA_LEVEL == 4 && r->src_dtype == AMPC_BF16 &&
                 r->w_dtype == AMPC_BF16 && channels > 1 && cpu_bf16_dot();
+    ChlastCall call = {r->src,     r->w,         r->out, r->src_dtype,
+                       r->w_dtype, r->out_dtype, r->ep};
+    if (!pairs && ISA(chlast_conv)(pool, c, dgrad, &call, scratch)) return;
     conv_plan(c, dgrad, pairs, pool_threads(pool), &r->p);
     r->packed = scratch;
     r->off = (int32_t *)(void *)((char *)scratch + r->p.packed);

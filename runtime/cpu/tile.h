@@ -17,6 +17,30 @@ typedef void TilePanelFn(int64_t k, const float *a, const float *b,
 typedef void TileSliceFn(int64_t k, const float *a, const float *b,
                          const int32_t *off, float *c, int64_t ldc, int add);
 
+/* A convolution staged channels-last (chlast.h), rows of c are points:
+     c[r][W*VL] (+)= sum over blocks of `cb` channels, taps, channels j of
+                     src[row[r] + shift[tap] + j] * w[..]
+   with w advancing by w_step a product and src by block_step a block.       */
+typedef struct TilePoints {
+    int64_t channels, cb, taps, block_step;
+    const float *src;
+    const int32_t *row, *shift;
+    const float *w;
+    int64_t w_step;
+    float *c;
+    int64_t ldc;
+    int add;
+} TilePoints;
+typedef void TilePointsFn(const TilePoints *t);
+extern TilePointsFn *const ISA(tile_points)[MR][NV];
+
+/* c[R][W*VL] (+)= sum over i < n of a[row[i]][R] * b[i * b_step][W*VL]: from
+   zero, and added to c as a whole.                                          */
+typedef void TileOuterFn(int64_t n, const float *a, const int32_t *row,
+                         const float *b, int64_t b_step, float *c, int64_t ldc,
+                         int add);
+extern TileOuterFn *const ISA(tile_outer)[MR][NV];
+
 /* First index 1: each 32-bit element of a and b holds two bf16 that belong to
    neighbouring k, the even one in the low half (vdpbf16ps).  Level v4 on
    machines where cpu_bf16_dot() says so.                                    */

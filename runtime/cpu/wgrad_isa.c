@@ -11,6 +11,7 @@
    slice of the units; slices are added in order by a second round.          */
 #include <string.h>
 
+#include "runtime/cpu/chlast_run.h"
 #include "runtime/cpu/image.h"
 #include "runtime/cpu/routines.h"
 #include "runtime/cpu/tile.h"
@@ -163,6 +164,9 @@ static void wgrad_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
 void ISA(conv_wgrad)(AmpcPool *pool, const LibConv *c, const void *x,
                      const void *dy, void *dw, void *scratch) {
     WgradRun r = {.x = x, .dy = dy, .dw = dw};
+    ChlastCall call = {
+        x, dy, dw, (int)c->x_dtype, (int)c->y_dtype, (int)c->w_dtype, NULL};
+    if (ISA(chlast_wgrad)(pool, c, &call, scratch)) return;
     r.x_dtype = (int)c->x_dtype;
     r.dy_dtype = (int)c->y_dtype;
     r.dw_dtype = (int)c->w_dtype;

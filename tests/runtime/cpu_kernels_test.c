@@ -612,6 +612,37 @@ TEST_CASE(conv, random_shapes) {
     pools_close();
 }
 
+/* Enough channels on both sides to be staged channels-last. */
+TEST_CASE(conv, many_channels) {
+    rng = 23;
+    pools_open();
+    for (int i = 0; i < 60; i++) {
+        LibConv c = {.n = rnd_in(1, 5), .group = 1};
+        c.c = rnd_in(8, i % 3 ? 20 : 45);
+        c.k = rnd_in(8, i % 3 ? 30 : 250);
+        int rank = i % 3 + 1;
+        conv_spatial(&c, rank, rank == 1 ? 40 : rank == 2 ? 10 : 5);
+        conv_check(&c);
+    }
+    pools_close();
+}
+
+/* Two images, of which one is staged at a time. */
+TEST_CASE(conv, images_in_turns) {
+    LibConv c = {.n = 2, .c = 8, .k = 9, .group = 1};
+    rng = 24;
+    for (int d = 0; d < 3; d++)
+        c.in[d] = c.out[d] = c.kernel[d] = c.stride[d] = c.dilation[d] = 1;
+    c.in[2] = 150001;
+    c.kernel[2] = 3;
+    c.stride[2] = 2;
+    c.pad[2] = 1;
+    c.out[2] = 75001;
+    pools_open();
+    conv_check(&c);
+    pools_close();
+}
+
 /* The common kinds: 3x3 pad 1, strided, 1x1, depthwise, patches, long 1-D. */
 TEST_CASE(conv, common_shapes) {
     static const LibConv shapes[] = {

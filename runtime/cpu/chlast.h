@@ -1,0 +1,55 @@
+/* chlast.h: convolutions of many channels, staged channels-last.
+
+   The source image (X, or dY for dgrad) of some images at a time is copied to
+     stage[channel / CHLAST][point][channel % CHLAST]   as fp32
+   where a point is a position of the images laid end to end.  Rows, planes and
+   images are followed by as many zeros as a kernel reaches over either edge,
+   so neighbours share their pads and a tap is one shift for all points:
+     result[i] = sum over tap, c of w[tap, c] * stage[row[i] + shift[tap]][c].
+   Lanes are result channels: nothing is computed that is not a result, however
+   small the image or wide the stride.
+
+   dW[tap, c, k] is the outer product of the same stage with dY, which is packed
+   like the right side of a matrix product.
+
+   Sums run over blocks of channels, taps, channels of a block (dW: over blocks
+   of CHLAST_SUM positions), as shapes alone decide.                         */
+#ifndef AMPC_CPU_CHLAST_H
+#define AMPC_CPU_CHLAST_H
+
+#include "runtime/cpu/conv.h"
+
+enum { CHLAST = 16, CHLAST_SUM = 128 };
+
+typedef struct ChlastPlan {
+    ConvPlan p;          /* geometry only                                   */
+    int64_t images;      /* staged at a time                                */
+    int64_t cb, cblocks; /* source channels of a block; blocks              */
+    int64_t pitch[3];    /* of the source's dimensions, pads included       */
+    int64_t lead;        /* zero points in front of the first               */
+    int64_t image;       /* points of an image                              */
+    int64_t points;      /* of the stage                                    */
+    int64_t count;       /* results of all images staged, largest sub       */
+    int64_t block;       /* results of an item                              */
+    int64_t cols;        /* result channels of an item                      */
+    int64_t kc;          /* channel blocks multiplied at a time             */
+    int64_t width;       /* dW: columns of dY in the panels                 */
+    size_t stage, other; /* shared bytes: other is weights, or dY and dW    */
+    size_t rows;         /* and tables of rows, places and shifts           */
+    size_t worker;
+} ChlastPlan;
+
+/* Nonzero: this convolution goes here, and *p says how. */
+int chlast_plan(const LibConv *c, int dgrad, int threads, ChlastPlan *p);
+int chlast_wgrad_plan(const LibConv *c, ChlastPlan *p);
+size_t chlast_bytes(const ChlastPlan *p, int threads);
+
+/* For each result of `images` images, in order: its row in the stage and its
+   place in a channel of the result, in elements.                            */
+int64_t chlast_rows(const ChlastPlan *p, const ConvSub *s, int64_t images,
+                    int32_t *row, int32_t *place);
+
+/* One shift for each tap of the sub-problem, in elements of the stage. */
+void chlast_shifts(const ChlastPlan *p, const ConvSub *s, int32_t *shift);
+
+#endif

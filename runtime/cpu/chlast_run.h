@@ -1,0 +1,22 @@
+/* chlast_run.h: the convolutions of chlast.h, for one ISA level. */
+#ifndef AMPC_CPU_CHLAST_RUN_H
+#define AMPC_CPU_CHLAST_RUN_H
+
+#include "runtime/cpu/chlast.h"
+#include "runtime/cpu/simd.h"
+
+/* src: X, or dY for dgrad; other: W, or dY for wgrad. */
+typedef struct ChlastCall {
+    const void *src, *other;
+    void *out;
+    int src_dtype, other_dtype, out_dtype;
+    const CpuEpilogue *ep;
+} ChlastCall;
+
+/* 0: not such a convolution, nothing done. */
+int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad,
+                     const ChlastCall *call, void *scratch);
+int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv,
+                      const ChlastCall *call, void *scratch);
+
+#endif

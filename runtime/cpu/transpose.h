@@ -1,0 +1,108 @@
+/* transpose.h: blocks of TB x TB elements across, 16-bit ones widened. */
+#ifndef AMPC_CPU_TRANSPOSE_H
+#define AMPC_CPU_TRANSPOSE_H
+
+#include "runtime/cpu/simd.h"
+
+typedef float v4 __attribute__((vector_size(16)));
+typedef v4 v4_any __attribute__((aligned(1), may_alias));
+typedef uint16_t h4 __attribute__((vector_size(8)));
+typedef h4 h4_any __attribute__((aligned(2), may_alias));
+typedef uint32_t u4 __attribute__((vector_size(16)));
+
+INLINE v4 load_v4(const void *p, int dtype) {
+    if (dtype == AMPC_F32) return *(const v4_any *)p;
+    const uint16_t *h = p;
+    if (dtype == AMPC_BF16)
+        return (v4)(__builtin_convertvector(*(const h4_any *)h, u4) << 16);
+#if AMPC_ISA_LEVEL >= 3
+    return (v4)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)h));
+#else
+    return (v4){f16_to_f32(h[0]), f16_to_f32(h[1]), f16_to_f32(h[2]),
+                f16_to_f32(h[3])};
+#endif
+}
+
+INLINE void turn4(v4 r[4]) {
+    v4 ab0 = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);
+    v4 ab1 = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
+    v4 cd0 = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
+    v4 cd1 = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+    r[0] = __builtin_shufflevector(ab0, cd0, 0, 1, 4, 5);
+    r[1] = __builtin_shufflevector(ab0, cd0, 2, 3, 6, 7);
+    r[2] = __builtin_shufflevector(ab1, cd1, 0, 1, 4, 5);
+    r[3] = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
+}
+
+/* As transpose() below, 4 x 4. */
+INLINE void transpose4(float *dst, int64_t dld, const void *src, int dtype,
+                       int64_t ld) {
+    v4 r[4];
+    for (int i = 0; i < 4; i++)
+        r[i] = load_v4((const char *)src + i * ld, dtype);
+    turn4(r);
+    for (int i = 0; i < 4; i++) *(v4_any *)(dst + i * dld) = r[i];
+}
+
+#if AMPC_ISA_LEVEL >= 3
+enum { TB = 8 };
+typedef float v8 __attribute__((vector_size(32)));
+typedef v8 v8_any __attribute__((aligned(1), may_alias));
+typedef uint16_t h8 __attribute__((vector_size(16)));
+typedef h8 h8_any __attribute__((aligned(2), may_alias));
+typedef uint32_t u8 __attribute__((vector_size(32)));
+
+typedef v8 vt;
+typedef v8_any vt_any;
+
+INLINE vt load_vt(const void *p, int dtype) {
+    if (dtype == AMPC_F32) return *(const v8_any *)p;
+    const uint16_t *h = p;
+    if (dtype == AMPC_BF16)
+        return (v8)(__builtin_convertvector(*(const h8_any *)h, u8) << 16);
+    return (v8)_mm256_cvtph_ps((__m128i) * (const h8_any *)h);
+}
+
+#define LO8(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13)
+#define HI8(a, b) __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15)
+#define LO4(a, b) __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13)
+#define HI4(a, b) __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15)
+#define LO2(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11)
+#define HI2(a, b) __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15)
+
+INLINE void turn(vt r[TB]) {
+    v8 t[8], q[8];
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = LO8(r[i], r[i + 1]);
+        t[i + 1] = HI8(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        q[i] = LO4(t[i], t[i + 2]);
+        q[i + 1] = HI4(t[i], t[i + 2]);
+        q[i + 2] = LO4(t[i + 1], t[i + 3]);
+        q[i + 3] = HI4(t[i + 1], t[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = LO2(q[i], q[i + 4]);
+        r[i + 4] = HI2(q[i], q[i + 4]);
+    }
+}
+#else
+enum { TB = 4 };
+typedef v4 vt;
+typedef v4_any vt_any;
+INLINE vt load_vt(const void *p, int dtype) { return load_v4(p, dtype); }
+INLINE void turn(vt r[TB]) { turn4(r); }
+#endif
+
+/* dst[j * dld + i] = element j of row i; rows lie `ld` bytes apart. */
+INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
+                      int64_t ld) {
+    vt r[TB];
+    for (int i = 0; i < TB; i++)
+        r[i] = load_vt((const char *)src + i * ld, dtype);
+    turn(r);
+    for (int i = 0; i < TB; i++) *(vt_any *)(dst + i * dld) = r[i];
+}
+
+#endif
