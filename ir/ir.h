@@ -350,7 +350,8 @@ bool node_store(Graph *g, uint32_t first, int start, ValueId v, DType d);
    node `first`, those go that no root needs. */
 void graph_drop_unneeded(Graph *g, uint32_t first, int start,
                          const ValueId *root, int n);
-/* Structural hash over text-relevant content; equal for equal text. */
+/* Equal for equal text; follows all that decides what the program computes,
+   and nothing of this process. */
 uint64_t graph_hash(const Graph *g);
 
 /* ---- type rules ---------------------------------------------------------- */

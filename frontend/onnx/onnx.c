@@ -526,7 +526,9 @@ Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
                              n ? n : 0);
     }
     ox.model = m;
+    ox.scratch = arena_new();
     Status s = import_model(&ox);
+    arena_free(ox.scratch);
     onnx__model_proto__free_unpacked(m, NULL);
     *out = s == OK ? ox.m : NULL;
     return s;

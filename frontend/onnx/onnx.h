@@ -117,7 +117,8 @@ typedef struct OxFold {
 } OxFold;
 
 struct Ox {
-    Arena *a;
+    Arena *a;       /* the module's */
+    Arena *scratch; /* until the import ends */
     Diag *d;
     const Options *opt;
     const Onnx__ModelProto *model;

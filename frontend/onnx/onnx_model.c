@@ -87,7 +87,7 @@ static Status index_functions(Ox *ox) {
         if (ox_map_get(&ox->functions, key) >= 0)
             return ox_fail_model(ox, "function '%s' is defined twice",
                                  ox_quote(ox, text(f->name)));
-        ox_map_put(ox->a, &ox->functions, key, (int)i);
+        ox_map_put(ox->scratch, &ox->functions, key, (int)i);
     }
     return OK;
 }
@@ -109,8 +109,8 @@ static Str scoped(const Scope *sc, const char *name) {
 }
 
 static void stands_for(Ox *ox, Scope *sc, const char *name, Str actual) {
-    ox_map_put(ox->a, &sc->to, text(name), sc->actual.len);
-    vec_push(ox->a, &sc->actual, actual);
+    ox_map_put(ox->scratch, &sc->to, text(name), sc->actual.len);
+    vec_push(ox->scratch, &sc->actual, actual);
 }
 
 static int version_of(const Scope *sc, Str domain) {
@@ -137,7 +137,7 @@ static const Onnx__AttributeProto *referred(const Scope *sc, Str ref) {
 
 static void copy_attrs(Ox *ox, const Scope *sc, const Onnx__NodeProto *p,
                        OxNode *n) {
-    n->attr = NEW_ARRAY(ox->a, OxAttr, p->n_attribute);
+    n->attr = NEW_ARRAY(ox->scratch, OxAttr, p->n_attribute);
     for (size_t i = 0; i < p->n_attribute; i++) {
         const Onnx__AttributeProto *a = p->attribute[i];
         Str name = text(a->name), ref = text(a->ref_attr_name);
@@ -147,7 +147,7 @@ static void copy_attrs(Ox *ox, const Scope *sc, const Onnx__NodeProto *p,
 }
 
 static Str *copy_names(Ox *ox, const Scope *sc, char *const *p, size_t n) {
-    Str *s = NEW_ARRAY(ox->a, Str, n);
+    Str *s = NEW_ARRAY(ox->scratch, Str, n);
     for (size_t i = 0; i < n; i++) s[i] = scoped(sc, p[i]);
     return s;
 }
@@ -166,7 +166,7 @@ static void capture(Ox *ox, const Scope *sc, const Locals *inside,
     for (int i = 0; i < n->nin; i++)
         if (n->in[i] == outer) return;
     if (!*s) return;
-    Str *in = NEW_ARRAY(ox->a, Str, n->nin + 1);
+    Str *in = NEW_ARRAY(ox->scratch, Str, n->nin + 1);
     memcpy(in, n->in, (size_t)n->nin * sizeof *in);
     in[n->nin++] = outer;
     n->in = in;
@@ -178,12 +178,12 @@ static void capture_graph(Ox *ox, const Scope *sc, const Locals *up,
                           const Onnx__GraphProto *g, OxNode *n) {
     Locals in = {.up = up};
     for (size_t i = 0; i < g->n_input; i++)
-        ox_map_put(ox->a, &in.names, text(g->input[i]->name), 0);
+        ox_map_put(ox->scratch, &in.names, text(g->input[i]->name), 0);
     for (size_t i = 0; i < g->n_initializer; i++)
-        ox_map_put(ox->a, &in.names, text(g->initializer[i]->name), 0);
+        ox_map_put(ox->scratch, &in.names, text(g->initializer[i]->name), 0);
     for (size_t i = 0; i < g->n_node; i++)
         for (size_t k = 0; k < g->node[i]->n_output; k++)
-            ox_map_put(ox->a, &in.names, text(g->node[i]->output[k]), 0);
+            ox_map_put(ox->scratch, &in.names, text(g->node[i]->output[k]), 0);
     for (size_t i = 0; i < g->n_node; i++) {
         const Onnx__NodeProto *p = g->node[i];
         for (size_t k = 0; k < p->n_input; k++)
@@ -238,7 +238,7 @@ static Status enter(Ox *ox, const Scope *up, const Onnx__FunctionProto *f,
                             "function takes %zu and gives %zu",
                             call->nin, call->nout, f->n_input, f->n_output);
     TRY(check_opsets(ox, f->opset_import, f->n_opset_import, "a function"));
-    Scope *sc = NEW(ox->a, Scope);
+    Scope *sc = NEW(ox->scratch, Scope);
     *sc = (Scope){.up = up,
                   .fn = f,
                   .call = call,
@@ -260,20 +260,20 @@ static Status flatten(Ox *ox, const Scope *sc, Onnx__NodeProto *const *node,
         OxNode o = make_node(ox, sc, node[i]);
         const Onnx__FunctionProto *f = find_function(ox, node[i]);
         if (f) {
-            OxNode *call = arena_dup(ox->a, &o, sizeof o);
+            OxNode *call = arena_dup(ox->scratch, &o, sizeof o);
             TRY(enter(ox, sc, f, call));
             continue;
         }
         if (ox->nodes.len >= OX_MAX_NODES)
             return ox_fail_model(ox, "more than %d nodes", OX_MAX_NODES);
-        vec_push(ox->a, &ox->nodes, o);
+        vec_push(ox->scratch, &ox->nodes, o);
     }
     return OK;
 }
 
 Status ox_flatten(Ox *ox) {
     TRY(index_functions(ox));
-    Scope *sc = NEW(ox->a, Scope);
+    Scope *sc = NEW(ox->scratch, Scope);
     *sc = (Scope){.opset = ox->model->opset_import,
                   .nopset = ox->model->n_opset_import};
     return flatten(ox, sc, ox->graph->node, ox->graph->n_node);
@@ -298,7 +298,7 @@ static Status body_constants(Ox *ox, Scope *sc, const Onnx__GraphProto *g) {
 Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
                        const Str *in, int nin, Str *out) {
     const Scope *up = owner->scope;
-    Scope *sc = NEW(ox->a, Scope);
+    Scope *sc = NEW(ox->scratch, Scope);
     *sc = (Scope){.up = up,
                   .inner = true,
                   .depth = up->depth + 1,

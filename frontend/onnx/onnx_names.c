@@ -59,7 +59,7 @@ static const char *place(Ox *ox, const OxName *n) {
     case OX_INIT: return "an initializer";
     case OX_RESULT: break;
     }
-    return arena_printf(ox->a, "a result of node '%s'",
+    return arena_printf(ox->scratch, "a result of node '%s'",
                         ox_quote(ox, ox->nodes.data[n->index].name));
 }
 
@@ -75,8 +75,8 @@ static Status define(Ox *ox, OxName n) {
         return ox_fail_model(ox, "'%s' is defined twice: as %s and as %s",
                              ox_quote(ox, n.name), place(ox, old),
                              place(ox, &n));
-    ox_map_put(ox->a, &ox->by_name, n.name, ox->names.len);
-    vec_push(ox->a, &ox->names, n);
+    ox_map_put(ox->scratch, &ox->by_name, n.name, ox->names.len);
+    vec_push(ox->scratch, &ox->names, n);
     return OK;
 }
 
@@ -87,7 +87,7 @@ static Status define_inits(Ox *ox) {
         TRY(define(
             ox,
             (OxName){.name = name, .kind = OX_INIT, .index = ox->inits.len}));
-        vec_push(ox->a, &ox->inits, (OxInit){.name = name, .proto = t});
+        vec_push(ox->scratch, &ox->inits, (OxInit){.name = name, .proto = t});
     }
     return OK;
 }
@@ -101,7 +101,7 @@ static Status define_inputs(Ox *ox) {
         if (ox_map_get(&seen, name) >= 0)
             return ox_fail_model(ox, "graph input '%s' is given twice",
                                  ox_quote(ox, name));
-        ox_map_put(ox->a, &seen, name, (int)i);
+        ox_map_put(ox->scratch, &seen, name, (int)i);
         OxName *old = ox_name_of(ox, name);
         if (old && old->kind == OX_INIT) continue;
         TRY(define(ox,
@@ -147,7 +147,7 @@ static Status check_defined(Ox *ox) {
         if (ox_map_get(&seen, name) >= 0 && ++bad <= 20)
             (void)ox_fail_model(ox, "graph output '%s' is given twice",
                                 ox_quote(ox, name));
-        ox_map_put(ox->a, &seen, name, (int)i);
+        ox_map_put(ox->scratch, &seen, name, (int)i);
     }
     return bad ? ERR_USER : OK;
 }
@@ -210,7 +210,7 @@ static void split_identities(Ox *ox) {
         OxName *to = ox_name_of(ox, n->out[0]);
         to->kind = OX_INIT;
         to->index = ox->inits.len;
-        vec_push(ox->a, &ox->inits,
+        vec_push(ox->scratch, &ox->inits,
                  (OxInit){.name = n->out[0], .proto = proto, .alias = true});
     }
 }
@@ -266,7 +266,7 @@ static Status visit(Ox *ox, int root, char *state, Frame *stack) {
         const OxNode *n = &ox->nodes.data[f->node];
         if (f->next == n->nin) {
             state[f->node] = DONE;
-            vec_push(ox->a, &ox->order, f->node);
+            vec_push(ox->scratch, &ox->order, f->node);
             len--;
             continue;
         }
@@ -281,8 +281,8 @@ static Status visit(Ox *ox, int root, char *state, Frame *stack) {
 }
 
 Status ox_sort(Ox *ox) {
-    char *state = NEW_ARRAY(ox->a, char, ox->nodes.len + 1);
-    Frame *stack = NEW_ARRAY(ox->a, Frame, ox->nodes.len + 1);
+    char *state = NEW_ARRAY(ox->scratch, char, ox->nodes.len + 1);
+    Frame *stack = NEW_ARRAY(ox->scratch, Frame, ox->nodes.len + 1);
     for (size_t i = 0; i < ox->graph->n_output; i++) {
         int p = producer_of(ox, intern(ox->graph->output[i]->name));
         if (p >= 0) TRY(visit(ox, p, state, stack));
@@ -291,7 +291,7 @@ Status ox_sort(Ox *ox) {
 }
 
 int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n) {
-    int *order = NEW_ARRAY(ox->a, int, ox->nodes.len - first + 1);
+    int *order = NEW_ARRAY(ox->scratch, int, ox->nodes.len - first + 1);
     *n = 0;
     for (int i = 0; i < nout; i++) (void)producer_of(ox, out[i]);
     for (int i = ox->nodes.len - 1; i >= first; i--) { /* users first */
@@ -474,9 +474,9 @@ static Status report_unsupported(Ox *ox, const int *order, int len) {
         int k = ox_map_get(&seen, key);
         if (k < 0) {
             k = first.len;
-            ox_map_put(ox->a, &seen, key, k);
-            vec_push(ox->a, &first, order[i]);
-            vec_push(ox->a, &count, 0);
+            ox_map_put(ox->scratch, &seen, key, k);
+            vec_push(ox->scratch, &first, order[i]);
+            vec_push(ox->scratch, &count, 0);
         }
         count.data[k]++;
     }

@@ -409,11 +409,3 @@ void graph_drop_unneeded(Graph *g, uint32_t first, int start,
     g->order.len = kept;
     arena_free(scratch);
 }
-
-uint64_t graph_hash(const Graph *g) {
-    StrBuf sb = {0};
-    print_graph(g, &sb);
-    uint64_t h = hash_bytes(0, sb.data, sb.len);
-    sb_free(&sb);
-    return h;
-}

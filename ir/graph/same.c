@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/fn/fn.h"
 #include "ir/graph/ir_impl.h"
 
 /* Integers, floats and interned strings fill the union's first 8 bytes. */
@@ -64,4 +65,96 @@ void node_expr_params(const Node *n, double p[2]) {
         if (attr_get(info->attrs[k])->kind == ATTR_FLOAT)
             p[np++] =
                 attr_float(n, info->attrs[k], expr_default(info->attrs[k]));
+}
+
+/* ---- equal programs ------------------------------------------------------ */
+
+static uint64_t hash_text(uint64_t h, const char *s) {
+    return s ? hash_bytes(h, s, strlen(s) + 1) : hash_bytes(h, "", 1);
+}
+
+static uint64_t hash_type(uint64_t h, TypeId id) {
+    const Type *t = type_get(id);
+    int32_t head[] = {(int32_t)t->dtype, t->rank};
+    h = hash_bytes(h, head, sizeof head);
+    return hash_bytes(h, t->dim, (size_t)t->rank * sizeof *t->dim);
+}
+
+/* One NaN is as good as another. */
+static uint64_t hash_number(uint64_t h, double x) {
+    if (isnan(x)) x = (double)NAN;
+    return hash_bytes(h, &x, sizeof x);
+}
+
+/* As the text has it: what is large by its hash. */
+static uint64_t hash_data(uint64_t h, const Value *x) {
+    StrBuf text = {0};
+    if (x->init_text) return hash_text(h, x->init_text);
+    put_data(&text, x->data);
+    h = hash_text(h, text.data);
+    sb_free(&text);
+    return h;
+}
+
+/* made: the place of its node.  What a variable begins with is not of the
+   program: a checkpoint holds what it is. */
+static uint64_t hash_value(const Graph *g, ValueId v, uint64_t made) {
+    const Value *x = value_get(g, v);
+    uint64_t h = hash_type(hash_text((uint64_t)x->kind, x->name), x->type);
+    if (x->kind == VK_CONST) return hash_data(h, x);
+    if (x->kind == VK_RESULT) return hash_bytes(h, &made, sizeof made);
+    if (x->kind == VK_VAR)
+        h = hash_bytes(h, &value_var(g, v)->kind, sizeof(VarKind));
+    return h;
+}
+
+static uint64_t hash_node(uint64_t h, const Node *n) {
+    uint32_t head[] = {n->flags, (uint32_t)n->nin, (uint32_t)n->group};
+    h = hash_bytes(hash_text(h, node_info(n)->text), head, sizeof head);
+    if (n->fn) h = hash_bytes(h, n->fn->text, n->fn->size);
+    for (int i = 0; i < n->nattr; i++) {
+        const Attr *a = &n->attrs[i];
+        h = hash_text(h, attr_get(a->key)->text);
+        switch (attr_get(a->key)->kind) {
+        case ATTR_STR: h = hash_text(h, a->u.s); break;
+        case ATTR_FLOAT: h = hash_number(h, a->u.f); break;
+        case ATTR_INT: h = hash_bytes(h, &a->u.i, sizeof a->u.i); break;
+        case ATTR_INTS:
+            h = hash_bytes(h, a->u.ints.v,
+                           (size_t)a->u.ints.n * sizeof *a->u.ints.v);
+        }
+    }
+    return h;
+}
+
+uint64_t graph_hash(const Graph *g) {
+    Arena *scratch = arena_new();
+    uint64_t *of = NEW_ARRAY(scratch, uint64_t, g->values.len);
+    uint64_t h = hash_text(0, g->name);
+    for (uint32_t i = 1; i < (uint32_t)g->values.len; i++)
+        if (value_get(g, (ValueId){i})->kind != VK_RESULT)
+            of[i] = hash_value(g, (ValueId){i}, 0);
+    for (int i = 0; i < g->inputs.len; i++)
+        h = hash_bytes(h, &of[g->inputs.data[i].i], sizeof *of);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        h = hash_node(h, n);
+        for (int k = 0; k < n->nin; k++)
+            h = hash_bytes(h, &of[n->in[k].i], sizeof *of);
+        for (int k = 0; k < n->nout; k++) {
+            of[n->out[k].i] = hash_value(g, n->out[k], (uint64_t)i);
+            h = hash_bytes(h, &of[n->out[k].i], sizeof *of);
+        }
+    }
+    for (int i = 0; i < g->writes.len; i++) {
+        uint64_t w[] = {of[g->writes.data[i].var.i],
+                        of[g->writes.data[i].value.i]};
+        h = hash_bytes(h, w, sizeof w);
+    }
+    for (int i = 0; i < g->outputs.len; i++) {
+        h = hash_text(h, g->outputs.data[i].name);
+        h = hash_bytes(h, &of[g->outputs.data[i].value.i], sizeof *of);
+    }
+    arena_free(scratch);
+    return h;
 }

@@ -1,4 +1,5 @@
-/* verify.c: is the IR what the stage says?  Runs after every pass.
+/* verify.c: is the IR what the stage says?  Runs after every pass
+   (passes/pipeline.c).
 
    From TYPED on
     1  every node in order exists and stands there once

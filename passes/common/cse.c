@@ -8,22 +8,27 @@
 
 #include <string.h>
 
+typedef struct CseSlot {
+    NodeId node;
+    uint32_t hash;
+} CseSlot;
+
 typedef struct CseTable {
-    NodeId *slot;
+    CseSlot *slot;
     uint32_t mask;
 } CseTable;
 
 static bool cse_rule(Rewriter *rw, NodeId id, ValueId *with) {
     CseTable *t = rw->user;
     const Node *n = node_get(rw->g, id);
-    uint32_t at = (uint32_t)node_hash(rw->g, n) & t->mask;
-    for (; t->slot[at].i; at = (at + 1) & t->mask) {
-        const Node *other = node_get(rw->g, t->slot[at]);
-        if (!node_same(rw->g, n, other)) continue;
+    uint32_t hash = (uint32_t)node_hash(rw->g, n), at = hash & t->mask;
+    for (; t->slot[at].node.i; at = (at + 1) & t->mask) {
+        const Node *other = node_get(rw->g, t->slot[at].node);
+        if (t->slot[at].hash != hash || !node_same(rw->g, n, other)) continue;
         memcpy(with, other->out, (size_t)n->nout * sizeof *with);
         return true;
     }
-    t->slot[at] = id;
+    t->slot[at] = (CseSlot){id, hash};
     return false;
 }
 
@@ -32,7 +37,7 @@ Status pass_cse(Module *m, PassCtx *cx) {
         Graph *g = m->graphs.data[i];
         CseTable t = {.mask = 15};
         while (t.mask < 2u * (uint32_t)g->order.len) t.mask = t.mask * 2 + 1;
-        t.slot = NEW_ARRAY(cx->scratch, NodeId, t.mask + 1);
+        t.slot = NEW_ARRAY(cx->scratch, CseSlot, t.mask + 1);
         rewrite_graph(g, cx->scratch, cse_rule, &t);
     }
     return OK;

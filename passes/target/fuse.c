@@ -202,8 +202,9 @@ static bool merge(Fuse *f, int a, int b) {
     if (!reach(f, lo, lo, hi)) return false;
     reorder(f, lo, hi, a);
     for (int i = 0; i < y->len; i++) f->cluster_of[y->data[i].i] = a;
+    NodeList old = ca->nodes; /* room for the next merge */
     ca->nodes = *all;
-    *all = (NodeList){0};
+    *all = old;
     ca->kind = kind;
     if (cb->part < ca->part) ca->part = cb->part;
     cb->dead = true;
