@@ -163,6 +163,16 @@ static char *get(Program p, SizeFn *size, GetFn *fn, size_t *n) {
     return NULL;
 }
 
+/* NVRTC marks PTX with its own version, which drivers older than itself refuse.
+   Our kernels, for compute_80, need nothing that came after CUDA 12.0.      */
+static void accept_older_drivers(char *ptx) {
+    char *v = ptx ? strstr(ptx, "\n.version ") : NULL;
+    if (!v || strtod(v += strlen("\n.version "), NULL) <= 8.0) return;
+    size_t n = strcspn(v, "\n"); /* "8.7", "10.0" */
+    memset(v, ' ', n);
+    memcpy(v, "8.0", 3);
+}
+
 static void run_job(const Build *b, Job *j) {
     const Nvrtc *n = b->lib;
     Program p;
@@ -187,6 +197,7 @@ static void run_job(const Build *b, Job *j) {
     if (ok) {
         j->cubin = get(p, n->GetCUBINSize, n->GetCUBIN, &j->cubin_size);
         j->ptx = get(p, n->GetPTXSize, n->GetPTX, &j->ptx_size);
+        accept_older_drivers(j->ptx);
         j->failed = cuda_arch_is_ptx(j->arch) ? !j->ptx : !j->cubin;
     }
     n->DestroyProgram(&p);

@@ -300,16 +300,20 @@ TEST_CASE(cuda_runtime, second_device) {
 
 TEST_CASE(cuda_runtime, images_by_compute_capability) {
     static const struct {
-        int cc;
+        int cc, driver;
         bool ptx_only;
         const char *arch;
-    } rows[] = {{80, false, "sm_80"},     {86, false, "sm_80"},
-                {90, false, "sm_90"},     {100, false, "compute_80"},
-                {90, true, "compute_80"}, {80, true, "compute_80"}};
+    } rows[] = {{80, 0, false, "sm_80"},        {86, 0, false, "sm_80"},
+                {90, 0, false, "sm_90"},        {100, 0, false, "compute_80"},
+                {90, 0, true, "compute_80"},    {80, 0, true, "compute_80"},
+                {90, 12000, true, "compute_80"}};
     const Model *m = model(&plain);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        SimConfig c = {.cc = rows[i].cc, .ptx_only = rows[i].ptx_only};
+        SimConfig c = {.cc = rows[i].cc,
+                       .driver = rows[i].driver,
+                       .ptx_only = rows[i].ptx_only};
         const ampc_api *a = machine(m, &c);
+        setenv("AMPC_SIM_BLAS_VERSION", c.driver ? "120805" : "130100", 1);
         char want[40];
         ampc_session *s = open_gpu(a);
         snprintf(want, sizeof want, "code for %s,", rows[i].arch);
@@ -319,6 +323,7 @@ TEST_CASE(cuda_runtime, images_by_compute_capability) {
         a->close(s);
         check_clean();
     }
+    unsetenv("AMPC_SIM_BLAS_VERSION");
     machine(m, &(SimConfig){.cc = 75});
     refused(m->c.api, "cuda", true, "compute capability 7.5");
 }
