@@ -29,22 +29,21 @@
 
 typedef struct Kernel Kernel; /* kir.h */
 
-/* One plan step. */
+/* A plan step to be. */
 typedef struct LoweredStep {
     PlanStepKind kind;
     PlanLib lib;             /* PLAN_LIB                                     */
     const Kernel *kernel;    /* PLAN_KERNEL                                  */
     const Kernel *epilogue;  /* PLAN_LIB, NULL: none                         */
-    ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                               */
+    uint32_t fn, second;     /* on a GPU, as is scratch: of PlanStep         */
+    ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                                */
     int nref, nep_ref;
     int64_t *pars;
     int npar;
     int64_t units, grain;
+    uint64_t scratch;
     const char *name;
     bool empty; /* PLAN_LIB: every result is */
-    /* by emit_plan.c: PlanStep's slices, Group.beside */
-    int ref0, ep_ref0, par0;
-    bool beside;
 } LoweredStep;
 
 /* lower.c: the step of every group.  Kernels are shared structurally through

@@ -27,12 +27,6 @@ static void *bind_ref(BindCtx *cx, const PlanRef *r, void **slot) {
     }
 }
 
-static void **bind_refs(BindCtx *cx, uint32_t first, uint32_t n, void **buf) {
-    for (uint32_t i = 0; i < n; i++)
-        buf[i] = bind_ref(cx, &cx->plan->refs[first + i], &buf[i]);
-    return buf + n;
-}
-
 /* Counts table entries and those that follow inputs. */
 static void bind_count(const ampc_session *s, const PlanRun *r, size_t *nbuf,
                        size_t *npatch, bool *grads) {
@@ -42,9 +36,7 @@ static void bind_count(const ampc_session *s, const PlanRun *r, size_t *nbuf,
     for (uint32_t i = 0; i < r->nstep; i++) {
         const PlanStep *t = &plan->steps[r->step0 + i];
         for (uint32_t j = 0; j < t->nref + t->ep_nref; j++) {
-            const PlanRef *x =
-                &plan->refs[j < t->nref ? t->ref0 + j
-                                        : t->ep_ref0 + j - t->nref];
+            const PlanRef *x = &plan->refs[t->ref0 + j];
             *npatch += x->space == PLAN_INPUT;
             *grads |=
                 x->space == PLAN_VAR && s->m->vars[x->index].kind == PLAN_GRAD;
@@ -63,10 +55,11 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
                      .units = t->units,
                      .grain = t->grain < 1 ? 1 : t->grain};
     if (t->kind == PLAN_KERNEL) b->kernel = isa->kernels[t->fn];
-    void **ep = bind_refs(cx, t->ref0, t->nref, buf);
+    for (uint32_t i = 0; i < t->nref + t->ep_nref; i++)
+        buf[i] = bind_ref(cx, &cx->plan->refs[t->ref0 + i], &buf[i]);
     if (t->epilogue)
-        b->epilogue = (CpuEpilogue){isa->epilogues[t->epilogue - 1], ep};
-    bind_refs(cx, t->ep_ref0, t->ep_nref, ep);
+        b->epilogue =
+            (CpuEpilogue){isa->epilogues[t->epilogue - 1], buf + t->nref};
 }
 
 ampc_status cpu_prepare(ampc_session *s, int program) {

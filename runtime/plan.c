@@ -79,10 +79,12 @@ static bool plan_refs_ok(const RunCheck *c, uint32_t first, uint32_t n) {
     return true;
 }
 
-/* Parameters and operands are those of the routine's row. */
-static bool plan_lib_ok(const PlanTarget *p, const PlanStep *t) {
-    const LibInfo *l = lib_info(t->fn);
-    if (!l || t->nref != l->noperand || t->npar != l->npar) return false;
+/* Parameters and operands are those of the routine's row; `more` refs follow.
+ */
+static bool plan_lib_ok(const PlanTarget *p, const PlanStep *t, uint32_t lib,
+                        uint32_t more) {
+    const LibInfo *l = lib_info(lib);
+    if (!l || t->nref != l->noperand + more || t->npar != l->npar) return false;
     for (uint32_t i = 0; i < l->noperand; i++) {
         const LibOperand *o = &l->operands[i];
         int64_t dtype = p->pars[t->par0 + o->dtype_at];
@@ -92,16 +94,26 @@ static bool plan_lib_ok(const PlanTarget *p, const PlanStep *t) {
             return false;
         if (o->role != LIB_ROLE_OPT_OUT && stored && none) return false;
     }
-    return true;
+    return !more || p->refs[t->ref0 + l->noperand].space != PLAN_NONE;
 }
 
 static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
-    if (!plan_refs_ok(c, t->ref0, t->nref) ||
-        !plan_refs_ok(c, t->ep_ref0, t->ep_nref) ||
+    if (t->ep_nref > UINT32_MAX - t->nref ||
+        !plan_refs_ok(c, t->ref0, t->nref + t->ep_nref) ||
         !plan_slice(t->par0, t->npar, c->t->npar))
         return false;
-    if (t->kind == PLAN_KERNEL) return true;
-    return t->kind == PLAN_LIB && plan_lib_ok(c->t, t);
+    bool cpu = c->t == c->m->cpu;
+    switch (t->kind) {
+    case PLAN_KERNEL: return cpu;
+    case PLAN_LIB: return cpu && plan_lib_ok(c->t, t, t->fn, 0);
+    case PLAN_LAUNCH:
+    case PLAN_MANY: return !cpu;
+    case PLAN_PRODUCT:
+        return !cpu && t->fn <= PLAN_PRODUCT_SCALE &&
+               plan_lib_ok(c->t, t, PLAN_LIB_GEMM, t->fn > PLAN_PRODUCT_PLAIN);
+    case PLAN_COPY: return !cpu && plan_lib_ok(c->t, t, PLAN_LIB_COPY, 0);
+    default: return false;
+    }
 }
 
 /* What is read when the program is over is not the host's. */

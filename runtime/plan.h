@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define AMPC_PLAN_VERSION 5
+#define AMPC_PLAN_VERSION 6
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -96,8 +96,20 @@ typedef void PlanEpilogueFn(void *const *buf, const float *acc, int64_t ld,
                             int64_t rows, int64_t cols);
 
 typedef enum PlanStepKind {
+    /* on a CPU */
     PLAN_KERNEL, /* fn = index of a generated kernel                        */
-    PLAN_LIB     /* fn = PlanLib                                            */
+    PLAN_LIB,    /* fn = PlanLib                                            */
+    /* on a GPU */
+    PLAN_LAUNCH,  /* fn = PlanCuda.kernels: kernel(refs.., [n], [scratch]),
+                     then, if `second`, that one with the same parameters: n,
+                     which is par 0, only where `blocks` is 0, scratch where
+                     the step asks for it; PLAN_NONE refs are NULL          */
+    PLAN_MANY,    /* npar tensors in one launch of flat kernel fn:
+                     kernel(table, npar), where row i of the table, all u64, is
+                     {first block of tensor i, par i, its refs..}           */
+    PLAN_PRODUCT, /* fn = PlanProduct, by cuBLASLt: refs a, b, result and the
+                     operand that fn names; par: LibGemm                    */
+    PLAN_COPY     /* by the driver, of ref 0 to ref 1; par: LibCopy         */
 } PlanStepKind;
 
 /* Library routines: rows of lib.def, which tells refs and par of each. */
@@ -107,15 +119,25 @@ typedef enum PlanLib {
     PLAN_NLIB
 } PlanLib;
 
+/* What cuBLASLt does to a product before it stores it. */
+typedef enum PlanProduct {
+    PLAN_PRODUCT_PLAIN,
+    PLAN_PRODUCT_BIAS, /* + ref 3, one value per column, of the result's dtype
+                        */
+    PLAN_PRODUCT_SCALE /* * ref 3, an f32 on the device                     */
+} PlanProduct;
+
 typedef struct PlanStep {
     uint32_t kind;
     uint32_t fn;
-    uint32_t epilogue;         /* index of a generated epilogue + 1; 0 = none */
-    uint32_t ref0, nref;       /* slice of PlanTarget.refs                    */
-    uint32_t ep_ref0, ep_nref; /* the epilogue's own refs                   */
-    uint32_t par0, npar;       /* slice of PlanTarget.pars                    */
-    int64_t units; /* PLAN_KERNEL: independent work units                   */
-    int64_t grain; /* PLAN_KERNEL: units worth one thread hand-over         */
+    uint32_t epilogue;   /* PLAN_LIB: index of a generated one + 1; 0 = none  */
+    uint32_t second;     /* PLAN_LAUNCH: index of a kernel + 1; 0 = none      */
+    uint32_t ref0, nref; /* slice of PlanTarget.refs                        */
+    uint32_t ep_nref;    /* behind them: the epilogue's own                 */
+    uint32_t par0, npar; /* slice of PlanTarget.pars                        */
+    int64_t units;    /* PLAN_KERNEL: independent work units                */
+    int64_t grain;    /* PLAN_KERNEL: units worth one thread hand-over      */
+    uint64_t scratch; /* PLAN_LAUNCH: bytes needed while the step runs      */
     const char *name; /* IR value it computes; for profiles and messages    */
 } PlanStep;
 
@@ -150,7 +172,7 @@ typedef struct PlanIsa {
     const struct AmpcCpuLib *lib;
 } PlanIsa;
 
-/* ---- steps on a GPU ------------------------------------------------------ */
+/* ---- code for GPUs ------------------------------------------------------ */
 
 /* A kernel of the module's CUDA code: `name` in section "cuda:ARCH:UNIT".
    One-dimensional blocks and grids.                                         */
@@ -159,43 +181,9 @@ typedef struct PlanCudaKernel {
     uint32_t unit;
     uint32_t threads; /* per block                                          */
     uint32_t shared;  /* bytes of dynamic shared memory                     */
-    int64_t blocks;   /* 0: n / per_block rounded up, n = the step's par[0] */
+    int64_t blocks;   /* 0: n / per_block rounded up                        */
     int64_t per_block;
 } PlanCudaKernel;
-
-typedef enum PlanCudaOp {
-    PLAN_CUDA_NONE = 0, /* nothing to do, or part of the PLAN_CUDA_MANY step
-                           before                                           */
-    PLAN_CUDA_LAUNCH,   /* kernel(refs.., ep_refs.., [n], [scratch]), then, if
-                           kernel2, that one with the same parameters: n (i64)
-                           only where `blocks` is 0, scratch where the step
-                           asks for it; PLAN_NONE refs are NULL               */
-    PLAN_CUDA_MANY,     /* `count` steps, this one first, of one flat kernel in
-                           one launch: kernel(table, count), where row i of the
-                           table, all u64, is {first block of step i, its n, its
-                           refs..}                                            */
-    PLAN_CUDA_GEMM,     /* cuBLASLt product by the step's LibGemm parameters,
-                           into ref 2 or as PlanCudaFused says                */
-    PLAN_CUDA_COPY      /* PLAN_LIB_COPY by the driver                        */
-} PlanCudaOp;
-
-/* What cuBLASLt does to a product before it stores it in ep_ref `out`. */
-typedef enum PlanCudaFused {
-    PLAN_FUSED_NONE = 0,
-    PLAN_FUSED_BIAS, /* + ep_ref `operand`, one value per column, of the
-                        result's dtype                                 */
-    PLAN_FUSED_SCALE /* * ep_ref `operand`, an f32 on the device       */
-} PlanCudaFused;
-
-typedef struct PlanCudaStep {
-    uint32_t op;              /* PlanCudaOp                                */
-    uint32_t kernel, kernel2; /* index + 1; 0: none                        */
-    uint32_t count;           /* PLAN_CUDA_MANY                            */
-    uint32_t fused;           /* PlanCudaFused                             */
-    uint32_t operand, out;    /* positions in ep_refs                      */
-    uint32_t out_dtype;       /* fused: AmpcDtype of `out`                 */
-    uint64_t scratch;         /* bytes needed while the step runs          */
-} PlanCudaStep;
 
 struct AmpcBackend; /* runtime/backend.h */
 
@@ -203,7 +191,6 @@ typedef struct PlanCuda {
     const PlanTarget *plan;
     uint32_t nkernel, nunit, narch;
     const PlanCudaKernel *kernels;
-    const PlanCudaStep *steps; /* how each of the plan's is launched       */
     /* "sm_90", "sm_80", ..., last "compute_80" (PTX, NUL-terminated)       */
     const char *const *archs;
     int32_t toolkit; /* of the NVRTC used: 12080 = 12.8          */

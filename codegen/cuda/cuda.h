@@ -3,7 +3,7 @@
    print_cuda*.c   kernel IR as CUDA C++
    cuda_lib.c      library steps as instances of the kernels in runtime/cuda
    cuda_gemm.c     what cuBLASLt can do of a product and its epilogue
-   emit_cuda.c     every step of every program to a launch; kernels to units
+   emit_cuda.c     groups to steps of the GPU's list; kernels to units
                    (translation units of equal weight)
    cuda_tables.c   launches as tables for the runtime and notes for people
    cuda_target.c   the architectures asked for
@@ -31,7 +31,7 @@ CudaShape cuda_shape(const Kernel *k);
    epilogue.  The kernel's IR stands above as a comment.                     */
 void print_cuda_kernel(const Kernel *k, StrBuf *sb);
 /* extern "C" __global__ k<index>_many(const unsigned long long *table,
-   unsigned count): PLAN_CUDA_MANY.  After print_cuda_kernel of the kernel. */
+   unsigned count): PLAN_MANY.  After print_cuda_kernel of the kernel. */
 void print_cuda_many(const Kernel *k, StrBuf *sb);
 /* An epilogue as a functor for hand-written kernels:
      struct E<index> { buffers..;
@@ -144,28 +144,31 @@ CudaArchs cuda_archs(const Options *opt, Arena *a);
 
 typedef struct CudaSource {
     VEC(PlanCudaKernel) kernels;
-    VEC(PlanCudaStep) steps;
+    VEC(struct CudaItem) items;
     VEC(CudaUnit) units;
     CudaArchs archs; /* none: text only */
     CudaBuild build; /* emit_so.c, while the C compiler runs */
 } CudaSource;
 
-/* Fills kernels, steps and units. */
-void emit_cuda(Arena *a, const LoweredStep *steps, int nstep, CudaSource *out);
+/* The step that does what `s` and the n - 1 behind it do: *s with kind, fn,
+   second, scratch, refs and pars as a GPU wants them.  false: nothing is to be
+   done.                                                                     */
+bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
+               LoweredStep *out);
+/* When all steps are known. */
+void cuda_units(Arena *a, CudaSource *c);
 
 /* ---- cuda_gemm.c --------------------------------------------------------- */
 
-/* Whether cuBLASLt does the product of this PLAN_LIB_GEMM step. */
-bool cuda_gemm_fits(const LoweredStep *s);
-/* The step's epilogue as one of cuBLASLt's, exactly; else PLAN_FUSED_NONE. */
-PlanCudaFused cuda_gemm_fused(const LoweredStep *s, int *operand, int *out);
+/* The same for a product that cuBLASLt does, exactly; false: it does not. */
+bool cuda_product(Arena *a, const LoweredStep *s, LoweredStep *out);
 
 /* ---- cuda_tables.c ------------------------------------------------------- */
 
 /* PlanCuda `cuda` for plan.c. */
 void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit);
-/* A step for people, and as a JSON object; n: the step's par[0]. */
-void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c, int step,
-                   int64_t n);
+/* A group's step for people, and as a JSON object. */
+void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
+                   const EmitGroup *g);
 
 #endif

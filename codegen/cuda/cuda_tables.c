@@ -4,15 +4,6 @@
 
 #include <string.h>
 
-static const struct {
-    const char *plan, *note;
-} op_text[] = {{"PLAN_CUDA_NONE", "none"},
-               {"PLAN_CUDA_LAUNCH", "launch"},
-               {"PLAN_CUDA_MANY", "many"},
-               {"PLAN_CUDA_GEMM", "gemm"},
-               {"PLAN_CUDA_COPY", "copy"}};
-static const char *const fused_text[] = {"none", "bias", "scale"};
-
 /* ---- plan.c -------------------------------------------------------------- */
 
 void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit) {
@@ -24,25 +15,14 @@ void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit) {
                   k->unit, k->threads, k->shared, (long long)k->blocks,
                   (long long)k->per_block);
     }
-    sb_puts(sb, "    {0}};\n\n/* op, kernel, kernel2, count, fused, operand, "
-                "out, out_dtype, scratch */\n"
-                "static const PlanCudaStep cuda_launches[] = {\n");
-    for (int i = 0; i < c->steps.len; i++) {
-        const PlanCudaStep *s = &c->steps.data[i];
-        sb_printf(sb, "    {%s, %u, %u, %u, %u, %u, %u, %u, %llu},\n",
-                  op_text[s->op].plan, s->kernel, s->kernel2, s->count,
-                  s->fused, s->operand, s->out, s->out_dtype,
-                  (unsigned long long)s->scratch);
-    }
     sb_puts(sb, "    {0}};\n\nstatic const char *const cuda_archs[] = {");
     for (int i = 0; i < c->archs.len; i++)
         sb_printf(sb, "\"%s\", ", c->archs.data[i]);
     sb_printf(sb,
               "0};\n\nextern const struct AmpcBackend ampc_cuda_backend;\n"
               "static const PlanCuda cuda = {\n"
-              "    &cuda_plan, %d, %d, %d, cuda_kernels, cuda_launches,\n"
-              "    cuda_archs, %d,\n"
-              "    &ampc_cuda_backend};\n",
+              "    &cuda_plan, %d, %d, %d, cuda_kernels, cuda_archs,\n"
+              "    %d, &ampc_cuda_backend};\n",
               c->kernels.len, c->units.len, c->archs.len, toolkit);
 }
 
@@ -70,10 +50,12 @@ static void put_usage(StrBuf *sb, bool json, const CudaSource *c,
         }
 }
 
-/* The blocks of a launch of many steps depend on all of them. */
-static void put_kernel(StrBuf *sb, bool json, const CudaSource *c, int number,
-                       int64_t n, bool many) {
-    const PlanCudaKernel *k = &c->kernels.data[number - 1];
+/* The blocks of a launch of many tensors depend on all of them. */
+static void put_kernel(StrBuf *sb, bool json, const CudaSource *c, uint32_t fn,
+                       const EmitGroup *g) {
+    const PlanCudaKernel *k = &c->kernels.data[fn];
+    bool many = g->step.kind == PLAN_MANY;
+    long long n = g->s->npar ? g->s->pars[0] : 0;
     long long blocks = k->blocks ? k->blocks : (n - 1) / k->per_block + 1;
     if (json) {
         sb_printf(sb, "{\"name\":\"%s\",\"unit\":%u,\"threads\":%u", k->name,
@@ -89,50 +71,42 @@ static void put_kernel(StrBuf *sb, bool json, const CudaSource *c, int number,
     if (json) sb_puts(sb, "}}");
 }
 
-/* Both kernels of a step. */
-static void put_both(StrBuf *sb, bool json, const CudaSource *c,
-                     const PlanCudaStep *s, int64_t n) {
-    if (s->kernel)
-        put_kernel(sb, json, c, (int)s->kernel, n, s->op == PLAN_CUDA_MANY);
-    if (!s->kernel2) return;
-    sb_puts(sb, json ? "," : " | ");
-    put_kernel(sb, json, c, (int)s->kernel2, n, false);
-}
-
-static bool is_part(const CudaSource *c, int step) {
-    if (c->steps.data[step].op != PLAN_CUDA_NONE) return false;
-    for (int i = step - 1; i >= 0; i--)
-        if (c->steps.data[i].op != PLAN_CUDA_NONE)
-            return i + (int)c->steps.data[i].count > step;
-    return false;
-}
-
-void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c, int step,
-                   int64_t n) {
-    const PlanCudaStep *s = &c->steps.data[step];
+void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
+                   const EmitGroup *g) {
+    static const char *const op[] = {[PLAN_LAUNCH] = "launch",
+                                     [PLAN_MANY] = "many",
+                                     [PLAN_PRODUCT] = "gemm",
+                                     [PLAN_COPY] = "copy"};
+    static const char *const product[] = {"none", "bias", "scale"};
+    const PlanStep *s = &g->step;
+    bool runs = !g->idle && !g->part;
     if (json) {
         sb_printf(sb, "{\"op\":\"%s\"",
-                  is_part(c, step) ? "part" : op_text[s->op].note);
-        if (s->op == PLAN_CUDA_MANY) sb_printf(sb, ",\"count\":%u", s->count);
-        if (s->op == PLAN_CUDA_GEMM)
-            sb_printf(sb, ",\"fused\":\"%s\"", fused_text[s->fused]);
+                  g->idle   ? "none"
+                  : g->part ? "part"
+                            : op[s->kind]);
+        if (runs && s->kind == PLAN_MANY)
+            sb_printf(sb, ",\"count\":%u", s->npar);
+        if (runs && s->kind == PLAN_PRODUCT)
+            sb_printf(sb, ",\"fused\":\"%s\"", product[s->fn]);
         sb_printf(sb, ",\"scratch\":%llu,\"kernels\":[",
-                  (unsigned long long)s->scratch);
-        put_both(sb, json, c, s, n);
-        sb_puts(sb, "]}");
-        return;
-    }
-    switch ((PlanCudaOp)s->op) {
-    case PLAN_CUDA_NONE:
-        sb_puts(sb, is_part(c, step) ? "in the launch before" : "nothing");
-        return;
-    case PLAN_CUDA_LAUNCH: break;
-    case PLAN_CUDA_MANY: sb_printf(sb, "%u steps in ", s->count); break;
-    case PLAN_CUDA_GEMM:
+                  (unsigned long long)(runs ? s->scratch : 0));
+    } else if (!runs) {
+        sb_puts(sb, g->part ? "in the launch before" : "nothing");
+    } else if (s->kind == PLAN_MANY) {
+        sb_printf(sb, "%u steps in ", s->npar);
+    } else if (s->kind == PLAN_PRODUCT) {
         sb_puts(sb, "cuBLASLt");
-        if (s->fused) sb_printf(sb, " with %s", fused_text[s->fused]);
-        break;
-    case PLAN_CUDA_COPY: sb_puts(sb, "copy"); break;
+        if (s->fn) sb_printf(sb, " with %s", product[s->fn]);
+    } else if (s->kind == PLAN_COPY) {
+        sb_puts(sb, "copy");
     }
-    put_both(sb, json, c, s, n);
+    if (runs && (s->kind == PLAN_LAUNCH || s->kind == PLAN_MANY)) {
+        put_kernel(sb, json, c, s->fn, g);
+        if (s->second) {
+            sb_puts(sb, json ? "," : " | ");
+            put_kernel(sb, json, c, s->second - 1, g);
+        }
+    }
+    if (json) sb_puts(sb, "]}");
 }

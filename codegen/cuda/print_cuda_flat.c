@@ -5,7 +5,7 @@
      k<i>_block  one block's share: the last n % N elements, k<i>_at<1>, go to
                  as many threads of the last block
      k<i>        one tensor
-     k<i>_many   a table of tensors (PLAN_CUDA_MANY)                         */
+     k<i>_many   a table of tensors (PLAN_MANY)                              */
 #include "codegen/cuda/print_cuda.h"
 
 #include <stdio.h>

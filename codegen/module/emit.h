@@ -29,11 +29,13 @@ typedef struct WeightPiece {
     int64_t bytes, offset;
 } WeightPiece;
 
-/* A group as a step of its target. */
+/* A group and the step of its target that does it. */
 typedef struct EmitGroup {
     TargetKind target;
     const LoweredStep *s;
-    int step;
+    PlanStep step; /* of a GPU                                              */
+    bool idle;     /* nothing is to be done                                 */
+    bool part;     /* it is in the step of the group before                 */
 } EmitGroup;
 
 typedef struct PlanSource {

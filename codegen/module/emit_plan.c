@@ -90,14 +90,32 @@ static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
     return at;
 }
 
-static void add_step(Emit *e, const Graph *g, const LoweredStep *s) {
+/* The step of n groups that share a launch; NULL: there is nothing to do. */
+static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
+                                int n) {
     EmitTarget *t = &e->target[g->target];
+    const Kernel *k = s->kernel ? s->kernel : s->epilogue;
     LoweredStep x = *s;
-    x.ref0 = add_refs(e, g, s->refs, s->nref);
-    x.ep_ref0 = add_refs(e, g, s->ep_refs, s->nep_ref);
-    x.par0 = t->pars.len;
-    for (int i = 0; i < s->npar; i++) vec_push(e->a, &t->pars, s->pars[i]);
-    vec_push(e->a, &t->steps, x);
+    x.fn = s->kernel ? (uint32_t)kernel_index(k) : s->lib;
+    if (t->kind == TARGET_CUDA && !cuda_step(e->a, e->out->cuda, s, n, &x))
+        return NULL;
+    PlanStep p = {.kind = x.kind,
+                  .fn = x.fn,
+                  .second = x.second,
+                  .ref0 = (uint32_t)add_refs(e, g, x.refs, x.nref),
+                  .nref = (uint32_t)x.nref,
+                  .ep_nref = (uint32_t)x.nep_ref,
+                  .par0 = (uint32_t)t->pars.len,
+                  .npar = (uint32_t)x.npar,
+                  .units = x.units,
+                  .grain = x.grain,
+                  .scratch = x.scratch,
+                  .name = x.name ? x.name : ""};
+    if (x.kind == PLAN_LIB && k) p.epilogue = (uint32_t)kernel_index(k) + 1;
+    add_refs(e, g, x.ep_refs, x.nep_ref);
+    for (int i = 0; i < x.npar; i++) vec_push(e->a, &t->pars, x.pars[i]);
+    vec_push(e->a, &t->steps, p);
+    return &t->steps.data[t->steps.len - 1];
 }
 
 /* ---- programs ------------------------------------------------------------ */
@@ -122,8 +140,7 @@ static bool add_copy(Emit *e, const Graph *g, ValueId from, ValueId to,
                      .pars = (int64_t *)(void *)&par,
                      .npar = sizeof par / sizeof(int64_t),
                      .name = name};
-    if (par.bytes > 0) add_step(e, g, &s);
-    return par.bytes > 0;
+    return par.bytes > 0 && add_step(e, g, &s, 1);
 }
 
 /* An output that is an input has bytes of its own behind the planned arena: the
@@ -148,12 +165,14 @@ static Status add_run(Emit *e, const Graph *g) {
     TRY(lower_graph(g, t->kernels, e->d, &steps));
     e->const_number = NEW_ARRAY(e->a, int, g->values.len);
     memset(e->const_number, -1, (size_t)g->values.len * sizeof(int));
-    for (int i = 0; i < g->groups.len; i++) {
-        const LoweredStep *s = &steps[i];
-        EmitGroup group = {g->target, s, t->steps.len};
-        vec_push(e->a, &e->out->groups, group);
-        add_step(e, g, s);
-        t->steps.data[t->steps.len - 1].beside = g->groups.data[i].beside;
+    for (int i = 0, n; i < g->groups.len; i += n) {
+        for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside;) n++;
+        const PlanStep *s = add_step(e, g, &steps[i], n);
+        for (int k = 0; k < n; k++) {
+            EmitGroup x = {g->target, &steps[i + k], {0}, !s, k > 0};
+            if (s) x.step = *s;
+            vec_push(e->a, &e->out->groups, x);
+        }
     }
     /* what was not computed in place; fuse.c saw to it that no source is a
        variable that this program writes */
@@ -190,6 +209,7 @@ static Status add_programs(Emit *e) {
         if (!t->kernels) {
             TRY(status);
             t->kernels = kernel_set_new(e->a, g->target);
+            if (t->kind == TARGET_CUDA) e->out->cuda = NEW(e->a, CudaSource);
         }
         if (g->target == first) {
             EmitProgram p = {g->name, e->tensors.len, g->inputs.len,
@@ -218,11 +238,9 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
     add_variables(&e);
     TRY(add_programs(&e));
     out->kernels = e.target[TARGET_CPU].kernels;
-    EmitTarget *gpu = &e.target[TARGET_CUDA];
-    if (gpu->runs.len) {
-        out->cuda = NEW(a, CudaSource);
+    if (out->cuda) {
         out->cuda->archs = cuda_archs(opt, a);
-        emit_cuda(a, gpu->steps.data, gpu->steps.len, out->cuda);
+        cuda_units(a, out->cuda);
     }
     put_plan(&out->text, &e, in);
     return OK;

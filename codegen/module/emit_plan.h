@@ -17,7 +17,7 @@ typedef struct EmitTarget {
     TargetKind kind;
     KernelSet *kernels;
     VEC(EmitRun) runs;
-    VEC(LoweredStep) steps;
+    VEC(PlanStep) steps;
     VEC(PlanRef) refs;
     VEC(int64_t) pars;
 } EmitTarget;

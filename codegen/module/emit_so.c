@@ -251,8 +251,7 @@ static void put_note(StrBuf *sb, bool json, const PlanSource *src,
     if (!k && g->target == TARGET_CPU) k = g->s->epilogue, what = "epilogue";
     if (cuda) {
         sb_puts(sb, json ? "\"cuda\":" : "gpu: ");
-        put_cuda_note(sb, json, src->cuda, g->step,
-                      g->s->npar ? g->s->pars[0] : 0);
+        put_cuda_note(sb, json, src->cuda, g);
     }
     if (!k) return;
     if (cuda) sb_puts(sb, json ? "," : "\n");

@@ -105,29 +105,32 @@ static void put_refs(StrBuf *sb, const EmitTarget *t) {
 }
 
 static void put_target(StrBuf *sb, const EmitTarget *t) {
+    static const char *const kind[] = {
+        [PLAN_KERNEL] = "KERNEL",   [PLAN_LIB] = "LIB",
+        [PLAN_LAUNCH] = "LAUNCH",   [PLAN_MANY] = "MANY",
+        [PLAN_PRODUCT] = "PRODUCT", [PLAN_COPY] = "COPY"};
     const char *name = target_text[t->kind];
     put_refs(sb, t);
     sb_printf(sb,
-              "\n/* kind, fn, epilogue, refs, epilogue's refs, pars, "
-              "epilogue's pars, units,\n   grain, name */\n"
+              "\n/* kind, fn, epilogue, second, refs, epilogue's, pars, units, "
+              "grain, scratch,\n   name */\n"
               "static const PlanStep %s_steps[] = {\n",
               name);
     for (int p = 0, i = 0; p < t->runs.len; p++) {
         const EmitRun *x = &t->runs.data[p];
         sb_printf(sb, "    /* program %s */\n", x->g->name);
         for (; i < x->step0 + x->nstep; i++) {
-            const LoweredStep *s = &t->steps.data[i];
-            const Kernel *k = s->kind == PLAN_LIB ? s->epilogue : s->kernel;
-            int number = k ? kernel_index(k) : -1;
+            const PlanStep *s = &t->steps.data[i];
+            sb_printf(sb, "    {PLAN_%s, ", kind[s->kind]);
             if (s->kind == PLAN_LIB)
-                sb_printf(sb, "    {PLAN_LIB, %s, %d, ",
-                          lib_info(s->lib)->plan_name, number + 1);
+                sb_puts(sb, lib_info(s->fn)->plan_name);
             else
-                sb_printf(sb, "    {PLAN_KERNEL, %d, 0, ", number);
-            sb_printf(sb, "%d, %d, %d, %d, %d, %d, %lld, %lld, ", s->ref0,
-                      s->nref, s->ep_ref0, s->nep_ref, s->par0, s->npar,
-                      (long long)s->units, (long long)s->grain);
-            put_string(sb, s->name ? s->name : "");
+                sb_printf(sb, "%u", s->fn);
+            sb_printf(sb, ", %u, %u, %u, %u, %u, %u, %u, %lld, %lld, %llu, ",
+                      s->epilogue, s->second, s->ref0, s->nref, s->ep_nref,
+                      s->par0, s->npar, (long long)s->units,
+                      (long long)s->grain, (unsigned long long)s->scratch);
+            put_string(sb, s->name);
             sb_puts(sb, "},\n");
         }
     }

@@ -52,10 +52,10 @@ typedef struct GpuProduct {
 } GpuProduct;
 
 typedef struct GpuStep {
-    uint32_t op; /* PlanCudaOp */
+    uint32_t kind; /* PlanStepKind */
     GpuLaunch first, second;
     GpuProduct *product;
-    CUdeviceptr from, to; /* PLAN_CUDA_COPY */
+    CUdeviceptr from, to; /* PLAN_COPY */
     uint64_t bytes;
     const char *name;
 } GpuStep;
@@ -110,7 +110,7 @@ typedef struct GpuDevice {
     uint64_t bytes;
     CUdeviceptr *var;
     CUdeviceptr grads, arena, input, slot[GPU_SLOTS], scratch, workspace;
-    CUdeviceptr zero, rows; /* a constant; the tables of PLAN_CUDA_MANY */
+    CUdeviceptr zero, rows; /* a constant; the tables of PLAN_MANY */
     uint64_t grads_bytes, slot_bytes, scratch_bytes, workspace_bytes;
     uint64_t row_bytes;
 
@@ -192,7 +192,7 @@ typedef struct ProductKey {
     int32_t align_a, align_b, align_o, align_bias;
 } ProductKey;
 
-ampc_status product_bind(ampc_session *s, int program, uint32_t step,
+ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
                          GpuProduct *p, ProductKey *key);
 /* The cublasStatus_t. */
 int product_launch(const GpuDevice *d, const GpuProduct *p, const LtAlgo *algo,

@@ -66,10 +66,6 @@ static int32_t align_of(CUdeviceptr p) {
     return align;
 }
 
-static int32_t epilogue_code(uint32_t fused) {
-    return fused == PLAN_FUSED_BIAS ? LT_EPILOGUE_BIAS : LT_EPILOGUE_DEFAULT;
-}
-
 static ampc_status cannot(ampc_session *s, const PlanStep *t,
                           const char *what) {
     return session_fail(s, AMPC_ERR_UNSUPPORTED,
@@ -77,36 +73,9 @@ static ampc_status cannot(ampc_session *s, const PlanStep *t,
                         t->name ? t->name : "", what);
 }
 
-/* ---- where things lie ---------------------------------------------------- */
-
-typedef struct Places {
-    CUdeviceptr bias;
-    int64_t out_dtype;
-} Places;
-
-static CUdeviceptr ref_at(const ampc_session *s, int program, uint32_t ref) {
-    return gpu_address(s, program, s->plan->refs[ref]);
-}
-
-/* Ordinary products go to ref 2, fused ones to the epilogue's output. */
-static Places places(ampc_session *s, int program, const PlanStep *t,
-                     const PlanCudaStep *c, GpuProduct *p) {
-    const LibGemm *g = (const void *)(s->plan->pars + t->par0);
-    Places at = {0, c->fused ? c->out_dtype : g->c_dtype};
-    p->a = ref_at(s, program, t->ref0 + 1);
-    p->b = ref_at(s, program, t->ref0);
-    p->out = ref_at(s, program, c->fused ? t->ep_ref0 + c->out : t->ref0 + 2);
-    if (c->fused == PLAN_FUSED_SCALE)
-        p->alpha = ref_at(s, program, t->ep_ref0 + c->operand);
-    if (c->fused == PLAN_FUSED_BIAS)
-        at.bias = ref_at(s, program, t->ep_ref0 + c->operand);
-    p->f64 = g->a_dtype == AMPC_F64;
-    return at;
-}
-
 static ampc_status make_key(ampc_session *s, const PlanStep *t,
-                            const PlanCudaStep *c, const GpuProduct *p,
-                            Places at, ProductKey *k) {
+                            const GpuProduct *p, CUdeviceptr bias,
+                            ProductKey *k) {
     const LibGemm *g = (const void *)(s->plan->pars + t->par0);
     k->m = g->n;
     k->n = g->m;
@@ -114,14 +83,14 @@ static ampc_status make_key(ampc_session *s, const PlanStep *t,
     k->ldo = g->n;
     k->type_a = type_code(g->b_dtype);
     k->type_b = type_code(g->a_dtype);
-    k->type_o = type_code(at.out_dtype);
+    k->type_o = type_code(g->c_dtype);
     k->compute = p->f64 ? LT_COMPUTE_64F : LT_COMPUTE_32F;
-    k->epilogue = epilogue_code(c->fused);
+    k->epilogue = bias ? LT_EPILOGUE_BIAS : LT_EPILOGUE_DEFAULT;
     k->pointer = p->alpha ? LT_POINTER_DEVICE : LT_POINTER_HOST;
     k->align_a = align_of(p->a);
     k->align_b = align_of(p->b);
     k->align_o = align_of(p->out);
-    k->align_bias = at.bias ? align_of(at.bias) : 0;
+    k->align_bias = bias ? align_of(bias) : 0;
     if (k->type_a < 0 || k->type_a != k->type_b || k->type_o < 0 ||
         (p->f64 && p->alpha))
         return cannot(s, t, "its types");
@@ -192,23 +161,29 @@ static uint64_t result_bytes(const LibGemm *g) {
     return n;
 }
 
-ampc_status product_bind(ampc_session *s, int program, uint32_t step,
+ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
                          GpuProduct *p, ProductKey *key) {
-    const PlanStep *t = &s->plan->steps[step];
-    const PlanCudaStep *c = &s->m->cuda->steps[step];
+    const PlanRef *ref = s->plan->refs + t->ref0;
     const LibGemm *g = (const void *)(s->plan->pars + t->par0);
     const LtApi *lt = &gpu_of(s)->lt;
+    CUdeviceptr more = 0, bias = 0;
     if (!dims_ok(g)) return cannot(s, t, "its size");
-    Places at = places(s, program, t, c, p);
+    if (t->fn != PLAN_PRODUCT_PLAIN) more = gpu_address(s, program, ref[3]);
+    if (t->fn == PLAN_PRODUCT_BIAS) bias = more;
+    *p = (GpuProduct){.a = gpu_address(s, program, ref[1]),
+                      .b = gpu_address(s, program, ref[0]),
+                      .out = gpu_address(s, program, ref[2]),
+                      .alpha = more - bias,
+                      .f64 = g->a_dtype == AMPC_F64};
     if (is_empty(g)) {
         p->zeros = result_bytes(g);
-        if (p->zeros && c->fused) return cannot(s, t, "it sums nothing");
+        if (p->zeros && more) return cannot(s, t, "it sums nothing");
         return AMPC_OK;
     }
-    ampc_status status = make_key(s, t, c, p, at, key);
+    ampc_status status = make_key(s, t, p, bias, key);
     if (status != AMPC_OK) return status;
     int e = make_layouts(lt, key, p);
-    if (e == 0) e = make_desc(lt, key, p, at.bias);
+    if (e == 0) e = make_desc(lt, key, p, bias);
     return e ? lt_fail(s, e, "description of a product", t->name) : AMPC_OK;
 }
 

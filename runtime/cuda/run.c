@@ -170,8 +170,8 @@ static ampc_status copy(ampc_session *s, const GpuStep *t) {
 
 ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
     const GpuStep *t = &gpu_of(s)->programs[program].steps[step];
-    if (t->op == PLAN_CUDA_COPY) return copy(s, t);
-    if (t->op == PLAN_CUDA_GEMM) return multiply(s, t);
+    if (t->kind == PLAN_COPY) return copy(s, t);
+    if (t->kind == PLAN_PRODUCT) return multiply(s, t);
     ampc_status status = launch(s, &t->first, t->name);
     if (status == AMPC_OK) status = launch(s, &t->second, t->name);
     return status;

@@ -44,9 +44,12 @@ static void end(Emitted *e) {
     arena_free(e->a);
 }
 
-static const PlanCudaStep *first_op(const CudaSource *c, PlanCudaOp op) {
-    for (int i = 0; i < c->steps.len; i++)
-        if (c->steps.data[i].op == op) return &c->steps.data[i];
+/* The first group's step of that kind. */
+static const PlanStep *first_step(const Emitted *e, PlanStepKind kind) {
+    for (int i = 0; i < e->src.groups.len; i++) {
+        const EmitGroup *g = &e->src.groups.data[i];
+        if (!g->idle && g->step.kind == kind) return &g->step;
+    }
     return NULL;
 }
 
@@ -54,18 +57,17 @@ static const PlanCudaStep *first_op(const CudaSource *c, PlanCudaOp op) {
 
 /* `body` computes %z from %x and %w. */
 static void check_fused(const char *params, const char *body, const char *prec,
-                        int fused, int out_dtype) {
+                        PlanProduct fused) {
     char text[600];
     Emitted e;
     snprintf(text, sizeof text,
              "graph forward(%%x: f32[8,6]) {\n  param %s\n%s  return %%z\n}\n",
              params, body);
-    const CudaSource *c = emit(&e, text, "none", prec);
-    const PlanCudaStep *s = first_op(c, PLAN_CUDA_GEMM);
+    emit(&e, text, "none", prec);
+    const PlanStep *s = first_step(&e, PLAN_PRODUCT);
     if (!s) FAIL("no product:\n%s", text);
-    CHECK_MSG(s->fused == (unsigned)fused, "fused %u:\n%s", s->fused, text);
-    CHECK_MSG(!s->kernel && !s->scratch, "%s", text);
-    if (fused) CHECK_EQ_INT(s->out_dtype, out_dtype);
+    CHECK_MSG(s->fn == fused, "fused %u:\n%s", s->fn, text);
+    CHECK_MSG(s->nref == 3 + (fused != PLAN_PRODUCT_PLAIN), "%s", text);
     end(&e);
 }
 
@@ -77,37 +79,37 @@ TEST_CASE(emit_cuda, epilogues_that_round_alike_are_fused) {
     static const char bias[] = "  %h = matmul %x, %w\n  %z = add %h, %b\n";
     static const char bias2[] = "  %h = matmul %x, %w\n  %z = add %b, %h\n";
     static const char scale[] = "  %h = matmul %x, %w\n  %z = mul %h, %s\n";
-    check_fused(w, product, "fp32", PLAN_FUSED_NONE, 0);
-    check_fused(wb, bias, "fp32", PLAN_FUSED_BIAS, AMPC_F32);
-    check_fused(wb, bias2, "fp32", PLAN_FUSED_BIAS, AMPC_F32);
-    check_fused(ws, scale, "fp32", PLAN_FUSED_SCALE, AMPC_F32);
+    check_fused(w, product, "fp32", PLAN_PRODUCT_PLAIN);
+    check_fused(wb, bias, "fp32", PLAN_PRODUCT_BIAS);
+    check_fused(wb, bias2, "fp32", PLAN_PRODUCT_BIAS);
+    check_fused(ws, scale, "fp32", PLAN_PRODUCT_SCALE);
     /* what follows is another step */
     check_fused(wb, "  %h = matmul %x, %w\n  %i = add %h, %b\n  %z = relu %i\n",
-                "fp32", PLAN_FUSED_BIAS, AMPC_F32);
+                "fp32", PLAN_PRODUCT_BIAS);
     check_fused(ws, "  %h = matmul %x, %w\n  %i = mul %h, %s\n  %z = relu %i\n",
-                "fp32", PLAN_FUSED_SCALE, AMPC_F32);
+                "fp32", PLAN_PRODUCT_SCALE);
 }
 
 /* In bf16 the product is rounded before the bias is added; cuBLASLt's relu
    makes no promise about NaN. */
 TEST_CASE(emit_cuda, other_work_is_in_other_steps) {
     check_fused("%w: f32[6,4]", "  %h = matmul %x, %w\n  %z = relu %h\n",
-                "fp32", PLAN_FUSED_NONE, 0);
+                "fp32", PLAN_PRODUCT_PLAIN);
     check_fused("%w: f32[6,4], %b: f32[4]",
                 "  %h = matmul %x, %w\n  %z = add %h, %b\n", "bf16",
-                PLAN_FUSED_NONE, 0);
+                PLAN_PRODUCT_PLAIN);
     check_fused("%w: f32[6,4], %b: f32[8,4]",
                 "  %h = matmul %x, %w\n  %z = add %h, %b\n", "fp32",
-                PLAN_FUSED_NONE, 0);
+                PLAN_PRODUCT_PLAIN);
     check_fused("%w: f32[6,4], %b: f32[8,1]",
                 "  %h = matmul %x, %w\n  %z = add %h, %b\n", "fp32",
-                PLAN_FUSED_NONE, 0);
+                PLAN_PRODUCT_PLAIN);
     check_fused("%w: f32[6,4], %b: f32[4]",
                 "  %h = matmul %x, %w\n  %z = sub %h, %b\n", "fp32",
-                PLAN_FUSED_NONE, 0);
+                PLAN_PRODUCT_PLAIN);
     check_fused("%w: f32[6,4], %b: f32[4]",
                 "  %h = matmul %x, %w\n  %z = mul %h, %b\n", "fp32",
-                PLAN_FUSED_NONE, 0);
+                PLAN_PRODUCT_PLAIN);
 }
 
 /* cuBLASLt takes 65,535 products in a batch; more are a kernel of ours. */
@@ -119,9 +121,9 @@ TEST_CASE(emit_cuda, batches_of_products_have_a_limit) {
                  "graph forward(%%x: f32[%d,2,3], %%y: f32[%d,3,4]) {\n"
                  "  %%z = matmul %%x, %%y\n  return %%z\n}\n",
                  batch, batch);
-        const CudaSource *c = emit(&e, text, "none", "fp32");
-        CHECK_EQ_INT(first_op(c, PLAN_CUDA_GEMM) != NULL, batch == 65535);
-        CHECK_EQ_INT(first_op(c, PLAN_CUDA_LAUNCH) != NULL, batch != 65535);
+        emit(&e, text, "none", "fp32");
+        CHECK_EQ_INT(first_step(&e, PLAN_PRODUCT) != NULL, batch == 65535);
+        CHECK_EQ_INT(first_step(&e, PLAN_LAUNCH) != NULL, batch != 65535);
         end(&e);
     }
 }
@@ -138,12 +140,16 @@ static const char two_layers[] =
 TEST_CASE(emit_cuda, updates_share_a_launch) {
     Emitted e;
     const CudaSource *c = emit(&e, two_layers, "cross_entropy", "fp32");
-    const PlanCudaStep *s = first_op(c, PLAN_CUDA_MANY);
+    const PlanStep *s = first_step(&e, PLAN_MANY);
     REQUIRE(s != NULL);
-    CHECK(s->count >= 4);
-    for (uint32_t i = 1; i < s->count; i++)
-        CHECK_EQ_INT(s[i].op, PLAN_CUDA_NONE);
-    CHECK_HAS(c->kernels.data[s->kernel - 1].name, "_many");
+    CHECK(s->npar >= 4 && s->nref % s->npar == 0);
+    int parts = 1;
+    for (int i = 0; i < e.src.groups.len; i++) {
+        const EmitGroup *g = &e.src.groups.data[i];
+        parts += g->part && g->step.par0 == s->par0;
+    }
+    CHECK_EQ_INT(parts, s->npar);
+    CHECK_HAS(c->kernels.data[s->fn].name, "_many");
     end(&e);
 }
 
@@ -154,9 +160,8 @@ TEST_CASE(emit_cuda, dependent_steps_do_not) {
         "  %a = add %x, %w\n  %b = add %a, %w\n  %z = add %b, %w\n"
         "  return %z\n}\n";
     Emitted e;
-    const CudaSource *c = emit(&e, chain, "none", NULL);
-    for (int i = 0; i < c->steps.len; i++)
-        CHECK(c->steps.data[i].op != PLAN_CUDA_MANY);
+    emit(&e, chain, "none", NULL);
+    CHECK(!first_step(&e, PLAN_MANY));
     end(&e);
 }
 

@@ -14,7 +14,7 @@
 #include "tests/support/tiny_module.h"
 #include "tests/tolerance.h"
 
-enum { CASES = 160, ELEMENTS = 4096, REFS = 5 };
+enum { CASES = 160, ELEMENTS = 4096, REFS = 4 };
 enum { PARS = sizeof(LibGemm) / sizeof(int64_t) };
 
 /* Per dtype, operand A and B and a bias; then the scale. */
@@ -29,7 +29,6 @@ typedef struct Products {
     PlanCuda cuda;
     PlanVar vars[V_COUNT];
     PlanStep steps[CASES];
-    PlanCudaStep cuda_steps[CASES];
     PlanRef refs[CASES * (REFS + 1)]; /* of the steps, then of the results */
     int64_t pars[CASES * PARS];
     PlanTensor tensors[CASES];
@@ -119,7 +118,7 @@ static LibGemm make_gemm(int *type, int64_t *batch) {
 static uint32_t make_fused(const LibGemm *g) {
     uint32_t f = (uint32_t)random_below(3);
     if (g->k == 0 || g->n == 0 || g->a_dtype == AMPC_F64) return 0;
-    return f == PLAN_FUSED_SCALE && g->c_dtype != AMPC_F32 ? 0 : f;
+    return f == PLAN_PRODUCT_SCALE && g->c_dtype != AMPC_F32 ? 0 : f;
 }
 
 static int var_of(uint32_t dtype, int which) {
@@ -144,29 +143,20 @@ static void make_case(Products *p, uint32_t i, uint64_t *arena) {
     PlanRef at = {PLAN_ARENA, 0, *arena + shift(out)};
     snprintf(p->names[V_COUNT + i], 16, "case%u", i);
     memcpy(&p->pars[i * PARS], &g, sizeof g);
-    int bias = fused == PLAN_FUSED_SCALE ? V_SCALE : var_of(out, V_BIAS);
+    int bias = fused == PLAN_PRODUCT_SCALE ? V_SCALE : var_of(out, V_BIAS);
     p->refs[r] = var_ref((uint32_t)var_of((uint32_t)g.a_dtype, V_A),
                          shift((uint32_t)g.a_dtype));
     p->refs[r + 1] = var_ref((uint32_t)var_of((uint32_t)g.b_dtype, V_B),
                              shift((uint32_t)g.b_dtype));
-    p->refs[r + 2] = fused ? (PlanRef){PLAN_NONE, 0, 0} : at;
+    p->refs[r + 2] = at;
     p->refs[r + 3] = var_ref((uint32_t)bias, bias == V_SCALE ? 0 : shift(out));
-    p->refs[r + 4] = at;
-    p->steps[i] = (PlanStep){.kind = PLAN_LIB,
-                             .fn = PLAN_LIB_GEMM,
-                             .epilogue = fused ? 1 : 0,
+    p->steps[i] = (PlanStep){.kind = PLAN_PRODUCT,
+                             .fn = fused,
                              .ref0 = r,
-                             .nref = 3,
-                             .ep_ref0 = r + 3,
-                             .ep_nref = 2,
+                             .nref = 3 + (fused != PLAN_PRODUCT_PLAIN),
                              .par0 = i * PARS,
                              .npar = PARS,
                              .name = p->names[V_COUNT + i]};
-    p->cuda_steps[i] = (PlanCudaStep){.op = PLAN_CUDA_GEMM,
-                                      .fused = fused,
-                                      .operand = 0,
-                                      .out = 1,
-                                      .out_dtype = out};
     p->tensors[i] = (PlanTensor){.name = p->names[V_COUNT + i],
                                  .dtype = out,
                                  .rank = 3,
@@ -191,9 +181,7 @@ static void make_plan(Products *p) {
                            .steps = p->steps,
                            .refs = p->refs,
                            .pars = p->pars};
-    p->cuda = (PlanCuda){.plan = &p->plan,
-                         .steps = p->cuda_steps,
-                         .backend = &ampc_cuda_backend};
+    p->cuda = (PlanCuda){.plan = &p->plan, .backend = &ampc_cuda_backend};
     p->m = (AmpcModule){.version = AMPC_PLAN_VERSION,
                         .model = "products",
                         .info = "{}",
@@ -231,7 +219,7 @@ static double value_at(const Products *p, PlanRef r, int64_t i) {
 static double expected(const Products *p, uint32_t i, int64_t e) {
     LibGemm g;
     const PlanRef *r = &p->refs[i * REFS];
-    uint32_t fused = p->cuda_steps[i].fused;
+    uint32_t fused = p->steps[i].fn;
     memcpy(&g, &p->pars[i * PARS], sizeof g);
     int64_t b = e / (g.m * g.n), m = e / g.n % g.m, n = e % g.n, a0 = 0, b0 = 0;
     double sum = 0;
@@ -242,8 +230,8 @@ static double expected(const Products *p, uint32_t i, int64_t e) {
     for (int64_t k = 0; k < g.k; k++)
         sum += value_at(p, r[0], a0 + m * g.a_rs + k * g.a_cs) *
                value_at(p, r[1], b0 + k * g.b_rs + n * g.b_cs);
-    if (fused == PLAN_FUSED_SCALE) sum *= p->value[V_SCALE][0];
-    if (fused == PLAN_FUSED_BIAS) sum += value_at(p, r[3], n);
+    if (fused == PLAN_PRODUCT_SCALE) sum *= p->value[V_SCALE][0];
+    if (fused == PLAN_PRODUCT_BIAS) sum += value_at(p, r[3], n);
     return sum;
 }
 

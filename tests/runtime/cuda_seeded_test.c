@@ -220,7 +220,7 @@ static void wrong_stride(Wrong *w, const AmpcModule *m, size_t field,
         if (!strcmp(m->programs[i].name, "train")) r = &w->plan.runs[i];
     REQUIRE(r);
     for (uint32_t i = r->step0; i < r->step0 + r->nstep; i++)
-        if (m->cuda->steps[i].op == PLAN_CUDA_GEMM)
+        if (w->plan.steps[i].kind == PLAN_PRODUCT)
             pars[w->plan.steps[i].par0 + field / sizeof *pars] += by;
     w->plan.pars = pars;
     w->cuda.plan = &w->plan;
