@@ -31,6 +31,7 @@
    kept; else $XDG_CACHE_HOME/ampc or ~/.cache/ampc), AMPC_TUNE=0 (measure
    none), AMPC_CUDA_GRAPH=0 (no CUDA graphs), AMPC_LIBCUDA, AMPC_LIBCUBLASLT
    (a file to load instead; "none").  For CPUs: AMPC_ISA=v2|v3|v4 (at most).
+   For many processes: AMPC_LIBMPI (a file to load instead; "none").
    A program with more rights than its user (setuid) reads none of them.     */
 #ifndef AMPC_H
 #define AMPC_H
@@ -58,9 +59,12 @@ typedef enum ampc_status {
                                  can only be closed                         */
     AMPC_ERR_DATA = 9,        /* an input names a class or a row that is not
                                  there: see bad_data                        */
-    AMPC_ERR_DIVERGED = 10    /* as many steps in a row were skipped as
+    AMPC_ERR_DIVERGED = 10,   /* as many steps in a row were skipped as
                                  ampc_options.max_skipped allows: see
                                  nonfinite                                  */
+    AMPC_ERR_COMM = 11        /* another rank is gone, late or different, or
+                                 the communicator failed: the message names it;
+                                 training cannot go on                      */
 } ampc_status;
 
 typedef enum ampc_dtype {
@@ -133,6 +137,35 @@ typedef struct ampc_variable_info {
     size_t bytes;
 } ampc_variable_info;
 
+/* ---- many processes ------------------------------------------------------ */
+
+/* Ranks 0 .. world-1 that train one model, each with a session of its own and
+   its own part of the batch: one step of all is one step of one rank that
+   accumulates that many times as many micro-batches.  api->comm_open makes one;
+   so can a host.  All ranks call these functions in the same order; they return
+   0, or something else when they could not, and after that no more is called.
+   Where another rank does not answer they must return in time.              */
+typedef struct ampc_comm {
+    size_t size;
+    int32_t rank, world;
+    int32_t local; /* among the ranks of this machine: which GPU "cuda" is  */
+    int32_t reserved0;
+    void *ctx;
+    /* Sums of AMPC_DTYPE_F32 or F64, in place: the same bits on all ranks. */
+    int (*allreduce)(void *ctx, void *data, size_t count, int32_t dtype);
+    /* From rank `root` to all others. */
+    int (*broadcast)(void *ctx, void *data, size_t bytes, int32_t root);
+    int (*barrier)(void *ctx);
+    const char *(*error)(void *ctx); /* why the last failed; may be NULL    */
+} ampc_comm;
+
+typedef struct ampc_comm_options {
+    size_t size;
+    const char *engine; /* "mpi": Open MPI or MPICH, found at run time; sums
+                           are added in the order of ranks                  */
+    double deadline;    /* seconds to wait for another rank; 0: 300         */
+} ampc_comm_options;
+
 /* ---- opening ------------------------------------------------------------- */
 
 /* Returns `bytes` bytes aligned to `align` (a power of two), or NULL. */
@@ -158,7 +191,12 @@ typedef struct ampc_options {
     void *stream; /* CUstream of the host (in the device's primary context)
                      that steps are put on, in order; NULL: one of our own;
                      not with "cpu"                                         */
-    void *comm;   /* must be NULL: data-parallel communicator               */
+    const ampc_comm *comm; /* NULL: one process alone.  Must outlive the
+                              session.  Then open, step, micro_step, update,
+                              load, load_weights and resume are made by all
+                              ranks alike: rank 0 reads the files, and
+                              buffers (running statistics) are those of
+                              rank 0.  Between micro-steps nothing is saved  */
     int32_t max_skipped; /* that many skipped steps in a row, and every one that
                             follows, are AMPC_ERR_DIVERGED; 0: 100; -1: never */
     int32_t reserved1;
@@ -426,6 +464,14 @@ typedef struct ampc_api {
        time of a step.  fn must not use the session.                         */
     ampc_status (*underflow)(ampc_session *s, const ampc_input *in, size_t nin,
                              ampc_underflow_fn fn, void *ctx);
+
+    /* A communicator for ampc_options.comm, by all ranks at once; on failure as
+       `open`.  "mpi" initialises MPI if the host has not, and then ends it in
+       comm_close (comm may be NULL), which waits for the other ranks unless one
+       of them failed.                                                       */
+    ampc_status (*comm_open)(const ampc_comm_options *options, ampc_comm **out,
+                             char *err, size_t err_size);
+    void (*comm_close)(ampc_comm *comm);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

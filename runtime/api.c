@@ -302,22 +302,39 @@ static ampc_status need_path(ampc_session *s, const char *path) {
 static ampc_status api_save(ampc_session *s, const char *path) {
     ENTER(s);
     ampc_status status = need_path(s, path);
+    if (status == AMPC_OK && s->opt.comm && s->micro > 0)
+        status = session_fail(s, AMPC_ERR_ARGUMENT,
+                              "between micro-steps other ranks hold a part of "
+                              "the gradients: nothing is saved");
     return api_leave(s, status == AMPC_OK ? checkpoint_save(s, path) : status);
+}
+
+/* One of many ranks need not see the file. */
+static bool reads_files(const ampc_session *s) {
+    return !s->opt.comm || s->opt.comm->rank == 0;
+}
+
+static ampc_status has_read(ampc_session *s, ampc_status status) {
+    return api_leave(s, s->opt.comm ? comm_share(s, status) : status);
 }
 
 static ampc_status api_load(ampc_session *s, const char *path) {
     ENTER(s);
     ampc_status status = need_path(s, path);
-    if (status == AMPC_OK) status = checkpoint_load(s, path, false);
-    return api_leave(s, status);
+    if (status == AMPC_OK && reads_files(s))
+        status = checkpoint_load(s, path, false);
+    return has_read(s, status);
 }
 
 static ampc_status api_load_weights(ampc_session *s, const ampc_weights *from) {
     ENTER(s);
+    ampc_status status = AMPC_OK;
     if (!SIZED(from) || from->size < sizeof *from)
-        return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT,
-                                         "ampc_weights.size is not set"));
-    return api_leave(s, checkpoint_load_weights(s, from));
+        status =
+            session_fail(s, AMPC_ERR_ARGUMENT, "ampc_weights.size is not set");
+    if (status == AMPC_OK && reads_files(s))
+        status = checkpoint_load_weights(s, from);
+    return has_read(s, status);
 }
 
 static ampc_status api_save_weights(ampc_session *s, const char *path) {
@@ -330,8 +347,9 @@ static ampc_status api_save_weights(ampc_session *s, const char *path) {
 static ampc_status api_resume(ampc_session *s, const char *path) {
     ENTER(s);
     ampc_status status = need_path(s, path);
-    if (status == AMPC_OK) status = checkpoint_load(s, path, true);
-    return api_leave(s, status);
+    if (status == AMPC_OK && reads_files(s))
+        status = checkpoint_load(s, path, true);
+    return has_read(s, status);
 }
 
 static ampc_status do_set_cursor(ampc_session *s, const char *json) {
@@ -429,6 +447,8 @@ static const ampc_api api_template = {
     .load_weights = api_load_weights,
     .save_weights = api_save_weights,
     .underflow = api_underflow,
+    .comm_open = comm_open,
+    .comm_close = comm_close,
 };
 
 /* A module has one plan, so its table is made once. */

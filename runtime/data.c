@@ -58,6 +58,13 @@ ampc_status data_trained(ampc_session *s, int64_t count) {
     ampc_bad_data b = {.size = sizeof b, .count = count};
     int64_t k;
     if (count <= s->bad.count) return AMPC_OK;
+    if (s->bad_rank >= 0) {
+        s->bad = b;
+        return session_fail(s, AMPC_ERR_DATA,
+                            "rank %d was given a number that is no class or "
+                            "row; it tells which",
+                            s->bad_rank);
+    }
     ampc_status status = kept(s, VAR_BAD_CHECK, &k);
     if (status == AMPC_OK) status = kept(s, VAR_BAD_AT, &b.index);
     if (status == AMPC_OK) status = kept(s, VAR_BAD_VALUE, &b.value);

@@ -10,7 +10,7 @@
 
 #include "runtime/backend.h"
 
-enum { HUGE_PAGE = 2 << 20 };
+enum { HUGE_PAGE = 2 << 20, COMM_MOST = 65536 };
 
 static void *default_alloc(void *ctx, size_t bytes, size_t align) {
     void *p = NULL;
@@ -42,14 +42,17 @@ static const char *options_defect(const AmpcModule *m, const ampc_options *o) {
     if (o->max_skipped < -1)
         return "max_skipped: -1 (no limit), 0 (the default) or more";
     if (o->stream && !m->cuda) return "stream: this module has no CUDA code";
-    if (o->comm) return "comm: this module has no data-parallel code";
+    const ampc_comm *c = o->comm;
+    if (c && (c->size < sizeof *c || !c->allreduce || !c->broadcast ||
+              !c->barrier || c->world < 1 || c->world > COMM_MOST ||
+              c->rank < 0 || c->rank >= c->world || c->local < 0))
+        return "comm: its size, a function, the rank or the world is not set";
     return NULL;
 }
 
-/* "auto" or NULL, "cpu", "cuda", "cuda:N" */
+/* "auto" or NULL, "cpu", "cuda", "cuda:N", which sets *ordinal */
 static bool device_parse(const char *text, DeviceKind *kind, int *ordinal) {
     *kind = DEVICE_AUTO;
-    *ordinal = 0;
     if (!text || strcmp(text, "auto") == 0) return true;
     *kind = DEVICE_CPU;
     if (strcmp(text, "cpu") == 0) return true;
@@ -67,6 +70,7 @@ static ampc_status device_read(const AmpcModule *m, const ampc_options *o,
                                DeviceKind *kind, int *ordinal, char *err,
                                size_t err_size) {
     char text[200];
+    *ordinal = o->comm ? o->comm->local : 0;
     bool known = device_parse(o->device, kind, ordinal);
     if (known && (*kind != DEVICE_CUDA || m->cuda)) {
         if (*kind != DEVICE_CPU || !o->stream) return AMPC_OK;
@@ -197,7 +201,9 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
     s->ordinal = ordinal;
     s->pid = getpid();
     s->metrics.size = sizeof s->metrics;
+    s->bad_rank = -1;
     status = session_build(s);
+    if (o.comm) status = comm_join(s, status);
     if (status != AMPC_OK) {
         open_error(err, err_size, status, s->error);
         session_close(s);
@@ -212,6 +218,7 @@ void session_close(ampc_session *s) {
     if (!s) return;
     if (s->backend) s->backend->close(s);
     mem_free(s, s->addr, s->addr_bytes);
+    mem_free(s, s->block, s->block_bytes);
     if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
     mem_free(s, s, sizeof *s);
 }

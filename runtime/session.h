@@ -10,6 +10,7 @@
    diverge.c     steps that are skipped one after the other, and why
    locate.c      program locate: which value is not finite
    underflow.c   program underflow: what fp16 flushes to zero
+   comm.c        a session as one of many ranks;  comm_mpi.c  MPI as the engine
    sections.c    the module's own file;  weights.c  initial values from it
    safetensors.c the file format;  safetensors_write.c, checkpoint.c,
                  checkpoint_load.c  a session to and from it                 */
@@ -112,6 +113,11 @@ struct ampc_session {
     int64_t located;          /* ampc.nonfinite of this optimizer step, or
                                  INT64_MAX                              */
     char located_name[256], located_op[64]; /* what nonfinite points to */
+    float *block; /* what ranks add up (comm.c): block_count numbers */
+    size_t block_count, block_bytes;
+    int64_t bad_agreed; /* ampc.bad_data as all ranks know it */
+    int bad_rank; /* the first other whose data were bad in the last step, if
+                     those of this one were not; -1: none                   */
     char error[1024];
     char notice[1024]; /* of the call, or "" */
 };
@@ -253,6 +259,28 @@ bool locate_read(ampc_session *s, ampc_nonfinite *x);
 /* underflow.c */
 ampc_status api_underflow(ampc_session *s, const ampc_input *in, size_t nin,
                           ampc_underflow_fn fn, void *ctx);
+
+/* comm.c, for sessions with ampc_options.comm.  comm_join: all ranks, also one
+   whose session could not be opened, whose status it is; the same modules?  */
+ampc_status comm_join(ampc_session *s, ampc_status status);
+/* Rank 0 has read a file, with that status: all get what it holds. */
+ampc_status comm_share(ampc_session *s, ampc_status status);
+/* Random numbers of this rank's share of a step, and back. */
+ampc_status comm_random(ampc_session *s, int64_t micro_steps);
+/* Gradients, loss and what was bad of all ranks, before program update. */
+ampc_status comm_reduce(ampc_session *s);
+ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
+                      char *err, size_t err_size);
+void comm_close(ampc_comm *comm);
+
+/* What moves bytes between ranks; close also takes one that failed. */
+typedef struct CommEngine {
+    const char *name;
+    ampc_status (*open)(double deadline, ampc_comm **out, char *err,
+                        size_t err_size);
+    void (*close)(ampc_comm *comm);
+} CommEngine;
+extern const CommEngine comm_mpi; /* comm_mpi.c */
 
 /* The table for ampc.h; the emitted module exports a function that returns it.
    NULL for a version that we do not serve.  One copy of the runtime serves one

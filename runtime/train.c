@@ -119,10 +119,15 @@ static ampc_status do_micro(ampc_session *s, ProgramId id, const ampc_input *in,
                             "%lld micro-steps were made: update is due",
                             (long long)s->micro);
     int64_t micro = s->micro;
+    int64_t share = s->opt.comm ? s->opt.comm->rank * s->accumulate : 0;
     ampc_status status = s->backend->need_grads(s);
     if (status == AMPC_OK && micro == 0) status = s->backend->zero_grads(s);
-    if (status == AMPC_OK && id == PROG_MICRO) status = locate_run(s, in, nin);
+    if (status == AMPC_OK && micro == 0) status = comm_random(s, share);
+    if (status != AMPC_OK) return status;
+    if (micro == 0) s->bad_rank = -1;
+    if (id == PROG_MICRO) status = locate_run(s, in, nin);
     if (status == AMPC_OK) status = session_run(s, id, in, nin);
+    if (status != AMPC_OK && micro == 0) comm_random(s, -share);
     if (status == AMPC_OK) status = set_micro(s, micro + 1);
     if (status != AMPC_OK) return status;
     s->due_loss = s->program[id];
@@ -135,14 +140,16 @@ static ampc_status do_update(ampc_session *s) {
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "update needs %lld micro-steps; %lld were made",
                             (long long)s->accumulate, (long long)s->micro);
-    ampc_status status = session_run(s, PROG_UPDATE, NULL, 0);
+    ampc_status status = session_prepare(s, PROG_UPDATE);
+    if (status == AMPC_OK && s->opt.comm) status = comm_reduce(s);
+    if (status == AMPC_OK) status = session_run(s, PROG_UPDATE, NULL, 0);
     if (status != AMPC_OK) return status;
     status = set_micro(s, 0);
     return status == AMPC_OK ? updated(s, PROG_UPDATE) : status;
 }
 
 static ampc_status do_step(ampc_session *s, const ampc_input *in, size_t nin) {
-    if (s->program[PROG_TRAIN] >= 0 && s->accumulate == 1) {
+    if (s->program[PROG_TRAIN] >= 0 && s->accumulate == 1 && !s->opt.comm) {
         ampc_status status = locate_run(s, in, nin);
         if (status == AMPC_OK) status = session_run(s, PROG_TRAIN, in, nin);
         return status == AMPC_OK ? updated(s, PROG_TRAIN) : status;

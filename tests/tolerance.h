@@ -45,6 +45,10 @@
    largest magnitude. */
 #define TOL_UPDATE 4e-6
 
+/* Twenty steps of two ranks that accumulate two micro-batches each beside one
+   that accumulates four: sums of sums. */
+#define TOL_RANKS 1e-6
+
 /* A loss and its gradient in f32 beside the same in double: sums of at most
    some dozen logarithms. */
 #define TOL_LOSS 4e-6

@@ -1,0 +1,315 @@
+/* comm.c: a session as one of many ranks.
+
+   A step of N ranks that make A micro-steps each is the step of one rank that
+   makes N A of them: rank r computes those from r A on.  Its gradients, its sum
+   of losses and whether its data were bad lie in one block that is added up
+   over ranks; program update, told that N A micro-steps were made, then sees
+   the same bits everywhere and decides alike: norm, skip, scale, step.  So
+   between steps all ranks hold the same variables, but for buffers, which rank
+   0 hands out, and random numbers are counted on as one rank would.
+
+   Bytes are moved by ampc_options.comm alone.                               */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/backend.h"
+#include "runtime/crc.h"
+
+enum { LEAST_BLOCK = 1 << 16, DEFAULT_DEADLINE = 300 };
+
+/* ---- open and close ------------------------------------------------------ */
+
+static const CommEngine *const engines[] = {&comm_mpi};
+enum { NENGINE = sizeof engines / sizeof *engines };
+
+ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
+                      char *err, size_t err_size) {
+    ampc_comm_options o = {.size = 0};
+    const char *why = "ampc_comm_options.size is not set";
+    if (err && err_size) err[0] = 0;
+    if (out) *out = NULL;
+    if (SIZED(options)) {
+        memcpy(&o, options,
+               options->size < sizeof o ? options->size : sizeof o);
+        why = !out                                      ? "out is NULL"
+              : !(o.deadline >= 0 && o.deadline <= 1e9) ? "deadline: seconds"
+              : !o.engine                               ? "no engine is named"
+                                                        : NULL;
+    }
+    for (size_t i = 0; i < NENGINE && !why; i++)
+        if (strcmp(o.engine, engines[i]->name) == 0)
+            return engines[i]->open(o.deadline > 0 ? o.deadline
+                                                   : DEFAULT_DEADLINE,
+                                    out, err, err_size);
+    if (err && err_size)
+        snprintf(err, err_size, "%s",
+                 why ? why : "there is no such engine; \"mpi\" is one");
+    return AMPC_ERR_ARGUMENT;
+}
+
+void comm_close(ampc_comm *comm) {
+    if (comm) (*(const CommEngine *const *)comm->ctx)->close(comm);
+}
+
+/* ---- the engine ---------------------------------------------------------- */
+
+static ampc_status engine_fail(ampc_session *s, const char *what) {
+    const ampc_comm *c = s->opt.comm;
+    const char *why = c->error ? c->error(c->ctx) : NULL;
+    return session_fail(s, AMPC_ERR_COMM, "%s: %.600s", what,
+                        why && *why ? why : "the communicator failed");
+}
+
+static ampc_status add_up(ampc_session *s, void *data, size_t n,
+                          ampc_dtype dtype, const char *what) {
+    const ampc_comm *c = s->opt.comm;
+    if (c->allreduce(c->ctx, data, n, dtype) == 0) return AMPC_OK;
+    return engine_fail(s, what);
+}
+
+static ampc_status hand_out(ampc_session *s, void *data, size_t bytes,
+                            const char *what) {
+    const ampc_comm *c = s->opt.comm;
+    if (c->broadcast(c->ctx, data, bytes, 0) == 0) return AMPC_OK;
+    return engine_fail(s, what);
+}
+
+/* ---- the same module everywhere? ----------------------------------------- */
+
+/* What ranks tell each other first, as numbers that a double holds. */
+typedef enum Fact {
+    FACT_STATUS,
+    FACT_GRAPH_HIGH,
+    FACT_GRAPH_LOW,
+    FACT_OPTIONS,
+    FACT_ID_HIGH,
+    FACT_ID_LOW,
+    FACT_COUNT
+} Fact;
+
+static void facts_fill(const ampc_session *s, ampc_status status, double *f) {
+    const AmpcModule *m = s->m;
+    const char *info = m->info ? m->info : "";
+    Crc crc;
+    crc_init(&crc);
+    f[FACT_STATUS] = status;
+    f[FACT_GRAPH_HIGH] = (double)(m->graph_hash >> 32);
+    f[FACT_GRAPH_LOW] = (double)(uint32_t)m->graph_hash;
+    f[FACT_OPTIONS] = crc_add(&crc, 0, (const uint8_t *)info, strlen(info));
+    f[FACT_ID_HIGH] = (double)(m->id >> 32);
+    f[FACT_ID_LOW] = (double)(uint32_t)m->id;
+}
+
+/* How two ranks differ, or NULL. */
+static const char *facts_differ(const double *a, const double *b) {
+    static const char *const what[FACT_COUNT] = {
+        [FACT_GRAPH_HIGH] = "another graph",
+        [FACT_GRAPH_LOW] = "another graph",
+        [FACT_OPTIONS] = "a module of other compile options",
+        [FACT_ID_HIGH] = "another module",
+        [FACT_ID_LOW] = "another module"};
+    for (int i = FACT_GRAPH_HIGH; i < FACT_COUNT; i++)
+        if (a[i] != b[i]) return what[i];
+    return NULL;
+}
+
+/* All ranks come to the same end; one that failed keeps its message. */
+static ampc_status facts_judge(ampc_session *s, ampc_status status,
+                               const double *all) {
+    for (int r = 0; r < s->opt.comm->world && status == AMPC_OK; r++) {
+        const double *f = all + r * FACT_COUNT;
+        const char *differs = facts_differ(f, all);
+        if (f[FACT_STATUS] != AMPC_OK)
+            status = session_fail(s, AMPC_ERR_COMM,
+                                  "rank %d could not open its session", r);
+        else if (differs)
+            status = session_fail(s, AMPC_ERR_COMM,
+                                  "rank %d has %s than rank 0", r, differs);
+    }
+    return status;
+}
+
+/* Room for the sum of gradients, of losses, and a number of each rank. */
+static ampc_status block_open(ampc_session *s) {
+    uint64_t bytes = (1 + (uint64_t)s->opt.comm->world) * sizeof *s->block;
+    for (uint32_t i = 0; i < s->m->nvar; i++) {
+        const PlanVar *v = &s->m->vars[i];
+        if (v->kind != PLAN_GRAD) continue;
+        if (v->dtype != AMPC_F32)
+            return session_fail(s, AMPC_ERR_UNSUPPORTED,
+                                "comm: gradient '%.200s' is not f32", v->name);
+        bytes += v->bytes;
+    }
+    s->block_count = bytes / sizeof *s->block;
+    if (bytes < LEAST_BLOCK) bytes = LEAST_BLOCK;
+    s->block = mem_alloc(s, bytes);
+    if (!s->block)
+        return session_fail(s, AMPC_ERR_MEMORY,
+                            "out of memory: %llu bytes to exchange gradients",
+                            (unsigned long long)bytes);
+    s->block_bytes = bytes;
+    return AMPC_OK;
+}
+
+ampc_status comm_join(ampc_session *s, ampc_status status) {
+    const ampc_comm *c = s->opt.comm;
+    size_t n = (size_t)c->world * FACT_COUNT;
+    if (status == AMPC_OK && s->accumulate > INT32_MAX / c->world)
+        status = session_fail(s, AMPC_ERR_UNSUPPORTED,
+                              "comm: too many micro-steps of all ranks");
+    if (status == AMPC_OK) status = block_open(s);
+    double *all = mem_alloc(s, n * sizeof *all);
+    if (!all) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    memset(all, 0, n * sizeof *all);
+    facts_fill(s, status, all + c->rank * FACT_COUNT);
+    ampc_status sum = add_up(s, all, n, AMPC_DTYPE_F64, "comm");
+    status = sum == AMPC_OK ? facts_judge(s, status, all) : sum;
+    mem_free(s, all, n * sizeof *all);
+    return status;
+}
+
+/* ---- rank 0's variables to all ------------------------------------------- */
+
+/* Through the block, which is as large as a network needs. */
+static ampc_status share_var(ampc_session *s, uint32_t var) {
+    const PlanVar *v = &s->m->vars[var];
+    bool has = s->opt.comm->rank == 0;
+    for (uint64_t at = 0, n; at < v->bytes; at += n) {
+        ampc_status status = AMPC_OK;
+        PlanRef ref = var_ref(var, at);
+        n = v->bytes - at < s->block_bytes ? v->bytes - at : s->block_bytes;
+        if (has) status = s->backend->get(s, ref, s->block, n);
+        if (status == AMPC_OK) status = hand_out(s, s->block, n, v->name);
+        if (status == AMPC_OK && !has)
+            status = s->backend->put(s, ref, s->block, n);
+        if (status != AMPC_OK) return status;
+    }
+    return AMPC_OK;
+}
+
+/* Those of the kinds in a set, a bit each. */
+static ampc_status share_vars(ampc_session *s, uint32_t kinds) {
+    ampc_status status = AMPC_OK;
+    for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++)
+        if (kinds >> s->m->vars[i].kind & 1) status = share_var(s, i);
+    return status;
+}
+
+static ampc_status share_cursor(ampc_session *s) {
+    bool has = s->opt.comm->rank == 0;
+    uint64_t bytes = s->cursor ? strlen(s->cursor) + 1 : 0;
+    ampc_status status = hand_out(s, &bytes, sizeof bytes, "cursor");
+    if (status != AMPC_OK) return status;
+    char *text = has ? s->cursor : bytes ? mem_alloc(s, bytes) : NULL;
+    if (bytes && !text)
+        return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    if (bytes) status = hand_out(s, text, bytes, "cursor");
+    if (has) return status;
+    if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
+    s->cursor = text;
+    return status;
+}
+
+ampc_status comm_share(ampc_session *s, ampc_status status) {
+    const uint32_t kinds = 1u << PLAN_PARAM | 1u << PLAN_FROZEN |
+                           1u << PLAN_BUFFER | 1u << PLAN_STATE |
+                           1u << PLAN_HYPER;
+    double number, all = status;
+    ampc_status sum = add_up(s, &all, 1, AMPC_DTYPE_F64, "load");
+    if (sum != AMPC_OK) return sum;
+    if (status != AMPC_OK) return status;
+    if (all != AMPC_OK)
+        return session_fail(s, AMPC_ERR_COMM, "another rank could not load");
+    s->stale = true;
+    status = share_vars(s, kinds);
+    if (status == AMPC_OK) status = share_cursor(s);
+    if (status == AMPC_OK)
+        status = var_number(s, s->known[VAR_MICRO], 0, &number);
+    if (status != AMPC_OK) return status;
+    if (number != 0)
+        return session_fail(s, AMPC_ERR_FORMAT,
+                            "the checkpoint was made between micro-steps, by "
+                            "one rank alone");
+    s->micro = 0;
+    status = var_number(s, s->known[VAR_BAD_DATA], 0, &number);
+    s->bad.count = s->bad_agreed = (int64_t)number;
+    return status;
+}
+
+/* ---- a step -------------------------------------------------------------- */
+
+/* The second element of ampc.rng counts the forwards that trained. */
+ampc_status comm_random(ampc_session *s, int64_t micro_steps) {
+    int v = s->known[VAR_RNG];
+    uint64_t count;
+    if (v < 0 || s->m->vars[v].bytes != 2 * sizeof count || !micro_steps)
+        return AMPC_OK;
+    PlanRef at = var_ref((uint32_t)v, sizeof count);
+    ampc_status status = s->backend->get(s, at, &count, sizeof count);
+    count += (uint64_t)micro_steps;
+    return status == AMPC_OK ? s->backend->put(s, at, &count, sizeof count)
+                             : status;
+}
+
+/* The block's gradients from the variables, or to them; *end lies behind. */
+static ampc_status move_grads(ampc_session *s, bool out, float **end) {
+    const AmpcBackend *b = s->backend;
+    float *p = s->block;
+    for (uint32_t i = 0; i < s->m->nvar; i++) {
+        const PlanVar *v = &s->m->vars[i];
+        if (v->kind != PLAN_GRAD) continue;
+        ampc_status status = out ? b->get(s, var_ref(i, 0), p, v->bytes)
+                                 : b->put(s, var_ref(i, 0), p, v->bytes);
+        if (status != AMPC_OK) return status;
+        p += v->bytes / sizeof *p;
+    }
+    *end = p;
+    return AMPC_OK;
+}
+
+static ampc_status put_number(ampc_session *s, KnownVar which, double x) {
+    uint64_t value = 0;
+    int v = s->known[which];
+    if (v < 0 || !scalar_encode(s->m->vars[v].dtype, x, &value)) return AMPC_OK;
+    return s->backend->put(s, var_ref((uint32_t)v, 0), &value,
+                           s->m->vars[v].bytes);
+}
+
+/* What all ranks found in their data: bad[r] times something, in this step. */
+static ampc_status count_bad(ampc_session *s, const float *bad) {
+    const ampc_comm *c = s->opt.comm;
+    int64_t total = 0;
+    s->bad_rank = -1;
+    for (int r = 0; r < c->world; r++) {
+        if (bad[r] > 0 && s->bad_rank < 0) s->bad_rank = r;
+        total += (int64_t)bad[r];
+    }
+    if (!total) return AMPC_OK;
+    if (bad[c->rank] > 0) s->bad_rank = -1;
+    s->bad_agreed += total;
+    return put_number(s, VAR_BAD_DATA, (double)s->bad_agreed);
+}
+
+ampc_status comm_reduce(ampc_session *s) {
+    const ampc_comm *c = s->opt.comm;
+    double loss, bad, made = (double)s->accumulate * c->world;
+    float *tail;
+    ampc_status status = move_grads(s, true, &tail);
+    if (status == AMPC_OK)
+        status = var_number(s, s->known[VAR_LOSS_SUM], 0, &loss);
+    if (status == AMPC_OK)
+        status = var_number(s, s->known[VAR_BAD_DATA], 0, &bad);
+    if (status != AMPC_OK) return status;
+    memset(tail, 0, (1 + (size_t)c->world) * sizeof *tail);
+    tail[0] = (float)loss;
+    tail[1 + c->rank] = (float)(bad - (double)s->bad_agreed);
+    status = add_up(s, s->block, s->block_count, AMPC_DTYPE_F32, "gradients");
+    if (status != AMPC_OK) return status;
+    status = move_grads(s, false, &tail);
+    if (status == AMPC_OK) status = put_number(s, VAR_LOSS_SUM, tail[0]);
+    if (status == AMPC_OK) status = put_number(s, VAR_MICRO, made);
+    if (status == AMPC_OK) status = count_bad(s, tail + 1);
+    if (status == AMPC_OK)
+        status = comm_random(s, (c->world - 1 - c->rank) * s->accumulate);
+    return status == AMPC_OK ? share_vars(s, 1u << PLAN_BUFFER) : status;
+}

@@ -1,0 +1,397 @@
+/* comm_mpi.c: MPI as what moves bytes between ranks.
+
+   Open MPI and MPICH are found at run time.  Their handles differ: pointers to
+   objects of the library, or numbers.  Both fit a register, in which x86-64
+   passes either, and slots of 64 bits that begin as zero take what either
+   writes; so one type serves for both, and only the constants are two sets.
+
+   Sums are added in the order of ranks, so that they do not depend on the
+   library or on who is first.  The numbers are cut in one segment a rank; each
+   rank gets the others' parts of its segment, adds, and sends the sum to all.
+   Every message is waited for with a deadline and by itself, so that the rank
+   that did not answer has a name.  MPI sees buffers of ours alone: after a
+   failure they stay, since it may still write to them.                      */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/session.h"
+
+typedef intptr_t Handle;
+
+typedef struct MpiApi {
+    int (*Initialized)(int *flag);
+    int (*Init_thread)(int *argc, char ***argv, int wanted, int *got);
+    int (*Finalize)(void);
+    int (*Comm_dup)(Handle comm, Handle *copy);
+    int (*Comm_free)(Handle *comm);
+    int (*Comm_rank)(Handle comm, int *rank);
+    int (*Comm_size)(Handle comm, int *size);
+    int (*Comm_set_errhandler)(Handle comm, Handle handler);
+    int (*Isend)(const void *data, int n, Handle type, int to, int tag,
+                 Handle comm, Handle *request);
+    int (*Irecv)(void *data, int n, Handle type, int from, int tag, Handle comm,
+                 Handle *request);
+    int (*Test)(Handle *request, int *done, void *status);
+    Handle world, byte, errors_return;
+    void *status_ignore;
+} MpiApi;
+
+/* A message under way; `open`: it is. */
+typedef struct Message {
+    Handle request;
+    bool open;
+} Message;
+
+enum { PIECE = 4 << 20, THREAD_SERIALIZED = 2, TAG = 0x7fff };
+
+typedef struct Mpi {
+    const CommEngine *engine; /* first: comm_close looks for it */
+    ampc_comm comm;
+    MpiApi mpi;
+    Handle world;
+    bool ours, broken; /* MPI was initialised here; a call failed */
+    double deadline;
+    int tag;
+    Message *sends, *gets; /* one a rank */
+    char *out, *in;        /* PIECE bytes each, and `sum` */
+    char *sum;
+    char why[300];
+} Mpi;
+
+/* ---- finding ------------------------------------------------------------- */
+
+static bool find_symbols(void *lib, MpiApi *a, const char **missing) {
+    const struct {
+        const char *name;
+        void *slot;
+    } symbols[] = {
+        {"MPI_Initialized", &a->Initialized},
+        {"MPI_Init_thread", &a->Init_thread},
+        {"MPI_Finalize", &a->Finalize},
+        {"MPI_Comm_dup", &a->Comm_dup},
+        {"MPI_Comm_free", &a->Comm_free},
+        {"MPI_Comm_rank", &a->Comm_rank},
+        {"MPI_Comm_size", &a->Comm_size},
+        {"MPI_Comm_set_errhandler", &a->Comm_set_errhandler},
+        {"MPI_Isend", &a->Isend},
+        {"MPI_Irecv", &a->Irecv},
+        {"MPI_Test", &a->Test},
+    };
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        void *p = dlsym(lib, *missing = symbols[i].name);
+        if (!p) return false;
+        memcpy(symbols[i].slot, &p, sizeof p);
+    }
+    return true;
+}
+
+/* Open MPI's mpi.h names objects, MPICH's has numbers. */
+static void find_constants(void *lib, MpiApi *a) {
+    void *world = dlsym(lib, "ompi_mpi_comm_world");
+    a->world = world ? (Handle)world : 0x44000000;
+    a->byte = world ? (Handle)dlsym(lib, "ompi_mpi_byte") : 0x4c00010d;
+    a->errors_return =
+        world ? (Handle)dlsym(lib, "ompi_mpi_errors_return") : 0x54000001;
+    a->status_ignore = world ? NULL : (void *)1;
+}
+
+/* The one that the process has already, else the launcher's, else any. */
+static void *find_library(char *why, size_t size) {
+    static const char *const names[] = {"libmpi.so.40", "libmpich.so.12",
+                                        "libmpi.so.12"};
+    enum { N = sizeof names / sizeof *names };
+    const char *given = secure_getenv("AMPC_LIBMPI");
+    size_t first = getenv("PMI_RANK") && !getenv("OMPI_COMM_WORLD_RANK");
+    int flags = RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE;
+    void *lib = NULL;
+    if (given && strcmp(given, "none") == 0) {
+        snprintf(why, size, "$AMPC_LIBMPI is \"none\"");
+        return NULL;
+    }
+    if (given && *given) {
+        lib = dlopen(given, flags);
+    } else {
+        for (size_t i = 0; i < N && !lib; i++)
+            lib = dlopen(names[i], flags | RTLD_NOLOAD);
+        for (size_t i = 0; i < N && !lib; i++)
+            lib = dlopen(names[(first + i) % N], flags);
+    }
+    if (!lib)
+        snprintf(why, size,
+                 "no MPI (libmpi.so.40 of Open MPI, libmpich.so.12; name its "
+                 "file by $AMPC_LIBMPI): %s",
+                 dlerror());
+    return lib;
+}
+
+/* ---- messages ------------------------------------------------------------ */
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int fail_mpi(Mpi *m, const char *call, int rank) {
+    m->broken = true;
+    snprintf(m->why, sizeof m->why, "MPI: %s rank %d failed", call, rank);
+    return 1;
+}
+
+/* Processors may be fewer than ranks: who waits for long lets others work. */
+static void wait_a_little(double since) {
+    if (seconds() - since < 1e-3)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
+static int test_all(Mpi *m, Message *messages, const char *call, int *late) {
+    *late = -1;
+    for (int r = 0; r < m->comm.world; r++) {
+        int done = 0;
+        if (!messages[r].open) continue;
+        if (m->mpi.Test(&messages[r].request, &done, m->mpi.status_ignore))
+            return fail_mpi(m, call, r);
+        messages[r].open = !done;
+        if (!done && *late < 0) *late = r;
+    }
+    return 0;
+}
+
+/* Until all messages have come and gone. */
+static int wait_all(Mpi *m) {
+    double begin = seconds();
+    for (;;) {
+        int get, send;
+        if (test_all(m, m->gets, "receiving from", &get) ||
+            test_all(m, m->sends, "sending to", &send))
+            return 1;
+        if (get < 0 && send < 0) return 0;
+        if (seconds() - begin > m->deadline) {
+            m->broken = true;
+            snprintf(m->why, sizeof m->why,
+                     "rank %d did not answer within %g s",
+                     get >= 0 ? get : send, m->deadline);
+            return 1;
+        }
+        wait_a_little(begin);
+    }
+}
+
+static int begin_send(Mpi *m, int to, const char *data, size_t bytes) {
+    Message *s = &m->sends[to];
+    *s = (Message){.open = true};
+    return m->mpi.Isend(data, (int)bytes, m->mpi.byte, to, m->tag, m->world,
+                        &s->request)
+               ? fail_mpi(m, "sending to", to)
+               : 0;
+}
+
+static int begin_get(Mpi *m, int from, char *data, size_t bytes) {
+    Message *g = &m->gets[from];
+    *g = (Message){.open = true};
+    return m->mpi.Irecv(data, (int)bytes, m->mpi.byte, from, m->tag, m->world,
+                        &g->request)
+               ? fail_mpi(m, "receiving from", from)
+               : 0;
+}
+
+/* ---- sums ---------------------------------------------------------------- */
+
+static void add_f32(float *sum, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+static void add_f64(double *sum, const double *x, size_t n) {
+    for (size_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+/* Where the segment of rank r begins, of n numbers. */
+static size_t segment(const Mpi *m, size_t n, int r) {
+    return n * (size_t)r / (size_t)m->comm.world;
+}
+
+/* m->out, n numbers: everybody's part of my segment, one after the other. */
+static int exchange_parts(Mpi *m, size_t n, size_t each) {
+    int me = m->comm.rank;
+    size_t own = (segment(m, n, me + 1) - segment(m, n, me)) * each;
+    m->tag = (m->tag + 1) & TAG;
+    for (int r = 0; r < m->comm.world; r++)
+        if (r != me && begin_get(m, r, m->in + (size_t)r * own, own)) return 1;
+    for (int r = 0; r < m->comm.world; r++) {
+        size_t at = segment(m, n, r) * each;
+        size_t bytes = segment(m, n, r + 1) * each - at;
+        if (r == me)
+            memcpy(m->in + (size_t)me * own, m->out + at, own);
+        else if (begin_send(m, r, m->out + at, bytes))
+            return 1;
+    }
+    return wait_all(m);
+}
+
+static int exchange_sums(Mpi *m, size_t n, size_t each) {
+    int me = m->comm.rank;
+    size_t at = segment(m, n, me) * each;
+    size_t own = segment(m, n, me + 1) * each - at;
+    m->tag = (m->tag + 1) & TAG;
+    for (int r = 0; r < m->comm.world; r++) {
+        size_t to = segment(m, n, r) * each;
+        if (r != me &&
+            begin_get(m, r, m->out + to, segment(m, n, r + 1) * each - to))
+            return 1;
+    }
+    for (int r = 0; r < m->comm.world; r++)
+        if (r != me && begin_send(m, r, m->sum, own)) return 1;
+    memcpy(m->out + at, m->sum, own);
+    return wait_all(m);
+}
+
+static int add_piece(Mpi *m, char *data, size_t n, int32_t dtype, size_t each) {
+    int me = m->comm.rank;
+    size_t own = segment(m, n, me + 1) - segment(m, n, me);
+    memcpy(m->out, data, n * each);
+    if (exchange_parts(m, n, each)) return 1;
+    memcpy(m->sum, m->in, own * each);
+    for (int r = 1; r < m->comm.world; r++) {
+        const void *part = m->in + (size_t)r * own * each;
+        if (dtype == AMPC_DTYPE_F32)
+            add_f32((void *)m->sum, part, own);
+        else
+            add_f64((void *)m->sum, part, own);
+    }
+    if (exchange_sums(m, n, each)) return 1;
+    memcpy(data, m->out, n * each);
+    return 0;
+}
+
+static int mpi_allreduce(void *ctx, void *data, size_t count, int32_t dtype) {
+    Mpi *m = ctx;
+    size_t each = dtype == AMPC_DTYPE_F64 ? sizeof(double) : sizeof(float);
+    size_t piece = PIECE / each, at = 0;
+    if (m->broken) return 1;
+    do {
+        size_t n = count - at < piece ? count - at : piece;
+        if (add_piece(m, (char *)data + at * each, n, dtype, each)) return 1;
+        at += n;
+    } while (at < count);
+    return 0;
+}
+
+/* All wait for all, though no number is added. */
+static int mpi_barrier(void *ctx) {
+    char none = 0;
+    return mpi_allreduce(ctx, &none, 0, AMPC_DTYPE_F32);
+}
+
+static int mpi_broadcast(void *ctx, void *data, size_t bytes, int32_t root) {
+    Mpi *m = ctx;
+    if (m->broken) return 1;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        char *p = (char *)data + at;
+        n = bytes - at < PIECE ? bytes - at : PIECE;
+        m->tag = (m->tag + 1) & TAG;
+        if (m->comm.rank == root) memcpy(m->out, p, n);
+        for (int r = 0; r < m->comm.world && m->comm.rank == root; r++)
+            if (r != root && begin_send(m, r, m->out, n)) return 1;
+        if (m->comm.rank != root && begin_get(m, root, m->out, n)) return 1;
+        if (wait_all(m)) return 1;
+        if (m->comm.rank != root) memcpy(p, m->out, n);
+    }
+    return 0;
+}
+
+static const char *mpi_error(void *ctx) { return ((Mpi *)ctx)->why; }
+
+/* ---- open and close ------------------------------------------------------ */
+
+static void mpi_free(Mpi *m) {
+    free(m->sends);
+    free(m->gets);
+    free(m->out);
+    free(m->in);
+    free(m->sum);
+    free(m);
+}
+
+static void mpi_close(ampc_comm *comm) {
+    Mpi *m = comm->ctx;
+    if (m->broken) return; /* it would wait for who does not answer */
+    m->mpi.Comm_free(&m->world);
+    if (m->ours) m->mpi.Finalize();
+    mpi_free(m);
+}
+
+/* Among the ranks of this machine, as launchers say. */
+static int local_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "MPI_LOCALRANKID", "SLURM_LOCALID",
+                                        "LOCAL_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = getenv(names[i]);
+        int n = text ? atoi(text) : -1;
+        if (n >= 0) return n;
+    }
+    return 0;
+}
+
+static const char *mpi_start(Mpi *m) {
+    MpiApi *a = &m->mpi;
+    int there = 0, got;
+    if (a->Initialized(&there)) return "MPI_Initialized failed";
+    if (!there && a->Init_thread(NULL, NULL, THREAD_SERIALIZED, &got))
+        return "MPI_Init_thread failed";
+    m->ours = !there;
+    if (a->Comm_dup(a->world, &m->world) ||
+        a->Comm_set_errhandler(m->world, a->errors_return) ||
+        a->Comm_rank(m->world, &m->comm.rank) ||
+        a->Comm_size(m->world, &m->comm.world))
+        return "MPI_Comm_dup failed";
+    size_t n = (size_t)m->comm.world;
+    m->sends = calloc(n, sizeof *m->sends);
+    m->gets = calloc(n, sizeof *m->gets);
+    m->out = malloc(PIECE);
+    m->in = malloc(PIECE + n * sizeof(double));
+    m->sum = malloc(PIECE);
+    return m->sends && m->gets && m->out && m->in && m->sum ? NULL
+                                                            : "out of memory";
+}
+
+static ampc_status mpi_open(double deadline, ampc_comm **out, char *err,
+                            size_t err_size) {
+    char why[300];
+    const char *text = "out of memory";
+    void *lib = find_library(why, sizeof why);
+    Mpi *m = lib ? calloc(1, sizeof *m) : NULL;
+    if (!lib) text = why;
+    if (m && !find_symbols(lib, &m->mpi, &text)) {
+        snprintf(why, sizeof why, "MPI: the library has no %s", text);
+        text = why;
+    } else if (m) {
+        find_constants(lib, &m->mpi);
+        text = mpi_start(m);
+    }
+    if (text) {
+        if (m) mpi_free(m);
+        if (err && err_size) snprintf(err, err_size, "%s", text);
+        return lib ? AMPC_ERR_COMM : AMPC_ERR_UNSUPPORTED;
+    }
+    m->engine = &comm_mpi;
+    m->deadline = deadline;
+    m->comm.size = sizeof m->comm;
+    m->comm.local = local_rank();
+    m->comm.ctx = m;
+    m->comm.allreduce = mpi_allreduce;
+    m->comm.broadcast = mpi_broadcast;
+    m->comm.barrier = mpi_barrier;
+    m->comm.error = mpi_error;
+    *out = &m->comm;
+    return AMPC_OK;
+}
+
+const CommEngine comm_mpi = {"mpi", mpi_open, mpi_close};

@@ -1,0 +1,34 @@
+/* ranks.h: threads of the test as the ranks of one communicator, which adds in
+   the order of ranks.                                                       */
+#ifndef AMPC_TESTS_SUPPORT_RANKS_H
+#define AMPC_TESTS_SUPPORT_RANKS_H
+
+#include <pthread.h>
+
+#include "runtime/ampc.h"
+
+enum { RANKS_MOST = 8 };
+
+typedef struct Ranks {
+    int world;
+    ampc_comm comm[RANKS_MOST];
+    int fail_in; /* calls until one fails on all ranks; 0: never */
+    /* the rest is its own */
+    struct RankOf {
+        struct Ranks *all;
+        int rank;
+    } of[RANKS_MOST];
+    pthread_barrier_t meet;
+    void *data[RANKS_MOST];
+    double *sum;
+    int calls;
+} Ranks;
+
+void ranks_open(Ranks *r, int world);
+void ranks_close(Ranks *r);
+
+/* fn(ctx, rank) on a thread for each; the harness's FAIL, SKIP and REQUIRE are
+   not for it.                                                               */
+void ranks_run(Ranks *r, void (*fn)(void *ctx, int rank), void *ctx);
+
+#endif

@@ -1,0 +1,403 @@
+/* ranks_test.c: data-parallel training, threads as ranks over a host's own
+   communicator: the same bits as one rank that accumulates, and what happens
+   when ranks differ or fail.                                                */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/compiled.h"
+#include "tests/support/ranks.h"
+#include "tests/tolerance.h"
+
+enum {
+    STEPS = 20,
+    INPUTS = 4,
+    ALL_KINDS = 1 << AMPC_KIND_PARAMETER | 1 << AMPC_KIND_STATE
+};
+
+/* ---- data ---------------------------------------------------------------- */
+
+typedef struct Batch {
+    ampc_input in[INPUTS];
+    size_t n;
+} Batch;
+
+static double random_number(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return (double)(*state >> 8) / 16777216.0;
+}
+
+/* Micro-batch `index` of an endless stream: numbers in -1..1, classes 0..4. */
+static Batch batch_new(const ampc_api *api, int64_t index) {
+    Batch b = {.n = 0};
+    ampc_tensor_info t = {.size = sizeof t};
+    uint32_t state = (uint32_t)index * 2654435761u + 1;
+    for (; api->input(api->module, "micro", (uint32_t)b.n, &t) == AMPC_OK;) {
+        char *data = malloc(t.bytes);
+        for (size_t i = 0; t.dtype == AMPC_DTYPE_F32 && i < t.bytes / 4; i++)
+            ((float *)data)[i] = (float)(2 * random_number(&state) - 1);
+        for (size_t i = 0; t.dtype == AMPC_DTYPE_I64 && i < t.bytes / 8; i++)
+            ((int64_t *)data)[i] = (int64_t)(5 * random_number(&state));
+        b.in[b.n++] = ampc_in(t.name, data, t.bytes, (ampc_dtype)t.dtype);
+    }
+    return b;
+}
+
+static void batch_free(Batch *b) {
+    for (size_t i = 0; i < b->n; i++) free((void *)(uintptr_t)b->in[i].data);
+}
+
+/* ---- runs ---------------------------------------------------------------- */
+
+/* A run of some ranks; what each has at the end. */
+typedef struct Run {
+    const Compiled *of[RANKS_MOST];
+    Ranks ranks;
+    int steps;
+    int64_t from; /* micro-batch to begin with */
+    /* Called before a step; may change its input. */
+    void (*spoil)(int rank, int step, const Batch *b);
+    const char *load[RANKS_MOST], *save; /* NULL: none */
+    int starved;                         /* rank without memory; 0: none */
+    ampc_status status[RANKS_MOST];
+    char error[RANKS_MOST][256];
+    ampc_metrics metrics[RANKS_MOST][STEPS];
+    void *state[RANKS_MOST];
+    size_t bytes[RANKS_MOST];
+} Run;
+
+static void run_step(Run *r, ampc_session *s, int rank, int step,
+                     int64_t accumulate) {
+    const ampc_api *api = r->of[rank]->api;
+    ampc_metrics *m = &r->metrics[rank][step];
+    m->size = sizeof *m;
+    for (int64_t k = 0; k < accumulate && !r->status[rank]; k++) {
+        int64_t index = ((int64_t)step * r->ranks.world + rank) * accumulate;
+        Batch b = batch_new(api, r->from + index + k);
+        if (r->spoil) r->spoil(rank, step, &b);
+        r->status[rank] = api->step(s, b.in, b.n, m);
+        batch_free(&b);
+    }
+}
+
+/* Enough for the session itself. */
+static void *little(void *ctx, size_t bytes, size_t align) {
+    (void)ctx;
+    return bytes > 6000 ? NULL : aligned_alloc(align, (bytes + 63) / 64 * 64);
+}
+
+static void give_back(void *ctx, void *p, size_t bytes) {
+    (void)ctx, (void)bytes;
+    free(p);
+}
+
+static void run_rank(void *ctx, int rank) {
+    Run *r = ctx;
+    const ampc_api *api = r->of[rank]->api;
+    ampc_module_info info = {.size = sizeof info};
+    ampc_session *s = NULL;
+    ampc_options o = {.size = sizeof o, .device = "cpu", .threads = 1};
+    if (r->ranks.world > 1) o.comm = &r->ranks.comm[rank];
+    if (rank && rank == r->starved) {
+        o.alloc = little;
+        o.free = give_back;
+    }
+    api->describe(api->module, &info);
+    r->status[rank] =
+        api->open(api->module, &o, &s, r->error[rank], sizeof r->error[rank]);
+    if (!s) return;
+    if (r->load[rank]) r->status[rank] = api->resume(s, r->load[rank]);
+    for (int i = 0; i < r->steps && !r->status[rank]; i++)
+        run_step(r, s, rank, i, info.accumulate);
+    if (r->save && rank == 0 && !r->status[rank])
+        r->status[rank] = api->save(s, r->save);
+    snprintf(r->error[rank], sizeof r->error[rank], "%s", api->error(s));
+    r->state[rank] = read_all(r->of[rank], s, ALL_KINDS, &r->bytes[rank]);
+    api->close(s);
+}
+
+static void run(Run *r, int world) {
+    ranks_open(&r->ranks, world);
+    for (int i = 1; i < world; i++)
+        if (!r->of[i]) r->of[i] = r->of[0];
+    if (!r->steps) r->steps = STEPS;
+    ranks_run(&r->ranks, run_rank, r);
+    ranks_close(&r->ranks);
+}
+
+static void run_free(Run *r) {
+    for (int i = 0; i < RANKS_MOST; i++) free(r->state[i]);
+    free(r);
+}
+
+static Run *run_new(const Compiled *c) {
+    Run *r = calloc(1, sizeof *r);
+    REQUIRE(r != NULL);
+    r->of[0] = c;
+    return r;
+}
+
+static Run *run_ranks(const Compiled *c, int world) {
+    Run *r = run_new(c);
+    run(r, world);
+    for (int i = 0; i < world; i++)
+        CHECK_MSG(r->status[i] == AMPC_OK, "rank %d: %s", i, r->error[i]);
+    return r;
+}
+
+/* ---- as one rank --------------------------------------------------------- */
+
+static bool same_metrics(const ampc_metrics *a, const ampc_metrics *b) {
+    return memcmp(&a->loss, &b->loss, sizeof a->loss) == 0 &&
+           memcmp(&a->grad_norm, &b->grad_norm, sizeof a->grad_norm) == 0 &&
+           a->scale == b->scale && a->lr == b->lr && a->applied == b->applied &&
+           a->step == b->step && a->skipped == b->skipped;
+}
+
+/* Every rank of `got` as the one of `want`. */
+static void check_same(const Run *got, const Run *want) {
+    for (int r = 0; r < got->ranks.world; r++) {
+        for (int i = 0; i < got->steps; i++)
+            CHECK_MSG(same_metrics(&got->metrics[r][i], &want->metrics[0][i]),
+                      "rank %d of %d, step %d: loss %.9g, not %.9g", r,
+                      got->ranks.world, i, got->metrics[r][i].loss,
+                      want->metrics[0][i].loss);
+        CHECK(got->bytes[r] == want->bytes[0] &&
+              memcmp(got->state[r], want->state[0], got->bytes[r]) == 0);
+    }
+}
+
+/* Sums of sums: in another order than one rank adds. */
+static void check_near(const Run *got, const Run *want) {
+    for (int i = 0; i < got->steps; i++)
+        CHECK_REL(got->metrics[1][i].loss, want->metrics[0][i].loss, TOL_RANKS);
+}
+
+static Compiled compile_for(const char *model, const char *options,
+                            int accumulate) {
+    char all[512], path[256];
+    snprintf(all, sizeof all, "--accumulate %d --target cpu:x86-64-v2 %s",
+             accumulate, options);
+    if (!strstr(model, ".onnx")) return compile_text(model, all);
+    snprintf(path, sizeof path, "tests/onnx/%s", model);
+    strcat(all, " --dim batch=2");
+    return compile_file(test_data_path(path), all);
+}
+
+static void as_one_rank(const char *model, const char *options, bool skips) {
+    Compiled one = compile_for(model, options, 1);
+    Compiled two = compile_for(model, options, 2);
+    Compiled four = compile_for(model, options, 4);
+    Run *alone2 = run_ranks(&two, 1), *alone4 = run_ranks(&four, 1);
+    Run *ranks2 = run_ranks(&one, 2), *ranks4 = run_ranks(&one, 4);
+    Run *both = run_ranks(&two, 2);
+    check_same(ranks2, alone2);
+    check_same(ranks4, alone4);
+    check_near(both, alone4);
+    const ampc_metrics *last = &alone4->metrics[0][STEPS - 1];
+    CHECK(last->step > 0 && isfinite(last->loss));
+    CHECK_EQ_INT(last->skipped > 0, skips);
+    CHECK(last->loss != alone4->metrics[0][0].loss);
+    Run *runs[] = {alone2, alone4, ranks2, ranks4, both};
+    for (int i = 0; i < 5; i++) run_free(runs[i]);
+    compiled_close(&one);
+    compiled_close(&two);
+    compiled_close(&four);
+}
+
+TEST_CASE(ranks, mlp_as_one_rank) {
+    as_one_rank("mlp.dyn.onnx",
+                "--precision fp32 --clip-norm 0.3 "
+                "--optimizer adamw,lr=0.01 --lr-schedule "
+                "cosine,warmup=3,total=20,min=0.001",
+                false);
+}
+
+TEST_CASE(ranks, cnn_with_overflows_as_one_rank) {
+    as_one_rank("cnn.dyn.onnx",
+                "--precision fp16 --clip-norm 0.5 "
+                "--optimizer sgd,lr=0.05,momentum=0.9 --loss-scale "
+                "dynamic,init=16777216,interval=4,max=1e9",
+                true);
+}
+
+TEST_CASE(ranks, gpt_as_one_rank) {
+    as_one_rank("gpt.dyn.onnx",
+                "--precision bf16 --clip-norm 1 "
+                "--optimizer adamw,lr=0.003 --lr-schedule linear,warmup=2,"
+                "total=20,min=0",
+                false);
+}
+
+/* Each micro-step has its own mask, whoever makes it. */
+static const char dropping[] =
+    "graph forward(%x: f32[2,8], %t: i64[2]) {\n"
+    "  param %w: f32[8,5]\n"
+    "  state %ampc.rng: i64[2]\n"
+    "  %d = dropout %x, %ampc.rng {ratio=0.5, salt=1} : f32[2,8]\n"
+    "  %z = matmul %d, %w : f32[2,5]\n"
+    "  %loss = softmax_cross_entropy %z, %t : f32[]\n"
+    "  return loss=%loss\n"
+    "}\n";
+
+TEST_CASE(ranks, dropout_as_one_rank) {
+    as_one_rank(dropping, "--precision fp32 --optimizer sgd,lr=0.1", false);
+}
+
+/* ---- one verdict --------------------------------------------------------- */
+
+#define SMALL "--precision fp32 --optimizer adamw,lr=0.01 "
+
+static Compiled small(int accumulate) {
+    return compile_for("mlp.dyn.onnx", SMALL, accumulate);
+}
+
+static void spoil_with_inf(int rank, int step, const Batch *b) {
+    if (rank == 2 && step == 1)
+        ((float *)(uintptr_t)b->in[0].data)[3] = INFINITY;
+}
+
+TEST_CASE(ranks, what_one_skips_all_skip) {
+    Compiled c = small(1);
+    Run *r = run_new(&c);
+    r->spoil = spoil_with_inf;
+    r->steps = 4;
+    run(r, 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ_INT(r->status[i], AMPC_OK);
+        CHECK_EQ_INT(r->metrics[i][0].applied, 1);
+        CHECK_EQ_INT(r->metrics[i][1].applied, 0);
+        CHECK_EQ_INT(r->metrics[i][3].skipped, 1);
+        CHECK(memcmp(r->state[i], r->state[0], r->bytes[i]) == 0);
+    }
+    run_free(r);
+    compiled_close(&c);
+}
+
+static void spoil_labels(int rank, int step, const Batch *b) {
+    if (rank == 1 && step == 2) ((int64_t *)(uintptr_t)b->in[1].data)[0] = 77;
+}
+
+TEST_CASE(ranks, bad_data_of_one_end_all) {
+    Compiled c = small(1);
+    Run *r = run_new(&c);
+    r->spoil = spoil_labels;
+    run(r, 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ_INT(r->status[i], AMPC_ERR_DATA);
+        CHECK_HAS(r->error[i], i == 1 ? "77" : "rank 1");
+        CHECK(memcmp(r->state[i], r->state[0], r->bytes[i]) == 0);
+    }
+    run_free(r);
+    compiled_close(&c);
+}
+
+TEST_CASE(ranks, another_module_is_named) {
+    Compiled c = small(1), other = small(2);
+    Compiled options = compile_for("mlp.dyn.onnx", SMALL "--seed 5", 1);
+    Compiled *others[] = {&other, &options};
+    const char *const why[] = {"rank 2 has another graph than rank 0",
+                               "rank 2 has a module of other compile options"};
+    for (int k = 0; k < 2; k++) {
+        Run *r = run_new(&c);
+        r->of[2] = others[k];
+        run(r, 3);
+        for (int i = 0; i < 3; i++) {
+            CHECK_EQ_INT(r->status[i], AMPC_ERR_COMM);
+            CHECK_HAS(r->error[i], why[k]);
+        }
+        run_free(r);
+        compiled_close(others[k]);
+    }
+    compiled_close(&c);
+}
+
+TEST_CASE(ranks, one_that_cannot_open_is_named) {
+    Compiled c = small(1);
+    Run *r = run_new(&c);
+    r->starved = 1;
+    run(r, 3);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ_INT(r->status[i], i == 1 ? AMPC_ERR_MEMORY : AMPC_ERR_COMM);
+    CHECK_HAS(r->error[1], "out of memory");
+    CHECK_HAS(r->error[2], "rank 1 could not open its session");
+    run_free(r);
+    compiled_close(&c);
+}
+
+/* An engine that fails fails every rank, and no step is half made. */
+TEST_CASE(ranks, an_engine_that_fails) {
+    Compiled c = small(1);
+    Run *before = run_new(&c), *r = run_new(&c);
+    before->steps = 3;
+    run(before, 2);
+    ranks_open(&r->ranks, 2);
+    r->ranks.fail_in = 5; /* open, three steps, this one */
+    r->of[1] = &c;
+    r->steps = STEPS;
+    ranks_run(&r->ranks, run_rank, r);
+    ranks_close(&r->ranks);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ_INT(r->status[i], AMPC_ERR_COMM);
+        CHECK_HAS(r->error[i], "the cable was pulled");
+        CHECK_EQ_INT(r->metrics[i][2].step, 3);
+        CHECK_EQ_INT(r->metrics[i][3].updated, 0);
+        CHECK(memcmp(r->state[i], before->state[0], r->bytes[i]) == 0);
+    }
+    run_free(before);
+    run_free(r);
+    compiled_close(&c);
+}
+
+TEST_CASE(ranks, half_a_communicator) {
+    Compiled c = small(1);
+    ampc_comm comm = {.size = sizeof comm, .world = 2};
+    ampc_options o = {.size = sizeof o, .comm = &comm};
+    ampc_comm_options engine = {.size = sizeof engine, .engine = "pigeons"};
+    ampc_comm *made;
+    ampc_session *s;
+    char err[256];
+    CHECK_EQ_INT(c.api->open(c.api->module, &o, &s, err, sizeof err),
+                 AMPC_ERR_ARGUMENT);
+    CHECK_HAS(err, "comm");
+    CHECK_EQ_INT(c.api->comm_open(&engine, &made, err, sizeof err),
+                 AMPC_ERR_ARGUMENT);
+    CHECK_HAS(err, "no such engine");
+    CHECK(made == NULL);
+    c.api->comm_close(NULL);
+    compiled_close(&c);
+}
+
+/* ---- checkpoints --------------------------------------------------------- */
+
+/* Four ranks, then two that make twice the micro-steps, from a file that rank 0
+   alone can see: the same samples in the same order. */
+TEST_CASE(ranks, other_ranks_resume) {
+    Compiled one = small(1);
+    const char *saved = test_tmp("ranks.ckpt");
+    Run *first = run_new(&one), *then = run_new(&one), *all = run_new(&one);
+    first->steps = 6;
+    first->save = saved;
+    run(first, 4);
+    then->load[0] = saved;
+    for (int i = 1; i < 4; i++) then->load[i] = "nowhere";
+    then->from = 6 * 4;
+    then->steps = 5;
+    run(then, 4);
+    all->steps = 11;
+    run(all, 4);
+    for (int i = 0; i < 4; i++) {
+        CHECK_MSG(then->status[i] == AMPC_OK, "%s", then->error[i]);
+        CHECK(memcmp(then->state[i], all->state[0], all->bytes[i]) == 0);
+    }
+    Run *missing = run_new(&one);
+    for (int i = 0; i < 2; i++) missing->load[i] = "nowhere";
+    run(missing, 2);
+    CHECK_EQ_INT(missing->status[0], AMPC_ERR_FILE);
+    CHECK_EQ_INT(missing->status[1], AMPC_ERR_COMM);
+    Run *runs[] = {first, then, all, missing};
+    for (int i = 0; i < 4; i++) run_free(runs[i]);
+    compiled_close(&one);
+}
