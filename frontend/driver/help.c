@@ -88,7 +88,13 @@ const char help_run[] =
     "  --tensorboard DIR       the log's numbers as an event file\n"
     "  --report FILE.html      curves of the run on one page\n"
     "  --profile FILE.json     Chrome trace\n"
-    "  --device auto|cpu|cuda[:N], --threads N, --quiet\n";
+    "  --device auto|cpu|cuda[:N], --threads N, --quiet\n"
+    "\n"
+    "  mpirun -n N ampc run ... trains with N ranks, each on its part of "
+    "every\n"
+    "  batch (srun too); rank 0 logs and writes the files\n"
+    "  --deadline SECONDS      end when another rank is silent for so long\n"
+    "                          (default 300)\n";
 
 const char help_inspect[] =
     "usage: ampc inspect OUT.so|MODEL.onnx|MODEL.amp [QUESTION] [options]\n"

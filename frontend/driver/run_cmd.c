@@ -118,14 +118,16 @@ static Status take_value(RunOptions *o, Diag *d, const char *name,
         return take_count(d, name, v, 0, &o->threads);
     if (!strcmp(name, "--max-skipped"))
         return take_count(d, name, v, -1, &o->max_skipped);
+    if (!strcmp(name, "--deadline"))
+        return take_count(d, name, v, 1, &o->deadline);
     if (!strcmp(name, "--lr")) return take_lr(d, v, &o->lr);
     return usage(d, "unknown option", name);
 }
 
 static bool takes_value(RunOptions *o, const char *name) {
     static const char *const names[] = {
-        "--steps", "--epochs",      "--save-every", "--threads",
-        "--lr",    "--max-skipped", "--keep",       "--patience"};
+        "--steps",       "--epochs", "--save-every", "--threads", "--lr",
+        "--max-skipped", "--keep",   "--patience",   "--deadline"};
     ListOption list;
     if (find_text(o, name) || find_list(o, name, &list)) return true;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -152,6 +154,7 @@ static Status check_options(const RunOptions *o, Diag *d) {
     if (o->save_best && !o->eval_feed.n)
         return usage(d, "--save-best needs data to evaluate:", "--eval-feed");
     if (o->threads > 1024) return usage(d, "at most 1024:", "--threads");
+    if (o->deadline > 1000000000) return usage(d, "too long:", "--deadline");
     if (o->max_skipped > INT32_MAX)
         return usage(d, "too many:", "--max-skipped");
     return OK;
@@ -200,11 +203,13 @@ static Status open_module(Run *r) {
     if (!r->api) TRY(run_open_code(r));
     r->info.size = sizeof r->info;
     r->api->describe(r->api->module, &r->info);
+    TRY(ranks_open(r));
     ampc_options o = {.size = sizeof o,
                       .device = r->opt->device,
                       .threads = (int32_t)r->opt->threads,
-                      .log = r->opt->quiet ? NULL : print_note,
+                      .log = r->opt->quiet || r->rank ? NULL : print_note,
                       .log_ctx = r,
+                      .comm = r->comm,
                       .max_skipped = (int32_t)r->opt->max_skipped};
     if (r->api->open(r->api->module, &o, &r->s, err, sizeof err) != AMPC_OK)
         return fail(&r->diag, (Loc){.file = r->opt->module}, "%s", err);
@@ -313,6 +318,7 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
 }
 
 static Status save_weights(Run *r) {
+    if (r->rank) return OK;
     leave_hold(); /* as in run_save */
     ampc_status status = r->api->save_weights(r->s, r->opt->save_weights);
     leave_release();
@@ -340,6 +346,7 @@ static Status run_all(Run *r, FeedSet *predict) {
     TRY(open_module(r));
     TRY(plan_work(r, &w));
     TRY(open_feeds(r, &w, predict));
+    TRY(ranks_agree(r));
     TRY(load_weights(r));
     TRY(log_open(r));
     TRY(do_work(r, &w, predict));
@@ -350,7 +357,7 @@ static Status run_all(Run *r, FeedSet *predict) {
 int run_cmd(int argc, char **argv, const ampc_api *api) {
     RunOptions o;
     FeedSet predict = {.n = 0};
-    Run r = {.opt = &o, .api = api, .at = {.best = INFINITY}};
+    Run r = {.opt = &o, .api = api, .world = 1, .at = {.best = INFINITY}};
     Status st = parse_args(&o, &r.diag, argc, argv);
     if (st == OK) st = run_all(&r, &predict);
     log_abort(&r);
@@ -361,7 +368,9 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     free(r.underflow.of);
     file_guard_free(r.guard);
     if (r.s) r.api->close(r.s);
+    st = ranks_close(&r, st);
     if (r.lib) dlclose(r.lib);
+    if (r.diag.text.data && r.comm) fprintf(stderr, "rank %d: ", r.rank);
     if (r.diag.text.data) fputs(r.diag.text.data, stderr);
     sb_free(&r.diag.text);
     return (int)st;

@@ -3,6 +3,7 @@
 
    run_cmd.c   command line and order of work
    run_open.c  finds the module's entry
+   run_ranks.c as one of many ranks
    run_train.c the training loop, evaluation, position in the data
    run_log.c   log lines, progress, profile, summary
    run_events.c  the same numbers for TensorBoard;  run_page.c  as curves
@@ -27,6 +28,7 @@ typedef struct RunOptions {
     int64_t patience;      /* epochs without a better evaluation; 0: no end */
     int64_t threads;
     int64_t max_skipped; /* as in ampc_options */
+    int64_t deadline;    /* seconds to wait for another rank; 0: the default */
     const char *save, *save_best, *save_weights, *fetch, *log, *profile,
         *tensorboard, *report;
     bool shuffle, eval, resume, quiet;
@@ -68,8 +70,8 @@ typedef struct RunScalar {
 
 /* A place in the training data; what the checkpoint's cursor holds. */
 typedef struct RunCursor {
-    int64_t epoch, step; /* optimizer steps done in this epoch              */
-    int64_t samples;
+    int64_t epoch, done; /* samples of this epoch that have trained         */
+    int64_t samples;     /* in the data                                     */
     double best;   /* lowest evaluation loss so far; infinity: none           */
     int64_t stale; /* evaluations since then */
 } RunCursor;
@@ -94,6 +96,8 @@ typedef struct Run {
     void *lib;
     ampc_module_info info;
     ampc_session *s;
+    ampc_comm *comm; /* NULL: one process alone */
+    int rank, world;
     FeedSet train, eval;
     RunLog log;
     RunCursor at;
@@ -111,10 +115,21 @@ void run_print_notice(Run *r);
 /* run_open.c: sets lib and api from opt->module. */
 Status run_open_code(Run *r);
 
+/* ---- run_ranks.c --------------------------------------------------------- */
+
+/* Where a launcher has started several: sets comm, rank and world. */
+Status ranks_open(Run *r);
+/* All have the same command and as many samples. */
+Status ranks_agree(Run *r);
+/* The sums over all ranks, in place. */
+Status ranks_sum(Run *r, double *x, size_t n, const char *what);
+/* All have come to the end, with that status. */
+Status ranks_close(Run *r, Status st);
+
 /* ---- run_train.c --------------------------------------------------------- */
 
 Status run_training(Run *r);
-/* With the place in the data, if there are data to train on. */
+/* With the place in the data, if there are data to train on; by rank 0. */
 Status run_save(Run *r, const char *path);
 /* Sums over all samples; writes the outputs to opt->fetch when `fetch`. */
 Status run_evaluate(Run *r, FeedSet *fs, bool fetch, ampc_eval *sums);

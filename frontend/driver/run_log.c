@@ -102,6 +102,10 @@ Status log_open(Run *r) {
     log->terminal = isatty(STDERR_FILENO) && !log->quiet;
     log->begin = log->last = now_seconds();
     log->first = -1;
+    if (r->rank) {
+        *log = (RunLog){.quiet = true};
+        return OK;
+    }
     if (path) {
         log->out = NULL;
         if (outfile_append(&log->file, path, r->opt->resume, r->guard, "--log"))
@@ -166,8 +170,10 @@ void log_abort(Run *r) {
 static void put_line(RunLog *log, StrBuf *sb) {
     sb_puts(sb, "\n");
     if (log->mixed) clear_bar(log);
-    log->lost |= fwrite(sb->data, 1, sb->len, log->out) != sb->len;
-    log->lost |= fflush(log->out) != 0; /* it is read while it grows */
+    if (log->out) { /* NULL: rank 0 alone logs */
+        log->lost |= fwrite(sb->data, 1, sb->len, log->out) != sb->len;
+        log->lost |= fflush(log->out) != 0; /* it is read while it grows */
+    }
     sb_free(sb);
 }
 
@@ -296,7 +302,8 @@ static void put_trained(const Run *r, StrBuf *sb) {
     const RunLog *log = &r->log;
     double seconds = log->trained > 0 ? log->trained : 1e-9;
     double steps = (double)log->steps;
-    double samples = steps * (double)(r->info.batch * r->info.accumulate);
+    double samples =
+        steps * (double)(r->info.batch * r->info.accumulate * r->world);
     sb_printf(sb,
               "trained %lld steps in %.3g s (%.3g ms each, %.4g samples/s): "
               "loss %.4g -> %.4g",

@@ -1,8 +1,10 @@
 /* run_train.c: training, evaluation and prediction over fed files.
 
-   The position in the data is (epoch, optimizer step within it); together with
-   the seed it says which samples come next, so that a resumed run continues as
-   if it had not stopped.                                                    */
+   The position in the data is (epoch, samples of it that have trained);
+   together with the seed it says which come next, so that a resumed run
+   continues as if it had not stopped, also with another number of ranks.  Of
+   the micro-batches of a step each rank takes as many, one after the other: the
+   ranks together take those that one rank would. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/run_cmd.h"
 
@@ -50,9 +52,9 @@ static void begin_epoch(Run *r) {
 static Status cursor_write(Run *r) {
     char text[200];
     int n = snprintf(text, sizeof text,
-                     "{\"epoch\":%" PRId64 ",\"step\":%" PRId64
+                     "{\"epoch\":%" PRId64 ",\"done\":%" PRId64
                      ",\"samples\":%" PRId64 ",\"best\":",
-                     r->at.epoch, r->at.step, r->at.samples);
+                     r->at.epoch, r->at.done, r->at.samples);
     if (isfinite(r->at.best))
         snprintf(text + n, sizeof text - (size_t)n,
                  "%.17g,\"stale\":%" PRId64 "}", r->at.best, r->at.stale);
@@ -67,10 +69,10 @@ void run_cursor_read(Run *r) {
     RunCursor c = {.best = INFINITY};
     const char *text = r->api->get_cursor(r->s);
     int n = sscanf(text,
-                   "{\"epoch\":%" SCNd64 ",\"step\":%" SCNd64
+                   "{\"epoch\":%" SCNd64 ",\"done\":%" SCNd64
                    ",\"samples\":%" SCNd64 ",\"best\":%lf,\"stale\":%" SCNd64,
-                   &c.epoch, &c.step, &c.samples, &c.best, &c.stale);
-    if (n < 3 || c.epoch < 0 || c.step < 0) {
+                   &c.epoch, &c.done, &c.samples, &c.best, &c.stale);
+    if (n < 3 || c.epoch < 0 || c.done < 0 || c.done > c.samples) {
         log_note(r, "the checkpoint holds no place in the data: from the "
                     "first sample");
         return;
@@ -81,13 +83,14 @@ void run_cursor_read(Run *r) {
                  "the start of epoch %lld",
                  (long long)c.samples, (long long)r->train.samples,
                  (long long)c.epoch + 1);
-        c.step = 0;
+        c.done = 0;
         c.samples = r->train.samples;
     }
     r->at = c;
 }
 
 Status run_save(Run *r, const char *path) {
+    if (r->rank) return OK;
     if (r->train.n) TRY(cursor_write(r));
     leave_hold(); /* an interruption waits for the file to be whole */
     ampc_status status = r->api->save(r->s, path);
@@ -121,7 +124,12 @@ static const Feed *find_sample(const Batch *b, const char *input, int64_t index,
 static Status bad_data_fail(Run *r, const Batch *batch, const char *what) {
     ampc_bad_data b = {.size = sizeof b};
     int64_t sample;
-    if (r->api->bad_data(r->s, &b) != AMPC_OK) return run_api_fail(r, what);
+    StrBuf why = {0};
+    sb_puts(&why, r->api->error(r->s));
+    bool told = r->api->bad_data(r->s, &b) == AMPC_OK && *b.input;
+    if (!told) fail(&r->diag, (Loc){0}, "%s: %s", what, why.data);
+    sb_free(&why);
+    if (!told) return ERR_USER; /* another rank names the sample */
     const Feed *f = find_sample(batch, b.input, b.index, &sample);
     if (f)
         return fail(&r->diag, (Loc){.file = intern(f->file)},
@@ -157,11 +165,16 @@ static Status batch_fail(Run *r, Batch b, ampc_status status,
 
 /* ---- one step ------------------------------------------------------------ */
 
+/* Of all ranks. */
+static int64_t step_samples(const Run *r) {
+    return r->info.batch * r->info.accumulate * r->world;
+}
+
 static Status train_step(Run *r, ampc_metrics *m) {
     int64_t n = r->info.accumulate, batch = r->info.batch;
     double begin = now_seconds();
     for (int64_t k = 0; k < n; k++) {
-        int64_t first = (r->at.step * n + k) * batch;
+        int64_t first = r->at.done + (r->rank * n + k) * batch;
         TRY(feeds_fill(&r->diag, &r->train, r->order, first, batch));
         if (k == 0) TRY(run_underflow_look(r));
         ampc_status status =
@@ -171,7 +184,7 @@ static Status train_step(Run *r, ampc_metrics *m) {
                               "step");
     }
     run_print_notice(r);
-    r->at.step++;
+    r->at.done += step_samples(r);
     log_step(r, m, (now_seconds() - begin) * 1e3);
     return OK;
 }
@@ -223,6 +236,7 @@ static int64_t oldest_kept(const char *dir, const char *name, int64_t last,
 
 /* The checkpoint just saved under a name of its own, too; older ones go. */
 static Status keep_checkpoint(Run *r, int64_t step) {
+    if (r->rank) return OK;
     const char *save = r->opt->save, *slash = strrchr(save, '/');
     char why[160];
     StrBuf path = {0}, dir = {0};
@@ -265,12 +279,16 @@ typedef struct Plan {
 
 static Status make_plan(Run *r, Plan *p) {
     ampc_scaler sc = {.size = sizeof sc};
-    int64_t need = r->info.batch * r->info.accumulate;
+    int64_t need = step_samples(r);
     p->per_epoch = need > 0 ? r->train.samples / need : 0;
     if (p->per_epoch == 0)
         return fail(&r->diag, (Loc){0},
                     "%lld samples: one optimizer step needs %lld",
                     (long long)r->train.samples, (long long)need);
+    if (r->at.samples - r->at.done < need && r->at.done > 0) {
+        r->at.epoch++; /* other ranks made the checkpoint: too few are left */
+        r->at.done = 0;
+    }
     r->api->scaler(r->s, &sc);
     int64_t made = r->opt->resume ? sc.tried : 0;
     if (r->opt->steps >= 0) {
@@ -279,7 +297,8 @@ static Status make_plan(Run *r, Plan *p) {
     }
     int64_t epochs = r->opt->epochs >= 0 ? r->opt->epochs : 1;
     if (r->opt->resume) epochs = goal(epochs, r->at.epoch);
-    p->steps = (epochs - r->at.epoch) * p->per_epoch - r->at.step;
+    p->steps = (epochs - r->at.epoch - 1) * p->per_epoch +
+               (r->at.samples - r->at.done) / need;
     return OK;
 }
 
@@ -290,9 +309,9 @@ static Status train_loop(Run *r, const Plan *p) {
     for (int64_t done = 1; done <= p->steps; done++) {
         TRY(train_step(r, &m));
         log_progress(r, &m, done, p->steps);
-        if (r->at.step == p->per_epoch) {
+        if (r->at.samples - r->at.done < step_samples(r)) {
             r->at.epoch++;
-            r->at.step = 0;
+            r->at.done = 0;
             begin_epoch(r);
             TRY(end_epoch(r, r->at.epoch));
             evaluated = done;
@@ -321,7 +340,6 @@ Status run_training(Run *r) {
         r->order = malloc((size_t)r->train.samples * sizeof *r->order);
         if (!r->order) return fail(&r->diag, (Loc){0}, "out of memory");
     }
-    if (r->at.step >= p.per_epoch) r->at.step = 0;
     TRY(run_underflow_open(r));
     double begin = now_seconds();
     TRY(train_loop(r, &p));
@@ -337,27 +355,65 @@ static int64_t valid_rows(const FeedSet *fs, int64_t first) {
     return left < fs->batch ? left : fs->batch;
 }
 
-static Status evaluate_all(Run *r, FeedSet *fs, Fetch *f, ampc_eval *sums) {
-    for (int64_t i = 0; i < fs->samples; i += fs->batch) {
-        int64_t n = valid_rows(fs, i);
-        TRY(feeds_fill(&r->diag, fs, NULL, i, n));
-        ampc_status status =
-            r->api->evaluate(r->s, fs->in, (size_t)fs->n, n, sums);
-        if (status != AMPC_OK)
-            return batch_fail(r, (Batch){fs, NULL, i}, status, "evaluate");
-        if (f) TRY(fetch_batch(r, f, n));
+/* The sums of one batch. */
+typedef struct EvalPart {
+    double loss_num, loss_den, correct, count, inexact;
+} EvalPart;
+
+static Status evaluate_batch(Run *r, FeedSet *fs, int64_t first, EvalPart *p) {
+    ampc_eval e = {.size = sizeof e};
+    int64_t n = valid_rows(fs, first);
+    TRY(feeds_fill(&r->diag, fs, NULL, first, n));
+    ampc_status status = r->api->evaluate(r->s, fs->in, (size_t)fs->n, n, &e);
+    if (status != AMPC_OK)
+        return batch_fail(r, (Batch){fs, NULL, first}, status, "evaluate");
+    *p = (EvalPart){e.loss_num, e.loss_den, e.correct, e.count, !e.exact};
+    return OK;
+}
+
+/* Ranks take turns at the batches; with outputs to write rank 0 needs all, and
+   the others make as many.  Batches are added in their order, so that the sums
+   do not depend on the number of ranks. */
+static Status evaluate_parts(Run *r, FeedSet *fs, bool all, Fetch *f,
+                             EvalPart *part, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        int64_t first = (int64_t)i * fs->batch;
+        if (!all && (int64_t)i % r->world != r->rank) continue;
+        TRY(evaluate_batch(r, fs, first, &part[i]));
+        if (f) TRY(fetch_batch(r, f, valid_rows(fs, first)));
     }
-    if (!sums->exact)
+    if (all) return OK;
+    return ranks_sum(r, &part->loss_num, n * (sizeof *part / sizeof(double)),
+                     "evaluate");
+}
+
+static Status evaluate_all(Run *r, FeedSet *fs, bool all, Fetch *f,
+                           ampc_eval *sums) {
+    size_t n = (size_t)((fs->samples + fs->batch - 1) / fs->batch);
+    EvalPart *part = calloc(n, sizeof *part);
+    if (!part) return fail(&r->diag, (Loc){0}, "out of memory");
+    Status st = evaluate_parts(r, fs, all, f, part, n);
+    sums->exact = 1;
+    sums->samples = fs->samples;
+    for (size_t i = 0; i < n; i++) {
+        sums->loss_num += part[i].loss_num;
+        sums->loss_den += part[i].loss_den;
+        sums->correct += part[i].correct;
+        sums->count += part[i].count;
+        if (part[i].inexact != 0) sums->exact = 0;
+    }
+    free(part);
+    if (st == OK && !sums->exact)
         log_note(r, "the model's own loss is a mean: the last, partial batch "
                     "is not in it");
-    return OK;
+    return st;
 }
 
 Status run_evaluate(Run *r, FeedSet *fs, bool fetch, ampc_eval *sums) {
     Fetch *f = NULL;
     if (fs->batch <= 0) return fail(&r->diag, (Loc){0}, "no batch axis");
-    if (fetch) TRY(fetch_open(r, "eval", fs->samples, &f));
-    Status st = evaluate_all(r, fs, f, sums);
+    if (fetch && !r->rank) TRY(fetch_open(r, "eval", fs->samples, &f));
+    Status st = evaluate_all(r, fs, fetch, f, sums);
     if (f && st == OK) return fetch_close(r, f);
     fetch_abort(f);
     return st;
@@ -371,17 +427,17 @@ static Status predict_all(Run *r, FeedSet *fs, Fetch *f) {
             r->api->predict(r->s, fs->in, (size_t)fs->n, n, NULL, 0);
         if (status != AMPC_OK)
             return batch_fail(r, (Batch){fs, NULL, i}, status, "predict");
-        TRY(fetch_batch(r, f, n));
+        if (f) TRY(fetch_batch(r, f, n));
     }
     return OK;
 }
 
 Status run_predict(Run *r, FeedSet *fs) {
-    Fetch *f;
+    Fetch *f = NULL;
     if (fs->batch <= 0) return fail(&r->diag, (Loc){0}, "no batch axis");
-    TRY(fetch_open(r, "predict", fs->samples, &f));
+    if (!r->rank) TRY(fetch_open(r, "predict", fs->samples, &f));
     Status st = predict_all(r, fs, f);
-    if (st == OK) return fetch_close(r, f);
+    if (f && st == OK) return fetch_close(r, f);
     fetch_abort(f);
     return st;
 }

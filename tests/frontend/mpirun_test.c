@@ -1,0 +1,269 @@
+/* mpirun_test.c: `ampc run` under the launchers of Open MPI and MPICH, ranks on
+   one machine: the bits of one process that accumulates, and what becomes of
+   all when one dies, hangs or differs.                                      */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "frontend/driver/array.h"
+#include "tests/support/compiled.h"
+#include "tests/tolerance.h"
+
+enum { SAMPLES = 103, BATCH = 2 };
+
+typedef struct Launcher {
+    const char *name, *options;
+} Launcher;
+
+static const Launcher openmpi = {"mpirun.openmpi",
+                                 "--allow-run-as-root --oversubscribe"};
+static const Launcher mpich = {"mpirun.mpich", ""};
+
+/* In a rank's shell. */
+#define RANK "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
+
+/* ---- helpers ------------------------------------------------------------- */
+
+static void need(const Launcher *l) {
+    if (test_command(NULL, "command -v %s", l->name))
+        SKIP("no %s (Debian: openmpi-bin, mpich)", l->name);
+}
+
+static Compiled compile_model(const char *model, const char *options,
+                              int accumulate) {
+    char all[400], path[100];
+    snprintf(path, sizeof path, "tests/onnx/%s", model);
+    snprintf(all, sizeof all,
+             "--dim batch=%d --accumulate %d --target cpu:x86-64-v2 %s", BATCH,
+             accumulate, options);
+    return compile_file(test_data_path(path), all);
+}
+
+static double random_number(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return (double)(*state >> 8) / 16777216.0;
+}
+
+/* Samples [first, first + n) of every input, as NAME.PREFIX.npy. */
+static void write_data(const Compiled *c, const char *prefix, int first,
+                       int n) {
+    ampc_tensor_info t = {.size = sizeof t};
+    for (uint32_t i = 0; !c->api->input(c->api->module, "micro", i, &t); i++) {
+        StrBuf sb = {0};
+        char name[100];
+        uint32_t state = i + 1;
+        bool whole = t.dtype == AMPC_DTYPE_I64;
+        size_t each = t.bytes / BATCH / (whole ? 8 : 4);
+        t.shape[0] = n;
+        npy_header(&sb, t.dtype, t.rank, t.shape);
+        for (size_t k = 0; k < (size_t)(first + n) * each; k++) {
+            double x = random_number(&state);
+            int64_t class = (int64_t)(5 * x);
+            float number = (float)(2 * x - 1);
+            if (k < (size_t)first * each) continue;
+            sb_putn(&sb, whole ? (char *)&class : (char *)&number,
+                    whole ? 8 : 4);
+        }
+        snprintf(name, sizeof name, "%s.%s.npy", t.name, prefix);
+        REQUIRE(test_write_file(test_tmp(name), sb.data, sb.len));
+        sb_free(&sb);
+    }
+}
+
+#define FEEDS "--feed x=x.all.npy --feed y=y.all.npy --threads 1 --quiet "
+#define EVALS "--eval-feed x=x.all.npy --eval-feed y=y.all.npy "
+
+/* `command` in the test's folder, with $AMPC; what it says comes back. */
+static int shell(char **out, const char *command) {
+    return test_command(out, "cd '%s' && export AMPC='%s' TMPDIR=/tmp && %s",
+                        test_tmpdir(), test_ampc(), command);
+}
+
+static void shell_ok(const char *command) {
+    char *out;
+    int rc = shell(&out, command);
+    CHECK_MSG(rc == 0, "%s: status %d\n%s", command, rc, out);
+    free(out);
+}
+
+/* Each of n ranks: sh -c 'BEFORE exec $AMPC run WORDS'. */
+static int launch(const Launcher *l, int n, const char *before,
+                  const char *words, char **out) {
+    char command[5000];
+    snprintf(command, sizeof command,
+             "timeout 100 %s %s -n %d sh -c '%s exec $AMPC run %s' </dev/null",
+             l->name, l->options, n, before, words);
+    return shell(out, command);
+}
+
+static void launch_ok(const Launcher *l, int n, const char *words) {
+    char *out;
+    int rc = launch(l, n, "", words, &out);
+    CHECK_MSG(rc == 0, "%s -n %d: status %d\n%s", l->name, n, rc, out);
+    free(out);
+}
+
+/* ---- as one process ------------------------------------------------------ */
+
+/* Log lines but for their times, and the weights. */
+#define TRAIN "--steps 20 --shuffle " FEEDS EVALS "--eval "
+
+static void same_as_one(const Launcher *l, const Compiled *one, int n,
+                        const Compiled *alone) {
+    char words[2000];
+    snprintf(words, sizeof words,
+             "$AMPC run %s " TRAIN "--log a.log --save-weights a.st",
+             alone->path);
+    shell_ok(words);
+    snprintf(words, sizeof words, "%s " TRAIN "--log r.log --save-weights r.st",
+             one->path);
+    launch_ok(l, n, words);
+    shell_ok("for f in a r; do sed 's/,\"ms\":[^}]*//' $f.log > $f.lines; "
+             "done; diff a.lines r.lines && cmp a.st r.st && "
+             "test $(wc -l < a.lines) -gt 20");
+}
+
+static void ranks_as_one(const Launcher *l, const char *model,
+                         const char *options) {
+    need(l);
+    Compiled one = compile_model(model, options, 1);
+    write_data(&one, "all", 0, SAMPLES);
+    for (int n = 2; n <= 4; n += 2) {
+        Compiled alone = compile_model(model, options, n);
+        same_as_one(l, &one, n, &alone);
+        compiled_close(&alone);
+    }
+    compiled_close(&one);
+}
+
+#define MLP                                                                    \
+    "--precision fp32 --clip-norm 0.3 --optimizer adamw,lr=0.01 "              \
+    "--lr-schedule cosine,warmup=3,total=20,min=0.001"
+
+TEST_CASE(mpirun, mlp_openmpi) { ranks_as_one(&openmpi, "mlp.dyn.onnx", MLP); }
+TEST_CASE(mpirun, mlp_mpich) { ranks_as_one(&mpich, "mlp.dyn.onnx", MLP); }
+
+TEST_CASE(mpirun, gpt_openmpi) {
+    ranks_as_one(&openmpi, "gpt.dyn.onnx",
+                 "--precision fp16 --clip-norm 1 --optimizer adamw,lr=0.003 "
+                 "--loss-scale dynamic,init=16777216,interval=4,max=1e9 "
+                 "--lr-schedule linear,warmup=2,total=20,min=0");
+}
+
+/* Running statistics are those of rank 0, not of one that sees all batches; so
+   the parameters alone are as in one process. */
+TEST_CASE(mpirun, cnn_openmpi) {
+    ranks_as_one(&openmpi, "cnn.dyn.onnx",
+                 "--precision bf16 --clip-norm 0.5 --batchnorm frozen "
+                 "--optimizer sgd,lr=0.05,momentum=0.9");
+}
+
+/* ---- resuming ------------------------------------------------------------ */
+
+static double number_behind(const char *text, const char *key) {
+    const char *p = text ? strstr(text, key) : NULL;
+    return p ? strtod(p + strlen(key), NULL) : -1;
+}
+
+/* Three steps of four ranks, then one of two: on the samples that come next. */
+TEST_CASE(mpirun, two_ranks_resume_what_four_saved) {
+    need(&openmpi);
+    Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
+    char words[2000], *log, *eval;
+    write_data(&c, "all", 0, SAMPLES);
+    write_data(&c, "next", 3 * 4 * BATCH, 2 * BATCH);
+    snprintf(words, sizeof words, "%s " FEEDS "--steps 3 --save c", c.path);
+    launch_ok(&openmpi, 4, words);
+    snprintf(words, sizeof words,
+             "$AMPC run %s --feed x=x.next.npy --feed y=y.next.npy --load c "
+             "--quiet --eval",
+             c.path);
+    CHECK_EQ_INT(shell(&eval, words), 0);
+    snprintf(words, sizeof words, "%s " FEEDS "--steps 4 --resume --save c",
+             c.path);
+    CHECK_EQ_INT(launch(&openmpi, 2, "", words, &log), 0);
+    CHECK_HAS(log, "{\"step\":4,");
+    CHECK_REL(number_behind(log, "\"loss\":"),
+              number_behind(eval, "\"eval_loss\":"), TOL_RANKS);
+    free(log);
+    free(eval);
+    compiled_close(&c);
+}
+
+/* ---- what goes wrong ----------------------------------------------------- */
+
+/* Two ranks of which something is wrong: all end, and one is named.  The
+   checkpoint that one of them wrote before is whole. */
+static void ends(const char *before, const char *words, const char *why) {
+    char *out;
+    time_t begin = time(NULL);
+    int rc = launch(&openmpi, 2, before, words, &out);
+    CHECK_MSG(rc != 0 && rc != 124, "status %d", rc);
+    CHECK(time(NULL) - begin < 60);
+    CHECK_HAS(out, why);
+    free(out);
+}
+
+/* What a rank does to itself while it trains. */
+static void ends_after(const Compiled *c, const char *signal, const char *why) {
+    char before[200], words[2000];
+    snprintf(before, sizeof before,
+             "(sleep 2; test " RANK " = 0 || kill -%s $$) &", signal);
+    snprintf(words, sizeof words,
+             "%s " FEEDS "--steps 100000000 --log l --save-every 10 --save s "
+             "--deadline 3",
+             c->path);
+    ends(before, words, why);
+    snprintf(words, sizeof words,
+             "$AMPC run %s " FEEDS "--steps 1 --resume --save s", c->path);
+    shell_ok(words);
+}
+
+TEST_CASE(mpirun, a_rank_dies) {
+    need(&openmpi);
+    Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
+    write_data(&c, "all", 0, SAMPLES);
+    ends_after(&c, "KILL", "process rank 1");
+    compiled_close(&c);
+}
+
+TEST_CASE(mpirun, a_rank_hangs) {
+    need(&openmpi);
+    Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
+    write_data(&c, "all", 0, SAMPLES);
+    ends_after(&c, "STOP", "rank 1 did not answer within 3 s");
+    compiled_close(&c);
+}
+
+TEST_CASE(mpirun, ranks_that_differ) {
+    need(&openmpi);
+    Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
+    Compiled other = compile_model("mlp.dyn.onnx", MLP, 2);
+    char words[2000];
+    write_data(&c, "all", 0, SAMPLES);
+    snprintf(words, sizeof words, "test " RANK " = 0 && M=%s || M=%s;", c.path,
+             other.path);
+    ends(words, "$M " FEEDS, "rank 1 has another graph than rank 0");
+    snprintf(words, sizeof words, "%s " FEEDS "--steps " RANK, c.path);
+    ends("", words, "rank 1 was started with another --steps than rank 0");
+    snprintf(words, sizeof words,
+             "%s --feed x=x.all.npy --feed y=" RANK ".npy --deadline 5",
+             c.path);
+    ends("", words, "rank 1: ");
+    compiled_close(&c);
+    compiled_close(&other);
+}
+
+TEST_CASE(mpirun, no_mpi_for_the_ranks_that_were_started) {
+    Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
+    char words[600], *out;
+    snprintf(words, sizeof words,
+             "AMPC_LIBMPI=none RANK=0 WORLD_SIZE=2 $AMPC run %s", c.path);
+    CHECK_EQ_INT(shell(&out, words), 1);
+    CHECK_HAS(out, "$WORLD_SIZE is 2");
+    CHECK_HAS(out, "$AMPC_LIBMPI is \"none\"");
+    free(out);
+    compiled_close(&c);
+}
