@@ -90,9 +90,8 @@ const char help_run[] =
     "  --profile FILE.json     Chrome trace\n"
     "  --device auto|cpu|cuda[:N], --threads N, --quiet\n"
     "\n"
-    "  mpirun -n N ampc run ... trains with N ranks, each on its part of "
-    "every\n"
-    "  batch (srun too); rank 0 logs and writes the files\n"
+    "  mpirun -n N ampc run ...  (srun too) trains with N ranks, each on its\n"
+    "                          part of the samples; rank 0 logs and writes\n"
     "  --deadline SECONDS      end when another rank is silent for so long\n"
     "                          (default 300)\n";
 
