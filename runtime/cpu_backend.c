@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/cpu/block.h"
 #include "runtime/cpu_device.h"
 
 /* ---- scratch ------------------------------------------------------------- */
@@ -174,6 +175,7 @@ static ampc_status cpu_open(ampc_session *s) {
     *d = (CpuDevice){.isa = NULL};
     ampc_status status = choose_isa(s, d);
     if (status != AMPC_OK) return status;
+    cpu_bf16_dot(); /* measured here and not in a step */
     d->pool = pool_create(s->opt.threads);
     if (!d->pool)
         return session_fail(s, AMPC_ERR_MEMORY,

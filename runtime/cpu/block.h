@@ -11,10 +11,11 @@
 
 enum { BLOCK_ROWS = 8, BLOCK_COLS = 16, BLOCK_LANES = 16 };
 
-/* Products of bf16 by bf16 may use vdpbf16ps (level v4 only).  The second call
-   is for tests: nonzero takes the other path, zero asks the machine again.  */
+/* Products of bf16 by bf16 use vdpbf16ps (level v4 only), where that is fast.
+   The second call is for tests: 0 never, 1 wherever the machine has it, -1
+   decides anew at the next question.                                        */
 int cpu_bf16_dot(void);
-void cpu_bf16_dot_off(int off);
+void cpu_bf16_dot_force(int how);
 
 /* ---- matrix product ------------------------------------------------------ */
 

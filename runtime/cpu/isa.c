@@ -2,11 +2,20 @@
 
    A level counts only if CPUID names every feature its translation units may
    use and XCR0 says that the kernel saves the registers.  The environment
-   variable AMPC_ISA (v2, v3, v4) can lower the level, never raise it.       */
+   variable AMPC_ISA (v2, v3, v4) can lower the level, never raise it.
+
+   vdpbf16ps takes one cycle on some processors and four on others, where the
+   widened product is twice as fast: the two are measured once per process, for
+   some ten microseconds.  Known ratios are 1 and 4, far from the limit, so one
+   machine decides alike each time.  AMPC_ISA=v4-dot and v4-fma decide instead.
+ */
 #define _GNU_SOURCE
 #include <cpuid.h>
+#include <immintrin.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #include "runtime/cpu/block.h"
 
@@ -35,28 +44,83 @@ static int isa_machine(void) {
     return AMPC_ISA_V4;
 }
 
-int cpu_isa_level(void) {
-    int level = isa_machine();
+/* Highest level wanted: -1 without AMPC_ISA or with one unknown. */
+static int isa_wanted(const char **how) {
     const char *want = secure_getenv("AMPC_ISA");
-    if (want && want[0] == 'v' && want[1] >= '2' && want[1] <= '4' && !want[2])
-        if (want[1] - '0' < level) level = want[1] - '0';
-    return level;
+    *how = "";
+    if (!want || want[0] != 'v' || want[1] < '2' || want[1] > '4') return -1;
+    *how = want + 2;
+    int dot =
+        want[1] == '4' && (!strcmp(*how, "-dot") || !strcmp(*how, "-fma"));
+    return dot || !**how ? want[1] - '0' : -1;
 }
 
-/* CPUID traps on virtual machines, and this is asked on every call: the answer
-   is kept.  0 = not asked yet, 1 = no, 2 = yes.                             */
-static _Atomic int isa_bf16;
+int cpu_isa_level(void) {
+    const char *how;
+    int level = isa_machine(), want = isa_wanted(&how);
+    return want >= 0 && want < level ? want : level;
+}
+
+/* ---- dot products of bf16 ------------------------------------------------ */
+
+static int isa_has_dot(void) {
+    uint32_t a = 0, b, c, d;
+    return isa_machine() == AMPC_ISA_V4 &&
+           __get_cpuid_count(7, 1, &a, &b, &c, &d) && isa_has(a, 1u << 5);
+}
+
+/* Nanoseconds of a loop of independent instructions, at best. */
+#define ISA_TIME(name, features, step)                                         \
+    __attribute__((target(features))) static int64_t name(void) {              \
+        int64_t best = INT64_MAX;                                              \
+        for (int run = 0; run < ISA_RUNS; run++) {                             \
+            __m512 a[ISA_CHAINS] = {{0}}, x = {0};                             \
+            int64_t start = isa_clock();                                       \
+            for (int i = 0; i < ISA_STEPS; i++)                                \
+                _Pragma("GCC unroll 12") for (int j = 0; j < ISA_CHAINS;       \
+                                              j++) {                           \
+                    a[j] = step;                                               \
+                    __asm__ volatile("" : "+v"(a[j]));                         \
+                }                                                              \
+            int64_t took = isa_clock() - start;                                \
+            if (took < best) best = took;                                      \
+        }                                                                      \
+        return best;                                                           \
+    }
+
+enum { ISA_RUNS = 5, ISA_STEPS = 400, ISA_CHAINS = 12 };
+
+static int64_t isa_clock(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+ISA_TIME(isa_time_fma, "avx512f", _mm512_fmadd_ps(x, x, a[j]))
+ISA_TIME(isa_time_dot, "avx512f,avx512bf16",
+         _mm512_dpbf16_ps(a[j], (__m512bh)x, (__m512bh)x))
+
+/* Asked on every call, so the answer is kept: it must not change while a
+   session lives.  0 = not asked yet, 1 = no, 2 = yes.                       */
+static _Atomic int isa_dot;
 
 int cpu_bf16_dot(void) {
-    int known = atomic_load_explicit(&isa_bf16, memory_order_relaxed);
+    int known = atomic_load_explicit(&isa_dot, memory_order_relaxed);
     if (known) return known == 2;
-    uint32_t a = 0, b, c, d;
-    int has = isa_machine() == AMPC_ISA_V4 &&
-              __get_cpuid_count(7, 1, &a, &b, &c, &d) && isa_has(a, 1u << 5);
-    atomic_store_explicit(&isa_bf16, has ? 2 : 1, memory_order_relaxed);
-    return has;
+    const char *how;
+    int level = isa_wanted(&how), dot = isa_has_dot();
+    if (level == AMPC_ISA_V4 && *how)
+        dot = dot && !strcmp(how, "-dot");
+    else if (dot) /* one does the work of two multiply-adds; packing is dearer
+                   */
+        dot = 2 * isa_time_dot() < 3 * isa_time_fma();
+    known = 0; /* the first answer counts */
+    if (!atomic_compare_exchange_strong(&isa_dot, &known, dot ? 2 : 1))
+        return known == 2;
+    return dot;
 }
 
-void cpu_bf16_dot_off(int off) {
-    atomic_store_explicit(&isa_bf16, off ? 1 : 0, memory_order_relaxed);
+void cpu_bf16_dot_force(int how) {
+    int dot = how < 0 ? 0 : how && isa_has_dot() ? 2 : 1;
+    atomic_store_explicit(&isa_dot, dot, memory_order_relaxed);
 }

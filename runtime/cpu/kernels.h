@@ -95,7 +95,7 @@ typedef struct CpuLibCall {
 void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c);
 size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads);
 
-/* Highest level this machine can run; AMPC_ISA=v2|v3|v4 lowers it (tests). */
+/* Highest level this machine can run; AMPC_ISA lowers it (tests). */
 int cpu_isa_level(void);
 
 #endif

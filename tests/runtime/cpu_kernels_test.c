@@ -73,12 +73,12 @@ static int64_t rnd_float(void) {
 
 /* Level 5 is v4 without vdpbf16ps, on machines that have it. */
 static int top_level(void) {
-    cpu_bf16_dot_off(0);
+    cpu_bf16_dot_force(1);
     return cpu_isa_level() + cpu_bf16_dot();
 }
 
 static const AmpcCpuLib *lib_of(int level) {
-    cpu_bf16_dot_off(level == 5);
+    cpu_bf16_dot_force(level != 5);
     if (level == 5) level = 4;
     return level == 4 ? &ampc_cpu_v4 : level == 3 ? &ampc_cpu_v3 : &ampc_cpu_v2;
 }
@@ -1035,6 +1035,32 @@ TEST_CASE(argmax, first_of_the_largest) {
     pools_close();
 }
 
+/* The answer of a fresh question under this AMPC_ISA. */
+static int dot_under(const char *isa) {
+    setenv("AMPC_ISA", isa, 1);
+    cpu_bf16_dot_force(-1);
+    return cpu_bf16_dot();
+}
+
+TEST_CASE(isa, bf16_dot_products_are_chosen_and_forced) {
+    char *old = getenv("AMPC_ISA"), *kept = old ? strdup(old) : NULL;
+    cpu_bf16_dot_force(1);
+    int has = cpu_bf16_dot(); /* the machine, whatever is fast */
+    CHECK_EQ_INT(dot_under("v4-fma"), 0);
+    CHECK_EQ_INT(dot_under("v4-dot"), has);
+    int measured = dot_under("v4");
+    CHECK(measured <= has);
+    for (int i = 0; i < 20; i++) CHECK_EQ_INT(dot_under("v4"), measured);
+    setenv("AMPC_ISA", "v4-fma", 1);
+    CHECK_EQ_INT(cpu_bf16_dot(), measured); /* kept for the process */
+    if (kept)
+        setenv("AMPC_ISA", kept, 1);
+    else
+        unsetenv("AMPC_ISA");
+    free(kept);
+    cpu_bf16_dot_force(-1);
+}
+
 TEST_CASE(isa, the_environment_only_lowers_the_level) {
     char *old = getenv("AMPC_ISA"), *kept = old ? strdup(old) : NULL;
     unsetenv("AMPC_ISA");
@@ -1044,8 +1070,11 @@ TEST_CASE(isa, the_environment_only_lowers_the_level) {
     CHECK_EQ_INT(cpu_isa_level(), AMPC_ISA_V2);
     setenv("AMPC_ISA", "v4", 1);
     CHECK_EQ_INT(cpu_isa_level(), top);
-    setenv("AMPC_ISA", "fast", 1);
-    CHECK_EQ_INT(cpu_isa_level(), top);
+    static const char *const unknown[] = {"fast", "v3-dot", "v4-fast", "v5"};
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        setenv("AMPC_ISA", unknown[i], 1);
+        CHECK_EQ_INT(cpu_isa_level(), top);
+    }
     if (kept)
         setenv("AMPC_ISA", kept, 1);
     else
