@@ -11,9 +11,9 @@
      onnx_build.c   what handlers build nodes with
      onnx_call.c    rows that are one op or function, by their attribute maps
      onnx_fold.c    constant folding
-     onnx_math.c, onnx_shape.c, onnx_index.c, onnx_nd.c, onnx_nn.c,
-     onnx_recurrent.c, onnx_resize.c, onnx_norm.c, onnx_reduce.c, onnx_loss.c,
-     onnx_einsum.c, onnx_sequence.c
+     onnx_math.c, onnx_shape.c, onnx_index.c, onnx_nd.c, onnx_known.c,
+     onnx_nn.c, onnx_random.c, onnx_quant.c, onnx_recurrent.c, onnx_resize.c,
+     onnx_norm.c, onnx_reduce.c, onnx_loss.c, onnx_einsum.c, onnx_sequence.c
                     handlers of the ops whose form in ONNX is another than
                     ours
      onnx_flow.c    If, Loop, Scan: what they do is known, so their bodies

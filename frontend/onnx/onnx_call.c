@@ -2,6 +2,8 @@
    to the one of the same name, but for what the row's map says, entries
    between spaces:
      a>b     attribute a is called b
+     @1>b    operand 1, integers known at compile time, is attribute b, and with
+             what follows it no operand
      -a      attribute a says nothing that matters here
      b=3     b is 3, a number or a word
      b=3<21  .. before opset 21
@@ -16,7 +18,8 @@
 typedef struct MapEntry {
     Str from, to; /* to NULL: dropped; from NULL: `value` */
     Str value;
-    int before; /* opset; 0: any */
+    int before;  /* opset; 0: any */
+    int operand; /* 0: none */
 } MapEntry;
 
 /* Reads one entry and returns what follows. */
@@ -27,6 +30,9 @@ static const char *read_entry(const char *s, MapEntry *e) {
     *e = (MapEntry){0};
     if (*s == '-') {
         e->from = intern_n(s + 1, n - 1);
+    } else if (*s == '@' && arrow) {
+        e->operand = atoi(s + 1);
+        e->to = intern_n(arrow + 1, n - 1 - (size_t)(arrow - s));
     } else if (arrow && !is) {
         e->from = intern_n(s, (size_t)(arrow - s));
         e->to = intern_n(arrow + 1, n - 1 - (size_t)(arrow - s));
@@ -88,6 +94,22 @@ static Attr attr_of_text(Str text, AttrKey key) {
     }
 }
 
+/* k < 0: the operand is absent, and the default stands. */
+static Status attr_of_operand(Ox *ox, const MapEntry *e, AttrKey key, Attr *out,
+                              int *n) {
+    const int64_t *v;
+    int k;
+    TRY(ox_const_ints(ox, e->operand, e->to, &v, &k));
+    if (k < 0) return OK;
+    bool list = attr_get(key)->kind == ATTR_INTS;
+    if (!list && k != 1)
+        return ox_fail(ox, "%s has %d elements, wants one", e->to, k);
+    int64_t one = list ? 0 : v[0] < -INT32_MAX ? -INT32_MAX : v[0];
+    if (one > INT32_MAX) one = INT32_MAX;
+    out[(*n)++] = list ? attr_v(key, v, k) : attr_i(key, one);
+    return OK;
+}
+
 Status ox_mapped(Ox *ox, Attr *out, int *n) {
     const OxNode *node = ox->node;
     const OpInfo *info = callee_info(ox_callee(node->op));
@@ -101,11 +123,21 @@ Status ox_mapped(Ox *ox, Attr *out, int *n) {
     }
     for (const char *s = node->op->map; *s;) {
         s = read_entry(s, &e);
+        if (!e.to || !find_key(info, e.to, &key)) continue;
+        if (e.operand) TRY(attr_of_operand(ox, &e, key, out, n));
         if (!e.value || (e.before && node->version >= e.before)) continue;
-        if (find_key(info, e.to, &key))
-            out[(*n)++] = attr_of_text(e.value, key);
+        for (int i = 0; i < *n; i++)
+            if (out[i].key == key) return ox_fail(ox, "%s is newer", e.to);
+        out[(*n)++] = attr_of_text(e.value, key);
     }
     return OK;
+}
+
+/* Those that are operands of ours too. */
+static int operands_of(const OxNode *n) {
+    const char *at = strchr(n->op->map, '@');
+    int first = at ? atoi(at + 1) : n->nin;
+    return first < n->nin ? first : n->nin;
 }
 
 Status onnx_call(Ox *ox) {
@@ -113,12 +145,12 @@ Status onnx_call(Ox *ox) {
     ValueId in[MOST], out[MOST];
     Attr attrs[MAX_OP_ATTRS];
     Callee callee = ox_callee(ox->node->op);
-    int nout = callee_info(callee)->out_min, n;
-    for (int i = 0; i < ox->node->nin; i++) in[i] = ox_in(ox, i);
+    int nout = callee_info(callee)->out_min, n, nin = operands_of(ox->node);
+    for (int i = 0; i < nin; i++) in[i] = ox_in(ox, i);
     for (int i = 0; i < ox->node->nout; i++)
         if (ox_has_out(ox, i) && nout <= i) nout = i + 1;
     TRY(ox_mapped(ox, attrs, &n));
-    TRY(ox_make(ox, callee, in, ox->node->nin, attrs, n, nout, NULL, out));
+    TRY(ox_make(ox, callee, in, nin, attrs, n, nout, NULL, out));
     for (int i = 0; i < nout; i++) TRY(ox_out(ox, i, out[i]));
     return OK;
 }

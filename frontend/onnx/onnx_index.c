@@ -322,35 +322,27 @@ Status onnx_pad(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-static bool lists_attr(const char *attrs, const char *name) {
-    size_t n = strlen(name);
-    for (const char *s = attrs; (s = strstr(s, name)); s += n)
-        if ((s == attrs || s[-1] == ' ') && s[n] == ':') return true;
-    return false;
-}
-
-/* An op of one operand whose core op has one attribute more: that is the second
-   operand, a number known at compile time. */
-Status onnx_number(Ox *ox) {
-    const OxOp *row = ox->node->op;
-    const OpInfo *op = &op_info[row->core];
+/* Each axis is cut or padded with zeros at both ends, the odd one at the end.
+ */
+Status onnx_center_crop_pad(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
-    Attr attr[8];
-    int n = 0;
-    for (int i = 0; i < op->nattr; i++) {
-        const char *name = attr_get(op->attrs[i])->text;
-        double v = 0;
-        if (lists_attr(row->attrs, name)) {
-            if (ox_attr(ox, name))
-                attr[n++] = attr_i(op->attrs[i], ox_int(ox, name, 0) != 0);
-            continue;
-        }
-        if (!is_value(ox_in(ox, 1))) continue;
-        if (!ox_const_scalar(ox, ox_in(ox, 1), &v))
-            return ox_fail(ox, "operand %s is not known at compile time", name);
-        v = v < -1e9 ? -1e9 : v > 1e9 ? 1e9 : v;
-        attr[n++] = attr_i(op->attrs[i], (int64_t)v);
+    Type t = ox_type(ox, x);
+    int64_t pads[2 * MAX_RANK] = {0};
+    const int64_t *size, *axes;
+    int n, given = ox_ints(ox, "axes", &axes), axis;
+    TRY(ox_const_ints(ox, 1, "shape", &size, &n));
+    if (n != (given < 0 ? t.rank : given))
+        return ox_fail(ox, "shape has %d entries", n);
+    for (int i = 0; i < n; i++) {
+        TRY(ox_axis(ox, given < 0 ? i : axes[i], t.rank, &axis));
+        if (size[i] < 0) return ox_fail(ox, "a size of %" PRId64, size[i]);
+        int64_t more = size[i] - t.dim[axis];
+        pads[axis] = more / 2;
+        pads[t.rank + axis] = more - more / 2;
     }
-    TRY(ox_op(ox, row->core, &x, 1, attr, n, &y));
+    TRY(crop(ox, &x, pads));
+    Attr attr[] = {attr_v(AK_pads, pads, 2 * t.rank),
+                   attr_s(AK_mode, "constant"), attr_f(AK_value, 0)};
+    TRY(ox_op(ox, OP_PAD, &x, 1, attr, 3, &y));
     return ox_out(ox, 0, y);
 }

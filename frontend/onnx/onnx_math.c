@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
+#include "ir/fn/fn.h"
 
 /* Before opset 7 the second operand was aligned at attribute `axis`. */
 static Status align(Ox *ox, ValueId a, ValueId *b) {
@@ -110,6 +111,63 @@ Status onnx_mean(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* ---- bits ---------------------------------------------------------------- */
+
+/* Sums and products wrap, so that one op of bits gives the others. */
+Status onnx_bitwise(Ox *ox) {
+    ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), both, y;
+    OpCode core = ox->node->op->core;
+    DType d = ox_type(ox, a).dtype;
+    if (!dtype_is_int(d)) return ox_fail(ox, "bits of %s", dtype_info[d].text);
+    if (core == OP_NOT) {
+        TRY(ox2(ox, OP_SUB, ox_scalar(ox, d, 0), a, &y));
+        TRY(ox2k(ox, OP_SUB, y, 1, &y));
+        return ox_out(ox, 0, y);
+    }
+    TRY(ox2(ox, OP_BIT_AND, a, b, &y));
+    if (core != OP_BIT_AND) {
+        TRY(ox2(ox, OP_ADD, a, b, &both));
+        if (core == OP_XOR) TRY(ox2k(ox, OP_MUL, y, 2, &y));
+        TRY(ox2(ox, OP_SUB, both, y, &y));
+    }
+    return ox_out(ox, 0, y);
+}
+
+/* Products with powers of 2, or quotients rounded down.  Beyond the bits
+   nothing is left but the sign. */
+Status onnx_bit_shift(Ox *ox) {
+    ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), ok, below, y, rest;
+    Str way = ox_str(ox, "direction", "");
+    bool left = !strcmp(way, "LEFT");
+    DType d = ox_type(ox, a).dtype, wide = d == DT_U64 ? DT_U64 : DT_I64;
+    int bits = 8 * dtype_info[d].bytes;
+    if (!left && strcmp(way, "RIGHT"))
+        return ox_fail(ox, "direction '%s'", ox_quote(ox, way));
+    if (!dtype_is_int(d)) return ox_fail(ox, "bits of %s", dtype_info[d].text);
+    ValueId none = ox_scalar(ox, wide, 0), one = ox_scalar(ox, wide, 1);
+    TRY(ox_cast(ox, a, wide, false, &a));
+    TRY(ox_cast(ox, b, wide, false, &b));
+    TRY(ox2k(ox, OP_GREATER_EQUAL, b, 0, &ok));
+    TRY(ox2k(ox, OP_LESS, b, left || bits < 64 ? bits : 63, &below));
+    TRY(ox2(ox, OP_AND, ok, below, &ok));
+    TRY(ox3(ox, OP_WHERE, ok, b, none, &b));
+    TRY(ox2(ox, OP_POW, ox_scalar(ox, wide, 2), b, &b));
+    if (left) {
+        TRY(ox2(ox, OP_MUL, a, b, &y));
+        rest = none;
+    } else {
+        TRY(ox2(ox, OP_MOD, a, b, &y));
+        TRY(ox2(ox, OP_SUB, a, y, &y));
+        TRY(ox2(ox, OP_DIV, y, b, &y));
+        TRY(ox2(ox, OP_LESS, a, none, &below));
+        TRY(ox2(ox, OP_SUB, none, one, &rest));
+        TRY(ox3(ox, OP_WHERE, below, rest, none, &rest));
+    }
+    TRY(ox3(ox, OP_WHERE, ok, y, rest, &y));
+    TRY(ox_cast(ox, y, d, false, &y));
+    return ox_out(ox, 0, y);
+}
+
 /* ---- clip ---------------------------------------------------------------- */
 
 /* Bounds that the compiler knows become attributes.  Torch's ReLU6 has no
@@ -140,6 +198,54 @@ Status onnx_clip(Ox *ox) {
         TRY(clip_by(ox, &y, OP_MAX, vmin, min));
         TRY(clip_by(ox, &y, OP_MIN, vmax, max));
     }
+    return ox_out(ox, 0, y);
+}
+
+/* ---- where --------------------------------------------------------------- */
+
+/* The softmax that v is, casts aside. */
+static const Node *softmax_of(const Ox *ox, ValueId v) {
+    const Node *n;
+    while ((n = ox_def(ox, v, OP_CAST))) v = n->in[0];
+    n = ox_def(ox, v, OP_CALL);
+    return n && is_call(n, "softmax") ? n : NULL;
+}
+
+static bool is_zero(const Ox *ox, ValueId v) {
+    double k;
+    return value_is_splat(ox->g, v, &k) && k == 0;
+}
+
+/* Exporters write softmax of rows that may be nothing but -inf as
+   Where(IsNaN(p), 0, p), or with a condition per row.  The NaN of such a row
+   would spoil its gradient, so its scores are replaced before the softmax. */
+static Status guarded_softmax(Ox *ox, const Node *p, ValueId *in) {
+    int axis = (int)attr_int(p, attr_key("axis", ATTR_INT), -1);
+    const Node *nan = ox_def(ox, in[0], OP_ISNAN);
+    Type t = ox_type(ox, in[2]), c = ox_type(ox, in[0]);
+    ValueId s = p->in[0];
+    int at = axis_norm(axis, t.rank) - (t.rank - c.rank);
+    Attr attr = attr_i(AK_axis, axis);
+    if (nan && same_value(nan->in[0], in[2])) {
+        TRY(ox_call(ox, "masked_softmax", &s, 1, &attr, 1, 1, &in[2]));
+    } else if (!nan && (at < 0 || c.dim[at] == 1) && c.rank <= t.rank) {
+        ValueId none = ox_scalar(ox, ox_type(ox, s).dtype, 0);
+        TRY(ox3(ox, OP_WHERE, in[0], none, s, &s));
+        TRY(ox_call(ox, "softmax", &s, 1, &attr, 1, 1, &in[2]));
+    } else {
+        return OK;
+    }
+    return ox_cast(ox, in[2], t.dtype, false, &in[2]);
+}
+
+Status onnx_where(Ox *ox) {
+    ValueId in[3] = {ox_in(ox, 0), ox_in(ox, 1), ox_in(ox, 2)}, y;
+    const Node *p = softmax_of(ox, in[2]);
+    if (p && is_zero(ox, in[1])) {
+        Node copy = *p; /* making nodes moves the pool */
+        TRY(guarded_softmax(ox, &copy, in));
+    }
+    TRY(ox_op(ox, OP_WHERE, in, 3, NULL, 0, &y));
     return ox_out(ox, 0, y);
 }
 

@@ -420,33 +420,6 @@ static Status check_node(Ox *ox, const OxNode *n) {
     return s;
 }
 
-/* What has a gradient or stands in training graphs, and is not there yet. */
-static const char *const planned[] = {
-    "RandomUniform",
-    "RandomUniformLike",
-    "RandomNormal",
-    "RandomNormalLike",
-    "Bernoulli",
-    "RoiAlign",
-    "MaxUnpool",
-    "LpPool",
-    "GlobalLpPool",
-    "LpNormalization",
-    "ReverseSequence",
-    "Col2Im",
-    "SwiGLU",
-    "LinearAttention",
-    "RotaryEmbedding",
-    "AffineGrid",
-    "CenterCropPad",
-    "CausalConvWithState",
-    "Det",
-    "BitShift",
-    "NonZero",
-    "Compress",
-    "Unique",
-};
-
 static const char *hint(Str domain, Str type) {
     if (!strcmp(domain, "com.microsoft"))
         return "; a runtime-optimised inference file: use the exporter's "
@@ -456,9 +429,6 @@ static const char *hint(Str domain, Str type) {
         return "; the file lacks this function's body";
     if (!*type) return "; the node has no op_type";
     if (*domain) return "";
-    for (size_t i = 0; i < sizeof planned / sizeof *planned; i++)
-        if (!strcmp(planned[i], type))
-            return "; of tier 3: rare in training, not written yet";
     return "; outside the tiers: strings, signals, quantised inference and "
            "shapes that depend on data do not train";
 }

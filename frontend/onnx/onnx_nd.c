@@ -299,19 +299,13 @@ Status onnx_scatter_nd(Ox *ox) {
 
 /* ---- the greatest -------------------------------------------------------- */
 
-/* k: an attribute before opset 10, an operand since. */
+/* Integers are exact in f64. */
 Status onnx_topk(Ox *ox) {
     ValueId x = ox_in(ox, 0), out[2];
     Type t = ox_type(ox, x);
     Attr attr[MAX_OP_ATTRS];
-    const int64_t *k;
-    int n, given;
+    int n;
     TRY(ox_mapped(ox, attr, &n));
-    if (ox->node->nin > 1) {
-        TRY(ox_const_ints(ox, 1, "k", &k, &given));
-        if (given != 1) return ox_fail(ox, "k must be one integer");
-        attr[n++] = attr_i(AK_k, k[0]);
-    }
     if (!dtype_is_float(t.dtype)) TRY(ox_cast(ox, x, DT_F64, false, &x));
     TRY(ox_call(ox, "topk", &x, 1, attr, n, 2, out));
     TRY(ox_cast(ox, out[0], t.dtype, false, &out[0]));

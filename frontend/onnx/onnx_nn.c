@@ -1,4 +1,4 @@
-/* onnx_nn.c: convolution, pooling, attention, dropout. */
+/* onnx_nn.c: convolution and pooling. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -241,6 +241,23 @@ Status onnx_average_pool(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* A window that hangs over the end sees zeros there. */
+Status onnx_lp_pool(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y;
+    Window w;
+    int64_t sizes[MAX_SPATIAL];
+    Attr attr[6];
+    TRY(read_pool(ox, x, &w, sizes, attr));
+    for (int i = 0; i < w.n; i++) {
+        int64_t end = (sizes[i] - 1) * w.stride[i] + extent(&w, i) - w.in[i];
+        if (end - w.pads[i] > w.pads[w.n + i])
+            w.pads[w.n + i] = end - w.pads[i];
+    }
+    attr[5] = attr_named_i("p", ox_int(ox, "p", 2));
+    TRY(ox_call(ox, ox->node->op->fn, &x, 1, attr, 6, 1, &y));
+    return ox_out(ox, 0, y);
+}
+
 Status onnx_global_pool(Ox *ox) {
     ValueId x = ox_in(ox, 0), y = x;
     int rank = ox_type(ox, x).rank;
@@ -249,86 +266,5 @@ Status onnx_global_pool(Ox *ox) {
     for (int i = 2; i < rank; i++) axes[i - 2] = i;
     if (rank > 2)
         TRY(ox_reduce(ox, ox->node->op->core, x, axes, rank - 2, true, &y));
-    return ox_out(ox, 0, y);
-}
-
-/* ---- attention ----------------------------------------------------------- */
-
-/* Caches are a matter of inference. */
-Status onnx_attention(Ox *ox) {
-    ValueId in[4], y;
-    Attr attr[MAX_OP_ATTRS];
-    int n;
-    for (int i = 0; i < 4; i++) in[i] = ox_in(ox, i);
-    for (int i = 4; i < 7; i++)
-        if (is_value(ox_in(ox, i)))
-            return ox_fail(ox, "key and value caches are for inference");
-    for (int i = 1; i < 4; i++)
-        if (ox_has_out(ox, i))
-            return ox_fail(ox, "result %d is not supported", i);
-    TRY(ox_mapped(ox, attr, &n));
-    TRY(ox_call(ox, "attention", in, 4, attr, n, 1, &y));
-    return ox_out(ox, 0, y);
-}
-
-/* ---- dropout ------------------------------------------------------------- */
-
-/* Ratio and mode: attributes before opset 12, operands since.  A Dropout
-   without a mode was exported disabled. */
-static Status dropout_form(Ox *ox, double *ratio, bool *training) {
-    double mode = 0;
-    *ratio = ox_float(ox, "ratio", 0.5);
-    *training = ox->node->version < 7 && ox_int(ox, "is_test", 0) == 0;
-    if (is_value(ox_in(ox, 1)) && !ox_const_scalar(ox, ox_in(ox, 1), ratio))
-        return ox_fail(ox, "the ratio is not known at compile time");
-    if (is_value(ox_in(ox, 2))) {
-        if (!ox_const_scalar(ox, ox_in(ox, 2), &mode))
-            return ox_fail(ox, "training_mode is not known at compile time");
-        *training = mode != 0;
-    }
-    if (!(*ratio >= 0 && *ratio < 1))
-        return ox_fail(ox, "a ratio of %g", *ratio);
-    return OK;
-}
-
-/* The state (seed, counter) that all random ops read; the optimizer pass
-   advances the counter. */
-static ValueId random_state(Ox *ox) {
-    TypeId type = type_make(DT_I64, 1, (int64_t[]){2});
-    int64_t start[2] = {ox->opt->seed, 0};
-    Tensor *t = NEW(ox->a, Tensor);
-    *t = (Tensor){type, arena_dup(ox->a, start, sizeof start)};
-    int var = module_own_var(ox->m, OWN_RNG, intern(""), 0);
-    ox->m->vars.data[var].init = t;
-    return graph_var(ox->g, var);
-}
-
-static Status all_kept(Ox *ox, ValueId x, ValueId *mask) {
-    Type t = ox_type(ox, x);
-    TypeId type =
-        type_make(ox->node->version < 10 ? t.dtype : DT_BOOL, t.rank, t.dim);
-    Attr one = attr_f(AK_value, 1);
-    return ox_opn(ox, OP_FULL, NULL, 0, &one, 1, 1, &type, mask);
-}
-
-Status onnx_dropout(Ox *ox) {
-    ValueId in[2] = {ox_in(ox, 0), NO_VALUE}, y, mask;
-    double ratio;
-    bool training;
-    TRY(dropout_form(ox, &ratio, &training));
-    if (!ox->opt->dropout || !options_train(ox->opt) || ratio == 0) {
-        if (ox_has_out(ox, 1)) {
-            TRY(all_kept(ox, in[0], &mask));
-            TRY(ox_out(ox, 1, mask));
-        }
-        return ox_out(ox, 0, in[0]);
-    }
-    if (ox_has_out(ox, 1))
-        return ox_fail(ox, "its mask is used, which is not supported");
-    in[1] = random_state(ox);
-    Attr attr[] = {attr_named_f("ratio", ratio),
-                   attr_i(AK_salt, ox->dropouts++)};
-    if (!training) ox->dropouts_enabled++;
-    TRY(ox_call(ox, "dropout", in, 2, attr, 2, 1, &y));
     return ox_out(ox, 0, y);
 }

@@ -47,12 +47,13 @@ static Wide float_only(void) {
     }
 #include "ir/op/ops.def"
 
-#define ISNAN(x)    0
-#define ISINF(x)    0
-#define ISFINITE(x) 1
-#define DIV(x, y)   i_div(x, y, err)
-#define MOD(x, y)   i_mod(x, y, err)
-#define POW(x, y)   i_pow(x, y, err)
+#define ISNAN(x)      0
+#define ISINF(x)      0
+#define ISFINITE(x)   1
+#define DIV(x, y)     i_div(x, y, err)
+#define MOD(x, y)     i_mod(x, y, err)
+#define POW(x, y)     i_pow(x, y, err)
+#define BIT_AND(x, y) ((x) & (y))
 
 typedef Wide ElemI(Wide a, Wide b, Wide c, Wide P0, Wide P1, const char **err);
 

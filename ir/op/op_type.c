@@ -116,6 +116,11 @@ Status ty_binary_n(TypeCtx *cx) {
     return type_result(cx, 0, &t);
 }
 
+Status ty_binary_i(TypeCtx *cx) {
+    TRY(type_want(cx, WANT_INT, 0));
+    return ty_binary_n(cx);
+}
+
 Status ty_compare(TypeCtx *cx) {
     Type t = {0};
     if (cx->n->op != OP_EQUAL) TRY(type_want(cx, WANT_NUMBER, 0));

@@ -406,6 +406,7 @@ static inline int64_t DIV_I64(int64_t x, int64_t y) {
     if (y == 0) return 0;
     return y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y;
 }
+static inline int64_t BIT_AND_I64(int64_t x, int64_t y) { return x & y; }
 /* has the divisor's sign */
 static inline int64_t MOD_I64(int64_t x, int64_t y) {
     int64_t r = y == 0 || y == -1 ? 0 : x % y;

@@ -1,0 +1,103 @@
+/* onnx_quant.c: quantisation.  A model that is trained with it has
+   QuantizeLinear and DequantizeLinear in pairs: together they are one function,
+   whose gradient passes straight through.                                   */
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+#include "ir/fn/fn.h"
+
+/* Operands x, scale and zero point; a scale or zero point per channel or block
+   is spread along its axis.  n: how many there are. */
+static Status read_operands(Ox *ox, ValueId in[3], int *n) {
+    int axis, block = (int)ox_int(ox, "block_size", 0);
+    *n = is_value(ox_in(ox, 2)) ? 3 : 2;
+    for (int i = 0; i < *n; i++) in[i] = ox_in(ox, i);
+    Type x = ox_type(ox, in[0]);
+    for (int i = 1; i < *n; i++) {
+        Type t = ox_type(ox, in[i]);
+        int64_t dim[MAX_RANK + 1];
+        if (type_count(&t) == 1 && t.rank <= 1) {
+            TRY(ox_reshape(ox, in[i], 0, NULL, &in[i]));
+            continue;
+        }
+        TRY(ox_axis(ox, ox_int(ox, "axis", 1), x.rank, &axis));
+        if (t.rank == 1 && t.dim[0] == x.dim[axis] && !block) {
+            for (int k = 0; k < x.rank; k++) dim[k] = k == axis ? t.dim[0] : 1;
+            TRY(ox_reshape(ox, in[i], x.rank, dim, &in[i]));
+            continue;
+        }
+        if (t.rank != x.rank || block < 1 || x.rank >= MAX_RANK ||
+            t.dim[axis] != (x.dim[axis] + block - 1) / block)
+            return ox_fail(ox,
+                           "the scale or zero point of rank %d fits "
+                           "neither an axis nor blocks of %d",
+                           t.rank, block);
+        Attr at = attr_i(AK_axis, axis);
+        int64_t *row = NEW_ARRAY(ox->a, int64_t, x.dim[axis] + 1);
+        ValueId rows;
+        for (int64_t k = 0; k < x.dim[axis]; k++) row[k] = k / block;
+        TRY(ox_const_i64(ox, row, 1, x.dim[axis], &rows));
+        TRY(ox_op(ox, OP_GATHER, (ValueId[]){in[i], rows}, 2, &at, 1, &in[i]));
+    }
+    return OK;
+}
+
+static Status integer_dtype(Ox *ox, DType *d) {
+    int64_t to = ox_int(ox, "output_dtype", 0);
+    *d = DT_U8;
+    if (is_value(ox_in(ox, 2)))
+        *d = ox_type(ox, ox_in(ox, 2)).dtype;
+    else if (to)
+        TRY(ox_dtype(ox, to < 0 || to > 1000 ? -1 : (int)to, "output_dtype",
+                     d));
+    if (!dtype_is_int(*d) || dtype_info[*d].bytes > 2)
+        return ox_fail(ox, "a result of dtype %s", dtype_info[*d].text);
+    return OK;
+}
+
+Status onnx_quantize(Ox *ox) {
+    ValueId in[3], y;
+    int n;
+    DType d;
+    TRY(integer_dtype(ox, &d));
+    TRY(read_operands(ox, in, &n));
+    int bits = 8 * dtype_info[d].bytes;
+    double span = (double)(1 << bits),
+           low = dtype_info[d].kind == DK_U ? 0 : -span / 2;
+    Attr attr[] = {attr_named_f("low", low),
+                   attr_named_f("high", low + span - 1)};
+    TRY(ox_call(ox, ox->node->op->fn, in, n, attr, 2, 1, &y));
+    TRY(ox_cast(ox, y, d, false, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* The quantize that made v with this scale and zero point. */
+static const Node *made_by(const Ox *ox, const ValueId *in, int n) {
+    const Node *cast = ox_def(ox, in[0], OP_CAST);
+    const Node *q = cast ? ox_def(ox, cast->in[0], OP_CALL) : NULL;
+    if (!q || !is_call(q, "quantize") || q->nin != n) return NULL;
+    for (int i = 1; i < n; i++)
+        if (!same_value(q->in[i], in[i])) return NULL;
+    return q;
+}
+
+Status onnx_dequantize(Ox *ox) {
+    ValueId in[3], y;
+    int n;
+    TRY(read_operands(ox, in, &n));
+    DType d = ox_type(ox, in[1]).dtype;
+    int64_t to = ox_int(ox, "output_dtype", 0);
+    if (to)
+        TRY(ox_dtype(ox, to < 0 || to > 1000 ? -1 : (int)to, "output_dtype",
+                     &d));
+    const Node *q = made_by(ox, in, n);
+    if (q) {
+        Node copy = *q; /* making nodes moves the pool */
+        in[0] = copy.in[0];
+        TRY(ox_call(ox, "fake_quantize", in, n, copy.attrs, copy.nattr, 1, &y));
+    } else {
+        TRY(ox_call(ox, ox->node->op->fn, in, n, NULL, 0, 1, &y));
+    }
+    TRY(ox_cast(ox, y, d, false, &y));
+    return ox_out(ox, 0, y);
+}

@@ -1,0 +1,119 @@
+/* onnx_random.c: ops that draw random numbers.  All read one state (seed,
+   counter), each has a stream of its own; the counter advances by the step. */
+#include <inttypes.h>
+
+#include "frontend/onnx/onnx.h"
+
+static ValueId random_state(Ox *ox) {
+    TypeId type = type_make(DT_I64, 1, (int64_t[]){2});
+    int64_t start[2] = {ox->opt->seed, 0};
+    Tensor *t = NEW(ox->a, Tensor);
+    *t = (Tensor){type, arena_dup(ox->a, start, sizeof start)};
+    int var = module_own_var(ox->m, OWN_RNG, intern(""), 0);
+    ox->m->vars.data[var].init = t;
+    return graph_var(ox->g, var);
+}
+
+/* ---- dropout ------------------------------------------------------------- */
+
+/* Ratio and mode: attributes before opset 12, operands since.  A Dropout
+   without a mode was exported disabled. */
+static Status dropout_form(Ox *ox, double *ratio, bool *training) {
+    double mode = 0;
+    *ratio = ox_float(ox, "ratio", 0.5);
+    *training = ox->node->version < 7 && ox_int(ox, "is_test", 0) == 0;
+    if (is_value(ox_in(ox, 1)) && !ox_const_scalar(ox, ox_in(ox, 1), ratio))
+        return ox_fail(ox, "the ratio is not known at compile time");
+    if (is_value(ox_in(ox, 2))) {
+        if (!ox_const_scalar(ox, ox_in(ox, 2), &mode))
+            return ox_fail(ox, "training_mode is not known at compile time");
+        *training = mode != 0;
+    }
+    if (!(*ratio >= 0 && *ratio < 1))
+        return ox_fail(ox, "a ratio of %g", *ratio);
+    return OK;
+}
+
+static Status all_kept(Ox *ox, ValueId x, ValueId *mask) {
+    Type t = ox_type(ox, x);
+    TypeId type =
+        type_make(ox->node->version < 10 ? t.dtype : DT_BOOL, t.rank, t.dim);
+    Attr one = attr_f(AK_value, 1);
+    return ox_opn(ox, OP_FULL, NULL, 0, &one, 1, 1, &type, mask);
+}
+
+Status onnx_dropout(Ox *ox) {
+    ValueId in[2] = {ox_in(ox, 0), NO_VALUE}, y, mask;
+    double ratio;
+    bool training;
+    TRY(dropout_form(ox, &ratio, &training));
+    if (!ox->opt->dropout || !options_train(ox->opt) || ratio == 0) {
+        if (ox_has_out(ox, 1)) {
+            TRY(all_kept(ox, in[0], &mask));
+            TRY(ox_out(ox, 1, mask));
+        }
+        return ox_out(ox, 0, in[0]);
+    }
+    if (ox_has_out(ox, 1))
+        return ox_fail(ox, "its mask is used, which is not supported");
+    in[1] = random_state(ox);
+    Attr attr[] = {attr_named_f("ratio", ratio),
+                   attr_i(AK_salt, ox->dropouts++)};
+    if (!training) ox->dropouts_enabled++;
+    TRY(ox_call(ox, "dropout", in, 2, attr, 2, 1, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* ---- draws --------------------------------------------------------------- */
+
+/* The function of the row draws from the state and, where it has operands, from
+   the first of the node's. */
+static Status draw(Ox *ox, int operands, Attr *attr, int n, DType d) {
+    ValueId in[2] = {random_state(ox), ox_in(ox, 0)}, y;
+    attr[n++] = attr_i(AK_salt, ox->dropouts++);
+    TRY(ox_call(ox, ox->node->op->fn, in, 1 + operands, attr, n, 1, &y));
+    TRY(ox_cast(ox, y, d, false, &y));
+    return ox_out(ox, 0, y);
+}
+
+static Status drawn_dtype(Ox *ox, DType dflt, DType *d) {
+    int64_t to = ox_int(ox, "dtype", 0);
+    *d = dflt;
+    return to ? ox_dtype(ox, to < 0 || to > 1000 ? -1 : (int)to, "dtype", d)
+              : OK;
+}
+
+/* Of the shape that is an attribute, or the operand's. */
+Status onnx_random(Ox *ox) {
+    Attr attr[MAX_OP_ATTRS];
+    int n, rank = 0;
+    DType d;
+    bool like = ox->node->nin > 0;
+    Type t = like ? ox_type(ox, ox_in(ox, 0)) : (Type){.dtype = DT_F32};
+    const int64_t *dim = t.dim;
+    TypeId whole;
+    TRY(drawn_dtype(ox, t.dtype, &d));
+    if (!dtype_is_float(d)) return ox_fail(ox, "dtype %s", dtype_info[d].text);
+    rank = like ? t.rank : ox_ints(ox, "shape", &dim);
+    if (rank < 0) return ox_fail(ox, "attribute 'shape' is missing");
+    TRY(ox_type_make(ox, "its result", d, rank, dim, &whole));
+    TRY(ox_mapped(ox, attr, &n));
+    if (like) attr[n++] = attr_v(AK_shape, dim, rank);
+    return draw(ox, 0, attr, n, d);
+}
+
+Status onnx_bernoulli(Ox *ox) {
+    Attr attr[MAX_OP_ATTRS];
+    DType d;
+    TRY(drawn_dtype(ox, ox_type(ox, ox_in(ox, 0)).dtype, &d));
+    return draw(ox, 1, attr, 0, d);
+}
+
+Status onnx_multinomial(Ox *ox) {
+    Attr attr[MAX_OP_ATTRS];
+    int n;
+    DType d;
+    TRY(drawn_dtype(ox, DT_I32, &d));
+    TRY(ox_mapped(ox, attr, &n));
+    return draw(ox, 1, attr, n, d);
+}
