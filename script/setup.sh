@@ -127,6 +127,25 @@ need_nvrtc() {
         $lib/libnvrtc.so.12 "$nvrtc_sha" "$cache/nvrtc/libnvrtc.so.12"
 }
 
+# The node tests that the pinned onnx package generates, in .cache/onnx_nodes.
+need_onnx_nodes() {
+    local dir=$cache/onnx_nodes py=$cache/onnx_py
+    local made=$dir/$(cat tests/onnx/requirements.txt tests/onnx/make_nodes.py |
+        sha256sum | cut -c1-16)
+    [ -f "$made" ] && return
+    python3 -m pip --version >/dev/null 2>&1 || need_packages python3-pip
+    say "making the node tests of $onnx_release"
+    rm -rf "$dir" "$py"
+    python3 -m pip --disable-pip-version-check install -q --no-deps \
+        --only-binary=:all: --require-hashes --target "$py" \
+        -r tests/onnx/requirements.txt >"$cache/pip.log" 2>&1 &&
+        PYTHONPATH=$py python3 tests/onnx/make_nodes.py "$dir" >&2 || {
+        tail -3 "$cache/pip.log" >&2
+        die "cannot make the node tests"
+    }
+    touch "$made"
+}
+
 # The clang-format of script/format, in .cache.
 need_format() {
     need_wheel_file "$format_release" clang_format/data/bin/clang-format \

@@ -7,8 +7,6 @@
 
 static Status known(Ox *ox, int operand, const EvalTensor **out) {
     ValueId v = ox_in(ox, operand);
-    const Node *cast = is_value(v) ? ox_def(ox, v, OP_CAST) : NULL;
-    if (cast) v = cast->in[0]; /* what 16 bits hold is kept in 32 */
     const Tensor *t = is_value(v) ? ox_data(ox, v) : NULL;
     if (!t)
         return ox_fail(ox,

@@ -9,6 +9,7 @@
 #include "passes/passes.h"
 #include "tests/support/device_check.h"
 #include "tests/support/ops_bench.h"
+#include "tests/support/parts.h"
 
 typedef struct OpsFile {
     char dtypes[128];
@@ -54,30 +55,6 @@ static OpsRange range_of(const OpsFile *f, Str name) {
     return (OpsRange){"", -2, 2};
 }
 
-static ValueId *copy_leaves(OpsBench *b, const OpsFile *f, const Graph *g,
-                            const char *prefix) {
-    ValueId *map = NEW_ARRAY(b->a, ValueId, g->values.len);
-    for (int i = 1; i < g->values.len; i++) {
-        const Value *v = &g->values.data[i];
-        if (v->kind == VK_CONST && type_get(v->type)->rank == 0 && !v->name)
-            map[i] = dtype_is_float(type_get(v->type)->dtype)
-                         ? graph_scalar(b->all, type_get(v->type)->dtype,
-                                        tensor_get(v->data, 0))
-                         : graph_scalar_int(b->all, type_get(v->type)->dtype,
-                                            tensor_get_int(v->data, 0));
-        else if (v->kind == VK_CONST)
-            map[i] =
-                graph_const(b->all, internf("%s%s", prefix, v->name), v->data);
-    }
-    for (int i = 0; i < g->inputs.len; i++) {
-        const Value *v = value_get(g, g->inputs.data[i]);
-        map[g->inputs.data[i].i] =
-            graph_input(b->all, internf("%s%s", prefix, v->name), v->type);
-        vec_push(b->a, &b->ranges, range_of(f, v->name));
-    }
-    return map;
-}
-
 /* The function of a call, and those that its body calls. */
 static void mark_fn(const Graph *g, const Node *n, bool *seen) {
     const Type *types[MAX_FN_OPERANDS];
@@ -91,81 +68,30 @@ static void mark_fn(const Graph *g, const Node *n, bool *seen) {
         mark_fn(body, node_get(body, body->order.data[i]), seen);
 }
 
-static void copy_node(OpsBench *b, const Graph *g, const Node *n, ValueId *map,
-                      const char *prefix) {
-    ValueId in[64];
-    TypeId types[64];
-    const char *names[64];
-    Diag d = {0};
-    NodeId made;
-    REQUIRE(n->nin <= 64 && n->nout <= 64);
-    for (int i = 0; i < n->nin; i++) in[i] = map[n->in[i].i];
-    for (int i = 0; i < n->nout; i++) {
-        types[i] = value_get(g, n->out[i])->type;
-        names[i] = internf("%s%s", prefix, value_get(g, n->out[i])->name);
-    }
-    Builder bld = {.g = b->all};
-    Status s = build_checked(&bld, &d, node_callee(n), in, n->nin, n->attrs,
-                             n->nattr, n->nout, types, names, &made);
-    if (s != OK) FAIL("%s: %s", prefix, d.text.data);
-    for (int i = 0; i < n->nout; i++)
-        map[n->out[i].i] = node_get(b->all, made)->out[i];
-    b->seen[n->op] = true;
-    mark_fn(g, n, b->fn_seen);
-}
-
 static void graft(OpsBench *b, const OpsFile *f, const Graph *g,
                   const char *prefix) {
-    ValueId *map = copy_leaves(b, f, g, prefix);
-    for (int i = 0; i < g->order.len; i++)
-        copy_node(b, g, node_get(g, g->order.data[i]), map, prefix);
-    for (int i = 0; i < g->outputs.len; i++) {
-        Output o = {internf("%s%s", prefix, g->outputs.data[i].name),
-                    map[g->outputs.data[i].value.i]};
-        vec_push(b->a, &b->all->outputs, o);
+    Held held = {0};
+    parts_add(b->all, g, prefix, &held);
+    REQUIRE(!held.len); /* graphs are small */
+    for (int i = 0; i < g->inputs.len; i++)
+        vec_push(b->a, &b->ranges,
+                 range_of(f, value_get(g, g->inputs.data[i])->name));
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        b->seen[n->op] = true;
+        mark_fn(g, n, b->fn_seen);
     }
 }
 
 /* ---- gradients ----------------------------------------------------------- */
 
-/* sum of v times fixed weights in [0.25, 1] that differ by element */
-static ValueId weighted_sum(Builder *b, ValueId v) {
-    Type t = *value_type(b->g, v);
-    Tensor *w = tensor_new(b->g->arena, type_make(DT_F32, t.rank, t.dim));
-    int64_t axes[MAX_RANK], n = type_count(&t);
-    for (int64_t i = 0; i < n; i++)
-        tensor_set(w, i, 0.25 + 0.75 * (double)(i * 37 % 64) / 64);
-    for (int i = 0; i < t.rank; i++) axes[i] = i;
-    DType d = t.dtype == DT_F64 ? DT_F64 : DT_F32;
-    ValueId x = b2(b, OP_MUL, v, graph_const(b->g, "weights", w), d);
-    return t.rank ? b_reduce(b, OP_REDUCE_SUM, x, axes, t.rank, false, d) : x;
-}
-
 /* Replaces the outputs by the gradients of float inputs; false: none. */
 static bool to_gradients(OpsBench *bench, Graph *g) {
-    Builder b = {.g = g};
-    ValueId loss = NO_VALUE, want[16], grads[16];
-    int n = 0;
-    for (int i = 0; i < g->outputs.len; i++) {
-        ValueId v = g->outputs.data[i].value;
-        if (!dtype_is_float(value_dtype(g, v))) continue;
-        ValueId s = weighted_sum(&b, v);
-        loss = loss.i ? b2(&b, OP_ADD, loss, s, DT_DEFAULT) : s;
-    }
-    for (int i = 0; i < g->inputs.len && n < 16; i++)
-        if (dtype_is_float(value_dtype(g, g->inputs.data[i])))
-            want[n++] = g->inputs.data[i];
-    if (!loss.i || !n) return false;
     int forward = g->order.len;
     Diag d = {0};
-    if (autodiff(g, &d, bench->a, loss, NO_VALUE, want, n, grads) != OK)
+    if (parts_to_gradients(g, &d) != OK)
         FAIL("autodiff of %s: %s", g->name, d.text.data);
-    g->outputs.len = 0;
-    for (int i = 0; i < n; i++) {
-        Output o = {internf("grad.%s", value_get(g, want[i])->name), grads[i]};
-        if (grads[i].i) vec_push(g->arena, &g->outputs, o);
-    }
-    for (int i = 0; i < forward; i++) {
+    for (int i = 0; i < forward && g->outputs.len; i++) {
         const Node *x = node_get(g, g->order.data[i]);
         bench->differentiated[x->op] = true;
         mark_fn(g, x, bench->fn_differentiated);
@@ -282,8 +208,7 @@ void ops_run(const Compiled *c, ampc_session *s, OpsData *d) {
     REQUIRE(!c->api->program(c->api->module, "predict", &p));
     ampc_module_info info = {.size = sizeof info};
     REQUIRE(!c->api->describe(c->api->module, &info));
-    int64_t rows = info.batch ? info.batch : 1;
-    if (c->api->predict(s, d->in, (size_t)d->nin, rows, d->out,
+    if (c->api->predict(s, d->in, (size_t)d->nin, info.batch, d->out,
                         (size_t)d->nout))
         FAIL("predict: %s", c->api->error(s));
 }
