@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/compiled.h"
+#include "tests/support/on_device.h"
 #include "tests/support/ranks.h"
 #include "tests/tolerance.h"
 
@@ -61,6 +61,7 @@ typedef struct Run {
     void (*spoil)(int rank, int step, const Batch *b);
     const char *load[RANKS_MOST], *save; /* NULL: none */
     int starved;                         /* rank without memory; 0: none */
+    const char *device;                  /* NULL: "cpu" */
     ampc_status status[RANKS_MOST];
     char error[RANKS_MOST][256];
     ampc_metrics metrics[RANKS_MOST][STEPS];
@@ -98,7 +99,9 @@ static void run_rank(void *ctx, int rank) {
     const ampc_api *api = r->of[rank]->api;
     ampc_module_info info = {.size = sizeof info};
     ampc_session *s = NULL;
-    ampc_options o = {.size = sizeof o, .device = "cpu", .threads = 1};
+    ampc_options o = {.size = sizeof o,
+                      .device = r->device ? r->device : "cpu",
+                      .threads = 1};
     if (r->ranks.world > 1) o.comm = &r->ranks.comm[rank];
     if (rank && rank == r->starved) {
         o.alloc = little;
@@ -244,6 +247,28 @@ static const char dropping[] =
 
 TEST_CASE(ranks, dropout_as_one_rank) {
     as_one_rank(dropping, "--precision fp32 --optimizer sgd,lr=0.1", false);
+}
+
+/* Gradients go through the host's memory; two sessions share the simulated
+   GPU. */
+TEST_CASE(ranks, on_a_gpu_as_one_rank) {
+    const char *more[] = {"--accumulate 2", "--accumulate 1"};
+    Run *r[2];
+    for (int i = 0; i < 2; i++) {
+        const Compiled *c =
+            compile_on("cuda", dropping,
+                       "--precision fp32 --optimizer sgd,lr=0.1", more[i]);
+        r[i] = run_new(c);
+        r[i]->device = "cuda";
+        r[i]->steps = 6;
+        run(r[i], i + 1);
+        for (int k = 0; k <= i; k++)
+            CHECK_MSG(r[i]->status[k] == AMPC_OK, "%s", r[i]->error[k]);
+    }
+    check_same(r[1], r[0]);
+    CHECK_EQ_INT(r[0]->metrics[0][5].step, 6);
+    run_free(r[0]);
+    run_free(r[1]);
 }
 
 /* ---- one verdict --------------------------------------------------------- */
