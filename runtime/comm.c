@@ -303,8 +303,11 @@ ampc_status comm_reduce(ampc_session *s) {
     memset(tail, 0, (1 + (size_t)c->world) * sizeof *tail);
     tail[0] = (float)loss;
     tail[1 + c->rank] = (float)(bad - (double)s->bad_agreed);
+    uint64_t begin = now_ns();
     status = add_up(s, s->block, s->block_count, AMPC_DTYPE_F32, "gradients");
     if (status != AMPC_OK) return status;
+    if (s->profile)
+        s->profile(s->profile_ctx, "update", "sum over ranks", begin, now_ns());
     status = move_grads(s, false, &tail);
     if (status == AMPC_OK) status = put_number(s, VAR_LOSS_SUM, tail[0]);
     if (status == AMPC_OK) status = put_number(s, VAR_MICRO, made);

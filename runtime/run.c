@@ -217,7 +217,7 @@ static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
 
 /* ---- the loop ------------------------------------------------------------ */
 
-static uint64_t now_ns(void) {
+uint64_t now_ns(void) {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;

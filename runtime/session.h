@@ -176,6 +176,7 @@ void session_close(ampc_session *s);
    device fails, a failure happens before anything runs.                     */
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin);
+uint64_t now_ns(void); /* for profiles */
 /* Makes the next session_run of a program unable to run out of memory. */
 ampc_status session_prepare(ampc_session *s, ProgramId id);
 

@@ -117,12 +117,14 @@ static void same_as_one(const Launcher *l, const Compiled *one, int n,
              "$AMPC run %s " TRAIN "--log a.log --save-weights a.st",
              alone->path);
     shell_ok(words);
-    snprintf(words, sizeof words, "%s " TRAIN "--log r.log --save-weights r.st",
+    snprintf(words, sizeof words,
+             "%s " TRAIN "--log r.log --save-weights r.st --profile r.json",
              one->path);
     launch_ok(l, n, words);
     shell_ok("for f in a r; do sed 's/,\"ms\":[^}]*//' $f.log > $f.lines; "
              "done; diff a.lines r.lines && cmp a.st r.st && "
-             "test $(wc -l < a.lines) -gt 20");
+             "test $(wc -l < a.lines) -gt 20 && grep -q \"sum over ranks\" "
+             "r.json");
 }
 
 static void ranks_as_one(const Launcher *l, const char *model,
@@ -159,6 +161,25 @@ TEST_CASE(mpirun, cnn_openmpi) {
                  "--precision bf16 --clip-norm 0.5 --batchnorm frozen "
                  "--optimizer sgd,lr=0.05,momentum=0.9");
 }
+
+/* ---- sizes --------------------------------------------------------------- */
+
+/* Sums and broadcasts of fewer numbers than ranks, and of several pieces. */
+static void sizes(const Launcher *l) {
+    need(l);
+    for (int n = 1; n <= 3; n++) {
+        char *out, command[700], want[40];
+        snprintf(command, sizeof command, "timeout 100 %s %s -n %d %s", l->name,
+                 l->options, n, test_data_path("tests/support/exchange"));
+        snprintf(want, sizeof want, "%d ranks, 9 sizes", n);
+        CHECK_EQ_INT(shell(&out, command), 0);
+        CHECK_HAS(out, want);
+        free(out);
+    }
+}
+
+TEST_CASE(mpirun, sizes_openmpi) { sizes(&openmpi); }
+TEST_CASE(mpirun, sizes_mpich) { sizes(&mpich); }
 
 /* ---- resuming ------------------------------------------------------------ */
 

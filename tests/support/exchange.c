@@ -1,0 +1,77 @@
+/* exchange.c: a program for mpirun: sums and broadcasts of many sizes through
+   the engine "mpi", each compared with what one process computes in the order
+   of ranks.                                                                 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/session.h"
+
+/* A piece of the engine holds 2^20 numbers of fp32. */
+static const size_t sizes[] = {
+    0, 1, 2, 3, 5, 1000, (1 << 20) - 1, (1 << 20) + 1, 3000001};
+enum { NSIZE = sizeof sizes / sizeof *sizes };
+
+/* Of many magnitudes, so that the order of a sum shows. */
+static double number(int rank, size_t i) {
+    uint64_t x = ((uint64_t)i * 8 + (uint64_t)rank + 1) * 0x9e3779b97f4a7c15u;
+    double v = (double)(x >> 40) / 16777216.0 - 0.5;
+    return x & 4096 ? v * 1000 : v;
+}
+
+static bool sums(ampc_comm *c, size_t n, void *data, bool wide) {
+    for (size_t i = 0; i < n; i++)
+        if (wide)
+            ((double *)data)[i] = number(c->rank, i);
+        else
+            ((float *)data)[i] = (float)number(c->rank, i);
+    if (c->allreduce(c->ctx, data, n, wide ? AMPC_DTYPE_F64 : AMPC_DTYPE_F32))
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        double sum = number(0, i);
+        float narrow = (float)sum;
+        for (int r = 1; r < c->world; r++) {
+            sum += number(r, i);
+            narrow += (float)number(r, i);
+        }
+        if (wide ? ((double *)data)[i] != sum : ((float *)data)[i] != narrow)
+            return false;
+    }
+    return true;
+}
+
+static bool broadcasts(ampc_comm *c, size_t n, char *data) {
+    for (int root = 0; root < c->world; root++) {
+        memset(data, c->rank == root ? root + 1 : 0, n);
+        if (c->broadcast(c->ctx, data, n, root)) return false;
+        for (size_t i = 0; i < n; i++)
+            if (data[i] != root + 1) return false;
+    }
+    return true;
+}
+
+int main(void) {
+    ampc_comm_options o = {.size = sizeof o, .engine = "mpi", .deadline = 60};
+    ampc_comm *c;
+    char err[400];
+    if (comm_open(&o, &c, err, sizeof err) != AMPC_OK) {
+        puts(err);
+        return 1;
+    }
+    bool ok = true;
+    for (int i = 0; i < NSIZE && ok; i++) { /* exactly as much as is given */
+        size_t n = sizes[i];
+        void *data = malloc(n * sizeof(double));
+        ok = sums(c, n, data, true) && broadcasts(c, n * sizeof(double), data);
+        free(data);
+        data = malloc(n * sizeof(float));
+        ok = ok && sums(c, n, data, false) && c->barrier(c->ctx) == 0;
+        free(data);
+        if (!ok)
+            printf("rank %d of %d: %zu numbers: %s\n", c->rank, c->world, n,
+                   c->error(c->ctx));
+    }
+    if (c->rank == 0 && ok) printf("%d ranks, %d sizes\n", c->world, NSIZE);
+    comm_close(c);
+    return !ok;
+}
