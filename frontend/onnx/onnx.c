@@ -428,6 +428,19 @@ static Status check_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId y) {
     return OK;
 }
 
+/* Weights stored in 16 bits are 32 here, and so is what they give: it leaves as
+   the file says.  A loss stays exact. */
+static Status as_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId *y) {
+    Type t = ox_type(ox, *y);
+    DType d;
+    if (!v->type ||
+        v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE ||
+        !dtype_from_onnx(v->type->tensor_type->elem_type, &d) ||
+        !dtype_is_16(d) || t.dtype != DT_F32 || type_count(&t) == 1)
+        return OK;
+    return ox_cast(ox, *y, d, true, y);
+}
+
 static Status make_outputs(Ox *ox) {
     for (size_t i = 0; i < ox->graph->n_output; i++) {
         const Onnx__ValueInfoProto *v = ox->graph->output[i];
@@ -437,6 +450,7 @@ static Status make_outputs(Ox *ox) {
             return ox_fail_model(ox, "output '%s' is a sequence",
                                  ox_quote(ox, name));
         TRY(check_declared(ox, v, y));
+        TRY(as_declared(ox, v, &y));
         vec_push(ox->a, &ox->g->outputs, (Output){name, y});
     }
     return OK;

@@ -40,7 +40,8 @@ Status onnx_reduce(Ox *ox) {
     bool logic = ox_type(ox, r.x).dtype == DT_BOOL; /* any, all */
     if (logic) TRY(ox_cast(ox, r.x, DT_U8, false, &r.x));
     TRY(apply(ox, &r, r.x, &y));
-    if (logic) TRY(ox_cast(ox, y, DT_BOOL, false, &y));
+    /* of no elements the greatest is below 0, the least above */
+    if (logic) TRY(ox2k(ox, OP_GREATER, y, 0, &y));
     return ox_out(ox, 0, y);
 }
 

@@ -491,6 +491,77 @@ static void register_all(void) {
 }
 TEST_REGISTRAR(register_all);
 
+/* ---- what the suites do not ask ------------------------------------------ */
+
+/* The bytes of output y of m, compiled, for input x. */
+static void predict_made(Made *m, const void *x, size_t xbytes, ampc_dtype dx,
+                         void *y, size_t ybytes, ampc_dtype dy) {
+    size_t n;
+    uint8_t *bytes = model_pack(&m->model, &n);
+    const char *path = arena_printf(m->a, "%s/made.onnx", test_tmpdir());
+    REQUIRE(test_write_file(path, bytes, n));
+    free(bytes);
+    Compiled c = compile_file(
+        path, "--loss none --precision fp32 --target cpu:x86-64-v3");
+    ampc_session *s = open_threads(&c, 1);
+    ampc_input in = ampc_in("x", x, xbytes, dx);
+    ampc_output out = ampc_out("y", y, ybytes, dy);
+    OpsData d = {&in, &out, 1, 1};
+    ops_run(&c, s, &d);
+    c.api->close(s);
+    compiled_close(&c);
+    made_end(m);
+}
+
+TEST_CASE(onnx_compiled, clip_with_min_above_max_gives_max) {
+    Made m;
+    float x[4] = {-3, 1.5f, 3, NAN}, y[4];
+    made_start(&m, 10);
+    made_input(&m, "x", DT_F32, "4");
+    Onnx__NodeProto *clip = made_node(&m, "Clip", "x", "y");
+    made_float(&m, clip, "min", 2);
+    made_float(&m, clip, "max", 1);
+    made_output(&m, "y");
+    predict_made(&m, x, sizeof x, AMPC_DTYPE_F32, y, sizeof y, AMPC_DTYPE_F32);
+    for (int i = 0; i < 3; i++) CHECK_NEAR(y[i], 1, 0);
+    CHECK(isnan(y[3]));
+}
+
+TEST_CASE(onnx_compiled, any_and_all_of_no_bools) {
+    for (int all_of = 0; all_of < 2; all_of++) {
+        Made m;
+        int64_t axis = 0;
+        uint8_t none = 0, y[3] = {7, 7, 7};
+        made_start(&m, 20);
+        made_input(&m, "x", DT_BOOL, "0,3");
+        made_i64(&m, "axes", 1, &axis);
+        made_node(&m, all_of ? "ReduceMin" : "ReduceMax", "x,axes", "y");
+        made_output(&m, "y");
+        predict_made(&m, &none, 0, AMPC_DTYPE_BOOL, y, 3, AMPC_DTYPE_BOOL);
+        for (int i = 0; i < 3; i++) CHECK_EQ_INT(y[i], all_of);
+    }
+}
+
+TEST_CASE(onnx_compiled, an_output_declared_as_binary16_leaves_as_such) {
+    Made m;
+    int32_t ones[4] = {0x3c00, 0x3c00, 0x3c00, 0x3c00};
+    uint16_t x[2] = {0x3c00, 0x4000}, y[2] = {0}; /* 1, 2 */
+    made_start(&m, 13);
+    made_input(&m, "x", DT_F16, "1,2");
+    Onnx__TensorProto *w = made_f32(&m, "w", "2,2", 0);
+    w->data_type = ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT16;
+    w->n_float_data = 0;
+    w->n_int32_data = 4;
+    w->int32_data = ones;
+    made_node(&m, "MatMul", "x,w", "y");
+    made_output(&m, "y");
+    made_input(&m, "y", DT_F16, "1,2"); /* its type is the output's */
+    m.graph.output[0]->type = m.graph.input[--m.graph.n_input]->type;
+    predict_made(&m, x, sizeof x, AMPC_DTYPE_F16, y, sizeof y, AMPC_DTYPE_F16);
+    CHECK_EQ_INT(y[0], 0x4200); /* 3 */
+    CHECK_EQ_INT(y[1], 0x4200);
+}
+
 /* ---- the table ----------------------------------------------------------- */
 
 typedef struct Row {
