@@ -134,16 +134,17 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
     NodeId first = fuse_reduce_node(g, nodes);
     const Type *full = value_type(g, node_get(g, first)->in[0]);
     Type row = fuse_row_shape(g, first);
-    bool few = type_count(&row) < f->target->rows_enough &&
-               type_count(full) > f->target->small_tensor;
+    int64_t rows = type_count(&row), count = type_count(full);
+    bool few = rows < f->target->rows_enough &&
+               count > f->target->small_tensor &&
+               count > rows * f->target->short_row;
     bool expensive = false;
     int phases = 1;
     for (int i = 0; i < nodes->len; i++) { /* in graph order */
         const Node *n = node_get(g, nodes->data[i]);
         bool reduce = op_info[n->op].kind == KIND_REDUCE;
         bool is_full = !reduce && shape_equal(value_type(g, n->out[0]), full);
-        int depth =
-            0; /* reductions on the longest path to n, itself included */
+        int depth = 0; /* reductions on the longest path to n, with itself */
         for (int k = 0; k < n->nin; k++) {
             if (!is_value(n->in[k]) || !made_inside(f, n->in[k])) continue;
             int d = f->depth[value_get(g, n->in[k])->def.i];

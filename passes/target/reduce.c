@@ -4,10 +4,10 @@
             %b = reduce_sum %p {axes=[0]} : f32[1,1]
    A kernel works on rows in parallel, so a reduction to few rows of many
    columns (a bias gradient, a batch norm, a loss) would occupy a fraction of
-   the machine.  It is split by a rule over shapes alone, so that its bits
-   depend on nothing else: outer reduced axes become rows of a first stage;
-   where one long axis is left, it is cut into chunks.  The last stage folds
-   what the first made.
+   the machine.  It is split by a rule over shapes and the target's numbers, so
+   that its bits depend on nothing else: outer reduced axes become rows of a
+   first stage; where one long axis is left, it is cut into chunks.  The last
+   stage folds what the first made.
 
    requires     stage STEP after expand
    establishes  every REDUCE folds only axes longer than 1
@@ -30,17 +30,28 @@ static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
     return kept;
 }
 
-static int64_t columns(const Type *t, const int64_t *axes, int n) {
-    int64_t c = 1;
-    for (int i = 0; i < n; i++) c *= t->dim[axes[i]];
-    return c;
+/* How the target takes a reduction over long axes. */
+typedef struct Work {
+    int64_t rows, columns; /* of t */
+    int64_t shares, each;  /* of workers: their number, elements             */
+} Work;
+
+static Work work_of(const Stages *e, const Type *t, const int64_t *axes,
+                    int n) {
+    Work w = {.columns = 1};
+    int last = t->rank - 1;
+    for (int i = 0; i < n; i++) w.columns *= t->dim[axes[i]];
+    w.rows = w.columns ? type_count(t) / w.columns : 0;
+    while (last > axes[n - 1] && t->dim[last] == 1) last--;
+    int64_t beside = last == axes[n - 1] ? 1 : e->target->rows_beside;
+    w.shares = (w.rows + beside - 1) / beside;
+    w.each = w.columns * (w.rows < beside ? w.rows : beside);
+    return w;
 }
 
-static bool in_one_stage(const Stages *e, const Type *t, const int64_t *axes,
-                         int n) {
-    int64_t cols = columns(t, axes, n);
-    return cols <= e->target->columns_serial ||
-           type_count(t) / cols >= e->target->rows_enough || type_count(t) == 0;
+static bool in_one_stage(const Stages *e, Work w) {
+    return w.each <= e->target->columns_serial ||
+           w.shares >= e->target->rows_enough;
 }
 
 /* The op that combines partial results. */
@@ -83,11 +94,11 @@ static ValueId in_chunks(Stages *e, OpCode op, ValueId x, int64_t axis,
 /* Outer axes become rows of a first stage until there are enough of those; the
    last axis is left to fold, and where it is the only one it is cut. */
 static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
-                         int n, int64_t rows, DType dtype) {
+                         int n, Work w, DType dtype) {
     Builder *b = e->b;
     Type t = *value_type(e->b->g, x);
     int k = 0;
-    for (int64_t r = rows; k < n && r < e->target->rows_enough; k++)
+    for (int64_t r = w.shares; k < n && r < e->target->rows_enough; k++)
         r *= t.dim[axes[k]];
     if (k == n) k = n - 1;
     if (k > 0) {
@@ -96,7 +107,9 @@ static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
         return in_best_stages(e, combining(op), part, axes, k, dtype);
     }
     int64_t len = t.dim[axes[0]];
-    int64_t want = (e->target->rows_enough + rows - 1) / rows;
+    int64_t want = (e->target->rows_enough + w.shares - 1) / w.shares;
+    if (want > w.each / e->target->least_share)
+        want = w.each / e->target->least_share;
     if (want < len / e->target->columns_serial)
         want = len / e->target->columns_serial;
     int64_t chunks = t.rank < MAX_RANK ? divisor_from(len, want) : 0;
@@ -113,14 +126,13 @@ static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
     if (n == 0)
         return op == OP_REDUCE_SUMSQ ? b2(b, OP_MUL, x, x, dtype)
                                      : b_cast(b, x, dtype);
-    if (in_one_stage(e, &t, axes, n))
-        return b_reduce(b, op, x, axes, n, true, dtype);
-    int64_t cols = columns(&t, axes, n), rows = type_count(&t) / cols;
-    if (op != OP_REDUCE_MEAN) return in_stages(e, op, x, axes, n, rows, dtype);
+    Work w = work_of(e, &t, axes, n);
+    if (in_one_stage(e, w)) return b_reduce(b, op, x, axes, n, true, dtype);
+    if (op != OP_REDUCE_MEAN) return in_stages(e, op, x, axes, n, w, dtype);
     ValueId sum =
-        in_stages(e, OP_REDUCE_SUM, x, axes, n, rows, partial_dtype(e, dtype));
+        in_stages(e, OP_REDUCE_SUM, x, axes, n, w, partial_dtype(e, dtype));
     ValueId count =
-        graph_scalar(e->b->g, value_dtype(e->b->g, sum), (double)cols);
+        graph_scalar(e->b->g, value_dtype(e->b->g, sum), (double)w.columns);
     return b2(b, OP_DIV, sum, count, dtype);
 }
 
@@ -135,7 +147,8 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     bool wide = value_dtype(g, n.in[0]) == DT_F64;
     Stages e = {&rw->b, target_of(g), wide ? DT_F64 : DT_F32};
     const Type *t = value_type(g, n.in[0]);
-    if (long_axes(t, axes, na, kept) == na && in_one_stage(&e, t, axes, na))
+    if (long_axes(t, axes, na, kept) == na &&
+        (na == 0 || in_one_stage(&e, work_of(&e, t, axes, na))))
         return false;
     with[0] =
         in_best_stages(&e, n.op, n.in[0], axes, na, value_dtype(g, n.out[0]));

@@ -4,6 +4,14 @@
             graph train(..) on cuda  graph eval(..) on cuda                  */
 #include "passes/target/target.h"
 
+/* CPU: cores of 90-180 GFLOP/s fp32 and 15-20 GB/s, tens of them, a step costs
+   a hand-over to threads (microseconds).
+
+   CUDA: one H100 or H200 SXM: 132 multiprocessors (SM) of 65,536 registers and
+   67 TFLOP/s fp32 on 3.35 TB/s, so 25 GB/s for each SM and 80 operations for
+   each float that moves.  A launch from a graph costs about 2 us, what an SM
+   needs for 50 KB and all of them for 6 MB.  The launch is an estimate: it was
+   not measured.                                                             */
 const TargetInfo target_info[NUM_TARGETS] = {
     [TARGET_CPU] = {.max_buffers = 24,
                     .max_nodes = 96,
@@ -11,20 +19,31 @@ const TargetInfo target_info[NUM_TARGETS] = {
                     .max_copies = 8,
                     .min_copied = 8,
                     .rows_enough = 64,
+                    .rows_beside = 1, /* counted with the others             */
                     .columns_serial = 16384,
+                    .least_share = 1,
+                    .short_row = 0,
                     .small_tensor = 32768,
                     .tiny_tensor = 2048},
-    [TARGET_CUDA] = {.epilogue = target_epilogue_cuda,
-                     .shares_launches = true,
-                     .max_buffers = 24,
-                     .max_nodes = 96,
-                     .max_moved = 3,
-                     .max_copies = 8,
-                     .min_copied = 8,
-                     .rows_enough = 64,
-                     .columns_serial = 16384,
-                     .small_tensor = 32768,
-                     .tiny_tensor = 2048},
+    [TARGET_CUDA] =
+        {.epilogue = target_epilogue_cuda,
+         .shares_launches = true,
+         /* 16 bytes in flight of each: 96 of the 128 registers that threads
+            of two blocks of 256 on an SM have                               */
+         .max_buffers = 24,
+         /* 8 elements of a thread, 16 bytes of code each: 12 KB of 32 KB     */
+         .max_nodes = 96,
+         /* of the 80 operations, at a few for each node                     */
+         .max_moved = 8,
+         .max_copies = 16,
+         .min_copied = 2, /* a number costs a launch, not its bytes          */
+         .rows_enough = 264,      /* 2 blocks on each SM                     */
+         .rows_beside = 32,       /* lanes of a warp (schedule_cuda.c)       */
+         .columns_serial = 16384, /* 64 KB: a launch                         */
+         .least_share = 2048,     /* 256 threads, 8 elements each            */
+         .short_row = 4096,       /* three times 16 KB: a launch             */
+         .small_tensor = 262144,  /* 1 MB: a sixth of a launch               */
+         .tiny_tensor = 8192},    /* 32 KB: less than a launch               */
 };
 
 static bool wanted(const Options *opt, TargetKind t) {

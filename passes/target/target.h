@@ -26,11 +26,15 @@ typedef struct TargetInfo {
     int max_moved;      /* nodes worth computing at a moved index            */
     int max_copies;     /* readers worth computing a cheap value for, each   */
     int64_t min_copied; /* elements: smaller values cost nothing to keep     */
-    /* how much work keeps it busy, in rows: what is computed independently  */
-    int64_t rows_enough;
-    int64_t columns_serial; /* columns that one of its workers may fold      */
-    int64_t small_tensor;   /* elements that one worker may as well do       */
-    int64_t tiny_tensor;    /* elements that cost less than a launch         */
+    /* what keeps it busy: a worker (a core, a block of threads) takes a row,
+       or neighbouring rows where the innermost axis is not folded           */
+    int64_t rows_enough;    /* workers' shares that are enough               */
+    int64_t rows_beside;    /* neighbouring rows of one worker               */
+    int64_t columns_serial; /* elements that a worker may fold by itself     */
+    int64_t least_share;    /* elements that are worth a worker of their own */
+    int64_t short_row;      /* columns that a worker may walk once more      */
+    int64_t small_tensor;   /* elements that cost less than a step           */
+    int64_t tiny_tensor;    /* the same, where one worker may get them all   */
 } TargetInfo;
 
 extern const TargetInfo target_info[NUM_TARGETS]; /* [TARGET_ANY]: unused    */
