@@ -235,7 +235,7 @@ static void lower_all(Bounds *x) {
     Options opt;
     options_init(&opt, x->b.a);
     if (run_passes(x->b.m, &d, &opt,
-                   "inline,canon,reduce,simplify,cse,dce,fuse,schedule",
+                   "inline,canon,reduce,simplify,cse,dce,inline,fuse,schedule",
                    false) != OK)
         FAIL("%s", d.text.data);
     x->g = x->b.all;
