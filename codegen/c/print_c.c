@@ -15,14 +15,6 @@
    Flags this text is meant for: KERNEL_CFLAGS in codegen.h.                 */
 #include "codegen/kernel/print.h"
 
-/* A nest being printed: the piece of dim `cut` at hand (-1: none is cut). */
-typedef struct Nest {
-    KPrint *p;
-    const KSweep *s;
-    int cut;
-    const char *from, *to;
-} Nest;
-
 static int64_t extent(const KPrint *p, int d) { return p->k->dim[d].extent; }
 
 static bool keeps(const KPrint *p, int id, KKeep keep) {
@@ -180,7 +172,7 @@ static void enter_loop(const Nest *n, int over) {
 }
 
 /* What the sweep computes of one element. */
-static void put_element(const Nest *n) {
+static void put_element(Nest *n) {
     KPrint *p = n->p;
     const KSweep *s = n->s;
     int len = p->k->insts.len;
@@ -215,11 +207,11 @@ static void put_element(const Nest *n) {
 }
 
 /* Over columns in pieces in which guards are constant, if that helps. */
-static void put_vector(Nest *n, int vec) {
+static void put_vector(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     int64_t cut[MAX_CUTS + 1];
     int ncut = n->s->nfold ? 0 : kernel_cuts(p->k, cut);
-    if (ncut) cut[ncut] = extent(p, n->cut = vec);
+    if (ncut) cut[ncut] = extent(p, n->cut = l->over);
     for (int j = 0; j <= ncut; j++) {
         if (ncut) {
             int64_t from = j ? cut[j - 1] : 0;
@@ -231,20 +223,18 @@ static void put_vector(Nest *n, int vec) {
             enter_neighbours(p);
         } else {
             ivdep(p);
-            enter_loop(n, vec);
+            enter_loop(n, l->over);
         }
-        put_element(n);
+        kp_nest(n);
         kp_leave(p);
     }
     kernel_known(p->k, 0, 0, p->known);
 }
 
-static void put_nest(Nest *n, int depth);
-
 /* Columns piece by piece, each folded when it is computed. */
-static void put_pieces(Nest *n, int depth) {
+static void put_pieces(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
-    int64_t e = p->lanes->extent, step = p->lanes->step;
+    int64_t e = l->extent, step = l->step;
     bool computes = n->s->roots.len > n->s->nfold;
     if (e > step) {
         kp_enter(p, "for (int64_t c0 = 0; c0 < " I64 "; c0 += " I64 ")", e,
@@ -264,15 +254,15 @@ static void put_pieces(Nest *n, int depth) {
                     : e < step ? e
                                : step);
     }
-    if (computes) put_nest(n, depth + 1);
+    if (computes) kp_nest(n);
     for (int j = 0; j < n->s->nfold; j++) put_fold_call(p, n->s->roots.data[j]);
     kp_leave(p);
 }
 
 /* Runs of columns, each summed on its own. */
-static void put_runs(Nest *n, int depth) {
+static void put_runs(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
-    int64_t e = p->lanes->extent, step = p->lanes->step;
+    int64_t e = l->extent, step = l->step;
     kp_enter(p, "for (int64_t p0 = 0; p0 < " I64 "; p0 += " I64 ")", e, step);
     put_end(p, 'p', e, step);
     for (int j = 0; j < n->s->nfold; j++) {
@@ -280,8 +270,8 @@ static void put_runs(Nest *n, int depth) {
         kp_line(p, "%s q%d[" I64 "];", compute_c(p, id), id, p->threads->step);
     }
     put_start(n, 'q');
-    *n = (Nest){p, n->s, p->lanes->over, "p0", "p1"};
-    put_nest(n, depth + 1);
+    n->cut = l->over, n->from = "p0", n->to = "p1";
+    kp_nest(n);
     ivdep(p);
     kp_enter(p, "for (int64_t j = 0; j < n; j++)");
     for (int j = 0; j < n->s->nfold; j++) {
@@ -292,29 +282,26 @@ static void put_runs(Nest *n, int depth) {
     kp_leave(p);
 }
 
-/* The loops from number `depth` on. */
-static void put_nest(Nest *n, int depth) {
-    const KLoop *l = &n->p->k->loop[depth];
-    switch (l->kind) {
-    case LOOP_SERIAL:
-        enter_loop(n, l->over);
-        put_nest(n, depth + 1);
-        kp_leave(n->p);
-        break;
-    case LOOP_LANES:
-        if (!n->s->nfold)
-            put_nest(n, depth + 1);
-        else if (is_rows(n->p))
-            put_runs(n, depth);
-        else
-            put_pieces(n, depth);
-        break;
-    case LOOP_VECTOR: put_vector(n, l->over); break;
-    case LOOP_THREAD: put_nest(n, depth + 1); break;
-    case LOOP_BLOCK:
-    case LOOP_UNROLLED: ASSERT(!"a loop of the CPU's schedule");
-    }
+static void put_lanes(Nest *n, const KLoop *l) {
+    if (!n->s->nfold)
+        kp_nest(n);
+    else if (is_rows(n->p))
+        put_runs(n, l);
+    else
+        put_pieces(n, l);
 }
+
+static void put_serial(Nest *n, const KLoop *l) {
+    enter_loop(n, l->over);
+    kp_nest(n);
+    kp_leave(n->p);
+}
+
+static const Spelling c_loops = {.element = put_element,
+                                 .loop = {[LOOP_SERIAL] = put_serial,
+                                          [LOOP_VECTOR] = put_vector,
+                                          [LOOP_THREAD] = kp_loop_outside,
+                                          [LOOP_LANES] = put_lanes}};
 
 /* ---- units --------------------------------------------------------------- */
 
@@ -324,10 +311,10 @@ static const KLoop *shares(const KPrint *p) {
 }
 
 static void put_sweep(KPrint *p, const KSweep *s) {
-    Nest n = {p, s, -1, NULL, NULL};
-    if (!is_rows(p) && shares(p)) n = (Nest){p, s, p->k->vec, "c0", "c1"};
+    Nest n = {p, s, &c_loops, 0, -1, "c0", "c1"};
+    if (!is_rows(p) && shares(p)) n.cut = p->k->vec;
     if (is_rows(p)) put_start(&n, 'r');
-    put_nest(&n, 0);
+    kp_nest(&n);
 }
 
 /* Row values of one depth; -1: the row stores. */
@@ -397,7 +384,8 @@ static void put_declarations(KPrint *p) {
 }
 
 static void put_body(KPrint *p) {
-    Nest tile = {p, p->sweeps.data, p->k->vec, "col", "col + cols"};
+    Nest tile = {p,         p->sweeps.data, &c_loops,    0,
+                 p->k->vec, "col",          "col + cols"};
     switch (p->k->form) {
     case KF_FLAT:
         kp_line(p, "const int64_t c0 = lo * " I64 ";", p->threads->step);
@@ -407,7 +395,7 @@ static void put_body(KPrint *p) {
                 p->threads->step, p->threads->step);
         kp_sweeps(p, kp_row_insts, put_sweep);
         break;
-    case KF_EPILOGUE: put_nest(&tile, 0); break;
+    case KF_EPILOGUE: kp_nest(&tile); break;
     case KF_COLS:
     case KF_ROWS:
         kp_enter(p, "for (int64_t u = lo; u < hi; u++)");

@@ -1,14 +1,29 @@
 /* print_cuda.c: kernels as CUDA C++.
 
-   cols      one thread per element of the whole domain
-   epilogue  a functor of one accumulator
-   Kernels whose length is a parameter: print_cuda_flat.c; kernels that reduce:
-   print_cuda_reduce.c.
+   Blocks and threads find their rows or elements at the top; what runs in a
+   thread is the nest of print.h, each loop spelled as its kind says.
+     flat      a thread computes N neighbours (LOOP_UNROLLED), 16 bytes of the
+               widest operand:
+                 k<i>_at<N>  the computation; loads and stores are vectors
+                 k<i>_block  one block's share: the last n % N elements,
+                             k<i>_at<1>, go to as many threads of the last block
+                 k<i>        one tensor
+                 k<i>_many   a table of tensors (PLAN_MANY)
+     cols      one thread per element of the whole domain
+     reducing  a row belongs to a team of threads; its thread t takes columns t,
+               t + T, .. of the flattened columns in every sweep (LOOP_LANES),
+   so that what it stores is what it alone has read.  Partial results are folded
+   in a fixed order (fold.cuh).  A team is neighbouring lanes of one warp or the
+   block; form rows: 32 neighbouring rows, one for each lane, T warps.  All
+   threads of a team compute the row values; thread 0 stores them when all have
+   read the row's inputs. Teams past the last row repeat it and store nothing.
+     epilogue  a functor of one accumulator
 
    All loads of an element come before its stores and are made by the thread
    that stores it, so outputs may lie over inputs; nothing is __restrict__.
    Indices are 32-bit where the domain and all offsets are.                  */
-#include "codegen/cuda/print_cuda.h"
+#include "codegen/cuda/cuda.h"
+#include "codegen/kernel/print.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,17 +31,17 @@
 
 /* ---- the printer --------------------------------------------------------- */
 
-void cu_mark_used(const KInst *in, bool *used) {
+static void mark_used(const KInst *in, bool *used) {
     for (int d = 0; d < MAX_RANK; d++) used[d] |= in->at.k[d] != 0;
 }
 
-bool cu_any_used(const KPrint *p, const int *dim, int n) {
+static bool any_used(const KPrint *p, const int *dim, int n) {
     for (int j = 0; j < n; j++)
         if (p->used[dim[j]]) return true;
     return false;
 }
 
-KPrint cu_begin(const Kernel *k, StrBuf *sb) {
+static KPrint begin(const Kernel *k, StrBuf *sb) {
     KPrint p = kp_begin(k, sb);
     double total = 1; /* elements */
     for (int d = 0; d < k->ndim; d++) total *= (double)k->dim[d].extent;
@@ -37,18 +52,26 @@ KPrint cu_begin(const Kernel *k, StrBuf *sb) {
         for (int d = 0; d < k->ndim; d++)
             reach += fabs((double)at->k[d]) * (double)k->dim[d].extent;
         p.wide |= reach > INT32_MAX;
-        cu_mark_used(kinst_at(k, id), p.used);
+        mark_used(kinst_at(k, id), p.used);
     }
     return p;
 }
 
-const char *cu_unsigned(const KPrint *p) {
+static const char *type_unsigned(const KPrint *p) {
     return p->wide ? "uint64_t" : "unsigned";
 }
 
 /* ---- parameters ---------------------------------------------------------- */
 
-void cu_item(List *l, const char *fmt, ...) {
+/* A list of parameters or arguments, at least `indent` from the left. */
+typedef struct List {
+    StrBuf *sb;
+    int indent;
+    bool begun;
+} List;
+
+/* One item, on a new line where the line would get too long. */
+static void PRINTF_LIKE(2, 3) put_item(List *l, const char *fmt, ...) {
     char item[96];
     size_t at = l->sb->len;
     va_list ap;
@@ -65,43 +88,286 @@ void cu_item(List *l, const char *fmt, ...) {
     l->begun = true;
 }
 
-const char *cu_buffer_type(const Kernel *k, int b) {
+static const char *buffer_type(const Kernel *k, int b) {
     return dtype_info[k->bufs.data[b].dtype].c;
 }
 
-void cu_params(const Kernel *k, List *l) {
+static void put_buffers(const Kernel *k, List *l) {
     for (int b = 0; b < k->bufs.len; b++)
-        cu_item(l, "%s%s *b%d", k->bufs.data[b].written ? "" : "const ",
-                cu_buffer_type(k, b), b);
+        put_item(l, "%s%s *b%d", k->bufs.data[b].written ? "" : "const ",
+                 buffer_type(k, b), b);
 }
 
 void print_cuda_params(const Kernel *k, StrBuf *sb) {
     List l = {.sb = sb, .indent = 4};
-    cu_params(k, &l);
+    put_buffers(k, &l);
 }
 
 void print_cuda_initializer(const Kernel *k, StrBuf *sb) {
     List l = {.sb = sb, .indent = 4};
     sb_puts(sb, "{");
-    for (int b = 0; b < k->bufs.len; b++) cu_item(&l, "b%d", b);
+    for (int b = 0; b < k->bufs.len; b++) put_item(&l, "b%d", b);
     sb_puts(sb, "}");
 }
 
-List cu_head(KPrint *p, const char *suffix) {
+static List put_head(KPrint *p, const char *suffix) {
     sb_printf(p->sb,
               "extern \"C\" __global__ void __launch_bounds__(%d)\nk%d%s(",
               cuda_shape(p->k).threads, p->k->index, suffix);
     return (List){.sb = p->sb, .indent = 4};
 }
 
+/* ---- form flat ----------------------------------------------------------- */
+
+/* "static .. k<i><name>(buffers..": up to further parameters. */
+static List begin_device(KPrint *p, const char *name) {
+    List l = {.sb = p->sb, .indent = 4};
+    sb_printf(p->sb, "static __device__ __forceinline__ void\nk%d%s(",
+              p->k->index, name);
+    put_buffers(p->k, &l);
+    return l;
+}
+
+/* "k<i><name>(buffers..": up to further arguments. */
+static List begin_call(KPrint *p, const char *name, int n) {
+    List l = {.sb = p->sb, .indent = 4 * (p->depth + 1)};
+    kp_text(p, "k%d%s", p->k->index, name);
+    if (n) sb_printf(p->sb, "<%d>", n);
+    sb_puts(p->sb, "(");
+    for (int b = 0; b < p->k->bufs.len; b++) put_item(&l, "b%d", b);
+    return l;
+}
+
+static void put_at(KPrint *p, int n) {
+    const Kernel *k = p->k;
+    bool index = false; /* it is mentioned */
+    char place[32];
+    sb_puts(p->sb, "template <int N>\n");
+    List l = begin_device(p, "_at");
+    put_item(&l, "int64_t e");
+    sb_puts(p->sb, ")\n{\n");
+    kp_row_insts(p, 0);
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        index |= in->at.k[0] && !cuda_packed(in, n);
+        if (!cuda_packed(in, n)) continue;
+        if (in->op == K_STORE) {
+            kp_line(p, "Pack<N, %s> p%d;", buffer_type(k, in->buf), id);
+            continue;
+        }
+        kp_text(p, "const Pack<N, %s> p%d = pack_load<N>(b%d + e",
+                buffer_type(k, in->buf), id, in->buf);
+        if (in->at.c) sb_printf(p->sb, " + " I64, in->at.c);
+        sb_puts(p->sb, ");\n");
+    }
+    kp_line(p, "UNROLL");
+    kp_enter(p, "for (int j = 0; j < N; j++)");
+    if (index) kp_line(p, "const int64_t i0 = e + j;");
+    for (int store = 0; store < 2; store++)
+        for (int id = 1; id < k->insts.len; id++) {
+            const KInst *in = kinst_at(k, id);
+            const char *at = cuda_packed(in, n) ? place : NULL;
+            snprintf(place, sizeof place, "p%d.v[j]", id);
+            if (store && in->op == K_STORE) kp_store(p, id, at);
+            if (!store && in->op != K_STORE && in->full) kp_inst(p, id, at);
+        }
+    kp_leave(p);
+    for (int id = 1; id < k->insts.len; id++)
+        if (kinst_at(k, id)->op == K_STORE && cuda_packed(kinst_at(k, id), n))
+            kp_line(p, "pack_store(b%d + e, p%d);", kinst_at(k, id)->buf, id);
+    sb_puts(p->sb, "}\n\n");
+}
+
+static void put_at_call(KPrint *p, int n, const char *e) {
+    List l = begin_call(p, "_at", n);
+    put_item(&l, "%s", e);
+    sb_puts(p->sb, ");\n");
+}
+
+static void put_flat(KPrint *p) {
+    int n = (int)kernel_loop(p->k, LOOP_UNROLLED, LOOP_ANY)->extent;
+    int threads = cuda_shape(p->k).threads;
+    p->depth = 1;
+    put_at(p, n);
+    List block = begin_device(p, "_block");
+    put_item(&block, "int64_t n");
+    put_item(&block, "int64_t block");
+    sb_puts(p->sb, ")\n{\n");
+    kp_line(p, "const int64_t e = (block * %d + threadIdx.x) * %d;", threads,
+            n);
+    kp_enter(p, "if (e + %d <= n)", n);
+    put_at_call(p, n, "e");
+    kp_leave(p);
+    if (n > 1) {
+        kp_line(p, "const int64_t tail = n %% %d;", n);
+        kp_enter(p, "if (n / %d == block && threadIdx.x < tail)", threads * n);
+        put_at_call(p, 1, "n - tail + threadIdx.x");
+        kp_leave(p);
+    }
+    sb_puts(p->sb, "}\n\n");
+    List head = put_head(p, "");
+    put_buffers(p->k, &head);
+    put_item(&head, "long long n");
+    sb_puts(p->sb, ")\n{\n");
+    List call = begin_call(p, "_block", 0);
+    put_item(&call, "n");
+    put_item(&call, "blockIdx.x");
+    sb_puts(p->sb, ");\n}\n\n");
+}
+
+/* ---- rows of a thread -----------------------------------------------------
+ */
+
+/* The columns of a row are slices of a block's, one in each of its warps. */
+static bool is_sliced(const KPrint *p) { return p->k->form == KF_ROWS; }
+
+/* Some teams are past the last row. */
+static bool has_idle(const KPrint *p) {
+    int64_t n = is_sliced(p) ? p->k->dim[p->k->vec].extent : p->nrows;
+    return p->threads && n % p->threads->extent != 0;
+}
+
+/* Row dim `vec` by the lane, the others by the block. */
+static void put_rows_of_lanes(KPrint *p) {
+    int vec = p->k->vec;
+    const KLoop *block = kernel_loop(p->k, LOOP_BLOCK, vec);
+    int64_t nb = loop_steps(block);
+    const char *u = type_unsigned(p);
+    kp_text(p, "const %s r = ", u);
+    if (nb > 1)
+        sb_printf(p->sb, "blockIdx.x %% " I64 " * " I64 " + ", nb, block->step);
+    sb_printf(p->sb, "threadIdx.x %% " I64 ";\n", block->step);
+    if (has_idle(p)) {
+        kp_line(p, "const bool live = r < " I64 ";", block->extent);
+        kp_line(p, "const %s i%d = live ? r : " I64 ";", kp_signed(p), vec,
+                block->extent - 1);
+    } else {
+        kp_line(p, "const %s i%d = r;", kp_signed(p), vec);
+    }
+    if (any_used(p, p->rows, p->nrow))
+        kp_line(p, "const %s row = blockIdx.x / " I64 ";", u, nb);
+}
+
+static void put_rows_of_teams(KPrint *p) {
+    const char *u = type_unsigned(p);
+    bool used = any_used(p, p->rows, p->nrow), idle = has_idle(p);
+    if (!used && !idle) return;
+    kp_text(p, "const %s %s = ", u, idle ? "r" : "row");
+    if (p->threads && p->threads->extent > 1)
+        sb_printf(p->sb, "%sblockIdx.x * " I64 " + threadIdx.x / " I64 ";\n",
+                  p->wide ? "(uint64_t)" : "", p->threads->extent,
+                  p->lanes->step);
+    else
+        sb_puts(p->sb, "blockIdx.x;\n");
+    if (idle) kp_line(p, "const bool live = r < " I64 ";", p->nrows);
+    if (idle && used)
+        kp_line(p, "const %s row = live ? r : " I64 ";", u, p->nrows - 1);
+}
+
+/* ---- sweeps -------------------------------------------------------------- */
+
+static void put_element(Nest *n) {
+    KPrint *p = n->p;
+    const KSweep *s = n->s;
+    bool *need = kernel_need(p->k, s, NULL, p->arena);
+    bool live = p->lanes && has_idle(p);
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (need[id]) kp_inst(p, id, NULL);
+    for (int j = 0; j < s->nfold; j++) {
+        int id = s->roots.data[j];
+        kp_text(p, "v%d = f%d(v%d, ", id, id, id);
+        sb_put_operand(p->sb, p->k, kinst_at(p->k, id)->in[0]);
+        sb_puts(p->sb, ");\n");
+    }
+    if (s->roots.len == s->nfold) return;
+    if (live) kp_enter(p, "if (live)");
+    kp_stores(p, true);
+    if (live) kp_leave(p);
+}
+
+/* Columns t, t + T, ..; each fold is f<id>(a, b), its accumulator v<id>. */
+static void put_lanes(Nest *n, const KLoop *l) {
+    KPrint *p = n->p;
+    const KSweep *s = n->s;
+    bool *need = kernel_need(p->k, s, NULL, p->arena), used[MAX_RANK] = {0};
+    for (int j = 0; j < s->nfold; j++) {
+        int id = s->roots.data[j];
+        const KInst *r = kinst_at(p->k, id);
+        const char *type = ktype_c[r->compute];
+        kp_text(p, "const auto f%d = [](%s a, %s b) -> %s { return ", id, type,
+                type, type);
+        sb_put_fold(p->sb, r->code, r->compute, "a", "b");
+        sb_puts(p->sb, "; };\n");
+        kp_line(p, "%s v%d = %s;", type, id, fold_start(r->code, r->compute));
+    }
+    for (int j = 0; j < s->roots.len; j++) need[s->roots.data[j]] = true;
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (need[id]) mark_used(kinst_at(p->k, id), used);
+    if (p->ncols > 0) {
+        kp_enter(p, "for (%s c = t; c < " I64 "; c += " I64 ")",
+                 type_unsigned(p), p->ncols, l->step);
+        kp_dims(p, "c", p->cols, p->ncol, used);
+        kp_nest(n);
+        kp_leave(p);
+    }
+    for (int j = 0; j < s->nfold; j++)
+        kp_line(p, "v%d = fold_%s<" I64 ">(v%d, f%d);", s->roots.data[j],
+                is_sliced(p) ? "slices"
+                : p->threads ? "lanes"
+                             : "block",
+                l->step, s->roots.data[j], s->roots.data[j]);
+}
+
+static void put_sweep(KPrint *p, const KSweep *s) {
+    static const Spelling cuda = {.element = put_element,
+                                  .loop = {[LOOP_BLOCK] = kp_loop_outside,
+                                           [LOOP_THREAD] = kp_loop_outside,
+                                           [LOOP_LANES] = put_lanes}};
+    Nest n = {.p = p, .s = s, .spell = &cuda};
+    kp_nest(&n);
+}
+
 /* ---- kernels ------------------------------------------------------------- */
 
-/* The computation of one element of a kernel that does not reduce. */
-static void put_element(KPrint *p) {
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (kinst_at(p->k, id)->op != K_STORE) kp_inst(p, id, NULL);
-    kp_stores(p, true);
+/* A thread's element of the whole domain. */
+static void put_elements(KPrint *p) {
+    int all[MAX_RANK];
+    for (int d = 0; d < p->k->ndim; d++) all[d] = d;
+    kp_line(p, "const %s e = %sblockIdx.x * " I64 " + threadIdx.x;",
+            type_unsigned(p), p->wide ? "(uint64_t)" : "", p->threads->extent);
+    kp_line(p, "if (e >= " I64 ") return;", p->nrows * p->ncols);
+    kp_dims(p, "e", all, p->k->ndim, p->used);
+    kp_sweeps(p, kp_row_insts, put_sweep);
     kp_stores(p, false);
+}
+
+/* A team's row. */
+static void put_rows(KPrint *p) {
+    bool idle = has_idle(p), shared = p->lanes->step > 1;
+    if (p->ncols > 0) {
+        kp_text(p, "const unsigned t = threadIdx.x");
+        if (p->threads)
+            sb_printf(p->sb, is_sliced(p) ? " / " I64 : " %% " I64,
+                      is_sliced(p) ? p->threads->extent : p->lanes->step);
+        sb_puts(p->sb, ";\n");
+    }
+    for (int b = 0; p->ncols == 0 && b < p->k->bufs.len; b++)
+        if (!p->k->bufs.data[b].written) kp_line(p, "(void)b%d;", b);
+    if (is_sliced(p))
+        put_rows_of_lanes(p);
+    else
+        put_rows_of_teams(p);
+    kp_dims(p, "row", p->rows, p->nrow, p->used);
+    kp_sweeps(p, kp_row_insts, put_sweep);
+    if (!kp_has_stores(p, false)) return;
+    if (shared)
+        kp_line(p, p->threads && !is_sliced(p) ? "__syncwarp();"
+                                               : "__syncthreads();");
+    if (shared || idle)
+        kp_enter(p, "if (%s%s%s)", shared ? "t == 0" : "",
+                 shared && idle ? " && " : "", idle ? "live" : "");
+    kp_stores(p, false);
+    if (shared || idle) kp_leave(p);
 }
 
 static bool has_work(const KPrint *p) {
@@ -109,35 +375,44 @@ static bool has_work(const KPrint *p) {
 }
 
 static void put_kernel(KPrint *p) {
-    List l = cu_head(p, "");
-    cu_params(p->k, &l);
+    List l = put_head(p, "");
+    put_buffers(p->k, &l);
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
-    if (!has_work(p)) {
+    if (has_work(p))
+        (p->lanes ? put_rows : put_elements)(p);
+    else
         for (int b = 0; b < p->k->bufs.len; b++) kp_line(p, "(void)b%d;", b);
-    } else if (kernel_reduces(p->k)) {
-        cu_put_reduce(p);
-    } else {
-        int all[MAX_RANK];
-        for (int d = 0; d < p->k->ndim; d++) all[d] = d;
-        kp_line(p, "const %s e = %sblockIdx.x * %d + threadIdx.x;",
-                cu_unsigned(p), p->wide ? "(uint64_t)" : "",
-                cuda_shape(p->k).threads);
-        kp_line(p, "if (e >= " I64 ") return;", p->nrows * p->ncols);
-        kp_dims(p, "e", all, p->k->ndim, p->used);
-        put_element(p);
-    }
     sb_puts(p->sb, "}\n\n");
 }
 
 void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
-    KPrint p = cu_begin(k, sb);
+    KPrint p = begin(k, sb);
     ASSERT(k->form != KF_EPILOGUE);
     sb_put_kernel_comment(sb, k);
     if (k->form == KF_FLAT)
-        cu_put_flat(&p);
+        put_flat(&p);
     else
         put_kernel(&p);
+    kp_end(&p);
+}
+
+void print_cuda_many(const Kernel *k, StrBuf *sb) {
+    KPrint p = begin(k, sb);
+    List l = {.sb = sb, .indent = 8};
+    ASSERT(k->form == KF_FLAT);
+    put_head(&p, "_many");
+    sb_printf(sb,
+              "const unsigned long long *table, unsigned count)\n{\n"
+              "    const unsigned long long *row = many_row(table, count, "
+              "%d);\n    k%d_block(",
+              2 + k->bufs.len, k->index);
+    for (int b = 0; b < k->bufs.len; b++)
+        put_item(&l, "(%s%s *)row[%d]", k->bufs.data[b].written ? "" : "const ",
+                 buffer_type(k, b), 2 + b);
+    put_item(&l, "(int64_t)row[1]");
+    put_item(&l, "(int64_t)(blockIdx.x - row[0])");
+    sb_puts(sb, ");\n}\n\n");
     kp_end(&p);
 }
 
@@ -145,9 +420,9 @@ void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
 
 /* Row dims from batch and row, column dims from col. */
 static void put_functor_dims(KPrint *p) {
-    bool rows = cu_any_used(p, p->rows, p->nrow);
-    bool cols = cu_any_used(p, p->cols, p->ncol);
-    const char *u = cu_unsigned(p);
+    bool rows = any_used(p, p->rows, p->nrow);
+    bool cols = any_used(p, p->cols, p->ncol);
+    const char *u = type_unsigned(p);
     if (rows && p->k->tile_rows)
         kp_line(p, "const %s u = (%s)(batch * " I64 " + row);", u, u,
                 p->k->tile_rows);
@@ -161,7 +436,7 @@ static void put_functor_dims(KPrint *p) {
 }
 
 void print_cuda_functor(const Kernel *k, StrBuf *sb) {
-    KPrint p = cu_begin(k, sb);
+    KPrint p = begin(k, sb);
     bool reads_acc = false;
     ASSERT(k->form == KF_EPILOGUE);
     for (int id = 1; id < k->insts.len; id++)
@@ -170,14 +445,15 @@ void print_cuda_functor(const Kernel *k, StrBuf *sb) {
     kp_enter(&p, "struct E%d", k->index);
     for (int b = 0; b < k->bufs.len; b++)
         kp_line(&p, "%s%s *b%d;", k->bufs.data[b].written ? "" : "const ",
-                cu_buffer_type(k, b), b);
+                buffer_type(k, b), b);
     kp_line(&p, "__device__ __forceinline__ void");
     kp_enter(&p, "operator()(float acc, long long batch, long long row, long "
                  "long col) const");
     if (has_work(&p)) {
         put_functor_dims(&p);
         if (!reads_acc) kp_line(&p, "(void)acc;");
-        put_element(&p);
+        kp_sweeps(&p, kp_row_insts, put_sweep);
+        kp_stores(&p, false);
     } else {
         kp_line(&p, "(void)acc, (void)batch, (void)row, (void)col;");
     }

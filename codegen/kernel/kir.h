@@ -102,7 +102,8 @@ typedef enum KLoopKind {
     LOOP_THREAD, /* shared out among the threads (of a block)              */
     LOOP_BLOCK,  /* shared out among the blocks of a grid                  */
     LOOP_LANES,  /* a reduction in parts that are folded together          */
-    LOOP_UNROLLED
+    LOOP_UNROLLED,
+    LOOP_KINDS
 } KLoopKind;
 
 enum { LOOP_ROWS = -2, LOOP_COLS = -3, LOOP_ALL = -4, MAX_LOOPS = 12 };

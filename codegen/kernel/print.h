@@ -65,6 +65,28 @@ void kp_row_insts(KPrint *p, int depth);
 /* All sweeps, and before each the row values that it may use. */
 void kp_sweeps(KPrint *p, void row_values(KPrint *, int depth),
                void sweep(KPrint *, const KSweep *));
+/* ---- the nest of a sweep ------------------------------------------------- */
+
+/* The loops of a kernel around one element, as a printer spells them:
+   loop[kind] opens a loop, calls kp_nest for what is inside, and closes it. */
+typedef struct Nest {
+    KPrint *p;
+    const KSweep *s;
+    const struct Spelling *spell;
+    int depth; /* loops that are open */
+    int cut;   /* the dim of which a piece is at hand, [from, to); -1: none */
+    const char *from, *to;
+} Nest;
+typedef struct Spelling {
+    void (*element)(Nest *n);
+    void (*loop[LOOP_KINDS])(Nest *n, const KLoop *l);
+} Spelling;
+void kp_nest(Nest *n);
+/* A loop that is spelled around all sweeps. */
+void kp_loop_outside(Nest *n, const KLoop *l);
+
+/* ---- stores and dims ----------------------------------------------------- */
+
 /* The statement of a K_STORE; place as above. */
 void kp_store(KPrint *p, int id, const char *place);
 /* The stores, full ones or the others. */

@@ -48,16 +48,16 @@ void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
 /* ---- expressions of the op table ----------------------------------------- */
 
 /* What stands for a name of an expression. */
-typedef struct Spelling {
+typedef struct Names {
     const Kernel *k;
     const KInst *in;        /* operands and parameters, or */
     const char *operand[3]; /* operands as text */
     KType type;
     bool wraps; /* integers: computed unsigned, so that overflow wraps */
-} Spelling;
+} Names;
 
 /* One identifier of an expression: operand, parameter or function. */
-static void put_word(StrBuf *sb, const Spelling *s, const char *w, size_t n) {
+static void put_word(StrBuf *sb, const Names *s, const char *w, size_t n) {
     if (n == 1 && *w >= 'a' && *w <= 'c') {
         if (s->wraps) sb_puts(sb, "(uint64_t)");
         if (s->in)
@@ -76,7 +76,7 @@ static void put_word(StrBuf *sb, const Spelling *s, const char *w, size_t n) {
     }
 }
 
-static void put_op(StrBuf *sb, OpCode c, Spelling *s) {
+static void put_op(StrBuf *sb, OpCode c, Names *s) {
     s->wraps = s->type == KT_I64 &&
                (c == OP_ADD || c == OP_SUB || c == OP_MUL || c == OP_NEG ||
                 c == OP_REDUCE_SUM || c == OP_REDUCE_PROD);
@@ -95,7 +95,7 @@ static void put_op(StrBuf *sb, OpCode c, Spelling *s) {
 
 void sb_put_fold(StrBuf *sb, OpCode code, KType t, const char *a,
                  const char *b) {
-    Spelling s = {.operand = {a, b, ""}, .type = t};
+    Names s = {.operand = {a, b, ""}, .type = t};
     put_op(sb, code, &s);
 }
 
@@ -114,7 +114,7 @@ const char *fold_start(OpCode code, KType t) {
 /* ---- instructions -------------------------------------------------------- */
 
 void sb_put_kinst(StrBuf *sb, const Kernel *k, const KInst *in) {
-    Spelling s = {.k = k, .in = in, .type = in->compute};
+    Names s = {.k = k, .in = in, .type = in->compute};
     const KInst *x = kinst_at(k, in->in[0]);
     switch (in->op) {
     case K_CVT:

@@ -190,6 +190,23 @@ void kp_sweeps(KPrint *p, void row_values(KPrint *, int depth),
     for (; done <= last; done++) row_values(p, done);
 }
 
+void kp_nest(Nest *n) {
+    const Kernel *k = n->p->k;
+    if (n->depth == k->nloop) {
+        n->spell->element(n);
+        return;
+    }
+    const KLoop *l = &k->loop[n->depth++];
+    ASSERT(n->spell->loop[l->kind]);
+    n->spell->loop[l->kind](n, l);
+    n->depth--;
+}
+
+void kp_loop_outside(Nest *n, const KLoop *l) {
+    (void)l;
+    kp_nest(n);
+}
+
 void kp_store(KPrint *p, int id, const char *place) {
     const KInst *in = kinst_at(p->k, id);
     DType d = p->k->bufs.data[in->buf].dtype;
