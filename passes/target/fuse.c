@@ -379,56 +379,51 @@ static bool chain_pays(Fuse *f, int p, int c) {
 
 /* ---- the merges, in order of worth --------------------------------------- */
 
-/* Calls on_pair(a, other) for clusters that make what a reads or read what a
-   makes, until nothing merges. */
-typedef bool TryPair(Fuse *f, int a, int other);
+/* Cluster a takes over c, which makes what a reads or reads what a makes. */
+static bool take_over(Fuse *f, int a, int c) {
+    const Cluster *x = cluster(f, a), *y = cluster(f, c);
+    bool after = y->rank > x->rank, pays = false;
+    if (y->kind != GROUP_POINT &&
+        (y->kind != GROUP_ROW || x->kind != GROUP_ROW))
+        return false;
+    if (!parts_agree(f, a, c)) return false;
+    switch (x->kind) {
+    case GROUP_POINT: pays = chain_pays(f, after ? a : c, after ? c : a); break;
+    case GROUP_ROW: pays = row_neighbour_pays(f, a, c); break;
+    case GROUP_ANCHOR:
+        pays = after
+                   ? epilogue_pays(f, a, c)
+                   : y->nodes.len == 1 &&
+                         !other_users(
+                             f, node_get(f->g, y->nodes.data[0])->out[0], a, c);
+        break;
+    case GROUP_LIB: break;
+    }
+    return pays && merge(f, a, c);
+}
 
-static bool try_neighbours_once(Fuse *f, int a, TryPair *on_pair) {
+static bool grow_once(Fuse *f, int a) {
     const NodeList nodes = cluster(f, a)->nodes;
     for (int i = 0; i < nodes.len; i++) {
         const Node *n = node_get(f->g, nodes.data[i]);
         for (int k = 0; k < n->nin; k++) {
             int c = maker(f, n->in[k]);
-            if (c >= 0 && c != a && on_pair(f, a, c)) return true;
+            if (c >= 0 && c != a && take_over(f, a, c)) return true;
         }
         for (int o = 0; o < n->nout; o++)
             for (Users u = users_of(f, n->out[o]); u.at < u.end; u.at++) {
                 int c = f->cluster_of[u.at->i];
-                if (c >= 0 && c != a && on_pair(f, a, c)) return true;
+                if (c >= 0 && c != a && take_over(f, a, c)) return true;
             }
     }
     return false;
 }
 
-static void grow(Fuse *f, GroupKind kind, TryPair *on_pair) {
+static void grow(Fuse *f, GroupKind kind) {
     for (int c = 0; c < f->clusters.len; c++)
         while (!cluster(f, c)->dead && cluster(f, c)->kind == kind &&
-               try_neighbours_once(f, c, on_pair)) {
+               grow_once(f, c)) {
         }
-}
-
-static bool grow_anchor(Fuse *f, int a, int c) {
-    if (cluster(f, c)->kind != GROUP_POINT) return false;
-    bool after = cluster(f, c)->rank > cluster(f, a)->rank;
-    if (!parts_agree(f, a, c)) return false;
-    if (after) return epilogue_pays(f, a, c) && merge(f, a, c);
-    const Node *n = node_get(f->g, cluster(f, c)->nodes.data[0]);
-    return cluster(f, c)->nodes.len == 1 && !other_users(f, n->out[0], a, c) &&
-           merge(f, a, c);
-}
-
-static bool grow_row(Fuse *f, int a, int c) {
-    GroupKind k = cluster(f, c)->kind;
-    if (k != GROUP_POINT && k != GROUP_ROW) return false;
-    return parts_agree(f, a, c) && row_neighbour_pays(f, a, c) &&
-           merge(f, a, c);
-}
-
-static bool grow_point(Fuse *f, int a, int c) {
-    if (cluster(f, c)->kind != GROUP_POINT) return false;
-    bool before = cluster(f, c)->rank < cluster(f, a)->rank;
-    return parts_agree(f, a, c) &&
-           chain_pays(f, before ? c : a, before ? a : c) && merge(f, a, c);
 }
 
 static bool join_siblings(Fuse *f, int a, int b) {
@@ -577,9 +572,9 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
     start_clusters(&f);
     if (fusing) {
         join_masks(&f);
-        grow(&f, GROUP_ANCHOR, grow_anchor);
-        grow(&f, GROUP_ROW, grow_row);
-        grow(&f, GROUP_POINT, grow_point);
+        grow(&f, GROUP_ANCHOR);
+        grow(&f, GROUP_ROW);
+        grow(&f, GROUP_POINT);
         all_siblings(&f);
         join_small(&f, GROUP_ROW);
         join_small(&f, GROUP_POINT);

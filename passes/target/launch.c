@@ -16,6 +16,10 @@
 
 enum { REACH = 256 }; /* groups of one sort that are looked at for a launch */
 
+typedef struct NumberVec {
+    int *data, len, cap;
+} NumberVec;
+
 typedef struct Launcher {
     Flow *f;
     const Edges *next;
@@ -25,7 +29,7 @@ typedef struct Launcher {
     bool *content;   /* by root: the new content of a variable               */
     int *later;      /* by group: the next of its sort in the old order, -1  */
     bool *placed;    /* by group */
-    uint32_t *alias; /* by ValueId.i: number of an operand in its group      */
+    NumberVec *work; /* by group                                             */
 } Launcher;
 
 static const Node *node_at(const Flow *f, int i) {
@@ -34,72 +38,59 @@ static const Node *node_at(const Flow *f, int i) {
 
 /* ---- equal work ---------------------------------------------------------- */
 
-/* Equal for groups of equal work; 0: the group does not walk one flat range. */
-static uint64_t sort_of(const Flow *f, int group) {
+/* The number of a root among those that a group has met. */
+static int number_of(Arena *a, NumberVec *met, ValueId root) {
+    int i = 0;
+    while (i < met->len && met->data[i] != (int)root.i) i++;
+    if (i == met->len) vec_push(a, met, (int)root.i);
+    return i;
+}
+
+/* What a group computes but for attributes, in numbers; none: it does not walk
+   one flat range. */
+static NumberVec describe(const Flow *f, int group) {
     const Graph *g = f->g;
+    const NumberVec none = {0};
+    NumberVec w = {0}, met = {0};
     int64_t count = 0;
-    uint64_t h = 1;
-    if (g->groups.data[group].kind != GROUP_POINT) return 0;
+    if (g->groups.data[group].kind != GROUP_POINT) return none;
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_at(f, i);
-        if (op_info[n->op].kind != KIND_ELEM || n->nout != 1) return 0;
+        if (op_info[n->op].kind != KIND_ELEM || n->nout != 1) return none;
         const Type *t = value_type(g, n->out[0]);
-        int facts[3] = {(int)n->op, t->dtype, f->stored[n->out[0].i]};
-        if (i > f->first[group] && type_count(t) != count) return 0;
+        if (i > f->first[group] && type_count(t) != count) return none;
         count = type_count(t);
+        vec_push(f->a, &w, (int)n->op);
+        vec_push(f->a, &w, (int)t->dtype);
+        vec_push(f->a, &w, f->stored[n->out[0].i]);
         for (int k = 0; k < n->nin; k++) {
-            int64_t each = type_count(value_type(g, n->in[k]));
-            if (each != 1 && each != count) return 0;
+            const Type *u = value_type(g, n->in[k]);
+            bool one = type_count(u) == 1, number = false;
+            int bits[2] = {0};
+            if (!one && type_count(u) != count) return none;
+            if ((number = value_is_immediate(g, n->in[k])))
+                memcpy(bits, value_get(g, n->in[k])->data->data,
+                       (size_t)type_bytes(u));
+            else
+                bits[0] = number_of(f->a, &met, f->root[n->in[k].i]);
+            vec_push(f->a, &w, (int)u->dtype << 2 | one << 1 | number);
+            vec_push(f->a, &w, bits[0]);
+            vec_push(f->a, &w, bits[1]);
         }
-        h = hash_bytes(h, facts, sizeof facts);
+        number_of(f->a, &met, n->out[0]);
     }
-    return count <= 1 ? 0 : h ? h : 1;
+    return count > 1 ? w : none;
 }
 
-/* Operands of the same kind: numbers equal, others of one dtype, one number or
-   all elements, and new or known from the same place in both groups. */
-static bool same_operand(Launcher *l, ValueId a, ValueId b, uint32_t fresh) {
-    const Graph *g = l->f->g;
-    const Type *s = value_type(g, a), *t = value_type(g, b);
-    if (s->dtype != t->dtype || (type_count(s) == 1) != (type_count(t) == 1) ||
-        value_is_immediate(g, a) != value_is_immediate(g, b))
-        return false;
-    if (value_is_immediate(g, a))
-        return same_value(a, b) ||
-               !memcmp(value_get(g, a)->data->data, value_get(g, b)->data->data,
-                       (size_t)type_bytes(s));
-    uint32_t *x = &l->alias[l->f->root[a.i].i];
-    uint32_t *y = &l->alias[l->f->root[b.i].i];
-    if (!*x && !*y) *x = *y = fresh;
-    return *x == *y;
-}
-
-static void forget(Launcher *l, int group) {
-    for (int i = l->f->first[group]; i < l->f->end[group]; i++) {
-        const Node *n = node_at(l->f, i);
-        for (int k = 0; k < n->nin; k++) l->alias[l->f->root[n->in[k].i].i] = 0;
-        l->alias[n->out[0].i] = 0;
-    }
-}
-
-/* Whether groups a and b of one sort compute the same of other operands. */
-static bool same_work(Launcher *l, int a, int b) {
+/* Whether groups a and b compute the same of other operands. */
+static bool same_work(const Launcher *l, int a, int b) {
     const Flow *f = l->f;
-    int n = f->end[a] - f->first[a];
-    uint32_t fresh = 1;
-    bool same = n == f->end[b] - f->first[b];
-    for (int i = 0; i < n && same; i++) {
-        const Node *x = node_at(f, f->first[a] + i);
-        const Node *y = node_at(f, f->first[b] + i);
-        same = node_same_work(x, y) &&
-               value_dtype(f->g, x->out[0]) == value_dtype(f->g, y->out[0]) &&
-               f->stored[x->out[0].i] == f->stored[y->out[0].i];
-        for (int k = 0; k < x->nin && same; k++)
-            same = same_operand(l, x->in[k], y->in[k], fresh++);
-        l->alias[x->out[0].i] = l->alias[y->out[0].i] = fresh++;
-    }
-    forget(l, a);
-    forget(l, b);
+    const NumberVec *x = &l->work[a], *y = &l->work[b];
+    bool same = x->len == y->len &&
+                !memcmp(x->data, y->data, (size_t)x->len * sizeof *x->data);
+    for (int i = 0; same && f->first[a] + i < f->end[a]; i++)
+        same = node_same_work(node_at(f, f->first[a] + i),
+                              node_at(f, f->first[b] + i));
     return same;
 }
 
@@ -144,7 +135,9 @@ static void start(Launcher *l, const int *order) {
     for (int i = 0; i < n; i++) {
         const Edges *e = &l->next[i];
         l->need[i] = -1;
-        all[i] = (Sorted){sort_of(f, order[i]), i, order[i]};
+        NumberVec w = l->work[order[i]] = describe(f, order[i]);
+        uint64_t h = hash_bytes(1, w.data, (size_t)w.len * sizeof *w.data);
+        all[i] = (Sorted){w.len ? h | 1 : 0, i, order[i]};
         for (int k = 0; k < e->len; k++) l->waiting[e->to[k]]++;
     }
     for (int k = 0; k < f->read_at[n]; k++) l->left[f->read[k].i]++;
@@ -178,7 +171,7 @@ bool *launch_together(Flow *f, const Edges *next, int *order) {
                   .content = NEW_ARRAY(f->a, bool, nv),
                   .later = NEW_ARRAY(f->a, int, n + 1),
                   .placed = NEW_ARRAY(f->a, bool, n + 1),
-                  .alias = NEW_ARRAY(f->a, uint32_t, nv)};
+                  .work = NEW_ARRAY(f->a, NumberVec, n + 1)};
     int *old = arena_dup(f->a, order, (size_t)n * sizeof *old);
     bool *beside = NEW_ARRAY(f->a, bool, n + 1);
     start(&l, old);

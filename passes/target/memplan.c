@@ -117,29 +117,35 @@ static void place_value(Plan *p, int group, ValueId v) {
 
 /* ---- offsets ------------------------------------------------------------- */
 
-/* Greatest first. */
 typedef enum Order { BY_BYTES, BY_AREA, BY_LIFE, IN_TIME } Order;
-
-static int64_t size_by(Order o, const Block *b) {
-    int64_t life = b->to - b->from + 1;
-    return o == BY_BYTES ? b->bytes : o == BY_AREA ? b->bytes * life : life;
-}
 
 enum { FEW_BLOCKS = 4096 }; /* these orders are tried: their time is a square */
 
-/* Stable insertion by merging: qsort has no context and no stability. */
-static void sort_blocks(const Plan *p, int *idx, int n, Order by, int *tmp) {
-    const Block *b = p->blocks.data;
-    if (n < 2) return;
-    int half = n / 2, i = 0, j = half, k = 0;
-    sort_blocks(p, idx, half, by, tmp);
-    sort_blocks(p, idx + half, n - half, by, tmp);
-    while (i < half || j < n) {
-        bool left = j == n || (i < half && size_by(by, &b[idx[i]]) >=
-                                               size_by(by, &b[idx[j]]));
-        tmp[k++] = left ? idx[i++] : idx[j++];
+typedef struct Sorted {
+    int64_t size;
+    int block;
+} Sorted;
+
+/* Greatest first. */
+static int by_size(const void *a, const void *b) {
+    const Sorted *x = a, *y = b;
+    return x->size != y->size ? (x->size < y->size) - (x->size > y->size)
+                              : x->block - y->block;
+}
+
+static Sorted *sort_blocks(const Plan *p, Order by) {
+    int n = p->blocks.len;
+    Sorted *order = NEW_ARRAY(p->a, Sorted, n + 1);
+    for (int i = 0; i < n; i++) {
+        const Block *b = &p->blocks.data[i];
+        int64_t life = b->to - b->from + 1;
+        order[i] = (Sorted){by == BY_BYTES  ? b->bytes
+                            : by == BY_AREA ? b->bytes * life
+                                            : life,
+                            i};
     }
-    memcpy(idx, tmp, (size_t)n * sizeof *idx);
+    qsort(order, (size_t)n, sizeof *order, by_size);
+    return order;
 }
 
 /* The tightest gap among placed blocks (sorted by offset) that are alive with
@@ -161,18 +167,19 @@ static int64_t best_gap(const Plan *p, const int *placed, int n, const Block *b,
     return best >= 0 ? best : end;
 }
 
-static int64_t place_blocks(const Plan *p, const int *idx, int64_t *offset) {
+static int64_t place_blocks(const Plan *p, Order by, int64_t *offset) {
     int n = p->blocks.len;
+    const Sorted *order = sort_blocks(p, by);
     int *placed = NEW_ARRAY(p->a, int, n + 1);
     int64_t total = 0;
     for (int i = 0; i < n; i++) {
-        const Block *b = &p->blocks.data[idx[i]];
+        const Block *b = &p->blocks.data[order[i].block];
         int64_t at = best_gap(p, placed, i, b, offset);
         int k = i;
-        offset[idx[i]] = at;
+        offset[order[i].block] = at;
         for (; k > 0 && offset[placed[k - 1]] > at; k--)
             placed[k] = placed[k - 1];
-        placed[k] = idx[i];
+        placed[k] = order[i].block;
         if (at + b->bytes > total) total = at + b->bytes;
     }
     return total;
@@ -246,13 +253,10 @@ static int64_t place_in_time(const Plan *p, int64_t *offset) {
 
 static void choose_offsets(Plan *p) {
     int n = p->blocks.len;
-    int *idx = NEW_ARRAY(p->a, int, n + 1), *tmp = NEW_ARRAY(p->a, int, n + 1);
     int64_t *offset = NEW_ARRAY(p->a, int64_t, n + 1), best = INT64_MAX;
     for (Order o = n > FEW_BLOCKS ? IN_TIME : BY_BYTES; o <= IN_TIME; o++) {
-        for (int i = 0; i < n; i++) idx[i] = i;
-        if (o != IN_TIME) sort_blocks(p, idx, n, o, tmp);
         int64_t total = o == IN_TIME ? place_in_time(p, offset)
-                                     : place_blocks(p, idx, offset);
+                                     : place_blocks(p, o, offset);
         if (total >= best) continue;
         best = total;
         for (int i = 0; i < n; i++) p->blocks.data[i].offset = offset[i];
