@@ -67,10 +67,13 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d,
     "-std=gnu17 -O2 -ffp-contract=off -fno-math-errno -fno-trapping-math "     \
     "-fno-strict-aliasing"
 
-/* print_c.c: C source of kernels [lo, hi) of a set; `prefix` starts every
-   function name (prefix + "k12", prefix + "e3").  Includes nothing but
-   "kmath.h". */
-void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix);
+/* print_c.c: C source of the kernels of a set; `prefix` starts every function
+   name (prefix + "k12", prefix + "e3").  Kernels of one element, which have no
+   vectors, are printed where `scalars`: one ISA level's serve all.  Includes
+   nothing but "kmath.h". */
+void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix,
+                     bool scalars);
+bool kernel_is_scalar(const Kernel *k);
 
 /* emit_plan.c: programs to tables, as C source defining `const AmpcModule
    ampc_plan` and the exported symbol; weights to a blob. */

@@ -443,9 +443,11 @@ static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
     kp_end(&p);
 }
 
-void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix) {
+void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix,
+                     bool scalars) {
     sb_puts(sb, "#include \"kmath.h\"\n\n");
     for (int e = 0; e < 2; e++)
         for (int i = 0; i < kernel_set_count(ks, e); i++)
-            print_kernel(kernel_set_get(ks, e, i), sb, prefix);
+            if (scalars || !kernel_is_scalar(kernel_set_get(ks, e, i)))
+                print_kernel(kernel_set_get(ks, e, i), sb, prefix);
 }

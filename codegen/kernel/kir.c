@@ -176,6 +176,10 @@ bool kernel_reduces(const Kernel *k) {
     return false;
 }
 
+bool kernel_is_scalar(const Kernel *k) {
+    return k->form == KF_COLS && kernel_rows(k) == 1 && kernel_cols(k) == 1;
+}
+
 bool kinst_is_row_value(const KInst *in) {
     return !in->full && in->op != K_STORE && in->op != K_REDUCE &&
            in->op != K_CONST;

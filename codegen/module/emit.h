@@ -20,8 +20,9 @@ typedef struct IsaLevel {
     const char *lib;    /* AmpcCpuLib                                        */
 } IsaLevel;
 extern const IsaLevel isa_levels[]; /* best first; ends with isa 0           */
-/* Whether the options ask for that level. */
+/* Whether the options ask for that level; the least of those. */
 bool isa_wanted(const Options *opt, const IsaLevel *l);
+const IsaLevel *isa_least(const Options *opt);
 
 /* A piece of section "weights". */
 typedef struct WeightPiece {

@@ -63,9 +63,10 @@ static Status put_text(EmitSo *e, const char *dir, const char *name,
 
 /* ---- sources ------------------------------------------------------------- */
 
-static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l) {
+static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l,
+                          bool scalars) {
     StrBuf sb = {0};
-    print_c_kernels(e->src.kernels, &sb, l->prefix);
+    print_c_kernels(e->src.kernels, &sb, l->prefix, scalars);
     char *name = arena_printf(e->a, "%skernels.c", l->prefix);
     Status s = put_text(e, dir, name, sb.data ? sb.data : "", sb.len);
     sb_free(&sb);
@@ -91,7 +92,7 @@ static Status put_readable(EmitSo *e) {
         TRY(put_headers(e, dir));
         const IsaLevel *l = isa_levels;
         while (l->isa && !isa_wanted(e->opt, l)) l++;
-        if (l->isa) TRY(put_kernels(e, dir, l));
+        if (l->isa) TRY(put_kernels(e, dir, l, true));
         TRY(put_text(e, dir, "plan.c", e->src.text.data, e->src.text.len));
     }
     if (!(dir = e->opt->emit_cuda)) return OK;
@@ -118,7 +119,8 @@ static Status put_sources(EmitSo *e) {
         arena_printf(e->a, "{ global: %s; local: *; };\n", e->opt->symbol);
     TRY(put_headers(e, e->dir));
     for (const IsaLevel *l = isa_levels; l->isa; l++)
-        if (isa_wanted(e->opt, l)) TRY(put_kernels(e, e->dir, l));
+        if (isa_wanted(e->opt, l))
+            TRY(put_kernels(e, e->dir, l, l == isa_least(e->opt)));
     TRY(put_text(e, e->dir, "plan.c", e->src.text.data, e->src.text.len));
     TRY(put_text(e, e->dir, "exports.map", map, strlen(map)));
     return put_text(e, e->dir, "runtime.a", (const char *)embed_runtime_a,

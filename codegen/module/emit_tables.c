@@ -162,6 +162,13 @@ bool isa_wanted(const Options *opt, const IsaLevel *l) {
     return opt->targets.len == 0;
 }
 
+const IsaLevel *isa_least(const Options *opt) {
+    const IsaLevel *least = isa_levels;
+    for (const IsaLevel *l = isa_levels; l->isa; l++)
+        if (isa_wanted(opt, l)) least = l;
+    return least;
+}
+
 /* Their number. */
 static int put_levels(StrBuf *sb, const Emit *e) {
     const KernelSet *ks = e->target[TARGET_CPU].kernels;
@@ -175,12 +182,16 @@ static int put_levels(StrBuf *sb, const Emit *e) {
         sb_puts(sb, "\n");
         for (int ep = 0; ep < 2; ep++) {
             int n = kernel_set_count(ks, ep);
-            for (int i = 0; i < n; i++)
-                sb_printf(sb, "%s %s%c%d;\n", type[ep], l->prefix, "ke"[ep], i);
+            const char **of = NEW_ARRAY(e->a, const char *, n + 1);
+            for (int i = 0; i < n; i++) {
+                bool scalar = kernel_is_scalar(kernel_set_get(ks, ep, i));
+                of[i] = (scalar ? isa_least(e->opt) : l)->prefix;
+                sb_printf(sb, "%s %s%c%d;\n", type[ep], of[i], "ke"[ep], i);
+            }
             sb_printf(sb, "static %s *const %s%s[] = {", type[ep], l->prefix,
                       what[ep]);
             for (int i = 0; i < n; i++)
-                sb_printf(sb, "%s%s%c%d,", i % 8 ? " " : "\n    ", l->prefix,
+                sb_printf(sb, "%s%s%c%d,", i % 8 ? " " : "\n    ", of[i],
                           "ke"[ep], i);
             sb_puts(sb, "\n    0};\n");
         }

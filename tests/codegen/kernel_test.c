@@ -277,7 +277,7 @@ static void check_batch(Subject *s, int n, const char *flags) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "g%d_", i);
         subject_begin(&s[i]);
-        print_c_kernels(s[i].ks, &sb, prefix);
+        print_c_kernels(s[i].ks, &sb, prefix, true);
     }
     void *lib = compile_source(sb.data, sb.len, flags), *other = NULL;
     if (LEVELS && __builtin_cpu_supports("avx2") &&
@@ -940,7 +940,7 @@ TEST_CASE(kernel, guards_cut_the_loop) {
                         " group point { %p = pad %a {pads=[0,2,0,3], value=1} }"
                         " return %c, %p }");
     StrBuf sb = {0};
-    print_c_kernels(s.ks, &sb, "");
+    print_c_kernels(s.ks, &sb, "", true);
     CHECK(strstr(sb.data, "?") == NULL);
     CHECK_HAS(sb.data, "i1 = 30; i1 < 70;");
     CHECK_HAS(sb.data, "i1 = 2; i1 < 32;");
@@ -978,7 +978,7 @@ TEST_CASE(kernel, in_place) {
                             "%t = reduce_sum %d {axes=[1]} %y = mul %d, %t",
                             "%y"));
     StrBuf sb = {0};
-    print_c_kernels(s.ks, &sb, "g0_");
+    print_c_kernels(s.ks, &sb, "g0_", true);
     void *lib = compile_source(sb.data, sb.len, "");
     sb_free(&sb);
     const LoweredStep *st = &s.steps[0];
