@@ -1,13 +1,13 @@
 /* cuda.h: what the files that emit CUDA share.
 
    print_cuda.c    kernel IR as CUDA C++
-   cuda_lib.c      library steps as instances of the kernels in runtime/cuda
+   cuda_lib.c      library steps as instances of the kernels in runtime/cuda;
+                   what units include
    cuda_gemm.c     what cuBLASLt can do of a product and its epilogue
    emit_cuda.c     groups to steps of the GPU's list; kernels to units
                    (translation units of equal weight)
    cuda_tables.c   launches as tables for the runtime and notes for people
    cuda_target.c   the architectures asked for
-   cuda_headers.c  what units include
    nvrtc.c         units to cubins and PTX, by NVRTC through dlopen
 
    A unit is text that starts with #include of the headers below runtime/cuda
@@ -114,8 +114,6 @@ bool cuda_arch_is_ptx(const char *arch);
    A compile error is a bug of ours: status 3 with the log.                  */
 Status nvrtc_build(Diag *d, Arena *a, const CudaUnit *unit, int nunit,
                    const char *const *arch, int narch, CudaBuild *out);
-
-/* ---- cuda_headers.c ------------------------------------------------------ */
 
 typedef struct CudaHeader {
     const char *name; /* as units include it */

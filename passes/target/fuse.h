@@ -80,13 +80,8 @@ void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes);
 bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes);
 /* Shape that the values leaving a POINT cluster have; NULL if there is none. */
 const Type *fuse_domain(Fuse *f, const NodeList *nodes);
-/* Whether value v leaves the set of nodes marked with f->stamp. */
-bool fuse_leaves(const Fuse *f, ValueId v);
-void fuse_mark(Fuse *f, const NodeList *nodes);
 /* First REDUCE node of the list, or none. */
 NodeId fuse_reduce_node(const Graph *g, const NodeList *nodes);
 bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b);
-/* Shape of S with the folded dimensions 1. */
-Type fuse_row_shape(const Graph *g, NodeId reduce);
 
 #endif

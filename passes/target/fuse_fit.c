@@ -6,7 +6,7 @@
 
 /* ---- sets of nodes ------------------------------------------------------- */
 
-void fuse_mark(Fuse *f, const NodeList *nodes) {
+static void mark(Fuse *f, const NodeList *nodes) {
     f->stamp++;
     for (int i = 0; i < nodes->len; i++)
         f->node_mark[nodes->data[i].i] = f->stamp;
@@ -16,7 +16,8 @@ static bool marked(const Fuse *f, NodeId n) {
     return f->node_mark[n.i] == f->stamp;
 }
 
-bool fuse_leaves(const Fuse *f, ValueId v) {
+/* Whether value v leaves the set of marked nodes. */
+static bool leaves(const Fuse *f, ValueId v) {
     if (f->escapes[v.i]) return true;
     for (Users u = users_of(f, v); u.at < u.end; u.at++)
         if (!marked(f, *u.at)) return true;
@@ -42,7 +43,7 @@ static int count_buffers(Fuse *f, const NodeList *nodes) {
             f->value_mark[v.i] = f->stamp;
             count++;
         }
-        for (int k = 0; k < n->nout; k++) count += fuse_leaves(f, n->out[k]);
+        for (int k = 0; k < n->nout; k++) count += leaves(f, n->out[k]);
     }
     return count;
 }
@@ -50,11 +51,11 @@ static int count_buffers(Fuse *f, const NodeList *nodes) {
 /* ---- shapes -------------------------------------------------------------- */
 
 const Type *fuse_domain(Fuse *f, const NodeList *nodes) {
-    fuse_mark(f, nodes);
+    mark(f, nodes);
     for (int i = nodes->len - 1; i >= 0; i--) {
         const Node *n = node_get(f->g, nodes->data[i]);
         for (int k = 0; k < n->nout; k++)
-            if (fuse_leaves(f, n->out[k])) return value_type(f->g, n->out[k]);
+            if (leaves(f, n->out[k])) return value_type(f->g, n->out[k]);
     }
     return NULL;
 }
@@ -63,10 +64,6 @@ NodeId fuse_reduce_node(const Graph *g, const NodeList *nodes) {
     for (int i = 0; i < nodes->len; i++)
         if (kind_of(g, nodes->data[i]) == KIND_REDUCE) return nodes->data[i];
     return NO_NODE;
-}
-
-Type fuse_row_shape(const Graph *g, NodeId reduce) {
-    return *value_type(g, node_get(g, reduce)->out[0]);
 }
 
 bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b) {
@@ -87,7 +84,7 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
         OpKind k = op_info[n->op].kind;
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
         for (int j = 0; j < n->nout; j++) {
-            if (!fuse_leaves(f, n->out[j])) continue;
+            if (!leaves(f, n->out[j])) continue;
             const Type *t = value_type(g, n->out[j]);
             if (domain && !shape_equal(domain, t)) return false;
             domain = t;
@@ -102,7 +99,7 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     NodeId first = fuse_reduce_node(g, nodes);
     if (!first.i) return false;
-    Type row = fuse_row_shape(g, first);
+    const Type *row = value_type(g, node_get(g, first)->out[0]);
     const Type *full = value_type(g, node_get(g, first)->in[0]);
     for (int i = 0; i < nodes->len; i++) {
         NodeId id = nodes->data[i];
@@ -113,10 +110,10 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
             continue;
         }
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
-        if (k == KIND_GEN && !fuse_leaves(f, n->out[0])) continue;
+        if (k == KIND_GEN && !leaves(f, n->out[0])) continue;
         const Type *t = value_type(g, n->out[0]);
         bool is_full = shape_equal(t, full);
-        if (!is_full && !shape_equal(t, &row)) return false;
+        if (!is_full && !shape_equal(t, row)) return false;
         bool reads_on =
             n->op == OP_EXPAND || n->op == OP_SLICE || n->op == OP_TRILU;
         if (k == KIND_MOVE &&
@@ -133,8 +130,8 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     NodeId first = fuse_reduce_node(g, nodes);
     const Type *full = value_type(g, node_get(g, first)->in[0]);
-    Type row = fuse_row_shape(g, first);
-    int64_t rows = type_count(&row), count = type_count(full);
+    const Type *row = value_type(g, node_get(g, first)->out[0]);
+    int64_t rows = type_count(row), count = type_count(full);
     bool few = rows < f->target->rows_enough &&
                count > f->target->small_tensor &&
                count > rows * f->target->short_row;
@@ -189,12 +186,12 @@ static bool fits_anchor(Fuse *f, const NodeList *nodes) {
     }
     return !f->target->epilogue ||
            f->target->epilogue(g, anchor, nodes->data, nodes->len,
-                               fuse_leaves(f, product->out[0]));
+                               leaves(f, product->out[0]));
 }
 
 bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes) {
     if (nodes->len > f->target->max_nodes) return false;
-    fuse_mark(f, nodes);
+    mark(f, nodes);
     switch (kind) {
     case GROUP_POINT:
         if (!fits_point(f, nodes)) return false;
