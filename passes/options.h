@@ -98,6 +98,7 @@ typedef struct Options {
     Precision precision;
     VEC(Objective) objectives; /* at least one */
     bool loss_given;           /* --loss was */
+    bool only_given;           /* an option of the only objective was */
     int64_t accumulate;
     ScaleSpec scale;
     VEC(DimBind) dims;

@@ -39,6 +39,9 @@ PassFn pass_memplan;   /* offsets                                           */
 Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
                 const ValueId *want, int n, ValueId *grads);
 
+/* optimizer.c, for pass_autodiff: the scale of this step's loss. */
+ValueId optimizer_scale(Builder *b, const Options *o);
+
 /* ---- the runner (pipeline.c) --------------------------------------------- */
 
 typedef enum PassSide {

@@ -333,7 +333,8 @@ typedef struct ampc_api {
     /* Fills *info. */
     ampc_status (*describe)(const ampc_module_t *m, ampc_module_info *info);
 
-    /* Programs are "train", "micro", "update", "eval", "predict"; one that the
+    /* Programs are "train", "micro", "update" (of objective NAME "train:NAME"
+       and so on), "eval", "predict"; one that the
        module lacks gives AMPC_ERR_UNSUPPORTED.  Names of outputs that start
        with "ampc." are metrics; all others are outputs of the model.  The
        input that a loss added is called "target".                           */
@@ -473,6 +474,17 @@ typedef struct ampc_api {
     ampc_status (*comm_open)(const ampc_comm_options *options, ampc_comm **out,
                              char *err, size_t err_size);
     void (*comm_close)(ampc_comm *comm);
+
+    /* The objectives of a module compiled with --objective NAME,..., in their
+       order; "" of one without; NULL behind the last.                       */
+    const char *(*objective_name)(const ampc_module_t *m, uint32_t index);
+
+    /* Whose programs ("train:NAME", ...) step, micro_step, update, vjp and
+       underflow run from now on, and whose loss, counters and learning rate
+       the others tell; at first the first one's.  All objectives share the
+       loss scale: it is updated once when each has stepped, or one steps again.
+       Not between the micro-steps of an update.                             */
+    ampc_status (*objective)(ampc_session *s, const char *name);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

@@ -57,14 +57,19 @@ static ampc_status api_describe(const ampc_module_t *module,
                           .accumulate = info_int(m, "accumulate", 1),
                           .seed = info_int(m, "seed", 0),
                           .nvariable = m->nvar};
-    i.trains = find_program(m, program_names[PROG_TRAIN]) >= 0 ||
-               find_program(m, program_names[PROG_MICRO]) >= 0;
+    i.trains = objective_at(m, 0) != NULL;
     i.evaluates = find_program(m, program_names[PROG_EVAL]) >= 0;
     i.predicts = find_program(m, program_names[PROG_PREDICT]) >= 0;
     for (uint32_t k = 0; k < m->nprogram; k++)
         if (plan->runs[k].arena > i.arena) i.arena = plan->runs[k].arena;
     PUT(out, i);
     return AMPC_OK;
+}
+
+static const char *api_objective_name(const ampc_module_t *module,
+                                      uint32_t index) {
+    const AmpcModule *m = plan_of(module);
+    return m ? objective_at(m, index) : NULL;
 }
 
 static ampc_status api_program(const ampc_module_t *module, const char *name,
@@ -449,6 +454,8 @@ static const ampc_api api_template = {
     .underflow = api_underflow,
     .comm_open = comm_open,
     .comm_close = comm_close,
+    .objective_name = api_objective_name,
+    .objective = api_objective,
 };
 
 /* A module has one plan, so its table is made once. */

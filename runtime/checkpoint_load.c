@@ -97,6 +97,7 @@ typedef struct Load {
     JsonSpan meta;
     bool resume, torn;
     int64_t micro;
+    const char *summed;  /* ":OBJECTIVE" that they are for, or NULL */
     uint64_t used;       /* bit per renaming: it renamed something */
     LoadSource *sources; /* per variable */
     uint64_t *at;        /* per variable: place in `stage` */
@@ -541,11 +542,18 @@ static ampc_status load_cursor(Load *l) {
    when a later check fails: nobody can see it.                              */
 static ampc_status load_resume(Load *l) {
     JsonSpan counts, v;
-    if (l->s->known[VAR_MICRO] >= 0 &&
-        (!json_get(l->meta, "counts", &counts) ||
-         !json_get(counts, "micro", &v) || !json_int(v, &l->micro) ||
-         l->micro < 0 || l->micro > l->s->accumulate))
-        return load_foreign(l, "its count of micro-steps");
+    for (uint32_t i = 0; i < l->s->m->nvar; i++) { /* of each objective */
+        const char *name = l->s->m->vars[i].name;
+        int64_t micro;
+        if (!is_known(name, VAR_MICRO)) continue;
+        if (!json_get(l->meta, "counts", &counts) ||
+            !json_get(counts, name + 5, &v) || !json_int(v, &micro) ||
+            micro < 0 || micro > l->s->accumulate || (micro && l->micro))
+            return load_foreign(l, "its count of micro-steps");
+        if (!micro) continue;
+        l->micro = micro;
+        l->summed = strchr(name, ':');
+    }
     if (l->micro > 0) {
         ampc_status status = l->s->backend->need_grads(l->s);
         if (status != AMPC_OK) return status;
@@ -574,6 +582,8 @@ static ampc_status load_apply(Load *l) {
     }
     if (!l->resume) return AMPC_OK;
     s->micro = l->micro;
+    if (l->summed) s->objective = l->summed + 1;
+    session_find_known(s);
     int bad = s->known[VAR_BAD_DATA];
     s->bad.count = 0;
     if (bad >= 0 && l->at[bad] != NOT_STAGED)

@@ -67,7 +67,7 @@ static uint64_t valid_bytes(const ampc_session *s, const PlanTensor *t,
 static ampc_status metric_sum(ampc_session *s, KnownOutput o, int64_t valid,
                               double *sum, bool *there) {
     float part[1024];
-    int i = find_output(s->m, s->last, output_names[o]);
+    int i = find_known_output(s, s->last, o);
     *sum = 0;
     *there = i >= 0 && output_tensor(s, i)->dtype == AMPC_F32;
     if (!*there) return AMPC_OK;

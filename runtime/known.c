@@ -1,6 +1,7 @@
 /* known.c: the table of names that the compiler shares (names.def).         */
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/session.h"
@@ -32,17 +33,52 @@ static const char *const family_prefixes[] = {
 #include "runtime/names.def"
 };
 
-void session_find_known(ampc_session *s) {
-    for (int i = 0; i < PROG_COUNT; i++)
-        s->program[i] = find_program(s->m, program_names[i]);
-    for (int i = 0; i < VAR_KNOWN; i++)
-        s->known[i] = find_var(s->m, known_rows[i].name);
+/* ---- objectives ---------------------------------------------------------- */
+
+/* By its program of that kind, "train" or "train:NAME". */
+static const char *objective_with(const AmpcModule *m, ProgramId id,
+                                  uint32_t index) {
+    size_t n = strlen(program_names[id]);
+    for (uint32_t i = 0; i < m->nprogram; i++) {
+        const char *name = m->programs[i].name;
+        if (strncmp(name, program_names[id], n) == 0 &&
+            (!name[n] || name[n] == ':') && index-- == 0)
+            return name[n] ? name + n + 1 : name + n;
+    }
+    return NULL;
 }
 
-bool known_in_range(KnownVar v, double x) {
-    const struct KnownRow *r = &known_rows[v];
-    return isinf(r->least) || (x >= r->least && x <= r->most);
+/* A module may have no program that does all of a step. */
+const char *objective_at(const AmpcModule *m, uint32_t index) {
+    ProgramId id = objective_with(m, PROG_TRAIN, 0) ? PROG_TRAIN : PROG_MICRO;
+    return objective_with(m, id, index);
 }
+
+typedef int Find(const AmpcModule *m, const char *name);
+
+/* What is there for each objective has ":OBJECTIVE" behind its name. */
+static int find_of(const ampc_session *s, Find *find, const char *name) {
+    char own[1100];
+    int n = snprintf(own, sizeof own, "%s:%s", name, s->objective);
+    int i = *s->objective && n < (int)sizeof own ? find(s->m, own) : -1;
+    return i < 0 ? find(s->m, name) : i;
+}
+
+void session_find_known(ampc_session *s) {
+    for (int i = 0; i < PROG_COUNT; i++)
+        s->program[i] = find_of(s, find_program, program_names[i]);
+    for (int i = 0; i < VAR_KNOWN; i++)
+        s->known[i] = find_of(s, find_var, known_rows[i].name);
+}
+
+int find_known_output(const ampc_session *s, int program, KnownOutput o) {
+    char own[1100];
+    snprintf(own, sizeof own, "%s:%s", output_names[o], s->objective);
+    int i = *s->objective ? find_output(s->m, program, own) : -1;
+    return i < 0 ? find_output(s->m, program, output_names[o]) : i;
+}
+
+/* ---- rows ---------------------------------------------------------------- */
 
 bool own_name(const char *name) { return strncmp(name, "ampc.", 5) == 0; }
 
@@ -55,6 +91,15 @@ static const struct KnownRow *row_of(const char *name) {
             return &known_rows[i];
     }
     return NULL;
+}
+
+bool is_known(const char *name, KnownVar v) {
+    return row_of(name) == &known_rows[v];
+}
+
+bool known_in_range(const char *name, double x) {
+    const struct KnownRow *r = row_of(name);
+    return !r || isinf(r->least) || (x >= r->least && x <= r->most);
 }
 
 Section section_of_name(const char *name) {

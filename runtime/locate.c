@@ -15,7 +15,7 @@ ampc_status locate_run(ampc_session *s, const ampc_input *in, size_t nin) {
     int program = s->program[PROG_LOCATE];
     int64_t found = INT64_MAX;
     if (program < 0) return AMPC_OK;
-    int i = find_output(s->m, program, output_names[OUT_NONFINITE]);
+    int i = find_known_output(s, program, OUT_NONFINITE);
     if (i < 0)
         return session_fail(s, AMPC_ERR_INTERNAL, "program locate is damaged");
     ampc_status status = session_run(s, PROG_LOCATE, in, nin);

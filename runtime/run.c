@@ -65,11 +65,8 @@ bool var_in_range(const ampc_session *s, uint32_t var, const void *value) {
     const PlanVar *v = &s->m->vars[var];
     if (v->rank != 0) return true;
     double x = scalar_number(v->dtype, value);
-    if ((int)var == s->known[VAR_MICRO] && x > (double)s->accumulate)
-        return false;
-    for (int i = 0; i < VAR_KNOWN; i++)
-        if ((int)var == s->known[i]) return known_in_range((KnownVar)i, x);
-    return v->kind != PLAN_HYPER || isfinite(x);
+    if (is_known(v->name, VAR_MICRO) && x > (double)s->accumulate) return false;
+    return known_in_range(v->name, x) && (v->kind != PLAN_HYPER || isfinite(x));
 }
 
 PlanRef var_ref(uint32_t var, uint64_t offset) {
@@ -126,7 +123,7 @@ bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
         *dtype = m->vars[v].dtype;
         return true;
     }
-    int i = find_output(m, program, output_names[outputs[w]]);
+    int i = find_known_output(s, program, outputs[w]);
     if (i < 0) return false;
     const PlanTensor *t = &m->tensors[m->programs[program].out0 + (uint32_t)i];
     *ref = output_ref(s, program, i);

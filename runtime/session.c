@@ -156,6 +156,8 @@ static ampc_status session_build(ampc_session *s) {
     if (defect)
         return session_fail(s, AMPC_ERR_INTERNAL,
                             "the module's plan is damaged at '%.200s'", defect);
+    const char *first = objective_at(s->m, 0);
+    s->objective = first ? first : "";
     session_find_known(s);
     s->last = s->due_update = s->due_loss = s->fed = -1;
     s->located = INT64_MAX;

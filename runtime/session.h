@@ -91,6 +91,7 @@ struct ampc_session {
     atomic_int busy;
     bool stale; /* 16-bit copies lag behind their masters */
     int64_t accumulate, batch;
+    const char *objective;   /* that steps are for; "": the only one */
     int64_t micro;           /* micro-steps since the last update */
     int program[PROG_COUNT]; /* index in m->programs or -1 */
     int known[VAR_KNOWN];    /* index in m->vars or -1 */
@@ -138,12 +139,17 @@ const char *plan_defect(const AmpcModule *m);
 /* ---- names (known.c) ----------------------------------------------------- */
 
 extern const char *const program_names[PROG_COUNT];
-extern const char *const output_names[OUT_KNOWN];
 bool own_name(const char *name);
-/* Programs and variables of the module by number. */
+/* The module's, "" where there is one without a name; NULL: no more. */
+const char *objective_at(const AmpcModule *m, uint32_t index);
+/* Programs and variables of the session's objective by number. */
 void session_find_known(ampc_session *s);
+/* Its output; -1. */
+int find_known_output(const ampc_session *s, int program, KnownOutput o);
+/* Whether a variable is that one, of any objective. */
+bool is_known(const char *name, KnownVar v);
 /* What a checkpoint may hold. */
-bool known_in_range(KnownVar v, double x);
+bool known_in_range(const char *name, double x);
 /* IN_COUNT: in none, it is a tensor. */
 Section section_of_name(const char *name);
 
@@ -228,6 +234,7 @@ ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
                            double *loss);
 ampc_status api_vjp(ampc_session *s, const ampc_input *in, size_t nin);
 ampc_status api_update(ampc_session *s, ampc_metrics *metrics);
+ampc_status api_objective(ampc_session *s, const char *name);
 
 /* infer.c */
 ampc_status api_evaluate(ampc_session *s, const ampc_input *in, size_t nin,

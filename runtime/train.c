@@ -207,6 +207,32 @@ ampc_status api_vjp(ampc_session *s, const ampc_input *in, size_t nin) {
     return tell(s, do_micro(s, PROG_VJP, in, nin));
 }
 
+/* Gradients are summed for one objective at a time. */
+static ampc_status choose_objective(ampc_session *s, const char *name) {
+    const char *found = NULL;
+    for (uint32_t i = 0; name && !found && objective_at(s->m, i); i++)
+        if (strcmp(objective_at(s->m, i), name) == 0)
+            found = objective_at(s->m, i);
+    if (!found)
+        return session_fail(s, AMPC_ERR_ARGUMENT, "no objective '%.200s'",
+                            name ? name : "");
+    if (strcmp(found, s->objective) == 0) return AMPC_OK;
+    if (s->micro)
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "%lld micro-steps were made for objective '%.200s'",
+                            (long long)s->micro, s->objective);
+    ampc_status status = fetch_metrics(s);
+    if (status != AMPC_OK) return status;
+    s->objective = found;
+    session_find_known(s);
+    return AMPC_OK;
+}
+
+ampc_status api_objective(ampc_session *s, const char *name) {
+    ENTER(s);
+    return tell(s, choose_objective(s, name));
+}
+
 ampc_status api_update(ampc_session *s, ampc_metrics *metrics) {
     ENTER(s);
     ampc_status status = metrics_ok(s, metrics);

@@ -22,10 +22,11 @@ static void put_tensor(StrBuf *sb, bool json, int i, const char *name,
     sb_put_type(sb, type);
 }
 
-/* Of the first of these programs that there is. */
+/* Of the first program that trains, or of predict. */
 static void put_inputs(const Module *m, bool json, StrBuf *sb) {
-    const Graph *g = module_program(m, PROGRAM_TRAIN, intern(""));
-    if (!g) g = module_program(m, PROGRAM_MICRO, intern(""));
+    const Graph *g = NULL;
+    for (int i = m->graphs.len - 1; i >= 0; i--)
+        if (m->graphs.data[i]->program == PROGRAM_TRAIN) g = m->graphs.data[i];
     if (!g) g = module_program(m, PROGRAM_PREDICT, intern(""));
     for (int i = 0; g && i < g->inputs.len; i++) {
         const Value *v = value_get(g, g->inputs.data[i]);

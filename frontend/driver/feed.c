@@ -24,6 +24,7 @@ static bool input_info(const ampc_api *api, const char *program, uint32_t i,
     return api->input(api->module, program, i, t) == AMPC_OK;
 }
 
+/* Program eval has the inputs of every objective. */
 static const char *const programs[] = {"train", "micro", "eval", "predict",
                                        "vjp"};
 enum { PROGRAM_COUNT = sizeof programs / sizeof *programs };

@@ -12,6 +12,7 @@
 /* The value of an option, read piece by piece. */
 typedef struct Spec {
     const char *option; /* for messages */
+    bool nested;        /* it is a key of --objective */
     Diag *d;
     char *text; /* all of it, or what is left; cut at commas; NULL: no more */
 } Spec;
@@ -120,10 +121,13 @@ static int find_word(const char *const *words, const char *w) {
 
 typedef Status Setter(Options *o, Spec *s);
 
-/* Options that are an objective's are those of the only one. */
-static Objective *objective(Options *o) {
-    ASSERT(o->objectives.len == 1);
-    return &o->objectives.data[0];
+/* Whose option it is: of the only objective, or that --objective reads. */
+static Status objective(Options *o, const Spec *s, Objective **j) {
+    *j = &o->objectives.data[o->objectives.len - 1];
+    o->only_given |= !s->nested;
+    if (!s->nested && *(*j)->name)
+        return usage(s, "is a key of each --objective where there are some");
+    return OK;
 }
 
 static const char *const precision_words[] = {"fp32", "bf16", "fp16", NULL};
@@ -145,11 +149,12 @@ static const char *const loss_words[] = {
     "l1",   "huber", "bce_with_logits", NULL};
 
 static Status set_loss(Options *o, Spec *s) {
-    LossSpec *l = &objective(o)->loss;
-    if (o->loss_given)
+    Objective *j;
+    TRY(objective(o, s, &j));
+    LossSpec *l = &j->loss;
+    if (!s->nested && o->loss_given)
         return usage(s, "was given already; several losses in one module are "
-                        "--objective NAME,loss=L,..., which this version "
-                        "does not have yet");
+                        "--objective NAME,loss=L,params=GLOB,...");
     o->loss_given = true;
     char *colon = strchr(s->text, ':');
     if (colon) {
@@ -178,7 +183,9 @@ static Status set_optimizer(Options *o, Spec *s) {
     const char *word = spec_next(s);
     int i = find_word(optimizer_words, word);
     if (i < 0) return usage(s, "'%s' is none of sgd, adam, adamw", word);
-    OptimizerSpec *p = &objective(o)->optimizer;
+    Objective *j;
+    TRY(objective(o, s, &j));
+    OptimizerSpec *p = &j->optimizer;
     *p = optimizer_default((OptimizerKind)i);
     const SpecKey sgd[] = {
         {"lr", &p->lr, NULL, NULL, 0, MOST, false},
@@ -201,12 +208,14 @@ static Status set_optimizer(Options *o, Spec *s) {
 
 static Status set_param_group(Options *o, Spec *s) {
     ParamGroup g = {intern(spec_next(s)), NAN, NAN};
+    Objective *j;
+    TRY(objective(o, s, &j));
     const SpecKey keys[] = {
         {"lr_scale", &g.lr_scale, NULL, NULL, 0, MOST, false},
         {"weight_decay", &g.weight_decay, NULL, NULL, 0, MOST, false},
         {0}};
     TRY(spec_keys(s, keys));
-    vec_push(o->arena, &objective(o)->param_groups, g);
+    vec_push(o->arena, &j->param_groups, g);
     return OK;
 }
 
@@ -218,7 +227,9 @@ static Status set_schedule(Options *o, Spec *s) {
     int i = find_word(schedule_words, word);
     if (i < 0)
         return usage(s, "'%s' is none of constant, cosine, linear, step", word);
-    ScheduleSpec *c = &objective(o)->schedule;
+    Objective *j;
+    TRY(objective(o, s, &j));
+    ScheduleSpec *c = &j->schedule;
     *c = (ScheduleSpec){.kind = (ScheduleKind)i, .gamma = 0.1};
     const SpecKey keys[] = {{"warmup", NULL, &c->warmup, NULL, 0, COUNT, false},
                             {"total", NULL, &c->total, NULL, 1, COUNT, false},
@@ -273,11 +284,87 @@ static Status read_limit(const Spec *s, double *out) {
 }
 
 static Status set_clip_norm(Options *o, Spec *s) {
-    return read_limit(s, &objective(o)->clip_norm);
+    Objective *j;
+    TRY(objective(o, s, &j));
+    return read_limit(s, &j->clip_norm);
 }
 
 static Status set_clip_value(Options *o, Spec *s) {
-    return read_limit(s, &objective(o)->clip_value);
+    Objective *j;
+    TRY(objective(o, s, &j));
+    return read_limit(s, &j->clip_value);
+}
+
+static Status set_params(Options *o, Spec *s) {
+    Objective *j;
+    TRY(objective(o, s, &j));
+    vec_push(o->arena, &j->params, intern(spec_next(s)));
+    return s->text ? usage(s, "params: unknown key '%s'", s->text) : OK;
+}
+
+/* The keys of --objective; each takes what follows up to the next one. */
+static const struct ObjectiveKey {
+    const char *name;
+    Setter *set;
+} objective_keys[] = {{"loss", set_loss},
+                      {"params", set_params},
+                      {"optimizer", set_optimizer},
+                      {"param_group", set_param_group},
+                      {"lr_schedule", set_schedule},
+                      {"clip_norm", set_clip_norm},
+                      {"clip_value", set_clip_value}};
+
+static const struct ObjectiveKey *objective_key(const char *text) {
+    for (size_t i = 0; i < sizeof objective_keys / sizeof *objective_keys;
+         i++) {
+        size_t n = strlen(objective_keys[i].name);
+        if (!strncmp(text, objective_keys[i].name, n) && text[n] == '=')
+            return &objective_keys[i];
+    }
+    return NULL;
+}
+
+/* The first takes the place of the only objective that there is without. */
+static Status start_objective(Options *o, const Spec *s, const char *name) {
+    Options fresh;
+    size_t ok = strspn(name, "abcdefghijklmnopqrstuvwxyz_-."
+                             "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+    if (!*name || name[ok])
+        return usage(s, "'%s': a name is letters, digits, '_', '-' and '.'",
+                     name);
+    if (o->only_given)
+        return usage(s, "stands beside options of the only objective; they are "
+                        "keys of each --objective");
+    if (options_objective(o, intern(name)))
+        return usage(s, "'%s' was given already", name);
+    options_init(&fresh, o->arena);
+    Objective j = fresh.objectives.data[0];
+    j.name = intern(name);
+    if (!*o->objectives.data[0].name) o->objectives.len = 0;
+    vec_push(o->arena, &o->objectives, j);
+    return OK;
+}
+
+/* NAME,loss=L,params=GLOB,optimizer=O,lr=..: pieces between keys are the
+   key's own. */
+static Status set_objective(Options *o, Spec *s) {
+    TRY(start_objective(o, s, spec_next(s)));
+    bool loss = false;
+    while (s->text) {
+        const struct ObjectiveKey *k = objective_key(s->text);
+        if (!k)
+            return usage(s,
+                         "'%.*s' belongs to no key (loss, params, optimizer, "
+                         "param_group, lr_schedule, clip_norm, clip_value)",
+                         (int)strcspn(s->text, ","), s->text);
+        Spec part = {s->option, true, s->d, s->text + strlen(k->name) + 1};
+        do s->text = strchr(s->text, ',');
+        while (s->text && !objective_key(++s->text));
+        if (s->text) s->text[-1] = 0;
+        loss |= k->set == set_loss;
+        TRY(k->set(o, &part));
+    }
+    return loss ? OK : usage(s, "wants loss=");
 }
 
 /* Micro-batches are counted in an f32. */
@@ -439,6 +526,7 @@ static const struct OptionRow {
 } option_rows[] = {
     {"--precision", SETTER, set_precision, 0},
     {"--loss", SETTER, set_loss, 0},
+    {"--objective", SETTER, set_objective, 0},
     {"--optimizer", SETTER, set_optimizer, 0},
     {"--param-group", SETTER, set_param_group, 0},
     {"--lr-schedule", SETTER, set_schedule, 0},
@@ -471,7 +559,7 @@ static const struct OptionRow {
 Status options_set(Options *o, Diag *d, const char *name, const char *value,
                    bool *used_value) {
     const struct OptionRow *r = option_rows, *end = r;
-    Spec s = {name, d, NULL};
+    Spec s = {name, false, d, NULL};
     for (end += sizeof option_rows / sizeof *r; r < end; r++)
         if (!strcmp(r->name, name)) break;
     if (r == end) return usage(&s, "unknown option (see ampc --help)");
@@ -503,7 +591,7 @@ static void json_optimizer(const OptimizerSpec *p, StrBuf *sb) {
 }
 
 static void json_objective(const Objective *j, StrBuf *sb) {
-    sb_printf(sb, ",\"loss\":\"%s\",\"optimizer\":", loss_words[j->loss.kind]);
+    sb_printf(sb, "\"loss\":\"%s\",\"optimizer\":", loss_words[j->loss.kind]);
     json_optimizer(&j->optimizer, sb);
     sb_printf(sb, ",\"lr_schedule\":\"%s\",\"clip_norm\":%.9g",
               schedule_words[j->schedule.kind], j->clip_norm);
@@ -517,14 +605,21 @@ static const char *scale_text(const Options *o) {
 }
 
 void options_json(const Options *o, StrBuf *sb) {
-    sb_printf(sb, "{\"precision\":\"%s\"", precision_words[o->precision]);
-    json_objective(&o->objectives.data[0], sb);
+    const Objective *j = o->objectives.data;
+    sb_printf(sb, "{\"precision\":\"%s\",", precision_words[o->precision]);
+    if (!*j->name) json_objective(j, sb);
+    for (int i = 0; *j->name && i < o->objectives.len; i++) {
+        sb_printf(sb, "%s{\"name\":\"%s\",", i ? "," : "\"objectives\":[",
+                  j[i].name);
+        json_objective(&j[i], sb);
+        sb_puts(sb, i + 1 < o->objectives.len ? "}" : "}]");
+    }
     sb_printf(sb, ",\"accumulate\":%lld,\"loss_scale\":\"%s\",\"seed\":%lld}",
               (long long)o->accumulate, scale_text(o), (long long)o->seed);
 }
 
-void options_lines(const Options *o, StrBuf *sb) {
-    const Objective *j = &o->objectives.data[0];
+static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {
+    if (*j->name) sb_printf(sb, "objective   %s\n", j->name);
     sb_printf(sb, "loss        %s", loss_words[j->loss.kind]);
     if (j->loss.output) {
         sb_puts(sb, " of ");
@@ -540,6 +635,12 @@ void options_lines(const Options *o, StrBuf *sb) {
             sb_printf(sb, ", %lld micro-batches a step",
                       (long long)o->accumulate);
     }
-    sb_printf(sb, "\nprecision   %s, loss scale %s\n",
+    sb_puts(sb, "\n");
+}
+
+void options_lines(const Options *o, StrBuf *sb) {
+    for (int i = 0; i < o->objectives.len; i++)
+        objective_lines(o, &o->objectives.data[i], sb);
+    sb_printf(sb, "precision   %s, loss scale %s\n",
               precision_words[o->precision], scale_text(o));
 }

@@ -2,6 +2,7 @@
    resume, train, evaluate, fetch, save.                                     */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/run_cmd.h"
+#include "ir/graph/names.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -217,6 +218,20 @@ static Status open_module(Run *r) {
     return OK;
 }
 
+const char *run_objective(const Run *r, uint32_t i) {
+    const ampc_api *api = r->api;
+    if (api->size < offsetof(ampc_api, objective) + sizeof api->objective)
+        return i ? NULL : "";
+    return api->objective_name(api->module, i);
+}
+
+Status run_choose(Run *r, uint32_t objective) {
+    if (!run_objective(r, 1)) return OK;
+    if (r->api->objective(r->s, run_objective(r, objective)) == AMPC_OK)
+        return OK;
+    return run_api_fail(r, "objective");
+}
+
 static Status load_weights(Run *r) {
     const RunOptions *o = r->opt;
     ampc_weights from = {.size = sizeof from,
@@ -230,9 +245,13 @@ static Status load_weights(Run *r) {
     if (o->resume && r->api->resume(r->s, o->save) != AMPC_OK)
         return run_api_fail(r, "--resume");
     run_print_notice(r);
-    if (!isnan(o->lr) && r->api->set_hyper(r->s, "lr", o->lr) != AMPC_OK)
-        return run_api_fail(r, "--lr");
-    return OK;
+    for (uint32_t i = 0; !isnan(o->lr) && (i == 0 || run_objective(r, i));
+         i++) {
+        TRY(run_choose(r, i));
+        if (r->api->set_hyper(r->s, "lr", o->lr) != AMPC_OK)
+            return run_api_fail(r, "--lr");
+    }
+    return run_choose(r, 0);
 }
 
 /* ---- order of work ------------------------------------------------------- */
@@ -240,11 +259,6 @@ static Status load_weights(Run *r) {
 typedef struct Work {
     bool train, eval, predict;
 } Work;
-
-static bool has_program(const Run *r, const char *name) {
-    ampc_program_info p = {.size = sizeof p};
-    return r->api->program(r->api->module, name, &p) == AMPC_OK;
-}
 
 /* --eval or --fetch alone do not train. */
 static Status plan_work(Run *r, Work *w) {
@@ -302,10 +316,21 @@ static Status claim_files(Run *r) {
  */
 static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     const RunOptions *o = r->opt;
-    const char *train =
-        has_program(r, "train") && r->info.accumulate == 1 ? "train" : "micro";
-    if (w->train)
-        TRY(feeds_open(&r->diag, r->guard, r->api, train, &o->feed, &r->train));
+    ProgramKind train = r->info.accumulate == 1 ? PROGRAM_TRAIN : PROGRAM_MICRO;
+    while (run_objective(r, r->nother + 1)) r->nother++;
+    r->others = calloc(r->nother + 1, sizeof *r->others);
+    if (!r->others) return fail(&r->diag, (Loc){0}, "out of memory");
+    for (uint32_t i = 0; w->train && i <= r->nother; i++) {
+        const char *name = run_objective(r, i);
+        FeedSet *fs = i ? &r->others[i - 1] : &r->train;
+        TRY(feeds_open(&r->diag, r->guard, r->api,
+                       program_name(train, intern(name)), &o->feed, fs));
+        if (fs->samples != r->train.samples)
+            return fail(&r->diag, (Loc){0},
+                        "objective %s is fed %lld samples, %s %lld", name,
+                        (long long)fs->samples, run_objective(r, 0),
+                        (long long)r->train.samples);
+    }
     if (o->eval_feed.n)
         TRY(feeds_open(&r->diag, r->guard, r->api, "eval", &o->eval_feed,
                        &r->eval));
@@ -362,6 +387,9 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     if (st == OK) st = run_all(&r, &predict);
     log_abort(&r);
     feeds_free(&r.train);
+    for (uint32_t i = 0; r.others && i < r.nother; i++)
+        feeds_free(&r.others[i]);
+    free(r.others);
     feeds_free(&r.eval);
     feeds_free(&predict);
     free(r.order);

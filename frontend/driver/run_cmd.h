@@ -99,6 +99,8 @@ typedef struct Run {
     ampc_comm *comm; /* NULL: one process alone */
     int rank, world;
     FeedSet train, eval;
+    FeedSet *others; /* train: of the second objective on                 */
+    uint32_t nother;
     RunLog log;
     RunCursor at;
     RunUnderflow underflow;
@@ -126,6 +128,12 @@ Status ranks_sum(Run *r, double *x, size_t n, const char *what);
 /* All have come to the end, with that status. */
 Status ranks_close(Run *r, Status st);
 
+/* Objective i, NULL: there are no more.  Modules of before there were any have
+   one without a name. */
+const char *run_objective(const Run *r, uint32_t i);
+/* What the next calls are about. */
+Status run_choose(Run *r, uint32_t objective);
+
 /* ---- run_train.c --------------------------------------------------------- */
 
 Status run_training(Run *r);
@@ -149,7 +157,7 @@ void run_underflow_close(Run *r);
 Status log_open(Run *r);
 Status log_close(Run *r); /* the profile gets its name                      */
 void log_abort(Run *r);
-void log_step(Run *r, const ampc_metrics *m, double ms);
+void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms);
 /* epoch < 0: the line that --eval ends with */
 void log_eval(Run *r, int64_t epoch, const ampc_eval *e);
 /* {"underflow":{"w":0.25}}: shares, of every parameter */

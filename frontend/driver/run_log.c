@@ -182,9 +182,13 @@ static void put_scalars(Run *r, int64_t step, const RunScalar *s, int n) {
     curves_add(r->log.curves, step, s, n);
 }
 
-void log_step(Run *r, const ampc_metrics *m, double ms) {
+/* Curves and the summary are the first objective's. */
+void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms) {
     StrBuf sb = {0};
-    sb_printf(&sb, "{\"step\":%lld,\"loss\":", (long long)m->tried);
+    const char *name = run_objective(r, objective);
+    sb_printf(&sb, "{\"step\":%lld,", (long long)m->tried);
+    if (*name) sb_printf(&sb, "\"objective\":\"%s\",", name);
+    sb_puts(&sb, "\"loss\":");
     put_f32(&sb, m->loss);
     sb_puts(&sb, ",\"grad_norm\":");
     put_f32(&sb, m->grad_norm);
@@ -195,6 +199,7 @@ void log_step(Run *r, const ampc_metrics *m, double ms) {
     put_f32(&sb, m->lr);
     sb_printf(&sb, ",\"ms\":%.4g}", ms);
     put_line(&r->log, &sb);
+    if (objective) return;
     const RunScalar scalars[] = {{"train/loss", m->loss},
                                  {"train/grad_norm", m->grad_norm},
                                  {"train/lr", m->lr},

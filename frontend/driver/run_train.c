@@ -170,23 +170,30 @@ static int64_t step_samples(const Run *r) {
     return r->info.batch * r->info.accumulate * r->world;
 }
 
-static Status train_step(Run *r, ampc_metrics *m) {
+static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
     int64_t n = r->info.accumulate, batch = r->info.batch;
+    FeedSet *fs = i ? &r->others[i - 1] : &r->train;
     double begin = now_seconds();
+    TRY(run_choose(r, i));
     for (int64_t k = 0; k < n; k++) {
         int64_t first = r->at.done + (r->rank * n + k) * batch;
-        TRY(feeds_fill(&r->diag, &r->train, r->order, first, batch));
-        if (k == 0) TRY(run_underflow_look(r));
-        ampc_status status =
-            r->api->step(r->s, r->train.in, (size_t)r->train.n, m);
+        TRY(feeds_fill(&r->diag, fs, r->order, first, batch));
+        if (k == 0 && i == 0) TRY(run_underflow_look(r));
+        ampc_status status = r->api->step(r->s, fs->in, (size_t)fs->n, m);
         if (status != AMPC_OK)
-            return batch_fail(r, (Batch){&r->train, r->order, first}, status,
-                              "step");
+            return batch_fail(r, (Batch){fs, r->order, first}, status, "step");
     }
     run_print_notice(r);
-    r->at.done += step_samples(r);
-    log_step(r, m, (now_seconds() - begin) * 1e3);
+    log_step(r, i, m, (now_seconds() - begin) * 1e3);
     return OK;
+}
+
+/* Every objective in turn on the same samples; evaluation is the first one's.
+ */
+static Status train_step(Run *r, ampc_metrics *m) {
+    for (uint32_t i = 0; run_objective(r, i); i++) TRY(step_objective(r, i, m));
+    r->at.done += step_samples(r);
+    return run_choose(r, 0);
 }
 
 static Status end_epoch(Run *r, int64_t epoch) {

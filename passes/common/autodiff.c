@@ -365,8 +365,9 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
     }
     if (n == 0) return nothing_trains(g, cx->diag, loss);
     TRY(check_writes(g, cx->diag, want, n));
-    int scale = module_find_own_var(m, OWN_SCALE, g->objective);
-    ValueId seed = scale >= 0 ? graph_var(g, scale) : NO_VALUE;
+    Builder b = {.g = g, .flags = NODE_BACKWARD};
+    bool scaled = module_find_own_var(m, OWN_SCALE, g->objective) >= 0;
+    ValueId seed = scaled ? optimizer_scale(&b, cx->opt) : NO_VALUE;
     TRY(autodiff(g, cx->diag, cx->scratch, loss, seed, want, n, grads));
     Status s = OK;
     for (int k = 0; k < n; k++) {

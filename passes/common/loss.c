@@ -2,7 +2,8 @@
    Before:  return %logits
    After:   input %target; %loss = softmax_cross_entropy %logits, %target
             return %logits, ampc.loss=%loss
-   --loss auto takes the model's own single floating one-element output.
+   --loss auto takes the model's own single floating one-element output, or the
+   one that it names.
    requires     stage TYPED, graph "forward"
    establishes  an output "ampc.loss" (f32[]), unless --loss none           */
 #include "ir/fn/fn.h"
@@ -28,15 +29,18 @@ static Status no_loss(PassCtx *cx, const Graph *g, const char *why) {
     return s;
 }
 
-static Status loss_auto(Graph *g, PassCtx *cx, ValueId *loss) {
+static Status loss_auto(Graph *g, PassCtx *cx, Str name, ValueId *loss) {
     int found = 0;
     for (int i = 0; i < g->outputs.len; i++) {
         ValueId v = g->outputs.data[i].value;
         const Type *t = value_type(g, v);
         if (!dtype_is_float(t->dtype) || type_count(t) != 1) continue;
+        if (name && g->outputs.data[i].name != name) continue;
         *loss = v;
         found++;
     }
+    if (found == 0 && name)
+        return no_loss(cx, g, "--loss auto names no output that is one number");
     if (found == 0)
         return no_loss(cx, g, "the model has no output that is one number");
     if (found > 1) return no_loss(cx, g, "several outputs could be the loss");
@@ -68,10 +72,25 @@ static const struct {
     [LOSS_BCE_LOGITS] = {"bce_with_logits_loss", false},
 };
 
+/* "target", or with several objectives "target:OUTPUT", which those of one
+   output and type share.  model: how many inputs the model has. */
+static ValueId target_input(const Options *o, Graph *g, int model, ValueId x,
+                            TypeId t) {
+    Str name = intern("target");
+    for (int i = 0; i < g->outputs.len && o->objectives.len > 1; i++)
+        if (same_value(g->outputs.data[i].value, x))
+            name = internf("target:%s", g->outputs.data[i].name);
+    for (int i = model; i < g->inputs.len; i++) {
+        const Value *v = value_get(g, g->inputs.data[i]);
+        if (v->name == name && v->type.i == t.i) return g->inputs.data[i];
+    }
+    return graph_input(g, name, t);
+}
+
 /* The class axis is 1 for rank 2 and rank >= 4, the last for rank 3.  Of the
    attributes that the option may give, the function takes those it has. */
-static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, ValueId x,
-                        ValueId *loss) {
+static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
+                        ValueId x, ValueId *loss) {
     const Fn *fn = fn_std(losses[l->kind].fn);
     Graph *g = b->g;
     Type t = *value_type(g, x);
@@ -94,22 +113,23 @@ static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, ValueId x,
                   attr_named_f("delta", l->delta)};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (fn_attr(fn, attr_get(all[i].key)->text)) all[na++] = all[i];
-    ValueId target = graph_input(g, "target", type_make(d, t.rank, t.dim));
+    TypeId type = type_make(d, t.rank, t.dim);
+    ValueId target = target_input(cx->opt, g, model, x, type);
     NodeId n = build_call(b, fn, (ValueId[]){x, target}, 2, all, na,
                           fn->info.out_max, NULL);
     *loss = node_get(g, n)->out[0];
     return OK;
 }
 
-static Status add_loss(Graph *g, PassCtx *cx, const Objective *j) {
+static Status add_loss(Graph *g, PassCtx *cx, const Objective *j, int model) {
     const LossSpec *l = &j->loss;
     Builder b = {.g = g};
     ValueId x = NO_VALUE, loss = NO_VALUE;
     if (l->kind == LOSS_AUTO) {
-        TRY(loss_auto(g, cx, &loss));
+        TRY(loss_auto(g, cx, l->output, &loss));
     } else {
         TRY(pick_output(g, cx, l, &x));
-        TRY(call_loss(&b, cx, l, x, &loss));
+        TRY(call_loss(&b, cx, l, model, x, &loss));
     }
     if (value_type(g, loss)->rank) loss = b_reshape(&b, loss, 0, NULL);
     graph_add_output(g, own_output(OUT_LOSS, j->name),
@@ -120,6 +140,7 @@ static Status add_loss(Graph *g, PassCtx *cx, const Objective *j) {
 Status pass_loss(Module *m, PassCtx *cx) {
     Graph *g = module_graph(m, FORWARD);
     if (!g) return OK;
+    int model = g->inputs.len;
     for (int i = 0; i < g->outputs.len; i++) /* a text may hold any name */
         if (name_is_own(g->outputs.data[i].name))
             return fail(cx->diag, (Loc){.file = m->file},
@@ -128,7 +149,7 @@ Status pass_loss(Module *m, PassCtx *cx) {
                         g->outputs.data[i].name, g->name);
     for (int i = 0; i < cx->opt->objectives.len; i++) {
         const Objective *j = &cx->opt->objectives.data[i];
-        if (j->loss.kind != LOSS_NONE) TRY(add_loss(g, cx, j));
+        if (j->loss.kind != LOSS_NONE) TRY(add_loss(g, cx, j, model));
     }
     return OK;
 }

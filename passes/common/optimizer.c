@@ -64,16 +64,24 @@ static ValueId pick(Step *s, ValueId c, ValueId yes, ValueId no) {
 }
 
 /* A function of std.amp; its first nout results. */
+static void call_fn(Builder *b, const char *fn, const ValueId *in, int nin,
+                    const Attr *attrs, int nattr, ValueId *out, int nout) {
+    NodeId id = build_call(b, fn_std(fn), in, nin, attrs, nattr, nout, NULL);
+    for (int i = 0; i < nout; i++) out[i] = node_get(b->g, id)->out[i];
+}
+
 static void call(Step *s, const char *fn, const ValueId *in, int nin,
                  const Attr *attrs, int nattr, ValueId *out, int nout) {
-    const Fn *f = fn_std(fn);
-    NodeId id = build_call(&s->b, f, in, nin, attrs, nattr, nout, NULL);
-    for (int i = 0; i < nout; i++) out[i] = node_get(s->g, id)->out[i];
+    call_fn(&s->b, fn, in, nin, attrs, nattr, out, nout);
 }
 
 /* A variable of the compiler's own. */
+static ValueId own_in(Graph *g, OwnVar v, double fill) {
+    return graph_var(g, module_own_var(g->module, v, g->objective, fill));
+}
+
 static ValueId own(Step *s, OwnVar v, double fill) {
-    return graph_var(s->g, module_own_var(s->m, v, s->g->objective, fill));
+    return own_in(s->g, v, fill);
 }
 
 static void write_var(Step *s, ValueId var, ValueId value) {
@@ -83,6 +91,55 @@ static void write_var(Step *s, ValueId var, ValueId value) {
 
 static void output(Step *s, OwnOutput o, ValueId v) {
     graph_add_output(s->g, own_output(o, s->g->objective), v);
+}
+
+/* ---- the scale ----------------------------------------------------------- */
+
+enum { SCALER_ATTRS = 6 };
+
+static void scaler_attrs(const ScaleSpec *c, Attr *to) {
+    to[0] = attr_named_f("growth", c->growth);
+    to[1] = attr_named_f("backoff", c->backoff);
+    to[2] = attr_named_i("interval", c->interval);
+    to[3] = attr_named_f("least", c->min);
+    to[4] = attr_named_f("most", c->max);
+    to[5] = attr_named_i("hysteresis", c->hysteresis);
+}
+
+static bool scale_moves(const Options *o) {
+    return options_has_scaler(o) && o->scale.kind != SCALE_STATIC;
+}
+
+static void next_iteration(Builder *b, const Options *o, ValueId when,
+                           ValueId it[5]) {
+    Attr attrs[SCALER_ATTRS];
+    ValueId in[] = {when, it[0], it[1], it[2], it[3], it[4]};
+    scaler_attrs(&o->scale, attrs);
+    call_fn(b, "next_iteration", in, 6, attrs, SCALER_ATTRS, it, 5);
+}
+
+/* Of several objectives: what the last iteration left, which has ended if this
+   objective has stepped in it.  Whether it has. */
+static ValueId open_iteration(Builder *b, const Options *o, ValueId it[5]) {
+    Graph *g = b->g;
+    it[0] = own_in(g, OWN_SCALE, o->scale.init);
+    it[1] = own_in(g, OWN_GOOD, 0);
+    it[2] = own_in(g, OWN_HYST, (double)o->scale.hysteresis);
+    it[3] = own_in(g, OWN_BAD_STEP, 0);
+    it[4] = own_in(g, OWN_BLAMED, 0);
+    ValueId zero = graph_scalar_int(g, DT_I32, 0);
+    ValueId again =
+        b2(b, OP_GREATER, own_in(g, OWN_STEPPED, 0), zero, DT_DEFAULT);
+    next_iteration(b, o, again, it);
+    return again;
+}
+
+ValueId optimizer_scale(Builder *b, const Options *o) {
+    ValueId it[5];
+    if (o->objectives.len == 1 || !scale_moves(o))
+        return own_in(b->g, OWN_SCALE, o->scale.init);
+    open_iteration(b, o, it);
+    return it[0];
 }
 
 /* ---- learning rate ------------------------------------------------------- */
@@ -116,14 +173,14 @@ static void emit_lr(Step *s) {
 
 /* ---- unscale, check, norm, clip ------------------------------------------ */
 
-static ValueId scale_var(Step *s) {
+static ValueId scale_of(Step *s) {
     if (!options_has_scaler(s->opt)) return NO_VALUE;
-    return own(s, OWN_SCALE, s->opt->scale.init);
+    return optimizer_scale(&s->b, s->opt);
 }
 
 /* Gradients over scale and micro-batches, and the sum of their squares. */
 static void emit_check(Step *s) {
-    ValueId by = scale_var(s), inv = NO_VALUE, total = f64c(s, 0), sq;
+    ValueId by = scale_of(s), inv = NO_VALUE, total = f64c(s, 0), sq;
     int64_t axes[MAX_RANK];
     if (s->micro.i) by = by.i ? bin(s, OP_MUL, by, s->micro) : s->micro;
     if (by.i) inv = b1(&s->b, OP_RECIPROCAL, by, DT_F32);
@@ -237,20 +294,51 @@ static void emit_parameters(Step *s) {
 
 /* ---- scaler and counters ------------------------------------------------- */
 
+/* The iteration ends when every objective has stepped. */
+static void emit_iteration(Step *s) {
+    static const OwnVar vars[] = {OWN_SCALE, OWN_GOOD, OWN_HYST, OWN_BAD_STEP,
+                                  OWN_BLAMED};
+    ValueId it[5], zero = i32c(s, 0), one = i32c(s, 1);
+    ValueId again = open_iteration(&s->b, s->opt, it);
+    ValueId bad = b1(&s->b, OP_NOT, s->ok, DT_DEFAULT);
+    ValueId blamed = bin(s, OP_AND, bad, s->loss_ok);
+    ValueId ends = b1(&s->b, OP_NOT, again, DT_DEFAULT);
+    ValueId cleared;
+    it[3] = pick(s, bad, one, it[3]);
+    it[4] = pick(s, blamed, one, it[4]);
+    for (int i = 0; i < s->opt->objectives.len; i++) {
+        Str name = s->opt->objectives.data[i].name;
+        if (name == s->g->objective) continue;
+        int v = module_own_var(s->m, OWN_STEPPED, name, 0);
+        ValueId there = bin(s, OP_GREATER, graph_var(s->g, v), zero);
+        ends = bin(s, OP_AND, ends, there);
+    }
+    cleared = bin(s, OP_OR, ends, again);
+    for (int i = 0; i < s->opt->objectives.len; i++) {
+        Str name = s->opt->objectives.data[i].name;
+        int v = module_own_var(s->m, OWN_STEPPED, name, 0);
+        ValueId var = graph_var(s->g, v);
+        bool mine = name == s->g->objective;
+        write_var(s, var,
+                  mine ? pick(s, ends, zero, one)
+                       : pick(s, cleared, zero, var));
+    }
+    next_iteration(&s->b, s->opt, ends, it);
+    for (int i = 0; i < 5; i++) write_var(s, own(s, vars[i], 0), it[i]);
+}
+
 static void emit_scaler(Step *s) {
-    const ScaleSpec *c = &s->opt->scale;
-    if (!options_has_scaler(s->opt) || c->kind == SCALE_STATIC) return;
-    ASSERT(s->opt->objectives.len == 1); /* several update it together */
-    ValueId scale = scale_var(s), good = own(s, OWN_GOOD, 0), out[3];
-    ValueId left = own(s, OWN_HYST, (double)c->hysteresis);
+    if (!scale_moves(s->opt)) return;
+    if (s->opt->objectives.len > 1) {
+        emit_iteration(s);
+        return;
+    }
+    ValueId scale = scale_of(s), good = own(s, OWN_GOOD, 0), out[3];
+    ValueId left = own(s, OWN_HYST, (double)s->opt->scale.hysteresis);
     ValueId in[] = {scale, good, left, s->ok, s->loss_ok};
-    Attr attrs[] = {attr_named_f("growth", c->growth),
-                    attr_named_f("backoff", c->backoff),
-                    attr_named_i("interval", c->interval),
-                    attr_named_f("least", c->min),
-                    attr_named_f("most", c->max),
-                    attr_named_i("hysteresis", c->hysteresis)};
-    call(s, "update_scale", in, 5, attrs, 6, out, 3);
+    Attr attrs[SCALER_ATTRS];
+    scaler_attrs(&s->opt->scale, attrs);
+    call(s, "update_scale", in, 5, attrs, SCALER_ATTRS, out, 3);
     for (int i = 0; i < 3; i++) write_var(s, in[i], out[i]);
 }
 
@@ -267,7 +355,7 @@ static void emit_update(Step *s) {
     emit_check(s);
     emit_clip(s);
     emit_parameters(s);
-    ValueId scale = scale_var(s), step = own(s, OWN_STEP, 0);
+    ValueId scale = scale_of(s), step = own(s, OWN_STEP, 0);
     output(s, OUT_GRAD_NORM, s->norm);
     output(s, OUT_SCALE, scale.i ? b_cast(&s->b, scale, DT_F32) : f32c(s, 1));
     output(s, OUT_LR, b_cast(&s->b, s->lr, DT_F32));
@@ -396,17 +484,37 @@ static void make_update(const Graph *train, PassCtx *cx) {
     write_var(&s, total, f32c(&s, 0));
 }
 
-static Status check_groups(const Module *m, PassCtx *cx, const Objective *j) {
-    for (int i = 0; i < j->param_groups.len; i++) {
-        Str glob = j->param_groups.data[i].glob;
-        bool used = false;
-        for (int k = 0; k < m->vars.len; k++)
-            used |= m->vars.data[k].kind == VAR_PARAM &&
-                    objective_trains(j, m->vars.data[k].name) &&
-                    glob_match(glob, m->vars.data[k].name);
-        if (used) continue;
+/* Every glob is of a parameter that the objective trains. */
+static Status check_glob(const Module *m, PassCtx *cx, const Objective *j,
+                         const char *option, Str glob) {
+    for (int k = 0; k < m->vars.len; k++) {
+        const Var *v = &m->vars.data[k];
+        if (v->kind == VAR_PARAM && objective_trains(j, v->name) &&
+            glob_match(glob, v->name))
+            return OK;
+    }
+    fail(cx->diag, (Loc){.file = m->file},
+         "%s '%s' matches no parameter that trains", option, glob);
+    return ERR_USAGE;
+}
+
+/* State is the parameter's, so that only one objective may change it. */
+static Status check_objective(const Module *m, PassCtx *cx, const Graph *train,
+                              const Objective *j) {
+    for (int i = 0; i < j->param_groups.len; i++)
+        TRY(check_glob(m, cx, j, "--param-group",
+                       j->param_groups.data[i].glob));
+    for (int i = 0; i < j->params.len; i++)
+        TRY(check_glob(m, cx, j, "--objective: params", j->params.data[i]));
+    for (int i = 0; i < train->outputs.len; i++) {
+        int v = gradient_of(m, &train->outputs.data[i]);
+        if (v < 0 || module_find_var(m, train->outputs.data[i].name) < 0)
+            continue;
         fail(cx->diag, (Loc){.file = m->file},
-             "--param-group '%s' matches no parameter that trains", glob);
+             "--objective %s: '%s' is trained by another objective, too; "
+             "params= "
+             "tells which trains what",
+             j->name, m->vars.data[v].name);
         return ERR_USAGE;
     }
     return OK;
@@ -418,7 +526,7 @@ static Status make_steps(Graph *train, PassCtx *cx) {
         return fail(cx->diag, (Loc){.file = s.m->file},
                     "graph %s: there is no objective '%s'", train->name,
                     train->objective);
-    TRY(check_groups(s.m, cx, s.objective));
+    TRY(check_objective(s.m, cx, train, s.objective));
     make_micro(train, cx);
     make_update(train, cx);
     take_outputs(&s);

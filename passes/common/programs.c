@@ -126,6 +126,41 @@ static void report_loss(Graph *g, Str objective, ValueId loss) {
 
 /* ---- the pass ------------------------------------------------------------ */
 
+/* Of several objectives each runs what its loss is computed from: statistics
+   of a normalisation that it does not read stay as they are. */
+static void drop_writes(Graph *g, Arena *scratch, ValueId loss) {
+    bool *read = NEW_ARRAY(scratch, bool, g->values.len); /* for the loss */
+    bool *off = NEW_ARRAY(scratch, bool, g->values.len);
+    int kept = 0;
+    read[loss.i] = true;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_get(g, g->order.data[i]);
+        bool any = false;
+        for (int k = 0; k < n->nout; k++) any |= read[n->out[k].i];
+        for (int k = 0; any && k < n->nin; k++) read[n->in[k].i] = true;
+    }
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        bool any = is_call(n, "batch_norm");
+        for (int k = 0; k < n->nout; k++) any &= !read[n->out[k].i];
+        for (int k = 0; k < n->nin; k++) any |= off[n->in[k].i];
+        for (int k = 0; k < n->nout; k++) off[n->out[k].i] = any;
+    }
+    for (int i = 0; i < g->writes.len; i++)
+        if (!off[g->writes.data[i].value.i])
+            g->writes.data[kept++] = g->writes.data[i];
+    g->writes.len = kept;
+}
+
+static void drop_inputs(Graph *g, Arena *scratch) {
+    const int *uses = graph_use_counts(g, scratch);
+    int kept = 0;
+    for (int i = 0; i < g->inputs.len; i++)
+        if (uses[g->inputs.data[i].i])
+            g->inputs.data[kept++] = g->inputs.data[i];
+    g->inputs.len = kept;
+}
+
 static void make_eval(const Graph *f, PassCtx *cx) {
     Graph *g = graph_clone(f, program_name(PROGRAM_EVAL, intern("")));
     int n = cx->opt->objectives.len;
@@ -157,6 +192,7 @@ Status pass_programs(Module *m, PassCtx *cx) {
         Graph *g = graph_clone(f, program_name(PROGRAM_TRAIN, j->name));
         g->outputs.len = 0;
         graph_add_output(g, name, loss);
+        if (cx->opt->objectives.len > 1) drop_writes(g, cx->scratch, loss);
         if (options_has_scaler(cx->opt))
             graph_var(
                 g, module_own_var(m, OWN_SCALE, j->name, cx->opt->scale.init));
@@ -168,11 +204,13 @@ Status pass_programs(Module *m, PassCtx *cx) {
     drop_losses(predict);
     module_remove_graph(m, FORWARD);
     TRY(pass_dce(m, cx));
-    /* inputs that only the loss reads (targets) are no inputs of predict */
-    int *uses = graph_use_counts(predict, cx->scratch), kept = 0;
-    for (int i = 0; i < predict->inputs.len; i++)
-        if (uses[predict->inputs.data[i].i])
-            predict->inputs.data[kept++] = predict->inputs.data[i];
-    predict->inputs.len = kept;
+    /* targets are no inputs of predict, and none that only another objective
+       reads one of train */
+    for (int i = 0; i < m->graphs.len; i++) {
+        Graph *g = m->graphs.data[i];
+        if (g == predict ||
+            (g->program == PROGRAM_TRAIN && cx->opt->objectives.len > 1))
+            drop_inputs(g, cx->scratch);
+    }
     return OK;
 }

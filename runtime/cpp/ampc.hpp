@@ -162,6 +162,9 @@ class session {
         if (status != AMPC_OK) throw error(status, api().error(s_));
     }
 
+    /* What the next steps are for, of a module with several objectives. */
+    void objective(const char *name) { check(api().objective(s_, name)); }
+
     ampc_metrics step(inputs in) {
         ampc_metrics m = module::sized<ampc_metrics>();
         check(api().step(s_, in.begin(), in.size(), &m));

@@ -122,7 +122,12 @@ def _table():
         ("notice", _fn(session, result=_str)),
         ("bad_data", _fn(session, _ptr)), ("nonfinite", _fn(session, _ptr)),
         ("load_weights", _fn(session, c.POINTER(_Weights))),
-        ("save_weights", path)]
+        ("save_weights", path),
+        ("underflow", _fn(session, *inputs, _ptr, _ptr)),
+        ("comm_open", _fn(_ptr, _ptr, _str, c.c_size_t)),
+        ("comm_close", _fn(_ptr, result=None)),
+        ("objective_name", _fn(_ptr, c.c_uint32, result=_str)),
+        ("objective", path)]
 
 
 class _Api(c.Structure):
@@ -224,6 +229,9 @@ class Module:
 class Session:
     def __init__(self, module, device="auto", threads=0):
         self.module, self._api, self._s = module, module.api, _ptr()
+        known = self._api.size >= c.sizeof(_Api)
+        first = known and self._api.objective_name(self._api.module, 0)
+        self._objective = ":" + first.decode() if first else ""
         why = c.create_string_buffer(512)
         options = _Options(device=device.encode(), threads=threads)
         status = self._api.open(self._api.module, options, c.byref(self._s),
@@ -262,10 +270,15 @@ class Session:
         keep = [view for _, view in pairs]
         return (_Input * len(pairs))(*[i for i, _ in pairs]), len(pairs), keep
 
-    def step(self, **arrays):
-        """One optimizer step; its metrics by name."""
+    def step(self, objective=None, /, **arrays):
+        """One optimizer step, of that objective where the module has several;
+        its metrics by name."""
         m = _Metrics()
-        inputs, n, keep = self._inputs(("train", "micro"), arrays)
+        if objective is not None:
+            self._check(self._api.objective(self._s, objective.encode()))
+            self._objective = ":" + objective
+        inputs, n, keep = self._inputs(
+            ("train" + self._objective, "micro" + self._objective), arrays)
         self._check(self._api.step(self._s, inputs, n, m))
         return {name: getattr(m, name) for name, _ in m._fields_[1:]}
 

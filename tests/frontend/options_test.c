@@ -62,6 +62,16 @@ static const Bound bounds[] = {
     {"--loss-scale", "dynamic,init=8,min=8,max=8",
      "dynamic,init=8,min=8,max=7"},
     {"--loss-scale", "none", "none,init=2"},
+    {"--objective", "a,loss=mse", "a"},
+    {"--objective", "a.b-C_1,loss=mse:y,params=w*", "a:b,loss=mse:y"},
+    {"--objective", "a,loss=huber,delta=2,clip_norm=1", "a,loss=mse,delta=0"},
+    {"--objective",
+     "a,loss=mse,optimizer=sgd,lr=1,momentum=0.5,nesterov,lr_schedule=cosine,"
+     "total=9,min=0.1,param_group=w,lr_scale=2,clip_value=3",
+     "a,loss=mse,optimizer=sgd,beta1=0.5"},
+    {"--objective", "a,params=w,loss=mse", "a,params=w,lr=1,loss=mse"},
+    {"--objective", "a,loss=mse", "a,lr=1,loss=mse"},
+    {"--objective", "a,loss=mse", ",loss=mse"},
     {"--clip-norm", "1e-30", "0"},
     {"--clip-norm", "1e30", "inf"},
     {"--clip-norm", "1", "-1"},
@@ -93,6 +103,40 @@ static Status set(const char *option, const char *value, Diag *d) {
     Status s = options_set(&o, d, option, value, &used);
     arena_free(a);
     return s;
+}
+
+/* Options of the only objective and objectives exclude each other. */
+TEST_CASE(options, objectives_have_names_and_their_own_options) {
+    static const struct {
+        const char *option[2], *value[2], *why;
+    } pairs[] = {
+        {{"--loss", "--objective"},
+         {"mse", "a,loss=mse"},
+         "of each --objective"},
+        {{"--clip-norm", "--objective"}, {"1", "a,loss=mse"}, "--objective"},
+        {{"--objective", "--optimizer"}, {"a,loss=mse", "sgd"}, "--objective"},
+        {{"--objective", "--objective"},
+         {"a,loss=mse", "a,loss=l1"},
+         "'a' was given already"},
+        {{"--objective", "--objective"}, {"a,loss=mse", "b,loss=l1"}, NULL},
+        {{"--objective", "--accumulate"}, {"a,loss=mse", "2"}, NULL},
+        {{"--loss", "--loss"}, {"mse", "mse"}, "--objective NAME"},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Options o;
+        bool used;
+        options_init(&o, a);
+        REQUIRE(options_set(&o, &d, pairs[i].option[0], pairs[i].value[0],
+                            &used) == OK);
+        Status s =
+            options_set(&o, &d, pairs[i].option[1], pairs[i].value[1], &used);
+        CHECK_MSG((s == OK) == !pairs[i].why, "pair %zu", i);
+        if (s != OK && pairs[i].why) CHECK_HAS(d.text.data, pairs[i].why);
+        sb_free(&d.text);
+        arena_free(a);
+    }
 }
 
 TEST_CASE(options, bounds_are_exact) {

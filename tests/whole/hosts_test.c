@@ -42,7 +42,7 @@ TEST_CASE(python, structs_are_those_of_the_header) {
         "          ampc._Options, ampc._Input, ampc._Output, ampc._Metrics,\n"
         "          ampc._Eval, ampc._Weights):\n"
         "    print(ctypes.sizeof(t), end=' ')\n"
-        "print(ampc._Api.save_weights.offset, "
+        "print(ampc._Api.objective.offset, "
         "ampc._Metrics.skip_streak.offset)\n");
     snprintf(want, sizeof want,
              "%zu %zu %zu %zu %zu %zu %zu %zu %zu "
@@ -51,7 +51,7 @@ TEST_CASE(python, structs_are_those_of_the_header) {
              sizeof(ampc_variable_info), sizeof(ampc_options),
              sizeof(ampc_input), sizeof(ampc_output), sizeof(ampc_metrics),
              sizeof(ampc_eval), sizeof(ampc_weights),
-             offsetof(ampc_api, save_weights),
+             offsetof(ampc_api, objective),
              offsetof(ampc_metrics, skip_streak));
     CHECK_STR(out, want);
     free(out);

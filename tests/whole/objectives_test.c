@@ -1,0 +1,201 @@
+/* objectives_test.c: modules that train several objectives beside PyTorch's
+   GradScaler with as many optimizers (torch/amp/grad_scaler.py: step of each,
+   then one update), written here in plain C.
+
+   The losses are sum(x*a) and sum(z*b): their gradients are the inputs.     */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/compiled.h"
+
+enum { N = 2, INTERVAL = 3 };
+
+static const char model[] =
+    "graph forward(%x: f32[2], %z: f32[2]) {\n"
+    "  param %a: f32[2] = [0.5, -0.25], %b: f32[2] = [-1, 0.75]\n"
+    "  %xa = mul %x, %a\n"
+    "  %zb = mul %z, %b\n"
+    "  %la = reduce_sum %xa {axes=[0], keepdims=0}\n"
+    "  %lb = reduce_sum %zb {axes=[0], keepdims=0}\n"
+    "  return %la, %lb\n"
+    "}\n";
+
+static const char options[] =
+    "--precision fp32 --loss-scale dynamic,init=1024,interval=3,min=0,max=inf "
+    "--objective one,loss=auto:la,params=a,optimizer=sgd,lr=0.5 "
+    "--objective two,loss=auto:lb,params=b,optimizer=sgd,lr=0.25,momentum=0.5";
+
+/* ---- GradScaler ---------------------------------------------------------- */
+
+typedef struct Scaler {
+    double scale;
+    int growth, steps[2];
+    bool stepped[2], found_inf;
+    float p[2][N], buf[N];
+} Scaler;
+
+static void update(Scaler *s) {
+    if (s->found_inf) {
+        s->scale *= 0.5;
+        s->growth = 0;
+    } else if (++s->growth == INTERVAL) {
+        s->scale *= 2;
+        s->growth = 0;
+    }
+    s->found_inf = s->stepped[0] = s->stepped[1] = false;
+}
+
+/* Whether the optimizer's step is made. */
+static bool step(Scaler *s, int which, const float *grad) {
+    bool finite = true;
+    if (s->stepped[which]) update(s);
+    for (int i = 0; i < N; i++)
+        finite &= isfinite((float)s->scale * grad[i]) != 0;
+    s->stepped[which] = true;
+    s->found_inf |= !finite;
+    s->steps[which] += finite;
+    for (int i = 0; i < N && finite; i++) {
+        float g = grad[i];
+        if (which) g = s->buf[i] = s->buf[i] * 0.5f + g;
+        s->p[which][i] -= (which ? 0.25f : 0.5f) * g;
+    }
+    return finite;
+}
+
+/* ---- a step -------------------------------------------------------------- */
+
+/* A letter a step: of objective one or two; in capitals one that overflows. */
+static void gradient(char letter, int i, float *g) {
+    bool over = letter < 'a';
+    g[0] = over ? 3e37f : (float)(i % 5) * 0.25f - 0.5f;
+    g[1] = over ? 0 : 0.125f * (float)(1 + i % 3);
+}
+
+static ampc_metrics run(const Compiled *c, ampc_session *s, char letter,
+                        const float *g) {
+    bool two = (letter | 32) == 'b';
+    ampc_input in = ampc_in(two ? "z" : "x", g, N * sizeof *g, AMPC_DTYPE_F32);
+    REQUIRE(c->api->objective(s, two ? "two" : "one") == AMPC_OK);
+    return step_ok(c, s, &in, 1);
+}
+
+static const char steps[] = "abababABabaBabAbabababaaabaAabbBabababababababab";
+
+TEST_CASE(objectives, the_scale_follows_grad_scaler) {
+    Compiled c = compile_text(model, options);
+    ampc_session *s = open_threads(&c, 1);
+    Scaler want = {.scale = 1024, .p = {{0.5f, -0.25f}, {-1, 0.75f}}};
+    CHECK_STR(c.api->objective_name(c.api->module, 0), "one");
+    CHECK_STR(c.api->objective_name(c.api->module, 1), "two");
+    CHECK(c.api->objective_name(c.api->module, 2) == NULL);
+    for (int i = 0; steps[i]; i++) {
+        float g[N], p[N];
+        int which = (steps[i] | 32) == 'b';
+        gradient(steps[i], i, g);
+        bool made = step(&want, which, g);
+        double scale = want.scale;
+        ampc_metrics m = run(&c, s, steps[i], g);
+        CHECK_MSG(m.applied == made && m.scale == scale &&
+                      m.step == want.steps[which],
+                  "step %d: applied %d, not %d, at scale %g, not %g", i,
+                  m.applied, made, m.scale, scale);
+        if (want.stepped[0] && want.stepped[1]) update(&want);
+        for (int k = 0; k < 2; k++) {
+            read_var(&c, s, k ? "b" : "a", p, sizeof p, AMPC_DTYPE_F32);
+            for (int e = 0; e < N; e++)
+                CHECK_MSG(fabsf(p[e] - want.p[k][e]) <= 1e-6f,
+                          "step %d: parameter %d is %g, not %g", i, k, p[e],
+                          want.p[k][e]);
+        }
+    }
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+TEST_CASE(objectives, a_run_goes_on_within_an_iteration) {
+    Compiled c = compile_text(model, options);
+    char path[600];
+    float g[N];
+    size_t n, m;
+    snprintf(path, sizeof path, "%s/objectives.ckpt", test_tmpdir());
+    for (int cut = 1; steps[cut]; cut += 5) {
+        ampc_session *s = open_threads(&c, 1), *t = open_threads(&c, 1);
+        ampc_metrics x = {0}, y = {0};
+        for (int i = 0; steps[i]; i++) {
+            if (i == cut) {
+                REQUIRE(c.api->save(s, path) == AMPC_OK);
+                REQUIRE(c.api->resume(t, path) == AMPC_OK);
+            }
+            gradient(steps[i], i, g);
+            x = run(&c, s, steps[i], g);
+            if (i < cut) continue;
+            y = run(&c, t, steps[i], g);
+            CHECK(x.scale == y.scale && x.applied == y.applied);
+        }
+        char *a = read_all(&c, s, ~0u, &n), *b = read_all(&c, t, ~0u, &m);
+        CHECK(n == m && !memcmp(a, b, n));
+        free(a);
+        free(b);
+        c.api->close(s);
+        c.api->close(t);
+    }
+    compiled_close(&c);
+}
+
+TEST_CASE(objectives, sums_of_gradients_are_of_one) {
+    char more[600];
+    snprintf(more, sizeof more, "%s --accumulate 2", options);
+    Compiled c = compile_text(model, more);
+    ampc_session *s = open_threads(&c, 1);
+    float g[N] = {1, 2}, p[N];
+    ampc_input x = ampc_in("x", g, sizeof g, AMPC_DTYPE_F32);
+    CHECK(c.api->objective(s, "three") == AMPC_ERR_ARGUMENT);
+    REQUIRE(c.api->step(s, &x, 1, NULL) == AMPC_OK);
+    CHECK(c.api->objective(s, "one") == AMPC_OK);
+    CHECK(c.api->objective(s, "two") == AMPC_ERR_ARGUMENT);
+    CHECK_HAS(c.api->error(s), "micro-steps were made for objective 'one'");
+    REQUIRE(c.api->step(s, &x, 1, NULL) == AMPC_OK);
+    CHECK(c.api->objective(s, "two") == AMPC_OK);
+    read_var(&c, s, "a", p, sizeof p, AMPC_DTYPE_F32);
+    CHECK(p[0] == 0.5f - 0.5f && p[1] == -0.25f - 1);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+/* Each alone is what it is beside the other. */
+TEST_CASE(objectives, train_as_they_do_alone) {
+    static const char *const alone[] = {
+        "--precision fp32 --loss auto:la --optimizer sgd,lr=0.5",
+        "--precision fp32 --loss auto:lb "
+        "--optimizer sgd,lr=0.25,momentum=0.5"};
+    Compiled c = compile_text(
+        model, "--precision fp32 "
+               "--objective one,loss=auto:la,params=a,optimizer=sgd,lr=0.5 "
+               "--objective two,loss=auto:lb,params=b,optimizer=sgd,lr=0.25,"
+               "momentum=0.5");
+    ampc_session *s = open_threads(&c, 1);
+    float g[N], p[N], q[N];
+    for (int i = 0; i < 8; i++) {
+        gradient("ab"[i % 2], i, g);
+        run(&c, s, "ab"[i % 2], g);
+    }
+    for (int which = 0; which < 2; which++) {
+        Compiled one = compile_text(model, alone[which]);
+        ampc_session *t = open_threads(&one, 1);
+        for (int i = which; i < 8; i += 2) {
+            gradient('a', i, g);
+            ampc_input in[] = {ampc_in("x", g, sizeof g, AMPC_DTYPE_F32),
+                               ampc_in("z", g, sizeof g, AMPC_DTYPE_F32)};
+            step_ok(&one, t, in, 2);
+        }
+        read_var(&c, s, which ? "b" : "a", p, sizeof p, AMPC_DTYPE_F32);
+        read_var(&one, t, which ? "b" : "a", q, sizeof q, AMPC_DTYPE_F32);
+        CHECK(!memcmp(p, q, sizeof p));
+        one.api->close(t);
+        compiled_close(&one);
+    }
+    c.api->close(s);
+    compiled_close(&c);
+}
