@@ -352,6 +352,10 @@ static bool takes_ints(OpCode op) {
     return strcmp(t, "unary_f") != 0 && strcmp(t, "test_f") != 0;
 }
 
+static bool takes_floats(OpCode op) {
+    return strcmp(op_info[op].type_text, "binary_i") != 0;
+}
+
 static double elem_ulps(OpCode op, const char *dtype) {
     if (op_info[op].cost >= COST_LONG)
         return strcmp(dtype, "f32") == 0   ? 4
@@ -377,6 +381,7 @@ static int elem_subjects(Subject *s, char (*text)[256]) {
             bool ints = d >= 4 && d < 7;
             if (takes_bools(op) != (d == 7)) continue;
             if (ints && !takes_ints(op)) continue;
+            if (d < 4 && !takes_floats(op)) continue;
             /* the interpreter refuses zero divisors; powers get large */
             if (ints && (op == OP_DIV || op == OP_MOD || op == OP_POW))
                 continue;
