@@ -133,21 +133,6 @@ static int by_size(const void *a, const void *b) {
                               : x->block - y->block;
 }
 
-static Sorted *sort_blocks(const Plan *p, Order by) {
-    int n = p->blocks.len;
-    Sorted *order = NEW_ARRAY(p->a, Sorted, n + 1);
-    for (int i = 0; i < n; i++) {
-        const Block *b = &p->blocks.data[i];
-        int64_t life = b->to - b->from + 1;
-        order[i] = (Sorted){by == BY_BYTES  ? b->bytes
-                            : by == BY_AREA ? b->bytes * life
-                                            : life,
-                            i};
-    }
-    qsort(order, (size_t)n, sizeof *order, by_size);
-    return order;
-}
-
 /* The tightest gap among placed blocks (sorted by offset) that are alive with
    b; else behind them all. */
 static int64_t best_gap(const Plan *p, const int *placed, int n, const Block *b,
@@ -169,9 +154,15 @@ static int64_t best_gap(const Plan *p, const int *placed, int n, const Block *b,
 
 static int64_t place_blocks(const Plan *p, Order by, int64_t *offset) {
     int n = p->blocks.len;
-    const Sorted *order = sort_blocks(p, by);
+    Sorted *order = NEW_ARRAY(p->a, Sorted, n + 1);
     int *placed = NEW_ARRAY(p->a, int, n + 1);
     int64_t total = 0;
+    for (int i = 0; i < n; i++) {
+        const Block *b = &p->blocks.data[i];
+        int64_t life = by == BY_BYTES ? 1 : b->to - b->from + 1;
+        order[i] = (Sorted){by == BY_LIFE ? life : b->bytes * life, i};
+    }
+    qsort(order, (size_t)n, sizeof *order, by_size);
     for (int i = 0; i < n; i++) {
         const Block *b = &p->blocks.data[order[i].block];
         int64_t at = best_gap(p, placed, i, b, offset);

@@ -74,25 +74,9 @@ static DType partial_dtype(const Stages *e, DType result) {
 static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
                               const int64_t *all, int nall, DType dtype);
 
-/* One long axis: x[.., c, n/c, ..] folded over n/c, then over c. */
-static ValueId in_chunks(Stages *e, OpCode op, ValueId x, int64_t axis,
-                         int64_t chunks, DType dtype) {
-    Builder *b = e->b;
-    Type t = *value_type(e->b->g, x);
-    int64_t dim[MAX_RANK + 1], inner = axis + 1;
-    for (int i = 0; i < t.rank; i++) dim[i + (i > axis)] = t.dim[i];
-    dim[axis] = chunks;
-    dim[axis + 1] = t.dim[axis] / chunks;
-    ValueId cut = b_reshape(b, x, t.rank + 1, dim);
-    ValueId part =
-        b_reduce(b, op, cut, &inner, 1, true, partial_dtype(e, dtype));
-    t.dim[axis] = chunks;
-    part = b_reshape(b, part, t.rank, t.dim);
-    return in_best_stages(e, combining(op), part, &axis, 1, dtype);
-}
-
 /* Outer axes become rows of a first stage until there are enough of those; the
-   last axis is left to fold, and where it is the only one it is cut. */
+   last axis is left to fold.  Where it is the only one it is cut: x[.., c, n/c,
+   ..] is folded over n/c, then over c. */
 static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
                          int n, Work w, DType dtype) {
     Builder *b = e->b;
@@ -114,7 +98,14 @@ static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
         want = len / e->target->columns_serial;
     int64_t chunks = t.rank < MAX_RANK ? divisor_from(len, want) : 0;
     if (!chunks) return b_reduce(b, op, x, axes, n, true, dtype);
-    return in_chunks(e, op, x, axes[0], chunks, dtype);
+    int64_t dim[MAX_RANK + 1], axis = axes[0], inner = axis + 1;
+    for (int i = 0; i < t.rank; i++) dim[i + (i > axis)] = t.dim[i];
+    t.dim[axis] = dim[axis] = chunks;
+    dim[inner] = len / chunks;
+    ValueId cut = b_reshape(b, x, t.rank + 1, dim);
+    cut = b_reduce(b, op, cut, &inner, 1, true, partial_dtype(e, dtype));
+    cut = b_reshape(b, cut, t.rank, t.dim);
+    return in_best_stages(e, combining(op), cut, &axis, 1, dtype);
 }
 
 static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,

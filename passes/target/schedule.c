@@ -135,19 +135,17 @@ static int64_t peak_bytes(Sched *s, const int *order) {
 
 /* ---- orders -------------------------------------------------------------- */
 
-static int64_t key_of(Sched *s, int group) {
-    if (s->how == FREEING) return freed_bytes(s, group) - s->made[group];
-    if (s->how == SOURCE) return 0;
-    s->rng = s->rng * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    return (int64_t)(s->rng >> 33);
-}
-
 static bool before(Ready x, Ready y) {
     return x.key != y.key ? x.key > y.key : x.group < y.group;
 }
 
 static void push(Sched *s, int group) {
-    Ready x = {key_of(s, group), group};
+    Ready x = {0, group};
+    if (s->how == FREEING) x.key = freed_bytes(s, group) - s->made[group];
+    if (s->how == ANY) {
+        s->rng = s->rng * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        x.key = (int64_t)(s->rng >> 33);
+    }
     vec_push(s->a, &s->ready, x);
     int i = s->ready.len - 1;
     for (; i > 0 && before(x, s->ready.data[(i - 1) / 2]); i = (i - 1) / 2)
