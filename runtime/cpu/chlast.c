@@ -41,7 +41,7 @@ static int chlast_geometry(const LibConv *c, int dgrad, ChlastPlan *p) {
     if (c->group != 1 || c->n < 1 || p->p.channels < CHLAST_CHANNELS ||
         p->p.m < CHLAST_CHANNELS)
         return 0;
-    int64_t low[3];
+    int64_t low[3], results = 1;
     p->image = 1;
     for (int i = 0; i < 3; i++) {
         const ConvDim *d = &p->p.dim[i];
@@ -51,6 +51,8 @@ static int chlast_geometry(const LibConv *c, int dgrad, ChlastPlan *p) {
         p->pitch[i] = d->in + chlast_max(low[i], high);
         if (p->pitch[i] > CHLAST_STAGE_MAX / p->image) return 0;
         p->image *= p->pitch[i];
+        if (d->result > CHLAST_STAGE_MAX / results) return 0;
+        results *= d->result;
     }
     p->lead = (low[0] * p->pitch[1] + low[1]) * p->pitch[2] + low[2];
     p->cb = chlast_min(p->p.channels, CHLAST);
@@ -67,8 +69,7 @@ static int chlast_geometry(const LibConv *c, int dgrad, ChlastPlan *p) {
     for (int i = 0; i < 3; i++) p->count *= p->p.dim[i].count;
     if (p->p.taps > CHLAST_TAPS || p->p.subs > CHLAST_TAPS) return 0;
     /* row and place of each sub-problem; shift and order of taps */
-    p->rows =
-        chlast_floats(2 * p->p.subs * (p->count + BLOCK_ROWS) + 2 * p->p.taps);
+    p->rows = chlast_floats(2 * p->p.subs * p->count + 2 * p->p.taps);
     return 1;
 }
 
@@ -124,7 +125,6 @@ int64_t chlast_rows(const ChlastPlan *p, const ConvSub *s, int64_t images,
                     place[n] = (int32_t)(to + x * d[2].result_step);
                 }
             }
-    for (int i = 0; i < BLOCK_ROWS; i++) row[n + i] = place[n + i] = 0;
     return n;
 }
 

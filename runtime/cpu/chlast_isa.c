@@ -13,7 +13,6 @@ typedef struct ChlastRun {
     float *stage, *other;   /* other: packed weights, or dY                 */
     float *dw;              /* [panel][block][tap][channel][columns]        */
     int32_t *row, *place, *shift;
-    int64_t table; /* entries of row and place a sub-problem has            */
     char *workers;
     ConvSub sub;
     int64_t index, results; /* of the sub-problem: its number, per image    */
@@ -216,7 +215,7 @@ static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
             t.w = r->w + (n0 + j) * k + k0 * w * VL;
             t.w_step = w * VL;
             for (int64_t i = 0; i < n; i += MR) {
-                t.row = r->row + r->index * r->table + first + i;
+                t.row = r->row + r->index * r->c.count + first + i;
                 t.c = acc + i * ld + j;
                 ISA(tile_points)[min64(MR, n - i) - 1][w - 1](&t);
             }
@@ -232,7 +231,7 @@ static void chlast_store(const ChlastRun *r, const float *from, int64_t ld,
     const ConvPlan *p = &r->c.p;
     const ChlastCall *c = r->call;
     int64_t size = p->dim[0].result * p->dim[1].result * p->dim[2].result;
-    const int32_t *place = r->place + r->index * r->table;
+    const int32_t *place = r->place + r->index * r->c.count;
     for (int64_t i = first, len; i < first + n; i += len, from += len) {
         int64_t image = i / r->results;
         len = min64((image + 1) * r->results, first + n) - i;
@@ -286,15 +285,14 @@ static void chlast_begin(ChlastRun *r, const ChlastCall *call, void *scratch) {
     r->stage = scratch;
     r->other = (float *)(void *)((char *)scratch + c->stage);
     r->row = (int32_t *)(void *)((char *)scratch + c->stage + c->other);
-    r->table = c->count + BLOCK_ROWS;
-    r->place = r->row + c->p.subs * r->table;
-    r->shift = r->place + c->p.subs * r->table;
+    r->place = r->row + c->p.subs * c->count;
+    r->shift = r->place + c->p.subs * c->count;
     r->workers = (char *)scratch + c->stage + c->other + c->rows;
     r->groups = c->cols ? ceil_div(c->p.m, c->cols) : 0;
     for (int64_t i = 0; i < c->p.subs; i++) {
         conv_sub(&c->p, i, &r->sub);
-        chlast_rows(c, &r->sub, c->images, r->row + i * r->table,
-                    r->place + i * r->table);
+        chlast_rows(c, &r->sub, c->images, r->row + i * c->count,
+                    r->place + i * c->count);
     }
 }
 
