@@ -16,7 +16,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from bench_torch import cnn
+from bench import cnn
 
 ROUNDS = 5
 WARM_STEPS = 20

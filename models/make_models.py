@@ -2,8 +2,7 @@
 """Writes the models of this folder; for maintainers (needs the PyPI packages
 onnx and numpy).  Same bytes every time.
 
-  models/make_models.py                       mnist_cnn.onnx and mlp.onnx here
-  models/make_models.py mlp 784-512-256-10 FILE
+  models/make_models.py        mnist_cnn.onnx and mlp.onnx here
 
 They look like what PyTorch's TorchScript exporter writes for a module in
 training mode: module-path names, BatchNormalization with training_mode=1 and
@@ -130,13 +129,10 @@ def make_mlp(path, widths):
 
 def main(args):
     here = os.path.dirname(os.path.abspath(__file__))
-    if not args:
-        make_cnn(os.path.join(here, "mnist_cnn.onnx"))
-        make_mlp(os.path.join(here, "mlp.onnx"), [784, 64, 32, 10])
-    elif len(args) == 3 and args[0] == "mlp":
-        make_mlp(args[2], [int(n) for n in args[1].split("-")])
-    else:
+    if args:
         sys.exit(__doc__)
+    make_cnn(os.path.join(here, "mnist_cnn.onnx"))
+    make_mlp(os.path.join(here, "mlp.onnx"), [784, 64, 32, 10])
 
 
 main(sys.argv[1:])

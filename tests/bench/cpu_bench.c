@@ -3,9 +3,10 @@
      cpu_bench [threads] [filter]
 
    With one thread the time is CPU time, which a busy machine disturbs less.
-   One line per shape: best and median time, GFLOP/s of the best, and its share
-   of the machine's fp32 multiply-add peak, measured first.  AMPC_ISA=v2|v3|v4
-   chooses the level.  Built by hand, against the runtime's objects.          */
+   The first line tells the machine's fp32 multiply-add peak and how fast it
+   copies memory (bytes read and written); then one line per shape: best and
+   median time, GFLOP/s of the best, and its share of that peak.  A filter that
+   fits no name leaves the first line.  AMPC_ISA=v2|v3|v4 chooses the level. */
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <stdio.h>
@@ -93,6 +94,30 @@ static void peak_work(void *ctx, int64_t lo, int64_t hi, int worker) {
             lib->isa == 4 ? peak_v4(1000000) : peak_v3(1000000);
 }
 
+enum { COPY_BYTES = 1 << 26 };
+
+static void copy_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    char *p = ctx;
+    (void)worker;
+    memcpy(p + COPY_BYTES + lo, p + lo, (size_t)(hi - lo));
+}
+
+/* GB/s of all threads. */
+static double measure_copy(void) {
+    char *p = malloc(2 * (size_t)COPY_BYTES);
+    double best = 1e9;
+    if (!p) exit(1);
+    memset(p, 1, 2 * (size_t)COPY_BYTES);
+    for (int i = 0; i < 10; i++) {
+        double t0 = now();
+        pool_run(pool, COPY_BYTES, COPY_BYTES / threads, copy_work, p);
+        double t = now() - t0;
+        if (t < best) best = t;
+    }
+    free(p);
+    return 2e-9 * COPY_BYTES / best;
+}
+
 static void measure_peak(void) {
     float sink;
     double best = 1e9;
@@ -103,8 +128,8 @@ static void measure_peak(void) {
         if (t < best) best = t;
     }
     peak = 2.0 * 12e6 * (lib->isa == 4 ? 16 : 8) * threads / best * 1e-9;
-    printf("level v%d, %d threads, fp32 peak %.0f GFLOP/s\n", lib->isa, threads,
-           peak);
+    printf("level v%d, %d threads, fp32 peak %.0f GFLOP/s, copy %.1f GB/s\n",
+           lib->isa, threads, peak, measure_copy());
 }
 
 /* ---- pool ---------------------------------------------------------------- */
@@ -312,6 +337,12 @@ static void bench_dtype(int64_t dtype) {
     bench_conv(64, 16, 32, 13, 3, 1, 0, 1, dtype);
     bench_conv(64, 32, 64, 14, 3, 1, 1, 1, dtype);
     bench_conv(64, 1, 32, 28, 5, 1, 2, 1, dtype);
+    for (int64_t c = 64, hw = 32; c <= 512; c *= 2, hw /= 2) { /* ResNet-18 */
+        bench_conv(16, c, c, hw, 3, 1, 1, 1, dtype);
+        if (c == 512) break;
+        bench_conv(16, c, 2 * c, hw, 3, 2, 1, 1, dtype);
+        bench_conv(16, c, 2 * c, hw, 1, 2, 0, 1, dtype);
+    }
     bench_conv(8, 64, 64, 56, 3, 1, 1, 1, dtype);
     bench_conv(8, 64, 128, 56, 3, 2, 1, 1, dtype);
     bench_conv(8, 256, 64, 56, 1, 1, 0, 1, dtype);

@@ -1,0 +1,443 @@
+#!/usr/bin/env python3
+"""The training step of seven models in ampc and in PyTorch, in turns.
+
+usage: bench.py AMPC FOLDER [--rounds N] [--seconds S] [--busy] [--no-compile]
+                [--peer fp32,bf16] [NAME...]
+(script/bench calls it; FOLDER keeps the exported models; names by beginning;
+--peer: in what PyTorch runs)
+
+AdamW, dropout on where a model has it; PyTorch is its eager mode and
+torch.compile, in bf16 by autocast.  Every contender of a model runs for about
+S seconds in each of N rounds, one after the other; a figure is the median over
+rounds of the median step, a ratio the median of the rounds' ratios, best of
+PyTorch over ampc.  --busy is for machines that others use too: one thread
+each, and a step's processor time instead of its duration.  Memory is the
+largest resident set of the process."""
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+VOCABULARY = 1024
+
+
+def conv_norm(cin, cout, stride):
+    return [nn.Conv2d(cin, cout, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(cout)]
+
+
+class Block(nn.Module):
+    def __init__(self, cin, cout, stride):
+        super().__init__()
+        self.body = nn.Sequential(*conv_norm(cin, cout, stride), nn.ReLU(),
+                                  *conv_norm(cout, cout, 1))
+        self.skip = nn.Sequential()
+        if stride != 1:
+            self.skip = nn.Sequential(nn.Conv2d(cin, cout, 1, stride,
+                                                bias=False),
+                                      nn.BatchNorm2d(cout))
+
+    def forward(self, x):
+        return F.relu(self.body(x) + self.skip(x))
+
+
+def resnet18():
+    blocks, cin = [], 64
+    for i, c in enumerate((64, 128, 256, 512)):
+        blocks += [Block(cin, c, 1 if i == 0 else 2), Block(c, c, 1)]
+        cin = c
+    return nn.Sequential(*conv_norm(3, 64, 1), nn.ReLU(), *blocks,
+                         nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                         nn.Linear(512, 10))
+
+
+def cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(1568, 64), nn.ReLU(), nn.Dropout(0.25), nn.Linear(64, 10))
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256),
+                         nn.ReLU(), nn.Linear(256, 10))
+
+
+def rotate(x):
+    """Rotary positions; x is [batch, heads, time, width]."""
+    half = x.shape[-1] // 2
+    rate = 10000 ** (-torch.arange(half) / half)
+    angle = torch.arange(x.shape[-2])[:, None] * rate[None, :]
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads, kv_heads, causal, rotary, bias):
+        super().__init__()
+        self.heads, self.kv_heads = heads, kv_heads
+        self.causal, self.rotary = causal, rotary
+        self.size = width // heads
+        self.qkv = nn.Linear(width, (heads + 2 * kv_heads) * self.size, bias)
+        self.o = nn.Linear(width, width, bias)
+
+    def forward(self, x):
+        n, t, width = x.shape
+        h, k = self.heads, self.kv_heads
+        parts = self.qkv(x).split([h * self.size, k * self.size,
+                                   k * self.size], -1)
+        q, k, v = (p.reshape(n, t, -1, self.size).transpose(1, 2)
+                   for p in parts)
+        if self.rotary:
+            q, k = rotate(q), rotate(k)
+        if self.heads != self.kv_heads:
+            repeat = self.heads // self.kv_heads
+            k, v = (p.repeat_interleave(repeat, 1) for p in (k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.o(y.transpose(1, 2).reshape(n, t, width))
+
+
+class Gated(nn.Module):
+    def __init__(self, width, inner):
+        super().__init__()
+        self.gate = nn.Linear(width, inner, False)
+        self.up = nn.Linear(width, inner, False)
+        self.down = nn.Linear(inner, width, False)
+
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, width, heads, kind):
+        super().__init__()
+        llama = kind == "llama"
+        norm = (lambda: nn.RMSNorm(width)) if llama else \
+            (lambda: nn.LayerNorm(width))
+        self.a, self.b = norm(), norm()
+        self.attention = Attention(width, heads, heads // 2 if llama else heads,
+                                   kind in ("gpt", "llama"), llama, not llama)
+        self.feed = Gated(width, 344) if llama else nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.after = kind == "bert"
+
+    def forward(self, x):
+        if self.after:
+            x = self.a(x + self.attention(x))
+            return self.b(x + self.feed(x))
+        x = x + self.attention(self.a(x))
+        return x + self.feed(self.b(x))
+
+
+class Language(nn.Module):
+    def __init__(self, kind, layers, width, heads, length):
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.places = None
+        if kind != "llama":
+            self.places = nn.Parameter(0.02 * torch.randn(length, width))
+        self.layers = nn.Sequential(*(Layer(width, heads, kind)
+                                      for _ in range(layers)))
+        self.norm = nn.LayerNorm(width) if kind != "llama" else \
+            nn.RMSNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, False)
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        if self.places is not None:
+            x = x + self.places
+        return self.head(self.norm(self.layers(x)))
+
+
+class Vision(nn.Module):
+    def __init__(self, layers, width, heads):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, 4)
+        self.places = nn.Parameter(0.02 * torch.randn(64, width))
+        self.layers = nn.Sequential(*(Layer(width, heads, "vit")
+                                      for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = self.patches(x).flatten(2).transpose(1, 2) + self.places
+        return self.head(self.norm(self.layers(x)).mean(1))
+
+
+class Loss(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.m = model
+
+    def forward(self, x, target):
+        y = self.m(x)
+        return F.cross_entropy(y.reshape(-1, y.shape[-1]), target.reshape(-1))
+
+
+def images(*shape):
+    return lambda: (torch.rand(shape), torch.randint(0, 10, shape[:1]))
+
+
+def tokens(*shape):
+    return lambda: tuple(torch.randint(0, VOCABULARY, shape) for _ in range(2))
+
+
+MODELS = {
+    "mlp": ("MLP 784-512-256-10 (128)", mlp, images(128, 784)),
+    "cnn": ("CNN+BN, MNIST (64)", cnn, images(64, 1, 28, 28)),
+    "resnet18": ("ResNet-18, CIFAR (16)", resnet18, images(16, 3, 32, 32)),
+    "gpt": ("GPT 4x256, T=128 (8)",
+            lambda: Language("gpt", 4, 256, 8, 128), tokens(8, 128)),
+    "llama": ("LLaMA 2x128, T=64 (8)",
+              lambda: Language("llama", 2, 128, 4, 64), tokens(8, 64)),
+    "vit": ("ViT 4x192 (16)", lambda: Vision(4, 192, 3), images(16, 3, 32, 32)),
+    "bert": ("BERT 2x128, T=64 (16)",
+             lambda: Language("bert", 2, 128, 4, 64), tokens(16, 64)),
+}
+
+
+def make(name):
+    torch.manual_seed(0)
+    return Loss(MODELS[name][1]()).train(), MODELS[name][2]()
+
+
+# ---- PyTorch, in a process of its own that runs when it is told to
+
+
+def peak_mb(pid):
+    """ru_maxrss would count the process that this one was forked from."""
+    try:
+        lines = open(f"/proc/{pid}/status").read().splitlines()
+    except OSError:
+        lines = []
+    return max((int(line.split()[1]) / 1024 for line in lines
+                if line.startswith("VmHWM")), default=0)
+
+
+def worker(name, precision, mode, busy):
+    clock = time.process_time if busy == "busy" else time.perf_counter
+    if busy == "busy":
+        torch.set_num_threads(1)
+    model, batch = make(name)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    step_model = torch.compile(model) if mode == "compile" else model
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16,
+                            enabled=precision == "bf16"):
+            loss = step_model(*batch)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    start = time.perf_counter()
+    step()
+    first = time.perf_counter() - start
+    step()
+    for line in sys.stdin:
+        times, end = [], clock() + float(line)
+        while not times or clock() < end:
+            start = clock()
+            step()
+            times.append(clock() - start)
+        print(json.dumps({"ms": 1e3 * statistics.median(times),
+                          "mb": peak_mb("self"), "first": first}), flush=True)
+
+
+class Torch:
+    def __init__(self, name, precision, mode, busy):
+        self.child = subprocess.Popen(
+            [sys.executable, __file__, "--worker", name, precision, mode,
+             "busy" if busy else "quiet"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True)
+
+    def run(self, seconds):
+        try:
+            self.child.stdin.write(f"{seconds}\n")
+            self.child.stdin.flush()
+            line = self.child.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        return json.loads(line) if line else None
+
+    def close(self):
+        try:
+            self.child.stdin.close()
+        except BrokenPipeError:
+            pass
+        self.child.wait()
+
+
+# ---- ampc
+
+
+class Ampc:
+    def __init__(self, ampc, folder, name, precision, busy):
+        self.so = os.path.join(folder, f"{name}.{precision}.so")
+        start = time.perf_counter()
+        subprocess.run([ampc, os.path.join(folder, name + ".onnx"), "-o",
+                        self.so, "--precision", precision, "--target", "cpu"],
+                       check=True, capture_output=True)
+        self.first = time.perf_counter() - start
+        self.command = [ampc, "run", self.so, "--device", "cpu", "--quiet",
+                        "--threads", "1" if busy else "0"]
+        for x in ("x", "target"):
+            path = os.path.join(folder, f"{name}.{x}.npy")
+            self.command += ["--feed", f"{x}={path}"]
+        self.busy, self.steps, self.mb = busy, 5, 0
+
+    def call(self, steps):
+        """Milliseconds of each step, and processor time of all."""
+        with tempfile.NamedTemporaryFile() as log:
+            child = subprocess.Popen(
+                self.command + ["--steps", str(steps), "--log", log.name],
+                stdout=subprocess.DEVNULL)
+            while True:
+                self.mb = max(self.mb, peak_mb(child.pid))
+                pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+                if pid:
+                    break
+                time.sleep(0.01)
+            child.returncode = status
+            if status:
+                sys.exit("ampc run failed")
+            times = [json.loads(line)["ms"] for line in open(log.name)]
+        return times, 1e3 * (usage.ru_utime + usage.ru_stime)
+
+    def run(self, seconds):
+        times, total = self.call(self.steps + 3)
+        ms = statistics.median(times[3:])
+        if self.busy:  # what only starting takes is not of the step
+            ms = (total - self.call(3)[1]) / self.steps
+        self.steps = max(5, min(2000, int(seconds * 1e3 / max(ms, 1e-3))))
+        return {"ms": ms, "mb": self.mb, "first": self.first}
+
+    def close(self):
+        pass
+
+
+def export(folder, name):
+    path = os.path.join(folder, name + ".onnx")
+    if os.path.exists(path) and \
+            os.path.getmtime(path) > os.path.getmtime(__file__):
+        return
+    model, batch = make(name)
+    torch.onnx.export(model, tuple(batch), path, input_names=["x", "target"],
+                      dynamo=True, optimize=False, verbose=False,
+                      external_data=False)
+    import numpy as np
+    for x, data in zip(("x", "target"), batch):
+        np.save(os.path.join(folder, f"{name}.{x}.npy"), data.numpy())
+
+
+# ---- the table
+
+
+def median_of(results, key):
+    values = [r[key] for r in results if r]
+    return statistics.median(values) if values else math.nan
+
+
+def ratio(ours, theirs):
+    """Best contender of each round over ours."""
+    pairs = []
+    for i, r in enumerate(ours):
+        best = [t[i]["ms"] for t in theirs if t[i]]
+        if best:
+            pairs.append(min(best) / r["ms"])
+    return statistics.median(pairs) if pairs else math.nan
+
+
+def measure(options, name):
+    export(options.folder, name)
+    team = {}
+    for precision in ("fp32", "bf16", "fp16"):
+        team["ampc", precision] = Ampc(options.ampc, options.folder, name,
+                                       precision, options.busy)
+        for mode in ("eager", "compile")[:2 - options.no_compile]:
+            if precision in options.peer.split(","):
+                team[mode, precision] = Torch(name, precision, mode,
+                                              options.busy)
+    results = {key: [] for key in team}
+    for member in team.values():
+        member.run(0)  # warm; PyTorch compiles here
+    for _ in range(options.rounds):
+        for key, member in team.items():
+            results[key].append(member.run(options.seconds))
+    for member in team.values():
+        member.close()
+    return results
+
+
+HEAD = ["model (batch)", "precision", "ampc ms", "eager ms", "compile ms",
+        "torch / ampc", "ampc / its fp32", "ampc MB", "torch MB", "compile s",
+        "torch.compile s"]
+
+
+def show(x, form):
+    return "-" if math.isnan(x) else form % x
+
+
+def rows(name, results):
+    all_ratios = {}
+    for precision in ("fp32", "bf16", "fp16"):
+        ours = results["ampc", precision]
+        peers = {m: results[m, precision] for m in ("eager", "compile")
+                 if (m, precision) in results}
+        own = statistics.median(
+            a["ms"] / b["ms"] for a, b in zip(ours, results["ampc", "fp32"]))
+        all_ratios[precision] = ratio(ours, peers.values())
+        peer = {m: peers.get(m, []) for m in ("eager", "compile")}
+        print("| " + " | ".join([
+            MODELS[name][0], precision, show(median_of(ours, "ms"), "%.3g"),
+            show(median_of(peer["eager"], "ms"), "%.3g"),
+            show(median_of(peer["compile"], "ms"), "%.3g"),
+            show(all_ratios[precision], "%.2f"), "%.2f" % own,
+            show(median_of(ours, "mb"), "%.0f"),
+            show(median_of(peer["eager"], "mb"), "%.0f"),
+            show(median_of(ours, "first"), "%.1f"),
+            show(median_of(peer["compile"], "first"), "%.1f")]) + " |",
+            flush=True)
+    return all_ratios
+
+
+def main():
+    if sys.argv[1:2] == ["--worker"]:
+        return worker(*sys.argv[2:])
+    p = argparse.ArgumentParser()
+    p.add_argument("ampc")
+    p.add_argument("folder")
+    p.add_argument("names", nargs="*")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--seconds", type=float, default=0.7)
+    p.add_argument("--no-compile", action="store_true")
+    p.add_argument("--busy", action="store_true")
+    p.add_argument("--peer", default="fp32,bf16")
+    options = p.parse_intermixed_args()
+    names = [n for n in MODELS
+             if not options.names or n.startswith(tuple(options.names))]
+    how = "processor time of one thread" if options.busy else "all threads"
+    print(f"PyTorch {torch.__version__.split('+')[0]}, AdamW, {how}, "
+          f"{options.rounds} rounds of {options.seconds} s\n")
+    print("| " + " | ".join(HEAD) + " |\n" + "|---" * len(HEAD) + "|")
+    ratios = [rows(n, measure(options, n)) for n in names]
+    for precision in options.peer.split(","):
+        mean = statistics.geometric_mean(r[precision] for r in ratios)
+        print(f"\ngeometric mean of torch / ampc in {precision}: {mean:.2f}")
+
+
+if __name__ == "__main__":
+    main()
