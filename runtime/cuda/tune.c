@@ -1,10 +1,11 @@
 /* tune.c: which of cuBLASLt's algorithms a product uses.
 
    The choice decides the bits of the result, so it must not change from run to
-   run: what was measured once is kept in a file and taken from there.  Where
-   nothing can be kept, or what was kept is in doubt, the library's own first
-   choice is taken, unmeasured: that too is the same each time.
-   AMPC_TUNE=0 never measures.                                               */
+   run nor from machine to machine: the library's own first choice is taken,
+   which follows from its version and the kind of GPU.  With AMPC_TUNE=1 several
+   are measured; what was measured once is kept in a file and taken from there,
+   and where nothing can be kept, or what was kept is in doubt, nothing is
+   measured.  Then another machine may get other bits.                       */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -179,9 +180,11 @@ static ampc_status choose_all(Tuner *t, const ProductKey *keys,
 ampc_status tune_all(ampc_session *s, const ProductKey *keys,
                      const char *const *names) {
     const char *tune = secure_getenv("AMPC_TUNE");
-    Tuner t = {.s = s, .d = gpu_of(s)};
-    cache_open(s, &t.cache);
-    t.may_measure = !(tune && strcmp(tune, "0") == 0) && !t.cache.damaged;
+    Tuner t = {.s = s, .d = gpu_of(s), .cache = {.s = s}};
+    if (tune && strcmp(tune, "1") == 0) {
+        cache_open(s, &t.cache);
+        t.may_measure = !t.cache.damaged;
+    }
     ampc_status status = choose_all(&t, keys, names);
     if (t.pref) t.d->lt.PrefDestroy(t.pref);
     if (t.begin) t.d->cu.EventDestroy(t.begin);

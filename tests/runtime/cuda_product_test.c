@@ -284,6 +284,7 @@ static void with_seed(uint32_t seed) {
     make_plan(p);
     const char *dir = test_tmp("cache");
     setenv("AMPC_CACHE_DIR", dir, 1);
+    setenv("AMPC_TUNE", "1", 1);
     setenv("AMPC_LIBCUDA", sim()->path, 1);
     setenv("AMPC_LIBCUBLASLT", sim()->cublaslt, 1);
     sim()->reset(&(SimConfig){.seed = seed});
