@@ -402,9 +402,9 @@ def rows(name, results):
         all_ratios[precision] = ratio(ours, peers.values())
         peer = {m: peers.get(m, []) for m in ("eager", "compile")}
         print("| " + " | ".join([
-            MODELS[name][0], precision, show(median_of(ours, "ms"), "%.3g"),
-            show(median_of(peer["eager"], "ms"), "%.3g"),
-            show(median_of(peer["compile"], "ms"), "%.3g"),
+            MODELS[name][0], precision, show(median_of(ours, "ms"), "%.4g"),
+            show(median_of(peer["eager"], "ms"), "%.4g"),
+            show(median_of(peer["compile"], "ms"), "%.4g"),
             show(all_ratios[precision], "%.2f"), "%.2f" % own,
             show(median_of(ours, "mb"), "%.0f"),
             show(median_of(peer["eager"], "mb"), "%.0f"),
