@@ -223,10 +223,14 @@ ampc_status comm_share(ampc_session *s, ampc_status status) {
     s->stale = true;
     status = share_vars(s, kinds);
     if (status == AMPC_OK) status = share_cursor(s);
-    if (status == AMPC_OK)
-        status = var_number(s, s->known[VAR_MICRO], 0, &number);
+    double made = 0; /* of any objective */
+    for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++) {
+        if (!is_known(s->m->vars[i].name, VAR_MICRO)) continue;
+        status = var_number(s, (int)i, 0, &number);
+        made += number;
+    }
     if (status != AMPC_OK) return status;
-    if (number != 0)
+    if (made != 0)
         return session_fail(s, AMPC_ERR_FORMAT,
                             "the checkpoint was made between micro-steps, by "
                             "one rank alone");
