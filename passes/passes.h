@@ -23,11 +23,14 @@ PassFn pass_checks;    /* classes and rows named by inputs are in range      */
 PassFn pass_autocast;  /* casts by class                                    */
 PassFn pass_ranges;    /* warns of what 16 bits do to known numbers         */
 PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */
-PassFn pass_underflow; /* train -> underflow, with --count-underflow        */
+PassFn pass_probes;    /* train -> locate, underflow                        */
 PassFn pass_optimizer; /* train -> train, micro, update, refresh            */
-PassFn pass_locate;    /* train -> locate, with --debug-nonfinite           */
 PassFn pass_inline;    /* calls to their bodies                             */
 PassFn pass_canon;     /* primitives in the forms that fuse and lower       */
+PassFn pass_lift;      /* f32 again, but for what products read             */
+PassFn pass_place;     /* 16 bits where they save traffic                   */
+PassFn pass_locate;    /* where a value is not finite                       */
+PassFn pass_underflow; /* what of gradients fp16 flushes to zero            */
 PassFn pass_reduce;    /* reductions in stages                              */
 PassFn pass_fuse;      /* groups                                            */
 PassFn pass_schedule;  /* order of groups                                   */

@@ -64,10 +64,9 @@ void report_params(const Module *m, bool json, StrBuf *sb) {
 typedef struct Lie {
     Graph *g;
     const Flow *f;
-    int *reads;           /* by root: groups that read it                    */
-    bool *saved;          /* by root: forward makes it, backward reads it    */
-    const Node **reader;  /* by ValueId.i: the first; NULL: none             */
-    const char **demands; /* by ValueId.i: who wants f32; NULL: nobody       */
+    int *reads;          /* by root: groups that read it                    */
+    bool *saved;         /* by root: forward makes it, backward reads it    */
+    const Node **reader; /* by ValueId.i: the first; NULL: none             */
 } Lie;
 
 static const char *part_of(const Node *n) {
@@ -79,27 +78,16 @@ static void note_readers(Lie *l) {
     const Graph *g = l->g;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        for (int k = 0; k < n->nin; k++) {
-            uint32_t v = n->in[k].i;
-            if (!l->reader[v]) l->reader[v] = n;
-            if (n->flags & NODE_UPDATE) l->demands[v] = "a gradient";
-        }
+        for (int k = 0; k < n->nin; k++)
+            if (!l->reader[n->in[k].i]) l->reader[n->in[k].i] = n;
     }
-    for (int i = 0; i < g->outputs.len; i++)
-        l->demands[g->outputs.data[i].value.i] = "an output";
-    for (int i = 0; i < g->writes.len; i++)
-        l->demands[g->writes.data[i].value.i] = "a variable";
 }
 
 static Lie lie_new(Graph *g, Arena *a) {
     const Flow *f = flow_new(g, a);
     int n = g->values.len;
-    Lie l = {g,
-             f,
-             NEW_ARRAY(a, int, n),
-             NEW_ARRAY(a, bool, n),
-             NEW_ARRAY(a, const Node *, n),
-             NEW_ARRAY(a, const char *, n)};
+    Lie l = {g, f, NEW_ARRAY(a, int, n), NEW_ARRAY(a, bool, n),
+             NEW_ARRAY(a, const Node *, n)};
     note_readers(&l);
     for (int i = 0; i < f->ngroup; i++) {
         const Node *first = node_get(g, g->order.data[f->first[i]]);
@@ -115,20 +103,10 @@ static Lie lie_new(Graph *g, Arena *a) {
     return l;
 }
 
-/* Why a value of a mixed-precision program is f32, as far as it shows. */
+/* Pass reduce makes stages of sums after it was decided what is 16 bits. */
 static const char *why_f32(const Lie *l, ValueId v) {
-    const Graph *g = l->g;
-    const Node *n = node_get(g, value_get(g, v)->def);
-    if (l->demands[v.i]) return l->demands[v.i];
-    if (n->flags & NODE_UPDATE) return "the update";
-    if (op_info[n->op].kind == KIND_REDUCE) return "a sum";
-    if (n->op == OP_EXP || n->op == OP_LOG) return "exp or log";
-    if (op_info[n->op].amp == AMP_LOW) return "a product's accumulator";
-    for (int k = 0; k < n->nin; k++)
-        if (n->in[k].i && value_get(g, n->in[k])->kind == VK_RESULT &&
-            value_dtype(g, n->in[k]) == DT_F32)
-            return "computed from f32";
-    return "read by what computes in f32";
+    const char *why = value_get(l->g, v)->why;
+    return why ? why : "a sum";
 }
 
 static bool is_stored(const Lie *l, ValueId v) {

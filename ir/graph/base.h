@@ -99,7 +99,8 @@ typedef struct Loc {
     Str file; /* may be NULL */
     int line; /* 1-based; 0 = none */
     int col;
-    Str node; /* model node name; may be NULL */
+    Str node;    /* model node name; may be NULL */
+    bool inside; /* of a function that the node calls: no result of it */
 } Loc;
 
 typedef struct Diag {

@@ -24,10 +24,14 @@ static bool inline_rule(Rewriter *rw, NodeId id, ValueId *with) {
     call.want = want;
     call.flat = true;
     for (int i = 0; i < n.nout; i++) want[i] = value_dtype(g, n.out[i]);
+    rw->b.loc.inside = true;
     Status s = fn_run(&rw->b, &call, &call.fn->body, with, msg);
     ASSERT(s == OK && "the call was checked when it was made");
-    for (int i = 0; i < n.nout; i++)
-        if (g->order.len > made) rewrite_take_name(g, n.out[i], with[i]);
+    for (int i = 0; i < n.nout && g->order.len > made; i++) {
+        rewrite_take_name(g, n.out[i], with[i]);
+        if (value_get(g, with[i])->kind == VK_RESULT)
+            node_get(g, value_get(g, with[i])->def)->loc.inside = n.loc.inside;
+    }
     return true;
 }
 

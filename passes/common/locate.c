@@ -1,6 +1,6 @@
 /* locate.c: --debug-nonfinite: where a value first is not finite.
-   Before:  graph train: %y = matmul %x, %w      %g = matmul %x, %dy !backward
-   After:   graph locate: the same without the update, and of each value
+   Before:  graph locate, as probes makes it: %y = matmul %x, %w  ...
+   After:   of each value that the model names, in its type,
             %c = 2 k + kind if an element is not finite; else 2^63 - 1
             return ampc.nonfinite=min(%c, ...),
                    ampc.located/K/WAY/OP/DTYPE/LENGTH:NAME/SOURCE=%c, ...
@@ -10,8 +10,8 @@
    The runtime runs it before each step (runtime/locate.c): programs that train
    are the same, bit for bit, and so are their checkpoints.
    Infinities that come from a constant by arithmetic and moves are meant, as in
-   masks; NaN never is.
-   requires     stage STEP                                                   */
+   masks; NaN never is.  Values inside a function are its own affair.
+   requires     stage PRIMITIVE, types chosen                                */
 #include "passes/passes.h"
 
 #include <math.h>
@@ -51,8 +51,9 @@ static ValueId code_of(Locator *l, ValueId v) {
     if (dtype_is_16(t.dtype) || !t.rank)
         v = b_cast(&l->b, v, t.rank ? DT_F32 : DT_F64);
     sum = t.rank
-              ? b_reduce(&l->b, OP_REDUCE_SUMSQ, v, axes, t.rank, false, DT_F64)
+              ? b_reduce(&l->b, OP_REDUCE_SUMSQ, v, axes, t.rank, true, DT_F64)
               : bin(l, OP_MUL, v, v);
+    sum = b_reshape(&l->b, sum, 0, NULL);
     ValueId is_nan = b1(&l->b, OP_ISNAN, sum, DT_DEFAULT);
     ValueId is_inf = b1(&l->b, OP_ISINF, sum, DT_DEFAULT);
     ValueId code = pick(l, is_nan, i64c(l, 2 * (int64_t)l->n), none);
@@ -87,7 +88,8 @@ static bool holds_infinity(const Tensor *t) {
 static bool is_meant(const Locator *l, const Node *n) {
     OpKind kind = op_info[n->op].kind;
     if (n->op == OP_FULL) return isinf(attr_float(n, AK_value, 0));
-    if (kind != KIND_ELEM && kind != KIND_VIEW && kind != KIND_MOVE)
+    if (n->loc.inside ||
+        (kind != KIND_ELEM && kind != KIND_VIEW && kind != KIND_MOVE))
         return false;
     for (int i = 0; i < n->nin; i++)
         if (l->meant[n->in[i].i]) return true;
@@ -110,18 +112,16 @@ static void locate_vars(Locator *l, const bool *read, int limit) {
 static void locate_node(Locator *l, NodeId id) {
     Node n = *node_get(l->g, id); /* building moves the pool */
     vec_push(l->g->arena, &l->g->order, id);
-    if (n.flags & NODE_UPDATE) return;
     bool meant = is_meant(l, &n);
     for (int i = 0; i < n.nout; i++) {
         l->meant[n.out[i].i] = meant;
+        if (n.loc.inside) continue;
         locate(l, n.out[i], n.flags & NODE_BACKWARD ? 'b' : 'f',
                node_info(&n)->text, n.loc);
     }
 }
 
-static void make_locate(const Graph *train, PassCtx *cx) {
-    Graph *g =
-        graph_clone(train, program_name(PROGRAM_LOCATE, train->objective));
+static void locate_graph(Graph *g, PassCtx *cx) {
     Locator l = {.g = g, .b = {.g = g}};
     int limit = g->values.len, n = g->order.len;
     NodeId *old =
@@ -133,8 +133,7 @@ static void make_locate(const Graph *train, PassCtx *cx) {
             l.meant[i] = holds_infinity(g->values.data[i].data);
     for (int i = 0; i < n; i++) {
         const Node *x = node_get(g, old[i]);
-        for (int k = 0; k < x->nin && !(x->flags & NODE_UPDATE); k++)
-            read[x->in[k].i] = true;
+        for (int k = 0; k < x->nin; k++) read[x->in[k].i] = true;
     }
     g->order.len = g->outputs.len = g->writes.len = 0;
     for (int i = 0; i < g->inputs.len; i++)
@@ -145,13 +144,8 @@ static void make_locate(const Graph *train, PassCtx *cx) {
 }
 
 Status pass_locate(Module *m, PassCtx *cx) {
-    int n = m->graphs.len;
-    if (!cx->opt->debug_nonfinite) return OK;
-    for (int i = 0; i < n; i++)
-        if (m->graphs.data[i]->program == PROGRAM_TRAIN)
-            make_locate(m->graphs.data[i], cx);
-    if (m->graphs.len > n) return pass_dce(m, cx);
-    fail(cx->diag, (Loc){.file = m->file},
-         "--debug-nonfinite: nothing trains, so that no step is looked into");
-    return ERR_USAGE;
+    for (int i = 0; i < m->graphs.len; i++)
+        if (m->graphs.data[i]->program == PROGRAM_LOCATE)
+            locate_graph(m->graphs.data[i], cx);
+    return OK;
 }

@@ -613,7 +613,8 @@ Status pass_optimizer(Module *m, PassCtx *cx) {
        or fused yet, so that targets and later passes do not count. */
     m->hash = (uint64_t)cx->opt->accumulate;
     for (int i = 0; i < m->graphs.len; i++) {
-        if (m->graphs.data[i]->program == PROGRAM_UNDERFLOW) continue;
+        ProgramKind p = m->graphs.data[i]->program;
+        if (p == PROGRAM_UNDERFLOW || p == PROGRAM_LOCATE) continue;
         uint64_t one = graph_hash(m->graphs.data[i]);
         m->hash = hash_bytes(m->hash, &one, sizeof one);
     }

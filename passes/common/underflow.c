@@ -1,6 +1,7 @@
 /* underflow.c: --count-underflow: what of each gradient fp16 flushes to zero.
-   Before:  graph train: %dy = ... : f16[4,3]    %g = matmul %x, %dy : f32[2,3]
-   After:   graph underflow: the same, and backward once more in fp32
+   Before:  graph underflow, as probes makes it:
+            %dy = ... : f16[4,3]                 %g = matmul %x, %dy : f32[2,3]
+   After:   the same, and backward once more in fp32
             %dy.2 = ... : f32[4,3]               %g.2 = matmul %x, %dy.2
             return ampc.nonzero/w=sum(%g.2 != 0),
                    ampc.flushed/w=sum(%g == 0 and %g.2 != 0)
@@ -8,7 +9,7 @@
    lost; one that is zero either way (an unused row, a dead unit) was not there.
    The host runs it when it wants to know (api->underflow); programs that train
    are the same, and so are their checkpoints.
-   requires     stage DIFF, fp16                                             */
+   requires     stage PRIMITIVE, types chosen */
 #include "passes/passes.h"
 
 typedef struct Underflow {
@@ -62,7 +63,8 @@ static ValueId is_zero(Underflow *u, ValueId v) {
 static ValueId count(Underflow *u, ValueId flags) {
     int64_t n = type_count(value_type(u->g, flags)), axis = 0;
     ValueId x = b_reshape(&u->b, b_cast(&u->b, flags, DT_F64), 1, &n);
-    return b_reduce(&u->b, OP_REDUCE_SUM, x, &axis, 1, false, DT_F64);
+    x = b_reduce(&u->b, OP_REDUCE_SUM, x, &axis, 1, true, DT_F64);
+    return b_reshape(&u->b, x, 0, NULL);
 }
 
 static void count_gradient(Underflow *u, Str parameter, ValueId g) {
@@ -75,9 +77,7 @@ static void count_gradient(Underflow *u, Str parameter, ValueId g) {
                      count(u, lost));
 }
 
-static void make_underflow(const Graph *train, PassCtx *cx) {
-    Graph *g =
-        graph_clone(train, program_name(PROGRAM_UNDERFLOW, train->objective));
+static void count_graph(Graph *g, PassCtx *cx) {
     Underflow u = {.g = g,
                    .b = {.g = g, .flags = NODE_BACKWARD},
                    .scratch = cx->scratch,
@@ -97,19 +97,8 @@ static void make_underflow(const Graph *train, PassCtx *cx) {
 }
 
 Status pass_underflow(Module *m, PassCtx *cx) {
-    int n = m->graphs.len;
-    if (!cx->opt->count_underflow) return OK;
-    if (cx->opt->precision != PREC_FP16) {
-        fail(cx->diag, (Loc){0},
-             "--count-underflow: what is flushed to zero is fp16's gradients; "
-             "it wants --precision fp16");
-        return ERR_USAGE;
-    }
-    for (int i = 0; i < n; i++)
-        if (m->graphs.data[i]->program == PROGRAM_TRAIN)
-            make_underflow(m->graphs.data[i], cx);
-    if (m->graphs.len > n) return OK;
-    fail(cx->diag, (Loc){.file = m->file},
-         "--count-underflow: nothing trains, so that there is no gradient");
-    return ERR_USAGE;
+    for (int i = 0; i < m->graphs.len; i++)
+        if (m->graphs.data[i]->program == PROGRAM_UNDERFLOW)
+            count_graph(m->graphs.data[i], cx);
+    return OK;
 }

@@ -2,8 +2,8 @@
 
    Each case computes a model in double and marks every place where a value
    could be rounded with a letter: at(r, 'p', v).  It lists the letters that are
-   rounded to the 16-bit type and those that are not (amp.md, section 1; the
-   rules at the head of passes/common/autocast.c and autodiff.c).  The compiled
+   rounded to the 16-bit type and those that are not (the rules at the head of
+   passes/common/placement.c).  The compiled
    model must agree with that.  The data are chosen so that they tell, the case
    would fail with any one letter changed over, and so that no rounding is a
    close call that the order of a sum in f32 could turn.                     */
@@ -337,36 +337,36 @@ typedef struct Case {
 } Case;
 
 static const Case cases[] = {
-    {"product", FORWARD PRODUCT "  return %y\n}\n", plain, "xwy", "ts", "x", M,
+    {"product", FORWARD PRODUCT "  return %y\n}\n", plain, "xw", "yts", "x", M,
      NULL, M *N},
-    {"bias_meets_the_product_before_it_is_rounded",
+    {"bias_meets_the_product_unrounded",
      FORWARD "  param %b: f32[12] = 0\n" PRODUCT
              "  %o = add %y, %b : f32[11,12]\n  return %o\n}\n",
-     biased, "xwy", "pbts", "x", M, NULL, M *N},
-    {"parameters_do_not_widen_nor_round",
+     biased, "xw", "pybts", "x", M, NULL, M *N},
+    {"parameters_are_not_rounded",
      FORWARD "  param %g: f32[12] = 0\n" PRODUCT
              "  %o = mul %y, %g : f32[11,12]\n  return %o\n}\n",
-     scaled, "xwy", "pgts", "x", M, NULL, M *N},
+     scaled, "xwp", "ygts", "x", M, NULL, M *N},
     {"constants_are_not_rounded",
      FORWARD PRODUCT "  %o = mul %y, 1.00171875 : f32[11,12]\n  return %o\n}\n",
-     by_constant, "xwy", "pkts", "x", M, NULL, M *N},
+     by_constant, "xwp", "ykts", "x", M, NULL, M *N},
     {"sum_of_two_products",
      FORWARD "  param %u: f32[6,12] = 0\n" PRODUCT
              "  %p = matmul %x, %u : f32[11,12]\n"
              "  %o = add %y, %p : f32[11,12]\n  return %o\n}\n",
-     two_products, "xwupoy", "ts", "x", M, NULL, M *N},
+     two_products, "xwupo", "yts", "x", M, NULL, M *N},
     {"an_activation_in_f32_widens",
      "graph forward(%x: f32[11,6], %z: f32[11,12]) {\n"
      "  param %w: f32[6,12] = 0\n" PRODUCT
      "  %o = add %y, %z : f32[11,12]\n  return %o\n}\n",
      beside_f32, "xwp", "zyts", "xz", M, NULL, M *N},
-    {"tanh_follows",
+    {"outputs_are_not_rounded",
      FORWARD PRODUCT "  %o = tanh %y : f32[11,12]\n  return %o\n}\n", bounded,
-     "xwpy", "ts", "x", M, NULL, M *N},
-    {"parameters_do_not_widen_what_follows",
+     "xwp", "yts", "x", M, NULL, M *N},
+    {"registers_are_not_rounded",
      FORWARD "  param %g: f32[12] = 0\n" PRODUCT "  %a = tanh %y : f32[11,12]\n"
              "  %o = mul %a, %g : f32[11,12]\n  return %o\n}\n",
-     bounded_and_scaled, "xwpay", "gts", "x", M, NULL, M *N},
+     bounded_and_scaled, "xwp", "aygts", "x", M, NULL, M *N},
     {"norm_reads_16_bits_and_returns_32",
      FORWARD
      "  param %b: f32[12] = 0, %g: f32[12] = 1, %h: f32[12] = 0\n" PRODUCT
@@ -380,7 +380,7 @@ static const Case cases[] = {
              "  %o = add %y, %b : f32[11,12]\n"
              "  %n, %m, %r = layer_norm %o, %g, %h {axis=1, epsilon=0.1}\n"
              "  %q = matmul %n, %v : f32[11,7]\n  return %q\n}\n",
-     normed_inside, "xwynvq", "pbmdieghts", "x", M, NULL, M *P},
+     normed_inside, "xwynv", "pqbmdieghts", "x", M, NULL, M *P},
     {"softmax_reads_16_bits_and_returns_32",
      FORWARD PRODUCT
      "  %n = softmax %y {axis=1} : f32[11,12]\n  return %n\n}\n",
@@ -389,17 +389,17 @@ static const Case cases[] = {
      FORWARD "  param %v: f32[12,7] = 0\n" PRODUCT
              "  %n = softmax %y {axis=1} : f32[11,12]\n"
              "  %q = matmul %n, %v : f32[11,7]\n  return %q\n}\n",
-     softmaxed_inside, "xwynvq", "demts", "x", M, NULL, M *P},
+     softmaxed_inside, "xwynv", "qdemts", "x", M, NULL, M *P},
     {"sums_are_f32",
      "graph forward(%x: f32[40,6]) {\n  param %w: f32[6,12] = 0\n"
      "  %y = matmul %x, %w : f32[40,12]\n"
      "  %o = reduce_sum %y {axes=[0], keepdims=0} : f32[12]\n  return %o\n}\n",
      summed, "xwp", "ayts", "x", ROWS, NULL, N},
-    {"means_add_in_f32_and_follow",
+    {"means_are_f32",
      "graph forward(%x: f32[40,6]) {\n  param %w: f32[6,12] = 0\n"
      "  %y = matmul %x, %w : f32[40,12]\n"
      "  %o = reduce_mean %y {axes=[0], keepdims=0} : f32[12]\n  return %o\n}\n",
-     averaged, "xwpy", "ats", "x", ROWS, NULL, N},
+     averaged, "xwp", "yats", "x", ROWS, NULL, N},
     {"casts_of_the_user_stay",
      "graph forward(%x: f32[11,6]) {\n  %d = cast %x {user=1} : $T[11,6]\n"
      "  %u = cast %d {user=1} : f32[11,6]\n"
@@ -410,24 +410,24 @@ static const Case cases[] = {
      "  param %w: f32[6,12] = 0\n"
      "  %y = matmul %x, %w : f32[40,12]\n" LOSS("40", "12"),
      grad_weight, "xd", "Wts", "xc", ROWS, "w", K *N},
-    {"gradient_of_a_bias_adds_in_f32",
+    {"gradient_of_a_bias_is_f32",
      "graph forward(%x: f32[40,6], %c: f32[40,12]) {\n"
      "  param %w: f32[6,12] = 0, %b: f32[12] = 0\n"
      "  %p = matmul %x, %w : f32[40,12]\n"
      "  %y = add %p, %b : f32[40,12]\n" LOSS("40", "12"),
-     grad_bias, "d", "aB", "xc", ROWS, "b", N},
+     grad_bias, "", "daB", "xc", ROWS, "b", N},
     {"gradient_of_a_gain_adds_in_f32",
      "graph forward(%x: f32[40,6], %c: f32[40,12]) {\n"
      "  param %w: f32[6,12] = 0, %g: f32[12] = 0\n"
      "  %p = matmul %x, %w : f32[40,12]\n"
      "  %y = mul %p, %g : f32[40,12]\n" LOSS("40", "12"),
-     grad_gain, "xwd", "pmaGts", "xc", ROWS, "g", N},
+     grad_gain, "xwp", "dmaGts", "xc", ROWS, "g", N},
     {"gradient_of_a_table_adds_in_f32",
      "graph forward(%i: i64[40], %c: f32[40,12]) {\n"
      "  param %w: f32[6,12] = 0, %table: f32[7,6] = 0\n"
      "  %e = gather %table, %i {axis=0} : f32[40,6]\n"
      "  %y = matmul %e, %w : f32[40,12]\n" LOSS("40", "12"),
-     grad_table, "wd", "eats", "ic", ROWS, "table", IDS *K},
+     grad_table, "wde", "ats", "ic", ROWS, "table", IDS *K},
     {"gradients_that_meet_are_rounded_once",
      "graph forward(%x: f32[11,6], %c: f32[11,7]) {\n"
      "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0, %t: f32[12,7] = 0\n"

@@ -1,0 +1,354 @@
+#!/usr/bin/env python3
+"""What placement costs and saves: for each model the bytes that forward and
+backward move, beside the least that any choice of dtypes could, and how far
+its losses are from those of fp32 (maintainers).
+
+usage: placement.py [--precision P] [--runs N] AMPC[,AMPC...] [NAME...]
+
+A row for each AMPC and one for PyTorch's autocast on the CPU.  Least: every
+value in memory in 16 bits, once, but gradients of parameters, outputs, and
+results of exp and log.  Distance: |loss - loss in fp32| / loss, over N (6)
+batches of data and 12 steps of AdamW; mean and largest."""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+STEPS, VOCABULARY, TOKENS, BATCH = 12, 96, 64, 8
+LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+# ---- models -----------------------------------------------------------------
+
+class MLP(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(192, 256), nn.ReLU(), nn.Linear(256, 128),
+                         nn.ReLU(), nn.Linear(128, 10))
+
+
+class CNN(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1),
+            nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2))
+        self.fc = nn.Linear(512, 10)
+
+    def forward(self, x):
+        return self.fc(self.body(x).flatten(1))
+
+
+class Residual(nn.Module):
+    def __init__(self, c, k, stride):
+        super().__init__()
+        self.a = nn.Conv2d(c, k, 3, stride, 1, bias=False)
+        self.b = nn.Conv2d(k, k, 3, 1, 1, bias=False)
+        self.an, self.bn = nn.BatchNorm2d(k), nn.BatchNorm2d(k)
+        self.down = None if (c, stride) == (k, 1) else nn.Sequential(
+            nn.Conv2d(c, k, 1, stride, bias=False), nn.BatchNorm2d(k))
+
+    def forward(self, x):
+        y = self.bn(self.b(F.relu(self.an(self.a(x)))))
+        return F.relu(y + (self.down(x) if self.down else x))
+
+
+class ResNet18(nn.Module):
+    def __init__(self, c=16):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, c, 3, padding=1, bias=False),
+                                  nn.BatchNorm2d(c), nn.ReLU())
+        sizes = [(c, c, 1), (c, c, 1), (c, 2 * c, 2), (2 * c, 2 * c, 1),
+                 (2 * c, 4 * c, 2), (4 * c, 4 * c, 1), (4 * c, 8 * c, 2),
+                 (8 * c, 8 * c, 1)]
+        self.body = nn.Sequential(*(Residual(*s) for s in sizes))
+        self.fc = nn.Linear(8 * c, 10)
+
+    def forward(self, x):
+        return self.fc(self.body(self.stem(x)).mean((2, 3)))
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(c))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-5) * self.weight
+
+
+def rotate(x, cos, sin):
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
+class Attention(nn.Module):
+    """kind: gpt (causal, one product for q, k, v), llama (causal, rotary),
+    bert (a mask, scores written out), vit (all see all)."""
+
+    def __init__(self, c, heads, kind):
+        super().__init__()
+        self.heads, self.kind = heads, kind
+        bias = kind != "llama"
+        if kind == "gpt":
+            self.qkv = nn.Linear(c, 3 * c)
+        else:
+            self.q, self.k, self.v = (nn.Linear(c, c, bias=bias)
+                                      for _ in range(3))
+        self.proj = nn.Linear(c, c, bias=bias)
+        angles = torch.outer(torch.arange(TOKENS).float(),
+                             1e4 ** (-torch.arange(0, 1, 2 * heads / c)))
+        angles = torch.cat((angles, angles), -1)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, x, mask=None):
+        b, t, c = x.shape
+        qkv = (self.qkv(x).split(c, 2) if self.kind == "gpt" else
+               (self.q(x), self.k(x), self.v(x)))
+        q, k, v = (z.view(b, t, self.heads, -1).transpose(1, 2) for z in qkv)
+        if self.kind == "llama":
+            q, k = rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin)
+        if self.kind == "bert":
+            s = q @ k.transpose(-1, -2) / (c // self.heads) ** .5 + mask
+            y = F.softmax(s, -1) @ v
+        else:
+            y = F.scaled_dot_product_attention(
+                q, k, v, is_causal=self.kind in ("gpt", "llama"))
+        return self.proj(y.transpose(1, 2).reshape(b, t, c))
+
+
+class Block(nn.Module):
+    def __init__(self, c, heads, kind):
+        super().__init__()
+        self.kind = kind
+        norm = RMSNorm if kind == "llama" else nn.LayerNorm
+        self.n1, self.n2 = norm(c), norm(c)
+        self.attention = Attention(c, heads, kind)
+        bias = kind != "llama"
+        self.up = nn.Linear(c, 4 * c, bias=bias)
+        self.gate = nn.Linear(c, 4 * c, bias=False) if not bias else None
+        self.down = nn.Linear(4 * c, c, bias=bias)
+
+    def feed(self, x):
+        y = (F.silu(self.gate(x)) * self.up(x) if self.gate else
+             F.gelu(self.up(x)))
+        return self.down(y)
+
+    def forward(self, x, mask=None):
+        if self.kind == "bert":
+            x = self.n1(x + self.attention(x, mask))
+            return self.n2(x + self.feed(x))
+        x = x + self.attention(self.n1(x))
+        return x + self.feed(self.n2(x))
+
+
+class Language(nn.Module):
+    def __init__(self, kind, c=128, heads=4, layers=4):
+        super().__init__()
+        self.kind = kind
+        self.words = nn.Embedding(VOCABULARY, c)
+        self.places = nn.Embedding(TOKENS, c) if kind != "llama" else None
+        self.blocks = nn.ModuleList(Block(c, heads, kind)
+                                    for _ in range(layers))
+        self.norm = RMSNorm(c) if kind == "llama" else nn.LayerNorm(c)
+        self.head = nn.Linear(c, VOCABULARY, bias=False)
+        nn.init.normal_(self.words.weight, 0, .02)
+        if self.places:
+            nn.init.normal_(self.places.weight, 0, .02)
+
+    def forward(self, ids):
+        x, mask = self.words(ids), None
+        if self.places:
+            x = x + self.places(torch.arange(TOKENS))
+        if self.kind == "bert":  # token 0 is padding
+            mask = torch.where(ids == 0, torch.finfo(torch.float32).min, 0.)
+            mask = mask[:, None, None, :]
+        for b in self.blocks:
+            x = b(x, mask)
+        return self.head(self.norm(x))
+
+
+class ViT(nn.Module):
+    def __init__(self, c=96, layers=4):
+        super().__init__()
+        self.patch = nn.Conv2d(3, c, 4, 4)
+        self.first = nn.Parameter(torch.zeros(1, 1, c))
+        self.places = nn.Parameter(.02 * torch.randn(1, 17, c))
+        self.blocks = nn.Sequential(*(Block(c, 3, "vit")
+                                      for _ in range(layers)))
+        self.norm, self.fc = nn.LayerNorm(c), nn.Linear(c, 10)
+
+    def forward(self, x):
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = torch.cat((self.first.expand(x.shape[0], -1, -1), x), 1)
+        return self.fc(self.norm(self.blocks(x + self.places))[:, 0])
+
+
+def images(g, *shape):
+    x = torch.randn(STEPS, 4 * BATCH, *shape, generator=g)
+    return x, (x.flatten(2)[..., :10] + x.flatten(2)[..., 10:20]).argmax(-1)
+
+
+def text(g):
+    ids = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1), generator=g)
+    ids[..., 1:] = torch.where(ids[..., 1:] % 3 > 0,
+                               (ids[..., :-1] + 1) % VOCABULARY, ids[..., 1:])
+    return ids[..., :-1].contiguous(), ids[..., 1:].contiguous()
+
+
+MODELS = {  # name: model, data, learning rate
+    "mlp": (MLP, lambda g: images(g, 192), 1e-3),
+    "cnn": (CNN, lambda g: images(g, 3, 16, 16), 1e-4),
+    "resnet18": (ResNet18, lambda g: images(g, 3, 16, 16), 1e-4),
+    "vit": (ViT, lambda g: images(g, 3, 16, 16), 1e-3),
+    "gpt": (lambda: Language("gpt"), text, 1e-3),
+    "llama": (lambda: Language("llama"), text, 1e-3),
+    "bert": (lambda: Language("bert"), text, 1e-3),
+}
+
+
+# ---- losses -----------------------------------------------------------------
+
+class WithLoss(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, target):
+        y = self.net(x)
+        return F.cross_entropy(y.flatten(0, -2).float(), target.flatten())
+
+
+def torch_losses(make, data, rate, low):
+    torch.manual_seed(1)
+    model, losses = WithLoss(make()).train(), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    for x, t in zip(*data):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", low or torch.bfloat16, enabled=bool(low)):
+            loss = model(x, t)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def ampc(command):
+    r = subprocess.run(command, capture_output=True, text=True)
+    if r.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {r.stderr}")
+    return r.stdout
+
+
+def module_losses(so, folder, runs):
+    losses = []
+    for r in range(runs):
+        feeds = []
+        for n in ("x", "target"):
+            feeds += ["--feed", f"{n}={folder}/{r}.{n}.npy"]
+        ampc([f"{folder}/ampc", "run", so, "--device", "cpu", "--steps",
+              str(STEPS), "--log", so + ".log", "--quiet", "--threads", "1"]
+             + feeds)
+        losses.append([json.loads(s)["loss"] for s in open(so + ".log")])
+    return np.array(losses)
+
+
+def distance(got, want):
+    d = np.abs(np.array(got) - want) / want
+    return f"{d.mean():.2e} {d.max():.2e}"
+
+
+# ---- bytes ------------------------------------------------------------------
+
+def elements(type_):
+    return np.prod([int(n) for n in re.findall(r"\d+", type_.split("[")[1])],
+                   dtype=float)
+
+
+def step_bytes(program, so):
+    """What forward and backward move of the values that they store, and the
+    least of it."""
+    casts = json.loads(ampc([program, "inspect", so, "--casts", "--json"]))
+    train = next(p for p in casts if p["program"] == "train")
+    moved = least = 0
+    values = {v["value"]: v for v in train["values"]}
+    for v in train["values"]:
+        if v["part"] == "update":
+            continue
+        wide = v["type"].startswith("f32") and not (
+            v["why"] in ("a gradient", "an output", "a variable") or
+            v["op"] in ("exp", "log"))
+        moved += v["bytes"]
+        least += v["bytes"] / 2 if wide else v["bytes"]
+    for c in train["casts"]:  # a second form of a value is written for nothing
+        if c["bytes"] and c["part"] != "update" and c["value"] in values:
+            least -= 2 * elements(c["from"])
+    return moved, least
+
+
+# ---- rows -------------------------------------------------------------------
+
+def compile_(program, folder, name, precision, rate):
+    so = f"{folder}/{name}.so"
+    ampc([program, f"{folder}/m.onnx", "-o", so, "--precision", precision,
+          "--loss", "auto", "--optimizer", f"adamw,lr={rate},weight_decay=0.01",
+          "--target", "cpu:x86-64-v3"])
+    return so
+
+
+def compare(name, programs, precision, runs):
+    make, data, rate = MODELS[name]
+    batches = [data(torch.Generator().manual_seed(r)) for r in range(runs)]
+    with tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(1)
+        model = WithLoss(make()).train()
+        torch.onnx.export(model, tuple(b[0] for b in batches[0]),
+                          f"{folder}/m.onnx", dynamo=True, optimize=False,
+                          verbose=False, input_names=["x", "target"])
+        os.symlink(os.path.abspath(programs[0]), f"{folder}/ampc")
+        for r, (x, t) in enumerate(batches):
+            np.save(f"{folder}/{r}.x.npy", x.numpy().reshape(-1, *x.shape[2:]))
+            np.save(f"{folder}/{r}.target.npy",
+                    t.numpy().reshape(-1, *t.shape[2:]))
+        want = module_losses(compile_(programs[0], folder, "fp32", "fp32",
+                                      rate), folder, runs)
+        for i, program in enumerate(programs):
+            so = compile_(program, folder, f"low{i}", precision, rate)
+            moved, least = step_bytes(program, so)
+            got = module_losses(so, folder, runs)
+            print(f"{name:9} {program[-24:]:24} {moved / 1e6:8.2f} "
+                  f"{100 * (moved / least - 1):6.2f} %  {distance(got, want)}",
+                  flush=True)
+    fp32 = np.array([torch_losses(make, b, rate, None) for b in batches])
+    got = [torch_losses(make, b, rate, LOW[precision]) for b in batches]
+    print(f"{name:9} {'PyTorch autocast':24} {'':17}  {distance(got, fp32)}",
+          flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--precision", choices=sorted(LOW), default="bf16")
+    p.add_argument("--runs", type=int, default=6)
+    p.add_argument("ampc")
+    p.add_argument("names", nargs="*")
+    a = p.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    print(f"{'model':9} {'program':24} {'MB/step':>8} {'above':>8}  "
+          f"{'mean':8} {'largest':8}")
+    for name in a.names or MODELS:
+        compare(name, a.ampc.split(","), a.precision, a.runs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+/* lift.c: what the compiler made 16 bits is f32 again, but for what products
+   read.
+   Before:  %h = matmul %x, %w : bf16[..]    %r = add %h, %y : bf16[..]
+   After:   %h = matmul %x, %w : f32[..]     %r = add %h, %y : f32[..]
+            %r.bf16 = cast %r                in front of the product that reads
+   %r What the model itself declares to be of 16 bits, and what is computed from
+   that, stays, as do the copies that the update writes.
+   requires     stage PRIMITIVE
+   establishes  16 bits are there for products alone, each behind its cast    */
+#include "passes/common/rewrite.h"
+#include "passes/passes.h"
+
+typedef struct Lift {
+    Graph *g;
+    DType low;
+    Builder b;
+    bool *own;       /* by ValueId.i: 16 bits as the model declares          */
+    bool *made;      /* by ValueId.i: 16 bits as the compiler chose, and no
+                        number or copy of a variable, nor moved from one     */
+    ValueId *wide;   /* by ValueId.i: what stands for it; 0: itself          */
+    ValueId *low_of; /* by ValueId.i: its cast                               */
+    bool *stands;    /* by ValueId.i: this cast is in the order again        */
+    uint32_t limit;
+} Lift;
+
+/* Of the model, not a copy of the compiler's nor a number that it folded. */
+static bool declares_16(const Graph *g, ValueId v) {
+    const Value *val = value_get(g, v);
+    if (!dtype_is_16(type_get(val->type)->dtype)) return false;
+    if (val->kind == VK_VAR) return value_var(g, v)->kind != VAR_SHADOW;
+    return val->kind == VK_INPUT;
+}
+
+static bool is_compiler_cast(const Node *n) {
+    return n->op == OP_CAST && !attr_int(n, AK_user, 0) &&
+           !(n->flags & NODE_UPDATE);
+}
+
+static void find_own(Lift *l) {
+    const Graph *g = l->g;
+    for (uint32_t v = 1; v < l->limit; v++)
+        l->own[v] = declares_16(g, (ValueId){v});
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        bool own = n->op == OP_CAST && !is_compiler_cast(n);
+        for (int k = 0; k < n->nin; k++) own |= l->own[n->in[k].i];
+        for (int k = 0; k < n->nout; k++)
+            l->own[n->out[k].i] = own && dtype_is_16(value_dtype(g, n->out[k]));
+    }
+    l->own[0] = false;
+}
+
+static void find_made(Lift *l) {
+    const Graph *g = l->g;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        OpKind kind = op_info[n->op].kind;
+        bool moves = kind == KIND_MOVE || kind == KIND_VIEW;
+        ValueId v = n->out[0], from = n->nin ? n->in[0] : NO_VALUE;
+        bool of_leaf = moves && dtype_is_16(value_dtype(g, from)) &&
+                       !l->own[from.i] && !l->made[from.i];
+        l->made[v.i] = !l->own[v.i] && !of_leaf && value_dtype(g, v) == l->low;
+    }
+}
+
+static ValueId wide(const Lift *l, ValueId v) {
+    return v.i < l->limit && l->wide[v.i].i ? l->wide[v.i] : v;
+}
+
+/* The cast of v, one that was there before if possible. */
+static ValueId low(Lift *l, ValueId v) {
+    if (value_dtype(l->g, v) != DT_F32) return v;
+    ValueId c = l->low_of[v.i];
+    if (!c.i) {
+        c = b_cast(&l->b, v, l->low);
+    } else if (c.i < l->limit && !l->stands[c.i]) {
+        NodeId id = value_get(l->g, c)->def;
+        node_get(l->g, id)->in[0] = v;
+        vec_push(l->g->arena, &l->g->order, id);
+        l->stands[c.i] = true;
+    }
+    return l->low_of[v.i] = c;
+}
+
+/* A cast between f32 and what the compiler made 16 bits. */
+static bool is_lifted_cast(const Lift *l, const Node *n) {
+    ValueId from = n->in[0], to = n->out[0];
+    return is_compiler_cast(n) &&
+           ((l->made[to.i] && value_dtype(l->g, from) == DT_F32) ||
+            (l->made[from.i] && value_dtype(l->g, to) == DT_F32));
+}
+
+/* A cast that a function ends with is its result; now that is what it read. */
+static void name_result(Graph *g, const Node *cast, ValueId from) {
+    const Value *v = value_get(g, from);
+    Node *def = v->kind == VK_RESULT ? node_get(g, v->def) : NULL;
+    if (!def || !def->loc.inside || cast->loc.inside) return;
+    def->loc.inside = false;
+    rewrite_take_name(g, cast->out[0], from);
+}
+
+static void lift_node(Lift *l, NodeId id) {
+    Graph *g = l->g;
+    Node n = *node_get(g, id);
+    bool product = op_info[n.op].amp == AMP_LOW;
+    if (is_lifted_cast(l, &n)) {
+        ValueId from = wide(l, n.in[0]);
+        name_result(g, &n, from);
+        l->wide[n.out[0].i] = from;
+        if (!l->low_of[from.i].i && l->made[n.out[0].i])
+            l->low_of[from.i] = n.out[0];
+        return;
+    }
+    for (int k = 0; k < n.nin; k++) {
+        ValueId in = wide(l, n.in[k]);
+        if (product && l->made[n.in[k].i]) {
+            l->b.flags = n.flags & NODE_BACKWARD;
+            in = low(l, in);
+        }
+        n.in[k] = in;
+    }
+    Value *v = value_get(g, n.out[0]);
+    if (!(n.flags & NODE_UPDATE) && l->made[n.out[0].i])
+        v->type = type_with_dtype(v->type, DT_F32);
+    vec_push(g->arena, &g->order, id);
+}
+
+static void lift_graph(Graph *g, Arena *scratch) {
+    uint32_t limit = (uint32_t)g->values.len;
+    Lift l = {.g = g, .low = g->module->low, .b = {.g = g}, .limit = limit};
+    l.own = NEW_ARRAY(scratch, bool, limit);
+    l.made = NEW_ARRAY(scratch, bool, limit);
+    l.wide = NEW_ARRAY(scratch, ValueId, limit);
+    l.low_of = NEW_ARRAY(scratch, ValueId, limit);
+    l.stands = NEW_ARRAY(scratch, bool, limit);
+    find_own(&l);
+    find_made(&l);
+    int n = g->order.len;
+    NodeId *old = arena_dup(scratch, g->order.data, (size_t)n * sizeof *old);
+    g->order.len = 0;
+    for (int i = 0; i < n; i++) lift_node(&l, old[i]);
+    for (int i = 0; i < g->outputs.len; i++)
+        g->outputs.data[i].value = wide(&l, g->outputs.data[i].value);
+    for (int i = 0; i < g->writes.len; i++)
+        g->writes.data[i].value = wide(&l, g->writes.data[i].value);
+}
+
+Status pass_lift(Module *m, PassCtx *cx) {
+    if (m->low == NUM_DTYPES) return OK;
+    for (int i = 0; i < m->graphs.len; i++)
+        lift_graph(m->graphs.data[i], cx->scratch);
+    return OK;
+}

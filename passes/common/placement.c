@@ -1,0 +1,377 @@
+/* placement.c: the storage dtype of every value, at least cost (amp.md 5).
+   Before:  %h = matmul %x.bf16, %w.bf16 : f32    %r = relu %h : f32
+            %r.bf16 = cast %r                      %z = matmul %r.bf16, ..
+   After:   %h = matmul %x.bf16, %w.bf16 : f32    %r = relu %h : bf16
+            %z = matmul %r, ..
+
+   All arithmetic but that of products is f32 whatever is stored, so only values
+   that reach memory gain by 16 bits.  A value is low (16 bits) or high; one
+   that is high and read by a product has a cast beside it.  Of all assignments
+   the cheapest in this order:
+     1. bytes read and written in a step
+     2. bytes kept for the backward pass
+     3. the accuracy price of what is rounded: 1, 1 more for each reader that
+        amplifies a relative error (exp, log, pow, differences), and 1 for each
+        sum that it passes through behind, as residuals do
+     4. roundings; where all that is equal, f32
+   High whatever it costs are
+     - what leaves the program, gradients of parameters, all of the update
+     - sums, what is computed of them alone, and values that their reader
+       broadcasts: they are few, and many would share an error
+     - results of exp and log, operands of log, sin and cos, random numbers
+     - values of constants and integers alone, and sums with such numbers
+       beside which 16 bits lose the data
+     - residual streams that PyTorch has in fp32: whatever is rounded there
+       is in all that follows.  It is the one price on accuracy that weighs
+       against bytes: in bf16 it would save 6 to 9 % of the bytes of
+       transformers and put a small GPT's losses 1.7 times as far from fp32
+       (models/placement.py)
+     - in fp16, whose range is short: powers, roots, reciprocals, squares
+   A view shares its source's label, as do operand and result of a pool.
+
+   requires     stage PRIMITIVE, as pass lift leaves it, no equal or dead nodes
+   establishes  16 bits wherever they save traffic                           */
+#include "passes/common/mincut.h"
+#include "passes/common/origin.h"
+#include "passes/common/placement.h"
+
+static const char stream[] = "a residual stream";
+enum { STEP_BYTES, SAVED_BYTES, PRICE, ROUNDINGS };
+
+typedef struct Place {
+    Graph *g;
+    DType low;
+    Origins origins;
+    const char **high; /* by ValueId.i: why it must be, NULL: it need not    */
+    bool *free;    /* by ValueId.i: the pass chooses                         */
+    bool *half;    /* by ValueId.i: PyTorch has it in 16 bits                */
+    int *uses;     /* by ValueId.i                                           */
+    bool *few;     /* by ValueId.i: a sum, or computed from one element-wise */
+    ValueId *cast; /* by ValueId.i: its 16-bit copy                          */
+    int *price;    /* by ValueId.i                                           */
+    Traffic *traffic; /* by ValueId.i */
+    Cut *cut;
+} Place;
+
+static int64_t count_of(const Graph *g, ValueId v) {
+    return type_count(value_type(g, v));
+}
+
+static bool is_leaf(const Graph *g, ValueId v) {
+    ValueKind kind = value_get(g, v)->kind;
+    return kind == VK_VAR || kind == VK_CONST;
+}
+
+static DType dtype_of(const Graph *g, ValueId v) {
+    return v.i ? value_dtype(g, v) : NUM_DTYPES;
+}
+
+/* The 16-bit copy for products. */
+static bool is_copy(const Place *p, const Node *n) {
+    return n->op == OP_CAST && !attr_int(n, AK_user, 0) &&
+           !(n->flags & NODE_UPDATE) && dtype_of(p->g, n->in[0]) == DT_F32 &&
+           dtype_of(p->g, n->out[0]) == p->low;
+}
+
+/* ---- what must be high --------------------------------------------------- */
+
+static bool broadcasts(const Graph *g, const Node *n, ValueId v) {
+    OpKind kind = op_info[n->op].kind;
+    return (kind == KIND_ELEM || n->op == OP_EXPAND) &&
+           count_of(g, v) < count_of(g, n->out[0]);
+}
+
+static bool is_activation(const Graph *g, const Node *n, ValueId v) {
+    return !is_leaf(g, v) && !broadcasts(g, n, v);
+}
+
+/* Types as PyTorch's autocast has them, as far as residual sums need it. */
+static void note_half(Place *p, const Node *n) {
+    const Graph *g = p->g;
+    bool all = true, any = false;
+    OpKind kind = op_info[n->op].kind;
+    for (int k = 0; k < n->nin; k++) {
+        ValueId v = n->in[k];
+        if (!v.i || !dtype_is_float(value_dtype(g, v)) ||
+            !is_activation(g, n, v))
+            continue;
+        any = true;
+        all &= p->half[v.i];
+    }
+    bool follows = kind == KIND_ELEM || kind == KIND_MOVE ||
+                   kind == KIND_VIEW || kind == KIND_LIB;
+    bool half = op_info[n->op].amp == AMP_LOW || (follows && any && all);
+    if (n->op == OP_CAST && attr_int(n, AK_user, 0))
+        half = dtype_is_16(value_dtype(g, n->out[0]));
+    for (int k = 0; k < n->nout; k++) p->half[n->out[k].i] = half;
+}
+
+static void note_few(Place *p, const Node *n) {
+    ValueId v = n->out[0];
+    OpKind kind = op_info[n->op].kind;
+    bool few = kind == KIND_REDUCE;
+    for (int k = 0; k < n->nin && kind != KIND_ANCHOR && kind != KIND_LIB; k++)
+        few |=
+            p->few[n->in[k].i] && count_of(p->g, n->in[k]) == count_of(p->g, v);
+    for (int k = 0; k < n->nin && kind != KIND_REDUCE; k++)
+        few &= !dtype_is_float(dtype_of(p->g, n->in[k])) ||
+               p->few[n->in[k].i] || is_leaf(p->g, n->in[k]);
+    p->few[v.i] = few;
+}
+
+static bool leaves_short_range(const Node *n) {
+    return n->op == OP_POW || n->op == OP_SQRT || n->op == OP_RSQRT ||
+           n->op == OP_RECIPROCAL ||
+           (n->op == OP_MUL && same_value(n->in[0], n->in[1]));
+}
+
+/* Forward sums of two activations of which PyTorch has one in fp32, such values
+   that they read and others too, and what only adds and moves bring into them.
+ */
+static void note_streams(Place *p) {
+    const Graph *g = p->g;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_get(g, g->order.data[i]);
+        OpKind kind = op_info[n->op].kind;
+        bool sum = n->op == OP_ADD, two = sum;
+        const char **high = &p->high[n->out[0].i];
+        if (n->flags || !(sum || kind == KIND_MOVE || kind == KIND_VIEW))
+            continue;
+        for (int k = 0; k < n->nin; k++) two &= is_activation(g, n, n->in[k]);
+        if (two && !p->half[n->out[0].i]) *high = stream;
+        for (int k = 0; k < n->nin; k++) {
+            ValueId v = n->in[k];
+            if (dtype_of(g, v) == DT_F32 && !p->half[v.i] &&
+                is_activation(g, n, v) && (*high || (two && p->uses[v.i] > 1)))
+                p->high[v.i] = stream;
+        }
+    }
+}
+
+static const char *must_be_high(const Place *p, const Node *n) {
+    OpKind kind = op_info[n->op].kind;
+    ValueId v = n->out[0];
+    if (n->flags & NODE_UPDATE) return "the update is fp32";
+    if (p->origins.of[v.i] != FROM_DATA) return "made of integers";
+    if (p->few[v.i] || count_of(p->g, v) == 1) return "a sum";
+    if (kind == KIND_GEN) return "made by a generator";
+    if (n->op == OP_EXP || n->op == OP_LOG) return "exp or log";
+    if (p->low == DT_F16 && leaves_short_range(n)) return "range of fp16";
+    if (kind == KIND_ELEM && !origin_fits(n, p->origins.bound[v.i], p->low))
+        return "huge constants";
+    return NULL;
+}
+
+static const char *demand(const Place *p, const Node *reader, ValueId v) {
+    if (reader->flags & NODE_UPDATE) return "a gradient";
+    if (broadcasts(p->g, reader, v)) return "broadcast";
+    if (reader->op == OP_SIN || reader->op == OP_COS) return "an angle";
+    if (reader->op == OP_LOG) return "exp or log";
+    return NULL;
+}
+
+static void find_free(Place *p) {
+    Graph *g = p->g;
+    for (int i = 0; i < g->inputs.len; i++)
+        p->half[g->inputs.data[i].i] =
+            dtype_is_16(value_dtype(g, g->inputs.data[i]));
+    for (int i = 0; i < g->order.len; i++)
+        note_half(p, node_get(g, g->order.data[i]));
+    note_streams(p);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        note_few(p, n);
+        for (int k = 0; k < n->nin; k++)
+            if (n->in[k].i && !p->high[n->in[k].i])
+                p->high[n->in[k].i] = demand(p, n, n->in[k]);
+        if (is_copy(p, n)) p->cast[n->in[0].i] = n->out[0];
+        for (int k = 0; k < n->nout; k++) {
+            ValueId v = n->out[k];
+            if (!p->high[v.i]) p->high[v.i] = must_be_high(p, n);
+            p->free[v.i] = dtype_of(g, v) == DT_F32;
+        }
+    }
+    for (int i = 0; i < g->outputs.len; i++)
+        p->high[g->outputs.data[i].value.i] = "an output";
+    for (int i = 0; i < g->writes.len; i++)
+        p->high[g->writes.data[i].value.i] = "a variable";
+    for (uint32_t v = 0; v < (uint32_t)g->values.len; v++)
+        p->free[v] &= !p->high[v];
+}
+
+static Place place_new(Graph *g, Arena *a) {
+    int n = g->values.len;
+    Place p = {.g = g, .low = g->module->low, .origins = origins_of(g, a)};
+    p.high = NEW_ARRAY(a, const char *, n);
+    p.free = NEW_ARRAY(a, bool, n);
+    p.half = NEW_ARRAY(a, bool, n);
+    p.few = NEW_ARRAY(a, bool, n);
+    p.uses = graph_use_counts(g, a);
+    p.cast = NEW_ARRAY(a, ValueId, n);
+    p.price = NEW_ARRAY(a, int, n);
+    find_free(&p);
+    return p;
+}
+
+/* ---- the accuracy price -------------------------------------------------- */
+
+static bool amplifies(const Node *n) {
+    return n->op == OP_EXP || n->op == OP_LOG || n->op == OP_POW ||
+           n->op == OP_SUB || n->op == OP_DIV;
+}
+
+static void find_prices(Place *p) {
+    Graph *g = p->g;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_get(g, g->order.data[i]);
+        bool sum = n->op == OP_ADD, moves = op_info[n->op].amp == AMP_ANY;
+        for (int k = 0; k < n->nin; k++) {
+            int behind = sum || moves ? p->price[n->out[0].i] + sum : 0;
+            int *price = &p->price[n->in[k].i];
+            if (behind > *price) *price = behind;
+            *price += amplifies(n);
+        }
+    }
+    for (int v = 0; v < g->values.len; v++) p->price[v]++;
+}
+
+/* ---- the cut ------------------------------------------------------------- */
+
+/* Low: one form serves all.  High: what is read in f32, beside a copy. */
+static CutCost traffic_cost(const Place *p, ValueId v, bool low) {
+    static const Traffic none;
+    const Traffic *t = &p->traffic[v.i], *copy = &none;
+    int64_t n = count_of(p->g, v), half = 2 * n, full = 4 * n;
+    CutCost c = {{0}};
+    if (p->cast[v.i].i) copy = &p->traffic[p->cast[v.i].i];
+    if (low && (t->stored || copy->stored)) {
+        c.of[STEP_BYTES] = half * (1 + t->reads + copy->reads);
+        c.of[SAVED_BYTES] = t->saved || copy->saved ? half : 0;
+    }
+    if (low) return c;
+    if (t->stored) c.of[STEP_BYTES] += full * (1 + t->reads);
+    if (copy->stored) c.of[STEP_BYTES] += half * (1 + copy->reads);
+    c.of[SAVED_BYTES] = (t->saved ? full : 0) + (copy->saved ? half : 0);
+    return c;
+}
+
+static CutCost rounding(const Place *p, ValueId v) {
+    CutCost c = {{0}};
+    c.of[PRICE] = p->price[v.i];
+    c.of[ROUNDINGS] = 1;
+    return c;
+}
+
+static void agree(Place *p, ValueId v, ValueId w) {
+    cut_low_implies_low(p->cut, (int)v.i, (int)w.i);
+    cut_low_implies_low(p->cut, (int)w.i, (int)v.i);
+}
+
+static bool shares_type(const Node *n) {
+    return op_info[n->op].kind == KIND_VIEW || n->op == OP_MAX_POOL ||
+           n->op == OP_MAX_POOL_GRAD || n->op == OP_AVG_POOL ||
+           n->op == OP_AVG_POOL_GRAD;
+}
+
+/* Element by element what some operand holds: rounded only where that is not.
+ */
+static bool is_selection(const Node *n) {
+    OpKind kind = op_info[n->op].kind;
+    return kind == KIND_MOVE || kind == KIND_VIEW || n->op == OP_RELU ||
+           n->op == OP_MAX_POOL;
+}
+
+static void add_node(Place *p, const Node *n) {
+    ValueId v = n->out[0];
+    if (dtype_of(p->g, v) != DT_F32) return;
+    if (shares_type(n) && dtype_of(p->g, n->in[0]) == DT_F32)
+        agree(p, v, n->in[0]);
+    if (!is_selection(n)) {
+        cut_if_low(p->cut, (int)v.i, rounding(p, v));
+        return;
+    }
+    for (int k = 0; k < n->nin; k++)
+        if (dtype_is_float(dtype_of(p->g, n->in[k])))
+            cut_if_low_high(p->cut, (int)v.i, (int)n->in[k].i, rounding(p, v));
+}
+
+static void build_cut(Place *p, Arena *a) {
+    Graph *g = p->g;
+    p->cut = cut_new(a, g->values.len);
+    for (int v = 1; v < g->values.len; v++) {
+        ValueId id = {(uint32_t)v};
+        DType d = value_dtype(g, id);
+        if (is_updates(g, id)) continue;
+        if (!p->free[v]) cut_force(p->cut, v, d == p->low);
+        if (d != DT_F32) continue;
+        cut_if_low(p->cut, v, traffic_cost(p, id, true));
+        cut_if_high(p->cut, v, traffic_cost(p, id, false));
+        if (p->cast[v].i) cut_if_high(p->cut, v, rounding(p, id));
+    }
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (!(n->flags & NODE_UPDATE)) add_node(p, n);
+    }
+}
+
+/* ---- the result ---------------------------------------------------------- */
+
+/* g with those values low; a value of which only the copy is read is low, too.
+ */
+static void apply(const Place *p, Graph *g, const bool *low, Arena *a) {
+    const int *uses = graph_use_counts(g, a);
+    int kept = 0;
+    ValueId *stands = NEW_ARRAY(a, ValueId, g->values.len);
+    for (uint32_t v = 1; v < (uint32_t)g->values.len; v++) {
+        Value *val = value_get(g, (ValueId){v});
+        bool only_copy = p->free[v] && p->cast[v].i && uses[v] == 1 &&
+                         !shares_type(node_get(g, val->def));
+        val->why = p->high[v] ? p->high[v] : "16 bits save nothing";
+        if (!p->free[v] || !(low[v] || only_copy)) continue;
+        val->type = type_with_dtype(val->type, p->low);
+        if (p->cast[v].i) stands[p->cast[v].i] = (ValueId){v};
+    }
+    for (int i = 0; i < g->order.len; i++) {
+        Node *n = node_get(g, g->order.data[i]);
+        if (n->nout && stands[n->out[0].i].i) continue;
+        for (int k = 0; k < n->nin; k++)
+            if (stands[n->in[k].i].i) n->in[k] = stands[n->in[k].i];
+        g->order.data[kept++] = g->order.data[i];
+    }
+    g->order.len = kept;
+}
+
+static void solve(Place *p, bool *low, Arena *a) {
+    CutCost total;
+    build_cut(p, a);
+    bool possible = cut_solve(p->cut, low, &total);
+    ASSERT(possible && "what is forced does not contradict itself");
+}
+
+/* Weighed is what is in registers of f32 kernels.  A second round, with the
+   types of the first, would find products on the GPU whose f32 bias no library
+   adds to a 16-bit result; to store those in 16 bits rounds twice what PyTorch
+   rounds once, on every device, and training is measurably farther from fp32.
+ */
+static void place_graph(Graph *g, PassCtx *cx) {
+    Arena *a = cx->scratch;
+    int values = g->values.len;
+    Place p = place_new(g, a);
+    bool *low = NEW_ARRAY(a, bool, values);
+    find_prices(&p);
+    p.traffic = NEW_ARRAY(a, Traffic, values);
+    traffic_join(g, p.traffic, values, cx);
+    solve(&p, low, a);
+    apply(&p, g, low, a);
+}
+
+Status pass_place(Module *m, PassCtx *cx) {
+    if (m->low == NUM_DTYPES) return OK;
+    for (int i = 0; i < m->graphs.len; i++) {
+        Graph *g = m->graphs.data[i];
+        if (g->program == PROGRAM_UPDATE || g->program == PROGRAM_REFRESH)
+            continue; /* all fp32 */
+        place_graph(g, cx);
+    }
+    return OK;
+}

@@ -1,0 +1,36 @@
+/* probes.c: programs beside those that train, which look into a step.
+   Before:  graph train: forward and backward
+   After:   graph locate, with --debug-nonfinite: the same
+            graph underflow, with --count-underflow: the same
+   Until types are chosen they go the way of what trains, and so get the same;
+   then passes locate and underflow put into them what looks.
+   requires     stage DIFF                                                   */
+#include "passes/passes.h"
+
+static Status probe(Module *m, PassCtx *cx, ProgramKind kind,
+                    const char *option) {
+    int n = m->graphs.len;
+    for (int i = 0; i < n; i++) {
+        const Graph *g = m->graphs.data[i];
+        if (g->program == PROGRAM_TRAIN)
+            graph_clone(g, program_name(kind, g->objective));
+    }
+    if (m->graphs.len > n) return OK;
+    fail(cx->diag, (Loc){.file = m->file},
+         "%s: nothing trains, so that no step is looked into", option);
+    return ERR_USAGE;
+}
+
+Status pass_probes(Module *m, PassCtx *cx) {
+    const Options *o = cx->opt;
+    if (o->count_underflow && o->precision != PREC_FP16) {
+        fail(cx->diag, (Loc){0},
+             "--count-underflow: what is flushed to zero is fp16's gradients; "
+             "it wants --precision fp16");
+        return ERR_USAGE;
+    }
+    if (o->count_underflow)
+        TRY(probe(m, cx, PROGRAM_UNDERFLOW, "--count-underflow"));
+    if (!o->debug_nonfinite) return OK;
+    return probe(m, cx, PROGRAM_LOCATE, "--debug-nonfinite");
+}

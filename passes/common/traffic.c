@@ -1,0 +1,101 @@
+/* traffic.c: see placement.h.
+
+   Fusion decides what reaches memory, and it comes after types.  So a copy of
+   the graph is fused here, once for each kind of target whatever the options
+   ask for: types do not depend on where a module will run.                  */
+#include "passes/common/placement.h"
+#include "passes/target/flow.h"
+
+#include <string.h>
+
+bool is_updates(const Graph *g, ValueId v) {
+    const Value *val = value_get(g, v);
+    return val->kind == VK_RESULT && node_get(g, val->def)->flags & NODE_UPDATE;
+}
+
+/* A copy of forward and backward in a module of its own, over the same
+   variables; what the update reads are outputs. */
+static Graph *graph_aside(Graph *g, Module *aside, Arena *a) {
+    Module *m = g->module;
+    *aside = *m;
+    aside->arena = a;
+    memset(&aside->graphs, 0, sizeof aside->graphs);
+    g->module = aside;
+    Graph *copy = graph_clone(g, g->name);
+    g->module = m;
+    bool *read = NEW_ARRAY(a, bool, g->values.len);
+    copy->order.len = copy->writes.len = 0;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (!(n->flags & NODE_UPDATE))
+            vec_push(a, &copy->order, g->order.data[i]);
+        for (int k = 0; k < n->nin && n->flags & NODE_UPDATE; k++)
+            read[n->in[k].i] |= n->in[k].i && !is_updates(g, n->in[k]);
+    }
+    for (int i = 0; i < g->writes.len; i++)
+        if (!is_updates(g, g->writes.data[i].value))
+            vec_push(a, &copy->writes, g->writes.data[i]);
+    for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
+        if (read[v] && value_get(g, (ValueId){v})->kind == VK_RESULT)
+            vec_push(a, &copy->outputs, (Output){intern(""), {v}});
+    return copy;
+}
+
+static bool is_forward(const Graph *g, ValueId v) {
+    const Value *val = value_get(g, v);
+    return val->kind == VK_RESULT && !node_get(g, val->def)->flags;
+}
+
+static void note_group(const Flow *f, int group, Traffic *t, uint32_t limit) {
+    bool backward = false;
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        const Node *n = node_get(f->g, f->g->order.data[i]);
+        backward |= (n->flags & NODE_BACKWARD) != 0;
+    }
+    for (int i = f->read_at[group]; i < f->read_at[group + 1]; i++) {
+        ValueId v = f->read[i];
+        if (v.i >= limit) continue;
+        t[v.i].reads++;
+        t[v.i].saved |= backward && is_forward(f->g, v);
+    }
+}
+
+static void note_kept(const Flow *f, ValueId v, Traffic *t, uint32_t limit) {
+    if (f->root[v.i].i < limit) t[f->root[v.i].i].reads++;
+}
+
+static Traffic *traffic_in(Graph *g, uint32_t limit, Arena *a) {
+    const Flow *f = flow_new(g, a);
+    Traffic *t = NEW_ARRAY(a, Traffic, limit);
+    for (int i = 0; i < f->ngroup; i++) note_group(f, i, t, limit);
+    for (int i = 0; i < g->outputs.len; i++)
+        note_kept(f, g->outputs.data[i].value, t, limit);
+    for (int i = 0; i < g->writes.len; i++)
+        note_kept(f, g->writes.data[i].value, t, limit);
+    for (uint32_t v = 1; v < limit; v++)
+        t[v].stored = f->def[v] >= 0 && f->stored[v];
+    return t;
+}
+
+static void join(Traffic *t, const Traffic *u) {
+    t->stored |= u->stored;
+    t->saved |= u->saved;
+    if (u->reads > t->reads) t->reads = u->reads;
+}
+
+void traffic_join(Graph *g, Traffic *all, int values, PassCtx *cx) {
+    uint32_t limit = (uint32_t)values;
+    Options opt = *cx->opt;
+    opt.no_fuse = false;
+    for (TargetKind k = TARGET_CPU; k < NUM_TARGETS; k++) {
+        Module aside;
+        PassCtx inner = {arena_new(), cx->diag, &opt};
+        Graph *copy = graph_aside(g, &aside, inner.scratch);
+        copy->target = k;
+        Status s = pass_fuse(&aside, &inner);
+        ASSERT(s == OK && "fusion does not fail");
+        const Traffic *t = traffic_in(copy, limit, inner.scratch);
+        for (uint32_t v = 1; v < limit; v++) join(&all[v], &t[v]);
+        arena_free(inner.scratch);
+    }
+}
