@@ -223,6 +223,8 @@ static inline Var *value_var(const Graph *g, ValueId v) {
 /* The row of n's op, or what stands for it of the function that n calls:
    name, counts, class, attributes. */
 const OpInfo *node_info(const Node *n);
+/* Its autocast class: what its user asked for, else its op's or function's. */
+AmpClass node_class(const Node *n);
 static inline Callee node_callee(const Node *n) {
     Callee c = {n->op, n->fn};
     return c;

@@ -20,6 +20,7 @@ PassFn pass_simplify, pass_cse, pass_dce; /* any stage before FUSED    */
 PassFn pass_loss;      /* forward gets `loss`                               */
 PassFn pass_programs;  /* forward -> train, eval, predict                   */
 PassFn pass_checks;    /* classes and rows named by inputs are in range      */
+PassFn pass_policy;    /* classes of --amp-policy                           */
 PassFn pass_autocast;  /* casts by class                                    */
 PassFn pass_ranges;    /* warns of what 16 bits do to known numbers         */
 PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */

@@ -16,6 +16,7 @@ const char help_ampc[] =
     "\n"
     "compile options\n"
     "  --precision P           fp32, bf16 (default), fp16, O0, O1, O1:bf16\n"
+    "  --amp-policy FILE       lines: op NAME CLASS | node GLOB CLASS\n"
     "  --loss L[,k=v][:OUTPUT] auto (default), cross_entropy[,axis=,"
     "ignore_index=,\n"
     "                          label_smoothing=], nll, mse, l1, "

@@ -14,8 +14,6 @@ static int list_passes(void) {
 }
 
 static int list_ops(void) {
-    static const char *const classes[] = {"LOW",    "FULL", "FULLOUT", "WIDEST",
-                                          "FOLLOW", "ANY",  "-"};
     static const char *const kinds[] = {"elem",   "gen",    "view", "move",
                                         "reduce", "anchor", "lib",  "function"};
     for (int i = 0; i < NUM_OPS + fn_std_count(); i++) {
@@ -23,7 +21,7 @@ static int list_ops(void) {
             i < NUM_OPS ? &op_info[i] : &fn_std_at(i - NUM_OPS)->info;
         if (i == OP_CALL) continue;
         printf("%-22s %-9s %-8s gradient %-14s %s\n", o->text, kinds[o->kind],
-               classes[o->amp], o->grad_text,
+               amp_class_text[o->amp], o->grad_text,
                o->kind == KIND_ELEM ? o->expr : "");
     }
     return 0;

@@ -525,6 +525,7 @@ static const struct OptionRow {
     size_t field; /* FLAG: a bool, set true.  PATH: a Str, the value as it is */
 } option_rows[] = {
     {"--precision", SETTER, set_precision, 0},
+    {"--amp-policy", PATH, FIELD(amp_policy)},
     {"--loss", SETTER, set_loss, 0},
     {"--objective", SETTER, set_objective, 0},
     {"--optimizer", SETTER, set_optimizer, 0},

@@ -109,6 +109,10 @@ const OpInfo *callee_info(Callee c) {
 
 const OpInfo *node_info(const Node *n) { return callee_info(node_callee(n)); }
 
+AmpClass node_class(const Node *n) {
+    return n->loc.amp ? (AmpClass)(n->loc.amp - 1) : node_info(n)->amp;
+}
+
 bool is_call(const Node *n, const char *name) {
     return n->fn && n->fn == fn_std(name);
 }

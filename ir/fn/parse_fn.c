@@ -473,8 +473,6 @@ static Status parse_result(DefParser *p) {
 }
 
 static Status parse_header(DefParser *p) {
-    static const char *const classes[] = {"low",    "full", "fullout", "widest",
-                                          "follow", "any",  "none"};
     Lexer *lx = p->lx;
     Token at;
     Str name;
@@ -509,7 +507,7 @@ static Status parse_header(DefParser *p) {
         TRY(lex_take(lx, ',', &more));
     } while (more);
     TRY(expect_word(p, "class"));
-    TRY(parse_choice(p, classes, 7,
+    TRY(parse_choice(p, amp_class_text, 7,
                      "low, full, fullout, widest, follow, any or none",
                      &class));
     p->fn->info.amp = (AmpClass) class;

@@ -99,8 +99,9 @@ typedef struct Loc {
     Str file; /* may be NULL */
     int line; /* 1-based; 0 = none */
     int col;
-    Str node;    /* model node name; may be NULL */
-    bool inside; /* of a function that the node calls: no result of it */
+    Str node;          /* model node name; may be NULL */
+    bool inside;       /* of a function that the node calls: no result of it */
+    unsigned char amp; /* 1 + AmpClass that its user asked for, 0: the op's */
 } Loc;
 
 typedef struct Diag {

@@ -16,7 +16,7 @@ Status verify_cast(Verifier *v) {
     if (low == NUM_DTYPES) return OK;
     for (int i = 0; i < v->g->order.len; i++) {
         const Node *n = node_get(v->g, v->g->order.data[i]);
-        if (node_info(n)->amp != AMP_LOW || n->flags || !reads_16(v->g, n))
+        if (node_class(n) != AMP_LOW || n->flags || !reads_16(v->g, n))
             continue;
         for (int k = 0; k < n->nin; k++) {
             if (n->fn && n->fn->operands.data[k].kind == FO_ANY) continue;

@@ -25,6 +25,9 @@
 #define FOLD_LIB(lower)       FOLD_NONE
 #define FOLD_COMPOSITE(lower) FOLD_NONE
 
+const char *const amp_class_text[AMP_NONE + 1] = {
+    "low", "full", "fullout", "widest", "follow", "any", "none"};
+
 const OpInfo op_info[NUM_OPS] = {
 #define OP(E, t, imin, imax, omin, omax, alist, trule, cls, grad, knd, cst,    \
            eval, lower, ex)                                                    \

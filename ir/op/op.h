@@ -21,6 +21,7 @@ typedef enum AmpClass {
     AMP_ANY,
     AMP_NONE
 } AmpClass;
+extern const char *const amp_class_text[AMP_NONE + 1]; /* "low", "full", ... */
 
 typedef enum OpKind {
     KIND_ELEM,

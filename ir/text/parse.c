@@ -163,7 +163,16 @@ typedef struct NodeText {
     VEC(Attr) attrs;
     VEC(Placed) types;
     uint32_t flags;
+    unsigned char amp; /* as Loc.amp */
 } NodeText;
+
+/* A class of autocast; AMP_NONE: the word is none. */
+static int class_word(const Lexer *lx) {
+    int class = 0;
+    while (class < AMP_NONE && !lex_is_word(lx, amp_class_text[class]))
+        class ++;
+    return class;
+}
 
 /* %a, .. = op operand, ..   Operands stand on the op's line or behind a comma,
    so that an op without any does not swallow the next line. */
@@ -223,9 +232,14 @@ static Status parse_rest(Parser *p, NodeText *t) {
     TRY(lex_take(lx, '!', &more));
     while (more) {
         bool back = lex_is_word(lx, "backward");
-        if (!back && !lex_is_word(lx, "update"))
-            return lex_fail(lx, &lx->tok, "!backward or !update");
-        t->flags |= back ? NODE_BACKWARD : NODE_UPDATE;
+        int class = class_word(lx);
+        if (class < AMP_NONE)
+            t->amp = (unsigned char)(1 + class);
+        else if (!back && !lex_is_word(lx, "update"))
+            return lex_fail(lx, &lx->tok,
+                            "!backward or !update, or a class as !full");
+        else
+            t->flags |= back ? NODE_BACKWARD : NODE_UPDATE;
         TRY(lex_next(lx));
         TRY(lex_take(lx, '!', &more));
     }
@@ -260,6 +274,7 @@ static Status parse_node(Parser *p) {
         if (t.types.len) types[i] = t.types.data[i].type;
     }
     Builder b = {.g = p->g, .flags = t.flags, .loc = lex_loc(&p->lx, &t.op)};
+    b.loc.amp = t.amp ? t.amp : p->amp;
     if (build_checked(&b, p->lx.diag, t.callee, t.in.data, t.in.len,
                       t.attrs.data, t.attrs.len, n, types, names, &id) != OK) {
         lex_show(&p->lx, &t.op);
@@ -418,6 +433,28 @@ static Status parse_output(Parser *p) {
 
 /* ---- graphs and files ---------------------------------------------------- */
 
+static Status parse_line(Parser *p);
+
+/* autocast off { } is all that is in it with !full; on: with its op's class. */
+static Status parse_region(Parser *p) {
+    Lexer *lx = &p->lx;
+    unsigned char around = p->amp;
+    if (p->regions == 64)
+        return lex_fail(lx, &lx->tok, "regions are not deeper than 64");
+    p->regions++;
+    TRY(lex_next(lx));
+    bool off = lex_is_word(lx, "off");
+    if (!off && !lex_is_word(lx, "on"))
+        return lex_fail(lx, &lx->tok, "autocast off or on");
+    TRY(lex_next(lx));
+    TRY(lex_expect(lx, '{'));
+    p->amp = off ? 1 + AMP_FULL : 0;
+    while (!lex_is(lx, '}')) TRY(parse_line(p));
+    p->amp = around;
+    p->regions--;
+    return lex_next(lx);
+}
+
 static Status parse_line(Parser *p) {
     Lexer *lx = &p->lx;
     bool more = true;
@@ -433,6 +470,7 @@ static Status parse_line(Parser *p) {
     }
     if (lex_is_word(lx, "const")) return parse_const(p);
     if (lex_is_word(lx, "group")) return parse_group(p);
+    if (lex_is_word(lx, "autocast")) return parse_region(p);
     if (lex_is_word(lx, "write")) return parse_write(p);
     if (!lex_is_word(lx, "return"))
         return lex_expected(lx, "a node or declaration");

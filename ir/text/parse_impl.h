@@ -10,7 +10,9 @@ typedef struct Parser {
     Arena *scratch;
     Module *m;
     Graph *g;
-    int group; /* of the nodes being read, -1: none */
+    int group;         /* of the nodes being read, -1: none */
+    unsigned char amp; /* Loc.amp of the region around */
+    int regions;       /* how many are open                         */
 } Parser;
 
 typedef struct Init {

@@ -302,6 +302,7 @@ static void print_node(StrBuf *sb, const Graph *g, const Node *n) {
         sb_puts(sb, i ? ", " : " ");
         put_typed(sb, g, value_get(g, n->out[i]));
     }
+    if (n->loc.amp) sb_printf(sb, " !%s", amp_class_text[n->loc.amp - 1]);
     if (n->flags & NODE_BACKWARD) sb_puts(sb, " !backward");
     if (n->flags & NODE_UPDATE) sb_puts(sb, " !update");
     sb_puts(sb, "\n");

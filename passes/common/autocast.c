@@ -31,18 +31,37 @@ static ValueId read_low(Autocast *ac, ValueId v) {
     return ac->low_of[v.i];
 }
 
+/* The user's word holds for positions, too. */
 static bool reads_low(const Autocast *ac, const Node *n) {
-    return node_info(n)->amp == AMP_LOW &&
-           origin_joined(ac->g, &ac->origins, n) != FROM_POSITIONS;
+    return node_class(n) == AMP_LOW &&
+           (n->loc.amp ||
+            origin_joined(ac->g, &ac->origins, n) != FROM_POSITIONS);
+}
+
+/* What the user has rounded: a cast that stays in front of what is no product.
+ */
+static ValueId round_for(Autocast *ac, const Node *n, ValueId v) {
+    Attr user = attr_i(AK_user, 1);
+    if (!v.i || value_dtype(ac->g, v) != DT_F32) return v;
+    ac->b.loc = n->loc;
+    v = build(&ac->b, OP_CAST, &v, 1, &user, 1, ac->low, NULL);
+    ac->b.loc = (Loc){0};
+    return v;
 }
 
 static void autocast_node(Autocast *ac, NodeId id) {
     Graph *g = ac->g;
     Node n = *node_get(g, id); /* building moves the pool */
-    bool low = reads_low(ac, &n);
-    for (int k = 0; k < n.nin && low; k++)
-        if (!n.fn || n.fn->operands.data[k].kind != FO_ANY)
-            n.in[k] = read_low(ac, n.in[k]);
+    bool low = reads_low(ac, &n), product = node_info(&n)->amp == AMP_LOW;
+    bool wide = product && node_class(&n) == AMP_FULL;
+    for (int k = 0; k < n.nin; k++) {
+        if (n.fn && n.fn->operands.data[k].kind == FO_ANY) continue;
+        if (low)
+            n.in[k] =
+                product ? read_low(ac, n.in[k]) : round_for(ac, &n, n.in[k]);
+        if (wide && n.in[k].i && dtype_is_16(value_dtype(g, n.in[k])))
+            n.in[k] = b_cast(&ac->b, n.in[k], DT_F32);
+    }
     vec_push(g->arena, &g->order, id);
 }
 

@@ -25,6 +25,7 @@ static bool inline_rule(Rewriter *rw, NodeId id, ValueId *with) {
     call.flat = true;
     for (int i = 0; i < n.nout; i++) want[i] = value_dtype(g, n.out[i]);
     rw->b.loc.inside = true;
+    if (node_class(&n) == AMP_LOW) rw->b.loc.amp = 0; /* it rounds operands */
     Status s = fn_run(&rw->b, &call, &call.fn->body, with, msg);
     ASSERT(s == OK && "the call was checked when it was made");
     for (int i = 0; i < n.nout && g->order.len > made; i++) {

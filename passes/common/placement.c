@@ -135,7 +135,8 @@ static void note_streams(Place *p) {
         OpKind kind = op_info[n->op].kind;
         bool sum = n->op == OP_ADD, two = sum;
         const char **high = &p->high[n->out[0].i];
-        if (n->flags || !(sum || kind == KIND_MOVE || kind == KIND_VIEW))
+        if (n->flags || n->loc.amp ||
+            !(sum || kind == KIND_MOVE || kind == KIND_VIEW))
             continue;
         for (int k = 0; k < n->nin; k++) two &= is_activation(g, n, n->in[k]);
         if (two && !p->half[n->out[0].i]) *high = stream;
@@ -152,6 +153,9 @@ static const char *must_be_high(const Place *p, const Node *n) {
     OpKind kind = op_info[n->op].kind;
     ValueId v = n->out[0];
     if (n->flags & NODE_UPDATE) return "the update is fp32";
+    if (n->loc.amp && node_class(n) <= AMP_FULLOUT && node_class(n) != AMP_LOW)
+        return "the policy";
+    if (n->loc.amp && count_of(p->g, v) > 1) return NULL;
     if (p->origins.of[v.i] != FROM_DATA) return "made of integers";
     if (p->few[v.i] || count_of(p->g, v) == 1) return "a sum";
     if (kind == KIND_GEN) return "made by a generator";
@@ -164,6 +168,7 @@ static const char *must_be_high(const Place *p, const Node *n) {
 
 static const char *demand(const Place *p, const Node *reader, ValueId v) {
     if (reader->flags & NODE_UPDATE) return "a gradient";
+    if (reader->loc.amp && node_class(reader) == AMP_FULL) return "the policy";
     if (broadcasts(p->g, reader, v)) return "broadcast";
     if (reader->op == OP_SIN || reader->op == OP_COS) return "an angle";
     if (reader->op == OP_LOG) return "exp or log";

@@ -7,7 +7,7 @@
 #include "passes/target/flow.h"
 #include "tests/harness.h"
 
-static const char model[] =
+static const char block[] =
     "graph forward(%x: f32[8,32,64], %m: bool[8,1,1,32]) {\n"
     "  param %wq: f32[64,64] = normal(1, 0.1), %wk: f32[64,64] = normal(2, "
     "0.1)\n"
@@ -38,7 +38,7 @@ static const char model[] =
     "  %d = matmul %g, %down\n  %y = add %r, %d\n"
     "  return y=%y\n}\n";
 
-static Module *planned(Arena *a, const char *precision) {
+static Module *planned(Arena *a, const char *model, const char *precision) {
     static const char *const set[][2] = {{"--loss", "mse"},
                                          {"--target", "cpu,cuda:sm_90"}};
     Options o;
@@ -125,7 +125,7 @@ static double share_above(Graph *g, Arena *a) {
 
 TEST_CASE(place, stores_at_most_1_percent_more_than_the_minimum) {
     Arena *a = arena_new();
-    Module *m = planned(a, "bf16");
+    Module *m = planned(a, block, "bf16");
     /* cuBLASLt adds no f32 bias to a 16-bit result: %h is stored on the GPU. */
     double above = share_above(module_graph_on(m, "train", TARGET_CPU), a);
     CHECK_MSG(above <= 0.01, "%.3f", above);
@@ -137,7 +137,7 @@ TEST_CASE(place, stores_at_most_1_percent_more_than_the_minimum) {
 /* The programs that look into a step have its types. */
 TEST_CASE(place, probes_store_what_the_step_stores) {
     Arena *a = arena_new();
-    Module *m = planned(a, "fp16");
+    Module *m = planned(a, block, "fp16");
     const Graph *g = module_graph_on(m, "train", TARGET_CPU);
     static const char *const probes[] = {"locate", "underflow"};
     for (int p = 0; p < 2; p++) {
@@ -186,7 +186,7 @@ TEST_CASE(place, rounds_nothing_in_registers) {
     static const char *const precisions[] = {"bf16", "fp16"};
     for (int p = 0; p < 2; p++) {
         Arena *a = arena_new();
-        Module *m = planned(a, precisions[p]);
+        Module *m = planned(a, block, precisions[p]);
         const Graph *g = module_graph_on(m, "train", TARGET_CPU);
         for (int i = 0; i < g->order.len; i++) {
             const Node *n = node_get(g, g->order.data[i]);
@@ -200,4 +200,45 @@ TEST_CASE(place, rounds_nothing_in_registers) {
         }
         arena_free(a);
     }
+}
+
+/* ---- regions ------------------------------------------------------------- */
+
+static const char region[] =
+    "graph forward(%x: f32[32,64]) {\n"
+    "  param %w: f32[64,64] = normal(1, 0.1), %v: f32[64,64] = normal(2, 0.1)\n"
+    "  param %u: f32[64,64] = normal(3, 0.1)\n"
+    "  %h = matmul %x, %w\n  %g = gelu %h\n"
+    "  autocast off {\n"
+    "    %p = softmax %g {axis=1}\n    %q = matmul %p, %v\n"
+    "    %r = tanh %q\n"
+    "  }\n"
+    "  %y = matmul %r, %u\n  return y=%y\n}\n";
+
+static void check_wide(const Graph *g, const Node *n, ValueId v) {
+    if (v.i && dtype_is_float(value_dtype(g, v)))
+        CHECK_MSG(value_dtype(g, v) == DT_F32, "%s: %s of %s", g->name,
+                  value_get(g, v)->name, op_info[n->op].text);
+}
+
+TEST_CASE(place, regions_are_f32_forward_and_backward) {
+    Arena *a = arena_new();
+    Module *m = planned(a, region, "bf16");
+    for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++) {
+        const Graph *g = module_graph_on(m, "train", t);
+        int products[2] = {0}, low = 0;
+        for (int i = 0; i < g->order.len; i++) {
+            const Node *n = node_get(g, g->order.data[i]);
+            bool product = op_info[n->op].amp == AMP_LOW;
+            low += product && dtype_is_16(value_dtype(g, n->in[0]));
+            if (!n->loc.amp) continue;
+            products[(n->flags & NODE_BACKWARD) != 0] += product;
+            for (int k = 0; k < n->nin; k++) check_wide(g, n, n->in[k]);
+            check_wide(g, n, n->out[0]);
+        }
+        CHECK_EQ_INT(products[0], 1);
+        CHECK_EQ_INT(products[1], 2);
+        CHECK_EQ_INT(low, 5); /* two forward, of %w one and of %u two */
+    }
+    arena_free(a);
 }
