@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What placement costs and saves: for each model the bytes that forward and
-backward move, beside the least that any choice of dtypes could, and how far
-its losses are from those of fp32 (maintainers).
+backward move, how far that is above the least of any choice of dtypes, and
+above the least with residual streams in fp32, and how far its losses are from
+those of fp32 (maintainers).
 
 usage: placement.py [--precision P] [--runs N] AMPC[,AMPC...] [NAME...]
 
@@ -280,7 +281,7 @@ def step_bytes(program, so):
     least of it."""
     casts = json.loads(ampc([program, "inspect", so, "--casts", "--json"]))
     train = next(p for p in casts if p["program"] == "train")
-    moved = least = 0
+    moved = least = streams = 0
     values = {v["value"]: v for v in train["values"]}
     for v in train["values"]:
         if v["part"] == "update":
@@ -290,10 +291,15 @@ def step_bytes(program, so):
             v["op"] in ("exp", "log"))
         moved += v["bytes"]
         least += v["bytes"] / 2 if wide else v["bytes"]
+        if v["why"] == "a residual stream":
+            streams += v["bytes"] / 2
     for c in train["casts"]:  # a second form of a value is written for nothing
         if c["bytes"] and c["part"] != "update" and c["value"] in values:
-            least -= 2 * elements(c["from"])
-    return moved, least
+            copy = 2 * elements(c["from"])
+            least -= copy
+            if values[c["value"]]["why"] == "a residual stream":
+                streams += copy
+    return moved, least, least + streams
 
 
 # ---- rows -------------------------------------------------------------------
@@ -324,14 +330,15 @@ def compare(name, programs, precision, runs):
                                       rate), folder, runs)
         for i, program in enumerate(programs):
             so = compile_(program, folder, f"low{i}", precision, rate)
-            moved, least = step_bytes(program, so)
+            moved, *least = step_bytes(program, so)
             got = module_losses(so, folder, runs)
             print(f"{name:9} {program[-24:]:24} {moved / 1e6:8.2f} "
-                  f"{100 * (moved / least - 1):6.2f} %  {distance(got, want)}",
+                  + " ".join(f"{100 * (moved / b - 1):6.2f} %" for b in least)
+                  + f"  {distance(got, want)}",
                   flush=True)
     fp32 = np.array([torch_losses(make, b, rate, None) for b in batches])
     got = [torch_losses(make, b, rate, LOW[precision]) for b in batches]
-    print(f"{name:9} {'PyTorch autocast':24} {'':17}  {distance(got, fp32)}",
+    print(f"{name:9} {'PyTorch autocast':24} {'':26}  {distance(got, fp32)}",
           flush=True)
 
 
@@ -344,7 +351,8 @@ def main():
     a = p.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    print(f"{'model':9} {'program':24} {'MB/step':>8} {'above':>8}  "
+    print(f"{'model':9} {'program':24} {'MB/step':>8} {'above':>8} "
+          f"{'streams':>8}  "
           f"{'mean':8} {'largest':8}")
     for name in a.names or MODELS:
         compare(name, a.ampc.split(","), a.precision, a.runs)
