@@ -148,35 +148,77 @@ static bool reach(Fuse *f, int c, int from, int b) {
     return true;
 }
 
+typedef enum Search { FREE, CYCLE, TOO_FAR } Search;
+
+/* The same from the other end: collects the clusters ranked above lo that c
+   needs; those of an early value that is read late are few, where what the
+   early cluster reaches is half the graph.                                  */
+static Search reach_back(Fuse *f, int c, int lo, int hi) {
+    enum { MOST = 32 };
+    f->cluster_mark[c] = f->cluster_stamp;
+    if (c != hi) vec_push(f->a, &f->reached, (Reached){c, 0});
+    if (f->reached.len > MOST) return TOO_FAR;
+    for (int i = 0; i < cluster(f, c)->nodes.len; i++) {
+        const Node *n = node_get(f->g, cluster(f, c)->nodes.data[i]);
+        for (int k = 0; k < n->nin; k++) {
+            if (!is_value(n->in[k])) continue;
+            ValueId root = view_root(f->g, n->in[k]);
+            int m = maker(f, root);
+            if (m == lo && (c != hi || !same_value(root, n->in[k])))
+                return CYCLE;
+            if (m < 0 || m == lo || m == c ||
+                cluster(f, m)->rank < cluster(f, lo)->rank ||
+                f->cluster_mark[m] == f->cluster_stamp)
+                continue;
+            Search found = reach_back(f, m, lo, hi);
+            if (found != FREE) return found;
+        }
+    }
+    return FREE;
+}
+
+static Search search(Fuse *f, int lo, int hi, bool *back) {
+    f->cluster_stamp++;
+    f->reached.len = 0;
+    Search found = reach_back(f, hi, lo, hi);
+    *back = found != TOO_FAR;
+    if (*back) return found;
+    f->cluster_stamp++;
+    f->reached.len = 0;
+    return reach(f, lo, lo, hi) ? FREE : CYCLE;
+}
+
 static int by_rank(const void *a, const void *b) {
     const Reached *x = a, *y = b;
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* The merged cluster, number `keep` of lo and hi, takes hi's place; behind it
-   comes what lo reaches. */
-static void reorder(Fuse *f, int lo, int hi, int keep) {
-    Reached *late = f->reached.data;
-    int n = f->reached.len, at = keep;
-    unlink_cluster(f, lo);
-    if (keep == lo) {
-        link_after(f, hi, lo);
-        cluster(f, lo)->rank = cluster(f, hi)->rank;
-        unlink_cluster(f, hi);
+/* The merged cluster, number `keep` of lo and hi, takes hi's place and behind
+   it comes what lo reaches; or `back`: lo's place, before it what hi needs. */
+static void reorder(Fuse *f, int lo, int hi, int keep, bool back) {
+    Reached *moved = f->reached.data;
+    int n = f->reached.len, stays = back ? lo : hi, goes = back ? hi : lo;
+    unlink_cluster(f, goes);
+    if (keep == goes) {
+        link_after(f, stays, goes);
+        cluster(f, goes)->rank = cluster(f, stays)->rank;
+        unlink_cluster(f, stays);
     }
+    int before = back ? cluster(f, keep)->prev : keep, at = before;
     for (int i = 0; i < n; i++)
-        late[i].rank = cluster(f, late[i].cluster)->rank;
-    if (n) qsort(late, (size_t)n, sizeof *late, by_rank);
-    for (int i = 0; i < n; at = late[i++].cluster) {
-        unlink_cluster(f, late[i].cluster);
-        link_after(f, at, late[i].cluster);
+        moved[i].rank = cluster(f, moved[i].cluster)->rank;
+    if (n) qsort(moved, (size_t)n, sizeof *moved, by_rank);
+    for (int i = 0; i < n; at = moved[i++].cluster) {
+        unlink_cluster(f, moved[i].cluster);
+        link_after(f, at, moved[i].cluster);
     }
-    int64_t rank = cluster(f, keep)->rank;
-    int next = cluster(f, at)->next;
+    int next = at < 0 ? f->first : cluster(f, at)->next;
+    int64_t rank = before >= 0 ? cluster(f, before)->rank
+                               : cluster(f, next)->rank - RANK_STEP;
     int64_t room = next < 0 ? RANK_STEP : cluster(f, next)->rank - rank;
     if (n && room / (n + 1) == 0) number_clusters(f);
     for (int i = 0; i < n && room / (n + 1) > 0; i++)
-        cluster(f, late[i].cluster)->rank = rank + room / (n + 1) * (i + 1);
+        cluster(f, moved[i].cluster)->rank = rank + room / (n + 1) * (i + 1);
 }
 
 /* The merged cluster keeps the number of a.  Of POINT < ROW < ANCHOR it has the
@@ -197,10 +239,9 @@ static bool merge(Fuse *f, int a, int b) {
     }
     if (!fuse_fits(f, kind, all)) return false;
     int lo = ca->rank < cb->rank ? a : b, hi = lo == a ? b : a;
-    f->cluster_stamp++;
-    f->reached.len = 0;
-    if (!reach(f, lo, lo, hi)) return false;
-    reorder(f, lo, hi, a);
+    bool back;
+    if (search(f, lo, hi, &back) == CYCLE) return false;
+    reorder(f, lo, hi, a, back);
     for (int i = 0; i < y->len; i++) f->cluster_of[y->data[i].i] = a;
     NodeList old = ca->nodes; /* room for the next merge */
     ca->nodes = *all;
