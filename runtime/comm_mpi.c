@@ -106,7 +106,8 @@ static void *find_library(char *why, size_t size) {
                                         "libmpi.so.12"};
     enum { N = sizeof names / sizeof *names };
     const char *given = secure_getenv("AMPC_LIBMPI");
-    size_t first = getenv("PMI_RANK") && !getenv("OMPI_COMM_WORLD_RANK");
+    size_t first =
+        secure_getenv("PMI_RANK") && !secure_getenv("OMPI_COMM_WORLD_RANK");
     int flags = RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE;
     void *lib = NULL;
     if (given && strcmp(given, "none") == 0) {
@@ -333,7 +334,7 @@ static int local_rank(void) {
                                         "MPI_LOCALRANKID", "SLURM_LOCALID",
                                         "LOCAL_RANK"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *text = getenv(names[i]);
+        const char *text = secure_getenv(names[i]);
         int n = text ? atoi(text) : -1;
         if (n >= 0) return n;
     }
