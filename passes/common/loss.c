@@ -12,9 +12,16 @@
 #include <limits.h>
 #include <string.h>
 
+/* The model's; behind them are the losses of objectives that came before. */
+static int model_outputs(const Graph *g) {
+    int n = 0;
+    while (n < g->outputs.len && !name_is_own(g->outputs.data[n].name)) n++;
+    return n;
+}
+
 static Status no_loss(PassCtx *cx, const Graph *g, const char *why) {
     StrBuf names = {0};
-    for (int i = 0; i < g->outputs.len; i++) {
+    for (int i = 0; i < model_outputs(g); i++) {
         sb_puts(&names, i ? ", " : "");
         sb_put_escaped(&names, g->outputs.data[i].name);
         sb_puts(&names, " ");
@@ -31,7 +38,7 @@ static Status no_loss(PassCtx *cx, const Graph *g, const char *why) {
 
 static Status loss_auto(Graph *g, PassCtx *cx, Str name, ValueId *loss) {
     int found = 0;
-    for (int i = 0; i < g->outputs.len; i++) {
+    for (int i = 0; i < model_outputs(g); i++) {
         ValueId v = g->outputs.data[i].value;
         const Type *t = value_type(g, v);
         if (!dtype_is_float(t->dtype) || type_count(t) != 1) continue;
@@ -50,9 +57,9 @@ static Status loss_auto(Graph *g, PassCtx *cx, Str name, ValueId *loss) {
 static Status pick_output(const Graph *g, PassCtx *cx, const LossSpec *l,
                           ValueId *v) {
     Str want = l->output;
-    if (!want && g->outputs.len != 1)
+    if (!want && model_outputs(g) != 1)
         return no_loss(cx, g, "the loss needs an output to look at");
-    for (int i = 0; i < g->outputs.len; i++) {
+    for (int i = 0; i < model_outputs(g); i++) {
         *v = g->outputs.data[i].value;
         if (!want || g->outputs.data[i].name == want) return OK;
     }

@@ -52,6 +52,26 @@ static void check_text(int status, const char *says, const char *text,
     check_run(status, says, words);
 }
 
+/* Each of several losses finds the one output of the model. */
+TEST_CASE(cli, objectives_of_one_output) {
+    static const char layers[] = "graph forward(%x: f32[4,3]) {\n"
+                                 "  param %v: f32[3,3], %w: f32[3,2]\n"
+                                 "  %h = matmul %x, %v : f32[4,3]\n"
+                                 "  %y = matmul %h, %w : f32[4,2]\n"
+                                 "  return %y\n}\n";
+    static const char sum[] = "graph forward(%x: f32[4,3]) {\n"
+                              "  param %v: f32[3], %w: f32[3]\n"
+                              "  %h = mul %x, %v\n  %i = mul %h, %w\n"
+                              "  %y = reduce_sum %i {axes=[0,1]}\n"
+                              "  return %y\n}\n";
+    check_text(0, "can be compiled", layers,
+               "--objective a,loss=mse,params=v --objective "
+               "b,loss=l1,params=w");
+    check_text(0, "can be compiled", sum,
+               "--objective a,loss=auto,params=v --objective "
+               "b,loss=auto,params=w");
+}
+
 TEST_CASE(cli, odd_models) {
     static const char no_class[] = "graph forward(%x: f32[4,3]) {\n"
                                    "  param %w: f32[3,0]\n"
