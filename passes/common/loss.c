@@ -5,7 +5,8 @@
    --loss auto takes the model's own single floating one-element output, or the
    one that it names.
    requires     stage TYPED, graph "forward"
-   establishes  an output "ampc.loss" (f32[]), unless --loss none           */
+   establishes  an output "ampc.loss" (f32[]), unless --loss none; parameters
+                are those that an objective trains                          */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
 
@@ -144,6 +145,25 @@ static Status add_loss(Graph *g, PassCtx *cx, const Objective *j, int model) {
     return OK;
 }
 
+/* Parameters that no objective trains stay as they are, which is said. */
+static void freeze_rest(Module *m, PassCtx *cx) {
+    Str first = NULL;
+    int frozen = 0;
+    for (int i = 0; i < m->vars.len; i++) {
+        Var *v = &m->vars.data[i];
+        bool trains = v->kind != VAR_PARAM;
+        for (int k = 0; k < cx->opt->objectives.len; k++)
+            trains |= objective_trains(&cx->opt->objectives.data[k], v->name);
+        if (trains) continue;
+        v->kind = VAR_FROZEN;
+        first = frozen++ ? first : v->name;
+    }
+    if (frozen)
+        warn(cx->diag, (Loc){.file = m->file},
+             "no --objective trains '%s'%s: it keeps its value", first,
+             frozen > 1 ? " and others" : "");
+}
+
 Status pass_loss(Module *m, PassCtx *cx) {
     Graph *g = module_graph(m, FORWARD);
     if (!g) return OK;
@@ -158,5 +178,6 @@ Status pass_loss(Module *m, PassCtx *cx) {
         const Objective *j = &cx->opt->objectives.data[i];
         if (j->loss.kind != LOSS_NONE) TRY(add_loss(g, cx, j, model));
     }
+    freeze_rest(m, cx);
     return OK;
 }

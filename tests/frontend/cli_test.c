@@ -67,6 +67,8 @@ TEST_CASE(cli, objectives_of_one_output) {
     check_text(0, "can be compiled", layers,
                "--objective a,loss=mse,params=v --objective "
                "b,loss=l1,params=w");
+    check_text(0, "no --objective trains 'v': it keeps its value", layers,
+               "--objective b,loss=l1,params=w");
     check_text(0, "can be compiled", sum,
                "--objective a,loss=auto,params=v --objective "
                "b,loss=auto,params=w");
