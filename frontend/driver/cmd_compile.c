@@ -110,9 +110,9 @@ static Status compile(Session *s, const char *model, const char *out) {
     TRY(claim_files(s, model, out));
     TRY(cuda_targets(&s->opt, &s->diag));
     TRY(load_model(s, model, &c.m));
+    TRY(run_pipeline(c.m, &s->diag, &s->opt, STAGE_CAST, true));
     add_report(&r[2], "txt:params", false, report_params, c.m);
     add_report(&r[3], "json:params", true, report_params, c.m);
-    TRY(run_pipeline(c.m, &s->diag, &s->opt, STAGE_CAST, true));
     for (int json = 0; json < 2; json++) {
         r[SUMMARY + json].name = json ? "json:summary" : "txt:summary";
         summary_put(c.m, &s->opt, json, &r[SUMMARY + json].text);
