@@ -27,6 +27,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from zoo import Loss
+
 VOCABULARY = 1024
 
 
@@ -173,16 +175,6 @@ class Vision(nn.Module):
     def forward(self, x):
         x = self.patches(x).flatten(2).transpose(1, 2) + self.places
         return self.head(self.norm(self.layers(x)).mean(1))
-
-
-class Loss(nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.m = model
-
-    def forward(self, x, target):
-        y = self.m(x)
-        return F.cross_entropy(y.reshape(-1, y.shape[-1]), target.reshape(-1))
 
 
 def images(*shape):
