@@ -22,7 +22,7 @@ static int model_outputs(const Graph *g) {
 
 static Status no_loss(PassCtx *cx, const Graph *g, const char *why) {
     StrBuf names = {0};
-    for (int i = 0; i < model_outputs(g); i++) {
+    for (int i = 0, n = model_outputs(g); i < n; i++) {
         sb_puts(&names, i ? ", " : "");
         sb_put_escaped(&names, g->outputs.data[i].name);
         sb_puts(&names, " ");
@@ -39,7 +39,7 @@ static Status no_loss(PassCtx *cx, const Graph *g, const char *why) {
 
 static Status loss_auto(Graph *g, PassCtx *cx, Str name, ValueId *loss) {
     int found = 0;
-    for (int i = 0; i < model_outputs(g); i++) {
+    for (int i = 0, n = model_outputs(g); i < n; i++) {
         ValueId v = g->outputs.data[i].value;
         const Type *t = value_type(g, v);
         if (!dtype_is_float(t->dtype) || type_count(t) != 1) continue;
@@ -60,7 +60,7 @@ static Status pick_output(const Graph *g, PassCtx *cx, const LossSpec *l,
     Str want = l->output;
     if (!want && model_outputs(g) != 1)
         return no_loss(cx, g, "the loss needs an output to look at");
-    for (int i = 0; i < model_outputs(g); i++) {
+    for (int i = 0, n = model_outputs(g); i < n; i++) {
         *v = g->outputs.data[i].value;
         if (!want || g->outputs.data[i].name == want) return OK;
     }
