@@ -293,6 +293,23 @@ int test_entries(const char *folder) {
     return static_cast<int>(std::distance(begin(entries), end(entries)));
 }
 
+int test_temporaries(void) {
+    int n = 0;
+    for (const fs::directory_entry &e : fs::directory_iterator(test_tmpdir()))
+        n += e.path().filename().string().compare(0, 6, ".ampc-") == 0;
+    return n;
+}
+
+void test_same_files(const char *a, const char *b) {
+    size_t na = 0, nb = 0;
+    char *x = test_read_file(test_tmp(a), &na);
+    char *y = test_read_file(test_tmp(b), &nb);
+    CHECK_MSG(x && y && na == nb && !memcmp(x, y, na), "%s and %s differ", a,
+              b);
+    free(x);
+    free(y);
+}
+
 const char *test_data_path(const char *rel) { return keep(root + "/" + rel); }
 
 const char *test_ampc(void) {

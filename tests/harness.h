@@ -131,6 +131,10 @@ const char *test_tmp(const char *name); /* a path in it */
 
 /* How many entries the folder has, hidden ones too; it must exist. */
 int test_entries(const char *folder);
+/* Half-written files in the test's folder. */
+int test_temporaries(void);
+/* Checks that the files of those names in it have the same bytes. */
+void test_same_files(const char *a, const char *b);
 
 /* Absolute path of a file named relative to the repository root, in Bazel's
    runfiles or in the tree; when blessing, the file in the source tree. */

@@ -249,34 +249,28 @@ static void ends(const char *before, const char *words, const char *why) {
 }
 
 /* What a rank does to itself while it trains. */
-static void ends_after(const Compiled *c, const char *signal, const char *why) {
+static void ends_after(const char *signal, const char *why) {
     char before[200], words[2000];
+    need(&openmpi);
+    Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
+    write_data(&c, "all", 0, SAMPLES);
     snprintf(before, sizeof before,
              "(sleep 2; test " RANK " = 0 || kill -%s $$) &", signal);
     snprintf(words, sizeof words,
              "%s " FEEDS "--steps 100000000 --log l --save-every 10 --save s "
              "--deadline 3",
-             c->path);
+             c.path);
     ends(before, words, why);
     snprintf(words, sizeof words,
-             "$AMPC run %s " FEEDS "--steps 1 --resume --save s", c->path);
+             "$AMPC run %s " FEEDS "--steps 1 --resume --save s", c.path);
     shell_ok(words);
-}
-
-TEST_CASE(mpirun, a_rank_dies) {
-    need(&openmpi);
-    Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
-    write_data(&c, "all", 0, SAMPLES);
-    ends_after(&c, "KILL", "process rank 1");
     compiled_close(&c);
 }
+
+TEST_CASE(mpirun, a_rank_dies) { ends_after("KILL", "process rank 1"); }
 
 TEST_CASE(mpirun, a_rank_hangs) {
-    need(&openmpi);
-    Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
-    write_data(&c, "all", 0, SAMPLES);
-    ends_after(&c, "STOP", "rank 1 did not answer within 3 s");
-    compiled_close(&c);
+    ends_after("STOP", "rank 1 did not answer within 3 s");
 }
 
 TEST_CASE(mpirun, bad_data_of_one_rank) {

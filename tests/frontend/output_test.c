@@ -2,7 +2,6 @@
    outputs, things that are no files; full disks; former outputs stay when a
    new one fails.                                                            */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,26 +38,6 @@ static void check(int status, const char *says, const char *command) {
     free(out);
 }
 
-static void same(const char *a, const char *b) {
-    size_t na = 0, nb = 0;
-    char *x = test_read_file(test_tmp(a), &na),
-         *y = test_read_file(test_tmp(b), &nb);
-    CHECK_MSG(x && y && na == nb && !memcmp(x, y, na), "%s and %s differ", a,
-              b);
-    free(x);
-    free(y);
-}
-
-static int temporaries(void) {
-    int n = 0;
-    DIR *d = opendir(test_tmpdir());
-    REQUIRE(d);
-    for (struct dirent *e; (e = readdir(d));)
-        n += strncmp(e->d_name, ".ampc-", 6) == 0;
-    closedir(d);
-    return n;
-}
-
 /* ---- one file must not be two -------------------------------------------- */
 
 TEST_CASE(output, the_model_is_not_overwritten) {
@@ -71,8 +50,8 @@ TEST_CASE(output, the_model_is_not_overwritten) {
     check(0, "", "mkdir -p ir && cp m.amp ir/00-import.amp");
     check(1, "--dump-ir would overwrite the model",
           "$AMPC ir/00-import.amp -o m.so --dump-ir ir " COMPILE);
-    same("m.amp", "kept");
-    same("ir/00-import.amp", "kept");
+    test_same_files("m.amp", "kept");
+    test_same_files("ir/00-import.amp", "kept");
     CHECK(access(test_tmp("m.so"), F_OK) != 0);
 }
 
@@ -151,13 +130,13 @@ TEST_CASE(output, a_failed_compile_leaves_the_former_module) {
     check(1, "File too large",
           "ulimit -f 12000 && $AMPC large.amp -o l.so --weights sidecar "
           "--seed 2 --precision fp32 " COMPILE);
-    same("l.so", "l.old");
-    same("l.weights.safetensors", "w.old");
+    test_same_files("l.so", "l.old");
+    test_same_files("l.weights.safetensors", "w.old");
     check(1, "File too large",
           "ulimit -f 12000 && $AMPC large.amp -o l.so --report r.txt " COMPILE);
-    same("l.so", "l.old");
+    test_same_files("l.so", "l.old");
     CHECK(access(test_tmp("r.txt"), F_OK) != 0);
-    CHECK_EQ_INT(temporaries(), 0);
+    CHECK_EQ_INT(test_temporaries(), 0);
 }
 
 TEST_CASE(output, a_full_standard_output_is_an_error) {

@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include "tests/harness.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -23,17 +22,6 @@
 #include "runtime/backend.h"
 #include "runtime/checkpoint.h"
 #include "tests/support/tiny_module.h"
-
-/* Half-written files in the test's folder. */
-static int temporaries(void) {
-    int n = 0;
-    DIR *d = opendir(test_tmpdir());
-    REQUIRE(d);
-    for (struct dirent *e; (e = readdir(d));)
-        n += strncmp(e->d_name, ".ampc-", 6) == 0;
-    closedir(d);
-    return n;
-}
 
 static ampc_session *open_module(const AmpcModule *m) {
     ampc_options o = {.size = sizeof o, .threads = 1};
@@ -507,7 +495,7 @@ TEST_CASE(checkpoint, file_is_as_promised) {
     char *crc = strstr(file + 8, "\"ampc.crc32\":\"");
     CHECK(crc && crc < strstr(file + 8, "\"ampc\":"));
     free(file);
-    CHECK_EQ_INT(temporaries(), 0);
+    CHECK_EQ_INT(test_temporaries(), 0);
     a->close(s);
 }
 
@@ -861,7 +849,7 @@ TEST_CASE(checkpoint, a_limit_on_file_sizes_fails_the_save) {
     REQUIRE(waitpid(pid, &status, 0) == pid);
     CHECK_EQ_INT(status, 0);
     check_ok(s, a->resume(s, path));
-    CHECK_EQ_INT(temporaries(), 0);
+    CHECK_EQ_INT(test_temporaries(), 0);
     a->close(s);
 }
 
@@ -895,7 +883,7 @@ TEST_CASE(checkpoint, survives_kill) {
         CHECK_EQ_INT(sc.step, sc.tried);
     }
     check_ok(s, a->save(s, path));
-    CHECK_EQ_INT(temporaries(), 0);
+    CHECK_EQ_INT(test_temporaries(), 0);
     a->close(s);
 }
 

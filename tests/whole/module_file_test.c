@@ -71,16 +71,6 @@ static void refuses(const ampc_api *api, const char *why) {
     CHECK_HAS(err, why);
 }
 
-static void same(const char *a, const char *b) {
-    size_t na = 0, nb = 0;
-    char *x = test_read_file(test_tmp(a), &na),
-         *y = test_read_file(test_tmp(b), &nb);
-    CHECK_MSG(x && y && na == nb && !memcmp(x, y, na), "%s and %s differ", a,
-              b);
-    free(x);
-    free(y);
-}
-
 /* ---- the file changes ---------------------------------------------------- */
 
 TEST_CASE(module_file, replaced_while_it_is_loaded) {
@@ -228,7 +218,7 @@ TEST_CASE(module_file, the_environment_is_not_in_it) {
             "LD_RUN_PATH=/nonexistent/lib GCC_COMPARE_DEBUG=1 "
             "SOURCE_DATE_EPOCH=1 DEPENDENCIES_OUTPUT=/nonexistent/deps",
             "");
-    same("plain.so", "other.so");
+    test_same_files("plain.so", "other.so");
     REQUIRE(test_command(&out, "readelf -dlW '%s'", test_tmp("other.so")) == 0);
     CHECK(!strstr(out, "RUNPATH") && !strstr(out, "RPATH"));
     CHECK_HAS(out, "BIND_NOW");
