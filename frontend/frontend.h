@@ -21,6 +21,13 @@
 Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
                    size_t n, const Options *opt, Module **out);
 
+/* A text of the language: a model, which is the graph "forward" or the only one
+   that there is, or programs as a pass prints them.  What opt says of dropout,
+   batch normalisation and of what trains is done.  passes: for passes that the
+   user names; graphs keep their names. */
+Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
+                  size_t n, const Options *opt, bool passes, Module **out);
+
 /* opt->heads: an ONNX file's bytes with fresh last layers, in the arena; those
    of no ONNX file stay as they are. */
 Status onnx_replace_heads(Arena *a, Diag *d, const char *path,

@@ -26,6 +26,7 @@ typedef struct Session {
     char *file;        /* the bytes of the model's file, read once */
     const char *model; /* these, or with fresh heads (--replace-head) */
     size_t model_bytes;
+    bool passes;   /* a text is for passes that the user names */
     bool own_only; /* compile options are unknown to this command */
 } Session;
 void session_init(Session *s);

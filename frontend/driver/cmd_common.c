@@ -88,9 +88,6 @@ Status load_model(Session *s, const char *path, Module **m) {
     s->model = s->file = read_file(&s->diag, path, &s->model_bytes);
     if (!s->file) return ERR_USER;
     if (!has_suffix(path, ".amp")) return load_onnx(s, path, m);
-    if (s->opt.heads.len)
-        return fail(&s->diag, (Loc){.file = path},
-                    "--replace-head is for ONNX models: a .amp file is edited");
-    TRY(parse_module(s->arena, &s->diag, path, s->model, s->model_bytes, m));
-    return verify_module(*m, STAGE_TYPED, &s->diag);
+    return import_amp(s->arena, &s->diag, path, s->model, s->model_bytes,
+                      &s->opt, s->passes, m);
 }

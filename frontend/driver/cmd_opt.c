@@ -14,6 +14,7 @@ int cmd_opt(int argc, char **argv) {
     const OwnOption own[] = {{"--pass", &passes, NULL}, {0}};
     Module *m = NULL;
     session_init(&s);
+    s.passes = true;
     Status st = session_args(&s, argc, argv, own, &file);
     if (st == OK && !passes) {
         fail(&s.diag, (Loc){0},
@@ -32,6 +33,7 @@ int cmd_fmt(int argc, char **argv) {
     const char *file = NULL;
     Module *m = NULL;
     session_init(&s);
+    s.passes = true;
     Status st = session_args(&s, argc, argv, NULL, &file);
     if (st == OK) st = load_model(&s, file, &m);
     if (st == OK) print_to_stdout(m);

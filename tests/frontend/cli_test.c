@@ -74,6 +74,55 @@ TEST_CASE(cli, objectives_of_one_output) {
                "b,loss=auto,params=w");
 }
 
+/* An .amp file is told what an ONNX model would be. */
+TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
+    static const char mlp[] = "graph mlp(%x: f32[4,3]) {\n"
+                              "  param %v: f32[3,3], %w: f32[3,2]\n"
+                              "  frozen %b: f32[2]\n"
+                              "  %h = matmul %x, %v\n"
+                              "  %z = matmul %h, %w\n"
+                              "  %y = add %z, %b\n"
+                              "  return %y\n}\n";
+    static const char two[] = "graph a(%x: f32[]) {\n  return %x\n}\n"
+                              "graph b(%x: f32[]) {\n  return %x\n}\n";
+    check_text(1, "the model has no output that is one number", mlp, "");
+    check_text(0, "can be compiled", mlp, "--loss mse");
+    check_text(2, "--freeze 'u' matches no parameter", mlp,
+               "--loss mse --freeze u");
+    check_text(1, "graphs 'a' and 'b': a file has one model", two, "");
+    check_text(2, "--dim B: the text has its dimensions in numbers", mlp,
+               "--loss mse --dim B=4");
+    check_text(2, "--batchnorm train:unbiased: a text says itself", mlp,
+               "--loss mse --batchnorm train:unbiased");
+    check_text(2, "--batchnorm frozen:bn* matches no batch_norm", mlp,
+               "--loss mse --batchnorm 'frozen:bn*'");
+    REQUIRE(test_write_file(test_tmp("mlp.amp"), mlp, strlen(mlp)));
+    check_run(0, "--train b", "inspect mlp.amp --params --train b");
+    check_run(0, "--freeze v", "inspect mlp.amp --params --freeze v");
+    check_run(1, "a loss: no graph of the file is a model, called 'forward'",
+              "opt mlp.amp --pass loss --loss mse");
+    check_text(1, "--freeze: no graph",
+               "graph predict(%x: f32[2]) {\n  return %x\n}\n", "--freeze w");
+}
+
+TEST_CASE(cli, a_text_drops_and_normalises_as_asked) {
+    static const char text[] =
+        "graph forward(%x: f32[4,3]) {\n"
+        "  param %s: f32[3] = 1, %b: f32[3]\n"
+        "  buffer %mean: f32[3], %var: f32[3] = 1\n"
+        "  state %r: i64[2]\n"
+        "  %y, %m, %v = batch_norm %x, %s, %b, %mean, %var {training=1}\n"
+        "  %old = mul %mean, 0.9\n  %new = mul %m, 0.1\n"
+        "  %next = add %old, %new\n  %d = dropout %y, %r {ratio=0.5}\n"
+        "  write %mean = %next\n  return %d\n}\n";
+    REQUIRE(test_write_file(test_tmp("bn.amp"), text, strlen(text)));
+    check_run(0, "batch_norm %x, %s, %b, %mean, %var : f32[4,3]",
+              "opt bn.amp --pass simplify --batchnorm frozen");
+    check_run(0, "return d=%y",
+              "opt bn.amp --pass simplify --dropout off --batchnorm frozen:s");
+    check_run(0, "write %mean = %next", "opt bn.amp --pass simplify");
+}
+
 TEST_CASE(cli, odd_models) {
     static const char no_class[] = "graph forward(%x: f32[4,3]) {\n"
                                    "  param %w: f32[3,0]\n"

@@ -1,0 +1,226 @@
+/* amp.c: models in text.  What is trained, normalised by running statistics or
+   dropped is for the command line to say, as of an ONNX model (onnx_train.c,
+   onnx_norm.c); all else is as the text has it.                            */
+#include <string.h>
+
+#include "frontend/frontend.h"
+#include "ir/fn/fn.h"
+
+typedef struct Amp {
+    Diag *d;
+    const Options *opt;
+    Module *m;
+    Graph *g;    /* the model */
+    bool passes; /* graphs of any name, for passes that the user names */
+    Loc loc;
+} Amp;
+
+/* The only graph that is no program is the model, whatever it is called. */
+static Status find_model(Amp *x) {
+    Graph *only = NULL;
+    int programs = 0;
+    x->g = module_graph(x->m, FORWARD);
+    for (int i = 0; i < x->m->graphs.len && !x->g; i++) {
+        Graph *g = x->m->graphs.data[i];
+        programs += g->program != PROGRAM_NONE;
+        if (only && g->program == PROGRAM_NONE)
+            return fail(x->d, x->loc,
+                        "graphs '%s' and '%s': a file has one model; if "
+                        "'%s' is it, call it '%s'",
+                        only->name, g->name, only->name, FORWARD);
+        if (g->program == PROGRAM_NONE) only = g;
+    }
+    if (x->g || (!only && programs)) return OK;
+    if (programs)
+        return fail(x->d, x->loc,
+                    "graph '%s' stands beside programs, which are made of a "
+                    "model",
+                    only->name);
+    x->g = only;
+    x->g->name = intern(FORWARD);
+    return OK;
+}
+
+/* Programs have their loss, and what trains, in them already. */
+static Status check_programs(const Amp *x) {
+    const Options *o = x->opt;
+    const char *given = o->loss_given || *o->objectives.data[0].name ? "a loss"
+                        : o->train_rules.len      ? "--train and --freeze"
+                        : o->batchnorm_frozen.len ? "--batchnorm"
+                        : !o->dropout             ? "--dropout"
+                                                  : NULL;
+    if (!given) return OK;
+    return fail(x->d, x->loc,
+                "%s: no graph of the file is a model, called '%s'", given,
+                FORWARD);
+}
+
+static Status choose_trained(const Amp *x) {
+    for (int i = 0; i < x->opt->train_rules.len; i++) {
+        const GlobRule *r = &x->opt->train_rules.data[i];
+        const char *option = r->train ? "--train" : "--freeze";
+        bool used = false;
+        for (int k = 0; k < x->m->vars.len; k++) {
+            Var *v = &x->m->vars.data[k];
+            if ((v->kind != VAR_PARAM && v->kind != VAR_FROZEN) ||
+                !dtype_is_float(type_get(v->type)->dtype) ||
+                !glob_match(r->glob, v->name))
+                continue;
+            used = true;
+            v->kind = r->train ? VAR_PARAM : VAR_FROZEN;
+            v->why = internf("%s %s", option, r->glob);
+        }
+        if (used) continue;
+        fail(x->d, x->loc, "%s '%s' matches no parameter of the model", option,
+             r->glob);
+        return ERR_USAGE;
+    }
+    return OK;
+}
+
+/* ---- batch normalisation ------------------------------------------------- */
+
+static bool is_named(const Graph *g, ValueId v, Str glob) {
+    Str name = value_get(g, v)->name;
+    return name && glob_match(glob, name);
+}
+
+/* By its first result or by its scale; *used is told of each glob. */
+static bool is_frozen(const Amp *x, const Node *n, bool *used) {
+    bool frozen = false;
+    for (int i = 0; i < x->opt->batchnorm_frozen.len; i++) {
+        Str glob = x->opt->batchnorm_frozen.data[i];
+        if (!is_named(x->g, n->out[0], glob) && !is_named(x->g, n->in[1], glob))
+            continue;
+        frozen = used[i] = true;
+    }
+    return frozen;
+}
+
+static void drop_dead(Graph *g, Arena *scratch) {
+    VEC(ValueId) roots = {0};
+    for (int i = 0; i < g->outputs.len; i++)
+        vec_push(scratch, &roots, g->outputs.data[i].value);
+    for (int i = 0; i < g->writes.len; i++)
+        vec_push(scratch, &roots, g->writes.data[i].value);
+    graph_drop_unneeded(g, 0, 0, roots.data, roots.len);
+}
+
+/* Its statistics are not written, and with them goes what computes them. */
+static void stop_writes(Graph *g, const Node *n) {
+    int kept = 0;
+    for (int i = 0; i < g->writes.len; i++) {
+        const Write *w = &g->writes.data[i];
+        if (!same_value(w->var, n->in[3]) && !same_value(w->var, n->in[4]))
+            g->writes.data[kept++] = *w;
+    }
+    g->writes.len = kept;
+}
+
+/* The form that reads running statistics: one result. */
+static Status freeze_norm(const Amp *x, Node *n, const int *uses) {
+    Attr *attrs = NEW_ARRAY(x->g->arena, Attr, n->nattr);
+    int kept = 0;
+    for (int i = 1; i < n->nout; i++)
+        if (uses[n->out[i].i])
+            return fail(x->d, n->loc,
+                        "--batchnorm frozen: statistics of the batch are read "
+                        "by more than its running ones");
+    for (int i = 0; i < n->nattr; i++)
+        if (strcmp(attr_get(n->attrs[i].key)->text, "training"))
+            attrs[kept++] = n->attrs[i];
+    n->attrs = attrs;
+    n->nattr = kept;
+    n->nout = 1;
+    return OK;
+}
+
+static Status freeze_norms(const Amp *x, Arena *scratch) {
+    const Options *o = x->opt;
+    Graph *g = x->g;
+    bool *used = NEW_ARRAY(scratch, bool, o->batchnorm_frozen.len + 1);
+    VEC(NodeId) frozen = {0};
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (!is_call(n, "batch_norm") || !is_frozen(x, n, used)) continue;
+        stop_writes(g, n);
+        vec_push(scratch, &frozen, g->order.data[i]);
+    }
+    for (int i = 0; i < o->batchnorm_frozen.len; i++) {
+        Str glob = o->batchnorm_frozen.data[i];
+        if (used[i] || !strcmp(glob, "*")) continue;
+        fail(x->d, x->loc, "--batchnorm frozen:%s matches no batch_norm", glob);
+        return ERR_USAGE;
+    }
+    if (!frozen.len) return OK;
+    drop_dead(g, scratch);
+    const int *uses = graph_use_counts(g, scratch);
+    for (int i = 0; i < frozen.len; i++)
+        TRY(freeze_norm(x, node_get(g, frozen.data[i]), uses));
+    return OK;
+}
+
+/* ---- dropout ------------------------------------------------------------- */
+
+static void pass_through(ValueId *v, const ValueId *operand) {
+    while (is_value(operand[v->i])) *v = operand[v->i];
+}
+
+static void disable_dropout(Graph *g, Arena *scratch) {
+    ValueId *operand = NEW_ARRAY(scratch, ValueId, g->values.len);
+    int kept = 0;
+    for (int i = 0; i < g->order.len; i++) {
+        NodeId id = g->order.data[i];
+        const Node *n = node_get(g, id);
+        for (int k = 0; k < n->nin; k++) pass_through(&n->in[k], operand);
+        if (is_call(n, "dropout"))
+            operand[n->out[0].i] = n->in[0];
+        else
+            g->order.data[kept++] = id;
+    }
+    g->order.len = kept;
+    for (int i = 0; i < g->outputs.len; i++)
+        pass_through(&g->outputs.data[i].value, operand);
+    for (int i = 0; i < g->writes.len; i++)
+        pass_through(&g->writes.data[i].value, operand);
+}
+
+static Status apply_options(Amp *x) {
+    const Options *o = x->opt;
+    if (o->dims.len) {
+        fail(x->d, x->loc, "--dim %s: the text has its dimensions in numbers",
+             o->dims.data[0].name);
+        return ERR_USAGE;
+    }
+    if (o->batchnorm_unbiased >= 0) {
+        fail(x->d, x->loc,
+             "--batchnorm train:%s: a text says itself how it writes running "
+             "statistics",
+             o->batchnorm_unbiased ? "unbiased" : "population");
+        return ERR_USAGE;
+    }
+    if (x->passes)
+        x->g = module_graph(x->m, FORWARD);
+    else
+        TRY(find_model(x));
+    if (!x->g) return check_programs(x);
+    TRY(choose_trained(x));
+    Arena *scratch = arena_new();
+    Status s = freeze_norms(x, scratch);
+    if (s == OK && !o->dropout) disable_dropout(x->g, scratch);
+    arena_free(scratch);
+    return s;
+}
+
+Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
+                  size_t n, const Options *opt, bool passes, Module **out) {
+    Amp x = {
+        .d = d, .opt = opt, .passes = passes, .loc = {.file = intern(path)}};
+    if (opt->heads.len)
+        return fail(d, x.loc,
+                    "--replace-head is for ONNX models: a .amp file is edited");
+    TRY(parse_module(a, d, path, text, n, &x.m));
+    TRY(apply_options(&x));
+    *out = x.m;
+    return verify_module(x.m, STAGE_TYPED, d);
+}
