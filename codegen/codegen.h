@@ -98,8 +98,10 @@ typedef struct EmitInput {
     /* Called, if set, when everything is compiled and before the sections are
        written: notes[json][i] tells how the i-th group of all graphs runs, its
        loops and its launch on the GPU: lines of text, or members of a JSON
-       object; empty where a library does all of it.                         */
-    void (*compiled)(void *ctx, const char *const *const notes[2]);
+       object; empty where a library does all of it.  cost: section "cost"
+       (module/cost.h).                                                      */
+    void (*compiled)(void *ctx, const char *const *const notes[2],
+                     const char *cost);
     void *ctx;
 } EmitInput;
 

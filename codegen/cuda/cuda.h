@@ -56,6 +56,7 @@ typedef struct CudaLib {
     CudaLaunch first, second; /* l<number> and l<number>_2 */
     uint64_t scratch;         /* bytes */
     double weight;            /* of its compilation: 1 = a point-wise kernel */
+    double rate;              /* StepCost.rate (cost.h)                      */
 } CudaLib;
 
 /* A library step as kernels of its own: extern "C" __global__ l<number>(refs..,
@@ -155,6 +156,8 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                LoweredStep *out);
 /* When all steps are known. */
 void cuda_units(Arena *a, CudaSource *c);
+/* StepCost.rate of a hand-written kernel (cost.h); 0: of any other. */
+double cuda_rate(const CudaSource *c, uint32_t fn);
 
 /* ---- cuda_gemm.c --------------------------------------------------------- */
 

@@ -12,6 +12,7 @@
 #include "runtime/cuda/tile.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -222,8 +223,22 @@ static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
     }
 }
 
+/* A step of 32 columns of k is about 810 instructions of each thread for 32
+   tensor instructions where a convolution's operands are gathered number by
+   number (128 x 128, counted in SASS): the rate of issue allows that percentage
+   of what cuBLASLt reaches.  A smaller tile loads as much for less. */
+static double tile_rate(const LibPrint *p, const TilePick *t) {
+    static const double mma[PLAN_NLIB] = {[PLAN_LIB_GEMM] = 20,
+                                          [PLAN_LIB_CONV_FWD] = 14,
+                                          [PLAN_LIB_CONV_DGRAD] = 11,
+                                          [PLAN_LIB_CONV_WGRAD] = 15};
+    double part = sqrt(t->shape->m * t->shape->n / (128. * 128));
+    return part * (t->mma ? mma[p->s->lib] : 70);
+}
+
 static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype) {
     const TileShape *s = t->shape;
+    p->out->rate = tile_rate(p, t);
     const char *of = t->mma            ? type_name(dtype)
                      : dtype == DT_F64 ? "double"
                                        : "float";

@@ -14,7 +14,7 @@ struct CudaItem {
     const char *key;      /* l: its text as number 0                         */
     const LoweredStep *step; /* l: first of its steps                        */
     int number;              /* l<number>                                    */
-    double weight;
+    double weight, rate;
     uint64_t scratch;
     uint32_t first, second, many; /* PlanCudaKernel + 1; 0: none             */
     uint32_t unit;
@@ -70,6 +70,7 @@ static const Item *item_of_lib(Arena *a, CudaSource *c, const LoweredStep *s) {
               .step = s,
               .number = nlib,
               .weight = lib.weight,
+              .rate = lib.rate,
               .scratch = lib.scratch};
     x.first = add_kernel(a, c, name, lib.first.shared, first);
     x.second = add_kernel(a, c, arena_printf(a, "%s_2", name),
@@ -132,6 +133,12 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
     out->scratch = x->scratch;
     out->npar = 0; /* they stand in the kernel's text */
     return x->first;
+}
+
+double cuda_rate(const CudaSource *c, uint32_t fn) {
+    for (int i = 0; i < c->items.len; i++)
+        if (c->items.data[i].first == fn + 1) return c->items.data[i].rate;
+    return 0;
 }
 
 /* ---- units --------------------------------------------------------------- */

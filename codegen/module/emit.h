@@ -5,6 +5,7 @@
    emit_weights.c   initial values to a section or to safetensors
    emit_cc.c        runs the system's C compiler
    emit_cuda.c      GPU steps and kernels (cuda.h)
+   cost.c           what the steps ask of a machine (cost.h)
    emit_so.c        puts it all into one file                                */
 #ifndef AMPC_CODEGEN_MODULE_EMIT_H
 #define AMPC_CODEGEN_MODULE_EMIT_H
@@ -39,6 +40,14 @@ typedef struct EmitGroup {
     bool part;     /* it is in the step of the group before                 */
 } EmitGroup;
 
+/* One step of a plan: n groups. */
+typedef struct EmitStep {
+    const Graph *g;
+    const LoweredStep *s;
+    int n;
+    PlanStep step;
+} EmitStep;
+
 typedef struct PlanSource {
     StrBuf text;        /* plan.c; freed by the caller */
     KernelSet *kernels; /* for the CPU; NULL: no code for it */
@@ -50,6 +59,7 @@ typedef struct PlanSource {
     PlanSidecar sidecar;     /* of the file that weights_sidecar has made  */
     struct CudaSource *cuda; /* cuda.h; NULL: not asked for */
     VEC(EmitGroup) groups;   /* of all graphs */
+    VEC(EmitStep) steps;     /* of all targets */
 } PlanSource;
 
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,

@@ -115,6 +115,8 @@ static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
     add_refs(e, g, x.ep_refs, x.nep_ref);
     for (int i = 0; i < x.npar; i++) vec_push(e->a, &t->pars, x.pars[i]);
     vec_push(e->a, &t->steps, p);
+    EmitStep done = {g, arena_dup(e->a, s, (size_t)n * sizeof *s), n, p};
+    vec_push(e->a, &e->out->steps, done);
     return &t->steps.data[t->steps.len - 1];
 }
 
@@ -135,9 +137,9 @@ static bool add_copy(Emit *e, const Graph *g, ValueId from, ValueId to,
     LibCopy par = {.bytes = type_bytes(t), .dtype = t->dtype};
     LoweredStep s = {.kind = PLAN_LIB,
                      .lib = PLAN_LIB_COPY,
-                     .refs = refs,
+                     .refs = arena_dup(e->a, refs, sizeof refs),
                      .nref = 2,
-                     .pars = (int64_t *)(void *)&par,
+                     .pars = arena_dup(e->a, &par, sizeof par),
                      .npar = sizeof par / sizeof(int64_t),
                      .name = name};
     return par.bytes > 0 && add_step(e, g, &s, 1);

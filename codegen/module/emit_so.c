@@ -8,6 +8,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/kir.h"
+#include "codegen/module/cost.h"
 #include "codegen/module/embed.h"
 #include "passes/files.h"
 #include "passes/leave.h"
@@ -265,6 +266,7 @@ static void put_note(StrBuf *sb, bool json, const PlanSource *src,
 static void tell_compiled(Arena *a, const EmitInput *in,
                           const PlanSource *src) {
     const char **notes[2];
+    StrBuf cost = {0};
     if (!in->compiled) return;
     for (int json = 0; json < 2; json++) {
         notes[json] = NEW_ARRAY(a, const char *, src->groups.len + 1);
@@ -275,7 +277,10 @@ static void tell_compiled(Arena *a, const EmitInput *in,
             sb_free(&sb);
         }
     }
-    in->compiled(in->ctx, (const char *const *const[]){notes[0], notes[1]});
+    cost_put(src, &cost);
+    in->compiled(in->ctx, (const char *const *const[]){notes[0], notes[1]},
+                 cost.data);
+    sb_free(&cost);
 }
 
 static Status emit_all(EmitSo *e) {

@@ -11,7 +11,7 @@ typedef struct Report {
     StrBuf text;
 } Report;
 
-enum { KERNELS = 4, SUMMARY = 8, NREPORT = 10 };
+enum { KERNELS = 4, SUMMARY = 8, COST = 10, NREPORT = 11 };
 
 static void add_report(Report *r, const char *name, bool json, ReportFn *fn,
                        const Module *m) {
@@ -34,8 +34,10 @@ static void set_sections(Compile *c) {
 }
 
 /* Loops and registers of kernels are known when everything is compiled. */
-static void report_compiled(void *ctx, const char *const *const notes[2]) {
+static void report_compiled(void *ctx, const char *const *const notes[2],
+                            const char *cost) {
     Compile *c = ctx;
+    sb_puts(&c->reports[COST].text, cost);
     for (int json = 0; json < 2; json++)
         report_kernels(c->m, json, notes[json], c->s->opt.no_cuda,
                        &c->reports[KERNELS + json].text);
@@ -105,7 +107,8 @@ static void print_summary(const Module *m) {
 
 static Status compile(Session *s, const char *model, const char *out) {
     Report r[NREPORT] = {[KERNELS] = {.name = "txt:kernels"},
-                         [KERNELS + 1] = {.name = "json:kernels"}};
+                         [KERNELS + 1] = {.name = "json:kernels"},
+                         [COST] = {.name = "cost"}};
     Compile c = {.s = s, .reports = r};
     TRY(claim_files(s, model, out));
     TRY(cuda_targets(&s->opt, &s->diag));

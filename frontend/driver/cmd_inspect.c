@@ -8,12 +8,13 @@
 #include "codegen/codegen.h"
 #include "codegen/module/section.h"
 #include "frontend/driver/cmd.h"
+#include "frontend/driver/roofline.h"
 
 typedef struct Question {
     const char *report; /* casts, kernels, memory, params; NULL: IR, or none of
                            these: what the module is, and its parameters     */
     const char *ir;     /* pass name */
-    bool json, cuda;
+    bool json, cuda, roofline;
 } Question;
 
 static void put(const char *text, size_t n) { fwrite(text, 1, n, stdout); }
@@ -30,6 +31,21 @@ static Status no_stage(Session *s, const SectionFile *f, const char *stage) {
                      known.data ? known.data : " none");
     sb_free(&known);
     return st;
+}
+
+static Status section_text(Session *s, const SectionFile *f, const char *name,
+                           char **text, size_t *n) {
+    const PlanSection *section = sections_find(f, name);
+    if (!section)
+        return fail(&s->diag, (Loc){.file = f->path}, "no section '%s'", name);
+    return sections_read(s->arena, &s->diag, f, section, text, n);
+}
+
+static void print_roofline(Session *s, const char *cost, bool json) {
+    StrBuf sb = {0};
+    roofline_put(s->arena, cost, json, &sb);
+    put(sb.data, sb.len);
+    sb_free(&sb);
 }
 
 /* The CUDA text, unit by unit. */
@@ -54,11 +70,9 @@ static Status print_section(Session *s, const SectionFile *f, const char *kind,
     char name[64], *text;
     size_t n;
     snprintf(name, sizeof name, "%s:%s", kind, of);
-    const PlanSection *section = sections_find(f, name);
-    if (!section && !strcmp(kind, "ir")) return no_stage(s, f, of);
-    if (!section)
-        return fail(&s->diag, (Loc){.file = f->path}, "no section '%s'", name);
-    TRY(sections_read(s->arena, &s->diag, f, section, &text, &n));
+    if (!strcmp(kind, "ir") && !sections_find(f, name))
+        return no_stage(s, f, of);
+    TRY(section_text(s, f, name, &text, &n));
     put(text, n);
     return OK;
 }
@@ -67,6 +81,14 @@ static Status answer_module(Session *s, const SectionFile *f,
                             const Question *q) {
     const char *kind = q->json ? "json" : "txt";
     if (q->cuda) return print_cuda(s, f);
+    if (q->roofline) {
+        char *cost;
+        size_t n;
+        TRY(section_text(s, f, "cost", &cost, &n));
+        print_roofline(s, arena_printf(s->arena, "%.*s", (int)n, cost),
+                       q->json);
+        return OK;
+    }
     if (q->ir) return print_section(s, f, "ir", q->ir);
     if (q->report) return print_section(s, f, kind, q->report);
     if (q->json) put("{\"module\":", 10);
@@ -114,23 +136,22 @@ static Status print_stage(Session *s, const Module *m, const char *stage) {
 }
 
 typedef struct Kernels {
+    Session *s;
     const Module *m;
-    bool json;
-    StrBuf text;
+    const Question *q;
 } Kernels;
 
-static void kernels_lowered(void *ctx, const char *const *const notes[2]) {
-    Kernels *k = ctx;
-    report_kernels(k->m, k->json, notes[k->json], NULL, &k->text);
-}
-
-static Status inspect_kernels(Session *s, Module *m, bool json) {
-    Kernels k = {.m = m, .json = json};
-    EmitInput in = {.compiled = kernels_lowered, .ctx = &k};
-    Status st = emit_check(m, &s->opt, &s->diag, &in);
-    if (st == OK) put(k.text.data, k.text.len);
-    sb_free(&k.text);
-    return st;
+static void kernels_lowered(void *ctx, const char *const *const notes[2],
+                            const char *cost) {
+    const Kernels *k = ctx;
+    StrBuf sb = {0};
+    if (k->q->roofline) {
+        print_roofline(k->s, cost, k->q->json);
+        return;
+    }
+    report_kernels(k->m, k->q->json, notes[k->q->json], NULL, &sb);
+    put(sb.data, sb.len);
+    sb_free(&sb);
 }
 
 static Status inspect_model(Session *s, const char *path, const Question *q) {
@@ -141,11 +162,17 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
                     "--cuda asks a module; --emit-cuda DIR writes the text of "
                     "a model's kernels");
     TRY(load_model(s, path, &m));
-    const char *report = q->report ? q->report : q->ir ? "" : "params";
+    const char *report = q->report              ? q->report
+                         : q->ir || q->roofline ? ""
+                                                : "params";
     if (strcmp(report, "params"))
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, q->ir != NULL));
     if (q->ir) return print_stage(s, m, q->ir);
-    if (!strcmp(report, "kernels")) return inspect_kernels(s, m, q->json);
+    if (q->roofline || !strcmp(report, "kernels")) {
+        Kernels k = {s, m, q};
+        EmitInput in = {.compiled = kernels_lowered, .ctx = &k};
+        return emit_check(m, &s->opt, &s->diag, &in);
+    }
     report_named(report)(m, q->json, &sb);
     put(sb.data, sb.len);
     sb_free(&sb);
@@ -157,17 +184,23 @@ int cmd_inspect(int argc, char **argv) {
     const char *path = NULL;
     bool casts = false, kernels = false, memory = false, params = false;
     Question q = {0};
-    const OwnOption own[] = {
-        {"--ir", &q.ir, NULL},         {"--casts", NULL, &casts},
-        {"--kernels", NULL, &kernels}, {"--memory", NULL, &memory},
-        {"--params", NULL, &params},   {"--json", NULL, &q.json},
-        {"--cuda", NULL, &q.cuda},     {0}};
+    const OwnOption own[] = {{"--ir", &q.ir, NULL},
+                             {"--casts", NULL, &casts},
+                             {"--kernels", NULL, &kernels},
+                             {"--memory", NULL, &memory},
+                             {"--params", NULL, &params},
+                             {"--json", NULL, &q.json},
+                             {"--cuda", NULL, &q.cuda},
+                             {"--roofline", NULL, &q.roofline},
+                             {0}};
     session_init(&s);
     Status st = session_args(&s, argc, argv, own, &path);
-    if (casts + kernels + memory + params + q.cuda + (q.ir != NULL) > 1) {
+    if (casts + kernels + memory + params + q.cuda + q.roofline +
+            (q.ir != NULL) >
+        1) {
         fail(&s.diag, (Loc){0},
              "one of --ir, --casts, --kernels, --memory, "
-             "--params, --cuda at a time");
+             "--params, --cuda, --roofline at a time");
         st = ERR_USAGE;
     }
     q.report = casts     ? "casts"

@@ -5,7 +5,7 @@ const char help_ampc[] =
     "usage: ampc MODEL.onnx|MODEL.amp -o OUT.so [options]   compile\n"
     "       ampc run OUT.so [options]       train, evaluate, predict\n"
     "       ampc inspect OUT.so|MODEL [--ir STAGE|--casts|--kernels|--memory|"
-    "--params|--cuda] [--json]\n"
+    "--params|--cuda|--roofline] [--json]\n"
     "       ampc check MODEL [options]      what would be refused, and why\n"
     "       ampc opt FILE --pass NAME[,NAME...] [options]   IR in, IR out\n"
     "       ampc export OUT.so [--load CKPT] -o MODEL.onnx   trained weights "
@@ -111,6 +111,9 @@ const char help_inspect[] =
     "  --memory      bytes of every arena and kind of variable\n"
     "  --ir PASS     the IR after a pass (ampc --list-passes)\n"
     "  --cuda        the CUDA text of a module\n"
+    "  --roofline    predicted time of every launch of a training step, on a "
+    "GPU\n"
+    "                and, by measured peaks, on this machine's CPUs\n"
     "  --json        the answer as JSON\n"
     "A model is compiled as far as the question needs, with the options of\n"
     "ampc --help.\n";

@@ -260,6 +260,8 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
     check_run(0, "\n          epilogue: serial rows < ",
               "inspect cnn.so --kernels");
     check_run(0, "arena of train", "inspect cnn.so --memory");
+    check_run(0, "train on cpu, predicted for this machine: ",
+              "inspect cnn.so --roofline");
     check_run(0, "conv1.weight", "inspect cnn.so --params");
     check_run(0,
               "inputs      input f32[4,1,28,28], target i64[4]\n"

@@ -1,0 +1,270 @@
+/* cost.c: see cost.h.
+
+   Instructions are counted in SASS of sm_90 (NVRTC 12.8): a conversion to bf16
+   is 7, exp about 22, a division 10, a Philox number 60; an index of a nest
+   costs a multiply-high and three more for each dim but the first, twice that
+   with 64 bits.                                                             */
+#include "codegen/module/cost.h"
+#include "codegen/cuda/cuda.h"
+#include "codegen/kernel/schedule.h"
+#include "runtime/lib.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SECTOR = 32, CACHED = 24 << 20, THREADS = 132 * 2048 };
+
+static double value_size(const Graph *g, ValueId v) {
+    return is_value(v) ? (double)type_bytes(value_type(g, v)) : 0;
+}
+
+/* ---- generated kernels --------------------------------------------------- */
+
+static double inst_weight(const KInst *in) {
+    static const double op[] = {[COST_CHEAP] = 1,
+                                [COST_DIVIDE] = 10,
+                                [COST_LONG] = 25,
+                                [COST_SLOW] = 60};
+    switch (in->op) {
+    case K_OP: return op[op_info[in->code].cost] * (1 + (in->type == KT_F64));
+    case K_ROUND: return in->dtype == DT_BF16 ? 7 : 2;
+    case K_PHILOX: return 60;
+    case K_CVT:
+    case K_REDUCE: return 1;
+    default: return 0;
+    }
+}
+
+typedef struct Shape {
+    const Kernel *k;
+    double extent[MAX_RANK]; /* par[0] of a flat kernel                      */
+    double elements;
+    int dims; /* that an element's index is split into                       */
+    int fast; /* the dim along which neighbouring threads lie                */
+    int pack; /* neighbours of one thread                                    */
+    double lanes; /* threads of a row                                        */
+    bool wide;
+} Shape;
+
+static Shape shape_of(const Kernel *k, int64_t flat) {
+    Shape s = {.k = k, .elements = 1, .fast = k->vec, .pack = 1, .lanes = 1};
+    for (int d = 0; d < k->ndim; d++) {
+        s.extent[d] = (double)(k->form == KF_FLAT ? flat : k->dim[d].extent);
+        s.elements *= s.extent[d];
+        s.dims += k->dim[d].col || !kernel_reduces(k);
+    }
+    const KLoop *l = kernel_loop(k, LOOP_UNROLLED, LOOP_ANY);
+    if (l) s.pack = (int)l->extent;
+    if ((l = kernel_loop(k, LOOP_LANES, LOOP_ANY))) s.lanes = (double)l->step;
+    s.wide = s.elements > INT32_MAX - 65536;
+    return s;
+}
+
+/* Elements of the buffer that a load or store touches. */
+static double footprint(const Shape *s, const KInst *in) {
+    double n = 1;
+    for (int d = 0; d < s->k->ndim; d++)
+        if (in->at.k[d] || in->at.inst) n *= s->extent[d];
+    return n;
+}
+
+/* Bytes through the cache for `times` evaluations of an access. */
+static double sectors(const Shape *s, const KInst *in, double times) {
+    double size = dtype_info[s->k->bufs.data[in->buf].dtype].bytes;
+    int64_t step = s->fast >= 0 ? llabs((long long)in->at.k[s->fast]) : 0;
+    double each = size * (double)step;
+    if (in->at.inst || each > SECTOR) each = SECTOR;
+    if (!step && !in->at.inst) each = size / 32;
+    return times * (each < size && step ? size : each);
+}
+
+/* One sweep over the columns: what it needs of memory, caches and issue. */
+static void add_sweep(const Shape *s, const KSweep *w, bool again, Arena *a,
+                      StepCost *c) {
+    const Kernel *k = s->k;
+    double rows = (double)kernel_rows(k), walked = THREADS / s->lanes;
+    double part = walked < rows ? walked / rows : 1;
+    bool *need = kernel_need(k, w, NULL, a), stores = w->roots.len > w->nfold;
+    double each = 2, loads = 0; /* instructions, bytes of one element */
+    if (s->dims > 1) each += 4 * (s->dims - 1) * (1 + s->wide);
+    for (int j = 0; j < w->roots.len; j++) need[w->roots.data[j]] = true;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        bool load = in->op == K_LOAD, store = in->op == K_STORE;
+        if (!need[id]) continue;
+        each += inst_weight(in);
+        if (!load && !store) continue;
+        double size = dtype_info[k->bufs.data[in->buf].dtype].bytes;
+        double bytes = footprint(s, in) * size;
+        bool packed = s->pack > 1 && cuda_packed(in, s->pack);
+        each += packed ? 2.0 / s->pack + 1 : 4 + 2 * s->wide;
+        c->l2 += sectors(s, in, s->elements);
+        if (load) loads += size * s->pack;
+        /* what the sweep before has read of the rows that are walked at the
+           same time is still in the cache, or it is not */
+        if (!store && again && bytes * part <= CACHED) continue;
+        c->bytes += bytes;
+        if (load) c->reads += bytes;
+    }
+    /* loads do not pass stores; without these the compiler unrolls by four */
+    if (!stores && k->form != KF_FLAT) loads *= 4;
+    if (loads > 0 && (c->in_flight == 0 || loads < c->in_flight))
+        c->in_flight = loads;
+    c->insts += each * s->elements;
+}
+
+static void add_kernel(const Kernel *k, int64_t flat, StepCost *c) {
+    Arena *a = arena_new();
+    Shape s = shape_of(k, flat);
+    KSweeps sweeps = kernel_sweeps(k, a);
+    double row = 0;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        if (in->full || in->op == K_REDUCE) continue;
+        row += inst_weight(in);
+        if (in->op != K_LOAD && in->op != K_STORE) continue;
+        double size = dtype_info[k->bufs.data[in->buf].dtype].bytes;
+        c->bytes += footprint(&s, in) * size;
+        c->l2 += footprint(&s, in) * size;
+    }
+    for (int i = 0; i < sweeps.len; i++)
+        add_sweep(&s, &sweeps.data[i], i > 0, a, c);
+    if (k->form != KF_FLAT)
+        c->insts += (row + 30) * (double)kernel_rows(k) * s.lanes;
+    arena_free(a);
+}
+
+/* ---- library routines ---------------------------------------------------- */
+
+/* 16 bytes at a time are what tensor cores are fed with: rows that do not begin
+   at such an address take a kernel of a third of the speed. */
+static void add_gemm(const LibGemm *p, StepCost *c) {
+    int64_t ld[] = {p->a_cs == 1 ? p->a_rs : p->a_cs,
+                    p->b_cs == 1 ? p->b_rs : p->b_cs, p->n};
+    int64_t dtype[] = {p->a_dtype, p->b_dtype, p->c_dtype};
+    c->mma = 2 * (double)(p->m * p->n) * (double)p->k;
+    for (int i = 0; i < p->nbatch_dim; i++) c->mma *= (double)p->batch_dim[i];
+    for (int i = 0; i < 3; i++)
+        if (ld[i] * dtype_info[dtype[i]].bytes % 16 && c->rate > 35)
+            c->rate = 35;
+}
+
+static void add_conv(const LibConv *p, StepCost *c) {
+    c->mma = 2 * (double)(p->n * p->k) * (double)(p->c / p->group) *
+             (double)(lib_volume(p->out) * lib_volume(p->kernel));
+}
+
+static void add_routine(const Graph *g, const LoweredStep *s, StepCost *c) {
+    const LibInfo *lib = lib_info(s->lib);
+    const void *par = s->pars;
+    for (int i = 0; i < s->nref; i++) c->bytes += value_size(g, s->refs[i]);
+    for (int i = 0; i < s->nep_ref; i++)
+        c->bytes += value_size(g, s->ep_refs[i]);
+    switch (s->lib) {
+    case PLAN_LIB_GEMM: add_gemm(par, c); break;
+    case PLAN_LIB_CONV_FWD:
+    case PLAN_LIB_CONV_DGRAD:
+    case PLAN_LIB_CONV_WGRAD: add_conv(par, c); break;
+    case PLAN_LIB_COPY: c->bytes = 2 * (double)((const LibCopy *)par)->bytes;
+    /* fall through */
+    default:
+        c->insts = c->blocks * c->threads * 60;
+        c->reads = c->bytes / 2;
+        c->in_flight = 16;
+    }
+    for (uint32_t i = 0; i < lib->noperand && c->mma > 0; i++) {
+        int bits = 8 * dtype_info[s->pars[lib->operands[i].dtype_at]].bytes;
+        if (!lib_writes(lib, (int)i) && bits > c->bits) c->bits = bits;
+    }
+    c->l2 = c->bytes;
+}
+
+/* ---- steps --------------------------------------------------------------- */
+
+static void add_usage(const CudaSource *cuda, const char *kernel, StepCost *c) {
+    for (int i = 0; i < cuda->build.usage.len; i++) {
+        const CudaUsage *u = &cuda->build.usage.data[i];
+        if (strcmp(u->kernel, kernel) || strcmp(u->arch, cuda->archs.data[0]))
+            continue;
+        c->registers = u->registers;
+        c->shared = u->shared;
+    }
+}
+
+static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
+    const PlanCudaKernel *k = &cuda->kernels.data[e->step.fn];
+    for (int i = 0; i < e->n; i++) {
+        int64_t n = e->s[i].npar ? e->s[i].pars[0] : 0;
+        c->blocks +=
+            (double)(k->blocks ? k->blocks : (n - 1) / k->per_block + 1);
+    }
+    c->threads = k->threads;
+    if (cuda_rate(cuda, e->step.fn) > 0) c->rate = cuda_rate(cuda, e->step.fn);
+    add_usage(cuda, k->name, c);
+}
+
+static void put_step(const PlanSource *src, const EmitStep *e, StrBuf *sb) {
+    bool gpu = e->g->target == TARGET_CUDA;
+    bool product = gpu && e->step.kind == PLAN_PRODUCT;
+    StepCost c = {.rate = 100};
+    if (gpu && (e->step.kind == PLAN_LAUNCH || e->step.kind == PLAN_MANY))
+        add_launch(src->cuda, e, &c);
+    for (int i = 0; i < e->n; i++)
+        if (e->s[i].kernel)
+            add_kernel(e->s[i].kernel, e->s[i].npar ? e->s[i].pars[0] : 0, &c);
+        else
+            add_routine(e->g, &e->s[i], &c);
+    const char *how = e->step.kind == PLAN_MANY ? "many"
+                      : e->s->kernel            ? "kernel"
+                      : product                 ? "cublaslt"
+                                                : lib_info(e->s->lib)->name;
+    sb_printf(sb, "%s\t%s\t%s", target_text[e->g->target], e->g->name, how);
+#define FIELD(f) sb_printf(sb, "\t%.12g", c.f);
+    COST_FIELDS(FIELD)
+#undef FIELD
+    sb_puts(sb, "\t");
+    for (const char *p = e->step.name; *p && p < e->step.name + 63; p++)
+        sb_printf(sb, "%c", (unsigned char)*p < ' ' ? '?' : *p);
+    sb_puts(sb, "\n");
+}
+
+void cost_put(const PlanSource *src, StrBuf *sb) {
+    sb_puts(sb, "target\tprogram\thow");
+#define FIELD(f) sb_puts(sb, "\t" #f);
+    COST_FIELDS(FIELD)
+#undef FIELD
+    sb_puts(sb, "\tname\n");
+    for (int i = 0; i < src->steps.len; i++)
+        put_step(src, &src->steps.data[i], sb);
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+/* One field up to a tab or the line's end; false: there is none. */
+static bool next_field(const char **at, char *out, size_t size) {
+    size_t n = strcspn(*at, "\t\n");
+    if (n >= size) return false;
+    memcpy(out, *at, n);
+    out[n] = 0;
+    *at += n + ((*at)[n] == '\t');
+    return true;
+}
+
+bool cost_next(const char **at, StepCost *out) {
+    char number[32];
+    memset(out, 0, sizeof *out);
+    if (!strncmp(*at, "target\t", 7)) *at += strcspn(*at, "\n") + 1;
+    if (!**at || !next_field(at, out->target, sizeof out->target) ||
+        !next_field(at, out->program, sizeof out->program) ||
+        !next_field(at, out->how, sizeof out->how))
+        return false;
+#define FIELD(f)                                                               \
+    if (!next_field(at, number, sizeof number) || !*number) return false;      \
+    out->f = strtod(number, NULL);
+    COST_FIELDS(FIELD)
+#undef FIELD
+    if (!next_field(at, out->name, sizeof out->name)) return false;
+    *at += **at == '\n';
+    return true;
+}

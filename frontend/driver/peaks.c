@@ -1,0 +1,93 @@
+/* peaks.c: what this machine's CPUs can do, measured in a tenth of a second:
+   multiply-adds of independent fp32 vectors, and a copy between two arrays that
+   no cache holds, on as many threads as may run.  Best of a few tries, since
+   others may use the machine.                                               */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "frontend/driver/roofline.h"
+
+enum {
+    MOST_THREADS = 256,
+    CHAINS = 12, /* latency of 4 to 5 clocks, two a clock */
+    LANES = 8,
+    ROUNDS = 1 << 20,
+    COPY_BYTES = 256 << 20, /* of all threads */
+    TRIES = 3
+};
+
+typedef float Lanes __attribute__((vector_size(LANES * sizeof(float))));
+
+typedef struct Probe {
+    pthread_t thread;
+    char *memory;
+    size_t bytes;
+    double flops, copied; /* a second */
+    float sink;
+} Probe;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+__attribute__((target_clones("arch=x86-64-v3", "default"),
+               optimize("O3,fp-contract=fast"))) static float
+multiply_add(void) {
+    Lanes a[CHAINS], x = {0}, sum = {0};
+    for (int i = 0; i < CHAINS; i++) a[i] = x + (float)i;
+    for (int l = 0; l < LANES; l++) x[l] = 0.5f;
+    for (int r = 0; r < ROUNDS; r++)
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++) a[i] = a[i] * x + x;
+    for (int i = 0; i < CHAINS; i++) sum += a[i];
+    return sum[0];
+}
+
+static void *measure(void *p) {
+    Probe *x = p;
+    size_t half = x->bytes / 2;
+    memset(x->memory, 1, x->bytes);
+    double start = now();
+    x->sink += multiply_add();
+    x->flops = 2.0 * CHAINS * LANES * ROUNDS / (now() - start);
+    start = now();
+    memcpy(x->memory, x->memory + half, half);
+    x->copied = 2.0 * (double)half / (now() - start);
+    return NULL;
+}
+
+CpuPeaks cpu_peaks(void) {
+    cpu_set_t set;
+    CpuPeaks best = {.threads = 1};
+    if (!sched_getaffinity(0, sizeof set, &set)) best.threads = CPU_COUNT(&set);
+    if (best.threads > MOST_THREADS) best.threads = MOST_THREADS;
+    size_t each = COPY_BYTES / (size_t)best.threads;
+    char *memory = malloc(COPY_BYTES);
+    for (int i = 0; i < TRIES && memory; i++) {
+        Probe probe[MOST_THREADS] = {0};
+        double flops = 0, bytes = 0;
+        int made = 0;
+        for (; made < best.threads; made++) {
+            probe[made].memory = memory + each * (size_t)made;
+            probe[made].bytes = each;
+            if (pthread_create(&probe[made].thread, NULL, measure,
+                               &probe[made]))
+                break;
+        }
+        for (int k = 0; k < made; k++) {
+            pthread_join(probe[k].thread, NULL);
+            flops += probe[k].flops;
+            bytes += probe[k].copied;
+        }
+        if (flops > best.flops) best.flops = flops;
+        if (bytes > best.bytes) best.bytes = bytes;
+    }
+    free(memory);
+    return best;
+}

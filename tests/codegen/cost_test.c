@@ -1,0 +1,187 @@
+/* cost_test.c: what steps ask of a machine, counted by hand, and their price.
+ */
+#include "codegen/module/cost.h"
+#include "frontend/driver/options_text.h"
+#include "frontend/driver/roofline.h"
+#include "passes/passes.h"
+#include "tests/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Costs {
+    Arena *a;
+    Diag d;
+    Options opt;
+    PlanSource src;
+    StrBuf text;
+} Costs;
+
+static void set(Costs *c, const char *name, const char *value) {
+    bool used;
+    if (options_set(&c->opt, &c->d, name, value, &used) != OK)
+        FAIL("%s", c->d.text.data);
+}
+
+static void cost(Costs *c, const char *text, const char *target) {
+    EmitInput in = {.path = "m.so", .model_path = "m.amp"};
+    Module *m;
+    *c = (Costs){.a = arena_new()};
+    options_init(&c->opt, c->a);
+    set(c, "--loss", "none");
+    set(c, "--precision", "fp32");
+    set(c, "--target", target);
+    if (parse_module(c->a, &c->d, "m.amp", text, strlen(text), &m) != OK ||
+        run_pipeline(m, &c->d, &c->opt, STAGE_PLANNED, false) != OK ||
+        emit_plan(m, &c->opt, &c->d, &in, c->a, &c->src) != OK)
+        FAIL("%s", c->d.text.data);
+    cost_put(&c->src, &c->text);
+}
+
+static void end(Costs *c) {
+    sb_free(&c->src.text);
+    sb_free(&c->text);
+    sb_free(&c->d.text);
+    arena_free(c->a);
+}
+
+static StepCost step_named(const Costs *c, const char *how, int skip) {
+    StepCost s;
+    for (const char *at = c->text.data; cost_next(&at, &s);)
+        if (!strcmp(s.how, how) && skip-- == 0) return s;
+    FAIL("no %s in:\n%s", how, c->text.data);
+    return s;
+}
+
+TEST_CASE(cost, products_are_counted_by_hand) {
+    Costs c;
+    cost(&c,
+         "graph forward(%x: f32[5,64,32]) {\n  param %w: f32[32,48]\n"
+         "  %z = matmul %x, %w\n  return %z\n}\n",
+         "cuda:sm_90");
+    StepCost s = step_named(&c, "cublaslt", 0);
+    CHECK_STR(s.name, "z");
+    CHECK(s.mma == 2.0 * 5 * 64 * 32 * 48);
+    CHECK(s.bytes == 4.0 * (5 * 64 * 32 + 32 * 48 + 5 * 64 * 48));
+    CHECK(s.bits == 32 && s.rate == 100);
+    end(&c);
+    cost(&c,
+         "graph forward(%x: f32[64,32]) {\n  param %w: f32[32,49]\n"
+         "  %z = matmul %x, %w\n  return %z\n}\n",
+         "cuda:sm_90");
+    CHECK(step_named(&c, "cublaslt", 0).rate < 50); /* rows at odd addresses */
+    end(&c);
+}
+
+TEST_CASE(cost, convolutions_are_counted_by_hand) {
+    static const char text[] =
+        "graph forward(%x: f32[2,6,9,7]) {\n  param %w: f32[8,3,3,3]\n"
+        "  %y = conv %x, %w {dilations=[1,1], group=2, pads=[1,1,1,1], "
+        "strides=[2,2]}\n  return %y\n}\n";
+    static const char *const targets[] = {"cpu", "cuda:sm_90"};
+    for (int i = 0; i < 2; i++) {
+        Costs c;
+        cost(&c, text, targets[i]);
+        StepCost s = step_named(&c, "conv_fwd", 0);
+        CHECK(s.mma == 2.0 * (2 * 8 * 5 * 4) * (3 * 3 * 3));
+        CHECK(s.bytes == 4.0 * (2 * 6 * 63 + 8 * 27 + 2 * 8 * 20));
+        end(&c);
+    }
+}
+
+/* Rows of 4096 numbers are read once: what a second sweep reads is cached. */
+TEST_CASE(cost, kernels_count_each_buffer_once) {
+    Costs c;
+    cost(&c,
+         "graph forward(%x: f32[1024,4096]) {\n"
+         "  %s = reduce_sum %x {axes=[1], keepdims=1}\n  %z = sub %x, %s\n"
+         "  return %z\n}\n",
+         "cuda:sm_90");
+    StepCost s = step_named(&c, "kernel", 0);
+    CHECK(s.bytes == 4.0 * 2 * 1024 * 4096);
+    CHECK(s.reads == 4.0 * 1024 * 4096);
+    CHECK(s.l2 == 4.0 * 3 * 1024 * 4096);
+    CHECK(s.blocks == 1024 && s.threads == 512);
+    end(&c);
+    cost(&c,
+         "graph forward(%x: f32[1048576]) {\n  %z = relu %x\n  return %z\n}\n",
+         "cuda:sm_90");
+    s = step_named(&c, "kernel", 0);
+    CHECK(s.bytes == 4.0 * 2 * 1048576 && s.l2 == s.bytes);
+    CHECK(s.in_flight == 16 && s.blocks == 1024);
+    end(&c);
+}
+
+/* ---- prices -------------------------------------------------------------- */
+
+static double number_after(const char *text, const char *key) {
+    const char *at = strstr(text, key);
+    if (!at) FAIL("no %s in %s", key, text);
+    return strtod(at + strlen(key), NULL);
+}
+
+/* Milliseconds on an H100 of one step of those numbers. */
+static double h100_ms(Arena *a, const char *fields) {
+    StrBuf sb = {0};
+    char line[200];
+    snprintf(line, sizeof line, "cuda\ttrain\t%s\tx\n", fields);
+    roofline_put(a, line, true, &sb);
+    double ms = number_after(sb.data, "\"H100_ms\":");
+    sb_free(&sb);
+    return ms;
+}
+
+/* What was measured on one: a copy of 3.0 TB/s, a product of 8192 cubed at 798
+   TFLOP/s in bf16. */
+TEST_CASE(cost, prices_are_near_what_was_measured) {
+    Arena *a = arena_new();
+    double copy = h100_ms(a, "kernel\t0\t0\t100\t8e9\t4e9\t8e9\t1e10\t976563\t"
+                             "256\t20\t0\t16");
+    double product = h100_ms(a, "cublaslt\t1.0995e12\t16\t100\t4.03e8\t0\t"
+                                "4.03e8\t0\t0\t0\t0\t0\t0");
+    CHECK_MSG(fabs(copy / (8e9 / 3.0e12 * 1e3) - 1) < 0.2, "%g", copy);
+    CHECK_MSG(fabs(product / (1.0995e12 / 798e12 * 1e3) - 1) < 0.2, "%g",
+              product);
+    /* few bytes in flight, few blocks: slower */
+    CHECK(h100_ms(a, "kernel\t0\t0\t100\t8e9\t4e9\t8e9\t1e10\t976563\t256\t20\t"
+                     "0\t1") > 2 * copy);
+    CHECK(h100_ms(a, "kernel\t0\t0\t100\t8e9\t4e9\t8e9\t1e10\t24\t256\t20\t"
+                     "0\t16") > 5 * copy);
+    arena_free(a);
+}
+
+TEST_CASE(cost, every_launch_is_in_the_total) {
+    static const char fields[] = "kernel\t0\t0\t100\t1e9\t5e8\t1e9\t0\t9999\t"
+                                 "256\t20\t0\t16\tx\n";
+    StrBuf cost = {0}, sb = {0};
+    Arena *a = arena_new();
+    for (int i = 0; i < 3; i++) sb_printf(&cost, "cuda\ttrain\t%s", fields);
+    sb_printf(&cost, "cuda\tpredict\t%s", fields); /* is another program */
+    roofline_put(a, cost.data, false, &sb);
+    CHECK_MSG(strstr(sb.data, "\n    3 ") != NULL, "%s", sb.data);
+    CHECK_MSG(strstr(sb.data, "\n3 launches, 0.00 TFLOP, 3.0 GB: ") != NULL,
+              "%s", sb.data);
+    sb.len = 0;
+    roofline_put(a, cost.data, true, &sb);
+    double each = number_after(sb.data, "\"H100\":{\"us\":");
+    CHECK(fabs(number_after(sb.data, "\"H100_ms\":") - 3e-3 * each) < 2e-3);
+    CHECK(number_after(sb.data, "\"H200_ms\":") <
+          number_after(sb.data, "\"H100_ms\":"));
+    sb_free(&cost);
+    sb_free(&sb);
+    arena_free(a);
+}
+
+TEST_CASE(cost, half_a_line_is_no_step) {
+    StepCost s;
+    const char *at = "cuda\ttrain\tkernel\t1\t2";
+    CHECK(!cost_next(&at, &s));
+    at = "";
+    CHECK(!cost_next(&at, &s));
+}
+
+TEST_CASE(cost, peaks_of_this_machine) {
+    CpuPeaks p = cpu_peaks();
+    CHECK(p.threads >= 1 && p.flops > 1e8 && p.bytes > 1e8);
+}
