@@ -183,6 +183,7 @@ typedef struct Module {
     uint64_t hash;  /* the optimizer pass's: of all programs and their options,
                        the same for every target */
     DType low;      /* what autocast lowers to; NUM_DTYPES: it has not run   */
+    Str rule;       /* by which types were chosen op by op; NULL: a cut's    */
     /* the pass runner's */
     int stage;  /* Stage reached so far */
     int given;  /* Stage of the text: nothing promised up to it was made here */

@@ -40,7 +40,9 @@ void options_init(Options *o, Arena *a) {
 }
 
 bool options_has_scaler(const Options *o) {
-    if (o->scale.kind == SCALE_DEFAULT) return o->precision == PREC_FP16;
+    if (o->scale.kind == SCALE_DEFAULT)
+        return o->precision == PREC_FP16 &&
+               (!o->half_model || o->master_weights);
     return o->scale.kind != SCALE_NONE;
 }
 

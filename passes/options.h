@@ -7,6 +7,8 @@
 
 typedef enum Precision { PREC_FP32, PREC_BF16, PREC_FP16 } Precision;
 
+typedef enum Placement { PLACE_EXACT, PLACE_PYTORCH } Placement;
+
 typedef enum LossKind {
     LOSS_AUTO,
     LOSS_NONE,
@@ -96,6 +98,9 @@ typedef struct Target {
 typedef struct Options {
     Arena *arena;
     Precision precision;
+    bool half_model; /* O2, O3: the model itself is of 16 bits, .. */
+    bool keep_batchnorm, master_weights; /* .. but for these */
+    Placement placement;
     VEC(Objective) objectives; /* at least one */
     bool loss_given;           /* --loss was */
     bool only_given;           /* an option of the only objective was */

@@ -21,6 +21,7 @@ PassFn pass_loss;      /* forward gets `loss`                               */
 PassFn pass_programs;  /* forward -> train, eval, predict                   */
 PassFn pass_checks;    /* classes and rows named by inputs are in range      */
 PassFn pass_policy;    /* classes of --amp-policy                           */
+PassFn pass_rules;     /* types by PyTorch's or Apex's rule                */
 PassFn pass_autocast;  /* casts by class                                    */
 PassFn pass_ranges;    /* warns of what 16 bits do to known numbers         */
 PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */

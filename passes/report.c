@@ -106,7 +106,7 @@ static Lie lie_new(Graph *g, Arena *a) {
 /* Pass reduce makes stages of sums after it was decided what is 16 bits. */
 static const char *why_f32(const Lie *l, ValueId v) {
     const char *why = value_get(l->g, v)->why;
-    return why ? why : "a sum";
+    return why ? why : l->g->module->rule ? l->g->module->rule : "a sum";
 }
 
 static bool is_stored(const Lie *l, ValueId v) {

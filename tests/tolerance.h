@@ -20,6 +20,10 @@
 #define TOL_BF16_FACTOR 2.0
 #define TOL_BF16_FLOOR  1e-3
 
+/* Beside the same roundings in PyTorch, whose sums have another order: a fifth
+   of one rounding of fp16.                                                  */
+#define TOL_LEVEL_LOSS 1e-4
+
 /* Compiled ops beside the interpreter, and one device beside another, as a part
    of the tensor's largest magnitude: the interpreter rounds each node once from
    double; compiled fp32 arithmetic may err by some units at every node and sums

@@ -133,14 +133,37 @@ static Status objective(Options *o, const Spec *s, Objective **j) {
 static const char *const precision_words[] = {"fp32", "bf16", "fp16", NULL};
 
 static Status set_precision(Options *o, Spec *s) {
-    static const char *const levels[] = {"O0", "O1", "O1:bf16", NULL};
-    static const Precision of_level[] = {PREC_FP32, PREC_FP16, PREC_BF16};
-    int word = find_word(precision_words, s->text);
-    int level = find_word(levels, s->text);
-    if (word < 0 && level < 0)
-        return usage(s, "'%s' is none of fp32, bf16, fp16, O0, O1, O1:bf16",
-                     s->text);
-    o->precision = word >= 0 ? (Precision)word : of_level[level];
+    static const char *const levels[] = {"O0", "O1", "O2", "O3", NULL};
+    const SpecKey none[] = {{0}}, half[] = {{"keep_batchnorm", NULL, NULL,
+                                             &o->keep_batchnorm, 0, 1, false},
+                                            {"master_weights", NULL, NULL,
+                                             &o->master_weights, 0, 1, false},
+                                            {0}};
+    char *word = spec_next(s), *colon = strchr(word, ':');
+    int plain = find_word(precision_words, word), level;
+    o->half_model = false;
+    if (plain >= 0) {
+        o->precision = (Precision)plain;
+        return spec_keys(s, none);
+    }
+    if (colon) *colon = 0;
+    level = find_word(levels, word);
+    if (level < 0 || (colon && (!level || strcmp(colon + 1, "bf16"))))
+        return usage(s,
+                     "'%s%s%s' is none of fp32, bf16, fp16, O0, O1, O2, O3, "
+                     "O1:bf16, O2:bf16, O3:bf16",
+                     word, colon ? ":" : "", colon ? colon + 1 : "");
+    o->precision = !level ? PREC_FP32 : colon ? PREC_BF16 : PREC_FP16;
+    o->half_model = level >= 2;
+    o->keep_batchnorm = o->master_weights = level == 2;
+    return spec_keys(s, o->half_model ? half : none);
+}
+
+static Status set_placement(Options *o, Spec *s) {
+    static const char *const words[] = {"exact", "pytorch", NULL};
+    int i = find_word(words, s->text);
+    if (i < 0) return usage(s, "'%s' is neither exact nor pytorch", s->text);
+    o->placement = (Placement)i;
     return OK;
 }
 
@@ -525,6 +548,7 @@ static const struct OptionRow {
     size_t field; /* FLAG: a bool, set true.  PATH: a Str, the value as it is */
 } option_rows[] = {
     {"--precision", SETTER, set_precision, 0},
+    {"--placement", SETTER, set_placement, 0},
     {"--amp-policy", PATH, FIELD(amp_policy)},
     {"--loss", SETTER, set_loss, 0},
     {"--objective", SETTER, set_objective, 0},

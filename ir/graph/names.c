@@ -156,8 +156,11 @@ const char *own_var_defect(const Module *m, const Var *v) {
         return "is none of the compiler's";
     if (parameter < 0) return "belongs to no variable";
     TypeId of = m->vars.data[parameter].type;
-    if (f == FAMILY_BF16) of = type_with_dtype(of, DT_BF16);
-    if (f == FAMILY_F16) of = type_with_dtype(of, DT_F16);
+    DType low = f == FAMILY_BF16 ? DT_BF16 : DT_F16;
+    if (kinds[f] == VAR_SHADOW)
+        of = type_with_dtype(of, low);
+    else if (dtype_is_16(type_get(of)->dtype))
+        of = type_with_dtype(of, DT_F32);
     return v->kind == kinds[f] && v->type.i == of.i
                ? NULL
                : "has another kind or type";

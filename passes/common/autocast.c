@@ -76,7 +76,7 @@ static void autocast_graph(Graph *g, DType low, Arena *scratch) {
 }
 
 Status pass_autocast(Module *m, PassCtx *cx) {
-    if (cx->opt->precision == PREC_FP32) return OK;
+    if (cx->opt->precision == PREC_FP32 || m->rule) return OK;
     DType low = cx->opt->precision == PREC_FP16 ? DT_F16 : DT_BF16;
     m->low = low;
     for (int i = 0; i < m->graphs.len; i++)

@@ -373,13 +373,14 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
     for (int k = 0; k < n; k++) {
         Str name = value_get(g, want[k])->name;
         DType d = value_dtype(g, want[k]);
-        if (d != DT_F32)
+        if (d != DT_F32 && !(m->rule && d == m->low))
             return fail(cx->diag, (Loc){.file = m->file},
                         "parameter '%s' is %s: what trains is f32, and read "
                         "through a cast where it should not be",
                         name, dtype_info[d].text);
         if (is_value(grads[k]))
-            graph_add_output(g, family_name(FAMILY_GRAD, name), grads[k]);
+            graph_add_output(g, family_name(FAMILY_GRAD, name),
+                             b_cast(&b, grads[k], DT_F32));
         else
             s = no_gradient(g, cx, needs, want[k], nnode);
     }

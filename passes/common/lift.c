@@ -146,7 +146,7 @@ static void lift_graph(Graph *g, Arena *scratch) {
 }
 
 Status pass_lift(Module *m, PassCtx *cx) {
-    if (m->low == NUM_DTYPES) return OK;
+    if (m->low == NUM_DTYPES || m->rule) return OK;
     for (int i = 0; i < m->graphs.len; i++)
         lift_graph(m->graphs.data[i], cx->scratch);
     return OK;

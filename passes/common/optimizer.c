@@ -85,7 +85,7 @@ static ValueId own(Step *s, OwnVar v, double fill) {
 }
 
 static void write_var(Step *s, ValueId var, ValueId value) {
-    Write w = {var, value};
+    Write w = {var, b_cast(&s->b, value, value_dtype(s->g, var))};
     vec_push(s->g->arena, &s->g->writes, w);
 }
 
@@ -249,7 +249,8 @@ static Rates rates_of(Step *s, const Var *v) {
 static ValueId opt_state(Step *s, ValueId p, const char *what) {
     const Var *v = value_var(s->g, p);
     Str name = internf("%s/%s", family_name(FAMILY_OPT, v->name), what);
-    int i = module_var(s->m, VAR_STATE, name, v->type, NULL, 0);
+    int i = module_var(s->m, VAR_STATE, name, type_with_dtype(v->type, DT_F32),
+                       NULL, 0);
     return graph_var(s->g, i);
 }
 
@@ -257,7 +258,8 @@ static void update_sgd(Step *s, ValueId p, ValueId g, const Rates *r) {
     const OptimizerSpec *o = &s->objective->optimizer;
     bool moves = o->momentum != 0;
     ValueId buf = moves ? opt_state(s, p, "momentum_buffer") : NO_VALUE;
-    ValueId in[] = {p, g, r->rate, s->ok, buf}, out[2];
+    ValueId wide = b_cast(&s->b, p, DT_F32);
+    ValueId in[] = {wide, g, r->rate, s->ok, buf}, out[2];
     Attr attrs[] = {attr_named_f("momentum", o->momentum),
                     attr_named_i("nesterov", o->nesterov),
                     attr_named_f("weight_decay", r->weight_decay)};
@@ -269,7 +271,8 @@ static void update_sgd(Step *s, ValueId p, ValueId g, const Rates *r) {
 static void update_adam(Step *s, ValueId p, ValueId g, const Rates *r) {
     const OptimizerSpec *o = &s->objective->optimizer;
     ValueId m = opt_state(s, p, "exp_avg"), v = opt_state(s, p, "exp_avg_sq");
-    ValueId in[] = {p, g, m, v, r->rate, s->bias[1], s->ok, r->keep}, out[3];
+    ValueId wide = b_cast(&s->b, p, DT_F32), out[3];
+    ValueId in[] = {wide, g, m, v, r->rate, s->bias[1], s->ok, r->keep};
     Attr attrs[] = {attr_named_f("beta1", o->beta1),
                     attr_named_f("beta2", o->beta2),
                     attr_named_f("eps", o->eps),
@@ -437,7 +440,7 @@ static void write_forward(Step *s) {
 
 static ValueId grad_var(Step *s, const Var *p) {
     int v = module_var(s->m, VAR_GRAD, family_name(FAMILY_GRAD, p->name),
-                       p->type, NULL, 0);
+                       type_with_dtype(p->type, DT_F32), NULL, 0);
     return graph_var(s->g, v);
 }
 

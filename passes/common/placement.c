@@ -371,7 +371,7 @@ static void place_graph(Graph *g, PassCtx *cx) {
 }
 
 Status pass_place(Module *m, PassCtx *cx) {
-    if (m->low == NUM_DTYPES) return OK;
+    if (m->low == NUM_DTYPES || m->rule) return OK;
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         if (g->program == PROGRAM_UPDATE || g->program == PROGRAM_REFRESH)

@@ -143,6 +143,10 @@ TEST_CASE(cli, odd_models) {
 TEST_CASE(cli, usage_errors_give_status_2) {
     check_refused(2, "--nonsense: unknown option", "--nonsense");
     check_refused(2, "none of fp32, bf16, fp16", "--precision fp8");
+    check_refused(2, "unknown key 'keep'", "--precision O2,keep=1");
+    check_refused(2, "unknown key", "--precision O1,keep_batchnorm=0");
+    check_refused(2, "is none of fp32", "--precision O0:bf16");
+    check_refused(2, "neither exact nor pytorch", "--placement torch");
     check_refused(2, "none of sgd, adam, adamw", "--optimizer lion");
     check_refused(2, "unknown key 'beta3'", "--optimizer adam,beta3=1");
     check_refused(2, "is not NAME=N", "--dim batch");

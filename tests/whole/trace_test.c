@@ -3,6 +3,7 @@
    Every folder of tests/traces is one case: free-running loss and gradient
    norm in fp32, or, with parameters given before every step, loss and every
    gradient; and the free-running loss in bf16.                              */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,47 @@ static void run_case(void *arg) {
     }
     trace_free(&t);
 }
+
+/* ---- Apex's levels ------------------------------------------------------ */
+
+static void run_level(char *line) {
+    char *save, model[600], options[600], *name = strtok_r(line, " ", &save);
+    char *level = strtok_r(NULL, " ", &save), *word;
+    snprintf(model, sizeof model, "tests/traces/%s/trace.safetensors", name);
+    Trace t = trace_read(model);
+    snprintf(model, sizeof model, "tests/traces/%s/options.txt", name);
+    size_t size;
+    char *given = test_read_file(model, &size);
+    snprintf(model, sizeof model, "tests/traces/%s/model.onnx", name);
+    snprintf(options, sizeof options,
+             "--target cpu:x86-64-v2 --precision %s %.*s", level,
+             (int)strcspn(given, "\n"), given);
+    free(given);
+    Compiled c = compile_file(model, options);
+    ampc_session *s = open_threads(&c, 2);
+    for (long i = 0; (word = strtok_r(NULL, " ", &save)); i++) {
+        TraceFeed f = trace_feed(&t, i);
+        double want = strtod(word, NULL), got = step_ok(&c, s, f.in, 2).loss;
+        CHECK_MSG(fabs(got - want) <= TOL_LEVEL_LOSS * want,
+                  "%s %s step %ld: %g, not %g", name, level, i, got, want);
+        trace_feed_free(&f);
+    }
+    c.api->close(s);
+    compiled_close(&c);
+    trace_free(&t);
+}
+
+/* O2 and O3 beside an emulation of them in PyTorch (models/gen_autocast.py). */
+TEST_CASE(trace, apex_levels_train_as_apex_does) {
+    size_t size;
+    char *all = test_read_file("tests/traces/levels.txt", &size), *save;
+    for (char *line = strtok_r(all, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save))
+        run_level(line);
+    free(all);
+}
+
+/* ---- the folders --------------------------------------------------------- */
 
 static void add_case(const char *path, const char *name, void *arg) {
     (void)arg;

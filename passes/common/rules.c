@@ -1,0 +1,313 @@
+/* rules.c: dtypes op by op, by a rule of PyTorch's instead of the cut's.
+   Before:  %h = matmul %x, %w : f32[..]      %p = softmax %h : f32[..]
+   After:   %x.f16 = cast %x {user=1}   %w.f16 = cast %w {user=1}
+            %h = matmul %x.f16, %w.f16 : f16[..]   %p = softmax %h : f32[..]
+   --placement pytorch: an op reads and returns what torch.autocast has it read
+   and return on a GPU, by the lists below; one on no list goes by ordinary
+   promotion, in which single numbers widen no tensor.  What a product's result
+   has added to it and is a parameter is its bias, as in nn.Linear.
+   --precision O2, O3: Apex's.  The model is one of 16 bits: inputs, parameters,
+   buffers and constants are, and the rest follows by promotion; outputs and
+   losses are f32.  O2 keeps f32 masters and f32 batch normalisation, O3
+   neither: its parameters are variables of 16 bits.
+   Casts are the user's, so that nothing later moves them and a gradient has
+   its value's dtype, that of a parameter too.  A class of --amp-policy comes
+   before all that.
+   requires     stage TYPED
+   establishes  stage CAST where one of the options is given, else nothing;
+                passes autocast, lift and place have nothing to do then      */
+#include "ir/fn/fn.h"
+#include "passes/common/origin.h"
+#include "passes/passes.h"
+
+#include <string.h>
+
+/* What an op does: of PyTorch's lists, or where it is on none. */
+typedef enum Rule {
+    LOW,    /* reads and returns 16 bits                                    */
+    WIDE,   /* reads and returns f32                                        */
+    RESULT, /* returns f32, reads what there is                             */
+    WIDEST, /* returns the widest floating operand's                        */
+    FIRST   /* returns the first operand's                                  */
+} Rule;
+
+/* aten/src/ATen/autocast_mode.h; products are low besides, losses wide. */
+static const struct {
+    const char *op;
+    Rule rule;
+} autocast_lists[] = {
+    {"prelu", LOW},
+    {"acos", WIDE},
+    {"asin", WIDE},
+    {"cosh", WIDE},
+    {"exp", WIDE},
+    {"log", WIDE},
+    {"pow", WIDE},
+    {"reciprocal", WIDE},
+    {"rsqrt", WIDE},
+    {"sinh", WIDE},
+    {"softplus", WIDE},
+    {"tan", WIDE},
+    {"layer_norm", WIDE},
+    {"group_norm", WIDE},
+    {"reduce_log_sum_exp", WIDE},
+    {"reduce_sumsq", WIDE},
+    {"cumprod", RESULT},
+    {"cumsum", RESULT},
+    {"log_softmax", RESULT},
+    {"reduce_l1", RESULT},
+    {"reduce_l2", RESULT},
+    {"reduce_prod", RESULT},
+    {"reduce_sum", RESULT},
+    {"softmax", RESULT},
+};
+
+/* On no list, and no promotion either. */
+static const char *const firsts[] = {"batch_norm", "instance_norm", "rms_norm",
+                                     "dropout"};
+
+typedef struct Rules {
+    Graph *g;
+    const Options *opt;
+    DType low;
+    Builder b;
+    Origins origins;
+    const bool *norm; /* by variable: batch normalisation has it             */
+    bool *biased;     /* by ValueId.i: a product's result before its bias    */
+    bool *model;      /* by ValueId.i: an output of the model needs it       */
+    ValueId *cast[2]; /* by ValueId.i: to low, to f32                        */
+} Rules;
+
+static bool is_float(const Rules *r, ValueId v) {
+    DType d = v.i ? value_dtype(r->g, v) : NUM_DTYPES;
+    return d == DT_F32 || d == r->low;
+}
+
+static ValueId cast_to(Rules *r, ValueId v, DType d) {
+    Attr user = attr_i(AK_user, 1);
+    if (!is_float(r, v) || value_dtype(r->g, v) == d) return v;
+    ValueId *c = &r->cast[d == DT_F32][v.i];
+    if (!c->i) *c = build(&r->b, OP_CAST, &v, 1, &user, 1, d, NULL);
+    return *c;
+}
+
+/* ---- which rule ---------------------------------------------------------- */
+
+/* A loss, and what evaluation computes for it. */
+static bool is_loss(const Rules *r, const Node *n) {
+    return (n->fn && node_info(n)->amp == AMP_FULLOUT) ||
+           (r->g->program == PROGRAM_EVAL && !r->model[n->out[0].i]);
+}
+
+static Rule rule_of(const Rules *r, const Node *n) {
+    const char *op = node_info(n)->text;
+    AmpClass class = node_class(n);
+    size_t i = 0, end = sizeof autocast_lists / sizeof *autocast_lists;
+    if (is_loss(r, n) || (n->loc.amp && class == AMP_FULL)) return WIDE;
+    if (n->loc.amp && class == AMP_FULLOUT) return RESULT;
+    if (n->loc.amp && class == AMP_LOW) return LOW;
+    if (r->opt->placement == PLACE_PYTORCH && !n->loc.amp) {
+        if (class == AMP_LOW) return LOW;
+        while (i < end && strcmp(op, autocast_lists[i].op)) i++;
+        if (i < end) return autocast_lists[i].rule;
+    }
+    for (i = 0; i < sizeof firsts / sizeof *firsts; i++)
+        if (!strcmp(op, firsts[i])) return FIRST;
+    return WIDEST;
+}
+
+static bool is_leaf(const Graph *g, ValueId v) {
+    ValueKind kind = value_get(g, view_root(g, v))->kind;
+    return kind == VK_VAR || kind == VK_CONST;
+}
+
+/* Single numbers do not count beside tensors. */
+static DType widest(const Rules *r, const Node *n) {
+    DType tensor = NUM_DTYPES, number = NUM_DTYPES;
+    for (int k = 0; k < n->nin; k++) {
+        ValueId v = n->in[k];
+        if (!is_float(r, v)) continue;
+        const Type *t = value_type(r->g, v);
+        bool one = !t->rank || (type_count(t) == 1 && is_leaf(r->g, v));
+        DType *d = one ? &number : &tensor;
+        if (*d != DT_F32) *d = t->dtype;
+    }
+    return tensor == NUM_DTYPES ? number : tensor;
+}
+
+/* The product's result that n adds a bias to, as operand; -1. */
+static int find_biased(const Graph *g, const Node *n, const int *uses) {
+    for (int k = 0; k < 2 && n->op == OP_ADD; k++) {
+        ValueId y = n->in[k], b = n->in[!k];
+        const Value *val = value_get(g, y);
+        if (val->kind == VK_RESULT && uses[y.i] == 1 && is_leaf(g, b) &&
+            op_info[node_get(g, val->def)->op].kind == KIND_ANCHOR &&
+            type_count(value_type(g, b)) < type_count(value_type(g, y)))
+            return k;
+    }
+    return -1;
+}
+
+/* ---- one node ------------------------------------------------------------ */
+
+/* A leaf of a model of 16 bits; a number stays, and what they do not hold. */
+static bool halves(const Rules *r, ValueId v) {
+    const Value *val = value_get(r->g, v);
+    const Type *t = value_type(r->g, v);
+    double most = r->low == DT_F16 ? 65504 : 0x1.fep127;
+    switch (val->kind) {
+    case VK_INPUT: return true;
+    case VK_CONST: return type_count(t) > 1 && r->origins.bound[v.i] <= most;
+    case VK_VAR:
+        return !r->norm[val->var] && value_var(r->g, v)->kind <= VAR_BUFFER;
+    case VK_RESULT: break;
+    }
+    return false;
+}
+
+static ValueId operand(Rules *r, Rule rule, ValueId v) {
+    if (!is_float(r, v)) return v;
+    if (rule == WIDE) return cast_to(r, v, DT_F32);
+    if (rule == LOW && !r->biased[v.i]) return cast_to(r, v, r->low);
+    return r->opt->half_model && halves(r, v) ? cast_to(r, v, r->low) : v;
+}
+
+static DType result(const Rules *r, const Node *n, Rule rule) {
+    switch (rule) {
+    case LOW: return r->low;
+    case WIDE:
+    case RESULT: return DT_F32;
+    case FIRST: return value_dtype(r->g, n->in[0]);
+    case WIDEST: break;
+    }
+    return widest(r, n);
+}
+
+static void do_node(Rules *r, NodeId id) {
+    Graph *g = r->g;
+    Node *n = node_get(g, id);
+    Rule rule = rule_of(r, n);
+    bool add = false; /* of a bias */
+    r->b.loc = n->loc;
+    for (int k = 0; k < n->nin; k++) add |= r->biased[n->in[k].i];
+    if (add && rule == WIDEST) rule = LOW;
+    for (int k = 0; k < n->nin; k++) {
+        if (n->fn && n->fn->operands.data[k].kind == FO_ANY) continue;
+        ValueId v = operand(r, rule, n->in[k]);
+        n = node_get(g, id); /* building moves the pool */
+        n->in[k] = v;
+    }
+    vec_push(g->arena, &g->order, id);
+    DType d = result(r, n, rule);
+    if (n->op == OP_CAST || d == NUM_DTYPES) return;
+    for (int k = 0; k < n->nout; k++) {
+        Value *val = value_get(g, n->out[k]);
+        bool fixed = n->fn && n->fn->results.data[k].dtype != NUM_DTYPES;
+        if (fixed || !is_float(r, n->out[k])) continue;
+        DType own = r->biased[n->out[k].i] ? DT_F32 : d;
+        val->type = type_with_dtype(val->type, own);
+        val->why = g->module->rule;
+    }
+}
+
+static void note(Rules *r, Arena *a) {
+    Graph *g = r->g;
+    const int *uses = graph_use_counts(g, a);
+    for (int i = 0; i < g->outputs.len; i++)
+        if (!name_is_own(g->outputs.data[i].name))
+            r->model[g->outputs.data[i].value.i] = true;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_get(g, g->order.data[i]);
+        bool model = false;
+        int k = find_biased(g, n, uses);
+        if (k >= 0 && rule_of(r, n) == WIDEST) r->biased[n->in[k].i] = true;
+        for (k = 0; k < n->nout; k++) model |= r->model[n->out[k].i];
+        for (k = 0; model && k < n->nin; k++) r->model[n->in[k].i] = true;
+    }
+}
+
+static void do_graph(Graph *g, PassCtx *cx, const bool *norm) {
+    Arena *a = cx->scratch;
+    int n = g->order.len, values = g->values.len;
+    Rules r = {.g = g, .opt = cx->opt, .low = g->module->low, .b = {.g = g}};
+    r.norm = norm;
+    r.origins = origins_of(g, a);
+    r.biased = NEW_ARRAY(a, bool, values);
+    r.model = NEW_ARRAY(a, bool, values);
+    for (int i = 0; i < 2; i++) r.cast[i] = NEW_ARRAY(a, ValueId, values);
+    note(&r, a);
+    NodeId *old = arena_dup(a, g->order.data, (size_t)n * sizeof *old);
+    g->order.len = 0;
+    for (int i = 0; i < n; i++) do_node(&r, old[i]);
+    r.b.loc = (Loc){0};
+    for (int i = 0; i < g->outputs.len; i++) /* those that were are f32 */
+        g->outputs.data[i].value =
+            cast_to(&r, g->outputs.data[i].value, DT_F32);
+    for (int i = 0; i < g->writes.len; i++) {
+        Write *w = &g->writes.data[i];
+        w->value = cast_to(&r, w->value, value_dtype(g, w->var));
+    }
+}
+
+/* ---- variables ----------------------------------------------------------- */
+
+static void find_norms(const Module *m, bool *norm) {
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        for (int k = 0; k < g->order.len; k++) {
+            const Node *n = node_get(g, g->order.data[k]);
+            for (int j = 1; is_call(n, "batch_norm") && j < n->nin; j++)
+                if (value_get(g, n->in[j])->kind == VK_VAR)
+                    norm[value_get(g, n->in[j])->var] = true;
+        }
+    }
+}
+
+/* No masters: the variables are of 16 bits. */
+static void halve_variables(Module *m, const bool *norm) {
+    for (int i = 0; i < m->vars.len; i++) {
+        Var *v = &m->vars.data[i];
+        if (v->kind > VAR_BUFFER || norm[i] ||
+            type_get(v->type)->dtype != DT_F32)
+            continue;
+        v->type = type_with_dtype(v->type, m->low);
+        if (v->init) {
+            const Tensor *wide = v->init;
+            Tensor *t = tensor_new(m->arena, v->type);
+            for (int64_t k = type_count(type_get(v->type)); k-- > 0;)
+                tensor_set(t, k, tensor_get(wide, k));
+            v->init = t;
+            v->init_text = NULL;
+        }
+        for (int k = 0; k < m->graphs.len; k++) {
+            ValueId x = graph_find_var(m->graphs.data[k], i);
+            if (x.i) value_get(m->graphs.data[k], x)->type = v->type;
+        }
+    }
+}
+
+Status pass_rules(Module *m, PassCtx *cx) {
+    const Options *o = cx->opt;
+    bool *norm = NEW_ARRAY(cx->scratch, bool, m->vars.len + 1);
+    if (o->half_model && o->placement == PLACE_PYTORCH) {
+        fail(cx->diag, (Loc){0},
+             "--placement pytorch: a model of 16 bits (--precision O2, O3) has "
+             "no casts to place");
+        return ERR_USAGE;
+    }
+    if (o->precision == PREC_FP32 ||
+        (!o->half_model && o->placement == PLACE_EXACT))
+        return OK;
+    m->low = o->precision == PREC_FP16 ? DT_F16 : DT_BF16;
+    m->rule = o->half_model ? "Apex's rule" : "torch.autocast's rule";
+    if (o->half_model && o->keep_batchnorm) find_norms(m, norm);
+    if (o->half_model && !o->master_weights) {
+        warn(cx->diag, (Loc){.file = m->file},
+             "parameters of 16 bits without f32 masters: updates below half a "
+             "unit in the last place are lost");
+        halve_variables(m, norm);
+    }
+    for (int i = 0; i < m->graphs.len; i++)
+        do_graph(m->graphs.data[i], cx, norm);
+    return OK;
+}

@@ -1,0 +1,79 @@
+/* rules_test.c: --placement pytorch op by op beside torch.autocast
+   (tests/passes/autocast.txt, which models/gen_autocast.py writes).         */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend/driver/options_text.h"
+#include "ir/fn/fn.h"
+#include "passes/passes.h"
+#include "tests/harness.h"
+
+/* Operands are floats of 16 bits and 32: what the model declares is what
+   PyTorch's operand is. */
+static void write_graph(char *line, char *text, char *dtype) {
+    char *save, *word = strtok_r(line, " ", &save);
+    char inputs[400] = "", names[100] = "", op[64];
+    int n = 0;
+    snprintf(dtype, 8, "%s", word);
+    snprintf(op, sizeof op, "%s", strtok_r(NULL, " ", &save));
+    while (*save != '{') {
+        size_t i = strlen(inputs), k = strlen(names);
+        word = strtok_r(NULL, " ", &save);
+        snprintf(inputs + i, sizeof inputs - i, "%s%%x%d: %s", n ? ", " : "", n,
+                 word);
+        snprintf(names + k, sizeof names - k, "%s%%x%d", n ? ", " : "", n);
+        n++;
+    }
+    OpCode code;
+    bool core = op_from_text(op, strlen(op), &code);
+    const OpInfo *info = core ? &op_info[code] : &fn_std(op)->info;
+    int k = sprintf(text, "graph forward(%s) {\n  %%y", inputs);
+    for (int i = 1; i < info->out_min; i++)
+        k += sprintf(text + k, ", %%r%d", i);
+    sprintf(text + k, " = %s %s %s\n  return y=%%y\n}\n", op, names,
+            strcmp(save, "{}") ? save : "");
+}
+
+static Module *by_rule(Arena *a, const char *text) {
+    Options o;
+    Diag d = {0};
+    Module *m;
+    bool used;
+    options_init(&o, a);
+    REQUIRE(options_set(&o, &d, "--precision", "fp16", &used) == OK);
+    REQUIRE(options_set(&o, &d, "--placement", "pytorch", &used) == OK);
+    if (parse_module(a, &d, "line.amp", text, strlen(text), &m) != OK ||
+        run_passes(m, &d, &o, "rules", false) != OK)
+        FAIL("%s%s", text, d.text.data);
+    return m;
+}
+
+/* The result's dtype; a product, and what else is low, reads 16 bits. */
+static void check_line(char *line) {
+    Arena *a = arena_new();
+    char text[800], want[8];
+    write_graph(line, text, want);
+    const Graph *g = by_rule(a, text)->graphs.data[0];
+    const Value *y = value_get(g, graph_find_value(g, "y"));
+    const Node *n = node_get(g, y->def);
+    CHECK_MSG(!strcmp(dtype_info[type_get(y->type)->dtype].text, want),
+              "%s, not %s, of\n%s", dtype_info[type_get(y->type)->dtype].text,
+              want, text);
+    if (n->op == OP_MATMUL || n->op == OP_CONV)
+        for (int k = 0; k < n->nin; k++)
+            CHECK_MSG(value_dtype(g, n->in[k]) == DT_F16, "%s", text);
+    arena_free(a);
+}
+
+TEST_CASE(rules, results_are_of_the_dtypes_of_torch_autocast) {
+    size_t size;
+    int lines = 0;
+    char *all = test_read_file("tests/passes/autocast.txt", &size), *save;
+    for (char *line = strtok_r(all, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save), lines++)
+        check_line(line);
+    CHECK(lines > 200);
+    free(all);
+}
