@@ -22,11 +22,14 @@
 
 static Cluster *cluster(Fuse *f, int c) { return &f->clusters.data[c]; }
 
+/* The node that makes v, or none. */
+static NodeId maker_node(const Graph *g, ValueId v) {
+    return g->values.data[v.i].def;
+}
+
 /* Cluster that makes v; -1: none (input, variable, constant, VIEW). */
 static int maker(const Fuse *f, ValueId v) {
-    if (!is_value(v)) return -1;
-    const Value *x = value_get(f->g, v);
-    return x->kind == VK_RESULT ? f->cluster_of[x->def.i] : -1;
+    return f->cluster_of[maker_node(f->g, v).i];
 }
 
 /* Who reads each value. */
@@ -82,6 +85,34 @@ static void number_clusters(Fuse *f) {
         cluster(f, c)->rank = rank += RANK_STEP;
 }
 
+/* Up to 64 nodes all along the order, and which of them each cluster is behind
+   and before. */
+static void start_pivots(Fuse *f) {
+    Graph *g = f->g;
+    int step = g->order.len / 64 + 1;
+    uint64_t *behind = NEW_ARRAY(f->a, uint64_t, g->nodes.len);
+    uint64_t *before = NEW_ARRAY(f->a, uint64_t, g->nodes.len);
+    for (int i = 0; i < g->order.len; i++) {
+        NodeId id = g->order.data[i];
+        const Node *n = node_get(g, id);
+        uint64_t own = i % step ? 0 : UINT64_C(1) << i / step;
+        behind[id.i] = before[id.i] = f->cluster_of[id.i] < 0 ? 0 : own;
+        for (int k = 0; k < n->nin; k++)
+            behind[id.i] |= behind[maker_node(g, n->in[k]).i];
+    }
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        NodeId id = g->order.data[i];
+        const Node *n = node_get(g, id);
+        int c = f->cluster_of[id.i];
+        for (int k = 0; k < n->nin; k++)
+            before[maker_node(g, n->in[k]).i] |= before[id.i];
+        if (c < 0) continue;
+        cluster(f, c)->pivots = behind[id.i] & before[id.i];
+        cluster(f, c)->behind = behind[id.i];
+        cluster(f, c)->before = before[id.i];
+    }
+}
+
 static void start_clusters(Fuse *f) {
     static const GroupKind kinds[] = {[KIND_REDUCE] = GROUP_ROW,
                                       [KIND_ANCHOR] = GROUP_ANCHOR,
@@ -108,6 +139,7 @@ static void start_clusters(Fuse *f) {
         link_after(f, (int)n - 1, (int)n);
     }
     number_clusters(f);
+    start_pivots(f);
     f->node_mark = NEW_ARRAY(f->a, unsigned, g->nodes.len);
     f->depth = NEW_ARRAY(f->a, int, g->nodes.len);
     f->value_mark = NEW_ARRAY(f->a, unsigned, g->values.len);
@@ -116,76 +148,86 @@ static void start_clusters(Fuse *f) {
 
 /* ---- cycles and the order of clusters ------------------------------------ */
 
-/* Collects the clusters ranked below b that are reached from c (not through the
-   direct edge from `from`); false if b itself is reached. */
-static bool reach(Fuse *f, int c, int from, int b);
+typedef enum Search { FREE, CYCLE, TOO_FAR } Search;
 
-static bool reach_user(Fuse *f, NodeId user, int from, bool direct, int b) {
+static Search reach(Fuse *f, int c, int from, int b);
+
+static Search reach_user(Fuse *f, NodeId user, int from, bool direct, int b) {
     int c = f->cluster_of[user.i];
+    Search found = FREE;
+    if (f->steps-- == 0) return TOO_FAR;
     if (c < 0) { /* through a VIEW */
         const Node *n = node_get(f->g, user);
         for (int i = 0; i < n->nout; i++)
-            for (Users u = users_of(f, n->out[i]); u.at < u.end; u.at++)
-                if (!reach_user(f, *u.at, from, false, b)) return false;
-        return true;
+            for (Users u = users_of(f, n->out[i]); u.at < u.end && !found;
+                 u.at++)
+                found = reach_user(f, *u.at, from, false, b);
+        return found;
     }
-    if (c == from) return true;
-    if (c == b) return direct;
-    if (cluster(f, c)->rank > cluster(f, b)->rank) return true;
-    if (f->cluster_mark[c] == f->cluster_stamp) return true;
+    if (c == b && !direct) return CYCLE;
+    if (c == b || c == from || cluster(f, c)->rank > cluster(f, b)->rank ||
+        f->cluster_mark[c] == f->cluster_stamp)
+        return FREE;
     return reach(f, c, -1, b);
 }
 
-static bool reach(Fuse *f, int c, int from, int b) {
+/* Collects the clusters ranked below b that are reached from c (not through the
+   direct edge from `from`). */
+static Search reach(Fuse *f, int c, int from, int b) {
+    Search found = FREE;
     f->cluster_mark[c] = f->cluster_stamp;
     if (from < 0) vec_push(f->a, &f->reached, (Reached){c, 0});
     for (int i = 0; i < cluster(f, c)->nodes.len; i++) {
         const Node *n = node_get(f->g, cluster(f, c)->nodes.data[i]);
         for (int o = 0; o < n->nout; o++)
-            for (Users u = users_of(f, n->out[o]); u.at < u.end; u.at++)
-                if (!reach_user(f, *u.at, from, from >= 0, b)) return false;
+            for (Users u = users_of(f, n->out[o]); u.at < u.end && !found;
+                 u.at++)
+                found = reach_user(f, *u.at, from, from >= 0, b);
     }
-    return true;
+    return found;
 }
 
-typedef enum Search { FREE, CYCLE, TOO_FAR } Search;
-
 /* The same from the other end: collects the clusters ranked above lo that c
-   needs; those of an early value that is read late are few, where what the
-   early cluster reaches is half the graph.                                  */
+   needs. */
 static Search reach_back(Fuse *f, int c, int lo, int hi) {
-    enum { MOST = 32 };
+    Search found = FREE;
     f->cluster_mark[c] = f->cluster_stamp;
     if (c != hi) vec_push(f->a, &f->reached, (Reached){c, 0});
-    if (f->reached.len > MOST) return TOO_FAR;
     for (int i = 0; i < cluster(f, c)->nodes.len; i++) {
         const Node *n = node_get(f->g, cluster(f, c)->nodes.data[i]);
-        for (int k = 0; k < n->nin; k++) {
+        for (int k = 0; k < n->nin && !found; k++) {
             if (!is_value(n->in[k])) continue;
             ValueId root = view_root(f->g, n->in[k]);
             int m = maker(f, root);
+            if (f->steps-- == 0) return TOO_FAR;
             if (m == lo && (c != hi || !same_value(root, n->in[k])))
                 return CYCLE;
-            if (m < 0 || m == lo || m == c ||
-                cluster(f, m)->rank < cluster(f, lo)->rank ||
-                f->cluster_mark[m] == f->cluster_stamp)
-                continue;
-            Search found = reach_back(f, m, lo, hi);
-            if (found != FREE) return found;
+            if (m >= 0 && m != lo && m != c &&
+                cluster(f, m)->rank > cluster(f, lo)->rank &&
+                f->cluster_mark[m] != f->cluster_stamp)
+                found = reach_back(f, m, lo, hi);
         }
     }
-    return FREE;
+    return found;
 }
 
+/* A long way round leads past one of the pivots.  Else both ends are asked in
+   turns, ever farther: what an early value that is read late reaches is half
+   the graph, where its reader needs little. */
 static Search search(Fuse *f, int lo, int hi, bool *back) {
-    f->cluster_stamp++;
-    f->reached.len = 0;
-    Search found = reach_back(f, hi, lo, hi);
-    *back = found != TOO_FAR;
-    if (*back) return found;
-    f->cluster_stamp++;
-    f->reached.len = 0;
-    return reach(f, lo, lo, hi) ? FREE : CYCLE;
+    enum { NEAR = 64, FARTHER = 4 };
+    const Cluster *x = cluster(f, lo), *y = cluster(f, hi);
+    if (x->before & y->behind & ~(x->pivots | y->pivots)) return CYCLE;
+    for (int steps = NEAR;; steps *= FARTHER)
+        for (int end = 0; end < 2; end++) {
+            f->cluster_stamp++;
+            f->reached.len = 0;
+            f->steps = steps;
+            *back = end == 0;
+            Search found =
+                *back ? reach_back(f, hi, lo, hi) : reach(f, lo, lo, hi);
+            if (found != TOO_FAR) return found;
+        }
 }
 
 static int by_rank(const void *a, const void *b) {
@@ -247,6 +289,9 @@ static bool merge(Fuse *f, int a, int b) {
     ca->nodes = *all;
     *all = old;
     ca->kind = kind;
+    ca->pivots |= cb->pivots;
+    ca->behind |= cb->behind;
+    ca->before |= cb->before;
     if (cb->part < ca->part) ca->part = cb->part;
     cb->dead = true;
     cb->nodes.len = 0;

@@ -22,10 +22,12 @@ typedef struct Cluster {
     NodeList nodes; /* in graph order                                        */
     int64_t rank;   /* grows along a topological order of clusters,          */
     int prev, next; /*   which is this list; -1: the end                     */
-    int part;       /* of the step in which it runs, by its earliest node:
-                       forward 0, backward 1, update 2                       */
-    bool dead;      /* merged away                                           */
-    bool placed;    /* in the result                                         */
+    uint64_t pivots, behind, before; /* bits of the pivots that are in it, or
+                       from which and to which a path leads                  */
+    int part;    /* of the step in which it runs, by its earliest node:
+                    forward 0, backward 1, update 2                       */
+    bool dead;   /* merged away                                           */
+    bool placed; /* in the result                                         */
 } Cluster;
 
 typedef struct Reached {
@@ -46,6 +48,7 @@ typedef struct Fuse {
     VEC(Cluster) clusters;
     int first;            /* of the clusters' order                          */
     VEC(Reached) reached; /* what a cluster reaches below another one        */
+    int steps;            /* that a search may still take                    */
     NodeList joined;      /* scratch of a merge                              */
     VEC(int) placed;      /* clusters in the order of the result             */
     unsigned *node_mark, *value_mark, stamp;
