@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ir/fn/fn.h"
 #include "passes/files.h"
 
 const PassRow pipeline[] = {
@@ -224,15 +225,17 @@ static const char *unfit(const Graph *g, const PassRow *p, Stage has) {
     if (p->stage < STAGE_FUSED || has >= STAGE_FUSED) return NULL;
     Arena *scratch = arena_new();
     const int *uses = graph_use_counts(g, scratch);
-    bool dead = false;
-    for (int i = 0; i < g->order.len && !dead; i++) {
+    const char *why = NULL;
+    for (int i = 0; i < g->order.len && !why; i++) {
         const Node *n = node_get(g, g->order.data[i]);
         int used = 0;
         for (int k = 0; k < n->nout; k++) used += uses[n->out[k].i];
-        dead = !used;
+        if (!used) why = "it has dead nodes, which pass 'dce' drops";
+        if (n->fn && n->fn->whole)
+            why = "it calls a whole function, which pass 'inline' replaces";
     }
     arena_free(scratch);
-    return dead ? "it has dead nodes, which pass 'dce' drops" : NULL;
+    return why;
 }
 
 /* What was read from a text may be IR of any stage: is it what pass `row`

@@ -105,6 +105,11 @@ TEST_CASE(pipeline, a_pass_refuses_ir_of_another_stage) {
                                "  %y = relu %x\n  %z = exp %x\n"
                                "  return %y\n}";
     expect_refused("fuse", dead, ERR_USAGE, "dead nodes, which pass 'dce'");
+    static const char call[] =
+        "graph g(%p: f32[4], %g: f32[4], %rate: f32[], %ok: bool[]) {\n"
+        "  %q = sgd %p, %g, %rate, %ok : f32[4]\n  return %q\n}";
+    expect_refused("fuse", call, ERR_USAGE,
+                   "a whole function, which pass 'inline'");
     static const char split[] = "graph g(%x: f32[4]) on cpu {\n"
                                 "  %y = relu %x\n  return %y\n}\n"
                                 "graph h(%x: f32[4]) {\n  return %x\n}";
