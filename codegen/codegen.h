@@ -100,8 +100,8 @@ typedef struct EmitInput {
        loops and its launch on the GPU: lines of text, or members of a JSON
        object; empty where a library does all of it.  cost: section "cost"
        (module/cost.h).                                                      */
-    void (*compiled)(void *ctx, const char *const *const notes[2],
-                     const char *cost);
+    Status (*compiled)(void *ctx, const char *const *const notes[2],
+                       const char *cost);
     void *ctx;
 } EmitInput;
 

@@ -66,6 +66,7 @@ typedef struct Lie {
     const Flow *f;
     int *reads;          /* by root: groups that read it                    */
     bool *saved;         /* by root: forward makes it, backward reads it    */
+    int *var_reads;      /* by variable: groups that read it                */
     const Node **reader; /* by ValueId.i: the first; NULL: none             */
 } Lie;
 
@@ -86,7 +87,11 @@ static void note_readers(Lie *l) {
 static Lie lie_new(Graph *g, Arena *a) {
     const Flow *f = flow_new(g, a);
     int n = g->values.len;
-    Lie l = {g, f, NEW_ARRAY(a, int, n), NEW_ARRAY(a, bool, n),
+    Lie l = {g,
+             f,
+             NEW_ARRAY(a, int, n),
+             NEW_ARRAY(a, bool, n),
+             NEW_ARRAY(a, int, g->module->vars.len + 1),
              NEW_ARRAY(a, const Node *, n)};
     note_readers(&l);
     for (int i = 0; i < f->ngroup; i++) {
@@ -97,6 +102,7 @@ static Lie lie_new(Graph *g, Arena *a) {
             bool forward =
                 val->kind == VK_RESULT && !node_get(g, val->def)->flags;
             l.reads[v.i]++;
+            if (val->kind == VK_VAR) l.var_reads[val->var]++;
             l.saved[v.i] |= forward && first->flags & NODE_BACKWARD;
         }
     }
@@ -116,6 +122,19 @@ static bool is_stored(const Lie *l, ValueId v) {
 /* Written, and read by so many kernels. */
 static int64_t moved(const Lie *l, ValueId v) {
     return is_stored(l, v) ? flow_bytes(l->f, v) * (1 + l->reads[v.i]) : 0;
+}
+
+/* What a step moves more if the readers of a cast read what it casts; of a
+   parameter's copy, if products read the parameter. */
+static int64_t without(const Lie *l, const Node *n) {
+    ValueId from = n->in[0], to = n->out[0], source = l->f->root[from.i];
+    if (!is_stored(l, to)) return 0;
+    int64_t wide = type_bytes(value_type(l->g, from));
+    int64_t narrow = type_bytes(value_type(l->g, to));
+    bool there = l->f->def[source.i] < 0 || l->f->stored[source.i];
+    int home = value_get(l->g, to)->home;
+    int reads = l->reads[to.i] + (home >= 0 ? l->var_reads[home] : 0);
+    return wide * (reads + !there) - narrow * (reads + 1);
 }
 
 static const char *cast_reason(const Graph *g, const Node *n, const Node *r) {
@@ -147,7 +166,7 @@ static void cast_line(const Lie *l, const Node *n, bool json, StrBuf *sb) {
     const char *to = dtype_info[value_dtype(g, n->out[0])].text;
     const char *name = from->name ? from->name : "(constant)";
     const char *why = cast_reason(g, n, r), *kernel = kernel_of(l, n);
-    long long bytes = moved(l, n->out[0]);
+    long long bytes = moved(l, n->out[0]), more = without(l, n);
     if (json) {
         sb_puts(sb, "{\"value\":");
         put_json_string(sb, name);
@@ -157,7 +176,7 @@ static void cast_line(const Lie *l, const Node *n, bool json, StrBuf *sb) {
                   reader, why);
         sb_printf(sb, ",\"part\":\"%s\",\"kernel\":", part_of(n));
         put_json_string(sb, kernel ? kernel : "");
-        sb_printf(sb, ",\"bytes\":%lld}", bytes);
+        sb_printf(sb, ",\"bytes\":%lld,\"without\":%lld}", bytes, more);
         return;
     }
     sb_puts(sb, "  cast ");
@@ -171,7 +190,7 @@ static void cast_line(const Lie *l, const Node *n, bool json, StrBuf *sb) {
     } else {
         sb_puts(sb, "a kernel of its own");
     }
-    sb_printf(sb, ", %lld bytes\n", bytes);
+    sb_printf(sb, ", %lld bytes (without it %+lld)\n", bytes, more);
 }
 
 static void value_line(const Lie *l, ValueId id, bool json, StrBuf *sb) {
@@ -312,14 +331,43 @@ void report_summary(const Module *m, StrBuf *sb) {
 
 /* ---- kernels ------------------------------------------------------------- */
 
+static void put_names(const Graph *g, const ValueId *v, int n, StrBuf *sb) {
+    for (int i = 0; i < n; i++) {
+        sb_puts(sb, i ? "," : "");
+        put_json_string(sb, value_get(g, v[i])->name);
+    }
+}
+
+/* JSON members: the buffers that a kernel reads and writes. */
+static void put_buffers(const Flow *f, int group, StrBuf *sb) {
+    bool first = true;
+    sb_puts(sb, ",\"reads\":[");
+    put_names(f->g, f->read + f->read_at[group],
+              f->read_at[group + 1] - f->read_at[group], sb);
+    sb_puts(sb, "],\"writes\":[");
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        const Node *n = node_get(f->g, f->g->order.data[i]);
+        for (int k = 0; k < n->nout; k++) {
+            if (!f->stored[n->out[k].i]) continue;
+            sb_puts(sb, first ? "" : ",");
+            put_names(f->g, &n->out[k], 1, sb);
+            first = false;
+        }
+    }
+    sb_puts(sb, "]");
+}
+
 /* note: how it runs, in lines or JSON members */
-static void kernel_line(const Graph *g, int first, int last, bool json,
-                        const char *note, StrBuf *sb) {
+static void kernel_line(const Flow *f, int group, bool json, const char *note,
+                        StrBuf *sb) {
+    const Graph *g = f->g;
+    int first = f->first[group], last = f->end[group] - 1;
     const Node *end = node_get(g, g->order.data[last]);
     const char *kind = group_kind_text[g->groups.data[end->group].kind];
     const Value *v = value_get(g, end->out[0]);
     if (json)
-        sb_printf(sb, "{\"kind\":\"%s\",\"ops\":[", kind);
+        sb_printf(sb, "{\"kind\":\"%s\",\"part\":\"%s\",\"ops\":[", kind,
+                  part_of(end));
     else
         sb_printf(sb, "  %-7s", kind);
     for (int i = first; i <= last; i++) {
@@ -337,6 +385,7 @@ static void kernel_line(const Graph *g, int first, int last, bool json,
         sb_put_escaped(sb, v->name);
     sb_puts(sb, json ? ",\"type\":" : " ");
     put_type(sb, json, v->type);
+    if (json) put_buffers(f, group, sb);
     while (*note) {
         size_t n = json ? strlen(note) : strcspn(note, "\n");
         sb_puts(sb, json ? "," : "\n          ");
@@ -348,15 +397,12 @@ static void kernel_line(const Graph *g, int first, int last, bool json,
 
 /* What the groups of a program read from memory and write to it, each buffer
    once a group. */
-static int64_t bytes_moved(Graph *g) {
-    Arena *a = arena_new();
-    const Flow *f = flow_new(g, a);
+static int64_t bytes_moved(const Flow *f) {
     int64_t sum = 0;
     for (int i = 0; i < f->read_at[f->ngroup]; i++)
         sum += flow_bytes(f, f->read[i]);
-    for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
+    for (uint32_t v = 1; v < (uint32_t)f->g->values.len; v++)
         if (f->def[v] >= 0 && f->stored[v]) sum += flow_bytes(f, (ValueId){v});
-    arena_free(a);
     return sum;
 }
 
@@ -368,29 +414,25 @@ static int launches(const Graph *g) {
 
 static void kernels_of_graph(Graph *g, bool json, const char *const *notes,
                              StrBuf *sb) {
-    long long bytes = (long long)bytes_moved(g);
-    int count = 0;
-    if (json)
-        sb_printf(sb, "{\"program\":\"%s\",\"target\":\"%s\",\"kernels\":[\n",
-                  g->name, target_text[g->target]);
-    else
-        sb_printf(sb, "program %s on %s\n", g->name, target_text[g->target]);
-    for (int i = 0, j; i < g->order.len; i = j) {
-        int group = node_get(g, g->order.data[i])->group;
-        for (j = i + 1; j < g->order.len; j++)
-            if (node_get(g, g->order.data[j])->group != group) break;
-        if (group < 0) continue;
-        if (json && count) sb_puts(sb, ",\n");
-        count++;
-        kernel_line(g, i, j - 1, json, notes[group], sb);
+    Arena *a = arena_new();
+    const Flow *f = flow_new(g, a);
+    long long bytes = (long long)bytes_moved(f);
+    sb_printf(sb,
+              json ? "{\"program\":\"%s\",\"target\":\"%s\",\"kernels\":[\n"
+                   : "program %s on %s\n",
+              g->name, target_text[g->target]);
+    for (int i = 0; i < f->ngroup; i++) {
+        if (json && i) sb_puts(sb, ",\n");
+        kernel_line(f, i, json, notes[i], sb);
     }
     if (json)
         sb_printf(sb, "],\"launches\":%d,\"bytes\":%lld}", launches(g), bytes);
-    else if (launches(g) < count)
-        sb_printf(sb, "  %d kernels in %d launches, %lld bytes\n", count,
+    else if (launches(g) < f->ngroup)
+        sb_printf(sb, "  %d kernels in %d launches, %lld bytes\n", f->ngroup,
                   launches(g), bytes);
     else
-        sb_printf(sb, "  %d kernels, %lld bytes\n", count, bytes);
+        sb_printf(sb, "  %d kernels, %lld bytes\n", f->ngroup, bytes);
+    arena_free(a);
 }
 
 void report_kernels(const Module *m, bool json, const char *const *notes,
@@ -416,24 +458,117 @@ static int64_t var_bytes(const Module *m, VarKind k) {
     return sum;
 }
 
-void report_memory(const Module *m, bool json, StrBuf *sb) {
-    TargetKind open = TARGET_ANY;
-    sb_puts(sb, json ? "{\"arena\":{" : "");
-    for (int i = 0; i < m->graphs.len; i++) {
-        const Graph *g = m->graphs.data[i];
-        const char *on = target_text[g->target];
-        if (!json) {
-            sb_printf(sb, "arena of %-8s on %-5s %12lld bytes\n", g->name, on,
-                      (long long)g->arena_bytes);
-            continue;
-        }
-        if (g->target != open) sb_printf(sb, "%s\"%s\":{", i ? "}," : "", on);
-        sb_printf(sb, "%s\"%s\":%lld", g->target == open ? "," : "", g->name,
-                  (long long)g->arena_bytes);
-        open = g->target;
+enum { USE_KEPT, USE_FORWARD, USE_BACKWARD, USE_UPDATE, NUSE };
+
+/* What lies in the arena of a program when it is fullest, by what it is for,
+   and what backward keeps, by dtype. */
+typedef struct Fill {
+    int64_t at[NUSE], kept[NUM_DTYPES];
+    int nkept[NUM_DTYPES];
+} Fill;
+
+static int use_of(const Lie *l, uint32_t v) {
+    const Node *n = node_get(l->g, value_get(l->g, (ValueId){v})->def);
+    if (l->saved[v]) return USE_KEPT;
+    if (n->flags & NODE_UPDATE) return USE_UPDATE;
+    return n->flags & NODE_BACKWARD ? USE_BACKWARD : USE_FORWARD;
+}
+
+static bool in_arena(const Lie *l, uint32_t v) {
+    return l->f->def[v] >= 0 && value_get(l->g, (ValueId){v})->offset >= 0;
+}
+
+/* The group at which most bytes are in use, counted twice where a result is
+   computed in place of an operand. */
+static int fullest_group(const Lie *l, Arena *a) {
+    const Flow *f = l->f;
+    int64_t *more = NEW_ARRAY(a, int64_t, f->ngroup + 2), sum = 0, most = -1;
+    int best = 0;
+    for (uint32_t v = 1; v < (uint32_t)l->g->values.len; v++) {
+        if (!in_arena(l, v)) continue;
+        int last = f->last[v] < f->def[v] ? f->def[v] : f->last[v];
+        more[f->def[v]] += flow_bytes(f, (ValueId){v});
+        more[last + 1] -= flow_bytes(f, (ValueId){v});
     }
-    if (json && m->graphs.len) sb_puts(sb, "}");
-    sb_puts(sb, json ? "},\"variables\":{" : "");
+    for (int i = 0; i < f->ngroup; i++) {
+        sum += more[i];
+        if (sum <= most) continue;
+        most = sum;
+        best = i;
+    }
+    return best;
+}
+
+/* A result of `group` lies where value v does. */
+static bool is_replaced(const Lie *l, int group, ValueId v) {
+    for (int i = l->f->first[group]; i < l->f->end[group]; i++) {
+        ValueId w = node_get(l->g, l->g->order.data[i])->out[0];
+        if (!same_value(v, w) &&
+            value_get(l->g, w)->offset == value_get(l->g, v)->offset)
+            return true;
+    }
+    return false;
+}
+
+static Fill fill_of(Graph *g) {
+    Arena *a = arena_new();
+    Lie l = lie_new(g, a);
+    Fill fill = {0};
+    int at = fullest_group(&l, a);
+    for (uint32_t i = 1; i < (uint32_t)g->values.len; i++) {
+        ValueId v = {i};
+        int64_t bytes = flow_bytes(l.f, v);
+        if (l.saved[i]) {
+            fill.kept[value_dtype(g, v)] += bytes;
+            fill.nkept[value_dtype(g, v)]++;
+        }
+        if (in_arena(&l, i) && l.f->def[i] <= at &&
+            (l.f->def[i] == at || l.f->last[i] >= at) &&
+            !(l.f->last[i] == at && is_replaced(&l, at, v)))
+            fill.at[use_of(&l, i)] += bytes;
+    }
+    arena_free(a);
+    return fill;
+}
+
+static void memory_of_graph(Graph *g, bool json, StrBuf *sb) {
+    static const char *const uses[] = {"kept for backward", "forward",
+                                       "backward", "update"};
+    Fill fill = fill_of(g);
+    long long arena = (long long)g->arena_bytes;
+    const char *on = target_text[g->target], *sep = "";
+    sb_printf(sb,
+              json ? "{\"program\":\"%s\",\"target\":\"%s\",\"arena\":%lld,"
+                     "\"fullest\":{"
+                   : "arena of %-8s on %-5s %12lld bytes\n",
+              g->name, on, arena);
+    for (int k = 0; k < NUSE; k++) {
+        if (json)
+            sb_printf(sb, "%s\"%s\":%lld", k ? "," : "", uses[k],
+                      (long long)fill.at[k]);
+        else if (fill.at[k])
+            sb_printf(sb, "  %-24s %12lld\n", uses[k], (long long)fill.at[k]);
+    }
+    sb_puts(sb, json ? "},\"kept\":{" : "");
+    for (int d = 0; d < NUM_DTYPES; d++) {
+        if (!fill.nkept[d]) continue;
+        sb_printf(sb,
+                  json ? "%s\"%s\":{\"values\":%d,\"bytes\":%lld}"
+                       : "%s  kept in %-5s %4d values %13lld\n",
+                  sep, dtype_info[d].text, fill.nkept[d],
+                  (long long)fill.kept[d]);
+        if (json) sep = ",";
+    }
+    sb_puts(sb, json ? "}}" : "");
+}
+
+void report_memory(const Module *m, bool json, StrBuf *sb) {
+    sb_puts(sb, json ? "{\"programs\":[\n" : "");
+    for (int i = 0; i < m->graphs.len; i++) {
+        if (json && i) sb_puts(sb, ",\n");
+        memory_of_graph(m->graphs.data[i], json, sb);
+    }
+    sb_puts(sb, json ? "],\n\"variables\":{" : "");
     for (int k = VAR_PARAM; k <= VAR_GRAD; k++) {
         long long n = (long long)var_bytes(m, (VarKind)k);
         if (json)

@@ -263,11 +263,11 @@ static void put_note(StrBuf *sb, bool json, const PlanSource *src,
     if (json) sb_puts(sb, "]");
 }
 
-static void tell_compiled(Arena *a, const EmitInput *in,
-                          const PlanSource *src) {
+static Status tell_compiled(Arena *a, const EmitInput *in,
+                            const PlanSource *src) {
     const char **notes[2];
     StrBuf cost = {0};
-    if (!in->compiled) return;
+    if (!in->compiled) return OK;
     for (int json = 0; json < 2; json++) {
         notes[json] = NEW_ARRAY(a, const char *, src->groups.len + 1);
         for (int i = 0; i < src->groups.len; i++) {
@@ -278,9 +278,10 @@ static void tell_compiled(Arena *a, const EmitInput *in,
         }
     }
     cost_put(src, &cost);
-    in->compiled(in->ctx, (const char *const *const[]){notes[0], notes[1]},
-                 cost.data);
+    Status s = in->compiled(
+        in->ctx, (const char *const *const[]){notes[0], notes[1]}, cost.data);
     sb_free(&cost);
+    return s;
 }
 
 static Status emit_all(EmitSo *e) {
@@ -288,7 +289,7 @@ static Status emit_all(EmitSo *e) {
     TRY(put_readable(e));
     TRY(put_sources(e));
     TRY(compile_all(e));
-    tell_compiled(e->a, e->in, &e->src);
+    TRY(tell_compiled(e->a, e->in, &e->src));
     return put_files(e);
 }
 
@@ -308,7 +309,7 @@ Status emit_check(Module *m, const Options *opt, Diag *d, const EmitInput *in) {
     PlanSource src = {0};
     Arena *a = arena_new();
     Status s = emit_plan(m, opt, d, in, a, &src);
-    if (s == OK) tell_compiled(a, in, &src);
+    if (s == OK) s = tell_compiled(a, in, &src);
     sb_free(&src.text);
     sb_free(&src.index);
     arena_free(a);

@@ -1,47 +1,104 @@
 /* cmd_compile.c: ampc MODEL -o OUT.so.                                     */
 #include <signal.h>
+#include <string.h>
 
 #include "codegen/codegen.h"
 #include "frontend/driver/cmd.h"
 #include "frontend/driver/options_text.h"
 #include "passes/files.h"
 
-typedef struct Report {
-    const char *name; /* section: "txt:casts", "json:casts" */
-    StrBuf text;
-} Report;
+extern const char *const report_page_lines[]; /* report_page.html */
 
-enum { KERNELS = 4, SUMMARY = 8, COST = 10, NREPORT = 11 };
+/* What a module tells about itself, and --report: each as text and as JSON. */
+enum { SUMMARY, PARAMS, CASTS, KERNELS, MEMORY, NREPORT };
+enum { NSECTION = 2 * NREPORT + 1 }; /* and the cost */
 
-static void add_report(Report *r, const char *name, bool json, ReportFn *fn,
-                       const Module *m) {
-    r->name = name;
-    fn(m, json, &r->text);
-}
+static const char *const report_names[NREPORT][2] = {
+    {"txt:summary", "json:summary"}, {"txt:params", "json:params"},
+    {"txt:casts", "json:casts"},     {"txt:kernels", "json:kernels"},
+    {"txt:memory", "json:memory"},
+};
 
 typedef struct Compile {
     Session *s;
     Module *m;
-    Report *reports;
-    EmitSection sections[NREPORT];
+    StrBuf reports[NREPORT][2]; /* [1]: JSON */
+    StrBuf cost;
+    EmitSection sections[NSECTION];
+    OutFile report; /* of --report */
 } Compile;
 
-static void set_sections(Compile *c) {
+static void put_json(const Compile *c, StrBuf *sb) {
+    StrBuf line = {0};
+    report_summary(c->m, &line);
+    sb_puts(sb, "{\"module\":\"");
+    sb_put_json(sb, *c->m->name ? c->m->name : c->m->file);
+    sb_puts(sb, "\",\"text\":\"");
+    sb_put_json(sb, line.data ? line.data : "");
+    sb_puts(sb, "\"");
     for (int i = 0; i < NREPORT; i++)
-        c->sections[i] =
-            (EmitSection){c->reports[i].name, c->reports[i].text.data,
-                          c->reports[i].text.len};
+        sb_printf(sb, ",\n\"%s\":%s", report_names[i][1] + strlen("json:"),
+                  c->reports[i][1].data);
+    sb_puts(sb, "}\n");
+    sb_free(&line);
 }
 
-/* Loops and registers of kernels are known when everything is compiled. */
-static void report_compiled(void *ctx, const char *const *const notes[2],
-                            const char *cost) {
+/* The page with the JSON in it.  "<" stands in strings only and must not end
+   the element that holds them. */
+static void put_page(const Compile *c, StrBuf *sb) {
+    StrBuf json = {0};
+    put_json(c, &json);
+    for (const char *const *line = report_page_lines; *line; line++) {
+        const char *hole = strstr(*line, "@DATA@");
+        sb_putn(sb, *line, hole ? (size_t)(hole - *line) : strlen(*line));
+        if (!hole) continue;
+        for (const char *p = json.data, *next; *p; p = next) {
+            size_t n = strcspn(p, "<");
+            sb_putn(sb, p, n);
+            if (p[n]) sb_puts(sb, "\\u003c");
+            next = p + n + (p[n] == '<');
+        }
+        sb_puts(sb, hole + strlen("@DATA@"));
+    }
+    sb_free(&json);
+}
+
+static void put_report(const Compile *c, const char *path, StrBuf *sb) {
+    if (has_suffix(path, ".html")) {
+        put_page(c, sb);
+    } else if (has_suffix(path, ".json")) {
+        put_json(c, sb);
+    } else {
+        report_summary(c->m, sb);
+        for (int i = 0; i < NREPORT; i++)
+            sb_printf(sb, "\n%s\n%s", report_names[i][0] + strlen("txt:"),
+                      c->reports[i][0].data);
+    }
+}
+
+/* Loops and registers of kernels are known when everything is compiled.  The
+   report is whole before the module is made, and named after it. */
+static Status report_compiled(void *ctx, const char *const *const notes[2],
+                              const char *cost) {
     Compile *c = ctx;
-    sb_puts(&c->reports[COST].text, cost);
+    const char *path = c->s->opt.report;
     for (int json = 0; json < 2; json++)
         report_kernels(c->m, json, notes[json], c->s->opt.no_cuda,
-                       &c->reports[KERNELS + json].text);
-    set_sections(c);
+                       &c->reports[KERNELS][json]);
+    for (int i = 0; i < 2 * NREPORT; i++) {
+        const StrBuf *r = &c->reports[i / 2][i % 2];
+        c->sections[i] =
+            (EmitSection){report_names[i / 2][i % 2], r->data, r->len};
+    }
+    sb_puts(&c->cost, cost);
+    c->sections[2 * NREPORT] = (EmitSection){"cost", c->cost.data, c->cost.len};
+    if (!path) return OK;
+    StrBuf text = {0};
+    put_report(c, path, &text);
+    bool ok = outfile_write(&c->report, text.data, text.len) &&
+              outfile_ready(&c->report);
+    sb_free(&text);
+    return ok ? OK : file_failed(&c->s->diag, path, &c->report);
 }
 
 static Status emit(Compile *c, const char *model, const char *out) {
@@ -52,7 +109,7 @@ static Status emit(Compile *c, const char *model, const char *out) {
                     .model_path = model,
                     .model_is_text = !onnx,
                     .sections = c->sections,
-                    .nsection = NREPORT,
+                    .nsection = NSECTION,
                     .compiled = report_compiled,
                     .ctx = c};
     options_json(&s->opt, &options);
@@ -66,18 +123,16 @@ static Status emit(Compile *c, const char *model, const char *out) {
     return st;
 }
 
-/* The report is whole before the module is made, and named after it. */
 static Status emit_with_report(Compile *c, const char *model, const char *out) {
     const char *path = c->s->opt.report;
     if (!path) return emit(c, model, out);
-    const StrBuf *text = &c->reports[has_suffix(path, ".json")].text;
-    OutFile o;
-    bool ok = outfile_open(&o, path, 0666, NULL, NULL) &&
-              outfile_write(&o, text->data, text->len) && outfile_ready(&o);
-    Status st = ok ? emit(c, model, out) : file_failed(&c->s->diag, path, &o);
-    if (st == OK && !outfile_commit(&o))
-        st = file_failed(&c->s->diag, path, &o);
-    outfile_abort(&o);
+    Status st = OK;
+    if (!outfile_open(&c->report, path, 0666, NULL, NULL))
+        st = file_failed(&c->s->diag, path, &c->report);
+    if (st == OK) st = emit(c, model, out);
+    if (st == OK && !outfile_commit(&c->report))
+        st = file_failed(&c->s->diag, path, &c->report);
+    outfile_abort(&c->report);
     return st;
 }
 
@@ -105,29 +160,32 @@ static void print_summary(const Module *m) {
     sb_free(&line);
 }
 
+static void add_report(Compile *c, int which, ReportFn *fn) {
+    for (int json = 0; json < 2; json++)
+        fn(c->m, json, &c->reports[which][json]);
+}
+
+static Status compile_reported(Compile *c, const char *model, const char *out) {
+    Session *s = c->s;
+    TRY(run_pipeline(c->m, &s->diag, &s->opt, STAGE_CAST, true));
+    add_report(c, PARAMS, report_params);
+    for (int json = 0; json < 2; json++)
+        summary_put(c->m, &s->opt, json, &c->reports[SUMMARY][json]);
+    TRY(run_pipeline(c->m, &s->diag, &s->opt, STAGE_PLANNED, true));
+    add_report(c, CASTS, report_casts);
+    add_report(c, MEMORY, report_memory);
+    return emit_with_report(c, model, out);
+}
+
 static Status compile(Session *s, const char *model, const char *out) {
-    Report r[NREPORT] = {[KERNELS] = {.name = "txt:kernels"},
-                         [KERNELS + 1] = {.name = "json:kernels"},
-                         [COST] = {.name = "cost"}};
-    Compile c = {.s = s, .reports = r};
+    Compile c = {.s = s};
     TRY(claim_files(s, model, out));
     TRY(cuda_targets(&s->opt, &s->diag));
     TRY(load_model(s, model, &c.m));
-    TRY(run_pipeline(c.m, &s->diag, &s->opt, STAGE_CAST, true));
-    add_report(&r[2], "txt:params", false, report_params, c.m);
-    add_report(&r[3], "json:params", true, report_params, c.m);
-    for (int json = 0; json < 2; json++) {
-        r[SUMMARY + json].name = json ? "json:summary" : "txt:summary";
-        summary_put(c.m, &s->opt, json, &r[SUMMARY + json].text);
-    }
-    TRY(run_pipeline(c.m, &s->diag, &s->opt, STAGE_PLANNED, true));
-    add_report(&r[0], "txt:casts", false, report_casts, c.m);
-    add_report(&r[1], "json:casts", true, report_casts, c.m);
-    add_report(&r[6], "txt:memory", false, report_memory, c.m);
-    add_report(&r[7], "json:memory", true, report_memory, c.m);
-    Status st = emit_with_report(&c, model, out);
+    Status st = compile_reported(&c, model, out);
     if (st == OK) print_summary(c.m);
-    for (int i = 0; i < NREPORT; i++) sb_free(&r[i].text);
+    for (int i = 0; i < 2 * NREPORT; i++) sb_free(&c.reports[i / 2][i % 2]);
+    sb_free(&c.cost);
     return st;
 }
 

@@ -141,17 +141,18 @@ typedef struct Kernels {
     const Question *q;
 } Kernels;
 
-static void kernels_lowered(void *ctx, const char *const *const notes[2],
-                            const char *cost) {
+static Status kernels_lowered(void *ctx, const char *const *const notes[2],
+                              const char *cost) {
     const Kernels *k = ctx;
     StrBuf sb = {0};
     if (k->q->roofline) {
         print_roofline(k->s, cost, k->q->json);
-        return;
+        return OK;
     }
     report_kernels(k->m, k->q->json, notes[k->q->json], NULL, &sb);
     put(sb.data, sb.len);
     sb_free(&sb);
+    return OK;
 }
 
 static Status inspect_model(Session *s, const char *path, const Question *q) {

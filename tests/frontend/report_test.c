@@ -1,0 +1,136 @@
+/* report_test.c: --report as text, as JSON that adds up, and as a page that a
+   browser draws from it.                                                    */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/harness.h"
+
+/* Names are the model's: a page must show them and nothing else. */
+static const char model[] =
+    "graph forward(%x: f32[4,8]) {\n"
+    "  param %\"w</script><b>&\": f32[8,3], %v: f32[3,3]\n"
+    "  %h = matmul %x, %\"w</script><b>&\"\n"
+    "  %\"one/two/act\" = tanh %h\n"
+    "  %y = matmul %\"one/two/act\", %v\n"
+    "  return %y\n}\n";
+
+static char *report(const char *file) {
+    char *out;
+    REQUIRE(test_write_file(test_tmp("m.amp"), model, strlen(model)));
+    int rc = test_command(&out,
+                          "cd '%s' && AMPC_LIBNVRTC=none '%s' m.amp -o m.so "
+                          "--loss mse --precision bf16 --target "
+                          "cpu:x86-64-v2 --report %s",
+                          test_tmpdir(), test_ampc(), file);
+    CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+    char *text = test_read_file(test_tmp(file), NULL);
+    REQUIRE(text != NULL);
+    return text;
+}
+
+/* x: 4 x 8 elements, 64 bytes as bf16, written once and read by two products;
+   as f32 they read 2 x 128 bytes.  w's copy: 48 bytes written and read once,
+   or 96 read.  v's is read twice: 18 x 3 bytes, or 36 x 2.                  */
+TEST_CASE(report, text) {
+    char *text = report("r.txt");
+    CHECK_HAS(text, "cast x f32[4,8] -> bf16 for matmul: products read 16 "
+                    "bits; forward, a kernel of its own, 192 bytes "
+                    "(without it +64)\n");
+    CHECK_HAS(text, ".bf16.2, 48 bytes (without it +0)\n");
+    CHECK_HAS(text, ".bf16.2, 18 bytes (without it +18)\n");
+    CHECK_HAS(text, "  kept in bf16 ");
+    CHECK_HAS(text, "arena of train    on cpu ");
+    free(text);
+}
+
+/* Python, which knows no more than the numbers, adds them up. */
+static const char adds_up[] =
+    "import json, re\n"
+    "r = json.load(open('r.json'))\n"
+    "size = {'f32': 4, 'bf16': 2, 'f64': 8}\n"
+    "def elements(t):\n"
+    "    n = 1\n"
+    "    for d in re.findall(r'\\d+', t.split('[')[1]): n *= int(d)\n"
+    "    return n\n"
+    "assert [p['program'] for p in r['casts']] == [p['program'] for p in "
+    "r['kernels']] == [p['program'] for p in r['memory']['programs']]\n"
+    "for c, k, m in zip(r['casts'], r['kernels'], r['memory']['programs']):\n"
+    "    reads = [n for q in k['kernels'] for n in q['reads']]\n"
+    "    writes = [n for q in k['kernels'] for n in q['writes']]\n"
+    "    assert len(set(writes)) == len(writes)\n"
+    "    kept = {}\n"
+    "    for v in c['values']:\n"
+    "        assert writes.count(v['value']) == 1, v\n"
+    "        d = v['type'].split('[')[0]\n"
+    "        n = elements(v['type']) * size[d]\n"
+    "        assert v['bytes'] == n * (1 + reads.count(v['value'])), v\n"
+    "        if v['saved']: kept[d] = kept.get(d, 0) + n\n"
+    "    for d in size:\n"
+    "        assert m['kept'].get(d, {}).get('bytes', 0) == kept.get(d, 0), m\n"
+    "    assert sum(m['fullest'].values()) <= m['arena'], m\n"
+    "    assert not m['arena'] or any(m['fullest'].values()), m\n"
+    "print('adds up')\n";
+
+TEST_CASE(report, json_adds_up) {
+    char *text = report("r.json"), *out;
+    REQUIRE(test_write_file(test_tmp("sum.py"), adds_up, strlen(adds_up)));
+    int rc = test_command(&out, "cd '%s' && python3 sum.py", test_tmpdir());
+    CHECK_MSG(rc == 0, "%s", out);
+    CHECK_HAS(out, "adds up");
+    free(out);
+    free(text);
+}
+
+static int count(const char *text, const char *what) {
+    int n = 0;
+    for (; (text = strstr(text, what)); text += strlen(what)) n++;
+    return n;
+}
+
+TEST_CASE(report, page_holds_names_as_text) {
+    char *text = report("r.html");
+    CHECK_EQ_INT(2, count(text, "</script>"));
+    CHECK_EQ_INT(0, count(text, "<b>"));
+    CHECK_HAS(text, "w\\u003c/script>\\u003cb>&");
+    CHECK_EQ_INT(0, count(text, "http"));
+    free(text);
+}
+
+/* In a real browser: what its document has become when the page has run. */
+TEST_CASE(report, page_in_a_browser) {
+    char *out, *text = report("r.html");
+    if (test_command(&out, "command -v chromium")) {
+        free(out);
+        free(text);
+        SKIP("no chromium");
+    }
+    free(out);
+    int rc = test_command(
+        &out,
+        "cd '%s' && HOME=$PWD timeout 60 chromium --headless --no-sandbox "
+        "--disable-gpu --user-data-dir=$PWD/profile --enable-logging=stderr "
+        "--dump-dom \"file://$PWD/r.html\"",
+        test_tmpdir());
+    CHECK_MSG(rc == 0, "status %d: %s", rc, out);
+    CHECK_EQ_INT(0, count(out, "Uncaught"));
+    CHECK_HAS(out, "<h1 id=\"title\">m.amp</h1>");
+    CHECK_HAS(out, ">w&lt;/script&gt;&lt;b&gt;&amp;</td>");
+    CHECK_HAS(out, ">one/two</td>"); /* a part of the model */
+    CHECK_HAS(out, ">train on cpu</option>");
+    /* a box for every kernel of the program that trains */
+    char *train = strstr(text, "{\"program\":\"train\",\"target\":\"cpu\","
+                               "\"kernels\"");
+    REQUIRE(train != NULL);
+    *strstr(train, "\"launches\"") = 0;
+    CHECK_EQ_INT(count(train, "\"kind\":\"point\"") +
+                     count(train, "\"kind\":\"row\"") +
+                     count(train, "\"kind\":\"anchor\"") +
+                     count(train, "\"kind\":\"lib\""),
+                 count(out, "<rect "));
+    CHECK(count(out, "<path ") > 3);
+    free(out);
+    free(text);
+}
