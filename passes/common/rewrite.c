@@ -56,7 +56,11 @@ const Node *def_of(const Graph *g, ValueId v, OpCode op) {
     const Value *val = value_get(g, v);
     if (val->kind != VK_RESULT) return NULL;
     const Node *n = node_get(g, val->def);
-    return n->op == op ? n : NULL;
+    OpKind kind = op_info[op].kind;
+    bool moves = kind == KIND_VIEW || kind == KIND_MOVE;
+    if (n->op != op || (moves && value_dtype(g, n->in[0]) != value_dtype(g, v)))
+        return NULL;
+    return n;
 }
 
 bool is_number(const Graph *g, ValueId v, double c) {

@@ -33,7 +33,8 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user);
 
 /* ---- helpers for rules --------------------------------------------------- */
 
-/* The node that makes v if its op is `op`, else NULL. */
+/* The node that makes v if its op is `op`, else NULL; a move that rounds is not
+   only a move. */
 const Node *def_of(const Graph *g, ValueId v, OpCode op);
 /* `old`, which is replaced, gives its name to the result that replaces it. */
 void rewrite_take_name(Graph *g, ValueId old, ValueId new_value);

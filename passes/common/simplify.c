@@ -236,11 +236,16 @@ static bool rule_same_type(Rewriter *rw, const Node *n, ValueId *with) {
     return true;
 }
 
+static bool keeps_dtype(const Rewriter *rw, const Node *n) {
+    return value_dtype(rw->g, n->in[0]) == value_dtype(rw->g, n->out[0]);
+}
+
 /* reshape(reshape x) = reshape x; reshape(full c) = full c */
 static bool rule_reshape(Rewriter *rw, const Node *n, ValueId *with) {
     const Node *inner = def_of(rw->g, n->in[0], OP_RESHAPE);
     const Node *full = def_of(rw->g, n->in[0], OP_FULL);
     Type t = *value_type(rw->g, n->out[0]);
+    if (!keeps_dtype(rw, n)) return false;
     if (inner)
         with[0] = b_reshape(&rw->b, inner->in[0], t.rank, t.dim);
     else if (full)
@@ -255,6 +260,7 @@ static bool rule_transpose(Rewriter *rw, const Node *n, ValueId *with) {
     int rank = attr_ints(n, AK_perm, &p);
     bool same = true;
     for (int i = 0; i < rank; i++) same = same && p[i] == i;
+    if (!keeps_dtype(rw, n)) return false;
     if (same) {
         with[0] = n->in[0];
         return true;
