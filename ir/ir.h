@@ -125,6 +125,8 @@ typedef struct Output {
 
 typedef struct Write {
     ValueId var, value;
+    int bucket; /* of a gradient: it is then summed over ranks, together with
+                   all of that number; 0: it is not                         */
 } Write;
 
 /* Whose passes a graph goes through, once types and casts are decided. */

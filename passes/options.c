@@ -26,6 +26,8 @@ void options_init(Options *o, Arena *a) {
     vec_push(a, &o->objectives, only);
     o->precision = PREC_BF16;
     o->accumulate = 1;
+    o->comm_bucket = 25 << 20;
+    o->comm_dtype = DT_F32;
     o->scale = (ScaleSpec){.init = 65536,
                            .growth = 2,
                            .backoff = 0.5,

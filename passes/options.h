@@ -106,6 +106,9 @@ typedef struct Options {
     bool only_given;           /* an option of the only objective was */
     int64_t accumulate;
     ScaleSpec scale;
+    int64_t comm_bucket; /* bytes of gradients, as f32, that ranks sum at once,
+                            and the dtype that they send                    */
+    DType comm_dtype;
     VEC(DimBind) dims;
     VEC(DimBind) heads;        /* --replace-head: an output, its units */
     VEC(GlobRule) train_rules; /* in command-line order */

@@ -33,6 +33,7 @@ PassFn pass_lift;      /* f32 again, but for what products read             */
 PassFn pass_place;     /* 16 bits where they save traffic                   */
 PassFn pass_locate;    /* where a value is not finite                       */
 PassFn pass_underflow; /* what of gradients fp16 flushes to zero            */
+PassFn pass_buckets;   /* which gradients are summed over ranks together    */
 PassFn pass_reduce;    /* reductions in stages                              */
 PassFn pass_fuse;      /* groups                                            */
 PassFn pass_schedule;  /* order of groups                                   */

@@ -151,9 +151,12 @@ typedef struct ampc_comm {
     size_t size;
     int32_t rank, world;
     int32_t local; /* among the ranks of this machine: which GPU "cuda" is  */
-    int32_t reserved0;
+    int32_t any_thread; /* not 0: allreduce may be called by another thread of
+                           the process, one call at a time; then gradients are
+                           summed while backward goes on                    */
     void *ctx;
-    /* Sums of AMPC_DTYPE_F32 or F64, in place: the same bits on all ranks. */
+    /* Sums of AMPC_DTYPE_F32 or F64 (and the one of --comm-dtype), in place:
+       the same bits on all ranks. */
     int (*allreduce)(void *ctx, void *data, size_t count, int32_t dtype);
     /* From rank `root` to all others. */
     int (*broadcast)(void *ctx, void *data, size_t bytes, int32_t root);

@@ -1,12 +1,12 @@
 /* comm.c: a session as one of many ranks.
 
    A step of N ranks that make A micro-steps each is the step of one rank that
-   makes N A of them: rank r computes those from r A on.  Its gradients, its sum
-   of losses and whether its data were bad lie in one block that is added up
-   over ranks; program update, told that N A micro-steps were made, then sees
-   the same bits everywhere and decides alike: norm, skip, scale, step.  So
-   between steps all ranks hold the same variables, but for buffers, which rank
-   0 hands out, and random numbers are counted on as one rank would.
+   makes N A of them: rank r computes those from r A on.  Its gradients
+   (sums.c), its sum of losses and whether its data were bad are added up over
+   ranks; program update, told that N A micro-steps were made, then sees the
+   same bits everywhere and decides alike: norm, skip, scale, step.  So between
+   steps all ranks hold the same variables, but for buffers, which rank 0 hands
+   out, and random numbers are counted on as one rank would.
 
    Bytes are moved by ampc_options.comm alone.                               */
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "runtime/backend.h"
 #include "runtime/crc.h"
 
-enum { LEAST_BLOCK = 1 << 16, DEFAULT_DEADLINE = 300 };
+enum { DEFAULT_DEADLINE = 300 };
 
 /* ---- open and close ------------------------------------------------------ */
 
@@ -53,7 +53,7 @@ void comm_close(ampc_comm *comm) {
 
 /* ---- the engine ---------------------------------------------------------- */
 
-static ampc_status engine_fail(ampc_session *s, const char *what) {
+ampc_status comm_failed(ampc_session *s, const char *what) {
     const ampc_comm *c = s->opt.comm;
     const char *why = c->error ? c->error(c->ctx) : NULL;
     return session_fail(s, AMPC_ERR_COMM, "%s: %.600s", what,
@@ -64,14 +64,14 @@ static ampc_status add_up(ampc_session *s, void *data, size_t n,
                           ampc_dtype dtype, const char *what) {
     const ampc_comm *c = s->opt.comm;
     if (c->allreduce(c->ctx, data, n, dtype) == 0) return AMPC_OK;
-    return engine_fail(s, what);
+    return comm_failed(s, what);
 }
 
 static ampc_status hand_out(ampc_session *s, void *data, size_t bytes,
                             const char *what) {
     const ampc_comm *c = s->opt.comm;
     if (c->broadcast(c->ctx, data, bytes, 0) == 0) return AMPC_OK;
-    return engine_fail(s, what);
+    return comm_failed(s, what);
 }
 
 /* ---- the same module everywhere? ----------------------------------------- */
@@ -129,35 +129,13 @@ static ampc_status facts_judge(ampc_session *s, ampc_status status,
     return status;
 }
 
-/* Room for the sum of gradients, of losses, and a number of each rank. */
-static ampc_status block_open(ampc_session *s) {
-    uint64_t bytes = (1 + (uint64_t)s->opt.comm->world) * sizeof *s->block;
-    for (uint32_t i = 0; i < s->m->nvar; i++) {
-        const PlanVar *v = &s->m->vars[i];
-        if (v->kind != PLAN_GRAD) continue;
-        if (v->dtype != AMPC_F32)
-            return session_fail(s, AMPC_ERR_UNSUPPORTED,
-                                "comm: gradient '%.200s' is not f32", v->name);
-        bytes += v->bytes;
-    }
-    s->block_count = bytes / sizeof *s->block;
-    if (bytes < LEAST_BLOCK) bytes = LEAST_BLOCK;
-    s->block = mem_alloc(s, bytes);
-    if (!s->block)
-        return session_fail(s, AMPC_ERR_MEMORY,
-                            "out of memory: %llu bytes to exchange gradients",
-                            (unsigned long long)bytes);
-    s->block_bytes = bytes;
-    return AMPC_OK;
-}
-
 ampc_status comm_join(ampc_session *s, ampc_status status) {
     const ampc_comm *c = s->opt.comm;
     size_t n = (size_t)c->world * FACT_COUNT;
     if (status == AMPC_OK && s->accumulate > INT32_MAX / c->world)
         status = session_fail(s, AMPC_ERR_UNSUPPORTED,
                               "comm: too many micro-steps of all ranks");
-    if (status == AMPC_OK) status = block_open(s);
+    if (status == AMPC_OK) status = sums_open(s);
     double *all = mem_alloc(s, n * sizeof *all);
     if (!all) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     memset(all, 0, n * sizeof *all);
@@ -174,14 +152,16 @@ ampc_status comm_join(ampc_session *s, ampc_status status) {
 static ampc_status share_var(ampc_session *s, uint32_t var) {
     const PlanVar *v = &s->m->vars[var];
     bool has = s->opt.comm->rank == 0;
+    size_t room;
+    float *block = sums_scratch(s, &room);
     for (uint64_t at = 0, n; at < v->bytes; at += n) {
         ampc_status status = AMPC_OK;
         PlanRef ref = var_ref(var, at);
-        n = v->bytes - at < s->block_bytes ? v->bytes - at : s->block_bytes;
-        if (has) status = s->backend->get(s, ref, s->block, n);
-        if (status == AMPC_OK) status = hand_out(s, s->block, n, v->name);
+        n = v->bytes - at < room ? v->bytes - at : room;
+        if (has) status = s->backend->get(s, ref, block, n);
+        if (status == AMPC_OK) status = hand_out(s, block, n, v->name);
         if (status == AMPC_OK && !has)
-            status = s->backend->put(s, ref, s->block, n);
+            status = s->backend->put(s, ref, block, n);
         if (status != AMPC_OK) return status;
     }
     return AMPC_OK;
@@ -255,22 +235,6 @@ ampc_status comm_random(ampc_session *s, int64_t micro_steps) {
                              : status;
 }
 
-/* The block's gradients from the variables, or to them; *end lies behind. */
-static ampc_status move_grads(ampc_session *s, bool out, float **end) {
-    const AmpcBackend *b = s->backend;
-    float *p = s->block;
-    for (uint32_t i = 0; i < s->m->nvar; i++) {
-        const PlanVar *v = &s->m->vars[i];
-        if (v->kind != PLAN_GRAD) continue;
-        ampc_status status = out ? b->get(s, var_ref(i, 0), p, v->bytes)
-                                 : b->put(s, var_ref(i, 0), p, v->bytes);
-        if (status != AMPC_OK) return status;
-        p += v->bytes / sizeof *p;
-    }
-    *end = p;
-    return AMPC_OK;
-}
-
 static ampc_status put_number(ampc_session *s, KnownVar which, double x) {
     uint64_t value = 0;
     int v = s->known[which];
@@ -297,22 +261,16 @@ static ampc_status count_bad(ampc_session *s, const float *bad) {
 ampc_status comm_reduce(ampc_session *s) {
     const ampc_comm *c = s->opt.comm;
     double loss, bad, made = (double)s->accumulate * c->world;
-    float *tail;
-    ampc_status status = move_grads(s, true, &tail);
-    if (status == AMPC_OK)
-        status = var_number(s, s->known[VAR_LOSS_SUM], 0, &loss);
+    size_t bytes = (1 + (size_t)c->world) * sizeof(float);
+    ampc_status status = var_number(s, s->known[VAR_LOSS_SUM], 0, &loss);
     if (status == AMPC_OK)
         status = var_number(s, s->known[VAR_BAD_DATA], 0, &bad);
     if (status != AMPC_OK) return status;
-    memset(tail, 0, (1 + (size_t)c->world) * sizeof *tail);
+    float *tail = sums_tail(s);
+    memset(tail, 0, bytes);
     tail[0] = (float)loss;
     tail[1 + c->rank] = (float)(bad - (double)s->bad_agreed);
-    uint64_t begin = now_ns();
-    status = add_up(s, s->block, s->block_count, AMPC_DTYPE_F32, "gradients");
-    if (status != AMPC_OK) return status;
-    if (s->profile)
-        s->profile(s->profile_ctx, "update", "sum over ranks", begin, now_ns());
-    status = move_grads(s, false, &tail);
+    status = sums_finish(s);
     if (status == AMPC_OK) status = put_number(s, VAR_LOSS_SUM, tail[0]);
     if (status == AMPC_OK) status = put_number(s, VAR_MICRO, made);
     if (status == AMPC_OK) status = count_bad(s, tail + 1);

@@ -19,12 +19,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "runtime/half.h"
 #include "runtime/session.h"
 
 typedef intptr_t Handle;
 
 typedef struct MpiApi {
     int (*Initialized)(int *flag);
+    int (*Query_thread)(int *level);
     int (*Init_thread)(int *argc, char ***argv, int wanted, int *got);
     int (*Finalize)(void);
     int (*Comm_dup)(Handle comm, Handle *copy);
@@ -71,6 +73,7 @@ static bool find_symbols(void *lib, MpiApi *a, const char **missing) {
         void *slot;
     } symbols[] = {
         {"MPI_Initialized", &a->Initialized},
+        {"MPI_Query_thread", &a->Query_thread},
         {"MPI_Init_thread", &a->Init_thread},
         {"MPI_Finalize", &a->Finalize},
         {"MPI_Comm_dup", &a->Comm_dup},
@@ -213,6 +216,18 @@ static void add_f64(double *sum, const double *x, size_t n) {
     for (size_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
+/* Own numbers of 16 bits of all ranks, added in f32 and rounded once. */
+static void add_16(Mpi *m, size_t own, int32_t dtype) {
+    const uint16_t *in = (const void *)m->in;
+    uint16_t *out = (void *)m->sum;
+    for (size_t i = 0; i < own; i++) {
+        float sum = half_to_f32((uint32_t)dtype, in[i]);
+        for (int r = 1; r < m->comm.world; r++)
+            sum += half_to_f32((uint32_t)dtype, in[(size_t)r * own + i]);
+        out[i] = half_of_f32((uint32_t)dtype, sum);
+    }
+}
+
 /* Where the segment of rank r begins, of n numbers. */
 static size_t segment(const Mpi *m, size_t n, int r) {
     return n * (size_t)r / (size_t)m->comm.world;
@@ -258,8 +273,11 @@ static int add_piece(Mpi *m, char *data, size_t n, int32_t dtype, size_t each) {
     size_t own = segment(m, n, me + 1) - segment(m, n, me);
     memcpy(m->out, data, n * each);
     if (exchange_parts(m, n, each)) return 1;
-    memcpy(m->sum, m->in, own * each);
-    for (int r = 1; r < m->comm.world; r++) {
+    if (each == sizeof(uint16_t))
+        add_16(m, own, dtype);
+    else
+        memcpy(m->sum, m->in, own * each);
+    for (int r = 1; r < m->comm.world && each > sizeof(uint16_t); r++) {
         const void *part = m->in + (size_t)r * own * each;
         if (dtype == AMPC_DTYPE_F32)
             add_f32((void *)m->sum, part, own);
@@ -273,7 +291,7 @@ static int add_piece(Mpi *m, char *data, size_t n, int32_t dtype, size_t each) {
 
 static int mpi_allreduce(void *ctx, void *data, size_t count, int32_t dtype) {
     Mpi *m = ctx;
-    size_t each = dtype == AMPC_DTYPE_F64 ? sizeof(double) : sizeof(float);
+    size_t each = dtype_bytes((uint32_t)dtype);
     size_t piece = PIECE / each, at = 0;
     if (m->broken) return 1;
     do {
@@ -348,6 +366,8 @@ static const char *mpi_start(Mpi *m) {
     if (!there && a->Init_thread(NULL, NULL, THREAD_SERIALIZED, &got))
         return "MPI_Init_thread failed";
     m->ours = !there;
+    if (a->Query_thread(&got)) return "MPI_Query_thread failed";
+    m->comm.any_thread = got >= THREAD_SERIALIZED;
     if (a->Comm_dup(a->world, &m->world) ||
         a->Comm_set_errhandler(m->world, a->errors_return) ||
         a->Comm_rank(m->world, &m->comm.rank) ||

@@ -130,7 +130,9 @@ static void run_chunk(void *ctx, int64_t lo, int64_t hi, int worker) {
 ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
     const CpuDevice *d = s->device;
     BoundStep *t = &d->bound[program].steps[step];
-    if (t->kind == PLAN_LIB) {
+    if (t->kind == PLAN_SUM) {
+        sums_ready(s);
+    } else if (t->kind == PLAN_LIB) {
         CpuLibCall c = {.pool = d->pool,
                         .par = t->par,
                         .buf = t->buf,

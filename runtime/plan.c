@@ -97,6 +97,18 @@ static bool plan_lib_ok(const PlanTarget *p, const PlanStep *t, uint32_t lib,
     return !more || p->refs[t->ref0 + l->noperand].space != PLAN_NONE;
 }
 
+static bool plan_sum_ok(const RunCheck *c, const PlanStep *t) {
+    for (uint32_t i = 0; i < t->nref; i++) {
+        const PlanRef *r = &c->t->refs[t->ref0 + i];
+        if (r->space != PLAN_VAR || r->offset ||
+            c->m->vars[r->index].kind != PLAN_GRAD ||
+            c->m->vars[r->index].dtype != AMPC_F32)
+            return false;
+    }
+    int64_t dtype = t->npar == 1 ? c->t->pars[t->par0] : -1;
+    return dtype == AMPC_F32 || dtype == AMPC_BF16 || dtype == AMPC_F16;
+}
+
 static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
     if (t->ep_nref > UINT32_MAX - t->nref ||
         !plan_refs_ok(c, t->ref0, t->nref + t->ep_nref) ||
@@ -112,6 +124,7 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
         return !cpu && t->fn <= PLAN_PRODUCT_SCALE &&
                plan_lib_ok(c->t, t, PLAN_LIB_GEMM, t->fn > PLAN_PRODUCT_PLAIN);
     case PLAN_COPY: return !cpu && plan_lib_ok(c->t, t, PLAN_LIB_COPY, 0);
+    case PLAN_SUM: return plan_sum_ok(c, t);
     default: return false;
     }
 }

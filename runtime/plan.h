@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define AMPC_PLAN_VERSION 6
+#define AMPC_PLAN_VERSION 7
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -109,7 +109,10 @@ typedef enum PlanStepKind {
                      {first block of tensor i, par i, its refs..}           */
     PLAN_PRODUCT, /* fn = PlanProduct, by cuBLASLt: refs a, b, result and the
                      operand that fn names; par: LibGemm                    */
-    PLAN_COPY     /* by the driver, of ref 0 to ref 1; par: LibCopy         */
+    PLAN_COPY,    /* by the driver, of ref 0 to ref 1; par: LibCopy         */
+    /* on any */
+    PLAN_SUM /* the refs, f32 gradients that change no more, are summed over
+                ranks; par 0: the AmpcDtype that is sent                    */
 } PlanStepKind;
 
 /* Library routines: rows of lib.def, which tells refs and par of each. */

@@ -218,9 +218,9 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
 
 void session_close(ampc_session *s) {
     if (!s) return;
+    sums_close(s);
     if (s->backend) s->backend->close(s);
     mem_free(s, s->addr, s->addr_bytes);
-    mem_free(s, s->block, s->block_bytes);
     if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
     mem_free(s, s, sizeof *s);
 }

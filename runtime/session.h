@@ -10,7 +10,8 @@
    diverge.c     steps that are skipped one after the other, and why
    locate.c      program locate: which value is not finite
    underflow.c   program underflow: what fp16 flushes to zero
-   comm.c        a session as one of many ranks;  comm_mpi.c  MPI as the engine
+   comm.c        a session as one of many ranks;  sums.c  gradients over ranks
+   comm_mpi.c    MPI as the engine
    sections.c    the module's own file;  weights.c  initial values from it
    safetensors.c the file format;  safetensors_write.c, checkpoint.c,
                  checkpoint_load.c  a session to and from it                 */
@@ -114,8 +115,7 @@ struct ampc_session {
     int64_t located;          /* ampc.nonfinite of this optimizer step, or
                                  INT64_MAX                              */
     char located_name[256], located_op[64]; /* what nonfinite points to */
-    float *block; /* what ranks add up (comm.c): block_count numbers */
-    size_t block_count, block_bytes;
+    struct Sums *sums;                      /* sums.c; NULL: no ranks */
     int64_t bad_agreed; /* ampc.bad_data as all ranks know it */
     int bad_rank; /* the first other whose data were bad in the last step, if
                      those of this one were not; -1: none                   */
@@ -277,9 +277,26 @@ ampc_status comm_share(ampc_session *s, ampc_status status);
 ampc_status comm_random(ampc_session *s, int64_t micro_steps);
 /* Gradients, loss and what was bad of all ranks, before program update. */
 ampc_status comm_reduce(ampc_session *s);
+/* AMPC_ERR_COMM, with what the engine says of it. */
+ampc_status comm_failed(ampc_session *s, const char *what);
 ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
                       char *err, size_t err_size);
 void comm_close(ampc_comm *comm);
+
+/* sums.c; all but open accept a session without ranks.  Of an update: begin
+   before its micro-steps; ready at each PLAN_SUM; wait when the last has run,
+   which is the engine's failure if there was one; finish when program update is
+   due: then the gradients are the sums of all ranks, and so is the tail, 1 +
+   world numbers.                                                            */
+ampc_status sums_open(ampc_session *s);
+void sums_close(ampc_session *s);
+void sums_begin(ampc_session *s);
+void sums_ready(ampc_session *s);
+ampc_status sums_wait(ampc_session *s);
+ampc_status sums_finish(ampc_session *s);
+float *sums_tail(const ampc_session *s);
+/* Memory to use between steps, enough for a network. */
+float *sums_scratch(const ampc_session *s, size_t *bytes);
 
 /* What moves bytes between ranks; close also takes one that failed. */
 typedef struct CommEngine {

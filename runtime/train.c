@@ -124,9 +124,14 @@ static ampc_status do_micro(ampc_session *s, ProgramId id, const ampc_input *in,
     if (status == AMPC_OK && micro == 0) status = s->backend->zero_grads(s);
     if (status == AMPC_OK && micro == 0) status = comm_random(s, share);
     if (status != AMPC_OK) return status;
-    if (micro == 0) s->bad_rank = -1;
+    if (micro == 0) {
+        s->bad_rank = -1;
+        sums_begin(s);
+    }
     if (id == PROG_MICRO) status = locate_run(s, in, nin);
     if (status == AMPC_OK) status = session_run(s, id, in, nin);
+    ampc_status summed = sums_wait(s);
+    if (status == AMPC_OK) status = summed;
     if (status != AMPC_OK && micro == 0) comm_random(s, -share);
     if (status == AMPC_OK) status = set_micro(s, micro + 1);
     if (status != AMPC_OK) return status;

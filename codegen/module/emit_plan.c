@@ -97,7 +97,8 @@ static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
     const Kernel *k = s->kernel ? s->kernel : s->epilogue;
     LoweredStep x = *s;
     x.fn = s->kernel ? (uint32_t)kernel_index(k) : s->lib;
-    if (t->kind == TARGET_CUDA && !cuda_step(e->a, e->out->cuda, s, n, &x))
+    if (t->kind == TARGET_CUDA && x.kind != PLAN_SUM &&
+        !cuda_step(e->a, e->out->cuda, s, n, &x))
         return NULL;
     PlanStep p = {.kind = x.kind,
                   .fn = x.fn,
@@ -116,7 +117,7 @@ static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
     for (int i = 0; i < x.npar; i++) vec_push(e->a, &t->pars, x.pars[i]);
     vec_push(e->a, &t->steps, p);
     EmitStep done = {g, arena_dup(e->a, s, (size_t)n * sizeof *s), n, p};
-    vec_push(e->a, &e->out->steps, done);
+    if (x.kind != PLAN_SUM) vec_push(e->a, &e->out->steps, done);
     return &t->steps.data[t->steps.len - 1];
 }
 
@@ -158,6 +159,37 @@ static void add_output(Emit *e, const Graph *g, EmitRun *r, ValueId v,
     t->refs.data[t->steps.data[t->steps.len - 1].ref0 + 1] = *ref;
 }
 
+/* The group that makes what is written in place; ngroup: the program's end. */
+static int written_by(const Graph *g, const Write *w) {
+    const Value *root = value_get(g, view_root(g, w->value));
+    bool there =
+        root->kind == VK_RESULT && root->home == value_get(g, w->var)->var;
+    return there ? node_get(g, root->def)->group : g->groups.len;
+}
+
+/* Sums over ranks of buckets from *next on, one after the other, as far as all
+   of a bucket is written by groups before `end`.                            */
+static void add_sums(Emit *e, const Graph *g, int end, int *next) {
+    int64_t dtype = e->opt->comm_dtype;
+    for (;; ++*next) {
+        VEC(ValueId) vars = {0};
+        for (int i = 0; i < g->writes.len; i++) {
+            const Write *w = &g->writes.data[i];
+            if (w->bucket != *next) continue;
+            if (written_by(g, w) >= end) return;
+            vec_push(e->a, &vars, w->var);
+        }
+        if (!vars.len) return;
+        LoweredStep s = {.kind = PLAN_SUM,
+                         .refs = vars.data,
+                         .nref = vars.len,
+                         .pars = &dtype,
+                         .npar = 1,
+                         .name = internf("bucket %d", *next)};
+        add_step(e, g, &s, 1);
+    }
+}
+
 static Status add_run(Emit *e, const Graph *g) {
     EmitTarget *t = &e->target[g->target];
     EmitRun r = {
@@ -167,6 +199,7 @@ static Status add_run(Emit *e, const Graph *g) {
     TRY(lower_graph(g, t->kernels, e->d, &steps));
     e->const_number = NEW_ARRAY(e->a, int, g->values.len);
     memset(e->const_number, -1, (size_t)g->values.len * sizeof(int));
+    int bucket = 1;
     for (int i = 0, n; i < g->groups.len; i += n) {
         for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside;) n++;
         const PlanStep *s = add_step(e, g, &steps[i], n);
@@ -175,18 +208,19 @@ static Status add_run(Emit *e, const Graph *g) {
             if (s) x.step = *s;
             vec_push(e->a, &e->out->groups, x);
         }
+        add_sums(e, g, i + n, &bucket);
     }
     /* what was not computed in place; fuse.c saw to it that no source is a
        variable that this program writes */
     for (int i = 0; i < g->writes.len; i++) {
         const Write *w = &g->writes.data[i];
         const Value *root = value_get(g, view_root(g, w->value));
-        int var = value_get(g, w->var)->var;
-        if (root->kind == VK_RESULT ? root->home == var
-                                    : root->kind == VK_VAR && root->var == var)
+        if (written_by(g, w) < g->groups.len ||
+            (root->kind == VK_VAR && root->var == value_get(g, w->var)->var))
             continue;
         add_copy(e, g, w->value, w->var, value_var(g, w->var)->name);
     }
+    add_sums(e, g, g->groups.len + 1, &bucket);
     for (int i = 0; i < g->outputs.len; i++)
         add_output(e, g, &r, g->outputs.data[i].value, &out[i]);
     r.nstep = t->steps.len - r.step0;

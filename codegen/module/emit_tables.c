@@ -108,7 +108,8 @@ static void put_target(StrBuf *sb, const EmitTarget *t) {
     static const char *const kind[] = {
         [PLAN_KERNEL] = "KERNEL",   [PLAN_LIB] = "LIB",
         [PLAN_LAUNCH] = "LAUNCH",   [PLAN_MANY] = "MANY",
-        [PLAN_PRODUCT] = "PRODUCT", [PLAN_COPY] = "COPY"};
+        [PLAN_PRODUCT] = "PRODUCT", [PLAN_COPY] = "COPY",
+        [PLAN_SUM] = "SUM"};
     const char *name = target_text[t->kind];
     put_refs(sb, t);
     sb_printf(sb,

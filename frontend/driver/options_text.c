@@ -395,6 +395,18 @@ static Status set_accumulate(Options *o, Spec *s) {
     return read_integer(s, s->text, 1, 1 << 24, &o->accumulate);
 }
 
+static Status set_comm_bucket(Options *o, Spec *s) {
+    return read_integer(s, s->text, 1, INT64_MAX, &o->comm_bucket);
+}
+
+static Status set_comm_dtype(Options *o, Spec *s) {
+    static const DType dtypes[] = {DT_F32, DT_BF16, DT_F16};
+    int i = find_word(precision_words, s->text);
+    if (i < 0) return usage(s, "'%s' is none of fp32, bf16, fp16", s->text);
+    o->comm_dtype = dtypes[i];
+    return OK;
+}
+
 static Status set_seed(Options *o, Spec *s) {
     return read_integer(s, s->text, 0, INT64_MAX, &o->seed);
 }
@@ -559,6 +571,8 @@ static const struct OptionRow {
     {"--clip-value", SETTER, set_clip_value, 0},
     {"--accumulate", SETTER, set_accumulate, 0},
     {"--loss-scale", SETTER, set_scale, 0},
+    {"--comm-bucket", SETTER, set_comm_bucket, 0},
+    {"--comm-dtype", SETTER, set_comm_dtype, 0},
     {"--dim", SETTER, set_dim, 0},
     {"--replace-head", SETTER, set_head, 0},
     {"--train", SETTER, set_train, 0},

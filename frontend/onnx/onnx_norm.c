@@ -63,7 +63,7 @@ static Status run_average(Ox *ox, ValueId buffer, ValueId batch, ValueId *out) {
     if (write)
         *write = *out;
     else
-        vec_push(ox->a, &ox->g->writes, (Write){buffer, *out});
+        vec_push(ox->a, &ox->g->writes, (Write){.var = buffer, .value = *out});
     return OK;
 }
 

@@ -12,8 +12,8 @@
        one with a name of the compiler's is what the compiler makes of it
     7  constants have data of their type
     8  inputs, outputs and writes name values that are defined; a variable is
-       written once, with its own type; output names differ; no input has a
-       name of the compiler's
+       written once, with its own type, and summed over ranks if it is an f32
+       gradient; output names differ; no input has a name of the compiler's
    From CAST to STEP (verify_stage.c)
     9  where autocast is on, no LOW op of the forward pass reads f32
    In DIFF
@@ -238,6 +238,13 @@ static Status check_write(Verifier *v, const Write *w, bool *written) {
                            TXT(type_get(var->type)), TXT(type_get(x->type)));
     if (written[var->var])
         return verify_fail(v, NULL, "%%%s is written twice", var->name);
+    const Var *of = value_var(g, w->var);
+    bool sums = of->kind == VAR_GRAD && type_get(of->type)->dtype == DT_F32;
+    if (w->bucket && !sums)
+        return verify_fail(v, NULL,
+                           "%%%s is summed over ranks, but no f32 "
+                           "gradient",
+                           var->name);
     written[var->var] = true;
     return OK;
 }

@@ -396,7 +396,8 @@ static Status parse_const(Parser *p) {
 /* ---- effects ------------------------------------------------------------- */
 
 static Status parse_write(Parser *p) {
-    Write w;
+    Write w = {.bucket = 0};
+    int64_t bucket;
     TRY(lex_next(&p->lx));
     Token at = p->lx.tok;
     TRY(parse_present(p, &w.var));
@@ -409,6 +410,14 @@ static Status parse_write(Parser *p) {
         return lex_fail(&p->lx, &value, "the variable is %s, the value %s",
                         TXT(value_type(p->g, w.var)),
                         TXT(value_type(p->g, w.value)));
+    if (lex_is_word(&p->lx, "bucket")) {
+        TRY(lex_next(&p->lx));
+        at = p->lx.tok;
+        TRY(lex_expect_int(&p->lx, &bucket));
+        if (bucket < 1 || bucket > INT32_MAX)
+            return lex_fail(&p->lx, &at, "buckets are counted from 1");
+        w.bucket = (int)bucket;
+    }
     vec_push(p->m->arena, &p->g->writes, w);
     return OK;
 }

@@ -330,6 +330,8 @@ static void print_effects(StrBuf *sb, const Graph *g) {
         put_operand(sb, g, g->writes.data[i].var);
         sb_puts(sb, " = ");
         put_operand(sb, g, g->writes.data[i].value);
+        if (g->writes.data[i].bucket)
+            sb_printf(sb, " bucket %d", g->writes.data[i].bucket);
         sb_puts(sb, "\n");
     }
     sb_puts(sb, "  return");

@@ -264,7 +264,7 @@ static ValueId own(Cx *cx, OwnVar v) {
 
 static void keep(Cx *cx, OwnVar v, ValueId any, ValueId value) {
     ValueId var = own(cx, v);
-    Write w = {var, pick(cx, any, value, var)};
+    Write w = {.var = var, .value = pick(cx, any, value, var)};
     vec_push(cx->g->arena, &cx->g->writes, w);
 }
 

@@ -85,7 +85,8 @@ static ValueId own(Step *s, OwnVar v, double fill) {
 }
 
 static void write_var(Step *s, ValueId var, ValueId value) {
-    Write w = {var, b_cast(&s->b, value, value_dtype(s->g, var))};
+    Write w = {.var = var,
+               .value = b_cast(&s->b, value, value_dtype(s->g, var))};
     vec_push(s->g->arena, &s->g->writes, w);
 }
 

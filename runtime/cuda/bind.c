@@ -222,6 +222,7 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
         p->names[p->nproduct] = out->name;
         return product_bind(b->s, b->program, t, out->product,
                             &p->keys[p->nproduct++]);
+    case PLAN_SUM: return AMPC_OK;
     default: /* PLAN_COPY */
         out->from = ref_at(b, 0);
         out->to = ref_at(b, 1);

@@ -395,7 +395,7 @@ TEST_CASE(graph, count_uses) {
     ValueId z = b2(&f.b, OP_ADD, y, y, DT_DEFAULT);
     int w = module_var(f.m, VAR_BUFFER, "w", value_get(f.g, y)->type, NULL, 0);
     vec_push(f.a, &f.g->outputs, (Output){intern("y"), y});
-    vec_push(f.a, &f.g->writes, (Write){graph_var(f.g, w), y});
+    vec_push(f.a, &f.g->writes, (Write){.var = graph_var(f.g, w), .value = y});
     CHECK_EQ_INT(graph_use_counts(f.g, f.a)[y.i], 4);
     CHECK_EQ_INT(graph_use_counts(f.g, f.a)[z.i], 0);
     CHECK_EQ_INT(graph_use_counts(f.g, f.a)[f.x.i], 1);

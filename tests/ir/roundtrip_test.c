@@ -191,7 +191,7 @@ static void add_effects(Rng *r, Graph *g) {
     for (int var = 0; var < g->module->vars.len; var++) {
         ValueId w = graph_find_var(g, var), v = random_value(r, g);
         if (is_value(w) && value_get(g, w)->type.i == value_get(g, v)->type.i)
-            vec_push(g->arena, &g->writes, (Write){w, v});
+            vec_push(g->arena, &g->writes, (Write){.var = w, .value = v});
     }
 }
 
@@ -423,6 +423,10 @@ TEST_CASE(parse, mistakes) {
         {"graph g() { const %c: f32[2] }", "'=' expected"},
         {"graph g() { param %w: f32[2] {foo=1} }", "lr_scale, stored"},
         {"graph g(%x: f32[]) { write %x = 1 }", "only variables are written"},
+        {"graph g(%x: f32[]) { param %w: f32[] write %w = %x bucket 0 }",
+         "buckets are counted from 1"},
+        {"graph g(%x: f32[]) { param %w: f32[] write %w = %x bucket 1 }",
+         "%w is summed over ranks, but no f32 gradient"},
         {"graph g() { state %s: i32[] write %s = 1 }", "the variable is i32[]"},
         {"graph g() { state %s: f32[] write %s = 1 write %s = 2 }",
          "%s is written twice"},

@@ -134,7 +134,7 @@ static void add_write(Maker *m, int var) {
     for (int tries = 0; tries < 50; tries++) {
         ValueId x = any(m);
         if (value_get(m->g, x)->type.i != value_get(m->g, v)->type.i) continue;
-        Write w = {v, x};
+        Write w = {.var = v, .value = x};
         vec_push(m->g->arena, &m->g->writes, w);
         return;
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/half.h"
 #include "runtime/session.h"
 
 /* A piece of the engine holds 2^20 numbers of fp32. */
@@ -40,6 +41,22 @@ static bool sums(ampc_comm *c, size_t n, void *data, bool wide) {
     return true;
 }
 
+/* Of 16 bits: added in f32, rounded once. */
+static bool half_sums(ampc_comm *c, size_t n, uint16_t *data, uint32_t dtype) {
+    for (size_t i = 0; i < n; i++)
+        data[i] = half_of_f32(dtype, (float)number(c->rank, i));
+    if (c->allreduce(c->ctx, data, n, (int32_t)dtype)) return false;
+    for (size_t i = 0; i < n; i++) {
+        float sum = 0;
+        for (int r = 0; r < c->world; r++) {
+            uint16_t h = half_of_f32(dtype, (float)number(r, i));
+            sum = r ? sum + half_to_f32(dtype, h) : half_to_f32(dtype, h);
+        }
+        if (data[i] != half_of_f32(dtype, sum)) return false;
+    }
+    return true;
+}
+
 static bool broadcasts(ampc_comm *c, size_t n, char *data) {
     for (int root = 0; root < c->world; root++) {
         memset(data, c->rank == root ? root + 1 : 0, n);
@@ -66,6 +83,10 @@ int main(void) {
         free(data);
         data = malloc(n * sizeof(float));
         ok = ok && sums(c, n, data, false) && c->barrier(c->ctx) == 0;
+        free(data);
+        data = malloc(n * sizeof(uint16_t));
+        ok = ok && half_sums(c, n, data, AMPC_BF16) &&
+             half_sums(c, n, data, AMPC_F16);
         free(data);
         if (!ok)
             printf("rank %d of %d: %zu numbers: %s\n", c->rank, c->world, n,

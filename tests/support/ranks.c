@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/dtype.h"
+#include "runtime/plan.h"
 #include "tests/harness.h"
 
 /* One of the threads that met counts the call. */
@@ -15,36 +17,32 @@ static int met(Ranks *r) {
     return r->fail_in > 0 && r->calls >= r->fail_in;
 }
 
-static void add_all(Ranks *r, size_t count, bool wide) {
+/* Added in double, float where the numbers are narrower, in order of ranks. */
+static void add_all(Ranks *r, size_t count, uint32_t dtype) {
+    size_t each = dtype_bytes(dtype);
     for (size_t i = 0; i < count; i++) {
         double sum = 0;
-        for (int k = 0; k < r->world; k++)
-            if (wide)
-                sum = k ? sum + ((double *)r->data[k])[i]
-                        : ((double *)r->data[k])[i];
-            else
-                sum = k ? (float)sum + ((float *)r->data[k])[i]
-                        : ((float *)r->data[k])[i];
-        r->sum[i] = sum;
+        for (int k = 0; k < r->world; k++) {
+            double x = float_at(dtype, (char *)r->data[k] + i * each);
+            sum = k == 0 ? x : sum + x;
+            if (dtype != AMPC_F64) sum = (float)sum;
+        }
+        float_put(dtype, sum, (char *)r->sum + i * each);
     }
 }
 
 static int allreduce(void *ctx, void *data, size_t count, int32_t dtype) {
     struct RankOf *of = ctx;
     Ranks *r = of->all;
-    bool wide = dtype == AMPC_DTYPE_F64;
     r->data[of->rank] = data;
     if (met(r)) return 1;
     if (of->rank == 0) {
-        r->sum = malloc(count * sizeof *r->sum + 1);
-        add_all(r, count, wide);
+        r->beside += !pthread_equal(r->thread[0], pthread_self());
+        r->sum = malloc(count * sizeof(double) + 1);
+        add_all(r, count, (uint32_t)dtype);
     }
     pthread_barrier_wait(&r->meet);
-    for (size_t i = 0; i < count; i++)
-        if (wide)
-            ((double *)data)[i] = r->sum[i];
-        else
-            ((float *)data)[i] = (float)r->sum[i];
+    memcpy(data, r->sum, count * dtype_bytes((uint32_t)dtype));
     pthread_barrier_wait(&r->meet);
     if (of->rank == 0) free(r->sum);
     return 0;
@@ -76,6 +74,7 @@ void ranks_open(Ranks *r, int world) {
         r->comm[i] = (ampc_comm){.size = sizeof r->comm[i],
                                  .rank = i,
                                  .world = world,
+                                 .any_thread = 1,
                                  .ctx = &r->of[i],
                                  .allreduce = allreduce,
                                  .broadcast = broadcast,
@@ -99,11 +98,10 @@ static void *start(void *arg) {
 }
 
 void ranks_run(Ranks *r, void (*fn)(void *ctx, int rank), void *ctx) {
-    pthread_t thread[RANKS_MOST];
     Started s[RANKS_MOST];
     for (int i = 0; i < r->world; i++) {
         s[i] = (Started){fn, ctx, i};
-        REQUIRE(pthread_create(&thread[i], NULL, start, &s[i]) == 0);
+        REQUIRE(pthread_create(&r->thread[i], NULL, start, &s[i]) == 0);
     }
-    for (int i = 0; i < r->world; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < r->world; i++) pthread_join(r->thread[i], NULL);
 }

@@ -12,16 +12,17 @@ enum { RANKS_MOST = 8 };
 typedef struct Ranks {
     int world;
     ampc_comm comm[RANKS_MOST];
-    int fail_in; /* calls until one fails on all ranks; 0: never */
+    int fail_in;       /* calls until one fails on all ranks; 0: never */
+    int calls, beside; /* made; sums by other threads than ranks_run's */
     /* the rest is its own */
+    pthread_t thread[RANKS_MOST];
     struct RankOf {
         struct Ranks *all;
         int rank;
     } of[RANKS_MOST];
     pthread_barrier_t meet;
     void *data[RANKS_MOST];
-    double *sum;
-    int calls;
+    void *sum;
 } Ranks;
 
 void ranks_open(Ranks *r, int world);

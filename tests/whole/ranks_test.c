@@ -190,7 +190,10 @@ static Compiled compile_for(const char *model, const char *options,
 }
 
 static void as_one_rank(const char *model, const char *options, bool skips) {
-    Compiled one = compile_for(model, options, 1);
+    char small_buckets[512];
+    snprintf(small_buckets, sizeof small_buckets, "--comm-bucket 500 %s",
+             options);
+    Compiled one = compile_for(model, small_buckets, 1);
     Compiled two = compile_for(model, options, 2);
     Compiled four = compile_for(model, options, 4);
     Run *alone2 = run_ranks(&two, 1), *alone4 = run_ranks(&four, 1);
@@ -232,6 +235,53 @@ TEST_CASE(ranks, gpt_as_one_rank) {
                 "--optimizer adamw,lr=0.003 --lr-schedule linear,warmup=2,"
                 "total=20,min=0",
                 false);
+}
+
+/* One bucket, some, or one a gradient: the same bits; all but the last are
+   summed beside backward.                                                   */
+TEST_CASE(ranks, buckets_change_no_bit) {
+    static const char *const sizes[] = {"26214400", "420", "1"};
+    Run *r[3];
+    int calls[3];
+    for (int i = 0; i < 3; i++) {
+        char options[200];
+        snprintf(options, sizeof options,
+                 "--precision fp32 --clip-norm 0.3 --comm-bucket %s", sizes[i]);
+        Compiled c = compile_for("mlp.dyn.onnx", options, 2);
+        r[i] = run_ranks(&c, 3);
+        calls[i] = r[i]->ranks.calls;
+        check_same(r[i], r[0]);
+        compiled_close(&c);
+    }
+    CHECK_MSG(calls[0] < calls[1] && calls[1] < calls[2], "%d, %d, %d calls",
+              calls[0], calls[1], calls[2]);
+    CHECK(r[0]->ranks.beside == 0 && r[1]->ranks.beside > 0);
+    CHECK_EQ_INT(r[2]->ranks.beside - r[1]->ranks.beside, calls[2] - calls[1]);
+    for (int i = 0; i < 3; i++) run_free(r[i]);
+}
+
+/* What is sent is rounded, so that bits differ from one rank's, not between
+   ranks. */
+TEST_CASE(ranks, gradients_in_16_bits) {
+    static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
+    Run *r[3];
+    for (int i = 0; i < 3; i++) {
+        char options[200];
+        snprintf(options, sizeof options,
+                 "--precision fp32 --optimizer sgd,lr=0.05 --comm-dtype %s "
+                 "--comm-bucket 420",
+                 dtypes[i]);
+        Compiled c = compile_for("mlp.dyn.onnx", options, 1);
+        r[i] = run_ranks(&c, 2);
+        double loss = r[i]->metrics[0][STEPS - 1].loss;
+        double exact = r[0]->metrics[0][STEPS - 1].loss;
+        CHECK(memcmp(r[i]->state[0], r[i]->state[1], r[i]->bytes[0]) == 0);
+        CHECK_MSG(fabs(loss - exact) < 0.01 * exact &&
+                      (loss != exact) == (i > 0),
+                  "%s: loss %.9g, not %.9g", dtypes[i], loss, exact);
+        compiled_close(&c);
+    }
+    for (int i = 0; i < 3; i++) run_free(r[i]);
 }
 
 /* Each micro-step has its own mask, whoever makes it. */
