@@ -140,7 +140,7 @@ static void start_clusters(Fuse *f) {
     }
     number_clusters(f);
     start_pivots(f);
-    f->node_mark = NEW_ARRAY(f->a, unsigned, g->nodes.len);
+    f->closed = NEW_ARRAY(f->a, bool, g->nodes.len);
     f->depth = NEW_ARRAY(f->a, int, g->nodes.len);
     f->value_mark = NEW_ARRAY(f->a, unsigned, g->values.len);
     f->cluster_mark = NEW_ARRAY(f->a, unsigned, f->clusters.len + 1);
@@ -279,7 +279,7 @@ static bool merge(Fuse *f, int a, int b) {
                        f->position[x->data[i].i] < f->position[y->data[j].i]);
         vec_push(f->a, all, take_x ? x->data[i++] : y->data[j++]);
     }
-    if (!fuse_fits(f, kind, all)) return false;
+    if (!fuse_fits(f, kind, all, a, b)) return false;
     int lo = ca->rank < cb->rank ? a : b, hi = lo == a ? b : a;
     bool back;
     if (search(f, lo, hi, &back) == CYCLE) return false;
@@ -492,15 +492,23 @@ static bool grow_once(Fuse *f, int a) {
     const NodeList nodes = cluster(f, a)->nodes;
     for (int i = 0; i < nodes.len; i++) {
         const Node *n = node_get(f->g, nodes.data[i]);
+        bool closed = true, *is_closed = &f->closed[nodes.data[i].i];
+        if (*is_closed) continue;
         for (int k = 0; k < n->nin; k++) {
             int c = maker(f, n->in[k]);
             if (c >= 0 && c != a && take_over(f, a, c)) return true;
+            closed &= c == a || !is_value(n->in[k]) ||
+                      value_is_immediate(f->g, n->in[k]);
         }
-        for (int o = 0; o < n->nout; o++)
+        for (int o = 0; o < n->nout; o++) {
+            closed &= !f->escapes[n->out[o].i];
             for (Users u = users_of(f, n->out[o]); u.at < u.end; u.at++) {
                 int c = f->cluster_of[u.at->i];
                 if (c >= 0 && c != a && take_over(f, a, c)) return true;
+                closed &= c == a;
             }
+        }
+        *is_closed = closed;
     }
     return false;
 }
@@ -517,8 +525,8 @@ static bool join_siblings(Fuse *f, int a, int b) {
     if (x->kind > GROUP_ROW || y->kind > GROUP_ROW || x->part != y->part)
         return false;
     if (x->kind == GROUP_POINT && y->kind == GROUP_POINT) {
-        const Type *t = fuse_domain(f, &x->nodes);
-        const Type *u = t ? fuse_domain(f, &y->nodes) : NULL;
+        const Type *t = fuse_domain(f, a);
+        const Type *u = t ? fuse_domain(f, b) : NULL;
         return u && shape_equal(t, u) && merge(f, a, b);
     }
     int row = x->kind == GROUP_ROW ? a : b;
@@ -562,7 +570,7 @@ static void join_small(Fuse *f, GroupKind kind) {
         const NodeList *x = &cluster(f, c)->nodes;
         NodeId mine = fuse_reduce_node(f->g, x);
         if (cluster(f, c)->dead || cluster(f, c)->kind != kind) continue;
-        const Type *t = kind == GROUP_POINT ? fuse_domain(f, x) : NULL;
+        const Type *t = kind == GROUP_POINT ? fuse_domain(f, c) : NULL;
         if (kind == GROUP_POINT ? !t || t->rank > 0
                                 : full_count(f, c) > f->target->tiny_tensor)
             continue;

@@ -51,7 +51,10 @@ typedef struct Fuse {
     int steps;            /* that a search may still take                    */
     NodeList joined;      /* scratch of a merge                              */
     VEC(int) placed;      /* clusters in the order of the result             */
-    unsigned *node_mark, *value_mark, stamp;
+    bool *closed;  /* by NodeId.i: all that it reads, but numbers, is made in
+                      its cluster, which alone reads what it makes            */
+    int marked[2]; /* clusters whose nodes fuse_fit.c looks at               */
+    unsigned *value_mark, stamp;
     unsigned *cluster_mark, cluster_stamp;
     int *depth; /* by NodeId.i: scratch of fuse_fit.c */
 } Fuse;
@@ -79,10 +82,11 @@ void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes);
 
 /* ---- fuse_fit.c ---------------------------------------------------------- */
 
-/* Whether `nodes` (in graph order) make one legal group of that kind. */
-bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes);
+/* Whether the nodes of clusters a and b (in graph order) make one legal group
+   of that kind. */
+bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes, int a, int b);
 /* Shape that the values leaving a POINT cluster have; NULL if there is none. */
-const Type *fuse_domain(Fuse *f, const NodeList *nodes);
+const Type *fuse_domain(Fuse *f, int cluster);
 /* First REDUCE node of the list, or none. */
 NodeId fuse_reduce_node(const Graph *g, const NodeList *nodes);
 bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b);

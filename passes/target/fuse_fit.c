@@ -6,14 +6,16 @@
 
 /* ---- sets of nodes ------------------------------------------------------- */
 
-static void mark(Fuse *f, const NodeList *nodes) {
+/* The nodes of clusters a and b. */
+static void mark(Fuse *f, int a, int b) {
     f->stamp++;
-    for (int i = 0; i < nodes->len; i++)
-        f->node_mark[nodes->data[i].i] = f->stamp;
+    f->marked[0] = a;
+    f->marked[1] = b;
 }
 
 static bool marked(const Fuse *f, NodeId n) {
-    return f->node_mark[n.i] == f->stamp;
+    int c = f->cluster_of[n.i];
+    return c == f->marked[0] || c == f->marked[1];
 }
 
 /* Whether value v leaves the set of marked nodes. */
@@ -34,6 +36,7 @@ static int count_buffers(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     int count = 0;
     for (int i = 0; i < nodes->len; i++) {
+        if (f->closed[nodes->data[i].i]) continue;
         const Node *n = node_get(g, nodes->data[i]);
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k];
@@ -50,8 +53,9 @@ static int count_buffers(Fuse *f, const NodeList *nodes) {
 
 /* ---- shapes -------------------------------------------------------------- */
 
-const Type *fuse_domain(Fuse *f, const NodeList *nodes) {
-    mark(f, nodes);
+const Type *fuse_domain(Fuse *f, int cluster) {
+    const NodeList *nodes = &f->clusters.data[cluster].nodes;
+    mark(f, cluster, cluster);
     for (int i = nodes->len - 1; i >= 0; i--) {
         const Node *n = node_get(f->g, nodes->data[i]);
         for (int k = 0; k < n->nout; k++)
@@ -83,7 +87,7 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
         const Node *n = node_get(g, nodes->data[i]);
         OpKind k = op_info[n->op].kind;
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
-        for (int j = 0; j < n->nout; j++) {
+        for (int j = 0; j < n->nout && !f->closed[nodes->data[i].i]; j++) {
             if (!leaves(f, n->out[j])) continue;
             const Type *t = value_type(g, n->out[j]);
             if (domain && !shape_equal(domain, t)) return false;
@@ -189,9 +193,8 @@ static bool fits_anchor(Fuse *f, const NodeList *nodes) {
                                leaves(f, product->out[0]));
 }
 
-bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes) {
-    if (nodes->len > f->target->max_nodes) return false;
-    mark(f, nodes);
+bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes, int a, int b) {
+    mark(f, a, b);
     switch (kind) {
     case GROUP_POINT:
         if (!fits_point(f, nodes)) return false;
