@@ -75,14 +75,14 @@ typedef struct Value {
     TypeId type;
     ValueKind kind;
     int var;            /* VK_VAR: index into module vars                  */
+    int home;           /* PLANNED: index of the var it is computed into
+                           (an in-place write), else -1                     */
     const Tensor *data; /* VK_CONST                                        */
     Str init_text;      /* VK_CONST: as Var.init_text                      */
     NodeId def;         /* VK_RESULT                                       */
     int result;         /* VK_RESULT: which                                */
     const char *why;    /* PRIMITIVE: what keeps it f32, NULL: not known    */
     int64_t offset;     /* PLANNED: arena byte offset, else -1             */
-    int home;           /* PLANNED: index of the var it is computed into
-                           (an in-place write), else -1                     */
 } Value;
 
 enum {
@@ -92,13 +92,10 @@ enum {
 
 typedef struct Node {
     OpCode op;
+    int nin, nout, nattr;
+    ValueId *in, *out;
+    const Attr *attrs;   /* sorted by name                                  */
     const struct Fn *fn; /* OP_CALL: the function, else NULL                */
-    ValueId *in;
-    int nin;
-    ValueId *out;
-    int nout;
-    const Attr *attrs; /* sorted by name                                    */
-    int nattr;
     uint32_t flags;
     int group; /* FUSED: index into g->groups, else -1                      */
     Loc loc;   /* node of the source model                                  */

@@ -520,6 +520,13 @@ static Str directory_of(const char *path) {
     return slash == path ? intern("/") : intern_n(path, (size_t)(slash - path));
 }
 
+static void *pb_alloc(void *arena, size_t n) { return arena_alloc(arena, n); }
+
+static void pb_free(void *arena, void *p) {
+    (void)arena;
+    (void)p;
+}
+
 Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
                    size_t n, const Options *opt, Module **out) {
     WireError e = {0};
@@ -533,17 +540,12 @@ Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
                              "not an ONNX model or truncated: %s (stopped "
                              "at byte %zu)",
                              e.what, e.offset);
-    Onnx__ModelProto *m = onnx__model_proto__unpack(NULL, n, bytes);
-    if (n == 0 || !m) {
-        if (m) onnx__model_proto__free_unpacked(m, NULL);
-        return ox_fail_model(&ox, "not an ONNX model (stopped at byte %zu)",
-                             n ? n : 0);
-    }
-    ox.model = m;
     ox.scratch = arena_new();
-    Status s = import_model(&ox);
+    ProtobufCAllocator memory = {pb_alloc, pb_free, ox.scratch};
+    ox.model = n ? onnx__model_proto__unpack(&memory, n, bytes) : NULL;
+    Status s =
+        ox.model ? import_model(&ox) : ox_fail_model(&ox, "not an ONNX model");
     arena_free(ox.scratch);
-    onnx__model_proto__free_unpacked(m, NULL);
     *out = s == OK ? ox.m : NULL;
     return s;
 }

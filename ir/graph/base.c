@@ -40,9 +40,8 @@ _Noreturn void out_of_memory(void) {
 enum { ALIGN = 16, FIRST_CHUNK = 1 << 13, LAST_CHUNK = 1 << 22 };
 
 typedef struct Chunk {
-    struct Chunk *next;
+    struct Chunk *next, *prev;
     char *at, *end;
-    char pad[8];
 } Chunk;
 
 struct Arena {
@@ -66,6 +65,11 @@ void arena_free(Arena *a) {
     free(a);
 }
 
+static void chunk_link(Arena *a, Chunk *c) {
+    *(c->prev ? &c->prev->next : &a->chunks) = c;
+    if (c->next) c->next->prev = c;
+}
+
 /* A large request gets a chunk of its own behind the one in use. */
 static Chunk *arena_grow(Arena *a, size_t bytes) {
     bool large = a->chunks && bytes > a->next_size / 4;
@@ -74,14 +78,10 @@ static Chunk *arena_grow(Arena *a, size_t bytes) {
     if (!c) out_of_memory();
     c->at = (char *)(c + 1);
     c->end = c->at + bytes;
-    if (large) {
-        c->next = a->chunks->next;
-        a->chunks->next = c;
-        return c;
-    }
-    c->next = a->chunks;
-    a->chunks = c;
-    if (a->next_size < LAST_CHUNK) a->next_size *= 2;
+    c->prev = large ? a->chunks : NULL;
+    c->next = large ? a->chunks->next : a->chunks;
+    chunk_link(a, c);
+    if (!large && a->next_size < LAST_CHUNK) a->next_size *= 2;
     return c;
 }
 
@@ -119,9 +119,18 @@ char *arena_printf(Arena *a, const char *fmt, ...) {
     return s;
 }
 
+/* What is too large for a chunk in use has its own, which grows as a whole. */
 void *vec_grow(Arena *a, void *data, int len, int *cap, size_t size) {
+    size_t old = (size_t)*cap * size;
     ASSERT(*cap <= INT32_MAX / 2);
     *cap = *cap ? *cap * 2 : 8;
+    if (old > LAST_CHUNK) {
+        Chunk *c = realloc((Chunk *)data - 1, sizeof *c + 2 * old);
+        if (!c) out_of_memory();
+        c->at = c->end = (char *)(c + 1) + 2 * old;
+        chunk_link(a, c);
+        return c + 1;
+    }
     void *p = arena_alloc_array(a, (size_t)*cap, size);
     if (len) memcpy(p, data, (size_t)len * size);
     return p;
@@ -129,30 +138,30 @@ void *vec_grow(Arena *a, void *data, int len, int *cap, size_t size) {
 
 /* ---- interned strings ---------------------------------------------------- */
 
+typedef struct StrSlot {
+    Str s;
+    uint64_t hash;
+} StrSlot;
+
 /* Process-wide and never freed; open addressing, power of two. */
 static struct {
     Arena *arena;
-    Str *slot;
-    uint64_t *hash;
+    StrSlot *slot;
     size_t len, cap;
 } strings;
 
 static void strings_grow(void) {
     size_t cap = strings.cap ? strings.cap * 2 : 1024;
-    Str *slot = calloc(cap, sizeof *slot);
-    uint64_t *hash = calloc(cap, sizeof *hash);
-    if (!slot || !hash) out_of_memory();
+    StrSlot *slot = calloc(cap, sizeof *slot);
+    if (!slot) out_of_memory();
     for (size_t i = 0; i < strings.cap; i++) {
-        if (!strings.slot[i]) continue;
-        size_t j = strings.hash[i] & (cap - 1);
-        while (slot[j]) j = (j + 1) & (cap - 1);
+        if (!strings.slot[i].s) continue;
+        size_t j = strings.slot[i].hash & (cap - 1);
+        while (slot[j].s) j = (j + 1) & (cap - 1);
         slot[j] = strings.slot[i];
-        hash[j] = strings.hash[i];
     }
     free(strings.slot);
-    free(strings.hash);
     strings.slot = slot;
-    strings.hash = hash;
     strings.cap = cap;
 }
 
@@ -160,15 +169,15 @@ Str intern_n(const char *s, size_t n) {
     if (!strings.arena) strings.arena = arena_new();
     if (strings.len * 2 >= strings.cap) strings_grow();
     uint64_t h = hash_bytes(0, s, n);
-    size_t i = h & (strings.cap - 1);
-    for (; strings.slot[i]; i = (i + 1) & (strings.cap - 1))
-        if (strings.hash[i] == h && strncmp(strings.slot[i], s, n) == 0 &&
-            strings.slot[i][n] == 0)
-            return strings.slot[i];
+    StrSlot *at = &strings.slot[h & (strings.cap - 1)];
+    for (; at->s;
+         at =
+             &strings.slot[(size_t)(at - strings.slot + 1) & (strings.cap - 1)])
+        if (at->hash == h && strncmp(at->s, s, n) == 0 && at->s[n] == 0)
+            return at->s;
     char *copy = arena_alloc(strings.arena, n + 1);
     memcpy(copy, s, n);
-    strings.slot[i] = copy;
-    strings.hash[i] = h;
+    *at = (StrSlot){copy, h};
     strings.len++;
     return copy;
 }

@@ -85,12 +85,12 @@ Attr attr_copy(Arena *a, Attr x) {
 
 /* A copy, with axis 0 where no axis is given. */
 static void op_attrs(const Graph *g, Node *n, const Type *given) {
-    Attr *to = NEW_ARRAY(g->arena, Attr, n->nattr + 1);
     int rank = axis_rank(g, n, given);
     bool takes = info_takes(&op_info[n->op], AK_axis);
+    bool lacks = takes && rank >= 0 && !attr_find(n, AK_axis);
+    Attr *to = NEW_ARRAY(g->arena, Attr, n->nattr + lacks);
     for (int i = 0; i < n->nattr; i++) to[i] = attr_copy(g->arena, n->attrs[i]);
-    if (takes && rank >= 0 && !attr_find(n, AK_axis))
-        to[n->nattr++] = attr_i(AK_axis, 0);
+    if (lacks) to[n->nattr++] = attr_i(AK_axis, 0);
     for (int i = 0; i < n->nattr; i++) {
         if (to[i].key == AK_axis && takes && axis_norm(to[i].u.i, rank) >= 0)
             to[i].u.i = axis_norm(to[i].u.i, rank);
@@ -112,6 +112,8 @@ Status canonical_attrs(Graph *g, Node *n, const Type *given, char *msg) {
 
 /* ---- nodes --------------------------------------------------------------- */
 
+enum { FEW = 16 };
+
 Status node_make(Builder *b, const Node *want, const Type *given,
                  const char *const *names, NodeId *out, char *msg) {
     Graph *g = b->g;
@@ -121,11 +123,11 @@ Status node_make(Builder *b, const Node *want, const Type *given,
     n.loc = b->loc;
     while (n.nin > node_info(&n)->in_min && !is_value(n.in[n.nin - 1])) n.nin--;
     TRY(canonical_attrs(g, &n, given, msg));
-    TypeId *types = NEW_ARRAY(g->arena, TypeId, n.nout);
+    TypeId few[FEW];
+    TypeId *types = n.nout <= FEW ? few : NEW_ARRAY(g->arena, TypeId, n.nout);
     TRY(infer_types(g, &n, given, types, msg));
 
-    n.in = arena_dup(g->arena, n.in, (size_t)n.nin * sizeof *n.in);
-    n.out = NEW_ARRAY(g->arena, ValueId, n.nout);
+    node_own_ids(g->arena, &n);
     NodeId id = {(uint32_t)g->nodes.len};
     for (int i = 0; i < n.nout; i++) {
         Str name = names && names[i]
@@ -191,7 +193,8 @@ ValueId build_gen(Builder *b, OpCode op, const ValueId *in, int nin,
 
 static NodeId make_many(Builder *b, const Node *n, const DType *dtypes,
                         const char *const *names) {
-    Type *given = NEW_ARRAY(b->g->arena, Type, n->nout);
+    Type few[FEW];
+    Type *given = n->nout <= FEW ? few : NEW_ARRAY(b->g->arena, Type, n->nout);
     for (int i = 0; i < n->nout; i++) {
         given[i] = type_by_rule();
         if (dtypes) given[i].dtype = dtypes[i];
@@ -218,7 +221,8 @@ Status build_checked(Builder *b, Diag *d, Callee callee, const ValueId *in,
                      NodeId *out) {
     char msg[MSG_TEXT];
     Node n = asked(callee, in, nin, attrs, nattr, nout);
-    Type *given = NEW_ARRAY(b->g->arena, Type, nout);
+    Type few[FEW];
+    Type *given = nout <= FEW ? few : NEW_ARRAY(b->g->arena, Type, nout);
     for (int i = 0; i < nout; i++)
         given[i] = types && types[i].i ? *type_get(types[i]) : type_by_rule();
     if (node_make(b, &n, given, names, out, msg))
@@ -321,7 +325,6 @@ static bool is_new_alone(const Graph *g, uint32_t first, int start, ValueId v,
 
 static bool store(Graph *g, uint32_t first, int start, ValueId v, DType d,
                   NodeId reader) {
-    enum { FEW = 16 };
     if (!is_new_alone(g, first, start, v, reader)) return false;
     NodeId id = value_get(g, v)->def;
     const Node *n = node_get(g, id);

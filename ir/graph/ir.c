@@ -161,8 +161,12 @@ Graph *module_program(const Module *m, ProgramKind p, Str objective) {
                                (size_t)(from)->len * sizeof *(from)->data);    \
     } while (0)
 
-static ValueId *copy_ids(Arena *a, const ValueId *v, int n) {
-    return arena_dup(a, v, (size_t)n * sizeof *v);
+void node_own_ids(Arena *a, Node *n) {
+    ValueId *ids = NEW_ARRAY(a, ValueId, n->nin + n->nout);
+    if (n->nin) memcpy(ids, n->in, (size_t)n->nin * sizeof *ids);
+    if (n->out) memcpy(ids + n->nin, n->out, (size_t)n->nout * sizeof *ids);
+    n->in = ids;
+    n->out = ids + n->nin;
 }
 
 Graph *graph_clone(const Graph *g, const char *name) {
@@ -175,11 +179,8 @@ Graph *graph_clone(const Graph *g, const char *name) {
     COPY_VEC(c->arena, &c->writes, &g->writes);
     COPY_VEC(c->arena, &c->groups, &g->groups);
     c->arena_bytes = g->arena_bytes;
-    for (int i = 1; i < c->nodes.len; i++) {
-        Node *n = &c->nodes.data[i];
-        n->in = copy_ids(c->arena, n->in, n->nin);
-        n->out = copy_ids(c->arena, n->out, n->nout);
-    }
+    for (int i = 1; i < c->nodes.len; i++)
+        node_own_ids(c->arena, &c->nodes.data[i]);
     *c->names = *g->names;
     c->names->slot = arena_dup(c->arena, g->names->slot,
                                (size_t)g->names->cap * sizeof(NameSlot));

@@ -23,6 +23,10 @@ bool name_char(char c, char next);
 enum { DATA_SHOWN = 4096, INIT_SHOWN = 64 };
 void put_data(StrBuf *sb, const Tensor *t);
 
+/* n's operands and results in memory of its own; results: 0 where n->out is
+   NULL. */
+void node_own_ids(Arena *a, Node *n);
+
 /* ---- build.c ------------------------------------------------------------- */
 
 /* A node that is not in the graph yet is what is asked for: op or function,
