@@ -81,6 +81,7 @@ typedef struct Value {
     Str init_text;      /* VK_CONST: as Var.init_text                      */
     NodeId def;         /* VK_RESULT                                       */
     int result;         /* VK_RESULT: which                                */
+    bool held;          /* an op grad differentiates by it                 */
     const char *why;    /* PRIMITIVE: what keeps it f32, NULL: not known    */
     int64_t offset;     /* PLANNED: arena byte offset, else -1             */
 } Value;

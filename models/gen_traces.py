@@ -265,8 +265,42 @@ def case(out, kind, make_net, exporter, optimizer, with_loss, steps, forced):
     print(name, losses[0], losses[-1])
 
 
+def wgan_gp(out):
+    """The graph of wgan_gp/model.amp: a critic with a gradient penalty, and its
+    generator.  Inputs, parameters p/NAME, both losses, gradients g/NAME of
+    each parameter's own loss."""
+    g = torch.Generator().manual_seed(1)
+    p = {n: .3 * torch.randn(s, generator=g) for n, s in (
+        ("G.w1", (8, 24)), ("G.b1", 24), ("G.w2", (24, 32)), ("G.b2", 32),
+        ("D.w1", (32, 24)), ("D.b1", 24), ("D.w2", (24, 1)), ("D.b2", 1))}
+    p = {n: v.requires_grad_() for n, v in p.items()}
+    z, real = (torch.randn(16, n, generator=g) for n in (8, 32))
+    u = torch.rand(16, 1, generator=g)
+    critic = lambda x: F.leaky_relu(x @ p["D.w1"] + p["D.b1"],
+                                    .2) @ p["D.w2"] + p["D.b2"]
+    hidden = F.relu(z @ p["G.w1"] + p["G.b1"])
+    fake = torch.tanh(hidden @ p["G.w2"] + p["G.b2"])
+    mixed = u * real + (1 - u) * fake
+    slope, = torch.autograd.grad(critic(mixed).sum(), mixed, create_graph=True)
+    penalty = (((slope * slope).sum(1) + 1e-12).sqrt() - 1).square().mean()
+    losses = {"D": critic(fake).mean() - critic(real).mean() + 10 * penalty,
+              "G": -critic(fake).mean()}
+    save = {"z": z, "real": real, "u": u}
+    for net, loss in losses.items():
+        save[f"loss/{net}"] = loss.detach().double()
+        own = [n for n in p if n.startswith(net)]
+        grads = torch.autograd.grad(loss, [p[n] for n in own],
+                                    retain_graph=True)
+        save.update((f"g/{n}", v) for n, v in zip(own, grads))
+    save.update((f"p/{n}", v.detach()) for n, v in p.items())
+    save_file({k: np.ascontiguousarray(v.numpy()[None])
+               for k, v in save.items()},
+              os.path.join(out, "wgan_gp", "trace.safetensors"))
+
+
 def main():
     out = sys.argv[1]
+    wgan_gp(out)
     for exporter, with_loss in (("dynamo", True), ("torchscript", False)):
         for opt in ("adamw", "sgd"):
             case(out, "mlp", MLP, exporter, opt, with_loss, 20, False)

@@ -19,6 +19,7 @@ typedef Status PassFn(Module *m, PassCtx *cx);
 PassFn pass_simplify, pass_cse, pass_dce; /* any stage before FUSED    */
 PassFn pass_loss;      /* forward gets `loss`                               */
 PassFn pass_programs;  /* forward -> train, eval, predict                   */
+PassFn pass_grad;      /* op grad: the nodes that compute it                */
 PassFn pass_checks;    /* classes and rows named by inputs are in range      */
 PassFn pass_policy;    /* classes of --amp-policy                           */
 PassFn pass_rules;     /* types by PyTorch's or Apex's rule                */
@@ -39,11 +40,12 @@ PassFn pass_fuse;      /* groups                                            */
 PassFn pass_schedule;  /* order of groups                                   */
 PassFn pass_memplan;   /* offsets                                           */
 
-/* autodiff.c, for pass_autodiff and tests: appends to g the gradients of the
-   scalar `loss` (seeded with `seed`, a scalar of loss's shape, or 1 if absent)
-   with respect to want[0..n); grads[i] = 0 when loss does not depend on it.  */
-Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
-                const ValueId *want, int n, ValueId *grads);
+/* autodiff.c, for passes and tests: appends to g, as nodes with these flags,
+   the gradients of <seed, loss> with respect to want[0..n); a seed has as many
+   elements as the loss, and is 1 if absent, where that has one.  grads[i] = 0
+   when none reaches want[i].                                                */
+Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
+                ValueId seed, const ValueId *want, int n, ValueId *grads);
 
 /* optimizer.c, for pass_autodiff: the scale of this step's loss. */
 ValueId optimizer_scale(Builder *b, const Options *o);

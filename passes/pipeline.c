@@ -15,6 +15,8 @@ const PassRow pipeline[] = {
     {"loss", pass_loss, PASS_COMMON, STAGE_TYPED, "the scalar loss of --loss"},
     {"programs", pass_programs, PASS_COMMON, STAGE_TYPED,
      "one graph per program"},
+    {"grad", pass_grad, PASS_COMMON, STAGE_TYPED,
+     "gradients that the model asks for"},
     {"checks", pass_checks, PASS_COMMON, STAGE_TYPED,
      "classes and rows that inputs name are checked"},
     {"simplify", pass_simplify, PASS_COMMON, STAGE_TYPED,
@@ -86,6 +88,8 @@ static const struct {
     const char *before, *after, *because;
 } reasons[] = {
     {"loss", "programs", "every program that trains or evaluates has the loss"},
+    {"programs", "grad", "inference forms have gradients of their own"},
+    {"grad", "rules", "gradients that the model asks for have types, too"},
     {"programs", "checks", "every program checks what it reads"},
     {"checks", "inline", "it knows the ops that read classes and rows"},
     {"checks", "optimizer", "bad data skip the step"},
@@ -225,6 +229,9 @@ static const char *unfit(const Graph *g, const PassRow *p, Stage has) {
         (g->target == TARGET_ANY) !=
             (g->module->graphs.data[0]->target == TARGET_ANY))
         return "only some graphs are a target's";
+    for (int i = 0; i < g->order.len && p->stage >= STAGE_CAST; i++)
+        if (node_get(g, g->order.data[i])->op == OP_GRAD)
+            return "it asks for gradients, which pass 'grad' puts in";
     if (p->stage < STAGE_FUSED || has >= STAGE_FUSED) return NULL;
     Arena *scratch = arena_new();
     const int *uses = graph_use_counts(g, scratch);

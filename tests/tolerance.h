@@ -10,6 +10,8 @@
 
 /* Teacher-forced: one forward and backward from equal parameters. */
 #define TOL_FORCED_LOSS 1e-5 /* relative                                    */
+#define TOL_SECOND_GRAD                                                        \
+    1e-4 /* of the gradient's norm, with one inside        */
 #define TOL_FORCED_GRAD 1e-3 /* of the gradient's norm                      */
 /* A gradient that is zero in exact arithmetic (a bias in front of a batch
    norm) is rounding noise: it is held to this part of the whole norm. */

@@ -244,6 +244,10 @@ const EvalTensor *eval_get(const Evaluator *e, ValueId v) {
 
 /* ---- calls --------------------------------------------------------------- */
 
+Status eval_grad(EvalCx *cx) {
+    return eval_fail(cx, "pass grad puts in what computes it");
+}
+
 /* The body, nothing rounded on the way. */
 Status eval_call(EvalCx *cx) {
     const Type *types[MAX_FN_OPERANDS];

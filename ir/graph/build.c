@@ -15,7 +15,8 @@ static size_t last_dot(const char *s, size_t n) {
 }
 
 /* Length of the name without an op or dtype that this file appended, so that
-   chains of derived names stay short: "h.mul.2" -> "h". */
+   chains of derived names stay short: "h.mul.2" -> "h".  "h.grad" is a name of
+   autodiff's. */
 static size_t stem_length(const Module *m, const char *s) {
     size_t n = strlen(s), end = n, dot = last_dot(s, n);
     bool number =
@@ -29,7 +30,7 @@ static size_t stem_length(const Module *m, const char *s) {
     OpCode op;
     DType d;
     bool ours =
-        dot && (op_from_text(word, len, &op) ||
+        dot && ((op_from_text(word, len, &op) && op != OP_GRAD) ||
                 dtype_from_text(word, len, &d) || fn_find(m, word, len));
     return ours ? dot : n;
 }
@@ -139,6 +140,8 @@ Status node_make(Builder *b, const Node *want, const Type *given,
                                         .def = id,
                                         .result = i});
     }
+    for (int i = 1; i < n.nin && n.op == OP_GRAD; i++)
+        value_get(g, n.in[i])->held = true;
     vec_push(g->arena, &g->nodes, n);
     vec_push(g->arena, &g->order, id);
     *out = id;

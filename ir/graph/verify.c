@@ -15,7 +15,8 @@
        written once, with its own type, and summed over ranks if it is an f32
        gradient; output names differ; no input has a name of the compiler's
    From CAST to STEP (verify_stage.c)
-    9  where autocast is on, no LOW op of the forward pass reads f32
+    9  where autocast is on, no LOW op of the forward pass reads f32; no op
+       grad is left
    In DIFF
    10  a program that trains returns its loss, f32[], and gradients, f32 and
        shaped like the parameters that they are of

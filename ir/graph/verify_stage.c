@@ -13,10 +13,11 @@ static bool reads_16(const Graph *g, const Node *n) {
 
 Status verify_cast(Verifier *v) {
     DType low = v->g->module->low;
-    if (low == NUM_DTYPES) return OK;
     for (int i = 0; i < v->g->order.len; i++) {
         const Node *n = node_get(v->g, v->g->order.data[i]);
-        if (node_class(n) != AMP_LOW || n->flags || !reads_16(v->g, n))
+        if (n->op == OP_GRAD) return verify_fail(v, n, "it is not expanded");
+        if (low == NUM_DTYPES || node_class(n) != AMP_LOW || n->flags ||
+            !reads_16(v->g, n))
             continue;
         for (int k = 0; k < n->nin; k++) {
             if (n->fn && n->fn->operands.data[k].kind == FO_ANY) continue;

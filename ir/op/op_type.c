@@ -431,3 +431,14 @@ Status ty_argmax(TypeCtx *cx) {
     t.dtype = DT_I64;
     return type_result(cx, 0, &t);
 }
+
+Status ty_grad(TypeCtx *cx) {
+    if (cx->n->nout != cx->n->nin - 1)
+        return type_error(cx,
+                          "gives one result for each operand but the first: "
+                          "%d, not %d",
+                          cx->n->nin - 1, cx->n->nout);
+    for (int i = 0; i < cx->n->nin; i++) TRY(type_want(cx, WANT_FLOAT, i));
+    for (int i = 0; i < cx->n->nout; i++) cx->out[i] = *cx->ins[i + 1];
+    return OK;
+}

@@ -50,13 +50,13 @@ static uint32_t slot(const Diff *s, ValueId v) {
     return 0;
 }
 
-static Diff diff_new(Graph *g, Diag *d, Arena *scratch, uint32_t first,
-                     const ValueId *outer, int nouter) {
+static Diff diff_new(Graph *g, Diag *d, Arena *scratch, uint32_t flags,
+                     uint32_t first, const ValueId *outer, int nouter) {
     int n = g->values.len - (int)first + nouter + 1;
     Diff s = {.g = g,
               .diag = d,
               .scratch = scratch,
-              .b = {.g = g, .flags = NODE_BACKWARD},
+              .b = {.g = g, .flags = flags},
               .first = first,
               .end = (uint32_t)g->values.len,
               .outer = outer,
@@ -159,7 +159,8 @@ static Status through_body(Diff *s, const FnCall *call, const ValueId *gout,
     FnCall wide = *call;
     wide.want = NULL;
     TRY(fn_run(&s->b, &wide, &wide.fn->body, out, msg));
-    Diff d = diff_new(g, s->diag, s->scratch, first, call->in, call->nin);
+    Diff d = diff_new(g, s->diag, s->scratch, s->b.flags, first, call->in,
+                      call->nin);
     d.first_node = node;
     d.start = start;
     d.b.loc = s->b.loc;
@@ -235,10 +236,11 @@ static ValueId start(Diff *s, ValueId loss, ValueId seed) {
     return b_reshape(&s->b, b_cast(&s->b, seed, t.dtype), t.rank, t.dim);
 }
 
-Status autodiff(Graph *g, Diag *d, Arena *scratch, ValueId loss, ValueId seed,
-                const ValueId *want, int n, ValueId *grads) {
-    Diff s = diff_new(g, d, scratch, 1, NULL, 0);
-    if (!is_float(g, loss) || type_count(value_type(g, loss)) != 1)
+Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
+                ValueId seed, const ValueId *want, int n, ValueId *grads) {
+    Diff s = diff_new(g, d, scratch, flags, 1, NULL, 0);
+    if (!is_float(g, loss) ||
+        (!is_value(seed) && type_count(value_type(g, loss)) != 1))
         return fail(d, (Loc){0},
                     "the loss '%s' is not one floating-point "
                     "number",
@@ -368,7 +370,8 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
     Builder b = {.g = g, .flags = NODE_BACKWARD};
     bool scaled = module_find_own_var(m, OWN_SCALE, g->objective) >= 0;
     ValueId seed = scaled ? optimizer_scale(&b, cx->opt) : NO_VALUE;
-    TRY(autodiff(g, cx->diag, cx->scratch, loss, seed, want, n, grads));
+    TRY(autodiff(g, cx->diag, cx->scratch, NODE_BACKWARD, loss, seed, want, n,
+                 grads));
     Status s = OK;
     for (int k = 0; k < n; k++) {
         Str name = value_get(g, want[k])->name;

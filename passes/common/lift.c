@@ -27,7 +27,9 @@ typedef struct Lift {
 static bool declares_16(const Graph *g, ValueId v) {
     const Value *val = value_get(g, v);
     if (!dtype_is_16(type_get(val->type)->dtype)) return false;
-    if (val->kind == VK_VAR) return value_var(g, v)->kind != VAR_SHADOW;
+    if (val->kind == VK_VAR)
+        return value_var(g, v)->kind != VAR_SHADOW &&
+               value_var(g, v)->stored_dtype != DT_F32;
     return val->kind == VK_INPUT;
 }
 

@@ -541,7 +541,35 @@ static Status make_steps(Graph *train, PassCtx *cx) {
 
 /* ---- 16-bit copies ------------------------------------------------------- */
 
-/* cast %w = the copy of %w */
+static void note_read(const Graph *g, DType *as, ValueId v, DType d) {
+    if (!v.i || value_get(g, v)->kind != VK_VAR) return;
+    DType *have = &as[value_get(g, v)->var];
+    *have = *have == NUM_DTYPES || *have == d ? d : DT_F32;
+}
+
+/* A frozen variable that every program reads through the same cast to 16 bits
+   is one of 16 bits. */
+static void narrow_frozen(Module *m, Arena *scratch) {
+    DType *as = NEW_ARRAY(scratch, DType, m->vars.len + 1);
+    for (int i = 0; i < m->vars.len; i++) as[i] = NUM_DTYPES;
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        for (int k = 0; k < g->order.len; k++) {
+            const Node *n = node_get(g, g->order.data[k]);
+            DType d = n->op == OP_CAST ? value_dtype(g, n->out[0]) : DT_F32;
+            for (int j = 0; j < n->nin; j++) note_read(g, as, n->in[j], d);
+        }
+        for (int k = 0; k < g->outputs.len; k++)
+            note_read(g, as, g->outputs.data[k].value, DT_F32);
+    }
+    for (int i = 0; i < m->vars.len; i++)
+        if (m->vars.data[i].kind == VAR_FROZEN && as[i] != NUM_DTYPES &&
+            dtype_is_16(as[i]) &&
+            type_get(m->vars.data[i].type)->dtype == DT_F32)
+            var_narrow(m, i, as[i]);
+}
+
+/* cast %w = the copy of %w, or itself */
 static bool shadow_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Graph *g = rw->g;
     const Node *n = node_get(g, id);
@@ -552,6 +580,8 @@ static bool shadow_rule(Rewriter *rw, NodeId id, ValueId *with) {
     DType d = value_dtype(g, n->out[0]);
     if ((var->kind != VAR_PARAM && var->kind != VAR_FROZEN) || !dtype_is_16(d))
         return false;
+    with[0] = n->in[0];
+    if (type_get(var->type)->dtype == d) return true;
     Str name = family_name(d == DT_BF16 ? FAMILY_BF16 : FAMILY_F16, var->name);
     TypeId t = type_with_dtype(var->type, d);
     with[0] = graph_var(g, module_var(g->module, VAR_SHADOW, name, t, NULL, 0));
@@ -608,6 +638,7 @@ Status pass_optimizer(Module *m, PassCtx *cx) {
     for (int i = 0, n = m->graphs.len; i < n; i++)
         if (m->graphs.data[i]->program == PROGRAM_TRAIN)
             TRY(make_steps(m->graphs.data[i], cx));
+    narrow_frozen(m, cx->scratch);
     for (int i = 0; i < m->graphs.len; i++)
         rewrite_graph(m->graphs.data[i], cx->scratch, shadow_rule, NULL);
     graph_new(m, program_name(PROGRAM_REFRESH, intern("")));

@@ -54,7 +54,7 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user) {
 const Node *def_of(const Graph *g, ValueId v, OpCode op) {
     if (!v.i) return NULL;
     const Value *val = value_get(g, v);
-    if (val->kind != VK_RESULT) return NULL;
+    if (val->kind != VK_RESULT || val->held) return NULL;
     const Node *n = node_get(g, val->def);
     OpKind kind = op_info[op].kind;
     bool moves = kind == KIND_VIEW || kind == KIND_MOVE;
@@ -80,4 +80,21 @@ void rewrite_take_name(Graph *g, ValueId old, ValueId new_value) {
 const Node *call_of(const Graph *g, ValueId v, const char *name) {
     const Node *n = def_of(g, v, OP_CALL);
     return n && is_call(n, name) ? n : NULL;
+}
+
+void var_narrow(Module *m, int var, DType d) {
+    Var *v = &m->vars.data[var];
+    const Tensor *wide = v->init;
+    v->type = type_with_dtype(v->type, d);
+    v->init_text = NULL;
+    if (wide) {
+        Tensor *t = tensor_new(m->arena, v->type);
+        for (int64_t i = type_count(type_get(v->type)); i-- > 0;)
+            tensor_set(t, i, tensor_get(wide, i));
+        v->init = t;
+    }
+    for (int i = 0; i < m->graphs.len; i++) {
+        ValueId x = graph_find_var(m->graphs.data[i], var);
+        if (x.i) value_get(m->graphs.data[i], x)->type = v->type;
+    }
 }

@@ -34,7 +34,8 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user);
 /* ---- helpers for rules --------------------------------------------------- */
 
 /* The node that makes v if its op is `op`, else NULL; a move that rounds is not
-   only a move. */
+   only a move, and around a value that an op grad differentiates by leads no
+   way. */
 const Node *def_of(const Graph *g, ValueId v, OpCode op);
 /* `old`, which is replaced, gives its name to the result that replaces it. */
 void rewrite_take_name(Graph *g, ValueId old, ValueId new_value);
@@ -42,5 +43,8 @@ void rewrite_take_name(Graph *g, ValueId old, ValueId new_value);
 const Node *call_of(const Graph *g, ValueId v, const char *name);
 /* v reads as the constant number *c in every element. */
 bool is_number(const Graph *g, ValueId v, double c);
+
+/* The variable and its initial value, in all graphs, from now on. */
+void var_narrow(Module *m, int var, DType d);
 
 #endif

@@ -18,6 +18,7 @@
                 passes autocast, lift and place have nothing to do then      */
 #include "ir/fn/fn.h"
 #include "passes/common/origin.h"
+#include "passes/common/rewrite.h"
 #include "passes/passes.h"
 
 #include <string.h>
@@ -266,23 +267,11 @@ static void find_norms(const Module *m, bool *norm) {
 /* No masters: the variables are of 16 bits. */
 static void halve_variables(Module *m, const bool *norm) {
     for (int i = 0; i < m->vars.len; i++) {
-        Var *v = &m->vars.data[i];
+        const Var *v = &m->vars.data[i];
         if (v->kind > VAR_BUFFER || norm[i] ||
             type_get(v->type)->dtype != DT_F32)
             continue;
-        v->type = type_with_dtype(v->type, m->low);
-        if (v->init) {
-            const Tensor *wide = v->init;
-            Tensor *t = tensor_new(m->arena, v->type);
-            for (int64_t k = type_count(type_get(v->type)); k-- > 0;)
-                tensor_set(t, k, tensor_get(wide, k));
-            v->init = t;
-            v->init_text = NULL;
-        }
-        for (int k = 0; k < m->graphs.len; k++) {
-            ValueId x = graph_find_var(m->graphs.data[k], i);
-            if (x.i) value_get(m->graphs.data[k], x)->type = v->type;
-        }
+        var_narrow(m, i, m->low);
     }
 }
 

@@ -344,6 +344,8 @@ static const struct {
 
 static bool simplify_node(Rewriter *rw, NodeId id, ValueId *with) {
     Node n = *node_get(rw->g, id); /* building moves the pool */
+    for (int i = 0; i < n.nout; i++)
+        if (value_get(rw->g, n.out[i])->held) return false;
     if (rule_fold(rw, &n, id, with)) return true;
     size_t count = sizeof simplify_rules / sizeof *simplify_rules;
     for (size_t i = 0; i < count; i++, with[0] = NO_VALUE)

@@ -224,7 +224,8 @@ static Trial trial(Arena *a, const GradCase *c, const char *dtype) {
 
 static void differentiate(Trial *t, ValueId loss) {
     Diag d = {0};
-    if (autodiff(t->g, &d, t->a, loss, NO_VALUE, t->want, t->n, t->grads) != OK)
+    if (autodiff(t->g, &d, t->a, NODE_BACKWARD, loss, NO_VALUE, t->want, t->n,
+                 t->grads) != OK)
         FAIL("%s", d.text.data);
     if (verify_graph(t->g, STAGE_DIFF, &d) != OK) FAIL("%s", d.text.data);
 }

@@ -158,6 +158,11 @@ static const Row rows[] = {
     {"%x: f32[4]", "%y = reduce_sum %x", "! attribute 'axes'"},
     {"%x: f32[4]", "%y = reduce_sum %x {axes=[1]}", "! axis 1 is outside"},
     {"%x: f32[4,2]", "%y = reduce_sum %x {axes=[0,-2]}", "! rising"},
+    {"%y: f32[4,3], %x: bf16[2], %z: f64[]", "%g, %h = grad %y, %x, %z",
+     "bf16[2] f64[]"},
+    {"%y: f32[4,3], %x: f32[2], %z: f64[]", "%g = grad %y, %x, %z",
+     "! operand but the first: 2, not 1"},
+    {"%y: f32[4,3], %x: i32[2]", "%g = grad %y, %x", "! floating point"},
     {"%x: f32[4,3]", "%y = argmax %x {axis=1, keepdims=0}", "i64[4]"},
     {"%x: f32[4,0]", "%y = argmax %x {axis=1}", "! is empty"},
     /* ---- products

@@ -104,7 +104,8 @@ Status parts_to_gradients(Graph *g, Diag *d) {
             want[n++] = g->inputs.data[i];
     g->outputs.len = 0;
     if (!loss.i || !n) return OK;
-    TRY(autodiff(g, d, g->arena, loss, NO_VALUE, want, n, grads));
+    TRY(autodiff(g, d, g->arena, NODE_BACKWARD, loss, NO_VALUE, want, n,
+                 grads));
     for (int i = 0; i < n; i++) {
         Output o = {internf("grad.%s", value_get(g, want[i])->name), grads[i]};
         if (grads[i].i) vec_push(g->arena, &g->outputs, o);
