@@ -74,16 +74,20 @@ static void insert(Edit *e, void ***list, size_t *n, size_t at, void *item) {
 /* ---- names --------------------------------------------------------------- */
 
 /* Of an input, an initializer or a result; sometimes of nothing. */
+/* Of a value that is there; what has no name in the file has none here. */
 static char *some_name(Edit *e) {
     Onnx__GraphProto *g = e->g;
+    Onnx__NodeProto *n = g->n_node ? g->node[fuzz_below(g->n_node)] : NULL;
     size_t way = fuzz_below(16);
-    if (way == 0) return text(e, "");
-    if (way < 5 && g->n_input) return g->input[fuzz_below(g->n_input)]->name;
-    if (way < 8 && g->n_initializer)
-        return g->initializer[fuzz_below(g->n_initializer)]->name;
-    if (!g->n_node) return text(e, "x");
-    Onnx__NodeProto *n = g->node[fuzz_below(g->n_node)];
-    return n->n_output ? n->output[fuzz_below(n->n_output)] : text(e, "");
+    char *name = text(e, way && !n ? "x" : "");
+    if (way == 0) return name;
+    if (way < 5 && g->n_input)
+        name = g->input[fuzz_below(g->n_input)]->name;
+    else if (way < 8 && g->n_initializer)
+        name = g->initializer[fuzz_below(g->n_initializer)]->name;
+    else if (n && n->n_output)
+        name = n->output[fuzz_below(n->n_output)];
+    return name ? name : text(e, "");
 }
 
 static Onnx__NodeProto *some_node(Edit *e) {
