@@ -193,6 +193,8 @@ typedef struct Module {
 
 Module *module_new(Arena *a, const char *name);
 Graph *graph_new(Module *m, const char *name); /* appended to the module */
+/* A graph that stands in no module, or was removed from this one. */
+void graph_append(Module *m, Graph *g, const char *name);
 Graph *module_graph(const Module *m, const char *name); /* NULL if absent */
 /* The same where the module is split: the program of one target. */
 Graph *module_graph_on(const Module *m, const char *name, TargetKind t);

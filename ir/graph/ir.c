@@ -114,16 +114,20 @@ Module *module_new(Arena *a, const char *name) {
     return m;
 }
 
+void graph_append(Module *m, Graph *g, const char *name) {
+    g->name = intern(name);
+    g->program = program_of_name(name, &g->objective);
+    vec_push(m->arena, &m->graphs, g);
+}
+
 Graph *graph_new(Module *m, const char *name) {
     Graph *g = NEW(m->arena, Graph);
     g->module = m;
     g->arena = m->arena;
-    g->name = intern(name);
-    g->program = program_of_name(name, &g->objective);
     g->names = names_new(m->arena);
     vec_push(g->arena, &g->values, (Value){.offset = -1, .home = -1});
     vec_push(g->arena, &g->nodes, (Node){.group = -1});
-    vec_push(m->arena, &m->graphs, g);
+    graph_append(m, g, name);
     return g;
 }
 

@@ -199,10 +199,11 @@ Status pass_programs(Module *m, PassCtx *cx) {
         trains = true;
     }
     if (trains) make_eval(f, cx);
-    Graph *predict = graph_clone(f, program_name(PROGRAM_PREDICT, intern("")));
+    Graph *predict = f; /* what is left of the model itself */
+    module_remove_graph(m, FORWARD);
+    graph_append(m, predict, program_name(PROGRAM_PREDICT, intern("")));
     make_inference(predict, cx->scratch);
     drop_losses(predict);
-    module_remove_graph(m, FORWARD);
     TRY(pass_dce(m, cx));
     /* targets are no inputs of predict, and none that only another objective
        reads one of train */
