@@ -403,8 +403,10 @@ typedef struct ampc_api {
     ampc_status (*read_output)(ampc_session *s, const char *name,
                                ampc_output *out);
 
-    /* Hyper-parameters that the module keeps variable: "lr" (the base of the
-       schedule), "weight_decay", "seed" ...; finite values only.            */
+    /* Hyper-parameters, finite: "lr", the base of the schedule, and what the
+       schedule was compiled with: "warmup", "total", "min", "every", "gamma".
+       Checkpoints keep them.  What the module lacks is an error that names
+       those it has.                                                         */
     ampc_status (*get_hyper)(ampc_session *s, const char *name, double *value);
     ampc_status (*set_hyper)(ampc_session *s, const char *name, double value);
 

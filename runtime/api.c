@@ -189,7 +189,8 @@ static ampc_status do_set_hyper(ampc_session *s, const char *name, double x) {
     int i = name ? find_hyper(s->m, name) : -1;
     if (i < 0) return no_hyper(s, name);
     const PlanVar *v = &s->m->vars[i];
-    if (!isfinite(x) || v->rank != 0 || !scalar_encode(v->dtype, x, &value))
+    if (!isfinite(x) || !known_in_range(v->name, x) || v->rank != 0 ||
+        !scalar_encode(v->dtype, x, &value))
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "hyper-parameter '%.200s' (%s) cannot be %g", name,
                             dtype_name(v->dtype), x);

@@ -152,19 +152,21 @@ static void emit_lr(Step *s) {
                                       [SCHED_STEP] = "lr_step"};
     const ScheduleSpec *c = &s->objective->schedule;
     const OptimizerSpec *o = &s->objective->optimizer;
-    ValueId base = own(s, OWN_LR, o->lr);
+    ValueId in[5] = {own(s, OWN_LR, o->lr)};
     ValueId i = b_cast(&s->b, own(s, OWN_STEP, 0), DT_F64), t;
-    ValueId in[] = {base, i};
-    Attr attrs[3] = {attr_named_i("warmup", c->warmup)};
     int n = 1;
+    in[n++] = i;
+    if (c->kind != SCHED_CONSTANT || c->warmup)
+        in[n++] = own(s, OWN_WARMUP, (double)c->warmup);
     if (c->kind == SCHED_STEP) {
-        attrs[n++] = attr_named_i("every", c->every);
-        attrs[n++] = attr_named_f("gamma", c->gamma);
+        in[n++] = own(s, OWN_EVERY, (double)c->every);
+        in[n++] = own(s, OWN_GAMMA, c->gamma);
     } else if (c->kind != SCHED_CONSTANT) {
-        attrs[n++] = attr_named_i("total", c->total);
-        attrs[n++] = attr_named_f("last", c->min);
+        in[n++] = own(s, OWN_TOTAL, (double)c->total);
+        in[n++] = own(s, OWN_MIN, c->min);
     }
-    call(s, fns[c->kind], in, 2, attrs, n, &s->lr, 1);
+    s->lr = in[0];
+    if (n > 2) call(s, fns[c->kind], in, n, NULL, 0, &s->lr, 1);
     if (o->kind == OPT_SGD) return;
     Attr betas[] = {attr_named_f("beta1", o->beta1),
                     attr_named_f("beta2", o->beta2)};

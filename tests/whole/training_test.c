@@ -161,6 +161,39 @@ TEST_CASE(training, schedules_follow_their_formulas) {
     check_lr("step,every=3,gamma=0.5", step, 8);
 }
 
+TEST_CASE(training, a_host_changes_the_schedule) {
+    const double pi = acos(-1);
+    Compiled c = compile_file(mlp(), MLP_OPTIONS
+                              "--precision fp32 --optimizer sgd,lr=0.1 "
+                              "--lr-schedule cosine,warmup=2,total=6");
+    ampc_session *s = open_threads(&c, 1), *resumed = open_threads(&c, 1);
+    const char *const names[] = {"lr", "warmup", "total", "min"};
+    const double values[] = {0.2, 0, 20, 0.04};
+    double x;
+    Batch b;
+    batch_fill(&b, 7, 0.1f);
+    CHECK_REL(step_ok(&c, s, b.in, 2).lr, 0.05, 1e-6);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ_INT(c.api->set_hyper(s, names[i], values[i]), AMPC_OK);
+    for (int i = 1; i < 4; i++)
+        CHECK_REL(step_ok(&c, s, b.in, 2).lr,
+                  0.04 + 0.16 * 0.5 * (1 + cos(pi * i / 20)), 1e-6);
+    CHECK_EQ_INT(c.api->set_hyper(s, "total", 0), AMPC_OK); /* long over */
+    CHECK_REL(step_ok(&c, s, b.in, 2).lr, 0.04, 1e-6);
+    CHECK_EQ_INT(c.api->set_hyper(s, "total", -1), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(c.api->error(s), "'total' (f64) cannot be -1");
+    CHECK_EQ_INT(c.api->set_hyper(s, "gamma", 1), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(c.api->error(s), "there are: ampc.lr ampc.warmup");
+    const char *path = test_tmp("schedule.safetensors");
+    CHECK_EQ_INT(c.api->save(s, path), AMPC_OK);
+    CHECK_EQ_INT(c.api->resume(resumed, path), AMPC_OK);
+    CHECK_EQ_INT(c.api->get_hyper(resumed, "min", &x), AMPC_OK);
+    CHECK_NEAR(x, 0.04, 0);
+    c.api->close(resumed);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 /* ---- accumulation -------------------------------------------------------- */
 
 TEST_CASE(training, accumulated_micro_batches_equal_one_batch) {
