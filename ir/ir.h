@@ -215,6 +215,13 @@ static inline Node *node_get(const Graph *g, NodeId n) {
 static inline const Type *value_type(const Graph *g, ValueId v) {
     return type_get(value_get(g, v)->type);
 }
+/* Where the i-th value that leaves the program stands, in its outputs and then
+   its writes; NULL behind the last. */
+static inline ValueId *graph_root(const Graph *g, int i) {
+    if (i < g->outputs.len) return &g->outputs.data[i].value;
+    i -= g->outputs.len;
+    return i < g->writes.len ? &g->writes.data[i].value : NULL;
+}
 static inline DType value_dtype(const Graph *g, ValueId v) {
     return value_type(g, v)->dtype;
 }

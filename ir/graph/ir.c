@@ -377,8 +377,7 @@ int *graph_use_counts(const Graph *g, Arena *scratch) {
         const Node *n = node_get(g, g->order.data[i]);
         for (int j = 0; j < n->nin; j++) uses[n->in[j].i]++;
     }
-    for (int i = 0; i < g->outputs.len; i++) uses[g->outputs.data[i].value.i]++;
-    for (int i = 0; i < g->writes.len; i++) uses[g->writes.data[i].value.i]++;
+    for (int i = 0; graph_root(g, i); i++) uses[graph_root(g, i)->i]++;
     uses[0] = 0;
     return uses;
 }

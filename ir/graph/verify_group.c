@@ -176,10 +176,8 @@ static GroupCheck *group_check(Verifier *v) {
             if (is_value(n->in[k]) && group_of(c, n->in[k]) != n->group)
                 c->leaves[n->in[k].i] = true;
     }
-    for (int i = 0; i < v->g->outputs.len; i++)
-        c->leaves[v->g->outputs.data[i].value.i] = true;
-    for (int i = 0; i < v->g->writes.len; i++)
-        c->leaves[v->g->writes.data[i].value.i] = true;
+    for (int i = 0; graph_root(v->g, i); i++)
+        c->leaves[graph_root(v->g, i)->i] = true;
     return c;
 }
 
@@ -260,10 +258,8 @@ static void find_lives(PlanCheck *p) {
         }
     }
     p->steps = at + 1;
-    for (int i = 0; i < g->outputs.len; i++)
-        p->last[c->root[g->outputs.data[i].value.i].i] = p->steps;
-    for (int i = 0; i < g->writes.len; i++)
-        p->last[c->root[g->writes.data[i].value.i].i] = p->steps;
+    for (int i = 0; graph_root(g, i); i++)
+        p->last[c->root[graph_root(g, i)->i].i] = p->steps;
 }
 
 /* Of the last launch that reads buffer r, does this group alone, and only at

@@ -12,10 +12,7 @@ static void dce_mark(const Graph *g, bool *live, ValueId v) {
 
 static void dce_graph(Graph *g, Arena *scratch) {
     bool *live = NEW_ARRAY(scratch, bool, g->nodes.len);
-    for (int i = 0; i < g->outputs.len; i++)
-        dce_mark(g, live, g->outputs.data[i].value);
-    for (int i = 0; i < g->writes.len; i++)
-        dce_mark(g, live, g->writes.data[i].value);
+    for (int i = 0; graph_root(g, i); i++) dce_mark(g, live, *graph_root(g, i));
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_get(g, g->order.data[i]);
         if (!live[g->order.data[i].i]) continue;

@@ -141,10 +141,8 @@ static void lift_graph(Graph *g, Arena *scratch) {
     NodeId *old = arena_dup(scratch, g->order.data, (size_t)n * sizeof *old);
     g->order.len = 0;
     for (int i = 0; i < n; i++) lift_node(&l, old[i]);
-    for (int i = 0; i < g->outputs.len; i++)
-        g->outputs.data[i].value = wide(&l, g->outputs.data[i].value);
-    for (int i = 0; i < g->writes.len; i++)
-        g->writes.data[i].value = wide(&l, g->writes.data[i].value);
+    for (int i = 0; graph_root(g, i); i++)
+        *graph_root(g, i) = wide(&l, *graph_root(g, i));
 }
 
 Status pass_lift(Module *m, PassCtx *cx) {

@@ -44,10 +44,8 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user) {
             x->in[k] = mapped(&rw, x->in[k], limit);
         if (!try_rule(&rw, rule, old[i])) vec_push(g->arena, &g->order, old[i]);
     }
-    for (int i = 0; i < g->outputs.len; i++)
-        g->outputs.data[i].value = mapped(&rw, g->outputs.data[i].value, limit);
-    for (int i = 0; i < g->writes.len; i++)
-        g->writes.data[i].value = mapped(&rw, g->writes.data[i].value, limit);
+    for (int i = 0; graph_root(g, i); i++)
+        *graph_root(g, i) = mapped(&rw, *graph_root(g, i), limit);
     return rw.changes;
 }
 

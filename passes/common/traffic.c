@@ -60,27 +60,17 @@ static void note_group(const Flow *f, int group, Traffic *t, uint32_t limit) {
     }
 }
 
-static void note_kept(const Flow *f, ValueId v, Traffic *t, uint32_t limit) {
-    if (f->root[v.i].i < limit) t[f->root[v.i].i].reads++;
-}
-
 static Traffic *traffic_in(Graph *g, uint32_t limit, Arena *a) {
     const Flow *f = flow_new(g, a);
     Traffic *t = NEW_ARRAY(a, Traffic, limit);
     for (int i = 0; i < f->ngroup; i++) note_group(f, i, t, limit);
-    for (int i = 0; i < g->outputs.len; i++)
-        note_kept(f, g->outputs.data[i].value, t, limit);
-    for (int i = 0; i < g->writes.len; i++)
-        note_kept(f, g->writes.data[i].value, t, limit);
+    for (int i = 0; graph_root(g, i); i++) {
+        ValueId kept = f->root[graph_root(g, i)->i];
+        if (kept.i < limit) t[kept.i].reads++;
+    }
     for (uint32_t v = 1; v < limit; v++)
         t[v].stored = f->def[v] >= 0 && f->stored[v];
     return t;
-}
-
-static void join(Traffic *t, const Traffic *u) {
-    t->stored |= u->stored;
-    t->saved |= u->saved;
-    if (u->reads > t->reads) t->reads = u->reads;
 }
 
 void traffic_join(Graph *g, Traffic *all, int values, PassCtx *cx) {
@@ -95,7 +85,11 @@ void traffic_join(Graph *g, Traffic *all, int values, PassCtx *cx) {
         Status s = pass_fuse(&aside, &inner);
         ASSERT(s == OK && "fusion does not fail");
         const Traffic *t = traffic_in(copy, limit, inner.scratch);
-        for (uint32_t v = 1; v < limit; v++) join(&all[v], &t[v]);
+        for (uint32_t v = 1; v < limit; v++) {
+            all[v].stored |= t[v].stored;
+            all[v].saved |= t[v].saved;
+            if (t[v].reads > all[v].reads) all[v].reads = t[v].reads;
+        }
         arena_free(inner.scratch);
     }
 }

@@ -53,12 +53,6 @@ static void find_reads(Flow *f) {
     }
 }
 
-static void keep(Flow *f, ValueId v) {
-    ValueId r = f->root[v.i];
-    f->last[r.i] = f->ngroup;
-    if (f->def[r.i] >= 0) f->stored[r.i] = true;
-}
-
 Flow *flow_new(Graph *g, Arena *a) {
     Flow *f = NEW(a, Flow);
     int nv = g->values.len;
@@ -77,8 +71,11 @@ Flow *flow_new(Graph *g, Arena *a) {
     memset(f->last, -1, (size_t)nv * sizeof *f->last);
     find_groups(f);
     find_reads(f);
-    for (int i = 0; i < g->outputs.len; i++) keep(f, g->outputs.data[i].value);
-    for (int i = 0; i < g->writes.len; i++) keep(f, g->writes.data[i].value);
+    for (int i = 0; graph_root(g, i); i++) {
+        ValueId r = f->root[graph_root(g, i)->i];
+        f->last[r.i] = f->ngroup;
+        f->stored[r.i] |= f->def[r.i] >= 0;
+    }
     return f;
 }
 

@@ -38,10 +38,8 @@ static void index_users(Fuse *f) {
     int nv = g->values.len, total = 0;
     f->user_at = NEW_ARRAY(f->a, int, nv + 2);
     f->escapes = NEW_ARRAY(f->a, bool, nv);
-    for (int i = 0; i < g->outputs.len; i++)
-        f->escapes[g->outputs.data[i].value.i] = true;
-    for (int i = 0; i < g->writes.len; i++)
-        f->escapes[g->writes.data[i].value.i] = true;
+    for (int i = 0; graph_root(g, i); i++)
+        f->escapes[graph_root(g, i)->i] = true;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
         bool view = op_info[n->op].kind == KIND_VIEW;
@@ -596,12 +594,8 @@ static void replace(Fuse *f, ValueId from, ValueId to) {
         for (int i = 0; i < n->nin; i++)
             if (same_value(n->in[i], from)) n->in[i] = to;
     }
-    for (int i = 0; i < g->outputs.len && f->escapes[from.i]; i++)
-        if (same_value(g->outputs.data[i].value, from))
-            g->outputs.data[i].value = to;
-    for (int i = 0; i < g->writes.len && f->escapes[from.i]; i++)
-        if (same_value(g->writes.data[i].value, from))
-            g->writes.data[i].value = to;
+    for (int i = 0; f->escapes[from.i] && graph_root(g, i); i++)
+        if (same_value(*graph_root(g, i), from)) *graph_root(g, i) = to;
 }
 
 /* Equal copies that met in one cluster become one node again. */

@@ -24,17 +24,11 @@ static void copy_roots(Graph *g, Arena *scratch) {
     bool *written = NEW_ARRAY(scratch, bool, g->module->vars.len + 1);
     for (int i = 0; i < g->writes.len; i++)
         written[value_get(g, g->writes.data[i].var)->var] = true;
-    for (int i = 0; i < g->outputs.len; i++) {
-        ValueId v = g->outputs.data[i].value;
-        if (!needs_copy(g, v, written)) continue;
-        g->outputs.data[i].value = b1(&b, OP_CAST, v, value_dtype(g, v));
-    }
-    for (int i = 0; i < g->writes.len; i++) {
-        ValueId v = g->writes.data[i].value;
-        if (!needs_copy(g, v, written)) continue;
-        b.flags = NODE_UPDATE;
-        v = b1(&b, OP_CAST, v, value_dtype(g, v));
-        g->writes.data[i].value = v;
+    for (int i = 0; graph_root(g, i); i++) {
+        ValueId *v = graph_root(g, i);
+        if (!needs_copy(g, *v, written)) continue;
+        b.flags = i < g->outputs.len ? 0 : NODE_UPDATE;
+        *v = b1(&b, OP_CAST, *v, value_dtype(g, *v));
     }
 }
 
@@ -183,10 +177,8 @@ static void copy_cheap_nodes(Graph *g, Arena *scratch) {
     Prep p = {.g = g, .a = scratch};
     for (int i = 0; i < g->order.len; i++)
         count_operands(&p, node_get(g, g->order.data[i]));
-    for (int i = 0; i < g->outputs.len; i++)
-        count_use(&p, g->outputs.data[i].value, true);
-    for (int i = 0; i < g->writes.len; i++)
-        count_use(&p, g->writes.data[i].value, true);
+    for (int i = 0; graph_root(g, i); i++)
+        count_use(&p, *graph_root(g, i), true);
     for (int i = g->order.len - 1; i >= 0; i--)
         place_backwards(&p, g->order.data[i], first_copy);
     g->order.len = 0;
