@@ -1,28 +1,50 @@
 #!/usr/bin/env python3
-"""Trains small models in PyTorch and in ampc and prints how far the losses are
-apart: one row for each model and exporter (maintainers).
+"""Exports many architectures from PyTorch, compiles each and trains it for three
+steps beside PyTorch; prints the table of models/README.md (maintainers).
 
-usage: zoo.py AMPC [NAME...]     names by their beginning; default: all
+usage: zoo.py AMPC [options] [NAME...]               names by their beginning
 
-Needs torch, onnx, onnxscript, numpy and, for language models, transformers.
-fp32, SGD, five steps on one batch; dropout off.  The last line counts."""
+Both exporters, fp32 and bf16, SGD on one batch, dropout off, random weights;
+what the columns are stands above the table.  Models are narrow and shallow: of
+blocks with equal shapes that follow each other one stays.  Models with BatchNorm
+load PyTorch's weights before every step, since in two or three samples nothing
+else would be comparable; the others train freely.  --slow adds those that take
+minutes.  Needs (as of which the table was made)
+
+    pip install torch==2.11.0 torchvision==0.26.0 timm==1.0.31 \\
+        transformers==5.23.0 onnx==1.23.2 onnxscript==0.7.2 safetensors==0.8.0
+"""
+import argparse
 import json
 import logging
+import math
+import multiprocessing
+import multiprocessing.connection
 import os
+import resource
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
+
+os.environ["OMP_NUM_THREADS"] = "1"  # forked processes have no others
 
 import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-STEPS, RATE, VOCABULARY = 5, 0.1, 64
+STEPS, RATE, VOCABULARY, CLASSES = 3, 0.05, 64, 7
+EXPORTERS = ("dynamo", "torchscript")
+LIMIT = 1e-4  # of the fp32 loss
 
 
 class Loss(nn.Module):
+    """Cross-entropy over classes, over tokens or over pixels."""
+
     def __init__(self, model):
         super().__init__()
         self.m = model
@@ -34,18 +56,98 @@ class Loss(nn.Module):
         return F.cross_entropy(y, target)
 
 
-class LanguageModel(nn.Module):
-    def __init__(self, name, attention, **sizes):
-        super().__init__()
-        import transformers
-        config = getattr(transformers, name + "Config")(
-            vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2, **sizes)
-        config._attn_implementation = attention
-        head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
-        self.m = getattr(transformers, name + head)(config)
+class Features(nn.Module):
+    """Mean square of every result, for models without classes."""
 
-    def forward(self, ids):
-        return self.m(input_ids=ids, use_cache=False).logits
+    def __init__(self, model, call=None):
+        super().__init__()
+        self.m, self.call = model, call or (lambda m, *x: m(*x))
+
+    def forward(self, *x):
+        y = self.call(self.m, *x)
+        if isinstance(y, dict):
+            y = list(y.values())
+        if isinstance(y, torch.Tensor):
+            y = [y]
+        return sum((v.float() ** 2).mean() for v in y)
+
+
+class Calls(nn.Module):
+    """Logits of a model that wants its arguments by name."""
+
+    def __init__(self, model, call):
+        super().__init__()
+        self.m, self.call = model, call
+
+    def forward(self, x):
+        return self.call(self.m, x)
+
+
+def thin(model, keep=1):
+    """Drops the blocks whose shapes are those of `keep` before them."""
+    def shapes(m):
+        return type(m), [(k, v.shape) for k, v in m.state_dict().items()]
+
+    for m in model.modules():
+        if not isinstance(m, (nn.Sequential, nn.ModuleList)):
+            continue
+        kept, run = [], 0
+        for name, child in m._modules.items():
+            same = kept and shapes(child)[1] and \
+                shapes(child) == shapes(kept[-1][1])
+            run = run + 1 if same else 1
+            if run <= keep:
+                kept.append((name, child))
+        m._modules.clear()
+        if isinstance(m, nn.ModuleList):
+            kept = [(str(i), child) for i, (_, child) in enumerate(kept)]
+        m._modules.update(kept)
+    return model
+
+
+def calm(model):
+    """No dropout of any kind."""
+    for m in model.modules():
+        for name in ("p", "drop_prob", "dropout", "drop_path_rate",
+                     "attn_drop_p", "dropout_p", "attention_dropout",
+                     "activation_dropout"):
+            if isinstance(getattr(m, name, None), float):
+                setattr(m, name, 0.)
+    return model
+
+
+# ---- data
+
+
+def tokens(length=12, count=2):
+    return lambda: [torch.randint(3, VOCABULARY, (count, length))
+                    for _ in range(2)]
+
+
+def sentences(length=12):  # one class each
+    return lambda: [torch.randint(3, VOCABULARY, (2, length)),
+                    torch.randint(0, CLASSES, (2,))]
+
+
+def series():
+    return [torch.randn(4, 7, 8), torch.randint(0, CLASSES, (4,))]
+
+
+def images(size=32, count=3, channels=3):
+    return lambda: [torch.randn(count, channels, size, size),
+                    torch.randint(0, CLASSES, (count,))]
+
+
+def maps(size=16, count=2):
+    return lambda: [torch.randn(count, 3, size, size),
+                    torch.randint(0, CLASSES, (count, size, size))]
+
+
+def pictures(size=32, count=2):  # without labels
+    return lambda: [torch.randn(count, 3, size, size)]
+
+
+# ---- models written here
 
 
 class Recurrent(nn.Module):
@@ -53,7 +155,7 @@ class Recurrent(nn.Module):
         super().__init__()
         self.r = getattr(nn, kind)(8, 16, num_layers=1 if both else 2,
                                    bidirectional=both, batch_first=True)
-        self.fc = nn.Linear(32 if both else 16, 5)
+        self.fc = nn.Linear(32 if both else 16, CLASSES)
 
     def forward(self, x):
         return self.fc(self.r(x)[0][:, -1])
@@ -65,7 +167,7 @@ class UNet(nn.Module):
         self.a = nn.Conv2d(3, 8, 3, padding=1)
         self.b = nn.Conv2d(8, 16, 3, padding=1)
         self.c = nn.Conv2d(24, 8, 3, padding=1)
-        self.d = nn.Conv2d(8, 4, 1)
+        self.d = nn.Conv2d(8, CLASSES, 1)
         self.how = dict(scale_factor=2, mode=mode, **how)
 
     def forward(self, x):
@@ -75,6 +177,35 @@ class UNet(nn.Module):
         return self.d(F.relu(self.c(torch.cat([up, a], 1))))
 
 
+class UNetUp(nn.Module):
+    """With transposed convolutions and BatchNorm, as the first of its kind."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        def double(a, b):
+            return nn.Sequential(
+                nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b),
+                nn.ReLU(), nn.Conv2d(b, b, 3, padding=1, bias=False),
+                nn.BatchNorm2d(b), nn.ReLU())
+        self.down = nn.ModuleList([double(3, width), double(width, 2 * width)])
+        self.low = double(2 * width, 4 * width)
+        self.up = nn.ModuleList([nn.ConvTranspose2d(4 * width, 2 * width, 2, 2),
+                                 nn.ConvTranspose2d(2 * width, width, 2, 2)])
+        self.join = nn.ModuleList([double(4 * width, 2 * width),
+                                   double(2 * width, width)])
+        self.head = nn.Conv2d(width, CLASSES, 1)
+
+    def forward(self, x):
+        skips = []
+        for d in self.down:
+            skips.append(d(x))
+            x = F.max_pool2d(skips[-1], 2)
+        x = self.low(x)
+        for up, join in zip(self.up, self.join):
+            x = join(torch.cat([skips.pop(), up(x)], 1))
+        return self.head(x)
+
+
 class Warp(nn.Module):
     """A spatial transformer with one transform for all images."""
 
@@ -82,7 +213,7 @@ class Warp(nn.Module):
         super().__init__()
         self.c = nn.Conv2d(3, 3, 3, padding=1)
         self.by = nn.Parameter(torch.tensor([[.9, .1, 0], [-.1, .8, .1]]))
-        self.f = nn.Conv2d(3, 4, 1)
+        self.f = nn.Conv2d(3, CLASSES, 1)
 
     def forward(self, x):
         h = self.c(x)
@@ -91,129 +222,994 @@ class Warp(nn.Module):
         return self.f(F.grid_sample(h, grid, align_corners=False))
 
 
-def tokens():
-    return [torch.randint(0, VOCABULARY, (2, 12)) for _ in range(2)]
+class Encoder(nn.Module):
+    """torch's own transformer layers."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.e = nn.Embedding(VOCABULARY, 32)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, 0., "gelu",
+                                           batch_first=True, norm_first=first)
+        self.l = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.h = nn.Linear(32, VOCABULARY)
+
+    def forward(self, x):
+        return self.h(self.l(self.e(x)))
 
 
-def series():
-    return torch.randn(4, 7, 8), torch.randint(0, 5, (4,))
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e = nn.Embedding(VOCABULARY, 32)
+        self.t = nn.Transformer(32, 4, 1, 1, 64, 0., batch_first=True)
+        self.h = nn.Linear(32, VOCABULARY)
+
+    def forward(self, x):
+        y = self.e(x)
+        return self.h(self.t(y, y.flip(1)))
 
 
-def images():
-    return torch.randn(2, 3, 16, 16), torch.randint(0, 4, (2, 16, 16))
+class Tcn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c = nn.ModuleList([
+            nn.utils.parametrizations.weight_norm(
+                nn.Conv1d(8, 8, 3, dilation=d)) for d in (1, 2, 4)])
+        self.h = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        h = x.transpose(1, 2)
+        for c in self.c:
+            h = h + F.relu(c(F.pad(h, (2 * c.dilation[0], 0))))
+        return self.h(h[..., -1])
 
 
-def language_models():
-    llama = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-                 num_attention_heads=4, num_key_value_heads=2,
-                 max_position_embeddings=64, pad_token_id=None)
-    neox = {k: v for k, v in llama.items() if k != "num_key_value_heads"}
-    sizes = {
-        "GPT2": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64,
-                     resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
-        "Llama": llama, "Mistral": llama, "Qwen2": llama, "Phi3": llama,
-        "Qwen3": dict(llama, head_dim=8), "Gemma2": dict(llama, head_dim=8),
-        "GPTNeoX": neox,
-        "OPT": dict(hidden_size=32, ffn_dim=64, num_hidden_layers=2,
-                    num_attention_heads=4, max_position_embeddings=64,
-                    word_embed_proj_dim=32, dropout=0., pad_token_id=1),
-    }
-    for name, s in sizes.items():
-        for attention in ("eager", "sdpa"):
-            if (name, attention) == ("Gemma2", "sdpa"):
-                continue  # transformers has none
-            yield (f"{name.lower()}_{attention}",
-                   lambda n=name, a=attention, s=s: LanguageModel(n, a, **s),
-                   tokens)
+class Autoencoder(nn.Module):
+    """Variational, with noise as an input."""
+
+    def __init__(self):
+        super().__init__()
+        self.e = nn.Sequential(nn.Conv2d(3, 8, 4, 2, 1), nn.ELU(),
+                               nn.Conv2d(8, 16, 4, 2, 1), nn.ELU())
+        self.m, self.s = nn.Conv2d(16, 4, 1), nn.Conv2d(16, 4, 1)
+        self.d = nn.Sequential(nn.ConvTranspose2d(4, 8, 4, 2, 1), nn.ELU(),
+                               nn.ConvTranspose2d(8, 3, 4, 2, 1))
+
+    def forward(self, x, noise):
+        h = self.e(x)
+        mean, log = self.m(h), self.s(h)
+        y = self.d(mean + noise * torch.exp(0.5 * log))
+        return F.mse_loss(y, x) + \
+            -0.5 * (1 + log - mean ** 2 - log.exp()).mean()
 
 
-def zoo():
-    yield from language_models()
+class Graph(nn.Module):
+    """Graph convolution over a dense adjacency."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, CLASSES)
+
+    def forward(self, x, adjacency, target):
+        a = adjacency / adjacency.sum(-1, keepdim=True).clamp(min=1e-6)
+        h = F.relu(self.a(a @ x))
+        return F.cross_entropy(self.b(a @ h).flatten(0, 1), target.flatten())
+
+
+class PixelShuffle(nn.Module):
+    """Super-resolution (ESPCN)."""
+
+    def __init__(self):
+        super().__init__()
+        self.m = nn.Sequential(nn.Conv2d(3, 16, 5, padding=2), nn.Tanh(),
+                               nn.Conv2d(16, 12, 3, padding=1),
+                               nn.PixelShuffle(2))
+
+    def forward(self, x, target):
+        return F.l1_loss(self.m(x), target)
+
+
+class SelectiveScan(nn.Module):
+    """A Mamba block, its scan written out over time."""
+
+    def __init__(self, width=16, state=4):
+        super().__init__()
+        self.e = nn.Embedding(VOCABULARY, width)
+        self.i = nn.Linear(width, 4 * width, False)
+        self.c = nn.Conv1d(2 * width, 2 * width, 3, padding=2,
+                           groups=2 * width)
+        self.x = nn.Linear(2 * width, 2 * state + 2 * width, False)
+        self.a = nn.Parameter(torch.arange(1., state + 1).log().repeat(
+            2 * width, 1))
+        self.d = nn.Parameter(torch.ones(2 * width))
+        self.o = nn.Linear(2 * width, width, False)
+        self.h = nn.Linear(width, VOCABULARY)
+        self.state = state
+
+    def forward(self, ids):
+        e = self.e(ids)
+        x, z = self.i(e).chunk(2, -1)
+        x = F.silu(self.c(x.transpose(1, 2))[..., :ids.shape[1]])
+        x = x.transpose(1, 2)
+        dt, b, c = self.x(x).split([x.shape[-1], self.state, self.state], -1)
+        dt = F.softplus(dt)
+        decay = torch.exp(dt[..., None] * -self.a.exp())
+        inner = dt[..., None] * b[:, :, None] * x[..., None]
+        h, ys = torch.zeros_like(decay[:, 0]), []
+        for t in range(ids.shape[1]):
+            h = decay[:, t] * h + inner[:, t]
+            ys.append((h * c[:, t, None]).sum(-1))
+        y = torch.stack(ys, 1) + self.d * x
+        return self.h(e + self.o(y * F.silu(z)))
+
+
+def own():
     for kind in ("LSTM", "GRU", "RNN"):
         for both in (False, True):
             yield (kind.lower() + ("_both" if both else ""),
-                   lambda k=kind, b=both: Recurrent(k, b), series)
+                   lambda k=kind, b=both: Loss(Recurrent(k, b)), series)
     for name, how in {
             "nearest": dict(mode="nearest"),
             "linear": dict(mode="bilinear", align_corners=False),
             "corners": dict(mode="bilinear", align_corners=True),
             "cubic": dict(mode="bicubic", align_corners=False)}.items():
-        yield "unet_" + name, lambda h=how: UNet(**h), images
-    yield "warp", Warp, images
+        yield "unet_" + name, lambda h=how: Loss(UNet(**h)), maps()
+    yield "unet_transposed", lambda: Loss(UNetUp()), maps()
+    yield "warp", lambda: Loss(Warp()), maps()
+    yield "encoder", lambda: Loss(Encoder(False)), tokens()
+    yield "encoder_prenorm", lambda: Loss(Encoder(True)), tokens()
+    yield "translator", lambda: Loss(Translator()), tokens()
+    yield "tcn", lambda: Loss(Tcn()), series
+    yield "vae", Autoencoder, lambda: [torch.randn(2, 3, 16, 16),
+                                       torch.randn(2, 4, 4, 4)]
+    yield "gcn", Graph, lambda: [
+        torch.randn(2, 9, 8), (torch.rand(2, 9, 9) > .6).float(),
+        torch.randint(0, CLASSES, (2, 9))]
+    yield "espcn", PixelShuffle, lambda: [torch.randn(2, 3, 8, 8),
+                                          torch.randn(2, 3, 16, 16)]
+    yield "selective_scan", lambda: Loss(SelectiveScan()), tokens(8)
+    yield "cnn3d", lambda: Loss(nn.Sequential(
+        nn.Conv3d(3, 8, 3, padding=1), nn.BatchNorm3d(8), nn.ReLU(),
+        nn.MaxPool3d(2), nn.Conv3d(8, 8, 3), nn.AdaptiveAvgPool3d(1),
+        nn.Flatten(), nn.Linear(8, CLASSES))), \
+        lambda: [torch.randn(2, 3, 8, 8, 8), torch.randint(0, CLASSES, (2,))]
+    yield "norms", lambda: Loss(nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Mish(),
+        nn.Conv2d(8, 8, 3, 2), nn.InstanceNorm2d(8, affine=True),
+        nn.Hardswish(), nn.Conv2d(8, 8, 3), nn.LocalResponseNorm(3),
+        nn.PReLU(8), nn.Flatten(), nn.Linear(128, CLASSES))), images(16)
+
+
+# ---- torchvision
+
+
+def vision(name, size=32, keep=1, count=3, **how):
+    def make():
+        import torchvision
+        model = getattr(torchvision.models, name)
+        return Loss(thin(model(num_classes=CLASSES, **how), keep))
+    return "tv_" + name, make, images(size, count)
+
+
+def vision_parts(name, make, data):
+    def build():
+        import torchvision
+        return make(torchvision.models)
+    return "tv_" + name, build, data
+
+
+def convnext(m):
+    from torchvision.models.convnext import CNBlockConfig as C
+    return m.ConvNeXt([C(16, 32, 1), C(32, 48, 1), C(48, None, 1)], 0.,
+                      num_classes=CLASSES)
+
+
+def pyramid(m):
+    from torchvision.ops import FeaturePyramidNetwork
+
+    class Detector(nn.Module):
+        def __init__(self):
+            super().__init__()
+            body = thin(m.resnet18())
+            self.stem = nn.Sequential(body.conv1, body.bn1, body.relu,
+                                      body.maxpool)
+            self.layers = nn.ModuleList([body.layer1, body.layer2,
+                                         body.layer3])
+            self.fpn = FeaturePyramidNetwork([64, 128, 256], 16)
+            self.box, self.kind = nn.Conv2d(16, 12, 3), nn.Conv2d(16, 21, 3)
+
+        def forward(self, x):
+            x, levels = self.stem(x), {}
+            for i, layer in enumerate(self.layers):
+                x = layer(x)
+                levels[str(i)] = x
+            levels = self.fpn(levels).values()
+            return [f(F.pad(v, (1, 1, 1, 1))) for v in levels
+                    for f in (self.box, self.kind)]
+    return Features(Detector())
+
+
+def torchvision_models():
+    yield vision_parts("alexnet", lambda m: Loss(m.AlexNet(CLASSES, 0.)),
+                       images(64, 2))
+    yield vision_parts("vgg_bn", lambda m: Loss(m.VGG(
+        m.vgg.make_layers([16, "M", 32, "M", 32, "M"], True), CLASSES,
+        dropout=0.)), images(32, 2))
+    for name, size in {
+            "resnet18": 32, "resnet50": 32, "resnext50_32x4d": 32,
+            "wide_resnet50_2": 32, "squeezenet1_1": 32, "mobilenet_v2": 32,
+            "mobilenet_v3_small": 32, "mobilenet_v3_large": 32,
+            "shufflenet_v2_x0_5": 64, "mnasnet0_5": 64, "regnet_y_400mf": 64,
+            "regnet_x_400mf": 64, "efficientnet_b0": 32,
+            "efficientnet_v2_s": 32}.items():
+        width = dict(width_mult=.5) if "mobilenet" in name else {}
+        yield vision(name, size, **width)
+    yield vision_parts("densenet", lambda m: Loss(m.DenseNet(
+        8, (2, 2, 2), 16, num_classes=CLASSES)), images())
+    yield vision_parts("googlenet", lambda m: Loss(Calls(m.googlenet(
+        num_classes=CLASSES, init_weights=False, aux_logits=False),
+        lambda m, x: m(x))), images(64, 2))
+    yield vision_parts("inception_v3", lambda m: Loss(m.inception_v3(
+        num_classes=CLASSES, init_weights=False, aux_logits=False)),
+        images(96, 2))
+    yield vision_parts("convnext", lambda m: Loss(convnext(m)), images())
+    yield vision_parts("vit", lambda m: Loss(m.VisionTransformer(
+        32, 8, 2, 4, 32, 64, num_classes=CLASSES)), images())
+    for name in ("SwinTransformerBlock", "SwinTransformerBlockV2"):
+        def swin(m, name=name):
+            s = m.swin_transformer
+            merge = s.PatchMergingV2 if "V2" in name else s.PatchMerging
+            return Loss(m.SwinTransformer(
+                [2, 2], 16, [2, 2], [2, 4], [4, 4],
+                stochastic_depth_prob=0., num_classes=CLASSES,
+                block=getattr(s, name), downsample_layer=merge))
+        yield vision_parts("swin_v2" if "V2" in name else "swin", swin,
+                           images())
+    yield vision_parts("maxvit", lambda m: Loss(m.MaxVit(
+        (32, 32), 16, 4, [16, 32], [1, 1], 8, 0.,
+        num_classes=CLASSES)), images())
+    seg = dict(weights=None, weights_backbone=None, num_classes=CLASSES)
+    for name in ("fcn_resnet50", "deeplabv3_resnet50",
+                 "lraspp_mobilenet_v3_large"):
+        yield vision_parts(name, lambda m, n=name: Loss(Calls(thin(
+            getattr(m.segmentation, n)(**seg)), lambda m, x: m(x)["out"])),
+            maps(32))
+    yield vision_parts("detector_fpn", pyramid, pictures())
+    for name in ("r3d_18", "mc3_18", "r2plus1d_18"):
+        yield vision_parts(name, lambda m, n=name: Loss(thin(
+            getattr(m.video, n)(num_classes=CLASSES))),
+            lambda: [torch.randn(2, 3, 4, 16, 16),
+                     torch.randint(0, CLASSES, (2,))])
+
+
+# ---- timm
+
+TIMM = {  # name: size, then what makes it narrow
+    "vit_tiny_patch16_224": (32, dict(img_size=32, patch_size=8, depth=2,
+                                      embed_dim=24, num_heads=3)),
+    "vit_medium_patch16_gap_240": (32, dict(img_size=32, patch_size=8, depth=2,
+                                            embed_dim=24, num_heads=3)),
+    "vit_relpos_small_patch16_224": (32, dict(img_size=32, patch_size=8,
+                                              depth=2, embed_dim=24,
+                                              num_heads=3)),
+    "deit_tiny_distilled_patch16_224": (32, dict(img_size=32, patch_size=8,
+                                                 depth=2, embed_dim=24,
+                                                 num_heads=3)),
+    "deit3_small_patch16_224": (32, dict(img_size=32, patch_size=8, depth=2,
+                                         embed_dim=24, num_heads=3)),
+    "beit_base_patch16_224": (32, dict(img_size=32, patch_size=8, depth=2,
+                                       embed_dim=24, num_heads=3)),
+    "eva02_tiny_patch14_224": (32, dict(img_size=32, patch_size=8, depth=2,
+                                        embed_dim=24, num_heads=3)),
+    "cait_xxs24_224": (32, dict(img_size=32, patch_size=8, depth=2,
+                                embed_dim=24, num_heads=3)),
+    "xcit_nano_12_p16_224": (64, dict(depth=2, embed_dim=24, num_heads=3)),
+    "mixer_s16_224": (32, dict(img_size=32, patch_size=8, num_blocks=2,
+                               embed_dim=24)),
+    "resmlp_12_224": (32, dict(img_size=32, patch_size=8, num_blocks=2,
+                               embed_dim=24)),
+    "gmlp_ti16_224": (32, dict(img_size=32, patch_size=8, num_blocks=2,
+                               embed_dim=24)),
+    "convmixer_768_32": (32, dict(dim=24, depth=2)),
+    "convnext_atto": (32, dict(depths=(1, 1, 1, 1), dims=(8, 16, 24, 32))),
+    "convnextv2_atto": (32, dict(depths=(1, 1, 1, 1), dims=(8, 16, 24, 32))),
+    "poolformer_s12": (64, dict()),
+    "caformer_s18": (32, dict(depths=(1, 1, 1, 1), dims=(16, 24, 32, 32))),
+    "pvt_v2_b0": (64, dict(depths=(1, 1, 1, 1), embed_dims=(8, 16, 24, 32))),
+    "twins_svt_small": (64, dict(depths=(1, 1, 1, 1), img_size=64)),
+    "efficientformer_l1": (64, dict()),
+    "efficientformerv2_s0": (64, dict()),
+    "efficientvit_b0": (64, dict()),
+    "efficientvit_m0": (64, dict(img_size=64)),
+    "mobilevit_xxs": (64, dict()),
+    "mobilevitv2_050": (64, dict()),
+    "mobileone_s0": (32, dict()),
+    "mobilenetv4_conv_small_050": (32, dict()),
+    "repvgg_a0": (32, dict()),
+    "repvit_m0_9": (32, dict()),
+    "ghostnet_050": (32, dict()),
+    "lcnet_050": (32, dict()),
+    "tinynet_e": (32, dict()),
+    "hrnet_w18_small": (64, dict()),
+    "dm_nfnet_f0": (32, dict()),
+    "resnetv2_50": (32, dict()),
+    "nf_resnet50": (32, dict()),
+    "edgenext_xx_small": (64, dict()),
+    "fastvit_t8": (64, dict()),
+    "crossvit_9_240": (48, dict(img_size=48)),
+    "focalnet_tiny_srf": (64, dict(embed_dim=16, depths=(1, 1, 1, 1))),
+    "davit_tiny": (64, dict(depths=(1, 1, 1, 1), embed_dims=(16, 24, 32, 48),
+                            num_heads=(2, 2, 2, 2), num_groups=(2, 2, 2, 2))),
+    "coatnet_nano_rw_224": (64, dict(img_size=64)),
+    "levit_128s": (224, dict()),
+    "nest_tiny": (32, dict(img_size=32, patch_size=2, embed_dims=(16, 16, 32),
+                           num_heads=(2, 2, 2), depths=(1, 1, 1))),
+    "swin_s3_tiny_224": (64, dict(img_size=64, window_size=(4, 4, 2, 2),
+                                  depths=(2, 1, 1, 1), embed_dim=24,
+                                  num_heads=(2, 2, 2, 2))),
+    "swinv2_cr_tiny_224": (64, dict(img_size=64, window_size=2,
+                                    depths=(1, 1, 1, 1), embed_dim=24,
+                                    num_heads=(2, 2, 2, 2))),
+    "hiera_tiny_224": (64, dict(img_size=64, embed_dim=16, num_heads=1,
+                                stages=(1, 1, 1, 1))),
+    "sequencer2d_s": (32, dict(layers=(1, 1, 1, 1),
+                               embed_dims=(16, 16, 16, 16),
+                               hidden_sizes=(8, 8, 8, 8))),
+    "res2net50_26w_4s": (32, dict()),
+    "resnest14d": (32, dict()),
+    "skresnet18": (32, dict()),
+    "ese_vovnet19b_slim": (32, dict()),
+    "dla34": (32, dict()),
+    "dpn48b": (32, dict()),
+    "cspresnet50": (32, dict()),
+    "darknet53": (32, dict()),
+    "xception41": (64, dict()),
+    "rexnet_100": (32, dict()),
+    "selecsls42": (64, dict()),
+    "tresnet_m": (64, dict()),
+    "volo_d1_224": (64, dict(img_size=64)),
+    "visformer_tiny": (64, dict(img_size=64)),
+    "tnt_s_patch16_224": (32, dict(img_size=32, depth=1)),
+    "gcvit_xxtiny": (64, dict(img_size=64, window_size=(4, 4, 2, 2))),
+    "botnet26t_256": (64, dict(img_size=64)),
+    "lambda_resnet26t": (64, dict(img_size=64)),
+    "inception_v4": (96, dict()),
+    "inception_resnet_v2": (96, dict()),
+    "nasnetalarge": (96, dict()),
+    "inception_next_atto": (64, dict()),
+    "starnet_s1": (32, dict()),
+    "mambaout_femto": (32, dict()),
+    "tiny_vit_5m_224": (64, dict(img_size=64)),
+    "shvit_s1": (64, dict()),
+}
+
+
+def timm_models():
+    for name, (size, how) in TIMM.items():
+        def make(name=name, how=how):
+            import timm
+            timm.layers.set_fused_attn(True)
+            two = any(s in name for s in ("swin", "mobilevit", "twins"))
+            return Loss(thin(timm.create_model(
+                name, num_classes=CLASSES, **how), 2 if two else 1))
+        yield "timm_" + name, make, images(size, 2)
+
+
+# ---- transformers
+
+
+def configured(name, sizes, attention=None):
+    import transformers
+    config = getattr(transformers, name + "Config")(**sizes)
+    for key, value in config.to_dict().items():
+        if isinstance(value, float) and ("drop" in key):
+            setattr(config, key, 0.)
+    if attention:
+        config._attn_implementation = attention
+    return transformers, config
+
+
+def language(name, head, sizes):
+    def make():
+        t, config = configured(name, dict(vocab_size=VOCABULARY,
+                                          bos_token_id=1, eos_token_id=2,
+                                          **sizes))
+        return Loss(Calls(getattr(t, name + head)(config),
+                          lambda m, x: m(input_ids=x).logits))
+    return make
+
+
+def hugging_models():
+    llama = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                 num_attention_heads=4, num_key_value_heads=2,
+                 max_position_embeddings=64, pad_token_id=None)
+    plain = {k: v for k, v in llama.items() if k != "num_key_value_heads"}
+    wide = dict(llama, head_dim=8)
+    causal = {
+        "GPT2": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64),
+        "Llama": llama, "Mistral": llama, "Qwen2": llama, "Phi3": llama,
+        "Phi": llama, "StableLm": llama, "Starcoder2": llama, "Olmo": llama,
+        "Olmo2": llama, "Cohere": llama, "Granite": llama, "Glm": wide,
+        "SmolLM3": llama, "Nemotron": llama, "Helium": wide, "Ministral": wide,
+        "Qwen3": wide, "Gemma": wide, "Gemma2": wide, "Gemma3Text": wide,
+        "GPTNeoX": plain,
+        "GPTJ": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64,
+                     rotary_dim=4),
+        "GPTNeo": dict(hidden_size=32, num_layers=2, num_heads=4,
+                       attention_types=[[["global", "local"], 1]],
+                       max_position_embeddings=64, window_size=4),
+        "CodeGen": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64,
+                        rotary_dim=4),
+        "OPT": dict(hidden_size=32, ffn_dim=64, num_hidden_layers=2,
+                    num_attention_heads=4, max_position_embeddings=64,
+                    word_embed_proj_dim=32, pad_token_id=1),
+        "Bloom": dict(hidden_size=32, n_layer=2, n_head=4),
+        "Falcon": dict(hidden_size=32, num_hidden_layers=2,
+                       num_attention_heads=4),
+        "Mpt": dict(d_model=32, n_layers=2, n_heads=4, max_seq_len=64),
+        "Mamba": dict(hidden_size=32, state_size=4, num_hidden_layers=2),
+        "Mamba2": dict(hidden_size=32, state_size=8, num_hidden_layers=2,
+                       num_heads=4, head_dim=16, n_groups=1, chunk_size=4),
+        "FalconMamba": dict(hidden_size=32, state_size=4,
+                            num_hidden_layers=2),
+        "Rwkv": dict(hidden_size=32, num_hidden_layers=2,
+                     attention_hidden_size=32, context_length=64),
+        "XGLM": dict(d_model=32, ffn_dim=64, num_layers=2, attention_heads=4,
+                     max_position_embeddings=64),
+        "Mixtral": dict(llama, num_local_experts=2, num_experts_per_tok=1),
+    }
+    for name, sizes in causal.items():
+        head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
+        short = name.replace("Text", "")
+        for attention in (None, "eager"):
+            if attention and name not in ("GPT2", "Llama", "OPT", "Falcon"):
+                continue
+
+            def make(n=name, h=head, s=sizes, a=attention, short=short):
+                t, config = configured(n, dict(
+                    vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2,
+                    **s), a)
+                return Loss(Calls(getattr(t, short + h)(config),
+                                  lambda m, x: m(input_ids=x,
+                                                 use_cache=False).logits))
+            yield f"hf_{short.lower()}" + (f"_{attention}" if attention
+                                           else ""), make, tokens()
+
+    bert = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                intermediate_size=64, max_position_embeddings=64,
+                num_labels=CLASSES)
+    encoders = {
+        "Bert": bert, "Roberta": bert, "Electra": dict(bert,
+                                                       embedding_size=16),
+        "Albert": dict(bert, embedding_size=16), "Camembert": bert,
+        "DistilBert": dict(dim=32, n_layers=2, n_heads=4, hidden_dim=64,
+                           max_position_embeddings=64, num_labels=CLASSES),
+        "DebertaV2": dict(bert, relative_attention=True,
+                          pos_att_type=["p2c", "c2p"], type_vocab_size=0),
+        "MPNet": bert, "MobileBert": dict(
+            bert, embedding_size=16, intra_bottleneck_size=32,
+            true_hidden_size=32),
+        "SqueezeBert": dict(bert, embedding_size=32, q_groups=2, k_groups=2,
+                            v_groups=2, post_attention_groups=1,
+                            intermediate_groups=2, output_groups=2),
+        "FNet": {k: v for k, v in bert.items() if k != "num_attention_heads"},
+        "XLNet": dict(d_model=32, n_layer=2, n_head=4, d_inner=64,
+                      num_labels=CLASSES),
+        "ModernBert": dict(bert, pad_token_id=0, cls_token_id=1,
+                           sep_token_id=2),
+        "RoFormer": dict(bert, embedding_size=32),
+        "ConvBert": dict(bert, embedding_size=32),
+        "Funnel": dict(block_sizes=[1, 1], d_model=32, n_head=4, d_head=8,
+                       d_inner=64, num_labels=CLASSES),
+    }
+    for name, sizes in encoders.items():
+        if name in ("Bert", "Roberta"):
+            yield f"hf_{name.lower()}_mlm", \
+                language(name, "ForMaskedLM", sizes), tokens()
+        yield f"hf_{name.lower()}", language(
+            name, "ForSequenceClassification", sizes), sentences()
+
+    seq = dict(d_model=32, encoder_layers=1, decoder_layers=1,
+               encoder_attention_heads=4, decoder_attention_heads=4,
+               encoder_ffn_dim=64, decoder_ffn_dim=64,
+               max_position_embeddings=64, pad_token_id=0,
+               decoder_start_token_id=2)
+    t5 = dict(d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4,
+              decoder_start_token_id=0, pad_token_id=0)
+    heads = {"T5": (t5, "T5ForConditionalGeneration"),
+             "MT5": (t5, "MT5ForConditionalGeneration"),
+             "Bart": (seq, "BartForConditionalGeneration"),
+             "MBart": (seq, "MBartForConditionalGeneration"),
+             "Marian": (seq, "MarianMTModel"),
+             "Pegasus": (seq, "PegasusForConditionalGeneration"),
+             "M2M100": (seq, "M2M100ForConditionalGeneration"),
+             "Blenderbot": (seq, "BlenderbotForConditionalGeneration")}
+    for name, (sizes, head) in heads.items():
+        def make(n=name, s=sizes, h=head):
+            t, config = configured(n, dict(vocab_size=VOCABULARY,
+                                           bos_token_id=1, eos_token_id=2,
+                                           **s))
+            return Loss(Calls(getattr(t, h)(config), lambda m, x: m(
+                input_ids=x, decoder_input_ids=x.flip(1),
+                use_cache=False).logits))
+        yield f"hf_{name.lower()}", make, tokens()
+
+    vit = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+               intermediate_size=64, image_size=32, patch_size=8,
+               num_labels=CLASSES)
+    sights = {
+        "ViT": vit, "DeiT": vit, "Beit": vit, "Dinov2": vit,
+        "Dinov2WithRegisters": vit, "ViTMSN": vit, "IJepa": vit,
+        "Swin": dict(image_size=32, patch_size=2, embed_dim=16, depths=[2, 2],
+                     num_heads=[2, 2], window_size=4, num_labels=CLASSES),
+        "Swinv2": dict(image_size=32, patch_size=2, embed_dim=16,
+                       depths=[2, 2], num_heads=[2, 2], window_size=4,
+                       num_labels=CLASSES),
+        "ConvNext": dict(num_stages=2, hidden_sizes=[16, 24], depths=[1, 1],
+                         num_labels=CLASSES),
+        "ResNet": dict(embedding_size=8, hidden_sizes=[8, 16],
+                       depths=[1, 1], num_labels=CLASSES),
+        "MobileNetV1": dict(depth_multiplier=.25, num_labels=CLASSES),
+        "Segformer": dict(num_encoder_blocks=2, depths=[1, 1],
+                          sr_ratios=[2, 1], hidden_sizes=[16, 32],
+                          patch_sizes=[7, 3], strides=[4, 2],
+                          num_attention_heads=[1, 2], mlp_ratios=[2, 2],
+                          decoder_hidden_size=16, num_labels=CLASSES),
+        "Pvt": dict(image_size=32, num_encoder_blocks=2, depths=[1, 1],
+                    sequence_reduction_ratios=[2, 1], hidden_sizes=[16, 32],
+                    patch_sizes=[4, 2], strides=[4, 2],
+                    num_attention_heads=[1, 2], mlp_ratios=[2, 2],
+                    num_labels=CLASSES),
+        "Cvt": dict(num_channels=3, embed_dim=[16, 32], num_heads=[1, 2],
+                    depth=[1, 1], patch_sizes=[7, 3], patch_stride=[4, 2],
+                    patch_padding=[2, 1], mlp_ratio=[2., 2.],
+                    attention_drop_rate=[0., 0.], drop_rate=[0., 0.],
+                    drop_path_rate=[0., 0.], qkv_bias=[True, True],
+                    cls_token=[False, True], kernel_qkv=[3, 3],
+                    padding_kv=[1, 1], stride_kv=[2, 2], padding_q=[1, 1],
+                    stride_q=[1, 1], qkv_projection_method=["dw_bn"] * 2,
+                    num_labels=CLASSES),
+    }
+    for name, sizes in sights.items():
+        def make(n=name, s=sizes):
+            t, config = configured(n, s)
+            if n == "Cvt":  # wants what is a list set as a list
+                config.drop_rate = [0.] * 2
+            return Loss(Calls(getattr(t, n + "ForImageClassification")(
+                config), lambda m, x: m(pixel_values=x).logits))
+        yield f"hf_{name.lower()}", make, images()
+
+    def segformer():
+        t, config = configured("Segformer", sights["Segformer"])
+        return Loss(Calls(t.SegformerForSemanticSegmentation(config),
+                          lambda m, x: F.interpolate(
+                              m(pixel_values=x).logits, scale_factor=4,
+                              mode="bilinear", align_corners=False)))
+    yield "hf_segformer_maps", segformer, maps(32)
+
+    text = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                num_attention_heads=4, vocab_size=VOCABULARY,
+                max_position_embeddings=16, bos_token_id=1, eos_token_id=2,
+                pad_token_id=0, projection_dim=16)
+    sight = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                 num_attention_heads=4, image_size=32, patch_size=8,
+                 projection_dim=16)
+    for name in ("CLIP", "Siglip", "AltCLIP", "ChineseCLIP"):
+        def clip(name=name):
+            t, config = configured(name, dict(
+                text_config=dict(text), vision_config=dict(sight),
+                projection_dim=16))
+            return Features(getattr(t, name + "Model")(config), lambda m, i, p:
+                            F.cross_entropy(m(
+                                input_ids=i, pixel_values=p).logits_per_text,
+                                torch.arange(2)))
+        yield "hf_" + name.lower(), clip, lambda: [
+            torch.randint(3, VOCABULARY, (2, 12)), torch.randn(2, 3, 32, 32)]
+
+    def whisper():
+        t, config = configured("Whisper", dict(
+            seq, vocab_size=VOCABULARY, num_mel_bins=8,
+            max_source_positions=16, max_target_positions=16,
+            bos_token_id=1, eos_token_id=2, suppress_tokens=None,
+            begin_suppress_tokens=None))
+        return Features(t.WhisperForConditionalGeneration(config),
+                        lambda m, a, x: m(input_features=a,
+                                          decoder_input_ids=x,
+                                          use_cache=False).logits)
+    yield "hf_whisper", whisper, lambda: [
+        torch.randn(2, 8, 32), torch.randint(3, VOCABULARY, (2, 12))]
+    sound = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                 intermediate_size=64, conv_dim=[16, 16], conv_stride=[5, 2],
+                 conv_kernel=[10, 3], num_feat_extract_layers=2,
+                 vocab_size=VOCABULARY, num_conv_pos_embeddings=16,
+                 num_conv_pos_embedding_groups=4, apply_spec_augment=False,
+                 mask_time_prob=0., mask_feature_prob=0.)
+    for name in ("Wav2Vec2", "Hubert", "WavLM"):
+        def wave(name=name):
+            t, config = configured(name, sound)
+            return Features(getattr(t, name + "ForCTC")(config),
+                            lambda m, x: m(input_values=x).logits)
+        yield "hf_" + name.lower(), wave, lambda: [torch.randn(2, 400)]
+    def spectrogram():
+        t, config = configured("AST", dict(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+            intermediate_size=64, patch_size=8, max_length=32, num_mel_bins=16,
+            frequency_stride=8, time_stride=8, num_labels=CLASSES))
+        return Loss(Calls(t.ASTForAudioClassification(config),
+                          lambda m, x: m(input_values=x).logits))
+    yield "hf_ast", spectrogram, lambda: [torch.randn(2, 32, 16),
+                                          torch.randint(0, CLASSES, (2,))]
+
+    def dpt():
+        t, config = configured("DPT", dict(
+            vit, backbone_out_indices=[0, 1, 1, 1], neck_hidden_sizes=[8] * 4,
+            fusion_hidden_size=8, reassemble_factors=[4, 2, 1, .5]))
+        return Features(t.DPTForDepthEstimation(config),
+                        lambda m, x: m(pixel_values=x).predicted_depth)
+    yield "hf_dpt", dpt, pictures()
+
+    def patch():
+        t, config = configured("PatchTST", dict(
+            num_input_channels=3, context_length=16, patch_length=4,
+            patch_stride=4, d_model=16, ffn_dim=32, num_hidden_layers=1,
+            num_attention_heads=2, prediction_length=4,
+            loss="mse", scaling=None))
+        return Features(t.PatchTSTForPrediction(config), lambda m, x: m(
+            past_values=x).prediction_outputs)
+    yield "hf_patchtst", patch, lambda: [torch.randn(2, 16, 3)]
+
+
+SLOW = ("timm_nasnet", "timm_inception_resnet", "timm_inception_v4",
+        "timm_levit", "timm_hrnet", "timm_xception")
+
+
+def zoo():
+    yield from own()
+    yield from torchvision_models()
+    yield from timm_models()
+    yield from hugging_models()
+
+
+# ---- one model
 
 
 def export(model, data, path, exporter):
-    how = dict(dynamo=True, optimize=False, verbose=False)
+    how = dict(dynamo=True, optimize=False, verbose=False,
+               external_data=False)
     if exporter == "torchscript":
         how = dict(dynamo=False, do_constant_folding=False, opset_version=17,
                    training=torch.onnx.TrainingMode.TRAINING)
-    torch.onnx.export(model, data, path, input_names=["x", "target"], **how)
+    torch.onnx.export(model, tuple(data), path, input_names=names_of(data),
+                      **how)
 
 
-def torch_losses(model, data):
+def names_of(data):
+    return [f"in{i}" for i in range(len(data))]
+
+
+def torch_run(model, data, states=None, autocast=False):
+    """Losses, and the gradient's norm at the first step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    losses = []
+    losses, norm = [], None
     for _ in range(STEPS):
+        if states is not None:
+            states.append({k: v.detach().clone()
+                           for k, v in model.state_dict().items()})
         optimizer.zero_grad()
-        loss = model(*data)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = model(*data)
         loss.backward()
+        if norm is None:
+            norm = nn.utils.clip_grad_norm_(model.parameters(),
+                                            math.inf).item()
         optimizer.step()
         losses.append(loss.item())
-    return np.array(losses)
+    return np.array(losses), norm
 
 
-def ampc_losses(ampc, path, data):
-    feeds = []
-    for name, x in zip(("x", "target"), data):
+def said(text):
+    """The first error, without the file's name."""
+    lines = [s for s in text.splitlines() if "error" in s]
+    return (lines or text.splitlines() or ["?"])[0].split("error: ")[-1]
+
+
+class Refused(Exception):
+    pass
+
+
+def call(*command):
+    """Runs it; returns user and system seconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    r = subprocess.run(command, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if r.returncode:
+        raise Refused(said(r.stderr) if r.returncode > 0
+                      else f"signal {-r.returncode}")
+    return (after.ru_utime + after.ru_stime -
+            before.ru_utime - before.ru_stime)
+
+
+def frozen(model, path):
+    """Buffers that a TorchScript file does not tell from parameters."""
+    import onnx
+    held = {k for k, v in model.named_buffers() if v.is_floating_point() and
+            not k.endswith(("running_mean", "running_var"))}
+    graph = onnx.load(path, load_external_data=False).graph
+    return [w for i in graph.initializer if i.name in held
+            for w in ("--freeze", i.name)]
+
+
+def ampc_run(ampc, path, data, precision, states, options):
+    so, log = path + ".so", path + ".jsonl"
+    seconds = call(ampc, path, "-o", so, "--precision", precision,
+                   "--optimizer", f"sgd,lr={RATE}", "--target",
+                   "cpu:x86-64-v3", *options)
+    run = [ampc, "run", so, "--device", "cpu", "--threads", "1", "--log", log,
+           "--quiet"]
+    for name, x in zip(names_of(data), data):
         np.save(f"{path}.{name}.npy", x.numpy())
-        feeds += ["--feed", f"{name}={path}.{name}.npy"]
-    log = path + ".jsonl"
-    for command in (
-            [ampc, path, "-o", path + ".so", "--precision", "fp32",
-             "--optimizer", f"sgd,lr={RATE}", "--target", "cpu:x86-64-v3"],
-            [ampc, "run", path + ".so", "--device", "cpu", "--steps",
-             str(STEPS), "--log", log, "--quiet"] + feeds):
-        r = subprocess.run(command, capture_output=True, text=True)
-        if r.returncode:
-            lines = [s for s in r.stderr.splitlines() if "error" in s]
-            raise RuntimeError((lines or [r.stderr])[0].split("error: ")[-1])
-    return np.array([json.loads(s)["loss"] for s in open(log)])
+        run += ["--feed", f"{name}={path}.{name}.npy"]
+    lines = []
+    if states is None:
+        call(*run, "--steps", str(STEPS))
+        lines = [json.loads(s) for s in open(log)]
+    else:
+        from safetensors.torch import save_file
+        for state in states:
+            save_file({k: v.contiguous().clone() for k, v in state.items()},
+                      path + ".st")
+            call(*run, "--steps", "1", "--load", path + ".st")
+            lines.append(json.loads(open(log).readline()))
+    losses = np.array([x["loss"] if x["loss"] is not None else math.nan
+                       for x in lines])
+    return losses, lines[0]["grad_norm"] or math.nan, seconds, \
+        os.path.getsize(so)
 
 
-def row(ampc, folder, name, make, data, exporter):
-    path = os.path.join(folder, f"{name}.{exporter}.onnx")
+def distance(a, b):
+    d = np.max(np.abs(a - b) / np.maximum(np.abs(b), 1e-3))
+    return math.inf if math.isnan(d) else float(d)
+
+
+def one(ampc, name, folder, bf16):
+    """Everything about one model, as a dictionary."""
+    make, data = next((m, d) for n, m, d in zoo() if n == name)
     torch.manual_seed(0)
-    model, batch = Loss(make()).train(), data()
-    try:
-        export(model, tuple(batch), path, exporter)
-    except Exception as e:  # what PyTorch cannot export is not ours to train
-        return None, "not exported: " + str(e).partition("\n")[0][:60]
-    want = torch_losses(model, batch)
-    try:
-        got = ampc_losses(ampc, path, batch)
-    except RuntimeError as e:
-        return False, "refused: " + str(e)[:100]
-    far = np.max(np.abs(got - want) / np.abs(want))
-    return bool(far < 1e-4), f"{want[0]:.4f} to {want[-1]:.4f}, {far:.1e} apart"
+    model = calm(make()).train()
+    batch = data()
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    parameters = sum(p.numel() for p in model.parameters())
+    states = [] if any("BatchNorm" in type(m).__name__
+                       for m in model.modules()) else None
+    files = []
+    for exporter in EXPORTERS:
+        path = os.path.join(folder, f"{name}.{exporter}.onnx")
+        try:
+            export(model, batch, path, exporter)
+            files.append((exporter, path, None))
+        except Exception as e:  # what torch cannot export is not ours to train
+            while e.__cause__:
+                e = e.__cause__
+            files.append((exporter, path, type(e).__name__ + ": " +
+                          " ".join(str(e).split())[:80]))
+        model.load_state_dict(start)
+    want, norm = torch_run(model, batch, states)
+    model.load_state_dict(start)
+    out = {"name": name, "parameters": parameters, "files": [],
+           "autocast": autocast(model, batch, states, want),
+           "forced": states is not None}
+    model.load_state_dict(start)
+    model.zero_grad()
+    exact = exact_gradient(model, batch)
+    out["gradient"] = exact and abs(norm - exact) / exact
+    short = bf16 == "none"
+    for exporter, path, error in files:
+        row = {"exporter": exporter, "error": error, "exported": not error}
+        out["files"].append(row)
+        if error:
+            continue
+        try:
+            options = frozen(model, path)
+            got, ours, seconds, size = ampc_run(ampc, path, batch, "fp32",
+                                                states, options)
+            row.update(fp32=distance(got, want), seconds=seconds, size=size,
+                       gradient=abs(ours - (exact or norm)) / norm)
+            if not short:
+                got = ampc_run(ampc, path, batch, "bf16", states, options)[0]
+                row.update(bf16=distance(got, want))
+                short = bf16 == "one"
+        except Refused as e:
+            row["error"] = str(e)[:150]
+    return out
 
 
-def main(ampc, *names):
+def exact_gradient(model, data):
+    """The gradient's norm in fp64; None where a model insists on fp32."""
+    wide = [x.double() if x.is_floating_point() else x for x in data]
+    try:
+        model.double()(*wide).backward()
+        return nn.utils.clip_grad_norm_(model.parameters(), math.inf).item()
+    except RuntimeError:
+        return None
+
+
+def autocast(model, batch, states, want):
+    """How far PyTorch's own bf16 is from its fp32; None if it has none."""
+    try:
+        if states is None:
+            return distance(torch_run(model, batch, None, True)[0], want)
+        losses = []
+        for state in states:
+            model.load_state_dict(state)
+            with torch.autocast("cpu", torch.bfloat16):
+                losses.append(model(*batch).item())
+        return distance(np.array(losses), want)
+    except RuntimeError:  # an operator without a 16-bit form
+        return None
+
+
+# ---- the table
+
+HEAD = f"""# What trains
+
+`models/zoo.py` prints this: PyTorch models from both exporters, compiled for
+x86-64-v3 and trained on the CPU for {STEPS} steps of SGD on one batch, beside
+PyTorch.  All distances are relative.
+
+- *loss apart*: fp32 losses from PyTorch's fp32 ones, the largest of {STEPS};
+  *(forced)*: BatchNorm over two or three samples, PyTorch's weights are loaded
+  (`--load`) before each step.
+- *gradient apart*: the norm of the first gradient, from PyTorch's in fp64 (in
+  fp32 where the next column has none); *PyTorch's*: its own fp32 one from that.
+  Where both are large the gradient is not continuous, or ill-conditioned at so
+  small a batch.
+- *bf16 loss*: of a second module, from PyTorch's fp32; *autocast's*: that of
+  PyTorch's bf16 autocast.  "-": not run.
+- *compile s*: processor time of the fp32 module, C compiler included.
+
+TorchScript files do not say what is a parameter: a model's buffers are frozen with
+`--freeze`; CLIP's logit_scale, a number that only Exp reads, is taken for a
+constant (`--train m.logit_scale` trains it), and FNet's DFT is not known.  After "not exported" stand PyTorch's own words.
+"""
+
+
+def show(x):
+    return "-" if x is None else "%.0e" % x
+
+
+def print_row(out, row):
+    name = out["name"] + (" (forced)" if out["forced"] else "")
+    cells = [name, f"{out['parameters'] / 1e6:.2f}", row["exporter"]]
+    if "fp32" in row:
+        cells += [show(row["fp32"]), show(row["gradient"]),
+                  show(out.get("gradient")), show(row.get("bf16")),
+                  show(out["autocast"]) if "bf16" in row else "-",
+                  "%.1f" % row["seconds"], "%.1f" % (row["size"] / 1e6)]
+    if row["error"]:
+        what = "refused: " if row["exported"] else "not exported: "
+        cells += [what + row["error"].replace("|", "/")] + \
+            [""] * (9 - len(cells))
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def totals(outs):
+    rows = [(o, r) for o in outs for r in o["files"] if r["exported"]]
+    good = [r for _, r in rows if "fp32" in r]
+    exported = [o for o in outs if any(r["exported"] for r in o["files"])]
+    take = [o for o in exported if any("fp32" in r for r in o["files"])]
+    near = [r for r in good if r["fp32"] < LIMIT]
+    print(f"\n{len(outs)} architectures; PyTorch exports {len(exported)}, "
+          f"{len(take)} of them train from at least one file.  Of {len(rows)} "
+          f"files {len(good)} compile and {len(near)} of these have PyTorch's "
+          f"fp32 losses within {LIMIT:g}.")
+    if good:
+        print(f"Medians: loss {statistics.median(r['fp32'] for r in good):.1e},"
+              f" gradient {statistics.median(r['gradient'] for r in good):.1e},"
+              " compile "
+              f"{statistics.median(r['seconds'] for r in good):.1f} s.")
+    pairs = [(r["bf16"], o["autocast"]) for o, r in rows
+             if "bf16" in r and o["autocast"] is not None]
+    if pairs:
+        print(f"bf16: {sum(a <= b for a, b in pairs)} of {len(pairs)} files "
+              f"nearer to fp32 than PyTorch's autocast, "
+              f"{sum(a <= 2 * b for a, b in pairs)} within twice its distance; "
+              f"medians {statistics.median(a for a, _ in pairs):.1e} and "
+              f"{statistics.median(b for _, b in pairs):.1e}.")
+    return len(near) == len(rows)
+
+
+def failed(name, why):
+    return {"name": name, "parameters": 0, "forced": False, "autocast": None,
+            "files": [{"exporter": "-", "exported": False, "error": why}]}
+
+
+def child(pipe, ampc, name, keep, bf16):
+    os.setsid()  # what it starts ends with it
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)  # exporters print graphs of what they cannot export
+    os.dup2(null, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            out = one(ampc, name, keep or folder, bf16)
+        except Exception as e:
+            out = failed(name, "not made: " + " ".join(str(e).split())[:120])
+    pipe.send(out)
+
+
+def results(options, names):
+    """One process a model, forked after the imports; as they are ready."""
+    todo, running = list(names), {}
+    while todo or running:
+        while todo and len(running) < options.jobs:
+            ours, theirs = multiprocessing.Pipe(False)
+            p = multiprocessing.Process(target=child, args=(
+                theirs, os.path.abspath(options.ampc), todo[0], options.keep,
+                options.bf16))
+            p.start()
+            theirs.close()
+            running[ours] = (todo.pop(0), p, time.monotonic())
+        ready = multiprocessing.connection.wait(list(running), 1)
+        for pipe, (name, p, start) in list(running.items()):
+            late = time.monotonic() - start > options.timeout
+            if pipe not in ready and not late:
+                continue
+            try:
+                yield failed(name, "too slow") if late else pipe.recv()
+            except EOFError:
+                yield failed(name, "the process died")
+            if late:
+                os.killpg(p.pid, signal.SIGKILL)
+            p.join()
+            del running[pipe]
+
+
+def main():
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("ampc")
+    p.add_argument("names", nargs="*")
+    p.add_argument("--slow", action="store_true", help="all")
+    p.add_argument("--jobs", type=int, default=1)
+    p.add_argument("--keep", metavar="DIR", help="what is exported stays")
+    p.add_argument("--results", metavar="FILE", help="goes on where it ended")
+    p.add_argument("--table", action="store_true",
+                   help="only print what --results has")
+    p.add_argument("--bf16", default="one", choices=("all", "one", "none"),
+                   help="of which files (default: one of each model)")
+    p.add_argument("--timeout", type=float, default=900, metavar="SECONDS")
+    o = p.parse_intermixed_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    good = bad = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for name, make, data in zoo():
-            if names and not name.startswith(names):
-                continue
-            # tracing exports neither transformers' masks nor affine_grid
-            traced = data is not tokens and name != "warp"
-            for exporter in ("dynamo", "torchscript")[:1 + traced]:
-                ok, text = row(ampc, folder, name, make, data, exporter)
-                good, bad = good + (ok is True), bad + (ok is False)
-                print(f"{name:16} {exporter:12} {text}", flush=True)
-    print(f"{good} files train as in PyTorch, {bad} do not")
-    return 1 if bad else 0
+    torch.set_num_threads(1)
+    every = [n for n, _, _ in zoo()]
+    chosen = list(dict.fromkeys(
+        n for start in o.names for n in every if n.startswith(start))) or \
+        [n for n in every if o.slow or not n.startswith(SLOW)]
+    done = {}
+    if o.results and os.path.exists(o.results):
+        done = {r["name"]: r for r in map(json.loads, open(o.results))}
+    todo = [n for n in chosen if n not in done and not o.table]
+    if todo:
+        import onnxscript, timm, torchvision, transformers  # before forking
+    for out in results(o, todo):
+        done[out["name"]] = out
+        print(out, file=sys.stderr, flush=True)
+        if o.results:
+            with open(o.results, "a") as f:
+                print(json.dumps(out), file=f)
+    outs = [done[n] for n in chosen if n in done]
+    print(HEAD)
+    print("| model | M parameters | exporter | loss apart | gradient apart | "
+          "PyTorch's | bf16 loss | autocast's | compile s | module MB |\n" +
+          "|---" * 10 + "|")
+    for out in outs:
+        for row in out["files"]:
+            print_row(out, row)
+    if len(outs) < len(every):
+        print(f"\n{len(every) - len(outs)} more models of the list were not "
+              "run for this table.")
+    return 0 if totals(outs) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]) if len(sys.argv) > 1 else __doc__)
+    sys.exit(main())
