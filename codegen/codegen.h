@@ -36,6 +36,7 @@ typedef struct LoweredStep {
     const Kernel *kernel;    /* PLAN_KERNEL                                  */
     const Kernel *epilogue;  /* PLAN_LIB, NULL: none                         */
     uint32_t fn, second;     /* on a GPU, as is scratch: of PlanStep         */
+    uint32_t after;          /* PLAN_PRODUCT: PlanStep.epilogue              */
     ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                                */
     int nref, nep_ref;
     int64_t *pars;

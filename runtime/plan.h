@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define AMPC_PLAN_VERSION 7
+#define AMPC_PLAN_VERSION 8
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -108,7 +108,11 @@ typedef enum PlanStepKind {
                      kernel(table, npar), where row i of the table, all u64, is
                      {first block of tensor i, par i, its refs..}           */
     PLAN_PRODUCT, /* fn = PlanProduct, by cuBLASLt: refs a, b, result and the
-                     operand that fn names; par: LibGemm                    */
+                     operand that fn names; par: LibGemm.  Where it refuses,
+                     by `second`: kernel(a, b, result, operand or NULL, m, n, k,
+                     batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs); or where it
+                     refuses fn alone, the product and then `epilogue`, a kernel
+                     with the same parameters, on its result                */
     PLAN_COPY,    /* by the driver, of ref 0 to ref 1; par: LibCopy         */
     /* on any */
     PLAN_SUM /* the refs, f32 gradients that change no more, are summed over
@@ -133,8 +137,10 @@ typedef enum PlanProduct {
 typedef struct PlanStep {
     uint32_t kind;
     uint32_t fn;
-    uint32_t epilogue;   /* PLAN_LIB: index of a generated one + 1; 0 = none  */
-    uint32_t second;     /* PLAN_LAUNCH: index of a kernel + 1; 0 = none      */
+    uint32_t epilogue;   /* PLAN_LIB: index of a generated one + 1;
+                            PLAN_PRODUCT: of a kernel + 1; 0 = none         */
+    uint32_t second;     /* PLAN_LAUNCH, PLAN_PRODUCT: index of a kernel + 1;
+                            0 = none                                        */
     uint32_t ref0, nref; /* slice of PlanTarget.refs                        */
     uint32_t ep_nref;    /* behind them: the epilogue's own                 */
     uint32_t par0, npar; /* slice of PlanTarget.pars                        */

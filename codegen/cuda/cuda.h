@@ -17,6 +17,7 @@
 
 #include "codegen/kernel/kir.h"
 #include "codegen/module/emit.h"
+#include "runtime/lib.h"
 
 /* ---- print_cuda.c -------------------------------------------------------- */
 
@@ -65,6 +66,11 @@ typedef struct CudaLib {
    parameters as literals.  Any route but copy; a product only where
    cuBLASLt cannot do it (emit_cuda.c decides).                              */
 void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb, CudaLib *out);
+/* l<number>, which does any product of those dtypes that cuBLASLt was to do,
+   with what follows it, and, where nothing is rounded between the two,
+   l<number>_2, which does what follows it to its result (product.c).         */
+void print_cuda_product(const LibGemm *p, PlanProduct how, int number,
+                        StrBuf *sb, CudaLib *out);
 /* How a routine is done: column `cuda` of lib.def. */
 typedef enum CudaRoute {
     CUDA_ROUTE_each,

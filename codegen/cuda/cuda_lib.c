@@ -283,6 +283,37 @@ static void print_gemm(LibPrint *p, const LibGemm *g) {
     put_body(p, "", "", "");
 }
 
+void print_cuda_product(const LibGemm *p, PlanProduct how, int number,
+                        StrBuf *sb, CudaLib *out) {
+    static const char shape[] =
+        "long long m, long long n, long long k,\n    long long batch, long "
+        "long "
+        "a_bs, long long b_bs, long long a_rs, long long a_cs,\n    long long "
+        "b_rs, long long b_cs)\n{\n    const ProductShape s = {m, n, k, batch, "
+        "a_bs, b_bs, a_rs, a_cs, b_rs, b_cs};\n";
+    const char *acc = p->a_dtype == DT_F64 ? "double" : "float";
+    const char *c = type_name(p->c_dtype), *a = type_name(p->a_dtype);
+    const char *more = how == PLAN_PRODUCT_SCALE ? "float" : c;
+    LibPrint lp = {sb, NULL, NULL, number, out};
+    *out = (CudaLib){.weight = 8};
+    sb_printf(sb,
+              "/* any product of %s that cuBLASLt refuses */\nstruct L%d {\n"
+              "    typedef %s A;\n    typedef %s C;\n    typedef %s More;\n"
+              "    typedef %s Acc;\n    static constexpr int how = %d;\n",
+              a, number, a, c, more, acc, (int)how);
+    for (int second = 0; second < 2; second++) {
+        if (second && (how == PLAN_PRODUCT_PLAIN || p->c_dtype != DT_F32))
+            break;
+        kernel(&lp, second, EACH_THREADS, GPU_BLOCKS);
+        sb_printf(sb,
+                  "const %s *a, const %s *b, %s *c, const %s *more,\n    %s"
+                  "    %s<L%d>(%sc, more, s);\n}\n",
+                  a, a, c, more, shape,
+                  second ? "product_after" : "product_any", number,
+                  second ? "" : "a, b, ");
+    }
+}
+
 /* ---- convolution --------------------------------------------------------- */
 
 /* X, W and Y. */

@@ -13,6 +13,8 @@ struct CudaItem {
     const Kernel *kernel; /* k; NULL: l                                      */
     const char *key;      /* l: its text as number 0                         */
     const LoweredStep *step; /* l: first of its steps                        */
+    const LibGemm *product;  /* l: of print_cuda_product                     */
+    uint32_t how;            /* PlanProduct                                  */
     int number;              /* l<number>                                    */
     double weight, rate;
     uint64_t scratch;
@@ -45,33 +47,34 @@ static Item *item_of_kernel(Arena *a, CudaSource *c, const Kernel *k) {
     return &c->items.data[at];
 }
 
-static char *lib_text(Arena *a, const LoweredStep *s, int number,
-                      CudaLib *out) {
+static char *lib_text(Arena *a, const Item *x, int number, CudaLib *out) {
     StrBuf sb = {0};
-    print_cuda_lib(s, number, &sb, out);
+    if (x->product)
+        print_cuda_product(x->product, x->how, number, &sb, out);
+    else
+        print_cuda_lib(x->step, number, &sb, out);
     char *text = arena_dup(a, sb.data ? sb.data : "", sb.len + 1);
     sb_free(&sb);
     return text;
 }
 
-static const Item *item_of_lib(Arena *a, CudaSource *c, const LoweredStep *s) {
+/* The item of that text, whose step or product is given. */
+static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
     CudaLib lib;
-    const char *key = lib_text(a, s, 0, &lib);
     int nlib = 0;
+    x.key = lib_text(a, &x, 0, &lib);
     for (int i = 0; i < c->items.len; i++) {
-        const Item *x = &c->items.data[i];
-        if (x->key && !strcmp(x->key, key)) return x;
-        nlib += x->key != NULL;
+        const Item *y = &c->items.data[i];
+        if (y->key && !strcmp(y->key, x.key)) return y;
+        nlib += y->key != NULL;
     }
     const char *name = arena_printf(a, "l%d", nlib);
     CudaShape first = {lib.first.threads, lib.first.blocks, 0};
     CudaShape second = {lib.second.threads, lib.second.blocks, 0};
-    Item x = {.key = key,
-              .step = s,
-              .number = nlib,
-              .weight = lib.weight,
-              .rate = lib.rate,
-              .scratch = lib.scratch};
+    x.number = nlib;
+    x.weight = lib.weight;
+    x.rate = lib.rate;
+    x.scratch = lib.scratch;
     x.first = add_kernel(a, c, name, lib.first.shared, first);
     x.second = add_kernel(a, c, arena_printf(a, "%s_2", name),
                           lib.second.shared, second);
@@ -114,7 +117,14 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
         return true;
     }
     out->fn = out->nep_ref = 0;
-    if (route == CUDA_ROUTE_product && cuda_product(a, s, out)) return true;
+    if (route == CUDA_ROUTE_product && cuda_product(a, s, out)) {
+        const LibGemm *p = (const void *)out->pars;
+        const Item *own =
+            item_of_lib(a, c, (Item){.product = p, .how = out->fn});
+        out->second = own->first;
+        out->after = own->second;
+        return true;
+    }
     for (int i = 0; i < n; i++) {
         for (int k = 0; k < s[i].nref; k++) vec_push(a, &refs, s[i].refs[k]);
         for (int k = 0; k < s[i].nep_ref; k++)
@@ -126,7 +136,7 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
         launch_kernel(a, c, s, n, out);
         return true;
     }
-    const Item *x = item_of_lib(a, c, s);
+    const Item *x = item_of_lib(a, c, (Item){.step = s});
     out->kind = PLAN_LAUNCH;
     out->fn = x->first - 1;
     out->second = x->second;
@@ -193,7 +203,7 @@ static void add_unit(Arena *a, CudaSource *c, uint32_t unit) {
         if (x->kernel)
             print_cuda_kernel(x->kernel, &sb);
         else
-            sb_puts(&sb, lib_text(a, x->step, x->number, &lib));
+            sb_puts(&sb, lib_text(a, x, x->number, &lib));
         if (x->many) print_cuda_many(x->kernel, &sb);
     }
     CudaUnit u = {arena_dup(a, sb.data, sb.len + 1), sb.len};

@@ -113,6 +113,7 @@ static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
                   .scratch = x.scratch,
                   .name = x.name ? x.name : ""};
     if (x.kind == PLAN_LIB && k) p.epilogue = (uint32_t)kernel_index(k) + 1;
+    if (x.kind == PLAN_PRODUCT) p.epilogue = x.after;
     add_refs(e, g, x.ep_refs, x.nep_ref);
     for (int i = 0; i < x.npar; i++) vec_push(e->a, &t->pars, x.pars[i]);
     vec_push(e->a, &t->steps, p);

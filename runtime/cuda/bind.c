@@ -38,6 +38,9 @@ static bool step_ok(const PlanCuda *c, const PlanStep *t) {
         return kernel_ok(c, t->fn, t) && takes_count(c, t->fn) && t->npar > 0 &&
                t->nref % t->npar == 0;
     case PLAN_COPY: return copy_of(c->plan, t)->bytes >= 0;
+    case PLAN_PRODUCT:
+        return (!t->second || kernel_ok(c, t->second - 1, t)) &&
+               (!t->epilogue || kernel_ok(c, t->epilogue - 1, t));
     default: return true;
     }
 }
@@ -64,8 +67,11 @@ typedef struct Counts {
     uint64_t scratch;
 } Counts;
 
+enum { PRODUCT_NUMBERS = 10 };
+
 static void count_step(const PlanStep *t, Counts *n) {
     n->params += (size_t)t->nref + 2; /* count, scratch */
+    if (t->kind == PLAN_PRODUCT) n->params += PRODUCT_NUMBERS;
     n->products += t->kind == PLAN_PRODUCT;
     if (t->kind == PLAN_MANY) n->rows += t->nref + 2 * (uint64_t)t->npar;
     if (t->scratch > n->scratch) n->scratch = t->scratch;
@@ -202,6 +208,28 @@ static ampc_status bind_many(Binder *b, GpuStep *out) {
     return launch_shape(b, t->fn, blocks, &out->first);
 }
 
+/* For where cuBLASLt refuses: see PLAN_PRODUCT. */
+static ampc_status bind_own(Binder *b, GpuStep *out) {
+    const PlanStep *t = b->t;
+    const LibGemm *g = (const void *)(b->s->plan->pars + t->par0);
+    const int64_t numbers[PRODUCT_NUMBERS] = {
+        g->m,       g->n,       g->k,    g->nbatch_dim ? g->batch_dim[0] : 1,
+        g->a_bs[0], g->b_bs[0], g->a_rs, g->a_cs,
+        g->b_rs,    g->b_cs};
+    const PlanCudaKernel *k = b->s->m->cuda->kernels;
+    ampc_status status = AMPC_OK;
+    out->first.params = out->second.params = b->d->params;
+    for (uint32_t i = 0; i < 4; i++) push(b->d, i < t->nref ? ref_at(b, i) : 0);
+    for (int i = 0; i < PRODUCT_NUMBERS; i++) push(b->d, (uint64_t)numbers[i]);
+    if (t->second)
+        status = launch_shape(b, t->second - 1, k[t->second - 1].blocks,
+                              &out->first);
+    if (t->epilogue && status == AMPC_OK)
+        status = launch_shape(b, t->epilogue - 1, k[t->epilogue - 1].blocks,
+                              &out->second);
+    return status;
+}
+
 typedef struct Scratchpad { /* host memory that open gives back */
     ProductKey *keys;
     const char **names;
@@ -213,6 +241,7 @@ typedef struct Scratchpad { /* host memory that open gives back */
 
 static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     const PlanStep *t = b->t;
+    ampc_status status;
     *out = (GpuStep){.kind = t->kind, .name = t->name ? t->name : ""};
     switch (t->kind) {
     case PLAN_LAUNCH: return bind_launch(b, out);
@@ -220,6 +249,8 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     case PLAN_PRODUCT:
         out->product = &b->d->products[p->nproduct];
         p->names[p->nproduct] = out->name;
+        status = bind_own(b, out);
+        if (status != AMPC_OK) return status;
         return product_bind(b->s, b->program, t, out->product,
                             &p->keys[p->nproduct++]);
     case PLAN_SUM: return AMPC_OK;

@@ -58,4 +58,77 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
     T::run(la, lb, GemmOut<Out, I>{out, batch}, part);
 }
 
+/* ---- where cuBLASLt refuses ---------------------------------------------- */
+
+/* PlanProduct, as product_any does it. */
+#define PRODUCT_PLAIN 0
+#define PRODUCT_BIAS  1
+#define PRODUCT_SCALE 2
+
+/* What follows a product of P, rounded once. */
+template <class P, class Acc>
+__device__ typename P::C product_finish(Acc acc, const typename P::More *more,
+                                        long long col) {
+    if constexpr (P::how == PRODUCT_BIAS) acc = acc + (Acc)widen(more[col]);
+    if constexpr (P::how == PRODUCT_SCALE) acc = acc * (Acc)widen(more[0]);
+    return narrow<typename P::C>(acc);
+}
+
+template <class P> struct StoreAny {
+    typename P::C *c;
+    const typename P::More *more;
+    long long ld;
+    template <class Acc>
+    __device__ void operator()(long long m, long long n, Acc acc) const {
+        c[m * ld + n] = product_finish<P>(acc, more, n);
+    }
+};
+
+/* A matrix with any strides. */
+template <class T> struct AnyMatrix {
+    typedef T Element;
+    typedef long long I;
+    static constexpr bool along_k = true, table = false, pairs = false;
+    const T *p;
+    I rs, cs;
+    __device__ I row(I i) const { return i * rs; }
+    __device__ I col(I k) const { return k * cs; }
+    __device__ T load(I r, I c, bool ok) const { return ok ? p[r + c] : T(); }
+};
+
+/* The numbers of LibGemm that a product of at most one batch dim has. */
+struct ProductShape {
+    long long m, n, k, batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs;
+};
+
+/* P: A (and B), C, More (the operand's), how, Acc. */
+template <class P>
+__device__ void product_any(const typename P::A *a, const typename P::A *b,
+                            typename P::C *c, const typename P::More *more,
+                            const ProductShape &s) {
+    typedef FmaTile<typename P::Acc, 64, 64, 4, 4> T;
+    long long mt = up_div(s.m, T::m), nt = up_div(s.n, T::n);
+    UNROLL_1
+    for (long long t = blockIdx.x; t < mt * nt * s.batch; t += gridDim.x) {
+        long long batch = t / (mt * nt);
+        AnyMatrix<typename P::A> la = {a + batch * s.a_bs, s.a_rs, s.a_cs};
+        AnyMatrix<typename P::A> lb = {b + batch * s.b_bs, s.b_cs, s.b_rs};
+        StoreAny<P> out = {c + batch * s.m * s.n, more, s.n};
+        Part<long long> part = {t % mt * T::m, s.m, t / mt % nt * T::n,
+                                s.n,           0,   s.k};
+        T::run(la, lb, out, part);
+        __syncthreads();
+    }
+}
+
+/* The product lies in c: what follows it. */
+template <class P>
+__device__ void product_after(typename P::C *c, const typename P::More *more,
+                              const ProductShape &s) {
+    long long count = s.m * s.n * s.batch;
+    long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = flat_index<long long>(); i < count; i += step)
+        c[i] = product_finish<P>((typename P::Acc)widen(c[i]), more, i % s.n);
+}
+
 #endif

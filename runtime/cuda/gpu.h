@@ -41,7 +41,15 @@ typedef struct GpuLaunch {
 
 /* A matrix product, column-major: out = op(a) op(b).  Without descriptor it is
    empty: `zeros` bytes of out are cleared.                                  */
+typedef enum ProductBy {
+    BY_LIBRARY,
+    BY_LIBRARY_AND_AFTER, /* cuBLASLt, then GpuStep.second                   */
+    BY_OWN                /* GpuStep.first                                   */
+} ProductBy;
+
 typedef struct GpuProduct {
+    ProductBy by;
+    bool own, after; /* there are kernels for those                          */
     LtDesc desc;
     LtLayout la, lb, lout;
     CUdeviceptr a, b, out;
@@ -194,12 +202,15 @@ typedef struct ProductKey {
 
 ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
                          GpuProduct *p, ProductKey *key);
+/* Leaves what follows the product to a kernel.  The cublasStatus_t. */
+int product_unfuse(const LtApi *lt, GpuProduct *p, ProductKey *key);
 /* The cublasStatus_t. */
 int product_launch(const GpuDevice *d, const GpuProduct *p, const LtAlgo *algo,
                    CUstream stream);
 void product_free(const LtApi *lt, GpuProduct *p);
-/* Chooses every product's algorithm; may run them on undefined data. */
-ampc_status tune_all(ampc_session *s, const ProductKey *keys,
+/* Chooses every product's algorithm, or who does it where there is none; may
+   run them on undefined data. */
+ampc_status tune_all(ampc_session *s, ProductKey *keys,
                      const char *const *names);
 
 typedef struct CacheEntry {

@@ -147,6 +147,16 @@ static int make_desc(const LtApi *lt, const ProductKey *k, GpuProduct *p,
     return e;
 }
 
+int product_unfuse(const LtApi *lt, GpuProduct *p, ProductKey *key) {
+    lt->DescDestroy(p->desc);
+    p->desc = NULL;
+    p->alpha = 0;
+    key->epilogue = LT_EPILOGUE_DEFAULT;
+    key->pointer = LT_POINTER_HOST;
+    key->align_bias = 0;
+    return make_desc(lt, key, p, 0);
+}
+
 /* Nothing to multiply: an empty result, or a sum of nothing. */
 static bool is_empty(const LibGemm *g) {
     bool empty = g->m == 0 || g->n == 0 || g->k == 0;
@@ -174,6 +184,8 @@ ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
                       .b = gpu_address(s, program, ref[0]),
                       .out = gpu_address(s, program, ref[2]),
                       .alpha = more - bias,
+                      .own = t->second && g->nbatch_dim <= 1,
+                      .after = t->epilogue,
                       .f64 = g->a_dtype == AMPC_F64};
     if (is_empty(g)) {
         p->zeros = result_bytes(g);

@@ -152,9 +152,12 @@ static ampc_status launch(ampc_session *s, const GpuLaunch *l,
 static ampc_status multiply(ampc_session *s, const GpuStep *t) {
     GpuDevice *d = gpu_of(s);
     const GpuProduct *p = t->product;
+    if (p->by == BY_OWN) return launch(s, &t->first, t->name);
     if (p->desc) {
         int e = product_launch(d, p, &p->algo, d->work);
-        return e ? lt_fail(s, e, "cublasLtMatmul", t->name) : AMPC_OK;
+        if (e) return lt_fail(s, e, "cublasLtMatmul", t->name);
+        if (p->by == BY_LIBRARY) return AMPC_OK;
+        return launch(s, &t->second, t->name);
     }
     if (p->zeros == 0) return AMPC_OK;
     CUresult e = d->cu.MemsetD8Async(p->out, 0, p->zeros, d->work);

@@ -21,6 +21,7 @@ typedef struct Tuner {
     LtPref pref;
     CUevent begin, end;
     bool may_measure, filled;
+    unsigned refused, own; /* products */
 } Tuner;
 
 /* ---- candidates ---------------------------------------------------------- */
@@ -46,7 +47,7 @@ static int set_prefs(Tuner *t, const ProductKey *k) {
     return e;
 }
 
-/* Asks for algorithms, best guess first. */
+/* Asks for algorithms, best guess first; *n = 0: there is none. */
 static ampc_status candidates(Tuner *t, const GpuProduct *p,
                               const ProductKey *k, const char *name, int wanted,
                               LtHeuristic *found, int *n) {
@@ -63,11 +64,31 @@ static ampc_status candidates(Tuner *t, const GpuProduct *p,
         if (found[i].state == LT_SUCCESS &&
             found[i].workspace <= t->d->workspace_bytes)
             found[(*n)++] = found[i];
-    if (*n) return AMPC_OK;
-    return session_fail(t->s, AMPC_ERR_UNSUPPORTED,
-                        "step '%.200s': cuBLASLt has no algorithm for this "
-                        "product on GPU '%s'",
-                        name, t->d->name);
+    return AMPC_OK;
+}
+
+/* cuBLASLt has no algorithm: the product alone may have one, and our own kernel
+   does any. */
+static ampc_status refused(Tuner *t, GpuProduct *p, ProductKey *k,
+                           const char *name) {
+    LtHeuristic found;
+    int n = 0;
+    if (p->after) {
+        int e = product_unfuse(&t->d->lt, p, k);
+        if (e) return lt_fail(t->s, e, "description of a product", name);
+        ampc_status status = candidates(t, p, k, name, 1, &found, &n);
+        if (status != AMPC_OK) return status;
+    }
+    if (!n && !p->own)
+        return session_fail(t->s, AMPC_ERR_UNSUPPORTED,
+                            "step '%.200s': cuBLASLt has no algorithm for this "
+                            "product on GPU '%s'",
+                            name, t->d->name);
+    p->by = n ? BY_LIBRARY_AND_AFTER : BY_OWN;
+    if (n) p->algo = found.algo;
+    t->refused++;
+    t->own += !n;
+    return AMPC_OK;
 }
 
 /* ---- measuring ----------------------------------------------------------- */
@@ -127,7 +148,7 @@ static bool algo_valid(const Tuner *t, const GpuProduct *p,
            r.state == LT_SUCCESS && r.workspace <= t->d->workspace_bytes;
 }
 
-static ampc_status choose(Tuner *t, GpuProduct *p, const ProductKey *k,
+static ampc_status choose(Tuner *t, GpuProduct *p, ProductKey *k,
                           const char *name) {
     LtHeuristic found[CANDIDATES];
     Cache *c = &t->cache;
@@ -142,6 +163,7 @@ static ampc_status choose(Tuner *t, GpuProduct *p, const ProductKey *k,
     ampc_status status =
         candidates(t, p, k, name, trial ? CANDIDATES : 1, found, &n);
     if (status != AMPC_OK) return status;
+    if (!n) return refused(t, p, k, name);
     p->algo = found[0].algo;
     if (!trial) return AMPC_OK;
     status = fastest(t, p, found, n, &best);
@@ -155,12 +177,14 @@ static void apply_new(Tuner *t, const ProductKey *keys) {
     if (c->n == c->loaded || !cache_save(c)) return; /* nothing new, or lost */
     for (uint32_t i = 0; i < t->d->nproduct; i++) {
         GpuProduct *p = &t->d->products[i];
-        const LtAlgo *algo = p->desc ? cache_find(c, c->n, &keys[i]) : NULL;
+        const LtAlgo *algo = p->by == BY_LIBRARY && p->desc
+                                 ? cache_find(c, c->n, &keys[i])
+                                 : NULL;
         if (algo && algo_valid(t, p, algo)) p->algo = *algo;
     }
 }
 
-static ampc_status choose_all(Tuner *t, const ProductKey *keys,
+static ampc_status choose_all(Tuner *t, ProductKey *keys,
                               const char *const *names) {
     ampc_session *s = t->s;
     int e = t->d->lt.PrefCreate(&t->pref);
@@ -173,11 +197,16 @@ static ampc_status choose_all(Tuner *t, const ProductKey *keys,
             p->desc ? choose(t, p, &keys[i], names[i]) : AMPC_OK;
         if (status != AMPC_OK) return status;
     }
+    if (t->refused)
+        session_log(s,
+                    "cuBLASLt has no algorithm for %u products or for what "
+                    "follows them; %u are done by kernels of our own, slower",
+                    t->refused, t->own);
     apply_new(t, keys);
     return AMPC_OK;
 }
 
-ampc_status tune_all(ampc_session *s, const ProductKey *keys,
+ampc_status tune_all(ampc_session *s, ProductKey *keys,
                      const char *const *names) {
     const char *tune = secure_getenv("AMPC_TUNE");
     Tuner t = {.s = s, .d = gpu_of(s), .cache = {.s = s}};

@@ -103,6 +103,48 @@ TEST_CASE(cuda_failure, damaged_choices_are_not_used) {
     unsetenv("AMPC_TUNE");
 }
 
+/* ---- what cuBLASLt has no algorithm for ---------------------------------- */
+
+/* Losses of some steps, of products done by cuBLASLt as far as it does not
+   refuse them. */
+static void train_refused(const Model *m, const char *refuse, double loss[4],
+                          uint64_t *products) {
+    if (refuse) setenv("AMPC_SIM_REFUSE", refuse, 1);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s = open_gpu(a);
+    for (int i = 0; i < 4; i++) {
+        ampc_metrics metrics = {.size = sizeof metrics};
+        CHECK_EQ_INT(step(m, s, i, &metrics), AMPC_OK);
+        loss[i] = metrics.loss;
+    }
+    *products = sim()->calls("cublasLtMatmul");
+    a->close(s);
+    check_clean();
+    unsetenv("AMPC_SIM_REFUSE");
+}
+
+/* Eager, captured and replayed; fp32 products differ in the order of sums. */
+TEST_CASE(cuda_failure, refused_products_are_our_own_kernels) {
+    Model *const models[] = {&plain, &accumulating};
+    for (int k = 0; k < 2; k++) {
+        const Model *m = model(models[k]);
+        double want[4], fused[4], own[4], tolerance = k ? 2e-2 : 1e-5;
+        uint64_t all, some, none;
+        train_refused(m, NULL, want, &all);
+        CHECK(!strstr(log_text, "no algorithm"));
+        train_refused(m, "epilogues", fused, &some);
+        CHECK_HAS(log_text, "cuBLASLt has no algorithm for ");
+        train_refused(m, "products", own, &none);
+        CHECK_HAS(log_text, "are done by kernels of our own");
+        CHECK_MSG(all > 0 && some > 0 && none == 0, "%d %d %d", (int)all,
+                  (int)some, (int)none);
+        for (int i = 0; i < 4; i++) {
+            CHECK_REL(fused[i], want[i], tolerance);
+            CHECK_REL(own[i], want[i], tolerance);
+        }
+    }
+}
+
 /* ---- failures ------------------------------------------------------------ */
 
 /* Everything that calls the driver.  AMPC_OK, or the status that came. */

@@ -225,8 +225,19 @@ static void describe(int kind, const LtProblem *p, LtHeuristic *out) {
     out->waves = 1.0f / (float)(kind + 1);
 }
 
+/* AMPC_SIM_REFUSE: there is no algorithm for "epilogues", or for "products". */
+static bool refuses(const LtProblem *p) {
+    const char *what = getenv("AMPC_SIM_REFUSE");
+    if (!what) return false;
+    return !strcmp(what, "products") ||
+           (!strcmp(what, "epilogues") &&
+            (p->desc.epilogue != LT_EPILOGUE_DEFAULT ||
+             p->desc.pointer_mode != LT_POINTER_HOST));
+}
+
 static bool preferred(int kind, const LtProblem *p, const struct LtPref_st *f) {
     uint32_t scheme = lt_kind_reduction(kind);
+    if (refuses(p)) return false;
     if (!lt_kind_fits(kind, p) || lt_kind_workspace(kind, p) > f->workspace)
         return false;
     for (int i = 0; i < 4; i++)
