@@ -391,6 +391,23 @@ void print_graph(const Graph *g, StrBuf *sb);
 Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
                     size_t n, Module **out);
 
+/* What the command line says before a text is read. */
+typedef struct DimBind {
+    Str name; /* a symbol, or an input's name when axis >= 0 */
+    int axis; /* -1: name is a symbol */
+    int64_t value;
+} DimBind;
+
+typedef struct TextOptions {
+    const DimBind *dims;
+    int ndims;
+    int64_t seed; /* of initial values and dropout */
+} TextOptions;
+
+/* The same of a text whose symbols, as B in f32[B,4], are bound by opt. */
+Status parse_model(Arena *a, Diag *d, const char *file, const char *text,
+                   size_t n, const TextOptions *opt, Module **out);
+
 /* ---- verifier ------------------------------------------------------------ */
 
 typedef enum Stage {

@@ -78,12 +78,6 @@ typedef struct ScaleSpec {
     int64_t interval, hysteresis;
 } ScaleSpec;
 
-typedef struct DimBind {
-    Str name; /* dim_param, or input name when axis >= 0 */
-    int axis; /* -1: name is a dim_param */
-    int64_t value;
-} DimBind;
-
 typedef struct GlobRule {
     Str glob;
     bool train; /* --train or --freeze */

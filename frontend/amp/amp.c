@@ -187,11 +187,6 @@ static void disable_dropout(Graph *g, Arena *scratch) {
 
 static Status apply_options(Amp *x) {
     const Options *o = x->opt;
-    if (o->dims.len) {
-        fail(x->d, x->loc, "--dim %s: the text has its dimensions in numbers",
-             o->dims.data[0].name);
-        return ERR_USAGE;
-    }
     if (o->batchnorm_unbiased >= 0) {
         fail(x->d, x->loc,
              "--batchnorm train:%s: a text says itself how it writes running "
@@ -219,7 +214,8 @@ Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
     if (opt->heads.len)
         return fail(d, x.loc,
                     "--replace-head is for ONNX models: a .amp file is edited");
-    TRY(parse_module(a, d, path, text, n, &x.m));
+    TextOptions given = {opt->dims.data, opt->dims.len, opt->seed};
+    TRY(parse_model(a, d, path, text, n, &given, &x.m));
     TRY(apply_options(&x));
     *out = x.m;
     return verify_module(x.m, STAGE_TYPED, d);

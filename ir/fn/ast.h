@@ -1,14 +1,15 @@
 /* ast.h: definitions as trees, and their reader.
 
      def    = "def" name "(" [operand, ..] [";" attribute, ..] ")" "->"
-              result, .. "class" word ["whole"] block part*
+              result, .. ["class" word ["whole"]] block part*
+              (without a class: expanded where it is called; whole: in std.amp
+              only)
      operand   = name ["?"] [":" float | int | any]
      attribute = name ["?"] [":" int | bool | float | str | ints | axis | axes]
                  ["=" expression]
      result    = name ["?"] [":" dtype]
      grad      = "grad" "(" name, .. ")" "->" name, .. block
      part      = grad | "inference" block | "samples" block
-                 (whole: in std.amp only)
      rule      = "gradient" op, .. "(" name [".."], .. ")" "->" name [".."], ..
                  block            gradients of primitive ops, in std.amp only
      block  = "{" statement* "}"
@@ -16,12 +17,20 @@
             | "if" expression block ["else" (block | if)]
             | "for" name "in" expression block
             | "require" expression, part, ..
+            and in models and what is expanded there:
+            | variable name ":" dtype "[" expression, .. "]" ["=" expression]
+              ["{" option "=" expression, .. "}"]
+                              variable: param, frozen, buffer, state
+            | "write" name "=" expression
+            | "scope" expression block
+            | "autocast" ("off" | "on") block
      expression, loosest first:
               a if c else b (on one line);  or;  and;  not;  == != < <= > >= in;
    ..;
-              + -;  * / // %;  -a;  a[i];
-              number, "string", true, false, none, name, (a), [a, ..],
-              [a for i in list if c], name(a, .., key=a, ..)
+              + -;  * / // % @;  -a;  a[i];
+              number, "string", true, false, none, name, %name (of a node in
+              the text), (a), [a, ..], [a for i in list if c],
+              name(a, .., key=a, ..)
 
    Names are bound where they are assigned and may be bound again.  A function
    calls core ops, functions defined above it, and the built-ins of run_fn.c
@@ -30,7 +39,7 @@
 #ifndef AMPC_IR_FN_AST_H
 #define AMPC_IR_FN_AST_H
 
-#include "ir/op/op.h"
+#include "ir/ir.h"
 #include "ir/text/lex.h"
 
 typedef struct Fn Fn;
@@ -46,6 +55,7 @@ typedef enum ExprKind {
     E_BOOL,
     E_NONE,
     E_NAME,
+    E_VALUE,  /* %name                                                      */
     E_LIST,   /* args                                                       */
     E_EACH,   /* [a for name in b if c]                                     */
     E_NEG,    /* -a                                                         */
@@ -72,7 +82,8 @@ typedef enum BinaryOp {
     B_MUL,
     B_DIV,
     B_FLOORDIV,
-    B_MOD
+    B_MOD,
+    B_MATMUL
 } BinaryOp;
 
 typedef enum CalleeKind { CALLEE_OP, CALLEE_FN, CALLEE_BUILTIN } CalleeKind;
@@ -85,6 +96,7 @@ typedef struct KeyArg {
 struct Expr {
     ExprKind kind;
     int line, col;
+    int depth; /* of expressions in one another */
     Str name;
     BinaryOp op;
     int64_t i;
@@ -98,14 +110,28 @@ struct Expr {
     int builtin;
 };
 
-typedef enum StmtKind { S_ASSIGN, S_IF, S_FOR, S_REQUIRE } StmtKind;
+typedef enum StmtKind {
+    S_ASSIGN,
+    S_IF,
+    S_FOR,
+    S_REQUIRE,
+    S_VAR,
+    S_WRITE,
+    S_SCOPE,
+    S_REGION
+} StmtKind;
 
 struct Stmt {
     StmtKind kind;
+    int line, col;
     Names names;             /* assigned; the loop's variable              */
     const Expr *value;       /* or condition, or list                      */
-    VEC(const Expr *) parts; /* of the message                             */
+    VEC(const Expr *) parts; /* of the message; a variable's dimensions    */
     Block body, other;
+    VarKind var;
+    DType dtype;
+    VEC(KeyArg) keys; /* a variable's options */
+    bool off;         /* a region's autocast */
 };
 
 struct Module;
@@ -116,6 +142,13 @@ Status parse_def(Lexer *lx, Arena *a, const struct Module *m, Fn **out);
  */
 enum { MAX_RULE_OPS = 8 };
 Status parse_rule(Lexer *lx, Arena *a, Fn **out, OpCode *ops, int *n);
+
+/* One line of a model, up to the token behind it; an expression of one; the
+   type of an input.  lx stands at it, in infix mode. */
+Status parse_model_line(Lexer *lx, Arena *a, const struct Module *m, Stmt *out);
+Status parse_model_expr(Lexer *lx, Arena *a, const struct Module *m,
+                        const Expr **out);
+Status parse_model_type(Lexer *lx, Arena *a, const struct Module *m, Stmt *out);
 
 /* Index of a built-in, -1: there is none of this name. */
 int fn_builtin(Str name);

@@ -8,9 +8,10 @@
 
 /* ---- the library --------------------------------------------------------- */
 
-extern const char *const std_amp_lines[]; /* std.amp, by ir/BUILD; ends in 0 */
+/* std.amp and layers.amp, by ir/BUILD; each ends in 0 */
+extern const char *const std_amp_lines[], *const layers_amp_lines[];
 
-static VEC(Fn *) library;
+static VEC(Fn *) library, layers;
 static const Fn *rules[NUM_OPS];
 
 /* A definition or a rule. */
@@ -20,7 +21,10 @@ static Status read_one(Lexer *lx, Arena *a) {
     int n;
     if (lex_is_word(lx, "def")) {
         TRY(parse_def(lx, a, NULL, &f));
-        vec_push(a, &library, f);
+        if (f->layer)
+            vec_push(a, &layers, f);
+        else
+            vec_push(a, &library, f);
         return OK;
     }
     Token at = lx->tok;
@@ -42,18 +46,26 @@ static Status read_text(Arena *a, Diag *d, const char *file, const char *text,
     return OK;
 }
 
-/* std.amp, and the gradients that stand in ops.def.  Read once, when the first
-   name is looked up; parse_def finds the functions above the one it reads. */
+static Status read_lines(Arena *a, Diag *d, const char *file,
+                         const char *const *lines) {
+    StrBuf text = {0};
+    while (*lines) sb_puts(&text, *lines++);
+    const char *kept = arena_dup(a, text.data, text.len + 1);
+    Status s = read_text(a, d, file, kept, text.len);
+    sb_free(&text);
+    return s;
+}
+
+/* std.amp, the gradients that stand in ops.def, and layers.amp.  Read once,
+   when the first name is looked up; parse_def finds the functions above the one
+   it reads. */
 static void read_library(void) {
     static bool read;
     if (read) return;
     read = true;
     Arena *a = arena_new(); /* lives as long as the process */
-    StrBuf text = {0};
     Diag d = {0};
-    for (int i = 0; std_amp_lines[i]; i++) sb_puts(&text, std_amp_lines[i]);
-    const char *kept = arena_dup(a, text.data, text.len + 1);
-    Status s = read_text(a, &d, "std.amp", kept, text.len);
+    Status s = read_lines(a, &d, "std.amp", std_amp_lines);
     for (int op = 0; op < NUM_OPS && s == OK; op++) {
         const char *dx = op_info[op].grad_text;
         if (strncmp(dx, "dx(", 3)) continue;
@@ -61,9 +73,9 @@ static void read_library(void) {
                            dx + 3);
         s = read_text(a, &d, "ops.def", rule, strlen(rule));
     }
+    if (s == OK) s = read_lines(a, &d, "layers.amp", layers_amp_lines);
     if (s != OK) fputs(d.text.data, stderr);
     ASSERT(s == OK && "the library can be read");
-    sb_free(&text);
 }
 
 const Fn *op_gradient(OpCode op) {
@@ -91,6 +103,8 @@ const Fn *fn_find(const Module *m, const char *name, size_t n) {
         if (has_name(m->fns.data[i], name, n)) return m->fns.data[i];
     for (int i = 0; i < library.len; i++)
         if (has_name(library.data[i], name, n)) return library.data[i];
+    for (int i = 0; i < layers.len; i++)
+        if (has_name(layers.data[i], name, n)) return layers.data[i];
     return NULL;
 }
 

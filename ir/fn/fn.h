@@ -17,7 +17,10 @@
    until a target inlines it.
 
    parse_fn.c reads a definition into the tree of ast.h; run_fn.c makes the
-   nodes of a part for given operands; std.amp has the compiler's own.       */
+   nodes of a part for given operands; std.amp has the compiler's own.
+
+   A function without a class is a layer: its body's lines are those of the
+   model that calls it, variables too (model.h); layers.amp has some.        */
 #ifndef AMPC_IR_FN_FN_H
 #define AMPC_IR_FN_FN_H
 
@@ -72,6 +75,7 @@ enum { MAX_FN_OPERANDS = 16 };
    latter has the op's own info, and of the parts `grad` alone. */
 struct Fn {
     OpInfo info; /* text, counts, class, attributes: as a row of ops.def    */
+    bool layer;  /* without a class: expanded where it is called             */
     bool whole;  /* inlined by each target only                             */
     bool rule;
     bool all_in, all_out; /* of a rule: the one name is a list of all       */
@@ -88,9 +92,9 @@ struct Fn {
 
 /* ---- finding ------------------------------------------------------------- */
 
-/* A function of std.amp; NULL: there is none of this name. */
+/* An op of std.amp; NULL: there is none of this name. */
 const Fn *fn_std(const char *name);
-/* All of them, in the order of the file. */
+/* All of them, in the order of the file, layers apart. */
 int fn_std_count(void);
 const Fn *fn_std_at(int i);
 /* The module's own or the library's; m may be NULL. */

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 64 }; /* of expressions and blocks in one another */
+/* Of expressions and blocks in one another as they are written, and of a tree:
+   a chain of operators is one, too. */
+enum { MAX_DEPTH = 64, MAX_TREE = 256 };
 
 typedef struct DefParser {
     Lexer *lx;
@@ -68,6 +70,22 @@ static Status deeper(DefParser *p) {
 
 /* ---- expressions --------------------------------------------------------- */
 
+static void reach(Expr *e, const Expr *child) {
+    if (child && child->depth >= e->depth) e->depth = child->depth + 1;
+}
+
+/* An expression is whole. */
+static Status grown(DefParser *p, Expr *e) {
+    reach(e, e->a);
+    reach(e, e->b);
+    reach(e, e->c);
+    for (int i = 0; i < e->args.len; i++) reach(e, e->args.data[i]);
+    for (int i = 0; i < e->keys.len; i++) reach(e, e->keys.data[i].value);
+    if (e->depth <= MAX_TREE) return OK;
+    return lex_fail(p->lx, &p->lx->tok,
+                    "more than %d operators in one expression", MAX_TREE);
+}
+
 static Status parse_expr(DefParser *p, const Expr **out);
 static Status parse_binary(DefParser *p, int level, const Expr **out);
 
@@ -116,6 +134,8 @@ static Status find_callee(DefParser *p, const Token *at, Expr *e) {
     }
     e->callee = CALLEE_OP;
     if (op_from_text(e->name, n, &e->code) && e->code != OP_CALL) return OK;
+    if (!strcmp(e->name, "checkpoint"))
+        return lex_fail(p->lx, at, "there is no checkpoint yet");
     return lex_fail(p->lx, at, "'%.60s' is no op and no function defined above",
                     e->name);
 }
@@ -179,7 +199,18 @@ static Status parse_primary(DefParser *p, const Expr **out) {
         return lex_expect(lx, ')');
     }
     *out = e = new_expr(p, E_NAME);
-    if (lx->tok.kind == T_WORD) return parse_word(p, e);
+    if (lex_is(lx, '%')) {
+        e->kind = E_VALUE;
+        Token at = lx->tok;
+        TRY(lex_again(lx, &at, false));
+        e->name = lx->tok.text;
+        lx->infix = true;
+        return lex_next(lx);
+    }
+    if (lx->tok.kind == T_WORD) {
+        TRY(parse_word(p, e));
+        return grown(p, e);
+    }
     if (lx->tok.kind == T_NUMBER) {
         e->kind = whole ? E_INT : E_FLOAT;
         return whole ? lex_expect_int(lx, &e->i) : lex_expect_double(lx, &e->f);
@@ -190,7 +221,9 @@ static Status parse_primary(DefParser *p, const Expr **out) {
         return lex_next(lx);
     }
     e->kind = E_LIST;
-    return lex_is(lx, '[') ? parse_list(p, e) : lex_expected(lx, "a value");
+    if (!lex_is(lx, '[')) return lex_expected(lx, "a value");
+    TRY(parse_list(p, e));
+    return grown(p, e);
 }
 
 static Status parse_unary(DefParser *p, const Expr **out) {
@@ -201,7 +234,7 @@ static Status parse_unary(DefParser *p, const Expr **out) {
         TRY(lex_next(p->lx));
         TRY(parse_unary(p, &e->a));
         p->depth--;
-        return OK;
+        return grown(p, e);
     }
     TRY(parse_primary(p, out));
     while (lex_is(p->lx, '[') && p->lx->tok.line == p->lx->prev_line) {
@@ -211,6 +244,7 @@ static Status parse_unary(DefParser *p, const Expr **out) {
         TRY(lex_next(p->lx));
         TRY(parse_expr(p, &e->b));
         TRY(lex_expect(p->lx, ']'));
+        TRY(grown(p, e));
     }
     return OK;
 }
@@ -240,9 +274,12 @@ static const Operator operators[] = {{0, 0, "or", B_OR},
                                      {6, '*', NULL, B_MUL},
                                      {6, '/', NULL, B_DIV},
                                      {6, LEX_FLOORDIV, NULL, B_FLOORDIV},
-                                     {6, '%', NULL, B_MOD}};
+                                     {6, '%', NULL, B_MOD},
+                                     {6, '@', NULL, B_MATMUL}};
 
+/* A line that begins with % is a node of the text. */
 static const Operator *operator_at(const Lexer *lx, int level) {
+    if (lex_is(lx, '%') && lx->tok.line != lx->prev_line) return NULL;
     for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
         const Operator *o = &operators[i];
         if (o->level == level &&
@@ -258,7 +295,8 @@ static Status parse_binary(DefParser *p, int level, const Expr **out) {
         Expr *e = new_expr(p, E_NOT);
         *out = e;
         TRY(lex_next(p->lx));
-        return parse_binary(p, NOT_LEVEL + 1, &e->a);
+        TRY(parse_binary(p, NOT_LEVEL + 1, &e->a));
+        return grown(p, e);
     }
     TRY(parse_binary(p, level + 1, out));
     for (const Operator *o; (o = operator_at(p->lx, level));) {
@@ -268,6 +306,7 @@ static Status parse_binary(DefParser *p, int level, const Expr **out) {
         *out = e;
         TRY(lex_next(p->lx));
         TRY(parse_binary(p, level + 1, &e->b));
+        TRY(grown(p, e));
     }
     return OK;
 }
@@ -283,6 +322,7 @@ static Status parse_expr(DefParser *p, const Expr **out) {
         TRY(parse_binary(p, 0, &e->c));
         TRY(expect_word(p, "else"));
         TRY(parse_expr(p, &e->b));
+        TRY(grown(p, e));
     }
     p->depth--;
     return OK;
@@ -310,9 +350,112 @@ static Status parse_if(DefParser *p, Stmt *s) {
     return OK;
 }
 
+/* dtype "[" expression, .. "]" */
+static Status parse_dims(DefParser *p, Stmt *s) {
+    Lexer *lx = p->lx;
+    bool more;
+    if (lx->tok.kind != T_WORD ||
+        !dtype_from_text(lx->tok.text, strlen(lx->tok.text), &s->dtype))
+        return lex_expected(lx, "a type such as f32[2,3]");
+    TRY(lex_next(lx));
+    TRY(lex_open(lx, '[', ']', &more));
+    while (more) {
+        const Expr *dim;
+        if (s->parts.len == MAX_RANK)
+            return lex_fail(lx, &lx->tok, "more than %d dimensions", MAX_RANK);
+        TRY(parse_expr(p, &dim));
+        vec_push(p->a, &s->parts, dim);
+        TRY(lex_more(lx, ']', &more));
+    }
+    return OK;
+}
+
+/* Behind `param` and the like. */
+static Status parse_variable(DefParser *p, Stmt *s) {
+    Lexer *lx = p->lx;
+    bool more = false;
+    Str name;
+    s->kind = S_VAR;
+    TRY(expect_name(p, "the variable's name", &name));
+    vec_push(p->a, &s->names, name);
+    TRY(lex_expect(lx, ':'));
+    TRY(parse_dims(p, s));
+    TRY(lex_take(lx, '=', &more));
+    if (more) TRY(parse_expr(p, &s->value));
+    if (!lex_is(lx, '{')) return OK;
+    TRY(lex_open(lx, '{', '}', &more));
+    while (more) {
+        KeyArg k;
+        TRY(expect_name(p, "an option", &k.name));
+        TRY(lex_expect(lx, '='));
+        TRY(parse_expr(p, &k.value));
+        vec_push(p->a, &s->keys, k);
+        TRY(lex_more(lx, '}', &more));
+    }
+    return OK;
+}
+
+/* A word of models, which as an assigned name is a name. */
+static bool is_keyword(const Lexer *lx, const char *word) {
+    size_t at = lx->at;
+    while (at < lx->n && (lx->text[at] == ' ' || lx->text[at] == '\t')) at++;
+    return lex_is_word(lx, word) && at < lx->n && lx->text[at] != '=' &&
+           lx->text[at] != ',';
+}
+
+static Status parse_model_stmt(DefParser *p, Stmt *s, bool *is) {
+    Lexer *lx = p->lx;
+    Token at = lx->tok;
+    *is = true;
+    for (int k = 0; k <= VAR_STATE; k++) {
+        if (!is_keyword(lx, var_kind_text[k])) continue;
+        s->var = (VarKind)k;
+        TRY(lex_next(lx));
+        return parse_variable(p, s);
+    }
+    if (is_keyword(lx, "write")) {
+        Str name;
+        s->kind = S_WRITE;
+        TRY(lex_next(lx));
+        TRY(expect_name(p, "a variable", &name));
+        vec_push(p->a, &s->names, name);
+        TRY(lex_expect(lx, '='));
+        return parse_expr(p, &s->value);
+    }
+    if (is_keyword(lx, "scope")) {
+        s->kind = S_SCOPE;
+        TRY(lex_next(lx));
+        TRY(parse_expr(p, &s->value));
+        return parse_block(p, &s->body);
+    }
+    if (is_keyword(lx, "autocast")) {
+        s->kind = S_REGION;
+        TRY(lex_next(lx));
+        s->off = lex_is_word(lx, "off");
+        if (!s->off && !lex_is_word(lx, "on"))
+            return lex_fail(lx, &lx->tok, "autocast off or on");
+        TRY(lex_next(lx));
+        return parse_block(p, &s->body);
+    }
+    *is = false;
+    if (!is_keyword(lx, "checkpoint")) return OK;
+    return lex_fail(lx, &at,
+                    "checkpoint: nothing is computed twice yet; leave the word "
+                    "and its braces out");
+}
+
 static Status parse_stmt(DefParser *p, Stmt *s) {
     Lexer *lx = p->lx;
     bool is;
+    s->line = lx->tok.line;
+    s->col = lx->tok.col;
+    TRY(parse_model_stmt(p, s, &is));
+    if (is && p->fn->layer) return OK;
+    if (is) {
+        Token at = lex_token_at(lx, s->line, s->col);
+        return lex_fail(lx, &at,
+                        "a function with a class has no variables and regions");
+    }
     TRY(take_word(p, "if", &is));
     if (is) return parse_if(p, s);
     TRY(take_word(p, "for", &is));
@@ -506,6 +649,8 @@ static Status parse_header(DefParser *p) {
         TRY(parse_result(p));
         TRY(lex_take(lx, ',', &more));
     } while (more);
+    p->fn->layer = lex_is(lx, '{');
+    if (p->fn->layer) return OK;
     TRY(expect_word(p, "class"));
     TRY(parse_choice(p, amp_class_text, 7,
                      "low, full, fullout, widest, follow, any or none",
@@ -534,6 +679,10 @@ static Status parse_parts(DefParser *p) {
                        : lex_is_word(lx, "samples")   ? &f->samples
                                                       : NULL;
         if (!part || part->given) break;
+        if (f->layer)
+            return lex_fail(lx, &lx->tok,
+                            "only functions with a class have a '%s'",
+                            lx->tok.text);
         part->given = true;
         TRY(lex_next(lx));
         Token at = lx->tok;
@@ -572,6 +721,34 @@ Status parse_def(Lexer *lx, Arena *a, const Module *m, Fn **out) {
     if (f->grad.given) f->info.grad_text = "own";
     *out = f;
     return OK;
+}
+
+/* ---- lines of a model ---------------------------------------------------- */
+
+static DefParser line_parser(Lexer *lx, Arena *a, const Module *m, Fn *fn) {
+    fn->layer = true;
+    return (DefParser){.lx = lx, .a = a, .m = m, .fn = fn};
+}
+
+Status parse_model_line(Lexer *lx, Arena *a, const Module *m, Stmt *out) {
+    Fn fn = {0};
+    DefParser p = line_parser(lx, a, m, &fn);
+    *out = (Stmt){0};
+    return parse_stmt(&p, out);
+}
+
+Status parse_model_expr(Lexer *lx, Arena *a, const Module *m,
+                        const Expr **out) {
+    Fn fn = {0};
+    DefParser p = line_parser(lx, a, m, &fn);
+    return parse_expr(&p, out);
+}
+
+Status parse_model_type(Lexer *lx, Arena *a, const Module *m, Stmt *out) {
+    Fn fn = {0};
+    DefParser p = line_parser(lx, a, m, &fn);
+    *out = (Stmt){0};
+    return parse_dims(&p, out);
 }
 
 /* ---- rules --------------------------------------------------------------- */

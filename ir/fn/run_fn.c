@@ -11,64 +11,19 @@
 #include <math.h>
 #include <string.h>
 
-#include "ir/fn/fn.h"
-#include "ir/graph/ir_impl.h"
-
-typedef enum ValKind {
-    V_NONE, /* absent */
-    V_BOOL,
-    V_INT,
-    V_FLOAT,
-    V_STR,
-    V_DTYPE,
-    V_LIST,
-    V_TENSOR
-} ValKind;
-
-typedef struct Val Val;
-struct Val {
-    ValKind kind;
-    int64_t i; /* BOOL, INT; DTYPE */
-    double f;
-    Str s;
-    ValueId t;
-    const Val *list;
-    int n;
-    bool typed; /* TENSOR: the text says of which dtype */
-};
-
-typedef struct Binding {
-    Str name;
-    Val val;
-} Binding;
-
-enum { MAX_CALLS = 64, MAX_LIST = 4096, MAX_ARGS = 64 };
-
-typedef struct Run {
-    const FnCall *call;
-    const Fn *fn;
-    Builder *b;
-    Arena *a;
-    VEC(Binding) env;
-    DType wide;
-    uint32_t first; /* node of this run */
-    int start;      /* of its nodes in the order */
-    int depth;      /* of calls */
-    char *msg;
-} Run;
+#include "ir/fn/run.h"
 
 /* ---- messages ------------------------------------------------------------ */
 
-/* At a place of the text, or NULL: of the call as a whole. */
-static Status run_fail(Run *r, const Expr *at, const char *fmt, ...)
-    PRINTF_LIKE(3, 4);
-static Status run_fail(Run *r, const Expr *at, const char *fmt, ...) {
+Status run_fail(Run *r, const Expr *at, const char *fmt, ...) {
     char text[MSG_TEXT];
+    bool ours = r->model && r->fn->file == r->model->file;
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (at)
+    if (at && ours) model_failed_at(r->model, at->line, at->col);
+    if (at && !ours)
         snprintf(r->msg, MSG_TEXT, "%.180s (%.40s:%d:%d)", text,
                  r->fn->file ? r->fn->file : "def", at->line, at->col);
     else
@@ -77,31 +32,31 @@ static Status run_fail(Run *r, const Expr *at, const char *fmt, ...) {
 }
 
 static const char *kind_text(const Val *v) {
-    static const char *const text[] = {"nothing",  "a boolean", "an integer",
-                                       "a number", "text",      "a dtype",
-                                       "a list",   "a tensor"};
+    static const char *const text[] = {
+        "nothing", "a boolean", "an integer", "a number",      "text",
+        "a dtype", "a list",    "a tensor",   "an initialiser"};
     return text[v->kind];
 }
 
-static Status wants(Run *r, const Expr *at, const char *what, const Val *v) {
+Status run_wants(Run *r, const Expr *at, const char *what, const Val *v) {
     return run_fail(r, at, "%s expected, found %s", what, kind_text(v));
 }
 
 /* ---- values -------------------------------------------------------------- */
 
-static Val val_int(int64_t i) { return (Val){.kind = V_INT, .i = i}; }
+Val val_int(int64_t i) { return (Val){.kind = V_INT, .i = i}; }
 static Val val_bool(bool b) { return (Val){.kind = V_BOOL, .i = b}; }
 static Val val_float(double f) { return (Val){.kind = V_FLOAT, .f = f}; }
 static Val val_dtype(DType d) { return (Val){.kind = V_DTYPE, .i = d}; }
-static Val val_tensor(ValueId t) {
+Val val_tensor(ValueId t) {
     return (Val){.kind = is_value(t) ? V_TENSOR : V_NONE, .t = t};
 }
 
-static bool is_number(const Val *v) {
+bool val_is_number(const Val *v) {
     return v->kind == V_INT || v->kind == V_FLOAT || v->kind == V_BOOL;
 }
 
-static double number(const Val *v) {
+double val_number(const Val *v) {
     return v->kind == V_FLOAT ? v->f : (double)v->i;
 }
 
@@ -121,21 +76,21 @@ static Val val_ints(Run *r, const int64_t *v, int n) {
     return (Val){.kind = V_LIST, .list = list, .n = n};
 }
 
-static Status want_int(Run *r, const Expr *at, const Val *v, int64_t *out) {
+Status run_want_int(Run *r, const Expr *at, const Val *v, int64_t *out) {
     if (v->kind != V_INT && v->kind != V_BOOL)
-        return wants(r, at, "an integer", v);
+        return run_wants(r, at, "an integer", v);
     *out = v->i;
     return OK;
 }
 
 static Status want_bool(Run *r, const Expr *at, const Val *v, bool *out) {
-    if (v->kind != V_BOOL) return wants(r, at, "true or false", v);
+    if (v->kind != V_BOOL) return run_wants(r, at, "true or false", v);
     *out = v->i != 0;
     return OK;
 }
 
 static Status want_dtype(Run *r, const Expr *at, const Val *v, DType *out) {
-    if (v->kind != V_DTYPE) return wants(r, at, "a dtype", v);
+    if (v->kind != V_DTYPE) return run_wants(r, at, "a dtype", v);
     *out = (DType)v->i;
     return OK;
 }
@@ -144,11 +99,11 @@ static Status want_dtype(Run *r, const Expr *at, const Val *v, DType *out) {
 static Status want_ints(Run *r, const Expr *at, const Val *v, int64_t **out,
                         int *n) {
     bool one = v->kind == V_INT;
-    if (!one && v->kind != V_LIST) return wants(r, at, "a list", v);
+    if (!one && v->kind != V_LIST) return run_wants(r, at, "a list", v);
     *n = one ? 1 : v->n;
     *out = NEW_ARRAY(r->a, int64_t, *n + 1);
     for (int i = 0; i < *n; i++)
-        TRY(want_int(r, at, one ? v : &v->list[i], &(*out)[i]));
+        TRY(run_want_int(r, at, one ? v : &v->list[i], &(*out)[i]));
     return OK;
 }
 
@@ -163,7 +118,8 @@ static Status want_shape(Run *r, const Expr *at, const Val *v, Type *out) {
 }
 
 static bool val_same(const Val *a, const Val *b) {
-    if (is_number(a) && is_number(b)) return number(a) == number(b);
+    if (val_is_number(a) && val_is_number(b))
+        return val_number(a) == val_number(b);
     if (a->kind != b->kind) return false;
     if (a->kind == V_LIST) {
         bool same = a->n == b->n;
@@ -175,23 +131,28 @@ static bool val_same(const Val *a, const Val *b) {
            (a->kind == V_STR ? a->s == b->s : a->i == b->i);
 }
 
+/* What a text makes us do is bounded, whatever it says. */
+static Status count_work(Run *r, const Expr *at, int64_t n) {
+    *r->work += n;
+    if (*r->work <= MAX_WORK) return OK;
+    return run_fail(r, at, "more than %d steps at compile time", MAX_WORK);
+}
+
 /* ---- names --------------------------------------------------------------- */
 
-static Val *lookup(Run *r, Str name) {
+Val *run_lookup(Run *r, Str name) {
     for (int i = r->env.len - 1; i >= 0; i--)
         if (r->env.data[i].name == name) return &r->env.data[i].val;
     return NULL;
 }
 
-static void bind(Run *r, Str name, Val v) {
-    Val *old = lookup(r, name);
+void run_bind(Run *r, Str name, Val v) {
+    Val *old = run_lookup(r, name);
     if (old)
         *old = v;
     else
         vec_push(r->a, &r->env, (Binding){name, v});
 }
-
-static Status eval(Run *r, const Expr *e, Val *out);
 
 /* ---- nodes --------------------------------------------------------------- */
 
@@ -202,6 +163,7 @@ typedef struct Made {
     Attr attrs[MAX_OP_ATTRS]; /* n.attrs while they are read */
     DType dtype;              /* asked for; NUM_DTYPES: by rule */
     Type gen;                 /* of a generator; rank -1: none  */
+    Str scope;                /* of a layer */
 } Made;
 
 static Made made_new(OpCode op, const Fn *fn) {
@@ -221,24 +183,49 @@ static DType stored(const Run *r, const Made *m, DType d) {
     return r->wide;
 }
 
-static Status run_block(Run *r, const Block *b);
 static Status start_run(Run *r, const FnCall *call, Builder *b, char *msg);
 static Status take_results(Run *r, ValueId *out);
 
 /* The body of a function called inside, in place. */
-static Status expand_call(Run *r, const Expr *at, const Node *n,
+static Status expand_call(Run *r, const Expr *at, const Made *m,
                           const DType *want, ValueId *out) {
     char msg[MSG_TEXT];
-    Run inner = {.depth = r->depth + 1};
-    FnCall call = fn_call(n);
+    Run inner = {.depth = r->depth + 1, .work = r->work};
+    FnCall call = fn_call(&m->n);
+    const char *name = m->info->text;
     call.want = want;
-    call.flat = true;
+    call.flat = r->call->flat;
+    if (call.fn->layer) inner.model = r->model;
+    if (inner.model) inner.scope = model_call_scope(r, call.fn, m->scope);
     if (inner.depth > MAX_CALLS) return run_fail(r, at, "calls nest too deep");
     Status s = start_run(&inner, &call, r->b, msg);
-    if (s == OK) s = run_block(&inner, &n->fn->body.block);
+    if (s == OK) s = run_block(&inner, &call.fn->body.block);
     if (s == OK) s = take_results(&inner, out);
     arena_free(inner.a);
-    return s == OK ? OK : run_fail(r, at, "%s: %s", n->fn->info.text, msg);
+    return s == OK ? OK : run_fail(r, at, "%s: %s", name, msg);
+}
+
+/* A layer is what its body makes in the model. */
+static Status expand_layer(Run *r, const Expr *at, const Made *m, Val *out) {
+    const OpInfo *info = m->info;
+    if (m->n.nin < info->in_min || m->n.nin > info->in_max)
+        return run_fail(r, at, "%s takes %d to %d operands, found %d",
+                        info->text, info->in_min, info->in_max, m->n.nin);
+    if (m->n.nout < info->out_min || m->n.nout > info->out_max)
+        return run_fail(r, at, "%s gives %d to %d results", info->text,
+                        info->out_min, info->out_max);
+    ValueId *made = NEW_ARRAY(r->a, ValueId, m->n.nout);
+    TRY(expand_call(r, at, m, NULL, made));
+    *out = m->n.nout == 1 ? val_tensor(made[0]) : val_list(r, made, m->n.nout);
+    return OK;
+}
+
+/* Where a node of a model comes from. */
+static void set_place(Run *r, const Expr *at) {
+    Loc *loc = &r->b->loc;
+    if (r->fn->file == r->model->file)
+        *loc = (Loc){.file = r->fn->file, .line = at->line, .col = at->col};
+    loc->amp = r->model->amp;
 }
 
 static Status make(Run *r, const Expr *at, Made *m, Val *out) {
@@ -251,6 +238,7 @@ static Status make(Run *r, const Expr *at, Made *m, Val *out) {
     ValueId *made = NEW_ARRAY(r->a, ValueId, nout);
     DType *want = NEW_ARRAY(r->a, DType, nout);
     m->n.attrs = m->attrs;
+    if (r->model) set_place(r, at);
     for (int i = 0; i < nout; i++) {
         given[i] = type_by_rule();
         if (m->gen.rank >= 0) given[i] = m->gen;
@@ -262,7 +250,7 @@ static Status make(Run *r, const Expr *at, Made *m, Val *out) {
     for (int i = 0; i < nout; i++)
         given[i].dtype = want[i] = stored(r, m, type_get(types[i])->dtype);
     if (m->n.fn && r->call->flat) {
-        TRY(expand_call(r, at, &m->n, want, made));
+        TRY(expand_call(r, at, m, want, made));
     } else {
         if (node_make(r->b, &m->n, given, NULL, &id, msg))
             return run_fail(r, at, "%s: %s", m->info->text, msg);
@@ -279,7 +267,7 @@ static Status scalar_for(Run *r, const Expr *at, const Val *v, DType d,
                          ValueId *out) {
     Graph *g = r->b->g;
     if (dtype_is_float(d)) {
-        *out = graph_scalar(g, r->wide, number(v));
+        *out = graph_scalar(g, r->wide, val_number(v));
         return OK;
     }
     if (v->kind == V_FLOAT && v->f != floor(v->f))
@@ -306,10 +294,10 @@ static Status take_operands(Run *r, const Expr *at, const Val *v, int n,
         bool real = m->n.fn && i < m->n.fn->operands.len &&
                     m->n.fn->operands.data[i].kind == FO_FLOAT;
         DType d = i < skip ? DT_BOOL : real ? DT_F32 : beside;
-        if (is_number(&v[i]))
+        if (val_is_number(&v[i]))
             TRY(scalar_for(r, at, &v[i], d, &m->n.in[i]));
         else if (v[i].kind != V_TENSOR && v[i].kind != V_NONE)
-            return wants(r, at, "a tensor or a number", &v[i]);
+            return run_wants(r, at, "a tensor or a number", &v[i]);
     }
     m->n.nin = n;
     return OK;
@@ -330,7 +318,7 @@ static Status known_arithmetic(Run *r, const Expr *e, const Val *a,
     int64_t i = 0, x = a->i, y = b->i;
     bool ok = true;
     if (e->op == B_DIV || !whole) {
-        double p = number(a), q = number(b);
+        double p = val_number(a), q = val_number(b);
         double f = e->op == B_ADD   ? p + q
                    : e->op == B_SUB ? p - q
                    : e->op == B_MUL ? p * q
@@ -358,11 +346,13 @@ static Status known_list(Run *r, const Expr *e, const Val *a, const Val *b,
                          Val *out) {
     int64_t lo, hi;
     bool range = e->op == B_RANGE;
-    if (range) TRY(want_int(r, e, a, &lo));
-    if (range) TRY(want_int(r, e, b, &hi));
+    if (range) TRY(run_want_int(r, e, a, &lo));
+    if (range) TRY(run_want_int(r, e, b, &hi));
     int64_t n = !range ? a->n + b->n : hi > lo ? hi - lo : 0;
     if (range && (n > MAX_LIST || n < 0))
-        return run_fail(r, e, "the list is too long");
+        return run_fail(r, e, "the list is too long: at most %d elements",
+                        MAX_LIST);
+    TRY(count_work(r, e, n));
     Val *list = NEW_ARRAY(r->a, Val, n + 1);
     for (int i = 0; i < (int)n; i++)
         list[i] = range      ? val_int(lo + i)
@@ -372,24 +362,41 @@ static Status known_list(Run *r, const Expr *e, const Val *a, const Val *b,
     return OK;
 }
 
+static void put_part(Run *r, StrBuf *sb, const Val *v);
+
+/* "block." + i */
+static Status known_text(Run *r, const Expr *e, const Val *a, const Val *b,
+                         Val *out) {
+    StrBuf sb = {0};
+    if (b->kind != V_STR && b->kind != V_INT)
+        return run_wants(r, e, "text or an integer", b);
+    put_part(r, &sb, a);
+    put_part(r, &sb, b);
+    bool fits = sb.len <= MAX_LIST;
+    *out = (Val){.kind = V_STR, .s = intern_n(sb.data, fits ? sb.len : 0)};
+    sb_free(&sb);
+    return fits ? OK : run_fail(r, e, "the text is too long");
+}
+
 static Status known_binary(Run *r, const Expr *e, const Val *a, const Val *b,
                            Val *out) {
     bool found = false, lists = a->kind == V_LIST && b->kind == V_LIST;
     if (e->op == B_RANGE || (e->op == B_ADD && lists))
         return known_list(r, e, a, b, out);
+    if (e->op == B_ADD && a->kind == V_STR) return known_text(r, e, a, b, out);
     if (e->op == B_EQ || e->op == B_NE) {
         *out = val_bool(val_same(a, b) == (e->op == B_EQ));
         return OK;
     }
     if (e->op == B_IN) {
-        if (b->kind != V_LIST) return wants(r, e, "a list", b);
+        if (b->kind != V_LIST) return run_wants(r, e, "a list", b);
         for (int i = 0; i < b->n; i++) found |= val_same(a, &b->list[i]);
         *out = val_bool(found);
         return OK;
     }
-    if (!is_number(a)) return wants(r, e, "a number", a);
-    if (!is_number(b)) return wants(r, e, "a number", b);
-    double x = number(a), y = number(b);
+    if (!val_is_number(a)) return run_wants(r, e, "a number", a);
+    if (!val_is_number(b)) return run_wants(r, e, "a number", b);
+    double x = val_number(a), y = val_number(b);
     switch (e->op) {
     case B_LT: *out = val_bool(x < y); return OK;
     case B_LE: *out = val_bool(x <= y); return OK;
@@ -406,9 +413,9 @@ static Status eval_binary(Run *r, const Expr *e, Val *out) {
         [B_GT] = OP_GREATER, [B_GE] = OP_GREATER_EQUAL, [B_IN] = NUM_OPS,
         [B_RANGE] = NUM_OPS, [B_ADD] = OP_ADD,          [B_SUB] = OP_SUB,
         [B_MUL] = OP_MUL,    [B_DIV] = OP_DIV,          [B_FLOORDIV] = NUM_OPS,
-        [B_MOD] = OP_MOD};
+        [B_MOD] = OP_MOD,    [B_MATMUL] = OP_MATMUL};
     Val v[2];
-    TRY(eval(r, e->a, &v[0]));
+    TRY(run_eval(r, e->a, &v[0]));
     bool logic = e->op == B_AND || e->op == B_OR;
     if (logic && v[0].kind != V_TENSOR) { /* the right side only if needed */
         bool left;
@@ -417,13 +424,13 @@ static Status eval_binary(Run *r, const Expr *e, Val *out) {
             *out = val_bool(left);
             return OK;
         }
-        TRY(eval(r, e->b, out));
+        TRY(run_eval(r, e->b, out));
         return want_bool(r, e->b, out, &left);
     }
-    TRY(eval(r, e->b, &v[1]));
-    if (v[0].kind != V_TENSOR && v[1].kind != V_TENSOR)
+    TRY(run_eval(r, e->b, &v[1]));
+    if (v[0].kind != V_TENSOR && v[1].kind != V_TENSOR && e->op != B_MATMUL)
         return known_binary(r, e, &v[0], &v[1], out);
-    if (ops[e->op] == NUM_OPS) return wants(r, e, "a known value", v);
+    if (ops[e->op] == NUM_OPS) return run_wants(r, e, "a known value", v);
     TRY(elementwise(r, e, ops[e->op], v, 2, out));
     if (e->op != B_NE) return OK;
     v[0] = *out;
@@ -433,7 +440,7 @@ static Status eval_binary(Run *r, const Expr *e, Val *out) {
 static Status eval_unary(Run *r, const Expr *e, Val *out) {
     bool neg = e->kind == E_NEG, b;
     Val v;
-    TRY(eval(r, e->a, &v));
+    TRY(run_eval(r, e->a, &v));
     if (v.kind == V_TENSOR)
         return elementwise(r, e, neg ? OP_NEG : OP_NOT, &v, 1, out);
     if (!neg) {
@@ -441,7 +448,7 @@ static Status eval_unary(Run *r, const Expr *e, Val *out) {
         *out = val_bool(!b);
         return OK;
     }
-    if (!is_number(&v)) return wants(r, e, "a number", &v);
+    if (!val_is_number(&v)) return run_wants(r, e, "a number", &v);
     *out = v.kind == V_FLOAT ? val_float(-v.f) : val_int(-v.i);
     return OK;
 }
@@ -449,16 +456,17 @@ static Status eval_unary(Run *r, const Expr *e, Val *out) {
 static Status eval_each(Run *r, const Expr *e, Val *out) {
     Val all, keep = val_bool(true);
     int n = 0, outside = r->env.len;
-    TRY(eval(r, e->b, &all));
-    if (all.kind != V_LIST) return wants(r, e->b, "a list", &all);
+    TRY(run_eval(r, e->b, &all));
+    if (all.kind != V_LIST) return run_wants(r, e->b, "a list", &all);
+    TRY(count_work(r, e, all.n));
     Val *list = NEW_ARRAY(r->a, Val, all.n + 1);
     vec_push(r->a, &r->env, (Binding){e->name, all});
     for (int i = 0; i < all.n; i++) {
         bool kept;
         r->env.data[outside].val = all.list[i];
-        if (e->c) TRY(eval(r, e->c, &keep));
+        if (e->c) TRY(run_eval(r, e->c, &keep));
         TRY(want_bool(r, e, &keep, &kept));
-        if (kept) TRY(eval(r, e->a, &list[n++]));
+        if (kept) TRY(run_eval(r, e->a, &list[n++]));
     }
     r->env.len = outside;
     *out = (Val){.kind = V_LIST, .list = list, .n = n};
@@ -472,13 +480,13 @@ static Status take_attr(Run *r, const Expr *at, AttrKey key, const Val *v,
     int64_t *ints;
     out->key = key;
     switch (attr_get(key)->kind) {
-    case ATTR_INT: return want_int(r, at, v, &out->u.i);
+    case ATTR_INT: return run_want_int(r, at, v, &out->u.i);
     case ATTR_FLOAT:
-        if (!is_number(v)) return wants(r, at, "a number", v);
-        out->u.f = number(v);
+        if (!val_is_number(v)) return run_wants(r, at, "a number", v);
+        out->u.f = val_number(v);
         return OK;
     case ATTR_STR:
-        if (v->kind != V_STR) return wants(r, at, "text", v);
+        if (v->kind != V_STR) return run_wants(r, at, "text", v);
         out->u.s = v->s;
         return OK;
     case ATTR_INTS:
@@ -495,7 +503,7 @@ static Status take_keys(Run *r, const Expr *e, Made *m) {
         const KeyArg *k = &e->keys.data[i];
         Val v;
         int a = 0;
-        TRY(eval(r, k->value, &v));
+        TRY(run_eval(r, k->value, &v));
         if (v.kind == V_NONE) continue;
         while (a < m->info->nattr &&
                strcmp(attr_get(m->info->attrs[a])->text, k->name) != 0)
@@ -507,6 +515,9 @@ static Status take_keys(Run *r, const Expr *e, Made *m) {
             TRY(want_dtype(r, k->value, &v, &m->dtype));
         } else if (strcmp(k->name, "shape") == 0 && m->info->kind == KIND_GEN) {
             TRY(want_shape(r, k->value, &v, &m->gen));
+        } else if (strcmp(k->name, "scope") == 0 && m->n.fn && m->n.fn->layer) {
+            if (v.kind != V_STR) return run_wants(r, k->value, "text", &v);
+            m->scope = v.s;
         } else {
             return run_fail(r, k->value, "%s has no attribute '%.40s'",
                             m->info->text, k->name);
@@ -559,13 +570,13 @@ static bool known_op(OpCode op, const Val *v, int n, Val *out) {
     static const OpCode plain[] = {OP_SQRT,  OP_EXP,  OP_LOG,  OP_ABS,
                                    OP_FLOOR, OP_CEIL, OP_TANH, OP_RSQRT};
     if (n == 2 && (op == OP_MIN || op == OP_MAX)) {
-        bool first = (number(&v[0]) < number(&v[1])) == (op == OP_MIN);
+        bool first = (val_number(&v[0]) < val_number(&v[1])) == (op == OP_MIN);
         *out = v[first ? 0 : 1];
         return true;
     }
     for (size_t i = 0; n == 1 && i < sizeof plain / sizeof *plain; i++)
         if (plain[i] == op) {
-            *out = val_float(eval_expr_f(op, number(&v[0]), 0));
+            *out = val_float(eval_expr_f(op, val_number(&v[0]), 0));
             return true;
         }
     return false;
@@ -582,12 +593,14 @@ static Status make_call(Run *r, const Expr *e, int nout, const Val *v, int n,
     bool known = n > 0, same;
     Made m = made_new(e->code, e->callee == CALLEE_FN ? e->fn : NULL);
     m.n.nout = nout;
-    for (int i = 0; i < n; i++) known &= is_number(&v[i]);
+    for (int i = 0; i < n; i++) known &= val_is_number(&v[i]);
     if (known && !m.n.fn && known_op(m.n.op, v, n, out)) return OK;
     TRY(take_operands(r, e, v, n, &m));
     TRY(take_keys(r, e, &m));
     if (r->fn->rule) inherit_attrs(r, e, &m);
     count_results(&m);
+    m.n.attrs = m.attrs;
+    if (m.n.fn && m.n.fn->layer) return expand_layer(r, e, &m, out);
     TRY(shortcut(r, e, &m, &same, out));
     return same ? OK : make(r, e, &m, out);
 }
@@ -601,16 +614,16 @@ static const struct {
 #include "ir/fn/builtins.def"
 };
 
-typedef enum Builtin {
-#define BUILTIN(name, takes) F_##name,
-#include "ir/fn/builtins.def"
-    NUM_BUILTINS
-} Builtin;
-
 int fn_builtin(Str name) {
     for (int i = 0; i < NUM_BUILTINS; i++)
         if (strcmp(builtins[i].name, name) == 0) return i;
     return -1;
+}
+
+/* A built-in that needs no operands is a value. */
+static bool builtin_value(Str name, int *out) {
+    *out = fn_builtin(name);
+    return *out >= 0 && !*builtins[*out].takes;
 }
 
 typedef struct Arg {
@@ -622,12 +635,13 @@ typedef struct Arg {
 
 static Status take_arg(Run *r, const Expr *e, char kind, const Val *v, Arg *a) {
     switch (kind) {
-    case 'i': return want_int(r, e, v, &a->i);
+    case 'i': return run_want_int(r, e, v, &a->i);
     case 'd': return want_dtype(r, e, v, &a->d);
     case 's': return want_shape(r, e, v, &a->shape);
-    case 'l': return v->kind == V_LIST ? OK : wants(r, e, "a list", v);
+    case 'n': return val_is_number(v) ? OK : run_wants(r, e, "a number", v);
+    case 'l': return v->kind == V_LIST ? OK : run_wants(r, e, "a list", v);
     case 't':
-        if (v->kind != V_TENSOR) return wants(r, e, "a tensor", v);
+        if (v->kind != V_TENSOR) return run_wants(r, e, "a tensor", v);
         a->t = tensor_type(r, v);
     }
     return OK;
@@ -661,7 +675,7 @@ static ValueId round_to(Run *r, ValueId v, DType d);
 
 /* What has a name keeps its dtype. */
 static ValueId cast_to(Run *r, ValueId v, DType d) {
-    bool named = false;
+    bool named = r->model;
     for (int i = 0; i < r->env.len; i++)
         named |= same_value(r->env.data[i].val.t, v);
     return named ? b_cast(r->b, v, d) : round_to(r, v, d);
@@ -712,16 +726,31 @@ static Status eval_builtin(Run *r, const Expr *e, const Val *v, Val *out) {
         if (value_is_splat(r->b->g, v->t, &number)) *out = val_float(number);
         break;
     case F_grad_dtype: *out = val_dtype(grad_dtype(r->b->g, v->t)); break;
+    case F_rng:
+    case F_salt:
+    case F_zeros:
+    case F_ones:
+    case F_normal:
+    case F_uniform:
+    case F_kaiming:
+    case F_xavier: return model_builtin(r, e, v, out);
     case NUM_BUILTINS: ASSERT(!"a built-in");
     }
     return OK;
+}
+
+static Status eval_value(Run *r, const Expr *e, int builtin, Val *out) {
+    Expr call = *e;
+    call.builtin = builtin;
+    return eval_builtin(r, &call, NULL, out);
 }
 
 static Status eval_call(Run *r, const Expr *e, int nout, Val *out) {
     Val v[MAX_ARGS] = {{0}};
     if (e->args.len > MAX_ARGS)
         return run_fail(r, e, "more than %d operands", MAX_ARGS);
-    for (int i = 0; i < e->args.len; i++) TRY(eval(r, e->args.data[i], &v[i]));
+    for (int i = 0; i < e->args.len; i++)
+        TRY(run_eval(r, e->args.data[i], &v[i]));
     if (e->callee == CALLEE_BUILTIN) return eval_builtin(r, e, v, out);
     if (e->callee == CALLEE_OP && e->args.len == 1 && v->kind == V_LIST &&
         op_info[e->code].in_max < 0)
@@ -729,12 +758,14 @@ static Status eval_call(Run *r, const Expr *e, int nout, Val *out) {
     return make_call(r, e, nout, v, e->args.len, out);
 }
 
-static Status eval(Run *r, const Expr *e, Val *out) {
+Status run_eval(Run *r, const Expr *e, Val *out) {
     Val v, at, *list;
     const Val *bound;
     int64_t i;
+    int builtin;
     DType d;
     bool yes;
+    TRY(count_work(r, e, 1));
     switch (e->kind) {
     case E_INT: *out = val_int(e->i); return OK;
     case E_FLOAT: *out = val_float(e->f); return OK;
@@ -742,17 +773,27 @@ static Status eval(Run *r, const Expr *e, Val *out) {
     case E_BOOL: *out = val_bool(e->i); return OK;
     case E_NONE: *out = (Val){.kind = V_NONE}; return OK;
     case E_NAME:
-        if ((bound = lookup(r, e->name)))
+        if ((bound = run_lookup(r, e->name)))
             *out = *bound;
+        else if (r->model && model_lookup(r, e->name, out))
+            return OK;
         else if (dtype_from_text(e->name, strlen(e->name), &d))
             *out = val_dtype(d);
+        else if (builtin_value(e->name, &builtin))
+            return eval_value(r, e, builtin, out);
         else
             return run_fail(r, e, "'%.60s' has no value here", e->name);
         return OK;
+    case E_VALUE:
+        *out =
+            val_tensor(r->model ? graph_find_name(r->b->g, e->name) : NO_VALUE);
+        if (out->kind == V_TENSOR) return OK;
+        return run_fail(r, e, "'%%%.60s' is not defined here", e->name);
     case E_LIST:
+        TRY(count_work(r, e, e->args.len));
         list = NEW_ARRAY(r->a, Val, e->args.len + 1);
         for (int k = 0; k < e->args.len; k++)
-            TRY(eval(r, e->args.data[k], &list[k]));
+            TRY(run_eval(r, e->args.data[k], &list[k]));
         *out = (Val){.kind = V_LIST, .list = list, .n = e->args.len};
         return OK;
     case E_EACH: return eval_each(r, e, out);
@@ -760,10 +801,10 @@ static Status eval(Run *r, const Expr *e, Val *out) {
     case E_NOT: return eval_unary(r, e, out);
     case E_BINARY: return eval_binary(r, e, out);
     case E_INDEX:
-        TRY(eval(r, e->a, &v));
-        TRY(eval(r, e->b, &at));
-        if (v.kind != V_LIST) return wants(r, e, "a list", &v);
-        TRY(want_int(r, e->b, &at, &i));
+        TRY(run_eval(r, e->a, &v));
+        TRY(run_eval(r, e->b, &at));
+        if (v.kind != V_LIST) return run_wants(r, e, "a list", &v);
+        TRY(run_want_int(r, e->b, &at, &i));
         if (i < 0) i += v.n;
         if (i < 0 || i >= v.n)
             return run_fail(r, e->b, "element %" PRId64 " of %d", at.i, v.n);
@@ -771,9 +812,9 @@ static Status eval(Run *r, const Expr *e, Val *out) {
         return OK;
     case E_CALL: return eval_call(r, e, 1, out);
     case E_COND:
-        TRY(eval(r, e->c, &v));
+        TRY(run_eval(r, e->c, &v));
         TRY(want_bool(r, e->c, &v, &yes));
-        return eval(r, yes ? e->a : e->b, out);
+        return run_eval(r, yes ? e->a : e->b, out);
     }
     return OK;
 }
@@ -789,6 +830,7 @@ static void put_part(Run *r, StrBuf *sb, const Val *v) {
     case V_STR: sb_puts(sb, v->s); break;
     case V_DTYPE: sb_puts(sb, dtype_info[v->i].text); break;
     case V_TENSOR: sb_puts(sb, TXT(tensor_type(r, v))); break;
+    case V_INIT: sb_puts(sb, kind_text(v)); break;
     case V_LIST:
         sb_puts(sb, "[");
         for (int i = 0; i < v->n; i++) {
@@ -803,17 +845,22 @@ static void put_part(Run *r, StrBuf *sb, const Val *v) {
 static Status run_require(Run *r, const Stmt *s) {
     Val c;
     bool ok;
-    TRY(eval(r, s->value, &c));
+    TRY(run_eval(r, s->value, &c));
     TRY(want_bool(r, s->value, &c, &ok));
     if (ok) return OK;
     StrBuf sb = {0};
     Status status = OK;
     for (int i = 0; i < s->parts.len && status == OK; i++) {
         Val v;
-        status = eval(r, s->parts.data[i], &v);
+        status = run_eval(r, s->parts.data[i], &v);
         if (status == OK) put_part(r, &sb, &v);
     }
-    if (status == OK) snprintf(r->msg, MSG_TEXT, "%s", sb.data ? sb.data : "");
+    if (status == OK) {
+        snprintf(r->msg, MSG_TEXT, "%.*s", MSG_TEXT - 1,
+                 sb.data ? sb.data : "");
+        if (r->model && r->fn->file == r->model->file)
+            model_failed_at(r->model, s->line, s->col);
+    }
     sb_free(&sb);
     return ERR_USER;
 }
@@ -829,24 +876,29 @@ static bool is_unwanted(const Run *r, Str name) {
 }
 
 static Status run_assign(Run *r, const Stmt *s) {
+    uint32_t first = (uint32_t)r->b->g->nodes.len;
     int n = s->names.len;
     Val v;
     if (n == 1 && is_unwanted(r, s->names.data[0])) return OK;
     if (s->value->kind == E_CALL)
         TRY(eval_call(r, s->value, n, &v));
     else
-        TRY(eval(r, s->value, &v));
+        TRY(run_eval(r, s->value, &v));
     if (n == 1) {
-        bind(r, s->names.data[0], v);
+        if (r->model) model_name(r, first, s->names.data[0], &v);
+        run_bind(r, s->names.data[0], v);
         return OK;
     }
     if (v.kind != V_LIST || v.n != n)
         return run_fail(r, s->value, "%d values expected", n);
-    for (int i = 0; i < n; i++) bind(r, s->names.data[i], v.list[i]);
+    for (int i = 0; i < n; i++) {
+        if (r->model) model_name(r, first, s->names.data[i], &v.list[i]);
+        run_bind(r, s->names.data[i], v.list[i]);
+    }
     return OK;
 }
 
-static Status run_block(Run *r, const Block *b) {
+Status run_block(Run *r, const Block *b) {
     for (int i = 0; i < b->len; i++) {
         const Stmt *s = &b->data[i];
         Val v;
@@ -855,18 +907,22 @@ static Status run_block(Run *r, const Block *b) {
         case S_ASSIGN: TRY(run_assign(r, s)); break;
         case S_REQUIRE: TRY(run_require(r, s)); break;
         case S_IF:
-            TRY(eval(r, s->value, &v));
+            TRY(run_eval(r, s->value, &v));
             TRY(want_bool(r, s->value, &v, &yes));
             TRY(run_block(r, yes ? &s->body : &s->other));
             break;
         case S_FOR:
-            TRY(eval(r, s->value, &v));
-            if (v.kind != V_LIST) return wants(r, s->value, "a list", &v);
+            TRY(run_eval(r, s->value, &v));
+            if (v.kind != V_LIST) return run_wants(r, s->value, "a list", &v);
             for (int k = 0; k < v.n; k++) {
-                bind(r, s->names.data[0], v.list[k]);
+                run_bind(r, s->names.data[0], v.list[k]);
                 TRY(run_block(r, &s->body));
             }
             break;
+        case S_VAR:
+        case S_WRITE:
+        case S_SCOPE:
+        case S_REGION: TRY(run_model_stmt(r, s)); break;
         }
     }
     return OK;
@@ -916,7 +972,7 @@ static Status find_attr(Run *r, const FnAttr *a, Attr *x, bool *found) {
     if (given) {
         *x = *given;
     } else if (a->dflt) {
-        TRY(eval(r, a->dflt, &v));
+        TRY(run_eval(r, a->dflt, &v));
         TRY(take_attr(r, a->dflt, a->key, &v, x));
     } else if (!a->optional) {
         return run_fail(r, NULL, "needs attribute '%s'", a->name);
@@ -926,7 +982,7 @@ static Status find_attr(Run *r, const FnAttr *a, Attr *x, bool *found) {
     return OK;
 }
 
-static void open_run(Run *r, const FnCall *call, Builder *b, char *msg) {
+void run_open(Run *r, const FnCall *call, Builder *b, char *msg) {
     *r = (Run){.call = call,
                .fn = call->fn,
                .b = b,
@@ -935,19 +991,23 @@ static void open_run(Run *r, const FnCall *call, Builder *b, char *msg) {
                .wide = DT_F32,
                .first = (uint32_t)b->g->nodes.len,
                .start = b->g->order.len,
-               .depth = r->depth};
+               .depth = r->depth,
+               .work = r->work,
+               .model = r->model,
+               .scope = r->scope};
+    if (!r->work) r->work = &r->own_work;
     for (int i = 0; i < call->nin; i++)
         if (is_value(call->in[i]) && value_dtype(b->g, call->in[i]) == DT_F64)
             r->wide = DT_F64;
     for (int i = 0; i < r->fn->operands.len; i++)
-        bind(r, r->fn->operands.data[i].name,
-             r->fn->all_in
-                 ? val_list(r, call->in, call->nin)
-                 : val_tensor(i < call->nin ? call->in[i] : NO_VALUE));
+        run_bind(r, r->fn->operands.data[i].name,
+                 r->fn->all_in
+                     ? val_list(r, call->in, call->nin)
+                     : val_tensor(i < call->nin ? call->in[i] : NO_VALUE));
 }
 
 static Status start_run(Run *r, const FnCall *call, Builder *b, char *msg) {
-    open_run(r, call, b, msg);
+    run_open(r, call, b, msg);
     for (int i = 0; i < r->fn->attrs.len; i++) {
         const FnAttr *a = &r->fn->attrs.data[i];
         Attr x = {0};
@@ -981,8 +1041,9 @@ static Status take_value(Run *r, const Val *v, Str name, DType d,
                          ValueId *out) {
     *out = NO_VALUE;
     if (!v || v->kind == V_NONE) return OK;
-    if (is_number(v)) {
-        *out = graph_scalar(r->b->g, d == NUM_DTYPES ? r->wide : d, number(v));
+    if (val_is_number(v)) {
+        *out =
+            graph_scalar(r->b->g, d == NUM_DTYPES ? r->wide : d, val_number(v));
         return OK;
     }
     if (v->kind != V_TENSOR)
@@ -992,11 +1053,23 @@ static Status take_value(Run *r, const Val *v, Str name, DType d,
     return OK;
 }
 
+Status run_value(Run *r, const Expr *e, ValueId *out) {
+    Val v;
+    TRY(run_eval(r, e, &v));
+    if (val_is_number(&v)) {
+        *out = graph_scalar(r->b->g, r->wide, val_number(&v));
+        return OK;
+    }
+    if (v.kind != V_TENSOR) return run_wants(r, e, "a tensor", &v);
+    *out = v.t;
+    return OK;
+}
+
 static Status take_results(Run *r, ValueId *out) {
     const FnCall *c = r->call;
     for (int i = 0; i < c->nout; i++) {
         Str name = r->fn->results.data[i].name;
-        TRY(take_value(r, lookup(r, name), name,
+        TRY(take_value(r, run_lookup(r, name), name,
                        c->want ? c->want[i] : NUM_DTYPES, &out[i]));
         if (!is_value(out[i]))
             return run_fail(r, NULL, "gives no result '%.60s' here", name);
@@ -1024,7 +1097,7 @@ Status fn_run_samples(Builder *b, const FnCall *call, FnSamples *out,
     if (s == OK) s = run_block(&r, &call->fn->samples.block);
     for (int i = 0; i < 4 && s == OK; i++) {
         Str name = intern(names[i]);
-        s = take_value(&r, lookup(&r, name), name, DT_F32, to[i]);
+        s = take_value(&r, run_lookup(&r, name), name, DT_F32, to[i]);
     }
     arena_free(r.a);
     return s;
@@ -1033,7 +1106,7 @@ Status fn_run_samples(Builder *b, const FnCall *call, FnSamples *out,
 static Status take_gradient(Run *r, int i, ValueId *out) {
     bool rule = r->fn->rule;
     Str name = r->fn->grad.out.data[r->fn->all_in ? 0 : i];
-    const Val *v = lookup(r, name);
+    const Val *v = run_lookup(r, name);
     DType d = r->call->want[i];
     if (r->fn->all_in) v = &v->list[i];
     TRY(take_value(r, v, name, rule ? NUM_DTYPES : d, out));
@@ -1052,12 +1125,12 @@ static Status grad_of(Run *r, const ValueId *result, const ValueId *gout,
     bool all = r->fn->all_out;
     TRY(run_block(r, &r->fn->body.block));
     for (int i = 0; i < (all ? 1 : c->nout); i++)
-        bind(r, r->fn->results.data[i].name,
-             all ? val_list(r, result, c->nout) : val_tensor(result[i]));
+        run_bind(r, r->fn->results.data[i].name,
+                 all ? val_list(r, result, c->nout) : val_tensor(result[i]));
     for (int i = 0; i < part->in.len; i++)
-        bind(r, part->in.data[i],
-             all ? val_list(r, gout, c->nout)
-                 : val_tensor(i < c->nout ? gout[i] : NO_VALUE));
+        run_bind(r, part->in.data[i],
+                 all ? val_list(r, gout, c->nout)
+                     : val_tensor(i < c->nout ? gout[i] : NO_VALUE));
     TRY(run_block(r, &part->block));
     for (int i = 0; i < c->nin; i++) {
         gin[i] = NO_VALUE;
@@ -1085,7 +1158,7 @@ Status fn_default(const Fn *fn, Graph *g, const ValueId *in, int nin,
     Builder b = {.g = g};
     FnCall call = {.fn = fn, .in = in, .nin = nin};
     bool found;
-    open_run(&r, &call, &b, msg);
+    run_open(&r, &call, &b, msg);
     Status s = find_attr(&r, attr, out, &found);
     if (attr_get(attr->key)->kind == ATTR_INTS && s == OK && out->u.ints.n)
         out->u.ints.v = arena_dup(g->arena, out->u.ints.v,

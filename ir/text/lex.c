@@ -220,13 +220,33 @@ Status lex_next(Lexer *lx) {
     } else if (starts_number(lx, c, next)) {
         lex_number(lx, &t);
     } else if (c &&
-               strchr(lx->infix ? "(){}[],:=;?!.+-*/%<>" : "(){}[],:=@!", c)) {
+               strchr(lx->infix ? "(){}[],:=;?!.+-*/%<>@" : "(){}[],:=@!", c)) {
         lex_punct(lx, &t, c, next);
     } else {
         return lex_fail(lx, &t, "unexpected character");
     }
     lx->tok = t;
     return OK;
+}
+
+Status lex_again(Lexer *lx, const Token *from, bool infix) {
+    int prev = lx->prev_line;
+    lx->at = lx->counted = from->at;
+    lx->line = from->line;
+    lx->col = from->col;
+    lx->infix = infix;
+    Status s = lex_next(lx);
+    lx->prev_line = prev;
+    return s;
+}
+
+Token lex_token_at(const Lexer *lx, int line, int col) {
+    Token t = {.kind = T_EOF, .line = line, .col = col, .text = intern("")};
+    for (int l = 1; l < line && t.at < lx->n; t.at++)
+        l += lx->text[t.at] == '\n';
+    for (int c = 1; t.at < lx->n; t.at++)
+        if (((unsigned char)lx->text[t.at] & 0xc0) != 0x80 && c++ == col) break;
+    return t;
 }
 
 Status lex_start(Lexer *lx, Diag *d, const char *file, const char *text,

@@ -50,6 +50,10 @@ typedef struct Lexer {
 Status lex_start(Lexer *lx, Diag *d, const char *file, const char *text,
                  size_t n);
 Status lex_next(Lexer *lx);
+/* Reads again from a token on, in infix mode or not. */
+Status lex_again(Lexer *lx, const Token *from, bool infix);
+/* The token at a line and column of the text. */
+Token lex_token_at(const Lexer *lx, int line, int col);
 /* A message with the source line and a caret below it. */
 Status lex_fail(Lexer *lx, const Token *at, const char *fmt, ...)
     PRINTF_LIKE(3, 4);

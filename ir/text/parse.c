@@ -2,7 +2,10 @@
    left out where a rule knows them, initialisers may be generated
    (parse_data.c).
 
-     file   = ["module" word [options]] (def | graph)*       def: fn/ast.h
+     file   = ["module" word [options]] (def | graph | model | dim)*
+                                                        def: fn/ast.h
+     dim    = "dim" name ["=" integer], ..
+     model  = "model" name "(" [name: type, ..] ")" "{" line* "}"
      graph  = "graph" word "(" [%x: type, ..] ")" ["on" target] ["arena" n]
               "{" line* "}"                             target: cpu, cuda
      line   = kind %x: type [= init] [options], ..    kind: param, buffer, ..
@@ -11,7 +14,9 @@
             | "group" kind ["beside"] "{" nodes "}"
             | "write" %var = operand
             | "return" [word=]operand, ..
-     type   = f32[2,3] [@offset] [@%variable]                               */
+            | a statement of fn/ast.h, also behind "return" [word=]
+     type   = f32[2,3] [@offset] [@%variable]; in a model its dimensions are
+              expressions, elsewhere numbers and symbols                    */
 #include "ir/fn/fn.h"
 #include "ir/text/parse_impl.h"
 
@@ -34,7 +39,17 @@ static Status parse_type(Parser *p, TypeId *out) {
     while (more) {
         if (rank == MAX_RANK)
             return lex_fail(lx, &lx->tok, "more than %d dimensions", MAX_RANK);
-        TRY(lex_expect_int(lx, &dim[rank++]));
+        Token word = lx->tok;
+        if (word.kind == T_WORD) {
+            if (!model_symbol(&p->model, word.text, &dim[rank++]))
+                return lex_fail(lx, &word,
+                                "dimension '%.60s' has no value; --dim "
+                                "%.60s=64 gives one",
+                                word.text, word.text);
+            TRY(lex_next(lx));
+        } else {
+            TRY(lex_expect_int(lx, &dim[rank++]));
+        }
         TRY(lex_more(lx, ']', &more));
     }
     *out = type_make(d, rank, dim);
@@ -189,10 +204,15 @@ static Status parse_call(Parser *p, NodeText *t) {
     TRY(lex_expect(lx, '='));
     t->op = lx->tok;
     size_t n = strlen(t->op.text);
-    if (t->op.kind == T_WORD && (c->fn = fn_find(p->m, t->op.text, n)))
+    if (t->op.kind == T_WORD && (c->fn = fn_find(p->m, t->op.text, n))) {
         c->op = OP_CALL;
-    else if (t->op.kind != T_WORD || !op_from_text(t->op.text, n, &c->op) ||
-             c->op == OP_CALL)
+        if (c->fn->layer)
+            return lex_fail(lx, &t->op,
+                            "a function without a class is called as y = "
+                            "%.60s(..)",
+                            t->op.text);
+    } else if (t->op.kind != T_WORD || !op_from_text(t->op.text, n, &c->op) ||
+               c->op == OP_CALL)
         return lex_expected(lx, "an operator");
     TRY(lex_next(lx));
     TokenKind k = lx->tok.kind;
@@ -398,7 +418,6 @@ static Status parse_const(Parser *p) {
 static Status parse_write(Parser *p) {
     Write w = {.bucket = 0};
     int64_t bucket;
-    TRY(lex_next(&p->lx));
     Token at = p->lx.tok;
     TRY(parse_present(p, &w.var));
     if (value_get(p->g, w.var)->kind != VK_VAR)
@@ -422,18 +441,46 @@ static Status parse_write(Parser *p) {
     return OK;
 }
 
+/* A statement or an expression of the language, from a token that was read as
+   IR. */
+static Status parse_infix(Parser *p, const Token *from, ValueId *value) {
+    Lexer *lx = &p->lx;
+    const Expr *e;
+    Stmt s;
+    p->model.amp = p->amp;
+    TRY(lex_again(lx, from, true));
+    if (value) {
+        TRY(parse_model_expr(lx, p->m->arena, p->m, &e));
+        TRY(model_value(&p->model, e, value));
+    } else {
+        TRY(parse_model_line(lx, p->m->arena, p->m, &s));
+        TRY(model_run(&p->model, &s));
+    }
+    Token next = lx->tok;
+    return lex_again(lx, &next, false);
+}
+
 static Status parse_output(Parser *p) {
     Lexer *lx = &p->lx;
     Token at = lx->tok;
     Output o = {0};
-    bool number = lex_is_word(lx, "nan") || lex_is_word(lx, "inf");
-    if ((at.kind == T_WORD && !number) || at.kind == T_STRING) {
+    bool named = at.kind == T_STRING, number, more;
+    if (at.kind == T_WORD) {
+        Lexer ahead = *lx;
+        TRY(lex_next(&ahead));
+        named = lex_is(&ahead, '=');
+    }
+    if (named) {
         o.name = at.text;
         TRY(lex_next(lx));
         TRY(lex_expect(lx, '='));
     }
     at = lx->tok;
-    TRY(parse_present(p, &o.value));
+    number = lex_is_word(lx, "nan") || lex_is_word(lx, "inf") ||
+             lex_is_word(lx, "_");
+    more = at.kind == T_WORD && !number;
+    TRY(more ? parse_infix(p, &at, &o.value) : parse_present(p, &o.value));
+    if (!o.name && at.kind == T_WORD) o.name = at.text;
     if (!o.name) o.name = value_get(p->g, o.value)->name;
     if (!o.name) return lex_fail(lx, &at, "the output needs a name: name=..");
     vec_push(p->m->arena, &p->g->outputs, o);
@@ -466,11 +513,13 @@ static Status parse_region(Parser *p) {
 
 static Status parse_line(Parser *p) {
     Lexer *lx = &p->lx;
+    Token first = lx->tok;
     bool more = true;
-    if (lx->tok.kind == T_NAME) return parse_node(p);
+    if (first.kind == T_NAME) return parse_node(p);
     for (int k = 0; k <= VAR_GRAD; k++) {
         if (!lex_is_word(lx, var_kind_text[k])) continue;
         TRY(lex_next(lx));
+        if (lx->tok.kind != T_NAME) return parse_infix(p, &first, NULL);
         while (more) {
             TRY(parse_var(p, (VarKind)k));
             TRY(lex_take(lx, ',', &more));
@@ -480,9 +529,13 @@ static Status parse_line(Parser *p) {
     if (lex_is_word(lx, "const")) return parse_const(p);
     if (lex_is_word(lx, "group")) return parse_group(p);
     if (lex_is_word(lx, "autocast")) return parse_region(p);
-    if (lex_is_word(lx, "write")) return parse_write(p);
-    if (!lex_is_word(lx, "return"))
-        return lex_expected(lx, "a node or declaration");
+    if (lex_is_word(lx, "write")) {
+        TRY(lex_next(lx));
+        return lx->tok.kind == T_NAME ? parse_write(p)
+                                      : parse_infix(p, &first, NULL);
+    }
+    if (first.kind != T_WORD) return lex_expected(lx, "a node or declaration");
+    if (!lex_is_word(lx, "return")) return parse_infix(p, &first, NULL);
     TRY(lex_next(lx));
     for (more = !lex_is(lx, '}'); more;) {
         TRY(parse_output(p));
@@ -492,17 +545,105 @@ static Status parse_line(Parser *p) {
     return lex_is(lx, '}') ? OK : lex_expect(lx, '}');
 }
 
+static Status parse_body(Parser *p) {
+    TRY(lex_expect(&p->lx, '{'));
+    while (!lex_is(&p->lx, '}')) TRY(parse_line(p));
+    TRY(lex_next(&p->lx));
+    return verify_graph(p->g, STAGE_TYPED, p->lx.diag); /* outputs, writes */
+}
+
+static void start_graph(Parser *p, Str name) {
+    p->g = graph_new(p->m, name);
+    p->group = -1;
+    model_begin(&p->model, p->g);
+}
+
+/* (x: f32[B,4], ..); all are read before any is made, for --dim INPUT:AXIS */
+static Status parse_inputs(Parser *p) {
+    Lexer *lx = &p->lx;
+    VEC(Stmt) inputs = {0};
+    bool more;
+    TRY(lex_open(lx, '(', ')', &more));
+    while (more) {
+        Stmt s;
+        Token at = lx->tok;
+        if (at.kind != T_WORD) return lex_expected(lx, "an input's name");
+        TRY(lex_next(lx));
+        TRY(lex_expect(lx, ':'));
+        TRY(parse_model_type(lx, p->m->arena, p->m, &s));
+        s.line = at.line;
+        s.col = at.col;
+        vec_push(p->m->arena, &s.names, at.text);
+        TRY(model_bind_axes(&p->model, at.text, &s));
+        vec_push(p->m->arena, &inputs, s);
+        TRY(lex_more(lx, ')', &more));
+    }
+    for (int i = 0; i < inputs.len; i++) {
+        const Stmt *s = &inputs.data[i];
+        Str name = s->names.data[0];
+        Token at = lex_token_at(lx, s->line, s->col);
+        TypeId t;
+        if (is_value(graph_find_value(p->g, name)))
+            return lex_fail(lx, &at, "'%.60s' is defined already", name);
+        TRY(model_type(&p->model, s, &t));
+        graph_input(p->g, name, t);
+    }
+    return OK;
+}
+
+/* model NAME(x: f32[B,4]) { .. }: the graph that is trained. */
+static Status parse_model_def(Parser *p) {
+    Lexer *lx = &p->lx;
+    Token at = lx->tok;
+    Str name;
+    TRY(lex_again(lx, &at, true));
+    TRY(lex_next(lx));
+    TRY(lex_expect_word(lx, &name, "the model's name"));
+    if (module_graph(p->m, FORWARD))
+        return lex_fail(lx, &at, "a file has one model");
+    p->m->name = name;
+    start_graph(p, intern(FORWARD));
+    TRY(parse_inputs(p));
+    at = lx->tok;
+    TRY(lex_again(lx, &at, false));
+    return parse_body(p);
+}
+
+/* dim B = 64, T */
+static Status parse_dim(Parser *p) {
+    Lexer *lx = &p->lx;
+    bool more = true;
+    TRY(lex_next(lx));
+    while (more) {
+        Token at = lx->tok;
+        int64_t value = -1;
+        bool given;
+        if (at.kind != T_WORD) return lex_expected(lx, "a symbol's name");
+        TRY(lex_next(lx));
+        TRY(lex_take(lx, '=', &given));
+        Token number = lx->tok;
+        if (given) TRY(lex_expect_int(lx, &value));
+        if (given && value < 0)
+            return lex_fail(lx, &number, "a symbol stands for 0 or more");
+        if (!model_declare(&p->model, at.text, value))
+            return lex_fail(lx, &at, "'%.60s' is declared already", at.text);
+        TRY(lex_take(lx, ',', &more));
+    }
+    return OK;
+}
+
 static Status parse_graph(Parser *p) {
     Lexer *lx = &p->lx;
     Str name;
     bool more;
     if (!lex_is_word(lx, "graph"))
-        return lex_fail(lx, &lx->tok, "'graph' or 'def' expected");
+        return lex_fail(lx, &lx->tok,
+                        "'graph', 'model', 'def' or 'dim' expected");
     TRY(lex_next(lx));
     Token at = lx->tok, input;
     TRY(lex_expect_word(lx, &name, "the graph's name"));
-    Graph *g = p->g = graph_new(p->m, name);
-    p->group = -1;
+    start_graph(p, name);
+    Graph *g = p->g;
     TRY(lex_open(lx, '(', ')', &more));
     while (more) {
         Placed place;
@@ -528,10 +669,7 @@ static Status parse_graph(Parser *p) {
         TRY(lex_next(lx));
         TRY(lex_expect_int(lx, &g->arena_bytes));
     }
-    TRY(lex_expect(lx, '{'));
-    while (!lex_is(lx, '}')) TRY(parse_line(p));
-    TRY(lex_next(lx));
-    return verify_graph(g, STAGE_TYPED, lx->diag); /* outputs, writes */
+    return parse_body(p);
 }
 
 static Status parse_module_option(Parser *p) {
@@ -567,25 +705,35 @@ static Status parse_file(Parser *p) {
     }
     while (lx->tok.kind != T_EOF) {
         Fn *f;
-        if (!lex_is_word(lx, "def")) {
-            TRY(parse_graph(p));
-            continue;
+        if (lex_is_word(lx, "def")) {
+            TRY(parse_def(lx, p->m->arena, p->m, &f));
+            vec_push(p->m->arena, &p->m->fns, f);
+        } else if (lex_is_word(lx, "dim")) {
+            TRY(parse_dim(p));
+        } else {
+            TRY(lex_is_word(lx, "model") ? parse_model_def(p) : parse_graph(p));
         }
-        TRY(parse_def(lx, p->m->arena, p->m, &f));
-        vec_push(p->m->arena, &p->m->fns, f);
     }
-    if (p->m->graphs.len) return OK;
+    if (p->m->graphs.len) return model_check_dims(&p->model);
     return lex_fail(lx, &lx->tok, "the file has no graph");
 }
 
-Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
-                    size_t n, Module **out) {
+Status parse_model(Arena *a, Diag *d, const char *file, const char *text,
+                   size_t n, const TextOptions *opt, Module **out) {
     Parser p = {.scratch = arena_new(), .group = -1};
     p.m = module_new(a, "");
     p.m->file = file ? intern(file) : NULL;
     Status s = lex_start(&p.lx, d, file, text, n);
+    model_open(&p.model, &p.lx, p.m, opt);
     if (s == OK) s = parse_file(&p);
     if (s == OK) *out = p.m;
+    model_close(&p.model);
     arena_free(p.scratch);
     return s;
+}
+
+Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
+                    size_t n, Module **out) {
+    static const TextOptions none = {0};
+    return parse_model(a, d, file, text, n, &none, out);
 }

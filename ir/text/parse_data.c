@@ -27,8 +27,8 @@ static double uniform01(uint64_t seed, uint64_t i) {
     return (double)(z >> 11) * 0x1p-53;
 }
 
-typedef enum Generator { GEN_NORMAL, GEN_UNIFORM, GEN_DATA } Generator;
 static const char *const gen_text[] = {"normal", "uniform", "data"};
+static const int gen_numbers[] = {1, 2, 0};
 
 static void generate(const Tensor *t, Generator gen, uint64_t seed, double a,
                      double b) {
@@ -43,6 +43,22 @@ static void generate(const Tensor *t, Generator gen, uint64_t seed, double a,
         }
         tensor_set(t, (int64_t)i, dtype_is_float(type->dtype) ? v : floor(v));
     }
+}
+
+void init_generate(Arena *a, TypeId t, Generator gen, uint64_t seed,
+                   const double *range, Init *init) {
+    StrBuf text = {0};
+    init->tensor = tensor_new(a, t);
+    generate(init->tensor, gen, seed, range[0], range[1]);
+    sb_printf(&text, gen == GEN_DATA ? "%s(0x%llx" : "%s(%lld", gen_text[gen],
+              (long long)seed);
+    for (int i = 0; i < gen_numbers[gen]; i++) {
+        sb_puts(&text, ", ");
+        sb_put_double(&text, range[i], false);
+    }
+    sb_puts(&text, ")");
+    init->text = intern_n(text.data, text.len);
+    sb_free(&text);
 }
 
 /* ---- numbers ------------------------------------------------------------- */
@@ -118,10 +134,13 @@ Status parse_scalar(Parser *p, ValueId *out) {
 
 /* ---- initialisers -------------------------------------------------------- */
 
+static Status too_large(Parser *p, const Token *at, TypeId t) {
+    return lex_fail(&p->lx, at, "data of %lld bytes is too large for text",
+                    (long long)type_bytes(type_get(t)));
+}
+
 static Status new_tensor(Parser *p, const Token *at, TypeId t, Tensor **out) {
-    if (type_bytes(type_get(t)) > DATA_LIMIT)
-        return lex_fail(&p->lx, at, "data of %lld bytes is too large for text",
-                        (long long)type_bytes(type_get(t)));
+    if (type_bytes(type_get(t)) > DATA_LIMIT) return too_large(p, at, t);
     *out = tensor_new(p->m->arena, t);
     return OK;
 }
@@ -155,10 +174,8 @@ static Status parse_generator(Parser *p, TypeId t, Generator gen, Init *init) {
     Token at = lx->tok;
     int64_t seed;
     uint64_t hash;
-    StrBuf text = {0};
     bool is_float = dtype_is_float(type_get(t)->dtype);
     double range[] = {is_float ? -1 : 0, is_float ? 1 : 2};
-    int numbers = gen == GEN_NORMAL ? 1 : gen == GEN_UNIFORM ? 2 : 0;
     if (gen == GEN_NORMAL && !is_float)
         return lex_fail(lx, &at, "normal is for floating point");
     TRY(lex_next(lx));
@@ -173,22 +190,13 @@ static Status parse_generator(Parser *p, TypeId t, Generator gen, Init *init) {
         TRY(lex_expect_int(lx, &seed));
         hash = (uint64_t)seed;
     }
-    for (int i = 0; i < numbers; i++) {
+    for (int i = 0; i < gen_numbers[gen]; i++) {
         TRY(lex_expect(lx, ','));
         TRY(lex_expect_double(lx, &range[i]));
     }
     TRY(lex_expect(lx, ')'));
-    TRY(new_tensor(p, &at, t, &init->tensor));
-    generate(init->tensor, gen, hash, range[0], range[1]);
-    sb_printf(&text, gen == GEN_DATA ? "%s(0x%llx" : "%s(%lld", gen_text[gen],
-              (long long)hash);
-    for (int i = 0; i < numbers; i++) {
-        sb_puts(&text, ", ");
-        sb_put_double(&text, range[i], false);
-    }
-    sb_puts(&text, ")");
-    init->text = intern_n(text.data, text.len);
-    sb_free(&text);
+    if (type_bytes(type_get(t)) > DATA_LIMIT) return too_large(p, &at, t);
+    init_generate(p->m->arena, t, gen, hash, range, init);
     return OK;
 }
 

@@ -2,8 +2,8 @@
 #ifndef AMPC_IR_TEXT_PARSE_IMPL_H
 #define AMPC_IR_TEXT_PARSE_IMPL_H
 
+#include "ir/fn/model.h"
 #include "ir/graph/ir_impl.h"
-#include "ir/text/lex.h"
 
 typedef struct Parser {
     Lexer lx;
@@ -13,6 +13,7 @@ typedef struct Parser {
     int group;         /* of the nodes being read, -1: none */
     unsigned char amp; /* Loc.amp of the region around */
     int regions;       /* how many are open                         */
+    Model model;       /* for lines that are no IR */
 } Parser;
 
 typedef struct Init {
@@ -21,6 +22,10 @@ typedef struct Init {
     Str text; /* for init_text; may be NULL */
 } Init;
 
+typedef enum Generator { GEN_NORMAL, GEN_UNIFORM, GEN_DATA } Generator;
+/* The data of `normal(seed, range[0])` and so on. */
+void init_generate(Arena *a, TypeId t, Generator gen, uint64_t seed,
+                   const double *range, Init *init);
 /* What stands behind `=`.  A single number fills; is_const makes it data. */
 Status parse_init(Parser *p, TypeId t, bool is_const, Init *init);
 /* An anonymous scalar operand: 0.5, nan, 2:i64. */

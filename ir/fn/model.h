@@ -1,0 +1,59 @@
+/* model.h: the lines of a model that are no IR: statements of ast.h, each of
+   which makes its nodes and variables when it has been read.
+
+   A call of a layer, a function without a class, opens a scope, named by
+   `scope=` or else after the function; names of variables are those of the
+   scopes around and their own, with dots between: "block.fc1.weight".  A name
+   that is there already is the same variable.                              */
+#ifndef AMPC_IR_FN_MODEL_H
+#define AMPC_IR_FN_MODEL_H
+
+#include "ir/fn/fn.h"
+
+/* A dimension or another number that the command line may set. */
+typedef struct Symbol {
+    Str name;
+    int64_t value; /* -1: none yet */
+    bool given;    /* by --dim */
+} Symbol;
+
+typedef struct Model {
+    Lexer *lx;
+    Module *m;
+    Str file;
+    const TextOptions *opt;
+    VEC(Symbol) symbols;
+    Graph *g; /* whose lines are read; NULL: none */
+    struct Run *top;
+    Fn *fn; /* that the lines belong to */
+    Builder b;
+    int64_t work, bytes; /* so far: of initial values */
+    int64_t salt;
+    unsigned char amp; /* Loc.amp of the region around */
+    int line, col;     /* of the first mistake, 0: none */
+    char msg[MSG_TEXT];
+} Model;
+
+void model_open(Model *e, Lexer *lx, Module *m, const TextOptions *opt);
+/* The lines that come are g's. */
+void model_begin(Model *e, Graph *g);
+void model_close(Model *e);
+
+/* `dim NAME = value`, -1: without one; what --dim says wins.  NULL: it is there
+   already. */
+Symbol *model_declare(Model *e, Str name, int64_t value);
+/* The value of a symbol; one that is nowhere declared is by --dim. */
+bool model_symbol(Model *e, Str name, int64_t *value);
+/* --dim INPUT:AXIS where a dimension is one symbol; every --dim is used. */
+Status model_bind_axes(Model *e, Str input, const Stmt *type);
+Status model_check_dims(Model *e);
+
+/* s was read by parse_model_line, .. */
+Status model_run(Model *e, const Stmt *s);
+Status model_value(Model *e, const Expr *x, ValueId *out);
+Status model_type(Model *e, const Stmt *s, TypeId *out);
+
+/* Where the message belongs to, if a place is not known yet. */
+void model_failed_at(Model *e, int line, int col);
+
+#endif

@@ -1,0 +1,102 @@
+/* run.h: what run_fn.c, which makes nodes of bodies, and model.c, which has
+   what only models have, share.                                             */
+#ifndef AMPC_IR_FN_RUN_H
+#define AMPC_IR_FN_RUN_H
+
+#include "ir/fn/model.h"
+#include "ir/graph/ir_impl.h"
+
+typedef enum ValKind {
+    V_NONE, /* absent */
+    V_BOOL,
+    V_INT,
+    V_FLOAT,
+    V_STR,
+    V_DTYPE,
+    V_LIST,
+    V_TENSOR,
+    V_INIT /* how a variable begins */
+} ValKind;
+
+typedef struct Val Val;
+struct Val {
+    ValKind kind;
+    int64_t i; /* BOOL, INT; DTYPE; INIT: a Builtin */
+    double f;
+    Str s;
+    ValueId t;
+    const Val *list; /* INIT: numbers */
+    int n;
+    bool typed; /* TENSOR: the text says of which dtype */
+};
+
+typedef struct Binding {
+    Str name;
+    Val val;
+} Binding;
+
+/* MAX_WORK: expressions and elements of lists of one body, with all that it
+   expands; of one model. */
+enum { MAX_CALLS = 64, MAX_LIST = 4096, MAX_ARGS = 64, MAX_WORK = 1 << 20 };
+
+/* How deep parameters' names are, and how often a layer was called there. */
+typedef struct Scope Scope;
+struct Scope {
+    Str prefix; /* "block.fc1." */
+    VEC(Binding) calls;
+};
+
+typedef struct Run {
+    const FnCall *call;
+    const Fn *fn;
+    Builder *b;
+    Arena *a;
+    VEC(Binding) env;
+    DType wide;
+    uint32_t first; /* node of this run */
+    int start;      /* of its nodes in the order */
+    int depth;      /* of calls */
+    int64_t *work, own_work;
+    Model *model; /* NULL: an op's body */
+    Scope *scope; /* of a model */
+    char *msg;
+} Run;
+
+typedef enum Builtin {
+#define BUILTIN(name, takes) F_##name,
+#include "ir/fn/builtins.def"
+    NUM_BUILTINS
+} Builtin;
+
+/* At a place of the text, or NULL: of the call as a whole. */
+Status run_fail(Run *r, const Expr *at, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* "WHAT expected, found .." */
+Status run_wants(Run *r, const Expr *at, const char *what, const Val *v);
+bool val_is_number(const Val *v);
+double val_number(const Val *v);
+Val val_int(int64_t i);
+Val val_tensor(ValueId t);
+Status run_want_int(Run *r, const Expr *at, const Val *v, int64_t *out);
+Val *run_lookup(Run *r, Str name);
+void run_bind(Run *r, Str name, Val v);
+Status run_eval(Run *r, const Expr *e, Val *out);
+/* A tensor, or a number that stands for one, as a value of the graph. */
+Status run_value(Run *r, const Expr *e, ValueId *out);
+Status run_block(Run *r, const Block *b);
+/* r->depth, work, model and scope are set. */
+void run_open(Run *r, const FnCall *call, Builder *b, char *msg);
+
+/* ---- model.c ------------------------------------------------------------- */
+
+/* A statement that only models have. */
+Status run_model_stmt(Run *r, const Stmt *s);
+/* What a name that is bound nowhere stands for; false: nothing. */
+bool model_lookup(Run *r, Str name, Val *out);
+/* rng, salt, initialisers */
+Status model_builtin(Run *r, const Expr *e, const Val *v, Val *out);
+/* The scope of a call of fn: `name`, or if NULL one of its own. */
+Scope *model_call_scope(Run *r, const Fn *fn, Str name);
+/* A tensor that this statement made takes the name that it is bound to. */
+void model_name(Run *r, uint32_t first, Str name, const Val *v);
+
+#endif

@@ -1,0 +1,287 @@
+/* model_test.c: lines of a model that are no IR: what they become, and what is
+   said of those that are wrong.                                             */
+#include <string.h>
+
+#include "ir/fn/fn.h"
+#include "tests/harness.h"
+
+/* The graph of a text, its first line and the module's name left out; or the
+   messages. */
+static void expand(const char *text, const TextOptions *opt, StrBuf *out) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    static const TextOptions none = {0};
+    if (parse_model(a, &d, "m.amp", text, strlen(text), opt ? opt : &none,
+                    &m) != OK)
+        sb_puts(out, d.text.data);
+    else
+        print_graph(m->graphs.data[0], out);
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+static void check_lines(const char *file, int line, const char *text,
+                        const char *want) {
+    StrBuf got = {0};
+    expand(text, NULL, &got);
+    if (!strstr(got.data, want))
+        harness_fail_at(file, line, "%s\nbecomes\n%s\nnot\n%s", text, got.data,
+                        want);
+    sb_free(&got);
+}
+#define BECOMES(text, want) check_lines(__FILE__, __LINE__, (text), (want))
+
+TEST_CASE(model, lines_become_nodes) {
+    BECOMES("model m(x: f32[2,3], y: f32[2,3]) {\n"
+            "  z = x * y + 2 * x\n"
+            "  return out = z - 1\n}\n",
+            "graph forward(%x: f32[2,3], %y: f32[2,3]) {\n"
+            "  %x.mul = mul %x, %y : f32[2,3]\n"
+            "  %x.mul.2 = mul 2, %x : f32[2,3]\n"
+            "  %z = add %x.mul, %x.mul.2 : f32[2,3]\n"
+            "  %z.sub = sub %z, 1 : f32[2,3]\n"
+            "  return out=%z.sub\n}\n");
+}
+
+TEST_CASE(model, ir_lines_stand_among_others) {
+    BECOMES("graph g(%x: f32[2,3]) {\n"
+            "  param %w: f32[3,3] = 1\n"
+            "  %a = matmul %x, %w\n"
+            "  b = relu(a) % 2\n"
+            "  c = %b + %\"x\"\n"
+            "  %d = neg %c\n"
+            "  return %d, b, e=%c\n}\n",
+            "  %a = matmul %x, %w : f32[2,3]\n"
+            "  %a.relu = relu %a : f32[2,3]\n"
+            "  %b = mod %a.relu, 2 : f32[2,3]\n"
+            "  %c = add %b, %x : f32[2,3]\n"
+            "  %d = neg %c : f32[2,3]\n"
+            "  return %d, %b, e=%c\n");
+}
+
+TEST_CASE(model, known_values_choose_and_repeat) {
+    BECOMES("dim L = 2\n"
+            "model m(x: f32[4]) {\n"
+            "  for i in 0..L {\n"
+            "    if i == 0 { x = exp(x) } else { x = log(x) }\n"
+            "  }\n"
+            "  return x = x\n}\n",
+            "  %x.2 = exp %x : f32[4]\n"
+            "  %x.3 = log %x.2 : f32[4]\n"
+            "  return x=%x.3\n");
+}
+
+TEST_CASE(model, layers_have_scopes) {
+    BECOMES("def twice(x; n: int) -> y {\n"
+            "  param w: f32[n, n] = ones {weight_decay=0}\n"
+            "  y = x @ w @ w\n}\n"
+            "model m(x: f32[2,3]) {\n"
+            "  x = twice(x, n=3)\n"
+            "  x = twice(x, n=dim(x, 1))\n"
+            "  scope \"a\" { x = twice(x, n=3, scope=\"b.\" + 1) }\n"
+            "  return y = x\n}\n",
+            "  param %twice.w: f32[3,3] = 1 {weight_decay=0}\n"
+            "  param %twice2.w: f32[3,3] = 1 {weight_decay=0}\n"
+            "  param %a.b.1.w: f32[3,3] = 1 {weight_decay=0}\n");
+}
+
+TEST_CASE(model, one_scope_is_one_parameter) {
+    BECOMES("model m(x: f32[2,3]) {\n"
+            "  x = Linear(x, units=3, bias=false, scope=\"fc\")\n"
+            "  x = Linear(x, units=3, bias=false, scope=\"fc\")\n"
+            "  return y = x\n}\n",
+            "  %x.2 = matmul %x, %fc.weight {trans_b=1} : f32[2,3]\n"
+            "  %x.3 = matmul %x.2, %fc.weight {trans_b=1} : f32[2,3]\n");
+}
+
+TEST_CASE(model, regions_give_classes) {
+    BECOMES("model m(x: f32[2,2]) {\n"
+            "  autocast off {\n"
+            "    y = x @ x\n"
+            "    if true { autocast on { z = y @ x } }\n"
+            "  }\n"
+            "  return y, z\n}\n",
+            "  %y = matmul %x, %x : f32[2,2] !full\n"
+            "  %z = matmul %y, %x : f32[2,2]\n");
+}
+
+TEST_CASE(model, running_statistics_are_written) {
+    BECOMES(
+        "model m(x: f32[4,2]) {\n  return y = BatchNorm(x, scope=\"bn\")\n}",
+        "  write %bn.running_mean = ");
+    BECOMES("model m(x: f32[4,2]) {\n"
+            "  x = BatchNorm(x, scope=\"bn\")\n"
+            "  x = BatchNorm(x, scope=\"bn\")\n  return x\n}",
+            "m.amp:3:7: error: BatchNorm: 'bn.running_mean' is written "
+            "already");
+}
+
+/* By their numbers: mean, variance and bounds. */
+static void check_init(const char *init, double mean, double var, double most) {
+    char text[200];
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    double sum = 0, square = 0, top = 0;
+    snprintf(text, sizeof text,
+             "model m(x: f32[1,48]) {\n  param w: f32[64,48] = %s\n"
+             "  return y = matmul(x, w, trans_b=1)\n}\n",
+             init);
+    TextOptions opt = {.seed = 7};
+    REQUIRE(parse_model(a, &d, "t", text, strlen(text), &opt, &m) == OK);
+    const Var *v = &m->vars.data[0];
+    int n = 64 * 48;
+    for (int i = 0; i < n; i++) {
+        double x = v->init ? tensor_get(v->init, i) : v->fill;
+        sum += x / n;
+        square += x * x / n;
+        top = x > top ? x : top;
+    }
+    CHECK_NEAR(sum, mean, 0.02);
+    CHECK_NEAR(square - sum * sum, var, 0.06 * var + 1e-12);
+    CHECK_MSG(top <= most, "%s: %g", init, top);
+    arena_free(a);
+}
+
+TEST_CASE(model, initialisers) {
+    check_init("zeros", 0, 0, 0);
+    check_init("ones", 1, 0, 1);
+    check_init("0.5", 0.5, 0, 0.5);
+    check_init("normal(0.1)", 0, 0.01, 1);
+    check_init("uniform(-1, 3)", 1, 16.0 / 12, 3);
+    check_init("kaiming", 0, 2.0 / 48, 2);
+    check_init("xavier", 0, 2.0 / (64 + 48), 0.2315);
+}
+
+TEST_CASE(model, symbols_are_bound) {
+    static const char text[] =
+        "dim B = 4\nmodel m(x: f32[B,N], y: f32[2*B]) {\n  return x, y\n}\n";
+    DimBind dims[] = {{intern("N"), -1, 3}, {intern("x"), 0, 8}};
+    TextOptions opt = {.dims = dims, .ndims = 2};
+    StrBuf got = {0};
+    expand(text, &opt, &got);
+    CHECK_HAS(got.data, "forward(%x: f32[8,3], %y: f32[16])");
+    sb_free(&got);
+    BECOMES(text, "m.amp:2:18: error: dimension 'N' has no value; --dim N=64");
+    dims[1] = (DimBind){intern("y"), 0, 8};
+    expand(text, &opt, &got);
+    CHECK_HAS(got.data, "m.amp:2:22: error: --dim y:0=8: that dimension is no "
+                        "symbol");
+    sb_free(&got);
+    dims[1] = (DimBind){intern("Q"), -1, 8};
+    expand(text, &opt, &got);
+    CHECK_HAS(got.data, "--dim Q: the text's symbols are: B, N");
+    sb_free(&got);
+    dims[1] = (DimBind){intern("z"), 0, 8};
+    expand(text, &opt, &got);
+    CHECK_HAS(got.data, "--dim z:0: there is no such input");
+    sb_free(&got);
+}
+
+/* ---- messages ------------------------------------------------------------ */
+
+#define LINE(text) "model m(x: f32[2,3]) {\n  " text "\n  return y = x\n}\n"
+
+TEST_CASE(model, mistakes_have_a_place) {
+    static const char *const cases[][2] = {
+        {LINE("y = relu(x +)"), "m.amp:2:15: error: a value expected, found "
+                                "')'\n    y = relu(x +)\n"
+                                "                ^\n"},
+        {LINE("y = reluu(x)"), "2:7: error: 'reluu' is no op and no function "},
+        {LINE("y = relu(z)"), "2:12: error: 'z' has no value here"},
+        {LINE("y = %z"), "2:7: error: '%z' is not defined here"},
+        {LINE("y = x @ x"), "2:9: error: matmul: f32[2,3] and f32[2,3]: inner"},
+        {LINE("y ="), "3:3: error: 'return' has no value here"},
+        {LINE("y"), "'=' expected, found 'return'"},
+        {LINE("y, z = relu(x)"), "2:10: error: relu: "},
+        {LINE("y = relu(x, q=1)"), "2:17: error: relu has no attribute 'q'"},
+        {LINE("y = Linear(x)"), "2:7: error: Linear: needs attribute 'units'"},
+        {LINE("y = Linear(x, units=0)"), "2:7: error: Linear: x is f32[2,3], "
+                                         "units are 0"},
+        {LINE("y = Linear(x, x, units=1)"), "2:7: error: Linear takes 1 to 1"},
+        {LINE("%y = Linear %x"), "2:8: error: a function without a class is "},
+        {LINE("if x { y = x }"),
+         "2:6: error: true or false expected, found a "},
+        {LINE("for i in 3 { y = x }"), "2:12: error: a list expected, found "},
+        {LINE("for i in 0..1000000000 { }"), "2:13: error: the list is too "
+                                             "long: at most 4096 elements"},
+        {LINE("for i in 0..1e9 { }"), "2:13: error: an integer expected"},
+        {LINE("for i in 0..4096 { for k in 0..4096 { y = x } }"),
+         "error: more than 1048576 steps at compile time"},
+        {LINE("t = \"a\" for i in 0..30 { t = t + t }"),
+         "2:34: error: the text is too long"},
+        {LINE("l = [1] for i in 0..40 { l = l + l }"),
+         "error: more than 1048576 steps"},
+        {LINE("require rank(x) == 1, \"x is \", x"),
+         "2:3: error: x is f32[2,3]"},
+        {LINE("param w: f32[2"), "3:3: error: ']' expected, found 'return'"},
+        {LINE("param w: g32[2]"), "2:12: error: a type such as f32[2,3] expe"},
+        {LINE("param w: f32[-1]"), "2:16: error: a dimension of -1"},
+        {LINE("param w: f32[x]"), "error: dimension 'x' has no value"},
+        {LINE("param w: f32[1,1,1,1,1,1,1,1,1]"), "more than 8 dimensions"},
+        {LINE("param w: f32[99999999,99999999,99999999]"),
+         "2:3: error: the type is too large"},
+        {LINE("param w: f32[2] = kaiming"), "2:21: error: weights of rank 2"},
+        {LINE("param w: f32[2] = \"a\""), "2:21: error: a number or an init"},
+        {LINE("param w: f32[65536,65536] = normal(1)"), "more than 2 GiB"},
+        {LINE("param w: i64[2] = normal(1)"), "numbers are for floating point"},
+        {LINE("param w: f32[2] {speed=2}"), "lr_scale or weight_decay"},
+        {LINE("param w: f32[2] {lr_scale=-2}"), "lr_scale is -2"},
+        {LINE("param w: f32[2] param w: f32[3]"),
+         "2:19: error: 'w' is a param f32[2] already"},
+        {LINE("scope \"ampc\" { param w: f32[2] }"), "'ampc.w': names that "},
+        {LINE("scope 3 { }"), "text expected, found an integer"},
+        {LINE("write x = x"), "2:3: error: 'x' is no variable"},
+        {LINE("buffer b: f32[2] write b = x"),
+         "error: the variable is f32[2], the value f32[2,3]"},
+        {LINE("autocast up { }"), "2:12: error: autocast off or on"},
+        {LINE("checkpoint { y = x }"), "2:3: error: checkpoint: nothing is "},
+        {LINE("y = normal(1)\n  z = relu(y)"),
+         "3:7: error: a tensor or a number expected, found an initialiser"},
+        {"model m(x: f32[2]) { return x }\nmodel n(x: f32[2]) { return x }",
+         "2:1: error: a file has one model"},
+        {"model m(x: f32[2], x: f32[3]) { return x }",
+         "1:20: error: 'x' is defined already"},
+        {"dim B = 2, B = 3", "1:12: error: 'B' is declared already"},
+        {"dim B = -2", "1:9: error: a symbol stands for 0 or more"},
+        {"def f(x) -> y class follow { param w: f32[2]\n y = x }",
+         "1:30: error: a function with a class has no variables"},
+        {"def f(x) -> y { y = x } grad (dy) -> dx { dx = dy }",
+         "1:25: error: only functions with a class have a 'grad'"},
+        {"def f(x) -> y {\n  y = exp(x @ x)\n}\nmodel m(x: f32[2,3]) {\n"
+         "  return y = f(x)\n}\n",
+         "m.amp:2:13: error: f: matmul: f32[2,3] and f32[2,3]: inner"},
+        {"def f(x) -> y { z = x }\nmodel m(x: f32[2]) { return y = f(x) }",
+         "2:33: error: f: gives no result 'y' here"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        BECOMES(cases[i][0], cases[i][1]);
+}
+
+static void repeated(StrBuf *sb, const char *what, int n) {
+    for (int i = 0; i < n; i++) sb_puts(sb, what);
+}
+
+/* What is written in one another, or in a row, is bounded. */
+TEST_CASE(model, depth_is_bounded) {
+    static const struct {
+        const char *before, *again, *behind;
+    } cases[] = {{"y = ", "(", "x"},          {"y = ", "-", "x"},
+                 {"y = x", " + x", ""},       {"y = x", "[0]", ""},
+                 {"y = ", "[", "1"},          {"", "if true { ", ""},
+                 {"y = ", "exp(", "x"},       {"y = 1", " if 1 else 2", ""},
+                 {"", "autocast off { ", ""}, {"", "scope \"a\" { ", ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        StrBuf text = {0}, got = {0};
+        sb_puts(&text, "model m(x: f32[2]) {\n  ");
+        sb_puts(&text, cases[i].before);
+        repeated(&text, cases[i].again, 100000);
+        sb_puts(&text, cases[i].behind);
+        expand(text.data, NULL, &got);
+        CHECK_MSG(strstr(got.data, "error: more than ") ||
+                      strstr(got.data, "not deeper than 64"),
+                  "'%s': %.200s", cases[i].again, got.data);
+        sb_free(&text);
+        sb_free(&got);
+    }
+}
