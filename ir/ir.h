@@ -168,6 +168,13 @@ typedef struct StageText {
     size_t size;
 } StageText;
 
+/* A line of a block of the model's text. */
+typedef struct Setting {
+    Str text;
+    Loc loc;
+} Setting;
+typedef VEC(Setting) Settings;
+
 typedef struct Module {
     Arena *arena;
     Str name;
@@ -176,6 +183,8 @@ typedef struct Module {
     VEC(Var) vars;
     struct NameMap *names;      /* of the variables */
     VEC(const struct Fn *) fns; /* defined by the model's file              */
+    Settings settings, policy;  /* its blocks `train` and `policy`          */
+    Str onnx; /* the file that its model is imported from, NULL: none       */
     /* facts from the frontend that passes and the runtime's info need */
     Str producer; /* "pytorch", ... or NULL */
     VEC(Literal) literals;
@@ -407,6 +416,10 @@ typedef struct TextOptions {
 /* The same of a text whose symbols, as B in f32[B,4], are bound by opt. */
 Status parse_model(Arena *a, Diag *d, const char *file, const char *text,
                    size_t n, const TextOptions *opt, Module **out);
+/* Settings, policy and onnx of a text, in a module of no graphs; of one with
+   mistakes, which parse_model tells, nothing. */
+void text_blocks(Arena *a, const char *file, const char *text, size_t n,
+                 Module **out);
 
 /* ---- verifier ------------------------------------------------------------ */
 

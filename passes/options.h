@@ -104,7 +104,8 @@ typedef struct Options {
                             and the dtype that they send                    */
     DType comm_dtype;
     VEC(DimBind) dims;
-    VEC(DimBind) heads;        /* --replace-head: an output, its units */
+    int model_dims;     /* of these: the model's own, which may be said again */
+    VEC(DimBind) heads; /* --replace-head: an output, its units */
     VEC(GlobRule) train_rules; /* in command-line order */
     bool batchnorm_train;      /* default true */
     int batchnorm_unbiased;    /* -1 by producer, 0 population, 1 unbiased */

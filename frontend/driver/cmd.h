@@ -26,6 +26,10 @@ typedef struct Session {
     char *file;        /* the bytes of the model's file, read once */
     const char *model; /* these, or with fresh heads (--replace-head) */
     size_t model_bytes;
+    bool is_text; /* they are no ONNX model's */
+    int argc;     /* of session_args */
+    char **argv;
+    const struct OwnOption *own;
     bool passes;   /* a text is for passes that the user names */
     bool own_only; /* compile options are unknown to this command */
 } Session;
@@ -43,7 +47,9 @@ typedef struct OwnOption {
 Status session_args(Session *s, int argc, char **argv, const OwnOption *own,
                     const char **positional);
 
-/* An .onnx or .amp file to a module; its bytes stay in s->model. */
+/* An .onnx or .amp file to a module; the model's bytes, which an .amp file may
+   import, stay in s->model.  What the file says of options is done, but for
+   those of the command line. */
 Status load_model(Session *s, const char *path, Module **m);
 /* What the module is (cmd_summary.c); m has its programs. */
 void summary_put(const Module *m, const Options *o, bool json, StrBuf *sb);

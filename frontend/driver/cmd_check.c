@@ -5,8 +5,8 @@
 
 static Status check(Session *s, const char *model) {
     Module *m;
-    if (s->opt.targets.len) TRY(cuda_targets(&s->opt, &s->diag));
     TRY(load_model(s, model, &m));
+    if (s->opt.targets.len) TRY(cuda_targets(&s->opt, &s->diag));
     TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, false));
     TRY(emit_check(m, &s->opt, &s->diag, &(EmitInput){0}));
     printf("%s: can be compiled\n", model);

@@ -4,6 +4,8 @@
 
 #include "frontend/driver/cmd.h"
 #include "frontend/driver/options_text.h"
+#include "ir/text/lex.h"
+#include "passes/files.h"
 #include "runtime/outfile.h"
 
 void session_init(Session *s) {
@@ -63,6 +65,9 @@ static Status take_arg(Session *s, char **argv, int left, const OwnOption *own,
 
 Status session_args(Session *s, int argc, char **argv, const OwnOption *own,
                     const char **positional) {
+    s->argc = argc;
+    s->argv = argv;
+    s->own = own;
     for (int i = 1, used; i < argc; i += used)
         TRY(take_arg(s, argv + i, argc - i, own, positional, &used));
     if (!*positional) return usage(s, "a file is missing after", argv[0]);
@@ -84,10 +89,57 @@ static Status load_onnx(Session *s, const char *path, Module **m) {
                        m);
 }
 
+/* A model's own options, and over them those of the command line. */
+static Status take_settings(Session *s, const Settings *given) {
+    struct FileGuard *guard = s->opt.guard;
+    const char *file = NULL;
+    if (!given->len) return OK;
+    options_init(&s->opt, s->arena);
+    s->opt.guard = guard;
+    for (int i = 0; i < given->len; i++) {
+        const Setting *x = &given->data[i];
+        Lexer lx = {.diag = &s->diag, .text = s->file, .n = s->model_bytes};
+        Token at = lex_token_at(&lx, x->loc.line, x->loc.col);
+        Status st = options_set_line(&s->opt, &s->diag, x);
+        if (st != OK) lex_show(&lx, &at);
+        if (st != OK) return st;
+    }
+    options_second_source(&s->opt);
+    return session_args(s, s->argc, s->argv, s->own, &file);
+}
+
+/* model NAME = onnx("FILE"), beside the text: its blocks are of that. */
+static Status load_import(Session *s, const char *path, Module **m) {
+    static const TextOptions none = {0};
+    const char *slash = strrchr(path, '/'), *file;
+    char why[160];
+    Module *text;
+    TRY(parse_model(s->arena, &s->diag, path, s->model, s->model_bytes, &none,
+                    &text));
+    file = slash && *text->onnx != '/'
+               ? arena_printf(s->arena, "%.*s/%s", (int)(slash - path), path,
+                              text->onnx)
+               : text->onnx;
+    if (!file_guard_input(s->opt.guard, file, "the model", why))
+        return fail(&s->diag, (Loc){.file = intern(file)}, "%s", why);
+    free(s->file);
+    s->model = s->file = read_file(&s->diag, file, &s->model_bytes);
+    if (!s->file) return ERR_USER;
+    TRY(load_onnx(s, file, m));
+    (*m)->name = text->name;
+    (*m)->policy = text->policy;
+    return OK;
+}
+
 Status load_model(Session *s, const char *path, Module **m) {
+    Module *blocks;
     s->model = s->file = read_file(&s->diag, path, &s->model_bytes);
     if (!s->file) return ERR_USER;
     if (!has_suffix(path, ".amp")) return load_onnx(s, path, m);
+    text_blocks(s->arena, path, s->model, s->model_bytes, &blocks);
+    TRY(take_settings(s, &blocks->settings));
+    s->is_text = !blocks->onnx;
+    if (!s->is_text) return load_import(s, path, m);
     return import_amp(s->arena, &s->diag, path, s->model, s->model_bytes,
                       &s->opt, s->passes, m);
 }

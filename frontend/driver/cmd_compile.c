@@ -104,7 +104,7 @@ static Status report_compiled(void *ctx, const char *const *const notes[2],
 static Status emit(Compile *c, const char *model, const char *out) {
     Session *s = c->s;
     StrBuf options = {0}, kept = {0};
-    bool onnx = !has_suffix(model, ".amp");
+    bool onnx = !s->is_text;
     EmitInput in = {.path = out,
                     .model_path = model,
                     .model_is_text = !onnx,
@@ -180,8 +180,8 @@ static Status compile_reported(Compile *c, const char *model, const char *out) {
 static Status compile(Session *s, const char *model, const char *out) {
     Compile c = {.s = s};
     TRY(claim_files(s, model, out));
-    TRY(cuda_targets(&s->opt, &s->diag));
     TRY(load_model(s, model, &c.m));
+    TRY(cuda_targets(&s->opt, &s->diag));
     Status st = compile_reported(&c, model, out);
     if (st == OK) print_summary(c.m);
     for (int i = 0; i < 2 * NREPORT; i++) sb_free(&c.reports[i / 2][i % 2]);

@@ -13,6 +13,7 @@
 typedef struct Spec {
     const char *option; /* for messages */
     bool nested;        /* it is a key of --objective */
+    Loc loc;            /* of a text that says it */
     Diag *d;
     char *text; /* all of it, or what is left; cut at commas; NULL: no more */
 } Spec;
@@ -24,9 +25,9 @@ static Status usage(const Spec *s, const char *fmt, ...) {
     va_start(ap, fmt);
     sb_vprintf(&why, fmt, ap);
     va_end(ap);
-    fail(s->d, (Loc){0}, "%s: %s", s->option, why.data);
+    fail(s->d, s->loc, "%s: %s", s->option, why.data);
     sb_free(&why);
-    return ERR_USAGE;
+    return s->loc.file ? ERR_USER : ERR_USAGE;
 }
 
 /* Next comma-separated piece, or NULL. */
@@ -380,7 +381,8 @@ static Status set_objective(Options *o, Spec *s) {
                          "'%.*s' belongs to no key (loss, params, optimizer, "
                          "param_group, lr_schedule, clip_norm, clip_value)",
                          (int)strcspn(s->text, ","), s->text);
-        Spec part = {s->option, true, s->d, s->text + strlen(k->name) + 1};
+        Spec part = {s->option, true, s->loc, s->d,
+                     s->text + strlen(k->name) + 1};
         do s->text = strchr(s->text, ',');
         while (s->text && !objective_key(++s->text));
         if (s->text) s->text[-1] = 0;
@@ -435,6 +437,12 @@ static Status set_dim(Options *o, Spec *s) {
     if (!*name)
         return usage(s, "a name is missing before '%s'", colon ? ":" : "=");
     b.name = intern(name);
+    for (int i = 0; i < o->model_dims; i++) {
+        DimBind *old = &o->dims.data[i];
+        if (old->name != b.name || old->axis != b.axis) continue;
+        old->value = b.value;
+        return OK;
+    }
     vec_push(o->arena, &o->dims, b);
     return OK;
 }
@@ -595,25 +603,69 @@ static const struct OptionRow {
     {"--shuffle", SETTER, set_shuffle, 0},
 };
 
-Status options_set(Options *o, Diag *d, const char *name, const char *value,
-                   bool *used_value) {
+static Status set_option(Options *o, Spec *s, const char *value,
+                         bool *used_value) {
     const struct OptionRow *r = option_rows, *end = r;
-    Spec s = {name, false, d, NULL};
     for (end += sizeof option_rows / sizeof *r; r < end; r++)
-        if (!strcmp(r->name, name)) break;
-    if (r == end) return usage(&s, "unknown option (see ampc --help)");
+        if (!strcmp(r->name, s->option)) break;
+    if (r == end) return usage(s, "unknown option (see ampc --help)");
     *used_value = r->kind != FLAG;
-    if (*used_value && !value) return usage(&s, "wants a value");
+    if (*used_value && !value) return usage(s, "wants a value");
     switch (r->kind) {
     case FLAG: *(bool *)((char *)o + r->field) = true; return OK;
     case PATH:
-        if (!*value) return usage(&s, "a path is missing");
+        if (!*value) return usage(s, "a path is missing");
+        if (s->loc.file) return usage(s, "is for the command line");
         *(Str *)((char *)o + r->field) = intern(value);
         return OK;
     case SETTER: break;
     }
-    s.text = arena_dup(o->arena, value, strlen(value) + 1);
-    return r->set(o, &s);
+    s->text = arena_dup(o->arena, value, strlen(value) + 1);
+    return r->set(o, s);
+}
+
+Status options_set(Options *o, Diag *d, const char *name, const char *value,
+                   bool *used_value) {
+    Spec s = {name, false, {0}, d, NULL};
+    return set_option(o, &s, value, used_value);
+}
+
+/* Blanks at both ends and behind commas go, and quotes around all of it. */
+static char *trim_value(char *v) {
+    char *to, *from;
+    v += strspn(v, " \t");
+    size_t n = strlen(v);
+    if (n >= 2 && v[0] == '"' && v[n - 1] == '"') {
+        v[n - 1] = 0;
+        return v + 1;
+    }
+    for (to = from = v; *from;) {
+        *to++ = *from++;
+        if (to[-1] == ',') from += strspn(from, " \t");
+    }
+    *to = 0;
+    return v;
+}
+
+Status options_set_line(Options *o, Diag *d, const Setting *line) {
+    char *text = arena_dup(o->arena, line->text, strlen(line->text) + 1);
+    size_t n = strcspn(text, " \t=");
+    char *value = text + n + strspn(text + n, " \t"), *name;
+    bool given = *value == '=', used;
+    if (given) value++;
+    text[n] = 0;
+    for (char *p = text; *p; p++)
+        if (*p == '_') *p = '-';
+    name = arena_printf(o->arena, "--%s", text);
+    Spec s = {name, false, line->loc, d, NULL};
+    if (!given && *value) return usage(&s, "'=' expected behind the name");
+    TRY(set_option(o, &s, given ? trim_value(value) : NULL, &used));
+    return used || !given ? OK : usage(&s, "takes no value");
+}
+
+void options_second_source(Options *o) {
+    o->loss_given = o->only_given = false;
+    o->model_dims = o->dims.len;
 }
 
 /* ---- for the module's info ----------------------------------------------- */

@@ -8,6 +8,11 @@
    caller whether the value was consumed.  ERR_USAGE with a message. */
 Status options_set(Options *o, Diag *d, const char *name, const char *value,
                    bool *used_value);
+/* "name = value" or "flag" of a `train` block; - and _ are one.  Files are not
+   for a model to name. */
+Status options_set_line(Options *o, Diag *d, const Setting *line);
+/* What was given so far is from another source: it may be said again. */
+void options_second_source(Options *o);
 /* Every option as text, for the module's info (JSON object). */
 void options_json(const Options *o, StrBuf *sb);
 /* The main ones for people, a line each: "loss        mse". */

@@ -2,8 +2,8 @@
    left out where a rule knows them, initialisers may be generated
    (parse_data.c).
 
-     file   = ["module" word [options]] (def | graph | model | dim)*
-                                                        def: fn/ast.h
+     file   = ["module" word [options]] (def | graph | model | dim | block)*
+                                         def: fn/ast.h; block: blocks.c
      dim    = "dim" name ["=" integer], ..
      model  = "model" name "(" [name: type, ..] ")" "{" line* "}"
      graph  = "graph" word "(" [%x: type, ..] ")" ["on" target] ["arena" n]
@@ -599,14 +599,37 @@ static Status parse_model_def(Parser *p) {
     TRY(lex_again(lx, &at, true));
     TRY(lex_next(lx));
     TRY(lex_expect_word(lx, &name, "the model's name"));
-    if (module_graph(p->m, FORWARD))
+    if (module_graph(p->m, FORWARD) || p->m->onnx)
         return lex_fail(lx, &at, "a file has one model");
     p->m->name = name;
-    start_graph(p, intern(FORWARD));
-    TRY(parse_inputs(p));
+    bool import = lex_is(lx, '=');
+    if (import) {
+        TRY(parse_import(lx, p->m));
+    } else {
+        start_graph(p, intern(FORWARD));
+        TRY(parse_inputs(p));
+    }
     at = lx->tok;
     TRY(lex_again(lx, &at, false));
-    return parse_body(p);
+    return import ? OK : parse_body(p);
+}
+
+/* Blocks are of the model; one that is imported has no graph here. */
+static Status check_model(Parser *p) {
+    Module *m = p->m;
+    Graph *g = m->graphs.len == 1 ? m->graphs.data[0] : NULL;
+    for (int i = 0; i < p->blocks.len; i++) {
+        const Token *t = &p->blocks.data[i];
+        if (t->text == m->name || (g && t->text == g->name)) continue;
+        return lex_fail(&p->lx, t, "there is no model '%.60s' in the file",
+                        t->text);
+    }
+    if (m->onnx && m->graphs.len)
+        return fail(p->lx.diag, (Loc){.file = m->file},
+                    "a file with a model from another one has no graph");
+    if (m->onnx) return OK;
+    if (m->graphs.len) return model_check_dims(&p->model);
+    return lex_fail(&p->lx, &p->lx.tok, "the file has no graph");
 }
 
 /* dim B = 64, T */
@@ -638,7 +661,8 @@ static Status parse_graph(Parser *p) {
     bool more;
     if (!lex_is_word(lx, "graph"))
         return lex_fail(lx, &lx->tok,
-                        "'graph', 'model', 'def' or 'dim' expected");
+                        "'graph', 'model', 'def', 'dim', 'train' or 'policy' "
+                        "expected");
     TRY(lex_next(lx));
     Token at = lx->tok, input;
     TRY(lex_expect_word(lx, &name, "the graph's name"));
@@ -710,12 +734,15 @@ static Status parse_file(Parser *p) {
             vec_push(p->m->arena, &p->m->fns, f);
         } else if (lex_is_word(lx, "dim")) {
             TRY(parse_dim(p));
+        } else if (lex_is_word(lx, "train") || lex_is_word(lx, "policy")) {
+            Token name;
+            TRY(parse_block(lx, p->m, &name));
+            vec_push(p->scratch, &p->blocks, name);
         } else {
             TRY(lex_is_word(lx, "model") ? parse_model_def(p) : parse_graph(p));
         }
     }
-    if (p->m->graphs.len) return model_check_dims(&p->model);
-    return lex_fail(lx, &lx->tok, "the file has no graph");
+    return check_model(p);
 }
 
 Status parse_model(Arena *a, Diag *d, const char *file, const char *text,

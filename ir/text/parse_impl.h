@@ -14,6 +14,7 @@ typedef struct Parser {
     unsigned char amp; /* Loc.amp of the region around */
     int regions;       /* how many are open                         */
     Model model;       /* for lines that are no IR */
+    VEC(Token) blocks; /* the names of whose blocks were read */
 } Parser;
 
 typedef struct Init {
@@ -30,5 +31,12 @@ void init_generate(Arena *a, TypeId t, Generator gen, uint64_t seed,
 Status parse_init(Parser *p, TypeId t, bool is_const, Init *init);
 /* An anonymous scalar operand: 0.5, nan, 2:i64. */
 Status parse_scalar(Parser *p, ValueId *out);
+
+/* ---- blocks.c ------------------------------------------------------------ */
+
+/* lx stands at `train` or `policy`; *name: whose it is. */
+Status parse_block(Lexer *lx, Module *m, Token *name);
+/* lx stands at the `=` of a model. */
+Status parse_import(Lexer *lx, Module *m);
 
 #endif

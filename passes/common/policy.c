@@ -1,4 +1,5 @@
-/* policy.c: --amp-policy FILE: autocast classes that the user gives to nodes.
+/* policy.c: --amp-policy FILE, and the model's own `policy` block before it:
+   autocast classes that the user gives to nodes.
    Before:  %y = softmax %x {axis=1} : f32[4,8]
    After:   %y = softmax %x {axis=1} : f32[4,8] !low       with "op softmax low"
    A line is `op NAME CLASS` (NAME of ampc --list-ops or of a function, in any
@@ -20,7 +21,7 @@ typedef struct Rule {
     bool op;
     Str name; /* or glob */
     AmpClass class;
-    int line;
+    Loc loc;
     bool used;
 } Rule;
 
@@ -67,15 +68,25 @@ static Status read_line(char *line, Loc loc, Rules *rules, PassCtx *cx) {
         return fail(cx->diag, loc,
                     "'%s' is no class: low, full, fullout, widest, follow, any",
                     word[2]);
-    Rule r = {!strcmp(word[0], "op"), intern(word[1]), (AmpClass) class,
-              loc.line, false};
+    Rule r = {!strcmp(word[0], "op"), intern(word[1]), (AmpClass) class, loc,
+              false};
     vec_push(cx->scratch, rules, r);
+    return OK;
+}
+
+static Status read_block(const Module *m, Rules *rules, PassCtx *cx) {
+    for (int i = 0; i < m->policy.len; i++) {
+        const Setting *s = &m->policy.data[i];
+        char *line = arena_dup(cx->scratch, s->text, strlen(s->text) + 1);
+        TRY(read_line(line, s->loc, rules, cx));
+    }
     return OK;
 }
 
 static Status read_rules(Rules *rules, PassCtx *cx) {
     Loc loc = {.file = cx->opt->amp_policy};
     size_t n;
+    if (!loc.file) return OK;
     char *text = read_file(cx->diag, loc.file, &n), *copy;
     if (!text) return ERR_USER;
     copy = arena_dup(cx->scratch, text, n + 1);
@@ -106,8 +117,9 @@ static void apply(const Graph *g, Node *n, Rules *rules) {
 Status pass_policy(Module *m, PassCtx *cx) {
     Rules rules = {0};
     Status s = OK;
-    if (!cx->opt->amp_policy) return OK;
+    TRY(read_block(m, &rules, cx));
     TRY(read_rules(&rules, cx));
+    if (!rules.len) return OK;
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         for (int k = 0; k < g->order.len; k++)
@@ -115,9 +127,8 @@ Status pass_policy(Module *m, PassCtx *cx) {
     }
     for (int i = 0; i < rules.len; i++) {
         const Rule *r = &rules.data[i];
-        Loc loc = {.file = cx->opt->amp_policy, .line = r->line};
         if (!r->used)
-            s = fail(cx->diag, loc, "no %s of the model is '%s'",
+            s = fail(cx->diag, r->loc, "no %s of the model is '%s'",
                      r->op ? "op" : "node", r->name);
     }
     return s;

@@ -123,6 +123,74 @@ TEST_CASE(cli, a_text_drops_and_normalises_as_asked) {
     check_run(0, "write %mean = %next", "opt bn.amp --pass simplify");
 }
 
+/* A file with its own options, those of the command line above them. */
+TEST_CASE(cli, a_model_brings_its_options) {
+    static const char mlp[] =
+        "dim B = 4\n"
+        "train m {\n"
+        "  loss = cross_entropy, label_smoothing=0.1\n"
+        "  optimizer = sgd, lr=0.25; clip_norm = 2\n"
+        "  freeze = a.*   # not b\n"
+        "  precision = fp32\n}\n"
+        "policy m { op relu full }\n"
+        "model m(x: f32[B,3]) {\n"
+        "  h = relu(Linear(x, units=3, scope=\"a\"))\n"
+        "  return y = Linear(h, units=2, scope=\"b\")\n}\n";
+    check_text(0, "can be compiled", mlp, "");
+    REQUIRE(test_write_file(test_tmp("own.amp"), mlp, strlen(mlp)));
+    check_run(0, "--freeze a.*", "inspect own.amp --params");
+    check_run(0, " !full", "opt own.amp --pass loss,programs,policy --dim B=2");
+    check_run(0, "", "own.amp -o own.so --target cpu:x86-64-v2");
+    check_run(0, "optimizer   sgd, lr 0.25 constant, clip-norm 2",
+              "inspect own.so");
+    check_run(0, "= mse_loss %", "opt own.amp --pass loss --loss mse");
+}
+
+TEST_CASE(cli, mistakes_of_blocks_have_a_place) {
+    static const char *const cases[][2] = {
+        {"train m { loss = l3 }",
+         "odd.amp:1:11: error: --loss: unknown loss 'l3'\n"
+         "  train m { loss = l3 }\n            ^\n"},
+        {"train m { speed = 3 }", "1:11: error: --speed: unknown option"},
+        {"train m { loss }", "1:11: error: --loss: wants a value"},
+        {"train m { loss mse }", "error: --loss: '=' expected"},
+        {"train m { accept_folded = 1 }", "takes no value"},
+        {"train m { dump_ir = x }", "--dump-ir: is for the command line"},
+        {"train n { loss = mse }", "1:7: error: there is no model 'n'"},
+        {"train m { loss = mse", "2:1: error: --model: '=' expected"},
+        {"policy m { op relu }", "1:12: error: 'op NAME CLASS' or"},
+        {"policy m { op tanh low }", "1:12: error: no op of the model is"}};
+    check_text(1, "2:1: error: '}' expected, found end of file",
+               "train m { loss = mse\n", "");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[300];
+        snprintf(text, sizeof text,
+                 "%s\nmodel m(x: f32[2]) { return y = mean(relu(x)) }\n",
+                 cases[i][0]);
+        check_text(1, cases[i][1], text, "");
+    }
+}
+
+/* What is imported trains by the text that names it. */
+TEST_CASE(cli, a_recipe_over_an_onnx_file) {
+    char text[1000];
+    snprintf(text, sizeof text,
+             "model ft = onnx(\"%s\")\n"
+             "train ft { dim = batch=4; loss = cross_entropy\n"
+             "  batchnorm = frozen; freeze = conv*\n}\n"
+             "policy ft { op relu full }\n",
+             test_data_path("models/mnist_cnn.onnx"));
+    check_text(0, "odd.amp: can be compiled", text, "");
+    check_run(0, "--freeze", "inspect odd.amp --params");
+    check_text(1, "there is no model 'x'",
+               "model ft = onnx(\"a.onnx\")\ntrain x { }\n", "");
+    check_text(1, "a.onnx: error: No such file",
+               "model ft = onnx(\"a.onnx\")\n", "");
+    check_text(1, "has no graph",
+               "model ft = onnx(\"a.onnx\")\ngraph g() { }\n", "");
+    check_text(1, "onnx(\"FILE\") expected", "model ft = torch(\"a\")\n", "");
+}
+
 TEST_CASE(cli, odd_models) {
     static const char no_class[] = "graph forward(%x: f32[4,3]) {\n"
                                    "  param %w: f32[3,0]\n"

@@ -390,7 +390,7 @@ TEST_CASE(parse, carets_point_at_the_mistake) {
 
 TEST_CASE(parse, mistakes) {
     static const char *const cases[][2] = {
-        {"foo", "'graph', 'model', 'def' or 'dim' expected"},
+        {"foo", "'graph', 'model', 'def', 'dim', 'train' or "},
         {"graph", "the graph's name expected, found end of file"},
         {"graph g(%x f32[2]) {}", "':' expected, found 'f32'"},
         {"graph g(%x: f31[2]) {}", "a type such as f32[2,3] expected"},

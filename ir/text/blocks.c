@@ -1,0 +1,117 @@
+/* blocks.c: what a text holds beside graphs.
+
+     train NAME { key = value .. }   compile options, for the command line's
+                                     own reader
+     policy NAME { rule .. }         autocast classes, for pass `policy`
+     model NAME = onnx("FILE")       what both are of, from another file
+
+   A block's entries end with their line, `;`, a comment or the closing brace;
+   they are cut out here and read by whom they are for.                      */
+#include "ir/text/parse_impl.h"
+
+#include <string.h>
+
+enum { MAX_LINES = 256 }; /* of all blocks of a file */
+
+/* What stands at lx->at. */
+static Token token_here(const Lexer *lx) {
+    Token t = {.kind = T_EOF, .line = 1, .col = 1, .text = intern("")};
+    for (; t.at < lx->at; t.at++) {
+        char c = lx->text[t.at];
+        t.line += c == '\n';
+        t.col = c == '\n' ? 1 : t.col + (((unsigned char)c & 0xc0) != 0x80);
+    }
+    return t;
+}
+
+/* As far as the end of an entry, without blanks there; strings hold anything.
+ */
+static Str cut_entry(Lexer *lx) {
+    bool quoted = false;
+    size_t from = lx->at, end = from;
+    for (; lx->at < lx->n && lx->text[lx->at] != '\n'; lx->at++) {
+        char c = lx->text[lx->at];
+        if (c == '"') quoted = !quoted;
+        if (!c || (!quoted && strchr("#;}", c))) break;
+        if (!strchr(" \t\r", c)) end = lx->at + 1;
+    }
+    return intern_n(lx->text + from, end - from);
+}
+
+/* To the beginning of an entry, or the closing brace. */
+static void skip_blank(Lexer *lx) {
+    for (; lx->at < lx->n; lx->at++) {
+        char c = lx->text[lx->at];
+        while (c == '#' && lx->at + 1 < lx->n && lx->text[lx->at + 1] != '\n')
+            lx->at++;
+        if (!c || !strchr("# \t\r\n;", c)) return;
+    }
+}
+
+static Status read_entries(Lexer *lx, Arena *a, Settings *out) {
+    if (!lex_is(lx, '{')) return lex_expected(lx, "'{'");
+    for (;;) {
+        skip_blank(lx);
+        Token here = token_here(lx);
+        if (lx->at == lx->n)
+            return lex_fail(lx, &here, "'}' expected, found end of file");
+        if (lx->text[lx->at] == '}') {
+            TRY(lex_again(lx, &here, false));
+            return lex_next(lx);
+        }
+        Str text = cut_entry(lx);
+        if (!*text) return lex_fail(lx, &here, "unexpected character");
+        if (out->len == MAX_LINES)
+            return lex_fail(lx, &here, "more than %d entries", MAX_LINES);
+        vec_push(a, out, (Setting){text, lex_loc(lx, &here)});
+    }
+}
+
+Status parse_block(Lexer *lx, Module *m, Token *name) {
+    Settings *to = lex_is_word(lx, "train") ? &m->settings : &m->policy;
+    Str of;
+    TRY(lex_next(lx));
+    *name = lx->tok;
+    TRY(lex_expect_word(lx, &of, "the model's name"));
+    return read_entries(lx, m->arena, to);
+}
+
+Status parse_import(Lexer *lx, Module *m) {
+    TRY(lex_expect(lx, '='));
+    if (!lex_is_word(lx, "onnx")) return lex_expected(lx, "onnx(\"FILE\")");
+    TRY(lex_next(lx));
+    TRY(lex_expect(lx, '('));
+    Token at = lx->tok;
+    TRY(lex_expect_string(lx, &m->onnx));
+    if (!*m->onnx) return lex_fail(lx, &at, "a file's name expected");
+    return lex_expect(lx, ')');
+}
+
+/* One item at the top of a file; what is none of ours is passed over. */
+static Status scan_item(Lexer *lx, Module *m, int *depth) {
+    Token name;
+    if (!*depth && (lex_is_word(lx, "train") || lex_is_word(lx, "policy")))
+        return parse_block(lx, m, &name);
+    if (!*depth && lex_is_word(lx, "model")) {
+        TRY(lex_next(lx));
+        TRY(lex_next(lx));
+        return lex_is(lx, '=') ? parse_import(lx, m) : OK;
+    }
+    *depth += lex_is(lx, '{') - lex_is(lx, '}');
+    return lex_next(lx);
+}
+
+void text_blocks(Arena *a, const char *file, const char *text, size_t n,
+                 Module **out) {
+    Diag unsaid = {0}; /* mistakes are told when all is read */
+    Lexer lx;
+    int depth = 0;
+    Module *m = *out = module_new(a, "");
+    Status s = lex_start(&lx, &unsaid, file, text, n);
+    while (s == OK && lx.tok.kind != T_EOF) {
+        lx.infix = true; /* most is a token there */
+        s = scan_item(&lx, m, &depth);
+    }
+    if (s != OK) *out = module_new(a, "");
+    sb_free(&unsaid.text);
+}
