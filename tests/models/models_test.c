@@ -1,0 +1,204 @@
+/* models_test.c: the models of models/, at small dimensions: all of them learn
+   one batch; MLP, CNN and GPT train as PyTorch does (models/gen_amp_traces.py).
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/trace_feed.h"
+#include "tests/tolerance.h"
+
+typedef struct Case {
+    const char *file, *options;
+    int integers; /* inputs of integers are below it */
+    int steps;
+    double falls; /* the last loss is at most this share of the first */
+} Case;
+
+#define FAST                                                                   \
+    " --precision fp32 --target cpu:x86-64-v2 --lr-schedule constant "         \
+    "--dropout off --optimizer adamw,lr=0.01 "
+
+static const Case cases[] = {
+    {"mlp.amp", FAST "--dim B=4 --dim H=16", 10, 12, 0.5},
+    {"cnn.amp", FAST "--dim B=4 --dim W=2", 10, 12, 0.5},
+    {"resnet18.amp", FAST "--dim B=4 --dim W=4", 10, 8, 0.5},
+    {"gpt.amp",
+     FAST "--dim B=2 --dim T=8 --dim VOCAB=20 --dim D=16 --dim HEADS=2 "
+          "--dim L=2",
+     20, 15, 0.5},
+    {"llama.amp",
+     FAST "--dim B=2 --dim T=8 --dim VOCAB=20 --dim D=16 --dim HEADS=4 "
+          "--dim KV=2 --dim FF=24 --dim L=2",
+     20, 15, 0.5},
+    {"vit.amp",
+     FAST "--dim B=4 --dim SIZE=8 --dim D=12 --dim L=2 --dim HEADS=3", 10, 15,
+     0.7},
+    {"bert.amp",
+     FAST "--dim B=2 --dim T=8 --dim VOCAB=20 --dim D=16 --dim HEADS=2 "
+          "--dim L=2",
+     20, 15, 0.5},
+    {"unet.amp", FAST "--dim B=2 --dim SIZE=8 --dim W=8 --dim DEPTH=1", 2, 15,
+     0.8},
+    {"finetune.amp", "--target cpu:x86-64-v2 --dim batch=4 --precision fp32",
+     10, 12, 0.5}};
+
+static double draw(uint64_t *seed) {
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (double)(*seed >> 11) * 0x1p-53;
+}
+
+enum { MAX_IN = 4 };
+
+typedef struct Batch {
+    ampc_input in[MAX_IN];
+    size_t n;
+} Batch;
+
+/* Numbers of variance 1; integers below a bound, which for words that say
+   whether and of which kind a place is are 1 and 2. */
+static Batch make_batch(const Compiled *c, const char *program, int integers) {
+    Batch b = {.n = 0};
+    uint64_t seed = 1;
+    ampc_program_info info = {.size = sizeof info};
+    REQUIRE(!c->api->program(c->api->module, program, &info));
+    REQUIRE(info.ninput <= MAX_IN);
+    for (uint32_t i = 0; i < info.ninput; i++) {
+        ampc_tensor_info t = {.size = sizeof t};
+        REQUIRE(!c->api->input(c->api->module, program, i, &t));
+        int most = !strcmp(t.name, "mask")    ? 1
+                   : !strcmp(t.name, "kinds") ? 2
+                                              : integers;
+        char *data = malloc(t.bytes);
+        bool real = t.dtype == AMPC_DTYPE_F32;
+        for (size_t k = 0; k < t.bytes / (real ? 4 : 8); k++) {
+            double u = draw(&seed);
+            int64_t whole = most == 1 ? 1 : (int64_t)(u * most);
+            float x = (float)((2 * u - 1) * sqrt(3));
+            memcpy(data + k * (real ? 4 : 8), real ? (void *)&x : &whole,
+                   real ? 4 : 8);
+        }
+        b.in[b.n++] = ampc_in(t.name, data, t.bytes, t.dtype);
+    }
+    return b;
+}
+
+static void free_batch(Batch *b) {
+    for (size_t i = 0; i < b->n; i++) free((void *)b->in[i].data);
+}
+
+static Compiled compile_model(const char *file, const char *options) {
+    char path[200];
+    snprintf(path, sizeof path, "models/%s", file);
+    return compile_file(test_data_path(path), options);
+}
+
+static void learns_one_batch(void *arg) {
+    const Case *k = arg;
+    Compiled c = compile_model(k->file, k->options);
+    ampc_session *s = open_threads(&c, 1);
+    Batch b = make_batch(&c, "train", k->integers);
+    double first = 0, last = 0;
+    for (int i = 0; i < k->steps; i++) {
+        last = step_ok(&c, s, b.in, b.n).loss;
+        if (i == 0) first = last;
+    }
+    CHECK_MSG(isfinite(first) && last <= k->falls * first, "%s: %g to %g",
+              k->file, first, last);
+    c.api->close(s);
+    free_batch(&b);
+    compiled_close(&c);
+}
+
+static void register_cases(void) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        harness_register("models", cases[i].file, learns_one_batch,
+                         (void *)&cases[i]);
+}
+TEST_REGISTRAR(register_cases);
+
+/* Each objective lowers its own loss; the critic sees no gradient of the
+   generator's. */
+TEST_CASE(models, gan) {
+    Compiled c =
+        compile_model("gan.amp", "--precision fp32 --target cpu:x86-64-v2 "
+                                 "--dim B=4 --dim Z=4 --dim H=16");
+    static const char *const names[] = {"d", "g"};
+    for (int o = 0; o < 2; o++) {
+        ampc_session *s = open_threads(&c, 1);
+        double first = 0, last = 0;
+        float before[16 * 784], after[16 * 784];
+        Batch b = make_batch(&c, o ? "train:g" : "train:d", 0);
+        REQUIRE(!c.api->objective(s, names[o]));
+        read_var(&c, s, o ? "D.fc1.weight" : "G.fc2.weight", before,
+                 sizeof before, AMPC_DTYPE_F32);
+        for (int i = 0; i < 30; i++) {
+            last = step_ok(&c, s, b.in, b.n).loss;
+            if (i == 0) first = last;
+        }
+        CHECK_MSG(last < 0.95 * first, "%s: %g to %g", names[o], first, last);
+        read_var(&c, s, o ? "D.fc1.weight" : "G.fc2.weight", after,
+                 sizeof after, AMPC_DTYPE_F32);
+        CHECK_MEM(before, after, sizeof before);
+        c.api->close(s);
+        free_batch(&b);
+    }
+    compiled_close(&c);
+}
+
+/* ---- beside PyTorch ------------------------------------------------------ */
+
+static void set_first(const Compiled *c, ampc_session *s, const Trace *t) {
+    for (int i = 0; i < t->n; i++) {
+        const TraceTensor *p = &t->t[i];
+        if (strncmp(p->name, "init/", 5)) continue;
+        void *copy = malloc(p->bytes);
+        memcpy(copy, p->data, p->bytes);
+        write_var(c, s, p->name + 5, copy, p->bytes, AMPC_DTYPE_F32);
+        free(copy);
+    }
+}
+
+static void as_pytorch(const char *name, const char *input,
+                       const char *options) {
+    char file[100], path[200];
+    snprintf(file, sizeof file, "%s.amp", name);
+    snprintf(path, sizeof path, "tests/models/%s.safetensors", name);
+    Trace t = trace_read(test_data_path(path));
+    Compiled c = compile_model(file, options);
+    ampc_session *s = open_threads(&c, 2);
+    const TraceTensor *loss = trace_find(&t, "loss");
+    const TraceTensor *norm = trace_find(&t, "grad_norm");
+    set_first(&c, s, &t);
+    for (long i = 0; i < loss->dim[0]; i++) {
+        TraceFeed f = trace_feed(&t, i);
+        f.in[0].name = input;
+        ampc_metrics m = step_ok(&c, s, f.in, 2);
+        CHECK_REL(m.loss, trace_f64(loss, i), TOL_TRACE_LOSS);
+        CHECK_REL(m.grad_norm, trace_f64(norm, i), TOL_TRACE_NORM);
+        trace_feed_free(&f);
+    }
+    c.api->close(s);
+    compiled_close(&c);
+    trace_free(&t);
+}
+
+#define PLAIN                                                                  \
+    "--precision fp32 --target cpu:x86-64-v2 --lr-schedule constant "          \
+    "--dropout off "
+
+TEST_CASE(models, mlp_trains_as_pytorch) {
+    as_pytorch("mlp", "x",
+               PLAIN "--dim B=2 --dim H=8 --optimizer adamw,lr=0.01");
+}
+
+TEST_CASE(models, cnn_trains_as_pytorch) {
+    as_pytorch("cnn", "x", PLAIN "--dim B=2 --dim W=2");
+}
+
+TEST_CASE(models, gpt_trains_as_pytorch) {
+    as_pytorch("gpt", "tokens",
+               PLAIN "--dim B=2 --dim T=8 --dim VOCAB=20 --dim D=16 "
+                     "--dim HEADS=2 --dim L=2");
+}
