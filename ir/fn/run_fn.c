@@ -164,6 +164,7 @@ typedef struct Made {
     DType dtype;              /* asked for; NUM_DTYPES: by rule */
     Type gen;                 /* of a generator; rank -1: none  */
     Str scope;                /* of a layer */
+    bool list;                /* results are one, whatever their number */
 } Made;
 
 static Made made_new(OpCode op, const Fn *fn) {
@@ -256,8 +257,8 @@ static Status make(Run *r, const Expr *at, Made *m, Val *out) {
             return run_fail(r, at, "%s: %s", m->info->text, msg);
         for (int i = 0; i < nout; i++) made[i] = node_get(g, id)->out[i];
     }
-    bool one = nout == 1 && m->info->out_max >= 0;
-    *out = one ? val_tensor(made[0]) : val_list(r, made, nout);
+    *out =
+        nout == 1 && !m->list ? val_tensor(made[0]) : val_list(r, made, nout);
     out->typed = m->dtype != NUM_DTYPES;
     return OK;
 }
@@ -584,8 +585,11 @@ static bool known_op(OpCode op, const Val *v, int n, Val *out) {
 
 /* An op of any number of results has one for each of its sizes, as a list. */
 static void count_results(Made *m) {
-    for (int i = 0; i < m->n.nattr && m->info->out_max < 0; i++)
-        if (m->attrs[i].key == AK_sizes) m->n.nout = m->attrs[i].u.ints.n;
+    for (int i = 0; i < m->n.nattr && m->info->out_max < 0; i++) {
+        if (m->attrs[i].key != AK_sizes) continue;
+        m->n.nout = m->attrs[i].u.ints.n;
+        m->list = true;
+    }
 }
 
 static Status make_call(Run *r, const Expr *e, int nout, const Val *v, int n,

@@ -441,46 +441,61 @@ static Status parse_write(Parser *p) {
     return OK;
 }
 
-/* A statement or an expression of the language, from a token that was read as
-   IR. */
-static Status parse_infix(Parser *p, const Token *from, ValueId *value) {
+/* A line of the language, from a token that was read as IR. */
+static Status parse_infix(Parser *p, const Token *from) {
     Lexer *lx = &p->lx;
-    const Expr *e;
     Stmt s;
     p->model.amp = p->amp;
     TRY(lex_again(lx, from, true));
-    if (value) {
-        TRY(parse_model_expr(lx, p->m->arena, p->m, &e));
-        TRY(model_value(&p->model, e, value));
-    } else {
-        TRY(parse_model_line(lx, p->m->arena, p->m, &s));
-        TRY(model_run(&p->model, &s));
-    }
+    TRY(parse_model_line(lx, p->m->arena, p->m, &s));
+    TRY(model_run(&p->model, &s));
     Token next = lx->tok;
     return lex_again(lx, &next, false);
 }
 
+/* lx is in infix mode: whether a number stands there as IR has them, 2:i64, and
+   nothing behind it. */
+static bool is_scalar(const Lexer *lx) {
+    const char *text = lx->text + lx->tok.at, *end = lx->text + lx->n;
+    if (text < end && *text == '-') text++;
+    size_t n = (size_t)(end - text);
+    bool word = n >= 3 && (!memcmp(text, "inf", 3) || !memcmp(text, "nan", 3));
+    if (n && *text == '_') return lex_is_word(lx, "_");
+    if (!word && !(n && *text >= '0' && *text <= '9')) return false;
+    for (char e = 0; text < end; e = *text++)
+        if (!strchr("+-", *text) ? !name_char(*text, 0) || *text == '/'
+                                 : e != 'e' && e != 'E')
+            break;
+    while (text < end && (*text == ' ' || *text == '\t')) text++;
+    return text == end || strchr(",}:#\r\n", *text);
+}
+
 static Status parse_output(Parser *p) {
     Lexer *lx = &p->lx;
-    Token at = lx->tok;
+    Token at = lx->tok, next;
     Output o = {0};
-    bool named = at.kind == T_STRING, number, more;
-    if (at.kind == T_WORD) {
-        Lexer ahead = *lx;
-        TRY(lex_next(&ahead));
-        named = lex_is(&ahead, '=');
-    }
-    if (named) {
-        o.name = at.text;
+    const Expr *e;
+    if (at.kind == T_WORD || at.kind == T_STRING) {
         TRY(lex_next(lx));
-        TRY(lex_expect(lx, '='));
+        if (lex_is(lx, '=')) {
+            o.name = at.text;
+            lx->infix = true;
+            TRY(lex_next(lx));
+            at = lx->tok;
+        }
     }
-    at = lx->tok;
-    number = lex_is_word(lx, "nan") || lex_is_word(lx, "inf") ||
-             lex_is_word(lx, "_");
-    more = at.kind == T_WORD && !number;
-    TRY(more ? parse_infix(p, &at, &o.value) : parse_present(p, &o.value));
-    if (!o.name && at.kind == T_WORD) o.name = at.text;
+    TRY(lex_again(lx, &at, true));
+    if (is_scalar(lx)) {
+        TRY(lex_again(lx, &at, false));
+        TRY(parse_present(p, &o.value));
+    } else {
+        p->model.amp = p->amp;
+        TRY(parse_model_expr(lx, p->m->arena, p->m, &e));
+        TRY(model_value(&p->model, e, &o.value));
+        if (!o.name && e->kind == E_NAME) o.name = e->name;
+        next = lx->tok;
+        TRY(lex_again(lx, &next, false));
+    }
     if (!o.name) o.name = value_get(p->g, o.value)->name;
     if (!o.name) return lex_fail(lx, &at, "the output needs a name: name=..");
     vec_push(p->m->arena, &p->g->outputs, o);
@@ -519,7 +534,7 @@ static Status parse_line(Parser *p) {
     for (int k = 0; k <= VAR_GRAD; k++) {
         if (!lex_is_word(lx, var_kind_text[k])) continue;
         TRY(lex_next(lx));
-        if (lx->tok.kind != T_NAME) return parse_infix(p, &first, NULL);
+        if (lx->tok.kind != T_NAME) return parse_infix(p, &first);
         while (more) {
             TRY(parse_var(p, (VarKind)k));
             TRY(lex_take(lx, ',', &more));
@@ -531,11 +546,10 @@ static Status parse_line(Parser *p) {
     if (lex_is_word(lx, "autocast")) return parse_region(p);
     if (lex_is_word(lx, "write")) {
         TRY(lex_next(lx));
-        return lx->tok.kind == T_NAME ? parse_write(p)
-                                      : parse_infix(p, &first, NULL);
+        return lx->tok.kind == T_NAME ? parse_write(p) : parse_infix(p, &first);
     }
     if (first.kind != T_WORD) return lex_expected(lx, "a node or declaration");
-    if (!lex_is_word(lx, "return")) return parse_infix(p, &first, NULL);
+    if (!lex_is_word(lx, "return")) return parse_infix(p, &first);
     TRY(lex_next(lx));
     for (more = !lex_is(lx, '}'); more;) {
         TRY(parse_output(p));

@@ -106,6 +106,25 @@ TEST_CASE(model, regions_give_classes) {
             "  %z = matmul %y, %x : f32[2,2]\n");
 }
 
+TEST_CASE(model, outputs_are_expressions) {
+    BECOMES("model m(x: f32[2]) {\n"
+            "  return a = -x, b=2:i64, x, c = 1 - x, \"d e\"=-inf,\n"
+            "         f.g=%x, h = 1/x\n}\n",
+            "  return a=%x.neg, b=2:i64, %x, c=%x.sub, \"d e\"=-inf, f.g=%x, "
+            "h=%x.div\n");
+}
+
+TEST_CASE(model, gradients_are_values) {
+    BECOMES("model m(x: f32[2], y: f32[2]) {\n"
+            "  z = x * y\n"
+            "  g = 2 * grad(z, x)\n"
+            "  a, b = grad(z, x, y)\n"
+            "  return g, a, b\n}\n",
+            "  %z.grad = grad %z, %x : f32[2]\n"
+            "  %g = mul 2, %z.grad : f32[2]\n"
+            "  %a, %b = grad %z, %x, %y : f32[2], f32[2]\n");
+}
+
 TEST_CASE(model, running_statistics_are_written) {
     BECOMES(
         "model m(x: f32[4,2]) {\n  return y = BatchNorm(x, scope=\"bn\")\n}",
