@@ -25,6 +25,8 @@ static void grow(Arena *a, OxMap *m) {
         m->key[s] = old.key[i];
         m->val[s] = old.val[i];
     }
+    arena_drop(a, old.key, (size_t)old.cap * sizeof *old.key);
+    arena_drop(a, old.val, (size_t)old.cap * sizeof *old.val);
 }
 
 void ox_map_put(Arena *a, OxMap *m, Str key, int val) {

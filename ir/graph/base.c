@@ -119,7 +119,16 @@ char *arena_printf(Arena *a, const char *fmt, ...) {
     return s;
 }
 
-/* What is too large for a chunk in use has its own, which grows as a whole. */
+/* What is too large for a chunk in use has its own. */
+void arena_drop(Arena *a, void *p, size_t bytes) {
+    if (bytes <= LAST_CHUNK) return;
+    Chunk *c = (Chunk *)p - 1;
+    *(c->prev ? &c->prev->next : &a->chunks) = c->next;
+    if (c->next) c->next->prev = c->prev;
+    free(c);
+}
+
+/* A chunk of its own grows as a whole. */
 void *vec_grow(Arena *a, void *data, int len, int *cap, size_t size) {
     size_t old = (size_t)*cap * size;
     ASSERT(*cap <= INT32_MAX / 2);

@@ -45,6 +45,7 @@ static void names_grow(Arena *a, struct NameMap *m) {
     m->slot = NEW_ARRAY(a, NameSlot, m->cap);
     for (int i = 0; i < cap; i++)
         if (old[i].name) *names_probe(m, old[i].name) = old[i];
+    arena_drop(a, old, (size_t)cap * sizeof *old);
 }
 
 static struct NameMap *names_new(Arena *a) {
