@@ -1069,7 +1069,9 @@ PyTorch.  All distances are relative.
 
 TorchScript files do not say what is a parameter: a model's buffers are frozen with
 `--freeze`; CLIP's logit_scale, a number that only Exp reads, is taken for a
-constant (`--train m.logit_scale` trains it), and FNet's DFT is not known.  After "not exported" stand PyTorch's own words.
+constant (`--train m.logit_scale` trains it); Mamba2 gets a Transpose that is not
+ONNX, its perm being negative; FNet's DFT is not known.  After
+"not exported" stand PyTorch's own words.
 """
 
 
