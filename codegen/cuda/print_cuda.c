@@ -9,10 +9,11 @@
                              k<i>_at<1>, go to as many threads of the last block
                  k<i>        one tensor
                  k<i>_many   a table of tensors (PLAN_MANY)
-     cols      one thread per element of the whole domain
+     cols      one thread per element of the whole domain, or per N neighbours
      reducing  a row belongs to a team of threads; its thread t takes columns t,
                t + T, .. of the flattened columns in every sweep (LOOP_LANES),
-   so that what it stores is what it alone has read.  Partial results are folded
+   or N neighbours there, so that what it stores is what it alone has read; what
+   it has kept of an earlier sweep is in h<i>.  Partial results are folded
    in a fixed order (fold.cuh).  A team is neighbouring lanes of one warp or the
    block; form rows: 32 neighbouring rows, one for each lane, T warps.  All
    threads of a team compute the row values; thread 0 stores them when all have
@@ -149,8 +150,8 @@ static void put_at(KPrint *p, int n) {
     kp_row_insts(p, 0);
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
-        index |= in->at.k[0] && !cuda_packed(in, n);
-        if (!cuda_packed(in, n)) continue;
+        index |= in->at.k[0] && !cuda_packed(k, in, n);
+        if (!cuda_packed(k, in, n)) continue;
         if (in->op == K_STORE) {
             kp_line(p, "Pack<N, %s> p%d;", buffer_type(k, in->buf), id);
             continue;
@@ -166,14 +167,15 @@ static void put_at(KPrint *p, int n) {
     for (int store = 0; store < 2; store++)
         for (int id = 1; id < k->insts.len; id++) {
             const KInst *in = kinst_at(k, id);
-            const char *at = cuda_packed(in, n) ? place : NULL;
+            const char *at = cuda_packed(k, in, n) ? place : NULL;
             snprintf(place, sizeof place, "p%d.v[j]", id);
             if (store && in->op == K_STORE) kp_store(p, id, at);
             if (!store && in->op != K_STORE && in->full) kp_inst(p, id, at);
         }
     kp_leave(p);
     for (int id = 1; id < k->insts.len; id++)
-        if (kinst_at(k, id)->op == K_STORE && cuda_packed(kinst_at(k, id), n))
+        if (kinst_at(k, id)->op == K_STORE &&
+            cuda_packed(k, kinst_at(k, id), n))
             kp_line(p, "pack_store(b%d + e, p%d);", kinst_at(k, id)->buf, id);
     sb_puts(p->sb, "}\n\n");
 }
@@ -266,30 +268,118 @@ static void put_rows_of_teams(KPrint *p) {
 
 /* ---- sweeps -------------------------------------------------------------- */
 
-static void put_element(Nest *n) {
-    KPrint *p = n->p;
-    const KSweep *s = n->s;
-    bool *need = kernel_need(p->k, s, NULL, p->arena);
+/* Vectors along dim vec at index i<vec: those that are read before, those that
+   are written after the elements. */
+static void put_packs(KPrint *p, const bool *need, int n, bool stores) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (!need[id] || !cuda_packed(p->k, in, n)) continue;
+        if (in->op == K_STORE && !stores) {
+            kp_line(p, "Pack<%d, %s> p%d;", n, buffer_type(p->k, in->buf), id);
+            continue;
+        }
+        if ((in->op == K_STORE) != stores) continue;
+        if (stores)
+            kp_text(p, "pack_store(b%d + ", in->buf);
+        else
+            kp_text(p, "const Pack<%d, %s> p%d = pack_load<%d>(b%d + ", n,
+                    buffer_type(p->k, in->buf), id, n, in->buf);
+        sb_put_index(p->sb, p->k, &in->at, NULL);
+        if (stores) sb_printf(p->sb, ", p%d", id);
+        sb_puts(p->sb, ");\n");
+    }
+}
+
+/* What a sweep computes at one place of the columns, which is `place` among
+   those of the thread. */
+static void put_values(KPrint *p, const KSweep *s, int n, const char *place) {
+    const bool *held = cuda_held(p->k, &p->sweeps, s, p->arena);
+    bool *need = kernel_need(p->k, s, held, p->arena);
     bool live = p->lanes && has_idle(p);
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (need[id]) kp_inst(p, id, NULL);
+    char pack[32];
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (!need[id]) continue;
+        if (held && held[id]) {
+            kp_line(p, "const %s v%d = h%d[%s];", ktype_c[in->type], id, id,
+                    place);
+            continue;
+        }
+        snprintf(pack, sizeof pack, "p%d.v[u]", id);
+        bool packed = n > 1 && cuda_packed(p->k, in, n);
+        kp_inst(p, id, packed ? pack : NULL);
+        if (in->keep == KEEP_ROW) kp_line(p, "h%d[%s] = v%d;", id, place, id);
+    }
     for (int j = 0; j < s->nfold; j++) {
         int id = s->roots.data[j];
         kp_text(p, "v%d = f%d(v%d, ", id, id, id);
         sb_put_operand(p->sb, p->k, kinst_at(p->k, id)->in[0]);
         sb_puts(p->sb, ");\n");
     }
-    if (s->roots.len == s->nfold) return;
-    if (live) kp_enter(p, "if (live)");
-    kp_stores(p, true);
-    if (live) kp_leave(p);
+    for (int store = 0; store < 2; store++) { /* of vectors first */
+        bool begun = false;
+        for (int j = s->nfold; j < s->roots.len; j++) {
+            int id = s->roots.data[j];
+            bool packed = n > 1 && cuda_packed(p->k, kinst_at(p->k, id), n);
+            if (packed == store) continue;
+            if (!packed && live && !begun) kp_enter(p, "if (live)");
+            begun |= !packed;
+            snprintf(pack, sizeof pack, "p%d.v[u]", id);
+            kp_store(p, id, packed ? pack : NULL);
+        }
+        if (live && begun) kp_leave(p);
+    }
 }
 
-/* Columns t, t + T, ..; each fold is f<id>(a, b), its accumulator v<id>. */
+/* The same for n neighbours along dim vec, of which i<vec is the first. */
+static void put_neighbours(KPrint *p, const KSweep *s, int n,
+                           const char *first) {
+    const bool *held = cuda_held(p->k, &p->sweeps, s, p->arena);
+    bool *need = kernel_need(p->k, s, held, p->arena), index = false;
+    bool live = p->lanes && has_idle(p), stores = false;
+    char place[48];
+    if (n == 1) {
+        put_values(p, s, 1, first);
+        return;
+    }
+    for (int id = 1; held && id < p->k->insts.len; id++)
+        if (held[id]) need[id] = false;
+    for (int j = s->nfold; j < s->roots.len; j++) need[s->roots.data[j]] = true;
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        bool packed = cuda_packed(p->k, in, n);
+        stores |= need[id] && packed && in->op == K_STORE;
+        index |= need[id] && !packed && in->at.k[p->k->vec];
+    }
+    put_packs(p, need, n, false);
+    if (index) kp_line(p, "const %s first = i%d;", kp_signed(p), p->k->vec);
+    kp_line(p, "UNROLL");
+    kp_enter(p, "for (int u = 0; u < %d; u++)", n);
+    if (index) kp_line(p, "const %s i%d = first + u;", kp_signed(p), p->k->vec);
+    snprintf(place, sizeof place, "%s + u", first);
+    put_values(p, s, n, place);
+    kp_leave(p);
+    if (live && stores) kp_enter(p, "if (live)");
+    put_packs(p, need, n, true);
+    if (live && stores) kp_leave(p);
+}
+
+static void put_element(Nest *n) {
+    put_neighbours(n->p, n->s, n->p->lanes ? 1 : cuda_pack(n->p->k), "");
+}
+
+/* Columns t, t + T, .., or n neighbours there; each fold is f<id>(a, b), its
+   accumulator v<id>.  Values that are held make the loop one of known length.
+ */
 static void put_lanes(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     const KSweep *s = n->s;
-    bool *need = kernel_need(p->k, s, NULL, p->arena), used[MAX_RANK] = {0};
+    const bool *held = cuda_held(p->k, &p->sweeps, s, p->arena);
+    bool *need = kernel_need(p->k, s, held, p->arena), used[MAX_RANK] = {0};
+    bool holds = held != NULL;
+    int pack = cuda_pack(p->k);
+    int64_t step = l->step * pack, loops = (p->ncols + step - 1) / step;
+    char place[32];
     for (int j = 0; j < s->nfold; j++) {
         int id = s->roots.data[j];
         const KInst *r = kinst_at(p->k, id);
@@ -301,13 +391,40 @@ static void put_lanes(Nest *n, const KLoop *l) {
         kp_line(p, "%s v%d = %s;", type, id, fold_start(r->code, r->compute));
     }
     for (int j = 0; j < s->roots.len; j++) need[s->roots.data[j]] = true;
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (need[id]) mark_used(kinst_at(p->k, id), used);
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (!need[id]) continue;
+        if (!held || !held[id]) mark_used(in, used);
+        if (in->keep != KEEP_ROW) continue;
+        holds = true;
+        if (!held || !held[id])
+            kp_line(p, "%s h%d[" I64 "];", ktype_c[in->type], id, loops * pack);
+    }
     if (p->ncols > 0) {
-        kp_enter(p, "for (%s c = t; c < " I64 "; c += " I64 ")",
-                 type_unsigned(p), p->ncols, l->step);
+        const char *u = type_unsigned(p);
+        bool tail = holds && p->ncols % step;
+        snprintf(place, sizeof place, pack > 1 ? "j * %d" : "j", pack);
+        if (holds) {
+            kp_line(p, "UNROLL");
+            kp_enter(p, "for (int j = 0; j < " I64 "; j++)", loops);
+            bool index = tail;
+            for (int i = 0; i < p->ncol; i++) index |= used[p->cols[i]];
+            if (index) {
+                kp_text(p, "const %s c = (j * " I64 " + t)", u, l->step);
+                if (pack > 1) sb_printf(p->sb, " * %d", pack);
+                sb_puts(p->sb, ";\n");
+            }
+            if (tail) kp_enter(p, "if (c < " I64 ")", p->ncols);
+        } else if (pack > 1) {
+            kp_enter(p, "for (%s c = t * %d; c < " I64 "; c += " I64 ")", u,
+                     pack, p->ncols, step);
+        } else {
+            kp_enter(p, "for (%s c = t; c < " I64 "; c += " I64 ")", u,
+                     p->ncols, step);
+        }
         kp_dims(p, "c", p->cols, p->ncol, used);
-        kp_nest(n);
+        put_neighbours(p, s, pack, place);
+        if (tail) kp_leave(p);
         kp_leave(p);
     }
     for (int j = 0; j < s->nfold; j++)
@@ -322,6 +439,7 @@ static void put_sweep(KPrint *p, const KSweep *s) {
     static const Spelling cuda = {.element = put_element,
                                   .loop = {[LOOP_BLOCK] = kp_loop_outside,
                                            [LOOP_THREAD] = kp_loop_outside,
+                                           [LOOP_UNROLLED] = kp_loop_outside,
                                            [LOOP_LANES] = put_lanes}};
     Nest n = {.p = p, .s = s, .spell = &cuda};
     kp_nest(&n);
@@ -333,8 +451,12 @@ static void put_sweep(KPrint *p, const KSweep *s) {
 static void put_elements(KPrint *p) {
     int all[MAX_RANK];
     for (int d = 0; d < p->k->ndim; d++) all[d] = d;
-    kp_line(p, "const %s e = %sblockIdx.x * " I64 " + threadIdx.x;",
-            type_unsigned(p), p->wide ? "(uint64_t)" : "", p->threads->extent);
+    int n = cuda_pack(p->k);
+    kp_text(p, "const %s e = %s%sblockIdx.x * " I64 " + threadIdx.x",
+            type_unsigned(p), n > 1 ? "(" : "", p->wide ? "(uint64_t)" : "",
+            loop_steps(p->threads));
+    if (n > 1) sb_printf(p->sb, ") * %d", n);
+    sb_puts(p->sb, ";\n");
     kp_line(p, "if (e >= " I64 ") return;", p->nrows * p->ncols);
     kp_dims(p, "e", all, p->k->ndim, p->used);
     kp_sweeps(p, kp_row_insts, put_sweep);

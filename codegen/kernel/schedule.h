@@ -34,7 +34,13 @@ int64_t cpu_grain(const Kernel *k, int64_t flat_len);
 /* ---- schedule_cuda.c ----------------------------------------------------- */
 
 void schedule_cuda(Arena *a, Kernel *k);
-/* Read or written by vectors of n: neighbours of the element, aligned. */
-bool cuda_packed(const KInst *in, int n);
+/* Read or written by vectors of n: neighbours along dim vec, aligned. */
+bool cuda_packed(const Kernel *k, const KInst *in, int n);
+/* Elements of a thread side by side, along dim vec. */
+int cuda_pack(const Kernel *k);
+/* By instruction: values of the row that sweeps before s keep for it; NULL:
+   none does. */
+const bool *cuda_held(const Kernel *k, const KSweeps *all, const KSweep *s,
+                      Arena *a);
 
 #endif

@@ -1,9 +1,11 @@
 /* schedule_cuda.c: loops for a grid of blocks of threads (schedule.h).
 
      flat      a thread has neighbours of 16 bytes of the widest operand
-     cols      a thread has an element of the whole domain; where it reduces,
-               lanes share a row: neighbours in a warp, several rows in a block,
-               or from WARP_COLS columns on the whole block
+     cols      a thread has an element of the whole domain, or neighbours as
+               above along the innermost dim; where it reduces, lanes share a
+               row: neighbours in a warp, several rows in a block, or from
+               WARP_COLS columns on the whole block.  What later sweeps over a
+               short row need again stays in registers (KEEP_ROW)
      rows      32 neighbouring rows, one for each lane of a warp; the warps of a
                block share the columns                                       */
 #include "codegen/kernel/schedule.h"
@@ -17,14 +19,26 @@ enum {
     ROWS_COLS = 512,     /* form rows: from here on, 16 threads per row */
     FLAT_BYTES = 16,     /* of the widest operand, one thread */
     FLAT_REGISTERS = 64, /* that one thread's elements may take */
-    FLAT_WEIGHT = 12     /* see flat_weight */
+    FLAT_WEIGHT = 12,    /* see flat_weight */
+    ROW_WEIGHT = 32,     /* the same, where lanes share a row */
+    HELD_EACH = 32,      /* columns of a thread whose values are held, ... */
+    HELD_REGISTERS = 96  /* ... in so many registers */
 };
 
 /* ---- elements per thread ------------------------------------------------- */
 
-bool cuda_packed(const KInst *in, int n) {
-    return (in->op == K_LOAD || in->op == K_STORE) && in->at.k[0] == 1 &&
-           in->at.inst == 0 && in->guard == 0 && in->at.c % n == 0;
+bool cuda_packed(const Kernel *k, const KInst *in, int n) {
+    bool packed = (in->op == K_LOAD || in->op == K_STORE) && k->vec >= 0 &&
+                  in->at.k[k->vec] == 1 && in->at.inst == 0 && in->guard == 0 &&
+                  in->at.c % n == 0;
+    for (int d = 0; packed && d < k->ndim; d++)
+        packed = d == k->vec || in->at.k[d] % n == 0;
+    return packed;
+}
+
+int cuda_pack(const Kernel *k) {
+    const KLoop *l = kernel_loop(k, LOOP_UNROLLED, LOOP_ANY);
+    return l ? (int)l->extent : 1;
 }
 
 /* How much text an instruction becomes: long functions are not to be written
@@ -40,26 +54,89 @@ static int flat_weight(const KInst *in) {
     return in->compute == KT_F64 ? FLAT_WEIGHT : 2;
 }
 
-/* Elements of a thread: as many as keep its text and its registers small. */
-static int flat_pack(const Kernel *k) {
+/* Elements of a thread: as many as keep its text and its registers small, and
+   for each vector of memory no more than one that is none. */
+static int choose_pack(const Kernel *k, int most) {
     int widest = 1, weight = 0;
+    int64_t extent = k->form == KF_FLAT ? 0 : k->dim[k->vec].extent;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         if (in->full) weight += flat_weight(in);
-        if (!cuda_packed(in, 1)) continue;
+        if (!cuda_packed(k, in, 1)) continue;
         int bytes = dtype_info[k->bufs.data[in->buf].dtype].bytes;
         if (bytes > widest) widest = bytes;
     }
     for (int n = FLAT_BYTES / widest; n > 1; n /= 2) {
-        int bytes = 0; /* in vector registers */
-        for (int id = 1; id < k->insts.len; id++)
-            if (cuda_packed(kinst_at(k, id), n))
-                bytes +=
-                    n *
-                    dtype_info[k->bufs.data[kinst_at(k, id)->buf].dtype].bytes;
-        if (n * weight <= FLAT_WEIGHT && bytes / 4 <= FLAT_REGISTERS) return n;
+        int bytes = 0, packs = 0, others = 0; /* bytes: in vector registers */
+        for (int id = 1; id < k->insts.len; id++) {
+            const KInst *in = kinst_at(k, id);
+            bool access = (in->op == K_LOAD || in->op == K_STORE) && in->full;
+            if (cuda_packed(k, in, n))
+                bytes += n * dtype_info[k->bufs.data[in->buf].dtype].bytes,
+                    packs++;
+            else
+                others += access && in->at.k[k->vec];
+        }
+        if (n * weight <= most && bytes / 4 <= FLAT_REGISTERS &&
+            extent % n == 0 && (k->form == KF_FLAT || others < packs))
+            return n;
     }
     return 1;
+}
+
+/* ---- values of a row ------------------------------------------------------
+ */
+
+const bool *cuda_held(const Kernel *k, const KSweeps *all, const KSweep *s,
+                      Arena *a) {
+    bool *held = NULL;
+    for (const KSweep *x = all->data; x < s; x++) {
+        bool *need = kernel_need(k, x, held, a), *more = held;
+        for (int id = 1; id < k->insts.len; id++) {
+            if (kinst_at(k, id)->keep != KEEP_ROW || !need[id]) continue;
+            if (!more) more = NEW_ARRAY(a, bool, k->insts.len);
+            more[id] = true;
+        }
+        held = more;
+    }
+    return held;
+}
+
+/* Values that were computed in one sweep and are read anew in a later one, if
+   all of them find room in the registers of `each` columns. */
+static void hold_values(Arena *a, Kernel *k, int64_t each) {
+    KSweeps sweeps = kernel_sweeps(k, a);
+    bool *seen = NEW_ARRAY(a, bool, k->insts.len);
+    bool *held = NEW_ARRAY(a, bool, k->insts.len);
+    int64_t registers = 0;
+    for (const KSweep *s = sweeps.data; s < sweeps.data + sweeps.len; s++) {
+        bool *need = kernel_need(k, s, held, a);
+        bool *now = arena_dup(a, need, (size_t)k->insts.len * sizeof *now);
+        for (int j = 0; j < s->roots.len; j++) now[s->roots.data[j]] = true;
+        for (int id = 1; id < k->insts.len; id++) {
+            for (int j = 0; now[id] && !seen[id] && j < KINST_READS; j++) {
+                int x = kinst_read(kinst_at(k, id), j);
+                if (!x || !seen[x] || held[x]) continue;
+                KType t = kinst_at(k, x)->type;
+                held[x] = true;
+                registers += each * (t == KT_F64 || t == KT_I64 ? 2 : 1);
+            }
+        }
+        for (int id = 1; id < k->insts.len; id++)
+            seen[id] |= need[id] && kinst_at(k, id)->op != K_INDEX;
+    }
+    for (int id = 1; id < k->insts.len && registers <= HELD_REGISTERS; id++)
+        if (held[id]) kinst_at(k, id)->keep = KEEP_ROW;
+}
+
+/* Lanes that share a row of `cols` columns. */
+static void share_row(Arena *a, Kernel *k, int64_t cols, int lanes) {
+    int n = choose_pack(k, ROW_WEIGHT);
+    while (n > 1 && cols < (int64_t)lanes * n) n /= 2;
+    add_loop(k, LOOP_LANES, LOOP_COLS, cols, lanes);
+    if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
+    int64_t step = (int64_t)lanes * n, each = (cols + step - 1) / step * n;
+    if (each <= HELD_EACH) hold_values(a, k, each);
 }
 
 /* ---- rows per block ------------------------------------------------------ */
@@ -74,17 +151,19 @@ static int power_of_two(int64_t n, int max) {
 void schedule_cuda(Arena *a, Kernel *k) {
     int64_t rows = kernel_rows(k), cols = kernel_cols(k);
     int folds = 0;
-    (void)a;
     for (int id = 1; id < k->insts.len; id++)
         folds += kinst_at(k, id)->op == K_REDUCE;
     if (k->form == KF_FLAT) {
-        int n = flat_pack(k);
+        int n = choose_pack(k, FLAT_WEIGHT);
         add_loop(k, LOOP_BLOCK, LOOP_COLS, 0, THREADS * n);
         add_loop(k, LOOP_THREAD, LOOP_COLS, THREADS * n, n);
         add_loop(k, LOOP_UNROLLED, LOOP_COLS, n, 1);
     } else if (!folds) {
-        add_loop(k, LOOP_BLOCK, LOOP_ALL, rows * cols, THREADS);
-        add_loop(k, LOOP_THREAD, LOOP_ALL, THREADS, 1);
+        bool cols_side = k->form == KF_COLS && k->vec >= 0;
+        int n = cols_side ? choose_pack(k, FLAT_WEIGHT) : 1;
+        add_loop(k, LOOP_BLOCK, LOOP_ALL, rows * cols, THREADS * n);
+        add_loop(k, LOOP_THREAD, LOOP_ALL, THREADS * n, n);
+        if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
     } else if (k->form == KF_ROWS) {
         int64_t extent = k->dim[k->vec].extent;
         int slices = power_of_two(cols, cols < ROWS_COLS ? 8 : 16);
@@ -100,10 +179,9 @@ void schedule_cuda(Arena *a, Kernel *k) {
         if (side * lanes < WARP) side = WARP / lanes;
         add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, side);
         add_loop(k, LOOP_THREAD, LOOP_ROWS, side, 1);
-        add_loop(k, LOOP_LANES, LOOP_COLS, cols, lanes);
+        share_row(a, k, cols, lanes);
     } else {
         add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, 1);
-        add_loop(k, LOOP_LANES, LOOP_COLS, cols,
-                 cols < WIDE_COLS ? THREADS : 2 * THREADS);
+        share_row(a, k, cols, cols < WIDE_COLS ? THREADS : 2 * THREADS);
     }
 }

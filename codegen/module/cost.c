@@ -1,9 +1,9 @@
 /* cost.c: see cost.h.
 
-   Instructions are counted in SASS of sm_90 (NVRTC 12.8): a conversion to bf16
-   is 7, exp about 22, a division 10, a Philox number 60; an index of a nest
-   costs a multiply-high and three more for each dim but the first, twice that
-   with 64 bits.                                                             */
+   Instructions are counted in SASS of sm_90 (NVRTC 12.8): rounding to bf16 is
+   2, exp and the like about 14, a division 10, a Philox number 60; an index of
+   a nest costs a multiply-high and three more for each dim but the first, twice
+   that with 64 bits. */
 #include "codegen/module/cost.h"
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/schedule.h"
@@ -24,11 +24,11 @@ static double value_size(const Graph *g, ValueId v) {
 static double inst_weight(const KInst *in) {
     static const double op[] = {[COST_CHEAP] = 1,
                                 [COST_DIVIDE] = 10,
-                                [COST_LONG] = 25,
+                                [COST_LONG] = 14,
                                 [COST_SLOW] = 60};
     switch (in->op) {
     case K_OP: return op[op_info[in->code].cost] * (1 + (in->type == KT_F64));
-    case K_ROUND: return in->dtype == DT_BF16 ? 7 : 2;
+    case K_ROUND: return 2;
     case K_PHILOX: return 60;
     case K_CVT:
     case K_REDUCE: return 1;
@@ -54,8 +54,8 @@ static Shape shape_of(const Kernel *k, int64_t flat) {
         s.elements *= s.extent[d];
         s.dims += k->dim[d].col || !kernel_reduces(k);
     }
-    const KLoop *l = kernel_loop(k, LOOP_UNROLLED, LOOP_ANY);
-    if (l) s.pack = (int)l->extent;
+    const KLoop *l;
+    s.pack = cuda_pack(k);
     if ((l = kernel_loop(k, LOOP_LANES, LOOP_ANY))) s.lanes = (double)l->step;
     s.wide = s.elements > INT32_MAX - 65536;
     return s;
@@ -80,24 +80,26 @@ static double sectors(const Shape *s, const KInst *in, double times) {
 }
 
 /* One sweep over the columns: what it needs of memory, caches and issue. */
-static void add_sweep(const Shape *s, const KSweep *w, bool again, Arena *a,
-                      StepCost *c) {
+static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
+                      Arena *a, StepCost *c) {
     const Kernel *k = s->k;
     double rows = (double)kernel_rows(k), walked = THREADS / s->lanes;
     double part = walked < rows ? walked / rows : 1;
-    bool *need = kernel_need(k, w, NULL, a), stores = w->roots.len > w->nfold;
+    const bool *held = cuda_held(k, all, w, a);
+    bool *need = kernel_need(k, w, held, a), stores = w->roots.len > w->nfold;
+    bool again = w > all->data;
     double each = 2, loads = 0; /* instructions, bytes of one element */
-    if (s->dims > 1) each += 4 * (s->dims - 1) * (1 + s->wide);
+    if (s->dims > 1) each += 4.0 * (s->dims - 1) * (1 + s->wide) / s->pack;
     for (int j = 0; j < w->roots.len; j++) need[w->roots.data[j]] = true;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         bool load = in->op == K_LOAD, store = in->op == K_STORE;
-        if (!need[id]) continue;
+        if (!need[id] || (held && held[id])) continue;
         each += inst_weight(in);
         if (!load && !store) continue;
         double size = dtype_info[k->bufs.data[in->buf].dtype].bytes;
         double bytes = footprint(s, in) * size;
-        bool packed = s->pack > 1 && cuda_packed(in, s->pack);
+        bool packed = s->pack > 1 && cuda_packed(k, in, s->pack);
         each += packed ? 2.0 / s->pack + 1 : 4 + 2 * s->wide;
         c->l2 += sectors(s, in, s->elements);
         if (load) loads += size * s->pack;
@@ -108,7 +110,7 @@ static void add_sweep(const Shape *s, const KSweep *w, bool again, Arena *a,
         if (load) c->reads += bytes;
     }
     /* loads do not pass stores; without these the compiler unrolls by four */
-    if (!stores && k->form != KF_FLAT) loads *= 4;
+    if (!stores && k->form != KF_FLAT && s->pack == 1) loads *= 4;
     if (loads > 0 && (c->in_flight == 0 || loads < c->in_flight))
         c->in_flight = loads;
     c->insts += each * s->elements;
@@ -129,7 +131,7 @@ static void add_kernel(const Kernel *k, int64_t flat, StepCost *c) {
         c->l2 += footprint(&s, in) * size;
     }
     for (int i = 0; i < sweeps.len; i++)
-        add_sweep(&s, &sweeps.data[i], i > 0, a, c);
+        add_sweep(&s, &sweeps, &sweeps.data[i], a, c);
     if (k->form != KF_FLAT)
         c->insts += (row + 30) * (double)kernel_rows(k) * s.lanes;
     arena_free(a);
@@ -150,12 +152,15 @@ static void add_gemm(const LibGemm *p, StepCost *c) {
             c->rate = 35;
 }
 
-static void add_conv(const LibConv *p, StepCost *c) {
+static void add_conv(const LibConv *p, bool library, StepCost *c) {
+    int64_t positions = lib_volume(p->out);
     c->mma = 2 * (double)(p->n * p->k) * (double)(p->c / p->group) *
-             (double)(lib_volume(p->out) * lib_volume(p->kernel));
+             (double)(positions * lib_volume(p->kernel));
+    if (library && positions * dtype_info[p->x_dtype].bytes % 16) c->rate = 35;
 }
 
-static void add_routine(const Graph *g, const LoweredStep *s, StepCost *c) {
+static void add_routine(const Graph *g, const LoweredStep *s, bool library,
+                        StepCost *c) {
     const LibInfo *lib = lib_info(s->lib);
     const void *par = s->pars;
     for (int i = 0; i < s->nref; i++) c->bytes += value_size(g, s->refs[i]);
@@ -165,7 +170,7 @@ static void add_routine(const Graph *g, const LoweredStep *s, StepCost *c) {
     case PLAN_LIB_GEMM: add_gemm(par, c); break;
     case PLAN_LIB_CONV_FWD:
     case PLAN_LIB_CONV_DGRAD:
-    case PLAN_LIB_CONV_WGRAD: add_conv(par, c); break;
+    case PLAN_LIB_CONV_WGRAD: add_conv(par, library, c); break;
     case PLAN_LIB_COPY: c->bytes = 2 * (double)((const LibCopy *)par)->bytes;
     /* fall through */
     default:
@@ -214,7 +219,7 @@ static void put_step(const PlanSource *src, const EmitStep *e, StrBuf *sb) {
         if (e->s[i].kernel)
             add_kernel(e->s[i].kernel, e->s[i].npar ? e->s[i].pars[0] : 0, &c);
         else
-            add_routine(e->g, &e->s[i], &c);
+            add_routine(e->g, &e->s[i], product, &c);
     const char *how = e->step.kind == PLAN_MANY ? "many"
                       : e->s->kernel            ? "kernel"
                       : product                 ? "cublaslt"

@@ -45,6 +45,15 @@ static const char *const graphs[] = {
     POINT("%a: f32[9,8], %i: i64[5]", "%y = gather %a, %i {axis=0}"),
     POINT("%a: f32[4,5]", "%y = pad %a {pads=[1,2,3,0], mode=\"reflect\"}"),
     POINT("%a: f32[], %b: f32[]", "%y = add %a, %b"),
+    /* neighbours along the innermost dimension, aligned and not */
+    POINT("%a: bf16[3,4,8,16], %b: bf16[4,1,16]", "%y = mul %a, %b"),
+    POINT("%a: f32[6,24]",
+          "%y = slice %a {starts=[1,8], sizes=[4,16], steps=[1,1]}"),
+    POINT("%a: f32[6,24]",
+          "%y = slice %a {starts=[1,3], sizes=[4,16], steps=[1,1]}"),
+    POINT("%a: f32[5,12]", "%y = pad %a {pads=[0,0,0,4]}"),
+    POINT("%a: bf16[2,3,16], %b: f32[2,1,1]",
+          "%c = mul %a, %b : f32[2,3,16] %y = sub %c, %a : bf16[2,3,16]"),
     POINT("%a: f32[0,4]", "%y = neg %a"),
     /* a row by lanes */
     ROW("%a: f32[9,1]", "%y = reduce_sum %a {axes=[1]}", "%y"),
@@ -61,6 +70,25 @@ static const char *const graphs[] = {
         "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
         "%s = reduce_sum %d {axes=[1]} %t = add %s, %r %y = mul %d, %t",
         "%y, %s, %d, %t"),
+    /* values of the row held for later sweeps: vectors, tails, two column
+       dimensions, teams without a row */
+    ROW("%a: bf16[5,64], %b: f32[64]",
+        "%c = add %a, %b : f32[5,64] %m = reduce_max %c {axes=[1]} "
+        "%d = sub %c, %m %s = reduce_sum %d {axes=[1]} "
+        "%y = mul %d, %s : bf16[5,64]",
+        "%y, %s"),
+    ROW("%a: f32[9,720], %r: f32[9,1]",
+        "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
+        "%s = reduce_sum %d {axes=[1]} %t = add %s, %r %y = add %d, %t",
+        "%y, %s"),
+    ROW("%a: f32[2,2056]",
+        "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
+        "%s = reduce_sum %d {axes=[1]} %y = add %d, %s",
+        "%y"),
+    ROW("%a: f32[2,6,5,8]",
+        "%m = reduce_max %a {axes=[1,3]} %d = sub %a, %m "
+        "%s = reduce_sum %d {axes=[1,3]} %y = mul %d, %s",
+        "%y, %s"),
     /* by a block */
     ROW("%a: f32[3,1025]", "%y = reduce_sum %a {axes=[1]}", "%y"),
     ROW("%a: bf16[2,5000]",

@@ -48,12 +48,14 @@ TEST_CASE(schedule, columns) {
                "  group point { %y = add %x, %b }\n"
                "  return %y\n}\n",
                "thread rows < 64, vector i1 < 100",
-               "block elements < 6400 by 256, thread elements < 256");
+               "block elements < 6400 by 1024, thread elements < 1024 by 4, "
+               "unrolled i1 < 4");
     check_both("graph g(%x: f32[2,9000], %b: f32[9000]) {\n"
                "  group point { %y = add %x, %b }\n"
                "  return %y\n}\n",
                "thread rows < 2, thread i1 < 9000 by 4096, vector i1 < 9000",
-               "block elements < 18000 by 256, thread elements < 256");
+               "block elements < 18000 by 1024, thread elements < 1024 by 4, "
+               "unrolled i1 < 4");
 }
 
 TEST_CASE(schedule, reductions_along_rows) {
@@ -62,12 +64,13 @@ TEST_CASE(schedule, reductions_along_rows) {
                "  return %y\n}\n",
                "thread rows < 64, lanes i1 < 300 by 1024, vector i1 < 300",
                "block rows < 64 by 8, thread rows < 8, "
-               "lanes columns < 300 by 32");
+               "lanes columns < 300 by 32, unrolled i1 < 4");
     check_both("graph g(%x: f32[64,5000]) {\n"
                "  group row { %y = reduce_sum %x {axes=[1], keepdims=1} }\n"
                "  return %y\n}\n",
                "thread rows < 64, lanes i1 < 5000 by 1024, vector i1 < 5000",
-               "block rows < 64, lanes columns < 5000 by 512");
+               "block rows < 64, lanes columns < 5000 by 512, "
+               "unrolled i1 < 4");
 }
 
 /* Neighbouring rows side by side; long sums in runs of 128. */
