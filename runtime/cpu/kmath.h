@@ -57,6 +57,13 @@ typedef unsigned long long uint64_t;
 
 #endif
 
+/* One switch: the GPU's own conversions, exp2 and quotients.  EXP_F32 then errs
+   by 3 units in the last place (ex2.approx: 2), quotients within SIGMOID_F32,
+   TANH_F32 and the like by 2; all other results are as on a CPU.            */
+#if defined __CUDACC_RTC__ && !defined KM_PORTABLE
+#define KM_GPU
+#endif
+
 /* ---- bits ---------------------------------------------------------------- */
 
 #ifdef __CUDACC_RTC__
@@ -98,6 +105,27 @@ KM_INLINE double km_double(uint64_t u) {
 
 KM_INLINE float BF16_TO_F32(uint16_t h) { return km_float((uint32_t)h << 16); }
 
+#ifdef KM_GPU /* one instruction each; the same values, but for bits of NaN */
+KM_INLINE uint16_t F32_TO_BF16(float f) {
+    uint16_t h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+KM_INLINE uint16_t F32_TO_F16(float f) {
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+KM_INLINE float F16_TO_F32(uint16_t h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+KM_INLINE float ROUND_BF16(float f) { return BF16_TO_F32(F32_TO_BF16(f)); }
+KM_INLINE uint16_t EXACT_BF16(float f) { return (uint16_t)(km_bits(f) >> 16); }
+KM_INLINE float ROUND_F16(float f) { return F16_TO_F32(F32_TO_F16(f)); }
+KM_INLINE uint16_t EXACT_F16(float f) { return F32_TO_F16(f); }
+#else
 KM_INLINE float ROUND_BF16(float f) {
     uint32_t u = km_bits(f);
     uint32_t r = u + 0x7fffu + (u >> 16 & 1u);
@@ -141,6 +169,7 @@ KM_INLINE uint16_t EXACT_F16(float f) {
 }
 
 KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
+#endif
 
 /* ---- to integers: towards zero, saturating, NaN gives 0 ------------------ */
 
@@ -190,12 +219,29 @@ KM_INLINE float km_pow2(int32_t k) {
     return km_float((uint32_t)(k + 127) << 23);
 }
 
-/* e^x: x = k ln 2 + r, a polynomial in r, two exact scalings. */
+/* x / y, y >= 1 */
+KM_INLINE float km_divide(float x, float y) {
+#ifdef KM_GPU
+    return __fdividef(x, y);
+#else
+    return x / y;
+#endif
+}
+
+/* e^x: x = k ln 2 + r, a polynomial in r, two exact scalings; or 2^h (1 + l ln
+   2), where h + l is x / ln 2. */
 KM_INLINE float EXP_F32(float x) {
-    float t, k, r, p;
-    int32_t n;
+    float t, r, p;
     x = x < -105.0f ? -105.0f : x;
     x = x > 89.0f ? 89.0f : x;
+#ifdef KM_GPU
+    t = x * 0x1.715476p+0f;
+    r = fmaf(x, 0x1.4ae0cp-26f, fmaf(x, 0x1.715476p+0f, -t));
+    asm("ex2.approx.f32 %0, %1;" : "=f"(p) : "f"(t));
+    return p * fmaf(r, 0x1.62e43p-1f, 1.0f);
+#else
+    float k;
+    int32_t n;
     t = x * 0x1.715476p+0f + 0x1.8p+23f; /* nearest whole number, in its bits */
     n = (int32_t)(km_bits(t) - 0x4b400000u);
     k = t - 0x1.8p+23f;
@@ -208,6 +254,7 @@ KM_INLINE float EXP_F32(float x) {
     p = p * r + 0.5f;
     p = p * (r * r) + r + 1.0f;
     return p * km_pow2(n >> 1) * km_pow2(n - (n >> 1));
+#endif
 }
 
 /* ln x: x = 2^k m, sqrt(1/2) <= m < sqrt(2), a polynomial in m - 1. */
@@ -239,7 +286,7 @@ KM_INLINE float km_log1p(float x) {
 
 KM_INLINE float SIGMOID_F32(float x) {
     float e = EXP_F32(-ABS_F32(x));
-    return (x < 0 ? e : 1.0f) / (1.0f + e);
+    return km_divide(x < 0 ? e : 1.0f, 1.0f + e);
 }
 
 KM_INLINE float LOG_SIGMOID_F32(float x) {
@@ -250,7 +297,7 @@ KM_INLINE float LOG_SIGMOID_F32(float x) {
 
 KM_INLINE float TANH_F32(float x) {
     float a = ABS_F32(x), s = x * x, p = -0x1.7af50cp-8f;
-    float big = 1.0f - 2.0f / (EXP_F32(2.0f * a) + 1.0f);
+    float big = 1.0f - km_divide(2.0f, EXP_F32(2.0f * a) + 1.0f);
     p = p * s + 0x1.533916p-6f;
     p = p * s - 0x1.b863dcp-5f;
     p = p * s + 0x1.110842p-3f;
@@ -268,7 +315,7 @@ KM_INLINE float km_upper_tail(float y) {
     lo = y - hi;
     sq = y * y;
     err = (hi * hi - sq) + 2.0f * hi * lo + lo * lo;
-    u = 1.0f / (1.0f + 0.3f * y);
+    u = km_divide(1.0f, 1.0f + 0.3f * y);
     p = 0x1.3aa284p-5f;
     p = p * u - 0x1.5abe5p-3f;
     p = p * u + 0x1.d4e588p-3f;
