@@ -353,6 +353,20 @@ static void print_conv_dgrad(LibPrint *p, const LibConv *c) {
              c->group * lib_volume(c->stride), c->c * c->n * lib_volume(c->in));
 }
 
+/* Times that `blocks` are to run so that all multiprocessors have about equal
+   work: one to four blocks each, least idle. */
+static int64_t fill_gpu(int64_t blocks) {
+    int64_t best = 1;
+    double most = 0;
+    for (int64_t n = 1; n * blocks <= 2 * GPU_BLOCKS; n++) {
+        double waves = (double)(n * blocks) / (GPU_BLOCKS / 2.);
+        double full = waves / ceil(waves);
+        if (waves < 1.5) full /= 2; /* a single block waits for its loads */
+        if (full > most + 0.02) best = n, most = full;
+    }
+    return best;
+}
+
 static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     int64_t kg = c->k / c->group, cg = c->c / c->group;
     int64_t cols = cg * lib_volume(c->kernel), size = c->k * cols;
@@ -366,7 +380,7 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     }
     /* slices of the sum: enough to fill a GPU, of a length worth a block,
        within scratch */
-    int64_t blocks = t.tiles * c->group, splits = up_div(GPU_BLOCKS, blocks);
+    int64_t blocks = t.tiles * c->group, splits = fill_gpu(blocks);
     int64_t depth = c->n * lib_volume(c->out);
     if (splits > depth / SLICE_STEPS) splits = depth / SLICE_STEPS;
     if (splits > SCRATCH_MAX / (size * 4)) splits = SCRATCH_MAX / (size * 4);
