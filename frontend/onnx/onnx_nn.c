@@ -193,24 +193,6 @@ static Status read_pool(Ox *ox, ValueId x, Window *w, int64_t *sizes,
     return OK;
 }
 
-/* ONNX counts over the whole tensor, the core within one plane. */
-static Status whole_indices(Ox *ox, ValueId x, ValueId idx, ValueId *out) {
-    Type t = ox_type(ox, x);
-    int64_t plane = 1, planes, dim[MAX_RANK];
-    for (int i = 0; i < t.rank; i++) {
-        if (i >= 2) plane *= t.dim[i];
-        dim[i] = i < 2 ? t.dim[i] : 1;
-    }
-    planes = t.dim[0] * t.dim[1];
-    int64_t *first = NEW_ARRAY(ox->a, int64_t, planes);
-    for (int64_t i = 0; i < planes; i++) first[i] = i * plane;
-    ValueId base;
-    TRY(ox_const_i64(ox, first, 1, planes, &base));
-    TRY(ox_reshape(ox, base, t.rank, dim, &base));
-    TRY(ox_cast(ox, idx, DT_I64, false, &idx));
-    return ox2(ox, OP_ADD, idx, base, out);
-}
-
 Status onnx_max_pool(Ox *ox) {
     ValueId x = ox_in(ox, 0), out[2], idx;
     Window w;
@@ -225,7 +207,9 @@ Status onnx_max_pool(Ox *ox) {
     if (!ox_has_out(ox, 1)) return OK;
     if (ox_int(ox, "storage_order", 0))
         return ox_fail(ox, "indices with storage_order=1 are not supported");
-    TRY(whole_indices(ox, x, out[1], &idx));
+    Type t = ox_type(ox, x);
+    attr[4] = attr_v(AK_shape, t.dim, t.rank); /* instead of sizes */
+    TRY(ox_call(ox, "pool_positions", &out[1], 1, attr, 5, 1, &idx));
     return ox_out(ox, 1, idx);
 }
 

@@ -247,36 +247,41 @@ Status eval_conv_wgrad(EvalCx *cx) {
 
 /* ---- pools --------------------------------------------------------------- */
 
-/* The first largest of each window; NaN wins; -1: empty. */
+/* The first largest of each window and its number; NaN wins; -1: empty. */
 Status eval_max_pool(EvalCx *cx) {
     const Type *x = type_get(cx->in[0]->type);
     const Type *y = type_get(cx->out[0]->type);
     Window w = pool_window(cx, x);
     int64_t n = type_count(y), idx[MAX_RANK] = {0};
     for (int64_t k = 0; k < n; k++, eval_step(y, idx)) {
-        int64_t plane = idx[0] * x->dim[1] + idx[1], best = -1;
+        int64_t plane = idx[0] * x->dim[1] + idx[1], best = -1, tap = -1;
         const double *v = cx->in[0]->f + plane * plane_size(x);
         window_move(&w, idx + 2);
         for (int64_t t = 0; t < w.ntap; t++) {
             int64_t at = w.at[t];
-            if (at >= 0 && (best < 0 || (v[best] == v[best] &&
-                                         (v[at] > v[best] || v[at] != v[at]))))
-                best = at;
+            if (at < 0 || (best >= 0 && (v[best] != v[best] ||
+                                         (v[at] <= v[best] && v[at] == v[at]))))
+                continue;
+            best = at;
+            tap = t;
         }
         cx->out[0]->f[k] = best < 0 ? -INFINITY : v[best];
-        cx->out[1]->i[k] = best;
+        cx->out[1]->i[k] = tap;
     }
     return OK;
 }
 
 Status eval_max_pool_grad(EvalCx *cx) {
-    int64_t dx = plane_size(type_get(cx->out[0]->type));
-    int64_t dy = plane_size(type_get(cx->in[0]->type));
-    int64_t n = type_count(type_get(cx->in[0]->type));
-    for (int64_t k = 0; k < n; k++) {
-        int64_t at = cx->in[1]->i[k];
-        if (at >= 0 && at < dx)
-            cx->out[0]->f[k / dy * dx + at] += cx->in[0]->f[k];
+    const Type *x = type_get(cx->out[0]->type);
+    const Type *y = type_get(cx->in[0]->type);
+    Window w = pool_window(cx, x);
+    int64_t n = type_count(y), idx[MAX_RANK] = {0};
+    for (int64_t k = 0; k < n; k++, eval_step(y, idx)) {
+        int64_t tap = cx->in[1]->i[k];
+        int64_t plane = idx[0] * x->dim[1] + idx[1];
+        window_move(&w, idx + 2);
+        if (tap >= 0 && tap < w.ntap && w.at[tap] >= 0)
+            cx->out[0]->f[plane * plane_size(x) + w.at[tap]] += cx->in[0]->f[k];
     }
     return OK;
 }

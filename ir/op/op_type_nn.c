@@ -174,13 +174,24 @@ static Status pool_shape(TypeCtx *cx, const Type *x, Type *out) {
     return OK;
 }
 
+/* The dtype of the number of an element of a window, -1: none. */
+static Status tap_dtype(TypeCtx *cx, DType *d) {
+    const int64_t *kernel;
+    int64_t taps = 1, n = attr_ints(cx->n, AK_kernel_shape, &kernel);
+    for (int64_t i = 0; i < n; i++)
+        if (!mul_ok(taps, kernel[i], &taps) || taps > INT32_MAX)
+            return type_error(cx, "windows of more than 2^31 elements");
+    *d = taps <= INT8_MAX ? DT_I8 : DT_I32;
+    return OK;
+}
+
 Status ty_max_pool(TypeCtx *cx) {
     Type t;
     TRY(pool_shape(cx, cx->ins[0], &t));
     if (t.dtype == DT_BOOL)
         return type_error(cx, "operand is %s, wants numbers", TXT(cx->ins[0]));
     type_result(cx, 0, &t);
-    t.dtype = DT_I32;
+    TRY(tap_dtype(cx, &t.dtype));
     return type_result(cx, 1, &t);
 }
 
@@ -198,7 +209,9 @@ static Status pool_grad(TypeCtx *cx) {
 
 Status ty_max_pool_grad(TypeCtx *cx) {
     const Type *index = cx->ins[1];
-    if (index->dtype != DT_I32 || !shape_equal(index, cx->ins[0]))
+    DType d;
+    TRY(tap_dtype(cx, &d));
+    if (index->dtype != d || !shape_equal(index, cx->ins[0]))
         return type_error(cx, "indices are %s, gradient is %s", TXT(index),
                           TXT(cx->ins[0]));
     return pool_grad(cx);

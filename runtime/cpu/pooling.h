@@ -6,11 +6,23 @@
 
 typedef struct PoolRun {
     const LibPool *p;
-    const void *src;    /* X, or dY                                         */
-    void *dst;          /* Y, or dX                                         */
-    const int32_t *idx; /* gradient of MaxPool                              */
-    int32_t *idx_out;   /* MaxPool, may be NULL                             */
+    const void *src; /* X, or dY                                         */
+    void *dst;       /* Y, or dX                                         */
+    const void *idx; /* gradient of MaxPool: p->idx_dtype                */
+    void *idx_out;   /* MaxPool, may be NULL                             */
 } PoolRun;
+
+static inline int32_t pool_idx(const PoolRun *r, int64_t i) {
+    return r->p->idx_dtype == AMPC_I8 ? ((const int8_t *)r->idx)[i]
+                                      : ((const int32_t *)r->idx)[i];
+}
+
+static inline void pool_set_idx(const PoolRun *r, int64_t i, int32_t tap) {
+    if (r->p->idx_dtype == AMPC_I8)
+        ((int8_t *)r->idx_out)[i] = (int8_t)tap;
+    else
+        ((int32_t *)r->idx_out)[i] = tap;
+}
 
 /* Input position of window element t of output o along dimension d. */
 static inline int64_t pool_at(const LibPool *p, int d, int64_t o, int64_t t) {

@@ -47,16 +47,16 @@ void pool_max_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     for (int64_t i = lo * out; i < hi * out; i++) {
         const double *x = (const double *)r->src + i / out * pool_in(r->p);
         double best = -INFINITY;
-        int64_t where = -1;
+        int64_t tap = -1;
         for (PoolWalk w = {0, 0}; pool_next(r->p, i % out, &w);) {
             double v = x[w.pos];
             int nan = v != v && best == best;
-            if (where >= 0 && !(v > best) && !nan) continue;
+            if (tap >= 0 && !(v > best) && !nan) continue;
             best = v;
-            where = w.pos;
+            tap = w.t - 1;
         }
         ((double *)r->dst)[i] = best;
-        if (r->idx_out) r->idx_out[i] = (int32_t)where;
+        if (r->idx_out) pool_set_idx(r, i, (int32_t)tap);
     }
 }
 
@@ -85,12 +85,11 @@ void pool_grad_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
         for (int64_t j = 0; j < in; j++) dx[j] = 0;
         for (int64_t o = 0; o < out; o++) {
             int64_t at = i * out + o, n = pool_divisor(r->p, o);
-            if (r->idx) {
-                if (r->idx[at] >= 0) dx[r->idx[at]] += dy[at];
-                continue;
-            }
             for (PoolWalk w = {0, 0}; n && pool_next(r->p, o, &w);)
-                dx[w.pos] += dy[at] / (double)n;
+                if (!r->idx)
+                    dx[w.pos] += dy[at] / (double)n;
+                else if (pool_idx(r, at) == w.t - 1)
+                    dx[w.pos] += dy[at];
         }
     }
 }

@@ -7,6 +7,7 @@
    16-bit sums are never rounded half-way, and the order is fixed.  A window
    that is the whole input (global pooling) is a sum over contiguous memory.  */
 #include <math.h>
+#include <string.h>
 
 #include "runtime/cpu/routines.h"
 #include "runtime/cpu/pooling.h"
@@ -109,13 +110,33 @@ INLINE vf pool_select(vi take, vf a, vf b) {
     return (vf)((take & (vi)a) | (~take & (vi)b));
 }
 
-INLINE vi pool_lanes(void) {
-    vi v;
-    for (int i = 0; i < VL; i++) v[i] = i;
-    return v;
+INLINE vi pool_iset(int64_t x) { return (vi){0} + (int32_t)x; }
+
+/* Numbers of window elements: n lanes from element i on. */
+typedef int8_t PoolBytes __attribute__((vector_size(VL)));
+
+INLINE vi pool_taps(const PoolRun *r, int64_t i, int64_t n) {
+    PoolBytes b = {0};
+    if (r->p->idx_dtype != AMPC_I8)
+        return (vi)pool_load_n(r->idx, AMPC_F32, i, n);
+    const int8_t *from = (const int8_t *)r->idx + i;
+    if (n >= VL)
+        memcpy(&b, from, VL);
+    else
+        for (int64_t k = 0; k < n; k++) b[k] = from[k];
+    return __builtin_convertvector(b, vi);
 }
 
-INLINE vi pool_iset(int64_t x) { return (vi){0} + (int32_t)x; }
+INLINE void pool_put_taps(const PoolRun *r, int64_t i, vi tap, int64_t n) {
+    PoolBytes b = __builtin_convertvector(tap, PoolBytes);
+    int8_t *to = (int8_t *)r->idx_out + i;
+    if (r->p->idx_dtype != AMPC_I8)
+        pool_store_n(r->idx_out, AMPC_F32, i, (vf)tap, n);
+    else if (n >= VL)
+        memcpy(to, &b, VL);
+    else
+        for (int64_t k = 0; k < n; k++) to[k] = b[k];
+}
 
 /* line[0, width) = input row `from` at positions left .., `pad` outside. */
 INLINE void pool_line(const LibPool *p, float *line, const PoolPart *q,
@@ -131,23 +152,23 @@ INLINE void pool_line(const LibPool *p, float *line, const PoolPart *q,
 
 typedef struct PoolAcc {
     float value[POOL_ROW + VL];
-    int32_t where[POOL_ROW + VL];
+    int32_t tap[POOL_ROW + VL];
 } PoolAcc;
 
+/* tap: the number of the window row's first element */
 INLINE void pool_take_max(const LibPool *p, const PoolPart *q,
-                          const float *line, int64_t row, int64_t step,
+                          const float *line, int64_t tap, int64_t step,
                           PoolAcc *acc) {
     for (int64_t k = 0; k < q->k; k++) {
         const float *at_k = line + k * p->dilation[2];
-        int64_t pos = row + q->left + k * p->dilation[2];
+        vi here = pool_iset(tap + q->k0 + k);
         for (int64_t i = 0; i < q->n; i += VL) {
             vf v = pool_read(at_k + i * step, step, q->n - i);
             vf m = vload(acc->value + i);
-            vi w = *(const vi *)(acc->where + i);
-            vi here = pool_iset(pos + i * step) + pool_lanes() * (int32_t)step;
+            vi w = *(const vi *)(acc->tap + i);
             vi take = (v > m) | ((v != v) & (m == m));
             vstore(acc->value + i, pool_select(take, v, m));
-            *(vi *)(acc->where + i) = (take & here) | (~take & w);
+            *(vi *)(acc->tap + i) = (take & here) | (~take & w);
         }
     }
 }
@@ -182,8 +203,8 @@ static void pool_begin(const LibPool *p, const PoolPart *q, int max, int64_t od,
             x = pool_at(p, 2, q->w0 + i, tw);
         }
         int some = row && tw < p->kernel[2] && x < p->in[2];
-        int64_t pos = (z * p->in[1] + y) * p->in[2] + x;
-        acc->where[i] = some ? (int32_t)pos : -1;
+        int64_t tap = (td * p->kernel[1] + th) * p->kernel[2] + tw;
+        acc->tap[i] = some ? (int32_t)tap : -1;
     }
 }
 
@@ -207,7 +228,9 @@ INLINE void pool_window_rows(const PoolCall *c, int dtype, int max,
                 pool_line(p, line, &q, r->src, dtype, plane * in + row,
                           max ? -INFINITY : 0.0f);
                 if (max)
-                    pool_take_max(p, &q, line, row, step, acc);
+                    pool_take_max(p, &q, line,
+                                  (td * p->kernel[1] + th) * p->kernel[2], step,
+                                  acc);
                 else
                     pool_take_sum(p, &q, line, step, acc);
             }
@@ -241,9 +264,8 @@ INLINE void pool_forward(const PoolCall *c, int dtype, int max, int64_t plane,
             if (!max) pool_divide(c, &q, od, oh, acc.value);
             int64_t to = (plane * p->out[0] * p->out[1] + row) * p->out[2] + w0;
             narrow_as(r->dst, dtype, to, acc.value, n);
-            if (max && r->idx_out)
-                narrow_as(r->idx_out, AMPC_F32, to,
-                          (const float *)(const void *)acc.where, n);
+            for (int64_t i = 0; max && r->idx_out && i < n; i += VL)
+                pool_put_taps(r, to + i, *(const vi *)(acc.tap + i), n - i);
         }
     }
 }
@@ -258,18 +280,17 @@ INLINE void pool_row_grad(const PoolCall *c, int dtype, const PoolPart *q,
     for (int64_t i = q->n; i < q->n + VL; i++) g[i] = 0.0f;
 }
 
-/* Adds g to the padded line where window element k0 + k is this input. */
+/* Adds g to the padded line where window element k0 + k is this input; tap: the
+   number of the window row's first element. */
 INLINE void pool_spread(const PoolRun *r, const PoolPart *q, const float *g,
-                        int64_t from, int64_t row, int64_t step, float *line) {
+                        int64_t from, int64_t tap, int64_t step, float *line) {
     for (int64_t k = 0; k < q->k; k++) {
         float *at_k = line + k * r->p->dilation[2];
-        int64_t pos = row + q->left + k * r->p->dilation[2];
+        vi here = pool_iset(tap + q->k0 + k);
         for (int64_t i = 0; i < q->n; i += VL) {
             vf v = vload(g + i);
             if (r->idx) {
-                vi w = (vi)pool_load_n(r->idx, AMPC_F32, from + i, q->n - i);
-                vi here =
-                    pool_iset(pos + i * step) + pool_lanes() * (int32_t)step;
+                vi w = pool_taps(r, from + i, q->n - i);
                 v = (vf)((w == here) & (vi)v);
             }
             pool_add(at_k + i * step, step, q->n - i, v);
@@ -283,7 +304,7 @@ INLINE void pool_gather_row(const PoolCall *c, int dtype, int64_t plane,
                             int64_t left, float *line) {
     const LibPool *p = c->r.p;
     float g[POOL_ROW + 2 * VL];
-    int64_t row = (z * p->in[1] + y) * p->in[2], od, oh;
+    int64_t od, oh;
     for (int64_t td = 0; td < p->kernel[0]; td++) {
         if (!pool_window(p, 0, z, td, &od)) continue;
         for (int64_t th = 0; th < p->kernel[1]; th++) {
@@ -293,7 +314,8 @@ INLINE void pool_gather_row(const PoolCall *c, int dtype, int64_t plane,
             pool_row_grad(c, dtype, &q, line0 * p->out[2] + w0, od, oh, g);
             for (int64_t k = 0; k < p->kernel[2]; k += q.k) {
                 q = pool_part(c, w0, k);
-                pool_spread(&c->r, &q, g, line0 * p->out[2] + w0, row, step,
+                pool_spread(&c->r, &q, g, line0 * p->out[2] + w0,
+                            (td * p->kernel[1] + th) * p->kernel[2], step,
                             line + q.left - left);
             }
         }
@@ -343,7 +365,7 @@ INLINE void pool_backward_wide(const PoolRun *r, int dtype, int64_t plane) {
                                o[2];
                 float g = load1(r->src, dtype, from);
                 if (r->idx)
-                    sum += r->idx[from] == pos ? g : 0.0f;
+                    sum += pool_idx(r, from) == t * p->kernel[2] + k ? g : 0.0f;
                 else
                     sum += g / (float)(pool_count(p, 0, o[0]) *
                                        pool_count(p, 1, o[1]) *
@@ -415,17 +437,16 @@ INLINE void pool_store_pairs(void *x, int dtype, int64_t to, int64_t n, vf even,
     pool_store_n(x, dtype, to + VL, SHUFFLE(even, odd, ZIP_HI), 2 * n - VL);
 }
 
-INLINE void pool_take(vf v, int32_t step, vf *m, vi *w, vi at) {
+INLINE void pool_take(vf v, int32_t tap, vf *m, vi *w) {
     vi take = (v > *m) | ((v != v) & (*m == *m));
     *m = pool_select(take, v, *m);
-    *w = (take & (at + step)) | (~take & *w);
+    *w = (take & pool_iset(tap)) | (~take & *w);
 }
 
 INLINE void pool_forward_2x2(const PoolRun *r, int dtype, int max,
                              int64_t plane) {
     const LibPool *p = r->p;
     int64_t width = p->in[2], out = p->out[2];
-    vi lanes = pool_lanes() * 2;
     for (int64_t y = 0; y < p->out[1]; y++) {
         int64_t from = (plane * p->in[1] + 2 * y) * width;
         int64_t to = (plane * p->out[1] + y) * out;
@@ -438,13 +459,12 @@ INLINE void pool_forward_2x2(const PoolRun *r, int dtype, int max,
                              out - i);
                 continue;
             }
-            vi at = lanes + (int32_t)(2 * y * width + 2 * i), w = at;
-            pool_take(b, 1, &a, &w, at);
-            pool_take(c, (int32_t)width, &a, &w, at);
-            pool_take(d, (int32_t)width + 1, &a, &w, at);
+            vi w = {0};
+            pool_take(b, 1, &a, &w);
+            pool_take(c, 2, &a, &w);
+            pool_take(d, 3, &a, &w);
             pool_store_n(r->dst, dtype, to + i, a, out - i);
-            if (r->idx_out)
-                pool_store_n(r->idx_out, AMPC_F32, to + i, (vf)w, out - i);
+            if (r->idx_out) pool_put_taps(r, to + i, w, out - i);
         }
     }
 }
@@ -455,18 +475,17 @@ INLINE void pool_row_2x2(const PoolRun *r, int dtype, int64_t plane,
     const LibPool *p = r->p;
     int64_t width = p->in[2], out = p->out[2];
     int64_t from = (plane * p->out[1] + y) * out;
-    vi lanes = pool_lanes() * 2;
     for (int64_t i = 0; i < out; i += VL) {
         int64_t n = min64(out - i, VL);
         vf g = pool_load_n(r->src, dtype, from + i, n);
         vi w = {0};
-        if (r->idx) w = (vi)pool_load_n(r->idx, AMPC_F32, from + i, n);
+        if (r->idx) w = pool_taps(r, from + i, n);
         for (int64_t row = 2 * y; row < 2 * y + 2; row++) {
-            vi at = lanes + (int32_t)(row * width + 2 * i);
+            int64_t tap = 2 * (row - 2 * y);
             vf a = g / 4.0f, b = a;
             if (r->idx) {
-                a = (vf)((w == at) & (vi)g);
-                b = (vf)((w == at + 1) & (vi)g);
+                a = (vf)((w == pool_iset(tap)) & (vi)g);
+                b = (vf)((w == pool_iset(tap + 1)) & (vi)g);
             }
             pool_store_pairs(r->dst, dtype,
                              (plane * p->in[1] + row) * width + 2 * i, n, a, b);

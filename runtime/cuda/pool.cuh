@@ -47,6 +47,10 @@ struct PoolDim {
     static __device__ bool holds(I o, I i) {
         return (i + pad - o * stride) % dilation == 0;
     }
+    /* Which element of o's window input i is, where it holds i. */
+    static __device__ I tap(I o, I i) {
+        return (i + pad - o * stride) / dilation;
+    }
 };
 
 template <class P> struct Pool {
@@ -66,7 +70,8 @@ template <class P> struct Pool {
                     P::pad2, P::pad_end2, pads>
         D2;
 
-    /* visit(position in the input plane) over the window of output o. */
+    /* visit(position in the input plane, number of the window element) over the
+       window of output o. */
     template <class Visit> static __device__ void window(I o, Visit visit) {
         I ox = o % D2::out, oy = o / D2::out % D1::out,
           oz = o / D2::out / D1::out;
@@ -74,11 +79,13 @@ template <class P> struct Pool {
             for (I ty = D1::begin(oy); ty < D1::end(oy); ty++) {
                 I row = (D0::at(oz, tz) * D1::in + D1::at(oy, ty)) * D2::in;
                 for (I tx = D2::begin(ox); tx < D2::end(ox); tx++)
-                    visit(row + D2::at(ox, tx));
+                    visit(row + D2::at(ox, tx),
+                          (tz * D1::kernel + ty) * D2::kernel + tx);
             }
     }
 
-    /* visit(output) over the windows that hold position i of the plane. */
+    /* visit(output, number of the window element) over the windows that hold
+       position i of the plane. */
     template <class Visit> static __device__ void windows(I i, Visit visit) {
         I x = i % D2::in, y = i / D2::in % D1::in, z = i / D2::in / D1::in;
         for (I oz = D0::low(z); oz < D0::high(z); oz++) {
@@ -87,7 +94,10 @@ template <class P> struct Pool {
                 if (!D1::holds(oy, y)) continue;
                 for (I ox = D2::low(x); ox < D2::high(x); ox++)
                     if (D2::holds(ox, x))
-                        visit((oz * D1::out + oy) * D2::out + ox);
+                        visit((oz * D1::out + oy) * D2::out + ox,
+                              (D0::tap(oz, z) * D1::kernel + D1::tap(oy, y)) *
+                                      D2::kernel +
+                                  D2::tap(ox, x));
             }
         }
     }
@@ -106,7 +116,7 @@ template <> __device__ inline double pool_lowest() { return -(double)INFINITY; }
 /* NaN wins, the first of equals is named; -1 where the window is empty. */
 template <class P>
 __device__ void maxpool(const typename P::T *x, typename P::T *y,
-                        int32_t *idx) {
+                        typename P::Idx *idx) {
     typedef Pool<P> G;
     typedef typename G::I I;
     typedef Compute<typename P::T> C;
@@ -114,29 +124,29 @@ __device__ void maxpool(const typename P::T *x, typename P::T *y,
     if (i >= G::y_all) return;
     const typename P::T *plane = x + i / G::y_size * G::x_size;
     C best = pool_lowest<C>();
-    I where = -1;
-    G::window(i % G::y_size, [&](I at) {
+    I which = -1;
+    G::window(i % G::y_size, [&](I at, I tap) {
         C v = widen(plane[at]);
-        if (where < 0 || v > best || (v != v && best == best)) {
+        if (which < 0 || v > best || (v != v && best == best)) {
             best = v;
-            where = at;
+            which = tap;
         }
     });
     y[i] = narrow<typename P::T>(best);
-    if (idx) idx[i] = (int32_t)where;
+    if (idx) idx[i] = (typename P::Idx)which;
 }
 
 template <class P>
-__device__ void maxpool_grad(const typename P::T *dy, const int32_t *idx,
-                             typename P::T *dx) {
+__device__ void maxpool_grad(const typename P::T *dy,
+                             const typename P::Idx *idx, typename P::T *dx) {
     typedef Pool<P> G;
     typedef typename G::I I;
     I i = flat_index<I>();
     if (i >= G::x_all) return;
     I own = i % G::x_size, from = i / G::x_size * G::y_size;
     Compute<typename P::T> sum = 0;
-    G::windows(own, [&](I o) {
-        if (idx[from + o] == (int32_t)own) sum += widen(dy[from + o]);
+    G::windows(own, [&](I o, I tap) {
+        if ((I)idx[from + o] == tap) sum += widen(dy[from + o]);
     });
     dx[i] = narrow<typename P::T>(sum);
 }
@@ -150,7 +160,7 @@ __device__ void avgpool(const typename P::T *x, typename P::T *y) {
     if (i >= G::y_all) return;
     const typename P::T *plane = x + i / G::y_size * G::x_size;
     C sum = 0, n = (C)G::count(i % G::y_size);
-    G::window(i % G::y_size, [&](I at) { sum += widen(plane[at]); });
+    G::window(i % G::y_size, [&](I at, I) { sum += widen(plane[at]); });
     y[i] = narrow<typename P::T>(n > 0 ? sum / n : (C)0);
 }
 
@@ -163,7 +173,7 @@ __device__ void avgpool_grad(const typename P::T *dy, typename P::T *dx) {
     if (i >= G::x_all) return;
     I from = i / G::x_size * G::y_size;
     C sum = 0;
-    G::windows(i % G::x_size, [&](I o) {
+    G::windows(i % G::x_size, [&](I o, I) {
         C n = (C)G::count(o);
         if (n > 0) sum += widen(dy[from + o]) / n;
     });

@@ -462,31 +462,37 @@ TEST_CASE(eval, conv_gradients) {
 
 TEST_CASE(eval, max_pool) {
     EXPECT("g(%x: f64[1,2,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[3,3], "
-           "strides=[2,2], pads=[1,1,1,1], sizes=[3,3]}\nreturn %y, %i",
+           "strides=[2,2], pads=[1,1,1,1], sizes=[3,3]}\n"
+           "%p = pool_positions %i {shape=[1,2,5,5], kernel_shape=[3,3], "
+           "strides=[2,2], pads=[1,1,1,1]}\nreturn %y, %p",
            1, 1.25, 1.25, 1, 1, 1.25, 0.75, 1, 0.5, 1.25, 1, 1, 1.25, 1.25, 1,
-           0.5, 1.25, 0.25, 6, 3, 3, 6, 6, 14, 20, 17, 23, 0, 3, 3, 11, 11, 14,
-           20, 22, 23);
+           0.5, 1.25, 0.25, 6, 3, 3, 6, 6, 14, 20, 17, 23, 25, 28, 28, 36, 36,
+           39, 45, 47, 48);
     EXPECT("g(%x: f64[1,1,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[2,2], "
-           "strides=[2,2], dilations=[2,2], sizes=[2,2]}\nreturn %y, %i",
+           "strides=[2,2], dilations=[2,2], sizes=[2,2]}\n"
+           "%p = pool_positions %i {shape=[1,1,5,5], kernel_shape=[2,2], "
+           "strides=[2,2], dilations=[2,2]}\nreturn %y, %p",
            0.5, 1.25, 0.75, 1.25, 12, 14, 20, 14);
     /* ceil mode */
     EXPECT("g(%x: f64[1,1,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[2,2], "
-           "strides=[2,2], sizes=[3,3]}\nreturn %y, %i",
+           "strides=[2,2], sizes=[3,3]}\n"
+           "%p = pool_positions %i {shape=[1,1,5,5], kernel_shape=[2,2], "
+           "strides=[2,2]}\nreturn %y, %p",
            1, 1.25, 0.75, 0.25, 1, 1.25, 0.75, 0.5, -0.5, 6, 3, 9, 15, 17, 14,
            20, 23, 24);
     /* first on ties, NaN wins */
     EXPECT("g() {\nconst %x: f32[1,1,4] = [2, 2, 5, nan]\n"
            "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], sizes=[2]}\n"
            "return %y, %i",
-           2, NAN, 0, 3);
+           2, NAN, 0, 1);
 }
 
 TEST_CASE(eval, max_pool_grad) {
     EXPECT("g() {\nconst %dy: f32[1,2,2] = [1, 2, 4, 8]\n"
-           "const %i: i32[1,2,2] = [1, 1, -1, 0]\n"
+           "const %i: i8[1,2,2] = [1, 0, -1, 0]\n"
            "%dx = max_pool_grad %dy, %i {shape=[1,2,3], kernel_shape=[2], "
            "strides=[1], sizes=[2]}\nreturn %dx",
-           0, 3, 0, 8, 0, 0);
+           0, 3, 0, 0, 8, 0);
 }
 
 TEST_CASE(eval, avg_pool) {

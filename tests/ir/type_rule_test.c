@@ -203,11 +203,17 @@ static const Row rows[] = {
     {"%x: f32[2,3,8,8]",
      "%y, %i = max_pool %x {kernel_shape=[2,2], "
      "strides=[2,2], sizes=[4,4]}",
-     "f32[2,3,4,4] i32[2,3,4,4]"},
+     "f32[2,3,4,4] i8[2,3,4,4]"},
+    {"%x: f32[2,3,12,11]",
+     "%y, %i = max_pool %x {kernel_shape=[12,11], sizes=[1,1]}",
+     "f32[2,3,1,1] i32[2,3,1,1]"},
+    {"%x: f32[2,3,5]",
+     "%y, %i = max_pool %x {kernel_shape=[9999999999], sizes=[1]}",
+     "! more than 2^31 elements"},
     {"%x: f32[2,3,5]",
      "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], "
-     "sizes=[3]} : bf16[2,3,3], i32[2,3,3]",
-     "bf16[2,3,3] i32[2,3,3]"},
+     "sizes=[3]} : bf16[2,3,3], i8[2,3,3]",
+     "bf16[2,3,3] i8[2,3,3]"},
     {"%x: f32[2,3,5]",
      "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], "
      "sizes=[4]}",
@@ -216,7 +222,7 @@ static const Row rows[] = {
     {"%x: f32[2,3,5]", "%y, %i = max_pool %x {sizes=[2]}", "! 'kernel_shape'"},
     {"%x: f32[2,3,5]", "%y = max_pool %x {kernel_shape=[2], sizes=[4]}",
      "! 1 result named, gives 2"},
-    {"%g: f32[2,3,4], %i: i32[2,3,4]",
+    {"%g: f32[2,3,4], %i: i8[2,3,4]",
      "%y = max_pool_grad %g, %i "
      "{shape=[2,3,8], kernel_shape=[2], strides=[2], sizes=[4]}",
      "f32[2,3,8]"},
@@ -351,7 +357,7 @@ static const Row rows[] = {
      "! 0 groups"},
     {"%x: f32[1,1,5]",
      "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], sizes=[3]}",
-     "f32[1,1,3] i32[1,1,3]"},
+     "f32[1,1,3] i8[1,1,3]"},
     {"%x: f32[1,1,4]",
      "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], sizes=[3]}",
      "! leave 4 elements"},

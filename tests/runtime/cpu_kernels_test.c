@@ -29,6 +29,7 @@ static double rnd_value(void) { return (double)rnd_in(-1000, 1000) / 500.0; }
 
 static size_t size_of(int64_t dtype) {
     if (dtype == AMPC_F64 || dtype == AMPC_I64) return 8;
+    if (dtype == AMPC_I8) return 1;
     return dtype == AMPC_F16 || dtype == AMPC_BF16 ? 2 : 4;
 }
 
@@ -36,6 +37,8 @@ static double get(const void *p, int64_t dtype, int64_t i) {
     switch (dtype) {
     case AMPC_F64: return ((const double *)p)[i];
     case AMPC_F32: return (double)((const float *)p)[i];
+    case AMPC_I32: return ((const int32_t *)p)[i];
+    case AMPC_I8: return ((const int8_t *)p)[i];
     case AMPC_BF16: return (double)bf16_to_f32(((const uint16_t *)p)[i]);
     default: return (double)f16_to_f32(((const uint16_t *)p)[i]);
     }
@@ -45,6 +48,8 @@ static void set(void *p, int64_t dtype, int64_t i, double x) {
     switch (dtype) {
     case AMPC_F64: ((double *)p)[i] = x; break;
     case AMPC_F32: ((float *)p)[i] = (float)x; break;
+    case AMPC_I32: ((int32_t *)p)[i] = (int32_t)x; break;
+    case AMPC_I8: ((int8_t *)p)[i] = (int8_t)x; break;
     case AMPC_BF16: ((uint16_t *)p)[i] = f32_to_bf16((float)x); break;
     default: ((uint16_t *)p)[i] = f32_to_f16((float)x); break;
     }
@@ -815,16 +820,17 @@ static void pool_whole(LibPool *p, int64_t h, int64_t w) {
 
 typedef struct PoolRef {
     double *max, *avg, *dmax, *davg, *mag;
-    int32_t *idx;
+    int32_t *tap;
 } PoolRef;
 
-/* One window: its maximum, sum and count. */
+/* One window: its maximum, which element that is and its position, the sum and
+   the count. */
 static void pool_window_ref(const LibPool *p, const void *x, int64_t plane,
-                            int64_t o, double *max, int32_t *idx, double *sum,
-                            double *count) {
+                            int64_t o, double *max, int32_t *best,
+                            int64_t *from, double *sum, double *count) {
     int64_t in = prod3(p->in);
     *max = -INFINITY;
-    *idx = -1;
+    *best = -1;
     *sum = *count = 0;
     for (int64_t t = 0; t < prod3(p->kernel); t++) {
         int64_t at[3],
@@ -843,9 +849,10 @@ static void pool_window_ref(const LibPool *p, const void *x, int64_t plane,
         int64_t i = (at[0] * p->in[1] + at[1]) * p->in[2] + at[2];
         double v = get(x, p->dtype, plane * in + i);
         *sum += v;
-        if (*idx < 0 || v > *max || (isnan(v) && !isnan(*max))) {
+        if (*best < 0 || v > *max || (isnan(v) && !isnan(*max))) {
             *max = v;
-            *idx = (int32_t)i;
+            *best = (int32_t)t;
+            *from = i;
         }
     }
 }
@@ -883,10 +890,11 @@ static void pool_check(const LibPool *p, const void *x, const void *dy,
                        const PoolRef *ref, const AmpcCpuLib *lib, int t) {
     int64_t nx = p->planes * prod3(p->in), ny = p->planes * prod3(p->out);
     void *y = array(p->dtype, ny), *dx = array(p->dtype, nx);
-    int32_t *idx = malloc((size_t)(ny + 1) * sizeof *idx);
+    void *idx = array(p->idx_dtype, ny);
     lib->maxpool(pools[t], p, x, y, idx);
     pool_close("maxpool", y, p->dtype, ref->max, 0, ny);
-    CHECK(memcmp(idx, ref->idx, (size_t)ny * sizeof *idx) == 0);
+    for (int64_t i = 0; i < ny; i++)
+        if (!CHECK(get(idx, p->idx_dtype, i) == ref->tap[i])) break;
     lib->maxpool(pools[t], p, x, y, NULL);
     pool_close("maxpool", y, p->dtype, ref->max, 0, ny);
     lib->maxpool_grad(pools[t], p, dy, idx, dx);
@@ -901,6 +909,8 @@ static void pool_check(const LibPool *p, const void *x, const void *dy,
 }
 
 static void pool_compare(LibPool p) {
+    bool wide = prod3(p.kernel) > INT8_MAX || rnd() % 4 == 0;
+    p.idx_dtype = wide ? AMPC_I32 : AMPC_I8;
     int64_t in = prod3(p.in), out = prod3(p.out);
     int64_t nx = p.planes * in, ny = p.planes * out;
     void *x = array(p.dtype, nx), *dy = array(p.dtype, ny);
@@ -911,11 +921,12 @@ static void pool_compare(LibPool p) {
     int nan = 0;
     for (int64_t o = 0; o < ny; o++) {
         double sum, count, g = get(dy, p.dtype, o);
-        pool_window_ref(&p, x, o / out, o % out, &ref.max[o], &ref.idx[o], &sum,
-                        &count);
+        int64_t from = 0;
+        pool_window_ref(&p, x, o / out, o % out, &ref.max[o], &ref.tap[o],
+                        &from, &sum, &count);
         ref.avg[o] = count > 0 ? sum / count : 0;
         nan |= isnan(sum);
-        if (ref.idx[o] >= 0) ref.dmax[o / out * in + ref.idx[o]] += g;
+        if (ref.tap[o] >= 0) ref.dmax[o / out * in + from] += g;
         pool_spread_ref(&p, o / out, o % out, count > 0 ? g / count : 0,
                         ref.davg, ref.mag);
     }
@@ -924,7 +935,7 @@ static void pool_compare(LibPool p) {
         for (int t = 0; t < 3; t++)
             pool_check(&p, x, dy, &ref, lib_of(level), t);
     void *all[] = {x,        dy,       ref.max, ref.avg,
-                   ref.dmax, ref.davg, ref.mag, ref.idx};
+                   ref.dmax, ref.davg, ref.mag, ref.tap};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 

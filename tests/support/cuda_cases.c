@@ -39,7 +39,7 @@ static void pool_bufs(const CudaCase *c, CudaBuf *b) {
     const LibPool *p = &c->p.pool;
     CudaBuf x = {p->dtype, p->planes * cuda_volume(p->in), NULL};
     CudaBuf y = {p->dtype, p->planes * cuda_volume(p->out), NULL};
-    CudaBuf idx = {AMPC_I32, y.count, NULL};
+    CudaBuf idx = {p->idx_dtype, y.count, NULL};
     bool back =
         c->lib == PLAN_LIB_MAXPOOL_GRAD || c->lib == PLAN_LIB_AVGPOOL_GRAD;
     b[0] = back ? y : x;
