@@ -1,8 +1,10 @@
 /* place_test.c: what pass place promises, looked at in planned graphs of a
    transformer block that trains.                                            */
+#include <stdio.h>
 #include <string.h>
 
 #include "frontend/driver/options_text.h"
+#include "passes/common/placement.h"
 #include "passes/passes.h"
 #include "passes/target/flow.h"
 #include "tests/harness.h"
@@ -241,4 +243,179 @@ TEST_CASE(place, regions_are_f32_forward_and_backward) {
         CHECK_EQ_INT(low, 5); /* two forward, of %w one and of %u two */
     }
     arena_free(a);
+}
+
+/* ---- against all labelings ------------------------------------------------
+ */
+
+/* The objective as placement.c states it, for graphs of nodes whose user gave
+   them class any (free) or full (fp32): the bytes of a step, bytes saved, the
+   accuracy price, roundings.                                                */
+typedef struct Trial {
+    Graph *g;
+    const Traffic *traffic;
+    bool *low, *high; /* by ValueId.i: labels; what may not be low            */
+    ValueId *copy;    /* by ValueId.i                                         */
+    int price[64];
+    ValueId free[16];
+    int nfree;
+} Trial;
+
+static bool is_cast(const Graph *g, const Node *n) {
+    return n->op == OP_CAST && value_dtype(g, n->in[0]) == DT_F32;
+}
+
+static bool selects(const Node *n) {
+    return n->op == OP_RELU || n->op == OP_TRANSPOSE || n->op == OP_RESHAPE;
+}
+
+static void total(const Trial *t, int64_t sum[4]) {
+    const Graph *g = t->g;
+    memset(sum, 0, 4 * sizeof *sum);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        ValueId v = n->out[0], c = t->copy[v.i];
+        if (value_dtype(g, v) != DT_F32) continue;
+        const Traffic *a = &t->traffic[v.i], none = {0};
+        const Traffic *b = c.i ? &t->traffic[c.i] : &none;
+        int64_t count = type_count(value_type(g, v)), rounded = 0;
+        if (t->low[v.i]) {
+            if (a->stored || b->stored)
+                sum[0] += 2 * count * (1 + a->reads + b->reads);
+            if ((a->stored || b->stored) && (a->saved || b->saved))
+                sum[1] += 2 * count;
+            for (int k = 0; k < n->nin && selects(n); k++)
+                rounded += !t->low[n->in[k].i];
+            if (!selects(n)) rounded = 1;
+        } else {
+            sum[0] += a->stored ? 4 * count * (1 + a->reads) : 0;
+            sum[0] += b->stored ? 2 * count * (1 + b->reads) : 0;
+            sum[1] += (a->saved ? 4 * count : 0) + (b->saved ? 2 * count : 0);
+            rounded = c.i != 0;
+        }
+        sum[2] += rounded * t->price[v.i];
+        sum[3] += rounded;
+    }
+}
+
+static bool allowed(const Trial *t) {
+    for (int i = 0; i < t->g->order.len; i++) {
+        const Node *n = node_get(t->g, t->g->order.data[i]);
+        if (n->op == OP_RESHAPE && t->low[n->in[0].i] != t->low[n->out[0].i])
+            return false;
+    }
+    return true;
+}
+
+static int compare_cost(const int64_t *a, const int64_t *b) {
+    for (int i = 0; i < 4; i++)
+        if (a[i] != b[i]) return a[i] < b[i] ? -1 : 1;
+    return 0;
+}
+
+static void find_labels(Trial *t) {
+    const Graph *g = t->g;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_get(g, g->order.data[i]);
+        bool sum = n->op == OP_ADD, amplifies = n->op == OP_SUB;
+        for (int k = 0; k < n->nin; k++) {
+            int *p = &t->price[n->in[k].i];
+            int behind = sum || n->op == OP_RESHAPE || n->op == OP_TRANSPOSE ||
+                                 n->op == OP_RELU
+                             ? t->price[n->out[0].i] + sum
+                             : 0;
+            *p = (behind > *p ? behind : *p) + amplifies;
+            t->high[n->in[k].i] |= n->loc.amp == 1 + AMP_FULL;
+        }
+        t->high[n->out[0].i] |= n->loc.amp == 1 + AMP_FULL;
+        if (is_cast(g, n)) t->copy[n->in[0].i] = n->out[0];
+    }
+    for (int i = 0; i < g->outputs.len; i++)
+        t->high[g->outputs.data[i].value.i] = true;
+    for (int i = 0; i < g->order.len; i++) {
+        ValueId v = node_get(g, g->order.data[i])->out[0];
+        bool f32 = value_dtype(g, v) == DT_F32;
+        t->low[v.i] = value_dtype(g, v) == DT_BF16;
+        if (f32 && !t->high[v.i] && t->nfree < 16) t->free[t->nfree++] = v;
+    }
+    for (int v = 0; v < 64; v++) t->price[v]++;
+}
+
+/* A dozen nodes over [16,16], each of which reads the one before. */
+static char *random_graph(Arena *a, uint32_t seed) {
+    static const char *const ops[][2] = {{"add", ""},
+                                         {"mul", ""},
+                                         {"sub", ""},
+                                         {"matmul", ""},
+                                         {"relu", ""},
+                                         {"tanh", ""},
+                                         {"matmul", ""},
+                                         {"add", ""},
+                                         {"transpose", "{perm=[1,0]}"},
+                                         {"reshape", "{shape=[16,16]}"}};
+    char *text = arena_printf(a, "graph predict(%%v0: f32[16,16], %%v1: "
+                                 "f32[16,16]) {\n");
+    for (int i = 2; i < 15; i++) {
+        uint32_t r[3];
+        for (int k = 0; k < 3; k++)
+            r[k] = (seed = seed * 1664525u + 1013904223u) >> 8;
+        uint32_t op = r[0] % 10, recent = (uint32_t)(i < 6 ? i : 6);
+        char second[16] = "";
+        if (op < 4 || op == 6 || op == 7)
+            snprintf(second, sizeof second, ", %%v%u",
+                     (uint32_t)i - 1 - r[1] % recent);
+        text = arena_printf(a, "%s  %%v%d = %s %%v%d%s %s%s%s\n", text, i,
+                            ops[op][0], i - 1, second, ops[op][1],
+                            !strcmp(ops[op][0], "matmul") ? ""
+                            : r[2] % 6                    ? " !any"
+                                                          : " !full",
+                            i < 9 ? "" : " !backward");
+    }
+    return arena_printf(a, "%s  return a=%%v14, b=%%v8\n}\n", text);
+}
+
+static void check_random(uint32_t seed) {
+    Arena *a = arena_new();
+    char *text = random_graph(a, seed);
+    Options o;
+    Diag d = {0};
+    Module *m;
+    options_init(&o, a);
+    PassCtx cx = {a, &d, &o};
+    if (parse_module(a, &d, "random", text, strlen(text), &m) != OK ||
+        run_passes(m, &d, &o, "cse,dce,autocast,inline,canon,dce,lift,cse,dce",
+                   false) != OK)
+        FAIL("%s%s", text, d.text.data);
+    Graph *g = m->graphs.data[0];
+    int n = g->values.len;
+    REQUIRE(n <= 64);
+    Traffic *traffic = NEW_ARRAY(a, Traffic, n);
+    traffic_join(g, traffic, n, &cx);
+    Trial t = {.g = graph_clone(g, "before"), .traffic = traffic};
+    t.low = NEW_ARRAY(a, bool, n);
+    t.high = NEW_ARRAY(a, bool, n);
+    t.copy = NEW_ARRAY(a, ValueId, n);
+    find_labels(&t);
+    module_remove_graph(m, "before");
+    int64_t best[4], got[4], one[4];
+    for (uint32_t bits = 0; bits < 1u << t.nfree; bits++) {
+        for (int i = 0; i < t.nfree; i++) t.low[t.free[i].i] = bits >> i & 1;
+        if (!allowed(&t)) continue;
+        total(&t, one);
+        if (!bits || compare_cost(one, best) < 0) memcpy(best, one, sizeof one);
+    }
+    REQUIRE(pass_place(m, &cx) == OK);
+    for (int i = 0; i < t.nfree; i++)
+        t.low[t.free[i].i] = value_dtype(g, t.free[i]) == DT_BF16;
+    CHECK_MSG(allowed(&t), "%s", text);
+    total(&t, got);
+    CHECK_MSG(!compare_cost(got, best),
+              "cost %d %d %d %d, best %d %d %d %d of\n%s", (int)got[0],
+              (int)got[1], (int)got[2], (int)got[3], (int)best[0], (int)best[1],
+              (int)best[2], (int)best[3], text);
+    arena_free(a);
+}
+
+TEST_CASE(place, costs_the_least_of_all_labelings) {
+    for (uint32_t seed = 1; seed <= 300; seed++) check_random(seed * 7919);
 }
