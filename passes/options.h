@@ -17,7 +17,8 @@ typedef enum LossKind {
     LOSS_MSE,
     LOSS_L1,
     LOSS_HUBER,
-    LOSS_BCE_LOGITS
+    LOSS_BCE_LOGITS,
+    LOSS_HOST
 } LossKind;
 
 typedef struct LossSpec {

@@ -382,9 +382,11 @@ typedef struct ampc_api {
                               double *loss);
     ampc_status (*update)(ampc_session *s, ampc_metrics *metrics);
 
-    /* A loss of the host's own: the inputs of program "vjp", which are the
-       model's inputs and, per output, its gradient.  Adds to the gradients
-       like micro_step.                                                      */
+    /* A loss of the host's own, of a module compiled with --loss host: the
+       inputs of program "micro", which are the model's and, as
+       "gradient:OUTPUT", the gradient of the host's loss with respect to each
+       output, f32 (see `outputs`).  Adds to the gradients like micro_step;
+       `step` and micro_step take the same.                                  */
     ampc_status (*vjp)(ampc_session *s, const ampc_input *in, size_t nin);
 
     /* Evaluates one batch and adds its first `valid` samples to *sums; what
@@ -491,6 +493,12 @@ typedef struct ampc_api {
        loss scale: it is updated once when each has stepped, or one steps again.
        Not between the micro-steps of an update.                             */
     ampc_status (*objective)(ampc_session *s, const char *name);
+
+    /* As predict, of a module compiled with --loss host: the outputs as the
+       next vjp computes them, with the statistics of the batch and dropout
+       where the model trains with them.  Changes no variable.               */
+    ampc_status (*outputs)(ampc_session *s, const ampc_input *in, size_t nin,
+                           int64_t valid, ampc_output *out, size_t nout);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

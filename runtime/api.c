@@ -457,6 +457,7 @@ static const ampc_api api_template = {
     .comm_close = comm_close,
     .objective_name = api_objective_name,
     .objective = api_objective,
+    .outputs = api_outputs,
 };
 
 /* A module has one plan, so its table is made once. */

@@ -189,13 +189,17 @@ static ampc_status outputs_check(ampc_session *s, int program, int64_t valid,
     return AMPC_OK;
 }
 
-static ampc_status do_predict(ampc_session *s, const ampc_input *in, size_t nin,
-                              int64_t valid, ampc_output *out, size_t nout) {
-    int program = s->program[PROG_PREDICT];
-    if (program < 0) return api_unsupported(s, "predict");
+static ampc_status do_predict(ampc_session *s, ProgramId id,
+                              const ampc_input *in, size_t nin, int64_t valid,
+                              ampc_output *out, size_t nout) {
+    int program = s->program[id];
+    if (program < 0)
+        return api_unsupported(s, id == PROG_PREDICT
+                                      ? "predict"
+                                      : "give outputs to a loss of the host's");
     ampc_status status = valid_ok(s, valid);
     if (status == AMPC_OK) status = outputs_check(s, program, valid, out, nout);
-    if (status == AMPC_OK) status = session_run(s, PROG_PREDICT, in, nin);
+    if (status == AMPC_OK) status = session_run(s, id, in, nin);
     if (status == AMPC_OK) status = data_ran(s, valid);
     if (status != AMPC_OK) return status;
     for (size_t i = 0; i < nout && status == AMPC_OK; i++) {
@@ -210,7 +214,13 @@ static ampc_status do_predict(ampc_session *s, const ampc_input *in, size_t nin,
 ampc_status api_predict(ampc_session *s, const ampc_input *in, size_t nin,
                         int64_t valid, ampc_output *out, size_t nout) {
     ENTER(s);
-    return api_leave(s, do_predict(s, in, nin, valid, out, nout));
+    return api_leave(s, do_predict(s, PROG_PREDICT, in, nin, valid, out, nout));
+}
+
+ampc_status api_outputs(ampc_session *s, const ampc_input *in, size_t nin,
+                        int64_t valid, ampc_output *out, size_t nout) {
+    ENTER(s);
+    return api_leave(s, do_predict(s, PROG_OUTPUTS, in, nin, valid, out, nout));
 }
 
 static ampc_status do_read_output(ampc_session *s, const char *name,

@@ -241,6 +241,8 @@ ampc_status api_evaluate(ampc_session *s, const ampc_input *in, size_t nin,
                          int64_t valid, ampc_eval *sums);
 ampc_status api_predict(ampc_session *s, const ampc_input *in, size_t nin,
                         int64_t valid, ampc_output *out, size_t nout);
+ampc_status api_outputs(ampc_session *s, const ampc_input *in, size_t nin,
+                        int64_t valid, ampc_output *out, size_t nout);
 ampc_status api_read_output(ampc_session *s, const char *name,
                             ampc_output *out);
 /* Checks a place for a value of that type. */

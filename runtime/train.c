@@ -108,12 +108,9 @@ static ampc_status set_micro(ampc_session *s, int64_t micro) {
                            s->m->vars[v].bytes);
 }
 
-static ampc_status do_micro(ampc_session *s, ProgramId id, const ampc_input *in,
-                            size_t nin) {
-    if (s->program[id] < 0)
-        return api_unsupported(s, id == PROG_VJP
-                                      ? "take gradients from the host"
-                                      : "make micro-steps");
+static ampc_status do_micro(ampc_session *s, const ampc_input *in, size_t nin) {
+    if (s->program[PROG_MICRO] < 0)
+        return api_unsupported(s, "make micro-steps");
     if (s->micro >= s->accumulate)
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "%lld micro-steps were made: update is due",
@@ -128,14 +125,14 @@ static ampc_status do_micro(ampc_session *s, ProgramId id, const ampc_input *in,
         s->bad_rank = -1;
         sums_begin(s);
     }
-    if (id == PROG_MICRO) status = locate_run(s, in, nin);
-    if (status == AMPC_OK) status = session_run(s, id, in, nin);
+    status = locate_run(s, in, nin);
+    if (status == AMPC_OK) status = session_run(s, PROG_MICRO, in, nin);
     ampc_status summed = sums_wait(s);
     if (status == AMPC_OK) status = summed;
     if (status != AMPC_OK && micro == 0) comm_random(s, -share);
     if (status == AMPC_OK) status = set_micro(s, micro + 1);
     if (status != AMPC_OK) return status;
-    s->due_loss = s->program[id];
+    s->due_loss = s->program[PROG_MICRO];
     return metrics_unless_async(s);
 }
 
@@ -162,7 +159,7 @@ static ampc_status do_step(ampc_session *s, const ampc_input *in, size_t nin) {
     if (s->program[PROG_MICRO] < 0 || s->program[PROG_UPDATE] < 0)
         return api_unsupported(s, "train");
     ampc_status status = session_prepare(s, PROG_UPDATE);
-    if (status == AMPC_OK) status = do_micro(s, PROG_MICRO, in, nin);
+    if (status == AMPC_OK) status = do_micro(s, in, nin);
     if (status == AMPC_OK && s->micro == s->accumulate) status = do_update(s);
     return status;
 }
@@ -201,7 +198,7 @@ ampc_status api_sync(ampc_session *s, ampc_metrics *metrics) {
 ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
                            double *loss) {
     ENTER(s);
-    ampc_status status = do_micro(s, PROG_MICRO, in, nin);
+    ampc_status status = do_micro(s, in, nin);
     if (status == AMPC_OK && loss) status = fetch_metrics(s);
     if (status == AMPC_OK && loss) *loss = s->metrics.loss;
     return tell(s, status);
@@ -209,7 +206,9 @@ ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
 
 ampc_status api_vjp(ampc_session *s, const ampc_input *in, size_t nin) {
     ENTER(s);
-    return tell(s, do_micro(s, PROG_VJP, in, nin));
+    if (s->program[PROG_OUTPUTS] < 0)
+        return tell(s, api_unsupported(s, "take gradients from the host"));
+    return tell(s, do_micro(s, in, nin));
 }
 
 /* Gradients are summed for one objective at a time. */

@@ -26,7 +26,7 @@ static bool input_info(const ampc_api *api, const char *program, uint32_t i,
 
 /* Program eval has the inputs of every objective. */
 static const char *const programs[] = {"train", "micro", "eval", "predict",
-                                       "vjp"};
+                                       "outputs"};
 enum { PROGRAM_COUNT = sizeof programs / sizeof *programs };
 
 static bool spec_known(const ampc_api *api, const char *spec) {

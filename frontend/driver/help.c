@@ -26,7 +26,7 @@ const char help_ampc[] =
     "ignore_index=,\n"
     "                          label_smoothing=], nll, mse, l1, "
     "huber[,delta=],\n"
-    "                          bce_with_logits, none\n"
+    "                          bce_with_logits, host (api->vjp), none\n"
     "  --objective NAME,loss=L[:OUTPUT],params=GLOB,optimizer=O,...\n"
     "                          repeatable: several losses, each with its own\n"
     "                          parameters, optimizer, lr_schedule=, "

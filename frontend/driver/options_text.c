@@ -169,8 +169,8 @@ static Status set_placement(Options *o, Spec *s) {
 }
 
 static const char *const loss_words[] = {
-    "auto", "none",  "cross_entropy",   "nll", "mse",
-    "l1",   "huber", "bce_with_logits", NULL};
+    "auto", "none",  "cross_entropy",   "nll",  "mse",
+    "l1",   "huber", "bce_with_logits", "host", NULL};
 
 static Status set_loss(Options *o, Spec *s) {
     Objective *j;

@@ -184,7 +184,7 @@ Status verify_step(Verifier *v) {
     case PROGRAM_REFRESH: return check_refresh(v);
     case PROGRAM_EVAL:
     case PROGRAM_PREDICT:
-    case PROGRAM_VJP:
+    case PROGRAM_OUTPUTS:
     case PROGRAM_LOCATE:
     case PROGRAM_UNDERFLOW:
     case PROGRAM_NONE: break;

@@ -2,6 +2,8 @@
    Before:  return %logits
    After:   input %target; %loss = softmax_cross_entropy %logits, %target
             return %logits, ampc.loss=%loss
+   --loss host: sum <output, input "gradient:OUTPUT">, whose gradient with
+   respect to an output is what the host gives.
    --loss auto takes the model's own single floating one-element output, or the
    one that it names.
    requires     stage TYPED, graph "forward"
@@ -30,7 +32,8 @@ static Status no_loss(PassCtx *cx, const Graph *g, const char *why) {
     }
     Status s = fail(cx->diag, (Loc){.file = g->module->file},
                     "%s; outputs: %s. Choose with --loss "
-                    "cross_entropy|nll|mse|l1|huber|bce_with_logits[:OUTPUT], "
+                    "cross_entropy|nll|mse|l1|huber|bce_with_logits|host"
+                    "[:OUTPUT], "
                     "or --loss none for an inference module",
                     why, names.data ? names.data : "(none)");
     sb_free(&names);
@@ -129,12 +132,36 @@ static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
     return OK;
 }
 
+/* sum <output, its gradient>, over the one that is named or all that float. */
+static Status host_loss(Builder *b, PassCtx *cx, Str output, ValueId *loss) {
+    Graph *g = b->g;
+    int64_t axes[MAX_RANK];
+    *loss = NO_VALUE;
+    for (int i = 0; i < MAX_RANK; i++) axes[i] = i;
+    for (int i = 0, n = model_outputs(g); i < n; i++) {
+        Output o = g->outputs.data[i];
+        const Type *t = value_type(g, o.value);
+        if (!dtype_is_float(t->dtype) || (output && o.name != output)) continue;
+        Str name = internf("gradient:%s", o.name);
+        int rank = t->rank;
+        TypeId type = type_with_dtype(value_get(g, o.value)->type, DT_F32);
+        ValueId y = b_cast(b, o.value, DT_F32);
+        y = b2(b, OP_MUL, y, graph_input(g, name, type), DT_F32);
+        if (rank) y = b_reduce(b, OP_REDUCE_SUM, y, axes, rank, false, DT_F32);
+        *loss = is_value(*loss) ? b2(b, OP_ADD, *loss, y, DT_F32) : y;
+    }
+    if (is_value(*loss)) return OK;
+    return no_loss(cx, g, "--loss host names no floating-point output");
+}
+
 static Status add_loss(Graph *g, PassCtx *cx, const Objective *j, int model) {
     const LossSpec *l = &j->loss;
     Builder b = {.g = g};
     ValueId x = NO_VALUE, loss = NO_VALUE;
     if (l->kind == LOSS_AUTO) {
         TRY(loss_auto(g, cx, l->output, &loss));
+    } else if (l->kind == LOSS_HOST) {
+        TRY(host_loss(&b, cx, l->output, &loss));
     } else {
         TRY(pick_output(g, cx, l, &x));
         TRY(call_loss(&b, cx, l, model, x, &loss));

@@ -4,6 +4,7 @@
                            each objective
             graph eval     per-sample loss and hits, then the model's outputs
             graph predict  the model's outputs
+            graph outputs  as training has them, for a loss of the host's own
    In eval and predict functions take their inference form (batch_norm reads the
    running statistics, dropout is the identity) and nothing is written.
    eval reports sums over samples, so that a padded last batch can be masked
@@ -171,12 +172,13 @@ static void make_eval(const Graph *f, PassCtx *cx) {
         loss[i] = graph_output(g, own_output(OUT_LOSS, j[i].name));
     drop_losses(g);
     for (int i = 0; i < n; i++)
-        if (is_value(loss[i])) report_loss(g, j[i].name, loss[i]);
+        if (is_value(loss[i]) && j[i].loss.kind != LOSS_HOST)
+            report_loss(g, j[i].name, loss[i]);
 }
 
 Status pass_programs(Module *m, PassCtx *cx) {
     Graph *f = module_graph(m, FORWARD);
-    bool trains = false;
+    bool reports = false, host = false;
     if (!f) return OK;
     for (int i = 0; i < m->graphs.len; i++) /* a text may hold anything */
         if (m->graphs.data[i]->program != PROGRAM_NONE)
@@ -196,9 +198,14 @@ Status pass_programs(Module *m, PassCtx *cx) {
         if (options_has_scaler(cx->opt))
             graph_var(
                 g, module_own_var(m, OWN_SCALE, j->name, cx->opt->scale.init));
-        trains = true;
+        *(j->loss.kind == LOSS_HOST ? &host : &reports) = true;
     }
-    if (trains) make_eval(f, cx);
+    if (reports) make_eval(f, cx);
+    if (host) {
+        Graph *all = graph_clone(f, program_name(PROGRAM_OUTPUTS, intern("")));
+        drop_losses(all);
+        all->writes.len = 0;
+    }
     Graph *predict = f; /* what is left of the model itself */
     module_remove_graph(m, FORWARD);
     graph_append(m, predict, program_name(PROGRAM_PREDICT, intern("")));
@@ -209,7 +216,7 @@ Status pass_programs(Module *m, PassCtx *cx) {
        reads one of train */
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
-        if (g == predict ||
+        if (g == predict || g->program == PROGRAM_OUTPUTS ||
             (g->program == PROGRAM_TRAIN && cx->opt->objectives.len > 1))
             drop_inputs(g, cx->scratch);
     }
