@@ -122,7 +122,12 @@ INLINE void *at_mut(void *p, int dtype, int64_t i) {
 INLINE float load1(const void *p, int dtype, int64_t i) {
     if (dtype == AMPC_F32) return ((const float *)p)[i];
     uint16_t h = ((const uint16_t *)p)[i];
-    return dtype == AMPC_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+    if (dtype == AMPC_BF16) return bf16_to_f32(h);
+#if AMPC_ISA_LEVEL >= 3
+    return _cvtsh_ss(h);
+#else
+    return f16_to_f32(h);
+#endif
 }
 
 INLINE void store1(void *p, int dtype, int64_t i, float x) {
@@ -131,7 +136,11 @@ INLINE void store1(void *p, int dtype, int64_t i, float x) {
     else if (dtype == AMPC_BF16)
         ((uint16_t *)p)[i] = f32_to_bf16(x);
     else
+#if AMPC_ISA_LEVEL >= 3
+        ((uint16_t *)p)[i] = _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+#else
         ((uint16_t *)p)[i] = f32_to_f16(x);
+#endif
 }
 
 INLINE vf vload_as(const void *p, int dtype, int64_t i) {
@@ -179,12 +188,32 @@ INLINE void vstore_n(void *p, int dtype, int64_t i, vf v, int64_t n) {
 }
 #else
 INLINE vf vload_n(const void *p, int dtype, int64_t i, int64_t n) {
+    if (dtype != AMPC_F32) { /* the lanes are moved in pieces of 4, 2 and 1 */
+        const uint16_t *q = (const uint16_t *)p + i;
+        uint16_t h[VL] = {0};
+        int64_t j = n & 4;
+        if (VL > 4 && j) memcpy(h, q, 8);
+        if (n & 2) memcpy(h + j, q + j, 4);
+        j += n & 2;
+        if (n & 1) h[j] = q[j];
+        return dtype == AMPC_BF16 ? vload_bf16(h) : vload_f16(h);
+    }
     vf v = {0};
     for (int64_t j = 0; j < n; j++) v[j] = load1(p, dtype, i + j);
     return v;
 }
 
 INLINE void vstore_n(void *p, int dtype, int64_t i, vf v, int64_t n) {
+    if (dtype != AMPC_F32) {
+        uint16_t *q = (uint16_t *)p + i, h[VL];
+        vstore_as(h, dtype, 0, v);
+        int64_t j = n & 4;
+        if (VL > 4 && j) memcpy(q, h, 8);
+        if (n & 2) memcpy(q + j, h + j, 4);
+        j += n & 2;
+        if (n & 1) q[j] = h[j];
+        return;
+    }
     for (int64_t j = 0; j < n; j++) store1(p, dtype, i + j, v[j]);
 }
 #endif
