@@ -141,9 +141,9 @@ static void put_accumulate(KPrint *p, char acc, int id, const char *value) {
 static void ivdep(KPrint *p) { sb_puts(p->sb, "#pragma GCC ivdep\n"); }
 
 /* j counts from c0 on, in arrays. */
-static void enter_neighbours(KPrint *p) {
+static void enter_neighbours(KPrint *p, const char *from, const char *to) {
     ivdep(p);
-    kp_enter(p, "for (int64_t j = 0; j < n; j++)");
+    kp_enter(p, "for (int64_t j = %s; j < %s; j++)", from, to);
     kp_line(p, "const int64_t i%d = c0 + j;", p->k->vec);
     kp_line(p, "(void)i%d;", p->k->vec);
 }
@@ -171,18 +171,24 @@ static void enter_loop(const Nest *n, int over) {
     }
 }
 
+/* By instruction: full ones that sweep s computes or has from `kept`, which
+   earlier sweeps kept for the row. */
+static const bool *need_of(const KPrint *p, const KSweep *s, bool *kept) {
+    for (const KSweep *t = p->sweeps.data; t < s; t++) {
+        const bool *need = kernel_need(p->k, t, kept, p->arena);
+        for (int id = 1; id < p->k->insts.len; id++)
+            kept[id] |= need[id] && keeps(p, id, KEEP_ROW);
+    }
+    return kernel_need(p->k, s, kept, p->arena);
+}
+
 /* What the sweep computes of one element. */
 static void put_element(Nest *n) {
     KPrint *p = n->p;
     const KSweep *s = n->s;
     int len = p->k->insts.len;
-    bool *kept = NEW_ARRAY(p->arena, bool, len), *need; /* by earlier sweeps */
-    for (const KSweep *t = p->sweeps.data; t < s; t++) {
-        need = kernel_need(p->k, t, kept, p->arena);
-        for (int id = 1; id < len; id++)
-            kept[id] |= need[id] && keeps(p, id, KEEP_ROW);
-    }
-    need = kernel_need(p->k, s, kept, p->arena);
+    bool *kept = NEW_ARRAY(p->arena, bool, len);
+    const bool *need = need_of(p, s, kept);
     if (is_rows(p)) {
         bool *of = arena_dup(p->arena, need, (size_t)len * sizeof *of);
         for (int j = 0; j < s->roots.len; j++) of[s->roots.data[j]] = true;
@@ -206,27 +212,125 @@ static void put_element(Nest *n) {
     if (s->roots.len > s->nfold) kp_stores(p, true);
 }
 
-/* Over columns in pieces in which guards are constant, if that helps. */
+/* ---- fp16 ---------------------------------------------------------------- */
+
+/* Compilers vectorise no conversion of fp16: what the innermost loop walks one
+   by one is widened and narrowed by calls, in arrays h<id> of a piece. */
+enum { PIECE = 128, LEAST_PIECE = 16 };
+
+static bool is_walked(const KPrint *p, const KInst *in) {
+    return (in->op == K_LOAD || in->op == K_STORE) && in->full &&
+           p->k->bufs.data[in->buf].dtype == DT_F16 &&
+           in->at.k[p->k->vec] == 1 && !(is_rows(p) && in->at.inst) &&
+           !(in->at.inst && kinst_at(p->k, in->at.inst)->full) &&
+           (!in->guard || p->known[in->guard] == 1);
+}
+
+/* The rounding of a value that is only stored is left to the store. */
+static void leave_rounding(KPrint *p, int store) {
+    int x = kinst_at(p->k, store)->in[0];
+    const KInst *r = kinst_at(p->k, x);
+    bool left = r->op == K_ROUND && r->dtype == DT_F16;
+    for (int id = 1; id < p->k->insts.len; id++)
+        for (int j = 0; j < KINST_READS; j++)
+            left &= kinst_read(kinst_at(p->k, id), j) != x || p->piece[id];
+    p->piece[x] = left;
+}
+
+/* Fills p->piece; false: the sweep walks no fp16. */
+static bool find_pieces(const Nest *n, const KLoop *l) {
+    KPrint *p = n->p;
+    const KSweep *s = n->s;
+    int len = p->k->insts.len;
+    const bool *need = need_of(p, s, NEW_ARRAY(p->arena, bool, len));
+    bool any = false, beside = is_rows(p) || s->nfold;
+    p->piece = NEW_ARRAY(p->arena, bool, len);
+    if (p->k->vec < 0 || extent(p, p->k->vec) < LEAST_PIECE ||
+        (!beside && l->over != p->k->vec))
+        return false;
+    for (int id = 1; id < len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        bool here = in->op == K_STORE ? s->roots.len > s->nfold : need[id];
+        p->piece[id] = here && is_walked(p, in);
+        any |= p->piece[id];
+    }
+    for (int id = 1; id < len; id++)
+        if (p->piece[id] && kinst_at(p->k, id)->op == K_STORE)
+            leave_rounding(p, id);
+    p->piece_at =
+        beside ? "j - w0" : arena_printf(p->arena, "i%d - w0", l->over);
+    return any;
+}
+
+/* Calls that move the piece from w0 on between arrays and buffers. */
+static void move_pieces(const Nest *n, KOp op) {
+    KPrint *p = n->p;
+    const char *at = is_rows(p) || n->s->nfold ? "(c0 + w0)" : "w0";
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (!p->piece[id] || in->op != op) continue;
+        StrBuf place = {0};
+        sb_printf(&place, "b%d + (", in->buf);
+        sb_put_index(&place, p->k, &in->at, at);
+        if (op == K_LOAD)
+            kp_line(p, "WIDEN_F16(h%d, %s), w1 - w0);", id, place.data);
+        else
+            kp_line(p, "NARROW_F16(%s), h%d, w1 - w0);", place.data, id);
+        sb_free(&place);
+    }
+}
+
+/* Over [from, to) of the innermost loop. */
+static void put_range(Nest *n, const KLoop *l, const char *from,
+                      const char *to) {
+    KPrint *p = n->p;
+    Nest in = *n;
+    bool pieces = find_pieces(n, l);
+    if (pieces) {
+        kp_enter(p, "for (int64_t w0 = %s, w1; w0 < %s; w0 = w1)", from, to);
+        kp_line(p, "w1 = w0 + %d < %s ? w0 + %d : %s;", PIECE, to, PIECE, to);
+        for (int id = 1; id < p->k->insts.len; id++)
+            if (p->piece[id] && kinst_at(p->k, id)->op != K_ROUND)
+                kp_line(p, "float h%d[%d];", id, PIECE);
+        move_pieces(n, K_LOAD);
+        from = "w0", to = "w1";
+    }
+    if (is_rows(p) || n->s->nfold) {
+        enter_neighbours(p, from, to);
+    } else {
+        in.cut = l->over, in.from = from, in.to = to;
+        ivdep(p);
+        enter_loop(&in, l->over);
+    }
+    kp_nest(&in);
+    kp_leave(p);
+    if (pieces) {
+        move_pieces(n, K_STORE);
+        kp_leave(p);
+    }
+    p->piece = NULL;
+}
+
+/* Over columns in parts in which guards are constant, if that helps. */
 static void put_vector(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     int64_t cut[MAX_CUTS + 1];
+    bool beside = is_rows(p) || n->s->nfold;
     int ncut = n->s->nfold ? 0 : kernel_cuts(p->k, cut);
-    if (ncut) cut[ncut] = extent(p, n->cut = l->over);
+    if (!ncut) {
+        bool all = l->over != n->cut;
+        put_range(n, l, beside || all ? "0" : n->from,
+                  beside ? "n"
+                  : all  ? arena_printf(p->arena, I64, l->extent)
+                         : n->to);
+        return;
+    }
+    cut[ncut] = extent(p, l->over);
     for (int j = 0; j <= ncut; j++) {
-        if (ncut) {
-            int64_t from = j ? cut[j - 1] : 0;
-            kernel_known(p->k, from, cut[j], p->known);
-            n->from = arena_printf(p->arena, I64, from);
-            n->to = arena_printf(p->arena, I64, cut[j]);
-        }
-        if (is_rows(p) || n->s->nfold) {
-            enter_neighbours(p);
-        } else {
-            ivdep(p);
-            enter_loop(n, l->over);
-        }
-        kp_nest(n);
-        kp_leave(p);
+        int64_t from = j ? cut[j - 1] : 0;
+        kernel_known(p->k, from, cut[j], p->known);
+        put_range(n, l, arena_printf(p->arena, I64, from),
+                  arena_printf(p->arena, I64, cut[j]));
     }
     kernel_known(p->k, 0, 0, p->known);
 }
@@ -328,7 +432,7 @@ static void put_values_of_rows(KPrint *p, int depth) {
         any |= of[id];
     }
     if (!any) return;
-    enter_neighbours(p);
+    enter_neighbours(p, "0", "n");
     put_row_operands(p, of);
     for (int id = 1; depth >= 0 && id < p->k->insts.len; id++) {
         if (!of[id]) continue;

@@ -42,8 +42,11 @@ typedef struct KPrint {
     int rows[MAX_RANK], nrow;     /* form rows: without dim vec */
     int64_t ncols, nrows;         /* products of the extents, vec counted */
     const KLoop *threads, *lanes; /* the innermost of their kind; NULL: none */
-    signed char *known;  /* conditions constant in this loop; -1 = not */
-    const char *acc;     /* K_ACC */
+    signed char *known; /* conditions constant in this loop; -1 = not */
+    const char *acc;    /* K_ACC */
+    bool *piece;        /* loads and stores whose place is h<id>[piece_at], in
+                           fp32, roundings left to those stores; or NULL */
+    const char *piece_at;
     bool wide;           /* indices need 64 bits */
     bool used[MAX_RANK]; /* dims that an index mentions */
     int depth;           /* of indentation */

@@ -156,7 +156,11 @@ void kp_inst(KPrint *p, int id, const char *place) {
     kp_text(p, "const %s v%d = ", ktype_c[in->type], id);
     int which =
         in->op == K_OP && in->code == OP_WHERE ? p->known[in->in[0]] : -1;
-    if (p->known[id] >= 0)
+    if (p->piece && p->piece[id] && in->op == K_LOAD)
+        sb_printf(p->sb, "h%d[%s]", id, p->piece_at);
+    else if (p->piece && p->piece[id])
+        sb_put_operand(p->sb, p->k, in->in[0]);
+    else if (p->known[id] >= 0)
         sb_printf(p->sb, "%d", p->known[id]);
     else if (which >= 0)
         sb_put_operand(p->sb, p->k, in->in[which ? 1 : 2]);
@@ -210,10 +214,16 @@ void kp_loop_outside(Nest *n, const KLoop *l) {
 void kp_store(KPrint *p, int id, const char *place) {
     const KInst *in = kinst_at(p->k, id);
     DType d = p->k->bufs.data[in->buf].dtype;
+    bool piece = p->piece && p->piece[id];
     kp_text(p, "%s", "");
-    put_place(p->sb, p->k, in, place);
+    if (piece)
+        sb_printf(p->sb, "h%d[%s]", id, p->piece_at);
+    else
+        put_place(p->sb, p->k, in, place);
     sb_puts(p->sb, " = ");
-    if (dtype_is_16(d))
+    if (piece)
+        sb_puts(p->sb, "(");
+    else if (dtype_is_16(d))
         sb_printf(p->sb, "%s_%s(",
                   kinst_at(p->k, in->in[0])->fits >> d & 1 ? "EXACT" : "F32_TO",
                   d == DT_F16 ? "F16" : "BF16");

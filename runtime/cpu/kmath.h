@@ -173,6 +173,49 @@ KM_INLINE uint16_t EXACT_F16(float f) {
 KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
 #endif
 
+/* ---- arrays of fp16 (C only) --------------------------------------------- */
+
+#ifndef __cplusplus
+#ifdef __F16C__
+typedef short km_half8 __attribute__((vector_size(16)));
+typedef float km_float8 __attribute__((vector_size(32)));
+
+KM_CALLED void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
+    km_half8 h = {0};
+    km_float8 x;
+    for (; n >= 8; n -= 8, to += 8, from += 8) {
+        __builtin_memcpy(&h, from, sizeof h);
+        x = __builtin_ia32_vcvtph2ps256(h);
+        __builtin_memcpy(to, &x, sizeof x);
+    }
+    __builtin_memcpy(&h, from, 2 * (uint64_t)n);
+    x = __builtin_ia32_vcvtph2ps256(h);
+    __builtin_memcpy(to, &x, 4 * (uint64_t)n);
+}
+
+KM_CALLED void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
+    km_float8 x = {0};
+    km_half8 h;
+    for (; n >= 8; n -= 8, to += 8, from += 8) {
+        __builtin_memcpy(&x, from, sizeof x);
+        h = __builtin_ia32_vcvtps2ph256(x, 0); /* nearest even */
+        __builtin_memcpy(to, &h, sizeof h);
+    }
+    __builtin_memcpy(&x, from, 4 * (uint64_t)n);
+    h = __builtin_ia32_vcvtps2ph256(x, 0);
+    __builtin_memcpy(to, &h, 2 * (uint64_t)n);
+}
+#else
+KM_CALLED void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = F16_TO_F32(from[i]);
+}
+
+KM_CALLED void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = F32_TO_F16(from[i]);
+}
+#endif
+#endif
+
 /* ---- to integers: towards zero, saturating, NaN gives 0 ------------------ */
 
 /* Small ones apart: gcc makes the way to an integer and back one truncation,

@@ -686,6 +686,41 @@ TEST_CASE(kernel, matrix_products) {
     CHECK_GRAPHS(s, "");
 }
 
+/* fp16 is widened and narrowed in pieces: walked one by one, across, at a
+   stride, behind guards, rounded for others than the store, too. */
+TEST_CASE(kernel, pieces_of_fp16) {
+    Subject s[] = {
+        {.text = "graph g(%a: f16[7,300], %b: f16[300,1], %c: f16[1,300]) {"
+                 "group point { %d = transpose %b {perm=[1,0]} "
+                 "%e = mul %a, %d %f = add %e, %c : f16[7,300] "
+                 "%m = less_equal %f, %c } return %f, %m }"},
+        {.text = "graph g(%x: f16[5,40], %z: f16[5,90]) { group point {"
+                 "%c = concat %x, %z {axis=1} %y = neg %c : f16[5,130] }"
+                 " return %y }"},
+        {.text = ROW("%x: f16[5,1100], %k: f32[5,1]",
+                     "%p = mul %x, %k : f16[5,1100] "
+                     "%s = reduce_sum %p {axes=[1]} : f32[5,1] "
+                     "%y = div %p, %s : f16[5,1100]",
+                     "%y, %s"),
+         .ulps = 8,
+         .scale = 1024},
+        {.text = ROW("%x: f16[300,70], %k: f16[1,70]",
+                     "%p = mul %x, %k : f32[300,70] "
+                     "%s = reduce_sum %p {axes=[0]} "
+                     "%y = sub %p, %s : f16[300,70]",
+                     "%y, %s"),
+         .ulps = 8,
+         .scale = 1024},
+        {.text = ANCHOR("%x: f16[9,8], %w: f16[8,150], %b: f16[150]",
+                        "%z = matmul %x, %w : f32[9,150] "
+                        "%a = add %z, %b : f16[9,150] %y = relu %a",
+                        "%y, %a"),
+         .ulps = 8,
+         .scale = 32},
+    };
+    CHECK_GRAPHS(s, "");
+}
+
 TEST_CASE(kernel, convolutions) {
     Subject s[] = {
         {.text = ANCHOR("%x: f32[2,3,8,8], %w: f32[4,3,3,3], %b: f32[4,1,1]",

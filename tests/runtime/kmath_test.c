@@ -111,6 +111,23 @@ TEST_CASE(kmath, widening) {
     }
 }
 
+TEST_CASE(kmath, arrays_of_fp16) {
+    uint16_t h[40], back[40];
+    float x[40];
+    for (int n = 0; n <= 33; n++) {
+        for (int i = 0; i < 40; i++) {
+            h[i] = (uint16_t)(0x3c00 + 977 * i), back[i] = 0xdead;
+            x[i] = -1;
+        }
+        WIDEN_F16(x, h, n);
+        for (int i = 0; i < 40; i++)
+            CHECK(x[i] == (i < n ? f16_to_f32(h[i]) : -1) || x[i] != x[i]);
+        NARROW_F16(back, x, n);
+        for (int i = 0; i < 40; i++)
+            CHECK_EQ_INT(back[i], i < n ? f32_to_f16(x[i]) : 0xdead);
+    }
+}
+
 TEST_CASE(kmath, narrowing) {
     for (uint64_t u = 0; u < UINT64_C(1) << 32; u += 251) {
         float x = km_float((uint32_t)u);
