@@ -44,7 +44,9 @@ typedef struct LoweredStep {
     int64_t units, grain;
     uint64_t scratch;
     const char *name;
-    bool empty; /* PLAN_LIB: every result is */
+    bool empty;   /* PLAN_LIB: every result is */
+    bool summed;  /* its result is then summed over ranks */
+    int64_t unit; /* of a kernel of form flat: elements of a unit */
 } LoweredStep;
 
 /* lower.c: the step of every group.  Kernels are shared structurally through

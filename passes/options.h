@@ -104,6 +104,8 @@ typedef struct Options {
     int64_t comm_bucket; /* bytes of gradients, as f32, that ranks sum at once,
                             and the dtype that they send                    */
     DType comm_dtype;
+    bool shard_optimizer; /* state and updates are spread over ranks         */
+    bool sync_batchnorm;  /* statistics of all ranks                         */
     VEC(DimBind) dims;
     int model_dims;     /* of these: the model's own, which may be said again */
     VEC(DimBind) heads; /* --replace-head: an output, its units */

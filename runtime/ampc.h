@@ -198,8 +198,9 @@ typedef struct ampc_options {
                      not with "cpu"                                         */
     const ampc_comm *comm; /* NULL: one process alone.  Must outlive the
                               session.  Then open, step, micro_step, update,
-                              load, load_weights and resume are made by all
-                              ranks alike: rank 0 reads the files, and
+                              load, load_weights, resume and save are made by
+                              all ranks alike: rank 0 reads and writes the
+                              files (save_weights it makes alone), and
                               buffers (running statistics) are those of
                               rank 0.  Between micro-steps nothing is saved  */
     int32_t max_skipped; /* that many skipped steps in a row, and every one that

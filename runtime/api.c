@@ -228,6 +228,12 @@ static ampc_status api_scaler(ampc_session *s, ampc_scaler *out) {
     return api_leave(s, do_scaler(s, out));
 }
 
+static ampc_status spread_out(ampc_session *s, const char *name) {
+    return session_fail(s, AMPC_ERR_UNSUPPORTED,
+                        "'%.200s' is spread over ranks; a checkpoint has it",
+                        name);
+}
+
 static ampc_status do_read_variable(ampc_session *s, const char *name,
                                     const ampc_output *out) {
     int v = name ? find_var(s->m, name) : -1;
@@ -235,6 +241,7 @@ static ampc_status do_read_variable(ampc_session *s, const char *name,
         return session_fail(s, AMPC_ERR_ARGUMENT, "no variable '%.200s'",
                             name ? name : "");
     const PlanVar *p = &s->m->vars[v];
+    if (shard_is(s, (uint32_t)v)) return spread_out(s, name);
     ampc_status status = out_fits(s, name, p->dtype, p->bytes, out);
     if (status != AMPC_OK) return status;
     return s->backend->get(s, var_ref((uint32_t)v, 0), out->data, p->bytes);
@@ -276,6 +283,7 @@ static ampc_status do_write_variable(ampc_session *s, const char *name,
         return session_fail(s, AMPC_ERR_ARGUMENT, "no variable '%.200s'",
                             name ? name : "");
     const PlanVar *v = &s->m->vars[i];
+    if (shard_is(s, (uint32_t)i)) return spread_out(s, name);
     ampc_status status = write_check(s, v, in);
     if (status != AMPC_OK) return status;
     if (!var_in_range(s, (uint32_t)i, in->data))
@@ -305,6 +313,11 @@ static ampc_status need_path(ampc_session *s, const char *path) {
     return session_fail(s, AMPC_ERR_ARGUMENT, "no path given");
 }
 
+/* One of many ranks need not see the file. */
+static bool uses_files(const ampc_session *s) {
+    return !s->opt.comm || s->opt.comm->rank == 0;
+}
+
 static ampc_status api_save(ampc_session *s, const char *path) {
     ENTER(s);
     ampc_status status = need_path(s, path);
@@ -312,12 +325,10 @@ static ampc_status api_save(ampc_session *s, const char *path) {
         status = session_fail(s, AMPC_ERR_ARGUMENT,
                               "between micro-steps other ranks hold a part of "
                               "the gradients: nothing is saved");
-    return api_leave(s, status == AMPC_OK ? checkpoint_save(s, path) : status);
-}
-
-/* One of many ranks need not see the file. */
-static bool reads_files(const ampc_session *s) {
-    return !s->opt.comm || s->opt.comm->rank == 0;
+    if (status == AMPC_OK) status = shards_gather(s, true);
+    if (status == AMPC_OK && uses_files(s)) status = checkpoint_save(s, path);
+    shards_part(s);
+    return api_leave(s, status);
 }
 
 static ampc_status has_read(ampc_session *s, ampc_status status) {
@@ -327,7 +338,7 @@ static ampc_status has_read(ampc_session *s, ampc_status status) {
 static ampc_status api_load(ampc_session *s, const char *path) {
     ENTER(s);
     ampc_status status = need_path(s, path);
-    if (status == AMPC_OK && reads_files(s))
+    if (status == AMPC_OK && uses_files(s))
         status = checkpoint_load(s, path, false);
     return has_read(s, status);
 }
@@ -338,7 +349,7 @@ static ampc_status api_load_weights(ampc_session *s, const ampc_weights *from) {
     if (!SIZED(from) || from->size < sizeof *from)
         status =
             session_fail(s, AMPC_ERR_ARGUMENT, "ampc_weights.size is not set");
-    if (status == AMPC_OK && reads_files(s))
+    if (status == AMPC_OK && uses_files(s))
         status = checkpoint_load_weights(s, from);
     return has_read(s, status);
 }
@@ -353,9 +364,12 @@ static ampc_status api_save_weights(ampc_session *s, const char *path) {
 static ampc_status api_resume(ampc_session *s, const char *path) {
     ENTER(s);
     ampc_status status = need_path(s, path);
-    if (status == AMPC_OK && reads_files(s))
+    if (status == AMPC_OK) status = shards_gather(s, false);
+    if (status == AMPC_OK && uses_files(s))
         status = checkpoint_load(s, path, true);
-    return has_read(s, status);
+    if (s->opt.comm) status = comm_share(s, status);
+    shards_part(s);
+    return api_leave(s, status);
 }
 
 static ampc_status do_set_cursor(ampc_session *s, const char *json) {

@@ -67,11 +67,28 @@ static ampc_status add_up(ampc_session *s, void *data, size_t n,
     return comm_failed(s, what);
 }
 
-static ampc_status hand_out(ampc_session *s, void *data, size_t bytes,
-                            const char *what) {
+ampc_status comm_hand_out(ampc_session *s, void *data, size_t bytes, int root,
+                          const char *what) {
     const ampc_comm *c = s->opt.comm;
-    if (c->broadcast(c->ctx, data, bytes, 0) == 0) return AMPC_OK;
+    if (c->broadcast(c->ctx, data, bytes, root) == 0) return AMPC_OK;
     return comm_failed(s, what);
+}
+
+ampc_status comm_agree(ampc_session *s, ampc_status status, const char *what) {
+    double all = status;
+    ampc_status sum = add_up(s, &all, 1, AMPC_DTYPE_F64, what);
+    if (sum != AMPC_OK || status != AMPC_OK) return sum ? sum : status;
+    if (all == AMPC_OK) return AMPC_OK;
+    return session_fail(s, AMPC_ERR_COMM, "another rank %s", what);
+}
+
+ampc_status comm_sum_now(ampc_session *s, void *data, const LibCopy *what) {
+    if (!s->opt.comm) return AMPC_OK;
+    ampc_status status = sums_wait(s); /* one sum at a time */
+    size_t each = dtype_bytes((uint32_t)what->dtype);
+    if (status != AMPC_OK || !each) return status;
+    return add_up(s, data, (size_t)what->bytes / each, (ampc_dtype)what->dtype,
+                  "statistics");
 }
 
 /* ---- the same module everywhere? ----------------------------------------- */
@@ -148,6 +165,19 @@ ampc_status comm_join(ampc_session *s, ampc_status status) {
 
 /* ---- rank 0's variables to all ------------------------------------------- */
 
+/* What of the n bytes this rank has. */
+static ampc_status put_part(ampc_session *s, PlanRef to, const void *from,
+                            uint64_t n) {
+    uint64_t lo, hi, at = to.offset;
+    shard_range(s, to.index, &lo, &hi);
+    if (lo < at) lo = at;
+    if (hi > at + n) hi = at + n;
+    to.offset = lo;
+    return lo < hi
+               ? s->backend->put(s, to, (const char *)from + (lo - at), hi - lo)
+               : AMPC_OK;
+}
+
 /* Through the block, which is as large as a network needs. */
 static ampc_status share_var(ampc_session *s, uint32_t var) {
     const PlanVar *v = &s->m->vars[var];
@@ -159,9 +189,8 @@ static ampc_status share_var(ampc_session *s, uint32_t var) {
         PlanRef ref = var_ref(var, at);
         n = v->bytes - at < room ? v->bytes - at : room;
         if (has) status = s->backend->get(s, ref, block, n);
-        if (status == AMPC_OK) status = hand_out(s, block, n, v->name);
-        if (status == AMPC_OK && !has)
-            status = s->backend->put(s, ref, block, n);
+        if (status == AMPC_OK) status = comm_hand_out(s, block, n, 0, v->name);
+        if (status == AMPC_OK && !has) status = put_part(s, ref, block, n);
         if (status != AMPC_OK) return status;
     }
     return AMPC_OK;
@@ -171,19 +200,21 @@ static ampc_status share_var(ampc_session *s, uint32_t var) {
 static ampc_status share_vars(ampc_session *s, uint32_t kinds) {
     ampc_status status = AMPC_OK;
     for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++)
-        if (kinds >> s->m->vars[i].kind & 1) status = share_var(s, i);
+        if (kinds >> s->m->vars[i].kind & 1 &&
+            (!shard_is(s, i) || shards_gathered(s)))
+            status = share_var(s, i);
     return status;
 }
 
 static ampc_status share_cursor(ampc_session *s) {
     bool has = s->opt.comm->rank == 0;
     uint64_t bytes = s->cursor ? strlen(s->cursor) + 1 : 0;
-    ampc_status status = hand_out(s, &bytes, sizeof bytes, "cursor");
+    ampc_status status = comm_hand_out(s, &bytes, sizeof bytes, 0, "cursor");
     if (status != AMPC_OK) return status;
     char *text = has ? s->cursor : bytes ? mem_alloc(s, bytes) : NULL;
     if (bytes && !text)
         return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
-    if (bytes) status = hand_out(s, text, bytes, "cursor");
+    if (bytes) status = comm_hand_out(s, text, bytes, 0, "cursor");
     if (has) return status;
     if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
     s->cursor = text;
@@ -194,12 +225,9 @@ ampc_status comm_share(ampc_session *s, ampc_status status) {
     const uint32_t kinds = 1u << PLAN_PARAM | 1u << PLAN_FROZEN |
                            1u << PLAN_BUFFER | 1u << PLAN_STATE |
                            1u << PLAN_HYPER;
-    double number, all = status;
-    ampc_status sum = add_up(s, &all, 1, AMPC_DTYPE_F64, "load");
-    if (sum != AMPC_OK) return sum;
+    double number;
+    status = comm_agree(s, status, "could not load");
     if (status != AMPC_OK) return status;
-    if (all != AMPC_OK)
-        return session_fail(s, AMPC_ERR_COMM, "another rank could not load");
     s->stale = true;
     status = share_vars(s, kinds);
     if (status == AMPC_OK) status = share_cursor(s);

@@ -42,8 +42,11 @@ static ampc_status alloc_vars(ampc_session *s, CpuDevice *d) {
     size_t head =
         round64(m->nprogram * sizeof(Bound) + m->nvar * sizeof(void *));
     size_t total = head;
-    for (uint32_t i = 0; i < m->nvar; i++)
-        if (m->vars[i].kind != PLAN_GRAD) total += round64(m->vars[i].bytes);
+    uint64_t lo, hi;
+    for (uint32_t i = 0; i < m->nvar; i++) {
+        shard_range(s, i, &lo, &hi);
+        if (m->vars[i].kind != PLAN_GRAD) total += round64(hi - lo);
+    }
     ampc_status status =
         need(s, &d->vars, &d->vars_bytes, total, "parameters and state");
     if (status != AMPC_OK) return status;
@@ -53,8 +56,9 @@ static ampc_status alloc_vars(ampc_session *s, CpuDevice *d) {
     char *p = (char *)d->vars + head;
     for (uint32_t i = 0; i < m->nvar; i++) {
         if (m->vars[i].kind == PLAN_GRAD) continue;
-        d->var[i] = p;
-        p += round64(m->vars[i].bytes);
+        shard_range(s, i, &lo, &hi);
+        d->var[i] = (void *)((uintptr_t)p - lo); /* as if all were there */
+        p += round64(hi - lo);
     }
     return AMPC_OK;
 }
@@ -132,6 +136,10 @@ static ampc_status cpu_zero(ampc_session *s, PlanRef to, uint64_t bytes) {
 
 void *cpu_var(const ampc_session *s, uint32_t var) {
     return cpu_address(s, var_ref(var, 0));
+}
+
+void **cpu_var_slot(const ampc_session *s, uint32_t var) {
+    return &((CpuDevice *)s->device)->var[var];
 }
 
 /* ---- open and close ------------------------------------------------------ */

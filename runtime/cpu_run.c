@@ -10,6 +10,7 @@
 /* ---- binding ------------------------------------------------------------- */
 
 typedef struct BindCtx {
+    const ampc_session *s;
     const PlanTarget *plan;
     const CpuDevice *d;
     Bound *b;
@@ -55,6 +56,11 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
                      .units = t->units,
                      .grain = t->grain < 1 ? 1 : t->grain};
     if (t->kind == PLAN_KERNEL) b->kernel = isa->kernels[t->fn];
+    if (t->split) {
+        shard_units(cx->s, t, cx->s->opt.comm ? cx->s->opt.comm->rank : 0,
+                    &b->first, &b->units);
+        b->units -= b->first;
+    }
     for (uint32_t i = 0; i < t->nref + t->ep_nref; i++)
         buf[i] = bind_ref(cx, &cx->plan->refs[t->ref0 + i], &buf[i]);
     if (t->epilogue)
@@ -87,7 +93,7 @@ ampc_status cpu_prepare(ampc_session *s, int program) {
     b->patches = (BoundPatch *)(b->steps + r->nstep);
     b->inputs = (const void **)(b->patches + npatch);
     void **buf = (void **)(b->inputs + p->nin);
-    BindCtx cx = {s->plan, d, b};
+    BindCtx cx = {s, s->plan, d, b};
     for (uint32_t i = 0; i < r->nstep; i++) {
         const PlanStep *t = &s->plan->steps[r->step0 + i];
         bind_step(&cx, t, &b->steps[i], buf);
@@ -124,7 +130,7 @@ ampc_status cpu_begin(ampc_session *s, int program, const void *const *in,
 static void run_chunk(void *ctx, int64_t lo, int64_t hi, int worker) {
     const BoundStep *t = ctx;
     (void)worker;
-    t->kernel(t->buf, t->par, lo, hi);
+    t->kernel(t->buf, t->par, t->first + lo, t->first + hi);
 }
 
 ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
@@ -132,6 +138,9 @@ ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
     BoundStep *t = &d->bound[program].steps[step];
     if (t->kind == PLAN_SUM) {
         sums_ready(s);
+    } else if (t->kind == PLAN_SUM_NOW) {
+        const LibCopy *c = (const void *)t->par;
+        return comm_sum_now(s, t->buf[0], c);
     } else if (t->kind == PLAN_LIB) {
         CpuLibCall c = {.pool = d->pool,
                         .par = t->par,
@@ -140,7 +149,7 @@ ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
                         .scratch = d->scratch};
         cpu_lib_run(d->isa->lib, (PlanLib)t->lib, &c);
     } else if (t->units <= t->grain)
-        t->kernel(t->buf, t->par, 0, t->units);
+        run_chunk(t, 0, t->units, 0);
     else
         pool_run(d->pool, t->units, t->grain, run_chunk, t);
     return AMPC_OK;

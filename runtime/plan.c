@@ -116,7 +116,7 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
         return false;
     bool cpu = c->t == c->m->cpu;
     switch (t->kind) {
-    case PLAN_KERNEL: return cpu;
+    case PLAN_KERNEL: return cpu && t->split >= 0 && (!t->split || t->npar);
     case PLAN_LIB: return cpu && plan_lib_ok(c->t, t, t->fn, 0);
     case PLAN_LAUNCH:
     case PLAN_MANY: return !cpu;
@@ -125,6 +125,8 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
                plan_lib_ok(c->t, t, PLAN_LIB_GEMM, t->fn > PLAN_PRODUCT_PLAIN);
     case PLAN_COPY: return !cpu && plan_lib_ok(c->t, t, PLAN_LIB_COPY, 0);
     case PLAN_SUM: return plan_sum_ok(c, t);
+    case PLAN_SUM_NOW:
+        return t->nref == 1 && t->npar == sizeof(LibCopy) / sizeof(int64_t);
     default: return false;
     }
 }

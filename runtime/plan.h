@@ -115,8 +115,9 @@ typedef enum PlanStepKind {
                      with the same parameters, on its result                */
     PLAN_COPY,    /* by the driver, of ref 0 to ref 1; par: LibCopy         */
     /* on any */
-    PLAN_SUM /* the refs, f32 gradients that change no more, are summed over
-                ranks; par 0: the AmpcDtype that is sent                    */
+    PLAN_SUM,    /* the refs, f32 gradients that change no more, are summed over
+                    ranks; par 0: the AmpcDtype that is sent                   */
+    PLAN_SUM_NOW /* ref 0 is, before the next step; par: LibCopy            */
 } PlanStepKind;
 
 /* Library routines: rows of lib.def, which tells refs and par of each. */
@@ -146,6 +147,9 @@ typedef struct PlanStep {
     uint32_t par0, npar; /* slice of PlanTarget.pars                        */
     int64_t units;    /* PLAN_KERNEL: independent work units                */
     int64_t grain;    /* PLAN_KERNEL: units worth one thread hand-over      */
+    int64_t split;    /* PLAN_KERNEL: not 0: it updates parameters and their
+                         optimizer state, par 0 elements, that many a unit;
+                         ranks may share the units                          */
     uint64_t scratch; /* PLAN_LAUNCH: bytes needed while the step runs      */
     const char *name; /* IR value it computes; for profiles and messages    */
 } PlanStep;

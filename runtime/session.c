@@ -110,8 +110,13 @@ static ampc_status device_open(ampc_session *s, const AmpcBackend *b,
                                const PlanTarget *plan) {
     s->backend = b;
     s->plan = plan;
-    ampc_status status = b->open(s);
-    if (status != AMPC_OK) b->close(s);
+    ampc_status status = shards_open(s);
+    if (status != AMPC_OK) return status;
+    status = b->open(s);
+    if (status != AMPC_OK) {
+        b->close(s);
+        shards_close(s);
+    }
     return status;
 }
 
@@ -220,6 +225,7 @@ void session_close(ampc_session *s) {
     if (!s) return;
     sums_close(s);
     if (s->backend) s->backend->close(s);
+    shards_close(s);
     mem_free(s, s->addr, s->addr_bytes);
     if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
     mem_free(s, s, sizeof *s);

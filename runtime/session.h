@@ -11,7 +11,7 @@
    locate.c      program locate: which value is not finite
    underflow.c   program underflow: what fp16 flushes to zero
    comm.c        a session as one of many ranks;  sums.c  gradients over ranks
-   comm_mpi.c    MPI as the engine
+   shards.c      optimizer state spread over ranks;  comm_mpi.c  MPI
    sections.c    the module's own file;  weights.c  initial values from it
    safetensors.c the file format;  safetensors_write.c, checkpoint.c,
                  checkpoint_load.c  a session to and from it                 */
@@ -115,8 +115,9 @@ struct ampc_session {
     int64_t located;          /* ampc.nonfinite of this optimizer step, or
                                  INT64_MAX                              */
     char located_name[256], located_op[64]; /* what nonfinite points to */
-    struct Sums *sums;                      /* sums.c; NULL: no ranks */
-    int64_t bad_agreed; /* ampc.bad_data as all ranks know it */
+    struct Shards *shards; /* shards.c; NULL: no state is spread */
+    struct Sums *sums;     /* sums.c; NULL: no ranks */
+    int64_t bad_agreed;    /* ampc.bad_data as all ranks know it */
     int bad_rank; /* the first other whose data were bad in the last step, if
                      those of this one were not; -1: none                   */
     char error[1024];
@@ -281,6 +282,12 @@ ampc_status comm_random(ampc_session *s, int64_t micro_steps);
 ampc_status comm_reduce(ampc_session *s);
 /* AMPC_ERR_COMM, with what the engine says of it. */
 ampc_status comm_failed(ampc_session *s, const char *what);
+ampc_status comm_hand_out(ampc_session *s, void *data, size_t bytes, int root,
+                          const char *what);
+/* OK where all ranks have that status; "another rank WHAT". */
+ampc_status comm_agree(ampc_session *s, ampc_status status, const char *what);
+/* PLAN_SUM_NOW. */
+ampc_status comm_sum_now(ampc_session *s, void *data, const LibCopy *what);
 ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
                       char *err, size_t err_size);
 void comm_close(ampc_comm *comm);
@@ -299,6 +306,22 @@ ampc_status sums_finish(ampc_session *s);
 float *sums_tail(const ampc_session *s);
 /* Memory to use between steps, enough for a network. */
 float *sums_scratch(const ampc_session *s, size_t *bytes);
+
+/* shards.c; all accept a session without shards.  units: of step t, that rank
+   runs; range: bytes of a variable that this rank has; hand_out: parameters
+   after program update.  gather: rank 0 has all of the state until shards_part,
+   filled with what the others have or to be filled; by all ranks.            */
+ampc_status shards_open(ampc_session *s);
+void shards_close(ampc_session *s);
+void shard_units(const ampc_session *s, const PlanStep *t, int rank,
+                 int64_t *lo, int64_t *hi);
+bool shard_is(const ampc_session *s, uint32_t var);
+void shard_range(const ampc_session *s, uint32_t var, uint64_t *lo,
+                 uint64_t *hi);
+ampc_status shards_hand_out(ampc_session *s);
+ampc_status shards_gather(ampc_session *s, bool fill);
+bool shards_gathered(const ampc_session *s);
+void shards_part(ampc_session *s);
 
 /* What moves bytes between ranks; close also takes one that failed. */
 typedef struct CommEngine {

@@ -88,9 +88,11 @@ static ampc_status fill_repeat(ampc_session *s, uint32_t var, const char *one,
 static ampc_status fill(ampc_session *s, uint32_t var) {
     const PlanVar *v = &s->m->vars[var];
     _Alignas(8) char one[8] = {0};
+    uint64_t lo, hi;
+    shard_range(s, var, &lo, &hi);
     fill_value(v->dtype, v->fill, one);
     if (memcmp(one, "\0\0\0\0\0\0\0\0", 8) == 0)
-        return s->backend->zero(s, var_ref(var, 0), v->bytes);
+        return s->backend->zero(s, var_ref(var, lo), hi - lo);
     return fill_repeat(s, var, one, dtype_bytes(v->dtype));
 }
 

@@ -200,6 +200,7 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
     out->units = kernel_units(l.k, count);
     out->grain = ks->target == TARGET_CUDA ? 1 : cpu_grain(l.k, count);
     out->npar = l.k->form == KF_FLAT;
+    out->unit = l.k->form == KF_FLAT ? l.k->loop[0].step : 0;
     out->pars = arena_dup(ks->arena, &count, sizeof count);
     return OK;
 }

@@ -139,13 +139,13 @@ int64_t lower_tile_rows(const LoweredStep *s) {
 #define shape_AVGPOOL(n, p, t)      pool(n, p, t[0], t[1])
 #define shape_AVGPOOL_GRAD(n, p, t) pool(n, p, t[1], t[0])
 #define shape_SCATTER_ADD(n, p, t)  scatter_add(n, p, t[1], t[2])
+#define shape_COPY(n, p, t)         ((p)->bytes = type_bytes(t[0]))
 #define SHAPE_own(E)                shape_##E(n, p, t)
 #define SHAPE_axis(E)                                                          \
     int axis = axis_norm(attr_int(n, AK_axis, 0), t[0]->rank);                 \
     p->outer = dims_product(t[0], 0, axis);                                    \
     p->axis = t[0]->dim[axis];                                                 \
     p->inner = dims_product(t[0], axis + 1, t[0]->rank)
-#define SHAPE_none(E) ASSERT(p && !"an op's routine")
 
 static void shape(const Node *n, PlanLib lib, const Type *const *t,
                   LibParams *par) {
@@ -208,6 +208,7 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
     ASSERT(lower_has_routine(n->op));
     out->kind = PLAN_LIB;
     out->lib = (PlanLib)(routine[n->op] - 1);
+    out->summed = n->op == OP_RANK_SUM;
     const LibInfo *lib = lib_info(out->lib);
     ValueId *v = NEW_ARRAY(a, ValueId, (int)lib->noperand);
     const Type **t = NEW_ARRAY(a, const Type *, (int)lib->noperand);

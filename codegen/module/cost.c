@@ -209,21 +209,33 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
     add_usage(cuda, k->name, c);
 }
 
+/* Bytes that are sent, or waited for. */
+static void add_sum(const EmitStep *e, StepCost *c) {
+    for (int i = 0; i < e->s->nref; i++)
+        c->bytes += value_size(e->g, e->s->refs[i]);
+    if (e->step.kind == PLAN_SUM)
+        c->bytes *= dtype_info[e->s->pars[0]].bytes / 4.0;
+}
+
 static void put_step(const PlanSource *src, const EmitStep *e, StrBuf *sb) {
     bool gpu = e->g->target == TARGET_CUDA;
     bool product = gpu && e->step.kind == PLAN_PRODUCT;
     StepCost c = {.rate = 100};
     if (gpu && (e->step.kind == PLAN_LAUNCH || e->step.kind == PLAN_MANY))
         add_launch(src->cuda, e, &c);
-    for (int i = 0; i < e->n; i++)
+    bool sum = e->step.kind == PLAN_SUM, now = e->step.kind == PLAN_SUM_NOW;
+    if (sum || now) add_sum(e, &c);
+    for (int i = 0; i < e->n && !sum && !now; i++)
         if (e->s[i].kernel)
             add_kernel(e->s[i].kernel, e->s[i].npar ? e->s[i].pars[0] : 0, &c);
         else
             add_routine(e->g, &e->s[i], product, &c);
-    const char *how = e->step.kind == PLAN_MANY ? "many"
-                      : e->s->kernel            ? "kernel"
-                      : product                 ? "cublaslt"
-                                                : lib_info(e->s->lib)->name;
+    const char *how = sum                         ? "sum"
+                      : now                       ? "sum_now"
+                      : e->step.kind == PLAN_MANY ? "many"
+                      : e->s->kernel              ? "kernel"
+                      : product                   ? "cublaslt"
+                                                  : lib_info(e->s->lib)->name;
     sb_printf(sb, "%s\t%s\t%s", target_text[e->g->target], e->g->name, how);
 #define FIELD(f) sb_printf(sb, "\t%.12g", c.f);
     COST_FIELDS(FIELD)

@@ -59,7 +59,7 @@ typedef struct PlanSource {
     PlanSidecar sidecar;     /* of the file that weights_sidecar has made  */
     struct CudaSource *cuda; /* cuda.h; NULL: not asked for */
     VEC(EmitGroup) groups;   /* of all graphs */
-    VEC(EmitStep) steps;     /* of all targets, but for PLAN_SUM */
+    VEC(EmitStep) steps;     /* of all targets */
 } PlanSource;
 
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,

@@ -90,14 +90,38 @@ static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
     return at;
 }
 
+/* PlanStep.split of a step of program update: of one that writes optimizer
+   state, where ranks may share it.                                          */
+static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
+                       int64_t *split) {
+    bool state = false, whole = s->unit == 0;
+    *split = 0;
+    if (!e->opt->shard_optimizer || g->program != PROGRAM_UPDATE) return OK;
+    for (int i = 0; i < s->nref; i++) {
+        const Value *x = value_get(g, view_root(g, s->refs[i]));
+        if (x->kind != VK_RESULT) continue;
+        const Var *v = x->home >= 0 ? &e->m->vars.data[x->home] : NULL;
+        state |= v && family_member(FAMILY_OPT, v->name);
+        whole |= !v && type_count(type_get(x->type)) > 1;
+    }
+    if (!state) return OK;
+    *split = s->unit;
+    return whole ? fail(e->d, (Loc){.file = e->m->file},
+                        "--shard-optimizer: the update of '%s' is several "
+                        "kernels (--no-fuse)",
+                        s->name)
+                 : OK;
+}
+
 /* The step of n groups that share a launch; NULL: there is nothing to do. */
 static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
                                 int n) {
     EmitTarget *t = &e->target[g->target];
     const Kernel *k = s->kernel ? s->kernel : s->epilogue;
     LoweredStep x = *s;
+    bool over_ranks = s->kind == PLAN_SUM || s->kind == PLAN_SUM_NOW;
     x.fn = s->kernel ? (uint32_t)kernel_index(k) : s->lib;
-    if (t->kind == TARGET_CUDA && x.kind != PLAN_SUM &&
+    if (t->kind == TARGET_CUDA && !over_ranks &&
         !cuda_step(e->a, e->out->cuda, s, n, &x))
         return NULL;
     PlanStep p = {.kind = x.kind,
@@ -118,7 +142,7 @@ static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
     for (int i = 0; i < x.npar; i++) vec_push(e->a, &t->pars, x.pars[i]);
     vec_push(e->a, &t->steps, p);
     EmitStep done = {g, arena_dup(e->a, s, (size_t)n * sizeof *s), n, p};
-    if (x.kind != PLAN_SUM) vec_push(e->a, &e->out->steps, done);
+    vec_push(e->a, &e->out->steps, done);
     return &t->steps.data[t->steps.len - 1];
 }
 
@@ -171,7 +195,8 @@ static int written_by(const Graph *g, const Write *w) {
 /* Sums over ranks of buckets from *next on, one after the other, as far as all
    of a bucket is written by groups before `end`.                            */
 static void add_sums(Emit *e, const Graph *g, int end, int *next) {
-    int64_t dtype = e->opt->comm_dtype;
+    int64_t *dtype = NEW(e->a, int64_t);
+    *dtype = e->opt->comm_dtype;
     for (;; ++*next) {
         VEC(ValueId) vars = {0};
         for (int i = 0; i < g->writes.len; i++) {
@@ -184,7 +209,7 @@ static void add_sums(Emit *e, const Graph *g, int end, int *next) {
         LoweredStep s = {.kind = PLAN_SUM,
                          .refs = vars.data,
                          .nref = vars.len,
-                         .pars = &dtype,
+                         .pars = dtype,
                          .npar = 1,
                          .name = internf("bucket %d", *next)};
         add_step(e, g, &s, 1);
@@ -203,11 +228,21 @@ static Status add_run(Emit *e, const Graph *g) {
     int bucket = 1;
     for (int i = 0, n; i < g->groups.len; i += n) {
         for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside;) n++;
+        int64_t split;
+        TRY(split_of(e, g, &steps[i], &split));
         const PlanStep *s = add_step(e, g, &steps[i], n);
+        if (s && split) t->steps.data[t->steps.len - 1].split = split;
         for (int k = 0; k < n; k++) {
             EmitGroup x = {g->target, &steps[i + k], {0}, !s, k > 0};
             if (s) x.step = *s;
             vec_push(e->a, &e->out->groups, x);
+        }
+        if (s && steps[i].summed) {
+            LoweredStep sum = steps[i];
+            sum.kind = PLAN_SUM_NOW;
+            sum.refs++;
+            sum.nref = 1;
+            add_step(e, g, &sum, 1);
         }
         add_sums(e, g, i + n, &bucket);
     }

@@ -109,12 +109,12 @@ static void put_target(StrBuf *sb, const EmitTarget *t) {
         [PLAN_KERNEL] = "KERNEL",   [PLAN_LIB] = "LIB",
         [PLAN_LAUNCH] = "LAUNCH",   [PLAN_MANY] = "MANY",
         [PLAN_PRODUCT] = "PRODUCT", [PLAN_COPY] = "COPY",
-        [PLAN_SUM] = "SUM"};
+        [PLAN_SUM] = "SUM",         [PLAN_SUM_NOW] = "SUM_NOW"};
     const char *name = target_text[t->kind];
     put_refs(sb, t);
     sb_printf(sb,
               "\n/* kind, fn, epilogue, second, refs, epilogue's, pars, units, "
-              "grain, scratch,\n   name */\n"
+              "grain, split,\n   scratch, name */\n"
               "static const PlanStep %s_steps[] = {\n",
               name);
     for (int p = 0, i = 0; p < t->runs.len; p++) {
@@ -127,10 +127,11 @@ static void put_target(StrBuf *sb, const EmitTarget *t) {
                 sb_puts(sb, lib_info(s->fn)->plan_name);
             else
                 sb_printf(sb, "%u", s->fn);
-            sb_printf(sb, ", %u, %u, %u, %u, %u, %u, %u, %lld, %lld, %llu, ",
-                      s->epilogue, s->second, s->ref0, s->nref, s->ep_nref,
-                      s->par0, s->npar, (long long)s->units,
-                      (long long)s->grain, (unsigned long long)s->scratch);
+            sb_printf(
+                sb, ", %u, %u, %u, %u, %u, %u, %u, %lld, %lld, %lld, %llu, ",
+                s->epilogue, s->second, s->ref0, s->nref, s->ep_nref, s->par0,
+                s->npar, (long long)s->units, (long long)s->grain,
+                (long long)s->split, (unsigned long long)s->scratch);
             put_string(sb, s->name);
             sb_puts(sb, "},\n");
         }

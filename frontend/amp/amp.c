@@ -194,6 +194,12 @@ static Status apply_options(Amp *x) {
              o->batchnorm_unbiased ? "unbiased" : "population");
         return ERR_USAGE;
     }
+    if (o->sync_batchnorm) {
+        fail(x->d, x->loc,
+             "--sync-batchnorm: a text says so itself: batch_norm .. "
+             "{training=1, ranks=1}");
+        return ERR_USAGE;
+    }
     if (x->passes)
         x->g = module_graph(x->m, FORWARD);
     else

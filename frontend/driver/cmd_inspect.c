@@ -9,13 +9,19 @@
 #include "codegen/module/section.h"
 #include "frontend/driver/cmd.h"
 #include "frontend/driver/roofline.h"
+#include "frontend/driver/scaling.h"
 
 typedef struct Question {
     const char *report; /* casts, kernels, memory, params; NULL: IR, or none of
                            these: what the module is, and its parameters     */
     const char *ir;     /* pass name */
     bool json, cuda, roofline;
+    Scaling scaling; /* world: asked for */
 } Question;
+
+static bool asks_cost(const Question *q) {
+    return q->roofline || q->scaling.world;
+}
 
 static void put(const char *text, size_t n) { fwrite(text, 1, n, stdout); }
 
@@ -41,11 +47,17 @@ static Status section_text(Session *s, const SectionFile *f, const char *name,
     return sections_read(s->arena, &s->diag, f, section, text, n);
 }
 
-static void print_roofline(Session *s, const char *cost, bool json) {
+/* --roofline or --scaling, of the text of section "cost". */
+static Status print_cost(Session *s, const char *cost, const Question *q) {
     StrBuf sb = {0};
-    roofline_put(s->arena, cost, json, &sb);
-    put(sb.data, sb.len);
+    Status st = OK;
+    if (q->roofline)
+        roofline_put(s->arena, cost, q->json, &sb);
+    else
+        st = scaling_put(&s->diag, cost, &q->scaling, &sb);
+    if (sb.len) put(sb.data, sb.len);
     sb_free(&sb);
+    return st;
 }
 
 /* The CUDA text, unit by unit. */
@@ -81,13 +93,11 @@ static Status answer_module(Session *s, const SectionFile *f,
                             const Question *q) {
     const char *kind = q->json ? "json" : "txt";
     if (q->cuda) return print_cuda(s, f);
-    if (q->roofline) {
+    if (asks_cost(q)) {
         char *cost;
         size_t n;
         TRY(section_text(s, f, "cost", &cost, &n));
-        print_roofline(s, arena_printf(s->arena, "%.*s", (int)n, cost),
-                       q->json);
-        return OK;
+        return print_cost(s, arena_printf(s->arena, "%.*s", (int)n, cost), q);
     }
     if (q->ir) return print_section(s, f, "ir", q->ir);
     if (q->report) return print_section(s, f, kind, q->report);
@@ -145,10 +155,7 @@ static Status kernels_lowered(void *ctx, const char *const *const notes[2],
                               const char *cost) {
     const Kernels *k = ctx;
     StrBuf sb = {0};
-    if (k->q->roofline) {
-        print_roofline(k->s, cost, k->q->json);
-        return OK;
-    }
+    if (asks_cost(k->q)) return print_cost(k->s, cost, k->q);
     report_kernels(k->m, k->q->json, notes[k->q->json], NULL, &sb);
     put(sb.data, sb.len);
     sb_free(&sb);
@@ -163,13 +170,13 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
                     "--cuda asks a module; --emit-cuda DIR writes the text of "
                     "a model's kernels");
     TRY(load_model(s, path, &m));
-    const char *report = q->report              ? q->report
-                         : q->ir || q->roofline ? ""
-                                                : "params";
+    const char *report = q->report               ? q->report
+                         : q->ir || asks_cost(q) ? ""
+                                                 : "params";
     if (strcmp(report, "params"))
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, q->ir != NULL));
     if (q->ir) return print_stage(s, m, q->ir);
-    if (q->roofline || !strcmp(report, "kernels")) {
+    if (asks_cost(q) || !strcmp(report, "kernels")) {
         Kernels k = {s, m, q};
         EmitInput in = {.compiled = kernels_lowered, .ctx = &k};
         return emit_check(m, &s->opt, &s->diag, &in);
@@ -193,17 +200,21 @@ int cmd_inspect(int argc, char **argv) {
                              {"--json", NULL, &q.json},
                              {"--cuda", NULL, &q.cuda},
                              {"--roofline", NULL, &q.roofline},
+                             {"--scaling", &q.scaling.world, NULL},
+                             {"--link", &q.scaling.link, NULL},
+                             {"--step-ms", &q.scaling.step_ms, NULL},
                              {0}};
     session_init(&s);
     Status st = session_args(&s, argc, argv, own, &path);
     if (casts + kernels + memory + params + q.cuda + q.roofline +
-            (q.ir != NULL) >
+            (q.ir != NULL) + (q.scaling.world != NULL) >
         1) {
         fail(&s.diag, (Loc){0},
              "one of --ir, --casts, --kernels, --memory, "
-             "--params, --cuda, --roofline at a time");
+             "--params, --cuda, --roofline, --scaling at a time");
         st = ERR_USAGE;
     }
+    q.scaling.json = q.json;
     q.report = casts     ? "casts"
                : kernels ? "kernels"
                : memory  ? "memory"

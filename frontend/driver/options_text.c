@@ -581,6 +581,8 @@ static const struct OptionRow {
     {"--loss-scale", SETTER, set_scale, 0},
     {"--comm-bucket", SETTER, set_comm_bucket, 0},
     {"--comm-dtype", SETTER, set_comm_dtype, 0},
+    {"--shard-optimizer", FLAG, FIELD(shard_optimizer)},
+    {"--sync-batchnorm", FLAG, FIELD(sync_batchnorm)},
     {"--dim", SETTER, set_dim, 0},
     {"--replace-head", SETTER, set_head, 0},
     {"--train", SETTER, set_train, 0},
@@ -705,8 +707,9 @@ void options_json(const Options *o, StrBuf *sb) {
         json_objective(&j[i], sb);
         sb_puts(sb, i + 1 < o->objectives.len ? "}" : "}]");
     }
-    sb_printf(sb, ",\"accumulate\":%lld,\"loss_scale\":\"%s\",\"seed\":%lld}",
+    sb_printf(sb, ",\"accumulate\":%lld,\"loss_scale\":\"%s\",\"seed\":%lld",
               (long long)o->accumulate, scale_text(o), (long long)o->seed);
+    sb_printf(sb, ",\"shard_optimizer\":%d}", o->shard_optimizer);
 }
 
 static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {

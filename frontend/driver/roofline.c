@@ -105,6 +105,10 @@ static Price price_cpu(const CpuPeaks *m, const StepCost *c) {
     return p;
 }
 
+double roofline_seconds(const StepCost *c, const CpuPeaks *cpu) {
+    return (cpu ? price_cpu(cpu, c) : price_gpu(gpus, c)).seconds;
+}
+
 /* ---- the table ----------------------------------------------------------- */
 
 typedef struct Line {

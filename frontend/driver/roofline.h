@@ -33,6 +33,11 @@
    line, most costly first, for the program that trains; totals.             */
 void roofline_put(Arena *a, const char *cost, bool json, StrBuf *sb);
 
+struct StepCost;
+struct CpuPeaks;
+/* Predicted for an H100, or for CPUs. */
+double roofline_seconds(const struct StepCost *c, const struct CpuPeaks *cpu);
+
 /* This machine, as its CPUs are (peaks.c). */
 typedef struct CpuPeaks {
     int threads;

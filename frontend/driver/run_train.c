@@ -90,7 +90,6 @@ void run_cursor_read(Run *r) {
 }
 
 Status run_save(Run *r, const char *path) {
-    if (r->rank) return OK;
     if (r->train.n) TRY(cursor_write(r));
     leave_hold(); /* an interruption waits for the file to be whole */
     ampc_status status = r->api->save(r->s, path);

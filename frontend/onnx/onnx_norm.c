@@ -39,6 +39,10 @@ static Status unbiased(Ox *ox, ValueId x, ValueId *var) {
     bool wanted = ox->opt->batchnorm_unbiased >= 0
                       ? ox->opt->batchnorm_unbiased != 0
                       : ox->is_torch;
+    if (wanted && n > 1 && ox->opt->sync_batchnorm) {
+        Attr attr = attr_named_f("n", n);
+        return ox_call(ox, "unbiased_over_ranks", var, 1, &attr, 1, 1, var);
+    }
     return wanted && n > 1 ? ox2k(ox, OP_MUL, *var, n / (n - 1), var) : OK;
 }
 
@@ -92,10 +96,12 @@ Status onnx_batch_norm(Ox *ox) {
         ox_warn(ox, ox->node,
                 "momentum is 0: running statistics will be those "
                 "of the last batch (torch's momentum=None exports wrongly)");
-    Attr attr[MAX_OP_ATTRS + 1];
+    Attr attr[MAX_OP_ATTRS + 2];
     int n;
     TRY(ox_mapped(ox, attr, &n));
     attr[n++] = attr_named_i("training", training);
+    if (training && ox->opt->sync_batchnorm)
+        attr[n++] = attr_named_i("ranks", 1);
     if (training) return train_batch_norm(ox, in, attr, n);
     for (int i = 1; i < ox->node->nout; i++)
         if (ox_has_out(ox, i))

@@ -160,6 +160,7 @@ static const char *must_be_high(const Place *p, const Node *n) {
     if (p->few[v.i] || count_of(p->g, v) == 1) return "a sum";
     if (kind == KIND_GEN) return "made by a generator";
     if (n->op == OP_EXP || n->op == OP_LOG) return "exp or log";
+    if (n->op == OP_RANK_SUM) return "a sum";
     if (p->low == DT_F16 && leaves_short_range(n)) return "range of fp16";
     if (kind == KIND_ELEM && !origin_fits(n, p->origins.bound[v.i], p->low))
         return "huge constants";
@@ -172,6 +173,7 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
     if (broadcasts(p->g, reader, v)) return "broadcast";
     if (reader->op == OP_SIN || reader->op == OP_COS) return "an angle";
     if (reader->op == OP_LOG) return "exp or log";
+    if (reader->op == OP_RANK_SUM) return "a sum";
     return NULL;
 }
 

@@ -6,6 +6,7 @@
    bind.c     plan steps to launches with their parameters
    product.c  matrix products: cuBLASLt descriptors and layouts
    tune.c     which algorithm a product uses;  cache.c  remembers the choice
+   sum.c      sums over ranks inside a program
    run.c      inputs, one program: eager, captured, replayed; scalars
    backend.c  open, close, the table                                         */
 #ifndef AMPC_CUDA_GPU_H
@@ -65,6 +66,7 @@ typedef struct GpuStep {
     GpuProduct *product;
     CUdeviceptr from, to; /* PLAN_COPY */
     uint64_t bytes;
+    const LibCopy *sum; /* PLAN_SUM_NOW, of `from` */
     const char *name;
 } GpuStep;
 
@@ -80,7 +82,8 @@ typedef struct GpuProgram {
     char *scalars;        /* pinned; NULL: nobody asks for them */
     uint32_t nrange, where[WATCH_COUNT];
     GpuRange range[WATCH_COUNT];
-    bool ran; /* all kernels and library calls have been touched */
+    bool sums; /* over ranks, through the host: it cannot be captured */
+    bool ran;  /* all kernels and library calls have been touched */
     CUgraphExec exec;
 } GpuProgram;
 
@@ -189,6 +192,10 @@ bool gpu_has_products(const AmpcModule *m);
 /* Tables for every program; before memory_alloc.  bind_all fills them. */
 ampc_status bind_tables(ampc_session *s);
 ampc_status bind_all(ampc_session *s);
+
+/* ---- sum.c --------------------------------------------------------------- */
+
+ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t);
 
 /* ---- product.c, tune.c, cache.c ------------------------------------------ */
 

@@ -173,6 +173,7 @@ static ampc_status copy(ampc_session *s, const GpuStep *t) {
 ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
     const GpuStep *t = &gpu_of(s)->programs[program].steps[step];
     if (t->kind == PLAN_SUM) return AMPC_OK; /* through the host, later */
+    if (t->kind == PLAN_SUM_NOW) return gpu_sum_now(s, t);
     if (t->kind == PLAN_COPY) return copy(s, t);
     if (t->kind == PLAN_PRODUCT) return multiply(s, t);
     ampc_status status = launch(s, &t->first, t->name);
@@ -190,7 +191,7 @@ ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
     if (status != AMPC_OK) return status;
     d->work = d->stream;
     d->mode = GPU_EAGER;
-    if (s->profile || !d->graphs || !p->ran) return AMPC_OK;
+    if (s->profile || !d->graphs || !p->ran || p->sums) return AMPC_OK;
     if (p->exec) {
         d->mode = GPU_REPLAY;
         *walk = false;

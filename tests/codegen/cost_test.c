@@ -3,6 +3,7 @@
 #include "codegen/module/cost.h"
 #include "frontend/driver/options_text.h"
 #include "frontend/driver/roofline.h"
+#include "frontend/driver/scaling.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
 
@@ -151,6 +152,53 @@ TEST_CASE(cost, prices_are_near_what_was_measured) {
                      "0\t16") > 5 * copy);
     arena_free(a);
 }
+
+/* ---- scaling ------------------------------------------------------------- */
+
+/* Milliseconds of `world` ranks. */
+static double scaled_ms(const char *cost, const char *world, const char *link,
+                        double *efficiency) {
+    Diag d = {0};
+    StrBuf sb = {0};
+    char key[60];
+    Scaling how = {.world = world, .link = link, .step_ms = "10", .json = true};
+    REQUIRE(scaling_put(&d, cost, &how, &sb) == OK);
+    snprintf(key, sizeof key, "\"world\":%s,", world);
+    const char *at = strstr(sb.data, key);
+    REQUIRE(at != NULL);
+    double ms = number_after(at, "\"ms\":");
+    *efficiency = number_after(at, "\"efficiency\":");
+    sb_free(&sb);
+    return ms;
+}
+
+/* Two steps of 4 ms and an update of 2: a bucket of 4 MB that is ready after
+   the first is hidden by the second, one at the end is not.                 */
+TEST_CASE(cost, buckets_hide_behind_backward) {
+    static const char head[] = "target\n";
+#define ROW(program, how, mma, bytes)                                          \
+    "cuda\t" program "\t" how "\t" mma "\t16\t100\t" bytes                     \
+    "\t0\t0\t0\t0\t0\t0\t0\t0\tx\n"
+#define HALF ROW("micro", "cublaslt", "4e12", "1e6")
+#define SUM  ROW("micro", "sum", "0", "4e6")
+#define LAST ROW("update", "cublaslt", "2e12", "1e6")
+    char early[900], late[900];
+    double e, alone;
+    snprintf(early, sizeof early, "%s%s", head, HALF SUM HALF LAST);
+    snprintf(late, sizeof late, "%s%s", head, HALF HALF SUM LAST);
+    alone = scaled_ms(early, "2", "1,1000", &e);
+    CHECK(fabs(alone - 10) < 0.02 && fabs(e - 1) < 0.002);
+    /* 2 * 100 us and 4 MB at 1 GB/s: 4.2 ms, of which 4 are hidden */
+    CHECK(fabs(scaled_ms(early, "2", "100,1", &e) - 10.2) < 0.02);
+    CHECK(fabs(scaled_ms(late, "2", "100,1", &e) - 14.2) < 0.02);
+    CHECK(fabs(e - 10 / 14.2) < 0.001);
+    /* 8 ranks in a ring: 14 * (100 us + 0.5 ms); as a tree: 6 * 100 us + 8 ms
+     */
+    CHECK(fabs(scaled_ms(late, "8", "100,1", &e) - 18.4) < 0.02);
+    CHECK(fabs(scaled_ms(late, "8", "1000,1", &e) - (10 + 14)) < 0.02);
+}
+
+/* ---- totals -------------------------------------------------------------- */
 
 TEST_CASE(cost, every_launch_is_in_the_total) {
     static const char fields[] = "kernel\t0\t0\t100\t1e9\t5e8\t1e9\t0\t9999\t"

@@ -334,6 +334,14 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
     check_run(0, "arena of train", "inspect cnn.so --memory");
     check_run(0, "train on cpu, predicted for this machine: ",
               "inspect cnn.so --roofline");
+    check_run(0, "step of one rank, predicted for this machine; ",
+              "inspect cnn.so --scaling 8");
+    check_run(0, "{\"world\":8,\"20 us, 1\":{\"ms\":",
+              "inspect cnn.so --scaling 8 --link 20,1 --step-ms 5 --json");
+    check_run(2, "--scaling: 'one' is not 2 or more ranks",
+              "inspect cnn.so --scaling one");
+    check_run(2, "--link: 'string' is not nvlink, infiniband, ethernet or",
+              "inspect cnn.so --scaling 2 --link string");
     check_run(0, "conv1.weight", "inspect cnn.so --params");
     check_run(0,
               "inputs      input f32[4,1,28,28], target i64[4]\n"

@@ -14,6 +14,7 @@
 enum {
     STEPS = 20,
     INPUTS = 4,
+    PARTS = 2,
     ALL_KINDS = 1 << AMPC_KIND_PARAMETER | 1 << AMPC_KIND_STATE
 };
 
@@ -29,17 +30,25 @@ static double random_number(uint32_t *state) {
     return (double)(*state >> 8) / 16777216.0;
 }
 
-/* Micro-batch `index` of an endless stream: numbers in -1..1, classes 0..4. */
-static Batch batch_new(const ampc_api *api, int64_t index) {
+/* Micro-batch `index` of an endless stream, or `parts` of them, one behind the
+   other: numbers in -1..1, classes 0..4.                                    */
+static Batch batch_new(const ampc_api *api, int64_t index, int parts) {
     Batch b = {.n = 0};
     ampc_tensor_info t = {.size = sizeof t};
-    uint32_t state = (uint32_t)index * 2654435761u + 1;
+    uint32_t state[PARTS];
+    for (int p = 0; p < parts; p++)
+        state[p] = (uint32_t)(index * parts + p) * 2654435761u + 1;
     for (; api->input(api->module, "micro", (uint32_t)b.n, &t) == AMPC_OK;) {
         char *data = malloc(t.bytes);
-        for (size_t i = 0; t.dtype == AMPC_DTYPE_F32 && i < t.bytes / 4; i++)
-            ((float *)data)[i] = (float)(2 * random_number(&state) - 1);
-        for (size_t i = 0; t.dtype == AMPC_DTYPE_I64 && i < t.bytes / 8; i++)
-            ((int64_t *)data)[i] = (int64_t)(5 * random_number(&state));
+        bool real = t.dtype == AMPC_DTYPE_F32;
+        size_t n = t.bytes / (real ? 4 : 8);
+        for (size_t i = 0; i < n; i++) {
+            double x = random_number(&state[i / (n / (size_t)parts)]);
+            if (real)
+                ((float *)data)[i] = (float)(2 * x - 1);
+            else
+                ((int64_t *)data)[i] = (int64_t)(5 * x);
+        }
         b.in[b.n++] = ampc_in(t.name, data, t.bytes, (ampc_dtype)t.dtype);
     }
     return b;
@@ -61,7 +70,10 @@ typedef struct Run {
     void (*spoil)(int rank, int step, const Batch *b);
     const char *load[RANKS_MOST], *save; /* NULL: none */
     int starved;                         /* rank without memory; 0: none */
-    const char *device;                  /* NULL: "cpu" */
+    int parts; /* that a batch is made of, as others' batches are; 0: one */
+    unsigned kinds;           /* of variables that are compared; 0: all */
+    size_t asked[RANKS_MOST]; /* bytes of all allocations at open */
+    const char *device;       /* NULL: "cpu" */
     ampc_status status[RANKS_MOST];
     char error[RANKS_MOST][256];
     ampc_metrics metrics[RANKS_MOST][STEPS];
@@ -76,7 +88,7 @@ static void run_step(Run *r, ampc_session *s, int rank, int step,
     m->size = sizeof *m;
     for (int64_t k = 0; k < accumulate && !r->status[rank]; k++) {
         int64_t index = ((int64_t)step * r->ranks.world + rank) * accumulate;
-        Batch b = batch_new(api, r->from + index + k);
+        Batch b = batch_new(api, r->from + index + k, r->parts);
         if (r->spoil) r->spoil(rank, step, &b);
         r->status[rank] = api->step(s, b.in, b.n, m);
         batch_free(&b);
@@ -87,6 +99,11 @@ static void run_step(Run *r, ampc_session *s, int rank, int step,
 static void *little(void *ctx, size_t bytes, size_t align) {
     (void)ctx;
     return bytes > 6000 ? NULL : aligned_alloc(align, (bytes + 63) / 64 * 64);
+}
+
+static void *counting(void *ctx, size_t bytes, size_t align) {
+    *(size_t *)ctx += bytes;
+    return aligned_alloc(align, (bytes + 63) / 64 * 64);
 }
 
 static void give_back(void *ctx, void *p, size_t bytes) {
@@ -103,21 +120,21 @@ static void run_rank(void *ctx, int rank) {
                       .device = r->device ? r->device : "cpu",
                       .threads = 1};
     if (r->ranks.world > 1) o.comm = &r->ranks.comm[rank];
-    if (rank && rank == r->starved) {
-        o.alloc = little;
-        o.free = give_back;
-    }
+    o.alloc = rank && rank == r->starved ? little : counting;
+    o.alloc_ctx = &r->asked[rank];
+    o.free = give_back;
     api->describe(api->module, &info);
     r->status[rank] =
         api->open(api->module, &o, &s, r->error[rank], sizeof r->error[rank]);
     if (!s) return;
+    size_t at_open = r->asked[rank];
     if (r->load[rank]) r->status[rank] = api->resume(s, r->load[rank]);
     for (int i = 0; i < r->steps && !r->status[rank]; i++)
         run_step(r, s, rank, i, info.accumulate);
-    if (r->save && rank == 0 && !r->status[rank])
-        r->status[rank] = api->save(s, r->save);
+    if (r->save && !r->status[rank]) r->status[rank] = api->save(s, r->save);
+    r->asked[rank] = at_open;
     snprintf(r->error[rank], sizeof r->error[rank], "%s", api->error(s));
-    r->state[rank] = read_all(r->of[rank], s, ALL_KINDS, &r->bytes[rank]);
+    r->state[rank] = read_all(r->of[rank], s, r->kinds, &r->bytes[rank]);
     api->close(s);
 }
 
@@ -126,6 +143,8 @@ static void run(Run *r, int world) {
     for (int i = 1; i < world; i++)
         if (!r->of[i]) r->of[i] = r->of[0];
     if (!r->steps) r->steps = STEPS;
+    if (!r->parts) r->parts = 1;
+    if (!r->kinds) r->kinds = ALL_KINDS;
     ranks_run(&r->ranks, run_rank, r);
     ranks_close(&r->ranks);
 }
@@ -321,9 +340,153 @@ TEST_CASE(ranks, on_a_gpu_as_one_rank) {
     run_free(r[1]);
 }
 
-/* ---- one verdict --------------------------------------------------------- */
+/* ---- statistics of all ranks --------------------------------------------- */
+
+static Run *norm_run(const char *options, int world, int parts) {
+    char all[300];
+    snprintf(all, sizeof all,
+             "--dim batch=%d --target cpu:x86-64-v2 --precision fp32 "
+             "--optimizer sgd,lr=0.05,momentum=0.9 %s",
+             2 * parts, options);
+    Compiled c = compile_file(test_data_path("tests/onnx/cnn.dyn.onnx"), all);
+    Run *r = run_new(&c);
+    r->steps = 5;
+    r->parts = parts;
+    run(r, world);
+    for (int i = 0; i < world; i++)
+        CHECK_MSG(r->status[i] == AMPC_OK, "rank %d: %s", i, r->error[i]);
+    compiled_close(&c);
+    return r;
+}
+
+static double apart(const Run *a, const Run *b) {
+    double most = 0;
+    CHECK(a->bytes[0] == b->bytes[0]);
+    for (size_t i = 0; i < a->bytes[0] / 4; i++) {
+        double x = ((float *)a->state[0])[i], y = ((float *)b->state[0])[i];
+        double d = fabs(x - y) / (1 + fabs(y));
+        if (!(d <= most)) most = d;
+    }
+    return most;
+}
+
+/* Two ranks with two samples each are one with four. */
+TEST_CASE(ranks, batch_norm_over_ranks_as_one_batch) {
+    Run *one = norm_run("", 1, 2);
+    Run *synced = norm_run("--sync-batchnorm --comm-bucket 300", 2, 1);
+    Run *alone = norm_run("", 2, 1);
+    CHECK_MSG(apart(synced, one) < TOL_RANKS, "%g", apart(synced, one));
+    CHECK_MSG(apart(alone, one) > 1e-3, "%g", apart(alone, one));
+    CHECK(memcmp(synced->state[0], synced->state[1], one->bytes[0]) == 0);
+    run_free(one);
+    run_free(synced);
+    run_free(alone);
+}
 
 #define SMALL "--precision fp32 --optimizer adamw,lr=0.01 "
+
+/* ---- optimizer state in parts -------------------------------------------- */
+
+/* Always of one name, which is in checkpoints. */
+static Compiled wide(const char *options) {
+    static const char text[] =
+        "graph forward(%x: f32[2,80], %t: i64[2]) {\n"
+        "  param %u: f32[80,600] = normal(0, 0.1), %b: f32[600]\n"
+        "  param %w: f32[600,5] = normal(0, 0.1)\n"
+        "  %h = matmul %x, %u : f32[2,600]\n"
+        "  %a = add %h, %b : f32[2,600]\n"
+        "  %r = tanh %a : f32[2,600]\n"
+        "  %z = matmul %r, %w : f32[2,5]\n"
+        "  %loss = softmax_cross_entropy %z, %t : f32[]\n"
+        "  return loss=%loss\n"
+        "}\n";
+    char all[300];
+    snprintf(all, sizeof all, "--target cpu:x86-64-v2 %s", options);
+    REQUIRE(test_write_file(test_tmp("wide.amp"), text, strlen(text)));
+    return compile_file(test_tmp("wide.amp"), all);
+}
+
+static Run *shard_run(const Compiled *c, int world, const char *save) {
+    Run *r = run_new(c);
+    r->kinds = 1u << AMPC_KIND_PARAMETER;
+    r->save = save;
+    r->steps = 8;
+    run(r, world);
+    for (int i = 0; i < world; i++)
+        CHECK_MSG(r->status[i] == AMPC_OK, "rank %d: %s", i, r->error[i]);
+    return r;
+}
+
+/* The same bits, checkpoints included, with 1/N of the state. */
+static void sharded(const char *options, double states) {
+    char all[300], path[2][256];
+    snprintf(all, sizeof all, "%s --shard-optimizer", options);
+    Compiled plain = wide(options);
+    Compiled split = wide(all);
+    for (int i = 0; i < 2; i++)
+        snprintf(path[i], sizeof path[i], "%s", test_tmp(i ? "b" : "a"));
+    for (int world = 2; world <= 4; world += 2) {
+        Run *a = shard_run(&plain, world, path[0]);
+        Run *b = shard_run(&split, world, path[1]);
+        check_same(b, a);
+        test_same_files("a", "b");
+        double state = states * 4 * (80 * 600 + 600 + 600 * 5);
+        for (int i = 0; i < world; i++) {
+            double less = (double)a->asked[i] - (double)b->asked[i];
+            CHECK_MSG(fabs(less / (state * (1 - 1.0 / world)) - 1) < 0.1,
+                      "rank %d of %d: %g of %g bytes less", i, world, less,
+                      state);
+        }
+        run_free(a);
+        run_free(b);
+    }
+    compiled_close(&plain);
+    compiled_close(&split);
+}
+
+TEST_CASE(ranks, adam_in_parts) {
+    sharded("--precision bf16 --clip-norm 0.3 --optimizer adamw,lr=0.01", 2);
+}
+
+TEST_CASE(ranks, momentum_in_parts_with_overflows) {
+    sharded("--precision fp16 --optimizer sgd,lr=0.05,momentum=0.9 "
+            "--loss-scale dynamic,init=16777216,interval=2,max=1e9",
+            1);
+}
+
+/* Saved by four, resumed by two and by one, whether state is spread or not. */
+TEST_CASE(ranks, other_ranks_resume_parts) {
+    Compiled plain = wide(SMALL);
+    Compiled split = wide(SMALL "--shard-optimizer");
+    const char *saved = test_tmp("parts.ckpt");
+    Run *then[2][2];
+    run_free(shard_run(&split, 4, saved));
+    for (int world = 1; world <= 2; world++)
+        for (int k = 0; k < 2; k++) {
+            Run *r = then[world - 1][k] = run_new(k ? &split : &plain);
+            r->kinds = 1u << AMPC_KIND_PARAMETER;
+            r->steps = 3;
+            r->load[0] = saved;
+            r->load[1] = "nowhere";
+            run(r, world);
+            for (int i = 0; i < world; i++)
+                CHECK_MSG(r->status[i] == AMPC_OK, "%s", r->error[i]);
+            CHECK_EQ_INT(r->metrics[0][2].step, 11);
+            check_same(r, then[world - 1][0]);
+        }
+    Run *missing = run_new(&split);
+    missing->kinds = 1u << AMPC_KIND_PARAMETER;
+    for (int i = 0; i < 2; i++) missing->load[i] = "nowhere";
+    run(missing, 2);
+    CHECK_EQ_INT(missing->status[0], AMPC_ERR_FILE);
+    CHECK_EQ_INT(missing->status[1], AMPC_ERR_COMM);
+    run_free(missing);
+    for (int i = 0; i < 4; i++) run_free(then[i / 2][i % 2]);
+    compiled_close(&plain);
+    compiled_close(&split);
+}
+
+/* ---- one verdict --------------------------------------------------------- */
 
 static Compiled small(int accumulate) {
     return compile_for("mlp.dyn.onnx", SMALL, accumulate);
