@@ -69,12 +69,14 @@ static const ampc_input *trace_inputs(void *ctx, int step, size_t *nin) {
     return s->now.in;
 }
 
+/* Those that step with x and target: they have options. */
 static void export_trace(const char *path, const char *name, void *arg) {
-    Steps s = {.t = trace_read(path)};
-    int steps = (int)trace_find(&s.t, "x")->dim[0];
-    char stem[200];
-    (void)arg;
+    char stem[200], trace[300];
+    (void)arg, (void)path;
     snprintf(stem, sizeof stem, "%.*s", (int)strcspn(name, "/"), name);
+    snprintf(trace, sizeof trace, "tests/traces/%s/trace.safetensors", stem);
+    Steps s = {.t = trace_read(trace)};
+    int steps = (int)trace_find(&s.t, "x")->dim[0];
     const char *out = export_path(stem, ".feed");
     REQUIRE(dc_file_write(out, steps, trace_inputs, &s));
     check_feed(out, steps, trace_inputs, &s);
@@ -83,6 +85,6 @@ static void export_trace(const char *path, const char *name, void *arg) {
 }
 
 TEST_CASE(gpu_export, traces) {
-    CHECK(test_each_file("tests/traces", "trace.safetensors", export_trace,
-                         NULL) > 10);
+    CHECK(test_each_file("tests/traces", "options.txt", export_trace, NULL) >
+          10);
 }
