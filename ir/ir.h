@@ -15,6 +15,7 @@
 
 #include "ir/graph/names.h"
 #include "ir/op/op.h"
+#include "runtime/draw.h"
 
 typedef struct ValueId {
     uint32_t i;
@@ -38,6 +39,10 @@ double tensor_get(const Tensor *t, int64_t i);
 int64_t tensor_get_int(const Tensor *t, int64_t i); /* floats: truncated    */
 void tensor_set(const Tensor *t, int64_t i, double v);
 void tensor_set_int(const Tensor *t, int64_t i, int64_t v);
+/* Random numbers, rounded to the type (runtime/draw.h). */
+Tensor *tensor_drawn(Arena *a, TypeId t, const Draw *d);
+/* No element is larger. */
+double draw_bound(const Draw *d);
 double f16_to_double(uint16_t h);
 double bf16_to_double(uint16_t h);
 uint16_t double_to_f16(double v);
@@ -60,6 +65,7 @@ typedef struct Var {
     TypeId type;
     const Tensor *init; /* NULL: `fill`                                     */
     double fill;
+    Draw draw; /* of a kind: instead of `fill`                               */
     DType stored_dtype; /* of the initializer in the user's file            */
     double lr_scale, weight_decay; /* per-parameter; weight_decay NaN = the
                                       optimizer's                            */
@@ -67,6 +73,8 @@ typedef struct Var {
                       replaces `init` clears it                             */
     Str why; /* why it trains or not, for inspect --params                  */
 } Var;
+/* What it begins with, its `fill` apart: NULL; random numbers are made. */
+const Tensor *var_initial(Arena *a, const Var *v);
 
 typedef enum ValueKind { VK_INPUT, VK_VAR, VK_CONST, VK_RESULT } ValueKind;
 

@@ -10,7 +10,9 @@
 
 #include <stdint.h>
 
-#define AMPC_PLAN_VERSION 8
+#include "runtime/draw.h"
+
+#define AMPC_PLAN_VERSION 9
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -72,8 +74,9 @@ typedef struct PlanVar {
     uint32_t stored_dtype; /* dtype of the initializer in the user's model  */
     int64_t dim[AMPC_MAX_RANK];
     uint64_t bytes;
-    int64_t init; /* offset in section "weights", or -1: fill with `fill`   */
+    int64_t init; /* offset in section "weights", or -1: drawn, or `fill`   */
     double fill;
+    Draw draw;
 } PlanVar;
 
 /* ---- steps --------------------------------------------------------------- */

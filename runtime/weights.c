@@ -1,5 +1,6 @@
-/* weights.c: initial values of variables: a constant, or bytes of section
-   "weights" of the module's own file, or of the file beside it.             */
+/* weights.c: initial values of variables: a constant, random numbers, or bytes
+   of section "weights" of the module's own file, or of the file beside it.  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -96,6 +97,33 @@ static ampc_status fill(ampc_session *s, uint32_t var) {
     return fill_repeat(s, var, one, dtype_bytes(v->dtype));
 }
 
+static double drawn(const PlanVar *v, uint64_t i) {
+    double x = draw_at(&v->draw, i);
+    switch (v->dtype) {
+    case AMPC_F64: return x;
+    case AMPC_F32:
+    case AMPC_F16:
+    case AMPC_BF16: return (double)(float)x;
+    default: return floor(x);
+    }
+}
+
+static ampc_status fill_drawn(ampc_session *s, uint32_t var) {
+    const PlanVar *v = &s->m->vars[var];
+    size_t size = dtype_bytes(v->dtype);
+    _Alignas(8) char part[32 << 10];
+    uint64_t lo, hi;
+    shard_range(s, var, &lo, &hi);
+    for (uint64_t at = lo; at < hi; at += sizeof part) {
+        uint64_t n = hi - at < sizeof part ? hi - at : sizeof part;
+        for (uint64_t k = 0; k < n; k += size)
+            fill_value(v->dtype, drawn(v, (at + k) / size), part + k);
+        ampc_status status = s->backend->put(s, var_ref(var, at), part, n);
+        if (status != AMPC_OK) return status;
+    }
+    return AMPC_OK;
+}
+
 /* ---- all of it ----------------------------------------------------------- */
 
 static ampc_status take_facts(void *ctx, const uint8_t *p, uint64_t at,
@@ -141,7 +169,7 @@ ampc_status weights_init(ampc_session *s) {
         const PlanVar *v = &s->m->vars[i];
         if (v->kind == PLAN_GRAD) continue;
         if (v->init < 0)
-            status = fill(s, i);
+            status = v->draw.kind ? fill_drawn(s, i) : fill(s, i);
         else
             file = true;
     }

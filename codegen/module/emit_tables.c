@@ -30,6 +30,15 @@ static void put_dims(StrBuf *sb, int rank, const int64_t *dim) {
 
 /* ---- what all targets share ---------------------------------------------- */
 
+static void put_number(StrBuf *sb, double x) {
+    if (isnan(x))
+        sb_puts(sb, "__builtin_nan(\"\")");
+    else if (isinf(x))
+        sb_printf(sb, "%s__builtin_inf()", x < 0 ? "-" : "");
+    else
+        sb_printf(sb, "%.17g", x);
+}
+
 static void put_vars(StrBuf *sb, const Emit *e) {
     static const char *const kind[] = {
         "PLAN_PARAM", "PLAN_FROZEN", "PLAN_BUFFER", "PLAN_STATE",
@@ -47,12 +56,15 @@ static void put_vars(StrBuf *sb, const Emit *e) {
         put_dims(sb, t->rank, t->dim);
         sb_printf(sb, ", %lld, %lld, ", (long long)type_bytes(t),
                   (long long)x->init);
-        if (isnan(fill))
-            sb_puts(sb, "__builtin_nan(\"\")");
-        else if (isinf(fill))
-            sb_printf(sb, "%s__builtin_inf()", fill < 0 ? "-" : "");
-        else
-            sb_printf(sb, "%.17g", fill);
+        put_number(sb, fill);
+        if (v && v->draw.kind) {
+            sb_printf(sb, ", {%u, %lluu, ", v->draw.kind,
+                      (unsigned long long)v->draw.seed);
+            put_number(sb, v->draw.a);
+            sb_puts(sb, ", ");
+            put_number(sb, v->draw.b);
+            sb_puts(sb, "}");
+        }
         sb_printf(sb, "}, /* %d */\n", i);
     }
     sb_puts(sb, "    {0}};\n");

@@ -179,8 +179,9 @@ void eval_bind(Evaluator *e, ValueId v, const EvalTensor *t) {
 static EvalTensor *var_start(Evaluator *e, const Var *var) {
     EvalTensor *r = eval_tensor_new(e->a, var->type);
     int64_t n = type_count(type_get(var->type));
-    if (var->init) {
-        assign(r, eval_from_tensor(e->a, var->init));
+    const Tensor *t = var_initial(e->a, var);
+    if (t) {
+        assign(r, eval_from_tensor(e->a, t));
     } else {
         for (int64_t k = 0; k < n; k++) eval_put(r, k, var->fill);
     }

@@ -215,7 +215,6 @@ static Status fans(Run *r, const Stmt *s, const Type *t, double *in,
 }
 
 static Status run_init(Run *r, const Stmt *s, Str name, TypeId t, Init *init) {
-    enum { MOST = INT32_MAX }; /* bytes of all of a model: 2 GiB */
     Model *e = r->model;
     const Type *type = type_get(t);
     double range[NUMBERS] = {0}, in, out;
@@ -243,11 +242,8 @@ static Status run_init(Run *r, const Stmt *s, Str name, TypeId t, Init *init) {
         gen = v.i == F_normal ? GEN_NORMAL : GEN_UNIFORM;
         for (int i = 0; i < v.n; i++) range[i] = val_number(&v.list[i]);
     }
-    e->bytes += type_bytes(type);
-    if (e->bytes > MOST)
-        return run_fail(r, s->value, "initial values of more than 2 GiB");
     uint64_t seed = hash_bytes((uint64_t)e->opt->seed, name, strlen(name));
-    init_generate(e->m->arena, t, gen, seed >> 1, range, init);
+    init_draw(gen, seed >> 1, range, init);
     return OK;
 }
 
@@ -298,6 +294,7 @@ static Status run_var(Run *r, const Stmt *s) {
         TRY(var_options(r, s, &v));
         v.init = init.tensor;
         v.fill = init.fill;
+        v.draw = init.draw;
         v.init_text = init.text;
         i = module_var(m, v.kind, name, t, v.init, v.fill);
         m->vars.data[i] = v;

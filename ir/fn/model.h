@@ -27,7 +27,7 @@ typedef struct Model {
     struct Run *top;
     Fn *fn; /* that the lines belong to */
     Builder b;
-    int64_t work, bytes; /* so far: of initial values */
+    int64_t work; /* so far */
     int64_t salt;
     unsigned char amp; /* Loc.amp of the region around */
     int line, col;     /* of the first mistake, 0: none */

@@ -57,6 +57,30 @@ Tensor *tensor_new(Arena *a, TypeId t) {
     return x;
 }
 
+Tensor *tensor_drawn(Arena *a, TypeId type, const Draw *d) {
+    Tensor *t = tensor_new(a, type);
+    DType dtype = type_get(type)->dtype;
+    uint64_t n = (uint64_t)type_count(type_get(type));
+    for (uint64_t i = 0; i < n; i++) {
+        double v = draw_at(d, i);
+        if (!dtype_is_float(dtype))
+            v = floor(v);
+        else if (dtype != DT_F64)
+            v = (double)(float)v;
+        tensor_set(t, (int64_t)i, v);
+    }
+    return t;
+}
+
+const Tensor *var_initial(Arena *a, const Var *v) {
+    return v->draw.kind ? tensor_drawn(a, v->type, &v->draw) : v->init;
+}
+
+double draw_bound(const Draw *d) {
+    return d->kind == DRAW_NORMAL ? 6 * fabs(d->a)
+                                  : fmax(fabs(d->a), fabs(d->b));
+}
+
 double tensor_get(const Tensor *t, int64_t i) {
     switch (type_get(t->type)->dtype) {
     case DT_F16: return f16_to_double(((const uint16_t *)t->data)[i]);

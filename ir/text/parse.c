@@ -379,6 +379,7 @@ static Status parse_var(Parser *p, VarKind kind) {
     if (has_init) TRY(parse_init(p, v.type, false, &init));
     v.init = init.tensor;
     v.fill = init.fill;
+    v.draw = init.draw;
     v.init_text = init.text;
     if (lex_is(lx, '{')) TRY(lex_open(lx, '{', '}', &more));
     while (more) {

@@ -2,12 +2,8 @@
 
      = 0.5              every element
      = [1, 2, 3, 4]     row-major
-     = normal(SEED, STD)      sum of 12 uniforms minus 6, times STD
-     = uniform(SEED, LO, HI)  LO + u (HI - LO); rounded down for integers
-     = data(0xHASH)     stands for data that the printer left out: made up
-
-   u of element i, draw k is splitmix64 of SEED and 12 i + k, 53 bits: exact
-   arithmetic, the same numbers on every machine.                          */
+     = normal(SEED, STD), uniform(SEED, LO, HI)    runtime/draw.h
+     = data(0xHASH)     stands for data that the printer left out: made up */
 #include "ir/text/parse_impl.h"
 
 #include <errno.h>
@@ -19,37 +15,13 @@ enum { DATA_LIMIT = 1 << 30 }; /* bytes of one tensor */
 
 /* ---- generated data ------------------------------------------------------ */
 
-static double uniform01(uint64_t seed, uint64_t i) {
-    uint64_t z = seed * 0xd1342543de82ef95u + (i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    z ^= z >> 31;
-    return (double)(z >> 11) * 0x1p-53;
-}
-
 static const char *const gen_text[] = {"normal", "uniform", "data"};
 static const int gen_numbers[] = {1, 2, 0};
 
-static void generate(const Tensor *t, Generator gen, uint64_t seed, double a,
-                     double b) {
-    const Type *type = type_get(t->type);
-    uint64_t n = (uint64_t)type_count(type);
-    for (uint64_t i = 0; i < n; i++) {
-        double v = a + (b - a) * uniform01(seed, 12 * i);
-        if (gen == GEN_NORMAL) {
-            v = -6;
-            for (uint64_t k = 0; k < 12; k++) v += uniform01(seed, 12 * i + k);
-            v *= a;
-        }
-        tensor_set(t, (int64_t)i, dtype_is_float(type->dtype) ? v : floor(v));
-    }
-}
-
-void init_generate(Arena *a, TypeId t, Generator gen, uint64_t seed,
-                   const double *range, Init *init) {
+void init_draw(Generator gen, uint64_t seed, const double *range, Init *init) {
     StrBuf text = {0};
-    init->tensor = tensor_new(a, t);
-    generate(init->tensor, gen, seed, range[0], range[1]);
+    init->draw = (Draw){gen == GEN_NORMAL ? DRAW_NORMAL : DRAW_UNIFORM, seed,
+                        range[0], range[1]};
     sb_printf(&text, gen == GEN_DATA ? "%s(0x%llx" : "%s(%lld", gen_text[gen],
               (long long)seed);
     for (int i = 0; i < gen_numbers[gen]; i++) {
@@ -169,7 +141,8 @@ static Status parse_list(Parser *p, TypeId t, Init *init) {
     return OK;
 }
 
-static Status parse_generator(Parser *p, TypeId t, Generator gen, Init *init) {
+static Status parse_generator(Parser *p, TypeId t, Generator gen, bool is_const,
+                              Init *init) {
     Lexer *lx = &p->lx;
     Token at = lx->tok;
     int64_t seed;
@@ -195,8 +168,10 @@ static Status parse_generator(Parser *p, TypeId t, Generator gen, Init *init) {
         TRY(lex_expect_double(lx, &range[i]));
     }
     TRY(lex_expect(lx, ')'));
+    init_draw(gen, hash, range, init);
+    if (!is_const) return OK;
     if (type_bytes(type_get(t)) > DATA_LIMIT) return too_large(p, &at, t);
-    init_generate(p->m->arena, t, gen, hash, range, init);
+    init->tensor = tensor_drawn(p->m->arena, t, &init->draw);
     return OK;
 }
 
@@ -233,7 +208,7 @@ Status parse_init(Parser *p, TypeId t, bool is_const, Init *init) {
     *init = (Init){0};
     for (int k = 0; k <= GEN_DATA; k++)
         if (lex_is_word(&p->lx, gen_text[k]))
-            return parse_generator(p, t, (Generator)k, init);
+            return parse_generator(p, t, (Generator)k, is_const, init);
     TRY(lex_is(&p->lx, '[') ? parse_list(p, t, init)
                             : parse_splat(p, t, is_const, init));
     if (is_const || !init->tensor) return OK;

@@ -18,15 +18,15 @@ typedef struct Parser {
 } Parser;
 
 typedef struct Init {
-    Tensor *tensor; /* NULL: fill */
+    Tensor *tensor; /* NULL: draw, or fill */
     double fill;
+    Draw draw;
     Str text; /* for init_text; may be NULL */
 } Init;
 
 typedef enum Generator { GEN_NORMAL, GEN_UNIFORM, GEN_DATA } Generator;
-/* The data of `normal(seed, range[0])` and so on. */
-void init_generate(Arena *a, TypeId t, Generator gen, uint64_t seed,
-                   const double *range, Init *init);
+/* `normal(seed, range[0])` and so on. */
+void init_draw(Generator gen, uint64_t seed, const double *range, Init *init);
 /* What stands behind `=`.  A single number fills; is_const makes it data. */
 Status parse_init(Parser *p, TypeId t, bool is_const, Init *init);
 /* An anonymous scalar operand: 0.5, nan, 2:i64. */

@@ -22,7 +22,9 @@ static void leaf(const Graph *g, ValueId v, Origins *o) {
         o->of[v.i] = FROM_CONSTANTS;
     if (val->kind == VK_CONST) o->bound[v.i] = largest(val->data);
     if (var && var->kind == VAR_FROZEN)
-        o->bound[v.i] = var->init ? largest(var->init) : fabs(var->fill);
+        o->bound[v.i] = var->init        ? largest(var->init)
+                        : var->draw.kind ? draw_bound(&var->draw)
+                                         : fabs(var->fill);
 }
 
 /* Integers of 8 bits are pixels, which 16-bit floats hold. */

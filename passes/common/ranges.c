@@ -18,18 +18,20 @@ typedef struct Ranges {
     const Graph *g;
     Diag *diag;
     const Options *opt;
+    Arena *scratch;
 } Ranges;
 
 /* Facts of a 16-bit type, for messages. */
 typedef struct Low {
-    double most; /* largest finite                       */
-    int exact;   /* integers are, up to here             */
-    double one;  /* from this x on, sigmoid(x) rounds to 1 */
+    double most;  /* largest finite                       */
+    double least; /* normal                              */
+    int exact;    /* integers are, up to here             */
+    double one;   /* from this x on, sigmoid(x) rounds to 1 */
 } Low;
 
 static Low low_of(DType d) {
-    return d == DT_F16 ? (Low){65504, 2048, 8.32}
-                       : (Low){0x1.fep127, 256, 6.24};
+    return d == DT_F16 ? (Low){65504, 0x1p-14, 2048, 8.32}
+                       : (Low){0x1.fep127, 0x1p-126, 256, 6.24};
 }
 
 static double rounded(DType d, double x) {
@@ -67,11 +69,16 @@ static void check_eps(const Ranges *r) {
 
 /* ---- weights and constants ----------------------------------------------- */
 
-/* The data of a constant or a variable with initial values; NULL. */
-static const Tensor *data_of(const Graph *g, ValueId v) {
-    const Value *val = value_get(g, v);
-    if (val->kind == VK_VAR) return value_var(g, v)->init;
-    return val->kind == VK_CONST ? val->data : NULL;
+/* The data of a constant or a variable with initial values; NULL.  Random
+   numbers are made only where 16 bits may lose many of them. */
+static const Tensor *data_of(const Ranges *r, ValueId v, DType d) {
+    const Value *val = value_get(r->g, v);
+    if (val->kind == VK_CONST) return val->data;
+    if (val->kind != VK_VAR) return NULL;
+    const Var *var = value_var(r->g, v);
+    double most = draw_bound(&var->draw);
+    bool safe = most <= low_of(d).most && most > 0x1p-20;
+    return var->draw.kind && safe ? NULL : var_initial(r->scratch, var);
 }
 
 /* What a cast does to elements of its operand. */
@@ -83,8 +90,11 @@ typedef struct Lost {
 static Lost lost_in(const Tensor *t, DType d) {
     Lost l = {.n = type_count(type_get(t->type))};
     double worst[3] = {0};
+    Low low = low_of(d);
     for (int64_t i = 0; i < l.n; i++) {
-        double x = tensor_get(t, i), y = rounded(d, x);
+        double x = tensor_get(t, i), a = fabs(x);
+        if (a <= low.most && a >= low.least && fabs(x - 1) > 0x1p-6) continue;
+        double y = rounded(d, x);
         if (isfinite(x) && !isfinite(y)) {
             l.infinite++;
             worst[0] = x;
@@ -104,8 +114,8 @@ static Lost lost_in(const Tensor *t, DType d) {
    what it is. */
 static void check_cast(const Ranges *r, const Node *n) {
     const Value *from = value_get(r->g, n->in[0]);
-    const Tensor *t = data_of(r->g, n->in[0]);
     DType d = value_dtype(r->g, n->out[0]);
+    const Tensor *t = data_of(r, n->in[0], d);
     if (!t || !dtype_is_float(type_get(t->type)->dtype)) return;
     Lost l = lost_in(t, d);
     const char *text = dtype_info[d].text;
@@ -227,7 +237,7 @@ static const Graph *representative(const Module *m) {
 }
 
 Status pass_ranges(Module *m, PassCtx *cx) {
-    Ranges r = {representative(m), cx->diag, cx->opt};
+    Ranges r = {representative(m), cx->diag, cx->opt, cx->scratch};
     if (!r.g) return OK;
     if (r.g->program == PROGRAM_TRAIN) {
         check_scale(&r);

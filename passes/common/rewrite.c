@@ -84,8 +84,8 @@ void var_narrow(Module *m, int var, DType d) {
     Var *v = &m->vars.data[var];
     const Tensor *wide = v->init;
     v->type = type_with_dtype(v->type, d);
-    v->init_text = NULL;
     if (wide) {
+        v->init_text = NULL;
         Tensor *t = tensor_new(m->arena, v->type);
         for (int64_t i = type_count(type_get(v->type)); i-- > 0;)
             tensor_set(t, i, tensor_get(wide, i));

@@ -17,7 +17,8 @@
 
 static const char model[] =
     "graph forward(%x: f32[8,6]) {\n"
-    "  param %w: f32[6,4] = normal(1, 0.5), %b: f32[4] = 0\n"
+    "  param %w: f32[6,4] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7,"
+    " 8, 9, 1, 2, 3, 4, 5, 6], %b: f32[4] = 0\n"
     "  %h = matmul %x, %w\n"
     "  %z = add %h, %b\n"
     "  return %z\n"

@@ -117,9 +117,18 @@ TEST_CASE(output, models_are_files) {
 
 /* 16 MB of weights; everything else that is written is smaller. */
 static void put_large_model(void) {
-    put("large.amp", "graph forward(%x: f32[4,2048]) {\n"
-                     "  param %w: f32[2048,2048] = normal(1, 0.5)\n"
-                     "  %y = matmul %x, %w : f32[4,2048]\n  return %y\n}\n");
+    static const char head[] = "graph forward(%x: f32[4,2048]) {\n"
+                               "  param %w: f32[2048,2048] = [";
+    static const char tail[] =
+        "]\n  %y = matmul %x, %w : f32[4,2048]\n  return %y\n}\n";
+    enum { N = 2048 * 2048, HEAD = sizeof head - 1 };
+    char *text = malloc(HEAD + 2 * N + sizeof tail), *at = text + HEAD;
+    REQUIRE(text != NULL);
+    memcpy(text, head, HEAD);
+    for (int i = 0; i < N; i++, at += 2) memcpy(at, i % 3 ? "1," : "2,", 2);
+    strcpy(at - 1, tail);
+    put("large.amp", text);
+    free(text);
 }
 
 TEST_CASE(output, a_failed_compile_leaves_the_former_module) {

@@ -33,7 +33,9 @@ static ValueId *copy_leaves(Graph *all, const Graph *g, const char *prefix,
         const Value *v = &g->values.data[i];
         if (v->kind != VK_CONST && v->kind != VK_VAR) continue;
         const Tensor *data =
-            v->kind == VK_CONST ? v->data : g->module->vars.data[v->var].init;
+            v->kind == VK_CONST
+                ? v->data
+                : var_initial(all->arena, &g->module->vars.data[v->var]);
         map[i] = copy_const(all, v, data, prefix, held);
     }
     return map;

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,14 +22,18 @@ enum { WEIGHTS = 64 };
 /* Other seeds, other weights. */
 static void compile_to(int status, const char *name, int seed,
                        const char *setting, const char *options) {
-    char text[400], *out;
-    int n = snprintf(text, sizeof text,
-                     "graph forward(%%x: f32[4,8]) {\n"
-                     "  param %%w: f32[8,8] = normal(%d, 0.5)\n"
-                     "  param %%b: f32[8] = 0.5\n"
-                     "  %%h = matmul %%x, %%w : f32[4,8]\n"
-                     "  %%y = add %%h, %%b : f32[4,8]\n  return %%y\n}\n",
-                     seed);
+    char text[2000], list[1500], *out;
+    int n = 0;
+    for (int i = 0; i < WEIGHTS; i++)
+        n += snprintf(list + n, sizeof list - (size_t)n, "%s%g", i ? ", " : "",
+                      sin(seed + 0.7 * i));
+    n = snprintf(text, sizeof text,
+                 "graph forward(%%x: f32[4,8]) {\n"
+                 "  param %%w: f32[8,8] = [%s]\n"
+                 "  param %%b: f32[8] = 0.5\n"
+                 "  %%h = matmul %%x, %%w : f32[4,8]\n"
+                 "  %%y = add %%h, %%b : f32[4,8]\n  return %%y\n}\n",
+                 list);
     REQUIRE(test_write_file(test_tmp("model.amp"), text, (size_t)n));
     int rc = test_command(&out, "AMPC_LIBNVRTC=none %s '%s' '%s' -o '%s' %s %s",
                           setting, test_ampc(), test_tmp("model.amp"),
@@ -69,6 +74,84 @@ static void refuses(const ampc_api *api, const char *why) {
     char err[300];
     CHECK(api->open(api->module, NULL, &s, err, sizeof err) != AMPC_OK);
     CHECK_HAS(err, why);
+}
+
+/* ---- numbers that are in no file ----------------------------------------- */
+
+enum { MANY = 128 * 160 };
+
+static double number(ampc_dtype dtype, const void *p, int i) {
+    __extension__ _Float16 h;
+    if (dtype == AMPC_DTYPE_I32) return ((const int32_t *)p)[i];
+    if (dtype == AMPC_DTYPE_F32) return ((const float *)p)[i];
+    memcpy(&h, (const char *)p + 2 * i, 2);
+    return (double)h;
+}
+
+/* Of the same formula in Python, in every storage; a module is no larger for
+   them.                                                                     */
+TEST_CASE(module_file, random_values_are_made_when_opened) {
+    static const char text[] =
+        "graph forward(%x: f32[128,160]) {\n"
+        "  param %u: f32[128,160] = uniform(7, -3, 1)\n"
+        "  param %n: f32[128,160] = normal(7, 2)\n"
+        "  frozen %h: f16[128,160] = normal(7, 2)\n"
+        "  frozen %i: i32[128,160] = uniform(1, 0, 10)\n"
+        "  %a = cast %h : f32[128,160]\n  %b = cast %i : f32[128,160]\n"
+        "  %c = mul %x, %u : f32[128,160]\n  %d = add %c, %n : f32[128,160]\n"
+        "  %e = add %d, %a : f32[128,160]\n  %y = add %e, %b : f32[128,160]\n"
+        "  return %y\n}\n";
+    static const int at[] = {0, 1, 8191, 8192, 20000, 20479};
+    static const struct {
+        const char *name;
+        ampc_dtype dtype;
+        size_t bytes;
+        double want[6];
+    } var[] = {
+        {"u",
+         AMPC_DTYPE_F32,
+         4,
+         {0.32576948404312134, -2.4495432376861572, -0.16924729943275452,
+          -2.2615435123443604, -0.6999218463897705, 0.682877779006958}},
+        {"n",
+         AMPC_DTYPE_F32,
+         4,
+         {1.6724047660827637, -3.6454238891601562, -2.3174972534179688,
+          -1.0872634649276733, -1.2011430263519287, -0.007076048292219639}},
+        {"h",
+         AMPC_DTYPE_F16,
+         2,
+         {1.6728515625, -3.64453125, -2.318359375, -1.0869140625, -1.201171875,
+          -0.007076263427734375}},
+        {"i", AMPC_DTYPE_I32, 4, {9, 3, 8, 1, 6, 0}}};
+    static char data[4 * MANY];
+    char err[300], *out;
+    void *lib;
+    ampc_session *s;
+    struct stat st;
+    REQUIRE(test_write_file(test_tmp("drawn.amp"), text, sizeof text - 1));
+    int rc =
+        test_command(&out, "AMPC_LIBNVRTC=none %s '%s' -o '%s' %s", test_ampc(),
+                     test_tmp("drawn.amp"), test_tmp("drawn.so"), OPTIONS);
+    if (rc) FAIL("ampc: status %d\n%s", rc, out);
+    free(out);
+    const ampc_api *api = load("drawn.so", &lib);
+    REQUIRE(api->open(api->module, NULL, &s, err, sizeof err) == AMPC_OK);
+    for (int v = 0; v < 4; v++) {
+        ampc_output o =
+            ampc_out(var[v].name, data, var[v].bytes * MANY, var[v].dtype);
+        CHECK_EQ_INT(api->read_variable(s, var[v].name, &o), AMPC_OK);
+        for (int k = 0; k < 6; k++)
+            CHECK_NEAR(number(var[v].dtype, data, at[k]), var[v].want[k], 0);
+    }
+    api->close(s);
+    dlclose(lib);
+    REQUIRE(!stat(test_tmp("drawn.so"), &st));
+    off_t with = st.st_size;
+    compile("few.so", 1, "", "");
+    REQUIRE(!stat(test_tmp("few.so"), &st));
+    CHECK_MSG(with < st.st_size + 4 * MANY, "%ld, %ld", (long)with,
+              (long)st.st_size);
 }
 
 /* ---- the file changes ---------------------------------------------------- */
