@@ -175,7 +175,7 @@ static double scaled_ms(const char *cost, const char *world, const char *link,
 /* Two steps of 4 ms and an update of 2: a bucket of 4 MB that is ready after
    the first is hidden by the second, one at the end is not.                 */
 TEST_CASE(cost, buckets_hide_behind_backward) {
-    static const char head[] = "target\n";
+    static const char head[] = "target\tprogram\n";
 #define ROW(program, how, mma, bytes)                                          \
     "cuda\t" program "\t" how "\t" mma "\t16\t100\t" bytes                     \
     "\t0\t0\t0\t0\t0\t0\t0\t0\tx\n"

@@ -91,6 +91,11 @@ static StrBuf *unit_for(Bounds *x, int item, int *unit) {
     return &x->unit[*unit];
 }
 
+/* Which the driver does. */
+static bool is_copy(const Item *t) {
+    return t->lib >= 0 && t->s->lib == PLAN_LIB_COPY;
+}
+
 /* Kernels are shared: each is printed where it is used first, a functor in
    every unit that uses it. */
 static void print_items(Bounds *x) {
@@ -100,6 +105,7 @@ static void print_items(Bounds *x) {
         Item *t = &x->items[i];
         t->s = &x->steps[i];
         t->lib = t->s->kind == PLAN_LIB ? i : -1;
+        if (is_copy(t)) continue;
         StrBuf *sb = unit_for(x, i, &t->unit);
         if (t->lib >= 0) {
             int *at =
@@ -196,6 +202,12 @@ static void run_lib(Bounds *x, const Item *t, SimTwin *twin) {
     free(scratch);
 }
 
+static void run_copy(Bounds *x, const Item *t) {
+    Params p = {0};
+    add_refs(x, &p, t->s->refs, t->s->nref);
+    memcpy(p.value[1], p.value[0], (size_t)t->s->pars[0]);
+}
+
 static void check_guards(Bounds *x, const Item *t) {
     for (int k = 0; k < 2; k++) {
         const ValueId *refs = k ? t->s->ep_refs : t->s->refs;
@@ -213,7 +225,9 @@ static void check_guards(Bounds *x, const Item *t) {
 static void run_items(Bounds *x, SimTwin **twins) {
     for (int i = 0; i < x->n; i++) {
         const Item *t = &x->items[i];
-        if (t->lib >= 0)
+        if (is_copy(t))
+            run_copy(x, t);
+        else if (t->lib >= 0)
             run_lib(x, t, twins[t->unit]);
         else
             run_kernel(x, t, twins[t->unit]);
