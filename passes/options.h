@@ -21,12 +21,15 @@ typedef enum LossKind {
     LOSS_HOST
 } LossKind;
 
+typedef VEC(double) Reals;
+
 typedef struct LossSpec {
     LossKind kind;
     Str output; /* graph output it is applied to; NULL: the only one */
     int axis;   /* class axis; INT_MIN: by rank                      */
     int64_t ignore_index;
     double label_smoothing, delta;
+    Reals class_weights; /* empty: all 1 */
 } LossSpec;
 
 typedef enum OptimizerKind { OPT_SGD, OPT_ADAM, OPT_ADAMW } OptimizerKind;
@@ -118,6 +121,7 @@ typedef struct Options {
     VEC(Target) targets; /* empty: default */
     bool sidecar_weights;
     Str no_cuda; /* why there is no GPU code although none was refused; NULL */
+    int64_t top_k; /* of --top-k; 0: accuracy is of the best class alone     */
     bool time_passes;
     bool debug_nonfinite; /* program locate is made */
     bool count_underflow; /* program underflow is made */

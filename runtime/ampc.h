@@ -301,7 +301,8 @@ typedef struct ampc_eval {
     int64_t samples;
     int32_t exact; /* 0 = the model's own loss is a mean that a partial batch
                       cannot be masked out of: loss is over whole batches   */
-    int32_t reserved0;
+    int32_t top_k; /* of --top-k; 0: not asked for                          */
+    double correct_top; /* those whose class is among the top_k best        */
 } ampc_eval;
 
 typedef struct ampc_scaler {

@@ -132,10 +132,12 @@ static ampc_status do_evaluate(ampc_session *s, const ampc_input *in,
                                size_t nin, int64_t valid, ampc_eval *sums) {
     ampc_eval e = {0};
     bool classifies;
+    double count = 0;
     if (s->program[PROG_EVAL] < 0) return api_unsupported(s, "evaluate");
     if (!SIZED(sums))
         return session_fail(s, AMPC_ERR_ARGUMENT, "ampc_eval.size is not set");
     memcpy(&e, sums, sums->size < sizeof e ? sums->size : sizeof e);
+    e.top_k = (int32_t)info_int(s->m, "top_k", 0);
     ampc_status status = valid_ok(s, valid);
     if (status == AMPC_OK) status = session_run(s, PROG_EVAL, in, nin);
     if (status == AMPC_OK) status = data_ran(s, valid);
@@ -144,6 +146,9 @@ static ampc_status do_evaluate(ampc_session *s, const ampc_input *in,
     if (status == AMPC_OK)
         status = add_pair(s, OUT_CORRECT, OUT_COUNT, valid, &e.correct,
                           &e.count, &classifies);
+    if (status == AMPC_OK && e.top_k)
+        status = add_pair(s, OUT_CORRECT_TOP, OUT_COUNT, valid, &e.correct_top,
+                          &count, &classifies);
     if (status != AMPC_OK) return status;
     e.samples += valid;
     PUT(sums, e);

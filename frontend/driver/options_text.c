@@ -15,6 +15,7 @@ typedef struct Spec {
     bool nested;        /* it is a key of --objective */
     Loc loc;            /* of a text that says it */
     Diag *d;
+    Arena *arena;
     char *text; /* all of it, or what is left; cut at commas; NULL: no more */
 } Spec;
 
@@ -82,14 +83,19 @@ typedef struct SpecKey {
     bool *flag;
     double lo, hi; /* legal values */
     bool open;     /* hi is not one of them */
+    Reals *list;   /* separated by slashes */
 } SpecKey;
 
-static Status spec_assign(const Spec *s, const SpecKey *k, const char *value) {
+static Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
     double v;
+    char *more = k->list ? strchr(value, '/') : NULL;
+    if (more) *more = 0;
     TRY(read_number(s, value, &v));
     if (v < k->lo || v > k->hi || (k->open && v == k->hi))
         return usage(s, "%s=%s is not in [%g, %g%c", k->name, value, k->lo,
                      k->hi, k->open ? ')' : ']');
+    if (k->list) vec_push(s->arena, k->list, v);
+    if (more) return spec_assign(s, k, more + 1);
     if (k->integer && v != floor(v))
         return usage(s, "%s=%s is not an integer", k->name, value);
     if (k->real) *k->real = v;
@@ -101,13 +107,13 @@ static Status spec_assign(const Spec *s, const SpecKey *k, const char *value) {
 /* The rest of a spec: key=value pieces; a bare flag key means 1. */
 static Status spec_keys(Spec *s, const SpecKey *keys) {
     for (char *piece; (piece = spec_next(s));) {
-        char *eq = strchr(piece, '=');
+        char flag[] = "1", *eq = strchr(piece, '=');
         if (eq) *eq = 0;
         const SpecKey *k = keys;
         while (k->name && strcmp(k->name, piece)) k++;
         if (!k->name) return usage(s, "unknown key '%s'", piece);
         if (!eq && !k->flag) return usage(s, "key '%s' wants a value", piece);
-        TRY(spec_assign(s, k, eq ? eq + 1 : "1"));
+        TRY(spec_assign(s, k, eq ? eq + 1 : flag));
     }
     return OK;
 }
@@ -135,11 +141,12 @@ static const char *const precision_words[] = {"fp32", "bf16", "fp16", NULL};
 
 static Status set_precision(Options *o, Spec *s) {
     static const char *const levels[] = {"O0", "O1", "O2", "O3", NULL};
-    const SpecKey none[] = {{0}}, half[] = {{"keep_batchnorm", NULL, NULL,
-                                             &o->keep_batchnorm, 0, 1, false},
-                                            {"master_weights", NULL, NULL,
-                                             &o->master_weights, 0, 1, false},
-                                            {0}};
+    const SpecKey none[] = {{0}},
+                  half[] = {{"keep_batchnorm", NULL, NULL, &o->keep_batchnorm,
+                             0, 1, false, NULL},
+                            {"master_weights", NULL, NULL, &o->master_weights,
+                             0, 1, false, NULL},
+                            {0}};
     char *word = spec_next(s), *colon = strchr(word, ':');
     int plain = find_word(precision_words, word), level;
     o->half_model = false;
@@ -190,13 +197,19 @@ static Status set_loss(Options *o, Spec *s) {
     if (i < 0) return usage(s, "unknown loss '%s'", word);
     l->kind = (LossKind)i;
     int64_t axis = l->axis;
+    Reals weights = {0};
     const SpecKey keys[] = {
-        {"axis", NULL, &axis, NULL, -MAX_RANK, MAX_RANK - 1, false},
-        {"ignore_index", NULL, &l->ignore_index, NULL, -COUNT, COUNT, false},
-        {"label_smoothing", &l->label_smoothing, NULL, NULL, 0, 1, false},
-        {"delta", &l->delta, NULL, NULL, LEAST, MOST, false},
+        {"axis", NULL, &axis, NULL, -MAX_RANK, MAX_RANK - 1, false, NULL},
+        {"ignore_index", NULL, &l->ignore_index, NULL, -COUNT, COUNT, false,
+         NULL},
+        {"label_smoothing", &l->label_smoothing, NULL, NULL, 0, 1, false, NULL},
+        {"delta", &l->delta, NULL, NULL, LEAST, MOST, false, NULL},
+        {"class_weights", NULL, NULL, NULL, 0, MOST, false, &weights},
         {0}};
     TRY(spec_keys(s, keys));
+    if (weights.len && l->kind != LOSS_CROSS_ENTROPY && l->kind != LOSS_NLL)
+        return usage(s, "class_weights are for cross_entropy and nll");
+    l->class_weights = weights;
     l->axis = (int)axis;
     return OK;
 }
@@ -212,17 +225,17 @@ static Status set_optimizer(Options *o, Spec *s) {
     OptimizerSpec *p = &j->optimizer;
     *p = optimizer_default((OptimizerKind)i);
     const SpecKey sgd[] = {
-        {"lr", &p->lr, NULL, NULL, 0, MOST, false},
-        {"momentum", &p->momentum, NULL, NULL, 0, 1, false},
-        {"weight_decay", &p->weight_decay, NULL, NULL, 0, MOST, false},
-        {"nesterov", NULL, NULL, &p->nesterov, 0, 1, false},
+        {"lr", &p->lr, NULL, NULL, 0, MOST, false, NULL},
+        {"momentum", &p->momentum, NULL, NULL, 0, 1, false, NULL},
+        {"weight_decay", &p->weight_decay, NULL, NULL, 0, MOST, false, NULL},
+        {"nesterov", NULL, NULL, &p->nesterov, 0, 1, false, NULL},
         {0}};
     const SpecKey adam[] = {
-        {"lr", &p->lr, NULL, NULL, 0, MOST, false},
-        {"beta1", &p->beta1, NULL, NULL, 0, 1, true},
-        {"beta2", &p->beta2, NULL, NULL, 0, 1, true},
-        {"eps", &p->eps, NULL, NULL, 0, MOST, false},
-        {"weight_decay", &p->weight_decay, NULL, NULL, 0, MOST, false},
+        {"lr", &p->lr, NULL, NULL, 0, MOST, false, NULL},
+        {"beta1", &p->beta1, NULL, NULL, 0, 1, true, NULL},
+        {"beta2", &p->beta2, NULL, NULL, 0, 1, true, NULL},
+        {"eps", &p->eps, NULL, NULL, 0, MOST, false, NULL},
+        {"weight_decay", &p->weight_decay, NULL, NULL, 0, MOST, false, NULL},
         {0}};
     TRY(spec_keys(s, p->kind == OPT_SGD ? sgd : adam));
     if (p->nesterov && p->momentum == 0)
@@ -235,8 +248,8 @@ static Status set_param_group(Options *o, Spec *s) {
     Objective *j;
     TRY(objective(o, s, &j));
     const SpecKey keys[] = {
-        {"lr_scale", &g.lr_scale, NULL, NULL, 0, MOST, false},
-        {"weight_decay", &g.weight_decay, NULL, NULL, 0, MOST, false},
+        {"lr_scale", &g.lr_scale, NULL, NULL, 0, MOST, false, NULL},
+        {"weight_decay", &g.weight_decay, NULL, NULL, 0, MOST, false, NULL},
         {0}};
     TRY(spec_keys(s, keys));
     vec_push(o->arena, &j->param_groups, g);
@@ -255,12 +268,13 @@ static Status set_schedule(Options *o, Spec *s) {
     TRY(objective(o, s, &j));
     ScheduleSpec *c = &j->schedule;
     *c = (ScheduleSpec){.kind = (ScheduleKind)i, .gamma = 0.1};
-    const SpecKey keys[] = {{"warmup", NULL, &c->warmup, NULL, 0, COUNT, false},
-                            {"total", NULL, &c->total, NULL, 1, COUNT, false},
-                            {"every", NULL, &c->every, NULL, 1, COUNT, false},
-                            {"min", &c->min, NULL, NULL, 0, MOST, false},
-                            {"gamma", &c->gamma, NULL, NULL, 0, MOST, false},
-                            {0}};
+    const SpecKey keys[] = {
+        {"warmup", NULL, &c->warmup, NULL, 0, COUNT, false, NULL},
+        {"total", NULL, &c->total, NULL, 1, COUNT, false, NULL},
+        {"every", NULL, &c->every, NULL, 1, COUNT, false, NULL},
+        {"min", &c->min, NULL, NULL, 0, MOST, false, NULL},
+        {"gamma", &c->gamma, NULL, NULL, 0, MOST, false, NULL},
+        {0}};
     TRY(spec_keys(s, keys));
     bool decays = c->kind == SCHED_COSINE || c->kind == SCHED_LINEAR;
     if (decays && c->total <= c->warmup)
@@ -272,7 +286,7 @@ static Status set_schedule(Options *o, Spec *s) {
 
 static Status set_scale(Options *o, Spec *s) {
     ScaleSpec *c = &o->scale;
-    SpecKey init = {"init", &c->init, NULL, NULL, 1e-30, 1e30, false};
+    SpecKey init = {"init", &c->init, NULL, NULL, 1e-30, 1e30, false, NULL};
     if (!strncmp(s->text, "static=", 7)) {
         c->kind = SCALE_STATIC;
         init.name = "static";
@@ -286,12 +300,12 @@ static Status set_scale(Options *o, Spec *s) {
     const SpecKey no_keys[] = {{0}};
     const SpecKey keys[] = {
         init,
-        {"growth", &c->growth, NULL, NULL, 1.0000001, 1e9, false},
-        {"backoff", &c->backoff, NULL, NULL, 1e-9, 0.9999999, false},
-        {"interval", NULL, &c->interval, NULL, 1, 1e9, false},
-        {"min", &c->min, NULL, NULL, 0, 1e30, false},
-        {"max", &c->max, NULL, NULL, 1e-30, INFINITY, false},
-        {"hysteresis", NULL, &c->hysteresis, NULL, 1, 1e9, false},
+        {"growth", &c->growth, NULL, NULL, 1.0000001, 1e9, false, NULL},
+        {"backoff", &c->backoff, NULL, NULL, 1e-9, 0.9999999, false, NULL},
+        {"interval", NULL, &c->interval, NULL, 1, 1e9, false, NULL},
+        {"min", &c->min, NULL, NULL, 0, 1e30, false, NULL},
+        {"max", &c->max, NULL, NULL, 1e-30, INFINITY, false, NULL},
+        {"hysteresis", NULL, &c->hysteresis, NULL, 1, 1e9, false, NULL},
         {0}};
     TRY(spec_keys(s, none ? no_keys : keys));
     if (c->max < c->min) return usage(s, "max= is below min=");
@@ -305,6 +319,10 @@ static Status read_limit(const Spec *s, double *out) {
     TRY(read_number(s, s->text, out));
     if (*out >= LEAST && *out <= MOST) return OK;
     return usage(s, "%s is not in [%g, %g]", s->text, LEAST, MOST);
+}
+
+static Status set_top_k(Options *o, Spec *s) {
+    return read_integer(s, s->text, 2, INT32_MAX, &o->top_k);
 }
 
 static Status set_clip_norm(Options *o, Spec *s) {
@@ -381,8 +399,8 @@ static Status set_objective(Options *o, Spec *s) {
                          "'%.*s' belongs to no key (loss, params, optimizer, "
                          "param_group, lr_schedule, clip_norm, clip_value)",
                          (int)strcspn(s->text, ","), s->text);
-        Spec part = {s->option, true, s->loc, s->d,
-                     s->text + strlen(k->name) + 1};
+        Spec part = {s->option, true,     s->loc,
+                     s->d,      s->arena, s->text + strlen(k->name) + 1};
         do s->text = strchr(s->text, ',');
         while (s->text && !objective_key(++s->text));
         if (s->text) s->text[-1] = 0;
@@ -601,6 +619,7 @@ static const struct OptionRow {
     {"--debug-nonfinite", FLAG, FIELD(debug_nonfinite)},
     {"--symbol", SETTER, set_symbol, 0},
     {"--seed", SETTER, set_seed, 0},
+    {"--top-k", SETTER, set_top_k, 0},
     {"--no-fuse", FLAG, FIELD(no_fuse)},
     {"--shuffle", SETTER, set_shuffle, 0},
 };
@@ -628,7 +647,7 @@ static Status set_option(Options *o, Spec *s, const char *value,
 
 Status options_set(Options *o, Diag *d, const char *name, const char *value,
                    bool *used_value) {
-    Spec s = {name, false, {0}, d, NULL};
+    Spec s = {name, false, {0}, d, o->arena, NULL};
     return set_option(o, &s, value, used_value);
 }
 
@@ -659,7 +678,7 @@ Status options_set_line(Options *o, Diag *d, const Setting *line) {
     for (char *p = text; *p; p++)
         if (*p == '_') *p = '-';
     name = arena_printf(o->arena, "--%s", text);
-    Spec s = {name, false, line->loc, d, NULL};
+    Spec s = {name, false, line->loc, d, o->arena, NULL};
     if (!given && *value) return usage(&s, "'=' expected behind the name");
     TRY(set_option(o, &s, given ? trim_value(value) : NULL, &used));
     return used || !given ? OK : usage(&s, "takes no value");
@@ -709,7 +728,8 @@ void options_json(const Options *o, StrBuf *sb) {
     }
     sb_printf(sb, ",\"accumulate\":%lld,\"loss_scale\":\"%s\",\"seed\":%lld",
               (long long)o->accumulate, scale_text(o), (long long)o->seed);
-    sb_printf(sb, ",\"shard_optimizer\":%d}", o->shard_optimizer);
+    sb_printf(sb, ",\"shard_optimizer\":%d,\"top_k\":%lld}", o->shard_optimizer,
+              (long long)o->top_k);
 }
 
 static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {

@@ -59,7 +59,10 @@ typedef struct RunLog {
     int64_t step, skipped;   /* as in ampc_metrics, the last */
     bool evaluated;
     double eval_loss, accuracy; /* the last; NaN: no classifier */
-    int64_t best_epoch;         /* 0: none */
+    double accuracy_top;        /* of --top-k, or NaN */
+    int32_t top_k;
+    char top_key[40];   /* its name among the scalars */
+    int64_t best_epoch; /* 0: none */
 } RunLog;
 
 /* One number at one step. */

@@ -216,24 +216,37 @@ void log_eval(Run *r, int64_t epoch, const ampc_eval *e) {
     StrBuf sb = {0};
     double loss = e->loss_num / e->loss_den;
     double accuracy = e->count > 0 ? e->correct / e->count : NAN;
+    double top = e->top_k ? e->correct_top / e->count : NAN;
+    char *key = r->log.top_key, words[60] = "";
     sb_puts(&sb, "{");
     if (epoch >= 0) sb_printf(&sb, "\"epoch\":%lld,", (long long)epoch);
     sb_puts(&sb, "\"eval_loss\":");
     put_double(&sb, loss);
     sb_puts(&sb, ",\"accuracy\":");
     put_double(&sb, accuracy);
+    if (e->top_k) {
+        snprintf(key, sizeof r->log.top_key, "eval/accuracy_top%d", e->top_k);
+        snprintf(words, sizeof words, ", of the best %d %.4f", e->top_k, top);
+        sb_printf(&sb, ",\"accuracy_top%d\":", e->top_k);
+        put_double(&sb, top);
+    }
     sb_printf(&sb, ",\"samples\":%lld}", (long long)e->samples);
     put_line(&r->log, &sb);
-    const RunScalar scalars[] = {{"eval/loss", loss},
-                                 {"eval/accuracy", accuracy}};
-    put_scalars(r, r->log.step, scalars, isfinite(accuracy) ? 2 : 1);
+    const RunScalar scalars[] = {
+        {"eval/loss", loss}, {"eval/accuracy", accuracy}, {key, top}};
+    put_scalars(r, r->log.step, scalars,
+                isfinite(top)        ? 3
+                : isfinite(accuracy) ? 2
+                                     : 1);
     r->log.evaluated = true;
     r->log.eval_loss = loss;
     r->log.accuracy = accuracy;
+    r->log.accuracy_top = top;
+    r->log.top_k = e->top_k;
     if (epoch < 0) return;
     if (isfinite(accuracy))
-        log_note(r, "epoch %lld: eval loss %.4g, accuracy %.4f",
-                 (long long)epoch, loss, accuracy);
+        log_note(r, "epoch %lld: eval loss %.4g, accuracy %.4f%s",
+                 (long long)epoch, loss, accuracy, words);
     else
         log_note(r, "epoch %lld: eval loss %.4g", (long long)epoch, loss);
 }
@@ -323,6 +336,8 @@ static void put_evaluated(const Run *r, StrBuf *sb) {
     sb_printf(sb, "evaluation: loss %.4g", log->eval_loss);
     if (isfinite(log->accuracy))
         sb_printf(sb, ", accuracy %.4f", log->accuracy);
+    if (log->top_k)
+        sb_printf(sb, ", of the best %d %.4f", log->top_k, log->accuracy_top);
     if (log->best_epoch)
         sb_printf(sb, "; lowest loss %.4g after epoch %lld", r->at.best,
                   (long long)log->best_epoch);

@@ -363,7 +363,7 @@ static int64_t valid_rows(const FeedSet *fs, int64_t first) {
 
 /* The sums of one batch. */
 typedef struct EvalPart {
-    double loss_num, loss_den, correct, count, inexact;
+    double loss_num, loss_den, correct, count, inexact, top_k, correct_top;
 } EvalPart;
 
 static Status evaluate_batch(Run *r, FeedSet *fs, int64_t first, EvalPart *p) {
@@ -373,7 +373,8 @@ static Status evaluate_batch(Run *r, FeedSet *fs, int64_t first, EvalPart *p) {
     ampc_status status = r->api->evaluate(r->s, fs->in, (size_t)fs->n, n, &e);
     if (status != AMPC_OK)
         return batch_fail(r, (Batch){fs, NULL, first}, status, "evaluate");
-    *p = (EvalPart){e.loss_num, e.loss_den, e.correct, e.count, !e.exact};
+    *p = (EvalPart){e.loss_num, e.loss_den, e.correct,    e.count,
+                    !e.exact,   e.top_k,    e.correct_top};
     return OK;
 }
 
@@ -406,6 +407,8 @@ static Status evaluate_all(Run *r, FeedSet *fs, bool all, Fetch *f,
         sums->loss_den += part[i].loss_den;
         sums->correct += part[i].correct;
         sums->count += part[i].count;
+        sums->correct_top += part[i].correct_top;
+        sums->top_k = (int32_t)part[i].top_k;
         if (part[i].inexact != 0) sums->exact = 0;
     }
     free(part);

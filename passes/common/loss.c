@@ -126,8 +126,23 @@ static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
         if (fn_attr(fn, attr_get(all[i].key)->text)) all[na++] = all[i];
     TypeId type = type_make(d, t.rank, t.dim);
     ValueId target = target_input(cx->opt, g, model, x, type);
-    NodeId n = build_call(b, fn, (ValueId[]){x, target}, 2, all, na,
-                          fn->info.out_max, NULL);
+    ValueId in[] = {x, target, NO_VALUE};
+    int classes = l->class_weights.len;
+    if (classes) {
+        int64_t dim = value_type(g, x)->dim[axis];
+        if (classes != dim)
+            return no_loss(cx, g,
+                           arena_printf(cx->scratch,
+                                        "%d class_weights for %lld "
+                                        "classes",
+                                        classes, (long long)dim));
+        Tensor *w = tensor_new(g->arena, type_make(DT_F32, 1, &dim));
+        for (int i = 0; i < classes; i++)
+            tensor_set(w, i, l->class_weights.data[i]);
+        in[2] = graph_const(g, "class_weights", w);
+    }
+    NodeId n =
+        build_call(b, fn, in, classes ? 3 : 2, all, na, fn->info.out_max, NULL);
     *loss = node_get(g, n)->out[0];
     return OK;
 }

@@ -56,8 +56,20 @@ static bool is_per_sample(const Graph *g, ValueId v, int64_t batch) {
     return t->rank == 1 && t->dim[0] == batch;
 }
 
+static void top_hits(Builder *b, Str objective, const Node *loss, Attr axis,
+                     int64_t top_k) {
+    const Fn *fn = fn_std("top_hits");
+    Attr attrs[3] = {axis, attr_named_i("best", top_k)};
+    bool ignores = call_attr(b->g, loss, "ignore_index", &attrs[2]);
+    NodeId hits =
+        build_call(b, fn, loss->in, 2, attrs, ignores ? 3 : 2, 1, NULL);
+    graph_add_output(b->g, own_output(OUT_CORRECT_TOP, objective),
+                     node_get(b->g, hits)->out[0]);
+}
+
 /* What the loss's own definition sums over samples. */
-static bool split_call(Builder *b, Str objective, Node loss, int64_t batch) {
+static bool split_call(Builder *b, Str objective, Node loss, int64_t batch,
+                       int64_t top_k) {
     Graph *g = b->g;
     char msg[MSG_TEXT];
     FnSamples s;
@@ -75,6 +87,7 @@ static bool split_call(Builder *b, Str objective, Node loss, int64_t batch) {
         g->module->class_axis = (int)axis.u.i;
         graph_add_output(g, own_output(OUT_CORRECT, objective), s.correct);
         graph_add_output(g, own_output(OUT_COUNT, objective), s.count);
+        if (top_k) top_hits(b, objective, &loss, axis, top_k);
     }
     return split;
 }
@@ -102,7 +115,7 @@ static bool split_mean(Builder *b, Str objective, Node mean, int64_t batch) {
 
 /* What eval reports of the scalar `loss`, whatever casts and reshapes it
    wears. */
-static void report_loss(Graph *g, Str objective, ValueId loss) {
+static void report_loss(Graph *g, Str objective, ValueId loss, int64_t top_k) {
     Builder b = {.g = g};
     ValueId v = loss;
     const Node *n = NULL;
@@ -119,7 +132,7 @@ static void report_loss(Graph *g, Str objective, ValueId loss) {
     }
     bool split = false;
     if (n && n->fn && n->fn->samples.given)
-        split = split_call(&b, objective, *n, batch);
+        split = split_call(&b, objective, *n, batch, top_k);
     else if (n && n->op == OP_REDUCE_MEAN)
         split = split_mean(&b, objective, *n, batch);
     if (!split) graph_add_output(g, own_output(OUT_LOSS, objective), loss);
@@ -162,7 +175,21 @@ static void drop_inputs(Graph *g, Arena *scratch) {
     g->inputs.len = kept;
 }
 
-static void make_eval(const Graph *f, PassCtx *cx) {
+/* --top-k wants a loss of classes, and as many of them. */
+static Status check_top_k(const Graph *g, PassCtx *cx, int64_t k) {
+    Loc at = {.file = g->module->file};
+    bool any = false;
+    for (int i = 0; i < cx->opt->objectives.len; i++) {
+        Str name = cx->opt->objectives.data[i].name;
+        any |= is_value(graph_output(g, own_output(OUT_CORRECT_TOP, name)));
+    }
+    if (!any)
+        return fail(cx->diag, at, "--top-k %lld: the loss is none of classes",
+                    (long long)k);
+    return OK;
+}
+
+static Status make_eval(const Graph *f, PassCtx *cx) {
     Graph *g = graph_clone(f, program_name(PROGRAM_EVAL, intern("")));
     int n = cx->opt->objectives.len;
     const Objective *j = cx->opt->objectives.data;
@@ -173,7 +200,8 @@ static void make_eval(const Graph *f, PassCtx *cx) {
     drop_losses(g);
     for (int i = 0; i < n; i++)
         if (is_value(loss[i]) && j[i].loss.kind != LOSS_HOST)
-            report_loss(g, j[i].name, loss[i]);
+            report_loss(g, j[i].name, loss[i], cx->opt->top_k);
+    return cx->opt->top_k ? check_top_k(g, cx, cx->opt->top_k) : OK;
 }
 
 Status pass_programs(Module *m, PassCtx *cx) {
@@ -200,7 +228,7 @@ Status pass_programs(Module *m, PassCtx *cx) {
                 g, module_own_var(m, OWN_SCALE, j->name, cx->opt->scale.init));
         *(j->loss.kind == LOSS_HOST ? &host : &reports) = true;
     }
-    if (reports) make_eval(f, cx);
+    if (reports) TRY(make_eval(f, cx));
     if (host) {
         Graph *all = graph_clone(f, program_name(PROGRAM_OUTPUTS, intern("")));
         drop_losses(all);

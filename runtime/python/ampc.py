@@ -77,7 +77,7 @@ _Metrics = _struct("_Metrics", ("loss", _f64), ("grad_norm", _f64),
                    ("bad_data", _i64), ("skip_streak", _i64))
 _Eval = _struct("_Eval", ("loss_num", _f64), ("loss_den", _f64),
                 ("correct", _f64), ("count", _f64), ("samples", _i64),
-                ("exact", _i32), ("reserved0", _i32))
+                ("exact", _i32), ("top_k", _i32), ("correct_top", _f64))
 _Weights = _struct("_Weights", ("paths", c.POINTER(_str)),
                    ("npath", c.c_size_t), ("renames", c.POINTER(_str)),
                    ("nrename", c.c_size_t), ("partial", _i32),
@@ -292,6 +292,8 @@ class Session:
             self.module.batch if valid is None else valid, e))
         return {"loss": e.loss_num / e.loss_den if e.loss_den else None,
                 "accuracy": e.correct / e.count if e.count else None,
+                "accuracy_top": (e.correct_top / e.count
+                                 if e.count and e.top_k else None),
                 "samples": e.samples, "_sums": e}
 
     def predict(self, **arrays):

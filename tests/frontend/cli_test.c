@@ -86,6 +86,10 @@ TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
     static const char two[] = "graph a(%x: f32[]) {\n  return %x\n}\n"
                               "graph b(%x: f32[]) {\n  return %x\n}\n";
     check_text(1, "the model has no output that is one number", mlp, "");
+    check_text(1, "3 class_weights for 2 classes", mlp,
+               "--loss cross_entropy,class_weights=1/2/3");
+    check_text(1, "--top-k 2: the loss is none of classes", mlp,
+               "--loss mse --top-k 2");
     check_text(0, "can be compiled", mlp, "--loss mse");
     check_text(2, "--freeze 'u' matches no parameter", mlp,
                "--loss mse --freeze u");

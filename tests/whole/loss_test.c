@@ -22,8 +22,10 @@ typedef struct Loss {
     int classes, inner; /* of a sample [outer, classes, inner]; 0: one */
     int outer;
     double smoothing, delta;
-    int ignored;  /* this class is; 0: none */
-    int rejected; /* targets 1 in so many are ignored; 1: all */
+    int ignored;      /* this class is; 0: none */
+    int rejected;     /* targets 1 in so many are ignored; 1: all */
+    double weight[5]; /* of each class; 0 of the first: all are 1 */
+    int top_k;        /* of the options, or 0 */
 } Loss;
 
 static const Loss losses[] = {
@@ -47,6 +49,15 @@ static const Loss losses[] = {
      .classes = 3, .inner = 4},
     {"cross_entropy_axis_minus_1", "cross_entropy,axis=-1", "2,3,2", XENT,
      .classes = 2, .outer = 6},
+    {"cross_entropy_of_weights",
+     "cross_entropy,label_smoothing=0.2,ignore_index=2,"
+     "class_weights=0.5/2/1/0/3",
+     "5", XENT, .classes = 5, .smoothing = 0.2, .ignored = 2, .rejected = 4,
+     .weight = {0.5, 2, 1, 0, 3}},
+    {"nll_of_weights", "nll,class_weights=1/0.25/3 --top-k 2", "3,2,2", NLL,
+     .classes = 3, .inner = 4, .weight = {1, 0.25, 3}, .top_k = 2},
+    {"cross_entropy_top_3", "cross_entropy,ignore_index=1 --top-k 3", "6,4",
+     XENT, .classes = 4, .outer = 6, .ignored = 1, .rejected = 5, .top_k = 3},
     {"nll", "nll", "5", NLL, .classes = 5},
     {"nll_ignores_some", "nll,ignore_index=3", "3,2,2", NLL, .classes = 3,
      .inner = 4, .ignored = 3, .rejected = 3},
@@ -61,7 +72,7 @@ static const Loss losses[] = {
 /* ---- the oracle ---------------------------------------------------------- */
 
 typedef struct Sums {
-    double loss, weight, correct, count;
+    double loss, weight, correct, top, count;
 } Sums;
 
 typedef struct Data {
@@ -75,24 +86,30 @@ typedef struct Data {
 
 static int at_least_1(int n) { return n ? n : 1; }
 
+static double class_weight(const Loss *l, int64_t k) {
+    return l->weight[0] != 0 ? l->weight[k] : 1;
+}
+
 /* One target: its classes lie `step` apart from y on. */
 static void add_class(Sums *s, const Loss *l, const double *y, int step,
                       int64_t label) {
-    double most = y[0], sum = 0, mean = 0;
-    int best = 0;
+    double most = y[0], sum = 0, smooth = 0, own = y[label * step];
+    int best = 0, better = 0;
     for (int k = 0; k < l->classes; k++)
         if (y[k * step] > most) most = y[k * step], best = k;
     for (int k = 0; k < l->classes; k++) {
         sum += exp(y[k * step] - most);
-        mean += y[k * step] / l->classes;
+        better += y[k * step] > own;
     }
-    double lse = most + log(sum), e = l->smoothing;
-    s->loss += l->kind == NLL
-                   ? -y[label * step]
-                   : (1 - e) * (lse - y[label * step]) + e * (lse - mean);
-    s->weight += 1;
+    double lse = most + log(sum), e = l->smoothing, w = class_weight(l, label);
+    for (int k = 0; k < l->classes; k++)
+        smooth += class_weight(l, k) * (lse - y[k * step]) / l->classes;
+    s->loss +=
+        l->kind == NLL ? -w * own : (1 - e) * w * (lse - own) + e * smooth;
+    s->weight += w;
     s->count += 1;
     s->correct += best == label;
+    s->top += better < l->top_k;
 }
 
 static double element(const Loss *l, double y, double t) {
@@ -226,11 +243,13 @@ static void check_evaluation(const Compiled *c, ampc_session *s, Data *d,
     CHECK_EQ_INT(e.exact, 1);
     CHECK_EQ_INT(e.samples, valid);
     CHECK_NEAR(e.loss_num, want.loss, TOL_LOSS * fabs(want.loss));
-    CHECK_NEAR(e.loss_den, want.weight, 0);
+    CHECK_NEAR(e.loss_den, want.weight, 1e-6 * want.weight);
     CHECK_NEAR(e.correct, want.correct, 0);
     CHECK_NEAR(e.count, want.count, 0);
+    CHECK_EQ_INT(e.top_k, d->l->top_k);
+    CHECK_NEAR(e.correct_top, want.top, 0);
     if (c->api->evaluate(s, in, 2, valid, &e)) FAIL("%s", c->api->error(s));
-    CHECK_NEAR(e.loss_den, 2 * want.weight, 0);
+    CHECK_NEAR(e.loss_den, 2 * want.weight, 2e-6 * want.weight);
     CHECK_NEAR(e.loss_num, 2 * want.loss, 2 * TOL_LOSS * fabs(want.loss));
     CHECK_EQ_INT(e.samples, 2 * valid);
 }
