@@ -70,6 +70,7 @@ typedef struct Run {
     void (*spoil)(int rank, int step, const Batch *b);
     const char *load[RANKS_MOST], *save; /* NULL: none */
     int starved;                         /* rank without memory; 0: none */
+    int fail_in;                         /* as in Ranks */
     int parts; /* that a batch is made of, as others' batches are; 0: one */
     unsigned kinds;           /* of variables that are compared; 0: all */
     size_t asked[RANKS_MOST]; /* bytes of all allocations at open */
@@ -140,6 +141,7 @@ static void run_rank(void *ctx, int rank) {
 
 static void run(Run *r, int world) {
     ranks_open(&r->ranks, world);
+    r->ranks.fail_in = r->fail_in;
     for (int i = 1; i < world; i++)
         if (!r->of[i]) r->of[i] = r->of[0];
     if (!r->steps) r->steps = STEPS;
@@ -571,12 +573,8 @@ TEST_CASE(ranks, an_engine_that_fails) {
     Run *before = run_new(&c), *r = run_new(&c);
     before->steps = 3;
     run(before, 2);
-    ranks_open(&r->ranks, 2);
-    r->ranks.fail_in = 5; /* open, three steps, this one */
-    r->of[1] = &c;
-    r->steps = STEPS;
-    ranks_run(&r->ranks, run_rank, r);
-    ranks_close(&r->ranks);
+    r->fail_in = 5; /* open, three steps, this one */
+    run(r, 2);
     for (int i = 0; i < 2; i++) {
         CHECK_EQ_INT(r->status[i], AMPC_ERR_COMM);
         CHECK_HAS(r->error[i], "the cable was pulled");
