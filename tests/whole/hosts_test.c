@@ -1,6 +1,7 @@
 /* hosts_test.c: hosts in other languages against a compiled module: training
    through them gives what C gives.  runtime/python: its structs are those of
-   ampc.h, too; runtime/cpp.                                                 */
+   ampc.h, too; runtime/cpp; runtime/rust and runtime/go where the compilers are
+   installed.                                                                */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,4 +192,153 @@ TEST_CASE(cpp, trains_as_c_does) {
     CHECK_STR(out, want);
     free(out);
     compiled_close(&c);
+}
+
+/* ---- Rust and Go --------------------------------------------------------- */
+
+static const char rust[] =
+    "mod ampc;\n"
+    "use ampc::input;\n"
+    "fn run(path: &str, weights: &str) -> ampc::Result<()> {\n"
+    "    let m = ampc::Module::load(path)?;\n"
+    "    assert!(m.info().batch == 4 && m.info().trains == 1);\n"
+    "    let mut s = ampc::Session::open(&m, Some(\"cpu\"), 1)?;\n"
+    "    let x: Vec<f32> = (0..12).map(|i| i as f32 / 8.0).collect();\n"
+    "    let t: Vec<f32> = (0..8).map(|i| (i % 3) as f32).collect();\n"
+    "    for _ in 0..3 { println!(\"{:.9}\", s.step(&[input(\"x\", &x), "
+    "input(\"target\", &t)])?.loss); }\n"
+    "    let w: Vec<f32> = s.read(\"w\", 6)?;\n"
+    "    println!(\"{:.9}\", w[5]);\n"
+    "    let mut e = ampc::Eval::default();\n"
+    "    s.evaluate(&[input(\"x\", &x), input(\"target\", &t)], 3, &mut e)?;\n"
+    "    assert_eq!(e.samples, 3);\n"
+    "    let y: Vec<f32> = s.predict(&[input(\"x\", &x)], 4, \"y\", 8)?;\n"
+    "    assert_eq!(y.len(), 8);\n"
+    "    s.save_weights(weights)?;\n"
+    "    s.write(\"w\", &[0f32; 6])?;\n"
+    "    assert_eq!(s.read::<f32>(\"w\", 6)?[5], 0.0);\n"
+    "    s.load(weights)?;\n"
+    "    s.set_hyper(\"lr\", 0.5)?;\n"
+    "    assert!(s.read::<f32>(\"w\", 6)? == w && s.hyper(\"lr\")? == 0.5);\n"
+    "    let wrong = s.step(&[input(\"x\", &t), input(\"target\", "
+    "&t)]).unwrap_err();\n"
+    "    assert_eq!(wrong.status, 1);\n"
+    "    assert!(ampc::Module::load(\"/nowhere.so\").is_err());\n"
+    "    println!(\"ok\");\n"
+    "    Ok(())\n"
+    "}\n"
+    "fn main() {\n"
+    "    let a: Vec<String> = std::env::args().collect();\n"
+    "    if let Err(e) = run(&a[1], &a[2]) { println!(\"{e}\"); "
+    "std::process::exit(1); }\n"
+    "}\n";
+
+static const char go[] =
+    "package main\n"
+    "\n"
+    "import (\n"
+    "    \"fmt\"\n"
+    "    \"host/ampc\"\n"
+    "    \"os\"\n"
+    ")\n"
+    "\n"
+    "func must(err error) {\n"
+    "    if err != nil {\n"
+    "        fmt.Println(err)\n"
+    "        os.Exit(1)\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "func main() {\n"
+    "    m, err := ampc.Load(os.Args[1])\n"
+    "    must(err)\n"
+    "    s, err := m.Open(\"cpu\", 1)\n"
+    "    must(err)\n"
+    "    x, t, w := make([]float32, 12), make([]float32, 8), make([]float32, "
+    "6)\n"
+    "    for i := range x {\n"
+    "        x[i] = float32(i) / 8\n"
+    "    }\n"
+    "    for i := range t {\n"
+    "        t[i] = float32(i % 3)\n"
+    "    }\n"
+    "    for i := 0; i < 3; i++ {\n"
+    "        r, err := s.Step(ampc.In(\"x\", x), ampc.In(\"target\", t))\n"
+    "        must(err)\n"
+    "        fmt.Printf(\"%.9g\\n\", r.Loss)\n"
+    "    }\n"
+    "    must(ampc.Read(s, \"w\", w))\n"
+    "    fmt.Printf(\"%.9g\\n\", w[5])\n"
+    "    var e ampc.Eval\n"
+    "    must(s.Evaluate(&e, 3, ampc.In(\"x\", x), ampc.In(\"target\", t)))\n"
+    "    y, z := make([]float32, 8), make([]float32, 6)\n"
+    "    must(ampc.Predict(s, \"y\", y, 4, ampc.In(\"x\", x)))\n"
+    "    must(s.SaveWeights(os.Args[2]))\n"
+    "    must(ampc.Write(s, \"w\", z))\n"
+    "    must(s.Load(os.Args[2]))\n"
+    "    must(ampc.Read(s, \"w\", z))\n"
+    "    must(s.SetHyper(\"lr\", 0.5))\n"
+    "    lr, err := s.Hyper(\"lr\")\n"
+    "    must(err)\n"
+    "    _, err = s.Step(ampc.In(\"x\", t), ampc.In(\"target\", t))\n"
+    "    wrong, told := err.(*ampc.Error)\n"
+    "    _, none := ampc.Load(\"/nowhere.so\")\n"
+    "    if m.Batch() != 4 || e.Samples != 3 || y[1] != x[2]*w[5]+x[1]*w[3] || "
+    "z[5] != w[5] ||\n"
+    "        lr != 0.5 || !told || wrong.Status != 1 || none == nil {\n"
+    "        fmt.Println(m.Batch(), e, y, z, lr, err, none)\n"
+    "        os.Exit(2)\n"
+    "    }\n"
+    "    s.Close()\n"
+    "    fmt.Println(\"ok\")\n"
+    "}\n";
+
+/* What a program prints that was built there with C's module and weights of its
+   own. */
+static void check_host(const char *program, const char *build) {
+    char want[200], *out;
+    if (test_command(&out, "%s", build) != 0) FAIL("%s", out);
+    free(out);
+    Compiled c = train_in_c(want);
+    int rc = test_command(&out, "'%s' '%s' '%s.safetensors'", program, c.path,
+                          program);
+    CHECK_EQ_INT(rc, 0);
+    CHECK_STR(out, want);
+    free(out);
+    compiled_close(&c);
+}
+
+static void require_tool(const char *name) {
+    if (test_command(NULL, "command -v %s", name) != 0)
+        SKIP("there is no %s", name);
+}
+
+TEST_CASE(rust, trains_as_c_does) {
+    char path[600], build[2000];
+    require_tool("rustc");
+    snprintf(path, sizeof path, "%s/main.rs", test_tmpdir());
+    REQUIRE(test_write_file(path, rust, sizeof rust - 1));
+    snprintf(build, sizeof build,
+             "cd '%s' && cp '%s' ampc.rs && rustc --edition 2021 -D warnings "
+             "-o rust_host main.rs",
+             test_tmpdir(), test_data_path("runtime/rust/ampc.rs"));
+    snprintf(path, sizeof path, "%s/rust_host", test_tmpdir());
+    check_host(path, build);
+}
+
+TEST_CASE(go, trains_as_c_does) {
+    char path[600], build[3000], header[600];
+    require_tool("go");
+    REQUIRE(test_command(NULL, "mkdir -p '%s/go/ampc'", test_tmpdir()) == 0);
+    snprintf(path, sizeof path, "%s/go/main.go", test_tmpdir());
+    REQUIRE(test_write_file(path, go, sizeof go - 1));
+    snprintf(header, sizeof header, "%s", test_data_path("runtime/ampc.h"));
+    snprintf(build, sizeof build,
+             "cd '%s/go' && cp '%s' ampc/ && cp '%s' . && printf "
+             "'module host\n\ngo 1.18\n' >go.mod && GOCACHE=\"$PWD/cache\" "
+             "GOPATH=\"$PWD/path\" GOFLAGS=-mod=mod GO111MODULE=on "
+             "CGO_ENABLED=1 go build -o host .",
+             test_tmpdir(), test_data_path("runtime/go/ampc.go"), header);
+    snprintf(path, sizeof path, "%s/go/host", test_tmpdir());
+    check_host(path, build);
 }
