@@ -337,3 +337,57 @@ TEST_CASE(cuda_product, refuses_what_has_no_algorithm) {
     CHECK_HAS(err, "its types");
     CHECK_STR(sim()->leaks(), "");
 }
+
+/* Parts of a sum are never rounded to 16 bits: 2049 - 2048 would be 0. */
+TEST_CASE(cuda_product, parts_of_a_sum_are_wide) {
+    enum { M = 16, K = 48 };
+    static Products p;
+    ampc_options o = {.size = sizeof o, .device = "cuda"};
+    uint16_t a[ELEMENTS] = {0}, b[ELEMENTS], y[M * M];
+    ampc_session *s;
+    char err[600];
+    state = 1;
+    make_plan(&p);
+    LibGemm g = {.m = M,
+                 .n = M,
+                 .k = K,
+                 .a_rs = K,
+                 .a_cs = 1,
+                 .b_rs = M,
+                 .b_cs = 1,
+                 .a_dtype = AMPC_BF16,
+                 .b_dtype = AMPC_BF16,
+                 .c_dtype = AMPC_BF16};
+    int va = var_of(AMPC_BF16, V_A), vb = var_of(AMPC_BF16, V_B);
+    PlanRef at = {PLAN_ARENA, 0, p.run.arena};
+    memcpy(p.pars, &g, sizeof g);
+    p.refs[0] = var_ref((uint32_t)va, 0);
+    p.refs[1] = var_ref((uint32_t)vb, 0);
+    p.refs[2] = p.refs[CASES * REFS] = at;
+    p.run.arena += sizeof y;
+    p.steps[0].fn = PLAN_PRODUCT_PLAIN;
+    p.steps[0].nref = 3;
+    p.tensors[0].dtype = AMPC_BF16;
+    p.tensors[0].dim[0] = 1;
+    p.tensors[0].dim[1] = p.tensors[0].dim[2] = M;
+    for (int i = 0; i < M; i++)
+        for (int k = 0; k < 32; k++)
+            a[i * K + k] = f32_to_bf16(k == 0 ? 129 : k < 16 ? 128 : -128);
+    for (int i = 0; i < ELEMENTS; i++) b[i] = f32_to_bf16(1);
+    unsetenv("AMPC_TUNE");
+    setenv("AMPC_LIBCUDA", sim()->path, 1);
+    setenv("AMPC_LIBCUBLASLT", sim()->cublaslt, 1);
+    sim()->reset(NULL);
+    if (tiny_api()->open(tiny_handle(&p.m), &o, &s, err, sizeof err))
+        FAIL("open: %s", err);
+    ampc_input in[] = {ampc_in(NULL, a, sizeof a, AMPC_DTYPE_BF16),
+                       ampc_in(NULL, b, sizeof b, AMPC_DTYPE_BF16)};
+    ampc_output out = ampc_out(NULL, y, sizeof y, AMPC_DTYPE_BF16);
+    CHECK_EQ_INT(tiny_api()->write_variable(s, p.vars[va].name, &in[0]), 0);
+    CHECK_EQ_INT(tiny_api()->write_variable(s, p.vars[vb].name, &in[1]), 0);
+    CHECK_EQ_INT(tiny_api()->predict(s, NULL, 0, 0, NULL, 0), AMPC_OK);
+    CHECK_EQ_INT(tiny_api()->read_output(s, p.tensors[0].name, &out), AMPC_OK);
+    for (int i = 0; i < M * M; i++) CHECK_NEAR(bf16_to_f32(y[i]), 1, 0);
+    tiny_api()->close(s);
+    CHECK_STR(sim()->errors(), "");
+}
