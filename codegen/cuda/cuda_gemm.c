@@ -1,5 +1,5 @@
 /* cuda_gemm.c: what cuBLASLt does of a matrix product and of the generated
-   epilogue behind it (cuda.h).
+   epilogue behind it, and of convolutions that are products (cuda.h).
 
    An epilogue is fused only where every rounding stays: between the product
    and what follows nothing may be rounded.  Fusion gives such products no other
@@ -84,4 +84,36 @@ bool cuda_product(Arena *a, const LoweredStep *s, LoweredStep *out) {
     out->kind = PLAN_PRODUCT;
     out->pars = (int64_t *)(void *)p;
     return true;
+}
+
+/* In NCHW an image is a row-major matrix of channels by positions. */
+bool cuda_conv_product(Arena *a, const LoweredStep *s, LoweredStep *out) {
+    const LibConv *c = (const void *)s->pars;
+    bool fwd = s->lib == PLAN_LIB_CONV_FWD;
+    if ((!fwd && s->lib != PLAN_LIB_CONV_DGRAD) || s->epilogue ||
+        c->group != 1 || lib_volume(c->kernel) != 1 ||
+        lib_volume(c->stride) != 1 || c->pad[0] || c->pad[1] || c->pad[2] ||
+        lib_volume(c->in) != lib_volume(c->out))
+        return false;
+    int64_t positions = lib_volume(c->out);
+    LibGemm p = {.m = fwd ? c->k : c->c,
+                 .n = positions,
+                 .k = fwd ? c->c : c->k,
+                 .nbatch_dim = 1,
+                 .batch_dim = {c->n},
+                 .b_bs = {(fwd ? c->c : c->k) * positions},
+                 .a_rs = fwd ? c->c : 1,
+                 .a_cs = fwd ? 1 : c->c,
+                 .b_rs = positions,
+                 .b_cs = 1,
+                 .a_dtype = c->w_dtype,
+                 .b_dtype = fwd ? c->x_dtype : c->y_dtype,
+                 .c_dtype = fwd ? c->y_dtype : c->x_dtype};
+    ValueId refs[] = {s->refs[1], s->refs[0], s->refs[2]};
+    *out = *s;
+    out->lib = PLAN_LIB_GEMM;
+    out->pars = arena_dup(a, &p, sizeof p);
+    out->npar = sizeof p / sizeof(int64_t);
+    out->refs = arena_dup(a, refs, sizeof refs);
+    return product_fits(&p);
 }

@@ -109,9 +109,14 @@ static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
 bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                LoweredStep *out) {
     VEC(ValueId) refs = {0};
+    LoweredStep images;
     *out = *s;
     if (s->empty || (s->kernel && s->units == 0)) return false;
     CudaRoute route = s->kernel ? CUDA_ROUTE_kernel : cuda_lib_route(s->lib);
+    if (!s->kernel && cuda_conv_product(a, s, &images)) {
+        *out = *(s = &images);
+        route = CUDA_ROUTE_product;
+    }
     if (route == CUDA_ROUTE_copy) {
         out->kind = PLAN_COPY;
         return true;
