@@ -70,7 +70,8 @@ static void count_operands(Prep *p, const Node *n) {
         if (!reads_before(n, j)) count_use(p, n->in[j], stored);
 }
 
-/* One large operand, not wider than the result; the others are small. */
+/* At most one large operand, not wider than the result; the others are small or
+   made of nothing. */
 static bool rereads_cheaply(const Graph *g, const Node *n) {
     const Type *r = value_type(g, n->out[0]);
     int64_t count = type_count(r);
@@ -80,13 +81,16 @@ static bool rereads_cheaply(const Graph *g, const Node *n) {
         return false;
     for (int i = 0; i < n->nin; i++) {
         const Type *t = value_type(g, n->in[i]);
-        if (type_count(t) * 8 <= count) continue;
+        const Value *v = value_get(g, n->in[i]);
+        bool made = v->kind == VK_RESULT &&
+                    op_info[node_get(g, v->def)->op].kind == KIND_GEN;
+        if (type_count(t) * 8 <= count || made) continue;
         large++;
         if (!shape_equal(t, r) ||
             dtype_info[t->dtype].bytes > dtype_info[r->dtype].bytes)
             return false;
     }
-    return large == 1;
+    return large <= 1;
 }
 
 /* An operand that would be in registers only (a product's, or after much
