@@ -445,16 +445,18 @@ static bool chain_pays(Fuse *f, int p, int c) {
     for (int i = 0; i < y->len; i++) {
         const Node *n = node_get(g, y->data[i]);
         bool move = op_info[n->op].kind == KIND_MOVE;
-        bool moves_once =
-            n->op == OP_TRANSPOSE || n->op == OP_SLICE || n->op == OP_TRILU;
+        bool pads = n->op == OP_PAD &&
+                    strcmp(attr_str(n, AK_mode, "constant"), "constant") == 0;
+        bool moves_once = n->op == OP_TRANSPOSE || n->op == OP_SLICE ||
+                          n->op == OP_TRILU || pads;
+        int most = pads ? f->target->max_padded : f->target->max_moved;
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k];
             if (maker(f, v) != p || generator) continue;
             if (!move &&
                 shape_equal(value_type(g, v), value_type(g, n->out[0])))
                 continue;
-            if (!moves_once || x->len > f->target->max_moved ||
-                other_users(f, v, p, c))
+            if (!moves_once || x->len > most || other_users(f, v, p, c))
                 return false;
         }
     }

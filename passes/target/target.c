@@ -35,8 +35,11 @@ const TargetInfo target_info[NUM_TARGETS] = {
          .max_nodes = 96,
          /* of the 80 operations, at a few for each node                     */
          .max_moved = 8,
+         .max_padded = 64,
          .max_copies = 16,
          .min_copied = 2, /* a number costs a launch, not its bytes          */
+         .row_bytes = 16,
+         .long_row = 1024,
          .rows_enough = 264,      /* 2 blocks on each SM                     */
          .rows_beside = 32,       /* lanes of a warp (schedule_cuda.c)       */
          .columns_serial = 16384, /* 64 KB: a launch                         */

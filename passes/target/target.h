@@ -24,8 +24,13 @@ typedef struct TargetInfo {
     int max_nodes;
     /* arithmetic against memory */
     int max_moved;      /* nodes worth computing at a moved index            */
+    int max_padded;     /* ... for a pad alone, each element once            */
     int max_copies;     /* readers worth computing a cheap value for, each   */
     int64_t min_copied; /* elements: smaller values cost nothing to keep     */
+    /* rows of matrices that tensor cores read: bytes at whose multiples they
+       are to begin (0: anywhere), elements from which on a copy of the other
+       operand costs less than rows that do not                              */
+    int64_t row_bytes, long_row;
     /* what keeps it busy: a worker (a core, a block of threads) takes a row,
        or neighbouring rows where the innermost axis is not folded           */
     int64_t rows_enough;    /* workers' shares that are enough               */
