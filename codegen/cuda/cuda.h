@@ -170,8 +170,10 @@ double cuda_rate(const CudaSource *c, uint32_t fn);
 /* The same for a product that cuBLASLt does, exactly; false: it does not. */
 bool cuda_product(Arena *a, const LoweredStep *s, LoweredStep *out);
 
-/* s, a convolution of 1 x 1 at stride 1 or its gradient by X, as a product for
-   each image that cuBLASLt does; false: it is something else.               */
+/* Windows are single places, of which all are read: 1 x 1 at stride 1. */
+bool cuda_conv_points(const LibConv *c);
+/* s, such a convolution or its gradient by X, as a product for each image that
+   cuBLASLt does; false: it is something else.                               */
 bool cuda_conv_product(Arena *a, const LoweredStep *s, LoweredStep *out);
 
 /* ---- cuda_tables.c ------------------------------------------------------- */

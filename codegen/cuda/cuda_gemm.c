@@ -86,14 +86,18 @@ bool cuda_product(Arena *a, const LoweredStep *s, LoweredStep *out) {
     return true;
 }
 
+bool cuda_conv_points(const LibConv *c) {
+    return lib_volume(c->kernel) == 1 && lib_volume(c->stride) == 1 &&
+           !c->pad[0] && !c->pad[1] && !c->pad[2] &&
+           lib_volume(c->in) == lib_volume(c->out);
+}
+
 /* In NCHW an image is a row-major matrix of channels by positions. */
 bool cuda_conv_product(Arena *a, const LoweredStep *s, LoweredStep *out) {
     const LibConv *c = (const void *)s->pars;
     bool fwd = s->lib == PLAN_LIB_CONV_FWD;
     if ((!fwd && s->lib != PLAN_LIB_CONV_DGRAD) || s->epilogue ||
-        c->group != 1 || lib_volume(c->kernel) != 1 ||
-        lib_volume(c->stride) != 1 || c->pad[0] || c->pad[1] || c->pad[2] ||
-        lib_volume(c->in) != lib_volume(c->out))
+        c->group != 1 || !cuda_conv_points(c))
         return false;
     int64_t positions = lib_volume(c->out);
     LibGemm p = {.m = fwd ? c->k : c->c,

@@ -223,10 +223,12 @@ static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
     }
 }
 
-/* A step of 32 columns of k is about 810 instructions of each thread for 32
+/* A step of 32 columns of k is 590 to 740 instructions of each thread for 32
    tensor instructions where a convolution's operands are gathered number by
    number (128 x 128, counted in SASS): the rate of issue allows that percentage
-   of what cuBLASLt reaches.  A smaller tile loads as much for less. */
+   of what cuBLASLt reaches.  A smaller tile loads as much for less.  The
+   gradient of W where windows are single places: 310, and 110 to 140 where
+   four or eight are read at once. */
 static double tile_rate(const LibPrint *p, const TilePick *t) {
     static const double mma[PLAN_NLIB] = {[PLAN_LIB_GEMM] = 20,
                                           [PLAN_LIB_CONV_FWD] = 14,
@@ -371,6 +373,7 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     int64_t kg = c->k / c->group, cg = c->c / c->group;
     int64_t cols = cg * lib_volume(c->kernel), size = c->k * cols;
     TilePick t = tile_pick(c->x_dtype, c->y_dtype, kg, cols, c->group);
+    bool points = cuda_conv_points(c);
     if (size == 0) return;
     begin_conv(p, c);
     if (kg <= DIRECT_CHANNELS && cg <= DIRECT_CHANNELS) {
@@ -388,6 +391,8 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     const char *more = splits > 1 ? ", float *partial" : "";
     put_tile(p, &t, c->x_dtype);
     put_number(p, "splits", splits);
+    put_number(p, "points", points);
+    if (points && t.mma) p->out->rate *= lib_volume(c->out) % 4 ? 1.9 : 3;
     kernel(p, false, t.shape->threads, blocks * splits);
     put_body(p, "", more, splits > 1 ? ", partial" : ", nullptr");
     if (splits == 1) return;

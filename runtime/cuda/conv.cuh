@@ -58,6 +58,11 @@ template <class P> struct Conv {
         D2;
 };
 
+/* Neighbours that may be read at once where lines are of so many elements. */
+constexpr int near_of(long long line) {
+    return line % 8 == 0 ? 8 : line % 4 == 0 ? 4 : line % 2 == 0 ? 2 : 1;
+}
+
 /* What an index contributes to an address: `base` to the offset of the
    element, the others to its coordinates, which tell whether it exists.     */
 template <class I> struct Spot { I base, z, y, x; };
@@ -90,7 +95,8 @@ template <class P> struct ConvX {
     typedef typename G::D2 D2;
     typedef typename P::X Element;
     typedef Spot<I> Place;
-    static constexpr bool table = true, pairs = false;
+    static constexpr bool table = true;
+    static constexpr int near = 1;
     const Element *x; /* at the group's first channel */
 
     static __device__ Spot<I> output(I i) {
@@ -155,7 +161,7 @@ __device__ void conv_fwd(const typename P::X *x, const typename P::W *w,
     constexpr unsigned mt = up_div(G::kg, T::m), nt = up_div(cols, T::n);
     unsigned tile = blockIdx.x % (mt * nt);
     I g = blockIdx.x / (mt * nt);
-    typedef Matrix<typename P::W, I, depth, 1, depth % 2 == 0> Weights;
+    typedef Matrix<typename P::W, I, depth, 1, near_of(depth)> Weights;
     Weights a = {w + g * G::kg * depth};
     ConvColumns<P> b;
     b.x = x + g * G::cg * G::x_size;
@@ -228,7 +234,8 @@ template <class P> struct ConvBackW {
     typedef typename G::I I;
     typedef ConvPhases<P> Ph;
     typedef typename P::W Element;
-    static constexpr bool along_k = true, table = false, pairs = false;
+    static constexpr bool along_k = true, table = false;
+    static constexpr int near = 1;
     const Element *w; /* at the group's first k */
     const Ph &ph;
 
@@ -259,7 +266,8 @@ template <class P> struct ConvBackY {
     typedef ConvPhases<P> Ph;
     typedef typename P::Y Element;
     typedef Spot<I> Place;
-    static constexpr bool along_k = false, table = true, pairs = false;
+    static constexpr bool along_k = false, table = true;
+    static constexpr int near = 1;
     const Element *y; /* at the group's first k */
     const Ph &ph;
 
@@ -365,22 +373,36 @@ template <class P> struct ConvTaps : ConvX<P> {
     __device__ Spot<I> col(I k) const { return this->output(k); }
 };
 
-/* dY by k and (image, output). */
-template <class P> struct ConvY {
-    typedef Conv<P> G;
-    typedef typename G::I I;
-    typedef typename P::Y Element;
+/* dY, or X where windows are single places, by channel and (image, place). */
+template <class E, class Int, long long CHANNELS, long long SIZE>
+struct ConvPlanes {
+    typedef E Element;
+    typedef Int I;
     static constexpr bool along_k = true, table = false;
-    static constexpr bool pairs = G::y_size % 2 == 0;
-    const Element *y; /* at the group's first k */
-    __device__ I row(I k) const { return k * G::y_size; }
+    static constexpr int near = near_of(SIZE);
+    const Element *x; /* at the group's first channel */
+    __device__ I row(I c) const { return c * (I)SIZE; }
     __device__ I col(I i) const {
-        return i / G::y_size * (G::k * G::y_size) + i % G::y_size;
+        return i / (I)SIZE * (I)(CHANNELS * SIZE) + i % (I)SIZE;
     }
-    __device__ const Element *place(I r, I c) const { return y + (r + c); }
+    __device__ const Element *place(I r, I c) const { return x + (r + c); }
     __device__ Element load(I r, I c, bool ok) const {
-        return ok ? y[r + c] : Element();
+        return ok ? x[r + c] : Element();
     }
+};
+
+template <class P>
+using ConvY =
+    ConvPlanes<typename P::Y, typename Conv<P>::I, P::k, Conv<P>::y_size>;
+
+/* X by (channel, tap) and (image, output). */
+template <class P, bool POINTS> struct ConvColumnsOf {
+    typedef ConvTaps<P> Type;
+};
+template <class P> struct ConvColumnsOf<P, true> {
+    typedef ConvPlanes<typename P::X, typename Conv<P>::I, P::c,
+                       Conv<P>::x_size>
+        Type;
 };
 
 template <class P, class I> struct StoreWeight {
@@ -410,7 +432,7 @@ __device__ void conv_wgrad(const typename P::X *x, const typename P::Y *dy,
     I g = rest % (unsigned)G::group, s = rest / (unsigned)G::group;
     I end = (s + 1) * slice;
     ConvY<P> a = {dy + g * G::kg * G::y_size};
-    ConvTaps<P> b;
+    typename ConvColumnsOf<P, P::points>::Type b;
     b.x = x + g * G::cg * G::x_size;
     Part<I> part = {
         (I)(tile % mt) * T::m,    G::kg, (I)(tile / mt) * T::n, cols, s * slice,

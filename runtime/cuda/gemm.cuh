@@ -88,7 +88,8 @@ template <class P> struct StoreAny {
 template <class T> struct AnyMatrix {
     typedef T Element;
     typedef long long I;
-    static constexpr bool along_k = true, table = false, pairs = false;
+    static constexpr bool along_k = true, table = false;
+    static constexpr int near = 1;
     const T *p;
     I rs, cs;
     __device__ I row(I i) const { return i * rs; }

@@ -8,8 +8,10 @@
                                worth being looked up in shared memory
      Place L::row(i), L::col(k)     what an index contributes to an address
      Element L::load(row, col, ok)  0 in the padding, and unless ok
-     L::pairs                  for even k, elements k and k + 1 are neighbours
-                               at an even place: Element *L::place(row, col)
+     L::near                   for k a multiple of it (1, 2, 4, 8), as many
+                               elements from k on are neighbours, aligned to
+                               their size: Element *L::place(row, col).  It
+                               divides the last k, too
    A block stages some steps of both operands in shared memory while the next
    ones are on their way to registers.  Elements past the edges are zeros.
    Results pass through shared memory, so that neighbouring threads store
@@ -80,37 +82,46 @@ template <int ROWS, int COLS, int THREADS, bool ALONG_K> struct Unit {
     }
 };
 
-/* Pairs of 16-bit values that follow each other in k: to[row][k / 2].  The
-   pitch of 20 words keeps ldmatrix free of bank conflicts.                  */
+/* Pairs of 16-bit values that follow each other in k: to[row][k / 2], W words
+   at a time.  The pitch of 20 words keeps ldmatrix free of bank conflicts.  */
+template <int W> struct alignas(4 * W) Words { unsigned v[W]; };
+
 template <class L, int ROWS, int THREADS> struct Pairs {
-    static constexpr int cols = TILE_K_MMA / 2, pitch = cols + 4;
+    static constexpr int most = ROWS * (TILE_K_MMA / 2) / THREADS;
+    static constexpr int words = L::near > 2 ? L::near / 2 : 1;
+    static constexpr int width = words < most ? words : most;
+    static constexpr int cols = TILE_K_MMA / 2 / width;
+    static constexpr int pitch = TILE_K_MMA / 2 + 4;
     typedef Unit<ROWS, cols, THREADS, L::along_k> U;
     typedef Table<L, ROWS, TILE_K_MMA, L::table> Places;
     typedef typename L::I I;
-    unsigned v[U::count];
+    Words<width> v[U::count];
 
     __device__ void load(const L &in, const Places &t, I row0, I rows, I k0,
                          I k1) {
         UNROLL
         for (int u = 0; u < U::count; u++) {
-            int r = U::row(u), c = 2 * U::col(u);
+            int r = U::row(u), c = 2 * width * U::col(u);
             auto row = t.row(in, row0, r);
             bool first = (row0 + r < rows) & (k0 + c < k1);
-            bool second = (row0 + r < rows) & (k0 + c + 1 < k1);
-            if constexpr (L::pairs) {
+            if constexpr (L::near > 1) {
                 auto p = in.place(row, t.col(in, k0, c));
-                v[u] = first ? *reinterpret_cast<const unsigned *>(p) : 0;
+                v[u] = first ? *reinterpret_cast<const Words<width> *>(p)
+                             : Words<width>{};
             } else {
+                bool second = (row0 + r < rows) & (k0 + c + 1 < k1);
                 unsigned low = in.load(row, t.col(in, k0, c), first).bits;
-                v[u] = in.load(row, t.col(in, k0, c + 1), second).bits;
-                v[u] = low | v[u] << 16;
+                unsigned high = in.load(row, t.col(in, k0, c + 1), second).bits;
+                v[u].v[0] = low | high << 16;
             }
         }
     }
 
     __device__ void store(unsigned (*to)[pitch]) const {
         UNROLL
-        for (int u = 0; u < U::count; u++) to[U::row(u)][U::col(u)] = v[u];
+        for (int u = 0; u < U::count; u++)
+            *reinterpret_cast<Words<width> *>(
+                &to[U::row(u)][width * U::col(u)]) = v[u];
     }
 };
 
@@ -334,11 +345,12 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
 /* ---- loaders and results ------------------------------------------------- */
 
 /* A matrix with literal strides. */
-template <class T, class Int, long long ROW, long long COL, bool PAIRS = false>
+template <class T, class Int, long long ROW, long long COL, int NEAR = 1>
 struct Matrix {
     typedef T Element;
     typedef Int I;
-    static constexpr bool along_k = COL <= ROW, table = false, pairs = PAIRS;
+    static constexpr bool along_k = COL <= ROW, table = false;
+    static constexpr int near = NEAR;
     const T *p;
     __device__ I row(I i) const { return i * (I)ROW; }
     __device__ I col(I k) const { return k * (I)COL; }
