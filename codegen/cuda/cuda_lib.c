@@ -18,6 +18,7 @@
 enum {
     GPU_BLOCKS = 264,    /* blocks that keep a large GPU busy               */
     DIRECT_CHANNELS = 4, /* per group: fewer than a tile is worth           */
+    POINTS_RATE = 45,    /* of tensor cores fed from shared memory          */
     SLICE_STEPS = 512,   /* least steps of a slice of a weight gradient     */
     SCRATCH_MAX = 64 << 20
 };
@@ -205,8 +206,10 @@ typedef struct TilePick {
     int64_t tiles; /* of one product                                        */
 } TilePick;
 
-static const TileShape mma_shapes[] = {
-    {32, 128, 16, 32, 256}, {64, 64, 32, 16, 256}, {128, 128, 64, 32, 256}};
+static const TileShape mma_shapes[] = {{32, 128, 16, 32, 256},
+                                       {64, 64, 32, 16, 256},
+                                       {128, 128, 64, 32, 256},
+                                       {256, 128, 64, 64, 256}};
 static const TileShape fma_shapes[] = {
     {32, 128, 4, 4, 256}, {64, 64, 4, 4, 256}, {128, 128, 8, 8, 256}};
 
@@ -214,28 +217,33 @@ static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
                           int64_t products) {
     TilePick t = {.mma = a == b && dtype_is_16((DType)a)};
     const TileShape *shapes = t.mma ? mma_shapes : fma_shapes;
-    for (int size = 2;; size = m > 32) {
+    for (int size = t.mma ? 3 : 2;; size = size > 2 ? 2 : m > 32) {
         t.shape = &shapes[size];
         t.tiles = up_div(m, t.shape->m) * up_div(n, t.shape->n);
-        if (size < 2 || (a != DT_F64 && m >= 128 && n >= 128 &&
-                         t.tiles * products >= GPU_BLOCKS / 2))
-            return t;
+        bool fills = m >= t.shape->m && n >= t.shape->n &&
+                     t.tiles * products >= GPU_BLOCKS / 2;
+        if (size < 2 || (a != DT_F64 && fills)) return t;
     }
 }
 
 /* A step of 32 columns of k is 590 to 740 instructions of each thread for 32
    tensor instructions where a convolution's operands are gathered number by
-   number (128 x 128, counted in SASS): the rate of issue allows that percentage
-   of what cuBLASLt reaches.  A smaller tile loads as much for less.  The
-   gradient of W where windows are single places: 310, and 110 to 140 where
-   four or eight are read at once. */
+   number (128 x 128, counted in SASS), 640 to 1080 for 64 (256 x 128): the rate
+   of issue allows that percentage of what cuBLASLt reaches.  A smaller tile
+   loads as much for less.  The gradient of W where windows are single places:
+   310 and 510, and 110 to 210 where four or eight are read at once. */
 static double tile_rate(const LibPrint *p, const TilePick *t) {
-    static const double mma[PLAN_NLIB] = {[PLAN_LIB_GEMM] = 20,
-                                          [PLAN_LIB_CONV_FWD] = 14,
-                                          [PLAN_LIB_CONV_DGRAD] = 11,
-                                          [PLAN_LIB_CONV_WGRAD] = 15};
-    double part = sqrt(t->shape->m * t->shape->n / (128. * 128));
-    return part * (t->mma ? mma[p->s->lib] : 70);
+    static const double mma[2][PLAN_NLIB] = {{[PLAN_LIB_GEMM] = 20,
+                                              [PLAN_LIB_CONV_FWD] = 14,
+                                              [PLAN_LIB_CONV_DGRAD] = 11,
+                                              [PLAN_LIB_CONV_WGRAD] = 15},
+                                             {[PLAN_LIB_GEMM] = 25,
+                                              [PLAN_LIB_CONV_FWD] = 25,
+                                              [PLAN_LIB_CONV_DGRAD] = 15,
+                                              [PLAN_LIB_CONV_WGRAD] = 27}};
+    bool large = t->shape->m > 128;
+    double part = large ? 1 : sqrt(t->shape->m * t->shape->n / (128. * 128));
+    return part * (t->mma ? mma[large][p->s->lib] : 70);
 }
 
 static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype) {
@@ -357,10 +365,10 @@ static void print_conv_dgrad(LibPrint *p, const LibConv *c) {
 
 /* Times that `blocks` are to run so that all multiprocessors have about equal
    work: one to four blocks each, least idle. */
-static int64_t fill_gpu(int64_t blocks) {
+static int64_t fill_gpu(int64_t blocks, int64_t times) {
     int64_t best = 1;
     double most = 0;
-    for (int64_t n = 1; n * blocks <= 2 * GPU_BLOCKS; n++) {
+    for (int64_t n = 1; n <= times && n * blocks <= 2 * GPU_BLOCKS; n++) {
         double waves = (double)(n * blocks) / (GPU_BLOCKS / 2.);
         double full = waves / ceil(waves);
         if (waves < 1.5) full /= 2; /* a single block waits for its loads */
@@ -372,27 +380,26 @@ static int64_t fill_gpu(int64_t blocks) {
 static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     int64_t kg = c->k / c->group, cg = c->c / c->group;
     int64_t cols = cg * lib_volume(c->kernel), size = c->k * cols;
-    TilePick t = tile_pick(c->x_dtype, c->y_dtype, kg, cols, c->group);
     bool points = cuda_conv_points(c);
     if (size == 0) return;
+    /* slices of the sum: of a length worth a block, within scratch */
+    int64_t times = c->n * lib_volume(c->out) / SLICE_STEPS;
+    if (times > SCRATCH_MAX / (size * 4)) times = SCRATCH_MAX / (size * 4);
+    if (times < 1) times = 1;
+    TilePick t = tile_pick(c->x_dtype, c->y_dtype, kg, cols, c->group * times);
     begin_conv(p, c);
     if (kg <= DIRECT_CHANNELS && cg <= DIRECT_CHANNELS) {
         kernel(p, false, DIRECT_THREADS, size);
         put_body(p, "_direct", "", "");
         return;
     }
-    /* slices of the sum: enough to fill a GPU, of a length worth a block,
-       within scratch */
-    int64_t blocks = t.tiles * c->group, splits = fill_gpu(blocks);
-    int64_t depth = c->n * lib_volume(c->out);
-    if (splits > depth / SLICE_STEPS) splits = depth / SLICE_STEPS;
-    if (splits > SCRATCH_MAX / (size * 4)) splits = SCRATCH_MAX / (size * 4);
-    if (splits < 1) splits = 1;
+    int64_t blocks = t.tiles * c->group, splits = fill_gpu(blocks, times);
     const char *more = splits > 1 ? ", float *partial" : "";
     put_tile(p, &t, c->x_dtype);
     put_number(p, "splits", splits);
     put_number(p, "points", points);
     if (points && t.mma) p->out->rate *= lib_volume(c->out) % 4 ? 1.9 : 3;
+    if (t.mma) p->out->rate = fmin(p->out->rate, POINTS_RATE);
     kernel(p, false, t.shape->threads, blocks * splits);
     put_body(p, "", more, splits > 1 ? ", partial" : ", nullptr");
     if (splits == 1) return;

@@ -235,14 +235,23 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
         }
     }
 
-    /* One slice: 16 rows of each warp. */
+    /* The operands, then slices of the results: 16 rows of each warp. */
+    struct Staged {
+        unsigned a[BM][pitch], b[BN][pitch];
+    };
+    typedef float Slice[BM / WM * 16][BN + 8];
+    union Shared {
+        Staged in;
+        Slice slice;
+    };
+
     template <class I, class Out>
     static __device__ void store(const Out &out, const Part<I> &p,
-                                 const float acc[mt][nt][4]) {
-        __shared__ float slice[BM / WM * 16][BN + 8];
+                                 const float acc[mt][nt][4], Slice &slice) {
         int lane = (int)threadIdx.x % 32;
         int row = warp_row() / WM * 16 + lane / 4;
         int col = warp_col() + lane % 4 * 2;
+        __syncthreads();
         UNROLL
         for (int pass = 0; pass < mt; pass++) {
             UNROLL
@@ -267,15 +276,14 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
     template <class A, class B, class Out, class I>
     static __device__ void run(const A &a, const B &b, const Out &out,
                                const Part<I> &p) {
-        alignas(16) __shared__ unsigned as[BM][pitch];
-        alignas(16) __shared__ unsigned bs[BN][pitch];
+        alignas(16) __shared__ Shared s;
         float acc[mt][nt][4] = {};
         tile_loop<MmaTile, Pairs<A, BM, threads>, Pairs<B, BN, threads>>(
-            a, b, p, as, bs, [&] {
-                step(as + warp_row(), bs + warp_col(), 0, acc);
-                step(as + warp_row(), bs + warp_col(), 8, acc);
+            a, b, p, s.in.a, s.in.b, [&] {
+                step(s.in.a + warp_row(), s.in.b + warp_col(), 0, acc);
+                step(s.in.a + warp_row(), s.in.b + warp_col(), 8, acc);
             });
-        store(out, p, acc);
+        store(out, p, acc, s.slice);
     }
 };
 

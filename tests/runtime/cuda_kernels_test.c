@@ -340,18 +340,28 @@ TEST_CASE(cuda_kernels, conv_wgrad) {
 
 /* A sum over positions that is cut in slices. */
 TEST_CASE(cuda_kernels, conv_wgrad_slices) {
-    static const CudaGeometry g = {"slices",
-                                   {.n = 7,
-                                    .c = 5,
-                                    .k = 5,
-                                    .group = 1,
-                                    .in = {1, 17, 16},
-                                    .out = {1, 17, 16},
-                                    .kernel = {1, 3, 3},
-                                    .stride = {1, 1, 1},
-                                    .dilation = {1, 1, 1},
-                                    .pad = {0, 1, 1}}};
-    conv_run(&g, 1, PLAN_LIB_CONV_WGRAD);
+    static const CudaGeometry g[] = {{"slices",
+                                      {.n = 7,
+                                       .c = 5,
+                                       .k = 5,
+                                       .group = 1,
+                                       .in = {1, 17, 16},
+                                       .out = {1, 17, 16},
+                                       .kernel = {1, 3, 3},
+                                       .stride = {1, 1, 1},
+                                       .dilation = {1, 1, 1},
+                                       .pad = {0, 1, 1}}},
+                                     {"slices of points",
+                                      {.n = 7,
+                                       .c = 5,
+                                       .k = 5,
+                                       .group = 1,
+                                       .in = {1, 17, 16},
+                                       .out = {1, 17, 16},
+                                       .kernel = {1, 1, 1},
+                                       .stride = {1, 1, 1},
+                                       .dilation = {1, 1, 1}}}};
+    conv_run(g, 2, PLAN_LIB_CONV_WGRAD);
 }
 
 /* ---- pooling ------------------------------------------------------------- */
