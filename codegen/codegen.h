@@ -18,8 +18,9 @@
      (external operands broadcast to it), no MOVE.  The anchor's own operands
      come from other groups.
    - GROUP_LIB: one LIB node, alone.
-   - A group that stands `beside` the one before (POINT, on a GPU) computes the
-     same of other operands over another length: both have one flat kernel. */
+   - A group that stands `beside` the one before (POINT or ROW, on a GPU)
+     computes the same of other operands: both have one kernel, which may be
+     flat and the lengths differ.                                            */
 #ifndef AMPC_CODEGEN_CODEGEN_H
 #define AMPC_CODEGEN_CODEGEN_H
 

@@ -107,7 +107,7 @@ typedef enum PlanStepKind {
                      then, if `second`, that one with the same parameters: n,
                      which is par 0, only where `blocks` is 0, scratch where
                      the step asks for it; PLAN_NONE refs are NULL          */
-    PLAN_MANY,    /* npar tensors in one launch of flat kernel fn:
+    PLAN_MANY,    /* npar tensors in one launch of kernel fn:
                      kernel(table, npar), where row i of the table, all u64, is
                      {first block of tensor i, par i, its refs..}           */
     PLAN_PRODUCT, /* fn = PlanProduct, by cuBLASLt: refs a, b, result and the

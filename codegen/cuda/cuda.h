@@ -32,7 +32,7 @@ CudaShape cuda_shape(const Kernel *k);
    epilogue.  The kernel's IR stands above as a comment.                     */
 void print_cuda_kernel(const Kernel *k, StrBuf *sb);
 /* extern "C" __global__ k<index>_many(const unsigned long long *table,
-   unsigned count): PLAN_MANY.  After print_cuda_kernel of the kernel. */
+   unsigned count): PLAN_MANY.  Of form flat: after print_cuda_kernel. */
 void print_cuda_many(const Kernel *k, StrBuf *sb);
 /* An epilogue as a functor for hand-written kernels:
      struct E<index> { buffers..;

@@ -84,7 +84,7 @@ static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
 
 /* ---- steps --------------------------------------------------------------- */
 
-/* Groups that share a launch are of one flat kernel. */
+/* Groups that share a launch are of one kernel. */
 static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                           LoweredStep *out) {
     Item *x = item_of_kernel(a, c, s->kernel);
@@ -101,7 +101,7 @@ static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
     out->npar = n;
     out->pars = NEW_ARRAY(a, int64_t, n);
     for (int i = 0; i < n; i++) {
-        ASSERT(s[i].kernel->form == KF_FLAT && s[i].kernel == s->kernel);
+        ASSERT(s[i].kernel == s->kernel);
         out->pars[i] = s[i].pars[0];
     }
 }
@@ -205,10 +205,9 @@ static void add_unit(Arena *a, CudaSource *c, uint32_t unit) {
         if (x->unit != unit) continue;
         for (int k = 0; k < 3; k++)
             if (kernels[k]) c->kernels.data[kernels[k] - 1].unit = unit;
-        if (x->kernel)
+        if (!x->kernel) sb_puts(&sb, lib_text(a, x, x->number, &lib));
+        if (x->kernel && (x->first || x->kernel->form == KF_FLAT))
             print_cuda_kernel(x->kernel, &sb);
-        else
-            sb_puts(&sb, lib_text(a, x, x->number, &lib));
         if (x->many) print_cuda_many(x->kernel, &sb);
     }
     CudaUnit u = {arena_dup(a, sb.data, sb.len + 1), sb.len};

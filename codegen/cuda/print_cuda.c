@@ -8,7 +8,6 @@
                  k<i>_block  one block's share: the last n % N elements,
                              k<i>_at<1>, go to as many threads of the last block
                  k<i>        one tensor
-                 k<i>_many   a table of tensors (PLAN_MANY)
      cols      one thread per element of the whole domain, or per N neighbours
      reducing  a row belongs to a team of threads; its thread t takes columns t,
                t + T, .. of the flattened columns in every sweep (LOOP_LANES),
@@ -19,6 +18,7 @@
    threads of a team compute the row values; thread 0 stores them when all have
    read the row's inputs. Teams past the last row repeat it and store nothing.
      epilogue  a functor of one accumulator
+   k<i>_many does the same for a table of tensors (PLAN_MANY).
 
    All loads of an element come before its stores and are made by the thread
    that stores it, so outputs may lie over inputs; nothing is __restrict__.
@@ -45,6 +45,7 @@ static bool any_used(const KPrint *p, const int *dim, int n) {
 static KPrint begin(const Kernel *k, StrBuf *sb) {
     KPrint p = kp_begin(k, sb);
     double total = 1; /* elements */
+    p.block = "blockIdx.x";
     for (int d = 0; d < k->ndim; d++) total *= (double)k->dim[d].extent;
     p.wide = k->form == KF_FLAT || total > INT32_MAX - 65536;
     for (int id = 1; id < k->insts.len; id++) {
@@ -237,7 +238,8 @@ static void put_rows_of_lanes(KPrint *p) {
     const char *u = type_unsigned(p);
     kp_text(p, "const %s r = ", u);
     if (nb > 1)
-        sb_printf(p->sb, "blockIdx.x %% " I64 " * " I64 " + ", nb, block->step);
+        sb_printf(p->sb, "%s %% " I64 " * " I64 " + ", p->block, nb,
+                  block->step);
     sb_printf(p->sb, "threadIdx.x %% " I64 ";\n", block->step);
     if (has_idle(p)) {
         kp_line(p, "const bool live = r < " I64 ";", block->extent);
@@ -247,7 +249,7 @@ static void put_rows_of_lanes(KPrint *p) {
         kp_line(p, "const %s i%d = r;", kp_signed(p), vec);
     }
     if (any_used(p, p->rows, p->nrow))
-        kp_line(p, "const %s row = blockIdx.x / " I64 ";", u, nb);
+        kp_line(p, "const %s row = %s / " I64 ";", u, p->block, nb);
 }
 
 static void put_rows_of_teams(KPrint *p) {
@@ -256,11 +258,11 @@ static void put_rows_of_teams(KPrint *p) {
     if (!used && !idle) return;
     kp_text(p, "const %s %s = ", u, idle ? "r" : "row");
     if (p->threads && p->threads->extent > 1)
-        sb_printf(p->sb, "%sblockIdx.x * " I64 " + threadIdx.x / " I64 ";\n",
-                  p->wide ? "(uint64_t)" : "", p->threads->extent,
+        sb_printf(p->sb, "%s%s * " I64 " + threadIdx.x / " I64 ";\n",
+                  p->wide ? "(uint64_t)" : "", p->block, p->threads->extent,
                   p->lanes->step);
     else
-        sb_puts(p->sb, "blockIdx.x;\n");
+        sb_printf(p->sb, "%s;\n", p->block);
     if (idle) kp_line(p, "const bool live = r < " I64 ";", p->nrows);
     if (idle && used)
         kp_line(p, "const %s row = live ? r : " I64 ";", u, p->nrows - 1);
@@ -452,8 +454,8 @@ static void put_elements(KPrint *p) {
     int all[MAX_RANK];
     for (int d = 0; d < p->k->ndim; d++) all[d] = d;
     int n = cuda_pack(p->k);
-    kp_text(p, "const %s e = %s%sblockIdx.x * " I64 " + threadIdx.x",
-            type_unsigned(p), n > 1 ? "(" : "", p->wide ? "(uint64_t)" : "",
+    kp_text(p, "const %s e = %s%s%s * " I64 " + threadIdx.x", type_unsigned(p),
+            n > 1 ? "(" : "", p->wide ? "(uint64_t)" : "", p->block,
             loop_steps(p->threads));
     if (n > 1) sb_printf(p->sb, ") * %d", n);
     sb_puts(p->sb, ";\n");
@@ -496,10 +498,7 @@ static bool has_work(const KPrint *p) {
     return p->nrows > 0 && (p->ncols > 0 || kp_has_stores(p, false));
 }
 
-static void put_kernel(KPrint *p) {
-    List l = put_head(p, "");
-    put_buffers(p->k, &l);
-    sb_puts(p->sb, ")\n{\n");
+static void put_body(KPrint *p) {
     p->depth = 1;
     if (has_work(p))
         (p->lanes ? put_rows : put_elements)(p);
@@ -512,17 +511,29 @@ void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
     KPrint p = begin(k, sb);
     ASSERT(k->form != KF_EPILOGUE);
     sb_put_kernel_comment(sb, k);
-    if (k->form == KF_FLAT)
+    if (k->form == KF_FLAT) {
         put_flat(&p);
-    else
-        put_kernel(&p);
+    } else {
+        List l = put_head(&p, "");
+        put_buffers(k, &l);
+        sb_puts(sb, ")\n{\n");
+        put_body(&p);
+    }
     kp_end(&p);
 }
 
 void print_cuda_many(const Kernel *k, StrBuf *sb) {
     KPrint p = begin(k, sb);
+    bool flat = k->form == KF_FLAT;
     List l = {.sb = sb, .indent = 8};
-    ASSERT(k->form == KF_FLAT);
+    if (!flat) {
+        sb_put_kernel_comment(sb, k);
+        List block = begin_device(&p, "_block");
+        put_item(&block, "unsigned block");
+        sb_puts(sb, ")\n{\n");
+        p.block = "block";
+        put_body(&p);
+    }
     put_head(&p, "_many");
     sb_printf(sb,
               "const unsigned long long *table, unsigned count)\n{\n"
@@ -532,8 +543,8 @@ void print_cuda_many(const Kernel *k, StrBuf *sb) {
     for (int b = 0; b < k->bufs.len; b++)
         put_item(&l, "(%s%s *)row[%d]", k->bufs.data[b].written ? "" : "const ",
                  buffer_type(k, b), 2 + b);
-    put_item(&l, "(int64_t)row[1]");
-    put_item(&l, "(int64_t)(blockIdx.x - row[0])");
+    if (flat) put_item(&l, "(int64_t)row[1]");
+    put_item(&l, "(%s)(blockIdx.x - row[0])", flat ? "int64_t" : "unsigned");
     sb_puts(sb, ");\n}\n\n");
     kp_end(&p);
 }

@@ -227,7 +227,9 @@ static Status add_run(Emit *e, const Graph *g) {
     memset(e->const_number, -1, (size_t)g->values.len * sizeof(int));
     int bucket = 1;
     for (int i = 0, n; i < g->groups.len; i += n) {
-        for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside;) n++;
+        for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside &&
+                    steps[i + n].kernel == steps[i].kernel;)
+            n++;
         int64_t split;
         TRY(split_of(e, g, &steps[i], &split));
         const PlanStep *s = add_step(e, g, &steps[i], n);

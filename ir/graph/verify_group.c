@@ -184,10 +184,11 @@ static GroupCheck *group_check(Verifier *v) {
 /* Groups of one launch, the first of which stands at `first`, run at the same
    time. */
 static Status check_beside(GroupCheck *c, int group, int first) {
-    if (group == 0 || c->g->groups.data[group].kind != GROUP_POINT ||
-        c->g->groups.data[first].kind != GROUP_POINT)
+    GroupKind kind = c->g->groups.data[group].kind;
+    if (group == 0 || (kind != GROUP_POINT && kind != GROUP_ROW) ||
+        c->g->groups.data[first].kind != kind)
         return verify_fail(c->v, node_at(c, c->span[group].first),
-                           "only point groups share a launch");
+                           "only point or row groups share a launch");
     for (int i = c->span[group].first; i < c->span[group].end; i++)
         for (int k = 0; k < node_at(c, i)->nin; k++) {
             ValueId v = node_at(c, i)->in[k];

@@ -5,10 +5,13 @@
    After:   group point { %w.new = .. }
             group point beside { %b.new = .. }
             group anchor { .. }
-   Equal work is element-wise over one flat range: operands are as large as the
-   results or one number.  A group moves up to a launch whose groups all run
-   after everything that it needs, and only where it keeps no more memory busy
-   by coming early: the updates of all parameters do.                        */
+   Equal work is element-wise over one flat range of any length (operands are as
+   large as the results or one number), or the same of operands of the same
+   shapes.  A group moves up to a launch whose groups all run after everything
+   that it needs, and only where it keeps no more than a little memory busy by
+   coming early: the updates of all parameters do.  One that reads little, and
+   has others of its sort behind it, first moves down to where its results are
+   needed: the last stages of bias gradients become one launch.              */
 #include "passes/target/launch.h"
 
 #include <stdlib.h>
@@ -27,7 +30,8 @@ typedef struct Launcher {
     int *need;       /* by group: place of the last that it needs, -1: none  */
     int *left;       /* by root: groups without a place that read it         */
     bool *content;   /* by root: the new content of a variable               */
-    int *later;      /* by group: the next of its sort in the old order, -1  */
+    int *later;      /* by group: the next of its sort, -1: none             */
+    bool *paired;    /* by group: there are others of its sort               */
     bool *placed;    /* by group */
     NumberVec *work; /* by group                                             */
 } Launcher;
@@ -46,40 +50,62 @@ static int number_of(Arena *a, NumberVec *met, ValueId root) {
     return i;
 }
 
-/* What a group computes but for attributes, in numbers; none: it does not walk
-   one flat range. */
-static NumberVec describe(const Flow *f, int group) {
-    const Graph *g = f->g;
-    const NumberVec none = {0};
-    NumberVec w = {0}, met = {0};
+/* Elements of the flat range that a group walks; 0: it does not. */
+static int64_t flat_count(const Flow *f, int group) {
     int64_t count = 0;
-    if (g->groups.data[group].kind != GROUP_POINT) return none;
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_at(f, i);
-        if (op_info[n->op].kind != KIND_ELEM || n->nout != 1) return none;
-        const Type *t = value_type(g, n->out[0]);
-        if (i > f->first[group] && type_count(t) != count) return none;
-        count = type_count(t);
-        vec_push(f->a, &w, (int)n->op);
-        vec_push(f->a, &w, (int)t->dtype);
-        vec_push(f->a, &w, f->stored[n->out[0].i]);
+        int64_t own = type_count(value_type(f->g, n->out[0]));
+        if (op_info[n->op].kind != KIND_ELEM || n->nout != 1) return 0;
+        if (i > f->first[group] && own != count) return 0;
+        count = own;
         for (int k = 0; k < n->nin; k++) {
-            const Type *u = value_type(g, n->in[k]);
-            bool one = type_count(u) == 1, number = false;
+            int64_t u = type_count(value_type(f->g, n->in[k]));
+            if (u != 1 && u != count) return 0;
+        }
+    }
+    return count > 1 ? count : 0;
+}
+
+/* Type of a value as far as kernels of equal text agree in it. */
+static int kind_of_type(const Graph *g, ValueId v, bool flat) {
+    const Type *t = value_type(g, v);
+    return flat ? (int)t->dtype << 1 | (type_count(t) == 1)
+                : (int)value_get(g, v)->type.i;
+}
+
+/* What a group computes but for attributes, in numbers; none: it shares no
+   launch. */
+static NumberVec describe(const Flow *f, int group) {
+    const Graph *g = f->g;
+    NumberVec w = {0}, met = {0};
+    GroupKind kind = g->groups.data[group].kind;
+    bool flat = kind == GROUP_POINT && flat_count(f, group) > 0;
+    if (kind != GROUP_POINT && kind != GROUP_ROW) return w;
+    vec_push(f->a, &w, (int)kind << 1 | flat);
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        const Node *n = node_at(f, i);
+        vec_push(f->a, &w, (int)n->op);
+        for (int k = 0; k < n->nin; k++) {
+            ValueId root = f->root[n->in[k].i];
+            bool number = value_is_immediate(g, root);
             int bits[2] = {0};
-            if (!one && type_count(u) != count) return none;
-            if ((number = value_is_immediate(g, n->in[k])))
-                memcpy(bits, value_get(g, n->in[k])->data->data,
-                       (size_t)type_bytes(u));
+            if (number)
+                memcpy(bits, value_get(g, root)->data->data,
+                       (size_t)type_bytes(value_type(g, root)));
             else
-                bits[0] = number_of(f->a, &met, f->root[n->in[k].i]);
-            vec_push(f->a, &w, (int)u->dtype << 2 | one << 1 | number);
+                bits[0] = number_of(f->a, &met, root);
+            vec_push(f->a, &w, kind_of_type(g, n->in[k], flat) << 1 | number);
             vec_push(f->a, &w, bits[0]);
             vec_push(f->a, &w, bits[1]);
         }
-        number_of(f->a, &met, n->out[0]);
+        for (int k = 0; k < n->nout; k++) {
+            vec_push(f->a, &w, kind_of_type(g, n->out[k], flat));
+            vec_push(f->a, &w, f->stored[n->out[k].i]);
+            number_of(f->a, &met, n->out[k]);
+        }
     }
-    return count > 1 ? w : none;
+    return w;
 }
 
 /* Whether groups a and b compute the same of other operands. */
@@ -96,7 +122,7 @@ static bool same_work(const Launcher *l, int a, int b) {
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* Results that are not the new content of a variable are no larger than the
+/* Results that are not the new content of a variable are hardly larger than the
    operands that nothing else reads any more. */
 static bool keeps_no_more(const Launcher *l, int group) {
     const Flow *f = l->f;
@@ -110,7 +136,7 @@ static bool keeps_no_more(const Launcher *l, int group) {
         if (f->def[r.i] >= 0 && l->left[r.i] == 1 && f->last[r.i] < f->ngroup)
             more -= flow_bytes(f, r);
     }
-    return more <= 0;
+    return more <= 4 * target_of(f->g)->tiny_tensor;
 }
 
 /* ---- order --------------------------------------------------------------- */
@@ -126,28 +152,60 @@ static int by_sort(const void *x, const void *y) {
     return (a->place > b->place) - (a->place < b->place);
 }
 
-/* What each group waits for, and the next of its sort: groups that share no
-   launch have sort 0. */
-static void start(Launcher *l, const int *order) {
+static void start(Launcher *l) {
     Flow *f = l->f;
     int n = f->ngroup;
-    Sorted *all = NEW_ARRAY(f->a, Sorted, n + 1);
     for (int i = 0; i < n; i++) {
         const Edges *e = &l->next[i];
         l->need[i] = -1;
-        NumberVec w = l->work[order[i]] = describe(f, order[i]);
-        uint64_t h = hash_bytes(1, w.data, (size_t)w.len * sizeof *w.data);
-        all[i] = (Sorted){w.len ? h | 1 : 0, i, order[i]};
+        l->work[i] = describe(f, i);
         for (int k = 0; k < e->len; k++) l->waiting[e->to[k]]++;
     }
     for (int k = 0; k < f->read_at[n]; k++) l->left[f->read[k].i]++;
     for (int i = 0; i < f->g->writes.len; i++)
         l->content[f->root[f->g->writes.data[i].value.i].i] = true;
+}
+
+/* The next of each group's sort in that order. */
+static void chain(Launcher *l, const int *order) {
+    Flow *f = l->f;
+    int n = f->ngroup;
+    Sorted *all = NEW_ARRAY(f->a, Sorted, n + 1);
+    for (int i = 0; i < n; i++) {
+        const NumberVec *w = &l->work[order[i]];
+        uint64_t h = hash_bytes(1, w->data, (size_t)w->len * sizeof *w->data);
+        all[i] = (Sorted){w->len ? h | 1 : 0, i, order[i]};
+    }
     qsort(all, (size_t)n, sizeof *all, by_sort);
     for (int i = 0; i < n; i++) {
         bool more = i + 1 < n && all[i + 1].sort == all[i].sort;
         l->later[all[i].group] = more && all[i].sort ? all[i + 1].group : -1;
+        if (l->later[all[i].group] < 0) continue;
+        l->paired[all[i].group] = l->paired[all[i + 1].group] = true;
     }
+}
+
+/* Groups of a sort that read little come where their results are needed. */
+static void sink(Launcher *l, int *order) {
+    const Flow *f = l->f;
+    int n = f->ngroup;
+    int *to = NEW_ARRAY(f->a, int, n + 1);
+    Sorted *all = NEW_ARRAY(f->a, Sorted, n + 1);
+    for (int i = n - 1; i >= 0; i--) {
+        int group = order[i], last = n;
+        const Edges *e = &l->next[group];
+        int64_t bytes = 0;
+        for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
+            if (f->def[f->read[k].i] >= 0) bytes += flow_bytes(f, f->read[k]);
+        for (int k = 0; k < e->len; k++)
+            if (to[e->to[k]] < last) last = to[e->to[k]];
+        bool sinks = l->paired[group] && last < n &&
+                     bytes <= 4 * target_of(f->g)->small_tensor;
+        to[group] = sinks ? last : i;
+        all[i] = (Sorted){2 * (uint64_t)to[group] + !sinks, i, group};
+    }
+    qsort(all, (size_t)n, sizeof *all, by_sort);
+    for (int i = 0; i < n; i++) order[i] = all[i].group;
 }
 
 static void place(Launcher *l, int group, int at) {
@@ -170,11 +228,15 @@ bool *launch_together(Flow *f, const Edges *next, int *order) {
                   .left = NEW_ARRAY(f->a, int, nv),
                   .content = NEW_ARRAY(f->a, bool, nv),
                   .later = NEW_ARRAY(f->a, int, n + 1),
+                  .paired = NEW_ARRAY(f->a, bool, n + 1),
                   .placed = NEW_ARRAY(f->a, bool, n + 1),
                   .work = NEW_ARRAY(f->a, NumberVec, n + 1)};
     int *old = arena_dup(f->a, order, (size_t)n * sizeof *old);
     bool *beside = NEW_ARRAY(f->a, bool, n + 1);
-    start(&l, old);
+    start(&l);
+    chain(&l, old);
+    sink(&l, old);
+    chain(&l, old);
     for (int i = 0; i < n; i++) {
         int from = at, tries = 0;
         if (l.placed[old[i]]) continue;

@@ -35,7 +35,7 @@ static bool step_ok(const PlanCuda *c, const PlanStep *t) {
         return kernel_ok(c, t->fn, t) &&
                (!t->second || kernel_ok(c, t->second - 1, t));
     case PLAN_MANY:
-        return kernel_ok(c, t->fn, t) && takes_count(c, t->fn) && t->npar > 0 &&
+        return kernel_ok(c, t->fn, t) && t->npar > 0 &&
                t->nref % t->npar == 0;
     case PLAN_COPY: return copy_of(c->plan, t)->bytes >= 0;
     case PLAN_PRODUCT:

@@ -260,11 +260,12 @@ static StrBuf suite_text(const Suite *x) {
     for (int e = 0; e < 2; e++)
         for (int i = 0; i < kernel_set_count(x->ks, e); i++) {
             const Kernel *k = kernel_set_get(x->ks, e, i);
-            if (e)
+            if (e) {
                 put_functor_kernel(k, &sb);
-            else
-                print_cuda_kernel(k, &sb);
-            if (k->form == KF_FLAT) print_cuda_many(k, &sb);
+                continue;
+            }
+            print_cuda_kernel(k, &sb);
+            print_cuda_many(k, &sb);
         }
     return sb;
 }
@@ -450,44 +451,69 @@ TEST_CASE(print_cuda, outputs_may_lie_over_inputs) {
 
 /* Row of the table; returns the first block of the next row. */
 static uint64_t put_row(const Subject *s, uint64_t *row, uint64_t first) {
-    int64_t per = cuda_shape(s->step.kernel).per_block, n = s->step.pars[0];
+    CudaShape shape = cuda_shape(s->step.kernel);
+    int64_t per = shape.per_block, n = s->step.pars[0];
     row[0] = first;
     row[1] = (uint64_t)n;
     for (int i = 0; i < s->step.nref; i++)
         row[2 + i] = (uint64_t)(uintptr_t)s->data[s->step.refs[i].i];
-    return first + (uint64_t)((n + per - 1) / per);
+    return first +
+           (uint64_t)(shape.blocks ? shape.blocks : (n + per - 1) / per);
+}
+
+/* Those of `text`, from `from` on, that share the kernel of the last, in one
+   launch. */
+static void check_many(const char *const *text, int n, int from) {
+    Suite x = suite_new(text, n);
+    SimTwin *t = twin_of(&x);
+    const Subject *last = &x.s[n - 1];
+    int width = 2 + last->step.nref;
+    uint64_t *table = NEW_ARRAY(x.a, uint64_t, n * width), blocks = 0;
+    for (int i = from; i < n; i++) {
+        REQUIRE(x.s[i].step.kernel == last->step.kernel);
+        subject_load(&x.s[i], x.a);
+        blocks = put_row(&x.s[i], table + width * (i - from), blocks);
+    }
+    unsigned count = (unsigned)(n - from);
+    Args p = {0};
+    add_arg(&p, table);
+    p.slot[p.n++] = &count;
+    launch(last, t, 'k', last->step.kernel, "_many", (int64_t)blocks, &p);
+    for (int i = from; i < n; i++)
+        check_outputs(&x.s[i], x.a, interpret(&x.s[i], x.a));
+    sim()->twin_close(t);
+    suite_free(&x);
 }
 
 TEST_CASE(print_cuda, one_launch_updates_many_tensors) {
     static const int sizes[] = {1, 1024, 3, 5000, 0, 2049, 4};
     enum { N = sizeof sizes / sizeof *sizes };
     const char *text[N];
-    uint64_t table[N * 5], blocks = 0;
     Arena *a = arena_new();
     for (int i = 0; i < N; i++)
         text[i] = arena_printf(a,
                                "graph g(%%a: f32[%d], %%s: f32[]) { group "
                                "point { %%y = mul %%a, %%s } return %%y }",
                                sizes[i]);
-    Suite x = suite_new(text, N);
-    SimTwin *t = twin_of(&x);
-    CHECK_EQ_INT(kernel_set_count(x.ks, false), 2); /* one element: no dims */
-    int rows = 0;
-    for (int i = 1; i < N; i++) {
-        REQUIRE(x.s[i].step.nref == 3);
-        subject_load(&x.s[i], x.a);
-        blocks = put_row(&x.s[i], table + 5 * rows++, blocks);
-    }
-    unsigned count = (unsigned)rows;
-    Args p = {0};
-    add_arg(&p, table);
-    p.slot[p.n++] = &count;
-    launch(&x.s[1], t, 'k', x.s[1].step.kernel, "_many", (int64_t)blocks, &p);
-    for (int i = 1; i < N; i++)
-        check_outputs(&x.s[i], x.a, interpret(&x.s[i], x.a));
-    sim()->twin_close(t);
-    suite_free(&x);
+    check_many(text, N, 1); /* one element: no dims */
     arena_free(a);
+}
+
+TEST_CASE(print_cuda, one_launch_of_equal_shapes_in_every_form) {
+    static const char *const forms[] = {
+        POINT("%a: f32[33,70]", "%y = transpose %a {perm=[1,0]}"),
+        POINT("%a: f32[], %b: f32[]", "%y = add %a, %b"),
+        ROW("%a: bf16[100,10]", "%y = reduce_max %a {axes=[1]}", "%y"),
+        ROW("%a: f32[17,50], %r: f32[17,1]",
+            "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
+            "%s = reduce_sum %d {axes=[1]} %t = add %s, %r %y = mul %d, %t",
+            "%y, %s, %t"),
+        ROW("%a: f32[3,1025]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+        ROW("%a: i32[3,40,33]", "%y = reduce_sum %a {axes=[1]}", "%y")};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        const char *text[] = {forms[i], forms[i], forms[i]};
+        check_many(text, 3, 0);
+    }
 }
 
 /* ---- NVRTC --------------------------------------------------------------- */
