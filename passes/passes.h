@@ -50,6 +50,11 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
 
 /* optimizer.c, for pass_autodiff: the scale of this step's loss. */
 ValueId optimizer_scale(Builder *b, const Options *o);
+/* The variable that holds the 16-bit copy of variable v; none: it has none. */
+ValueId shadow_of(Graph *g, ValueId v, DType d);
+/* A program that writes a parameter also writes its copies, those that it does
+   not write yet; refresh makes them all of what is there.                   */
+void shadows_write(Graph *g, Arena *scratch);
 
 /* ---- the runner (pipeline.c) --------------------------------------------- */
 

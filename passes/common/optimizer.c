@@ -571,28 +571,25 @@ static void narrow_frozen(Module *m, Arena *scratch) {
             var_narrow(m, i, as[i]);
 }
 
-/* cast %w = the copy of %w, or itself */
-static bool shadow_rule(Rewriter *rw, NodeId id, ValueId *with) {
-    Graph *g = rw->g;
-    const Node *n = node_get(g, id);
-    if (n->op != OP_CAST || n->flags & NODE_UPDATE ||
-        value_get(g, n->in[0])->kind != VK_VAR)
-        return false;
-    const Var *var = value_var(g, n->in[0]);
-    DType d = value_dtype(g, n->out[0]);
-    if ((var->kind != VAR_PARAM && var->kind != VAR_FROZEN) || !dtype_is_16(d))
-        return false;
-    with[0] = n->in[0];
-    if (type_get(var->type)->dtype == d) return true;
+ValueId shadow_of(Graph *g, ValueId v, DType d) {
+    if (value_get(g, v)->kind != VK_VAR || !dtype_is_16(d)) return NO_VALUE;
+    const Var *var = value_var(g, v);
+    if (var->kind != VAR_PARAM && var->kind != VAR_FROZEN) return NO_VALUE;
+    if (type_get(var->type)->dtype == d) return v;
     Str name = family_name(d == DT_BF16 ? FAMILY_BF16 : FAMILY_F16, var->name);
     TypeId t = type_with_dtype(var->type, d);
-    with[0] = graph_var(g, module_var(g->module, VAR_SHADOW, name, t, NULL, 0));
-    return true;
+    return graph_var(g, module_var(g->module, VAR_SHADOW, name, t, NULL, 0));
 }
 
-/* A program that writes a parameter also writes its copies; refresh makes them
-   all of what is there. */
-static void write_copies(Graph *g, Arena *scratch) {
+/* cast %w = the copy of %w, or itself */
+static bool shadow_rule(Rewriter *rw, NodeId id, ValueId *with) {
+    const Node *n = node_get(rw->g, id);
+    if (n->op != OP_CAST || n->flags & NODE_UPDATE) return false;
+    with[0] = shadow_of(rw->g, n->in[0], value_dtype(rw->g, n->out[0]));
+    return is_value(with[0]);
+}
+
+void shadows_write(Graph *g, Arena *scratch) {
     Module *m = g->module;
     Step s = {.m = m, .g = g, .b = {.g = g, .flags = NODE_UPDATE}};
     ValueId *now = NEW_ARRAY(scratch, ValueId, m->vars.len + 1);
@@ -602,7 +599,7 @@ static void write_copies(Graph *g, Arena *scratch) {
     }
     for (int i = 0; i < m->vars.len; i++) {
         Var v = m->vars.data[i];
-        if (v.kind != VAR_SHADOW) continue;
+        if (v.kind != VAR_SHADOW || is_value(now[i])) continue;
         int of = shadow_source(m, &v);
         if (g->program == PROGRAM_REFRESH) now[of] = graph_var(g, of);
         if (!is_value(now[of])) continue;
@@ -645,7 +642,7 @@ Status pass_optimizer(Module *m, PassCtx *cx) {
         rewrite_graph(m->graphs.data[i], cx->scratch, shadow_rule, NULL);
     graph_new(m, program_name(PROGRAM_REFRESH, intern("")));
     for (int i = 0; i < m->graphs.len; i++)
-        write_copies(m->graphs.data[i], cx->scratch);
+        shadows_write(m->graphs.data[i], cx->scratch);
     /* Whatever decides how a run goes on from a checkpoint: nothing was inlined
        or fused yet, so that targets and later passes do not count. */
     m->hash = (uint64_t)cx->opt->accumulate;

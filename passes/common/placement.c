@@ -29,11 +29,15 @@
      - in fp16, whose range is short: powers, roots, reciprocals, squares
    A view shares its source's label, as do operand and result of a pool.
 
+   Where a product and its bias are rounded once, the bias is read as 16 bits,
+   as PyTorch has it: libraries add no other to a result of 16 bits.
+
    requires     stage PRIMITIVE, as pass lift leaves it, no equal or dead nodes
    establishes  16 bits wherever they save traffic                           */
 #include "passes/common/mincut.h"
 #include "passes/common/origin.h"
 #include "passes/common/placement.h"
+#include "passes/common/rewrite.h"
 
 static const char stream[] = "a residual stream";
 enum { STEP_BYTES, SAVED_BYTES, PRICE, ROUNDINGS };
@@ -355,11 +359,30 @@ static void solve(Place *p, bool *low, Arena *a) {
     ASSERT(possible && "what is forced does not contradict itself");
 }
 
-/* Weighed is what is in registers of f32 kernels.  A second round, with the
-   types of the first, would find products on the GPU whose f32 bias no library
-   adds to a 16-bit result; to store those in 16 bits rounds twice what PyTorch
-   rounds once, on every device, and training is measurably farther from fp32.
- */
+/* Parameters of one number for each column that are added to a product alone,
+   before it is rounded. */
+static void narrow_biases(Graph *g, Arena *a) {
+    DType low = g->module->low;
+    const int *uses = graph_use_counts(g, a);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        for (int k = 0; k < 2 && n->op == OP_ADD; k++) {
+            ValueId product = n->in[k], bias = n->in[1 - k];
+            const Type *t = value_type(g, bias);
+            if (dtype_of(g, n->out[0]) != low || t->dtype != DT_F32 ||
+                dtype_of(g, product) != DT_F32 ||
+                !def_of(g, product, OP_MATMUL) || uses[product.i] != 1 ||
+                t->rank == 0 || type_count(t) != t->dim[t->rank - 1] ||
+                type_count(t) == 1)
+                continue;
+            ValueId narrow = shadow_of(g, bias, low);
+            if (is_value(narrow))
+                node_get(g, g->order.data[i])->in[1 - k] = narrow;
+        }
+    }
+}
+
+/* Weighed is what is in registers of f32 kernels. */
 static void place_graph(Graph *g, PassCtx *cx) {
     Arena *a = cx->scratch;
     int values = g->values.len;
@@ -370,6 +393,7 @@ static void place_graph(Graph *g, PassCtx *cx) {
     traffic_join(g, p.traffic, values, cx);
     solve(&p, low, a);
     apply(&p, g, low, a);
+    narrow_biases(g, a);
 }
 
 Status pass_place(Module *m, PassCtx *cx) {
@@ -380,5 +404,7 @@ Status pass_place(Module *m, PassCtx *cx) {
             continue; /* all fp32 */
         place_graph(g, cx);
     }
+    for (int i = 0; i < m->graphs.len; i++)
+        shadows_write(m->graphs.data[i], cx->scratch);
     return OK;
 }

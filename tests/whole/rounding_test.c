@@ -373,14 +373,14 @@ static const Case cases[] = {
      "  %o = add %y, %b : f32[11,12]\n"
      "  %n, %m, %r = layer_norm %o, %g, %h {axis=1, epsilon=0.1}\n"
      "  return %n\n}\n",
-     normed, "xwy", "pbmdieghnts", "x", M, NULL, M *N},
+     normed, "xwyb", "pmdieghnts", "x", M, NULL, M *N},
     {"norm_before_a_product_is_stored_in_16_bits",
      FORWARD "  param %b: f32[12] = 0, %g: f32[12] = 1, %h: f32[12] = 0\n"
              "  param %v: f32[12,7] = 0\n" PRODUCT
              "  %o = add %y, %b : f32[11,12]\n"
              "  %n, %m, %r = layer_norm %o, %g, %h {axis=1, epsilon=0.1}\n"
              "  %q = matmul %n, %v : f32[11,7]\n  return %q\n}\n",
-     normed_inside, "xwynv", "pqbmdieghts", "x", M, NULL, M *P},
+     normed_inside, "xwybnv", "pqmdieghts", "x", M, NULL, M *P},
     {"softmax_reads_16_bits_and_returns_32",
      FORWARD PRODUCT
      "  %n = softmax %y {axis=1} : f32[11,12]\n  return %n\n}\n",
