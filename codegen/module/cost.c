@@ -37,6 +37,8 @@ static double inst_weight(const KInst *in) {
 }
 
 typedef struct Shape {
+    const Graph *g;
+    const LoweredStep *step;
     const Kernel *k;
     double extent[MAX_RANK]; /* par[0] of a flat kernel                      */
     double elements;
@@ -47,8 +49,11 @@ typedef struct Shape {
     bool wide;
 } Shape;
 
-static Shape shape_of(const Kernel *k, int64_t flat) {
-    Shape s = {.k = k, .elements = 1, .fast = k->vec, .pack = 1, .lanes = 1};
+static Shape shape_of(const Graph *g, const LoweredStep *step) {
+    const Kernel *k = step->kernel;
+    int64_t flat = step->npar ? step->pars[0] : 0;
+    Shape s = {g, step, k, .elements = 1, .fast = k->vec, .pack = 1};
+    s.lanes = 1;
     for (int d = 0; d < k->ndim; d++) {
         s.extent[d] = (double)(k->form == KF_FLAT ? flat : k->dim[d].extent);
         s.elements *= s.extent[d];
@@ -61,16 +66,20 @@ static Shape shape_of(const Kernel *k, int64_t flat) {
     return s;
 }
 
-/* Elements of the buffer that a load or store touches. */
+/* Elements of the buffer that a load or store touches: under a guard (a pad, a
+   part of a concat) no more than there are. */
 static double footprint(const Shape *s, const KInst *in) {
     double n = 1;
     for (int d = 0; d < s->k->ndim; d++)
         if (in->at.k[d] || in->at.inst) n *= s->extent[d];
-    return n;
+    if (!in->guard) return n;
+    const Type *t = value_type(s->g, s->step->refs[in->buf]);
+    return n < (double)type_count(t) ? n : (double)type_count(t);
 }
 
 /* Bytes through the cache for `times` evaluations of an access. */
 static double sectors(const Shape *s, const KInst *in, double times) {
+    if (in->guard && times > footprint(s, in)) times = footprint(s, in);
     double size = dtype_info[s->k->bufs.data[in->buf].dtype].bytes;
     int64_t step = s->fast >= 0 ? llabs((long long)in->at.k[s->fast]) : 0;
     double each = size * (double)step;
@@ -116,9 +125,10 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
     c->insts += each * s->elements;
 }
 
-static void add_kernel(const Kernel *k, int64_t flat, StepCost *c) {
+static void add_kernel(const Graph *g, const LoweredStep *step, StepCost *c) {
     Arena *a = arena_new();
-    Shape s = shape_of(k, flat);
+    const Kernel *k = step->kernel;
+    Shape s = shape_of(g, step);
     KSweeps sweeps = kernel_sweeps(k, a);
     double row = 0;
     for (int id = 1; id < k->insts.len; id++) {
@@ -227,7 +237,7 @@ static void put_step(const PlanSource *src, const EmitStep *e, StrBuf *sb) {
     if (sum || now) add_sum(e, &c);
     for (int i = 0; i < e->n && !sum && !now; i++)
         if (e->s[i].kernel)
-            add_kernel(e->s[i].kernel, e->s[i].npar ? e->s[i].pars[0] : 0, &c);
+            add_kernel(e->g, &e->s[i], &c);
         else
             add_routine(e->g, &e->s[i], product, &c);
     const char *how = sum                         ? "sum"
