@@ -77,6 +77,30 @@ static bool reshape_of_slice(Rewriter *rw, const Node *n, ValueId *out) {
     return true;
 }
 
+/* concat(reshape(x)..) = reshape(concat(x..)) where each reshape joins the axis
+   with a next one of the same extent: gradients of heads that were cut out of
+   one projection then move together with the transposes before. */
+static bool concat_of_reshapes(Rewriter *rw, const Node *n, ValueId *out) {
+    Graph *g = rw->g;
+    Type to = type_copy(rw, n->out[0]);
+    int axis = axis_norm(attr_int(n, AK_axis, 0), to.rank);
+    ValueId *in = NEW_ARRAY(rw->scratch, ValueId, n->nin);
+    int64_t extent = 0;
+    for (int i = 0; i < n->nin; i++) {
+        const Node *r = def_of(g, n->in[i], OP_RESHAPE);
+        const Type *t = r ? value_type(g, r->in[0]) : NULL;
+        if (!t || split_axis(value_type(g, n->in[i]), t) != axis ||
+            (i && t->dim[axis + 1] != extent))
+            return false;
+        extent = t->dim[axis + 1];
+        in[i] = r->in[0];
+    }
+    Attr a = attr_i(AK_axis, axis);
+    ValueId v = build(&rw->b, OP_CONCAT, in, n->nin, &a, 1, to.dtype, NULL);
+    out[0] = b_reshape(&rw->b, v, to.rank, to.dim);
+    return true;
+}
+
 /* reshape(reshape(x)) = reshape(x); reshape to x's own shape = x */
 static bool canon_reshape(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
@@ -162,6 +186,7 @@ static bool canon_elem(Rewriter *rw, const Node *n, ValueId *out) {
 static bool canon_node(Rewriter *rw, const Node *n, ValueId *out) {
     if (n->op == OP_SPLIT) return canon_split(rw, n, out);
     if (n->op == OP_RESHAPE) return canon_reshape(rw, n, out);
+    if (n->op == OP_CONCAT) return concat_of_reshapes(rw, n, out);
     if (op_info[n->op].kind == KIND_ELEM) return canon_elem(rw, n, out);
     if (op_info[n->op].kind != KIND_REDUCE) return false;
     const int64_t *axes;

@@ -274,7 +274,8 @@ static bool rule_transpose(Rewriter *rw, const Node *n, ValueId *with) {
     return true;
 }
 
-/* matmul(transpose x) with the last two dims swapped = matmul with a flag */
+/* matmul(transpose x) where x's lines become columns = matmul with a flag, of a
+   transpose that moves whole lines, if any */
 static bool rule_matmul(Rewriter *rw, const Node *n, ValueId *with) {
     ValueId in[2] = {n->in[0], n->in[1]};
     bool flag[2] = {attr_int(n, AK_trans_a, 0), attr_int(n, AK_trans_b, 0)};
@@ -282,10 +283,16 @@ static bool rule_matmul(Rewriter *rw, const Node *n, ValueId *with) {
     for (int i = 0; i < 2; i++) {
         const Node *t = def_of(rw->g, in[i], OP_TRANSPOSE);
         const int64_t *p;
+        int64_t lines[MAX_RANK];
         int r = t ? attr_ints(t, AK_perm, &p) : 0, same = 0;
         while (same < r - 2 && p[same] == same) same++;
-        if (r < 2 || same < r - 2 || p[r - 2] != r - 1) continue;
-        in[i] = t->in[0];
+        if (r < 2 || p[r - 2] != r - 1 ||
+            (same < r - 2 && rw->uses[in[i].i] > 1))
+            continue;
+        memcpy(lines, p, (size_t)r * sizeof *p);
+        lines[r - 2] = p[r - 1];
+        lines[r - 1] = p[r - 2];
+        in[i] = same < r - 2 ? b_transpose(&rw->b, t->in[0], lines) : t->in[0];
         flag[i] = !flag[i];
         changed = true;
     }

@@ -448,7 +448,7 @@ static bool chain_pays(Fuse *f, int p, int c) {
         bool pads = n->op == OP_PAD &&
                     strcmp(attr_str(n, AK_mode, "constant"), "constant") == 0;
         bool moves_once = n->op == OP_TRANSPOSE || n->op == OP_SLICE ||
-                          n->op == OP_TRILU || pads;
+                          n->op == OP_TRILU || n->op == OP_CONCAT || pads;
         int most = pads ? f->target->max_padded : f->target->max_moved;
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k];
@@ -535,8 +535,10 @@ static bool join_siblings(Fuse *f, int a, int b) {
 
 enum { SIBLING_USERS = 64 };
 
-/* Clusters that read the same large value directly. */
+/* Clusters that read the same large value: directly, or, where a launch is
+   dear, moved. */
 static void all_siblings(Fuse *f) {
+    bool moved = f->target->shares_launches;
     for (uint32_t i = 1, nv = (uint32_t)f->g->values.len; i < nv; i++) {
         Users u = users_of(f, (ValueId){i});
         if (u.end - u.at < 2 || u.end - u.at > SIBLING_USERS ||
@@ -546,8 +548,8 @@ static void all_siblings(Fuse *f) {
             for (const NodeId *v = u.at + 1; v < u.end; v++) {
                 int a = f->cluster_of[u.at->i], b = f->cluster_of[v->i];
                 if (a >= 0 && b >= 0 && a != b &&
-                    kind_of(f->g, *u.at) != KIND_MOVE &&
-                    kind_of(f->g, *v) != KIND_MOVE)
+                    (moved || (kind_of(f->g, *u.at) != KIND_MOVE &&
+                               kind_of(f->g, *v) != KIND_MOVE)))
                     join_siblings(f, a, b);
             }
     }
