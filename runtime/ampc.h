@@ -442,8 +442,9 @@ typedef struct ampc_api {
     ampc_status (*set_cursor)(ampc_session *s, const char *json);
     const char *(*get_cursor)(const ampc_session *s);
 
-    /* Calls fn after every step of a program; NULL ends it.  A GPU then waits
-       for each step.                                                        */
+    /* Calls fn after every step of a program; NULL ends it.  A GPU, which then
+       replays no graph, times its steps where they run, and fn is called for
+       all of them when the program ends.                                    */
     ampc_status (*profile)(ampc_session *s, ampc_profile_fn fn, void *ctx);
 
     /* What the last call, though it succeeded, wants known; "" for nothing.

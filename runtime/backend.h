@@ -46,7 +46,8 @@ typedef struct AmpcBackend {
                            uint64_t value[WATCH_COUNT]);
     /* One line for the log. */
     void (*describe)(const ampc_session *s, char *text, size_t size);
-    bool async; /* a run may return before it is done */
+    bool async; /* a run may return before it is done; where the session has a
+                   profile, end tells it of the steps                        */
 } AmpcBackend;
 
 extern const AmpcBackend cpu_backend;

@@ -226,7 +226,6 @@ static ampc_status run_profiled(ampc_session *s, int program, uint32_t step) {
     const char *name = s->plan->steps[r->step0 + step].name;
     uint64_t begin = now_ns();
     ampc_status status = s->backend->step(s, program, step);
-    if (status == AMPC_OK) status = s->backend->sync(s);
     if (status == AMPC_OK)
         s->profile(s->profile_ctx, p->name, name ? name : "", begin, now_ns());
     return status;
@@ -240,8 +239,8 @@ static ampc_status run_program(ampc_session *s, int program,
     ampc_status status = b->begin(s, program, in, &walk);
     if (status != AMPC_OK) return status;
     for (uint32_t i = 0; walk && i < nstep && status == AMPC_OK; i++)
-        status =
-            s->profile ? run_profiled(s, program, i) : b->step(s, program, i);
+        status = s->profile && !b->async ? run_profiled(s, program, i)
+                                         : b->step(s, program, i);
     s->last = program;
     return b->end(s, program, status);
 }

@@ -151,6 +151,8 @@ static void close_streams(GpuDevice *d) {
         if (events[i]) d->cu.EventDestroy(events[i]);
     for (int i = 0; i < GPU_SMALL; i++)
         if (d->written[i]) d->cu.EventDestroy(d->written[i]);
+    for (uint32_t i = 0; d->marks && i < d->nmark; i++)
+        if (d->marks[i]) d->cu.EventDestroy(d->marks[i]);
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         if (streams[i]) d->cu.StreamDestroy(streams[i]);
 }

@@ -35,8 +35,7 @@ static bool step_ok(const PlanCuda *c, const PlanStep *t) {
         return kernel_ok(c, t->fn, t) &&
                (!t->second || kernel_ok(c, t->second - 1, t));
     case PLAN_MANY:
-        return kernel_ok(c, t->fn, t) && t->npar > 0 &&
-               t->nref % t->npar == 0;
+        return kernel_ok(c, t->fn, t) && t->npar > 0 && t->nref % t->npar == 0;
     case PLAN_COPY: return copy_of(c->plan, t)->bytes >= 0;
     case PLAN_PRODUCT:
         return (!t->second || kernel_ok(c, t->second - 1, t)) &&
@@ -102,11 +101,14 @@ ampc_status bind_tables(ampc_session *s) {
     Counts n = {0};
     for (uint32_t i = 0; i < s->plan->nstep; i++)
         count_step(&s->plan->steps[i], &n);
+    for (uint32_t i = 0; i < m->nprogram; i++)
+        if (d->nmark <= s->plan->runs[i].nstep)
+            d->nmark = s->plan->runs[i].nstep + 1;
     d->tables_bytes =
         m->nprogram * sizeof(GpuProgram) + s->plan->nstep * sizeof(GpuStep) +
         n.products * sizeof(GpuProduct) + m->nvar * sizeof(CUdeviceptr) +
         m->cuda->nunit * sizeof(CUmodule) +
-        m->cuda->nkernel * sizeof(CUfunction) +
+        m->cuda->nkernel * sizeof(CUfunction) + d->nmark * sizeof(CUevent) +
         n.params * (sizeof(void *) + sizeof(uint64_t));
     d->tables = mem_alloc(s, d->tables_bytes);
     if (!d->tables) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
@@ -118,6 +120,7 @@ ampc_status bind_tables(ampc_session *s) {
     d->var = cut(&p, m->nvar, sizeof(CUdeviceptr));
     d->units = cut(&p, m->cuda->nunit, sizeof(CUmodule));
     d->kernels = cut(&p, m->cuda->nkernel, sizeof(CUfunction));
+    d->marks = cut(&p, d->nmark, sizeof(CUevent));
     d->params = cut(&p, n.params, sizeof(void *));
     d->values = cut(&p, n.params, sizeof(uint64_t));
     for (uint32_t i = 0; i < m->nprogram; i++) {

@@ -131,6 +131,8 @@ typedef struct GpuDevice {
     CUstream stream;                   /* the host's or our own */
     CUstream own, copy, capture, work; /* work: where steps go now */
     CUevent uploaded[GPU_SLOTS], freed[GPU_SLOTS], written[GPU_SMALL], done;
+    CUevent *marks; /* around the steps of a program, for profiles           */
+    uint32_t nmark;
     unsigned next_slot, next_small;
     GpuMode mode; /* of the program that runs */
 

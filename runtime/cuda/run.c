@@ -137,6 +137,41 @@ ampc_status gpu_sync(ampc_session *s) {
     return AMPC_OK;
 }
 
+/* ---- profiles ------------------------------------------------------------ */
+
+/* Steps follow each other without the host and are timed where they run: mark i
+   stands before step i. */
+static ampc_status mark(ampc_session *s, uint32_t i) {
+    GpuDevice *d = gpu_of(s);
+    if (!s->profile) return AMPC_OK;
+    if (!d->marks[i]) GPU(d->cu.EventCreate(&d->marks[i], 0), "cuEventCreate");
+    GPU(d->cu.EventRecord(d->marks[i], d->work), "cuEventRecord");
+    return AMPC_OK;
+}
+
+/* The host's clock has the end. */
+static ampc_status tell_profile(ampc_session *s, int program) {
+    GpuDevice *d = gpu_of(s);
+    const PlanRun *r = &s->plan->runs[program];
+    const char *name = s->m->programs[program].name;
+    float ms = 0;
+    ampc_status status = mark(s, r->nstep);
+    if (status != AMPC_OK) return status;
+    GPU(d->cu.EventSynchronize(d->marks[r->nstep]), "end of a program");
+    GPU(d->cu.EventElapsedTime(&ms, d->marks[0], d->marks[r->nstep]),
+        "cuEventElapsedTime");
+    uint64_t zero = now_ns() - (uint64_t)((double)ms * 1e6), from = zero;
+    for (uint32_t i = 0; i < r->nstep; i++) {
+        const char *step = s->plan->steps[r->step0 + i].name;
+        GPU(d->cu.EventElapsedTime(&ms, d->marks[0], d->marks[i + 1]),
+            "cuEventElapsedTime");
+        uint64_t to = zero + (uint64_t)((double)ms * 1e6);
+        s->profile(s->profile_ctx, name, step ? step : "", from, to);
+        from = to;
+    }
+    return AMPC_OK;
+}
+
 /* ---- one step ------------------------------------------------------------ */
 
 static ampc_status launch(ampc_session *s, const GpuLaunch *l,
@@ -172,11 +207,13 @@ static ampc_status copy(ampc_session *s, const GpuStep *t) {
 
 ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
     const GpuStep *t = &gpu_of(s)->programs[program].steps[step];
+    ampc_status status = mark(s, step);
+    if (status != AMPC_OK) return status;
     if (t->kind == PLAN_SUM) return AMPC_OK; /* through the host, later */
     if (t->kind == PLAN_SUM_NOW) return gpu_sum_now(s, t);
     if (t->kind == PLAN_COPY) return copy(s, t);
     if (t->kind == PLAN_PRODUCT) return multiply(s, t);
-    ampc_status status = launch(s, &t->first, t->name);
+    status = launch(s, &t->first, t->name);
     if (status == AMPC_OK) status = launch(s, &t->second, t->name);
     return status;
 }
@@ -238,6 +275,7 @@ ampc_status gpu_end(ampc_session *s, int program, ampc_status status) {
     GpuDevice *d = gpu_of(s);
     GpuProgram *p = &d->programs[program];
     if (status == AMPC_OK && d->mode != GPU_REPLAY) status = gather(s, p);
+    if (status == AMPC_OK && s->profile) status = tell_profile(s, program);
     if (d->mode == GPU_CAPTURE) status = end_capture(s, p, status);
     if (status != AMPC_OK) return status;
     if (d->mode != GPU_EAGER)

@@ -225,10 +225,14 @@ TEST_CASE(cuda_runtime, steps_go_to_the_hosts_stream) {
 }
 
 static int profiled;
+static uint64_t profiled_to;
+
+/* One after the other, as on the device. */
 static void on_step(void *ctx, const char *program, const char *name,
                     uint64_t begin, uint64_t end) {
     (void)ctx;
-    CHECK(program && name && end >= begin);
+    CHECK(program && name && end >= begin && begin >= profiled_to);
+    profiled_to = end;
     profiled++;
 }
 
