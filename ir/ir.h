@@ -96,7 +96,9 @@ typedef struct Value {
 
 enum {
     NODE_BACKWARD = 1, /* made by autodiff                                  */
-    NODE_UPDATE = 2    /* made by the optimizer pass                        */
+    NODE_UPDATE = 2,   /* made by the optimizer pass                        */
+    NODE_AGAIN = 4     /* of backward: what forward computes, too, kept apart
+                          from that                                         */
 };
 
 typedef struct Node {
@@ -342,6 +344,10 @@ Status build_checked(Builder *b, Diag *d, Callee callee, const ValueId *in,
                      int nin, const Attr *attrs, int nattr, int nout,
                      const TypeId *types /* NULL or 0: by rule */,
                      const char *const *names, NodeId *out);
+
+/* A second node like `id`, with its types and the names that follow from its,
+   that reads in[0..nin). */
+NodeId build_again(Builder *b, NodeId id, const ValueId *in);
 
 /* A call of a function; dtypes may be NULL. */
 NodeId build_call(Builder *b, const struct Fn *fn, const ValueId *in, int nin,

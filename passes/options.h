@@ -7,6 +7,8 @@
 
 typedef enum Precision { PREC_FP32, PREC_BF16, PREC_FP16 } Precision;
 
+typedef enum Remat { REMAT_AUTO, REMAT_NONE } Remat;
+
 typedef enum Placement { PLACE_EXACT, PLACE_PYTORCH } Placement;
 
 typedef enum LossKind {
@@ -99,6 +101,7 @@ typedef struct Options {
     bool half_model; /* O2, O3: the model itself is of 16 bits, .. */
     bool keep_batchnorm, master_weights; /* .. but for these */
     Placement placement;
+    Remat remat;
     VEC(Objective) objectives; /* at least one */
     bool loss_given;           /* --loss was */
     bool only_given;           /* an option of the only objective was */

@@ -32,6 +32,7 @@ PassFn pass_inline;    /* calls to their bodies                             */
 PassFn pass_canon;     /* primitives in the forms that fuse and lower       */
 PassFn pass_lift;      /* f32 again, but for what products read             */
 PassFn pass_place;     /* 16 bits where they save traffic                   */
+PassFn pass_remat;     /* what backward computes again                      */
 PassFn pass_locate;    /* where a value is not finite                       */
 PassFn pass_underflow; /* what of gradients fp16 flushes to zero            */
 PassFn pass_buckets;   /* which gradients are summed over ranks together    */

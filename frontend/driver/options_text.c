@@ -167,6 +167,14 @@ static Status set_precision(Options *o, Spec *s) {
     return spec_keys(s, o->half_model ? half : none);
 }
 
+static Status set_remat(Options *o, Spec *s) {
+    static const char *const words[] = {"auto", "none", NULL};
+    int i = find_word(words, s->text);
+    if (i < 0) return usage(s, "'%s' is neither auto nor none", s->text);
+    o->remat = (Remat)i;
+    return OK;
+}
+
 static Status set_placement(Options *o, Spec *s) {
     static const char *const words[] = {"exact", "pytorch", NULL};
     int i = find_word(words, s->text);
@@ -588,6 +596,7 @@ static const struct OptionRow {
     {"--precision", SETTER, set_precision, 0},
     {"--placement", SETTER, set_placement, 0},
     {"--amp-policy", PATH, FIELD(amp_policy)},
+    {"--remat", SETTER, set_remat, 0},
     {"--loss", SETTER, set_loss, 0},
     {"--objective", SETTER, set_objective, 0},
     {"--optimizer", SETTER, set_optimizer, 0},

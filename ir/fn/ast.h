@@ -24,6 +24,7 @@
             | "write" name "=" expression
             | "scope" expression block
             | "autocast" ("off" | "on") block
+            | "checkpoint" block
      expression, loosest first:
               a if c else b (on one line);  or;  and;  not;  == != < <= > >= in;
    ..;
@@ -118,7 +119,8 @@ typedef enum StmtKind {
     S_VAR,
     S_WRITE,
     S_SCOPE,
-    S_REGION
+    S_REGION,
+    S_CHECKPOINT
 } StmtKind;
 
 struct Stmt {

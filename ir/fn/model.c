@@ -357,10 +357,16 @@ static Status run_scope(Run *r, const Stmt *s) {
 }
 
 static Status run_region(Run *r, const Stmt *s) {
-    unsigned char around = r->model->amp;
-    r->model->amp = s->off ? 1 + AMP_FULL : 0;
+    Model *e = r->model;
+    unsigned char amp = e->amp;
+    int region = e->region;
+    if (s->kind == S_CHECKPOINT)
+        e->region = model_region(e);
+    else
+        e->amp = s->off ? 1 + AMP_FULL : 0;
     TRY(run_block(r, &s->body));
-    r->model->amp = around;
+    e->amp = amp;
+    e->region = region;
     return OK;
 }
 

@@ -29,8 +29,9 @@ typedef struct Model {
     Builder b;
     int64_t work; /* so far */
     int64_t salt;
-    unsigned char amp; /* Loc.amp of the region around */
-    int line, col;     /* of the first mistake, 0: none */
+    unsigned char amp; /* Loc.amp and Loc.region of the regions around */
+    int region, regions;
+    int line, col; /* of the first mistake, 0: none */
     char msg[MSG_TEXT];
 } Model;
 
@@ -52,6 +53,11 @@ Status model_check_dims(Model *e);
 Status model_run(Model *e, const Stmt *s);
 Status model_value(Model *e, const Expr *x, ValueId *out);
 Status model_type(Model *e, const Stmt *s, TypeId *out);
+
+/* Of what is inside one more `checkpoint`. */
+static inline int model_region(Model *e) {
+    return e->region ? e->region : ++e->regions;
+}
 
 /* Where the message belongs to, if a place is not known yet. */
 void model_failed_at(Model *e, int line, int col);

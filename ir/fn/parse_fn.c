@@ -134,8 +134,6 @@ static Status find_callee(DefParser *p, const Token *at, Expr *e) {
     }
     e->callee = CALLEE_OP;
     if (op_from_text(e->name, n, &e->code) && e->code != OP_CALL) return OK;
-    if (!strcmp(e->name, "checkpoint"))
-        return lex_fail(p->lx, at, "there is no checkpoint yet");
     return lex_fail(p->lx, at, "'%.60s' is no op and no function defined above",
                     e->name);
 }
@@ -405,7 +403,6 @@ static bool is_keyword(const Lexer *lx, const char *word) {
 
 static Status parse_model_stmt(DefParser *p, Stmt *s, bool *is) {
     Lexer *lx = p->lx;
-    Token at = lx->tok;
     *is = true;
     for (int k = 0; k <= VAR_STATE; k++) {
         if (!is_keyword(lx, var_kind_text[k])) continue;
@@ -437,11 +434,13 @@ static Status parse_model_stmt(DefParser *p, Stmt *s, bool *is) {
         TRY(lex_next(lx));
         return parse_block(p, &s->body);
     }
+    if (is_keyword(lx, "checkpoint")) {
+        s->kind = S_CHECKPOINT;
+        TRY(lex_next(lx));
+        return parse_block(p, &s->body);
+    }
     *is = false;
-    if (!is_keyword(lx, "checkpoint")) return OK;
-    return lex_fail(lx, &at,
-                    "checkpoint: nothing is computed twice yet; leave the word "
-                    "and its braces out");
+    return OK;
 }
 
 static Status parse_stmt(DefParser *p, Stmt *s) {

@@ -227,6 +227,7 @@ static void set_place(Run *r, const Expr *at) {
     if (r->fn->file == r->model->file)
         *loc = (Loc){.file = r->fn->file, .line = at->line, .col = at->col};
     loc->amp = r->model->amp;
+    loc->region = r->model->region;
 }
 
 static Status make(Run *r, const Expr *at, Made *m, Val *out) {
@@ -926,7 +927,8 @@ Status run_block(Run *r, const Block *b) {
         case S_VAR:
         case S_WRITE:
         case S_SCOPE:
-        case S_REGION: TRY(run_model_stmt(r, s)); break;
+        case S_REGION:
+        case S_CHECKPOINT: TRY(run_model_stmt(r, s)); break;
         }
     }
     return OK;

@@ -106,6 +106,7 @@ typedef struct Loc {
     Str node;          /* model node name; may be NULL */
     bool inside;       /* of a function that the node calls: no result of it */
     unsigned char amp; /* 1 + AmpClass that its user asked for, 0: the op's */
+    int region; /* whose values backward computes again, 0: none            */
 } Loc;
 
 typedef struct Diag {

@@ -212,6 +212,20 @@ NodeId build_multi(Builder *b, OpCode op, const ValueId *in, int nin,
     return make_many(b, &n, dtypes, names);
 }
 
+NodeId build_again(Builder *b, NodeId id, const ValueId *in) {
+    Node n = *node_get(b->g, id);
+    Type few[FEW];
+    Type *given = n.nout <= FEW ? few : NEW_ARRAY(b->g->arena, Type, n.nout);
+    const char **names = NEW_ARRAY(b->g->arena, const char *, n.nout);
+    for (int i = 0; i < n.nout; i++) {
+        given[i] = *value_type(b->g, n.out[i]);
+        names[i] = value_get(b->g, n.out[i])->name;
+    }
+    n.in = (ValueId *)in; /* copied before anything is changed */
+    n.out = NULL;
+    return make_legal(b, &n, given, names);
+}
+
 NodeId build_call(Builder *b, const Fn *fn, const ValueId *in, int nin,
                   const Attr *attrs, int nattr, int nout, const DType *dtypes) {
     Node n = asked((Callee){OP_CALL, fn}, in, nin, attrs, nattr, nout);

@@ -178,7 +178,8 @@ typedef struct NodeText {
     VEC(Attr) attrs;
     VEC(Placed) types;
     uint32_t flags;
-    unsigned char amp; /* as Loc.amp */
+    unsigned char amp; /* as Loc.amp, .region */
+    int region;
 } NodeText;
 
 /* A class of autocast; AMP_NONE: the word is none. */
@@ -227,7 +228,41 @@ static Status parse_call(Parser *p, NodeText *t) {
     return OK;
 }
 
-/* {attr=value, ..} : type, .. !flag */
+/* Behind a `!`. */
+static Status parse_mark(Parser *p, NodeText *t) {
+    static const struct {
+        const char *word;
+        uint32_t flags;
+    } marks[] = {{"backward", NODE_BACKWARD},
+                 {"update", NODE_UPDATE},
+                 {"again", NODE_AGAIN}};
+    enum { MARKS = sizeof marks / sizeof *marks };
+    Lexer *lx = &p->lx;
+    int class = class_word(lx), i = 0;
+    int64_t region;
+    while (i < MARKS && !lex_is_word(lx, marks[i].word)) i++;
+    if (class < AMP_NONE)
+        t->amp = (unsigned char)(1 + class);
+    else if (i < MARKS)
+        t->flags |= marks[i].flags;
+    else if (!lex_is_word(lx, "checkpoint"))
+        return lex_fail(lx, &lx->tok,
+                        "!backward, !update, !again, !checkpoint=N, or a class "
+                        "as !full");
+    bool numbered = class == AMP_NONE && i == MARKS;
+    TRY(lex_next(lx));
+    if (!numbered) return OK;
+    TRY(lex_expect(lx, '='));
+    Token at = lx->tok;
+    TRY(lex_expect_int(lx, &region));
+    if (region < 1 || region >= INT32_MAX)
+        return lex_fail(lx, &at, "checkpoints are counted from 1");
+    t->region = (int)region;
+    if (t->region > p->model.regions) p->model.regions = t->region;
+    return OK;
+}
+
+/* {attr=value, ..} : type, .. !mark */
 static Status parse_rest(Parser *p, NodeText *t) {
     Lexer *lx = &p->lx;
     bool more = false;
@@ -251,16 +286,7 @@ static Status parse_rest(Parser *p, NodeText *t) {
                         t->names.len);
     TRY(lex_take(lx, '!', &more));
     while (more) {
-        bool back = lex_is_word(lx, "backward");
-        int class = class_word(lx);
-        if (class < AMP_NONE)
-            t->amp = (unsigned char)(1 + class);
-        else if (!back && !lex_is_word(lx, "update"))
-            return lex_fail(lx, &lx->tok,
-                            "!backward or !update, or a class as !full");
-        else
-            t->flags |= back ? NODE_BACKWARD : NODE_UPDATE;
-        TRY(lex_next(lx));
+        TRY(parse_mark(p, t));
         TRY(lex_take(lx, '!', &more));
     }
     return OK;
@@ -294,7 +320,8 @@ static Status parse_node(Parser *p) {
         if (t.types.len) types[i] = t.types.data[i].type;
     }
     Builder b = {.g = p->g, .flags = t.flags, .loc = lex_loc(&p->lx, &t.op)};
-    b.loc.amp = t.amp ? t.amp : p->amp;
+    b.loc.amp = t.amp ? t.amp : p->model.amp;
+    b.loc.region = t.region ? t.region : p->model.region;
     if (build_checked(&b, p->lx.diag, t.callee, t.in.data, t.in.len,
                       t.attrs.data, t.attrs.len, n, types, names, &id) != OK) {
         lex_show(&p->lx, &t.op);
@@ -446,7 +473,6 @@ static Status parse_write(Parser *p) {
 static Status parse_infix(Parser *p, const Token *from) {
     Lexer *lx = &p->lx;
     Stmt s;
-    p->model.amp = p->amp;
     TRY(lex_again(lx, from, true));
     TRY(parse_model_line(lx, p->m->arena, p->m, &s));
     TRY(model_run(&p->model, &s));
@@ -490,7 +516,6 @@ static Status parse_output(Parser *p) {
         TRY(lex_again(lx, &at, false));
         TRY(parse_present(p, &o.value));
     } else {
-        p->model.amp = p->amp;
         TRY(parse_model_expr(lx, p->m->arena, p->m, &e));
         TRY(model_value(&p->model, e, &o.value));
         if (!o.name && e->kind == E_NAME) o.name = e->name;
@@ -507,24 +532,40 @@ static Status parse_output(Parser *p) {
 
 static Status parse_line(Parser *p);
 
-/* autocast off { } is all that is in it with !full; on: with its op's class. */
+/* autocast off { } is all that is in it with !full; on: with its op's class.
+   checkpoint { }: with !checkpoint=N, as the outermost has. */
 static Status parse_region(Parser *p) {
     Lexer *lx = &p->lx;
-    unsigned char around = p->amp;
+    Model *e = &p->model;
+    unsigned char amp = e->amp;
+    int region = e->region;
+    bool autocast = lex_is_word(lx, "autocast");
     if (p->regions == 64)
         return lex_fail(lx, &lx->tok, "regions are not deeper than 64");
     p->regions++;
     TRY(lex_next(lx));
-    bool off = lex_is_word(lx, "off");
-    if (!off && !lex_is_word(lx, "on"))
-        return lex_fail(lx, &lx->tok, "autocast off or on");
-    TRY(lex_next(lx));
+    if (autocast) {
+        bool off = lex_is_word(lx, "off");
+        if (!off && !lex_is_word(lx, "on"))
+            return lex_fail(lx, &lx->tok, "autocast off or on");
+        TRY(lex_next(lx));
+        e->amp = off ? 1 + AMP_FULL : 0;
+    } else {
+        e->region = model_region(e);
+    }
     TRY(lex_expect(lx, '{'));
-    p->amp = off ? 1 + AMP_FULL : 0;
     while (!lex_is(lx, '}')) TRY(parse_line(p));
-    p->amp = around;
+    e->amp = amp;
+    e->region = region;
     p->regions--;
     return lex_next(lx);
+}
+
+/* The word may also be a name that is assigned to. */
+static bool is_checkpoint(const Lexer *lx) {
+    size_t at = lx->at;
+    while (at < lx->n && (lx->text[at] == ' ' || lx->text[at] == '\t')) at++;
+    return lex_is_word(lx, "checkpoint") && at < lx->n && lx->text[at] == '{';
 }
 
 static Status parse_line(Parser *p) {
@@ -544,7 +585,8 @@ static Status parse_line(Parser *p) {
     }
     if (lex_is_word(lx, "const")) return parse_const(p);
     if (lex_is_word(lx, "group")) return parse_group(p);
-    if (lex_is_word(lx, "autocast")) return parse_region(p);
+    if (lex_is_word(lx, "autocast") || is_checkpoint(lx))
+        return parse_region(p);
     if (lex_is_word(lx, "write")) {
         TRY(lex_next(lx));
         return lx->tok.kind == T_NAME ? parse_write(p) : parse_infix(p, &first);

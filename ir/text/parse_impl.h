@@ -11,7 +11,6 @@ typedef struct Parser {
     Module *m;
     Graph *g;
     int group;         /* of the nodes being read, -1: none */
-    unsigned char amp; /* Loc.amp of the region around */
     int regions;       /* how many are open                         */
     Model model;       /* for lines that are no IR */
     VEC(Token) blocks; /* the names of whose blocks were read */

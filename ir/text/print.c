@@ -303,8 +303,10 @@ static void print_node(StrBuf *sb, const Graph *g, const Node *n) {
         put_typed(sb, g, value_get(g, n->out[i]));
     }
     if (n->loc.amp) sb_printf(sb, " !%s", amp_class_text[n->loc.amp - 1]);
+    if (n->loc.region) sb_printf(sb, " !checkpoint=%d", n->loc.region);
     if (n->flags & NODE_BACKWARD) sb_puts(sb, " !backward");
     if (n->flags & NODE_UPDATE) sb_puts(sb, " !update");
+    if (n->flags & NODE_AGAIN) sb_puts(sb, " !again");
     sb_puts(sb, "\n");
 }
 

@@ -1,12 +1,15 @@
 /* policy.c: --amp-policy FILE, and the model's own `policy` block before it:
-   autocast classes that the user gives to nodes.
+   autocast classes that the user gives to nodes, and checkpoint regions.
    Before:  %y = softmax %x {axis=1} : f32[4,8]
    After:   %y = softmax %x {axis=1} : f32[4,8] !low       with "op softmax low"
    A line is `op NAME CLASS` (NAME of ampc --list-ops or of a function, in any
    case and with or without underscores) or `node GLOB CLASS` (nodes of the
    model; where it names none, their first results), or a comment behind #.
    Later lines win; a region of the text wins over both.  Gradients of a node
-   have its class.
+   have its class.  `checkpoint GLOB`: the parts of the model that GLOB matches,
+   /encoder/layer.0 and /encoder/layer.1 of /encoder/layer.*, are regions as
+   `checkpoint { }` makes them (remat.c); a part is the shortest beginning of
+   the node's name, up to a slash or dot, that it matches.
      low      it reads 16 bits
      full     it reads and returns fp32; fullout: returns
      widest, follow, any: whatever is cheapest, also where fp32 was due
@@ -18,14 +21,18 @@
 #include "passes/passes.h"
 
 typedef struct Rule {
-    bool op;
+    enum { RULE_OP, RULE_NODE, RULE_CHECKPOINT } kind;
     Str name; /* or glob */
     AmpClass class;
     Loc loc;
     bool used;
 } Rule;
 
-typedef VEC(Rule) Rules;
+typedef struct Rules {
+    VEC(Rule) list;
+    VEC(Str) parts; /* that are regions */
+    int regions;    /* of the text */
+} Rules;
 
 static bool same_letters(const char *a, const char *b) {
     for (;; a++, b++) {
@@ -37,11 +44,8 @@ static bool same_letters(const char *a, const char *b) {
     }
 }
 
-static bool applies(const Rule *r, const Graph *g, const Node *n) {
-    const char *name =
-        n->loc.node ? n->loc.node : value_get(g, n->out[0])->name;
-    if (r->op) return same_letters(r->name, node_info(n)->text);
-    return name && glob_match(r->name, name);
+static Str name_of(const Graph *g, const Node *n) {
+    return n->loc.node ? n->loc.node : value_get(g, n->out[0])->name;
 }
 
 /* Words of a line, in place; how many. */
@@ -58,19 +62,23 @@ static int split(char *line, char **word, int max) {
 }
 
 static Status read_line(char *line, Loc loc, Rules *rules, PassCtx *cx) {
+    static const char *const kinds[] = {"op", "node", "checkpoint"};
     char *word[3];
-    int n = split(line, word, 3), class = 0;
+    int n = split(line, word, 3), kind = 0, class = 0;
     if (!n) return OK;
-    if (n != 3 || (strcmp(word[0], "op") && strcmp(word[0], "node")))
-        return fail(cx->diag, loc, "'op NAME CLASS' or 'node GLOB CLASS'");
-    while (class < AMP_NONE && strcmp(word[2], amp_class_text[class])) class ++;
+    while (kind < 3 && strcmp(word[0], kinds[kind])) kind++;
+    if (n != (kind == RULE_CHECKPOINT ? 2 : 3) || kind == 3)
+        return fail(cx->diag, loc,
+                    "'op NAME CLASS', 'node GLOB CLASS' or 'checkpoint GLOB'");
+    Rule r = {.kind = kind, .name = intern(word[1]), .loc = loc};
+    while (n == 3 && class < AMP_NONE && strcmp(word[2], amp_class_text[class]))
+        class ++;
     if (class == AMP_NONE)
         return fail(cx->diag, loc,
                     "'%s' is no class: low, full, fullout, widest, follow, any",
                     word[2]);
-    Rule r = {!strcmp(word[0], "op"), intern(word[1]), (AmpClass) class, loc,
-              false};
-    vec_push(cx->scratch, rules, r);
+    r.class = (AmpClass) class;
+    vec_push(cx->scratch, &rules->list, r);
     return OK;
 }
 
@@ -103,33 +111,75 @@ static Status read_rules(Rules *rules, PassCtx *cx) {
     return OK;
 }
 
-static void apply(const Graph *g, Node *n, Rules *rules) {
+/* The region of the part that a node belongs to; 0: GLOB matches none. */
+static int region_of(Rules *rules, const char *glob, Str name, Arena *a) {
+    for (size_t n = 1; name && *name && name[n - 1]; n++) {
+        Str part = !name[n] || name[n] == '/' || name[n] == '.'
+                       ? intern_n(name, n)
+                       : NULL;
+        int i = 0;
+        if (!part || !glob_match(glob, part)) continue;
+        while (i < rules->parts.len && rules->parts.data[i] != part) i++;
+        if (i == rules->parts.len) vec_push(a, &rules->parts, part);
+        return rules->regions + 1 + i;
+    }
+    return 0;
+}
+
+static void apply(const Graph *g, Node *n, Rules *rules, Arena *a) {
     unsigned char amp = 0;
-    for (int i = 0; i < rules->len; i++) {
-        Rule *r = &rules->data[i];
-        if (!applies(r, g, n)) continue;
+    int region = 0, found;
+    Str name = name_of(g, n);
+    for (int i = 0; i < rules->list.len; i++) {
+        Rule *r = &rules->list.data[i];
+        switch (r->kind) {
+        case RULE_OP:
+            if (!same_letters(r->name, node_info(n)->text)) continue;
+            break;
+        case RULE_NODE:
+            if (!name || !glob_match(r->name, name)) continue;
+            break;
+        case RULE_CHECKPOINT:
+            found = region_of(rules, r->name, name, a);
+            if (!found) continue;
+            region = found;
+        }
         r->used = true;
-        amp = (unsigned char)(1 + r->class);
+        if (r->kind != RULE_CHECKPOINT) amp = (unsigned char)(1 + r->class);
     }
     if (!n->loc.amp) n->loc.amp = amp;
+    if (!n->loc.region) n->loc.region = region;
+}
+
+static int last_region(const Module *m) {
+    int last = 0;
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        for (int k = 0; k < g->order.len; k++) {
+            int region = node_get(g, g->order.data[k])->loc.region;
+            if (region > last) last = region;
+        }
+    }
+    return last;
 }
 
 Status pass_policy(Module *m, PassCtx *cx) {
-    Rules rules = {0};
+    static const char *const what[] = {"op", "node", "part"};
+    Rules rules = {.regions = last_region(m)};
     Status s = OK;
     TRY(read_block(m, &rules, cx));
     TRY(read_rules(&rules, cx));
-    if (!rules.len) return OK;
+    if (!rules.list.len) return OK;
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         for (int k = 0; k < g->order.len; k++)
-            apply(g, node_get(g, g->order.data[k]), &rules);
+            apply(g, node_get(g, g->order.data[k]), &rules, cx->scratch);
     }
-    for (int i = 0; i < rules.len; i++) {
-        const Rule *r = &rules.data[i];
+    for (int i = 0; i < rules.list.len; i++) {
+        const Rule *r = &rules.list.data[i];
         if (!r->used)
             s = fail(cx->diag, r->loc, "no %s of the model is '%s'",
-                     r->op ? "op" : "node", r->name);
+                     what[r->kind], r->name);
     }
     return s;
 }

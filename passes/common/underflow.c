@@ -28,10 +28,10 @@ static ValueId wide(Underflow *u, ValueId v) {
     return value_dtype(u->g, v) == DT_F16 ? b_cast(&u->b, v, DT_F32) : v;
 }
 
-/* Nodes of forward stay as they are. */
+/* What forward computes stays as it is. */
 static void widen_node(Underflow *u, NodeId id) {
     Node n = *node_get(u->g, id); /* building moves the pool */
-    if (!(n.flags & NODE_BACKWARD)) return;
+    if (!(n.flags & NODE_BACKWARD) || n.flags & NODE_AGAIN) return;
     ValueId *in = NEW_ARRAY(u->scratch, ValueId, n.nin);
     DType *out = NEW_ARRAY(u->scratch, DType, n.nout);
     u->b.loc = n.loc;

@@ -121,22 +121,14 @@ static bool copied_to_users(Prep *p, const Node *n) {
     return k == KIND_ELEM && rereads_cheaply(p->g, n) && !follows_work(p, n);
 }
 
-/* A second node like `id`, in the reader's part of the step; its name follows
-   from the first's. */
+/* A second node like `id`, in the reader's part of the step. */
 static NodeId copy_node(Graph *g, NodeId id, uint32_t flags) {
     int at = g->order.len;
-    Node n = *node_get(g, id);
-    Builder b = {.g = g, .flags = n.flags | flags, .loc = n.loc};
-    TypeId t = value_get(g, n.out[0])->type;
-    const char *name = value_get(g, n.out[0])->name;
-    ValueId v;
-    if (op_info[n.op].kind == KIND_GEN)
-        v = build_gen(&b, n.op, n.in, n.nin, n.attrs, n.nattr, t, name);
-    else
-        v = build(&b, n.op, n.in, n.nin, n.attrs, n.nattr, type_get(t)->dtype,
-                  name);
+    const Node *n = node_get(g, id);
+    Builder b = {.g = g, .flags = n->flags | flags, .loc = n->loc};
+    NodeId twin = build_again(&b, id, n->in);
     g->order.len = at;
-    return value_get(g, v)->def;
+    return twin;
 }
 
 /* Reader `user` gets its own copy of what makes its operands; back to front,

@@ -162,7 +162,7 @@ TEST_CASE(cli, mistakes_of_blocks_have_a_place) {
         {"train m { dump_ir = x }", "--dump-ir: is for the command line"},
         {"train n { loss = mse }", "1:7: error: there is no model 'n'"},
         {"train m { loss = mse", "2:1: error: --model: '=' expected"},
-        {"policy m { op relu }", "1:12: error: 'op NAME CLASS' or"},
+        {"policy m { op relu }", "1:12: error: 'op NAME CLASS', "},
         {"policy m { op tanh low }", "1:12: error: no op of the model is"}};
     check_text(1, "2:1: error: '}' expected, found end of file",
                "train m { loss = mse\n", "");

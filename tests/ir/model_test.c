@@ -255,7 +255,7 @@ TEST_CASE(model, mistakes_have_a_place) {
         {LINE("buffer b: f32[2] write b = x"),
          "error: the variable is f32[2], the value f32[2,3]"},
         {LINE("autocast up { }"), "2:12: error: autocast off or on"},
-        {LINE("checkpoint { y = x }"), "2:3: error: checkpoint: nothing is "},
+        {LINE("checkpoint y"), "2:14: error: '{' expected"},
         {LINE("y = normal(1)\n  z = relu(y)"),
          "3:7: error: a tensor or a number expected, found an initialiser"},
         {"model m(x: f32[2]) { return x }\nmodel n(x: f32[2]) { return x }",

@@ -408,7 +408,7 @@ TEST_CASE(parse, mistakes) {
         {"graph g() { %y = trilu 1 {k=1.5} }", "an integer expected"},
         {"graph g() { %y = trilu 1 {k=1, k=2} }", "given twice"},
         {"graph g() { %y = exp 1 : f32[], f32[] }", "2 types for 1 results"},
-        {"graph g() { %y = exp 1 !forward }", "!backward or !update"},
+        {"graph g() { %y = exp 1 !forward }", "!checkpoint=N"},
         {"graph g() { %y = exp 1:f99 }", "unknown dtype 'f99'"},
         {"graph g() { %y = abs 300:u8 }", "300 is outside u8"},
         {"graph g() { %y = abs -1:u64 }", "outside u64"},

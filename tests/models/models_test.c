@@ -201,3 +201,72 @@ TEST_CASE(models, gpt_trains_as_pytorch) {
                PLAIN "--dim B=2 --dim T=8 --dim VOCAB=20 --dim D=16 "
                      "--dim HEADS=2 --dim L=2");
 }
+
+/* ---- computed again ------------------------------------------------------ */
+
+/* The text of a model, its loop's line `call` inside a region. */
+static char *with_region(const char *file, const char *call) {
+    char path[200];
+    size_t n;
+    snprintf(path, sizeof path, "models/%s", file);
+    char *text = test_read_file(test_data_path(path), &n);
+    REQUIRE(text && (text = realloc(text, n + 32)));
+    text[n] = 0;
+    char *at = strstr(text, call), *end = at ? strchr(at, '\n') : NULL;
+    REQUIRE(at && end);
+    memmove(end + 15, end, strlen(end) + 1);
+    memmove(at + 13, at, (size_t)(end - at));
+    memcpy(at, "checkpoint { ", 13);
+    memcpy(end + 13, " }", 2);
+    return text;
+}
+
+/* All variables after three steps; the arena's bytes. */
+static void *trained(const char *text, const char *options, int integers,
+                     size_t *bytes, uint64_t *arena) {
+    ampc_module_info info = {.size = sizeof info};
+    Compiled c = compile_text(text, options);
+    ampc_session *s = open_threads(&c, 2);
+    Batch b = make_batch(&c, "train", integers);
+    for (int i = 0; i < 3; i++) step_ok(&c, s, b.in, b.n);
+    void *state = read_all(&c, s, ~0u, bytes);
+    REQUIRE(!c.api->describe(c.api->module, &info));
+    *arena = info.arena;
+    c.api->close(s);
+    free_batch(&b);
+    compiled_close(&c);
+    return state;
+}
+
+/* Dropout included. */
+static void same_bits(const char *file, const char *call, int integers,
+                      const char *options) {
+    static const char *const remat[] = {"none", "auto"};
+    char *region = with_region(file, call), with[400];
+    size_t bytes[2];
+    uint64_t arena[2];
+    void *state[2];
+    for (int i = 0; i < 2; i++) {
+        snprintf(with, sizeof with,
+                 "--precision fp32 --target cpu:x86-64-v2 "
+                 "--lr-schedule constant --remat %s %s",
+                 remat[i], options);
+        state[i] = trained(region, with, integers, &bytes[i], &arena[i]);
+        CHECK(bytes[i] == bytes[0]);
+        CHECK_MEM(state[i], state[0], bytes[0]);
+    }
+    CHECK_MSG(arena[1] < arena[0], "%s: %llu bytes, kept %llu", file,
+              (unsigned long long)arena[1], (unsigned long long)arena[0]);
+    for (int i = 0; i < 2; i++) free(state[i]);
+    free(region);
+}
+
+TEST_CASE(models, checkpoints_of_gpt_have_the_same_bits) {
+    same_bits("gpt.amp", "x = block(", 20,
+              "--dim B=2 --dim T=16 --dim VOCAB=20 --dim D=32 --dim HEADS=2 "
+              "--dim L=4 --dim DROP=20");
+}
+
+TEST_CASE(models, checkpoints_of_resnet18_have_the_same_bits) {
+    same_bits("resnet18.amp", "x = basic_block(", 10, "--dim B=4 --dim W=4");
+}
