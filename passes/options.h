@@ -7,7 +7,7 @@
 
 typedef enum Precision { PREC_FP32, PREC_BF16, PREC_FP16 } Precision;
 
-typedef enum Remat { REMAT_AUTO, REMAT_NONE } Remat;
+typedef enum Remat { REMAT_AUTO, REMAT_NONE, REMAT_BYTES } Remat;
 
 typedef enum Placement { PLACE_EXACT, PLACE_PYTORCH } Placement;
 
@@ -102,6 +102,7 @@ typedef struct Options {
     bool keep_batchnorm, master_weights; /* .. but for these */
     Placement placement;
     Remat remat;
+    int64_t remat_bytes;       /* REMAT_BYTES */
     VEC(Objective) objectives; /* at least one */
     bool loss_given;           /* --loss was */
     bool only_given;           /* an option of the only objective was */

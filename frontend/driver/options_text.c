@@ -170,9 +170,11 @@ static Status set_precision(Options *o, Spec *s) {
 static Status set_remat(Options *o, Spec *s) {
     static const char *const words[] = {"auto", "none", NULL};
     int i = find_word(words, s->text);
-    if (i < 0) return usage(s, "'%s' is neither auto nor none", s->text);
-    o->remat = (Remat)i;
-    return OK;
+    o->remat = i < 0 ? REMAT_BYTES : (Remat)i;
+    if (i >= 0) return OK;
+    if (!strchr("0123456789", s->text[0]) || !s->text[0])
+        return usage(s, "'%s' is none of auto, none, BYTES", s->text);
+    return read_integer(s, s->text, 1, INT64_MAX, &o->remat_bytes);
 }
 
 static Status set_placement(Options *o, Spec *s) {

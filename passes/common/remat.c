@@ -15,12 +15,20 @@
        large value, whose result no product or routine of backward wants in
        memory.  Its readers then read that value instead.
    --remat none: nothing, in regions neither.
+   --remat BYTES: what is kept, with the greatest part that is computed again at
+   once, is to be at most so much.  One after the other are tried
+     - what is free
+     - that, wanted in memory or not
+     - regions of the compiler's, 2 to 32 as long ones between narrow places of
+       forward: of the first ones as few as suffice.
    requires     stage PRIMITIVE, types chosen
    establishes  backward nodes with !again                                   */
 #include "passes/common/mincut.h"
 #include "passes/passes.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { KEPT_BYTES, WORK };
 
@@ -28,6 +36,9 @@ enum { KEPT_BYTES, WORK };
    NodeId.i, low: it is computed again. */
 typedef struct Again {
     Graph *g;
+    bool stores;  /* what is free may be wanted in memory                 */
+    int *part;    /* by NodeId.i: the compiler's region, 0: none          */
+    int64_t kept; /* bytes of the solution                                */
     Arena *a;
     Cut *cut;
     bool *low;
@@ -49,12 +60,16 @@ static bool is_view(const Node *n) { return op_info[n->op].kind == KIND_VIEW; }
 
 /* ---- what may be computed again ------------------------------------------ */
 
-/* Casts that the compiler puts in belong to what they cast, as views do. */
-static int region_of(const Graph *g, const Node *n) {
+/* The user's, else the compiler's.  Casts that the compiler puts in belong to
+   what they cast, as views do. */
+static int region_of(const Again *r, NodeId id) {
+    const Node *n = node_get(r->g, id);
     while (!n->loc.region && (is_view(n) || n->op == OP_CAST) &&
-           is_forward(g, n->in[0]))
-        n = node_get(g, value_get(g, n->in[0])->def);
-    return n->loc.region;
+           is_forward(r->g, n->in[0])) {
+        id = value_get(r->g, n->in[0])->def;
+        n = node_get(r->g, id);
+    }
+    return n->loc.region ? n->loc.region : -r->part[id.i];
 }
 
 static void note_readers(Again *r) {
@@ -65,11 +80,11 @@ static void note_readers(Again *r) {
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k].i ? view_root(g, n->in[k]) : NO_VALUE;
             if (!is_forward(g, v)) continue;
-            const Node *maker = node_get(g, value_get(g, v)->def);
             if (n->flags & NODE_BACKWARD)
                 r->material[v.i] |= kind == KIND_ANCHOR || kind == KIND_LIB;
             else
-                r->leaves[v.i] |= region_of(g, maker) != region_of(g, n);
+                r->leaves[v.i] |= region_of(r, value_get(g, v)->def) !=
+                                  region_of(r, g->order.data[i]);
         }
     }
     for (int i = 0; graph_root(g, i); i++)
@@ -87,7 +102,8 @@ static bool is_free(const Again *r, const Node *n, ValueId *from) {
     OpKind kind = op_info[n->op].kind;
     *from = NO_VALUE;
     if ((kind != KIND_ELEM && kind != KIND_GEN) ||
-        op_info[n->op].cost > COST_LONG || r->material[n->out[0].i])
+        op_info[n->op].cost > COST_LONG ||
+        (r->material[n->out[0].i] && !r->stores))
         return false;
     for (int k = 0; k < n->nin; k++) {
         ValueId v = r->from[view_root(g, n->in[k]).i];
@@ -100,6 +116,7 @@ static bool is_free(const Again *r, const Node *n, ValueId *from) {
 
 static void note_free(Again *r) {
     const Graph *g = r->g;
+    memset(r->free, 0, (size_t)g->nodes.len * sizeof *r->free);
     for (int v = 0; v < r->nodes; v++) r->from[v].i = (uint32_t)v;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
@@ -116,7 +133,7 @@ static bool may_again(const Again *r, NodeId id) {
     bool leaves = false;
     if (is_view(n)) return true;
     for (int k = 0; k < n->nout; k++) leaves |= r->leaves[n->out[k].i];
-    if (region_of(r->g, n)) return !leaves && n->op != OP_RANK_SUM;
+    if (region_of(r, id)) return !leaves && n->op != OP_RANK_SUM;
     return r->free[id.i];
 }
 
@@ -127,7 +144,7 @@ static void add_node(Again *r, NodeId id) {
     const Node *n = node_get(g, id);
     int again = r->nodes + (int)id.i;
     bool may = may_again(r, id);
-    bool must = is_view(n) || (may && region_of(g, n));
+    bool must = is_view(n) || (may && region_of(r, id));
     CutCost work = {{0}};
     if (!may) {
         cut_force(r->cut, again, false);
@@ -150,10 +167,24 @@ static void add_node(Again *r, NodeId id) {
     }
 }
 
+static int64_t bytes_of(const Graph *g, ValueId v) {
+    return type_bytes(value_type(g, v));
+}
+
+/* Whether forward leaves v for backward. */
+static bool is_kept(const Again *r, ValueId v) {
+    if (!is_forward(r->g, v) || !r->low[v.i]) return false;
+    NodeId id = value_get(r->g, v)->def;
+    return !r->low[r->nodes + (int)id.i] && !is_view(node_get(r->g, id));
+}
+
 static void solve(Again *r) {
     const Graph *g = r->g;
     int n = r->nodes + g->nodes.len;
     CutCost total;
+    memset(r->leaves, 0, (size_t)r->nodes * sizeof *r->leaves);
+    note_readers(r);
+    note_free(r);
     r->cut = cut_new(r->a, n);
     r->low = NEW_ARRAY(r->a, bool, n);
     for (int i = 0; i < g->order.len; i++) {
@@ -165,6 +196,114 @@ static void solve(Again *r) {
     }
     bool possible = cut_solve(r->cut, r->low, &total);
     ASSERT(possible && "what must be computed again may be");
+    r->kept = 0;
+    for (uint32_t v = 1; v < (uint32_t)r->nodes; v++)
+        if (is_kept(r, (ValueId){v})) r->kept += bytes_of(g, (ValueId){v});
+}
+
+/* ---- a budget ------------------------------------------------------------ */
+
+/* Forward in the order that it runs in, with what is kept where nothing but
+   what is free is computed again. */
+typedef struct Line {
+    NodeId *node;
+    int n;
+    bool *kept;     /* by ValueId.i */
+    int64_t *made;  /* [n + 1] kept bytes that the nodes before make         */
+    int64_t *cross; /* [n + 1] bytes made before and read from there on      */
+} Line;
+
+static Line line_new(const Again *r) {
+    const Graph *g = r->g;
+    Line l = {.node = NEW_ARRAY(r->a, NodeId, g->order.len + 1),
+              .kept = NEW_ARRAY(r->a, bool, r->nodes),
+              .made = NEW_ARRAY(r->a, int64_t, g->order.len + 2),
+              .cross = NEW_ARRAY(r->a, int64_t, g->order.len + 2)};
+    int *last = NEW_ARRAY(r->a, int, r->nodes); /* by root: + 1, its reader */
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (n->flags) continue;
+        for (int k = 0; k < n->nin; k++)
+            if (n->in[k].i) last[view_root(g, n->in[k]).i] = l.n + 1;
+        l.node[l.n++] = g->order.data[i];
+    }
+    for (int i = 0; i < l.n; i++) {
+        const Node *n = node_get(g, l.node[i]);
+        l.made[i + 1] = l.made[i];
+        for (int k = 0; k < n->nout; k++) {
+            int64_t bytes = is_view(n) ? 0 : bytes_of(g, n->out[k]);
+            l.kept[n->out[k].i] = is_kept(r, n->out[k]);
+            if (l.kept[n->out[k].i]) l.made[i + 1] += bytes;
+            if (last[n->out[k].i] <= i + 1) continue;
+            l.cross[i + 1] += bytes;
+            l.cross[last[n->out[k].i]] -= bytes;
+        }
+    }
+    for (int i = 0; i < l.n; i++) l.cross[i + 1] += l.cross[i];
+    return l;
+}
+
+/* The narrowest place within half a part of the end of part i of n; of several
+   the nearest to it. */
+static int end_of_part(const Line *l, int i, int n) {
+    int64_t half = l->made[l->n] / (2 * n), end = 2 * half * i, best = half + 1;
+    int found = l->n;
+    for (int at = 1; at <= l->n; at++) {
+        int64_t away = llabs(l->made[at] - end);
+        if (away > half || (best <= half && l->cross[at] > l->cross[found]) ||
+            (best <= away && l->cross[at] == l->cross[found]))
+            continue;
+        best = away;
+        found = at;
+    }
+    return found;
+}
+
+/* The first m of n parts are regions. */
+static void make_parts(Again *r, const Line *l, int m, int n) {
+    memset(r->part, 0, (size_t)r->g->nodes.len * sizeof *r->part);
+    for (int i = 1, at = 0; i <= m; i++)
+        for (int end = end_of_part(l, i, n); at < end; at++)
+            r->part[l->node[at].i] = i;
+}
+
+/* What is kept, and the most that a part makes again at once. */
+static int64_t bytes_held(const Again *r, const Line *l) {
+    int64_t most = 0, sum = 0;
+    for (int i = 0, part = 0; i < l->n; i++) {
+        const Node *n = node_get(r->g, l->node[i]);
+        if (r->part[l->node[i].i] != part) sum = 0;
+        part = r->part[l->node[i].i];
+        for (int k = 0; k < n->nout && part; k++)
+            if (l->kept[n->out[k].i] && !is_kept(r, n->out[k]))
+                sum += bytes_of(r->g, n->out[k]);
+        if (sum > most) most = sum;
+    }
+    return r->kept + most;
+}
+
+static Status fit(Again *r, PassCtx *cx) {
+    enum { PARTS = 32 };
+    int64_t budget = cx->opt->remat_bytes, least = r->kept;
+    if (least <= budget) return OK;
+    Line l = line_new(r);
+    r->stores = true;
+    solve(r);
+    least = r->kept;
+    for (int m = 1; m < PARTS; m++)
+        for (int n = PARTS; n >= 2; n /= 2) {
+            if (least <= budget) return OK;
+            if (m * n % PARTS) continue; /* m of PARTS are some of n */
+            make_parts(r, &l, m * n / PARTS, n);
+            solve(r);
+            int64_t held = bytes_held(r, &l);
+            if (held < least) least = held;
+        }
+    if (least <= budget) return OK;
+    return fail(cx->diag, (Loc){.file = r->g->module->file},
+                "--remat %" PRId64 ": graph %s needs %" PRId64
+                " bytes for what backward reads",
+                budget, r->g->name, least);
 }
 
 /* ---- the nodes of backward ----------------------------------------------- */
@@ -224,18 +363,23 @@ static void give_twins(Again *r, NodeId id, bool *done) {
     for (int k = 0; k < n->nin; k++) n->in[k] = twin_of(r, n->in[k]);
 }
 
-static void remat_graph(Graph *g, Arena *a) {
+static Status remat_graph(Graph *g, PassCtx *cx) {
+    Arena *a = cx->scratch;
     Again r = {.g = g, .a = a, .nodes = g->values.len};
+    int n = g->order.len;
+    bool any = false;
+    for (int i = 0; i < n; i++)
+        any |= node_get(g, g->order.data[i])->flags & NODE_BACKWARD;
+    if (!any) return OK;
+    r.part = NEW_ARRAY(a, int, g->nodes.len);
     r.material = NEW_ARRAY(a, bool, r.nodes);
     r.leaves = NEW_ARRAY(a, bool, r.nodes);
-    r.twin = NEW_ARRAY(a, ValueId, r.nodes);
-    r.position = graph_positions(g, a);
     r.from = NEW_ARRAY(a, ValueId, r.nodes);
     r.free = NEW_ARRAY(a, bool, g->nodes.len);
-    note_readers(&r);
-    note_free(&r);
+    r.twin = NEW_ARRAY(a, ValueId, r.nodes);
+    r.position = graph_positions(g, a);
     solve(&r);
-    int n = g->order.len;
+    if (cx->opt->remat == REMAT_BYTES) TRY(fit(&r, cx));
     NodeId *old = arena_dup(a, g->order.data, (size_t)n * sizeof *old);
     bool *done = NEW_ARRAY(a, bool, g->nodes.len);
     g->order.len = 0;
@@ -244,11 +388,12 @@ static void remat_graph(Graph *g, Arena *a) {
             give_twins(&r, old[i], done);
         vec_push(g->arena, &g->order, old[i]);
     }
+    return OK;
 }
 
 Status pass_remat(Module *m, PassCtx *cx) {
     if (cx->opt->remat == REMAT_NONE) return OK;
     for (int i = 0; i < m->graphs.len; i++)
-        remat_graph(m->graphs.data[i], cx->scratch);
+        TRY(remat_graph(m->graphs.data[i], cx));
     return OK;
 }

@@ -83,6 +83,8 @@ static const Bound bounds[] = {
     {"--clip-value", "1e-30", "0"},
     {"--clip-value", "1", "1x"},
     {"--accumulate", "1", "0"},
+    {"--remat", "1", "0"},
+    {"--remat", "none", "most"},
     {"--accumulate", "16777216", "16777217"},
     {"--accumulate", "2", "2.5"},
     {"--seed", "0", "-1"},

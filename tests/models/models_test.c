@@ -238,35 +238,42 @@ static void *trained(const char *text, const char *options, int integers,
     return state;
 }
 
-/* Dropout included. */
+/* Dropout included: everything kept; regions; a budget in bytes. */
 static void same_bits(const char *file, const char *call, int integers,
-                      const char *options) {
-    static const char *const remat[] = {"none", "auto"};
-    char *region = with_region(file, call), with[400];
-    size_t bytes[2];
-    uint64_t arena[2];
-    void *state[2];
-    for (int i = 0; i < 2; i++) {
+                      const char *options, const char *budget) {
+    const char *remat[] = {"none", "auto", budget};
+    char *region = with_region(file, call), path[200], with[400];
+    size_t bytes[3];
+    uint64_t arena[3];
+    void *state[3];
+    snprintf(path, sizeof path, "models/%s", file);
+    char *plain = test_read_file(test_data_path(path), bytes);
+    for (int i = 0; i < 3; i++) {
         snprintf(with, sizeof with,
                  "--precision fp32 --target cpu:x86-64-v2 "
                  "--lr-schedule constant --remat %s %s",
                  remat[i], options);
-        state[i] = trained(region, with, integers, &bytes[i], &arena[i]);
+        state[i] = trained(i == 1 ? region : plain, with, integers, &bytes[i],
+                           &arena[i]);
         CHECK(bytes[i] == bytes[0]);
         CHECK_MEM(state[i], state[0], bytes[0]);
+        CHECK_MSG(!i || arena[i] < arena[0], "%s, %s: %llu bytes, kept %llu",
+                  file, remat[i], (unsigned long long)arena[i],
+                  (unsigned long long)arena[0]);
     }
-    CHECK_MSG(arena[1] < arena[0], "%s: %llu bytes, kept %llu", file,
-              (unsigned long long)arena[1], (unsigned long long)arena[0]);
-    for (int i = 0; i < 2; i++) free(state[i]);
+    for (int i = 0; i < 3; i++) free(state[i]);
     free(region);
+    free(plain);
 }
 
 TEST_CASE(models, checkpoints_of_gpt_have_the_same_bits) {
     same_bits("gpt.amp", "x = block(", 20,
               "--dim B=2 --dim T=16 --dim VOCAB=20 --dim D=32 --dim HEADS=2 "
-              "--dim L=4 --dim DROP=20");
+              "--dim L=4 --dim DROP=20",
+              "100000");
 }
 
 TEST_CASE(models, checkpoints_of_resnet18_have_the_same_bits) {
-    same_bits("resnet18.amp", "x = basic_block(", 10, "--dim B=4 --dim W=4");
+    same_bits("resnet18.amp", "x = basic_block(", 10, "--dim B=4 --dim W=4",
+              "600000");
 }
