@@ -27,6 +27,8 @@ Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
    user names; graphs keep their names. */
 Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
                   size_t n, const Options *opt, bool passes, Module **out);
+/* The text in its one layout, comments kept; any bytes. */
+void amp_format(const char *text, size_t n, StrBuf *out);
 
 /* opt->heads: an ONNX file's bytes with fresh last layers, in the arena; those
    of no ONNX file stay as they are. */

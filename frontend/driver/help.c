@@ -11,7 +11,8 @@ const char help_ampc[] =
     "       ampc export OUT.so [--load CKPT] -o MODEL.onnx   trained weights "
     "in the\n"
     "                                       model's own ONNX graph\n"
-    "       ampc fmt FILE.amp\n"
+    "       ampc fmt [--expand] FILE.amp    a text in its one layout, or as "
+    "IR\n"
     "       ampc --list-ops | --list-passes | --help | --version\n"
     "\n"
     "compile options\n"
@@ -23,9 +24,10 @@ const char help_ampc[] =
     "  --placement exact|pytorch   least cost (default), or as torch.autocast\n"
     "  --amp-policy FILE       lines: op NAME CLASS | node GLOB CLASS | "
     "checkpoint GLOB\n"
-    "  --remat auto|none       backward computes again what is free, and "
+    "  --remat auto|none|BYTES backward computes again what is free, and "
     "checkpoint\n"
-    "                          regions (default); or nothing\n"
+    "                          regions (default); nothing; as much as keeps so "
+    "few bytes\n"
     "  --loss L[,k=v][:OUTPUT] auto (default), cross_entropy[,axis=,"
     "ignore_index=,\n"
     "                          label_smoothing=,class_weights=W/W/...], nll, "
@@ -158,6 +160,11 @@ const char help_export[] =
     "  -o MODEL.onnx   the model's own graph with these weights, in inference\n"
     "                  form\n";
 
-const char help_fmt[] = "usage: ampc fmt MODEL.amp|MODEL.onnx\n"
-                        "\n"
-                        "Prints the model as IR text in its one form.\n";
+const char help_fmt[] =
+    "usage: ampc fmt MODEL.amp\n"
+    "       ampc fmt --expand MODEL.amp|MODEL.onnx [--dim NAME=N]\n"
+    "\n"
+    "Prints the text in its one layout, comments kept.  --expand prints what "
+    "it\n"
+    "stands for: layers and loops expanded into lines of IR, which read again\n"
+    "are the same graph.\n";

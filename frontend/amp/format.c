@@ -1,0 +1,323 @@
+/* format.c: the layout of a text, as `ampc fmt` prints it.
+
+   Lines stay lines and comments stay comments.  A line is indented by two
+   columns a block; one that goes on with a statement keeps its distance from
+   the first.  Between words of the language there is one blank, around binary
+   operators and `=` too, but not where `=` gives an attribute, nor inside of
+   brackets, types and ranges.  In a line of IR, and in the values of a block
+   `train` or `policy`, blanks are only made one; the keys of a block `train`
+   have their `=` in one column.  A comment behind a line has two blanks before
+   it, and more than one empty line is one.
+   Formatting what is formatted changes nothing.                             */
+#include "frontend/frontend.h"
+
+#include <ctype.h>
+#include <string.h>
+
+typedef enum PieceKind {
+    P_WORD, /* letters, digits, _ */
+    P_NUMBER,
+    P_TEXT, /* "..", and %name */
+    P_OPEN,
+    P_CLOSE,
+    P_MARK, /* operators and the rest */
+    P_COMMENT
+} PieceKind;
+
+typedef struct Piece {
+    PieceKind kind;
+    const char *at;
+    size_t n;
+    bool spaced; /* blanks stood before it */
+} Piece;
+
+enum { MAX_OPEN = 128 };
+
+typedef struct Layout {
+    Arena *a;
+    StrBuf *out;
+    VEC(Piece) line;
+    char open[MAX_OPEN]; /* brackets around: {, (, [, or t of a type, o of a
+                            variable's options */
+    int nopen;
+    int raw;         /* braces of a block `train` or `policy` around, 0: none */
+    bool train;      /* .. is a train block */
+    bool goes_on;    /* the last line is no whole statement */
+    bool header;     /* of a definition, as far as its block */
+    int first, last; /* column of its first line: as it was, as it is */
+    size_t key;      /* of a train block: its widest key */
+    bool blank;      /* an empty line is due */
+} Layout;
+
+/* ---- pieces -------------------------------------------------------------- */
+
+static bool is_name(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+/* The piece at s. */
+static Piece take_piece(const char *s, const char *end) {
+    static const char *const pairs[] = {
+        "..", "->", "==", "!=", "<=", ">=", "//"};
+    Piece p = {P_MARK, s, 1, false};
+    bool digit = isdigit((unsigned char)*s) != 0;
+    if (*s == '#') {
+        p.kind = P_COMMENT;
+        p.n = (size_t)(end - s);
+        while (p.n && isspace((unsigned char)s[p.n - 1])) p.n--;
+    } else if (*s == '"' ||
+               (*s == '%' && end - s > 1 && (is_name(s[1]) || s[1] == '"'))) {
+        const char *q = s + (*s == '%');
+        p.kind = P_TEXT;
+        if (*q == '"') {
+            for (q++; q < end && *q != '"'; q++) q += *q == '\\' && q + 1 < end;
+            q += q < end;
+        } else {
+            while (q < end && (is_name(*q) || (*q && strchr(".-/:", *q)))) q++;
+        }
+        p.n = (size_t)(q - s);
+    } else if (digit || is_name(*s)) {
+        p.kind = digit ? P_NUMBER : P_WORD;
+        for (; s + p.n < end; p.n++) {
+            char c = s[p.n], before = s[p.n - 1];
+            bool range = c == '.' && s + p.n + 1 < end && s[p.n + 1] == '.';
+            bool sign =
+                (c == '-' || c == '+') && (before == 'e' || before == 'E');
+            if (!is_name(c) && !(digit && ((c == '.' && !range) || sign)))
+                break;
+        }
+    } else if (*s && strchr("([{", *s)) {
+        p.kind = P_OPEN;
+    } else if (*s && strchr(")]}", *s)) {
+        p.kind = P_CLOSE;
+    } else {
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+            if (end - s > 1 && !memcmp(s, pairs[i], 2)) p.n = 2;
+    }
+    return p;
+}
+
+static void split_line(Layout *l, const char *s, const char *end) {
+    bool spaced = false;
+    l->line.len = 0;
+    while (s < end) {
+        if (*s == ' ' || *s == '\t' || *s == '\r') {
+            spaced = true;
+            s++;
+            continue;
+        }
+        Piece p = take_piece(s, end);
+        p.spaced = spaced;
+        spaced = false;
+        s += p.n;
+        vec_push(l->a, &l->line, p);
+    }
+}
+
+static bool is(const Piece *p, const char *text) {
+    return p && p->n == strlen(text) && !memcmp(p->at, text, p->n);
+}
+
+static bool is_any(const Piece *p, const char *const *words, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (is(p, words[i])) return true;
+    return false;
+}
+
+/* A word of the language, no name. */
+static bool is_keyword(const Piece *p) {
+    static const char *const words[] = {"if",     "else",    "for",   "in",
+                                        "and",    "or",      "not",   "return",
+                                        "param",  "require", "write", "scope",
+                                        "frozen", "buffer",  "state"};
+    return p && p->kind == P_WORD &&
+           is_any(p, words, sizeof words / sizeof *words);
+}
+
+static bool is_variable(const Piece *p) {
+    static const char *const words[] = {"param", "frozen", "buffer", "state"};
+    return p && is_any(p, words, sizeof words / sizeof *words);
+}
+
+/* It ends a value, so that an operator behind it has two operands. */
+static bool ends_value(const Piece *p) {
+    return p && (p->kind == P_NUMBER || p->kind == P_TEXT ||
+                 (p->kind == P_WORD && !is_keyword(p)) ||
+                 (p->kind == P_CLOSE && *p->at != '}'));
+}
+
+static bool is_operator(const Piece *p) {
+    static const char *const marks[] = {"+",  "-",  "*", "/", "//", "%", "@",
+                                        "==", "!=", "<", ">", "<=", ">="};
+    return p && p->kind == P_MARK &&
+           is_any(p, marks, sizeof marks / sizeof *marks);
+}
+
+/* ---- one line ------------------------------------------------------------ */
+
+/* IR, of which names hold what are operators elsewhere. */
+static bool is_ir(const Layout *l) {
+    static const char *const words[] = {"graph", "module", "const", "group"};
+    if (is_any(l->line.data, words, sizeof words / sizeof *words)) return true;
+    for (int i = 0; i < l->line.len; i++)
+        if (*l->line.data[i].at == '%' && l->line.data[i].n > 1) return true;
+    return false;
+}
+
+static char around(const Layout *l) {
+    return l->nopen ? l->open[l->nopen - 1] : '{';
+}
+
+/* Whether a blank stands between p, which `before` stands before, and q. */
+static bool is_spaced(const Layout *l, const Piece *before, const Piece *p,
+                      const Piece *q) {
+    char in = around(l), c = *q->at;
+    if (q->kind == P_COMMENT) return true;
+    if (is(p, "(") || is(p, "[") || is(q, ")") || is(q, "]")) return false;
+    if (is(p, ",")) return in != 't';
+    if (is(q, ",") || is(q, ";") || is(q, ":") || is(q, "?")) return false;
+    if (is(q, "{")) return true;
+    if (is(p, "..") || is(q, "..") || is(p, ".") || is(q, ".")) return false;
+    if (is(p, ":")) return !before || before->kind != P_NUMBER;
+    if (is(p, "{") || is(q, "}")) return in != 'o';
+    if (is(p, "=") || is(q, "=")) return in == '{' || l->header;
+    if (is_operator(p) && !ends_value(before)) return false; /* unary */
+    if (c == '(' && is(p, "grad") && (!before || is(before, "}"))) return true;
+    if (c == '(' || c == '[') return !ends_value(p);
+    return true;
+}
+
+static void open_bracket(Layout *l, const Piece *p, const Piece *before,
+                         bool variable) {
+    char c = *p->at;
+    bool type = before && before->kind == P_WORD && before->n <= 4 &&
+                !p->spaced && strchr("fibu", *before->at) &&
+                (isdigit((unsigned char)before->at[before->n - 1]) ||
+                 is(before, "bool"));
+    if (c == '[' && type) c = 't';
+    if (c == '{' && variable) c = 'o';
+    if (l->nopen < MAX_OPEN) l->open[l->nopen++] = c;
+}
+
+/* The pieces from number `from` on. */
+static void put_words(Layout *l, int from, bool as_is) {
+    const Piece *before = NULL, *p = NULL;
+    bool variable = false;
+    l->header |= is(l->line.data, "def");
+    for (int i = from; i < l->line.len; i++) {
+        const Piece *q = &l->line.data[i];
+        variable |= is_variable(q) && (!p || is(p, "{")) &&
+                    i + 1 < l->line.len && q[1].kind == P_WORD;
+        if (q->kind == P_COMMENT && p)
+            sb_puts(l->out, "  ");
+        else if (p && (as_is ? q->spaced : is_spaced(l, before, p, q)))
+            sb_puts(l->out, " ");
+        sb_putn(l->out, q->at, q->n);
+        if (q->kind == P_OPEN) open_bracket(l, q, p, variable && !as_is);
+        if (q->kind == P_CLOSE && l->nopen) l->nopen--;
+        if (is(q, "{")) l->header = false;
+        before = p;
+        p = q;
+    }
+}
+
+/* "key   = value" of a train block. */
+static bool put_entry(Layout *l) {
+    const Piece *key = l->line.data;
+    if (!l->train || l->line.len < 3 || key->kind != P_WORD ||
+        !is(key + 1, "="))
+        return false;
+    for (int i = 0; i < l->line.len; i++)
+        if (is(&key[i], ";") || is(&key[i], "}")) return false;
+    sb_putn(l->out, key->at, key->n);
+    for (size_t n = key->n; n < l->key; n++) sb_puts(l->out, " ");
+    sb_puts(l->out, " = ");
+    put_words(l, 2, true);
+    return true;
+}
+
+/* ---- lines --------------------------------------------------------------- */
+
+static int blocks(const Layout *l) {
+    int n = 0;
+    for (int i = 0; i < l->nopen; i++) n += l->open[i] == '{';
+    return n;
+}
+
+/* The widest key of the train block whose lines begin at s. */
+static size_t widest_key(const char *s, const char *end) {
+    size_t most = 0;
+    while (s < end && *s != '}') {
+        const char *stop = memchr(s, '\n', (size_t)(end - s));
+        size_t n = 0;
+        while (s < end && (*s == ' ' || *s == '\t')) s++;
+        if (s < end && *s == '}') break;
+        while (s + n < end && is_name(s[n])) n++;
+        if (n > most) most = n;
+        s = stop ? stop + 1 : end;
+    }
+    return most;
+}
+
+static int column_of(const char *s, const char *end) {
+    int n = 0;
+    for (; s < end && (*s == ' ' || *s == '\t'); s++) n++;
+    return n;
+}
+
+static void indent(Layout *l, int column) {
+    int own = 2 * blocks(l);
+    if (l->line.data->kind == P_CLOSE && own && !l->goes_on) own -= 2;
+    if (l->goes_on && l->line.data->kind != P_CLOSE) {
+        int more = column - l->first;
+        own = l->last + (more < 2 ? 2 : more);
+    } else {
+        l->first = column;
+        l->last = own;
+    }
+    for (int i = 0; i < own; i++) sb_puts(l->out, " ");
+}
+
+static bool goes_on(const Layout *l) {
+    int n = l->line.len;
+    while (n && l->line.data[n - 1].kind == P_COMMENT) n--;
+    const Piece *p = n ? &l->line.data[n - 1] : NULL;
+    return p && (l->header || around(l) != '{' || is(p, ",") || is(p, "=") ||
+                 is_operator(p) || is(p, "and") || is(p, "or"));
+}
+
+static void put_line(Layout *l, const char *s, const char *end,
+                     const char *rest, const char *text_end) {
+    split_line(l, s, end);
+    if (!l->line.len) {
+        l->blank = l->out->len > 0;
+        return;
+    }
+    if (l->blank) sb_puts(l->out, "\n");
+    l->blank = false;
+    const Piece *first = l->line.data;
+    bool alone = first->kind == P_COMMENT;
+    bool starts = !l->nopen && (is(first, "train") || is(first, "policy"));
+    indent(l, column_of(s, end));
+    if (starts) {
+        l->raw = 1;
+        l->train = is(first, "train");
+        l->key = l->train ? widest_key(rest, text_end) : 0;
+    }
+    if (!l->raw || starts || !put_entry(l))
+        put_words(l, 0, l->raw ? !starts : is_ir(l));
+    if (!l->nopen) l->raw = 0;
+    if (!alone) l->goes_on = !l->raw && goes_on(l);
+    sb_puts(l->out, "\n");
+}
+
+void amp_format(const char *text, size_t n, StrBuf *out) {
+    Layout l = {.a = arena_new(), .out = out};
+    const char *end = text + n;
+    for (const char *s = text; s < end;) {
+        const char *stop = memchr(s, '\n', (size_t)(end - s));
+        if (!stop) stop = end;
+        const char *next = stop < end ? stop + 1 : end;
+        put_line(&l, s, stop, next, end);
+        s = next;
+    }
+    arena_free(l.a);
+}

@@ -1,0 +1,148 @@
+/* format_test.c: the layout that `ampc fmt` gives a text: what is written in
+   the repository has it, formatting again changes nothing, and the text says
+   what it said. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend/frontend.h"
+#include "tests/harness.h"
+
+static char *formatted(const char *text, size_t n) {
+    StrBuf sb = {0};
+    sb_puts(&sb, "");
+    amp_format(text, n, &sb);
+    return sb.data;
+}
+
+/* What the model of a text stands for, as IR, in memory to be freed. */
+static char *meaning(const char *text) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    StrBuf sb = {0};
+    if (parse_module(a, &d, "m.amp", text, strlen(text), &m) != OK)
+        FAIL("%s", d.text.data);
+    print_module(m, &sb);
+    arena_free(a);
+    char *graph = strstr(sb.data, "graph ");
+    REQUIRE(graph);
+    memmove(sb.data, graph, strlen(graph) + 1); /* behind the definitions */
+    return sb.data;
+}
+
+TEST_CASE(format, of_the_models_and_the_library) {
+    static const char *const files[] = {
+        "models/bert.amp",     "models/cnn.amp",   "models/finetune.amp",
+        "models/gpt.amp",      "models/llama.amp", "models/mlp.amp",
+        "models/resnet18.amp", "models/unet.amp",  "models/vit.amp",
+        "models/wgan_gp.amp",  "ir/fn/std.amp",    "ir/fn/layers.amp"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        size_t n;
+        char *text = test_read_file(test_data_path(files[i]), &n);
+        char *got = formatted(text, n);
+        REQUIRE(text);
+        CHECK_MSG(strlen(got) == n && !memcmp(got, text, n),
+                  "%s: ampc fmt prints it otherwise", files[i]);
+        free(text);
+        free(got);
+    }
+}
+
+/* Without blanks that say nothing, and with too many. */
+static const char ugly[] =
+    "\n\n# a model\n"
+    "dim B=2,H = 4 # symbols\n"
+    "def two(x ; units:int,\n"
+    "        a: float=0.5)->y {\n"
+    "y=relu(Linear( x,units =units )*-a-(1-2))\n"
+    "  }\n\n\n"
+    "model   m(x:f32[B, 3]) {\n"
+    "   checkpoint{ x=two(x,units=H) }\n"
+    "# inside\n"
+    "  for i in [1,2][0] .. 3 { x = x+x *i   # twice\n"
+    "    }\n"
+    "  if rank(x)==2 and not false{ h = [H,H][-1] }else{ h=1 }\n"
+    "  param w:f32[4, h+1]=kaiming { lr_scale = 2 ,weight_decay=0 }\n"
+    "  %r = relu  %x_1 : f32[2,4]\n"
+    "  return logits=x@w ,\n"
+    "       y = %r\n"
+    "}\n"
+    "train m {\n"
+    "loss = mse:y\n"
+    "  optimizer=sgd,  lr=0.1\n"
+    "  target = cpu ; seed = 1\n"
+    "}\n"
+    "policy m{ op relu   full }\n\n";
+
+static const char pretty[] =
+    "# a model\n"
+    "dim B = 2, H = 4  # symbols\n"
+    "def two(x; units: int,\n"
+    "        a: float = 0.5) -> y {\n"
+    "  y = relu(Linear(x, units=units) * -a - (1 - 2))\n"
+    "}\n"
+    "\n"
+    "model m(x: f32[B,3]) {\n"
+    "  checkpoint { x = two(x, units=H) }\n"
+    "  # inside\n"
+    "  for i in [1, 2][0]..3 { x = x + x * i  # twice\n"
+    "  }\n"
+    "  if rank(x) == 2 and not false { h = [H, H][-1] } else { h = 1 }\n"
+    "  param w: f32[4,h + 1] = kaiming {lr_scale=2, weight_decay=0}\n"
+    "  %r = relu %x_1 : f32[2,4]\n"
+    "  return logits = x @ w,\n"
+    "       y = %r\n"
+    "}\n"
+    "train m {\n"
+    "  loss      = mse:y\n"
+    "  optimizer = sgd, lr=0.1\n"
+    "  target = cpu ; seed = 1\n"
+    "}\n"
+    "policy m { op relu full }\n";
+
+TEST_CASE(format, of_every_kind_of_line) {
+    char *got = formatted(ugly, sizeof ugly - 1);
+    char *again = formatted(got, strlen(got));
+    CHECK_STR(got, pretty);
+    CHECK_STR(again, pretty);
+    free(got);
+    free(again);
+}
+
+static const char plain[] =
+    "dim B=2\n"
+    "def two(x;units:int)->y{y=relu( Linear(x,units =units)*-0.5)}\n"
+    "model m(x:f32[B, 3]) {\n"
+    "for i in 0 .. 2{ x=two(x,units=4-1,scope=\"s\"+i) }\n"
+    "  param w : f32[3,4]=kaiming{lr_scale = 2}\n"
+    "  return logits=x@w\n}\n";
+
+TEST_CASE(format, keeps_what_a_text_says) {
+    char *text = formatted(plain, sizeof plain - 1);
+    char *want = meaning(plain), *got = meaning(text), *read = meaning(got);
+    CHECK_STR(got, want);
+    CHECK_STR(read, want); /* ampc fmt --expand */
+    free(text);
+    free(want);
+    free(got);
+    free(read);
+}
+
+/* Any bytes: no brackets that match, names that do not end. */
+TEST_CASE(format, of_hostile_texts) {
+    static const char *const texts[] = {
+        "",      "\"",      "%\"", "%",      "}}}}",        "{[(",
+        "train", "train {", "# ",  "\t\r\n", "a = \"\\",    "1..2...",
+        "x=-",   "def",     "=",   ",,",     "policy { a ", "%\"a\\\""};
+    char deep[600];
+    memset(deep, '(', sizeof deep);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char *got = formatted(texts[i], strlen(texts[i]));
+        char *again = formatted(got, strlen(got));
+        CHECK_STR(again, got);
+        free(got);
+        free(again);
+    }
+    free(formatted(deep, sizeof deep));
+    free(formatted("\0\xff%\0", 4));
+}
