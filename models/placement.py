@@ -5,11 +5,18 @@ above the least with residual streams in fp32, and how far its losses are from
 those of fp32 (maintainers).
 
 usage: placement.py [--precision P] [--runs N] AMPC[,AMPC...] [NAME...]
+       placement.py --table [--runs N] AMPC [NAME...]
 
 A row for each AMPC and one for PyTorch's autocast on the CPU.  Least: every
 value in memory in 16 bits, once, but gradients of parameters, outputs, and
 results of exp and log.  Distance: |loss - loss in fp32| / loss, over N (6)
-batches of data and 12 steps of AdamW; mean and largest."""
+batches of data and 12 steps of AdamW; mean and largest.
+
+--table prints the table of models/README.md: the largest distance over N runs
+that begin 1e-6 apart in every weight, of ampc's losses from those of its fp32
+and of autocast's from those of PyTorch's, in bf16 and fp16 (loss scale 1024),
+and what is kept for backward.  With BatchNorm both load the weights of PyTorch's
+fp32 before each step."""
 import argparse
 import json
 import os
@@ -23,6 +30,7 @@ import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
 STEPS, VOCABULARY, TOKENS, BATCH = 12, 96, 64, 8
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -195,6 +203,27 @@ class ViT(nn.Module):
         return self.fc(self.norm(self.blocks(x + self.places))[:, 0])
 
 
+class UNet(nn.Module):
+    def __init__(self, c=16):
+        super().__init__()
+        def twice(i, o):
+            return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.ReLU(),
+                                 nn.Conv2d(o, o, 3, padding=1), nn.ReLU())
+        self.down, self.bottom = twice(3, c), twice(c, 2 * c)
+        self.grow, self.up = nn.ConvTranspose2d(2 * c, c, 2, 2), twice(2 * c, c)
+        self.head = nn.Conv2d(c, 10, 1)
+
+    def forward(self, x):
+        d = self.down(x)
+        y = self.grow(self.bottom(F.max_pool2d(d, 2)))
+        return self.head(self.up(torch.cat((y, d), 1))).movedim(1, -1)
+
+
+def pixels(g):
+    x = torch.randn(STEPS, BATCH, 3, 16, 16, generator=g)
+    return x, (x.sum(2) * 2).long().clamp(-5, 4) + 5
+
+
 def images(g, *shape):
     x = torch.randn(STEPS, 4 * BATCH, *shape, generator=g)
     return x, (x.flatten(2)[..., :10] + x.flatten(2)[..., 10:20]).argmax(-1)
@@ -215,7 +244,9 @@ MODELS = {  # name: model, data, learning rate
     "gpt": (lambda: Language("gpt"), text, 1e-3),
     "llama": (lambda: Language("llama"), text, 1e-3),
     "bert": (lambda: Language("bert"), text, 1e-3),
+    "unet": (UNet, pixels, 1e-3),
 }
+FORCED = ("cnn", "resnet18")
 
 
 # ---- losses -----------------------------------------------------------------
@@ -304,9 +335,9 @@ def step_bytes(program, so):
 
 # ---- rows -------------------------------------------------------------------
 
-def compile_(program, folder, name, precision, rate):
+def compile_(program, folder, name, precision, rate, *more):
     so = f"{folder}/{name}.so"
-    ampc([program, f"{folder}/m.onnx", "-o", so, "--precision", precision,
+    ampc([program, f"{folder}/m.onnx", "-o", so, "--precision", precision, *more,
           "--loss", "auto", "--optimizer", f"adamw,lr={rate},weight_decay=0.01",
           "--target", "cpu:x86-64-v3"])
     return so
@@ -342,15 +373,115 @@ def compare(name, programs, precision, runs):
           flush=True)
 
 
+# ---- the table ---------------------------------------------------------------
+
+def torch_trace(make, start, data, rate, low=None, states=None):
+    """Losses, and the weights before each step; these instead, if given."""
+    model, losses, seen = WithLoss(make()).train(), [], []
+    model.load_state_dict(start)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    scaler = torch.amp.GradScaler("cpu", 1024, enabled=low == torch.float16)
+    for i, (x, t) in enumerate(zip(*data)):
+        if states:
+            model.load_state_dict(states[i])
+        seen.append({k: v.clone() for k, v in model.state_dict().items()})
+        optimizer.zero_grad()
+        with torch.autocast("cpu", low or torch.bfloat16, enabled=bool(low)):
+            loss = model(x, t)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return np.array(losses), seen
+
+
+def module_trace(program, so, folder, data, start, states=None):
+    """The same of a module."""
+    def run(first, steps, weights):
+        for n, v in zip(("x", "target"), data):
+            v = v[first:first + steps].numpy()
+            np.save(f"{folder}/{n}.npy", v.reshape(-1, *v.shape[2:]))
+        save_file({k: v.contiguous() for k, v in weights.items()
+                   if v.is_floating_point()}, f"{folder}/w.safetensors")
+        ampc([program, "run", so, "--device", "cpu", "--steps", str(steps),
+              "--log", so + ".log", "--quiet", "--threads", "1", "--load",
+              f"{folder}/w.safetensors"] + [w for n in ("x", "target") for w in
+                                            ("--feed", f"{n}={folder}/{n}.npy")])
+        return [json.loads(s)["loss"] for s in open(so + ".log")]
+    if states:
+        return np.array([run(i, 1, w)[0] for i, w in enumerate(states)])
+    return np.array(run(0, STEPS, start))
+
+
+def kept_bytes(program, so):
+    memory = json.loads(ampc([program, "inspect", so, "--memory", "--json"]))
+    train = next(p for p in memory["programs"] if p["program"] == "train")
+    return sum(k["bytes"] for k in train["kept"].values()) / 1e6
+
+
+def export(model, data, folder, dynamo):
+    how = dict(dynamo=True, optimize=False, verbose=False) if dynamo else dict(
+        dynamo=False, do_constant_folding=False, opset_version=17,
+        training=torch.onnx.TrainingMode.TRAINING)
+    torch.onnx.export(model, tuple(v[0] for v in data), f"{folder}/m.onnx",
+                      input_names=["x", "target"], **how)
+
+
+def largest(got, want):
+    return max(np.abs((g - w) / w).max() for g, w in zip(got, want))
+
+
+def table(name, program, runs):
+    make, data, rate = MODELS[name]
+    data = data(torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    model, starts = WithLoss(make()).train(), []
+    for r in range(runs):
+        torch.manual_seed(r)
+        starts.append({k: v * (1 + 1e-6 * torch.randn(v.shape))
+                       if v.is_floating_point() else v.clone()
+                       for k, v in model.state_dict().items()})
+    traces = [torch_trace(make, s, data, rate) for s in starts]
+    forced = [t[1] if name in FORCED else None for t in traces]
+    theirs = {p: largest([torch_trace(make, s, data, rate, LOW[p], f)[0]
+                          for s, f in zip(starts, forced)],
+                         [t[0] for t in traces]) for p in LOW}
+    for dynamo in (True, False)[:1 + (name == "gpt")]:
+        with tempfile.TemporaryDirectory() as folder:
+            export(model, data, folder, dynamo)
+            so = {p: compile_(program, folder, p, p, rate, *scale) for p, scale
+                  in (("fp32", ()), ("bf16", ()),
+                      ("fp16", ("--loss-scale", "dynamic,init=1024")))}
+            got = {p: [module_trace(program, f, folder, data, s, w)
+                       for s, w in zip(starts, forced)] for p, f in so.items()}
+            whole = kept_bytes(program, so["fp32"])
+            for p in LOW:
+                ours, kept = largest(got[p], got["fp32"]), kept_bytes(program,
+                                                                      so[p])
+                print(f"| {name}{'' if dynamo else ' (TorchScript)'}"
+                      f"{' (forced)' if name in FORCED else ''} | {p} "
+                      f"| {ours:.1e} | {theirs[p]:.1e} "
+                      f"| {ours / max(theirs[p], 5e-4):.2f} "
+                      f"| {kept:.2f} | {whole:.2f} | {kept / whole:.2f} |",
+                      flush=True)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--precision", choices=sorted(LOW), default="bf16")
     p.add_argument("--runs", type=int, default=6)
+    p.add_argument("--table", action="store_true")
     p.add_argument("ampc")
     p.add_argument("names", nargs="*")
     a = p.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
+    if a.table:
+        print("| model | precision | ampc apart | autocast apart | ratio "
+              "| kept MB | kept MB fp32 | ratio |\n|" + "---|" * 8)
+        for name in a.names or MODELS:
+            table(name, os.path.abspath(a.ampc), a.runs)
+        return
     print(f"{'model':9} {'program':24} {'MB/step':>8} {'above':>8} "
           f"{'streams':>8}  "
           f"{'mean':8} {'largest':8}")
