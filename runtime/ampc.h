@@ -17,9 +17,9 @@
      The batch size is fixed when the module is compiled: axis 0 of the inputs.
    - A call that fails returns a status other than AMPC_OK, leaves the session
      as it was, and api->error(s) tells why.  Nothing prints, exits or aborts.
-     Only AMPC_ERR_DEVICE is different: what the session held is lost; and
-     AMPC_ERR_DATA and AMPC_ERR_DIVERGED: the step was made, and counted as
-     skipped.
+     Only AMPC_ERR_DEVICE is different, and AMPC_ERR_COMM where ranks sum in the
+     GPUs' memory: what the session held is lost; and AMPC_ERR_DATA and
+     AMPC_ERR_DIVERGED: the step was made, and counted as skipped.
    - One thread at a time per session (a second one gets AMPC_ERR_BUSY);
      different sessions, of one module or of several, run in parallel.
    - Public structs start with their size: set it to sizeof the struct.  Later
@@ -32,9 +32,9 @@
    kept; else $XDG_CACHE_HOME/ampc or ~/.cache/ampc), AMPC_CUDA_GRAPH=0 (no CUDA
    graphs), AMPC_LIBCUDA, AMPC_LIBCUBLASLT (a file to load instead; "none"). For
    CPUs: AMPC_ISA=v2|v3|v4 (at most), v4-dot, v4-fma (products of bf16 with or
-   without vdpbf16ps).  For many processes: AMPC_LIBMPI (a file to load instead;
-   "none"). A program with more rights than its user (setuid) reads none of
-   them.     */
+   without vdpbf16ps).  For many processes: AMPC_LIBMPI, AMPC_LIBNCCL (a file to
+   load instead; "none"). A program with more rights than its user (setuid)
+   reads none of them.     */
 #ifndef AMPC_H
 #define AMPC_H
 
@@ -162,12 +162,28 @@ typedef struct ampc_comm {
     int (*broadcast)(void *ctx, void *data, size_t bytes, int32_t root);
     int (*barrier)(void *ctx);
     const char *(*error)(void *ctx); /* why the last failed; may be NULL    */
+
+    /* All NULL, or what puts the same on a CUstream of GPU `local`, in the
+       memory of that GPU; also sums of AMPC_DTYPE_I64.  Calls between
+       group(ctx, 1) and group(ctx, 0) are made as one.  Then a training step
+       with its sums is one CUDA graph.                                      */
+    int (*allreduce_on)(void *ctx, uint64_t data, size_t count, int32_t dtype,
+                        void *stream);
+    int (*broadcast_on)(void *ctx, uint64_t data, size_t bytes, int32_t root,
+                        void *stream);
+    int (*group)(void *ctx, int32_t begin);
+    /* The host has waited for that many seconds for a stream.  Not 0: in vain;
+       what was put on streams ends, with any result.                        */
+    int (*waiting)(void *ctx, double seconds);
 } ampc_comm;
 
 typedef struct ampc_comm_options {
     size_t size;
     const char *engine; /* "mpi": Open MPI or MPICH, found at run time; sums
-                           are added in the order of ranks                  */
+                           are added in the order of ranks.  "nccl": NCCL on
+                           the GPUs; its ranks find each other over TCP where
+                           MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE are
+                           set, else through MPI                            */
     double deadline;    /* seconds to wait for another rank; 0: 300         */
 } ampc_comm_options;
 

@@ -290,6 +290,7 @@ static ampc_status do_write_variable(ampc_session *s, const char *name,
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "variable '%.200s' cannot be %g", v->name,
                             scalar_number(v->dtype, in->data));
+    s->random = -1;
     s->stale = true;
     status = s->backend->put(s, var_ref((uint32_t)i, 0), in->data, v->bytes);
     if (status != AMPC_OK || v->rank != 0) return status;

@@ -9,7 +9,9 @@
    out, and random numbers are counted on as one rank would.
 
    Bytes are moved by ampc_options.comm alone.                               */
+#define _GNU_SOURCE
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/backend.h"
@@ -19,7 +21,7 @@ enum { DEFAULT_DEADLINE = 300 };
 
 /* ---- open and close ------------------------------------------------------ */
 
-static const CommEngine *const engines[] = {&comm_mpi};
+static const CommEngine *const engines[] = {&comm_mpi, &comm_nccl};
 enum { NENGINE = sizeof engines / sizeof *engines };
 
 ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
@@ -43,15 +45,35 @@ ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
                                     out, err, err_size);
     if (err && err_size)
         snprintf(err, err_size, "%s",
-                 why ? why : "there is no such engine; \"mpi\" is one");
+                 why ? why : "there is no such engine: \"mpi\", \"nccl\"");
     return AMPC_ERR_ARGUMENT;
 }
 
 void comm_close(ampc_comm *comm) {
-    if (comm) (*(const CommEngine *const *)comm->ctx)->close(comm);
+    if (comm) ((const CommHead *)comm->ctx)->engine->close(comm);
+}
+
+double comm_seconds(void) { return 1e-9 * (double)now_ns(); }
+
+/* As launchers say. */
+int comm_local_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "MPI_LOCALRANKID", "SLURM_LOCALID",
+                                        "LOCAL_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = secure_getenv(names[i]);
+        int n = text ? atoi(text) : -1;
+        if (n >= 0) return n;
+    }
+    return 0;
 }
 
 /* ---- the engine ---------------------------------------------------------- */
+
+bool comm_sums_on_device(const ampc_comm *c) {
+    return c && c->size >= sizeof *c && c->allreduce_on && c->broadcast_on &&
+           c->group && c->waiting;
+}
 
 ampc_status comm_failed(ampc_session *s, const char *what) {
     const ampc_comm *c = s->opt.comm;
@@ -146,6 +168,14 @@ static ampc_status facts_judge(ampc_session *s, ampc_status status,
     return status;
 }
 
+static ampc_status bad_open(ampc_session *s) {
+    size_t bytes = (size_t)s->opt.comm->world * sizeof *s->bad_of;
+    s->bad_of = mem_alloc(s, bytes);
+    if (!s->bad_of) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    memset(s->bad_of, 0, bytes);
+    return AMPC_OK;
+}
+
 ampc_status comm_join(ampc_session *s, ampc_status status) {
     const ampc_comm *c = s->opt.comm;
     size_t n = (size_t)c->world * FACT_COUNT;
@@ -153,6 +183,7 @@ ampc_status comm_join(ampc_session *s, ampc_status status) {
         status = session_fail(s, AMPC_ERR_UNSUPPORTED,
                               "comm: too many micro-steps of all ranks");
     if (status == AMPC_OK) status = sums_open(s);
+    if (status == AMPC_OK) status = bad_open(s);
     double *all = mem_alloc(s, n * sizeof *all);
     if (!all) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     memset(all, 0, n * sizeof *all);
@@ -164,6 +195,14 @@ ampc_status comm_join(ampc_session *s, ampc_status status) {
 }
 
 /* ---- rank 0's variables to all ------------------------------------------- */
+
+static ampc_status put_number(ampc_session *s, KnownVar which, double x) {
+    uint64_t value = 0;
+    int v = s->known[which];
+    if (v < 0 || !scalar_encode(s->m->vars[v].dtype, x, &value)) return AMPC_OK;
+    return s->backend->put(s, var_ref((uint32_t)v, 0), &value,
+                           s->m->vars[v].bytes);
+}
 
 /* What of the n bytes this rank has. */
 static ampc_status put_part(ampc_session *s, PlanRef to, const void *from,
@@ -245,30 +284,28 @@ ampc_status comm_share(ampc_session *s, ampc_status status) {
     s->micro = 0;
     status = var_number(s, s->known[VAR_BAD_DATA], 0, &number);
     s->bad.count = s->bad_agreed = (int64_t)number;
-    return status;
+    s->random = -1;
+    if (status != AMPC_OK || !s->on_device) return status;
+    memset(s->bad_of, 0, (size_t)s->opt.comm->world * sizeof *s->bad_of);
+    s->bad_of[0] = s->bad_agreed; /* the others count on from 0 */
+    return s->opt.comm->rank ? put_number(s, VAR_BAD_DATA, 0) : AMPC_OK;
 }
 
 /* ---- a step -------------------------------------------------------------- */
 
-/* The second element of ampc.rng counts the forwards that trained. */
+/* The second element of ampc.rng counts the forwards that trained.  A device
+   that is steps ahead is not asked for it again and again.                  */
 ampc_status comm_random(ampc_session *s, int64_t micro_steps) {
     int v = s->known[VAR_RNG];
-    uint64_t count;
-    if (v < 0 || s->m->vars[v].bytes != 2 * sizeof count || !micro_steps)
-        return AMPC_OK;
-    PlanRef at = var_ref((uint32_t)v, sizeof count);
-    ampc_status status = s->backend->get(s, at, &count, sizeof count);
-    count += (uint64_t)micro_steps;
-    return status == AMPC_OK ? s->backend->put(s, at, &count, sizeof count)
-                             : status;
-}
-
-static ampc_status put_number(ampc_session *s, KnownVar which, double x) {
-    uint64_t value = 0;
-    int v = s->known[which];
-    if (v < 0 || !scalar_encode(s->m->vars[v].dtype, x, &value)) return AMPC_OK;
-    return s->backend->put(s, var_ref((uint32_t)v, 0), &value,
-                           s->m->vars[v].bytes);
+    if (v < 0 || s->m->vars[v].bytes != 2 * sizeof s->random) return AMPC_OK;
+    PlanRef at = var_ref((uint32_t)v, sizeof s->random);
+    ampc_status status = AMPC_OK;
+    int64_t count = s->random;
+    if (count < 0) status = s->backend->get(s, at, &count, sizeof count);
+    if (status != AMPC_OK) return status;
+    s->random = count;
+    count += micro_steps;
+    return s->backend->put(s, at, &count, sizeof count);
 }
 
 /* What all ranks found in their data: bad[r] times something, in this step. */
@@ -286,8 +323,29 @@ static ampc_status count_bad(ampc_session *s, const float *bad) {
     return put_number(s, VAR_BAD_DATA, (double)s->bad_agreed);
 }
 
+int64_t comm_bad(ampc_session *s, const int64_t *each) {
+    const ampc_comm *c = s->opt.comm;
+    int64_t total = 0;
+    s->bad_rank = -1;
+    for (int r = c->world; r-- > 0;) {
+        if (each[r] > s->bad_of[r]) s->bad_rank = r;
+        total += each[r];
+    }
+    if (each[c->rank] > s->bad_of[c->rank]) s->bad_rank = -1;
+    memcpy(s->bad_of, each, (size_t)c->world * sizeof *each);
+    return total;
+}
+
+ampc_status comm_updated(ampc_session *s) {
+    int64_t made = s->accumulate * s->opt.comm->world;
+    ampc_status status = comm_random(s, made);
+    if (s->random >= 0) s->random += made;
+    return status;
+}
+
 ampc_status comm_reduce(ampc_session *s) {
     const ampc_comm *c = s->opt.comm;
+    if (s->on_device) return AMPC_OK; /* with program update */
     double loss, bad, made = (double)s->accumulate * c->world;
     size_t bytes = (1 + (size_t)c->world) * sizeof(float);
     ampc_status status = var_number(s, s->known[VAR_LOSS_SUM], 0, &loss);
@@ -302,7 +360,5 @@ ampc_status comm_reduce(ampc_session *s) {
     if (status == AMPC_OK) status = put_number(s, VAR_LOSS_SUM, tail[0]);
     if (status == AMPC_OK) status = put_number(s, VAR_MICRO, made);
     if (status == AMPC_OK) status = count_bad(s, tail + 1);
-    if (status == AMPC_OK)
-        status = comm_random(s, (c->world - 1 - c->rank) * s->accumulate);
     return status == AMPC_OK ? share_vars(s, 1u << PLAN_BUFFER) : status;
 }

@@ -52,12 +52,11 @@ typedef struct Message {
 enum { PIECE = 4 << 20, THREAD_SERIALIZED = 2, TAG = 0x7fff };
 
 typedef struct Mpi {
-    const CommEngine *engine; /* first: comm_close looks for it */
+    CommHead head;
     ampc_comm comm;
     MpiApi mpi;
     Handle world;
     bool ours, broken; /* MPI was initialised here; a call failed */
-    double deadline;
     int tag;
     Message *sends, *gets; /* one a rank */
     char *out, *in;        /* PIECE bytes each, and `sum` */
@@ -135,12 +134,6 @@ static void *find_library(char *why, size_t size) {
 
 /* ---- messages ------------------------------------------------------------ */
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int fail_mpi(Mpi *m, const char *call, int rank) {
     m->broken = true;
     snprintf(m->why, sizeof m->why, "MPI: %s rank %d failed", call, rank);
@@ -149,7 +142,7 @@ static int fail_mpi(Mpi *m, const char *call, int rank) {
 
 /* Processors may be fewer than ranks: who waits for long lets others work. */
 static void wait_a_little(double since) {
-    if (seconds() - since < 1e-3)
+    if (comm_seconds() - since < 1e-3)
         sched_yield();
     else
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
@@ -170,18 +163,18 @@ static int test_all(Mpi *m, Message *messages, const char *call, int *late) {
 
 /* Until all messages have come and gone. */
 static int wait_all(Mpi *m) {
-    double begin = seconds();
+    double begin = comm_seconds();
     for (;;) {
         int get, send;
         if (test_all(m, m->gets, "receiving from", &get) ||
             test_all(m, m->sends, "sending to", &send))
             return 1;
         if (get < 0 && send < 0) return 0;
-        if (seconds() - begin > m->deadline) {
+        if (comm_seconds() - begin > m->head.deadline) {
             m->broken = true;
             snprintf(m->why, sizeof m->why,
                      "rank %d did not answer within %g s",
-                     get >= 0 ? get : send, m->deadline);
+                     get >= 0 ? get : send, m->head.deadline);
             return 1;
         }
         wait_a_little(begin);
@@ -346,19 +339,6 @@ static void mpi_close(ampc_comm *comm) {
     mpi_free(m);
 }
 
-/* Among the ranks of this machine, as launchers say. */
-static int local_rank(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK",
-                                        "MPI_LOCALRANKID", "SLURM_LOCALID",
-                                        "LOCAL_RANK"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *text = secure_getenv(names[i]);
-        int n = text ? atoi(text) : -1;
-        if (n >= 0) return n;
-    }
-    return 0;
-}
-
 static const char *mpi_start(Mpi *m) {
     MpiApi *a = &m->mpi;
     int there = 0, got;
@@ -402,10 +382,9 @@ static ampc_status mpi_open(double deadline, ampc_comm **out, char *err,
         if (err && err_size) snprintf(err, err_size, "%s", text);
         return lib ? AMPC_ERR_COMM : AMPC_ERR_UNSUPPORTED;
     }
-    m->engine = &comm_mpi;
-    m->deadline = deadline;
+    m->head = (CommHead){&comm_mpi, deadline};
     m->comm.size = sizeof m->comm;
-    m->comm.local = local_rank();
+    m->comm.local = comm_local_rank();
     m->comm.ctx = m;
     m->comm.allreduce = mpi_allreduce;
     m->comm.broadcast = mpi_broadcast;

@@ -43,9 +43,10 @@ static const char *options_defect(const AmpcModule *m, const ampc_options *o) {
         return "max_skipped: -1 (no limit), 0 (the default) or more";
     if (o->stream && !m->cuda) return "stream: this module has no CUDA code";
     const ampc_comm *c = o->comm;
-    if (c && (c->size < sizeof *c || !c->allreduce || !c->broadcast ||
-              !c->barrier || c->world < 1 || c->world > COMM_MOST ||
-              c->rank < 0 || c->rank >= c->world || c->local < 0))
+    if (c &&
+        (c->size < offsetof(ampc_comm, allreduce_on) || !c->allreduce ||
+         !c->broadcast || !c->barrier || c->world < 1 || c->world > COMM_MOST ||
+         c->rank < 0 || c->rank >= c->world || c->local < 0))
         return "comm: its size, a function, the rank or the world is not set";
     return NULL;
 }
@@ -110,6 +111,8 @@ static ampc_status device_open(ampc_session *s, const AmpcBackend *b,
                                const PlanTarget *plan) {
     s->backend = b;
     s->plan = plan;
+    s->on_device = b->async && comm_sums_on_device(s->opt.comm) &&
+                   s->program[PROG_UPDATE] >= 0;
     ampc_status status = shards_open(s);
     if (status != AMPC_OK) return status;
     status = b->open(s);
@@ -208,7 +211,7 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
     s->ordinal = ordinal;
     s->pid = getpid();
     s->metrics.size = sizeof s->metrics;
-    s->bad_rank = -1;
+    s->bad_rank = s->random = -1;
     status = session_build(s);
     if (o.comm) status = comm_join(s, status);
     if (status != AMPC_OK) {
@@ -224,6 +227,8 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
 void session_close(ampc_session *s) {
     if (!s) return;
     sums_close(s);
+    if (s->bad_of)
+        mem_free(s, s->bad_of, (size_t)s->opt.comm->world * sizeof *s->bad_of);
     if (s->backend) s->backend->close(s);
     shards_close(s);
     mem_free(s, s->addr, s->addr_bytes);

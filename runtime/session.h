@@ -11,7 +11,8 @@
    locate.c      program locate: which value is not finite
    underflow.c   program underflow: what fp16 flushes to zero
    comm.c        a session as one of many ranks;  sums.c  gradients over ranks
-   shards.c      optimizer state spread over ranks;  comm_mpi.c  MPI
+   shards.c      optimizer state spread over ranks
+   comm_mpi.c    MPI;  comm_tcp.c  how ranks without MPI find each other
    sections.c    the module's own file;  weights.c  initial values from it
    safetensors.c the file format;  safetensors_write.c, checkpoint.c,
                  checkpoint_load.c  a session to and from it                 */
@@ -117,7 +118,12 @@ struct ampc_session {
     char located_name[256], located_op[64]; /* what nonfinite points to */
     struct Shards *shards; /* shards.c; NULL: no state is spread */
     struct Sums *sums;     /* sums.c; NULL: no ranks */
-    int64_t bad_agreed;    /* ampc.bad_data as all ranks know it */
+    bool on_device; /* ranks sum in the GPU's memory (ampc_comm.allreduce_on) */
+    bool whole;     /* ... and the last micro-step and program update that
+                       follows are one run                                   */
+    int64_t random; /* ampc.rng's count between steps of ranks; -1: not known */
+    int64_t *bad_of; /* on_device, of each rank: bad batches when last looked */
+    int64_t bad_agreed; /* ampc.bad_data as all ranks know it */
     int bad_rank; /* the first other whose data were bad in the last step, if
                      those of this one were not; -1: none                   */
     char error[1024];
@@ -276,8 +282,15 @@ ampc_status api_underflow(ampc_session *s, const ampc_input *in, size_t nin,
 ampc_status comm_join(ampc_session *s, ampc_status status);
 /* Rank 0 has read a file, with that status: all get what it holds. */
 ampc_status comm_share(ampc_session *s, ampc_status status);
-/* Random numbers of this rank's share of a step, and back. */
+/* Random numbers of that micro-step of all ranks' step. */
 ampc_status comm_random(ampc_session *s, int64_t micro_steps);
+/* After program update. */
+ampc_status comm_updated(ampc_session *s);
+/* Whether a communicator sums in the memory of GPUs. */
+bool comm_sums_on_device(const ampc_comm *c);
+/* How many batches were bad on all ranks, from what each has counted; bad_rank
+   is the first other that has counted more than before.                     */
+int64_t comm_bad(ampc_session *s, const int64_t *each);
 /* Gradients, loss and what was bad of all ranks, before program update. */
 ampc_status comm_reduce(ampc_session *s);
 /* AMPC_ERR_COMM, with what the engine says of it. */
@@ -323,14 +336,24 @@ ampc_status shards_gather(ampc_session *s, bool fill);
 bool shards_gathered(const ampc_session *s);
 void shards_part(ampc_session *s);
 
-/* What moves bytes between ranks; close also takes one that failed. */
+/* What moves bytes between ranks; close also takes one that failed.  The ctx of
+   a communicator begins with a CommHead. */
 typedef struct CommEngine {
     const char *name;
     ampc_status (*open)(double deadline, ampc_comm **out, char *err,
                         size_t err_size);
     void (*close)(ampc_comm *comm);
 } CommEngine;
-extern const CommEngine comm_mpi; /* comm_mpi.c */
+typedef struct CommHead {
+    const CommEngine *engine;
+    double deadline; /* seconds */
+} CommHead;
+extern const CommEngine comm_mpi;  /* comm_mpi.c */
+extern const CommEngine comm_nccl; /* cuda/nccl.c */
+extern const CommEngine comm_tcp;  /* comm_tcp.c: for comm_nccl alone */
+bool comm_tcp_possible(void);      /* the launcher has said enough */
+int comm_local_rank(void);         /* among this machine's; 0: nobody says */
+double comm_seconds(void);         /* of a monotonic clock */
 
 /* The table for ampc.h; the emitted module exports a function that returns it.
    NULL for a version that we do not serve.  One copy of the runtime serves one

@@ -96,12 +96,13 @@ static ampc_status updated(ampc_session *s, ProgramId id) {
 
 /* ---- steps --------------------------------------------------------------- */
 
-/* The program itself may count too: both write the same number. */
+/* The program itself counts, too: both write the same number.  A whole step may
+   be in a capture that nothing else may come to.                            */
 static ampc_status set_micro(ampc_session *s, int64_t micro) {
     uint64_t value = 0;
     int v = s->known[VAR_MICRO];
     s->micro = micro;
-    if (v < 0 || s->m->vars[v].rank != 0 ||
+    if (s->whole || v < 0 || s->m->vars[v].rank != 0 ||
         !scalar_encode(s->m->vars[v].dtype, (double)micro, &value))
         return AMPC_OK;
     return s->backend->put(s, var_ref((uint32_t)v, 0), &value,
@@ -116,10 +117,11 @@ static ampc_status do_micro(ampc_session *s, const ampc_input *in, size_t nin) {
                             "%lld micro-steps were made: update is due",
                             (long long)s->micro);
     int64_t micro = s->micro;
-    int64_t share = s->opt.comm ? s->opt.comm->rank * s->accumulate : 0;
+    const ampc_comm *c = s->opt.comm;
     ampc_status status = s->backend->need_grads(s);
     if (status == AMPC_OK && micro == 0) status = s->backend->zero_grads(s);
-    if (status == AMPC_OK && micro == 0) status = comm_random(s, share);
+    if (status == AMPC_OK && c && micro == 0)
+        status = comm_random(s, c->rank * s->accumulate);
     if (status != AMPC_OK) return status;
     if (micro == 0) {
         s->bad_rank = -1;
@@ -129,7 +131,7 @@ static ampc_status do_micro(ampc_session *s, const ampc_input *in, size_t nin) {
     if (status == AMPC_OK) status = session_run(s, PROG_MICRO, in, nin);
     ampc_status summed = sums_wait(s);
     if (status == AMPC_OK) status = summed;
-    if (status != AMPC_OK && micro == 0) comm_random(s, -share);
+    if (status != AMPC_OK && c && micro == 0) comm_random(s, 0);
     if (status == AMPC_OK) status = set_micro(s, micro + 1);
     if (status != AMPC_OK) return status;
     s->due_loss = s->program[PROG_MICRO];
@@ -145,6 +147,8 @@ static ampc_status do_update(ampc_session *s) {
     ampc_status status = session_prepare(s, PROG_UPDATE);
     if (status == AMPC_OK && s->opt.comm) status = comm_reduce(s);
     if (status == AMPC_OK) status = session_run(s, PROG_UPDATE, NULL, 0);
+    s->whole = false;
+    if (status == AMPC_OK && s->opt.comm) status = comm_updated(s);
     if (status == AMPC_OK) status = shards_hand_out(s);
     if (status != AMPC_OK) return status;
     status = set_micro(s, 0);
@@ -160,8 +164,11 @@ static ampc_status do_step(ampc_session *s, const ampc_input *in, size_t nin) {
     if (s->program[PROG_MICRO] < 0 || s->program[PROG_UPDATE] < 0)
         return api_unsupported(s, "train");
     ampc_status status = session_prepare(s, PROG_UPDATE);
+    s->whole = s->on_device && s->micro + 1 == s->accumulate &&
+               s->program[PROG_LOCATE] < 0;
     if (status == AMPC_OK) status = do_micro(s, in, nin);
     if (status == AMPC_OK && s->micro == s->accumulate) status = do_update(s);
+    s->whole = false;
     return status;
 }
 

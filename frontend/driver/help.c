@@ -114,8 +114,15 @@ const char help_run[] =
     "  --profile FILE.json     Chrome trace\n"
     "  --device auto|cpu|cuda[:N], --threads N, --quiet\n"
     "\n"
-    "  mpirun -n N ampc run ...  (srun too) trains with N ranks, each on its\n"
-    "                          part of the samples; rank 0 logs and writes\n"
+    "  mpirun -n N ampc run ...  (srun, torchrun --no-python too) trains with "
+    "N\n"
+    "                          ranks, each on its part of the samples; rank 0\n"
+    "                          logs and writes\n"
+    "  --comm mpi|nccl         what moves bytes between them (default: nccl "
+    "where\n"
+    "                          $MASTER_ADDR and $RANK are set, but for "
+    "--device\n"
+    "                          cpu; else mpi)\n"
     "  --deadline SECONDS      end when another rank is silent for so long\n"
     "                          (default 300)\n";
 

@@ -89,6 +89,7 @@ static const char **find_text(RunOptions *o, const char *name) {
     struct {
         const char *name, **value;
     } texts[] = {{"--device", &o->device},
+                 {"--comm", &o->comm},
                  {"--save", &o->save},
                  {"--save-best", &o->save_best},
                  {"--fetch", &o->fetch},

@@ -21,6 +21,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api);
 
 typedef struct RunOptions {
     const char *module, *device;
+    const char *comm; /* engine; NULL: as the launcher */
     RunList feed, eval_feed, load, load_map;
     int64_t steps, epochs; /* -1: not given */
     int64_t save_every;    /* 0: at the end only */

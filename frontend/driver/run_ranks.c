@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- which one ----------------------------------------------------------- */
 
@@ -26,11 +27,18 @@ static int started(const char **variable) {
     return 1;
 }
 
+/* Launchers that start no MPI say where rank 0 is. */
+static const char *choose_engine(const RunOptions *o) {
+    bool cpu = o->device && strcmp(o->device, "cpu") == 0;
+    if (o->comm) return o->comm;
+    return getenv("MASTER_ADDR") && getenv("RANK") && !cpu ? "nccl" : "mpi";
+}
+
 Status ranks_open(Run *r) {
     const char *variable;
-    char err[400];
+    char err[600];
     ampc_comm_options o = {.size = sizeof o,
-                           .engine = "mpi",
+                           .engine = choose_engine(r->opt),
                            .deadline = (double)r->opt->deadline};
     int world = started(&variable);
     if (world == 1) return OK;
@@ -40,7 +48,7 @@ Status ranks_open(Run *r) {
     r->world = r->comm->world;
     if (r->world == world) return OK;
     return fail(&r->diag, (Loc){0},
-                "$%s is %d, but MPI knows of %d: the launcher must be that of "
+                "$%s is %d, but there are %d: the launcher must be that of "
                 "the library (mpirun, srun; $AMPC_LIBMPI names another "
                 "library)",
                 variable, world, r->world);

@@ -50,8 +50,10 @@ static ampc_status find_device(ampc_session *s) {
 
 static ampc_status load_libraries(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
-    ampc_status status = cuda_load(s, &d->cu);
-    if (status == AMPC_OK) status = find_device(s);
+    char why[400];
+    if (!cuda_find(&d->cu, why, sizeof why))
+        return session_fail(s, AMPC_ERR_UNSUPPORTED, "%s", why);
+    ampc_status status = find_device(s);
     if (status == AMPC_OK && gpu_has_products(s->m))
         status = lt_load(s, &d->cu, &d->lt);
     return status;
@@ -94,7 +96,10 @@ static ampc_status first_values(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     GPU(d->cu.MemsetD8Async(d->zero, 0, sizeof(double), d->stream),
         "cuMemsetD8Async");
-    ampc_status status = bind_all(s);
+    int32_t made =
+        (int32_t)s->accumulate * (s->on_device ? s->opt.comm->world : 1);
+    ampc_status status = gpu_write(s, d->made, &made, sizeof made);
+    if (status == AMPC_OK) status = bind_all(s);
     if (status == AMPC_OK) status = gpu_zero_grads(s);
     return status == AMPC_OK ? gpu_sync(s) : status;
 }
@@ -102,6 +107,7 @@ static ampc_status first_values(ampc_session *s) {
 static ampc_status build(ampc_session *s) {
     ampc_status status = image_load(s);
     if (status == AMPC_OK) status = make_streams(s);
+    if (status == AMPC_OK) status = gpu_ranks_open(s);
     if (status == AMPC_OK) status = make_handle(s);
     if (status == AMPC_OK) status = memory_alloc(s);
     if (status == AMPC_OK) status = first_values(s);
@@ -162,12 +168,14 @@ static void close_context(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     bool current = d->cu.CtxPushCurrent(d->context) == CUDA_OK;
     if (d->copy) d->cu.StreamSynchronize(d->copy);
+    if (d->ranks) d->cu.StreamSynchronize(d->ranks);
     if (d->stream) d->cu.StreamSynchronize(d->stream);
     for (uint32_t i = 0; i < s->m->nprogram; i++)
         if (d->programs[i].exec) d->cu.GraphExecDestroy(d->programs[i].exec);
     for (uint32_t i = 0; i < d->nproduct; i++)
         product_free(&d->lt, &d->products[i]);
     if (d->handle) d->lt.Destroy(d->handle);
+    gpu_ranks_close(d);
     close_streams(d);
     memory_free(s);
     image_unload(s);
@@ -207,7 +215,7 @@ static ampc_status gpu_enter(ampc_session *s) {
         return session_fail(s, AMPC_ERR_DEVICE,
                             "a GPU cannot be used in a forked process: open "
                             "another session before, or exec");
-    if (d->broken) return AMPC_ERR_DEVICE; /* the message is there already */
+    if (d->broken) return d->broken; /* the message is there already */
     GPU(d->cu.CtxPushCurrent(d->context), "cuCtxPushCurrent");
     ampc_status status = stream_free(s);
     if (status != AMPC_OK) gpu_leave(s);

@@ -256,11 +256,11 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
         if (status != AMPC_OK) return status;
         return product_bind(b->s, b->program, t, out->product,
                             &p->keys[p->nproduct++]);
-    case PLAN_SUM: return AMPC_OK;
+    case PLAN_SUM: out->bucket = t; return AMPC_OK;
     case PLAN_SUM_NOW:
         out->from = ref_at(b, 0);
         out->sum = copy_of(b->s->plan, t);
-        b->d->programs[b->program].sums |= b->s->opt.comm != NULL;
+        b->d->programs[b->program].sums |= b->s->opt.comm && !b->s->on_device;
         return AMPC_OK;
     default: /* PLAN_COPY */
         out->from = ref_at(b, 0);

@@ -1,7 +1,7 @@
-/* driver.h: libcuda and cuBLASLt as far as the runtime uses them, so that no
-   CUDA header is needed to build.  Values are those of cuda.h, cublasLt.h and
-   library_types.h (CUDA 12 and 13), where the same names without CUDA_ or LT_
-   can be looked up.                                                          */
+/* driver.h: libcuda, cuBLASLt and NCCL as far as the runtime uses them, so that
+   no CUDA header is needed to build.  Values are those of cuda.h, cublasLt.h
+   and library_types.h (CUDA 12 and 13), where the same names without CUDA_ or
+   LT_ can be looked up. */
 #ifndef AMPC_CUDA_DRIVER_H
 #define AMPC_CUDA_DRIVER_H
 
@@ -143,5 +143,42 @@ enum { /* cublasLtReductionScheme_t */
        LT_REDUCTION_COMPUTE_TYPE = 2,
        LT_REDUCTION_OUTPUT_TYPE = 4
 };
+
+/* ---- NCCL ---------------------------------------------------------------- */
+
+/* Values of nccl.h (2.14 and later), the names without NCCL_. */
+typedef int NcclResult; /* 0: success */
+typedef struct NcclComm_st *NcclComm;
+typedef struct NcclId {
+    char bytes[128];
+} NcclId;
+
+/* ncclConfig_t as of 2.14; later ones append. */
+typedef struct NcclConfig {
+    size_t size;
+    unsigned magic, version;
+    int blocking;
+} NcclConfig;
+
+enum { /* ncclResult_t */
+       NCCL_SUCCESS = 0,
+       NCCL_UNHANDLED_CUDA_ERROR = 1,
+       NCCL_SYSTEM_ERROR = 2,
+       NCCL_INTERNAL_ERROR = 3,
+       NCCL_INVALID_ARGUMENT = 4,
+       NCCL_INVALID_USAGE = 5,
+       NCCL_REMOTE_ERROR = 6,
+       NCCL_IN_PROGRESS = 7
+};
+
+enum { /* ncclDataType_t, ncclRedOp_t, ncclConfig_t */
+       NCCL_INT8 = 0,
+       NCCL_INT64 = 4,
+       NCCL_FLOAT32 = 7,
+       NCCL_FLOAT64 = 8,
+       NCCL_SUM = 0,
+       NCCL_2_14 = 21400
+};
+#define NCCL_MAGIC 0xcafebeefu
 
 #endif

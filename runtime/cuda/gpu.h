@@ -6,7 +6,7 @@
    bind.c     plan steps to launches with their parameters
    product.c  matrix products: cuBLASLt descriptors and layouts
    tune.c     which algorithm a product uses;  cache.c  remembers the choice
-   sum.c      sums over ranks inside a program
+   ranks.c    sums over ranks;  nccl.c  NCCL
    run.c      inputs, one program: eager, captured, replayed; scalars
    backend.c  open, close, the table                                         */
 #ifndef AMPC_CUDA_GPU_H
@@ -31,6 +31,14 @@ typedef struct LtApi {
 #include "runtime/cuda/cublaslt.def"
 #undef LT
 } LtApi;
+
+typedef struct NcclApi {
+    void *lib;
+    const char *(*GetErrorString)(NcclResult e);
+#define NCCL(member, symbol, parameters) NcclResult(*member) parameters;
+#include "runtime/cuda/nccl.def"
+#undef NCCL
+} NcclApi;
 
 /* ---- a program ready to run ---------------------------------------------- */
 
@@ -66,7 +74,8 @@ typedef struct GpuStep {
     GpuProduct *product;
     CUdeviceptr from, to; /* PLAN_COPY */
     uint64_t bytes;
-    const LibCopy *sum; /* PLAN_SUM_NOW, of `from` */
+    const LibCopy *sum;     /* PLAN_SUM_NOW, of `from` */
+    const PlanStep *bucket; /* PLAN_SUM */
     const char *name;
 } GpuStep;
 
@@ -82,9 +91,10 @@ typedef struct GpuProgram {
     char *scalars;        /* pinned; NULL: nobody asks for them */
     uint32_t nrange, where[WATCH_COUNT];
     GpuRange range[WATCH_COUNT];
-    bool sums; /* over ranks, through the host: it cannot be captured */
-    bool ran;  /* all kernels and library calls have been touched */
-    CUgraphExec exec;
+    bool sums;        /* over ranks, through the host: it cannot be captured */
+    bool ran;         /* all kernels and library calls have been touched */
+    CUgraphExec exec; /* of program update, where ranks sum on the device: of
+                         the last micro-step and the update                  */
 } GpuProgram;
 
 /* ---- the device ---------------------------------------------------------- */
@@ -109,9 +119,10 @@ typedef struct GpuDevice {
     CUcontext context;
     char name[96];
     int major, minor, sms;
-    bool graphs; /* AMPC_CUDA_GRAPH */
-    bool ready;  /* open is done */
-    bool broken; /* the driver failed: nothing can be trusted any more */
+    bool graphs;        /* AMPC_CUDA_GRAPH */
+    bool ready;         /* open is done */
+    ampc_status broken; /* the driver or other ranks failed: nothing can be
+                           trusted any more                                  */
 
     CUmodule *units;
     CUfunction *kernels;
@@ -136,6 +147,12 @@ typedef struct GpuDevice {
     unsigned next_slot, next_small;
     GpuMode mode; /* of the program that runs */
 
+    /* ranks.c, in sessions whose ranks sum in the GPU's memory */
+    CUstream ranks;
+    CUevent forked, joined, waited;
+    CUdeviceptr bad, made; /* i64 of each rank; micro-steps of all, i32 */
+    int64_t *host_bad;     /* pinned */
+
     GpuProgram *programs;
     GpuProduct *products;
     uint32_t nproduct;
@@ -149,7 +166,9 @@ static inline GpuDevice *gpu_of(const ampc_session *s) { return s->device; }
 
 /* ---- library.c ----------------------------------------------------------- */
 
-ampc_status cuda_load(ampc_session *s, CudaApi *cu);
+/* False: why not. */
+bool cuda_find(CudaApi *cu, char *text, size_t size);
+bool nccl_find(NcclApi *nccl, char *text, size_t size);
 ampc_status lt_load(ampc_session *s, const CudaApi *cu, LtApi *lt);
 void library_unload(void *lib);
 /* "CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure)" */
@@ -195,9 +214,22 @@ bool gpu_has_products(const AmpcModule *m);
 ampc_status bind_tables(ampc_session *s);
 ampc_status bind_all(ampc_session *s);
 
-/* ---- sum.c --------------------------------------------------------------- */
+/* ---- ranks.c ------------------------------------------------------------- */
 
+ampc_status gpu_ranks_open(ampc_session *s);
+void gpu_ranks_close(GpuDevice *d);
+/* Bytes of GpuDevice.bad and host_bad. */
+uint64_t gpu_ranks_bytes(const ampc_session *s);
+/* PLAN_SUM of program micro. */
+ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t);
+/* What is left to sum before program update. */
+ampc_status gpu_sum_rest(ampc_session *s);
+/* PLAN_SUM_NOW. */
 ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t);
+/* Until an event, or all work of a stream, is done; with ranks, no longer than
+   the communicator allows.                                                  */
+ampc_status gpu_wait(ampc_session *s, CUevent e, const char *what);
+ampc_status gpu_wait_stream(ampc_session *s, CUstream stream, const char *what);
 
 /* ---- product.c, tune.c, cache.c ------------------------------------------ */
 

@@ -1,8 +1,8 @@
-/* library.c: libcuda and cuBLASLt, found at run time; their errors as
+/* library.c: libcuda, cuBLASLt and NCCL, found at run time; their errors as
    statuses.  The libraries stay loaded: drivers do not expect to be unloaded.
 
-   $AMPC_LIBCUDA and $AMPC_LIBCUBLASLT name a file to take instead of the usual
-   ones; "none" is never found.                                               */
+   $AMPC_LIBCUDA, $AMPC_LIBCUBLASLT and $AMPC_LIBNCCL name a file to take
+   instead of the usual ones; "none" is never found. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <glob.h>
@@ -43,11 +43,44 @@ static const char *library_symbols(void *lib, const Symbol *symbols, size_t n) {
     return NULL;
 }
 
+/* A file that has the pattern below a folder, and that is taken. */
+static bool take_below(const char *root, const char *pattern,
+                       bool (*take)(void *ctx, const char *name), void *ctx) {
+    char path[600];
+    glob_t found;
+    bool taken = false;
+    if (!root || (size_t)snprintf(path, sizeof path, "%s%s", root, pattern) >=
+                     sizeof path)
+        return false;
+    if (glob(path, 0, NULL, &found) != 0) return false;
+    for (size_t i = 0; i < found.gl_pathc && !taken; i++)
+        taken = take(ctx, found.gl_pathv[i]);
+    globfree(&found);
+    return taken;
+}
+
+/* As the loader finds it, of the toolkit, or of NVIDIA's Python packages, in
+   which it is below `in`. */
+static bool take_usual(const char *in, const char *name,
+                       bool (*take)(void *ctx, const char *name), void *ctx) {
+    char toolkit[80], package[120], debian[120];
+    snprintf(toolkit, sizeof toolkit, "/usr/local/cuda*/lib64/%s", name);
+    snprintf(package, sizeof package,
+             "/lib/python3*/site-packages/nvidia/%s/lib/%s", in, name);
+    snprintf(debian, sizeof debian,
+             "/lib/python3*/dist-packages/nvidia/%s/lib/%s", in, name);
+    return take(ctx, name) || take_below("", toolkit, take, ctx) ||
+           take_below(secure_getenv("VIRTUAL_ENV"), package, take, ctx) ||
+           take_below(secure_getenv("CONDA_PREFIX"), package, take, ctx) ||
+           take_below("/usr/local", debian, take, ctx) ||
+           take_below("/usr/local", package, take, ctx);
+}
+
 void library_unload(void *lib) {
     if (lib) dlclose(lib);
 }
 
-ampc_status cuda_load(ampc_session *s, CudaApi *cu) {
+bool cuda_find(CudaApi *cu, char *text, size_t size) {
     const Symbol symbols[] = {
 #define CU(member, symbol, parameters) {symbol, &cu->member},
 #include "runtime/cuda/driver.def"
@@ -59,15 +92,16 @@ ampc_status cuda_load(ampc_session *s, CudaApi *cu) {
         snprintf(why, sizeof why, "$AMPC_LIBCUDA is \"none\"");
     else
         cu->lib = library_open(name ? name : "libcuda.so.1", why, sizeof why);
-    if (!cu->lib)
-        return session_fail(s, AMPC_ERR_UNSUPPORTED,
-                            "no NVIDIA driver (libcuda.so.1): %s", why);
+    if (!cu->lib) {
+        snprintf(text, size, "no NVIDIA driver (libcuda.so.1): %s", why);
+        return false;
+    }
     missing =
         library_symbols(cu->lib, symbols, sizeof symbols / sizeof *symbols);
-    if (!missing) return AMPC_OK;
-    return session_fail(s, AMPC_ERR_UNSUPPORTED,
-                        "the NVIDIA driver is too old: libcuda has no %s",
-                        missing);
+    if (missing)
+        snprintf(text, size, "the NVIDIA driver is too old: libcuda has no %s",
+                 missing);
+    return !missing;
 }
 
 /* ---- cuBLASLt ------------------------------------------------------------ */
@@ -85,7 +119,8 @@ static bool lt_is_newer(const LtSearch *f) {
 
 /* One that lacks a function, or that the driver is too old for, is passed
    over.                                                                     */
-static bool lt_take(LtSearch *f, const char *name) {
+static bool lt_take(void *ctx, const char *name) {
+    LtSearch *f = ctx;
     LtApi *lt = f->lt;
     const Symbol symbols[] = {
         {"cublasLtGetVersion", &lt->GetVersion},
@@ -109,35 +144,10 @@ static bool lt_take(LtSearch *f, const char *name) {
     return false;
 }
 
-static bool lt_take_any(LtSearch *f, const char *root, const char *pattern) {
-    char path[600];
-    glob_t found;
-    bool taken = false;
-    if (!root || (size_t)snprintf(path, sizeof path, "%s%s", root, pattern) >=
-                     sizeof path)
-        return false;
-    if (glob(path, 0, NULL, &found) != 0) return false;
-    for (size_t i = 0; i < found.gl_pathc && !taken; i++)
-        taken = lt_take(f, found.gl_pathv[i]);
-    globfree(&found);
-    return taken;
-}
-
-/* As the loader finds it, of the toolkit, or of NVIDIA's Python packages. */
 static bool lt_take_version(LtSearch *f, int major) {
-    char name[40], toolkit[80], package[120], debian[120];
-    const char *in = major == 12 ? "cublas" : "cu13";
+    char name[40];
     snprintf(name, sizeof name, "libcublasLt.so.%d", major);
-    snprintf(toolkit, sizeof toolkit, "/usr/local/cuda*/lib64/%s", name);
-    snprintf(package, sizeof package,
-             "/lib/python3*/site-packages/nvidia/%s/lib/%s", in, name);
-    snprintf(debian, sizeof debian,
-             "/lib/python3*/dist-packages/nvidia/%s/lib/%s", in, name);
-    return lt_take(f, name) || lt_take_any(f, "", toolkit) ||
-           lt_take_any(f, secure_getenv("VIRTUAL_ENV"), package) ||
-           lt_take_any(f, secure_getenv("CONDA_PREFIX"), package) ||
-           lt_take_any(f, "/usr/local", debian) ||
-           lt_take_any(f, "/usr/local", package);
+    return take_usual(major == 12 ? "cublas" : "cu13", name, lt_take, f);
 }
 
 static bool lt_find(LtSearch *f) {
@@ -168,6 +178,51 @@ ampc_status lt_load(ampc_session *s, const CudaApi *cu, LtApi *lt) {
     return AMPC_OK;
 }
 
+/* ---- NCCL ---------------------------------------------------------------- */
+
+typedef struct NcclSearch {
+    NcclApi *nccl;
+    char why[300];
+} NcclSearch;
+
+static bool nccl_take(void *ctx, const char *name) {
+    NcclSearch *f = ctx;
+    NcclApi *n = f->nccl;
+    const Symbol symbols[] = {
+        {"ncclGetErrorString", &n->GetErrorString},
+#define NCCL(member, symbol, parameters) {symbol, &n->member},
+#include "runtime/cuda/nccl.def"
+#undef NCCL
+    };
+    const char *missing;
+    n->lib = library_open(name, f->why, sizeof f->why);
+    if (!n->lib) return false;
+    missing =
+        library_symbols(n->lib, symbols, sizeof symbols / sizeof *symbols);
+    if (!missing) return true;
+    if (!f->why[0])
+        snprintf(f->why, sizeof f->why, "%.200s has no %s", name, missing);
+    library_unload(n->lib);
+    n->lib = NULL;
+    return false;
+}
+
+bool nccl_find(NcclApi *nccl, char *text, size_t size) {
+    NcclSearch f = {.nccl = nccl};
+    const char *name = given_name("AMPC_LIBNCCL");
+    bool none = name && strcmp(name, "none") == 0;
+    if (none)
+        snprintf(f.why, sizeof f.why, "$AMPC_LIBNCCL is \"none\"");
+    else if (name ? nccl_take(&f, name)
+                  : take_usual("nccl", "libnccl.so.2", nccl_take, &f))
+        return true;
+    snprintf(text, size,
+             "no NCCL (libnccl.so.2 from 2.14 on; name its file by "
+             "$AMPC_LIBNCCL): %s",
+             f.why);
+    return false;
+}
+
 /* ---- errors -------------------------------------------------------------- */
 
 const char *gpu_error_text(const GpuDevice *d, CUresult e, char text[200]) {
@@ -193,7 +248,7 @@ ampc_status gpu_fail(ampc_session *s, CUresult e, const char *call,
     char text[200];
     GpuDevice *d = gpu_of(s);
     bool memory = e == CUDA_OUT_OF_MEMORY && !d->ready;
-    d->broken = true;
+    d->broken = AMPC_ERR_DEVICE;
     return fail_at(s, memory ? AMPC_ERR_MEMORY : AMPC_ERR_DEVICE, call, step,
                    gpu_error_text(d, e, text));
 }
@@ -215,7 +270,7 @@ ampc_status lt_fail(ampc_session *s, int e, const char *call,
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i].e == e) name = names[i].name;
     bool memory = e == LT_ALLOC_FAILED && !gpu_of(s)->ready;
-    gpu_of(s)->broken = true;
+    gpu_of(s)->broken = AMPC_ERR_DEVICE;
     snprintf(text, sizeof text, "CUBLAS_STATUS_%s (%d)", name, e);
     return fail_at(s, memory ? AMPC_ERR_MEMORY : AMPC_ERR_DEVICE, call, step,
                    text);

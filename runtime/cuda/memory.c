@@ -42,7 +42,8 @@ static void lay_vars(const AmpcModule *m, GpuDevice *d, VarGroup group,
 }
 
 /* Where all lies, from 0. */
-static uint64_t lay_all(const AmpcModule *m, GpuDevice *d) {
+static uint64_t lay_all(const ampc_session *s, GpuDevice *d) {
+    const AmpcModule *m = s->m;
     uint64_t total = 0, arena = 0;
     for (uint32_t i = 0; i < m->nprogram; i++) {
         const GpuProgram *p = &d->programs[i];
@@ -62,13 +63,16 @@ static uint64_t lay_all(const AmpcModule *m, GpuDevice *d) {
     d->workspace = lay(&total, d->workspace_bytes);
     d->zero = lay(&total, sizeof(double));
     d->rows = lay(&total, d->row_bytes);
+    d->bad = lay(&total, gpu_ranks_bytes(s));
+    d->made = lay(&total, sizeof(int32_t));
     return total;
 }
 
 static void move_all(const AmpcModule *m, GpuDevice *d) {
     CUdeviceptr *const pieces[] = {&d->grads,   &d->arena,     &d->input,
                                    &d->slot[0], &d->slot[1],   &d->scratch,
-                                   &d->zero,    &d->workspace, &d->rows};
+                                   &d->zero,    &d->workspace, &d->rows,
+                                   &d->bad,     &d->made};
     for (uint32_t i = 0; i < m->nvar; i++) d->var[i] += d->memory;
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
         *pieces[i] += d->memory;
@@ -91,7 +95,7 @@ static ampc_status no_memory(ampc_session *s, CUresult e, const char *call,
 
 static ampc_status alloc_device(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
-    d->bytes = lay_all(s->m, d);
+    d->bytes = lay_all(s, d);
     if (d->bytes > INT64_MAX)
         return no_memory(s, CUDA_OUT_OF_MEMORY, "", d->bytes, "device");
     CUresult e = d->cu.MemAlloc(&d->memory, d->bytes);
@@ -108,6 +112,7 @@ static ampc_status alloc_pinned(ampc_session *s) {
     uint64_t small = lay(&total, GPU_SMALL * GPU_SMALL_BYTES);
     uint64_t bounce = lay(&total, GPU_BOUNCE);
     uint64_t scalars = lay(&total, (uint64_t)s->m->nprogram * GPU_SCALARS);
+    uint64_t bad = lay(&total, gpu_ranks_bytes(s));
     void *p = NULL;
     CUresult e = d->cu.MemHostAlloc(&p, total, 0);
     if (e != CUDA_OK)
@@ -118,6 +123,7 @@ static ampc_status alloc_pinned(ampc_session *s) {
     d->small = d->pinned + small;
     d->bounce = d->pinned + bounce;
     d->scalars = d->pinned + scalars;
+    d->host_bad = (int64_t *)(void *)(d->pinned + bad);
     return AMPC_OK;
 }
 
@@ -168,7 +174,8 @@ ampc_status gpu_get(ampc_session *s, PlanRef from, void *to, uint64_t bytes) {
         uint64_t n = bytes - at < GPU_BOUNCE ? bytes - at : GPU_BOUNCE;
         GPU(d->cu.MemcpyDtoHAsync(d->bounce, p + at, n, d->stream),
             "copy to the host");
-        GPU(d->cu.StreamSynchronize(d->stream), "copy to the host");
+        ampc_status status = gpu_wait_stream(s, d->stream, "copy to the host");
+        if (status != AMPC_OK) return status;
         memcpy((char *)to + at, d->bounce, n);
     }
     return AMPC_OK;
@@ -180,7 +187,8 @@ static ampc_status write_small(ampc_session *s, CUdeviceptr to,
     GpuDevice *d = gpu_of(s);
     unsigned i = d->next_small++ % GPU_SMALL;
     char *host = d->small + i * GPU_SMALL_BYTES;
-    GPU(d->cu.EventSynchronize(d->written[i]), "copy to the device");
+    ampc_status status = gpu_wait(s, d->written[i], "copy to the device");
+    if (status != AMPC_OK) return status;
     memcpy(host, from, bytes);
     GPU(d->cu.MemcpyHtoDAsync(to, host, bytes, d->stream),
         "copy to the device");
@@ -198,7 +206,9 @@ ampc_status gpu_write(ampc_session *s, CUdeviceptr to, const void *from,
         memcpy(d->bounce, (const char *)from + at, n);
         GPU(d->cu.MemcpyHtoDAsync(to + at, d->bounce, n, d->stream),
             "copy to the device");
-        GPU(d->cu.StreamSynchronize(d->stream), "copy to the device");
+        ampc_status status =
+            gpu_wait_stream(s, d->stream, "copy to the device");
+        if (status != AMPC_OK) return status;
     }
     return AMPC_OK;
 }

@@ -1,10 +1,156 @@
-/* sum.c: sums over ranks inside a program, through the host's memory.        */
+/* ranks.c: sums over ranks inside programs.
+
+   Where the communicator works on the GPU's memory, its calls are put on a
+   stream of their own, which forks from the one of the steps when a bucket of
+   gradients is ready and joins it before program update.  The last micro-step
+   of an update, the sums and program update are then one run, and one CUDA
+   graph.  What all ranks found in their data goes along: each counts its own,
+   and all counts are in one array afterwards.
+
+   Otherwise sums go through the host's memory: PLAN_SUM by sums.c, before
+   program update, PLAN_SUM_NOW here.                                        */
+#define _GNU_SOURCE
+#include <time.h>
+
 #include "runtime/cuda/gpu.h"
 
-ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t) {
+/* ---- waiting ------------------------------------------------------------- */
+
+static ampc_status broken(ampc_session *s, const char *what) {
+    return gpu_of(s)->broken = comm_failed(s, what);
+}
+
+ampc_status gpu_wait(ampc_session *s, CUevent e, const char *what) {
+    GpuDevice *d = gpu_of(s);
+    const ampc_comm *c = s->opt.comm;
+    double begin = comm_seconds(), waited = 0;
+    CUresult rc = CUDA_NOT_READY;
+    if (!s->on_device) GPU(d->cu.EventSynchronize(e), what);
+    while (s->on_device && (rc = d->cu.EventQuery(e)) == CUDA_NOT_READY) {
+        if (c->waiting(c->ctx, waited)) return broken(s, what);
+        if (waited > 1e-3)
+            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        waited = comm_seconds() - begin;
+    }
+    return s->on_device && rc ? gpu_fail(s, rc, what, NULL) : AMPC_OK;
+}
+
+ampc_status gpu_wait_stream(ampc_session *s, CUstream stream,
+                            const char *what) {
+    GpuDevice *d = gpu_of(s);
+    if (!s->on_device) {
+        GPU(d->cu.StreamSynchronize(stream), what);
+        return AMPC_OK;
+    }
+    GPU(d->cu.EventRecord(d->waited, stream), what);
+    return gpu_wait(s, d->waited, what);
+}
+
+/* ---- on the device ------------------------------------------------------- */
+
+static ampc_status fork_off(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    GPU(d->cu.EventRecord(d->forked, d->work), "cuEventRecord");
+    GPU(d->cu.StreamWaitEvent(d->ranks, d->forked, 0), "cuStreamWaitEvent");
+    return AMPC_OK;
+}
+
+static ampc_status join(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    GPU(d->cu.EventRecord(d->joined, d->ranks), "cuEventRecord");
+    GPU(d->cu.StreamWaitEvent(d->work, d->joined, 0), "cuStreamWaitEvent");
+    return AMPC_OK;
+}
+
+static int add_up(ampc_session *s, CUdeviceptr data, uint64_t bytes,
+                  ampc_dtype dtype) {
+    const ampc_comm *c = s->opt.comm;
+    return c->allreduce_on(c->ctx, data, bytes / dtype_bytes((uint32_t)dtype),
+                           dtype, gpu_of(s)->ranks);
+}
+
+/* Neighbours go together, with what lies between them. */
+static int add_bucket(ampc_session *s, const PlanStep *t) {
+    CUdeviceptr from = 0, end = 0;
+    for (uint32_t i = 0; i < t->nref; i++) {
+        const PlanRef *r = &s->plan->refs[t->ref0 + i];
+        CUdeviceptr at = gpu_address(s, 0, *r);
+        if (from && at != gpu_round(end)) {
+            if (add_up(s, from, end - from, AMPC_DTYPE_F32)) return 1;
+            from = 0;
+        }
+        if (!from) from = at;
+        end = at + s->m->vars[r->index].bytes;
+    }
+    return from && add_up(s, from, end - from, AMPC_DTYPE_F32);
+}
+
+ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t) {
+    const ampc_comm *c = s->opt.comm;
+    if (!s->on_device || !s->whole) return AMPC_OK; /* before update */
+    ampc_status status = fork_off(s);
+    if (status != AMPC_OK) return status;
+    if (c->group(c->ctx, 1) || add_bucket(s, t) || c->group(c->ctx, 0))
+        return broken(s, "gradients");
+    return AMPC_OK;
+}
+
+/* Running statistics are those of rank 0. */
+static int share_buffers(ampc_session *s) {
+    const ampc_comm *c = s->opt.comm;
+    GpuDevice *d = gpu_of(s);
+    int failed = 0;
+    for (uint32_t i = 0; i < s->m->nvar && !failed; i++)
+        if (s->m->vars[i].kind == PLAN_BUFFER)
+            failed = c->broadcast_on(c->ctx, d->var[i], s->m->vars[i].bytes, 0,
+                                     d->ranks);
+    return failed;
+}
+
+/* All ranks' loss, and what each has found in its data. */
+static ampc_status sum_tail(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    const ampc_comm *c = s->opt.comm;
+    int loss = s->known[VAR_LOSS_SUM], bad = s->known[VAR_BAD_DATA];
+    uint64_t bytes = gpu_ranks_bytes(s),
+             own = (uint64_t)c->rank * sizeof(int64_t);
+    GPU(d->cu.MemsetD8Async(d->bad, 0, bytes, d->ranks), "cuMemsetD8Async");
+    if (bad >= 0)
+        GPU(d->cu.MemcpyDtoDAsync(d->bad + own, d->var[bad], sizeof(int64_t),
+                                  d->ranks),
+            "cuMemcpyDtoDAsync");
+    if (c->group(c->ctx, 1) || add_up(s, d->bad, bytes, AMPC_DTYPE_I64) ||
+        (loss >= 0 && add_up(s, d->var[loss], sizeof(float), AMPC_DTYPE_F32)) ||
+        share_buffers(s) || c->group(c->ctx, 0))
+        return broken(s, "loss");
+    return AMPC_OK;
+}
+
+ampc_status gpu_sum_rest(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    const PlanRun *r = &s->plan->runs[s->program[PROG_MICRO]];
+    bool whole = s->whole;
+    ampc_status status = AMPC_OK;
+    s->whole = true; /* buckets that were ready when nobody asked for them */
+    for (uint32_t i = 0; i < r->nstep && !whole && status == AMPC_OK; i++)
+        if (s->plan->steps[r->step0 + i].kind == PLAN_SUM)
+            status = gpu_sum_bucket(s, &s->plan->steps[r->step0 + i]);
+    s->whole = whole;
+    if (status == AMPC_OK) status = fork_off(s);
+    if (status == AMPC_OK) status = sum_tail(s);
+    if (status == AMPC_OK) status = join(s);
+    if (status != AMPC_OK) return status;
+    GPU(d->cu.MemcpyDtoDAsync(d->var[s->known[VAR_MICRO]], d->made,
+                              sizeof(int32_t), d->work),
+        "cuMemcpyDtoDAsync");
+    return AMPC_OK;
+}
+
+/* ---- now ----------------------------------------------------------------- */
+
+static ampc_status through_host(ampc_session *s, const GpuStep *t) {
     GpuDevice *d = gpu_of(s);
     uint64_t bytes = (uint64_t)t->sum->bytes;
-    if (!s->opt.comm) return AMPC_OK;
     for (uint64_t at = 0, n; at < bytes; at += n) {
         LibCopy part = *t->sum;
         n = bytes - at < GPU_BOUNCE ? bytes - at : GPU_BOUNCE;
@@ -19,4 +165,49 @@ ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t) {
         GPU(d->cu.StreamSynchronize(d->work), "copy to the device");
     }
     return AMPC_OK;
+}
+
+ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t) {
+    if (!s->opt.comm) return AMPC_OK;
+    if (!s->on_device) return through_host(s, t);
+    ampc_status status = fork_off(s);
+    if (status != AMPC_OK) return status;
+    if (add_up(s, t->from, (uint64_t)t->sum->bytes, (ampc_dtype)t->sum->dtype))
+        return broken(s, "statistics");
+    return join(s);
+}
+
+/* ---- open and close ------------------------------------------------------ */
+
+uint64_t gpu_ranks_bytes(const ampc_session *s) {
+    return s->on_device ? (uint64_t)s->opt.comm->world * sizeof(int64_t) : 0;
+}
+
+ampc_status gpu_ranks_open(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    const ampc_comm *c = s->opt.comm;
+    CUevent *const events[] = {&d->forked, &d->joined, &d->waited};
+    if (!s->on_device) return AMPC_OK;
+    if (s->ordinal != c->local)
+        return session_fail(s, AMPC_ERR_UNSUPPORTED,
+                            "the communicator is one of GPU %d, not %d",
+                            c->local, s->ordinal);
+    for (uint32_t i = 0; i < s->plan->nstep; i++)
+        if (s->plan->steps[i].kind == PLAN_SUM &&
+            s->plan->pars[s->plan->steps[i].par0] != AMPC_F32)
+            return session_fail(s, AMPC_ERR_UNSUPPORTED,
+                                "--comm-dtype: GPUs sum gradients in fp32");
+    GPU(d->cu.StreamCreate(&d->ranks, CUDA_STREAM_NON_BLOCKING),
+        "cuStreamCreate");
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        GPU(d->cu.EventCreate(events[i], CUDA_EVENT_DISABLE_TIMING),
+            "cuEventCreate");
+    return AMPC_OK;
+}
+
+void gpu_ranks_close(GpuDevice *d) {
+    CUevent events[] = {d->forked, d->joined, d->waited};
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (events[i]) d->cu.EventDestroy(events[i]);
+    if (d->ranks) d->cu.StreamDestroy(d->ranks);
 }

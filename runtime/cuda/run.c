@@ -6,8 +6,10 @@
    of the next is on its way, and the caller may reuse its buffers at once.
 
    The first run of a program is eager: it touches every kernel.  The second is
-   captured into a graph, which it and all later ones launch.  At the end of a
-   program the scalars that the API reports are copied to pinned memory.     */
+   captured into a graph, which it and all later ones launch.  Where ranks sum
+   on the device, the last micro-step and the update are one run (ranks.c).  At
+   the end of a program the scalars that the API reports are copied to pinned
+   memory.     */
 #include <string.h>
 
 #include "runtime/cuda/gpu.h"
@@ -19,7 +21,8 @@ static ampc_status stage_inputs(ampc_session *s, int program, unsigned slot,
     GpuDevice *d = gpu_of(s);
     const PlanProgram *p = &s->m->programs[program];
     char *to = d->host_slot[slot];
-    GPU(d->cu.EventSynchronize(d->uploaded[slot]), "upload of inputs");
+    ampc_status status = gpu_wait(s, d->uploaded[slot], "upload of inputs");
+    if (status != AMPC_OK) return status;
     for (uint32_t i = 0; i < p->nin; i++) {
         const PlanTensor *t = &s->m->tensors[p->in0 + i];
         uint64_t bytes = 0;
@@ -112,6 +115,10 @@ static ampc_status gather(ampc_session *s, const GpuProgram *p) {
         GPU(d->cu.MemcpyDtoHAsync(p->scalars + p->range[i].at, p->range[i].from,
                                   p->range[i].bytes, d->work),
             "copy of metrics");
+    if (s->on_device && p == &d->programs[s->program[PROG_UPDATE]])
+        GPU(d->cu.MemcpyDtoHAsync(d->host_bad, d->bad, gpu_ranks_bytes(s),
+                                  d->work),
+            "copy of metrics");
     return AMPC_OK;
 }
 
@@ -120,7 +127,8 @@ ampc_status gpu_watched(ampc_session *s, int program,
     GpuDevice *d = gpu_of(s);
     const GpuProgram *p = &d->programs[program];
     memset(value, 0, WATCH_COUNT * sizeof *value);
-    GPU(d->cu.EventSynchronize(d->done), "end of a program");
+    ampc_status status = gpu_wait(s, d->done, "end of a program");
+    if (status != AMPC_OK) return status;
     for (int w = 0; w < WATCH_COUNT; w++) {
         PlanRef ref;
         uint32_t dtype;
@@ -128,13 +136,13 @@ ampc_status gpu_watched(ampc_session *s, int program,
             session_watch(s, program, (Watch)w, &ref, &dtype))
             memcpy(&value[w], p->scalars + p->where[w], dtype_bytes(dtype));
     }
+    if (s->on_device && program == s->program[PROG_UPDATE])
+        value[WATCH_BAD_DATA] = (uint64_t)comm_bad(s, d->host_bad);
     return AMPC_OK;
 }
 
 ampc_status gpu_sync(ampc_session *s) {
-    GpuDevice *d = gpu_of(s);
-    GPU(d->cu.StreamSynchronize(d->stream), "cuStreamSynchronize");
-    return AMPC_OK;
+    return gpu_wait_stream(s, gpu_of(s)->stream, "cuStreamSynchronize");
 }
 
 /* ---- profiles ------------------------------------------------------------ */
@@ -157,7 +165,8 @@ static ampc_status tell_profile(ampc_session *s, int program) {
     float ms = 0;
     ampc_status status = mark(s, r->nstep);
     if (status != AMPC_OK) return status;
-    GPU(d->cu.EventSynchronize(d->marks[r->nstep]), "end of a program");
+    status = gpu_wait(s, d->marks[r->nstep], "end of a program");
+    if (status != AMPC_OK) return status;
     GPU(d->cu.EventElapsedTime(&ms, d->marks[0], d->marks[r->nstep]),
         "cuEventElapsedTime");
     uint64_t zero = now_ns() - (uint64_t)((double)ms * 1e6), from = zero;
@@ -209,7 +218,7 @@ ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
     const GpuStep *t = &gpu_of(s)->programs[program].steps[step];
     ampc_status status = mark(s, step);
     if (status != AMPC_OK) return status;
-    if (t->kind == PLAN_SUM) return AMPC_OK; /* through the host, later */
+    if (t->kind == PLAN_SUM) return gpu_sum_bucket(s, t->bucket);
     if (t->kind == PLAN_SUM_NOW) return gpu_sum_now(s, t);
     if (t->kind == PLAN_COPY) return copy(s, t);
     if (t->kind == PLAN_PRODUCT) return multiply(s, t);
@@ -219,27 +228,6 @@ ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
 }
 
 /* ---- one program --------------------------------------------------------- */
-
-ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
-                      bool *walk) {
-    GpuDevice *d = gpu_of(s);
-    const GpuProgram *p = &d->programs[program];
-    ampc_status status = upload(s, program, in);
-    if (status != AMPC_OK) return status;
-    d->work = d->stream;
-    d->mode = GPU_EAGER;
-    if (s->profile || !d->graphs || !p->ran || p->sums) return AMPC_OK;
-    if (p->exec) {
-        d->mode = GPU_REPLAY;
-        *walk = false;
-        return AMPC_OK;
-    }
-    GPU(d->cu.StreamBeginCapture(d->capture, CUDA_CAPTURE_THREAD_LOCAL),
-        "cuStreamBeginCapture");
-    d->work = d->capture;
-    d->mode = GPU_CAPTURE;
-    return AMPC_OK;
-}
 
 /* Out of memory: nothing has run, and the next run may try again. */
 static ampc_status instantiate(ampc_session *s, GpuProgram *p, CUgraph graph) {
@@ -271,9 +259,57 @@ static ampc_status end_capture(ampc_session *s, GpuProgram *p,
     return status;
 }
 
+/* Part of a step that is one run. */
+static bool in_whole(const ampc_session *s, int program) {
+    return s->whole && (program == s->program[PROG_MICRO] ||
+                        program == s->program[PROG_UPDATE]);
+}
+
+/* The program that has the graph of a run: of a whole step, update. */
+static GpuProgram *run_of(const ampc_session *s, int program) {
+    int p = in_whole(s, program) ? s->program[PROG_UPDATE] : program;
+    return &gpu_of(s)->programs[p];
+}
+
+static ampc_status begin_update(ampc_session *s, GpuProgram *p, bool *walk) {
+    GpuDevice *d = gpu_of(s);
+    *walk = d->mode != GPU_REPLAY;
+    if (!*walk) return AMPC_OK;
+    ampc_status status = gpu_sum_rest(s);
+    if (status == AMPC_OK || d->mode != GPU_CAPTURE) return status;
+    return end_capture(s, p, status);
+}
+
+ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
+                      bool *walk) {
+    GpuDevice *d = gpu_of(s);
+    GpuProgram *p = run_of(s, program);
+    bool update = s->on_device && program == s->program[PROG_UPDATE];
+    if (update && s->whole) return begin_update(s, p, walk);
+    ampc_status status = upload(s, program, in);
+    if (status != AMPC_OK) return status;
+    d->work = d->stream;
+    d->mode = GPU_EAGER;
+    if (update) return gpu_sum_rest(s);
+    if (s->profile || !d->graphs || !p->ran || p->sums) return AMPC_OK;
+    if (p->exec) {
+        d->mode = GPU_REPLAY;
+        *walk = false;
+        return AMPC_OK;
+    }
+    GPU(d->cu.StreamBeginCapture(d->capture, CUDA_CAPTURE_THREAD_LOCAL),
+        "cuStreamBeginCapture");
+    d->work = d->capture;
+    d->mode = GPU_CAPTURE;
+    return AMPC_OK;
+}
+
 ampc_status gpu_end(ampc_session *s, int program, ampc_status status) {
     GpuDevice *d = gpu_of(s);
-    GpuProgram *p = &d->programs[program];
+    GpuProgram *p = run_of(s, program);
+    if (status == AMPC_OK && in_whole(s, program) &&
+        program == s->program[PROG_MICRO]) /* the update follows */
+        return s->profile ? tell_profile(s, program) : AMPC_OK;
     if (status == AMPC_OK && d->mode != GPU_REPLAY) status = gather(s, p);
     if (status == AMPC_OK && s->profile) status = tell_profile(s, program);
     if (d->mode == GPU_CAPTURE) status = end_capture(s, p, status);

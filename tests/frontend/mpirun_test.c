@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "frontend/driver/array.h"
-#include "tests/support/compiled.h"
+#include "tests/support/samples.h"
 #include "tests/tolerance.h"
 
 enum { SAMPLES = 103, BATCH = 2 };
@@ -39,37 +39,6 @@ static Compiled compile_model(const char *model, const char *options,
              "--dim batch=%d --accumulate %d --target cpu:x86-64-v2 %s", BATCH,
              accumulate, options);
     return compile_file(test_data_path(path), all);
-}
-
-static double random_number(uint32_t *state) {
-    *state = *state * 1664525u + 1013904223u;
-    return (double)(*state >> 8) / 16777216.0;
-}
-
-/* Samples [first, first + n) of every input, as NAME.PREFIX.npy. */
-static void write_data(const Compiled *c, const char *prefix, int first,
-                       int n) {
-    ampc_tensor_info t = {.size = sizeof t};
-    for (uint32_t i = 0; !c->api->input(c->api->module, "micro", i, &t); i++) {
-        StrBuf sb = {0};
-        char name[100];
-        uint32_t state = i + 1;
-        bool whole = t.dtype == AMPC_DTYPE_I64;
-        size_t each = t.bytes / BATCH / (whole ? 8 : 4);
-        t.shape[0] = n;
-        npy_header(&sb, t.dtype, t.rank, t.shape);
-        for (size_t k = 0; k < (size_t)(first + n) * each; k++) {
-            double x = random_number(&state);
-            int64_t class = (int64_t)(5 * x);
-            float number = (float)(2 * x - 1);
-            if (k < (size_t)first * each) continue;
-            sb_putn(&sb, whole ? (char *)&class : (char *)&number,
-                    whole ? 8 : 4);
-        }
-        snprintf(name, sizeof name, "%s.%s.npy", t.name, prefix);
-        REQUIRE(test_write_file(test_tmp(name), sb.data, sb.len));
-        sb_free(&sb);
-    }
 }
 
 #define FEEDS "--feed x=x.all.npy --feed y=y.all.npy --threads 1 --quiet "
@@ -134,7 +103,7 @@ static void ranks_as_one(const Launcher *l, const char *model,
                          const char *options) {
     need(l);
     Compiled one = compile_model(model, options, 1);
-    write_data(&one, "all", 0, SAMPLES);
+    samples_write(&one, "all", 0, SAMPLES);
     for (int n = 2; n <= 4; n += 2) {
         Compiled alone = compile_model(model, options, n);
         same_as_one(l, &one, n, &alone);
@@ -170,7 +139,7 @@ TEST_CASE(mpirun, outputs_as_one_process) {
     need(&openmpi);
     Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
     char words[1000];
-    write_data(&c, "all", 0, SAMPLES);
+    samples_write(&c, "all", 0, SAMPLES);
     for (int eval = 0; eval < 2; eval++) {
         const char *how = eval ? "--eval" : "";
         snprintf(words, sizeof words, "$AMPC run %s " FEEDS "%s --fetch f1",
@@ -214,8 +183,8 @@ TEST_CASE(mpirun, two_ranks_resume_what_four_saved) {
     need(&openmpi);
     Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
     char words[2000], *log, *eval;
-    write_data(&c, "all", 0, SAMPLES);
-    write_data(&c, "next", 3 * 4 * BATCH, 2 * BATCH);
+    samples_write(&c, "all", 0, SAMPLES);
+    samples_write(&c, "next", 3 * 4 * BATCH, 2 * BATCH);
     snprintf(words, sizeof words, "%s " FEEDS "--steps 3 --save c", c.path);
     launch_ok(&openmpi, 4, words);
     snprintf(words, sizeof words,
@@ -253,7 +222,7 @@ static void ends_after(const char *signal, const char *why) {
     char before[200], words[2000];
     need(&openmpi);
     Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
-    write_data(&c, "all", 0, SAMPLES);
+    samples_write(&c, "all", 0, SAMPLES);
     snprintf(before, sizeof before,
              "(sleep 2; test " RANK " = 0 || kill -%s $$) &", signal);
     snprintf(words, sizeof words,
@@ -279,7 +248,7 @@ TEST_CASE(mpirun, bad_data_of_one_rank) {
     int64_t labels[8] = {0, 1, 2, 77};
     char words[1000];
     StrBuf sb = {0};
-    write_data(&c, "all", 0, 8);
+    samples_write(&c, "all", 0, 8);
     npy_header(&sb, AMPC_DTYPE_I64, 1, (int64_t[]){8});
     sb_putn(&sb, (char *)labels, sizeof labels);
     REQUIRE(test_write_file(test_tmp("y.all.npy"), sb.data, sb.len));
@@ -294,7 +263,7 @@ TEST_CASE(mpirun, ranks_that_differ) {
     Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
     Compiled other = compile_model("mlp.dyn.onnx", MLP, 2);
     char words[2000];
-    write_data(&c, "all", 0, SAMPLES);
+    samples_write(&c, "all", 0, SAMPLES);
     snprintf(words, sizeof words, "test " RANK " = 0 && M=%s || M=%s;", c.path,
              other.path);
     ends(words, "$M " FEEDS, "rank 1 has another graph than rank 0");

@@ -124,6 +124,20 @@ CUresult capture_forbids(void) {
     return rc;
 }
 
+uintptr_t sim_capture(CUstream s) {
+    sim_lock();
+    uintptr_t c = object_is(OBJ_STREAM, s) ? (uintptr_t)s->capture : 0;
+    sim_unlock();
+    return c;
+}
+
+CUresult sim_unsafe(void) {
+    sim_lock();
+    CUresult rc = capture_forbids();
+    sim_unlock();
+    return rc;
+}
+
 int capture_status(CUstream s) {
     return !s->capture ? 0 : s->capture->invalid ? 2 : CUDA_CAPTURE_ACTIVE;
 }

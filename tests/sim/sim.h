@@ -5,6 +5,7 @@
                       runtime/cuda/driver.def and everything below but the
                       "building" part.  AMPC_LIBCUDA names it to the runtime.
    libcublaslt_sim.so cuBLASLt, linked with libcuda_sim.so
+   libnccl_sim.so     NCCL, likewise: its ranks are processes
    twin libraries     emitted CUDA text compiled for the host behind
                       device_sim.h; AMPC_SIM_TWINS names their folder, where
                       the driver looks kernels up by name
@@ -101,9 +102,15 @@ SIM_API void sim_violation(const char *fmt, ...)
    stream is capturing, and then run at each replay.  release(ctx) (may be
    NULL) is called once when the work, or the graph, is gone.  fn returns a
    CUresult; other than 0 is a sticky error.  Inside fn device memory is
-   accessible through plain pointers.  The result is a CUresult.             */
+   accessible through plain pointers.  fn may return SIM_AGAIN, to be called
+   again later.  The result is a CUresult.                                   */
+enum { SIM_AGAIN = -2 };
 SIM_API CUresult sim_enqueue(CUstream s, const char *name, int (*fn)(void *ctx),
                              void *ctx, void (*release)(void *ctx));
+/* The capture that a stream is part of, a number; 0: none.  unsafe: as a call
+   that no capture of this thread allows; 0 or 900.                          */
+SIM_API uintptr_t sim_capture(CUstream s);
+SIM_API CUresult sim_unsafe(void);
 /* Whether all bytes lie in one live allocation of the device. */
 SIM_API bool sim_device_range(CUdeviceptr p, size_t bytes);
 /* Ordinal of the calling thread's current device, -1 without context. */

@@ -101,7 +101,13 @@ static void run_one(void) {
     Work *w = ready.w[i];
     ready.w[i] = ready.w[--ready.n];
     CUcontext c = w->context;
-    if (w->job && !c->sticky) c->sticky = w->job->run(w->job->data);
+    int rc = w->job && !c->sticky ? w->job->run(w->job->data) : 0;
+    if (rc == SIM_AGAIN) {
+        push(&ready.w, &ready.n, &ready.room, w);
+        nanosleep(&(struct timespec){.tv_nsec = 10000}, NULL);
+        return;
+    }
+    if (rc) c->sticky = rc;
     finish(w);
 }
 

@@ -54,11 +54,13 @@ static const char *find_or_build(const char *name, const char *sources,
 }
 
 static void load(Sim *s) {
-    s->path =
-        find_or_build("libcuda_sim.so",
-                      "$(ls tests/sim/*.c | grep -Ev 'cublaslt|_test.c')", "");
+    s->path = find_or_build(
+        "libcuda_sim.so",
+        "$(ls tests/sim/*.c | grep -Ev '/cublaslt|/nccl|_test.c')", "");
     s->cublaslt = find_or_build("libcublaslt_sim.so", "tests/sim/cublaslt*.c",
                                 "-lcuda_sim");
+    s->nccl =
+        find_or_build("libnccl_sim.so", "tests/sim/nccl_sim.c", "-lcuda_sim");
     s->handle = dlopen(s->path, RTLD_NOW | RTLD_LOCAL);
     if (!s->handle) FAIL("%s", dlerror());
 #define SIM_LOOK_UP(name)                                                      \

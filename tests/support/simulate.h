@@ -10,6 +10,7 @@
 typedef struct Sim {
     const char *path;     /* of libcuda_sim.so, for AMPC_LIBCUDA */
     const char *cublaslt; /* of libcublaslt_sim.so, for AMPC_LIBCUBLASLT */
+    const char *nccl;     /* of libnccl_sim.so, for AMPC_LIBNCCL */
     void *handle;
 #define SIM_FUNCTIONS(X)                                                       \
     X(reset)                                                                   \

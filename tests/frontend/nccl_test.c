@@ -1,0 +1,302 @@
+/* nccl_test.c: `ampc run` as several processes, each on a simulated GPU of its
+   own, with the simulated NCCL, found over TCP as torchrun's variables say: the
+   steps of one process that accumulates, and what becomes of all when one
+   fails.
+ */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "frontend/driver/array.h"
+#include "tests/support/samples.h"
+#include "tests/support/simulate.h"
+#include "tests/tolerance.h"
+
+enum { SAMPLES = 67, BATCH = 2, STEPS = 6 };
+
+/* ---- modules ------------------------------------------------------------- */
+
+static Compiled compile_model(const char *model, const char *options,
+                              int accumulate, int batch) {
+    char all[500], path[100];
+    snprintf(path, sizeof path, "tests/onnx/%s", model);
+    snprintf(all, sizeof all, "--dim batch=%d --accumulate %d %s", batch,
+             accumulate, options);
+    Compiled c = compile_file_cuda(test_data_path(path), all, "cuda:sm_90");
+    REQUIRE(sim_build_twins(c.cuda_dir) > 0);
+    return c;
+}
+
+/* ---- processes ----------------------------------------------------------- */
+
+typedef struct Launch {
+    const Compiled *c;
+    int world;         /* 1: no ranks */
+    const char *words; /* of `ampc run` */
+    const char *rank1; /* before the command of rank 1; NULL: nothing */
+} Launch;
+
+/* Each rank's command, in a shell; the status of the first rank
+   that failed. */
+static int launch(const Launch *l, char **out) {
+    char command[8000];
+    size_t n = (size_t)snprintf(
+        command, sizeof command,
+        "cd '%s' && rm -f report && export TMPDIR=/tmp AMPC_CACHE_DIR=. "
+        "AMPC_SIM_REPORT=report "
+        "AMPC_LIBCUDA='%s' AMPC_LIBCUBLASLT='%s' AMPC_LIBNCCL='%s' "
+        "AMPC_SIM_TWINS='%s' AMPC_SIM_DEVICES=%d; ",
+        test_tmpdir(), sim()->path, sim()->cublaslt, sim()->nccl,
+        l->c->cuda_dir, l->world);
+    int port = 20000 + (int)(getpid() * 7 + time(NULL)) % 20000;
+    for (int r = 0; r < l->world; r++) {
+        if (l->world > 1)
+            n += (size_t)snprintf(
+                command + n, sizeof command - n,
+                "export MASTER_ADDR=127.0.0.1 MASTER_PORT=%d WORLD_SIZE=%d "
+                "RANK=%d LOCAL_RANK=%d AMPC_SIM_SEED=%d; ",
+                port, l->world, r, r, r + 1);
+        n += (size_t)snprintf(command + n, sizeof command - n,
+                              "sh -c '%s exec %s run %s %s' & p%d=$!; ",
+                              r == 1 && l->rank1 ? l->rank1 : "", test_ampc(),
+                              l->c->path, l->words, r);
+    }
+    n += (size_t)snprintf(command + n, sizeof command - n,
+                          "(sleep 150; kill -KILL $p0 $p1 $p2 $p3) "
+                          ">/dev/null 2>&1 & end=$!; rc=0; ");
+    for (int r = l->world; r-- > 0;)
+        n += (size_t)snprintf(command + n, sizeof command - n,
+                              "wait $p%d || rc=$?; ", r);
+    snprintf(command + n, sizeof command - n, "kill $end; exit $rc");
+    return test_command(out, "%s", command);
+}
+
+/* All end well, and the simulated machine has nothing to say. */
+static char *launch_ok(const Launch *l) {
+    char *out, *report;
+    int rc = launch(l, &out);
+    CHECK_MSG(rc == 0, "%d ranks: status %d\n%s", l->world, rc, out);
+    free(out);
+    report = test_read_file(test_tmp("report"), NULL);
+    int lines = 0;
+    for (const char *p = report; p && *p; p++) lines += *p == '\n';
+    CHECK_MSG(lines == l->world, "%s", report);
+    return report;
+}
+
+/* ---- as one process ------------------------------------------------------ */
+
+#define FEEDS                                                                  \
+    "--device cuda --feed x=x.all.npy --feed y=y.all.npy --quiet --shuffle "
+
+#define WORDS(x) FEEDS "--steps 6 --log l" x " --save-weights w" x
+
+static double number_behind(const char **text, const char *key) {
+    const char *p = *text ? strstr(*text, key) : NULL;
+    *text = p ? p + strlen(key) : NULL;
+    return p ? strtod(*text, NULL) : NAN;
+}
+
+/* Logs of `steps` steps. */
+static void same_logs(const char *got, const char *want, int steps) {
+    static const char *const keys[] = {
+        "\"loss\":", "\"grad_norm\":", "\"scale\":", "\"skipped\":"};
+    char *a = test_read_file(test_tmp(got), NULL);
+    char *b = test_read_file(test_tmp(want), NULL);
+    const char *p = a, *q = b;
+    for (int i = 0; i < steps; i++)
+        for (int k = 0; k < 4; k++) {
+            double x = number_behind(&p, keys[k]),
+                   y = number_behind(&q, keys[k]);
+            if (p && strncmp(p, "null", 4) == 0) x = y = strncmp(q, "null", 4);
+            CHECK_MSG(fabs(x - y) <= TOL_RANKS * (1 + fabs(y)),
+                      "step %d: %s %.9g, not %.9g", i + 1, keys[k], x, y);
+        }
+    free(a);
+    free(b);
+}
+
+static void same_weights(const char *got, const char *want) {
+    Trace a = trace_read(test_tmp(got)), b = trace_read(test_tmp(want));
+    CHECK_EQ_INT(a.n, b.n);
+    for (int i = 0; i < a.n; i++) {
+        const TraceTensor *x = &a.t[i], *y = trace_find(&b, x->name);
+        for (size_t k = 0; x->dtype == AMPC_DTYPE_F32 && k < x->bytes / 4;
+             k++) {
+            float u, v;
+            memcpy(&u, x->data + 4 * k, 4);
+            memcpy(&v, y->data + 4 * k, 4);
+            if (fabsf(u - v) <= TOL_RANKS * (1 + fabsf(v))) continue;
+            CHECK_MSG(false, "%s[%zu]: %.9g, not %.9g", x->name, k, (double)u,
+                      (double)v);
+            break;
+        }
+    }
+    trace_free(&a);
+    trace_free(&b);
+}
+
+/* n ranks with A micro-batches are one with n A. */
+static void as_one(const char *model, const char *options, int n, int each) {
+    Compiled one = compile_model(model, options, each, BATCH);
+    Compiled all = compile_model(model, options, n * each, BATCH);
+    samples_write(&one, "all", 0, SAMPLES);
+    free(launch_ok(&(Launch){&all, 1, WORDS("a"), NULL}));
+    char *report = launch_ok(&(Launch){&one, n, WORDS("r"), NULL});
+    /* eager, captured, replayed: each step but the first is one graph */
+    const char *p = report;
+    for (int k = 0; k < n; k++)
+        CHECK_MSG(number_behind(&p, "graph launches ") >= STEPS - 1, "%s",
+                  report);
+    same_logs("lr", "la", STEPS);
+    same_weights("wr", "wa");
+    free(report);
+    compiled_close(&one);
+    compiled_close(&all);
+}
+
+TEST_CASE(nccl, mlp_of_two_as_one) {
+    as_one("mlp.dyn.onnx",
+           "--precision fp16 --clip-norm 0.3 --optimizer adamw,lr=0.01 "
+           "--loss-scale dynamic,init=16777216,interval=2,max=1e9 "
+           "--comm-bucket 420",
+           2, 1);
+}
+
+/* Adam would make much of a gradient that is nearly 0. */
+TEST_CASE(nccl, mlp_of_four_as_one) {
+    as_one("mlp.dyn.onnx",
+           "--precision fp32 --clip-norm 0.3 "
+           "--optimizer sgd,lr=0.05,momentum=0.9",
+           4, 1);
+}
+
+TEST_CASE(nccl, cnn_of_two_that_accumulate_as_one) {
+    as_one("cnn.dyn.onnx",
+           "--precision bf16 --clip-norm 0.5 --batchnorm frozen "
+           "--optimizer sgd,lr=0.05,momentum=0.9 --comm-bucket 300",
+           2, 2);
+}
+
+/* Statistics of all ranks inside the graph of a step: two ranks of two samples
+   are one of four. */
+TEST_CASE(nccl, batch_norm_over_ranks_as_one_batch) {
+    static const char options[] =
+        "--precision fp32 --optimizer sgd,lr=0.01,momentum=0.9 "
+        "--sync-batchnorm";
+    Compiled two = compile_model("cnn.dyn.onnx", options, 1, 2);
+    Compiled four = compile_model("cnn.dyn.onnx", options, 1, 4);
+    samples_write(&two, "all", 0, 4 * STEPS);
+    free(launch_ok(&(Launch){&four, 1, WORDS("a"), NULL}));
+    free(launch_ok(&(Launch){&two, 2, WORDS("r"), NULL}));
+    same_logs("lr", "la", STEPS);
+    same_weights("wr", "wa");
+    compiled_close(&two);
+    compiled_close(&four);
+}
+
+/* ---- what goes wrong ----------------------------------------------------- */
+
+/* Two ranks of which something is wrong with the second: both end in time, and
+   say `why`; what was saved before is whole. */
+static void ends(const Compiled *c, const char *rank1, const char *words,
+                 const char *why) {
+    char *out, all[600];
+    time_t begin = time(NULL);
+    snprintf(all, sizeof all, FEEDS "--deadline 3 %s", words);
+    int rc = launch(&(Launch){c, 2, all, rank1}, &out);
+    CHECK_MSG(rc != 0 && rc != 137, "status %d", rc);
+    CHECK(time(NULL) - begin < 60);
+    CHECK_HAS(out, why);
+    free(out);
+}
+
+/* Compiled once. */
+static const Compiled *small(void) {
+    static Compiled c;
+    if (!c.api) c = compile_model("mlp.dyn.onnx", "--precision fp32", 1, BATCH);
+    samples_write(&c, "all", 0, SAMPLES);
+    return &c;
+}
+
+/* In the shell of rank 1, which then becomes the rank. */
+#define LATER(signal)                                                          \
+    "(while ! test -s s; do sleep 0.1; done; kill -" signal " $$) &"
+#define FOREVER "--steps 100000000 --log l --save-every 3 --save s"
+
+static void ends_after(const char *signal, const char *why) {
+    const Compiled *c = small();
+    unlink(test_tmp("s"));
+    ends(c, signal, FOREVER, why);
+    free(launch_ok(
+        &(Launch){c, 1, FEEDS "--steps 1 --resume --save s --log l", NULL}));
+}
+
+TEST_CASE(nccl, a_rank_dies) { ends_after(LATER("KILL"), "rank 1 is gone"); }
+
+TEST_CASE(nccl, a_rank_hangs) {
+    ends_after(LATER("STOP") " (sleep 15; kill -KILL $$) &",
+               "rank 1 did not answer within 3 s");
+}
+
+/* The NCCL of one rank fails. */
+TEST_CASE(nccl, calls_that_fail) {
+    const Compiled *c = small();
+    static const struct {
+        const char *fail, *why;
+    } cases[] = {
+        {"ncclAllReduce:1:3", "ncclAllReduce: internal error"},
+        {"ncclAllReduce:5:1", "ncclAllReduce: unhandled cuda error"},
+        {"ncclGroupEnd:3:2", "ncclGroupEnd: unhandled system error"},
+        {"ncclCommInitRankConfig:1:3",
+         "ncclCommInitRankConfig: internal error"},
+        {"ncclCommGetAsyncError:200:6", "another rank: remote process"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char rank1[200];
+        snprintf(rank1, sizeof rank1, "export AMPC_SIM_FAIL=%s;",
+                 cases[i].fail);
+        ends(c, rank1, "--steps 50 --log l", cases[i].why);
+    }
+}
+
+TEST_CASE(nccl, ranks_without_a_gpu_or_nccl) {
+    const Compiled *c = small();
+    ends(c, "export AMPC_LIBNCCL=none;", "", "rank 1 has no GPU or no NCCL");
+    ends(c, "export AMPC_LIBCUDA=none;", "", "$AMPC_LIBCUDA is \"none\"");
+    ends(c, "exit 3;", "", "rank 1 did not come within 3 s");
+}
+
+TEST_CASE(nccl, bad_data_of_one_rank) {
+    const Compiled *c = small();
+    int64_t labels[8] = {0, 1, 2, 77};
+    StrBuf sb = {0};
+    npy_header(&sb, AMPC_DTYPE_I64, 1, (int64_t[]){8});
+    sb_putn(&sb, (char *)labels, sizeof labels);
+    samples_write(c, "all", 0, 8);
+    REQUIRE(test_write_file(test_tmp("y.all.npy"), sb.data, sb.len));
+    sb_free(&sb);
+    char *out, *p;
+    int rc = launch(&(Launch){c, 2,
+                              "--device cuda --feed x=x.all.npy --feed "
+                              "y=y.all.npy --quiet --deadline 9 --log l",
+                              NULL},
+                    &out);
+    CHECK_EQ_INT(rc, 1);
+    CHECK_HAS(out, "rank 1: ");
+    p = strstr(out, "rank 1 was given");
+    CHECK_MSG(p != NULL, "%s", out);
+    free(out);
+}
+
+/* A rank that differs is named by all. */
+TEST_CASE(nccl, ranks_that_differ) {
+    const Compiled *c = small();
+    ends(c, NULL, "--steps $RANK",
+         "rank 1 was started with another --steps than rank 0");
+    ends(c, NULL, "--comm pigeons", "no such engine");
+}

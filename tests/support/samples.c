@@ -1,0 +1,35 @@
+/* samples.c: see samples.h. */
+#include "tests/support/samples.h"
+
+#include <stdio.h>
+
+#include "frontend/driver/array.h"
+
+static double random_number(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return (double)(*state >> 8) / 16777216.0;
+}
+
+void samples_write(const Compiled *c, const char *prefix, int first, int n) {
+    ampc_tensor_info t = {.size = sizeof t};
+    for (uint32_t i = 0; !c->api->input(c->api->module, "micro", i, &t); i++) {
+        StrBuf sb = {0};
+        char name[100];
+        uint32_t state = i + 1;
+        bool whole = t.dtype == AMPC_DTYPE_I64;
+        size_t each = t.bytes / (size_t)t.shape[0] / (whole ? 8 : 4);
+        t.shape[0] = n;
+        npy_header(&sb, t.dtype, t.rank, t.shape);
+        for (size_t k = 0; k < (size_t)(first + n) * each; k++) {
+            double x = random_number(&state);
+            int64_t class = (int64_t)(5 * x);
+            float number = (float)(2 * x - 1);
+            if (k < (size_t)first * each) continue;
+            sb_putn(&sb, whole ? (char *)&class : (char *)&number,
+                    whole ? 8 : 4);
+        }
+        snprintf(name, sizeof name, "%s.%s.npy", t.name, prefix);
+        REQUIRE(test_write_file(test_tmp(name), sb.data, sb.len));
+        sb_free(&sb);
+    }
+}

@@ -1,0 +1,11 @@
+/* samples.h: data for `ampc run`, in .npy files of the test's folder. */
+#ifndef AMPC_TESTS_SUPPORT_SAMPLES_H
+#define AMPC_TESTS_SUPPORT_SAMPLES_H
+
+#include "tests/support/compiled.h"
+
+/* Samples [first, first + n) of an endless stream for every input of program
+   micro, as NAME.PREFIX.npy: numbers in -1..1, classes 0..4.                */
+void samples_write(const Compiled *c, const char *prefix, int first, int n);
+
+#endif
