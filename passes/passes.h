@@ -36,6 +36,7 @@ PassFn pass_remat;     /* what backward computes again                      */
 PassFn pass_locate;    /* where a value is not finite                       */
 PassFn pass_underflow; /* what of gradients fp16 flushes to zero            */
 PassFn pass_buckets;   /* which gradients are summed over ranks together    */
+PassFn pass_attend;    /* attention as one node                             */
 PassFn pass_reduce;    /* reductions in stages                              */
 PassFn pass_align;     /* long rows of products at multiples of 16 bytes    */
 PassFn pass_fuse;      /* groups                                            */

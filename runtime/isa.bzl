@@ -6,6 +6,7 @@ COPTS = [
     "-fvisibility=hidden",
     "-ffp-contract=off",
     "-fno-math-errno",
+    "-fno-trapping-math",
     "-g0",
     "-fomit-frame-pointer",
     "-fno-stack-protector",

@@ -36,6 +36,7 @@ static inline int64_t lib_volume(const int64_t *v) {
 enum {
     LIB_I32 = 1 << AMPC_I32,
     LIB_I64 = 1 << AMPC_I64,
+    LIB_F32 = 1 << AMPC_F32,
     LIB_TAP = 1 << AMPC_I8 | 1 << AMPC_I32,
     LIB_INT = 1 << AMPC_U8 | 1 << AMPC_I8 | 1 << AMPC_U16 | 1 << AMPC_I16 |
               1 << AMPC_U32 | 1 << AMPC_I32 | 1 << AMPC_U64 | 1 << AMPC_I64,

@@ -43,9 +43,9 @@ static const char *type_name(int64_t dtype) {
 /* ---- what units include -------------------------------------------------- */
 
 void print_cuda_head(StrBuf *sb) {
-    static const char *const files[] = {"kmath.h",  "fold.cuh", "device.cuh",
-                                        "ptx.cuh",  "conv.cuh", "gemm.cuh",
-                                        "pool.cuh", "index.cuh"};
+    static const char *const files[] = {"kmath.h",  "fold.cuh",  "device.cuh",
+                                        "ptx.cuh",  "conv.cuh",  "gemm.cuh",
+                                        "pool.cuh", "index.cuh", "attend.cuh"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         sb_printf(sb, "#include \"%s\"\n", files[i]);
 }

@@ -117,6 +117,16 @@ static void scatter_add(const Node *n, LibScatterAdd *p, const Type *idx,
     p->inner = dims_product(out, axis + 1, out->rank);
 }
 
+/* ---- attention ----------------------------------------------------------- */
+
+static void attend(LibAttend *p, const Type *q, const Type *v) {
+    p->batch = dims_product(q, 0, q->rank - 2);
+    p->t = q->dim[q->rank - 2];
+    p->d = q->dim[q->rank - 1];
+    p->u = v->dim[v->rank - 2];
+    p->e = v->dim[v->rank - 1];
+}
+
 /* ---- all ----------------------------------------------------------------- */
 
 int64_t lower_tile_rows(const LoweredStep *s) {
@@ -139,6 +149,8 @@ int64_t lower_tile_rows(const LoweredStep *s) {
 #define shape_AVGPOOL(n, p, t)      pool(n, p, t[0], t[1])
 #define shape_AVGPOOL_GRAD(n, p, t) pool(n, p, t[1], t[0])
 #define shape_SCATTER_ADD(n, p, t)  scatter_add(n, p, t[1], t[2])
+#define shape_ATTEND(n, p, t)       attend(p, t[0], t[2])
+#define shape_ATTEND_GRAD(n, p, t)  attend(p, t[0], t[2])
 #define shape_COPY(n, p, t)         ((p)->bytes = type_bytes(t[0]))
 #define SHAPE_own(E)                shape_##E(n, p, t)
 #define SHAPE_axis(E)                                                          \

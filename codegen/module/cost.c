@@ -162,6 +162,14 @@ static void add_gemm(const LibGemm *p, StepCost *c) {
             c->rate = 35;
 }
 
+/* Two products of forward, three more and the scores again for the gradient;
+   where causal, of half the scores. */
+static void add_attend(const LibAttend *p, bool grad, StepCost *c) {
+    double features = (double)(grad ? 3 * p->d + 2 * p->e : p->d + p->e);
+    c->mma = (p->causal ? 1 : 2) * (double)p->batch * (double)(p->t * p->u) *
+             features;
+}
+
 static void add_conv(const LibConv *p, bool library, StepCost *c) {
     int64_t positions = lib_volume(p->out);
     c->mma = 2 * (double)(p->n * p->k) * (double)(p->c / p->group) *
@@ -181,6 +189,10 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
     case PLAN_LIB_CONV_FWD:
     case PLAN_LIB_CONV_DGRAD:
     case PLAN_LIB_CONV_WGRAD: add_conv(par, library, c); break;
+    case PLAN_LIB_ATTEND:
+    case PLAN_LIB_ATTEND_GRAD:
+        add_attend(par, s->lib == PLAN_LIB_ATTEND_GRAD, c);
+        break;
     case PLAN_LIB_COPY: c->bytes = 2 * (double)((const LibCopy *)par)->bytes;
     /* fall through */
     default:

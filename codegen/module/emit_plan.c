@@ -59,8 +59,7 @@ static int add_constant(Emit *e, const Tensor *t) {
 
 /* ---- where values are ---------------------------------------------------- */
 
-/* max_pool's positions have no place in programs without backward: PLAN_NONE.
- */
+/* What a routine need not write and nobody reads has no place: PLAN_NONE.   */
 static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
     if (!is_value(v)) return (PlanRef){.space = PLAN_NONE};
     ValueId root = view_root(g, v);
@@ -79,7 +78,7 @@ static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
     if (x->kind == VK_VAR || var >= 0)
         return (PlanRef){PLAN_VAR, (uint32_t)e->var_number[var], 0};
     if (x->offset >= 0) return (PlanRef){PLAN_ARENA, 0, (uint64_t)x->offset};
-    ASSERT(node_get(g, x->def)->op == OP_MAX_POOL && x->result == 1);
+    ASSERT(op_info[node_get(g, x->def)->op].kind == KIND_LIB);
     return (PlanRef){.space = PLAN_NONE};
 }
 

@@ -141,6 +141,80 @@ Status eval_matmul(EvalCx *cx) {
     return OK;
 }
 
+/* ---- attention ----------------------------------------------------------- */
+
+/* One matrix of the batch: q[t, d] and dy[t, e], k[u, d] by strides, v[u, e].
+ */
+typedef struct Attend {
+    int64_t batch, t, u, d, e, krow, kcol;
+    bool causal;
+} Attend;
+
+static Attend attend(const EvalCx *cx) {
+    const Type *q = type_get(cx->in[0]->type), *v = type_get(cx->in[2]->type);
+    bool tb = attr_int(cx->n, AK_trans_b, 0);
+    int r = q->rank;
+    Attend a = {.batch = 1, .t = q->dim[r - 2], .d = q->dim[r - 1]};
+    for (int i = 0; i < r - 2; i++) a.batch *= q->dim[i];
+    a.u = v->dim[r - 2];
+    a.e = v->dim[r - 1];
+    a.krow = tb ? a.d : 1;
+    a.kcol = tb ? 1 : a.u;
+    a.causal = attr_int(cx->n, AK_causal, 0) != 0;
+    return a;
+}
+
+/* The score of key j for row i of all. */
+static double attend_score(const EvalCx *cx, const Attend *a, int64_t i,
+                           int64_t j) {
+    const double *q = cx->in[0]->f + i * a->d;
+    const double *k = cx->in[1]->f + i / a->t * a->u * a->d + j * a->krow;
+    double s = 0;
+    for (int64_t c = 0; c < a->d; c++) s += q[c] * k[c * a->kcol];
+    return a->causal && j > i % a->t ? -INFINITY : s;
+}
+
+Status eval_attend(EvalCx *cx) {
+    Attend a = attend(cx);
+    for (int64_t i = 0; i < a.batch * a.t; i++) {
+        const double *v = cx->in[2]->f + i / a.t * a.u * a.e;
+        double top = -INFINITY, sum = 0;
+        for (int64_t j = 0; j < a.u; j++)
+            top = fmax(top, attend_score(cx, &a, i, j));
+        for (int64_t j = 0; j < a.u; j++)
+            sum += exp(attend_score(cx, &a, i, j) - top);
+        for (int64_t j = 0; j < a.u; j++)
+            for (int64_t c = 0; c < a.e; c++)
+                cx->out[0]->f[i * a.e + c] +=
+                    exp(attend_score(cx, &a, i, j) - top) / sum *
+                    v[j * a.e + c];
+        cx->out[1]->f[i] = top + log(sum);
+    }
+    return OK;
+}
+
+Status eval_attend_grad(EvalCx *cx) {
+    Attend a = attend(cx);
+    for (int64_t i = 0; i < a.batch * a.t; i++)
+        for (int64_t j = 0; j < a.u; j++) {
+            int64_t kj = i / a.t * a.u * a.d + j * a.krow;
+            int64_t vj = (i / a.t * a.u + j) * a.e;
+            double p = exp(attend_score(cx, &a, i, j) - cx->in[4]->f[i]);
+            double dp = -cx->in[5]->f[i];
+            for (int64_t c = 0; c < a.e; c++) {
+                dp += cx->in[3]->f[i * a.e + c] * cx->in[2]->f[vj + c];
+                cx->out[2]->f[vj + c] += p * cx->in[3]->f[i * a.e + c];
+            }
+            for (int64_t c = 0; c < a.d; c++) {
+                cx->out[0]->f[i * a.d + c] +=
+                    p * dp * cx->in[1]->f[kj + c * a.kcol];
+                cx->out[1]->f[kj + c * a.kcol] +=
+                    p * dp * cx->in[0]->f[i * a.d + c];
+            }
+        }
+    return OK;
+}
+
 /* ---- windows: what convolutions and pools share -------------------------- */
 
 typedef struct Window {

@@ -31,6 +31,56 @@ Status ty_matmul(TypeCtx *cx) {
     return type_result(cx, 0, &t);
 }
 
+/* ---- attention ----------------------------------------------------------- */
+
+/* q[.., t, d], k and v for it; y: what attend(q, k, v) gives. */
+static Status attend_shape(TypeCtx *cx, Type *y) {
+    const Type *q = cx->ins[0], *k = cx->ins[1], *v = cx->ins[2];
+    int r = q->rank;
+    bool tb = attr_int(cx->n, AK_trans_b, 0), ok = r >= 3;
+    for (int i = 0; i < 3; i++) TRY(type_want(cx, WANT_FLOAT, i));
+    ok = ok && k->rank == r && v->rank == r &&
+         k->dim[r - 1 - !tb] == q->dim[r - 1] &&
+         k->dim[r - 2 + !tb] == v->dim[r - 2];
+    for (int d = 0; ok && d < r - 2; d++)
+        ok = k->dim[d] == q->dim[d] && v->dim[d] == q->dim[d];
+    if (!ok)
+        return type_error(cx, "no attention of %s on %s and %s", TXT(q), TXT(k),
+                          TXT(v));
+    *y = *q;
+    y->dim[r - 1] = v->dim[r - 1];
+    return OK;
+}
+
+static Type attend_sums(const Type *q) {
+    Type t = *q;
+    t.dim[t.rank - 1] = 1;
+    t.dtype = q->dtype == DT_F64 ? DT_F64 : DT_F32;
+    return t;
+}
+
+Status ty_attend(TypeCtx *cx) {
+    Type y, lse = attend_sums(cx->ins[0]);
+    TRY(attend_shape(cx, &y));
+    type_result(cx, 0, &y);
+    type_result(cx, 1, &lse);
+    cx->free_dtype[1] = false;
+    return OK;
+}
+
+Status ty_attend_grad(TypeCtx *cx) {
+    Type y, lse = attend_sums(cx->ins[0]);
+    TRY(attend_shape(cx, &y));
+    for (int i = 3; i < 6; i++) {
+        TRY(type_want(cx, WANT_FLOAT, i));
+        if (!shape_equal(cx->ins[i], i == 3 ? &y : &lse))
+            return type_error(cx, "operand %d is %s, wants the shape of %s", i,
+                              TXT(cx->ins[i]), TXT(i == 3 ? &y : &lse));
+    }
+    for (int i = 0; i < 3; i++) type_result(cx, i, cx->ins[i]);
+    return OK;
+}
+
 /* ---- windows: what convolutions and pools share -------------------------- */
 
 typedef struct Window {

@@ -18,6 +18,9 @@ EpilogueFn target_epilogue_cuda; /* epilogue.c */
 
 typedef struct TargetInfo {
     EpilogueFn *epilogue; /* NULL: any                                       */
+    /* attention is one routine where it is causal or has so many keys; 0: it
+       never is */
+    int64_t attend_keys;
     bool shares_launches; /* groups of equal work may run in one launch      */
     /* one kernel */
     int max_buffers; /* operands and results                                 */

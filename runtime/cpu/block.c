@@ -1,5 +1,6 @@
 /* block.c: block sizes and scratch sizes. */
 #include "runtime/cpu/block.h"
+#include "runtime/cpu/attend.h"
 
 enum {
     GEMM_MC = 192,
@@ -105,4 +106,27 @@ size_t cpu_gemm_scratch(const LibGemm *g, int threads) {
 size_t cpu_scatter_add_scratch(const LibScatterAdd *s, int threads) {
     (void)threads;
     return (size_t)block_up((s->rows + 1 + s->nidx) * 8, 64);
+}
+
+/* ---- attention ----------------------------------------------------------- */
+
+AttendBlocks attend_blocks(const LibAttend *p) {
+    enum { Q = ATTEND_QUERIES, K = ATTEND_KEYS };
+    AttendBlocks b = {.queries = block_div(p->t, Q),
+                      .d = block_up(p->d, BLOCK_LANES),
+                      .e = block_up(p->e, BLOCK_LANES)};
+    int64_t both = b.d + b.e;
+    b.chunks = block_div(b.queries, ATTEND_CHUNK);
+    b.worker = (ATTEND_CHUNK * Q + K) * both + K * Q;
+    b.worker_grad =
+        b.queries * Q * b.d + (2 * K + 2 * Q) * both + K * b.d + 3 * K * Q;
+    return b;
+}
+
+size_t cpu_attend_scratch(const LibAttend *p, int threads) {
+    return block_floats(attend_blocks(p).worker) * (size_t)threads;
+}
+
+size_t cpu_attend_grad_scratch(const LibAttend *p, int threads) {
+    return block_floats(attend_blocks(p).worker_grad) * (size_t)threads;
 }

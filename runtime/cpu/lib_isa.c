@@ -5,8 +5,10 @@
      pack_isa.c     packing of operands        conv_isa.c   conv, its dX
      gemm_isa.c     matrix product             wgrad_isa.c  its dW
      pooling_isa.c  pooling                    index_isa.c  scatter, argmax,
-   copy Built once: pool.c threads, isa.c detection, dispatch.c calls by row,
-   block.c and conv.c geometry and scratch, pooling_f64.c */
+                                              copy
+     attend_isa.c  attention
+   Built once: pool.c threads, isa.c detection, dispatch.c calls by row, block.c
+   and conv.c geometry and scratch, pooling_f64.c                            */
 #include "runtime/cpu/routines.h"
 
 #define ISA_TABLE3(level) ampc_cpu_v##level

@@ -2,6 +2,7 @@
 
    Each *_isa.c is compiled once per level with
      gcc -O3 -std=gnu17 -fPIC -ffp-contract=off -fno-math-errno
+         -fno-trapping-math
          -march=x86-64-v2                               -DAMPC_ISA_LEVEL=2
          -march=x86-64-v3                               -DAMPC_ISA_LEVEL=3
          -march=x86-64-v4 -mprefer-vector-width=512     -DAMPC_ISA_LEVEL=4

@@ -143,6 +143,20 @@ static const Row rows[] = {
      "%y = scatter_add %u, %i {axis=1, shape=[5,9]}", "f32[5,9]"},
     {"%u: f32[5,3], %i: i32[4]",
      "%y = scatter_add %u, %i {axis=1, shape=[5,9]}", "! want f32[5,4]"},
+    {"%q: bf16[2,5,3], %k: bf16[2,3,7], %v: f32[2,7,4]",
+     "%y, %l = attend %q, %k, %v", "bf16[2,5,4] f32[2,5,1]"},
+    {"%q: f32[2,5,3], %k: f32[2,3,7], %v: f32[2,7,4]",
+     "%y, %l = attend %q, %k, %v {trans_b=1}", "! no attention of f32[2,5,3]"},
+    {"%q: f32[2,5,3], %k: f32[1,3,7], %v: f32[2,7,4]",
+     "%y, %l = attend %q, %k, %v", "! no attention of f32[2,5,3]"},
+    {"%q: f16[1,5,3], %k: f32[1,3,7], %v: bf16[1,7,4], %y: f32[1,5,4], "
+     "%l: f32[1,5,1], %d: bf16[1,5,1]",
+     "%a, %b, %c = attend_grad %q, %k, %v, %y, %l, %d",
+     "f16[1,5,3] f32[1,3,7] bf16[1,7,4]"},
+    {"%q: f32[1,5,3], %k: f32[1,3,7], %v: f32[1,7,4], %y: f32[1,5,4], "
+     "%l: f32[1,5,1], %d: f32[1,5]",
+     "%a, %b, %c = attend_grad %q, %k, %v, %y, %l, %d",
+     "! operand 5 is f32[1,5], wants the shape of f32[1,5,1]"},
     {"%x: f32[5,2]", "%y = trilu %x {upper=1, k=-1}", "f32[5,2]"},
     {"%x: f32[5]", "%y = trilu %x", "! rank 2 or more"},
     /* ---- reductions

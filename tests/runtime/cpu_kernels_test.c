@@ -963,6 +963,138 @@ TEST_CASE(pooling, random_shapes) {
     pools_close();
 }
 
+/* ---- attention ----------------------------------------------------------- */
+
+/* q, k, v, dy; lse, delta; and what should come of them. */
+typedef struct AttendCase {
+    LibAttend p;
+    void *in[4];
+    float *sums[2];
+    double *want[5]; /* y, lse, dq, dk, dv */
+    int64_t count[5];
+    void *first[5]; /* what one thread gave */
+} AttendCase;
+
+static int64_t attend_key(const LibAttend *p, int64_t b, int64_t j, int64_t c) {
+    return p->trans_b ? (b * p->u + j) * p->d + c : (b * p->d + c) * p->u + j;
+}
+
+/* One row of scores, and all that it adds to the results. */
+static void attend_row(AttendCase *c, int64_t b, int64_t i, double *s) {
+    const LibAttend *p = &c->p;
+    int64_t row = b * p->t + i, n = p->causal && i < p->u ? i + 1 : p->u;
+    double top = -(double)INFINITY, sum = 0, delta = 0;
+    for (int64_t j = 0; j < n; j++) {
+        s[j] = 0;
+        for (int64_t f = 0; f < p->d; f++)
+            s[j] += get(c->in[0], p->q_dtype, row * p->d + f) *
+                    get(c->in[1], p->k_dtype, attend_key(p, b, j, f));
+        top = fmax(top, s[j]);
+    }
+    for (int64_t j = 0; j < n; j++) sum += s[j] = exp(s[j] - top);
+    c->want[1][row] = top + log(sum);
+    c->sums[0][row] = (float)c->want[1][row];
+    for (int64_t f = 0; f < p->e; f++) {
+        double *y = &c->want[0][row * p->e + f];
+        for (int64_t j = 0; j < n; j++)
+            *y += s[j] / sum *
+                  get(c->in[2], p->v_dtype, (b * p->u + j) * p->e + f);
+        delta += *y * get(c->in[3], p->y_dtype, row * p->e + f);
+    }
+    c->sums[1][row] = (float)delta;
+    for (int64_t j = 0; j < n; j++) {
+        double dp = 0, g;
+        for (int64_t f = 0; f < p->e; f++) {
+            g = get(c->in[3], p->y_dtype, row * p->e + f);
+            dp += g * get(c->in[2], p->v_dtype, (b * p->u + j) * p->e + f);
+            c->want[4][(b * p->u + j) * p->e + f] += s[j] / sum * g;
+        }
+        dp = s[j] / sum * (dp - delta);
+        for (int64_t f = 0; f < p->d; f++) {
+            int64_t key = attend_key(p, b, j, f);
+            c->want[2][row * p->d + f] += dp * get(c->in[1], p->k_dtype, key);
+            c->want[3][key] += dp * get(c->in[0], p->q_dtype, row * p->d + f);
+        }
+    }
+}
+
+static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
+                           int threads) {
+    const LibAttend *p = &c->p;
+    const AmpcCpuLib *lib = lib_of(level);
+    size_t need[] = {cpu_attend_scratch(p, threads),
+                     cpu_attend_grad_scratch(p, threads)};
+    const int64_t dtype[] = {p->y_dtype, AMPC_F32, p->dq_dtype, p->dk_dtype,
+                             p->dv_dtype};
+    const char *const name[] = {"y", "lse", "dq", "dk", "dv"};
+    void *out[5], *scratch[] = {scratch_of(need[0]), scratch_of(need[1])};
+    for (int i = 0; i < 5; i++) out[i] = array(dtype[i], c->count[i]);
+    lib->attend(pool, p, c->in[0], c->in[1], c->in[2], out[0], out[1],
+                scratch[0]);
+    lib->attend_grad(pool, p, c->in[0], c->in[1], c->in[2], c->in[3],
+                     c->sums[0], c->sums[1], out[2], out[3], out[4],
+                     scratch[1]);
+    for (int i = 0; i < 5; i++) {
+        size_t bytes = (size_t)c->count[i] * size_of(dtype[i]);
+        pool_close(name[i], out[i], dtype[i], c->want[i], 2e-4, c->count[i]);
+        if (threads > 1)
+            CHECK_MSG(!memcmp(out[i], c->first[i], bytes), "%s: %d threads",
+                      name[i], threads);
+        free(threads > 1 ? out[i] : c->first[i]);
+        if (threads == 1) c->first[i] = out[i];
+    }
+    for (int i = 0; i < 2; i++) scratch_check(scratch[i], need[i]);
+}
+
+/* size: of the largest shapes */
+static void attend_case(int64_t size) {
+    AttendCase c = {.p = {.batch = rnd_in(1, 3),
+                          .t = rnd_in(1, size),
+                          .u = rnd_in(1, size),
+                          .d = rnd_in(1, 40),
+                          .e = rnd_in(1, 40),
+                          .causal = rnd() % 2,
+                          .trans_b = rnd() % 2,
+                          .q_dtype = rnd_float(),
+                          .k_dtype = rnd_float(),
+                          .v_dtype = rnd_float(),
+                          .y_dtype = rnd_float(),
+                          .lse_dtype = AMPC_F32,
+                          .delta_dtype = AMPC_F32,
+                          .dq_dtype = rnd_float(),
+                          .dk_dtype = rnd_float(),
+                          .dv_dtype = rnd_float()}};
+    const LibAttend *p = &c.p;
+    int64_t q = p->batch * p->t, k = p->batch * p->u;
+    const int64_t count[] = {q * p->e, q, q * p->d, k * p->d, k * p->e};
+    for (int i = 0; i < 5; i++) c.want[i] = zeros(c.count[i] = count[i]);
+    c.in[0] = array(p->q_dtype, q * p->d);
+    c.in[1] = array(p->k_dtype, k * p->d);
+    c.in[2] = array(p->v_dtype, k * p->e);
+    c.in[3] = array(p->y_dtype, q * p->e);
+    for (int i = 0; i < 2; i++) c.sums[i] = array(AMPC_F32, q);
+    double *scores = zeros(p->u);
+    for (int64_t i = 0; i < q; i++) attend_row(&c, i / p->t, i % p->t, scores);
+    int top = top_level();
+    for (int level = 2; level <= top; level++)
+        for (int t = 0; t < 3; t++)
+            attend_compare(&c, level, pools[t], thread_counts[t]);
+    for (int i = 0; i < 4; i++) free(c.in[i]);
+    for (int i = 0; i < 2; i++) free(c.sums[i]);
+    for (int i = 0; i < 5; i++) {
+        free(c.want[i]);
+        free(c.first[i]);
+    }
+    free(scores);
+}
+
+TEST_CASE(attend, random_shapes) {
+    rng = 47;
+    pools_open();
+    for (int i = 0; i < 30; i++) attend_case(i % 3 ? 60 : 300);
+    pools_close();
+}
+
 /* ---- scatter-add, argmax ------------------------------------------------- */
 
 static void scatter_case(void) {

@@ -1,0 +1,359 @@
+/* attend_isa.c: attention and its gradient, block by block: scores stay in the
+   cache.
+
+   All is computed with queries along the lanes: scores are K Q^T, one row a
+   key, so that maxima, sums and scalings go down columns and the product with V
+   reads probabilities where they lie.  A query's sums go by keys in order, in
+   blocks of ATTEND_KEYS; a key's by queries, in blocks of ATTEND_QUERIES.   */
+#include "runtime/cpu/attend.h"
+#include "runtime/cpu/kmath.h"
+#include "runtime/cpu/pack.h"
+#include "runtime/cpu/routines.h"
+#include "runtime/cpu/transpose.h"
+
+enum { Q_LANES = ATTEND_QUERIES };
+
+typedef struct AttendRun {
+    const LibAttend *p;
+    const void *q, *k, *v, *dy, *lse, *delta;
+    void *y, *dq, *dk, *dv;
+    float *lse_out, *scratch;
+    AttendBlocks b;
+} AttendRun;
+
+/* Rows from `row` on of matrix `batch` of [batch][rows][cols], or of
+   [batch][cols][rows] where that is how it lies. */
+static PackSrc attend_rows(const void *p, int64_t dtype, int64_t batch,
+                           int64_t rows, int64_t cols, int64_t row,
+                           int across) {
+    int64_t rs = across ? 1 : cols, cs = across ? rows : 1;
+    PackSrc s = {at(p, (int)dtype, batch * rows * cols + row * rs), (int)dtype,
+                 rs, cs};
+    return s;
+}
+
+static PackSrc attend_turned(PackSrc s) {
+    int64_t rs = s.rs;
+    s.rs = s.cs;
+    s.cs = rs;
+    return s;
+}
+
+static PackSrc attend_q(const AttendRun *r, int64_t batch, int64_t row) {
+    return attend_rows(r->q, r->p->q_dtype, batch, r->p->t, r->p->d, row, 0);
+}
+
+static PackSrc attend_dy(const AttendRun *r, int64_t batch, int64_t row) {
+    return attend_rows(r->dy, r->p->y_dtype, batch, r->p->t, r->p->e, row, 0);
+}
+
+static PackSrc attend_k(const AttendRun *r, int64_t batch, int64_t row) {
+    return attend_rows(r->k, r->p->k_dtype, batch, r->p->u, r->p->d, row,
+                       !r->p->trans_b);
+}
+
+static PackSrc attend_v(const AttendRun *r, int64_t batch, int64_t row) {
+    return attend_rows(r->v, r->p->v_dtype, batch, r->p->u, r->p->e, row, 0);
+}
+
+/* c[m][n] (+)= a b over k: a packed in panels `a_step` long, b in panels of
+   b_k rows, or, where that is 0, in rows ldc apart as c is.                 */
+static void attend_product(int64_t m, int64_t n, int64_t k, const float *a,
+                           int64_t a_step, const float *b, int64_t b_k,
+                           float *c, int64_t ldc, int add) {
+    int64_t left = ceil_div(n, VL);
+    for (int64_t j = 0; left > 0;) {
+        int w = tile_width(left);
+        const float *bj = b_k ? b + j * b_k : b + j;
+        for (int64_t i = 0; i < m; i += MR) ISA(tile_panel)
+        [0][min64(MR, m - i) - 1][w - 1](k, a + i * a_step, bj,
+                                         b_k ? w * VL : ldc, c + i * ldc + j,
+                                         ldc, add);
+        j += w * VL;
+        left -= w;
+    }
+}
+
+/* Keys of a block at k0 that queries up to `last` see. */
+static int64_t attend_seen(const AttendRun *r, int64_t k0, int64_t last) {
+    int64_t n = min64(ATTEND_KEYS, r->p->u - k0);
+    return r->p->causal ? max64(0, min64(n, last + 1 - k0)) : n;
+}
+
+/* What keys k0 .. give to queries before them. */
+static void attend_hide(const AttendRun *r, float *s, int64_t k0, int64_t q0,
+                        int64_t keys, int64_t lanes, float with) {
+    for (int64_t i = max64(0, q0 + 1 - k0); r->p->causal && i < keys; i++)
+        for (int64_t j = 0; j < min64(lanes, k0 + i - q0); j++)
+            s[i * lanes + j] = with;
+}
+
+/* s = e^(s - base), whose base each lane has. */
+static void attend_exp(float *restrict s, const float *restrict base,
+                       int64_t keys, int64_t lanes) {
+    for (int64_t i = 0; i < keys; i++)
+        for (int64_t j = 0; j < lanes; j++) s[i * lanes + j] -= base[j];
+    for (int64_t i = 0; i < keys * lanes; i++) s[i] = EXP_F32(s[i]);
+}
+
+/* x[lanes][cols] = the transpose of `from`. */
+static void attend_turn(float *x, const float *from, int64_t cols,
+                        int64_t lanes) {
+    for (int64_t c = 0; c < cols; c += TB)
+        for (int64_t j = 0; j < lanes; j += TB)
+            transpose(x + j * cols + c, cols, from + c * lanes + j, AMPC_F32,
+                      lanes * 4);
+}
+
+/* ---- forward ------------------------------------------------------------- */
+
+/* A block of queries on its way through the keys. */
+typedef struct AttendState {
+    float top[Q_LANES], sum[Q_LANES];
+} AttendState;
+
+/* Scores become probabilities up to a factor, which sum and o have, too. */
+static void attend_softmax(AttendState *a, float *restrict s, int64_t keys,
+                           int64_t lanes, float *restrict o, int64_t e,
+                           int first) {
+    float top[Q_LANES], old[Q_LANES];
+    for (int64_t j = 0; j < lanes; j++) top[j] = first ? -INFINITY : a->top[j];
+    for (int64_t i = 0; i < keys; i++)
+        for (int64_t j = 0; j < lanes; j++) {
+            float x = s[i * lanes + j];
+            top[j] = x > top[j] ? x : top[j];
+        }
+    for (int64_t j = 0; j < lanes; j++) {
+        float base = top[j] > -INFINITY ? top[j] : 0.0f;
+        old[j] = first ? 0.0f : EXP_F32(a->top[j] - base);
+        a->sum[j] = first ? 0.0f : a->sum[j] * old[j];
+        a->top[j] = top[j];
+        top[j] = base;
+    }
+    attend_exp(s, top, keys, lanes);
+    for (int64_t i = 0; i < keys; i++)
+        for (int64_t j = 0; j < lanes; j++) a->sum[j] += s[i * lanes + j];
+    for (int64_t i = 0; i < e && !first; i++)
+        for (int64_t j = 0; j < lanes; j++) o[i * lanes + j] *= old[j];
+}
+
+static void attend_store(const AttendRun *r, const AttendState *a, float *o,
+                         float *turned, int64_t batch, int64_t q0, int64_t n) {
+    const LibAttend *p = r->p;
+    int64_t lanes = round_up(n, VL);
+    for (int64_t i = 0; i < p->e; i++)
+        for (int64_t j = 0; j < n; j++) o[i * lanes + j] /= a->sum[j];
+    attend_turn(turned, o, r->b.e, lanes);
+    for (int64_t j = 0; j < n; j++) {
+        narrow(r->y, (int)p->y_dtype, (batch * p->t + q0 + j) * p->e,
+               turned + j * r->b.e, p->e);
+        if (r->lse_out)
+            r->lse_out[batch * p->t + q0 + j] = a->top[j] + LOG_F32(a->sum[j]);
+    }
+}
+
+/* Queries q0 .. of one matrix: as many blocks as ATTEND_CHUNK. */
+static void attend_chunk(const AttendRun *r, int64_t batch, int64_t q0,
+                         float *own) {
+    const LibAttend *p = r->p;
+    const AttendBlocks *b = &r->b;
+    AttendState state[ATTEND_CHUNK];
+    float *qt = own, *o = qt + ATTEND_CHUNK * p->d * Q_LANES;
+    float *s = o + ATTEND_CHUNK * b->e * Q_LANES;
+    float *kp = s + ATTEND_KEYS * Q_LANES, *vp = kp + ATTEND_KEYS * p->d;
+    int64_t end = min64(p->t, q0 + ATTEND_CHUNK * Q_LANES);
+    for (int64_t q = q0, c = 0; q < end; q += Q_LANES, c++) {
+        PackSrc src = attend_turned(attend_q(r, batch, q));
+        ISA(pack_b)
+        (qt + c * p->d * Q_LANES, &src, 0, p->d, p->d, min64(Q_LANES, end - q));
+    }
+    for (int64_t k0 = 0; attend_seen(r, k0, end - 1) > 0; k0 += ATTEND_KEYS) {
+        int64_t block = attend_seen(r, k0, end - 1);
+        PackSrc k = attend_k(r, batch, k0);
+        PackSrc v = attend_turned(attend_v(r, batch, k0));
+        ISA(pack_a)(kp, &k, block, p->d);
+        ISA(pack_a)(vp, &v, p->e, block);
+        for (int64_t q = q0, c = 0; q < end; q += Q_LANES, c++) {
+            int64_t n = min64(Q_LANES, end - q), lanes = round_up(n, VL);
+            int64_t keys = attend_seen(r, k0, q + n - 1);
+            float *oc = o + c * b->e * Q_LANES;
+            if (!keys) continue;
+            attend_product(keys, n, p->d, kp, p->d, qt + c * p->d * Q_LANES,
+                           p->d, s, lanes, 0);
+            attend_hide(r, s, k0, q, keys, lanes, -INFINITY);
+            attend_softmax(&state[c], s, keys, lanes, oc, p->e, k0 == 0);
+            attend_product(p->e, n, keys, vp, block, s, 0, oc, lanes, k0 > 0);
+        }
+    }
+    for (int64_t q = q0, c = 0; q < end; q += Q_LANES, c++)
+        attend_store(r, &state[c], o + c * b->e * Q_LANES, vp, batch, q,
+                     min64(Q_LANES, end - q));
+}
+
+static void attend_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const AttendRun *r = ctx;
+    float *own = r->scratch + (size_t)worker * r->b.worker;
+    for (int64_t i = lo; i < hi; i++)
+        attend_chunk(r, i / r->b.chunks,
+                     i % r->b.chunks * ATTEND_CHUNK * Q_LANES, own);
+}
+
+void ISA(attend)(AmpcPool *pool, const LibAttend *p, const void *q,
+                 const void *k, const void *v, void *y, void *lse,
+                 void *scratch) {
+    AttendRun r = {.p = p,
+                   .q = q,
+                   .k = k,
+                   .v = v,
+                   .y = y,
+                   .lse_out = lse,
+                   .scratch = scratch,
+                   .b = attend_blocks(p)};
+    pool_run(pool, p->batch * r.b.chunks, 1, attend_work, &r);
+}
+
+/* ---- gradient ------------------------------------------------------------ */
+
+/* Of one matrix; of a block of keys in it; of a block of queries. */
+typedef struct AttendGrad {
+    float *dqt;                    /* [blocks of queries][d][Q_LANES]   */
+    float *kp, *kt, *vp, *dk, *dv; /* K by rows and by columns, V       */
+    float *qt, *gt, *qr, *gr;      /* Q and dY by columns and by rows   */
+    float *s, *dp, *turned;
+} AttendGrad;
+
+static float *attend_take(float **at, int64_t n) {
+    float *p = *at;
+    *at += n;
+    return p;
+}
+
+static AttendGrad attend_buffers(const AttendRun *r, float *own) {
+    const AttendBlocks *b = &r->b;
+    enum { K = ATTEND_KEYS, Q = Q_LANES };
+    AttendGrad g = {.dqt = attend_take(&own, b->queries * b->d * Q)};
+    g.kp = attend_take(&own, K * b->d);
+    g.kt = attend_take(&own, K * b->d);
+    g.vp = attend_take(&own, K * b->e);
+    g.dk = attend_take(&own, K * b->d);
+    g.dv = attend_take(&own, K * b->e);
+    g.qt = attend_take(&own, Q * b->d);
+    g.gt = attend_take(&own, Q * b->e);
+    g.qr = attend_take(&own, Q * b->d);
+    g.gr = attend_take(&own, Q * b->e);
+    g.s = attend_take(&own, K * Q);
+    g.dp = attend_take(&own, K * Q);
+    g.turned = attend_take(&own, K * Q);
+    return g;
+}
+
+/* s: from scores to probabilities; dp: to the scores' gradients. */
+static void attend_slopes(const AttendRun *r, AttendGrad *g, int64_t at,
+                          int64_t k0, int64_t q0, int64_t keys, int64_t n) {
+    float lse[Q_LANES] = {0}, delta[Q_LANES] = {0};
+    float *restrict s = g->s, *restrict dp = g->dp;
+    int64_t lanes = round_up(n, VL);
+    for (int64_t j = 0; j < n; j++) {
+        lse[j] = load1(r->lse, (int)r->p->lse_dtype, at + j);
+        delta[j] = load1(r->delta, (int)r->p->delta_dtype, at + j);
+    }
+    attend_exp(s, lse, keys, lanes);
+    attend_hide(r, s, k0, q0, keys, lanes, 0.0f);
+    for (int64_t i = 0; i < keys; i++)
+        for (int64_t j = 0; j < lanes; j++)
+            dp[i * lanes + j] =
+                s[i * lanes + j] * (dp[i * lanes + j] - delta[j]);
+}
+
+/* Queries q0 .. of one block, against `keys` of the block of `block` keys. */
+static void attend_grad_block(const AttendRun *r, AttendGrad *g, int64_t batch,
+                              int64_t k0, int64_t block, int64_t q0, int add) {
+    const LibAttend *p = r->p;
+    const AttendBlocks *b = &r->b;
+    int64_t n = min64(Q_LANES, p->t - q0), lanes = round_up(n, VL);
+    int64_t keys = attend_seen(r, k0, q0 + n - 1);
+    PackSrc q = attend_q(r, batch, q0), dy = attend_dy(r, batch, q0);
+    PackSrc qt = attend_turned(q), gt = attend_turned(dy);
+    ISA(pack_b)(g->qt, &qt, 0, p->d, p->d, n);
+    ISA(pack_b)(g->gt, &gt, 0, p->e, p->e, n);
+    ISA(pack_b)(g->qr, &q, 0, n, n, p->d);
+    ISA(pack_b)(g->gr, &dy, 0, n, n, p->e);
+    attend_product(keys, n, p->d, g->kp, p->d, g->qt, p->d, g->s, lanes, 0);
+    attend_product(keys, n, p->e, g->vp, p->e, g->gt, p->e, g->dp, lanes, 0);
+    attend_slopes(r, g, batch * p->t + q0, k0, q0, keys, n);
+    attend_product(p->d, n, keys, g->kt, block, g->dp, 0, g->dqt + q0 * b->d,
+                   lanes, k0 > 0);
+    PackSrc s = {g->s, AMPC_F32, lanes, 1}, ds = {g->dp, AMPC_F32, lanes, 1};
+    ISA(pack_a)(g->turned, &s, keys, n);
+    attend_product(keys, p->e, n, g->turned, n, g->gr, n, g->dv, b->e, add);
+    ISA(pack_a)(g->turned, &ds, keys, n);
+    attend_product(keys, p->d, n, g->turned, n, g->qr, n, g->dk, b->d, add);
+}
+
+/* n rows of x, ld long, to rows from `row` on of the result, as attend_rows
+   has them. */
+static void attend_put(void *to, int64_t dtype, int64_t batch, int64_t rows,
+                       int64_t cols, int64_t row, int across, const float *x,
+                       int64_t ld, int64_t n) {
+    int64_t first = batch * rows * cols;
+    if (!to) return;
+    for (int64_t i = 0; i < n && !across; i++)
+        narrow(to, (int)dtype, first + (row + i) * cols, x + i * ld, cols);
+    for (int64_t c = 0; c < cols && across; c++)
+        for (int64_t i = 0; i < n; i++)
+            store1(to, (int)dtype, first + c * rows + row + i, x[i * ld + c]);
+}
+
+static void attend_grad_matrix(const AttendRun *r, AttendGrad *g,
+                               int64_t batch) {
+    const LibAttend *p = r->p;
+    const AttendBlocks *b = &r->b;
+    for (int64_t k0 = 0; k0 < p->u; k0 += ATTEND_KEYS) {
+        int64_t block = min64(ATTEND_KEYS, p->u - k0);
+        int64_t first = p->causal ? k0 / Q_LANES * Q_LANES : 0;
+        PackSrc k = attend_k(r, batch, k0), kt = attend_turned(k);
+        PackSrc v = attend_v(r, batch, k0);
+        ISA(pack_a)(g->kp, &k, block, p->d);
+        ISA(pack_a)(g->kt, &kt, p->d, block);
+        ISA(pack_a)(g->vp, &v, block, p->e);
+        memset(g->dk, 0, (size_t)(block * b->d) * 4);
+        memset(g->dv, 0, (size_t)(block * b->e) * 4);
+        for (int64_t q = first; q < p->t; q += Q_LANES)
+            attend_grad_block(r, g, batch, k0, block, q, 1);
+        attend_put(r->dk, p->dk_dtype, batch, p->u, p->d, k0, !p->trans_b,
+                   g->dk, b->d, block);
+        attend_put(r->dv, p->dv_dtype, batch, p->u, p->e, k0, 0, g->dv, b->e,
+                   block);
+    }
+    for (int64_t q = 0; q < p->t; q += Q_LANES) {
+        int64_t n = min64(Q_LANES, p->t - q);
+        attend_turn(g->qt, g->dqt + q * b->d, b->d, round_up(n, VL));
+        attend_put(r->dq, p->dq_dtype, batch, p->t, p->d, q, 0, g->qt, b->d, n);
+    }
+}
+
+static void attend_grad_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const AttendRun *r = ctx;
+    AttendGrad g =
+        attend_buffers(r, r->scratch + (size_t)worker * r->b.worker_grad);
+    for (int64_t i = lo; i < hi; i++) attend_grad_matrix(r, &g, i);
+}
+
+void ISA(attend_grad)(AmpcPool *pool, const LibAttend *p, const void *q,
+                      const void *k, const void *v, const void *dy,
+                      const void *lse, const void *delta, void *dq, void *dk,
+                      void *dv, void *scratch) {
+    AttendRun r = {.p = p,
+                   .q = q,
+                   .k = k,
+                   .v = v,
+                   .dy = dy,
+                   .lse = lse,
+                   .delta = delta,
+                   .dq = dq,
+                   .dk = dk,
+                   .dv = dv,
+                   .scratch = scratch,
+                   .b = attend_blocks(p)};
+    pool_run(pool, p->batch, 1, attend_grad_work, &r);
+}
