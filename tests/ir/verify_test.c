@@ -495,9 +495,9 @@ static const Row rows[] = {
     {STAGE_FUSED, X,
      "group lib { %a = argmax %x {axis=1} } "
      "group point beside { %b = exp %x } return %a, %b",
-     "only point groups share a launch"},
+     "only point or row groups share a launch"},
     {STAGE_FUSED, X, "group point beside { %b = exp %x } return %b",
-     "only point groups share a launch"},
+     "only point or row groups share a launch"},
     /* memory: f32[8,4] is 128 bytes */
     {STAGE_PLANNED, X, "group point { %a = relu %x } return %a",
      "leaves its group and has no place"},
