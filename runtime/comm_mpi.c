@@ -1,9 +1,10 @@
 /* comm_mpi.c: MPI as what moves bytes between ranks.
 
-   Open MPI and MPICH are found at run time.  Their handles differ: pointers to
-   objects of the library, or numbers.  Both fit a register, in which x86-64
-   passes either, and slots of 64 bits that begin as zero take what either
-   writes; so one type serves for both, and only the constants are two sets.
+   Open MPI, MPICH and the ABI of MPI 5 are found at run time.  Their handles
+   differ: pointers to objects of the library, or numbers.  Both fit a register,
+   in which x86-64 passes either, and slots of 64 bits that begin as zero take
+   what either writes; so one type serves for both, and only the constants are
+   two sets.
 
    Sums are added in the order of ranks, so that they do not depend on the
    library or on who is first.  The numbers are cut in one segment a rank; each
@@ -13,6 +14,7 @@
    failure they stay, since it may still write to them.                      */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +43,7 @@ typedef struct MpiApi {
     int (*Test)(Handle *request, int *done, void *status);
     Handle world, byte, errors_return;
     void *status_ignore;
+    int serialized; /* MPI_THREAD_SERIALIZED */
 } MpiApi;
 
 /* A message under way; `open`: it is. */
@@ -49,7 +52,7 @@ typedef struct Message {
     bool open;
 } Message;
 
-enum { PIECE = 4 << 20, THREAD_SERIALIZED = 2, TAG = 0x7fff };
+enum { PIECE = 4 << 20, TAG = 0x7fff };
 
 typedef struct Mpi {
     CommHead head;
@@ -92,8 +95,24 @@ static bool find_symbols(void *lib, MpiApi *a, const char **missing) {
     return true;
 }
 
-/* Open MPI's mpi.h names objects, MPICH's has numbers. */
+/* MPI 5 has an ABI, in libraries of that name. */
+static bool is_abi(void *lib) {
+    struct link_map *map = NULL;
+    if (dlinfo(lib, RTLD_DI_LINKMAP, &map) || !map) return false;
+    const char *name = strrchr(map->l_name, '/');
+    return strstr(name ? name : map->l_name, "mpi_abi") != NULL;
+}
+
+/* Open MPI's mpi.h names objects, MPICH's and the ABI have numbers. */
 static void find_constants(void *lib, MpiApi *a) {
+    a->serialized = is_abi(lib) ? 2048 : 2;
+    if (is_abi(lib)) {
+        a->world = 0x101;
+        a->byte = 0x247;
+        a->errors_return = 0x142;
+        a->status_ignore = NULL;
+        return;
+    }
     void *world = dlsym(lib, "ompi_mpi_comm_world");
     a->world = world ? (Handle)world : 0x44000000;
     a->byte = world ? (Handle)dlsym(lib, "ompi_mpi_byte") : 0x4c00010d;
@@ -105,7 +124,7 @@ static void find_constants(void *lib, MpiApi *a) {
 /* The one that the process has already, else the launcher's, else any. */
 static void *find_library(char *why, size_t size) {
     static const char *const names[] = {"libmpi.so.40", "libmpich.so.12",
-                                        "libmpi.so.12"};
+                                        "libmpi.so.12", "libmpi_abi.so.0"};
     enum { N = sizeof names / sizeof *names };
     const char *given = secure_getenv("AMPC_LIBMPI");
     size_t first =
@@ -126,7 +145,8 @@ static void *find_library(char *why, size_t size) {
     }
     if (!lib)
         snprintf(why, size,
-                 "no MPI (libmpi.so.40 of Open MPI, libmpich.so.12; name its "
+                 "no MPI (libmpi.so.40 of Open MPI, libmpich.so.12, "
+                 "libmpi_abi.so.0; name its "
                  "file by $AMPC_LIBMPI): %s",
                  dlerror());
     return lib;
@@ -343,11 +363,11 @@ static const char *mpi_start(Mpi *m) {
     MpiApi *a = &m->mpi;
     int there = 0, got;
     if (a->Initialized(&there)) return "MPI_Initialized failed";
-    if (!there && a->Init_thread(NULL, NULL, THREAD_SERIALIZED, &got))
+    if (!there && a->Init_thread(NULL, NULL, a->serialized, &got))
         return "MPI_Init_thread failed";
     m->ours = !there;
     if (a->Query_thread(&got)) return "MPI_Query_thread failed";
-    m->comm.any_thread = got >= THREAD_SERIALIZED;
+    m->comm.any_thread = got >= a->serialized;
     if (a->Comm_dup(a->world, &m->world) ||
         a->Comm_set_errhandler(m->world, a->errors_return) ||
         a->Comm_rank(m->world, &m->comm.rank) ||

@@ -171,6 +171,12 @@ static void sizes(const Launcher *l) {
 TEST_CASE(mpirun, sizes_openmpi) { sizes(&openmpi); }
 TEST_CASE(mpirun, sizes_mpich) { sizes(&mpich); }
 
+TEST_CASE(mpirun, sizes_of_the_abi) {
+    setenv("AMPC_LIBMPI", test_data_path("tests/support/libmpi_abi.so"), 1);
+    sizes(&openmpi);
+    unsetenv("AMPC_LIBMPI");
+}
+
 /* ---- resuming ------------------------------------------------------------ */
 
 static double number_behind(const char *text, const char *key) {
