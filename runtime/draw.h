@@ -10,6 +10,7 @@
 #ifndef AMPC_DRAW_H
 #define AMPC_DRAW_H
 
+#include <math.h>
 #include <stdint.h>
 
 typedef enum DrawKind { DRAW_NONE, DRAW_NORMAL, DRAW_UNIFORM } DrawKind;
@@ -28,13 +29,21 @@ static inline double draw_uniform01(uint64_t seed, uint64_t i) {
     return (double)(z >> 11) * 0x1p-53;
 }
 
-/* Element i, before it is rounded to its type. */
-static inline double draw_at(const Draw *d, uint64_t i) {
+/* Element i of integers, of floats of at most 32 bits, or of wider ones. */
+typedef enum DrawType { DRAW_INTEGER, DRAW_FLOAT, DRAW_DOUBLE } DrawType;
+
+static inline double draw_at(const Draw *d, DrawType type, uint64_t i) {
     double v = -6;
-    if (d->kind == DRAW_UNIFORM)
-        return d->a + (d->b - d->a) * draw_uniform01(d->seed, 12 * i);
-    for (uint64_t k = 0; k < 12; k++) v += draw_uniform01(d->seed, 12 * i + k);
-    return v * d->a;
+    if (d->kind == DRAW_UNIFORM) {
+        v = d->a + (d->b - d->a) * draw_uniform01(d->seed, 12 * i);
+    } else {
+        for (uint64_t k = 0; k < 12; k++)
+            v += draw_uniform01(d->seed, 12 * i + k);
+        v *= d->a;
+    }
+    return type == DRAW_INTEGER ? floor(v)
+           : type == DRAW_FLOAT ? (double)(float)v
+                                : v;
 }
 
 #endif

@@ -1,6 +1,5 @@
 /* weights.c: initial values of variables: a constant, random numbers, or bytes
    of section "weights" of the module's own file, or of the file beside it.  */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -97,27 +96,28 @@ static ampc_status fill(ampc_session *s, uint32_t var) {
     return fill_repeat(s, var, one, dtype_bytes(v->dtype));
 }
 
-static double drawn(const PlanVar *v, uint64_t i) {
-    double x = draw_at(&v->draw, i);
-    switch (v->dtype) {
-    case AMPC_F64: return x;
+static DrawType drawn_as(uint32_t dtype) {
+    switch (dtype) {
+    case AMPC_F64: return DRAW_DOUBLE;
     case AMPC_F32:
     case AMPC_F16:
-    case AMPC_BF16: return (double)(float)x;
-    default: return floor(x);
+    case AMPC_BF16: return DRAW_FLOAT;
+    default: return DRAW_INTEGER;
     }
 }
 
 static ampc_status fill_drawn(ampc_session *s, uint32_t var) {
     const PlanVar *v = &s->m->vars[var];
     size_t size = dtype_bytes(v->dtype);
+    DrawType as = drawn_as(v->dtype);
     _Alignas(8) char part[32 << 10];
     uint64_t lo, hi;
     shard_range(s, var, &lo, &hi);
     for (uint64_t at = lo; at < hi; at += sizeof part) {
         uint64_t n = hi - at < sizeof part ? hi - at : sizeof part;
         for (uint64_t k = 0; k < n; k += size)
-            fill_value(v->dtype, drawn(v, (at + k) / size), part + k);
+            fill_value(v->dtype, draw_at(&v->draw, as, (at + k) / size),
+                       part + k);
         ampc_status status = s->backend->put(s, var_ref(var, at), part, n);
         if (status != AMPC_OK) return status;
     }

@@ -60,15 +60,12 @@ Tensor *tensor_new(Arena *a, TypeId t) {
 Tensor *tensor_drawn(Arena *a, TypeId type, const Draw *d) {
     Tensor *t = tensor_new(a, type);
     DType dtype = type_get(type)->dtype;
-    uint64_t n = (uint64_t)type_count(type_get(type));
-    for (uint64_t i = 0; i < n; i++) {
-        double v = draw_at(d, i);
-        if (!dtype_is_float(dtype))
-            v = floor(v);
-        else if (dtype != DT_F64)
-            v = (double)(float)v;
-        tensor_set(t, (int64_t)i, v);
-    }
+    DrawType as = !dtype_is_float(dtype) ? DRAW_INTEGER
+                  : dtype == DT_F64      ? DRAW_DOUBLE
+                                         : DRAW_FLOAT;
+    int64_t n = type_count(type_get(type));
+    for (int64_t i = 0; i < n; i++)
+        tensor_set(t, i, draw_at(d, as, (uint64_t)i));
     return t;
 }
 

@@ -176,7 +176,7 @@ static void drop_inputs(Graph *g, Arena *scratch) {
 }
 
 /* --top-k wants a loss of classes, and as many of them. */
-static Status check_top_k(const Graph *g, PassCtx *cx, int64_t k) {
+static Status check_top_k(const Graph *g, PassCtx *cx) {
     Loc at = {.file = g->module->file};
     bool any = false;
     for (int i = 0; i < cx->opt->objectives.len; i++) {
@@ -185,7 +185,7 @@ static Status check_top_k(const Graph *g, PassCtx *cx, int64_t k) {
     }
     if (!any)
         return fail(cx->diag, at, "--top-k %lld: the loss is none of classes",
-                    (long long)k);
+                    (long long)cx->opt->top_k);
     return OK;
 }
 
@@ -201,7 +201,7 @@ static Status make_eval(const Graph *f, PassCtx *cx) {
     for (int i = 0; i < n; i++)
         if (is_value(loss[i]) && j[i].loss.kind != LOSS_HOST)
             report_loss(g, j[i].name, loss[i], cx->opt->top_k);
-    return cx->opt->top_k ? check_top_k(g, cx, cx->opt->top_k) : OK;
+    return cx->opt->top_k ? check_top_k(g, cx) : OK;
 }
 
 Status pass_programs(Module *m, PassCtx *cx) {

@@ -267,7 +267,7 @@ static void attend_slopes(const AttendRun *r, AttendGrad *g, int64_t at,
 
 /* Queries q0 .. of one block, against `keys` of the block of `block` keys. */
 static void attend_grad_block(const AttendRun *r, AttendGrad *g, int64_t batch,
-                              int64_t k0, int64_t block, int64_t q0, int add) {
+                              int64_t k0, int64_t block, int64_t q0) {
     const LibAttend *p = r->p;
     const AttendBlocks *b = &r->b;
     int64_t n = min64(Q_LANES, p->t - q0), lanes = round_up(n, VL);
@@ -285,9 +285,9 @@ static void attend_grad_block(const AttendRun *r, AttendGrad *g, int64_t batch,
                    lanes, k0 > 0);
     PackSrc s = {g->s, AMPC_F32, lanes, 1}, ds = {g->dp, AMPC_F32, lanes, 1};
     ISA(pack_a)(g->turned, &s, keys, n);
-    attend_product(keys, p->e, n, g->turned, n, g->gr, n, g->dv, b->e, add);
+    attend_product(keys, p->e, n, g->turned, n, g->gr, n, g->dv, b->e, 1);
     ISA(pack_a)(g->turned, &ds, keys, n);
-    attend_product(keys, p->d, n, g->turned, n, g->qr, n, g->dk, b->d, add);
+    attend_product(keys, p->d, n, g->turned, n, g->qr, n, g->dk, b->d, 1);
 }
 
 /* n rows of x, ld long, to rows from `row` on of the result, as attend_rows
@@ -319,7 +319,7 @@ static void attend_grad_matrix(const AttendRun *r, AttendGrad *g,
         memset(g->dk, 0, (size_t)(block * b->d) * 4);
         memset(g->dv, 0, (size_t)(block * b->e) * 4);
         for (int64_t q = first; q < p->t; q += Q_LANES)
-            attend_grad_block(r, g, batch, k0, block, q, 1);
+            attend_grad_block(r, g, batch, k0, block, q);
         attend_put(r->dk, p->dk_dtype, batch, p->u, p->d, k0, !p->trans_b,
                    g->dk, b->d, block);
         attend_put(r->dv, p->dv_dtype, batch, p->u, p->e, k0, 0, g->dv, b->e,

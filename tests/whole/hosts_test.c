@@ -125,6 +125,23 @@ TEST_CASE(python, trains_as_c_does) {
     compiled_close(&c);
 }
 
+/* ---- hosts that are built ------------------------------------------------ */
+
+/* What a program prints that was built there with C's module and weights of its
+   own. */
+static void check_host(const char *program, const char *build) {
+    char want[200], *out;
+    if (test_command(&out, "%s", build) != 0) FAIL("%s", out);
+    free(out);
+    Compiled c = train_in_c(want);
+    int rc = test_command(&out, "'%s' '%s' '%s.safetensors'", program, c.path,
+                          program);
+    CHECK_EQ_INT(rc, 0);
+    CHECK_STR(out, want);
+    free(out);
+    compiled_close(&c);
+}
+
 /* ---- C++ ----------------------------------------------------------------- */
 
 static const char cpp[] =
@@ -172,26 +189,18 @@ static const char cpp[] =
     "}\n";
 
 TEST_CASE(cpp, trains_as_c_does) {
-    char want[200], source[600], *out;
+    char source[600], program[600], build[3000];
     const char *header = test_data_path("runtime/cpp/ampc.hpp");
+    int dir = (int)(strlen(header) - strlen("/ampc.hpp"));
     if (access("/usr/bin/g++", X_OK) != 0) SKIP("there is no /usr/bin/g++");
     snprintf(source, sizeof source, "%s/host.cc", test_tmpdir());
+    snprintf(program, sizeof program, "%s/cpp_host", test_tmpdir());
     REQUIRE(test_write_file(source, cpp, sizeof cpp - 1));
-    if (test_command(&out,
-                     "PATH=/usr/bin:/bin g++ -std=c++11 -Wall -Wextra -Werror "
-                     "-Wpedantic -I'%.*s/..' -I'%.*s' -o '%s.out' '%s' -ldl",
-                     (int)(strlen(header) - strlen("/ampc.hpp")), header,
-                     (int)(strlen(header) - strlen("/ampc.hpp")), header,
-                     source, source) != 0)
-        FAIL("%s", out);
-    free(out);
-    Compiled c = train_in_c(want);
-    int rc = test_command(&out, "'%s.out' '%s' '%s/cpp.safetensors'", source,
-                          c.path, test_tmpdir());
-    CHECK_EQ_INT(rc, 0);
-    CHECK_STR(out, want);
-    free(out);
-    compiled_close(&c);
+    snprintf(build, sizeof build,
+             "PATH=/usr/bin:/bin g++ -std=c++11 -Wall -Wextra -Werror "
+             "-Wpedantic -I'%.*s/..' -I'%.*s' -o '%s' '%s' -ldl",
+             dir, header, dir, header, program, source);
+    check_host(program, build);
 }
 
 /* ---- Rust and Go --------------------------------------------------------- */
@@ -292,21 +301,6 @@ static const char go[] =
     "    s.Close()\n"
     "    fmt.Println(\"ok\")\n"
     "}\n";
-
-/* What a program prints that was built there with C's module and weights of its
-   own. */
-static void check_host(const char *program, const char *build) {
-    char want[200], *out;
-    if (test_command(&out, "%s", build) != 0) FAIL("%s", out);
-    free(out);
-    Compiled c = train_in_c(want);
-    int rc = test_command(&out, "'%s' '%s' '%s.safetensors'", program, c.path,
-                          program);
-    CHECK_EQ_INT(rc, 0);
-    CHECK_STR(out, want);
-    free(out);
-    compiled_close(&c);
-}
 
 static void require_tool(const char *name) {
     if (test_command(NULL, "command -v %s", name) != 0)
