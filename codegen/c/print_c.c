@@ -171,24 +171,13 @@ static void enter_loop(const Nest *n, int over) {
     }
 }
 
-/* By instruction: full ones that sweep s computes or has from `kept`, which
-   earlier sweeps kept for the row. */
-static const bool *need_of(const KPrint *p, const KSweep *s, bool *kept) {
-    for (const KSweep *t = p->sweeps.data; t < s; t++) {
-        const bool *need = kernel_need(p->k, t, kept, p->arena);
-        for (int id = 1; id < p->k->insts.len; id++)
-            kept[id] |= need[id] && keeps(p, id, KEEP_ROW);
-    }
-    return kernel_need(p->k, s, kept, p->arena);
-}
-
 /* What the sweep computes of one element. */
 static void put_element(Nest *n) {
     KPrint *p = n->p;
     const KSweep *s = n->s;
     int len = p->k->insts.len;
-    bool *kept = NEW_ARRAY(p->arena, bool, len);
-    const bool *need = need_of(p, s, kept);
+    const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
+    const bool *need = kernel_need(p->k, s, held, p->arena);
     if (is_rows(p)) {
         bool *of = arena_dup(p->arena, need, (size_t)len * sizeof *of);
         for (int j = 0; j < s->roots.len; j++) of[s->roots.data[j]] = true;
@@ -196,8 +185,9 @@ static void put_element(Nest *n) {
     }
     for (int id = 1; id < len; id++) {
         if (!need[id]) continue;
-        if (!kept[id]) kp_inst(p, id, NULL);
-        if (keeps(p, id, KEEP_ROW)) put_kept(p, id, kept[id]);
+        bool kept = held && held[id];
+        if (!kept) kp_inst(p, id, NULL);
+        if (keeps(p, id, KEEP_ROW)) put_kept(p, id, kept);
     }
     for (int j = 0; j < s->nfold; j++) {
         int id = s->roots.data[j];
@@ -242,7 +232,8 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     const KSweep *s = n->s;
     int len = p->k->insts.len;
-    const bool *need = need_of(p, s, NEW_ARRAY(p->arena, bool, len));
+    const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
+    const bool *need = kernel_need(p->k, s, held, p->arena);
     bool any = false, beside = is_rows(p) || s->nfold;
     p->piece = NEW_ARRAY(p->arena, bool, len);
     if (p->k->vec < 0 || extent(p, p->k->vec) < LEAST_PIECE ||

@@ -295,7 +295,7 @@ static void put_packs(KPrint *p, const bool *need, int n, bool stores) {
 /* What a sweep computes at one place of the columns, which is `place` among
    those of the thread. */
 static void put_values(KPrint *p, const KSweep *s, int n, const char *place) {
-    const bool *held = cuda_held(p->k, &p->sweeps, s, p->arena);
+    const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
     bool *need = kernel_need(p->k, s, held, p->arena);
     bool live = p->lanes && has_idle(p);
     char pack[32];
@@ -336,7 +336,7 @@ static void put_values(KPrint *p, const KSweep *s, int n, const char *place) {
 /* The same for n neighbours along dim vec, of which i<vec is the first. */
 static void put_neighbours(KPrint *p, const KSweep *s, int n,
                            const char *first) {
-    const bool *held = cuda_held(p->k, &p->sweeps, s, p->arena);
+    const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
     bool *need = kernel_need(p->k, s, held, p->arena), index = false;
     bool live = p->lanes && has_idle(p), stores = false;
     char place[48];
@@ -376,7 +376,7 @@ static void put_element(Nest *n) {
 static void put_lanes(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     const KSweep *s = n->s;
-    const bool *held = cuda_held(p->k, &p->sweeps, s, p->arena);
+    const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
     bool *need = kernel_need(p->k, s, held, p->arena), used[MAX_RANK] = {0};
     bool holds = held != NULL;
     int pack = cuda_pack(p->k);

@@ -241,6 +241,21 @@ bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut, Arena *a) {
     return need;
 }
 
+const bool *kernel_held(const Kernel *k, const KSweeps *all, const KSweep *s,
+                        Arena *a) {
+    bool *held = NULL;
+    for (const KSweep *x = all->data; x < s; x++) {
+        bool *need = kernel_need(k, x, held, a), *more = held;
+        for (int id = 1; id < k->insts.len; id++) {
+            if (kinst_at(k, id)->keep != KEEP_ROW || !need[id]) continue;
+            if (!more) more = NEW_ARRAY(a, bool, k->insts.len);
+            more[id] = true;
+        }
+        held = more;
+    }
+    return held;
+}
+
 KSweeps kernel_sweeps(const Kernel *k, Arena *a) {
     int last = -1;
     for (int id = 1; id < k->insts.len; id++) {

@@ -183,6 +183,10 @@ KSweeps kernel_sweeps(const Kernel *k, Arena *a);
 /* By instruction: full ones that the sweep computes.  cut (may be NULL): their
    operands are not needed, the value was kept. */
 bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut, Arena *a);
+/* By instruction: values of the row that sweeps before s keep for it; NULL:
+   none does. */
+const bool *kernel_held(const Kernel *k, const KSweeps *all, const KSweep *s,
+                        Arena *a);
 
 /* Form cols: places, ascending, at which the inner loop may be cut so that
    comparisons of its index with constants are constant in each part (0: not

@@ -38,9 +38,5 @@ void schedule_cuda(Arena *a, Kernel *k);
 bool cuda_packed(const Kernel *k, const KInst *in, int n);
 /* Elements of a thread side by side, along dim vec. */
 int cuda_pack(const Kernel *k);
-/* By instruction: values of the row that sweeps before s keep for it; NULL:
-   none does. */
-const bool *cuda_held(const Kernel *k, const KSweeps *all, const KSweep *s,
-                      Arena *a);
 
 #endif

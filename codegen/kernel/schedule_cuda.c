@@ -87,21 +87,6 @@ static int choose_pack(const Kernel *k, int most) {
 /* ---- values of a row ------------------------------------------------------
  */
 
-const bool *cuda_held(const Kernel *k, const KSweeps *all, const KSweep *s,
-                      Arena *a) {
-    bool *held = NULL;
-    for (const KSweep *x = all->data; x < s; x++) {
-        bool *need = kernel_need(k, x, held, a), *more = held;
-        for (int id = 1; id < k->insts.len; id++) {
-            if (kinst_at(k, id)->keep != KEEP_ROW || !need[id]) continue;
-            if (!more) more = NEW_ARRAY(a, bool, k->insts.len);
-            more[id] = true;
-        }
-        held = more;
-    }
-    return held;
-}
-
 /* Values that were computed in one sweep and are read anew in a later one, if
    all of them find room in the registers of `each` columns. */
 static void hold_values(Arena *a, Kernel *k, int64_t each) {

@@ -52,16 +52,19 @@ typedef struct Shape {
 static Shape shape_of(const Graph *g, const LoweredStep *step) {
     const Kernel *k = step->kernel;
     int64_t flat = step->npar ? step->pars[0] : 0;
-    Shape s = {g, step, k, .elements = 1, .fast = k->vec, .pack = 1};
-    s.lanes = 1;
+    const KLoop *l = kernel_loop(k, LOOP_LANES, LOOP_ANY);
+    Shape s = {g,
+               step,
+               k,
+               .elements = 1,
+               .fast = k->vec,
+               .pack = cuda_pack(k),
+               .lanes = l ? (double)l->step : 1};
     for (int d = 0; d < k->ndim; d++) {
         s.extent[d] = (double)(k->form == KF_FLAT ? flat : k->dim[d].extent);
         s.elements *= s.extent[d];
         s.dims += k->dim[d].col || !kernel_reduces(k);
     }
-    const KLoop *l;
-    s.pack = cuda_pack(k);
-    if ((l = kernel_loop(k, LOOP_LANES, LOOP_ANY))) s.lanes = (double)l->step;
     s.wide = s.elements > INT32_MAX - 65536;
     return s;
 }
@@ -94,7 +97,7 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
     const Kernel *k = s->k;
     double rows = (double)kernel_rows(k), walked = THREADS / s->lanes;
     double part = walked < rows ? walked / rows : 1;
-    const bool *held = cuda_held(k, all, w, a);
+    const bool *held = kernel_held(k, all, w, a);
     bool *need = kernel_need(k, w, held, a), stores = w->roots.len > w->nfold;
     bool again = w > all->data;
     double each = 2, loads = 0; /* instructions, bytes of one element */
