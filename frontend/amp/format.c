@@ -40,8 +40,8 @@ typedef struct Layout {
     char open[MAX_OPEN]; /* brackets around: {, (, [, or t of a type, o of a
                             variable's options */
     int nopen;
-    int raw;         /* braces of a block `train` or `policy` around, 0: none */
-    bool train;      /* .. is a train block */
+    bool raw;        /* inside of a block `train` or `policy` */
+    bool train;      /* .. of a train block */
     bool goes_on;    /* the last line is no whole statement */
     bool header;     /* of a definition, as far as its block */
     int first, last; /* column of its first line: as it was, as it is */
@@ -298,13 +298,13 @@ static void put_line(Layout *l, const char *s, const char *end,
     bool starts = !l->nopen && (is(first, "train") || is(first, "policy"));
     indent(l, column_of(s, end));
     if (starts) {
-        l->raw = 1;
+        l->raw = true;
         l->train = is(first, "train");
         l->key = l->train ? widest_key(rest, text_end) : 0;
     }
     if (!l->raw || starts || !put_entry(l))
         put_words(l, 0, l->raw ? !starts : is_ir(l));
-    if (!l->nopen) l->raw = 0;
+    if (!l->nopen) l->raw = false;
     if (!alone) l->goes_on = !l->raw && goes_on(l);
     sb_puts(l->out, "\n");
 }

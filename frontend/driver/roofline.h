@@ -33,16 +33,15 @@
    line, most costly first, for the program that trains; totals.             */
 void roofline_put(Arena *a, const char *cost, bool json, StrBuf *sb);
 
-struct StepCost;
-struct CpuPeaks;
-/* Predicted for an H100, or for CPUs. */
-double roofline_seconds(const struct StepCost *c, const struct CpuPeaks *cpu);
-
 /* This machine, as its CPUs are (peaks.c). */
 typedef struct CpuPeaks {
     int threads;
     double flops, bytes; /* a second, of all threads                         */
 } CpuPeaks;
 CpuPeaks cpu_peaks(void);
+
+struct StepCost;
+/* Predicted for CPUs, or, NULL, for an H100. */
+double roofline_seconds(const struct StepCost *c, const CpuPeaks *cpu);
 
 #endif

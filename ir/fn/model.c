@@ -22,7 +22,6 @@ void model_begin(Model *e, Graph *g) {
     FnCall *call = arena_dup(e->m->arena, &nothing, sizeof nothing);
     call->fn = e->fn;
     model_close(e);
-    e->g = g;
     e->b = (Builder){.g = g};
     e->top = NEW(e->m->arena, Run);
     e->top->work = &e->work;
@@ -43,8 +42,10 @@ void model_failed_at(Model *e, int line, int col) {
     e->col = col;
 }
 
-static Status told(Model *e, Status s) {
+/* The first mistake, or that of what stands there. */
+static Status told(Model *e, Status s, int line, int col) {
     if (s == OK) return OK;
+    model_failed_at(e, line, col);
     Token at = lex_token_at(e->lx, e->line, e->col);
     return lex_fail(e->lx, e->line ? &at : &e->lx->tok, "%s", e->msg);
 }
@@ -52,16 +53,12 @@ static Status told(Model *e, Status s) {
 Status model_run(Model *e, const Stmt *s) {
     Block one = {.data = (Stmt *)s, .len = 1, .cap = 1};
     e->line = 0;
-    Status st = run_block(e->top, &one);
-    if (st != OK) model_failed_at(e, s->line, s->col);
-    return told(e, st);
+    return told(e, run_block(e->top, &one), s->line, s->col);
 }
 
 Status model_value(Model *e, const Expr *x, ValueId *out) {
     e->line = 0;
-    Status s = run_value(e->top, x, out);
-    if (s != OK) model_failed_at(e, x->line, x->col);
-    return told(e, s);
+    return told(e, run_value(e->top, x, out), x->line, x->col);
 }
 
 /* ---- symbols ------------------------------------------------------------- */
@@ -151,15 +148,14 @@ Status model_check_dims(Model *e) {
 
 bool model_lookup(Run *r, Str name, Val *out) {
     ValueId v = NO_VALUE;
-    const Symbol *s;
+    int64_t n;
     if (r == r->model->top) v = graph_find_name(r->b->g, name);
     if (is_value(v)) {
         *out = val_tensor(v);
         return true;
     }
-    s = symbol_of(r->model, name);
-    if (!s || s->value < 0) return false;
-    *out = val_int(s->value);
+    if (!model_symbol(r->model, name, &n)) return false;
+    *out = val_int(n);
     return true;
 }
 
@@ -184,16 +180,12 @@ static Status run_type(Run *r, const Stmt *s, TypeId *out) {
             return run_fail(r, x, "a dimension of %" PRId64, dim[i]);
     }
     *out = type_make(s->dtype, s->parts.len, dim);
-    if (out->i) return OK;
-    model_failed_at(r->model, s->line, s->col);
-    return run_fail(r, NULL, "the type is too large");
+    return out->i ? OK : run_fail(r, NULL, "the type is too large");
 }
 
 Status model_type(Model *e, const Stmt *s, TypeId *out) {
     e->line = 0;
-    Status st = run_type(e->top, s, out);
-    if (st != OK) model_failed_at(e, s->line, s->col);
-    return told(e, st);
+    return told(e, run_type(e->top, s, out), s->line, s->col);
 }
 
 /* ---- variables ----------------------------------------------------------- */

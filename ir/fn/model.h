@@ -23,7 +23,6 @@ typedef struct Model {
     Str file;
     const TextOptions *opt;
     VEC(Symbol) symbols;
-    Graph *g; /* whose lines are read; NULL: none */
     struct Run *top;
     Fn *fn; /* that the lines belong to */
     Builder b;

@@ -638,10 +638,11 @@ static Status parse_inputs(Parser *p) {
     for (int i = 0; i < inputs.len; i++) {
         const Stmt *s = &inputs.data[i];
         Str name = s->names.data[0];
-        Token at = lex_token_at(lx, s->line, s->col);
         TypeId t;
-        if (is_value(graph_find_value(p->g, name)))
+        if (is_value(graph_find_value(p->g, name))) {
+            Token at = lex_token_at(lx, s->line, s->col);
             return lex_fail(lx, &at, "'%.60s' is defined already", name);
+        }
         TRY(model_type(&p->model, s, &t));
         graph_input(p->g, name, t);
     }

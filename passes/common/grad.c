@@ -63,12 +63,8 @@ static Status do_graph(Graph *g, PassCtx *cx) {
     }
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
         value_get(g, (ValueId){v})->held = false;
-    for (int i = 0; i < g->outputs.len; i++) {
-        ValueId *v = &g->outputs.data[i].value;
-        if (map[v->i].i) *v = map[v->i];
-    }
-    for (int i = 0; i < g->writes.len; i++) {
-        ValueId *v = &g->writes.data[i].value;
+    for (int i = 0; graph_root(g, i); i++) {
+        ValueId *v = graph_root(g, i);
         if (map[v->i].i) *v = map[v->i];
     }
     return OK;

@@ -10,7 +10,7 @@
    the pad.  Only dimensions so long that copying the other operand costs less
    than it gains are padded.
 
-   requires     stage STEP after expand
+   requires     stage PRIMITIVE
    establishes  nothing
    breaks       nothing; leaves dead nodes                                   */
 #include "passes/common/rewrite.h"

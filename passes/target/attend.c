@@ -122,11 +122,12 @@ static bool same_batch(const Graph *g, ValueId x, ValueId y) {
 
 /* Nodes that read v, up to `most`; more: none. */
 static int readers(const Attend *a, ValueId v, NodeId *to, int most) {
-    int n = 0;
-    for (int i = 0; i < a->g->order.len; i++) {
+    int n = 0, left = a->uses[v.i];
+    for (int i = 0; left > 0 && i < a->g->order.len; i++) {
         const Node *x = node_get(a->g, a->g->order.data[i]);
         bool reads = false;
-        for (int k = 0; k < x->nin; k++) reads |= same_value(x->in[k], v);
+        for (int k = 0; k < x->nin; k++)
+            if (same_value(x->in[k], v)) reads = true, left--;
         if (reads && n == most) return 0;
         if (reads) to[n++] = a->g->order.data[i];
     }
