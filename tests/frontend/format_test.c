@@ -39,8 +39,8 @@ TEST_CASE(format, of_the_models_and_the_library) {
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         size_t n;
         char *text = test_read_file(test_data_path(files[i]), &n);
-        char *got = formatted(text, n);
         REQUIRE(text);
+        char *got = formatted(text, n);
         CHECK_MSG(strlen(got) == n && !memcmp(got, text, n),
                   "%s: ampc fmt prints it otherwise", files[i]);
         free(text);

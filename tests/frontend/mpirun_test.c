@@ -7,7 +7,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "frontend/driver/array.h"
 #include "tests/support/samples.h"
 #include "tests/tolerance.h"
 
@@ -251,14 +250,8 @@ TEST_CASE(mpirun, a_rank_hangs) {
 TEST_CASE(mpirun, bad_data_of_one_rank) {
     need(&openmpi);
     Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
-    int64_t labels[8] = {0, 1, 2, 77};
     char words[1000];
-    StrBuf sb = {0};
-    samples_write(&c, "all", 0, 8);
-    npy_header(&sb, AMPC_DTYPE_I64, 1, (int64_t[]){8});
-    sb_putn(&sb, (char *)labels, sizeof labels);
-    REQUIRE(test_write_file(test_tmp("y.all.npy"), sb.data, sb.len));
-    sb_free(&sb);
+    samples_write_bad(&c);
     snprintf(words, sizeof words, "%s " FEEDS, c.path);
     ends("", words, "rank 1"); /* as it says itself, or the other of it */
     compiled_close(&c);

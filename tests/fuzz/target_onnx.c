@@ -73,8 +73,8 @@ static void insert(Edit *e, void ***list, size_t *n, size_t at, void *item) {
 
 /* ---- names --------------------------------------------------------------- */
 
-/* Of an input, an initializer or a result; sometimes of nothing. */
-/* Of a value that is there; what has no name in the file has none here. */
+/* Of an input, an initializer or a result; sometimes of nothing, as what has no
+   name in the file. */
 static char *some_name(Edit *e) {
     Onnx__GraphProto *g = e->g;
     Onnx__NodeProto *n = g->n_node ? g->node[fuzz_below(g->n_node)] : NULL;

@@ -211,7 +211,6 @@ static char *with_region(const char *file, const char *call) {
     snprintf(path, sizeof path, "models/%s", file);
     char *text = test_read_file(test_data_path(path), &n);
     REQUIRE(text && (text = realloc(text, n + 32)));
-    text[n] = 0;
     char *at = strstr(text, call), *end = at ? strchr(at, '\n') : NULL;
     REQUIRE(at && end);
     memmove(end + 15, end, strlen(end) + 1);

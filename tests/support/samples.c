@@ -33,3 +33,13 @@ void samples_write(const Compiled *c, const char *prefix, int first, int n) {
         sb_free(&sb);
     }
 }
+
+void samples_write_bad(const Compiled *c) {
+    int64_t labels[8] = {0, 1, 2, 77};
+    StrBuf sb = {0};
+    samples_write(c, "all", 0, 8);
+    npy_header(&sb, AMPC_DTYPE_I64, 1, (int64_t[]){8});
+    sb_putn(&sb, (char *)labels, sizeof labels);
+    REQUIRE(test_write_file(test_tmp("y.all.npy"), sb.data, sb.len));
+    sb_free(&sb);
+}

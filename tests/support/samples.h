@@ -8,4 +8,7 @@
    micro, as NAME.PREFIX.npy: numbers in -1..1, classes 0..4.                */
 void samples_write(const Compiled *c, const char *prefix, int first, int n);
 
+/* As NAME.all.npy: 8 samples, of which the fourth is of no class. */
+void samples_write_bad(const Compiled *c);
+
 #endif

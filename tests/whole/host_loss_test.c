@@ -3,8 +3,6 @@
    statistics and dropout.                                                   */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/support/compiled.h"
 

@@ -189,18 +189,17 @@ static const char cpp[] =
     "}\n";
 
 TEST_CASE(cpp, trains_as_c_does) {
-    char source[600], program[600], build[3000];
+    char build[3000];
     const char *header = test_data_path("runtime/cpp/ampc.hpp");
     int dir = (int)(strlen(header) - strlen("/ampc.hpp"));
     if (access("/usr/bin/g++", X_OK) != 0) SKIP("there is no /usr/bin/g++");
-    snprintf(source, sizeof source, "%s/host.cc", test_tmpdir());
-    snprintf(program, sizeof program, "%s/cpp_host", test_tmpdir());
-    REQUIRE(test_write_file(source, cpp, sizeof cpp - 1));
+    REQUIRE(test_write_file(test_tmp("host.cc"), cpp, sizeof cpp - 1));
     snprintf(build, sizeof build,
              "PATH=/usr/bin:/bin g++ -std=c++11 -Wall -Wextra -Werror "
              "-Wpedantic -I'%.*s/..' -I'%.*s' -o '%s' '%s' -ldl",
-             dir, header, dir, header, program, source);
-    check_host(program, build);
+             dir, header, dir, header, test_tmp("cpp_host"),
+             test_tmp("host.cc"));
+    check_host(test_tmp("cpp_host"), build);
 }
 
 /* ---- Rust and Go --------------------------------------------------------- */
@@ -308,31 +307,27 @@ static void require_tool(const char *name) {
 }
 
 TEST_CASE(rust, trains_as_c_does) {
-    char path[600], build[2000];
+    char build[2000];
     require_tool("rustc");
-    snprintf(path, sizeof path, "%s/main.rs", test_tmpdir());
-    REQUIRE(test_write_file(path, rust, sizeof rust - 1));
+    REQUIRE(test_write_file(test_tmp("main.rs"), rust, sizeof rust - 1));
     snprintf(build, sizeof build,
              "cd '%s' && cp '%s' ampc.rs && rustc --edition 2021 -D warnings "
              "-o rust_host main.rs",
              test_tmpdir(), test_data_path("runtime/rust/ampc.rs"));
-    snprintf(path, sizeof path, "%s/rust_host", test_tmpdir());
-    check_host(path, build);
+    check_host(test_tmp("rust_host"), build);
 }
 
 TEST_CASE(go, trains_as_c_does) {
-    char path[600], build[3000], header[600];
+    char build[3000];
     require_tool("go");
     REQUIRE(test_command(NULL, "mkdir -p '%s/go/ampc'", test_tmpdir()) == 0);
-    snprintf(path, sizeof path, "%s/go/main.go", test_tmpdir());
-    REQUIRE(test_write_file(path, go, sizeof go - 1));
-    snprintf(header, sizeof header, "%s", test_data_path("runtime/ampc.h"));
+    REQUIRE(test_write_file(test_tmp("go/main.go"), go, sizeof go - 1));
     snprintf(build, sizeof build,
              "cd '%s/go' && cp '%s' ampc/ && cp '%s' . && printf "
              "'module host\n\ngo 1.18\n' >go.mod && GOCACHE=\"$PWD/cache\" "
              "GOPATH=\"$PWD/path\" GOFLAGS=-mod=mod GO111MODULE=on "
              "CGO_ENABLED=1 go build -o host .",
-             test_tmpdir(), test_data_path("runtime/go/ampc.go"), header);
-    snprintf(path, sizeof path, "%s/go/host", test_tmpdir());
-    check_host(path, build);
+             test_tmpdir(), test_data_path("runtime/go/ampc.go"),
+             test_data_path("runtime/ampc.h"));
+    check_host(test_tmp("go/host"), build);
 }

@@ -421,15 +421,13 @@ static Run *shard_run(const Compiled *c, int world, const char *save) {
 
 /* The same bits, checkpoints included, with 1/N of the state. */
 static void sharded(const char *options, double states) {
-    char all[300], path[2][256];
+    char all[300];
     snprintf(all, sizeof all, "%s --shard-optimizer", options);
     Compiled plain = wide(options);
     Compiled split = wide(all);
-    for (int i = 0; i < 2; i++)
-        snprintf(path[i], sizeof path[i], "%s", test_tmp(i ? "b" : "a"));
     for (int world = 2; world <= 4; world += 2) {
-        Run *a = shard_run(&plain, world, path[0]);
-        Run *b = shard_run(&split, world, path[1]);
+        Run *a = shard_run(&plain, world, test_tmp("a"));
+        Run *b = shard_run(&split, world, test_tmp("b"));
         check_same(b, a);
         test_same_files("a", "b");
         double state = states * 4 * (80 * 600 + 600 + 600 * 5);
