@@ -349,9 +349,7 @@ def compare(name, programs, precision, runs):
     with tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(1)
         model = WithLoss(make()).train()
-        torch.onnx.export(model, tuple(b[0] for b in batches[0]),
-                          f"{folder}/m.onnx", dynamo=True, optimize=False,
-                          verbose=False, input_names=["x", "target"])
+        export(model, batches[0], folder, True)
         os.symlink(os.path.abspath(programs[0]), f"{folder}/ampc")
         for r, (x, t) in enumerate(batches):
             np.save(f"{folder}/{r}.x.npy", x.numpy().reshape(-1, *x.shape[2:]))
