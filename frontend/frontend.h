@@ -48,4 +48,10 @@ typedef Status OnnxWeightFn(void *ctx, const char *name, const Type *type,
 Status onnx_export(Arena *a, Diag *d, const char *path, const void *skeleton,
                    size_t n, OnnxWeightFn *weight, void *ctx, OutFile *out);
 
+/* A graph of common stage PRIMITIVE as an ONNX model of opset 20 that computes
+   the same, roundings included, from the variables' initial values.  Errors:
+   ops that ONNX has not, all at once; more than 2 GiB.                      */
+Status onnx_emit(Arena *a, Diag *d, const char *path, const Graph *g,
+                 OutFile *out);
+
 #endif

@@ -130,7 +130,7 @@ typedef struct Options {
     bool debug_nonfinite; /* program locate is made */
     bool count_underflow; /* program underflow is made */
     Str amp_policy;       /* a file, NULL: none */
-    Str dump_ir, emit_c, emit_cuda, report;
+    Str dump_ir, emit_c, emit_cuda, emit_onnx, report;
     struct FileGuard *guard; /* keeps outputs apart from inputs; may be NULL */
     Str symbol;              /* "ampc_module" */
     int64_t seed;

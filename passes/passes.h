@@ -85,6 +85,8 @@ bool pipeline_defect(const PassRow *rows, int n, StrBuf *why);
    each in m->texts when `keep`.                                             */
 Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
                     bool keep);
+/* The same as far as it is common to all targets. */
+Status run_common(Module *m, Diag *d, const Options *opt, bool keep);
 /* The same for some rows, named in the pipeline's order, comma-separated; the
    module may be at any stage that the first of them can read.              */
 Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,

@@ -344,6 +344,13 @@ Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
     return run_rows(&r, rows, n);
 }
 
+Status run_common(Module *m, Diag *d, const Options *opt, bool keep) {
+    Runner r = {.m = m, .d = d, .opt = opt, .keep = keep};
+    int rows[sizeof pipeline / sizeof *pipeline], n = 0;
+    for (int i = m->passes; pipeline[i].side == PASS_COMMON; i++) rows[n++] = i;
+    return run_rows(&r, rows, n);
+}
+
 /* The first row from `from` on with that name; -1 */
 static int find_row(const char *name, size_t n, int from) {
     for (int i = from; i < pipeline_length; i++)

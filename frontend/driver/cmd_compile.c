@@ -25,7 +25,7 @@ typedef struct Compile {
     StrBuf reports[NREPORT][2]; /* [1]: JSON */
     StrBuf cost;
     EmitSection sections[NSECTION];
-    OutFile report; /* of --report */
+    OutFile report, onnx; /* of --report, --emit-onnx */
 } Compile;
 
 static void put_json(const Compile *c, StrBuf *sb) {
@@ -150,6 +150,7 @@ static Status claim_files(Session *s, const char *model, const char *out) {
     TRY(claim(s, out, "-o"));
     if (s->opt.sidecar_weights)
         TRY(claim(s, weights_sidecar_path(s->arena, out), "--weights sidecar"));
+    TRY(claim(s, s->opt.emit_onnx, "--emit-onnx"));
     return claim(s, s->opt.report, "--report");
 }
 
@@ -165,16 +166,31 @@ static void add_report(Compile *c, int which, ReportFn *fn) {
         fn(c->m, json, &c->reports[which][json]);
 }
 
+/* The program that predicts, as every target computes it. */
+static Status emit_onnx(Compile *c) {
+    Session *s = c->s;
+    const char *path = s->opt.emit_onnx;
+    TRY(run_common(c->m, &s->diag, &s->opt, true));
+    if (!path) return OK;
+    if (!outfile_open(&c->onnx, path, 0666, NULL, NULL))
+        return file_failed(&s->diag, path, &c->onnx);
+    return onnx_emit(c->m->arena, &s->diag, path, module_graph(c->m, "predict"),
+                     &c->onnx);
+}
+
 static Status compile_reported(Compile *c, const char *model, const char *out) {
     Session *s = c->s;
     TRY(run_pipeline(c->m, &s->diag, &s->opt, STAGE_CAST, true));
     add_report(c, PARAMS, report_params);
     for (int json = 0; json < 2; json++)
         summary_put(c->m, &s->opt, json, &c->reports[SUMMARY][json]);
+    TRY(emit_onnx(c));
     TRY(run_pipeline(c->m, &s->diag, &s->opt, STAGE_PLANNED, true));
     add_report(c, CASTS, report_casts);
     add_report(c, MEMORY, report_memory);
-    return emit_with_report(c, model, out);
+    TRY(emit_with_report(c, model, out));
+    if (!s->opt.emit_onnx || outfile_commit(&c->onnx)) return OK;
+    return file_failed(&s->diag, s->opt.emit_onnx, &c->onnx);
 }
 
 static Status compile(Session *s, const char *model, const char *out) {
@@ -183,6 +199,7 @@ static Status compile(Session *s, const char *model, const char *out) {
     TRY(load_model(s, model, &c.m));
     TRY(cuda_targets(&s->opt, &s->diag));
     Status st = compile_reported(&c, model, out);
+    outfile_abort(&c.onnx);
     if (st == OK) print_summary(c.m);
     for (int i = 0; i < 2 * NREPORT; i++) sb_free(&c.reports[i / 2][i % 2]);
     sb_free(&c.cost);

@@ -68,6 +68,8 @@ const char help_ampc[] =
     "  --weights embed|sidecar\n"
     "  --dump-ir DIR, --emit-c DIR, --emit-cuda DIR, "
     "--report FILE.txt|.json\n"
+    "  --emit-onnx FILE        what it predicts, in mixed precision, with its "
+    "casts\n"
     "  --time-passes           time and size of the graph after every pass\n"
     "  --top-k K               evaluation counts hits among the K best, too\n"
     "  --count-underflow       ampc run tells what fp16 flushes to zero\n"

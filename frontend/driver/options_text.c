@@ -624,6 +624,7 @@ static const struct OptionRow {
     {"--dump-ir", PATH, FIELD(dump_ir)},
     {"--emit-c", PATH, FIELD(emit_c)},
     {"--emit-cuda", PATH, FIELD(emit_cuda)},
+    {"--emit-onnx", PATH, FIELD(emit_onnx)},
     {"--report", PATH, FIELD(report)},
     {"--time-passes", FLAG, FIELD(time_passes)},
     {"--count-underflow", FLAG, FIELD(count_underflow)},

@@ -199,6 +199,10 @@ Status ox_type_make(Ox *ox, const char *what, DType dtype, int rank,
                     const int64_t *dim, TypeId *out);
 Status ox_dtype(Ox *ox, int code, const char *what, DType *out);
 
+/* A message as a file, unless it is larger than one can be (onnx_export.c). */
+Status ox_write(Diag *d, const char *path, const Onnx__ModelProto *m,
+                OutFile *out);
+
 /* ---- for handlers: the node's operands and attributes -------------------- */
 
 ValueId ox_in(const Ox *ox, int i);   /* NO_VALUE when absent */

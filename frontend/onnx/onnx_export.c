@@ -120,6 +120,17 @@ static void pack_append(ProtobufCBuffer *b, size_t n, const uint8_t *data) {
     if (!p->failed) p->failed = !outfile_write(p->out, data, n);
 }
 
+Status ox_write(Diag *d, const char *path, const Onnx__ModelProto *m,
+                OutFile *out) {
+    Pack p = {.base = {.append = pack_append}, .out = out};
+    if (onnx__model_proto__get_packed_size(m) > INT32_MAX)
+        return fail(d, (Loc){.file = intern(path)},
+                    "with its weights the model is larger than the 2 GiB that "
+                    "an ONNX file can be");
+    onnx__model_proto__pack_to_buffer(m, &p.base);
+    return p.failed ? file_failed(d, path, out) : OK;
+}
+
 static Status export_model(Export *e, OnnxWeightFn *weight, void *ctx,
                            OutFile *out) {
     Onnx__GraphProto *g = e->m->graph;
@@ -139,14 +150,7 @@ static Status export_model(Export *e, OnnxWeightFn *weight, void *ctx,
                         e->m->functions[i]->n_node));
     for (size_t i = 0; i < g->n_initializer; i++)
         TRY(fill_tensor(e, g->initializer[i], weight, ctx));
-    if (onnx__model_proto__get_packed_size(e->m) > INT32_MAX)
-        return export_fail(e,
-                           "with its weights the model is larger than the "
-                           "2 GiB that an ONNX file can be",
-                           "");
-    Pack p = {.base = {.append = pack_append}, .out = out};
-    onnx__model_proto__pack_to_buffer(e->m, &p.base);
-    return p.failed ? file_failed(e->d, e->path, out) : OK;
+    return ox_write(e->d, e->path, e->m, out);
 }
 
 /* What is dropped from the model stays until the arena goes. */

@@ -1,0 +1,756 @@
+/* onnx_emit.c: a program as an ONNX file: --emit-onnx.
+
+   What is stored in 16 bits is a 16-bit tensor, and each rounding and widening
+   is a Cast.  Arithmetic is fp32, as in compiled code: ONNX's products have one
+   type, so a 16-bit one would round the sum that ampc keeps, and most of its
+   runtimes have no bf16 arithmetic on CPUs.  Ops that only move elements stay
+   in the type of their operand.  The 16-bit copy of a parameter is a Cast of
+   the parameter.                                                            */
+#include <math.h>
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+enum { OPSET = 20, IR_VERSION = 9 };
+
+typedef struct Emit {
+    Arena *a;
+    Diag *d;
+    const Graph *g;
+    VEC(Onnx__NodeProto *) nodes;
+    VEC(Onnx__TensorProto *) tensors;
+    VEC(Onnx__ValueInfoProto *) infos;
+    OxMap values, labels; /* names in use, of values and of nodes            */
+    Str *as; /* what a value is called in each dtype, NULL: not there yet    */
+    const Node *n; /* being written */
+    Str result;    /* what makes its result calls it */
+    bool *has_var; /* by variable: it is in the file */
+    bool *needed;  /* by value: an output of the user's wants it      */
+} Emit;
+
+static Status emit_fail(const Emit *e, const char *what) {
+    return fail(e->d, e->n->loc, "%s: %s", node_info(e->n)->text, what);
+}
+
+/* ---- parts of the file --------------------------------------------------- */
+
+/* The name, or with a number behind it. */
+static Str fresh(Emit *e, OxMap *used, Str name) {
+    Str s = name;
+    int i = ox_map_get(used, name);
+    for (; ox_map_get(used, s) >= 0; s = internf("%s.%d", name, i)) i++;
+    if (s != name) ox_map_put(e->a, used, name, i);
+    ox_map_put(e->a, used, s, 1);
+    return s;
+}
+
+static Onnx__ValueInfoProto *value_info(Emit *e, Str name, const Type *t) {
+    Onnx__ValueInfoProto *v = NEW(e->a, Onnx__ValueInfoProto);
+    Onnx__TypeProto *type = NEW(e->a, Onnx__TypeProto);
+    Onnx__TypeProto__Tensor *x = NEW(e->a, Onnx__TypeProto__Tensor);
+    Onnx__TensorShapeProto *shape = NEW(e->a, Onnx__TensorShapeProto);
+    onnx__value_info_proto__init(v);
+    onnx__type_proto__init(type);
+    onnx__type_proto__tensor__init(x);
+    onnx__tensor_shape_proto__init(shape);
+    v->name = (char *)name;
+    v->type = type;
+    type->value_case = ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE;
+    type->tensor_type = x;
+    x->has_elem_type = true;
+    x->elem_type = dtype_info[t->dtype].onnx;
+    x->shape = shape;
+    shape->n_dim = (size_t)t->rank;
+    shape->dim = NEW_ARRAY(e->a, Onnx__TensorShapeProto__Dimension *, t->rank);
+    for (int i = 0; i < t->rank; i++) {
+        shape->dim[i] = NEW(e->a, Onnx__TensorShapeProto__Dimension);
+        onnx__tensor_shape_proto__dimension__init(shape->dim[i]);
+        shape->dim[i]->value_case =
+            ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+        shape->dim[i]->dim_value = t->dim[i];
+    }
+    return v;
+}
+
+static Str put_tensor(Emit *e, Str name, const Type *t, const void *data) {
+    Onnx__TensorProto *x = NEW(e->a, Onnx__TensorProto);
+    onnx__tensor_proto__init(x);
+    x->name = (char *)name;
+    x->has_data_type = true;
+    x->data_type = dtype_info[t->dtype].onnx;
+    x->n_dims = (size_t)t->rank;
+    x->dims = arena_dup(e->a, t->dim, sizeof *t->dim * (size_t)t->rank + 1);
+    x->has_raw_data = true;
+    x->raw_data.data = (uint8_t *)data;
+    x->raw_data.len = (size_t)type_bytes(t);
+    vec_push(e->a, &e->tensors, x);
+    return name;
+}
+
+/* A list that is an operand in ONNX; equal ones are one. */
+static Str put_ints(Emit *e, const int64_t *v, int n) {
+    StrBuf name = {0};
+    sb_puts(&name, "ints");
+    for (int i = 0; i < n; i++) sb_printf(&name, "_%lld", (long long)v[i]);
+    Str s = intern(name.data);
+    sb_free(&name);
+    if (ox_map_get(&e->values, s) >= 0) return s;
+    ox_map_put(e->a, &e->values, s, 1);
+    Type t = {.dtype = DT_I64, .rank = 1, .dim = {n}};
+    return put_tensor(e, s, &t, arena_dup(e->a, v, sizeof *v * (size_t)n + 1));
+}
+
+static Str put_number(Emit *e, DType d, double v) {
+    Type t = {.dtype = d};
+    const Tensor *x = tensor_new(e->a, type_make(d, 0, NULL));
+    tensor_set(x, 0, v);
+    return put_tensor(e, fresh(e, &e->values, intern("number")), &t, x->data);
+}
+
+static Onnx__AttributeProto *put_attr(Emit *e, Onnx__NodeProto *p,
+                                      const char *name, int type) {
+    Onnx__AttributeProto *a = NEW(e->a, Onnx__AttributeProto);
+    onnx__attribute_proto__init(a);
+    a->name = (char *)name;
+    a->has_type = true;
+    a->type = (Onnx__AttributeProto__AttributeType)type;
+    p->attribute[p->n_attribute++] = a;
+    return a;
+}
+
+static void put_int(Emit *e, Onnx__NodeProto *p, const char *name, int64_t v) {
+    Onnx__AttributeProto *a =
+        put_attr(e, p, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT);
+    a->has_i = true;
+    a->i = v;
+}
+
+static void put_word(Emit *e, Onnx__NodeProto *p, const char *name,
+                     const char *v) {
+    Onnx__AttributeProto *a =
+        put_attr(e, p, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING);
+    a->has_s = true;
+    a->s.data = (uint8_t *)v;
+    a->s.len = strlen(v);
+}
+
+static void put_list(Emit *e, Onnx__NodeProto *p, const char *name,
+                     const int64_t *v, int n) {
+    Onnx__AttributeProto *a =
+        put_attr(e, p, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS);
+    a->n_ints = (size_t)n;
+    a->ints = arena_dup(e->a, v, sizeof *v * (size_t)n + 1);
+}
+
+/* Those of the attributes of the node that are named, "axis keepdims". */
+static void copy_attrs(Emit *e, Onnx__NodeProto *p, const char *names) {
+    for (const char *s = names; *s;) {
+        size_t len = strcspn(s, " ");
+        for (int i = 0; i < e->n->nattr; i++) {
+            const Attr *a = &e->n->attrs[i];
+            const AttrInfo *info = attr_get(a->key);
+            if (strlen(info->text) != len || strncmp(info->text, s, len))
+                continue;
+            switch (info->kind) {
+            case ATTR_INT: put_int(e, p, info->text, a->u.i); break;
+            case ATTR_STR: put_word(e, p, info->text, a->u.s); break;
+            case ATTR_INTS:
+                put_list(e, p, info->text, a->u.ints.v, a->u.ints.n);
+                break;
+            case ATTR_FLOAT: {
+                Onnx__AttributeProto *f =
+                    put_attr(e, p, info->text,
+                             ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT);
+                f->has_f = true;
+                f->f = (float)a->u.f;
+                break;
+            }
+            }
+        }
+        s += len + strspn(s + len, " ");
+    }
+}
+
+/* A node that is called after the user's, where it does the work of that. */
+static Onnx__NodeProto *put_node(Emit *e, const char *op, const Str *in,
+                                 int nin, Str out) {
+    Onnx__NodeProto *p = NEW(e->a, Onnx__NodeProto);
+    onnx__node_proto__init(p);
+    bool users = e->n && e->n->loc.node && out == e->result;
+    p->name = (char *)fresh(e, &e->labels, users ? e->n->loc.node : out);
+    p->op_type = (char *)op;
+    p->n_input = (size_t)nin;
+    p->input = arena_dup(e->a, in, sizeof *in * (size_t)nin + 1);
+    p->n_output = 1;
+    p->output = NEW_ARRAY(e->a, char *, 1);
+    p->output[0] = (char *)out;
+    p->attribute = NEW_ARRAY(e->a, Onnx__AttributeProto *, MAX_OP_ATTRS);
+    vec_push(e->a, &e->nodes, p);
+    return p;
+}
+
+static void put_info(Emit *e, Str name, const Type *t, DType d) {
+    Type as = *t;
+    as.dtype = d;
+    vec_push(e->a, &e->infos, value_info(e, name, &as));
+}
+
+/* ---- values -------------------------------------------------------------- */
+
+static Str *called(const Emit *e, ValueId v, DType d) {
+    return &e->as[v.i * NUM_DTYPES + d];
+}
+
+static Str put_cast(Emit *e, Str from, const Type *t, DType d, Str name) {
+    Str to = fresh(e, &e->values, name);
+    put_int(e, put_node(e, "Cast", &from, 1, to), "to", dtype_info[d].onnx);
+    put_info(e, to, t, d);
+    return to;
+}
+
+static Str put_var(Emit *e, int var) {
+    const Var *v = &e->g->module->vars.data[var];
+    if (e->has_var[var]) return v->name;
+    e->has_var[var] = true;
+    const Tensor *t = var_initial(e->a, v);
+    if (!t) {
+        t = tensor_new(e->a, v->type);
+        for (int64_t i = 0, n = type_count(type_get(v->type)); i < n; i++)
+            tensor_set(t, i, v->fill);
+    }
+    return put_tensor(e, v->name, type_get(v->type), t->data);
+}
+
+/* The number of a constant in another dtype is written so. */
+static Str put_const(Emit *e, const Value *v, DType d) {
+    const Type *from = type_get(v->type);
+    const Tensor *t = v->data;
+    if (d != from->dtype) {
+        t = tensor_new(e->a, type_make(d, from->rank, from->dim));
+        for (int64_t i = 0, n = type_count(from); i < n; i++)
+            if (dtype_is_float(d))
+                tensor_set(t, i, tensor_get(v->data, i));
+            else
+                tensor_set_int(t, i, tensor_get_int(v->data, i));
+    }
+    Str name = v->name ? v->name : intern("number");
+    return put_tensor(e, fresh(e, &e->values, name), type_get(t->type),
+                      t->data);
+}
+
+static Str as_stored(Emit *e, ValueId id) {
+    const Value *v = value_get(e->g, id);
+    const Type *t = type_get(v->type);
+    const Module *m = e->g->module;
+    Str *name = called(e, id, t->dtype);
+    if (*name) return *name;
+    switch (v->kind) {
+    case VK_CONST: return *name = put_const(e, v, t->dtype);
+    case VK_VAR: break;
+    case VK_INPUT:
+    case VK_RESULT: ASSERT(!"it stands before its readers");
+    }
+    const Var *var = &m->vars.data[v->var];
+    if (var->kind != VAR_SHADOW) return *name = put_var(e, v->var);
+    Str from = put_var(e, shadow_source(m, var));
+    return *name = put_cast(e, from, t, t->dtype,
+                            internf("%s/%s", from, dtype_info[t->dtype].text));
+}
+
+/* Casts of one value to one dtype are one. */
+static Str as_dtype(Emit *e, ValueId id, DType d) {
+    const Value *v = value_get(e->g, id);
+    const Type *t = type_get(v->type);
+    Str *name = called(e, id, d);
+    if (*name) return *name;
+    if (v->kind == VK_CONST) return *name = put_const(e, v, d);
+    Str from = as_stored(e, id);
+    if (d == t->dtype) return from;
+    return *name = put_cast(e, from, t, d,
+                            internf("%s/%s", from, dtype_info[d].text));
+}
+
+/* ---- nodes --------------------------------------------------------------- */
+
+/* The dtype in which operands from `first` on meet: fp32 or more. */
+static DType meet(const Emit *e, int first) {
+    DType d = value_dtype(e->g, e->n->in[first]);
+    for (int i = first + 1; i < e->n->nin; i++)
+        d = dtype_promote(d, value_dtype(e->g, e->n->in[i]));
+    if (!dtype_is_float(d)) return d;
+    bool wide = d == DT_F64 || value_dtype(e->g, e->n->out[0]) == DT_F64;
+    return wide ? DT_F64 : DT_F32;
+}
+
+/* The result as a node makes it, in dtype d, and then as it is stored. */
+static Str made(Emit *e, DType d) {
+    ValueId v = e->n->out[0];
+    DType stored = value_dtype(e->g, v);
+    e->result = *called(e, v, stored);
+    if (d != stored)
+        e->result = fresh(e, &e->values,
+                          internf("%s/%s", e->result, dtype_info[d].text));
+    return e->result;
+}
+
+static Status stored(Emit *e, Str name, DType d) {
+    ValueId v = e->n->out[0];
+    const Type *t = value_type(e->g, v);
+    Str as = *called(e, v, t->dtype);
+    put_info(e, name, t, d);
+    if (d == t->dtype) return OK;
+    put_int(e, put_node(e, "Cast", &name, 1, as), "to",
+            dtype_info[t->dtype].onnx);
+    put_info(e, as, t, t->dtype);
+    return OK;
+}
+
+/* Nodes in a row, "Sqrt Reciprocal", of which the last makes the result, of
+   dtype d.  The first reads `in` and has those of the attributes. */
+static Status chain(Emit *e, const char *ops, const char *attrs, const Str *in,
+                    int nin, DType d) {
+    Str y = made(e, d), part = NULL;
+    for (const char *s = ops; *s; in = &part, nin = 1, attrs = "") {
+        Str op = intern_n(s, strcspn(s, " "));
+        s += strlen(op) + strspn(s + strlen(op), " ");
+        Str to = *s ? fresh(e, &e->values, internf("%s/%s", y, op)) : y;
+        copy_attrs(e, put_node(e, op, in, nin, to), attrs);
+        part = to;
+    }
+    return stored(e, y, d);
+}
+
+typedef struct Form Form;
+struct Form {
+    OpCode op;
+    const char *names, *attrs;
+    Status (*put)(Emit *e, const Form *f);
+};
+
+/* Element-wise: all operands in one dtype, but for a condition. */
+static Status put_elem(Emit *e, const Form *f) {
+    Str in[3];
+    int first = e->n->op == OP_WHERE;
+    DType d = meet(e, first);
+    for (int i = 0; i < e->n->nin; i++)
+        in[i] = as_dtype(e, e->n->in[i], i < first ? DT_BOOL : d);
+    bool test = value_dtype(e->g, e->n->out[0]) == DT_BOOL;
+    return chain(e, f->names, f->attrs, in, e->n->nin, test ? DT_BOOL : d);
+}
+
+/* Operands but for the first are numbers that ONNX does not round. */
+static Status put_moved(Emit *e, const Form *f) {
+    Str in[2] = {as_stored(e, e->n->in[0])};
+    const int64_t *v;
+    DType d = value_dtype(e->g, e->n->in[0]);
+    if (e->n->op == OP_EXPAND && dtype_is_float(d)) { /* the runtimes' own */
+        d = meet(e, 0);
+        in[0] = as_dtype(e, e->n->in[0], d);
+    }
+    int n = attr_ints(e->n, AK_shape, &v);
+    bool shape = e->n->op != OP_TRANSPOSE;
+    if (shape) in[1] = put_ints(e, v, n);
+    return chain(e, f->names, f->attrs, in, 1 + shape, d);
+}
+
+static Status put_slice(Emit *e, const Form *f) {
+    const Type *x = value_type(e->g, e->n->in[0]);
+    const int64_t *from, *size, *step;
+    int64_t to[MAX_RANK], axes[MAX_RANK];
+    attr_ints(e->n, AK_starts, &from);
+    attr_ints(e->n, AK_sizes, &size);
+    attr_ints(e->n, AK_steps, &step);
+    for (int i = 0; i < x->rank; i++) {
+        axes[i] = i;
+        to[i] = size[i] ? from[i] + (size[i] - 1) * step[i] : from[i] - 1;
+        to[i] += step[i] > 0 || !size[i] ? 1 : -1;
+        if (to[i] < 0) to[i] = INT64_MIN + 1; /* and not from the end */
+    }
+    Str in[] = {as_stored(e, e->n->in[0]), put_ints(e, from, x->rank),
+                put_ints(e, to, x->rank), put_ints(e, axes, x->rank),
+                put_ints(e, step, x->rank)};
+    return chain(e, f->names, "", in, 5, x->dtype);
+}
+
+static Status put_pad(Emit *e, const Form *f) {
+    const int64_t *pads;
+    int n = attr_ints(e->n, AK_pads, &pads);
+    DType d = meet(e, 0);
+    Str in[] = {as_dtype(e, e->n->in[0], d), put_ints(e, pads, n),
+                put_number(e, d, attr_float(e->n, AK_value, 0))};
+    return chain(e, f->names, f->attrs, in, 3, d);
+}
+
+static Status put_concat(Emit *e, const Form *f) {
+    Str *in = NEW_ARRAY(e->a, Str, e->n->nin);
+    DType d = value_dtype(e->g, e->n->in[0]);
+    for (int i = 1; i < e->n->nin; i++)
+        d = dtype_promote(d, value_dtype(e->g, e->n->in[i]));
+    for (int i = 0; i < e->n->nin; i++) in[i] = as_dtype(e, e->n->in[i], d);
+    return chain(e, f->names, f->attrs, in, e->n->nin, d);
+}
+
+static Status put_gather(Emit *e, const Form *f) {
+    DType i = value_dtype(e->g, e->n->in[1]);
+    Str in[] = {as_stored(e, e->n->in[0]),
+                as_dtype(e, e->n->in[1], i == DT_I32 ? DT_I32 : DT_I64)};
+    return chain(e, f->names, f->attrs, in, 2, value_dtype(e->g, e->n->in[0]));
+}
+
+static Status put_trilu(Emit *e, const Form *f) {
+    DType d = meet(e, 0);
+    Str in[] = {as_dtype(e, e->n->in[0], d),
+                put_number(e, DT_I64, (double)attr_int(e->n, AK_k, 0))};
+    return chain(e, f->names, f->attrs, in, 2, d);
+}
+
+static Status put_clip(Emit *e, const Form *f) {
+    DType d = meet(e, 0);
+    Str in[] = {as_dtype(e, e->n->in[0], d),
+                put_number(e, d, attr_float(e->n, AK_min, -INFINITY)),
+                put_number(e, d, attr_float(e->n, AK_max, INFINITY))};
+    return chain(e, f->names, "", in, 3, d);
+}
+
+static Status put_mod(Emit *e, const Form *f) {
+    DType d = meet(e, 0);
+    Str in[] = {as_dtype(e, e->n->in[0], d), as_dtype(e, e->n->in[1], d)};
+    Str y = made(e, d);
+    put_int(e, put_node(e, f->names, in, 2, y), "fmod", dtype_is_float(d));
+    return stored(e, y, d);
+}
+
+static Status put_gelu_tanh(Emit *e, const Form *f) {
+    DType d = meet(e, 0);
+    Str in = as_dtype(e, e->n->in[0], d), y = made(e, d);
+    put_word(e, put_node(e, f->names, &in, 1, y), "approximate", "tanh");
+    return stored(e, y, d);
+}
+
+/* Neither NaN nor infinite: x - x is 0. */
+static Status put_isfinite(Emit *e, const Form *f) {
+    DType d = meet(e, 0);
+    Str x = as_dtype(e, e->n->in[0], d), in[] = {x, x};
+    Str zero = fresh(e, &e->values, intern("zero"));
+    put_node(e, "Sub", in, 2, zero);
+    Str both[] = {zero, put_number(e, d, 0)};
+    return chain(e, f->names, "", both, 2, DT_BOOL);
+}
+
+/* The rounding is the store's, or what a user wrote. */
+static Status put_user_cast(Emit *e, const Form *f) {
+    (void)f;
+    Str from = as_stored(e, e->n->in[0]);
+    DType d = value_dtype(e->g, e->n->out[0]);
+    Str y = made(e, d);
+    put_int(e, put_node(e, "Cast", &from, 1, y), "to", dtype_info[d].onnx);
+    return stored(e, y, d);
+}
+
+static Status put_generated(Emit *e, const Form *f) {
+    const Type *t = value_type(e->g, e->n->out[0]);
+    Type small = {.dtype = t->dtype, .rank = t->rank};
+    bool counts = e->n->op == OP_IOTA;
+    int axis = (int)attr_int(e->n, AK_axis, 0);
+    for (int i = 0; i < t->rank; i++)
+        small.dim[i] = counts && i == axis ? t->dim[i] : 1;
+    if (small.dtype == DT_F16 || small.dtype == DT_BF16) small.dtype = DT_F32;
+    const Tensor *x =
+        tensor_new(e->a, type_make(small.dtype, small.rank, small.dim));
+    for (int64_t i = 0, n = type_count(&small); i < n; i++)
+        tensor_set(x, i, counts ? (double)i : attr_float(e->n, AK_value, 0));
+    Str in[] = {
+        put_tensor(e, fresh(e, &e->values, intern("values")), &small, x->data),
+        put_ints(e, t->dim, t->rank)};
+    return chain(e, f->names, "", in, 2, small.dtype);
+}
+
+static Status put_reduced(Emit *e, const Form *f) {
+    const int64_t *axes;
+    int n = attr_ints(e->n, AK_axes, &axes);
+    DType d = meet(e, 0);
+    Str in[] = {as_dtype(e, e->n->in[0], d), put_ints(e, axes, n)};
+    return chain(e, f->names, f->attrs, in, 2, d);
+}
+
+static Status put_cumsum(Emit *e, const Form *f) {
+    DType d = meet(e, 0);
+    Str in[] = {as_dtype(e, e->n->in[0], d),
+                put_number(e, DT_I64, (double)attr_int(e->n, AK_axis, 0))};
+    return chain(e, f->names, f->attrs, in, 2, d);
+}
+
+static Status put_argmax(Emit *e, const Form *f) {
+    Str in = as_dtype(e, e->n->in[0], meet(e, 0));
+    return chain(e, f->names, f->attrs, &in, 1, DT_I64);
+}
+
+/* Gemm for two matrices; else the last two axes are exchanged before. */
+static Status put_matmul(Emit *e, const Form *f) {
+    DType d = meet(e, 0);
+    Str in[2];
+    AttrKey trans[] = {AK_trans_a, AK_trans_b};
+    bool flat = true, any = false;
+    for (int i = 0; i < 2; i++) {
+        in[i] = as_dtype(e, e->n->in[i], d);
+        flat &= value_type(e->g, e->n->in[i])->rank == 2;
+        any |= attr_int(e->n, trans[i], 0) != 0;
+    }
+    if (flat && any) {
+        Str y = made(e, d);
+        Onnx__NodeProto *p = put_node(e, "Gemm", in, 2, y);
+        put_int(e, p, "transA", attr_int(e->n, AK_trans_a, 0));
+        put_int(e, p, "transB", attr_int(e->n, AK_trans_b, 0));
+        return stored(e, y, d);
+    }
+    for (int i = 0; i < 2; i++) {
+        int rank = value_type(e->g, e->n->in[i])->rank;
+        int64_t perm[MAX_RANK];
+        if (!attr_int(e->n, trans[i], 0)) continue;
+        for (int k = 0; k < rank; k++) perm[k] = k;
+        perm[rank - 1] = rank - 2;
+        perm[rank - 2] = rank - 1;
+        Str y = fresh(e, &e->values, internf("%s/transposed", in[i]));
+        put_list(e, put_node(e, "Transpose", &in[i], 1, y), "perm", perm, rank);
+        in[i] = y;
+    }
+    return chain(e, f->names, "", in, 2, d);
+}
+
+/* Windows along the spatial axes of x, of which the ith is over dim[i] places.
+ */
+static int64_t window_span(const Node *n, int i, int64_t places, int spatial) {
+    const int64_t *kernel, *pads, *dilations;
+    attr_ints(n, AK_kernel_shape, &kernel);
+    attr_ints(n, AK_pads, &pads);
+    attr_ints(n, AK_dilations, &dilations);
+    return places + pads[i] + pads[i + spatial] -
+           (kernel[i] - 1) * dilations[i] - 1;
+}
+
+static Status put_conv(Emit *e, const Form *f) {
+    DType d = meet(e, 0);
+    Str in[] = {as_dtype(e, e->n->in[0], d), as_dtype(e, e->n->in[1], d)};
+    return chain(e, f->names, f->attrs, in, 2, d);
+}
+
+/* The gradient of a convolution with respect to its operand is ConvTranspose;
+   places at the end that no window reached are output_padding. */
+static Status put_conv_transposed(Emit *e, const Form *f) {
+    const Type *y = value_type(e->g, e->n->in[0]);
+    const Type *w = value_type(e->g, e->n->in[1]);
+    const Type *x = value_type(e->g, e->n->out[0]);
+    const int64_t *strides, *pads, *dilations;
+    int64_t rest[MAX_RANK];
+    DType d = meet(e, 0);
+    int spatial = x->rank - 2;
+    attr_ints(e->n, AK_strides, &strides);
+    attr_ints(e->n, AK_pads, &pads);
+    attr_ints(e->n, AK_dilations, &dilations);
+    for (int i = 0; i < spatial; i++)
+        rest[i] = x->dim[i + 2] - strides[i] * (y->dim[i + 2] - 1) -
+                  (w->dim[i + 2] - 1) * dilations[i] - 1 + pads[i] +
+                  pads[i + spatial];
+    Str in[] = {as_dtype(e, e->n->in[0], d), as_dtype(e, e->n->in[1], d)};
+    Str out = made(e, d);
+    Onnx__NodeProto *p = put_node(e, f->names, in, 2, out);
+    copy_attrs(e, p, f->attrs);
+    put_list(e, p, "output_padding", rest, spatial);
+    return stored(e, out, d);
+}
+
+static Status put_pool(Emit *e, const Form *f) {
+    const Type *x = value_type(e->g, e->n->in[0]);
+    const int64_t *strides, *sizes;
+    int n = attr_ints(e->n, AK_strides, &strides);
+    bool floors = true, ceils = true;
+    attr_ints(e->n, AK_sizes, &sizes);
+    for (int i = 0; i < n; i++) {
+        int64_t span = window_span(e->n, i, x->dim[i + 2], n);
+        floors &= sizes[i] == span / strides[i] + 1;
+        ceils &= sizes[i] == (span + strides[i] - 1) / strides[i] + 1;
+    }
+    if (!floors && !ceils)
+        return emit_fail(e, "its windows have no form in ONNX");
+    DType d = meet(e, 0);
+    Str in = as_dtype(e, e->n->in[0], d), y = made(e, d);
+    Onnx__NodeProto *p = put_node(e, f->names, &in, 1, y);
+    copy_attrs(e, p, f->attrs);
+    put_int(e, p, "ceil_mode", !floors);
+    return stored(e, y, d);
+}
+
+/* Element-wise ops that ONNX has under one name are those whose rows of
+   onnx_ops.def say so.  What is in neither is gradients, random numbers and
+   parts of convolution that ONNX has no op for. */
+#define WINDOW    "kernel_shape strides pads dilations"
+#define CONVOLVED "strides pads dilations group"
+static const Form forms[] = {
+    {OP_RSQRT, "Sqrt Reciprocal", "", put_elem},
+    {OP_LOG_SIGMOID, "Neg Softplus Neg", "", put_elem},
+    {OP_LEAKY_RELU, "LeakyRelu", "alpha", put_elem},
+    {OP_GELU, "Gelu", "", put_elem},
+    {OP_GELU_TANH, "Gelu", "", put_gelu_tanh},
+    {OP_CLIP, "Clip", "", put_clip},
+    {OP_ISINF, "IsInf", "", put_elem},
+    {OP_ISFINITE, "Equal", "", put_isfinite},
+    {OP_CAST, "Cast", "", put_user_cast},
+    {OP_MOD, "Mod", "", put_mod},
+    {OP_POW, "Pow", "", put_elem},
+    {OP_MIN, "Min", "", put_elem},
+    {OP_MAX, "Max", "", put_elem},
+    {OP_BIT_AND, "BitwiseAnd", "", put_elem},
+    {OP_WHERE, "Where", "", put_elem},
+    {OP_FULL, "Expand", "", put_generated},
+    {OP_IOTA, "Expand", "", put_generated},
+    {OP_RESHAPE, "Reshape", "", put_moved},
+    {OP_TRANSPOSE, "Transpose", "perm", put_moved},
+    {OP_EXPAND, "Expand", "", put_moved},
+    {OP_SLICE, "Slice", "", put_slice},
+    {OP_PAD, "Pad", "mode", put_pad},
+    {OP_CONCAT, "Concat", "axis", put_concat},
+    {OP_GATHER, "Gather", "axis", put_gather},
+    {OP_TRILU, "Trilu", "upper", put_trilu},
+    {OP_REDUCE_SUM, "ReduceSum", "keepdims", put_reduced},
+    {OP_REDUCE_MEAN, "ReduceMean", "keepdims", put_reduced},
+    {OP_REDUCE_SUMSQ, "ReduceSumSquare", "keepdims", put_reduced},
+    {OP_REDUCE_PROD, "ReduceProd", "keepdims", put_reduced},
+    {OP_REDUCE_MAX, "ReduceMax", "keepdims", put_reduced},
+    {OP_REDUCE_MIN, "ReduceMin", "keepdims", put_reduced},
+    {OP_CUMSUM, "CumSum", "exclusive reverse", put_cumsum},
+    {OP_ARGMAX, "ArgMax", "axis keepdims", put_argmax},
+    {OP_RANK_SUM, "Identity", "", put_elem},
+    {OP_MATMUL, "MatMul", "", put_matmul},
+    {OP_CONV, "Conv", CONVOLVED, put_conv},
+    {OP_CONV_DGRAD, "ConvTranspose", CONVOLVED, put_conv_transposed},
+    {OP_MAX_POOL, "MaxPool", WINDOW, put_pool},
+    {OP_AVG_POOL, "AveragePool", WINDOW " count_include_pad", put_pool},
+};
+
+static bool find_form(OpCode op, Form *f) {
+    const OxOp *row;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (forms[i].op == op) return *f = forms[i], true;
+    for (int i = 0; (row = ox_row(i)); i++)
+        if (row->handler == onnx_elem && row->core == op)
+            return *f = (Form){op, row->name, "", put_elem}, true;
+    return false;
+}
+
+/* What the user's outputs need.  Tells all of it that has no form, once. */
+static Status check_forms(Emit *e) {
+    const Graph *g = e->g;
+    Form f;
+    OxMap told = {0};
+    e->needed = NEW_ARRAY(e->a, bool, g->values.len);
+    for (int i = 0; i < g->outputs.len; i++)
+        if (!name_is_own(g->outputs.data[i].name))
+            e->needed[g->outputs.data[i].value.i] = true;
+    for (int i = g->order.len; i-- > 0;) {
+        const Node *n = e->n = node_get(g, g->order.data[i]);
+        bool read = false, only_first = true;
+        for (int k = 0; k < n->nout; k++) {
+            read |= e->needed[n->out[k].i];
+            only_first &= !k || !e->needed[n->out[k].i];
+        }
+        for (int k = 0; k < n->nin && read; k++) e->needed[n->in[k].i] = true;
+        if (!read || (only_first && find_form(n->op, &f))) continue;
+        if (ox_map_get(&told, node_info(n)->text) < 0)
+            emit_fail(e, "has no form in ONNX, so --emit-onnx cannot write it");
+        ox_map_put(e->a, &told, node_info(n)->text, 1);
+    }
+    return told.len ? ERR_USER : OK;
+}
+
+/* ---- the file ------------------------------------------------------------ */
+
+/* Names of inputs, outputs and variables are theirs; the first output that a
+   result is gives it its name. */
+static void name_values(Emit *e) {
+    const Graph *g = e->g;
+    const Module *m = g->module;
+    e->as = NEW_ARRAY(e->a, Str, g->values.len * NUM_DTYPES);
+    e->has_var = NEW_ARRAY(e->a, bool, m->vars.len);
+    for (int i = 0; i < m->vars.len; i++)
+        ox_map_put(e->a, &e->values, m->vars.data[i].name, 1);
+    for (int i = 0; i < g->inputs.len; i++) {
+        ValueId v = g->inputs.data[i];
+        *called(e, v, value_dtype(g, v)) =
+            fresh(e, &e->values, value_get(g, v)->name);
+    }
+    for (int i = 0; i < g->outputs.len; i++) {
+        const Output *o = &g->outputs.data[i];
+        Str *name = called(e, o->value, value_dtype(g, o->value));
+        if (name_is_own(o->name)) continue;
+        if (value_get(g, o->value)->kind == VK_RESULT && !*name)
+            *name = fresh(e, &e->values, o->name);
+    }
+    for (int i = 0; i < g->order.len; i++) {
+        ValueId v = node_get(g, g->order.data[i])->out[0];
+        Str *name = called(e, v, value_dtype(g, v));
+        if (!*name) *name = fresh(e, &e->values, value_get(g, v)->name);
+    }
+}
+
+static void put_outputs(Emit *e, Onnx__GraphProto *p) {
+    const Graph *g = e->g;
+    p->output = NEW_ARRAY(e->a, Onnx__ValueInfoProto *, g->outputs.len);
+    e->n = NULL;
+    for (int i = 0; i < g->outputs.len; i++) {
+        const Output *o = &g->outputs.data[i];
+        if (name_is_own(o->name)) continue;
+        Str name = as_stored(e, o->value), to = o->name;
+        if (name != to) {
+            to = fresh(e, &e->values, to);
+            put_node(e, "Identity", &name, 1, to);
+        }
+        p->output[p->n_output++] = value_info(e, to, value_type(g, o->value));
+    }
+}
+
+static Status emit_graph(Emit *e, Onnx__GraphProto *p) {
+    const Graph *g = e->g;
+    Form f;
+    p->name = (char *)(*g->module->name ? g->module->name : g->name);
+    p->n_input = (size_t)g->inputs.len;
+    p->input = NEW_ARRAY(e->a, Onnx__ValueInfoProto *, g->inputs.len);
+    for (int i = 0; i < g->inputs.len; i++) {
+        ValueId v = g->inputs.data[i];
+        const Type *t = value_type(g, v);
+        p->input[i] = value_info(e, *called(e, v, t->dtype), t);
+    }
+    for (int i = 0; i < g->order.len; i++) {
+        e->n = node_get(g, g->order.data[i]);
+        if (e->needed[e->n->out[0].i] && find_form(e->n->op, &f))
+            TRY(f.put(e, &f));
+    }
+    put_outputs(e, p);
+    p->n_node = (size_t)e->nodes.len;
+    p->node = e->nodes.data;
+    p->n_initializer = (size_t)e->tensors.len;
+    p->initializer = e->tensors.data;
+    p->n_value_info = (size_t)e->infos.len;
+    p->value_info = e->infos.data;
+    return OK;
+}
+
+Status onnx_emit(Arena *a, Diag *d, const char *path, const Graph *g,
+                 OutFile *out) {
+    Emit e = {.a = a, .d = d, .g = g};
+    Onnx__ModelProto model = ONNX__MODEL_PROTO__INIT;
+    Onnx__GraphProto graph = ONNX__GRAPH_PROTO__INIT;
+    Onnx__OperatorSetIdProto opset = ONNX__OPERATOR_SET_ID_PROTO__INIT;
+    Onnx__OperatorSetIdProto *opsets[] = {&opset};
+    TRY(check_forms(&e));
+    name_values(&e);
+    TRY(emit_graph(&e, &graph));
+    opset.domain = "";
+    opset.has_version = model.has_ir_version = true;
+    opset.version = OPSET;
+    model.ir_version = IR_VERSION;
+    model.producer_name = "ampc";
+    model.graph = &graph;
+    model.n_opset_import = 1;
+    model.opset_import = opsets;
+    return ox_write(d, path, &model, out);
+}

@@ -1,0 +1,266 @@
+/* emit_onnx_test.c: --emit-onnx.  What is written is imported again, and the
+   interpreter finds the same values in it: every op of tests/ops that ONNX has,
+   in every dtype, and whole models with their casts.  models/check_emit.py
+   holds such files against the ONNX checker and ONNX Runtime.               */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "passes/passes.h"
+#include "tests/support/device_check.h"
+#include "tests/support/onnx_util.h"
+#include "tests/support/ops_bench.h"
+
+/* What onnx_emit writes of g, imported; its message where it refuses. */
+static Module *again(Arena *a, const Graph *g, Diag *d) {
+    const char *path = test_tmp("emitted.onnx");
+    OutFile out;
+    Options opt;
+    Module *m = NULL;
+    size_t n;
+    REQUIRE(outfile_open(&out, path, 0666, NULL, NULL));
+    bool written = onnx_emit(a, d, path, g, &out) == OK;
+    if (written) REQUIRE(outfile_commit(&out));
+    outfile_abort(&out);
+    if (!written) return NULL;
+    char *bytes = test_read_file(path, &n);
+    options_inference(&opt, a);
+    Status s = import_onnx(a, d, path, (uint8_t *)bytes, n, &opt, &m);
+    free(bytes);
+    return s == OK ? m : NULL;
+}
+
+/* ---- every op ------------------------------------------------------------ */
+
+/* Random numbers, updates, and gradients that are no op of ONNX's. */
+static bool has_form(const Node *n) {
+    switch (n->op) {
+    case OP_CALL:
+    case OP_RAND_UNIFORM:
+    case OP_SLICE_GRAD:
+    case OP_SCATTER_ADD:
+    case OP_PAD_GRAD:
+    case OP_CONV_WGRAD:
+    case OP_ATTEND:
+    case OP_ATTEND_GRAD:
+    case OP_MAX_POOL_GRAD:
+    case OP_AVG_POOL_GRAD: return false;
+    default: return true;
+    }
+}
+
+/* Outputs that need no other op stay; those are counted.  Not those of f64,
+   whose constants are imported as f32.                                      */
+static int keep_outputs(Graph *g, Arena *a) {
+    bool *without = NEW_ARRAY(a, bool, g->values.len);
+    int kept = 0;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        bool bad = !has_form(n) || value_dtype(g, n->out[0]) == DT_F64;
+        for (int k = 0; k < n->nin; k++) bad |= without[n->in[k].i];
+        for (int k = 0; k < n->nout; k++) without[n->out[k].i] = bad || k > 0;
+    }
+    for (int i = 0; i < g->outputs.len; i++) {
+        const Output *o = &g->outputs.data[i];
+        if (!without[o->value.i] && !name_is_own(o->name) &&
+            value_dtype(g, o->value) != DT_F64)
+            g->outputs.data[kept++] = *o;
+    }
+    return g->outputs.len = kept;
+}
+
+/* Elements that are not the same: parts of an op are rounded to fp32, and that
+   may bring a rounding to 16 bits to the other side. */
+static void compare(const char *name, const Type *t, const EvalTensor *want,
+                    const EvalTensor *got, int64_t *same, int64_t *other) {
+    double unit = dc_output_tolerance((ampc_dtype)t->dtype), scale = 0;
+    for (int64_t k = 0; k < type_count(t); k++)
+        if (dtype_is_float(t->dtype) && isfinite(want->f[k]))
+            scale = fmax(scale, fabs(want->f[k]));
+    for (int64_t k = 0; k < type_count(t); k++) {
+        bool fl = dtype_is_float(t->dtype);
+        double w = fl ? want->f[k] : (double)want->i[k];
+        double g = fl ? got->f[k] : (double)got->i[k];
+        bool eq = w == g || (isnan(w) && isnan(g));
+        ++*(eq ? same : other);
+        if (!CHECK_MSG(eq || (fl && fabs(w - g) <= unit * scale),
+                       "%s[%lld] is %g, not %g", name, (long long)k, g, w))
+            return;
+    }
+}
+
+TEST_CASE(emit_onnx, every_op_that_onnx_has) {
+    OpsBench b = ops_bench_new();
+    Diag d = {0};
+    Options opt;
+    Evaluator *e = eval_new(b.all, b.a, EVAL_STORAGE), *f;
+    int64_t same = 0, other = 0;
+    ops_data_new(&b, e);
+    REQUIRE(eval_run(e, &d) == OK);
+    int nwant = b.all->outputs.len;
+    const EvalTensor **want = ops_wanted(&b, e);
+    const Output *names =
+        arena_dup(b.a, b.all->outputs.data, sizeof *names * (size_t)nwant);
+    options_inference(&opt, b.a);
+    opt.precision = PREC_FP32;
+    REQUIRE(run_common(b.m, &d, &opt, false) == OK);
+    CHECK(again(b.a, b.all, &d) == NULL);
+    CHECK_HAS(d.text.data, "conv_wgrad: has no form in ONNX, so --emit-onnx "
+                           "cannot write it");
+    REQUIRE(keep_outputs(b.all, b.a) > 400);
+    Module *m = again(b.a, b.all, &d);
+    if (!m) FAIL("%s", strstr(d.text.data, "avg_pool_grad"));
+    Graph *g = module_graph(m, "forward");
+    f = eval_new(g, b.a, EVAL_STORAGE);
+    for (int i = 0; i < g->inputs.len; i++) {
+        const Value *v = value_get(g, g->inputs.data[i]);
+        ValueId from = graph_input_named(b.all, v->name);
+        eval_bind(f, g->inputs.data[i], eval_get(e, from));
+    }
+    REQUIRE(eval_run(f, &d) == OK);
+    REQUIRE(CHECK_EQ_INT(g->outputs.len, b.all->outputs.len));
+    for (int i = 0, k = 0; i < g->outputs.len; i++, k++) {
+        const Output *o = &g->outputs.data[i];
+        while (k < nwant && names[k].name != o->name) k++;
+        REQUIRE(k < nwant);
+        const Type *t = value_type(g, o->value), *as = type_get(want[k]->type);
+        CHECK_MSG(t->dtype == as->dtype && shape_equal(t, as),
+                  "%s is %s, not %s, or of another shape", o->name,
+                  dtype_info[t->dtype].text, dtype_info[as->dtype].text);
+        compare(o->name, value_type(g, o->value), want[k],
+                eval_get(f, o->value), &same, &other);
+    }
+    CHECK_MSG(other * 20 < same, "%lld of %lld elements differ",
+              (long long)other, (long long)(same + other));
+    sb_free(&d.text);
+    arena_free(b.a);
+}
+
+/* ---- whole models -------------------------------------------------------- */
+
+static Onnx__ModelProto *message(void) {
+    size_t n;
+    char *bytes = test_read_file(test_tmp("emitted.onnx"), &n);
+    Onnx__ModelProto *p =
+        onnx__model_proto__unpack(NULL, n, (const uint8_t *)bytes);
+    REQUIRE(p);
+    free(bytes);
+    return p;
+}
+
+static int count(const Onnx__GraphProto *g, const char *op) {
+    int n = 0;
+    for (size_t i = 0; i < g->n_node; i++)
+        n += !strcmp(g->node[i]->op_type, op);
+    return n;
+}
+
+static bool has_node(const Onnx__GraphProto *g, const char *op,
+                     const char *name) {
+    for (size_t i = 0; i < g->n_node; i++)
+        if (!strcmp(g->node[i]->op_type, op) && !strcmp(g->node[i]->name, name))
+            return true;
+    return false;
+}
+
+static const EvalTensor *logits(const Graph *g, Arena *a) {
+    Evaluator *e = eval_new(g, a, EVAL_STORAGE);
+    Diag d = {0};
+    for (int i = 0; i < g->inputs.len; i++) {
+        EvalTensor *t =
+            eval_tensor_new(a, value_get(g, g->inputs.data[i])->type);
+        for (int64_t k = 0; k < type_count(type_get(t->type)); k++)
+            t->i ? (t->i[k] = k * 7 % 3) : (t->f[k] = (double)(k % 64) / 32);
+        eval_bind(e, g->inputs.data[i], t);
+    }
+    for (int i = 1; i < g->values.len; i++) { /* program refresh fills them */
+        ValueId v = {(uint32_t)i};
+        const Module *m = g->module;
+        if (value_get(g, v)->kind != VK_VAR) continue;
+        int from = shadow_source(m, value_var(g, v));
+        if (from < 0) continue;
+        EvalTensor *t = eval_from_tensor(a, m->vars.data[from].init);
+        t->type = value_get(g, v)->type;
+        for (int64_t k = 0; k < type_count(type_get(t->type)); k++)
+            t->f[k] = round_to_dtype(t->f[k], type_get(t->type)->dtype);
+        eval_bind(e, v, t);
+    }
+    REQUIRE(eval_run(e, &d) == OK);
+    return eval_get(e, graph_output(g, "logits"));
+}
+
+/* PyTorch's names stay; what is 16 bits in the program is in the file, and the
+   numbers are those of the program. */
+static void whole_model(const char *file, Precision precision,
+                        const char *product, const char *name) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Options opt;
+    Module *m;
+    size_t n;
+    int64_t same = 0, other = 0;
+    char *bytes = test_read_file(test_data_path(file), &n);
+    options_inference(&opt, a);
+    opt.precision = precision;
+    vec_push(a, &opt.dims,
+             (DimBind){.name = intern("batch"), .axis = -1, .value = 4});
+    REQUIRE(import_onnx(a, &d, file, (uint8_t *)bytes, n, &opt, &m) == OK);
+    REQUIRE(run_common(m, &d, &opt, false) == OK);
+    free(bytes);
+    const Graph *g = module_graph(m, "predict");
+    Module *got = again(a, g, &d);
+    if (!got) FAIL("%s", d.text.data);
+    compare(file, value_type(g, graph_output(g, "logits")), logits(g, a),
+            logits(module_graph(got, "forward"), a), &same, &other);
+    Onnx__ModelProto *p = message();
+    CHECK(has_node(p->graph, product, name));
+    CHECK(count(p->graph, "Cast") > count(p->graph, product));
+    for (size_t i = 0; i < p->graph->n_initializer; i++)
+        CHECK(strncmp(p->graph->initializer[i]->name, "ampc.", 5));
+    onnx__model_proto__free_unpacked(p, NULL);
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+TEST_CASE(emit_onnx, gpt_in_bf16) {
+    whole_model("tests/onnx/gpt.ts.onnx", PREC_BF16, "MatMul",
+                "/h.0/qkv/MatMul");
+}
+
+TEST_CASE(emit_onnx, resnet_in_fp16) {
+    whole_model("tests/onnx/resnet.ts.onnx", PREC_FP16, "Conv",
+                "/layer1/conv1/Conv");
+}
+
+/* ---- the option ---------------------------------------------------------- */
+
+static void check_option(int status, const char *says, const char *text,
+                         const char *words) {
+    char *out;
+    test_write_file(test_tmp("m.amp"), text, strlen(text));
+    int rc = test_command(&out,
+                          "cd '%s' && rm -f m.onnx && '%s' m.amp -o m.so "
+                          "--loss none --target cpu:x86-64-v2 %s",
+                          test_tmpdir(), test_ampc(), words);
+    CHECK_MSG(rc == status, "%s: status %d\n%s", words, rc, out);
+    CHECK_HAS(out, says);
+    CHECK_EQ_INT(access(test_tmp("m.onnx"), F_OK) == 0, status == 0);
+    free(out);
+}
+
+TEST_CASE(emit_onnx, option) {
+    const char *plain = "graph forward(%x: f32[2,3]) {\n  %y = exp %x\n"
+                        "  return %y\n}\n";
+    check_option(0, "", plain, "--emit-onnx m.onnx");
+    check_option(1, "--emit-onnx would overwrite the model", plain,
+                 "--emit-onnx m.amp");
+    check_option(1,
+                 "m.amp:2:8: error: scatter_add: has no form in ONNX, so "
+                 "--emit-onnx cannot write it",
+                 "graph forward(%x: f32[3,4], %i: i64[3]) {\n"
+                 "  %y = scatter_add %x, %i {axis=0, shape=[5,4]}\n"
+                 "  return %y\n}\n",
+                 "--emit-onnx m.onnx");
+}
