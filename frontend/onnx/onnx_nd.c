@@ -312,3 +312,17 @@ Status onnx_topk(Ox *ox) {
     TRY(ox_out(ox, 0, out[0]));
     return ox_out(ox, 1, out[1]);
 }
+
+/* ---- signals ------------------------------------------------------------- */
+
+/* Along the first axis after the batch before opset 20. */
+Status onnx_dft(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y;
+    Attr attr[MAX_OP_ATTRS];
+    int n;
+    TRY(ox_mapped(ox, attr, &n));
+    if (ox->node->version < 20 && !ox_attr(ox, "axis"))
+        attr[n++] = attr_i(AK_axis, 1);
+    TRY(ox_call(ox, "dft", &x, 1, attr, n, 1, &y));
+    return ox_out(ox, 0, y);
+}
