@@ -15,6 +15,7 @@ minutes.  Needs (as of which the table was made)
         transformers==5.23.0 onnx==1.23.2 onnxscript==0.7.2 safetensors==0.8.0
 """
 import argparse
+import copy
 import json
 import logging
 import math
@@ -432,9 +433,9 @@ def pyramid(m):
 def torchvision_models():
     yield vision_parts("alexnet", lambda m: Loss(m.AlexNet(CLASSES, 0.)),
                        images(64, 2))
-    yield vision_parts("vgg_bn", lambda m: Loss(m.VGG(
-        m.vgg.make_layers([16, "M", 32, "M", 32, "M"], True), CLASSES,
-        dropout=0.)), images(32, 2))
+    yield vision_parts("vgg_bn", lambda m: Loss(nn.Sequential(
+        m.vgg.make_layers([16, "M", 32, "M", 32, "M"], True), nn.Flatten(),
+        nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, CLASSES))), images(32, 2))
     for name, size in {
             "resnet18": 32, "resnet50": 32, "resnext50_32x4d": 32,
             "wide_resnet50_2": 32, "squeezenet1_1": 32, "mobilenet_v2": 32,
@@ -972,12 +973,13 @@ def distance(a, b):
 
 
 def one(ampc, name, folder, bf16):
-    """Everything about one model, as a dictionary."""
+    """Everything about one model, as a dictionary; without losses and what is
+    beside them where bf16 is "check"."""
     make, data = next((m, d) for n, m, d in zoo() if n == name)
     torch.manual_seed(0)
     model = calm(make()).train()
     batch = data()
-    start = {k: v.clone() for k, v in model.state_dict().items()}
+    start = copy.deepcopy(model.state_dict())  # as dict no version's mark
     parameters = sum(p.numel() for p in model.parameters())
     states = [] if any("BatchNorm" in type(m).__name__
                        for m in model.modules()) else None
@@ -985,7 +987,8 @@ def one(ampc, name, folder, bf16):
     for exporter in EXPORTERS:
         path = os.path.join(folder, f"{name}.{exporter}.onnx")
         try:
-            export(model, batch, path, exporter)
+            if not os.path.exists(path):
+                export(model, batch, path, exporter)
             files.append((exporter, path, None))
         except Exception as e:  # what torch cannot export is not ours to train
             while e.__cause__:
@@ -993,6 +996,10 @@ def one(ampc, name, folder, bf16):
             files.append((exporter, path, type(e).__name__ + ": " +
                           " ".join(str(e).split())[:80]))
         model.load_state_dict(start)
+    if bf16 == "check":
+        return {"name": name, "parameters": parameters, "forced": False,
+                "autocast": None,
+                "files": [checked(ampc, *file) for file in files]}
     want, norm = torch_run(model, batch, states)
     model.load_state_dict(start)
     out = {"name": name, "parameters": parameters, "files": [],
@@ -1021,6 +1028,16 @@ def one(ampc, name, folder, bf16):
         except Refused as e:
             row["error"] = str(e)[:150]
     return out
+
+
+def checked(ampc, exporter, path, error):
+    row = {"exporter": exporter, "error": error, "exported": not error}
+    if not error:
+        try:
+            call(ampc, "check", path)
+        except Refused as e:
+            row["error"] = str(e)[:150]
+    return row
 
 
 def exact_gradient(model, data):
@@ -1120,6 +1137,21 @@ def totals(outs):
     return len(near) == len(rows)
 
 
+def refusals(outs):
+    """What --check prints: every error, those of most files first."""
+    names = {}
+    for out in outs:
+        for row in out["files"]:
+            if row["error"]:
+                names.setdefault((row["exported"], row["error"]), []).append(
+                    f"{out['name']}.{row['exporter']}")
+    for (exported, error), files in sorted(
+            names.items(), key=lambda x: (-x[0][0], -len(x[1]))):
+        print("refused" if exported else "not exported", len(files), error)
+        print("   ", " ".join(files))
+    return int(any(exported for exported, _ in names))
+
+
 def failed(name, why):
     return {"name": name, "parameters": 0, "forced": False, "autocast": None,
             "files": [{"exporter": "-", "exported": False, "error": why}]}
@@ -1172,12 +1204,14 @@ def main():
     p.add_argument("names", nargs="*")
     p.add_argument("--slow", action="store_true", help="all")
     p.add_argument("--jobs", type=int, default=1)
-    p.add_argument("--keep", metavar="DIR", help="what is exported stays")
+    p.add_argument("--keep", metavar="DIR", help="what is exported stays, for another time")
     p.add_argument("--results", metavar="FILE", help="goes on where it ended")
     p.add_argument("--table", action="store_true",
                    help="only print what --results has")
     p.add_argument("--bf16", default="one", choices=("all", "one", "none"),
                    help="of which files (default: one of each model)")
+    p.add_argument("--check", dest="bf16", action="store_const", const="check",
+                   help="only list what `ampc check` refuses")
     p.add_argument("--timeout", type=float, default=900, metavar="SECONDS")
     o = p.parse_intermixed_args()
     warnings.filterwarnings("ignore")
@@ -1200,6 +1234,8 @@ def main():
             with open(o.results, "a") as f:
                 print(json.dumps(out), file=f)
     outs = [done[n] for n in chosen if n in done]
+    if o.bf16 == "check":
+        return refusals(outs)
     print(HEAD)
     print("| model | M parameters | exporter | loss apart | gradient apart | "
           "PyTorch's | bf16 loss | autocast's | compile s | module MB |\n" +

@@ -309,6 +309,24 @@ TEST_CASE(onnx_train, unmarked_files_go_by_role_and_name) {
     made_end(&m);
 }
 
+/* CLIP's scale of its logits, a gate, weights that Softmax mixes. */
+TEST_CASE(onnx_train, a_number_that_is_used_by_way_of_a_function) {
+    static const char *const ops[] = {"Exp", "Sigmoid", "Softmax"};
+    for (int i = 0; i < 3; i++) {
+        Made m;
+        linear_model(&m);
+        made_f32(&m, "m.logit_scale", "1", 2.5);
+        made_node(&m, ops[i], "m.logit_scale", "s");
+        made_node(&m, "Mul", "y,s", "z");
+        made_output(&m, "z");
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL && var_of(mod, "m.logit_scale"));
+        CHECK_EQ_INT(var_of(mod, "m.logit_scale")->kind, VAR_PARAM);
+        CHECK_STR(var_of(mod, "m.logit_scale")->why, "operand of Mul");
+        made_end(&m);
+    }
+}
+
 /* Nothing floating in the file goes unmentioned. */
 TEST_CASE(onnx_train, what_is_no_variable_is_listed) {
     Made m;
