@@ -357,20 +357,93 @@ static ampc_status check_renames(Load *l) {
     return AMPC_OK;
 }
 
+static bool load_lacks(const Load *l, uint32_t i) {
+    const PlanVar *v = &l->s->m->vars[i];
+    return load_wants(l, v) && !section_of(v) && !l->sources[i].t;
+}
+
+/* How much of both names is the same from a dot, or a beginning, to the end. */
+static size_t common_end(const char *a, const char *b) {
+    size_t n = strlen(a), k = strlen(b), whole = 0;
+    for (size_t i = 1; i <= n && i <= k && a[n - i] == b[k - i]; i++)
+        if ((i == n || a[n - i - 1] == '.') && (i == k || b[k - i - 1] == '.'))
+            whole = i;
+    return whole;
+}
+
+/* A renaming of prefixes, and how many missing variables it would find. */
+typedef struct Renaming {
+    char old[200], new[200];
+    size_t found;
+} Renaming;
+
+static void count_found(const Load *l, Renaming *r) {
+    char name[1024], meant[1300];
+    size_t n = strlen(r->old);
+    for (size_t i = 0; i < l->nfile; i++)
+        for (size_t k = 0; k < l->files[i]->st.ntensor; k++) {
+            JsonSpan s = l->files[i]->st.tensors[k].name;
+            if (!s.n || json_text(s, name, sizeof name) < 0 ||
+                strncmp(name, r->old, n) != 0)
+                continue;
+            snprintf(meant, sizeof meant, "%s%s", r->new, name + n);
+            int v = find_var(l->s->m, meant);
+            r->found += v >= 0 && load_lacks(l, (uint32_t)v);
+        }
+}
+
+/* By the tensor whose name ends most like that of a missing variable. */
+static Renaming renaming_for(const Load *l, const char *missing) {
+    Renaming r = {.found = 0};
+    char name[1024];
+    size_t most = 0, n = strlen(missing);
+    for (size_t i = 0; i < l->nfile; i++)
+        for (size_t k = 0; k < l->files[i]->st.ntensor; k++) {
+            JsonSpan s = l->files[i]->st.tensors[k].name;
+            if (!s.n || json_text(s, name, sizeof name) < 0) continue;
+            size_t same = common_end(name, missing), old = strlen(name) - same;
+            if (same <= most || old >= sizeof r.old || n - same >= sizeof r.new)
+                continue;
+            most = same;
+            snprintf(r.old, sizeof r.old, "%.*s", (int)old, name);
+            snprintf(r.new, sizeof r.new, "%.*s", (int)(n - same), missing);
+        }
+    if (most) count_found(l, &r);
+    return r;
+}
+
+/* The --load-map that would find most of what is missing, tried for the first
+   variables only; "": none, or the caller has renamed already.              */
+static const char *load_hint(const Load *l, char *buf, size_t cap) {
+    Renaming best = {.found = 0};
+    uint32_t nvar = l->from->nrename ? 0 : l->s->m->nvar;
+    for (uint32_t i = 0, tries = 0; i < nvar && tries < 8; i++) {
+        if (!load_lacks(l, i)) continue;
+        Renaming r = renaming_for(l, l->s->m->vars[i].name);
+        if (r.found > best.found) best = r;
+        tries++;
+    }
+    *buf = 0;
+    if (best.found)
+        snprintf(buf, cap, "; --load-map '%s=%s' would find %zu", best.old,
+                 best.new, best.found);
+    return buf;
+}
+
 /* Nothing fits: most likely another model's, or other prefixes. */
 static ampc_status load_strange(Load *l, const LoadNames *left,
                                 const LoadNames *missing) {
+    char hint[500];
     return session_fail(l->s, AMPC_ERR_FORMAT,
                         "%s: none of its names is one of this module.  There: "
-                        "%s; here: %s.  Prefixes can be renamed "
-                        "(--load-map OLD=NEW)",
+                        "%s; here: %s%s",
                         load_path(l), left->count ? left->text : "none",
-                        missing->text);
+                        missing->text, load_hint(l, hint, sizeof hint));
 }
 
 static ampc_status load_report(Load *l, size_t want, const LoadNames *left,
                                const LoadNames *missing) {
-    char lost[400] = "", extra[400] = "";
+    char lost[400] = "", extra[400] = "", hint[500] = "";
     if (missing->count && missing->count == want)
         return load_strange(l, left, missing);
     if (missing->count && !l->from->partial)
@@ -387,9 +460,11 @@ static ampc_status load_report(Load *l, size_t want, const LoadNames *left,
                  "; %zu tensors are not in this module: "
                  "%s",
                  left->count, left->text);
+    if (missing->count && left->count) load_hint(l, hint, sizeof hint);
     if (missing->count || left->count)
-        session_notice(l->s, "%.300s: %zu of %zu weights loaded%s%s",
-                       load_path(l), want - missing->count, want, lost, extra);
+        session_notice(l->s, "%.300s: %zu of %zu weights loaded%s%s%s",
+                       load_path(l), want - missing->count, want, lost, extra,
+                       hint);
     return AMPC_OK;
 }
 
@@ -413,9 +488,8 @@ static ampc_status load_resolve(Load *l) {
     if (status != AMPC_OK) return status;
     for (uint32_t i = 0; i < l->s->m->nvar; i++) {
         const PlanVar *v = &l->s->m->vars[i];
-        if (!load_wants(l, v) || section_of(v)) continue;
-        want++;
-        if (!l->sources[i].t) names_add(&missing, v->name);
+        want += load_wants(l, v) && !section_of(v);
+        if (load_lacks(l, i)) names_add(&missing, v->name);
     }
     return load_report(l, want, &left, &missing);
 }

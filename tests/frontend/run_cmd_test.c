@@ -593,6 +593,9 @@ TEST_CASE(run, loads_and_saves_weights_of_others) {
     write_tensor("bias", "net.b");
     write_tensor("head", "fc.b");
     bad(&tiny_module, FEEDS "--load @bias", 1, "'net.b'; here: 'w', 'b'");
+    bad(&tiny_module, FEEDS "--load @bias", 1,
+        "; --load-map 'net.=' would find 1");
+    bad(&tiny_module, FEEDS "--load @head", 1, "; --load-map 'fc.=' would");
     Ran r = run_module(&tiny_module,
                        FEEDS "--load @bias --load @head --load-map net.= "
                              "--steps 0 --quiet --save-weights @mine");
