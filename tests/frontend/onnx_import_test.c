@@ -309,10 +309,10 @@ TEST_CASE(onnx_train, unmarked_files_go_by_role_and_name) {
     made_end(&m);
 }
 
-/* CLIP's scale of its logits, a gate, weights that Softmax mixes. */
+/* CLIP's scale of its logits, a gate, weights that Softmax mixes, a token. */
 TEST_CASE(onnx_train, a_number_that_is_used_by_way_of_a_function) {
-    static const char *const ops[] = {"Exp", "Sigmoid", "Softmax"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const ops[] = {"Exp", "Sigmoid", "Softmax", "Dropout"};
+    for (int i = 0; i < 4; i++) {
         Made m;
         linear_model(&m);
         made_f32(&m, "m.logit_scale", "1", 2.5);
