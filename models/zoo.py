@@ -472,9 +472,11 @@ def torchvision_models():
     seg = dict(weights=None, weights_backbone=None, num_classes=CLASSES)
     for name in ("fcn_resnet50", "deeplabv3_resnet50",
                  "lraspp_mobilenet_v3_large"):
-        yield vision_parts(name, lambda m, n=name: Loss(Calls(thin(
-            getattr(m.segmentation, n)(**seg)), lambda m, x: m(x)["out"])),
-            maps(32))
+        def segment(m, n=name):
+            model = getattr(m.segmentation, n)(**seg)
+            thin(model.backbone)
+            return Loss(Calls(model, lambda m, x: m(x)["out"]))
+        yield vision_parts(name, segment, maps(32))
     yield vision_parts("detector_fpn", pyramid, pictures())
     for name in ("r3d_18", "mc3_18", "r2plus1d_18"):
         yield vision_parts(name, lambda m, n=name: Loss(thin(
@@ -515,11 +517,11 @@ TIMM = {  # name: size, then what makes it narrow
     "convnext_atto": (32, dict(depths=(1, 1, 1, 1), dims=(8, 16, 24, 32))),
     "convnextv2_atto": (32, dict(depths=(1, 1, 1, 1), dims=(8, 16, 24, 32))),
     "poolformer_s12": (64, dict()),
-    "caformer_s18": (32, dict(depths=(1, 1, 1, 1), dims=(16, 24, 32, 32))),
-    "pvt_v2_b0": (64, dict(depths=(1, 1, 1, 1), embed_dims=(8, 16, 24, 32))),
+    "caformer_s18": (32, dict()),
+    "pvt_v2_b0": (64, dict()),
     "twins_svt_small": (64, dict(depths=(1, 1, 1, 1), img_size=64)),
-    "efficientformer_l1": (64, dict()),
-    "efficientformerv2_s0": (64, dict()),
+    "efficientformer_l1": (224, dict()),
+    "efficientformerv2_s0": (224, dict()),
     "efficientvit_b0": (64, dict()),
     "efficientvit_m0": (64, dict(img_size=64)),
     "mobilevit_xxs": (64, dict()),
@@ -657,7 +659,8 @@ def hugging_models():
                      attention_hidden_size=32, context_length=64),
         "XGLM": dict(d_model=32, ffn_dim=64, num_layers=2, attention_heads=4,
                      max_position_embeddings=64),
-        "Mixtral": dict(llama, num_local_experts=2, num_experts_per_tok=1),
+        "Mixtral": dict(llama, num_local_experts=2, num_experts_per_tok=1,
+                        experts_implementation="batched_mm"),
     }
     for name, sizes in causal.items():
         head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
@@ -931,10 +934,12 @@ def call(*command):
 
 
 def frozen(model, path):
-    """Buffers that a TorchScript file does not tell from parameters."""
+    """What no file tells: parameters that do not train, and in TorchScript's
+    which are buffers."""
     import onnx
     held = {k for k, v in model.named_buffers() if v.is_floating_point() and
             not k.endswith(("running_mean", "running_var"))}
+    held |= {k for k, v in model.named_parameters() if not v.requires_grad}
     graph = onnx.load(path, load_external_data=False).graph
     return [w for i in graph.initializer if i.name in held
             for w in ("--freeze", i.name)]
