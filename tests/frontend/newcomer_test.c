@@ -1,0 +1,143 @@
+/* newcomer_test.c: what people run into first, and what they are told; beside
+   onnx_import_test.c (dimensions, folded exports, soft labels) and cli_test.c.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend/frontend.h"
+#include "frontend/onnx/onnx.h"
+#include "tests/harness.h"
+#include "tests/support/onnx_util.h"
+
+/* x: f32[2,3] times fc.weight -> y; `weight` names it otherwise. */
+static Onnx__TensorProto *linear(Made *m, const char *weight) {
+    char operands[80];
+    made_start(m, 17);
+    made_input(m, "x", DT_F32, "2,3");
+    Onnx__TensorProto *w = made_f32(m, weight, "3,4", 1);
+    snprintf(operands, sizeof operands, "x,%s", weight);
+    made_node(m, "MatMul", operands, "y");
+    made_output(m, "y");
+    return w;
+}
+
+static void refused(Made *m, const char *why, const char *advice) {
+    CHECK(made_import(m) == NULL);
+    CHECK_HAS(made_message(m), why);
+    CHECK_HAS(made_message(m), advice);
+    made_end(m);
+}
+
+static void warned(Made *m, const char *what, const char *advice) {
+    CHECK(made_import(m) != NULL);
+    CHECK_HAS(made_message(m), what);
+    CHECK_HAS(made_message(m), advice);
+    made_end(m);
+}
+
+TEST_CASE(newcomer, exports_in_inference_form) {
+    Made m;
+    linear(&m, "onnx::MatMul_12");
+    warned(&m, "1 tensors lost their names in a folded export",
+           "training=TrainingMode.TRAINING, do_constant_folding=False");
+    linear(&m, "onnx::MatMul_12");
+    warned(&m, "'onnx::MatMul_12' does not train: its name is no module path",
+           "--train 'onnx::MatMul_12' overrides");
+}
+
+TEST_CASE(newcomer, exports_under_autocast) {
+    Made m;
+    Onnx__TensorProto *w = linear(&m, "_to_copy_3");
+    static uint8_t zeros[24];
+    w->data_type = 10; /* fp16 */
+    w->n_float_data = 0;
+    w->has_raw_data = 1;
+    w->raw_data.data = zeros;
+    w->raw_data.len = sizeof zeros;
+    refused(&m, "16-bit copies replaced the parameters: '_to_copy_3'",
+            "optimize=False");
+}
+
+TEST_CASE(newcomer, exports_whose_equal_parameters_were_merged) {
+    Made m;
+    linear(&m, "fc.weight");
+    made_metadata(&m, &m.graph.metadata_props, &m.graph.n_metadata_props,
+                  "pkg.torch.export.ExportedProgram.graph_signature",
+                  "fc.weight: PARAMETER target='fc.weight'\n"
+                  "fc.bias: PARAMETER target='fc.bias'\n");
+    refused(&m, "the exporter merged or dropped parameters: 'fc.bias'",
+            "optimize=False");
+}
+
+TEST_CASE(newcomer, batch_norm_without_momentum) {
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "4,2");
+    static const char *const names[] = {"bn.s", "bn.b", "bn.m", "bn.v"};
+    for (int i = 0; i < 4; i++) made_f32(&m, names[i], "2", (float)i);
+    made_float(
+        &m, made_node(&m, "BatchNormalization", "x,bn.s,bn.b,bn.m,bn.v", "y"),
+        "momentum", 0);
+    made_output(&m, "y");
+    warned(&m, "running statistics will be those of the last batch",
+           "momentum=None");
+}
+
+TEST_CASE(newcomer, control_flow_over_data) {
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "c", DT_BOOL, "");
+    made_node(&m, "If", "c", "y");
+    made_output(&m, "y");
+    refused(&m, "If (opset 17)", "its condition depends on data");
+    made_start(&m, 17);
+    made_input(&m, "n", DT_I64, "");
+    made_input(&m, "c", DT_BOOL, "");
+    Made body; /* two turns or three: its result would have 2 or 3 elements */
+    made_start(&body, 17);
+    made_input(&body, "i", DT_I64, "");
+    made_input(&body, "go", DT_BOOL, "");
+    made_node(&body, "Identity", "go", "on");
+    made_node(&body, "Identity", "i", "turn");
+    made_output(&body, "on");
+    made_output(&body, "turn");
+    made_attr(&m, made_node(&m, "Loop", "n,c", "y"), "body",
+              ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)
+        ->g = &body.graph;
+    made_output(&m, "y");
+    refused(&m, "Loop (opset 17)", "how often it turns depends on data");
+    made_end(&body);
+}
+
+/* ---- a fresh last layer -------------------------------------------------- */
+
+static void no_head(Made *m, const char *why) {
+    const uint8_t *bytes;
+    size_t n;
+    uint8_t *packed = model_pack(&m->model, &n);
+    bytes = packed;
+    vec_push(m->a, &m->opt.heads,
+             (DimBind){.name = intern("z"), .axis = -1, .value = 5});
+    CHECK(onnx_replace_heads(m->a, &m->d, "m.onnx", &m->opt, &bytes, &n) ==
+          ERR_USER);
+    CHECK_HAS(m->d.text.data, why);
+    free(packed);
+    made_end(m);
+}
+
+TEST_CASE(newcomer, heads_that_cannot_be_replaced) {
+    Made m;
+    linear(&m, "fc.weight");
+    made_node(&m, "Relu", "y", "z");
+    made_output(&m, "z");
+    no_head(&m, "'z' does not come from a linear layer");
+    linear(&m, "fc.weight");
+    made_node(&m, "Transpose", "y", "t");
+    made_node(&m, "MatMul", "t,fc.weight", "u");
+    made_node(&m, "MatMul", "x,fc.weight", "z");
+    made_output(&m, "z");
+    no_head(&m, "weights another one reads too (tied weights)");
+    linear(&m, "fc.weight");
+    no_head(&m, "is no output of the model; it has y");
+}
