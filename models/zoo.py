@@ -384,12 +384,13 @@ def own():
 # ---- torchvision
 
 
-def vision(name, size=32, keep=1, count=3, **how):
+def vision(name, size=32, keep=1, **how):
     def make():
         import torchvision
         model = getattr(torchvision.models, name)
         return Loss(thin(model(num_classes=CLASSES, **how), keep))
-    return "tv_" + name, make, images(size, count)
+    # Of three pictures one activation of RegNetY is 7e-7 from ReLU's kink.
+    return "tv_" + name, make, images(size, 4 if "regnet" in name else 3)
 
 
 def vision_parts(name, make, data):
@@ -452,7 +453,7 @@ def torchvision_models():
         lambda m, x: m(x))), images(64, 2))
     yield vision_parts("inception_v3", lambda m: Loss(m.inception_v3(
         num_classes=CLASSES, init_weights=False, aux_logits=False)),
-        images(96, 2))
+        images(128, 4))
     yield vision_parts("convnext", lambda m: Loss(convnext(m)), images())
     yield vision_parts("vit", lambda m: Loss(m.VisionTransformer(
         32, 8, 2, 4, 32, 64, num_classes=CLASSES)), images())
@@ -481,8 +482,8 @@ def torchvision_models():
     for name in ("r3d_18", "mc3_18", "r2plus1d_18"):
         yield vision_parts(name, lambda m, n=name: Loss(thin(
             getattr(m.video, n)(num_classes=CLASSES))),
-            lambda: [torch.randn(2, 3, 4, 16, 16),
-                     torch.randint(0, CLASSES, (2,))])
+            lambda: [torch.randn(3, 3, 8, 32, 32),
+                     torch.randint(0, CLASSES, (3,))])
 
 
 # ---- timm
@@ -507,17 +508,14 @@ TIMM = {  # name: size, then what makes it narrow
     "cait_xxs24_224": (32, dict(img_size=32, patch_size=8, depth=2,
                                 embed_dim=24, num_heads=3)),
     "xcit_nano_12_p16_224": (64, dict(depth=2, embed_dim=24, num_heads=3)),
-    "mixer_s16_224": (32, dict(img_size=32, patch_size=8, num_blocks=2,
-                               embed_dim=24)),
-    "resmlp_12_224": (32, dict(img_size=32, patch_size=8, num_blocks=2,
-                               embed_dim=24)),
-    "gmlp_ti16_224": (32, dict(img_size=32, patch_size=8, num_blocks=2,
-                               embed_dim=24)),
-    "convmixer_768_32": (32, dict(dim=24, depth=2)),
+    "mixer_s16_224": (64, dict(img_size=64)),
+    "resmlp_12_224": (64, dict(img_size=64)),
+    "gmlp_ti16_224": (64, dict(img_size=64)),
+    "convmixer_768_32": (64, dict()),
     "convnext_atto": (32, dict(depths=(1, 1, 1, 1), dims=(8, 16, 24, 32))),
     "convnextv2_atto": (32, dict(depths=(1, 1, 1, 1), dims=(8, 16, 24, 32))),
     "poolformer_s12": (64, dict()),
-    "caformer_s18": (32, dict()),
+    "caformer_s18": (64, dict()),
     "pvt_v2_b0": (64, dict()),
     "twins_svt_small": (64, dict(depths=(1, 1, 1, 1), img_size=64)),
     "efficientformer_l1": (224, dict()),
@@ -526,17 +524,17 @@ TIMM = {  # name: size, then what makes it narrow
     "efficientvit_m0": (64, dict(img_size=64)),
     "mobilevit_xxs": (64, dict()),
     "mobilevitv2_050": (64, dict()),
-    "mobileone_s0": (32, dict()),
-    "mobilenetv4_conv_small_050": (32, dict()),
-    "repvgg_a0": (32, dict()),
-    "repvit_m0_9": (32, dict()),
-    "ghostnet_050": (32, dict()),
-    "lcnet_050": (32, dict()),
-    "tinynet_e": (32, dict()),
+    "mobileone_s0": (64, dict()),
+    "mobilenetv4_conv_small_050": (64, dict()),
+    "repvgg_a0": (64, dict()),
+    "repvit_m0_9": (64, dict()),
+    "ghostnet_050": (64, dict()),
+    "lcnet_050": (64, dict()),
+    "tinynet_e": (64, dict()),
     "hrnet_w18_small": (64, dict()),
-    "dm_nfnet_f0": (32, dict()),
-    "resnetv2_50": (32, dict()),
-    "nf_resnet50": (32, dict()),
+    "dm_nfnet_f0": (64, dict()),
+    "resnetv2_50": (64, dict()),
+    "nf_resnet50": (64, dict()),
     "edgenext_xx_small": (64, dict()),
     "fastvit_t8": (64, dict()),
     "crossvit_9_240": (48, dict(img_size=48)),
@@ -558,16 +556,16 @@ TIMM = {  # name: size, then what makes it narrow
     "sequencer2d_s": (32, dict(layers=(1, 1, 1, 1),
                                embed_dims=(16, 16, 16, 16),
                                hidden_sizes=(8, 8, 8, 8))),
-    "res2net50_26w_4s": (32, dict()),
-    "resnest14d": (32, dict()),
-    "skresnet18": (32, dict()),
-    "ese_vovnet19b_slim": (32, dict()),
-    "dla34": (32, dict()),
-    "dpn48b": (32, dict()),
-    "cspresnet50": (32, dict()),
-    "darknet53": (32, dict()),
+    "res2net50_26w_4s": (64, dict()),
+    "resnest14d": (64, dict()),
+    "skresnet18": (64, dict()),
+    "ese_vovnet19b_slim": (64, dict()),
+    "dla34": (64, dict()),
+    "dpn48b": (64, dict()),
+    "cspresnet50": (64, dict()),
+    "darknet53": (64, dict()),
     "xception41": (64, dict()),
-    "rexnet_100": (32, dict()),
+    "rexnet_100": (64, dict()),
     "selecsls42": (64, dict()),
     "tresnet_m": (64, dict()),
     "volo_d1_224": (64, dict(img_size=64)),
@@ -580,8 +578,8 @@ TIMM = {  # name: size, then what makes it narrow
     "inception_resnet_v2": (96, dict()),
     "nasnetalarge": (96, dict()),
     "inception_next_atto": (64, dict()),
-    "starnet_s1": (32, dict()),
-    "mambaout_femto": (32, dict()),
+    "starnet_s1": (64, dict()),
+    "mambaout_femto": (64, dict()),
     "tiny_vit_5m_224": (64, dict(img_size=64)),
     "shvit_s1": (64, dict()),
 }
@@ -593,8 +591,9 @@ def timm_models():
             import timm
             timm.layers.set_fused_attn(True)
             two = any(s in name for s in ("swin", "mobilevit", "twins"))
+            keep = 99 if "efficientvit_m" in name else 2 if two else 1
             return Loss(thin(timm.create_model(
-                name, num_classes=CLASSES, **how), 2 if two else 1))
+                name, num_classes=CLASSES, **how), keep))
         yield "timm_" + name, make, images(size, 2)
 
 
@@ -765,7 +764,7 @@ def hugging_models():
                     num_attention_heads=[1, 2], mlp_ratios=[2, 2],
                     num_labels=CLASSES),
         "Cvt": dict(num_channels=3, embed_dim=[16, 32], num_heads=[1, 2],
-                    depth=[1, 1], patch_sizes=[7, 3], patch_stride=[4, 2],
+                    depth=[2, 2], patch_sizes=[7, 3], patch_stride=[4, 2],
                     patch_padding=[2, 1], mlp_ratio=[2., 2.],
                     attention_drop_rate=[0., 0.], drop_rate=[0., 0.],
                     drop_path_rate=[0., 0.], qkv_bias=[True, True],
@@ -846,7 +845,8 @@ def hugging_models():
 
     def dpt():
         t, config = configured("DPT", dict(
-            vit, backbone_out_indices=[0, 1, 1, 1], neck_hidden_sizes=[8] * 4,
+            dict(vit, num_hidden_layers=4), backbone_out_indices=[0, 1, 2, 3],
+            neck_hidden_sizes=[8] * 4, initializer_range=.1,
             fusion_hidden_size=8, reassemble_factors=[4, 2, 1, .5]))
         return Features(t.DPTForDepthEstimation(config),
                         lambda m, x: m(pixel_values=x).predicted_depth)
@@ -897,8 +897,7 @@ def torch_run(model, data, states=None, autocast=False):
     losses, norm = [], None
     for _ in range(STEPS):
         if states is not None:
-            states.append({k: v.detach().clone()
-                           for k, v in model.state_dict().items()})
+            states.append(copy.deepcopy(model.state_dict()))
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             loss = model(*data)
@@ -1012,8 +1011,9 @@ def one(ampc, name, folder, bf16):
            "forced": states is not None}
     model.load_state_dict(start)
     model.zero_grad()
-    exact = exact_gradient(model, batch)
+    losses, exact = in_fp64(model, batch, states)
     out["gradient"] = exact and abs(norm - exact) / exact
+    out["loss"] = exact and distance(want[:len(losses)], losses)
     short = bf16 == "none"
     for exporter, path, error in files:
         row = {"exporter": exporter, "error": error, "exported": not error}
@@ -1045,14 +1045,22 @@ def checked(ampc, exporter, path, error):
     return row
 
 
-def exact_gradient(model, data):
-    """The gradient's norm in fp64; None where a model insists on fp32."""
+def in_fp64(model, data, states):
+    """Losses (without states the first alone) and the gradient's norm; None
+    where a model insists on fp32."""
     wide = [x.double() if x.is_floating_point() else x for x in data]
+    losses = []
     try:
-        model.double()(*wide).backward()
-        return nn.utils.clip_grad_norm_(model.parameters(), math.inf).item()
+        for state in states or [model.state_dict()]:
+            model.load_state_dict(state)
+            loss = model.double()(*wide)
+            if not losses:
+                loss.backward()
+            losses.append(loss.item())
+        return np.array(losses), nn.utils.clip_grad_norm_(
+            model.parameters(), math.inf).item()
     except RuntimeError:
-        return None
+        return None, None
 
 
 def autocast(model, batch, states, want):
@@ -1079,6 +1087,7 @@ x86-64-v3 and trained on the CPU for {STEPS} steps of SGD on one batch, beside
 PyTorch.  All distances are relative.
 
 - *loss apart*: fp32 losses from PyTorch's fp32 ones, the largest of {STEPS};
+  *PyTorch's*: its fp32 from its fp64 (*(forced)*: of all steps, else of the first);
   *(forced)*: BatchNorm over two or three samples, PyTorch's weights are loaded
   (`--load`) before each step.
 - *gradient apart*: the norm of the first gradient, from PyTorch's in fp64 (in
@@ -1105,14 +1114,14 @@ def print_row(out, row):
     name = out["name"] + (" (forced)" if out["forced"] else "")
     cells = [name, f"{out['parameters'] / 1e6:.2f}", row["exporter"]]
     if "fp32" in row:
-        cells += [show(row["fp32"]), show(row["gradient"]),
+        cells += [show(row["fp32"]), show(out.get("loss")), show(row["gradient"]),
                   show(out.get("gradient")), show(row.get("bf16")),
                   show(out["autocast"]) if "bf16" in row else "-",
                   "%.1f" % row["seconds"], "%.1f" % (row["size"] / 1e6)]
     if row["error"]:
         what = "refused: " if row["exported"] else "not exported: "
         cells += [what + row["error"].replace("|", "/")] + \
-            [""] * (9 - len(cells))
+            [""] * (11 - len(cells))
     print("| " + " | ".join(cells) + " |", flush=True)
 
 
@@ -1122,10 +1131,13 @@ def totals(outs):
     exported = [o for o in outs if any(r["exported"] for r in o["files"])]
     take = [o for o in exported if any("fp32" in r for r in o["files"])]
     near = [r for r in good if r["fp32"] < LIMIT]
+    hard = [r for o, r in rows if LIMIT <= r.get("fp32", 0) < 3 * (
+        o.get("loss") or 0)]
     print(f"\n{len(outs)} architectures; PyTorch exports {len(exported)}, "
           f"{len(take)} of them train from at least one file.  Of {len(rows)} "
           f"files {len(good)} compile and {len(near)} of these have PyTorch's "
-          f"fp32 losses within {LIMIT:g}.")
+          f"fp32 losses within {LIMIT:g}; {len(hard)} more are no further from "
+          "them than three times PyTorch's fp32 from its fp64.")
     if good:
         print(f"Medians: loss {statistics.median(r['fp32'] for r in good):.1e},"
               f" gradient {statistics.median(r['gradient'] for r in good):.1e},"
@@ -1139,7 +1151,7 @@ def totals(outs):
               f"{sum(a <= 2 * b for a, b in pairs)} within twice its distance; "
               f"medians {statistics.median(a for a, _ in pairs):.1e} and "
               f"{statistics.median(b for _, b in pairs):.1e}.")
-    return len(near) == len(rows)
+    return len(near) + len(hard) == len(rows)
 
 
 def refusals(outs):
@@ -1242,9 +1254,9 @@ def main():
     if o.bf16 == "check":
         return refusals(outs)
     print(HEAD)
-    print("| model | M parameters | exporter | loss apart | gradient apart | "
-          "PyTorch's | bf16 loss | autocast's | compile s | module MB |\n" +
-          "|---" * 10 + "|")
+    print("| model | M parameters | exporter | loss apart | PyTorch's | gradient "
+          "apart | PyTorch's | bf16 loss | autocast's | compile s | module MB |\n"
+          + "|---" * 11 + "|")
     for out in outs:
         for row in out["files"]:
             print_row(out, row)
