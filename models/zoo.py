@@ -1098,10 +1098,8 @@ PyTorch.  All distances are relative.
   PyTorch's bf16 autocast.  "-": not run.
 - *compile s*: processor time of the fp32 module, C compiler included.
 
-TorchScript files do not say what is a parameter: a model's buffers are frozen with
-`--freeze`; CLIP's logit_scale, a number that only Exp reads, is taken for a
-constant (`--train m.logit_scale` trains it); Mamba2 gets a Transpose that is not
-ONNX, its perm being negative; FNet's DFT is not known.  After
+What no file tells is given with `--freeze`: which of TorchScript's initializers are
+buffers, and which parameters PyTorch does not train.  After
 "not exported" stand PyTorch's own words.
 """
 

@@ -312,6 +312,7 @@ Status onnx_unsqueeze(Ox *ox) {
 
 /* ---- order and repetition ------------------------------------------------ */
 
+/* Entries from the end are not ONNX, but TorchScript writes them (Mamba2). */
 Status onnx_transpose(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     int rank = ox_type(ox, x).rank;
@@ -322,7 +323,7 @@ Status onnx_transpose(Ox *ox) {
     if (n >= 0 && n != rank)
         return ox_fail(ox, "perm has %d entries for rank %d", n, rank);
     for (int i = 0; i < rank; i++) {
-        perm[i] = n < 0 ? rank - 1 - i : v[i];
+        perm[i] = n < 0 ? rank - 1 - i : v[i] + (v[i] < 0 ? rank : 0);
         if (perm[i] < 0 || perm[i] >= rank || seen[perm[i]])
             return ox_fail(ox, "perm is not a permutation");
         seen[perm[i]] = true;

@@ -1,6 +1,6 @@
-/* newcomer_test.c: what people run into first, and what they are told; beside
-   onnx_import_test.c (dimensions, folded exports, soft labels) and cli_test.c.
- */
+/* newcomer_test.c: what people run into first, and what they are told; more of
+   it: onnx_import_test.c (dimensions, folded exports, soft labels) and
+   cli_test.c.                                                               */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,6 +108,23 @@ TEST_CASE(newcomer, control_flow_over_data) {
     made_output(&m, "y");
     refused(&m, "Loop (opset 17)", "how often it turns depends on data");
     made_end(&body);
+}
+
+/* TorchScript's file of Mamba2 has axes that count from the end. */
+TEST_CASE(newcomer, transposes_from_the_end) {
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2,3,4");
+    made_ints(&m, made_node(&m, "Transpose", "x", "y"), "perm", 3,
+              (int64_t[]){0, -1, 1});
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    const Graph *g = module_graph(mod, "forward");
+    const Type *t = type_get(value_get(g, g->outputs.data[0].value)->type);
+    CHECK_EQ_INT(t->dim[1], 4);
+    CHECK_EQ_INT(t->dim[2], 3);
+    made_end(&m);
 }
 
 /* ---- a fresh last layer -------------------------------------------------- */

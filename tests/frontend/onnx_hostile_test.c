@@ -518,6 +518,12 @@ TEST_CASE(onnx_operands, attributes) {
     n = start(&m, "2,3", "Transpose", "x");
     made_ints(&m, n, "perm", 2, (int64_t[]){0, INT64_MAX});
     refuse(&m, "not a permutation");
+    n = start(&m, "2,3", "Transpose", "x");
+    made_ints(&m, n, "perm", 2, (int64_t[]){1, -1});
+    refuse(&m, "not a permutation");
+    n = start(&m, "2,3", "Transpose", "x");
+    made_ints(&m, n, "perm", 2, (int64_t[]){0, INT64_MIN});
+    refuse(&m, "not a permutation");
     n = start(&m, "2,3", "Softmax", "x");
     made_int(&m, n, "axis", 2);
     refuse(&m, "axis 2 is out of range for rank 2");
