@@ -13,7 +13,9 @@
        computed again, products too.
      - Elsewhere what is free: element-wise work (generators, views) on one
        large value, whose result no product or routine of backward wants in
-       memory.  Its readers then read that value instead.
+       memory.  Its readers then read that value instead; where kernels would
+       move more for it than without, what is again in memory is kept, and if
+       that does not help, all.
    --remat none: nothing, in regions neither.
    --remat BYTES: what is kept, with the greatest part that is computed again at
    once, is to be at most so much.  One after the other are tried
@@ -24,7 +26,7 @@
    requires     stage PRIMITIVE, types chosen
    establishes  backward nodes with !again                                   */
 #include "passes/common/mincut.h"
-#include "passes/passes.h"
+#include "passes/common/placement.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -43,10 +45,12 @@ typedef struct Again {
     Cut *cut;
     bool *low;
     int nodes;      /* the first variable of nodes                          */
+    int last;       /* the variable behind the last: twins have none        */
     bool *material; /* by root: a product or routine of backward reads it   */
     bool *leaves;   /* by root: read in forward outside of its region       */
     ValueId *from;  /* by root: the one large value that it is free work on */
     bool *free;     /* by NodeId.i                                          */
+    bool *barred;   /* by NodeId.i: it is not, however free                 */
     int *position;  /* by NodeId.i                                          */
     ValueId *twin;  /* by ValueId.i of the old graph                        */
 } Again;
@@ -116,12 +120,14 @@ static bool is_free(const Again *r, const Node *n, ValueId *from) {
 
 static void note_free(Again *r) {
     const Graph *g = r->g;
-    memset(r->free, 0, (size_t)g->nodes.len * sizeof *r->free);
+    memset(r->free, 0, (size_t)(r->last - r->nodes) * sizeof *r->free);
     for (int v = 0; v < r->nodes; v++) r->from[v].i = (uint32_t)v;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
         ValueId from;
-        if (n->flags || is_view(n) || !is_free(r, n, &from)) continue;
+        if (n->flags || is_view(n) || r->barred[g->order.data[i].i] ||
+            !is_free(r, n, &from))
+            continue;
         r->free[g->order.data[i].i] = true;
         if (from.i) r->from[n->out[0].i] = from;
     }
@@ -180,13 +186,12 @@ static bool is_kept(const Again *r, ValueId v) {
 
 static void solve(Again *r) {
     const Graph *g = r->g;
-    int n = r->nodes + g->nodes.len;
     CutCost total;
     memset(r->leaves, 0, (size_t)r->nodes * sizeof *r->leaves);
     note_readers(r);
     note_free(r);
-    r->cut = cut_new(r->a, n);
-    r->low = NEW_ARRAY(r->a, bool, n);
+    r->cut = cut_new(r->a, r->last);
+    r->low = NEW_ARRAY(r->a, bool, r->last);
     for (int i = 0; i < g->order.len; i++) {
         const Node *x = node_get(g, g->order.data[i]);
         if (!x->flags) add_node(r, g->order.data[i]);
@@ -261,7 +266,7 @@ static int end_of_part(const Line *l, int i, int n) {
 
 /* The first m of n parts are regions. */
 static void make_parts(Again *r, const Line *l, int m, int n) {
-    memset(r->part, 0, (size_t)r->g->nodes.len * sizeof *r->part);
+    memset(r->part, 0, (size_t)(r->last - r->nodes) * sizeof *r->part);
     for (int i = 1, at = 0; i <= m; i++)
         for (int end = end_of_part(l, i, n); at < end; at++)
             r->part[l->node[at].i] = i;
@@ -363,12 +368,69 @@ static void give_twins(Again *r, NodeId id, bool *done) {
     for (int k = 0; k < n->nin; k++) n->in[k] = twin_of(r, n->in[k]);
 }
 
+static void make_all(Again *r) {
+    Graph *g = r->g;
+    int n = g->order.len;
+    NodeId *old = arena_dup(r->a, g->order.data, (size_t)n * sizeof *old);
+    bool *done = NEW_ARRAY(r->a, bool, g->nodes.len);
+    memset(r->twin, 0, (size_t)r->nodes * sizeof *r->twin);
+    g->order.len = 0;
+    for (int i = 0; i < n; i++) {
+        if (node_get(g, old[i])->flags & NODE_BACKWARD)
+            give_twins(r, old[i], done);
+        vec_push(g->arena, &g->order, old[i]);
+    }
+}
+
+/* ---- what is free moves no more ------------------------------------------ */
+
+/* By a copy of the graph with what is computed again: bytes of an estimate of
+   its kernels. */
+static int64_t bytes_moved(const Again *r, Traffic **traffic, PassCtx *cx) {
+    Again trial = *r;
+    Module *m = r->g->module, aside = *m;
+    int64_t sum = 0;
+    memset(&aside.graphs, 0, sizeof aside.graphs);
+    aside.arena = r->a;
+    r->g->module = &aside;
+    Graph *g = trial.g = graph_clone(r->g, r->g->name);
+    r->g->module = m;
+    make_all(&trial);
+    *traffic = NEW_ARRAY(r->a, Traffic, g->values.len);
+    traffic_join(g, *traffic, g->values.len, cx);
+    for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
+        if ((*traffic)[v].stored)
+            sum += bytes_of(g, (ValueId){v}) * (1 + (*traffic)[v].reads);
+    return sum;
+}
+
+static void solve_moving_no_more(Again *r, PassCtx *cx) {
+    enum { TRIES = 3 };
+    Graph *g = r->g;
+    Traffic *traffic;
+    size_t n = (size_t)(r->last - r->nodes);
+    memset(r->barred, 1, n * sizeof *r->barred);
+    solve(r);
+    int64_t kept = r->kept, least = bytes_moved(r, &traffic, cx);
+    memset(r->barred, 0, n * sizeof *r->barred);
+    for (int i = 0; i < TRIES; i++) {
+        solve(r);
+        if (r->kept >= kept) break;
+        if (bytes_moved(r, &traffic, cx) <= least) return;
+        for (uint32_t v = 1; v < (uint32_t)r->nodes; v++)
+            if (r->twin[v].i && traffic[r->twin[v].i].stored)
+                r->barred[value_get(g, (ValueId){v})->def.i] = true;
+    }
+    memset(r->barred, 1, n * sizeof *r->barred);
+    solve(r);
+}
+
 static Status remat_graph(Graph *g, PassCtx *cx) {
     Arena *a = cx->scratch;
     Again r = {.g = g, .a = a, .nodes = g->values.len};
-    int n = g->order.len;
+    r.last = r.nodes + g->nodes.len;
     bool any = false;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < g->order.len; i++)
         any |= node_get(g, g->order.data[i])->flags & NODE_BACKWARD;
     if (!any) return OK;
     r.part = NEW_ARRAY(a, int, g->nodes.len);
@@ -376,18 +438,16 @@ static Status remat_graph(Graph *g, PassCtx *cx) {
     r.leaves = NEW_ARRAY(a, bool, r.nodes);
     r.from = NEW_ARRAY(a, ValueId, r.nodes);
     r.free = NEW_ARRAY(a, bool, g->nodes.len);
+    r.barred = NEW_ARRAY(a, bool, g->nodes.len);
     r.twin = NEW_ARRAY(a, ValueId, r.nodes);
     r.position = graph_positions(g, a);
-    solve(&r);
-    if (cx->opt->remat == REMAT_BYTES) TRY(fit(&r, cx));
-    NodeId *old = arena_dup(a, g->order.data, (size_t)n * sizeof *old);
-    bool *done = NEW_ARRAY(a, bool, g->nodes.len);
-    g->order.len = 0;
-    for (int i = 0; i < n; i++) {
-        if (node_get(g, old[i])->flags & NODE_BACKWARD)
-            give_twins(&r, old[i], done);
-        vec_push(g->arena, &g->order, old[i]);
+    if (cx->opt->remat == REMAT_AUTO) {
+        solve_moving_no_more(&r, cx);
+    } else {
+        solve(&r);
+        TRY(fit(&r, cx));
     }
+    make_all(&r);
     return OK;
 }
 

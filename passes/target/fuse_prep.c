@@ -2,9 +2,10 @@
 
    A copy costs arithmetic, a value kept for a second group costs memory
    traffic.  Copied to every reader are: generators; expands; and element-wise
-   nodes that are cheap and read one large operand that is no larger than what
-   they make (a widening cast, x - mean, grad * inverse_scale): reading that
-   operand again costs no more than reading the result.                      */
+   nodes that are cheap, or that backward computes again so that they are not
+   kept, and read one large operand that is no larger than what they make (a
+   widening cast, x - mean, grad * inverse_scale): reading that operand again
+   costs no more than reading the result.                                    */
 #include "passes/target/fuse.h"
 
 #include <string.h>
@@ -76,8 +77,8 @@ static bool rereads_cheaply(const Graph *g, const Node *n) {
     const Type *r = value_type(g, n->out[0]);
     int64_t count = type_count(r);
     int large = 0;
-    if (op_info[n->op].cost != COST_CHEAP || n->nin == 0 ||
-        count < target_of(g)->min_copied)
+    if ((op_info[n->op].cost != COST_CHEAP && !(n->flags & NODE_AGAIN)) ||
+        n->nin == 0 || count < target_of(g)->min_copied)
         return false;
     for (int i = 0; i < n->nin; i++) {
         const Type *t = value_type(g, n->in[i]);

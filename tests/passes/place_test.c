@@ -40,7 +40,8 @@ static const char block[] =
     "  %d = matmul %g, %down\n  %y = add %r, %d\n"
     "  return y=%y\n}\n";
 
-static Module *planned(Arena *a, const char *model, const char *precision) {
+static Module *planned(Arena *a, const char *model, const char *precision,
+                       const char *remat) {
     static const char *const set[][2] = {{"--loss", "mse"},
                                          {"--target", "cpu,cuda:sm_90"}};
     Options o;
@@ -51,6 +52,7 @@ static Module *planned(Arena *a, const char *model, const char *precision) {
     for (size_t i = 0; i < sizeof set / sizeof *set; i++)
         REQUIRE(options_set(&o, &d, set[i][0], set[i][1], &used) == OK);
     REQUIRE(options_set(&o, &d, "--precision", precision, &used) == OK);
+    REQUIRE(options_set(&o, &d, "--remat", remat, &used) == OK);
     o.debug_nonfinite = true;
     o.count_underflow = !strcmp(precision, "fp16");
     if (parse_module(a, &d, "block.amp", model, strlen(model), &m) != OK ||
@@ -127,7 +129,7 @@ static double share_above(Graph *g, Arena *a) {
 
 TEST_CASE(place, stores_at_most_1_percent_more_than_the_minimum) {
     Arena *a = arena_new();
-    Module *m = planned(a, block, "bf16");
+    Module *m = planned(a, block, "bf16", "auto");
     /* cuBLASLt adds no f32 bias to a 16-bit result: %h is stored on the GPU. */
     double above = share_above(module_graph_on(m, "train", TARGET_CPU), a);
     CHECK_MSG(above <= 0.01, "%.3f", above);
@@ -137,9 +139,56 @@ TEST_CASE(place, stores_at_most_1_percent_more_than_the_minimum) {
 }
 
 /* The programs that look into a step have its types. */
+/* Of all that the training step's kernels read and write. */
+static int64_t bytes_moved(const Module *m, TargetKind t, Arena *a) {
+    Graph *g = module_graph_on(m, "train", t);
+    const Flow *f = flow_new(g, a);
+    int64_t sum = 0;
+    for (int i = 0; i < g->values.len; i++)
+        if (f->def[i] >= 0 && f->stored[i])
+            sum += type_bytes(value_type(g, (ValueId){(uint32_t)i}));
+    for (int i = 0; i < f->read_at[f->ngroup]; i++)
+        sum += type_bytes(value_type(g, f->read[i]));
+    return sum;
+}
+
+TEST_CASE(place, what_backward_computes_again_moves_no_more) {
+    static const char gated[] =
+        "graph forward(%x: f32[8,32,64]) {\n"
+        "  param %wg: f32[64,256] = normal(1, 0.1)\n"
+        "  param %wu: f32[64,256] = normal(2, 0.1)\n"
+        "  param %wd: f32[256,64] = normal(3, 0.1)\n"
+        "  %g = matmul %x, %wg\n  %u = matmul %x, %wu\n"
+        "  %s = swish %g\n  %h = mul %s, %u\n"
+        "  %d = matmul %h, %wd\n  %y = add %x, %d\n  return y=%y\n}\n";
+    static const char normed[] =
+        "graph forward(%x: f32[8,32,64]) {\n"
+        "  param %w: f32[64,64] = normal(1, 0.1)\n"
+        "  param %v: f32[64,64] = normal(2, 0.1)\n"
+        "  param %s: f32[64] = 1, %c: f32[64] = 0\n"
+        "  %a = matmul %x, %w\n  %r = add %x, %a\n"
+        "  %n, %mean, %rstd = layer_norm %r, %s, %c\n"
+        "  %b = matmul %n, %v\n  %e = gelu %b\n"
+        "  %t, %mean2, %rstd2 = layer_norm %e, %s, %c\n"
+        "  %y = matmul %t, %w\n  return y=%y\n}\n";
+    static const char *const models[] = {gated, normed, block};
+    for (int i = 0; i < 3; i++)
+        for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++) {
+            Arena *a = arena_new();
+            int64_t none =
+                bytes_moved(planned(a, models[i], "bf16", "none"), t, a);
+            int64_t again =
+                bytes_moved(planned(a, models[i], "bf16", "auto"), t, a);
+            CHECK_MSG(again <= none, "model %d on %s: %lld bytes, not %lld", i,
+                      target_text[t], (long long)again, (long long)none);
+            if (!i) CHECK(again < none); /* the gate's sigmoid */
+            arena_free(a);
+        }
+}
+
 TEST_CASE(place, probes_store_what_the_step_stores) {
     Arena *a = arena_new();
-    Module *m = planned(a, block, "fp16");
+    Module *m = planned(a, block, "fp16", "auto");
     const Graph *g = module_graph_on(m, "train", TARGET_CPU);
     static const char *const probes[] = {"locate", "underflow"};
     for (int p = 0; p < 2; p++) {
@@ -188,7 +237,7 @@ TEST_CASE(place, rounds_nothing_in_registers) {
     static const char *const precisions[] = {"bf16", "fp16"};
     for (int p = 0; p < 2; p++) {
         Arena *a = arena_new();
-        Module *m = planned(a, block, precisions[p]);
+        Module *m = planned(a, block, precisions[p], "auto");
         const Graph *g = module_graph_on(m, "train", TARGET_CPU);
         for (int i = 0; i < g->order.len; i++) {
             const Node *n = node_get(g, g->order.data[i]);
@@ -225,7 +274,7 @@ static void check_wide(const Graph *g, const Node *n, ValueId v) {
 
 TEST_CASE(place, regions_are_f32_forward_and_backward) {
     Arena *a = arena_new();
-    Module *m = planned(a, region, "bf16");
+    Module *m = planned(a, region, "bf16", "auto");
     for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++) {
         const Graph *g = module_graph_on(m, "train", t);
         int products[2] = {0}, low = 0;
