@@ -14,14 +14,19 @@
 enum { MAX_LINES = 256 }; /* of all blocks of a file */
 
 /* What stands at lx->at. */
-static Token token_here(const Lexer *lx) {
-    Token t = {.kind = T_EOF, .line = 1, .col = 1, .text = intern("")};
-    for (; t.at < lx->at; t.at++) {
-        char c = lx->text[t.at];
-        t.line += c == '\n';
-        t.col = c == '\n' ? 1 : t.col + (((unsigned char)c & 0xc0) != 0x80);
+static Token token_here(Lexer *lx) {
+    for (; lx->counted < lx->at; lx->counted++) {
+        char c = lx->text[lx->counted];
+        if (c == '\n')
+            lx->line++, lx->col = 1;
+        else
+            lx->col += ((unsigned char)c & 0xc0) != 0x80;
     }
-    return t;
+    return (Token){.kind = T_EOF,
+                   .line = lx->line,
+                   .col = lx->col,
+                   .at = lx->at,
+                   .text = intern("")};
 }
 
 /* As far as the end of an entry, without blanks there; strings hold anything.

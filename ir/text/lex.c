@@ -240,8 +240,17 @@ Status lex_again(Lexer *lx, const Token *from, bool infix) {
     return s;
 }
 
+/* Bytes of a byte-order mark at the beginning. */
+static size_t mark_bytes(const Lexer *lx) {
+    return lx->n >= 3 && memcmp(lx->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 Token lex_token_at(const Lexer *lx, int line, int col) {
-    Token t = {.kind = T_EOF, .line = line, .col = col, .text = intern("")};
+    Token t = {.kind = T_EOF,
+               .line = line,
+               .col = col,
+               .at = mark_bytes(lx),
+               .text = intern("")};
     for (int l = 1; l < line && t.at < lx->n; t.at++)
         l += lx->text[t.at] == '\n';
     for (int c = 1; t.at < lx->n; t.at++)
@@ -258,8 +267,7 @@ Status lex_start(Lexer *lx, Diag *d, const char *file, const char *text,
                   .line = 1,
                   .col = 1};
     if (n > INT32_MAX) return fail(d, lex_loc(lx, &lx->tok), "file too large");
-    if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
-        lx->at = lx->counted = 3;
+    lx->at = lx->counted = mark_bytes(lx);
     return lex_next(lx);
 }
 

@@ -34,6 +34,7 @@ typedef struct Launcher {
     bool *paired;    /* by group: there are others of its sort               */
     bool *placed;    /* by group */
     NumberVec *work; /* by group                                             */
+    uint64_t *sort;  /* by group: equal where work is; 0: shares no launch   */
 } Launcher;
 
 static const Node *node_at(const Flow *f, int i) {
@@ -152,6 +153,11 @@ static int by_sort(const void *x, const void *y) {
     return (a->place > b->place) - (a->place < b->place);
 }
 
+static uint64_t sort_of(const NumberVec *w) {
+    return w->len ? hash_bytes(1, w->data, (size_t)w->len * sizeof *w->data) | 1
+                  : 0;
+}
+
 static void start(Launcher *l) {
     Flow *f = l->f;
     int n = f->ngroup;
@@ -159,6 +165,7 @@ static void start(Launcher *l) {
         const Edges *e = &l->next[i];
         l->need[i] = -1;
         l->work[i] = describe(f, i);
+        l->sort[i] = sort_of(&l->work[i]);
         for (int k = 0; k < e->len; k++) l->waiting[e->to[k]]++;
     }
     for (int k = 0; k < f->read_at[n]; k++) l->left[f->read[k].i]++;
@@ -171,11 +178,8 @@ static void chain(Launcher *l, const int *order) {
     Flow *f = l->f;
     int n = f->ngroup;
     Sorted *all = NEW_ARRAY(f->a, Sorted, n + 1);
-    for (int i = 0; i < n; i++) {
-        const NumberVec *w = &l->work[order[i]];
-        uint64_t h = hash_bytes(1, w->data, (size_t)w->len * sizeof *w->data);
-        all[i] = (Sorted){w->len ? h | 1 : 0, i, order[i]};
-    }
+    for (int i = 0; i < n; i++)
+        all[i] = (Sorted){l->sort[order[i]], i, order[i]};
     qsort(all, (size_t)n, sizeof *all, by_sort);
     for (int i = 0; i < n; i++) {
         bool more = i + 1 < n && all[i + 1].sort == all[i].sort;
@@ -230,7 +234,8 @@ bool *launch_together(Flow *f, const Edges *next, int *order) {
                   .later = NEW_ARRAY(f->a, int, n + 1),
                   .paired = NEW_ARRAY(f->a, bool, n + 1),
                   .placed = NEW_ARRAY(f->a, bool, n + 1),
-                  .work = NEW_ARRAY(f->a, NumberVec, n + 1)};
+                  .work = NEW_ARRAY(f->a, NumberVec, n + 1),
+                  .sort = NEW_ARRAY(f->a, uint64_t, n + 1)};
     int *old = arena_dup(f->a, order, (size_t)n * sizeof *old);
     bool *beside = NEW_ARRAY(f->a, bool, n + 1);
     start(&l);
