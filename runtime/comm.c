@@ -55,17 +55,36 @@ void comm_close(ampc_comm *comm) {
 
 double comm_seconds(void) { return 1e-9 * (double)now_ns(); }
 
+int comm_number(const char *const *names, size_t n, int dflt) {
+    for (size_t i = 0; i < n; i++) {
+        const char *text = secure_getenv(names[i]);
+        int value = text && *text ? atoi(text) : -1;
+        if (value >= 0) return value;
+    }
+    return dflt;
+}
+
 /* As launchers say. */
 int comm_local_rank(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK",
                                         "MPI_LOCALRANKID", "SLURM_LOCALID",
                                         "LOCAL_RANK"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *text = secure_getenv(names[i]);
-        int n = text ? atoi(text) : -1;
-        if (n >= 0) return n;
-    }
-    return 0;
+    return comm_number(names, sizeof names / sizeof *names, 0);
+}
+
+static void add_f32(float *sum, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+static void add_f64(double *sum, const double *x, size_t n) {
+    for (size_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+void comm_add(void *sum, const void *x, size_t n, int32_t dtype) {
+    if (dtype == AMPC_DTYPE_F64)
+        add_f64(sum, x, n);
+    else
+        add_f32(sum, x, n);
 }
 
 /* ---- the engine ---------------------------------------------------------- */
@@ -183,7 +202,7 @@ ampc_status comm_join(ampc_session *s, ampc_status status) {
         status = session_fail(s, AMPC_ERR_UNSUPPORTED,
                               "comm: too many micro-steps of all ranks");
     if (status == AMPC_OK) status = sums_open(s);
-    if (status == AMPC_OK) status = bad_open(s);
+    if (status == AMPC_OK && s->on_device) status = bad_open(s);
     double *all = mem_alloc(s, n * sizeof *all);
     if (!all) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     memset(all, 0, n * sizeof *all);

@@ -221,14 +221,6 @@ static int begin_get(Mpi *m, int from, char *data, size_t bytes) {
 
 /* ---- sums ---------------------------------------------------------------- */
 
-static void add_f32(float *sum, const float *x, size_t n) {
-    for (size_t i = 0; i < n; i++) sum[i] += x[i];
-}
-
-static void add_f64(double *sum, const double *x, size_t n) {
-    for (size_t i = 0; i < n; i++) sum[i] += x[i];
-}
-
 /* Own numbers of 16 bits of all ranks, added in f32 and rounded once. */
 static void add_16(Mpi *m, size_t own, int32_t dtype) {
     const uint16_t *in = (const void *)m->in;
@@ -290,13 +282,8 @@ static int add_piece(Mpi *m, char *data, size_t n, int32_t dtype, size_t each) {
         add_16(m, own, dtype);
     else
         memcpy(m->sum, m->in, own * each);
-    for (int r = 1; r < m->comm.world && each > sizeof(uint16_t); r++) {
-        const void *part = m->in + (size_t)r * own * each;
-        if (dtype == AMPC_DTYPE_F32)
-            add_f32((void *)m->sum, part, own);
-        else
-            add_f64((void *)m->sum, part, own);
-    }
+    for (int r = 1; r < m->comm.world && each > sizeof(uint16_t); r++)
+        comm_add(m->sum, m->in + (size_t)r * own * each, own, dtype);
     if (exchange_sums(m, n, each)) return 1;
     memcpy(data, m->out, n * each);
     return 0;

@@ -134,14 +134,6 @@ static int get(Tcp *t, int rank, FrameKind kind, void *data, size_t n) {
 
 /* ---- the table ----------------------------------------------------------- */
 
-static void add(void *sum, const void *x, size_t n, int32_t dtype) {
-    for (size_t i = 0; i < n; i++)
-        if (dtype == AMPC_DTYPE_F64)
-            ((double *)sum)[i] += ((const double *)x)[i];
-        else
-            ((float *)sum)[i] += ((const float *)x)[i];
-}
-
 /* What all have, added in the order of ranks. */
 static int collect(Tcp *t, void *data, size_t n, int32_t dtype, size_t bytes) {
     void *part = malloc(bytes + 1);
@@ -152,7 +144,7 @@ static int collect(Tcp *t, void *data, size_t n, int32_t dtype, size_t bytes) {
     }
     for (int r = 1; r < t->comm.world && !failed; r++) {
         failed = get(t, r, FRAME_SUM, part, bytes);
-        if (!failed) add(data, part, n, dtype);
+        if (!failed) comm_add(data, part, n, dtype);
     }
     free(part);
     return failed;
@@ -199,25 +191,16 @@ static const char *tcp_error(void *ctx) { return ((Tcp *)ctx)->why; }
 
 /* ---- meeting ------------------------------------------------------------- */
 
-static int number_of(const char *const *names, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        const char *text = secure_getenv(names[i]);
-        int value = text && *text ? atoi(text) : -1;
-        if (value >= 0) return value;
-    }
-    return -1;
-}
-
 static int find_rank(void) {
     static const char *const names[] = {"RANK", "SLURM_PROCID",
                                         "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
-    return number_of(names, sizeof names / sizeof *names);
+    return comm_number(names, sizeof names / sizeof *names, -1);
 }
 
 static int find_world(void) {
     static const char *const names[] = {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS",
                                         "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-    return number_of(names, sizeof names / sizeof *names);
+    return comm_number(names, sizeof names / sizeof *names, -1);
 }
 
 bool comm_tcp_possible(void) {
@@ -241,28 +224,47 @@ static void prepare(int fd) {
     fcntl(fd, F_SETFL, O_NONBLOCK);
 }
 
-/* One of the addresses that a name has, bound or connected; -1. */
-static int open_socket(const char *host, int port, bool listens) {
+/* 0 or errno. */
+static int serve(int fd, const struct addrinfo *a) {
+    int one = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    return bind(fd, a->ai_addr, a->ai_addrlen) || listen(fd, 1024) ? errno : 0;
+}
+
+/* The same; a host that drops what it gets would keep connect() for minutes. */
+static int call(int fd, const struct addrinfo *a, double until) {
+    int e = 0;
+    socklen_t size = sizeof e;
+    if (connect(fd, a->ai_addr, a->ai_addrlen) == 0) return 0;
+    if (errno != EINPROGRESS) return errno;
+    e = ready(fd, POLLOUT, until);
+    if (e || getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &size) == 0) return e;
+    return errno;
+}
+
+/* One of the addresses that a name has, bound, or connected before that time
+   (0: bound); -1 with errno.                                                */
+static int open_socket(const char *host, int port, double until) {
+    bool listens = until == 0;
     struct addrinfo want = {.ai_socktype = SOCK_STREAM,
                             .ai_flags = listens ? AI_PASSIVE : 0};
     struct addrinfo *found;
     char service[16];
-    int fd = -1, one = 1;
+    int fd = -1, e = 0;
     snprintf(service, sizeof service, "%d", port);
     if (getaddrinfo(host, service, &want, &found)) return -1;
     for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
         fd = socket(a->ai_family, a->ai_socktype, a->ai_protocol);
+        e = fd < 0 ? errno : 0;
         if (fd < 0) continue;
-        if (listens) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-        if (listens ? bind(fd, a->ai_addr, a->ai_addrlen) == 0 &&
-                          listen(fd, 1024) == 0
-                    : connect(fd, a->ai_addr, a->ai_addrlen) == 0)
-            continue;
+        prepare(fd);
+        e = listens ? serve(fd, a) : call(fd, a, until);
+        if (!e) continue;
         close(fd);
         fd = -1;
     }
     freeaddrinfo(found);
-    if (fd >= 0) prepare(fd);
+    errno = e;
     return fd;
 }
 
@@ -293,7 +295,7 @@ static bool is_local(const char *host) {
 /* Rank 0: false with why. */
 static bool gather(Tcp *t, const char *host, int port) {
     double until = limit(t);
-    int fd = open_socket(is_local(host) ? host : NULL, port, true), r;
+    int fd = open_socket(is_local(host) ? host : NULL, port, 0), r;
     if (fd < 0) {
         snprintf(t->why, sizeof t->why, "port %d: %s", port, strerror(errno));
         return false;
@@ -315,8 +317,9 @@ static bool join(Tcp *t, const char *host, int port) {
                    (uint64_t)t->comm.world},
           f;
     double until = limit(t);
-    while (comm_seconds() < until) {
-        int fd = open_socket(host, port, false);
+    for (double now; (now = comm_seconds()) < until;) {
+        double soon = now + HELLO_SECONDS;
+        int fd = open_socket(host, port, soon < until ? soon : until);
         f = hello;
         if (fd >= 0 && !move(fd, &f, sizeof f, true, until) &&
             !move(fd, &f, sizeof f, false, until) &&

@@ -352,8 +352,12 @@ extern const CommEngine comm_mpi;  /* comm_mpi.c */
 extern const CommEngine comm_nccl; /* cuda/nccl.c */
 extern const CommEngine comm_tcp;  /* comm_tcp.c: for comm_nccl alone */
 bool comm_tcp_possible(void);      /* the launcher has said enough */
-int comm_local_rank(void);         /* among this machine's; 0: nobody says */
-double comm_seconds(void);         /* of a monotonic clock */
+/* The first variable that holds a number from 0 on; dflt: none does. */
+int comm_number(const char *const *names, size_t n, int dflt);
+int comm_local_rank(void); /* among this machine's; 0: nobody says */
+/* sum[i] += x[i], of AMPC_DTYPE_F32 or AMPC_DTYPE_F64. */
+void comm_add(void *sum, const void *x, size_t n, int32_t dtype);
+double comm_seconds(void); /* of a monotonic clock */
 
 /* The table for ampc.h; the emitted module exports a function that returns it.
    NULL for a version that we do not serve.  One copy of the runtime serves one

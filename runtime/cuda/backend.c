@@ -61,10 +61,23 @@ static ampc_status load_libraries(ampc_session *s) {
 
 /* ---- what lives in its context ------------------------------------------- */
 
+enum { EVENTS = 2 * GPU_SLOTS + GPU_SMALL + 4 };
+
+static void list_events(GpuDevice *d, CUevent *to[EVENTS]) {
+    int n = 0;
+    for (int i = 0; i < GPU_SLOTS; i++) to[n++] = &d->uploaded[i];
+    for (int i = 0; i < GPU_SLOTS; i++) to[n++] = &d->freed[i];
+    for (int i = 0; i < GPU_SMALL; i++) to[n++] = &d->written[i];
+    to[n++] = &d->done;
+    to[n++] = &d->forked;
+    to[n++] = &d->joined;
+    to[n++] = &d->waited;
+}
+
 static ampc_status make_streams(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
-    CUevent *const events[] = {&d->uploaded[0], &d->uploaded[1], &d->freed[0],
-                               &d->freed[1], &d->done};
+    CUevent *events[EVENTS];
+    list_events(d, events);
     d->stream = s->opt.stream;
     if (!d->stream) {
         GPU(d->cu.StreamCreate(&d->own, CUDA_STREAM_NON_BLOCKING),
@@ -75,11 +88,8 @@ static ampc_status make_streams(ampc_session *s) {
         "cuStreamCreate");
     GPU(d->cu.StreamCreate(&d->capture, CUDA_STREAM_NON_BLOCKING),
         "cuStreamCreate");
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+    for (int i = 0; i < EVENTS; i++)
         GPU(d->cu.EventCreate(events[i], CUDA_EVENT_DISABLE_TIMING),
-            "cuEventCreate");
-    for (int i = 0; i < GPU_SMALL; i++)
-        GPU(d->cu.EventCreate(&d->written[i], CUDA_EVENT_DISABLE_TIMING),
             "cuEventCreate");
     return AMPC_OK;
 }
@@ -96,9 +106,11 @@ static ampc_status first_values(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     GPU(d->cu.MemsetD8Async(d->zero, 0, sizeof(double), d->stream),
         "cuMemsetD8Async");
-    int32_t made =
-        (int32_t)s->accumulate * (s->on_device ? s->opt.comm->world : 1);
-    ampc_status status = gpu_write(s, d->made, &made, sizeof made);
+    ampc_status status = AMPC_OK;
+    if (s->on_device) { /* no more than an int32_t: comm_join */
+        int32_t made = (int32_t)(s->accumulate * s->opt.comm->world);
+        status = gpu_write(s, d->made, &made, sizeof made);
+    }
     if (status == AMPC_OK) status = bind_all(s);
     if (status == AMPC_OK) status = gpu_zero_grads(s);
     return status == AMPC_OK ? gpu_sync(s) : status;
@@ -150,13 +162,11 @@ static ampc_status gpu_open(ampc_session *s) {
 }
 
 static void close_streams(GpuDevice *d) {
-    CUstream streams[] = {d->own, d->copy, d->capture};
-    CUevent events[] = {d->uploaded[0], d->uploaded[1], d->freed[0],
-                        d->freed[1], d->done};
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
-        if (events[i]) d->cu.EventDestroy(events[i]);
-    for (int i = 0; i < GPU_SMALL; i++)
-        if (d->written[i]) d->cu.EventDestroy(d->written[i]);
+    CUstream streams[] = {d->own, d->copy, d->capture, d->ranks};
+    CUevent *events[EVENTS];
+    list_events(d, events);
+    for (int i = 0; i < EVENTS; i++)
+        if (*events[i]) d->cu.EventDestroy(*events[i]);
     for (uint32_t i = 0; d->marks && i < d->nmark; i++)
         if (d->marks[i]) d->cu.EventDestroy(d->marks[i]);
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
@@ -175,7 +185,6 @@ static void close_context(ampc_session *s) {
     for (uint32_t i = 0; i < d->nproduct; i++)
         product_free(&d->lt, &d->products[i]);
     if (d->handle) d->lt.Destroy(d->handle);
-    gpu_ranks_close(d);
     close_streams(d);
     memory_free(s);
     image_unload(s);

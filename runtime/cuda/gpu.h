@@ -217,10 +217,9 @@ ampc_status bind_all(ampc_session *s);
 /* ---- ranks.c ------------------------------------------------------------- */
 
 ampc_status gpu_ranks_open(ampc_session *s);
-void gpu_ranks_close(GpuDevice *d);
 /* Bytes of GpuDevice.bad and host_bad. */
 uint64_t gpu_ranks_bytes(const ampc_session *s);
-/* PLAN_SUM of program micro. */
+/* PLAN_SUM of program micro, in a whole step. */
 ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t);
 /* What is left to sum before program update. */
 ampc_status gpu_sum_rest(ampc_session *s);

@@ -20,6 +20,14 @@ static const char *given_name(const char *variable) {
     return name && *name ? name : NULL;
 }
 
+/* Whether it says that there is no such library. */
+static bool given_none(const char *variable, char *why, size_t why_size) {
+    const char *name = given_name(variable);
+    if (!name || strcmp(name, "none") != 0) return false;
+    snprintf(why, why_size, "$%s is \"none\"", variable);
+    return true;
+}
+
 /* `why` keeps the first answer. */
 static void *library_open(const char *name, char *why, size_t why_size) {
     void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -40,6 +48,21 @@ static const char *library_symbols(void *lib, const Symbol *symbols, size_t n) {
         if (!address) return symbols[i].name;
         memcpy(symbols[i].slot, &address, sizeof address);
     }
+    return NULL;
+}
+
+void library_unload(void *lib) {
+    if (lib) dlclose(lib);
+}
+
+/* One that lacks a symbol is not taken. */
+static void *library_take(const char *name, const Symbol *symbols, size_t n,
+                          char *why, size_t why_size) {
+    void *lib = library_open(name, why, why_size);
+    const char *missing = lib ? library_symbols(lib, symbols, n) : NULL;
+    if (!missing) return lib;
+    if (!why[0]) snprintf(why, why_size, "%.200s has no %s", name, missing);
+    library_unload(lib);
     return NULL;
 }
 
@@ -76,10 +99,6 @@ static bool take_usual(const char *in, const char *name,
            take_below("/usr/local", package, take, ctx);
 }
 
-void library_unload(void *lib) {
-    if (lib) dlclose(lib);
-}
-
 bool cuda_find(CudaApi *cu, char *text, size_t size) {
     const Symbol symbols[] = {
 #define CU(member, symbol, parameters) {symbol, &cu->member},
@@ -88,9 +107,7 @@ bool cuda_find(CudaApi *cu, char *text, size_t size) {
     };
     const char *name = given_name("AMPC_LIBCUDA"), *missing;
     char why[300] = "";
-    if (name && strcmp(name, "none") == 0)
-        snprintf(why, sizeof why, "$AMPC_LIBCUDA is \"none\"");
-    else
+    if (!given_none("AMPC_LIBCUDA", why, sizeof why))
         cu->lib = library_open(name ? name : "libcuda.so.1", why, sizeof why);
     if (!cu->lib) {
         snprintf(text, size, "no NVIDIA driver (libcuda.so.1): %s", why);
@@ -117,8 +134,7 @@ static bool lt_is_newer(const LtSearch *f) {
     return f->lt->GetVersion() / 10000 > (size_t)f->driver / 1000;
 }
 
-/* One that lacks a function, or that the driver is too old for, is passed
-   over.                                                                     */
+/* One that the driver is too old for is passed over, too. */
 static bool lt_take(void *ctx, const char *name) {
     LtSearch *f = ctx;
     LtApi *lt = f->lt;
@@ -128,17 +144,13 @@ static bool lt_take(void *ctx, const char *name) {
 #include "runtime/cuda/cublaslt.def"
 #undef LT
     };
-    const char *missing;
-    lt->lib = library_open(name, f->why, sizeof f->why);
+    lt->lib = library_take(name, symbols, sizeof symbols / sizeof *symbols,
+                           f->why, sizeof f->why);
     if (!lt->lib) return false;
-    missing =
-        library_symbols(lt->lib, symbols, sizeof symbols / sizeof *symbols);
-    if (!missing && !lt_is_newer(f)) return true;
+    if (!lt_is_newer(f)) return true;
     if (!f->why[0])
-        snprintf(f->why, sizeof f->why,
-                 missing ? "%.200s has no %s"
-                         : "the driver is too old for %.200s",
-                 name, missing);
+        snprintf(f->why, sizeof f->why, "the driver is too old for %.200s",
+                 name);
     library_unload(lt->lib);
     lt->lib = NULL;
     return false;
@@ -152,10 +164,7 @@ static bool lt_take_version(LtSearch *f, int major) {
 
 static bool lt_find(LtSearch *f) {
     const char *name = given_name("AMPC_LIBCUBLASLT");
-    if (name && strcmp(name, "none") == 0) {
-        snprintf(f->why, sizeof f->why, "$AMPC_LIBCUBLASLT is \"none\"");
-        return false;
-    }
+    if (given_none("AMPC_LIBCUBLASLT", f->why, sizeof f->why)) return false;
     if (name) return lt_take(f, name);
     return lt_take_version(f, 13) || lt_take_version(f, 12) ||
            lt_take(f, "libcublasLt.so");
@@ -194,27 +203,17 @@ static bool nccl_take(void *ctx, const char *name) {
 #include "runtime/cuda/nccl.def"
 #undef NCCL
     };
-    const char *missing;
-    n->lib = library_open(name, f->why, sizeof f->why);
-    if (!n->lib) return false;
-    missing =
-        library_symbols(n->lib, symbols, sizeof symbols / sizeof *symbols);
-    if (!missing) return true;
-    if (!f->why[0])
-        snprintf(f->why, sizeof f->why, "%.200s has no %s", name, missing);
-    library_unload(n->lib);
-    n->lib = NULL;
-    return false;
+    n->lib = library_take(name, symbols, sizeof symbols / sizeof *symbols,
+                          f->why, sizeof f->why);
+    return n->lib != NULL;
 }
 
 bool nccl_find(NcclApi *nccl, char *text, size_t size) {
     NcclSearch f = {.nccl = nccl};
     const char *name = given_name("AMPC_LIBNCCL");
-    bool none = name && strcmp(name, "none") == 0;
-    if (none)
-        snprintf(f.why, sizeof f.why, "$AMPC_LIBNCCL is \"none\"");
-    else if (name ? nccl_take(&f, name)
-                  : take_usual("nccl", "libnccl.so.2", nccl_take, &f))
+    if (!given_none("AMPC_LIBNCCL", f.why, sizeof f.why) &&
+        (name ? nccl_take(&f, name)
+              : take_usual("nccl", "libnccl.so.2", nccl_take, &f)))
         return true;
     snprintf(text, size,
              "no NCCL (libnccl.so.2 from 2.14 on; name its file by "

@@ -87,7 +87,6 @@ static int add_bucket(ampc_session *s, const PlanStep *t) {
 
 ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t) {
     const ampc_comm *c = s->opt.comm;
-    if (!s->on_device || !s->whole) return AMPC_OK; /* before update */
     ampc_status status = fork_off(s);
     if (status != AMPC_OK) return status;
     if (c->group(c->ctx, 1) || add_bucket(s, t) || c->group(c->ctx, 0))
@@ -129,13 +128,10 @@ static ampc_status sum_tail(ampc_session *s) {
 ampc_status gpu_sum_rest(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     const PlanRun *r = &s->plan->runs[s->program[PROG_MICRO]];
-    bool whole = s->whole;
     ampc_status status = AMPC_OK;
-    s->whole = true; /* buckets that were ready when nobody asked for them */
-    for (uint32_t i = 0; i < r->nstep && !whole && status == AMPC_OK; i++)
+    for (uint32_t i = 0; i < r->nstep && !s->whole && status == AMPC_OK; i++)
         if (s->plan->steps[r->step0 + i].kind == PLAN_SUM)
             status = gpu_sum_bucket(s, &s->plan->steps[r->step0 + i]);
-    s->whole = whole;
     if (status == AMPC_OK) status = fork_off(s);
     if (status == AMPC_OK) status = sum_tail(s);
     if (status == AMPC_OK) status = join(s);
@@ -177,7 +173,7 @@ ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t) {
     return join(s);
 }
 
-/* ---- open and close ------------------------------------------------------ */
+/* ---- open ---------------------------------------------------------------- */
 
 uint64_t gpu_ranks_bytes(const ampc_session *s) {
     return s->on_device ? (uint64_t)s->opt.comm->world * sizeof(int64_t) : 0;
@@ -186,7 +182,6 @@ uint64_t gpu_ranks_bytes(const ampc_session *s) {
 ampc_status gpu_ranks_open(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     const ampc_comm *c = s->opt.comm;
-    CUevent *const events[] = {&d->forked, &d->joined, &d->waited};
     if (!s->on_device) return AMPC_OK;
     if (s->ordinal != c->local)
         return session_fail(s, AMPC_ERR_UNSUPPORTED,
@@ -199,15 +194,5 @@ ampc_status gpu_ranks_open(ampc_session *s) {
                                 "--comm-dtype: GPUs sum gradients in fp32");
     GPU(d->cu.StreamCreate(&d->ranks, CUDA_STREAM_NON_BLOCKING),
         "cuStreamCreate");
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
-        GPU(d->cu.EventCreate(events[i], CUDA_EVENT_DISABLE_TIMING),
-            "cuEventCreate");
     return AMPC_OK;
-}
-
-void gpu_ranks_close(GpuDevice *d) {
-    CUevent events[] = {d->forked, d->joined, d->waited};
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
-        if (events[i]) d->cu.EventDestroy(events[i]);
-    if (d->ranks) d->cu.StreamDestroy(d->ranks);
 }

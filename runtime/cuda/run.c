@@ -218,7 +218,8 @@ ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
     const GpuStep *t = &gpu_of(s)->programs[program].steps[step];
     ampc_status status = mark(s, step);
     if (status != AMPC_OK) return status;
-    if (t->kind == PLAN_SUM) return gpu_sum_bucket(s, t->bucket);
+    if (t->kind == PLAN_SUM) /* else before update */
+        return s->whole ? gpu_sum_bucket(s, t->bucket) : AMPC_OK;
     if (t->kind == PLAN_SUM_NOW) return gpu_sum_now(s, t);
     if (t->kind == PLAN_COPY) return copy(s, t);
     if (t->kind == PLAN_PRODUCT) return multiply(s, t);
