@@ -326,14 +326,14 @@ static ampc_status api_save(ampc_session *s, const char *path) {
         status = session_fail(s, AMPC_ERR_ARGUMENT,
                               "between micro-steps other ranks hold a part of "
                               "the gradients: nothing is saved");
-    if (status == AMPC_OK) status = shards_gather(s, true);
+    status = shards_gather(s, status, true);
     if (status == AMPC_OK && uses_files(s)) status = checkpoint_save(s, path);
-    shards_part(s);
-    return api_leave(s, status);
+    return api_leave(s, shards_part(s, status));
 }
 
 static ampc_status has_read(ampc_session *s, ampc_status status) {
-    return api_leave(s, s->opt.comm ? comm_share(s, status) : status);
+    if (s->opt.comm) status = comm_share(s, status);
+    return api_leave(s, shards_part(s, status));
 }
 
 static ampc_status api_load(ampc_session *s, const char *path) {
@@ -364,13 +364,10 @@ static ampc_status api_save_weights(ampc_session *s, const char *path) {
 
 static ampc_status api_resume(ampc_session *s, const char *path) {
     ENTER(s);
-    ampc_status status = need_path(s, path);
-    if (status == AMPC_OK) status = shards_gather(s, false);
+    ampc_status status = shards_gather(s, need_path(s, path), false);
     if (status == AMPC_OK && uses_files(s))
         status = checkpoint_load(s, path, true);
-    if (s->opt.comm) status = comm_share(s, status);
-    shards_part(s);
-    return api_leave(s, status);
+    return has_read(s, status);
 }
 
 static ampc_status do_set_cursor(ampc_session *s, const char *json) {

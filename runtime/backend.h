@@ -54,7 +54,5 @@ extern const AmpcBackend cpu_backend;
 extern const AmpcBackend ampc_cuda_backend; /* named by CUDA plans only */
 /* Address of a variable on the CPU; NULL: a gradient before its time. */
 void *cpu_var(const ampc_session *s, uint32_t var);
-/* Where get and put find that address; not where programs do. */
-void **cpu_var_slot(const ampc_session *s, uint32_t var);
 
 #endif

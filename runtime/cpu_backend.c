@@ -106,7 +106,8 @@ ampc_status cpu_need_grads(ampc_session *s) {
 
 static char *cpu_address(const ampc_session *s, PlanRef r) {
     const CpuDevice *d = s->device;
-    char *base = NULL;
+    char *base = shard_whole(s, r);
+    if (base) return base;
     if (r.space == PLAN_ARENA) base = d->arena;
     if (r.space == PLAN_VAR) base = d->var[r.index];
     return base ? base + r.offset : NULL;
@@ -136,10 +137,6 @@ static ampc_status cpu_zero(ampc_session *s, PlanRef to, uint64_t bytes) {
 
 void *cpu_var(const ampc_session *s, uint32_t var) {
     return cpu_address(s, var_ref(var, 0));
-}
-
-void **cpu_var_slot(const ampc_session *s, uint32_t var) {
-    return &((CpuDevice *)s->device)->var[var];
 }
 
 /* ---- open and close ------------------------------------------------------ */

@@ -57,9 +57,10 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
                      .grain = t->grain < 1 ? 1 : t->grain};
     if (t->kind == PLAN_KERNEL) b->kernel = isa->kernels[t->fn];
     if (t->split) {
-        shard_units(cx->s, t, cx->s->opt.comm ? cx->s->opt.comm->rank : 0,
-                    &b->first, &b->units);
-        b->units -= b->first;
+        int64_t lo, hi;
+        shard_elements(cx->s, t, 0, session_rank(cx->s), &lo, &hi);
+        b->first = lo / t->split;
+        b->units = (hi + t->split - 1) / t->split - b->first;
     }
     for (uint32_t i = 0; i < t->nref + t->ep_nref; i++)
         buf[i] = bind_ref(cx, &cx->plan->refs[t->ref0 + i], &buf[i]);

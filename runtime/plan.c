@@ -109,6 +109,15 @@ static bool plan_sum_ok(const RunCheck *c, const PlanStep *t) {
     return dtype == AMPC_F32 || dtype == AMPC_BF16 || dtype == AMPC_F16;
 }
 
+/* Elements that ranks may share are counted by pars. */
+static bool plan_split_ok(const PlanTarget *p, const PlanStep *t,
+                          bool counted) {
+    bool ok = t->split >= 0 && (!t->split || counted);
+    for (uint32_t i = 0; i < t->npar && ok && t->split; i++)
+        ok = p->pars[t->par0 + i] >= 0;
+    return ok;
+}
+
 static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
     if (t->ep_nref > UINT32_MAX - t->nref ||
         !plan_refs_ok(c, t->ref0, t->nref + t->ep_nref) ||
@@ -116,10 +125,13 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
         return false;
     bool cpu = c->t == c->m->cpu;
     switch (t->kind) {
-    case PLAN_KERNEL: return cpu && t->split >= 0 && (!t->split || t->npar);
+    case PLAN_KERNEL: return cpu && plan_split_ok(c->t, t, t->npar > 0);
     case PLAN_LIB: return cpu && plan_lib_ok(c->t, t, t->fn, 0);
     case PLAN_LAUNCH:
-    case PLAN_MANY: return !cpu;
+        return !cpu && plan_split_ok(c->t, t, t->npar > 0 && t->nref > 0);
+    case PLAN_MANY:
+        return !cpu && t->npar > 0 && t->nref % t->npar == 0 &&
+               plan_split_ok(c->t, t, t->nref > 0);
     case PLAN_PRODUCT:
         return !cpu && t->fn <= PLAN_PRODUCT_SCALE &&
                plan_lib_ok(c->t, t, PLAN_LIB_GEMM, t->fn > PLAN_PRODUCT_PLAIN);

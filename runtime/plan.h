@@ -150,9 +150,10 @@ typedef struct PlanStep {
     uint32_t par0, npar; /* slice of PlanTarget.pars                        */
     int64_t units;    /* PLAN_KERNEL: independent work units                */
     int64_t grain;    /* PLAN_KERNEL: units worth one thread hand-over      */
-    int64_t split;    /* PLAN_KERNEL: not 0: it updates parameters and their
-                         optimizer state, par 0 elements, that many a unit;
-                         ranks may share the units                          */
+    int64_t split;    /* PLAN_KERNEL, PLAN_LAUNCH, PLAN_MANY: not 0: it updates
+                         parameters and their optimizer state, par i elements
+                         each, that many a unit; ranks may share the units.
+                         Refs are variables of that many, or single numbers */
     uint64_t scratch; /* PLAN_LAUNCH: bytes needed while the step runs      */
     const char *name; /* IR value it computes; for profiles and messages    */
 } PlanStep;

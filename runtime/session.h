@@ -198,6 +198,9 @@ bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
                    uint32_t *dtype);
 
 PlanRef var_ref(uint32_t var, uint64_t offset);
+static inline int session_rank(const ampc_session *s) {
+    return s->opt.comm ? s->opt.comm->rank : 0;
+}
 double scalar_number(uint32_t dtype, const void *p);
 /* False when the type cannot hold x. */
 bool scalar_encode(uint32_t dtype, double x, void *out);
@@ -320,21 +323,31 @@ float *sums_tail(const ampc_session *s);
 /* Memory to use between steps, enough for a network. */
 float *sums_scratch(const ampc_session *s, size_t *bytes);
 
-/* shards.c; all accept a session without shards.  units: of step t, that rank
-   runs; range: bytes of a variable that this rank has; hand_out: parameters
-   after program update.  gather: rank 0 has all of the state until shards_part,
-   filled with what the others have or to be filled; by all ranks.            */
+/* shards.c; all accept a session without shards.  elements: of a tensor of step
+   t, that rank updates; range: bytes of a variable that this rank has; whole:
+   where rank 0 has it meanwhile, else NULL; hand_out: parameters after program
+   update; next: the next of the parts that rank has of them, from {0} on.
+   gather: rank 0 has all of the state until shards_part, filled with what the
+   others have or to be filled; by all ranks, also one that has failed before,
+   whose status it is.                                     */
 ampc_status shards_open(ampc_session *s);
 void shards_close(ampc_session *s);
-void shard_units(const ampc_session *s, const PlanStep *t, int rank,
-                 int64_t *lo, int64_t *hi);
+void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
+                    int rank, int64_t *lo, int64_t *hi);
 bool shard_is(const ampc_session *s, uint32_t var);
 void shard_range(const ampc_session *s, uint32_t var, uint64_t *lo,
                  uint64_t *hi);
+char *shard_whole(const ampc_session *s, PlanRef r);
+typedef struct ShardPart {
+    uint32_t step, ref; /* to look at next */
+    PlanRef at;
+    uint64_t bytes;
+} ShardPart;
+bool shard_next(const ampc_session *s, int rank, ShardPart *p);
 ampc_status shards_hand_out(ampc_session *s);
-ampc_status shards_gather(ampc_session *s, bool fill);
+ampc_status shards_gather(ampc_session *s, ampc_status status, bool fill);
 bool shards_gathered(const ampc_session *s);
-void shards_part(ampc_session *s);
+ampc_status shards_part(ampc_session *s, ampc_status status);
 
 /* What moves bytes between ranks; close also takes one that failed.  The ctx of
    a communicator begins with a CommHead. */

@@ -2,47 +2,56 @@
 
    The kernels that update parameters and their state work on units of elements,
    each for itself (PlanStep.split).  Rank r of N runs the r-th of N parts of
-   every such kernel's units and has that part of the state alone; the
+   every such tensor's units and has that part of the state alone; the
    parameters, which all ranks have, are handed out afterwards.  Gradients are
    sums of all ranks, so that norm, skip and scale are decided as without.
    A checkpoint is whole: while one is written or read, rank 0 has all of the
-   state.                                                                    */
+   state, in the host's memory. */
 #include <string.h>
 
 #include "runtime/backend.h"
 
+/* Of a variable that is spread: the tensor that updates it. */
+typedef struct Spread {
+    uint32_t step;   /* of the plan, + 1; 0: all ranks have all of it */
+    uint32_t tensor; /* of PLAN_MANY, else 0 */
+    uint64_t at;     /* in the whole, bytes */
+} Spread;
+
 struct Shards {
-    uint32_t *step; /* by variable: of the plan, + 1; 0: all ranks have it   */
-    void **own;     /* by variable: where its part is, while there is a whole */
-    char *whole;    /* rank 0's, during a save or a load */
+    Spread *of;  /* by variable */
+    char *whole; /* rank 0's, during a save or a load */
     size_t bytes, whole_bytes;
     bool gathered; /* rank 0 has all */
+    bool filled;   /* .. from a file: its own part goes back */
 };
 
 /* ---- who has what -------------------------------------------------------- */
 
-void shard_units(const ampc_session *s, const PlanStep *t, int rank,
-                 int64_t *lo, int64_t *hi) {
-    const ampc_comm *c = s->opt.comm;
-    *lo = s->shards ? t->units * rank / c->world : 0;
-    *hi = s->shards ? t->units * (rank + 1) / c->world : t->units;
+static uint32_t tensors_of(const PlanStep *t) {
+    return t->kind == PLAN_MANY ? t->npar : 1;
 }
 
-/* Of the elements that step t updates. */
-static void elements(const ampc_session *s, const PlanStep *t, int rank,
-                     uint64_t *lo, uint64_t *hi) {
-    int64_t from, to, n = s->plan->pars[t->par0];
-    shard_units(s, t, rank, &from, &to);
-    *lo = (uint64_t)(from * t->split < n ? from * t->split : n);
-    *hi = (uint64_t)(to * t->split < n ? to * t->split : n);
+void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
+                    int rank, int64_t *lo, int64_t *hi) {
+    int64_t n = s->plan->pars[t->par0 + tensor], split = t->split;
+    int64_t units = n / split + (n % split > 0);
+    int world = s->shards ? s->opt.comm->world : 1;
+    int64_t from = units * (s->shards ? rank : 0) / world;
+    int64_t to = units * (s->shards ? rank + 1 : 1) / world;
+    *lo = from < units ? from * split : n;
+    *hi = to < units ? to * split : n;
 }
 
 static void part_of(const ampc_session *s, uint32_t var, int rank, uint64_t *lo,
                     uint64_t *hi) {
-    size_t each = dtype_bytes(s->m->vars[var].dtype);
-    elements(s, &s->plan->steps[s->shards->step[var] - 1], rank, lo, hi);
-    *lo *= each;
-    *hi *= each;
+    const Spread *x = &s->shards->of[var];
+    uint64_t each = dtype_bytes(s->m->vars[var].dtype);
+    int64_t from, to;
+    shard_elements(s, &s->plan->steps[x->step - 1], x->tensor, rank, &from,
+                   &to);
+    *lo = (uint64_t)from * each;
+    *hi = (uint64_t)to * each;
 }
 
 bool shards_gathered(const ampc_session *s) {
@@ -50,7 +59,7 @@ bool shards_gathered(const ampc_session *s) {
 }
 
 bool shard_is(const ampc_session *s, uint32_t var) {
-    return s->shards && s->shards->step[var];
+    return s->shards && s->shards->of[var].step;
 }
 
 void shard_range(const ampc_session *s, uint32_t var, uint64_t *lo,
@@ -61,36 +70,46 @@ void shard_range(const ampc_session *s, uint32_t var, uint64_t *lo,
         part_of(s, var, s->opt.comm->rank, lo, hi);
 }
 
+char *shard_whole(const ampc_session *s, PlanRef r) {
+    return shards_gathered(s) && s->shards->whole && r.space == PLAN_VAR &&
+                   shard_is(s, r.index)
+               ? s->shards->whole + s->shards->of[r.index].at + r.offset
+               : NULL;
+}
+
 /* ---- open and close ------------------------------------------------------ */
+
+/* Whether r, of tensor i of step t, is a variable that is spread. */
+static bool is_state(const ampc_session *s, const PlanStep *t, uint32_t i,
+                     const PlanRef *r) {
+    if (r->space != PLAN_VAR) return false;
+    const PlanVar *v = &s->m->vars[r->index];
+    return v->kind == PLAN_STATE && v->rank && v->init < 0 && !v->fill &&
+           v->bytes / dtype_bytes(v->dtype) ==
+               (uint64_t)s->plan->pars[t->par0 + i];
+}
 
 ampc_status shards_open(ampc_session *s) {
     if (!s->opt.comm || s->opt.comm->world < 2 ||
         !info_int(s->m, "shard_optimizer", 0))
         return AMPC_OK;
-    if (s->plan != s->m->cpu)
-        return session_fail(s, AMPC_ERR_UNSUPPORTED,
-                            "--shard-optimizer: there is no such update on a "
-                            "GPU yet");
-    size_t bytes = sizeof(struct Shards) +
-                   s->m->nvar * (sizeof(void *) + sizeof(uint32_t));
+    size_t bytes = sizeof(struct Shards) + s->m->nvar * sizeof(Spread);
     struct Shards *x = mem_alloc(s, bytes);
     if (!x) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     memset(x, 0, bytes);
     x->bytes = bytes;
-    x->own = (void **)(x + 1);
-    x->step = (uint32_t *)(x->own + s->m->nvar);
+    x->of = (Spread *)(x + 1);
     for (uint32_t i = 0; i < s->plan->nstep; i++) {
         const PlanStep *t = &s->plan->steps[i];
+        uint32_t each = t->nref / tensors_of(t);
         for (uint32_t k = 0; k < t->nref && t->split; k++) {
             const PlanRef *r = &s->plan->refs[t->ref0 + k];
-            if (r->space != PLAN_VAR) continue;
-            const PlanVar *v = &s->m->vars[r->index];
-            uint64_t n = v->bytes / dtype_bytes(v->dtype);
-            if (v->kind == PLAN_STATE && v->rank && v->init < 0 && !v->fill &&
-                n == (uint64_t)s->plan->pars[t->par0])
-                x->step[r->index] = i + 1;
+            if (!is_state(s, t, k / each, r) || x->of[r->index].step) continue;
+            x->of[r->index] = (Spread){i + 1, k / each, x->whole_bytes};
+            x->whole_bytes += s->m->vars[r->index].bytes;
         }
     }
+    x->whole_bytes++; /* never nothing */
     s->shards = x;
     return AMPC_OK;
 }
@@ -105,47 +124,59 @@ void shards_close(ampc_session *s) {
 
 /* ---- parameters after an update ------------------------------------------ */
 
-typedef enum Move { MOVE_NOTHING, MOVE_OUT, MOVE_IN } Move;
-
-/* A parameter that ref k of step t is the first to name. */
+/* A parameter that ref k of step t is the first of its tensor to name. */
 static bool names_parameter(const ampc_session *s, const PlanStep *t,
                             uint32_t k) {
     const PlanRef *r = &s->plan->refs[t->ref0];
-    for (uint32_t j = 0; j < k; j++)
+    uint32_t each = t->nref / tensors_of(t);
+    for (uint32_t j = k - k % each; j < k; j++)
         if (r[j].space == PLAN_VAR && r[j].index == r[k].index) return false;
     return r[k].space == PLAN_VAR && s->m->vars[r[k].index].kind == PLAN_PARAM;
 }
+
+bool shard_next(const ampc_session *s, int rank, ShardPart *p) {
+    const PlanRun *run = &s->plan->runs[s->program[PROG_UPDATE]];
+    for (; p->step < run->nstep; p->step++, p->ref = 0) {
+        const PlanStep *t = &s->plan->steps[run->step0 + p->step];
+        uint32_t each = t->split ? t->nref / tensors_of(t) : 0;
+        while (p->ref < t->nref && t->split) {
+            uint32_t k = p->ref++;
+            int64_t lo, hi;
+            if (!names_parameter(s, t, k)) continue;
+            shard_elements(s, t, k / each, rank, &lo, &hi);
+            p->at = s->plan->refs[t->ref0 + k];
+            p->at.offset = (uint64_t)lo * sizeof(float);
+            p->bytes = (uint64_t)(hi - lo) * sizeof(float);
+            return true;
+        }
+    }
+    return false;
+}
+
+typedef enum Move { MOVE_NOTHING, MOVE_OUT, MOVE_IN } Move;
 
 /* The part of rank `rank` of all parameters, to a block or from it; *bytes:
    what it takes there.                                                      */
 static ampc_status move_part(ampc_session *s, int rank, Move move, char *block,
                              size_t *bytes) {
-    const PlanRun *run = &s->plan->runs[s->program[PROG_UPDATE]];
     ampc_status status = AMPC_OK;
     *bytes = 0;
-    for (uint32_t i = 0; i < run->nstep; i++) {
-        const PlanStep *t = &s->plan->steps[run->step0 + i];
-        for (uint32_t k = 0; k < t->nref && t->split; k++) {
-            PlanRef r = s->plan->refs[t->ref0 + k];
-            uint64_t lo, hi;
-            if (!names_parameter(s, t, k)) continue;
-            elements(s, t, rank, &lo, &hi);
-            r.offset = lo * sizeof(float);
-            size_t n = (hi - lo) * sizeof(float);
-            if (status == AMPC_OK && move == MOVE_OUT)
-                status = s->backend->get(s, r, block + *bytes, n);
-            if (status == AMPC_OK && move == MOVE_IN)
-                status = s->backend->put(s, r, block + *bytes, n);
-            *bytes += n;
-        }
+    for (ShardPart p = {0}; shard_next(s, rank, &p); *bytes += p.bytes) {
+        if (status == AMPC_OK && move == MOVE_OUT)
+            status = s->backend->get(s, p.at, block + *bytes, p.bytes);
+        if (status == AMPC_OK && move == MOVE_IN)
+            status = s->backend->put(s, p.at, block + *bytes, p.bytes);
     }
     return status;
 }
 
+/* On devices it is done with program update (gpu_hand_out). */
 ampc_status shards_hand_out(ampc_session *s) {
     ampc_status status = AMPC_OK;
     size_t room, bytes;
     if (!s->shards) return AMPC_OK;
+    s->stale = true; /* 16-bit copies of what others updated */
+    if (s->on_device) return AMPC_OK;
     char *block = (char *)sums_scratch(s, &room); /* as large as gradients */
     for (int r = 0; r < s->opt.comm->world && status == AMPC_OK; r++) {
         bool mine = r == s->opt.comm->rank;
@@ -155,38 +186,25 @@ ampc_status shards_hand_out(ampc_session *s) {
         if (status == AMPC_OK && !mine)
             status = move_part(s, r, MOVE_IN, block, &bytes);
     }
-    s->stale = true; /* 16-bit copies of what others updated */
     return status;
 }
 
 /* ---- checkpoints --------------------------------------------------------- */
 
-/* Rank 0's own part and the whole trade places. */
-static void enter_whole(ampc_session *s) {
+/* Rank 0's own part, to the whole or from it. */
+static ampc_status move_own(ampc_session *s, Move move) {
     struct Shards *x = s->shards;
-    char *whole = x->whole;
-    for (uint32_t i = 0; i < s->m->nvar; i++) {
-        void **slot = cpu_var_slot(s, i);
+    ampc_status status = AMPC_OK;
+    for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++) {
         uint64_t lo, hi;
-        if (!x->step[i]) continue;
+        if (!x->of[i].step) continue;
         part_of(s, i, 0, &lo, &hi);
-        memcpy(whole + lo, (char *)*slot + lo, hi - lo);
-        x->own[i] = *slot;
-        *slot = whole;
-        whole += s->m->vars[i].bytes;
+        char *at = x->whole + x->of[i].at + lo;
+        status = move == MOVE_OUT
+                     ? s->backend->get(s, var_ref(i, lo), at, hi - lo)
+                     : s->backend->put(s, var_ref(i, lo), at, hi - lo);
     }
-}
-
-static void leave_whole(ampc_session *s) {
-    struct Shards *x = s->shards;
-    for (uint32_t i = 0; i < s->m->nvar; i++) {
-        void **slot = cpu_var_slot(s, i);
-        uint64_t lo, hi;
-        if (!x->step[i]) continue;
-        part_of(s, i, 0, &lo, &hi);
-        memcpy((char *)x->own[i] + lo, (char *)*slot + lo, hi - lo);
-        *slot = x->own[i];
-    }
+    return status;
 }
 
 /* Rank r's part of a variable to rank 0. */
@@ -208,35 +226,33 @@ static ampc_status collect(ampc_session *s, uint32_t var, int r) {
     return status;
 }
 
-ampc_status shards_gather(ampc_session *s, bool fill) {
+ampc_status shards_gather(ampc_session *s, ampc_status status, bool fill) {
     struct Shards *x = s->shards;
-    ampc_status status = AMPC_OK;
-    uint64_t bytes = 1;
-    if (!x) return AMPC_OK;
-    for (uint32_t i = 0; i < s->m->nvar; i++)
-        if (x->step[i]) bytes += s->m->vars[i].bytes;
-    if (s->opt.comm->rank == 0) {
-        x->whole_bytes = bytes;
-        x->whole = mem_alloc(s, bytes);
-        if (!x->whole)
-            status = session_fail(s, AMPC_ERR_MEMORY,
-                                  "out of memory for the state of all ranks");
+    if (!x) return status;
+    if (status == AMPC_OK && s->opt.comm->rank == 0) {
+        x->whole = mem_alloc(s, x->whole_bytes);
+        status = x->whole
+                     ? move_own(s, MOVE_OUT)
+                     : session_fail(s, AMPC_ERR_MEMORY,
+                                    "out of memory for the state of all ranks");
     }
-    status = comm_agree(s, status, "has no memory for the state of all");
+    status = comm_agree(s, status, "cannot save or load");
     if (status != AMPC_OK) return status;
     x->gathered = true;
-    if (x->whole) enter_whole(s);
+    x->filled = !fill;
     for (uint32_t i = 0; i < s->m->nvar && fill; i++)
         for (int r = 1; r < s->opt.comm->world && status == AMPC_OK; r++)
-            if (x->step[i]) status = collect(s, i, r);
+            if (x->of[i].step) status = collect(s, i, r);
     return status;
 }
 
-void shards_part(ampc_session *s) {
+ampc_status shards_part(ampc_session *s, ampc_status status) {
     struct Shards *x = s->shards;
-    if (!x) return;
-    if (x->gathered && x->whole) leave_whole(s);
+    if (!x) return status;
+    bool back = x->gathered && x->whole && x->filled;
+    x->gathered = false;
+    ampc_status put = back ? move_own(s, MOVE_IN) : AMPC_OK;
     mem_free(s, x->whole, x->whole_bytes);
     x->whole = NULL;
-    x->gathered = false;
+    return status == AMPC_OK ? put : status;
 }

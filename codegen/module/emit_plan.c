@@ -112,6 +112,18 @@ static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
                  : OK;
 }
 
+/* The same of n groups that share a launch. */
+static Status splits_of(Emit *e, const Graph *g, const LoweredStep *s, int n,
+                        int64_t *split) {
+    TRY(split_of(e, g, s, split));
+    for (int i = 1; i < n; i++) {
+        int64_t other;
+        TRY(split_of(e, g, &s[i], &other));
+        ASSERT(other == *split);
+    }
+    return OK;
+}
+
 /* The step of n groups that share a launch; NULL: there is nothing to do. */
 static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
                                 int n) {
@@ -230,7 +242,7 @@ static Status add_run(Emit *e, const Graph *g) {
                     steps[i + n].kernel == steps[i].kernel;)
             n++;
         int64_t split;
-        TRY(split_of(e, g, &steps[i], &split));
+        TRY(splits_of(e, g, &steps[i], n, &split));
         const PlanStep *s = add_step(e, g, &steps[i], n);
         if (s && split) t->steps.data[t->steps.len - 1].split = split;
         for (int k = 0; k < n; k++) {

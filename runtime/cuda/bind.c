@@ -154,6 +154,26 @@ static CUdeviceptr ref_at(const Binder *b, uint32_t i) {
     return gpu_address(b->s, b->program, b->s->plan->refs[b->t->ref0 + i]);
 }
 
+/* What this rank does of tensor i of the step: how many elements, from where
+   (0 but where ranks share it). */
+static int64_t own_count(const Binder *b, uint32_t i, int64_t *from) {
+    const PlanStep *t = b->t;
+    int64_t lo = 0, hi = t->npar ? b->s->plan->pars[t->par0 + i] : 0;
+    if (t->split) shard_elements(b->s, t, i, session_rank(b->s), &lo, &hi);
+    *from = lo;
+    return hi - lo;
+}
+
+/* Of a ref of that tensor, which begins there unless it is a single number. */
+static CUdeviceptr own_at(const Binder *b, uint32_t i, int64_t from) {
+    const PlanRef *r = &b->s->plan->refs[b->t->ref0 + i];
+    CUdeviceptr at = ref_at(b, i);
+    if (!from || r->space != PLAN_VAR) return at;
+    const PlanVar *v = &b->s->m->vars[r->index];
+    uint64_t each = dtype_bytes(v->dtype);
+    return v->bytes > each ? at + (uint64_t)from * each : at;
+}
+
 static ampc_status launch_shape(Binder *b, uint32_t kernel, int64_t blocks,
                                 GpuLaunch *l) {
     const PlanCudaKernel *k = &b->s->m->cuda->kernels[kernel];
@@ -177,9 +197,9 @@ static int64_t blocks_of(const PlanCudaKernel *k, int64_t n) {
 static ampc_status bind_launch(Binder *b, GpuStep *out) {
     const PlanCuda *c = b->s->m->cuda;
     const PlanStep *t = b->t;
-    int64_t n = t->npar ? b->s->plan->pars[t->par0] : 0;
+    int64_t from, n = own_count(b, 0, &from);
     out->first.params = out->second.params = b->d->params;
-    for (uint32_t i = 0; i < t->nref; i++) push(b->d, ref_at(b, i));
+    for (uint32_t i = 0; i < t->nref; i++) push(b->d, own_at(b, i, from));
     if (takes_count(c, t->fn) || (t->second && takes_count(c, t->second - 1)))
         push(b->d, (uint64_t)n);
     if (t->scratch) push(b->d, b->d->scratch);
@@ -200,10 +220,11 @@ static ampc_status bind_many(Binder *b, GpuStep *out) {
     push(b->d, b->row_at);
     push(b->d, t->npar);
     for (uint32_t i = 0; i < t->npar; i++) {
-        int64_t n = b->s->plan->pars[t->par0 + i];
+        int64_t from, n = own_count(b, i, &from);
         *b->row++ = (uint64_t)blocks;
         *b->row++ = (uint64_t)n;
-        for (uint32_t j = 0; j < each; j++) *b->row++ = ref_at(b, i * each + j);
+        for (uint32_t j = 0; j < each; j++)
+            *b->row++ = own_at(b, i * each + j, from);
         blocks += blocks_of(k, n);
         if (n < 0 || blocks > INT32_MAX) blocks = (int64_t)INT32_MAX + 1;
     }

@@ -223,6 +223,8 @@ uint64_t gpu_ranks_bytes(const ampc_session *s);
 ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t);
 /* What is left to sum before program update. */
 ampc_status gpu_sum_rest(ampc_session *s);
+/* With --shard-optimizer, behind program update. */
+ampc_status gpu_hand_out(ampc_session *s);
 /* PLAN_SUM_NOW. */
 ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t);
 /* Until an event, or all work of a stream, is done; with ranks, no longer than

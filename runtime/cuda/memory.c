@@ -34,11 +34,15 @@ static VarGroup var_group(const PlanVar *v) {
     return v->rank == 0 ? GROUP_SCALAR : GROUP_ARRAY;
 }
 
-static void lay_vars(const AmpcModule *m, GpuDevice *d, VarGroup group,
+/* Of what ranks share, what is not here lies where nothing is. */
+static void lay_vars(const ampc_session *s, GpuDevice *d, VarGroup group,
                      uint64_t *total) {
-    for (uint32_t i = 0; i < m->nvar; i++)
-        if (var_group(&m->vars[i]) == group)
-            d->var[i] = lay(total, m->vars[i].bytes);
+    for (uint32_t i = 0; i < s->m->nvar; i++) {
+        uint64_t lo, hi;
+        if (var_group(&s->m->vars[i]) != group) continue;
+        shard_range(s, i, &lo, &hi);
+        d->var[i] = lay(total, hi - lo) - lo;
+    }
 }
 
 /* Where all lies, from 0. */
@@ -51,10 +55,10 @@ static uint64_t lay_all(const ampc_session *s, GpuDevice *d) {
             arena = m->cuda->plan->runs[i].arena;
         if (p->input_bytes > d->slot_bytes) d->slot_bytes = p->input_bytes;
     }
-    lay_vars(m, d, GROUP_SCALAR, &total);
-    lay_vars(m, d, GROUP_ARRAY, &total);
+    lay_vars(s, d, GROUP_SCALAR, &total);
+    lay_vars(s, d, GROUP_ARRAY, &total);
     d->grads = total;
-    lay_vars(m, d, GROUP_GRAD, &total);
+    lay_vars(s, d, GROUP_GRAD, &total);
     d->grads_bytes = total - d->grads;
     d->arena = lay(&total, arena);
     d->input = lay(&total, d->slot_bytes);
@@ -169,7 +173,10 @@ CUdeviceptr gpu_address(const ampc_session *s, int program, PlanRef r) {
 
 ampc_status gpu_get(ampc_session *s, PlanRef from, void *to, uint64_t bytes) {
     GpuDevice *d = gpu_of(s);
+    const char *whole = shard_whole(s, from);
     CUdeviceptr p = gpu_address(s, s->last, from);
+    if (whole && bytes) memcpy(to, whole, bytes);
+    if (whole) return AMPC_OK;
     for (uint64_t at = 0; at < bytes; at += GPU_BOUNCE) {
         uint64_t n = bytes - at < GPU_BOUNCE ? bytes - at : GPU_BOUNCE;
         GPU(d->cu.MemcpyDtoHAsync(d->bounce, p + at, n, d->stream),
@@ -215,12 +222,18 @@ ampc_status gpu_write(ampc_session *s, CUdeviceptr to, const void *from,
 
 ampc_status gpu_put(ampc_session *s, PlanRef to, const void *from,
                     uint64_t bytes) {
-    return gpu_write(s, gpu_address(s, s->last, to), from, bytes);
+    char *whole = shard_whole(s, to);
+    if (!whole) return gpu_write(s, gpu_address(s, s->last, to), from, bytes);
+    if (bytes) memcpy(whole, from, bytes);
+    return AMPC_OK;
 }
 
 ampc_status gpu_zero(ampc_session *s, PlanRef to, uint64_t bytes) {
     GpuDevice *d = gpu_of(s);
-    if (bytes)
+    char *whole = shard_whole(s, to);
+    if (whole)
+        memset(whole, 0, bytes);
+    else if (bytes)
         GPU(d->cu.MemsetD8Async(gpu_address(s, s->last, to), 0, bytes,
                                 d->stream),
             "cuMemsetD8Async");

@@ -142,6 +142,29 @@ ampc_status gpu_sum_rest(ampc_session *s) {
     return AMPC_OK;
 }
 
+/* Behind program update: what each rank has updated, to all. */
+ampc_status gpu_hand_out(ampc_session *s) {
+    enum { MOST = 1024 }; /* calls in a group */
+    const ampc_comm *c = s->opt.comm;
+    GpuDevice *d = gpu_of(s);
+    int n = 0;
+    if (!s->shards) return AMPC_OK;
+    ampc_status status = fork_off(s);
+    if (status != AMPC_OK) return status;
+    int failed = c->group(c->ctx, 1);
+    for (int r = 0; r < c->world && !failed; r++)
+        for (ShardPart p = {0}; !failed && shard_next(s, r, &p);) {
+            if (!p.bytes) continue;
+            if (++n % MOST == 0)
+                failed = c->group(c->ctx, 0) || c->group(c->ctx, 1);
+            failed =
+                failed || c->broadcast_on(c->ctx, gpu_address(s, s->last, p.at),
+                                          p.bytes, r, d->ranks);
+        }
+    if (failed || c->group(c->ctx, 0)) return broken(s, "parameters");
+    return join(s);
+}
+
 /* ---- now ----------------------------------------------------------------- */
 
 static ampc_status through_host(ampc_session *s, const GpuStep *t) {

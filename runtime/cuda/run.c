@@ -311,7 +311,11 @@ ampc_status gpu_end(ampc_session *s, int program, ampc_status status) {
     if (status == AMPC_OK && in_whole(s, program) &&
         program == s->program[PROG_MICRO]) /* the update follows */
         return s->profile ? tell_profile(s, program) : AMPC_OK;
-    if (status == AMPC_OK && d->mode != GPU_REPLAY) status = gather(s, p);
+    bool walked = d->mode != GPU_REPLAY;
+    if (status == AMPC_OK && walked && s->on_device &&
+        program == s->program[PROG_UPDATE])
+        status = gpu_hand_out(s);
+    if (status == AMPC_OK && walked) status = gather(s, p);
     if (status == AMPC_OK && s->profile) status = tell_profile(s, program);
     if (d->mode == GPU_CAPTURE) status = end_capture(s, p, status);
     if (status != AMPC_OK) return status;

@@ -19,15 +19,19 @@ enum { SAMPLES = 67, BATCH = 2, STEPS = 6 };
 
 /* ---- modules ------------------------------------------------------------- */
 
+static Compiled compile_at(const char *path, const char *options) {
+    Compiled c = compile_file_cuda(path, options, "cuda:sm_90");
+    REQUIRE(sim_build_twins(c.cuda_dir) > 0);
+    return c;
+}
+
 static Compiled compile_model(const char *model, const char *options,
                               int accumulate, int batch) {
     char all[500], path[100];
     snprintf(path, sizeof path, "tests/onnx/%s", model);
     snprintf(all, sizeof all, "--dim batch=%d --accumulate %d %s", batch,
              accumulate, options);
-    Compiled c = compile_file_cuda(test_data_path(path), all, "cuda:sm_90");
-    REQUIRE(sim_build_twins(c.cuda_dir) > 0);
-    return c;
+    return compile_at(test_data_path(path), all);
 }
 
 /* ---- processes ----------------------------------------------------------- */
@@ -196,6 +200,51 @@ TEST_CASE(nccl, batch_norm_over_ranks_as_one_batch) {
     same_weights("wr", "wa");
     compiled_close(&two);
     compiled_close(&four);
+}
+
+/* The same bits, checkpoints included, as far as sums do not depend on who is
+   first (of two ranks), with 1/N of the state in a GPU's memory; the same when
+   it goes on from there.                                                    */
+#define AGAIN(x)                                                               \
+    FEEDS "--steps 9 --resume --save s" x " --log l" x " --save-weights w" x
+
+static void in_parts(const char *options, int n, double states) {
+    char split[300];
+    snprintf(split, sizeof split, "%s --shard-optimizer", options);
+    Compiled a = compile_at(samples_wide(), options);
+    Compiled b = compile_at(samples_wide(), split);
+    double bytes = states * 4 * (80 * 600 + 600 + 600 * 5) * (1 - 1.0 / n);
+    samples_write(&a, "all", 0, SAMPLES);
+    char *all = launch_ok(&(Launch){&a, n, WORDS("a") " --save sa", NULL});
+    char *part = launch_ok(&(Launch){&b, n, WORDS("b") " --save sb", NULL});
+    same_logs("lb", "la", STEPS);
+    if (n == 2) test_same_files("sa", "sb");
+    const char *p = all, *q = part;
+    for (int k = 0; k < n; k++) {
+        double less = number_behind(&p, "bytes ") - number_behind(&q, "bytes ");
+        CHECK_MSG(fabs(less / bytes - 1) < 0.1, "%g of %g bytes less", less,
+                  bytes);
+    }
+    free(all);
+    free(part);
+    free(launch_ok(&(Launch){&a, n, AGAIN("a"), NULL}));
+    free(launch_ok(&(Launch){&b, n, AGAIN("b"), NULL}));
+    same_logs("lb", "la", 3);
+    same_weights("wb", "wa");
+    if (n == 2) test_same_files("sa", "sb");
+    compiled_close(&a);
+    compiled_close(&b);
+}
+
+TEST_CASE(nccl, adam_in_parts) {
+    in_parts("--precision bf16 --clip-norm 0.3 --optimizer adamw,lr=0.01", 2,
+             2);
+}
+
+TEST_CASE(nccl, momentum_in_parts_with_overflows) {
+    in_parts("--precision fp16 --optimizer sgd,lr=0.05,momentum=0.9 "
+             "--loss-scale dynamic,init=16777216,interval=2,max=1e9",
+             4, 1);
 }
 
 /* ---- what goes wrong ----------------------------------------------------- */

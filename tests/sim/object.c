@@ -161,10 +161,13 @@ __attribute__((destructor)) static void report(void) {
     const char *path = getenv("AMPC_SIM_REPORT");
     FILE *f = path ? fopen(path, "a") : NULL;
     if (!f) return;
-    fprintf(f, "launches %llu, graph launches %llu, copies %llu\n%s%s",
+    fprintf(f,
+            "launches %llu, graph launches %llu, copies %llu, bytes %llu\n"
+            "%s%s",
             (unsigned long long)sim_counts.launches,
             (unsigned long long)sim_counts.graph_launches,
-            (unsigned long long)sim_counts.copies, sim_errors(), sim_leaks());
+            (unsigned long long)sim_counts.copies,
+            (unsigned long long)sim_counts.peak, sim_errors(), sim_leaks());
     fclose(f);
 }
 

@@ -610,7 +610,7 @@ TEST_CASE(sim_driver, the_environment_fails_and_reports) {
     char *words = sim_last_words(with_settings, path);
     char *report = test_read_file(path, NULL);
     CHECK_STR(words, "first 100, second 0");
-    CHECK_STR(report, "launches 0, graph launches 0, copies 0\n");
+    CHECK_STR(report, "launches 0, graph launches 0, copies 0, bytes 0\n");
     free(report);
     free(words);
 }

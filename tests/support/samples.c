@@ -43,3 +43,21 @@ void samples_write_bad(const Compiled *c) {
     REQUIRE(test_write_file(test_tmp("y.all.npy"), sb.data, sb.len));
     sb_free(&sb);
 }
+
+const char samples_wide_text[] =
+    "graph forward(%x: f32[2,80], %y: i64[2]) {\n"
+    "  param %u: f32[80,600] = normal(0, 0.1), %b: f32[600]\n"
+    "  param %w: f32[600,5] = normal(0, 0.1)\n"
+    "  %h = matmul %x, %u : f32[2,600]\n"
+    "  %a = add %h, %b : f32[2,600]\n"
+    "  %r = tanh %a : f32[2,600]\n"
+    "  %z = matmul %r, %w : f32[2,5]\n"
+    "  %loss = softmax_cross_entropy %z, %y : f32[]\n"
+    "  return loss=%loss\n"
+    "}\n";
+
+const char *samples_wide(void) {
+    REQUIRE(test_write_file(test_tmp("wide.amp"), samples_wide_text,
+                            sizeof samples_wide_text - 1));
+    return test_tmp("wide.amp");
+}

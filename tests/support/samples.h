@@ -11,4 +11,9 @@ void samples_write(const Compiled *c, const char *prefix, int first, int n);
 /* As NAME.all.npy: 8 samples, of which the fourth is of no class. */
 void samples_write_bad(const Compiled *c);
 
+/* 51,600 parameters: enough elements that ranks can share each update.  In a
+   file, always of one name, which is in checkpoints.                        */
+extern const char samples_wide_text[];
+const char *samples_wide(void);
+
 #endif

@@ -2,13 +2,19 @@
    communicator: the same bits as one rank that accumulates, and what happens
    when ranks differ or fail.                                                */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <math.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "tests/support/on_device.h"
 #include "tests/support/ranks.h"
+#include "tests/support/samples.h"
 #include "tests/tolerance.h"
 
 enum {
@@ -54,6 +60,12 @@ static Batch batch_new(const ampc_api *api, int64_t index, int parts) {
     return b;
 }
 
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void batch_free(Batch *b) {
     for (size_t i = 0; i < b->n; i++) free((void *)(uintptr_t)b->in[i].data);
 }
@@ -69,9 +81,10 @@ typedef struct Run {
     /* Called before a step; may change its input. */
     void (*spoil)(int rank, int step, const Batch *b);
     const char *load[RANKS_MOST], *save; /* NULL: none */
-    int starved;                         /* rank without memory; 0: none */
-    int fail_in;                         /* as in Ranks */
-    int parts; /* that a batch is made of, as others' batches are; 0: one */
+    int nameless; /* rank that saves without a path; 0: none */
+    int starved;  /* rank without memory; 0: none */
+    int fail_in;  /* as in Ranks */
+    int parts;    /* that a batch is made of, as others' batches are; 0: one */
     unsigned kinds;           /* of variables that are compared; 0: all */
     size_t asked[RANKS_MOST]; /* bytes of all allocations at open */
     const char *device;       /* NULL: "cpu" */
@@ -132,7 +145,9 @@ static void run_rank(void *ctx, int rank) {
     if (r->load[rank]) r->status[rank] = api->resume(s, r->load[rank]);
     for (int i = 0; i < r->steps && !r->status[rank]; i++)
         run_step(r, s, rank, i, info.accumulate);
-    if (r->save && !r->status[rank]) r->status[rank] = api->save(s, r->save);
+    if (r->save && !r->status[rank])
+        r->status[rank] =
+            api->save(s, rank && rank == r->nameless ? "" : r->save);
     r->asked[rank] = at_open;
     snprintf(r->error[rank], sizeof r->error[rank], "%s", api->error(s));
     r->state[rank] = read_all(r->of[rank], s, r->kinds, &r->bytes[rank]);
@@ -389,23 +404,10 @@ TEST_CASE(ranks, batch_norm_over_ranks_as_one_batch) {
 
 /* ---- optimizer state in parts -------------------------------------------- */
 
-/* Always of one name, which is in checkpoints. */
 static Compiled wide(const char *options) {
-    static const char text[] =
-        "graph forward(%x: f32[2,80], %t: i64[2]) {\n"
-        "  param %u: f32[80,600] = normal(0, 0.1), %b: f32[600]\n"
-        "  param %w: f32[600,5] = normal(0, 0.1)\n"
-        "  %h = matmul %x, %u : f32[2,600]\n"
-        "  %a = add %h, %b : f32[2,600]\n"
-        "  %r = tanh %a : f32[2,600]\n"
-        "  %z = matmul %r, %w : f32[2,5]\n"
-        "  %loss = softmax_cross_entropy %z, %t : f32[]\n"
-        "  return loss=%loss\n"
-        "}\n";
-    char all[300];
+    char all[400];
     snprintf(all, sizeof all, "--target cpu:x86-64-v2 %s", options);
-    REQUIRE(test_write_file(test_tmp("wide.amp"), text, strlen(text)));
-    return compile_file(test_tmp("wide.amp"), all);
+    return compile_file(samples_wide(), all);
 }
 
 static Run *shard_run(const Compiled *c, int world, const char *save) {
@@ -454,6 +456,33 @@ TEST_CASE(ranks, momentum_in_parts_with_overflows) {
             1);
 }
 
+/* What is handed out goes through the host's memory; then the same from what
+   was saved. */
+TEST_CASE(ranks, parts_on_a_gpu) {
+    const char *more[] = {"", "--shard-optimizer"};
+    const char *saved[] = {test_tmp("whole.gpu"), test_tmp("parts.gpu")};
+    for (int resumes = 0; resumes < 2; resumes++) {
+        Run *r[2];
+        for (int i = 0; i < 2; i++) {
+            r[i] = run_new(compile_on(
+                "cuda", samples_wide_text,
+                "--precision bf16 --optimizer adamw,lr=0.01", more[i]));
+            r[i]->kinds = 1u << AMPC_KIND_PARAMETER;
+            r[i]->device = "cuda";
+            r[i]->steps = 2;
+            r[i]->save = saved[i];
+            if (resumes) r[i]->load[0] = r[i]->load[1] = saved[i];
+            run(r[i], 2);
+            for (int k = 0; k < 2; k++)
+                CHECK_MSG(r[i]->status[k] == AMPC_OK, "%s", r[i]->error[k]);
+        }
+        check_same(r[1], r[0]);
+        CHECK_EQ_INT(r[0]->metrics[0][1].step, resumes ? 4 : 2);
+        run_free(r[0]);
+        run_free(r[1]);
+    }
+}
+
 /* Saved by four, resumed by two and by one, whether state is spread or not. */
 TEST_CASE(ranks, other_ranks_resume_parts) {
     Compiled plain = wide(SMALL);
@@ -481,6 +510,19 @@ TEST_CASE(ranks, other_ranks_resume_parts) {
     CHECK_EQ_INT(missing->status[0], AMPC_ERR_FILE);
     CHECK_EQ_INT(missing->status[1], AMPC_ERR_COMM);
     run_free(missing);
+    for (int resumes = 0; resumes < 2; resumes++) {
+        Run *nameless = run_new(&split);
+        nameless->kinds = 1u << AMPC_KIND_PARAMETER;
+        nameless->steps = 1;
+        if (resumes)
+            nameless->load[0] = saved, nameless->load[1] = "";
+        else
+            nameless->save = test_tmp("none.ckpt"), nameless->nameless = 1;
+        run(nameless, 2);
+        CHECK_EQ_INT(nameless->status[0], AMPC_ERR_COMM);
+        CHECK_EQ_INT(nameless->status[1], AMPC_ERR_ARGUMENT);
+        run_free(nameless);
+    }
     for (int i = 0; i < 4; i++) run_free(then[i / 2][i % 2]);
     compiled_close(&plain);
     compiled_close(&split);
@@ -601,6 +643,39 @@ TEST_CASE(ranks, half_a_communicator) {
     CHECK_HAS(err, "no such engine");
     CHECK(made == NULL);
     c.api->comm_close(NULL);
+    compiled_close(&c);
+}
+
+/* A port of which nobody takes what comes, so that a call rings for minutes. */
+TEST_CASE(ranks, nobody_answers) {
+    Compiled c = small(1);
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), waiting[4];
+    REQUIRE(bind(fd, (void *)&at, sizeof at) == 0 && listen(fd, 0) == 0 &&
+            getsockname(fd, (void *)&at, &size) == 0);
+    for (int i = 0; i < 4; i++) {
+        waiting[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        connect(waiting[i], (void *)&at, sizeof at);
+    }
+    char port[16], err[300];
+    snprintf(port, sizeof port, "%d", ntohs(at.sin_port));
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", port, 1);
+    setenv("RANK", "1", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    ampc_comm_options engine = {
+        .size = sizeof engine, .engine = "nccl", .deadline = 1};
+    ampc_comm *made = NULL;
+    double begin = seconds();
+    CHECK_EQ_INT(c.api->comm_open(&engine, &made, err, sizeof err),
+                 AMPC_ERR_COMM);
+    CHECK_MSG(seconds() - begin < 4, "%g s", seconds() - begin);
+    CHECK_HAS(err, "rank 0 does not answer at 127.0.0.1:");
+    for (int i = 0; i < 4; i++) close(waiting[i]);
+    close(fd);
+    unsetenv("MASTER_ADDR");
     compiled_close(&c);
 }
 
