@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "runtime/backend.h"
+#include "runtime/cpu/kernels.h"
 #include "runtime/half.h"
 #include "runtime/sections.h"
 
@@ -96,6 +97,12 @@ static ampc_status fill(ampc_session *s, uint32_t var) {
     return fill_repeat(s, var, one, dtype_bytes(v->dtype));
 }
 
+enum { DRAW_BLOCK = 1 << 20 }; /* bytes that are drawn at once */
+
+static bool is_drawn(const PlanVar *v) {
+    return v->kind != PLAN_GRAD && v->init < 0 && v->draw.kind;
+}
+
 static DrawType drawn_as(uint32_t dtype) {
     switch (dtype) {
     case AMPC_F64: return DRAW_DOUBLE;
@@ -106,22 +113,56 @@ static DrawType drawn_as(uint32_t dtype) {
     }
 }
 
-static ampc_status fill_drawn(ampc_session *s, uint32_t var) {
+/* Elements of a variable from `first` on, into a block. */
+typedef struct Drawing {
+    const PlanVar *v;
+    uint64_t first;
+    char *block;
+} Drawing;
+
+static void draw_part(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const Drawing *d = ctx;
+    size_t size = dtype_bytes(d->v->dtype);
+    DrawType as = drawn_as(d->v->dtype);
+    (void)worker;
+    for (int64_t i = lo; i < hi; i++)
+        fill_value(d->v->dtype,
+                   draw_at(&d->v->draw, as, d->first + (uint64_t)i),
+                   d->block + (size_t)i * size);
+}
+
+static ampc_status fill_drawn(ampc_session *s, uint32_t var, AmpcPool *pool,
+                              char *block) {
     const PlanVar *v = &s->m->vars[var];
-    size_t size = dtype_bytes(v->dtype);
-    DrawType as = drawn_as(v->dtype);
-    _Alignas(8) char part[32 << 10];
-    uint64_t lo, hi;
+    uint64_t lo, hi, size = dtype_bytes(v->dtype);
     shard_range(s, var, &lo, &hi);
-    for (uint64_t at = lo; at < hi; at += sizeof part) {
-        uint64_t n = hi - at < sizeof part ? hi - at : sizeof part;
-        for (uint64_t k = 0; k < n; k += size)
-            fill_value(v->dtype, draw_at(&v->draw, as, (at + k) / size),
-                       part + k);
-        ampc_status status = s->backend->put(s, var_ref(var, at), part, n);
+    for (uint64_t at = lo; at < hi; at += DRAW_BLOCK) {
+        uint64_t n = hi - at < DRAW_BLOCK ? hi - at : DRAW_BLOCK;
+        Drawing d = {v, at / size, block};
+        pool_run(pool, (int64_t)(n / size), 4096, draw_part, &d);
+        ampc_status status = s->backend->put(s, var_ref(var, at), block, n);
         if (status != AMPC_OK) return status;
     }
     return AMPC_OK;
+}
+
+/* Many numbers are drawn by all threads that the session may use. */
+static ampc_status fill_all_drawn(ampc_session *s) {
+    ampc_status status = AMPC_OK;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < s->m->nvar; i++)
+        if (is_drawn(&s->m->vars[i]) && s->m->vars[i].bytes > most)
+            most = s->m->vars[i].bytes;
+    if (!most) return AMPC_OK;
+    if (most > DRAW_BLOCK) most = DRAW_BLOCK;
+    char *block = mem_alloc(s, most);
+    if (!block) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    AmpcPool *pool = most == DRAW_BLOCK ? pool_create(s->opt.threads) : NULL;
+    for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++)
+        if (is_drawn(&s->m->vars[i])) status = fill_drawn(s, i, pool, block);
+    pool_destroy(pool);
+    mem_free(s, block, most);
+    return status;
 }
 
 /* ---- all of it ----------------------------------------------------------- */
@@ -167,12 +208,13 @@ ampc_status weights_init(ampc_session *s) {
     ampc_status status = AMPC_OK;
     for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++) {
         const PlanVar *v = &s->m->vars[i];
-        if (v->kind == PLAN_GRAD) continue;
+        if (v->kind == PLAN_GRAD || is_drawn(v)) continue;
         if (v->init < 0)
-            status = v->draw.kind ? fill_drawn(s, i) : fill(s, i);
+            status = fill(s, i);
         else
             file = true;
     }
+    if (status == AMPC_OK) status = fill_all_drawn(s);
     if (status == AMPC_OK && file) status = read_file_weights(s);
     if (status == AMPC_OK && info_int(s->m, "sidecar_weights", 0))
         status = read_sidecar(s);
