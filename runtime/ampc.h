@@ -164,9 +164,9 @@ typedef struct ampc_comm {
     const char *(*error)(void *ctx); /* why the last failed; may be NULL    */
 
     /* All NULL, or what puts the same on a CUstream of GPU `local`, in the
-       memory of that GPU; also sums of AMPC_DTYPE_I64.  Calls between
-       group(ctx, 1) and group(ctx, 0) are made as one.  Then a training step
-       with its sums is one CUDA graph.                                      */
+       memory of that GPU; also sums of 16 bits and of AMPC_DTYPE_I64.  Calls
+       between group(ctx, 1) and group(ctx, 0) are made as one.  Then a training
+       step with its sums is one CUDA graph. */
     int (*allreduce_on)(void *ctx, uint64_t data, size_t count, int32_t dtype,
                         void *stream);
     int (*broadcast_on)(void *ctx, uint64_t data, size_t bytes, int32_t root,

@@ -119,7 +119,8 @@ typedef enum PlanStepKind {
     PLAN_COPY,    /* by the driver, of ref 0 to ref 1; par: LibCopy         */
     /* on any */
     PLAN_SUM,    /* the refs, f32 gradients that change no more, are summed over
-                    ranks; par 0: the AmpcDtype that is sent                   */
+                    ranks; par 0: the AmpcDtype that is sent, to which kernel
+                    fn rounds on a GPU (from, to, n), and back from `second`   */
     PLAN_SUM_NOW /* ref 0 is, before the next step; par: LibCopy            */
 } PlanStepKind;
 

@@ -48,8 +48,8 @@ void print_cuda_initializer(const Kernel *k, StrBuf *sb);
 /* ---- cuda_lib.c ---------------------------------------------------------- */
 
 typedef struct CudaLaunch {
-    int threads; /* 0: no such kernel */
-    int64_t blocks;
+    int threads;               /* 0: no such kernel */
+    int64_t blocks, per_block; /* as in PlanCudaKernel */
     uint32_t shared;
 } CudaLaunch;
 
@@ -71,6 +71,9 @@ void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb, CudaLib *out);
    l<number>_2, which does what follows it to its result (product.c).         */
 void print_cuda_product(const LibGemm *p, PlanProduct how, int number,
                         StrBuf *sb, CudaLib *out);
+/* l<number>(const float *from, T *to, long long n): fp32 gradients as they are
+   sent; l<number>_2 takes them back.                                        */
+void print_cuda_sum(DType sent, int number, StrBuf *sb, CudaLib *out);
 /* How a routine is done: column `cuda` of lib.def. */
 typedef enum CudaRoute {
     CUDA_ROUTE_each,
@@ -160,6 +163,8 @@ typedef struct CudaSource {
    done.                                                                     */
 bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                LoweredStep *out);
+/* fn and second of a PLAN_SUM that sends that dtype, of 16 bits. */
+void cuda_sum(Arena *a, CudaSource *c, DType sent, LoweredStep *out);
 /* When all steps are known. */
 void cuda_units(Arena *a, CudaSource *c);
 /* StepCost.rate of a hand-written kernel (cost.h); 0: of any other. */

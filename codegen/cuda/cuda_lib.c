@@ -460,6 +460,26 @@ static void print_each(LibPrint *p, int64_t results) {
     p->out->weight = 3;
 }
 
+void print_cuda_sum(DType sent, int number, StrBuf *sb, CudaLib *out) {
+    static const char body[] =
+        "    long long i = blockIdx.x * %dll + threadIdx.x;\n"
+        "    if (i < n) to[i] = narrow<%s>(widen(from[i]));\n}\n";
+    const CudaLaunch each = {.threads = EACH_THREADS,
+                             .per_block = EACH_THREADS};
+    *out = (CudaLib){.first = each, .second = each, .weight = 1};
+    for (int back = 0; back < 2; back++) {
+        const char *from = type_name(back ? sent : DT_F32);
+        const char *to = type_name(back ? DT_F32 : sent);
+        sb_printf(sb,
+                  "/* gradients, %s %s */\nextern \"C\" __global__ void "
+                  "__launch_bounds__(%d)\nl%d%s(const %s *from, %s *to, long "
+                  "long n)\n{\n",
+                  back ? "from" : "to", dtype_info[sent].text, EACH_THREADS,
+                  number, back ? "_2" : "", from, to);
+        sb_printf(sb, body, EACH_THREADS, to);
+    }
+}
+
 #define PRINT_each(name, threads)    print_each(&print, threads)
 #define PRINT_kernel(name, threads)  print_##name(&print, p)
 #define PRINT_product(name, threads) print_##name(&print, p)

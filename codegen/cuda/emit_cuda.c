@@ -14,6 +14,7 @@ struct CudaItem {
     const char *key;      /* l: its text as number 0                         */
     const LoweredStep *step; /* l: first of its steps                        */
     const LibGemm *product;  /* l: of print_cuda_product                     */
+    const DType *sent;       /* l: of print_cuda_sum                         */
     uint32_t how;            /* PlanProduct                                  */
     int number;              /* l<number>                                    */
     double weight, rate;
@@ -51,6 +52,8 @@ static char *lib_text(Arena *a, const Item *x, int number, CudaLib *out) {
     StrBuf sb = {0};
     if (x->product)
         print_cuda_product(x->product, x->how, number, &sb, out);
+    else if (x->sent)
+        print_cuda_sum(*x->sent, number, &sb, out);
     else
         print_cuda_lib(x->step, number, &sb, out);
     char *text = arena_dup(a, sb.data ? sb.data : "", sb.len + 1);
@@ -58,7 +61,7 @@ static char *lib_text(Arena *a, const Item *x, int number, CudaLib *out) {
     return text;
 }
 
-/* The item of that text, whose step or product is given. */
+/* The item of that text, whose step, product or dtype is given. */
 static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
     CudaLib lib;
     int nlib = 0;
@@ -69,8 +72,10 @@ static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
         nlib += y->key != NULL;
     }
     const char *name = arena_printf(a, "l%d", nlib);
-    CudaShape first = {lib.first.threads, lib.first.blocks, 0};
-    CudaShape second = {lib.second.threads, lib.second.blocks, 0};
+    CudaShape first = {lib.first.threads, lib.first.blocks,
+                       lib.first.per_block};
+    CudaShape second = {lib.second.threads, lib.second.blocks,
+                        lib.second.per_block};
     x.number = nlib;
     x.weight = lib.weight;
     x.rate = lib.rate;
@@ -148,6 +153,13 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
     out->scratch = x->scratch;
     out->npar = 0; /* they stand in the kernel's text */
     return x->first;
+}
+
+void cuda_sum(Arena *a, CudaSource *c, DType sent, LoweredStep *out) {
+    const Item *x =
+        item_of_lib(a, c, (Item){.sent = arena_dup(a, &sent, sizeof sent)});
+    out->fn = x->first - 1;
+    out->second = x->second;
 }
 
 double cuda_rate(const CudaSource *c, uint32_t fn) {

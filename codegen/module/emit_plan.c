@@ -135,6 +135,8 @@ static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
     if (t->kind == TARGET_CUDA && !over_ranks &&
         !cuda_step(e->a, e->out->cuda, s, n, &x))
         return NULL;
+    if (t->kind == TARGET_CUDA && s->kind == PLAN_SUM && *s->pars != DT_F32)
+        cuda_sum(e->a, e->out->cuda, (DType)*s->pars, &x);
     PlanStep p = {.kind = x.kind,
                   .fn = x.fn,
                   .second = x.second,

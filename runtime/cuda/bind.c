@@ -37,6 +37,11 @@ static bool step_ok(const PlanCuda *c, const PlanStep *t) {
     case PLAN_MANY:
         return kernel_ok(c, t->fn, t) && t->npar > 0 && t->nref % t->npar == 0;
     case PLAN_COPY: return copy_of(c->plan, t)->bytes >= 0;
+    case PLAN_SUM:
+        return c->plan->pars[t->par0] == AMPC_F32 ||
+               (kernel_ok(c, t->fn, t) && takes_count(c, t->fn) && t->second &&
+                kernel_ok(c, t->second - 1, t) &&
+                takes_count(c, t->second - 1));
     case PLAN_PRODUCT:
         return (!t->second || kernel_ok(c, t->second - 1, t)) &&
                (!t->epilogue || kernel_ok(c, t->epilogue - 1, t));

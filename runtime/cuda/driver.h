@@ -174,8 +174,10 @@ enum { /* ncclResult_t */
 enum { /* ncclDataType_t, ncclRedOp_t, ncclConfig_t */
        NCCL_INT8 = 0,
        NCCL_INT64 = 4,
+       NCCL_FLOAT16 = 6,
        NCCL_FLOAT32 = 7,
        NCCL_FLOAT64 = 8,
+       NCCL_BFLOAT16 = 9,
        NCCL_SUM = 0,
        NCCL_2_14 = 21400
 };

@@ -151,6 +151,7 @@ typedef struct GpuDevice {
     CUstream ranks;
     CUevent forked, joined, waited;
     CUdeviceptr bad, made; /* i64 of each rank; micro-steps of all, i32 */
+    CUdeviceptr sent;      /* a bucket of gradients in 16 bits */
     int64_t *host_bad;     /* pinned */
 
     GpuProgram *programs;
@@ -217,8 +218,9 @@ ampc_status bind_all(ampc_session *s);
 /* ---- ranks.c ------------------------------------------------------------- */
 
 ampc_status gpu_ranks_open(ampc_session *s);
-/* Bytes of GpuDevice.bad and host_bad. */
+/* Bytes of GpuDevice.bad and host_bad, and of sent. */
 uint64_t gpu_ranks_bytes(const ampc_session *s);
+uint64_t gpu_sent_bytes(const ampc_session *s);
 /* PLAN_SUM of program micro, in a whole step. */
 ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t);
 /* What is left to sum before program update. */

@@ -69,6 +69,7 @@ static uint64_t lay_all(const ampc_session *s, GpuDevice *d) {
     d->rows = lay(&total, d->row_bytes);
     d->bad = lay(&total, gpu_ranks_bytes(s));
     d->made = lay(&total, sizeof(int32_t));
+    d->sent = lay(&total, gpu_sent_bytes(s));
     return total;
 }
 
@@ -76,7 +77,7 @@ static void move_all(const AmpcModule *m, GpuDevice *d) {
     CUdeviceptr *const pieces[] = {&d->grads,   &d->arena,     &d->input,
                                    &d->slot[0], &d->slot[1],   &d->scratch,
                                    &d->zero,    &d->workspace, &d->rows,
-                                   &d->bad,     &d->made};
+                                   &d->bad,     &d->made,      &d->sent};
     for (uint32_t i = 0; i < m->nvar; i++) d->var[i] += d->memory;
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
         *pieces[i] += d->memory;

@@ -69,29 +69,95 @@ static int add_up(ampc_session *s, CUdeviceptr data, uint64_t bytes,
                            dtype, gpu_of(s)->ranks);
 }
 
-/* Neighbours go together, with what lies between them. */
-static int add_bucket(ampc_session *s, const PlanStep *t) {
-    CUdeviceptr from = 0, end = 0;
-    for (uint32_t i = 0; i < t->nref; i++) {
-        const PlanRef *r = &s->plan->refs[t->ref0 + i];
-        CUdeviceptr at = gpu_address(s, 0, *r);
-        if (from && at != gpu_round(end)) {
-            if (add_up(s, from, end - from, AMPC_DTYPE_F32)) return 1;
-            from = 0;
-        }
-        if (!from) from = at;
-        end = at + s->m->vars[r->index].bytes;
+/* Gradients that lie side by side, with what lies between them. */
+typedef struct Span {
+    uint32_t ref; /* to look at next */
+    CUdeviceptr from;
+    uint64_t bytes;
+} Span;
+
+static bool next_span(const ampc_session *s, const PlanStep *t, Span *x) {
+    const PlanRef *r = &s->plan->refs[t->ref0];
+    if (x->ref == t->nref) return false;
+    x->from = gpu_address(s, 0, r[x->ref]);
+    x->bytes = 0;
+    for (; x->ref < t->nref; x->ref++) {
+        CUdeviceptr at = gpu_address(s, 0, r[x->ref]);
+        if (x->bytes && at != gpu_round(x->from + x->bytes)) break;
+        x->bytes = at + s->m->vars[r[x->ref].index].bytes - x->from;
     }
-    return from && add_up(s, from, end - from, AMPC_DTYPE_F32);
+    return true;
+}
+
+static ampc_status add_bucket(ampc_session *s, const PlanStep *t) {
+    const ampc_comm *c = s->opt.comm;
+    int failed = c->group(c->ctx, 1);
+    for (Span x = {0}; !failed && next_span(s, t, &x);)
+        failed = add_up(s, x.from, x.bytes, AMPC_DTYPE_F32);
+    if (failed || c->group(c->ctx, 0)) return broken(s, "gradients");
+    return AMPC_OK;
+}
+
+/* Kernel of n elements from one place to another, beside the steps. */
+static ampc_status convert(ampc_session *s, uint32_t kernel, CUdeviceptr from,
+                           CUdeviceptr to, int64_t n) {
+    GpuDevice *d = gpu_of(s);
+    const PlanCudaKernel *k = &s->m->cuda->kernels[kernel];
+    int64_t blocks = n / k->per_block + (n % k->per_block > 0);
+    void *params[] = {&from, &to, &n};
+    if (blocks > INT32_MAX)
+        return session_fail(s, AMPC_ERR_UNSUPPORTED,
+                            "--comm-dtype: %lld gradients side by side",
+                            (long long)n);
+    if (blocks)
+        GPU(d->cu.LaunchKernel(d->kernels[kernel], (unsigned)blocks, 1, 1,
+                               k->threads, 1, 1, k->shared, d->ranks, params,
+                               NULL),
+            "cuLaunchKernel");
+    return AMPC_OK;
+}
+
+/* The same in 16 bits: all of the bucket is one sum. */
+static ampc_status add_rounded(ampc_session *s, const PlanStep *t,
+                               ampc_dtype sent) {
+    CUdeviceptr at = gpu_of(s)->sent;
+    ampc_status status = AMPC_OK;
+    for (Span x = {0}; status == AMPC_OK && next_span(s, t, &x);
+         at += x.bytes / 2)
+        status = convert(s, t->fn, x.from, at, (int64_t)(x.bytes / 4));
+    if (status != AMPC_OK) return status;
+    if (add_up(s, gpu_of(s)->sent, at - gpu_of(s)->sent, sent))
+        return broken(s, "gradients");
+    at = gpu_of(s)->sent;
+    for (Span x = {0}; status == AMPC_OK && next_span(s, t, &x);
+         at += x.bytes / 2)
+        status = convert(s, t->second - 1, at, x.from, (int64_t)(x.bytes / 4));
+    return status;
+}
+
+static ampc_dtype sent_as(const ampc_session *s, const PlanStep *t) {
+    return (ampc_dtype)s->plan->pars[t->par0];
 }
 
 ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t) {
-    const ampc_comm *c = s->opt.comm;
     ampc_status status = fork_off(s);
     if (status != AMPC_OK) return status;
-    if (c->group(c->ctx, 1) || add_bucket(s, t) || c->group(c->ctx, 0))
-        return broken(s, "gradients");
-    return AMPC_OK;
+    return sent_as(s, t) == AMPC_DTYPE_F32 ? add_bucket(s, t)
+                                           : add_rounded(s, t, sent_as(s, t));
+}
+
+uint64_t gpu_sent_bytes(const ampc_session *s) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < s->plan->nstep && s->on_device; i++) {
+        const PlanStep *t = &s->plan->steps[i];
+        uint64_t bytes = 0;
+        if (t->kind != PLAN_SUM || sent_as(s, t) == AMPC_DTYPE_F32) continue;
+        for (uint32_t k = 0; k < t->nref; k++)
+            bytes +=
+                gpu_round(s->m->vars[s->plan->refs[t->ref0 + k].index].bytes);
+        if (bytes / 2 > most) most = bytes / 2;
+    }
+    return most;
 }
 
 /* Running statistics are those of rank 0. */
@@ -210,11 +276,6 @@ ampc_status gpu_ranks_open(ampc_session *s) {
         return session_fail(s, AMPC_ERR_UNSUPPORTED,
                             "the communicator is one of GPU %d, not %d",
                             c->local, s->ordinal);
-    for (uint32_t i = 0; i < s->plan->nstep; i++)
-        if (s->plan->steps[i].kind == PLAN_SUM &&
-            s->plan->pars[s->plan->steps[i].par0] != AMPC_F32)
-            return session_fail(s, AMPC_ERR_UNSUPPORTED,
-                                "--comm-dtype: GPUs sum gradients in fp32");
     GPU(d->cu.StreamCreate(&d->ranks, CUDA_STREAM_NON_BLOCKING),
         "cuStreamCreate");
     return AMPC_OK;

@@ -247,6 +247,31 @@ TEST_CASE(nccl, momentum_in_parts_with_overflows) {
              4, 1);
 }
 
+/* Each gradient is rounded twice on its way. */
+TEST_CASE(nccl, gradients_in_16_bits) {
+    static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
+    double loss[3];
+    for (int i = 0; i < 3; i++) {
+        char options[200];
+        snprintf(options, sizeof options,
+                 "--precision fp32 --optimizer sgd,lr=0.05 --comm-dtype %s "
+                 "--comm-bucket 420",
+                 dtypes[i]);
+        Compiled c = compile_model("mlp.dyn.onnx", options, 1, BATCH);
+        samples_write(&c, "all", 0, SAMPLES);
+        free(launch_ok(&(Launch){&c, 2, WORDS("r"), NULL}));
+        char *log = test_read_file(test_tmp("lr"), NULL);
+        const char *p = log;
+        for (int k = 0; k < STEPS; k++)
+            loss[i] = number_behind(&p, "\"loss\":");
+        CHECK_MSG(fabs(loss[i] - loss[0]) < 0.01 * loss[0] &&
+                      (loss[i] != loss[0]) == (i > 0),
+                  "%s: loss %.9g, not %.9g", dtypes[i], loss[i], loss[0]);
+        free(log);
+        compiled_close(&c);
+    }
+}
+
 /* ---- what goes wrong ----------------------------------------------------- */
 
 /* Two ranks of which something is wrong with the second: both end in time, and

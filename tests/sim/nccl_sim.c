@@ -22,6 +22,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "runtime/half.h"
 #include "tests/sim/sim.h"
 
 #define NCCL(member, symbol, params)                                           \
@@ -79,7 +80,8 @@ static int depth, queued;
 /* ---- the exchange -------------------------------------------------------- */
 
 static size_t type_size(int type) {
-    return type == NCCL_INT8 ? 1 : type == NCCL_FLOAT32 ? 4 : 8;
+    bool half = type == NCCL_FLOAT16 || type == NCCL_BFLOAT16;
+    return type == NCCL_INT8 ? 1 : half ? 2 : type == NCCL_FLOAT32 ? 4 : 8;
 }
 
 static size_t op_bytes(const Op *o) {
@@ -120,6 +122,11 @@ static bool kept(const Op *o) {
     return true;
 }
 
+static void add_half(int type, uint16_t *sum, const uint16_t *x) {
+    uint32_t d = type == NCCL_FLOAT16 ? AMPC_F16 : AMPC_BF16;
+    *sum = half_of_f32(d, half_to_f32(d, *sum) + half_to_f32(d, *x));
+}
+
 static void add(Op *o) {
     NcclComm c = o->c;
     int first = (int)((c->seed + c->done * 7) % (uint64_t)c->world);
@@ -131,8 +138,11 @@ static void add(Op *o) {
                 ((float *)(void *)o->data)[i] += ((const float *)x)[i];
             else if (o->call.type == NCCL_FLOAT64)
                 ((double *)(void *)o->data)[i] += ((const double *)x)[i];
-            else
+            else if (o->call.type == NCCL_INT64)
                 ((int64_t *)(void *)o->data)[i] += ((const int64_t *)x)[i];
+            else
+                add_half(o->call.type, (uint16_t *)(void *)o->data + i,
+                         (const uint16_t *)x + i);
     }
 }
 
