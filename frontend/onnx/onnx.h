@@ -185,6 +185,9 @@ Status ox_make_nodes(Ox *ox, const int *order, int n);
 bool ox_has_signature(const Ox *ox);
 Status ox_check_spoiled(Ox *ox);
 Status ox_decide(Ox *ox);
+/* What the node is in PyTorch's graph, if the exporter wrote it and it is a
+   `target`, from there on; else NULL. */
+Str ox_torch_node(const OxNode *n, const char *target);
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key);
 

@@ -1,5 +1,7 @@
 /* onnx_index.c: parts of tensors: concat, split, slice, gather, pad. */
+#include <ctype.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -178,12 +180,26 @@ Status onnx_slice(Ox *ox) {
 
 /* ---- gather, pad, trilu -------------------------------------------------- */
 
+/* padding_idx of PyTorch's embedding, of which the op knows nothing; -1: none.
+   aten.embedding.default](args = (%weight, %ids, 0), ..                     */
+static int padding_of(const OxNode *n) {
+    const char *s = ox_torch_node(n, "aten.embedding");
+    for (int i = 0; i < 2 && s; i++)
+        if ((s = strpbrk(s, ",)"))) s = *s == ',' ? s + 1 : NULL;
+    return s && *s == ' ' && isdigit((unsigned char)s[1]) ? atoi(s + 1) : -1;
+}
+
 Status onnx_gather(Ox *ox) {
     ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, y;
-    int axis;
+    int axis, padding = padding_of(ox->node);
     TRY(ox_axis(ox, ox_int(ox, "axis", 0), ox_type(ox, in[0]).rank, &axis));
     Attr attr = attr_i(AK_axis, axis);
-    TRY(ox_op(ox, OP_GATHER, in, 2, &attr, 1, &y));
+    if (axis == 0 && padding >= 0) {
+        attr = attr_named_i("unused", padding);
+        TRY(ox_call(ox, "padded_rows", in, 2, &attr, 1, 1, &y));
+    } else {
+        TRY(ox_op(ox, OP_GATHER, in, 2, &attr, 1, &y));
+    }
     return ox_out(ox, 0, y);
 }
 

@@ -164,6 +164,14 @@ Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
     return NULL;
 }
 
+Str ox_torch_node(const OxNode *n, const char *target) {
+    Str s = ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
+                        "pkg.torch.onnx.fx_node");
+    const char *at = s ? strstr(s, "target=torch.ops.aten.") : NULL;
+    at = at ? at + strlen("target=torch.ops.") : NULL;
+    return at && !strncmp(at, target, strlen(target)) ? at : NULL;
+}
+
 static void read_marks(Ox *ox) {
     const Onnx__GraphProto *g = ox->graph;
     for (size_t i = 0; i < g->n_value_info; i++) {

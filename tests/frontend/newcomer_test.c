@@ -7,6 +7,7 @@
 
 #include "frontend/frontend.h"
 #include "frontend/onnx/onnx.h"
+#include "ir/fn/fn.h"
 #include "tests/harness.h"
 #include "tests/support/onnx_util.h"
 
@@ -125,6 +126,71 @@ TEST_CASE(newcomer, transposes_from_the_end) {
     CHECK_EQ_INT(t->dim[1], 4);
     CHECK_EQ_INT(t->dim[2], 3);
     made_end(&m);
+}
+
+/* ---- what only dynamo tells ---------------------------------------------- */
+
+static void torch_node(Made *m, Onnx__NodeProto *n, const char *target) {
+    char text[200];
+    snprintf(text, sizeof text,
+             "%%n : [num_users=1] = call_function[target=torch.ops.%s, kwargs "
+             "= {})",
+             target);
+    made_metadata(m, &n->metadata_props, &n->n_metadata_props,
+                  "pkg.torch.onnx.fx_node", text);
+}
+
+static int64_t calls(const Module *mod, const char *fn) {
+    const Graph *g = module_graph(mod, "forward");
+    int64_t count = 0;
+    for (int i = 0; i < g->order.len; i++)
+        count += is_call(node_get(g, g->order.data[i]), fn);
+    return count;
+}
+
+TEST_CASE(newcomer, detached_values_have_no_gradient) {
+    Made m;
+    linear(&m, "fc.weight");
+    torch_node(&m, made_node(&m, "Identity", "y", "d"),
+               "aten.detach.default](args = (%y,)");
+    made_node(&m, "Mul", "y,d", "z");
+    m.graph.n_output = 0;
+    made_output(&m, "z");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(calls(mod, "stop"), 1);
+    made_end(&m);
+    linear(&m, "fc.weight");
+    torch_node(&m, made_node(&m, "Identity", "y", "d"),
+               "aten.detach.default](args = (%y,)");
+    m.graph.n_output = 0;
+    made_output(&m, "d");
+    warned(&m, "'fc.weight' does not train: no gradient reaches it", "--train");
+}
+
+TEST_CASE(newcomer, padding_idx) {
+    static const struct {
+        const char *target;
+        int64_t calls;
+    } rows[] = {{"aten.embedding.default](args = (%w, %ids, 0)", 1},
+                {"aten.embedding.default](args = (%w, %ids, 0, True)", 1},
+                {"aten.embedding.default](args = (%w, %ids, -1)", 0},
+                {"aten.embedding.default](args = (%w, %ids)", 0},
+                {"aten.embedding", 0},
+                {"aten.index_select.default](args = (%w, 0, 1)", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 17);
+        made_input(&m, "ids", DT_I64, "2,3");
+        made_f32(&m, "e.weight", "5,4", 0);
+        torch_node(&m, made_node(&m, "Gather", "e.weight,ids", "y"),
+                   rows[i].target);
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        CHECK_EQ_INT(calls(mod, "padded_rows"), rows[i].calls);
+        made_end(&m);
+    }
 }
 
 /* ---- a fresh last layer -------------------------------------------------- */
