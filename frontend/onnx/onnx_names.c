@@ -418,7 +418,8 @@ static Status check_node(Ox *ox, const OxNode *n) {
     if (n->nout < op->out_min || (op->out_max >= 0 && n->nout > op->out_max))
         s = ox_fail_node(ox, n, "%d results", n->nout);
     int need = op->in_max < 0 ? n->nin : op->in_min;
-    for (int i = 0; i < need && i < n->nin; i++)
+    /* a Loop without trip count or condition */
+    for (int i = op->handler == onnx_loop ? 2 : 0; i < need && i < n->nin; i++)
         if (!*n->in[i]) s = ox_fail_node(ox, n, "operand %d is required", i);
     for (int i = 0; i < n->nattr; i++) {
         for (int j = 0; j < i; j++)

@@ -111,6 +111,36 @@ TEST_CASE(newcomer, control_flow_over_data) {
     made_end(&body);
 }
 
+/* dynamo's EmbeddingBag: no trip count, a condition that can be computed. */
+TEST_CASE(newcomer, loops_without_a_trip_count) {
+    Made m, body;
+    made_start(&body, 17);
+    made_input(&body, "i", DT_I64, "");
+    made_input(&body, "go", DT_BOOL, "");
+    made_input(&body, "s", DT_F32, "2");
+    made_i64(&body, "two", 1, (int64_t[]){2});
+    made_node(&body, "Less", "i,two", "on1");
+    made_node(&body, "Squeeze", "on1", "on");
+    made_node(&body, "Mul", "s,s", "s2");
+    made_output(&body, "on");
+    made_output(&body, "s2");
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2");
+    made_attr(&m, made_node(&m, "Loop", ",,x", "y"), "body",
+              ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)
+        ->g = &body.graph;
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    int products = 0;
+    const Graph *g = module_graph(mod, "forward");
+    for (int i = 0; i < g->order.len; i++)
+        products += node_get(g, g->order.data[i])->op == OP_MUL;
+    CHECK_EQ_INT(products, 3); /* after turns 0, 1 and 2 */
+    made_end(&m);
+    made_end(&body);
+}
+
 /* TorchScript's file of Mamba2 has axes that count from the end. */
 TEST_CASE(newcomer, transposes_from_the_end) {
     Made m;
