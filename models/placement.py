@@ -6,6 +6,7 @@ those of fp32 (maintainers).
 
 usage: placement.py [--precision P] [--runs N] AMPC[,AMPC...] [NAME...]
        placement.py --table [--runs N] AMPC [NAME...]
+       placement.py --starts N AMPC [NAME...]
 
 A row for each AMPC and one for PyTorch's autocast on the CPU.  Least: every
 value in memory in 16 bits, once, but gradients of parameters, outputs, and
@@ -16,7 +17,11 @@ batches of data and 12 steps of AdamW; mean and largest.
 that begin 1e-6 apart in every weight, of ampc's losses from those of its fp32
 and of autocast's from those of PyTorch's, in bf16 and fp16 (loss scale 1024),
 and what is kept for backward.  With BatchNorm both load the weights of PyTorch's
-fp32 before each step."""
+fp32 before each step.
+
+Runs that begin 1e-6 apart round alike, so a row of that table is nearly one
+sample.  --starts prints the root mean square of the bf16 distances over N starts
+with data of their own, each step from the weights of PyTorch's fp32."""
 import argparse
 import json
 import os
@@ -464,16 +469,46 @@ def table(name, program, runs):
                       flush=True)
 
 
+def starts(name, program, n):
+    make, data, rate = MODELS[name]
+    ours, theirs = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(n):
+            batches = data(torch.Generator().manual_seed(seed))
+            torch.manual_seed(seed + 1)
+            model = WithLoss(make()).train()
+            if not seed:
+                export(model, batches, folder, True)
+                so = [compile_(program, folder, p, p, rate)
+                      for p in ("fp32", "bf16")]
+            start = {k: v.clone() for k, v in model.state_dict().items()}
+            want, states = torch_trace(make, start, batches, rate)
+            low, _ = torch_trace(make, start, batches, rate, LOW["bf16"],
+                                 states)
+            full, got = (module_trace(program, f, folder, batches, start,
+                                      states) for f in so)
+            ours.append((got - full) / full)
+            theirs.append((low - want) / want)
+    ours, theirs = (np.sqrt(np.mean(np.square(x))) for x in (ours, theirs))
+    print(f"{name:9} ampc {ours:.2e}  autocast {theirs:.2e}  "
+          f"ratio {ours / theirs:.2f}", flush=True)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--precision", choices=sorted(LOW), default="bf16")
     p.add_argument("--runs", type=int, default=6)
     p.add_argument("--table", action="store_true")
+    p.add_argument("--starts", type=int)
     p.add_argument("ampc")
     p.add_argument("names", nargs="*")
     a = p.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
+    if a.starts:
+        for name in a.names or MODELS:
+            starts(name, os.path.abspath(a.ampc), a.starts)
+        return
     if a.table:
         print("| model | precision | ampc apart | autocast apart | ratio "
               "| kept MB | kept MB fp32 | ratio |\n|" + "---|" * 8)
