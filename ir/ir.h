@@ -291,6 +291,12 @@ bool value_is_splat(const Graph *g, ValueId v, double *out);
 bool value_is_immediate(const Graph *g, ValueId v);
 /* The value whose buffer v shares through VIEW nodes (v itself otherwise). */
 ValueId view_root(const Graph *g, ValueId v);
+/* n is the first of each row of what it reads: they lie where they lay.      */
+bool node_cuts_rows(const Graph *g, const Node *n);
+/* n puts a few zeros behind the rows of what it reads, which `reduce` would
+   fold one by one: a kernel that makes those rows may store n's result instead.
+ */
+bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n);
 /* New variable in the module (name must be new) or the existing one. */
 int module_var(Module *m, VarKind k, const char *name, TypeId t,
                const Tensor *init, double fill);

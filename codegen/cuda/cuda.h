@@ -25,6 +25,7 @@
 typedef struct CudaShape {
     int threads;
     int64_t blocks, per_block;
+    uint32_t shared; /* bytes of dynamic shared memory */
 } CudaShape;
 CudaShape cuda_shape(const Kernel *k);
 
@@ -50,7 +51,6 @@ void print_cuda_initializer(const Kernel *k, StrBuf *sb);
 typedef struct CudaLaunch {
     int threads;               /* 0: no such kernel */
     int64_t blocks, per_block; /* as in PlanCudaKernel */
-    uint32_t shared;
 } CudaLaunch;
 
 typedef struct CudaLib {

@@ -27,10 +27,10 @@ typedef struct CudaItem Item;
 /* ---- items --------------------------------------------------------------- */
 
 static uint32_t add_kernel(Arena *a, CudaSource *c, const char *name,
-                           uint32_t shared, CudaShape s) {
+                           CudaShape s) {
     PlanCudaKernel k = {.name = name,
                         .threads = (uint32_t)s.threads,
-                        .shared = shared,
+                        .shared = s.shared,
                         .blocks = s.blocks,
                         .per_block = s.per_block};
     if (!s.threads) return 0;
@@ -72,17 +72,16 @@ static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
         nlib += y->key != NULL;
     }
     const char *name = arena_printf(a, "l%d", nlib);
-    CudaShape first = {lib.first.threads, lib.first.blocks,
-                       lib.first.per_block};
+    CudaShape first = {lib.first.threads, lib.first.blocks, lib.first.per_block,
+                       0};
     CudaShape second = {lib.second.threads, lib.second.blocks,
-                        lib.second.per_block};
+                        lib.second.per_block, 0};
     x.number = nlib;
     x.weight = lib.weight;
     x.rate = lib.rate;
     x.scratch = lib.scratch;
-    x.first = add_kernel(a, c, name, lib.first.shared, first);
-    x.second = add_kernel(a, c, arena_printf(a, "%s_2", name),
-                          lib.second.shared, second);
+    x.first = add_kernel(a, c, name, first);
+    x.second = add_kernel(a, c, arena_printf(a, "%s_2", name), second);
     vec_push(a, &c->items, x);
     return &c->items.data[c->items.len - 1];
 }
@@ -97,7 +96,7 @@ static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
     if (!*launch) {
         const char *name =
             arena_printf(a, "k%d%s", s->kernel->index, n > 1 ? "_many" : "");
-        *launch = add_kernel(a, c, name, 0, cuda_shape(s->kernel));
+        *launch = add_kernel(a, c, name, cuda_shape(s->kernel));
         if (n > 1) x->weight *= 2;
     }
     out->kind = n > 1 ? PLAN_MANY : PLAN_LAUNCH;

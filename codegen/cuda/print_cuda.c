@@ -270,25 +270,45 @@ static void put_rows_of_teams(KPrint *p) {
 
 /* ---- sweeps -------------------------------------------------------------- */
 
+/* Load `id` was copied to shared memory by a sweep before s. */
+static bool is_copied(const KPrint *p, const KSweep *s, int id) {
+    if (kinst_at(p->k, id)->keep != KEEP_SHARED) return false;
+    for (const KSweep *x = p->sweeps.data; x < s; x++)
+        if (kernel_need(p->k, x, NULL, p->arena)[id]) return true;
+    return false;
+}
+
+/* The last of the row's vectors of n may be cut. */
+static bool has_cut(const KPrint *p, int n) { return p->ncols % n != 0; }
+
 /* Vectors along dim vec at index i<vec: those that are read before, those that
    are written after the elements. */
-static void put_packs(KPrint *p, const bool *need, int n, bool stores) {
+static void put_packs(KPrint *p, const KSweep *s, const bool *need, int n,
+                      bool stores) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
+        bool copied = is_copied(p, s, id);
         if (!need[id] || !cuda_packed(p->k, in, n)) continue;
         if (in->op == K_STORE && !stores) {
-            kp_line(p, "Pack<%d, %s> p%d;", n, buffer_type(p->k, in->buf), id);
+            kp_line(p, "Pack<%d, %s> p%d%s;", n, buffer_type(p->k, in->buf), id,
+                    has_cut(p, n) ? " = {}" : "");
             continue;
         }
         if ((in->op == K_STORE) != stores) continue;
         if (stores)
             kp_text(p, "pack_store(b%d + ", in->buf);
         else
-            kp_text(p, "const Pack<%d, %s> p%d = pack_load<%d>(b%d + ", n,
-                    buffer_type(p->k, in->buf), id, n, in->buf);
-        sb_put_index(p->sb, p->k, &in->at, NULL);
+            kp_text(p, "const Pack<%d, %s> p%d = pack_load<%d>(%c%d + ", n,
+                    buffer_type(p->k, in->buf), id, n, copied ? 's' : 'b',
+                    copied ? id : in->buf);
+        if (copied)
+            sb_puts(p->sb, "c");
+        else
+            sb_put_index(p->sb, p->k, &in->at, NULL);
         if (stores) sb_printf(p->sb, ", p%d", id);
         sb_puts(p->sb, ");\n");
+        if (in->keep == KEEP_SHARED && !copied)
+            kp_line(p, "pack_store(s%d + c, p%d);", id, id);
     }
 }
 
@@ -307,9 +327,18 @@ static void put_values(KPrint *p, const KSweep *s, int n, const char *place) {
                     place);
             continue;
         }
-        snprintf(pack, sizeof pack, "p%d.v[u]", id);
         bool packed = n > 1 && cuda_packed(p->k, in, n);
-        kp_inst(p, id, packed ? pack : NULL);
+        bool shared = !packed && in->keep == KEEP_SHARED;
+        if (shared)
+            snprintf(pack, sizeof pack, n > 1 ? "s%d[c + u]" : "s%d[c]", id);
+        else
+            snprintf(pack, sizeof pack, "p%d.v[u]", id);
+        if (shared && !is_copied(p, s, id)) {
+            kp_text(p, "%s = b%d[", pack, in->buf);
+            sb_put_index(p->sb, p->k, &in->at, NULL);
+            sb_puts(p->sb, "];\n");
+        }
+        kp_inst(p, id, packed || shared ? pack : NULL);
         if (in->keep == KEEP_ROW) kp_line(p, "h%d[%s] = v%d;", id, place, id);
     }
     for (int j = 0; j < s->nfold; j++) {
@@ -353,16 +382,17 @@ static void put_neighbours(KPrint *p, const KSweep *s, int n,
         stores |= need[id] && packed && in->op == K_STORE;
         index |= need[id] && !packed && in->at.k[p->k->vec];
     }
-    put_packs(p, need, n, false);
+    put_packs(p, s, need, n, false);
     if (index) kp_line(p, "const %s first = i%d;", kp_signed(p), p->k->vec);
     kp_line(p, "UNROLL");
     kp_enter(p, "for (int u = 0; u < %d; u++)", n);
+    if (has_cut(p, n)) kp_line(p, "if (c + u >= " I64 ") break;", p->ncols);
     if (index) kp_line(p, "const %s i%d = first + u;", kp_signed(p), p->k->vec);
     snprintf(place, sizeof place, "%s + u", first);
     put_values(p, s, n, place);
     kp_leave(p);
     if (live && stores) kp_enter(p, "if (live)");
-    put_packs(p, need, n, true);
+    put_packs(p, s, need, n, true);
     if (live && stores) kp_leave(p);
 }
 
@@ -396,7 +426,7 @@ static void put_lanes(Nest *n, const KLoop *l) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         if (!need[id]) continue;
-        if (!held || !held[id]) mark_used(in, used);
+        if ((!held || !held[id]) && !is_copied(p, s, id)) mark_used(in, used);
         if (in->keep != KEEP_ROW) continue;
         holds = true;
         if (!held || !held[id])
@@ -465,6 +495,18 @@ static void put_elements(KPrint *p) {
     kp_stores(p, false);
 }
 
+/* Where copies of a row's loads lie, each read by the threads that wrote it. */
+static void put_shared(KPrint *p) {
+    if (cuda_shared(p->k, 0) > 0) kp_line(p, "BLOCK_SHARED(shared);");
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (in->keep != KEEP_SHARED) continue;
+        const char *type = buffer_type(p->k, in->buf);
+        kp_line(p, "%s *const s%d = (%s *)(shared + " I64 ");", type, id, type,
+                cuda_shared(p->k, id));
+    }
+}
+
 /* A team's row. */
 static void put_rows(KPrint *p) {
     bool idle = has_idle(p), shared = p->lanes->step > 1;
@@ -482,6 +524,7 @@ static void put_rows(KPrint *p) {
     else
         put_rows_of_teams(p);
     kp_dims(p, "row", p->rows, p->nrow, p->used);
+    put_shared(p);
     kp_sweeps(p, kp_row_insts, put_sweep);
     if (!kp_has_stores(p, false)) return;
     if (shared)
@@ -602,7 +645,8 @@ CudaShape cuda_shape(const Kernel *k) {
     const KLoop *lanes = kernel_loop(k, LOOP_LANES, LOOP_ANY);
     int64_t threads = thread ? loop_steps(thread) : 1;
     if (lanes) threads *= lanes->step;
-    if (k->form == KF_FLAT) return (CudaShape){(int)threads, 0, block->step};
+    if (k->form == KF_FLAT) return (CudaShape){(int)threads, 0, block->step, 0};
     int64_t blocks = kernel_units(k, 0);
-    return (CudaShape){(int)threads, blocks ? blocks : 1, 0};
+    return (CudaShape){(int)threads, blocks ? blocks : 1, 0,
+                       (uint32_t)cuda_shared(k, 0)};
 }

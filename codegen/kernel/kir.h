@@ -52,9 +52,10 @@ typedef struct KIndex {
 /* What outlives the innermost loop, by the schedule. */
 typedef enum KKeep {
     KEEP_NOT,
-    KEEP_ROW,   /* for later sweeps over the columns of the row             */
-    KEEP_BLOCK, /* one for each of the neighbouring rows of a block         */
-    KEEP_BUFFER /* K_REDUCE: the operand is folded where it lies            */
+    KEEP_ROW,    /* for later sweeps over the columns of the row             */
+    KEEP_SHARED, /* K_LOAD: the same, in the block's shared memory          */
+    KEEP_BLOCK,  /* one for each of the neighbouring rows of a block         */
+    KEEP_BUFFER  /* K_REDUCE: the operand is folded where it lies            */
 } KKeep;
 
 typedef struct KInst {

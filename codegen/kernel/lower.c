@@ -106,10 +106,30 @@ static void choose_domain(Lower *l, const GroupFacts *f, const Node *anchor) {
     for (int j = 0; j < na; j++) l->k->dim[axes[j]].col = true;
 }
 
+/* Stores v, what a pad of rows makes: the elements of the domain, and zeros. */
+static void store_padded(Lower *l, ValueId v, const Node *pad) {
+    const Type *t = value_type(l->g, v);
+    KIndex at[MAX_RANK];
+    int last = t->rank - 1;
+    for (int d = 0; d <= last; d++) at[d] = at_loop(d);
+    int inst = lower_as(l, lower_value(l, pad->in[0], at, 0), t->dtype);
+    lower_store(l, v, inst, lower_flatten(l, t, at));
+    inst = lower_as(l, lower_const(l, KT_F64, 0, 0), t->dtype);
+    for (int64_t c = l->domain.dim[last]; c < t->dim[last]; c++) {
+        at[last] = at_const(c);
+        lower_store(l, v, inst, lower_flatten(l, t, at));
+    }
+}
+
 /* Stores v: one value for each element of the domain, or of its rows. */
 static void store_value(Lower *l, ValueId v) {
     const Type *t = value_type(l->g, v);
+    const Node *def = node_get(l->g, value_get(l->g, v)->def);
     KIndex at[MAX_RANK];
+    if (def->op == OP_PAD && !shape_equal(t, &l->domain)) {
+        store_padded(l, v, def);
+        return;
+    }
     bool full = shape_equal(t, &l->domain), keepdims = t->rank == l->k->ndim;
     for (int d = 0, e = 0; d < l->k->ndim; d++) {
         bool folded = !full && l->k->dim[d].col;

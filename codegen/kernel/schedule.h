@@ -38,5 +38,8 @@ void schedule_cuda(Arena *a, Kernel *k);
 bool cuda_packed(const Kernel *k, const KInst *in, int n);
 /* Elements of a thread side by side, along dim vec. */
 int cuda_pack(const Kernel *k);
+/* Bytes of a row that lie in shared memory before the copy of load `id`; 0: all
+   of them. */
+int64_t cuda_shared(const Kernel *k, int id);
 
 #endif

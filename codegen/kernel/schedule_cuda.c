@@ -5,7 +5,8 @@
                above along the innermost dim; where it reduces, lanes share a
                row: neighbours in a warp, several rows in a block, or from
                WARP_COLS columns on the whole block.  What later sweeps over a
-               short row need again stays in registers (KEEP_ROW)
+               row need again stays in registers (KEEP_ROW), of a long one
+               what is read from memory in shared memory (KEEP_SHARED)
      rows      32 neighbouring rows, one for each lane of a warp; the warps of a
                block share the columns                                       */
 #include "codegen/kernel/schedule.h"
@@ -13,16 +14,17 @@
 enum {
     THREADS = 256, /* of a block, unless the kernel reduces */
     WARP = 32,
-    WARP_COLS = 1024,    /* longest row of one warp */
-    WIDE_COLS = 4096,    /* from here on, a block has twice the threads */
-    SLICE_BYTES = 32768, /* shared memory of all folds, form rows */
-    ROWS_COLS = 512,     /* form rows: from here on, 16 threads per row */
-    FLAT_BYTES = 16,     /* of the widest operand, one thread */
-    FLAT_REGISTERS = 64, /* that one thread's elements may take */
-    FLAT_WEIGHT = 12,    /* see flat_weight */
-    ROW_WEIGHT = 32,     /* the same, where lanes share a row */
-    HELD_EACH = 32,      /* columns of a thread whose values are held, ... */
-    HELD_REGISTERS = 96  /* ... in so many registers */
+    WARP_COLS = 1024,       /* longest row of one warp */
+    WIDE_COLS = 4096,       /* from here on, a block has twice the threads */
+    SLICE_BYTES = 32768,    /* shared memory of all folds, form rows */
+    ROWS_COLS = 512,        /* form rows: from here on, 16 threads per row */
+    FLAT_BYTES = 16,        /* of the widest operand, one thread */
+    FLAT_REGISTERS = 64,    /* that one thread's elements may take */
+    FLAT_WEIGHT = 12,       /* see flat_weight */
+    ROW_WEIGHT = 32,        /* the same, where lanes share a row */
+    HELD_EACH = 32,         /* columns of a thread whose values are held, ... */
+    HELD_REGISTERS = 96,    /* ... in so many registers */
+    BLOCK_SHARED = 99 << 10 /* what every GPU from sm_80 on lets a block have */
 };
 
 /* ---- elements per thread ------------------------------------------------- */
@@ -31,9 +33,17 @@ bool cuda_packed(const Kernel *k, const KInst *in, int n) {
     bool packed = (in->op == K_LOAD || in->op == K_STORE) && k->vec >= 0 &&
                   in->at.k[k->vec] == 1 && in->at.inst == 0 && in->guard == 0 &&
                   in->at.c % n == 0;
-    for (int d = 0; packed && d < k->ndim; d++)
-        packed = d == k->vec || in->at.k[d] % n == 0;
-    return packed;
+    int64_t row = 0; /* from one to the next */
+    for (int d = 0; packed && d < k->ndim; d++) {
+        int64_t step = d == k->vec ? 0 : in->at.k[d];
+        packed = step % n == 0 && step >= 0;
+        if (step && (!row || step < row)) row = step;
+    }
+    if (!packed || k->form == KF_FLAT || k->dim[k->vec].extent % n == 0)
+        return packed;
+    /* the last vector of a row ends behind it, but in front of the next */
+    int64_t end = (k->dim[k->vec].extent + n - 1) / n * n;
+    return row > 0 && in->at.c % row + end <= row;
 }
 
 int cuda_pack(const Kernel *k) {
@@ -55,8 +65,9 @@ static int flat_weight(const KInst *in) {
 }
 
 /* Elements of a thread: as many as keep its text and its registers small, and
-   for each vector of memory no more than one that is none. */
-static int choose_pack(const Kernel *k, int most) {
+   for each vector of memory no more than one that is none.  tail: the last
+   vector of a row may be cut. */
+static int choose_pack(const Kernel *k, int most, bool tail) {
     int widest = 1, weight = 0;
     int64_t extent = k->form == KF_FLAT ? 0 : k->dim[k->vec].extent;
     for (int id = 1; id < k->insts.len; id++) {
@@ -78,7 +89,7 @@ static int choose_pack(const Kernel *k, int most) {
                 others += access && in->at.k[k->vec];
         }
         if (n * weight <= most && bytes / 4 <= FLAT_REGISTERS &&
-            extent % n == 0 && (k->form == KF_FLAT || others < packs))
+            (tail || extent % n == 0) && (k->form == KF_FLAT || others < packs))
             return n;
     }
     return 1;
@@ -114,9 +125,44 @@ static void hold_values(Arena *a, Kernel *k, int64_t each) {
         if (held[id]) kinst_at(k, id)->keep = KEEP_ROW;
 }
 
+int64_t cuda_shared(const Kernel *k, int id) {
+    enum { ALIGN = 16 };
+    int64_t bytes = 0, cols = kernel_cols(k);
+    for (int i = 1; i < k->insts.len && i != id; i++) {
+        const KInst *in = kinst_at(k, i);
+        if (in->keep != KEEP_SHARED) continue;
+        int64_t size = dtype_info[k->bufs.data[in->buf].dtype].bytes;
+        int64_t unit = ALIGN / size;
+        bytes += (cols + unit - 1) / unit * ALIGN;
+    }
+    return bytes;
+}
+
+/* What several sweeps read, if all of it finds room beside the folds. */
+static bool share_values(Arena *a, Kernel *k, int folds) {
+    enum { FOLD = 4 * THREADS / WARP * 8 };
+    KSweeps sweeps = kernel_sweeps(k, a);
+    int *times = NEW_ARRAY(a, int, k->insts.len);
+    for (int s = 0; s < sweeps.len; s++) {
+        bool *need = kernel_need(k, &sweeps.data[s], NULL, a);
+        for (int id = 1; id < k->insts.len; id++) times[id] += need[id];
+    }
+    for (int pass = 0; pass < 2; pass++) { /* 1: they do not fit */
+        for (int id = 1; id < k->insts.len; id++) {
+            KInst *in = kinst_at(k, id);
+            if (in->op == K_LOAD && !in->guard && !in->at.inst && times[id] > 1)
+                in->keep = pass ? KEEP_NOT : KEEP_SHARED;
+        }
+        int64_t bytes = cuda_shared(k, 0);
+        if (bytes + folds * FOLD <= BLOCK_SHARED) return bytes > 0;
+    }
+    return false;
+}
+
 /* Lanes that share a row of `cols` columns. */
 static void share_row(Arena *a, Kernel *k, int64_t cols, int lanes) {
-    int n = choose_pack(k, ROW_WEIGHT);
+    int dims[MAX_RANK];
+    int n = choose_pack(k, ROW_WEIGHT, kernel_col_dims(k, dims) == 1);
     while (n > 1 && cols < (int64_t)lanes * n) n /= 2;
     add_loop(k, LOOP_LANES, LOOP_COLS, cols, lanes);
     if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
@@ -139,13 +185,13 @@ void schedule_cuda(Arena *a, Kernel *k) {
     for (int id = 1; id < k->insts.len; id++)
         folds += kinst_at(k, id)->op == K_REDUCE;
     if (k->form == KF_FLAT) {
-        int n = choose_pack(k, FLAT_WEIGHT);
+        int n = choose_pack(k, FLAT_WEIGHT, true);
         add_loop(k, LOOP_BLOCK, LOOP_COLS, 0, THREADS * n);
         add_loop(k, LOOP_THREAD, LOOP_COLS, THREADS * n, n);
         add_loop(k, LOOP_UNROLLED, LOOP_COLS, n, 1);
     } else if (!folds) {
         bool cols_side = k->form == KF_COLS && k->vec >= 0;
-        int n = cols_side ? choose_pack(k, FLAT_WEIGHT) : 1;
+        int n = cols_side ? choose_pack(k, FLAT_WEIGHT, false) : 1;
         add_loop(k, LOOP_BLOCK, LOOP_ALL, rows * cols, THREADS * n);
         add_loop(k, LOOP_THREAD, LOOP_ALL, THREADS * n, n);
         if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
@@ -166,7 +212,12 @@ void schedule_cuda(Arena *a, Kernel *k) {
         add_loop(k, LOOP_THREAD, LOOP_ROWS, side, 1);
         share_row(a, k, cols, lanes);
     } else {
+        bool shared =
+            cols > 2 * THREADS * HELD_EACH && share_values(a, k, folds);
         add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, 1);
-        share_row(a, k, cols, cols < WIDE_COLS ? THREADS : 2 * THREADS);
+        share_row(a, k, cols,
+                  shared             ? 4 * THREADS
+                  : cols < WIDE_COLS ? THREADS
+                                     : 2 * THREADS);
     }
 }

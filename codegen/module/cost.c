@@ -80,6 +80,10 @@ static double footprint(const Shape *s, const KInst *in) {
     return n < (double)type_count(t) ? n : (double)type_count(t);
 }
 
+static bool packed_in(const Shape *s, const KInst *in) {
+    return s->pack > 1 && cuda_packed(s->k, in, s->pack);
+}
+
 /* Bytes through the cache for `times` evaluations of an access. */
 static double sectors(const Shape *s, const KInst *in, double times) {
     if (in->guard && times > footprint(s, in)) times = footprint(s, in);
@@ -109,10 +113,13 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
         if (!need[id] || (held && held[id])) continue;
         each += inst_weight(in);
         if (!load && !store) continue;
+        if (again && in->keep == KEEP_SHARED) {
+            each += packed_in(s, in) ? 1.0 / s->pack + 1 : 2;
+            continue;
+        }
         double size = dtype_info[k->bufs.data[in->buf].dtype].bytes;
         double bytes = footprint(s, in) * size;
-        bool packed = s->pack > 1 && cuda_packed(k, in, s->pack);
-        each += packed ? 2.0 / s->pack + 1 : 4 + 2 * s->wide;
+        each += packed_in(s, in) ? 2.0 / s->pack + 1 : 4 + 2 * s->wide;
         c->l2 += sectors(s, in, s->elements);
         if (load) loads += size * s->pack;
         /* what the sweep before has read of the rows that are walked at the
@@ -218,7 +225,7 @@ static void add_usage(const CudaSource *cuda, const char *kernel, StepCost *c) {
         if (strcmp(u->kernel, kernel) || strcmp(u->arch, cuda->archs.data[0]))
             continue;
         c->registers = u->registers;
-        c->shared = u->shared;
+        c->shared += u->shared;
     }
 }
 
@@ -230,6 +237,7 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
             (double)(k->blocks ? k->blocks : (n - 1) / k->per_block + 1);
     }
     c->threads = k->threads;
+    c->shared = k->shared;
     if (cuda_rate(cuda, e->step.fn) > 0) c->rate = cuda_rate(cuda, e->step.fn);
     add_usage(cuda, k->name, c);
 }

@@ -306,6 +306,37 @@ ValueId view_root(const Graph *g, ValueId v) {
     }
 }
 
+bool node_cuts_rows(const Graph *g, const Node *n) {
+    const int64_t *starts, *steps;
+    if (n->op != OP_SLICE) return false;
+    const Type *t = value_type(g, n->in[0]), *u = value_type(g, n->out[0]);
+    attr_ints(n, AK_starts, &starts);
+    attr_ints(n, AK_steps, &steps);
+    for (int d = 0; d < t->rank; d++)
+        if (starts[d] != 0 || steps[d] != 1 ||
+            (d < t->rank - 1 && t->dim[d] != u->dim[d]))
+            return false;
+    return true;
+}
+
+bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n) {
+    enum { FEW = 8 };
+    const int64_t *pads, *axes;
+    if (n->op != OP_PAD) return false;
+    const Type *full = value_type(g, reduce->in[0]);
+    const Type *t = value_type(g, n->out[0]);
+    int last = full->rank - 1;
+    if (strcmp(attr_str(n, AK_mode, "constant"), "constant") != 0 ||
+        attr_float(n, AK_value, 0) != 0 ||
+        !shape_equal(value_type(g, n->in[0]), full) ||
+        attr_ints(reduce, AK_axes, &axes) != 1 || axes[0] != last)
+        return false;
+    attr_ints(n, AK_pads, &pads);
+    for (int i = 0; i <= 2 * last; i++)
+        if (pads[i] != 0) return false;
+    return t->dim[last] - full->dim[last] <= FEW;
+}
+
 /* ---- variables ----------------------------------------------------------- */
 
 int module_find_name(const Module *m, Str name) {

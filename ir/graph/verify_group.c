@@ -99,7 +99,9 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
             k != KIND_REDUCE)
             return verify_fail(c->v, n, "does not belong in a row group");
         tainted[i] = k == KIND_REDUCE || reads_tainted(c, n, tainted);
-        if (k == KIND_MOVE && tainted[i])
+        if (k == KIND_MOVE && tainted[i] &&
+            !(first && c->leaves[n->out[0].i] &&
+              node_pads_rows(c->g, first, n)))
             return verify_fail(c->v, n,
                                "moves what a reduction of its group makes");
         if (k != KIND_REDUCE) continue;
@@ -123,7 +125,7 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
         for (int j = 0; j < n->nout; j++) {
             const Type *t = value_type(c->g, n->out[j]);
             if (c->leaves[n->out[j].i] && !shape_equal(t, full) &&
-                !shape_equal(t, row))
+                !shape_equal(t, row) && !node_pads_rows(c->g, first, n))
                 return verify_fail(c->v, n, "%s leaves a row group of %s",
                                    TXT(t), TXT(full));
         }
@@ -268,15 +270,19 @@ static void find_lives(PlanCheck *p) {
 static bool reads_in_step(const PlanCheck *p, int group, ValueId r,
                           const Type *domain) {
     const GroupCheck *c = p->c;
-    if (c->g->groups.data[group].kind != GROUP_POINT || p->reader[r.i] != group)
+    bool rows = c->g->groups.data[group].kind == GROUP_ROW;
+    if ((c->g->groups.data[group].kind != GROUP_POINT && !rows) ||
+        p->reader[r.i] != group)
         return false;
     for (int i = c->span[group].first; i < c->span[group].end; i++) {
         const Node *n = node_at(c, i);
-        if (kind_of(n) == KIND_MOVE) return false;
+        if (kind_of(n) == KIND_MOVE && !rows) return false;
+        bool folds = kind_of(n) == KIND_REDUCE, cuts = node_cuts_rows(c->g, n);
         for (int k = 0; k < n->nin; k++) {
             if (!same_value(c->root[n->in[k].i], r)) continue;
             if (!shape_equal(value_type(c->g, n->in[k]), domain) ||
-                !shape_equal(value_type(c->g, n->out[0]), domain))
+                (!shape_equal(value_type(c->g, n->out[0]), domain) && !folds &&
+                 !cuts))
                 return false;
         }
     }

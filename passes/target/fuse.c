@@ -589,6 +589,116 @@ static void join_small(Fuse *f, GroupKind kind) {
     }
 }
 
+/* ---- losses -------------------------------------------------------------- */
+
+/* The last of the nodes that make a gradient of what `id` reads, one out of the
+   other, until it is read by a product or in several places. */
+static NodeId gradient_end(const Fuse *f, NodeId id, const Node *reduce) {
+    for (;;) {
+        ValueId v = node_get(f->g, id)->out[0];
+        Users u = users_of(f, v);
+        if (f->escapes[v.i] || u.end - u.at != 1 ||
+            (kind_of(f->g, *u.at) != KIND_ELEM &&
+             !node_pads_rows(f->g, reduce, node_get(f->g, *u.at))))
+            return id;
+        id = *u.at;
+    }
+}
+
+/* The nodes from which `last` follows by work on rows alone, in graph order;
+   false: they are too many. */
+static bool gather_rows(const Fuse *f, NodeId last, const Type *full,
+                        const Type *row, NodeList *all) {
+    const Graph *g = f->g;
+    vec_push(f->a, all, last);
+    for (int i = 0; i < all->len; i++) {
+        const Node *n = node_get(g, all->data[i]);
+        for (int k = 0; k < n->nin; k++) {
+            if (!is_value(n->in[k])) continue;
+            NodeId def = maker_node(g, n->in[k]);
+            const Type *t = value_type(g, n->in[k]);
+            int c = f->cluster_of[def.i], j = 0;
+            if (c < 0 || f->clusters.data[c].kind > GROUP_ROW ||
+                (!shape_equal(t, full) && !shape_equal(t, row)))
+                continue;
+            while (j < all->len && all->data[j].i != def.i) j++;
+            if (j == f->target->max_nodes) return false;
+            if (j == all->len) vec_push(f->a, all, def);
+        }
+    }
+    for (int i = 1; i < all->len; i++)
+        for (int j = i; j > 0 && f->position[all->data[j].i] <
+                                     f->position[all->data[j - 1].i];
+             j--) {
+            NodeId x = all->data[j];
+            all->data[j] = all->data[j - 1];
+            all->data[j - 1] = x;
+        }
+    return true;
+}
+
+static bool listed(const NodeList *all, NodeId n) {
+    for (int i = 0; i < all->len; i++)
+        if (all->data[i].i == n.i) return true;
+    return false;
+}
+
+/* Bytes of full values from elsewhere that nothing else reads in backward. */
+static int64_t bytes_freed(Fuse *f, const NodeList *all, const Type *full) {
+    int64_t bytes = 0;
+    unsigned s = ++f->stamp;
+    for (int i = 0; i < all->len; i++) {
+        const Node *n = node_get(f->g, all->data[i]);
+        for (int k = 0; k < n->nin; k++) {
+            ValueId v = n->in[k];
+            if (!is_value(v) || f->value_mark[v.i] == s || f->escapes[v.i] ||
+                type_count(value_type(f->g, v)) < type_count(full) ||
+                listed(all, maker_node(f->g, v)))
+                continue;
+            f->value_mark[v.i] = s;
+            Users u = users_of(f, v);
+            while (u.at < u.end &&
+                   (listed(all, *u.at) || !(node_get(f->g, *u.at)->flags &
+                                            (NODE_BACKWARD | NODE_UPDATE))))
+                u.at++;
+            if (u.at == u.end) bytes += bytes_of(f, v);
+        }
+    }
+    return bytes;
+}
+
+/* A loss of rows and its gradient, where the gradient needs nothing but rows
+   and no more room than what only the two read: one kernel, in which the rows
+   are still at hand.  (Its other parts, with which the gradient would close
+   cycles, come later.) */
+static void join_losses(Fuse *f) {
+    for (int c = 0; c < f->clusters.len; c++) {
+        const Cluster *x = cluster(f, c);
+        if (x->dead || x->kind != GROUP_ROW || x->part) continue;
+        const Node *r = node_get(f->g, x->nodes.data[0]);
+        const Type *full = value_type(f->g, r->in[0]);
+        const Type *row = value_type(f->g, r->out[0]);
+        NodeId later = NO_NODE;
+        int count = 0;
+        for (Users u = users_of(f, r->in[0]); u.at < u.end; u.at++)
+            if (node_get(f->g, *u.at)->flags & NODE_BACKWARD)
+                later = *u.at, count++;
+        if (count != 1 || kind_of(f->g, later) != KIND_ELEM) continue;
+        NodeId end = gradient_end(f, later, r);
+        ValueId made = node_get(f->g, end)->out[0];
+        NodeList all = {0};
+        if (!stored_anyway(f, made) || !gather_rows(f, end, full, row, &all) ||
+            !listed(&all, x->nodes.data[0]) ||
+            bytes_of(f, made) > bytes_freed(f, &all, full))
+            continue;
+        for (int i = 1; i < all.len; i++) {
+            int to = f->cluster_of[all.data[0].i];
+            int from = f->cluster_of[all.data[i].i];
+            if (to != from && !merge(f, to, from)) break;
+        }
+    }
+}
+
 /* ---- the result ---------------------------------------------------------- */
 
 static void replace(Fuse *f, ValueId from, ValueId to) {
@@ -665,6 +775,7 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
     if (fusing) {
         join_masks(&f);
         grow(&f, GROUP_ANCHOR);
+        join_losses(&f);
         grow(&f, GROUP_ROW);
         grow(&f, GROUP_POINT);
         all_siblings(&f);

@@ -31,6 +31,12 @@ static bool made_inside(const Fuse *f, ValueId v) {
     return x->kind == VK_RESULT && marked(f, x->def);
 }
 
+static bool read_inside(const Fuse *f, ValueId v) {
+    for (Users u = users_of(f, v); u.at < u.end; u.at++)
+        if (marked(f, *u.at)) return true;
+    return false;
+}
+
 /* Distinct operands from outside, and results that leave. */
 static int count_buffers(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
@@ -98,7 +104,8 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
 }
 
 /* A kernel of several phases computes full values anew in each: moves stay
-   outside but those that read a stored value with no stride. */
+   outside but those that read a stored value with no stride, and what is stored
+   with a few zeros behind each row. */
 static bool fits_row(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     NodeId first = fuse_reduce_node(g, nodes);
@@ -115,6 +122,11 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
         }
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
         if (k == KIND_GEN && !leaves(f, n->out[0])) continue;
+        if (node_pads_rows(g, node_get(g, first), n)) {
+            if (!made_inside(f, n->in[0]) || read_inside(f, n->out[0]))
+                return false;
+            continue;
+        }
         const Type *t = value_type(g, n->out[0]);
         bool is_full = shape_equal(t, full);
         if (!is_full && !shape_equal(t, row)) return false;

@@ -40,20 +40,22 @@ typedef struct Plan {
 
 /* ---- in place ------------------------------------------------------------ */
 
-/* Whether group i reads buffer r only element for element at the index of its
-   domain. */
-static bool reads_in_step(const Flow *f, int group, ValueId r,
-                          const Type *domain) {
+/* Whether group i reads buffer r only element for element at the index at which
+   it stores a result of type t. */
+static bool reads_in_step(const Flow *f, int group, ValueId r, const Type *t) {
     const Graph *g = f->g;
-    if (g->groups.data[group].kind != GROUP_POINT) return false;
+    bool rows = g->groups.data[group].kind == GROUP_ROW;
+    if (g->groups.data[group].kind != GROUP_POINT && !rows) return false;
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        if (op_info[n->op].kind == KIND_MOVE) return false;
+        OpKind kind = op_info[n->op].kind;
+        if (kind == KIND_MOVE && !rows) return false;
         for (int k = 0; k < n->nin; k++) {
             if (!is_value(n->in[k]) || !same_value(f->root[n->in[k].i], r))
                 continue;
-            if (!shape_equal(value_type(g, n->in[k]), domain) ||
-                !shape_equal(value_type(g, n->out[0]), domain))
+            if (!shape_equal(value_type(g, n->in[k]), t) ||
+                (!shape_equal(value_type(g, n->out[0]), t) &&
+                 kind != KIND_REDUCE && !node_cuts_rows(g, n)))
                 return false;
         }
     }

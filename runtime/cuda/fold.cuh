@@ -10,10 +10,13 @@
 #ifdef __CUDACC_RTC__
 #define UNROLL _Pragma("unroll")
 #define CHECK_ALIGNED(p, n)
+extern __shared__ __align__(16) unsigned char block_shared[];
+#define BLOCK_SHARED(name) unsigned char *const name = block_shared
 #else /* on the host: what the device would do */
 #define UNROLL
 #define CHECK_ALIGNED(p, n)                                                    \
     if ((uintptr_t)(p) % (n)) __trap()
+#define BLOCK_SHARED(name) SIM_DYNAMIC_SHARED(unsigned char, name)
 #pragma GCC diagnostic ignored "-Wtautological-compare" /* x != x */
 #endif
 

@@ -97,6 +97,33 @@ static const char *const graphs[] = {
         "f32[2,5000]",
         "%y, %s"),
     ROW("%a: f32[70,80]", "%y = reduce_sum %a {axes=[0,1]}", "%y"),
+    /* rows that stay in shared memory: vectors, cut rows stored with zeros
+       behind them, element by element; and one that is too long */
+    ROW("%a: bf16[2,16400], %b: bf16[2,16400]",
+        "%m = reduce_max %a {axes=[1]} %d = sub %a, %m : f32[2,16400] "
+        "%e = add %d, %b : f32[2,16400] %s = reduce_sum %e {axes=[1]} "
+        "%y = sub %e, %s : f32[2,16400]",
+        "%y"),
+    ROW("%a: bf16[70,2,300]",
+        "%m = reduce_max %a {axes=[0,2]} %d = sub %a, %m : f32[70,2,300] "
+        "%y = reduce_sum %d {axes=[0,2]}",
+        "%y, %m"),
+    ROW("%a: bf16[2,16408]",
+        "%c = slice %a {starts=[0,0], sizes=[2,16403], steps=[1,1]} "
+        "%m = reduce_max %c {axes=[1]} %d = sub %c, %m : bf16[2,16403] "
+        "%y = pad %d {pads=[0,0,0,5]}",
+        "%y, %m"),
+    ROW("%a: f32[2,16401]",
+        "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
+        "%y = pad %d {pads=[0,0,0,2]}",
+        "%y"),
+    ROW("%a: f32[1,30000]", "%m = reduce_max %a {axes=[1]} %y = sub %a, %m",
+        "%y"),
+    ROW("%a: bf16[6,40]",
+        "%c = slice %a {starts=[0,0], sizes=[6,33], steps=[1,1]} "
+        "%m = reduce_max %c {axes=[1]} %d = sub %c, %m : bf16[6,33] "
+        "%y = pad %d {pads=[0,0,0,7]}",
+        "%y"),
     /* neighbouring rows */
     ROW("%a: f32[40,35]", "%y = reduce_sum %a {axes=[0]}", "%y"),
     ROW("%a: bf16[600,64]", "%y = reduce_max %a {axes=[0]}", "%y"),
@@ -306,8 +333,9 @@ static void launch(const Subject *s, SimTwin *t, char kind, const Kernel *k,
     char name[40];
     snprintf(name, sizeof name, "%c%d%s", kind, k->index, suffix);
     if (!blocks) return;
-    if (sim()->run(t, name, (unsigned)blocks, (unsigned)cuda_shape(k).threads,
-                   0, p->slot))
+    CudaShape shape = cuda_shape(k);
+    if (sim()->run(t, name, (unsigned)blocks, (unsigned)shape.threads,
+                   shape.shared, p->slot))
         FAIL("%s\n%s", sim()->errors(), s->text);
 }
 
@@ -427,6 +455,13 @@ TEST_CASE(print_cuda, outputs_may_lie_over_inputs) {
     check_in_place(ROW("%a: f32[2,30,40]",
                        "%m = reduce_max %a {axes=[1]} "
                        "%y = sub %a, %m",
+                       "%y"),
+                   0);
+    check_in_place(ROW("%a: bf16[2,16408]",
+                       "%c = slice %a {starts=[0,0], sizes=[2,16403], "
+                       "steps=[1,1]} %m = reduce_max %c {axes=[1]} "
+                       "%d = sub %c, %m : bf16[2,16403] "
+                       "%y = pad %d {pads=[0,0,0,5]}",
                        "%y"),
                    0);
     /* a row's result over a row's input that other threads read */
@@ -594,6 +629,9 @@ TEST_CASE(print_cuda, shapes) {
                 256, 2, 0, "fold_block<256>");
     check_shape(ROW("%a: f32[2,9000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
                 512, 2, 0, "fold_block<512>");
+    check_shape(ROW("%a: bf16[2,40000]",
+                    "%m = reduce_max %a {axes=[1]} %y = sub %a, %m", "%y"),
+                1024, 2, 0, "pack_load<8>(s1 + c)");
     check_shape(ROW("%a: f32[50,40]", "%y = reduce_sum %a {axes=[0]}", "%y"),
                 256, 2, 0, "fold_slices<8>");
 }

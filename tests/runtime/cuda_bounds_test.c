@@ -175,7 +175,8 @@ static void run_kernel(Bounds *x, const Item *t, SimTwin *twin) {
         p.slot[p.count++] = &p.n;
         shape.blocks = (p.n + shape.per_block - 1) / shape.per_block;
     }
-    if (shape.blocks) launch(t, twin, name, shape.blocks, shape.threads, 0, &p);
+    if (shape.blocks)
+        launch(t, twin, name, shape.blocks, shape.threads, shape.shared, &p);
 }
 
 static void run_lib(Bounds *x, const Item *t, SimTwin *twin) {
@@ -193,8 +194,7 @@ static void run_lib(Bounds *x, const Item *t, SimTwin *twin) {
     for (int i = 0; i < 2; i++) {
         snprintf(name, sizeof name, i ? "l%d_2" : "l%d", t->lib);
         if (l[i]->threads)
-            launch(t, twin, name, l[i]->blocks, l[i]->threads, l[i]->shared,
-                   &p);
+            launch(t, twin, name, l[i]->blocks, l[i]->threads, 0, &p);
     }
     if (scratch)
         CHECK_MSG(guard_intact(scratch, t->launch.scratch),
