@@ -46,12 +46,13 @@ static int split_axis(const Type *from, const Type *to) {
     return a;
 }
 
-/* reshape(slice(x)) = slice(reshape(x)) where the reshape only splits an axis
-   at whole multiples: heads cut out of one projection then move together with
-   the transpose that follows. */
+/* reshape(slice(x)) = slice(reshape(x)), with a cast behind the slice or not,
+   where the reshape only splits an axis at whole multiples: heads cut out of
+   one projection then move together with the transpose that follows. */
 static bool reshape_of_slice(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
-    const Node *sl = def_of(g, n->in[0], OP_SLICE);
+    const Node *cast = def_of(g, n->in[0], OP_CAST);
+    const Node *sl = def_of(g, cast ? cast->in[0] : n->in[0], OP_SLICE);
     if (!sl) return false;
     const int64_t *starts, *steps;
     int rank = attr_ints(sl, AK_starts, &starts);
@@ -73,7 +74,8 @@ static bool reshape_of_slice(Rewriter *rw, const Node *n, ValueId *out) {
     Attr attrs[] = {attr_v(AK_sizes, to.dim, rank + 1),
                     attr_v(AK_starts, at, rank + 1),
                     attr_v(AK_steps, one, rank + 1)};
-    out[0] = build(&rw->b, OP_SLICE, &x, 1, attrs, 3, to.dtype, NULL);
+    x = build(&rw->b, OP_SLICE, &x, 1, attrs, 3, whole.dtype, NULL);
+    out[0] = cast ? b1(&rw->b, OP_CAST, x, to.dtype) : x;
     return true;
 }
 

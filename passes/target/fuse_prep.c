@@ -111,6 +111,19 @@ static bool follows_work(Prep *p, const Node *n) {
     return false;
 }
 
+/* A mask made of indices that the reader broadcasts: made once, it is small. */
+static bool is_mask_for(const Graph *g, const Node *n, const Node *reader) {
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = value_get(g, n->in[i]);
+        if (v->kind == VK_RESULT &&
+            op_info[node_get(g, v->def)->op].kind != KIND_GEN)
+            return false;
+    }
+    return op_info[n->op].kind == KIND_ELEM && reader->nout > 0 &&
+           type_count(value_type(g, n->out[0])) <
+               type_count(value_type(g, reader->out[0]));
+}
+
 static bool copied_to_users(Prep *p, const Node *n) {
     OpKind k = op_info[n->op].kind;
     if (k == KIND_GEN) return true;
@@ -141,7 +154,9 @@ static void give_copies(Prep *p, NodeId user) {
         if (!is_value(v) || value_get(g, v)->kind != VK_RESULT) continue;
         if (use_of(p, v)->count < 2) continue;
         NodeId def = value_get(g, v)->def;
-        if (!copied_to_users(p, node_get(g, def))) continue;
+        if (!copied_to_users(p, node_get(g, def)) ||
+            is_mask_for(g, node_get(g, def), node_get(g, user)))
+            continue;
         NodeId twin = copy_node(g, def, node_get(g, user)->flags);
         ValueId w = node_get(g, twin)->out[0];
         use_of(p, v)->count--;
