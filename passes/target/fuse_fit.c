@@ -206,6 +206,10 @@ static bool fits_anchor(Fuse *f, const NodeList *nodes) {
 }
 
 bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes, int a, int b) {
+    const Node *last = node_get(f->g, nodes->data[nodes->len - 1]);
+    bool number = kind == GROUP_POINT && last->nout > 0 &&
+                  value_type(f->g, last->out[0])->rank == 0;
+    int most = number ? f->target->max_numbers : f->target->max_buffers;
     mark(f, a, b);
     switch (kind) {
     case GROUP_POINT:
@@ -219,5 +223,5 @@ bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes, int a, int b) {
         break;
     case GROUP_LIB: return nodes->len == 1;
     }
-    return nodes->len == 1 || count_buffers(f, nodes) <= f->target->max_buffers;
+    return nodes->len == 1 || count_buffers(f, nodes) <= most;
 }

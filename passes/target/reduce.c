@@ -127,6 +127,30 @@ static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
     return b2(b, OP_DIV, sum, count, dtype);
 }
 
+/* All of x to one number, where launches are shared: as many rows whatever its
+   shape, so that the second stages of all such sums are alike.  What is made
+   element by element is folded where it is made.                             */
+static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
+    Graph *g = e->b->g;
+    Type t = *value_type(g, n->in[0]), to = *value_type(g, n->out[0]);
+    const Value *x = value_get(g, view_root(g, n->in[0]));
+    int64_t rows = 1, count = type_count(&t);
+    while (2 * rows <= e->target->rows_enough) rows *= 2;
+    if (!e->target->shares_launches || type_count(&to) != 1 ||
+        n->op == OP_REDUCE_MEAN || count % rows ||
+        count / rows < e->target->least_share ||
+        (x->kind == VK_RESULT &&
+         op_info[node_get(g, x->def)->op].kind == KIND_ELEM))
+        return false;
+    const int64_t dim[] = {rows, count / rows}, axes[] = {0, 1};
+    ValueId part = b_reshape(e->b, n->in[0], 2, dim);
+    part = b_reduce(e->b, n->op, part, axes + 1, 1, true,
+                    partial_dtype(e, to.dtype));
+    part = in_best_stages(e, combining(n->op), part, axes, 1, to.dtype);
+    with[0] = b_reshape(e->b, part, to.rank, to.dim);
+    return true;
+}
+
 static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Graph *g = rw->g;
     Node n = *node_get(g, id); /* building moves the pool */
@@ -137,6 +161,10 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     ASSERT(attr_int(&n, AK_keepdims, 1));
     bool wide = value_dtype(g, n.in[0]) == DT_F64;
     Stages e = {&rw->b, target_of(g), wide ? DT_F64 : DT_F32};
+    if (in_equal_stages(&e, &n, with)) {
+        rewrite_take_name(g, n.out[0], with[0]);
+        return true;
+    }
     const Type *t = value_type(g, n.in[0]);
     if (long_axes(t, axes, na, kept) == na &&
         (na == 0 || in_one_stage(&e, work_of(&e, t, axes, na))))

@@ -15,6 +15,7 @@
 const TargetInfo target_info[NUM_TARGETS] = {
     [TARGET_CPU] = {.attend_keys = 96, /* 64, of 64 features: 13 % slower   */
                     .max_buffers = 24,
+                    .max_numbers = 24,
                     .max_nodes = 96,
                     .max_moved = 3,
                     .max_copies = 8,
@@ -32,6 +33,8 @@ const TargetInfo target_info[NUM_TARGETS] = {
          /* 16 bytes in flight of each: 96 of the 128 registers that threads
             of two blocks of 256 on an SM have                               */
          .max_buffers = 24,
+         /* of the 512 pointers that a launch may have                       */
+         .max_numbers = 256,
          /* 8 elements of a thread, 16 bytes of code each: 12 KB of 32 KB     */
          .max_nodes = 96,
          /* of the 80 operations, at a few for each node                     */

@@ -24,6 +24,7 @@ typedef struct TargetInfo {
     bool shares_launches; /* groups of equal work may run in one launch      */
     /* one kernel */
     int max_buffers; /* operands and results                                 */
+    int max_numbers; /* the same, where each result is one number            */
     int max_nodes;
     /* arithmetic against memory */
     int max_moved;      /* nodes worth computing at a moved index            */
