@@ -4,8 +4,8 @@
    and what follows, so the product itself is fp32.  Its relu is left alone:
    what it makes of NaN is not documented, and a NaN may not go unseen.
 
-   Products that cuBLASLt cannot do, and convolutions, are kernels of our own,
-   which take any epilogue.                                                  */
+   Products that cuBLASLt cannot do, and convolutions with windows, are kernels
+   of our own, which take any epilogue. */
 #include "passes/target/target.h"
 
 static bool mixes_with(DType in, DType out) {
@@ -57,16 +57,28 @@ static bool is_library_epilogue(const Graph *g, const Node *product,
            !value_is_immediate(g, other);
 }
 
+/* Windows are single places, of which all are read: a product for each image.
+ */
+static bool is_point_conv(const Graph *g, const Node *n) {
+    const Type *x = value_type(g, n->in[0]), *w = value_type(g, n->in[1]);
+    const Type *y = value_type(g, n->out[0]);
+    bool points = n->op == OP_CONV && w->dim[1] == x->dim[1];
+    for (int d = 2; d < x->rank && points; d++)
+        points = w->dim[d] == 1 && x->dim[d] == y->dim[d];
+    return points;
+}
+
 bool target_epilogue_cuda(const Graph *g, NodeId anchor, const NodeId *nodes,
                           int n, bool stored) {
     const Node *product = node_get(g, anchor);
     DType in = value_dtype(g, product->in[0]);
-    bool library = product->op == OP_MATMUL &&
-                   in == value_dtype(g, product->in[1]) &&
-                   mixes_with(in, value_dtype(g, product->out[0])) &&
-                   batch_dims(g, product) <= 1;
+    bool points = is_point_conv(g, product);
+    bool library =
+        in == value_dtype(g, product->in[1]) &&
+        mixes_with(in, value_dtype(g, product->out[0])) &&
+        (points || (product->op == OP_MATMUL && batch_dims(g, product) <= 1));
     if (!library) return true;
-    if (n != 2 || stored) return false;
+    if (points || n != 2 || stored) return false;
     NodeId other = nodes[nodes[0].i == anchor.i];
     return is_library_epilogue(g, product, node_get(g, other));
 }
