@@ -1,11 +1,14 @@
 """PyTorch on a GPU beside ampc: milliseconds of one training step.
 
-usage: bench_torch_gpu.py BATCH [STEPS]     (script/gpu-check calls it)
+usage: bench_torch_gpu.py small BATCH [STEPS]     (script/gpu-check calls it)
+       bench_torch_gpu.py models NAME...
 
-The networks are those of make_models.py; AdamW, cross-entropy, autocast, a
-GradScaler in fp16, no TF32 in fp32; every step copies its batch from pinned
-memory.  Eager, and torch.compile with CUDA graphs.  One line of JSON each: the
-median of five rounds without a host read in between.
+small: the networks of make_models.py; AdamW, cross-entropy, autocast, a
+GradScaler in fp16, no TF32 in fp32.  models: those of real.py in bf16, images
+channels_last; eager ones first, so that a run that is cut off has them all.
+Every step copies its batch from pinned memory.  Eager, and torch.compile with
+CUDA graphs.  One line of JSON each: the median of five rounds without a host read
+in between.
 """
 import json
 import statistics
@@ -16,10 +19,14 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import real
 from bench import cnn
 
 ROUNDS = 5
 WARM_STEPS = 20
+MODEL_STEPS = 5
+MODELS = {"gpt2": "gpt2", "gpt2_4_layers": "small_gpt2", "resnet50": "resnet50",
+          "vit": "vit", "bert": "bert", "unet": "unet"}  # in real.py
 
 
 def mlp():
@@ -27,18 +34,25 @@ def mlp():
                          nn.ReLU(), nn.Linear(32, 10))
 
 
-def step_of(net, precision):
+def loss_of(y, t):
+    if y.dim() == 3:  # classes are last
+        y, t = y.flatten(0, 1), t.flatten()
+    return F.cross_entropy(y, t)
+
+
+def step_of(net, precision, sgd=False):
     """A function that trains one step on a batch in host memory."""
     low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16")
-    opt = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=True) \
+        if sgd else torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
 
     def step(x, t):
         x, t = x.cuda(non_blocking=True), t.cuda(non_blocking=True)
         opt.zero_grad()
         with torch.autocast("cuda", low or torch.bfloat16,
                             enabled=low is not None):
-            loss = F.cross_entropy(net(x), t)
+            loss = loss_of(net(x), t)
         scaler.scale(loss).backward()
         scaler.step(opt)
         scaler.update()
@@ -46,8 +60,8 @@ def step_of(net, precision):
     return step
 
 
-def milliseconds(step, x, t, steps):
-    for _ in range(WARM_STEPS):
+def milliseconds(step, x, t, steps, warm):
+    for _ in range(warm):
         step(x, t)
     rounds = []
     for _ in range(ROUNDS):
@@ -60,8 +74,7 @@ def milliseconds(step, x, t, steps):
     return statistics.median(rounds)
 
 
-def measure(kind, precision, mode, batch, steps):
-    torch.manual_seed(0)
+def small(kind, precision, mode, batch, steps):
     net = (cnn if kind == "cnn" else mlp)().cuda().train()
     if kind == "cnn":
         net = net.to(memory_format=torch.channels_last)
@@ -70,32 +83,57 @@ def measure(kind, precision, mode, batch, steps):
     shape = (batch, 1, 28, 28) if kind == "cnn" else (batch, 784)
     x = torch.rand(shape).pin_memory()
     t = torch.randint(0, 10, (batch,)).pin_memory()
-    return milliseconds(step_of(net, precision), x, t, steps)
+    return milliseconds(step_of(net, precision), x, t, steps, WARM_STEPS)
 
 
-def line(kind, precision, mode, batch, steps):
-    out = {"check": "torch", "ok": True, "module": kind + "." + precision,
-           "mode": mode, "batch": batch, "torch": torch.__version__}
+def model(name, mode):
+    _, make, batch, optimizer = real.MODELS[MODELS[name]]
+    x, t = (v.pin_memory() for v in batch())
+    net = make().cuda().train()
+    if x.dim() == 4:
+        net = net.to(memory_format=torch.channels_last)
+        x = x.to(memory_format=torch.channels_last).pin_memory()
+    if mode == "compile":
+        net = torch.compile(net, mode="reduce-overhead")
+    step = step_of(net, "bf16", optimizer.startswith("sgd"))
+    return milliseconds(step, x, t, MODEL_STEPS, 2 * MODEL_STEPS), len(x)
+
+
+def line(name, mode, measure):
+    """measure: milliseconds and the batch."""
+    out = {"check": "torch", "ok": True, "module": name, "mode": mode,
+           "torch": torch.__version__}
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
     try:
-        out["ms"] = round(measure(kind, precision, mode, batch, steps), 4)
-    except Exception as e:  # no compiler for Triton, for one
+        ms, out["batch"] = measure()
+        out["ms"] = round(ms, 4)
+        out["mib"] = torch.cuda.max_memory_reserved() >> 20
+    except Exception as e:  # no compiler for Triton, no room
         out["ok"] = mode == "compile"
-        out["text"] = str(e).replace('"', "'").splitlines()[0][:200]
-    return out
+        out["text"] = (str(e) or repr(e)).replace('"', "'").splitlines()[0][:200]
+    print(json.dumps(out, separators=(",", ":")), flush=True)
 
 
 def main():
-    batch = int(sys.argv[1])
-    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 200
+    what, arguments = sys.argv[1], sys.argv[2:]
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
+    if what == "models":
+        for mode in ("eager", "compile"):
+            for name in arguments:
+                line(name + ".bf16", mode, lambda: model(name, mode))
+        return
+    batch = int(arguments[0])
+    steps = int(arguments[1]) if len(arguments) > 1 else 200
     for kind in ("cnn", "mlp"):
         for precision in ("fp32", "bf16", "fp16"):
             for mode in ("eager", "compile"):
-                torch.compiler.reset()
-                print(json.dumps(line(kind, precision, mode, batch, steps),
-                                 separators=(",", ":")), flush=True)
+                line(kind + "." + precision, mode, lambda: (
+                    small(kind, precision, mode, batch, steps), batch))
 
 
 if __name__ == "__main__":

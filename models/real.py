@@ -17,7 +17,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from bench import Layer, conv_norm
-from zoo import Loss
 
 
 def init_small(model):
@@ -156,6 +155,7 @@ MODELS = {
 def export(name, path):
     """By PyTorch's default exporter, without what cannot be undone."""
     from torch.onnx import export as to_onnx
+    from zoo import Loss
     torch.manual_seed(0)
     _, make, batch, _ = MODELS[name]
     with warnings.catch_warnings(), open(os.devnull, "w") as null:

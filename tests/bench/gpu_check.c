@@ -7,7 +7,9 @@
      gpu_check twice MODULE FEED STEPS       equal bits
      gpu_check leaks MODULE FEED STEPS       device memory and the process's
      gpu_check run MODULE FEED STEPS         nothing compared (for sanitizers)
-     gpu_check time MODULE STEPS             milliseconds of a training step
+     gpu_check time MODULE STEPS BOUNDS      milliseconds of a training step;
+                                             BOUNDS: "tokens=50257,.." of
+                                             integers (others: 10), or ""
      gpu_check gemm SIZE                     what cuBLASLt supports
 
    Prints a line of JSON per result.  AMPC_CHECK_DEVICE (default cuda:0) names
@@ -222,9 +224,9 @@ static int print_time(Subject *s, ampc_session *session, int steps) {
     qsort(ms, ROUNDS, sizeof *ms, by_value);
     s->api->describe(s->api->module, &info);
     printf("{\"check\":\"time\",\"ok\":true,\"module\":\"%s\",\"batch\":%lld,"
-           "\"steps\":%d,\"ms\":%.4f,\"best\":%.4f}\n",
+           "\"steps\":%d,\"ms\":%.4f,\"best\":%.4f,\"mib\":%zu}\n",
            name ? name + 1 : s->module, (long long)info.batch, steps,
-           ms[ROUNDS / 2], ms[0]);
+           ms[ROUNDS / 2], ms[0], device_memory(NULL) >> 20);
     return 0;
 }
 
@@ -232,7 +234,7 @@ static int check_time(int argc, char **argv) {
     Subject s;
     (void)argc;
     if (!subject_open(&s, argv, NULL)) return 1;
-    DcRandom *random = dc_random_new(s.api, "train", 10, 1);
+    DcRandom *random = dc_random_bounded(s.api, "train", 10, argv[4], 1);
     s.t.feed = fixed_feed;
     s.t.feed_ctx = random;
     ampc_session *session = random ? session_new(&s) : NULL;
@@ -270,7 +272,7 @@ static const struct {
 } commands[] = {{"device", 2, print_device}, {"ops", 4, check_ops},
                 {"train", 7, check_train},   {"graph", 5, check_bits},
                 {"twice", 5, check_bits},    {"leaks", 5, check_leaks},
-                {"run", 5, check_run},       {"time", 4, check_time},
+                {"run", 5, check_run},       {"time", 5, check_time},
                 {"gemm", 3, check_gemm}};
 
 static int ordinal(void) {

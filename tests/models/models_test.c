@@ -24,6 +24,7 @@ static const Case cases[] = {
     {"mlp.amp", FAST "--dim B=4 --dim H=16", 10, 12, 0.5},
     {"cnn.amp", FAST "--dim B=4 --dim W=2", 10, 12, 0.5},
     {"resnet18.amp", FAST "--dim B=4 --dim W=4", 10, 8, 0.5},
+    {"resnet50.amp", FAST "--dim B=2 --dim SIZE=32 --dim W=2", 10, 8, 0.7},
     {"gpt.amp",
      FAST "--dim B=2 --dim T=8 --dim VOCAB=20 --dim D=16 --dim HEADS=2 "
           "--dim L=2",

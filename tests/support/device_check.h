@@ -74,6 +74,10 @@ bool dc_leaks(const ampc_api *api, const char *device, const DcTraining *t,
 typedef struct DcRandom DcRandom;
 DcRandom *dc_random_new(const ampc_api *api, const char *program,
                         int64_t int_below, uint64_t seed);
+/* bounds: "INPUT=N,..", which go before int_below; it is kept. */
+DcRandom *dc_random_bounded(const ampc_api *api, const char *program,
+                            int64_t int_below, const char *bounds,
+                            uint64_t seed);
 const ampc_input *dc_random_feed(void *random, int step, size_t *nin);
 void dc_random_free(DcRandom *f);
 

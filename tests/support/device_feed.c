@@ -39,6 +39,7 @@ static void inputs_free(Inputs *f) {
 struct DcRandom {
     Inputs inputs;
     int64_t int_below;
+    const char *bounds;
     uint64_t seed;
 };
 
@@ -47,12 +48,21 @@ static uint64_t next(uint64_t *s) {
     return *s >> 33;
 }
 
-static void put_random(const DcRandom *f, int32_t dtype, char *p, size_t i,
+static int64_t bound_of(const DcRandom *f, const char *name) {
+    size_t n = strlen(name);
+    for (const char *p = f->bounds; p && *p; p += *p == ',') {
+        if (!strncmp(p, name, n) && p[n] == '=') return atoll(p + n + 1);
+        p += strcspn(p, ",");
+    }
+    return f->int_below;
+}
+
+static void put_random(int64_t int_below, int32_t dtype, char *p, size_t i,
                        uint64_t *seed) {
     uint64_t v = next(seed);
     double d = (double)v / 1073741824.0 - 1;
     float x = (float)d;
-    int64_t n = (int64_t)(v % (uint64_t)f->int_below);
+    int64_t n = (int64_t)(v % (uint64_t)int_below);
     int32_t n32 = (int32_t)n;
     uint32_t bits;
     memcpy(&bits, &x, 4);
@@ -79,8 +89,9 @@ const ampc_input *dc_random_feed(void *random, int step, size_t *nin) {
     *nin = f->inputs.n;
     for (size_t i = 0; i < *nin; i++) {
         const ampc_input *in = &f->inputs.in[i];
+        int64_t below = bound_of(f, in->name);
         for (size_t k = 0; k < in->bytes / element_size(in->dtype); k++)
-            put_random(f, in->dtype, (char *)(uintptr_t)in->data, k, &seed);
+            put_random(below, in->dtype, (char *)(uintptr_t)in->data, k, &seed);
     }
     return f->inputs.in;
 }
@@ -101,9 +112,16 @@ static bool random_inputs(DcRandom *f, const ampc_api *api,
 
 DcRandom *dc_random_new(const ampc_api *api, const char *program,
                         int64_t int_below, uint64_t seed) {
+    return dc_random_bounded(api, program, int_below, NULL, seed);
+}
+
+DcRandom *dc_random_bounded(const ampc_api *api, const char *program,
+                            int64_t int_below, const char *bounds,
+                            uint64_t seed) {
     DcRandom *f = calloc(1, sizeof *f);
     if (!f) return NULL;
     f->int_below = int_below;
+    f->bounds = bounds;
     f->seed = seed;
     if (random_inputs(f, api, program)) return f;
     dc_random_free(f);

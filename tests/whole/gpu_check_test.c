@@ -90,7 +90,7 @@ TEST_CASE(gpu_check, checks_a_module) {
                  c.path, feed, checks[i][1]);
         check_run(0, env, arguments, "\"ok\":true");
     }
-    snprintf(arguments, sizeof arguments, "time '%s' 2", c.path);
+    snprintf(arguments, sizeof arguments, "time '%s' 2 target=3", c.path);
     check_run(0, env, arguments, "\"batch\":8,\"steps\":2,\"ms\":");
     snprintf(arguments, sizeof arguments, "run '%s' none 2", c.path);
     check_run(1, env, arguments, "cannot be read");
