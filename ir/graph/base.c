@@ -374,6 +374,13 @@ void sb_put_quoted(StrBuf *sb, const char *s) {
     sb_puts(sb, "\"");
 }
 
+/* text = v in that many digits; whether reading it gives v */
+static bool read_back(char text[40], int digits, double v, bool as_f32) {
+    snprintf(text, 40, "%.*g", digits, v);
+    double back = strtod(text, NULL);
+    return back == v || (as_f32 && (float)back == (float)v);
+}
+
 void sb_put_double(StrBuf *sb, double v, bool as_f32) {
     char text[40];
     if (isnan(v)) {
@@ -384,12 +391,13 @@ void sb_put_double(StrBuf *sb, double v, bool as_f32) {
         sb_puts(sb, v < 0 ? "-inf" : "inf");
         return;
     }
+    /* few numbers need between 1 and `usual` digits */
     bool whole = fabs(v) < 1e9 && v == floor(v); /* 10, not 1e+01 */
-    for (int digits = whole ? 9 : 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, v);
-        double back = strtod(text, NULL);
-        if (back == v || (as_f32 && (float)back == (float)v)) break;
-    }
+    int usual = as_f32 ? 6 : 15;
+    bool short_text = read_back(text, whole ? 9 : usual, v, as_f32);
+    for (int digits = short_text ? 1 : usual + 1; !whole && digits <= 17;
+         digits++)
+        if (read_back(text, digits, v, as_f32)) break;
     sb_puts(sb, text);
 }
 
