@@ -82,7 +82,7 @@ bool pipeline_defect(const PassRow *rows, int n, StrBuf *why);
 
 /* The rows that the module has not seen yet, as far as stage `last`.  Verifies
    after each; writes dumps into opt->dump_ir when set; keeps the text after
-   each in m->texts when `keep`.                                             */
+   the last of each name in m->texts when `keep`. */
 Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
                     bool keep);
 /* The same as far as it is common to all targets. */

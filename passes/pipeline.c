@@ -195,13 +195,16 @@ static Status write_dump(const Runner *r, const char *name, const StrBuf *text,
 }
 
 /* The module's text after a pass (before the first: NULL), to the dump
-   directory and m->texts. */
+   directory and, after its last run, m->texts. */
 static Status record(Runner *r, double ms) {
     const char *name = r->pass ? r->pass->name : "import";
+    bool keep = r->keep;
+    for (const PassRow *p = r->pass; p && ++p < pipeline + pipeline_length;)
+        keep &= r->named || strcmp(p->name, name) != 0;
     Module *m = r->m;
     Status s = OK;
     StrBuf text = {0};
-    if (!r->opt->dump_ir && !r->opt->time_passes && !r->keep) return OK;
+    if (!r->opt->dump_ir && !r->opt->time_passes && !keep) return OK;
     print_module(m, &text);
     uint64_t hash = hash_bytes(0, text.data, text.len);
     bool unchanged = r->pass && hash == r->hash;
@@ -217,7 +220,7 @@ static Status record(Runner *r, double ms) {
                 m->passes, name, ms, nodes, values,
                 unchanged ? " (unchanged)" : "");
     }
-    if (r->keep) {
+    if (keep) {
         char *copy = arena_dup(m->arena, text.data, text.len + 1);
         StageText t = {intern(name), copy, text.len};
         vec_push(m->arena, &m->texts, t);

@@ -184,12 +184,8 @@ static void put_sections(EmitSo *e, SectionWriter *w) {
                          e->in->model_data, e->in->model_size);
     for (int i = 0; i < e->m->texts.len; i++) {
         const StageText *t = &e->m->texts.data[i];
-        bool last = true; /* of a pass that ran several times */
-        for (int j = i + 1; j < e->m->texts.len; j++)
-            last &= e->m->texts.data[j].pass != t->pass;
-        if (last)
-            section_add_zlib(w, arena_printf(e->a, "ir:%.27s", t->pass),
-                             t->text, t->size);
+        section_add_zlib(w, arena_printf(e->a, "ir:%.27s", t->pass), t->text,
+                         t->size);
     }
     for (int i = 0; i < e->in->nsection; i++) {
         const EmitSection *s = &e->in->sections[i];

@@ -135,7 +135,7 @@ static ReportFn *report_named(const char *name) {
 }
 
 static Status print_stage(Session *s, const Module *m, const char *stage) {
-    for (int i = m->texts.len - 1; i >= 0; i--) { /* the last run of a pass */
+    for (int i = m->texts.len - 1; i >= 0; i--) {
         const StageText *t = &m->texts.data[i];
         if (strcmp(t->pass, stage)) continue;
         put(t->text, t->size);
