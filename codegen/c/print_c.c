@@ -12,8 +12,14 @@
                   accumulator for each; long sums are cut in runs, each summed
                   on its own, for accuracy.
      epilogue     the rows and columns of a tile.
-   Flags this text is meant for: KERNEL_CFLAGS in codegen.h.                 */
+   Kernels whose texts differ in sizes only (sb_put_size: nothing that decides
+   how a loop is vectorised or unrolled) are compiled once, as a function of
+   those. Flags this text is meant for: KERNEL_CFLAGS in codegen.h. */
 #include "codegen/kernel/print.h"
+
+#include <string.h>
+
+enum { LEAST_LENGTH = 32 };
 
 static int64_t extent(const KPrint *p, int d) { return p->k->dim[d].extent; }
 
@@ -23,23 +29,35 @@ static bool keeps(const KPrint *p, int id, KKeep keep) {
 
 static bool is_rows(const KPrint *p) { return p->k->form == KF_ROWS; }
 
+static const char *size_text(KPrint *p, int64_t n) {
+    StrBuf sb = {0};
+    sb_put_size(&sb, p->k, 'i', n);
+    const char *text = arena_printf(p->arena, "%s", sb.data);
+    sb_free(&sb);
+    return text;
+}
+
+/* A number of neighbours: short loops stay as they are. */
+static const char *length_text(KPrint *p, int64_t n) {
+    return n < LEAST_LENGTH ? arena_printf(p->arena, I64, n) : size_text(p, n);
+}
+
 static const char *compute_c(const KPrint *p, int id) {
     return ktype_c[kinst_at(p->k, id)->compute];
 }
 
 /* n, of a piece of at most `step` from c0 on. */
 static void put_length(KPrint *p, int64_t e, int64_t step) {
-    kp_line(
-        p, "const int64_t n = " I64 " - c0 < " I64 " ? " I64 " - c0 : " I64 ";",
-        e, step, e, step);
+    const char *end = size_text(p, e);
+    kp_line(p, "const int64_t n = %s - c0 < " I64 " ? %s - c0 : " I64 ";", end,
+            step, end, step);
 }
 
 /* c1 or p1, its end. */
 static void put_end(KPrint *p, char c, int64_t e, int64_t step) {
-    kp_line(p,
-            "const int64_t %c1 = %c0 + " I64 " < " I64 " ? %c0 + " I64 " : " I64
-            ";",
-            c, c, step, e, c, step, e);
+    const char *end = size_text(p, e);
+    kp_line(p, "const int64_t %c1 = %c0 + " I64 " < %s ? %c0 + " I64 " : %s;",
+            c, c, step, end, c, step, end);
 }
 
 /* ---- values that are kept ------------------------------------------------ */
@@ -50,7 +68,7 @@ static void put_kept(KPrint *p, int id, bool load) {
     StrBuf at = {0};
     for (int j = p->ncol - 1; j >= 0; j--) {
         if (j < p->ncol - 1) sb_puts(&at, " + ");
-        if (stride != 1) sb_printf(&at, I64 " * ", stride);
+        if (stride != 1) sb_printf(&at, "%s * ", size_text(p, stride));
         sb_printf(&at, "i%d", p->cols[j]);
         stride *= extent(p, p->cols[j]);
     }
@@ -155,7 +173,7 @@ static void enter_loop(const Nest *n, int over) {
         kp_enter(p, "for (int64_t r = 0; r < rows; r++, acc += ld)");
         kp_text(p, "const int64_t u = ");
         if (p->k->tile_rows)
-            sb_printf(p->sb, "batch * " I64 " + ", p->k->tile_rows);
+            sb_printf(p->sb, "batch * %s + ", size_text(p, p->k->tile_rows));
         sb_puts(p->sb, "row + r;\n");
         kp_line(p, "(void)u;");
         kp_dims(p, "u", p->rows, p->nrow, NULL);
@@ -164,7 +182,8 @@ static void enter_loop(const Nest *n, int over) {
         kp_enter(p, "for (int64_t c = col; c < col + cols; c++)");
         kp_dims(p, "c", p->cols, p->ncol, NULL);
     } else {
-        const char *all = arena_printf(p->arena, I64, extent(p, over));
+        const char *all = over == p->k->vec ? length_text(p, extent(p, over))
+                                            : size_text(p, extent(p, over));
         bool piece = over == n->cut;
         kp_enter(p, "for (int64_t i%d = %s; i%d < %s; i%d++)", over,
                  piece ? n->from : "0", over, piece ? n->to : all, over);
@@ -312,7 +331,7 @@ static void put_vector(Nest *n, const KLoop *l) {
         bool all = l->over != n->cut;
         put_range(n, l, beside || all ? "0" : n->from,
                   beside ? "n"
-                  : all  ? arena_printf(p->arena, I64, l->extent)
+                  : all  ? length_text(p, l->extent)
                          : n->to);
         return;
     }
@@ -332,22 +351,22 @@ static void put_pieces(Nest *n, const KLoop *l) {
     int64_t e = l->extent, step = l->step;
     bool computes = n->s->roots.len > n->s->nfold;
     if (e > step) {
-        kp_enter(p, "for (int64_t c0 = 0; c0 < " I64 "; c0 += " I64 ")", e,
-                 step);
+        kp_enter(p, "for (int64_t c0 = 0; c0 < %s; c0 += " I64 ")",
+                 size_text(p, e), step);
         put_length(p, e, step);
     } else {
         kp_line(p, "{");
         p->depth++;
-        kp_line(p, "const int64_t c0 = 0, n = " I64 ";", e);
+        kp_line(p, "const int64_t c0 = 0, n = %s;", length_text(p, e));
     }
     for (int j = 0; j < n->s->nfold; j++) {
         int id = n->s->roots.data[j];
         computes |= !keeps(p, id, KEEP_BUFFER);
         if (folds_array(p, id))
             kp_line(p, "%s t%d[" I64 "];", compute_c(p, id), id,
-                    e == 0     ? 1
-                    : e < step ? e
-                               : step);
+                    e == 0             ? 1
+                    : e < LEAST_LENGTH ? e
+                                       : step);
     }
     if (computes) kp_nest(n);
     for (int j = 0; j < n->s->nfold; j++) put_fold_call(p, n->s->roots.data[j]);
@@ -358,7 +377,8 @@ static void put_pieces(Nest *n, const KLoop *l) {
 static void put_runs(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     int64_t e = l->extent, step = l->step;
-    kp_enter(p, "for (int64_t p0 = 0; p0 < " I64 "; p0 += " I64 ")", e, step);
+    kp_enter(p, "for (int64_t p0 = 0; p0 < %s; p0 += " I64 ")", size_text(p, e),
+             step);
     put_end(p, 'p', e, step);
     for (int j = 0; j < n->s->nfold; j++) {
         int id = n->s->roots.data[j];
@@ -445,10 +465,8 @@ static void put_unit(KPrint *p) {
         else if (p->nrow == 0)
             kp_line(p, "const int64_t row = 0, c0 = u * " I64 ";", step);
         else
-            kp_line(p,
-                    "const int64_t row = u / " I64 ", c0 = u %% " I64 " * " I64
-                    ";",
-                    nb, nb, step);
+            kp_line(p, "const int64_t row = u / %s, c0 = u %% %s * " I64 ";",
+                    size_text(p, nb), size_text(p, nb), step);
         kp_line(p, "(void)row;");
         if (!is_rows(p))
             put_end(p, 'c', e, step);
@@ -458,6 +476,14 @@ static void put_unit(KPrint *p) {
             put_length(p, e, step);
     }
     kp_dims(p, l ? "row" : "u", p->rows, p->nrow, NULL);
+}
+
+/* Elements that are reserved for a row that is kept: kernels whose rows differ
+   a little have one text. */
+static int64_t place_of_row(const KPrint *p) {
+    int64_t n = 1;
+    while (n < p->ncols) n *= 2;
+    return n;
 }
 
 /* Accumulators; arrays s<id> of what is kept for the row and r<id> for the
@@ -475,7 +501,7 @@ static void put_declarations(KPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++)
         if (keeps(p, id, KEEP_ROW))
             kp_line(p, "%s s%d[" I64 "];", ktype_c[kinst_at(p->k, id)->type],
-                    id, p->ncols);
+                    id, place_of_row(p));
 }
 
 static void put_body(KPrint *p) {
@@ -508,41 +534,199 @@ static void put_body(KPrint *p) {
 
 /* ---- functions ----------------------------------------------------------- */
 
-static void print_kernel(const Kernel *k, StrBuf *sb, const char *prefix) {
-    KPrint p = kp_begin(k, sb);
+/* The text behind the function's head. */
+static void print_body(const Kernel *k, StrBuf *sb) {
+    Kernel marked = *k;
+    marked.marks = true;
+    KPrint p = kp_begin(&marked, sb);
     p.wide = true;
     p.acc = p.ncol == 1 ? arena_printf(p.arena, "acc[i%d - col]", k->vec)
                         : "acc[c - col]";
     p.depth = 1;
-    sb_put_kernel_comment(sb, k);
-    if (k->form == KF_EPILOGUE)
-        sb_printf(sb,
-                  "void %se%d(void *const *buf, const float *acc, int64_t ld,\n"
-                  "    int64_t batch, int64_t row, int64_t col, int64_t rows,\n"
-                  "    int64_t cols)\n{\n"
-                  "    (void)batch, (void)row;\n",
-                  prefix, k->index);
-    else
-        sb_printf(sb,
-                  "void %sk%d(void *const *buf, const int64_t *par, int64_t "
-                  "lo,\n    int64_t hi)\n{\n",
-                  prefix, k->index);
+    kp_line(&p,
+            k->form == KF_EPILOGUE ? "(void)batch, (void)row;" : "(void)par;");
     for (int b = 0; b < k->bufs.len; b++)
         kp_line(&p, "%s%s *const b%d = buf[%d];",
                 k->bufs.data[b].written ? "" : "const ",
                 dtype_info[k->bufs.data[b].dtype].c, b, b);
     if (k->bufs.len == 0) kp_line(&p, "(void)buf;");
-    if (k->form != KF_FLAT && k->form != KF_EPILOGUE) kp_line(&p, "(void)par;");
     put_body(&p);
     sb_puts(sb, "}\n\n");
     kp_end(&p);
 }
 
+/* ---- kernels of one text ------------------------------------------------- */
+
+/* A text in which sizes stand between marks: \1, a kind, the number, \2. */
+typedef struct Body {
+    const Kernel *k;
+    const char *text;
+    VEC(const char *) sizes;  /* each with its kind */
+    uint64_t hash;            /* of all but the numbers */
+    const struct Body *first; /* of that text */
+    bool shared;              /* others have that text, too */
+} Body;
+
+typedef VEC(Body) Bodies;
+
+/* Where the text goes on behind the size that begins at s. */
+static const char *after_size(const char *s) { return strchr(s, 2) + 1; }
+
+static Body read_body(Arena *a, const Kernel *k) {
+    StrBuf sb = {0};
+    print_body(k, &sb);
+    Body b = {.k = k, .text = arena_dup(a, sb.data, sb.len + 1)};
+    sb_free(&sb);
+    b.hash = (uint64_t)(k->form == KF_EPILOGUE);
+    for (const char *s = b.text; *s;) {
+        size_t n = strcspn(s, "\1");
+        b.hash = hash_bytes(b.hash, s, n);
+        if (!*(s += n)) break;
+        const char *end = after_size(s);
+        char *size = arena_printf(a, "%.*s", (int)(end - s - 2), s + 1);
+        b.hash = hash_bytes(b.hash, size, 1);
+        vec_push(a, &b.sizes, size);
+        s = end;
+    }
+    return b;
+}
+
+static bool same_text(const Body *x, const Body *y) {
+    const char *s = x->text, *t = y->text;
+    if (x->hash != y->hash || x->sizes.len != y->sizes.len) return false;
+    for (;;) {
+        size_t n = strcspn(s, "\1");
+        if (strncmp(s, t, n + (s[n] ? 2 : 1))) return false;
+        if (!s[n]) return true;
+        s = after_size(s + n), t = after_size(t + n);
+    }
+}
+
+/* Sizes i and j are equal in every body of that text. */
+static bool same_size(const Bodies *all, const Body *first, int i, int j) {
+    for (const Body *b = first; b < all->data + all->len; b++)
+        if (b->first == first && strcmp(b->sizes.data[i], b->sizes.data[j]))
+            return false;
+    return true;
+}
+
+/* Size i differs among the bodies of that text. */
+static bool varies(const Bodies *all, const Body *first, int i) {
+    for (const Body *b = first; b < all->data + all->len; b++)
+        if (b->first == first && strcmp(b->sizes.data[i], first->sizes.data[i]))
+            return true;
+    return false;
+}
+
+/* By size: its parameter, n<number>; -1: the number is written. */
+static int *parameters(Arena *a, const Bodies *all, const Body *first,
+                       int *count) {
+    int *par = NEW_ARRAY(a, int, first->sizes.len + 1);
+    *count = 0;
+    for (int i = 0; i < first->sizes.len; i++) {
+        par[i] = first->shared && varies(all, first, i) ? *count : -1;
+        for (int j = 0; j < i && par[i] == *count; j++)
+            if (par[j] >= 0 && same_size(all, first, i, j)) par[i] = par[j];
+        *count += par[i] == *count;
+    }
+    return par;
+}
+
+static void put_head(StrBuf *sb, const Kernel *k, const char *prefix,
+                     const char *more, const char *last) {
+    if (k->form == KF_EPILOGUE)
+        sb_printf(sb,
+                  "void %se%d%s(void *const *buf, const float *acc, int64_t ld,"
+                  "\n    int64_t batch, int64_t row, int64_t col, int64_t rows,"
+                  "\n    int64_t cols%s)\n{\n",
+                  prefix, k->index, more, last);
+    else
+        sb_printf(sb,
+                  "void %sk%d%s(void *const *buf, const int64_t *par, int64_t "
+                  "lo,\n    int64_t hi%s)\n{\n",
+                  prefix, k->index, more, last);
+}
+
+static void put_text(StrBuf *sb, const Body *b, const int *par) {
+    const char *s = b->text;
+    for (int i = 0; i < b->sizes.len; i++) {
+        size_t n = strcspn(s, "\1");
+        sb_putn(sb, s, n);
+        if (par[i] < 0)
+            sb_puts(sb, b->sizes.data[i] + 1);
+        else
+            sb_printf(sb, "n%d", par[i]);
+        s = after_size(s + n);
+    }
+    sb_puts(sb, s);
+}
+
+/* The function that all kernels of the text call: <name>_of. */
+static void put_shared(StrBuf *sb, const Body *b, const char *prefix,
+                       const int *par) {
+    int n = 0;
+    sb_puts(sb, "KM_SHARED ");
+    put_head(sb, b->k, prefix, "_of", ", const km_size *size");
+    for (int i = 0; i < b->sizes.len; i++) {
+        char kind = b->sizes.data[i][0];
+        if (par[i] != n) continue;
+        sb_printf(sb, "    const %s n%d = size[%d].%c;\n",
+                  kind == 'i'   ? "int64_t"
+                  : kind == 'u' ? "uint32_t"
+                  : kind == 'f' ? "float"
+                                : "double",
+                  n, n, kind);
+        n++;
+    }
+    put_text(sb, b, par);
+}
+
+static void put_kernel(StrBuf *sb, const Bodies *all, const Body *b,
+                       const char *prefix) {
+    Arena *a = arena_new();
+    const Kernel *k = b->k;
+    int count, n = 0, *par = parameters(a, all, b->first, &count);
+    if (b->shared && b->first == b) put_shared(sb, b, prefix, par);
+    sb_put_kernel_comment(sb, k);
+    put_head(sb, k, prefix, "", "");
+    if (!b->shared) {
+        put_text(sb, b, par);
+        arena_free(a);
+        return;
+    }
+    sb_puts(sb, "    static const km_size size[] = {");
+    for (int i = 0; i < b->sizes.len; i++)
+        if (par[i] == n)
+            sb_printf(sb, "%s{.%c = %s}", n++ ? ", " : "", b->sizes.data[i][0],
+                      b->sizes.data[i] + 1);
+    sb_printf(sb, n ? "};\n" : "{0}};\n");
+    sb_printf(sb,
+              k->form == KF_EPILOGUE
+                  ? "    %se%d_of(buf, acc, ld, batch, row, col, rows, cols, "
+                    "size);\n}\n\n"
+                  : "    %sk%d_of(buf, par, lo, hi, size);\n}\n\n",
+              prefix, b->first->k->index);
+    arena_free(a);
+}
+
 void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix,
                      bool scalars) {
-    sb_puts(sb, "#include \"kmath.h\"\n\n");
+    Arena *a = arena_new();
+    Bodies all = {0};
     for (int e = 0; e < 2; e++)
-        for (int i = 0; i < kernel_set_count(ks, e); i++)
-            if (scalars || !kernel_is_scalar(kernel_set_get(ks, e, i)))
-                print_kernel(kernel_set_get(ks, e, i), sb, prefix);
+        for (int i = 0; i < kernel_set_count(ks, e); i++) {
+            const Kernel *k = kernel_set_get(ks, e, i);
+            if (scalars || !kernel_is_scalar(k))
+                vec_push(a, &all, read_body(a, k));
+        }
+    for (Body *b = all.data; b < all.data + all.len; b++) {
+        for (Body *c = all.data; c < b && !b->first; c++)
+            if (c->first == c && same_text(b, c))
+                b->first = c, b->shared = c->shared = true;
+        if (!b->first) b->first = b;
+    }
+    sb_puts(sb, "#include \"kmath.h\"\n\n");
+    for (int i = 0; i < all.len; i++)
+        put_kernel(sb, &all, &all.data[i], prefix);
+    arena_free(a);
 }

@@ -132,6 +132,7 @@ struct Kernel {
     int index;         /* position in its list                              */
     uint64_t hash;
     const char *comment; /* the group it was first made for                 */
+    bool marks;          /* printed for sharing: sb_put_size                */
 };
 
 /* ---- building (kir.c) ---------------------------------------------------- */

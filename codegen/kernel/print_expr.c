@@ -22,8 +22,20 @@ static void put_int(StrBuf *sb, int64_t i) {
         sb_printf(sb, i < 0 ? "(" I64 ")" : I64, i);
 }
 
-static void put_float(StrBuf *sb, double f, bool f64) {
+/* Below, loops are unrolled and numbers are powers of two more often. */
+enum { LEAST_SIZE = 8 };
+
+void sb_put_size(StrBuf *sb, const Kernel *k, char kind, int64_t n) {
+    bool mark = k->marks && n >= LEAST_SIZE;
+    if (mark) sb_printf(sb, "\1%c", kind);
+    sb_printf(sb, I64, n);
+    if (mark) sb_puts(sb, "\2");
+}
+
+static void put_float(StrBuf *sb, const Kernel *k, double f, bool f64) {
+    bool mark = k && k->marks && isfinite(f);
     if (!f64) f = (double)(float)f;
+    if (mark) sb_puts(sb, f64 ? "\1d" : "\1f");
     if (f != f)
         sb_puts(sb, f64 ? "(double)NAN" : "NAN");
     else if (isinf(f))
@@ -33,6 +45,7 @@ static void put_float(StrBuf *sb, double f, bool f64) {
         sb_printf(sb, "%.1f%s", f, f64 ? "" : "f");
     else
         sb_printf(sb, "%a%s", f, f64 ? "" : "f");
+    if (mark) sb_puts(sb, "\2");
 }
 
 void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
@@ -40,7 +53,7 @@ void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
     if (in->op != K_CONST)
         sb_printf(sb, "v%d", id);
     else if (in->type == KT_F32 || in->type == KT_F64)
-        put_float(sb, in->f, in->type == KT_F64);
+        put_float(sb, k, in->f, in->type == KT_F64);
     else
         put_int(sb, in->i);
 }
@@ -67,7 +80,7 @@ static void put_word(StrBuf *sb, const Names *s, const char *w, size_t n) {
     } else if (n == 2 && *w == 'P') {
         double p = s->in ? s->in->p[w[1] - '0'] : 0;
         if (s->type == KT_F32 || s->type == KT_F64)
-            put_float(sb, p, s->type == KT_F64);
+            put_float(sb, s->k, p, s->type == KT_F64);
         else
             put_int(sb, int_of_float(p));
     } else {

@@ -7,17 +7,20 @@
 
 /* ---- indices ------------------------------------------------------------- */
 
-/* One term of a sum; `first` drops the leading plus. */
-static void put_term(StrBuf *sb, bool *first, int64_t k, const char *name) {
+/* One term of a sum; `first` drops the leading plus.  marks: of the kernel
+   whose strides may be marked, NULL: not this one. */
+static void put_term(StrBuf *sb, const Kernel *marks, bool *first, int64_t k,
+                     const char *name) {
     if (!*first)
         sb_puts(sb, k < 0 ? " - " : " + ");
     else if (k < 0)
         sb_puts(sb, "-");
     uint64_t m = k < 0 ? 0 - (uint64_t)k : (uint64_t)k;
-    if (m == 1)
-        sb_puts(sb, name);
-    else
-        sb_printf(sb, "%" PRIu64 " * %s", m, name);
+    if (marks && k > 1)
+        sb_put_size(sb, marks, 'i', k);
+    else if (m != 1)
+        sb_printf(sb, "%" PRIu64, m);
+    sb_printf(sb, m == 1 ? "%s" : " * %s", name);
     *first = false;
 }
 
@@ -28,7 +31,8 @@ void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
     for (int d = 0; d < k->ndim; d++) {
         snprintf(name, sizeof name, "i%d", d);
         if (at->k[d])
-            put_term(sb, &first, at->k[d], vec && d == k->vec ? vec : name);
+            put_term(sb, d == k->vec ? NULL : k, &first, at->k[d],
+                     vec && d == k->vec ? vec : name);
     }
     snprintf(name, sizeof name, "v%d", at->inst);
     if (at->inst && kinst_at(k, at->inst)->op == K_CONST) {
@@ -36,13 +40,16 @@ void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
         sb_put_operand(sb, k, at->inst);
         first = false;
     } else if (at->inst) {
-        put_term(sb, &first, 1, name);
+        put_term(sb, NULL, &first, 1, name);
     }
     if (first)
         sb_printf(sb, I64, at->c);
-    else if (at->c)
-        sb_printf(sb, at->c < 0 ? " - %" PRIu64 : " + %" PRIu64,
-                  at->c < 0 ? 0 - (uint64_t)at->c : (uint64_t)at->c);
+    else if (at->c < 0)
+        sb_printf(sb, " - %" PRIu64, 0 - (uint64_t)at->c);
+    else if (at->c) {
+        sb_puts(sb, " + ");
+        sb_put_size(sb, k, 'i', at->c);
+    }
 }
 
 static void put_place(StrBuf *sb, const Kernel *k, const KInst *in,
@@ -252,15 +259,26 @@ bool kp_has_stores(const KPrint *p, bool full) {
 
 const char *kp_signed(const KPrint *p) { return p->wide ? "int64_t" : "int"; }
 
+static void put_divisor(KPrint *p, bool size, const char *sign, int64_t n) {
+    sb_puts(p->sb, sign);
+    if (size)
+        sb_put_size(p->sb, p->k, 'u', n);
+    else
+        sb_printf(p->sb, I64, n);
+}
+
 void kp_dims(KPrint *p, const char *of, const int *dim, int n,
              const bool *used) {
     int64_t stride = 1;
+    /* C: rows are numbers of 32 bits, which are divided faster */
+    bool rows = p->k->marks && dim == p->rows && p->nrows <= INT32_MAX;
     for (int j = n - 1; j >= 0; j--) {
         int64_t extent = p->k->dim[dim[j]].extent;
         if (!used || used[dim[j]]) {
-            kp_text(p, "const %s i%d = %s", kp_signed(p), dim[j], of);
-            if (stride != 1) sb_printf(p->sb, " / " I64, stride);
-            if (j > 0) sb_printf(p->sb, " %% " I64, extent);
+            kp_text(p, "const %s i%d = %s%s", kp_signed(p), dim[j],
+                    rows && (stride != 1 || j > 0) ? "(uint32_t)" : "", of);
+            if (stride != 1) put_divisor(p, rows, " / ", stride);
+            if (j > 0) put_divisor(p, rows, " % ", extent);
             sb_puts(p->sb, ";\n");
         }
         /* zero extents: nothing runs; never print a division by zero */

@@ -41,7 +41,7 @@ typedef unsigned long long uint64_t;
 
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
 /* what gcc -O2 lacks; clang has it */
-#pragma GCC optimize("tree-loop-vectorize", "vect-cost-model=dynamic",         \
+#pragma GCC optimize("tree-loop-vectorize", "vect-cost-model=dynamic",   \
                      "unswitch-loops")
 #define KM_NO_UNROLL _Pragma("GCC unroll 1")
 #else
@@ -51,8 +51,10 @@ typedef unsigned long long uint64_t;
    unrolled into registers. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define KM_CALLED static __attribute__((noinline, unused, optimize("O3")))
+#define KM_SHARED static __attribute__((noinline, noclone))
 #else
 #define KM_CALLED static __attribute__((noinline, unused))
+#define KM_SHARED static __attribute__((noinline))
 #endif
 
 #endif
@@ -176,6 +178,14 @@ KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
 /* ---- arrays of fp16 (C only) --------------------------------------------- */
 
 #ifndef __cplusplus
+/* what differs between kernels of one text */
+typedef union km_size {
+    int64_t i;
+    uint32_t u;
+    float f;
+    double d;
+} km_size;
+
 #ifdef __F16C__
 typedef short km_half8 __attribute__((vector_size(16)));
 typedef float km_float8 __attribute__((vector_size(32)));

@@ -988,6 +988,51 @@ TEST_CASE(kernel, guards_cut_the_loop) {
     subject_end(&s);
 }
 
+/* What differs in sizes and constants only is one function. */
+TEST_CASE(kernel, one_text_is_compiled_once) {
+    Subject s[] = {
+        {.text = "graph g(%a: f32[6,70], %b: f32[9,300], %c: f32[5,11]) {"
+                 " group row { %m = reduce_mean %a {axes=[1]}"
+                 " %x = sub %a, %m }"
+                 " group row { %n = reduce_mean %b {axes=[1]}"
+                 " %y = sub %b, %n }"
+                 " group row { %o = reduce_mean %c {axes=[1]}"
+                 " %z = sub %c, %o } return %x, %y, %z }",
+         .ulps = 4,
+         .scale = 1},
+        {.text = "graph g(%a: f32[4,10,50], %b: f32[10,1],"
+                 " %c: f32[5,12,60], %d: f32[12,1]) {"
+                 " const %p: f32[] = 2.5 const %q: f32[] = 3"
+                 " group point { %x0 = mul %a, %b %x = add %x0, %p }"
+                 " group point { %y0 = mul %c, %d %y = add %y0, %q }"
+                 " return %x, %y }"},
+        {.text = "graph g(%a: f32[8,40,50], %b: f32[9,44,60]) {"
+                 " group row { %x = reduce_sum %a {axes=[0,2]} }"
+                 " group row { %y = reduce_sum %b {axes=[0,2]} }"
+                 " group row { %u = reduce_max %a {axes=[1]} }"
+                 " group row { %v = reduce_max %b {axes=[1]} }"
+                 " return %x, %y, %u, %v }",
+         .ulps = 16,
+         .scale = 50},
+    };
+    static const int functions[] = {2, 1, 2}, kernels[] = {3, 2, 4};
+    for (int i = 0; i < (int)(sizeof s / sizeof *s); i++) {
+        StrBuf sb = {0};
+        Subject one = lowered(s[i].text);
+        int loops = 0, heads = 0;
+        print_c_kernels(one.ks, &sb, "", true);
+        for (const char *t = sb.data; (t = strstr(t, "\nvoid ")); t++) heads++;
+        for (const char *t = sb.data; (t = strstr(t, "b0 = buf[0];")); t++)
+            loops++;
+        CHECK_EQ_INT(loops, functions[i]);
+        CHECK_EQ_INT(heads, kernels[i]);
+        CHECK(!strpbrk(sb.data, "\1\2"));
+        sb_free(&sb);
+        subject_end(&one);
+    }
+    CHECK_GRAPHS(s, "-Wall -Werror -Wno-unused");
+}
+
 /* Rank-0 constants are no buffers. */
 TEST_CASE(kernel, scalar_constants_are_immediates) {
     Subject s = lowered("graph g(%a: f32[10]) { const %c: f32[] = 2.5 "
