@@ -64,9 +64,8 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d,
                    LoweredStep **out /* by group, in the set's arena */);
 
 /* What the printed C needs: no contraction and no reassociation, nothing that
-   keeps comparisons, square roots and selects out of vectors.  kmath.h turns
-   on the vectorising of loops where -O2 leaves it out: as fast as -O3, and
-   compiled in two thirds of the time.  Outputs may lie over inputs of another
+   keeps comparisons, square roots and selects out of vectors.  kmath.h chooses
+   what gcc does beyond that.  Outputs may lie over inputs of another
    type, hence no-strict-aliasing. */
 #define KERNEL_CFLAGS                                                          \
     "-std=gnu17 -O2 -ffp-contract=off -fno-math-errno -fno-trapping-math "     \

@@ -725,7 +725,7 @@ void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix,
                 b->first = c, b->shared = c->shared = true;
         if (!b->first) b->first = b;
     }
-    sb_puts(sb, "#include \"kmath.h\"\n\n");
+    sb_puts(sb, "#define KM_KERNELS\n#include \"kmath.h\"\n\n");
     for (int i = 0; i < all.len; i++)
         put_kernel(sb, &all, &all.data[i], prefix);
     arena_free(a);

@@ -40,8 +40,12 @@ typedef unsigned long long uint64_t;
 #define KM_INLINE static inline __attribute__((always_inline, unused, const))
 
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
-/* what gcc -O2 lacks; clang has it */
-#pragma GCC optimize("tree-loop-vectorize", "vect-cost-model=dynamic",   \
+/* What gcc -O2 lacks; clang has it.  Generated kernels are as fast without the
+   rest of -O2, and compiled in three quarters of the time. */
+#ifdef KM_KERNELS
+#pragma GCC optimize("O1")
+#endif
+#pragma GCC optimize("tree-loop-vectorize", "vect-cost-model=dynamic",         \
                      "unswitch-loops")
 #define KM_NO_UNROLL _Pragma("GCC unroll 1")
 #else
