@@ -16,8 +16,9 @@
    a call is one node, of the class in the header; one of a `whole` function is
    until a target inlines it.
 
-   parse_fn.c reads a definition into the tree of ast.h; run_fn.c makes the
-   nodes of a part for given operands; std.amp has the compiler's own.
+   parse_fn.c reads a definition into the tree of ast.h; run_fn.c runs a part
+   for given operands, and make.c makes its nodes; std.amp has the compiler's
+   own.
 
    A function without a class is a layer: its body's lines are those of the
    model that calls it, variables too (model.h); layers.amp has some.        */

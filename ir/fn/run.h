@@ -1,5 +1,6 @@
-/* run.h: what run_fn.c, which makes nodes of bodies, and model.c, which has
-   what only models have, share.                                             */
+/* run.h: what the files share that run bodies: run_fn.c walks them, known.c has
+   values that are known, make.c makes nodes, model.c has what only models have.
+ */
 #ifndef AMPC_IR_FN_RUN_H
 #define AMPC_IR_FN_RUN_H
 
@@ -68,15 +69,55 @@ typedef enum Builtin {
     NUM_BUILTINS
 } Builtin;
 
+/* ---- known.c ------------------------------------------------------------- */
+
 /* At a place of the text, or NULL: of the call as a whole. */
 Status run_fail(Run *r, const Expr *at, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* "WHAT expected, found .." */
 Status run_wants(Run *r, const Expr *at, const char *what, const Val *v);
 bool val_is_number(const Val *v);
 double val_number(const Val *v);
+Val val_bool(bool b);
 Val val_int(int64_t i);
+Val val_float(double f);
+Val val_dtype(DType d);
 Val val_tensor(ValueId t);
+Val val_list(Run *r, const ValueId *v, int n);
+Val val_ints(Run *r, const int64_t *v, int n);
+const Type *val_type(const Run *r, const Val *tensor);
+/* "a list" */
+const char *val_kind(const Val *v);
+Status run_want_bool(Run *r, const Expr *at, const Val *v, bool *out);
 Status run_want_int(Run *r, const Expr *at, const Val *v, int64_t *out);
+/* A list of integers; one integer is a list of one. */
+Status run_want_ints(Run *r, const Expr *at, const Val *v, int64_t **out,
+                     int *n);
+Status run_want_shape(Run *r, const Expr *at, const Val *v, Type *out);
+Status run_want_dtype(Run *r, const Expr *at, const Val *v, DType *out);
+/* n steps more; an error where they are too many. */
+Status run_count(Run *r, const Expr *at, int64_t n);
+/* As a message has it. */
+void run_put(Run *r, StrBuf *sb, const Val *v);
+Status known_binary(Run *r, const Expr *e, const Val *a, const Val *b,
+                    Val *out);
+/* sqrt(2.0): an element-wise op of known numbers; false: it makes a node. */
+bool known_op(OpCode op, const Val *v, int n, Val *out);
+
+/* ---- make.c -------------------------------------------------------------- */
+
+Status make_elementwise(Run *r, const Expr *at, OpCode op, const Val *v, int n,
+                        Val *out);
+/* Call e, of an op or a function, with those n operands and nout results. */
+Status make_call(Run *r, const Expr *e, int nout, const Val *v, int n,
+                 Val *out);
+Status make_attr(Run *r, const Expr *at, AttrKey key, const Val *v, Attr *out);
+/* v rounded to d (NUM_DTYPES: as it is), by the node that makes it where it
+   may; cast: what has a name keeps its dtype.                               */
+ValueId make_rounded(Run *r, ValueId v, DType d);
+ValueId make_cast(Run *r, ValueId v, DType d);
+
+/* ---- run_fn.c ------------------------------------------------------------ */
+
 Val *run_lookup(Run *r, Str name);
 void run_bind(Run *r, Str name, Val v);
 Status run_eval(Run *r, const Expr *e, Val *out);
@@ -85,6 +126,9 @@ Status run_value(Run *r, const Expr *e, ValueId *out);
 Status run_block(Run *r, const Block *b);
 /* r->depth, work, model and scope are set. */
 void run_open(Run *r, const FnCall *call, Builder *b, char *msg);
+/* The same, with attributes bound and operands checked. */
+Status run_start(Run *r, const FnCall *call, Builder *b, char *msg);
+Status run_results(Run *r, ValueId *out);
 
 /* ---- model.c ------------------------------------------------------------- */
 

@@ -1,0 +1,297 @@
+/* make.c: the nodes that calls and operators of a body make.
+
+   Arithmetic is wide: a node that rounds stores fp32 (fp64 where a floating
+   operand of the call is), whatever the operands are stored as; ops of class
+   ANY keep their operand's dtype.  cast(x, D) and a result's declared dtype
+   round once: where x is a node that nothing else reads, that node stores D
+   itself.                                                                   */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "ir/fn/run.h"
+
+/* ---- nodes --------------------------------------------------------------- */
+
+/* What a call in a body asks for. */
+typedef struct Made {
+    Node n;
+    const OpInfo *info;
+    Attr attrs[MAX_OP_ATTRS]; /* n.attrs while they are read */
+    DType dtype;              /* asked for; NUM_DTYPES: by rule */
+    Type gen;                 /* of a generator; rank -1: none  */
+    Str scope;                /* of a layer */
+    bool list;                /* results are one, whatever their number */
+} Made;
+
+static Made made_new(OpCode op, const Fn *fn) {
+    return (Made){.n = {.op = fn ? OP_CALL : op, .fn = fn, .nout = 1},
+                  .info = fn ? &fn->info : &op_info[op],
+                  .dtype = NUM_DTYPES,
+                  .gen = type_by_rule()};
+}
+
+/* The dtype of a result whose rule gives d. */
+static DType stored(const Run *r, const Made *m, DType d) {
+    OpKind kind = m->info->kind;
+    if (m->dtype != NUM_DTYPES) return m->dtype;
+    if (!dtype_is_float(d) || m->info->amp == AMP_ANY || kind == KIND_MOVE ||
+        kind == KIND_VIEW || kind == KIND_GEN)
+        return d;
+    return r->wide;
+}
+
+/* The body of a function called inside, in place. */
+static Status expand_call(Run *r, const Expr *at, const Made *m,
+                          const DType *want, ValueId *out) {
+    char msg[MSG_TEXT];
+    Run inner = {.depth = r->depth + 1, .work = r->work};
+    FnCall call = fn_call(&m->n);
+    const char *name = m->info->text;
+    call.want = want;
+    call.flat = r->call->flat;
+    if (call.fn->layer) inner.model = r->model;
+    if (inner.model) inner.scope = model_call_scope(r, call.fn, m->scope);
+    if (inner.depth > MAX_CALLS) return run_fail(r, at, "calls nest too deep");
+    Status s = run_start(&inner, &call, r->b, msg);
+    if (s == OK) s = run_block(&inner, &call.fn->body.block);
+    if (s == OK) s = run_results(&inner, out);
+    arena_free(inner.a);
+    return s == OK ? OK : run_fail(r, at, "%s: %s", name, msg);
+}
+
+/* A layer is what its body makes in the model. */
+static Status expand_layer(Run *r, const Expr *at, const Made *m, Val *out) {
+    const OpInfo *info = m->info;
+    if (m->n.nin < info->in_min || m->n.nin > info->in_max)
+        return run_fail(r, at, "%s takes %d to %d operands, found %d",
+                        info->text, info->in_min, info->in_max, m->n.nin);
+    if (m->n.nout < info->out_min || m->n.nout > info->out_max)
+        return run_fail(r, at, "%s gives %d to %d results", info->text,
+                        info->out_min, info->out_max);
+    ValueId *made = NEW_ARRAY(r->a, ValueId, m->n.nout);
+    TRY(expand_call(r, at, m, NULL, made));
+    *out = m->n.nout == 1 ? val_tensor(made[0]) : val_list(r, made, m->n.nout);
+    return OK;
+}
+
+/* Where a node of a model comes from. */
+static void set_place(Run *r, const Expr *at) {
+    Loc *loc = &r->b->loc;
+    if (r->fn->file == r->model->file)
+        *loc = (Loc){.file = r->fn->file, .line = at->line, .col = at->col};
+    loc->amp = r->model->amp;
+    loc->region = r->model->region;
+}
+
+static Status make(Run *r, const Expr *at, Made *m, Val *out) {
+    char msg[MSG_TEXT];
+    NodeId id;
+    Graph *g = r->b->g;
+    int nout = m->n.nout;
+    Type *given = NEW_ARRAY(r->a, Type, nout);
+    TypeId *types = NEW_ARRAY(r->a, TypeId, nout);
+    ValueId *made = NEW_ARRAY(r->a, ValueId, nout);
+    DType *want = NEW_ARRAY(r->a, DType, nout);
+    m->n.attrs = m->attrs;
+    if (r->model) set_place(r, at);
+    for (int i = 0; i < nout; i++) {
+        given[i] = type_by_rule();
+        if (m->gen.rank >= 0) given[i] = m->gen;
+        if (m->dtype != NUM_DTYPES) given[i].dtype = m->dtype;
+    }
+    if (canonical_attrs(g, &m->n, given, msg) ||
+        infer_types(g, &m->n, given, types, msg))
+        return run_fail(r, at, "%s: %s", m->info->text, msg);
+    for (int i = 0; i < nout; i++)
+        given[i].dtype = want[i] = stored(r, m, type_get(types[i])->dtype);
+    if (m->n.fn && r->call->flat) {
+        TRY(expand_call(r, at, m, want, made));
+    } else {
+        if (node_make(r->b, &m->n, given, NULL, &id, msg))
+            return run_fail(r, at, "%s: %s", m->info->text, msg);
+        for (int i = 0; i < nout; i++) made[i] = node_get(g, id)->out[i];
+    }
+    *out =
+        nout == 1 && !m->list ? val_tensor(made[0]) : val_list(r, made, nout);
+    out->typed = m->dtype != NUM_DTYPES;
+    return OK;
+}
+
+/* A number as a scalar that meets a tensor of dtype d. */
+static Status scalar_for(Run *r, const Expr *at, const Val *v, DType d,
+                         ValueId *out) {
+    Graph *g = r->b->g;
+    if (dtype_is_float(d)) {
+        *out = graph_scalar(g, r->wide, val_number(v));
+        return OK;
+    }
+    if (v->kind == V_FLOAT && v->f != floor(v->f))
+        return run_fail(r, at, "%g meets integers", v->f);
+    *out = graph_scalar_int(g, d, v->kind == V_FLOAT ? (int64_t)v->f : v->i);
+    return OK;
+}
+
+/* Operands: numbers are what a function asks for, and take the kind of the
+   tensors beside them in an op (the condition of `where` does not count). */
+static Status take_operands(Run *r, const Expr *at, const Val *v, int n,
+                            Made *m) {
+    DType beside = DT_F32;
+    int skip = m->n.op == OP_WHERE && !m->n.fn;
+    bool any = false;
+    m->n.in = NEW_ARRAY(r->a, ValueId, n + 1);
+    for (int i = skip; i < n; i++)
+        if (v[i].kind == V_TENSOR && !any) {
+            beside = val_type(r, &v[i])->dtype;
+            any = true;
+        }
+    for (int i = 0; i < n; i++) {
+        m->n.in[i] = v[i].t;
+        bool real = m->n.fn && i < m->n.fn->operands.len &&
+                    m->n.fn->operands.data[i].kind == FO_FLOAT;
+        DType d = i < skip ? DT_BOOL : real ? DT_F32 : beside;
+        if (val_is_number(&v[i]))
+            TRY(scalar_for(r, at, &v[i], d, &m->n.in[i]));
+        else if (v[i].kind != V_TENSOR && v[i].kind != V_NONE)
+            return run_wants(r, at, "a tensor or a number", &v[i]);
+    }
+    m->n.nin = n;
+    return OK;
+}
+
+Status make_elementwise(Run *r, const Expr *at, OpCode op, const Val *v, int n,
+                        Val *out) {
+    Made m = made_new(op, NULL);
+    TRY(take_operands(r, at, v, n, &m));
+    return make(r, at, &m, out);
+}
+
+ValueId make_rounded(Run *r, ValueId v, DType d) {
+    if (d == NUM_DTYPES || value_dtype(r->b->g, v) == d) return v;
+    if (node_store(r->b->g, r->first, r->start, v, d)) return v;
+    return b_cast(r->b, v, d);
+}
+
+ValueId make_cast(Run *r, ValueId v, DType d) {
+    bool named = r->model;
+    for (int i = 0; i < r->env.len; i++)
+        named |= same_value(r->env.data[i].val.t, v);
+    return named ? b_cast(r->b, v, d) : make_rounded(r, v, d);
+}
+
+/* ---- calls --------------------------------------------------------------- */
+
+Status make_attr(Run *r, const Expr *at, AttrKey key, const Val *v, Attr *out) {
+    int64_t *ints;
+    out->key = key;
+    switch (attr_get(key)->kind) {
+    case ATTR_INT: return run_want_int(r, at, v, &out->u.i);
+    case ATTR_FLOAT:
+        if (!val_is_number(v)) return run_wants(r, at, "a number", v);
+        out->u.f = val_number(v);
+        return OK;
+    case ATTR_STR:
+        if (v->kind != V_STR) return run_wants(r, at, "text", v);
+        out->u.s = v->s;
+        return OK;
+    case ATTR_INTS:
+        TRY(run_want_ints(r, at, v, &ints, &out->u.ints.n));
+        out->u.ints.v = ints;
+        return OK;
+    }
+    return OK;
+}
+
+/* dtype= of any op; shape= of a generator, which has no such attribute. */
+static Status take_keys(Run *r, const Expr *e, Made *m) {
+    for (int i = 0; i < e->keys.len; i++) {
+        const KeyArg *k = &e->keys.data[i];
+        Val v;
+        int a = 0;
+        TRY(run_eval(r, k->value, &v));
+        if (v.kind == V_NONE) continue;
+        while (a < m->info->nattr &&
+               strcmp(attr_get(m->info->attrs[a])->text, k->name) != 0)
+            a++;
+        if (a < m->info->nattr) {
+            TRY(make_attr(r, k->value, m->info->attrs[a], &v,
+                          &m->attrs[m->n.nattr++]));
+        } else if (strcmp(k->name, "dtype") == 0) {
+            TRY(run_want_dtype(r, k->value, &v, &m->dtype));
+        } else if (strcmp(k->name, "shape") == 0 && m->info->kind == KIND_GEN) {
+            TRY(run_want_shape(r, k->value, &v, &m->gen));
+        } else if (strcmp(k->name, "scope") == 0 && m->n.fn && m->n.fn->layer) {
+            if (v.kind != V_STR) return run_wants(r, k->value, "text", &v);
+            m->scope = v.s;
+        } else {
+            return run_fail(r, k->value, "%s has no attribute '%.40s'",
+                            m->info->text, k->name);
+        }
+    }
+    if (m->info->kind == KIND_GEN &&
+        (m->gen.rank < 0 || m->dtype == NUM_DTYPES))
+        return run_fail(r, e, "%s needs shape= and dtype=", m->info->text);
+    return OK;
+}
+
+/* In a rule: those of the node's attributes that the op takes too. */
+static void inherit_attrs(const Run *r, const Expr *e, Made *m) {
+    for (int i = 0; i < m->info->nattr; i++) {
+        Node holder = {.attrs = r->call->attrs, .nattr = r->call->nattr};
+        const Attr *a = attr_find(&holder, m->info->attrs[i]);
+        bool given = false;
+        for (int k = 0; a && k < e->keys.len; k++)
+            given |= !strcmp(e->keys.data[k].name, attr_get(a->key)->text);
+        if (a && !given) m->attrs[m->n.nattr++] = *a;
+    }
+}
+
+/* Over no axes a reduction gives its operand (sumsq: its square); what has the
+   wanted shape is not reshaped. */
+static Status shortcut(Run *r, const Expr *e, const Made *m, bool *done,
+                       Val *out) {
+    const Type *x = m->n.nin ? value_type(r->b->g, m->n.in[0]) : NULL;
+    const Attr *a = NULL;
+    *done = false;
+    for (int i = 0; i < m->n.nattr; i++)
+        if (m->attrs[i].key == AK_shape || m->attrs[i].key == AK_axes)
+            a = &m->attrs[i];
+    if (m->n.fn || !x || !a) return OK;
+    int n = a->u.ints.n;
+    size_t bytes = (size_t)n * sizeof(int64_t);
+    bool reduce = m->info->kind == KIND_REDUCE && n == 0;
+    bool reshape = (m->n.op == OP_RESHAPE || m->n.op == OP_EXPAND) &&
+                   n == x->rank &&
+                   (n == 0 || memcmp(a->u.ints.v, x->dim, bytes) == 0);
+    *done = reduce || reshape;
+    *out = val_tensor(m->n.in[0]);
+    if (!reduce || m->n.op != OP_REDUCE_SUMSQ) return OK;
+    Val square[] = {*out, *out};
+    return make_elementwise(r, e, OP_MUL, square, 2, out);
+}
+
+/* An op of any number of results has one for each of its sizes, as a list. */
+static void count_results(Made *m) {
+    for (int i = 0; i < m->n.nattr && m->info->out_max < 0; i++) {
+        if (m->attrs[i].key != AK_sizes) continue;
+        m->n.nout = m->attrs[i].u.ints.n;
+        m->list = true;
+    }
+}
+
+Status make_call(Run *r, const Expr *e, int nout, const Val *v, int n,
+                 Val *out) {
+    bool known = n > 0, same;
+    Made m = made_new(e->code, e->callee == CALLEE_FN ? e->fn : NULL);
+    m.n.nout = nout;
+    for (int i = 0; i < n; i++) known &= val_is_number(&v[i]);
+    if (known && !m.n.fn && known_op(m.n.op, v, n, out)) return OK;
+    TRY(take_operands(r, e, v, n, &m));
+    TRY(take_keys(r, e, &m));
+    if (r->fn->rule) inherit_attrs(r, e, &m);
+    count_results(&m);
+    m.n.attrs = m.attrs;
+    if (m.n.fn && m.n.fn->layer) return expand_layer(r, e, &m, out);
+    TRY(shortcut(r, e, &m, &same, out));
+    return same ? OK : make(r, e, &m, out);
+}
