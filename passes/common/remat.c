@@ -14,8 +14,8 @@
      - Elsewhere what is free: element-wise work (generators, views) on one
        large value, whose result no product or routine of backward wants in
        memory.  Its readers then read that value instead; where kernels would
-       move more for it than without, what is again in memory is kept, and if
-       that does not help, all.
+       move a part in 25 more for it than without, what is again in memory is
+       kept, and if that does not help, all.
    --remat none: nothing, in regions neither.
    --remat BYTES: what is kept, with the greatest part that is computed again at
    once, is to be at most so much.  One after the other are tried
@@ -382,7 +382,7 @@ static void make_all(Again *r) {
     }
 }
 
-/* ---- what is free moves no more ------------------------------------------ */
+/* ---- what is free moves hardly more -------------------------------------- */
 
 /* By a copy of the graph with what is computed again: bytes of an estimate of
    its kernels. */
@@ -404,19 +404,20 @@ static int64_t bytes_moved(const Again *r, Traffic **traffic, PassCtx *cx) {
     return sum;
 }
 
-static void solve_moving_no_more(Again *r, PassCtx *cx) {
+static void solve_moving_little(Again *r, PassCtx *cx) {
     enum { TRIES = 3 };
     Graph *g = r->g;
     Traffic *traffic;
     size_t n = (size_t)(r->last - r->nodes);
     memset(r->barred, 1, n * sizeof *r->barred);
     solve(r);
-    int64_t kept = r->kept, least = bytes_moved(r, &traffic, cx);
+    int64_t kept = r->kept, most = bytes_moved(r, &traffic, cx);
+    most += most / 25; /* of one plan for all targets: more than any moves */
     memset(r->barred, 0, n * sizeof *r->barred);
     for (int i = 0; i < TRIES; i++) {
         solve(r);
         if (r->kept >= kept) break;
-        if (bytes_moved(r, &traffic, cx) <= least) return;
+        if (bytes_moved(r, &traffic, cx) <= most) return;
         for (uint32_t v = 1; v < (uint32_t)r->nodes; v++)
             if (r->twin[v].i && traffic[r->twin[v].i].stored)
                 r->barred[value_get(g, (ValueId){v})->def.i] = true;
@@ -442,7 +443,7 @@ static Status remat_graph(Graph *g, PassCtx *cx) {
     r.twin = NEW_ARRAY(a, ValueId, r.nodes);
     r.position = graph_positions(g, a);
     if (cx->opt->remat == REMAT_AUTO) {
-        solve_moving_no_more(&r, cx);
+        solve_moving_little(&r, cx);
     } else {
         solve(&r);
         TRY(fit(&r, cx));
