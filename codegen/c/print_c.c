@@ -345,7 +345,8 @@ static void put_vector(Nest *n, const KLoop *l) {
     kernel_known(p->k, 0, 0, p->known);
 }
 
-/* Columns piece by piece, each folded when it is computed. */
+/* Columns piece by piece, each folded when it is computed, or, what lies in
+   memory, before: a result may be stored in its place. */
 static void put_pieces(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     int64_t e = l->extent, step = l->step;
@@ -362,6 +363,7 @@ static void put_pieces(Nest *n, const KLoop *l) {
     for (int j = 0; j < n->s->nfold; j++) {
         int id = n->s->roots.data[j];
         computes |= !keeps(p, id, KEEP_BUFFER);
+        if (keeps(p, id, KEEP_BUFFER)) put_fold_call(p, id);
         if (folds_array(p, id))
             kp_line(p, "%s t%d[" I64 "];", compute_c(p, id), id,
                     e == 0             ? 1
@@ -369,7 +371,9 @@ static void put_pieces(Nest *n, const KLoop *l) {
                                        : step);
     }
     if (computes) kp_nest(n);
-    for (int j = 0; j < n->s->nfold; j++) put_fold_call(p, n->s->roots.data[j]);
+    for (int j = 0; j < n->s->nfold; j++)
+        if (!keeps(p, n->s->roots.data[j], KEEP_BUFFER))
+            put_fold_call(p, n->s->roots.data[j]);
     kp_leave(p);
 }
 

@@ -277,12 +277,13 @@ static bool reads_in_step(const PlanCheck *p, int group, ValueId r,
     for (int i = c->span[group].first; i < c->span[group].end; i++) {
         const Node *n = node_at(c, i);
         if (kind_of(n) == KIND_MOVE && !rows) return false;
-        bool folds = kind_of(n) == KIND_REDUCE, cuts = node_cuts_rows(c->g, n);
+        bool here = kind_of(n) == KIND_MOVE ? node_cuts_rows(c->g, n)
+                                            : kind_of(n) == KIND_REDUCE;
         for (int k = 0; k < n->nin; k++) {
             if (!same_value(c->root[n->in[k].i], r)) continue;
             if (!shape_equal(value_type(c->g, n->in[k]), domain) ||
-                (!shape_equal(value_type(c->g, n->out[0]), domain) && !folds &&
-                 !cuts))
+                (!here && (kind_of(n) == KIND_MOVE ||
+                           !shape_equal(value_type(c->g, n->out[0]), domain))))
                 return false;
         }
     }

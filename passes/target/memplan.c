@@ -53,10 +53,11 @@ static bool reads_in_step(const Flow *f, int group, ValueId r, const Type *t) {
         for (int k = 0; k < n->nin; k++) {
             if (!is_value(n->in[k]) || !same_value(f->root[n->in[k].i], r))
                 continue;
-            if (!shape_equal(value_type(g, n->in[k]), t) ||
-                (!shape_equal(value_type(g, n->out[0]), t) &&
-                 kind != KIND_REDUCE && !node_cuts_rows(g, n)))
-                return false;
+            bool here = kind == KIND_MOVE
+                            ? node_cuts_rows(g, n)
+                            : kind == KIND_REDUCE ||
+                                  shape_equal(value_type(g, n->out[0]), t);
+            if (!here || !shape_equal(value_type(g, n->in[k]), t)) return false;
         }
     }
     return true;
