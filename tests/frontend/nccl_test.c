@@ -213,7 +213,7 @@ static void in_parts(const char *options, int n, double states) {
     snprintf(split, sizeof split, "%s --shard-optimizer", options);
     Compiled a = compile_at(samples_wide(), options);
     Compiled b = compile_at(samples_wide(), split);
-    double bytes = states * 4 * (80 * 600 + 600 + 600 * 5) * (1 - 1.0 / n);
+    double bytes = states * 4 * SAMPLES_WIDE * (1 - 1.0 / n);
     samples_write(&a, "all", 0, SAMPLES);
     char *all = launch_ok(&(Launch){&a, n, WORDS("a") " --save sa", NULL});
     char *part = launch_ok(&(Launch){&b, n, WORDS("b") " --save sb", NULL});

@@ -85,6 +85,14 @@ TEST_CASE(newcomer, batch_norm_without_momentum) {
            "momentum=None");
 }
 
+/* Its result is y, an output. */
+static void loop(Made *m, const char *in, Made *body) {
+    made_attr(m, made_node(m, "Loop", in, "y"), "body",
+              ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)
+        ->g = &body->graph;
+    made_output(m, "y");
+}
+
 TEST_CASE(newcomer, control_flow_over_data) {
     Made m;
     made_start(&m, 17);
@@ -103,10 +111,7 @@ TEST_CASE(newcomer, control_flow_over_data) {
     made_node(&body, "Identity", "i", "turn");
     made_output(&body, "on");
     made_output(&body, "turn");
-    made_attr(&m, made_node(&m, "Loop", "n,c", "y"), "body",
-              ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)
-        ->g = &body.graph;
-    made_output(&m, "y");
+    loop(&m, "n,c", &body);
     refused(&m, "Loop (opset 17)", "how often it turns depends on data");
     made_end(&body);
 }
@@ -126,10 +131,7 @@ TEST_CASE(newcomer, loops_without_a_trip_count) {
     made_output(&body, "s2");
     made_start(&m, 17);
     made_input(&m, "x", DT_F32, "2");
-    made_attr(&m, made_node(&m, "Loop", ",,x", "y"), "body",
-              ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)
-        ->g = &body.graph;
-    made_output(&m, "y");
+    loop(&m, ",,x", &body);
     Module *mod = made_import(&m);
     REQUIRE(mod != NULL);
     int products = 0;
@@ -226,10 +228,9 @@ TEST_CASE(newcomer, padding_idx) {
 /* ---- a fresh last layer -------------------------------------------------- */
 
 static void no_head(Made *m, const char *why) {
-    const uint8_t *bytes;
     size_t n;
     uint8_t *packed = model_pack(&m->model, &n);
-    bytes = packed;
+    const uint8_t *bytes = packed;
     vec_push(m->a, &m->opt.heads,
              (DimBind){.name = intern("z"), .axis = -1, .value = 5});
     CHECK(onnx_replace_heads(m->a, &m->d, "m.onnx", &m->opt, &bytes, &n) ==

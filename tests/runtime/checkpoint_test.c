@@ -887,12 +887,6 @@ TEST_CASE(checkpoint, survives_kill) {
     a->close(s);
 }
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 TEST_CASE(checkpoint, two_writers_of_one_path) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("shared.safetensors");
@@ -901,7 +895,7 @@ TEST_CASE(checkpoint, two_writers_of_one_path) {
     check_ok(s, a->save(s, path));
     for (int i = 0; i < 2; i++)
         if ((pid[i] = fork()) == 0) save_forever(path);
-    for (double end = seconds() + 0.5; seconds() < end;)
+    for (double end = comm_seconds() + 0.5; comm_seconds() < end;)
         if (!CHECK_EQ_INT(a->resume(s, path), AMPC_OK)) break;
     for (int i = 0; i < 2; i++) {
         CHECK_EQ_INT(waitpid(pid[i], NULL, WNOHANG), 0); /* still saving */

@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef intptr_t Handle;
 enum { COMM_WORLD = 0x101, ERRORS_RETURN = 0x142, BYTE = 0x247 };
@@ -30,14 +29,10 @@ static Handle there(Handle h) {
 /* MPI_THREAD_SINGLE, FUNNELED, SERIALIZED, MULTIPLE. */
 static int level(int theirs) { return theirs ? 512 << theirs : 0; }
 
+#define REAL(name) ((__typeof__(&MPI_##name))(uintptr_t)real("MPI_" #name))
 #define CALL(name, parameters, ...)                                            \
     int MPI_##name parameters;                                                 \
-    int MPI_##name parameters {                                                \
-        int(*fn) parameters;                                                   \
-        void *p = real("MPI_" #name);                                          \
-        memcpy(&fn, &p, sizeof p);                                             \
-        return fn(__VA_ARGS__);                                                \
-    }
+    int MPI_##name parameters { return REAL(name)(__VA_ARGS__); }
 
 CALL(Initialized, (int *flag), flag)
 CALL(Finalize, (void), )
@@ -59,20 +54,14 @@ CALL(Test, (Handle * request, int *done, void *status), request, done, status)
 
 int MPI_Query_thread(int *got);
 int MPI_Query_thread(int *got) {
-    int (*fn)(int *);
-    void *p = real("MPI_Query_thread");
-    memcpy(&fn, &p, sizeof p);
-    int rc = fn(got);
+    int rc = REAL(Query_thread)(got);
     *got = level(*got);
     return rc;
 }
 
 int MPI_Init_thread(int *argc, char ***argv, int wanted, int *got);
 int MPI_Init_thread(int *argc, char ***argv, int wanted, int *got) {
-    int (*fn)(int *, char ***, int, int *);
-    void *p = real("MPI_Init_thread");
-    memcpy(&fn, &p, sizeof p);
-    int rc = fn(argc, argv, wanted / 1024, got);
+    int rc = REAL(Init_thread)(argc, argv, wanted / 1024, got);
     *got = level(*got);
     return rc;
 }

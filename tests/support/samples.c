@@ -5,7 +5,7 @@
 
 #include "frontend/driver/array.h"
 
-static double random_number(uint32_t *state) {
+double samples_random(uint32_t *state) {
     *state = *state * 1664525u + 1013904223u;
     return (double)(*state >> 8) / 16777216.0;
 }
@@ -21,7 +21,7 @@ void samples_write(const Compiled *c, const char *prefix, int first, int n) {
         t.shape[0] = n;
         npy_header(&sb, t.dtype, t.rank, t.shape);
         for (size_t k = 0; k < (size_t)(first + n) * each; k++) {
-            double x = random_number(&state);
+            double x = samples_random(&state);
             int64_t class = (int64_t)(5 * x);
             float number = (float)(2 * x - 1);
             if (k < (size_t)first * each) continue;

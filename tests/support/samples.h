@@ -11,8 +11,12 @@ void samples_write(const Compiled *c, const char *prefix, int first, int n);
 /* As NAME.all.npy: 8 samples, of which the fourth is of no class. */
 void samples_write_bad(const Compiled *c);
 
-/* 51,600 parameters: enough elements that ranks can share each update.  In a
-   file, always of one name, which is in checkpoints.                        */
+/* In 0..1. */
+double samples_random(uint32_t *state);
+
+/* Enough elements that ranks can share each update.  In a file, always of one
+   name, which is in checkpoints.                                            */
+enum { SAMPLES_WIDE = 80 * 600 + 600 + 600 * 5 }; /* its parameters */
 extern const char samples_wide_text[];
 const char *samples_wide(void);
 

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "runtime/session.h"
 #include "tests/support/on_device.h"
 #include "tests/support/ranks.h"
 #include "tests/support/samples.h"
@@ -31,11 +31,6 @@ typedef struct Batch {
     size_t n;
 } Batch;
 
-static double random_number(uint32_t *state) {
-    *state = *state * 1664525u + 1013904223u;
-    return (double)(*state >> 8) / 16777216.0;
-}
-
 /* Micro-batch `index` of an endless stream, or `parts` of them, one behind the
    other: numbers in -1..1, classes 0..4.                                    */
 static Batch batch_new(const ampc_api *api, int64_t index, int parts) {
@@ -49,7 +44,7 @@ static Batch batch_new(const ampc_api *api, int64_t index, int parts) {
         bool real = t.dtype == AMPC_DTYPE_F32;
         size_t n = t.bytes / (real ? 4 : 8);
         for (size_t i = 0; i < n; i++) {
-            double x = random_number(&state[i / (n / (size_t)parts)]);
+            double x = samples_random(&state[i / (n / (size_t)parts)]);
             if (real)
                 ((float *)data)[i] = (float)(2 * x - 1);
             else
@@ -58,12 +53,6 @@ static Batch batch_new(const ampc_api *api, int64_t index, int parts) {
         b.in[b.n++] = ampc_in(t.name, data, t.bytes, (ampc_dtype)t.dtype);
     }
     return b;
-}
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static void batch_free(Batch *b) {
@@ -178,11 +167,16 @@ static Run *run_new(const Compiled *c) {
     return r;
 }
 
-static Run *run_ranks(const Compiled *c, int world) {
-    Run *r = run_new(c);
+/* .. and all ranks end well. */
+static void run_ok(Run *r, int world) {
     run(r, world);
     for (int i = 0; i < world; i++)
         CHECK_MSG(r->status[i] == AMPC_OK, "rank %d: %s", i, r->error[i]);
+}
+
+static Run *run_ranks(const Compiled *c, int world) {
+    Run *r = run_new(c);
+    run_ok(r, world);
     return r;
 }
 
@@ -347,9 +341,7 @@ TEST_CASE(ranks, on_a_gpu_as_one_rank) {
         r[i] = run_new(c);
         r[i]->device = "cuda";
         r[i]->steps = 6;
-        run(r[i], i + 1);
-        for (int k = 0; k <= i; k++)
-            CHECK_MSG(r[i]->status[k] == AMPC_OK, "%s", r[i]->error[k]);
+        run_ok(r[i], i + 1);
     }
     check_same(r[1], r[0]);
     CHECK_EQ_INT(r[0]->metrics[0][5].step, 6);
@@ -369,9 +361,7 @@ static Run *norm_run(const char *options, int world, int parts) {
     Run *r = run_new(&c);
     r->steps = 5;
     r->parts = parts;
-    run(r, world);
-    for (int i = 0; i < world; i++)
-        CHECK_MSG(r->status[i] == AMPC_OK, "rank %d: %s", i, r->error[i]);
+    run_ok(r, world);
     compiled_close(&c);
     return r;
 }
@@ -415,9 +405,7 @@ static Run *shard_run(const Compiled *c, int world, const char *save) {
     r->kinds = 1u << AMPC_KIND_PARAMETER;
     r->save = save;
     r->steps = 8;
-    run(r, world);
-    for (int i = 0; i < world; i++)
-        CHECK_MSG(r->status[i] == AMPC_OK, "rank %d: %s", i, r->error[i]);
+    run_ok(r, world);
     return r;
 }
 
@@ -432,7 +420,7 @@ static void sharded(const char *options, double states) {
         Run *b = shard_run(&split, world, test_tmp("b"));
         check_same(b, a);
         test_same_files("a", "b");
-        double state = states * 4 * (80 * 600 + 600 + 600 * 5);
+        double state = states * 4 * SAMPLES_WIDE;
         for (int i = 0; i < world; i++) {
             double less = (double)a->asked[i] - (double)b->asked[i];
             CHECK_MSG(fabs(less / (state * (1 - 1.0 / world)) - 1) < 0.1,
@@ -472,9 +460,7 @@ TEST_CASE(ranks, parts_on_a_gpu) {
             r[i]->steps = 2;
             r[i]->save = saved[i];
             if (resumes) r[i]->load[0] = r[i]->load[1] = saved[i];
-            run(r[i], 2);
-            for (int k = 0; k < 2; k++)
-                CHECK_MSG(r[i]->status[k] == AMPC_OK, "%s", r[i]->error[k]);
+            run_ok(r[i], 2);
         }
         check_same(r[1], r[0]);
         CHECK_EQ_INT(r[0]->metrics[0][1].step, resumes ? 4 : 2);
@@ -497,9 +483,7 @@ TEST_CASE(ranks, other_ranks_resume_parts) {
             r->steps = 3;
             r->load[0] = saved;
             r->load[1] = "nowhere";
-            run(r, world);
-            for (int i = 0; i < world; i++)
-                CHECK_MSG(r->status[i] == AMPC_OK, "%s", r->error[i]);
+            run_ok(r, world);
             CHECK_EQ_INT(r->metrics[0][2].step, 11);
             check_same(r, then[world - 1][0]);
         }
@@ -530,8 +514,11 @@ TEST_CASE(ranks, other_ranks_resume_parts) {
 
 /* ---- one verdict --------------------------------------------------------- */
 
-static Compiled small(int accumulate) {
-    return compile_for("mlp.dyn.onnx", SMALL, accumulate);
+/* Compiled once. */
+static const Compiled *small(void) {
+    static Compiled c;
+    if (!c.api) c = compile_for("mlp.dyn.onnx", SMALL, 1);
+    return &c;
 }
 
 static void spoil_with_inf(int rank, int step, const Batch *b) {
@@ -540,8 +527,8 @@ static void spoil_with_inf(int rank, int step, const Batch *b) {
 }
 
 TEST_CASE(ranks, what_one_skips_all_skip) {
-    Compiled c = small(1);
-    Run *r = run_new(&c);
+    const Compiled *c = small();
+    Run *r = run_new(c);
     r->spoil = spoil_with_inf;
     r->steps = 4;
     run(r, 3);
@@ -553,7 +540,6 @@ TEST_CASE(ranks, what_one_skips_all_skip) {
         CHECK(memcmp(r->state[i], r->state[0], r->bytes[i]) == 0);
     }
     run_free(r);
-    compiled_close(&c);
 }
 
 static void spoil_labels(int rank, int step, const Batch *b) {
@@ -561,8 +547,8 @@ static void spoil_labels(int rank, int step, const Batch *b) {
 }
 
 TEST_CASE(ranks, bad_data_of_one_end_all) {
-    Compiled c = small(1);
-    Run *r = run_new(&c);
+    const Compiled *c = small();
+    Run *r = run_new(c);
     r->spoil = spoil_labels;
     run(r, 3);
     for (int i = 0; i < 3; i++) {
@@ -571,17 +557,17 @@ TEST_CASE(ranks, bad_data_of_one_end_all) {
         CHECK(memcmp(r->state[i], r->state[0], r->bytes[i]) == 0);
     }
     run_free(r);
-    compiled_close(&c);
 }
 
 TEST_CASE(ranks, another_module_is_named) {
-    Compiled c = small(1), other = small(2);
+    const Compiled *c = small();
+    Compiled other = compile_for("mlp.dyn.onnx", SMALL, 2);
     Compiled options = compile_for("mlp.dyn.onnx", SMALL "--seed 5", 1);
     Compiled *others[] = {&other, &options};
     const char *const why[] = {"rank 2 has another graph than rank 0",
                                "rank 2 has a module of other compile options"};
     for (int k = 0; k < 2; k++) {
-        Run *r = run_new(&c);
+        Run *r = run_new(c);
         r->of[2] = others[k];
         run(r, 3);
         for (int i = 0; i < 3; i++) {
@@ -591,12 +577,11 @@ TEST_CASE(ranks, another_module_is_named) {
         run_free(r);
         compiled_close(others[k]);
     }
-    compiled_close(&c);
 }
 
 TEST_CASE(ranks, one_that_cannot_open_is_named) {
-    Compiled c = small(1);
-    Run *r = run_new(&c);
+    const Compiled *c = small();
+    Run *r = run_new(c);
     r->starved = 1;
     run(r, 3);
     for (int i = 0; i < 3; i++)
@@ -604,13 +589,12 @@ TEST_CASE(ranks, one_that_cannot_open_is_named) {
     CHECK_HAS(r->error[1], "out of memory");
     CHECK_HAS(r->error[2], "rank 1 could not open its session");
     run_free(r);
-    compiled_close(&c);
 }
 
 /* An engine that fails fails every rank, and no step is half made. */
 TEST_CASE(ranks, an_engine_that_fails) {
-    Compiled c = small(1);
-    Run *before = run_new(&c), *r = run_new(&c);
+    const Compiled *c = small();
+    Run *before = run_new(c), *r = run_new(c);
     before->steps = 3;
     run(before, 2);
     r->fail_in = 5; /* open, three steps, this one */
@@ -624,31 +608,29 @@ TEST_CASE(ranks, an_engine_that_fails) {
     }
     run_free(before);
     run_free(r);
-    compiled_close(&c);
 }
 
 TEST_CASE(ranks, half_a_communicator) {
-    Compiled c = small(1);
+    const Compiled *c = small();
     ampc_comm comm = {.size = sizeof comm, .world = 2};
     ampc_options o = {.size = sizeof o, .comm = &comm};
     ampc_comm_options engine = {.size = sizeof engine, .engine = "pigeons"};
     ampc_comm *made;
     ampc_session *s;
     char err[256];
-    CHECK_EQ_INT(c.api->open(c.api->module, &o, &s, err, sizeof err),
+    CHECK_EQ_INT(c->api->open(c->api->module, &o, &s, err, sizeof err),
                  AMPC_ERR_ARGUMENT);
     CHECK_HAS(err, "comm");
-    CHECK_EQ_INT(c.api->comm_open(&engine, &made, err, sizeof err),
+    CHECK_EQ_INT(c->api->comm_open(&engine, &made, err, sizeof err),
                  AMPC_ERR_ARGUMENT);
     CHECK_HAS(err, "no such engine");
     CHECK(made == NULL);
-    c.api->comm_close(NULL);
-    compiled_close(&c);
+    c->api->comm_close(NULL);
 }
 
 /* A port of which nobody takes what comes, so that a call rings for minutes. */
 TEST_CASE(ranks, nobody_answers) {
-    Compiled c = small(1);
+    const Compiled *c = small();
     struct sockaddr_in at = {.sin_family = AF_INET,
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof at;
@@ -661,22 +643,22 @@ TEST_CASE(ranks, nobody_answers) {
     }
     char port[16], err[300];
     snprintf(port, sizeof port, "%d", ntohs(at.sin_port));
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    setenv("MASTER_PORT", port, 1);
-    setenv("RANK", "1", 1);
-    setenv("WORLD_SIZE", "2", 1);
+    const char *const set[][2] = {{"MASTER_ADDR", "127.0.0.1"},
+                                  {"MASTER_PORT", port},
+                                  {"RANK", "1"},
+                                  {"WORLD_SIZE", "2"}};
+    for (int i = 0; i < 4; i++) setenv(set[i][0], set[i][1], 1);
     ampc_comm_options engine = {
         .size = sizeof engine, .engine = "nccl", .deadline = 1};
     ampc_comm *made = NULL;
-    double begin = seconds();
-    CHECK_EQ_INT(c.api->comm_open(&engine, &made, err, sizeof err),
+    double begin = comm_seconds();
+    CHECK_EQ_INT(c->api->comm_open(&engine, &made, err, sizeof err),
                  AMPC_ERR_COMM);
-    CHECK_MSG(seconds() - begin < 4, "%g s", seconds() - begin);
+    CHECK_MSG(comm_seconds() - begin < 4, "%g s", comm_seconds() - begin);
     CHECK_HAS(err, "rank 0 does not answer at 127.0.0.1:");
+    for (int i = 0; i < 4; i++) unsetenv(set[i][0]);
     for (int i = 0; i < 4; i++) close(waiting[i]);
     close(fd);
-    unsetenv("MASTER_ADDR");
-    compiled_close(&c);
 }
 
 /* ---- checkpoints --------------------------------------------------------- */
@@ -684,9 +666,9 @@ TEST_CASE(ranks, nobody_answers) {
 /* Four ranks, then two that make twice the micro-steps, from a file that rank 0
    alone can see: the same samples in the same order. */
 TEST_CASE(ranks, other_ranks_resume) {
-    Compiled one = small(1);
+    const Compiled *one = small();
     const char *saved = test_tmp("ranks.ckpt");
-    Run *first = run_new(&one), *then = run_new(&one), *all = run_new(&one);
+    Run *first = run_new(one), *then = run_new(one), *all = run_new(one);
     first->steps = 6;
     first->save = saved;
     run(first, 4);
@@ -701,12 +683,11 @@ TEST_CASE(ranks, other_ranks_resume) {
         CHECK_MSG(then->status[i] == AMPC_OK, "%s", then->error[i]);
         CHECK(memcmp(then->state[i], all->state[0], all->bytes[i]) == 0);
     }
-    Run *missing = run_new(&one);
+    Run *missing = run_new(one);
     for (int i = 0; i < 2; i++) missing->load[i] = "nowhere";
     run(missing, 2);
     CHECK_EQ_INT(missing->status[0], AMPC_ERR_FILE);
     CHECK_EQ_INT(missing->status[1], AMPC_ERR_COMM);
     Run *runs[] = {first, then, all, missing};
     for (int i = 0; i < 4; i++) run_free(runs[i]);
-    compiled_close(&one);
 }
