@@ -81,7 +81,8 @@ def targets_of(fault, table):
 
 def bazel(command, names, log):
     run = subprocess.run(
-        ["bazel", command, "-c", "opt", "--copt=-Wno-error", *names],
+        ["bazel", command, "-c", "opt", "--copt=-Wno-error",
+         "--test_env=AMPC_LIBNVRTC", "--test_env=AMPC_ONNX_NODES", *names],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     log.write(run.stdout)
     log.flush()
