@@ -377,13 +377,18 @@ typedef struct Renaming {
     size_t found;
 } Renaming;
 
+/* The name of tensor k of a file; false for metadata and what is no text. */
+static bool tensor_name(const StFile *f, size_t k, char *name, size_t cap) {
+    JsonSpan s = f->tensors[k].name;
+    return s.n && json_text(s, name, cap) >= 0;
+}
+
 static void count_found(const Load *l, Renaming *r) {
     char name[1024], meant[1300];
     size_t n = strlen(r->old);
     for (size_t i = 0; i < l->nfile; i++)
         for (size_t k = 0; k < l->files[i]->st.ntensor; k++) {
-            JsonSpan s = l->files[i]->st.tensors[k].name;
-            if (!s.n || json_text(s, name, sizeof name) < 0 ||
+            if (!tensor_name(&l->files[i]->st, k, name, sizeof name) ||
                 strncmp(name, r->old, n) != 0)
                 continue;
             snprintf(meant, sizeof meant, "%s%s", r->new, name + n);
@@ -399,8 +404,7 @@ static Renaming renaming_for(const Load *l, const char *missing) {
     size_t most = 0, n = strlen(missing);
     for (size_t i = 0; i < l->nfile; i++)
         for (size_t k = 0; k < l->files[i]->st.ntensor; k++) {
-            JsonSpan s = l->files[i]->st.tensors[k].name;
-            if (!s.n || json_text(s, name, sizeof name) < 0) continue;
+            if (!tensor_name(&l->files[i]->st, k, name, sizeof name)) continue;
             size_t same = common_end(name, missing), old = strlen(name) - same;
             if (same <= most || old >= sizeof r.old || n - same >= sizeof r.new)
                 continue;
@@ -477,10 +481,9 @@ static ampc_status load_resolve(Load *l) {
     for (size_t i = 0; i < l->nfile; i++) {
         const StFile *f = &l->files[i]->st;
         for (size_t k = 0; k < f->ntensor; k++) {
+            if (!f->tensors[k].name.n) continue;
             ampc_status status =
-                f->tensors[k].name.n
-                    ? resolve_one(l, l->files[i], &f->tensors[k], &left)
-                    : AMPC_OK;
+                resolve_one(l, l->files[i], &f->tensors[k], &left);
             if (status != AMPC_OK) return status;
         }
     }

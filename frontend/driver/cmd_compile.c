@@ -170,8 +170,8 @@ static void add_report(Compile *c, int which, ReportFn *fn) {
 static Status emit_onnx(Compile *c) {
     Session *s = c->s;
     const char *path = s->opt.emit_onnx;
-    TRY(run_common(c->m, &s->diag, &s->opt, true));
     if (!path) return OK;
+    TRY(run_common(c->m, &s->diag, &s->opt, true));
     if (!outfile_open(&c->onnx, path, 0666, NULL, NULL))
         return file_failed(&s->diag, path, &c->onnx);
     return onnx_emit(c->m->arena, &s->diag, path, module_graph(c->m, "predict"),

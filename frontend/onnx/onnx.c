@@ -309,18 +309,18 @@ static Status make_inputs(Ox *ox) {
 
 /* ---- initializers -------------------------------------------------------- */
 
-/* Variables hold fp32 whatever the file stores. */
-static const Tensor *as_f32(Ox *ox, const Tensor *t) {
-    if (type_get(t->type)->dtype == DT_F32) return t;
+const Tensor *ox_as(Arena *a, const Tensor *t, DType d) {
+    if (type_get(t->type)->dtype == d) return t;
     Arena *tmp = arena_new();
-    const Tensor *r = eval_to_tensor(ox->a, eval_from_tensor(tmp, t),
-                                     type_with_dtype(t->type, DT_F32));
+    const Tensor *r = eval_to_tensor(a, eval_from_tensor(tmp, t),
+                                     type_with_dtype(t->type, d));
     arena_free(tmp);
     return r;
 }
 
+/* Variables hold fp32 whatever the file stores. */
 static Status make_var(Ox *ox, const OxInit *x, ValueId *out) {
-    const Tensor *t = as_f32(ox, x->data);
+    const Tensor *t = ox_as(ox->a, x->data, DT_F32);
     int i = module_var(ox->m, x->kind, x->name, t->type, t, 0);
     Var *v = &ox->m->vars.data[i];
     v->stored_dtype = type_get(x->data->type)->dtype;

@@ -188,9 +188,13 @@ Status ox_decide(Ox *ox);
 /* What the node is in PyTorch's graph, if the exporter wrote it and it is a
    `target`, from there on; else NULL. */
 Str ox_torch_node(const OxNode *n, const char *target);
+/* x.detach(): an Identity in files of dynamo. */
+bool ox_is_detach(const OxNode *n);
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key);
 
+/* The same numbers in dtype d, each rounded to it. */
+const Tensor *ox_as(Arena *a, const Tensor *t, DType d);
 /* Host data of a tensor; `name` for messages. */
 Status ox_tensor(Ox *ox, const Onnx__TensorProto *t, const char *name,
                  const Tensor **out);

@@ -102,7 +102,7 @@ static Str put_ints(Emit *e, const int64_t *v, int n) {
 
 static Str put_number(Emit *e, DType d, double v) {
     Type t = {.dtype = d};
-    const Tensor *x = tensor_new(e->a, type_make(d, 0, NULL));
+    const Tensor *x = tensor_new(e->a, type_scalar(d));
     tensor_set(x, 0, v);
     return put_tensor(e, fresh(e, &e->values, intern("number")), &t, x->data);
 }
@@ -201,11 +201,15 @@ static Str *called(const Emit *e, ValueId v, DType d) {
     return &e->as[v.i * NUM_DTYPES + d];
 }
 
-static Str put_cast(Emit *e, Str from, const Type *t, DType d, Str name) {
-    Str to = fresh(e, &e->values, name);
+/* `to` is a value of type t, but for the dtype d. */
+static Str cast_to(Emit *e, Str from, const Type *t, DType d, Str to) {
     put_int(e, put_node(e, "Cast", &from, 1, to), "to", dtype_info[d].onnx);
     put_info(e, to, t, d);
     return to;
+}
+
+static Str put_cast(Emit *e, Str from, const Type *t, DType d, Str name) {
+    return cast_to(e, from, t, d, fresh(e, &e->values, name));
 }
 
 static Str put_var(Emit *e, int var) {
@@ -223,16 +227,7 @@ static Str put_var(Emit *e, int var) {
 
 /* The number of a constant in another dtype is written so. */
 static Str put_const(Emit *e, const Value *v, DType d) {
-    const Type *from = type_get(v->type);
-    const Tensor *t = v->data;
-    if (d != from->dtype) {
-        t = tensor_new(e->a, type_make(d, from->rank, from->dim));
-        for (int64_t i = 0, n = type_count(from); i < n; i++)
-            if (dtype_is_float(d))
-                tensor_set(t, i, tensor_get(v->data, i));
-            else
-                tensor_set_int(t, i, tensor_get_int(v->data, i));
-    }
+    const Tensor *t = ox_as(e->a, v->data, d);
     Str name = v->name ? v->name : intern("number");
     return put_tensor(e, fresh(e, &e->values, name), type_get(t->type),
                       t->data);
@@ -278,8 +273,7 @@ static DType meet(const Emit *e, int first) {
     for (int i = first + 1; i < e->n->nin; i++)
         d = dtype_promote(d, value_dtype(e->g, e->n->in[i]));
     if (!dtype_is_float(d)) return d;
-    bool wide = d == DT_F64 || value_dtype(e->g, e->n->out[0]) == DT_F64;
-    return wide ? DT_F64 : DT_F32;
+    return dtype_compute(d, value_dtype(e->g, e->n->out[0]));
 }
 
 /* The result as a node makes it, in dtype d, and then as it is stored. */
@@ -298,10 +292,7 @@ static Status stored(Emit *e, Str name, DType d) {
     const Type *t = value_type(e->g, v);
     Str as = *called(e, v, t->dtype);
     put_info(e, name, t, d);
-    if (d == t->dtype) return OK;
-    put_int(e, put_node(e, "Cast", &name, 1, as), "to",
-            dtype_info[t->dtype].onnx);
-    put_info(e, as, t, t->dtype);
+    if (d != t->dtype) cast_to(e, name, t, t->dtype, as);
     return OK;
 }
 
@@ -327,15 +318,16 @@ struct Form {
     Status (*put)(Emit *e, const Form *f);
 };
 
-/* Element-wise: all operands in one dtype, but for a condition. */
+/* All operands in one dtype, but for a condition. */
 static Status put_elem(Emit *e, const Form *f) {
     Str in[3];
     int first = e->n->op == OP_WHERE;
     DType d = meet(e, first);
     for (int i = 0; i < e->n->nin; i++)
         in[i] = as_dtype(e, e->n->in[i], i < first ? DT_BOOL : d);
-    bool test = value_dtype(e->g, e->n->out[0]) == DT_BOOL;
-    return chain(e, f->names, f->attrs, in, e->n->nin, test ? DT_BOOL : d);
+    DType y = value_dtype(e->g, e->n->out[0]);
+    return chain(e, f->names, f->attrs, in, e->n->nin,
+                 dtype_is_float(y) ? d : y);
 }
 
 /* Operands but for the first are numbers that ONNX does not round. */
@@ -397,10 +389,12 @@ static Status put_gather(Emit *e, const Form *f) {
     return chain(e, f->names, f->attrs, in, 2, value_dtype(e->g, e->n->in[0]));
 }
 
-static Status put_trilu(Emit *e, const Form *f) {
+/* One that has a number as its second operand: a diagonal or an axis. */
+static Status put_numbered(Emit *e, const Form *f) {
+    AttrKey key = e->n->op == OP_TRILU ? AK_k : AK_axis;
     DType d = meet(e, 0);
     Str in[] = {as_dtype(e, e->n->in[0], d),
-                put_number(e, DT_I64, (double)attr_int(e->n, AK_k, 0))};
+                put_number(e, DT_I64, (double)attr_int(e->n, key, 0))};
     return chain(e, f->names, f->attrs, in, 2, d);
 }
 
@@ -440,11 +434,10 @@ static Status put_isfinite(Emit *e, const Form *f) {
 /* The rounding is the store's, or what a user wrote. */
 static Status put_user_cast(Emit *e, const Form *f) {
     (void)f;
+    const Type *t = value_type(e->g, e->n->out[0]);
     Str from = as_stored(e, e->n->in[0]);
-    DType d = value_dtype(e->g, e->n->out[0]);
-    Str y = made(e, d);
-    put_int(e, put_node(e, "Cast", &from, 1, y), "to", dtype_info[d].onnx);
-    return stored(e, y, d);
+    cast_to(e, from, t, t->dtype, made(e, t->dtype));
+    return OK;
 }
 
 static Status put_generated(Emit *e, const Form *f) {
@@ -454,7 +447,7 @@ static Status put_generated(Emit *e, const Form *f) {
     int axis = (int)attr_int(e->n, AK_axis, 0);
     for (int i = 0; i < t->rank; i++)
         small.dim[i] = counts && i == axis ? t->dim[i] : 1;
-    if (small.dtype == DT_F16 || small.dtype == DT_BF16) small.dtype = DT_F32;
+    if (dtype_is_16(small.dtype)) small.dtype = DT_F32;
     const Tensor *x =
         tensor_new(e->a, type_make(small.dtype, small.rank, small.dim));
     for (int64_t i = 0, n = type_count(&small); i < n; i++)
@@ -471,18 +464,6 @@ static Status put_reduced(Emit *e, const Form *f) {
     DType d = meet(e, 0);
     Str in[] = {as_dtype(e, e->n->in[0], d), put_ints(e, axes, n)};
     return chain(e, f->names, f->attrs, in, 2, d);
-}
-
-static Status put_cumsum(Emit *e, const Form *f) {
-    DType d = meet(e, 0);
-    Str in[] = {as_dtype(e, e->n->in[0], d),
-                put_number(e, DT_I64, (double)attr_int(e->n, AK_axis, 0))};
-    return chain(e, f->names, f->attrs, in, 2, d);
-}
-
-static Status put_argmax(Emit *e, const Form *f) {
-    Str in = as_dtype(e, e->n->in[0], meet(e, 0));
-    return chain(e, f->names, f->attrs, &in, 1, DT_I64);
 }
 
 /* Gemm for two matrices; else the last two axes are exchanged before. */
@@ -517,21 +498,14 @@ static Status put_matmul(Emit *e, const Form *f) {
     return chain(e, f->names, "", in, 2, d);
 }
 
-/* Windows along the spatial axes of x, of which the ith is over dim[i] places.
- */
-static int64_t window_span(const Node *n, int i, int64_t places, int spatial) {
-    const int64_t *kernel, *pads, *dilations;
-    attr_ints(n, AK_kernel_shape, &kernel);
+/* How far a window may move along spatial axis i of x. */
+static int64_t window_room(const Node *n, const Type *x, int i,
+                           int64_t kernel) {
+    const int64_t *pads, *dilations;
     attr_ints(n, AK_pads, &pads);
     attr_ints(n, AK_dilations, &dilations);
-    return places + pads[i] + pads[i + spatial] -
-           (kernel[i] - 1) * dilations[i] - 1;
-}
-
-static Status put_conv(Emit *e, const Form *f) {
-    DType d = meet(e, 0);
-    Str in[] = {as_dtype(e, e->n->in[0], d), as_dtype(e, e->n->in[1], d)};
-    return chain(e, f->names, f->attrs, in, 2, d);
+    return x->dim[i + 2] + pads[i] + pads[i + x->rank - 2] -
+           (kernel - 1) * dilations[i] - 1;
 }
 
 /* The gradient of a convolution with respect to its operand is ConvTranspose;
@@ -540,17 +514,13 @@ static Status put_conv_transposed(Emit *e, const Form *f) {
     const Type *y = value_type(e->g, e->n->in[0]);
     const Type *w = value_type(e->g, e->n->in[1]);
     const Type *x = value_type(e->g, e->n->out[0]);
-    const int64_t *strides, *pads, *dilations;
+    const int64_t *strides;
     int64_t rest[MAX_RANK];
     DType d = meet(e, 0);
-    int spatial = x->rank - 2;
-    attr_ints(e->n, AK_strides, &strides);
-    attr_ints(e->n, AK_pads, &pads);
-    attr_ints(e->n, AK_dilations, &dilations);
+    int spatial = attr_ints(e->n, AK_strides, &strides);
     for (int i = 0; i < spatial; i++)
-        rest[i] = x->dim[i + 2] - strides[i] * (y->dim[i + 2] - 1) -
-                  (w->dim[i + 2] - 1) * dilations[i] - 1 + pads[i] +
-                  pads[i + spatial];
+        rest[i] = window_room(e->n, x, i, w->dim[i + 2]) -
+                  strides[i] * (y->dim[i + 2] - 1);
     Str in[] = {as_dtype(e, e->n->in[0], d), as_dtype(e, e->n->in[1], d)};
     Str out = made(e, d);
     Onnx__NodeProto *p = put_node(e, f->names, in, 2, out);
@@ -561,14 +531,15 @@ static Status put_conv_transposed(Emit *e, const Form *f) {
 
 static Status put_pool(Emit *e, const Form *f) {
     const Type *x = value_type(e->g, e->n->in[0]);
-    const int64_t *strides, *sizes;
+    const int64_t *kernel, *strides, *sizes;
     int n = attr_ints(e->n, AK_strides, &strides);
     bool floors = true, ceils = true;
+    attr_ints(e->n, AK_kernel_shape, &kernel);
     attr_ints(e->n, AK_sizes, &sizes);
     for (int i = 0; i < n; i++) {
-        int64_t span = window_span(e->n, i, x->dim[i + 2], n);
-        floors &= sizes[i] == span / strides[i] + 1;
-        ceils &= sizes[i] == (span + strides[i] - 1) / strides[i] + 1;
+        int64_t room = window_room(e->n, x, i, kernel[i]);
+        floors &= sizes[i] == room / strides[i] + 1;
+        ceils &= sizes[i] == (room + strides[i] - 1) / strides[i] + 1;
     }
     if (!floors && !ceils)
         return emit_fail(e, "its windows have no form in ONNX");
@@ -610,18 +581,18 @@ static const Form forms[] = {
     {OP_PAD, "Pad", "mode", put_pad},
     {OP_CONCAT, "Concat", "axis", put_concat},
     {OP_GATHER, "Gather", "axis", put_gather},
-    {OP_TRILU, "Trilu", "upper", put_trilu},
+    {OP_TRILU, "Trilu", "upper", put_numbered},
     {OP_REDUCE_SUM, "ReduceSum", "keepdims", put_reduced},
     {OP_REDUCE_MEAN, "ReduceMean", "keepdims", put_reduced},
     {OP_REDUCE_SUMSQ, "ReduceSumSquare", "keepdims", put_reduced},
     {OP_REDUCE_PROD, "ReduceProd", "keepdims", put_reduced},
     {OP_REDUCE_MAX, "ReduceMax", "keepdims", put_reduced},
     {OP_REDUCE_MIN, "ReduceMin", "keepdims", put_reduced},
-    {OP_CUMSUM, "CumSum", "exclusive reverse", put_cumsum},
-    {OP_ARGMAX, "ArgMax", "axis keepdims", put_argmax},
+    {OP_CUMSUM, "CumSum", "exclusive reverse", put_numbered},
+    {OP_ARGMAX, "ArgMax", "axis keepdims", put_elem},
     {OP_RANK_SUM, "Identity", "", put_elem},
     {OP_MATMUL, "MatMul", "", put_matmul},
-    {OP_CONV, "Conv", CONVOLVED, put_conv},
+    {OP_CONV, "Conv", CONVOLVED, put_elem},
     {OP_CONV_DGRAD, "ConvTranspose", CONVOLVED, put_conv_transposed},
     {OP_MAX_POOL, "MaxPool", WINDOW, put_pool},
     {OP_AVG_POOL, "AveragePool", WINDOW " count_include_pad", put_pool},

@@ -172,6 +172,10 @@ Str ox_torch_node(const OxNode *n, const char *target) {
     return at && !strncmp(at, target, strlen(target)) ? at : NULL;
 }
 
+bool ox_is_detach(const OxNode *n) {
+    return n->op->handler == onnx_identity && ox_torch_node(n, "aten.detach");
+}
+
 static void read_marks(Ox *ox) {
     const Onnx__GraphProto *g = ox->graph;
     for (size_t i = 0; i < g->n_value_info; i++) {

@@ -163,8 +163,8 @@ static Status tap(Ox *ox, const Axis *a, int k, ValueId x, int axis,
     for (int64_t i = 0; i < a->out; i++)
         weighs |= a->weight[k * a->out + i] != 1;
     if (!weighs) return OK;
-    TRY(along(ox, t.dtype == DT_F64 ? DT_F64 : DT_F32, a->weight + k * a->out,
-              NULL, axis, t.rank, a->out, &weight));
+    TRY(along(ox, dtype_compute(t.dtype, t.dtype), a->weight + k * a->out, NULL,
+              axis, t.rank, a->out, &weight));
     return ox2(ox, OP_MUL, *y, weight, y);
 }
 

@@ -163,11 +163,9 @@ Status onnx_size(Ox *ox) {
 
 /* ---- other shape, same elements ------------------------------------------ */
 
-/* x.detach() is one, too, in files of dynamo. */
 Status onnx_identity(Ox *ox) {
     ValueId x;
-    if (!ox_torch_node(ox->node, "aten.detach"))
-        return ox_out_name(ox, 0, ox->node->in[0]);
+    if (!ox_is_detach(ox->node)) return ox_out_name(ox, 0, ox->node->in[0]);
     x = ox_in(ox, 0);
     TRY(ox_call(ox, "stop", &x, 1, NULL, 0, 1, &x));
     return ox_out(ox, 0, x);

@@ -29,8 +29,7 @@ static void find_roles(Ox *ox) {
             reaches |= out->reaches;
             if (!role) role = out->role;
         }
-        if (n->op->handler == onnx_identity && ox_torch_node(n, "aten.detach"))
-            continue;
+        if (ox_is_detach(n)) continue;
         for (int k = 0; k < n->nin && reaches; k++) {
             OxName *in = ox_name_of(ox, n->in[k]);
             if (!in || bit(n->op->nd, k)) continue;

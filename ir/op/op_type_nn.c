@@ -55,7 +55,7 @@ static Status attend_shape(TypeCtx *cx, Type *y) {
 static Type attend_sums(const Type *q) {
     Type t = *q;
     t.dim[t.rank - 1] = 1;
-    t.dtype = q->dtype == DT_F64 ? DT_F64 : DT_F32;
+    t.dtype = dtype_compute(q->dtype, q->dtype);
     return t;
 }
 
