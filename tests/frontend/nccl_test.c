@@ -15,7 +15,7 @@
 #include "tests/support/simulate.h"
 #include "tests/tolerance.h"
 
-enum { SAMPLES = 67, BATCH = 2, STEPS = 6 };
+enum { SAMPLES = 67, BATCH = 2, STEPS = 6, MANY = 20 };
 
 /* ---- modules ------------------------------------------------------------- */
 
@@ -38,9 +38,10 @@ static Compiled compile_model(const char *model, const char *options,
 
 typedef struct Launch {
     const Compiled *c;
-    int world;         /* 1: no ranks */
-    const char *words; /* of `ampc run` */
-    const char *rank1; /* before the command of rank 1; NULL: nothing */
+    int world;          /* 1: no ranks */
+    const char *words;  /* of `ampc run` */
+    const char *rank1;  /* before the command of rank 1; NULL: nothing */
+    bool in_rank_order; /* are numbers added */
 } Launch;
 
 /* Each rank's command, in a shell; the status of the first rank
@@ -52,9 +53,9 @@ static int launch(const Launch *l, char **out) {
         "cd '%s' && rm -f report && export TMPDIR=/tmp AMPC_CACHE_DIR=. "
         "AMPC_SIM_REPORT=report "
         "AMPC_LIBCUDA='%s' AMPC_LIBCUBLASLT='%s' AMPC_LIBNCCL='%s' "
-        "AMPC_SIM_TWINS='%s' AMPC_SIM_DEVICES=%d; ",
+        "AMPC_SIM_TWINS='%s' AMPC_SIM_DEVICES=%d AMPC_SIM_NCCL_ORDER=%s; ",
         test_tmpdir(), sim()->path, sim()->cublaslt, sim()->nccl,
-        l->c->cuda_dir, l->world);
+        l->c->cuda_dir, l->world, l->in_rank_order ? "ranks" : "any");
     int port = 20000 + (int)(getpid() * 7 + time(NULL)) % 20000;
     for (int r = 0; r < l->world; r++) {
         if (l->world > 1)
@@ -96,7 +97,8 @@ static char *launch_ok(const Launch *l) {
 #define FEEDS                                                                  \
     "--device cuda --feed x=x.all.npy --feed y=y.all.npy --quiet --shuffle "
 
-#define WORDS(x) FEEDS "--steps 6 --log l" x " --save-weights w" x
+#define WORDS(x)      FEEDS "--steps 6 --log l" x " --save-weights w" x
+#define WORDS_MANY(x) FEEDS "--steps 20 --log l" x " --save-weights w" x
 
 static double number_behind(const char **text, const char *key) {
     const char *p = *text ? strstr(*text, key) : NULL;
@@ -143,46 +145,87 @@ static void same_weights(const char *got, const char *want) {
     trace_free(&b);
 }
 
-/* n ranks with A micro-batches are one with n A. */
-static void as_one(const char *model, const char *options, int n, int each) {
+/* Logs but for times, and weights: the same bits. */
+static void same_bits(const char *got, const char *want) {
+    char *out;
+    int rc =
+        test_command(&out,
+                     "cd '%s' && for f in %s %s; do "
+                     "sed 's/,\"ms\":[^}]*//' l$f > lines.$f; done; "
+                     "diff lines.%s lines.%s && cmp w%s w%s && "
+                     "test $(wc -l < lines.%s) -ge %d",
+                     test_tmpdir(), got, want, got, want, got, want, got, MANY);
+    CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+}
+
+/* n ranks with A micro-batches are one with n A: the same bits where sums are
+   added in the order of ranks and A is 1; near it in any order.             */
+enum { IN_ORDER = 1, ANY_ORDER = 2 };
+
+static void as_one(const char *model, const char *options, int n, int each,
+                   int orders) {
     Compiled one = compile_model(model, options, each, BATCH);
     Compiled all = compile_model(model, options, n * each, BATCH);
     samples_write(&one, "all", 0, SAMPLES);
-    free(launch_ok(&(Launch){&all, 1, WORDS("a"), NULL}));
-    char *report = launch_ok(&(Launch){&one, n, WORDS("r"), NULL});
-    /* eager, captured, replayed: each step but the first is one graph */
-    const char *p = report;
-    for (int k = 0; k < n; k++)
-        CHECK_MSG(number_behind(&p, "graph launches ") >= STEPS - 1, "%s",
-                  report);
-    same_logs("lr", "la", STEPS);
-    same_weights("wr", "wa");
-    free(report);
+    free(launch_ok(&(Launch){&all, 1, WORDS_MANY("a"), NULL, false}));
+    for (int in_order = 1; in_order >= 0; in_order--) {
+        if (!(orders & (in_order ? IN_ORDER : ANY_ORDER))) continue;
+        char *report =
+            launch_ok(&(Launch){&one, n, WORDS_MANY("r"), NULL, in_order});
+        /* eager, captured, replayed: each step but the first is one graph */
+        const char *p = report;
+        for (int k = 0; k < n; k++)
+            CHECK_MSG(number_behind(&p, "graph launches ") >= MANY - 1, "%s",
+                      report);
+        free(report);
+        if (in_order) {
+            same_bits("r", "a");
+            continue;
+        }
+        same_logs("lr", "la", MANY);
+        same_weights("wr", "wa");
+    }
     compiled_close(&one);
     compiled_close(&all);
 }
 
+#define OVERFLOWS "--loss-scale dynamic,init=16777216,interval=4,max=1e9 "
+
 TEST_CASE(nccl, mlp_of_two_as_one) {
     as_one("mlp.dyn.onnx",
            "--precision fp16 --clip-norm 0.3 --optimizer adamw,lr=0.01 "
-           "--loss-scale dynamic,init=16777216,interval=2,max=1e9 "
+           "--lr-schedule cosine,warmup=3,total=20,min=0.001 " OVERFLOWS
            "--comm-bucket 420",
-           2, 1);
+           2, 1, IN_ORDER | ANY_ORDER);
+}
+
+TEST_CASE(nccl, mlp_of_four_as_one) {
+    as_one("mlp.dyn.onnx",
+           "--precision bf16 --clip-norm 0.3 --optimizer adamw,lr=0.01", 4, 1,
+           IN_ORDER);
 }
 
 /* Adam would make much of a gradient that is nearly 0. */
-TEST_CASE(nccl, mlp_of_four_as_one) {
+TEST_CASE(nccl, mlp_of_four_in_any_order) {
     as_one("mlp.dyn.onnx",
            "--precision fp32 --clip-norm 0.3 "
            "--optimizer sgd,lr=0.05,momentum=0.9",
-           4, 1);
+           4, 1, ANY_ORDER);
+}
+
+TEST_CASE(nccl, gpt_of_two_as_one) {
+    as_one("gpt.dyn.onnx",
+           "--precision fp16 --clip-norm 1 --optimizer adamw,lr=0.003 "
+           "--lr-schedule linear,warmup=2,total=20,min=0 " OVERFLOWS,
+           2, 1, IN_ORDER | ANY_ORDER);
 }
 
 TEST_CASE(nccl, cnn_of_two_that_accumulate_as_one) {
     as_one("cnn.dyn.onnx",
            "--precision bf16 --clip-norm 0.5 --batchnorm frozen "
            "--optimizer sgd,lr=0.05,momentum=0.9 --comm-bucket 300",
-           2, 2);
+           2, 2, ANY_ORDER);
 }
 
 /* Statistics of all ranks inside the graph of a step: two ranks of two samples
@@ -194,8 +237,8 @@ TEST_CASE(nccl, batch_norm_over_ranks_as_one_batch) {
     Compiled two = compile_model("cnn.dyn.onnx", options, 1, 2);
     Compiled four = compile_model("cnn.dyn.onnx", options, 1, 4);
     samples_write(&two, "all", 0, 4 * STEPS);
-    free(launch_ok(&(Launch){&four, 1, WORDS("a"), NULL}));
-    free(launch_ok(&(Launch){&two, 2, WORDS("r"), NULL}));
+    free(launch_ok(&(Launch){&four, 1, WORDS("a"), NULL, false}));
+    free(launch_ok(&(Launch){&two, 2, WORDS("r"), NULL, false}));
     same_logs("lr", "la", STEPS);
     same_weights("wr", "wa");
     compiled_close(&two);
@@ -215,8 +258,10 @@ static void in_parts(const char *options, int n, double states) {
     Compiled b = compile_at(samples_wide(), split);
     double bytes = states * 4 * SAMPLES_WIDE * (1 - 1.0 / n);
     samples_write(&a, "all", 0, SAMPLES);
-    char *all = launch_ok(&(Launch){&a, n, WORDS("a") " --save sa", NULL});
-    char *part = launch_ok(&(Launch){&b, n, WORDS("b") " --save sb", NULL});
+    char *all =
+        launch_ok(&(Launch){&a, n, WORDS("a") " --save sa", NULL, false});
+    char *part =
+        launch_ok(&(Launch){&b, n, WORDS("b") " --save sb", NULL, false});
     same_logs("lb", "la", STEPS);
     if (n == 2) test_same_files("sa", "sb");
     const char *p = all, *q = part;
@@ -227,8 +272,8 @@ static void in_parts(const char *options, int n, double states) {
     }
     free(all);
     free(part);
-    free(launch_ok(&(Launch){&a, n, AGAIN("a"), NULL}));
-    free(launch_ok(&(Launch){&b, n, AGAIN("b"), NULL}));
+    free(launch_ok(&(Launch){&a, n, AGAIN("a"), NULL, false}));
+    free(launch_ok(&(Launch){&b, n, AGAIN("b"), NULL, false}));
     same_logs("lb", "la", 3);
     same_weights("wb", "wa");
     if (n == 2) test_same_files("sa", "sb");
@@ -238,13 +283,13 @@ static void in_parts(const char *options, int n, double states) {
 
 TEST_CASE(nccl, adam_in_parts) {
     in_parts("--precision bf16 --clip-norm 0.3 --optimizer adamw,lr=0.01", 2,
-             2);
+             3);
 }
 
 TEST_CASE(nccl, momentum_in_parts_with_overflows) {
     in_parts("--precision fp16 --optimizer sgd,lr=0.05,momentum=0.9 "
              "--loss-scale dynamic,init=16777216,interval=2,max=1e9",
-             4, 1);
+             4, 2);
 }
 
 /* Each gradient is rounded twice on its way. */
@@ -259,7 +304,7 @@ TEST_CASE(nccl, gradients_in_16_bits) {
                  dtypes[i]);
         Compiled c = compile_model("mlp.dyn.onnx", options, 1, BATCH);
         samples_write(&c, "all", 0, SAMPLES);
-        free(launch_ok(&(Launch){&c, 2, WORDS("r"), NULL}));
+        free(launch_ok(&(Launch){&c, 2, WORDS("r"), NULL, false}));
         char *log = test_read_file(test_tmp("lr"), NULL);
         const char *p = log;
         for (int k = 0; k < STEPS; k++)
@@ -281,7 +326,7 @@ static void ends(const Compiled *c, const char *rank1, const char *words,
     char *out, all[600];
     time_t begin = time(NULL);
     snprintf(all, sizeof all, FEEDS "--deadline 3 %s", words);
-    int rc = launch(&(Launch){c, 2, all, rank1}, &out);
+    int rc = launch(&(Launch){c, 2, all, rank1, false}, &out);
     CHECK_MSG(rc != 0 && rc != 137, "status %d", rc);
     CHECK(time(NULL) - begin < 60);
     CHECK_HAS(out, why);
@@ -305,8 +350,8 @@ static void ends_after(const char *signal, const char *why) {
     const Compiled *c = small();
     unlink(test_tmp("s"));
     ends(c, signal, FOREVER, why);
-    free(launch_ok(
-        &(Launch){c, 1, FEEDS "--steps 1 --resume --save s --log l", NULL}));
+    free(launch_ok(&(Launch){c, 1, FEEDS "--steps 1 --resume --save s --log l",
+                             NULL, false}));
 }
 
 TEST_CASE(nccl, a_rank_dies) { ends_after(LATER("KILL"), "rank 1 is gone"); }
@@ -351,7 +396,7 @@ TEST_CASE(nccl, bad_data_of_one_rank) {
     int rc = launch(&(Launch){c, 2,
                               "--device cuda --feed x=x.all.npy --feed "
                               "y=y.all.npy --quiet --deadline 9 --log l",
-                              NULL},
+                              NULL, false},
                     &out);
     CHECK_EQ_INT(rc, 1);
     CHECK_HAS(out, "rank 1: ");

@@ -5,8 +5,9 @@
    with NaN, so that who reads it too early sees that; when all ranks have left
    theirs, it checks that nobody has written to the buffer meanwhile and stores
    the result, added in an order that differs from call to call and is the same
-   for all ranks.  The file has room for two collectives in turn: who leaves the
-   next one has seen the one before, so all have left that.
+   for all ranks; with AMPC_SIM_NCCL_ORDER=ranks always in that of ranks.  The
+   file has room for two collectives in turn: who leaves the next one has seen
+   the one before, so all have left that.
 
    Violations: collectives of one communicator that run in another order than
    they were called in (streams did not order them), buffers outside the device,
@@ -50,7 +51,7 @@ typedef struct Shared {
 
 struct NcclComm_st {
     int rank, world, refs;
-    bool aborted;
+    bool aborted, in_rank_order;
     NcclResult async;
     Shared *shared;
     char *rooms; /* ROOM bytes: rank * 2 + turn */
@@ -129,7 +130,8 @@ static void add_half(int type, uint16_t *sum, const uint16_t *x) {
 
 static void add(Op *o) {
     NcclComm c = o->c;
-    int first = (int)((c->seed + c->done * 7) % (uint64_t)c->world);
+    uint64_t start = c->in_rank_order ? 0 : c->seed + c->done * 7;
+    int first = (int)(start % (uint64_t)c->world);
     memcpy(o->data, room(c, first, c->done), op_bytes(o));
     for (int k = 1; k < c->world; k++) {
         const void *x = room(c, (first + k) % c->world, c->done);
@@ -310,6 +312,8 @@ NcclResult nccl_CommInitRankConfig(NcclComm *out, int world, NcclId id,
     c->rooms = map(fd, (size_t)RANKS * 2 * ROOM, 4096);
     close(fd);
     if (!c->shared || !c->rooms) return NCCL_SYSTEM_ERROR;
+    const char *order = getenv("AMPC_SIM_NCCL_ORDER");
+    c->in_rank_order = order && strcmp(order, "ranks") == 0;
     for (size_t i = 0; i < sizeof id.bytes; i++)
         c->seed = c->seed * 31 + (unsigned char)id.bytes[i];
     if (atomic_fetch_add(&c->shared->joined, 1) + 1 == world) unlink(id.bytes);
