@@ -215,10 +215,11 @@ typedef struct ampc_options {
     const ampc_comm *comm; /* NULL: one process alone.  Must outlive the
                               session.  Then open, step, micro_step, update,
                               load, load_weights, resume and save are made by
-                              all ranks alike: rank 0 reads and writes the
-                              files (save_weights it makes alone), and
-                              buffers (running statistics) are those of
-                              rank 0.  Between micro-steps nothing is saved  */
+                              all ranks alike (and save_weights, in a module
+                              of --shard-optimizer): rank 0 reads and writes
+                              the files, and buffers (running statistics) are
+                              those of rank 0.  Between micro-steps nothing is
+                              saved                                          */
     int32_t max_skipped; /* that many skipped steps in a row, and every one that
                             follows, are AMPC_ERR_DIVERGED; 0: 100; -1: never */
     int32_t reserved1;

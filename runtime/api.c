@@ -333,12 +333,14 @@ static ampc_status api_save(ampc_session *s, const char *path) {
 
 static ampc_status has_read(ampc_session *s, ampc_status status) {
     if (s->opt.comm) status = comm_share(s, status);
-    return api_leave(s, shards_part(s, status));
+    status = shards_part(s, status);
+    if (status == AMPC_OK) status = shards_refresh(s);
+    return api_leave(s, status);
 }
 
 static ampc_status api_load(ampc_session *s, const char *path) {
     ENTER(s);
-    ampc_status status = need_path(s, path);
+    ampc_status status = shards_gather(s, need_path(s, path), false);
     if (status == AMPC_OK && uses_files(s))
         status = checkpoint_load(s, path, false);
     return has_read(s, status);
@@ -350,6 +352,7 @@ static ampc_status api_load_weights(ampc_session *s, const ampc_weights *from) {
     if (!SIZED(from) || from->size < sizeof *from)
         status =
             session_fail(s, AMPC_ERR_ARGUMENT, "ampc_weights.size is not set");
+    status = shards_gather(s, status, false);
     if (status == AMPC_OK && uses_files(s))
         status = checkpoint_load_weights(s, from);
     return has_read(s, status);
@@ -357,9 +360,10 @@ static ampc_status api_load_weights(ampc_session *s, const ampc_weights *from) {
 
 static ampc_status api_save_weights(ampc_session *s, const char *path) {
     ENTER(s);
-    ampc_status status = need_path(s, path);
-    if (status == AMPC_OK) status = checkpoint_save_weights(s, path);
-    return api_leave(s, status);
+    ampc_status status = shards_gather(s, need_path(s, path), true);
+    if (status == AMPC_OK && uses_files(s))
+        status = checkpoint_save_weights(s, path);
+    return api_leave(s, shards_part(s, status));
 }
 
 static ampc_status api_resume(ampc_session *s, const char *path) {

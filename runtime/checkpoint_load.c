@@ -753,7 +753,7 @@ static ampc_status read_var(ampc_session *s, StFile *f, const StTensor *t,
         uint64_t n = bytes - at < PART ? bytes - at : PART;
         ampc_status status = st_read(f, t, at, n, part);
         if (status != AMPC_OK) return session_fail(s, status, "%s", f->why);
-        status = s->backend->put(s, var_ref(var, at), part, n);
+        status = shard_put(s, var_ref(var, at), part, n);
         if (status != AMPC_OK) return status;
     }
     return AMPC_OK;

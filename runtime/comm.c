@@ -223,19 +223,6 @@ static ampc_status put_number(ampc_session *s, KnownVar which, double x) {
                            s->m->vars[v].bytes);
 }
 
-/* What of the n bytes this rank has. */
-static ampc_status put_part(ampc_session *s, PlanRef to, const void *from,
-                            uint64_t n) {
-    uint64_t lo, hi, at = to.offset;
-    shard_range(s, to.index, &lo, &hi);
-    if (lo < at) lo = at;
-    if (hi > at + n) hi = at + n;
-    to.offset = lo;
-    return lo < hi
-               ? s->backend->put(s, to, (const char *)from + (lo - at), hi - lo)
-               : AMPC_OK;
-}
-
 /* Through the block, which is as large as a network needs. */
 static ampc_status share_var(ampc_session *s, uint32_t var) {
     const PlanVar *v = &s->m->vars[var];
@@ -248,7 +235,7 @@ static ampc_status share_var(ampc_session *s, uint32_t var) {
         n = v->bytes - at < room ? v->bytes - at : room;
         if (has) status = s->backend->get(s, ref, block, n);
         if (status == AMPC_OK) status = comm_hand_out(s, block, n, 0, v->name);
-        if (status == AMPC_OK && !has) status = put_part(s, ref, block, n);
+        if (status == AMPC_OK && !has) status = shard_put(s, ref, block, n);
         if (status != AMPC_OK) return status;
     }
     return AMPC_OK;

@@ -53,9 +53,10 @@ static bool search_inputs(const ampc_session *s, ampc_nonfinite *x) {
 static ampc_status search_var(ampc_session *s, uint32_t var,
                               ampc_nonfinite *x) {
     const PlanVar *v = &s->m->vars[var];
-    uint64_t piece[1 << 11];
-    for (uint64_t at = 0, n; at < v->bytes; at += n) {
-        n = v->bytes - at < sizeof piece ? v->bytes - at : sizeof piece;
+    uint64_t piece[1 << 11], lo, hi;
+    shard_range(s, var, &lo, &hi);
+    for (uint64_t at = lo, n; at < hi; at += n) {
+        n = hi - at < sizeof piece ? hi - at : sizeof piece;
         ampc_status status = s->backend->get(s, var_ref(var, at), piece, n);
         if (status != AMPC_OK) return status;
         size_t each = dtype_bytes(v->dtype);

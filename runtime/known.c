@@ -35,15 +35,17 @@ static const char *const family_prefixes[] = {
 
 /* ---- objectives ---------------------------------------------------------- */
 
-/* By its program of that kind, "train" or "train:NAME". */
+const char *objective_of(const PlanProgram *p, ProgramId id) {
+    size_t n = strlen(program_names[id]);
+    if (strncmp(p->name, program_names[id], n) != 0) return NULL;
+    return p->name[n] == ':' ? p->name + n + 1 : p->name[n] ? NULL : "";
+}
+
 static const char *objective_with(const AmpcModule *m, ProgramId id,
                                   uint32_t index) {
-    size_t n = strlen(program_names[id]);
     for (uint32_t i = 0; i < m->nprogram; i++) {
-        const char *name = m->programs[i].name;
-        if (strncmp(name, program_names[id], n) == 0 &&
-            (!name[n] || name[n] == ':') && index-- == 0)
-            return name[n] ? name + n + 1 : name + n;
+        const char *name = objective_of(&m->programs[i], id);
+        if (name && index-- == 0) return name;
     }
     return NULL;
 }

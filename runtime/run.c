@@ -253,16 +253,25 @@ ampc_status session_prepare(ampc_session *s, ProgramId id) {
     return status;
 }
 
+ampc_status session_refresh(ampc_session *s) {
+    int refresh = s->program[PROG_REFRESH];
+    ampc_status status = AMPC_OK;
+    if (s->stale && refresh >= 0) {
+        status = s->backend->prepare(s, refresh);
+        if (status == AMPC_OK) status = run_program(s, refresh, NULL);
+    }
+    if (status == AMPC_OK) s->stale = false;
+    return status;
+}
+
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin) {
-    int program = s->program[id], refresh = s->program[PROG_REFRESH];
+    int program = s->program[id];
     ampc_status status =
         inputs_check(s, &s->m->programs[program], in, nin, s->addr);
     if (status == AMPC_OK) status = session_prepare(s, id);
-    if (status == AMPC_OK && s->stale && refresh >= 0)
-        status = run_program(s, refresh, NULL);
+    if (status == AMPC_OK) status = session_refresh(s);
     if (status != AMPC_OK) return status;
-    s->stale = false;
     if (nin) s->fed = program;
     return run_program(s, program, s->addr);
 }

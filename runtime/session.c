@@ -180,6 +180,14 @@ static ampc_status session_build(ampc_session *s) {
     return status;
 }
 
+static ampc_status share_copies(ampc_session *s) {
+    ampc_status status = s->backend->enter(s);
+    if (status != AMPC_OK) return status;
+    status = shards_refresh(s);
+    s->backend->leave(s);
+    return status;
+}
+
 static void log_open(ampc_session *s) {
     char text[300];
     if (!s->opt.log) return;
@@ -214,6 +222,7 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
     s->bad_rank = s->random = -1;
     status = session_build(s);
     if (o.comm) status = comm_join(s, status);
+    if (status == AMPC_OK) status = share_copies(s);
     if (status != AMPC_OK) {
         open_error(err, err_size, status, s->error);
         session_close(s);

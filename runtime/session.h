@@ -147,6 +147,8 @@ const char *plan_defect(const AmpcModule *m);
 
 extern const char *const program_names[PROG_COUNT];
 bool own_name(const char *name);
+/* Of a program of that kind, "train" or "train:NAME"; NULL: it is another. */
+const char *objective_of(const PlanProgram *p, ProgramId id);
 /* The module's, "" where there is one without a name; NULL: no more. */
 const char *objective_at(const AmpcModule *m, uint32_t index);
 /* Programs and variables of the session's objective by number. */
@@ -190,6 +192,8 @@ void session_close(ampc_session *s);
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin);
 uint64_t now_ns(void); /* for profiles */
+/* Program refresh, if 16-bit copies lag behind. */
+ampc_status session_refresh(ampc_session *s);
 /* Makes the next session_run of a program unable to run out of memory. */
 ampc_status session_prepare(ampc_session *s, ProgramId id);
 
@@ -325,11 +329,13 @@ float *sums_scratch(const ampc_session *s, size_t *bytes);
 
 /* shards.c; all accept a session without shards.  elements: of a tensor of step
    t, that rank updates; range: bytes of a variable that this rank has; whole:
-   where rank 0 has it meanwhile, else NULL; hand_out: parameters after program
-   update; next: the next of the parts that rank has of them, from {0} on.
-   gather: rank 0 has all of the state until shards_part, filled with what the
-   others have or to be filled; by all ranks, also one that has failed before,
-   whose status it is.                                     */
+   where rank 0 has it meanwhile, else NULL; put: what of n bytes this rank has.
+   hand_out: parameters, or their copies, after program update; next: the next
+   of the parts that rank hands out of them after a program, from {0} on;
+   refresh: the copies of all, where parameters were read or made.
+   gather: rank 0 has all that is spread until shards_part, to save it or to
+   fill it; by all ranks, also one that has failed before, whose status it is.
+                                                                             */
 ampc_status shards_open(ampc_session *s);
 void shards_close(ampc_session *s);
 void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
@@ -343,9 +349,12 @@ typedef struct ShardPart {
     PlanRef at;
     uint64_t bytes;
 } ShardPart;
-bool shard_next(const ampc_session *s, int rank, ShardPart *p);
+bool shard_next(const ampc_session *s, ProgramId id, int rank, ShardPart *p);
+ampc_status shard_put(ampc_session *s, PlanRef to, const void *from,
+                      uint64_t n);
 ampc_status shards_hand_out(ampc_session *s);
-ampc_status shards_gather(ampc_session *s, ampc_status status, bool fill);
+ampc_status shards_refresh(ampc_session *s);
+ampc_status shards_gather(ampc_session *s, ampc_status status, bool saving);
 bool shards_gathered(const ampc_session *s);
 ampc_status shards_part(ampc_session *s, ampc_status status);
 

@@ -2,19 +2,22 @@
 
    The kernels that update parameters and their state work on units of elements,
    each for itself (PlanStep.split).  Rank r of N runs the r-th of N parts of
-   every such tensor's units and has that part of the state alone; the
-   parameters, which all ranks have, are handed out afterwards.  Gradients are
-   sums of all ranks, so that norm, skip and scale are decided as without.
-   A checkpoint is whole: while one is written or read, rank 0 has all of the
-   state, in the host's memory. */
+   every such tensor's units and has that part of the state alone.  So it is
+   with a parameter that programs read in 16 bits only: its copy is handed out
+   after an update, half the bytes.  Of the others all ranks have all, and they
+   are handed out themselves.  Gradients are sums of all ranks, so that norm,
+   skip and scale are decided as without.
+   A checkpoint is whole: while one is written or read, rank 0 has all that is
+   spread, in the host's memory. */
 #include <string.h>
 
 #include "runtime/backend.h"
 
 /* Of a variable that is spread: the tensor that updates it. */
 typedef struct Spread {
-    uint32_t step;   /* of the plan, + 1; 0: all ranks have all of it */
+    uint32_t step;   /* of the plan, + 1; 0: all ranks have all of it    */
     uint32_t tensor; /* of PLAN_MANY, else 0 */
+    int64_t unit;    /* of elements; a multiple of what its steps split at */
     uint64_t at;     /* in the whole, bytes */
 } Spread;
 
@@ -23,7 +26,8 @@ struct Shards {
     char *whole; /* rank 0's, during a save or a load */
     size_t bytes, whole_bytes;
     bool gathered; /* rank 0 has all */
-    bool filled;   /* .. from a file: its own part goes back */
+    bool saving;   /* .. to write it; else its own part goes back */
+    bool refresh;  /* programs also read copies of what is handed out */
 };
 
 /* ---- who has what -------------------------------------------------------- */
@@ -32,15 +36,40 @@ static uint32_t tensors_of(const PlanStep *t) {
     return t->kind == PLAN_MANY ? t->npar : 1;
 }
 
+static uint32_t tensor_of(const PlanStep *t, uint32_t ref) {
+    return ref / (t->nref / tensors_of(t));
+}
+
+static const PlanRef *tensor_refs(const ampc_session *s, const PlanStep *t,
+                                  uint32_t tensor, uint32_t *n) {
+    *n = t->nref / tensors_of(t);
+    return &s->plan->refs[t->ref0 + tensor * *n];
+}
+
+/* The first of its variables of that kind that is spread, or NULL. */
+static const Spread *spread_of(const ampc_session *s, const PlanStep *t,
+                               uint32_t tensor, PlanVarKind kind) {
+    uint32_t n;
+    const PlanRef *r = tensor_refs(s, t, tensor, &n);
+    for (uint32_t k = 0; k < n; k++)
+        if (r[k].space == PLAN_VAR && shard_is(s, r[k].index) &&
+            s->m->vars[r[k].index].kind == kind)
+            return &s->shards->of[r[k].index];
+    return NULL;
+}
+
 void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
                     int rank, int64_t *lo, int64_t *hi) {
-    int64_t n = s->plan->pars[t->par0 + tensor], split = t->split;
-    int64_t units = n / split + (n % split > 0);
-    int world = s->shards ? s->opt.comm->world : 1;
-    int64_t from = units * (s->shards ? rank : 0) / world;
-    int64_t to = units * (s->shards ? rank + 1 : 1) / world;
-    *lo = from < units ? from * split : n;
-    *hi = to < units ? to * split : n;
+    const Spread *x = spread_of(s, t, tensor, PLAN_PARAM);
+    if (!x) x = spread_of(s, t, tensor, PLAN_STATE);
+    int64_t n = s->plan->pars[t->par0 + tensor];
+    int64_t unit = x ? x->unit : t->split;
+    int64_t units = n / unit + (n % unit > 0);
+    int world = x ? s->opt.comm->world : 1;
+    int64_t from = units * (x ? rank : 0) / world;
+    int64_t to = units * (x ? rank + 1 : 1) / world;
+    *lo = from < units ? from * unit : n;
+    *hi = to < units ? to * unit : n;
 }
 
 static void part_of(const ampc_session *s, uint32_t var, int rank, uint64_t *lo,
@@ -52,6 +81,18 @@ static void part_of(const ampc_session *s, uint32_t var, int rank, uint64_t *lo,
                    &to);
     *lo = (uint64_t)from * each;
     *hi = (uint64_t)to * each;
+}
+
+ampc_status shard_put(ampc_session *s, PlanRef to, const void *from,
+                      uint64_t n) {
+    uint64_t lo, hi, at = to.offset;
+    shard_range(s, to.index, &lo, &hi);
+    if (lo < at) lo = at;
+    if (hi > at + n) hi = at + n;
+    to.offset = lo;
+    return lo < hi
+               ? s->backend->put(s, to, (const char *)from + (lo - at), hi - lo)
+               : AMPC_OK;
 }
 
 bool shards_gathered(const ampc_session *s) {
@@ -79,14 +120,73 @@ char *shard_whole(const ampc_session *s, PlanRef r) {
 
 /* ---- open and close ------------------------------------------------------ */
 
-/* Whether r, of tensor i of step t, is a variable that is spread. */
-static bool is_state(const ampc_session *s, const PlanStep *t, uint32_t i,
-                     const PlanRef *r) {
-    if (r->space != PLAN_VAR) return false;
+/* Whether ref k of step t is a variable that the step has in parts. */
+static bool in_parts(const ampc_session *s, const PlanStep *t, uint32_t k) {
+    const PlanRef *r = &s->plan->refs[t->ref0 + k];
+    if (!t->split || k >= t->nref || r->space != PLAN_VAR || r->offset)
+        return false;
     const PlanVar *v = &s->m->vars[r->index];
-    return v->kind == PLAN_STATE && v->rank && v->init < 0 && !v->fill &&
-           v->bytes / dtype_bytes(v->dtype) ==
-               (uint64_t)s->plan->pars[t->par0 + i];
+    return v->rank && v->bytes / dtype_bytes(v->dtype) ==
+                          (uint64_t)s->plan->pars[t->par0 + tensor_of(t, k)];
+}
+
+/* State and parameters that steps have in parts. */
+static void find_spread(ampc_session *s) {
+    for (uint32_t i = 0; i < s->plan->nstep; i++) {
+        const PlanStep *t = &s->plan->steps[i];
+        for (uint32_t k = 0; k < t->nref; k++) {
+            if (!in_parts(s, t, k)) continue;
+            uint32_t var = s->plan->refs[t->ref0 + k].index;
+            uint32_t kind = s->m->vars[var].kind;
+            Spread *x = &s->shards->of[var];
+            if (!x->step && (kind == PLAN_STATE || kind == PLAN_PARAM))
+                *x = (Spread){i + 1, tensor_of(t, k), t->split, 0};
+        }
+    }
+}
+
+static void keep_whole(ampc_session *s, const PlanRef *r) {
+    if (r->space == PLAN_VAR && s->m->vars[r->index].kind == PLAN_PARAM)
+        s->shards->of[r->index].step = 0;
+}
+
+/* Of parameters that a program reads otherwise, and of those that are results,
+   all ranks have all.  One of many ranks never runs a whole step at once.   */
+static void drop_read(ampc_session *s, uint32_t program) {
+    const PlanTarget *p = s->plan;
+    const PlanRun *run = &p->runs[program];
+    if (objective_of(&s->m->programs[program], PROG_TRAIN)) return;
+    for (uint32_t i = 0; i < run->nstep; i++) {
+        const PlanStep *t = &p->steps[run->step0 + i];
+        for (uint32_t k = 0; k < t->nref + t->ep_nref; k++) {
+            const PlanRef *r = &p->refs[t->ref0 + k];
+            if (r->space != PLAN_VAR || !shard_is(s, r->index)) continue;
+            Spread *x = &s->shards->of[r->index];
+            if (!in_parts(s, t, k) ||
+                (x->unit % t->split && t->split % x->unit))
+                keep_whole(s, r);
+            else if (t->split > x->unit)
+                x->unit = t->split;
+        }
+    }
+    for (uint32_t k = 0; k < s->m->programs[program].nout; k++)
+        keep_whole(s, &p->refs[run->out0 + k]);
+}
+
+/* Whether program refresh copies what is handed out. */
+static bool copies_whole(const ampc_session *s) {
+    int refresh = s->program[PROG_REFRESH];
+    const PlanRun *run = &s->plan->runs[refresh < 0 ? 0 : refresh];
+    for (uint32_t i = 0; i < run->nstep && refresh >= 0; i++) {
+        const PlanStep *t = &s->plan->steps[run->step0 + i];
+        for (uint32_t k = 0; k < t->nref; k++) {
+            const PlanRef *r = &s->plan->refs[t->ref0 + k];
+            if (r->space == PLAN_VAR && !shard_is(s, r->index) &&
+                s->m->vars[r->index].kind == PLAN_PARAM)
+                return true;
+        }
+    }
+    return false;
 }
 
 ampc_status shards_open(ampc_session *s) {
@@ -99,18 +199,15 @@ ampc_status shards_open(ampc_session *s) {
     memset(x, 0, bytes);
     x->bytes = bytes;
     x->of = (Spread *)(x + 1);
-    for (uint32_t i = 0; i < s->plan->nstep; i++) {
-        const PlanStep *t = &s->plan->steps[i];
-        uint32_t each = t->nref / tensors_of(t);
-        for (uint32_t k = 0; k < t->nref && t->split; k++) {
-            const PlanRef *r = &s->plan->refs[t->ref0 + k];
-            if (!is_state(s, t, k / each, r) || x->of[r->index].step) continue;
-            x->of[r->index] = (Spread){i + 1, k / each, x->whole_bytes};
-            x->whole_bytes += s->m->vars[r->index].bytes;
-        }
+    s->shards = x;
+    find_spread(s);
+    for (uint32_t i = 0; i < s->m->nprogram; i++) drop_read(s, i);
+    x->refresh = copies_whole(s);
+    for (uint32_t i = 0; i < s->m->nvar; i++) {
+        x->of[i].at = x->whole_bytes;
+        if (x->of[i].step) x->whole_bytes += s->m->vars[i].bytes;
     }
     x->whole_bytes++; /* never nothing */
-    s->shards = x;
     return AMPC_OK;
 }
 
@@ -122,31 +219,36 @@ void shards_close(ampc_session *s) {
     s->shards = NULL;
 }
 
-/* ---- parameters after an update ------------------------------------------ */
+/* ---- what others updated ------------------------------------------------- */
 
-/* A parameter that ref k of step t is the first of its tensor to name. */
-static bool names_parameter(const ampc_session *s, const PlanStep *t,
-                            uint32_t k) {
-    const PlanRef *r = &s->plan->refs[t->ref0];
-    uint32_t each = t->nref / tensors_of(t);
-    for (uint32_t j = k - k % each; j < k; j++)
-        if (r[j].space == PLAN_VAR && r[j].index == r[k].index) return false;
-    return r[k].space == PLAN_VAR && s->m->vars[r[k].index].kind == PLAN_PARAM;
+/* Whether ref k of step t is handed out, and the first of its tensor to name
+   that variable. */
+static bool is_handed_out(const ampc_session *s, const PlanStep *t,
+                          uint32_t k) {
+    uint32_t tensor = tensor_of(t, k), n;
+    const PlanRef *first = tensor_refs(s, t, tensor, &n);
+    const PlanRef *r = &s->plan->refs[t->ref0 + k];
+    PlanVarKind kind =
+        spread_of(s, t, tensor, PLAN_PARAM) ? PLAN_SHADOW : PLAN_PARAM;
+    if (r->space != PLAN_VAR || s->m->vars[r->index].kind != kind) return false;
+    for (; first < r; first++)
+        if (first->space == PLAN_VAR && first->index == r->index) return false;
+    return kind == PLAN_SHADOW || spread_of(s, t, tensor, PLAN_STATE);
 }
 
-bool shard_next(const ampc_session *s, int rank, ShardPart *p) {
-    const PlanRun *run = &s->plan->runs[s->program[PROG_UPDATE]];
+bool shard_next(const ampc_session *s, ProgramId id, int rank, ShardPart *p) {
+    const PlanRun *run = &s->plan->runs[s->program[id]];
     for (; p->step < run->nstep; p->step++, p->ref = 0) {
         const PlanStep *t = &s->plan->steps[run->step0 + p->step];
-        uint32_t each = t->split ? t->nref / tensors_of(t) : 0;
         while (p->ref < t->nref && t->split) {
             uint32_t k = p->ref++;
             int64_t lo, hi;
-            if (!names_parameter(s, t, k)) continue;
-            shard_elements(s, t, k / each, rank, &lo, &hi);
+            if (!is_handed_out(s, t, k)) continue;
+            shard_elements(s, t, tensor_of(t, k), rank, &lo, &hi);
             p->at = s->plan->refs[t->ref0 + k];
-            p->at.offset = (uint64_t)lo * sizeof(float);
-            p->bytes = (uint64_t)(hi - lo) * sizeof(float);
+            uint64_t each = dtype_bytes(s->m->vars[p->at.index].dtype);
+            p->at.offset = (uint64_t)lo * each;
+            p->bytes = (uint64_t)(hi - lo) * each;
             return true;
         }
     }
@@ -155,13 +257,13 @@ bool shard_next(const ampc_session *s, int rank, ShardPart *p) {
 
 typedef enum Move { MOVE_NOTHING, MOVE_OUT, MOVE_IN } Move;
 
-/* The part of rank `rank` of all parameters, to a block or from it; *bytes:
-   what it takes there.                                                      */
-static ampc_status move_part(ampc_session *s, int rank, Move move, char *block,
-                             size_t *bytes) {
+/* What rank `rank` hands out, to a block or from it; *bytes: what it takes
+   there.                                                                    */
+static ampc_status move_part(ampc_session *s, ProgramId id, int rank, Move move,
+                             char *block, size_t *bytes) {
     ampc_status status = AMPC_OK;
     *bytes = 0;
-    for (ShardPart p = {0}; shard_next(s, rank, &p); *bytes += p.bytes) {
+    for (ShardPart p = {0}; shard_next(s, id, rank, &p); *bytes += p.bytes) {
         if (status == AMPC_OK && move == MOVE_OUT)
             status = s->backend->get(s, p.at, block + *bytes, p.bytes);
         if (status == AMPC_OK && move == MOVE_IN)
@@ -170,23 +272,34 @@ static ampc_status move_part(ampc_session *s, int rank, Move move, char *block,
     return status;
 }
 
-/* On devices it is done with program update (gpu_hand_out). */
-ampc_status shards_hand_out(ampc_session *s) {
+static ampc_status hand_out(ampc_session *s, ProgramId id) {
     ampc_status status = AMPC_OK;
     size_t room, bytes;
-    if (!s->shards) return AMPC_OK;
-    s->stale = true; /* 16-bit copies of what others updated */
-    if (s->on_device) return AMPC_OK;
     char *block = (char *)sums_scratch(s, &room); /* as large as gradients */
     for (int r = 0; r < s->opt.comm->world && status == AMPC_OK; r++) {
         bool mine = r == s->opt.comm->rank;
-        status = move_part(s, r, mine ? MOVE_OUT : MOVE_NOTHING, block, &bytes);
+        status =
+            move_part(s, id, r, mine ? MOVE_OUT : MOVE_NOTHING, block, &bytes);
         if (status == AMPC_OK)
             status = comm_hand_out(s, block, bytes, r, "parameters");
         if (status == AMPC_OK && !mine)
-            status = move_part(s, r, MOVE_IN, block, &bytes);
+            status = move_part(s, id, r, MOVE_IN, block, &bytes);
     }
     return status;
+}
+
+/* On devices it is done with program update (gpu_hand_out). */
+ampc_status shards_hand_out(ampc_session *s) {
+    if (!s->shards) return AMPC_OK;
+    s->stale |= s->shards->refresh;
+    return s->on_device ? AMPC_OK : hand_out(s, PROG_UPDATE);
+}
+
+ampc_status shards_refresh(ampc_session *s) {
+    if (!s->shards || s->program[PROG_REFRESH] < 0) return AMPC_OK;
+    ampc_status status = session_refresh(s);
+    status = comm_agree(s, status, "cannot copy parameters");
+    return status == AMPC_OK ? hand_out(s, PROG_REFRESH) : status;
 }
 
 /* ---- checkpoints --------------------------------------------------------- */
@@ -226,7 +339,7 @@ static ampc_status collect(ampc_session *s, uint32_t var, int r) {
     return status;
 }
 
-ampc_status shards_gather(ampc_session *s, ampc_status status, bool fill) {
+ampc_status shards_gather(ampc_session *s, ampc_status status, bool saving) {
     struct Shards *x = s->shards;
     if (!x) return status;
     if (status == AMPC_OK && s->opt.comm->rank == 0) {
@@ -239,8 +352,8 @@ ampc_status shards_gather(ampc_session *s, ampc_status status, bool fill) {
     status = comm_agree(s, status, "cannot save or load");
     if (status != AMPC_OK) return status;
     x->gathered = true;
-    x->filled = !fill;
-    for (uint32_t i = 0; i < s->m->nvar && fill; i++)
+    x->saving = saving;
+    for (uint32_t i = 0; i < s->m->nvar; i++)
         for (int r = 1; r < s->opt.comm->world && status == AMPC_OK; r++)
             if (x->of[i].step) status = collect(s, i, r);
     return status;
@@ -249,7 +362,7 @@ ampc_status shards_gather(ampc_session *s, ampc_status status, bool fill) {
 ampc_status shards_part(ampc_session *s, ampc_status status) {
     struct Shards *x = s->shards;
     if (!x) return status;
-    bool back = x->gathered && x->whole && x->filled;
+    bool back = x->gathered && x->whole && !x->saving;
     x->gathered = false;
     ampc_status put = back ? move_own(s, MOVE_IN) : AMPC_OK;
     mem_free(s, x->whole, x->whole_bytes);

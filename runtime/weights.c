@@ -21,8 +21,8 @@ static ampc_status scatter(void *ctx, const uint8_t *chunk, uint64_t at,
         uint64_t lo = (uint64_t)v->init, hi = lo + v->bytes;
         uint64_t from = lo > at ? lo : at, to = hi < at + n ? hi : at + n;
         if (from >= to) continue;
-        ampc_status status = s->backend->put(s, var_ref(i, from - lo),
-                                             chunk + (from - at), to - from);
+        ampc_status status =
+            shard_put(s, var_ref(i, from - lo), chunk + (from - at), to - from);
         if (status != AMPC_OK) return status;
     }
     return AMPC_OK;
@@ -80,7 +80,7 @@ static ampc_status fill_repeat(ampc_session *s, uint32_t var, const char *one,
     for (size_t i = 0; i < sizeof part; i += size) memcpy(part + i, one, size);
     for (uint64_t at = 0; at < bytes; at += sizeof part) {
         uint64_t n = bytes - at < sizeof part ? bytes - at : sizeof part;
-        ampc_status status = s->backend->put(s, var_ref(var, at), part, n);
+        ampc_status status = shard_put(s, var_ref(var, at), part, n);
         if (status != AMPC_OK) return status;
     }
     return AMPC_OK;

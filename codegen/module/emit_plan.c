@@ -89,13 +89,14 @@ static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
     return at;
 }
 
-/* PlanStep.split of a step of program update: of one that writes optimizer
-   state, where ranks may share it.                                          */
+/* PlanStep.split of a step that ranks may share: of program update one that
+   writes optimizer state, of refresh one that copies parameters.            */
 static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
                        int64_t *split) {
-    bool state = false, whole = s->unit == 0;
+    bool update = g->program == PROGRAM_UPDATE;
+    bool state = g->program == PROGRAM_REFRESH, whole = s->unit == 0;
     *split = 0;
-    if (!e->opt->shard_optimizer || g->program != PROGRAM_UPDATE) return OK;
+    if (!e->opt->shard_optimizer || !(update || state)) return OK;
     for (int i = 0; i < s->nref; i++) {
         const Value *x = value_get(g, view_root(g, s->refs[i]));
         if (x->kind != VK_RESULT) continue;
@@ -103,7 +104,7 @@ static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
         state |= v && family_member(FAMILY_OPT, v->name);
         whole |= !v && type_count(type_get(x->type)) > 1;
     }
-    if (!state) return OK;
+    if (!state || (whole && !update)) return OK;
     *split = s->unit;
     return whole ? fail(e->d, (Loc){.file = e->m->file},
                         "--shard-optimizer: the update of '%s' is several "

@@ -344,7 +344,6 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
 }
 
 static Status save_weights(Run *r) {
-    if (r->rank) return OK;
     leave_hold(); /* as in run_save */
     ampc_status status = r->api->save_weights(r->s, r->opt->save_weights);
     leave_release();

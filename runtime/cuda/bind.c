@@ -194,8 +194,7 @@ static ampc_status launch_shape(Binder *b, uint32_t kernel, int64_t blocks,
     return AMPC_OK;
 }
 
-/* Blocks of a kernel over n elements. */
-static int64_t blocks_of(const PlanCudaKernel *k, int64_t n) {
+int64_t gpu_blocks(const PlanCudaKernel *k, int64_t n) {
     return k->blocks ? k->blocks : n / k->per_block + (n % k->per_block > 0);
 }
 
@@ -209,10 +208,11 @@ static ampc_status bind_launch(Binder *b, GpuStep *out) {
         push(b->d, (uint64_t)n);
     if (t->scratch) push(b->d, b->d->scratch);
     ampc_status status =
-        launch_shape(b, t->fn, blocks_of(&c->kernels[t->fn], n), &out->first);
+        launch_shape(b, t->fn, gpu_blocks(&c->kernels[t->fn], n), &out->first);
     if (status != AMPC_OK || !t->second) return status;
     return launch_shape(b, t->second - 1,
-                        blocks_of(&c->kernels[t->second - 1], n), &out->second);
+                        gpu_blocks(&c->kernels[t->second - 1], n),
+                        &out->second);
 }
 
 /* The rows go to the device later, all at once. */
@@ -230,7 +230,7 @@ static ampc_status bind_many(Binder *b, GpuStep *out) {
         *b->row++ = (uint64_t)n;
         for (uint32_t j = 0; j < each; j++)
             *b->row++ = own_at(b, i * each + j, from);
-        blocks += blocks_of(k, n);
+        blocks += gpu_blocks(k, n);
         if (n < 0 || blocks > INT32_MAX) blocks = (int64_t)INT32_MAX + 1;
     }
     b->row_at += t->npar * (2 + (uint64_t)each) * sizeof(uint64_t);

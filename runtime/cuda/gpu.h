@@ -214,6 +214,8 @@ bool gpu_has_products(const AmpcModule *m);
 /* Tables for every program; before memory_alloc.  bind_all fills them. */
 ampc_status bind_tables(ampc_session *s);
 ampc_status bind_all(ampc_session *s);
+/* Of a kernel over n elements. */
+int64_t gpu_blocks(const PlanCudaKernel *k, int64_t n);
 
 /* ---- ranks.c ------------------------------------------------------------- */
 

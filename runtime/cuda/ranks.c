@@ -103,7 +103,7 @@ static ampc_status convert(ampc_session *s, uint32_t kernel, CUdeviceptr from,
                            CUdeviceptr to, int64_t n) {
     GpuDevice *d = gpu_of(s);
     const PlanCudaKernel *k = &s->m->cuda->kernels[kernel];
-    int64_t blocks = n / k->per_block + (n % k->per_block > 0);
+    int64_t blocks = gpu_blocks(k, n);
     void *params[] = {&from, &to, &n};
     if (blocks > INT32_MAX)
         return session_fail(s, AMPC_ERR_UNSUPPORTED,
@@ -219,7 +219,7 @@ ampc_status gpu_hand_out(ampc_session *s) {
     if (status != AMPC_OK) return status;
     int failed = c->group(c->ctx, 1);
     for (int r = 0; r < c->world && !failed; r++)
-        for (ShardPart p = {0}; !failed && shard_next(s, r, &p);) {
+        for (ShardPart p = {0}; !failed && shard_next(s, PROG_UPDATE, r, &p);) {
             if (!p.bytes) continue;
             if (++n % MOST == 0)
                 failed = c->group(c->ctx, 0) || c->group(c->ctx, 1);

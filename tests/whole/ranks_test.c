@@ -114,6 +114,18 @@ static void give_back(void *ctx, void *p, size_t bytes) {
     free(p);
 }
 
+/* The checkpoint, and the weights alone, which are then read again. */
+static ampc_status save_all(const ampc_api *api, ampc_session *s,
+                            const char *path) {
+    char weights[300];
+    const char *from = weights;
+    ampc_weights w = {.size = sizeof w, .paths = &from, .npath = 1};
+    snprintf(weights, sizeof weights, "%s.weights", path);
+    ampc_status status = api->save(s, path);
+    if (!status) status = api->save_weights(s, weights);
+    return status ? status : api->load_weights(s, &w);
+}
+
 static void run_rank(void *ctx, int rank) {
     Run *r = ctx;
     const ampc_api *api = r->of[rank]->api;
@@ -136,7 +148,7 @@ static void run_rank(void *ctx, int rank) {
         run_step(r, s, rank, i, info.accumulate);
     if (r->save && !r->status[rank])
         r->status[rank] =
-            api->save(s, rank && rank == r->nameless ? "" : r->save);
+            save_all(api, s, rank && rank == r->nameless ? "" : r->save);
     r->asked[rank] = at_open;
     snprintf(r->error[rank], sizeof r->error[rank], "%s", api->error(s));
     r->state[rank] = read_all(r->of[rank], s, r->kinds, &r->bytes[rank]);
@@ -400,26 +412,29 @@ static Compiled wide(const char *options) {
     return compile_file(samples_wide(), all);
 }
 
-static Run *shard_run(const Compiled *c, int world, const char *save) {
+static Run *shard_run(const Compiled *c, int world, const char *save,
+                      unsigned kind) {
     Run *r = run_new(c);
-    r->kinds = 1u << AMPC_KIND_PARAMETER;
+    r->kinds = 1u << kind;
     r->save = save;
     r->steps = 8;
     run_ok(r, world);
     return r;
 }
 
-/* The same bits, checkpoints included, with 1/N of the state. */
+/* The same bits, checkpoints included, with 1/N of the state and of the
+   parameters that are read in 16 bits. */
 static void sharded(const char *options, double states) {
     char all[300];
     snprintf(all, sizeof all, "%s --shard-optimizer", options);
     Compiled plain = wide(options);
     Compiled split = wide(all);
     for (int world = 2; world <= 4; world += 2) {
-        Run *a = shard_run(&plain, world, test_tmp("a"));
-        Run *b = shard_run(&split, world, test_tmp("b"));
+        Run *a = shard_run(&plain, world, test_tmp("a"), AMPC_KIND_SHADOW);
+        Run *b = shard_run(&split, world, test_tmp("b"), AMPC_KIND_SHADOW);
         check_same(b, a);
         test_same_files("a", "b");
+        test_same_files("a.weights", "b.weights");
         double state = states * 4 * SAMPLES_WIDE;
         for (int i = 0; i < world; i++) {
             double less = (double)a->asked[i] - (double)b->asked[i];
@@ -435,13 +450,41 @@ static void sharded(const char *options, double states) {
 }
 
 TEST_CASE(ranks, adam_in_parts) {
-    sharded("--precision bf16 --clip-norm 0.3 --optimizer adamw,lr=0.01", 2);
+    sharded("--precision bf16 --clip-norm 0.3 --optimizer adamw,lr=0.01", 3);
 }
 
 TEST_CASE(ranks, momentum_in_parts_with_overflows) {
     sharded("--precision fp16 --optimizer sgd,lr=0.05,momentum=0.9 "
             "--loss-scale dynamic,init=16777216,interval=2,max=1e9",
-            1);
+            2);
+}
+
+/* %w is read in 16 bits and in fp32: it is handed out, and copied by all. */
+static const char two_ways[] =
+    "graph forward(%x: f32[2,80], %y: i64[2]) {\n"
+    "  param %u: f32[80,600] = normal(0, 0.1)\n"
+    "  param %w: f32[600,5] = normal(0, 0.1)\n"
+    "  %h = matmul %x, %u : f32[2,600]\n"
+    "  %r = tanh %h : f32[2,600]\n"
+    "  %z = matmul %r, %w : f32[2,5]\n"
+    "  %l = softmax_cross_entropy %z, %y : f32[]\n"
+    "  %e = exp %w : f32[600,5]\n"
+    "  %p = reduce_mean %e {axes=[0,1], keepdims=0} : f32[]\n"
+    "  %loss = add %l, %p : f32[]\n"
+    "  return loss=%loss\n"
+    "}\n";
+
+TEST_CASE(ranks, parts_of_what_is_read_two_ways) {
+    Compiled plain = compile_for(two_ways, "--optimizer adamw,lr=0.01", 1);
+    Compiled split =
+        compile_for(two_ways, "--optimizer adamw,lr=0.01 --shard-optimizer", 1);
+    Run *a = shard_run(&plain, 2, NULL, AMPC_KIND_SHADOW);
+    Run *b = shard_run(&split, 2, NULL, AMPC_KIND_SHADOW);
+    check_same(b, a);
+    run_free(a);
+    run_free(b);
+    compiled_close(&plain);
+    compiled_close(&split);
 }
 
 /* What is handed out goes through the host's memory; then the same from what
@@ -455,7 +498,7 @@ TEST_CASE(ranks, parts_on_a_gpu) {
             r[i] = run_new(compile_on(
                 "cuda", samples_wide_text,
                 "--precision bf16 --optimizer adamw,lr=0.01", more[i]));
-            r[i]->kinds = 1u << AMPC_KIND_PARAMETER;
+            r[i]->kinds = 1u << AMPC_KIND_SHADOW;
             r[i]->device = "cuda";
             r[i]->steps = 2;
             r[i]->save = saved[i];
@@ -475,7 +518,7 @@ TEST_CASE(ranks, other_ranks_resume_parts) {
     Compiled split = wide(SMALL "--shard-optimizer");
     const char *saved = test_tmp("parts.ckpt");
     Run *then[2][2];
-    run_free(shard_run(&split, 4, saved));
+    run_free(shard_run(&split, 4, saved, AMPC_KIND_PARAMETER));
     for (int world = 1; world <= 2; world++)
         for (int k = 0; k < 2; k++) {
             Run *r = then[world - 1][k] = run_new(k ? &split : &plain);
