@@ -35,7 +35,8 @@ enum {
 };
 
 typedef struct Input {
-    size_t at, n; /* in pool */
+    size_t at, n;  /* in pool */
+    uint64_t work; /* that it takes, if that is known */
 } Input;
 
 typedef struct Shared {
@@ -57,7 +58,7 @@ const char *__asan_default_options(void);
 const char *__ubsan_default_options(void);
 const char *__asan_default_options(void) {
     return "exitcode=86:allocator_may_return_null=1:quarantine_size_mb=16:"
-           "max_allocation_size_mb=2048:detect_leaks=1";
+           "max_allocation_size_mb=2048:detect_leaks=1:malloc_context_size=5";
 }
 const char *__ubsan_default_options(void) {
     return "exitcode=86:print_stacktrace=1";
@@ -79,7 +80,7 @@ size_t fuzz_below(size_t n) { return n ? (size_t)(fuzz_random() % n) : 0; }
 void fuzz_seed(const void *p, size_t n) {
     if (n > FUZZ_MOST || sh->ninput == MOST_INPUTS || n > POOL - sh->pooled)
         return;
-    sh->input[sh->ninput++] = (Input){sh->pooled, n};
+    sh->input[sh->ninput++] = (Input){sh->pooled, n, 0};
     if (n) memcpy(sh->pool + sh->pooled, p, n);
     sh->pooled += n;
 }
@@ -147,10 +148,19 @@ void fuzz_check(bool ok, const char *fmt, ...) {
 
 /* The folder is made by the parent, and goes with it. */
 static char work[64];
+enum { FILES = 8 };
+static struct {
+    char path[200];
+    int fd; /* 0: none */
+} files[FILES];
 
 static void remove_work(void) {
     struct dirent **entry;
     int n = scandir(work, &entry, NULL, NULL);
+    for (int i = 0; i < FILES && files[i].fd; i++) {
+        close(files[i].fd);
+        files[i].fd = 0;
+    }
     for (int i = 0; i < n; i++) {
         char path[400];
         snprintf(path, sizeof path, "%s/%s", work, entry[i]->d_name);
@@ -161,17 +171,29 @@ static void remove_work(void) {
     rmdir(work);
 }
 
+/* Making and closing files takes longer than many an execution: they stay open,
+   as long as nobody puts others in their place. */
 const char *fuzz_file(const char *name, const void *p, size_t n) {
-    static char path[200];
+    char path[200];
+    struct stat st;
+    int i = 0;
     snprintf(path, sizeof path, "%s/%s", work, name);
-    unlink(path); /* ext4 flushes what is truncated */
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, p, n) != (ssize_t)n) {
+    while (files[i].fd && strcmp(files[i].path, path) != 0)
+        if (++i == FILES) abort();
+    if (files[i].fd && (fstat(files[i].fd, &st) || !st.st_nlink)) {
+        close(files[i].fd);
+        files[i].fd = 0;
+    }
+    if (!files[i].fd) {
+        snprintf(files[i].path, sizeof files[i].path, "%s", path);
+        files[i].fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    }
+    if (files[i].fd <= 0 || ftruncate(files[i].fd, 0) ||
+        pwrite(files[i].fd, p, n, 0) != (ssize_t)n) {
         perror(path);
         abort();
     }
-    close(fd);
-    return path;
+    return files[i].path;
 }
 
 /* ---- one execution ------------------------------------------------------- */
@@ -191,25 +213,34 @@ static void execute(const FuzzTarget *t) {
     setitimer(ITIMER_PROF, &limit, NULL);
     cover_start();
     t->run(exact, sh->n);
-    bool news = cover_end(sh->seen, &sh->r.reached);
+    uint64_t blocks;
+    bool news = cover_end(sh->seen, &sh->r.reached, &blocks);
     free(exact);
     sh->r.runs++;
-    if (!news || sh->next_seed <= sh->r.seeds) return;
-    fuzz_seed(sh->now, sh->n);
-    sh->r.kept++;
+    if (sh->next_seed <= sh->r.seeds) {
+        sh->input[sh->next_seed - 1].work = blocks;
+    } else if (news) {
+        fuzz_seed(sh->now, sh->n);
+        sh->input[sh->ninput - 1].work = blocks;
+        sh->r.kept++;
+    }
 }
 
-/* The next input: the seeds first, then changes; half of them of inputs found
-   last. */
+/* Half of them of those found last; the longer one takes, the less often. */
+static const Input *choose_input(void) {
+    enum { LITTLE = 1 << 18 };
+    for (;;) {
+        bool late = fuzz_below(2) && sh->ninput > 64;
+        size_t back = fuzz_below(late ? 64 : sh->ninput);
+        const Input *in = &sh->input[sh->ninput - 1 - back];
+        if (fuzz_below(1 + in->work / LITTLE) == 0) return in;
+    }
+}
+
+/* The next input: the seeds first, then changes. */
 static void choose(const FuzzTarget *t) {
-    const Input *in;
     bool change = sh->next_seed >= sh->r.seeds;
-    if (!change)
-        in = &sh->input[sh->next_seed];
-    else if (fuzz_below(2) && sh->ninput > 64)
-        in = &sh->input[sh->ninput - 1 - fuzz_below(64)];
-    else
-        in = &sh->input[fuzz_below(sh->ninput)];
+    const Input *in = change ? choose_input() : &sh->input[sh->next_seed];
     sh->next_seed++;
     sh->n = in->n;
     memcpy(sh->now, sh->pool + in->at, in->n);

@@ -4,8 +4,9 @@
    crash, hang, end the process nor break a rule of its own (fuzz_check).  Seeds
    and kept cases are executed, then changed copies of them without end, in a
    child process, many to a process; what reaches new code is a seed from then
-   on, where the build counts that (bazel --config=fuzz).  Without it the order
-   of executions depends on nothing but the seed.
+   on, where the build counts that (bazel --config=fuzz), and what takes many
+   steps is changed less often.  Without it the order of executions depends on
+   nothing but the seed.
 
    fuzz.c    the loop and its child;  change.c  bytes to other bytes
    cover.c   which code ran, which numbers were compared
@@ -85,10 +86,11 @@ size_t fuzz_change(uint8_t *p, size_t n, const char *const *words);
 
 /* cover.c */
 void cover_start(void);
-/* Ends a count; whether `seen` (COVER_PLACES bytes) had not all of it. */
+/* Ends a count; whether `seen` (COVER_PLACES bytes) had not all of it; *work:
+   how many blocks ran.                                                      */
 enum { COVER_PLACES = 1 << 16 };
-bool cover_end(uint8_t *seen, uint64_t *reached);
-/* Two numbers that the last execution compared; false: none known. */
+bool cover_end(uint8_t *seen, uint64_t *reached, uint64_t *work);
+/* Two numbers that an execution of late compared; false: none known. */
 bool cover_compared(uint64_t *a, uint64_t *b);
 
 #endif
