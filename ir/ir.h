@@ -220,6 +220,9 @@ Graph *module_graph_on(const Module *m, const char *name, TargetKind t);
 /* Deep copy (values, nodes, order), of no target; shares vars and tensor data.
  */
 Graph *graph_clone(const Graph *g, const char *name);
+/* The same of the same name, in a copy of the module that holds no other graph
+   and allocates from a. */
+Graph *graph_clone_aside(const Graph *g, Module *aside, Arena *a);
 void module_remove_graph(Module *m, const char *name);
 Graph *module_program(const Module *m, ProgramKind p, Str objective); /* NULL */
 

@@ -194,6 +194,15 @@ Graph *graph_clone(const Graph *g, const char *name) {
     return c;
 }
 
+Graph *graph_clone_aside(const Graph *g, Module *aside, Arena *a) {
+    Graph of = *g;
+    *aside = *g->module;
+    aside->arena = a;
+    memset(&aside->graphs, 0, sizeof aside->graphs);
+    of.module = aside;
+    return graph_clone(&of, g->name);
+}
+
 /* ---- attributes ---------------------------------------------------------- */
 
 const Attr *attr_find(const Node *n, AttrKey k) {

@@ -16,7 +16,10 @@ typedef struct Traffic {
 
 /* By ValueId.i, of g with the types that it has, whatever the device: the most
    of what any target would do, joined to t[0..values).                      */
-void traffic_join(Graph *g, Traffic *t, int values, PassCtx *cx);
+void traffic_join(const Graph *g, Traffic *t, int values, PassCtx *cx);
+
+/* Whether the forward pass makes v; it may be none. */
+bool is_forward(const Graph *g, ValueId v);
 
 /* Whether a node of the update makes v. */
 bool is_updates(const Graph *g, ValueId v);

@@ -55,11 +55,6 @@ typedef struct Again {
     ValueId *twin;  /* by ValueId.i of the old graph                        */
 } Again;
 
-static bool is_forward(const Graph *g, ValueId v) {
-    const Value *val = v.i ? value_get(g, v) : NULL;
-    return val && val->kind == VK_RESULT && !node_get(g, val->def)->flags;
-}
-
 static bool is_view(const Node *n) { return op_info[n->op].kind == KIND_VIEW; }
 
 /* ---- what may be computed again ------------------------------------------ */
@@ -388,13 +383,9 @@ static void make_all(Again *r) {
    its kernels. */
 static int64_t bytes_moved(const Again *r, Traffic **traffic, PassCtx *cx) {
     Again trial = *r;
-    Module *m = r->g->module, aside = *m;
+    Module aside;
     int64_t sum = 0;
-    memset(&aside.graphs, 0, sizeof aside.graphs);
-    aside.arena = r->a;
-    r->g->module = &aside;
-    Graph *g = trial.g = graph_clone(r->g, r->g->name);
-    r->g->module = m;
+    Graph *g = trial.g = graph_clone_aside(r->g, &aside, r->a);
     make_all(&trial);
     *traffic = NEW_ARRAY(r->a, Traffic, g->values.len);
     traffic_join(g, *traffic, g->values.len, cx);
@@ -409,21 +400,22 @@ static void solve_moving_little(Again *r, PassCtx *cx) {
     Graph *g = r->g;
     Traffic *traffic;
     size_t n = (size_t)(r->last - r->nodes);
+    int64_t most = 0;
     memset(r->barred, 1, n * sizeof *r->barred);
     solve(r);
-    int64_t kept = r->kept, most = bytes_moved(r, &traffic, cx);
-    most += most / 25; /* of one plan for all targets: more than any moves */
+    const Again without = *r;
     memset(r->barred, 0, n * sizeof *r->barred);
     for (int i = 0; i < TRIES; i++) {
         solve(r);
-        if (r->kept >= kept) break;
-        if (bytes_moved(r, &traffic, cx) <= most) return;
+        if (r->kept >= without.kept) break;
+        if (!i) most = bytes_moved(&without, &traffic, cx);
+        /* Of one plan for all targets: more than any moves. */
+        if (bytes_moved(r, &traffic, cx) <= most + most / 25) return;
         for (uint32_t v = 1; v < (uint32_t)r->nodes; v++)
             if (r->twin[v].i && traffic[r->twin[v].i].stored)
                 r->barred[value_get(g, (ValueId){v})->def.i] = true;
     }
-    memset(r->barred, 1, n * sizeof *r->barred);
-    solve(r);
+    *r = without;
 }
 
 static Status remat_graph(Graph *g, PassCtx *cx) {

@@ -6,7 +6,10 @@
 #include "passes/common/placement.h"
 #include "passes/target/flow.h"
 
-#include <string.h>
+bool is_forward(const Graph *g, ValueId v) {
+    const Value *val = v.i ? value_get(g, v) : NULL;
+    return val && val->kind == VK_RESULT && !node_get(g, val->def)->flags;
+}
 
 bool is_updates(const Graph *g, ValueId v) {
     const Value *val = value_get(g, v);
@@ -15,14 +18,8 @@ bool is_updates(const Graph *g, ValueId v) {
 
 /* A copy of forward and backward in a module of its own, over the same
    variables; what the update reads are outputs. */
-static Graph *graph_aside(Graph *g, Module *aside, Arena *a) {
-    Module *m = g->module;
-    *aside = *m;
-    aside->arena = a;
-    memset(&aside->graphs, 0, sizeof aside->graphs);
-    g->module = aside;
-    Graph *copy = graph_clone(g, g->name);
-    g->module = m;
+static Graph *graph_aside(const Graph *g, Module *aside, Arena *a) {
+    Graph *copy = graph_clone_aside(g, aside, a);
     bool *read = NEW_ARRAY(a, bool, g->values.len);
     copy->order.len = copy->writes.len = 0;
     for (int i = 0; i < g->order.len; i++) {
@@ -39,11 +36,6 @@ static Graph *graph_aside(Graph *g, Module *aside, Arena *a) {
         if (read[v] && value_get(g, (ValueId){v})->kind == VK_RESULT)
             vec_push(a, &copy->outputs, (Output){intern(""), {v}});
     return copy;
-}
-
-static bool is_forward(const Graph *g, ValueId v) {
-    const Value *val = value_get(g, v);
-    return val->kind == VK_RESULT && !node_get(g, val->def)->flags;
 }
 
 static void note_group(const Flow *f, int group, Traffic *t, uint32_t limit) {
@@ -73,7 +65,7 @@ static Traffic *traffic_in(Graph *g, uint32_t limit, Arena *a) {
     return t;
 }
 
-void traffic_join(Graph *g, Traffic *all, int values, PassCtx *cx) {
+void traffic_join(const Graph *g, Traffic *all, int values, PassCtx *cx) {
     uint32_t limit = (uint32_t)values;
     Options opt = *cx->opt;
     opt.no_fuse = false;
