@@ -87,6 +87,7 @@ struct Fn {
     FnPart body, grad, inference, samples;
     Str file;
     const char *text; /* the definition as it was written                   */
+    int line;         /* of the definition's beginning                      */
     size_t size;
     struct FnTable *instances;
 };

@@ -11,13 +11,12 @@
 
 Status run_fail(Run *r, const Expr *at, const char *fmt, ...) {
     char text[MSG_TEXT];
-    bool ours = r->model && r->fn->file == r->model->file;
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (at && ours) model_failed_at(r->model, at->line, at->col);
-    if (at && !ours)
+    if (at && r->model) model_failed_at(r, at->line, at->col);
+    if (at && !r->model)
         snprintf(r->msg, MSG_TEXT, "%.180s (%.40s:%d:%d)", text,
                  r->fn->file ? r->fn->file : "def", at->line, at->col);
     else

@@ -57,7 +57,10 @@ static Status expand_call(Run *r, const Expr *at, const Made *m,
     if (s == OK) s = run_block(&inner, &call.fn->body.block);
     if (s == OK) s = run_results(&inner, out);
     arena_free(inner.a);
-    return s == OK ? OK : run_fail(r, at, "%s: %s", name, msg);
+    if (s == OK) return OK;
+    if (!inner.model || r->model->failed.len <= 1)
+        return run_fail(r, at, "%s: %s", name, msg);
+    return run_fail(r, at, "%s", msg); /* the trace has the names */
 }
 
 /* A layer is what its body makes in the model. */

@@ -36,28 +36,44 @@ void model_close(Model *e) {
     e->top = NULL;
 }
 
-void model_failed_at(Model *e, int line, int col) {
-    if (e->line) return;
-    e->line = line;
-    e->col = col;
+void model_failed_at(const Run *r, int line, int col) {
+    Model *e = r->model;
+    int n = e->failed.len;
+    if (n && e->failed.data[n - 1].depth <= r->depth) return;
+    vec_push(e->m->arena, &e->failed,
+             ((Frame){r->fn, r->scope->prefix, r->depth, line, col}));
 }
 
-/* The first mistake, or that of what stands there. */
+/* file:line:col: in Linear of h.0.fc1, and that line. */
+static void show_frame(Model *e, const Frame *f) {
+    Lexer own = {.diag = e->lx->diag, .text = f->fn->text, .n = f->fn->size};
+    bool ours = f->fn->file == e->file;
+    Lexer *lx = ours ? e->lx : &own;
+    Token at = lex_token_at(lx, f->line - (ours ? 0 : f->fn->line - 1), f->col);
+    int n = (int)strlen(f->prefix);
+    fail_note(lx->diag, (Loc){f->fn->file, .line = f->line, .col = f->col},
+              "in %s%s%.*s", f->fn->info.text, n ? " of " : "", n ? n - 1 : 0,
+              f->prefix);
+    lex_show(lx, &at);
+}
+
+/* The message stands at the model's own line; below it what it called. */
 static Status told(Model *e, Status s, int line, int col) {
     if (s == OK) return OK;
-    model_failed_at(e, line, col);
-    Token at = lex_token_at(e->lx, e->line, e->col);
-    return lex_fail(e->lx, e->line ? &at : &e->lx->tok, "%s", e->msg);
+    model_failed_at(e->top, line, col);
+    const Frame *f = &e->failed.data[e->failed.len - 1];
+    Token at = lex_token_at(e->lx, f->line, f->col);
+    lex_fail(e->lx, &at, "%s", e->msg);
+    while (f-- > e->failed.data) show_frame(e, f);
+    return ERR_USER;
 }
 
 Status model_run(Model *e, const Stmt *s) {
     Block one = {.data = (Stmt *)s, .len = 1, .cap = 1};
-    e->line = 0;
     return told(e, run_block(e->top, &one), s->line, s->col);
 }
 
 Status model_value(Model *e, const Expr *x, ValueId *out) {
-    e->line = 0;
     return told(e, run_value(e->top, x, out), x->line, x->col);
 }
 
@@ -184,7 +200,6 @@ static Status run_type(Run *r, const Stmt *s, TypeId *out) {
 }
 
 Status model_type(Model *e, const Stmt *s, TypeId *out) {
-    e->line = 0;
     return told(e, run_type(e->top, s, out), s->line, s->col);
 }
 
@@ -374,8 +389,7 @@ Status run_model_stmt(Run *r, const Stmt *s) {
     case S_SCOPE: st = run_scope(r, s); break;
     default: st = run_region(r, s); break;
     }
-    if (st != OK && r->fn->file == r->model->file)
-        model_failed_at(r->model, s->line, s->col);
+    if (st != OK) model_failed_at(r, s->line, s->col);
     return st;
 }
 

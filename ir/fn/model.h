@@ -17,6 +17,14 @@ typedef struct Symbol {
     bool given;    /* by --dim */
 } Symbol;
 
+/* A line that runs when a mistake is met, of the model or of a layer. */
+typedef struct Frame {
+    const Fn *fn;
+    Str prefix; /* of the scope that it stands in */
+    int depth;  /* of calls */
+    int line, col;
+} Frame;
+
 typedef struct Model {
     Lexer *lx;
     Module *m;
@@ -30,7 +38,7 @@ typedef struct Model {
     int64_t salt;
     unsigned char amp; /* Loc.amp and Loc.region of the regions around */
     int region, regions;
-    int line, col; /* of the first mistake, 0: none */
+    VEC(Frame) failed; /* from the first mistake up to the model's own line */
     char msg[MSG_TEXT];
 } Model;
 
@@ -58,7 +66,7 @@ static inline int model_region(Model *e) {
     return e->region ? e->region : ++e->regions;
 }
 
-/* Where the message belongs to, if a place is not known yet. */
-void model_failed_at(Model *e, int line, int col);
+/* The place in r that the message belongs to; one that is known stays. */
+void model_failed_at(const struct Run *r, int line, int col);
 
 #endif

@@ -710,6 +710,7 @@ Status parse_def(Lexer *lx, Arena *a, const Module *m, Fn **out) {
     f->file = lx->file;
     f->instances = NEW(a, struct FnTable);
     f->info.kind = KIND_COMPOSITE;
+    f->line = lx->tok.line;
     f->info.type_text = f->info.grad_text = "body";
     f->info.expr = "0";
     lx->infix = true;

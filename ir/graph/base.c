@@ -451,6 +451,14 @@ void warn(Diag *d, Loc loc, const char *fmt, ...) {
     d->warnings++;
 }
 
+void fail_note(Diag *d, Loc loc, const char *fmt, ...) {
+    va_list ap;
+    put_loc(&d->text, loc);
+    va_start(ap, fmt);
+    put_message(&d->text, fmt, ap);
+    va_end(ap);
+}
+
 /* ---- arithmetic, hashing, files ------------------------------------------ */
 
 bool mul_ok(int64_t a, int64_t b, int64_t *out) {

@@ -118,6 +118,8 @@ typedef struct Diag {
    escaped and shortened.  Always returns ERR_USER.                         */
 Status fail(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void warn(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* More about the message before: "file:line:col: ...".                      */
+void fail_note(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* Bytes of a message without its place, which the caller knows. */
 enum { MSG_TEXT = 256 };
 /* Escapes control bytes, quotes and backslashes; at most ~120 chars.       */

@@ -270,11 +270,48 @@ TEST_CASE(model, mistakes_have_a_place) {
          "1:25: error: only functions with a class have a 'grad'"},
         {"def f(x) -> y {\n  y = exp(x @ x)\n}\nmodel m(x: f32[2,3]) {\n"
          "  return y = f(x)\n}\n",
-         "m.amp:2:13: error: f: matmul: f32[2,3] and f32[2,3]: inner"},
+         "m.amp:5:14: error: f: matmul: f32[2,3] and f32[2,3]: inner"},
         {"def f(x) -> y { z = x }\nmodel m(x: f32[2]) { return y = f(x) }",
          "2:33: error: f: gives no result 'y' here"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         BECOMES(cases[i][0], cases[i][1]);
+}
+
+/* From the model's line down to where it is. */
+TEST_CASE(model, mistakes_in_layers_have_a_trace) {
+    BECOMES("def head(x; units: int) -> y {\n"
+            "  y = Linear(x, units=units, scope=\"out\")\n}\n"
+            "def block(x; units: int) -> y {\n"
+            "  h = relu(x)\n"
+            "  y = head(h, units=units)\n}\n"
+            "model m(x: f32[2,3]) {\n"
+            "  for i in 0..2 {\n"
+            "    x = block(x, units=1 - i, scope=\"h.\" + i)\n"
+            "  }\n"
+            "  return x\n}\n",
+            "m.amp:10:9: error: Linear: x is f32[2,1], units are 0\n"
+            "      x = block(x, units=1 - i, scope=\"h.\" + i)\n"
+            "          ^\n"
+            "m.amp:6:7: in block of h.1\n"
+            "    y = head(h, units=units)\n"
+            "        ^\n"
+            "m.amp:2:7: in head of h.1.head\n"
+            "    y = Linear(x, units=units, scope=\"out\")\n"
+            "        ^\n"
+            "layers.amp:15:3: in Linear of h.1.head.out\n"
+            "    require rank(x) >= 1 and units >= 1, \"x \n    ^\n");
+    BECOMES("def f(x) -> y {\n"
+            "  param w: f32[2,2] = ones\n"
+            "  scope \"in\" { y = x @ w }\n}\n"
+            "model m(x: f32[2,3]) { return y = f(x, scope=\"\") }\n",
+            "m.amp:5:35: error: f: matmul: f32[2,3] and f32[2,2]: inner");
+    BECOMES("def f(x) -> y {\n"
+            "  param w: f32[2,2] = ones\n"
+            "  scope \"in\" { y = x @ w }\n}\n"
+            "model m(x: f32[2,3]) { return y = f(x, scope=\"\") }\n",
+            "m.amp:3:22: in f of in\n"
+            "    scope \"in\" { y = x @ w }\n"
+            "                       ^\n");
 }
 
 static void repeated(StrBuf *sb, const char *what, int n) {
