@@ -21,6 +21,11 @@
 Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
                    size_t n, const Options *opt, Module **out);
 
+/* As a layer: inputs are of types in[0..nin), which bind its dimensions. */
+Status import_onnx_layer(Arena *a, Diag *d, const char *path,
+                         const uint8_t *bytes, size_t n, const Options *opt,
+                         const TypeId *in, int nin, Module **out);
+
 /* A text of the language: a model, which is the graph "forward" or the only one
    that there is, or programs as a pass prints them.  What opt says of dropout,
    batch normalisation and of what trains is done.  passes: for passes that the

@@ -434,6 +434,10 @@ typedef struct TextOptions {
     const DimBind *dims;
     int ndims;
     int64_t seed; /* of initial values and dropout */
+    /* The model of an ONNX file whose inputs are of types in[0..n), for
+       `def .. = onnx("FILE")`; NULL: there are no files. */
+    Status (*layer)(void *ctx, Str file, const TypeId *in, int n, Module **out);
+    void *ctx;
 } TextOptions;
 
 /* The same of a text whose symbols, as B in f32[B,4], are bound by opt. */

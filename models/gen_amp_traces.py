@@ -1,11 +1,16 @@
 """Traces of PyTorch for models written in the language.
 
-usage: gen_amp_traces.py OUTDIR        (maintainers; needs torch 2.11)
+usage: gen_amp_traces.py OUTDIR
+                       (maintainers; needs torch 2.11, onnx and onnxscript)
 
 Each file holds one model of models/*.amp at small dimensions: init/NAME, the
 parameters' first values; x and target, the inputs of each step; loss and
 grad_norm of each step in fp32.  tests/models/models_test.c has the dimensions
 and the options of the same training.
+
+Of the WGAN-GP: z, real and u of each step, loss/NAME and grad_norm/NAME of its
+objectives, critic first; critic and generator themselves are exported, by
+dynamo into this script's folder, by TorchScript into OUTDIR/torchscript.
 """
 import os
 import sys
@@ -143,6 +148,82 @@ def case(out, name, net, make_opt, xs, ts, clip):
     print(name, losses[0], losses[-1])
 
 
+class Generator(nn.Module):
+    def __init__(self, z=16, h=32, x=64):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(z, h), nn.Linear(h, x)
+
+    def forward(self, x):
+        return torch.tanh(self.fc2(F.relu(self.fc1(x))))
+
+
+class Critic(nn.Module):
+    def __init__(self, x=64, h=32):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(x, h), nn.Linear(h, 1)
+
+    def forward(self, x):
+        return self.fc2(F.leaky_relu(self.fc1(x), 0.2))
+
+
+def export(path, net, **how):
+    import onnx
+    x = torch.zeros(4, net.fc1.in_features)
+    torch.onnx.export(net, (x,), path, input_names=["x"], **how)
+    file = onnx.load(path)
+    for n in file.graph.node:  # traces of this machine's files
+        del n.metadata_props[:]
+        n.doc_string = ""
+    onnx.save(file, path)
+
+
+def gan(out):
+    g, d = Generator(), Critic()
+    folder = os.path.join(out, "torchscript")
+    os.makedirs(folder, exist_ok=True)
+    for name, net in ("generator", g), ("critic", d):
+        export(os.path.join(os.path.dirname(__file__), name + ".onnx"), net,
+               dynamo=True, optimize=False, verbose=False, external_data=False,
+               dynamic_shapes=({0: torch.export.Dim("batch")},))
+        export(os.path.join(folder, name + ".onnx"), net, dynamo=False,
+               do_constant_folding=False, opset_version=17,
+               training=torch.onnx.TrainingMode.TRAINING,
+               dynamic_axes={"x": {0: "batch"}})
+    save = {f"init/{k}.{n}": v.detach().numpy().copy()
+            for k, net in (("G", g), ("D", d))
+            for n, v in net.state_dict().items()}
+    opts = {k: torch.optim.Adam(net.parameters(), 1e-2, (0.0, 0.9))
+            for k, net in (("d", d), ("g", g))}
+    zs, reals = torch.randn(STEPS, 4, 16), torch.randn(STEPS, 4, 64)
+    us = torch.rand(STEPS, 4, 1)
+    seen = {k: [] for k in ("loss/d", "loss/g", "grad_norm/d", "grad_norm/g")}
+    for z, real, u in zip(zs, reals, us):
+        for k in "d", "g":
+            fake = g(z)
+            if k == "d":
+                mixed = u * real + (1 - u) * fake.detach()
+                mixed.requires_grad_()
+                slope, = torch.autograd.grad(d(mixed).sum(), mixed,
+                                             create_graph=True)
+                off = ((slope ** 2).sum(1) + 1e-12).sqrt() - 1
+                loss = d(fake.detach()).mean() - d(real).mean() + \
+                    10 * (off ** 2).mean()
+            else:
+                loss = -d(fake).mean()
+            opts[k].zero_grad()
+            loss.backward()
+            net = d if k == "d" else g
+            seen["grad_norm/" + k].append(
+                float(nn.utils.clip_grad_norm_(net.parameters(), 1e30)))
+            seen["loss/" + k].append(float(loss.detach()))
+            opts[k].step()
+    save |= {k: np.array(v) for k, v in seen.items()}
+    save |= {"z": zs.numpy(), "real": reals.numpy(), "u": us.numpy()}
+    save_file({k: np.ascontiguousarray(v) for k, v in save.items()},
+              os.path.join(out, "wgan_gp.safetensors"))
+    print("wgan_gp", seen["loss/d"], seen["loss/g"])
+
+
 def main():
     out = sys.argv[1]
     torch.manual_seed(1)
@@ -150,6 +231,7 @@ def main():
     case(out, "cnn", CNN(), sgd, *images(1, 28, 28), 1e30)
     tokens = torch.randint(0, 20, (2, STEPS, BATCH, 8))
     case(out, "gpt", GPT(), gpt_adamw, tokens[0], tokens[1], 1.0)
+    gan(out)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 /* amp.c: models in text.  What is trained, normalised by running statistics or
    dropped is for the command line to say, as of an ONNX model (onnx_train.c,
    onnx_norm.c); all else is as the text has it.                            */
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontend/frontend.h"
 #include "ir/fn/fn.h"
 
 typedef struct Amp {
+    Arena *a;
     Diag *d;
     const Options *opt;
     Module *m;
@@ -213,14 +215,42 @@ static Status apply_options(Amp *x) {
     return s;
 }
 
+/* def .. = onnx("FILE"), a path beside the text. */
+static Status import_layer(void *ctx, Str name, const TypeId *in, int n,
+                           Module **out) {
+    const Amp *x = ctx;
+    const char *slash = strrchr(x->loc.file, '/');
+    char why[160];
+    size_t size;
+    Options plain;
+    Str file = slash && *name != '/'
+                   ? internf("%.*s%s", (int)(slash + 1 - x->loc.file),
+                             x->loc.file, name)
+                   : name;
+    if (!file_guard_input(x->opt->guard, file, "the layer", why))
+        return fail(x->d, (Loc){.file = file}, "%s", why);
+    char *bytes = read_file(x->d, file, &size);
+    if (!bytes) return ERR_USER;
+    options_init(&plain, x->a);
+    plain.accept_folded = x->opt->accept_folded;
+    Status s = import_onnx_layer(x->a, x->d, file, (const uint8_t *)bytes, size,
+                                 &plain, in, n, out);
+    free(bytes);
+    return s;
+}
+
 Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
                   size_t n, const Options *opt, bool passes, Module **out) {
-    Amp x = {
-        .d = d, .opt = opt, .passes = passes, .loc = {.file = intern(path)}};
+    Amp x = {.a = a,
+             .d = d,
+             .opt = opt,
+             .passes = passes,
+             .loc = {.file = intern(path)}};
     if (opt->heads.len)
         return fail(d, x.loc,
                     "--replace-head is for ONNX models: a .amp file is edited");
-    TextOptions given = {opt->dims.data, opt->dims.len, opt->seed};
+    TextOptions given = {opt->dims.data, opt->dims.len, opt->seed, import_layer,
+                         &x};
     TRY(parse_model(a, d, path, text, n, &given, &x.m));
     TRY(apply_options(&x));
     *out = x.m;

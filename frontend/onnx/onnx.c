@@ -261,6 +261,8 @@ static void note_unbound(Ox *ox, Unbound *u, Str input, int axis,
 static Status make_input(Ox *ox, const Onnx__ValueInfoProto *v, Unbound *u) {
     Str name = intern(v->name);
     const Onnx__TensorShapeProto *s = shape_of(v);
+    int at = ox->g->inputs.len; /* with a layer's operands all are complete */
+    const Type *given = at < ox->ngiven ? type_get(ox->given[at]) : NULL;
     int64_t dim[MAX_RANK] = {0};
     bool complete = true;
     DType d;
@@ -273,7 +275,10 @@ static Status make_input(Ox *ox, const Onnx__ValueInfoProto *v, Unbound *u) {
         return ox_fail_model(ox, "input '%s' has rank %zu; at most %d",
                              ox_quote(ox, name), s->n_dim, MAX_RANK);
     for (int k = 0; k < (int)s->n_dim; k++) {
-        dim[k] = dim_value(ox, name, k, s->dim[k]);
+        bool ours = given && k < given->rank && !dim_known(s->dim[k]);
+        if (ours && *dim_name(s->dim[k]))
+            TRY(bind(ox, dim_name(s->dim[k]), given->dim[k]));
+        dim[k] = ours ? given->dim[k] : dim_value(ox, name, k, s->dim[k]);
         if (dim[k] >= 0 || dim_known(s->dim[k])) continue;
         note_unbound(ox, u, name, k, s->dim[k]);
         complete = false;
@@ -286,25 +291,29 @@ static Status make_input(Ox *ox, const Onnx__ValueInfoProto *v, Unbound *u) {
 
 static Status report_unbound(Ox *ox, Unbound *u) {
     if (!u->text.len) return OK;
-    Status s = ox_fail_model(ox,
-                             "these input dimensions have no value: %s; "
-                             "bind them, for example --dim %s=64",
-                             u->text.data, u->example);
-    sb_free(&u->text);
-    return s;
+    return ox_fail_model(ox,
+                         "these input dimensions have no value: %s; "
+                         "bind them, for example --dim %s=64",
+                         u->text.data, u->example);
+}
+
+static Status check_operand_count(Ox *ox) {
+    int n = 0;
+    for (size_t i = 0; i < ox->graph->n_input; i++)
+        n += is_data_input(ox, ox->graph->input[i]);
+    if (n == ox->ngiven) return OK;
+    return ox_fail_model(ox, "%d operands for %d inputs", ox->ngiven, n);
 }
 
 static Status make_inputs(Ox *ox) {
     Unbound u = {0};
-    TRY(bind_dims(ox));
-    for (size_t i = 0; i < ox->graph->n_input; i++) {
-        if (!is_data_input(ox, ox->graph->input[i])) continue;
-        if (make_input(ox, ox->graph->input[i], &u) != OK) {
-            sb_free(&u.text);
-            return ERR_USER;
-        }
-    }
-    return report_unbound(ox, &u);
+    Status st = ox->given ? check_operand_count(ox) : bind_dims(ox);
+    for (size_t i = 0; i < ox->graph->n_input && st == OK; i++)
+        if (is_data_input(ox, ox->graph->input[i]))
+            st = make_input(ox, ox->graph->input[i], &u);
+    if (st == OK) st = report_unbound(ox, &u);
+    sb_free(&u.text);
+    return st;
 }
 
 /* ---- initializers -------------------------------------------------------- */
@@ -527,14 +536,17 @@ static void pb_free(void *arena, void *p) {
     (void)p;
 }
 
-Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
-                   size_t n, const Options *opt, Module **out) {
+Status import_onnx_layer(Arena *a, Diag *d, const char *path,
+                         const uint8_t *bytes, size_t n, const Options *opt,
+                         const TypeId *in, int nin, Module **out) {
     WireError e = {0};
     Ox ox = {.a = a,
              .d = d,
              .opt = opt,
              .file = intern(path),
-             .dir = directory_of(path)};
+             .dir = directory_of(path),
+             .given = in,
+             .ngiven = nin};
     if (!wire_check(&onnx__model_proto__descriptor, bytes, n, &e))
         return ox_fail_model(&ox,
                              "not an ONNX model or truncated: %s (stopped "
@@ -548,4 +560,9 @@ Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
     arena_free(ox.scratch);
     *out = s == OK ? ox.m : NULL;
     return s;
+}
+
+Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
+                   size_t n, const Options *opt, Module **out) {
+    return import_onnx_layer(a, d, path, bytes, n, opt, NULL, 0, out);
 }

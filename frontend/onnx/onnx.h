@@ -127,6 +127,8 @@ struct Ox {
     Str dir;      /* of external data */
     Str verified; /* location and checksum that matched last */
     bool has_signature, is_torch, optimized;
+    const TypeId *given; /* of a layer's inputs; NULL: as the file says */
+    int ngiven;
     bool *rule_used;   /* per opt->train_rules */
     bool *frozen_used; /* per opt->batchnorm_frozen */
     OxMap dims;        /* dim_param to index in dim_values */

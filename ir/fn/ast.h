@@ -1,6 +1,7 @@
 /* ast.h: definitions as trees, and their reader.
 
-     def    = "def" name "(" [operand, ..] [";" attribute, ..] ")" "->"
+     def    = "def" name "=" "onnx" "(" "FILE" ")"      a layer
+            | "def" name "(" [operand, ..] [";" attribute, ..] ")" "->"
               result, .. ["class" word ["whole"]] block part*
               (without a class: expanded where it is called; whole: in std.amp
               only)

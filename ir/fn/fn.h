@@ -77,6 +77,7 @@ enum { MAX_FN_OPERANDS = 16 };
 struct Fn {
     OpInfo info; /* text, counts, class, attributes: as a row of ops.def    */
     bool layer;  /* without a class: expanded where it is called             */
+    Str onnx;    /* a layer from this file, which has no body; else NULL     */
     bool whole;  /* inlined by each target only                             */
     bool rule;
     bool all_in, all_out; /* of a rule: the one name is a list of all       */
@@ -86,8 +87,8 @@ struct Fn {
     VEC(FnResult) results;
     FnPart body, grad, inference, samples;
     Str file;
-    const char *text; /* the definition as it was written                   */
     int line;         /* of the definition's beginning                      */
+    const char *text; /* the definition as it was written                   */
     size_t size;
     struct FnTable *instances;
 };

@@ -63,18 +63,24 @@ static Status expand_call(Run *r, const Expr *at, const Made *m,
     return run_fail(r, at, "%s", msg); /* the trace has the names */
 }
 
-/* A layer is what its body makes in the model. */
+/* A layer is what its body, or its file, makes in the model. */
 static Status expand_layer(Run *r, const Expr *at, const Made *m, Val *out) {
     const OpInfo *info = m->info;
-    if (m->n.nin < info->in_min || m->n.nin > info->in_max)
-        return run_fail(r, at, "%s takes %d to %d operands, found %d",
-                        info->text, info->in_min, info->in_max, m->n.nin);
-    if (m->n.nout < info->out_min || m->n.nout > info->out_max)
-        return run_fail(r, at, "%s gives %d to %d results", info->text,
-                        info->out_min, info->out_max);
-    ValueId *made = NEW_ARRAY(r->a, ValueId, m->n.nout);
-    TRY(expand_call(r, at, m, NULL, made));
-    *out = m->n.nout == 1 ? val_tensor(made[0]) : val_list(r, made, m->n.nout);
+    int n = m->n.nout;
+    ValueId *made = NEW_ARRAY(r->a, ValueId, n);
+    if (m->n.fn->onnx) {
+        TRY(model_layer(r, at, m->n.fn, model_call_scope(r, m->n.fn, m->scope),
+                        m->n.in, m->n.nin, made, n));
+    } else {
+        if (m->n.nin < info->in_min || m->n.nin > info->in_max)
+            return run_fail(r, at, "%s takes %d to %d operands, found %d",
+                            info->text, info->in_min, info->in_max, m->n.nin);
+        if (n < info->out_min || n > info->out_max)
+            return run_fail(r, at, "%s gives %d to %d results", info->text,
+                            info->out_min, info->out_max);
+        TRY(expand_call(r, at, m, NULL, made));
+    }
+    *out = n == 1 ? val_tensor(made[0]) : val_list(r, made, n);
     return OK;
 }
 

@@ -1,6 +1,6 @@
 /* parse_fn.c: the text of a definition to its tree (ast.h). */
 #include "ir/fn/fn.h"
-#include "ir/graph/ir_impl.h"
+#include "ir/text/parse_impl.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -328,18 +328,18 @@ static Status parse_expr(DefParser *p, const Expr **out) {
 
 /* ---- statements ---------------------------------------------------------- */
 
-static Status parse_block(DefParser *p, Block *b);
+static Status parse_stmts(DefParser *p, Block *b);
 
 /* Behind the `if`. */
 static Status parse_if(DefParser *p, Stmt *s) {
     bool more;
     s->kind = S_IF;
     TRY(parse_binary(p, 0, &s->value));
-    TRY(parse_block(p, &s->body));
+    TRY(parse_stmts(p, &s->body));
     TRY(take_word(p, "else", &more));
     if (!more) return OK;
     TRY(take_word(p, "if", &more));
-    if (!more) return parse_block(p, &s->other);
+    if (!more) return parse_stmts(p, &s->other);
     Stmt inner = {0};
     TRY(deeper(p));
     TRY(parse_if(p, &inner));
@@ -423,7 +423,7 @@ static Status parse_model_stmt(DefParser *p, Stmt *s, bool *is) {
         s->kind = S_SCOPE;
         TRY(lex_next(lx));
         TRY(parse_expr(p, &s->value));
-        return parse_block(p, &s->body);
+        return parse_stmts(p, &s->body);
     }
     if (is_keyword(lx, "autocast")) {
         s->kind = S_REGION;
@@ -432,12 +432,12 @@ static Status parse_model_stmt(DefParser *p, Stmt *s, bool *is) {
         if (!s->off && !lex_is_word(lx, "on"))
             return lex_fail(lx, &lx->tok, "autocast off or on");
         TRY(lex_next(lx));
-        return parse_block(p, &s->body);
+        return parse_stmts(p, &s->body);
     }
     if (is_keyword(lx, "checkpoint")) {
         s->kind = S_CHECKPOINT;
         TRY(lex_next(lx));
-        return parse_block(p, &s->body);
+        return parse_stmts(p, &s->body);
     }
     *is = false;
     return OK;
@@ -465,7 +465,7 @@ static Status parse_stmt(DefParser *p, Stmt *s) {
         vec_push(p->a, &s->names, name);
         TRY(expect_word(p, "in"));
         TRY(parse_binary(p, 0, &s->value));
-        return parse_block(p, &s->body);
+        return parse_stmts(p, &s->body);
     }
     TRY(take_word(p, "require", &is));
     if (!is) {
@@ -499,7 +499,7 @@ static Status parse_open_block(DefParser *p, Block *b) {
     return OK;
 }
 
-static Status parse_block(DefParser *p, Block *b) {
+static Status parse_stmts(DefParser *p, Block *b) {
     TRY(parse_open_block(p, b));
     return lex_next(p->lx);
 }
@@ -632,6 +632,8 @@ static Status parse_header(DefParser *p) {
     if (fn_find(p->m, name, n))
         return lex_fail(lx, &at, "a function '%.60s' is there already", name);
     p->fn->info.text = name;
+    p->fn->layer = p->m && lex_is(lx, '=');
+    if (p->fn->layer) return parse_import(lx, &p->fn->onnx, &p->fn->size);
     TRY(lex_expect(lx, '('));
     for (more = !lex_is(lx, ')') && !lex_is(lx, ';'); more;) {
         TRY(parse_operand(p));
@@ -708,14 +710,18 @@ Status parse_def(Lexer *lx, Arena *a, const Module *m, Fn **out) {
     Fn *f = p.fn;
     f->arena = a;
     f->file = lx->file;
+    f->line = lx->tok.line;
     f->instances = NEW(a, struct FnTable);
     f->info.kind = KIND_COMPOSITE;
-    f->line = lx->tok.line;
     f->info.type_text = f->info.grad_text = "body";
     f->info.expr = "0";
     lx->infix = true;
     TRY(parse_header(&p));
-    TRY(parse_parts(&p));
+    Token behind = lx->tok;
+    if (f->onnx)
+        TRY(lex_again(lx, &behind, false));
+    else
+        TRY(parse_parts(&p));
     f->size -= start;
     f->text = arena_dup(a, lx->text + start, f->size);
     if (f->grad.given) f->info.grad_text = "own";

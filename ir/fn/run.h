@@ -140,6 +140,9 @@ bool model_lookup(Run *r, Str name, Val *out);
 Status model_builtin(Run *r, const Expr *e, const Val *v, Val *out);
 /* The scope of a call of fn: `name`, or if NULL one of its own. */
 Scope *model_call_scope(Run *r, const Fn *fn, Str name);
+/* The nodes of fn's file, for operands in[0..nin), in scope s. */
+Status model_layer(Run *r, const Expr *at, const Fn *fn, const Scope *s,
+                   const ValueId *in, int nin, ValueId *out, int nout);
 /* A tensor that this statement made takes the name that it is bound to. */
 void model_name(Run *r, uint32_t first, Str name, const Val *v);
 

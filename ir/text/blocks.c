@@ -4,6 +4,7 @@
                                      own reader
      policy NAME { rule .. }         autocast classes, for pass `policy`
      model NAME = onnx("FILE")       what both are of, from another file
+     def NAME = onnx("FILE")         a layer from another file
 
    A block's entries end with their line, `;`, a comment or the closing brace;
    they are cut out here and read by whom they are for.                      */
@@ -81,26 +82,28 @@ Status parse_block(Lexer *lx, Module *m, Token *name) {
     return read_entries(lx, m->arena, to);
 }
 
-Status parse_import(Lexer *lx, Module *m) {
+Status parse_import(Lexer *lx, Str *file, size_t *end) {
     TRY(lex_expect(lx, '='));
     if (!lex_is_word(lx, "onnx")) return lex_expected(lx, "onnx(\"FILE\")");
     TRY(lex_next(lx));
     TRY(lex_expect(lx, '('));
     Token at = lx->tok;
-    TRY(lex_expect_string(lx, &m->onnx));
-    if (!*m->onnx) return lex_fail(lx, &at, "a file's name expected");
+    TRY(lex_expect_string(lx, file));
+    if (!**file) return lex_fail(lx, &at, "a file's name expected");
+    *end = lx->tok.at + 1;
     return lex_expect(lx, ')');
 }
 
 /* One item at the top of a file; what is none of ours is passed over. */
 static Status scan_item(Lexer *lx, Module *m, int *depth) {
     Token name;
+    size_t end;
     if (!*depth && (lex_is_word(lx, "train") || lex_is_word(lx, "policy")))
         return parse_block(lx, m, &name);
     if (!*depth && lex_is_word(lx, "model")) {
         TRY(lex_next(lx));
         TRY(lex_next(lx));
-        return lex_is(lx, '=') ? parse_import(lx, m) : OK;
+        return lex_is(lx, '=') ? parse_import(lx, &m->onnx, &end) : OK;
     }
     *depth += lex_is(lx, '{') - lex_is(lx, '}');
     return lex_next(lx);

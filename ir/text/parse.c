@@ -654,6 +654,7 @@ static Status parse_model_def(Parser *p) {
     Lexer *lx = &p->lx;
     Token at = lx->tok;
     Str name;
+    size_t end;
     TRY(lex_again(lx, &at, true));
     TRY(lex_next(lx));
     TRY(lex_expect_word(lx, &name, "the model's name"));
@@ -662,7 +663,7 @@ static Status parse_model_def(Parser *p) {
     p->m->name = name;
     bool import = lex_is(lx, '=');
     if (import) {
-        TRY(parse_import(lx, p->m));
+        TRY(parse_import(lx, &p->m->onnx, &end));
     } else {
         start_graph(p, intern(FORWARD));
         TRY(parse_inputs(p));

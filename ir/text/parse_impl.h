@@ -35,7 +35,7 @@ Status parse_scalar(Parser *p, ValueId *out);
 
 /* lx stands at `train` or `policy`; *name: whose it is. */
 Status parse_block(Lexer *lx, Module *m, Token *name);
-/* lx stands at the `=` of a model. */
-Status parse_import(Lexer *lx, Module *m);
+/* lx stands at the `=` of a model or a definition; *end: behind the text. */
+Status parse_import(Lexer *lx, Str *file, size_t *end);
 
 #endif

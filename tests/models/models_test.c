@@ -203,6 +203,86 @@ TEST_CASE(models, gpt_trains_as_pytorch) {
                      "--dim HEADS=2 --dim L=2");
 }
 
+/* Inputs of the objective's program at step i, by name. */
+static Batch gan_batch(const Compiled *c, const Trace *t, const char *program,
+                       long i) {
+    Batch b = {.n = 0};
+    ampc_program_info info = {.size = sizeof info};
+    REQUIRE(!c->api->program(c->api->module, program, &info));
+    REQUIRE(info.ninput <= MAX_IN);
+    for (uint32_t k = 0; k < info.ninput; k++) {
+        ampc_tensor_info in = {.size = sizeof in};
+        REQUIRE(!c->api->input(c->api->module, program, k, &in));
+        const TraceTensor *x = trace_find(t, in.name);
+        size_t bytes = trace_slice_bytes(x);
+        void *copy = malloc(bytes);
+        memcpy(copy, trace_slice(x, i), bytes);
+        b.in[b.n++] = ampc_in(in.name, copy, bytes, in.dtype);
+    }
+    return b;
+}
+
+/* Critic and generator in turn, as PyTorch with create_graph. */
+static void gan_as_pytorch(Compiled c, bool set) {
+    static const char *const names[] = {"d", "g"};
+    Trace t = trace_read(test_data_path("tests/models/wgan_gp.safetensors"));
+    ampc_session *s = open_threads(&c, 1);
+    if (set) set_first(&c, s, &t);
+    for (long i = 0; i < trace_find(&t, "loss/d")->dim[0]; i++)
+        for (int o = 0; o < 2; o++) {
+            char name[20];
+            snprintf(name, sizeof name, "lr:%s", names[o]);
+            REQUIRE(!c.api->set_hyper(s, name, 0.01));
+            REQUIRE(!c.api->objective(s, names[o]));
+            snprintf(name, sizeof name, "train:%s", names[o]);
+            Batch b = gan_batch(&c, &t, name, i);
+            ampc_metrics m = step_ok(&c, s, b.in, b.n);
+            snprintf(name, sizeof name, "loss/%s", names[o]);
+            CHECK_REL(m.loss, trace_f64(trace_find(&t, name), i),
+                      TOL_TRACE_LOSS);
+            snprintf(name, sizeof name, "grad_norm/%s", names[o]);
+            CHECK_REL(m.grad_norm, trace_f64(trace_find(&t, name), i),
+                      TOL_TRACE_NORM);
+            free_batch(&b);
+        }
+    c.api->close(s);
+    compiled_close(&c);
+    trace_free(&t);
+}
+
+#define GAN "--precision fp32 --target cpu:x86-64-v2 --dim B=4 "
+
+TEST_CASE(models, wgan_gp_trains_as_pytorch) {
+    gan_as_pytorch(
+        compile_model("wgan_gp.amp", GAN "--dim Z=16 --dim X=64 --dim H=32"),
+        true);
+}
+
+TEST_CASE(models, wgan_gp_of_onnx_files_trains_as_pytorch) {
+    gan_as_pytorch(compile_model("wgan_gp_onnx.amp", GAN), false);
+}
+
+/* The recipe, over the files of the other exporter. */
+TEST_CASE(models, wgan_gp_of_torchscript_files_trains_as_pytorch) {
+    static const char *const files[] = {"generator.onnx", "critic.onnx"};
+    size_t n;
+    char *text = test_read_file(test_data_path("models/wgan_gp_onnx.amp"), &n);
+    for (int i = 0; i < 2; i++) {
+        char path[100];
+        snprintf(path, sizeof path, "tests/models/torchscript/%s", files[i]);
+        const char *full = test_data_path(path);
+        char *longer = malloc(n + strlen(full) + 1);
+        char *at = text ? strstr(text, files[i]) : NULL;
+        REQUIRE(at && longer);
+        n = (size_t)sprintf(longer, "%.*s%s%s", (int)(at - text), text, full,
+                            at + strlen(files[i]));
+        free(text);
+        text = longer;
+    }
+    gan_as_pytorch(compile_text(text, GAN), false);
+    free(text);
+}
+
 /* ---- computed again ------------------------------------------------------ */
 
 /* The text of a model, its loop's line `call` inside a region. */
