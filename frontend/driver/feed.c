@@ -189,17 +189,18 @@ static Status check_integers(Diag *d, const Feed *f) {
 
 /* Samples in the file for an input that takes `batch` of them at once; -1 when
    the shapes do not agree.  An input whose first axis is k times the batch
-   takes k rows per sample, from files of either layout.                     */
+   takes k rows per sample, from files of either layout; one whose first axis is
+   no multiple of the batch is given whole, the same to each.                */
 static int64_t count_samples(Feed *f, int64_t batch) {
     int64_t elems = (int64_t)(f->want.bytes / elem_bytes(f->want.dtype));
     const Array *a = &f->a;
-    if (f->want.rank == 0 || batch <= 0) {
+    if (f->want.rank == 0 || batch <= 0 || f->want.shape[0] % batch) {
         f->per = 0;
         return a->count == elems ? 0 : -1;
     }
     int64_t rows = f->want.shape[0] / batch, all;
     f->per = elems / batch;
-    if (a->rank == 0 || f->want.shape[0] % batch || f->per == 0) return -1;
+    if (a->rank == 0 || f->per == 0) return -1;
     if (a->windows) return a->count / f->per;
     int64_t samples = a->dim[0];
     if (samples && a->count / samples != f->per && rows > 1 &&

@@ -1,7 +1,9 @@
 /* feed.h: data files as the inputs of a program, batch by batch.
 
    FILE may be FILE:PART where a format has parts (array.h).  The first axis
-   of an array counts samples; tokens are cut in windows.  A sample is reshaped
+   of an array counts samples; tokens are cut in windows.  An input without the
+   batch in its first axis, as the edges of a graph, is one array for all
+   batches.  A sample is reshaped
    when its element count is that of the input; u8 data for a floating input is
    divided by 255, i8 data is taken as it is; integers and floating numbers may
    change width if every value fits; all other differences are errors. */

@@ -719,3 +719,67 @@ TEST_CASE(feed, a_file_that_shrinks_while_it_is_read) {
     array_close(&a);
     sb_free(&d.text);
 }
+
+/* ---- inputs without the batch -------------------------------------------- */
+
+static ampc_status graph_module(const ampc_module_t *m,
+                                ampc_module_info *info) {
+    (void)m;
+    info->batch = 4;
+    return AMPC_OK;
+}
+
+static ampc_status graph_program(const ampc_module_t *m, const char *program,
+                                 ampc_program_info *info) {
+    (void)m;
+    (void)program;
+    info->ninput = 2;
+    return AMPC_OK;
+}
+
+/* nodes f32[4], edges i64[2,3] */
+static ampc_status graph_inputs(const ampc_module_t *m, const char *program,
+                                uint32_t i, ampc_tensor_info *t) {
+    static const int64_t shapes[][2] = {{4}, {2, 3}};
+    (void)m;
+    (void)program;
+    if (i > 1) return AMPC_ERR_UNSUPPORTED;
+    t->name = i ? "edges" : "nodes";
+    t->dtype = i ? AMPC_DTYPE_I64 : AMPC_DTYPE_F32;
+    t->rank = i ? 2 : 1;
+    memcpy(t->shape, shapes[i], sizeof shapes[i]);
+    t->bytes = i ? 48 : 16;
+    return AMPC_OK;
+}
+
+TEST_CASE(feed, an_input_without_the_batch_is_given_whole) {
+    static const ampc_api api = {.describe = graph_module,
+                                 .program = graph_program,
+                                 .input = graph_inputs};
+    float nodes[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    int64_t edges[8] = {0, 1, 2, 1, 2, 3, 0, 0};
+    Diag d = {0};
+    FeedSet fs;
+    RunList specs = {.n = 2};
+    char at[2][700];
+    for (int i = 0; i < 2; i++) {
+        snprintf(at[i], sizeof at[i], "%s=%s", i ? "edges" : "nodes",
+                 test_tmp(i ? "edges.npy" : "nodes.npy"));
+        specs.at[i] = at[i];
+    }
+    write_npy("nodes.npy", AMPC_DTYPE_F32, 1, (int64_t[]){8}, nodes);
+    write_npy("edges.npy", AMPC_DTYPE_I64, 2, (int64_t[]){2, 3}, edges);
+    REQUIRE(feeds_open(&d, NULL, &api, "train", &specs, &fs) == OK);
+    CHECK_EQ_INT(fs.samples, 8);
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(feeds_fill(&d, &fs, NULL, 4 * i, 4) == OK);
+        CHECK_MEM(fs.in[0].data, nodes + 4 * i, 16);
+        CHECK_MEM(fs.in[1].data, edges, 48);
+    }
+    feeds_free(&fs);
+    write_npy("edges.npy", AMPC_DTYPE_I64, 2, (int64_t[]){2, 4}, edges);
+    CHECK_EQ_INT(feeds_open(&d, NULL, &api, "train", &specs, &fs), ERR_USER);
+    CHECK_HAS(d.text.data, "i64[2,4] does not fit input 'edges' i64[2,3]");
+    feeds_free(&fs);
+    sb_free(&d.text);
+}
