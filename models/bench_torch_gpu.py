@@ -17,16 +17,14 @@ import time
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 import real
 from bench import cnn
+from zoo import Loss
 
 ROUNDS = 5
 WARM_STEPS = 20
 MODEL_STEPS = 5
-MODELS = {"gpt2": "gpt2", "gpt2_4_layers": "small_gpt2", "resnet50": "resnet50",
-          "vit": "vit", "bert": "bert", "unet": "unet"}  # in real.py
 
 
 def mlp():
@@ -34,14 +32,9 @@ def mlp():
                          nn.ReLU(), nn.Linear(32, 10))
 
 
-def loss_of(y, t):
-    if y.dim() == 3:  # classes are last
-        y, t = y.flatten(0, 1), t.flatten()
-    return F.cross_entropy(y, t)
-
-
 def step_of(net, precision, sgd=False):
-    """A function that trains one step on a batch in host memory."""
+    """A function that trains one step on a batch in host memory; net gives the
+    loss."""
     low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16")
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=True) \
@@ -52,7 +45,7 @@ def step_of(net, precision, sgd=False):
         opt.zero_grad()
         with torch.autocast("cuda", low or torch.bfloat16,
                             enabled=low is not None):
-            loss = loss_of(net(x), t)
+            loss = net(x, t)
         scaler.scale(loss).backward()
         scaler.step(opt)
         scaler.update()
@@ -75,7 +68,7 @@ def milliseconds(step, x, t, steps, warm):
 
 
 def small(kind, precision, mode, batch, steps):
-    net = (cnn if kind == "cnn" else mlp)().cuda().train()
+    net = Loss((cnn if kind == "cnn" else mlp)()).cuda().train()
     if kind == "cnn":
         net = net.to(memory_format=torch.channels_last)
     if mode == "compile":
@@ -87,9 +80,9 @@ def small(kind, precision, mode, batch, steps):
 
 
 def model(name, mode):
-    _, make, batch, optimizer = real.MODELS[MODELS[name]]
+    _, make, batch, optimizer = real.MODELS[name]
     x, t = (v.pin_memory() for v in batch())
-    net = make().cuda().train()
+    net = Loss(make()).cuda().train()
     if x.dim() == 4:
         net = net.to(memory_format=torch.channels_last)
         x = x.to(memory_format=torch.channels_last).pin_memory()

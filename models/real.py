@@ -17,6 +17,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from bench import Layer, conv_norm
+from zoo import Loss
 
 
 def init_small(model):
@@ -139,8 +140,8 @@ MODELS = {
              ADAMW),
     "vocabulary50304": ("GPT-2 124M, vocabulary 50304, B=64 T=1024",
                         gpt2(12, 50304), tokens(50304, 64, 1024), ADAMW),
-    "small_gpt2": ("GPT-2, 4 layers, B=8 T=1024", gpt2(4),
-                   tokens(50257, 8, 1024), ADAMW),
+    "gpt2_4_layers": ("GPT-2, 4 layers, B=8 T=1024", gpt2(4),
+                      tokens(50257, 8, 1024), ADAMW),
     "resnet50": ("ResNet-50, B=256", resnet50, images(256, 3, 224, 224), SGD),
     "vit": ("ViT-B/16, B=64", lambda: ViT(12, 768, 12, 224, 16),
             images(64, 3, 224, 224), ADAMW),
@@ -155,7 +156,6 @@ MODELS = {
 def export(name, path):
     """By PyTorch's default exporter, without what cannot be undone."""
     from torch.onnx import export as to_onnx
-    from zoo import Loss
     torch.manual_seed(0)
     _, make, batch, _ = MODELS[name]
     with warnings.catch_warnings(), open(os.devnull, "w") as null:

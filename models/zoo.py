@@ -31,7 +31,8 @@ import tempfile
 import time
 import warnings
 
-os.environ["OMP_NUM_THREADS"] = "1"  # forked processes have no others
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"  # forked processes have no others
 
 import numpy as np
 import torch

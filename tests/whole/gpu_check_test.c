@@ -66,6 +66,43 @@ TEST_CASE(gpu_check, lists_what_cublaslt_supports) {
     free(out);
 }
 
+/* Whether {a,b,c} behind `list` has the word of n characters. */
+static bool has_word(const char *list, const char *word, size_t n) {
+    for (const char *p = list; *p && *p != '}';) {
+        size_t len = strcspn(++p, ",}");
+        if (len == n && !strncmp(p, word, n)) return true;
+        p += len;
+    }
+    return false;
+}
+
+TEST_CASE(gpu_check, packs_what_its_python_imports) {
+    char *script = test_read_file(test_data_path("script/gpu-check"), NULL);
+    const char *list = strstr(script, "cp script/gpu-check models/{");
+    REQUIRE(list);
+    list = strchr(list, '{');
+    for (const char *p = list; *p != '}';) {
+        size_t n = strcspn(++p, ",}");
+        char path[128];
+        snprintf(path, sizeof path, "models/%.*s.py", (int)n, p);
+        p += n;
+        char *text = test_read_file(test_data_path(path), NULL), *rest;
+        for (char *line = strtok_r(text, "\n", &rest); line;
+             line = strtok_r(NULL, "\n", &rest)) {
+            char name[64] = "";
+            if (sscanf(line, " import %60[a-z0-9_]", name) != 1 &&
+                sscanf(line, " from %60[a-z0-9_]", name) != 1)
+                continue;
+            snprintf(path, sizeof path, "models/%s.py", name);
+            bool ours = !access(test_data_path(path), R_OK);
+            CHECK_MSG(!ours || has_word(list, name, strlen(name)),
+                      "script/gpu-check packs no %s: %s", path, line);
+        }
+        free(text);
+    }
+    free(script);
+}
+
 TEST_CASE(gpu_check, checks_a_module) {
     static const char *const checks[][2] = {{"train", "bf16 forced 4"},
                                             {"train", "bf16 free 4"},
