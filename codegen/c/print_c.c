@@ -569,6 +569,8 @@ typedef struct Body {
     uint64_t hash;            /* of all but the numbers */
     const struct Body *first; /* of that text */
     bool shared;              /* others have that text, too */
+    const int *par; /* first: by size its parameter, n<number>; -1: the number
+                       is written                                            */
 } Body;
 
 typedef VEC(Body) Bodies;
@@ -622,16 +624,13 @@ static bool varies(const Bodies *all, const Body *first, int i) {
     return false;
 }
 
-/* By size: its parameter, n<number>; -1: the number is written. */
-static int *parameters(Arena *a, const Bodies *all, const Body *first,
-                       int *count) {
-    int *par = NEW_ARRAY(a, int, first->sizes.len + 1);
-    *count = 0;
+static int *parameters(Arena *a, const Bodies *all, const Body *first) {
+    int *par = NEW_ARRAY(a, int, first->sizes.len + 1), count = 0;
     for (int i = 0; i < first->sizes.len; i++) {
-        par[i] = first->shared && varies(all, first, i) ? *count : -1;
-        for (int j = 0; j < i && par[i] == *count; j++)
+        par[i] = first->shared && varies(all, first, i) ? count : -1;
+        for (int j = 0; j < i && par[i] == count; j++)
             if (par[j] >= 0 && same_size(all, first, i, j)) par[i] = par[j];
-        *count += par[i] == *count;
+        count += par[i] == count;
     }
     return par;
 }
@@ -666,14 +665,13 @@ static void put_text(StrBuf *sb, const Body *b, const int *par) {
 }
 
 /* The function that all kernels of the text call: <name>_of. */
-static void put_shared(StrBuf *sb, const Body *b, const char *prefix,
-                       const int *par) {
+static void put_shared(StrBuf *sb, const Body *b, const char *prefix) {
     int n = 0;
     sb_puts(sb, "KM_SHARED ");
     put_head(sb, b->k, prefix, "_of", ", const km_size *size");
     for (int i = 0; i < b->sizes.len; i++) {
         char kind = b->sizes.data[i][0];
-        if (par[i] != n) continue;
+        if (b->par[i] != n) continue;
         sb_printf(sb, "    const %s n%d = size[%d].%c;\n",
                   kind == 'i'   ? "int64_t"
                   : kind == 'u' ? "uint32_t"
@@ -682,20 +680,18 @@ static void put_shared(StrBuf *sb, const Body *b, const char *prefix,
                   n, n, kind);
         n++;
     }
-    put_text(sb, b, par);
+    put_text(sb, b, b->par);
 }
 
-static void put_kernel(StrBuf *sb, const Bodies *all, const Body *b,
-                       const char *prefix) {
-    Arena *a = arena_new();
+static void put_kernel(StrBuf *sb, const Body *b, const char *prefix) {
     const Kernel *k = b->k;
-    int count, n = 0, *par = parameters(a, all, b->first, &count);
-    if (b->shared && b->first == b) put_shared(sb, b, prefix, par);
+    const int *par = b->first->par;
+    int n = 0;
+    if (b->shared && b->first == b) put_shared(sb, b, prefix);
     sb_put_kernel_comment(sb, k);
     put_head(sb, k, prefix, "", "");
     if (!b->shared) {
         put_text(sb, b, par);
-        arena_free(a);
         return;
     }
     sb_puts(sb, "    static const km_size size[] = {");
@@ -710,7 +706,6 @@ static void put_kernel(StrBuf *sb, const Bodies *all, const Body *b,
                     "size);\n}\n\n"
                   : "    %sk%d_of(buf, par, lo, hi, size);\n}\n\n",
               prefix, b->first->k->index);
-    arena_free(a);
 }
 
 void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix,
@@ -730,7 +725,9 @@ void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix,
         if (!b->first) b->first = b;
     }
     sb_puts(sb, "#define KM_KERNELS\n#include \"kmath.h\"\n\n");
-    for (int i = 0; i < all.len; i++)
-        put_kernel(sb, &all, &all.data[i], prefix);
+    for (Body *b = all.data; b < all.data + all.len; b++)
+        if (b->first == b) b->par = parameters(a, &all, b);
+    for (const Body *b = all.data; b < all.data + all.len; b++)
+        put_kernel(sb, b, prefix);
     arena_free(a);
 }
