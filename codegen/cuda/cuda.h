@@ -48,16 +48,11 @@ void print_cuda_initializer(const Kernel *k, StrBuf *sb);
 
 /* ---- cuda_lib.c ---------------------------------------------------------- */
 
-typedef struct CudaLaunch {
-    int threads;               /* 0: no such kernel */
-    int64_t blocks, per_block; /* as in PlanCudaKernel */
-} CudaLaunch;
-
 typedef struct CudaLib {
-    CudaLaunch first, second; /* l<number> and l<number>_2 */
-    uint64_t scratch;         /* bytes */
-    double weight;            /* of its compilation: 1 = a point-wise kernel */
-    double rate;              /* StepCost.rate (cost.h)                      */
+    CudaShape first, second; /* l<number> and l<number>_2; no threads: none  */
+    uint64_t scratch;        /* bytes */
+    double weight;           /* of its compilation: 1 = a point-wise kernel  */
+    double rate;             /* StepCost.rate (cost.h)                       */
 } CudaLib;
 
 /* A library step as kernels of its own: extern "C" __global__ l<number>(refs..,

@@ -135,7 +135,7 @@ static void begin(LibPrint *p, const Shape *shape, int n) {
 /* Threads and blocks of l<number> (second: l<number>_2), and its head up to
    the parameters. */
 static void kernel(LibPrint *p, bool second, int threads, int64_t blocks) {
-    CudaLaunch *l = second ? &p->out->second : &p->out->first;
+    CudaShape *l = second ? &p->out->second : &p->out->first;
     l->threads = threads;
     l->blocks = blocks;
     sb_printf(p->sb,
@@ -464,8 +464,7 @@ void print_cuda_sum(DType sent, int number, StrBuf *sb, CudaLib *out) {
     static const char body[] =
         "    long long i = blockIdx.x * %dll + threadIdx.x;\n"
         "    if (i < n) to[i] = narrow<%s>(widen(from[i]));\n}\n";
-    const CudaLaunch each = {.threads = EACH_THREADS,
-                             .per_block = EACH_THREADS};
+    const CudaShape each = {.threads = EACH_THREADS, .per_block = EACH_THREADS};
     *out = (CudaLib){.first = each, .second = each, .weight = 1};
     for (int back = 0; back < 2; back++) {
         const char *from = type_name(back ? sent : DT_F32);

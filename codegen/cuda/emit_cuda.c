@@ -72,16 +72,12 @@ static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
         nlib += y->key != NULL;
     }
     const char *name = arena_printf(a, "l%d", nlib);
-    CudaShape first = {lib.first.threads, lib.first.blocks, lib.first.per_block,
-                       0};
-    CudaShape second = {lib.second.threads, lib.second.blocks,
-                        lib.second.per_block, 0};
     x.number = nlib;
     x.weight = lib.weight;
     x.rate = lib.rate;
     x.scratch = lib.scratch;
-    x.first = add_kernel(a, c, name, first);
-    x.second = add_kernel(a, c, arena_printf(a, "%s_2", name), second);
+    x.first = add_kernel(a, c, name, lib.first);
+    x.second = add_kernel(a, c, arena_printf(a, "%s_2", name), lib.second);
     vec_push(a, &c->items, x);
     return &c->items.data[c->items.len - 1];
 }

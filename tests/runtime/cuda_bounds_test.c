@@ -190,7 +190,7 @@ static void run_lib(Bounds *x, const Item *t, SimTwin *twin) {
         p.slot[p.count] = &p.value[p.count];
         p.count++;
     }
-    const CudaLaunch *l[] = {&t->launch.first, &t->launch.second};
+    const CudaShape *l[] = {&t->launch.first, &t->launch.second};
     for (int i = 0; i < 2; i++) {
         snprintf(name, sizeof name, i ? "l%d_2" : "l%d", t->lib);
         if (l[i]->threads)

@@ -127,7 +127,7 @@ static void cpu_run(const CudaCase *c, void *const *b) {
 
 /* ---- the kernels' result ------------------------------------------------- */
 
-static void gpu_launch(SimTwin *t, const char *name, const CudaLaunch *l,
+static void gpu_launch(SimTwin *t, const char *name, const CudaShape *l,
                        void *const *b, int n, void *scratch) {
     void *params[CUDA_MAX_BUFS + 1];
     for (int i = 0; i < n; i++) params[i] = (void *)(uintptr_t)&b[i];
