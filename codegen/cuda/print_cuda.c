@@ -287,8 +287,8 @@ static void put_packs(KPrint *p, const KSweep *s, const bool *need, int n,
                       bool stores) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
-        bool copied = is_copied(p, s, id);
         if (!need[id] || !cuda_packed(p->k, in, n)) continue;
+        bool copied = is_copied(p, s, id);
         if (in->op == K_STORE && !stores) {
             kp_line(p, "Pack<%d, %s> p%d%s;", n, buffer_type(p->k, in->buf), id,
                     has_cut(p, n) ? " = {}" : "");

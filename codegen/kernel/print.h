@@ -17,8 +17,8 @@ void sb_put_operand(StrBuf *sb, const Kernel *k, int id);
 /* expr of an op of the table over operands spelled a and b. */
 void sb_put_fold(StrBuf *sb, OpCode code, KType t, const char *a,
                  const char *b);
-/* A number that kernels of one text may differ in (print_c.c): between marks
-   where k->marks.  Kind: 'i' int64_t, 'u' uint32_t.                        */
+/* A number that kernels of one text may differ in (print_c.c): where k->marks
+   and it is no small one, between marks.  Kind: 'i' int64_t, 'u' uint32_t.  */
 void sb_put_size(StrBuf *sb, const Kernel *k, char kind, int64_t n);
 /* What a reduction starts from. */
 const char *fold_start(OpCode code, KType t);

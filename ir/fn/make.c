@@ -5,7 +5,6 @@
    ANY keep their operand's dtype.  cast(x, D) and a result's declared dtype
    round once: where x is a node that nothing else reads, that node stores D
    itself.                                                                   */
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 

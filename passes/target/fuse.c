@@ -3,10 +3,11 @@
    After:   group anchor { %a, %b, %r }, of which only %r gets a buffer
 
    Every node starts as a cluster of its own; clusters merge greedily, best
-   kind of merge first: epilogues of products, then reductions with what they
-   read and feed, chains of element-wise work, siblings that read the same
-   tensors, scalars.  A merge must fit one kernel (fuse_fit.c) and must not
-   close a cycle; a topological order of clusters is kept for that.
+   kind of merge first: masks with what they are kept instead of, epilogues of
+   products, losses with their gradients, then reductions with what they read
+   and feed, chains of element-wise work, siblings that read the same tensors,
+   small reductions, scalars.  A merge must fit one kernel (fuse_fit.c) and must
+   not close a cycle; a topological order of clusters is kept for that.
 
    requires     stage STEP after expand, no dead nodes
    establishes  stage FUSED
@@ -417,9 +418,9 @@ static int64_t full_count(const Fuse *f, int row) {
 }
 
 /* Work on rows is free in a ROW cluster, and on small tensors a step costs more
-   than the work; other full work must share a tensor.  An update stays in one
-   piece, since a POINT group can do it in place, unless all that it makes is
-   read in the ROW cluster. */
+   than the work; other full work must share a tensor.  Point-wise work of the
+   update stays in one piece, since a POINT group can do it in place, unless all
+   that it makes is read in the ROW cluster. */
 static bool row_neighbour_pays(Fuse *f, int row, int c) {
     const Cluster *x = cluster(f, c);
     int64_t full = full_count(f, row);
@@ -605,6 +606,12 @@ static NodeId gradient_end(const Fuse *f, NodeId id, const Node *reduce) {
     }
 }
 
+static bool listed(const NodeList *all, NodeId n) {
+    for (int i = 0; i < all->len; i++)
+        if (all->data[i].i == n.i) return true;
+    return false;
+}
+
 /* The nodes from which `last` follows by work on rows alone, in graph order;
    false: they are too many. */
 static bool gather_rows(const Fuse *f, NodeId last, const Type *full,
@@ -617,13 +624,13 @@ static bool gather_rows(const Fuse *f, NodeId last, const Type *full,
             if (!is_value(n->in[k])) continue;
             NodeId def = maker_node(g, n->in[k]);
             const Type *t = value_type(g, n->in[k]);
-            int c = f->cluster_of[def.i], j = 0;
+            int c = f->cluster_of[def.i];
             if (c < 0 || f->clusters.data[c].kind > GROUP_ROW ||
                 (!shape_equal(t, full) && !shape_equal(t, row)))
                 continue;
-            while (j < all->len && all->data[j].i != def.i) j++;
-            if (j == f->target->max_nodes) return false;
-            if (j == all->len) vec_push(f->a, all, def);
+            if (listed(all, def)) continue;
+            if (all->len == f->target->max_nodes) return false;
+            vec_push(f->a, all, def);
         }
     }
     for (int i = 1; i < all->len; i++)
@@ -635,12 +642,6 @@ static bool gather_rows(const Fuse *f, NodeId last, const Type *full,
             all->data[j - 1] = x;
         }
     return true;
-}
-
-static bool listed(const NodeList *all, NodeId n) {
-    for (int i = 0; i < all->len; i++)
-        if (all->data[i].i == n.i) return true;
-    return false;
 }
 
 /* Bytes of full values from elsewhere that nothing else reads in backward. */
@@ -675,7 +676,8 @@ static void join_losses(Fuse *f) {
     for (int c = 0; c < f->clusters.len; c++) {
         const Cluster *x = cluster(f, c);
         if (x->dead || x->kind != GROUP_ROW || x->part) continue;
-        const Node *r = node_get(f->g, x->nodes.data[0]);
+        NodeId reduce = fuse_reduce_node(f->g, &x->nodes);
+        const Node *r = node_get(f->g, reduce);
         const Type *full = value_type(f->g, r->in[0]);
         const Type *row = value_type(f->g, r->out[0]);
         NodeId later = NO_NODE;
@@ -688,7 +690,7 @@ static void join_losses(Fuse *f) {
         ValueId made = node_get(f->g, end)->out[0];
         NodeList all = {0};
         if (!stored_anyway(f, made) || !gather_rows(f, end, full, row, &all) ||
-            !listed(&all, x->nodes.data[0]) ||
+            !listed(&all, reduce) ||
             bytes_of(f, made) > bytes_freed(f, &all, full))
             continue;
         for (int i = 1; i < all.len; i++) {

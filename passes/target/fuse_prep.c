@@ -5,7 +5,8 @@
    nodes that are cheap, or that backward computes again so that they are not
    kept, and read one large operand that is no larger than what they make (a
    widening cast, x - mean, grad * inverse_scale): reading that operand again
-   costs no more than reading the result.                                    */
+   costs no more than reading the result.  A mask made of indices that its
+   readers broadcast stays one.                                              */
 #include "passes/target/fuse.h"
 
 #include <string.h>

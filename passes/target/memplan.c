@@ -5,8 +5,8 @@
 
    - The new content of a variable is computed straight into it (Value.home)
      when no group still reads the old content, or only the same element of it.
-   - A POINT result takes the place of an operand that dies there and is read
-     element for element.
+   - A result of a POINT or ROW group takes the place of an operand that dies
+     there and is read element for element, reduced, or cut (node_cuts_rows).
    - Groups of one launch run at the same time.
    - Everything else gets an offset so that buffers that live at the same time
      do not overlap: greedy best fit in several orders, of which the order of

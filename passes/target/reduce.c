@@ -4,10 +4,12 @@
             %b = reduce_sum %p {axes=[0]} : f32[1,1]
    A kernel works on rows in parallel, so a reduction to few rows of many
    columns (a bias gradient, a batch norm, a loss) would occupy a fraction of
-   the machine.  It is split by a rule over shapes and the target's numbers, so
-   that its bits depend on nothing else: outer reduced axes become rows of a
-   first stage; where one long axis is left, it is cut into chunks.  The last
-   stage folds what the first made.
+   the machine.  It is split by a rule over shapes, the target's numbers and
+   whether its operand is made element by element, so that its bits depend on
+   nothing else: outer reduced axes become rows of a first stage; where one long
+   axis is left, it is cut into chunks.  The last stage folds what the first
+   made.  Whole tensors that lie in memory are cut into as many rows each, where
+   launches are shared.
 
    requires     stage STEP after expand
    establishes  every REDUCE folds only axes longer than 1

@@ -179,16 +179,18 @@ KM_INLINE uint16_t EXACT_F16(float f) {
 KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
 #endif
 
-/* ---- arrays of fp16 (C only) --------------------------------------------- */
+/* ---- kernels of one text (C only) ---------------------------------------- */
 
 #ifndef __cplusplus
-/* what differs between kernels of one text */
+/* What they differ in. */
 typedef union km_size {
     int64_t i;
     uint32_t u;
     float f;
     double d;
 } km_size;
+
+/* ---- arrays of fp16 (C only) --------------------------------------------- */
 
 #ifdef __F16C__
 typedef short km_half8 __attribute__((vector_size(16)));
