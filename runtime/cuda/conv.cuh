@@ -30,9 +30,14 @@ struct ConvDim {
     static constexpr Int ntap = up_div(KERNEL, period);
     /* more than any result reads from */
     static constexpr Int past = IN + PAD + 2 * STRIDE;
+    /* No window reads padding; every result reads one output. */
+    static constexpr bool whole =
+        PAD == 0 && (OUT - 1) * STRIDE + (KERNEL - 1) * DILATION < IN;
+    static constexpr bool single =
+        PAD == 0 && KERNEL == 1 && STRIDE == 1 && IN == OUT;
     /* An input that some window reads, or padding. */
-    static __device__ bool inside(Int i) { return (i >= 0) & (i < in); }
-    static __device__ bool written(Int o) { return (o >= 0) & (o < out); }
+    static __device__ bool inside(Int i) { return whole || below(i, in); }
+    static __device__ bool written(Int o) { return single || below(o, out); }
 };
 
 template <class P> struct Conv {
@@ -160,12 +165,12 @@ __device__ void conv_fwd(const typename P::X *x, const typename P::W *w,
     constexpr I cols = G::n * G::y_size, depth = G::cg * G::taps;
     constexpr unsigned mt = up_div(G::kg, T::m), nt = up_div(cols, T::n);
     unsigned tile = blockIdx.x % (mt * nt);
-    I g = blockIdx.x / (mt * nt);
+    I g = G::group > 1 ? blockIdx.x / (mt * nt) : 0;
     typedef Matrix<typename P::W, I, depth, 1, near_of(depth)> Weights;
     Weights a = {w + g * G::kg * depth};
     ConvColumns<P> b;
     b.x = x + g * G::cg * G::x_size;
-    Part<I> part = {
+    Part<I, G::kg % T::m == 0, cols % T::n == 0, depth % T::k == 0> part = {
         (I)(tile % mt) * T::m, G::kg, (I)(tile / mt) * T::n, cols, 0, depth};
     T::run(a, b, ConvOut<P, Out>{out, g * G::kg}, part);
 }
@@ -324,16 +329,17 @@ __device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
     constexpr unsigned mt = up_div(G::cg, T::m), nt = up_div(Ph::cols, T::n);
     unsigned tile = blockIdx.x % (mt * nt), rest = blockIdx.x / (mt * nt);
     Ph ph((I)(rest % (unsigned)Ph::count));
-    I g = rest / (unsigned)Ph::count;
+    I g = G::group > 1 ? rest / (unsigned)Ph::count : 0;
     ConvBackW<P> a = {w + g * G::kg * (G::cg * G::taps), ph};
     ConvBackY<P> b = {dy + g * G::kg * G::y_size, ph};
     ConvBackOut<P> out = {dx + g * G::cg * G::x_size, ph};
-    Part<I> part = {(I)(tile % mt) * T::m,
-                    G::cg,
-                    (I)(tile / mt) * T::n,
-                    Ph::cols,
-                    0,
-                    Ph::depth};
+    Part<I, G::cg % T::m == 0, Ph::cols % T::n == 0, Ph::depth % T::k == 0>
+        part = {(I)(tile % mt) * T::m,
+                G::cg,
+                (I)(tile / mt) * T::n,
+                Ph::cols,
+                0,
+                Ph::depth};
     T::run(a, b, out, part);
 }
 
@@ -434,7 +440,7 @@ __device__ void conv_wgrad(const typename P::X *x, const typename P::Y *dy,
     ConvY<P> a = {dy + g * G::kg * G::y_size};
     typename ConvColumnsOf<P, P::points>::Type b;
     b.x = x + g * G::cg * G::x_size;
-    Part<I> part = {
+    Part<I, G::kg % T::m == 0, cols % T::n == 0, depth % T::k == 0> part = {
         (I)(tile % mt) * T::m,    G::kg, (I)(tile / mt) * T::n, cols, s * slice,
         end < depth ? end : depth};
     long long to = (long long)g * (G::kg * cols);

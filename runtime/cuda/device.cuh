@@ -78,6 +78,12 @@ constexpr long long up_div(long long a, long long b) { return (a + b - 1) / b; }
 /* Divisors of shapes without elements. */
 constexpr long long some(long long a) { return a > 0 ? a : 1; }
 
+/* 0 <= i < n as one comparison, which compilers do not see by themselves. */
+__device__ inline bool below(int i, int n) { return (unsigned)i < (unsigned)n; }
+__device__ inline bool below(long long i, long long n) {
+    return (unsigned long long)i < (unsigned long long)n;
+}
+
 /* Index of this thread in the grid. */
 template <class I> __device__ inline I flat_index() {
     return (I)blockIdx.x * (I)blockDim.x + (I)threadIdx.x;

@@ -49,12 +49,13 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
     long long batch = blockIdx.x / (mt * nt);
     Matrix<typename P::A, I, P::a_rs, P::a_cs> la = {a + P::a_at(batch)};
     Matrix<typename P::B, I, P::b_cs, P::b_rs> lb = {b + P::b_at(batch)};
-    Part<I> part = {(I)(tile % mt) * T::m,
-                    (I)P::m,
-                    (I)(tile / mt) * T::n,
-                    (I)P::n,
-                    0,
-                    (I)P::k};
+    Part<I, P::m % T::m == 0, P::n % T::n == 0, P::k % T::k == 0> part = {
+        (I)(tile % mt) * T::m,
+        (I)P::m,
+        (I)(tile / mt) * T::n,
+        (I)P::n,
+        0,
+        (I)P::k};
     T::run(la, lb, GemmOut<Out, I>{out, batch}, part);
 }
 

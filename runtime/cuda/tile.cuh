@@ -23,8 +23,13 @@
 #include "ptx.cuh"
 
 /* The part of a product that a block computes: rows from m0 below m, columns
-   from n0 below n, steps [k0, k1). */
-template <class I> struct Part { I m0, m, n0, n, k0, k1; };
+   from n0 below n, steps [k0, k1).  M, N, K: of these there are whole tiles. */
+template <class Int, bool M = false, bool N = false, bool K = false>
+struct Part {
+    typedef Int I;
+    static constexpr bool whole_m = M, whole_n = N, whole_k = K;
+    I m0, m, n0, n, k0, k1;
+};
 
 /* ---- places of a loader -------------------------------------------------- */
 
@@ -73,12 +78,12 @@ template <int ROWS, int COLS, int THREADS, bool ALONG_K> struct Unit {
     static_assert(THREADS % (ALONG_K ? COLS : ROWS) == 0, "whole lines");
     static constexpr int count = ROWS * COLS / THREADS;
     static __device__ int row(int u) {
-        unsigned at = threadIdx.x + (unsigned)(u * THREADS);
-        return (int)(ALONG_K ? at / COLS : at % ROWS);
+        return ALONG_K ? (int)(threadIdx.x / COLS) + u * (THREADS / COLS)
+                       : (int)(threadIdx.x % ROWS);
     }
     static __device__ int col(int u) {
-        unsigned at = threadIdx.x + (unsigned)(u * THREADS);
-        return (int)(ALONG_K ? at % COLS : at / ROWS);
+        return ALONG_K ? (int)(threadIdx.x % COLS)
+                       : (int)(threadIdx.x / ROWS) + u * (THREADS / ROWS);
     }
 };
 
@@ -97,19 +102,21 @@ template <class L, int ROWS, int THREADS> struct Pairs {
     typedef typename L::I I;
     Words<width> v[U::count];
 
+    template <bool ROWS_WHOLE, bool K_WHOLE>
     __device__ void load(const L &in, const Places &t, I row0, I rows, I k0,
                          I k1) {
         UNROLL
         for (int u = 0; u < U::count; u++) {
             int r = U::row(u), c = 2 * width * U::col(u);
             auto row = t.row(in, row0, r);
-            bool first = (row0 + r < rows) & (k0 + c < k1);
+            bool here = ROWS_WHOLE || row0 + r < rows;
+            bool first = here & (K_WHOLE || k0 + c < k1);
             if constexpr (L::near > 1) {
                 auto p = in.place(row, t.col(in, k0, c));
                 v[u] = first ? *reinterpret_cast<const Words<width> *>(p)
                              : Words<width>{};
             } else {
-                bool second = (row0 + r < rows) & (k0 + c + 1 < k1);
+                bool second = here & (K_WHOLE || k0 + c + 1 < k1);
                 unsigned low = in.load(row, t.col(in, k0, c), first).bits;
                 unsigned high = in.load(row, t.col(in, k0, c + 1), second).bits;
                 v[u].v[0] = low | high << 16;
@@ -133,12 +140,14 @@ template <class L, class C, int ROWS, int THREADS> struct Singles {
     typedef typename L::I I;
     C v[U::count];
 
+    template <bool ROWS_WHOLE, bool K_WHOLE>
     __device__ void load(const L &in, const Places &t, I row0, I rows, I k0,
                          I k1) {
         UNROLL
         for (int u = 0; u < U::count; u++) {
             int r = U::row(u), c = U::col(u);
-            bool ok = (row0 + r < rows) & (k0 + c < k1);
+            bool ok =
+                (ROWS_WHOLE || row0 + r < rows) & (K_WHOLE || k0 + c < k1);
             v[u] = (C)widen(in.load(t.row(in, row0, r), t.col(in, k0, c), ok));
         }
     }
@@ -151,10 +160,11 @@ template <class L, class C, int ROWS, int THREADS> struct Singles {
 
 /* The loop over k: `step` computes on the tiles that SA and SB staged in as and
    bs, while the next ones are loaded.                                       */
-template <class T, class SA, class SB, class A, class B, class I, class SharedA,
+template <class T, class SA, class SB, class A, class B, class P, class SharedA,
           class SharedB, class Step>
-__device__ void tile_loop(const A &a, const B &b, const Part<I> &p, SharedA &as,
+__device__ void tile_loop(const A &a, const B &b, const P &p, SharedA &as,
                           SharedB &bs, Step step) {
+    constexpr bool m = P::whole_m, n = P::whole_n, k = P::whole_k;
     __shared__ typename SA::Places ta;
     __shared__ typename SB::Places tb;
     SA sa;
@@ -164,10 +174,10 @@ __device__ void tile_loop(const A &a, const B &b, const Part<I> &p, SharedA &as,
     ta.next(a, p.k0);
     tb.next(b, p.k0);
     __syncthreads();
-    for (I at = p.k0;; at += T::k) {
+    for (typename P::I at = p.k0;; at += T::k) {
         bool more = at < p.k1;
-        if (more) sa.load(a, ta, p.m0, p.m, at, p.k1);
-        if (more) sb.load(b, tb, p.n0, p.n, at, p.k1);
+        if (more) sa.template load<m, k>(a, ta, p.m0, p.m, at, p.k1);
+        if (more) sb.template load<n, k>(b, tb, p.n0, p.n, at, p.k1);
         if (at > p.k0) step(); /* on the tile before */
         if (!more) break;
         __syncthreads();
@@ -180,15 +190,16 @@ __device__ void tile_loop(const A &a, const B &b, const Part<I> &p, SharedA &as,
 }
 
 /* Hands a slice of results to `out`; row_of: slice row to row of the tile. */
-template <class T, class C, int ROWS, int PITCH, class I, class Out,
+template <class T, class C, int ROWS, int PITCH, class P, class Out,
           class RowOf>
-__device__ void tile_flush(const C (&slice)[ROWS][PITCH], const Part<I> &p,
+__device__ void tile_flush(const C (&slice)[ROWS][PITCH], const P &p,
                            const Out &out, RowOf row_of) {
     UNROLL_1
     for (int e = (int)threadIdx.x; e < ROWS * T::n; e += T::threads) {
         int r = e / T::n, c = e % T::n;
-        I m = p.m0 + row_of(r), n = p.n0 + c;
-        if (m < p.m && n < p.n) out(m, n, slice[r][c]);
+        typename P::I m = p.m0 + row_of(r), n = p.n0 + c;
+        if ((P::whole_m || m < p.m) && (P::whole_n || n < p.n))
+            out(m, n, slice[r][c]);
     }
 }
 
@@ -245,8 +256,8 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
         Slice slice;
     };
 
-    template <class I, class Out>
-    static __device__ void store(const Out &out, const Part<I> &p,
+    template <class P, class Out>
+    static __device__ void store(const Out &out, const P &p,
                                  const float acc[mt][nt][4], Slice &slice) {
         int lane = (int)threadIdx.x % 32;
         int row = warp_row() / WM * 16 + lane / 4;
@@ -273,9 +284,9 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
         return (int)threadIdx.x / 32 / (BM / WM) * WN;
     }
 
-    template <class A, class B, class Out, class I>
+    template <class A, class B, class Out, class P>
     static __device__ void run(const A &a, const B &b, const Out &out,
-                               const Part<I> &p) {
+                               const P &p) {
         alignas(16) __shared__ Shared s;
         float acc[mt][nt][4] = {};
         tile_loop<MmaTile, Pairs<A, BM, threads>, Pairs<B, BN, threads>>(
@@ -314,8 +325,8 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
     }
 
     /* One slice: two rows of each thread. */
-    template <class I, class Out>
-    static __device__ void store(const Out &out, const Part<I> &p,
+    template <class P, class Out>
+    static __device__ void store(const Out &out, const P &p,
                                  const C acc[TM][TN]) {
         __shared__ C slice[BM / TM * 2][BN + 4];
         int first = (int)threadIdx.x / cols * 2;
@@ -335,9 +346,9 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
         }
     }
 
-    template <class A, class B, class Out, class I>
+    template <class A, class B, class Out, class P>
     static __device__ void run(const A &a, const B &b, const Out &out,
-                               const Part<I> &p) {
+                               const P &p) {
         alignas(16) __shared__ C as[k][BM + 4];
         alignas(16) __shared__ C bs[k][BN + 4];
         C acc[TM][TN] = {};
