@@ -131,18 +131,19 @@ static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
 
 /* All of x to one number, where launches are shared: as many rows whatever its
    shape, so that the second stages of all such sums are alike.  What is made
-   element by element is folded where it is made.                             */
+   element by element in that part of the step is folded where it is made.    */
 static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
     Graph *g = e->b->g;
     Type t = *value_type(g, n->in[0]), to = *value_type(g, n->out[0]);
     const Value *x = value_get(g, view_root(g, n->in[0]));
+    const Node *def = x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
     int64_t rows = 1, count = type_count(&t);
     while (2 * rows <= e->target->rows_enough) rows *= 2;
     if (!e->target->shares_launches || type_count(&to) != 1 ||
         n->op == OP_REDUCE_MEAN || count % rows ||
         count / rows < e->target->least_share ||
-        (x->kind == VK_RESULT &&
-         op_info[node_get(g, x->def)->op].kind == KIND_ELEM))
+        (def && op_info[def->op].kind == KIND_ELEM &&
+         (def->flags & NODE_UPDATE) == (n->flags & NODE_UPDATE)))
         return false;
     const int64_t dim[] = {rows, count / rows}, axes[] = {0, 1};
     ValueId part = b_reshape(e->b, n->in[0], 2, dim);
