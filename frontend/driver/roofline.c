@@ -37,6 +37,7 @@ static const char *const bound_text[] = {"memory", "cache", "waiting",
 
 typedef struct Price {
     double seconds, roof;
+    double flops; /* seconds that its FLOPs take at the peak                 */
     Bound bound;
 } Price;
 
@@ -85,9 +86,9 @@ static Price price_gpu(const Machine *m, const StepCost *c) {
     for (int i = 0; i < NBOUND; i++)
         if (t[i] > t[p.bound]) p.bound = (Bound)i;
     p.seconds = t[p.bound] + (p.bound == BY_LAUNCH ? 0 : m->launch);
-    double flop = c->mma / (c->bits == 16 ? m->tensor : m->single);
     double byte = c->bytes / m->bandwidth;
-    p.roof = (flop > byte ? flop : byte) / p.seconds;
+    p.flops = c->mma / (c->bits == 16 ? m->tensor : m->single);
+    p.roof = (p.flops > byte ? p.flops : byte) / p.seconds;
     return p;
 }
 
@@ -99,9 +100,9 @@ static Price price_cpu(const CpuPeaks *m, const StepCost *c) {
     for (int i = 0; i < NBOUND; i++)
         if (t[i] > t[p.bound]) p.bound = (Bound)i;
     p.seconds = t[p.bound];
-    double flop = c->mma / m->flops;
+    p.flops = c->mma / m->flops;
     if (p.seconds > 0)
-        p.roof = (flop > t[BY_MEMORY] ? flop : t[BY_MEMORY]) / p.seconds;
+        p.roof = (p.flops > t[BY_MEMORY] ? p.flops : t[BY_MEMORY]) / p.seconds;
     return p;
 }
 
@@ -195,13 +196,14 @@ static void put_target(Arena *a, const char *cost, const char *target,
     CpuPeaks peaks = gpu ? (CpuPeaks){0} : cpu_peaks();
     Table t = {0};
     StepCost c;
-    double sum[NGPU] = {0}, mma = 0, bytes = 0;
+    double sum[NGPU] = {0}, flops[NGPU] = {0}, mma = 0, bytes = 0;
     for (const char *at = cost; cost_next(&at, &c);) {
         Line l = {.c = c, .n = 1, .at = t.len};
         if (strcmp(c.target, target) || strcmp(c.program, "train")) continue;
         for (int m = 0; m < NGPU; m++) {
             l.p[m] = gpu ? price_gpu(&gpus[m], &c) : price_cpu(&peaks, &c);
             sum[m] += l.p[m].seconds;
+            flops[m] += l.p[m].flops;
         }
         mma += c.mma;
         bytes += c.bytes;
@@ -216,8 +218,9 @@ static void put_target(Arena *a, const char *cost, const char *target,
                   "%d,\"mma\":%.12g,\"bytes\":%.12g",
                   sb->len > 1 ? ",\n" : "", target, n, mma, bytes);
         for (int m = 0; m < (gpu ? NGPU : 1); m++)
-            sb_printf(sb, ",\"%s_ms\":%.3f", gpu ? gpus[m].name : "cpu",
-                      1e3 * sum[m]);
+            sb_printf(sb, ",\"%s_ms\":%.3f,\"%s_mfu\":%.4f",
+                      gpu ? gpus[m].name : "cpu", 1e3 * sum[m],
+                      gpu ? gpus[m].name : "cpu", flops[m] / sum[m]);
         if (!gpu)
             sb_printf(sb, ",\"threads\":%d,\"flops\":%.4g,\"bandwidth\":%.4g",
                       peaks.threads, peaks.flops, peaks.bytes);
@@ -237,8 +240,9 @@ static void put_target(Arena *a, const char *cost, const char *target,
     sb_printf(sb, "%d %s, %.2f TFLOP, %.1f GB: ", n, gpu ? "launches" : "steps",
               mma / 1e12, bytes / 1e9);
     for (int m = 0; m < (gpu ? NGPU : 1); m++)
-        sb_printf(sb, "%s%.1f ms%s%s", m ? ", " : "", 1e3 * sum[m],
-                  gpu ? " on " : "", gpu ? gpus[m].name : "");
+        sb_printf(sb, "%s%.1f ms%s%s (MFU %.0f%%)", m ? ", " : "", 1e3 * sum[m],
+                  gpu ? " on " : "", gpu ? gpus[m].name : "",
+                  100 * flops[m] / sum[m]);
     sb_puts(sb, "\n");
 }
 

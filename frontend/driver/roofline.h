@@ -15,7 +15,7 @@
    and a CPU's step the largest of bytes / bandwidth, mma / (0.8 peak) and
    insts / (a quarter of the peak), all of them measured on this machine when
    asked for.  `% roof` is the time that the data sheet alone would allow, for
-   bytes and FLOPs, over the predicted one.
+   bytes and FLOPs, over the predicted one; MFU the same of a step's FLOPs.
 
    Data sheets: NVIDIA H100 (SXM5: 132 SMs, 1.98 GHz boost, 3.35 TB/s, 989
    TFLOP/s dense bf16, 67 fp32, 50 MB of L2), H200 (SXM: 4.8 TB/s, else as the

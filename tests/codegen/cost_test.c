@@ -217,6 +217,12 @@ TEST_CASE(cost, every_launch_is_in_the_total) {
     CHECK(fabs(number_after(sb.data, "\"H100_ms\":") - 3e-3 * each) < 2e-3);
     CHECK(number_after(sb.data, "\"H200_ms\":") <
           number_after(sb.data, "\"H100_ms\":"));
+    sb.len = 0;
+    roofline_put(a, /* 989 TFLOP at 0.72 of the peak, and a launch of 1 us */
+                 "cuda\ttrain\tcublaslt\t989e12\t16\t100\t0\t0\t0\t0\t0\t0\t"
+                 "0\t0\t0\tx\n",
+                 true, &sb);
+    CHECK(fabs(number_after(sb.data, "\"H100_mfu\":") - 0.72) < 1e-3);
     sb_free(&cost);
     sb_free(&sb);
     arena_free(a);
