@@ -24,8 +24,12 @@ SEEDS, PRECISIONS = (1, 2, 3), ("fp32", "bf16", "fp16")
 
 
 def digits(folder, kind):
+    """As MNIST ships them, or as some name its test set."""
     def read(name, head):
-        with gzip.open(os.path.join(folder, f"{kind}-{name}.gz")) as f:
+        path = os.path.join(folder, f"{kind}-{name}.gz")
+        if kind == "t10k" and not os.path.exists(path):
+            path = os.path.join(folder, f"test-{name}.gz")
+        with gzip.open(path) as f:
             return np.frombuffer(f.read(), np.uint8, offset=head)
     images = read("images-idx3-ubyte", 16).reshape(-1, 1, 28, 28)
     return images / np.float32(255), read("labels-idx1-ubyte", 8).astype("i8")
@@ -33,14 +37,14 @@ def digits(folder, kind):
 
 def cnn(folder, _):
     x, y = digits(folder, "train")
-    u, v = digits(folder, "test")
+    u, v = digits(folder, "t10k")
     return {"x": (x[:8192], u[:4096]), "target": (y[:8192], v[:4096])}
 
 
 def resnet18(folder, _):
     rng = np.random.default_rng(7)
     out = {"x": [], "target": []}
-    for kind, n in (("train", 6400), ("test", 2048)):
+    for kind, n in (("train", 6400), ("t10k", 2048)):
         x, y = digits(folder, kind)
         x = np.pad(x[:n], ((0, 0), (0, 0), (2, 2), (2, 2)))
         colour = rng.uniform(0.3, 1, (n, 3, 1, 1))

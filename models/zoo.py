@@ -7,9 +7,9 @@ usage: zoo.py AMPC [options] [NAME...]               names by their beginning
 Both exporters, fp32 and bf16, SGD on one batch, dropout off, random weights;
 what the columns are stands above the table.  Models are narrow and shallow: of
 blocks with equal shapes that follow each other one stays.  Models with BatchNorm
-load PyTorch's weights before every step, since in two or three samples nothing
+load PyTorch's weights before every step, since in two to four samples nothing
 else would be comparable; the others train freely.  --slow adds those that take
-minutes.  Needs (as of which the table was made)
+minutes.  Networks of its own: networks.py.  Needs (as of which the table was made)
 
     pip install torch==2.11.0 torchvision==0.26.0 timm==1.0.31 \\
         transformers==5.23.0 onnx==1.23.2 onnxscript==0.7.2 safetensors==0.8.0
@@ -39,50 +39,12 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-STEPS, RATE, VOCABULARY, CLASSES = 3, 0.05, 64, 7
+from networks import (CLASSES, VOCABULARY, Calls, Features, Loss, images, maps,
+                      own, pictures, sentences, tokens)
+
+STEPS, RATE = 3, 0.05
 EXPORTERS = ("dynamo", "torchscript")
 LIMIT = 1e-4  # of the fp32 loss
-
-
-class Loss(nn.Module):
-    """Cross-entropy over classes, over tokens or over pixels."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.m = model
-
-    def forward(self, x, target):
-        y = self.m(x)
-        if y.dim() == 3:  # tokens
-            y, target = y.reshape(-1, y.shape[-1]), target.reshape(-1)
-        return F.cross_entropy(y, target)
-
-
-class Features(nn.Module):
-    """Mean square of every result, for models without classes."""
-
-    def __init__(self, model, call=None):
-        super().__init__()
-        self.m, self.call = model, call or (lambda m, *x: m(*x))
-
-    def forward(self, *x):
-        y = self.call(self.m, *x)
-        if isinstance(y, dict):
-            y = list(y.values())
-        if isinstance(y, torch.Tensor):
-            y = [y]
-        return sum((v.float() ** 2).mean() for v in y)
-
-
-class Calls(nn.Module):
-    """Logits of a model that wants its arguments by name."""
-
-    def __init__(self, model, call):
-        super().__init__()
-        self.m, self.call = model, call
-
-    def forward(self, x):
-        return self.call(self.m, x)
 
 
 def thin(model, keep=1):
@@ -116,270 +78,6 @@ def calm(model):
             if isinstance(getattr(m, name, None), float):
                 setattr(m, name, 0.)
     return model
-
-
-# ---- data
-
-
-def tokens(length=12, count=2):
-    return lambda: [torch.randint(3, VOCABULARY, (count, length))
-                    for _ in range(2)]
-
-
-def sentences(length=12):  # one class each
-    return lambda: [torch.randint(3, VOCABULARY, (2, length)),
-                    torch.randint(0, CLASSES, (2,))]
-
-
-def series():
-    return [torch.randn(4, 7, 8), torch.randint(0, CLASSES, (4,))]
-
-
-def images(size=32, count=3, channels=3):
-    return lambda: [torch.randn(count, channels, size, size),
-                    torch.randint(0, CLASSES, (count,))]
-
-
-def maps(size=16, count=2):
-    return lambda: [torch.randn(count, 3, size, size),
-                    torch.randint(0, CLASSES, (count, size, size))]
-
-
-def pictures(size=32, count=2):  # without labels
-    return lambda: [torch.randn(count, 3, size, size)]
-
-
-# ---- models written here
-
-
-class Recurrent(nn.Module):
-    def __init__(self, kind, both):
-        super().__init__()
-        self.r = getattr(nn, kind)(8, 16, num_layers=1 if both else 2,
-                                   bidirectional=both, batch_first=True)
-        self.fc = nn.Linear(32 if both else 16, CLASSES)
-
-    def forward(self, x):
-        return self.fc(self.r(x)[0][:, -1])
-
-
-class UNet(nn.Module):
-    def __init__(self, mode, **how):
-        super().__init__()
-        self.a = nn.Conv2d(3, 8, 3, padding=1)
-        self.b = nn.Conv2d(8, 16, 3, padding=1)
-        self.c = nn.Conv2d(24, 8, 3, padding=1)
-        self.d = nn.Conv2d(8, CLASSES, 1)
-        self.how = dict(scale_factor=2, mode=mode, **how)
-
-    def forward(self, x):
-        a = F.relu(self.a(x))
-        b = F.relu(self.b(F.max_pool2d(a, 2)))
-        up = F.interpolate(b, **self.how)
-        return self.d(F.relu(self.c(torch.cat([up, a], 1))))
-
-
-class UNetUp(nn.Module):
-    """With transposed convolutions and BatchNorm, as the first of its kind."""
-
-    def __init__(self, width=8):
-        super().__init__()
-        def double(a, b):
-            return nn.Sequential(
-                nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b),
-                nn.ReLU(), nn.Conv2d(b, b, 3, padding=1, bias=False),
-                nn.BatchNorm2d(b), nn.ReLU())
-        self.down = nn.ModuleList([double(3, width), double(width, 2 * width)])
-        self.low = double(2 * width, 4 * width)
-        self.up = nn.ModuleList([nn.ConvTranspose2d(4 * width, 2 * width, 2, 2),
-                                 nn.ConvTranspose2d(2 * width, width, 2, 2)])
-        self.join = nn.ModuleList([double(4 * width, 2 * width),
-                                   double(2 * width, width)])
-        self.head = nn.Conv2d(width, CLASSES, 1)
-
-    def forward(self, x):
-        skips = []
-        for d in self.down:
-            skips.append(d(x))
-            x = F.max_pool2d(skips[-1], 2)
-        x = self.low(x)
-        for up, join in zip(self.up, self.join):
-            x = join(torch.cat([skips.pop(), up(x)], 1))
-        return self.head(x)
-
-
-class Warp(nn.Module):
-    """A spatial transformer with one transform for all images."""
-
-    def __init__(self):
-        super().__init__()
-        self.c = nn.Conv2d(3, 3, 3, padding=1)
-        self.by = nn.Parameter(torch.tensor([[.9, .1, 0], [-.1, .8, .1]]))
-        self.f = nn.Conv2d(3, CLASSES, 1)
-
-    def forward(self, x):
-        h = self.c(x)
-        grid = F.affine_grid(self.by.expand(x.shape[0], 2, 3), h.shape,
-                             align_corners=False)
-        return self.f(F.grid_sample(h, grid, align_corners=False))
-
-
-class Encoder(nn.Module):
-    """torch's own transformer layers."""
-
-    def __init__(self, first):
-        super().__init__()
-        self.e = nn.Embedding(VOCABULARY, 32)
-        layer = nn.TransformerEncoderLayer(32, 4, 64, 0., "gelu",
-                                           batch_first=True, norm_first=first)
-        self.l = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.h = nn.Linear(32, VOCABULARY)
-
-    def forward(self, x):
-        return self.h(self.l(self.e(x)))
-
-
-class Translator(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.e = nn.Embedding(VOCABULARY, 32)
-        self.t = nn.Transformer(32, 4, 1, 1, 64, 0., batch_first=True)
-        self.h = nn.Linear(32, VOCABULARY)
-
-    def forward(self, x):
-        y = self.e(x)
-        return self.h(self.t(y, y.flip(1)))
-
-
-class Tcn(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.c = nn.ModuleList([
-            nn.utils.parametrizations.weight_norm(
-                nn.Conv1d(8, 8, 3, dilation=d)) for d in (1, 2, 4)])
-        self.h = nn.Linear(8, CLASSES)
-
-    def forward(self, x):
-        h = x.transpose(1, 2)
-        for c in self.c:
-            h = h + F.relu(c(F.pad(h, (2 * c.dilation[0], 0))))
-        return self.h(h[..., -1])
-
-
-class Autoencoder(nn.Module):
-    """Variational, with noise as an input."""
-
-    def __init__(self):
-        super().__init__()
-        self.e = nn.Sequential(nn.Conv2d(3, 8, 4, 2, 1), nn.ELU(),
-                               nn.Conv2d(8, 16, 4, 2, 1), nn.ELU())
-        self.m, self.s = nn.Conv2d(16, 4, 1), nn.Conv2d(16, 4, 1)
-        self.d = nn.Sequential(nn.ConvTranspose2d(4, 8, 4, 2, 1), nn.ELU(),
-                               nn.ConvTranspose2d(8, 3, 4, 2, 1))
-
-    def forward(self, x, noise):
-        h = self.e(x)
-        mean, log = self.m(h), self.s(h)
-        y = self.d(mean + noise * torch.exp(0.5 * log))
-        return F.mse_loss(y, x) + \
-            -0.5 * (1 + log - mean ** 2 - log.exp()).mean()
-
-
-class Graph(nn.Module):
-    """Graph convolution over a dense adjacency."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, CLASSES)
-
-    def forward(self, x, adjacency, target):
-        a = adjacency / adjacency.sum(-1, keepdim=True).clamp(min=1e-6)
-        h = F.relu(self.a(a @ x))
-        return F.cross_entropy(self.b(a @ h).flatten(0, 1), target.flatten())
-
-
-class PixelShuffle(nn.Module):
-    """Super-resolution (ESPCN)."""
-
-    def __init__(self):
-        super().__init__()
-        self.m = nn.Sequential(nn.Conv2d(3, 16, 5, padding=2), nn.Tanh(),
-                               nn.Conv2d(16, 12, 3, padding=1),
-                               nn.PixelShuffle(2))
-
-    def forward(self, x, target):
-        return F.l1_loss(self.m(x), target)
-
-
-class SelectiveScan(nn.Module):
-    """A Mamba block, its scan written out over time."""
-
-    def __init__(self, width=16, state=4):
-        super().__init__()
-        self.e = nn.Embedding(VOCABULARY, width)
-        self.i = nn.Linear(width, 4 * width, False)
-        self.c = nn.Conv1d(2 * width, 2 * width, 3, padding=2,
-                           groups=2 * width)
-        self.x = nn.Linear(2 * width, 2 * state + 2 * width, False)
-        self.a = nn.Parameter(torch.arange(1., state + 1).log().repeat(
-            2 * width, 1))
-        self.d = nn.Parameter(torch.ones(2 * width))
-        self.o = nn.Linear(2 * width, width, False)
-        self.h = nn.Linear(width, VOCABULARY)
-        self.state = state
-
-    def forward(self, ids):
-        e = self.e(ids)
-        x, z = self.i(e).chunk(2, -1)
-        x = F.silu(self.c(x.transpose(1, 2))[..., :ids.shape[1]])
-        x = x.transpose(1, 2)
-        dt, b, c = self.x(x).split([x.shape[-1], self.state, self.state], -1)
-        dt = F.softplus(dt)
-        decay = torch.exp(dt[..., None] * -self.a.exp())
-        inner = dt[..., None] * b[:, :, None] * x[..., None]
-        h, ys = torch.zeros_like(decay[:, 0]), []
-        for t in range(ids.shape[1]):
-            h = decay[:, t] * h + inner[:, t]
-            ys.append((h * c[:, t, None]).sum(-1))
-        y = torch.stack(ys, 1) + self.d * x
-        return self.h(e + self.o(y * F.silu(z)))
-
-
-def own():
-    for kind in ("LSTM", "GRU", "RNN"):
-        for both in (False, True):
-            yield (kind.lower() + ("_both" if both else ""),
-                   lambda k=kind, b=both: Loss(Recurrent(k, b)), series)
-    for name, how in {
-            "nearest": dict(mode="nearest"),
-            "linear": dict(mode="bilinear", align_corners=False),
-            "corners": dict(mode="bilinear", align_corners=True),
-            "cubic": dict(mode="bicubic", align_corners=False)}.items():
-        yield "unet_" + name, lambda h=how: Loss(UNet(**h)), maps()
-    yield "unet_transposed", lambda: Loss(UNetUp()), maps()
-    yield "warp", lambda: Loss(Warp()), maps()
-    yield "encoder", lambda: Loss(Encoder(False)), tokens()
-    yield "encoder_prenorm", lambda: Loss(Encoder(True)), tokens()
-    yield "translator", lambda: Loss(Translator()), tokens()
-    yield "tcn", lambda: Loss(Tcn()), series
-    yield "vae", Autoencoder, lambda: [torch.randn(2, 3, 16, 16),
-                                       torch.randn(2, 4, 4, 4)]
-    yield "gcn", Graph, lambda: [
-        torch.randn(2, 9, 8), (torch.rand(2, 9, 9) > .6).float(),
-        torch.randint(0, CLASSES, (2, 9))]
-    yield "espcn", PixelShuffle, lambda: [torch.randn(2, 3, 8, 8),
-                                          torch.randn(2, 3, 16, 16)]
-    yield "selective_scan", lambda: Loss(SelectiveScan()), tokens(8)
-    yield "cnn3d", lambda: Loss(nn.Sequential(
-        nn.Conv3d(3, 8, 3, padding=1), nn.BatchNorm3d(8), nn.ReLU(),
-        nn.MaxPool3d(2), nn.Conv3d(8, 8, 3), nn.AdaptiveAvgPool3d(1),
-        nn.Flatten(), nn.Linear(8, CLASSES))), \
-        lambda: [torch.randn(2, 3, 8, 8, 8), torch.randint(0, CLASSES, (2,))]
-    yield "norms", lambda: Loss(nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Mish(),
-        nn.Conv2d(8, 8, 3, 2), nn.InstanceNorm2d(8, affine=True),
-        nn.Hardswish(), nn.Conv2d(8, 8, 3), nn.LocalResponseNorm(3),
-        nn.PReLU(8), nn.Flatten(), nn.Linear(128, CLASSES))), images(16)
 
 
 # ---- torchvision
@@ -538,14 +236,13 @@ TIMM = {  # name: size, then what makes it narrow
     "nf_resnet50": (64, dict()),
     "edgenext_xx_small": (64, dict()),
     "fastvit_t8": (64, dict()),
-    "crossvit_9_240": (48, dict(img_size=48)),
+    "crossvit_9_240": (120, dict(img_size=120)),
     "focalnet_tiny_srf": (64, dict()),
     "davit_tiny": (64, dict(depths=(1, 1, 1, 1), embed_dims=(16, 24, 32, 48),
-                            num_heads=(2, 2, 2, 2), num_groups=(2, 2, 2, 2))),
+                            num_heads=(2, 2, 2, 2))),
     "coatnet_nano_rw_224": (64, dict(img_size=64)),
     "levit_128s": (224, dict()),
-    "nest_tiny": (32, dict(img_size=32, patch_size=2, embed_dims=(16, 16, 32),
-                           num_heads=(2, 2, 2), depths=(1, 1, 1))),
+    "nest_tiny": (64, dict(img_size=64)),
     "swin_s3_tiny_224": (64, dict(img_size=64, window_size=(4, 4, 2, 2),
                                   depths=(2, 1, 1, 1), embed_dim=24,
                                   num_heads=(2, 2, 2, 2))),
@@ -581,7 +278,7 @@ TIMM = {  # name: size, then what makes it narrow
     "inception_next_atto": (64, dict()),
     "starnet_s1": (64, dict()),
     "mambaout_femto": (64, dict()),
-    "tiny_vit_5m_224": (64, dict(img_size=64)),
+    "tiny_vit_5m_224": (64, dict()),
     "shvit_s1": (64, dict()),
 }
 
@@ -592,7 +289,9 @@ def timm_models():
             import timm
             timm.layers.set_fused_attn(True)
             two = any(s in name for s in ("swin", "mobilevit", "twins"))
-            whole = name.startswith(("efficientvit_m", "res2net", "skresnet"))
+            whole = name.startswith((
+                "efficientvit_m", "res2net", "skresnet", "edgenext",
+                "crossvit", "ese_vovnet", "hrnet"))
             keep = 99 if whole else 2 if two else 1
             return Loss(thin(timm.create_model(
                 name, num_classes=CLASSES, **how), keep))
@@ -629,6 +328,8 @@ def hugging_models():
                  max_position_embeddings=64, pad_token_id=None)
     plain = {k: v for k, v in llama.items() if k != "num_key_value_heads"}
     wide = dict(llama, head_dim=8)
+    moe = dict(llama, num_experts=2, num_experts_per_tok=1,
+               moe_intermediate_size=32, experts_implementation="batched_mm")
     causal = {
         "GPT2": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64),
         "Llama": llama, "Mistral": llama, "Qwen2": llama, "Phi3": llama,
@@ -662,6 +363,12 @@ def hugging_models():
                      max_position_embeddings=64),
         "Mixtral": dict(llama, num_local_experts=2, num_experts_per_tok=1,
                         experts_implementation="batched_mm"),
+        "Qwen2Moe": dict(moe, shared_expert_intermediate_size=32),
+        "Qwen3Moe": dict(moe, head_dim=8),
+        "GPTBigCode": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64),
+        "Persimmon": llama, "Cohere2": dict(llama, sliding_window=4),
+        "Olmo3": dict(llama, sliding_window=4),
+        "Exaone4": dict(llama, sliding_window=4), "Ernie4_5": wide,
     }
     for name, sizes in causal.items():
         head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
@@ -978,9 +685,9 @@ def distance(a, b):
     return math.inf if math.isnan(d) else float(d)
 
 
-def one(ampc, name, folder, bf16):
+def one(ampc, name, folder, bf16, check):
     """Everything about one model, as a dictionary; without losses and what is
-    beside them where bf16 is "check"."""
+    beside them where only the files are checked."""
     make, data = next((m, d) for n, m, d in zoo() if n == name)
     torch.manual_seed(0)
     model = calm(make()).train()
@@ -1002,7 +709,7 @@ def one(ampc, name, folder, bf16):
             files.append((exporter, path, type(e).__name__ + ": " +
                           " ".join(str(e).split())[:80]))
         model.load_state_dict(start)
-    if bf16 == "check":
+    if check:
         return {"name": name, "parameters": parameters, "forced": False,
                 "autocast": None,
                 "files": [checked(ampc, *file) for file in files]}
@@ -1090,7 +797,7 @@ PyTorch.  All distances are relative.
 
 - *loss apart*: fp32 losses from PyTorch's fp32 ones, the largest of {STEPS};
   *PyTorch's*: its fp32 from its fp64 (*(forced)*: of all steps, else of the first);
-  *(forced)*: BatchNorm over two or three samples, PyTorch's weights are loaded
+  *(forced)*: BatchNorm over two to four samples, PyTorch's weights are loaded
   (`--load`) before each step.  Of losses under 1e-3: of 1e-3.
 - *gradient apart*: the norm of the first gradient, from PyTorch's in fp64 (in
   fp32 where the next column has none); *PyTorch's*: its own fp32 one from that.
@@ -1175,14 +882,14 @@ def failed(name, why):
             "files": [{"exporter": "-", "exported": False, "error": why}]}
 
 
-def child(pipe, ampc, name, keep, bf16):
+def child(pipe, ampc, name, keep, bf16, check):
     os.setsid()  # what it starts ends with it
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # exporters print graphs of what they cannot export
     os.dup2(null, 2)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            out = one(ampc, name, keep or folder, bf16)
+            out = one(ampc, name, keep or folder, bf16, check)
         except Exception as e:
             out = failed(name, "not made: " + " ".join(str(e).split())[:120])
     pipe.send(out)
@@ -1196,7 +903,7 @@ def results(options, names):
             ours, theirs = multiprocessing.Pipe(False)
             p = multiprocessing.Process(target=child, args=(
                 theirs, os.path.abspath(options.ampc), todo[0], options.keep,
-                options.bf16))
+                options.bf16, options.check))
             p.start()
             theirs.close()
             running[ours] = (todo.pop(0), p, time.monotonic())
@@ -1228,7 +935,7 @@ def main():
                    help="only print what --results has")
     p.add_argument("--bf16", default="one", choices=("all", "one", "none"),
                    help="of which files (default: one of each model)")
-    p.add_argument("--check", dest="bf16", action="store_const", const="check",
+    p.add_argument("--check", action="store_true",
                    help="only list what `ampc check` refuses")
     p.add_argument("--timeout", type=float, default=900, metavar="SECONDS")
     o = p.parse_intermixed_args()
@@ -1252,7 +959,7 @@ def main():
             with open(o.results, "a") as f:
                 print(json.dumps(out), file=f)
     outs = [done[n] for n in chosen if n in done]
-    if o.bf16 == "check":
+    if o.check:
         return refusals(outs)
     print(HEAD)
     print("| model | M parameters | exporter | loss apart | PyTorch's | gradient "
