@@ -160,6 +160,9 @@ typedef struct Graph {
     VEC(Output) outputs;
     VEC(Write) writes;
     VEC(Group) groups;
+    VEC(const char *)
+    attention;             /* of each, after pass attend: why it is left
+                              in parts; NULL: it is one node           */
     int64_t arena_bytes;   /* PLANNED */
     struct NameMap *names; /* unique names of this graph */
 } Graph;

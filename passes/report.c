@@ -305,12 +305,34 @@ static void sum_node(Sum *s, const Lie *l, const Node *n, Arena *a) {
     s->wide.data[i].values++;
 }
 
+/* attention: 4 of 6 as one routine; in parts: 2 (few keys) */
+static void sum_attention(const Graph *g, StrBuf *sb) {
+    int n = g->attention.len, whole = 0;
+    const char *colon = "; in parts: ";
+    const char *const *why = g->attention.data;
+    for (int i = 0; i < n; i++) whole += !why[i];
+    if (n) sb_printf(sb, "attention: %d of %d as one routine", whole, n);
+    for (int i = 0; i < n; i++) {
+        int equal = 0, before = 0;
+        for (int k = 0; why[i] && k < n; k++) {
+            bool same = why[k] && !strcmp(why[k], why[i]);
+            equal += same;
+            before += same && k < i;
+        }
+        if (!equal || before) continue;
+        sb_printf(sb, "%s%d (%s)", colon, equal, why[i]);
+        colon = ", ";
+    }
+    if (n) sb_puts(sb, "\n");
+}
+
 /* Of the program that trains, else of the first one. */
 void report_summary(const Module *m, StrBuf *sb) {
     Sum s = {0};
     Graph *g = m->graphs.len ? m->graphs.data[0] : NULL;
     for (int i = m->graphs.len - 1; i >= 0; i--)
         if (m->graphs.data[i]->program == PROGRAM_TRAIN) g = m->graphs.data[i];
+    if (g) sum_attention(g, sb);
     if (m->low == NUM_DTYPES || !g) return;
     Arena *a = arena_new();
     Lie l = lie_new(g, a);

@@ -26,6 +26,23 @@ typedef union LibParams {
 #include "runtime/lib.def"
 } LibParams;
 
+/* A number of 4 bytes is a parameter by its bits. */
+static inline float lib_float(int64_t bits) {
+    union {
+        uint32_t u;
+        float f;
+    } x = {(uint32_t)bits};
+    return x.f;
+}
+
+static inline int64_t lib_bits(float f) {
+    union {
+        float f;
+        uint32_t u;
+    } x = {f};
+    return x.u;
+}
+
 static inline int64_t lib_volume(const int64_t *v) {
     return v[0] * v[1] * v[2];
 }
@@ -48,6 +65,7 @@ enum {
 
 typedef enum LibRole {
     LIB_ROLE_IN,
+    LIB_ROLE_OPT_IN,
     LIB_ROLE_OUT,
     LIB_ROLE_OPT_OUT,
     LIB_ROLE_RESULT
@@ -79,7 +97,7 @@ typedef struct LibInfo {
 const LibInfo *lib_info(uint32_t lib);
 
 static inline int lib_writes(const LibInfo *l, int operand) {
-    return l->operands[operand].role != LIB_ROLE_IN;
+    return l->operands[operand].role > LIB_ROLE_OPT_IN;
 }
 
 #endif

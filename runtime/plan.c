@@ -90,9 +90,11 @@ static bool plan_lib_ok(const PlanTarget *p, const PlanStep *t, uint32_t lib,
         int64_t dtype = p->pars[t->par0 + o->dtype_at];
         bool none = p->refs[t->ref0 + i].space == PLAN_NONE;
         bool stored = o->role != LIB_ROLE_RESULT || !t->epilogue;
+        bool optional =
+            o->role == LIB_ROLE_OPT_IN || o->role == LIB_ROLE_OPT_OUT;
         if (dtype < 0 || dtype >= AMPC_NDTYPE || !(o->dtypes >> dtype & 1))
             return false;
-        if (o->role != LIB_ROLE_OPT_OUT && stored && none) return false;
+        if (!optional && stored && none) return false;
     }
     return !more || p->refs[t->ref0 + l->noperand].space != PLAN_NONE;
 }

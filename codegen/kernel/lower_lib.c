@@ -4,6 +4,7 @@
 #include "codegen/kernel/lower.h"
 #include "runtime/lib.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Attribute ints with a default, right-aligned in three spatial dims. */
@@ -119,8 +120,21 @@ static void scatter_add(const Node *n, LibScatterAdd *p, const Type *idx,
 
 /* ---- attention ----------------------------------------------------------- */
 
-static void attend(LibAttend *p, const Type *q, const Type *v) {
+/* mask: NULL where there is none. */
+static void attend(const Node *n, LibAttend *p, const Type *q, const Type *v,
+                   const Type *mask) {
+    double ratio = attr_float(n, AK_ratio, 0);
     p->batch = dims_product(q, 0, q->rank - 2);
+    p->group =
+        v->dim[v->rank - 3] ? q->dim[q->rank - 3] / v->dim[v->rank - 3] : 1;
+    p->scale = lib_bits((float)attr_float(n, AK_scale, 1));
+    p->drop = (int64_t)ceil((double)(float)ratio * 0x1p24);
+    p->keep = lib_bits((float)(1 / (1 - ratio)));
+    if (mask) {
+        attend_mask(q, v, mask, &p->mask_div, &p->mask_mod);
+        p->mask_rows = mask->rank > 1 && mask->dim[mask->rank - 2] > 1;
+        p->mask_cols = mask->rank > 0 && mask->dim[mask->rank - 1] > 1;
+    }
     p->t = q->dim[q->rank - 2];
     p->d = q->dim[q->rank - 1];
     p->u = v->dim[v->rank - 2];
@@ -149,8 +163,8 @@ int64_t lower_tile_rows(const LoweredStep *s) {
 #define shape_AVGPOOL(n, p, t)      pool(n, p, t[0], t[1])
 #define shape_AVGPOOL_GRAD(n, p, t) pool(n, p, t[1], t[0])
 #define shape_SCATTER_ADD(n, p, t)  scatter_add(n, p, t[1], t[2])
-#define shape_ATTEND(n, p, t)       attend(p, t[0], t[2])
-#define shape_ATTEND_GRAD(n, p, t)  attend(p, t[0], t[2])
+#define shape_ATTEND(n, p, t)       attend(n, p, t[0], t[2], t[3])
+#define shape_ATTEND_GRAD(n, p, t)  attend(n, p, t[0], t[2], t[6])
 #define shape_COPY(n, p, t)         ((p)->bytes = type_bytes(t[0]))
 #define SHAPE_own(E)                shape_##E(n, p, t)
 #define SHAPE_axis(E)                                                          \
@@ -179,6 +193,12 @@ static Status operands(const Graph *g, const Node *n, Diag *d,
     int wide = -1;
     for (uint32_t i = 0; i < lib->noperand; i++) {
         const LibOperand *o = &lib->operands[i];
+        if (!is_value(v[i])) { /* its dtype is any that it could have */
+            s->refs[i] = NO_VALUE;
+            while (!(o->dtypes >> s->pars[o->dtype_at] & 1))
+                s->pars[o->dtype_at]++;
+            continue;
+        }
         DType t = value_dtype(g, v[i]);
         if (!(o->dtypes >> t & 1))
             return fail(d, n->loc, "there is no %s of %s: cast to f32",
@@ -188,7 +208,7 @@ static Status operands(const Graph *g, const Node *n, Diag *d,
                         op_info[n->op].text,
                         dtype_info[wide ? t : value_dtype(g, n->in[0])].text);
         if (o->dtypes == LIB_FLOAT) wide = t == DT_F64;
-        s->refs[i] = o->role == LIB_ROLE_IN ? view_root(g, v[i]) : v[i];
+        s->refs[i] = lib_writes(lib, (int)i) ? v[i] : view_root(g, v[i]);
         s->pars[o->dtype_at] = t;
     }
     return OK;
@@ -227,8 +247,10 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
     int nin = 0, nout = 0;
     out->empty = true;
     for (int i = 0; i < (int)lib->noperand; i++) {
-        v[i] = lib_writes(lib, i) ? n->out[nout++] : n->in[nin++];
-        t[i] = value_type(g, v[i]);
+        v[i] = lib_writes(lib, i) ? n->out[nout++]
+               : nin < n->nin     ? n->in[nin++]
+                                  : NO_VALUE;
+        t[i] = is_value(v[i]) ? value_type(g, v[i]) : NULL;
         if (lib_writes(lib, i) && type_count(t[i])) out->empty = false;
     }
     ASSERT(nin == n->nin && nout == n->nout);

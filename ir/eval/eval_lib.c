@@ -146,70 +146,113 @@ Status eval_matmul(EvalCx *cx) {
 /* One matrix of the batch: q[t, d] and dy[t, e], k[u, d] by strides, v[u, e].
  */
 typedef struct Attend {
-    int64_t batch, t, u, d, e, krow, kcol;
-    bool causal;
+    int64_t batch, group, t, u, d, e, krow, kcol;
+    int64_t seen; /* keys that query 0 sees; u: all see all */
+    int64_t mask_div, mask_mod, mask_row, mask_col;
+    const EvalTensor *mask, *rng;
+    double scale, ratio;
+    int64_t salt;
 } Attend;
 
-static Attend attend(const EvalCx *cx) {
+static Attend attend(const EvalCx *cx, int at) {
     const Type *q = type_get(cx->in[0]->type), *v = type_get(cx->in[2]->type);
-    bool tb = attr_int(cx->n, AK_trans_b, 0);
+    const Node *n = cx->n;
+    bool tb = attr_int(n, AK_trans_b, 0);
     int r = q->rank;
-    Attend a = {.batch = 1, .t = q->dim[r - 2], .d = q->dim[r - 1]};
+    Attend a = {.batch = 1,
+                .t = q->dim[r - 2],
+                .u = v->dim[r - 2],
+                .d = q->dim[r - 1],
+                .e = v->dim[r - 1],
+                .mask = n->nin > at ? cx->in[at] : NULL,
+                .rng = n->nin > at + 1 ? cx->in[at + 1] : NULL,
+                .scale = attr_float(n, AK_scale, 1),
+                .ratio = attr_float(n, AK_ratio, 0),
+                .salt = attr_int(n, AK_salt, 0)};
     for (int i = 0; i < r - 2; i++) a.batch *= q->dim[i];
-    a.u = v->dim[r - 2];
-    a.e = v->dim[r - 1];
+    a.group = v->dim[r - 3] ? q->dim[r - 3] / v->dim[r - 3] : 1;
     a.krow = tb ? a.d : 1;
     a.kcol = tb ? 1 : a.u;
-    a.causal = attr_int(cx->n, AK_causal, 0) != 0;
+    a.seen =
+        attr_int(n, AK_causal, 0) ? attr_int(n, AK_offset, 0) + 1 : a.u + a.t;
+    if (a.mask) {
+        const Type *m = type_get(a.mask->type);
+        attend_mask(q, v, m, &a.mask_div, &a.mask_mod);
+        a.mask_col = m->rank > 0 && m->dim[m->rank - 1] > 1;
+        a.mask_row =
+            m->rank > 1 && m->dim[m->rank - 2] > 1 ? m->dim[m->rank - 1] : 0;
+    }
     return a;
 }
 
 /* The score of key j for row i of all. */
 static double attend_score(const EvalCx *cx, const Attend *a, int64_t i,
                            int64_t j) {
+    int64_t b = i / a->t, row = i % a->t;
     const double *q = cx->in[0]->f + i * a->d;
-    const double *k = cx->in[1]->f + i / a->t * a->u * a->d + j * a->krow;
+    const double *k = cx->in[1]->f + b / a->group * a->u * a->d + j * a->krow;
     double s = 0;
     for (int64_t c = 0; c < a->d; c++) s += q[c] * k[c * a->kcol];
-    return a->causal && j > i % a->t ? -INFINITY : s;
+    s *= a->scale;
+    if (a->mask) {
+        int64_t rows = a->mask_row ? a->t : 1, cols = a->mask_col ? a->u : 1;
+        s += eval_at(a->mask, b / a->mask_div % a->mask_mod * rows * cols +
+                                  row * a->mask_row + j * a->mask_col);
+    }
+    return j >= row + a->seen ? -INFINITY : s;
+}
+
+/* What dropout multiplies the probability with. */
+static double attend_kept(const Attend *a, int64_t i, int64_t j) {
+    if (a->ratio == 0) return 1;
+    bool kept = eval_uniform(a->rng->i, a->salt, i * a->u + j) >=
+                (double)(float)a->ratio;
+    return kept ? 1 / (1 - a->ratio) : 0;
 }
 
 Status eval_attend(EvalCx *cx) {
-    Attend a = attend(cx);
+    Attend a = attend(cx, 3);
+    bool zeros = attr_int(cx->n, AK_zeros, 0) != 0;
     for (int64_t i = 0; i < a.batch * a.t; i++) {
-        const double *v = cx->in[2]->f + i / a.t * a.u * a.e;
+        const double *v = cx->in[2]->f + i / a.t / a.group * a.u * a.e;
         double top = -INFINITY, sum = 0;
         for (int64_t j = 0; j < a.u; j++)
             top = fmax(top, attend_score(cx, &a, i, j));
+        bool none = top == -INFINITY; /* no key is seen */
         for (int64_t j = 0; j < a.u; j++)
             sum += exp(attend_score(cx, &a, i, j) - top);
-        for (int64_t j = 0; j < a.u; j++)
+        for (int64_t c = 0; c < a.e; c++)
+            cx->out[0]->f[i * a.e + c] = none && !zeros ? NAN : 0;
+        for (int64_t j = 0; j < a.u && !none; j++)
             for (int64_t c = 0; c < a.e; c++)
                 cx->out[0]->f[i * a.e + c] +=
                     exp(attend_score(cx, &a, i, j) - top) / sum *
-                    v[j * a.e + c];
-        cx->out[1]->f[i] = top + log(sum);
+                    attend_kept(&a, i, j) * v[j * a.e + c];
+        cx->out[1]->f[2 * i] = none && zeros ? INFINITY : top;
+        cx->out[1]->f[2 * i + 1] = none ? 0 : log(sum);
     }
     return OK;
 }
 
 Status eval_attend_grad(EvalCx *cx) {
-    Attend a = attend(cx);
+    Attend a = attend(cx, 6);
     for (int64_t i = 0; i < a.batch * a.t; i++)
         for (int64_t j = 0; j < a.u; j++) {
-            int64_t kj = i / a.t * a.u * a.d + j * a.krow;
-            int64_t vj = (i / a.t * a.u + j) * a.e;
-            double p = exp(attend_score(cx, &a, i, j) - cx->in[4]->f[i]);
-            double dp = -cx->in[5]->f[i];
+            int64_t m = i / a.t / a.group * a.u;
+            int64_t kj = m * a.d + j * a.krow, vj = (m + j) * a.e;
+            const double *lse = cx->in[4]->f + 2 * i;
+            double p = exp(attend_score(cx, &a, i, j) - lse[0] - lse[1]);
+            double kept = attend_kept(&a, i, j), dp = 0;
             for (int64_t c = 0; c < a.e; c++) {
                 dp += cx->in[3]->f[i * a.e + c] * cx->in[2]->f[vj + c];
-                cx->out[2]->f[vj + c] += p * cx->in[3]->f[i * a.e + c];
+                cx->out[2]->f[vj + c] += p * kept * cx->in[3]->f[i * a.e + c];
             }
+            double ds = p * (dp * kept - cx->in[5]->f[i]) * a.scale;
             for (int64_t c = 0; c < a.d; c++) {
                 cx->out[0]->f[i * a.d + c] +=
-                    p * dp * cx->in[1]->f[kj + c * a.kcol];
+                    ds * cx->in[1]->f[kj + c * a.kcol];
                 cx->out[1]->f[kj + c * a.kcol] +=
-                    p * dp * cx->in[0]->f[i * a.d + c];
+                    ds * cx->in[0]->f[i * a.d + c];
             }
         }
     return OK;

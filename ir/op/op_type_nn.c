@@ -33,8 +33,28 @@ Status ty_matmul(TypeCtx *cx) {
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* q[.., t, d], k and v for it; y: what attend(q, k, v) gives. */
-static Status attend_shape(TypeCtx *cx, Type *y) {
+bool attend_mask(const Type *q, const Type *v, const Type *mask, int64_t *div,
+                 int64_t *mod) {
+    int r = q->rank;
+    bool ended = false;
+    *div = *mod = 1;
+    for (int d = r - 1; d >= 0; d--) {
+        int own = d - (r - mask->rank);
+        int64_t size = d == r - 1 ? v->dim[r - 2] : q->dim[d];
+        bool has = own >= 0 && mask->dim[own] != 1;
+        if (has && mask->dim[own] != size) return false;
+        if (d >= r - 2 || size == 1) continue;
+        if (has && ended) return false;
+        ended |= !has && *mod > 1;
+        if (!has && *mod == 1) *div *= size;
+        if (has) *mod *= size;
+    }
+    return mask->rank <= r;
+}
+
+/* q[.., t, d], k and v for it, mask and random numbers from operand `at` on; y:
+   what attend(q, k, v) gives. */
+static Status attend_shape(TypeCtx *cx, int at, Type *y) {
     const Type *q = cx->ins[0], *k = cx->ins[1], *v = cx->ins[2];
     int r = q->rank;
     bool tb = attr_int(cx->n, AK_trans_b, 0), ok = r >= 3;
@@ -42,26 +62,49 @@ static Status attend_shape(TypeCtx *cx, Type *y) {
     ok = ok && k->rank == r && v->rank == r &&
          k->dim[r - 1 - !tb] == q->dim[r - 1] &&
          k->dim[r - 2 + !tb] == v->dim[r - 2];
-    for (int d = 0; ok && d < r - 2; d++)
+    for (int d = 0; ok && d < r - 3; d++)
         ok = k->dim[d] == q->dim[d] && v->dim[d] == q->dim[d];
+    if (ok) { /* heads */
+        int64_t own = k->dim[r - 3], heads = q->dim[r - 3];
+        ok = v->dim[r - 3] == own && (own ? heads % own == 0 : heads == 0);
+    }
     if (!ok)
         return type_error(cx, "no attention of %s on %s and %s", TXT(q), TXT(k),
                           TXT(v));
+    const Type *mask = cx->n->nin > at ? cx->ins[at] : NULL;
+    const Type *rng = cx->n->nin > at + 1 ? cx->ins[at + 1] : NULL;
+    int64_t div, mod;
+    if (mask &&
+        (!dtype_is_float(mask->dtype) || !attend_mask(q, v, mask, &div, &mod)))
+        return type_error(cx, "%s is no mask of %s on %s", TXT(mask), TXT(q),
+                          TXT(v));
+    if (rng && (rng->dtype != DT_I64 || type_count(rng) != 2))
+        return type_error(cx,
+                          "the operand of random numbers is %s, wants "
+                          "i64[2]",
+                          TXT(rng));
+    double ratio = attr_float(cx->n, AK_ratio, 0);
+    if (!(ratio >= 0 && ratio < 1) || (ratio > 0 && !rng))
+        return type_error(cx,
+                          "attribute 'ratio' has %g, wants 0 to 1 and "
+                          "an operand of random numbers",
+                          ratio);
     *y = *q;
     y->dim[r - 1] = v->dim[r - 1];
     return OK;
 }
 
-static Type attend_sums(const Type *q) {
+/* n numbers for each query. */
+static Type attend_sums(const Type *q, int64_t n) {
     Type t = *q;
-    t.dim[t.rank - 1] = 1;
+    t.dim[t.rank - 1] = n;
     t.dtype = dtype_compute(q->dtype, q->dtype);
     return t;
 }
 
 Status ty_attend(TypeCtx *cx) {
-    Type y, lse = attend_sums(cx->ins[0]);
-    TRY(attend_shape(cx, &y));
+    Type y, lse = attend_sums(cx->ins[0], 2);
+    TRY(attend_shape(cx, 3, &y));
     type_result(cx, 0, &y);
     type_result(cx, 1, &lse);
     cx->free_dtype[1] = false;
@@ -69,13 +112,14 @@ Status ty_attend(TypeCtx *cx) {
 }
 
 Status ty_attend_grad(TypeCtx *cx) {
-    Type y, lse = attend_sums(cx->ins[0]);
-    TRY(attend_shape(cx, &y));
+    Type y, lse = attend_sums(cx->ins[0], 2), d = attend_sums(cx->ins[0], 1);
+    const Type *want[] = {&y, &lse, &d};
+    TRY(attend_shape(cx, 6, &y));
     for (int i = 3; i < 6; i++) {
         TRY(type_want(cx, WANT_FLOAT, i));
-        if (!shape_equal(cx->ins[i], i == 3 ? &y : &lse))
+        if (!shape_equal(cx->ins[i], want[i - 3]))
             return type_error(cx, "operand %d is %s, wants the shape of %s", i,
-                              TXT(cx->ins[i]), TXT(i == 3 ? &y : &lse));
+                              TXT(cx->ins[i]), TXT(want[i - 3]));
     }
     for (int i = 0; i < 3; i++) type_result(cx, i, cx->ins[i]);
     return OK;

@@ -4,7 +4,8 @@
    All is computed with queries along the lanes: scores are K Q^T, one row a
    key, so that maxima, sums and scalings go down columns and the product with V
    reads probabilities where they lie.  A query's sums go by keys in order, in
-   blocks of ATTEND_KEYS; a key's by queries, in blocks of ATTEND_QUERIES.   */
+   blocks of ATTEND_KEYS; a key's by queries, in blocks of ATTEND_QUERIES, and
+   by the heads of queries that it serves.                                   */
 #include "runtime/cpu/attend.h"
 #include "runtime/cpu/kmath.h"
 #include "runtime/cpu/pack.h"
@@ -15,7 +16,8 @@ enum { Q_LANES = ATTEND_QUERIES };
 
 typedef struct AttendRun {
     const LibAttend *p;
-    const void *q, *k, *v, *dy, *lse, *delta;
+    const void *q, *k, *v, *dy, *lse, *delta, *mask;
+    const int64_t *rng;
     void *y, *dq, *dk, *dv;
     float *lse_out, *scratch;
     AttendBlocks b;
@@ -77,22 +79,107 @@ static void attend_product(int64_t m, int64_t n, int64_t k, const float *a,
 /* Keys of a block at k0 that queries up to `last` see. */
 static int64_t attend_seen(const AttendRun *r, int64_t k0, int64_t last) {
     int64_t n = min64(ATTEND_KEYS, r->p->u - k0);
-    return r->p->causal ? max64(0, min64(n, last + 1 - k0)) : n;
+    return r->p->causal ? max64(0, min64(n, last + r->p->offset + 1 - k0)) : n;
 }
 
-/* What keys k0 .. give to queries before them. */
-static void attend_hide(const AttendRun *r, float *s, int64_t k0, int64_t q0,
-                        int64_t keys, int64_t lanes, float with) {
-    for (int64_t i = max64(0, q0 + 1 - k0); r->p->causal && i < keys; i++)
-        for (int64_t j = 0; j < min64(lanes, k0 + i - q0); j++)
-            s[i * lanes + j] = with;
+/* A block of scores: of `keys` keys from k0 on and n queries from q0 on. */
+typedef struct AttendBlock {
+    int64_t batch, k0, q0, keys, n, lanes;
+} AttendBlock;
+
+/* s += rows of the mask turned, which has one for each query. */
+static void attend_add_rows(float *restrict s, const void *mask, int dtype,
+                            int64_t pitch, int64_t cols, const AttendBlock *b) {
+    float t[TB * TB];
+    size_t size = (size_t)dtype_size(dtype);
+    for (int64_t i = 0; i < b->keys; i += TB)
+        for (int64_t j = 0; j < b->n; j += TB) {
+            int64_t rows = min64(TB, b->n - j), n = min64(TB, b->keys - i);
+            float *to = s + i * b->lanes + j;
+            if (cols == 1 || rows < TB || n < TB) {
+                for (int64_t x = 0; x < n; x++)
+                    for (int64_t y = 0; y < rows; y++)
+                        to[x * b->lanes + y] +=
+                            load1(mask, dtype,
+                                  (j + y) * pitch + (cols > 1) * (i + x));
+                continue;
+            }
+            transpose(t, TB,
+                      (const char *)mask + (size_t)(j * pitch + i) * size,
+                      dtype, pitch * (int64_t)size);
+            for (int64_t x = 0; x < TB; x++)
+                for (int64_t y = 0; y < TB; y++)
+                    to[x * b->lanes + y] += t[x * TB + y];
+        }
 }
 
-/* s = e^(s - base), whose base each lane has. */
+/* From products to scores. */
+static void attend_mask_scores(const AttendRun *r, float *restrict s,
+                               const AttendBlock *b) {
+    const LibAttend *p = r->p;
+    const float scale = lib_float(p->scale);
+    int64_t rows = p->mask_rows ? p->t : 1, cols = p->mask_cols ? p->u : 1;
+    for (int64_t i = 0; scale != 1.0f && i < b->keys * b->lanes; i++)
+        s[i] *= scale;
+    if (r->mask) {
+        int dtype = (int)p->mask_dtype;
+        int64_t m = b->batch / p->mask_div % p->mask_mod * rows;
+        if (p->mask_rows) m += b->q0;
+        const void *mask =
+            at(r->mask, dtype, m * cols + (p->mask_cols ? b->k0 : 0));
+        if (p->mask_rows) attend_add_rows(s, mask, dtype, cols, cols, b);
+        for (int64_t i = 0; !p->mask_rows && i < b->keys; i++) {
+            const float x = load1(mask, dtype, p->mask_cols ? i : 0);
+            for (int64_t j = 0; j < b->lanes; j++) s[i * b->lanes + j] += x;
+        }
+    }
+    int64_t ahead = b->k0 - b->q0 - p->offset; /* keys before them are seen */
+    for (int64_t i = max64(0, 1 - ahead); p->causal && i < b->keys; i++)
+        for (int64_t j = 0; j < min64(b->lanes, ahead + i); j++)
+            s[i * b->lanes + j] = -INFINITY;
+}
+
+/* What dropout multiplies each probability with; up to three rows more. */
+static void attend_kept(const AttendRun *r, float *restrict to,
+                        const AttendBlock *b) {
+    const LibAttend *p = r->p;
+    const float keep = lib_float(p->keep);
+    const int64_t seed = r->rng[0], count = r->rng[1], salt = p->salt;
+    const int64_t lanes = b->lanes, drop = p->drop;
+    int64_t first = (b->batch * p->t + b->q0) * p->u + b->k0;
+    if (p->u % 4) {
+        for (int64_t i = 0; i < b->keys; i++)
+            for (int64_t j = 0; j < lanes; j++)
+                to[i * lanes + j] = PHILOX(seed, count, first + j * p->u + i,
+                                           salt) < (float)drop * 0x1p-24f
+                                        ? 0.0f
+                                        : keep;
+        return;
+    }
+    for (int64_t i = 0; i < b->keys; i += 4) {
+        float *row = to + i * lanes;
+        const uint64_t block = (uint64_t)(first + i) / 4;
+        const uint64_t step = (uint64_t)p->u / 4;
+        const int32_t least = (int32_t)drop;
+        for (int64_t j = 0; j < lanes; j++) {
+            KmPhilox w =
+                km_philox(seed, count, block + (uint64_t)j * step, salt);
+            row[j] = (int32_t)(w.a >> 8) < least ? 0.0f : keep;
+            row[j + lanes] = (int32_t)(w.b >> 8) < least ? 0.0f : keep;
+            row[j + 2 * lanes] = (int32_t)(w.c >> 8) < least ? 0.0f : keep;
+            row[j + 3 * lanes] = (int32_t)(w.d >> 8) < least ? 0.0f : keep;
+        }
+    }
+}
+
+/* s = e^(s - base - more): numbers of each lane, of which the first may be so
+   large that the second would be lost in their sum. */
 static void attend_exp(float *restrict s, const float *restrict base,
-                       int64_t keys, int64_t lanes) {
+                       const float *restrict more, int64_t keys,
+                       int64_t lanes) {
     for (int64_t i = 0; i < keys; i++)
-        for (int64_t j = 0; j < lanes; j++) s[i * lanes + j] -= base[j];
+        for (int64_t j = 0; j < lanes; j++)
+            s[i * lanes + j] = s[i * lanes + j] - base[j] - more[j];
     for (int64_t i = 0; i < keys * lanes; i++) s[i] = EXP_F32(s[i]);
 }
 
@@ -116,6 +203,7 @@ typedef struct AttendState {
 static void attend_softmax(AttendState *a, float *restrict s, int64_t keys,
                            int64_t lanes, float *restrict o, int64_t e,
                            int first) {
+    static const float none[Q_LANES];
     float top[Q_LANES], old[Q_LANES];
     for (int64_t j = 0; j < lanes; j++) top[j] = first ? -INFINITY : a->top[j];
     for (int64_t i = 0; i < keys; i++)
@@ -130,25 +218,27 @@ static void attend_softmax(AttendState *a, float *restrict s, int64_t keys,
         a->top[j] = top[j];
         top[j] = base;
     }
-    attend_exp(s, top, keys, lanes);
+    attend_exp(s, top, none, keys, lanes);
     for (int64_t i = 0; i < keys; i++)
         for (int64_t j = 0; j < lanes; j++) a->sum[j] += s[i * lanes + j];
     for (int64_t i = 0; i < e && !first; i++)
         for (int64_t j = 0; j < lanes; j++) o[i * lanes + j] *= old[j];
 }
 
-static void attend_store(const AttendRun *r, const AttendState *a, float *o,
+static void attend_store(const AttendRun *r, AttendState *a, float *o,
                          float *turned, int64_t batch, int64_t q0, int64_t n) {
     const LibAttend *p = r->p;
     int64_t lanes = round_up(n, VL);
+    for (int64_t j = 0; p->zeros && j < n; j++)
+        if (a->top[j] == -INFINITY) a->sum[j] = 1, a->top[j] = INFINITY;
     for (int64_t i = 0; i < p->e; i++)
         for (int64_t j = 0; j < n; j++) o[i * lanes + j] /= a->sum[j];
     attend_turn(turned, o, r->b.e, lanes);
     for (int64_t j = 0; j < n; j++) {
         narrow(r->y, (int)p->y_dtype, (batch * p->t + q0 + j) * p->e,
                turned + j * r->b.e, p->e);
-        if (r->lse_out)
-            r->lse_out[batch * p->t + q0 + j] = a->top[j] + LOG_F32(a->sum[j]);
+        float *lse = r->lse_out + 2 * (batch * p->t + q0 + j);
+        if (r->lse_out) lse[0] = a->top[j], lse[1] = LOG_F32(a->sum[j]);
     }
 }
 
@@ -160,28 +250,38 @@ static void attend_chunk(const AttendRun *r, int64_t batch, int64_t q0,
     AttendState state[ATTEND_CHUNK];
     float *qt = own, *o = qt + ATTEND_CHUNK * p->d * Q_LANES;
     float *s = o + ATTEND_CHUNK * b->e * Q_LANES;
-    float *kp = s + ATTEND_KEYS * Q_LANES, *vp = kp + ATTEND_KEYS * p->d;
+    float *kept = s + ATTEND_KEYS * Q_LANES;
+    float *kp = kept + ATTEND_KEYS * Q_LANES, *vp = kp + ATTEND_KEYS * p->d;
+    int64_t keys_of = batch / p->group; /* their matrix */
     int64_t end = min64(p->t, q0 + ATTEND_CHUNK * Q_LANES);
     for (int64_t q = q0, c = 0; q < end; q += Q_LANES, c++) {
         PackSrc src = attend_turned(attend_q(r, batch, q));
         ISA(pack_b)
         (qt + c * p->d * Q_LANES, &src, 0, p->d, p->d, min64(Q_LANES, end - q));
+        for (int64_t j = 0; j < Q_LANES; j++)
+            state[c].top[j] = -INFINITY, state[c].sum[j] = 0;
+        memset(o + c * b->e * Q_LANES, 0, (size_t)(b->e * Q_LANES) * 4);
     }
     for (int64_t k0 = 0; attend_seen(r, k0, end - 1) > 0; k0 += ATTEND_KEYS) {
         int64_t block = attend_seen(r, k0, end - 1);
-        PackSrc k = attend_k(r, batch, k0);
-        PackSrc v = attend_turned(attend_v(r, batch, k0));
+        PackSrc k = attend_k(r, keys_of, k0);
+        PackSrc v = attend_turned(attend_v(r, keys_of, k0));
         ISA(pack_a)(kp, &k, block, p->d);
         ISA(pack_a)(vp, &v, p->e, block);
         for (int64_t q = q0, c = 0; q < end; q += Q_LANES, c++) {
             int64_t n = min64(Q_LANES, end - q), lanes = round_up(n, VL);
             int64_t keys = attend_seen(r, k0, q + n - 1);
             float *oc = o + c * b->e * Q_LANES;
+            AttendBlock at = {batch, k0, q, keys, n, lanes};
             if (!keys) continue;
             attend_product(keys, n, p->d, kp, p->d, qt + c * p->d * Q_LANES,
                            p->d, s, lanes, 0);
-            attend_hide(r, s, k0, q, keys, lanes, -INFINITY);
+            attend_mask_scores(r, s, &at);
             attend_softmax(&state[c], s, keys, lanes, oc, p->e, k0 == 0);
+            if (p->drop) {
+                attend_kept(r, kept, &at);
+                for (int64_t i = 0; i < keys * lanes; i++) s[i] *= kept[i];
+            }
             attend_product(p->e, n, keys, vp, block, s, 0, oc, lanes, k0 > 0);
         }
     }
@@ -199,12 +299,14 @@ static void attend_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 }
 
 void ISA(attend)(AmpcPool *pool, const LibAttend *p, const void *q,
-                 const void *k, const void *v, void *y, void *lse,
-                 void *scratch) {
+                 const void *k, const void *v, const void *mask,
+                 const void *rng, void *y, void *lse, void *scratch) {
     AttendRun r = {.p = p,
                    .q = q,
                    .k = k,
                    .v = v,
+                   .mask = mask,
+                   .rng = rng,
                    .y = y,
                    .lse_out = lse,
                    .scratch = scratch,
@@ -214,12 +316,12 @@ void ISA(attend)(AmpcPool *pool, const LibAttend *p, const void *q,
 
 /* ---- gradient ------------------------------------------------------------ */
 
-/* Of one matrix; of a block of keys in it; of a block of queries. */
+/* Of one matrix of keys; of a block in it; of a block of queries. */
 typedef struct AttendGrad {
-    float *dqt;                    /* [blocks of queries][d][Q_LANES]   */
+    float *dqt;                    /* [group][blocks of queries][d][Q_LANES] */
     float *kp, *kt, *vp, *dk, *dv; /* K by rows and by columns, V       */
     float *qt, *gt, *qr, *gr;      /* Q and dY by columns and by rows   */
-    float *s, *dp, *turned;
+    float *s, *dp, *kept, *turned;
 } AttendGrad;
 
 static float *attend_take(float **at, int64_t n) {
@@ -231,7 +333,8 @@ static float *attend_take(float **at, int64_t n) {
 static AttendGrad attend_buffers(const AttendRun *r, float *own) {
     const AttendBlocks *b = &r->b;
     enum { K = ATTEND_KEYS, Q = Q_LANES };
-    AttendGrad g = {.dqt = attend_take(&own, b->queries * b->d * Q)};
+    AttendGrad g = {.dqt =
+                        attend_take(&own, r->p->group * b->queries * b->d * Q)};
     g.kp = attend_take(&own, K * b->d);
     g.kt = attend_take(&own, K * b->d);
     g.vp = attend_take(&own, K * b->e);
@@ -243,26 +346,34 @@ static AttendGrad attend_buffers(const AttendRun *r, float *own) {
     g.gr = attend_take(&own, Q * b->e);
     g.s = attend_take(&own, K * Q);
     g.dp = attend_take(&own, K * Q);
+    g.kept = attend_take(&own, K * Q);
     g.turned = attend_take(&own, K * Q);
     return g;
 }
 
-/* s: from scores to probabilities; dp: to the scores' gradients. */
-static void attend_slopes(const AttendRun *r, AttendGrad *g, int64_t at,
-                          int64_t k0, int64_t q0, int64_t keys, int64_t n) {
-    float lse[Q_LANES] = {0}, delta[Q_LANES] = {0};
-    float *restrict s = g->s, *restrict dp = g->dp;
-    int64_t lanes = round_up(n, VL);
-    for (int64_t j = 0; j < n; j++) {
-        lse[j] = load1(r->lse, (int)r->p->lse_dtype, at + j);
-        delta[j] = load1(r->delta, (int)r->p->delta_dtype, at + j);
+/* s: from products to what multiplies values; dp: to the products' gradients.
+ */
+static void attend_slopes(const AttendRun *r, AttendGrad *g,
+                          const AttendBlock *b) {
+    float top[Q_LANES] = {0}, sum[Q_LANES] = {0}, delta[Q_LANES] = {0};
+    float *restrict s = g->s, *restrict dp = g->dp, *restrict kept = g->kept;
+    const float scale = lib_float(r->p->scale);
+    int64_t lanes = b->lanes, row = b->batch * r->p->t + b->q0;
+    for (int64_t j = 0; j < b->n; j++) {
+        top[j] = load1(r->lse, (int)r->p->lse_dtype, 2 * (row + j));
+        sum[j] = load1(r->lse, (int)r->p->lse_dtype, 2 * (row + j) + 1);
+        delta[j] = load1(r->delta, (int)r->p->delta_dtype, row + j);
     }
-    attend_exp(s, lse, keys, lanes);
-    attend_hide(r, s, k0, q0, keys, lanes, 0.0f);
-    for (int64_t i = 0; i < keys; i++)
+    attend_mask_scores(r, s, b);
+    attend_exp(s, top, sum, b->keys, lanes);
+    if (r->p->drop) attend_kept(r, kept, b);
+    for (int64_t i = 0; r->p->drop && i < b->keys * lanes; i++)
+        dp[i] *= kept[i];
+    for (int64_t i = 0; i < b->keys; i++)
         for (int64_t j = 0; j < lanes; j++)
             dp[i * lanes + j] =
-                s[i * lanes + j] * (dp[i * lanes + j] - delta[j]);
+                s[i * lanes + j] * (dp[i * lanes + j] - delta[j]) * scale;
+    for (int64_t i = 0; r->p->drop && i < b->keys * lanes; i++) s[i] *= kept[i];
 }
 
 /* Queries q0 .. of one block, against `keys` of the block of `block` keys. */
@@ -270,6 +381,7 @@ static void attend_grad_block(const AttendRun *r, AttendGrad *g, int64_t batch,
                               int64_t k0, int64_t block, int64_t q0) {
     const LibAttend *p = r->p;
     const AttendBlocks *b = &r->b;
+    float *dqt = g->dqt + batch % p->group * b->queries * b->d * Q_LANES;
     int64_t n = min64(Q_LANES, p->t - q0), lanes = round_up(n, VL);
     int64_t keys = attend_seen(r, k0, q0 + n - 1);
     PackSrc q = attend_q(r, batch, q0), dy = attend_dy(r, batch, q0);
@@ -280,9 +392,10 @@ static void attend_grad_block(const AttendRun *r, AttendGrad *g, int64_t batch,
     ISA(pack_b)(g->gr, &dy, 0, n, n, p->e);
     attend_product(keys, n, p->d, g->kp, p->d, g->qt, p->d, g->s, lanes, 0);
     attend_product(keys, n, p->e, g->vp, p->e, g->gt, p->e, g->dp, lanes, 0);
-    attend_slopes(r, g, batch * p->t + q0, k0, q0, keys, n);
-    attend_product(p->d, n, keys, g->kt, block, g->dp, 0, g->dqt + q0 * b->d,
-                   lanes, k0 > 0);
+    AttendBlock at = {batch, k0, q0, keys, n, lanes};
+    attend_slopes(r, g, &at);
+    attend_product(p->d, n, keys, g->kt, block, g->dp, 0, dqt + q0 * b->d,
+                   lanes, 1);
     PackSrc s = {g->s, AMPC_F32, lanes, 1}, ds = {g->dp, AMPC_F32, lanes, 1};
     ISA(pack_a)(g->turned, &s, keys, n);
     attend_product(keys, p->e, n, g->turned, n, g->gr, n, g->dv, b->e, 1);
@@ -304,13 +417,16 @@ static void attend_put(void *to, int64_t dtype, int64_t batch, int64_t rows,
             store1(to, (int)dtype, first + c * rows + row + i, x[i * ld + c]);
 }
 
+/* One matrix of keys, and the heads of queries that it serves. */
 static void attend_grad_matrix(const AttendRun *r, AttendGrad *g,
                                int64_t batch) {
     const LibAttend *p = r->p;
     const AttendBlocks *b = &r->b;
+    int64_t heads = batch * p->group;
+    memset(g->dqt, 0, (size_t)(p->group * b->queries * b->d * Q_LANES) * 4);
     for (int64_t k0 = 0; k0 < p->u; k0 += ATTEND_KEYS) {
         int64_t block = min64(ATTEND_KEYS, p->u - k0);
-        int64_t first = p->causal ? k0 / Q_LANES * Q_LANES : 0;
+        int64_t first = p->causal ? max64(0, k0 - p->offset) : 0;
         PackSrc k = attend_k(r, batch, k0), kt = attend_turned(k);
         PackSrc v = attend_v(r, batch, k0);
         ISA(pack_a)(g->kp, &k, block, p->d);
@@ -318,17 +434,19 @@ static void attend_grad_matrix(const AttendRun *r, AttendGrad *g,
         ISA(pack_a)(g->vp, &v, block, p->e);
         memset(g->dk, 0, (size_t)(block * b->d) * 4);
         memset(g->dv, 0, (size_t)(block * b->e) * 4);
-        for (int64_t q = first; q < p->t; q += Q_LANES)
-            attend_grad_block(r, g, batch, k0, block, q);
+        for (int64_t h = 0; h < p->group; h++)
+            for (int64_t q = first / Q_LANES * Q_LANES; q < p->t; q += Q_LANES)
+                attend_grad_block(r, g, heads + h, k0, block, q);
         attend_put(r->dk, p->dk_dtype, batch, p->u, p->d, k0, !p->trans_b,
                    g->dk, b->d, block);
         attend_put(r->dv, p->dv_dtype, batch, p->u, p->e, k0, 0, g->dv, b->e,
                    block);
     }
-    for (int64_t q = 0; q < p->t; q += Q_LANES) {
-        int64_t n = min64(Q_LANES, p->t - q);
-        attend_turn(g->qt, g->dqt + q * b->d, b->d, round_up(n, VL));
-        attend_put(r->dq, p->dq_dtype, batch, p->t, p->d, q, 0, g->qt, b->d, n);
+    for (int64_t i = 0; i < p->group * b->queries; i++) {
+        int64_t q = i % b->queries * Q_LANES, n = min64(Q_LANES, p->t - q);
+        attend_turn(g->qt, g->dqt + i * Q_LANES * b->d, b->d, round_up(n, VL));
+        attend_put(r->dq, p->dq_dtype, heads + i / b->queries, p->t, p->d, q, 0,
+                   g->qt, b->d, n);
     }
 }
 
@@ -341,12 +459,15 @@ static void attend_grad_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 
 void ISA(attend_grad)(AmpcPool *pool, const LibAttend *p, const void *q,
                       const void *k, const void *v, const void *dy,
-                      const void *lse, const void *delta, void *dq, void *dk,
-                      void *dv, void *scratch) {
+                      const void *lse, const void *delta, const void *mask,
+                      const void *rng, void *dq, void *dk, void *dv,
+                      void *scratch) {
     AttendRun r = {.p = p,
                    .q = q,
                    .k = k,
                    .v = v,
+                   .mask = mask,
+                   .rng = rng,
                    .dy = dy,
                    .lse = lse,
                    .delta = delta,
@@ -355,5 +476,5 @@ void ISA(attend_grad)(AmpcPool *pool, const LibAttend *p, const void *q,
                    .dv = dv,
                    .scratch = scratch,
                    .b = attend_blocks(p)};
-    pool_run(pool, p->batch, 1, attend_grad_work, &r);
+    pool_run(pool, p->batch / p->group, 1, attend_grad_work, &r);
 }

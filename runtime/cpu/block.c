@@ -117,9 +117,9 @@ AttendBlocks attend_blocks(const LibAttend *p) {
                       .e = block_up(p->e, BLOCK_LANES)};
     int64_t both = b.d + b.e;
     b.chunks = block_div(b.queries, ATTEND_CHUNK);
-    b.worker = (ATTEND_CHUNK * Q + K) * both + K * Q;
-    b.worker_grad =
-        b.queries * Q * b.d + (2 * K + 2 * Q) * both + K * b.d + 3 * K * Q;
+    b.worker = (ATTEND_CHUNK * Q + K) * both + 2 * K * Q;
+    b.worker_grad = p->group * b.queries * Q * b.d + (2 * K + 2 * Q) * both +
+                    K * b.d + 4 * K * Q;
     return b;
 }
 

@@ -3,6 +3,7 @@
 
 /* The operands by name, as they lie in a step's table of addresses. */
 #define REF_IN(x)                   const void *x;
+#define REF_OPT_IN(x)               const void *x;
 #define REF_OUT(x)                  void *x;
 #define REF_OPT_OUT(x)              void *x;
 #define REF_RESULT(x)               void *x;
@@ -15,6 +16,7 @@
 #undef OPERAND
 
 #define ARG_IN(x)      , r->x
+#define ARG_OPT_IN(x)  , r->x
 #define ARG_OUT(x)     , r->x
 #define ARG_OPT_OUT(x) , r->x
 #define ARG_RESULT(x)  , r->x, c->epilogue

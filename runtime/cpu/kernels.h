@@ -58,6 +58,7 @@ typedef struct CpuEpilogue {
 /* C parameters behind the pool and the parameter struct: operands, for a
    RESULT its epilogue (NULL or without fn: store it), and the scratch.      */
 #define LIB_C_IN(x)      , const void *x
+#define LIB_C_OPT_IN(x)  , const void *x
 #define LIB_C_OUT(x)     , void *x
 #define LIB_C_OPT_OUT(x) , void *x
 #define LIB_C_RESULT(x)  , void *x, const CpuEpilogue *epilogue

@@ -41,9 +41,9 @@ typedef unsigned long long uint64_t;
 
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
 /* What gcc -O2 lacks; clang has it.  Generated kernels are as fast without the
-   rest of -O2, and compiled in three quarters of the time; a choice that decides
-   another is to stay a choice, not to become a branch that keeps the loop out
-   of vectors. */
+   rest of -O2, and compiled in three quarters of the time; a choice that
+   decides another is to stay a choice, not to become a branch that keeps the
+   loop out of vectors. */
 #ifdef KM_KERNELS
 #pragma GCC optimize("O1", "no-thread-jumps")
 #endif
@@ -532,10 +532,13 @@ static inline int64_t POW_I64(int64_t x, int64_t y) {
 
 /* ---- random numbers ------------------------------------------------------ */
 
-/* Philox 4x32-10, one word per element i: key = seed, counter = (i / 4, count,
-   salt), word i % 4; uniform in [0, 1) with 24 bits. */
-KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
-    uint64_t block = (uint64_t)i >> 2;
+/* Philox 4x32-10: key = seed, counter = (block, count, salt). */
+typedef struct KmPhilox {
+    uint32_t a, b, c, d;
+} KmPhilox;
+
+KM_INLINE KmPhilox km_philox(int64_t seed, int64_t count, uint64_t block,
+                             int64_t salt) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)((uint64_t)seed >> 32);
     uint32_t a = (uint32_t)block, b = (uint32_t)(block >> 32);
     uint32_t c = (uint32_t)count, d = (uint32_t)salt;
@@ -548,7 +551,15 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
         k0 += 0x9e3779b9u;
         k1 += 0xbb67ae85u;
     }
-    uint32_t low = i & 1 ? b : a, high = i & 1 ? d : c;
+    KmPhilox word = {a, b, c, d};
+    return word;
+}
+
+/* One word per element i: of block i / 4 word i % 4; uniform in [0, 1) with 24
+   bits. */
+KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
+    KmPhilox w = km_philox(seed, count, (uint64_t)i >> 2, salt);
+    uint32_t low = i & 1 ? w.b : w.a, high = i & 1 ? w.d : w.c;
     return (float)(int32_t)((i & 2 ? high : low) >> 8) * 0x1p-24f;
 }
 

@@ -16,100 +16,129 @@ __device__ inline long long attend_key(long long b, long long j, long long c) {
     return P::trans_b ? (b * P::u + j) * P::d + c : (b * P::d + c) * P::u + j;
 }
 
-/* row: of all matrices; its matrix is row / t. */
-template <class P>
-__device__ inline float attend_score(const typename P::Q *q,
-                                     const typename P::K *k, long long row,
-                                     long long j) {
-    float s = 0.0f;
-    for (long long c = 0; c < P::d; c++)
-        s = fmaf(widen(q[row * P::d + c]),
-                 widen(k[attend_key<P>(row / some(P::t), j, c)]), s);
-    return s;
-}
+/* What all threads read; row: of all matrices, its matrix is row / t. */
+template <class P> struct Attend {
+    const typename P::Q *q;
+    const typename P::K *k;
+    const typename P::Mask *mask;
+    const typename P::Rng *rng;
 
-template <class P> __device__ inline long long attend_seen(long long row) {
-    long long n = row % some(P::t) + 1;
-    return P::causal && n < P::u ? n : P::u;
-}
+    __device__ static long long keys(long long row) { /* their matrix */
+        return row / some(P::t) / some(P::group);
+    }
+    __device__ static long long seen(long long row) {
+        long long n = row % some(P::t) + P::offset + 1;
+        return !P::causal || n > P::u ? P::u : n < 0 ? 0 : n;
+    }
+    __device__ float score(long long row, long long j) const {
+        float s = 0.0f;
+        for (long long c = 0; c < P::d; c++)
+            s = fmaf(widen(q[row * P::d + c]),
+                     widen(k[attend_key<P>(keys(row), j, c)]), s);
+        s *= __uint_as_float((unsigned)P::scale);
+        long long rows = P::mask_rows ? P::t : 1,
+                  cols = P::mask_cols ? P::u : 1;
+        long long m = row / some(P::t) / some(P::mask_div) % some(P::mask_mod);
+        m = (m * rows + (P::mask_rows ? row % some(P::t) : 0)) * cols;
+        return mask ? s + widen(mask[m + (P::mask_cols ? j : 0)]) : s;
+    }
+    __device__ float kept(long long row, long long j) const {
+        if (P::drop == 0) return 1.0f;
+        float x = PHILOX(rng[0], rng[1], row * P::u + j, P::salt) * 0x1p24f;
+        return x >= (float)P::drop ? __uint_as_float((unsigned)P::keep) : 0.0f;
+    }
+};
 
 template <class P>
 __device__ void attend(const typename P::Q *q, const typename P::K *k,
-                       const typename P::V *v, typename P::Y *y,
+                       const typename P::V *v, const typename P::Mask *mask,
+                       const typename P::Rng *rng, typename P::Y *y,
                        typename P::Lse *lse) {
+    Attend<P> a = {q, k, mask, rng};
     long long row = flat_index<long long>();
     if (row >= P::batch * P::t) return;
-    long long n = attend_seen<P>(row), b = row / some(P::t);
+    long long n = a.seen(row), b = a.keys(row);
     float top = -INFINITY, sum = 0.0f;
     for (long long j = 0; j < n; j++) {
-        float s = attend_score<P>(q, k, row, j);
+        float s = a.score(row, j);
         top = s > top ? s : top;
     }
-    for (long long j = 0; j < n; j++)
-        sum += EXP_F32(attend_score<P>(q, k, row, j) - top);
-    top += LOG_F32(sum);
-    if (lse) lse[row] = top;
+    for (long long j = 0; j < n; j++) sum += EXP_F32(a.score(row, j) - top);
+    bool none = top == -INFINITY; /* no key is seen */
+    float log_sum = none ? 0.0f : LOG_F32(sum);
+    if (none && P::zeros) top = INFINITY;
+    if (lse) lse[2 * row] = top;
+    if (lse) lse[2 * row + 1] = log_sum;
     for (long long c0 = 0; c0 < P::e; c0 += ATTEND_COLUMNS) {
         float to[ATTEND_COLUMNS] = {};
-        for (long long j = 0; j < n; j++) {
-            float p = EXP_F32(attend_score<P>(q, k, row, j) - top);
+        for (long long j = 0; j < n && !none; j++) {
+            float p = EXP_F32(a.score(row, j) - top - log_sum) * a.kept(row, j);
             UNROLL for (int c = 0; c < ATTEND_COLUMNS; c++) if (c0 + c < P::e)
                 to[c] =
                     fmaf(p, widen(v[(b * P::u + j) * P::e + c0 + c]), to[c]);
         }
         UNROLL for (int c = 0; c < ATTEND_COLUMNS; c++) if (c0 + c < P::e)
-            y[row * P::e + c0 + c] = narrow<typename P::Y>(to[c]);
+            y[row * P::e + c0 + c] =
+                narrow<typename P::Y>(none && !P::zeros ? NAN : to[c]);
     }
 }
 
-/* The probability of key j for the row, and the gradient of its score. */
+/* The probability of key j for the row, as it is multiplied with the value, and
+   the gradient of its product. */
 template <class P> struct AttendSlope {
     float p, ds;
-    __device__ AttendSlope(const typename P::Q *q, const typename P::K *k,
-                           const typename P::V *v, const typename P::Y *dy,
-                           const typename P::Lse *lse,
+    __device__ AttendSlope(const Attend<P> &a, const typename P::V *v,
+                           const typename P::Y *dy, const typename P::Lse *lse,
                            const typename P::Delta *delta, long long row,
                            long long j) {
-        long long value = row / some(P::t) * P::u + j;
-        float dp = 0.0f;
+        long long value = a.keys(row) * P::u + j;
+        float dp = 0.0f, kept = a.kept(row, j);
         for (long long c = 0; c < P::e; c++)
             dp =
                 fmaf(widen(dy[row * P::e + c]), widen(v[value * P::e + c]), dp);
-        p = EXP_F32(attend_score<P>(q, k, row, j) - widen(lse[row]));
-        ds = p * (dp - widen(delta[row]));
+        p = EXP_F32(a.score(row, j) - widen(lse[2 * row]) -
+                    widen(lse[2 * row + 1]));
+        ds = p * (dp * kept - widen(delta[row])) *
+             __uint_as_float((unsigned)P::scale);
+        p *= kept;
     }
 };
 
 /* Threads of the rows of dq, then of those of dk and dv. */
 template <class P>
-__device__ void attend_grad(const typename P::Q *q, const typename P::K *k,
-                            const typename P::V *v, const typename P::Y *dy,
-                            const typename P::Lse *lse,
-                            const typename P::Delta *delta, typename P::DQ *dq,
-                            typename P::DK *dk, typename P::DV *dv) {
+__device__ void
+attend_grad(const typename P::Q *q, const typename P::K *k,
+            const typename P::V *v, const typename P::Y *dy,
+            const typename P::Lse *lse, const typename P::Delta *delta,
+            const typename P::Mask *mask, const typename P::Rng *rng,
+            typename P::DQ *dq, typename P::DK *dk, typename P::DV *dv) {
+    Attend<P> a = {q, k, mask, rng};
     long long i = flat_index<long long>(), rows = P::batch * P::t;
+    long long matrices = P::batch / some(P::group);
     bool query = i < rows;
-    if (i >= rows + P::batch * P::u) return;
+    if (i >= rows + matrices * P::u) return;
     if (!query) i -= rows;
-    long long b = i / some(query ? P::t : P::u), j = i % some(P::u);
-    long long from = query || !P::causal ? 0 : j;
-    long long to = query ? attend_seen<P>(i) : P::t;
+    long long b = query ? a.keys(i) : i / some(P::u), j = i % some(P::u);
+    long long from = query ? i : b * P::group * P::t;
+    long long to = query ? i + 1 : from + P::group * P::t;
     long long columns = query || P::d > P::e ? P::d : P::e;
     for (long long c0 = 0; c0 < columns; c0 += ATTEND_COLUMNS) {
         float x[ATTEND_COLUMNS] = {}, y[ATTEND_COLUMNS] = {};
-        for (long long n = from; n < to; n++) {
-            long long row = query ? i : b * P::t + n;
-            AttendSlope<P> s(q, k, v, dy, lse, delta, row, query ? n : j);
-            UNROLL for (int c = 0; c < ATTEND_COLUMNS; c++) {
-                if (c0 + c < P::d)
-                    x[c] = fmaf(s.ds,
-                                query ? widen(k[attend_key<P>(b, n, c0 + c)])
-                                      : widen(q[row * P::d + c0 + c]),
-                                x[c]);
-                if (!query && c0 + c < P::e)
-                    y[c] = fmaf(s.p, widen(dy[row * P::e + c0 + c]), y[c]);
+        for (long long row = from; row < to; row++)
+            for (long long n = query ? 0 : j;
+                 n < (query ? P::u : j + 1) && n < a.seen(row); n++) {
+                AttendSlope<P> s(a, v, dy, lse, delta, row, n);
+                UNROLL for (int c = 0; c < ATTEND_COLUMNS; c++) {
+                    if (c0 + c < P::d)
+                        x[c] =
+                            fmaf(s.ds,
+                                 query ? widen(k[attend_key<P>(b, n, c0 + c)])
+                                       : widen(q[row * P::d + c0 + c]),
+                                 x[c]);
+                    if (!query && c0 + c < P::e)
+                        y[c] = fmaf(s.p, widen(dy[row * P::e + c0 + c]), y[c]);
+                }
             }
-        }
         UNROLL for (int c = 0; c < ATTEND_COLUMNS; c++) {
             if (c0 + c < P::d && query && dq)
                 dq[i * P::d + c0 + c] = narrow<typename P::DQ>(x[c]);

@@ -9,6 +9,7 @@
 
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/kernels.h"
+#include "runtime/cpu/kmath.h"
 #include "runtime/half.h"
 #include "tests/harness.h"
 
@@ -965,10 +966,11 @@ TEST_CASE(pooling, random_shapes) {
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* q, k, v, dy; lse, delta; and what should come of them. */
+/* q, k, v, dy, mask; lse, delta; and what should come of them. */
 typedef struct AttendCase {
     LibAttend p;
-    void *in[4];
+    void *in[5];
+    int64_t rng[2];
     float *sums[2];
     double *want[5]; /* y, lse, dq, dk, dv */
     int64_t count[5];
@@ -979,43 +981,65 @@ static int64_t attend_key(const LibAttend *p, int64_t b, int64_t j, int64_t c) {
     return p->trans_b ? (b * p->u + j) * p->d + c : (b * p->d + c) * p->u + j;
 }
 
+static double attend_score(const AttendCase *c, int64_t b, int64_t i,
+                           int64_t j) {
+    const LibAttend *p = &c->p;
+    double s = 0;
+    if (p->causal && j > i + p->offset) return -(double)INFINITY;
+    for (int64_t f = 0; f < p->d; f++)
+        s += get(c->in[0], p->q_dtype, (b * p->t + i) * p->d + f) *
+             get(c->in[1], p->k_dtype, attend_key(p, b / p->group, j, f));
+    s *= (double)lib_float(p->scale);
+    if (!c->in[4]) return s;
+    int64_t rows = p->mask_rows ? p->t : 1, cols = p->mask_cols ? p->u : 1;
+    int64_t m = b / p->mask_div % p->mask_mod * rows * cols;
+    return s + get(c->in[4], p->mask_dtype,
+                   m + (p->mask_rows ? i * cols : 0) + (p->mask_cols ? j : 0));
+}
+
 /* One row of scores, and all that it adds to the results. */
 static void attend_row(AttendCase *c, int64_t b, int64_t i, double *s) {
     const LibAttend *p = &c->p;
-    int64_t row = b * p->t + i, n = p->causal && i < p->u ? i + 1 : p->u;
+    int64_t row = b * p->t + i, m = b / p->group;
     double top = -(double)INFINITY, sum = 0, delta = 0;
-    for (int64_t j = 0; j < n; j++) {
-        s[j] = 0;
-        for (int64_t f = 0; f < p->d; f++)
-            s[j] += get(c->in[0], p->q_dtype, row * p->d + f) *
-                    get(c->in[1], p->k_dtype, attend_key(p, b, j, f));
-        top = fmax(top, s[j]);
-    }
-    for (int64_t j = 0; j < n; j++) sum += s[j] = exp(s[j] - top);
-    c->want[1][row] = top + log(sum);
-    c->sums[0][row] = (float)c->want[1][row];
+    for (int64_t j = 0; j < p->u; j++)
+        top = fmax(top, s[j] = attend_score(c, b, i, j));
+    bool none = top == -(double)INFINITY;
+    for (int64_t j = 0; j < p->u; j++) sum += s[j] = none ? 0 : exp(s[j] - top);
+    c->want[1][2 * row] = none ? (double)INFINITY : top;
+    c->want[1][2 * row + 1] = none ? 0 : log(sum);
+    for (int64_t j = 2 * row; j < 2 * row + 2; j++)
+        c->sums[0][j] = (float)c->want[1][j];
+    if (none) sum = 1;
+    double *kept = zeros(p->u);
+    for (int64_t j = 0; j < p->u; j++)
+        kept[j] = PHILOX(c->rng[0], c->rng[1], row * p->u + j, p->salt) <
+                          (float)p->drop * 0x1p-24f
+                      ? 0
+                      : (double)lib_float(p->keep);
     for (int64_t f = 0; f < p->e; f++) {
         double *y = &c->want[0][row * p->e + f];
-        for (int64_t j = 0; j < n; j++)
-            *y += s[j] / sum *
-                  get(c->in[2], p->v_dtype, (b * p->u + j) * p->e + f);
+        for (int64_t j = 0; j < p->u; j++)
+            *y += s[j] / sum * kept[j] *
+                  get(c->in[2], p->v_dtype, (m * p->u + j) * p->e + f);
         delta += *y * get(c->in[3], p->y_dtype, row * p->e + f);
     }
     c->sums[1][row] = (float)delta;
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < p->u; j++) {
         double dp = 0, g;
         for (int64_t f = 0; f < p->e; f++) {
             g = get(c->in[3], p->y_dtype, row * p->e + f);
-            dp += g * get(c->in[2], p->v_dtype, (b * p->u + j) * p->e + f);
-            c->want[4][(b * p->u + j) * p->e + f] += s[j] / sum * g;
+            dp += g * get(c->in[2], p->v_dtype, (m * p->u + j) * p->e + f);
+            c->want[4][(m * p->u + j) * p->e + f] += s[j] / sum * kept[j] * g;
         }
-        dp = s[j] / sum * (dp - delta);
+        dp = s[j] / sum * (dp * kept[j] - delta) * (double)lib_float(p->scale);
         for (int64_t f = 0; f < p->d; f++) {
-            int64_t key = attend_key(p, b, j, f);
+            int64_t key = attend_key(p, m, j, f);
             c->want[2][row * p->d + f] += dp * get(c->in[1], p->k_dtype, key);
             c->want[3][key] += dp * get(c->in[0], p->q_dtype, row * p->d + f);
         }
     }
+    free(kept);
 }
 
 static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
@@ -1029,11 +1053,11 @@ static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
     const char *const name[] = {"y", "lse", "dq", "dk", "dv"};
     void *out[5], *scratch[] = {scratch_of(need[0]), scratch_of(need[1])};
     for (int i = 0; i < 5; i++) out[i] = array(dtype[i], c->count[i]);
-    lib->attend(pool, p, c->in[0], c->in[1], c->in[2], out[0], out[1],
-                scratch[0]);
+    lib->attend(pool, p, c->in[0], c->in[1], c->in[2], c->in[4], c->rng, out[0],
+                out[1], scratch[0]);
     lib->attend_grad(pool, p, c->in[0], c->in[1], c->in[2], c->in[3],
-                     c->sums[0], c->sums[1], out[2], out[3], out[4],
-                     scratch[1]);
+                     c->sums[0], c->sums[1], c->in[4], c->rng, out[2], out[3],
+                     out[4], scratch[1]);
     for (int i = 0; i < 5; i++) {
         size_t bytes = (size_t)c->count[i] * size_of(dtype[i]);
         pool_close(name[i], out[i], dtype[i], c->want[i], 2e-4, c->count[i]);
@@ -1048,13 +1072,27 @@ static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
 
 /* size: of the largest shapes */
 static void attend_case(int64_t size) {
-    AttendCase c = {.p = {.batch = rnd_in(1, 3),
+    int64_t group = rnd_in(1, 3), heads = rnd_in(1, 2), samples = rnd_in(1, 2);
+    AttendCase c = {.p = {.batch = samples * heads * group,
+                          .group = group,
                           .t = rnd_in(1, size),
                           .u = rnd_in(1, size),
                           .d = rnd_in(1, 40),
                           .e = rnd_in(1, 40),
                           .causal = rnd() % 2,
+                          .offset = rnd() % 2 ? rnd_in(-20, 20) : 0,
                           .trans_b = rnd() % 2,
+                          .zeros = 1,
+                          .scale = lib_bits(rnd() % 2 ? 1.0f : 0.4f),
+                          .drop = rnd() % 2 ? rnd_in(1, 12) << 20 : 0,
+                          .keep = lib_bits(1.0f),
+                          .salt = rnd_in(0, 9),
+                          .mask_div = 1,
+                          .mask_mod = 1,
+                          .mask_rows = rnd() % 2,
+                          .mask_cols = rnd() % 2,
+                          .mask_dtype = rnd_float(),
+                          .rng_dtype = AMPC_I64,
                           .q_dtype = rnd_float(),
                           .k_dtype = rnd_float(),
                           .v_dtype = rnd_float(),
@@ -1063,23 +1101,30 @@ static void attend_case(int64_t size) {
                           .delta_dtype = AMPC_F32,
                           .dq_dtype = rnd_float(),
                           .dk_dtype = rnd_float(),
-                          .dv_dtype = rnd_float()}};
-    const LibAttend *p = &c.p;
-    int64_t q = p->batch * p->t, k = p->batch * p->u;
-    const int64_t count[] = {q * p->e, q, q * p->d, k * p->d, k * p->e};
+                          .dv_dtype = rnd_float()},
+                    .rng = {rnd(), rnd()}};
+    LibAttend *p = &c.p;
+    if (p->drop) p->keep = lib_bits(1.0f / (1.0f - (float)p->drop * 0x1p-24f));
+    if (rnd() % 2) p->mask_div = heads * group; /* one for each sample */
+    if (rnd() % 2) p->mask_mod = p->batch / p->mask_div;
+    int64_t q = p->batch * p->t, k = p->batch / group * p->u;
+    const int64_t count[] = {q * p->e, 2 * q, q * p->d, k * p->d, k * p->e};
     for (int i = 0; i < 5; i++) c.want[i] = zeros(c.count[i] = count[i]);
     c.in[0] = array(p->q_dtype, q * p->d);
     c.in[1] = array(p->k_dtype, k * p->d);
     c.in[2] = array(p->v_dtype, k * p->e);
     c.in[3] = array(p->y_dtype, q * p->e);
-    for (int i = 0; i < 2; i++) c.sums[i] = array(AMPC_F32, q);
+    if (rnd() % 3)
+        c.in[4] = array(p->mask_dtype, p->mask_mod * (p->mask_rows ? p->t : 1) *
+                                           (p->mask_cols ? p->u : 1));
+    for (int i = 0; i < 2; i++) c.sums[i] = array(AMPC_F32, 2 * q);
     double *scores = zeros(p->u);
     for (int64_t i = 0; i < q; i++) attend_row(&c, i / p->t, i % p->t, scores);
     int top = top_level();
     for (int level = 2; level <= top; level++)
         for (int t = 0; t < 3; t++)
             attend_compare(&c, level, pools[t], thread_counts[t]);
-    for (int i = 0; i < 4; i++) free(c.in[i]);
+    for (int i = 0; i < 5; i++) free(c.in[i]);
     for (int i = 0; i < 2; i++) free(c.sums[i]);
     for (int i = 0; i < 5; i++) {
         free(c.want[i]);
@@ -1091,7 +1136,7 @@ static void attend_case(int64_t size) {
 TEST_CASE(attend, random_shapes) {
     rng = 47;
     pools_open();
-    for (int i = 0; i < 30; i++) attend_case(i % 3 ? 60 : 300);
+    for (int i = 0; i < 48; i++) attend_case(i % 6 ? 60 : 300);
     pools_close();
 }
 
