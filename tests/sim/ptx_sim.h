@@ -85,19 +85,36 @@ SIM_INLINE void sim_shared_row(const void *p) {
     const char *c = (const char *)p, *d = (const char *)sim_now.dynamic;
     if ((c < __bss_start || c > _end - 16) &&
         (c < d || c + 16 > d + sim_now.dynamic_size))
-        sim_engine->fault(700, "ldmatrix: %p is not in shared memory", p);
+        sim_engine->fault(700, "%p is not in shared memory", p);
 }
 
-SIM_OUT void sim_do_ldmatrix(void **request, uint32_t) {
-    uint32_t rows[4][8][4];
+typedef uint16_t SimMatrices[4][8][8];
+
+SIM_INLINE void sim_matrices(void **request, SimMatrices &to) {
     for (int lane = 0; lane < 32; lane++) {
         const SimMatrix *m = (const SimMatrix *)request[lane];
         sim_shared_row(m->row);
-        memcpy(rows[lane / 8][lane % 8], m->row, 16);
+        memcpy(to[lane / 8][lane % 8], m->row, 16);
     }
+}
+
+SIM_OUT void sim_do_ldmatrix(void **request, uint32_t) {
+    SimMatrices x;
+    sim_matrices(request, x);
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++)
-            ((SimMatrix *)request[lane])->r[i] = rows[i][lane / 4][lane % 4];
+            memcpy(&((SimMatrix *)request[lane])->r[i],
+                   &x[i][lane / 4][lane % 4 * 2], 4);
+}
+
+SIM_OUT void sim_do_ldmatrix_trans(void **request, uint32_t) {
+    SimMatrices x;
+    sim_matrices(request, x);
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            ((SimMatrix *)request[lane])->r[i] =
+                x[i][lane % 4 * 2][lane / 4] |
+                (uint32_t)x[i][lane % 4 * 2 + 1][lane / 4] << 16;
 }
 
 /* Four 8 x 8 matrices: lane l gives row l % 8 of matrix l / 8 and receives
@@ -105,6 +122,56 @@ SIM_OUT void sim_do_ldmatrix(void **request, uint32_t) {
 SIM_INLINE void ampc_ldmatrix_x4(uint32_t *r, const void *row) {
     SimMatrix m = {r, row};
     sim_engine->warp(0xffffffffu, "ldmatrix", sim_do_ldmatrix, &m);
+}
+SIM_INLINE void ampc_ldmatrix_x4_trans(uint32_t *r, const void *row) {
+    SimMatrix m = {r, row};
+    sim_engine->warp(0xffffffffu, "ldmatrix", sim_do_ldmatrix_trans, &m);
+}
+
+/* Copies of a thread that are under way: they come as late as they may, when it
+   waits, or when there are too many. */
+struct SimAsync {
+    uint64_t block;
+    int n;
+    struct {
+        void *to;
+        const void *from;
+    } copy[64];
+};
+
+static SimAsync *sim_async SIM_DATA = nullptr;
+
+SIM_INLINE SimAsync *sim_async_here() {
+    if (!sim_async) sim_async = (SimAsync *)calloc(1024, sizeof *sim_async);
+    const SimDim &b = sim_now.block, &t = sim_now.thread,
+                 &d = sim_now.block_dim;
+    SimAsync *a = &sim_async[(t.z * d.y + t.y) * d.x + t.x];
+    uint64_t block = (uint64_t)b.z << 48 ^ (uint64_t)b.y << 32 ^ b.x;
+    if (a->block != block) a->n = 0; /* of a thread that did not wait */
+    a->block = block;
+    return a;
+}
+
+SIM_OUT void ampc_cp_async_wait() {
+    SimAsync *a = sim_async_here();
+    static const char zeros[16] = {};
+    for (int i = 0; i < a->n; i++)
+        memcpy(a->copy[i].to, a->copy[i].from ? a->copy[i].from : zeros, 16);
+    a->n = 0;
+}
+
+SIM_OUT void ampc_cp_async_16(void *to, const void *from, bool in) {
+    sim_shared_row(to);
+    sim_aligned(from, 16);
+    SimAsync *a = sim_async_here();
+    if (a->n == sizeof a->copy / sizeof *a->copy) ampc_cp_async_wait();
+    a->copy[a->n].to = to;
+    a->copy[a->n++].from = in ? from : nullptr;
+}
+
+SIM_INLINE float ampc_exp2(float x) {
+    float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y;
 }
 
 #endif

@@ -301,6 +301,49 @@ TEST_CASE(sim, tensor_cores_multiply) {
     check_mma("f16", 10, 15);
 }
 
+TEST_CASE(sim, matrices_are_transposed_on_the_way_from_shared_memory) {
+    SimTwin *t = twin_of(
+        K "k0(unsigned *x) {\n"
+          "    alignas(16) __shared__ unsigned short s[32][8];\n"
+          "    for (int i = 0; i < 8; i++)\n"
+          "        s[threadIdx.x][i] = threadIdx.x * 8 + i;\n"
+          "    __syncwarp();\n"
+          "    ampc_ldmatrix_x4_trans(x + 4 * threadIdx.x, s[threadIdx.x]);\n"
+          "}\n");
+    unsigned x[128], *p = x;
+    void *params[] = {&p};
+    CHECK_EQ_INT(sim()->run(t, "k0", 1, 32, 0, params), 0);
+    for (unsigned lane = 0; lane < 32; lane++)
+        for (unsigned i = 0; i < 4; i++) { /* rows 2 (lane % 4) and the next */
+            unsigned at = i * 64 + lane % 4 * 16 + lane / 4;
+            CHECK_EQ_INT(x[4 * lane + i], at | (at + 8) << 16);
+        }
+    sim()->twin_close(t);
+}
+
+TEST_CASE(sim, asynchronous_copies_are_there_when_waited_for) {
+    SimTwin *t =
+        twin_of(K "k0(float *x, const float *y) {\n"
+                  "    alignas(16) __shared__ float s[32][4];\n"
+                  "    int t = threadIdx.x;\n"
+                  "    ampc_cp_async_16(s[t], y + 4 * t, t % 2 == 0);\n"
+                  "    x[t] = s[t][1];\n"
+                  "    ampc_cp_async_wait();\n"
+                  "    x[32 + t] = s[t][1];\n"
+                  "}\n");
+    float x[64];
+    _Alignas(16) float y[128];
+    float *px = x, *py = y;
+    void *params[] = {&px, &py};
+    for (int i = 0; i < 128; i++) y[i] = (float)i;
+    CHECK_EQ_INT(sim()->run(t, "k0", 1, 32, 0, params), 0);
+    for (int i = 0; i < 32; i++) {
+        CHECK(x[i] != x[i]);
+        CHECK_NEAR(x[32 + i], i % 2 ? 0 : 4 * i + 1, 0);
+    }
+    sim()->twin_close(t);
+}
+
 TEST_CASE(sim, exited_threads_are_not_waited_for) {
     SimTwin *t = twin_of(K "k0(float *x) {\n"
                            "    __shared__ float s[256];\n"
