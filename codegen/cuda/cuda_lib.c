@@ -19,7 +19,11 @@ enum {
     GPU_BLOCKS = 264,    /* blocks that keep a large GPU busy               */
     DIRECT_CHANNELS = 4, /* per group: fewer than a tile is worth           */
     MOST_RATE = 45,      /* of tensor cores fed from shared memory          */
-    SLICE_STEPS = 512,   /* least steps of a slice of a weight gradient     */
+    /* A step of flash.cuh issues 6 to 8 instructions for each of tensor cores
+       (counted in SASS for sm_90); FlashAttention-2, which overlaps as much, is
+       published at a quarter to a third of an H100's peak. */
+    FLASH_RATE = 35,
+    SLICE_STEPS = 512, /* least steps of a slice of a weight gradient     */
     SCRATCH_MAX = 64 << 20
 };
 
@@ -43,9 +47,9 @@ static const char *type_name(int64_t dtype) {
 /* ---- what units include -------------------------------------------------- */
 
 void print_cuda_head(StrBuf *sb) {
-    static const char *const files[] = {"kmath.h",  "fold.cuh",  "device.cuh",
-                                        "ptx.cuh",  "conv.cuh",  "gemm.cuh",
-                                        "pool.cuh", "index.cuh", "attend.cuh"};
+    static const char *const files[] = {
+        "kmath.h",  "fold.cuh", "device.cuh", "ptx.cuh",    "conv.cuh",
+        "gemm.cuh", "pool.cuh", "index.cuh",  "attend.cuh", "flash.cuh"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         sb_printf(sb, "#include \"%s\"\n", files[i]);
 }
@@ -407,6 +411,46 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     kernel_each(p, true, size);
     put_operands(p, more);
     sb_printf(p->sb, "    conv_wgrad_sum<L%d>(dw, partial);\n}\n", p->number);
+}
+
+/* ---- attention ----------------------------------------------------------- */
+
+/* A thread for each row, or on tensor cores what flash.cuh can. */
+static void put_attend(LibPrint *p, const LibAttend *c, bool grad, int64_t rows,
+                       int64_t tall, int64_t flash_blocks) {
+    const int64_t most = 1 << 30;
+    bool flash = dtype_is_16((DType)c->q_dtype) && c->k_dtype == c->q_dtype &&
+                 c->v_dtype == c->q_dtype &&
+                 (!grad || c->y_dtype == c->q_dtype) && c->d <= FLASH_MOST &&
+                 c->e <= FLASH_MOST && c->t < most && c->u < most &&
+                 flash_blocks < most;
+    if (rows == 0) return;
+    begin(p, NULL, 0);
+    if (flash) put_number(p, "tall", tall);
+    if (flash)
+        kernel(p, false, FLASH_THREADS, flash_blocks);
+    else
+        kernel_each(p, false, rows);
+    put_body(p, flash ? "_flash" : "", "", "");
+    p->out->rate = flash ? FLASH_RATE : 1;
+    p->out->weight = flash ? 20 : 3;
+}
+
+static void print_attend(LibPrint *p, const LibAttend *c) {
+    /* twice the rows in a warp where registers are enough */
+    int64_t tall = c->d <= FLASH_NARROW && c->e <= FLASH_NARROW &&
+                           c->mask_mod == 0 && lib_float(c->scale) > 0
+                       ? 2
+                       : 1;
+    put_attend(p, c, false, c->batch * c->t, tall,
+               c->batch * up_div(c->t, FLASH_WARPS * 16 * tall));
+}
+
+static void print_attend_grad(LibPrint *p, const LibAttend *c) {
+    int64_t keys = c->group ? c->batch / c->group : 0; /* matrices of them */
+    put_attend(p, c, true, c->batch * c->t + keys * c->u, 1,
+               c->batch * up_div(c->t, FLASH_GRAD_ROWS) +
+                   keys * up_div(c->u, FLASH_GRAD_ROWS));
 }
 
 /* ---- scatter-add, argmax ------------------------------------------------- */

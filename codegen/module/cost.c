@@ -172,10 +172,12 @@ static void add_gemm(const LibGemm *p, StepCost *c) {
             c->rate = 35;
 }
 
-/* Two products of forward, three more and the scores again for the gradient;
-   where causal, of half the scores. */
-static void add_attend(const LibAttend *p, bool grad, StepCost *c) {
-    double features = (double)(grad ? 3 * p->d + 2 * p->e : p->d + p->e);
+/* Two products of forward, three more and two again for the gradient, on a GPU
+   twice those (flash.cuh); where causal, of half the scores. */
+static void add_attend(const LibAttend *p, bool grad, bool cuda, StepCost *c) {
+    double features = (double)(p->d + p->e);
+    if (grad)
+        features = (double)((cuda ? 4 : 3) * p->d + (cuda ? 3 : 2) * p->e);
     c->mma = (p->causal ? 1 : 2) * (double)p->batch * (double)(p->t * p->u) *
              features;
 }
@@ -201,7 +203,8 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
     case PLAN_LIB_CONV_WGRAD: add_conv(par, library, c); break;
     case PLAN_LIB_ATTEND:
     case PLAN_LIB_ATTEND_GRAD:
-        add_attend(par, s->lib == PLAN_LIB_ATTEND_GRAD, c);
+        add_attend(par, s->lib == PLAN_LIB_ATTEND_GRAD,
+                   g->target == TARGET_CUDA, c);
         break;
     case PLAN_LIB_COPY: c->bytes = 2 * (double)((const LibCopy *)par)->bytes;
     /* fall through */
@@ -210,9 +213,9 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
         c->reads = c->bytes / 2;
         c->in_flight = 16;
     }
-    for (uint32_t i = 0; i < lib->noperand && c->mma > 0; i++) {
+    for (int i = 0; i < 2 && c->mma > 0; i++) { /* factors */
         int bits = 8 * dtype_info[s->pars[lib->operands[i].dtype_at]].bytes;
-        if (!lib_writes(lib, (int)i) && bits > c->bits) c->bits = bits;
+        if (bits > c->bits) c->bits = bits;
     }
     c->l2 = c->bytes;
 }

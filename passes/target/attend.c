@@ -510,6 +510,11 @@ static bool fits(const Graph *g, const Attention *t, const char **why) {
         ok = k->dim[d] == v->dim[d] &&
              (d == r - 3 ? k->dim[d] > 0 && q->dim[d] % k->dim[d] == 0
                          : k->dim[d] == q->dim[d]);
+    int64_t most = target_of(g)->attend_columns;
+    if (ok && most)
+        ok = dtype_is_16(q->dtype) && q->dtype == k->dtype &&
+             q->dtype == v->dtype && q->dim[r - 1] <= most &&
+             v->dim[r - 1] <= most;
     if (!ok || q->dtype == DT_F64) return *why = "its shapes or dtypes", false;
     const Type *s = value_type(g, node_get(g, t->scores)->out[0]);
     if (!t->causal && s->dim[r - 1] < target_of(g)->attend_keys)
@@ -556,6 +561,10 @@ static bool find(Attend *a, NodeId id, Attention *t, const char **why) {
     }
     if (!fits(g, t, why)) return false;
     find_grad(a, t, p, y->in[0]);
+    if (t->dp.i && target_of(g)->attend_columns &&
+        value_dtype(g, node_get(g, t->dp)->in[0]) !=
+            value_dtype(g, operand(g, t->v)))
+        *why = "the dtype of its gradient";
     if (!is_closed(a, t)) *why = "another reader of its scores";
     return !*why;
 }

@@ -3,6 +3,7 @@
    After:   graph train(..) on cpu   graph eval(..) on cpu
             graph train(..) on cuda  graph eval(..) on cuda                  */
 #include "passes/target/target.h"
+#include "runtime/cuda/tile.h"
 
 /* CPU: cores of 90-180 GFLOP/s fp32 and 15-20 GB/s, tens of them, a step costs
    a hand-over to threads (microseconds).
@@ -29,6 +30,8 @@ const TargetInfo target_info[NUM_TARGETS] = {
                     .tiny_tensor = 2048},
     [TARGET_CUDA] =
         {.epilogue = target_epilogue_cuda,
+         .attend_keys = 32, /* a step of the kernel                 */
+         .attend_columns = FLASH_MOST,
          .shares_launches = true,
          /* 16 bytes in flight of each: 96 of the 128 registers that threads
             of two blocks of 256 on an SM have                               */

@@ -21,6 +21,7 @@ typedef struct TargetInfo {
     /* attention is one routine where it is causal or has so many keys; 0: it
        never is */
     int64_t attend_keys;
+    int64_t attend_columns; /* most, of operands of one 16-bit type; 0: any  */
     bool shares_launches; /* groups of equal work may run in one launch      */
     /* one kernel */
     int max_buffers; /* operands and results                                 */

@@ -1,7 +1,8 @@
 /* attend.cuh: attention and its gradient, one thread for each row of a result.
 
-   No first choice on any GPU, whose compiler leaves attention in parts: scores
-   are computed for each ATTEND_COLUMNS columns of a result anew.
+   For what tensor cores cannot do (flash.cuh), which the compiler leaves in
+   parts where it may: scores are computed for each ATTEND_COLUMNS columns of a
+   result anew.
    P: the parameters of LibAttend; Q, K, V, Y, Lse, Delta, DQ, DK, DV: types. */
 #ifndef AMPC_ATTEND_CUH
 #define AMPC_ATTEND_CUH
@@ -35,7 +36,9 @@ template <class P> struct Attend {
         for (long long c = 0; c < P::d; c++)
             s = fmaf(widen(q[row * P::d + c]),
                      widen(k[attend_key<P>(keys(row), j, c)]), s);
-        s *= __uint_as_float((unsigned)P::scale);
+        return masked(s * __uint_as_float((unsigned)P::scale), row, j);
+    }
+    __device__ float masked(float s, long long row, long long j) const {
         long long rows = P::mask_rows ? P::t : 1,
                   cols = P::mask_cols ? P::u : 1;
         long long m = row / some(P::t) / some(P::mask_div) % some(P::mask_mod);

@@ -20,6 +20,14 @@
 #define SCATTER_THREADS_LONG 1024
 #define SCATTER_LINE         256
 
+/* attention on tensor cores: columns of a matrix at most; up to FLASH_NARROW
+   of them a block of forward may have twice the rows. */
+#define FLASH_MOST      128
+#define FLASH_NARROW    64
+#define FLASH_WARPS     4
+#define FLASH_THREADS   (FLASH_WARPS * 32)
+#define FLASH_GRAD_ROWS (FLASH_WARPS * 16)
+
 /* argmax: a warp for each result where the axis is innermost and longer. */
 #define ARGMAX_WARP 32
 

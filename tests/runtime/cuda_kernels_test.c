@@ -65,6 +65,7 @@ static void *bytes_of(size_t n) {
 }
 
 static void *blank(const CudaBuf *b) {
+    if (b->count < 0) return NULL;
     return bytes_of((size_t)(b->count * dtype_info[b->dtype].bytes));
 }
 
@@ -74,6 +75,13 @@ static double unit(int64_t dtype) {
            : dtype == AMPC_BF16 ? 0x1p-8
            : dtype == AMPC_F16  ? 0x1p-11
                                 : 0;
+}
+
+/* Of the operands of attention; -1. */
+static int attend_mask_at(const CudaCase *c) {
+    return c->lib == PLAN_LIB_ATTEND        ? 3
+           : c->lib == PLAN_LIB_ATTEND_GRAD ? 6
+                                            : -1;
 }
 
 static double fresh(const CudaCase *c, const CudaBuf *b, int which) {
@@ -90,6 +98,8 @@ static double fresh(const CudaCase *c, const CudaBuf *b, int which) {
                : b->dtype == AMPC_BOOL           ? (double)rnd_in(0, 1)
                                        : (double)rnd_in(-5, 5); /* many ties */
     }
+    if (which == attend_mask_at(c) && rnd() % 7 == 0)
+        return rnd() % 2 ? -1e30 : -(double)INFINITY;
     return (double)rnd_in(-1000, 1000) / 500.0;
 }
 
@@ -106,6 +116,31 @@ static void fill_indices(const LibPool *p, void *idx) {
     free(y.data);
 }
 
+static void cpu_run(const CudaCase *c, void *const *b) {
+    size_t need = cpu_lib_scratch(c->lib, &c->p, 1);
+    CpuLibCall call = {.par = &c->p, .buf = b};
+    call.scratch = aligned_alloc(64, (need + 127) / 64 * 64);
+    cpu_lib_run(&ampc_cpu_v2, c->lib, &call);
+    free(call.scratch);
+}
+
+/* The logarithm of sums and delta as they belong to q, k, v and dy. */
+static void fill_sums(const CudaCase *c, const CudaBuf *b) {
+    const LibAttend *p = &c->p.attend;
+    CudaCase forward = {.lib = PLAN_LIB_ATTEND, .p = c->p};
+    void *y = blank(&b[3]);
+    void *data[] = {b[0].data, b[1].data, b[2].data, b[6].data,
+                    b[7].data, y,         b[4].data};
+    cpu_run(&forward, data);
+    for (int64_t i = 0; i < b[5].count; i++) {
+        double sum = 0;
+        for (int64_t k = i * p->e; k < (i + 1) * p->e; k++)
+            sum += get(y, p->y_dtype, k) * get(b[3].data, p->y_dtype, k);
+        put(b[5].data, b[5].dtype, i, sum);
+    }
+    free(y);
+}
+
 static void fill(const CudaCase *c, CudaBuf *b, int n, int nin) {
     for (int i = 0; i < n; i++) {
         b[i].data = blank(&b[i]);
@@ -113,16 +148,7 @@ static void fill(const CudaCase *c, CudaBuf *b, int n, int nin) {
             put(b[i].data, b[i].dtype, j, fresh(c, &b[i], i));
     }
     if (c->lib == PLAN_LIB_MAXPOOL_GRAD) fill_indices(&c->p.pool, b[1].data);
-}
-
-/* ---- the CPU's result ---------------------------------------------------- */
-
-static void cpu_run(const CudaCase *c, void *const *b) {
-    size_t need = cpu_lib_scratch(c->lib, &c->p, 1);
-    CpuLibCall call = {.par = &c->p, .buf = b};
-    call.scratch = aligned_alloc(64, (need + 127) / 64 * 64);
-    cpu_lib_run(&ampc_cpu_v2, c->lib, &call);
-    free(call.scratch);
+    if (c->lib == PLAN_LIB_ATTEND_GRAD) fill_sums(c, b);
 }
 
 /* ---- the kernels' result ------------------------------------------------- */
@@ -187,6 +213,24 @@ static void close_to(const CudaCase *c, const CudaBuf *b, const void *want,
     }
 }
 
+/* On tensor cores factors of the second product have 16 bits: two units of the
+   largest result; without them sums in other orders. */
+static void close_in_all(const CudaCase *c, const CudaBuf *b, const void *want,
+                         const void *got) {
+    double most = 0, part = 2 * unit(c->p.attend.q_dtype);
+    for (int64_t i = 0; i < b->count; i++)
+        most = fmax(most, fabs(get(want, b->dtype, i)));
+    if (part < 0x1p-18) part = 0x1p-18;
+    for (int64_t i = 0; i < b->count; i++) {
+        double x = get(want, b->dtype, i), y = get(got, b->dtype, i);
+        if (!CHECK_MSG(fabs(x - y) <= part * most || x == y ||
+                           (isnan(x) && isnan(y)),
+                       "%s: element %lld is %g, not %g (of %g)", c->name,
+                       (long long)i, y, x, most))
+            return;
+    }
+}
+
 /* Terms of the longest sum. */
 static double case_terms(const CudaCase *c) {
     const LibConv *p = &c->p.conv;
@@ -237,6 +281,10 @@ static void compare(const CudaCase *c, const CudaBuf *b, int n, int first,
                     void *const *want, void *const *got) {
     if (is_exact(c)) {
         for (int i = first; i < n; i++) same(c, &b[i], want[i], got[i]);
+        return;
+    }
+    if (attend_mask_at(c) >= 0) {
+        for (int i = first; i < n; i++) close_in_all(c, &b[i], want[i], got[i]);
         return;
     }
     CudaBuf size = magnitudes(c, b, first);
@@ -452,6 +500,12 @@ TEST_CASE(cuda_kernels, argmax_of_integers) {
     for (int i = 0; i < 12; i++) integer_case(t, i, &c[i], &lib[i]);
     sim()->twin_close(t);
     sb_free(&sb);
+}
+
+/* ---- attention ----------------------------------------------------------- */
+
+TEST_CASE(cuda_kernels, attend) {
+    run_cases(cuda_attend_cases.data, cuda_attend_cases.len);
 }
 
 /* ---- epilogues ----------------------------------------------------------- */

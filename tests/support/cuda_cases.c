@@ -2,6 +2,7 @@
 #include "tests/support/cuda_cases.h"
 
 #include <stdint.h>
+#include <string.h>
 
 int64_t cuda_volume(const int64_t *v) { return v[0] * v[1] * v[2]; }
 
@@ -47,6 +48,30 @@ static void pool_bufs(const CudaCase *c, CudaBuf *b) {
     b[2] = c->lib == PLAN_LIB_MAXPOOL ? idx : x;
 }
 
+static int attend_bufs(const CudaCase *c, CudaBuf *b) {
+    const LibAttend *p = &c->p.attend;
+    int64_t keys = p->batch / p->group, queries = p->batch * p->t;
+    int64_t mask = (p->mask_rows ? p->t : 1) * (p->mask_cols ? p->u : 1);
+    CudaBuf q = {p->q_dtype, queries * p->d, NULL};
+    CudaBuf k = {p->k_dtype, keys * p->u * p->d, NULL};
+    CudaBuf v = {p->v_dtype, keys * p->u * p->e, NULL};
+    CudaBuf y = {p->y_dtype, queries * p->e, NULL};
+    CudaBuf lse = {p->lse_dtype, 2 * queries, NULL};
+    CudaBuf delta = {p->delta_dtype, queries, NULL};
+    CudaBuf m = {p->mask_dtype, p->mask_mod ? p->mask_mod * mask : -1, NULL};
+    CudaBuf rng = {p->rng_dtype, p->drop ? 2 : -1, NULL};
+    if (c->lib == PLAN_LIB_ATTEND) {
+        memcpy(b, (CudaBuf[]){q, k, v, m, rng, y, lse}, 7 * sizeof *b);
+        return 7;
+    }
+    memcpy(b, (CudaBuf[]){q, k, v, y, lse, delta, m, rng, q, k, v},
+           11 * sizeof *b);
+    b[8].dtype = p->dq_dtype;
+    b[9].dtype = p->dk_dtype;
+    b[10].dtype = p->dv_dtype;
+    return 11;
+}
+
 int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
     const LibScatterAdd *s = &c->p.scatter;
     const LibArgmax *a = &c->p.argmax;
@@ -64,6 +89,8 @@ int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
         b[0] = (CudaBuf){a->dtype, a->outer * a->axis * a->inner, NULL};
         b[1] = (CudaBuf){AMPC_I64, a->outer * a->inner, NULL};
         return 2;
+    case PLAN_LIB_ATTEND:
+    case PLAN_LIB_ATTEND_GRAD: return attend_bufs(c, b);
     default:
         pool_bufs(c, b);
         return c->lib == PLAN_LIB_MAXPOOL || c->lib == PLAN_LIB_MAXPOOL_GRAD
@@ -389,6 +416,48 @@ static const CudaCase argmax_cases[] = {
 };
 const CudaCases cuda_argmax_cases = {argmax_cases, COUNT(argmax_cases)};
 
+#define ATTEND_TYPES(T)                                                        \
+    .mask_dtype = F32, .rng_dtype = AMPC_I64, .q_dtype = T, .k_dtype = T,      \
+    .v_dtype = T, .y_dtype = T, .lse_dtype = F32, .delta_dtype = F32,          \
+    .dq_dtype = T, .dk_dtype = T, .dv_dtype = T
+#define ATTEND(name, T, ...)                                                   \
+    {name,                                                                     \
+     PLAN_LIB_ATTEND,                                                          \
+     {.attend = {.batch = 4, ATTEND_TYPES(T), __VA_ARGS__}}},                  \
+    {                                                                          \
+        name, PLAN_LIB_ATTEND_GRAD, {                                          \
+            .attend = {.batch = 4, ATTEND_TYPES(T), __VA_ARGS__ }              \
+        }                                                                      \
+    }
+#define SIZES(g, t_, u_, d_, e_) .group = g, .t = t_, .u = u_, .d = d_, .e = e_
+/* Bits of a number that is small enough for scores of d numbers. */
+#define TENTH   0x3dcccccd
+#define QUARTER 0x3e800000
+
+static const CudaCase attend_cases[] = {
+    ATTEND("twice the rows", BF16, SIZES(1, 150, 150, 64, 64), .causal = 1,
+           .trans_b = 1, .scale = TENTH),
+    ATTEND("scale < 0", F16, SIZES(1, 70, 152, 48, 32),
+           .scale = 0x80000000 | TENTH),
+    ATTEND("keys as columns", BF16, SIZES(1, 40, 90, 128, 96), .causal = 1,
+           .scale = TENTH),
+    ATTEND("odd", F16, SIZES(1, 90, 40, 20, 7), .causal = 1, .offset = -3,
+           .zeros = 1, .trans_b = 1, .scale = QUARTER),
+    ATTEND("padding", BF16, SIZES(2, 65, 129, 80, 128), .trans_b = 1,
+           .zeros = 1, .scale = TENTH, .mask_div = 2, .mask_mod = 2,
+           .mask_cols = 1),
+    ATTEND("mask of all", BF16, SIZES(4, 130, 66, 32, 24), .causal = 1,
+           .offset = 5, .zeros = 1, .trans_b = 1, .scale = QUARTER,
+           .mask_div = 1, .mask_mod = 4, .mask_rows = 1, .mask_cols = 1),
+    ATTEND("dropout", F16, SIZES(1, 40, 70, 16, 16), .trans_b = 1,
+           .scale = QUARTER, .drop = 6710887, .keep = 0x3fd55555, .salt = 3),
+    ATTEND("f32", F32, SIZES(2, 20, 30, 6, 5), .causal = 1, .trans_b = 1,
+           .zeros = 1, .scale = QUARTER, .mask_div = 4, .mask_mod = 1,
+           .mask_cols = 1),
+    ATTEND("wide", BF16, SIZES(1, 20, 30, 130, 16), .scale = TENTH),
+};
+const CudaCases cuda_attend_cases = {attend_cases, COUNT(attend_cases)};
+
 static bool is_of(const PlanLib *libs, int n, PlanLib lib) {
     for (int i = 0; i < n; i++)
         if (libs[i] == lib) return true;
@@ -397,9 +466,10 @@ static bool is_of(const PlanLib *libs, int n, PlanLib lib) {
 
 bool cuda_has_cases(PlanLib lib) {
     const CudaCases *tables[] = {&cuda_gemm_cases, &cuda_scatter_cases,
-                                 &cuda_argmax_cases};
+                                 &cuda_argmax_cases, &cuda_attend_cases};
     for (int i = 0; i < COUNT(tables); i++)
-        if (tables[i]->data[0].lib == lib) return true;
+        for (int k = 0; k < tables[i]->len; k++)
+            if (tables[i]->data[k].lib == lib) return true;
     return is_of(cuda_conv_libs, COUNT(cuda_conv_libs), lib) ||
            is_of(cuda_pool_libs, COUNT(cuda_pool_libs), lib);
 }

@@ -16,13 +16,14 @@ typedef struct CudaCase {
         LibPool pool;
         LibScatterAdd scatter;
         LibArgmax argmax;
+        LibAttend attend;
     } p;
 } CudaCase;
 
-enum { CUDA_MAX_BUFS = 3 };
+enum { CUDA_MAX_BUFS = 11 };
 
 typedef struct CudaBuf {
-    int64_t dtype, count;
+    int64_t dtype, count; /* -1: an operand that there is not */
     void *data;
 } CudaBuf;
 
@@ -36,7 +37,8 @@ typedef struct CudaCases {
     const CudaCase *data;
     int len;
 } CudaCases;
-extern const CudaCases cuda_gemm_cases, cuda_scatter_cases, cuda_argmax_cases;
+extern const CudaCases cuda_gemm_cases, cuda_scatter_cases, cuda_argmax_cases,
+    cuda_attend_cases;
 /* Whether any of these tables, or of those below, is about a routine. */
 bool cuda_has_cases(PlanLib lib);
 /* The tiles that only large products take. */

@@ -1,0 +1,557 @@
+/* flash.cuh: attention and its gradient on tensor cores (FlashAttention-2, Dao
+   2023): a block keeps some rows of one operand in registers and walks over the
+   other; scores are never in memory.
+
+   P: the parameters of LibAttend (attend.cuh) with Q, K, V and, for the
+   gradient, Y of one 16-bit type, d and e up to FLASH_MOST.  Scores, their sums
+   and the softmax are fp32; probabilities and gradients of scores are rounded
+   to 16 bits where they are operands of a product.  The gradient has blocks for
+   rows of dq and others for rows of dk and dv, each of which computes its
+   scores: 7 products instead of 5, but no sum that depends on which block was
+   first.                                                                     */
+#ifndef AMPC_FLASH_CUH
+#define AMPC_FLASH_CUH
+
+#include "attend.cuh"
+#include "fold.cuh"
+#include "tile.cuh"
+
+/* ---- panels in shared memory --------------------------------------------- */
+
+/* Lines of 16-bit values; the pitch keeps ldmatrix free of bank conflicts. */
+template <int LINES, int COLS> struct Panel {
+    static constexpr int lines = LINES, cols = COLS, pitch = COLS / 2 + 4;
+    alignas(16) unsigned v[LINES][pitch];
+};
+
+/* Of a matrix with rows of ROW elements; `lines` and `cols` of it are left from
+   `from` on, zeros follow.  Rows of whole 16 bytes come asynchronously. */
+template <long long ROW, class E, class Pn>
+__device__ void panel_fill(Pn &to, const E *from, int lines, int cols) {
+    constexpr int n = ROW % 8 ? 2 : 8, per = Pn::cols / n;
+    constexpr int all = Pn::lines * per;
+    auto put = [&](int i) {
+        int r = i / per, c = i % per * n;
+        bool in = (r < lines) & (c < cols);
+        const E *p = from + r * ROW + c;
+        if constexpr (n == 8) {
+            ampc_cp_async_16(&to.v[r][c / 2], p, in);
+        } else {
+            unsigned low = in ? p[0].bits : 0;
+            unsigned high = in & (c + 1 < cols) ? p[1].bits : 0;
+            to.v[r][c / 2] = low | high << 16;
+        }
+    };
+    if constexpr (n == 8) {
+        UNROLL
+        for (int i = 0; i < all / FLASH_THREADS; i++)
+            put((int)threadIdx.x + i * FLASH_THREADS);
+        int rest = (int)threadIdx.x + all / FLASH_THREADS * FLASH_THREADS;
+        if (all % FLASH_THREADS && rest < all) put(rest);
+    } else { /* few at once: registers hold results */
+        UNROLL_2
+        for (int i = (int)threadIdx.x; i < all; i += FLASH_THREADS) put(i);
+    }
+}
+
+/* Operand A, 16 x 16, from row m0 and column k0 on.  TURNED: the panel has the
+   transposed. */
+template <bool TURNED, class Pn>
+__device__ void panel_a(unsigned a[4], const Pn &p, int m0, int k0) {
+    int lane = (int)threadIdx.x % 32;
+    if (TURNED)
+        ampc_ldmatrix_x4_trans(
+            a,
+            &p.v[k0 + lane / 16 * 8 + lane % 8][(m0 + lane / 8 % 2 * 8) / 2]);
+    else
+        ampc_ldmatrix_x4(a, &p.v[m0 + lane % 16][(k0 + lane / 16 * 8) / 2]);
+}
+
+/* Two of operand B, 16 x 8 each, from k0 and column n0 on.  TURNED: lines of
+   the panel are k. */
+template <bool TURNED, class Pn>
+__device__ void panel_b(unsigned b[4], const Pn &p, int k0, int n0) {
+    int lane = (int)threadIdx.x % 32;
+    if (TURNED)
+        ampc_ldmatrix_x4_trans(b,
+                               &p.v[k0 + lane % 16][(n0 + lane / 16 * 8) / 2]);
+    else
+        ampc_ldmatrix_x4(
+            b,
+            &p.v[n0 + lane / 16 * 8 + lane % 8][(k0 + lane / 8 % 2 * 8) / 2]);
+}
+
+/* ---- fragments in registers ---------------------------------------------- */
+
+/* acc += A B for MT x 16 rows; KT steps of 16, NT results of 8 columns. */
+template <class E, bool TURNED, int MT, int KT, int NT, class Pn>
+__device__ void flash_product(float (&acc)[MT][NT][4],
+                              const unsigned (&a)[MT][KT][4], const Pn &p) {
+    UNROLL
+    for (int k = 0; k < KT; k++) UNROLL
+    for (int n = 0; n < NT; n += 2) {
+        unsigned b[4];
+        panel_b<TURNED>(b, p, 16 * k, 8 * n);
+        UNROLL
+        for (int i = 0; i < MT; i++) {
+            mma(E(), acc[i][n], a[i][k], b);
+            mma(E(), acc[i][n + 1], a[i][k], b + 2);
+        }
+    }
+}
+
+/* The same for 16 rows of A in a panel; neither is turned. */
+template <class E, int KT, int NT, class Own, class Pn>
+__device__ void flash_product_own(float (&acc)[NT][4], const Own &own,
+                                  const Pn &p) {
+    UNROLL
+    for (int k = 0; k < KT; k++) {
+        unsigned a[4];
+        panel_a<false>(a, own, (int)threadIdx.x / 32 * 16, 16 * k);
+        UNROLL
+        for (int n = 0; n < NT; n += 2) {
+            unsigned b[4];
+            panel_b<false>(b, p, 16 * k, 8 * n);
+            mma(E(), acc[n], a, b);
+            mma(E(), acc[n + 1], a, b + 2);
+        }
+    }
+}
+
+/* Results as operand A of the next product. */
+template <class E, int NT>
+__device__ void flash_operand(unsigned (&a)[NT / 2][4],
+                              const float (&s)[NT][4]) {
+    UNROLL
+    for (int k = 0; k < NT / 2; k++) UNROLL
+    for (int i = 0; i < 4; i++) {
+        const float *two = &s[2 * k + i / 2][i % 2 * 2];
+        a[k][i] = narrow<E>(two[0]).bits | (unsigned)narrow<E>(two[1]).bits
+                                               << 16;
+    }
+}
+
+/* Row and column of element i of result n: within 16 rows, 8 n columns. */
+__device__ inline int flash_row(int i) {
+    return (int)threadIdx.x % 32 / 4 + i / 2 * 8;
+}
+__device__ inline int flash_col(int n, int i) {
+    return n * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
+}
+
+/* Rows from row0 on of a matrix of `rows` by COLS; TURNED: of `rows` columns.
+ */
+template <int COLS, bool TURNED, class T, int NT>
+__device__ void flash_store(T *to, const float (&x)[NT][4], int row0,
+                            int rows) {
+    UNROLL
+    for (int n = 0; n < NT; n++) UNROLL
+    for (int i = 0; i < 4; i += 2) {
+        long long r = row0 + flash_row(i);
+        int c = flash_col(n, 0);
+        if (r >= rows || c >= COLS) continue;
+        if constexpr (TURNED || COLS % 2) {
+            UNROLL
+            for (int k = 0; k < 2; k++)
+                if (c + k < COLS)
+                    to[TURNED ? (long long)(c + k) * rows + r
+                              : r * COLS + c + k] = narrow<T>(x[n][i + k]);
+        } else {
+            pack_store(to + r * COLS + c, Pack<2, T>{{narrow<T>(x[n][i]),
+                                                      narrow<T>(x[n][i + 1])}});
+        }
+    }
+}
+
+/* ---- shapes and scores --------------------------------------------------- */
+
+template <class P> struct Flash {
+    typedef typename P::Q E;
+    static constexpr int t = (int)P::t, u = (int)P::u;
+    static constexpr int d = (int)up_div(P::d, 16) * 16;
+    static constexpr int e = (int)up_div(P::e, 16) * 16;
+    static constexpr bool narrow = d <= FLASH_NARROW && e <= FLASH_NARROW;
+    /* 16 rows of a result in each warp, or twice those; keys of a step */
+    static constexpr int mt = (int)P::tall, step = 32;
+    static constexpr int rows = FLASH_WARPS * 16 * mt;
+    static constexpr bool turned = !P::trans_b; /* of keys: [d, u] */
+    template <int N> using Keys = Panel<turned ? d : N, turned ? N : d>;
+
+    /* Keys from j on: k is that of one matrix. */
+    template <class Pn>
+    static __device__ void fill_keys(Pn &to, const E *k, int j) {
+        if (turned)
+            panel_fill<P::u>(to, k + j, (int)P::d, u - j);
+        else
+            panel_fill<P::d>(to, k + j * P::d, u - j, (int)P::d);
+    }
+
+    /* Keys that the first n rows see, and the first row that sees a key. */
+    static __device__ int seen(int n) {
+        n += (int)P::offset;
+        return !P::causal || n > u ? u : n < 0 ? 0 : n;
+    }
+    static __device__ int first_row(int key) {
+        return P::causal && key > P::offset ? key - (int)P::offset : 0;
+    }
+
+    static __device__ float scale() {
+        return __uint_as_float((unsigned)P::scale);
+    }
+
+    /* Where nothing is added to a score and `scale` keeps their order it is a
+       product as it is, and then times `factor`. */
+    static constexpr bool plain =
+        P::mask_mod == 0 && P::scale > 0 && P::scale >> 31 == 0;
+    static __device__ float factor() { return plain ? scale() : 1.0f; }
+
+    /* exp(s - top) divided by 2^less.  A mask may be so large that only the
+       difference is exact. */
+    static __device__ float power(float s, float top, float less) {
+        const float by = factor() * 0x1.715476p+0f; /* 1 / ln 2 */
+        return ampc_exp2(plain ? fmaf(s, by, -fmaf(top, by, less))
+                               : fmaf(s - top, by, -less));
+    }
+
+    /* Makes scores of products; -inf for what is not seen.  row0 and key0:
+       where they stand; ROWS: each row of s is a query's, else a key's. */
+    template <bool ROWS, int NT>
+    static __device__ void scores(const Attend<P> &a, float (&s)[NT][4],
+                                  long long matrix, int row0, int key0) {
+        int last_row = row0 + (ROWS ? 16 : 8 * NT);
+        int last_key = key0 + (ROWS ? 8 * NT : 16);
+        bool edge = last_row > t || last_key > seen(row0 + 1);
+        if (plain && !edge) return;
+        UNROLL
+        for (int n = 0; n < NT; n++) UNROLL
+        for (int i = 0; i < 4; i++) {
+            int row = row0 + (ROWS ? flash_row(i) : flash_col(n, i));
+            int key = key0 + (ROWS ? flash_col(n, i) : flash_row(i));
+            bool sees = row < t && key < seen(row + 1);
+            if (!plain && sees)
+                s[n][i] = a.masked(s[n][i] * scale(), matrix * t + row, key);
+            if (!sees) s[n][i] = -INFINITY;
+        }
+    }
+};
+
+__device__ inline int flash_warp() { return (int)threadIdx.x / 32; }
+
+__device__ inline void flash_wait() {
+    ampc_cp_async_wait();
+    __syncthreads();
+}
+
+/* ---- forward ------------------------------------------------------------- */
+
+/* The softmax as far as it has come, of rows flash_row(2 h): `top`, the largest
+   score, and this lane's part of the sum.  x: the result, scaled alike. */
+template <class F, int NT, int ET>
+__device__ void flash_softmax(float (&s)[NT][4], float (&x)[ET][4], float *top,
+                              float *sum) {
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        float most = top[h], part = 0.0f;
+        UNROLL
+        for (int n = 0; n < NT; n++)
+            most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+        most =
+            fold_lanes<4>(most, [](float l, float r) { return fmaxf(l, r); });
+        float base = most == -INFINITY ? 0.0f : most;
+        float scale = F::power(top[h], base, 0.0f);
+        UNROLL
+        for (int n = 0; n < NT; n++) UNROLL
+        for (int i = 2 * h; i < 2 * h + 2; i++)
+            part += s[n][i] = F::power(s[n][i], base, 0.0f);
+        UNROLL
+        for (int n = 0; n < ET; n++) UNROLL
+        for (int i = 2 * h; i < 2 * h + 2; i++) x[n][i] *= scale;
+        top[h] = most;
+        sum[h] = sum[h] * scale + part;
+    }
+}
+
+template <class P>
+__device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
+                             const typename P::V *v,
+                             const typename P::Mask *mask,
+                             const typename P::Rng *rng, typename P::Y *y,
+                             typename P::Lse *lse) {
+    typedef Flash<P> F;
+    typedef typename F::E E;
+    struct In {
+        typename F::template Keys<F::step> k;
+        Panel<F::step, F::e> v;
+    };
+    union Shared {
+        Panel<F::rows, F::d> q;
+        In in[2];
+    };
+    __shared__ Shared shared;
+    const Attend<P> all = {q, k, mask, rng};
+    constexpr unsigned blocks = (unsigned)up_div(F::t, F::rows);
+    /* those that see most keys first */
+    const int row0 = (int)(blocks - 1 - blockIdx.x % blocks) * F::rows;
+    const int warp0 = row0 + flash_warp() * 16 * F::mt;
+    const long long matrix = blockIdx.x / blocks;
+    unsigned a[F::mt][F::d / 16][4];
+    panel_fill<P::d>(shared.q, q + (matrix * P::t + row0) * P::d, F::t - row0,
+                     (int)P::d);
+    flash_wait();
+    UNROLL
+    for (int m = 0; m < F::mt; m++) UNROLL
+    for (int i = 0; i < F::d / 16; i++)
+        panel_a<false>(a[m][i], shared.q, (flash_warp() * F::mt + m) * 16,
+                       16 * i);
+    __syncthreads();
+    k += matrix / some(P::group) * P::u * P::d;
+    v += matrix / some(P::group) * P::u * P::e;
+    auto fill = [&](int n, int j) {
+        F::fill_keys(shared.in[n].k, k, j);
+        panel_fill<P::e>(shared.in[n].v, v + j * P::e, F::u - j, (int)P::e);
+    };
+    float x[F::mt][F::e / 8][4] = {}, top[F::mt][2], sum[F::mt][2] = {};
+    UNROLL
+    for (int m = 0; m < F::mt; m++) top[m][0] = top[m][1] = -INFINITY;
+    const int end = F::seen(row0 + F::rows);
+    const int warp_end = F::seen(warp0 + 16 * F::mt);
+    int n = 0;
+    if (end > 0) fill(0, 0);
+    UNROLL_1
+    for (int j = 0; j < end; j += F::step, n ^= 1) {
+        flash_wait();
+        if (j + F::step < end) fill(n ^ 1, j + F::step);
+        if (j >= warp_end) continue;
+        float s[F::mt][F::step / 8][4] = {};
+        unsigned p[F::mt][F::step / 16][4];
+        flash_product<E, F::turned>(s, a, shared.in[n].k);
+        UNROLL
+        for (int m = 0; m < F::mt; m++) {
+            F::template scores<true>(all, s[m], matrix, warp0 + 16 * m, j);
+            flash_softmax<F>(s[m], x[m], top[m], sum[m]);
+            if constexpr (P::drop > 0) UNROLL
+            for (int c = 0; c < F::step / 8; c++) UNROLL
+            for (int i = 0; i < 4; i++)
+                s[m][c][i] *=
+                    all.kept(matrix * P::t + warp0 + 16 * m + flash_row(i),
+                             j + flash_col(c, i));
+            flash_operand<E>(p[m], s[m]);
+        }
+        flash_product<E, true>(x, p, shared.in[n].v);
+    }
+    UNROLL
+    for (int m = 0; m < F::mt; m++) {
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            float part = fold_lanes<4>(sum[m][h],
+                                       [](float l, float r) { return l + r; });
+            int row = warp0 + 16 * m + flash_row(2 * h);
+            bool none = top[m][h] == -INFINITY; /* no key is seen */
+            float by = none && P::zeros ? 0.0f : 1.0f / part;
+            UNROLL
+            for (int c = 0; c < F::e / 8; c++) UNROLL
+            for (int i = 2 * h; i < 2 * h + 2; i++) x[m][c][i] *= by;
+            if (lse && threadIdx.x % 4 == 0 && row < F::t) {
+                typename P::Lse *to = lse + 2 * (matrix * P::t + row);
+                to[0] = none && P::zeros ? INFINITY : top[m][h] * F::factor();
+                to[1] = none ? 0.0f : LOG_F32(part);
+            }
+        }
+        flash_store<(int)P::e, false>(y + matrix * P::t * P::e, x[m],
+                                      warp0 + 16 * m, F::t);
+    }
+}
+
+/* ---- gradient ------------------------------------------------------------ */
+
+/* KEYS: this block's rows are keys, of dk and dv, and it walks over the queries
+   of all matrices that read them; else they are queries, of dq.  Here are, of
+   either, those that stay (`own`) and those of a step (`in`); the first of each
+   are factors of the scores. */
+template <class P, bool KEYS> struct FlashSweep {
+    typedef Flash<P> F;
+    typedef typename F::E E;
+    static constexpr int rows = FLASH_GRAD_ROWS;
+    static constexpr int step = KEYS && !F::narrow ? 16 : 32;
+    /* The second of `own` stays in shared memory: registers are few. */
+    static constexpr bool stays = !F::narrow && KEYS;
+    static constexpr bool own_turned = KEYS && F::turned;
+    static constexpr bool in_turned = !KEYS && F::turned;
+    template <int N, bool TURNED>
+    using First = Panel<TURNED ? F::d : N, TURNED ? N : F::d>;
+    struct In {
+        First<step, in_turned> first;
+        Panel<step, F::e> second;
+        float top[step], less[step], delta[step];
+    };
+    struct Shared {
+        Panel<stays ? rows : 1, F::e> second;
+        union {
+            First<rows, own_turned> first;
+            Panel<rows, F::e> second;
+            In in[2];
+        } moving;
+    };
+
+    const Attend<P> &all;
+    const typename P::V *v;
+    const typename P::Y *dy;
+    const typename P::Lse *lse;
+    const typename P::Delta *delta;
+
+    template <class Pn>
+    __device__ void fill_first(Pn &to, long long matrix, int from,
+                               bool keys) const {
+        if (keys)
+            F::fill_keys(to, all.k + matrix * P::u * P::d, from);
+        else
+            panel_fill<P::d>(to, all.q + (matrix * P::t + from) * P::d,
+                             F::t - from, (int)P::d);
+    }
+    template <class Pn>
+    __device__ void fill_second(Pn &to, long long matrix, int from,
+                                bool keys) const {
+        const E *p = keys ? v + (matrix * P::u + from) * P::e
+                          : dy + (matrix * P::t + from) * P::e;
+        panel_fill<P::e>(to, p, (keys ? F::u : F::t) - from, (int)P::e);
+    }
+    /* Of a row: what power() wants, and delta. */
+    __device__ void sums(long long matrix, int row, float &top, float &less,
+                         float &sum) const {
+        const long long at = matrix * P::t + row;
+        const bool in = row < F::t;
+        top = in ? widen(lse[2 * at]) / F::factor() : 0.0f;
+        less = in ? widen(lse[2 * at + 1]) * 0x1.715476p+0f : 0.0f;
+        sum = in ? widen(delta[at]) : 0.0f;
+    }
+    __device__ void fill(In &to, long long matrix, int from) const {
+        int i = (int)threadIdx.x;
+        fill_first(to.first, matrix, from, !KEYS);
+        fill_second(to.second, matrix, from, !KEYS);
+        if (KEYS && i < step)
+            sums(matrix, from + i, to.top[i], to.less[i], to.delta[i]);
+    }
+
+    /* Own rows from row0 on of that matrix of the results. */
+    __device__ void run(Shared &shared, long long matrix, int row0,
+                        typename P::DQ *dq, typename P::DK *dk,
+                        typename P::DV *dv) const {
+        const int warp0 = row0 + flash_warp() * 16;
+        unsigned a[1][F::d / 16][4], b[1][stays ? 1 : F::e / 16][4];
+        auto &moving = shared.moving;
+        fill_first(moving.first, matrix, row0, KEYS);
+        flash_wait();
+        UNROLL
+        for (int i = 0; i < F::d / 16; i++)
+            panel_a<own_turned>(a[0][i], moving.first, flash_warp() * 16,
+                                16 * i);
+        __syncthreads();
+        if constexpr (stays) {
+            fill_second(shared.second, matrix, row0, KEYS);
+        } else {
+            fill_second(moving.second, matrix, row0, KEYS);
+            flash_wait();
+            UNROLL
+            for (int i = 0; i < F::e / 16; i++)
+                panel_a<false>(b[0][i], moving.second, flash_warp() * 16,
+                               16 * i);
+            __syncthreads();
+        }
+        float top[2] = {}, less[2] = {}, sum[2] = {};
+        UNROLL
+        for (int h = 0; h < 2 && !KEYS; h++)
+            sums(matrix, warp0 + flash_row(2 * h), top[h], less[h], sum[h]);
+        float x[1][F::d / 8][4] = {}, z[1][KEYS ? F::e / 8 : 2][4] = {};
+        /* steps, and the matrices that they are of */
+        const int start = KEYS ? F::first_row(row0) / step * step : 0;
+        const int end = KEYS ? F::t : F::seen(row0 + rows);
+        const long long from =
+            KEYS ? matrix * P::group : matrix / some(P::group);
+        const long long to = KEYS ? from + P::group : from + 1;
+        long long of = start < end ? from : to, next_of;
+        int j = start, next, n = 0;
+        if (of < to) fill(moving.in[0], of, j);
+        UNROLL_1
+        for (; of < to; of = next_of, j = next, n ^= 1) {
+            const In &in = moving.in[n];
+            next = j + step < end ? j + step : start;
+            next_of = of + (j + step >= end);
+            flash_wait();
+            if (next_of < to) fill(moving.in[n ^ 1], next_of, next);
+            float s[1][step / 8][4] = {}, ds[1][step / 8][4] = {};
+            unsigned p[1][step / 16][4];
+            const long long of_query = KEYS ? of : matrix;
+            flash_product<E, in_turned>(s, a, in.first);
+            if constexpr (stays)
+                flash_product_own<E, F::e / 16>(ds[0], shared.second,
+                                                in.second);
+            else
+                flash_product<E, false>(ds, b, in.second);
+            F::template scores<!KEYS>(all, s[0], of_query, KEYS ? j : warp0,
+                                      KEYS ? warp0 : j);
+            UNROLL
+            for (int c = 0; c < step / 8; c++) UNROLL
+            for (int i = 0; i < 4; i++) {
+                int col = flash_col(c, i), row = warp0 + flash_row(i);
+                float y = F::power(s[0][c][i], KEYS ? in.top[col] : top[i / 2],
+                                   KEYS ? in.less[col] : less[i / 2]);
+                float kept = all.kept(of_query * P::t + (KEYS ? j + col : row),
+                                      KEYS ? row : j + col);
+                s[0][c][i] = y * kept;
+                ds[0][c][i] = y * (ds[0][c][i] * kept -
+                                   (KEYS ? in.delta[col] : sum[i / 2]));
+            }
+            flash_operand<E>(p[0], ds[0]);
+            flash_product<E, !in_turned>(x, p, in.first);
+            if constexpr (KEYS) {
+                flash_operand<E>(p[0], s[0]);
+                flash_product<E, true>(z, p, in.second);
+            }
+        }
+        UNROLL
+        for (int c = 0; c < F::d / 8; c++) UNROLL
+        for (int i = 0; i < 4; i++) x[0][c][i] *= F::scale();
+        if constexpr (KEYS) {
+            if (dk)
+                flash_store<(int)P::d, F::turned>(dk + matrix * P::u * P::d,
+                                                  x[0], warp0, F::u);
+            if (dv)
+                flash_store<(int)P::e, false>(dv + matrix * P::u * P::e, z[0],
+                                              warp0, F::u);
+        } else {
+            flash_store<(int)P::d, false>(dq + matrix * P::t * P::d, x[0],
+                                          warp0, F::t);
+        }
+    }
+};
+
+template <class P>
+__device__ void
+attend_grad_flash(const typename P::Q *q, const typename P::K *k,
+                  const typename P::V *v, const typename P::Y *dy,
+                  const typename P::Lse *lse, const typename P::Delta *delta,
+                  const typename P::Mask *mask, const typename P::Rng *rng,
+                  typename P::DQ *dq, typename P::DK *dk, typename P::DV *dv) {
+    typedef FlashSweep<P, false> Queries;
+    typedef FlashSweep<P, true> Keys;
+    __shared__ union {
+        typename Queries::Shared queries;
+        typename Keys::Shared keys;
+    } shared;
+    const Attend<P> all = {q, k, mask, rng};
+    constexpr unsigned rows = FLASH_GRAD_ROWS;
+    constexpr unsigned most = (unsigned)up_div(P::t, rows);
+    constexpr unsigned keys = (unsigned)up_div(P::u, rows);
+    const bool query = blockIdx.x < P::batch * most;
+    const unsigned i = blockIdx.x - (query ? 0 : (unsigned)P::batch * most);
+    if (query ? !dq : !dk && !dv) return;
+    if (query)
+        Queries{all, v, dy, lse, delta}.run(shared.queries, i / most,
+                                            (int)((most - 1 - i % most) * rows),
+                                            dq, nullptr, nullptr);
+    else
+        Keys{all, v, dy, lse, delta}.run(
+            shared.keys, i / keys, (int)(i % keys * rows), nullptr, dk, dv);
+}
+
+#endif
