@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 typedef struct Made {
-    int at, write; /* position of the maker; index in g->writes */
+    int at, write; /* when it can be made; index in g->writes */
 } Made;
 
 static int by_position(const void *a, const void *b) {
@@ -23,15 +23,32 @@ static int by_position(const void *a, const void *b) {
     return x->write - y->write;
 }
 
+/* By value, the position of the last node of backward that it is computed from.
+   What is added to what earlier micro-steps left stands at the end, whatever it
+   adds.                                                                     */
+static int *ready_at(const Graph *g, Arena *scratch) {
+    int *at = NEW_ARRAY(scratch, int, g->values.len + 1);
+    for (int i = 0; i < g->values.len; i++) at[i] = -1;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        int last = n->flags & NODE_UPDATE ? -1 : i;
+        for (int k = 0; k < n->nin; k++)
+            if (is_value(n->in[k]) && at[n->in[k].i] > last)
+                last = at[n->in[k].i];
+        for (int k = 0; k < n->nout; k++) at[n->out[k].i] = last;
+    }
+    return at;
+}
+
 static void fill_buckets(Graph *g, PassCtx *cx) {
-    const int *at = graph_positions(g, cx->scratch);
+    const int *at = ready_at(g, cx->scratch);
     Made *made = NEW_ARRAY(cx->scratch, Made, g->writes.len + 1);
     int n = 0, bucket = 1;
     int64_t sum = 0;
     for (int i = 0; i < g->writes.len; i++) {
-        const Value *x = value_get(g, g->writes.data[i].value);
-        if (value_var(g, g->writes.data[i].var)->kind != VAR_GRAD) continue;
-        made[n++] = (Made){x->kind == VK_RESULT ? at[x->def.i] : -1, i};
+        const Write *w = &g->writes.data[i];
+        if (value_var(g, w->var)->kind != VAR_GRAD) continue;
+        made[n++] = (Made){at[w->value.i], i};
     }
     if (n) qsort(made, (size_t)n, sizeof *made, by_position);
     for (int i = 0; i < n; i++) {
