@@ -27,7 +27,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from zoo import Loss
+from networks import Loss
 
 VOCABULARY = 1024
 

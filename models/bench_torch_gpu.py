@@ -20,7 +20,7 @@ import torch.nn as nn
 
 import real
 from bench import cnn
-from zoo import Loss
+from networks import Loss
 
 ROUNDS = 5
 WARM_STEPS = 20

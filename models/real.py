@@ -17,7 +17,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from bench import Layer, conv_norm
-from zoo import Loss
+from networks import Loss
 
 
 def init_small(model):
