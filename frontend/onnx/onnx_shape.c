@@ -76,7 +76,8 @@ Status onnx_eye_like(Ox *ox) {
             OX_MAX_FOLD);
     TypeId type = type_make(d, 2, t.dim);
     EvalTensor *e = eval_tensor_new(ox->a, type);
-    for (int64_t i = 0; i < t.dim[0]; i++) {
+    int64_t rows = t.dim[1] ? t.dim[0] : 0; /* of nothing there may be many */
+    for (int64_t i = 0; i < rows; i++) {
         int64_t j;
         if (!add_ok(i, k, &j) || j < 0 || j >= t.dim[1]) continue;
         if (e->f)
