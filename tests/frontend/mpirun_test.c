@@ -133,6 +133,17 @@ TEST_CASE(mpirun, cnn_openmpi) {
                  "--optimizer sgd,lr=0.05,momentum=0.9");
 }
 
+TEST_CASE(mpirun, what_one_skips_all_skip) {
+    need(&openmpi);
+    Compiled one = compile_model("mlp.dyn.onnx", MLP, 1);
+    Compiled alone = compile_model("mlp.dyn.onnx", MLP, 2);
+    samples_write_inf(&one, SAMPLES, 3 * BATCH);
+    same_as_one(&openmpi, &one, 2, &alone);
+    shell_ok("grep -q '\"skipped\":[1-9]' r.log");
+    compiled_close(&one);
+    compiled_close(&alone);
+}
+
 /* Rank 0 writes the outputs for all samples. */
 TEST_CASE(mpirun, outputs_as_one_process) {
     need(&openmpi);

@@ -40,7 +40,8 @@ typedef struct Launch {
     const Compiled *c;
     int world;          /* 1: no ranks */
     const char *words;  /* of `ampc run` */
-    const char *rank1;  /* before the command of rank 1; NULL: nothing */
+    const char *before; /* in each rank's shell, which knows $RANK, ahead of
+                           its command; NULL: nothing */
     bool in_rank_order; /* are numbers added */
 } Launch;
 
@@ -65,9 +66,9 @@ static int launch(const Launch *l, char **out) {
                 "RANK=%d LOCAL_RANK=%d AMPC_SIM_SEED=%d; ",
                 port, l->world, r, r, r + 1);
         n += (size_t)snprintf(command + n, sizeof command - n,
-                              "sh -c '%s exec %s run %s %s' & p%d=$!; ",
-                              r == 1 && l->rank1 ? l->rank1 : "", test_ampc(),
-                              l->c->path, l->words, r);
+                              "sh -c 'M=%s; %s exec %s run $M %s' & p%d=$!; ",
+                              l->c->path, l->before ? l->before : "",
+                              test_ampc(), l->words, r);
     }
     n += (size_t)snprintf(command + n, sizeof command - n,
                           "(sleep 150; kill -KILL $p0 $p1 $p2 $p3) "
@@ -94,8 +95,8 @@ static char *launch_ok(const Launch *l) {
 
 /* ---- as one process ------------------------------------------------------ */
 
-#define FEEDS                                                                  \
-    "--device cuda --feed x=x.all.npy --feed y=y.all.npy --quiet --shuffle "
+#define IN_TURN "--device cuda --feed x=x.all.npy --feed y=y.all.npy --quiet "
+#define FEEDS   IN_TURN "--shuffle "
 
 #define WORDS(x)      FEEDS "--steps 6 --log l" x " --save-weights w" x
 #define WORDS_MANY(x) FEEDS "--steps 20 --log l" x " --save-weights w" x
@@ -319,51 +320,58 @@ TEST_CASE(nccl, gradients_in_16_bits) {
 
 /* ---- what goes wrong ----------------------------------------------------- */
 
-/* Two ranks of which something is wrong with the second: both end in time, and
-   say `why`; what was saved before is whole. */
-static void ends(const Compiled *c, const char *rank1, const char *words,
+/* Two ranks of which something is wrong with one: both end in time, and say
+   `why`; what was saved before is whole. */
+static void ends(const Compiled *c, const char *before, const char *words,
                  const char *why) {
     char *out, all[600];
     time_t begin = time(NULL);
     snprintf(all, sizeof all, FEEDS "--deadline 3 %s", words);
-    int rc = launch(&(Launch){c, 2, all, rank1, false}, &out);
-    CHECK_MSG(rc != 0 && rc != 137, "status %d", rc);
-    CHECK(time(NULL) - begin < 60);
+    int rc = launch(&(Launch){c, 2, all, before, false}, &out);
+    CHECK(rc != 0 && time(NULL) - begin < 60);
     CHECK_HAS(out, why);
     free(out);
 }
 
-/* Compiled once. */
-static const Compiled *small(void) {
-    static Compiled c;
-    if (!c.api) c = compile_model("mlp.dyn.onnx", "--precision fp32", 1, BATCH);
-    samples_write(&c, "all", 0, SAMPLES);
-    return &c;
+/* Compiled once: by --accumulate, 1 or 2. */
+static const Compiled *small(int accumulate) {
+    static Compiled all[3];
+    Compiled *c = &all[accumulate];
+    if (!c->api)
+        *c = compile_model("mlp.dyn.onnx", "--precision fp32", accumulate,
+                           BATCH);
+    samples_write(c, "all", 0, SAMPLES);
+    return c;
 }
 
-/* In the shell of rank 1, which then becomes the rank. */
-#define LATER(signal)                                                          \
-    "(while ! test -s s; do sleep 0.1; done; kill -" signal " $$) &"
+/* What a rank does to itself once there is a checkpoint. */
+#define LATER(rank, signal)                                                    \
+    "test $RANK = " rank                                                       \
+    " && (while ! test -s s; do sleep 0.1; done; kill -" signal " $$) &"
 #define FOREVER "--steps 100000000 --log l --save-every 3 --save s"
 
-static void ends_after(const char *signal, const char *why) {
-    const Compiled *c = small();
+static void ends_after(const char *before, const char *why) {
+    const Compiled *c = small(1);
     unlink(test_tmp("s"));
-    ends(c, signal, FOREVER, why);
+    ends(c, before, FOREVER, why);
     free(launch_ok(&(Launch){c, 1, FEEDS "--steps 1 --resume --save s --log l",
                              NULL, false}));
 }
 
-TEST_CASE(nccl, a_rank_dies) { ends_after(LATER("KILL"), "rank 1 is gone"); }
+TEST_CASE(nccl, a_rank_dies) {
+    ends_after(LATER("1", "KILL"), "rank 1 is gone");
+    ends_after(LATER("0", "KILL"), "rank 0 is gone");
+}
 
 TEST_CASE(nccl, a_rank_hangs) {
-    ends_after(LATER("STOP") " (sleep 15; kill -KILL $$) &",
+    ends_after(LATER("1", "STOP") " test $RANK = 1 && "
+                                  "(sleep 15; kill -KILL $$) &",
                "rank 1 did not answer within 3 s");
 }
 
 /* The NCCL of one rank fails. */
 TEST_CASE(nccl, calls_that_fail) {
-    const Compiled *c = small();
+    const Compiled *c = small(1);
     static const struct {
         const char *fail, *why;
     } cases[] = {
@@ -375,29 +383,28 @@ TEST_CASE(nccl, calls_that_fail) {
         {"ncclCommGetAsyncError:200:6", "another rank: remote process"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char rank1[200];
-        snprintf(rank1, sizeof rank1, "export AMPC_SIM_FAIL=%s;",
-                 cases[i].fail);
-        ends(c, rank1, "--steps 50 --log l", cases[i].why);
+        char before[200];
+        snprintf(before, sizeof before,
+                 "test $RANK = 1 && export AMPC_SIM_FAIL=%s;", cases[i].fail);
+        ends(c, before, "--steps 50 --log l", cases[i].why);
     }
 }
 
 TEST_CASE(nccl, ranks_without_a_gpu_or_nccl) {
-    const Compiled *c = small();
-    ends(c, "export AMPC_LIBNCCL=none;", "", "rank 1 has no GPU or no NCCL");
-    ends(c, "export AMPC_LIBCUDA=none;", "", "$AMPC_LIBCUDA is \"none\"");
-    ends(c, "exit 3;", "", "rank 1 did not come within 3 s");
+    const Compiled *c = small(1);
+    ends(c, "test $RANK = 1 && export AMPC_LIBNCCL=none;", "",
+         "rank 1 has no GPU or no NCCL");
+    ends(c, "test $RANK = 1 && export AMPC_LIBCUDA=none;", "",
+         "$AMPC_LIBCUDA is \"none\"");
+    ends(c, "test $RANK = 1 && exit 3;", "", "rank 1 did not come within 3 s");
 }
 
 TEST_CASE(nccl, bad_data_of_one_rank) {
-    const Compiled *c = small();
+    const Compiled *c = small(1);
     char *out;
     samples_write_bad(c);
-    int rc = launch(&(Launch){c, 2,
-                              "--device cuda --feed x=x.all.npy --feed "
-                              "y=y.all.npy --quiet --deadline 9 --log l",
-                              NULL, false},
-                    &out);
+    int rc = launch(
+        &(Launch){c, 2, IN_TURN "--deadline 9 --log l", NULL, false}, &out);
     CHECK_EQ_INT(rc, 1);
     CHECK_HAS(out, "rank 1: ");
     CHECK_HAS(out, "rank 1 was given");
@@ -405,9 +412,67 @@ TEST_CASE(nccl, bad_data_of_one_rank) {
 }
 
 /* A rank that differs is named by all. */
+static void differs(const Compiled *other, const char *why) {
+    char before[600];
+    snprintf(before, sizeof before, "test $RANK = 1 && M=%s;", other->path);
+    ends(small(1), before, "--steps 3", why);
+}
+
 TEST_CASE(nccl, ranks_that_differ) {
-    const Compiled *c = small();
+    const Compiled *c = small(1);
+    Compiled seed =
+        compile_model("mlp.dyn.onnx", "--precision fp32 --seed 5", 1, BATCH);
+    differs(small(2), "rank 1 has another graph than rank 0");
+    differs(&seed, "rank 1 has a module of other compile options than rank 0");
     ends(c, NULL, "--steps $RANK",
          "rank 1 was started with another --steps than rank 0");
     ends(c, NULL, "--comm pigeons", "no such engine");
+    compiled_close(&seed);
+}
+
+/* ---- one verdict --------------------------------------------------------- */
+
+/* The sample is the first of rank 1 in the second step. */
+TEST_CASE(nccl, what_one_skips_all_skip) {
+    const Compiled *one = small(1), *two = small(2);
+    samples_write_inf(one, 2 * MANY * BATCH, 3 * BATCH);
+    free(launch_ok(&(Launch){
+        two, 1, IN_TURN "--steps 20 --log la --save-weights wa", NULL, true}));
+    free(launch_ok(&(Launch){
+        one, 2, IN_TURN "--steps 20 --log lr --save-weights wr", NULL, true}));
+    same_bits("r", "a");
+    char *log = test_read_file(test_tmp("lr"), NULL);
+    const char *p = log;
+    for (int k = 0; k < MANY; k++)
+        CHECK_EQ_INT(number_behind(&p, "\"skipped\":"), k > 0);
+    free(log);
+}
+
+/* ---- resuming ------------------------------------------------------------ */
+
+/* Three steps of four ranks, then one of two: on the samples that come next. */
+TEST_CASE(nccl, two_ranks_resume_what_four_saved) {
+    const Compiled *c = small(1);
+    samples_write(c, "next", 3 * 4 * BATCH, 2 * BATCH);
+    free(launch_ok(&(Launch){c, 4,
+                             IN_TURN "--steps 3 --log l "
+                                     "--save c",
+                             NULL, false}));
+    free(launch_ok(&(Launch){c, 1,
+                             "--device cuda --feed x=x.next.npy --feed "
+                             "y=y.next.npy --load c --quiet --eval "
+                             "--log first",
+                             NULL, false}));
+    free(launch_ok(&(Launch){c, 2,
+                             IN_TURN "--steps 4 --resume "
+                                     "--save c --log next",
+                             NULL, false}));
+    char *eval = test_read_file(test_tmp("first"), NULL);
+    char *log = test_read_file(test_tmp("next"), NULL);
+    const char *p = log, *q = eval;
+    CHECK_EQ_INT(number_behind(&p, "\"step\":"), 4);
+    CHECK_REL(number_behind(&p, "\"loss\":"),
+              number_behind(&q, "\"eval_loss\":"), TOL_RANKS);
+    free(log);
+    free(eval);
 }

@@ -1,7 +1,10 @@
 /* samples.c: see samples.h. */
 #include "tests/support/samples.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "frontend/driver/array.h"
 
@@ -42,6 +45,22 @@ void samples_write_bad(const Compiled *c) {
     sb_putn(&sb, (char *)labels, sizeof labels);
     REQUIRE(test_write_file(test_tmp("y.all.npy"), sb.data, sb.len));
     sb_free(&sb);
+}
+
+void samples_write_inf(const Compiled *c, int n, int where) {
+    static const float inf = INFINITY;
+    ampc_tensor_info t = {.size = sizeof t};
+    char name[100];
+    size_t size;
+    samples_write(c, "all", 0, n);
+    REQUIRE(!c->api->input(c->api->module, "micro", 0, &t) &&
+            t.dtype == AMPC_DTYPE_F32);
+    snprintf(name, sizeof name, "%s.all.npy", t.name);
+    char *data = test_read_file(test_tmp(name), &size);
+    size_t each = t.bytes / (size_t)t.shape[0];
+    memcpy(data + size - (size_t)(n - where) * each, &inf, sizeof inf);
+    REQUIRE(test_write_file(test_tmp(name), data, size));
+    free(data);
 }
 
 const char samples_wide_text[] =

@@ -11,6 +11,9 @@ void samples_write(const Compiled *c, const char *prefix, int first, int n);
 /* As NAME.all.npy: 8 samples, of which the fourth is of no class. */
 void samples_write_bad(const Compiled *c);
 
+/* As NAME.all.npy: n samples, of which one has an infinite number. */
+void samples_write_inf(const Compiled *c, int n, int where);
+
 /* In 0..1. */
 double samples_random(uint32_t *state);
 
