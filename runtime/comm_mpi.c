@@ -52,6 +52,8 @@ typedef struct Messages {
     int n, done;
 } Messages;
 
+typedef enum Way { GET, SEND, WAYS } Way;
+
 /* Over TCP Open MPI moves messages from its eager limit of 64 KB on one way at
    a time: 2 MB each way at once through 150 Mbit/s took 212 ms, in short
    messages 107. */
@@ -64,9 +66,9 @@ typedef struct Mpi {
     Handle world;
     bool ours, broken; /* MPI was initialised here; a call failed */
     int tag;
-    Messages *sends, *gets; /* one a rank */
-    Handle *requests;       /* of all */
-    char *out, *in;         /* PIECE bytes each, and `sum` */
+    Messages *messages[WAYS]; /* one a rank */
+    Handle *requests;         /* of all */
+    char *out, *in;           /* PIECE bytes each, and `sum` */
     char *sum;
     char why[300];
 } Mpi;
@@ -158,9 +160,10 @@ static void *find_library(char *why, size_t size) {
 
 /* ---- messages ------------------------------------------------------------ */
 
-static int fail_mpi(Mpi *m, const char *call, int rank) {
+static int fail_mpi(Mpi *m, Way way, int rank) {
     m->broken = true;
-    snprintf(m->why, sizeof m->why, "MPI: %s rank %d failed", call, rank);
+    snprintf(m->why, sizeof m->why, "MPI: %s rank %d failed",
+             way == GET ? "receiving from" : "sending to", rank);
     return 1;
 }
 
@@ -173,13 +176,13 @@ static void wait_a_little(double since) {
 }
 
 /* They come and go in order. */
-static int test_all(Mpi *m, Messages *all, const char *call, int *late) {
+static int test_all(Mpi *m, Way way, int *late) {
     *late = -1;
     for (int r = 0; r < m->comm.world; r++) {
-        Messages *x = &all[r];
+        Messages *x = &m->messages[way][r];
         for (int done = 1; x->done < x->n && done; x->done += done)
             if (m->mpi.Test(&x->request[x->done], &done, m->mpi.status_ignore))
-                return fail_mpi(m, call, r);
+                return fail_mpi(m, way, r);
         if (x->done < x->n && *late < 0) *late = r;
     }
     return 0;
@@ -190,9 +193,7 @@ static int wait_all(Mpi *m) {
     double begin = comm_seconds();
     for (;;) {
         int get, send;
-        if (test_all(m, m->gets, "receiving from", &get) ||
-            test_all(m, m->sends, "sending to", &send))
-            return 1;
+        if (test_all(m, GET, &get) || test_all(m, SEND, &send)) return 1;
         if (get < 0 && send < 0) return 0;
         if (comm_seconds() - begin > m->head.deadline) {
             m->broken = true;
@@ -205,34 +206,22 @@ static int wait_all(Mpi *m) {
     }
 }
 
-/* Bytes in messages of `most`, or an empty one. */
-static int begin_send(Mpi *m, int to, const char *data, size_t bytes,
-                      size_t most) {
-    Messages *x = &m->sends[to];
+/* Bytes to or from a rank in messages of `most`, or an empty one. */
+static int begin(Mpi *m, Way way, int rank, char *data, size_t bytes,
+                 size_t most) {
+    Messages *x = &m->messages[way][rank];
     x->n = x->done = 0;
     do {
-        size_t n = bytes < most ? bytes : most;
-        x->request[x->n] = 0;
-        if (m->mpi.Isend(data, (int)n, m->mpi.byte, to, m->tag, m->world,
-                         &x->request[x->n++]))
-            return fail_mpi(m, "sending to", to);
+        int n = (int)(bytes < most ? bytes : most);
+        Handle *request = &x->request[x->n++];
+        *request = 0;
+        if (way == SEND ? m->mpi.Isend(data, n, m->mpi.byte, rank, m->tag,
+                                       m->world, request)
+                        : m->mpi.Irecv(data, n, m->mpi.byte, rank, m->tag,
+                                       m->world, request))
+            return fail_mpi(m, way, rank);
         data += n;
-        bytes -= n;
-    } while (bytes);
-    return 0;
-}
-
-static int begin_get(Mpi *m, int from, char *data, size_t bytes, size_t most) {
-    Messages *x = &m->gets[from];
-    x->n = x->done = 0;
-    do {
-        size_t n = bytes < most ? bytes : most;
-        x->request[x->n] = 0;
-        if (m->mpi.Irecv(data, (int)n, m->mpi.byte, from, m->tag, m->world,
-                         &x->request[x->n++]))
-            return fail_mpi(m, "receiving from", from);
-        data += n;
-        bytes -= n;
+        bytes -= (size_t)n;
     } while (bytes);
     return 0;
 }
@@ -262,14 +251,14 @@ static int exchange_parts(Mpi *m, size_t n, size_t each) {
     size_t own = (segment(m, n, me + 1) - segment(m, n, me)) * each;
     m->tag = (m->tag + 1) & TAG;
     for (int r = 0; r < m->comm.world; r++)
-        if (r != me && begin_get(m, r, m->in + (size_t)r * own, own, SHORT))
+        if (r != me && begin(m, GET, r, m->in + (size_t)r * own, own, SHORT))
             return 1;
     for (int r = 0; r < m->comm.world; r++) {
         size_t at = segment(m, n, r) * each;
         size_t bytes = segment(m, n, r + 1) * each - at;
         if (r == me)
             memcpy(m->in + (size_t)me * own, m->out + at, own);
-        else if (begin_send(m, r, m->out + at, bytes, SHORT))
+        else if (begin(m, SEND, r, m->out + at, bytes, SHORT))
             return 1;
     }
     return wait_all(m);
@@ -282,12 +271,12 @@ static int exchange_sums(Mpi *m, size_t n, size_t each) {
     m->tag = (m->tag + 1) & TAG;
     for (int r = 0; r < m->comm.world; r++) {
         size_t to = segment(m, n, r) * each;
-        if (r != me && begin_get(m, r, m->out + to,
-                                 segment(m, n, r + 1) * each - to, SHORT))
+        if (r != me && begin(m, GET, r, m->out + to,
+                             segment(m, n, r + 1) * each - to, SHORT))
             return 1;
     }
     for (int r = 0; r < m->comm.world; r++)
-        if (r != me && begin_send(m, r, m->sum, own, SHORT)) return 1;
+        if (r != me && begin(m, SEND, r, m->sum, own, SHORT)) return 1;
     memcpy(m->out + at, m->sum, own);
     return wait_all(m);
 }
@@ -336,8 +325,8 @@ static int mpi_broadcast(void *ctx, void *data, size_t bytes, int32_t root) {
         m->tag = (m->tag + 1) & TAG;
         if (m->comm.rank == root) memcpy(m->out, p, n);
         for (int r = 0; r < m->comm.world && m->comm.rank == root; r++)
-            if (r != root && begin_send(m, r, m->out, n, PIECE)) return 1;
-        if (m->comm.rank != root && begin_get(m, root, m->out, n, PIECE))
+            if (r != root && begin(m, SEND, r, m->out, n, PIECE)) return 1;
+        if (m->comm.rank != root && begin(m, GET, root, m->out, n, PIECE))
             return 1;
         if (wait_all(m)) return 1;
         if (m->comm.rank != root) memcpy(p, m->out, n);
@@ -350,8 +339,7 @@ static const char *mpi_error(void *ctx) { return ((Mpi *)ctx)->why; }
 /* ---- open and close ------------------------------------------------------ */
 
 static void mpi_free(Mpi *m) {
-    free(m->sends);
-    free(m->gets);
+    for (int way = 0; way < WAYS; way++) free(m->messages[way]);
     free(m->requests);
     free(m->out);
     free(m->in);
@@ -382,19 +370,18 @@ static const char *mpi_start(Mpi *m) {
         a->Comm_size(m->world, &m->comm.world))
         return "MPI_Comm_dup failed";
     size_t n = (size_t)m->comm.world, most = PIECE / SHORT / n + 2;
-    m->sends = calloc(n, sizeof *m->sends);
-    m->gets = calloc(n, sizeof *m->gets);
-    m->requests = calloc(2 * n * most, sizeof *m->requests);
-    for (size_t r = 0; r < n && m->sends && m->gets && m->requests; r++) {
-        m->sends[r].request = m->requests + 2 * r * most;
-        m->gets[r].request = m->requests + (2 * r + 1) * most;
+    bool enough = true;
+    m->requests = calloc(WAYS * n * most, sizeof *m->requests);
+    for (int way = 0; way < WAYS; way++) {
+        Messages *x = m->messages[way] = calloc(n, sizeof *x);
+        enough = enough && x && m->requests;
+        for (size_t r = 0; r < n && enough; r++)
+            x[r].request = m->requests + (WAYS * r + (size_t)way) * most;
     }
     m->out = malloc(PIECE);
     m->in = malloc(PIECE + n * sizeof(double));
     m->sum = malloc(PIECE);
-    return m->sends && m->gets && m->requests && m->out && m->in && m->sum
-               ? NULL
-               : "out of memory";
+    return enough && m->out && m->in && m->sum ? NULL : "out of memory";
 }
 
 static ampc_status mpi_open(double deadline, ampc_comm **out, char *err,
