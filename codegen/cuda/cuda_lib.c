@@ -415,6 +415,11 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
 
 /* ---- attention ----------------------------------------------------------- */
 
+/* Scores are products in their order (flash.cuh). */
+static bool is_plain(const LibAttend *c) {
+    return c->mask_mod == 0 && lib_float(c->scale) > 0;
+}
+
 /* A thread for each row, or on tensor cores what flash.cuh can. */
 static void put_attend(LibPrint *p, const LibAttend *c, bool grad, int64_t rows,
                        int64_t tall, int64_t flash_blocks) {
@@ -426,11 +431,13 @@ static void put_attend(LibPrint *p, const LibAttend *c, bool grad, int64_t rows,
                  flash_blocks < most;
     if (rows == 0) return;
     begin(p, NULL, 0);
-    if (flash) put_number(p, "tall", tall);
-    if (flash)
+    if (flash) {
+        put_number(p, "tall", tall);
+        put_number(p, "plain", is_plain(c));
         kernel(p, false, FLASH_THREADS, flash_blocks);
-    else
+    } else {
         kernel_each(p, false, rows);
+    }
     put_body(p, flash ? "_flash" : "", "", "");
     p->out->rate = flash ? FLASH_RATE : 1;
     p->out->weight = flash ? 20 : 3;
@@ -438,10 +445,8 @@ static void put_attend(LibPrint *p, const LibAttend *c, bool grad, int64_t rows,
 
 static void print_attend(LibPrint *p, const LibAttend *c) {
     /* twice the rows in a warp where registers are enough */
-    int64_t tall = c->d <= FLASH_NARROW && c->e <= FLASH_NARROW &&
-                           c->mask_mod == 0 && lib_float(c->scale) > 0
-                       ? 2
-                       : 1;
+    int64_t tall =
+        c->d <= FLASH_NARROW && c->e <= FLASH_NARROW && is_plain(c) ? 2 : 1;
     put_attend(p, c, false, c->batch * c->t, tall,
                c->batch * up_div(c->t, FLASH_WARPS * 16 * tall));
 }

@@ -27,16 +27,20 @@ template <class P> struct Attend {
     __device__ static long long keys(long long row) { /* their matrix */
         return row / some(P::t) / some(P::group);
     }
-    __device__ static long long seen(long long row) {
-        long long n = row % some(P::t) + P::offset + 1;
-        return !P::causal || n > P::u ? P::u : n < 0 ? 0 : n;
+    /* Keys that the first n rows of a matrix see. */
+    template <class I> __device__ static I seen(I n) {
+        n += (I)P::offset;
+        return !P::causal || n > (I)P::u ? (I)P::u : n < 0 ? 0 : n;
+    }
+    __device__ static float scale() {
+        return __uint_as_float((unsigned)P::scale);
     }
     __device__ float score(long long row, long long j) const {
         float s = 0.0f;
         for (long long c = 0; c < P::d; c++)
             s = fmaf(widen(q[row * P::d + c]),
                      widen(k[attend_key<P>(keys(row), j, c)]), s);
-        return masked(s * __uint_as_float((unsigned)P::scale), row, j);
+        return masked(s * scale(), row, j);
     }
     __device__ float masked(float s, long long row, long long j) const {
         long long rows = P::mask_rows ? P::t : 1,
@@ -60,7 +64,7 @@ __device__ void attend(const typename P::Q *q, const typename P::K *k,
     Attend<P> a = {q, k, mask, rng};
     long long row = flat_index<long long>();
     if (row >= P::batch * P::t) return;
-    long long n = a.seen(row), b = a.keys(row);
+    long long n = a.seen(row % some(P::t) + 1), b = a.keys(row);
     float top = -INFINITY, sum = 0.0f;
     for (long long j = 0; j < n; j++) {
         float s = a.score(row, j);
@@ -101,8 +105,7 @@ template <class P> struct AttendSlope {
                 fmaf(widen(dy[row * P::e + c]), widen(v[value * P::e + c]), dp);
         p = EXP_F32(a.score(row, j) - widen(lse[2 * row]) -
                     widen(lse[2 * row + 1]));
-        ds = p * (dp * kept - widen(delta[row])) *
-             __uint_as_float((unsigned)P::scale);
+        ds = p * (dp * kept - widen(delta[row])) * a.scale();
         p *= kept;
     }
 };
@@ -129,7 +132,8 @@ attend_grad(const typename P::Q *q, const typename P::K *k,
         float x[ATTEND_COLUMNS] = {}, y[ATTEND_COLUMNS] = {};
         for (long long row = from; row < to; row++)
             for (long long n = query ? 0 : j;
-                 n < (query ? P::u : j + 1) && n < a.seen(row); n++) {
+                 n < (query ? P::u : j + 1) && n < a.seen(row % some(P::t) + 1);
+                 n++) {
                 AttendSlope<P> s(a, v, dy, lse, delta, row, n);
                 UNROLL for (int c = 0; c < ATTEND_COLUMNS; c++) {
                     if (c0 + c < P::d)

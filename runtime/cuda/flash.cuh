@@ -3,7 +3,8 @@
    other; scores are never in memory.
 
    P: the parameters of LibAttend (attend.cuh) with Q, K, V and, for the
-   gradient, Y of one 16-bit type, d and e up to FLASH_MOST.  Scores, their sums
+   gradient, Y of one 16-bit type, d and e up to FLASH_MOST; plain (Flash) and
+   tall, the times 16 rows of a warp in forward.  Scores, their sums
    and the softmax are fp32; probabilities and gradients of scores are rounded
    to 16 bits where they are operands of a product.  The gradient has blocks for
    rows of dq and others for rows of dk and dv, each of which computes its
@@ -15,6 +16,8 @@
 #include "attend.cuh"
 #include "fold.cuh"
 #include "tile.cuh"
+
+#define FLASH_PER_LN2 0x1.715476p+0f
 
 /* ---- panels in shared memory --------------------------------------------- */
 
@@ -83,37 +86,28 @@ __device__ void panel_b(unsigned b[4], const Pn &p, int k0, int n0) {
 
 /* ---- fragments in registers ---------------------------------------------- */
 
-/* acc += A B for MT x 16 rows; KT steps of 16, NT results of 8 columns. */
+/* Operand A of 16 rows from m0 on. */
+template <bool TURNED, int KT, class Pn>
+__device__ void flash_rows(unsigned (&a)[KT][4], const Pn &p, int m0) {
+    UNROLL
+    for (int k = 0; k < KT; k++) panel_a<TURNED>(a[k], p, m0, 16 * k);
+}
+
+/* acc += A B for MT x 16 rows; KT steps of 16, from k0 on of the panel, NT
+   results of 8 columns. */
 template <class E, bool TURNED, int MT, int KT, int NT, class Pn>
 __device__ void flash_product(float (&acc)[MT][NT][4],
-                              const unsigned (&a)[MT][KT][4], const Pn &p) {
+                              const unsigned (&a)[MT][KT][4], const Pn &p,
+                              int k0 = 0) {
     UNROLL
     for (int k = 0; k < KT; k++) UNROLL
     for (int n = 0; n < NT; n += 2) {
         unsigned b[4];
-        panel_b<TURNED>(b, p, 16 * k, 8 * n);
+        panel_b<TURNED>(b, p, k0 + 16 * k, 8 * n);
         UNROLL
         for (int i = 0; i < MT; i++) {
             mma(E(), acc[i][n], a[i][k], b);
             mma(E(), acc[i][n + 1], a[i][k], b + 2);
-        }
-    }
-}
-
-/* The same for 16 rows of A in a panel; neither is turned. */
-template <class E, int KT, int NT, class Own, class Pn>
-__device__ void flash_product_own(float (&acc)[NT][4], const Own &own,
-                                  const Pn &p) {
-    UNROLL
-    for (int k = 0; k < KT; k++) {
-        unsigned a[4];
-        panel_a<false>(a, own, (int)threadIdx.x / 32 * 16, 16 * k);
-        UNROLL
-        for (int n = 0; n < NT; n += 2) {
-            unsigned b[4];
-            panel_b<false>(b, p, 16 * k, 8 * n);
-            mma(E(), acc[n], a, b);
-            mma(E(), acc[n + 1], a, b + 2);
         }
     }
 }
@@ -171,7 +165,7 @@ template <class P> struct Flash {
     static constexpr int d = (int)up_div(P::d, 16) * 16;
     static constexpr int e = (int)up_div(P::e, 16) * 16;
     static constexpr bool narrow = d <= FLASH_NARROW && e <= FLASH_NARROW;
-    /* 16 rows of a result in each warp, or twice those; keys of a step */
+    /* times 16 rows of a result in each warp; keys of a step */
     static constexpr int mt = (int)P::tall, step = 32;
     static constexpr int rows = FLASH_WARPS * 16 * mt;
     static constexpr bool turned = !P::trans_b; /* of keys: [d, u] */
@@ -186,31 +180,24 @@ template <class P> struct Flash {
             panel_fill<P::d>(to, k + j * P::d, u - j, (int)P::d);
     }
 
-    /* Keys that the first n rows see, and the first row that sees a key. */
-    static __device__ int seen(int n) {
-        n += (int)P::offset;
-        return !P::causal || n > u ? u : n < 0 ? 0 : n;
-    }
+    static __device__ int seen(int n) { return Attend<P>::seen(n); }
+    /* The first row that sees a key. */
     static __device__ int first_row(int key) {
         return P::causal && key > P::offset ? key - (int)P::offset : 0;
     }
 
-    static __device__ float scale() {
-        return __uint_as_float((unsigned)P::scale);
+    /* P::plain: nothing is added to a score and `scale` keeps their order, so
+       it is a product as it is, and then times `factor`. */
+    static __device__ float factor() {
+        return P::plain ? Attend<P>::scale() : 1.0f;
     }
-
-    /* Where nothing is added to a score and `scale` keeps their order it is a
-       product as it is, and then times `factor`. */
-    static constexpr bool plain =
-        P::mask_mod == 0 && P::scale > 0 && P::scale >> 31 == 0;
-    static __device__ float factor() { return plain ? scale() : 1.0f; }
 
     /* exp(s - top) divided by 2^less.  A mask may be so large that only the
        difference is exact. */
     static __device__ float power(float s, float top, float less) {
-        const float by = factor() * 0x1.715476p+0f; /* 1 / ln 2 */
-        return ampc_exp2(plain ? fmaf(s, by, -fmaf(top, by, less))
-                               : fmaf(s - top, by, -less));
+        const float by = factor() * FLASH_PER_LN2;
+        return ampc_exp2(P::plain ? fmaf(s, by, -fmaf(top, by, less))
+                                  : fmaf(s - top, by, -less));
     }
 
     /* Makes scores of products; -inf for what is not seen.  row0 and key0:
@@ -221,15 +208,15 @@ template <class P> struct Flash {
         int last_row = row0 + (ROWS ? 16 : 8 * NT);
         int last_key = key0 + (ROWS ? 8 * NT : 16);
         bool edge = last_row > t || last_key > seen(row0 + 1);
-        if (plain && !edge) return;
+        if (P::plain && !edge) return;
         UNROLL
         for (int n = 0; n < NT; n++) UNROLL
         for (int i = 0; i < 4; i++) {
             int row = row0 + (ROWS ? flash_row(i) : flash_col(n, i));
             int key = key0 + (ROWS ? flash_col(n, i) : flash_row(i));
             bool sees = row < t && key < seen(row + 1);
-            if (!plain && sees)
-                s[n][i] = a.masked(s[n][i] * scale(), matrix * t + row, key);
+            if (!P::plain && sees)
+                s[n][i] = a.masked(s[n][i] * a.scale(), matrix * t + row, key);
             if (!sees) s[n][i] = -INFINITY;
         }
     }
@@ -299,10 +286,8 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
                      (int)P::d);
     flash_wait();
     UNROLL
-    for (int m = 0; m < F::mt; m++) UNROLL
-    for (int i = 0; i < F::d / 16; i++)
-        panel_a<false>(a[m][i], shared.q, (flash_warp() * F::mt + m) * 16,
-                       16 * i);
+    for (int m = 0; m < F::mt; m++)
+        flash_rows<false>(a[m], shared.q, (flash_warp() * F::mt + m) * 16);
     __syncthreads();
     k += matrix / some(P::group) * P::u * P::d;
     v += matrix / some(P::group) * P::u * P::e;
@@ -421,7 +406,7 @@ template <class P, bool KEYS> struct FlashSweep {
         const long long at = matrix * P::t + row;
         const bool in = row < F::t;
         top = in ? widen(lse[2 * at]) / F::factor() : 0.0f;
-        less = in ? widen(lse[2 * at + 1]) * 0x1.715476p+0f : 0.0f;
+        less = in ? widen(lse[2 * at + 1]) * FLASH_PER_LN2 : 0.0f;
         sum = in ? widen(delta[at]) : 0.0f;
     }
     __device__ void fill(In &to, long long matrix, int from) const {
@@ -441,20 +426,14 @@ template <class P, bool KEYS> struct FlashSweep {
         auto &moving = shared.moving;
         fill_first(moving.first, matrix, row0, KEYS);
         flash_wait();
-        UNROLL
-        for (int i = 0; i < F::d / 16; i++)
-            panel_a<own_turned>(a[0][i], moving.first, flash_warp() * 16,
-                                16 * i);
+        flash_rows<own_turned>(a[0], moving.first, flash_warp() * 16);
         __syncthreads();
         if constexpr (stays) {
             fill_second(shared.second, matrix, row0, KEYS);
         } else {
             fill_second(moving.second, matrix, row0, KEYS);
             flash_wait();
-            UNROLL
-            for (int i = 0; i < F::e / 16; i++)
-                panel_a<false>(b[0][i], moving.second, flash_warp() * 16,
-                               16 * i);
+            flash_rows<false>(b[0], moving.second, flash_warp() * 16);
             __syncthreads();
         }
         float top[2] = {}, less[2] = {}, sum[2] = {};
@@ -482,11 +461,13 @@ template <class P, bool KEYS> struct FlashSweep {
             unsigned p[1][step / 16][4];
             const long long of_query = KEYS ? of : matrix;
             flash_product<E, in_turned>(s, a, in.first);
-            if constexpr (stays)
-                flash_product_own<E, F::e / 16>(ds[0], shared.second,
-                                                in.second);
-            else
-                flash_product<E, false>(ds, b, in.second);
+            UNROLL
+            for (int k = 0; k < (stays ? F::e : 16); k += 16) {
+                if (stays)
+                    panel_a<false>(b[0][0], shared.second, flash_warp() * 16,
+                                   k);
+                flash_product<E, false>(ds, b, in.second, k);
+            }
             F::template scores<!KEYS>(all, s[0], of_query, KEYS ? j : warp0,
                                       KEYS ? warp0 : j);
             UNROLL
@@ -510,7 +491,7 @@ template <class P, bool KEYS> struct FlashSweep {
         }
         UNROLL
         for (int c = 0; c < F::d / 8; c++) UNROLL
-        for (int i = 0; i < 4; i++) x[0][c][i] *= F::scale();
+        for (int i = 0; i < 4; i++) x[0][c][i] *= all.scale();
         if constexpr (KEYS) {
             if (dk)
                 flash_store<(int)P::d, F::turned>(dk + matrix * P::u * P::d,

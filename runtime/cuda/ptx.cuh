@@ -1,12 +1,14 @@
 /* ptx.cuh: everything that is inline assembly, one function per instruction.
 
    Kernels never contain asm, so that a simulator can define AMPC_PTX_CUH and
-   these functions itself.  Unless said, they are collective: every lane of the
-   warp calls them together.  With g = lane / 4, t = lane % 4 and two 16-bit
-   values per register, the lower index in the low half: A  16 x 16  a[0] (g,
-   2t..)  a[1] (g + 8, 2t..) a[2] (g, 2t + 8..)  a[3] (g + 8, 2t + 8..) B  16 x
-   8   b[0] (k 2t.., column g)  b[1] (k 2t + 8.., column g) D  16 x 8   d[0],
-   d[1] (g, 2t), (g, 2t + 1) d[2], d[3] (g + 8, 2t), (g + 8, 2t + 1) */
+   these functions itself.  Unless said, all lanes of a warp call them together.
+   With g = lane / 4, t = lane % 4 and two 16-bit values per register, the lower
+   index in the low half:
+     A  16 x 16  a[0] (g, 2t..)  a[1] (g + 8, 2t..)
+                 a[2] (g, 2t + 8..)  a[3] (g + 8, 2t + 8..)
+     B  16 x 8   b[0] (k 2t.., column g)  b[1] (k 2t + 8.., column g)
+     D  16 x 8   d[0], d[1] (g, 2t), (g, 2t + 1)
+                 d[2], d[3] (g + 8, 2t), (g + 8, 2t + 1)                      */
 #ifndef AMPC_PTX_CUH
 #define AMPC_PTX_CUH
 
@@ -57,7 +59,7 @@ static __device__ __forceinline__ void ampc_ldmatrix_x4_trans(unsigned r[4],
 }
 
 /* 16 bytes from global to shared memory, both aligned to that, or, unless `in`,
-   zeros; there when this thread has waited.  Not collective. */
+   zeros; there when this thread has waited.  Of each lane by itself. */
 static __device__ __forceinline__ void
 ampc_cp_async_16(void *to, const void *from, bool in) {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -66,12 +68,13 @@ ampc_cp_async_16(void *to, const void *from, bool in) {
                  : "memory");
 }
 
-/* For all copies of this thread. */
+/* For all copies of this thread.  Of each lane by itself. */
 static __device__ __forceinline__ void ampc_cp_async_wait() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* 2^x to 2 units in the last place, subnormal results 0.  Not collective. */
+/* 2^x to 2 units in the last place, subnormal results 0.  Of each lane by
+ * itself. */
 static __device__ __forceinline__ float ampc_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
