@@ -196,20 +196,21 @@ static void put_target(Arena *a, const char *cost, const char *target,
     CpuPeaks peaks = gpu ? (CpuPeaks){0} : cpu_peaks();
     Table t = {0};
     StepCost c;
-    double sum[NGPU] = {0}, flops[NGPU] = {0}, mma = 0, bytes = 0;
+    double sum[NGPU] = {0}, mfu[NGPU] = {0}, mma = 0, bytes = 0;
     for (const char *at = cost; cost_next(&at, &c);) {
         Line l = {.c = c, .n = 1, .at = t.len};
         if (strcmp(c.target, target) || strcmp(c.program, "train")) continue;
         for (int m = 0; m < NGPU; m++) {
             l.p[m] = gpu ? price_gpu(&gpus[m], &c) : price_cpu(&peaks, &c);
             sum[m] += l.p[m].seconds;
-            flops[m] += l.p[m].flops;
+            mfu[m] += l.p[m].flops;
         }
         mma += c.mma;
         bytes += c.bytes;
         vec_push(a, &t, l);
     }
     if (!t.len) return;
+    for (int m = 0; m < NGPU; m++) mfu[m] /= sum[m] > 0 ? sum[m] : 1;
     int n = t.len;
     if (!json) join_equal(&t);
     if (json) {
@@ -217,10 +218,11 @@ static void put_target(Arena *a, const char *cost, const char *target,
                   "%s{\"target\":\"%s\",\"program\":\"train\",\"launches\":"
                   "%d,\"mma\":%.12g,\"bytes\":%.12g",
                   sb->len > 1 ? ",\n" : "", target, n, mma, bytes);
-        for (int m = 0; m < (gpu ? NGPU : 1); m++)
-            sb_printf(sb, ",\"%s_ms\":%.3f,\"%s_mfu\":%.4f",
-                      gpu ? gpus[m].name : "cpu", 1e3 * sum[m],
-                      gpu ? gpus[m].name : "cpu", flops[m] / sum[m]);
+        for (int m = 0; m < (gpu ? NGPU : 1); m++) {
+            const char *name = gpu ? gpus[m].name : "cpu";
+            sb_printf(sb, ",\"%s_ms\":%.3f,\"%s_mfu\":%.4f", name, 1e3 * sum[m],
+                      name, mfu[m]);
+        }
         if (!gpu)
             sb_printf(sb, ",\"threads\":%d,\"flops\":%.4g,\"bandwidth\":%.4g",
                       peaks.threads, peaks.flops, peaks.bytes);
@@ -241,8 +243,7 @@ static void put_target(Arena *a, const char *cost, const char *target,
               mma / 1e12, bytes / 1e9);
     for (int m = 0; m < (gpu ? NGPU : 1); m++)
         sb_printf(sb, "%s%.1f ms%s%s (MFU %.0f%%)", m ? ", " : "", 1e3 * sum[m],
-                  gpu ? " on " : "", gpu ? gpus[m].name : "",
-                  100 * flops[m] / sum[m]);
+                  gpu ? " on " : "", gpu ? gpus[m].name : "", 100 * mfu[m]);
     sb_puts(sb, "\n");
 }
 
