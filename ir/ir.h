@@ -322,7 +322,7 @@ void graph_add_output(Graph *g, Str name, ValueId v);
 ValueId graph_var(Graph *g, int var);
 ValueId graph_find_var(const Graph *g, int var); /* 0 if not read here */
 ValueId graph_find_value(const Graph *g, const char *name); /* 0 if absent */
-Str graph_unique_name(Graph *g, const char *base);
+Str graph_unique_name(Graph *g, Str base); /* reserved at once */
 /* `name` comes from graph_unique_name, or two values swap theirs. */
 void graph_rename(Graph *g, ValueId v, Str name);
 

@@ -133,14 +133,14 @@ static bool is_data_input(const Ox *ox, const Onnx__ValueInfoProto *v) {
 /* Every symbolic dimension of the data inputs, as text for messages. */
 static const char *known_dims(Ox *ox) {
     StrBuf sb = {0};
-    OxMap seen = {0};
+    StrMap seen = {0};
     for (size_t i = 0; i < ox->graph->n_input; i++) {
         const Onnx__ValueInfoProto *v = ox->graph->input[i];
         const Onnx__TensorShapeProto *s = shape_of(v);
         for (size_t k = 0; s && k < s->n_dim && is_data_input(ox, v); k++) {
             Str name = dim_name(s->dim[k]);
-            if (!*name || ox_map_get(&seen, name) >= 0) continue;
-            ox_map_put(ox->a, &seen, name, 0);
+            if (!*name || str_map_get(&seen, name) >= 0) continue;
+            str_map_put(ox->a, &seen, name, 0);
             sb_printf(&sb, "%s'%s'", sb.len ? ", " : "", ox_quote(ox, name));
         }
     }
@@ -152,13 +152,13 @@ static const char *known_dims(Ox *ox) {
 /* --dim NAME=N for names, and --dim INPUT:AXIS=N; the latter names every equal
    dimension too. */
 static Status bind(Ox *ox, Str name, int64_t value) {
-    int old = ox_map_get(&ox->dims, name);
+    int old = str_map_get(&ox->dims, name);
     if (old >= 0 && ox->dim_values.data[old] != value)
         return ox_fail_model(
             ox, "dimension '%s' is bound to %" PRId64 " and to %" PRId64,
             ox_quote(ox, name), ox->dim_values.data[old], value);
     if (old < 0) {
-        ox_map_put(ox->a, &ox->dims, name, ox->dim_values.len);
+        str_map_put(ox->a, &ox->dims, name, ox->dim_values.len);
         vec_push(ox->a, &ox->dim_values, value);
     }
     return OK;
@@ -226,7 +226,7 @@ static Status bind_dims(Ox *ox) {
 static int64_t dim_value(const Ox *ox, Str input, int axis, const Dim *d) {
     if (dim_known(d)) return d->dim_value;
     Str name = dim_name(d);
-    int i = *name ? ox_map_get(&ox->dims, name) : -1;
+    int i = *name ? str_map_get(&ox->dims, name) : -1;
     if (i >= 0) return ox->dim_values.data[i];
     for (int k = 0; k < ox->opt->dims.len; k++) {
         const DimBind *b = &ox->opt->dims.data[k];
@@ -240,7 +240,7 @@ static int64_t dim_value(const Ox *ox, Str input, int axis, const Dim *d) {
 /* Dimensions without a value: each name once. */
 typedef struct Unbound {
     StrBuf text;
-    OxMap seen;
+    StrMap seen;
     const char *example;
 } Unbound;
 
@@ -249,8 +249,8 @@ static void note_unbound(Ox *ox, Unbound *u, Str input, int axis,
     Str name = dim_name(d);
     const char *place = arena_printf(ox->a, "%s:%d", ox_quote(ox, input), axis);
     const char *comma = u->text.len ? ", " : "";
-    if (*name && ox_map_get(&u->seen, name) >= 0) return;
-    ox_map_put(ox->a, &u->seen, name, 0);
+    if (*name && str_map_get(&u->seen, name) >= 0) return;
+    str_map_put(ox->a, &u->seen, name, 0);
     if (*name)
         sb_printf(&u->text, "%s'%s' (%s)", comma, ox_quote(ox, name), place);
     else

@@ -102,15 +102,6 @@ typedef struct OxName {
     int nseq;
 } OxName;
 
-/* Interned name to an index. */
-typedef struct OxMap {
-    Str *key;
-    int *val;
-    int cap, len;
-} OxMap;
-void ox_map_put(Arena *a, OxMap *m, Str key, int val);
-int ox_map_get(const OxMap *m, Str key); /* -1 */
-
 typedef struct OxFold {
     Node node;
     ValueId *out; /* the constants it became */
@@ -131,15 +122,15 @@ struct Ox {
     int ngiven;
     bool *rule_used;   /* per opt->train_rules */
     bool *frozen_used; /* per opt->batchnorm_frozen */
-    OxMap dims;        /* dim_param to index in dim_values */
+    StrMap dims;       /* dim_param to index in dim_values */
     VEC(int64_t) dim_values;
-    OxMap functions; /* domain, name and overload to index */
+    StrMap functions; /* domain, name and overload to index */
     int calls;
 
     VEC(OxNode) nodes;
     VEC(OxInit) inits;
     VEC(OxName) names;
-    OxMap by_name;
+    StrMap by_name;
     VEC(int) order; /* live nodes */
 
     Module *m;
@@ -147,7 +138,7 @@ struct Ox {
     Builder b;
     const OxNode *node;               /* being imported */
     uint32_t first_node, first_value; /* what its handler makes starts here */
-    OxMap consts, folds;              /* by content: onnx_fold.c */
+    StrMap consts, folds;             /* by content: onnx_fold.c */
     VEC(OxFold) fold_list;
     int64_t folded; /* elements so far */
     int dropouts, dropouts_enabled;

@@ -20,7 +20,7 @@ typedef struct Emit {
     VEC(Onnx__NodeProto *) nodes;
     VEC(Onnx__TensorProto *) tensors;
     VEC(Onnx__ValueInfoProto *) infos;
-    OxMap values, labels; /* names in use, of values and of nodes            */
+    StrMap values, labels; /* names in use, of values and of nodes            */
     Str *as; /* what a value is called in each dtype, NULL: not there yet    */
     const Node *n; /* being written */
     Str result;    /* what makes its result calls it */
@@ -35,12 +35,12 @@ static Status emit_fail(const Emit *e, const char *what) {
 /* ---- parts of the file --------------------------------------------------- */
 
 /* The name, or with a number behind it. */
-static Str fresh(Emit *e, OxMap *used, Str name) {
+static Str fresh(Emit *e, StrMap *used, Str name) {
     Str s = name;
-    int i = ox_map_get(used, name);
-    for (; ox_map_get(used, s) >= 0; s = internf("%s.%d", name, i)) i++;
-    if (s != name) ox_map_put(e->a, used, name, i);
-    ox_map_put(e->a, used, s, 1);
+    int i = str_map_get(used, name);
+    for (; str_map_get(used, s) >= 0; s = internf("%s.%d", name, i)) i++;
+    if (s != name) str_map_put(e->a, used, name, i);
+    str_map_put(e->a, used, s, 1);
     return s;
 }
 
@@ -94,8 +94,8 @@ static Str put_ints(Emit *e, const int64_t *v, int n) {
     for (int i = 0; i < n; i++) sb_printf(&name, "_%lld", (long long)v[i]);
     Str s = intern(name.data);
     sb_free(&name);
-    if (ox_map_get(&e->values, s) >= 0) return s;
-    ox_map_put(e->a, &e->values, s, 1);
+    if (str_map_get(&e->values, s) >= 0) return s;
+    str_map_put(e->a, &e->values, s, 1);
     Type t = {.dtype = DT_I64, .rank = 1, .dim = {n}};
     return put_tensor(e, s, &t, arena_dup(e->a, v, sizeof *v * (size_t)n + 1));
 }
@@ -612,7 +612,7 @@ static bool find_form(OpCode op, Form *f) {
 static Status check_forms(Emit *e) {
     const Graph *g = e->g;
     Form f;
-    OxMap told = {0};
+    StrMap told = {0};
     e->needed = NEW_ARRAY(e->a, bool, g->values.len);
     for (int i = 0; i < g->outputs.len; i++)
         if (!name_is_own(g->outputs.data[i].name))
@@ -626,9 +626,10 @@ static Status check_forms(Emit *e) {
         }
         for (int k = 0; k < n->nin && read; k++) e->needed[n->in[k].i] = true;
         if (!read || (only_first && find_form(n->op, &f))) continue;
-        if (ox_map_get(&told, node_info(n)->text) < 0)
+        Str name = intern(node_info(n)->text);
+        if (str_map_get(&told, name) < 0)
             emit_fail(e, "has no form in ONNX, so --emit-onnx cannot write it");
-        ox_map_put(e->a, &told, node_info(n)->text, 1);
+        str_map_put(e->a, &told, name, 1);
     }
     return told.len ? ERR_USER : OK;
 }
@@ -643,7 +644,7 @@ static void name_values(Emit *e) {
     e->as = NEW_ARRAY(e->a, Str, g->values.len * NUM_DTYPES);
     e->has_var = NEW_ARRAY(e->a, bool, m->vars.len);
     for (int i = 0; i < m->vars.len; i++)
-        ox_map_put(e->a, &e->values, m->vars.data[i].name, 1);
+        str_map_put(e->a, &e->values, m->vars.data[i].name, 1);
     for (int i = 0; i < g->inputs.len; i++) {
         ValueId v = g->inputs.data[i];
         *called(e, v, value_dtype(g, v)) =

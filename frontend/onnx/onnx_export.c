@@ -14,7 +14,7 @@ typedef struct Export {
     Diag *d;
     const char *path;
     Onnx__ModelProto *m;
-    OxMap used; /* names that nodes or the graph's outputs read */
+    StrMap used; /* names that nodes or the graph's outputs read */
 } Export;
 
 static Status export_fail(const Export *e, const char *what, const char *name) {
@@ -66,13 +66,13 @@ static Status fill_tensor(Export *e, Onnx__TensorProto *t, OnnxWeightFn *weight,
 static void note_used(Export *e, Onnx__NodeProto *const *node, size_t n) {
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < node[i]->n_input; k++)
-            ox_map_put(e->a, &e->used, intern(node[i]->input[k]), 1);
+            str_map_put(e->a, &e->used, intern(node[i]->input[k]), 1);
 }
 
 /* Outputs that only training has. */
 static Status drop_outputs(Export *e, Onnx__NodeProto *n) {
     for (size_t k = 1; k < n->n_output; k++)
-        if (*n->output[k] && ox_map_get(&e->used, intern(n->output[k])) >= 0)
+        if (*n->output[k] && str_map_get(&e->used, intern(n->output[k])) >= 0)
             return export_fail(e,
                                "the graph reads what its node gives in "
                                "training only",
@@ -137,12 +137,12 @@ static Status export_model(Export *e, OnnxWeightFn *weight, void *ctx,
     if (!g) return export_fail(e, "the stored model has no graph", "");
     note_used(e, g->node, g->n_node);
     for (size_t i = 0; i < g->n_output; i++)
-        ox_map_put(e->a, &e->used, intern(g->output[i]->name), 1);
+        str_map_put(e->a, &e->used, intern(g->output[i]->name), 1);
     for (size_t i = 0; i < e->m->n_functions; i++) {
         Onnx__FunctionProto *f = e->m->functions[i];
         note_used(e, f->node, f->n_node);
         for (size_t k = 0; k < f->n_output; k++)
-            ox_map_put(e->a, &e->used, intern(f->output[k]), 1);
+            str_map_put(e->a, &e->used, intern(f->output[k]), 1);
     }
     TRY(infer_nodes(e, g->node, g->n_node));
     for (size_t i = 0; i < e->m->n_functions; i++)

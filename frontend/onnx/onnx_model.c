@@ -68,7 +68,7 @@ typedef struct OxScope {
     bool inner;                    /* a subgraph    */
     const OxNode *call;
     Str prefix;
-    OxMap to; /* formal name -> index in `actual` */
+    StrMap to; /* formal name -> index in `actual` */
     VEC(Str) actual;
     Onnx__OperatorSetIdProto *const *opset;
     size_t nopset;
@@ -84,10 +84,10 @@ static Status index_functions(Ox *ox) {
     for (size_t i = 0; i < ox->model->n_functions; i++) {
         const Onnx__FunctionProto *f = ox->model->functions[i];
         Str key = function_key(f->domain, f->name, f->overload);
-        if (ox_map_get(&ox->functions, key) >= 0)
+        if (str_map_get(&ox->functions, key) >= 0)
             return ox_fail_model(ox, "function '%s' is defined twice",
                                  ox_quote(ox, text(f->name)));
-        ox_map_put(ox->scratch, &ox->functions, key, (int)i);
+        str_map_put(ox->scratch, &ox->functions, key, (int)i);
     }
     return OK;
 }
@@ -95,21 +95,21 @@ static Status index_functions(Ox *ox) {
 static const Onnx__FunctionProto *find_function(const Ox *ox,
                                                 const Onnx__NodeProto *p) {
     if (!ox->model->n_functions) return NULL;
-    int i = ox_map_get(&ox->functions,
-                       function_key(p->domain, p->op_type, p->overload));
+    int i = str_map_get(&ox->functions,
+                        function_key(p->domain, p->op_type, p->overload));
     return i < 0 ? NULL : ox->model->functions[i];
 }
 
 static Str scoped(const Scope *sc, const char *name) {
     Str s = text(name);
     if ((!sc->fn && !sc->inner) || !*s) return s;
-    int i = ox_map_get(&sc->to, s);
+    int i = str_map_get(&sc->to, s);
     if (i >= 0) return sc->actual.data[i];
     return sc->inner ? scoped(sc->up, name) : internf("%s%s", sc->prefix, s);
 }
 
 static void stands_for(Ox *ox, Scope *sc, const char *name, Str actual) {
-    ox_map_put(ox->scratch, &sc->to, text(name), sc->actual.len);
+    str_map_put(ox->scratch, &sc->to, text(name), sc->actual.len);
     vec_push(ox->scratch, &sc->actual, actual);
 }
 
@@ -155,14 +155,14 @@ static Str *copy_names(Ox *ox, const Scope *sc, char *const *p, size_t n) {
 /* Names defined inside subgraphs that are being searched. */
 typedef struct Locals {
     const struct Locals *up;
-    OxMap names;
+    StrMap names;
 } Locals;
 
 static void capture(Ox *ox, const Scope *sc, const Locals *inside,
                     const char *name, OxNode *n) {
     Str s = text(name), outer = scoped(sc, name);
     for (const Locals *l = inside; l; l = l->up)
-        if (ox_map_get(&l->names, s) >= 0) return;
+        if (str_map_get(&l->names, s) >= 0) return;
     for (int i = 0; i < n->nin; i++)
         if (n->in[i] == outer) return;
     if (!*s) return;
@@ -178,12 +178,12 @@ static void capture_graph(Ox *ox, const Scope *sc, const Locals *up,
                           const Onnx__GraphProto *g, OxNode *n) {
     Locals in = {.up = up};
     for (size_t i = 0; i < g->n_input; i++)
-        ox_map_put(ox->scratch, &in.names, text(g->input[i]->name), 0);
+        str_map_put(ox->scratch, &in.names, text(g->input[i]->name), 0);
     for (size_t i = 0; i < g->n_initializer; i++)
-        ox_map_put(ox->scratch, &in.names, text(g->initializer[i]->name), 0);
+        str_map_put(ox->scratch, &in.names, text(g->initializer[i]->name), 0);
     for (size_t i = 0; i < g->n_node; i++)
         for (size_t k = 0; k < g->node[i]->n_output; k++)
-            ox_map_put(ox->scratch, &in.names, text(g->node[i]->output[k]), 0);
+            str_map_put(ox->scratch, &in.names, text(g->node[i]->output[k]), 0);
     for (size_t i = 0; i < g->n_node; i++) {
         const Onnx__NodeProto *p = g->node[i];
         for (size_t k = 0; k < p->n_input; k++)

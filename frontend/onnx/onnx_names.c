@@ -5,46 +5,8 @@
 
 #include "frontend/onnx/onnx.h"
 
-/* ---- map ----------------------------------------------------------------- */
-
-static int slot_of(const OxMap *m, Str key) {
-    uint64_t h = (uint64_t)(uintptr_t)key * 0x9e3779b97f4a7c15ull;
-    int i = (int)(h >> 33) & (m->cap - 1);
-    while (m->key[i] && m->key[i] != key) i = (i + 1) & (m->cap - 1);
-    return i;
-}
-
-static void grow(Arena *a, OxMap *m) {
-    OxMap old = *m;
-    m->cap = old.cap ? old.cap * 2 : 16;
-    m->key = NEW_ARRAY(a, Str, m->cap);
-    m->val = NEW_ARRAY(a, int, m->cap);
-    for (int i = 0; i < old.cap; i++) {
-        if (!old.key[i]) continue;
-        int s = slot_of(m, old.key[i]);
-        m->key[s] = old.key[i];
-        m->val[s] = old.val[i];
-    }
-    arena_drop(a, old.key, (size_t)old.cap * sizeof *old.key);
-    arena_drop(a, old.val, (size_t)old.cap * sizeof *old.val);
-}
-
-void ox_map_put(Arena *a, OxMap *m, Str key, int val) {
-    if (m->len * 2 >= m->cap) grow(a, m);
-    int s = slot_of(m, key);
-    if (!m->key[s]) m->len++;
-    m->key[s] = key;
-    m->val[s] = val;
-}
-
-int ox_map_get(const OxMap *m, Str key) {
-    if (!m->cap) return -1;
-    int s = slot_of(m, key);
-    return m->key[s] ? m->val[s] : -1;
-}
-
 OxName *ox_name_of(const Ox *ox, Str name) {
-    int i = ox_map_get(&ox->by_name, name);
+    int i = str_map_get(&ox->by_name, name);
     return i < 0 ? NULL : &ox->names.data[i];
 }
 
@@ -77,7 +39,7 @@ static Status define(Ox *ox, OxName n) {
         return ox_fail_model(ox, "'%s' is defined twice: as %s and as %s",
                              ox_quote(ox, n.name), place(ox, old),
                              place(ox, &n));
-    ox_map_put(ox->scratch, &ox->by_name, n.name, ox->names.len);
+    str_map_put(ox->scratch, &ox->by_name, n.name, ox->names.len);
     vec_push(ox->scratch, &ox->names, n);
     return OK;
 }
@@ -96,14 +58,14 @@ static Status define_inits(Ox *ox) {
 
 /* An initializer that is also an input has a default; it is no data input. */
 static Status define_inputs(Ox *ox) {
-    OxMap seen = {0};
+    StrMap seen = {0};
     for (size_t i = 0; i < ox->graph->n_input; i++) {
         const char *s = ox->graph->input[i]->name;
         Str name = intern(s ? s : "");
-        if (ox_map_get(&seen, name) >= 0)
+        if (str_map_get(&seen, name) >= 0)
             return ox_fail_model(ox, "graph input '%s' is given twice",
                                  ox_quote(ox, name));
-        ox_map_put(ox->scratch, &seen, name, (int)i);
+        str_map_put(ox->scratch, &seen, name, (int)i);
         OxName *old = ox_name_of(ox, name);
         if (old && old->kind == OX_INIT) continue;
         TRY(define(ox,
@@ -139,17 +101,17 @@ static Status check_defined(Ox *ox) {
                 (void)ox_fail_node(ox, n, "operand %d, '%s', is never defined",
                                    k, ox_quote(ox, n->in[k]));
     }
-    OxMap seen = {0};
+    StrMap seen = {0};
     for (size_t i = 0; i < ox->graph->n_output; i++) {
         const char *s = ox->graph->output[i]->name;
         Str name = intern(s ? s : "");
         if (!ox_name_of(ox, name) && ++bad <= 20)
             (void)ox_fail_model(ox, "graph output '%s' is never defined",
                                 ox_quote(ox, name));
-        if (ox_map_get(&seen, name) >= 0 && ++bad <= 20)
+        if (str_map_get(&seen, name) >= 0 && ++bad <= 20)
             (void)ox_fail_model(ox, "graph output '%s' is given twice",
                                 ox_quote(ox, name));
-        ox_map_put(ox->scratch, &seen, name, (int)i);
+        str_map_put(ox->scratch, &seen, name, (int)i);
     }
     return bad ? ERR_USER : OK;
 }
@@ -450,16 +412,16 @@ static const char *hint(Str domain, Str type) {
 
 /* Every unsupported op once, with its count and first node. */
 static Status report_unsupported(Ox *ox, const int *order, int len) {
-    OxMap seen = {0};
+    StrMap seen = {0};
     VEC(int) first = {0}, count = {0};
     for (int i = 0; i < len; i++) {
         const OxNode *n = &ox->nodes.data[order[i]];
         if (n->op) continue;
         Str key = *n->domain ? internf("%s::%s", n->domain, n->type) : n->type;
-        int k = ox_map_get(&seen, key);
+        int k = str_map_get(&seen, key);
         if (k < 0) {
             k = first.len;
-            ox_map_put(ox->scratch, &seen, key, k);
+            str_map_put(ox->scratch, &seen, key, k);
             vec_push(ox->scratch, &first, order[i]);
             vec_push(ox->scratch, &count, 0);
         }

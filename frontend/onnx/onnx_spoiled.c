@@ -146,7 +146,7 @@ static void split_role(Ox *ox, OxNode *n, int slot, const OxInit *from) {
     OxInit x = {
         .name = fresh, .proto = from->proto, .live = true, .alias = true};
     if (ox_name_of(ox, fresh)) return;
-    ox_map_put(ox->a, &ox->by_name, fresh, ox->names.len);
+    str_map_put(ox->a, &ox->by_name, fresh, ox->names.len);
     vec_push(
         ox->a, &ox->names,
         (OxName){

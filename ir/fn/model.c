@@ -412,7 +412,7 @@ void model_name(Run *r, uint32_t first, Str name, const Val *v) {
     const Value *x = value_get(g, v->t);
     if (x->kind != VK_RESULT || x->def.i < first) return;
     Str full = internf("%s%s", r->scope->prefix, name);
-    if (x->name != full) graph_rename(g, v->t, graph_fresh_name(g, full));
+    if (x->name != full) graph_rename(g, v->t, graph_unique_name(g, full));
 }
 
 /* ---- layers from files --------------------------------------------------- */
@@ -448,7 +448,7 @@ static Status import_value(Import *x, uint32_t i) {
                        ? graph_scalar(g, d, tensor_get(t, 0))
                        : graph_scalar_int(g, d, tensor_get_int(t, 0));
     } else if (v->kind == VK_CONST) {
-        Str name = graph_fresh_name(g, import_name(x, v->name));
+        Str name = graph_unique_name(g, import_name(x, v->name));
         x->to[i] = graph_const(g, name, v->data);
     } else if (v->kind == VK_VAR) {
         Var var = x->from->module->vars.data[v->var];

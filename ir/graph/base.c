@@ -148,25 +148,27 @@ void *vec_grow(Arena *a, void *data, int len, int *cap, size_t size) {
 /* ---- interned strings ---------------------------------------------------- */
 
 typedef struct StrSlot {
-    Str s;
-    uint64_t hash;
+    uint32_t hash, id; /* 1 + which string it is; 0: none */
 } StrSlot;
 
-/* Process-wide and never freed; open addressing, power of two. */
+/* Process-wide and never freed; open addressing, power of two.  The four bytes
+   before a string say which it is. */
 static struct {
     Arena *arena;
     StrSlot *slot;
+    Str *text;
     size_t len, cap;
 } strings;
 
 static void strings_grow(void) {
     size_t cap = strings.cap ? strings.cap * 2 : 1024;
     StrSlot *slot = calloc(cap, sizeof *slot);
-    if (!slot) out_of_memory();
+    strings.text = realloc(strings.text, cap / 2 * sizeof *strings.text);
+    if (!slot || !strings.text) out_of_memory();
     for (size_t i = 0; i < strings.cap; i++) {
-        if (!strings.slot[i].s) continue;
+        if (!strings.slot[i].id) continue;
         size_t j = strings.slot[i].hash & (cap - 1);
-        while (slot[j].s) j = (j + 1) & (cap - 1);
+        while (slot[j].id) j = (j + 1) & (cap - 1);
         slot[j] = strings.slot[i];
     }
     free(strings.slot);
@@ -177,18 +179,20 @@ static void strings_grow(void) {
 Str intern_n(const char *s, size_t n) {
     if (!strings.arena) strings.arena = arena_new();
     if (strings.len * 2 >= strings.cap) strings_grow();
-    uint64_t h = hash_bytes(0, s, n);
-    StrSlot *at = &strings.slot[h & (strings.cap - 1)];
-    for (; at->s;
-         at =
-             &strings.slot[(size_t)(at - strings.slot + 1) & (strings.cap - 1)])
-        if (at->hash == h && strncmp(at->s, s, n) == 0 && at->s[n] == 0)
-            return at->s;
-    char *copy = arena_alloc(strings.arena, n + 1);
+    uint32_t h = (uint32_t)hash_bytes(0, s, n);
+    size_t i = h & (strings.cap - 1);
+    for (; strings.slot[i].id; i = (i + 1) & (strings.cap - 1)) {
+        if (strings.slot[i].hash != h) continue;
+        Str at = strings.text[strings.slot[i].id - 1];
+        if (strncmp(at, s, n) == 0 && at[n] == 0) return at;
+    }
+    uint32_t id = (uint32_t)strings.len++;
+    char *copy = arena_alloc(strings.arena, sizeof id + n + 1);
+    memcpy(copy, &id, sizeof id);
+    copy += sizeof id;
     memcpy(copy, s, n);
-    *at = (StrSlot){copy, h};
-    strings.len++;
-    return copy;
+    strings.slot[i] = (StrSlot){h, id + 1};
+    return strings.text[id] = copy;
 }
 
 Str intern(const char *s) { return intern_n(s, strlen(s)); }
@@ -207,6 +211,63 @@ Str internf(const char *fmt, ...) {
     va_end(ap);
     sb_free(&sb);
     return s;
+}
+
+/* ---- maps of them -------------------------------------------------------- */
+
+enum { PAGE_BITS = 5, PAGE = 1 << PAGE_BITS };
+
+typedef struct StrPage {
+    int *val;    /* of PAGE strings: 1 + the number; 0: none. NULL: no page */
+    uint32_t no; /* of the first, / PAGE */
+} StrPage;
+
+static uint32_t str_id(Str s) {
+    uint32_t id;
+    memcpy(&id, s - sizeof id, sizeof id);
+    ASSERT(id < strings.len && strings.text[id] == s);
+    return id;
+}
+
+static StrPage *page_slot(const StrMap *m, uint32_t no) {
+    uint32_t i = no * UINT32_C(0x9e3779b1) >> 7;
+    while (m->page[i &= (uint32_t)m->cap - 1].val && m->page[i].no != no) i++;
+    return &m->page[i];
+}
+
+static void str_map_grow(Arena *a, StrMap *m) {
+    StrMap old = *m;
+    m->cap = old.cap ? old.cap * 2 : 8;
+    m->page = NEW_ARRAY(a, StrPage, m->cap);
+    for (int i = 0; i < old.cap; i++)
+        if (old.page[i].val) *page_slot(m, old.page[i].no) = old.page[i];
+    arena_drop(a, old.page, (size_t)old.cap * sizeof *old.page);
+}
+
+void str_map_put(Arena *a, StrMap *m, Str key, int val) {
+    uint32_t id = str_id(key);
+    if (m->len * 2 >= m->cap) str_map_grow(a, m);
+    StrPage *p = page_slot(m, id >> PAGE_BITS);
+    if (!p->val) {
+        *p = (StrPage){NEW_ARRAY(a, int, PAGE), id >> PAGE_BITS};
+        m->len++;
+    }
+    p->val[id % PAGE] = val + 1;
+}
+
+int str_map_get(const StrMap *m, Str key) {
+    uint32_t id = str_id(key);
+    const StrPage *p = m->cap ? page_slot(m, id >> PAGE_BITS) : NULL;
+    return p && p->val ? p->val[id % PAGE] - 1 : -1;
+}
+
+StrMap str_map_copy(Arena *a, const StrMap *m) {
+    StrMap c = *m;
+    c.page = arena_dup(a, m->page, (size_t)m->cap * sizeof *m->page);
+    for (int i = 0; i < m->cap; i++)
+        if (c.page[i].val)
+            c.page[i].val = arena_dup(a, c.page[i].val, PAGE * sizeof(int));
+    return c;
 }
 
 /* ---- growable text ------------------------------------------------------- */

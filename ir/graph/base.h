@@ -82,6 +82,16 @@ Str intern(const char *s);
 Str intern_n(const char *s, size_t n);
 Str internf(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
+/* Interned strings to numbers not below 0.  Strings that were made one after
+   the other share a page: going through a model reads memory in order. */
+typedef struct StrMap {
+    struct StrPage *page; /* open addressing, power of two */
+    int len, cap;
+} StrMap;
+void str_map_put(Arena *a, StrMap *m, Str key, int val);
+int str_map_get(const StrMap *m, Str key); /* -1: it is not there */
+StrMap str_map_copy(Arena *a, const StrMap *m);
+
 /* Growable text. */
 typedef struct StrBuf {
     char *data; /* always NUL-terminated once non-NULL */

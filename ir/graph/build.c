@@ -134,7 +134,7 @@ Status node_make(Builder *b, const Node *want, const Type *given,
         Str name = names && names[i]
                        ? intern(names[i])
                        : derive_name(b, &n, type_get(types[i])->dtype);
-        n.out[i] = value_new(g, (Value){.name = graph_fresh_name(g, name),
+        n.out[i] = value_new(g, (Value){.name = graph_unique_name(g, name),
                                         .type = types[i],
                                         .kind = VK_RESULT,
                                         .def = id,

@@ -14,89 +14,61 @@ const char *const stage_text[] = {"typed",   "cast",      "diff",  "step",
 
 /* ---- names of a graph ---------------------------------------------------- */
 
-typedef struct NameSlot {
-    Str name;
-    int next;       /* number to try first when the name is wanted again */
-    uint32_t value; /* of a graph's name; of a module's: variable + 1 */
-} NameSlot;
+typedef struct Name {
+    int next; /* number to try first when the name is wanted again */
+    uint32_t value;
+} Name;
 
 /* Of a graph: names in use, the value that reads each variable, shared
    scalars.  Of a module: its variables' names. */
 struct NameMap {
-    NameSlot *slot; /* open addressing, power of two */
-    int len, cap;
+    StrMap at; /* in names; of a module: in its variables */
+    VEC(Name) names;
     VEC(ValueId) vars; /* by variable; 0 = not read */
     VEC(ValueId) scalars;
 };
 
-/* Interned names: the pointer is the identity. */
-static NameSlot *names_probe(const struct NameMap *m, Str name) {
-    uint64_t h = (uint64_t)(uintptr_t)name * 0x9e3779b97f4a7c15u;
-    for (uint64_t i = h >> 32;; i++) {
-        NameSlot *s = &m->slot[i & (uint64_t)(m->cap - 1)];
-        if (!s->name || s->name == name) return s;
-    }
+static Name *name_find(const struct NameMap *m, Str name) {
+    int i = str_map_get(&m->at, name);
+    return i < 0 ? NULL : &m->names.data[i];
 }
 
-static void names_grow(Arena *a, struct NameMap *m) {
-    NameSlot *old = m->slot;
-    int cap = m->cap;
-    m->cap = cap ? cap * 2 : 64;
-    m->slot = NEW_ARRAY(a, NameSlot, m->cap);
-    for (int i = 0; i < cap; i++)
-        if (old[i].name) *names_probe(m, old[i].name) = old[i];
-    arena_drop(a, old, (size_t)cap * sizeof *old);
-}
-
-static struct NameMap *names_new(Arena *a) {
-    struct NameMap *m = NEW(a, struct NameMap);
-    names_grow(a, m);
-    return m;
-}
-
-static NameSlot *names_add(Arena *a, struct NameMap *m, Str name) {
-    if (m->len * 2 >= m->cap) names_grow(a, m);
-    NameSlot *s = names_probe(m, name);
-    if (s->name) return s;
-    m->len++;
-    *s = (NameSlot){.name = name, .next = 2};
-    return s;
+static Name *name_add(Arena *a, struct NameMap *m, Str name) {
+    Name *old = name_find(m, name);
+    if (old) return old;
+    str_map_put(a, &m->at, name, m->names.len);
+    vec_push(a, &m->names, (Name){.next = 2});
+    return &m->names.data[m->names.len - 1];
 }
 
 static bool name_taken(const Graph *g, Str name) {
-    if (names_probe(g->names, name)->name) return true;
-    return module_find_name(g->module, name) >= 0;
+    return name_find(g->names, name) || module_find_name(g->module, name) >= 0;
 }
 
 /* The name is reserved at once.  Names of variables are never given away. */
-Str graph_fresh_name(Graph *g, Str base) {
+Str graph_unique_name(Graph *g, Str base) {
     if (!name_taken(g, base)) {
-        names_add(g->arena, g->names, base);
+        name_add(g->arena, g->names, base);
         return base;
     }
-    int n = names_add(g->arena, g->names, base)->next;
+    int n = name_add(g->arena, g->names, base)->next;
     Str fresh;
     do fresh = internf("%s.%d", base, n++);
     while (name_taken(g, fresh));
-    names_probe(g->names, base)->next = n;
-    names_add(g->arena, g->names, fresh);
+    name_find(g->names, base)->next = n;
+    name_add(g->arena, g->names, fresh);
     return fresh;
-}
-
-Str graph_unique_name(Graph *g, const char *base) {
-    return graph_fresh_name(g, intern(base));
 }
 
 void graph_rename(Graph *g, ValueId v, Str name) {
     value_get(g, v)->name = name;
-    names_add(g->arena, g->names, name)->value = v.i;
+    name_add(g->arena, g->names, name)->value = v.i;
 }
 
 ValueId graph_find_name(const Graph *g, Str name) {
-    const NameSlot *slot = names_probe(g->names, name);
-    if (!slot->name || g->values.data[slot->value].name != name)
-        return NO_VALUE;
-    return (ValueId){slot->value};
+    const Name *n = name_find(g->names, name);
+    if (!n || g->values.data[n->value].name != name) return NO_VALUE;
+    return (ValueId){n->value};
 }
 
 ValueId graph_find_value(const Graph *g, const char *name) {
@@ -111,7 +83,7 @@ Module *module_new(Arena *a, const char *name) {
     m->name = intern(name ? name : "");
     m->class_axis = -1;
     m->low = NUM_DTYPES;
-    m->names = names_new(a);
+    m->names = NEW(a, struct NameMap);
     return m;
 }
 
@@ -125,7 +97,7 @@ Graph *graph_new(Module *m, const char *name) {
     Graph *g = NEW(m->arena, Graph);
     g->module = m;
     g->arena = m->arena;
-    g->names = names_new(m->arena);
+    g->names = NEW(m->arena, struct NameMap);
     vec_push(g->arena, &g->values, (Value){.offset = -1, .home = -1});
     vec_push(g->arena, &g->nodes, (Node){.group = -1});
     graph_append(m, g, name);
@@ -187,8 +159,8 @@ Graph *graph_clone(const Graph *g, const char *name) {
     for (int i = 1; i < c->nodes.len; i++)
         node_own_ids(c->arena, &c->nodes.data[i]);
     *c->names = *g->names;
-    c->names->slot = arena_dup(c->arena, g->names->slot,
-                               (size_t)g->names->cap * sizeof(NameSlot));
+    c->names->at = str_map_copy(c->arena, &g->names->at);
+    COPY_VEC(c->arena, &c->names->names, &g->names->names);
     COPY_VEC(c->arena, &c->names->vars, &g->names->vars);
     COPY_VEC(c->arena, &c->names->scalars, &g->names->scalars);
     return c;
@@ -243,7 +215,7 @@ ValueId value_new(Graph *g, Value v) {
 }
 
 ValueId graph_input(Graph *g, const char *name, TypeId t) {
-    Str unique = graph_unique_name(g, name);
+    Str unique = graph_unique_name(g, intern(name));
     ValueId v =
         value_new(g, (Value){.name = unique, .type = t, .kind = VK_INPUT});
     vec_push(g->arena, &g->inputs, v);
@@ -251,7 +223,7 @@ ValueId graph_input(Graph *g, const char *name, TypeId t) {
 }
 
 ValueId graph_const(Graph *g, const char *name, const Tensor *t) {
-    Str unique = graph_unique_name(g, name ? name : "const");
+    Str unique = graph_unique_name(g, intern(name ? name : "const"));
     return value_new(
         g,
         (Value){.name = unique, .type = t->type, .kind = VK_CONST, .data = t});
@@ -349,7 +321,7 @@ bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n) {
 /* ---- variables ----------------------------------------------------------- */
 
 int module_find_name(const Module *m, Str name) {
-    return (int)names_probe(m->names, name)->value - 1;
+    return str_map_get(&m->names->at, name);
 }
 
 int module_find_var(const Module *m, const char *name) {
@@ -372,7 +344,7 @@ int module_var(Module *m, VarKind k, const char *name, TypeId t,
                    .stored_dtype = type_get(t)->dtype,
                    .lr_scale = 1,
                    .weight_decay = (double)NAN});
-    names_add(m->arena, m->names, intern(name))->value = (uint32_t)m->vars.len;
+    str_map_put(m->arena, &m->names->at, intern(name), m->vars.len - 1);
     return m->vars.len - 1;
 }
 
@@ -388,7 +360,7 @@ ValueId graph_var(Graph *g, int var) {
     const Var *x = &g->module->vars.data[var];
     /* whoever took its name before the variable existed is renamed */
     ValueId taken = graph_find_name(g, x->name);
-    if (is_value(taken)) graph_rename(g, taken, graph_fresh_name(g, x->name));
+    if (is_value(taken)) graph_rename(g, taken, graph_unique_name(g, x->name));
     v = value_new(
         g,
         (Value){.name = x->name, .type = x->type, .kind = VK_VAR, .var = var});

@@ -8,10 +8,8 @@
 
 /* Appends a value; v.name must be free (graph_unique_name) or NULL. */
 ValueId value_new(Graph *g, Value v);
-/* graph_find_value, graph_unique_name and module_find_var of a name that is
-   interned: its address says it all. */
+/* graph_find_value and module_find_var of a name that is interned. */
 ValueId graph_find_name(const Graph *g, Str name);
-Str graph_fresh_name(Graph *g, Str base);
 int module_find_name(const Module *m, Str name);
 
 /* ---- print.c ------------------------------------------------------------- */
