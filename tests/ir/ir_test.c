@@ -45,6 +45,30 @@ TEST_CASE(strings, equal_text_is_one_pointer) {
     CHECK_STR(intern_n("", 0), "");
 }
 
+/* Every third of many names, and names from far apart; a copy is its own. */
+TEST_CASE(strings, map_tells_what_was_put) {
+    enum { N = 4000 };
+    Arena *a = arena_new();
+    StrMap m = {0};
+    CHECK_EQ_INT(str_map_get(&m, intern("map.0")), -1);
+    for (int i = 0; i < N; i++) {
+        Str s = internf("map.%d", i);
+        if (i % 3 == 0) str_map_put(a, &m, s, i);
+        if (i % 700 == 0) str_map_put(a, &m, s, i + N);
+    }
+    StrMap copy = str_map_copy(a, &m);
+    for (int i = 0; i < N; i++) {
+        int want = i % 700 == 0 ? i + N : i % 3 == 0 ? i : -1;
+        if (!CHECK_EQ_INT(str_map_get(&m, internf("map.%d", i)), want)) break;
+    }
+    str_map_put(a, &m, intern("map.3"), 17);
+    str_map_put(a, &m, intern("map.4"), 18);
+    CHECK_EQ_INT(str_map_get(&copy, intern("map.3")), 3);
+    CHECK_EQ_INT(str_map_get(&copy, intern("map.4")), -1);
+    CHECK_EQ_INT(str_map_get(&m, intern("map.4")), 18);
+    arena_free(a);
+}
+
 TEST_CASE(strings, globs) {
     static const struct {
         const char *pattern, *name;
