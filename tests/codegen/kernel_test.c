@@ -404,7 +404,7 @@ TEST_CASE(kernel, every_elementwise_op) {
 /* ---- casts --------------------------------------------------------------- */
 
 TEST_CASE(kernel, casts) {
-    static Subject s[NUM_DTYPES * NUM_DTYPES];
+    static Subject s[NUM_DTYPES * NUM_DTYPES + 1];
     static char text[NUM_DTYPES * NUM_DTYPES][256];
     int n = 0;
     for (int a = 0; a < NUM_DTYPES; a++)
@@ -416,6 +416,10 @@ TEST_CASE(kernel, casts) {
                      dtype_info[a].text, dtype_info[b].text);
             s[n].text = text[n];
         }
+    s[n++].text = "graph g(%a: f32[37]) { const %c: f32[] = 0.1 group point { "
+                  "%b = cast %c : bf16[] %d = cast %c : f16[] "
+                  "%e = cast %b : f32[] %f = cast %d : f32[] "
+                  "%g = mul %a, %e %h = mul %a, %f } return %g, %h }";
     check_batch(s, n, "-O1");
 }
 
