@@ -175,6 +175,10 @@ typedef struct ampc_comm {
     /* The host has waited for that many seconds for a stream.  Not 0: in vain;
        what was put on streams ends, with any result.                        */
     int (*waiting)(void *ctx, double seconds);
+
+    /* NULL: by broadcasts.  Bytes at[r] to at[r + 1] of `data`, which rank r
+       has, to all others; at[0] is 0. */
+    int (*gather)(void *ctx, void *data, const uint64_t *at);
 } ampc_comm;
 
 typedef struct ampc_comm_options {

@@ -10,6 +10,7 @@
 
    Bytes are moved by ampc_options.comm alone.                               */
 #define _GNU_SOURCE
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,8 +91,8 @@ void comm_add(void *sum, const void *x, size_t n, int32_t dtype) {
 /* ---- the engine ---------------------------------------------------------- */
 
 bool comm_sums_on_device(const ampc_comm *c) {
-    return c && c->size >= sizeof *c && c->allreduce_on && c->broadcast_on &&
-           c->group && c->waiting;
+    return c && c->size >= offsetof(ampc_comm, gather) && c->allreduce_on &&
+           c->broadcast_on && c->group && c->waiting;
 }
 
 ampc_status comm_failed(ampc_session *s, const char *what) {
@@ -113,6 +114,17 @@ ampc_status comm_hand_out(ampc_session *s, void *data, size_t bytes, int root,
     const ampc_comm *c = s->opt.comm;
     if (c->broadcast(c->ctx, data, bytes, root) == 0) return AMPC_OK;
     return comm_failed(s, what);
+}
+
+ampc_status comm_gather(ampc_session *s, char *data, const uint64_t *at,
+                        const char *what) {
+    const ampc_comm *c = s->opt.comm;
+    ampc_status status = AMPC_OK;
+    if (c->size >= sizeof *c && c->gather)
+        return c->gather(c->ctx, data, at) ? comm_failed(s, what) : AMPC_OK;
+    for (int r = 0; r < c->world && status == AMPC_OK; r++)
+        status = comm_hand_out(s, data + at[r], at[r + 1] - at[r], r, what);
+    return status;
 }
 
 ampc_status comm_agree(ampc_session *s, ampc_status status, const char *what) {

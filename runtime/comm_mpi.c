@@ -334,6 +334,42 @@ static int mpi_broadcast(void *ctx, void *data, size_t bytes, int32_t root) {
     return 0;
 }
 
+/* Of the bytes of rank r, those of a piece. */
+static size_t part_of(const uint64_t *at, int r, uint64_t from, uint64_t each) {
+    uint64_t n = at[r + 1] - at[r];
+    n = n > from ? n - from : 0;
+    return n < each ? n : each;
+}
+
+/* In a piece are as many of every rank. */
+static int mpi_gather(void *ctx, void *data, const uint64_t *at) {
+    Mpi *m = ctx;
+    int me = m->comm.rank, world = m->comm.world;
+    uint64_t most = 0, each = PIECE / (uint64_t)world;
+    if (m->broken) return 1;
+    for (int r = 0; r < world; r++)
+        if (at[r + 1] - at[r] > most) most = at[r + 1] - at[r];
+    for (uint64_t from = 0; from < most; from += each) {
+        size_t own = part_of(at, me, from, each);
+        m->tag = (m->tag + 1) & TAG;
+        if (own) memcpy(m->out, (char *)data + at[me] + from, own);
+        for (int r = 0; r < world; r++)
+            if (r != me && begin(m, GET, r, m->in + (uint64_t)r * each,
+                                 part_of(at, r, from, each), SHORT))
+                return 1;
+        for (int r = 0; r < world; r++)
+            if (r != me && begin(m, SEND, r, m->out, own, SHORT)) return 1;
+        if (wait_all(m)) return 1;
+        for (int r = 0; r < world; r++) {
+            size_t n = part_of(at, r, from, each);
+            if (r != me && n)
+                memcpy((char *)data + at[r] + from, m->in + (uint64_t)r * each,
+                       n);
+        }
+    }
+    return 0;
+}
+
 static const char *mpi_error(void *ctx) { return ((Mpi *)ctx)->why; }
 
 /* ---- open and close ------------------------------------------------------ */
@@ -411,6 +447,7 @@ static ampc_status mpi_open(double deadline, ampc_comm **out, char *err,
     m->comm.broadcast = mpi_broadcast;
     m->comm.barrier = mpi_barrier;
     m->comm.error = mpi_error;
+    m->comm.gather = mpi_gather;
     *out = &m->comm;
     return AMPC_OK;
 }

@@ -304,6 +304,9 @@ ampc_status comm_reduce(ampc_session *s);
 ampc_status comm_failed(ampc_session *s, const char *what);
 ampc_status comm_hand_out(ampc_session *s, void *data, size_t bytes, int root,
                           const char *what);
+/* As ampc_comm.gather. */
+ampc_status comm_gather(ampc_session *s, char *data, const uint64_t *at,
+                        const char *what);
 /* OK where all ranks have that status; "another rank WHAT". */
 ampc_status comm_agree(ampc_session *s, ampc_status status, const char *what);
 /* PLAN_SUM_NOW. */

@@ -22,8 +22,9 @@ typedef struct Spread {
 } Spread;
 
 struct Shards {
-    Spread *of;  /* by variable */
-    char *whole; /* rank 0's, during a save or a load */
+    Spread *of;   /* by variable */
+    uint64_t *at; /* by rank: what it hands out, in a block of all; the end */
+    char *whole;  /* rank 0's, during a save or a load */
     size_t bytes, whole_bytes;
     bool gathered; /* rank 0 has all */
     bool saving;   /* .. to write it; else its own part goes back */
@@ -193,12 +194,14 @@ ampc_status shards_open(ampc_session *s) {
     if (!s->opt.comm || s->opt.comm->world < 2 ||
         !info_int(s->m, "shard_optimizer", 0))
         return AMPC_OK;
-    size_t bytes = sizeof(struct Shards) + s->m->nvar * sizeof(Spread);
+    size_t bytes = sizeof(struct Shards) + s->m->nvar * sizeof(Spread) +
+                   ((size_t)s->opt.comm->world + 1) * sizeof(uint64_t);
     struct Shards *x = mem_alloc(s, bytes);
     if (!x) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     memset(x, 0, bytes);
     x->bytes = bytes;
     x->of = (Spread *)(x + 1);
+    x->at = (uint64_t *)(x->of + s->m->nvar);
     s->shards = x;
     find_spread(s);
     for (uint32_t i = 0; i < s->m->nprogram; i++) drop_read(s, i);
@@ -273,18 +276,19 @@ static ampc_status move_part(ampc_session *s, ProgramId id, int rank, Move move,
 }
 
 static ampc_status hand_out(ampc_session *s, ProgramId id) {
-    ampc_status status = AMPC_OK;
-    size_t room, bytes;
-    char *block = (char *)sums_scratch(s, &room); /* as large as gradients */
-    for (int r = 0; r < s->opt.comm->world && status == AMPC_OK; r++) {
-        bool mine = r == s->opt.comm->rank;
-        status =
-            move_part(s, id, r, mine ? MOVE_OUT : MOVE_NOTHING, block, &bytes);
-        if (status == AMPC_OK)
-            status = comm_hand_out(s, block, bytes, r, "parameters");
-        if (status == AMPC_OK && !mine)
-            status = move_part(s, id, r, MOVE_IN, block, &bytes);
+    uint64_t *at = s->shards->at;
+    int me = s->opt.comm->rank, world = s->opt.comm->world;
+    size_t bytes;
+    char *block = (char *)sums_scratch(s, &bytes); /* as large as gradients */
+    for (int r = 0; r < world; r++) {
+        move_part(s, id, r, MOVE_NOTHING, block, &bytes);
+        at[r + 1] = at[r] + bytes;
     }
+    ampc_status status = move_part(s, id, me, MOVE_OUT, block + at[me], &bytes);
+    if (status == AMPC_OK) status = comm_gather(s, block, at, "parameters");
+    for (int r = 0; r < world && status == AMPC_OK; r++)
+        if (r != me)
+            status = move_part(s, id, r, MOVE_IN, block + at[r], &bytes);
     return status;
 }
 

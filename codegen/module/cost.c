@@ -253,10 +253,71 @@ static void add_sum(const EmitStep *e, StepCost *c) {
         c->bytes *= dtype_info[e->s->pars[0]].bytes / 4.0;
 }
 
-static void put_step(const PlanSource *src, const EmitStep *e, StrBuf *sb) {
+/* The variable that a reference is, or -1. */
+static int var_of(const Graph *g, ValueId ref) {
+    if (!is_value(ref)) return -1;
+    const Value *x = value_get(g, view_root(g, ref));
+    return x->kind == VK_VAR ? x->var : x->kind == VK_RESULT ? x->home : -1;
+}
+
+/* By variable: whether steps read it that ranks do not share, so that each has
+   all of it (drop_read in runtime/shards.c).                                */
+static const bool *whole_vars(const PlanSource *src, TargetKind target,
+                              Arena *a) {
+    bool *whole = NULL;
+    for (int i = 0; i < src->steps.len; i++) {
+        const EmitStep *e = &src->steps.data[i];
+        if (!whole) whole = NEW_ARRAY(a, bool, e->g->module->vars.len + 1);
+        if (e->g->target != target || e->g->program == PROGRAM_TRAIN ||
+            e->step.split)
+            continue;
+        for (int k = 0; k < e->n; k++) {
+            const LoweredStep *s = &e->s[k];
+            for (int j = 0; j < s->nref; j++)
+                whole[1 + var_of(e->g, s->refs[j])] = true;
+            for (int j = 0; j < s->nep_ref; j++)
+                whole[1 + var_of(e->g, s->ep_refs[j])] = true;
+        }
+    }
+    return whole;
+}
+
+/* What ranks hand out that share the update of a tensor: the 16-bit copies of
+   its parameter, or that itself.                                            */
+static double handed_out(const Graph *g, const LoweredStep *s,
+                         const bool *whole) {
+    VarKind kind = VAR_SHADOW;
+    double bytes = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < s->nref; i++) {
+            int v = var_of(g, s->refs[i]), k = 0;
+            const Var *var = v < 0 ? NULL : &g->module->vars.data[v];
+            while (k < i && var_of(g, s->refs[k]) != v) k++;
+            if (!var || k < i) continue;
+            if (pass && var->kind == kind)
+                bytes += (double)type_bytes(type_get(var->type));
+            if (var->kind == VAR_PARAM && whole[1 + v]) kind = VAR_PARAM;
+        }
+    return bytes;
+}
+
+static void put_row(const EmitStep *e, const char *how, const StepCost *c,
+                    StrBuf *sb) {
+    sb_printf(sb, "%s\t%s\t%s", target_text[e->g->target], e->g->name, how);
+#define FIELD(f) sb_printf(sb, "\t%.12g", c->f);
+    COST_FIELDS(FIELD)
+#undef FIELD
+    sb_puts(sb, "\t");
+    for (const char *p = e->step.name; *p && p < e->step.name + 63; p++)
+        sb_printf(sb, "%c", (unsigned char)*p < ' ' ? '?' : *p);
+    sb_puts(sb, "\n");
+}
+
+static void put_step(const PlanSource *src, const EmitStep *e,
+                     const bool *whole, StrBuf *sb) {
     bool gpu = e->g->target == TARGET_CUDA;
     bool product = gpu && e->step.kind == PLAN_PRODUCT;
-    StepCost c = {.rate = 100};
+    StepCost c = {.rate = 100}, out = {.rate = 100};
     if (gpu && (e->step.kind == PLAN_LAUNCH || e->step.kind == PLAN_MANY))
         add_launch(src->cuda, e, &c);
     bool sum = e->step.kind == PLAN_SUM, now = e->step.kind == PLAN_SUM_NOW;
@@ -272,24 +333,27 @@ static void put_step(const PlanSource *src, const EmitStep *e, StrBuf *sb) {
                       : e->s->kernel              ? "kernel"
                       : product                   ? "cublaslt"
                                                   : lib_info(e->s->lib)->name;
-    sb_printf(sb, "%s\t%s\t%s", target_text[e->g->target], e->g->name, how);
-#define FIELD(f) sb_printf(sb, "\t%.12g", c.f);
-    COST_FIELDS(FIELD)
-#undef FIELD
-    sb_puts(sb, "\t");
-    for (const char *p = e->step.name; *p && p < e->step.name + 63; p++)
-        sb_printf(sb, "%c", (unsigned char)*p < ' ' ? '?' : *p);
-    sb_puts(sb, "\n");
+    put_row(e, how, &c, sb);
+    for (int i = 0; i < e->n && e->step.split; i++)
+        out.bytes += handed_out(e->g, &e->s[i], whole);
+    if (e->step.split) put_row(e, "hand_out", &out, sb);
 }
 
 void cost_put(const PlanSource *src, StrBuf *sb) {
+    Arena *a = arena_new();
+    const bool *whole[NUM_TARGETS];
+    for (int t = 0; t < NUM_TARGETS; t++)
+        whole[t] = whole_vars(src, (TargetKind)t, a);
     sb_puts(sb, "target\tprogram\thow");
 #define FIELD(f) sb_puts(sb, "\t" #f);
     COST_FIELDS(FIELD)
 #undef FIELD
     sb_puts(sb, "\tname\n");
-    for (int i = 0; i < src->steps.len; i++)
-        put_step(src, &src->steps.data[i], sb);
+    for (int i = 0; i < src->steps.len; i++) {
+        const EmitStep *e = &src->steps.data[i];
+        put_step(src, e, whole[e->g->target], sb);
+    }
+    arena_free(a);
 }
 
 /* ---- reading ------------------------------------------------------------- */

@@ -247,7 +247,10 @@ static Status add_run(Emit *e, const Graph *g) {
         int64_t split;
         TRY(splits_of(e, g, &steps[i], n, &split));
         const PlanStep *s = add_step(e, g, &steps[i], n);
-        if (s && split) t->steps.data[t->steps.len - 1].split = split;
+        if (s && split) {
+            t->steps.data[t->steps.len - 1].split = split;
+            e->out->steps.data[e->out->steps.len - 1].step.split = split;
+        }
         for (int k = 0; k < n; k++) {
             EmitGroup x = {g->target, &steps[i + k], {0}, !s, k > 0};
             if (s) x.step = *s;

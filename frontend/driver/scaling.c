@@ -20,28 +20,31 @@ static const Link links[] = {
     {"ethernet", 8, 3e-6, 0.8 * 450e9, 30e-6, 0.8 * 12.5e9}};
 enum { NLINK = sizeof links / sizeof *links, MOST_WORLD = 1 << 20 };
 
-/* ---- a sum --------------------------------------------------------------- */
+/* ---- bytes that move ----------------------------------------------------- */
 
+/* Each rank's part of them to all. */
 static double ring(double n, double latency, double bandwidth, double bytes) {
-    return 2 * (n - 1) * (latency + bytes / n / bandwidth);
+    return (n - 1) * (latency + bytes / n / bandwidth);
 }
 
-static double sum_seconds(const Link *l, int world, double bytes) {
+/* A sum, for which they go around twice, or what is handed out. */
+static double move_seconds(const Link *l, int world, double bytes, bool sum) {
     int inside = world < l->ranks ? world : l->ranks;
     int machines = (world + inside - 1) / inside, levels = 0;
     while (1 << levels < machines) levels++;
-    double t = ring(inside, l->inside, l->within, bytes);
+    double times = sum ? 2 : 1;
+    double t = times * ring(inside, l->inside, l->within, bytes);
     if (machines == 1) return t;
-    double around = ring(machines, l->outside, l->between, bytes);
+    double around = times * ring(machines, l->outside, l->between, bytes);
     double tree = 2 * (levels * l->outside + bytes / l->between);
-    return t + (around < tree ? around : tree);
+    return t + (around < tree || !sum ? around : tree);
 }
 
 /* ---- a step -------------------------------------------------------------- */
 
 typedef struct Step {
     double micro, update; /* seconds of computing                            */
-    double bytes;         /* of gradients, as they are sent                  */
+    double bytes, handed; /* of gradients, as they are sent; handed out      */
     int buckets, now;     /* sums beside backward, and waited for            */
 } Step;
 
@@ -49,13 +52,13 @@ typedef struct Step {
 static double walk(const char *cost, const char *target, const CpuPeaks *peaks,
                    double scale, const Link *l, int world, Step *s) {
     StepCost c;
-    double now = 0, summed = 0;
+    double now = 0, summed = 0, last = 0;
     *s = (Step){0};
     for (const char *at = cost; cost_next(&at, &c);) {
         bool micro = !strcmp(c.program, "micro");
         if (strcmp(c.target, target) || (!micro && strcmp(c.program, "update")))
             continue;
-        double t = l ? sum_seconds(l, world, c.bytes) : 0;
+        double t = l ? move_seconds(l, world, c.bytes, true) : 0;
         if (!strcmp(c.how, "sum")) {
             summed = (summed > now ? summed : now) + t;
             s->bytes += c.bytes;
@@ -63,13 +66,18 @@ static double walk(const char *cost, const char *target, const CpuPeaks *peaks,
         } else if (!strcmp(c.how, "sum_now")) {
             now = (summed > now ? summed : now) + t;
             s->now++;
+        } else if (!strcmp(c.how, "hand_out")) {
+            s->update -= micro ? 0 : last * (1 - 1.0 / world);
+            s->handed += micro ? 0 : c.bytes;
         } else {
-            t = scale * roofline_seconds(&c, peaks);
+            t = last = scale * roofline_seconds(&c, peaks);
             *(micro ? &s->micro : &s->update) += t;
             now += micro ? t : 0;
         }
     }
-    return (summed > now ? summed : now) + s->update;
+    double out =
+        l && s->handed > 0 ? move_seconds(l, world, s->handed, false) : 0;
+    return (summed > now ? summed : now) + s->update + out;
 }
 
 /* ---- options ------------------------------------------------------------- */
@@ -136,15 +144,16 @@ Status scaling_put(Diag *d, const char *cost, const Scaling *how, StrBuf *sb) {
     sb_printf(sb,
               how->json ? "{\"target\":\"%s\",\"ms\":%.4f,\"measured\":%s,"
                           "\"bytes\":%.0f,\"buckets\":%d,\"statistics\":%d,"
-                          "\"ranks\":["
+                          "\"handed_out\":%.0f,\"ranks\":["
                         : "train on %s, %.3f ms a step of one rank, %s; %.0f "
-                          "bytes of gradients in %d buckets, %d statistics\n",
+                          "bytes of gradients in %d buckets, %d statistics, "
+                          "%.0f bytes handed out\n",
               target, 1e3 * one,
               how->json ? ms > 0 ? "true" : "false"
               : ms > 0  ? "measured"
               : gpu     ? "predicted for an H100"
                         : "predicted for this machine",
-              s.bytes, s.buckets, s.now);
+              s.bytes, s.buckets, s.now, s.handed);
     for (int i = 0; i < n && !how->json; i++)
         sb_printf(sb, i ? "%21s" : "%28s", to[i].name);
     for (int i = -1; i < n && !how->json; i++)

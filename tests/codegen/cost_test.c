@@ -198,6 +198,23 @@ TEST_CASE(cost, buckets_hide_behind_backward) {
     CHECK(fabs(scaled_ms(late, "8", "1000,1", &e) - (10 + 14)) < 0.02);
 }
 
+/* A step of 4 ms, an update of 1 that ranks share and one of 5 that they do
+   not; 8 MB are handed out at the end, each rank's to all others.           */
+TEST_CASE(cost, shards_are_handed_out) {
+    static const char cost[] =
+        "target\tprogram\n" ROW("micro", "cublaslt", "4e12", "1e6")
+            ROW("micro", "sum", "0", "4e6")
+                ROW("update", "cublaslt", "1e12", "1e6")
+                    ROW("update", "hand_out", "0", "8e6")
+                        ROW("update", "cublaslt", "5e12", "1e6")
+                            ROW("refresh", "hand_out", "0", "8e6");
+    double e;
+    /* 4, 2 * (100 us + 2 MB at 1 GB/s), 0.5 + 5, 100 us + 4 MB */
+    CHECK(fabs(scaled_ms(cost, "2", "100,1", &e) - 17.8) < 0.02);
+    /* 14 * (100 us + 0.5 ms) or 6 * 100 us + 8 ms, 1 / 8 + 5, 7 * 1.1 ms */
+    CHECK(fabs(scaled_ms(cost, "8", "100,1", &e) - 25.225) < 0.02);
+}
+
 /* ---- totals -------------------------------------------------------------- */
 
 TEST_CASE(cost, every_launch_is_in_the_total) {

@@ -164,7 +164,8 @@ TEST_CASE(mpirun, outputs_as_one_process) {
 
 /* ---- sizes --------------------------------------------------------------- */
 
-/* Sums and broadcasts of fewer numbers than ranks, and of several pieces. */
+/* Sums, broadcasts and gathers of fewer numbers than ranks, and of several
+ * pieces. */
 static void sizes(const Launcher *l, const char *lib) {
     need(l);
     for (int n = 1; n <= 3; n++) {
@@ -183,6 +184,35 @@ TEST_CASE(mpirun, sizes_openmpi) { sizes(&openmpi, ""); }
 TEST_CASE(mpirun, sizes_mpich) { sizes(&mpich, ""); }
 TEST_CASE(mpirun, sizes_of_the_abi) {
     sizes(&openmpi, test_data_path("tests/support/libmpi_abi.so"));
+}
+
+/* ---- optimizer state in parts -------------------------------------------- */
+
+/* The same bits and checkpoint as without. */
+TEST_CASE(mpirun, adam_in_parts) {
+    need(&openmpi);
+    static const char *const options[] = {"", "--shard-optimizer"};
+    for (int i = 0; i < 2; i++) {
+        char words[1000], all[200];
+        snprintf(all, sizeof all,
+                 "--precision bf16 --clip-norm 0.3 --optimizer adamw,lr=0.01 "
+                 "--target cpu:x86-64-v2 %s",
+                 options[i]);
+        Compiled c = compile_file(samples_wide(), all);
+        samples_write(&c, "all", 0, SAMPLES);
+        snprintf(words, sizeof words, "%s " TRAIN "--log %d.log --save %d.save",
+                 c.path, i, i);
+        launch_ok(&openmpi, 3, words);
+        snprintf(words, sizeof words,
+                 "$AMPC inspect %s --scaling 2 --json | grep -q "
+                 "'\"handed_out\":%d,'",
+                 c.path, i * 2 * SAMPLES_WIDE); /* all of it in 16 bits */
+        shell_ok(words);
+        compiled_close(&c);
+    }
+    shell_ok("for i in 0 1; do sed 's/,\"ms\":[^}]*//' $i.log > $i.lines; "
+             "done; diff 0.lines 1.lines && cmp 0.save 1.save && "
+             "test $(wc -l < 0.lines) -gt 20");
 }
 
 /* ---- resuming ------------------------------------------------------------ */

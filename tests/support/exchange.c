@@ -1,6 +1,6 @@
-/* exchange.c: a program for mpirun: sums and broadcasts of many sizes through
-   the engine "mpi", each compared with what one process computes in the order
-   of ranks.                                                                 */
+/* exchange.c: a program for mpirun: sums, broadcasts and gathers of many sizes
+   through the engine "mpi", each compared with what one process computes in the
+   order of ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +67,22 @@ static bool broadcasts(ampc_comm *c, size_t n, char *data) {
     return true;
 }
 
+/* Rank r has r + 1 shares of n, but the second, which has none. */
+static bool gathers(ampc_comm *c, size_t n) {
+    uint64_t at[9] = {0};
+    for (int r = 0; r < c->world; r++)
+        at[r + 1] = at[r] + (r == 1 ? 0 : n * (size_t)(r + 1));
+    char *data = malloc(at[c->world] + 1);
+    memset(data, 0, at[c->world]);
+    for (uint64_t i = at[c->rank]; i < at[c->rank + 1]; i++)
+        data[i] = (char)(i % 251);
+    bool ok = c->gather(c->ctx, data, at) == 0;
+    for (uint64_t i = 0; i < at[c->world] && ok; i++)
+        ok = data[i] == (char)(i % 251);
+    free(data);
+    return ok;
+}
+
 int main(void) {
     ampc_comm_options o = {.size = sizeof o, .engine = "mpi", .deadline = 60};
     ampc_comm *c;
@@ -79,7 +95,8 @@ int main(void) {
     for (int i = 0; i < NSIZE && ok; i++) { /* exactly as much as is given */
         size_t n = sizes[i];
         void *data = malloc(n * sizeof(double));
-        ok = sums(c, n, data, true) && broadcasts(c, n * sizeof(double), data);
+        ok = sums(c, n, data, true) &&
+             broadcasts(c, n * sizeof(double), data) && gathers(c, n);
         free(data);
         data = malloc(n * sizeof(float));
         ok = ok && sums(c, n, data, false) && c->barrier(c->ctx) == 0;
