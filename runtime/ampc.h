@@ -187,7 +187,8 @@ typedef struct ampc_comm_options {
                            are added in the order of ranks.  "nccl": NCCL on
                            the GPUs; its ranks find each other over TCP where
                            MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE are
-                           set, else through MPI                            */
+                           set, else through MPI.  "tcp": those variables
+                           alone; rank 0 adds, in the order of ranks        */
     double deadline;    /* seconds to wait for another rank; 0: 300         */
 } ampc_comm_options;
 

@@ -17,12 +17,13 @@
 
 #include "runtime/backend.h"
 #include "runtime/crc.h"
+#include "runtime/half.h"
 
 enum { DEFAULT_DEADLINE = 300 };
 
 /* ---- open and close ------------------------------------------------------ */
 
-static const CommEngine *const engines[] = {&comm_mpi, &comm_nccl};
+static const CommEngine *const engines[] = {&comm_mpi, &comm_nccl, &comm_tcp};
 enum { NENGINE = sizeof engines / sizeof *engines };
 
 ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
@@ -46,7 +47,9 @@ ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
                                     out, err, err_size);
     if (err && err_size)
         snprintf(err, err_size, "%s",
-                 why ? why : "there is no such engine: \"mpi\", \"nccl\"");
+                 why ? why
+                     : "there is no such engine: \"mpi\", \"nccl\", "
+                       "\"tcp\"");
     return AMPC_ERR_ARGUMENT;
 }
 
@@ -81,11 +84,36 @@ static void add_f64(double *sum, const double *x, size_t n) {
     for (size_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
+static void add_16(float *sum, const uint16_t *x, size_t n, uint32_t dtype) {
+    for (size_t i = 0; i < n; i++) sum[i] += half_to_f32(dtype, x[i]);
+}
+
 void comm_add(void *sum, const void *x, size_t n, int32_t dtype) {
     if (dtype == AMPC_DTYPE_F64)
         add_f64(sum, x, n);
-    else
+    else if (dtype == AMPC_DTYPE_F32)
         add_f32(sum, x, n);
+    else
+        add_16(sum, x, n, (uint32_t)dtype);
+}
+
+void comm_narrow(void *data, size_t n, int32_t dtype) {
+    const float *in = data;
+    uint16_t *out = data;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h = half_of_f32((uint32_t)dtype, in[i]);
+        memcpy(out + i, &h, sizeof h);
+    }
+}
+
+void comm_widen(void *data, size_t n, int32_t dtype) {
+    const uint16_t *in = data;
+    float *out = data;
+    for (size_t i = n; i-- > 0;) {
+        uint16_t h;
+        memcpy(&h, in + i, sizeof h);
+        out[i] = half_to_f32((uint32_t)dtype, h);
+    }
 }
 
 /* ---- the engine ---------------------------------------------------------- */

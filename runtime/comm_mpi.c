@@ -21,7 +21,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/half.h"
 #include "runtime/session.h"
 
 typedef intptr_t Handle;
@@ -68,8 +67,7 @@ typedef struct Mpi {
     int tag;
     Messages *messages[WAYS]; /* one a rank */
     Handle *requests;         /* of all */
-    char *out, *in;           /* PIECE bytes each, and `sum` */
-    char *sum;
+    char *out, *in, *sum;     /* PIECE bytes each; sum: of what is added */
     char why[300];
 } Mpi;
 
@@ -228,18 +226,6 @@ static int begin(Mpi *m, Way way, int rank, char *data, size_t bytes,
 
 /* ---- sums ---------------------------------------------------------------- */
 
-/* Own numbers of 16 bits of all ranks, added in f32 and rounded once. */
-static void add_16(Mpi *m, size_t own, int32_t dtype) {
-    const uint16_t *in = (const void *)m->in;
-    uint16_t *out = (void *)m->sum;
-    for (size_t i = 0; i < own; i++) {
-        float sum = half_to_f32((uint32_t)dtype, in[i]);
-        for (int r = 1; r < m->comm.world; r++)
-            sum += half_to_f32((uint32_t)dtype, in[(size_t)r * own + i]);
-        out[i] = half_of_f32((uint32_t)dtype, sum);
-    }
-}
-
 /* Where the segment of rank r begins, of n numbers. */
 static size_t segment(const Mpi *m, size_t n, int r) {
     return n * (size_t)r / (size_t)m->comm.world;
@@ -281,17 +267,18 @@ static int exchange_sums(Mpi *m, size_t n, size_t each) {
     return wait_all(m);
 }
 
+/* In the order of ranks; 16 bits are added in fp32 and rounded once. */
 static int add_piece(Mpi *m, char *data, size_t n, int32_t dtype, size_t each) {
     int me = m->comm.rank;
+    bool half = each == sizeof(uint16_t);
     size_t own = segment(m, n, me + 1) - segment(m, n, me);
     memcpy(m->out, data, n * each);
     if (exchange_parts(m, n, each)) return 1;
-    if (each == sizeof(uint16_t))
-        add_16(m, own, dtype);
-    else
-        memcpy(m->sum, m->in, own * each);
-    for (int r = 1; r < m->comm.world && each > sizeof(uint16_t); r++)
+    memcpy(m->sum, m->in, own * each);
+    if (half) comm_widen(m->sum, own, dtype);
+    for (int r = 1; r < m->comm.world; r++)
         comm_add(m->sum, m->in + (size_t)r * own * each, own, dtype);
+    if (half) comm_narrow(m->sum, own, dtype);
     if (exchange_sums(m, n, each)) return 1;
     memcpy(data, m->out, n * each);
     return 0;
@@ -416,7 +403,7 @@ static const char *mpi_start(Mpi *m) {
     }
     m->out = malloc(PIECE);
     m->in = malloc(PIECE + n * sizeof(double));
-    m->sum = malloc(PIECE);
+    m->sum = malloc(2 * PIECE); /* of 16 bits, in fp32 */
     return enough && m->out && m->in && m->sum ? NULL : "out of memory";
 }
 

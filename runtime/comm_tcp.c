@@ -3,7 +3,8 @@
 
    What launchers say in variables is enough for it: MASTER_ADDR, MASTER_PORT,
    RANK, WORLD_SIZE.  Through it the ranks of an engine that knows GPUs alone
-   find each other, and find out who is missing.  Gradients go another way.
+   find each other, and find out who is missing.  A few ranks on CPUs need
+   nothing else; rank 0's link carries what all send and get.
 
    Every message is a frame: whose turn of what it is, and how many bytes
    follow.  A rank that something else comes to, nothing, or the end, fails;
@@ -134,19 +135,27 @@ static int get(Tcp *t, int rank, FrameKind kind, void *data, size_t n) {
 
 /* ---- the table ----------------------------------------------------------- */
 
-/* What all have, added in the order of ranks. */
+/* What all have, added in the order of ranks; 16 bits are added in fp32 and
+   rounded once.                                                             */
 static int collect(Tcp *t, void *data, size_t n, int32_t dtype, size_t bytes) {
-    void *part = malloc(bytes + 1);
-    int failed = part == NULL;
+    bool half = dtype_bytes((uint32_t)dtype) == sizeof(uint16_t);
+    char *room = malloc((half ? 3 : 1) * bytes + 1);
+    char *sum = half ? room : data, *part = half ? room + 2 * bytes : room;
+    int failed = room == NULL;
     if (failed) {
         snprintf(t->why, sizeof t->why, "rank 0: out of memory");
         return broken(t);
     }
+    if (half) comm_widen(memcpy(sum, data, bytes), n, dtype);
     for (int r = 1; r < t->comm.world && !failed; r++) {
         failed = get(t, r, FRAME_SUM, part, bytes);
-        if (!failed) comm_add(data, part, n, dtype);
+        if (!failed) comm_add(sum, part, n, dtype);
     }
-    free(part);
+    if (half) {
+        comm_narrow(sum, n, dtype);
+        memcpy(data, sum, bytes);
+    }
+    free(room);
     return failed;
 }
 
@@ -156,10 +165,6 @@ static int tcp_allreduce(void *ctx, void *data, size_t n, int32_t dtype) {
     int failed = t->broken;
     if (failed) return 1;
     t->number++;
-    if (dtype != AMPC_DTYPE_F32 && dtype != AMPC_DTYPE_F64) {
-        snprintf(t->why, sizeof t->why, "TCP: sums of 16 bits are not made");
-        return broken(t);
-    }
     if (t->comm.rank)
         return put(t, 0, FRAME_SUM, data, bytes) ||
                get(t, 0, FRAME_SUM, data, bytes);
@@ -367,13 +372,16 @@ static ampc_status tcp_open(double deadline, ampc_comm **out, char *err,
     int rank = find_rank(), world = find_world();
     const char *why = "out of memory";
     if (t && (rank < 0 || world < 1 || rank >= world || world > WORLD_MOST)) {
-        why = "$RANK and $WORLD_SIZE";
+        why = "$RANK and $WORLD_SIZE do not say which of how many ranks it is";
+    } else if (t && !secure_getenv("MASTER_ADDR")) {
+        why = "$MASTER_ADDR does not say where rank 0 is";
     } else if (t) {
         t->head = (CommHead){&comm_tcp, deadline};
         t->comm = (ampc_comm){.size = sizeof t->comm,
                               .rank = rank,
                               .world = world,
                               .local = comm_local_rank(),
+                              .any_thread = 1,
                               .ctx = t,
                               .allreduce = tcp_allreduce,
                               .broadcast = tcp_broadcast,

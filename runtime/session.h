@@ -380,8 +380,11 @@ bool comm_tcp_possible(void);      /* the launcher has said enough */
 /* The first variable that holds a number from 0 on; dflt: none does. */
 int comm_number(const char *const *names, size_t n, int dflt);
 int comm_local_rank(void); /* among this machine's; 0: nobody says */
-/* sum[i] += x[i], of AMPC_DTYPE_F32 or AMPC_DTYPE_F64. */
+/* sum[i] += x[i]; x of 16 bits is added to fp32. */
 void comm_add(void *sum, const void *x, size_t n, int32_t dtype);
+/* fp32 to 16 bits in place, and back. */
+void comm_narrow(void *data, size_t n, int32_t dtype);
+void comm_widen(void *data, size_t n, int32_t dtype);
 double comm_seconds(void); /* of a monotonic clock */
 
 /* The table for ampc.h; the emitted module exports a function that returns it.

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "runtime/backend.h"
-#include "runtime/half.h"
 
 enum { LEAST_BLOCK = 1 << 16 };
 
@@ -64,31 +63,14 @@ static ampc_status bucket_move(ampc_session *s, const PlanStep *t, float *block,
     return status;
 }
 
-static void narrow(uint32_t dtype, float *block, size_t n) {
-    uint16_t *half = (uint16_t *)(void *)block;
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h = half_of_f32(dtype, block[i]);
-        memcpy(half + i, &h, sizeof h);
-    }
-}
-
-static void widen(uint32_t dtype, float *block, size_t n) {
-    const uint16_t *half = (const uint16_t *)(const void *)block;
-    for (size_t i = n; i-- > 0;) {
-        uint16_t h;
-        memcpy(&h, half + i, sizeof h);
-        block[i] = half_to_f32(dtype, h);
-    }
-}
-
 /* n numbers of the block, in the dtype of the bucket; not 0: it failed. */
 static int sum_block(const ampc_comm *c, uint32_t dtype, float *block,
                      size_t n) {
     if (dtype == AMPC_F32)
         return c->allreduce(c->ctx, block, n, AMPC_DTYPE_F32);
-    narrow(dtype, block, n);
+    comm_narrow(block, n, (int32_t)dtype);
     int failed = c->allreduce(c->ctx, block, n, (int32_t)dtype);
-    widen(dtype, block, n);
+    comm_widen(block, n, (int32_t)dtype);
     return failed;
 }
 

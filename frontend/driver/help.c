@@ -120,11 +120,9 @@ const char help_run[] =
     "N\n"
     "                          ranks, each on its part of the samples; rank 0\n"
     "                          logs and writes\n"
-    "  --comm mpi|nccl         what moves bytes between them (default: nccl "
-    "where\n"
-    "                          $MASTER_ADDR and $RANK are set, but for "
-    "--device\n"
-    "                          cpu; else mpi)\n"
+    "  --comm mpi|nccl|tcp     what moves bytes between them (default: mpi;\n"
+    "                          where $MASTER_ADDR and $RANK are set, nccl,\n"
+    "                          with --device cpu tcp)\n"
     "  --deadline SECONDS      end when another rank is silent for so long\n"
     "                          (default 300)\n";
 

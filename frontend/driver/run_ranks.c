@@ -31,7 +31,8 @@ static int started(const char **variable) {
 static const char *choose_engine(const RunOptions *o) {
     bool cpu = o->device && strcmp(o->device, "cpu") == 0;
     if (o->comm) return o->comm;
-    return getenv("MASTER_ADDR") && getenv("RANK") && !cpu ? "nccl" : "mpi";
+    if (!getenv("MASTER_ADDR") || !getenv("RANK")) return "mpi";
+    return cpu ? "tcp" : "nccl";
 }
 
 Status ranks_open(Run *r) {

@@ -17,10 +17,9 @@
      2 (M-1) A + 2 (M-1)/M B/C        a ring
      2 log2(M) A + 2 B/C              a double binary tree
 
-   With --shard-optimizer each rank has 1/N of the steps of update that ranks
-   share, and what they hand out follows: half of what rings take for a sum.
-
-   with latencies a, A and bandwidths b, C of a machine (Hockney's model).
+   with latencies a, A and bandwidths b, C of a machine (Hockney's model).  With
+   --shard-optimizer each rank has 1/N of the steps of update that ranks share,
+   and what they hand out follows: half of what rings take for a sum.
    Rings: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
    clusters of workstations", 2009.  Trees: Sanders, Speck and Traff, "Two-tree
    algorithms for full bandwidth broadcast, reduction and scan", 2009.

@@ -1,6 +1,7 @@
-/* mpirun_test.c: `ampc run` under the launchers of Open MPI and MPICH, ranks on
-   one machine: the bits of one process that accumulates, and what becomes of
-   all when one dies, hangs or differs.                                      */
+/* mpirun_test.c: `ampc run` under the launchers of Open MPI and MPICH, and
+   where nothing but torchrun's variables is there, ranks on one machine: the
+   bits of one process that accumulates, and what becomes of all when one dies,
+   hangs or differs.                                      */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,14 @@ static const Launcher openmpi = {"mpirun.openmpi",
                                  "--allow-run-as-root --oversubscribe"};
 static const Launcher mpich = {"mpirun.mpich", ""};
 
+static const Launcher *variables(void) {
+    static Launcher l = {.options = ""};
+    if (!l.name) l.name = test_data_path("tests/support/start_ranks");
+    return &l;
+}
+
 /* In a rank's shell. */
-#define RANK "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
+#define RANK "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}"
 
 /* ---- helpers ------------------------------------------------------------- */
 
@@ -40,7 +47,8 @@ static Compiled compile_model(const char *model, const char *options,
     return compile_file(test_data_path(path), all);
 }
 
-#define FEEDS "--feed x=x.all.npy --feed y=y.all.npy --threads 1 --quiet "
+#define FEEDS                                                                  \
+    "--device cpu --feed x=x.all.npy --feed y=y.all.npy --threads 1 --quiet "
 #define EVALS "--eval-feed x=x.all.npy --eval-feed y=y.all.npy "
 
 /* `command` in the test's folder, with $AMPC; what it says comes back.  MPI
@@ -117,6 +125,7 @@ static void ranks_as_one(const Launcher *l, const char *model,
 
 TEST_CASE(mpirun, mlp_openmpi) { ranks_as_one(&openmpi, "mlp.dyn.onnx", MLP); }
 TEST_CASE(mpirun, mlp_mpich) { ranks_as_one(&mpich, "mlp.dyn.onnx", MLP); }
+TEST_CASE(mpirun, mlp_tcp) { ranks_as_one(variables(), "mlp.dyn.onnx", MLP); }
 
 TEST_CASE(mpirun, gpt_openmpi) {
     ranks_as_one(&openmpi, "gpt.dyn.onnx",
@@ -166,13 +175,14 @@ TEST_CASE(mpirun, outputs_as_one_process) {
 
 /* Sums, broadcasts and gathers of fewer numbers than ranks, and of several
  * pieces. */
-static void sizes(const Launcher *l, const char *lib) {
+static void sizes(const Launcher *l, const char *lib, const char *engine) {
     need(l);
     for (int n = 1; n <= 3; n++) {
         char *out, command[1500], want[40];
         snprintf(command, sizeof command,
-                 "AMPC_LIBMPI='%s' timeout 300 %s %s -n %d %s", lib, l->name,
-                 l->options, n, test_data_path("tests/support/exchange"));
+                 "AMPC_LIBMPI='%s' timeout 300 %s %s -n %d %s %s", lib, l->name,
+                 l->options, n, test_data_path("tests/support/exchange"),
+                 engine);
         snprintf(want, sizeof want, "%d ranks, 9 sizes", n);
         CHECK_EQ_INT(shell(&out, command), 0);
         CHECK_HAS(out, want);
@@ -180,10 +190,11 @@ static void sizes(const Launcher *l, const char *lib) {
     }
 }
 
-TEST_CASE(mpirun, sizes_openmpi) { sizes(&openmpi, ""); }
-TEST_CASE(mpirun, sizes_mpich) { sizes(&mpich, ""); }
+TEST_CASE(mpirun, sizes_openmpi) { sizes(&openmpi, "", "mpi"); }
+TEST_CASE(mpirun, sizes_mpich) { sizes(&mpich, "", "mpi"); }
+TEST_CASE(mpirun, sizes_tcp) { sizes(variables(), "none", "tcp"); }
 TEST_CASE(mpirun, sizes_of_the_abi) {
-    sizes(&openmpi, test_data_path("tests/support/libmpi_abi.so"));
+    sizes(&openmpi, test_data_path("tests/support/libmpi_abi.so"), "mpi");
 }
 
 /* ---- optimizer state in parts -------------------------------------------- */
@@ -251,10 +262,11 @@ TEST_CASE(mpirun, two_ranks_resume_what_four_saved) {
 
 /* Two ranks of which something is wrong: all end, and one is named.  The
    checkpoint that one of them wrote before is whole. */
-static void ends(const char *before, const char *words, const char *why) {
+static void ends(const Launcher *l, const char *before, const char *words,
+                 const char *why) {
     char *out;
     time_t begin = time(NULL);
-    int rc = launch(&openmpi, 2, before, words, &out);
+    int rc = launch(l, 2, before, words, &out);
     CHECK_MSG(rc != 0 && rc != 124, "status %d", rc);
     CHECK(time(NULL) - begin < 60);
     CHECK_HAS(out, why);
@@ -262,9 +274,9 @@ static void ends(const char *before, const char *words, const char *why) {
 }
 
 /* What a rank does to itself while it trains. */
-static void ends_after(const char *signal, const char *why) {
+static void ends_after(const Launcher *l, const char *signal, const char *why) {
     char before[200], words[2000];
-    need(&openmpi);
+    need(l);
     Compiled c = compile_model("mlp.dyn.onnx", MLP, 1);
     samples_write(&c, "all", 0, SAMPLES);
     snprintf(before, sizeof before,
@@ -273,17 +285,27 @@ static void ends_after(const char *signal, const char *why) {
              "%s " FEEDS "--steps 100000000 --log l --save-every 10 --save s "
              "--deadline 3",
              c.path);
-    ends(before, words, why);
+    ends(l, before, words, why);
     snprintf(words, sizeof words,
              "$AMPC run %s " FEEDS "--steps 1 --resume --save s", c.path);
     shell_ok(words);
     compiled_close(&c);
 }
 
-TEST_CASE(mpirun, a_rank_dies) { ends_after("KILL", "process rank 1"); }
+TEST_CASE(mpirun, a_rank_dies) {
+    ends_after(&openmpi, "KILL", "process rank 1");
+}
 
 TEST_CASE(mpirun, a_rank_hangs) {
-    ends_after("STOP", "rank 1 did not answer within 3 s");
+    ends_after(&openmpi, "STOP", "rank 1 did not answer within 3 s");
+}
+
+TEST_CASE(mpirun, a_rank_dies_tcp) {
+    ends_after(variables(), "KILL", "rank 1 is gone");
+}
+
+TEST_CASE(mpirun, a_rank_hangs_tcp) {
+    ends_after(variables(), "STOP", "rank 1 did not answer within 3 s");
 }
 
 TEST_CASE(mpirun, bad_data_of_one_rank) {
@@ -292,7 +314,8 @@ TEST_CASE(mpirun, bad_data_of_one_rank) {
     char words[1000];
     samples_write_bad(&c);
     snprintf(words, sizeof words, "%s " FEEDS, c.path);
-    ends("", words, "rank 1"); /* as it says itself, or the other of it */
+    ends(&openmpi, "", words,
+         "rank 1"); /* as it says itself, or the other of it */
     compiled_close(&c);
 }
 
@@ -304,13 +327,14 @@ TEST_CASE(mpirun, ranks_that_differ) {
     samples_write(&c, "all", 0, SAMPLES);
     snprintf(words, sizeof words, "test " RANK " = 0 && M=%s || M=%s;", c.path,
              other.path);
-    ends(words, "$M " FEEDS, "rank 1 has another graph than rank 0");
+    ends(&openmpi, words, "$M " FEEDS, "rank 1 has another graph than rank 0");
     snprintf(words, sizeof words, "%s " FEEDS "--steps " RANK, c.path);
-    ends("", words, "rank 1 was started with another --steps than rank 0");
+    ends(&openmpi, "", words,
+         "rank 1 was started with another --steps than rank 0");
     snprintf(words, sizeof words,
              "%s --feed x=x.all.npy --feed y=" RANK ".npy --deadline 5",
              c.path);
-    ends("", words, "rank 1: ");
+    ends(&openmpi, "", words, "rank 1: ");
     compiled_close(&c);
     compiled_close(&other);
 }
