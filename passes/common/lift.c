@@ -69,11 +69,20 @@ static ValueId wide(const Lift *l, ValueId v) {
     return v.i < l->limit && l->wide[v.i].i ? l->wide[v.i] : v;
 }
 
-/* The cast of v, one that was there before if possible. */
+/* The cast of v, one that was there before if possible; of a view the view of
+   its source's, which serves all views of that. */
 static ValueId low(Lift *l, ValueId v) {
     if (value_dtype(l->g, v) != DT_F32) return v;
     ValueId c = l->low_of[v.i];
-    if (!c.i) {
+    const Value *val = value_get(l->g, v);
+    const Node *def = val->kind == VK_RESULT ? node_get(l->g, val->def) : NULL;
+    bool stands = c.i >= l->limit || l->stands[c.i];
+    if (!stands && def && op_info[def->op].kind == KIND_VIEW) {
+        ValueId from = low(l, def->in[0]);
+        def = node_get(l->g, val->def);
+        c = build(&l->b, def->op, &from, 1, def->attrs, def->nattr, l->low,
+                  NULL);
+    } else if (!c.i) {
         c = b_cast(&l->b, v, l->low);
     } else if (c.i < l->limit && !l->stands[c.i]) {
         NodeId id = value_get(l->g, c)->def;
