@@ -29,6 +29,10 @@
      - in fp16, whose range is short: powers, roots, reciprocals, squares
    A view shares its source's label, as do operand and result of a pool.
 
+   What a norm divides by is of one size: where backward reads the quotient of a
+   residual stream and nothing else of it, a rounded copy is made for that, and
+   the stream itself is not kept.
+
    Where a product and its bias are rounded once, the bias is read as 16 bits,
    as PyTorch has it: libraries add no other to a result of 16 bits.
 
@@ -382,6 +386,52 @@ static void narrow_biases(Graph *g, Arena *a) {
     }
 }
 
+/* The f32 stream of which n is the quotient by a root of its squares, centred
+   or not; else none. */
+static ValueId normalised(const Place *p, const Node *n) {
+    const Graph *g = p->g;
+    for (int k = 0; k < 2 && n->op == OP_MUL && !n->flags; k++) {
+        int64_t few = count_of(g, n->out[0]) / 8;
+        ValueId x = n->in[1 - k];
+        if (!def_of(g, n->in[k], OP_RSQRT) || count_of(g, n->in[k]) > few)
+            continue;
+        const Node *centred = def_of(g, x, OP_SUB);
+        if (centred && count_of(g, centred->in[1]) <= few) x = centred->in[0];
+        if (is_forward(g, x) && dtype_of(g, x) == DT_F32 &&
+            dtype_of(g, n->out[0]) == DT_F32 && n->loc.amp != 1 + AMP_FULL &&
+            (p->traffic[x.i].stored || p->high[x.i] == stream))
+            return x;
+    }
+    return NO_VALUE;
+}
+
+static void keep_normalised(const Place *p, Graph *g, Arena *a) {
+    int n = g->order.len, values = g->values.len;
+    NodeId *old = arena_dup(a, g->order.data, (size_t)n * sizeof *old);
+    bool *factor = NEW_ARRAY(a, bool, values),
+         *read = NEW_ARRAY(a, bool, values);
+    ValueId *stands = NEW_ARRAY(a, ValueId, values);
+    for (int i = 0; i < n; i++) {
+        const Node *x = node_get(g, old[i]);
+        for (int k = 0; k < x->nin && x->flags & NODE_BACKWARD; k++)
+            (x->op == OP_MUL ? factor : read)[x->in[k].i] = true;
+    }
+    g->order.len = 0;
+    for (int i = 0; i < n; i++) {
+        Node *x = node_get(g, old[i]);
+        ValueId of = normalised(p, x);
+        for (int k = 0; k < x->nin && x->flags & NODE_BACKWARD; k++)
+            if (stands[x->in[k].i].i) x->in[k] = stands[x->in[k].i];
+        vec_push(g->arena, &g->order, old[i]);
+        if (!of.i || read[of.i] || factor[of.i] || read[x->out[0].i] ||
+            !factor[x->out[0].i])
+            continue;
+        Builder b = {.g = g, .loc = x->loc};
+        ValueId v = x->out[0], copy = p->cast[v.i];
+        stands[v.i] = is_forward(g, copy) ? copy : b1(&b, OP_CAST, v, p->low);
+    }
+}
+
 /* Weighed is what is in registers of f32 kernels. */
 static void place_graph(Graph *g, PassCtx *cx) {
     Arena *a = cx->scratch;
@@ -393,6 +443,7 @@ static void place_graph(Graph *g, PassCtx *cx) {
     traffic_join(g, p.traffic, values, cx);
     solve(&p, low, a);
     apply(&p, g, low, a);
+    keep_normalised(&p, g, a);
     narrow_biases(g, a);
 }
 
