@@ -270,9 +270,10 @@ static void find_lives(PlanCheck *p) {
 static bool reads_in_step(const PlanCheck *p, int group, ValueId r,
                           const Type *domain) {
     const GroupCheck *c = p->c;
-    bool rows = c->g->groups.data[group].kind == GROUP_ROW;
-    if ((c->g->groups.data[group].kind != GROUP_POINT && !rows) ||
-        p->reader[r.i] != group)
+    GroupKind kind = c->g->groups.data[group].kind;
+    bool rows = kind == GROUP_ROW;
+    bool tile = kind == GROUP_ANCHOR && c->g->target == TARGET_CPU;
+    if ((kind != GROUP_POINT && !rows && !tile) || p->reader[r.i] != group)
         return false;
     for (int i = c->span[group].first; i < c->span[group].end; i++) {
         const Node *n = node_at(c, i);
@@ -281,6 +282,7 @@ static bool reads_in_step(const PlanCheck *p, int group, ValueId r,
                                             : kind_of(n) == KIND_REDUCE;
         for (int k = 0; k < n->nin; k++) {
             if (!same_value(c->root[n->in[k].i], r)) continue;
+            if (tile && kind_of(n) != KIND_ELEM) return false;
             if (!shape_equal(value_type(c->g, n->in[k]), domain) ||
                 (!here && (kind_of(n) == KIND_MOVE ||
                            !shape_equal(value_type(c->g, n->out[0]), domain))))

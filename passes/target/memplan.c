@@ -41,22 +41,26 @@ typedef struct Plan {
 /* ---- in place ------------------------------------------------------------ */
 
 /* Whether group i reads buffer r only element for element at the index at which
-   it stores a result of type t. */
+   it stores a result of type t.  On a CPU what follows a product is done to its
+   finished tile.                                                            */
 static bool reads_in_step(const Flow *f, int group, ValueId r, const Type *t) {
     const Graph *g = f->g;
-    bool rows = g->groups.data[group].kind == GROUP_ROW;
-    if (g->groups.data[group].kind != GROUP_POINT && !rows) return false;
+    GroupKind kind = g->groups.data[group].kind;
+    bool rows = kind == GROUP_ROW;
+    bool tile = kind == GROUP_ANCHOR && g->target == TARGET_CPU;
+    if (kind != GROUP_POINT && !rows && !tile) return false;
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        OpKind kind = op_info[n->op].kind;
-        if (kind == KIND_MOVE && !rows) return false;
+        OpKind op = op_info[n->op].kind;
+        if (op == KIND_MOVE && !rows) return false;
         for (int k = 0; k < n->nin; k++) {
             if (!is_value(n->in[k]) || !same_value(f->root[n->in[k].i], r))
                 continue;
-            bool here = kind == KIND_MOVE
+            bool here = op == KIND_MOVE
                             ? node_cuts_rows(g, n)
-                            : kind == KIND_REDUCE ||
+                            : op == KIND_REDUCE ||
                                   shape_equal(value_type(g, n->out[0]), t);
+            if (tile && op != KIND_ELEM) return false;
             if (!here || !shape_equal(value_type(g, n->in[k]), t)) return false;
         }
     }
