@@ -168,8 +168,10 @@ static Status known_list(Run *r, const Expr *e, const Val *a, const Val *b,
     bool range = e->op == B_RANGE;
     if (range) TRY(run_want_int(r, e, a, &lo));
     if (range) TRY(run_want_int(r, e, b, &hi));
-    int64_t n = !range ? a->n + b->n : hi > lo ? hi - lo : 0;
-    if (range && (n > MAX_LIST || n < 0))
+    int64_t n = !range ? a->n + b->n : 0;
+    bool fits = !range || hi <= lo ||
+                (lo != INT64_MIN && add_ok(hi, -lo, &n) && n <= MAX_LIST);
+    if (!fits)
         return run_fail(r, e, "the list is too long: at most %d elements",
                         MAX_LIST);
     TRY(run_count(r, e, n));
