@@ -5,13 +5,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sha1.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "frontend/onnx/onnx.h"
-#include "frontend/onnx/sha1.h"
 #include "runtime/infile.h"
 #include "runtime/outfile.h"
 
@@ -95,24 +95,17 @@ static int open_below(const char *dir, const char *loc) {
 }
 
 static bool checksum_ok(int fd, const char *want) {
-    static const char hex[] = "0123456789abcdef";
-    Sha1 h;
-    uint8_t digest[20];
-    char buf[1 << 16], text[41] = {0};
-    sha1_init(&h);
+    SHA1_CTX h;
+    char buf[1 << 16], text[SHA1_DIGEST_STRING_LENGTH];
+    SHA1Init(&h);
     for (int64_t at = 0;;) {
         int64_t r = infile_read(fd, buf, sizeof buf, (uint64_t)at);
         if (r < 0) return false;
         if (r == 0) break;
-        sha1_add(&h, buf, (size_t)r);
+        SHA1Update(&h, (const uint8_t *)buf, (size_t)r);
         at += r;
     }
-    sha1_end(&h, digest);
-    for (int i = 0; i < 20; i++) {
-        text[2 * i] = hex[digest[i] >> 4];
-        text[2 * i + 1] = hex[digest[i] & 15];
-    }
-    return !strcasecmp(text, want);
+    return !strcasecmp(SHA1End(&h, text), want);
 }
 
 static Status read_file_part(Ox *ox, int fd, const char *name,
