@@ -29,12 +29,12 @@
 
    Environment, for GPUs: AMPC_TUNE=1 (measure cuBLASLt's algorithms, once per
    kind of GPU: often faster, other bits), AMPC_CACHE_DIR (where the choice is
-   kept; else $XDG_CACHE_HOME/ampc or ~/.cache/ampc), AMPC_CUDA_GRAPH=0 (no CUDA
-   graphs), AMPC_LIBCUDA, AMPC_LIBCUBLASLT (a file to load instead; "none"). For
-   CPUs: AMPC_ISA=v2|v3|v4 (at most), v4-dot, v4-fma (products of bf16 with or
-   without vdpbf16ps).  For many processes: AMPC_LIBMPI, AMPC_LIBNCCL (a file to
-   load instead; "none"). A program with more rights than its user (setuid)
-   reads none of them.     */
+   kept, "none": nowhere; else $XDG_CACHE_HOME/ampc or ~/.cache/ampc),
+   AMPC_CUDA_GRAPH=0 (no CUDA graphs), AMPC_LIBCUDA, AMPC_LIBCUBLASLT (a file to
+   load instead; "none"). For CPUs: AMPC_ISA=v2|v3|v4 (at most), v4-dot, v4-fma
+   (products of bf16 with or without vdpbf16ps).  For many processes:
+   AMPC_LIBMPI, AMPC_LIBNCCL (a file to load instead; "none"). A program with
+   more rights than its user (setuid) reads none of them.     */
 #ifndef AMPC_H
 #define AMPC_H
 

@@ -8,6 +8,7 @@ def ampc_test(name, deps = [], data = [], timeout = "long"):
         timeout = "eternal" if slow else timeout,
         srcs = [name + ".c"],
         data = data,
+        env = {"AMPC_CACHE_DIR": "none"},  # nothing from other runs
         linkstatic = True,
         tags = ["slow"] if slow else [],
         deps = deps + ["//tests:harness"],

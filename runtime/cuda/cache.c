@@ -1,5 +1,5 @@
 /* cache.c: chosen algorithms in a file, one per kind of GPU and version of
-   cuBLASLt: $AMPC_CACHE_DIR, else $XDG_CACHE_HOME/ampc, else ~/.cache/ampc.
+   cuBLASLt (cache_folder.h).
 
    A file that is not exactly what was written is left alone and not used.  A
    new one is written under a temporary name and renamed; of sessions that
@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/cache_folder.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/infile.h"
 #include "runtime/outfile.h"
@@ -54,20 +55,6 @@ static uint32_t crc_of(CacheHeader h, const CacheEntry *entries) {
 }
 
 /* ---- the name ------------------------------------------------------------ */
-
-static bool cache_folder(char *path, size_t size) {
-    const char *own = secure_getenv("AMPC_CACHE_DIR"),
-               *xdg = secure_getenv("XDG_CACHE_HOME");
-    const char *home = secure_getenv("HOME");
-    int n = -1;
-    if (own && *own)
-        n = snprintf(path, size, "%s", own);
-    else if (xdg && *xdg)
-        n = snprintf(path, size, "%s/ampc", xdg);
-    else if (home && *home)
-        n = snprintf(path, size, "%s/.cache/ampc", home);
-    return n > 0 && (size_t)n < size - 64;
-}
 
 /* FOLDER/cublaslt-HASH of what the file is for */
 static bool cache_name(Cache *c) {
@@ -142,24 +129,9 @@ const LtAlgo *cache_find(const Cache *c, size_t n, const ProductKey *key) {
 
 /* ---- writing ------------------------------------------------------------- */
 
-/* Makes the folders of a path; true when files can be made in the last. */
-static bool make_folders(const char *path) {
-    char folder[1024], *end = folder;
-    snprintf(folder, sizeof folder, "%s", path);
-    for (char *p = folder + 1; *p; p++) {
-        if (*p != '/') continue;
-        *p = 0;
-        mkdir(folder, 0777);
-        *p = '/';
-        end = p;
-    }
-    *end = 0;
-    return access(folder, W_OK | X_OK) == 0;
-}
-
 bool cache_writable(const Cache *c) {
     return c->path[0] && !c->damaged && c->n < CACHE_MOST &&
-           make_folders(c->path);
+           cache_folders_make(c->path);
 }
 
 bool cache_add(Cache *c, const ProductKey *key, const LtAlgo *algo) {
