@@ -282,7 +282,8 @@ class Ampc:
         start = time.perf_counter()
         subprocess.run([ampc, os.path.join(folder, name + ".onnx"), "-o",
                         self.so, "--precision", precision, "--target", "cpu"],
-                       check=True, capture_output=True)
+                       check=True, capture_output=True,
+                       env=dict(os.environ, AMPC_CACHE_DIR="none"))
         self.first = time.perf_counter() - start
         self.command = [ampc, "run", self.so, "--device", "cpu", "--quiet",
                         "--threads", "1" if busy else "0"]

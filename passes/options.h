@@ -131,6 +131,8 @@ typedef struct Options {
     bool count_underflow; /* program underflow is made */
     Str amp_policy;       /* a file, NULL: none */
     Str dump_ir, emit_c, emit_cuda, emit_onnx, report;
+    Str cache; /* of compilers' results: a folder, "none"; NULL: the usual one
+                */
     struct FileGuard *guard; /* keeps outputs apart from inputs; may be NULL */
     Str symbol;              /* "ampc_module" */
     int64_t seed;

@@ -1,6 +1,7 @@
 /* emit_cc.c: runs the system's C compiler ($CC, default cc), several at once
    (emit.h).  The environment variable may hold options: CC="gcc -m64".      */
 #define _GNU_SOURCE
+#include "codegen/module/embed.h"
 #include "codegen/module/emit.h"
 
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "passes/files.h"
 #include "passes/leave.h"
 
 extern char **environ;
@@ -128,12 +130,91 @@ static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     return s;
 }
 
-void cc_start(Arena *a, const char *dir, CcJob *jobs, int n) {
-    for (int i = 0; i < n; i++)
-        if ((jobs[i].error = spawn(a, dir, &jobs[i]))) return;
+/* ---- what was kept ------------------------------------------------------- */
+
+static void key_program(Arena *a, CompileKey *k, const char *word) {
+    const char *dirs = getenv("PATH");
+    compile_key_text(k, word);
+    if (strchr(word, '/')) {
+        compile_key_file(k, word);
+        return;
+    }
+    for (; dirs && *dirs; dirs += strspn(dirs, ":")) {
+        int n = (int)strcspn(dirs, ":");
+        char *path = arena_printf(a, "%.*s/%s", n, dirs, word);
+        if (access(path, X_OK) == 0) compile_key_file(k, path);
+        dirs += n;
+    }
 }
 
-Status cc_wait(Diag *d, Arena *a, const char *dir, CcJob *jobs, int n) {
+/* All that the compiler reads of us; of what it brings along, headers and
+   programs, the driver's date stands for all. */
+static bool key_of(Arena *a, const char *dir, CcJob *job) {
+    static const char *const read[] = {
+        "CPATH",         "C_INCLUDE_PATH", "GCC_EXEC_PREFIX",
+        "COMPILER_PATH", "PATH",           "CCC_OVERRIDE_OPTIONS"};
+    char *argv[MAX_WORDS + 1];
+    int argc = 0;
+    size_t n;
+    Diag d = {0};
+    char *source =
+        read_file(&d, arena_printf(a, "%s/%s", dir, job->source), &n);
+    sb_free(&d.text);
+    if (!source) return false;
+    job->key = compile_key("object 1");
+    split_words(a, compiler(), argv, &argc);
+    for (int i = 0; i < argc; i++) key_program(a, &job->key, argv[i]);
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
+        const char *v = getenv(read[i]);
+        compile_key_text(&job->key, v ? v : "");
+    }
+    compile_key_text(&job->key, job->words);
+    for (size_t i = 0; i < embed_nfile; i++) {
+        compile_key_text(&job->key, embed_files[i].name);
+        compile_key_add(&job->key, embed_files[i].data, embed_files[i].size);
+    }
+    compile_key_add(&job->key, source, n);
+    free(source);
+    return true;
+}
+
+static bool find_object(Arena *a, const char *cache, const char *dir,
+                        CcJob *job) {
+    size_t n;
+    char *data = compile_cache_get(cache, job->key, &n);
+    if (!data) return false;
+    Diag d = {0};
+    bool ok = file_text(&d, arena_printf(a, "%s/%s", dir, job->object), data, n,
+                        NULL, NULL) == OK;
+    sb_free(&d.text);
+    free(data);
+    return ok;
+}
+
+static void keep_object(Arena *a, const char *cache, const char *dir,
+                        const CcJob *job) {
+    size_t n;
+    Diag d = {0};
+    char *data = read_file(&d, arena_printf(a, "%s/%s", dir, job->object), &n);
+    if (data) compile_cache_put(cache, job->key, data, n);
+    sb_free(&d.text);
+    free(data);
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
+void cc_start(Arena *a, const char *cache, const char *dir, CcJob *jobs,
+              int n) {
+    for (int i = 0; i < n; i++) {
+        CcJob *j = &jobs[i];
+        if (!cache || !j->source || !key_of(a, dir, j)) j->source = NULL;
+        if (j->source && find_object(a, cache, dir, j)) continue;
+        if ((j->error = spawn(a, dir, j))) return;
+    }
+}
+
+Status cc_wait(Diag *d, Arena *a, const char *cache, const char *dir,
+               CcJob *jobs, int n) {
     for (int i = 0; i < n; i++) {
         int status = 0, rc;
         if (!jobs[i].pid) continue;
@@ -149,5 +230,7 @@ Status cc_wait(Diag *d, Arena *a, const char *dir, CcJob *jobs, int n) {
         if (jobs[i].status == 127) return no_compiler(d, ENOENT);
         if (jobs[i].status) return job_failed(d, a, dir, &jobs[i]);
     }
+    for (int i = 0; i < n; i++)
+        if (jobs[i].pid && jobs[i].source) keep_object(a, cache, dir, &jobs[i]);
     return OK;
 }

@@ -116,9 +116,11 @@ bool nvrtc_facts(Arena *a, NvrtcFacts *out);
 /* "compute_80": PTX instead of a cubin. */
 bool cuda_arch_is_ptx(const char *arch);
 /* Compiles every unit for every arch, on as many threads as there are CPUs.
-   A compile error is a bug of ours: status 3 with the log.                  */
-Status nvrtc_build(Diag *d, Arena *a, const CudaUnit *unit, int nunit,
-                   const char *const *arch, int narch, CudaBuild *out);
+   Results are taken from and kept in `cache` (module/compile_cache.h), which
+   may be NULL.  A compile error is a bug of ours: status 3 with the log. */
+Status nvrtc_build(Diag *d, Arena *a, const char *cache, const CudaUnit *unit,
+                   int nunit, const char *const *arch, int narch,
+                   CudaBuild *out);
 
 typedef struct CudaHeader {
     const char *name; /* as units include it */

@@ -3,6 +3,7 @@
    share nothing, so that what comes out does not depend on their order.     */
 #define _GNU_SOURCE
 #include "codegen/cuda/cuda.h"
+#include "codegen/module/compile_cache.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -37,6 +38,7 @@ typedef struct Nvrtc {
     int (*GetProgramLogSize)(Program p, size_t *n);
     int (*GetProgramLog)(Program p, char *to);
     int version; /* 12080 = 12.8 */
+    char file[4096];
 } Nvrtc;
 
 enum { OLDEST_NVRTC = 12000, OLDEST_ARCH = 80 };
@@ -55,15 +57,16 @@ static const struct {
 
 /* NVRTC opens its second library by name and finds it beside itself, but not
    where something stands in for dlopen, as sanitizers do. */
-static void load_builtins(const Nvrtc *n) {
-    char path[4096];
+static void load_builtins(Nvrtc *n) {
+    char path[4200];
     Dl_info info;
     if (!dladdr((const void *)(uintptr_t)n->Version, &info) || !info.dli_fname)
         return;
-    const char *slash = strrchr(info.dli_fname, '/');
-    int dir = slash ? (int)(slash + 1 - info.dli_fname) : 0;
-    snprintf(path, sizeof path, "%.*slibnvrtc-builtins.so.%d.%d", dir,
-             info.dli_fname, n->version / 1000, n->version % 1000 / 10);
+    snprintf(n->file, sizeof n->file, "%s", info.dli_fname);
+    const char *slash = strrchr(n->file, '/');
+    int dir = slash ? (int)(slash + 1 - n->file) : 0;
+    snprintf(path, sizeof path, "%.*slibnvrtc-builtins.so.%d.%d", dir, n->file,
+             n->version / 1000, n->version % 1000 / 10);
     (void)dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
@@ -137,12 +140,16 @@ typedef struct Job {
     const char *text, *arch;
     int unit, twin; /* twin: the job that makes its code; itself: this one  */
     char *log, *cubin, *ptx;
-    size_t cubin_size, ptx_size;
+    size_t log_size, cubin_size, ptx_size;
+    CompileKey key;
+    bool found; /* in the cache */
     bool failed;
 } Job;
 
 typedef struct Build {
     const Nvrtc *lib;
+    const char *cache;
+    CompileKey key; /* of what all jobs share */
     const char **headers, **header_names;
     int nheader;
     Job *jobs;
@@ -173,11 +180,63 @@ static void accept_older_drivers(char *ptx) {
     memcpy(v, "8.0", 3);
 }
 
-static void run_job(const Build *b, Job *j) {
-    const Nvrtc *n = b->lib;
+/* Sizes, then log, cubin and PTX. */
+static void keep_job(const char *cache, const Job *j) {
+    uint64_t size[] = {j->log_size, j->cubin_size, j->ptx_size};
+    StrBuf sb = {0};
+    sb_putn(&sb, (const char *)size, sizeof size);
+    sb_putn(&sb, j->log, j->log_size);
+    sb_putn(&sb, j->cubin, j->cubin_size);
+    sb_putn(&sb, j->ptx, j->ptx_size);
+    compile_cache_put(cache, j->key, sb.data, sb.len);
+    sb_free(&sb);
+}
+
+/* One of the three parts of what was kept. */
+static char *part(const char **at, size_t n) {
+    char *p = n ? malloc(n) : NULL;
+    if (p) memcpy(p, *at, n);
+    *at += n;
+    return p;
+}
+
+static bool find_job(const char *cache, Job *j) {
+    uint64_t size[3] = {0};
+    size_t n;
+    char *kept = compile_cache_get(cache, j->key, &n);
+    if (kept && n >= sizeof size) memcpy(size, kept, sizeof size);
+    if (!kept || n != sizeof size + size[0] + size[1] + size[2]) {
+        free(kept);
+        return false;
+    }
+    const char *at = kept + sizeof size;
+    j->log = part(&at, j->log_size = size[0]);
+    j->cubin = part(&at, j->cubin_size = size[1]);
+    j->ptx = part(&at, j->ptx_size = size[2]);
+    free(kept);
+    return true;
+}
+
+static void compile_job(const Nvrtc *n, const Build *b, Job *j,
+                        const char *const *options, int count) {
     Program p;
-    size_t log_size;
-    char name[32], arch[32];
+    char name[32];
+    snprintf(name, sizeof name, "unit%d.cu", j->unit);
+    if (n->CreateProgram(&p, j->text, name, b->nheader, b->headers,
+                         b->header_names))
+        return;
+    bool ok = n->CompileProgram(p, count, options) == 0;
+    j->log = get(p, n->GetProgramLogSize, n->GetProgramLog, &j->log_size);
+    if (ok) {
+        j->cubin = get(p, n->GetCUBINSize, n->GetCUBIN, &j->cubin_size);
+        j->ptx = get(p, n->GetPTXSize, n->GetPTX, &j->ptx_size);
+        accept_older_drivers(j->ptx);
+    }
+    n->DestroyProgram(&p);
+}
+
+static void run_job(const Build *b, Job *j) {
+    char arch[32];
     const char *options[8] = {arch,
                               "-std=c++17",
                               "-fmad=false",
@@ -185,22 +244,16 @@ static void run_job(const Build *b, Job *j) {
                               "--ptxas-options=-v",
                               "-modify-stack-limit=false"};
     int count = 6;
-    if (n->version >= 12090) options[count++] = "-no-cache";
+    if (b->lib->version >= 12090) options[count++] = "-no-cache";
     snprintf(arch, sizeof arch, "-arch=%s", j->arch);
-    snprintf(name, sizeof name, "unit%d.cu", j->unit);
-    j->failed = true;
-    if (n->CreateProgram(&p, j->text, name, b->nheader, b->headers,
-                         b->header_names))
-        return;
-    bool ok = n->CompileProgram(p, count, options) == 0;
-    j->log = get(p, n->GetProgramLogSize, n->GetProgramLog, &log_size);
-    if (ok) {
-        j->cubin = get(p, n->GetCUBINSize, n->GetCUBIN, &j->cubin_size);
-        j->ptx = get(p, n->GetPTXSize, n->GetPTX, &j->ptx_size);
-        accept_older_drivers(j->ptx);
-        j->failed = cuda_arch_is_ptx(j->arch) ? !j->ptx : !j->cubin;
+    if (b->cache) {
+        j->key = b->key;
+        for (int i = 0; i < count; i++) compile_key_text(&j->key, options[i]);
+        compile_key_text(&j->key, j->text);
+        j->found = find_job(b->cache, j);
     }
-    n->DestroyProgram(&p);
+    if (!j->found) compile_job(b->lib, b, j, options, count);
+    j->failed = cuda_arch_is_ptx(j->arch) ? !j->ptx : !j->cubin;
 }
 
 static void *work(void *ctx) {
@@ -270,15 +323,24 @@ static void read_log(Arena *a, Diag *d, const Job *job, CudaBuild *out) {
 
 /* A job for each image, and the headers.  The program of sm_80 yields the PTX
    of compute_80, too. */
-static Build build_new(Arena *a, const Nvrtc *lib, const CudaUnit *unit,
-                       int nunit, const char *const *arch, int narch) {
+static Build build_new(Arena *a, const Nvrtc *lib, const char *cache,
+                       const CudaUnit *unit, int nunit, const char *const *arch,
+                       int narch) {
     CudaHeaders h = cuda_headers(a);
-    Build b = {.lib = lib, .nheader = h.len, .njob = nunit * narch};
+    Build b = {.lib = lib,
+               .cache = cache,
+               .key = compile_key("nvrtc 1"),
+               .nheader = h.len,
+               .njob = nunit * narch};
+    compile_key_add(&b.key, &lib->version, sizeof lib->version);
+    compile_key_file(&b.key, lib->file);
     b.headers = NEW_ARRAY(a, const char *, h.len + 1);
     b.header_names = NEW_ARRAY(a, const char *, h.len + 1);
     for (int i = 0; i < h.len; i++) {
         b.headers[i] = h.data[i].text;
         b.header_names[i] = h.data[i].name;
+        compile_key_text(&b.key, h.data[i].name);
+        compile_key_text(&b.key, h.data[i].text);
     }
     b.jobs = NEW_ARRAY(a, Job, b.njob + 1);
     for (int i = 0; i < b.njob; i++) {
@@ -293,15 +355,16 @@ static Build build_new(Arena *a, const Nvrtc *lib, const CudaUnit *unit,
     return b;
 }
 
-Status nvrtc_build(Diag *d, Arena *a, const CudaUnit *unit, int nunit,
-                   const char *const *arch, int narch, CudaBuild *out) {
+Status nvrtc_build(Diag *d, Arena *a, const char *cache, const CudaUnit *unit,
+                   int nunit, const char *const *arch, int narch,
+                   CudaBuild *out) {
     Nvrtc lib;
     const char *why;
     Status s = OK;
     *out = (CudaBuild){0};
     if (!nvrtc_load(a, &lib, &why))
         return fail(d, (Loc){0}, "no NVRTC: %s", why);
-    Build b = build_new(a, &lib, unit, nunit, arch, narch);
+    Build b = build_new(a, &lib, cache, unit, nunit, arch, narch);
     out->toolkit = lib.version;
     out->image = NEW_ARRAY(a, CudaImage, b.njob + 1);
     run_jobs(&b);
@@ -314,6 +377,9 @@ Status nvrtc_build(Diag *d, Arena *a, const CudaUnit *unit, int nunit,
              j->unit, j->arch, j->log ? j->log : "out of memory");
         s = ERR_BUG;
     }
+    for (int i = 0; i < b.njob && s == OK && cache; i++)
+        if (b.jobs[i].twin == i && !b.jobs[i].found)
+            keep_job(cache, &b.jobs[i]);
     for (int i = 0; i < b.njob && s == OK; i++) {
         const Job *from = &b.jobs[b.jobs[i].twin];
         bool ptx = cuda_arch_is_ptx(b.jobs[i].arch);

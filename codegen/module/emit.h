@@ -4,6 +4,7 @@
    emit_tables.c    tables to C text
    emit_weights.c   initial values to a section or to safetensors
    emit_cc.c        runs the system's C compiler
+   compile_cache.c  keeps what compilers made (compile_cache.h)
    emit_cuda.c      GPU steps and kernels (cuda.h)
    cost.c           what the steps ask of a machine (cost.h)
    emit_so.c        puts it all into one file                                */
@@ -11,6 +12,7 @@
 #define AMPC_CODEGEN_MODULE_EMIT_H
 
 #include "codegen/codegen.h"
+#include "codegen/module/compile_cache.h"
 #include "codegen/module/section.h"
 
 /* One x86-64 level that kernels are compiled for. */
@@ -84,15 +86,19 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out);
 typedef struct CcJob {
     const char *words;
     const char *log;
-    long pid;
-    int error;  /* errno of starting it */
-    int status; /* exit status */
+    const char *source, *object; /* NULL: the result is not kept */
+    CompileKey key;              /* of the object */
+    long pid;                    /* 0: it does not run */
+    int error;                   /* errno of starting it */
+    int status;                  /* exit status */
 } CcJob;
 
-/* Starts all of them at once. */
-void cc_start(Arena *a, const char *dir, CcJob *jobs, int n);
-/* Waits for all of them.  A job that fails, or a compiler that is not there,
-   is a message.                                                             */
-Status cc_wait(Diag *d, Arena *a, const char *dir, CcJob *jobs, int n);
+/* Starts all of them at once, but those whose object was kept in `cache`, which
+   may be NULL. */
+void cc_start(Arena *a, const char *cache, const char *dir, CcJob *jobs, int n);
+/* Waits for all of them, and keeps what they made.  A job that fails, or a
+   compiler that is not there, is a message.                                 */
+Status cc_wait(Diag *d, Arena *a, const char *cache, const char *dir,
+               CcJob *jobs, int n);
 
 #endif

@@ -35,7 +35,8 @@ typedef struct EmitSo {
     const EmitInput *in;
     Module *m;
     char *dir;
-    const char *role; /* of the texts being written; NULL: our own use */
+    const char *cache; /* of compilers' results; NULL: none */
+    const char *role;  /* of the texts being written; NULL: our own use */
     PlanSource src;
     OutFile module, weights;
 } EmitSo;
@@ -138,25 +139,31 @@ static Status compile_all(EmitSo *e) {
     char *objects = "plan.o";
     for (const IsaLevel *l = isa_levels; l->isa; l++) {
         if (!isa_wanted(e->opt, l)) continue;
-        jobs[n].words = arena_printf(
-            e->a, KERNEL_CFLAGS " " CC_COMMON " %s %skernels.c -o %skernels.o",
-            l->flags, l->prefix, l->prefix);
-        jobs[n++].log = arena_printf(e->a, "%slog", l->prefix);
-        objects = arena_printf(e->a, "%s %skernels.o", objects, l->prefix);
+        CcJob *j = &jobs[n++];
+        j->source = arena_printf(e->a, "%skernels.c", l->prefix);
+        j->object = arena_printf(e->a, "%skernels.o", l->prefix);
+        j->words =
+            arena_printf(e->a, KERNEL_CFLAGS " " CC_COMMON " %s %s -o %s",
+                         l->flags, j->source, j->object);
+        j->log = arena_printf(e->a, "%slog", l->prefix);
+        objects = arena_printf(e->a, "%s %s", objects, j->object);
     }
-    jobs[n].words = CC_PLAN " plan.c -o plan.o";
-    jobs[n++].log = "plan.log";
-    cc_start(e->a, e->dir, jobs, n);
+    jobs[n++] = (CcJob){.words = CC_PLAN " plan.c -o plan.o",
+                        .source = "plan.c",
+                        .object = "plan.o",
+                        .log = "plan.log"};
+    cc_start(e->a, e->cache, e->dir, jobs, n);
     Status cuda = OK;
     if (c && c->archs.len)
-        cuda = nvrtc_build(e->d, e->a, c->units.data, c->units.len,
+        cuda = nvrtc_build(e->d, e->a, e->cache, c->units.data, c->units.len,
                            c->archs.data, c->archs.len, &c->build);
-    TRY(cc_wait(e->d, e->a, e->dir, jobs, n));
+    TRY(cc_wait(e->d, e->a, e->cache, e->dir, jobs, n));
     TRY(cuda);
+    compile_cache_trim(e->cache, COMPILE_CACHE_MOST);
     CcJob link = {.words = arena_printf(e->a, CC_LINK, objects),
                   .log = "link.log"};
-    cc_start(e->a, e->dir, &link, 1);
-    return cc_wait(e->d, e->a, e->dir, &link, 1);
+    cc_start(e->a, NULL, e->dir, &link, 1);
+    return cc_wait(e->d, e->a, NULL, e->dir, &link, 1);
 }
 
 /* ---- the output file ----------------------------------------------------- */
@@ -284,6 +291,7 @@ static Status emit_all(EmitSo *e) {
     TRY(emit_plan(e->m, e->opt, e->d, e->in, e->a, &e->src));
     TRY(put_readable(e));
     TRY(put_sources(e));
+    e->cache = compile_cache_open(e->a, e->opt->cache);
     TRY(compile_all(e));
     TRY(tell_compiled(e->a, e->in, &e->src));
     return put_files(e);

@@ -70,6 +70,8 @@ const char help_ampc[] =
     "--report FILE.txt|.json\n"
     "  --emit-onnx FILE        what it predicts, in mixed precision, with its "
     "casts\n"
+    "  --cache DIR|none        keeps what compilers made (default: "
+    "~/.cache/ampc)\n"
     "  --time-passes           time and size of the graph after every pass\n"
     "  --top-k K               evaluation counts hits among the K best, too\n"
     "  --count-underflow       ampc run tells what fp16 flushes to zero\n"

@@ -626,6 +626,7 @@ static const struct OptionRow {
     {"--emit-cuda", PATH, FIELD(emit_cuda)},
     {"--emit-onnx", PATH, FIELD(emit_onnx)},
     {"--report", PATH, FIELD(report)},
+    {"--cache", PATH, FIELD(cache)},
     {"--time-passes", FLAG, FIELD(time_passes)},
     {"--count-underflow", FLAG, FIELD(count_underflow)},
     {"--debug-nonfinite", FLAG, FIELD(debug_nonfinite)},

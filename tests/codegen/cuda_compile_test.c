@@ -37,7 +37,7 @@ static void units_build(Units *u) {
     CudaBuild b = {0};
     if (u->count) unit_end(u);
     Status st =
-        nvrtc_build(&d, u->a, u->units.data, u->units.len, archs, 2, &b);
+        nvrtc_build(&d, u->a, NULL, u->units.data, u->units.len, archs, 2, &b);
     CHECK_MSG(st == OK, "%s", d.text.data);
     CHECK_EQ_INT(d.warnings, 0);
     CHECK(b.usage.len > 0);

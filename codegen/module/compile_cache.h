@@ -1,0 +1,38 @@
+/* compile_cache.h: what the C compiler and NVRTC made, kept between runs of
+   `ampc` under the SHA-256 of all that they were given.
+
+   Files lie in folder `objects` of the cache folder (runtime/cache_folder.h),
+   which is used only where it is the user's own and nobody else writes: what is
+   there becomes code of a module.  Of more than a GiB those go that were not
+   used for the longest time.  What fails here is no error: the compiler runs.
+ */
+#ifndef AMPC_CODEGEN_MODULE_COMPILE_CACHE_H
+#define AMPC_CODEGEN_MODULE_COMPILE_CACHE_H
+
+#include <sha2.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ir/graph/base.h"
+
+typedef SHA2_CTX CompileKey;
+
+/* `what` tells kinds of results apart, and versions of how they are stored. */
+CompileKey compile_key(const char *what);
+void compile_key_add(CompileKey *k, const void *p, size_t n);
+void compile_key_text(CompileKey *k, const char *s);
+/* The size of a program or library and when it was written. */
+void compile_key_file(CompileKey *k, const char *path);
+
+/* want: a folder, "none", or NULL: the usual one.  NULL: nothing is kept. */
+const char *compile_cache_open(Arena *a, const char *want);
+/* malloc'ed; NULL: it is not there, or the folder is NULL. */
+char *compile_cache_get(const char *folder, CompileKey key, size_t *n);
+/* Of one thread. */
+void compile_cache_put(const char *folder, CompileKey key, const void *p,
+                       size_t n);
+/* Removes what has not been used for long until `most` bytes are left. */
+void compile_cache_trim(const char *folder, int64_t most);
+enum { COMPILE_CACHE_MOST = 1 << 30 };
+
+#endif

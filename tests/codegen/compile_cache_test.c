@@ -1,0 +1,217 @@
+/* compile_cache_test.c: what compilers made is found again when all that they
+   were given is the same, and never otherwise.                              */
+#define _GNU_SOURCE
+#include "codegen/module/compile_cache.h"
+#include "tests/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- results ------------------------------------------------------------- */
+
+static CompileKey key_of(const char *a, const char *b) {
+    CompileKey k = compile_key("test");
+    compile_key_text(&k, a);
+    compile_key_text(&k, b);
+    return k;
+}
+
+/* What is kept for the key; "": nothing. */
+static void check_kept(const char *folder, CompileKey k, const char *want) {
+    size_t n = 0;
+    char *got = compile_cache_get(folder, k, &n);
+    CHECK_EQ_INT(n, strlen(want));
+    CHECK((got != NULL) == (*want != 0));
+    if (got && n == strlen(want)) CHECK(memcmp(got, want, n) == 0);
+    free(got);
+}
+
+/* The only file of the folder. */
+static void entry_path(char path[4096], const char *folder) {
+    char *out;
+    REQUIRE(test_command(&out, "ls '%s'", folder) == 0);
+    out[strcspn(out, "\n")] = 0;
+    CHECK_EQ_INT(strlen(out), 64);
+    snprintf(path, 4096, "%s/%s", folder, out);
+    free(out);
+}
+
+TEST_CASE(compile_cache, a_result_is_found_by_all_of_its_key) {
+    Arena *a = arena_new();
+    const char *folder = compile_cache_open(a, test_tmp("keys"));
+    REQUIRE(folder != NULL);
+    compile_cache_put(folder, key_of("ab", "c"), "first", 5);
+    compile_cache_put(folder, key_of("x", ""), "second", 6);
+    check_kept(folder, key_of("ab", "c"), "first");
+    check_kept(folder, key_of("a", "bc"), "");
+    check_kept(folder, key_of("x", ""), "second");
+    check_kept(folder, key_of("", "x"), "");
+    check_kept(NULL, key_of("ab", "c"), "");
+    CompileKey now = compile_key("file"), later = now;
+    const char *file = test_tmp("program");
+    REQUIRE(test_write_file(file, "1", 1));
+    compile_key_file(&now, file);
+    REQUIRE(test_write_file(file, "12", 2));
+    compile_key_file(&later, file);
+    compile_cache_put(folder, now, "old", 3);
+    check_kept(folder, later, "");
+    arena_free(a);
+}
+
+/* A byte changed, cut off, added, and a link instead of the file. */
+TEST_CASE(compile_cache, damage_is_no_result) {
+    Arena *a = arena_new();
+    char path[4096], text[256];
+    size_t n;
+    const char *folder = compile_cache_open(a, test_tmp("damage"));
+    REQUIRE(folder != NULL);
+    CompileKey k = key_of("k", "");
+    compile_cache_put(folder, k, "the result", 10);
+    entry_path(path, folder);
+    char *whole = test_read_file(path, &n);
+    REQUIRE(whole && n < sizeof text - 1);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(text, whole, n);
+        text[i] ^= 1;
+        REQUIRE(test_write_file(path, text, n));
+        check_kept(folder, k, "");
+        REQUIRE(test_write_file(path, whole, i));
+        check_kept(folder, k, "");
+    }
+    memcpy(text, whole, n);
+    text[n] = 0;
+    REQUIRE(test_write_file(path, text, n + 1));
+    check_kept(folder, k, "");
+    REQUIRE(test_write_file(test_tmp("elsewhere"), whole, n));
+    REQUIRE(unlink(path) == 0 && symlink(test_tmp("elsewhere"), path) == 0);
+    check_kept(folder, k, "");
+    REQUIRE(unlink(path) == 0 && mkfifo(path, 0600) == 0);
+    check_kept(folder, k, "");
+    REQUIRE(unlink(path) == 0);
+    compile_cache_put(folder, k, "again", 5);
+    check_kept(folder, k, "again");
+    free(whole);
+    arena_free(a);
+}
+
+/* What others may write there would become code of a module. */
+TEST_CASE(compile_cache, a_folder_of_others_is_not_used) {
+    Arena *a = arena_new();
+    const char *top = test_tmp("open"), *folder = compile_cache_open(a, top);
+    REQUIRE(folder != NULL);
+    struct stat st;
+    REQUIRE(stat(folder, &st) == 0);
+    CHECK_EQ_INT(st.st_mode & 0777, 0700);
+    REQUIRE(chmod(folder, 0770) == 0);
+    CHECK(compile_cache_open(a, top) == NULL);
+    REQUIRE(chmod(folder, 0702) == 0);
+    CHECK(compile_cache_open(a, top) == NULL);
+    REQUIRE(chmod(folder, 0755) == 0);
+    CHECK(compile_cache_open(a, top) != NULL);
+    if (chown(folder, geteuid() + 1, (gid_t)-1) == 0)
+        CHECK(compile_cache_open(a, top) == NULL);
+    CHECK(compile_cache_open(a, "none") == NULL);
+    CHECK(compile_cache_open(a, "/proc/none") == NULL);
+    arena_free(a);
+}
+
+TEST_CASE(compile_cache, what_was_not_used_for_long_goes_first) {
+    Arena *a = arena_new();
+    static char data[1000];
+    const char *folder = compile_cache_open(a, test_tmp("trim"));
+    static const char *const name[] = {"0", "1", "2", "3"};
+    REQUIRE(folder != NULL);
+    memset(data, 'x', sizeof data);
+    for (int i = 0; i < 4; i++) {
+        data[0] = name[i][0];
+        compile_cache_put(folder, key_of(name[i], ""), data, sizeof data);
+        usleep(20000);
+    }
+    size_t n;
+    free(compile_cache_get(folder, key_of("0", ""), &n)); /* used now */
+    compile_cache_trim(folder, 5000);
+    for (int i = 0; i < 4; i++) {
+        char *got = compile_cache_get(folder, key_of(name[i], ""), &n);
+        CHECK(got && got[0] == name[i][0]);
+        free(got);
+        usleep(20000);
+    }
+    free(compile_cache_get(folder, key_of("0", ""), &n));
+    compile_cache_trim(folder, 2500);
+    for (int i = 0; i < 4; i++) {
+        char *got = compile_cache_get(folder, key_of(name[i], ""), &n);
+        CHECK((got != NULL) == (i == 0 || i == 3));
+        free(got);
+    }
+    arena_free(a);
+}
+
+/* ---- compiling ----------------------------------------------------------- */
+
+/* A compiler that counts its runs. */
+static void put_model(void) {
+    static const char model[] =
+        "graph forward(%x: f32[4,3]) {\n"
+        "  param %w: f32[3,2] = normal(1, 0.5)\n"
+        "  %y = matmul %x, %w : f32[4,2]\n  return %y\n}\n";
+    char cc[4096];
+    snprintf(cc, sizeof cc, "#!/bin/sh\necho run >>'%s'\nexec cc \"$@\"\n",
+             test_tmp("runs"));
+    REQUIRE(test_write_file(test_tmp("m.amp"), model, strlen(model)));
+    REQUIRE(test_write_file(test_tmp("counting"), cc, strlen(cc)));
+    REQUIRE(chmod(test_tmp("counting"), 0700) == 0);
+}
+
+static int runs(void) {
+    size_t n = 0;
+    free(test_read_file(test_tmp("runs"), &n));
+    return (int)n / 4;
+}
+
+/* Compiles the model and returns how often the compiler ran. */
+static int compiled(const char *environment, const char *options) {
+    char *out;
+    int before = runs();
+    int rc = test_command(
+        &out,
+        "cd '%s' && CC='%s' AMPC_CACHE_DIR='%s' %s '%s' m.amp -o m.so "
+        "--loss mse --target cpu:x86-64-v2 %s",
+        test_tmpdir(), test_tmp("counting"), test_tmp("kept"), environment,
+        test_ampc(), options);
+    CHECK_MSG(rc == 0, "status %d\n%s", rc, out);
+    free(out);
+    return runs() - before;
+}
+
+TEST_CASE(compile_cache, a_second_compilation_only_links) {
+    put_model();
+    int all = compiled("", "--cache none");
+    CHECK_EQ_INT(all, 3); /* kernels, plan, linking */
+    REQUIRE(rename(test_tmp("m.so"), test_tmp("without.so")) == 0);
+    CHECK_EQ_INT(compiled("", ""), all);
+    test_same_files("m.so", "without.so");
+    CHECK_EQ_INT(compiled("", ""), 1);
+    test_same_files("m.so", "without.so");
+    CHECK_EQ_INT(compiled("", "--cache none"), all);
+    CHECK_EQ_INT(compiled("", "--precision fp32"), all);
+    CHECK_EQ_INT(compiled("", "--target cpu:x86-64-v3"), all);
+    CHECK_EQ_INT(compiled("CPATH=/nowhere", ""), all);
+    REQUIRE(chmod(test_tmp("kept/objects"), 0777) == 0);
+    CHECK_EQ_INT(compiled("", ""), all);
+    REQUIRE(chmod(test_tmp("kept/objects"), 0700) == 0);
+    CHECK_EQ_INT(compiled("AMPC_CACHE_DIR=none", ""), all);
+}
+
+/* The same name, another compiler. */
+TEST_CASE(compile_cache, a_new_compiler_compiles) {
+    put_model();
+    (void)compiled("", "");
+    CHECK_EQ_INT(compiled("", ""), 1);
+    char *out;
+    REQUIRE(test_command(&out, "echo '# newer' >>'%s'", test_tmp("counting")) ==
+            0);
+    free(out);
+    CHECK_EQ_INT(compiled("", ""), 3);
+}
