@@ -61,6 +61,7 @@ static const struct {
     {"reduce_prod", RESULT},
     {"reduce_sum", RESULT},
     {"softmax", RESULT},
+    {"unit_rms", RESULT}, /* ends in a product with an rsqrt */
 };
 
 /* On no list, and no promotion either. */

@@ -203,6 +203,47 @@ static bool rule_gelu(Rewriter *rw, const Node *n, ValueId *with) {
     return true;
 }
 
+/* v = 1 / sqrt(w), in whatever form: w. */
+static ValueId under_inverse_root(const Graph *g, ValueId v) {
+    const Node *n = def_of(g, v, OP_RSQRT);
+    if (n) return n->in[0];
+    const Node *div = def_of(g, v, OP_DIV);
+    n = def_of(g, v, OP_RECIPROCAL);
+    if (div && !is_number(g, div->in[0], 1)) return NO_VALUE;
+    if (!n && !div) return NO_VALUE;
+    n = def_of(g, div ? div->in[1] : n->in[0], OP_SQRT);
+    return n ? n->in[0] : NO_VALUE;
+}
+
+/* x / sqrt(mean(x x) + epsilon) = unit_rms(x), whose gradient is by the
+   quotient and not by x.  Its root and reciprocal are rounded once. */
+static bool rule_unit_rms(Rewriter *rw, const Node *n, ValueId *with) {
+    Graph *g = rw->g;
+    for (int k = 0; k < 2 && g->module->stage <= STAGE_TYPED; k++) {
+        ValueId x = n->in[1 - k], under = under_inverse_root(g, n->in[k]);
+        const Node *sum = under.i ? def_of(g, under, OP_ADD) : NULL;
+        double epsilon;
+        if (!sum || !same_type(rw, x, n->out[0])) continue;
+        int e = value_is_splat(g, sum->in[0], &epsilon) ? 0 : 1;
+        const Node *mean = def_of(g, sum->in[1 - e], OP_REDUCE_MEAN);
+        const Node *square = mean ? def_of(g, mean->in[0], OP_MUL) : NULL;
+        if (!square || !same_value(square->in[0], x) ||
+            !same_value(square->in[1], x) || !attr_int(mean, AK_keepdims, 1) ||
+            !value_is_splat(g, sum->in[e], &epsilon))
+            continue;
+        const int64_t *axes;
+        int axis_count = attr_ints(mean, AK_axes, &axes);
+        Attr a[] = {attr_v(AK_axes, axes, axis_count),
+                    attr_named_f("epsilon", epsilon)};
+        DType d = value_dtype(g, n->out[0]);
+        NodeId call =
+            build_call(&rw->b, fn_std("unit_rms"), &x, 1, a, 2, 1, &d);
+        with[0] = node_get(g, call)->out[0];
+        return true;
+    }
+    return false;
+}
+
 /* ---- casts --------------------------------------------------------------- */
 
 /* cast to its own dtype = x; cast16(cast32(x16)) = x16 (widening is exact);
@@ -328,25 +369,16 @@ static const struct {
     OpCode op;
     SimplifyRule *rule;
 } simplify_rules[] = {
-    {OP_MUL, rule_neutral},
-    {OP_DIV, rule_neutral},
-    {OP_SUB, rule_neutral},
-    {OP_POW, rule_neutral},
-    {OP_ADD, rule_neutral},
-    {OP_POW, rule_pow},
-    {OP_LOG, rule_log},
-    {OP_MUL, rule_gelu},
-    {OP_CAST, rule_cast},
-    {OP_RESHAPE, rule_same_type},
-    {OP_EXPAND, rule_same_type},
-    {OP_SLICE, rule_same_type},
-    {OP_CONCAT, rule_same_type},
-    {OP_PAD, rule_same_type},
-    {OP_SPLIT, rule_same_type},
-    {OP_RESHAPE, rule_reshape},
-    {OP_TRANSPOSE, rule_transpose},
-    {OP_MATMUL, rule_matmul},
-    {OP_CALL, rule_nll},
+    {OP_MUL, rule_neutral},       {OP_DIV, rule_neutral},
+    {OP_SUB, rule_neutral},       {OP_POW, rule_neutral},
+    {OP_ADD, rule_neutral},       {OP_POW, rule_pow},
+    {OP_LOG, rule_log},           {OP_MUL, rule_gelu},
+    {OP_MUL, rule_unit_rms},      {OP_CAST, rule_cast},
+    {OP_RESHAPE, rule_same_type}, {OP_EXPAND, rule_same_type},
+    {OP_SLICE, rule_same_type},   {OP_CONCAT, rule_same_type},
+    {OP_PAD, rule_same_type},     {OP_SPLIT, rule_same_type},
+    {OP_RESHAPE, rule_reshape},   {OP_TRANSPOSE, rule_transpose},
+    {OP_MATMUL, rule_matmul},     {OP_CALL, rule_nll},
 };
 
 static bool simplify_node(Rewriter *rw, NodeId id, ValueId *with) {
