@@ -206,26 +206,42 @@ static int written_by(const Graph *g, const Write *w) {
     return there ? node_get(g, root->def)->group : g->groups.len;
 }
 
+typedef struct Bucket {
+    VEC(ValueId) vars;
+    int ready; /* the last group that writes one of them */
+} Bucket;
+
+typedef VEC(Bucket) Buckets;
+
+/* What ranks add, by number from 1 on. */
+static Buckets buckets_of(Emit *e, const Graph *g) {
+    Buckets all = {0};
+    for (int i = 0; i < g->writes.len; i++) {
+        const Write *w = &g->writes.data[i];
+        int group = written_by(g, w);
+        while (all.len < w->bucket) vec_push(e->a, &all, (Bucket){0});
+        if (!w->bucket) continue;
+        Bucket *b = &all.data[w->bucket - 1];
+        vec_push(e->a, &b->vars, w->var);
+        if (b->ready < group) b->ready = group;
+    }
+    return all;
+}
+
 /* Sums over ranks of buckets from *next on, one after the other, as far as all
    of a bucket is written by groups before `end`.                            */
-static void add_sums(Emit *e, const Graph *g, int end, int *next) {
-    int64_t *dtype = NEW(e->a, int64_t);
-    *dtype = e->opt->comm_dtype;
-    for (;; ++*next) {
-        VEC(ValueId) vars = {0};
-        for (int i = 0; i < g->writes.len; i++) {
-            const Write *w = &g->writes.data[i];
-            if (w->bucket != *next) continue;
-            if (written_by(g, w) >= end) return;
-            vec_push(e->a, &vars, w->var);
-        }
-        if (!vars.len) return;
+static void add_sums(Emit *e, const Graph *g, const Buckets *all, int end,
+                     int *next) {
+    for (; *next < all->len && all->data[*next].ready < end; ++*next) {
+        const Bucket *b = &all->data[*next];
+        int64_t *dtype = NEW(e->a, int64_t);
+        *dtype = e->opt->comm_dtype;
         LoweredStep s = {.kind = PLAN_SUM,
-                         .refs = vars.data,
-                         .nref = vars.len,
+                         .refs = b->vars.data,
+                         .nref = b->vars.len,
                          .pars = dtype,
                          .npar = 1,
-                         .name = internf("bucket %d", *next)};
+                         .name = internf("bucket %d", *next + 1)};
         add_step(e, g, &s, 1);
     }
 }
@@ -239,7 +255,8 @@ static Status add_run(Emit *e, const Graph *g) {
     TRY(lower_graph(g, t->kernels, e->d, &steps));
     e->const_number = NEW_ARRAY(e->a, int, g->values.len);
     memset(e->const_number, -1, (size_t)g->values.len * sizeof(int));
-    int bucket = 1;
+    Buckets buckets = buckets_of(e, g);
+    int bucket = 0;
     for (int i = 0, n; i < g->groups.len; i += n) {
         for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside &&
                     steps[i + n].kernel == steps[i].kernel;)
@@ -263,7 +280,7 @@ static Status add_run(Emit *e, const Graph *g) {
             sum.nref = 1;
             add_step(e, g, &sum, 1);
         }
-        add_sums(e, g, i + n, &bucket);
+        add_sums(e, g, &buckets, i + n, &bucket);
     }
     /* what was not computed in place; fuse.c saw to it that no source is a
        variable that this program writes */
@@ -275,7 +292,7 @@ static Status add_run(Emit *e, const Graph *g) {
             continue;
         add_copy(e, g, w->value, w->var, value_var(g, w->var)->name);
     }
-    add_sums(e, g, g->groups.len + 1, &bucket);
+    add_sums(e, g, &buckets, g->groups.len + 1, &bucket);
     for (int i = 0; i < g->outputs.len; i++)
         add_output(e, g, &r, g->outputs.data[i].value, &out[i]);
     r.nstep = t->steps.len - r.step0;
