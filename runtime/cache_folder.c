@@ -18,7 +18,7 @@ bool cache_folder(char *path, size_t size) {
         n = snprintf(path, size, "%s", own);
     else if (xdg && *xdg)
         n = snprintf(path, size, "%s/ampc", xdg);
-    else if (home && *home)
+    else if (home && *home && access(home, W_OK) == 0) /* "/nonexistent" */
         n = snprintf(path, size, "%s/.cache/ampc", home);
     return n > 0 && (size_t)n + CACHE_FILE_NAME < size;
 }

@@ -1,8 +1,8 @@
 /* cache_folder.h: where things lie that are kept between runs and can be made
    again, for the runtime inside a module and for `ampc` itself:
    $AMPC_CACHE_DIR ("none": nowhere), else $XDG_CACHE_HOME/ampc, else
-   ~/.cache/ampc.  A program with more rights than its user reads none of the
-   variables.                                                                */
+   ~/.cache/ampc where there is a home.  A program with more rights than its
+   user reads none of the variables. */
 #ifndef AMPC_CACHE_FOLDER_H
 #define AMPC_CACHE_FOLDER_H
 

@@ -113,6 +113,11 @@ TEST_CASE(compile_cache, a_folder_of_others_is_not_used) {
     if (chown(folder, geteuid() + 1, (gid_t)-1) == 0)
         CHECK(compile_cache_open(a, top) == NULL);
     CHECK(compile_cache_open(a, "none") == NULL);
+    unsetenv("AMPC_CACHE_DIR");
+    unsetenv("XDG_CACHE_HOME");
+    setenv("HOME", test_tmp("nobody"), 1);
+    CHECK(compile_cache_open(a, NULL) == NULL);
+    CHECK(access(test_tmp("nobody"), F_OK) != 0);
     CHECK(compile_cache_open(a, "/proc/none") == NULL);
     arena_free(a);
 }
