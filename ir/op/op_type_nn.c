@@ -103,8 +103,9 @@ static Type attend_sums(const Type *q, int64_t n) {
 }
 
 Status ty_attend(TypeCtx *cx) {
-    Type y, lse = attend_sums(cx->ins[0], 2);
+    Type y;
     TRY(attend_shape(cx, 3, &y));
+    Type lse = attend_sums(cx->ins[0], 2);
     type_result(cx, 0, &y);
     type_result(cx, 1, &lse);
     cx->free_dtype[1] = false;
@@ -112,9 +113,10 @@ Status ty_attend(TypeCtx *cx) {
 }
 
 Status ty_attend_grad(TypeCtx *cx) {
-    Type y, lse = attend_sums(cx->ins[0], 2), d = attend_sums(cx->ins[0], 1);
-    const Type *want[] = {&y, &lse, &d};
+    Type y;
     TRY(attend_shape(cx, 6, &y));
+    Type lse = attend_sums(cx->ins[0], 2), d = attend_sums(cx->ins[0], 1);
+    const Type *want[] = {&y, &lse, &d};
     for (int i = 3; i < 6; i++) {
         TRY(type_want(cx, WANT_FLOAT, i));
         if (!shape_equal(cx->ins[i], want[i - 3]))

@@ -147,6 +147,8 @@ static const Row rows[] = {
      "%y, %l = attend %q, %k, %v", "bf16[2,5,4] f32[2,5,2]"},
     {"%q: f32[2,5,3], %k: f32[2,3,7], %v: f32[2,7,4]",
      "%y, %l = attend %q, %k, %v {trans_b=1}", "! no attention of f32[2,5,3]"},
+    {"%k: f32[2,3,4], %v: f32[2,4,3]", "%y, %l = attend 2, %k, %v",
+     "! no attention of f32[]"},
     {"%q: f32[2,5,3], %k: f32[1,3,7], %v: f32[2,7,4]",
      "%y, %l = attend %q, %k, %v", "! no attention of f32[2,5,3]"},
     {"%q: f32[2,6,5,3], %k: f32[2,2,7,3], %v: f32[2,2,7,4], %m: f32[2,1,1,7]",
