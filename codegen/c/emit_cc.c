@@ -117,12 +117,18 @@ static Status no_compiler(Diag *d, int rc) {
                 compiler(), strerror(rc));
 }
 
+/* malloc'ed; NULL: it cannot be read, and nobody needs to know why. */
+static char *read_quietly(Arena *a, const char *dir, const char *name,
+                          size_t *n) {
+    Diag d = {0};
+    char *data = read_file(&d, arena_printf(a, "%s/%s", dir, name), n);
+    sb_free(&d.text);
+    return data;
+}
+
 static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     size_t n = 0;
-    Diag unread = {0};
-    char *text =
-        read_file(&unread, arena_printf(a, "%s/%s", dir, job->log), &n);
-    sb_free(&unread.text);
+    char *text = read_quietly(a, dir, job->log, &n);
     if (text && n > LOG_SHOWN) text[LOG_SHOWN] = 0;
     Status s = fail(d, (Loc){0}, "the C compiler failed: %s %s\n%s", compiler(),
                     job->words, text ? text : "");
@@ -147,32 +153,34 @@ static void key_program(Arena *a, CompileKey *k, const char *word) {
     }
 }
 
-/* All that the compiler reads of us; of what it brings along, headers and
-   programs, the driver's date stands for all. */
-static bool key_of(Arena *a, const char *dir, CcJob *job) {
+/* What all jobs share of what the compiler reads; of what it brings along,
+   headers and programs, the driver's date stands for all. */
+static CompileKey key_of_compiler(Arena *a) {
     static const char *const read[] = {
         "CPATH",         "C_INCLUDE_PATH", "GCC_EXEC_PREFIX",
         "COMPILER_PATH", "PATH",           "CCC_OVERRIDE_OPTIONS"};
     char *argv[MAX_WORDS + 1];
     int argc = 0;
-    size_t n;
-    Diag d = {0};
-    char *source =
-        read_file(&d, arena_printf(a, "%s/%s", dir, job->source), &n);
-    sb_free(&d.text);
-    if (!source) return false;
-    job->key = compile_key("object 1");
+    CompileKey k = compile_key("object 2");
     split_words(a, compiler(), argv, &argc);
-    for (int i = 0; i < argc; i++) key_program(a, &job->key, argv[i]);
+    for (int i = 0; i < argc; i++) key_program(a, &k, argv[i]);
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
         const char *v = getenv(read[i]);
-        compile_key_text(&job->key, v ? v : "");
+        compile_key_text(&k, v ? v : "");
     }
-    compile_key_text(&job->key, job->words);
     for (size_t i = 0; i < embed_nfile; i++) {
-        compile_key_text(&job->key, embed_files[i].name);
-        compile_key_add(&job->key, embed_files[i].data, embed_files[i].size);
+        compile_key_text(&k, embed_files[i].name);
+        compile_key_add(&k, embed_files[i].data, embed_files[i].size);
     }
+    return k;
+}
+
+static bool key_of(Arena *a, const char *dir, CompileKey shared, CcJob *job) {
+    size_t n;
+    char *source = read_quietly(a, dir, job->source, &n);
+    if (!source) return false;
+    job->key = shared;
+    compile_key_text(&job->key, job->words);
     compile_key_add(&job->key, source, n);
     free(source);
     return true;
@@ -194,10 +202,8 @@ static bool find_object(Arena *a, const char *cache, const char *dir,
 static void keep_object(Arena *a, const char *cache, const char *dir,
                         const CcJob *job) {
     size_t n;
-    Diag d = {0};
-    char *data = read_file(&d, arena_printf(a, "%s/%s", dir, job->object), &n);
+    char *data = read_quietly(a, dir, job->object, &n);
     if (data) compile_cache_put(cache, job->key, data, n);
-    sb_free(&d.text);
     free(data);
 }
 
@@ -205,9 +211,12 @@ static void keep_object(Arena *a, const char *cache, const char *dir,
 
 void cc_start(Arena *a, const char *cache, const char *dir, CcJob *jobs,
               int n) {
+    CompileKey shared = {0};
+    if (cache) shared = key_of_compiler(a);
     for (int i = 0; i < n; i++) {
         CcJob *j = &jobs[i];
-        if (!cache || !j->source || !key_of(a, dir, j)) j->source = NULL;
+        if (!cache || !j->source || !key_of(a, dir, shared, j))
+            j->source = NULL;
         if (j->source && find_object(a, cache, dir, j)) continue;
         if ((j->error = spawn(a, dir, j))) return;
     }
