@@ -255,9 +255,10 @@ Status ox_op(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
              int nattr, ValueId *out);
 Status ox_call(Ox *ox, const char *fn, const ValueId *in, int nin,
                const Attr *attrs, int nattr, int nout, ValueId *out);
+/* types, names: NULL, or NULL for a result: by rule, derived. */
 Status ox_make(Ox *ox, Callee callee, const ValueId *in, int nin,
                const Attr *attrs, int nattr, int nout, const TypeId *types,
-               ValueId *out);
+               const char *const *names, ValueId *out);
 Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
               int nattr, int nout, const TypeId *types, ValueId *out);
 Status ox1(Ox *ox, OpCode op, ValueId x, ValueId *out);

@@ -194,10 +194,10 @@ static bool is_noop(const Ox *ox, OpCode op, const ValueId *in, const Node *n) {
 
 Status ox_make(Ox *ox, Callee callee, const ValueId *in, int nin,
                const Attr *attrs, int nattr, int nout, const TypeId *types,
-               ValueId *out) {
+               const char *const *names, ValueId *out) {
     NodeId id;
     TRY(build_checked(&ox->b, ox->d, callee, in, nin, attrs, nattr, nout, types,
-                      NULL, &id));
+                      names, &id));
     const Node *n = node_get(ox->g, id);
     for (int i = 0; i < nout; i++) {
         int64_t count = type_count(value_type(ox->g, n->out[i]));
@@ -217,14 +217,15 @@ Status ox_make(Ox *ox, Callee callee, const ValueId *in, int nin,
 
 Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
               int nattr, int nout, const TypeId *types, ValueId *out) {
-    return ox_make(ox, callee_op(op), in, nin, attrs, nattr, nout, types, out);
+    return ox_make(ox, callee_op(op), in, nin, attrs, nattr, nout, types, NULL,
+                   out);
 }
 
 Status ox_call(Ox *ox, const char *fn, const ValueId *in, int nin,
                const Attr *attrs, int nattr, int nout, ValueId *out) {
     Callee callee = {OP_CALL, fn_std(fn)};
     ASSERT(callee.fn);
-    return ox_make(ox, callee, in, nin, attrs, nattr, nout, NULL, out);
+    return ox_make(ox, callee, in, nin, attrs, nattr, nout, NULL, NULL, out);
 }
 
 Status ox_op(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,

@@ -150,7 +150,7 @@ Status onnx_call(Ox *ox) {
     for (int i = 0; i < ox->node->nout; i++)
         if (ox_has_out(ox, i) && nout <= i) nout = i + 1;
     TRY(ox_mapped(ox, attrs, &n));
-    TRY(ox_make(ox, callee, in, nin, attrs, n, nout, NULL, out));
+    TRY(ox_make(ox, callee, in, nin, attrs, n, nout, NULL, NULL, out));
     for (int i = 0; i < nout; i++) TRY(ox_out(ox, i, out[i]));
     return OK;
 }

@@ -27,8 +27,10 @@ Status onnx_elem(Ox *ox) {
     ValueId in[3], y;
     int n = ox->node->nin;
     for (int i = 0; i < n; i++) in[i] = ox_in(ox, i);
+    const char *name = ox->node->nout ? ox->node->out[0] : "";
     if (n == 2) TRY(align(ox, in[0], &in[1]));
-    TRY(ox_op(ox, ox->node->op->core, in, n, NULL, 0, &y));
+    TRY(ox_make(ox, callee_op(ox->node->op->core), in, n, NULL, 0, 1, NULL,
+                *name ? &name : NULL, &y));
     return ox_out(ox, 0, y);
 }
 
