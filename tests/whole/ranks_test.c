@@ -267,7 +267,8 @@ TEST_CASE(ranks, cnn_with_overflows_as_one_rank) {
     as_one_rank("cnn.dyn.onnx",
                 "--precision fp16 --clip-norm 0.5 "
                 "--optimizer sgd,lr=0.05,momentum=0.9 --loss-scale "
-                "dynamic,init=16777216,interval=4,max=1e9",
+                "dynamic,init=16777216,interval=4,max=1e9 --lr-schedule "
+                "step,every=3,gamma=0.7",
                 true);
 }
 
