@@ -148,15 +148,24 @@ static Status known_arithmetic(Run *r, const Expr *e, const Val *a,
         *out = val_float(f);
         return OK;
     }
-    if ((e->op == B_FLOORDIV || e->op == B_MOD) && (y == 0 || y == -1))
-        return run_fail(r, e, "division by %" PRId64, y);
-    int64_t q = y ? x / y - (x % y != 0 && (x < 0) != (y < 0)) : 0;
+    bool divides = e->op == B_FLOORDIV || e->op == B_MOD;
+    if (divides && y == 0) return run_fail(r, e, "division by 0");
+    /* Not by -1: the least integer has no such quotient. */
+    int64_t q = divides && y != -1 ? x / y : 0;
+    int64_t rest = divides && y != -1 ? x % y : 0;
+    if (rest != 0 && (rest < 0) != (y < 0)) {
+        rest += y;
+        q--;
+    }
     switch (e->op) {
     case B_ADD: ok = add_ok(x, y, &i); break;
     case B_SUB: ok = y != INT64_MIN && add_ok(x, -y, &i); break;
     case B_MUL: ok = mul_ok(x, y, &i); break;
-    case B_FLOORDIV: i = q; break;
-    default: i = x - q * y; break;
+    case B_FLOORDIV:
+        ok = y != -1 || mul_ok(x, y, &q);
+        i = q;
+        break;
+    default: i = rest; break;
     }
     *out = val_int(i);
     return ok ? OK : run_fail(r, e, "the integer is too large");

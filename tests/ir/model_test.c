@@ -72,6 +72,24 @@ TEST_CASE(model, known_values_choose_and_repeat) {
             "  return x=%x.3\n");
 }
 
+/* As Python's: towards minus infinity, the rest has the divisor's sign. */
+TEST_CASE(model, integers_divide_downwards) {
+    BECOMES("model m(x: i64[2]) {\n"
+            "  L = -9223372036854775807\n"
+            "  return a = x + -7 // 2, b = x + -7 % 2, c = x + 7 // -2,\n"
+            "         d = x + 7 % -2, e = x + 6 // -1, f = x + 6 % -1,\n"
+            "         g = x + L % 3, h = x + L // 3, i = x + (L - 1) % -1\n}\n",
+            "  %x.add = add %x, -4:i64 : i64[2]\n"
+            "  %x.add.2 = add %x, 1:i64 : i64[2]\n"
+            "  %x.add.3 = add %x, -4:i64 : i64[2]\n"
+            "  %x.add.4 = add %x, -1:i64 : i64[2]\n"
+            "  %x.add.5 = add %x, -6:i64 : i64[2]\n"
+            "  %x.add.6 = add %x, 0:i64 : i64[2]\n"
+            "  %x.add.7 = add %x, 2:i64 : i64[2]\n"
+            "  %x.add.8 = add %x, -3074457345618258603:i64 : i64[2]\n"
+            "  %x.add.9 = add %x, 0:i64 : i64[2]\n");
+}
+
 TEST_CASE(model, layers_have_scopes) {
     BECOMES("def twice(x; n: int) -> y {\n"
             "  param w: f32[n, n] = ones {weight_decay=0}\n"
@@ -226,6 +244,9 @@ TEST_CASE(model, mistakes_have_a_place) {
         {LINE("for i in 3 { y = x }"), "2:12: error: a list expected, found "},
         {LINE("for i in 0..1000000000 { }"), "2:13: error: the list is too "
                                              "long: at most 4096 elements"},
+        {LINE("for i in 0..1 // 0 { }"), "2:17: error: division by 0"},
+        {LINE("for i in 0..(-9223372036854775807 - 1) // -1 { }"),
+         "error: the integer is too large"},
         {LINE("for i in 0..1e9 { }"), "2:13: error: an integer expected"},
         {LINE("for i in 0..4096 { for k in 0..4096 { y = x } }"),
          "error: more than 1048576 steps at compile time"},
