@@ -76,6 +76,17 @@ Status run_want_int(Run *r, const Expr *at, const Val *v, int64_t *out) {
     return OK;
 }
 
+Status run_want_element(Run *r, const Expr *at, const Val *v, DType d,
+                        int64_t *out) {
+    bool whole = v->kind != V_FLOAT || v->f == floor(v->f);
+    bool fits = v->kind != V_FLOAT || fabs(v->f) < 0x1p63;
+    if (!whole) return run_fail(r, at, "%g meets integers", v->f);
+    if (fits) *out = v->kind == V_FLOAT ? (int64_t)v->f : v->i;
+    if (fits && dtype_holds(d, *out)) return OK;
+    return run_fail(r, at, "%.17g is outside %s", val_number(v),
+                    dtype_info[d].text);
+}
+
 Status run_want_bool(Run *r, const Expr *at, const Val *v, bool *out) {
     if (v->kind != V_BOOL) return run_wants(r, at, "true or false", v);
     *out = v->i != 0;

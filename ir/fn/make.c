@@ -130,13 +130,13 @@ static Status make(Run *r, const Expr *at, Made *m, Val *out) {
 static Status scalar_for(Run *r, const Expr *at, const Val *v, DType d,
                          ValueId *out) {
     Graph *g = r->b->g;
+    int64_t i;
     if (dtype_is_float(d)) {
         *out = graph_scalar(g, r->wide, val_number(v));
         return OK;
     }
-    if (v->kind == V_FLOAT && v->f != floor(v->f))
-        return run_fail(r, at, "%g meets integers", v->f);
-    *out = graph_scalar_int(g, d, v->kind == V_FLOAT ? (int64_t)v->f : v->i);
+    TRY(run_want_element(r, at, v, d, &i));
+    *out = graph_scalar_int(g, d, i);
     return OK;
 }
 

@@ -229,6 +229,11 @@ static Status run_init(Run *r, const Stmt *s, Str name, TypeId t, Init *init) {
     Val v = {.kind = V_INT};
     if (s->value) TRY(run_eval(r, s->value, &v));
     if (val_is_number(&v)) {
+        int64_t i = 0, exact = INT64_C(1) << 53;
+        if (!dtype_is_float(type->dtype))
+            TRY(run_want_element(r, s->value, &v, type->dtype, &i));
+        if (i > exact || i < -exact)
+            return run_fail(r, s->value, "%" PRId64 " is beyond 2^53", i);
         init->fill = val_number(&v);
         return OK;
     }

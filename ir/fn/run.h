@@ -89,6 +89,9 @@ const Type *val_type(const Run *r, const Val *tensor);
 const char *val_kind(const Val *v);
 Status run_want_bool(Run *r, const Expr *at, const Val *v, bool *out);
 Status run_want_int(Run *r, const Expr *at, const Val *v, int64_t *out);
+/* A whole number that the integer dtype d has. */
+Status run_want_element(Run *r, const Expr *at, const Val *v, DType d,
+                        int64_t *out);
 /* A list of integers; one integer is a list of one. */
 Status run_want_ints(Run *r, const Expr *at, const Val *v, int64_t **out,
                      int *n);

@@ -151,14 +151,6 @@ static Status count_of(Run *r, const Expr *e, const Val *v, Val *out) {
     return OK;
 }
 
-/* Whether integers of a dtype can equal i at all. */
-static bool dtype_holds(DType d, int64_t i) {
-    bool is_signed = dtype_info[d].kind == DK_I;
-    int bits = 8 * dtype_info[d].bytes - is_signed;
-    int64_t top = i < 0 ? -(i + 1) : i;
-    return (i >= 0 || is_signed) && (bits >= 63 || !(top >> bits));
-}
-
 static Status eval_builtin(Run *r, const Expr *e, const Val *v, Val *out) {
     const char *takes = builtins[e->builtin].takes;
     int n = (int)strlen(takes), axis;

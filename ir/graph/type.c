@@ -21,6 +21,13 @@ bool dtype_from_text(const char *s, size_t n, DType *out) {
     return false;
 }
 
+bool dtype_holds(DType d, int64_t v) {
+    bool is_signed = dtype_info[d].kind == DK_I;
+    int bits = d == DT_BOOL ? 1 : 8 * dtype_info[d].bytes - is_signed;
+    int64_t top = v < 0 ? -(v + 1) : v;
+    return (v >= 0 || is_signed) && (bits >= 63 || !(top >> bits));
+}
+
 bool dtype_from_onnx(int code, DType *out) {
     for (int d = 0; d < NUM_DTYPES; d++) {
         if (dtype_info[d].onnx != code) continue;

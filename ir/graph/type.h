@@ -34,6 +34,8 @@ static inline bool dtype_is_float(DType d) {
 static inline bool dtype_is_int(DType d) {
     return dtype_info[d].kind == DK_I || dtype_info[d].kind == DK_U;
 }
+/* Whether an integer dtype or bool has v. */
+bool dtype_holds(DType d, int64_t v);
 static inline bool dtype_is_16(DType d) { return d == DT_F16 || d == DT_BF16; }
 
 /* The arithmetic dtype of a float op: F64 if any is F64, else F32. */

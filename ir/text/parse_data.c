@@ -58,10 +58,7 @@ static Status parse_element(Lexer *lx, DType d, Element *out) {
         return lex_next(lx);
     }
     TRY(lex_expect_int(lx, &out->i));
-    bool is_signed = dtype_info[d].kind == DK_I;
-    int bits = d == DT_BOOL ? 1 : 8 * dtype_info[d].bytes - is_signed;
-    int64_t top = out->i < 0 ? -(out->i + 1) : out->i;
-    if ((out->i < 0 && !is_signed) || (bits < 64 && top >> bits))
+    if (!dtype_holds(d, out->i))
         return lex_fail(lx, &at, "%s is outside %s", at.text,
                         dtype_info[d].text);
     return OK;

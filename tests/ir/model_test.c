@@ -244,6 +244,13 @@ TEST_CASE(model, mistakes_have_a_place) {
         {LINE("for i in 3 { y = x }"), "2:12: error: a list expected, found "},
         {LINE("for i in 0..1000000000 { }"), "2:13: error: the list is too "
                                              "long: at most 4096 elements"},
+        {LINE("k = cast(x, i32)\n  y = k + 5000000000"),
+         "3:9: error: 5000000000 is outside i32"},
+        {LINE("k = cast(x, u8)\n  y = k - -1"), "-1 is outside u8"},
+        {LINE("k = cast(x, i64)\n  y = k + 1e300"), "1e+300 is outside i64"},
+        {LINE("k = cast(x, i64)\n  y = k + 0.5"), "0.5 meets integers"},
+        {LINE("buffer b: u8[2] = 256"), "2:21: error: 256 is outside u8"},
+        {LINE("buffer b: i64[2] = 9007199254740993"), "is beyond 2^53"},
         {LINE("for i in 0..1 // 0 { }"), "2:17: error: division by 0"},
         {LINE("for i in 0..(-9223372036854775807 - 1) // -1 { }"),
          "error: the integer is too large"},
