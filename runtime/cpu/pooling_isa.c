@@ -106,29 +106,35 @@ INLINE void pool_store_n(void *p, int dtype, int64_t i, vf v, int64_t n) {
         vstore_n(p, dtype, i, v, n);
 }
 
-INLINE vf pool_select(vi take, vf a, vf b) {
-    return (vf)((take & (vi)a) | (~take & (vi)b));
-}
-
 INLINE vi pool_iset(int64_t x) { return (vi){0} + (int32_t)x; }
 
-/* Numbers of window elements: n lanes from element i on. */
+/* Numbers of window elements: n lanes from element i on.  Compilers take bytes
+   one by one, but not by way of 16 bits or these instructions.              */
+#if AMPC_ISA_LEVEL == 4
+#define WIDEN_I8 _mm512_cvtepi8_epi32
+#elif AMPC_ISA_LEVEL == 3
+#define WIDEN_I8 _mm256_cvtepi8_epi32
+#else
+#define WIDEN_I8 _mm_cvtepi8_epi32
+#endif
 typedef int8_t PoolBytes __attribute__((vector_size(VL)));
+typedef int16_t PoolShorts __attribute__((vector_size(VL * 2)));
 
 INLINE vi pool_taps(const PoolRun *r, int64_t i, int64_t n) {
-    PoolBytes b = {0};
     if (r->p->idx_dtype != AMPC_I8)
         return (vi)pool_load_n(r->idx, AMPC_F32, i, n);
+    __m128i b = {0};
     const int8_t *from = (const int8_t *)r->idx + i;
     if (n >= VL)
         memcpy(&b, from, VL);
     else
-        for (int64_t k = 0; k < n; k++) b[k] = from[k];
-    return __builtin_convertvector(b, vi);
+        for (int64_t k = 0; k < n; k++) ((int8_t *)&b)[k] = from[k];
+    return (vi)WIDEN_I8(b);
 }
 
 INLINE void pool_put_taps(const PoolRun *r, int64_t i, vi tap, int64_t n) {
-    PoolBytes b = __builtin_convertvector(tap, PoolBytes);
+    PoolBytes b = __builtin_convertvector(
+        __builtin_convertvector(tap, PoolShorts), PoolBytes);
     int8_t *to = (int8_t *)r->idx_out + i;
     if (r->p->idx_dtype != AMPC_I8)
         pool_store_n(r->idx_out, AMPC_F32, i, (vf)tap, n);
@@ -167,7 +173,7 @@ INLINE void pool_take_max(const LibPool *p, const PoolPart *q,
             vf m = vload(acc->value + i);
             vi w = *(const vi *)(acc->tap + i);
             vi take = (v > m) | ((v != v) & (m == m));
-            vstore(acc->value + i, pool_select(take, v, m));
+            vstore(acc->value + i, vselect(take, v, m));
             *(vi *)(acc->tap + i) = (take & here) | (~take & w);
         }
     }
@@ -424,6 +430,12 @@ static int pool_is_2x2(const LibPool *p) {
 /* Elements from + 2i and from + 2i + 1, i < n. */
 INLINE void pool_pairs(const void *x, int dtype, int64_t from, int64_t n,
                        vf *even, vf *odd) {
+    if (dtype == AMPC_BF16 && n >= VL) {
+        vu both = (vu)vload(at(x, dtype, from));
+        *even = (vf)(both << 16);
+        *odd = (vf)(both & 0xffff0000u);
+        return;
+    }
     vf a = pool_load_n(x, dtype, from, 2 * n);
     vf b = pool_load_n(x, dtype, from + VL, 2 * n - VL);
     *even = SHUFFLE(a, b, EVEN);
@@ -433,70 +445,86 @@ INLINE void pool_pairs(const void *x, int dtype, int64_t from, int64_t n,
 /* Elements to + 2i = even[i], to + 2i + 1 = odd[i], i < n. */
 INLINE void pool_store_pairs(void *x, int dtype, int64_t to, int64_t n, vf even,
                              vf odd) {
+    if (dtype == AMPC_BF16 && n >= VL) {
+        vu both = vround_bf16(even) >> 16 | (vround_bf16(odd) & 0xffff0000u);
+        vstore(at_mut(x, dtype, to), (vf)both);
+        return;
+    }
     pool_store_n(x, dtype, to, SHUFFLE(even, odd, ZIP_LO), 2 * n);
     pool_store_n(x, dtype, to + VL, SHUFFLE(even, odd, ZIP_HI), 2 * n - VL);
 }
 
 INLINE void pool_take(vf v, int32_t tap, vf *m, vi *w) {
     vi take = (v > *m) | ((v != v) & (*m == *m));
-    *m = pool_select(take, v, *m);
-    *w = (take & pool_iset(tap)) | (~take & *w);
+    *m = vselect(take, v, *m);
+    *w = (vi)vselect(take, (vf)pool_iset(tap), (vf)*w);
 }
 
-INLINE void pool_forward_2x2(const PoolRun *r, int dtype, int max,
-                             int64_t plane) {
-    const LibPool *p = r->p;
-    int64_t width = p->in[2], out = p->out[2];
-    for (int64_t y = 0; y < p->out[1]; y++) {
-        int64_t from = (plane * p->in[1] + 2 * y) * width;
-        int64_t to = (plane * p->out[1] + y) * out;
-        for (int64_t i = 0; i < out; i += VL) {
-            vf a, b, c, d;
-            pool_pairs(r->src, dtype, from + 2 * i, out - i, &a, &b);
-            pool_pairs(r->src, dtype, from + width + 2 * i, out - i, &c, &d);
-            if (!max) {
-                pool_store_n(r->dst, dtype, to + i, (a + b + c + d) / 4.0f,
-                             out - i);
-                continue;
-            }
-            vi w = {0};
-            pool_take(b, 1, &a, &w);
-            pool_take(c, 2, &a, &w);
-            pool_take(d, 3, &a, &w);
-            pool_store_n(r->dst, dtype, to + i, a, out - i);
-            if (r->idx_out) pool_put_taps(r, to + i, w, out - i);
+/* n outputs from `to` on, of the inputs from `from` on and the row behind. */
+INLINE void pool_forward_n(const PoolRun *r, int dtype, int max, int64_t from,
+                           int64_t to, int64_t n) {
+    vf a, b, c, d;
+    pool_pairs(r->src, dtype, from, n, &a, &b);
+    pool_pairs(r->src, dtype, from + r->p->in[2], n, &c, &d);
+    if (!max) {
+        pool_store_n(r->dst, dtype, to, (a + b + c + d) / 4.0f, n);
+        return;
+    }
+    vi w = {0};
+    pool_take(b, 1, &a, &w);
+    pool_take(c, 2, &a, &w);
+    pool_take(d, 3, &a, &w);
+    pool_store_n(r->dst, dtype, to, a, n);
+    if (r->idx_out) pool_put_taps(r, to, w, n);
+}
+
+/* The inputs from `to` on and of the row behind, of n outputs from `from` on.
+ */
+INLINE void pool_backward_n(const PoolRun *r, int dtype, int64_t to,
+                            int64_t from, int64_t n) {
+    vf g = pool_load_n(r->src, dtype, from, n);
+    vi w = {0};
+    if (r->idx) w = pool_taps(r, from, n);
+    for (int64_t row = 0; row < 2; row++, to += r->p->in[2]) {
+        vf a = g / 4.0f, b = a;
+        if (r->idx) {
+            a = (vf)((w == pool_iset(2 * row)) & (vi)g);
+            b = (vf)((w == pool_iset(2 * row + 1)) & (vi)g);
         }
+        pool_store_pairs(r->dst, dtype, to, n, a, b);
     }
 }
 
-/* Both input rows of one output row. */
-INLINE void pool_row_2x2(const PoolRun *r, int dtype, int64_t plane,
-                         int64_t y) {
+/* Whole vectors of outputs: the last of a row overlaps the one before.  One of
+   a row shorter than a vector runs into the rows behind, which are written
+   later, while the plane has so many.  max -1: the gradient.                */
+INLINE void pool_plane_2x2(const PoolRun *r, int dtype, int max,
+                           int64_t plane) {
     const LibPool *p = r->p;
     int64_t width = p->in[2], out = p->out[2];
-    int64_t from = (plane * p->out[1] + y) * out;
-    for (int64_t i = 0; i < out; i += VL) {
-        int64_t n = min64(out - i, VL);
-        vf g = pool_load_n(r->src, dtype, from + i, n);
-        vi w = {0};
-        if (r->idx) w = pool_taps(r, from + i, n);
-        for (int64_t row = 2 * y; row < 2 * y + 2; row++) {
-            int64_t tap = 2 * (row - 2 * y);
-            vf a = g / 4.0f, b = a;
-            if (r->idx) {
-                a = (vf)((w == pool_iset(tap)) & (vi)g);
-                b = (vf)((w == pool_iset(tap + 1)) & (vi)g);
-            }
-            pool_store_pairs(r->dst, dtype,
-                             (plane * p->in[1] + row) * width + 2 * i, n, a, b);
+    for (int64_t y = 0; y < p->out[1]; y++) {
+        int64_t at_in = (plane * p->in[1] + 2 * y) * width;
+        int64_t at_out = (plane * p->out[1] + y) * out, i = 0;
+        int whole = out >= VL || (p->out[1] - y) * out >= VL;
+        for (; whole && i < out; i += VL) {
+            int64_t j = max64(min64(i, out - VL), 0);
+            if (max < 0)
+                pool_backward_n(r, dtype, at_in + 2 * j, at_out + j, VL);
+            else
+                pool_forward_n(r, dtype, max, at_in + 2 * j, at_out + j, VL);
         }
+        if (i > 0) continue;
+        if (max < 0)
+            pool_backward_n(r, dtype, at_in, at_out, out);
+        else
+            pool_forward_n(r, dtype, max, at_in, at_out, out);
     }
 }
 
 INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane) {
     const LibPool *p = r->p;
     int64_t width = p->in[2], done = 2 * p->out[2];
-    for (int64_t y = 0; y < p->out[1]; y++) pool_row_2x2(r, dtype, plane, y);
+    pool_plane_2x2(r, dtype, -1, plane);
     for (int64_t y = 0; y < p->in[1]; y++) /* what no window covers */
         for (int64_t x = y < 2 * p->out[1] ? done : 0; x < width; x++)
             store1(r->dst, dtype, (plane * p->in[1] + y) * width + x, 0.0f);
@@ -513,7 +541,7 @@ INLINE void pool_planes_forward(const PoolCall *c, int dtype, int max,
         if (global)
             pool_global_avg(&c->r, dtype, i, in);
         else if (is_2x2)
-            pool_forward_2x2(&c->r, dtype, max, i);
+            pool_plane_2x2(&c->r, dtype, max, i);
         else if (step == 1)
             pool_forward(c, dtype, max, i, 1);
         else if (step == 2)

@@ -59,6 +59,15 @@ INLINE vf vfma(vf a, vf b, vf c) {
 #endif
 }
 
+/* a where `take` is all ones, b where it is zero */
+INLINE vf vselect(vi take, vf a, vf b) {
+#if AMPC_ISA_LEVEL == 3
+    return (vf)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)take);
+#else
+    return (vf)((take & (vi)a) | (~take & (vi)b));
+#endif
+}
+
 INLINE float sfma(float a, float b, float c) {
 #if AMPC_ISA_LEVEL >= 3
     return __builtin_fmaf(a, b, c);
@@ -85,12 +94,15 @@ INLINE vf vload_f16(const uint16_t *p) {
 #endif
 }
 
-INLINE void vstore_bf16(uint16_t *p, vf v) {
+/* Rounded, in the upper halves; the lower ones are anything. */
+INLINE vu vround_bf16(vf v) {
     vu u = (vu)v;
-    vu even = u + 0x7fffu + (u >> 16 & 1u);
-    vu nan = (vu)((u & 0x7fffffffu) > 0x7f800000u);
-    vu r = (nan & (u | 0x400000u)) | (~nan & even);
-    *(vh_any *)p = __builtin_convertvector(r >> 16, vh);
+    return (vu)vselect(v != v, (vf)(u | 0x400000u),
+                       (vf)(u + 0x7fffu + (u >> 16 & 1u)));
+}
+
+INLINE void vstore_bf16(uint16_t *p, vf v) {
+    *(vh_any *)p = __builtin_convertvector(vround_bf16(v) >> 16, vh);
 }
 
 INLINE void vstore_f16(uint16_t *p, vf v) {

@@ -295,7 +295,8 @@ static void bench_pool(int64_t planes, int64_t hw, int64_t kernel,
                          {0, pad, pad},
                          {0, pad, pad},
                          1,
-                         dtype}};
+                         dtype,
+                         AMPC_I8}};
     b.x = buffer(planes * hw * hw * 4);
     b.y = buffer(planes * out * out * 4);
     b.idx = buffer(planes * out * out * 4);
@@ -350,6 +351,8 @@ static void bench_dtype(int64_t dtype) {
     bench_conv(8, 3, 64, 224, 7, 2, 3, 1, dtype);
     bench_conv(8, 64, 64, 56, 3, 1, 1, 64, dtype);
     bench_pool(64 * 32, 26, 2, 2, 0, dtype);
+    bench_pool(50 * 16, 28, 2, 2, 0, dtype);
+    bench_pool(50 * 32, 14, 2, 2, 0, dtype);
     bench_pool(8 * 64, 112, 3, 2, 1, dtype);
     bench_pool(8 * 512, 7, 7, 1, 0, dtype);
 }

@@ -890,8 +890,11 @@ static void pool_close(const char *what, const void *got, int64_t dtype,
 static void pool_check(const LibPool *p, const void *x, const void *dy,
                        const PoolRef *ref, const AmpcCpuLib *lib, int t) {
     int64_t nx = p->planes * prod3(p->in), ny = p->planes * prod3(p->out);
-    void *y = array(p->dtype, ny), *dx = array(p->dtype, nx);
-    void *idx = array(p->idx_dtype, ny);
+    void *y = array(p->dtype, ny + 1), *dx = array(p->dtype, nx + 1);
+    void *idx = array(p->idx_dtype, ny + 1);
+    set(y, p->dtype, ny, 7); /* stays */
+    set(dx, p->dtype, nx, 7);
+    set(idx, p->idx_dtype, ny, 7);
     lib->maxpool(pools[t], p, x, y, idx);
     pool_close("maxpool", y, p->dtype, ref->max, 0, ny);
     for (int64_t i = 0; i < ny; i++)
@@ -904,6 +907,8 @@ static void pool_check(const LibPool *p, const void *x, const void *dy,
     pool_close("avgpool", y, p->dtype, ref->avg, 1e-5, ny);
     lib->avgpool_grad(pools[t], p, dy, dx);
     pool_close("avgpool_grad", dx, p->dtype, ref->davg, 1e-5, nx);
+    CHECK(get(y, p->dtype, ny) == 7 && get(dx, p->dtype, nx) == 7 &&
+          get(idx, p->idx_dtype, ny) == 7);
     free(y);
     free(dx);
     free(idx);
@@ -948,6 +953,22 @@ TEST_CASE(pooling, whole_planes) {
         pool_whole(&p, 1 + n % 3, n);
         pool_compare(p);
         pool_whole(&p, n % 9 + 1, n % 9 + 1); /* 7 x 7: 1 more than vectors */
+        pool_compare(p);
+    }
+    pools_close();
+}
+
+/* Rows of 2 x 2 windows around the length of a vector, planes of few rows. */
+TEST_CASE(pooling, halves) {
+    rng = 33;
+    pools_open();
+    for (int64_t n = 2; n <= 70; n++) {
+        LibPool p;
+        pool_whole(&p, 2 + n * 5 % 7, n);
+        for (int d = 1; d < 3; d++) {
+            p.kernel[d] = p.stride[d] = 2;
+            p.out[d] = p.in[d] / 2;
+        }
         pool_compare(p);
     }
     pools_close();
