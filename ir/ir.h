@@ -297,6 +297,11 @@ bool value_is_splat(const Graph *g, ValueId v, double *out);
 bool value_is_immediate(const Graph *g, ValueId v);
 /* The value whose buffer v shares through VIEW nodes (v itself otherwise). */
 ValueId view_root(const Graph *g, ValueId v);
+/* The variable that v is, in any shape and times numbers; -1: it is none. */
+int var_scaled(const Graph *g, ValueId v);
+/* That whose rows n, a rank_sum, adds the squares of, each of *row elements;
+   -1: it adds something else. */
+int node_sums_squares(const Graph *g, const Node *n, int64_t *row);
 /* n is the first of each row of what it reads: they lie where they lay.      */
 bool node_cuts_rows(const Graph *g, const Node *n);
 /* n puts a few zeros behind the rows of what it reads, which `reduce` would

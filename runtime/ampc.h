@@ -179,6 +179,14 @@ typedef struct ampc_comm {
     /* NULL: by broadcasts.  Bytes at[r] to at[r + 1] of `data`, which rank r
        has, to all others; at[0] is 0. */
     int (*gather)(void *ctx, void *data, const uint64_t *at);
+
+    /* NULL: by allreduce, or allreduce_on.  Sums, with the same bits, that one
+       rank each needs: scatter: numbers at[r] to at[r + 1] of `data` are those
+       of rank r, at[0] is 0; reduce_on: all are those of rank `root`.  The
+       other ranks have anything there afterwards. */
+    int (*scatter)(void *ctx, void *data, const uint64_t *at, int32_t dtype);
+    int (*reduce_on)(void *ctx, uint64_t data, size_t count, int32_t dtype,
+                     int32_t root, void *stream);
 } ampc_comm;
 
 typedef struct ampc_comm_options {

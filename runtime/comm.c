@@ -148,11 +148,25 @@ ampc_status comm_gather(ampc_session *s, char *data, const uint64_t *at,
                         const char *what) {
     const ampc_comm *c = s->opt.comm;
     ampc_status status = AMPC_OK;
-    if (c->size >= sizeof *c && c->gather)
+    if (c->size >= offsetof(ampc_comm, scatter) && c->gather)
         return c->gather(c->ctx, data, at) ? comm_failed(s, what) : AMPC_OK;
     for (int r = 0; r < c->world && status == AMPC_OK; r++)
         status = comm_hand_out(s, data + at[r], at[r + 1] - at[r], r, what);
     return status;
+}
+
+int comm_scatter(const ampc_comm *c, void *data, const uint64_t *at,
+                 int32_t dtype) {
+    if (c->size >= sizeof *c && c->scatter)
+        return c->scatter(c->ctx, data, at, dtype);
+    return c->allreduce(c->ctx, data, at[c->world], dtype);
+}
+
+int comm_reduce_on(const ampc_comm *c, uint64_t data, size_t count,
+                   int32_t dtype, int root, void *stream) {
+    if (c->size >= sizeof *c && c->reduce_on)
+        return c->reduce_on(c->ctx, data, count, dtype, root, stream);
+    return c->allreduce_on(c->ctx, data, count, dtype, stream);
 }
 
 ampc_status comm_agree(ampc_session *s, ampc_status status, const char *what) {

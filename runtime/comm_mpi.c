@@ -267,18 +267,24 @@ static int exchange_sums(Mpi *m, size_t n, size_t each) {
     return wait_all(m);
 }
 
-/* In the order of ranks; 16 bits are added in fp32 and rounded once. */
+/* Everybody's n numbers of what is mine, those of a rank `stride` bytes behind
+   the rank's before, to m->sum: in the order of ranks; 16 bits are added in
+   fp32 and rounded once. */
+static void add_parts(Mpi *m, size_t n, int32_t dtype, size_t stride) {
+    bool half = dtype_bytes((uint32_t)dtype) == sizeof(uint16_t);
+    memcpy(m->sum, m->in, n * dtype_bytes((uint32_t)dtype));
+    if (half) comm_widen(m->sum, n, dtype);
+    for (int r = 1; r < m->comm.world; r++)
+        comm_add(m->sum, m->in + (size_t)r * stride, n, dtype);
+    if (half) comm_narrow(m->sum, n, dtype);
+}
+
 static int add_piece(Mpi *m, char *data, size_t n, int32_t dtype, size_t each) {
     int me = m->comm.rank;
-    bool half = each == sizeof(uint16_t);
     size_t own = segment(m, n, me + 1) - segment(m, n, me);
     memcpy(m->out, data, n * each);
     if (exchange_parts(m, n, each)) return 1;
-    memcpy(m->sum, m->in, own * each);
-    if (half) comm_widen(m->sum, own, dtype);
-    for (int r = 1; r < m->comm.world; r++)
-        comm_add(m->sum, m->in + (size_t)r * own * each, own, dtype);
-    if (half) comm_narrow(m->sum, own, dtype);
+    add_parts(m, own, dtype, own * each);
     if (exchange_sums(m, n, each)) return 1;
     memcpy(data, m->out, n * each);
     return 0;
@@ -321,7 +327,7 @@ static int mpi_broadcast(void *ctx, void *data, size_t bytes, int32_t root) {
     return 0;
 }
 
-/* Of the bytes of rank r, those of a piece. */
+/* Of the numbers or bytes of rank r, those of a piece. */
 static size_t part_of(const uint64_t *at, int r, uint64_t from, uint64_t each) {
     uint64_t n = at[r + 1] - at[r];
     n = n > from ? n - from : 0;
@@ -353,6 +359,36 @@ static int mpi_gather(void *ctx, void *data, const uint64_t *at) {
                 memcpy((char *)data + at[r] + from, m->in + (uint64_t)r * each,
                        n);
         }
+    }
+    return 0;
+}
+
+static int mpi_scatter(void *ctx, void *data, const uint64_t *at,
+                       int32_t dtype) {
+    Mpi *m = ctx;
+    int me = m->comm.rank, world = m->comm.world;
+    size_t each = dtype_bytes((uint32_t)dtype);
+    uint64_t most = 0, piece = PIECE / each / (uint64_t)world;
+    if (m->broken) return 1;
+    for (int r = 0; r < world; r++)
+        if (at[r + 1] - at[r] > most) most = at[r + 1] - at[r];
+    for (uint64_t from = 0; from < most; from += piece) {
+        size_t own = part_of(at, me, from, piece);
+        m->tag = (m->tag + 1) & TAG;
+        for (int r = 0; r < world; r++)
+            if (r != me && begin(m, GET, r, m->in + (size_t)r * piece * each,
+                                 own * each, SHORT))
+                return 1;
+        for (int r = 0; r < world; r++) {
+            size_t n = part_of(at, r, from, piece) * each;
+            char *to = (r == me ? m->in : m->out) + (size_t)r * piece * each;
+            if (n) memcpy(to, (char *)data + (at[r] + from) * each, n);
+            if (r != me && begin(m, SEND, r, to, n, SHORT)) return 1;
+        }
+        if (wait_all(m)) return 1;
+        if (!own) continue;
+        add_parts(m, own, dtype, piece * each);
+        memcpy((char *)data + (at[me] + from) * each, m->sum, own * each);
     }
     return 0;
 }
@@ -435,6 +471,7 @@ static ampc_status mpi_open(double deadline, ampc_comm **out, char *err,
     m->comm.barrier = mpi_barrier;
     m->comm.error = mpi_error;
     m->comm.gather = mpi_gather;
+    m->comm.scatter = mpi_scatter;
     *out = &m->comm;
     return AMPC_OK;
 }

@@ -174,6 +174,25 @@ static int tcp_allreduce(void *ctx, void *data, size_t n, int32_t dtype) {
     return failed;
 }
 
+static int tcp_scatter(void *ctx, void *data, const uint64_t *at,
+                       int32_t dtype) {
+    Tcp *t = ctx;
+    size_t each = dtype_bytes((uint32_t)dtype);
+    int me = t->comm.rank, world = t->comm.world, failed = t->broken;
+    char *p = data;
+    if (failed) return 1;
+    t->number++;
+    if (me)
+        return put(t, 0, FRAME_SUM, data, at[world] * each) ||
+               get(t, 0, FRAME_SUM, p + at[me] * each,
+                   (at[me + 1] - at[me]) * each);
+    failed = collect(t, data, at[world], dtype, at[world] * each);
+    for (int r = 1; r < world && !failed; r++)
+        failed =
+            put(t, r, FRAME_SUM, p + at[r] * each, (at[r + 1] - at[r]) * each);
+    return failed;
+}
+
 static int tcp_barrier(void *ctx) {
     float none;
     return tcp_allreduce(ctx, &none, 0, AMPC_DTYPE_F32);
@@ -386,7 +405,8 @@ static ampc_status tcp_open(double deadline, ampc_comm **out, char *err,
                               .allreduce = tcp_allreduce,
                               .broadcast = tcp_broadcast,
                               .barrier = tcp_barrier,
-                              .error = tcp_error};
+                              .error = tcp_error,
+                              .scatter = tcp_scatter};
         why = meet(t) ? NULL : t->why;
     }
     if (!why) {

@@ -104,10 +104,11 @@ static bool plan_sum_ok(const RunCheck *c, const PlanStep *t) {
         const PlanRef *r = &c->t->refs[t->ref0 + i];
         if (r->space != PLAN_VAR || r->offset ||
             c->m->vars[r->index].kind != PLAN_GRAD ||
-            c->m->vars[r->index].dtype != AMPC_F32)
+            c->m->vars[r->index].dtype != AMPC_F32 || t->npar != 1 + t->nref ||
+            c->t->pars[t->par0 + 1 + i] < 0)
             return false;
     }
-    int64_t dtype = t->npar == 1 ? c->t->pars[t->par0] : -1;
+    int64_t dtype = t->npar ? c->t->pars[t->par0] : -1;
     return dtype == AMPC_F32 || dtype == AMPC_BF16 || dtype == AMPC_F16;
 }
 

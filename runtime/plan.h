@@ -12,7 +12,7 @@
 
 #include "runtime/draw.h"
 
-#define AMPC_PLAN_VERSION 9
+#define AMPC_PLAN_VERSION 10
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -120,7 +120,10 @@ typedef enum PlanStepKind {
     /* on any */
     PLAN_SUM,    /* the refs, f32 gradients that change no more, are summed over
                     ranks; par 0: the AmpcDtype that is sent, to which kernel
-                    fn rounds on a GPU (from, to, n), and back from `second`   */
+                    fn rounds on a GPU (from, to, n), and back from `second`;
+                    par 1 + i: not 0: where ranks share the update of ref i each
+                    needs its part alone, whole rows of that many elements, and
+                    zeros elsewhere                                          */
     PLAN_SUM_NOW /* ref 0 is, before the next step; par: LibCopy            */
 } PlanStepKind;
 

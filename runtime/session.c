@@ -114,12 +114,11 @@ static ampc_status device_open(ampc_session *s, const AmpcBackend *b,
     s->on_device = b->async && comm_sums_on_device(s->opt.comm) &&
                    s->program[PROG_UPDATE] >= 0;
     ampc_status status = shards_open(s);
-    if (status != AMPC_OK) return status;
-    status = b->open(s);
-    if (status != AMPC_OK) {
-        b->close(s);
-        shards_close(s);
+    if (status == AMPC_OK) {
+        status = b->open(s);
+        if (status != AMPC_OK) b->close(s);
     }
+    if (status != AMPC_OK) shards_close(s);
     return status;
 }
 

@@ -307,6 +307,11 @@ ampc_status comm_hand_out(ampc_session *s, void *data, size_t bytes, int root,
 /* As ampc_comm.gather. */
 ampc_status comm_gather(ampc_session *s, char *data, const uint64_t *at,
                         const char *what);
+/* As ampc_comm.scatter and reduce_on. */
+int comm_scatter(const ampc_comm *c, void *data, const uint64_t *at,
+                 int32_t dtype);
+int comm_reduce_on(const ampc_comm *c, uint64_t data, size_t count,
+                   int32_t dtype, int root, void *stream);
 /* OK where all ranks have that status; "another rank WHAT". */
 ampc_status comm_agree(ampc_session *s, ampc_status status, const char *what);
 /* PLAN_SUM_NOW. */
@@ -318,8 +323,8 @@ void comm_close(ampc_comm *comm);
 /* sums.c; all but open accept a session without ranks.  Of an update: begin
    before its micro-steps; ready at each PLAN_SUM; wait when the last has run,
    which is the engine's failure if there was one; finish when program update is
-   due: then the gradients are the sums of all ranks, and so is the tail, 1 +
-   world numbers.                                                            */
+   due: then the gradients are the sums of all ranks, or this rank's part of
+   them and zeros, and so is the tail, 1 + world numbers.                    */
 ampc_status sums_open(ampc_session *s);
 void sums_close(ampc_session *s);
 void sums_begin(ampc_session *s);
@@ -332,7 +337,9 @@ float *sums_scratch(const ampc_session *s, size_t *bytes);
 
 /* shards.c; all accept a session without shards.  elements: of a tensor of step
    t, that rank updates; range: bytes of a variable that this rank has; whole:
-   where rank 0 has it meanwhile, else NULL; put: what of n bytes this rank has.
+   where rank 0 has it meanwhile, else NULL; put: what of n bytes this rank has;
+   sum: bytes of a gradient of which rank needs the sum, false: all ranks need
+   all.
    hand_out: parameters, or their copies, after program update; next: the next
    of the parts that rank hands out of them after a program, from {0} on;
    refresh: the copies of all, where parameters were read or made.
@@ -347,6 +354,8 @@ bool shard_is(const ampc_session *s, uint32_t var);
 void shard_range(const ampc_session *s, uint32_t var, uint64_t *lo,
                  uint64_t *hi);
 char *shard_whole(const ampc_session *s, PlanRef r);
+bool shard_sum(const ampc_session *s, uint32_t var, int rank, uint64_t *lo,
+               uint64_t *hi);
 typedef struct ShardPart {
     uint32_t step, ref; /* to look at next */
     PlanRef at;

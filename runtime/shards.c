@@ -5,8 +5,9 @@
    every such tensor's units and has that part of the state alone.  So it is
    with a parameter that programs read in 16 bits only: its copy is handed out
    after an update, half the bytes.  Of the others all ranks have all, and they
-   are handed out themselves.  Gradients are sums of all ranks, so that norm,
-   skip and scale are decided as without.
+   are handed out themselves.  Of a large gradient a rank has the sum of its
+   part, which is of whole rows, and zeros elsewhere; squares are added along
+   rows, and then over ranks: norm, skip and scale are decided as without.
    A checkpoint is whole: while one is written or read, rank 0 has all that is
    spread, in the host's memory. */
 #include <string.h>
@@ -23,6 +24,7 @@ typedef struct Spread {
 
 struct Shards {
     Spread *of;   /* by variable */
+    Spread *sum;  /* by variable: gradients of which ranks sum parts */
     uint64_t *at; /* by rank: what it hands out, in a block of all; the end */
     char *whole;  /* rank 0's, during a save or a load */
     size_t bytes, whole_bytes;
@@ -73,15 +75,27 @@ void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
     *hi = to < units ? to * unit : n;
 }
 
-static void part_of(const ampc_session *s, uint32_t var, int rank, uint64_t *lo,
-                    uint64_t *hi) {
-    const Spread *x = &s->shards->of[var];
+/* x: of that variable. */
+static void bytes_of(const ampc_session *s, const Spread *x, uint32_t var,
+                     int rank, uint64_t *lo, uint64_t *hi) {
     uint64_t each = dtype_bytes(s->m->vars[var].dtype);
     int64_t from, to;
     shard_elements(s, &s->plan->steps[x->step - 1], x->tensor, rank, &from,
                    &to);
     *lo = (uint64_t)from * each;
     *hi = (uint64_t)to * each;
+}
+
+static void part_of(const ampc_session *s, uint32_t var, int rank, uint64_t *lo,
+                    uint64_t *hi) {
+    bytes_of(s, &s->shards->of[var], var, rank, lo, hi);
+}
+
+bool shard_sum(const ampc_session *s, uint32_t var, int rank, uint64_t *lo,
+               uint64_t *hi) {
+    if (!s->shards || !s->shards->sum[var].step) return false;
+    bytes_of(s, &s->shards->sum[var], var, rank, lo, hi);
+    return true;
 }
 
 ampc_status shard_put(ampc_session *s, PlanRef to, const void *from,
@@ -190,18 +204,64 @@ static bool copies_whole(const ampc_session *s) {
     return false;
 }
 
+static int64_t common_multiple(int64_t a, int64_t b) {
+    int64_t x = a, y = b;
+    for (int64_t rest; (rest = x % y); x = y, y = rest)
+        ;
+    return a / y * b;
+}
+
+/* Parts of a gradient, and so of all that its update changes, are of whole
+ * rows.
+ */
+static void spread_sum(ampc_session *s, uint32_t grad, int64_t row) {
+    for (uint32_t i = 0; i < s->plan->nstep; i++) {
+        const PlanStep *t = &s->plan->steps[i];
+        for (uint32_t k = 0; k < t->nref; k++) {
+            uint32_t tensor = tensor_of(t, k), n;
+            const PlanRef *r = tensor_refs(s, t, tensor, &n);
+            if (!in_parts(s, t, k) || s->plan->refs[t->ref0 + k].index != grad)
+                continue;
+            for (uint32_t j = 0; j < n; j++) {
+                if (r[j].space != PLAN_VAR || !shard_is(s, r[j].index))
+                    continue;
+                Spread *x = &s->shards->of[r[j].index];
+                x->unit = common_multiple(x->unit, row);
+                s->shards->sum[grad] = (Spread){i + 1, tensor, 0, 0};
+            }
+        }
+    }
+}
+
+static ampc_status find_sums(ampc_session *s) {
+    for (uint32_t k = 0; k < s->plan->nstep; k++) {
+        const PlanStep *t = &s->plan->steps[k];
+        for (uint32_t i = 0; i < t->nref && t->kind == PLAN_SUM; i++) {
+            uint32_t grad = s->plan->refs[t->ref0 + i].index;
+            int64_t row = s->plan->pars[t->par0 + 1 + i];
+            if (row) spread_sum(s, grad, row);
+            if (row && !s->shards->sum[grad].step)
+                return session_fail(s, AMPC_ERR_INTERNAL,
+                                    "the module's plan is damaged at '%.200s'",
+                                    s->m->vars[grad].name);
+        }
+    }
+    return AMPC_OK;
+}
+
 ampc_status shards_open(ampc_session *s) {
     if (!s->opt.comm || s->opt.comm->world < 2 ||
         !info_int(s->m, "shard_optimizer", 0))
         return AMPC_OK;
-    size_t bytes = sizeof(struct Shards) + s->m->nvar * sizeof(Spread) +
+    size_t bytes = sizeof(struct Shards) + 2 * s->m->nvar * sizeof(Spread) +
                    ((size_t)s->opt.comm->world + 1) * sizeof(uint64_t);
     struct Shards *x = mem_alloc(s, bytes);
     if (!x) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     memset(x, 0, bytes);
     x->bytes = bytes;
     x->of = (Spread *)(x + 1);
-    x->at = (uint64_t *)(x->of + s->m->nvar);
+    x->sum = x->of + s->m->nvar;
+    x->at = (uint64_t *)(x->sum + s->m->nvar);
     s->shards = x;
     find_spread(s);
     for (uint32_t i = 0; i < s->m->nprogram; i++) drop_read(s, i);
@@ -211,7 +271,7 @@ ampc_status shards_open(ampc_session *s) {
         if (x->of[i].step) x->whole_bytes += s->m->vars[i].bytes;
     }
     x->whole_bytes++; /* never nothing */
-    return AMPC_OK;
+    return find_sums(s);
 }
 
 void shards_close(ampc_session *s) {

@@ -4,6 +4,8 @@
    the last micro-step of an update a thread of ours then sums that bucket while
    the program goes on, if the communicator may be called from it; the last
    bucket goes with the loss and the counters, when program update is due.
+   In the block lie first the parts of which one rank each needs the sum
+   (shards.c), rank by rank, then what all need.
    Sums lie in a block until all are there, so that a step whose communication
    fails has changed nothing.                                                */
 #define _GNU_SOURCE
@@ -25,6 +27,7 @@ struct Sums {
     pthread_cond_t news;
     uint32_t ready, summed; /* buckets of this step */
     size_t at;              /* where in the block the next begins */
+    uint64_t *cut;          /* by rank: where its numbers begin; the end */
     uint64_t begin, end;    /* of the last sum, for profiles */
 };
 
@@ -42,36 +45,65 @@ static const PlanStep *bucket_step(const ampc_session *s, uint32_t k) {
     return NULL;
 }
 
-static size_t bucket_count(const ampc_session *s, const PlanStep *t) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < t->nref; i++)
-        bytes += s->m->vars[s->plan->refs[t->ref0 + i].index].bytes;
+/* What rank r alone needs of gradient i; r = world: what all do.  0 bytes:
+   nothing. */
+static uint64_t needed(const ampc_session *s, const PlanStep *t, uint32_t i,
+                       int r, PlanRef *at) {
+    *at = s->plan->refs[t->ref0 + i];
+    uint64_t lo = 0, hi = s->m->vars[at->index].bytes;
+    bool all = r == s->opt.comm->world;
+    if (shard_sum(s, at->index, all ? 0 : r, &lo, &hi) == all) return 0;
+    at->offset = lo;
+    return hi - lo;
+}
+
+/* Its numbers, of which the first cut[world] are in parts. */
+static size_t bucket_cut(const ampc_session *s, const PlanStep *t) {
+    int world = s->opt.comm->world;
+    uint64_t *cut = s->sums->cut, bytes = 0;
+    PlanRef at;
+    for (int r = 0; r <= world; r++) {
+        cut[r] = bytes / sizeof(float);
+        for (uint32_t i = 0; i < t->nref; i++) bytes += needed(s, t, i, r, &at);
+    }
     return bytes / sizeof(float);
 }
 
-/* Its gradients to the block, or back. */
+/* Its gradients to the block, or back, with zeros for what others need. */
 static ampc_status bucket_move(ampc_session *s, const PlanStep *t, float *block,
                                bool back) {
-    const AmpcBackend *b = s->backend;
+    const ampc_comm *c = s->opt.comm;
     ampc_status status = AMPC_OK;
-    for (uint32_t i = 0; i < t->nref && status == AMPC_OK; i++) {
-        PlanRef r = s->plan->refs[t->ref0 + i];
-        uint64_t bytes = s->m->vars[r.index].bytes;
-        status = back ? b->put(s, r, block, bytes) : b->get(s, r, block, bytes);
-        block += bytes / sizeof *block;
-    }
+    for (int r = 0; r <= c->world; r++)
+        for (uint32_t i = 0; i < t->nref && status == AMPC_OK; i++) {
+            PlanRef at;
+            uint64_t bytes = needed(s, t, i, r, &at);
+            if (!bytes) continue;
+            if (back && r != c->rank && r != c->world) memset(block, 0, bytes);
+            status = back ? s->backend->put(s, at, block, bytes)
+                          : s->backend->get(s, at, block, bytes);
+            block += bytes / sizeof *block;
+        }
     return status;
 }
 
-/* n numbers of the block, in the dtype of the bucket; not 0: it failed. */
-static int sum_block(const ampc_comm *c, uint32_t dtype, float *block,
+/* n numbers of the block, in the dtype of the bucket, of which the first are in
+   parts as s->sums->cut has it; not 0: it failed. */
+static int sum_block(const ampc_session *s, uint32_t dtype, float *block,
                      size_t n) {
-    if (dtype == AMPC_F32)
-        return c->allreduce(c->ctx, block, n, AMPC_DTYPE_F32);
-    comm_narrow(block, n, (int32_t)dtype);
-    int failed = c->allreduce(c->ctx, block, n, (int32_t)dtype);
-    comm_widen(block, n, (int32_t)dtype);
-    return failed;
+    const ampc_comm *c = s->opt.comm;
+    const uint64_t *cut = s->sums->cut;
+    size_t parts = cut[c->world];
+    bool half = dtype != AMPC_F32;
+    float *rest = block + parts;
+    if (half) comm_narrow(block, parts, (int32_t)dtype);
+    if (half) comm_narrow(rest, n - parts, (int32_t)dtype);
+    if (parts && comm_scatter(c, block, cut, (int32_t)dtype)) return 1;
+    if (n > parts && c->allreduce(c->ctx, rest, n - parts, (int32_t)dtype))
+        return 1;
+    if (half) comm_widen(block, parts, (int32_t)dtype);
+    if (half) comm_widen(rest, n - parts, (int32_t)dtype);
+    return 0;
 }
 
 /* ---- beside backward ----------------------------------------------------- */
@@ -80,13 +112,13 @@ static int sum_block(const ampc_comm *c, uint32_t dtype, float *block,
 static int sum_next(ampc_session *s) {
     struct Sums *x = s->sums;
     const PlanStep *t = bucket_step(s, x->summed);
-    size_t n = bucket_count(s, t);
+    size_t n = bucket_cut(s, t);
     uint32_t dtype = (uint32_t)s->plan->pars[t->par0];
     float *block = x->block + x->at;
     x->at += n;
     x->begin = now_ns();
     int failed = bucket_move(s, t, block, false) != AMPC_OK ||
-                 sum_block(s->opt.comm, dtype, block, n);
+                 sum_block(s, dtype, block, n);
     x->end = now_ns();
     return failed;
 }
@@ -161,7 +193,7 @@ static ampc_status sum_rest(ampc_session *s) {
     const PlanStep *t, *next = bucket_step(s, x->summed);
     size_t with = 0;
     while ((t = next)) {
-        size_t n = bucket_count(s, t);
+        size_t n = bucket_cut(s, t);
         uint32_t dtype = (uint32_t)s->plan->pars[t->par0];
         float *block = x->block + x->at;
         ampc_status status = bucket_move(s, t, block, false);
@@ -169,7 +201,7 @@ static ampc_status sum_rest(ampc_session *s) {
         next = bucket_step(s, ++x->summed);
         with = !next && dtype == AMPC_F32 ? x->ntail : 0;
         memcpy(block + n, x->tail, with * sizeof *block);
-        if (sum_block(c, dtype, block, n + with))
+        if (sum_block(s, dtype, block, n + with))
             return comm_failed(s, "gradients");
         x->at += n;
     }
@@ -191,7 +223,7 @@ ampc_status sums_finish(ampc_session *s) {
         s->profile(s->profile_ctx, "update", "sum over ranks", begin, now_ns());
     for (uint32_t k = 0; status == AMPC_OK && (t = bucket_step(s, k)); k++) {
         status = bucket_move(s, t, block, true);
-        block += bucket_count(s, t);
+        block += bucket_cut(s, t);
     }
     return status;
 }
@@ -211,10 +243,11 @@ ampc_status sums_open(ampc_session *s) {
     for (uint32_t i = 0; i < s->m->nvar; i++)
         if (s->m->vars[i].kind == PLAN_GRAD) bytes += s->m->vars[i].bytes;
     if (bytes < LEAST_BLOCK) bytes = LEAST_BLOCK;
-    struct Sums *x = mem_alloc(s, sizeof *x);
+    struct Sums *x = mem_alloc(s, sizeof *x + tail * sizeof *x->cut);
     if (x) *x = (struct Sums){.block = mem_alloc(s, bytes), .ntail = tail};
+    if (x) x->cut = (uint64_t *)(x + 1);
     if (!x || !x->block) {
-        mem_free(s, x, sizeof *x);
+        mem_free(s, x, sizeof *x + tail * sizeof *x->cut);
         return session_fail(s, AMPC_ERR_MEMORY,
                             "out of memory: %llu bytes to exchange gradients",
                             (unsigned long long)bytes);
@@ -238,5 +271,5 @@ void sums_close(ampc_session *s) {
         pthread_join(x->thread, NULL);
     }
     mem_free(s, x->block, x->bytes);
-    mem_free(s, x, sizeof *x);
+    mem_free(s, x, sizeof *x + x->ntail * sizeof *x->cut);
 }

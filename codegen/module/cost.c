@@ -245,12 +245,14 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
     add_usage(cuda, k->name, c);
 }
 
-/* Bytes that are sent, or waited for. */
-static void add_sum(const EmitStep *e, StepCost *c) {
+/* Bytes that are sent, or waited for; in_parts: of which each rank needs a part
+   of the sum. */
+static void add_sum(const EmitStep *e, bool in_parts, StepCost *c) {
+    const int64_t *rows = e->step.kind == PLAN_SUM ? e->s->pars + 1 : NULL;
     for (int i = 0; i < e->s->nref; i++)
-        c->bytes += value_size(e->g, e->s->refs[i]);
-    if (e->step.kind == PLAN_SUM)
-        c->bytes *= dtype_info[e->s->pars[0]].bytes / 4.0;
+        if ((rows && rows[i]) == in_parts)
+            c->bytes += value_size(e->g, e->s->refs[i]);
+    if (rows) c->bytes *= dtype_info[e->s->pars[0]].bytes / 4.0;
 }
 
 /* The variable that a reference is, or -1. */
@@ -321,7 +323,9 @@ static void put_step(const PlanSource *src, const EmitStep *e,
     if (gpu && (e->step.kind == PLAN_LAUNCH || e->step.kind == PLAN_MANY))
         add_launch(src->cuda, e, &c);
     bool sum = e->step.kind == PLAN_SUM, now = e->step.kind == PLAN_SUM_NOW;
-    if (sum || now) add_sum(e, &c);
+    if (sum) add_sum(e, true, &out);
+    if (out.bytes > 0) put_row(e, "scatter", &out, sb);
+    if (sum || now) add_sum(e, false, &c);
     for (int i = 0; i < e->n && !sum && !now; i++)
         if (e->s[i].kernel)
             add_kernel(e->g, &e->s[i], &c);

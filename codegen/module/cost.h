@@ -43,9 +43,10 @@ typedef struct StepCost {
 #undef FIELD
 } StepCost;
 
-/* All steps of all programs; "sum" and "sum_now" are those over ranks, and
-   "hand_out" follows a step that ranks share (--shard-optimizer): its bytes are
-   what all of them then hand out.                                           */
+/* All steps of all programs; "sum" and "sum_now" are those over ranks,
+   "scatter" precedes a sum of which each rank gets a part (its bytes are
+   those), "hand_out" follows a step that ranks share (--shard-optimizer): its
+   bytes are what all of them then hand out. */
 void cost_put(const PlanSource *src, StrBuf *sb);
 /* The next line of such text; false: there is none.  *at moves on. */
 bool cost_next(const char **at, StepCost *out);

@@ -228,19 +228,38 @@ static Buckets buckets_of(Emit *e, const Graph *g) {
     return all;
 }
 
+/* Elements of a row where ranks need whole rows of a gradient, and zeros
+   elsewhere; 0: all of it. */
+static int64_t rows_of(const Emit *e, const Graph *micro, ValueId gradient) {
+    int var = value_get(micro, gradient)->var;
+    for (int i = 0; i < e->m->graphs.len; i++) {
+        const Graph *g = e->m->graphs.data[i];
+        int64_t row;
+        if (g->target != micro->target || g->program != PROGRAM_UPDATE)
+            continue;
+        for (int k = 0; k < g->order.len; k++)
+            if (node_sums_squares(g, node_get(g, g->order.data[k]), &row) ==
+                var)
+                return row;
+    }
+    return 0;
+}
+
 /* Sums over ranks of buckets from *next on, one after the other, as far as all
    of a bucket is written by groups before `end`.                            */
 static void add_sums(Emit *e, const Graph *g, const Buckets *all, int end,
                      int *next) {
     for (; *next < all->len && all->data[*next].ready < end; ++*next) {
         const Bucket *b = &all->data[*next];
-        int64_t *dtype = NEW(e->a, int64_t);
-        *dtype = e->opt->comm_dtype;
+        int64_t *pars = NEW_ARRAY(e->a, int64_t, 1 + b->vars.len);
+        pars[0] = e->opt->comm_dtype;
+        for (int i = 0; i < b->vars.len; i++)
+            pars[1 + i] = rows_of(e, g, b->vars.data[i]);
         LoweredStep s = {.kind = PLAN_SUM,
                          .refs = b->vars.data,
                          .nref = b->vars.len,
-                         .pars = dtype,
-                         .npar = 1,
+                         .pars = pars,
+                         .npar = 1 + b->vars.len,
                          .name = internf("bucket %d", *next + 1)};
         add_step(e, g, &s, 1);
     }

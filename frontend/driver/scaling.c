@@ -27,7 +27,8 @@ static double ring(double n, double latency, double bandwidth, double bytes) {
     return (n - 1) * (latency + bytes / n / bandwidth);
 }
 
-/* A sum, for which they go around twice, or what is handed out. */
+/* A sum, for which they go around twice, or what each needs or hands out a part
+   of. */
 static double move_seconds(const Link *l, int world, double bytes, bool sum) {
     int inside = world < l->ranks ? world : l->ranks;
     int machines = (world + inside - 1) / inside, levels = 0;
@@ -44,8 +45,9 @@ static double move_seconds(const Link *l, int world, double bytes, bool sum) {
 
 typedef struct Step {
     double micro, update; /* seconds of computing                            */
-    double bytes, handed; /* of gradients, as they are sent; handed out      */
-    int buckets, now;     /* sums beside backward, and waited for            */
+    double bytes, parts, handed; /* of gradients, as they are sent, and of these
+                                    in parts; handed out                     */
+    int buckets, now; /* sums beside backward, and waited for            */
 } Step;
 
 /* Of `world` ranks; scale: of all prices.  Its seconds. */
@@ -58,13 +60,16 @@ static double walk(const char *cost, const char *target, const CpuPeaks *peaks,
         bool micro = !strcmp(c.program, "micro");
         if (strcmp(c.target, target) || (!micro && strcmp(c.program, "update")))
             continue;
-        double t = l ? move_seconds(l, world, c.bytes, true) : 0;
-        if (!strcmp(c.how, "sum")) {
-            summed = (summed > now ? summed : now) + t;
+        bool sum = strcmp(c.how, "scatter");
+        double t = l ? move_seconds(l, world, c.bytes, sum) : 0;
+        if (!sum || !strcmp(c.how, "sum")) {
+            summed = (summed > now ? summed : now) + (c.bytes > 0 ? t : 0);
             s->bytes += c.bytes;
-            s->buckets++;
+            s->parts += sum ? 0 : c.bytes;
+            s->buckets += sum;
         } else if (!strcmp(c.how, "sum_now")) {
-            now = (summed > now ? summed : now) + t;
+            if (micro) now = (summed > now ? summed : now) + t;
+            s->update += micro ? 0 : t;
             s->now++;
         } else if (!strcmp(c.how, "hand_out")) {
             s->update -= micro ? 0 : last * (1 - 1.0 / world);
@@ -143,17 +148,19 @@ Status scaling_put(Diag *d, const char *cost, const Scaling *how, StrBuf *sb) {
     one *= scale;
     sb_printf(sb,
               how->json ? "{\"target\":\"%s\",\"ms\":%.4f,\"measured\":%s,"
-                          "\"bytes\":%.0f,\"buckets\":%d,\"statistics\":%d,"
+                          "\"bytes\":%.0f,\"in_parts\":%.0f,"
+                          "\"buckets\":%d,\"statistics\":%d,"
                           "\"handed_out\":%.0f,\"ranks\":["
                         : "train on %s, %.3f ms a step of one rank, %s; %.0f "
-                          "bytes of gradients in %d buckets, %d statistics, "
-                          "%.0f bytes handed out\n",
+                          "bytes of gradients, %.0f of them summed in parts, "
+                          "in %d buckets, %d statistics, %.0f bytes handed "
+                          "out\n",
               target, 1e3 * one,
               how->json ? ms > 0 ? "true" : "false"
               : ms > 0  ? "measured"
               : gpu     ? "predicted for an H100"
                         : "predicted for this machine",
-              s.bytes, s.buckets, s.now, s.handed);
+              s.bytes, s.parts, s.buckets, s.now, s.handed);
     for (int i = 0; i < n && !how->json; i++)
         sb_printf(sb, i ? "%21s" : "%28s", to[i].name);
     for (int i = -1; i < n && !how->json; i++)

@@ -19,7 +19,9 @@
 
    with latencies a, A and bandwidths b, C of a machine (Hockney's model).  With
    --shard-optimizer each rank has 1/N of the steps of update that ranks share,
-   and what they hand out follows: half of what rings take for a sum.
+   and what they hand out follows: half of what rings take for a sum, as do
+   gradients of which each rank needs a part of the sum (their norms are sums
+   over ranks in update).
    Rings: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
    clusters of workstations", 2009.  Trees: Sanders, Speck and Traff, "Two-tree
    algorithms for full bandwidth broadcast, reduction and scan", 2009.

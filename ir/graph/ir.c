@@ -287,6 +287,28 @@ ValueId view_root(const Graph *g, ValueId v) {
     }
 }
 
+int var_scaled(const Graph *g, ValueId v) {
+    for (;;) {
+        const Value *x = value_get(g, v = view_root(g, v));
+        if (x->kind != VK_RESULT) return x->kind == VK_VAR ? x->var : -1;
+        const Node *n = node_get(g, x->def);
+        if (n->op != OP_MUL) return -1;
+        bool number = type_count(value_type(g, n->in[0])) == 1;
+        if (!number && type_count(value_type(g, n->in[1])) != 1) return -1;
+        v = n->in[number];
+    }
+}
+
+int node_sums_squares(const Graph *g, const Node *n, int64_t *row) {
+    if (n->op != OP_RANK_SUM) return -1;
+    const Value *x = value_get(g, view_root(g, n->in[0]));
+    const Node *sum = x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
+    if (!sum || sum->op != OP_REDUCE_SUMSQ) return -1;
+    *row = type_count(value_type(g, sum->in[0])) /
+           type_count(value_type(g, sum->out[0]));
+    return var_scaled(g, sum->in[0]);
+}
+
 bool node_cuts_rows(const Graph *g, const Node *n) {
     const int64_t *starts, *steps;
     if (n->op != OP_SLICE) return false;

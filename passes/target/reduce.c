@@ -11,6 +11,10 @@
    made.  Whole tensors that lie in memory are cut into as many rows each, where
    launches are shared.
 
+   With --shard-optimizer ranks have a part of a large gradient each, of whole
+   rows, and zeros elsewhere; the sums of its rows are then those of all ranks,
+   so that what follows adds the same numbers as without.
+
    requires     stage STEP after expand
    establishes  every REDUCE folds only axes longer than 1
    breaks       nothing; leaves dead nodes                                   */
@@ -18,11 +22,18 @@
 #include "passes/passes.h"
 #include "passes/target/target.h"
 
+#include <string.h>
+
 typedef struct Stages {
     Builder *b;
     const TargetInfo *target;
     DType partial; /* what floating partial results are stored as */
+    bool in_parts; /* the operand is a gradient of which ranks have parts */
 } Stages;
+
+/* Elements that a kernel of updates takes at once, and how many parts of whole
+   rows and of as many elements are enough for ranks. */
+enum { AT_ONCE = 1024, PARTS = 64 };
 
 /* Axes longer than 1: the others fold nothing. */
 static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
@@ -73,6 +84,17 @@ static DType partial_dtype(const Stages *e, DType result) {
     return dtype_is_float(result) ? e->partial : result;
 }
 
+/* The first stage of a sum over x. */
+static ValueId of_ranks(const Stages *e, ValueId x, ValueId part) {
+    const Graph *g = e->b->g;
+    int64_t n = type_count(value_type(g, x)), unit = AT_ONCE;
+    int64_t row = n / type_count(value_type(g, part));
+    while (unit % row && unit <= n / PARTS) unit += AT_ONCE;
+    return e->in_parts && unit <= n / PARTS
+               ? b1(e->b, OP_RANK_SUM, part, DT_DEFAULT)
+               : part;
+}
+
 static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
                               const int64_t *all, int nall, DType dtype);
 
@@ -90,6 +112,7 @@ static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
     if (k > 0) {
         ValueId part =
             b_reduce(b, op, x, axes + k, n - k, true, partial_dtype(e, dtype));
+        if (op == OP_REDUCE_SUMSQ) part = of_ranks(e, x, part);
         return in_best_stages(e, combining(op), part, axes, k, dtype);
     }
     int64_t len = t.dim[axes[0]];
@@ -106,6 +129,7 @@ static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
     dim[inner] = len / chunks;
     ValueId cut = b_reshape(b, x, t.rank + 1, dim);
     cut = b_reduce(b, op, cut, &inner, 1, true, partial_dtype(e, dtype));
+    if (op == OP_REDUCE_SUMSQ) cut = of_ranks(e, x, cut);
     cut = b_reshape(b, cut, t.rank, t.dim);
     return in_best_stages(e, combining(op), cut, &axis, 1, dtype);
 }
@@ -154,6 +178,22 @@ static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
     return true;
 }
 
+/* Whether x is a gradient, scaled, of a parameter whose update has state, which
+   ranks then share (split_of in codegen/module/emit_plan.c). */
+static bool is_shared(const Graph *g, ValueId x) {
+    int v = var_scaled(g, x);
+    const Var *vars = g->module->vars.data;
+    if (v < 0 || vars[v].kind != VAR_GRAD) return false;
+    Str state =
+        family_name(FAMILY_OPT, family_member(FAMILY_GRAD, vars[v].name));
+    for (int i = 0; i < g->writes.len; i++) {
+        Str name = value_var(g, g->writes.data[i].var)->name;
+        size_t n = strlen(state);
+        if (strncmp(name, state, n) == 0 && name[n] == '/') return true;
+    }
+    return false;
+}
+
 static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Graph *g = rw->g;
     Node n = *node_get(g, id); /* building moves the pool */
@@ -163,7 +203,10 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     int na = attr_ints(&n, AK_axes, &axes), made = g->order.len;
     ASSERT(attr_int(&n, AK_keepdims, 1));
     bool wide = value_dtype(g, n.in[0]) == DT_F64;
-    Stages e = {&rw->b, target_of(g), wide ? DT_F64 : DT_F32};
+    const Options *opt = rw->user;
+    Stages e = {&rw->b, target_of(g), wide ? DT_F64 : DT_F32,
+                opt->shard_optimizer && g->program == PROGRAM_UPDATE &&
+                    n.op == OP_REDUCE_SUMSQ && is_shared(g, n.in[0])};
     if (in_equal_stages(&e, &n, with)) {
         rewrite_take_name(g, n.out[0], with[0]);
         return true;
@@ -180,6 +223,7 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
 
 Status pass_reduce(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++)
-        rewrite_graph(m->graphs.data[i], cx->scratch, reduce_rule, NULL);
+        rewrite_graph(m->graphs.data[i], cx->scratch, reduce_rule,
+                      (void *)(uintptr_t)cx->opt);
     return OK;
 }

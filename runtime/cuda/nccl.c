@@ -97,6 +97,18 @@ static int allreduce_on(void *ctx, uint64_t data, size_t count, int32_t dtype,
         n->nccl.AllReduce(p, p, count, type, NCCL_SUM, n->handle, stream));
 }
 
+static int reduce_on(void *ctx, uint64_t data, size_t count, int32_t dtype,
+                     int32_t root, void *stream) {
+    Nccl *n = ctx;
+    int type = nccl_type(dtype);
+    void *p = (void *)(uintptr_t)data;
+    if (n->broken) return 1;
+    if (type < 0) return failed(n, "ncclReduce", NCCL_INVALID_ARGUMENT);
+    return settle(
+        n, "ncclReduce",
+        n->nccl.Reduce(p, p, count, type, NCCL_SUM, root, n->handle, stream));
+}
+
 static int broadcast_on(void *ctx, uint64_t data, size_t bytes, int32_t root,
                         void *stream) {
     Nccl *n = ctx;
@@ -242,7 +254,8 @@ static ampc_status nccl_open(double deadline, ampc_comm **out, char *err,
                           .allreduce_on = allreduce_on,
                           .broadcast_on = broadcast_on,
                           .group = group,
-                          .waiting = waiting};
+                          .waiting = waiting,
+                          .reduce_on = reduce_on};
     bool have = find_gpu(n);
     if (all_have(n, have) && start(n)) {
         *out = &n->comm;

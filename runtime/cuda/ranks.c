@@ -69,11 +69,13 @@ static int add_up(ampc_session *s, CUdeviceptr data, uint64_t bytes,
                            dtype, gpu_of(s)->ranks);
 }
 
-/* Gradients that lie side by side, with what lies between them. */
+/* Gradients that lie side by side, with what lies between them, or one that is
+   summed in parts. */
 typedef struct Span {
     uint32_t ref; /* to look at next */
     CUdeviceptr from;
     uint64_t bytes;
+    bool in_parts;
 } Span;
 
 static bool next_span(const ampc_session *s, const PlanStep *t, Span *x) {
@@ -81,19 +83,56 @@ static bool next_span(const ampc_session *s, const PlanStep *t, Span *x) {
     if (x->ref == t->nref) return false;
     x->from = gpu_address(s, 0, r[x->ref]);
     x->bytes = 0;
-    for (; x->ref < t->nref; x->ref++) {
+    for (x->in_parts = false; x->ref < t->nref && !x->in_parts; x->ref++) {
+        uint32_t var = r[x->ref].index;
+        uint64_t lo, hi;
         CUdeviceptr at = gpu_address(s, 0, r[x->ref]);
-        if (x->bytes && at != gpu_round(x->from + x->bytes)) break;
-        x->bytes = at + s->m->vars[r[x->ref].index].bytes - x->from;
+        bool parts = shard_sum(s, var, 0, &lo, &hi);
+        if (x->bytes && (parts || at != gpu_round(x->from + x->bytes))) break;
+        x->bytes = at + s->m->vars[var].bytes - x->from;
+        x->in_parts = parts;
     }
     return true;
+}
+
+/* A span that lies at `at` in that dtype. */
+static int add_span(ampc_session *s, const PlanStep *t, const Span *x,
+                    CUdeviceptr at, ampc_dtype dtype) {
+    const ampc_comm *c = s->opt.comm;
+    uint64_t each = dtype_bytes((uint32_t)dtype), lo, hi;
+    int failed = 0;
+    if (!x->in_parts) return add_up(s, at, x->bytes / 4 * each, dtype);
+    for (int r = 0; r < c->world && !failed; r++) {
+        shard_sum(s, s->plan->refs[t->ref0 + x->ref - 1].index, r, &lo, &hi);
+        if (lo < hi)
+            failed = comm_reduce_on(c, at + lo / 4 * each, (hi - lo) / 4, dtype,
+                                    r, gpu_of(s)->ranks);
+    }
+    return failed;
+}
+
+/* Of what is summed in parts, other ranks' are 0. */
+static ampc_status clear_others(ampc_session *s, const PlanStep *t) {
+    GpuDevice *d = gpu_of(s);
+    for (Span x = {0}; next_span(s, t, &x);) {
+        uint32_t var = s->plan->refs[t->ref0 + x.ref - 1].index;
+        uint64_t lo, hi;
+        if (!shard_sum(s, var, s->opt.comm->rank, &lo, &hi)) continue;
+        if (lo)
+            GPU(d->cu.MemsetD8Async(x.from, 0, lo, d->ranks),
+                "cuMemsetD8Async");
+        if (hi < x.bytes)
+            GPU(d->cu.MemsetD8Async(x.from + hi, 0, x.bytes - hi, d->ranks),
+                "cuMemsetD8Async");
+    }
+    return AMPC_OK;
 }
 
 static ampc_status add_bucket(ampc_session *s, const PlanStep *t) {
     const ampc_comm *c = s->opt.comm;
     int failed = c->group(c->ctx, 1);
     for (Span x = {0}; !failed && next_span(s, t, &x);)
-        failed = add_up(s, x.from, x.bytes, AMPC_DTYPE_F32);
+        failed = add_span(s, t, &x, x.from, AMPC_DTYPE_F32);
     if (failed || c->group(c->ctx, 0)) return broken(s, "gradients");
     return AMPC_OK;
 }
@@ -117,20 +156,25 @@ static ampc_status convert(ampc_session *s, uint32_t kernel, CUdeviceptr from,
     return AMPC_OK;
 }
 
-/* The same in 16 bits: all of the bucket is one sum. */
+/* The same in 16 bits. */
 static ampc_status add_rounded(ampc_session *s, const PlanStep *t,
                                ampc_dtype sent) {
+    const ampc_comm *c = s->opt.comm;
     CUdeviceptr at = gpu_of(s)->sent;
     ampc_status status = AMPC_OK;
     for (Span x = {0}; status == AMPC_OK && next_span(s, t, &x);
-         at += x.bytes / 2)
+         at += gpu_round(x.bytes) / 2)
         status = convert(s, t->fn, x.from, at, (int64_t)(x.bytes / 4));
     if (status != AMPC_OK) return status;
-    if (add_up(s, gpu_of(s)->sent, at - gpu_of(s)->sent, sent))
-        return broken(s, "gradients");
+    int failed = c->group(c->ctx, 1);
+    at = gpu_of(s)->sent;
+    for (Span x = {0}; !failed && next_span(s, t, &x);
+         at += gpu_round(x.bytes) / 2)
+        failed = add_span(s, t, &x, at, sent);
+    if (failed || c->group(c->ctx, 0)) return broken(s, "gradients");
     at = gpu_of(s)->sent;
     for (Span x = {0}; status == AMPC_OK && next_span(s, t, &x);
-         at += x.bytes / 2)
+         at += gpu_round(x.bytes) / 2)
         status = convert(s, t->second - 1, at, x.from, (int64_t)(x.bytes / 4));
     return status;
 }
@@ -142,8 +186,9 @@ static ampc_dtype sent_as(const ampc_session *s, const PlanStep *t) {
 ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t) {
     ampc_status status = fork_off(s);
     if (status != AMPC_OK) return status;
-    return sent_as(s, t) == AMPC_DTYPE_F32 ? add_bucket(s, t)
-                                           : add_rounded(s, t, sent_as(s, t));
+    status = sent_as(s, t) == AMPC_DTYPE_F32 ? add_bucket(s, t)
+                                             : add_rounded(s, t, sent_as(s, t));
+    return status == AMPC_OK ? clear_others(s, t) : status;
 }
 
 uint64_t gpu_sent_bytes(const ampc_session *s) {

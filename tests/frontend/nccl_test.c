@@ -300,8 +300,9 @@ static void in_parts(const char *options, int n, double states) {
 }
 
 TEST_CASE(nccl, adam_in_parts) {
-    in_parts("--precision bf16 --clip-norm 0.3 --optimizer adamw,lr=0.01", 2,
-             3);
+    in_parts("--precision bf16 --clip-norm 0.3 --optimizer adamw,lr=0.01 "
+             "--comm-dtype bf16",
+             2, 3);
 }
 
 TEST_CASE(nccl, momentum_in_parts_with_overflows) {

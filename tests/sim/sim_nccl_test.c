@@ -2,6 +2,7 @@
    process. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 #include "runtime/cuda/gpu.h"
@@ -111,6 +112,23 @@ TEST_CASE(sim_nccl, sums_eager_and_captured) {
         check_sum(&r, times);
     }
     for (int i = 0; i < 2; i++) OK(r.cu.GraphExecDestroy(exec[i]));
+    CHECK_STR(sim()->errors(), "");
+    close_pair(&r);
+}
+
+TEST_CASE(sim_nccl, a_sum_for_one) {
+    Pair r = open_pair(3);
+    float x[2][N];
+    for (int i = 0; i < 2; i++) {
+        void *p = (void *)(uintptr_t)r.data[i];
+        OK(r.nccl.Reduce(p, p, N, NCCL_FLOAT32, NCCL_SUM, 1, r.comm[i],
+                         r.stream[i]));
+    }
+    for (int i = 0; i < 2; i++)
+        OK(r.cu.MemcpyDtoHAsync(x[i], r.data[i], sizeof x[i], r.stream[i]));
+    synchronize(&r);
+    for (int k = 0; k < N; k++)
+        CHECK(isnan(x[0][k]) && (int)x[1][k] == 1 + 2 * k);
     CHECK_STR(sim()->errors(), "");
     close_pair(&r);
 }

@@ -84,6 +84,31 @@ static bool gathers(ampc_comm *c, size_t n) {
     return ok;
 }
 
+/* Of those shares each rank gets its sum. */
+static bool scatters(ampc_comm *c, size_t n, uint32_t dtype) {
+    uint64_t at[9] = {0}, each = dtype_bytes(dtype);
+    if (!c->scatter) return true;
+    for (int r = 0; r < c->world; r++)
+        at[r + 1] = at[r] + (r == 1 ? 0 : n / (size_t)(r + 1));
+    char *data = malloc(at[c->world] * each + 1);
+    for (uint64_t i = 0; i < at[c->world]; i++)
+        float_put(dtype, number(c->rank, i), data + i * each);
+    bool ok = c->scatter(c->ctx, data, at, (int32_t)dtype) == 0;
+    for (uint64_t i = at[c->rank]; i < at[c->rank + 1] && ok; i++) {
+        float sum = 0;
+        char want[8];
+        for (int r = 0; r < c->world; r++) {
+            float_put(dtype, number(r, i), want);
+            float x = (float)float_at(dtype, want);
+            sum = r ? sum + x : x;
+        }
+        float_put(dtype, sum, want);
+        ok = memcmp(want, data + i * each, each) == 0;
+    }
+    free(data);
+    return ok;
+}
+
 int main(int argc, char **argv) {
     ampc_comm_options o = {
         .size = sizeof o, .engine = argc > 1 ? argv[1] : NULL, .deadline = 60};
@@ -107,6 +132,7 @@ int main(int argc, char **argv) {
         ok = ok && half_sums(c, n, data, AMPC_BF16) &&
              half_sums(c, n, data, AMPC_F16);
         free(data);
+        ok = ok && scatters(c, n, AMPC_F32) && scatters(c, n, AMPC_F16);
         if (!ok)
             printf("rank %d of %d: %zu numbers: %s\n", c->rank, c->world, n,
                    c->error(c->ctx));

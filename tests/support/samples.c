@@ -64,12 +64,12 @@ void samples_write_inf(const Compiled *c, int n, int where) {
 }
 
 const char samples_wide_text[] =
-    "graph forward(%x: f32[2,80], %y: i64[2]) {\n"
-    "  param %u: f32[80,600] = normal(0, 0.1), %b: f32[600]\n"
-    "  param %w: f32[600,5] = normal(0, 0.1)\n"
-    "  %h = matmul %x, %u : f32[2,600]\n"
-    "  %a = add %h, %b : f32[2,600]\n"
-    "  %r = tanh %a : f32[2,600]\n"
+    "graph forward(%x: f32[2,66], %y: i64[2]) {\n"
+    "  param %u: f32[66,2048] = normal(0, 0.1), %b: f32[2048]\n"
+    "  param %w: f32[2048,5] = normal(0, 0.1)\n"
+    "  %h = matmul %x, %u : f32[2,2048]\n"
+    "  %a = add %h, %b : f32[2,2048]\n"
+    "  %r = tanh %a : f32[2,2048]\n"
     "  %z = matmul %r, %w : f32[2,5]\n"
     "  %loss = softmax_cross_entropy %z, %y : f32[]\n"
     "  return loss=%loss\n"

@@ -17,9 +17,14 @@ void samples_write_inf(const Compiled *c, int n, int where);
 /* In 0..1. */
 double samples_random(uint32_t *state);
 
-/* Enough elements that ranks can share each update.  In a file, always of one
-   name, which is in checkpoints.                                            */
-enum { SAMPLES_WIDE = 80 * 600 + 600 + 600 * 5 }; /* its parameters */
+/* Enough elements that ranks can share each update, and of the first parameter
+   the sum of its gradient, whose rows are longer than what a kernel of updates
+   takes at once.  In a file, always of one name, which is in
+   checkpoints.                                                              */
+enum {
+    SAMPLES_WIDE_SUM = 66 * 2048,
+    SAMPLES_WIDE = SAMPLES_WIDE_SUM + 2048 + 2048 * 5 /* its parameters */
+};
 extern const char samples_wide_text[];
 const char *samples_wide(void);
 

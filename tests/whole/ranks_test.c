@@ -70,10 +70,11 @@ typedef struct Run {
     /* Called before a step; may change its input. */
     void (*spoil)(int rank, int step, const Batch *b);
     const char *load[RANKS_MOST], *save; /* NULL: none */
-    int nameless; /* rank that saves without a path; 0: none */
-    int starved;  /* rank without memory; 0: none */
-    int fail_in;  /* as in Ranks */
-    int parts;    /* that a batch is made of, as others' batches are; 0: one */
+    int nameless;    /* rank that saves without a path; 0: none */
+    int starved;     /* rank without memory; 0: none */
+    int fail_in;     /* as in Ranks */
+    bool no_scatter; /* the host's table has none */
+    int parts; /* that a batch is made of, as others' batches are; 0: one */
     unsigned kinds;           /* of variables that are compared; 0: all */
     size_t asked[RANKS_MOST]; /* bytes of all allocations at open */
     const char *device;       /* NULL: "cpu" */
@@ -158,6 +159,8 @@ static void run_rank(void *ctx, int rank) {
 static void run(Run *r, int world) {
     ranks_open(&r->ranks, world);
     r->ranks.fail_in = r->fail_in;
+    for (int i = 0; i < world && r->no_scatter; i++)
+        r->ranks.comm[i].scatter = NULL;
     for (int i = 1; i < world; i++)
         if (!r->of[i]) r->of[i] = r->of[0];
     if (!r->steps) r->steps = STEPS;
@@ -451,13 +454,56 @@ static void sharded(const char *options, double states) {
 }
 
 TEST_CASE(ranks, adam_in_parts) {
-    sharded("--precision bf16 --clip-norm 0.3 --optimizer adamw,lr=0.01", 3);
+    sharded("--precision bf16 --clip-norm 0.3 --optimizer adamw,lr=0.01 "
+            "--comm-dtype bf16",
+            3);
 }
 
 TEST_CASE(ranks, momentum_in_parts_with_overflows) {
     sharded("--precision fp16 --optimizer sgd,lr=0.05,momentum=0.9 "
             "--loss-scale dynamic,init=16777216,interval=2,max=1e9",
             2);
+}
+
+/* One process that accumulates, with all that decides about a step; and where
+   the host's table can only sum all. */
+TEST_CASE(ranks, parts_as_one_process) {
+#define DECIDED                                                                \
+    "--precision fp16 --clip-norm 0.3 --optimizer adamw,lr=0.01 "              \
+    "--lr-schedule "                                                           \
+    "cosine,warmup=3,total=20,min=0.001 --loss-scale "                         \
+    "dynamic,init=16777216,interval=4,max=1e9 --comm-bucket 30000 "            \
+    "--shard-optimizer --accumulate "
+    Compiled one = wide(DECIDED "1"), two = wide(DECIDED "2");
+    Run *alone = shard_run(&two, 1, NULL, AMPC_KIND_SHADOW);
+    for (int lacks = 0; lacks < 2; lacks++) {
+        Run *r = run_new(&one);
+        r->kinds = 1u << AMPC_KIND_SHADOW;
+        r->steps = alone->steps;
+        r->no_scatter = lacks;
+        run_ok(r, 2);
+        check_same(r, alone);
+        CHECK(r->ranks.beside > 0);
+        run_free(r);
+    }
+    CHECK(alone->metrics[0][7].skipped > 0 && alone->metrics[0][7].step > 0);
+    run_free(alone);
+    compiled_close(&one);
+    compiled_close(&two);
+}
+
+/* There is no state: all ranks update all, of whole sums. */
+TEST_CASE(ranks, nothing_in_parts) {
+#define STATELESS "--precision fp32 --clip-norm 0.3 --optimizer sgd,lr=0.05 "
+    Compiled plain = wide(STATELESS),
+             split = wide(STATELESS "--shard-optimizer");
+    Run *a = shard_run(&plain, 2, NULL, AMPC_KIND_PARAMETER);
+    Run *b = shard_run(&split, 2, NULL, AMPC_KIND_PARAMETER);
+    check_same(b, a);
+    run_free(a);
+    run_free(b);
+    compiled_close(&plain);
+    compiled_close(&split);
 }
 
 /* %w is read in 16 bits and in fp32: it is handed out, and copied by all. */
