@@ -10,7 +10,7 @@ typedef struct BoundStep {
     PlanKernelFn *kernel;
     void **buf;
     const int64_t *par;
-    int64_t first, units, grain;
+    int64_t units, grain;
     CpuEpilogue epilogue;
 } BoundStep;
 

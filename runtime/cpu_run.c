@@ -28,11 +28,12 @@ static void *bind_ref(BindCtx *cx, const PlanRef *r, void **slot) {
     }
 }
 
-/* Counts table entries and those that follow inputs. */
+/* Counts table entries, those that follow inputs and parameters of steps that
+   ranks share. */
 static void bind_count(const ampc_session *s, const PlanRun *r, size_t *nbuf,
-                       size_t *npatch, bool *grads) {
+                       size_t *npatch, size_t *npar, bool *grads) {
     const PlanTarget *plan = s->plan;
-    *nbuf = *npatch = 0;
+    *nbuf = *npatch = *npar = 0;
     *grads = false;
     for (uint32_t i = 0; i < r->nstep; i++) {
         const PlanStep *t = &plan->steps[r->step0 + i];
@@ -43,6 +44,26 @@ static void bind_count(const ampc_session *s, const PlanRun *r, size_t *nbuf,
                 x->space == PLAN_VAR && s->m->vars[x->index].kind == PLAN_GRAD;
         }
         *nbuf += t->nref + t->ep_nref;
+        *npar += t->split ? t->npar : 0;
+    }
+}
+
+/* This rank's part of a step, as if it were all: its variables begin there, and
+   its first parameter counts elements.                                      */
+static void bind_part(BindCtx *cx, const PlanStep *t, BoundStep *b, void **buf,
+                      int64_t *par) {
+    int64_t lo, hi;
+    shard_elements(cx->s, t, 0, session_rank(cx->s), &lo, &hi);
+    memcpy(par, b->par, t->npar * sizeof *par);
+    par[0] = hi - lo;
+    b->par = par;
+    b->units = (par[0] + t->split - 1) / t->split;
+    for (uint32_t i = 0; i < t->nref; i++) {
+        const PlanRef *r = &cx->plan->refs[t->ref0 + i];
+        if (r->space != PLAN_VAR) continue;
+        const PlanVar *v = &cx->s->m->vars[r->index];
+        uint64_t each = dtype_bytes(v->dtype);
+        if (v->bytes > each) buf[i] = (char *)buf[i] + (uint64_t)lo * each;
     }
 }
 
@@ -56,12 +77,6 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
                      .units = t->units,
                      .grain = t->grain < 1 ? 1 : t->grain};
     if (t->kind == PLAN_KERNEL) b->kernel = isa->kernels[t->fn];
-    if (t->split) {
-        int64_t lo, hi;
-        shard_elements(cx->s, t, 0, session_rank(cx->s), &lo, &hi);
-        b->first = lo / t->split;
-        b->units = (hi + t->split - 1) / t->split - b->first;
-    }
     for (uint32_t i = 0; i < t->nref + t->ep_nref; i++)
         buf[i] = bind_ref(cx, &cx->plan->refs[t->ref0 + i], &buf[i]);
     if (t->epilogue)
@@ -74,16 +89,16 @@ ampc_status cpu_prepare(ampc_session *s, int program) {
     const PlanProgram *p = &s->m->programs[program];
     const PlanRun *r = &s->plan->runs[program];
     Bound *b = &d->bound[program];
-    size_t nbuf, npatch;
+    size_t nbuf, npatch, npar;
     bool grads;
     if (b->memory) return AMPC_OK;
-    bind_count(s, r, &nbuf, &npatch, &grads);
+    bind_count(s, r, &nbuf, &npatch, &npar, &grads);
     if (grads) {
         ampc_status status = cpu_need_grads(s);
         if (status != AMPC_OK) return status;
     }
     size_t bytes = r->nstep * sizeof(BoundStep) + npatch * sizeof(BoundPatch) +
-                   (nbuf + p->nin) * sizeof(void *);
+                   (nbuf + p->nin) * sizeof(void *) + npar * sizeof(int64_t);
     char *mem = mem_alloc(s, bytes);
     if (!mem)
         return session_fail(s, AMPC_ERR_MEMORY,
@@ -94,11 +109,14 @@ ampc_status cpu_prepare(ampc_session *s, int program) {
     b->patches = (BoundPatch *)(b->steps + r->nstep);
     b->inputs = (const void **)(b->patches + npatch);
     void **buf = (void **)(b->inputs + p->nin);
+    int64_t *par = (int64_t *)(buf + nbuf);
     BindCtx cx = {s, s->plan, d, b};
     for (uint32_t i = 0; i < r->nstep; i++) {
         const PlanStep *t = &s->plan->steps[r->step0 + i];
         bind_step(&cx, t, &b->steps[i], buf);
+        if (t->split) bind_part(&cx, t, &b->steps[i], buf, par);
         buf += t->nref + t->ep_nref;
+        par += t->split ? t->npar : 0;
     }
     return AMPC_OK;
 }
@@ -131,7 +149,7 @@ ampc_status cpu_begin(ampc_session *s, int program, const void *const *in,
 static void run_chunk(void *ctx, int64_t lo, int64_t hi, int worker) {
     const BoundStep *t = ctx;
     (void)worker;
-    t->kernel(t->buf, t->par, t->first + lo, t->first + hi);
+    t->kernel(t->buf, t->par, lo, hi);
 }
 
 ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {

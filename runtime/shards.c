@@ -14,11 +14,13 @@
 
 #include "runtime/backend.h"
 
+enum { ALIGN = 16 }; /* elements whose parts GPUs load at once */
+
 /* Of a variable that is spread: the tensor that updates it. */
 typedef struct Spread {
     uint32_t step;   /* of the plan, + 1; 0: all ranks have all of it    */
     uint32_t tensor; /* of PLAN_MANY, else 0 */
-    int64_t unit;    /* of elements; a multiple of what its steps split at */
+    int64_t unit;    /* of elements */
     uint64_t at;     /* in the whole, bytes */
 } Spread;
 
@@ -176,12 +178,7 @@ static void drop_read(ampc_session *s, uint32_t program) {
         for (uint32_t k = 0; k < t->nref + t->ep_nref; k++) {
             const PlanRef *r = &p->refs[t->ref0 + k];
             if (r->space != PLAN_VAR || !shard_is(s, r->index)) continue;
-            Spread *x = &s->shards->of[r->index];
-            if (!in_parts(s, t, k) ||
-                (x->unit % t->split && t->split % x->unit))
-                keep_whole(s, r);
-            else if (t->split > x->unit)
-                x->unit = t->split;
+            if (!in_parts(s, t, k)) keep_whole(s, r);
         }
     }
     for (uint32_t k = 0; k < s->m->programs[program].nout; k++)
@@ -204,17 +201,12 @@ static bool copies_whole(const ampc_session *s) {
     return false;
 }
 
-static int64_t common_multiple(int64_t a, int64_t b) {
-    int64_t x = a, y = b;
-    for (int64_t rest; (rest = x % y); x = y, y = rest)
-        ;
-    return a / y * b;
-}
-
 /* Parts of a gradient, and so of all that its update changes, are of whole
  * rows.
  */
 static void spread_sum(ampc_session *s, uint32_t grad, int64_t row) {
+    int64_t unit = row;
+    while (unit % ALIGN) unit += row;
     for (uint32_t i = 0; i < s->plan->nstep; i++) {
         const PlanStep *t = &s->plan->steps[i];
         for (uint32_t k = 0; k < t->nref; k++) {
@@ -225,8 +217,7 @@ static void spread_sum(ampc_session *s, uint32_t grad, int64_t row) {
             for (uint32_t j = 0; j < n; j++) {
                 if (r[j].space != PLAN_VAR || !shard_is(s, r[j].index))
                     continue;
-                Spread *x = &s->shards->of[r[j].index];
-                x->unit = common_multiple(x->unit, row);
+                s->shards->of[r[j].index].unit = unit;
                 s->shards->sum[grad] = (Spread){i + 1, tensor, 0, 0};
             }
         }

@@ -31,9 +31,9 @@ typedef struct Stages {
     bool in_parts; /* the operand is a gradient of which ranks have parts */
 } Stages;
 
-/* Elements that a kernel of updates takes at once, and how many parts of whole
-   rows and of as many elements are enough for ranks. */
-enum { AT_ONCE = 1024, PARTS = 64 };
+/* Parts of whole rows and of a multiple of so many elements, as shards.c cuts
+   them, of which there are enough for ranks. */
+enum { ALIGN = 16, PARTS = 64 };
 
 /* Axes longer than 1: the others fold nothing. */
 static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
@@ -87,9 +87,9 @@ static DType partial_dtype(const Stages *e, DType result) {
 /* The first stage of a sum over x. */
 static ValueId of_ranks(const Stages *e, ValueId x, ValueId part) {
     const Graph *g = e->b->g;
-    int64_t n = type_count(value_type(g, x)), unit = AT_ONCE;
-    int64_t row = n / type_count(value_type(g, part));
-    while (unit % row && unit <= n / PARTS) unit += AT_ONCE;
+    int64_t n = type_count(value_type(g, x));
+    int64_t row = n / type_count(value_type(g, part)), unit = row;
+    while (unit % ALIGN) unit += row;
     return e->in_parts && unit <= n / PARTS
                ? b1(e->b, OP_RANK_SUM, part, DT_DEFAULT)
                : part;

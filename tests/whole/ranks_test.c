@@ -509,13 +509,13 @@ TEST_CASE(ranks, nothing_in_parts) {
 /* %w is read in 16 bits and in fp32: it is handed out, and copied by all. */
 static const char two_ways[] =
     "graph forward(%x: f32[2,80], %y: i64[2]) {\n"
-    "  param %u: f32[80,600] = normal(0, 0.1)\n"
-    "  param %w: f32[600,5] = normal(0, 0.1)\n"
-    "  %h = matmul %x, %u : f32[2,600]\n"
-    "  %r = tanh %h : f32[2,600]\n"
+    "  param %u: f32[80,720] = normal(0, 0.1)\n"
+    "  param %w: f32[720,5] = normal(0, 0.1)\n"
+    "  %h = matmul %x, %u : f32[2,720]\n"
+    "  %r = tanh %h : f32[2,720]\n"
     "  %z = matmul %r, %w : f32[2,5]\n"
     "  %l = softmax_cross_entropy %z, %y : f32[]\n"
-    "  %e = exp %w : f32[600,5]\n"
+    "  %e = exp %w : f32[720,5]\n"
     "  %p = reduce_mean %e {axes=[0,1], keepdims=0} : f32[]\n"
     "  %loss = add %l, %p : f32[]\n"
     "  return loss=%loss\n"
