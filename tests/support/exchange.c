@@ -84,12 +84,13 @@ static bool gathers(ampc_comm *c, size_t n) {
     return ok;
 }
 
-/* Of those shares each rank gets its sum. */
+/* Each rank gets the sum of its share, of which one of the first two has none.
+ */
 static bool scatters(ampc_comm *c, size_t n, uint32_t dtype) {
     uint64_t at[9] = {0}, each = dtype_bytes(dtype);
     if (!c->scatter) return true;
     for (int r = 0; r < c->world; r++)
-        at[r + 1] = at[r] + (r == 1 ? 0 : n / (size_t)(r + 1));
+        at[r + 1] = at[r] + (r == (int)(n % 2) ? 0 : n / (size_t)(r + 1));
     char *data = malloc(at[c->world] * each + 1);
     for (uint64_t i = 0; i < at[c->world]; i++)
         float_put(dtype, number(c->rank, i), data + i * each);
