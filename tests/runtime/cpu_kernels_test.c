@@ -390,17 +390,20 @@ TEST_CASE(gemm, blocked_and_sliced) {
 /* Waking a thread takes some microseconds, in which it could have made 2^16
    multiply-adds; a second of work that one thread does alone is lost. */
 TEST_CASE(gemm, work_is_handed_over_in_sizes_that_pay) {
-    static const int64_t sizes[][3] = {
-        {8, 8, 8},       {64, 10, 64},      {128, 512, 784}, {512, 512, 512},
-        {2048, 64, 64},  {64, 2048, 64},    {32, 32, 20000}, {1, 4096, 4096},
-        {4096, 1, 4096}, {1024, 1024, 1024}};
+    static const int64_t sizes[][4] = {
+        {8, 8, 8, 1},          {64, 10, 64, 1},    {128, 512, 784, 1},
+        {512, 512, 512, 1},    {2048, 64, 64, 1},  {64, 2048, 64, 1},
+        {32, 32, 20000, 1},    {1, 4096, 4096, 1}, {4096, 1, 4096, 1},
+        {1024, 1024, 1024, 1}, {32, 32, 32, 512}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int threads = 1; threads <= 16; threads *= 2) {
             LibGemm g = {.m = sizes[i][0], .n = sizes[i][1], .k = sizes[i][2]};
+            g.nbatch_dim = 1;
+            g.batch_dim[0] = sizes[i][3];
             GemmBlocks p;
             block_gemm(&g, threads, &p);
             int64_t parts = (p.items + p.grain - 1) / p.grain;
-            int64_t work = g.m * g.n * g.k;
+            int64_t work = g.m * g.n * g.k * sizes[i][3];
             CHECK_MSG(parts == 1 || work / parts >= 1 << 16,
                       "%lld x %lld x %lld: %lld parts", (long long)g.m,
                       (long long)g.n, (long long)g.k, (long long)parts);
