@@ -94,7 +94,7 @@ Status parse_scalar(Parser *p, ValueId *out) {
     }
     Lexer again = *lx;
     again.tok = number;
-    again.at = lx->n; /* nothing behind the number is read */
+    again.at = again.counted = lx->n; /* nothing behind it is read */
     TRY(parse_element(&again, d, &e));
     *out = dtype_is_float(d) ? graph_scalar(p->g, d, e.f)
                              : graph_scalar_int(p->g, d, e.i);

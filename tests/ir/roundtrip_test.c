@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/harness.h"
 
@@ -484,6 +485,25 @@ static void check_hostile(const char *text, size_t n) {
         CHECK(d.errors > 0 && d.text.len > 0);
     }
     sb_free(&d.text);
+    arena_free(a);
+}
+
+/* Seconds, when each number counted the columns to the end of the file. */
+TEST_CASE(parse, many_numbers_take_no_time) {
+    enum { LINES = 20000 };
+    StrBuf sb = {0};
+    sb_puts(&sb, "graph forward(%x: f32[2]) {\n  %a0 = add %x, 0.5\n");
+    for (int i = 1; i < LINES; i++)
+        sb_printf(&sb, "  %%a%d = add %%a%d, 0.5\n", i, i - 1);
+    sb_printf(&sb, "  return %%a%d\n}\n", LINES - 1);
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    clock_t start = clock();
+    CHECK(parse_module(a, &d, "m.amp", sb.data, sb.len, &m) == OK);
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    CHECK_MSG(seconds < 3, "%.1f s", seconds);
+    sb_free(&sb);
     arena_free(a);
 }
 
