@@ -269,6 +269,9 @@ TEST_CASE(runtime, wrong_inputs_have_messages) {
     b.in[0].bytes--;
     CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
     CHECK_HAS(a->error(s), "'x': 47 bytes given, 48 needed (f32[4,3])");
+    b.in[0].bytes += 2;
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "'x': 49 bytes given, 48 needed (f32[4,3])");
     batch(&b, 0);
     b.in[0].dtype = AMPC_DTYPE_F64;
     CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);

@@ -401,3 +401,21 @@ TEST_CASE(training, a_parameter_may_have_any_name) {
         compiled_close(&c);
     }
 }
+
+/* More than what is written at a time. */
+TEST_CASE(training, a_number_fills_a_large_parameter) {
+    enum { ROWS = 100, COLS = 130 };
+    Compiled c = compile_text("graph forward(%x: f32[2,100]) {\n"
+                              "  param %w: f32[100,130] = 0.75\n"
+                              "  %y = matmul %x, %w\n"
+                              "  return %y\n}\n",
+                              "--loss mse --precision fp32 --target "
+                              "cpu:x86-64-v2 --optimizer sgd,lr=0.1");
+    ampc_session *s = open_threads(&c, 1);
+    static float w[ROWS * COLS];
+    read_var(&c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
+    for (int i = 0; i < ROWS * COLS; i++)
+        if (!CHECK_NEAR(w[i], 0.75, 0)) break;
+    c.api->close(s);
+    compiled_close(&c);
+}
