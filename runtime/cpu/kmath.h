@@ -192,7 +192,42 @@ typedef union km_size {
     double d;
 } km_size;
 
-/* ---- arrays of fp16 (C only) --------------------------------------------- */
+/* ---- arrays of 16-bit floats (C only) ------------------------------------ */
+
+/* Two neighbours. */
+typedef uint32_t km_pair __attribute__((aligned(2), may_alias));
+
+/* Of 16 neighbours first those at even places, then the others: conversion
+   without shuffles.  What is left over stays in order. */
+KM_CALLED void WIDEN_BF16(float *restrict to, const uint16_t *restrict from,
+                          int64_t n) {
+    for (; n >= 16; n -= 16, to += 16, from += 16)
+        for (int i = 0; i < 8; i++) {
+            uint32_t x = ((const km_pair *)from)[i];
+            to[i] = km_float(x << 16);
+            to[i + 8] = km_float(x & 0xffff0000u);
+        }
+    for (int64_t i = 0; i < n; i++) to[i] = BF16_TO_F32(from[i]);
+}
+
+/* Of values of the format. */
+KM_CALLED void PACK_BF16(uint16_t *restrict to, const float *restrict from,
+                         int64_t n) {
+    for (; n >= 16; n -= 16, to += 16, from += 16)
+        for (int i = 0; i < 8; i++)
+            ((km_pair *)to)[i] =
+                km_bits(from[i]) >> 16 | (km_bits(from[i + 8]) & 0xffff0000u);
+    for (int64_t i = 0; i < n; i++) to[i] = EXACT_BF16(from[i]);
+}
+
+KM_CALLED void NARROW_BF16(uint16_t *restrict to, const float *restrict from,
+                           int64_t n) {
+    for (; n >= 16; n -= 16, to += 16, from += 16)
+        for (int i = 0; i < 8; i++)
+            ((km_pair *)to)[i] = km_bits(ROUND_BF16(from[i])) >> 16 |
+                                 km_bits(ROUND_BF16(from[i + 8]));
+    for (int64_t i = 0; i < n; i++) to[i] = F32_TO_BF16(from[i]);
+}
 
 #ifdef __F16C__
 typedef short km_half8 __attribute__((vector_size(16)));

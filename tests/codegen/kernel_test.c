@@ -725,6 +725,52 @@ TEST_CASE(kernel, pieces_of_fp16) {
     CHECK_GRAPHS(s, "");
 }
 
+/* bf16, too, where places need no order: not beside fp32, numbers of elements
+   and what is kept for a later sweep. */
+TEST_CASE(kernel, pieces_of_bf16) {
+    Subject s[] = {
+        {.text = "graph g(%a: bf16[7,300], %b: bf16[7,1], %c: bf16[1,300]) {"
+                 "group point { %e = mul %a, %b : bf16[7,300] "
+                 "%f = add %e, %c : bf16[7,300] } return %f, %e }"},
+        {.text = "graph g(%x: bf16[1537]) { group point { %y = neg %x } "
+                 "return %y }"},
+        {.text = "graph g(%x: bf16[5,300]) { group point {"
+                 "%y = neg %x %z = relu %x } return %y, %z }"},
+        {.text = "graph g(%x: bf16[2,1,210]) { group point {"
+                 "%y = expand %x {shape=[2,3,210]} } return %y }"},
+        {.text = "graph g(%a: bf16[7,300], %b: f32[7,300]) { group point {"
+                 "%c = mul %a, %b : bf16[7,300] %m = less_equal %a, %c }"
+                 " return %c, %m }"},
+        {.text = "graph g(%x: bf16[5,140], %z: bf16[5,190]) { group point {"
+                 "%c = concat %x, %z {axis=1} %y = neg %c : bf16[5,330] }"
+                 " return %y }"},
+        {.text = "graph g(%x: bf16[3,600]) { group point {"
+                 "%i = iota {axis=1} : i64[3,600] %j = cast %i : f32[3,600] "
+                 "%y = mul %x, %j : bf16[3,600] } return %y }"},
+        {.text = ROW("%x: bf16[5,1100], %k: f32[5,1]",
+                     "%p = mul %x, %k : bf16[5,1100] "
+                     "%s = reduce_sum %p {axes=[1]} : f32[5,1] "
+                     "%y = div %p, %s : bf16[5,1100]",
+                     "%y, %s"),
+         .ulps = 8,
+         .scale = 1024},
+        {.text = ROW("%x: bf16[5,700]",
+                     "%e = exp %x : f32[5,700] "
+                     "%s = reduce_sum %e {axes=[1]} : f32[5,1] "
+                     "%y = div %e, %s : bf16[5,700]",
+                     "%y"),
+         .ulps = 8,
+         .scale = 1024},
+        {.text = ROW("%x: bf16[300,170]",
+                     "%s = reduce_sum %x {axes=[0]} : f32[1,170] "
+                     "%y = sub %x, %s : bf16[300,170]",
+                     "%y, %s"),
+         .ulps = 8,
+         .scale = 1024},
+    };
+    CHECK_GRAPHS(s, "");
+}
+
 TEST_CASE(kernel, convolutions) {
     Subject s[] = {
         {.text = ANCHOR("%x: f32[2,3,8,8], %w: f32[4,3,3,3], %b: f32[4,1,1]",

@@ -128,6 +128,39 @@ TEST_CASE(kmath, arrays_of_fp16) {
     }
 }
 
+/* Of 16 the even ones first; what is left over in order. */
+TEST_CASE(kmath, arrays_of_bf16) {
+    uint16_t h[40], back[40];
+    float x[40];
+    for (int n = 0; n <= 33; n++) {
+        for (int i = 0; i < 40; i++) {
+            h[i] = (uint16_t)(0x3f80 + 977 * i), back[i] = 0xdead;
+            x[i] = -1;
+        }
+        WIDEN_BF16(x, h, n);
+        for (int i = 0; i < 40; i++) {
+            int of =
+                i >= n / 16 * 16 ? i : i / 16 * 16 + i % 8 * 2 + i % 16 / 8;
+            CHECK_EQ_INT(km_bits(x[i]),
+                         half_bits(i < n ? bf16_to_f32(h[of]) : -1));
+        }
+        PACK_BF16(back, x, n);
+        for (int i = 0; i < 40; i++)
+            CHECK_EQ_INT(back[i], i < n ? h[i] : 0xdead);
+        for (int i = 0; i < n; i++)
+            x[i] = km_float(km_bits(x[i]) + 0x7000u + 0x800u * (uint32_t)i);
+        NARROW_BF16(back, x, n);
+        for (int i = 0; i < 40; i++) {
+            int of =
+                i >= n / 16 * 16 ? i : i / 16 * 16 + i % 8 * 2 + i % 16 / 8;
+            if (i < n)
+                CHECK_EQ_INT(back[of], f32_to_bf16(x[i]));
+            else
+                CHECK_EQ_INT(back[i], 0xdead);
+        }
+    }
+}
+
 TEST_CASE(kmath, narrowing) {
     for (uint64_t u = 0; u < UINT64_C(1) << 32; u += 251) {
         float x = km_float((uint32_t)u);
