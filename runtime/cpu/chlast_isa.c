@@ -381,6 +381,12 @@ static float *wgrad_at(const ChlastRun *r, int64_t col, int w, int64_t b) {
     return r->dw + (col * c->cblocks + b * w * VL) * taps * c->cb;
 }
 
+/* How many taps share a tile of MR rows: with more channels than two the rows
+   of one tap fill it well enough.                                          */
+static int64_t tile_taps(const ChlastPlan *c) {
+    return c->cb <= 2 ? MR / c->cb : 1;
+}
+
 /* Taps [tap, end) of a panel and a block of channels. */
 static void wgrad_item(const ChlastRun *r, int64_t col, int w, int64_t b,
                        int64_t tap, int64_t end) {
@@ -388,12 +394,21 @@ static void wgrad_item(const ChlastRun *r, int64_t col, int w, int64_t b,
     int64_t n = r->images * r->results, nc = chlast_block(r, b), pw = w * VL;
     const float *x = chlast_stage_at(r, b), *dy = r->other + col * c->count;
     float *to = wgrad_at(r, col, w, b);
+    int few = tile_taps(c) > 1;
+    int64_t rows = few ? (end - tap) * c->cb : nc, last = few ? tap + 1 : end;
     for (int64_t y = 0; y < n; y += CHLAST_SUM)
-        for (int64_t t = tap; t < end; t++)
-            for (int64_t j = 0; j < nc; j += MR) ISA(tile_outer)
-    [min64(MR, nc - j) - 1][w - 1](
-        min64(CHLAST_SUM, n - y), x + r->shift[t] + j, r->row + y, dy + y * pw,
-        pw, to + (t * c->cb + j) * pw, pw, y > 0 || r->image0 > 0);
+        for (int64_t t = tap; t < last; t++)
+            for (int64_t j = 0; j < rows; j += MR) {
+                int32_t off[MR];
+                for (int i = 0; few && i < min64(MR, rows - j); i++)
+                    off[i] = r->shift[t + (j + i) / c->cb] +
+                             (int32_t)((j + i) % c->cb);
+                ISA(tile_outer)
+                [min64(MR, rows - j) - 1][w - 1](
+                    min64(CHLAST_SUM, n - y), few ? x : x + r->shift[t] + j,
+                    few ? off : NULL, r->row + y, dy + y * pw, pw,
+                    to + (t * c->cb + j) * pw, pw, y > 0 || r->image0 > 0);
+            }
 }
 
 /* Items [lo, hi): some taps, a block of channels, a panel of dY. */
@@ -454,7 +469,7 @@ int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv,
     int64_t panels = 0, threads = pool_threads(pool);
     for (int64_t left = ceil_div(c->p.m, VL); left > 0; panels++)
         left -= tile_width(left);
-    r.taps = panels * c->cblocks < 4 * threads ? 1 : c->p.taps;
+    r.taps = panels * c->cblocks < 4 * threads ? tile_taps(c) : c->p.taps;
     for (; r.image0 < conv->n; r.image0 += r.images) {
         r.images = min64(c->images, conv->n - r.image0);
         int64_t units = c->cblocks + ceil_div(r.results, CHLAST_PIECE);

@@ -34,11 +34,11 @@ typedef struct TilePoints {
 typedef void TilePointsFn(const TilePoints *t);
 extern TilePointsFn *const ISA(tile_points)[MR][NV];
 
-/* c[R][W*VL] (+)= sum over i < n of a[row[i]][R] * b[i * b_step][W*VL]: from
-   zero, and added to c as a whole.                                          */
-typedef void TileOuterFn(int64_t n, const float *a, const int32_t *row,
-                         const float *b, int64_t b_step, float *c, int64_t ldc,
-                         int add);
+/* c[R][W*VL] (+)= sum over i < n of a[row[i] + off[R]] * b[i * b_step][W*VL]:
+   from zero, and added to c as a whole.  off NULL: 0 .. R - 1.              */
+typedef void TileOuterFn(int64_t n, const float *a, const int32_t *off,
+                         const int32_t *row, const float *b, int64_t b_step,
+                         float *c, int64_t ldc, int add);
 extern TileOuterFn *const ISA(tile_outer)[MR][NV];
 
 /* First index 1: each 32-bit element of a and b holds two bf16 that belong to

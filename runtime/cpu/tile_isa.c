@@ -112,12 +112,22 @@ INLINE void tile_points_rw(int R, int W, const TilePoints *t) {
 }
 
 INLINE void tile_outer_rw(int R, int W, int64_t n, const float *a,
-                          const int32_t *row, const float *b, int64_t b_step,
-                          float *c, int64_t ldc, int add) {
+                          const int32_t *off, const int32_t *row,
+                          const float *b, int64_t b_step, float *c, int64_t ldc,
+                          int add) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, 0);
-    for (int64_t i = 0; i < n; i++, b += b_step)
+    for (int64_t i = 0; i < n && !off; i++, b += b_step)
         tile_step(0, R, W, acc, a + row[i], b);
+    for (int64_t i = 0; i < n && off; i++, b += b_step) {
+        vf at[NV];
+        UNROLL for (int w = 0; w < W; w++) at[w] = vload(b + w * VL);
+        UNROLL for (int r = 0; r < R; r++) {
+            vf x = vset(a[row[i] + off[r]]);
+            UNROLL for (int w = 0; w < W; w++) acc[r][w] =
+                vfma(x, at[w], acc[r][w]);
+        }
+    }
     UNROLL for (int r = 0; add && r < R; r++) UNROLL for (int w = 0; w < W; w++)
         acc[r][w] = vload(c + r * ldc + w * VL) + acc[r][w];
     tile_end(R, W, acc, c, ldc);
@@ -204,9 +214,9 @@ INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t) {
         tile_points_rw(R, W, t);                                               \
     }                                                                          \
     static void tile_outer_##R##_##W(                                          \
-        int64_t n, const float *a, const int32_t *row, const float *b,         \
-        int64_t b_step, float *c, int64_t ldc, int add) {                      \
-        tile_outer_rw(R, W, n, a, row, b, b_step, c, ldc, add);                \
+        int64_t n, const float *a, const int32_t *off, const int32_t *row,     \
+        const float *b, int64_t b_step, float *c, int64_t ldc, int add) {      \
+        tile_outer_rw(R, W, n, a, off, row, b, b_step, c, ldc, add);           \
     }
 #define DOT_OF(kind, R, C)                                                     \
     static void tile_dot##kind##_##R##_##C(const TileDot *t) {                 \
