@@ -311,10 +311,11 @@ TEST_CASE(nccl, momentum_in_parts_with_overflows) {
              4, 2);
 }
 
-/* Each gradient is rounded twice on its way. */
+/* Each gradient is rounded twice on its way; a sum that did not come back would
+   leave a rank's own, about half of it. */
 TEST_CASE(nccl, gradients_in_16_bits) {
     static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
-    double loss[3];
+    double loss[3], norm[3];
     for (int i = 0; i < 3; i++) {
         char options[200];
         snprintf(options, sizeof options,
@@ -326,7 +327,10 @@ TEST_CASE(nccl, gradients_in_16_bits) {
         free(launch_ok(&(Launch){&c, 2, WORDS("r"), NULL, false}));
         char *log = test_read_file(test_tmp("lr"), NULL);
         const char *p = log;
-        for (int k = 0; k < STEPS; k++)
+        norm[i] = number_behind(&p, "\"grad_norm\":");
+        CHECK_MSG(fabs(norm[i] / norm[0] - 1) < 0.005,
+                  "%s: norm %.9g, not %.9g", dtypes[i], norm[i], norm[0]);
+        for (int k = 1; k < STEPS; k++)
             loss[i] = number_behind(&p, "\"loss\":");
         CHECK_MSG(fabs(loss[i] - loss[0]) < 0.01 * loss[0] &&
                       (loss[i] != loss[0]) == (i > 0),

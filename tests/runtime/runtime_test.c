@@ -73,6 +73,7 @@ TEST_CASE(runtime, describes_module) {
     CHECK_EQ_INT(a->variable(a->module, 0, &v), AMPC_OK);
     CHECK_STR(v.name, "w");
     CHECK_EQ_INT(v.kind, AMPC_KIND_PARAMETER);
+    CHECK_EQ_INT(a->variable(a->module, i.nvariable, &v), AMPC_ERR_ARGUMENT);
     CHECK(ampc_module_api(&tiny_module, 99) == NULL);
 }
 

@@ -402,20 +402,28 @@ TEST_CASE(training, a_parameter_may_have_any_name) {
     }
 }
 
-/* More than what is written at a time. */
-TEST_CASE(training, a_number_fills_a_large_parameter) {
-    enum { ROWS = 100, COLS = 130 };
-    Compiled c = compile_text("graph forward(%x: f32[2,100]) {\n"
-                              "  param %w: f32[100,130] = 0.75\n"
-                              "  %y = matmul %x, %w\n"
-                              "  return %y\n}\n",
-                              "--loss mse --precision fp32 --target "
-                              "cpu:x86-64-v2 --optimizer sgd,lr=0.1");
+/* Each larger than what is written at a time: a number, and what the file has,
+   i / 8 at place i.                                                         */
+TEST_CASE(training, large_parameters_begin_as_given) {
+    enum { ROWS = 300, COLS = 257, ELEMENTS = ROWS * COLS };
+    static char text[16 * ELEMENTS];
+    size_t n = (size_t)snprintf(text, sizeof text,
+                                "graph forward(%%x: f32[2,%d]) {\n"
+                                "  param %%w: f32[%d,%d] = 0.75\n"
+                                "  param %%v: f32[%d,%d] = [",
+                                ROWS, ROWS, COLS, ROWS, COLS);
+    for (int i = 0; i < ELEMENTS; i++)
+        n += (size_t)snprintf(text + n, 16, "%s%.9g", i ? "," : "", i / 8.0);
+    strcpy(text + n, "]\n  %y = matmul %x, %w\n  %z = matmul %x, %v\n"
+                     "  %s = add %y, %z\n  return %s\n}\n");
+    Compiled c = compile_text(text, "--loss mse --precision fp32 --target "
+                                    "cpu:x86-64-v2 --optimizer sgd,lr=0.1");
     ampc_session *s = open_threads(&c, 1);
-    static float w[ROWS * COLS];
+    static float w[ELEMENTS], v[ELEMENTS];
     read_var(&c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
-    for (int i = 0; i < ROWS * COLS; i++)
-        if (!CHECK_NEAR(w[i], 0.75, 0)) break;
+    read_var(&c, s, "v", v, sizeof v, AMPC_DTYPE_F32);
+    for (int i = 0; i < ELEMENTS; i++)
+        if (!CHECK_NEAR(w[i], 0.75, 0) || !CHECK_NEAR(v[i], i / 8.0, 0)) break;
     c.api->close(s);
     compiled_close(&c);
 }
