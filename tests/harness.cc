@@ -349,9 +349,13 @@ int test_each_file(const char *rel_dir, const char *suffix,
 }
 
 char *test_read_file(const char *path, size_t *size) {
-    std::ifstream f(path, std::ios::binary);
+    FILE *f = fopen(path, "rb");
     if (!f) return nullptr;
-    std::string s((std::istreambuf_iterator<char>(f)), {});
+    std::string s;
+    char buf[4096];
+    for (size_t n; (n = fread(buf, 1, sizeof buf, f)) > 0;) s.append(buf, n);
+    bool whole = !ferror(f); /* a process in /proc may end meanwhile */
+    if (fclose(f) || !whole) return nullptr;
     char *p = (char *)malloc(s.size() + 1);
     if (!p) return nullptr;
     memcpy(p, s.c_str(), s.size() + 1);
