@@ -316,6 +316,9 @@ int module_find_var(const Module *m, const char *name); /* -1 */
 int module_own_var(Module *m, OwnVar v, Str objective, double fill);
 const char *own_var_text(OwnVar v);
 int module_find_own_var(const Module *m, OwnVar v, Str objective); /* -1 */
+/* The parameter (-1: none) whose copy, gradient or state a variable of that
+   name is. */
+Family family_of(const Module *m, Str name, int *parameter);
 /* The variable that a VAR_SHADOW is the copy of; -1. */
 int shadow_source(const Module *m, const Var *shadow);
 /* What is wrong with a variable that has a name of the compiler's; NULL. */

@@ -201,9 +201,8 @@ static bool copies_whole(const ampc_session *s) {
     return false;
 }
 
-/* Parts of a gradient, and so of all that its update changes, are of whole
- * rows.
- */
+/* Parts of a gradient are of whole rows, and so are those of all that its
+   update changes. */
 static void spread_sum(ampc_session *s, uint32_t grad, int64_t row) {
     int64_t unit = row;
     while (unit % ALIGN) unit += row;

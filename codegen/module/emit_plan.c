@@ -211,9 +211,28 @@ typedef struct Bucket {
     int ready; /* the last group that writes one of them */
 } Bucket;
 
-typedef VEC(Bucket) Buckets;
+typedef struct Buckets {
+    Bucket *data; /* by number from 1 on */
+    int len, cap;
+    const int64_t *rows; /* rows_of */
+} Buckets;
 
-/* What ranks add, by number from 1 on. */
+/* By variable: elements of a row where ranks need whole rows of a gradient and
+   zeros elsewhere; 0: all of it. */
+static const int64_t *rows_of(const Emit *e, TargetKind target) {
+    int64_t *rows = NEW_ARRAY(e->a, int64_t, e->m->vars.len), row;
+    for (int i = 0; i < e->m->graphs.len; i++) {
+        const Graph *g = e->m->graphs.data[i];
+        if (g->target != target || g->program != PROGRAM_UPDATE) continue;
+        for (int k = 0; k < g->order.len; k++) {
+            int var = node_sums_squares(g, node_get(g, g->order.data[k]), &row);
+            if (var >= 0) rows[var] = row;
+        }
+    }
+    return rows;
+}
+
+/* What ranks add. */
 static Buckets buckets_of(Emit *e, const Graph *g) {
     Buckets all = {0};
     for (int i = 0; i < g->writes.len; i++) {
@@ -225,24 +244,8 @@ static Buckets buckets_of(Emit *e, const Graph *g) {
         vec_push(e->a, &b->vars, w->var);
         if (b->ready < group) b->ready = group;
     }
+    if (all.len) all.rows = rows_of(e, g->target);
     return all;
-}
-
-/* Elements of a row where ranks need whole rows of a gradient, and zeros
-   elsewhere; 0: all of it. */
-static int64_t rows_of(const Emit *e, const Graph *micro, ValueId gradient) {
-    int var = value_get(micro, gradient)->var;
-    for (int i = 0; i < e->m->graphs.len; i++) {
-        const Graph *g = e->m->graphs.data[i];
-        int64_t row;
-        if (g->target != micro->target || g->program != PROGRAM_UPDATE)
-            continue;
-        for (int k = 0; k < g->order.len; k++)
-            if (node_sums_squares(g, node_get(g, g->order.data[k]), &row) ==
-                var)
-                return row;
-    }
-    return 0;
 }
 
 /* Sums over ranks of buckets from *next on, one after the other, as far as all
@@ -254,7 +257,7 @@ static void add_sums(Emit *e, const Graph *g, const Buckets *all, int end,
         int64_t *pars = NEW_ARRAY(e->a, int64_t, 1 + b->vars.len);
         pars[0] = e->opt->comm_dtype;
         for (int i = 0; i < b->vars.len; i++)
-            pars[1 + i] = rows_of(e, g, b->vars.data[i]);
+            pars[1 + i] = all->rows[value_get(g, b->vars.data[i])->var];
         LoweredStep s = {.kind = PLAN_SUM,
                          .refs = b->vars.data,
                          .nref = b->vars.len,

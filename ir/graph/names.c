@@ -114,9 +114,8 @@ int module_find_own_var(const Module *m, OwnVar v, Str objective) {
     return module_find_name(m, own_name(v, objective));
 }
 
-/* The parameter whose copy, gradient or state a variable of that name is; for
-   state, the last part says which. */
-static Family family_of(const Module *m, Str name, int *parameter) {
+/* For state, the last part says which. */
+Family family_of(const Module *m, Str name, int *parameter) {
     for (int f = 0; f < NUM_FAMILIES; f++) {
         Str of = family_member((Family)f, name);
         if (!of) continue;

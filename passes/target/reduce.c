@@ -22,8 +22,6 @@
 #include "passes/passes.h"
 #include "passes/target/target.h"
 
-#include <string.h>
-
 typedef struct Stages {
     Builder *b;
     const TargetInfo *target;
@@ -178,20 +176,27 @@ static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
     return true;
 }
 
-/* Whether x is a gradient, scaled, of a parameter whose update has state, which
-   ranks then share (split_of in codegen/module/emit_plan.c). */
-static bool is_shared(const Graph *g, ValueId x) {
-    int v = var_scaled(g, x);
-    const Var *vars = g->module->vars.data;
-    if (v < 0 || vars[v].kind != VAR_GRAD) return false;
-    Str state =
-        family_name(FAMILY_OPT, family_member(FAMILY_GRAD, vars[v].name));
+/* By variable: parameters whose update writes state, which ranks then share
+   (split_of in codegen/module/emit_plan.c). */
+static bool *with_state(const Graph *g, Arena *a) {
+    bool *has = NEW_ARRAY(a, bool, g->module->vars.len);
+    int parameter;
     for (int i = 0; i < g->writes.len; i++) {
         Str name = value_var(g, g->writes.data[i].var)->name;
-        size_t n = strlen(state);
-        if (strncmp(name, state, n) == 0 && name[n] == '/') return true;
+        if (family_of(g->module, name, &parameter) == FAMILY_OPT &&
+            parameter >= 0)
+            has[parameter] = true;
     }
-    return false;
+    return has;
+}
+
+/* Whether x is the gradient, scaled, of one of them. */
+static bool is_shared(const Graph *g, ValueId x, const bool *has) {
+    int parameter, v = var_scaled(g, x);
+    const Var *vars = g->module->vars.data;
+    if (v < 0 || vars[v].kind != VAR_GRAD) return false;
+    family_of(g->module, vars[v].name, &parameter);
+    return parameter >= 0 && has[parameter];
 }
 
 static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
@@ -203,10 +208,9 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     int na = attr_ints(&n, AK_axes, &axes), made = g->order.len;
     ASSERT(attr_int(&n, AK_keepdims, 1));
     bool wide = value_dtype(g, n.in[0]) == DT_F64;
-    const Options *opt = rw->user;
     Stages e = {&rw->b, target_of(g), wide ? DT_F64 : DT_F32,
-                opt->shard_optimizer && g->program == PROGRAM_UPDATE &&
-                    n.op == OP_REDUCE_SUMSQ && is_shared(g, n.in[0])};
+                rw->user && n.op == OP_REDUCE_SUMSQ &&
+                    is_shared(g, n.in[0], rw->user)};
     if (in_equal_stages(&e, &n, with)) {
         rewrite_take_name(g, n.out[0], with[0]);
         return true;
@@ -222,8 +226,11 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
 }
 
 Status pass_reduce(Module *m, PassCtx *cx) {
-    for (int i = 0; i < m->graphs.len; i++)
-        rewrite_graph(m->graphs.data[i], cx->scratch, reduce_rule,
-                      (void *)(uintptr_t)cx->opt);
+    for (int i = 0; i < m->graphs.len; i++) {
+        Graph *g = m->graphs.data[i];
+        bool shares = cx->opt->shard_optimizer && g->program == PROGRAM_UPDATE;
+        rewrite_graph(g, cx->scratch, reduce_rule,
+                      shares ? with_state(g, cx->scratch) : NULL);
+    }
     return OK;
 }
