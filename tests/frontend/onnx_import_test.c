@@ -775,6 +775,28 @@ TEST_CASE(onnx_versions, reduce_takes_axes_both_ways) {
     made_end(&m);
 }
 
+/* Of five elements, as Python counts what range(5)[start:end:step] has. */
+TEST_CASE(onnx_versions, slices_reach_both_ends) {
+    static const int64_t cases[][4] = {
+        {-1, INT64_MIN, -1, 5}, {-1, -6, -1, 5}, {9, INT64_MIN, -1, 5},
+        {4, 0, -1, 4},          {4, -5, -1, 4},  {3, INT64_MIN, -2, 2},
+        {-6, INT64_MAX, 2, 3},  {0, -1, 1, 4},   {-9, 9, 1, 5}};
+    static const int64_t axis = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Made m;
+        Onnx__NodeProto *n;
+        one_node(&m, 17, "5", "Slice", "x,s,e,a,t", &n);
+        made_i64(&m, "s", 1, &cases[i][0]);
+        made_i64(&m, "e", 1, &cases[i][1]);
+        made_i64(&m, "a", 1, &axis);
+        made_i64(&m, "t", 1, &cases[i][2]);
+        REQUIRE(result_type(&m) != NULL);
+        CHECK_MSG(result_type(&m)->dim[0] == cases[i][3], "case %zu: %lld", i,
+                  (long long)result_type(&m)->dim[0]);
+        made_end(&m);
+    }
+}
+
 TEST_CASE(onnx_versions, relu6_has_strict_bounds) {
     Made m;
     Onnx__NodeProto *n;
