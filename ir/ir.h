@@ -302,6 +302,9 @@ int var_scaled(const Graph *g, ValueId v);
 /* That whose rows n, a rank_sum, adds the squares of, each of *row elements;
    -1: it adds something else. */
 int node_sums_squares(const Graph *g, const Node *n, int64_t *row);
+/* Elements of the least part of a gradient that a rank may have: whole rows,
+   and as many as GPUs load at once. */
+int64_t rank_unit(int64_t row);
 /* n is the first of each row of what it reads: they lie where they lay.      */
 bool node_cuts_rows(const Graph *g, const Node *n);
 /* n puts a few zeros behind the rows of what it reads, which `reduce` would

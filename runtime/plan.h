@@ -122,7 +122,7 @@ typedef enum PlanStepKind {
                     ranks; par 0: the AmpcDtype that is sent, to which kernel
                     fn rounds on a GPU (from, to, n), and back from `second`;
                     par 1 + i: not 0: where ranks share the update of ref i each
-                    needs its part alone, whole rows of that many elements, and
+                    needs its part alone, a multiple of so many elements, and
                     zeros elsewhere                                          */
     PLAN_SUM_NOW /* ref 0 is, before the next step; par: LibCopy            */
 } PlanStepKind;

@@ -14,8 +14,6 @@
 
 #include "runtime/backend.h"
 
-enum { ALIGN = 16 }; /* elements whose parts GPUs load at once */
-
 /* Of a variable that is spread: the tensor that updates it. */
 typedef struct Spread {
     uint32_t step;   /* of the plan, + 1; 0: all ranks have all of it    */
@@ -201,41 +199,36 @@ static bool copies_whole(const ampc_session *s) {
     return false;
 }
 
-/* Parts of a gradient are of whole rows, and so are those of all that its
-   update changes. */
-static void spread_sum(ampc_session *s, uint32_t grad, int64_t row) {
-    int64_t unit = row;
-    while (unit % ALIGN) unit += row;
-    for (uint32_t i = 0; i < s->plan->nstep; i++) {
-        const PlanStep *t = &s->plan->steps[i];
+/* Parts of gradients have units of their own, and so have those of all that
+   their updates change. */
+static ampc_status find_sums(ampc_session *s) {
+    const PlanTarget *p = s->plan;
+    Spread *sum = s->shards->sum;
+    for (uint32_t i = 0; i < p->nstep; i++) {
+        const PlanStep *t = &p->steps[i];
+        for (uint32_t k = 0; k < t->nref && t->kind == PLAN_SUM; k++)
+            sum[p->refs[t->ref0 + k].index].unit = p->pars[t->par0 + 1 + k];
+    }
+    for (uint32_t i = 0; i < p->nstep; i++) {
+        const PlanStep *t = &p->steps[i];
         for (uint32_t k = 0; k < t->nref; k++) {
-            uint32_t tensor = tensor_of(t, k), n;
-            const PlanRef *r = tensor_refs(s, t, tensor, &n);
-            if (!in_parts(s, t, k) || s->plan->refs[t->ref0 + k].index != grad)
-                continue;
+            uint32_t grad = p->refs[t->ref0 + k].index, n;
+            if (!in_parts(s, t, k) || !sum[grad].unit) continue;
+            const PlanRef *r = tensor_refs(s, t, tensor_of(t, k), &n);
             for (uint32_t j = 0; j < n; j++) {
                 if (r[j].space != PLAN_VAR || !shard_is(s, r[j].index))
                     continue;
-                s->shards->of[r[j].index].unit = unit;
-                s->shards->sum[grad] = (Spread){i + 1, tensor, 0, 0};
+                s->shards->of[r[j].index].unit = sum[grad].unit;
+                sum[grad].step = i + 1;
+                sum[grad].tensor = tensor_of(t, k);
             }
         }
     }
-}
-
-static ampc_status find_sums(ampc_session *s) {
-    for (uint32_t k = 0; k < s->plan->nstep; k++) {
-        const PlanStep *t = &s->plan->steps[k];
-        for (uint32_t i = 0; i < t->nref && t->kind == PLAN_SUM; i++) {
-            uint32_t grad = s->plan->refs[t->ref0 + i].index;
-            int64_t row = s->plan->pars[t->par0 + 1 + i];
-            if (row) spread_sum(s, grad, row);
-            if (row && !s->shards->sum[grad].step)
-                return session_fail(s, AMPC_ERR_INTERNAL,
-                                    "the module's plan is damaged at '%.200s'",
-                                    s->m->vars[grad].name);
-        }
-    }
+    for (uint32_t i = 0; i < s->m->nvar; i++)
+        if (sum[i].unit && !sum[i].step)
+            return session_fail(s, AMPC_ERR_INTERNAL,
+                                "the module's plan is damaged at '%.200s'",
+                                s->m->vars[i].name);
     return AMPC_OK;
 }
 

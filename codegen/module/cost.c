@@ -248,11 +248,11 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
 /* Bytes that are sent, or waited for; in_parts: of which each rank needs a part
    of the sum. */
 static void add_sum(const EmitStep *e, bool in_parts, StepCost *c) {
-    const int64_t *rows = e->step.kind == PLAN_SUM ? e->s->pars + 1 : NULL;
+    const int64_t *units = e->step.kind == PLAN_SUM ? e->s->pars + 1 : NULL;
     for (int i = 0; i < e->s->nref; i++)
-        if ((rows && rows[i]) == in_parts)
+        if ((units && units[i]) == in_parts)
             c->bytes += value_size(e->g, e->s->refs[i]);
-    if (rows) c->bytes *= dtype_info[e->s->pars[0]].bytes / 4.0;
+    if (units) c->bytes *= dtype_info[e->s->pars[0]].bytes / 4.0;
 }
 
 /* The variable that a reference is, or -1. */

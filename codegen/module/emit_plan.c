@@ -214,22 +214,22 @@ typedef struct Bucket {
 typedef struct Buckets {
     Bucket *data; /* by number from 1 on */
     int len, cap;
-    const int64_t *rows; /* rows_of */
+    const int64_t *units; /* units_of */
 } Buckets;
 
-/* By variable: elements of a row where ranks need whole rows of a gradient and
-   zeros elsewhere; 0: all of it. */
-static const int64_t *rows_of(const Emit *e, TargetKind target) {
-    int64_t *rows = NEW_ARRAY(e->a, int64_t, e->m->vars.len), row;
+/* By variable: what parts are multiples of where each rank needs one of a
+   gradient, and zeros elsewhere; 0: all of it. */
+static const int64_t *units_of(const Emit *e, TargetKind target) {
+    int64_t *units = NEW_ARRAY(e->a, int64_t, e->m->vars.len), row;
     for (int i = 0; i < e->m->graphs.len; i++) {
         const Graph *g = e->m->graphs.data[i];
         if (g->target != target || g->program != PROGRAM_UPDATE) continue;
         for (int k = 0; k < g->order.len; k++) {
             int var = node_sums_squares(g, node_get(g, g->order.data[k]), &row);
-            if (var >= 0) rows[var] = row;
+            if (var >= 0) units[var] = rank_unit(row);
         }
     }
-    return rows;
+    return units;
 }
 
 /* What ranks add. */
@@ -244,7 +244,7 @@ static Buckets buckets_of(Emit *e, const Graph *g) {
         vec_push(e->a, &b->vars, w->var);
         if (b->ready < group) b->ready = group;
     }
-    if (all.len) all.rows = rows_of(e, g->target);
+    if (all.len) all.units = units_of(e, g->target);
     return all;
 }
 
@@ -257,7 +257,7 @@ static void add_sums(Emit *e, const Graph *g, const Buckets *all, int end,
         int64_t *pars = NEW_ARRAY(e->a, int64_t, 1 + b->vars.len);
         pars[0] = e->opt->comm_dtype;
         for (int i = 0; i < b->vars.len; i++)
-            pars[1 + i] = all->rows[value_get(g, b->vars.data[i])->var];
+            pars[1 + i] = all->units[value_get(g, b->vars.data[i])->var];
         LoweredStep s = {.kind = PLAN_SUM,
                          .refs = b->vars.data,
                          .nref = b->vars.len,

@@ -309,6 +309,13 @@ int node_sums_squares(const Graph *g, const Node *n, int64_t *row) {
     return var_scaled(g, sum->in[0]);
 }
 
+int64_t rank_unit(int64_t row) {
+    enum { AT_ONCE = 16 };
+    int64_t unit = row;
+    while (unit % AT_ONCE) unit += row;
+    return unit;
+}
+
 bool node_cuts_rows(const Graph *g, const Node *n) {
     const int64_t *starts, *steps;
     if (n->op != OP_SLICE) return false;

@@ -29,9 +29,7 @@ typedef struct Stages {
     bool in_parts; /* the operand is a gradient of which ranks have parts */
 } Stages;
 
-/* Parts of whole rows and of a multiple of so many elements, as shards.c cuts
-   them, of which there are enough for ranks. */
-enum { ALIGN = 16, PARTS = 64 };
+enum { PARTS = 64 }; /* of a gradient: enough for ranks */
 
 /* Axes longer than 1: the others fold nothing. */
 static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
@@ -85,12 +83,11 @@ static DType partial_dtype(const Stages *e, DType result) {
 /* The first stage of a sum over x. */
 static ValueId of_ranks(const Stages *e, ValueId x, ValueId part) {
     const Graph *g = e->b->g;
+    if (!e->in_parts) return part;
     int64_t n = type_count(value_type(g, x));
-    int64_t row = n / type_count(value_type(g, part)), unit = row;
-    while (unit % ALIGN) unit += row;
-    return e->in_parts && unit <= n / PARTS
-               ? b1(e->b, OP_RANK_SUM, part, DT_DEFAULT)
-               : part;
+    int64_t row = n / type_count(value_type(g, part));
+    return rank_unit(row) <= n / PARTS ? b1(e->b, OP_RANK_SUM, part, DT_DEFAULT)
+                                       : part;
 }
 
 static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
