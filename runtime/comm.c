@@ -118,14 +118,26 @@ void comm_widen(void *data, size_t n, int32_t dtype) {
 
 /* ---- the engine ---------------------------------------------------------- */
 
+/* A host's communicator ends where the interface did that it was built for. */
+#define HAS(c, fn)                                                             \
+    ((c)->size >= offsetof(ampc_comm, fn) + sizeof(c)->fn && (c)->fn)
+
+enum { COMM_MOST = 65536 };
+
+bool comm_is_whole(const ampc_comm *c) {
+    return HAS(c, allreduce) && HAS(c, broadcast) && HAS(c, barrier) &&
+           c->world >= 1 && c->world <= COMM_MOST && c->rank >= 0 &&
+           c->rank < c->world && c->local >= 0;
+}
+
 bool comm_sums_on_device(const ampc_comm *c) {
-    return c && c->size >= offsetof(ampc_comm, gather) && c->allreduce_on &&
-           c->broadcast_on && c->group && c->waiting;
+    return c && HAS(c, allreduce_on) && HAS(c, broadcast_on) && HAS(c, group) &&
+           HAS(c, waiting);
 }
 
 ampc_status comm_failed(ampc_session *s, const char *what) {
     const ampc_comm *c = s->opt.comm;
-    const char *why = c->error ? c->error(c->ctx) : NULL;
+    const char *why = HAS(c, error) ? c->error(c->ctx) : NULL;
     return session_fail(s, AMPC_ERR_COMM, "%s: %.600s", what,
                         why && *why ? why : "the communicator failed");
 }
@@ -148,7 +160,7 @@ ampc_status comm_gather(ampc_session *s, char *data, const uint64_t *at,
                         const char *what) {
     const ampc_comm *c = s->opt.comm;
     ampc_status status = AMPC_OK;
-    if (c->size >= offsetof(ampc_comm, scatter) && c->gather)
+    if (HAS(c, gather))
         return c->gather(c->ctx, data, at) ? comm_failed(s, what) : AMPC_OK;
     for (int r = 0; r < c->world && status == AMPC_OK; r++)
         status = comm_hand_out(s, data + at[r], at[r + 1] - at[r], r, what);
@@ -157,14 +169,13 @@ ampc_status comm_gather(ampc_session *s, char *data, const uint64_t *at,
 
 int comm_scatter(const ampc_comm *c, void *data, const uint64_t *at,
                  int32_t dtype) {
-    if (c->size >= sizeof *c && c->scatter)
-        return c->scatter(c->ctx, data, at, dtype);
+    if (HAS(c, scatter)) return c->scatter(c->ctx, data, at, dtype);
     return c->allreduce(c->ctx, data, at[c->world], dtype);
 }
 
 int comm_reduce_on(const ampc_comm *c, uint64_t data, size_t count,
                    int32_t dtype, int root, void *stream) {
-    if (c->size >= sizeof *c && c->reduce_on)
+    if (HAS(c, reduce_on))
         return c->reduce_on(c->ctx, data, count, dtype, root, stream);
     return c->allreduce_on(c->ctx, data, count, dtype, stream);
 }

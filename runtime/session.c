@@ -10,7 +10,7 @@
 
 #include "runtime/backend.h"
 
-enum { HUGE_PAGE = 2 << 20, COMM_MOST = 65536 };
+enum { HUGE_PAGE = 2 << 20 };
 
 static void *default_alloc(void *ctx, size_t bytes, size_t align) {
     void *p = NULL;
@@ -42,11 +42,7 @@ static const char *options_defect(const AmpcModule *m, const ampc_options *o) {
     if (o->max_skipped < -1)
         return "max_skipped: -1 (no limit), 0 (the default) or more";
     if (o->stream && !m->cuda) return "stream: this module has no CUDA code";
-    const ampc_comm *c = o->comm;
-    if (c &&
-        (c->size < offsetof(ampc_comm, allreduce_on) || !c->allreduce ||
-         !c->broadcast || !c->barrier || c->world < 1 || c->world > COMM_MOST ||
-         c->rank < 0 || c->rank >= c->world || c->local < 0))
+    if (o->comm && !comm_is_whole(o->comm))
         return "comm: its size, a function, the rank or the world is not set";
     return NULL;
 }

@@ -293,6 +293,8 @@ ampc_status comm_share(ampc_session *s, ampc_status status);
 ampc_status comm_random(ampc_session *s, int64_t micro_steps);
 /* After program update. */
 ampc_status comm_updated(ampc_session *s);
+/* It has the three functions that all have, a world and a rank in it. */
+bool comm_is_whole(const ampc_comm *c);
 /* Whether a communicator sums in the memory of GPUs. */
 bool comm_sums_on_device(const ampc_comm *c);
 /* How many batches were bad on all ranks, from what each has counted; bad_rank
