@@ -334,14 +334,20 @@ static size_t part_of(const uint64_t *at, int r, uint64_t from, uint64_t each) {
     return n < each ? n : each;
 }
 
+/* Of the rank that has most. */
+static uint64_t most_of(const uint64_t *at, int world) {
+    uint64_t most = 0;
+    for (int r = 0; r < world; r++)
+        if (at[r + 1] - at[r] > most) most = at[r + 1] - at[r];
+    return most;
+}
+
 /* In a piece are as many of every rank. */
 static int mpi_gather(void *ctx, void *data, const uint64_t *at) {
     Mpi *m = ctx;
     int me = m->comm.rank, world = m->comm.world;
-    uint64_t most = 0, each = PIECE / (uint64_t)world;
+    uint64_t most = most_of(at, world), each = PIECE / (uint64_t)world;
     if (m->broken) return 1;
-    for (int r = 0; r < world; r++)
-        if (at[r + 1] - at[r] > most) most = at[r + 1] - at[r];
     for (uint64_t from = 0; from < most; from += each) {
         size_t own = part_of(at, me, from, each);
         m->tag = (m->tag + 1) & TAG;
@@ -368,10 +374,8 @@ static int mpi_scatter(void *ctx, void *data, const uint64_t *at,
     Mpi *m = ctx;
     int me = m->comm.rank, world = m->comm.world;
     size_t each = dtype_bytes((uint32_t)dtype);
-    uint64_t most = 0, piece = PIECE / each / (uint64_t)world;
+    uint64_t most = most_of(at, world), piece = PIECE / each / (uint64_t)world;
     if (m->broken) return 1;
-    for (int r = 0; r < world; r++)
-        if (at[r + 1] - at[r] > most) most = at[r + 1] - at[r];
     for (uint64_t from = 0; from < most; from += piece) {
         size_t own = part_of(at, me, from, piece);
         m->tag = (m->tag + 1) & TAG;
