@@ -108,31 +108,19 @@ static void same_as_one(const Launcher *l, const Compiled *one, int n,
              "r.json");
 }
 
-/* All of it at once: clipping, a schedule, fp16 that overflows. */
 typedef struct Trained {
     const char *model, *options;
     Compiled of[5]; /* by --accumulate; compiled once */
 } Trained;
 
-#define OVERFLOWS                                                              \
-    "--precision fp16 "                                                        \
-    "--loss-scale dynamic,init=16777216,interval=4,max=1e9 "
-#define ADAMW                                                                  \
-    "--clip-norm 0.3 --optimizer adamw,lr=0.01 "                               \
-    "--lr-schedule cosine,warmup=3,total=20,min=0.001 "
-#define MLP "--precision fp32 " ADAMW
+#define FP16 "--precision fp16 " OVERFLOWS
+#define MLP  "--precision fp32 " FOR_MLP
 
-static Trained mlp = {.model = "mlp.dyn.onnx", .options = OVERFLOWS ADAMW};
+static Trained mlp = {.model = "mlp.dyn.onnx", .options = FP16 FOR_MLP};
 /* Running statistics are those of rank 0, not of one that sees all batches. */
 static Trained cnn = {.model = "cnn.dyn.onnx",
-                      .options =
-                          OVERFLOWS "--clip-norm 0.5 --batchnorm frozen "
-                                    "--optimizer sgd,lr=0.05,momentum=0.9 "
-                                    "--lr-schedule step,every=3,gamma=0.7"};
-static Trained gpt = {.model = "gpt.dyn.onnx",
-                      .options = OVERFLOWS
-                      "--clip-norm 1 --optimizer adamw,lr=0.003 "
-                      "--lr-schedule linear,warmup=2,total=20,min=0"};
+                      .options = FP16 FOR_CNN "--batchnorm frozen"};
+static Trained gpt = {.model = "gpt.dyn.onnx", .options = FP16 FOR_GPT};
 
 static const Compiled *trained(Trained *t, int accumulate) {
     Compiled *c = &t->of[accumulate];

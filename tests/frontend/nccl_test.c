@@ -182,32 +182,21 @@ static void as_one(const Compiled *one, const Compiled *all, int n,
     }
 }
 
-/* All of it at once: clipping, a schedule, fp16 that overflows, buckets.  Two
-   numbers have one sum in any order; four in that of ranks.                 */
+/* Two numbers have one sum in any order; four in that of ranks. */
 typedef struct Trained {
     const char *model, *options;
     Compiled one; /* compiled once */
 } Trained;
 
-#define OVERFLOWS                                                              \
-    "--precision fp16 "                                                        \
-    "--loss-scale dynamic,init=16777216,interval=4,max=1e9 "
+#define FP16 "--precision fp16 " OVERFLOWS
 
 static Trained mlp = {.model = "mlp.dyn.onnx",
-                      .options = OVERFLOWS
-                      "--clip-norm 0.3 --optimizer adamw,lr=0.01 "
-                      "--lr-schedule cosine,warmup=3,total=20,min=0.001 "
-                      "--comm-bucket 420"};
+                      .options = FP16 FOR_MLP "--comm-bucket 420"};
 /* Running statistics are those of rank 0. */
 static Trained cnn = {.model = "cnn.dyn.onnx",
-                      .options = OVERFLOWS
-                      "--clip-norm 0.5 --batchnorm frozen "
-                      "--optimizer sgd,lr=0.05,momentum=0.9 "
-                      "--lr-schedule step,every=3,gamma=0.7 --comm-bucket 300"};
-static Trained gpt = {.model = "gpt.dyn.onnx",
-                      .options = OVERFLOWS
-                      "--clip-norm 1 --optimizer adamw,lr=0.003 "
-                      "--lr-schedule linear,warmup=2,total=20,min=0"};
+                      .options =
+                          FP16 FOR_CNN "--batchnorm frozen --comm-bucket 300"};
+static Trained gpt = {.model = "gpt.dyn.onnx", .options = FP16 FOR_GPT};
 
 static void trained_as_one(Trained *t, int n) {
     if (!t->one.api) t->one = compile_model(t->model, t->options, 1, BATCH);

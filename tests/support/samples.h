@@ -4,6 +4,19 @@
 
 #include "tests/support/compiled.h"
 
+/* Options that leave out nothing that decides about a step: clipping, a
+   schedule, and with the first a loss scale that overflows fp16.            */
+#define OVERFLOWS "--loss-scale dynamic,init=16777216,interval=4,max=1e9 "
+#define FOR_MLP                                                                \
+    "--clip-norm 0.3 --optimizer adamw,lr=0.01 "                               \
+    "--lr-schedule cosine,warmup=3,total=20,min=0.001 "
+#define FOR_CNN                                                                \
+    "--clip-norm 0.5 --optimizer sgd,lr=0.05,momentum=0.9 "                    \
+    "--lr-schedule step,every=3,gamma=0.7 "
+#define FOR_GPT                                                                \
+    "--clip-norm 1 --optimizer adamw,lr=0.003 "                                \
+    "--lr-schedule linear,warmup=2,total=20,min=0 "
+
 /* Samples [first, first + n) of an endless stream for every input of program
    micro, as NAME.PREFIX.npy: numbers in -1..1, classes 0..4.                */
 void samples_write(const Compiled *c, const char *prefix, int first, int n);

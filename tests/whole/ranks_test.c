@@ -259,28 +259,15 @@ static void as_one_rank(const char *model, const char *options, bool skips) {
 }
 
 TEST_CASE(ranks, mlp_as_one_rank) {
-    as_one_rank("mlp.dyn.onnx",
-                "--precision fp32 --clip-norm 0.3 "
-                "--optimizer adamw,lr=0.01 --lr-schedule "
-                "cosine,warmup=3,total=20,min=0.001",
-                false);
+    as_one_rank("mlp.dyn.onnx", "--precision fp32 " FOR_MLP, false);
 }
 
 TEST_CASE(ranks, cnn_with_overflows_as_one_rank) {
-    as_one_rank("cnn.dyn.onnx",
-                "--precision fp16 --clip-norm 0.5 "
-                "--optimizer sgd,lr=0.05,momentum=0.9 --loss-scale "
-                "dynamic,init=16777216,interval=4,max=1e9 --lr-schedule "
-                "step,every=3,gamma=0.7",
-                true);
+    as_one_rank("cnn.dyn.onnx", "--precision fp16 " FOR_CNN OVERFLOWS, true);
 }
 
 TEST_CASE(ranks, gpt_as_one_rank) {
-    as_one_rank("gpt.dyn.onnx",
-                "--precision bf16 --clip-norm 1 "
-                "--optimizer adamw,lr=0.003 --lr-schedule linear,warmup=2,"
-                "total=20,min=0",
-                false);
+    as_one_rank("gpt.dyn.onnx", "--precision bf16 " FOR_GPT, false);
 }
 
 /* One bucket, some, or one a gradient: the same bits; all but the last are
@@ -417,7 +404,7 @@ static Compiled wide(const char *options) {
 }
 
 static Run *shard_run(const Compiled *c, int world, const char *save,
-                      unsigned kind) {
+                      ampc_kind kind) {
     Run *r = run_new(c);
     r->kinds = 1u << kind;
     r->save = save;
@@ -469,11 +456,8 @@ TEST_CASE(ranks, momentum_in_parts_with_overflows) {
    the host's table can only sum all. */
 TEST_CASE(ranks, parts_as_one_process) {
 #define DECIDED                                                                \
-    "--precision fp16 --clip-norm 0.3 --optimizer adamw,lr=0.01 "              \
-    "--lr-schedule "                                                           \
-    "cosine,warmup=3,total=20,min=0.001 --loss-scale "                         \
-    "dynamic,init=16777216,interval=4,max=1e9 --comm-bucket 30000 "            \
-    "--shard-optimizer --accumulate "
+    "--precision fp16 " FOR_MLP OVERFLOWS                                      \
+    "--comm-bucket 30000 --shard-optimizer --accumulate "
     Compiled one = wide(DECIDED "1"), two = wide(DECIDED "2");
     Run *alone = shard_run(&two, 1, NULL, AMPC_KIND_SHADOW);
     for (int lacks = 0; lacks < 2; lacks++) {
@@ -492,18 +476,31 @@ TEST_CASE(ranks, parts_as_one_process) {
     compiled_close(&two);
 }
 
+/* Two ranks, and what sharding must not change. */
+static void sharding_changes_nothing(const char *text, const char *options,
+                                     ampc_kind kind) {
+    Compiled of[2];
+    Run *r[2];
+    for (int split = 0; split < 2; split++) {
+        char all[200];
+        snprintf(all, sizeof all, "%s%s", options,
+                 split ? " --shard-optimizer" : "");
+        of[split] = compile_for(text, all, 1);
+        r[split] = shard_run(&of[split], 2, NULL, kind);
+    }
+    check_same(r[1], r[0]);
+    for (int split = 0; split < 2; split++) {
+        run_free(r[split]);
+        compiled_close(&of[split]);
+    }
+}
+
 /* There is no state: all ranks update all, of whole sums. */
 TEST_CASE(ranks, nothing_in_parts) {
-#define STATELESS "--precision fp32 --clip-norm 0.3 --optimizer sgd,lr=0.05 "
-    Compiled plain = wide(STATELESS),
-             split = wide(STATELESS "--shard-optimizer");
-    Run *a = shard_run(&plain, 2, NULL, AMPC_KIND_PARAMETER);
-    Run *b = shard_run(&split, 2, NULL, AMPC_KIND_PARAMETER);
-    check_same(b, a);
-    run_free(a);
-    run_free(b);
-    compiled_close(&plain);
-    compiled_close(&split);
+    sharding_changes_nothing(
+        samples_wide_text,
+        "--precision fp32 --clip-norm 0.3 --optimizer sgd,lr=0.05",
+        AMPC_KIND_PARAMETER);
 }
 
 /* %w is read in 16 bits and in fp32: it is handed out, and copied by all. */
@@ -522,16 +519,8 @@ static const char two_ways[] =
     "}\n";
 
 TEST_CASE(ranks, parts_of_what_is_read_two_ways) {
-    Compiled plain = compile_for(two_ways, "--optimizer adamw,lr=0.01", 1);
-    Compiled split =
-        compile_for(two_ways, "--optimizer adamw,lr=0.01 --shard-optimizer", 1);
-    Run *a = shard_run(&plain, 2, NULL, AMPC_KIND_SHADOW);
-    Run *b = shard_run(&split, 2, NULL, AMPC_KIND_SHADOW);
-    check_same(b, a);
-    run_free(a);
-    run_free(b);
-    compiled_close(&plain);
-    compiled_close(&split);
+    sharding_changes_nothing(two_ways, "--optimizer adamw,lr=0.01",
+                             AMPC_KIND_SHADOW);
 }
 
 /* What is handed out goes through the host's memory; then the same from what
