@@ -348,12 +348,17 @@ int test_each_file(const char *rel_dir, const char *suffix,
     return (int)names.size();
 }
 
-char *test_read_file(const char *path, size_t *size) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return nullptr;
+static std::string read_all(FILE *f) {
     std::string s;
     char buf[4096];
     for (size_t n; (n = fread(buf, 1, sizeof buf, f)) > 0;) s.append(buf, n);
+    return s;
+}
+
+char *test_read_file(const char *path, size_t *size) {
+    FILE *f = fopen(path, "rb");
+    if (!f) return nullptr;
+    std::string s = read_all(f);
     bool whole = !ferror(f); /* a process in /proc may end meanwhile */
     if (fclose(f) || !whole) return nullptr;
     char *p = (char *)malloc(s.size() + 1);
@@ -373,12 +378,11 @@ bool test_write_file(const char *path, const void *data, size_t size) {
 int test_command(char **out, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    std::string command = "{ " + format(fmt, ap) + "\n} 2>&1", text;
+    std::string command = "{ " + format(fmt, ap) + "\n} 2>&1";
     va_end(ap);
     FILE *p = popen(command.c_str(), "r");
     if (!p) return 127;
-    char buf[4096];
-    for (size_t n; (n = fread(buf, 1, sizeof buf, p)) > 0;) text.append(buf, n);
+    std::string text = read_all(p);
     int rc = pclose(p);
     if (out) *out = strdup(text.c_str());
     return WIFSIGNALED(rc) ? 128 + WTERMSIG(rc) : WEXITSTATUS(rc);

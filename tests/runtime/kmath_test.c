@@ -128,7 +128,12 @@ TEST_CASE(kmath, arrays_of_fp16) {
     }
 }
 
-/* Of 16 the even ones first; what is left over in order. */
+/* Where the i-th of n that WIDEN_BF16 makes was: of 16 the even ones come
+   first, and what is left over in order. */
+static int widened(int i, int n) {
+    return i >= n / 16 * 16 ? i : i / 16 * 16 + i % 8 * 2 + i % 16 / 8;
+}
+
 TEST_CASE(kmath, arrays_of_bf16) {
     uint16_t h[40], back[40];
     float x[40];
@@ -139,10 +144,8 @@ TEST_CASE(kmath, arrays_of_bf16) {
         }
         WIDEN_BF16(x, h, n);
         for (int i = 0; i < 40; i++) {
-            int of =
-                i >= n / 16 * 16 ? i : i / 16 * 16 + i % 8 * 2 + i % 16 / 8;
             CHECK_EQ_INT(km_bits(x[i]),
-                         half_bits(i < n ? bf16_to_f32(h[of]) : -1));
+                         half_bits(i < n ? bf16_to_f32(h[widened(i, n)]) : -1));
         }
         PACK_BF16(back, x, n);
         for (int i = 0; i < 40; i++)
@@ -151,10 +154,8 @@ TEST_CASE(kmath, arrays_of_bf16) {
             x[i] = km_float(km_bits(x[i]) + 0x7000u + 0x800u * (uint32_t)i);
         NARROW_BF16(back, x, n);
         for (int i = 0; i < 40; i++) {
-            int of =
-                i >= n / 16 * 16 ? i : i / 16 * 16 + i % 8 * 2 + i % 16 / 8;
             if (i < n)
-                CHECK_EQ_INT(back[of], f32_to_bf16(x[i]));
+                CHECK_EQ_INT(back[widened(i, n)], f32_to_bf16(x[i]));
             else
                 CHECK_EQ_INT(back[i], 0xdead);
         }
