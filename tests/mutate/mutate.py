@@ -154,10 +154,10 @@ def judge(fault, targets, row, limit, log):
     if rc:
         return "the build"
     names = [t for t in targets_of(fault, targets) if t != GOLDEN]
-    if row and row[1] == "noticed" and row[2].startswith("//"):
-        known, *case = row[2].split()
+    known, *case = row[2].split() if row and row[1] == "noticed" else ["none"]
+    if known.startswith("//") and known != GOLDEN:
         by = noticed_by([known], log, *case)
-        if by and known != GOLDEN:
+        if by:
             return by
     return noticed_by(names, log, None, until) or noticed_by([GOLDEN], log)
 
