@@ -339,6 +339,9 @@ FuzzResult fuzz_run(const FuzzTarget *t, double seconds, uint64_t runs,
     snprintf(cases, sizeof cases, "tests/fuzz/cases/%s", t->name);
     fuzz_seed_files(cases, "");
     sh->r.seeds = sh->ninput;
+    if (!sh->ninput)
+        snprintf(sh->r.finding, sizeof sh->r.finding, "no seeds below %s",
+                 root);
     while (!sh->done && !sh->r.finding[0]) {
         int status;
         fflush(NULL);
