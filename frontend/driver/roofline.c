@@ -124,6 +124,10 @@ typedef struct Table {
     int len, cap;
 } Table;
 
+static bool same_program(const StepCost *a, const StepCost *b) {
+    return !strcmp(a->target, b->target) && !strcmp(a->program, b->program);
+}
+
 static bool same_cost(const StepCost *a, const StepCost *b) {
     bool same = !strcmp(a->how, b->how);
 #define FIELD(f) same &= a->f == b->f;
@@ -190,18 +194,17 @@ static void join_equal(Table *t) {
     if (kept) qsort(t->data, (size_t)kept, sizeof *t->data, by_time);
 }
 
-static void put_target(Arena *a, const char *cost, const char *target,
-                       bool json, StrBuf *sb) {
-    bool gpu = !strcmp(target, "cuda");
-    CpuPeaks peaks = gpu ? (CpuPeaks){0} : cpu_peaks();
+static void put_program(Arena *a, const char *cost, const StepCost *of,
+                        const CpuPeaks *peaks, bool json, StrBuf *sb) {
+    bool gpu = !peaks;
     Table t = {0};
     StepCost c;
     double sum[NGPU] = {0}, mfu[NGPU] = {0}, mma = 0, bytes = 0;
     for (const char *at = cost; cost_next(&at, &c);) {
         Line l = {.c = c, .n = 1, .at = t.len};
-        if (strcmp(c.target, target) || strcmp(c.program, "train")) continue;
+        if (!same_program(&c, of)) continue;
         for (int m = 0; m < NGPU; m++) {
-            l.p[m] = gpu ? price_gpu(&gpus[m], &c) : price_cpu(&peaks, &c);
+            l.p[m] = gpu ? price_gpu(&gpus[m], &c) : price_cpu(peaks, &c);
             sum[m] += l.p[m].seconds;
             mfu[m] += l.p[m].flops;
         }
@@ -209,15 +212,15 @@ static void put_target(Arena *a, const char *cost, const char *target,
         bytes += c.bytes;
         vec_push(a, &t, l);
     }
-    if (!t.len) return;
     for (int m = 0; m < NGPU; m++) mfu[m] /= sum[m] > 0 ? sum[m] : 1;
     int n = t.len;
     if (!json) join_equal(&t);
     if (json) {
         sb_printf(sb,
-                  "%s{\"target\":\"%s\",\"program\":\"train\",\"launches\":"
+                  "%s{\"target\":\"%s\",\"program\":\"%s\",\"launches\":"
                   "%d,\"mma\":%.12g,\"bytes\":%.12g",
-                  sb->len > 1 ? ",\n" : "", target, n, mma, bytes);
+                  sb->len > 1 ? ",\n" : "", of->target, of->program, n, mma,
+                  bytes);
         for (int m = 0; m < (gpu ? NGPU : 1); m++) {
             const char *name = gpu ? gpus[m].name : "cpu";
             sb_printf(sb, ",\"%s_ms\":%.3f,\"%s_mfu\":%.4f", name, 1e3 * sum[m],
@@ -225,19 +228,21 @@ static void put_target(Arena *a, const char *cost, const char *target,
         }
         if (!gpu)
             sb_printf(sb, ",\"threads\":%d,\"flops\":%.4g,\"bandwidth\":%.4g",
-                      peaks.threads, peaks.flops, peaks.bytes);
+                      peaks->threads, peaks->flops, peaks->bytes);
         sb_puts(sb, ",\"steps\":[");
         put_json(&t, gpu, sb);
         sb_puts(sb, "]}");
         return;
     }
     if (gpu)
-        sb_printf(sb, "train on cuda, predicted for one %s\n", gpus[0].name);
+        sb_printf(sb, "%s on cuda, predicted for one %s\n", of->program,
+                  gpus[0].name);
     else
         sb_printf(sb,
-                  "train on cpu, predicted for this machine: %d threads, "
+                  "%s on cpu, predicted for this machine: %d threads, "
                   "measured %.0f GFLOP/s fp32, %.1f GB/s\n",
-                  peaks.threads, peaks.flops / 1e9, peaks.bytes / 1e9);
+                  of->program, peaks->threads, peaks->flops / 1e9,
+                  peaks->bytes / 1e9);
     put_lines(&t, sb);
     sb_printf(sb, "%d %s, %.2f TFLOP, %.1f GB: ", n, gpu ? "launches" : "steps",
               mma / 1e12, bytes / 1e9);
@@ -247,9 +252,34 @@ static void put_target(Arena *a, const char *cost, const char *target,
     sb_puts(sb, "\n");
 }
 
+static bool trains(const StepCost *c) {
+    return !strncmp(c->program, "train", 5);
+}
+
+/* Programs that train, of a module that does not those that predict. */
 void roofline_put(Arena *a, const char *cost, bool json, StrBuf *sb) {
+    struct {
+        StepCost *data;
+        int len, cap;
+    } all = {0};
+    StepCost c;
+    bool training = false;
+    CpuPeaks peaks = {0};
+    for (const char *at = cost; cost_next(&at, &c);) {
+        bool seen = false;
+        for (int i = 0; i < all.len && !seen; i++)
+            seen = same_program(&all.data[i], &c);
+        if (!seen) vec_push(a, &all, c);
+        training |= trains(&c);
+    }
     if (json) sb_puts(sb, "[");
-    put_target(a, cost, "cuda", json, sb);
-    put_target(a, cost, "cpu", json, sb);
+    for (int i = 0; i < all.len; i++) {
+        const StepCost *of = &all.data[i];
+        bool gpu = !strcmp(of->target, "cuda");
+        if (training ? !trains(of) : strcmp(of->program, "predict") != 0)
+            continue;
+        if (!gpu && !peaks.threads) peaks = cpu_peaks();
+        put_program(a, cost, of, gpu ? NULL : &peaks, json, sb);
+    }
     if (json) sb_puts(sb, "]\n");
 }

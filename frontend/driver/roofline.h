@@ -30,7 +30,8 @@
 #include "ir/graph/base.h"
 
 /* Prices section "cost" of a module: every launch (JSON), or equal ones as one
-   line, most costly first, for the program that trains; totals.             */
+   line, most costly first, for programs that train or, where there are none,
+   the one that predicts; totals.                                            */
 void roofline_put(Arena *a, const char *cost, bool json, StrBuf *sb);
 
 /* This machine, as its CPUs are (peaks.c). */

@@ -245,6 +245,38 @@ TEST_CASE(cost, every_launch_is_in_the_total) {
     arena_free(a);
 }
 
+/* Of several objectives, of a module that only predicts, of both devices. */
+TEST_CASE(cost, every_program_that_trains_or_else_predicts) {
+    static const char row[] = "kernel\t0\t0\t100\t1e9\t5e8\t1e9\t0\t9999\t"
+                              "256\t20\t0\t16\tx\n";
+    static const struct {
+        const char *programs[5], *shown[3];
+    } cases[] = {
+        {{"cuda\ttrain:d", "cuda\ttrain:g", "cuda\tpredict"},
+         {"train:d on cuda", "train:g on cuda"}},
+        {{"cuda\tpredict", "cuda\trefresh", "cpu\tpredict"},
+         {"predict on cuda", "predict on cpu"}},
+        {{"cuda\tpredict", "cuda\ttrain", "cuda\teval", "cpu\ttrain"},
+         {"train on cuda", "train on cpu"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        StrBuf cost = {0}, sb = {0};
+        for (const char *const *p = cases[i].programs; *p; p++)
+            sb_printf(&cost, "%s\t%s", *p, row);
+        roofline_put(a, cost.data, false, &sb);
+        int lines = 0;
+        for (const char *p = sb.data; (p = strstr(p, ", predicted for")); p++)
+            lines++;
+        CHECK_EQ_INT(lines, 2);
+        for (const char *const *p = cases[i].shown; *p; p++)
+            CHECK_MSG(strstr(sb.data, *p) != NULL, "no %s: %s", *p, sb.data);
+        sb_free(&cost);
+        sb_free(&sb);
+        arena_free(a);
+    }
+}
+
 TEST_CASE(cost, half_a_line_is_no_step) {
     StepCost s;
     const char *at = "cuda\ttrain\tkernel\t1\t2";
