@@ -14,13 +14,10 @@
 enum {
     MOST_THREADS = 256,
     CHAINS = 12, /* latency of 4 to 5 clocks, two a clock */
-    LANES = 8,
     ROUNDS = 1 << 20,
     COPY_BYTES = 256 << 20, /* of all threads */
     TRIES = 3
 };
-
-typedef float Lanes __attribute__((vector_size(LANES * sizeof(float))));
 
 typedef struct Probe {
     pthread_t thread;
@@ -36,26 +33,48 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-__attribute__((target_clones("arch=x86-64-v3", "default"),
-               optimize("O3,fp-contract=fast"))) static float
-multiply_add(void) {
-    Lanes a[CHAINS], x = {0}, sum = {0};
-    for (int i = 0; i < CHAINS; i++) a[i] = x + (float)i;
-    for (int l = 0; l < LANES; l++) x[l] = 0.5f;
-    for (int r = 0; r < ROUNDS; r++)
-#pragma GCC unroll 12
-        for (int i = 0; i < CHAINS; i++) a[i] = a[i] * x + x;
-    for (int i = 0; i < CHAINS; i++) sum += a[i];
-    return sum[0];
+/* Not clones of one function that the loader chooses among: it would call that
+   choice before a sanitizer is ready. */
+#define MULTIPLY_ADD(name, features, lanes)                                    \
+    __attribute__((target(features),                                           \
+                   optimize("O3,fp-contract=fast"))) static float              \
+    name(void) {                                                               \
+        typedef float Lanes                                                    \
+            __attribute__((vector_size(lanes * sizeof(float))));               \
+        Lanes a[CHAINS], x = {0}, sum = {0};                                   \
+        for (int i = 0; i < CHAINS; i++) a[i] = x + (float)(2 + i);            \
+        x += 0.5f;                                                             \
+        for (int r = 0; r < ROUNDS; r++)                                       \
+            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) a[i] =   \
+                a[i] * x + x;                                                  \
+        for (int i = 0; i < CHAINS; i++) sum += a[i];                          \
+        return sum[0];                                                         \
+    }
+MULTIPLY_ADD(multiply_add_v2, "sse4.2", 4)
+MULTIPLY_ADD(multiply_add_v3, "avx2,fma", 8)
+MULTIPLY_ADD(multiply_add_v4, "avx512f", 16)
+
+typedef struct Vectors {
+    float (*multiply_add)(void);
+    int lanes;
+} Vectors;
+
+static Vectors widest(void) {
+    if (__builtin_cpu_supports("avx512f"))
+        return (Vectors){multiply_add_v4, 16};
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return (Vectors){multiply_add_v3, 8};
+    return (Vectors){multiply_add_v2, 4};
 }
 
 static void *measure(void *p) {
     Probe *x = p;
     size_t half = x->bytes / 2;
+    Vectors v = widest();
     memset(x->memory, 1, x->bytes);
     double start = now();
-    x->sink += multiply_add();
-    x->flops = 2.0 * CHAINS * LANES * ROUNDS / (now() - start);
+    x->sink += v.multiply_add();
+    x->flops = 2.0 * CHAINS * v.lanes * ROUNDS / (now() - start);
     start = now();
     memcpy(x->memory, x->memory + half, half);
     x->copied = 2.0 * (double)half / (now() - start);
