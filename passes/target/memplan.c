@@ -95,8 +95,7 @@ static int dying_block(const Plan *p, int group, ValueId v) {
     for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {
         ValueId r = f->read[k];
         int b = p->block_of[r.i];
-        if (b < 0 || p->blocks.data[b].to != f->to[group] ||
-            f->last[r.i] != group || f->crowded[r.i])
+        if (b < 0 || p->blocks.data[b].to != f->to[group] || f->crowded[r.i])
             continue;
         const Type *u = value_type(p->g, r);
         if (dtype_info[u->dtype].bytes == dtype_info[t->dtype].bytes &&

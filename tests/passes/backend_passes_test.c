@@ -111,14 +111,24 @@ static ValueId make_product(Maker *m) {
     return b_matmul(&m->b, x, y, false, tb, any_float(m));
 }
 
+/* Work that is alike on a value which little else reads. */
+static ValueId make_alike(Maker *m) {
+    ValueId x = b1(&m->b, OP_TANH, any(m), DT_F32);
+    ValueId u = b1(&m->b, OP_NEG, x, DT_F32);
+    ValueId v = b1(&m->b, OP_SIGMOID, x, DT_F32);
+    vec_push(m->g->arena, &m->pool, b2(&m->b, OP_MUL, x, u, DT_F32));
+    return b2(&m->b, OP_MUL, x, v, DT_F32);
+}
+
 static ValueId make_node(Maker *m) {
-    switch (pick(m, 12)) {
+    switch (pick(m, 13)) {
     case 0: return make_reduce(m);
     case 1: return make_composite(m);
     case 2: return make_view(m);
     case 3: return make_move(m);
     case 4:
     case 5: return make_product(m);
+    case 6: return make_alike(m);
     default: return make_elem(m);
     }
 }
@@ -324,34 +334,36 @@ static void run_in_memory(Arena *a, const Graph *g, const char *what) {
 
 /* ---- cases --------------------------------------------------------------- */
 
-static void run(Arena *a, Module *m, const char *passes, const char *flag,
-                const char *value) {
+/* flags: an option and its value, another and its; NULL ends them. */
+static void run(Arena *a, Module *m, const char *passes,
+                const char *const *flags) {
     Options o;
     Diag d = {0};
     bool used;
     options_init(&o, a);
-    if (flag) REQUIRE(options_set(&o, &d, flag, value, &used) == OK);
+    for (; *flags; flags += 1 + used)
+        REQUIRE(options_set(&o, &d, flags[0], flags[1], &used) == OK);
     if (run_passes(m, &d, &o, passes, false) != OK) FAIL("%s", d.text.data);
 }
 
-static void lower(Arena *a, Module *m, const char *flag, const char *value) {
-    run(a, m, "inline,canon,reduce,cse,dce,fuse,schedule,memplan", flag, value);
+static void lower(Arena *a, Module *m, const char *const *flags) {
+    run(a, m, "inline,canon,reduce,cse,dce,fuse,schedule,memplan", flags);
 }
 
 static int shared; /* launches of several groups that random cases had */
 
-static void random_case(uint64_t seed, const char *flag, const char *value) {
+static void random_case(uint64_t seed, const char *const *flags) {
     Arena *a = arena_new();
     Module *m = random_module(a, seed);
     Graph *g = m->graphs.data[0];
     Results exact = results(a, g, EVAL_EXACT);
     char what[64];
-    snprintf(what, sizeof what, "seed %d %s", (int)seed, flag ? flag : "");
-    run(a, m, "inline,canon,reduce,cse,dce", flag, value);
+    snprintf(what, sizeof what, "seed %d %s", (int)seed, *flags ? *flags : "");
+    run(a, m, "inline,canon,reduce,cse,dce", flags);
     Results expanded = results(a, g, EVAL_EXACT);
     expect_equal(&exact, &expanded, 1e-9, what);
     Results stored = results(a, g, EVAL_STORAGE);
-    lower(a, m, flag, value);
+    lower(a, m, flags);
     Results lowered = results(a, g, EVAL_STORAGE);
     expect_equal(&stored, &lowered, 0, what);
     run_in_memory(a, g, what);
@@ -361,25 +373,36 @@ static void random_case(uint64_t seed, const char *flag, const char *value) {
 
 enum { SEEDS = 300 };
 
-TEST_CASE(backend_random, fused) {
-    for (int seed = 1; seed <= SEEDS; seed++) random_case(seed, NULL, NULL);
+static void random_cases(const char *const *flags) {
+    shared = 0;
+    for (int seed = 1; seed <= SEEDS; seed++) random_case(seed, flags);
 }
 
+static const char *const none[] = {NULL};
+
+TEST_CASE(backend_random, fused) { random_cases(none); }
+
 TEST_CASE(backend_random, fused_for_gpus) {
-    shared = 0;
-    for (int seed = 1; seed <= SEEDS; seed++)
-        random_case(seed, "--target", "cuda:sm_90");
+    static const char *const flags[] = {"--target", "cuda:sm_90", NULL};
+    random_cases(flags);
     CHECK(shared > 0);
 }
 
 TEST_CASE(backend_random, unfused) {
-    for (int seed = 1; seed <= SEEDS; seed++)
-        random_case(seed, "--no-fuse", NULL);
+    static const char *const flags[] = {"--no-fuse", NULL};
+    random_cases(flags);
+}
+
+TEST_CASE(backend_random, unfused_for_gpus) {
+    static const char *const flags[] = {"--no-fuse", "--target", "cuda:sm_90",
+                                        NULL};
+    random_cases(flags);
+    CHECK(shared > 0);
 }
 
 TEST_CASE(backend_random, shuffled) {
-    for (int seed = 1; seed <= SEEDS; seed++)
-        random_case(seed, "--shuffle", "11");
+    static const char *const flags[] = {"--shuffle", "11", NULL};
+    random_cases(flags);
 }
 
 /* The same numbers before and after, in exact arithmetic. */
@@ -391,7 +414,7 @@ static void expect_expansion(const char *text) {
         FAIL("%s\n%s", text, d.text.data);
     Graph *g = m->graphs.data[0];
     Results before = results(a, g, EVAL_EXACT);
-    lower(a, m, NULL, NULL);
+    lower(a, m, none);
     Results after = results(a, g, EVAL_EXACT);
     expect_equal(&before, &after, 1e-6, text); /* constants are f32 */
     run_in_memory(a, g, text);
@@ -476,4 +499,94 @@ TEST_CASE(expand_values, dropout_and_split) {
                      "  %d = dropout %x, %rng {ratio=0.3, salt=2}\n"
                      "  %a, %b = split %d {axis=1, sizes=[4,5]}\n"
                      "  return %a, %b\n}\n");
+}
+
+/* What is written to a variable is computed in it, after all who read it. */
+TEST_CASE(schedule, readers_come_before_new_content) {
+    static const char text[] =
+        "graph train(%x: f32[8,16]) {\n"
+        "  param %w: f32[16,16] = 0.5, %b: f32[16] = 0.5\n"
+        "  %v = mul %w, 0.875\n  %c = mul %b, 0.75\n"
+        "  %y = matmul %x, %w\n  %z = matmul %y, %v {trans_b=1}\n"
+        "  %o = add %z, %b\n"
+        "  write %w = %v\n  write %b = %c\n  return %o\n}\n";
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
+        FAIL("%s", d.text.data);
+    const Graph *g = m->graphs.data[0];
+    lower(a, m, none);
+    CHECK_EQ_INT(g->writes.len, 2);
+    for (int i = 0; i < g->writes.len; i++) {
+        const Value *var = value_get(g, g->writes.data[i].var);
+        CHECK_EQ_INT(value_get(g, g->writes.data[i].value)->home, var->var);
+    }
+    run_in_memory(a, g, text);
+    arena_free(a);
+}
+
+/* ---- attention ----------------------------------------------------------- */
+
+/* The values of `text` before and after pass attend; how many it has found. */
+static int attended(const char *text) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    int found = 0;
+    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
+        FAIL("%s\n%s", text, d.text.data);
+    const Graph *g = m->graphs.data[0];
+    Results before = results(a, g, EVAL_EXACT);
+    run(a, m, "inline,canon,simplify,cse,dce,attend,dce", none);
+    Results after = results(a, g, EVAL_EXACT);
+    expect_equal(&before, &after, 1e-6, text);
+    for (int i = 0; i < g->order.len; i++)
+        found += node_get(g, g->order.data[i])->op == OP_ATTEND;
+    arena_free(a);
+    return found;
+}
+
+/* Of four queries and keys, which are hidden from which: only triangles are
+   taken where keys are few. */
+TEST_CASE(attend, masks_hide_what_they_hid) {
+    static const struct {
+        bool triangle;
+        const char *values;
+    } masks[] = {
+        {1, "0, -inf, -inf, -inf, 0, 0, -inf, -inf, 0, 0, 0, -inf, 0, 0, 0, 0"},
+        {0, "0, -inf, -inf, -inf, 0, 0, 0, -inf, 0, 0, 0, -inf, 0, 0, 0, 0"},
+        {0, "0, -inf, -inf, -inf, 0, 0, -inf, 1, 0, 0, 0, -inf, 0, 0, 0, 0"},
+        {0, "0, -inf, -inf, -inf, 0, -inf, -inf, -inf, 0, 0, 0, -inf, 0, 0, 0, "
+            "0"},
+        {1, "0, 0, -inf, -inf, 0, 0, 0, -inf, 0, 0, 0, 0, 0, 0, 0, 0"},
+        {0, "0, 0, -inf, -inf, 0, 0, 0, -inf, 0, 0, 0, 0, 0, 0, 0, 0.5"}};
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,4,3], %%k: f32[2,3,4], %%v: "
+                  "f32[2,4,5]) {\n  const %%m: f32[4,4] = [%s]\n"
+                  "  %%s = matmul %%q, %%k\n  %%a = add %%s, %%m\n"
+                  "  %%p = softmax %%a\n  %%y = matmul %%p, %%v\n"
+                  "  return %%y\n}\n",
+                  masks[i].values);
+        CHECK_EQ_INT(attended(sb.data), masks[i].triangle);
+        sb_free(&sb);
+    }
+}
+
+/* Then the routine would only do again what is done anyway. */
+TEST_CASE(attend, probabilities_that_others_read_stay) {
+    static const char *const results_of[] = {"%y", "%y, %p", "%y, %s"};
+    for (int i = 0; i < 3; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
+                  "f32[2,96,5]) {\n  %%s = matmul %%q, %%k\n"
+                  "  %%p = softmax %%s\n  %%y = matmul %%p, %%v\n"
+                  "  return %s\n}\n",
+                  results_of[i]);
+        CHECK_EQ_INT(attended(sb.data), i == 0);
+        sb_free(&sb);
+    }
 }
