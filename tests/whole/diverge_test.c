@@ -346,6 +346,43 @@ TEST_CASE(diverge, debug_names_the_value_of_a_micro_batch_gpu) {
     locating_micro("cuda");
 }
 
+/* A result of a function is named, and nothing inside it, though the function
+   ends with a cast where precision is mixed. */
+static const char scores[] =
+    "graph forward(%x: f32[4,3], %target: f32[1,1,4,4]) {\n"
+    "  param %w: f32[3] = 1\n"
+    "  %xw = mul %x, %w : f32[4,3]\n"
+    "  %h = reshape %xw {shape=[1,1,4,3]} : f32[1,1,4,3]\n"
+    "  %a, %k, %v, %scores = attention %h, %h, %h {stage=2}\n"
+    "  %st = mul %scores, %target : f32[1,1,4,4]\n"
+    "  %loss = reduce_sum %st {axes=[0,1,2,3], keepdims=0} : f32[]\n"
+    "  return %loss\n"
+    "}\n";
+
+static void locating_result(const char *precision) {
+    const Compiled *c =
+        compile_on("cpu", scores, "--debug-nonfinite ", precision);
+    ampc_session *s = open_on(c, "cpu", 0);
+    ampc_nonfinite x = {.size = sizeof x};
+    Data d;
+    float target[BATCH * BATCH];
+    for (int i = 0; i < BATCH * BATCH; i++) target[i] = 1;
+    for (int i = 0; i < BATCH * WIDTH; i++) d.x[i] = 3e30f;
+    d.in[0] = ampc_in("x", d.x, sizeof d.x, AMPC_DTYPE_F32);
+    d.in[1] = ampc_in("target", target, sizeof target, AMPC_DTYPE_F32);
+    CHECK_EQ_INT(step_ok(c, s, d.in, 2).applied, 0);
+    CHECK_EQ_INT(c->api->nonfinite(s, &x), AMPC_OK);
+    CHECK_EQ_INT(x.origin, AMPC_ORIGIN_FORWARD);
+    CHECK_STR(x.name, "scores");
+    CHECK_STR(x.source, "line 5");
+    c->api->close(s);
+}
+
+TEST_CASE(diverge, debug_names_the_result_of_a_function) {
+    locating_result("--precision fp32");
+    locating_result("--precision bf16");
+}
+
 TEST_CASE(diverge, debug_knows_what_fp16_cannot_hold) {
     const Compiled *c = compile_on("cpu", deep, OPTIONS,
                                    "--debug-nonfinite --precision fp16 "

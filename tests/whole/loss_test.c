@@ -275,6 +275,38 @@ static void run(void *arg) {
     compiled_close(&c);
 }
 
+/* Of a loss that the model itself computes, a mean over all elements. */
+TEST_CASE(loss, a_mean_of_the_models_own_is_split_by_samples) {
+    enum { WIDTH = 3 };
+    Compiled c = compile_text("graph forward(%x: f32[4,3]) {\n"
+                              "  param %w: f32[3] = [0.5, -2, 4]\n"
+                              "  %y = mul %x, %w : f32[4,3]\n"
+                              "  %yy = mul %y, %y : f32[4,3]\n"
+                              "  %loss = reduce_mean %yy {axes=[0,1], "
+                              "keepdims=0} : f32[]\n"
+                              "  return %loss\n}\n",
+                              "--precision fp32 --target cpu:x86-64-v2");
+    ampc_session *s = open_threads(&c, 1);
+    static const double w[WIDTH] = {0.5, -2, 4};
+    float x[BATCH * WIDTH];
+    double want = 0;
+    ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+    for (int i = 0; i < BATCH * WIDTH; i++) x[i] = (float)(i + 1);
+    for (int i = 0; i < BATCH * WIDTH; i++) {
+        double y = (i + 1) * w[i % WIDTH];
+        ampc_eval e = {.size = sizeof e};
+        want += y * y;
+        if ((i + 1) % WIDTH) continue;
+        int valid = (i + 1) / WIDTH;
+        if (c.api->evaluate(s, &in, 1, valid, &e)) FAIL("%s", c.api->error(s));
+        CHECK_EQ_INT(e.exact, 1);
+        CHECK_REL(e.loss_num / e.loss_den, want / (i + 1), TOL_LOSS);
+    }
+    CHECK_REL(step_ok(&c, s, &in, 1).loss, want / (BATCH * WIDTH), TOL_LOSS);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 static void add_losses(void) {
     for (size_t i = 0; i < sizeof losses / sizeof *losses; i++)
         harness_register("loss", losses[i].name, run, (void *)&losses[i]);

@@ -16,7 +16,7 @@
 #include "tests/tolerance.h"
 
 enum { M = 11, K = 6, N = 12, P = 7, ROWS = 40, IDS = 7 };
-enum { MOST = 160 }; /* of results */
+enum { MOST = 400, READERS = 3 }; /* of results; of a broadcast row */
 
 typedef struct Data {
     float x[ROWS * K], z[ROWS * N], c[ROWS * N]; /* inputs */
@@ -148,6 +148,16 @@ static void bounded(const Rounder *r, double *y) {
     for (int i = 0; i < M * N; i++) y[i] = at(r, 'y', tanh(at(r, 'p', y[i])));
 }
 
+static void bounded_for_many(const Rounder *r, double *y) {
+    double t[M * N];
+    bounded(r, t);
+    for (int i = 0; i < M * N; i++)
+        for (int k = 0, at_o; k < READERS; k++) {
+            at_o = (i / N * READERS + k) * N + i % N;
+            y[at_o] = at(r, 'o', t[i] * (double)data.z[at_o]);
+        }
+}
+
 static void bounded_and_scaled(const Rounder *r, double *y) {
     x_times(r, data.w, 'w', M, y);
     for (int i = 0; i < M * N; i++)
@@ -227,6 +237,33 @@ static void summed(const Rounder *r, double *y) {
 static void averaged(const Rounder *r, double *y) {
     column_sums(r, y);
     for (int j = 0; j < N; j++) y[j] = at(r, 'y', y[j] / ROWS);
+}
+
+/* ... and beside that product the same as it is stored */
+static void stream_kept(const Rounder *r, double *y) {
+    double x[M * N], copy[M * N];
+    x_times(r, data.w, 'w', M, x);
+    for (int i = 0; i < M * N; i++) {
+        double two = at(r, 'p', x[i]) + at(r, 'z', (double)data.z[i]);
+        copy[i] = at(r, 'm', x[i] = at(r, 'r', two));
+    }
+    times_v(r, copy, y);
+    for (int i = 0; i < M * P; i++)
+        y[i] = at(r, 'y', y[i] + x[i / P * N + i % P]);
+}
+
+static void sum_kept(const Rounder *r, double *y) {
+    double x[N], copy[N], b[N * P], bt[P * N], q[P];
+    column_sums(r, x);
+    each(r, 'r', x, N);
+    memcpy(copy, x, sizeof x);
+    each(r, 'm', copy, N);
+    widen(r, 'v', data.v, N * P, b);
+    transpose(b, N, P, bt);
+    product(r, copy, b, 1, N, P, q);
+    each(r, 'q', q, P);
+    product(r, q, bt, 1, P, N, y);
+    for (int i = 0; i < N; i++) y[i] = at(r, 'y', at(r, 'k', y[i]) * x[i]);
 }
 
 /* The user's own cast down and up: a rounding in every precision. */
@@ -317,6 +354,21 @@ static void grad_fan_in(const Rounder *r, double *y) {
     weight_gradient(r, sum, M, y);
 }
 
+/* Of 16 bits as the model has it, read by three: each passes on 16 bits, of
+   which the sum is rounded once. */
+static void grad_of_16_bits(const Rounder *r, double *y) {
+    double sum[M * N], z[M * N], k[M * N], d[M * N];
+    widen(r, 'z', data.z, M * N, z);
+    widen(r, 'k', data.c, M * N, k);
+    dy(r, M, d);
+    for (int i = 0; i < M * N; i++) {
+        double zk = at(r, 'q', z[i] * k[i]);
+        double two = at(r, 'o', d[i] * zk) + at(r, 'o', d[i] * k[i]);
+        sum[i] = at(r, 'e', at(r, 'a', two) + at(r, 'o', d[i] * z[i]));
+    }
+    weight_gradient(r, sum, M, y);
+}
+
 /* ---- cases --------------------------------------------------------------- */
 
 #define FORWARD "graph forward(%x: f32[11,6]) {\n  param %w: f32[6,12] = 0\n"
@@ -367,6 +419,12 @@ static const Case cases[] = {
      FORWARD "  param %g: f32[12] = 0\n" PRODUCT "  %a = tanh %y : f32[11,12]\n"
              "  %o = mul %a, %g : f32[11,12]\n  return %o\n}\n",
      bounded_and_scaled, "xwp", "aygts", "x", M, NULL, M *N},
+    {"what_is_broadcast_is_not_rounded",
+     "graph forward(%x: f32[11,6], %z: f32[11,3,12]) {\n"
+     "  param %w: f32[6,12] = 0\n" PRODUCT "  %t = tanh %y : f32[11,12]\n"
+     "  %t3 = reshape %t {shape=[11,1,12]} : f32[11,1,12]\n"
+     "  %o = mul %t3, %z : f32[11,3,12]\n  return %o\n}\n",
+     bounded_for_many, "xwp", "yots", "xZ", M, NULL, READERS *M *N},
     {"norm_reads_16_bits_and_returns_32",
      FORWARD
      "  param %b: f32[12] = 0, %g: f32[12] = 1, %h: f32[12] = 0\n" PRODUCT
@@ -400,6 +458,22 @@ static const Case cases[] = {
      "  %y = matmul %x, %w : f32[40,12]\n"
      "  %o = reduce_mean %y {axes=[0], keepdims=0} : f32[12]\n  return %o\n}\n",
      averaged, "xwp", "yats", "x", ROWS, NULL, N},
+    {"residual_streams_are_stored_in_f32",
+     "graph forward(%x: f32[11,6], %z: f32[11,12]) {\n"
+     "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0\n" PRODUCT
+     "  %r = add %y, %z : f32[11,12]\n  %q = matmul %r, %v : f32[11,7]\n"
+     "  %s = slice %r {starts=[0,0], sizes=[11,7], steps=[1,1]} : f32[11,7]\n"
+     "  %o = add %q, %s : f32[11,7]\n  return %o\n}\n",
+     stream_kept, "xwpvmq", "rzyts", "xz", M, NULL, M *P},
+    {"sums_are_stored_in_f32",
+     "graph forward(%x: f32[40,6]) {\n"
+     "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0\n"
+     "  %y = matmul %x, %w : f32[40,12]\n"
+     "  %r = reduce_sum %y {axes=[0], keepdims=1} : f32[1,12]\n"
+     "  %q = matmul %r, %v : f32[1,7]\n"
+     "  %k = matmul %q, %v {trans_b=1} : f32[1,12]\n"
+     "  %o = mul %k, %r : f32[1,12]\n  return %o\n}\n",
+     sum_kept, "xwpvmqk", "rayts", "x", ROWS, NULL, N},
     {"casts_of_the_user_stay",
      "graph forward(%x: f32[11,6]) {\n  %d = cast %x {user=1} : $T[11,6]\n"
      "  %u = cast %d {user=1} : f32[11,6]\n"
@@ -439,6 +513,20 @@ static const Case cases[] = {
      "  %p12 = add %p1, %p2 : f32[11,7]\n"
      "  %y = add %p12, %p3 : f32[11,7]\n" LOSS("11", "7"),
      grad_fan_in, "xdvoe", "aWts", "xc", M, "w", K *N},
+    {"gradients_of_16_bits_are_added_in_f32",
+     "graph forward(%x: f32[11,6], %z: f32[11,12], %c: f32[11,12]) {\n"
+     "  param %w: f32[6,12] = 0\n" PRODUCT
+     "  %h = cast %y {user=1} : $T[11,12]\n"
+     "  %zt = cast %z {user=1} : $T[11,12]\n"
+     "  %ct = cast %c {user=1} : $T[11,12]\n"
+     "  %zc = mul %zt, %ct : $T[11,12]\n"
+     "  %hz = mul %h, %zt : $T[11,12]\n  %hc = mul %h, %ct : $T[11,12]\n"
+     "  %hq = mul %h, %zc : $T[11,12]\n"
+     "  %a = add %hz, %hc : $T[11,12]\n  %o = add %a, %hq : $T[11,12]\n"
+     "  %oc = mul %o, %c : f32[11,12]\n"
+     "  %l = reduce_sum %oc {axes=[0,1], keepdims=0} : f32[]\n"
+     "  return %l\n}\n",
+     grad_of_16_bits, "xzkqoe", "daWts", "xzc", M, "w", K *N},
 };
 
 /* ---- the two side by side ------------------------------------------------ */
@@ -479,6 +567,10 @@ static size_t inputs(const Case *k, ampc_input *in) {
         case 'z':
             in[n++] = ampc_in("z", data.z, rows * N * 4, AMPC_DTYPE_F32);
             break;
+        case 'Z':
+            in[n++] =
+                ampc_in("z", data.z, rows * READERS * N * 4, AMPC_DTYPE_F32);
+            break;
         case 'c':
             in[n++] = ampc_in("c", data.c, rows * loss * 4, AMPC_DTYPE_F32);
             break;
@@ -489,17 +581,27 @@ static size_t inputs(const Case *k, ampc_input *in) {
     return n;
 }
 
+/* `from` with a type for $T. */
+static void write_text(char *text, size_t size, const char *from,
+                       const char *type) {
+    size_t n = 0;
+    for (const char *p = from; *p && n < size;) {
+        bool mark = !strncmp(p, "$T", 2);
+        n += (size_t)snprintf(text + n, size - n, "%.*s",
+                              mark ? (int)strlen(type) : 1, mark ? type : p);
+        p += 1 + mark;
+    }
+    REQUIRE(n < size);
+}
+
 static void compiled_result(const Case *k, const char *precision, float *got) {
-    char options[256], text[2000], *mark;
+    char options[256], text[2000];
     ampc_input in[3];
     snprintf(options, sizeof options,
              "--precision %s --target cpu:x86-64-v2 --loss-scale none %s",
              precision, k->grad ? "" : "--loss none");
-    snprintf(text, sizeof text, "%s", k->text);
-    if ((mark = strstr(text, "$T[")))
-        snprintf(mark, sizeof text - (size_t)(mark - text), "%s%s",
-                 precision[0] == 'b' ? "bf16" : "f16",
-                 strstr(k->text, "$T[") + 2);
+    write_text(text, sizeof text, k->text,
+               precision[0] == 'b' ? "bf16" : "f16");
     Compiled c = compile_text(text, options);
     ampc_session *s = open_threads(&c, 1);
     set_parameters(&c, s);
