@@ -94,6 +94,8 @@ typedef struct Value {
     int64_t offset;     /* PLANNED: arena byte offset, else -1             */
 } Value;
 
+enum { ARENA_ALIGN = 256 }; /* of offsets: what cuBLASLt assumes */
+
 enum {
     NODE_BACKWARD = 1, /* made by autodiff                                  */
     NODE_UPDATE = 2,   /* made by the optimizer pass                        */

@@ -124,7 +124,8 @@ typedef enum PlanStepKind {
                     par 1 + i: not 0: where ranks share the update of ref i each
                     needs its part alone, a multiple of so many elements, and
                     zeros elsewhere                                          */
-    PLAN_SUM_NOW /* ref 0 is, before the next step; par: LibCopy            */
+    PLAN_SUM_NOW /* ref 0 is, with what lies behind it, before the next
+                    step; par: LibCopy                                       */
 } PlanStepKind;
 
 /* Library routines: rows of lib.def, which tells refs and par of each. */

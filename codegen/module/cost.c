@@ -245,14 +245,13 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
     add_usage(cuda, k->name, c);
 }
 
-/* Bytes that are sent, or waited for; in_parts: of which each rank needs a part
+/* Bytes of gradients that are sent; in_parts: of which each rank needs a part
    of the sum. */
 static void add_sum(const EmitStep *e, bool in_parts, StepCost *c) {
-    const int64_t *units = e->step.kind == PLAN_SUM ? e->s->pars + 1 : NULL;
     for (int i = 0; i < e->s->nref; i++)
-        if ((units && units[i]) == in_parts)
+        if ((e->s->pars[1 + i] != 0) == in_parts)
             c->bytes += value_size(e->g, e->s->refs[i]);
-    if (units) c->bytes *= dtype_info[e->s->pars[0]].bytes / 4.0;
+    c->bytes *= dtype_info[e->s->pars[0]].bytes / 4.0;
 }
 
 /* The variable that a reference is, or -1. */
@@ -325,7 +324,8 @@ static void put_step(const PlanSource *src, const EmitStep *e,
     bool sum = e->step.kind == PLAN_SUM, now = e->step.kind == PLAN_SUM_NOW;
     if (sum) add_sum(e, true, &out);
     if (out.bytes > 0) put_row(e, "scatter", &out, sb);
-    if (sum || now) add_sum(e, false, &c);
+    if (sum) add_sum(e, false, &c);
+    if (now) c.bytes = (double)((const LibCopy *)e->s->pars)->bytes;
     for (int i = 0; i < e->n && !sum && !now; i++)
         if (e->s[i].kernel)
             add_kernel(e->g, &e->s[i], &c);

@@ -268,6 +268,56 @@ static void add_sums(Emit *e, const Graph *g, const Buckets *all, int end,
     }
 }
 
+/* ---- sums that are waited for ---------------------------------------------
+ */
+
+/* Whether a step reads or writes of what is to be summed. */
+static bool needs_sum(Emit *e, const Graph *g, const LoweredStep *sum,
+                      const LoweredStep *s) {
+    if (!sum->nref) return false;
+    PlanRef at = ref_of(e, g, sum->refs[0]);
+    uint64_t end = at.offset + (uint64_t)sum->pars[0];
+    for (int i = 0; i < s->nref + s->nep_ref; i++) {
+        PlanRef r =
+            ref_of(e, g, i < s->nref ? s->refs[i] : s->ep_refs[i - s->nref]);
+        if (r.space == at.space && r.index == at.index &&
+            r.offset >= at.offset && r.offset < end)
+            return true;
+    }
+    return false;
+}
+
+static void end_sum(Emit *e, const Graph *g, LoweredStep *sum) {
+    if (sum->nref) add_step(e, g, sum, 1);
+    *sum = (LoweredStep){0};
+}
+
+/* The result of a copy, with those that lie before it. */
+static void add_to_sum(Emit *e, const Graph *g, const LoweredStep *copy,
+                       LoweredStep *sum) {
+    LibCopy *all = (void *)sum->pars;
+    const LibCopy *more = (const void *)copy->pars;
+    PlanRef r = ref_of(e, g, copy->refs[1]);
+    if (sum->nref) {
+        PlanRef at = ref_of(e, g, sum->refs[0]);
+        int64_t gap = (int64_t)(r.offset - at.offset) - all->bytes;
+        if (r.space == PLAN_ARENA && at.space == r.space && gap >= 0 &&
+            gap < ARENA_ALIGN && all->dtype == more->dtype) {
+            all->bytes += gap + more->bytes;
+            return;
+        }
+        end_sum(e, g, sum);
+    }
+    *sum = *copy;
+    sum->kind = PLAN_SUM_NOW;
+    sum->refs = copy->refs + 1;
+    sum->nref = 1;
+    sum->pars = arena_dup(e->a, more, sizeof *more);
+}
+
+/* ---- a program ------------------------------------------------------------
+ */
+
 static Status add_run(Emit *e, const Graph *g) {
     EmitTarget *t = &e->target[g->target];
     EmitRun r = {
@@ -279,12 +329,15 @@ static Status add_run(Emit *e, const Graph *g) {
     memset(e->const_number, -1, (size_t)g->values.len * sizeof(int));
     Buckets buckets = buckets_of(e, g);
     int bucket = 0;
+    LoweredStep sum = {0};
     for (int i = 0, n; i < g->groups.len; i += n) {
         for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside &&
                     steps[i + n].kernel == steps[i].kernel;)
             n++;
         int64_t split;
         TRY(splits_of(e, g, &steps[i], n, &split));
+        for (int k = 0; k < n; k++)
+            if (needs_sum(e, g, &sum, &steps[i + k])) end_sum(e, g, &sum);
         const PlanStep *s = add_step(e, g, &steps[i], n);
         if (s && split) {
             t->steps.data[t->steps.len - 1].split = split;
@@ -295,15 +348,10 @@ static Status add_run(Emit *e, const Graph *g) {
             if (s) x.step = *s;
             vec_push(e->a, &e->out->groups, x);
         }
-        if (s && steps[i].summed) {
-            LoweredStep sum = steps[i];
-            sum.kind = PLAN_SUM_NOW;
-            sum.refs++;
-            sum.nref = 1;
-            add_step(e, g, &sum, 1);
-        }
+        if (s && steps[i].summed) add_to_sum(e, g, &steps[i], &sum);
         add_sums(e, g, &buckets, i + n, &bucket);
     }
+    end_sum(e, g, &sum);
     /* what was not computed in place; fuse.c saw to it that no source is a
        variable that this program writes */
     for (int i = 0; i < g->writes.len; i++) {

@@ -149,12 +149,12 @@ Status scaling_put(Diag *d, const char *cost, const Scaling *how, StrBuf *sb) {
     sb_printf(sb,
               how->json ? "{\"target\":\"%s\",\"ms\":%.4f,\"measured\":%s,"
                           "\"bytes\":%.0f,\"in_parts\":%.0f,"
-                          "\"buckets\":%d,\"statistics\":%d,"
+                          "\"buckets\":%d,\"waited_for\":%d,"
                           "\"handed_out\":%.0f,\"ranks\":["
                         : "train on %s, %.3f ms a step of one rank, %s; %.0f "
                           "bytes of gradients, %.0f of them summed in parts, "
-                          "in %d buckets, %d statistics, %.0f bytes handed "
-                          "out\n",
+                          "in %d buckets, %d sums waited for, %.0f bytes "
+                          "handed out\n",
               target, 1e3 * one,
               how->json ? ms > 0 ? "true" : "false"
               : ms > 0  ? "measured"

@@ -53,6 +53,11 @@ static void find_reads(Flow *f) {
     }
 }
 
+bool flow_sums_ranks(const Flow *f, int group) {
+    const Node *n = node_get(f->g, f->g->order.data[f->first[group]]);
+    return f->g->program == PROGRAM_UPDATE && n->op == OP_RANK_SUM;
+}
+
 Flow *flow_new(Graph *g, Arena *a) {
     Flow *f = NEW(a, Flow);
     int nv = g->values.len;

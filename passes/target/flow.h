@@ -26,6 +26,8 @@ typedef struct Flow {
 } Flow;
 
 Flow *flow_new(Graph *g, Arena *scratch);
+/* Of program update: rows of squares that ranks add (reduce.c). */
+bool flow_sums_ranks(const Flow *f, int group);
 int64_t flow_bytes(const Flow *f, ValueId root);
 
 /* Group order[i] becomes number i of n; those that are not named have no nodes.

@@ -7,6 +7,8 @@
      when no group still reads the old content, or only the same element of it.
    - A result of a POINT or ROW group takes the place of an operand that dies
      there and is read element for element, reduced, or cut (node_cuts_rows).
+   - Sums over ranks that nothing reads between them lie side by side, so that
+     they are one step (emit_plan.c).
    - Groups of one launch run at the same time.
    - Everything else gets an offset so that buffers that live at the same time
      do not overlap: greedy best fit in several orders, of which the order of
@@ -21,13 +23,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 256 }; /* what cuBLASLt assumes */
-
-/* A piece of the arena: one value, or a chain of values computed in place. */
+/* A piece of the arena: one value, a chain of values computed in place, or
+   values side by side. */
 typedef struct Block {
-    ValueId value; /* the first of the chain */
+    ValueId value; /* the first */
     int64_t bytes, offset;
     int from, to; /* groups, both inclusive; whole launches */
+    bool side_by_side;
 } Block;
 
 typedef struct Plan {
@@ -36,6 +38,8 @@ typedef struct Plan {
     Arena *a;
     VEC(Block) blocks;
     int *block_of; /* by root; -1: none */
+    int64_t *at;   /* by root: in its block */
+    int sums;      /* the block that the next sum over ranks joins, or -1 */
 } Plan;
 
 /* ---- in place ------------------------------------------------------------ */
@@ -99,25 +103,40 @@ static int dying_block(const Plan *p, int group, ValueId v) {
             continue;
         const Type *u = value_type(p->g, r);
         if (dtype_info[u->dtype].bytes == dtype_info[t->dtype].bytes &&
-            type_count(u) == type_count(t) && reads_in_step(f, group, r, t))
+            type_count(u) == type_count(t) && !p->blocks.data[b].side_by_side &&
+            reads_in_step(f, group, r, t))
             return b;
     }
     return -1;
 }
 
+/* Sums over ranks lie side by side until something reads one of them. */
+static int block_of_sums(Plan *p, int group) {
+    const Flow *f = p->f;
+    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
+        if (p->sums >= 0 && p->block_of[f->read[k].i] == p->sums) p->sums = -1;
+    return flow_sums_ranks(f, group) ? p->sums : -1;
+}
+
 static void place_value(Plan *p, int group, ValueId v) {
     const Flow *f = p->f;
+    int b = block_of_sums(p, group);
     if (!f->stored[v.i] || value_get(p->g, v)->home >= 0) return;
     int last = f->last[v.i] < group ? group : f->last[v.i];
     if (last < f->ngroup) last = f->to[last];
-    int b = dying_block(p, group, v);
-    if (b < 0) {
-        int64_t bytes = (flow_bytes(f, v) + ALIGN - 1) / ALIGN * ALIGN;
-        Block x = {v, bytes, -1, f->from[group], last};
+    int64_t bytes =
+        (flow_bytes(f, v) + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    bool sums = flow_sums_ranks(f, group);
+    if (b >= 0) {
+        p->at[v.i] = p->blocks.data[b].bytes;
+        p->blocks.data[b].bytes += bytes;
+    } else if ((b = dying_block(p, group, v)) < 0) {
+        Block x = {v, bytes, -1, f->from[group], last, sums};
         b = p->blocks.len;
         vec_push(p->a, &p->blocks, x);
     }
-    p->blocks.data[b].to = last;
+    if (sums) p->sums = b;
+    if (p->blocks.data[b].to < last) p->blocks.data[b].to = last;
     p->block_of[v.i] = b;
 }
 
@@ -262,7 +281,9 @@ static void choose_offsets(Plan *p) {
 }
 
 static void plan_graph(Graph *g, PassCtx *cx) {
-    Plan p = {.f = flow_new(g, cx->scratch), .g = g, .a = cx->scratch};
+    Plan p = {
+        .f = flow_new(g, cx->scratch), .g = g, .a = cx->scratch, .sums = -1};
+    p.at = NEW_ARRAY(p.a, int64_t, g->values.len);
     p.block_of = NEW_ARRAY(p.a, int, g->values.len);
     memset(p.block_of, -1, (size_t)g->values.len * sizeof(int));
     for (int v = 1; v < g->values.len; v++) {
@@ -278,7 +299,8 @@ static void plan_graph(Graph *g, PassCtx *cx) {
     choose_offsets(&p);
     for (int v = 1; v < g->values.len; v++)
         if (p.block_of[v] >= 0)
-            g->values.data[v].offset = p.blocks.data[p.block_of[v]].offset;
+            g->values.data[v].offset =
+                p.blocks.data[p.block_of[v]].offset + p.at[v];
 }
 
 Status pass_memplan(Module *m, PassCtx *cx) {

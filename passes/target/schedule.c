@@ -40,7 +40,7 @@ typedef struct Sched {
 
 /* ---- dependences --------------------------------------------------------- */
 
-/* All edges to a group are made together, so that doubles are neighbours. */
+/* Doubles do no harm: most are neighbours, and left out. */
 static void add_edge(Sched *s, int from, int to) {
     Edges *e = &s->next[from];
     if (e->len && e->to[e->len - 1] == to) return;
@@ -77,6 +77,28 @@ static void find_edges(Sched *s) {
             s->searches++;
             if (!leads_to(s, m, i)) add_edge(s, i, m);
         }
+}
+
+/* .. that none leads to, after a search from what reads them. */
+static bool is_first_sum(const Sched *s, int group) {
+    return flow_sums_ranks(s->f, group) && s->seen[group] != s->searches;
+}
+
+/* What reads sums over ranks comes after all of those that wait for none, so
+   that they are one. */
+static void gather_sums(Sched *s) {
+    const Flow *f = s->f;
+    bool *reads = NEW_ARRAY(s->a, bool, f->ngroup + 1);
+    s->searches++;
+    for (int i = 0; i < f->ngroup; i++)
+        for (int k = 0; k < s->next[i].len && flow_sums_ranks(f, i); k++)
+            leads_to(s, s->next[i].to[k], f->ngroup);
+    for (int i = 0; i < f->ngroup; i++)
+        for (int k = 0; k < s->next[i].len && is_first_sum(s, i); k++)
+            reads[s->next[i].to[k]] = true;
+    for (int to = 0; to < f->ngroup; to++)
+        for (int i = 0; i < f->ngroup && reads[to]; i++)
+            if (is_first_sum(s, i)) add_edge(s, i, to);
 }
 
 static void start(Sched *s) {
@@ -215,6 +237,7 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
                 s.made[x->group] += flow_bytes(s.f, x->out[k]);
     }
     find_edges(&s);
+    gather_sums(&s);
     int *order = list_order(&s, cx->opt->shuffle ? ANY : SOURCE);
     if (!cx->opt->shuffle) {
         int *greedy = list_order(&s, FREEING);

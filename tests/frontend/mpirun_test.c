@@ -223,8 +223,8 @@ TEST_CASE(mpirun, adam_in_parts) {
         launch_ok(&openmpi, 3, words);
         snprintf(words, sizeof words, /* all is handed out in 16 bits */
                  "$AMPC inspect %s --scaling 2 --json | grep -q "
-                 "'\"in_parts\":%d,.*\"handed_out\":%d,'",
-                 c.path, i * 4 * SAMPLES_WIDE_SUM, i * 2 * SAMPLES_WIDE);
+                 "'\"in_parts\":%d,.*\"waited_for\":%d,\"handed_out\":%d,'",
+                 c.path, i * 4 * SAMPLES_WIDE_SUM, i, i * 2 * SAMPLES_WIDE);
         shell_ok(words);
         compiled_close(&c);
     }
