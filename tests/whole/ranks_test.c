@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <math.h>
 #include <netinet/in.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,7 @@ typedef struct Run {
     int starved;     /* rank without memory; 0: none */
     int fail_in;     /* as in Ranks */
     bool no_scatter; /* the host's table has none */
+    size_t table;    /* bytes of that table; 0: those of ampc_comm */
     int parts; /* that a batch is made of, as others' batches are; 0: one */
     unsigned kinds;           /* of variables that are compared; 0: all */
     size_t asked[RANKS_MOST]; /* bytes of all allocations at open */
@@ -156,11 +158,19 @@ static void run_rank(void *ctx, int rank) {
     api->close(s);
 }
 
+/* What lies behind a host's table is the host's. */
+static void cut(ampc_comm *c, size_t size) {
+    if (size < sizeof *c) memset((char *)c + size, 0x5a, sizeof *c - size);
+    c->size = size;
+}
+
 static void run(Run *r, int world) {
     ranks_open(&r->ranks, world);
     r->ranks.fail_in = r->fail_in;
     for (int i = 0; i < world && r->no_scatter; i++)
         r->ranks.comm[i].scatter = NULL;
+    for (int i = 0; i < world && r->table; i++)
+        cut(&r->ranks.comm[i], r->table);
     for (int i = 1; i < world; i++)
         if (!r->of[i]) r->of[i] = r->of[0];
     if (!r->steps) r->steps = STEPS;
@@ -453,18 +463,23 @@ TEST_CASE(ranks, momentum_in_parts_with_overflows) {
 }
 
 /* One process that accumulates, with all that decides about a step; and where
-   the host's table can only sum all. */
+   the host's table can only sum all, is of an older interface or a newer one.
+ */
 TEST_CASE(ranks, parts_as_one_process) {
 #define DECIDED                                                                \
     "--precision fp16 " FOR_MLP OVERFLOWS                                      \
     "--comm-bucket 30000 --shard-optimizer --accumulate "
     Compiled one = wide(DECIDED "1"), two = wide(DECIDED "2");
     Run *alone = shard_run(&two, 1, NULL, AMPC_KIND_SHADOW);
-    for (int lacks = 0; lacks < 2; lacks++) {
+    static const size_t tables[] = {0, 0, offsetof(ampc_comm, scatter),
+                                    offsetof(ampc_comm, error),
+                                    sizeof(ampc_comm) + 64};
+    for (int i = 0; i < 5; i++) {
         Run *r = run_new(&one);
         r->kinds = 1u << AMPC_KIND_SHADOW;
         r->steps = alone->steps;
-        r->no_scatter = lacks;
+        r->no_scatter = i == 1;
+        r->table = tables[i];
         run_ok(r, 2);
         check_same(r, alone);
         CHECK(r->ranks.beside > 0);
@@ -671,16 +686,17 @@ TEST_CASE(ranks, one_that_cannot_open_is_named) {
 }
 
 /* An engine that fails fails every rank, and no step is half made. */
-TEST_CASE(ranks, an_engine_that_fails) {
+static void engine_fails(size_t table, const char *why) {
     const Compiled *c = small();
     Run *before = run_new(c), *r = run_new(c);
     before->steps = 3;
     run(before, 2);
     r->fail_in = 5; /* open, three steps, this one */
+    r->table = table;
     run(r, 2);
     for (int i = 0; i < 2; i++) {
         CHECK_EQ_INT(r->status[i], AMPC_ERR_COMM);
-        CHECK_HAS(r->error[i], "the cable was pulled");
+        CHECK_HAS(r->error[i], why);
         CHECK_EQ_INT(r->metrics[i][2].step, 3);
         CHECK_EQ_INT(r->metrics[i][3].updated, 0);
         CHECK(memcmp(r->state[i], before->state[0], r->bytes[i]) == 0);
@@ -689,17 +705,44 @@ TEST_CASE(ranks, an_engine_that_fails) {
     run_free(r);
 }
 
+TEST_CASE(ranks, an_engine_that_fails) {
+    engine_fails(0, "the cable was pulled");
+    engine_fails(offsetof(ampc_comm, error), "the communicator failed");
+}
+
+/* One of the functions that all tables have is missing, or a rank is not in the
+   world. */
 TEST_CASE(ranks, half_a_communicator) {
     const Compiled *c = small();
-    ampc_comm comm = {.size = sizeof comm, .world = 2};
+    Ranks ranks;
+    ampc_comm comm;
     ampc_options o = {.size = sizeof o, .comm = &comm};
-    ampc_comm_options engine = {.size = sizeof engine, .engine = "pigeons"};
-    ampc_comm *made;
     ampc_session *s;
     char err[256];
-    CHECK_EQ_INT(c->api->open(c->api->module, &o, &s, err, sizeof err),
-                 AMPC_ERR_ARGUMENT);
-    CHECK_HAS(err, "comm");
+    ranks_open(&ranks, 2);
+    for (int i = 0; i < 9; i++) {
+        comm = ranks.comm[1];
+        if (i == 0) cut(&comm, 0);
+        if (i == 1) cut(&comm, offsetof(ampc_comm, barrier));
+        if (i == 2) cut(&comm, offsetof(ampc_comm, error) - 1);
+        if (i == 3) comm.allreduce = NULL;
+        if (i == 4) comm.broadcast = NULL;
+        if (i == 5) comm.barrier = NULL;
+        if (i == 6) comm.rank = 2;
+        if (i == 7) comm.world = 0;
+        if (i == 8) comm.local = -1;
+        CHECK_EQ_INT(c->api->open(c->api->module, &o, &s, err, sizeof err),
+                     AMPC_ERR_ARGUMENT);
+        CHECK_HAS(err, "comm: its size, a function, the rank");
+    }
+    ranks_close(&ranks);
+}
+
+TEST_CASE(ranks, no_such_engine) {
+    const Compiled *c = small();
+    ampc_comm_options engine = {.size = sizeof engine, .engine = "pigeons"};
+    ampc_comm *made;
+    char err[256];
     CHECK_EQ_INT(c->api->comm_open(&engine, &made, err, sizeof err),
                  AMPC_ERR_ARGUMENT);
     CHECK_HAS(err, "no such engine");
