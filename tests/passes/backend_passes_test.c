@@ -590,3 +590,47 @@ TEST_CASE(attend, probabilities_that_others_read_stay) {
         sb_free(&sb);
     }
 }
+
+/* ---- sums over ranks ----------------------------------------------------- */
+
+/* Of four layers the last has its gradient first, and its sum begins while the
+   others are made. */
+TEST_CASE(buckets, are_ready_one_after_the_other) {
+    static const char text[] =
+        "graph forward(%x: f32[8,16]) {\n"
+        "  param %a: f32[16,16] = 0.5, %b: f32[16,16] = 0.5\n"
+        "  param %c: f32[16,16] = 0.5, %d: f32[16,16] = 0.5\n"
+        "  %p = matmul %x, %a\n  %q = tanh %p\n  %r = matmul %q, %b\n"
+        "  %s = tanh %r\n  %t = matmul %s, %c\n  %u = tanh %t\n"
+        "  %v = matmul %u, %d\n  return %v\n}\n";
+    static const char *const flags[][2] = {{"--comm-bucket", "1024"},
+                                           {"--loss", "mse"},
+                                           {"--precision", "fp32"},
+                                           {"--target", "cpu"}};
+    enum { LAYERS = 4 };
+    Arena *a = arena_new();
+    Options o;
+    Diag d = {0};
+    Module *m;
+    bool used;
+    int ready[LAYERS + 1] = {0}, seen = 0;
+    options_init(&o, a);
+    for (int i = 0; i < 4; i++)
+        REQUIRE(options_set(&o, &d, flags[i][0], flags[i][1], &used) == OK);
+    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK ||
+        run_pipeline(m, &d, &o, STAGE_PLANNED, false) != OK)
+        FAIL("%s", d.text.data);
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        for (int k = 0; k < g->writes.len && !seen; k++) {
+            const Write *w = &g->writes.data[k];
+            const Value *v = value_get(g, w->value);
+            if (!w->bucket) continue;
+            REQUIRE(w->bucket <= LAYERS && v->kind == VK_RESULT);
+            ready[w->bucket] = node_get(g, v->def)->group + 1;
+        }
+        seen += ready[LAYERS] > 0;
+    }
+    for (int i = 1; i <= LAYERS; i++) CHECK(ready[i] > ready[i - 1]);
+    arena_free(a);
+}
