@@ -35,12 +35,12 @@ static ampc_status need(ampc_session *s, void **p, size_t *size, size_t bytes,
     return AMPC_OK;
 }
 
-/* Variables lie in one block: the programs' tables, the table of addresses,
-   then each variable on a 64-byte boundary.                                 */
+/* Variables lie in one block: the programs' tables, two of numbers for each
+   variable, then each variable on a 64-byte boundary.                       */
 static ampc_status alloc_vars(ampc_session *s, CpuDevice *d) {
     const AmpcModule *m = s->m;
-    size_t head =
-        round64(m->nprogram * sizeof(Bound) + m->nvar * sizeof(void *));
+    size_t head = round64(m->nprogram * sizeof(Bound) +
+                          m->nvar * (sizeof(void *) + sizeof(uint64_t)));
     size_t total = head;
     uint64_t lo, hi;
     for (uint32_t i = 0; i < m->nvar; i++) {
@@ -53,6 +53,7 @@ static ampc_status alloc_vars(ampc_session *s, CpuDevice *d) {
     memset(d->vars, 0, head);
     d->bound = d->vars;
     d->var = (void **)(d->bound + m->nprogram);
+    d->written = (uint64_t *)(d->var + m->nvar);
     char *p = (char *)d->vars + head;
     for (uint32_t i = 0; i < m->nvar; i++) {
         if (m->vars[i].kind == PLAN_GRAD) continue;
@@ -124,13 +125,20 @@ static ampc_status cpu_get(ampc_session *s, PlanRef from, void *to,
     return AMPC_OK;
 }
 
+static void changes(ampc_session *s, PlanRef to) {
+    CpuDevice *d = s->device;
+    if (to.space == PLAN_VAR) d->written[to.index]++;
+}
+
 static ampc_status cpu_put(ampc_session *s, PlanRef to, const void *from,
                            uint64_t bytes) {
+    changes(s, to);
     if (bytes) memmove(cpu_address(s, to), from, bytes);
     return AMPC_OK;
 }
 
 static ampc_status cpu_zero(ampc_session *s, PlanRef to, uint64_t bytes) {
+    changes(s, to);
     if (bytes) memset(cpu_address(s, to), 0, bytes);
     return AMPC_OK;
 }
@@ -195,6 +203,11 @@ static void cpu_close(ampc_session *s) {
     if (s->pid == getpid()) pool_destroy(d->pool);
     for (uint32_t i = 0; d->bound && i < s->m->nprogram; i++)
         mem_free(s, d->bound[i].memory, d->bound[i].bytes);
+    for (Kept *k = d->kept, *next; k; k = next) {
+        next = k->next;
+        mem_free(s, k->kept.memory, k->bytes);
+        mem_free(s, k, sizeof *k);
+    }
     mem_free(s, d->vars, d->vars_bytes);
     mem_free(s, d->grads, d->grads_bytes);
     mem_free(s, d->arena, d->arena_bytes);

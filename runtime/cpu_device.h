@@ -4,6 +4,18 @@
 
 #include "runtime/backend.h"
 
+/* What routine `lib` with parameters `par` made of a variable; `seen` is the
+   device's `written` of that then.  One block with the memory behind it.    */
+typedef struct Kept {
+    struct Kept *next;
+    size_t bytes;
+    uint32_t lib, uses; /* steps of the program that is being bound          */
+    const int64_t *par;
+    PlanRef of;
+    uint64_t seen;
+    CpuKept kept; /* memory NULL: not yet worth it                           */
+} Kept;
+
 /* One step with its operands resolved. */
 typedef struct BoundStep {
     uint32_t kind, lib;
@@ -12,6 +24,8 @@ typedef struct BoundStep {
     const int64_t *par;
     int64_t units, grain;
     CpuEpilogue epilogue;
+    Kept *kept;  /* NULL: nothing                                           */
+    bool writes; /* variables                                               */
 } BoundStep;
 
 /* A table entry that follows an input's address. */
@@ -34,8 +48,10 @@ typedef struct Bound {
 typedef struct CpuDevice {
     const PlanIsa *isa;
     AmpcPool *pool;
-    Bound *bound; /* per program */
-    void **var;   /* address of each variable; gradients: late */
+    Bound *bound;      /* per program */
+    void **var;        /* address of each variable; gradients: late */
+    uint64_t *written; /* how often each was */
+    Kept *kept;
     void *vars, *grads, *arena, *scratch;
     size_t vars_bytes, grads_bytes, arena_bytes, scratch_bytes;
     unsigned host_mode; /* the host's rounding while a program runs */

@@ -67,6 +67,14 @@ static void bind_part(BindCtx *cx, const PlanStep *t, BoundStep *b, void **buf,
     }
 }
 
+/* Whether a step's ref i is a variable that it may write: of generated code any
+   is.                                                                       */
+static bool writes_var(const PlanTarget *plan, const PlanStep *t, uint32_t i) {
+    if (plan->refs[t->ref0 + i].space != PLAN_VAR) return false;
+    return t->kind != PLAN_LIB || i >= t->nref ||
+           lib_writes(lib_info(t->fn), (int)i);
+}
+
 static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
                       void **buf) {
     const PlanIsa *isa = cx->d->isa;
@@ -82,7 +90,76 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
     if (t->epilogue)
         b->epilogue =
             (CpuEpilogue){isa->epilogues[t->epilogue - 1], buf + t->nref};
+    for (uint32_t i = 0; i < t->nref + t->ep_nref; i++)
+        b->writes |= writes_var(cx->plan, t, i);
 }
+
+/* ---- what is kept of parameters ------------------------------------------ */
+
+/* Of what routine and parameters a step's kept memory would be; NULL: of none
+   yet. */
+static Kept *find_kept(const CpuDevice *d, const PlanStep *t, const PlanRef *of,
+                       const int64_t *par) {
+    for (Kept *k = d->kept; k; k = k->next)
+        if (k->lib == t->fn && k->of.index == of->index &&
+            k->of.offset == of->offset &&
+            memcmp(k->par, par, t->npar * sizeof *par) == 0)
+            return k;
+    return NULL;
+}
+
+static ampc_status count_use(ampc_session *s, const PlanStep *t, BoundStep *b) {
+    CpuDevice *d = s->device;
+    const PlanRef *of = &s->plan->refs[t->ref0 + 1];
+    size_t bytes;
+    if (t->kind != PLAN_LIB || t->nref < 2 || of->space != PLAN_VAR)
+        return AMPC_OK;
+    bytes = cpu_lib_kept((PlanLib)t->fn, b->par, pool_threads(d->pool));
+    if (!bytes) return AMPC_OK;
+    b->kept = find_kept(d, t, of, b->par);
+    if (!b->kept) {
+        Kept *k = b->kept = mem_alloc(s, sizeof *k);
+        if (!k) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+        *k = (Kept){.next = d->kept,
+                    .bytes = bytes,
+                    .lib = t->fn,
+                    .par = b->par,
+                    .of = *of};
+        d->kept = k;
+    }
+    b->kept->uses++;
+    return AMPC_OK;
+}
+
+/* A training step changes its parameters, so that only what it uses more than
+   once is worth memory. */
+static ampc_status keep(ampc_session *s, const PlanRun *r, Bound *b,
+                        bool trains) {
+    CpuDevice *d = s->device;
+    ampc_status status = AMPC_OK;
+    for (Kept *k = d->kept; k; k = k->next) k->uses = 0;
+    for (uint32_t i = 0; i < r->nstep && status == AMPC_OK; i++)
+        status = count_use(s, &s->plan->steps[r->step0 + i], &b->steps[i]);
+    for (Kept *k = d->kept; k && status == AMPC_OK; k = k->next) {
+        if (k->uses <= trains || k->kept.memory) continue;
+        k->kept.memory = mem_alloc(s, k->bytes);
+        if (!k->kept.memory)
+            status = session_fail(s, AMPC_ERR_MEMORY,
+                                  "out of memory: %zu bytes for '%.200s'",
+                                  k->bytes, s->m->vars[k->of.index].name);
+    }
+    return status;
+}
+
+/* Of a step that is to run; NULL: nothing is kept. */
+static CpuKept *kept_now(const CpuDevice *d, Kept *k) {
+    if (!k || !k->kept.memory) return NULL;
+    k->kept.made &= k->seen == d->written[k->of.index];
+    k->seen = d->written[k->of.index];
+    return &k->kept;
+}
+
+/* ---- programs ------------------------------------------------------------ */
 
 ampc_status cpu_prepare(ampc_session *s, int program) {
     CpuDevice *d = s->device;
@@ -118,7 +195,11 @@ ampc_status cpu_prepare(ampc_session *s, int program) {
         buf += t->nref + t->ep_nref;
         par += t->split ? t->npar : 0;
     }
-    return AMPC_OK;
+    ampc_status status = keep(s, r, b, grads);
+    if (status == AMPC_OK) return status;
+    mem_free(s, b->memory, b->bytes);
+    *b = (Bound){0};
+    return status;
 }
 
 /* ---- running ------------------------------------------------------------- */
@@ -152,6 +233,14 @@ static void run_chunk(void *ctx, int64_t lo, int64_t hi, int worker) {
     t->kernel(t->buf, t->par, lo, hi);
 }
 
+static void has_written(ampc_session *s, int program, uint32_t step) {
+    CpuDevice *d = s->device;
+    const PlanStep *t = &s->plan->steps[s->plan->runs[program].step0 + step];
+    for (uint32_t i = 0; i < t->nref + t->ep_nref; i++)
+        if (writes_var(s->plan, t, i))
+            d->written[s->plan->refs[t->ref0 + i].index]++;
+}
+
 ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
     const CpuDevice *d = s->device;
     BoundStep *t = &d->bound[program].steps[step];
@@ -165,12 +254,14 @@ ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
                         .par = t->par,
                         .buf = t->buf,
                         .epilogue = t->epilogue.fn ? &t->epilogue : NULL,
-                        .scratch = d->scratch};
+                        .scratch = d->scratch,
+                        .kept = kept_now(d, t->kept)};
         cpu_lib_run(d->isa->lib, (PlanLib)t->lib, &c);
     } else if (t->units <= t->grain)
         run_chunk(t, 0, t->units, 0);
     else
         pool_run(d->pool, t->units, t->grain, run_chunk, t);
+    if (t->writes) has_written(s, program, step);
     return AMPC_OK;
 }
 

@@ -9,6 +9,7 @@ enum {
     GEMM_PREPACK_MC = 128,
     GEMM_PREPACK_KC = 1024,
     GEMM_PREPACK_MAX = 1 << 23, /* floats of both operands                  */
+    GEMM_KEPT_ROWS = 512,    /* of more, packing B is a few percent           */
     GEMM_SPLIT_MIN = 1024,   /* k per slice, at least                         */
     GEMM_SPLIT_TILES = 16,   /* enough tiles without slices                   */
     GEMM_ITEM_MIN = 1 << 13, /* elements of C that one item should have     */
@@ -64,40 +65,59 @@ static void block_gemm_tiles(const LibGemm *g, int threads, GemmBlocks *p) {
     p->grain = work < GEMM_GRAIN ? block_div(GEMM_GRAIN, work) : 1;
 }
 
-void block_gemm(const LibGemm *g, int threads, GemmBlocks *p) {
-    *p = (GemmBlocks){.batch = 1};
-    for (int64_t i = 0; i < g->nbatch_dim; i++) p->batch *= g->batch_dim[i];
+static int64_t block_gemm_batch(const LibGemm *g) {
+    int64_t batch = 1;
+    for (int64_t i = 0; i < g->nbatch_dim; i++) batch *= g->batch_dim[i];
+    return batch;
+}
+
+void block_gemm(const LibGemm *g, int threads, int keeps, GemmBlocks *p) {
+    *p = (GemmBlocks){.batch = block_gemm_batch(g)};
     if (p->batch <= 0 || g->m <= 0 || g->n <= 0) return;
     /* Per worker: what the largest blocks take, whatever the threads. */
     int64_t mc = block_up(block_min(g->m, GEMM_MC), BLOCK_ROWS);
     int64_t nc = block_up(block_min(g->n, GEMM_NC), 3 * BLOCK_COLS);
     int64_t ma = block_up(g->m, BLOCK_ROWS), nb = block_up(g->n, BLOCK_COLS);
-    p->prepack = p->batch == 1 && g->m > BLOCK_ROWS &&
-                 g->k <= GEMM_PREPACK_MAX / (ma + nb);
+    p->prepack = keeps || (p->batch == 1 && g->m > BLOCK_ROWS &&
+                           g->k <= GEMM_PREPACK_MAX / (ma + nb));
     block_gemm_split(g, p);
     block_gemm_tiles(g, threads, p);
     p->a = block_floats(p->prepack ? ma * g->k : mc * p->kc);
-    p->b = block_floats(p->prepack ? nb * g->k : nc * p->kc);
+    p->b = keeps ? 0 : block_floats(p->prepack ? nb * g->k : nc * p->kc);
     p->acc = block_floats(mc * nc);
     if (p->nsplit > 1)
         p->partial = block_floats(p->nsplit * p->batch * g->m * g->n);
 }
 
-static size_t block_gemm_bytes(const LibGemm *g, int threads) {
+static size_t block_gemm_bytes(const LibGemm *g, int threads, int keeps) {
     GemmBlocks p;
-    block_gemm(g, threads, &p);
+    block_gemm(g, threads, keeps, &p);
     size_t packed = p.a + p.b, workers = (size_t)threads;
     return p.partial + workers * p.acc + packed * (p.prepack ? 1 : workers);
+}
+
+size_t cpu_gemm_kept(const LibGemm *g, int threads) {
+    int64_t ma = block_up(g->m, BLOCK_ROWS), nb = block_up(g->n, BLOCK_COLS);
+    (void)threads;
+    if (g->a_dtype == AMPC_F64 || block_gemm_batch(g) != 1 || g->m <= 0 ||
+        g->m > GEMM_KEPT_ROWS || g->k > GEMM_PREPACK_MAX / ma)
+        return 0;
+    return block_floats(nb * g->k);
 }
 
 /* k may be counted in pairs: see gemm_isa.c. */
 size_t cpu_gemm_scratch(const LibGemm *g, int threads) {
     LibGemm pairs = *g;
+    size_t most = 0;
     pairs.k = block_div(g->k, 2);
     if (threads < 1) threads = 1;
-    size_t a = block_gemm_bytes(g, threads);
-    size_t b = block_gemm_bytes(&pairs, threads);
-    return a > b ? a : b;
+    for (int keeps = 0; keeps <= (cpu_gemm_kept(g, threads) > 0); keeps++) {
+        size_t a = block_gemm_bytes(g, threads, keeps);
+        size_t b = block_gemm_bytes(&pairs, threads, keeps);
+        most = a > most ? a : most;
+        most = b > most ? b : most;
+    }
+    return most;
 }
 
 /* ---- scatter-add --------------------------------------------------------- */

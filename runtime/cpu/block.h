@@ -20,7 +20,8 @@ void cpu_bf16_dot_force(int how);
 /* ---- matrix product ------------------------------------------------------ */
 
 /* Either both operands are packed whole, before the products (`prepack`), or
-   each item packs the blocks it needs.                                      */
+   each item packs the blocks it needs.  Where panels of B are kept they are
+   whole, and not in the scratch.                                            */
 typedef struct GemmBlocks {
     int64_t batch;      /* product of batch_dim                          */
     int64_t mc, nc, kc; /* block sizes                                   */
@@ -34,6 +35,6 @@ typedef struct GemmBlocks {
     size_t partial; /* bytes shared: [nsplit][batch][m][n]           */
 } GemmBlocks;
 
-void block_gemm(const LibGemm *g, int threads, GemmBlocks *p);
+void block_gemm(const LibGemm *g, int threads, int keeps, GemmBlocks *p);
 
 #endif

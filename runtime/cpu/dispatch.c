@@ -21,6 +21,7 @@
 #define ARG_OPT_OUT(x) , r->x
 #define ARG_RESULT(x)  , r->x, c->epilogue
 #define ARG_scratch    , c->scratch
+#define ARG_kept       , c->scratch, c->kept
 #define ARG_none
 
 void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c) {
@@ -39,6 +40,7 @@ void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c) {
 }
 
 #define NEED_scratch(name) need = cpu_##name##_scratch(par, threads)
+#define NEED_kept(name)    NEED_scratch(name)
 #define NEED_none(name)
 
 size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads) {
@@ -47,6 +49,24 @@ size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads) {
 #define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
     case PLAN_LIB_##E: {                                                       \
         NEED_##scratch(name);                                                  \
+        break;                                                                 \
+    }
+#include "runtime/lib.def"
+    case PLAN_NLIB: break;
+    }
+    return need;
+}
+
+#define KEEPS_scratch(name)
+#define KEEPS_none(name)
+#define KEEPS_kept(name) need = cpu_##name##_kept(par, threads)
+
+size_t cpu_lib_kept(PlanLib lib, const void *par, int threads) {
+    size_t need = 0;
+    switch (lib) {
+#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+    case PLAN_LIB_##E: {                                                       \
+        KEEPS_##scratch(name);                                                 \
         break;                                                                 \
     }
 #include "runtime/lib.def"

@@ -3,9 +3,9 @@
    An item is one block of C (mc x nc) of one matrix of the batch, over one
    slice of k.  Its worker multiplies packed panels tile by tile and hands each
    finished panel of columns to the epilogue.  A single matrix has its operands
-   packed whole by a round of its own; in a batch, or when they are huge, items
-   pack the blocks they need.  With slices of k the panels go to `partial`
-   first and a last round adds them in order.                                */
+   packed whole by a round of its own, B once where it is kept; in a batch, or
+   when they are huge, items pack the blocks they need.  With slices of k the
+   panels go to `partial` first and a last round adds them in order. */
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/routines.h"
 #include "runtime/cpu/pack.h"
@@ -210,8 +210,8 @@ static void gemm_pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-static void gemm_prepack(AmpcPool *pool, GemmRun *r) {
-    int64_t b_units = r->p.nblocks * ceil_div(r->k, GEMM_PACK_K);
+static void gemm_prepack(AmpcPool *pool, GemmRun *r, int made) {
+    int64_t b_units = made ? 0 : r->p.nblocks * ceil_div(r->k, GEMM_PACK_K);
     int64_t unit = GEMM_PACK_ROWS * r->k + 1;
     pool_run(pool, gemm_pack_a_units(r) + b_units,
              ceil_div(GEMM_PACK_GRAIN, unit), gemm_pack_work, r);
@@ -285,13 +285,13 @@ static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 }
 
 void ISA(gemm)(AmpcPool *pool, const LibGemm *g, const void *a, const void *b,
-               void *c, const CpuEpilogue *ep, void *scratch) {
+               void *c, const CpuEpilogue *ep, void *scratch, CpuKept *kept) {
     GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep, .k = g->k};
     LibGemm packed = *g; /* as the tiles see it */
     r.kind = AMPC_ISA_LEVEL == 4 && g->a_dtype == AMPC_BF16 &&
              g->b_dtype == AMPC_BF16 && cpu_bf16_dot();
     if (r.kind) packed.k = r.k = ceil_div(g->k, 2);
-    block_gemm(&packed, pool_threads(pool), &r.p);
+    block_gemm(&packed, pool_threads(pool), kept != NULL, &r.p);
     if (g->a_dtype == AMPC_F64) {
         pool_run(pool, r.p.batch * ceil_div(g->m, GEMM_F64_ROWS), 1,
                  gemm_f64_work, &r);
@@ -301,9 +301,10 @@ void ISA(gemm)(AmpcPool *pool, const LibGemm *g, const void *a, const void *b,
     r.workers = (char *)scratch + r.p.partial;
     if (r.p.prepack) {
         r.packed_a = (float *)(void *)r.workers;
-        r.packed_b = (float *)(void *)(r.workers + r.p.a);
+        r.packed_b = kept ? kept->memory : (float *)(void *)(r.workers + r.p.a);
         r.workers += r.p.a + r.p.b;
-        gemm_prepack(pool, &r);
+        gemm_prepack(pool, &r, kept && kept->made);
+        if (kept) kept->made = 1;
     }
     pool_run(pool, r.p.items, r.p.grain, gemm_work, &r);
     if (r.p.nsplit > 1)

@@ -55,14 +55,22 @@ typedef struct CpuEpilogue {
 
 /* ---- the routines (lib.def) ---------------------------------------------- */
 
+/* What a routine made of its second operand: `made` until that changes. */
+typedef struct CpuKept {
+    void *memory;
+    int made;
+} CpuKept;
+
 /* C parameters behind the pool and the parameter struct: operands, for a
-   RESULT its epilogue (NULL or without fn: store it), and the scratch.      */
+   RESULT its epilogue (NULL or without fn: store it), the scratch, and what is
+   kept (NULL: nothing).                                                     */
 #define LIB_C_IN(x)      , const void *x
 #define LIB_C_OPT_IN(x)  , const void *x
 #define LIB_C_OUT(x)     , void *x
 #define LIB_C_OPT_OUT(x) , void *x
 #define LIB_C_RESULT(x)  , void *x, const CpuEpilogue *epilogue
 #define LIB_C_scratch    , void *scratch
+#define LIB_C_kept       , void *scratch, CpuKept *kept
 #define LIB_C_none
 
 typedef struct AmpcCpuLib {
@@ -76,12 +84,16 @@ typedef struct AmpcCpuLib {
 
 extern const AmpcCpuLib ampc_cpu_v2, ampc_cpu_v3, ampc_cpu_v4;
 
-/* Scratch bytes for that many workers, enough for every ISA level. */
+/* Scratch bytes for that many workers, and bytes kept, enough for every ISA
+   level. */
 #define LIB_NEED_scratch(name, S) size_t cpu_##name##_scratch(const S *, int);
+#define LIB_NEED_kept(name, S)                                                 \
+    LIB_NEED_scratch(name, S) size_t cpu_##name##_kept(const S *, int);
 #define LIB_NEED_none(name, S)
 #define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
     LIB_NEED_##scratch(name, S)
 #include "runtime/lib.def"
+#undef LIB_NEED_kept
 #undef LIB_NEED_scratch
 #undef LIB_NEED_none
 
@@ -92,9 +104,12 @@ typedef struct CpuLibCall {
     void *const *buf; /* the row's operands                                 */
     const CpuEpilogue *epilogue;
     void *scratch;
+    CpuKept *kept; /* may be NULL                                           */
 } CpuLibCall;
 void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c);
 size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads);
+/* 0: it keeps nothing. */
+size_t cpu_lib_kept(PlanLib lib, const void *par, int threads);
 
 /* Highest level this machine can run; AMPC_ISA lowers it (tests). */
 int cpu_isa_level(void);

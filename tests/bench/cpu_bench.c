@@ -171,7 +171,7 @@ typedef struct GemmBench {
 
 static void run_gemm(void *ctx) {
     GemmBench *x = ctx;
-    lib->gemm(pool, &x->g, x->a, x->b, x->c, NULL, x->scratch);
+    lib->gemm(pool, &x->g, x->a, x->b, x->c, NULL, x->scratch, NULL);
 }
 
 /* ta, tb: the operand is stored transposed. */

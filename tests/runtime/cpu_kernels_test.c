@@ -311,6 +311,30 @@ static int gemm_close(const GemmCase *c, const void *got, int64_t dtype,
     return 1;
 }
 
+/* What it made of B stands for B: the same bits, though B is gone. */
+static void gemm_check_kept(const GemmCase *c, const AmpcCpuLib *lib,
+                            const void *want, size_t bytes) {
+    const LibGemm *g = &c->g;
+    for (int t = 0; t < 3; t++) {
+        size_t keeps = cpu_gemm_kept(g, thread_counts[t]);
+        size_t need = cpu_gemm_scratch(g, thread_counts[t]);
+        if (!keeps) return;
+        void *out = malloc(bytes + 1), *scratch = scratch_of(need);
+        CpuKept kept = {scratch_of(keeps), 0};
+        for (int made = 0; made < 2; made++) {
+            memset(out, 0x55, bytes);
+            lib->gemm(pools[t], g, c->a, made ? NULL : c->b, out, NULL, scratch,
+                      &kept);
+            CHECK_MSG(kept.made && memcmp(want, out, bytes) == 0,
+                      "kept panels change bits: m=%d n=%d k=%d", (int)g->m,
+                      (int)g->n, (int)g->k);
+        }
+        scratch_check(kept.memory, keeps);
+        scratch_check(scratch, need);
+        free(out);
+    }
+}
+
 static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
     const LibGemm *g = &c->g;
     int64_t all = c->batch * g->m * g->n;
@@ -319,7 +343,7 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
     for (int t = 0; t < 3; t++) {
         size_t need = cpu_gemm_scratch(g, thread_counts[t]);
         void *out = malloc(bytes + 1), *scratch = scratch_of(need);
-        lib->gemm(pools[t], g, c->a, c->b, out, NULL, scratch);
+        lib->gemm(pools[t], g, c->a, c->b, out, NULL, scratch, NULL);
         if (t == 0) {
             gemm_close(c, out, g->c_dtype, "gemm");
             first = out;
@@ -331,6 +355,7 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
         }
         scratch_check(scratch, need);
     }
+    gemm_check_kept(c, lib, first, bytes);
     free(first);
     if (g->a_dtype == AMPC_F64) return;
     Record r = {.rows = g->m, .cols = g->n, .inside = 1};
@@ -339,7 +364,7 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
     void *const buf[1] = {&r};
     CpuEpilogue ep = {record, buf};
     void *scratch = scratch_of(cpu_gemm_scratch(g, 5));
-    lib->gemm(pools[2], g, c->a, c->b, NULL, &ep, scratch);
+    lib->gemm(pools[2], g, c->a, c->b, NULL, &ep, scratch, NULL);
     record_check(&r, all);
     gemm_close(c, r.out, AMPC_F32, "gemm epilogue");
     free(scratch);
@@ -401,7 +426,7 @@ TEST_CASE(gemm, work_is_handed_over_in_sizes_that_pay) {
             g.nbatch_dim = 1;
             g.batch_dim[0] = sizes[i][3];
             GemmBlocks p;
-            block_gemm(&g, threads, &p);
+            block_gemm(&g, threads, 0, &p);
             int64_t parts = (p.items + p.grain - 1) / p.grain;
             int64_t work = g.m * g.n * g.k * sizes[i][3];
             CHECK_MSG(parts == 1 || work / parts >= 1 << 16,

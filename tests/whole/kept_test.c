@@ -1,0 +1,133 @@
+/* kept_test.c: products keep what they made of a parameter.  A session that has
+   run says what a session says that was opened just now and resumes from it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/compiled.h"
+
+enum { N = 3, X = 40, CLASSES = 5 };
+
+/* %u is read twice by each program, and by a sum of squares in the loss. */
+static const char text[] = "graph forward(%x: f32[3,40], %y: i64[3]) {\n"
+                           "  param %u: f32[40,40] = normal(0, 0.2)\n"
+                           "  param %w: f32[40,5] = normal(0, 0.2)\n"
+                           "  %a = matmul %x, %u : f32[3,40]\n"
+                           "  %b = tanh %a : f32[3,40]\n"
+                           "  %c = matmul %b, %u : f32[3,40]\n"
+                           "  %d = tanh %c : f32[3,40]\n"
+                           "  %z = matmul %d, %w : f32[3,5]\n"
+                           "  %loss = softmax_cross_entropy %z, %y : f32[]\n"
+                           "  return loss=%loss, z=%z\n"
+                           "}\n";
+
+typedef struct Data {
+    float x[N * X];
+    int64_t y[N];
+    ampc_input in[2];
+} Data;
+
+static Data *data(Data *d) {
+    for (int i = 0; i < N * X; i++)
+        d->x[i] = (float)((i * 37 + 11) % 64 - 32) / 32;
+    for (int i = 0; i < N; i++) d->y[i] = (2 * i + 1) % CLASSES;
+    d->in[0] = ampc_in("x", d->x, sizeof d->x, AMPC_DTYPE_F32);
+    d->in[1] = ampc_in("y", d->y, sizeof d->y, AMPC_DTYPE_I64);
+    return d;
+}
+
+typedef struct Says {
+    float z[N * CLASSES];
+    double loss;
+} Says;
+
+static Says says(const Compiled *c, ampc_session *s) {
+    Data d;
+    Says r = {0};
+    ampc_eval e = {.size = sizeof e};
+    ampc_output out = ampc_out("z", r.z, sizeof r.z, AMPC_DTYPE_F32);
+    data(&d);
+    if (c->api->predict(s, d.in, 2, N, &out, 1))
+        FAIL("predict: %s", c->api->error(s));
+    REQUIRE(c->api->evaluate(s, d.in, 2, N, &e) == AMPC_OK);
+    r.loss = e.loss_num;
+    return r;
+}
+
+/* As one that never ran; and not as before. */
+static void check_news(const Compiled *c, ampc_session *s, Says *before,
+                       const char *what) {
+    const char *path = test_tmp("kept.ckpt");
+    ampc_session *fresh = open_threads(c, 1);
+    REQUIRE(c->api->save(s, path) == AMPC_OK);
+    REQUIRE(c->api->resume(fresh, path) == AMPC_OK);
+    Says now = says(c, s), want = says(c, fresh);
+    CHECK_MSG(memcmp(&now, &want, sizeof now) == 0, "%s: loss %.9g, not %.9g",
+              what, now.loss, want.loss);
+    CHECK_MSG(memcmp(now.z, before->z, sizeof now.z) != 0 &&
+                  now.loss != before->loss,
+              "%s changed nothing", what);
+    *before = now;
+    c->api->close(fresh);
+}
+
+static void follows(const char *options) {
+    Compiled c = compile_text(text, options);
+    ampc_session *s = open_threads(&c, 2);
+    float w[X * CLASSES], u[X * X];
+    Data d;
+    Says last = says(&c, s);
+    data(&d);
+    REQUIRE(c.api->save(s, test_tmp("begin.ckpt")) == AMPC_OK);
+    for (int i = 0; i < 2; i++) {
+        step_ok(&c, s, d.in, 2);
+        check_news(&c, s, &last, "a step");
+    }
+    REQUIRE(c.api->micro_step(s, d.in, 2, NULL) == AMPC_OK);
+    REQUIRE(c.api->update(s, NULL) == AMPC_OK);
+    check_news(&c, s, &last, "an update");
+    read_var(&c, s, "u", u, sizeof u, AMPC_DTYPE_F32);
+    u[X + 3] += 1;
+    write_var(&c, s, "u", u, sizeof u, AMPC_DTYPE_F32);
+    check_news(&c, s, &last, "a parameter that the host writes");
+    read_var(&c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
+    w[7] += 1;
+    write_var(&c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
+    check_news(&c, s, &last, "another");
+    REQUIRE(c.api->load(s, test_tmp("begin.ckpt")) == AMPC_OK);
+    check_news(&c, s, &last, "weights that are loaded");
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+TEST_CASE(kept, predictions_follow_parameters) {
+    follows("--target cpu:x86-64-v2 --precision fp32 --optimizer sgd,lr=0.5 "
+            "--loss auto");
+}
+TEST_CASE(kept, predictions_follow_16_bit_copies) {
+    follows("--target cpu:x86-64-v2 --precision bf16 --optimizer sgd,lr=0.5 "
+            "--loss auto");
+}
+
+/* Of a parameter that a step uses twice, too: 5 steps of one session are those
+   of five that each resume where the one before ended.                      */
+TEST_CASE(kept, steps_follow_parameters) {
+    Compiled c = compile_text(
+        text, "--target cpu:x86-64-v2 --precision fp32 --optimizer sgd,lr=0.5 "
+              "--loss auto");
+    ampc_session *s = open_threads(&c, 2), *t = open_threads(&c, 2);
+    const char *path = test_tmp("step.ckpt");
+    Data d;
+    data(&d);
+    for (int i = 0; i < 5; i++) {
+        ampc_metrics a = step_ok(&c, s, d.in, 2), b = step_ok(&c, t, d.in, 2);
+        CHECK_MSG(a.loss == b.loss && a.grad_norm == b.grad_norm,
+                  "step %d: loss %.9g, not %.9g", i, a.loss, b.loss);
+        REQUIRE(c.api->save(t, path) == AMPC_OK);
+        c.api->close(t);
+        t = open_threads(&c, 2);
+        REQUIRE(c.api->resume(t, path) == AMPC_OK);
+    }
+    c.api->close(s);
+    c.api->close(t);
+    compiled_close(&c);
+}
