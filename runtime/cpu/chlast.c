@@ -35,9 +35,14 @@ static void chlast_reach(const ChlastPlan *c, int i, int64_t *low,
     }
 }
 
-static int chlast_geometry(const LibConv *c, int dgrad, ChlastPlan *p) {
+static int chlast_geometry(const LibConv *c, int dgrad, int64_t per,
+                           int64_t along, ChlastPlan *p) {
     memset(p, 0, sizeof *p);
     conv_geometry(c, dgrad, &p->p);
+    p->per = per;
+    p->along = along;
+    p->p.cs = chlast_div(p->p.channels, per);
+    p->p.pairs = per * along == 2;
     if (c->group != 1 || c->n < 1 || p->p.channels < CHLAST_CHANNELS ||
         p->p.m < CHLAST_CHANNELS)
         return 0;
@@ -55,8 +60,8 @@ static int chlast_geometry(const LibConv *c, int dgrad, ChlastPlan *p) {
         results *= d->result;
     }
     p->lead = (low[0] * p->pitch[1] + low[1]) * p->pitch[2] + low[2];
-    p->cb = chlast_min(p->p.channels, CHLAST);
-    p->cblocks = chlast_div(p->p.channels, p->cb);
+    p->cb = chlast_min(p->p.cs, CHLAST);
+    p->cblocks = chlast_div(p->p.cs, p->cb);
     int64_t size = p->image * p->cb * p->cblocks;
     if (p->image + p->lead > CHLAST_STAGE_MAX / (p->cb * p->cblocks) ||
         c->n > CHLAST_STAGE_MAX)
@@ -66,15 +71,17 @@ static int chlast_geometry(const LibConv *c, int dgrad, ChlastPlan *p) {
     p->points = p->lead + p->images * p->image;
     p->stage = chlast_floats(p->points * p->cb * p->cblocks + BLOCK_LANES);
     p->count = p->images;
-    for (int i = 0; i < 3; i++) p->count *= p->p.dim[i].count;
+    for (int i = 0; i < 2; i++) p->count *= p->p.dim[i].count;
+    p->count *= chlast_div(p->p.dim[2].count, along);
     if (p->p.taps > CHLAST_TAPS || p->p.subs > CHLAST_TAPS) return 0;
     /* row and place of each sub-problem; shift and order of taps */
     p->rows = chlast_floats(2 * p->p.subs * p->count + 2 * p->p.taps);
     return 1;
 }
 
-int chlast_plan(const LibConv *c, int dgrad, int threads, ChlastPlan *p) {
-    if (!chlast_geometry(c, dgrad, p)) return 0;
+int chlast_plan(const LibConv *c, int dgrad, int pairs, int threads,
+                ChlastPlan *p) {
+    if (!chlast_geometry(c, dgrad, 1 + !!pairs, 1, p)) return 0;
     int64_t m = p->p.m, want = threads == 1 ? 1 : 4 * threads;
     int64_t blocks = chlast_div(p->count, CHLAST_POINTS), parts = 1;
     while (m / parts > CHLAST_COLS ||
@@ -85,15 +92,17 @@ int chlast_plan(const LibConv *c, int dgrad, int threads, ChlastPlan *p) {
     p->cols = chlast_div(chlast_div(m, parts), CHLAST_PAD) * CHLAST_PAD;
     p->kc = chlast_max(1, CHLAST_KC / (p->cb * p->p.taps));
     /* Rows of panels are whole vectors; each sub-problem has its own. */
-    p->other = chlast_floats(p->p.channels * p->p.taps *
-                             chlast_div(m, BLOCK_COLS) * BLOCK_COLS);
+    p->other = chlast_floats(p->p.cs * p->p.taps * chlast_div(m, BLOCK_COLS) *
+                             BLOCK_COLS);
     p->worker = chlast_floats((p->block + BLOCK_ROWS) * p->cols +
                               CHLAST_PAD * (p->block + BLOCK_LANES));
     return 1;
 }
 
-int chlast_wgrad_plan(const LibConv *c, ChlastPlan *p) {
-    if (!chlast_geometry(c, 0, p)) return 0;
+int chlast_wgrad_plan(const LibConv *c, int pairs, ChlastPlan *p) {
+    if (!chlast_geometry(c, 0, 1, 1 + !!pairs, p)) return 0;
+    const ConvDim *row = &p->p.dim[2];
+    if (pairs && (row->count < 2 || row->in < row->stride)) return 0;
     p->width = chlast_div(p->p.m, BLOCK_COLS) * BLOCK_COLS;
     p->other = chlast_floats(p->count * p->width) +
                chlast_floats(p->p.taps * p->cb * p->cblocks * p->width);
@@ -106,7 +115,7 @@ size_t chlast_bytes(const ChlastPlan *p, int threads) {
 }
 
 int64_t chlast_rows(const ChlastPlan *p, const ConvSub *s, int64_t images,
-                    int32_t *row, int32_t *place) {
+                    int64_t every, int32_t *row, int32_t *place) {
     const ConvDim *d = p->p.dim;
     int64_t step[3], n = 0;
     for (int i = 0; i < 3; i++) step[i] = p->p.dgrad ? 1 : d[i].stride;
@@ -120,7 +129,7 @@ int64_t chlast_rows(const ChlastPlan *p, const ConvSub *s, int64_t images,
                     (s->first[0] + z * d[0].result_step) * d[1].result +
                     s->first[1] + y * d[1].result_step;
                 to = to * d[2].result + s->first[2];
-                for (int64_t x = 0; x < s->count[2]; x++, n++) {
+                for (int64_t x = 0; x < s->count[2]; x += every, n++) {
                     row[n] = (int32_t)((at + x * step[2]) * p->cb);
                     place[n] = (int32_t)(to + x * d[2].result_step);
                 }

@@ -12,8 +12,13 @@
    dW[tap, c, k] is the outer product of the same stage with dY, which is packed
    like the right side of a matrix product.
 
+   With `pairs` an element of the stage is two bf16 (tile.h): channels 2c and
+   2c + 1, for dW points p and p + stride of one channel.  The latter are what
+   results 2i and 2i + 1 of a row read; behind the last of an odd row dY is
+   zero.
+
    Sums run over blocks of channels, taps, channels of a block (dW: over blocks
-   of CHLAST_SUM positions), as shapes alone decide.                         */
+   of CHLAST_SUM elements), as shapes alone decide.                          */
 #ifndef AMPC_CPU_CHLAST_H
 #define AMPC_CPU_CHLAST_H
 
@@ -22,14 +27,16 @@
 enum { CHLAST = 16, CHLAST_SUM = 128 };
 
 typedef struct ChlastPlan {
-    ConvPlan p;          /* geometry only                                   */
+    ConvPlan p;          /* geometry, pairs and cs only                     */
     int64_t images;      /* staged at a time                                */
-    int64_t cb, cblocks; /* source channels of a block; blocks              */
+    int64_t per, along;  /* channels and points of an element: 1, or 2      */
+    int64_t cb, cblocks; /* elements of a point in a block; blocks          */
     int64_t pitch[3];    /* of the source's dimensions, pads included       */
     int64_t lead;        /* zero points in front of the first               */
     int64_t image;       /* points of an image                              */
     int64_t points;      /* of the stage                                    */
-    int64_t count;       /* results of all images staged, largest sub       */
+    int64_t count;       /* results of all images staged, largest sub (dW:
+                            elements of a column of dY)                     */
     int64_t block;       /* results of an item                              */
     int64_t cols;        /* result channels of an item                      */
     int64_t kc;          /* channel blocks multiplied at a time             */
@@ -39,15 +46,17 @@ typedef struct ChlastPlan {
     size_t worker;
 } ChlastPlan;
 
-/* Nonzero: this convolution goes here, and *p says how. */
-int chlast_plan(const LibConv *c, int dgrad, int threads, ChlastPlan *p);
-int chlast_wgrad_plan(const LibConv *c, ChlastPlan *p);
+/* Nonzero: this convolution goes here, and *p says how.  dW of pairs is refused
+   where rows are too short to have any.                                     */
+int chlast_plan(const LibConv *c, int dgrad, int pairs, int threads,
+                ChlastPlan *p);
+int chlast_wgrad_plan(const LibConv *c, int pairs, ChlastPlan *p);
 size_t chlast_bytes(const ChlastPlan *p, int threads);
 
-/* For each result of `images` images, in order: its row in the stage and its
-   place in a channel of the result, in elements.                            */
+/* For results 0, every, .. of each row of `images` images, in order: its row in
+   the stage and its place in a channel of the result, in elements.          */
 int64_t chlast_rows(const ChlastPlan *p, const ConvSub *s, int64_t images,
-                    int32_t *row, int32_t *place);
+                    int64_t every, int32_t *row, int32_t *place);
 
 /* One shift for each tap of the sub-problem, in elements of the stage. */
 void chlast_shifts(const ChlastPlan *p, const ConvSub *s, int32_t *shift);

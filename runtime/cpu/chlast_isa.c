@@ -22,7 +22,12 @@ typedef struct ChlastRun {
 } ChlastRun;
 
 static int64_t chlast_block(const ChlastRun *r, int64_t b) {
-    return min64(r->c.cb, r->c.p.channels - b * r->c.cb);
+    return min64(r->c.cb, r->c.p.cs - b * r->c.cb);
+}
+
+static int64_t chlast_channels(const ChlastRun *r, int64_t b) {
+    int64_t most = r->c.cb * r->c.per;
+    return min64(most, r->c.p.channels - b * most);
 }
 
 static float *chlast_stage_at(const ChlastRun *r, int64_t b) {
@@ -31,42 +36,74 @@ static float *chlast_stage_at(const ChlastRun *r, int64_t b) {
 
 /* ---- staging ------------------------------------------------------------- */
 
+typedef uint32_t u1_any __attribute__((may_alias));
+
+/* TB points of TB elements; with `per` 2 an element is bf16 of two channels. */
+INLINE void stage_block(float *dst, int64_t cb, const void *src, int dtype,
+                        int per, int64_t from, int64_t chan) {
+    vt r[TB];
+    for (int i = 0; i < TB; i++) {
+        r[i] = load_vt(at(src, dtype, from + i * per * chan), dtype);
+        if (per == 1) continue;
+        vt high = load_vt(at(src, dtype, from + (2 * i + 1) * chan), dtype);
+        r[i] = (vt)((ut)r[i] >> 16 | (ut)high);
+    }
+    turn(r);
+    for (int i = 0; i < TB; i++) *(vt_any *)(dst + i * cb) = r[i];
+}
+
+INLINE void stage_block4(float *dst, int64_t cb, const void *src, int dtype,
+                         int per, int64_t from, int64_t chan) {
+    v4 r[4];
+    for (int i = 0; i < 4; i++) {
+        r[i] = load_v4(at(src, dtype, from + i * per * chan), dtype);
+        if (per == 1) continue;
+        v4 high = load_v4(at(src, dtype, from + (2 * i + 1) * chan), dtype);
+        r[i] = (v4)((u4)r[i] >> 16 | (u4)high);
+    }
+    turn4(r);
+    for (int i = 0; i < 4; i++) *(v4_any *)(dst + i * cb) = r[i];
+}
+
 /* n points of nc channels that lie `chan` elements apart. */
 INLINE void stage_row(float *dst, int64_t cb, const void *src, int dtype,
-                      int64_t from, int64_t chan, int64_t nc, int64_t n) {
-    int64_t c = 0, ld = chan * dtype_size(dtype);
-    for (; n >= 4 && c + TB <= nc; c += TB) {
-        int64_t x = 0, at_c = from + c * chan;
+                      int per, int64_t from, int64_t chan, int64_t nc,
+                      int64_t n) {
+    int64_t c = 0;
+    for (; n >= 4 && c + TB <= nc / per; c += TB) {
+        int64_t x = 0, at_c = from + c * per * chan;
         for (; x + TB <= n; x += TB)
-            transpose(dst + x * cb + c, cb, at(src, dtype, at_c + x), dtype,
-                      ld);
+            stage_block(dst + x * cb + c, cb, src, dtype, per, at_c + x, chan);
         if (x < n && n >= TB) { /* the last block may overlap the one before */
             x = n - TB;
-            transpose(dst + x * cb + c, cb, at(src, dtype, at_c + x), dtype,
-                      ld);
+            stage_block(dst + x * cb + c, cb, src, dtype, per, at_c + x, chan);
             x = n;
         }
         for (; x < n; x = min64(x + 4, max64(n - 4, x + 1)))
             for (int64_t i = 0; x + 4 <= n && i < TB; i += 4)
-                transpose4(dst + x * cb + c + i, cb,
-                           at(src, dtype, at_c + i * chan + x), dtype, ld);
+                stage_block4(dst + x * cb + c + i, cb, src, dtype, per,
+                             at_c + i * per * chan + x, chan);
     }
-    for (; c < nc; c++)
+    for (; c < ceil_div(nc, per); c++)
         for (int64_t x = 0; x < n; x++)
-            dst[x * cb + c] = load1(src, dtype, from + c * chan + x);
+            if (per == 2)
+                *(u1_any *)(dst + x * cb + c) =
+                    pair1((const uint16_t *)src + from + x, chan, c, nc);
+            else
+                dst[x * cb + c] = load1(src, dtype, from + c * chan + x);
 }
 
 static void stage_zero(float *dst, int64_t n) {
     for (int64_t i = 0; i < n; i++) dst[i] = 0.0f;
 }
 
-INLINE void stage_image_as(const ChlastRun *r, int dtype, int64_t image,
-                           int64_t b) {
+INLINE void stage_image_as(const ChlastRun *r, int dtype, int per,
+                           int64_t image, int64_t b) {
     const ChlastPlan *c = &r->c;
     const ConvDim *d = c->p.dim;
-    int64_t cb = c->cb, nc = chlast_block(r, b), rows = d[1].in;
+    int64_t cb = c->cb, nc = chlast_channels(r, b), rows = d[1].in;
     int64_t width = d[2].in, chan = d[0].in * d[1].in * d[2].in;
-    int64_t from = ((r->image0 + image) * c->p.channels + b * cb) * chan;
+    int64_t from = ((r->image0 + image) * c->p.channels + b * cb * per) * chan;
     float *to = chlast_stage_at(r, b);
     if (image == 0) stage_zero(to, c->lead * cb);
     to += (c->lead + image * c->image) * cb;
@@ -79,7 +116,7 @@ INLINE void stage_image_as(const ChlastRun *r, int dtype, int64_t image,
         float *end = to + (z + 1) * c->pitch[1] * c->pitch[2] * cb;
         float *p = to + z * c->pitch[1] * c->pitch[2] * cb;
         for (int64_t y = 0; y < rows; y++, p += pitch * cb, from += width) {
-            stage_row(p, cb, r->call->src, dtype, from, chan, nc, width);
+            stage_row(p, cb, r->call->src, dtype, per, from, chan, nc, width);
             stage_zero(p + width * cb, (pitch - width) * cb);
         }
         stage_zero(p, end - p);
@@ -93,11 +130,13 @@ static void stage_image(const ChlastRun *r, int64_t unit) {
     int64_t image = unit % r->images, b = unit / r->images;
     int dtype = r->call->src_dtype;
     if (dtype == AMPC_F32)
-        stage_image_as(r, AMPC_F32, image, b);
-    else if (dtype == AMPC_BF16)
-        stage_image_as(r, AMPC_BF16, image, b);
+        stage_image_as(r, AMPC_F32, 1, image, b);
+    else if (dtype == AMPC_F16)
+        stage_image_as(r, AMPC_F16, 1, image, b);
+    else if (r->c.per == 1)
+        stage_image_as(r, AMPC_BF16, 1, image, b);
     else
-        stage_image_as(r, AMPC_F16, image, b);
+        stage_image_as(r, AMPC_BF16, 2, image, b);
 }
 
 static void stage_work(void *ctx, int64_t lo, int64_t hi, int worker) {
@@ -114,10 +153,31 @@ typedef struct ChlastWeights {
     const int32_t *order; /* of each tap in the sub-problem, or -1          */
 } ChlastWeights;
 
+/* Of a pair the even channel comes first. */
+INLINE void pack_put(float *to, vt v, int per, int64_t channel) {
+    ut_any *pair = (void *)to;
+    if (per == 1)
+        *(vt_any *)to = v;
+    else if (channel % 2 == 0)
+        *pair = (ut)v >> 16;
+    else
+        *pair |= (ut)v;
+}
+
+INLINE void pack_put1(float *to, float x, int per, int64_t channel) {
+    u1_any *pair = (void *)to;
+    if (per == 1)
+        *to = x;
+    else if (channel % 2 == 0)
+        *pair = half_bits(x) >> 16;
+    else
+        *pair |= half_bits(x);
+}
+
 /* `run` weights of each of cols columns, the first (channel, tap 0): weight q
-   is of tap q % taps, channel + q / taps of the block of nc.                */
+   is of tap q % taps, channel + q / taps of the block of nc elements.       */
 INLINE void pack_run(const ChlastRun *r, const ChlastWeights *s, int dtype,
-                     float *dst, int64_t pw, int64_t from, int64_t run,
+                     int per, float *dst, int64_t pw, int64_t from, int64_t run,
                      int64_t channel, int64_t nc, int64_t cols) {
     int64_t taps = r->c.p.taps, j = 0;
     const void *w = r->call->other;
@@ -131,8 +191,9 @@ INLINE void pack_run(const ChlastRun *r, const ChlastWeights *s, int dtype,
             turn(v);
             int64_t tap = q % taps, c = channel + q / taps;
             for (int i = 0; i < TB; i++) {
-                if (s->order[tap] >= 0)
-                    *(vt_any *)(dst + (s->order[tap] * nc + c) * pw + j) = v[i];
+                if (s->order[tap] >= 0 && q + i >= q0)
+                    pack_put(dst + (s->order[tap] * nc + c / per) * pw + j,
+                             v[i], per, c);
                 if (++tap == taps) tap = 0, c++;
             }
         }
@@ -140,27 +201,30 @@ INLINE void pack_run(const ChlastRun *r, const ChlastWeights *s, int dtype,
         for (int64_t q = 0; q < run; q++) {
             int64_t tap = q % taps, c = channel + q / taps;
             if (s->order[tap] < 0) continue;
-            dst[(s->order[tap] * nc + c) * pw + j] =
-                j < cols ? load1(w, dtype, from + j * s->col + q) : 0.0f;
+            pack_put1(dst + (s->order[tap] * nc + c / per) * pw + j,
+                      j < cols ? load1(w, dtype, from + j * s->col + q) : 0.0f,
+                      per, c);
         }
 }
 
 INLINE void pack_weights_as(const ChlastRun *r, const ChlastWeights *s,
-                            int dtype, int64_t n0, int64_t b) {
+                            int dtype, int per, int64_t n0, int64_t b) {
     const ChlastPlan *c = &r->c;
     int64_t taps = c->p.taps, nc = chlast_block(r, b);
-    int64_t k = c->p.channels * r->sub.taps, k0 = b * c->cb * r->sub.taps;
+    int64_t channels = chlast_channels(r, b);
+    int64_t k = c->p.cs * r->sub.taps, k0 = b * c->cb * r->sub.taps;
     int64_t n = min64(c->cols, c->p.m - n0), left = ceil_div(n, VL);
-    int64_t first = n0 * s->col + b * c->cb * s->channel;
+    int64_t first = n0 * s->col + b * c->cb * per * s->channel;
     for (int64_t j = 0, w; j < n; j += w * VL, left -= w) {
         w = tile_width(left);
         int64_t cols = min64(w * VL, n - j), from = first + j * s->col;
         float *dst = (float *)r->w + (n0 + j) * k + k0 * w * VL;
         if (s->channel == taps)
-            pack_run(r, s, dtype, dst, w * VL, from, nc * taps, 0, nc, cols);
-        for (int64_t i = 0; s->channel != taps && i < nc; i++)
-            pack_run(r, s, dtype, dst, w * VL, from + i * s->channel, taps, i,
+            pack_run(r, s, dtype, per, dst, w * VL, from, channels * taps, 0,
                      nc, cols);
+        for (int64_t i = 0; s->channel != taps && i < channels; i++)
+            pack_run(r, s, dtype, per, dst, w * VL, from + i * s->channel, taps,
+                     i, nc, cols);
     }
 }
 
@@ -177,18 +241,21 @@ static void pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
         int64_t n0 = i % r->groups * c->cols, b = i / r->groups;
         int64_t n = min64(c->cols, c->p.m - n0);
         if (c->p.taps == 1) { /* a plain matrix */
-            PackSrc m = {
-                at(r->call->other, dtype, n0 * s.col + b * c->cb * s.channel),
-                dtype, s.channel, s.col};
-            ISA(pack_b)
-            ((float *)r->w + n0 * c->p.channels, &m, b * c->cb,
-             chlast_block(r, b), c->p.channels, n);
+            int64_t k0 = b * c->cb, k = c->p.cs, from = k0 * c->per * s.channel;
+            PackSrc m = {at(r->call->other, dtype, n0 * s.col + from), dtype,
+                         s.channel, s.col};
+            float *to = (float *)r->w + n0 * k;
+            if (c->per == 2) ISA(pack_pairs_b)
+            (to, &m, k0, chlast_block(r, b), k, n, chlast_channels(r, b));
+            else ISA(pack_b)(to, &m, k0, chlast_block(r, b), k, n);
         } else if (dtype == AMPC_F32)
-            pack_weights_as(r, &s, AMPC_F32, n0, b);
-        else if (dtype == AMPC_BF16)
-            pack_weights_as(r, &s, AMPC_BF16, n0, b);
+            pack_weights_as(r, &s, AMPC_F32, 1, n0, b);
+        else if (dtype == AMPC_F16)
+            pack_weights_as(r, &s, AMPC_F16, 1, n0, b);
+        else if (c->per == 1)
+            pack_weights_as(r, &s, AMPC_BF16, 1, n0, b);
         else
-            pack_weights_as(r, &s, AMPC_F16, n0, b);
+            pack_weights_as(r, &s, AMPC_BF16, 2, n0, b);
     }
 }
 
@@ -198,7 +265,7 @@ static void pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
                             int64_t first, int64_t n, int64_t n0, int64_t m) {
     const ChlastPlan *c = &r->c;
-    int64_t k = c->p.channels * r->sub.taps;
+    int64_t k = c->p.cs * r->sub.taps;
     int64_t b = 0;
     do { /* once even without taps: the result is zero then */
         TilePoints t = {.cb = c->cb,
@@ -208,7 +275,7 @@ static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
                         .shift = r->shift,
                         .ldc = ld,
                         .add = b > 0};
-        t.channels = min64(c->kc * c->cb, c->p.channels - b * c->cb);
+        t.channels = min64(c->kc * c->cb, c->p.cs - b * c->cb);
         int64_t left = ceil_div(m, VL), k0 = b * c->cb * t.taps;
         for (int64_t j = 0, w; j < m; j += w * VL, left -= w) {
             w = tile_width(left);
@@ -217,7 +284,7 @@ static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
             for (int64_t i = 0; i < n; i += MR) {
                 t.row = r->row + r->index * r->c.count + first + i;
                 t.c = acc + i * ld + j;
-                ISA(tile_points)[min64(MR, n - i) - 1][w - 1](&t);
+                ISA(tile_points)[c->p.pairs][min64(MR, n - i) - 1][w - 1](&t);
             }
         }
         b += c->kc;
@@ -291,7 +358,7 @@ static void chlast_begin(ChlastRun *r, const ChlastCall *call, void *scratch) {
     r->groups = c->cols ? ceil_div(c->p.m, c->cols) : 0;
     for (int64_t i = 0; i < c->p.subs; i++) {
         conv_sub(&c->p, i, &r->sub);
-        chlast_rows(c, &r->sub, c->images, r->row + i * c->count,
+        chlast_rows(c, &r->sub, c->images, c->along, r->row + i * c->count,
                     r->place + i * c->count);
     }
 }
@@ -304,14 +371,14 @@ static const float *chlast_sub(ChlastRun *r, int64_t index, const float *w) {
     r->results = r->sub.count[0] * r->sub.count[1] * r->sub.count[2];
     r->w = w;
     chlast_shifts(&r->c, &r->sub, r->shift);
-    return w + p->channels * r->sub.taps * round_up(p->m, VL);
+    return w + p->cs * r->sub.taps * round_up(p->m, VL);
 }
 
-int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad,
+int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int pairs,
                      const ChlastCall *call, void *scratch) {
     ChlastRun r = {.call = NULL};
     ChlastPlan *c = &r.c;
-    if (!chlast_plan(conv, dgrad, pool_threads(pool), c)) return 0;
+    if (!chlast_plan(conv, dgrad, pairs, pool_threads(pool), c)) return 0;
     chlast_begin(&r, call, scratch);
     const float *w = r.other;
     for (int64_t i = 0; i < c->p.subs; i++) {
@@ -340,26 +407,59 @@ int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad,
 
 enum { CHLAST_PIECE = 256 };
 
+/* Results of one image that are packed at a time: whole rows of pairs. */
+static int64_t wgrad_piece(const ChlastRun *r) {
+    int64_t width = r->c.p.dim[2].count;
+    return width % r->c.along ? width : CHLAST_PIECE;
+}
+
+/* The points of a staged image, and those in front of the first, become pairs
+   with the points `step` behind; the next image may be pairs already.       */
+static void stage_pairs(const ChlastRun *r, int64_t image, int64_t b) {
+    const ChlastPlan *c = &r->c;
+    int64_t cb = c->cb, step = c->p.dim[2].stride;
+    int64_t chan = c->p.dim[0].in * c->p.dim[1].in * c->p.dim[2].in;
+    int64_t n = (c->image + (image ? 0 : c->lead)) * cb, ahead = step * cb;
+    u1_any *p = (void *)(chlast_stage_at(r, b) +
+                         (image ? c->lead + image * c->image : 0) * cb);
+    for (int64_t i = 0; i < n - ahead; i++)
+        p[i] = p[i] >> 16 | (p[i + ahead] & 0xffff0000);
+    const uint16_t *next =
+        (const uint16_t *)r->call->src +
+        ((r->image0 + image + 1) * c->p.channels + b * cb) * chan;
+    for (int64_t x = 0; x < step; x++)
+        for (int64_t j = 0; j < cb; j++) {
+            u1_any *last = p + n - ahead + x * cb + j;
+            int real = image + 1 < r->images && j < chlast_channels(r, b);
+            *last =
+                *last >> 16 | (real ? (uint32_t)next[j * chan + x] << 16 : 0);
+        }
+}
+
 /* Units [lo, hi): blocks of X, then pieces of the images of dY. */
 static void wgrad_stage_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ChlastRun *r = ctx;
     const ChlastPlan *c = &r->c;
-    int64_t x_units = r->images * c->cblocks;
-    int64_t pieces = ceil_div(r->results, CHLAST_PIECE);
+    int64_t x_units = r->images * c->cblocks, piece = wgrad_piece(r);
+    int64_t pieces = ceil_div(r->results, piece);
     int dtype = r->call->other_dtype;
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
         if (i < x_units) {
             stage_image(r, i);
+            if (c->p.pairs) stage_pairs(r, i % r->images, i / r->images);
             continue;
         }
-        int64_t image = (i - x_units) / pieces;
-        int64_t first = (i - x_units) % pieces * CHLAST_PIECE;
+        int64_t image = (i - x_units) / pieces,
+                at_piece = (i - x_units) % pieces;
+        int64_t first = at_piece * piece, n = min64(piece, r->results - first);
         int64_t from = (r->image0 + image) * c->p.m * r->results + first;
+        int64_t k0 = image * (c->count / c->images) +
+                     at_piece * ceil_div(piece, c->along);
         PackSrc s = {at(r->call->other, dtype, from), dtype, 1, r->results};
-        ISA(pack_b)
-        (r->other, &s, image * r->results + first,
-         min64(CHLAST_PIECE, r->results - first), c->count, c->p.m);
+        if (c->p.pairs) ISA(pack_pairs_b)
+        (r->other, &s, k0, ceil_div(n, 2), c->count, c->p.m, n);
+        else ISA(pack_b)(r->other, &s, k0, n, c->count, c->p.m);
     }
 }
 
@@ -391,7 +491,8 @@ static int64_t tile_taps(const ChlastPlan *c) {
 static void wgrad_item(const ChlastRun *r, int64_t col, int w, int64_t b,
                        int64_t tap, int64_t end) {
     const ChlastPlan *c = &r->c;
-    int64_t n = r->images * r->results, nc = chlast_block(r, b), pw = w * VL;
+    int64_t n = r->images * (c->count / c->images);
+    int64_t nc = chlast_block(r, b), pw = w * VL;
     const float *x = chlast_stage_at(r, b), *dy = r->other + col * c->count;
     float *to = wgrad_at(r, col, w, b);
     int few = tile_taps(c) > 1;
@@ -404,7 +505,7 @@ static void wgrad_item(const ChlastRun *r, int64_t col, int w, int64_t b,
                     off[i] = r->shift[t + (j + i) / c->cb] +
                              (int32_t)((j + i) % c->cb);
                 ISA(tile_outer)
-                [min64(MR, rows - j) - 1][w - 1](
+                [c->p.pairs][min64(MR, rows - j) - 1][w - 1](
                     min64(CHLAST_SUM, n - y), few ? x : x + r->shift[t] + j,
                     few ? off : NULL, r->row + y, dy + y * pw, pw,
                     to + (t * c->cb + j) * pw, pw, y > 0 || r->image0 > 0);
@@ -458,11 +559,11 @@ static void wgrad_store_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv,
+int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv, int pairs,
                       const ChlastCall *call, void *scratch) {
     ChlastRun r = {.call = NULL};
     ChlastPlan *c = &r.c;
-    if (!chlast_wgrad_plan(conv, c)) return 0;
+    if (!chlast_wgrad_plan(conv, pairs, c)) return 0;
     chlast_begin(&r, call, scratch);
     chlast_sub(&r, 0, NULL);
     r.dw = r.other + round_up(c->count * c->width, BLOCK_LANES);
@@ -472,7 +573,7 @@ int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv,
     r.taps = panels * c->cblocks < 4 * threads ? tile_taps(c) : c->p.taps;
     for (; r.image0 < conv->n; r.image0 += r.images) {
         r.images = min64(c->images, conv->n - r.image0);
-        int64_t units = c->cblocks + ceil_div(r.results, CHLAST_PIECE);
+        int64_t units = c->cblocks + ceil_div(r.results, wgrad_piece(&r));
         pool_run(pool, r.images * units, 1, wgrad_stage_work, &r);
         pool_run(pool, panels * c->cblocks * ceil_div(c->p.taps, r.taps), 1,
                  wgrad_work, &r);

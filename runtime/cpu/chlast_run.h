@@ -14,9 +14,9 @@ typedef struct ChlastCall {
 } ChlastCall;
 
 /* 0: not such a convolution, nothing done. */
-int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad,
+int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int pairs,
                      const ChlastCall *call, void *scratch);
-int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv,
+int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv, int pairs,
                       const ChlastCall *call, void *scratch);
 
 #endif

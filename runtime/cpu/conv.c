@@ -276,9 +276,15 @@ void conv_wgrad_plan(const LibConv *c, WgradPlan *w) {
 
 size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
     ChlastPlan last;
-    WgradPlan w;
+    size_t most = 0;
     if (threads < 1) threads = 1;
-    if (chlast_wgrad_plan(c, &last)) return chlast_bytes(&last, threads);
+    for (int pairs = 0; pairs < 2; pairs++)
+        if (chlast_wgrad_plan(c, pairs, &last)) {
+            size_t need = chlast_bytes(&last, threads);
+            if (need > most) most = need;
+        }
+    if (most) return most;
+    WgradPlan w;
     conv_wgrad_plan(c, &w);
     return w.off + w.partial + (size_t)threads * (w.x + w.dy + w.acc);
 }
@@ -293,7 +299,7 @@ static size_t conv_scratch(const LibConv *c, int dgrad, int threads) {
         conv_plan(c, dgrad, i % 2, i / 2, &p);
         size_t need = p.packed + p.off + (size_t)(i / 2) * (p.src + p.acc);
         ChlastPlan last;
-        if (i % 2 == 0 && chlast_plan(c, dgrad, i / 2, &last))
+        if (chlast_plan(c, dgrad, i % 2, i / 2, &last))
             need = chlast_bytes(&last, i / 2);
         if (need > most) most = need;
     }

@@ -287,7 +287,7 @@ static void conv_run(AmpcPool *pool, const LibConv *c, int dgrad, ConvRun *r,
                 r->w_dtype == AMPC_BF16 && channels > 1 && cpu_bf16_dot();
     ChlastCall call = {r->src,     r->w,         r->out, r->src_dtype,
                        r->w_dtype, r->out_dtype, r->ep};
-    if (!pairs && ISA(chlast_conv)(pool, c, dgrad, &call, scratch)) return;
+    if (ISA(chlast_conv)(pool, c, dgrad, pairs, &call, scratch)) return;
     conv_plan(c, dgrad, pairs, pool_threads(pool), &r->p);
     r->packed = scratch;
     r->off = (int32_t *)(void *)((char *)scratch + r->p.packed);

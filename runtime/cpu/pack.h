@@ -15,6 +15,14 @@ typedef struct PackSrc {
     int64_t rs, cs;
 } PackSrc;
 
+/* Elements k = 2j and 2j + 1 of what `step` apart begins at p; the second is
+   zero behind `real` elements.                                              */
+INLINE uint32_t pair1(const uint16_t *p, int64_t step, int64_t j,
+                      int64_t real) {
+    uint32_t lo = p[2 * j * step];
+    return 2 * j + 1 < real ? lo | (uint32_t)p[(2 * j + 1) * step] << 16 : lo;
+}
+
 /* m rows of all k columns: panel i at dst + i * MR * k. */
 void ISA(pack_a)(float *dst, const PackSrc *src, int64_t m, int64_t k);
 

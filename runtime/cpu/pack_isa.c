@@ -132,14 +132,6 @@ void ISA(pack_b)(float *dst, const PackSrc *s, int64_t k0, int64_t k,
 
 /* ---- pairs of bf16 ------------------------------------------------------- */
 
-/* Elements k = 2j and 2j + 1 of what `step` apart begins at p; the second is
-   zero behind `real` elements.                                              */
-INLINE uint32_t pair1(const uint16_t *p, int64_t step, int64_t j,
-                      int64_t real) {
-    uint32_t lo = p[2 * j * step];
-    return 2 * j + 1 < real ? lo | (uint32_t)p[(2 * j + 1) * step] << 16 : lo;
-}
-
 INLINE void pack_pairs_a_any(uint32_t *dst, const uint16_t *p, int rows,
                              int64_t rs, int64_t cs, int64_t j, int64_t k,
                              int64_t real) {

@@ -32,22 +32,22 @@ typedef struct TilePoints {
     int add;
 } TilePoints;
 typedef void TilePointsFn(const TilePoints *t);
-extern TilePointsFn *const ISA(tile_points)[MR][NV];
 
 /* c[R][W*VL] (+)= sum over i < n of a[row[i] + off[R]] * b[i * b_step][W*VL]:
    from zero, and added to c as a whole.  off NULL: 0 .. R - 1.              */
 typedef void TileOuterFn(int64_t n, const float *a, const int32_t *off,
                          const int32_t *row, const float *b, int64_t b_step,
                          float *c, int64_t ldc, int add);
-extern TileOuterFn *const ISA(tile_outer)[MR][NV];
 
-/* First index 1: each 32-bit element of a and b holds two bf16 that belong to
-   neighbouring k, the even one in the low half (vdpbf16ps).  Level v4 on
-   machines where cpu_bf16_dot() says so.                                    */
+/* First index 1: each 32-bit element of both factors holds two bf16 that belong
+   to neighbouring k (channels, i), the even one in the low half (vdpbf16ps).
+   Level v4 on machines where cpu_bf16_dot() says so.                        */
 enum { TILE_KINDS = AMPC_ISA_LEVEL == 4 ? 2 : 1 };
 
 extern TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV];
 extern TileSliceFn *const ISA(tile_slice)[TILE_KINDS][MR][NV];
+extern TilePointsFn *const ISA(tile_points)[TILE_KINDS][MR][NV];
+extern TileOuterFn *const ISA(tile_outer)[TILE_KINDS][MR][NV];
 
 /* Both factors run along the summed dimension:
      c[r][j] += sum over images, i < len of a[r * lda + i] * b[off[j] + i]

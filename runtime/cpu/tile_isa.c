@@ -87,7 +87,7 @@ INLINE void tile_slice_rw(int kind, int R, int W, int64_t k, const float *a,
 
 /* ---- channels-last tiles ------------------------------------------------- */
 
-INLINE void tile_points_rw(int R, int W, const TilePoints *t) {
+INLINE void tile_points_rw(int kind, int R, int W, const TilePoints *t) {
     vf acc[MR][NV], row[NV];
     const float *src = t->src, *w = t->w;
     tile_begin(R, W, acc, t->c, t->ldc, t->add);
@@ -100,9 +100,9 @@ INLINE void tile_points_rw(int R, int W, const TilePoints *t) {
             for (int64_t j = 0; j < n; j++, w += t->w_step) {
                 UNROLL for (int i = 0; i < W; i++) row[i] = vload(w + i * VL);
                 UNROLL for (int r = 0; r < R; r++) {
-                    vf x = vset(p[r][j]);
+                    vf x = tile_set(kind, p[r] + j);
                     UNROLL for (int i = 0; i < W; i++) acc[r][i] =
-                        vfma(x, row[i], acc[r][i]);
+                        tile_fma(kind, x, row[i], acc[r][i]);
                 }
             }
         }
@@ -111,21 +111,21 @@ INLINE void tile_points_rw(int R, int W, const TilePoints *t) {
     tile_end(R, W, acc, t->c, t->ldc);
 }
 
-INLINE void tile_outer_rw(int R, int W, int64_t n, const float *a,
+INLINE void tile_outer_rw(int kind, int R, int W, int64_t n, const float *a,
                           const int32_t *off, const int32_t *row,
                           const float *b, int64_t b_step, float *c, int64_t ldc,
                           int add) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, 0);
     for (int64_t i = 0; i < n && !off; i++, b += b_step)
-        tile_step(0, R, W, acc, a + row[i], b);
+        tile_step(kind, R, W, acc, a + row[i], b);
     for (int64_t i = 0; i < n && off; i++, b += b_step) {
         vf at[NV];
         UNROLL for (int w = 0; w < W; w++) at[w] = vload(b + w * VL);
         UNROLL for (int r = 0; r < R; r++) {
-            vf x = vset(a[row[i] + off[r]]);
+            vf x = tile_set(kind, a + row[i] + off[r]);
             UNROLL for (int w = 0; w < W; w++) acc[r][w] =
-                vfma(x, at[w], acc[r][w]);
+                tile_fma(kind, x, at[w], acc[r][w]);
         }
     }
     UNROLL for (int r = 0; add && r < R; r++) UNROLL for (int w = 0; w < W; w++)
@@ -208,27 +208,26 @@ INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t) {
         int64_t k, const float *a, const float *b, const int32_t *off,         \
         float *c, int64_t ldc, int add) {                                      \
         tile_slice_rw(kind, R, W, k, a, b, off, c, ldc, add);                  \
-    }
-#define LAST_OF(R, W)                                                          \
-    static void tile_points_##R##_##W(const TilePoints *t) {                   \
-        tile_points_rw(R, W, t);                                               \
     }                                                                          \
-    static void tile_outer_##R##_##W(                                          \
+    static void tile_points##kind##_##R##_##W(const TilePoints *t) {           \
+        tile_points_rw(kind, R, W, t);                                         \
+    }                                                                          \
+    static void tile_outer##kind##_##R##_##W(                                  \
         int64_t n, const float *a, const int32_t *off, const int32_t *row,     \
         const float *b, int64_t b_step, float *c, int64_t ldc, int add) {      \
-        tile_outer_rw(R, W, n, a, off, row, b, b_step, c, ldc, add);           \
+        tile_outer_rw(kind, R, W, n, a, off, row, b, b_step, c, ldc, add);     \
     }
 #define DOT_OF(kind, R, C)                                                     \
     static void tile_dot##kind##_##R##_##C(const TileDot *t) {                 \
         tile_dot_rc(kind, R, C, t);                                            \
     }
 #if AMPC_ISA_LEVEL == 4
-#define PANEL(R, W) PANEL_OF(0, R, W) PANEL_OF(1, R, W) LAST_OF(R, W)
+#define PANEL(R, W) PANEL_OF(0, R, W) PANEL_OF(1, R, W)
 #define DOT(R, C)   DOT_OF(0, R, C) DOT_OF(1, R, C)
 #define KINDS(rows, P)                                                         \
     { rows(P##0), rows(P##1) }
 #else
-#define PANEL(R, W) PANEL_OF(0, R, W) LAST_OF(R, W)
+#define PANEL(R, W) PANEL_OF(0, R, W)
 #define DOT(R, C)   DOT_OF(0, R, C)
 #define KINDS(rows, P)                                                         \
     { rows(P##0) }
@@ -268,8 +267,10 @@ TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV] = KINDS(PANEL_ROWS,
 TileSliceFn *const ISA(tile_slice)[TILE_KINDS][MR][NV] = KINDS(PANEL_ROWS,
                                                                tile_slice);
 
-TilePointsFn *const ISA(tile_points)[MR][NV] = PANEL_ROWS(tile_points);
-TileOuterFn *const ISA(tile_outer)[MR][NV] = PANEL_ROWS(tile_outer);
+TilePointsFn *const ISA(tile_points)[TILE_KINDS][MR][NV] = KINDS(PANEL_ROWS,
+                                                                 tile_points);
+TileOuterFn *const ISA(tile_outer)[TILE_KINDS][MR][NV] = KINDS(PANEL_ROWS,
+                                                               tile_outer);
 
 #if AMPC_ISA_LEVEL == 4
 #define DOTS(R) DOT(R, 1) DOT(R, 2) DOT(R, 3) DOT(R, 4) DOT(R, 5) DOT(R, 6)

@@ -9,6 +9,7 @@ typedef v4 v4_any __attribute__((aligned(1), may_alias));
 typedef uint16_t h4 __attribute__((vector_size(8)));
 typedef h4 h4_any __attribute__((aligned(2), may_alias));
 typedef uint32_t u4 __attribute__((vector_size(16)));
+typedef u4 u4_any __attribute__((aligned(4), may_alias));
 
 INLINE v4 load_v4(const void *p, int dtype) {
     if (dtype == AMPC_F32) return *(const v4_any *)p;
@@ -54,6 +55,8 @@ typedef uint32_t u8 __attribute__((vector_size(32)));
 
 typedef v8 vt;
 typedef v8_any vt_any;
+typedef u8 ut;
+typedef u8 ut_any __attribute__((aligned(4), may_alias));
 
 INLINE vt load_vt(const void *p, int dtype) {
     if (dtype == AMPC_F32) return *(const v8_any *)p;
@@ -91,6 +94,8 @@ INLINE void turn(vt r[TB]) {
 enum { TB = 4 };
 typedef v4 vt;
 typedef v4_any vt_any;
+typedef u4 ut;
+typedef u4_any ut_any;
 INLINE vt load_vt(const void *p, int dtype) { return load_v4(p, dtype); }
 INLINE void turn(vt r[TB]) { turn4(r); }
 #endif

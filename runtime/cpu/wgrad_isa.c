@@ -166,12 +166,13 @@ void ISA(conv_wgrad)(AmpcPool *pool, const LibConv *c, const void *x,
     WgradRun r = {.x = x, .dy = dy, .dw = dw};
     ChlastCall call = {
         x, dy, dw, (int)c->x_dtype, (int)c->y_dtype, (int)c->w_dtype, NULL};
-    if (ISA(chlast_wgrad)(pool, c, &call, scratch)) return;
     r.x_dtype = (int)c->x_dtype;
     r.dy_dtype = (int)c->y_dtype;
     r.dw_dtype = (int)c->w_dtype;
     r.raw = AMPC_ISA_LEVEL == 4 && r.x_dtype == AMPC_BF16 &&
             r.dy_dtype == AMPC_BF16 && cpu_bf16_dot();
+    for (int pairs = r.raw; pairs >= 0; pairs--)
+        if (ISA(chlast_wgrad)(pool, c, pairs, &call, scratch)) return;
     conv_wgrad_plan(c, &r.w);
     r.off = scratch;
     r.partial = (float *)(void *)((char *)scratch + r.w.off);

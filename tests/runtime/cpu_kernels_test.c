@@ -72,9 +72,11 @@ static double unit(int64_t dtype) {
                                 : 0x1p-11;
 }
 
+static int only_bf16;
+
 static int64_t rnd_float(void) {
-    static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16};
-    return types[rnd() % 3];
+    static const int64_t types[] = {AMPC_BF16, AMPC_F32, AMPC_F16};
+    return types[only_bf16 ? 0 : rnd() % 3];
 }
 
 /* Level 5 is v4 without vdpbf16ps, on machines that have it. */
@@ -659,6 +661,24 @@ TEST_CASE(conv, many_channels) {
         conv_check(&c);
     }
     pools_close();
+}
+
+/* Pairs of channels and of points: odd numbers of both, rows shorter than the
+   stride, pads that belong to two images.                                   */
+TEST_CASE(conv, pairs_of_bf16) {
+    rng = 25;
+    only_bf16 = 1;
+    pools_open();
+    for (int i = 0; i < 90; i++) {
+        LibConv c = {.n = rnd_in(1, 5), .group = 1};
+        c.c = rnd_in(1, i % 3 ? 19 : 70);
+        c.k = rnd_in(1, i % 3 ? 70 : 19);
+        int rank = i % 3 + 1;
+        conv_spatial(&c, rank, rank == 1 ? 40 : rank == 2 ? 9 : 5);
+        conv_check(&c);
+    }
+    pools_close();
+    only_bf16 = 0;
 }
 
 /* Two images, of which one is staged at a time. */
