@@ -192,7 +192,8 @@ const bool *kernel_held(const Kernel *k, const KSweeps *all, const KSweep *s,
 
 /* Form cols: places, ascending, at which the inner loop may be cut so that
    comparisons of its index with constants are constant in each part (0: not
-   worth it); and the conditions known in columns [from, to): 0, 1, -1 = not. */
+   worth it); and the conditions known in such a part [from, to): 0, 1, -1 =
+   not. */
 enum { MAX_CUTS = 8 };
 int kernel_cuts(const Kernel *k, int64_t *cut);
 void kernel_known(const Kernel *k, int64_t from, int64_t to,

@@ -61,8 +61,7 @@ void kernel_known(const Kernel *k, int64_t from, int64_t to,
         if (in->op == K_CONST && in->type == KT_B8) {
             known[id] = in->i != 0;
         } else if (bound_of(k, in, &b)) {
-            bool first = bound_holds(&b, from);
-            if (first == bound_holds(&b, to - 1)) known[id] = first;
+            known[id] = bound_holds(&b, from);
         } else if (in->op == K_OP && in->code == OP_AND) {
             signed char x = known[in->in[0]], y = known[in->in[1]];
             known[id] = x == 0 || y == 0 ? 0 : x == 1 && y == 1 ? 1 : -1;

@@ -149,6 +149,9 @@ static const char *const graphs[] = {
     ANCHOR("%a: f32[2,4,5,6], %w: f32[3,4,1,1], %q: f32[5,1], "
            "%r: f32[2,1,1,6]",
            "%z = conv %a, %w %c = add %z, %q %y = mul %c, %r", "%y"),
+    /* neighbours along a row, of which every other is not aligned */
+    POINT("%a: f32[6,26]",
+          "%y = slice %a {starts=[0,8], sizes=[4,16], steps=[1,1]}"),
 };
 
 enum { NGRAPHS = sizeof graphs / sizeof *graphs };
