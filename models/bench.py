@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""The training step of seven models in ampc and in PyTorch, in turns.
+"""The training step of thirteen models in ampc and in PyTorch, in turns.
 
 usage: bench.py AMPC FOLDER [--rounds N] [--seconds S] [--busy] [--no-compile]
-                [--peer fp32,bf16] [NAME...]
+                [--peer fp32,bf16] [--inference] [NAME...]
 (script/bench calls it; FOLDER keeps the exported models; names by beginning;
---peer: in what PyTorch runs)
+--peer: in what PyTorch runs; --inference: predictions instead, beside ONNX
+Runtime.  Three models are torchvision's)
 
 AdamW, dropout on where a model has it; PyTorch is its eager mode and
 torch.compile, in bf16 by autocast.  Every contender of a model runs for about
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 
+import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -163,6 +165,82 @@ class Language(nn.Module):
         return self.head(self.norm(self.layers(x)))
 
 
+class UNet(nn.Module):
+    """Four levels, transposed convolutions, a class for every pixel."""
+
+    def __init__(self, width=32, levels=4):
+        super().__init__()
+        self.down, self.up, self.join = (nn.ModuleList() for _ in range(3))
+        cin = 3
+        for i in range(levels):
+            c = width << i
+            self.down.append(self.double(cin, c))
+            cin = c
+        for i in reversed(range(levels - 1)):
+            c = width << i
+            self.up.append(nn.ConvTranspose2d(2 * c, c, 2, 2))
+            self.join.append(self.double(2 * c, c))
+        self.head = nn.Conv2d(width, 10, 1)
+
+    @staticmethod
+    def double(cin, cout):
+        return nn.Sequential(*conv_norm(cin, cout, 1), nn.ReLU(),
+                             *conv_norm(cout, cout, 1), nn.ReLU())
+
+    def forward(self, x):
+        kept = []
+        for i, down in enumerate(self.down):
+            x = down(F.max_pool2d(x, 2) if i else x)
+            kept.append(x)
+        kept.pop()
+        for up, join in zip(self.up, self.join):
+            x = join(torch.cat([up(x), kept.pop()], 1))
+        return self.head(x)
+
+
+class Series(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(64, 256, 2, batch_first=True)
+        self.head = nn.Linear(256, 10)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class Ranking(nn.Module):
+    """DLRM: numbers, ids of 26 tables, their products, clicked or not."""
+
+    def __init__(self, tables=26, rows=2000, width=16):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(rows, width)
+                                    for _ in range(tables))
+        self.bottom = nn.Sequential(
+            nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, 64), nn.ReLU(),
+            nn.Linear(64, width), nn.ReLU())
+        self.i, self.j = torch.tril_indices(tables + 1, tables + 1, -1)
+        self.top = nn.Sequential(
+            nn.Linear(width + len(self.i), 512), nn.ReLU(),
+            nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 2))
+
+    def forward(self, x, ids):
+        x = self.bottom(x)
+        v = torch.stack([x] + [table(ids[:, i])
+                               for i, table in enumerate(self.tables)], 1)
+        products = (v @ v.transpose(1, 2))[:, self.i, self.j]
+        return self.top(torch.cat([x, products], 1))
+
+
+class Clicks(Loss):
+    def forward(self, x, ids, target):
+        return F.cross_entropy(self.m(x, ids), target)
+
+
+def torchvision(name, **how):
+    import torchvision.models
+    return getattr(torchvision.models, name)(num_classes=10, **how)
+
+
 class Vision(nn.Module):
     def __init__(self, layers, width, heads):
         super().__init__()
@@ -185,6 +263,11 @@ def tokens(*shape):
     return lambda: tuple(torch.randint(0, VOCABULARY, shape) for _ in range(2))
 
 
+def clicks(n):
+    return lambda: (torch.randn(n, 13), torch.randint(0, 2000, (n, 26)),
+                    torch.randint(0, 2, (n,)))
+
+
 MODELS = {
     "mlp": ("MLP 784-512-256-10 (128)", mlp, images(128, 784)),
     "cnn": ("CNN+BN, MNIST (64)", cnn, images(64, 1, 28, 28)),
@@ -196,15 +279,40 @@ MODELS = {
     "vit": ("ViT 4x192 (16)", lambda: Vision(4, 192, 3), images(16, 3, 32, 32)),
     "bert": ("BERT 2x128, T=64 (16)",
              lambda: Language("bert", 2, 128, 4, 64), tokens(16, 64)),
+    "resnet50": ("ResNet-50, 224 (4)", lambda: torchvision("resnet50"),
+                 images(4, 3, 224, 224)),
+    "mobilenet": ("MobileNetV3-large, 224 (8)",
+                  lambda: torchvision("mobilenet_v3_large"),
+                  images(8, 3, 224, 224)),
+    "convnext": ("ConvNeXt-tiny, 224 (2)",
+                 lambda: torchvision("convnext_tiny"), images(2, 3, 224, 224)),
+    "unet": ("U-Net 32-256, 128 (4)", UNet,
+             lambda: (torch.rand(4, 3, 128, 128),
+                      torch.randint(0, 10, (4, 128, 128)))),
+    "lstm": ("LSTM 2x256, T=64 (32)", Series,
+             lambda: (torch.randn(32, 64, 64), torch.randint(0, 10, (32,)))),
+    "dlrm": ("DLRM 26x2000x16 (512)", lambda: Clicks(Ranking()), clicks(512)),
 }
+INPUTS = {2: ("x", "target"), 3: ("x", "ids", "target")}
 
 
 def make(name):
     torch.manual_seed(0)
-    return Loss(MODELS[name][1]()).train(), MODELS[name][2]()
+    model = MODELS[name][1]()
+    return (model if isinstance(model, Loss) else Loss(model)).train(), \
+        MODELS[name][2]()
 
 
-# ---- PyTorch, in a process of its own that runs when it is told to
+def there_is(name):
+    try:
+        make(name)
+        return True
+    except ImportError as e:
+        print(f"{MODELS[name][0]} is left out: {e}", file=sys.stderr)
+        return False
+
+
+# ---- a contender in a process of its own, that runs when it is told to
 
 
 def peak_mb(pid):
@@ -217,10 +325,7 @@ def peak_mb(pid):
                 if line.startswith("VmHWM")), default=0)
 
 
-def worker(name, precision, mode, busy):
-    clock = time.process_time if busy == "busy" else time.perf_counter
-    if busy == "busy":
-        torch.set_num_threads(1)
+def torch_step(name, precision, mode):
     model, batch = make(name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     step_model = torch.compile(model) if mode == "compile" else model
@@ -233,6 +338,41 @@ def worker(name, precision, mode, busy):
         loss.backward()
         optimizer.step()
         return loss.item()
+
+    return step
+
+
+def onnxruntime_step(path, threads, inputs):
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path, options,
+                                           ["CPUExecutionProvider"])
+    return lambda: session.run(None, inputs)
+
+
+def predict_step(path, threads, inputs):
+    sys.path.append(os.path.join(os.path.dirname(__file__),
+                                 "../runtime/python"))
+    import ampc
+    session = ampc.Module(path).session("cpu", threads)
+    return lambda: session.predict(**inputs)
+
+
+def worker(name, precision, mode, busy, folder):
+    clock = time.process_time if busy == "busy" else time.perf_counter
+    threads = 1 if busy == "busy" else 0
+    if threads:
+        torch.set_num_threads(threads)
+    if mode in ("eager", "compile"):
+        step = torch_step(name, precision, mode)
+    else:
+        batch = make(name)[1]
+        inputs = {x: data.numpy()
+                  for x, data in zip(INPUTS[len(batch)], batch[:-1])}
+        step = {"onnxruntime": onnxruntime_step, "predict": predict_step}[mode](
+            plain(folder, name) if mode == "onnxruntime" else
+            module(folder, plain(folder, name), precision), threads, inputs)
 
     start = time.perf_counter()
     step()
@@ -248,11 +388,11 @@ def worker(name, precision, mode, busy):
                           "mb": peak_mb("self"), "first": first}), flush=True)
 
 
-class Torch:
-    def __init__(self, name, precision, mode, busy):
+class Worker:
+    def __init__(self, name, precision, mode, options):
         self.child = subprocess.Popen(
             [sys.executable, __file__, "--worker", name, precision, mode,
-             "busy" if busy else "quiet"],
+             "busy" if options.busy else "quiet", options.folder],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True)
 
@@ -276,18 +416,34 @@ class Torch:
 # ---- ampc
 
 
+def plain(folder, name):
+    return os.path.join(folder, name + ".plain.onnx")
+
+
+def module(folder, path, precision):
+    return f"{path[:-len('.onnx')]}.{precision}.so"
+
+
+def compile_module(options, path, precision, *more):
+    """Seconds it took."""
+    start = time.perf_counter()
+    subprocess.run([options.ampc, path, "-o",
+                    module(options.folder, path, precision), "--precision",
+                    precision, "--target", "cpu", *more],
+                   check=True, capture_output=True,
+                   env=dict(os.environ, AMPC_CACHE_DIR="none"))
+    return time.perf_counter() - start
+
+
 class Ampc:
-    def __init__(self, ampc, folder, name, precision, busy):
-        self.so = os.path.join(folder, f"{name}.{precision}.so")
-        start = time.perf_counter()
-        subprocess.run([ampc, os.path.join(folder, name + ".onnx"), "-o",
-                        self.so, "--precision", precision, "--target", "cpu"],
-                       check=True, capture_output=True,
-                       env=dict(os.environ, AMPC_CACHE_DIR="none"))
-        self.first = time.perf_counter() - start
-        self.command = [ampc, "run", self.so, "--device", "cpu", "--quiet",
-                        "--threads", "1" if busy else "0"]
-        for x in ("x", "target"):
+    def __init__(self, options, name, precision):
+        folder, busy = options.folder, options.busy
+        path = os.path.join(folder, name + ".onnx")
+        self.first = compile_module(options, path, precision)
+        self.command = [options.ampc, "run", module(folder, path, precision),
+                        "--device", "cpu", "--quiet", "--threads",
+                        "1" if busy else "0"]
+        for x in INPUTS[len(MODELS[name][2]())]:
             path = os.path.join(folder, f"{name}.{x}.npy")
             self.command += ["--feed", f"{x}={path}"]
         self.busy, self.steps, self.mb = busy, 5, 0
@@ -328,12 +484,14 @@ def export(folder, name):
             os.path.getmtime(path) > os.path.getmtime(__file__):
         return
     model, batch = make(name)
-    torch.onnx.export(model, tuple(batch), path, input_names=["x", "target"],
-                      dynamo=True, optimize=False, verbose=False,
-                      external_data=False)
-    import numpy as np
-    for x, data in zip(("x", "target"), batch):
+    names = INPUTS[len(batch)]
+    for x, data in zip(names, batch):
         np.save(os.path.join(folder, f"{name}.{x}.npy"), data.numpy())
+    how = dict(dynamo=True, optimize=False, verbose=False, external_data=False)
+    torch.onnx.export(model.eval().m, tuple(batch[:-1]), plain(folder, name),
+                      input_names=names[:-1], **how)
+    torch.onnx.export(model.train(), tuple(batch), path, input_names=names,
+                      **how)
 
 
 # ---- the table
@@ -354,16 +512,29 @@ def ratio(ours, theirs):
     return statistics.median(pairs) if pairs else math.nan
 
 
-def measure(options, name):
-    export(options.folder, name)
+def training(options, name):
     team = {}
     for precision in ("fp32", "bf16", "fp16"):
-        team["ampc", precision] = Ampc(options.ampc, options.folder, name,
-                                       precision, options.busy)
+        team["ampc", precision] = Ampc(options, name, precision)
         for mode in ("eager", "compile")[:2 - options.no_compile]:
             if precision in options.peer.split(","):
-                team[mode, precision] = Torch(name, precision, mode,
-                                              options.busy)
+                team[mode, precision] = Worker(name, precision, mode, options)
+    return team
+
+
+def inference(options, name):
+    team = {("onnxruntime", "fp32"): Worker(name, "fp32", "onnxruntime",
+                                            options)}
+    for precision in ("fp32", "bf16"):
+        compile_module(options, plain(options.folder, name), precision,
+                       "--loss", "none")
+        team["predict", precision] = Worker(name, precision, "predict", options)
+    return team
+
+
+def measure(options, name):
+    export(options.folder, name)
+    team = (inference if options.inference else training)(options, name)
     results = {key: [] for key in team}
     for member in team.values():
         member.run(0)  # warm; PyTorch compiles here
@@ -378,6 +549,10 @@ def measure(options, name):
 HEAD = ["model (batch)", "precision", "ampc ms", "eager ms", "compile ms",
         "torch / ampc", "ampc / its fp32", "ampc MB", "torch MB", "compile s",
         "torch.compile s"]
+
+
+INFERENCE_HEAD = ["model (batch)", "ampc fp32 ms", "ONNX Runtime fp32 ms",
+                  "ONNX Runtime / ampc", "ampc bf16 ms", "bf16 / fp32"]
 
 
 def show(x, form):
@@ -407,6 +582,18 @@ def rows(name, results):
     return all_ratios
 
 
+def inference_row(name, results):
+    ours, half, peer = (results[key] for key in (
+        ("predict", "fp32"), ("predict", "bf16"), ("onnxruntime", "fp32")))
+    faster = ratio(ours, [peer])
+    print("| " + " | ".join([
+        MODELS[name][0], show(median_of(ours, "ms"), "%.4g"),
+        show(median_of(peer, "ms"), "%.4g"), show(faster, "%.2f"),
+        show(median_of(half, "ms"), "%.4g"), show(1 / ratio(half, [ours]), "%.2f")]) +
+        " |", flush=True)
+    return {"fp32": faster}
+
+
 def main():
     if sys.argv[1:2] == ["--worker"]:
         return worker(*sys.argv[2:])
@@ -419,17 +606,23 @@ def main():
     p.add_argument("--no-compile", action="store_true")
     p.add_argument("--busy", action="store_true")
     p.add_argument("--peer", default="fp32,bf16")
+    p.add_argument("--inference", action="store_true")
     options = p.parse_intermixed_args()
     names = [n for n in MODELS
-             if not options.names or n.startswith(tuple(options.names))]
+             if (not options.names or n.startswith(tuple(options.names)))
+             and there_is(n)]
     how = "processor time of one thread" if options.busy else "all threads"
-    print(f"PyTorch {torch.__version__.split('+')[0]}, AdamW, {how}, "
+    what = "predictions" if options.inference else "AdamW"
+    print(f"PyTorch {torch.__version__.split('+')[0]}, {what}, {how}, "
           f"{options.rounds} rounds of {options.seconds} s\n")
-    print("| " + " | ".join(HEAD) + " |\n" + "|---" * len(HEAD) + "|")
-    ratios = [rows(n, measure(options, n)) for n in names]
-    for precision in options.peer.split(","):
+    head = INFERENCE_HEAD if options.inference else HEAD
+    print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
+    row = inference_row if options.inference else rows
+    ratios = [row(n, measure(options, n)) for n in names]
+    peer = "ONNX Runtime" if options.inference else "torch"
+    for precision in ["fp32"] if options.inference else options.peer.split(","):
         mean = statistics.geometric_mean(r[precision] for r in ratios)
-        print(f"\ngeometric mean of torch / ampc in {precision}: {mean:.2f}")
+        print(f"\ngeometric mean of {peer} / ampc in {precision}: {mean:.2f}")
 
 
 if __name__ == "__main__":
