@@ -63,6 +63,21 @@ void samples_write_inf(const Compiled *c, int n, int where) {
     free(data);
 }
 
+const char *samples_other_mlp(void) {
+    static const char before[] = "fc1.weightJ\x80\x06"; /* 768 bytes */
+    size_t n, at = 0;
+    char *model = test_read_file(test_data_path("tests/onnx/mlp.dyn.onnx"), &n);
+    REQUIRE(model != NULL);
+    while (at + sizeof before < n &&
+           memcmp(model + at, before, sizeof before - 1))
+        at++;
+    REQUIRE(at + sizeof before < n);
+    model[at + sizeof before - 1] ^= 1;
+    REQUIRE(test_write_file(test_tmp("mlp.dyn.onnx"), model, n));
+    free(model);
+    return test_tmp("mlp.dyn.onnx");
+}
+
 const char samples_wide_text[] =
     "graph forward(%x: f32[2,66], %y: i64[2]) {\n"
     "  param %u: f32[66,2048] = normal(0, 0.1), %b: f32[2048]\n"

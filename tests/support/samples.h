@@ -27,6 +27,9 @@ void samples_write_bad(const Compiled *c);
 /* As NAME.all.npy: n samples, of which one has an infinite number. */
 void samples_write_inf(const Compiled *c, int n, int where);
 
+/* The small MLP with another number in a weight, in a file of the same name. */
+const char *samples_other_mlp(void);
+
 /* In 0..1. */
 double samples_random(uint32_t *state);
 
