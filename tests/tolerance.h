@@ -51,9 +51,15 @@
    largest magnitude. */
 #define TOL_UPDATE 4e-6
 
-/* Twenty steps of two ranks that accumulate two micro-batches each beside one
-   that accumulates four: sums of sums. */
+/* Losses, norms and weights of twenty steps of ranks beside one process that
+   accumulates: sums of four in another order, or of sums, differ in the last
+   bits of f32, of which an optimizer makes no more than lr/eps <= 1 times. */
 #define TOL_RANKS 1e-6
+
+/* The same in fp16, sums in another order: the last bit of a sum makes a 16-bit
+   copy or activation round the other way, and what is read from all of them is
+   as if rounded once. */
+#define TOL_RANKS_16 0x1p-11
 
 /* A loss and its gradient in f32 beside the same in double: sums of at most
    some dozen logarithms. */

@@ -367,7 +367,8 @@ static void differ(const Launcher *l) {
     snprintf(words, sizeof words, "%s " FEEDS "--steps " RANK, c->path);
     ends(l, "", words, "rank 1 was started with another --steps than rank 0");
     snprintf(words, sizeof words,
-             "%s --feed x=x.all.npy --feed y=" RANK ".npy --deadline 5",
+             "%s --device cpu --feed x=x.all.npy --feed y=" RANK
+             ".npy --deadline 5",
              c->path);
     ends(l, "", words, "rank 1: ");
 }

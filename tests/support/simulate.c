@@ -149,12 +149,31 @@ static void write_wrapper(const char *dir, int unit, const char *text) {
     fclose(f);
 }
 
-static bool build_unit(const char *dir, int unit) {
-    char path[512], *log = NULL;
-    snprintf(path, sizeof path, "%s/unit%d.cu", dir, unit);
-    char *text = test_read_file(path, NULL);
-    if (!text) return false;
-    char *root = root_of("tests/sim/sim.h");
+/* What was built before, by its text and that of the headers beside it: modules
+   of one model share most units. */
+typedef struct Twin {
+    char *text, path[512];
+    struct Twin *next;
+} Twin;
+
+static Twin *built;
+
+static Twin *twin_of(const char *unit, const char *headers) {
+    size_t n = strlen(unit), size = n + strlen(headers) + 1;
+    Twin *t = built;
+    while (t && (strncmp(t->text, unit, n) || strcmp(t->text + n, headers)))
+        t = t->next;
+    if (t) return t;
+    t = malloc(sizeof *t);
+    REQUIRE(t != NULL);
+    *t = (Twin){.text = malloc(size), .next = built};
+    REQUIRE(t->text != NULL);
+    snprintf(t->text, size, "%s%s", unit, headers);
+    return built = t;
+}
+
+static void build_twin(const char *dir, int unit, const char *text) {
+    char *log = NULL, *root = root_of("tests/sim/sim.h");
     write_wrapper(dir, unit, text);
     int rc = test_command(&log,
                           "g++ " TWIN_FLAGS SANITIZE
@@ -162,17 +181,40 @@ static bool build_unit(const char *dir, int unit) {
                           "-I'%sruntime/cpu' '%s/unit%d.twin.cc' "
                           "-o '%s/unit%d.so'",
                           dir, root, root, root, dir, unit, dir, unit);
-    if (rc) FAIL("%s: %s", path, log);
+    if (rc) FAIL("%s/unit%d.cu: %s", dir, unit, log);
     if (*log) fprintf(stderr, "%s", log);
     free(log);
     free(root);
+}
+
+static bool add_unit(const char *dir, int unit, const char *headers) {
+    char path[512];
+    size_t n;
+    snprintf(path, sizeof path, "%s/unit%d.cu", dir, unit);
+    char *text = test_read_file(path, NULL);
+    if (!text) return false;
+    Twin *t = twin_of(text, headers);
+    char *image = *t->path ? test_read_file(t->path, &n) : NULL;
+    snprintf(path, sizeof path, "%s/unit%d.so", dir, unit);
+    for (Twin *x = built; x; x = x->next)
+        if (!strcmp(x->path, path)) *x->path = 0;
+    unlink(path); /* it may be loaded */
+    if (image)
+        REQUIRE(test_write_file(path, image, n));
+    else
+        build_twin(dir, unit, text);
+    free(image);
     free(text);
+    memcpy(t->path, path, sizeof path);
     return true;
 }
 
 int sim_build_twins(const char *dir) {
+    char *headers;
     int n = 0;
-    while (build_unit(dir, n)) n++;
+    test_command(&headers, "cd '%s' && cat *.cuh *.h 2>/dev/null", dir);
+    while (add_unit(dir, n, headers)) n++;
+    free(headers);
     return n;
 }
 
