@@ -45,11 +45,11 @@ ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
             return engines[i]->open(o.deadline > 0 ? o.deadline
                                                    : DEFAULT_DEADLINE,
                                     out, err, err_size);
-    if (err && err_size)
-        snprintf(err, err_size, "%s",
-                 why ? why
-                     : "there is no such engine: \"mpi\", \"nccl\", "
-                       "\"tcp\"");
+    if (err && err_size && why) snprintf(err, err_size, "%s", why);
+    if (err && err_size && !why)
+        snprintf(err, err_size,
+                 "there is no such engine as '%.100s': mpi, nccl or tcp",
+                 o.engine);
     return AMPC_ERR_ARGUMENT;
 }
 
@@ -62,8 +62,10 @@ double comm_seconds(void) { return 1e-9 * (double)now_ns(); }
 int comm_number(const char *const *names, size_t n, int dflt) {
     for (size_t i = 0; i < n; i++) {
         const char *text = secure_getenv(names[i]);
-        int value = text && *text ? atoi(text) : -1;
-        if (value >= 0) return value;
+        char *end;
+        long value = text ? strtol(text, &end, 10) : -1;
+        if (value >= 0 && value <= INT32_MAX && *text && !*end)
+            return (int)value;
     }
     return dflt;
 }

@@ -234,10 +234,10 @@ bool comm_tcp_possible(void) {
 
 /* torchrun itself listens on the port that it names. */
 static int find_port(void) {
-    const char *text = secure_getenv("MASTER_PORT");
+    static const char *const name = "MASTER_PORT";
     const char *agent = secure_getenv("TORCHELASTIC_USE_AGENT_STORE");
-    int port = text ? atoi(text) : 0;
-    if (port <= 0 || port > 65534) return 0;
+    int port = comm_number(&name, 1, 0);
+    if (port > 65534) return 0;
     return port + (agent && strcmp(agent, "True") == 0);
 }
 

@@ -783,6 +783,38 @@ TEST_CASE(ranks, nobody_answers) {
     close(fd);
 }
 
+/* What launchers say is a number or nothing. */
+TEST_CASE(ranks, variables_that_say_no_number) {
+    static const struct {
+        const char *rank, *world, *port, *why;
+    } cases[] = {
+        {"x", "2", "29999", "do not say which of how many"},
+        {"1x", "2", "29999", "do not say which of how many"},
+        {"", "2", "29999", "do not say which of how many"},
+        {"4294967296", "2", "29999", "do not say which of how many"},
+        {"1", "-2", "29999", "do not say which of how many"},
+        {"1", "2", "29999x", "$MASTER_PORT is no port"},
+        {"1", "2", "65536", "$MASTER_PORT is no port"},
+    };
+    const Compiled *c = small();
+    ampc_comm_options engine = {
+        .size = sizeof engine, .engine = "tcp", .deadline = 1};
+    ampc_comm *made;
+    char err[300];
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv("RANK", cases[i].rank, 1);
+        setenv("WORLD_SIZE", cases[i].world, 1);
+        setenv("MASTER_PORT", cases[i].port, 1);
+        CHECK(c->api->comm_open(&engine, &made, err, sizeof err) != AMPC_OK);
+        CHECK_HAS(err, cases[i].why);
+    }
+    unsetenv("MASTER_ADDR");
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    unsetenv("MASTER_PORT");
+}
+
 /* ---- checkpoints --------------------------------------------------------- */
 
 /* Four ranks, then two that make twice the micro-steps, from a file that rank 0
