@@ -112,8 +112,10 @@ static char *launch_ok(const Launch *l) {
 #define IN_TURN "--device cuda --feed x=x.all.npy --feed y=y.all.npy --quiet "
 #define FEEDS   IN_TURN "--shuffle "
 
-#define WORDS(x)      FEEDS "--steps 6 --log l" x " --save-weights w" x
-#define WORDS_MANY(x) FEEDS "--steps 20 --log l" x " --save-weights w" x
+#define WORDS(x) FEEDS "--steps 6 --log l" x " --save-weights w" x
+#define WORDS_MANY(x)                                                          \
+    FEEDS "--eval --eval-feed x=x.all.npy --eval-feed y=y.all.npy "            \
+          "--steps 20 --log l" x " --save-weights w" x
 
 static double number_behind(const char **text, const char *key) {
     const char *p = *text ? strstr(*text, key) : NULL;

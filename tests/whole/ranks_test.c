@@ -403,6 +403,24 @@ TEST_CASE(ranks, batch_norm_over_ranks_as_one_batch) {
     run_free(alone);
 }
 
+/* Without that, all have what rank 0 made of its own batch. */
+TEST_CASE(ranks, running_statistics_are_those_of_rank_0) {
+    Compiled c = compile_for("cnn.dyn.onnx",
+                             "--precision fp32 --optimizer sgd,lr=0.05", 1);
+    Run *one = run_new(&c), *r = run_new(&c);
+    one->steps = r->steps = 1;
+    one->kinds = r->kinds = 1 << AMPC_KIND_BUFFER;
+    run_ok(one, 1);
+    run_ok(r, 3);
+    CHECK(one->bytes[0] > 0);
+    for (int i = 0; i < 3; i++)
+        CHECK(r->bytes[i] == one->bytes[0] &&
+              memcmp(r->state[i], one->state[0], one->bytes[0]) == 0);
+    run_free(one);
+    run_free(r);
+    compiled_close(&c);
+}
+
 #define SMALL "--precision fp32 --optimizer adamw,lr=0.01 "
 
 /* ---- optimizer state in parts -------------------------------------------- */
