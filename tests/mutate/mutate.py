@@ -203,7 +203,7 @@ def main():
                 by = judge(f, targets, record.get(f["id"]), args.limit, log)
                 verdict = "noticed" if by else verdict
             except TimeoutError:
-                verdict = "undecided"
+                verdict = "explained" if f["id"] in why else "undecided"
             finally:
                 (root / f["file"]).write_text(former)
             bad += verdict == "survived"

@@ -212,33 +212,37 @@ enum { LENGTH = 3, HEADS = 6, KEYS = 2, SIZE = 2 };
 static float Q[LENGTH][HEADS][SIZE], K[LENGTH][KEYS][SIZE],
     V[LENGTH][KEYS][SIZE];
 
-/* Query heads 0..2 read key head 0, heads 3..5 key head 1. */
-static double attended(int t, int head, int e) {
+/* Query heads 0..2 read key head 0, heads 3..5 key head 1; of `seen` keys. */
+static double attended(int t, int head, int e, double scale, int seen) {
     int key = head / (HEADS / KEYS);
     double sum = 0, y = 0;
-    for (int j = 0; j < LENGTH; j++) {
+    for (int j = 0; j < seen; j++) {
         double score = 0;
         for (int k = 0; k < SIZE; k++)
             score += (double)Q[t][head][k] * (double)K[j][key][k];
-        double w = exp(0.5 * score);
+        double w = exp(scale * score);
         sum += w;
         y += w * (double)V[j][key][e];
     }
     return y / sum;
 }
 
-TEST_CASE(moves, grouped_queries_share_their_neighbours_keys) {
+/* scale 0: the default; a mask for `seen` keys hides the others. */
+static void grouped(double scale, int seen) {
     Made m;
     size_t n;
-    float y[LENGTH][HEADS][SIZE];
+    float y[LENGTH][HEADS][SIZE], mask[LENGTH][2] = {{0}};
+    double factor = scale > 0 ? scale : 1 / sqrt(SIZE);
     made_start(&m, 23);
     made_input(&m, "Q", DT_F32, "1,3,12");
     made_input(&m, "K", DT_F32, "1,3,4");
     made_input(&m, "V", DT_F32, "1,3,4");
-    Onnx__NodeProto *a = made_node(&m, "Attention", "Q,K,V", "Y");
+    if (seen < LENGTH) made_input(&m, "M", DT_F32, "3,2");
+    Onnx__NodeProto *a =
+        made_node(&m, "Attention", seen < LENGTH ? "Q,K,V,M" : "Q,K,V", "Y");
     made_int(&m, a, "q_num_heads", HEADS);
     made_int(&m, a, "kv_num_heads", KEYS);
-    made_float(&m, a, "scale", 0.5f);
+    if (scale > 0) made_float(&m, a, "scale", (float)scale);
     made_output(&m, "Y");
     uint8_t *bytes = model_pack(&m.model, &n);
     const char *path = test_tmp("grouped.onnx");
@@ -253,13 +257,23 @@ TEST_CASE(moves, grouped_queries_share_their_neighbours_keys) {
     fill(V, sizeof V, 9);
     ampc_input in[] = {ampc_in("Q", Q, sizeof Q, AMPC_DTYPE_F32),
                        ampc_in("K", K, sizeof K, AMPC_DTYPE_F32),
-                       ampc_in("V", V, sizeof V, AMPC_DTYPE_F32)};
+                       ampc_in("V", V, sizeof V, AMPC_DTYPE_F32),
+                       ampc_in("M", mask, sizeof mask, AMPC_DTYPE_F32)};
     ampc_output out = ampc_out(NULL, y, sizeof y, AMPC_DTYPE_F32);
-    if (c.api->predict(s, in, 3, 1, &out, 1)) FAIL("%s", c.api->error(s));
+    if (c.api->predict(s, in, seen < LENGTH ? 4 : 3, 1, &out, 1))
+        FAIL("%s", c.api->error(s));
     for (int t = 0; t < LENGTH; t++)
         for (int h = 0; h < HEADS; h++)
             for (int e = 0; e < SIZE; e++)
-                CHECK_NEAR(y[t][h][e], attended(t, h, e), 1e-6);
+                CHECK_NEAR(y[t][h][e], attended(t, h, e, factor, seen), 1e-6);
     c.api->close(s);
     compiled_close(&c);
 }
+
+TEST_CASE(moves, grouped_queries_share_their_neighbours_keys) {
+    grouped(0.5, LENGTH);
+}
+TEST_CASE(moves, scores_are_scaled_by_the_size_of_a_head) {
+    grouped(0, LENGTH);
+}
+TEST_CASE(moves, a_narrow_mask_hides_what_it_lacks) { grouped(0, 2); }
