@@ -379,12 +379,12 @@ static void random_cases(const char *const *flags) {
 }
 
 static const char *const none[] = {NULL};
+static const char *const for_gpus[] = {"--target", "cuda:sm_90", NULL};
 
 TEST_CASE(backend_random, fused) { random_cases(none); }
 
 TEST_CASE(backend_random, fused_for_gpus) {
-    static const char *const flags[] = {"--target", "cuda:sm_90", NULL};
-    random_cases(flags);
+    random_cases(for_gpus);
     CHECK(shared > 0);
 }
 
@@ -406,7 +406,7 @@ TEST_CASE(backend_random, shuffled) {
 }
 
 /* The same numbers before and after, in exact arithmetic. */
-static void expect_expansion(const char *text) {
+static void expect_expansion_for(const char *text, const char *const *flags) {
     Arena *a = arena_new();
     Diag d = {0};
     Module *m;
@@ -414,11 +414,15 @@ static void expect_expansion(const char *text) {
         FAIL("%s\n%s", text, d.text.data);
     Graph *g = m->graphs.data[0];
     Results before = results(a, g, EVAL_EXACT);
-    lower(a, m, none);
+    lower(a, m, flags);
     Results after = results(a, g, EVAL_EXACT);
     expect_equal(&before, &after, 1e-6, text); /* constants are f32 */
     run_in_memory(a, g, text);
     arena_free(a);
+}
+
+static void expect_expansion(const char *text) {
+    expect_expansion_for(text, none);
 }
 
 TEST_CASE(expand_values, softmax) {
@@ -483,12 +487,16 @@ TEST_CASE(expand_values, reductions) {
     for (int i = 0; i < 6; i++) {
         StrBuf sb = {0};
         sb_printf(&sb,
-                  "graph predict(%%x: f32[70,300], %%y: f32[20000,2]) {\n"
+                  "graph predict(%%x: f32[70,300], %%y: f32[20000,2], "
+                  "%%z: f32[1,7], %%w: f32[256,512]) {\n"
                   "  %%a = reduce_%s %%x {axes=[0,1], keepdims=0}\n"
                   "  %%b = reduce_%s %%y {axes=[0], keepdims=1}\n"
-                  "  return %%a, %%b\n}\n",
-                  ops[i], ops[i]);
+                  "  %%c = reduce_%s %%z {axes=[0], keepdims=1}\n"
+                  "  %%d = reduce_%s %%w {axes=[0,1], keepdims=0}\n"
+                  "  return %%a, %%b, %%c, %%d\n}\n",
+                  ops[i], ops[i], ops[i], ops[i]);
         expect_expansion(sb.data);
+        expect_expansion_for(sb.data, for_gpus);
         sb_free(&sb);
     }
 }
@@ -571,6 +579,29 @@ TEST_CASE(attend, masks_hide_what_they_hid) {
                   "  return %%y\n}\n",
                   masks[i].values);
         CHECK_EQ_INT(attended(sb.data), masks[i].triangle);
+        sb_free(&sb);
+    }
+}
+
+/* The same written with positions, of columns %j and rows %i. */
+TEST_CASE(attend, orders_hide_what_they_hid) {
+    static const char *const orders[] = {
+        "less_equal %j, %i",    "less %j, %i1",       "greater_equal %i, %j",
+        "greater %i1, %j",      "less_equal %j, %i1", "less_equal %j1, %i1",
+        "greater_equal %i1, %j"};
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,4,3], %%k: f32[2,3,4], %%v: "
+                  "f32[2,4,5]) {\n  const %%low: f32[] = -inf\n"
+                  "  %%i = iota {axis=0} : i32[4,1]\n"
+                  "  %%j = iota {axis=1} : i32[1,4]\n"
+                  "  %%i1 = add %%i, 1:i32\n  %%j1 = add %%j, 1:i32\n"
+                  "  %%s = matmul %%q, %%k\n  %%c = %s\n"
+                  "  %%a = where %%c, %%s, %%low\n  %%p = softmax %%a\n"
+                  "  %%y = matmul %%p, %%v\n  return %%y\n}\n",
+                  orders[i]);
+        CHECK_EQ_INT(attended(sb.data), 1);
         sb_free(&sb);
     }
 }
