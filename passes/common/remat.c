@@ -13,9 +13,11 @@
        computed again, products too.
      - Elsewhere what is free: element-wise work (generators, views) on one
        large value, whose result no product or routine of backward wants in
-       memory.  Its readers then read that value instead; where kernels would
-       move a part in 25 more for it than without, what is again in memory is
-       kept, and if that does not help, all.
+       memory; wanted or not, where that value is the host's or a variable,
+       which is there in any case, as the copy of an image that products read.
+       Its readers then read that value instead; where kernels would move a
+       part in 25 more for it than without, what is again in memory is kept,
+       and if that does not help, all.
    --remat none: nothing, in regions neither.
    --remat BYTES: what is kept, with the greatest part that is computed again at
    once, is to be at most so much.  One after the other are tried
@@ -101,8 +103,7 @@ static bool is_free(const Again *r, const Node *n, ValueId *from) {
     OpKind kind = op_info[n->op].kind;
     *from = NO_VALUE;
     if ((kind != KIND_ELEM && kind != KIND_GEN) ||
-        op_info[n->op].cost > COST_LONG ||
-        (r->material[n->out[0].i] && !r->stores))
+        op_info[n->op].cost > COST_LONG)
         return false;
     for (int k = 0; k < n->nin; k++) {
         ValueId v = r->from[view_root(g, n->in[k]).i];
@@ -110,7 +111,8 @@ static bool is_free(const Again *r, const Node *n, ValueId *from) {
         if (from->i && !same_value(v, *from)) return false;
         *from = v;
     }
-    return true;
+    return !r->material[n->out[0].i] || r->stores ||
+           (from->i && !is_forward(g, *from));
 }
 
 static void note_free(Again *r) {
