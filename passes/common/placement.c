@@ -31,7 +31,9 @@
 
    What a norm divides by is of one size: where backward reads the quotient of a
    residual stream and nothing else of it, a rounded copy is made for that, and
-   the stream itself is not kept.
+   the stream itself is not kept.  What is linear in the quotient and in no
+   memory, as what a second norm behind the first divides, backward computes
+   again from the copy.
 
    Where a product and its bias are rounded once, the bias is read as 16 bits,
    as PyTorch has it: libraries add no other to a result of 16 bits.
@@ -405,12 +407,44 @@ static ValueId normalised(const Place *p, const Node *n) {
     return NO_VALUE;
 }
 
+typedef struct Keep {
+    const Place *p;
+    Graph *g;
+    ValueId *stands; /* by ValueId.i: what backward reads instead            */
+} Keep;
+
+/* For v, a rounded quotient or linear in one by numbers that are few. */
+static ValueId from_copy(Keep *k, ValueId v) {
+    Graph *g = k->g;
+    if (k->stands[v.i].i || !is_forward(g, v) || k->p->high[v.i] ||
+        k->p->traffic[v.i].stored || dtype_of(g, v) != DT_F32)
+        return k->stands[v.i];
+    NodeId id = value_get(g, v)->def;
+    Node n = *node_get(g, id); /* building moves the pool */
+    ValueId in[2] = {NO_VALUE};
+    int large = 0;
+    if ((n.op != OP_ADD && n.op != OP_SUB && n.op != OP_MUL) ||
+        n.loc.amp == 1 + AMP_FULL)
+        return NO_VALUE;
+    for (int i = 0; i < 2; i++) {
+        in[i] = n.in[i];
+        if (count_of(g, in[i]) * 8 <= count_of(g, v)) continue;
+        large++;
+        in[i] = from_copy(k, in[i]);
+    }
+    if (large != 1 || !in[0].i || !in[1].i) return NO_VALUE;
+    Builder b = {.g = g, .flags = NODE_BACKWARD | NODE_AGAIN, .loc = n.loc};
+    ValueId again = node_get(g, build_again(&b, id, in))->out[0];
+    value_get(g, again)->why = value_get(g, v)->why;
+    return k->stands[v.i] = again;
+}
+
 static void keep_normalised(const Place *p, Graph *g, Arena *a) {
     int n = g->order.len, values = g->values.len;
     NodeId *old = arena_dup(a, g->order.data, (size_t)n * sizeof *old);
     bool *factor = NEW_ARRAY(a, bool, values),
          *read = NEW_ARRAY(a, bool, values);
-    ValueId *stands = NEW_ARRAY(a, ValueId, values);
+    Keep keep = {p, g, NEW_ARRAY(a, ValueId, values)};
     for (int i = 0; i < n; i++) {
         const Node *x = node_get(g, old[i]);
         for (int k = 0; k < x->nin && x->flags & NODE_BACKWARD; k++)
@@ -418,17 +452,19 @@ static void keep_normalised(const Place *p, Graph *g, Arena *a) {
     }
     g->order.len = 0;
     for (int i = 0; i < n; i++) {
-        Node *x = node_get(g, old[i]);
-        ValueId of = normalised(p, x);
-        for (int k = 0; k < x->nin && x->flags & NODE_BACKWARD; k++)
-            if (stands[x->in[k].i].i) x->in[k] = stands[x->in[k].i];
+        const Node *x = node_get(g, old[i]);
+        ValueId of = normalised(p, x), v = x->out[0], copy = p->cast[v.i];
+        for (int k = 0; k < x->nin && x->flags & NODE_BACKWARD; k++) {
+            ValueId instead = from_copy(&keep, x->in[k]);
+            x = node_get(g, old[i]);
+            if (instead.i) x->in[k] = instead;
+        }
         vec_push(g->arena, &g->order, old[i]);
-        if (!of.i || read[of.i] || factor[of.i] || read[x->out[0].i] ||
-            !factor[x->out[0].i])
+        if (!of.i || read[of.i] || factor[of.i] || read[v.i] || !factor[v.i])
             continue;
         Builder b = {.g = g, .loc = x->loc};
-        ValueId v = x->out[0], copy = p->cast[v.i];
-        stands[v.i] = is_forward(g, copy) ? copy : b1(&b, OP_CAST, v, p->low);
+        keep.stands[v.i] =
+            is_forward(g, copy) ? copy : b1(&b, OP_CAST, v, p->low);
     }
 }
 
