@@ -27,6 +27,10 @@
        transformers and put a small GPT's losses 1.7 times as far from fp32
        (models/placement.py)
      - in fp16, whose range is short: powers, roots, reciprocals, squares
+     - what no product of forward computes from any more, as scores of classes,
+       if it is small beside others, nearest the loss first, as long as that
+       costs no more than a part in 256 of the bytes: errors of many values
+       average out, these are the loss's
    A view shares its source's label, as do operand and result of a pool.
 
    What a norm divides by is of one size: where backward reads the quotient of a
@@ -230,6 +234,44 @@ static Place place_new(Graph *g, Arena *a) {
     return p;
 }
 
+static bool shares_type(const Node *n) {
+    return op_info[n->op].kind == KIND_VIEW || n->op == OP_MAX_POOL ||
+           n->op == OP_MAX_POOL_GRAD || n->op == OP_AVG_POOL ||
+           n->op == OP_AVG_POOL_GRAD;
+}
+
+/* Pools are left out: what they read would be high, too. */
+static void spare_the_loss(Place *p, Arena *a) {
+    enum { PART = 256 };
+    const Graph *g = p->g;
+    bool *behind = NEW_ARRAY(a, bool, g->values.len); /* comes a product */
+    int64_t left = 0, large = 0;
+    for (uint32_t v = 1; v < (uint32_t)g->values.len; v++) {
+        int64_t count = count_of(g, (ValueId){v});
+        if (!p->free[v] || !p->traffic[v].stored) continue;
+        left += 4 * count * (1 + p->traffic[v].reads);
+        if (count > large) large = count;
+    }
+    left /= PART;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_get(g, g->order.data[i]);
+        ValueId v = n->out[0];
+        bool ahead = op_info[n->op].amp == AMP_LOW || n->op == OP_MAX_POOL ||
+                     n->op == OP_AVG_POOL;
+        int64_t more = 2 * count_of(g, v) * (1 + p->traffic[v.i].reads);
+        if (n->flags) continue;
+        for (int k = 0; k < n->nout; k++) ahead |= behind[n->out[k].i];
+        for (int k = 0; k < n->nin; k++) behind[n->in[k].i] |= ahead;
+        if (behind[v.i] || n->loc.amp || shares_type(n) || !p->free[v.i] ||
+            !p->traffic[v.i].stored || count_of(g, v) * 8 > large ||
+            more > left)
+            continue;
+        left -= more;
+        p->free[v.i] = false;
+        p->high[v.i] = "near the loss";
+    }
+}
+
 /* ---- the accuracy price -------------------------------------------------- */
 
 static bool amplifies(const Node *n) {
@@ -282,12 +324,6 @@ static CutCost rounding(const Place *p, ValueId v) {
 static void agree(Place *p, ValueId v, ValueId w) {
     cut_low_implies_low(p->cut, (int)v.i, (int)w.i);
     cut_low_implies_low(p->cut, (int)w.i, (int)v.i);
-}
-
-static bool shares_type(const Node *n) {
-    return op_info[n->op].kind == KIND_VIEW || n->op == OP_MAX_POOL ||
-           n->op == OP_MAX_POOL_GRAD || n->op == OP_AVG_POOL ||
-           n->op == OP_AVG_POOL_GRAD;
 }
 
 /* Element by element what some operand holds: rounded only where that is not.
@@ -477,6 +513,7 @@ static void place_graph(Graph *g, PassCtx *cx) {
     find_prices(&p);
     p.traffic = NEW_ARRAY(a, Traffic, values);
     traffic_join(g, p.traffic, values, cx);
+    spare_the_loss(&p, a);
     solve(&p, low, a);
     apply(&p, g, low, a);
     keep_normalised(&p, g, a);
