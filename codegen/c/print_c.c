@@ -265,6 +265,11 @@ static void leave_rounding(KPrint *p, int store) {
     p->piece[to->in[0]] = left;
 }
 
+/* Of a flat kernel's only dim no extent is known. */
+static bool is_short(const KPrint *p, int64_t least) {
+    return p->k->form != KF_FLAT && extent(p, p->k->vec) < least;
+}
+
 /* Fills p->piece; false: the sweep walks nothing of the kind. */
 static bool find_pieces(const Nest *n, const KLoop *l) {
     KPrint *p = n->p;
@@ -274,11 +279,11 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
     bool *here = kernel_need(p->k, s, held, p->arena);
     bool any = false, beside = is_rows(p) || s->nfold;
     p->piece = NEW_ARRAY(p->arena, bool, len);
-    if (p->k->vec < 0 || extent(p, p->k->vec) < LEAST_PIECE ||
+    if (p->k->vec < 0 || is_short(p, LEAST_PIECE) ||
         (!beside && l->over != p->k->vec))
         return false;
-    bool ordered = is_rows(p) || extent(p, p->k->vec) < LEAST_BF16 ||
-                   s->roots.len == s->nfold;
+    bool ordered =
+        is_rows(p) || is_short(p, LEAST_BF16) || s->roots.len == s->nfold;
     for (int id = 1; id < len; id++) {
         const KInst *in = kinst_at(p->k, id);
         if (in->op == K_STORE) here[id] = in->full && s->roots.len > s->nfold;

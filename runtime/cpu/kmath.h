@@ -232,31 +232,80 @@ KM_CALLED void NARROW_BF16(uint16_t *restrict to, const float *restrict from,
 #ifdef __F16C__
 typedef short km_half8 __attribute__((vector_size(16)));
 typedef float km_float8 __attribute__((vector_size(32)));
+#define KM_MOVE static inline __attribute__((always_inline, unused))
 
-KM_CALLED void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
-    km_half8 h = {0};
+KM_MOVE void km_widen8(float *to, const uint16_t *from) {
+    km_half8 h;
+    __builtin_memcpy(&h, from, sizeof h);
+    km_float8 x = __builtin_ia32_vcvtph2ps256(h);
+    __builtin_memcpy(to, &x, sizeof x);
+}
+
+KM_MOVE void km_narrow8(uint16_t *to, const float *from) {
     km_float8 x;
-    for (; n >= 8; n -= 8, to += 8, from += 8) {
-        __builtin_memcpy(&h, from, sizeof h);
-        x = __builtin_ia32_vcvtph2ps256(h);
-        __builtin_memcpy(to, &x, sizeof x);
+    __builtin_memcpy(&x, from, sizeof x);
+    km_half8 h = __builtin_ia32_vcvtps2ph256(x, 0); /* nearest even */
+    __builtin_memcpy(to, &h, sizeof h);
+}
+
+#ifdef __AVX512F__
+typedef short km_half16 __attribute__((vector_size(32)));
+typedef float km_float16 __attribute__((vector_size(64)));
+
+KM_MOVE void km_widen16(float *to, const uint16_t *from) {
+    km_half16 h;
+    __builtin_memcpy(&h, from, sizeof h);
+    km_float16 x = __builtin_ia32_vcvtph2ps512_mask(h, (km_float16){0}, -1, 4);
+    __builtin_memcpy(to, &x, sizeof x);
+}
+
+KM_MOVE void km_narrow16(uint16_t *to, const float *from) {
+    km_float16 x;
+    __builtin_memcpy(&x, from, sizeof x);
+    km_half16 h = __builtin_ia32_vcvtps2ph512_mask(x, 0, (km_half16){0}, -1);
+    __builtin_memcpy(to, &h, sizeof h);
+}
+#else
+KM_MOVE void km_widen16(float *to, const uint16_t *from) {
+    km_widen8(to, from);
+    km_widen8(to + 8, from + 8);
+}
+
+KM_MOVE void km_narrow16(uint16_t *to, const float *from) {
+    km_narrow8(to, from);
+    km_narrow8(to + 8, from + 8);
+}
+#endif
+
+/* The last vector may overlap the one before. */
+KM_CALLED void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
+    float wide[8];
+    uint16_t half[8] = {0};
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) km_widen16(to + i, from + i);
+    if (i + 8 < n) km_widen8(to + i, from + i);
+    if (i < n && n >= 8) {
+        km_widen8(to + n - 8, from + n - 8);
+    } else if (i < n) {
+        __builtin_memcpy(half, from, 2 * (uint64_t)n);
+        km_widen8(wide, half);
+        __builtin_memcpy(to, wide, 4 * (uint64_t)n);
     }
-    __builtin_memcpy(&h, from, 2 * (uint64_t)n);
-    x = __builtin_ia32_vcvtph2ps256(h);
-    __builtin_memcpy(to, &x, 4 * (uint64_t)n);
 }
 
 KM_CALLED void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
-    km_float8 x = {0};
-    km_half8 h;
-    for (; n >= 8; n -= 8, to += 8, from += 8) {
-        __builtin_memcpy(&x, from, sizeof x);
-        h = __builtin_ia32_vcvtps2ph256(x, 0); /* nearest even */
-        __builtin_memcpy(to, &h, sizeof h);
+    float wide[8] = {0};
+    uint16_t half[8];
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) km_narrow16(to + i, from + i);
+    if (i + 8 < n) km_narrow8(to + i, from + i);
+    if (i < n && n >= 8) {
+        km_narrow8(to + n - 8, from + n - 8);
+    } else if (i < n) {
+        __builtin_memcpy(wide, from, 4 * (uint64_t)n);
+        km_narrow8(half, wide);
+        __builtin_memcpy(to, half, 2 * (uint64_t)n);
     }
-    __builtin_memcpy(&x, from, 4 * (uint64_t)n);
-    h = __builtin_ia32_vcvtps2ph256(x, 0);
-    __builtin_memcpy(to, &h, 2 * (uint64_t)n);
 }
 #else
 KM_CALLED void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
