@@ -5,8 +5,10 @@
    Unit   items that follow each other; units weigh about the same, so that
           they compile in parallel.                                          */
 #include "codegen/cuda/cuda.h"
+#include "codegen/kernel/schedule.h"
 #include "runtime/lib.h"
 
+#include <math.h>
 #include <string.h>
 
 struct CudaItem {
@@ -38,11 +40,23 @@ static uint32_t add_kernel(Arena *a, CudaSource *c, const char *name,
     return (uint32_t)c->kernels.len;
 }
 
+/* By the elements that its text computes: loops that hold values are unrolled.
+ */
+static double kernel_weight(const Kernel *k) {
+    const KLoop *lanes = kernel_loop(k, LOOP_LANES, LOOP_ANY);
+    double times = cuda_pack(k), step = lanes ? (double)lanes->step * times : 1;
+    bool holds = false;
+    for (int i = 1; i < k->insts.len; i++)
+        holds |= kinst_at(k, i)->keep == KEEP_ROW;
+    if (holds && lanes) times *= ceil((double)kernel_cols(k) / step);
+    return 1 + k->insts.len * times / 32;
+}
+
 static Item *item_of_kernel(Arena *a, CudaSource *c, const Kernel *k) {
     int at = 0;
     while (at < c->items.len && c->items.data[at].kernel != k) at++;
     if (at == c->items.len) {
-        Item x = {.kernel = k, .weight = 1 + k->insts.len / 32.0};
+        Item x = {.kernel = k, .weight = kernel_weight(k)};
         vec_push(a, &c->items, x);
     }
     return &c->items.data[at];
@@ -165,7 +179,9 @@ double cuda_rate(const CudaSource *c, uint32_t fn) {
 
 /* ---- units --------------------------------------------------------------- */
 
-enum { FEW_ITEMS = 8, UNIT_WEIGHT = 50 };
+/* A unit of that weight takes a second or so; NVRTC wants a thirtieth to begin.
+ */
+enum { FEW_ITEMS = 8, UNIT_WEIGHT = 150 };
 
 /* Every unit has an item: a unit ends where its share of the weight does, or
    where the items behind it are needed for the units behind it. */
