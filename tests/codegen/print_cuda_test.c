@@ -366,7 +366,8 @@ static void run_epilogue(const Subject *s, SimTwin *t) {
     void *a = s->data[st->refs[0].i], *b = s->data[st->refs[1].i];
     CpuEpilogue none = {0};
     if (st->lib == PLAN_LIB_GEMM)
-        ampc_cpu_v2.gemm(NULL, (LibGemm *)pars, a, b, raw, &none, scratch);
+        ampc_cpu_v2.gemm(NULL, (LibGemm *)pars, a, b, raw, &none, scratch,
+                         NULL);
     else
         ampc_cpu_v2.conv_fwd(NULL, (LibConv *)pars, a, b, raw, &none, scratch);
     add_arg(&p, raw);

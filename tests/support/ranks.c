@@ -14,7 +14,8 @@ static int met(Ranks *r) {
     if (pthread_barrier_wait(&r->meet) == PTHREAD_BARRIER_SERIAL_THREAD)
         r->calls++;
     pthread_barrier_wait(&r->meet);
-    return r->fail_in > 0 && r->calls >= r->fail_in;
+    return r->fail_in > 0 &&
+           (r->once ? r->calls == r->fail_in : r->calls >= r->fail_in);
 }
 
 /* Added in double, float where the numbers are narrower, in order of ranks. */
@@ -53,6 +54,7 @@ static int scatter(void *ctx, void *data, const uint64_t *at, int32_t dtype) {
     struct RankOf *of = ctx;
     size_t each = dtype_bytes((uint32_t)dtype), n = at[of->all->world];
     int failed = allreduce(ctx, data, n, dtype);
+    if (of->rank == 0) of->all->cut = at[1];
     memset(data, 0xff, at[of->rank] * each);
     memset((char *)data + at[of->rank + 1] * each, 0xff,
            (n - at[of->rank + 1]) * each);

@@ -4,6 +4,7 @@
 #define AMPC_TESTS_SUPPORT_RANKS_H
 
 #include <pthread.h>
+#include <stdbool.h>
 
 #include "runtime/ampc.h"
 
@@ -13,6 +14,8 @@ typedef struct Ranks {
     int world;
     ampc_comm comm[RANKS_MOST];
     int fail_in;       /* calls until one fails on all ranks; 0: never */
+    bool once;         /* and those behind it do not */
+    uint64_t cut;      /* of the last scatter: where the part of rank 1 began */
     int calls, beside; /* made; sums by other threads than ranks_run's */
     /* the rest is its own */
     pthread_t thread[RANKS_MOST];

@@ -79,8 +79,8 @@ const char *samples_other_mlp(void) {
 }
 
 const char samples_wide_text[] =
-    "graph forward(%x: f32[2,66], %y: i64[2]) {\n"
-    "  param %u: f32[66,2048] = normal(0, 0.1), %b: f32[2048]\n"
+    "graph forward(%x: f32[2,67], %y: i64[2]) {\n"
+    "  param %u: f32[67,2048] = normal(0, 0.1), %b: f32[2048]\n"
     "  param %w: f32[2048,5] = normal(0, 0.1)\n"
     "  %h = matmul %x, %u : f32[2,2048]\n"
     "  %a = add %h, %b : f32[2,2048]\n"

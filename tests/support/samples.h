@@ -38,7 +38,8 @@ double samples_random(uint32_t *state);
    takes at once.  In a file, always of one name, which is in
    checkpoints.                                                              */
 enum {
-    SAMPLES_WIDE_SUM = 66 * 2048,
+    SAMPLES_WIDE_ROW = 2048,
+    SAMPLES_WIDE_SUM = 67 * SAMPLES_WIDE_ROW,
     SAMPLES_WIDE = SAMPLES_WIDE_SUM + 2048 + 2048 * 5 /* its parameters */
 };
 extern const char samples_wide_text[];

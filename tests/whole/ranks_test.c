@@ -74,6 +74,7 @@ typedef struct Run {
     int nameless;    /* rank that saves without a path; 0: none */
     int starved;     /* rank without memory; 0: none */
     int fail_in;     /* as in Ranks */
+    bool once;       /* as in Ranks */
     bool no_scatter; /* the host's table has none */
     size_t table;    /* bytes of that table; 0: those of ampc_comm */
     int parts; /* that a batch is made of, as others' batches are; 0: one */
@@ -167,6 +168,7 @@ static void cut(ampc_comm *c, size_t size) {
 static void run(Run *r, int world) {
     ranks_open(&r->ranks, world);
     r->ranks.fail_in = r->fail_in;
+    r->ranks.once = r->once;
     for (int i = 0; i < world && r->no_scatter; i++)
         r->ranks.comm[i].scatter = NULL;
     for (int i = 0; i < world && r->table; i++)
@@ -452,6 +454,8 @@ static void sharded(const char *options, double states) {
         Run *a = shard_run(&plain, world, test_tmp("a"), AMPC_KIND_SHADOW);
         Run *b = shard_run(&split, world, test_tmp("b"), AMPC_KIND_SHADOW);
         check_same(b, a);
+        CHECK(b->ranks.cut > 0); /* whole rows of the one gradient in parts */
+        CHECK_EQ_INT(b->ranks.cut % SAMPLES_WIDE_ROW, 0);
         test_same_files("a", "b");
         test_same_files("a.weights", "b.weights");
         double state = states * 4 * SAMPLES_WIDE;
@@ -554,6 +558,54 @@ static const char two_ways[] =
 TEST_CASE(ranks, parts_of_what_is_read_two_ways) {
     sharding_changes_nothing(two_ways, "--optimizer adamw,lr=0.01",
                              AMPC_KIND_SHADOW);
+}
+
+/* A result that is a parameter is all of it. */
+static void predict_parameter(void *ctx, int rank) {
+    Run *r = ctx;
+    const ampc_api *api = r->of[0]->api;
+    ampc_options o = {.size = sizeof o, .device = "cpu", .threads = 1};
+    ampc_metrics m = {.size = sizeof m};
+    ampc_session *s;
+    size_t bytes = SAMPLES_WIDE_SUM * sizeof(float);
+    r->state[rank] = calloc(2, bytes);
+    ampc_output out = ampc_out("u", r->state[rank], bytes, AMPC_DTYPE_F32);
+    o.comm = &r->ranks.comm[rank];
+    r->status[rank] =
+        api->open(api->module, &o, &s, r->error[rank], sizeof r->error[rank]);
+    if (r->status[rank]) return;
+    Batch b = batch_new(api, 0, 1);
+    for (int i = 0; i < 2 && !r->status[rank]; i++)
+        r->status[rank] = api->step(s, b.in, b.n, &m);
+    if (!r->status[rank])
+        r->status[rank] = api->predict(s, b.in, b.n, 2, &out, 1);
+    ampc_output all =
+        ampc_out("u", (char *)r->state[rank] + bytes, bytes, AMPC_DTYPE_F32);
+    if (!r->status[rank]) r->status[rank] = api->read_variable(s, "u", &all);
+    batch_free(&b);
+    api->close(s);
+}
+
+TEST_CASE(ranks, a_result_in_parts) {
+    char text[1000];
+    const char *end = strstr(samples_wide_text, "  return");
+    snprintf(text, sizeof text, "%.*s  return loss=%%loss, u=%%u\n}\n",
+             (int)(end - samples_wide_text), samples_wide_text);
+    Compiled c = compile_text(
+        text, "--target cpu:x86-64-v2 --shard-optimizer --precision bf16 "
+              "--optimizer adamw,lr=0.01");
+    Run *r = run_new(&c);
+    ranks_open(&r->ranks, 2);
+    ranks_run(&r->ranks, predict_parameter, r);
+    ranks_close(&r->ranks);
+    for (int i = 0; i < 2; i++) {
+        const float *u = r->state[i];
+        CHECK_EQ_INT(r->status[i], AMPC_OK);
+        CHECK(memcmp(u, u + SAMPLES_WIDE_SUM, 4 * SAMPLES_WIDE_SUM) == 0);
+        CHECK(memcmp(u, r->state[0], 4 * SAMPLES_WIDE_SUM) == 0);
+    }
+    run_free(r);
+    compiled_close(&c);
 }
 
 /* What is handed out goes through the host's memory; then the same from what
@@ -726,6 +778,56 @@ static void engine_fails(size_t table, const char *why) {
 TEST_CASE(ranks, an_engine_that_fails) {
     engine_fails(0, "the cable was pulled");
     engine_fails(offsetof(ampc_comm, error), "the communicator failed");
+}
+
+/* Whichever of a step's sums it is, beside backward or behind it, and though
+   those that follow are made. */
+TEST_CASE(ranks, one_sum_that_fails) {
+    Compiled c = compile_for("mlp.dyn.onnx", SMALL "--comm-bucket 1", 1);
+    Run *one = run_new(&c), *two = run_new(&c);
+    one->steps = 1;
+    two->steps = 2;
+    run_ok(one, 2);
+    run_ok(two, 2);
+    CHECK(two->ranks.beside > 2);
+    for (int k = one->ranks.calls + 1; k <= two->ranks.calls; k++) {
+        Run *r = run_new(&c);
+        r->steps = 2;
+        r->fail_in = k;
+        r->once = true;
+        run(r, 2);
+        for (int i = 0; i < 2; i++) {
+            CHECK_MSG(r->status[i] == AMPC_ERR_COMM, "call %d: status %d", k,
+                      r->status[i]);
+            CHECK(memcmp(r->state[i], one->state[0], r->bytes[i]) == 0);
+        }
+        run_free(r);
+    }
+    run_free(one);
+    run_free(two);
+    compiled_close(&c);
+}
+
+/* One process alone may save there. */
+TEST_CASE(ranks, a_checkpoint_between_micro_steps) {
+    Compiled c = compile_for("mlp.dyn.onnx", SMALL, 2);
+    const char *path = test_tmp("between.ckpt");
+    ampc_session *s = open_threads(&c, 1);
+    Batch b = batch_new(c.api, 0, 1);
+    ampc_metrics m = step_ok(&c, s, b.in, b.n);
+    CHECK_EQ_INT(m.updated, 0);
+    REQUIRE(c.api->save(s, path) == AMPC_OK);
+    c.api->close(s);
+    batch_free(&b);
+    Run *r = run_new(&c);
+    r->load[0] = r->load[1] = path;
+    run(r, 2);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ_INT(r->status[i], AMPC_ERR_FORMAT);
+        CHECK_HAS(r->error[i], "between micro-steps");
+    }
+    run_free(r);
+    compiled_close(&c);
 }
 
 /* One of the functions that all tables have is missing, or a rank is not in the
