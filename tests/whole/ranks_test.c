@@ -723,6 +723,19 @@ TEST_CASE(ranks, bad_data_of_one_end_all) {
     run_free(r);
 }
 
+static void spoil_two(int rank, int step, const Batch *b) {
+    spoil_labels(1, rank ? step : 0, b);
+}
+
+TEST_CASE(ranks, bad_data_of_two_name_the_first) {
+    Run *r = run_new(small());
+    r->spoil = spoil_two;
+    run(r, 3);
+    CHECK_EQ_INT(r->status[0], AMPC_ERR_DATA);
+    CHECK_HAS(r->error[0], "rank 1");
+    run_free(r);
+}
+
 TEST_CASE(ranks, another_module_is_named) {
     const Compiled *c = small();
     Compiled other = compile_for("mlp.dyn.onnx", SMALL, 2);
