@@ -648,19 +648,29 @@ TEST_CASE(conv, random_shapes) {
     pools_close();
 }
 
-/* Enough channels on both sides to be staged channels-last. */
-TEST_CASE(conv, many_channels) {
-    rng = 23;
+/* Random convolutions of one group. */
+typedef struct ConvRange {
+    int cases, least; /* channels on either side                             */
+    int c[2], k[2];   /* at most; the second of every third                  */
+    int extent[3];    /* at most, by rank                                    */
+} ConvRange;
+
+static void conv_range(const ConvRange *r) {
     pools_open();
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < r->cases; i++) {
         LibConv c = {.n = rnd_in(1, 5), .group = 1};
-        c.c = rnd_in(8, i % 3 ? 20 : 45);
-        c.k = rnd_in(8, i % 3 ? 30 : 250);
-        int rank = i % 3 + 1;
-        conv_spatial(&c, rank, rank == 1 ? 40 : rank == 2 ? 10 : 5);
+        c.c = rnd_in(r->least, r->c[i % 3 == 0]);
+        c.k = rnd_in(r->least, r->k[i % 3 == 0]);
+        conv_spatial(&c, i % 3 + 1, r->extent[i % 3]);
         conv_check(&c);
     }
     pools_close();
+}
+
+/* Enough channels on both sides to be staged channels-last. */
+TEST_CASE(conv, many_channels) {
+    rng = 23;
+    conv_range(&(ConvRange){60, 8, {20, 45}, {30, 250}, {40, 10, 5}});
 }
 
 /* Pairs of channels and of points: odd numbers of both, rows shorter than the
@@ -668,16 +678,7 @@ TEST_CASE(conv, many_channels) {
 TEST_CASE(conv, pairs_of_bf16) {
     rng = 25;
     only_bf16 = 1;
-    pools_open();
-    for (int i = 0; i < 90; i++) {
-        LibConv c = {.n = rnd_in(1, 5), .group = 1};
-        c.c = rnd_in(1, i % 3 ? 19 : 70);
-        c.k = rnd_in(1, i % 3 ? 70 : 19);
-        int rank = i % 3 + 1;
-        conv_spatial(&c, rank, rank == 1 ? 40 : rank == 2 ? 9 : 5);
-        conv_check(&c);
-    }
-    pools_close();
+    conv_range(&(ConvRange){90, 1, {19, 70}, {70, 19}, {40, 9, 5}});
     only_bf16 = 0;
 }
 
