@@ -29,7 +29,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from networks import Loss
+from networks import Loss, Recurrent
 
 VOCABULARY = 1024
 
@@ -198,16 +198,6 @@ class UNet(nn.Module):
         return self.head(x)
 
 
-class Series(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.lstm = nn.LSTM(64, 256, 2, batch_first=True)
-        self.head = nn.Linear(256, 10)
-
-    def forward(self, x):
-        return self.head(self.lstm(x)[0][:, -1])
-
-
 class Ranking(nn.Module):
     """DLRM: numbers, ids of 26 tables, their products, clicked or not."""
 
@@ -289,7 +279,8 @@ MODELS = {
     "unet": ("U-Net 32-256, 128 (4)", UNet,
              lambda: (torch.rand(4, 3, 128, 128),
                       torch.randint(0, 10, (4, 128, 128)))),
-    "lstm": ("LSTM 2x256, T=64 (32)", Series,
+    "lstm": ("LSTM 2x256, T=64 (32)",
+             lambda: Recurrent("LSTM", False, 64, 256, 10),
              lambda: (torch.randn(32, 64, 64), torch.randint(0, 10, (32,)))),
     "dlrm": ("DLRM 26x2000x16 (512)", lambda: Clicks(Ranking()), clicks(512)),
 }

@@ -88,11 +88,11 @@ def pictures(size=32, count=2):  # without labels
 
 
 class Recurrent(nn.Module):
-    def __init__(self, kind, both):
+    def __init__(self, kind, both, inputs=8, width=16, classes=CLASSES):
         super().__init__()
-        self.r = getattr(nn, kind)(8, 16, num_layers=1 if both else 2,
+        self.r = getattr(nn, kind)(inputs, width, num_layers=1 if both else 2,
                                    bidirectional=both, batch_first=True)
-        self.fc = nn.Linear(32 if both else 16, CLASSES)
+        self.fc = nn.Linear(2 * width if both else width, classes)
 
     def forward(self, x):
         return self.fc(self.r(x)[0][:, -1])
