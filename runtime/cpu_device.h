@@ -5,7 +5,7 @@
 #include "runtime/backend.h"
 
 /* What routine `lib` with parameters `par` made of a variable; `seen` is the
-   device's `written` of that then.  One block with the memory behind it.    */
+   device's `written` of that then.                                          */
 typedef struct Kept {
     struct Kept *next;
     size_t bytes;

@@ -96,8 +96,8 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
 
 /* ---- what is kept of parameters ------------------------------------------ */
 
-/* Of what routine and parameters a step's kept memory would be; NULL: of none
-   yet. */
+/* What steps with that routine, parameters and variable share; NULL: none yet.
+ */
 static Kept *find_kept(const CpuDevice *d, const PlanStep *t, const PlanRef *of,
                        const int64_t *par) {
     for (Kept *k = d->kept; k; k = k->next)

@@ -268,8 +268,7 @@ static void add_sums(Emit *e, const Graph *g, const Buckets *all, int end,
     }
 }
 
-/* ---- sums that are waited for ---------------------------------------------
- */
+/* ---- sums that are waited for -------------------------------------------- */
 
 /* Whether a step reads or writes of what is to be summed. */
 static bool needs_sum(Emit *e, const Graph *g, const LoweredStep *sum,
@@ -315,8 +314,7 @@ static void add_to_sum(Emit *e, const Graph *g, const LoweredStep *copy,
     sum->pars = arena_dup(e->a, more, sizeof *more);
 }
 
-/* ---- a program ------------------------------------------------------------
- */
+/* ---- a program ----------------------------------------------------------- */
 
 static Status add_run(Emit *e, const Graph *g) {
     EmitTarget *t = &e->target[g->target];

@@ -7,7 +7,7 @@
 
 enum { N = 3, X = 40, CLASSES = 5 };
 
-/* %u is read twice by each program, and by a sum of squares in the loss. */
+/* %u is read twice by each program. */
 static const char text[] = "graph forward(%x: f32[3,40], %y: i64[3]) {\n"
                            "  param %u: f32[40,40] = normal(0, 0.2)\n"
                            "  param %w: f32[40,5] = normal(0, 0.2)\n"
