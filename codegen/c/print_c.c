@@ -228,11 +228,16 @@ static void put_element(Nest *n) {
    arrays h<id> of a piece.  bf16 that is only read is as fast in place. */
 enum { PIECE = 512, LEAST_PIECE = 16, LEAST_BF16 = 128 };
 
+/* Where a load is from is computed for every element. */
+static bool jumps(const KPrint *p, const KInst *in) {
+    return (in->at.inst && kinst_at(p->k, in->at.inst)->full) ||
+           (in->place && kinst_at(p->k, in->place)->full);
+}
+
 static bool is_walked(const KPrint *p, const KInst *in, DType d) {
     return (in->op == K_LOAD || in->op == K_STORE) && in->full &&
            p->k->bufs.data[in->buf].dtype == d && in->at.k[p->k->vec] == 1 &&
-           !(is_rows(p) && in->at.inst) &&
-           !(in->at.inst && kinst_at(p->k, in->at.inst)->full) &&
+           !(is_rows(p) && (in->at.inst || in->place)) && !jumps(p, in) &&
            (!in->guard || p->known[in->guard] == 1);
 }
 
@@ -245,8 +250,7 @@ static bool any_order(const KPrint *p, const KInst *in) {
         /* fall through */
     case K_LOAD:
         return is_walked(p, in, DT_BF16) ||
-               (!in->at.k[p->k->vec] &&
-                !(in->at.inst && kinst_at(p->k, in->at.inst)->full));
+               (!in->at.k[p->k->vec] && !jumps(p, in));
     case K_INDEX: return !in->at.k[p->k->vec];
     case K_ACC: return false;
     default: return in->keep != KEEP_ROW;
@@ -311,7 +315,8 @@ static void move_pieces(const Nest *n, KOp op) {
         const KInst *in = kinst_at(p->k, id);
         if (!p->piece[id] || in->op != op) continue;
         StrBuf place = {0};
-        sb_printf(&place, "b%d + (", in->buf);
+        sb_put_buffer(&place, p->k, in);
+        sb_puts(&place, " + (");
         sb_put_index(&place, p->k, &in->at, at);
         bool f16 = p->k->bufs.data[in->buf].dtype == DT_F16;
         const char *d = f16 ? "F16" : "BF16";

@@ -134,6 +134,7 @@ static void drop_dead(Arena *a, Kernel *k) {
         memmove(in, &k->insts.data[id], sizeof *in);
         for (int j = 0; j < 3; j++) in->in[j] = to[in->in[j]];
         in->guard = to[in->guard];
+        in->place = to[in->place];
         in->at.inst = to[in->at.inst];
         to[id] = live++;
     }

@@ -32,6 +32,7 @@ typedef enum KOp {
     K_CONST,  /* f (floats) or i (integers, bool)                           */
     K_INDEX,  /* i64: `at`                                                  */
     K_LOAD,   /* buf[at], widened to the register; 0 where guard is false   */
+    K_PLACE,  /* i64: the address of buffer buf + in[0]                     */
     K_ACC,    /* epilogue: the fp32 accumulator of this element             */
     K_OP,     /* op_info[code].expr over in[], computed in type `compute`;
                  comparisons and tests give KT_B8                           */
@@ -66,6 +67,7 @@ typedef struct KInst {
     DType dtype; /* K_ROUND */
     int in[3];   /* instruction numbers; 0 = none */
     int guard;   /* K_LOAD */
+    int place;   /* K_LOAD: K_PLACE that says where buf lies; 0 = it is buf */
     int buf;
     KIndex at;
     int64_t i;
@@ -144,10 +146,13 @@ KInst kinst(KOp op, KType type); /* zeroed */
 int64_t int_of_float(double f);
 /* Appends, or finds an equal instruction.  Fills the facts. */
 int kernel_add(Arena *a, Kernel *k, const KInst *in);
-/* The instructions that it reads: operands, guard, index; 0 = none. */
-enum { KINST_READS = 5 };
+/* The instructions that it reads: operands, guard, place, index; 0 = none. */
+enum { KINST_READS = 6 };
 static inline int kinst_read(const KInst *in, int j) {
-    return j < 3 ? in->in[j] : j == 3 ? in->guard : in->at.inst;
+    return j < 3    ? in->in[j]
+           : j == 3 ? in->guard
+           : j == 4 ? in->place
+                    : in->at.inst;
 }
 static inline KInst *kinst_at(const Kernel *k, int id) {
     ASSERT(id > 0 && id < k->insts.len);

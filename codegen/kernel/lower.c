@@ -195,7 +195,8 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
     const Node *anchor = find_kind(g, f, KIND_ANCHOR);
     const Node *lib = find_kind(g, f, KIND_LIB);
     const Node *first = node_get(g, f->nodes.data[0]);
-    Lower l = {.g = g, .group = f->group, .arena = scratch};
+    Lower l = {
+        .g = g, .group = f->group, .target = ks->target, .arena = scratch};
     out->name =
         value_get(g, f->leave.len ? f->leave.data[0] : first->out[0])->name;
     if (!out->name) out->name = op_info[first->op].text;

@@ -20,6 +20,7 @@ typedef struct LowerMemo {
 typedef struct Lower {
     const Graph *g;
     int group;
+    TargetKind target;
     Arena *arena;
     Kernel *k;
     VEC(ValueId) refs; /* value of each buffer */
@@ -38,6 +39,9 @@ int lower_as(Lower *l, int inst, DType d); /* converts, rounds */
 int lower_const(Lower *l, KType t, double f, int64_t i);
 int lower_op(Lower *l, OpCode code, KType compute, int a, int b, int c);
 void lower_store(Lower *l, ValueId v, int inst, KIndex at);
+/* Element src of operand `which` (an instruction) of a node, all of which are
+   of one type and none of the group; 0: they are not. */
+int lower_operand(Lower *l, const Node *n, int which, const KIndex *src);
 /* Row-major element offset of an index into a value of type t. */
 KIndex lower_flatten(Lower *l, const Type *t, const KIndex *at);
 

@@ -122,6 +122,8 @@ static int where(Lower *l, int cond, int yes, int no) {
 
 /* ---- the ops ------------------------------------------------------------- */
 
+enum { MANY_PARTS = 16 }; /* selects cost more than to find one by number */
+
 static const Type *type_in(const Lower *l, const Node *n, int j) {
     return value_type(l->g, n->in[j]);
 }
@@ -182,11 +184,35 @@ static int move_slice_grad(Lower *l, const Node *n, const KIndex *at,
     return guarded(l, n, src, guard, inside);
 }
 
+/* Along the innermost loop few parts are loops of their own (kernel_cuts), and
+   a GPU's threads choose among registers; else the part that an element is from
+   is found by its number, once a row where it can be.  0: not so. */
+static int concat_by_number(Lower *l, const Node *n, int axis, const KIndex *at,
+                            int guard) {
+    const Type *t = type_in(l, n, 0);
+    int64_t size = t->dim[axis], least, most;
+    KIndex src[MAX_RANK], x = at[axis];
+    bool inmost = x.inst || x.k[l->k->ndim - 1];
+    /* outside the guard there is no such part */
+    if (l->target == TARGET_CUDA || guard || size == 0 || n->nin < 2 ||
+        (inmost && n->nin < MANY_PARTS) ||
+        (at_range(l, &x, &least, &most) && least / size == most / size))
+        return 0;
+    memcpy(src, at, (size_t)t->rank * sizeof *src);
+    int which = at_value(l, x);
+    if (size > 1) which = iop(l, OP_DIV, which, iconst(l, size));
+    src[axis] = size > 1 ? at_add(l, x, at_scale(l, at_inst(which), -size))
+                         : at_const(0);
+    return lower_operand(l, n, which, src);
+}
+
 static int move_concat(Lower *l, const Node *n, const KIndex *at, int guard) {
     const Type *t = value_type(l->g, n->out[0]);
     int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank), r = 0;
     int64_t end = t->dim[axis];
     KIndex src[MAX_RANK];
+    int part = concat_by_number(l, n, axis, at, guard);
+    if (part) return lower_as(l, part, t->dtype);
     memcpy(src, at, (size_t)t->rank * sizeof *src);
     for (int j = n->nin - 1; j >= 0; j--) {
         int64_t size = type_in(l, n, j)->dim[axis], start = end - size;

@@ -126,6 +126,38 @@ static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
     return add(l, &in);
 }
 
+/* Whether v is read from memory: other steps leave it there, and it is no
+   immediate. */
+static bool in_memory(const Lower *l, ValueId v) {
+    const Value *val = value_get(l->g, v), *r;
+    const Node *n = val->kind == VK_RESULT ? node_get(l->g, val->def) : NULL;
+    r = value_get(l->g, view_root(l->g, v));
+    return !(n && n->group == l->group && op_info[n->op].kind != KIND_VIEW) &&
+           !(r->kind == VK_CONST && type_get(r->type)->rank == 0);
+}
+
+int lower_operand(Lower *l, const Node *n, int which, const KIndex *src) {
+    const Type *t = value_type(l->g, n->in[0]);
+    for (int j = 0; j < n->nin; j++) {
+        const Type *tj = value_type(l->g, n->in[j]);
+        if (!in_memory(l, n->in[j]) || tj->dtype != t->dtype ||
+            !shape_equal(tj, t))
+            return 0;
+    }
+    KInst place = kinst(K_PLACE, KT_I64),
+          in = kinst(K_LOAD, ktype_of(t->dtype));
+    place.buf = in.buf = l->refs.len;
+    for (int j = 0; j < n->nin; j++) {
+        KBuf buf = {t->dtype, false};
+        vec_push(l->arena, &l->refs, view_root(l->g, n->in[j]));
+        vec_push(l->arena, &l->k->bufs, buf);
+    }
+    place.in[0] = which;
+    in.place = add(l, &place);
+    in.at = lower_flatten(l, t, src);
+    return add(l, &in);
+}
+
 static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {
     if (n->op == OP_FULL) {
         double v = attr_float(n, AK_value, 0);

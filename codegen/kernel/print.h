@@ -31,6 +31,8 @@ extern const char *const ktype_suffix[]; /* "_B8", "_I64", "_F32", "_F64"   */
    k->vec, NULL: i<dim>. */
 void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
                   const char *vec);
+/* What a load or store is from: b<buf>, or where its K_PLACE says. */
+void sb_put_buffer(StrBuf *sb, const Kernel *k, const KInst *in);
 /* k->comment and the loops as a comment. */
 void sb_put_kernel_comment(StrBuf *sb, const Kernel *k);
 

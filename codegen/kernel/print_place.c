@@ -52,13 +52,22 @@ void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
     }
 }
 
+void sb_put_buffer(StrBuf *sb, const Kernel *k, const KInst *in) {
+    if (in->place)
+        sb_printf(sb, "((const %s *)v%d)",
+                  dtype_info[k->bufs.data[in->buf].dtype].c, in->place);
+    else
+        sb_printf(sb, "b%d", in->buf);
+}
+
 static void put_place(StrBuf *sb, const Kernel *k, const KInst *in,
                       const char *place) {
     if (place) {
         sb_puts(sb, place);
         return;
     }
-    sb_printf(sb, "b%d[", in->buf);
+    sb_put_buffer(sb, k, in);
+    sb_puts(sb, "[");
     sb_put_index(sb, k, &in->at, NULL);
     sb_puts(sb, "]");
 }
@@ -175,6 +184,8 @@ void kp_inst(KPrint *p, int id, const char *place) {
         put_load(p->sb, p->k, in, place, in->guard ? p->known[in->guard] : 1);
     else if (in->op == K_INDEX)
         sb_put_index(p->sb, p->k, &in->at, NULL);
+    else if (in->op == K_PLACE)
+        sb_printf(p->sb, "(int64_t)buf[%d + v%d]", in->buf, in->in[0]);
     else if (in->op == K_ACC)
         sb_puts(p->sb, p->acc);
     else

@@ -79,11 +79,12 @@ static void choose_kept(Arena *a, Kernel *k) {
     for (int id = 1; id < k->insts.len; id++) {
         KInst *in = kinst_at(k, id);
         /* cheap to compute wherever it is used, without other instructions */
-        bool cheap = in->op == K_INDEX ||
-                     (in->op == K_LOAD && !in->guard && !in->at.inst);
+        bool cheap = in->op == K_INDEX || (in->op == K_LOAD && !in->guard &&
+                                           !in->at.inst && !in->place);
         const KInst *x = in->op == K_REDUCE ? kinst_at(k, in->in[0]) : NULL;
         /* the operand lies in memory as the fold wants it */
         if (x && k->form == KF_COLS && x->op == K_LOAD && !x->guard &&
+            !x->place &&
             k->bufs.data[x->buf].dtype == dtype_of_ktype(in->compute) &&
             x->at.k[k->vec] == 1 &&
             (!x->at.inst || !kinst_at(k, x->at.inst)->full))

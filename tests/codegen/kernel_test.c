@@ -468,6 +468,27 @@ TEST_CASE(kernel, moves) {
         MOVE("%x: f32[2,3], %z: bf16[2,5], %w: f32[2,1]",
              "%y = concat %x, %z, %w {axis=1}"),
         MOVE("%x: f32[2,3], %z: f32[4,3]", "%y = concat %x, %z {axis=0}"),
+        /* parts of one type: found by number */
+        MOVE("%x: f32[2,3], %z: f32[2,3], %w: f32[2,3]",
+             "%y = concat %x, %z, %w {axis=0}"),
+        MOVE("%x: bf16[3,1,150], %z: bf16[3,1,150]",
+             "%c = concat %x, %z, %x {axis=1} %y = neg %c"),
+        MOVE("%x: f16[2,40], %z: f16[2,40], %w: f16[40,4]",
+             "%c = concat %x, %z {axis=0} %t = transpose %w {perm=[1,0]} "
+             "%y = add %c, %t"),
+        MOVE("%x: f32[5,2], %z: i32[7]",
+             "%c = concat %x, %x, %x, %x, %x, %x, %x, %x, %x, %x, %x, %x, %x, "
+             "%x, %x, %x, %x {axis=1} %y = gather %c, %z {axis=1}"),
+        MOVE("%x: bf16[3,9], %z: bf16[3,9]",
+             "%c = concat %x, %x, %z, %x, %x, %x, %x, %x, %x, %x, %x, %x, %x, "
+             "%x, %x, %z {axis=1} %y = pad %c {pads=[1,2,0,3], value=2}"),
+        MOVE("%x: bf16[3,9], %z: bf16[3,9]",
+             "%c = concat %x, %x, %z, %x, %x, %x, %x, %x, %x, %x, %x, %x, %x, "
+             "%x, %x, %z {axis=1} %y = neg %c"),
+        MOVE("%x: f32[2,3], %z: f32[2,3]",
+             "%c = concat %x, %z {axis=0} "
+             "%y = slice %c {starts=[2,0], sizes=[2,3], steps=[1,1]}"),
+        MOVE("%x: f32[0,3], %z: f32[0,3]", "%y = concat %x, %z {axis=0}"),
         MOVE("%x: f32[2,9]",
              "%a = slice %x {starts=[0,0], sizes=[2,3], steps=[1,1]} "
              "%b = slice %x {starts=[0,3], sizes=[2,3], steps=[1,1]} "
@@ -528,6 +549,14 @@ TEST_CASE(kernel, reductions) {
                      "%y = reduce_prod %x {axes=[1]} "
                      "%z = reduce_mean %x {axes=[1]}",
                      "%y, %z")},
+        {.text = ROW("%x: f32[20,35], %z: f32[20,35]",
+                     "%c = concat %x, %z {axis=0} "
+                     "%y = reduce_max %c {axes=[1]}",
+                     "%y")},
+        {.text = ROW("%x: f32[20,35], %z: f32[20,35]",
+                     "%c = concat %x, %z {axis=0} "
+                     "%y = reduce_max %c {axes=[0]}",
+                     "%y")},
         {.text = ROW("%x: f32[2,900]",
                      "%y = reduce_sumsq %x {axes=[0,1]} : f64[1,1]", "%y"),
          .ulps = 8,
