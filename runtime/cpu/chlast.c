@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum {
-    CHLAST_CHANNELS = 1,    /* fewer of source or result: not here       */
+    CHLAST_CHANNELS = 16,   /* fewer of source or result: not here       */
     CHLAST_STAGE = 1 << 18, /* floats staged at a time, if an image fits   */
     CHLAST_STAGE_MAX = 1 << 27,
     CHLAST_POINTS = 128, /* results of an item                          */
