@@ -2,10 +2,12 @@
 """The training step of thirteen models in ampc and in PyTorch, in turns.
 
 usage: bench.py AMPC FOLDER [--rounds N] [--seconds S] [--busy] [--no-compile]
-                [--peer fp32,bf16] [--inference] [NAME...]
+                [--peer fp32,bf16] [--inference] [--isa LEVEL] [NAME...]
 (script/bench calls it; FOLDER keeps the exported models; names by beginning;
 --peer: in what PyTorch runs; --inference: predictions instead, beside ONNX
-Runtime.  Three models are torchvision's)
+Runtime; --isa: a lower instruction set level on both sides, v2, v3, v4-fma (no
+dot products of bf16) or v4-dot, but for ONNX Runtime, which takes no such order.
+Three models are torchvision's)
 
 AdamW, dropout on where a model has it; PyTorch is its eager mode and
 torch.compile, in bf16 by autocast.  Every contender of a model runs for about
@@ -32,6 +34,24 @@ import torch.nn.functional as F
 from networks import Loss, Recurrent
 
 VOCABULARY = 1024
+# What orders PyTorch (also compiled), oneDNN, MKL and OpenBLAS to a level.
+LEVELS = {"v2": ("default", "SSE41", "SSE4_2", "Nehalem"),
+          "v3": ("avx2", "AVX2", "AVX2", "Haswell"),
+          "v4-fma": ("avx512", "AVX512_CORE", "AVX512", "SkylakeX"),
+          "v4-dot": ("avx512", "AVX512_CORE_BF16", "AVX512", "Cooperlake")}
+LEVEL_OF = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
+            "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE")
+
+
+def force_level(level):
+    """For all processes from here on; a line that says so."""
+    if not level:
+        return "every library at the level that it chooses\n"
+    orders = dict(zip(LEVEL_OF, map(str, LEVELS[level])), AMPC_ISA=level)
+    os.environ.update(orders)
+    return "level " + level + " by " + " ".join(
+        f"{key}={orders[key]}" for key in sorted(orders)) + \
+        " (ONNX Runtime: at the machine's own)\n"
 
 
 def conv_norm(cin, cout, stride):
@@ -551,7 +571,7 @@ def show(x, form):
 
 
 def rows(name, results):
-    all_ratios = {}
+    all_ratios = {"memory": []}
     for precision in ("fp32", "bf16", "fp16"):
         ours = results["ampc", precision]
         peers = {m: results[m, precision] for m in ("eager", "compile")
@@ -560,6 +580,9 @@ def rows(name, results):
             a["ms"] / b["ms"] for a, b in zip(ours, results["ampc", "fp32"]))
         all_ratios[precision] = ratio(ours, peers.values())
         peer = {m: peers.get(m, []) for m in ("eager", "compile")}
+        if peer["eager"]:
+            all_ratios["memory"].append(median_of(ours, "mb") /
+                                        median_of(peer["eager"], "mb"))
         print("| " + " | ".join([
             MODELS[name][0], precision, show(median_of(ours, "ms"), "%.4g"),
             show(median_of(peer["eager"], "ms"), "%.4g"),
@@ -598,6 +621,7 @@ def main():
     p.add_argument("--busy", action="store_true")
     p.add_argument("--peer", default="fp32,bf16")
     p.add_argument("--inference", action="store_true")
+    p.add_argument("--isa", choices=LEVELS)
     options = p.parse_intermixed_args()
     names = [n for n in MODELS
              if (not options.names or n.startswith(tuple(options.names)))
@@ -605,7 +629,8 @@ def main():
     how = "processor time of one thread" if options.busy else "all threads"
     what = "predictions" if options.inference else "AdamW"
     print(f"PyTorch {torch.__version__.split('+')[0]}, {what}, {how}, "
-          f"{options.rounds} rounds of {options.seconds} s\n")
+          f"{options.rounds} rounds of {options.seconds} s,",
+          force_level(options.isa))
     head = INFERENCE_HEAD if options.inference else HEAD
     print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
     row = inference_row if options.inference else rows
@@ -614,6 +639,9 @@ def main():
     for precision in ["fp32"] if options.inference else options.peer.split(","):
         mean = statistics.geometric_mean(r[precision] for r in ratios)
         print(f"\ngeometric mean of {peer} / ampc in {precision}: {mean:.2f}")
+    memory = [m for r in ratios for m in r.get("memory", [])]
+    if memory:
+        print(f"\npeak memory, of PyTorch's: at most {max(memory):.2f}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,18 @@
 /* cpu_bench.c: speed of the CPU routines.
 
      cpu_bench [threads] [filter]
+     cpu_bench threads serve
 
    With one thread the time is CPU time, which a busy machine disturbs less.
    The first line tells the machine's fp32 multiply-add peak and how fast it
    copies memory (bytes read and written); then one line per shape: best and
    median time, GFLOP/s of the best, and its share of that peak.  A filter that
-   fits no name leaves the first line.  AMPC_ISA=v2|v3|v4 chooses the level. */
+   fits no name leaves the first line.  AMPC_ISA=v2|v3|v4 chooses the level.
+
+   serve: answers each line of the input with a median in milliseconds:
+     gemm f32|bf16 SECONDS M N K NN|NT|TN
+     conv f32|bf16 SECONDS fwd|dgrad|wgrad N C IMAGE K KERNEL STRIDE PAD
+   (models/bench_kernels.py). */
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <stdio.h>
@@ -23,6 +29,8 @@ static int threads = 2;
 static const AmpcCpuLib *lib;
 static double peak; /* GFLOP/s of all threads                               */
 static const char *filter = "";
+static double budget = 0.4; /* seconds of a shape                           */
+static int serves;
 
 static double now(void) {
     struct timespec t;
@@ -42,12 +50,17 @@ static void report(const char *name, double flops, Bench *fn, void *ctx) {
     int n = 0;
     if (!strstr(name, filter)) return;
     fn(ctx);
-    while (n < REPS && (n < 5 || now() - start < 0.4)) {
+    while (n < REPS && (n < 5 || now() - start < budget)) {
         double t0 = now();
         fn(ctx);
         t[n++] = now() - t0;
     }
     qsort(t, (size_t)n, sizeof *t, by_value);
+    if (serves) {
+        printf("%.6g\n", t[n / 2] * 1e3);
+        fflush(stdout);
+        return;
+    }
     printf("%-44s %9.1f us  median %9.1f us", name, t[0] * 1e6, t[n / 2] * 1e6);
     if (flops > 0)
         printf("  %7.1f GFLOP/s  %5.1f %%", flops / t[0] * 1e-9,
@@ -357,6 +370,35 @@ static void bench_dtype(int64_t dtype) {
     bench_pool(8 * 512, 7, 7, 1, 0, dtype);
 }
 
+/* ---- shapes on demand ---------------------------------------------------- */
+
+static void serve_line(const char *line) {
+    char dtype[8], how[8];
+    long n, m, k, s[7];
+    if (sscanf(line, "gemm %7s %lf %ld %ld %ld %7s", dtype, &budget, &m, &n, &k,
+               how) == 6) {
+        filter = "";
+        bench_gemm(1, m, n, k, how[0] == 'T', how[1] == 'T',
+                   strcmp(dtype, "f32") ? AMPC_BF16 : AMPC_F32);
+    } else if (sscanf(line, "conv %7s %lf %7s %ld %ld %ld %ld %ld %ld %ld",
+                      dtype, &budget, how, &s[0], &s[1], &s[2], &s[3], &s[4],
+                      &s[5], &s[6]) == 10) {
+        filter = how;
+        bench_conv(s[0], s[1], s[3], s[2], s[4], s[5], s[6], 1,
+                   strcmp(dtype, "f32") ? AMPC_BF16 : AMPC_F32);
+    } else {
+        fprintf(stderr, "what is this: %s", line);
+        exit(1);
+    }
+}
+
+static int serve(void) {
+    char line[256];
+    serves = 1;
+    while (fgets(line, sizeof line, stdin)) serve_line(line);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) threads = atoi(argv[1]);
     if (argc > 2) filter = argv[2];
@@ -365,6 +407,7 @@ int main(int argc, char **argv) {
     threads = pool_threads(pool);
     int level = cpu_isa_level();
     lib = level == 4 ? &ampc_cpu_v4 : level == 3 ? &ampc_cpu_v3 : &ampc_cpu_v2;
+    if (!strcmp(filter, "serve")) return serve();
     measure_peak();
     report("pool: 1000 hand-overs", 0, bench_handover, NULL);
     bench_dtype(AMPC_F32);
