@@ -25,7 +25,10 @@ struct NameMap {
     StrMap at; /* in names; of a module: in its variables */
     VEC(Name) names;
     VEC(ValueId) vars; /* by variable; 0 = not read */
-    VEC(ValueId) scalars;
+    struct {
+        ValueId *slot; /* open addressing, power of two; 0 = free */
+        int len, cap;
+    } scalars;
 };
 
 static Name *name_find(const struct NameMap *m, Str name) {
@@ -162,7 +165,9 @@ Graph *graph_clone(const Graph *g, const char *name) {
     c->names->at = str_map_copy(c->arena, &g->names->at);
     COPY_VEC(c->arena, &c->names->names, &g->names->names);
     COPY_VEC(c->arena, &c->names->vars, &g->names->vars);
-    COPY_VEC(c->arena, &c->names->scalars, &g->names->scalars);
+    c->names->scalars.slot =
+        arena_dup(c->arena, g->names->scalars.slot,
+                  (size_t)g->names->scalars.cap * sizeof(ValueId));
     return c;
 }
 
@@ -229,22 +234,42 @@ ValueId graph_const(Graph *g, const char *name, const Tensor *t) {
         (Value){.name = unique, .type = t->type, .kind = VK_CONST, .data = t});
 }
 
-/* Equal by bits: -0 is not 0, and a NaN is equal to itself. */
+/* Where the scalar stands, or the free slot where it would.  Equal by bits: -0
+   is not 0, and a NaN is equal to itself. */
+static ValueId *scalar_slot(const Graph *g, const Tensor *t) {
+    const struct NameMap *m = g->names;
+    size_t bytes = (size_t)dtype_info[type_get(t->type)->dtype].bytes;
+    uint64_t i = hash_bytes(t->type.i, t->data, bytes);
+    for (;; i++) {
+        ValueId *at = &m->scalars.slot[i & (uint64_t)(m->scalars.cap - 1)];
+        if (!at->i) return at;
+        const Value *v = value_get(g, *at);
+        if (v->type.i == t->type.i && !memcmp(v->data->data, t->data, bytes))
+            return at;
+    }
+}
+
+static void grow_scalars(Graph *g) {
+    struct NameMap *m = g->names;
+    const ValueId *old = m->scalars.slot;
+    int cap = m->scalars.cap;
+    m->scalars.cap = cap ? 2 * cap : 16;
+    m->scalars.slot = NEW_ARRAY(g->arena, ValueId, m->scalars.cap);
+    for (int i = 0; i < cap; i++)
+        if (old[i].i) *scalar_slot(g, value_get(g, old[i])->data) = old[i];
+}
+
 static ValueId shared_scalar(Graph *g, const Tensor *t) {
     struct NameMap *m = g->names;
-    size_t bytes = (size_t)dtype_info[type_get(t->type)->dtype].bytes;
-    for (int i = 0; i < m->scalars.len; i++) {
-        const Value *v = value_get(g, m->scalars.data[i]);
-        if (v->type.i == t->type.i &&
-            memcmp(v->data->data, t->data, bytes) == 0)
-            return m->scalars.data[i];
-    }
+    if (2 * m->scalars.len >= m->scalars.cap) grow_scalars(g);
+    ValueId *at = scalar_slot(g, t);
+    if (at->i) return *at;
     Tensor *own = tensor_new(g->arena, t->type);
-    memcpy(own->data, t->data, bytes);
-    ValueId v =
-        value_new(g, (Value){.type = own->type, .kind = VK_CONST, .data = own});
-    vec_push(g->arena, &m->scalars, v);
-    return v;
+    memcpy(own->data, t->data,
+           (size_t)dtype_info[type_get(t->type)->dtype].bytes);
+    m->scalars.len++;
+    return *at = value_new(
+               g, (Value){.type = own->type, .kind = VK_CONST, .data = own});
 }
 
 ValueId graph_scalar(Graph *g, DType d, double v) {

@@ -171,17 +171,21 @@ static void give_copies(Prep *p, NodeId user) {
 
 /* Walks from the last node to the first.  A copy is made for a reader before
    the copy itself is visited as a reader, so it goes on a stack that is
-   emptied right away: the copy then stands directly before its reader. */
-static void place_backwards(Prep *p, NodeId id, int first_copy) {
+   emptied right away: the copy then stands directly before its reader.  Of a
+   long chain whose every result has a second reader, each would have a copy of
+   all before it: `copied` of them are enough. */
+enum { LONGEST_COPY = 8 };
+
+static void place_backwards(Prep *p, NodeId id, int first_copy, int copied) {
     Graph *g = p->g;
     vec_push(p->a, &p->out, id);
-    give_copies(p, id);
+    if (copied < LONGEST_COPY) give_copies(p, id);
     for (int i = node_get(g, id)->nin - 1; i >= 0; i--) {
         const Node *n = node_get(g, id);
         if (!is_value(n->in[i]) || reads_before(n, i)) continue;
         const Value *v = value_get(g, n->in[i]);
         if (v->kind == VK_RESULT && (int)v->def.i >= first_copy)
-            place_backwards(p, v->def, first_copy);
+            place_backwards(p, v->def, first_copy, copied + 1);
     }
 }
 
@@ -193,7 +197,7 @@ static void copy_cheap_nodes(Graph *g, Arena *scratch) {
     for (int i = 0; graph_root(g, i); i++)
         count_use(&p, *graph_root(g, i), true);
     for (int i = g->order.len - 1; i >= 0; i--)
-        place_backwards(&p, g->order.data[i], first_copy);
+        place_backwards(&p, g->order.data[i], first_copy, 0);
     g->order.len = 0;
     for (int i = p.out.len - 1; i >= 0; i--)
         vec_push(g->arena, &g->order, p.out.data[i]);

@@ -1,0 +1,171 @@
+/* large_test.c: models of very many nodes: `ampc check` in bounded time, memory
+   and stack.  The bound on time is loose, as machines differ: what grows with
+   the square of the nodes takes minutes. */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ir/graph/base.h"
+#include "tests/harness.h"
+
+/* ---- ONNX files, node by node -------------------------------------------- */
+
+static void put_number(StrBuf *sb, uint64_t n) {
+    for (; n >= 128; n >>= 7) sb_putn(sb, (char[]){(char)(n | 128)}, 1);
+    sb_putn(sb, (char[]){(char)n}, 1);
+}
+
+static void put_int(StrBuf *sb, int field, uint64_t n) {
+    put_number(sb, (uint64_t)field << 3);
+    put_number(sb, n);
+}
+
+static void put_bytes(StrBuf *sb, int field, const void *p, size_t n) {
+    put_number(sb, (uint64_t)field << 3 | 2);
+    put_number(sb, n);
+    sb_putn(sb, p, n);
+}
+
+static void put_text(StrBuf *sb, int field, const char *text) {
+    put_bytes(sb, field, text, strlen(text));
+}
+
+/* Of the message in `part`, which is empty afterwards. */
+static void put_part(StrBuf *sb, int field, StrBuf *part) {
+    put_bytes(sb, field, part->data, part->len);
+    part->len = 0;
+}
+
+typedef struct Large {
+    StrBuf graph, node;
+} Large;
+
+/* Operands that are "" are absent. */
+static void put_node(Large *m, const char *op, const char *x, const char *y,
+                     const char *result) {
+    if (*x) put_text(&m->node, 1, x);
+    if (*y) put_text(&m->node, 1, y);
+    put_text(&m->node, 2, result);
+    put_text(&m->node, 4, op);
+    put_part(&m->graph, 1, &m->node);
+}
+
+static void put_constant(Large *m, const char *name, float value) {
+    StrBuf tensor = {0}, attribute = {0};
+    put_int(&tensor, 2, 1); /* FLOAT */
+    put_bytes(&tensor, 9, &value, sizeof value);
+    put_text(&attribute, 1, "value");
+    put_part(&attribute, 5, &tensor);
+    put_int(&attribute, 20, 4); /* TENSOR */
+    put_part(&m->node, 5, &attribute);
+    put_node(m, "Constant", "", "", name);
+    sb_free(&tensor);
+    sb_free(&attribute);
+}
+
+/* f32[2,4] */
+static void put_value(Large *m, int field, const char *name) {
+    StrBuf dim = {0}, shape = {0}, tensor = {0}, type = {0}, value = {0};
+    for (uint64_t n = 2; n <= 4; n += 2) {
+        put_int(&dim, 1, n);
+        put_part(&shape, 1, &dim);
+    }
+    put_int(&tensor, 1, 1);
+    put_part(&tensor, 2, &shape);
+    put_part(&type, 1, &tensor);
+    put_text(&value, 1, name);
+    put_part(&value, 2, &type);
+    put_part(&m->graph, field, &value);
+    StrBuf *all[] = {&dim, &shape, &tensor, &type, &value};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) sb_free(all[i]);
+}
+
+/* Checks and frees the model of x; seconds of processor time and memory that
+   `ampc check` took.                                                         */
+static void check_large(Large *m, const char *result, double seconds,
+                        int64_t megabytes) {
+    StrBuf model = {0}, opset = {0};
+    struct rusage used;
+    int status;
+    put_text(&m->graph, 2, "large");
+    put_value(m, 11, "x");
+    put_value(m, 12, result);
+    put_int(&opset, 2, 17);
+    put_int(&model, 1, 8);
+    put_part(&model, 7, &m->graph);
+    put_part(&model, 8, &opset);
+    const char *path = test_tmp("large.onnx");
+    bool written = test_write_file(path, model.data, model.len);
+    StrBuf *all[] = {&model, &opset, &m->graph, &m->node};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) sb_free(all[i]);
+    REQUIRE(written);
+    pid_t child = fork();
+    if (child == 0) {
+        execl(test_ampc(), "ampc", "check", path, "--loss", "none", NULL);
+        _exit(127);
+    }
+    REQUIRE(wait4(child, &status, 0, &used) == child);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %#x",
+              (unsigned)status);
+    double took = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec);
+    CHECK_MSG(took <= seconds, "%g s", took);
+    CHECK_MSG(used.ru_maxrss / 1000 <= megabytes, "%ld MB",
+              used.ru_maxrss / 1000);
+    unlink(path);
+}
+
+/* ---- shapes of models ---------------------------------------------------- */
+
+static const char *name_of(char to[32], char kind, int i) {
+    if (i < 0) return "x";
+    snprintf(to, 32, "%c%d", kind, i);
+    return to;
+}
+
+static void check_chain(int nodes, double seconds, int64_t megabytes) {
+    Large m = {{0}, {0}};
+    char a[32], b[32];
+    for (int i = 0; i < nodes; i++)
+        put_node(&m, i % 2 ? "Tanh" : "Relu", name_of(a, 'v', i - 1), "",
+                 name_of(b, 'v', i));
+    check_large(&m, name_of(a, 'v', nodes - 1), seconds, megabytes);
+}
+
+TEST_CASE(large, chain) {
+    if (test_slow())
+        check_chain(1000000, 60, 1000);
+    else
+        check_chain(50000, 20, 200);
+}
+
+/* As many numbers, no two of which are equal. */
+TEST_CASE(large, numbers_that_differ) {
+    int n = test_slow() ? 500000 : 200000;
+    Large m = {{0}, {0}};
+    char a[32], b[32], c[32];
+    for (int i = 0; i < n; i++) {
+        put_constant(&m, name_of(c, 'c', i), (float)(i + 1) / 1024);
+        put_node(&m, "Add", name_of(a, 'v', i - 1), c, name_of(b, 'v', i));
+    }
+    check_large(&m, name_of(a, 'v', n - 1), 60, test_slow() ? 1200 : 500);
+}
+
+/* Every value of a chain has a second reader: y = (((x + v0) + v1) + ..).
+   A copy of each for both would be a copy of all before it. */
+TEST_CASE(large, chain_that_is_added_up) {
+    enum { LINKS = 20000 };
+    Large m = {{0}, {0}};
+    char a[32], b[32], c[32];
+    for (int i = 0; i < LINKS; i++)
+        put_node(&m, i % 2 ? "Neg" : "Relu", name_of(a, 'v', i - 1), "",
+                 name_of(b, 'v', i));
+    for (int i = 0; i < LINKS; i++)
+        put_node(&m, "Add", name_of(a, 's', i - 1), name_of(b, 'v', i),
+                 name_of(c, 's', i));
+    check_large(&m, name_of(a, 's', LINKS - 1), 30, 500);
+}
