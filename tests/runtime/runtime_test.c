@@ -243,6 +243,30 @@ TEST_CASE(runtime, predicts_valid_rows) {
     a->close(s);
 }
 
+/* A host of a later version has larger entries; they lie as far apart as the
+   first one says. */
+TEST_CASE(runtime, larger_output_entries) {
+    typedef struct Later {
+        ampc_output known;
+        char more[40];
+    } Later;
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_module, 1);
+    float y[2][8] = {{0}};
+    Batch b;
+    Later out[2];
+    batch(&b, 0);
+    memset(out, 0x5a, sizeof out);
+    for (int i = 0; i < 2; i++) {
+        out[i].known = ampc_out("y/out", y[i], sizeof y[i], AMPC_DTYPE_F32);
+        out[i].known.size = sizeof *out;
+    }
+    CHECK_EQ_INT(a->predict(s, b.in, 1, 4, &out[0].known, 2), AMPC_OK);
+    CHECK_NEAR(y[0][0], 0.25 * (b.x[0] + b.x[1] + b.x[2]), 1e-6);
+    CHECK_MEM(y[1], y[0], sizeof y[0]);
+    a->close(s);
+}
+
 TEST_CASE(runtime, a_success_takes_the_message_back) {
     const ampc_api *a = tiny_api();
     ampc_session *s = open_module(&tiny_module, 1);

@@ -307,6 +307,34 @@ TEST_CASE(loss, a_mean_of_the_models_own_is_split_by_samples) {
     compiled_close(&c);
 }
 
+/* Of one that is no mean over samples a part of a batch says nothing, which no
+   later batch makes up for. */
+TEST_CASE(loss, what_no_part_has_stays_left_out) {
+    Compiled c = compile_text("graph forward(%x: f32[4,3]) {\n"
+                              "  param %w: f32[3] = [0.5, -2, 4]\n"
+                              "  %y = mul %x, %w : f32[4,3]\n"
+                              "  %loss = reduce_max %y {axes=[0,1], "
+                              "keepdims=0} : f32[]\n"
+                              "  return %loss\n"
+                              "}\n",
+                              "--precision fp32 --target cpu:x86-64-v2");
+    ampc_session *s = open_threads(&c, 1);
+    float x[BATCH * 3];
+    ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+    ampc_eval e = {.size = sizeof e};
+    static const int valid[] = {BATCH, 2, BATCH};
+    for (int i = 0; i < BATCH * 3; i++) x[i] = (float)(i + 1);
+    for (int k = 0; k < 3; k++) {
+        if (c.api->evaluate(s, &in, 1, valid[k], &e))
+            FAIL("%s", c.api->error(s));
+        CHECK_EQ_INT(e.exact, k == 0);
+    }
+    CHECK_EQ_INT(e.samples, 2 * BATCH + 2);
+    CHECK_REL(e.loss_num / e.loss_den, 4.0 * BATCH * 3, TOL_LOSS);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 static void add_losses(void) {
     for (size_t i = 0; i < sizeof losses / sizeof *losses; i++)
         harness_register("loss", losses[i].name, run, (void *)&losses[i]);
