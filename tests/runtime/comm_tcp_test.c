@@ -1,0 +1,241 @@
+/* comm_tcp_test.c: ranks over sockets: sums beside plain C, and ranks that are
+   silent, answer another call or are there twice.  Those are played here, frame
+   by frame; the others are processes of their own.                           */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/half.h"
+#include "runtime/session.h"
+#include "tests/harness.h"
+
+/* ---- ranks --------------------------------------------------------------- */
+
+static int port;
+
+static struct sockaddr_in address(int at) {
+    return (struct sockaddr_in){.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)at),
+                                .sin_addr = {htonl(INADDR_LOOPBACK)}};
+}
+
+/* A port that nobody listens on. */
+static void choose_port(void) {
+    struct sockaddr_in a = address(0);
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    REQUIRE(fd >= 0 && bind(fd, (void *)&a, sizeof a) == 0);
+    REQUIRE(getsockname(fd, (void *)&a, &size) == 0);
+    port = ntohs(a.sin_port);
+    close(fd);
+}
+
+typedef const char *RankFn(ampc_comm *c); /* NULL, or what it got wrong */
+
+/* Of a rank that has met the others: 0, or 1 with what it says in a file. */
+static int run_rank(int rank, int world, double deadline, RankFn *fn) {
+    char text[16], err[400] = "", name[32];
+    ampc_comm *c = NULL;
+    const char *wrong = err;
+    snprintf(text, sizeof text, "%d", rank);
+    setenv("RANK", text, 1);
+    snprintf(text, sizeof text, "%d", world);
+    setenv("WORLD_SIZE", text, 1);
+    snprintf(text, sizeof text, "%d", port);
+    setenv("MASTER_PORT", text, 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    if (comm_tcp.open(deadline, &c, err, sizeof err) == AMPC_OK) wrong = fn(c);
+    if (!wrong) return 0;
+    snprintf(name, sizeof name, "rank%d", rank);
+    test_write_file(test_tmp(name), wrong, strlen(wrong));
+    return 1;
+}
+
+static pid_t start_rank(int rank, int world, double deadline, RankFn *fn) {
+    pid_t child = fork();
+    if (child == 0) _exit(run_rank(rank, world, deadline, fn));
+    return child;
+}
+
+static void check_rank(pid_t child, int rank, const char *says) {
+    char name[32];
+    int status;
+    snprintf(name, sizeof name, "rank%d", rank);
+    REQUIRE(waitpid(child, &status, 0) == child);
+    char *text = test_read_file(test_tmp(name), NULL);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == (says != NULL),
+              "rank %d: status %#x, %s", rank, (unsigned)status,
+              text ? text : "");
+    if (says) CHECK_HAS(text ? text : "", says);
+    free(text);
+    unlink(test_tmp(name));
+}
+
+/* ---- sums ---------------------------------------------------------------- */
+
+enum { WORLD = 3, COUNT = 301 };
+
+static float number(int rank, int i) {
+    return (float)((rank + 1) * 37 + i * 11 % 101) / 64;
+}
+
+/* 16 bits are rounded once, whatever is between. */
+static const char *sums(ampc_comm *c) {
+    float wide[COUNT];
+    uint16_t half[COUNT];
+    for (int turn = 0; turn < 3; turn++) {
+        for (int i = 0; i < COUNT; i++) {
+            wide[i] = number(c->rank, i + turn);
+            half[i] = f32_to_bf16(number(c->rank, i + turn));
+        }
+        if (c->allreduce(c->ctx, wide, COUNT, AMPC_DTYPE_F32) ||
+            c->allreduce(c->ctx, half, COUNT, AMPC_DTYPE_BF16))
+            return c->error(c->ctx);
+        for (int i = 0; i < COUNT; i++) {
+            float want = 0, rounded = 0;
+            for (int r = 0; r < WORLD; r++) {
+                want += number(r, i + turn);
+                rounded += bf16_to_f32(f32_to_bf16(number(r, i + turn)));
+            }
+            if (wide[i] != want) return "a sum in fp32";
+            if (half[i] != f32_to_bf16(rounded)) return "a sum in bf16";
+        }
+    }
+    return NULL;
+}
+
+/* From every rank in turn, in parts of unequal length. */
+static const char *shares(ampc_comm *c) {
+    static const uint64_t at[WORLD + 1] = {0, 7, 7, COUNT};
+    float part[COUNT];
+    for (int root = 0; root < WORLD; root++) {
+        for (int i = 0; i < COUNT; i++)
+            part[i] = c->rank == root ? number(root, i) : -1;
+        if (c->broadcast(c->ctx, part, sizeof part, root) || c->barrier(c->ctx))
+            return c->error(c->ctx);
+        for (int i = 0; i < COUNT; i++)
+            if (part[i] != number(root, i)) return "what was handed out";
+    }
+    for (int i = 0; i < COUNT; i++) part[i] = number(c->rank, i);
+    if (c->scatter(c->ctx, part, at, AMPC_DTYPE_F32)) return c->error(c->ctx);
+    for (uint64_t i = at[c->rank]; i < at[c->rank + 1]; i++) {
+        float want = 0;
+        for (int r = 0; r < WORLD; r++) want += number(r, (int)i);
+        if (part[i] != want) return "a part of a sum";
+    }
+    return NULL;
+}
+
+static void all_ranks(RankFn *fn) {
+    pid_t child[WORLD];
+    choose_port();
+    for (int r = 0; r < WORLD; r++) child[r] = start_rank(r, WORLD, 20, fn);
+    for (int r = 0; r < WORLD; r++) check_rank(child[r], r, NULL);
+}
+
+TEST_CASE(comm_tcp, sums_are_those_of_plain_c) { all_ranks(sums); }
+TEST_CASE(comm_tcp, all_get_what_one_has) { all_ranks(shares); }
+
+/* ---- a rank played here -------------------------------------------------- */
+
+typedef struct Frame { /* as comm_tcp.c sends it */
+    uint32_t kind, number;
+    uint64_t bytes;
+} Frame;
+enum { HELLO = 0x72706d61, SUM };
+
+/* Connected, once rank 0 listens. */
+static int connect_to(void) {
+    struct sockaddr_in a = address(port);
+    for (int i = 0; i < 400; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(fd, (void *)&a, sizeof a) == 0) return fd;
+        close(fd);
+        usleep(20000);
+    }
+    FAIL("rank 0 does not listen");
+}
+
+/* Whether the other side answers with n bytes, and does not hang up. */
+static bool hears(int fd, void *to, size_t n) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    return poll(&p, 1, 8000) == 1 && recv(fd, to, n, MSG_WAITALL) == (ssize_t)n;
+}
+
+static bool greet(int fd, int rank, int world) {
+    Frame f = {HELLO, (uint32_t)rank, (uint64_t)world}, back = {0, 0, 0};
+    CHECK(send(fd, &f, sizeof f, MSG_NOSIGNAL) == (ssize_t)sizeof f);
+    return hears(fd, &back, sizeof back) && memcmp(&f, &back, sizeof f) == 0;
+}
+
+static const char *one_sum(ampc_comm *c) {
+    float x = 1;
+    if (c->allreduce(c->ctx, &x, 1, AMPC_DTYPE_F32)) return c->error(c->ctx);
+    return x == 3 ? NULL : "another sum";
+}
+
+/* What rank 0 says of a frame before a sum of one number, and 2. */
+static void answered_with(Frame f, const char *says) {
+    float two = 2;
+    choose_port();
+    pid_t child = start_rank(0, 2, 5, one_sum);
+    int fd = connect_to();
+    CHECK(greet(fd, 1, 2));
+    send(fd, &f, sizeof f, MSG_NOSIGNAL);
+    send(fd, &two, sizeof two, MSG_NOSIGNAL);
+    check_rank(child, 0, says);
+    close(fd);
+}
+
+TEST_CASE(comm_tcp, answers_are_to_what_was_asked) {
+    static const char other[] = "rank 1 does something else than rank 0";
+    answered_with((Frame){SUM, 1, 4}, NULL);
+    answered_with((Frame){SUM, 2, 4}, other);
+    answered_with((Frame){SUM, 0, 4}, other);
+    answered_with((Frame){SUM + 1, 1, 4}, other);
+    answered_with((Frame){SUM, 1, 8}, other);
+}
+
+/* Who is silent is named by all others, whom rank 0 tells. */
+TEST_CASE(comm_tcp, all_name_the_silent_one) {
+    static const char silent[] = "rank 2 did not answer within 1 s";
+    choose_port();
+    pid_t zero = start_rank(0, 3, 1, one_sum);
+    int fd = connect_to();
+    CHECK(greet(fd, 2, 3));
+    pid_t one = start_rank(1, 3, 1, one_sum);
+    check_rank(zero, 0, silent);
+    check_rank(one, 1, silent);
+    close(fd);
+}
+
+/* The second of two with one number is sent away, and who has no number. */
+TEST_CASE(comm_tcp, every_rank_is_there_once) {
+    static const int wrong[] = {1, 0, 3, 4};
+    choose_port();
+    pid_t zero = start_rank(0, 3, 20, one_sum);
+    int fd = connect_to();
+    CHECK(greet(fd, 1, 3));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        int other = connect_to();
+        CHECK_MSG(!greet(other, wrong[i], 3), "rank %d", wrong[i]);
+        close(other);
+    }
+    int stranger = connect_to();
+    CHECK(!greet(stranger, 2, 4));
+    close(stranger);
+    close(fd); /* rank 1 is gone, which rank 0 says when all are there */
+    fd = connect_to();
+    CHECK(greet(fd, 2, 3));
+    check_rank(zero, 0, "rank 1 is gone");
+    close(fd);
+}
