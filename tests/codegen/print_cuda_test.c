@@ -11,6 +11,7 @@
 
 #include "codegen/cuda/cuda.h"
 #include "runtime/cpu/kernels.h"
+#include "runtime/lib.h"
 #include "tests/support/simulate.h"
 
 /* ---- graphs -------------------------------------------------------------- */
@@ -646,4 +647,77 @@ TEST_CASE(print_cuda, comments_tell_the_group) {
                 "/* %y = add %a, %b : f32[4096]\n"
                 "   block columns by 1024, thread columns < 1024 by 4, "
                 "unrolled columns < 4 */");
+}
+
+/* ---- what cuBLASLt takes ------------------------------------------------- */
+
+/* 24 rows of 40 by 40 columns of 16, dense, in batches. */
+static LibGemm dense(int64_t batches) {
+    return (LibGemm){.m = 24,
+                     .n = 16,
+                     .k = 40,
+                     .nbatch_dim = 1,
+                     .batch_dim = {batches},
+                     .a_bs = {24 * 40},
+                     .b_bs = {40 * 16},
+                     .a_rs = 40,
+                     .a_cs = 1,
+                     .b_rs = 16,
+                     .b_cs = 1,
+                     .a_dtype = DT_BF16,
+                     .b_dtype = DT_BF16,
+                     .c_dtype = DT_F32};
+}
+
+static void check_taken(LibGemm p, bool want, const char *what) {
+    Arena *a = arena_new();
+    LoweredStep s = {.kind = PLAN_LIB,
+                     .lib = PLAN_LIB_GEMM,
+                     .pars = (int64_t *)(void *)&p,
+                     .npar = sizeof p / sizeof(int64_t)};
+    LoweredStep out = s;
+    CHECK_MSG(cuda_product(a, &s, &out) == want, "%s", what);
+    if (want) CHECK(out.kind == PLAN_PRODUCT);
+    arena_free(a);
+}
+
+/* Its manual: sizes and leading dimensions are of 32 bits, a matrix is stored
+   by rows or by columns, each no nearer to the next than it is long; a grid has
+   65,535 blocks along its third axis. */
+TEST_CASE(cuda_products, what_cublaslt_takes) {
+    check_taken(dense(1), true, "dense");
+    check_taken(dense(65535), true, "as many as a grid has");
+    check_taken(dense(65536), false, "one more");
+    check_taken(dense(0), false, "none");
+    LibGemm p = dense(3);
+    p.a_rs = 1, p.a_cs = 24, p.b_rs = 1, p.b_cs = 40;
+    check_taken(p, true, "by columns");
+    p.a_cs = 23;
+    check_taken(p, false, "columns that overlap");
+    p = dense(3);
+    p.a_rs = 48, p.b_rs = 17;
+    check_taken(p, true, "rows with gaps");
+    p.b_rs = 15;
+    check_taken(p, false, "rows that overlap");
+    p = dense(3);
+    p.b_rs = 32, p.b_cs = 2;
+    check_taken(p, false, "every second column");
+    p = dense(3);
+    p.m = p.a_cs = INT32_MAX, p.a_rs = 1;
+    check_taken(p, true, "as many rows as fit 32 bits");
+    p.m = p.a_cs = (int64_t)INT32_MAX + 1;
+    check_taken(p, false, "one row more");
+    p = dense(3);
+    p.nbatch_dim = 2;
+    check_taken(p, false, "batches in two dims");
+    p = dense(3);
+    p.b_dtype = DT_F16;
+    check_taken(p, false, "two kinds of 16 bits");
+    p = dense(3);
+    p.c_dtype = DT_F16;
+    check_taken(p, false, "another kind of 16 bits out");
+    p.a_dtype = p.b_dtype = p.c_dtype = DT_F64;
+    check_taken(p, true, "f64");
+    p.c_dtype = DT_F32;
+    check_taken(p, false, "f64 rounded");
 }

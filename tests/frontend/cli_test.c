@@ -448,3 +448,42 @@ TEST_CASE(cli, opt_refuses_a_wrong_order) {
     check_run(2, "--list-passes", "opt relu.amp --pass nosuch");
     check_run(2, "which pass 'fuse' makes", "opt relu.amp --pass memplan");
 }
+
+/* ---- data in another order ----------------------------------------------- */
+
+/* Of two samples, one a step, either may be the first of an epoch. */
+TEST_CASE(cli, two_samples_come_in_both_orders) {
+    static const char csv[] = "a,b,class\n1,2,0\n-3,0.5,1\n";
+    static const char text[] = "graph forward(%x: f32[1,2]) {\n"
+                               "  param %w: f32[2] = [0.5, -1]\n"
+                               "  %y = mul %x, %w : f32[1,2]\n"
+                               "  return %y\n}\n";
+    enum { EPOCHS = 24 };
+    char *out;
+    double loss[2 * EPOCHS], first = 0, second = 0;
+    int n = 0, swapped = 0;
+    REQUIRE(test_write_file(test_tmp("two.csv"), csv, strlen(csv)));
+    REQUIRE(test_write_file(test_tmp("two.amp"), text, strlen(text)));
+    check_run(0, "",
+              "two.amp -o two.so --target cpu:x86-64-v2 --precision "
+              "fp32 --loss cross_entropy --optimizer sgd,lr=0");
+    REQUIRE(test_command(&out,
+                         "cd '%s' && '%s' run two.so --feed x=two.csv:a,b "
+                         "--feed target=two.csv:class --epochs 24 --shuffle",
+                         test_tmpdir(), test_ampc()) == 0);
+    for (char *p = out; (p = strstr(p, "\"loss\":")) && n < 2 * EPOCHS; p++)
+        loss[n++] = strtod(p + 7, NULL);
+    free(out);
+    REQUIRE(n == 2 * EPOCHS);
+    first = loss[0];
+    second = loss[1];
+    CHECK(first != second);
+    for (int i = 0; i < EPOCHS; i++) {
+        bool same = loss[2 * i] == first;
+        CHECK(loss[2 * i] == (same ? first : second) &&
+              loss[2 * i + 1] == (same ? second : first));
+        swapped += !same;
+    }
+    CHECK_MSG(swapped >= 4 && swapped <= EPOCHS - 4, "%d of %d", swapped,
+              EPOCHS);
+}

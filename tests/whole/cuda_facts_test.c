@@ -65,6 +65,37 @@ TEST_CASE(cuda_facts, many_sums_share_the_memory_of_a_block) {
     check_predict(text, "--precision fp32 --loss none");
 }
 
+/* Squares: only the axis tells along what the bias lies. */
+TEST_CASE(cuda_facts, a_bias_of_columns_and_one_of_rows) {
+    check_predict("graph forward(%x: f32[24,24], %w: f32[24,24], %c: f32[24], "
+                  "%r: f32[24,1]) {\n"
+                  "  %a = matmul %x, %w : f32[24,24]\n"
+                  "  %ac = add %a, %c : f32[24,24]\n"
+                  "  %b = matmul %w, %x : f32[24,24]\n"
+                  "  %br = add %b, %r : f32[24,24]\n"
+                  "  return ac=%ac, br=%br\n}\n",
+                  "--precision fp32 --loss none");
+}
+
+/* Convolutions that are products: several images, other channels out than in.
+ */
+TEST_CASE(cuda_facts, points_of_several_images) {
+    check_predict("graph forward(%x: f32[3,5,4,4], %k: f32[7,5,1,1]) {\n"
+                  "  %y = conv %x, %k {dilations=[1,1], group=1, "
+                  "pads=[0,0,0,0], strides=[1,1]} : f32[3,7,4,4]\n"
+                  "  return %y\n}\n",
+                  "--precision fp32 --loss none");
+}
+
+/* Rows and columns that align.c makes longer, seen through a view. */
+TEST_CASE(cuda_facts, both_sides_of_a_product_are_odd) {
+    check_predict("graph forward(%x: f32[8,1030], %z: f32[8,1027]) {\n"
+                  "  %g = matmul %x, %z {trans_a=1} : f32[1030,1027]\n"
+                  "  %y = reshape %g {shape=[103,10,1027]}\n"
+                  "  return %y\n}\n",
+                  "--precision bf16 --loss none");
+}
+
 TEST_CASE(cuda_facts, one_value_goes_to_several_variables) {
     Compiled c = compile_text_cuda(
         "graph forward(%x: f32[8,4]) {\n"
