@@ -12,8 +12,9 @@
    - GROUP_ROW: additionally REDUCE nodes (keepdims=1), all with one operand
      shape S and one axis set A.  Inner values are "full" (shape S after
      broadcasting) or "row" (S with the A dims 1).  Values that leave have
-     shape S or the row shape, or are a pad of a few zeros behind rows of S
-     (node_pads_rows).  The operand of another MOVE never depends on a REDUCE
+     shape S or the row shape, are a pad of a few zeros behind rows of S
+     (node_pads_rows), or sums over all rows (node_sums_columns), which nothing
+     in the group reads.  The operand of another MOVE never depends on a REDUCE
      of the same group.
    - GROUP_ANCHOR: one ANCHOR node and ELEM/GEN nodes of its result shape
      (external operands broadcast to it), no MOVE.  The anchor's own operands

@@ -313,6 +313,9 @@ bool node_cuts_rows(const Graph *g, const Node *n);
    fold one by one: a kernel that makes those rows may store n's result instead.
  */
 bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n);
+/* n sums over all that stands before the axes along which `reduce` folds the
+   same rows: a kernel that has the rows may add them up as well.            */
+bool node_sums_columns(const Graph *g, const Node *reduce, const Node *n);
 /* New variable in the module (name must be new) or the existing one. */
 int module_var(Module *m, VarKind k, const char *name, TypeId t,
                const Tensor *init, double fill);

@@ -28,9 +28,14 @@ typedef struct CudaShape {
     uint32_t shared; /* bytes of dynamic shared memory */
 } CudaShape;
 CudaShape cuda_shape(const Kernel *k);
+/* The same of k<i>_2, which follows where a kernel sums columns; bytes of what
+   lies between the two, 0: there is no second. */
+CudaShape cuda_finish_shape(const Kernel *k);
+uint64_t cuda_scratch(const Kernel *k);
 
-/* extern "C" __global__ k<index>(buffers.., [long long n]), any form but
-   epilogue.  The kernel's IR stands above as a comment.                     */
+/* extern "C" __global__ k<index>(buffers.., [long long n], [float *sums]), any
+   form but epilogue, and k<index>_2 of the same parameters where it sums
+   columns.  The kernel's IR stands above as a comment.                      */
 void print_cuda_kernel(const Kernel *k, StrBuf *sb);
 /* extern "C" __global__ k<index>_many(const unsigned long long *table,
    unsigned count): PLAN_MANY.  Of form flat: after print_cuda_kernel. */

@@ -108,9 +108,15 @@ static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
             arena_printf(a, "k%d%s", s->kernel->index, n > 1 ? "_many" : "");
         *launch = add_kernel(a, c, name, cuda_shape(s->kernel));
         if (n > 1) x->weight *= 2;
+        if (cuda_scratch(s->kernel))
+            x->second = add_kernel(a, c, arena_printf(a, "%s_2", name),
+                                   cuda_finish_shape(s->kernel));
     }
     out->kind = n > 1 ? PLAN_MANY : PLAN_LAUNCH;
     out->fn = *launch - 1;
+    out->second = x->second;
+    out->scratch = cuda_scratch(s->kernel);
+    ASSERT(n == 1 || !out->second);
     if (n == 1) return;
     out->npar = n;
     out->pars = NEW_ARRAY(a, int64_t, n);

@@ -17,6 +17,10 @@
    block; form rows: 32 neighbouring rows, one for each lane, T warps.  All
    threads of a team compute the row values; thread 0 stores them when all have
    read the row's inputs. Teams past the last row repeat it and store nothing.
+     sums of columns beside the rows: teams of a block take its rows one after
+               the other and add to sums of their own in shared memory, a<i>;
+               the block's go to `sums`, from where k<i>_2 adds those of all
+               blocks
      epilogue  a functor of one accumulator
    k<i>_many does the same for a table of tensors (PLAN_MANY).
 
@@ -224,8 +228,16 @@ static void put_flat(KPrint *p) {
 /* The columns of a row are slices of a block's, one in each of its warps. */
 static bool is_sliced(const KPrint *p) { return p->k->form == KF_ROWS; }
 
+/* The rows of a block that adds up columns; NULL: it does not. */
+static const KLoop *sum_rows(const KPrint *p) {
+    return kernel_column_sums(p->k) ? kernel_loop(p->k, LOOP_SERIAL, LOOP_ROWS)
+                                    : NULL;
+}
+
 /* Some teams are past the last row. */
 static bool has_idle(const KPrint *p) {
+    const KLoop *some = sum_rows(p);
+    if (some) return p->nrows % some->extent != 0;
     int64_t n = is_sliced(p) ? p->k->dim[p->k->vec].extent : p->nrows;
     return p->threads && n % p->threads->extent != 0;
 }
@@ -254,15 +266,17 @@ static void put_rows_of_lanes(KPrint *p) {
 
 static void put_rows_of_teams(KPrint *p) {
     const char *u = type_unsigned(p);
+    const KLoop *some = sum_rows(p);
     bool used = any_used(p, p->rows, p->nrow), idle = has_idle(p);
+    bool teams = p->threads && p->threads->extent > 1;
+    int64_t each = some ? some->extent : teams ? p->threads->extent : 1;
     if (!used && !idle) return;
-    kp_text(p, "const %s %s = ", u, idle ? "r" : "row");
-    if (p->threads && p->threads->extent > 1)
-        sb_printf(p->sb, "%s%s * " I64 " + threadIdx.x / " I64 ";\n",
-                  p->wide ? "(uint64_t)" : "", p->block, p->threads->extent,
-                  p->lanes->step);
-    else
-        sb_printf(p->sb, "%s;\n", p->block);
+    kp_text(p, "const %s %s = %s%s", u, idle ? "r" : "row",
+            p->wide && each > 1 ? "(uint64_t)" : "", p->block);
+    if (each > 1) sb_printf(p->sb, " * " I64, each);
+    if (some) sb_puts(p->sb, " + at");
+    if (teams) sb_printf(p->sb, " + threadIdx.x / " I64, p->lanes->step);
+    sb_puts(p->sb, ";\n");
     if (idle) kp_line(p, "const bool live = r < " I64 ";", p->nrows);
     if (idle && used)
         kp_line(p, "const %s row = live ? r : " I64 ";", u, p->nrows - 1);
@@ -281,6 +295,58 @@ static bool is_copied(const KPrint *p, const KSweep *s, int id) {
 /* The last of the row's vectors of n may be cut. */
 static bool has_cut(const KPrint *p, int n) { return p->ncols % n != 0; }
 
+/* The loop over a thread's columns c, of known length; returns the blocks that
+   it opens.  index: c is mentioned. */
+static int enter_columns(KPrint *p, bool index) {
+    int pack = cuda_pack(p->k);
+    int64_t lanes = p->lanes->step, step = lanes * pack;
+    bool tail = p->ncols % step != 0;
+    kp_line(p, "UNROLL");
+    kp_enter(p, "for (int j = 0; j < " I64 "; j++)",
+             (p->ncols + step - 1) / step);
+    if (index || tail) {
+        kp_text(p, "const %s c = (j * " I64 " + t)", type_unsigned(p), lanes);
+        if (pack > 1) sb_printf(p->sb, " * %d", pack);
+        sb_puts(p->sb, ";\n");
+    }
+    if (tail) kp_enter(p, "if (c < " I64 ")", p->ncols);
+    return 1 + tail;
+}
+
+/* q<i>[j]: what the thread reads of the row, before anything is stored. */
+static void put_fetched(KPrint *p) {
+    int n = cuda_pack(p->k), found = 0;
+    int64_t step = p->lanes->step * n, loops = (p->ncols + step - 1) / step;
+    bool used[MAX_RANK] = {0};
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (!cuda_fetched(p->k, id)) continue;
+        found++;
+        mark_used(in, used);
+        const char *type = buffer_type(p->k, in->buf);
+        if (n > 1)
+            kp_text(p, "Pack<%d, %s> q%d", n, type, id);
+        else
+            kp_text(p, "%s q%d", type, id);
+        sb_printf(p->sb, "[" I64 "]%s;\n", loops,
+                  p->ncols % step ? " = {}" : "");
+    }
+    if (!found) return;
+    int open = enter_columns(p, true);
+    kp_dims(p, "c", p->cols, p->ncol, used);
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (!cuda_fetched(p->k, id)) continue;
+        if (n > 1)
+            kp_text(p, "q%d[j] = pack_load<%d>(b%d + ", id, n, in->buf);
+        else
+            kp_text(p, "q%d[j] = b%d[", id, in->buf);
+        sb_put_index(p->sb, p->k, &in->at, NULL);
+        sb_puts(p->sb, n > 1 ? ");\n" : "];\n");
+    }
+    while (open--) kp_leave(p);
+}
+
 /* Vectors along dim vec at index i<vec: those that are read before, those that
    are written after the elements. */
 static void put_packs(KPrint *p, const KSweep *s, const bool *need, int n,
@@ -289,40 +355,81 @@ static void put_packs(KPrint *p, const KSweep *s, const bool *need, int n,
         const KInst *in = kinst_at(p->k, id);
         if (!need[id] || !cuda_packed(p->k, in, n)) continue;
         bool copied = is_copied(p, s, id);
+        if (in->op == K_ADD_UP) {
+            if (stores)
+                kp_line(p, "pack_store(a%d + c, p%d);", id, id);
+            else
+                kp_line(p, "Pack<%d, float> p%d = pack_load<%d>(a%d + c);", n,
+                        id, n, id);
+            continue;
+        }
         if (in->op == K_STORE && !stores) {
             kp_line(p, "Pack<%d, %s> p%d%s;", n, buffer_type(p->k, in->buf), id,
                     has_cut(p, n) ? " = {}" : "");
             continue;
         }
         if ((in->op == K_STORE) != stores) continue;
+        if (cuda_fetched(p->k, id)) {
+            kp_line(p, "const Pack<%d, %s> p%d = q%d[j];", n,
+                    buffer_type(p->k, in->buf), id, id);
+            continue;
+        }
         if (stores)
             kp_text(p, "pack_store(b%d + ", in->buf);
         else
-            kp_text(p, "const Pack<%d, %s> p%d = pack_load<%d>(%c%d + ", n,
-                    buffer_type(p->k, in->buf), id, n, copied ? 's' : 'b',
-                    copied ? id : in->buf);
+            kp_text(p, "const Pack<%d, %s> p%d = ", n,
+                    buffer_type(p->k, in->buf), id);
+        if (!stores && in->guard) {
+            sb_put_operand(p->sb, p->k, in->guard);
+            sb_puts(p->sb, " ? ");
+        }
+        if (!stores)
+            sb_printf(p->sb, "pack_load<%d>(%c%d + ", n, copied ? 's' : 'b',
+                      copied ? id : in->buf);
         if (copied)
             sb_puts(p->sb, "c");
         else
             sb_put_index(p->sb, p->k, &in->at, NULL);
         if (stores) sb_printf(p->sb, ", p%d", id);
-        sb_puts(p->sb, ");\n");
+        sb_puts(p->sb, ")");
+        if (!stores && in->guard)
+            sb_printf(p->sb, " : Pack<%d, %s>{}", n,
+                      buffer_type(p->k, in->buf));
+        sb_puts(p->sb, ";\n");
         if (in->keep == KEEP_SHARED && !copied)
             kp_line(p, "pack_store(s%d + c, p%d);", id, id);
     }
 }
 
+/* By instruction: what vectors of a sweep are read by, computed before them. */
+static bool *before_packs(const KPrint *p, const bool *need, int n) {
+    bool *early = NEW_ARRAY(p->arena, bool, p->k->insts.len);
+    for (int id = p->k->insts.len - 1; id > 0; id--) {
+        const KInst *in = kinst_at(p->k, id);
+        if (!need[id]) continue;
+        if (early[id])
+            for (int j = 0; j < KINST_READS; j++)
+                early[kinst_read(in, j)] = true;
+        else if (in->op == K_LOAD && cuda_packed(p->k, in, n))
+            early[in->guard] = early[in->at.inst] = true;
+    }
+    for (int id = 0; id < p->k->insts.len; id++) early[id] &= id && need[id];
+    return early;
+}
+
 /* What a sweep computes at one place of the columns, which is `place` among
-   those of the thread. */
-static void put_values(KPrint *p, const KSweep *s, int n, const char *place) {
+   those of the thread; early (may be NULL): what is known already. */
+static void put_values(KPrint *p, const KSweep *s, int n, const char *place,
+                       const bool *early) {
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
     bool *need = kernel_need(p->k, s, held, p->arena);
     bool live = p->lanes && has_idle(p);
     char pack[32];
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
-        if (!need[id]) continue;
-        if (held && held[id]) {
+        if (!need[id] || (early && early[id])) continue;
+        bool fetched = cuda_fetched(p->k, id);
+        if (held && held[id] && !fetched) {
             kp_line(p, "const %s v%d = h%d[%s];", ktype_c[in->type], id, id,
                     place);
             continue;
@@ -331,6 +438,8 @@ static void put_values(KPrint *p, const KSweep *s, int n, const char *place) {
         bool shared = !packed && in->keep == KEEP_SHARED;
         if (shared)
             snprintf(pack, sizeof pack, n > 1 ? "s%d[c + u]" : "s%d[c]", id);
+        else if (fetched && !packed)
+            snprintf(pack, sizeof pack, "q%d[j]", id);
         else
             snprintf(pack, sizeof pack, "p%d.v[u]", id);
         if (shared && !is_copied(p, s, id)) {
@@ -338,8 +447,9 @@ static void put_values(KPrint *p, const KSweep *s, int n, const char *place) {
             sb_put_index(p->sb, p->k, &in->at, NULL);
             sb_puts(p->sb, "];\n");
         }
-        kp_inst(p, id, packed || shared ? pack : NULL);
-        if (in->keep == KEEP_ROW) kp_line(p, "h%d[%s] = v%d;", id, place, id);
+        kp_inst(p, id, packed || shared || fetched ? pack : NULL);
+        if (in->keep == KEEP_ROW && !fetched)
+            kp_line(p, "h%d[%s] = v%d;", id, place, id);
     }
     for (int j = 0; j < s->nfold; j++) {
         int id = s->roots.data[j];
@@ -355,8 +465,11 @@ static void put_values(KPrint *p, const KSweep *s, int n, const char *place) {
             if (packed == store) continue;
             if (!packed && live && !begun) kp_enter(p, "if (live)");
             begun |= !packed;
-            snprintf(pack, sizeof pack, "p%d.v[u]", id);
-            kp_store(p, id, packed ? pack : NULL);
+            snprintf(pack, sizeof pack, packed ? "p%d.v[u]" : "a%d[c]", id);
+            if (kinst_at(p->k, id)->op == K_ADD_UP)
+                kp_add_up(p, id, pack);
+            else
+                kp_store(p, id, packed ? pack : NULL);
         }
         if (live && begun) kp_leave(p);
     }
@@ -370,18 +483,21 @@ static void put_neighbours(KPrint *p, const KSweep *s, int n,
     bool live = p->lanes && has_idle(p), stores = false;
     char place[48];
     if (n == 1) {
-        put_values(p, s, 1, first);
+        put_values(p, s, 1, first, NULL);
         return;
     }
     for (int id = 1; held && id < p->k->insts.len; id++)
-        if (held[id]) need[id] = false;
+        if (held[id] && !cuda_fetched(p->k, id)) need[id] = false;
     for (int j = s->nfold; j < s->roots.len; j++) need[s->roots.data[j]] = true;
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         bool packed = cuda_packed(p->k, in, n);
-        stores |= need[id] && packed && in->op == K_STORE;
+        stores |= need[id] && packed && kinst_stores(in);
         index |= need[id] && !packed && in->at.k[p->k->vec];
     }
+    bool *early = before_packs(p, need, n);
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (early[id]) kp_inst(p, id, NULL);
     put_packs(p, s, need, n, false);
     if (index) kp_line(p, "const %s first = i%d;", kp_signed(p), p->k->vec);
     kp_line(p, "UNROLL");
@@ -389,7 +505,7 @@ static void put_neighbours(KPrint *p, const KSweep *s, int n,
     if (has_cut(p, n)) kp_line(p, "if (c + u >= " I64 ") break;", p->ncols);
     if (index) kp_line(p, "const %s i%d = first + u;", kp_signed(p), p->k->vec);
     snprintf(place, sizeof place, "%s + u", first);
-    put_values(p, s, n, place);
+    put_values(p, s, n, place, early);
     kp_leave(p);
     if (live && stores) kp_enter(p, "if (live)");
     put_packs(p, s, need, n, true);
@@ -408,7 +524,7 @@ static void put_lanes(Nest *n, const KLoop *l) {
     const KSweep *s = n->s;
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
     bool *need = kernel_need(p->k, s, held, p->arena), used[MAX_RANK] = {0};
-    bool holds = held != NULL;
+    bool holds = held != NULL, sums = false;
     int pack = cuda_pack(p->k);
     int64_t step = l->step * pack, loops = (p->ncols + step - 1) / step;
     char place[32];
@@ -426,27 +542,25 @@ static void put_lanes(Nest *n, const KLoop *l) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         if (!need[id]) continue;
-        if ((!held || !held[id]) && !is_copied(p, s, id)) mark_used(in, used);
-        if (in->keep != KEEP_ROW) continue;
+        bool fetched = cuda_fetched(p->k, id);
+        sums |= in->op == K_ADD_UP;
+        if ((!held || !held[id]) && !fetched && !is_copied(p, s, id) &&
+            in->op != K_ADD_UP)
+            mark_used(in, used);
+        holds |= fetched;
+        if (in->keep != KEEP_ROW || fetched) continue;
         holds = true;
         if (!held || !held[id])
             kp_line(p, "%s h%d[" I64 "];", ktype_c[in->type], id, loops * pack);
     }
     if (p->ncols > 0) {
         const char *u = type_unsigned(p);
-        bool tail = holds && p->ncols % step;
+        int open = 1;
         snprintf(place, sizeof place, pack > 1 ? "j * %d" : "j", pack);
         if (holds) {
-            kp_line(p, "UNROLL");
-            kp_enter(p, "for (int j = 0; j < " I64 "; j++)", loops);
-            bool index = tail;
+            bool index = sums;
             for (int i = 0; i < p->ncol; i++) index |= used[p->cols[i]];
-            if (index) {
-                kp_text(p, "const %s c = (j * " I64 " + t)", u, l->step);
-                if (pack > 1) sb_printf(p->sb, " * %d", pack);
-                sb_puts(p->sb, ";\n");
-            }
-            if (tail) kp_enter(p, "if (c < " I64 ")", p->ncols);
+            open = enter_columns(p, index);
         } else if (pack > 1) {
             kp_enter(p, "for (%s c = t * %d; c < " I64 "; c += " I64 ")", u,
                      pack, p->ncols, step);
@@ -456,8 +570,7 @@ static void put_lanes(Nest *n, const KLoop *l) {
         }
         kp_dims(p, "c", p->cols, p->ncol, used);
         put_neighbours(p, s, pack, place);
-        if (tail) kp_leave(p);
-        kp_leave(p);
+        while (open--) kp_leave(p);
     }
     for (int j = 0; j < s->nfold; j++)
         kp_line(p, "v%d = fold_%s<" I64 ">(v%d, f%d);", s->roots.data[j],
@@ -470,6 +583,7 @@ static void put_lanes(Nest *n, const KLoop *l) {
 static void put_sweep(KPrint *p, const KSweep *s) {
     static const Spelling cuda = {.element = put_element,
                                   .loop = {[LOOP_BLOCK] = kp_loop_outside,
+                                           [LOOP_SERIAL] = kp_loop_outside,
                                            [LOOP_THREAD] = kp_loop_outside,
                                            [LOOP_UNROLLED] = kp_loop_outside,
                                            [LOOP_LANES] = put_lanes}};
@@ -507,24 +621,104 @@ static void put_shared(KPrint *p) {
     }
 }
 
-/* A team's row. */
-static void put_rows(KPrint *p) {
-    bool idle = has_idle(p), shared = p->lanes->step > 1;
-    if (p->ncols > 0) {
-        kp_text(p, "const unsigned t = threadIdx.x");
-        if (p->threads)
-            sb_printf(p->sb, is_sliced(p) ? " / " I64 : " %% " I64,
-                      is_sliced(p) ? p->threads->extent : p->lanes->step);
+/* ---- sums of columns ----------------------------------------------------- */
+
+/* The instruction of a kernel's j-th sum. */
+static int column_sum(const Kernel *k, int j) {
+    int id = 1;
+    while (kinst_at(k, id)->op != K_ADD_UP || j-- > 0) id++;
+    return id;
+}
+
+/* All teams' sums, which begin at 0. */
+static void put_sums(KPrint *p) {
+    int64_t teams = p->threads ? p->threads->extent : 1;
+    int64_t cols = cuda_sum_columns(p->k);
+    int n = kernel_column_sums(p->k);
+    kp_line(p, "BLOCK_SHARED(shared);");
+    kp_line(p, "float *const all = (float *)shared;");
+    for (int j = 0; j < n; j++) {
+        kp_text(p, "float *const a%d = all", column_sum(p->k, j));
+        if (j) sb_printf(p->sb, " + " I64, j * teams * cols);
+        if (teams > 1)
+            sb_printf(p->sb, " + threadIdx.x / " I64 " * " I64, p->lanes->step,
+                      cols);
         sb_puts(p->sb, ";\n");
     }
-    for (int b = 0; p->ncols == 0 && b < p->k->bufs.len; b++)
-        if (!p->k->bufs.data[b].written) kp_line(p, "(void)b%d;", b);
+    kp_line(p,
+            "for (unsigned c = threadIdx.x; c < " I64 "; c += %d) all[c] = 0;",
+            n * teams * cols, cuda_shape(p->k).threads);
+    kp_line(p, "__syncthreads();");
+}
+
+/* The sums of all teams of the block. */
+static void put_block_sums(KPrint *p) {
+    int64_t teams = p->threads ? p->threads->extent : 1;
+    int64_t cols = cuda_sum_columns(p->k), blocks = cuda_shape(p->k).blocks;
+    int n = kernel_column_sums(p->k);
+    kp_line(p, "__syncthreads();");
+    kp_enter(p, "for (unsigned c = threadIdx.x; c < " I64 "; c += %d)",
+             p->ncols, cuda_shape(p->k).threads);
+    for (int j = 0; j < n; j++) {
+        kp_line(p, "float v%d = all[c + " I64 "];", j, j * teams * cols);
+        for (int64_t w = 1; w < teams; w++)
+            kp_line(p, "v%d += all[c + " I64 "];", j, (j * teams + w) * cols);
+        kp_line(p, "sums[(" I64 " + %s) * " I64 " + c] = v%d;", j * blocks,
+                p->block, p->ncols, j);
+    }
+    kp_leave(p);
+}
+
+/* k<i>_2: a warp has 32 neighbouring columns of one of the sums. */
+static void put_finish(KPrint *p) {
+    enum { WARP = 32 };
+    const Kernel *k = p->k;
+    int64_t blocks = cuda_shape(k).blocks, side = (p->ncols - 1) / WARP + 1;
+    int n = kernel_column_sums(k), slices = cuda_finish_shape(k).threads / WARP;
+    sb_printf(p->sb,
+              "extern \"C\" __global__ void __launch_bounds__(%d)\nk%d_2(",
+              slices * WARP, k->index);
+    List l = {.sb = p->sb, .indent = 4};
+    put_buffers(k, &l);
+    put_item(&l, "const float *sums");
+    sb_puts(p->sb, ")\n{\n");
+    p->depth = 1;
+    kp_line(
+        p, "const unsigned c = blockIdx.x %% " I64 " * 32 + threadIdx.x %% 32;",
+        side);
+    kp_line(p, "const unsigned sum = blockIdx.x / " I64 ";", side);
+    kp_line(p, "const auto f = [](float a, float b) -> float { return a + b; "
+               "};");
+    kp_line(p, "float v = 0;");
+    kp_line(p, "if (c < " I64 ")", p->ncols);
+    kp_line(p, "    for (unsigned s = threadIdx.x / 32; s < " I64 "; s += %d)",
+            blocks, slices);
+    kp_line(p, "        v += sums[(sum * " I64 " + s) * " I64 " + c];", blocks,
+            p->ncols);
+    kp_line(p, "v = fold_slices<%d>(v, f);", slices);
+    kp_line(p, "if (threadIdx.x >= 32 || c >= " I64 ") return;", p->ncols);
+    for (int j = 0; j < n; j++) {
+        int id = column_sum(k, j), b = kinst_at(k, id)->buf;
+        DType d = k->bufs.data[b].dtype;
+        kp_line(p, "if (sum == %d) b%d[c] = %s(v);", j, b,
+                d == DT_F16    ? "F32_TO_F16"
+                : d == DT_BF16 ? "F32_TO_BF16"
+                               : "");
+    }
+    sb_puts(p->sb, "}\n\n");
+}
+
+/* ---- rows of a block ----------------------------------------------------- */
+
+/* What a team does of one row. */
+static void put_row(KPrint *p) {
+    bool idle = has_idle(p), shared = p->lanes->step > 1;
     if (is_sliced(p))
         put_rows_of_lanes(p);
     else
         put_rows_of_teams(p);
     kp_dims(p, "row", p->rows, p->nrow, p->used);
-    put_shared(p);
+    if (p->ncols > 0) put_fetched(p);
     kp_sweeps(p, kp_row_insts, put_sweep);
     if (!kp_has_stores(p, false)) return;
     if (shared)
@@ -535,6 +729,33 @@ static void put_rows(KPrint *p) {
                  shared && idle ? " && " : "", idle ? "live" : "");
     kp_stores(p, false);
     if (shared || idle) kp_leave(p);
+}
+
+static void put_rows(KPrint *p) {
+    const KLoop *some = sum_rows(p);
+    if (p->ncols > 0) {
+        kp_text(p, "const unsigned t = threadIdx.x");
+        if (p->threads)
+            sb_printf(p->sb, is_sliced(p) ? " / " I64 : " %% " I64,
+                      is_sliced(p) ? p->threads->extent : p->lanes->step);
+        sb_puts(p->sb, ";\n");
+    }
+    for (int b = 0; p->ncols == 0 && b < p->k->bufs.len; b++)
+        if (!p->k->bufs.data[b].written) kp_line(p, "(void)b%d;", b);
+    put_shared(p);
+    if (!some) {
+        put_row(p);
+        return;
+    }
+    put_sums(p);
+    kp_enter(p, "for (unsigned at = 0; at < " I64 "; at += " I64 ")",
+             some->extent, some->step);
+    if (has_idle(p))
+        kp_line(p, "if (%s%s * " I64 " + at >= " I64 ") break;",
+                p->wide ? "(uint64_t)" : "", p->block, some->extent, p->nrows);
+    put_row(p);
+    kp_leave(p);
+    put_block_sums(p);
 }
 
 static bool has_work(const KPrint *p) {
@@ -559,8 +780,10 @@ void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
     } else {
         List l = put_head(&p, "");
         put_buffers(k, &l);
+        if (kernel_column_sums(k)) put_item(&l, "float *sums");
         sb_puts(sb, ")\n{\n");
         put_body(&p);
+        if (kernel_column_sums(k)) put_finish(&p);
     }
     kp_end(&p);
 }
@@ -647,6 +870,20 @@ CudaShape cuda_shape(const Kernel *k) {
     if (lanes) threads *= lanes->step;
     if (k->form == KF_FLAT) return (CudaShape){(int)threads, 0, block->step, 0};
     int64_t blocks = kernel_units(k, 0);
+    int64_t sums = 4 * cuda_sum_columns(k) * kernel_column_sums(k);
+    if (sums) sums *= threads / lanes->step;
     return (CudaShape){(int)threads, blocks ? blocks : 1, 0,
-                       (uint32_t)cuda_shared(k, 0)};
+                       (uint32_t)(cuda_shared(k, 0) + sums)};
+}
+
+CudaShape cuda_finish_shape(const Kernel *k) {
+    enum { WARP = 32, SLICES = 8 };
+    int64_t blocks = kernel_column_sums(k) * ((kernel_cols(k) - 1) / WARP + 1);
+    return (CudaShape){SLICES * WARP, blocks, 0, 0};
+}
+
+uint64_t cuda_scratch(const Kernel *k) {
+    if (!kernel_column_sums(k)) return 0;
+    return (uint64_t)(4 * cuda_shape(k).blocks * kernel_column_sums(k) *
+                      kernel_cols(k));
 }

@@ -83,21 +83,25 @@ static uint32_t fits_of(const Kernel *k, const KInst *in) {
 
 static void facts(const Kernel *k, KInst *in) {
     in->fits = fits_of(k, in);
-    in->full = in->op == K_ACC;
+    uint32_t cols = 0;
+    in->dims = in->op == K_ACC ? (1u << k->ndim) - 1 : 0;
     in->depth = 0;
-    for (int d = 0; d < k->ndim; d++)
-        if (in->at.k[d] && k->dim[d].col) in->full = true;
+    for (int d = 0; d < k->ndim; d++) {
+        if (in->at.k[d]) in->dims |= 1u << d;
+        if (k->dim[d].col) cols |= 1u << d;
+    }
     for (int j = 0; j < KINST_READS; j++) {
         int id = kinst_read(in, j);
         if (!id) continue;
-        in->full |= kinst_at(k, id)->full;
+        in->dims |= kinst_at(k, id)->dims;
         if (kinst_at(k, id)->depth > in->depth)
             in->depth = kinst_at(k, id)->depth;
     }
     if (in->op == K_REDUCE) {
-        in->full = false;
+        in->dims &= ~cols;
         in->depth++;
     }
+    in->full = in->op == K_ACC || (in->dims & cols) != 0;
 }
 
 int kernel_add(Arena *a, Kernel *k, const KInst *in) {
@@ -108,7 +112,7 @@ int kernel_add(Arena *a, Kernel *k, const KInst *in) {
     }
     memcpy(&n, in, sizeof n);
     facts(k, &n);
-    if (n.op != K_STORE)
+    if (!kinst_stores(&n))
         for (int id = k->insts.len - 1; id > 0; id--)
             if (memcmp(&k->insts.data[id], &n, sizeof n) == 0) return id;
     vec_push(a, &k->insts, n);
@@ -124,7 +128,7 @@ static void drop_dead(Arena *a, Kernel *k) {
     bool *keep = NEW_ARRAY(a, bool, n);
     for (int id = n - 1; id > 0; id--) {
         const KInst *in = &k->insts.data[id];
-        keep[id] |= in->op == K_STORE;
+        keep[id] |= kinst_stores(in);
         if (!keep[id]) continue;
         for (int j = 0; j < KINST_READS; j++) keep[kinst_read(in, j)] = true;
     }
@@ -177,12 +181,19 @@ bool kernel_reduces(const Kernel *k) {
     return false;
 }
 
+int kernel_column_sums(const Kernel *k) {
+    int n = 0;
+    for (int id = 1; id < k->insts.len; id++)
+        n += k->insts.data[id].op == K_ADD_UP;
+    return n;
+}
+
 bool kernel_is_scalar(const Kernel *k) {
     return k->form == KF_COLS && kernel_rows(k) == 1 && kernel_cols(k) == 1;
 }
 
 bool kinst_is_row_value(const KInst *in) {
-    return !in->full && in->op != K_STORE && in->op != K_REDUCE &&
+    return !in->full && !kinst_stores(in) && in->op != K_REDUCE &&
            in->op != K_CONST;
 }
 
@@ -262,7 +273,7 @@ KSweeps kernel_sweeps(const Kernel *k, Arena *a) {
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         if (in->op == K_REDUCE && in->depth - 1 > last) last = in->depth - 1;
-        if (in->op == K_STORE && in->full && in->depth > last) last = in->depth;
+        if (kinst_stores(in) && in->full && in->depth > last) last = in->depth;
     }
     KSweeps r = {NEW_ARRAY(a, KSweep, last + 2), 0};
     for (int depth = 0; depth <= last; depth++) {
@@ -274,7 +285,7 @@ KSweeps kernel_sweeps(const Kernel *k, Arena *a) {
                 vec_push(a, &s->roots, id);
         s->nfold = s->roots.len;
         for (int id = 1; depth == last && id < k->insts.len; id++)
-            if (kinst_at(k, id)->op == K_STORE && kinst_at(k, id)->full)
+            if (kinst_stores(kinst_at(k, id)) && kinst_at(k, id)->full)
                 vec_push(a, &s->roots, id);
         if (s->roots.len) r.len++;
     }

@@ -41,7 +41,9 @@ typedef enum KOp {
     K_PHILOX, /* uniform f32 in [0, 1): in = seed, counter, element; i = salt */
     K_REDUCE, /* in[0] folded over the columns by expr of `code`
                  (REDUCE_SUM, PROD, MAX, MIN)                               */
-    K_STORE   /* buf[at] = in[0], narrowed to the buffer's dtype            */
+    K_STORE,  /* buf[at] = in[0], narrowed to the buffer's dtype            */
+    K_ADD_UP  /* buf[at] = the sum of in[0] over all rows, in fp32 until it is
+                 narrowed; `at` is the number of the column                  */
 } KOp;
 
 /* c + sum k[d] * (loop index of dim d) + instruction `inst` (0: none). */
@@ -75,6 +77,7 @@ typedef struct KInst {
     double p[2]; /* K_OP: P0, P1 */
     /* facts */
     uint32_t fits; /* bit d: every value is a value of dtype d */
+    uint32_t dims; /* bit d: it depends on dim d               */
     int depth;
     bool full;
     KKeep keep;
@@ -204,6 +207,12 @@ int kernel_cuts(const Kernel *k, int64_t *cut);
 void kernel_known(const Kernel *k, int64_t from, int64_t to,
                   signed char *known);
 
+/* Ends in a buffer. */
+static inline bool kinst_stores(const KInst *in) {
+    return in->op == K_STORE || in->op == K_ADD_UP;
+}
+/* How many sums over all rows it makes. */
+int kernel_column_sums(const Kernel *k);
 /* Computed once per row, by an instruction of its own. */
 bool kinst_is_row_value(const KInst *in);
 

@@ -82,11 +82,23 @@ static const Node *find_kind(const Graph *g, const GroupFacts *f, OpKind k) {
     return NULL;
 }
 
+/* The first reduction, along the rows if any is. */
+static const Node *find_reduction(const Graph *g, const GroupFacts *f) {
+    const Node *first = NULL;
+    for (int j = 0; j < f->nodes.len; j++) {
+        const Node *n = node_get(g, f->nodes.data[j]);
+        if (op_info[n->op].kind == KIND_REDUCE &&
+            (!first || node_sums_columns(g, n, first)))
+            first = n;
+    }
+    return first;
+}
+
 /* The domain and its columns: what is folded, or what the routine of an
    epilogue calls columns (the last dim of a product, the spatial dims of a
    convolution), or everything. */
 static void choose_domain(Lower *l, const GroupFacts *f, const Node *anchor) {
-    const Node *r = find_kind(l->g, f, KIND_REDUCE);
+    const Node *r = l->rows = find_reduction(l->g, f);
     const int64_t *axes;
     int na = r ? attr_ints(r, AK_axes, &axes) : 0, first = 0;
     if (anchor) {
@@ -121,6 +133,17 @@ static void store_padded(Lower *l, ValueId v, const Node *pad) {
     }
 }
 
+/* Adds up what n sums over the rows: v, one number for each column. */
+static void add_columns(Lower *l, ValueId v, const Node *n) {
+    const Type *t = value_type(l->g, v);
+    KIndex at[MAX_RANK];
+    for (int d = 0; d < l->k->ndim; d++) at[d] = at_loop(d);
+    int inst = lower_as(l, lower_value(l, n->in[0], at, 0), DT_F32);
+    for (int d = 0; d < l->k->ndim; d++)
+        if (!l->k->dim[d].col) at[d] = at_const(0);
+    lower_add_up(l, v, inst, lower_flatten(l, t, at));
+}
+
 /* Stores v: one value for each element of the domain, or of its rows. */
 static void store_value(Lower *l, ValueId v) {
     const Type *t = value_type(l->g, v);
@@ -128,6 +151,10 @@ static void store_value(Lower *l, ValueId v) {
     KIndex at[MAX_RANK];
     if (def->op == OP_PAD && !shape_equal(t, &l->domain)) {
         store_padded(l, v, def);
+        return;
+    }
+    if (l->rows && node_sums_columns(l->g, l->rows, def)) {
+        add_columns(l, v, def);
         return;
     }
     bool full = shape_equal(t, &l->domain), keepdims = t->rank == l->k->ndim;

@@ -25,8 +25,9 @@ typedef struct Lower {
     Kernel *k;
     VEC(ValueId) refs; /* value of each buffer */
     VEC(LowerMemo) memo;
-    ValueId anchor; /* its elements are the accumulators */
-    Type domain;    /* shape */
+    ValueId anchor;   /* its elements are the accumulators */
+    Type domain;      /* shape */
+    const Node *rows; /* a reduction along the rows, NULL: there is none      */
 } Lower;
 
 /* ---- values (lower_value.c) ---------------------------------------------- */
@@ -42,6 +43,8 @@ void lower_store(Lower *l, ValueId v, int inst, KIndex at);
 /* Element src of operand `which` (an instruction) of a node, all of which are
    of one type and none of the group; 0: they are not. */
 int lower_operand(Lower *l, const Node *n, int which, const KIndex *src);
+/* As lower_store, of the sum of what all rows have at that column. */
+void lower_add_up(Lower *l, ValueId v, int inst, KIndex at);
 /* Row-major element offset of an index into a value of type t. */
 KIndex lower_flatten(Lower *l, const Type *t, const KIndex *at);
 

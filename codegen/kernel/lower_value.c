@@ -106,6 +106,14 @@ void lower_store(Lower *l, ValueId v, int inst, KIndex at) {
     add(l, &in);
 }
 
+void lower_add_up(Lower *l, ValueId v, int inst, KIndex at) {
+    KInst in = kinst(K_ADD_UP, KT_F32);
+    in.in[0] = inst;
+    in.buf = buffer_of(l, v, value_dtype(l->g, v), true);
+    in.at = at;
+    add(l, &in);
+}
+
 /* ---- leaves -------------------------------------------------------------- */
 
 /* A value that another step has left in memory; scalars are immediates. */

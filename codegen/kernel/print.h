@@ -98,6 +98,8 @@ void kp_loop_outside(Nest *n, const KLoop *l);
 
 /* The statement of a K_STORE; place as above. */
 void kp_store(KPrint *p, int id, const char *place);
+/* That of a K_ADD_UP, to its sum at that place. */
+void kp_add_up(KPrint *p, int id, const char *place);
 /* The stores, full ones or the others. */
 void kp_stores(KPrint *p, bool full);
 bool kp_has_stores(const KPrint *p, bool full);

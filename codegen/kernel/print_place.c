@@ -253,6 +253,12 @@ void kp_store(KPrint *p, int id, const char *place) {
     sb_puts(p->sb, ");\n");
 }
 
+void kp_add_up(KPrint *p, int id, const char *place) {
+    kp_text(p, "%s += ", place);
+    sb_put_operand(p->sb, p->k, kinst_at(p->k, id)->in[0]);
+    sb_puts(p->sb, ";\n");
+}
+
 void kp_stores(KPrint *p, bool full) {
     for (int id = 1; id < p->k->insts.len; id++)
         if (kinst_at(p->k, id)->op == K_STORE &&

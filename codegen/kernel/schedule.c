@@ -10,7 +10,7 @@ static int strided(const Kernel *k, int d, int *unit) {
     *unit = 0;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = &k->insts.data[id];
-        if (!in->full || (in->op != K_LOAD && in->op != K_STORE)) continue;
+        if (!in->full || (in->op != K_LOAD && !kinst_stores(in))) continue;
         *unit += in->at.k[d] == 1;
         n += in->at.k[d] != 1 && in->at.k[d] != 0;
     }
@@ -27,7 +27,7 @@ static void choose_form(Kernel *k) {
     /* the row dim whose neighbours are better computed side by side than the
        columns one after the other; -1: none */
     int rows = -1, unit, least = reduces ? strided(k, k->vec, &unit) : 0;
-    for (int d = 0; d < k->ndim && reduces; d++) {
+    for (int d = 0; d < k->ndim && reduces && !kernel_column_sums(k); d++) {
         if (k->dim[d].col || k->dim[d].extent < FEW_ROWS) continue;
         int jumps = strided(k, d, &unit);
         if (jumps < least && unit > 0) rows = d, least = jumps;

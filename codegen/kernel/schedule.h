@@ -34,6 +34,10 @@ int64_t cpu_grain(const Kernel *k, int64_t flat_len);
 /* ---- schedule_cuda.c ----------------------------------------------------- */
 
 void schedule_cuda(Arena *a, Kernel *k);
+/* It has one value for all neighbours along dim vec. */
+static inline bool cuda_uniform(const Kernel *k, const KInst *in) {
+    return k->vec >= 0 && !(in->dims >> k->vec & 1);
+}
 /* Read or written by vectors of n: neighbours along dim vec, aligned. */
 bool cuda_packed(const Kernel *k, const KInst *in, int n);
 /* Elements of a thread side by side, along dim vec. */
@@ -41,5 +45,9 @@ int cuda_pack(const Kernel *k);
 /* Bytes of a row that lie in shared memory before the copy of load `id`; 0: all
    of them. */
 int64_t cuda_shared(const Kernel *k, int id);
+/* Load `id` is made for all of a thread's columns before the first sweep. */
+bool cuda_fetched(const Kernel *k, int id);
+/* Columns of a team's part of a column sum, as they lie in shared memory. */
+int64_t cuda_sum_columns(const Kernel *k);
 
 #endif

@@ -5,8 +5,12 @@
                above along the innermost dim; where it reduces, lanes share a
                row: neighbours in a warp, several rows in a block, or from
                WARP_COLS columns on the whole block.  What later sweeps over a
-               row need again stays in registers (KEEP_ROW), of a long one
-               what is read from memory in shared memory (KEEP_SHARED)
+               row need again stays in registers (KEEP_ROW), and all of it is
+               asked for before anything is stored; of a long one
+               what is read from memory in shared memory (KEEP_SHARED).
+               Where columns are added up over rows, too, a block has several
+               rows one after the other, and its part of the sums in shared
+               memory
      rows      32 neighbouring rows, one for each lane of a warp; the warps of a
                block share the columns                                       */
 #include "codegen/kernel/schedule.h"
@@ -14,25 +18,47 @@
 enum {
     THREADS = 256, /* of a block, unless the kernel reduces */
     WARP = 32,
-    WARP_COLS = 1024,       /* longest row of one warp */
-    WIDE_COLS = 4096,       /* from here on, a block has twice the threads */
-    SLICE_BYTES = 32768,    /* shared memory of all folds, form rows */
-    ROWS_COLS = 512,        /* form rows: from here on, 16 threads per row */
-    FLAT_BYTES = 16,        /* of the widest operand, one thread */
-    FLAT_REGISTERS = 64,    /* that one thread's elements may take */
-    FLAT_WEIGHT = 12,       /* see flat_weight */
-    ROW_WEIGHT = 32,        /* the same, where lanes share a row */
-    HELD_EACH = 32,         /* columns of a thread whose values are held, ... */
-    HELD_REGISTERS = 96,    /* ... in so many registers */
-    BLOCK_SHARED = 99 << 10 /* what every GPU from sm_80 on lets a block have */
+    WARP_COLS = 1024,    /* longest row of one warp */
+    WIDE_COLS = 4096,    /* from here on, a block has twice the threads */
+    SLICE_BYTES = 32768, /* shared memory of all folds, form rows */
+    ROWS_COLS = 512,     /* form rows: from here on, 16 threads per row */
+    FLAT_BYTES = 16,     /* of the widest operand, one thread */
+    FLAT_REGISTERS = 64, /* that one thread's elements may take */
+    FLAT_WEIGHT = 12,    /* see flat_weight */
+    ROW_WEIGHT = 32,     /* the same, where lanes share a row */
+    HELD_EACH = 32,      /* columns of a thread whose values are held, ... */
+    HELD_REGISTERS = 96, /* ... in so many registers */
+    SUM_BLOCKS = 264,    /* that add up columns: 2 on each SM */
+    SUM_ROWS = 2,        /* of a team, at least */
+    BLOCK_SHARED =
+        99 << 10,        /* what every GPU from sm_80 on lets a block have */
+    SUM_BYTES = 96 << 10 /* of it, for sums of columns */
 };
 
 /* ---- elements per thread ------------------------------------------------- */
 
+/* What an index adds (0: nothing) is the same for all neighbours, and a
+   multiple of n. */
+static bool steps_by(const Kernel *k, int id, int n) {
+    const KInst *in = id ? kinst_at(k, id) : NULL;
+    if (!in || n == 1) return !in || cuda_uniform(k, in);
+    if (in->op == K_CONST) return in->i % n == 0;
+    if (in->op != K_OP || !cuda_uniform(k, in)) return false;
+    if (in->code == OP_MUL)
+        return steps_by(k, in->in[0], n) || steps_by(k, in->in[1], n);
+    return in->code == OP_ADD && steps_by(k, in->in[0], n) &&
+           steps_by(k, in->in[1], n);
+}
+
 bool cuda_packed(const Kernel *k, const KInst *in, int n) {
+    if (in->op == K_ADD_UP) return k->vec >= 0; /* in shared memory */
     bool packed = (in->op == K_LOAD || in->op == K_STORE) && k->vec >= 0 &&
-                  in->at.k[k->vec] == 1 && in->at.inst == 0 && in->guard == 0 &&
-                  in->at.c % n == 0;
+                  in->at.k[k->vec] == 1 && in->at.c % n == 0;
+    if (k->form == KF_FLAT)
+        packed = packed && !in->at.inst && !in->guard;
+    else
+        packed = packed && steps_by(k, in->at.inst, n) &&
+                 (!in->guard || cuda_uniform(k, kinst_at(k, in->guard)));
     int64_t row = 0; /* from one to the next */
     for (int d = 0; packed && d < k->ndim; d++) {
         int64_t step = d == k->vec ? 0 : in->at.k[d];
@@ -64,6 +90,12 @@ static int flat_weight(const KInst *in) {
     return in->compute == KT_F64 ? FLAT_WEIGHT : 2;
 }
 
+/* Of one element where a load or store finds it. */
+static int memory_bytes(const Kernel *k, const KInst *in) {
+    DType d = in->op == K_ADD_UP ? DT_F32 : k->bufs.data[in->buf].dtype;
+    return dtype_info[d].bytes;
+}
+
 /* Elements of a thread: as many as keep its text and its registers small, and
    for each vector of memory no more than one that is none.  tail: the last
    vector of a row may be cut. */
@@ -74,17 +106,16 @@ static int choose_pack(const Kernel *k, int most, bool tail) {
         const KInst *in = kinst_at(k, id);
         if (in->full) weight += flat_weight(in);
         if (!cuda_packed(k, in, 1)) continue;
-        int bytes = dtype_info[k->bufs.data[in->buf].dtype].bytes;
+        int bytes = memory_bytes(k, in);
         if (bytes > widest) widest = bytes;
     }
     for (int n = FLAT_BYTES / widest; n > 1; n /= 2) {
         int bytes = 0, packs = 0, others = 0; /* bytes: in vector registers */
         for (int id = 1; id < k->insts.len; id++) {
             const KInst *in = kinst_at(k, id);
-            bool access = (in->op == K_LOAD || in->op == K_STORE) && in->full;
+            bool access = (in->op == K_LOAD || kinst_stores(in)) && in->full;
             if (cuda_packed(k, in, n))
-                bytes += n * dtype_info[k->bufs.data[in->buf].dtype].bytes,
-                    packs++;
+                bytes += n * memory_bytes(k, in), packs++;
             else
                 others += access && in->at.k[k->vec];
         }
@@ -112,7 +143,9 @@ static void hold_values(Arena *a, Kernel *k, int64_t each) {
         for (int id = 1; id < k->insts.len; id++) {
             for (int j = 0; now[id] && !seen[id] && j < KINST_READS; j++) {
                 int x = kinst_read(kinst_at(k, id), j);
-                if (!x || !seen[x] || held[x]) continue;
+                if (!x || !seen[x] || held[x] ||
+                    cuda_uniform(k, kinst_at(k, x)))
+                    continue;
                 KType t = kinst_at(k, x)->type;
                 held[x] = true;
                 registers += each * (t == KT_F64 || t == KT_I64 ? 2 : 1);
@@ -136,6 +169,19 @@ int64_t cuda_shared(const Kernel *k, int id) {
         bytes += (cols + unit - 1) / unit * ALIGN;
     }
     return bytes;
+}
+
+bool cuda_fetched(const Kernel *k, int id) {
+    const KInst *in = kinst_at(k, id);
+    bool holds = false, moves = false; /* from row to row */
+    int pack = cuda_pack(k);
+    if (in->op != K_LOAD || !in->full || in->guard || in->at.inst ||
+        in->keep == KEEP_SHARED || (pack > 1 && !cuda_packed(k, in, pack)))
+        return false;
+    for (int i = 1; i < k->insts.len; i++)
+        holds |= kinst_at(k, i)->keep == KEEP_ROW;
+    for (int d = 0; d < k->ndim; d++) moves |= !k->dim[d].col && in->at.k[d];
+    return holds && moves;
 }
 
 /* What several sweeps read, if all of it finds room beside the folds. */
@@ -168,6 +214,27 @@ static void share_row(Arena *a, Kernel *k, int64_t cols, int lanes) {
     if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
     int64_t step = (int64_t)lanes * n, each = (cols + step - 1) / step * n;
     if (each <= HELD_EACH) hold_values(a, k, each);
+}
+
+/* ---- sums of columns ----------------------------------------------------- */
+
+int64_t cuda_sum_columns(const Kernel *k) {
+    enum { PACK = FLAT_BYTES / 4 };
+    return (kernel_cols(k) + PACK - 1) / PACK * PACK;
+}
+
+/* Blocks of so many rows that there are enough blocks and little is left to add
+   up; `side` teams at most, as many as have room for their sums; returns their
+   number. */
+static int share_sums(Kernel *k, int64_t rows, int side) {
+    int64_t each = 4 * cuda_sum_columns(k) * kernel_column_sums(k);
+    while (side > 1 && side * each > SUM_BYTES) side /= 2;
+    int64_t block = (rows + SUM_BLOCKS - 1) / SUM_BLOCKS;
+    if (block < SUM_ROWS * side) block = SUM_ROWS * side;
+    block = (block + side - 1) / side * side;
+    add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, block);
+    add_loop(k, LOOP_SERIAL, LOOP_ROWS, block, side);
+    return side;
 }
 
 /* ---- rows per block ------------------------------------------------------ */
@@ -208,9 +275,15 @@ void schedule_cuda(Arena *a, Kernel *k) {
         int lanes = power_of_two(cols, WARP);
         int side = power_of_two(rows, THREADS / lanes);
         if (side * lanes < WARP) side = WARP / lanes;
-        add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, side);
+        if (kernel_column_sums(k))
+            side = share_sums(k, rows, side);
+        else
+            add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, side);
         add_loop(k, LOOP_THREAD, LOOP_ROWS, side, 1);
         share_row(a, k, cols, lanes);
+    } else if (kernel_column_sums(k)) {
+        share_sums(k, rows, 1);
+        share_row(a, k, cols, cols < WIDE_COLS ? THREADS : 2 * THREADS);
     } else {
         bool shared =
             cols > 2 * THREADS * HELD_EACH && share_values(a, k, folds);

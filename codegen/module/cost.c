@@ -46,6 +46,7 @@ typedef struct Shape {
     int fast; /* the dim along which neighbouring threads lie                */
     int pack; /* neighbours of one thread                                    */
     double lanes; /* threads of a row                                        */
+    double fetched; /* bytes of a row that a thread asks for at first        */
     bool wide;
 } Shape;
 
@@ -65,6 +66,11 @@ static Shape shape_of(const Graph *g, const LoweredStep *step) {
         s.elements *= s.extent[d];
         s.dims += k->dim[d].col || !kernel_reduces(k);
     }
+    for (int id = 1; id < k->insts.len; id++)
+        if (g->target == TARGET_CUDA && cuda_fetched(k, id))
+            s.fetched +=
+                dtype_info[k->bufs.data[kinst_at(k, id)->buf].dtype].bytes *
+                (double)kernel_cols(k) / s.lanes;
     s.wide = s.elements > INT32_MAX - 65536;
     return s;
 }
@@ -111,7 +117,9 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
         const KInst *in = kinst_at(k, id);
         bool load = in->op == K_LOAD, store = in->op == K_STORE;
         if (!need[id] || (held && held[id])) continue;
-        each += inst_weight(in);
+        each += inst_weight(in) /
+                (s->pack > 1 && cuda_uniform(k, in) ? s->pack : 1);
+        if (in->op == K_ADD_UP) each += 1 + 4.0 / s->pack;
         if (!load && !store) continue;
         if (again && in->keep == KEEP_SHARED) {
             each += packed_in(s, in) ? 1.0 / s->pack + 1 : 2;
@@ -121,7 +129,7 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
         double bytes = footprint(s, in) * size;
         each += packed_in(s, in) ? 2.0 / s->pack + 1 : 4 + 2 * s->wide;
         c->l2 += sectors(s, in, s->elements);
-        if (load) loads += size * s->pack;
+        if (load && s->fetched == 0) loads += size * s->pack;
         /* what the sweep before has read of the rows that are walked at the
            same time is still in the cache, or it is not */
         if (!store && again && bytes * part <= CACHED) continue;
@@ -150,6 +158,10 @@ static void add_kernel(const Graph *g, const LoweredStep *step, StepCost *c) {
         c->bytes += footprint(&s, in) * size;
         c->l2 += footprint(&s, in) * size;
     }
+    double sums = 2 * (double)cuda_scratch(k); /* written, read */
+    c->bytes += sums;
+    c->l2 += sums;
+    if (s.fetched > 0) c->in_flight = s.fetched;
     for (int i = 0; i < sweeps.len; i++)
         add_sweep(&s, &sweeps, &sweeps.data[i], a, c);
     if (k->form != KF_FLAT)
@@ -239,6 +251,7 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
         c->blocks +=
             (double)(k->blocks ? k->blocks : (n - 1) / k->per_block + 1);
     }
+    c->launches = e->step.second ? 2 : 1;
     c->threads = k->threads;
     c->shared = k->shared;
     if (cuda_rate(cuda, e->step.fn) > 0) c->rate = cuda_rate(cuda, e->step.fn);
@@ -318,7 +331,7 @@ static void put_step(const PlanSource *src, const EmitStep *e,
                      const bool *whole, StrBuf *sb) {
     bool gpu = e->g->target == TARGET_CUDA;
     bool product = gpu && e->step.kind == PLAN_PRODUCT;
-    StepCost c = {.rate = 100}, out = {.rate = 100};
+    StepCost c = {.rate = 100, .launches = 1}, out = c;
     if (gpu && (e->step.kind == PLAN_LAUNCH || e->step.kind == PLAN_MANY))
         add_launch(src->cuda, e, &c);
     bool sum = e->step.kind == PLAN_SUM, now = e->step.kind == PLAN_SUM_NOW;

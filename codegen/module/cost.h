@@ -21,7 +21,8 @@
                 neighbouring threads' elements that lie together, every sweep
      insts      instructions of all threads (GPU), scalar operations (CPU)
      blocks, threads, registers (0: not known), shared
-     in_flight  bytes that one thread asks for before it waits               */
+     in_flight  bytes that one thread asks for before it waits
+     launches   one after the other                                          */
 #define COST_FIELDS(FIELD)                                                     \
     FIELD(mma)                                                                 \
     FIELD(bits)                                                                \
@@ -34,7 +35,8 @@
     FIELD(threads)                                                             \
     FIELD(registers)                                                           \
     FIELD(shared)                                                              \
-    FIELD(in_flight)
+    FIELD(in_flight)                                                           \
+    FIELD(launches)
 
 typedef struct StepCost {
     char target[8], program[16], how[16], name[64];

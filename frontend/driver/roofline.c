@@ -64,7 +64,7 @@ static Price price_gpu(const Machine *m, const StepCost *c) {
     double peak = c->bits == 16 ? m->tensor : m->single;
     double t[NBOUND] = {[BY_MEMORY] = c->bytes / (0.8 * m->bandwidth),
                         [BY_CACHE] = c->l2 / m->cache,
-                        [BY_LAUNCH] = m->launch};
+                        [BY_LAUNCH] = m->launch * c->launches};
     if (c->bits == 64) peak /= 2;
     if (c->threads > 0) {
         double each = resident(m, c), at_once = each * m->sms;
@@ -85,7 +85,7 @@ static Price price_gpu(const Machine *m, const StepCost *c) {
     Price p = {.bound = BY_LAUNCH};
     for (int i = 0; i < NBOUND; i++)
         if (t[i] > t[p.bound]) p.bound = (Bound)i;
-    p.seconds = t[p.bound] + (p.bound == BY_LAUNCH ? 0 : m->launch);
+    p.seconds = t[p.bound] + (p.bound == BY_LAUNCH ? 0 : t[BY_LAUNCH]);
     double byte = c->bytes / m->bandwidth;
     p.flops = c->mma / (c->bits == 16 ? m->tensor : m->single);
     p.roof = (p.flops > byte ? p.flops : byte) / p.seconds;
@@ -199,7 +199,7 @@ static void put_program(Arena *a, const char *cost, const StepCost *of,
     bool gpu = !peaks;
     Table t = {0};
     StepCost c;
-    double sum[NGPU] = {0}, mfu[NGPU] = {0}, mma = 0, bytes = 0;
+    double sum[NGPU] = {0}, mfu[NGPU] = {0}, mma = 0, bytes = 0, launches = 0;
     for (const char *at = cost; cost_next(&at, &c);) {
         Line l = {.c = c, .n = 1, .at = t.len};
         if (!same_program(&c, of)) continue;
@@ -210,17 +210,17 @@ static void put_program(Arena *a, const char *cost, const StepCost *of,
         }
         mma += c.mma;
         bytes += c.bytes;
+        launches += c.launches;
         vec_push(a, &t, l);
     }
     for (int m = 0; m < NGPU; m++) mfu[m] /= sum[m] > 0 ? sum[m] : 1;
-    int n = t.len;
     if (!json) join_equal(&t);
     if (json) {
         sb_printf(sb,
                   "%s{\"target\":\"%s\",\"program\":\"%s\",\"launches\":"
-                  "%d,\"mma\":%.12g,\"bytes\":%.12g",
-                  sb->len > 1 ? ",\n" : "", of->target, of->program, n, mma,
-                  bytes);
+                  "%.0f,\"mma\":%.12g,\"bytes\":%.12g",
+                  sb->len > 1 ? ",\n" : "", of->target, of->program, launches,
+                  mma, bytes);
         for (int m = 0; m < (gpu ? NGPU : 1); m++) {
             const char *name = gpu ? gpus[m].name : "cpu";
             sb_printf(sb, ",\"%s_ms\":%.3f,\"%s_mfu\":%.4f", name, 1e3 * sum[m],
@@ -244,8 +244,8 @@ static void put_program(Arena *a, const char *cost, const StepCost *of,
                   of->program, peaks->threads, peaks->flops / 1e9,
                   peaks->bytes / 1e9);
     put_lines(&t, sb);
-    sb_printf(sb, "%d %s, %.2f TFLOP, %.1f GB: ", n, gpu ? "launches" : "steps",
-              mma / 1e12, bytes / 1e9);
+    sb_printf(sb, "%.0f %s, %.2f TFLOP, %.1f GB: ", launches,
+              gpu ? "launches" : "steps", mma / 1e12, bytes / 1e9);
     for (int m = 0; m < (gpu ? NGPU : 1); m++)
         sb_printf(sb, "%s%.1f ms%s%s (MFU %.0f%%)", m ? ", " : "", 1e3 * sum[m],
                   gpu ? " on " : "", gpu ? gpus[m].name : "", 100 * mfu[m]);

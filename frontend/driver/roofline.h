@@ -3,7 +3,7 @@
    The facts are those of cost.h; a machine is a row of data-sheet numbers, and
    of what code of this kind reaches of them.  A GPU's launch takes
 
-     launch + the largest of
+     launches + the largest of
        memory   bytes / (0.80 bandwidth)
        cache    l2 / (bandwidth of the second-level cache)
        waiting  reads * latency / (threads that run at once * in_flight):

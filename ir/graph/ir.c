@@ -354,6 +354,35 @@ bool node_cuts_rows(const Graph *g, const Node *n) {
     return true;
 }
 
+/* The axes that a reduction folds, as bits. */
+static unsigned folded_axes(const Node *n) {
+    const int64_t *axes;
+    unsigned bits = 0;
+    int count = attr_ints(n, AK_axes, &axes);
+    for (int i = 0; i < count; i++) bits |= 1u << axes[i];
+    return bits;
+}
+
+bool node_sums_columns(const Graph *g, const Node *reduce, const Node *n) {
+    bool row = false, column = false;
+    if (n->op != OP_REDUCE_SUM || op_info[reduce->op].kind != KIND_REDUCE)
+        return false;
+    const Type *t = value_type(g, n->in[0]);
+    DType sum = value_dtype(g, n->out[0]);
+    if (!dtype_is_float(sum) || sum == DT_F64 || t->dtype == DT_F64 ||
+        !shape_equal(t, value_type(g, reduce->in[0])))
+        return false;
+    unsigned across = folded_axes(n), along = folded_axes(reduce);
+    for (int d = 0; d < t->rank; d++) {
+        bool a = across >> d & 1, b = along >> d & 1;
+        if (t->dim[d] == 1) continue;
+        if (t->dim[d] == 0 || a == b || (a && column)) return false;
+        row |= a;
+        column |= b;
+    }
+    return row && column;
+}
+
 bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n) {
     enum { FEW = 8 };
     const int64_t *pads, *axes;

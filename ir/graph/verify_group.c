@@ -89,9 +89,34 @@ static bool reads_tainted(const GroupCheck *c, const Node *n,
     return false;
 }
 
-static Status check_row(GroupCheck *c, Span s, bool *tainted) {
+/* The first reduction of a row group along its rows. */
+static const Node *row_reduction(const GroupCheck *c, Span s) {
     const Node *first = NULL;
-    const Type *full = NULL, *row = NULL;
+    for (int i = s.first; i < s.end; i++) {
+        const Node *n = node_at(c, i);
+        if (kind_of(n) != KIND_REDUCE) continue;
+        if (!first || node_sums_columns(c->g, n, first)) first = n;
+    }
+    return first;
+}
+
+/* Column sums are for others to read. */
+static Status check_column_sum(GroupCheck *c, Span s, const Node *n) {
+    for (int i = s.first; i < s.end; i++)
+        for (int k = 0; k < node_at(c, i)->nin; k++)
+            if (same_value(c->root[node_at(c, i)->in[k].i], n->out[0]))
+                return verify_fail(c->v, node_at(c, i),
+                                   "reads a sum over the rows of its group");
+    return OK;
+}
+
+static Status check_row(GroupCheck *c, Span s, bool *tainted) {
+    const Node *first = row_reduction(c, s);
+    if (!first)
+        return verify_fail(c->v, node_at(c, s.first),
+                           "a row group without a reduction");
+    const Type *full = value_type(c->g, first->in[0]);
+    const Type *row = value_type(c->g, first->out[0]);
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c, i);
         OpKind k = kind_of(n);
@@ -100,15 +125,13 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
             return verify_fail(c->v, n, "does not belong in a row group");
         tainted[i] = k == KIND_REDUCE || reads_tainted(c, n, tainted);
         if (k == KIND_MOVE && tainted[i] &&
-            !(first && c->leaves[n->out[0].i] &&
-              node_pads_rows(c->g, first, n)))
+            !(c->leaves[n->out[0].i] && node_pads_rows(c->g, first, n)))
             return verify_fail(c->v, n,
                                "moves what a reduction of its group makes");
         if (k != KIND_REDUCE) continue;
-        if (!first) {
-            first = n;
-            full = value_type(c->g, n->in[0]);
-            row = value_type(c->g, n->out[0]);
+        if (node_sums_columns(c->g, first, n)) {
+            TRY(check_column_sum(c, s, n));
+            continue;
         }
         if (!attr_same(attr_find(first, AK_axes), attr_find(n, AK_axes)) ||
             !shape_equal(full, value_type(c->g, n->in[0])))
@@ -117,14 +140,13 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
                 "a row group folds one shape, %s, along one set of axes",
                 TXT(full));
     }
-    if (!first)
-        return verify_fail(c->v, node_at(c, s.first),
-                           "a row group without a reduction");
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c, i);
+        bool sums =
+            kind_of(n) == KIND_REDUCE && node_sums_columns(c->g, first, n);
         for (int j = 0; j < n->nout; j++) {
             const Type *t = value_type(c->g, n->out[j]);
-            if (c->leaves[n->out[j].i] && !shape_equal(t, full) &&
+            if (c->leaves[n->out[j].i] && !sums && !shape_equal(t, full) &&
                 !shape_equal(t, row) && !node_pads_rows(c->g, first, n))
                 return verify_fail(c->v, n, "%s leaves a row group of %s",
                                    TXT(t), TXT(full));

@@ -87,7 +87,7 @@ void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes);
 bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes, int a, int b);
 /* Shape that the values leaving a POINT cluster have; NULL if there is none. */
 const Type *fuse_domain(Fuse *f, int cluster);
-/* First REDUCE node of the list, or none. */
+/* First REDUCE node of the list, along its rows if any is, or none. */
 NodeId fuse_reduce_node(const Graph *g, const NodeList *nodes);
 bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b);
 

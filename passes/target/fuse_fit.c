@@ -71,9 +71,15 @@ const Type *fuse_domain(Fuse *f, int cluster) {
 }
 
 NodeId fuse_reduce_node(const Graph *g, const NodeList *nodes) {
-    for (int i = 0; i < nodes->len; i++)
-        if (kind_of(g, nodes->data[i]) == KIND_REDUCE) return nodes->data[i];
-    return NO_NODE;
+    NodeId first = NO_NODE;
+    for (int i = 0; i < nodes->len; i++) {
+        NodeId id = nodes->data[i];
+        if (kind_of(g, id) != KIND_REDUCE) continue;
+        if (!first.i ||
+            node_sums_columns(g, node_get(g, id), node_get(g, first)))
+            first = id;
+    }
+    return first;
 }
 
 bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b) {
@@ -103,6 +109,16 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
     return true;
 }
 
+/* n adds up rows of the marked nodes, whose first reduction along them is
+   `first`; *bytes: of all such sums. */
+static bool fits_column_sum(Fuse *f, const Node *first, const Node *n,
+                            int64_t *bytes) {
+    if (!node_sums_columns(f->g, first, n) || read_inside(f, n->out[0]))
+        return false;
+    *bytes += 4 * type_count(value_type(f->g, n->out[0]));
+    return *bytes <= f->target->column_sums;
+}
+
 /* A kernel of several phases computes full values anew in each: moves stay
    outside but those that read a stored value with no stride, and what is stored
    with a few zeros behind each row. */
@@ -112,12 +128,15 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
     if (!first.i) return false;
     const Type *row = value_type(g, node_get(g, first)->out[0]);
     const Type *full = value_type(g, node_get(g, first)->in[0]);
+    int64_t sums = 0; /* bytes */
     for (int i = 0; i < nodes->len; i++) {
         NodeId id = nodes->data[i];
         const Node *n = node_get(g, id);
         OpKind k = op_info[n->op].kind;
         if (k == KIND_REDUCE) {
-            if (!fuse_same_reduction(g, first, id)) return false;
+            if (!fuse_same_reduction(g, first, id) &&
+                !fits_column_sum(f, node_get(g, first), n, &sums))
+                return false;
             continue;
         }
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
@@ -155,8 +174,10 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
     int phases = 1;
     for (int i = 0; i < nodes->len; i++) { /* in graph order */
         const Node *n = node_get(g, nodes->data[i]);
-        bool reduce = op_info[n->op].kind == KIND_REDUCE;
-        bool is_full = !reduce && shape_equal(value_type(g, n->out[0]), full);
+        bool sums = node_sums_columns(g, node_get(g, first), n);
+        bool reduce = op_info[n->op].kind == KIND_REDUCE && !sums;
+        bool is_full =
+            sums || (!reduce && shape_equal(value_type(g, n->out[0]), full));
         int depth = 0; /* reductions on the longest path to n, with itself */
         for (int k = 0; k < n->nin; k++) {
             if (!is_value(n->in[k]) || !made_inside(f, n->in[k])) continue;

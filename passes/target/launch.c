@@ -75,6 +75,16 @@ static int kind_of_type(const Graph *g, ValueId v, bool flat) {
                 : (int)value_get(g, v)->type.i;
 }
 
+/* It adds up the rows on which it works, in two launches. */
+static bool sums_columns(const Flow *f, int group) {
+    for (int i = f->first[group]; i < f->end[group]; i++)
+        for (int j = f->first[group]; j < f->end[group]; j++)
+            if (op_info[node_at(f, j)->op].kind == KIND_REDUCE &&
+                node_sums_columns(f->g, node_at(f, i), node_at(f, j)))
+                return true;
+    return false;
+}
+
 /* What a group computes but for attributes, in numbers; none: it shares no
    launch. */
 static NumberVec describe(const Flow *f, int group) {
@@ -82,7 +92,8 @@ static NumberVec describe(const Flow *f, int group) {
     NumberVec w = {0}, met = {0};
     GroupKind kind = g->groups.data[group].kind;
     bool flat = kind == GROUP_POINT && flat_count(f, group) > 0;
-    if (kind != GROUP_POINT && kind != GROUP_ROW) return w;
+    if (kind != GROUP_POINT && (kind != GROUP_ROW || sums_columns(f, group)))
+        return w;
     vec_push(f->a, &w, (int)kind << 1 | flat);
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_at(f, i);

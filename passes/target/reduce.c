@@ -9,7 +9,8 @@
    nothing else: outer reduced axes become rows of a first stage; where one long
    axis is left, it is cut into chunks.  The last stage folds what the first
    made.  Whole tensors that lie in memory are cut into as many rows each, where
-   launches are shared.
+   launches are shared.  A sum over rows that others fold is left whole where a
+   kernel of those rows may add them up as well (fuse_fit.c).
 
    With --shard-optimizer ranks have a part of a large gradient each, of whole
    rows, and zeros elsewhere; the sums of its rows are then those of all ranks,
@@ -79,6 +80,67 @@ static DType partial_dtype(const Stages *e, DType result) {
     if (result == DT_F64) return DT_F64; /* its range is what is asked for */
     return dtype_is_float(result) ? e->partial : result;
 }
+
+/* ---- sums over rows that others fold ------------------------------------- */
+
+/* Values of one shape that element-wise nodes link are of one class; each class
+   has the reductions that read it. */
+typedef struct Classes {
+    int nvalue;
+    uint32_t *of;    /* by value: another of its class, nearer to its root    */
+    NodeId *first;   /* by root: a reduction */
+    NodeId *next;    /* by node: one more of the class                        */
+    const bool *has; /* see with_state */
+} Classes;
+
+static uint32_t class_of(const Classes *c, ValueId v) {
+    uint32_t i = v.i;
+    while (c->of[i] != i) i = c->of[i] = c->of[c->of[i]];
+    return i;
+}
+
+static void classify(const Graph *g, Arena *a, Classes *c) {
+    c->nvalue = g->values.len;
+    c->of = NEW_ARRAY(a, uint32_t, g->values.len);
+    c->first = NEW_ARRAY(a, NodeId, g->values.len);
+    c->next = NEW_ARRAY(a, NodeId, g->nodes.len);
+    for (int v = 0; v < g->values.len; v++) c->of[v] = (uint32_t)v;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (op_info[n->op].kind != KIND_ELEM) continue;
+        const Type *t = value_type(g, n->out[0]);
+        for (int k = 0; k < n->nin; k++)
+            if (is_value(n->in[k]) && shape_equal(value_type(g, n->in[k]), t))
+                c->of[class_of(c, n->in[k])] = class_of(c, n->out[0]);
+    }
+    for (int i = 0; i < g->order.len; i++) {
+        NodeId id = g->order.data[i];
+        const Node *n = node_get(g, id);
+        if (op_info[n->op].kind != KIND_REDUCE) continue;
+        NodeId *first = &c->first[class_of(c, n->in[0])];
+        c->next[id.i] = *first;
+        *first = id;
+    }
+}
+
+/* Whether the target adds the rows up where something else of that part of the
+   step folds them. */
+static bool beside_rows(const Stages *e, const Classes *c, const Node *n) {
+    enum { PART = NODE_BACKWARD | NODE_UPDATE };
+    const Graph *g = e->b->g;
+    if (4 * type_count(value_type(g, n->out[0])) > e->target->column_sums ||
+        (int)n->in[0].i >= c->nvalue)
+        return false;
+    for (NodeId r = c->first[class_of(c, n->in[0])]; r.i; r = c->next[r.i]) {
+        const Node *row = node_get(g, r);
+        if ((row->flags & PART) == (n->flags & PART) &&
+            node_sums_columns(g, row, n))
+            return true;
+    }
+    return false;
+}
+
+/* ---- stages -------------------------------------------------------------- */
 
 /* The first stage of a sum over x. */
 static ValueId of_ranks(const Stages *e, ValueId x, ValueId part) {
@@ -199,6 +261,7 @@ static bool is_shared(const Graph *g, ValueId x, const bool *has) {
 static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Graph *g = rw->g;
     Node n = *node_get(g, id); /* building moves the pool */
+    const Classes *c = rw->user;
     int64_t kept[MAX_RANK];
     const int64_t *axes;
     if (op_info[n.op].kind != KIND_REDUCE) return false;
@@ -206,8 +269,17 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     ASSERT(attr_int(&n, AK_keepdims, 1));
     bool wide = value_dtype(g, n.in[0]) == DT_F64;
     Stages e = {&rw->b, target_of(g), wide ? DT_F64 : DT_F32,
-                rw->user && n.op == OP_REDUCE_SUMSQ &&
-                    is_shared(g, n.in[0], rw->user)};
+                c->has && n.op == OP_REDUCE_SUMSQ &&
+                    is_shared(g, n.in[0], c->has)};
+    if (beside_rows(&e, c, &n)) {
+        if (long_axes(value_type(g, n.in[0]), axes, na, kept) == na)
+            return false;
+        with[0] = b_reduce(&rw->b, n.op, n.in[0], kept,
+                           long_axes(value_type(g, n.in[0]), axes, na, kept),
+                           true, value_dtype(g, n.out[0]));
+        rewrite_take_name(g, n.out[0], with[0]);
+        return true;
+    }
     if (in_equal_stages(&e, &n, with)) {
         rewrite_take_name(g, n.out[0], with[0]);
         return true;
@@ -226,8 +298,9 @@ Status pass_reduce(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         bool shares = cx->opt->shard_optimizer && g->program == PROGRAM_UPDATE;
-        rewrite_graph(g, cx->scratch, reduce_rule,
-                      shares ? with_state(g, cx->scratch) : NULL);
+        Classes c = {.has = shares ? with_state(g, cx->scratch) : NULL};
+        classify(g, cx->scratch, &c);
+        rewrite_graph(g, cx->scratch, reduce_rule, &c);
     }
     return OK;
 }

@@ -47,6 +47,7 @@ const TargetInfo target_info[NUM_TARGETS] = {
          .min_copied = 2, /* a number costs a launch, not its bytes          */
          .row_bytes = 16,
          .long_row = 1024,
+         .column_sums = 96 << 10, /* of 99 KB of shared memory of a block   */
          .rows_enough = 264,      /* 2 blocks on each SM                     */
          .rows_beside = 32,       /* lanes of a warp (schedule_cuda.c)       */
          .columns_serial = 16384, /* 64 KB: a launch                         */

@@ -36,6 +36,9 @@ typedef struct TargetInfo {
        are to begin (0: anywhere), elements from which on a copy of the other
        operand costs less than rows that do not                              */
     int64_t row_bytes, long_row;
+    /* bytes of the column sums that a kernel of rows may make beside them; 0:
+       it makes none */
+    int64_t column_sums;
     /* what keeps it busy: a worker (a core, a block of threads) takes a row,
        or neighbouring rows where the innermost axis is not folded           */
     int64_t rows_enough;    /* workers' shares that are enough               */

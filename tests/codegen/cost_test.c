@@ -139,17 +139,17 @@ static double h100_ms(Arena *a, const char *fields) {
 TEST_CASE(cost, prices_are_near_what_was_measured) {
     Arena *a = arena_new();
     double copy = h100_ms(a, "kernel\t0\t0\t100\t8e9\t4e9\t8e9\t1e10\t976563\t"
-                             "256\t20\t0\t16");
+                             "256\t20\t0\t16\t1");
     double product = h100_ms(a, "cublaslt\t1.0995e12\t16\t100\t4.03e8\t0\t"
-                                "4.03e8\t0\t0\t0\t0\t0\t0");
+                                "4.03e8\t0\t0\t0\t0\t0\t0\t1");
     CHECK_MSG(fabs(copy / (8e9 / 3.0e12 * 1e3) - 1) < 0.2, "%g", copy);
     CHECK_MSG(fabs(product / (1.0995e12 / 798e12 * 1e3) - 1) < 0.2, "%g",
               product);
     /* few bytes in flight, few blocks: slower */
     CHECK(h100_ms(a, "kernel\t0\t0\t100\t8e9\t4e9\t8e9\t1e10\t976563\t256\t20\t"
-                     "0\t1") > 2 * copy);
+                     "0\t1\t1") > 2 * copy);
     CHECK(h100_ms(a, "kernel\t0\t0\t100\t8e9\t4e9\t8e9\t1e10\t24\t256\t20\t"
-                     "0\t16") > 5 * copy);
+                     "0\t16\t1") > 5 * copy);
     arena_free(a);
 }
 
@@ -178,7 +178,7 @@ TEST_CASE(cost, buckets_hide_behind_backward) {
     static const char head[] = "target\tprogram\n";
 #define ROW(program, how, mma, bytes)                                          \
     "cuda\t" program "\t" how "\t" mma "\t16\t100\t" bytes                     \
-    "\t0\t0\t0\t0\t0\t0\t0\t0\tx\n"
+    "\t0\t0\t0\t0\t0\t0\t0\t0\t1\tx\n"
 #define HALF ROW("micro", "cublaslt", "4e12", "1e6")
 #define SUM  ROW("micro", "sum", "0", "4e6")
 #define LAST ROW("update", "cublaslt", "2e12", "1e6")
@@ -219,7 +219,7 @@ TEST_CASE(cost, shards_are_handed_out) {
 
 TEST_CASE(cost, every_launch_is_in_the_total) {
     static const char fields[] = "kernel\t0\t0\t100\t1e9\t5e8\t1e9\t0\t9999\t"
-                                 "256\t20\t0\t16\tx\n";
+                                 "256\t20\t0\t16\t1\tx\n";
     StrBuf cost = {0}, sb = {0};
     Arena *a = arena_new();
     for (int i = 0; i < 3; i++) sb_printf(&cost, "cuda\ttrain\t%s", fields);
@@ -237,7 +237,7 @@ TEST_CASE(cost, every_launch_is_in_the_total) {
     sb.len = 0;
     roofline_put(a, /* 989 TFLOP at 0.72 of the peak, and a launch of 1 us */
                  "cuda\ttrain\tcublaslt\t989e12\t16\t100\t0\t0\t0\t0\t0\t0\t"
-                 "0\t0\t0\tx\n",
+                 "0\t0\t0\t1\tx\n",
                  true, &sb);
     CHECK(fabs(number_after(sb.data, "\"H100_mfu\":") - 0.72) < 1e-3);
     sb_free(&cost);
@@ -248,7 +248,7 @@ TEST_CASE(cost, every_launch_is_in_the_total) {
 /* Of several objectives, of a module that only predicts, of both devices. */
 TEST_CASE(cost, every_program_that_trains_or_else_predicts) {
     static const char row[] = "kernel\t0\t0\t100\t1e9\t5e8\t1e9\t0\t9999\t"
-                              "256\t20\t0\t16\tx\n";
+                              "256\t20\t0\t16\t1\tx\n";
     static const struct {
         const char *programs[5], *shown[3];
     } cases[] = {

@@ -134,6 +134,34 @@ static const char *const graphs[] = {
         "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
         "%s = reduce_sum %d {axes=[1]} %y = mul %d, %s",
         "%y, %s"),
+    /* sums over the rows beside what is done with each: vectors and tails, two
+       row dimensions, several rows of a warp, rows of a block, few rows and
+       more than there are blocks */
+    ROW("%a: bf16[4,70,64], %g: f32[64]",
+        "%c = mul %a, %g : f32[4,70,64] %m = reduce_sum %c {axes=[2]} "
+        "%y = sub %c, %m %s = reduce_sum %a {axes=[0,1]} : f32[1,1,64] "
+        "%u = reduce_sum %y {axes=[0,1]}",
+        "%y, %s, %u, %m"),
+    ROW("%a: f32[37,5]",
+        "%s = reduce_sum %a {axes=[0]} %m = reduce_max %a {axes=[1]} "
+        "%y = sub %a, %m",
+        "%y, %s"),
+    ROW("%a: f32[30,1501], %b: f32[30,1501]",
+        "%m = reduce_max %a {axes=[1]} %d = sub %b, %m "
+        "%y = reduce_sum %d {axes=[0]} %s = reduce_sum %b {axes=[0]}",
+        "%y, %s, %m"),
+    ROW("%a: bf16[3,4100]",
+        "%m = reduce_max %a {axes=[1]} %y = sub %a, %m "
+        "%s = reduce_sum %y {axes=[0]} : bf16[1,4100]",
+        "%y, %s"),
+    ROW("%a: f32[5001,3]",
+        "%m = reduce_max %a {axes=[1]} %y = sub %a, %m "
+        "%s = reduce_sum %y {axes=[0]}",
+        "%y, %s"),
+    ROW("%a: f32[6,50,12], %r: f32[50,12]",
+        "%c = mul %a, %r %m = reduce_min %c {axes=[2]} "
+        "%d = add %c, %m %y = reduce_sum %d {axes=[0,1]}",
+        "%y, %m"),
     /* nothing to fold, nothing at all */
     ROW("%a: f32[3,0]",
         "%y = reduce_sum %a {axes=[1]} "
@@ -153,6 +181,12 @@ static const char *const graphs[] = {
     /* neighbours along a row, of which every other is not aligned */
     POINT("%a: f32[6,26]",
           "%y = slice %a {starts=[0,8], sizes=[4,16], steps=[1,1]}"),
+    /* neighbours that are there or not all together, or whose place is read */
+    POINT("%a: bf16[4,2,16], %b: bf16[4,3,16]",
+          "%c = neg %a %y = concat %c, %b {axis=1}"),
+    POINT("%a: f32[4,8]", "%y = pad %a {pads=[1,0,2,0], value=2}"),
+    POINT("%a: f32[9,6], %i: i64[2,5]", "%y = gather %a, %i {axis=0}"),
+    POINT("%a: bf16[3,9,8], %i: i64[5]", "%y = gather %a, %i {axis=1}"),
 };
 
 enum { NGRAPHS = sizeof graphs / sizeof *graphs };
@@ -296,7 +330,7 @@ static StrBuf suite_text(const Suite *x) {
                 continue;
             }
             print_cuda_kernel(k, &sb);
-            print_cuda_many(k, &sb);
+            if (!cuda_scratch(k)) print_cuda_many(k, &sb);
         }
     return sb;
 }
@@ -333,12 +367,11 @@ static void add_refs(const Subject *s, Args *p, const ValueId *refs, int n) {
 }
 
 static void launch(const Subject *s, SimTwin *t, char kind, const Kernel *k,
-                   const char *suffix, int64_t blocks, Args *p) {
+                   const char *suffix, CudaShape shape, Args *p) {
     char name[40];
     snprintf(name, sizeof name, "%c%d%s", kind, k->index, suffix);
-    if (!blocks) return;
-    CudaShape shape = cuda_shape(k);
-    if (sim()->run(t, name, (unsigned)blocks, (unsigned)shape.threads,
+    if (!shape.blocks) return;
+    if (sim()->run(t, name, (unsigned)shape.blocks, (unsigned)shape.threads,
                    shape.shared, p->slot))
         FAIL("%s\n%s", sim()->errors(), s->text);
 }
@@ -346,6 +379,8 @@ static void launch(const Subject *s, SimTwin *t, char kind, const Kernel *k,
 static void run_kernel(const Subject *s, SimTwin *t) {
     const Kernel *k = s->step.kernel;
     CudaShape shape = cuda_shape(k);
+    uint64_t bytes = cuda_scratch(k);
+    void *sums = block_new(bytes);
     Args p = {0};
     add_refs(s, &p, s->step.refs, s->step.nref);
     if (k->form == KF_FLAT) {
@@ -353,7 +388,10 @@ static void run_kernel(const Subject *s, SimTwin *t) {
         p.slot[p.n++] = &p.number;
         shape.blocks = (p.number + shape.per_block - 1) / shape.per_block;
     }
-    launch(s, t, 'k', k, "", shape.blocks, &p);
+    if (bytes) add_arg(&p, sums);
+    launch(s, t, 'k', k, "", shape, &p);
+    if (bytes) launch(s, t, 'k', k, "_2", cuda_finish_shape(k), &p);
+    free(sums);
 }
 
 /* The product by the CPU, in fp32, then the epilogue. */
@@ -373,7 +411,7 @@ static void run_epilogue(const Subject *s, SimTwin *t) {
         ampc_cpu_v2.conv_fwd(NULL, (LibConv *)pars, a, b, raw, &none, scratch);
     add_arg(&p, raw);
     add_refs(s, &p, st->ep_refs, st->nep_ref);
-    launch(s, t, 'f', st->epilogue, "", cuda_shape(st->epilogue).blocks, &p);
+    launch(s, t, 'f', st->epilogue, "", cuda_shape(st->epilogue), &p);
     free(raw);
     free(scratch);
 }
@@ -518,7 +556,9 @@ static void check_many(const char *const *text, int n, int from) {
     Args p = {0};
     add_arg(&p, table);
     p.slot[p.n++] = &count;
-    launch(last, t, 'k', last->step.kernel, "_many", (int64_t)blocks, &p);
+    CudaShape shape = cuda_shape(last->step.kernel);
+    shape.blocks = (int64_t)blocks;
+    launch(last, t, 'k', last->step.kernel, "_many", shape, &p);
     for (int i = from; i < n; i++)
         check_outputs(&x.s[i], x.a, interpret(&x.s[i], x.a));
     sim()->twin_close(t);
