@@ -167,6 +167,9 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                LoweredStep *out);
 /* fn and second of a PLAN_SUM that sends that dtype, of 16 bits. */
 void cuda_sum(Arena *a, CudaSource *c, DType sent, LoweredStep *out);
+/* Buffer b of the kernel lies over another one in one of its launches, and one
+   of the two is written. */
+void cuda_overlap(CudaSource *c, const Kernel *k, int b);
 /* When all steps are known. */
 void cuda_units(Arena *a, CudaSource *c);
 /* StepCost.rate of a hand-written kernel (cost.h); 0: of any other. */

@@ -23,6 +23,7 @@ struct CudaItem {
     uint64_t scratch;
     uint32_t first, second, many; /* PlanCudaKernel + 1; 0: none             */
     uint32_t unit;
+    bool *over; /* k, by buffer: cuda_overlap */
 };
 typedef struct CudaItem Item;
 
@@ -56,7 +57,9 @@ static Item *item_of_kernel(Arena *a, CudaSource *c, const Kernel *k) {
     int at = 0;
     while (at < c->items.len && c->items.data[at].kernel != k) at++;
     if (at == c->items.len) {
-        Item x = {.kernel = k, .weight = kernel_weight(k)};
+        Item x = {.kernel = k,
+                  .weight = kernel_weight(k),
+                  .over = NEW_ARRAY(a, bool, k->bufs.len)};
         vec_push(a, &c->items, x);
     }
     return &c->items.data[at];
@@ -177,6 +180,11 @@ void cuda_sum(Arena *a, CudaSource *c, DType sent, LoweredStep *out) {
     out->second = x->second;
 }
 
+void cuda_overlap(CudaSource *c, const Kernel *k, int b) {
+    for (int i = 0; i < c->items.len; i++)
+        if (c->items.data[i].kernel == k) c->items.data[i].over[b] = true;
+}
+
 double cuda_rate(const CudaSource *c, uint32_t fn) {
     for (int i = 0; i < c->items.len; i++)
         if (c->items.data[i].first == fn + 1) return c->items.data[i].rate;
@@ -245,6 +253,11 @@ static void add_unit(Arena *a, CudaSource *c, uint32_t unit) {
 }
 
 void cuda_units(Arena *a, CudaSource *c) {
+    for (int i = 0; i < c->items.len; i++) {
+        const Item *x = &c->items.data[i];
+        for (int b = 0; x->kernel && b < x->kernel->bufs.len; b++)
+            x->kernel->bufs.data[b].apart = !x->over[b];
+    }
     int n = choose_units(c);
     for (int u = 0; u < n; u++) add_unit(a, c, (uint32_t)u);
 }

@@ -25,7 +25,8 @@
    k<i>_many does the same for a table of tensors (PLAN_MANY).
 
    All loads of an element come before its stores and are made by the thread
-   that stores it, so outputs may lie over inputs; nothing is __restrict__.
+   that stores it, so outputs may lie over inputs; what never does is
+   __restrict__.
    Indices are 32-bit where the domain and all offsets are.                  */
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/print.h"
@@ -100,8 +101,9 @@ static const char *buffer_type(const Kernel *k, int b) {
 
 static void put_buffers(const Kernel *k, List *l) {
     for (int b = 0; b < k->bufs.len; b++)
-        put_item(l, "%s%s *b%d", k->bufs.data[b].written ? "" : "const ",
-                 buffer_type(k, b), b);
+        put_item(l, "%s%s *%sb%d", k->bufs.data[b].written ? "" : "const ",
+                 buffer_type(k, b),
+                 k->bufs.data[b].apart ? "__restrict__ " : "", b);
 }
 
 void print_cuda_params(const Kernel *k, StrBuf *sb) {
@@ -680,7 +682,7 @@ static void put_finish(KPrint *p) {
               slices * WARP, k->index);
     List l = {.sb = p->sb, .indent = 4};
     put_buffers(k, &l);
-    put_item(&l, "const float *sums");
+    put_item(&l, "const float *__restrict__ sums");
     sb_puts(p->sb, ")\n{\n");
     p->depth = 1;
     kp_line(
@@ -780,7 +782,7 @@ void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
     } else {
         List l = put_head(&p, "");
         put_buffers(k, &l);
-        if (kernel_column_sums(k)) put_item(&l, "float *sums");
+        if (kernel_column_sums(k)) put_item(&l, "float *__restrict__ sums");
         sb_puts(sb, ")\n{\n");
         put_body(&p);
         if (kernel_column_sums(k)) put_finish(&p);

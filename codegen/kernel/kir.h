@@ -91,6 +91,8 @@ typedef struct KDim {
 typedef struct KBuf {
     DType dtype;
     bool written;
+    bool apart; /* no launch has it lie over another one, of which either is
+                   written: known when all are (emit_cuda.c)                 */
 } KBuf;
 
 typedef enum KForm {

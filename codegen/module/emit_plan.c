@@ -89,6 +89,29 @@ static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
     return at;
 }
 
+static bool lie_over(const Graph *g, ValueId v, PlanRef a, ValueId w,
+                     PlanRef b) {
+    uint64_t n = (uint64_t)type_bytes(value_type(g, v));
+    uint64_t m = (uint64_t)type_bytes(value_type(g, w));
+    if (a.space != b.space || a.index != b.index || a.space == PLAN_NONE)
+        return false;
+    return a.offset < b.offset + m && b.offset < a.offset + n;
+}
+
+/* Tells which operands of a GPU's kernel lie over others in that launch. */
+static void find_overlaps(Emit *e, const Graph *g, const LoweredStep *s) {
+    for (int i = 0; i < s->nref; i++)
+        for (int j = 0; j < i; j++) {
+            const KBuf *buf = s->kernel->bufs.data;
+            if ((!buf[i].written && !buf[j].written) ||
+                !lie_over(g, s->refs[i], ref_of(e, g, s->refs[i]), s->refs[j],
+                          ref_of(e, g, s->refs[j])))
+                continue;
+            cuda_overlap(e->out->cuda, s->kernel, i);
+            cuda_overlap(e->out->cuda, s->kernel, j);
+        }
+}
+
 /* PlanStep.split of a step that ranks may share: of program update one that
    writes optimizer state, of refresh one that copies parameters.            */
 static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
@@ -136,6 +159,8 @@ static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
     if (t->kind == TARGET_CUDA && !over_ranks &&
         !cuda_step(e->a, e->out->cuda, s, n, &x))
         return NULL;
+    for (int i = 0; t->kind == TARGET_CUDA && s->kernel && i < n; i++)
+        find_overlaps(e, g, &s[i]);
     if (t->kind == TARGET_CUDA && s->kind == PLAN_SUM && *s->pars != DT_F32)
         cuda_sum(e->a, e->out->cuda, (DType)*s->pars, &x);
     PlanStep p = {.kind = x.kind,

@@ -168,6 +168,44 @@ TEST_CASE(emit_cuda, dependent_steps_do_not) {
     end(&e);
 }
 
+/* ---- pointers ------------------------------------------------------------ */
+
+/* The head of the kernel whose comment has that text. */
+static const char *head_of(const CudaSource *c, const char *comment) {
+    for (int i = 0; i < c->units.len; i++) {
+        const char *at = strstr(c->units.data[i].text, comment);
+        if (at) return strstr(at, "extern \"C\"");
+    }
+    FAIL("no %s", comment);
+}
+
+static bool head_has(const char *head, const char *what) {
+    const char *at = strstr(head, what);
+    return at && at < strchr(head, '{');
+}
+
+/* Of two launches of one kernel one writes over its operand. */
+TEST_CASE(emit_cuda, what_lies_apart_is_restricted) {
+    static const char apart[] =
+        "graph forward(%x: f32[70,8], %y: f32[70,8]) {\n"
+        "  %t = transpose %x {perm=[1,0]}\n  %z = mul %t, %t\n"
+        "  return %z\n}\n";
+    static const char over[] =
+        "graph forward(%x: f32[8,70]) {\n"
+        "  %a = transpose %x {perm=[1,0]}\n  %b = neg %a\n  %c = neg %x\n"
+        "  %t = transpose %c {perm=[1,0]}\n  %z = add %b, %t\n"
+        "  return %z\n}\n";
+    Emitted e;
+    const CudaSource *c = emit(&e, apart, "none", NULL);
+    CHECK(head_has(head_of(c, "= transpose"), "const float *__restrict__ b0"));
+    CHECK(head_has(head_of(c, "= transpose"), "float *__restrict__ b1"));
+    end(&e);
+    c = emit(&e, over, "none", NULL);
+    CHECK(!head_has(head_of(c, "= neg"), "__restrict__"));
+    CHECK(head_has(head_of(c, "= transpose"), "__restrict__"));
+    end(&e);
+}
+
 TEST_CASE(emit_cuda, architectures_newest_first_ptx_last) {
     static const char *const want[] = {"sm_90", "sm_80", "compute_80"};
     Emitted e;
