@@ -488,7 +488,7 @@ TEST_CASE(expand_values, reductions) {
         StrBuf sb = {0};
         sb_printf(&sb,
                   "graph predict(%%x: f32[70,300], %%y: f32[20000,2], "
-                  "%%z: f32[1,7], %%w: f32[256,512]) {\n"
+                  "%%z: f32[1,7], %%w: f32[1024,512]) {\n"
                   "  %%a = reduce_%s %%x {axes=[0,1], keepdims=0}\n"
                   "  %%b = reduce_%s %%y {axes=[0], keepdims=1}\n"
                   "  %%c = reduce_%s %%z {axes=[0], keepdims=1}\n"
