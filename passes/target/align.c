@@ -69,7 +69,7 @@ static bool align_product(Rewriter *rw, const Node *n, ValueId *with) {
         return false;
     int64_t rows = out.dim[out.rank - 2], k = a.dim[ak];
     int64_t columns = aligned(target, y.dim[bn], a.dtype);
-    if (!ta || !tb) k = aligned(target, k, a.dtype);
+    if (!ta || tb) k = aligned(target, k, a.dtype);
     if (ta) rows = aligned(target, rows, a.dtype);
     if (columns == y.dim[bn] && k == a.dim[ak] && rows == a.dim[am])
         return false;

@@ -709,3 +709,49 @@ TEST_CASE(rank_sums, are_made_as_one) {
     run_in_memory(a, g, text);
     arena_free(a);
 }
+
+/* ---- rows that begin anywhere -------------------------------------------- */
+
+/* m, n and k of the product %y that has been padded. */
+static void padded_to(const Graph *g, bool ta, bool tb, int64_t to[3]) {
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (n->op != OP_MATMUL) continue;
+        const Type *x = value_type(g, n->in[0]), *w = value_type(g, n->in[1]);
+        to[0] = x->dim[ta ? 1 : 0];
+        to[1] = w->dim[tb ? 0 : 1];
+        to[2] = x->dim[ta ? 0 : 1];
+        CHECK_EQ_INT(w->dim[tb ? 1 : 0], to[2]);
+    }
+}
+
+/* What memory is read along is a multiple of 8 numbers of two bytes; what it
+   is not read along stays, and so does what is one already. */
+TEST_CASE(align, what_rows_are_made_of) {
+    static const int64_t odd[] = {1030, 1027, 1031},
+                         even[] = {1032, 1032, 1032};
+    for (int kind = 0; kind < 8; kind++) {
+        bool ta = kind & 1, tb = kind & 2;
+        const int64_t *n = kind & 4 ? even : odd;
+        Arena *a = arena_new();
+        Diag d = {0};
+        Module *m;
+        StrBuf sb = {0};
+        int64_t to[3] = {0};
+        sb_printf(&sb,
+                  "graph predict(%%x: bf16[%d,%d], %%w: bf16[%d,%d]) {\n"
+                  "  %%y = matmul %%x, %%w {trans_a=%d, trans_b=%d}\n"
+                  "  return %%y\n}\n",
+                  (int)n[ta ? 2 : 0], (int)n[ta ? 0 : 2], (int)n[tb ? 1 : 2],
+                  (int)n[tb ? 2 : 1], ta, tb);
+        if (parse_module(a, &d, "test.amp", sb.data, sb.len, &m) != OK)
+            FAIL("%s\n%s", sb.data, d.text.data);
+        run(a, m, "inline,canon,align,cse,dce", for_gpus);
+        padded_to(m->graphs.data[0], ta, tb, to);
+        CHECK_EQ_INT(to[0], ta ? 1032 : n[0]);
+        CHECK_EQ_INT(to[1], 1032); /* the result's, whatever the operand's */
+        CHECK_EQ_INT(to[2], !ta || tb ? 1032 : n[2]);
+        sb_free(&sb);
+        arena_free(a);
+    }
+}
