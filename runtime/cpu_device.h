@@ -4,8 +4,8 @@
 
 #include "runtime/backend.h"
 
-/* What routine `lib` with parameters `par` made of a variable; `seen` is the
-   device's `written` of that then.                                          */
+/* What routine `lib` with parameters `par` made of a variable or a value of the
+   arena; `seen` is the device's `written` of that, or its `runs`, then.     */
 typedef struct Kept {
     struct Kept *next;
     size_t bytes;
@@ -51,6 +51,7 @@ typedef struct CpuDevice {
     Bound *bound;      /* per program */
     void **var;        /* address of each variable; gradients: late */
     uint64_t *written; /* how often each was */
+    uint64_t runs;     /* of programs */
     Kept *kept;
     void *vars, *grads, *arena, *scratch;
     size_t vars_bytes, grads_bytes, arena_bytes, scratch_bytes;

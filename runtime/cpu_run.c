@@ -94,15 +94,15 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
         b->writes |= writes_var(cx->plan, t, i);
 }
 
-/* ---- what is kept of parameters ------------------------------------------ */
+/* ---- what is kept of operands -------------------------------------------- */
 
-/* What steps with that routine, parameters and variable share; NULL: none yet.
+/* What steps with that routine, parameters and operand share; NULL: none yet.
  */
 static Kept *find_kept(const CpuDevice *d, const PlanStep *t, const PlanRef *of,
                        const int64_t *par) {
     for (Kept *k = d->kept; k; k = k->next)
-        if (k->lib == t->fn && k->of.index == of->index &&
-            k->of.offset == of->offset &&
+        if (k->lib == t->fn && k->of.space == of->space &&
+            k->of.index == of->index && k->of.offset == of->offset &&
             memcmp(k->par, par, t->npar * sizeof *par) == 0)
             return k;
     return NULL;
@@ -112,7 +112,8 @@ static ampc_status count_use(ampc_session *s, const PlanStep *t, BoundStep *b) {
     CpuDevice *d = s->device;
     const PlanRef *of = &s->plan->refs[t->ref0 + 1];
     size_t bytes;
-    if (t->kind != PLAN_LIB || t->nref < 2 || of->space != PLAN_VAR)
+    if (t->kind != PLAN_LIB || t->nref < 2 ||
+        !(of->space == PLAN_VAR || (of->space == PLAN_ARENA && of->index)))
         return AMPC_OK;
     bytes = cpu_lib_kept((PlanLib)t->fn, b->par, pool_threads(d->pool));
     if (!bytes) return AMPC_OK;
@@ -131,8 +132,8 @@ static ampc_status count_use(ampc_session *s, const PlanStep *t, BoundStep *b) {
     return AMPC_OK;
 }
 
-/* A training step changes its parameters, so that only what it uses more than
-   once is worth memory. */
+/* A training step changes its parameters, and every run the arena, so that only
+   what one uses more than once is worth memory. */
 static ampc_status keep(ampc_session *s, const PlanRun *r, Bound *b,
                         bool trains) {
     CpuDevice *d = s->device;
@@ -141,12 +142,14 @@ static ampc_status keep(ampc_session *s, const PlanRun *r, Bound *b,
     for (uint32_t i = 0; i < r->nstep && status == AMPC_OK; i++)
         status = count_use(s, &s->plan->steps[r->step0 + i], &b->steps[i]);
     for (Kept *k = d->kept; k && status == AMPC_OK; k = k->next) {
-        if (k->uses <= trains || k->kept.memory) continue;
+        uint32_t least = trains || k->of.space == PLAN_ARENA ? 2 : 1;
+        if (k->uses < least || k->kept.memory) continue;
         k->kept.memory = mem_alloc(s, k->bytes);
         if (!k->kept.memory)
             status = session_fail(s, AMPC_ERR_MEMORY,
-                                  "out of memory: %zu bytes for '%.200s'",
-                                  k->bytes, s->m->vars[k->of.index].name);
+                                  "out of memory: %zu bytes for what products "
+                                  "keep",
+                                  k->bytes);
     }
     return status;
 }
@@ -154,8 +157,9 @@ static ampc_status keep(ampc_session *s, const PlanRun *r, Bound *b,
 /* Of a step that is to run; NULL: nothing is kept. */
 static CpuKept *kept_now(const CpuDevice *d, Kept *k) {
     if (!k || !k->kept.memory) return NULL;
-    k->kept.made &= k->seen == d->written[k->of.index];
-    k->seen = d->written[k->of.index];
+    uint64_t now = k->of.space == PLAN_VAR ? d->written[k->of.index] : d->runs;
+    k->kept.made &= k->seen == now;
+    k->seen = now;
     return &k->kept;
 }
 
@@ -219,6 +223,7 @@ ampc_status cpu_begin(ampc_session *s, int program, const void *const *in,
                       bool *walk) {
     CpuDevice *d = s->device;
     (void)walk;
+    d->runs++;
     inputs_patch(s->m->programs[program].nin, &d->bound[program], in);
 #ifdef __SSE__
     d->host_mode = __builtin_ia32_stmxcsr();

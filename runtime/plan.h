@@ -37,7 +37,9 @@ typedef enum AmpcDtype {
 
 typedef enum PlanSpace {
     PLAN_NONE = 0, /* an absent operand: resolves to NULL                   */
-    PLAN_ARENA,    /* offset into the session's one arena                   */
+    PLAN_ARENA,    /* offset into the session's one arena; index = number of
+                      the value that lies there then, 0 = not told: in a run
+                      equal numbers of a program are equal bytes            */
     PLAN_VAR,      /* index = PlanVar; storage that outlives a step         */
     PLAN_INPUT     /* index = input of the running program                  */
 } PlanSpace;

@@ -77,7 +77,8 @@ static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
     ASSERT(x->kind == VK_VAR || x->kind == VK_RESULT);
     if (x->kind == VK_VAR || var >= 0)
         return (PlanRef){PLAN_VAR, (uint32_t)e->var_number[var], 0};
-    if (x->offset >= 0) return (PlanRef){PLAN_ARENA, 0, (uint64_t)x->offset};
+    if (x->offset >= 0)
+        return (PlanRef){PLAN_ARENA, root.i, (uint64_t)x->offset};
     ASSERT(op_info[node_get(g, x->def)->op].kind == KIND_LIB);
     return (PlanRef){.space = PLAN_NONE};
 }

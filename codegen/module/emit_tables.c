@@ -101,7 +101,8 @@ static void put_refs(StrBuf *sb, const EmitTarget *t) {
         sb_puts(sb, i % 6 ? " " : "    ");
         switch (r->space) {
         case PLAN_ARENA:
-            sb_printf(sb, "ARENA(%llu)", (unsigned long long)r->offset);
+            sb_printf(sb, "ARENA(%u, %llu)", r->index,
+                      (unsigned long long)r->offset);
             break;
         case PLAN_VAR: sb_printf(sb, "VAR(%u)", r->index); break;
         case PLAN_INPUT: sb_printf(sb, "INPUT(%u)", r->index); break;
@@ -295,10 +296,10 @@ static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
 void put_plan(StrBuf *sb, Emit *e, const EmitInput *in) {
     sb_puts(sb, "/* The compiled programs as tables; see runtime/plan.h. */\n"
                 "#include \"runtime/plan.h\"\n\n"
-                "#define NONE      {PLAN_NONE, 0, 0}\n"
-                "#define ARENA(at) {PLAN_ARENA, 0, at}\n"
-                "#define VAR(i)    {PLAN_VAR, i, 0}\n"
-                "#define INPUT(i)  {PLAN_INPUT, i, 0}\n");
+                "#define NONE         {PLAN_NONE, 0, 0}\n"
+                "#define ARENA(i, at) {PLAN_ARENA, i, at}\n"
+                "#define VAR(i)       {PLAN_VAR, i, 0}\n"
+                "#define INPUT(i)     {PLAN_INPUT, i, 0}\n");
     put_vars(sb, e);
     put_programs(sb, e);
     for (int i = 0; i < NUM_TARGETS; i++)

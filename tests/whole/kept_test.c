@@ -1,5 +1,7 @@
-/* kept_test.c: products keep what they made of a parameter.  A session that has
-   run says what a session says that was opened just now and resumes from it. */
+/* kept_test.c: products keep what they made of a parameter, and in a run of a
+   value that several of them read.  A session that has run says what a session
+   says that was opened just now and resumes from it. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -129,5 +131,69 @@ TEST_CASE(kept, steps_follow_parameters) {
     }
     c.api->close(s);
     c.api->close(t);
+    compiled_close(&c);
+}
+
+/* ---- values of the arena ------------------------------------------------- */
+
+/* Two values of one shape, the second where the first has been, each read by
+   two products. */
+static const char in_a_run[] = "graph forward(%x: f32[3,40]) {\n"
+                               "  param %u: f32[40,40] = normal(0, 0.2)\n"
+                               "  %t = tanh %u : f32[40,40]\n"
+                               "  %a = matmul %x, %t : f32[3,40]\n"
+                               "  %b = matmul %a, %t : f32[3,40]\n"
+                               "  %r = relu %u : f32[40,40]\n"
+                               "  %c = matmul %b, %r : f32[3,40]\n"
+                               "  %z = matmul %c, %r : f32[3,40]\n"
+                               "  return z=%z\n"
+                               "}\n";
+
+static void product(double *z, const double *x, const double *w) {
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < X; j++) {
+            double sum = 0;
+            for (int k = 0; k < X; k++) sum += x[i * X + k] * w[k * X + j];
+            z[i * X + j] = sum;
+        }
+}
+
+/* Largest difference of a prediction from its formula, over its largest value.
+ */
+static double off(const Compiled *c, ampc_session *s, const float *u) {
+    static double t[X * X], r[X * X], x[2][N * X];
+    float z[N * X];
+    double most = 0, wrong = 0;
+    Data d;
+    ampc_output out = ampc_out("z", z, sizeof z, AMPC_DTYPE_F32);
+    data(&d);
+    REQUIRE(c->api->predict(s, d.in, 1, N, &out, 1) == AMPC_OK);
+    for (int i = 0; i < X * X; i++)
+        t[i] = tanh(u[i]), r[i] = u[i] > 0 ? u[i] : 0;
+    for (int i = 0; i < N * X; i++) x[0][i] = d.x[i];
+    product(x[1], x[0], t);
+    product(x[0], x[1], t);
+    product(x[1], x[0], r);
+    product(x[0], x[1], r);
+    for (int i = 0; i < N * X; i++) {
+        most = fmax(most, fabs(x[0][i]));
+        wrong = fmax(wrong, fabs(x[0][i] - z[i]));
+    }
+    return wrong / most;
+}
+
+TEST_CASE(kept, values_of_a_run) {
+    Compiled c = compile_text(
+        in_a_run, "--target cpu:x86-64-v2 --precision fp32 --loss none");
+    ampc_session *s = open_threads(&c, 2);
+    float u[X * X];
+    read_var(&c, s, "u", u, sizeof u, AMPC_DTYPE_F32);
+    for (int i = 0; i < 3; i++) {
+        double e = off(&c, s, u);
+        CHECK_MSG(e < 1e-5, "run %d is %.2g off", i, e);
+        for (int j = 0; j < X * X; j++) u[j] = u[j] * 1.5F + 0.01F;
+        write_var(&c, s, "u", u, sizeof u, AMPC_DTYPE_F32);
+    }
+    c.api->close(s);
     compiled_close(&c);
 }
