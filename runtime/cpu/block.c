@@ -12,8 +12,9 @@ enum {
     GEMM_KEPT_ROWS = 512,    /* of more, packing B is a few percent           */
     GEMM_SPLIT_MIN = 1024,   /* k per slice, at least                         */
     GEMM_SPLIT_TILES = 16,   /* enough tiles without slices                   */
-    GEMM_ITEM_MIN = 1 << 13, /* elements of C that one item should have     */
-    GEMM_GRAIN = 1 << 17     /* multiply-adds worth a hand-over             */
+    GEMM_ITEM_MIN = 1 << 13, /* elements of C that one item should have,    */
+    GEMM_ITEM_WORK = 1 << 21, /* or multiply-adds                           */
+    GEMM_GRAIN = 1 << 17      /* multiply-adds worth a hand-over             */
 };
 
 static int64_t block_min(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -39,22 +40,33 @@ static void block_gemm_split(const LibGemm *g, GemmBlocks *p) {
     p->kc = blocks ? block_div(p->ksplit, blocks) : 0;
 }
 
-/* Cuts C until every thread has work, not below GEMM_ITEM_MIN elements.  When
-   items pack for themselves, every cut packs something twice.               */
+/* Cuts C until every thread has work, not below GEMM_ITEM_MIN elements, and
+   takes the cut that leaves the busiest thread least.  When items pack for
+   themselves, every cut packs something twice.                              */
 static void block_gemm_tiles(const LibGemm *g, int threads, GemmBlocks *p) {
     int64_t want = threads == 1 ? 1 : threads * (p->prepack ? 4 : 2);
     int64_t least = p->prepack ? GEMM_ITEM_MIN : 4 * GEMM_ITEM_MIN;
-    p->mblocks = block_div(g->m, p->prepack ? GEMM_PREPACK_MC : GEMM_MC);
-    p->nblocks = block_div(g->n, GEMM_NC);
+    int64_t mblocks = block_div(g->m, p->prepack ? GEMM_PREPACK_MC : GEMM_MC);
+    int64_t nblocks = block_div(g->n, GEMM_NC), busiest = INT64_MAX;
     for (;;) {
-        p->mc = block_up(block_div(g->m, p->mblocks), BLOCK_ROWS);
-        p->nc = block_up(block_div(g->n, p->nblocks), BLOCK_COLS);
-        int64_t items = p->batch * p->nsplit * p->mblocks * p->nblocks;
-        if (items >= want || p->mc * p->nc < least) break;
-        if (p->nc > 2 * p->mc && p->nc > 6 * BLOCK_COLS)
-            p->nblocks++;
-        else if (p->mc > BLOCK_ROWS)
-            p->mblocks++;
+        int64_t mc = block_up(block_div(g->m, mblocks), BLOCK_ROWS);
+        int64_t nc = block_up(block_div(g->n, nblocks), BLOCK_COLS);
+        int64_t items =
+            p->batch * p->nsplit * block_div(g->m, mc) * block_div(g->n, nc);
+        int64_t work = block_div(items, threads) * mc * nc;
+        /* finer ones are evened out better, and of packed panels as fast */
+        if (p->prepack ? work <= busiest : work < busiest) {
+            busiest = work;
+            p->mc = mc;
+            p->nc = nc;
+        }
+        if (items >= want ||
+            (mc * nc < least && mc * nc * p->ksplit < GEMM_ITEM_WORK))
+            break;
+        if (nc > 2 * mc && nc > 6 * BLOCK_COLS)
+            nblocks++;
+        else if (mc > BLOCK_ROWS)
+            mblocks++;
         else
             break;
     }
