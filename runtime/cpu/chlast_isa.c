@@ -380,6 +380,8 @@ int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int pairs,
     ChlastPlan *c = &r.c;
     if (!chlast_plan(conv, dgrad, pairs, pool_threads(pool), c)) return 0;
     chlast_begin(&r, call, scratch);
+    if (call->kept) r.other = call->kept->memory;
+    int made = call->kept && call->kept->made;
     const float *w = r.other;
     for (int64_t i = 0; i < c->p.subs; i++) {
         int32_t *order = r.shift + c->p.taps;
@@ -387,9 +389,10 @@ int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int pairs,
         for (int64_t t = 0; t < c->p.taps; t++) order[t] = -1;
         for (int64_t t = 0; t < r.sub.taps; t++)
             order[conv_tap(&c->p, &r.sub, t)] = (int32_t)t;
-        if (r.sub.taps > 0)
+        if (r.sub.taps > 0 && !made)
             pool_run(pool, r.groups * c->cblocks, 1, pack_work, &r);
     }
+    if (call->kept) call->kept->made = 1;
     for (; r.image0 < conv->n; r.image0 += r.images) {
         r.images = min64(c->images, conv->n - r.image0);
         pool_run(pool, r.images * c->cblocks, 1, stage_work, &r);

@@ -11,6 +11,7 @@ typedef struct ChlastCall {
     void *out;
     int src_dtype, other_dtype, out_dtype;
     const CpuEpilogue *ep;
+    CpuKept *kept; /* packed weights; NULL: none                            */
 } ChlastCall;
 
 /* 0: not such a convolution, nothing done. */

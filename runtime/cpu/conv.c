@@ -11,6 +11,8 @@ enum {
     CONV_MB = 256,
     CONV_KC = 288,
     CONV_GRAIN = 1 << 17, /* multiply-adds worth a hand-over              */
+    CONV_KEPT = 1024,     /* results of a channel: of more, packing the
+                             weights is a few percent                     */
     WGRAD_LEN = 1024,     /* positions summed in registers                */
     WGRAD_KB = 128,
     WGRAD_ACC_MAX = 1 << 16, /* floats of accumulators                       */
@@ -308,6 +310,21 @@ static size_t conv_scratch(const LibConv *c, int dgrad, int threads) {
 
 size_t cpu_conv_fwd_scratch(const LibConv *c, int threads) {
     return conv_scratch(c, 0, threads);
+}
+
+/* Of pairs, or not. */
+size_t cpu_conv_fwd_kept(const LibConv *c, int threads) {
+    size_t most = 0;
+    if (c->n * c->out[0] * c->out[1] * c->out[2] > CONV_KEPT) return 0;
+    for (int pairs = 0; pairs < 2; pairs++) {
+        ConvPlan p;
+        ChlastPlan last;
+        conv_plan(c, 0, pairs, threads, &p);
+        size_t need = p.packed;
+        if (chlast_plan(c, 0, pairs, threads, &last)) need = last.other;
+        if (need > most) most = need;
+    }
+    return most;
 }
 
 size_t cpu_conv_dgrad_scratch(const LibConv *c, int threads) {

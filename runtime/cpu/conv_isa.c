@@ -4,7 +4,7 @@
 
    An item is some rows of one image and group: its worker loads the source
    rows once, then multiplies `inner` result rows and `mb` channels at a time.
-   Weights are packed once per call.                                         */
+   Weights are packed once per call, or once if they are kept.               */
 #include "runtime/cpu/chlast_run.h"
 #include "runtime/cpu/image.h"
 #include "runtime/cpu/routines.h"
@@ -16,6 +16,7 @@ typedef struct ConvRun {
     void *out;
     int src_dtype, w_dtype, out_dtype;
     const CpuEpilogue *ep;
+    CpuKept *kept; /* packed weights; NULL: none                            */
     float *packed;
     int32_t *off;
     char *workers;
@@ -286,21 +287,22 @@ static void conv_run(AmpcPool *pool, const LibConv *c, int dgrad, ConvRun *r,
     int pairs = AMPC_ISA_LEVEL == 4 && r->src_dtype == AMPC_BF16 &&
                 r->w_dtype == AMPC_BF16 && channels > 1 && cpu_bf16_dot();
     ChlastCall call = {r->src,     r->w,         r->out, r->src_dtype,
-                       r->w_dtype, r->out_dtype, r->ep};
+                       r->w_dtype, r->out_dtype, r->ep,  r->kept};
     if (ISA(chlast_conv)(pool, c, dgrad, pairs, &call, scratch)) return;
     conv_plan(c, dgrad, pairs, pool_threads(pool), &r->p);
-    r->packed = scratch;
+    r->packed = r->kept ? r->kept->memory : scratch;
     r->off = (int32_t *)(void *)((char *)scratch + r->p.packed);
     r->workers = (char *)scratch + r->p.packed + r->p.off;
     conv_offsets(&r->p, r->off);
-    conv_pack(pool, r);
+    if (!r->kept || !r->kept->made) conv_pack(pool, r);
+    if (r->kept) r->kept->made = 1;
     pool_run(pool, r->p.items, r->p.grain, conv_work, r);
 }
 
 void ISA(conv_fwd)(AmpcPool *pool, const LibConv *c, const void *x,
-                   const void *w, void *y, const CpuEpilogue *ep,
-                   void *scratch) {
-    ConvRun r = {.src = x, .w = w, .out = y, .ep = ep};
+                   const void *w, void *y, const CpuEpilogue *ep, void *scratch,
+                   CpuKept *kept) {
+    ConvRun r = {.src = x, .w = w, .out = y, .ep = ep, .kept = kept};
     r.src_dtype = (int)c->x_dtype;
     r.w_dtype = (int)c->w_dtype;
     r.out_dtype = (int)c->y_dtype;

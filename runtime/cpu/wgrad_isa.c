@@ -165,7 +165,8 @@ void ISA(conv_wgrad)(AmpcPool *pool, const LibConv *c, const void *x,
                      const void *dy, void *dw, void *scratch) {
     WgradRun r = {.x = x, .dy = dy, .dw = dw};
     ChlastCall call = {
-        x, dy, dw, (int)c->x_dtype, (int)c->y_dtype, (int)c->w_dtype, NULL};
+        x,    dy,  dw, (int)c->x_dtype, (int)c->y_dtype, (int)c->w_dtype,
+        NULL, NULL};
     r.x_dtype = (int)c->x_dtype;
     r.dy_dtype = (int)c->y_dtype;
     r.dw_dtype = (int)c->w_dtype;

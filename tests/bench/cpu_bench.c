@@ -226,7 +226,7 @@ typedef struct ConvBench {
 static void run_conv(void *ctx) {
     ConvBench *b = ctx;
     if (b->which == 0)
-        lib->conv_fwd(pool, &b->c, b->x, b->w, b->y, NULL, b->scratch);
+        lib->conv_fwd(pool, &b->c, b->x, b->w, b->y, NULL, b->scratch, NULL);
     else if (b->which == 1)
         lib->conv_dgrad(pool, &b->c, b->y, b->w, b->x, b->scratch);
     else

@@ -408,7 +408,8 @@ static void run_epilogue(const Subject *s, SimTwin *t) {
         ampc_cpu_v2.gemm(NULL, (LibGemm *)pars, a, b, raw, &none, scratch,
                          NULL);
     else
-        ampc_cpu_v2.conv_fwd(NULL, (LibConv *)pars, a, b, raw, &none, scratch);
+        ampc_cpu_v2.conv_fwd(NULL, (LibConv *)pars, a, b, raw, &none, scratch,
+                             NULL);
     add_arg(&p, raw);
     add_refs(s, &p, st->ep_refs, st->nep_ref);
     launch(s, t, 'f', st->epilogue, "", cuda_shape(st->epilogue), &p);

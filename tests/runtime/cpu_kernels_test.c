@@ -557,12 +557,34 @@ static void conv_call(const ConvCase *k, const AmpcCpuLib *lib, int which,
     size_t need = conv_need(c, which, thread_counts[pool]);
     void *scratch = scratch_of(need);
     if (which == 0)
-        lib->conv_fwd(pools[pool], c, k->x, k->w, out, NULL, scratch);
+        lib->conv_fwd(pools[pool], c, k->x, k->w, out, NULL, scratch, NULL);
     else if (which == 1)
         lib->conv_dgrad(pools[pool], c, k->dy, k->w, out, scratch);
     else
         lib->conv_wgrad(pools[pool], c, k->x, k->dy, out, scratch);
     scratch_check(scratch, need);
+}
+
+/* What forward made of W stands for W: the same bits, though W is gone. */
+static void conv_check_kept(const ConvCase *k, const AmpcCpuLib *lib,
+                            const void *want, size_t bytes) {
+    for (int t = 0; t < 3; t++) {
+        size_t keeps = cpu_conv_fwd_kept(&k->c, thread_counts[t]);
+        size_t need = cpu_conv_fwd_scratch(&k->c, thread_counts[t]);
+        if (!keeps) return;
+        void *out = malloc(bytes + 1), *scratch = scratch_of(need);
+        CpuKept kept = {scratch_of(keeps), 0};
+        for (int made = 0; made < 2; made++) {
+            memset(out, 0x55, bytes);
+            lib->conv_fwd(pools[t], &k->c, k->x, made ? NULL : k->w, out, NULL,
+                          scratch, &kept);
+            CHECK_MSG(kept.made && memcmp(want, out, bytes) == 0,
+                      "kept weights change bits");
+        }
+        scratch_check(kept.memory, keeps);
+        scratch_check(scratch, need);
+        free(out);
+    }
 }
 
 static void conv_check_routine(const ConvCase *k, const AmpcCpuLib *lib,
@@ -586,6 +608,7 @@ static void conv_check_routine(const ConvCase *k, const AmpcCpuLib *lib,
                   names[which]);
         free(out);
     }
+    if (which == 0) conv_check_kept(k, lib, first, bytes);
     free(first);
 }
 
@@ -596,7 +619,7 @@ static void conv_check_epilogue(const ConvCase *k, const AmpcCpuLib *lib) {
     void *const buf[1] = {&r};
     CpuEpilogue ep = {record, buf};
     void *scratch = scratch_of(cpu_conv_fwd_scratch(&k->c, 2));
-    lib->conv_fwd(pools[1], &k->c, k->x, k->w, NULL, &ep, scratch);
+    lib->conv_fwd(pools[1], &k->c, k->x, k->w, NULL, &ep, scratch, NULL);
     record_check(&r, k->ny);
     conv_close(k, "conv epilogue", r.out, AMPC_F32, k->y, k->y_mag, k->ny);
     free(scratch);

@@ -22,6 +22,19 @@ static const char text[] = "graph forward(%x: f32[3,40], %y: i64[3]) {\n"
                            "  return loss=%loss, z=%z\n"
                            "}\n";
 
+/* %w is the kernel of a convolution. */
+static const char convolves[] =
+    "graph forward(%x: f32[3,40], %y: i64[3]) {\n"
+    "  param %u: f32[40,40] = normal(0, 0.2)\n"
+    "  param %w: f32[5,4,2,5] = normal(0, 0.2)\n"
+    "  %a = matmul %x, %u : f32[3,40]\n"
+    "  %i = reshape %a {shape=[3,4,2,5]} : f32[3,4,2,5]\n"
+    "  %o = conv %i, %w : f32[3,5,1,1]\n"
+    "  %z = reshape %o {shape=[3,5]} : f32[3,5]\n"
+    "  %loss = softmax_cross_entropy %z, %y : f32[]\n"
+    "  return loss=%loss, z=%z\n"
+    "}\n";
+
 typedef struct Data {
     float x[N * X];
     int64_t y[N];
@@ -72,8 +85,8 @@ static void check_news(const Compiled *c, ampc_session *s, Says *before,
     c->api->close(fresh);
 }
 
-static void follows(const char *options) {
-    Compiled c = compile_text(text, options);
+static void follows(const char *graph, const char *options) {
+    Compiled c = compile_text(graph, options);
     ampc_session *s = open_threads(&c, 2);
     float w[X * CLASSES], u[X * X];
     Data d;
@@ -102,11 +115,18 @@ static void follows(const char *options) {
 }
 
 TEST_CASE(kept, predictions_follow_parameters) {
-    follows("--target cpu:x86-64-v2 --precision fp32 --optimizer sgd,lr=0.5 "
+    follows(text,
+            "--target cpu:x86-64-v2 --precision fp32 --optimizer sgd,lr=0.5 "
+            "--loss auto");
+}
+TEST_CASE(kept, convolutions_follow_parameters) {
+    follows(convolves,
+            "--target cpu:x86-64-v2 --precision fp32 --optimizer sgd,lr=0.5 "
             "--loss auto");
 }
 TEST_CASE(kept, predictions_follow_16_bit_copies) {
-    follows("--target cpu:x86-64-v2 --precision bf16 --optimizer sgd,lr=0.5 "
+    follows(text,
+            "--target cpu:x86-64-v2 --precision bf16 --optimizer sgd,lr=0.5 "
             "--loss auto");
 }
 
