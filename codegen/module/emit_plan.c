@@ -94,7 +94,8 @@ static bool lie_over(const Graph *g, ValueId v, PlanRef a, ValueId w,
                      PlanRef b) {
     uint64_t n = (uint64_t)type_bytes(value_type(g, v));
     uint64_t m = (uint64_t)type_bytes(value_type(g, w));
-    if (a.space != b.space || a.index != b.index || a.space == PLAN_NONE)
+    if (a.space != b.space || a.space == PLAN_NONE ||
+        (a.space != PLAN_ARENA && a.index != b.index))
         return false;
     return a.offset < b.offset + m && b.offset < a.offset + n;
 }
