@@ -90,14 +90,18 @@ static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
     return at;
 }
 
+/* Offsets tell them apart: the index of the arena is that of a value. */
+static bool same_storage(PlanRef a, PlanRef b) {
+    return a.space == b.space && a.space != PLAN_NONE &&
+           (a.space == PLAN_ARENA || a.index == b.index);
+}
+
 static bool lie_over(const Graph *g, ValueId v, PlanRef a, ValueId w,
                      PlanRef b) {
     uint64_t n = (uint64_t)type_bytes(value_type(g, v));
     uint64_t m = (uint64_t)type_bytes(value_type(g, w));
-    if (a.space != b.space || a.space == PLAN_NONE ||
-        (a.space != PLAN_ARENA && a.index != b.index))
-        return false;
-    return a.offset < b.offset + m && b.offset < a.offset + n;
+    return same_storage(a, b) && a.offset < b.offset + m &&
+           b.offset < a.offset + n;
 }
 
 /* Tells which operands of a GPU's kernel lie over others in that launch. */
@@ -306,8 +310,7 @@ static bool needs_sum(Emit *e, const Graph *g, const LoweredStep *sum,
     for (int i = 0; i < s->nref + s->nep_ref; i++) {
         PlanRef r =
             ref_of(e, g, i < s->nref ? s->refs[i] : s->ep_refs[i - s->nref]);
-        if (r.space == at.space && r.index == at.index &&
-            r.offset >= at.offset && r.offset < end)
+        if (same_storage(r, at) && r.offset >= at.offset && r.offset < end)
             return true;
     }
     return false;
