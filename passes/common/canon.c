@@ -46,6 +46,34 @@ static int split_axis(const Type *from, const Type *to) {
     return a;
 }
 
+/* reshape(slice(x)) = slice(reshape(x)) where the reshape drops an axis of
+   which the slice leaves one: a step of a recurrence is then read where it
+   lies. */
+static bool squeeze_of_slice(Rewriter *rw, const Node *n, const Node *cast,
+                             const Node *sl, ValueId *out) {
+    const int64_t *starts, *steps;
+    Type whole = type_copy(rw, sl->in[0]), part = type_copy(rw, n->in[0]);
+    Type to = type_copy(rw, n->out[0]);
+    int a = split_axis(&to, &part);
+    attr_ints(sl, AK_starts, &starts);
+    attr_ints(sl, AK_steps, &steps);
+    if (a < 0 || part.dim[a] != 1 || steps[a + 1] != 1) return false;
+    int64_t dim[MAX_RANK], at[MAX_RANK], step[MAX_RANK], q = whole.dim[a + 1];
+    for (int i = 0; i < to.rank; i++) {
+        int from = i < a ? i : i + 1;
+        dim[i] = i == a ? whole.dim[a] * q : whole.dim[from];
+        at[i] = i == a ? starts[a] * q + starts[a + 1] : starts[from];
+        step[i] = steps[from];
+    }
+    ValueId x = b_reshape(&rw->b, sl->in[0], to.rank, dim);
+    Attr attrs[] = {attr_v(AK_sizes, to.dim, to.rank),
+                    attr_v(AK_starts, at, to.rank),
+                    attr_v(AK_steps, step, to.rank)};
+    x = build(&rw->b, OP_SLICE, &x, 1, attrs, 3, whole.dtype, NULL);
+    out[0] = cast ? b1(&rw->b, OP_CAST, x, to.dtype) : x;
+    return true;
+}
+
 /* reshape(slice(x)) = slice(reshape(x)), with a cast behind the slice or not,
    where the reshape only splits an axis at whole multiples: heads cut out of
    one projection then move together with the transpose that follows. */
@@ -54,6 +82,7 @@ static bool reshape_of_slice(Rewriter *rw, const Node *n, ValueId *out) {
     const Node *cast = def_of(g, n->in[0], OP_CAST);
     const Node *sl = def_of(g, cast ? cast->in[0] : n->in[0], OP_SLICE);
     if (!sl) return false;
+    if (squeeze_of_slice(rw, n, cast, sl, out)) return true;
     const int64_t *starts, *steps;
     int rank = attr_ints(sl, AK_starts, &starts);
     attr_ints(sl, AK_steps, &steps);
