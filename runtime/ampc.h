@@ -532,6 +532,13 @@ typedef struct ampc_api {
        where the model trains with them.  Changes no variable.               */
     ampc_status (*outputs)(ampc_session *s, const ampc_input *in, size_t nin,
                            int64_t valid, ampc_output *out, size_t nout);
+
+    /* Memory that a GPU reads: a batch that is made there, and passed from
+       there to the next call that runs `program`, is not copied by the host.
+       It is as large as input `index`, and the session's again after that call.
+       *data is NULL on the CPU, which reads the host's arrays.              */
+    ampc_status (*stage)(ampc_session *s, const char *program, uint32_t index,
+                         void **data);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

@@ -430,6 +430,27 @@ static ampc_status api_profile(ampc_session *s, ampc_profile_fn fn, void *ctx) {
     return api_leave(s, AMPC_OK);
 }
 
+static ampc_status do_stage(ampc_session *s, const char *name, uint32_t index,
+                            void **data) {
+    int p = name ? find_program(s->m, name) : -1;
+    if (!data) return session_fail(s, AMPC_ERR_ARGUMENT, "data is NULL");
+    *data = NULL;
+    if (p < 0)
+        return session_fail(s, AMPC_ERR_UNSUPPORTED,
+                            "this module has no program '%.80s'",
+                            name ? name : "");
+    if (index >= s->m->programs[p].nin)
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "program '%.80s' has no input %u", name, index);
+    return s->backend->stage ? s->backend->stage(s, p, index, data) : AMPC_OK;
+}
+
+static ampc_status api_stage(ampc_session *s, const char *program,
+                             uint32_t index, void **data) {
+    ENTER(s);
+    return api_leave(s, do_stage(s, program, index, data));
+}
+
 /* ---- the table ----------------------------------------------------------- */
 
 static const ampc_api api_template = {
@@ -474,6 +495,7 @@ static const ampc_api api_template = {
     .objective_name = api_objective_name,
     .objective = api_objective,
     .outputs = api_outputs,
+    .stage = api_stage,
 };
 
 /* A module has one plan, so its table is made once. */

@@ -38,6 +38,10 @@ typedef struct AmpcBackend {
                          bool *walk);
     ampc_status (*step)(ampc_session *s, int program, uint32_t step);
     ampc_status (*end)(ampc_session *s, int program, ampc_status status);
+    /* Where the next run of that program may find that input; NULL: anywhere.
+       NULL here: it may for all.                                            */
+    ampc_status (*stage)(ampc_session *s, int program, uint32_t input,
+                         void **data);
     /* Waits until all that was begun is done. */
     ampc_status (*sync)(ampc_session *s);
     /* What session_watch names, as the last run of that program left it; zero

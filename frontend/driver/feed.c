@@ -236,7 +236,7 @@ static Status open_one(Diag *d, FileGuard *guard, FeedSet *fs, Feed *f) {
     TRY(array_open(d, f->path, &f->pick, &f->a));
     TRY(check_fit(d, fs, f));
     size_t elems = f->want.bytes / elem_bytes(f->want.dtype);
-    f->batch = calloc(f->want.bytes ? f->want.bytes : 1, 1);
+    f->to = f->batch = calloc(f->want.bytes ? f->want.bytes : 1, 1);
     if ((int)f->a.dtype != f->want.dtype)
         f->raw = calloc(elems ? elems : 1, elem_bytes(f->a.dtype));
     return f->batch && (f->raw || (int)f->a.dtype == f->want.dtype)
@@ -248,7 +248,7 @@ Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
                   const char *program, const RunList *specs, FeedSet *fs) {
     ampc_program_info p = {.size = sizeof p};
     ampc_module_info m = {.size = sizeof m};
-    *fs = (FeedSet){.samples = -1};
+    *fs = (FeedSet){.program = program, .samples = -1};
     TRY(check_specs(d, api, program, specs));
     if (api->program(api->module, program, &p) != AMPC_OK ||
         api->describe(api->module, &m) != AMPC_OK)
@@ -343,7 +343,7 @@ static Status convert(Diag *d, const Feed *f, int64_t first, int64_t n,
 static Status fill_rows(Diag *d, Feed *f, int64_t row, int64_t sample,
                         int64_t n) {
     size_t to = (size_t)f->per * elem_bytes(f->want.dtype);
-    char *out = f->batch + (size_t)row * to;
+    char *out = f->to + (size_t)row * to;
     TRY(array_get(d, f->file, &f->a, sample * f->per, n * f->per,
                   f->raw ? f->raw : out));
     return f->raw ? convert(d, f, sample * f->per, n * f->per, out) : OK;
@@ -356,15 +356,25 @@ static Status fill_one(Diag *d, Feed *f, int64_t batch, const int64_t *order,
     for (int64_t r = 0; r < n && order; r++)
         TRY(fill_rows(d, f, r, order[first + r], 1));
     for (int64_t r = n; r < batch; r++)
-        memcpy(f->batch + (size_t)r * row, f->batch + (size_t)(n - 1) * row,
-               row);
+        memcpy(f->to + (size_t)r * row, f->to + (size_t)(n - 1) * row, row);
     return OK;
 }
 
 static Status fill_value(Diag *d, Feed *f) {
-    char *to = f->raw ? f->raw : f->batch;
+    char *to = f->raw ? f->raw : f->to;
     TRY(array_get(d, f->file, &f->a, 0, f->a.count, to));
-    return f->raw ? convert(d, f, 0, f->a.count, f->batch) : OK;
+    return f->raw ? convert(d, f, 0, f->a.count, f->to) : OK;
+}
+
+void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s) {
+    if (api->size < offsetof(ampc_api, stage) + sizeof api->stage) return;
+    for (int i = 0; i < fs->n; i++) {
+        void *to = NULL;
+        Feed *f = &fs->feed[i];
+        bool staged =
+            api->stage(s, fs->program, (uint32_t)i, &to) == AMPC_OK && to;
+        f->to = staged ? to : f->batch;
+    }
 }
 
 Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
@@ -373,7 +383,7 @@ Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
         Feed *f = &fs->feed[i];
         TRY(f->per ? fill_one(d, f, fs->batch, order, first, n)
                    : fill_value(d, f));
-        fs->in[i] = ampc_in(f->want.name, f->batch, f->want.bytes,
+        fs->in[i] = ampc_in(f->want.name, f->to, f->want.bytes,
                             (ampc_dtype)f->want.dtype);
     }
     return OK;

@@ -21,10 +21,12 @@ typedef struct Feed {
     Array a;
     int64_t per; /* elements per sample; 0: one value for all batches       */
     char *batch; /* converted rows */
+    char *to;    /* where they are made: batch, or staged memory */
     char *raw;   /* a batch as the file has it; NULL: of the input's dtype  */
 } Feed;
 
 typedef struct FeedSet {
+    const char *program;
     Feed *feed;
     ampc_input *in; /* as the API takes them; valid after feeds_fill        */
     int n;
@@ -44,6 +46,9 @@ typedef struct RunList {
 Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
                   const char *program, const RunList *specs, FeedSet *fs);
 void feeds_free(FeedSet *fs);
+
+/* The next batch is made where the device reads it, if it has such a place. */
+void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s);
 
 /* Loads samples order[first .. first + n) (order NULL: in file order); rows
    beyond n repeat the last one.                                             */

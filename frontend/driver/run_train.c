@@ -176,6 +176,7 @@ static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
     TRY(run_choose(r, i));
     for (int64_t k = 0; k < n; k++) {
         int64_t first = r->at.done + (r->rank * n + k) * batch;
+        feeds_stage(fs, r->api, r->s);
         TRY(feeds_fill(&r->diag, fs, r->order, first, batch));
         if (k == 0 && i == 0) TRY(run_underflow_look(r));
         ampc_status status = r->api->step(r->s, fs->in, (size_t)fs->n, m);
@@ -369,6 +370,7 @@ typedef struct EvalPart {
 static Status evaluate_batch(Run *r, FeedSet *fs, int64_t first, EvalPart *p) {
     ampc_eval e = {.size = sizeof e};
     int64_t n = valid_rows(fs, first);
+    feeds_stage(fs, r->api, r->s);
     TRY(feeds_fill(&r->diag, fs, NULL, first, n));
     ampc_status status = r->api->evaluate(r->s, fs->in, (size_t)fs->n, n, &e);
     if (status != AMPC_OK)
@@ -431,6 +433,7 @@ Status run_evaluate(Run *r, FeedSet *fs, bool fetch, ampc_eval *sums) {
 static Status predict_all(Run *r, FeedSet *fs, Fetch *f) {
     for (int64_t i = 0; i < fs->samples; i += fs->batch) {
         int64_t n = valid_rows(fs, i);
+        feeds_stage(fs, r->api, r->s);
         TRY(feeds_fill(&r->diag, fs, NULL, i, n));
         ampc_status status =
             r->api->predict(r->s, fs->in, (size_t)fs->n, n, NULL, 0);

@@ -264,6 +264,7 @@ const AmpcBackend ampc_cuda_backend = {
     .begin = gpu_begin,
     .step = gpu_step,
     .end = gpu_end,
+    .stage = gpu_stage,
     .sync = gpu_sync,
     .watched = gpu_watched,
     .describe = gpu_describe,

@@ -288,6 +288,8 @@ ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
                       bool *walk);
 ampc_status gpu_step(ampc_session *s, int program, uint32_t step);
 ampc_status gpu_end(ampc_session *s, int program, ampc_status status);
+ampc_status gpu_stage(ampc_session *s, int program, uint32_t input,
+                      void **data);
 ampc_status gpu_sync(ampc_session *s);
 ampc_status gpu_watched(ampc_session *s, int program,
                         uint64_t value[WATCH_COUNT]);

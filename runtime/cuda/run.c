@@ -1,6 +1,7 @@
 /* run.c: one run of a program.
 
-   Inputs go from the caller's buffers to a pinned slot, from there by the copy
+   Inputs go from the caller's buffers to a pinned slot, unless they were made
+   there (gpu_stage), from there by the copy
    stream to a slot on the device, and from there to the place that kernels
    know, all in order with the steps by events: while one step runs, the batch
    of the next is on its way, and the caller may reuse its buffers at once.
@@ -16,18 +17,47 @@
 
 /* ---- inputs -------------------------------------------------------------- */
 
+/* Bytes of an input, and from it to the next. */
+static uint64_t input_bytes(const ampc_session *s, int program, uint32_t i) {
+    const PlanTensor *t = &s->m->tensors[s->m->programs[program].in0 + i];
+    uint64_t bytes = 0;
+    dense_bytes(t->dtype, t->rank, t->dim, &bytes);
+    return bytes;
+}
+
+ampc_status gpu_stage(ampc_session *s, int program, uint32_t input,
+                      void **data) {
+    GpuDevice *d = gpu_of(s);
+    char *to = d->host_slot[d->next_slot];
+    for (uint32_t i = 0; i < input; i++)
+        to += gpu_round(input_bytes(s, program, i));
+    *data = to;
+    return gpu_wait(s, d->uploaded[d->next_slot], "upload of inputs");
+}
+
+/* Whether a copy to that slot would spoil what was made there for other
+   inputs. */
+static bool is_taken(const ampc_session *s, int program, unsigned slot,
+                     const void *const *in) {
+    const GpuDevice *d = gpu_of(s);
+    uintptr_t from = (uintptr_t)d->host_slot[slot], to = from;
+    for (uint32_t i = 0; i < s->m->programs[program].nin; i++) {
+        uintptr_t at = (uintptr_t)in[i];
+        if (at != to && at >= from && at - from < d->slot_bytes) return true;
+        to += gpu_round(input_bytes(s, program, i));
+    }
+    return false;
+}
+
 static ampc_status stage_inputs(ampc_session *s, int program, unsigned slot,
                                 const void *const *in) {
     GpuDevice *d = gpu_of(s);
-    const PlanProgram *p = &s->m->programs[program];
     char *to = d->host_slot[slot];
     ampc_status status = gpu_wait(s, d->uploaded[slot], "upload of inputs");
     if (status != AMPC_OK) return status;
-    for (uint32_t i = 0; i < p->nin; i++) {
-        const PlanTensor *t = &s->m->tensors[p->in0 + i];
-        uint64_t bytes = 0;
-        dense_bytes(t->dtype, t->rank, t->dim, &bytes);
-        if (bytes) memcpy(to, in[i], bytes);
+    for (uint32_t i = 0; i < s->m->programs[program].nin; i++) {
+        uint64_t bytes = input_bytes(s, program, i);
+        if (bytes && in[i] != to) memcpy(to, in[i], bytes);
         to += gpu_round(bytes);
     }
     return AMPC_OK;
@@ -38,6 +68,7 @@ static ampc_status upload(ampc_session *s, int program, const void *const *in) {
     uint64_t bytes = d->programs[program].input_bytes;
     unsigned i = d->next_slot;
     if (bytes == 0) return AMPC_OK;
+    if (is_taken(s, program, i, in)) i = (i + 1) % GPU_SLOTS;
     ampc_status status = stage_inputs(s, program, i, in);
     if (status != AMPC_OK) return status;
     d->next_slot = (i + 1) % GPU_SLOTS;

@@ -137,6 +137,62 @@ TEST_CASE(cuda_runtime, inputs_are_the_callers_again_at_once) {
         CHECK(loss_with_reuse(m, seed, true) == want);
 }
 
+/* Five steps on inputs that are made in staged memory, which is spoiled after
+   each; or, misplaced, the target alone, where the first input would lie.    */
+static double loss_of_staged(const Model *m, uint64_t seed, bool spoil,
+                             bool misplaced) {
+    const ampc_api *a = machine(m, &(SimConfig){.seed = seed});
+    ampc_session *s = open_gpu(a);
+    ampc_metrics last = {.size = sizeof last};
+    for (int i = 0; i < 5; i++) {
+        ampc_input in[4];
+        size_t n;
+        const ampc_input *from = dc_random_feed(m->feed, i, &n);
+        REQUIRE(n == 2);
+        for (uint32_t k = 0; k < n; k++) {
+            void *to = NULL;
+            in[k] = from[k];
+            if (misplaced && k == 0) continue;
+            uint32_t place = misplaced ? 0 : k;
+            REQUIRE(a->stage(s, "train", place, &to) == AMPC_OK && to);
+            memcpy(to, from[k].data, from[k].bytes);
+            in[k].data = to;
+        }
+        CHECK_EQ_INT(a->step(s, in, n, i < 4 ? NULL : &last), AMPC_OK);
+        for (size_t k = 0; k < n && spoil; k++)
+            memset((void *)(uintptr_t)in[k].data, 0, in[k].bytes);
+    }
+    a->close(s);
+    check_clean();
+    return last.loss;
+}
+
+TEST_CASE(cuda_runtime, staged_inputs_are_read_where_they_lie) {
+    const Model *m = model(&plain);
+    double want = loss_with_reuse(m, 1, false);
+    int changed = 0;
+    for (uint64_t seed = 1; seed < 9; seed++) {
+        CHECK(loss_of_staged(m, seed, false, false) == want);
+        CHECK(loss_of_staged(m, seed, false, true) == want);
+        changed += loss_of_staged(m, seed, true, false) != want;
+    }
+    CHECK(changed > 0);
+}
+
+TEST_CASE(cuda_runtime, only_a_gpu_has_a_stage) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    ampc_options o = {.size = sizeof o, .device = "cpu"};
+    ampc_session *s = NULL;
+    void *to = &s;
+    REQUIRE(a->open(a->module, &o, &s, NULL, 0) == AMPC_OK);
+    CHECK(a->stage(s, "train", 0, &to) == AMPC_OK && !to);
+    CHECK_EQ_INT(a->stage(s, "train", 9, &to), AMPC_ERR_ARGUMENT);
+    CHECK_EQ_INT(a->stage(s, "none", 0, &to), AMPC_ERR_UNSUPPORTED);
+    CHECK_EQ_INT(a->stage(s, "train", 0, NULL), AMPC_ERR_ARGUMENT);
+    a->close(s);
+}
+
 /* ---- sessions side by side ----------------------------------------------- */
 
 static ampc_metrics alone[3];
