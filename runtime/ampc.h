@@ -107,6 +107,7 @@ typedef struct ampc_module_info {
 typedef struct ampc_program_info {
     size_t size;
     uint32_t ninput, noutput, nstep;
+    double flops; /* of its products and convolutions, 2 a multiply-add     */
 } ampc_program_info;
 
 typedef struct ampc_tensor_info {

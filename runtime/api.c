@@ -80,7 +80,8 @@ static ampc_status api_program(const ampc_module_t *module, const char *name,
     if (p < 0) return AMPC_ERR_UNSUPPORTED;
     ampc_program_info i = {.ninput = m->programs[p].nin,
                            .noutput = m->programs[p].nout,
-                           .nstep = module_plan(m)->runs[p].nstep};
+                           .nstep = module_plan(m)->runs[p].nstep,
+                           .flops = module_plan(m)->runs[p].flops};
     PUT(out, i);
     return AMPC_OK;
 }

@@ -177,6 +177,7 @@ typedef struct PlanRun {
     uint32_t step0, nstep; /* slice of PlanTarget.steps                     */
     uint32_t out0;         /* PlanTarget.refs: where its outputs lie        */
     uint64_t arena;        /* bytes                                         */
+    double flops;          /* of its products and convolutions              */
 } PlanRun;
 
 /* All programs as one target runs them. */

@@ -356,6 +356,13 @@ static void put_step(const PlanSource *src, const EmitStep *e,
     if (e->step.split) put_row(e, "hand_out", &out, sb);
 }
 
+double cost_flops(const EmitStep *e) {
+    StepCost c = {.rate = 100};
+    bool sum = e->step.kind == PLAN_SUM || e->step.kind == PLAN_SUM_NOW;
+    if (!sum && !e->s->kernel) add_routine(e->g, e->s, false, &c);
+    return c.mma;
+}
+
 void cost_put(const PlanSource *src, StrBuf *sb) {
     Arena *a = arena_new();
     const bool *whole[NUM_TARGETS];

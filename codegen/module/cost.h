@@ -50,6 +50,8 @@ typedef struct StepCost {
    those), "hand_out" follows a step that ranks share (--shard-optimizer): its
    bytes are what all of them then hand out. */
 void cost_put(const PlanSource *src, StrBuf *sb);
+/* FLOPs of a step's product or convolution; 0: it has none. */
+double cost_flops(const EmitStep *e);
 /* The next line of such text; false: there is none.  *at moves on. */
 bool cost_next(const char **at, StepCost *out);
 

@@ -1,4 +1,5 @@
 /* emit_tables.c: the tables of a module as C text (emit_plan.h). */
+#include "codegen/module/cost.h"
 #include "codegen/module/emit_plan.h"
 #include "runtime/lib.h"
 
@@ -117,7 +118,16 @@ static void put_refs(StrBuf *sb, const EmitTarget *t) {
     sb_puts(sb, "    0};\n");
 }
 
-static void put_target(StrBuf *sb, const EmitTarget *t) {
+/* FLOPs of a program. */
+static double run_flops(const Emit *e, const EmitRun *r) {
+    double flops = 0;
+    for (int i = 0; i < e->out->steps.len; i++)
+        if (e->out->steps.data[i].g == r->g)
+            flops += cost_flops(&e->out->steps.data[i]);
+    return flops;
+}
+
+static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
     static const char *const kind[] = {
         [PLAN_KERNEL] = "KERNEL",   [PLAN_LIB] = "LIB",
         [PLAN_LAUNCH] = "LAUNCH",   [PLAN_MANY] = "MANY",
@@ -152,8 +162,8 @@ static void put_target(StrBuf *sb, const EmitTarget *t) {
     sb_printf(sb, "    {0}};\n\nstatic const PlanRun %s_runs[] = {\n", name);
     for (int p = 0; p < t->runs.len; p++) {
         const EmitRun *x = &t->runs.data[p];
-        sb_printf(sb, "    {%d, %d, %d, %lld},\n", x->step0, x->nstep, x->out0,
-                  (long long)x->arena);
+        sb_printf(sb, "    {%d, %d, %d, %lld, %.17g},\n", x->step0, x->nstep,
+                  x->out0, (long long)x->arena, run_flops(e, x));
     }
     sb_printf(sb,
               "    {0}};\n\nstatic const PlanTarget %s_plan = {\n"
@@ -303,7 +313,7 @@ void put_plan(StrBuf *sb, Emit *e, const EmitInput *in) {
     put_vars(sb, e);
     put_programs(sb, e);
     for (int i = 0; i < NUM_TARGETS; i++)
-        if (e->target[i].runs.len) put_target(sb, &e->target[i]);
+        if (e->target[i].runs.len) put_target(sb, e, &e->target[i]);
     int nisa = put_levels(sb, e);
     bool cuda = e->out->cuda && e->out->cuda->archs.len;
     NvrtcFacts f;

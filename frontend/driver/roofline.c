@@ -1,6 +1,7 @@
 /* roofline.c: see roofline.h. */
 #include "frontend/driver/roofline.h"
 #include "codegen/module/cost.h"
+#include "runtime/cuda/peak.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +16,11 @@ typedef struct Machine {
     int sms, shared; /* bytes of shared memory of an SM              */
 } Machine;
 
-static const Machine gpus[] = {{"H100", 3.35e12, 5.5e12, 989e12, 67e12, 1.755e9,
-                                680e-9, 1e-6, 132, 228 << 10},
-                               {"H200", 4.8e12, 5.5e12, 989e12, 67e12, 1.755e9,
-                                680e-9, 1e-6, 132, 228 << 10},
-                               {"A100", 2.04e12, 4.0e12, 312e12, 19.5e12,
+static const Machine gpus[] = {{"H100", 3.35e12, 5.5e12, PEAK_H100, 67e12,
+                                1.755e9, 680e-9, 1e-6, 132, 228 << 10},
+                               {"H200", 4.8e12, 5.5e12, PEAK_H200, 67e12,
+                                1.755e9, 680e-9, 1e-6, 132, 228 << 10},
+                               {"A100", 2.04e12, 4.0e12, PEAK_A100, 19.5e12,
                                 1.41e9, 600e-9, 1e-6, 108, 164 << 10}};
 enum { NGPU = sizeof gpus / sizeof *gpus };
 

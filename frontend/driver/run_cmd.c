@@ -190,8 +190,11 @@ Status run_api_fail(Run *r, const char *what) {
 }
 
 /* Which device it is, and why not another. */
-static void print_note(void *ctx, const char *line) {
-    log_note(ctx, "%s", line);
+static void take_note(void *ctx, const char *line) {
+    Run *r = ctx;
+    const char *gpu = strstr(line, ": GPU '");
+    if (gpu) snprintf(r->gpu, sizeof r->gpu, "%s", gpu + 2);
+    if (!r->opt->quiet) log_note(r, "%s", line);
 }
 
 /* Without --quiet it was logged. */
@@ -209,7 +212,7 @@ static Status open_module(Run *r) {
     ampc_options o = {.size = sizeof o,
                       .device = r->opt->device,
                       .threads = (int32_t)r->opt->threads,
-                      .log = r->opt->quiet || r->rank ? NULL : print_note,
+                      .log = r->rank ? NULL : take_note,
                       .log_ctx = r,
                       .comm = r->comm,
                       .max_skipped = (int32_t)r->opt->max_skipped};

@@ -48,8 +48,9 @@ typedef struct RunLog {
     FILE *profile;              /* over `trace` */
     int64_t events;
     uint64_t profile_zero;
-    OutFile events_file; /* --tensorboard */
-    FILE *events_out;    /* over it; NULL: not asked for */
+    double flops, device_s; /* of a GPU: of all training that was profiled  */
+    OutFile events_file;    /* --tensorboard */
+    FILE *events_out;       /* over it; NULL: not asked for */
     char *events_path;
     OutFile page;             /* --report */
     struct RunCurves *curves; /* NULL: nobody will look */
@@ -100,6 +101,7 @@ typedef struct Run {
     void *lib;
     ampc_module_info info;
     ampc_session *s;
+    char gpu[160];   /* what is known of it; "": the CPU is used */
     ampc_comm *comm; /* NULL: one process alone */
     int rank, world;
     FeedSet train, eval;
@@ -175,6 +177,13 @@ void log_summary(Run *r);
 
 /* The lines of it. */
 void log_summary_text(Run *r, StrBuf *sb);
+
+/* ---- run_profile.c ------------------------------------------------------- */
+
+Status profile_open(Run *r);
+Status profile_close(Run *r);
+/* What share of a GPU's peak training took, in a line; nothing on a CPU. */
+void profile_text(const Run *r, StrBuf *sb);
 
 /* ---- run_page.c ---------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* run_log.c: JSON lines, the progress bar, the Chrome trace. */
+/* run_log.c: JSON lines, the progress bar. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/run_cmd.h"
 
@@ -34,62 +34,6 @@ static void put_double(StrBuf *sb, double x) {
         sb_printf(sb, "%.9g", x);
     else
         sb_puts(sb, "null");
-}
-
-static void put_string(FILE *f, const char *p) {
-    putc('"', f);
-    for (; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-        if (c == '"' || c == '\\')
-            fprintf(f, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(f, "\\u%04x", c);
-        else
-            putc(c, f);
-    }
-    putc('"', f);
-}
-
-/* ---- profile ------------------------------------------------------------- */
-
-/* Viewers give up on larger files. */
-enum { PROFILE_EVENTS = 1000000 };
-
-static void profile_event(void *ctx, const char *program, const char *step,
-                          uint64_t begin, uint64_t end) {
-    RunLog *log = ctx;
-    FILE *f = log->profile;
-    if (log->events == PROFILE_EVENTS) return;
-    if (log->events == 0) log->profile_zero = begin;
-    fputs(log->events++ ? ",\n" : "\n", f);
-    fputs("{\"name\":", f);
-    put_string(f, step);
-    fputs(",\"cat\":", f);
-    put_string(f, program);
-    fprintf(f, ",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,\"dur\":%.3f}",
-            (double)(begin - log->profile_zero) / 1e3,
-            (double)(end - begin) / 1e3);
-}
-
-static Status profile_open(Run *r) {
-    RunLog *log = &r->log;
-    const char *path = r->opt->profile;
-    if (outfile_open(&log->trace, path, 0666, r->guard, "--profile"))
-        log->profile = outfile_stream(&log->trace);
-    if (!log->profile) return file_failed(&r->diag, path, &log->trace);
-    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", log->profile);
-    r->api->profile(r->s, profile_event, log);
-    return OK;
-}
-
-static Status profile_close(Run *r) {
-    RunLog *log = &r->log;
-    r->api->profile(r->s, NULL, NULL);
-    fputs("\n]}\n", log->profile);
-    log->profile = NULL;
-    return outfile_commit(&log->trace)
-               ? OK
-               : file_failed(&r->diag, r->opt->profile, &log->trace);
 }
 
 /* ---- open and close ------------------------------------------------------ */
@@ -352,6 +296,7 @@ void log_summary_text(Run *r, StrBuf *sb) {
     const RunOptions *o = r->opt;
     StrBuf files = {0};
     if (r->log.steps) put_trained(r, sb);
+    profile_text(r, sb);
     if (r->log.evaluated) put_evaluated(r, sb);
     put_file(&files, o->save);
     put_file(&files, r->log.best_epoch ? o->save_best : NULL);

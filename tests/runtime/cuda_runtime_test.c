@@ -473,6 +473,17 @@ TEST_CASE(cuda_runtime, ampc_run_takes_a_device) {
         CHECK_HAS(out, rows[i].says);
         free(out);
     }
+    /* how much of the GPU that took */
+    char *out = NULL;
+    int rc =
+        test_command(&out,
+                     "'%s' run '%s' --device cuda %s %s --steps 3 "
+                     "--profile '%s/trace.json'",
+                     test_ampc(), m->c.path, feed[0], feed[1], test_tmpdir());
+    CHECK_EQ_INT(rc, 0);
+    CHECK_HAS(out, "on the GPU ");
+    CHECK_HAS(out, " ms a step, ");
+    free(out);
     unsetenv("AMPC_SIM_TWINS");
 }
 

@@ -1,0 +1,18 @@
+/* peak.h: dense FLOPs of 16 bits a second, by NVIDIA's data sheets. */
+#ifndef AMPC_CUDA_PEAK_H
+#define AMPC_CUDA_PEAK_H
+
+#include <string.h>
+
+#define PEAK_H100 989e12
+#define PEAK_H200 989e12
+#define PEAK_A100 312e12
+
+/* Of the GPU whose name is in the text; 0: it is none of these. */
+static inline double peak_of(const char *text) {
+    if (strstr(text, "H100")) return PEAK_H100;
+    if (strstr(text, "H200")) return PEAK_H200;
+    return strstr(text, "A100") ? PEAK_A100 : 0;
+}
+
+#endif
