@@ -10,7 +10,13 @@
      gpu_check time MODULE STEPS BOUNDS      milliseconds of a training step;
                                              BOUNDS: "tokens=50257,.." of
                                              integers (others: 10), or ""
+     gpu_check steps MODULE STEPS BOUNDS     each of its steps, beside a copy
+                                             and the best product; needs
+                                             MODULE.json (gpu_steps.c)
+     gpu_check threads MODULE FEED STEPS     two sessions in two threads: the
+                                             bits of one alone
      gpu_check gemm SIZE                     what cuBLASLt supports
+   FEED is a file, or random:BOUNDS.
 
    Prints a line of JSON per result.  AMPC_CHECK_DEVICE (default cuda:0) names
    the device; with cpu the program checks itself.  Exit status 0: all well;
@@ -19,9 +25,11 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/bench/gpu_check.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "runtime/cuda/peak.h"
 #include "tests/support/device_check.h"
 
 static Gpu gpu;
@@ -69,23 +77,41 @@ typedef struct Subject {
     const ampc_api *api;
     void *handle;
     DcFile *feed;
+    DcRandom *random;
     DcTraining t;
 } Subject;
+
+/* What feeds program `program`. */
+static bool subject_feed(Subject *s, const char *feed, const char *program) {
+    static const char word[] = "random:";
+    if (!strncmp(feed, word, sizeof word - 1)) {
+        s->random =
+            dc_random_bounded(s->api, program, 10, feed + sizeof word - 1, 1);
+        s->t.feed = dc_random_feed;
+        s->t.feed_ctx = s->random;
+        return s->random != NULL;
+    }
+    s->feed = dc_file_open(feed);
+    s->t.feed = dc_file_feed;
+    s->t.feed_ctx = s->feed;
+    return s->feed != NULL;
+}
 
 static bool subject_open(Subject *s, char **argv, const char *feed) {
     char err[300] = "the file of inputs cannot be read";
     *s = (Subject){.check = argv[1], .module = argv[2]};
     s->api = ampc_load(s->module, &s->handle, err, sizeof err);
-    if (s->api && feed) s->feed = dc_file_open(feed);
-    s->t.feed = dc_file_feed;
-    s->t.feed_ctx = s->feed;
-    if (s->api && (!feed || s->feed)) return true;
+    bool predicts = !strcmp(s->check, "ops");
+    if (s->api &&
+        (!feed || subject_feed(s, feed, predicts ? "predict" : "train")))
+        return true;
     fail_report(s->check, s->module, err);
     return false;
 }
 
 static int subject_end(Subject *s, const DcReport *r) {
     dc_file_free(s->feed);
+    dc_random_free(s->random);
     return print_report(s->check, s->module, r);
 }
 
@@ -97,7 +123,7 @@ static int check_ops(int argc, char **argv) {
     size_t nin;
     (void)argc;
     if (!subject_open(&s, argv, argv[3])) return 1;
-    const ampc_input *in = dc_file_feed(s.feed, 0, &nin);
+    const ampc_input *in = s.t.feed(s.t.feed_ctx, 0, &nin);
     if (!in) return fail_report(s.check, s.module, "truncated inputs");
     dc_predict(s.api, "cpu", device, in, nin, &r);
     return subject_end(&s, &r);
@@ -212,6 +238,16 @@ static const ampc_input *fixed_feed(void *random, int step, size_t *nin) {
     return in;
 }
 
+/* What is counted of a sample: the tokens of a text, else the sample. */
+static int64_t sample_tokens(const ampc_api *api, const char **unit) {
+    ampc_tensor_info x = {.size = sizeof x};
+    if (api->input(api->module, "train", 0, &x) || x.rank != 2 ||
+        (x.dtype != AMPC_DTYPE_I64 && x.dtype != AMPC_DTYPE_I32))
+        return 1;
+    *unit = "tokens";
+    return x.shape[1];
+}
+
 static int print_time(Subject *s, ampc_session *session, int steps) {
     double ms[ROUNDS];
     const char *name = strrchr(s->module, '/');
@@ -223,10 +259,20 @@ static int print_time(Subject *s, ampc_session *session, int steps) {
             return fail_report(s->check, s->module, s->api->error(session));
     qsort(ms, ROUNDS, sizeof *ms, by_value);
     s->api->describe(s->api->module, &info);
+    ampc_program_info program = {.size = sizeof program};
+    s->api->program(s->api->module, "train", &program);
+    double least = ms[ROUNDS / 2], tflop = 1e-12 * program.flops;
+    double peak = 1e-12 * peak_of(gpu.name), samples = (double)info.batch;
+    const char *unit = "samples";
+    int64_t each = sample_tokens(s->api, &unit);
     printf("{\"check\":\"time\",\"ok\":true,\"module\":\"%s\",\"batch\":%lld,"
-           "\"steps\":%d,\"ms\":%.4f,\"best\":%.4f,\"mib\":%zu}\n",
-           name ? name + 1 : s->module, (long long)info.batch, steps,
-           ms[ROUNDS / 2], ms[0], device_memory(NULL) >> 20);
+           "\"steps\":%d,\"ms\":%.4f,\"best\":%.4f,\"mib\":%zu,"
+           "\"each\":%lld,\"unit\":\"%s\",\"per_s\":%.1f,\"tflop\":%.4f,"
+           "\"peak\":%.0f,\"mfu\":%.2f}\n",
+           name ? name + 1 : s->module, (long long)info.batch, steps, least,
+           ms[0], device_memory(NULL) >> 20, (long long)each, unit,
+           1e3 * samples * (double)each / least, tflop, peak,
+           peak > 0 ? 1e5 * tflop / least / peak : 0);
     return 0;
 }
 
@@ -234,15 +280,91 @@ static int check_time(int argc, char **argv) {
     Subject s;
     (void)argc;
     if (!subject_open(&s, argv, NULL)) return 1;
-    DcRandom *random = dc_random_bounded(s.api, "train", 10, argv[4], 1);
+    s.random = dc_random_bounded(s.api, "train", 10, argv[4], 1);
     s.t.feed = fixed_feed;
-    s.t.feed_ctx = random;
-    ampc_session *session = random ? session_new(&s) : NULL;
+    s.t.feed_ctx = s.random;
+    ampc_session *session = s.random ? session_new(&s) : NULL;
     if (!session) return 1;
     int rc = print_time(&s, session, atoi(argv[3]));
     s.api->close(session);
-    dc_random_free(random);
+    dc_random_free(s.random);
     return rc;
+}
+
+static int check_steps(int argc, char **argv) {
+    Subject s;
+    size_t nin = 0;
+    (void)argc;
+    if (!subject_open(&s, argv, NULL)) return 1;
+    s.random = dc_random_bounded(s.api, "train", 10, argv[4], 1);
+    const ampc_input *in = s.random ? dc_random_feed(s.random, 0, &nin) : NULL;
+    ampc_session *session = in ? session_new(&s) : NULL;
+    if (!session) return 1;
+    const char *why =
+        gpu_steps(&gpu, s.module, s.api, session, in, nin, atoi(argv[3]));
+    int rc = why ? fail_report(s.check, s.module, why) : 0;
+    s.api->close(session);
+    dc_random_free(s.random);
+    return rc;
+}
+
+/* ---- threads ------------------------------------------------------------- */
+
+enum { THREAD_STEPS = 32 };
+
+typedef struct Worker {
+    Subject *s;
+    char **argv;
+    int steps;
+    double loss[THREAD_STEPS];
+    bool ok;
+} Worker;
+
+static void *work(void *ctx) {
+    Worker *w = ctx;
+    Subject own = *w->s;
+    ampc_session *session = NULL;
+    ampc_options o = {.size = sizeof o, .device = device};
+    w->ok = subject_feed(&own, w->argv[3], "train") &&
+            !own.api->open(own.api->module, &o, &session, NULL, 0);
+    for (int i = 0; i < w->steps && w->ok; i++) {
+        ampc_metrics m = {.size = sizeof m};
+        size_t nin;
+        const ampc_input *in = own.t.feed(own.t.feed_ctx, i, &nin);
+        w->ok = in && !own.api->step(session, in, nin, &m);
+        w->loss[i] = m.loss;
+    }
+    own.api->close(session);
+    dc_file_free(own.feed);
+    dc_random_free(own.random);
+    return NULL;
+}
+
+static int check_threads(int argc, char **argv) {
+    Subject s;
+    Worker w[3];
+    pthread_t thread[2];
+    DcReport r = {0};
+    (void)argc;
+    if (!subject_open(&s, argv, argv[3])) return 1;
+    int steps = atoi(argv[4]);
+    if (steps > THREAD_STEPS) steps = THREAD_STEPS;
+    for (int i = 0; i < 3; i++)
+        w[i] = (Worker){.s = &s, .argv = argv, .steps = steps};
+    work(&w[2]); /* alone */
+    for (int i = 0; i < 2; i++)
+        if (pthread_create(&thread[i], NULL, work, &w[i])) return 1;
+    for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < 2; i++) {
+        bool same = w[i].ok && w[2].ok &&
+                    !memcmp(w[i].loss, w[2].loss, sizeof w[i].loss);
+        r.compared += steps;
+        if (same) continue;
+        r.failed++;
+        snprintf(r.text, sizeof r.text, "thread %d has another loss than alone",
+                 i);
+    }
+    return subject_end(&s, &r);
 }
 
 /* ---- the machine --------------------------------------------------------- */
@@ -273,6 +395,7 @@ static const struct {
                 {"train", 7, check_train},   {"graph", 5, check_bits},
                 {"twice", 5, check_bits},    {"leaks", 5, check_leaks},
                 {"run", 5, check_run},       {"time", 5, check_time},
+                {"steps", 5, check_steps},   {"threads", 5, check_threads},
                 {"gemm", 3, check_gemm}};
 
 static int ordinal(void) {

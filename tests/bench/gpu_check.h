@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "runtime/ampc.h"
 #include "runtime/cuda/driver.h"
 
 typedef struct Gpu {
@@ -26,5 +27,13 @@ size_t gpu_cublaslt_version(void);
 /* Asks cuBLASLt what it can do, in types, epilogues and sizes near `size`; a
    line of JSON per row on standard output.  Returns the exit status. */
 int gpu_gemm_table(Gpu *g, int size);
+
+/* ---- gpu_steps.c --------------------------------------------------------- */
+
+/* Times each step of a training step on those inputs; a line of JSON for all
+   and one for each.  NULL, or why not. */
+const char *gpu_steps(Gpu *g, const char *module, const ampc_api *api,
+                      ampc_session *s, const ampc_input *in, size_t nin,
+                      int steps);
 
 #endif

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "codegen/module/section.h"
+#include "frontend/driver/roofline.h"
 #include "tests/support/cuda_gpu.h"
 
 /* The program as Bazel built it, else built here. */
@@ -20,7 +22,7 @@ static const char *checker(void) {
             &log,
             "cc -std=c17 -O1 -I. tests/bench/gpu_*.c "
             "tests/support/device_check.c tests/support/device_repeat.c "
-            "tests/support/device_feed.c -o '%s' -ldl -lm",
+            "tests/support/device_feed.c -o '%s' -ldl -lm -pthread",
             path))
         FAIL("%s", log);
     free(log);
@@ -103,6 +105,51 @@ TEST_CASE(gpu_check, packs_what_its_python_imports) {
     free(script);
 }
 
+/* MODULE.json, as script/gpu-check packs it. */
+static void write_facts(const char *module) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    SectionFile f;
+    StrBuf sb = {0};
+    char *cost, path[512];
+    size_t n;
+    REQUIRE(sections_open(a, &d, module, &f) == OK);
+    REQUIRE(sections_read(a, &d, &f, sections_find(&f, "cost"), &cost, &n) ==
+            OK);
+    roofline_put(a, cost, true, &sb);
+    snprintf(path, sizeof path, "%.*s.json", (int)strlen(module) - 3, module);
+    REQUIRE(test_write_file(path, sb.data, sb.len));
+    sections_close(&f);
+    sb_free(&sb);
+    arena_free(a);
+}
+
+static int lines_with(const char *text, const char *what) {
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)); p++) n++;
+    return n;
+}
+
+/* Each step once, all of what it moves and multiplies in the total. */
+static void check_steps(const char *module, const char *env) {
+    char arguments[600];
+    snprintf(arguments, sizeof arguments, "steps '%s' 2 y=3", module);
+    check_run(1, env, arguments, "cannot be read");
+    write_facts(module);
+    char *out = run(0, env, arguments);
+    const char *all = strstr(out, "\"check\":\"steps\",\"ok\":true");
+    if (!all) FAIL("%s", out);
+    int n = atoi(strstr(all, "\"steps\":") + 8);
+    CHECK_MSG(n > 5 && lines_with(out, "\"check\":\"step\",\"ok\":true") == n,
+              "%s", out);
+    CHECK(lines_with(out, "\"how\":\"cublaslt\"") >= 5);
+    CHECK(lines_with(out, "\"of_copy\":") == n);
+    CHECK(strtod(strstr(all, "\"predicted_ms\":") + 15, NULL) > 0);
+    free(out);
+    snprintf(arguments, sizeof arguments, "time '%s' 2 y=3", module);
+    check_run(0, env, arguments, "\"unit\":\"samples\",\"per_s\":");
+}
+
 TEST_CASE(gpu_check, checks_a_module) {
     static const char *const checks[][2] = {{"train", "bf16 forced 4"},
                                             {"train", "bf16 free 4"},
@@ -112,6 +159,7 @@ TEST_CASE(gpu_check, checks_a_module) {
 #ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory, and sees leaks */
                                             {"leaks", "30"},
 #endif
+                                            {"threads", "4"},
                                             {"run", "2"}};
     Compiled c =
         compile_file_cuda(test_data_path("tests/onnx/mlp.dyn.onnx"),
@@ -129,6 +177,10 @@ TEST_CASE(gpu_check, checks_a_module) {
     }
     snprintf(arguments, sizeof arguments, "time '%s' 2 target=3", c.path);
     check_run(0, env, arguments, "\"batch\":8,\"steps\":2,\"ms\":");
+    check_steps(c.path, env);
+    snprintf(arguments, sizeof arguments, "train '%s' random:y=3 bf16 forced 3",
+             c.path);
+    check_run(0, env, arguments, "\"ok\":true");
     snprintf(arguments, sizeof arguments, "run '%s' none 2", c.path);
     check_run(1, env, arguments, "cannot be read");
     dc_random_free(random);
