@@ -43,8 +43,10 @@ static Status check_specs(Diag *d, const ampc_api *api, const char *program,
     StrBuf names = {0};
     for (int k = 0; k < specs->n; k++) {
         if (spec_known(api, specs->at[k])) continue;
-        for (uint32_t i = 0; input_info(api, program, i, &t); i++)
-            sb_printf(&names, "%s%s", i ? ", " : "", t.name);
+        int n = 0;
+        for (; input_info(api, program, (uint32_t)n, &t); n++)
+            if (sb_put_next(&names, n)) sb_put_escaped(&names, t.name);
+        sb_put_more(&names, n);
         fail(d, (Loc){0}, "--feed '%s': no such input; the module's inputs: %s",
              specs->at[k], names.data ? names.data : "none");
         sb_free(&names);

@@ -413,6 +413,18 @@ void sb_put_escaped(StrBuf *sb, const char *s) {
     sb_puts(sb, *s ? "..." : "");
 }
 
+enum { LONGEST_LIST = 8 };
+
+bool sb_put_next(StrBuf *sb, int i) {
+    if (i >= LONGEST_LIST) return false;
+    sb_puts(sb, i ? ", " : "");
+    return true;
+}
+
+void sb_put_more(StrBuf *sb, int n) {
+    if (n > LONGEST_LIST) sb_printf(sb, " and %d more", n - LONGEST_LIST);
+}
+
 void sb_put_json(StrBuf *sb, const char *s) {
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;

@@ -134,6 +134,10 @@ void fail_note(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 enum { MSG_TEXT = 256 };
 /* Escapes control bytes, quotes and backslashes; at most ~120 chars.       */
 void sb_put_escaped(StrBuf *sb, const char *s);
+/* A list in a message: what stands before item i; false: enough are told, and
+   behind the last of n comes how many are not.                             */
+bool sb_put_next(StrBuf *sb, int i);
+void sb_put_more(StrBuf *sb, int n);
 /* In double quotes, escaped so that the text form reads it back; whole.    */
 void sb_put_quoted(StrBuf *sb, const char *s);
 /* The inside of a JSON string. */

@@ -275,13 +275,13 @@ static Status nothing_trains(const Graph *g, Diag *d, ValueId loss) {
     for (int k = 0; k < g->module->vars.len; k++) {
         const Var *v = &g->module->vars.data[k];
         if (v->kind != VAR_PARAM && v->kind != VAR_FROZEN) continue;
-        if (n++ < 8) {
-            sb_puts(&names, n > 1 ? ", '" : "'");
+        if (sb_put_next(&names, n++)) {
+            sb_puts(&names, "'");
             sb_put_escaped(&names, v->name);
             sb_puts(&names, v->kind == VAR_PARAM ? "'" : "' (frozen)");
         }
     }
-    if (n > 8) sb_printf(&names, " and %d more", n - 8);
+    sb_put_more(&names, n);
     Status s = fail(d, (Loc){.file = g->module->file},
                     "the loss '%s' depends on no trained parameter%s%s",
                     value_get(g, loss)->name, n ? "; there are " : "",

@@ -24,12 +24,13 @@ static int model_outputs(const Graph *g) {
 
 static Status no_loss(PassCtx *cx, const Graph *g, const char *why) {
     StrBuf names = {0};
-    for (int i = 0, n = model_outputs(g); i < n; i++) {
-        sb_puts(&names, i ? ", " : "");
+    int n = model_outputs(g);
+    for (int i = 0; i < n && sb_put_next(&names, i); i++) {
         sb_put_escaped(&names, g->outputs.data[i].name);
         sb_puts(&names, " ");
         sb_put_type(&names, value_get(g, g->outputs.data[i].value)->type);
     }
+    sb_put_more(&names, n);
     Status s = fail(cx->diag, (Loc){.file = g->module->file},
                     "%s; outputs: %s. Choose with --loss "
                     "cross_entropy|nll|mse|l1|huber|bce_with_logits|host"

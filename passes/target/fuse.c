@@ -212,12 +212,13 @@ static Search reach_back(Fuse *f, int c, int lo, int hi) {
 
 /* A long way round leads past one of the pivots.  Else both ends are asked in
    turns, ever farther: what an early value that is read late reaches is half
-   the graph, where its reader needs little. */
+   the graph, where its reader needs little.  What is not found within FARTHEST
+   steps counts as a cycle, so that fusion is linear in the graph. */
 static Search search(Fuse *f, int lo, int hi, bool *back) {
-    enum { NEAR = 64, FARTHER = 4 };
+    enum { NEAR = 64, FARTHER = 4, FARTHEST = 1024 };
     const Cluster *x = cluster(f, lo), *y = cluster(f, hi);
     if (x->before & y->behind & ~(x->pivots | y->pivots)) return CYCLE;
-    for (int steps = NEAR;; steps *= FARTHER)
+    for (int steps = NEAR; steps <= FARTHEST; steps *= FARTHER)
         for (int end = 0; end < 2; end++) {
             f->cluster_stamp++;
             f->reached.len = 0;
@@ -227,6 +228,7 @@ static Search search(Fuse *f, int lo, int hi, bool *back) {
                 *back ? reach_back(f, hi, lo, hi) : reach(f, lo, lo, hi);
             if (found != TOO_FAR) return found;
         }
+    return CYCLE;
 }
 
 static int by_rank(const void *a, const void *b) {

@@ -83,9 +83,14 @@ TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
                               "  %z = matmul %h, %w\n"
                               "  %y = add %z, %b\n"
                               "  return %y\n}\n";
+    static const char nine[] =
+        "graph f(%x: f32[]) {\n"
+        "  return a=%x, b=%x, c=%x, d=%x, e=%x, f=%x, g=%x, h=%x, "
+        "i=%x\n}\n";
     static const char two[] = "graph a(%x: f32[]) {\n  return %x\n}\n"
                               "graph b(%x: f32[]) {\n  return %x\n}\n";
     check_text(1, "the model has no output that is one number", mlp, "");
+    check_text(1, "f32[], h f32[] and 1 more. Choose", nine, "--loss auto");
     check_text(1, "3 class_weights for 2 classes", mlp,
                "--loss cross_entropy,class_weights=1/2/3");
     check_text(1, "--top-k 2: the loss is none of classes", mlp,
