@@ -207,12 +207,12 @@ TEST_CASE(comm_tcp, answers_are_to_what_was_asked) {
 
 /* Who is silent is named by all others, whom rank 0 tells. */
 TEST_CASE(comm_tcp, all_name_the_silent_one) {
-    static const char silent[] = "rank 2 did not answer within 1 s";
+    static const char silent[] = "rank 2 did not answer within 3 s";
     choose_port();
-    pid_t zero = start_rank(0, 3, 1, one_sum);
+    pid_t zero = start_rank(0, 3, 3, one_sum);
     int fd = connect_to();
     CHECK(greet(fd, 2, 3));
-    pid_t one = start_rank(1, 3, 1, one_sum);
+    pid_t one = start_rank(1, 3, 3, one_sum);
     check_rank(zero, 0, silent);
     check_rank(one, 1, silent);
     close(fd);

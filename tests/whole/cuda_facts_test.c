@@ -65,7 +65,8 @@ TEST_CASE(cuda_facts, many_sums_share_the_memory_of_a_block) {
     check_predict(text, "--precision fp32 --loss none");
 }
 
-/* Squares: only the axis tells along what the bias lies. */
+/* Squares: only the axis tells along what the bias lies.  The first is
+   cuBLASLt's with its bias, the second without. */
 TEST_CASE(cuda_facts, a_bias_of_columns_and_one_of_rows) {
     check_predict("graph forward(%x: f32[24,24], %w: f32[24,24], %c: f32[24], "
                   "%r: f32[24,1]) {\n"
@@ -75,6 +76,7 @@ TEST_CASE(cuda_facts, a_bias_of_columns_and_one_of_rows) {
                   "  %br = add %b, %r : f32[24,24]\n"
                   "  return ac=%ac, br=%br\n}\n",
                   "--precision fp32 --loss none");
+    CHECK_EQ_INT(sim()->calls("cublasLtMatmul"), 2);
 }
 
 /* Convolutions that are products: several images, other channels out than in.
