@@ -242,6 +242,29 @@ TEST_CASE(cuda_failure, an_error_names_step_and_cause) {
     check_clean();
 }
 
+/* Of the eager, the captured or a replayed step: the call that failed, not one
+   that it spoiled. */
+TEST_CASE(cuda_failure, the_call_that_fails_is_named) {
+    static const char *const entries[] = {
+        "cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent",
+        "cuStreamEndCapture", "cuGraphLaunch"};
+    const Model *m = model(&plain);
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        const ampc_api *a = machine(m, NULL);
+        ampc_session *s = open_gpu(a);
+        ampc_status st = AMPC_OK;
+        char want[100];
+        sim()->fail(entries[i], 1, CUDA_LAUNCH_OUT_OF_RESOURCES, false);
+        for (int k = 0; k < 4 && st == AMPC_OK; k++) st = step(m, s, k, NULL);
+        CHECK_EQ_INT(st, AMPC_ERR_DEVICE);
+        snprintf(want, sizeof want, "%s: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+                 entries[i]);
+        CHECK_HAS(a->error(s), want);
+        a->close(s);
+        check_clean();
+    }
+}
+
 /* ---- host memory --------------------------------------------------------- */
 
 typedef struct Hook {

@@ -134,6 +134,49 @@ static void predicts_rows(const char *device) {
 TEST_CASE(sizes, rows_of_valid_samples_cpu) { predicts_rows("cpu"); }
 TEST_CASE(sizes, rows_of_valid_samples_gpu) { predicts_rows("cuda"); }
 
+/* ---- programs of unequal inputs ------------------------------------------ */
+
+/* Two objectives, of which the last reads next to nothing: of its inputs all
+   are zeros, so that its parameter stays. */
+static const char unequal[] =
+    "graph forward(%x: f32[1100,2], %z: f32[2]) {\n"
+    "  param %w: f32[2] = [0.5, -2], %v: f32[2] = [3, 4]\n"
+    "  %y = mul %x, %w : f32[1100,2]\n"
+    "  %one = reduce_sum %y {axes=[0,1], keepdims=0}\n"
+    "  %q = mul %z, %v : f32[2]\n"
+    "  %two = reduce_sum %q {axes=[0], keepdims=0}\n"
+    "  return %one, %two\n"
+    "}\n";
+
+static void trains_unequal(const char *device) {
+    const Compiled *c = compile_on(
+        device, unequal, "--precision fp32",
+        "--objective one,loss=auto:one,params=w,optimizer=sgd,lr=0.25 "
+        "--objective two,loss=auto:two,params=v,optimizer=sgd,lr=0.5");
+    ampc_session *s = open_on(c, device, 0);
+    double w[WIDTH] = {0.5, -2};
+    float got[WIDTH], z[2] = {0, 0};
+    static Samples d;
+    for (int i = 0; i < 4; i++) {
+        draw(&d, i);
+        ampc_input small = ampc_in("z", z, sizeof z, AMPC_DTYPE_F32);
+        REQUIRE(c->api->objective(s, "one") == AMPC_OK);
+        if (c->api->step(s, d.in, 1, NULL)) FAIL("%s", c->api->error(s));
+        REQUIRE(c->api->objective(s, "two") == AMPC_OK);
+        if (c->api->step(s, &small, 1, NULL)) FAIL("%s", c->api->error(s));
+        for (int k = 0; k < MOST; k++) w[k % WIDTH] -= 0.25 * d.x[k];
+    }
+    read_var(c, s, "w", got, sizeof got, AMPC_DTYPE_F32);
+    for (int k = 0; k < WIDTH; k++) CHECK_REL(got[k], w[k], 1e-5);
+    read_var(c, s, "v", got, sizeof got, AMPC_DTYPE_F32);
+    CHECK(got[0] == 3 && got[1] == 4);
+    c->api->close(s);
+    if (strcmp(device, "cuda") == 0) CHECK_STR(sim()->errors(), "");
+}
+
+TEST_CASE(sizes, programs_of_unequal_inputs_cpu) { trains_unequal("cpu"); }
+TEST_CASE(sizes, programs_of_unequal_inputs_gpu) { trains_unequal("cuda"); }
+
 /* ---- a large parameter --------------------------------------------------- */
 
 /* One element more than fills a mebibyte, and than any number of full blocks
