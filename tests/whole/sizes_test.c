@@ -177,6 +177,57 @@ static void trains_unequal(const char *device) {
 TEST_CASE(sizes, programs_of_unequal_inputs_cpu) { trains_unequal("cpu"); }
 TEST_CASE(sizes, programs_of_unequal_inputs_gpu) { trains_unequal("cuda"); }
 
+/* ---- tables of unequal length -------------------------------------------- */
+
+/* What their gradients need beside is as large as the table is long: the one
+   between is the longest, in whatever order. */
+enum { IDS = 3, EACH = 4, LONG = 4000 };
+
+static const char tables[] =
+    "graph forward(%i: i64[3], %x: f32[3,4]) {\n"
+    "  param %a: f32[5,4] = 1, %b: f32[4000,4] = 2, %c: f32[6,4] = 3\n"
+    "  %ga = gather %a, %i {axis=0} : f32[3,4]\n"
+    "  %gb = gather %b, %i {axis=0} : f32[3,4]\n"
+    "  %gc = gather %c, %i {axis=0} : f32[3,4]\n"
+    "  %ab = add %ga, %gb : f32[3,4]\n"
+    "  %abc = add %ab, %gc : f32[3,4]\n"
+    "  %y = mul %abc, %x : f32[3,4]\n"
+    "  %loss = reduce_sum %y {axes=[0,1], keepdims=0}\n"
+    "  return %loss\n"
+    "}\n";
+
+static void steps_tables(const char *device) {
+    static const struct {
+        const char *name;
+        int rows;
+        float first;
+    } table[] = {{"a", 5, 1}, {"b", LONG, 2}, {"c", 6, 3}};
+    static const int64_t id[IDS] = {2, 4, 2};
+    const Compiled *c = compile_on(device, tables, "--precision fp32",
+                                   "--optimizer sgd,lr=0.5");
+    ampc_session *s = open_on(c, device, 0);
+    float x[IDS * EACH], got[LONG * EACH];
+    for (int i = 0; i < IDS * EACH; i++) x[i] = (float)(i + 1) / 8;
+    ampc_input in[] = {ampc_in("i", id, sizeof id, AMPC_DTYPE_I64),
+                       ampc_in("x", x, sizeof x, AMPC_DTYPE_F32)};
+    for (int i = 0; i < 3; i++) step_ok(c, s, in, 2);
+    for (int t = 0; t < 3; t++) {
+        size_t bytes = (size_t)table[t].rows * EACH * sizeof(float);
+        int wrong = 0;
+        read_var(c, s, table[t].name, got, bytes, AMPC_DTYPE_F32);
+        for (int k = 0; k < IDS * EACH; k++)
+            got[id[k / EACH] * EACH + k % EACH] += 3 * 0.5f * x[k];
+        for (int k = 0; k < table[t].rows * EACH; k++)
+            wrong += got[k] != table[t].first;
+        CHECK_MSG(wrong == 0, "%s: %d", table[t].name, wrong);
+    }
+    c->api->close(s);
+    if (strcmp(device, "cuda") == 0) CHECK_STR(sim()->errors(), "");
+}
+
+TEST_CASE(sizes, tables_of_unequal_length_cpu) { steps_tables("cpu"); }
+TEST_CASE(sizes, tables_of_unequal_length_gpu) { steps_tables("cuda"); }
+
 /* ---- a large parameter --------------------------------------------------- */
 
 /* One element more than fills a mebibyte, and than any number of full blocks
