@@ -163,7 +163,9 @@ static const char in_a_run[] = "graph forward(%x: f32[3,40]) {\n"
                                "  %t = tanh %u : f32[40,40]\n"
                                "  %a = matmul %x, %t : f32[3,40]\n"
                                "  %b = matmul %a, %t : f32[3,40]\n"
-                               "  %r = relu %u : f32[40,40]\n"
+                               "  %s = reduce_sum %b {axes=[0,1]} : f32[1,1]\n"
+                               "  %q = tanh %s : f32[1,1]\n"
+                               "  %r = sub %u, %q : f32[40,40]\n"
                                "  %c = matmul %b, %r : f32[3,40]\n"
                                "  %z = matmul %c, %r : f32[3,40]\n"
                                "  return z=%z\n"
@@ -183,16 +185,17 @@ static void product(double *z, const double *x, const double *w) {
 static double off(const Compiled *c, ampc_session *s, const float *u) {
     static double t[X * X], r[X * X], x[2][N * X];
     float z[N * X];
-    double most = 0, wrong = 0;
+    double most = 0, wrong = 0, sum = 0;
     Data d;
     ampc_output out = ampc_out("z", z, sizeof z, AMPC_DTYPE_F32);
     data(&d);
     REQUIRE(c->api->predict(s, d.in, 1, N, &out, 1) == AMPC_OK);
-    for (int i = 0; i < X * X; i++)
-        t[i] = tanh(u[i]), r[i] = u[i] > 0 ? u[i] : 0;
+    for (int i = 0; i < X * X; i++) t[i] = tanh(u[i]);
     for (int i = 0; i < N * X; i++) x[0][i] = d.x[i];
     product(x[1], x[0], t);
     product(x[0], x[1], t);
+    for (int i = 0; i < N * X; i++) sum += x[0][i];
+    for (int i = 0; i < X * X; i++) r[i] = u[i] - tanh(sum);
     product(x[1], x[0], r);
     product(x[0], x[1], r);
     for (int i = 0; i < N * X; i++) {
