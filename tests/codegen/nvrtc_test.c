@@ -228,6 +228,38 @@ TEST_CASE(nvrtc, unknown_architectures_are_listed) {
     check_refused(2, "cuda:sm_NN", "cuda:hopper");
 }
 
+static int compile_mlp(const char *path, const char *target, char **out) {
+    return test_command(out, "'%s' '%s' -o '%s' %s --target %s", test_ampc(),
+                        test_data_path("models/mlp.onnx"), path,
+                        demo_options("mlp"), target);
+}
+
+/* Blackwell's, of NVRTC 12.8 and later. */
+TEST_CASE(nvrtc, later_architectures_get_cubins) {
+    char path[600], *out;
+    Module m;
+    int images = 0;
+    require_nvrtc();
+    snprintf(path, sizeof path, "%s/later.so", test_tmpdir());
+    compile_mlp(path, "cuda:sm_51", &out); /* lists what it knows */
+    bool known = strstr(out, "cuda:sm_100") && strstr(out, "cuda:sm_120");
+    free(out);
+    if (!known) SKIP("this NVRTC makes no code for sm_100 and sm_120");
+    int rc = compile_mlp(path, "cuda:sm_100,cuda:sm_120", &out);
+    CHECK_MSG(rc == 0, "status %d\n%s", rc, out);
+    free(out);
+    open_module(&m, path);
+    for (int i = 0; i < m.f.n; i++) {
+        const char *name = m.f.dir[i].name;
+        if (strncmp(name, "cuda:", 5)) continue;
+        check_image(&m, &m.f.dir[i]);
+        images +=
+            !strcmp(name, "cuda:sm_100:0") || !strcmp(name, "cuda:sm_120:0");
+    }
+    CHECK_EQ_INT(images, 2);
+    close_module(&m);
+}
+
 /* A machine without any library of NVIDIA trains a module with cubins. */
 TEST_CASE(nvrtc, module_with_gpu_code_trains_on_the_cpu) {
     static const char text[] =
