@@ -28,6 +28,7 @@ enum {
     ROW_WEIGHT = 32,     /* the same, where lanes share a row */
     HELD_EACH = 32,      /* columns of a thread whose values are held, ... */
     HELD_REGISTERS = 96, /* ... in so many registers */
+    FETCHED_BYTES = 160, /* of a row, that a thread reads ahead */
     SUM_BLOCKS = 264,    /* that add up columns: 2 on each SM */
     SUM_ROWS = 2,        /* of a team, at least */
     BLOCK_SHARED =
@@ -171,8 +172,7 @@ int64_t cuda_shared(const Kernel *k, int id) {
     return bytes;
 }
 
-bool cuda_fetched(const Kernel *k, int id) {
-    const KInst *in = kinst_at(k, id);
+static bool may_fetch(const Kernel *k, const KInst *in) {
     bool holds = false, moves = false; /* from row to row */
     int pack = cuda_pack(k);
     if (in->op != K_LOAD || !in->full || in->guard || in->at.inst ||
@@ -182,6 +182,17 @@ bool cuda_fetched(const Kernel *k, int id) {
         holds |= kinst_at(k, i)->keep == KEEP_ROW;
     for (int d = 0; d < k->ndim; d++) moves |= !k->dim[d].col && in->at.k[d];
     return holds && moves;
+}
+
+bool cuda_fetched(const Kernel *k, int id) {
+    int64_t bytes = 0; /* of all, in one thread */
+    const KLoop *lanes = kernel_loop(k, LOOP_LANES, LOOP_ANY);
+    if (!lanes || !may_fetch(k, kinst_at(k, id))) return false;
+    int64_t each = (kernel_cols(k) - 1) / lanes->step + 1;
+    for (int i = 1; i < k->insts.len; i++)
+        if (may_fetch(k, kinst_at(k, i)))
+            bytes += each * memory_bytes(k, kinst_at(k, i));
+    return bytes <= FETCHED_BYTES;
 }
 
 /* What several sweeps read, if all of it finds room beside the folds. */
