@@ -220,3 +220,35 @@ TEST_CASE(kept, values_of_a_run) {
     c.api->close(s);
     compiled_close(&c);
 }
+
+/* Each product has panels of its own parameter, though all else is equal: that
+   of twice the numbers is twice as large, exactly. */
+TEST_CASE(kept, parameters_of_one_shape) {
+    Compiled c = compile_text("graph forward(%x: f32[3,40]) {\n"
+                              "  param %u: f32[40,40] = normal(0, 0.2)\n"
+                              "  param %v: f32[40,40] = normal(1, 0.2)\n"
+                              "  %a = matmul %x, %u : f32[3,40]\n"
+                              "  %ta = tanh %a : f32[3,40]\n"
+                              "  %b = matmul %ta, %v : f32[3,40]\n"
+                              "  %c = matmul %ta, %u : f32[3,40]\n"
+                              "  return b=%b, c=%c\n"
+                              "}\n",
+                              "--precision fp32 --loss none");
+    ampc_session *s = open_threads(&c, 2);
+    float u[X * X], x[N * X], b[N * X], z[N * X];
+    for (int i = 0; i < N * X; i++) x[i] = (float)(i % 17 - 8) / 8;
+    ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+    ampc_output out[] = {ampc_out("b", b, sizeof b, AMPC_DTYPE_F32),
+                         ampc_out("c", z, sizeof z, AMPC_DTYPE_F32)};
+    read_var(&c, s, "u", u, sizeof u, AMPC_DTYPE_F32);
+    for (int i = 0; i < X * X; i++) u[i] *= 2;
+    write_var(&c, s, "v", u, sizeof u, AMPC_DTYPE_F32);
+    for (int run = 0; run < 2; run++) {
+        REQUIRE(c.api->predict(s, &in, 1, N, out, 2) == AMPC_OK);
+        int wrong = 0;
+        for (int i = 0; i < N * X; i++) wrong += b[i] != 2 * z[i];
+        CHECK_MSG(wrong == 0 && z[0] != 0, "run %d: %d differ", run, wrong);
+    }
+    c.api->close(s);
+    compiled_close(&c);
+}
