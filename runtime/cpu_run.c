@@ -134,16 +134,24 @@ static ampc_status count_use(ampc_session *s, const PlanStep *t, BoundStep *b) {
 
 /* A training step changes its parameters, and every run the arena, so that only
    what one uses more than once is worth memory. */
-static ampc_status keep(ampc_session *s, const PlanRun *r, Bound *b,
-                        bool trains) {
+static ampc_status keep(ampc_session *s, const PlanRun *r, Bound *b) {
     CpuDevice *d = s->device;
     ampc_status status = AMPC_OK;
+    size_t bytes = s->m->nvar + 1; /* no variables: one, all the same */
+    bool *changes = mem_alloc(s, bytes);
+    if (!changes) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    memset(changes, 0, bytes);
     for (Kept *k = d->kept; k; k = k->next) k->uses = 0;
-    for (uint32_t i = 0; i < r->nstep && status == AMPC_OK; i++)
-        status = count_use(s, &s->plan->steps[r->step0 + i], &b->steps[i]);
+    for (uint32_t i = 0; i < r->nstep && status == AMPC_OK; i++) {
+        const PlanStep *t = &s->plan->steps[r->step0 + i];
+        for (uint32_t j = 0; j < t->nref + t->ep_nref; j++)
+            if (writes_var(s->plan, t, j))
+                changes[s->plan->refs[t->ref0 + j].index] = true;
+        status = count_use(s, t, &b->steps[i]);
+    }
     for (Kept *k = d->kept; k && status == AMPC_OK; k = k->next) {
-        uint32_t least = trains || k->of.space == PLAN_ARENA ? 2 : 1;
-        if (k->uses < least || k->kept.memory) continue;
+        bool new_each = k->of.space == PLAN_ARENA || changes[k->of.index];
+        if (k->uses <= new_each || k->kept.memory) continue;
         k->kept.memory = mem_alloc(s, k->bytes);
         if (!k->kept.memory)
             status = session_fail(s, AMPC_ERR_MEMORY,
@@ -151,6 +159,7 @@ static ampc_status keep(ampc_session *s, const PlanRun *r, Bound *b,
                                   "keep",
                                   k->bytes);
     }
+    mem_free(s, changes, bytes);
     return status;
 }
 
@@ -199,7 +208,7 @@ ampc_status cpu_prepare(ampc_session *s, int program) {
         buf += t->nref + t->ep_nref;
         par += t->split ? t->npar : 0;
     }
-    ampc_status status = keep(s, r, b, grads);
+    ampc_status status = keep(s, r, b);
     if (status == AMPC_OK) return status;
     mem_free(s, b->memory, b->bytes);
     *b = (Bound){0};

@@ -3,6 +3,7 @@
    says that was opened just now and resumes from it. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/compiled.h"
@@ -250,5 +251,50 @@ TEST_CASE(kept, parameters_of_one_shape) {
         CHECK_MSG(wrong == 0 && z[0] != 0, "run %d: %d differ", run, wrong);
     }
     c.api->close(s);
+    compiled_close(&c);
+}
+
+static void *counted(void *ctx, size_t bytes, size_t align) {
+    *(size_t *)ctx += bytes;
+    return aligned_alloc(align, (bytes + 63) / 64 * 64);
+}
+
+static void given_back(void *ctx, void *p, size_t bytes) {
+    *(size_t *)ctx -= bytes;
+    free(p);
+}
+
+/* A step that changes a parameter, which it multiplies once, packs it in memory
+   that all steps share; a prediction keeps what it packed. */
+TEST_CASE(kept, nothing_of_what_a_step_changes) {
+    enum { PANELS = 512 * 512 * 4 };
+    Compiled c = compile_text("graph forward(%x: f32[3,512], %y: i64[3]) {\n"
+                              "  param %u: f32[512,512] = normal(0, 0.1)\n"
+                              "  %z = matmul %x, %u : f32[3,512]\n"
+                              "  %loss = softmax_cross_entropy %z, %y : f32[]\n"
+                              "  return loss=%loss, z=%z\n"
+                              "}\n",
+                              "--precision fp32 --optimizer sgd,lr=0.1");
+    size_t bytes = 0, opened, stepped;
+    ampc_options o = {.size = sizeof o,
+                      .alloc = counted,
+                      .free = given_back,
+                      .alloc_ctx = &bytes};
+    static float x[3 * 512], z[3 * 512];
+    int64_t y[3] = {1, 2, 3};
+    ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+                       ampc_in("y", y, sizeof y, AMPC_DTYPE_I64)};
+    ampc_output out = ampc_out("z", z, sizeof z, AMPC_DTYPE_F32);
+    ampc_session *s;
+    char err[256];
+    REQUIRE(c.api->open(c.api->module, &o, &s, err, sizeof err) == AMPC_OK);
+    opened = bytes;
+    step_ok(&c, s, in, 2);
+    stepped = bytes;
+    REQUIRE(c.api->predict(s, in, 2, 3, &out, 1) == AMPC_OK);
+    CHECK_MSG(stepped < opened + PANELS / 2, "%zu bytes", stepped - opened);
+    CHECK_MSG(bytes >= stepped + PANELS, "%zu bytes", bytes - stepped);
+    c.api->close(s);
+    CHECK(bytes == 0);
     compiled_close(&c);
 }
