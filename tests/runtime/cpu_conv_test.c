@@ -1,0 +1,613 @@
+/* cpu_conv_test.c: convolution and pooling on CPUs against a naive reference in
+   double, over random shapes and dtypes, at every ISA level this machine has;
+   the same bits for 1, 2 and 5 threads; scratch stays within its bounds.     */
+#define _POSIX_C_SOURCE 200809L
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cpu/block.h"
+#include "tests/harness.h"
+#include "tests/support/cpu_cases.h"
+
+/* ---- convolution --------------------------------------------------------- */
+
+typedef struct ConvCase {
+    LibConv c;
+    int64_t nx, nw, ny, xs, ys, taps;
+    void *x, *w, *dy;
+    double *y, *dx, *dw; /* references                              */
+    double *y_mag, *dx_mag, *dw_mag; /* sums of magnitudes                   */
+} ConvCase;
+
+static int64_t prod3(const int64_t v[3]) { return v[0] * v[1] * v[2]; }
+
+/* Input position of tap t of output o, or -1. */
+static int64_t conv_at(const LibConv *c, int d, int64_t o, int64_t t) {
+    int64_t i = o * c->stride[d] - c->pad[d] + t * c->dilation[d];
+    return i < 0 || i >= c->in[d] ? -1 : i;
+}
+
+static void conv_term(ConvCase *k, int64_t yi, int64_t xi, int64_t wi) {
+    double x = array_get(k->x, k->c.x_dtype, xi),
+           w = array_get(k->w, k->c.w_dtype, wi);
+    double g = array_get(k->dy, k->c.y_dtype, yi);
+    k->y[yi] += x * w;
+    k->y_mag[yi] += fabs(x * w);
+    k->dx[xi] += g * w;
+    k->dx_mag[xi] += fabs(g * w);
+    k->dw[wi] += g * x;
+    k->dw_mag[wi] += fabs(g * x);
+}
+
+static void conv_reference(ConvCase *k) {
+    const LibConv *c = &k->c;
+    int64_t cg = c->c / c->group, kg = c->k / c->group;
+    for (int64_t yi = 0; yi < k->ny; yi++) {
+        int64_t o = yi % k->ys, ch = yi / k->ys % c->k, n = yi / k->ys / c->k;
+        int64_t od = o / c->out[2] / c->out[1], oh = o / c->out[2] % c->out[1];
+        for (int64_t wi = ch * cg * k->taps; wi < (ch + 1) * cg * k->taps;
+             wi++) {
+            int64_t t = wi % k->taps, ci = ch / kg * cg + wi / k->taps % cg;
+            int64_t d = conv_at(c, 0, od, t / c->kernel[2] / c->kernel[1]);
+            int64_t h = conv_at(c, 1, oh, t / c->kernel[2] % c->kernel[1]);
+            int64_t w = conv_at(c, 2, o % c->out[2], t % c->kernel[2]);
+            if (d < 0 || h < 0 || w < 0) continue;
+            int64_t at = (d * c->in[1] + h) * c->in[2] + w;
+            conv_term(k, yi, (n * c->c + ci) * k->xs + at, wi);
+        }
+    }
+}
+
+static void conv_prepare(ConvCase *k) {
+    LibConv *c = &k->c;
+    c->x_dtype = rnd_float();
+    c->w_dtype = rnd_float();
+    c->y_dtype = rnd_float();
+    k->taps = prod3(c->kernel);
+    k->xs = prod3(c->in);
+    k->ys = prod3(c->out);
+    k->nx = c->n * c->c * k->xs;
+    k->ny = c->n * c->k * k->ys;
+    k->nw = c->k * (c->c / c->group) * k->taps;
+    k->x = array(c->x_dtype, k->nx);
+    k->w = array(c->w_dtype, k->nw);
+    k->dy = array(c->y_dtype, k->ny);
+    k->y = zeros(k->ny);
+    k->y_mag = zeros(k->ny);
+    k->dx = zeros(k->nx);
+    k->dx_mag = zeros(k->nx);
+    k->dw = zeros(k->nw);
+    k->dw_mag = zeros(k->nw);
+    conv_reference(k);
+}
+
+static void conv_free(ConvCase *k) {
+    void *all[] = {k->x,  k->w,      k->dy, k->y,     k->y_mag,
+                   k->dx, k->dx_mag, k->dw, k->dw_mag};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+static void conv_close(const ConvCase *k, const char *what, const void *got,
+                       int64_t dtype, const double *want, const double *mag,
+                       int64_t n) {
+    const LibConv *c = &k->c;
+    for (int64_t i = 0; i < n; i++) {
+        double tol = 1e-4 * mag[i] + unit(dtype) * fabs(want[i]) + 1e-7;
+        if (!CHECK_MSG(
+                fabs(array_get(got, dtype, i) - want[i]) <= tol,
+                "%s n=%d c=%d k=%d g=%d in=%d,%d,%d kernel=%d,%d,%d "
+                "stride=%d,%d,%d dil=%d,%d,%d pad=%d,%d,%d at %d: %g want %g",
+                what, (int)c->n, (int)c->c, (int)c->k, (int)c->group,
+                (int)c->in[0], (int)c->in[1], (int)c->in[2], (int)c->kernel[0],
+                (int)c->kernel[1], (int)c->kernel[2], (int)c->stride[0],
+                (int)c->stride[1], (int)c->stride[2], (int)c->dilation[0],
+                (int)c->dilation[1], (int)c->dilation[2], (int)c->pad[0],
+                (int)c->pad[1], (int)c->pad[2], (int)i,
+                array_get(got, dtype, i), want[i]))
+            return;
+    }
+}
+
+/* which: 0 forward, 1 dgrad, 2 wgrad */
+static size_t conv_need(const LibConv *c, int which, int threads) {
+    return which == 0   ? cpu_conv_fwd_scratch(c, threads)
+           : which == 1 ? cpu_conv_dgrad_scratch(c, threads)
+                        : cpu_conv_wgrad_scratch(c, threads);
+}
+
+static void conv_call(const ConvCase *k, const AmpcCpuLib *lib, int which,
+                      int pool, void *out) {
+    const LibConv *c = &k->c;
+    size_t need = conv_need(c, which, thread_counts[pool]);
+    void *scratch = scratch_of(need);
+    if (which == 0)
+        lib->conv_fwd(pools[pool], c, k->x, k->w, out, NULL, scratch, NULL);
+    else if (which == 1)
+        lib->conv_dgrad(pools[pool], c, k->dy, k->w, out, scratch);
+    else
+        lib->conv_wgrad(pools[pool], c, k->x, k->dy, out, scratch);
+    scratch_check(scratch, need);
+}
+
+/* What forward made of W stands for W: the same bits, though W is gone. */
+static void conv_check_kept(const ConvCase *k, const AmpcCpuLib *lib,
+                            const void *want, size_t bytes) {
+    for (int t = 0; t < 3; t++) {
+        size_t keeps = cpu_conv_fwd_kept(&k->c, thread_counts[t]);
+        size_t need = cpu_conv_fwd_scratch(&k->c, thread_counts[t]);
+        if (!keeps) return;
+        void *out = malloc(bytes + 1), *scratch = scratch_of(need);
+        CpuKept kept = {scratch_of(keeps), 0};
+        for (int made = 0; made < 2; made++) {
+            memset(out, 0x55, bytes);
+            lib->conv_fwd(pools[t], &k->c, k->x, made ? NULL : k->w, out, NULL,
+                          scratch, &kept);
+            CHECK_MSG(kept.made && memcmp(want, out, bytes) == 0,
+                      "kept weights change bits");
+        }
+        scratch_check(kept.memory, keeps);
+        scratch_check(scratch, need);
+        free(out);
+    }
+}
+
+static void conv_check_routine(const ConvCase *k, const AmpcCpuLib *lib,
+                               int which) {
+    const LibConv *c = &k->c;
+    static const char *const names[] = {"conv", "dgrad", "wgrad"};
+    const int64_t n[] = {k->ny, k->nx, k->nw};
+    const int64_t dtype[] = {c->y_dtype, c->x_dtype, c->w_dtype};
+    const double *want[] = {k->y, k->dx, k->dw};
+    const double *mag[] = {k->y_mag, k->dx_mag, k->dw_mag};
+    size_t bytes = (size_t)n[which] * size_of(dtype[which]);
+    void *first = malloc(bytes + 1);
+    memset(first, 0xff, bytes);
+    conv_call(k, lib, which, 0, first);
+    conv_close(k, names[which], first, dtype[which], want[which], mag[which],
+               n[which]);
+    for (int t = 1; t < 3; t++) {
+        void *out = malloc(bytes + 1);
+        conv_call(k, lib, which, t, out);
+        CHECK_MSG(memcmp(first, out, bytes) == 0, "%s: threads change bits",
+                  names[which]);
+        free(out);
+    }
+    if (which == 0) conv_check_kept(k, lib, first, bytes);
+    free(first);
+}
+
+static void conv_check_epilogue(const ConvCase *k, const AmpcCpuLib *lib) {
+    Record r = {.rows = k->c.k, .cols = k->ys, .inside = 1};
+    r.out = malloc((size_t)(k->ny + 1) * sizeof(float));
+    r.count = calloc((size_t)k->ny + 1, 1);
+    void *const buf[1] = {&r};
+    CpuEpilogue ep = {record, buf};
+    void *scratch = scratch_of(cpu_conv_fwd_scratch(&k->c, 2));
+    lib->conv_fwd(pools[1], &k->c, k->x, k->w, NULL, &ep, scratch, NULL);
+    record_check(&r, k->ny);
+    conv_close(k, "conv epilogue", r.out, AMPC_F32, k->y, k->y_mag, k->ny);
+    free(scratch);
+    free(r.out);
+    free(r.count);
+}
+
+static void conv_check(const LibConv *shape) {
+    ConvCase k = {.c = *shape};
+    conv_prepare(&k);
+    int top = top_level();
+    for (int level = 2; level <= top; level++) {
+        for (int which = 0; which < 3; which++)
+            conv_check_routine(&k, lib_of(level), which);
+        conv_check_epilogue(&k, lib_of(level));
+    }
+    conv_free(&k);
+}
+
+static void conv_spatial(LibConv *c, int rank, int64_t extent) {
+    for (int d = 0; d < 3; d++) {
+        c->in[d] = c->out[d] = c->kernel[d] = c->stride[d] = c->dilation[d] = 1;
+        c->pad[d] = 0;
+        if (d < 3 - rank) continue;
+        do {
+            c->in[d] = rnd_in(1, extent);
+            c->kernel[d] = rnd_in(1, 4);
+            c->stride[d] = rnd_in(1, 3);
+            c->dilation[d] = rnd_in(1, 3);
+            c->pad[d] = rnd_in(0, 3);
+            int64_t span = (c->kernel[d] - 1) * c->dilation[d] + 1;
+            int64_t room = c->in[d] + c->pad[d] + rnd_in(0, 3) - span;
+            c->out[d] = room < 0 ? 0 : room / c->stride[d] + 1;
+        } while (c->out[d] == 0);
+    }
+}
+
+TEST_CASE(conv, random_shapes) {
+    rng = 21;
+    pools_open();
+    for (int i = 0; i < 120; i++) {
+        LibConv c = {.n = rnd_in(1, 3), .group = i % 4 == 0 ? rnd_in(2, 4) : 1};
+        c.c = c.group * rnd_in(1, 5);
+        c.k = c.group * rnd_in(1, 19);
+        int rank = i % 3 + 1;
+        conv_spatial(&c, rank, rank == 1 ? 60 : rank == 2 ? 20 : 7);
+        conv_check(&c);
+    }
+    pools_close();
+}
+
+/* Random convolutions of one group. */
+typedef struct ConvRange {
+    int cases, least; /* channels on either side                             */
+    int c[2], k[2];   /* at most; the second of every third                  */
+    int extent[3];    /* at most, by rank                                    */
+} ConvRange;
+
+static void conv_range(const ConvRange *r) {
+    pools_open();
+    for (int i = 0; i < r->cases; i++) {
+        LibConv c = {.n = rnd_in(1, 5), .group = 1};
+        c.c = rnd_in(r->least, r->c[i % 3 == 0]);
+        c.k = rnd_in(r->least, r->k[i % 3 == 0]);
+        conv_spatial(&c, i % 3 + 1, r->extent[i % 3]);
+        conv_check(&c);
+    }
+    pools_close();
+}
+
+/* Enough channels on both sides to be staged channels-last. */
+TEST_CASE(conv, many_channels) {
+    rng = 23;
+    conv_range(&(ConvRange){60, 16, {20, 45}, {30, 250}, {40, 10, 5}});
+}
+
+/* Pairs of channels and of points: odd numbers of both, rows shorter than the
+   stride, pads that belong to two images.                                   */
+TEST_CASE(conv, pairs_of_bf16) {
+    rng = 25;
+    only_bf16 = 1;
+    conv_range(&(ConvRange){60, 1, {19, 70}, {70, 19}, {40, 9, 5}});
+    conv_range(&(ConvRange){60, 16, {19, 70}, {70, 19}, {40, 9, 5}});
+    only_bf16 = 0;
+}
+
+/* Two images, of which one is staged at a time. */
+TEST_CASE(conv, images_in_turns) {
+    LibConv c = {.n = 2, .c = 16, .k = 17, .group = 1};
+    rng = 24;
+    for (int d = 0; d < 3; d++)
+        c.in[d] = c.out[d] = c.kernel[d] = c.stride[d] = c.dilation[d] = 1;
+    c.in[2] = 40001;
+    c.kernel[2] = 3;
+    c.stride[2] = 2;
+    c.pad[2] = 1;
+    c.out[2] = 20001;
+    pools_open();
+    conv_check(&c);
+    pools_close();
+}
+
+/* The common kinds: 3x3 pad 1, strided, 1x1, depthwise, patches, long 1-D. */
+TEST_CASE(conv, common_shapes) {
+    static const LibConv shapes[] = {
+        {2,
+         1,
+         16,
+         1,
+         {1, 28, 28},
+         {1, 26, 26},
+         {1, 3, 3},
+         {1, 1, 1},
+         {1, 1, 1},
+         {0, 0, 0},
+         0,
+         0,
+         0},
+        {3,
+         20,
+         33,
+         1,
+         {1, 14, 14},
+         {1, 14, 14},
+         {1, 3, 3},
+         {1, 1, 1},
+         {1, 1, 1},
+         {0, 1, 1},
+         0,
+         0,
+         0},
+        {2,
+         40,
+         24,
+         1,
+         {1, 9, 9},
+         {1, 5, 5},
+         {1, 3, 3},
+         {1, 2, 2},
+         {1, 1, 1},
+         {0, 1, 1},
+         0,
+         0,
+         0},
+        {2,
+         17,
+         40,
+         1,
+         {1, 10, 12},
+         {1, 5, 6},
+         {1, 1, 1},
+         {1, 2, 2},
+         {1, 1, 1},
+         {0, 0, 0},
+         0,
+         0,
+         0},
+        {2,
+         32,
+         32,
+         32,
+         {1, 15, 15},
+         {1, 15, 15},
+         {1, 3, 3},
+         {1, 1, 1},
+         {1, 1, 1},
+         {0, 1, 1},
+         0,
+         0,
+         0},
+        {1,
+         3,
+         20,
+         1,
+         {1, 32, 32},
+         {1, 4, 4},
+         {1, 8, 8},
+         {1, 8, 8},
+         {1, 1, 1},
+         {0, 0, 0},
+         0,
+         0,
+         0},
+        {1,
+         2,
+         5,
+         1,
+         {1, 1, 3000},
+         {1, 1, 1498},
+         {1, 1, 10},
+         {1, 1, 2},
+         {1, 1, 1},
+         {0, 0, 2},
+         0,
+         0,
+         0},
+        {1,
+         6,
+         300,
+         1,
+         {1, 40, 70},
+         {1, 40, 70},
+         {1, 3, 3},
+         {1, 1, 1},
+         {1, 1, 1},
+         {0, 1, 1},
+         0,
+         0,
+         0},
+        {40,
+         5,
+         7,
+         1,
+         {1, 4, 4},
+         {1, 2, 2},
+         {1, 3, 3},
+         {1, 1, 1},
+         {1, 1, 1},
+         {0, 0, 0},
+         0,
+         0,
+         0},
+    };
+    rng = 22;
+    pools_open();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        conv_check(&shapes[i]);
+    pools_close();
+}
+
+/* ---- pooling ------------------------------------------------------------- */
+
+static int64_t pool_pos(const LibPool *p, int d, int64_t o, int64_t t) {
+    return o * p->stride[d] + t * p->dilation[d] - p->pad[d];
+}
+
+static void pool_random(LibPool *p, int rank) {
+    static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
+    memset(p, 0, sizeof *p);
+    p->planes = rnd_in(1, 5);
+    p->dtype = types[rnd() % 4];
+    p->count_include_pad = rnd() % 2;
+    int plain = rnd() % 3 == 0; /* 2x2, stride 2 */
+    for (int d = 0; d < 3; d++) {
+        p->in[d] = p->out[d] = p->kernel[d] = p->stride[d] = p->dilation[d] = 1;
+        if (d < 3 - rank) continue;
+        do {
+            p->in[d] = rnd_in(1, rank == 1 ? 400 : rank == 2 ? 40 : 9);
+            p->kernel[d] = plain ? 2 : rnd_in(1, 4);
+            p->stride[d] = plain ? 2 : rnd_in(1, 3);
+            p->dilation[d] = plain ? 1 : rnd_in(1, 2);
+            p->pad[d] = plain ? 0 : rnd_in(0, p->kernel[d] - 1);
+            p->pad_end[d] = plain ? 0 : rnd_in(0, p->kernel[d] - 1);
+            int64_t span = (p->kernel[d] - 1) * p->dilation[d] + 1;
+            int64_t room = p->in[d] + p->pad[d] + p->pad_end[d] - span;
+            p->out[d] = room < 0 ? 0 : room / p->stride[d] + 1;
+        } while (p->out[d] == 0);
+    }
+}
+
+/* One window: the whole plane. */
+static void pool_whole(LibPool *p, int64_t h, int64_t w) {
+    static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
+    *p = (LibPool){.planes = 3,
+                   .in = {1, h, w},
+                   .kernel = {1, h, w},
+                   .out = {1, 1, 1},
+                   .stride = {1, 1, 1},
+                   .dilation = {1, 1, 1},
+                   .dtype = types[rnd() % 4]};
+}
+
+typedef struct PoolRef {
+    double *max, *avg, *dmax, *davg, *mag;
+    int32_t *tap;
+} PoolRef;
+
+/* One window: its maximum, which element that is and its position, the sum and
+   the count. */
+static void pool_window_ref(const LibPool *p, const void *x, int64_t plane,
+                            int64_t o, double *max, int32_t *best,
+                            int64_t *from, double *sum, double *count) {
+    int64_t in = prod3(p->in);
+    *max = -INFINITY;
+    *best = -1;
+    *sum = *count = 0;
+    for (int64_t t = 0; t < prod3(p->kernel); t++) {
+        int64_t at[3],
+            tap[3] = {t / p->kernel[2] / p->kernel[1],
+                      t / p->kernel[2] % p->kernel[1], t % p->kernel[2]};
+        int64_t pos[3] = {o / p->out[2] / p->out[1], o / p->out[2] % p->out[1],
+                          o % p->out[2]};
+        int inside = 1, padded = 1;
+        for (int d = 0; d < 3; d++) {
+            at[d] = pool_pos(p, d, pos[d], tap[d]);
+            inside &= at[d] >= 0 && at[d] < p->in[d];
+            padded &= at[d] < p->in[d] + p->pad_end[d];
+        }
+        if (inside || (p->count_include_pad && padded)) *count += 1;
+        if (!inside) continue;
+        int64_t i = (at[0] * p->in[1] + at[1]) * p->in[2] + at[2];
+        double v = array_get(x, p->dtype, plane * in + i);
+        *sum += v;
+        if (*best < 0 || v > *max || (isnan(v) && !isnan(*max))) {
+            *max = v;
+            *best = (int32_t)t;
+            *from = i;
+        }
+    }
+}
+
+static void pool_spread_ref(const LibPool *p, int64_t plane, int64_t o,
+                            double g, double *dx, double *mag) {
+    for (int64_t t = 0; t < prod3(p->kernel); t++) {
+        int64_t z = pool_pos(p, 0, o / p->out[2] / p->out[1],
+                             t / p->kernel[2] / p->kernel[1]);
+        int64_t h = pool_pos(p, 1, o / p->out[2] % p->out[1],
+                             t / p->kernel[2] % p->kernel[1]);
+        int64_t w = pool_pos(p, 2, o % p->out[2], t % p->kernel[2]);
+        if (z < 0 || z >= p->in[0] || h < 0 || h >= p->in[1] || w < 0 ||
+            w >= p->in[2])
+            continue;
+        int64_t i = ((plane * p->in[0] + z) * p->in[1] + h) * p->in[2] + w;
+        dx[i] += g;
+        mag[i] += fabs(g);
+    }
+}
+
+static void pool_check(const LibPool *p, const void *x, const void *dy,
+                       const PoolRef *ref, const AmpcCpuLib *lib, int t) {
+    int64_t nx = p->planes * prod3(p->in), ny = p->planes * prod3(p->out);
+    void *y = array(p->dtype, ny + 1), *dx = array(p->dtype, nx + 1);
+    void *idx = array(p->idx_dtype, ny + 1);
+    array_set(y, p->dtype, ny, 7); /* stays */
+    array_set(dx, p->dtype, nx, 7);
+    array_set(idx, p->idx_dtype, ny, 7);
+    lib->maxpool(pools[t], p, x, y, idx);
+    array_close("maxpool", y, p->dtype, ref->max, 0, ny);
+    for (int64_t i = 0; i < ny; i++)
+        if (!CHECK(array_get(idx, p->idx_dtype, i) == ref->tap[i])) break;
+    lib->maxpool(pools[t], p, x, y, NULL);
+    array_close("maxpool", y, p->dtype, ref->max, 0, ny);
+    lib->maxpool_grad(pools[t], p, dy, idx, dx);
+    array_close("maxpool_grad", dx, p->dtype, ref->dmax, 1e-5, nx);
+    lib->avgpool(pools[t], p, x, y);
+    array_close("avgpool", y, p->dtype, ref->avg, 1e-5, ny);
+    lib->avgpool_grad(pools[t], p, dy, dx);
+    array_close("avgpool_grad", dx, p->dtype, ref->davg, 1e-5, nx);
+    CHECK(array_get(y, p->dtype, ny) == 7 && array_get(dx, p->dtype, nx) == 7 &&
+          array_get(idx, p->idx_dtype, ny) == 7);
+    free(y);
+    free(dx);
+    free(idx);
+}
+
+static void pool_compare(LibPool p) {
+    bool wide = prod3(p.kernel) > INT8_MAX || rnd() % 4 == 0;
+    p.idx_dtype = wide ? AMPC_I32 : AMPC_I8;
+    int64_t in = prod3(p.in), out = prod3(p.out);
+    int64_t nx = p.planes * in, ny = p.planes * out;
+    void *x = array(p.dtype, nx), *dy = array(p.dtype, ny);
+    if (rnd() % 4 == 0) array_set(x, p.dtype, rnd_in(0, nx - 1), NAN);
+    PoolRef ref = {zeros(ny), zeros(ny),
+                   zeros(nx), zeros(nx),
+                   zeros(nx), malloc((size_t)(ny + 1) * sizeof(int32_t))};
+    int nan = 0;
+    for (int64_t o = 0; o < ny; o++) {
+        double sum, count, g = array_get(dy, p.dtype, o);
+        int64_t from = 0;
+        pool_window_ref(&p, x, o / out, o % out, &ref.max[o], &ref.tap[o],
+                        &from, &sum, &count);
+        ref.avg[o] = count > 0 ? sum / count : 0;
+        nan |= isnan(sum);
+        if (ref.tap[o] >= 0) ref.dmax[o / out * in + from] += g;
+        pool_spread_ref(&p, o / out, o % out, count > 0 ? g / count : 0,
+                        ref.davg, ref.mag);
+    }
+    int top = top_level();
+    for (int level = 2; level <= top; level++)
+        for (int t = 0; t < 3; t++)
+            pool_check(&p, x, dy, &ref, lib_of(level), t);
+    void *all[] = {x,        dy,       ref.max, ref.avg,
+                   ref.dmax, ref.davg, ref.mag, ref.tap};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+TEST_CASE(pooling, whole_planes) {
+    rng = 32;
+    pools_open();
+    for (int64_t n = 1; n <= 40; n++) {
+        LibPool p;
+        pool_whole(&p, 1 + n % 3, n);
+        pool_compare(p);
+        pool_whole(&p, n % 9 + 1, n % 9 + 1); /* 7 x 7: 1 more than vectors */
+        pool_compare(p);
+    }
+    pools_close();
+}
+
+/* Rows of 2 x 2 windows around the length of a vector, planes of few rows. */
+TEST_CASE(pooling, halves) {
+    rng = 33;
+    pools_open();
+    for (int64_t n = 2; n <= 70; n++) {
+        LibPool p;
+        pool_whole(&p, 2 + n * 5 % 7, n);
+        for (int d = 1; d < 3; d++) {
+            p.kernel[d] = p.stride[d] = 2;
+            p.out[d] = p.in[d] / 2;
+        }
+        pool_compare(p);
+    }
+    pools_close();
+}
+
+TEST_CASE(pooling, random_shapes) {
+    rng = 31;
+    pools_open();
+    for (int i = 0; i < 240; i++) {
+        LibPool p;
+        pool_random(&p, i % 3 + 1);
+        pool_compare(p);
+    }
+    pools_close();
+}

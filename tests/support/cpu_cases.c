@@ -1,0 +1,149 @@
+#include "tests/support/cpu_cases.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cpu/block.h"
+#include "runtime/half.h"
+#include "tests/harness.h"
+
+/* ---- random numbers, typed arrays ---------------------------------------- */
+
+uint64_t rng = 1;
+
+uint32_t rnd(void) {
+    rng = rng * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(rng >> 33);
+}
+
+int64_t rnd_in(int64_t lo, int64_t hi) {
+    return lo + (int64_t)(rnd() % (uint32_t)(hi - lo + 1));
+}
+
+double rnd_value(void) { return (double)rnd_in(-1000, 1000) / 500.0; }
+
+size_t size_of(int64_t dtype) {
+    if (dtype == AMPC_F64 || dtype == AMPC_I64) return 8;
+    if (dtype == AMPC_I8) return 1;
+    return dtype == AMPC_F16 || dtype == AMPC_BF16 ? 2 : 4;
+}
+
+double array_get(const void *p, int64_t dtype, int64_t i) {
+    switch (dtype) {
+    case AMPC_F64: return ((const double *)p)[i];
+    case AMPC_F32: return (double)((const float *)p)[i];
+    case AMPC_I32: return ((const int32_t *)p)[i];
+    case AMPC_I8: return ((const int8_t *)p)[i];
+    case AMPC_BF16: return (double)bf16_to_f32(((const uint16_t *)p)[i]);
+    default: return (double)f16_to_f32(((const uint16_t *)p)[i]);
+    }
+}
+
+void array_set(void *p, int64_t dtype, int64_t i, double x) {
+    switch (dtype) {
+    case AMPC_F64: ((double *)p)[i] = x; break;
+    case AMPC_F32: ((float *)p)[i] = (float)x; break;
+    case AMPC_I32: ((int32_t *)p)[i] = (int32_t)x; break;
+    case AMPC_I8: ((int8_t *)p)[i] = (int8_t)x; break;
+    case AMPC_BF16: ((uint16_t *)p)[i] = f32_to_bf16((float)x); break;
+    default: ((uint16_t *)p)[i] = f32_to_f16((float)x); break;
+    }
+}
+
+void *array(int64_t dtype, int64_t n) {
+    void *p = malloc((size_t)n * size_of(dtype) + (n == 0));
+    REQUIRE(p != NULL);
+    for (int64_t i = 0; i < n; i++) array_set(p, dtype, i, rnd_value());
+    return p;
+}
+
+double *zeros(int64_t n) { return calloc((size_t)n + 1, sizeof(double)); }
+
+double unit(int64_t dtype) {
+    return dtype == AMPC_F64    ? 0x1p-53
+           : dtype == AMPC_F32  ? 0x1p-24
+           : dtype == AMPC_BF16 ? 0x1p-8
+                                : 0x1p-11;
+}
+
+void array_close(const char *what, const void *got, int64_t dtype,
+                 const double *want, double floor_, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        double tol = unit(dtype) * fabs(want[i]) + floor_;
+        double v = array_get(got, dtype, i);
+        int same = (isnan(v) && isnan(want[i])) || v == want[i];
+        if (!CHECK_MSG(same || fabs(v - want[i]) <= tol, "%s %d: %g want %g",
+                       what, (int)i, v, want[i]))
+            return;
+    }
+}
+
+int only_bf16;
+
+int64_t rnd_float(void) {
+    static const int64_t types[] = {AMPC_BF16, AMPC_F32, AMPC_F16};
+    return types[only_bf16 ? 0 : rnd() % 3];
+}
+
+int top_level(void) {
+    cpu_bf16_dot_force(1);
+    return cpu_isa_level() + cpu_bf16_dot();
+}
+
+const AmpcCpuLib *lib_of(int level) {
+    cpu_bf16_dot_force(level != 5);
+    if (level == 5) level = 4;
+    return level == 4 ? &ampc_cpu_v4 : level == 3 ? &ampc_cpu_v3 : &ampc_cpu_v2;
+}
+
+void *scratch_of(size_t bytes) {
+    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    REQUIRE(p != NULL);
+    memset(p, 0xff, (bytes + 127) / 64 * 64);
+    memset((char *)p + bytes, 0x5a, 16);
+    return p;
+}
+
+void scratch_check(void *p, size_t bytes) {
+    for (int i = 0; i < 16; i++)
+        if (!CHECK(((unsigned char *)p)[bytes + (size_t)i] == 0x5a)) break;
+    free(p);
+}
+
+const int thread_counts[3] = {1, 2, 5};
+AmpcPool *pools[3];
+
+void pools_open(void) {
+    for (int i = 0; i < 3; i++) {
+        pools[i] = pool_create(thread_counts[i]);
+        REQUIRE(pools[i] != NULL);
+    }
+}
+
+void pools_close(void) {
+    for (int i = 0; i < 3; i++) pool_destroy(pools[i]);
+}
+
+/* ---- a recording epilogue ------------------------------------------------ */
+
+void record(void *const *buf, const float *acc, int64_t ld, int64_t batch,
+            int64_t row, int64_t col, int64_t rows, int64_t cols) {
+    Record *r = buf[0];
+    if (row < 0 || col < 0 || row + rows > r->rows || col + cols > r->cols) {
+        r->inside = 0;
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) {
+            int64_t at = (batch * r->rows + row + i) * r->cols + col + j;
+            r->out[at] = acc[i * ld + j];
+            r->count[at]++;
+        }
+}
+
+void record_check(const Record *r, int64_t n) {
+    CHECK(r->inside);
+    for (int64_t i = 0; i < n; i++)
+        if (!CHECK_EQ_INT(r->count[i], 1)) break;
+}

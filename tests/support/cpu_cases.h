@@ -1,0 +1,54 @@
+/* cpu_cases.h: random operands, guarded scratch, pools and a recording epilogue
+   for the tests of the CPU routines.                                         */
+#ifndef AMPC_TESTS_SUPPORT_CPU_CASES_H
+#define AMPC_TESTS_SUPPORT_CPU_CASES_H
+
+#include "runtime/cpu/kernels.h"
+
+extern uint64_t rng; /* what rnd goes on from */
+uint32_t rnd(void);
+int64_t rnd_in(int64_t lo, int64_t hi);
+double rnd_value(void);
+/* A dtype of floating point; bf16 alone while only_bf16 is set. */
+int64_t rnd_float(void);
+extern int only_bf16;
+
+size_t size_of(int64_t dtype);
+/* Rounding of a result of this dtype, relative. */
+double unit(int64_t dtype);
+double array_get(const void *p, int64_t dtype, int64_t i);
+void array_set(void *p, int64_t dtype, int64_t i, double x);
+/* Exactly n elements, so that the sanitizers see a step outside. */
+void *array(int64_t dtype, int64_t n);
+double *zeros(int64_t n);
+/* That each is what is wanted, to floor_ and the rounding of dtype. */
+void array_close(const char *what, const void *got, int64_t dtype,
+                 const double *want, double floor_, int64_t n);
+
+/* Level 5 is v4 without vdpbf16ps, on machines that have it. */
+int top_level(void);
+const AmpcCpuLib *lib_of(int level);
+
+/* Scratch of exactly that size, full of NaN. */
+void *scratch_of(size_t bytes);
+/* That nothing behind it was written; frees it. */
+void scratch_check(void *p, size_t bytes);
+
+extern const int thread_counts[3];
+extern AmpcPool *pools[3];
+void pools_open(void);
+void pools_close(void);
+
+/* out[batch][row][col] = acc, and counts how often each was written. */
+typedef struct Record {
+    float *out;
+    unsigned char *count;
+    int64_t rows, cols;
+    int inside;
+} Record;
+
+void record(void *const *buf, const float *acc, int64_t ld, int64_t batch,
+            int64_t row, int64_t col, int64_t rows, int64_t cols);
+void record_check(const Record *r, int64_t n);
+
+#endif
