@@ -10,36 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ir/graph/base.h"
 #include "tests/harness.h"
+#include "tests/support/wire.h"
 
 /* ---- ONNX files, node by node -------------------------------------------- */
-
-static void put_number(StrBuf *sb, uint64_t n) {
-    for (; n >= 128; n >>= 7) sb_putn(sb, (char[]){(char)(n | 128)}, 1);
-    sb_putn(sb, (char[]){(char)n}, 1);
-}
-
-static void put_int(StrBuf *sb, int field, uint64_t n) {
-    put_number(sb, (uint64_t)field << 3);
-    put_number(sb, n);
-}
-
-static void put_bytes(StrBuf *sb, int field, const void *p, size_t n) {
-    put_number(sb, (uint64_t)field << 3 | 2);
-    put_number(sb, n);
-    sb_putn(sb, p, n);
-}
-
-static void put_text(StrBuf *sb, int field, const char *text) {
-    put_bytes(sb, field, text, strlen(text));
-}
-
-/* Of the message in `part`, which is empty afterwards. */
-static void put_part(StrBuf *sb, int field, StrBuf *part) {
-    put_bytes(sb, field, part->data, part->len);
-    part->len = 0;
-}
 
 typedef struct Large {
     StrBuf graph, node;
@@ -48,53 +22,48 @@ typedef struct Large {
 /* Operands that are "" are absent. */
 static void put_node(Large *m, const char *op, const char *x, const char *y,
                      const char *result) {
-    if (*x) put_text(&m->node, 1, x);
-    if (*y) put_text(&m->node, 1, y);
-    put_text(&m->node, 2, result);
-    put_text(&m->node, 4, op);
-    put_part(&m->graph, 1, &m->node);
+    if (*x) wire_text(&m->node, 1, x);
+    if (*y) wire_text(&m->node, 1, y);
+    wire_text(&m->node, 2, result);
+    wire_text(&m->node, 4, op);
+    wire_message(&m->graph, 1, &m->node);
 }
 
 static void put_constant(Large *m, const char *name, float value) {
     StrBuf tensor = {0}, attribute = {0};
-    put_int(&tensor, 2, 1); /* FLOAT */
-    put_bytes(&tensor, 9, &value, sizeof value);
-    put_text(&attribute, 1, "value");
-    put_part(&attribute, 5, &tensor);
-    put_int(&attribute, 20, 4); /* TENSOR */
-    put_part(&m->node, 5, &attribute);
+    wire_number(&tensor, 2, 1); /* FLOAT */
+    wire_bytes(&tensor, 9, &value, sizeof value);
+    wire_text(&attribute, 1, "value");
+    wire_message(&attribute, 5, &tensor);
+    wire_number(&attribute, 20, 4); /* TENSOR */
+    wire_message(&m->node, 5, &attribute);
     put_node(m, "Constant", "", "", name);
-    sb_free(&tensor);
-    sb_free(&attribute);
 }
 
 /* f32[2,4] */
 static void put_value(Large *m, int field, const char *name) {
     StrBuf dim = {0}, shape = {0}, tensor = {0}, type = {0}, value = {0};
     for (uint64_t n = 2; n <= 4; n += 2) {
-        put_int(&dim, 1, n);
-        put_part(&shape, 1, &dim);
+        wire_number(&dim, 1, n);
+        wire_message(&shape, 1, &dim);
     }
-    put_int(&tensor, 1, 1);
-    put_part(&tensor, 2, &shape);
-    put_part(&type, 1, &tensor);
-    put_text(&value, 1, name);
-    put_part(&value, 2, &type);
-    put_part(&m->graph, field, &value);
-    StrBuf *all[] = {&dim, &shape, &tensor, &type, &value};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) sb_free(all[i]);
+    wire_number(&tensor, 1, 1);
+    wire_message(&tensor, 2, &shape);
+    wire_message(&type, 1, &tensor);
+    wire_text(&value, 1, name);
+    wire_message(&value, 2, &type);
+    wire_message(&m->graph, field, &value);
 }
 
 /* Of f32[4] */
 static void put_parameter(Large *m, const char *name) {
     StrBuf tensor = {0};
     static const float ones[4] = {1, 1, 1, 1};
-    put_int(&tensor, 1, 4);
-    put_int(&tensor, 2, 1); /* FLOAT */
-    put_text(&tensor, 8, name);
-    put_bytes(&tensor, 9, ones, sizeof ones);
-    put_part(&m->graph, 5, &tensor);
-    sb_free(&tensor);
+    wire_number(&tensor, 1, 4);
+    wire_number(&tensor, 2, 1); /* FLOAT */
+    wire_text(&tensor, 8, name);
+    wire_bytes(&tensor, 9, ones, sizeof ones);
+    wire_message(&m->graph, 5, &tensor);
 }
 
 /* Checks and frees the model of x; seconds of processor time and memory that
@@ -104,17 +73,16 @@ static void check_large(Large *m, const char *result, const char *loss,
     StrBuf model = {0}, opset = {0};
     struct rusage used;
     int status;
-    put_text(&m->graph, 2, "large");
+    wire_text(&m->graph, 2, "large");
     put_value(m, 11, "x");
     put_value(m, 12, result);
-    put_int(&opset, 2, 17);
-    put_int(&model, 1, 8);
-    put_part(&model, 7, &m->graph);
-    put_part(&model, 8, &opset);
+    wire_number(&opset, 2, 17);
+    wire_number(&model, 1, 8);
+    wire_message(&model, 7, &m->graph);
+    wire_message(&model, 8, &opset);
     const char *path = test_tmp("large.onnx");
     bool written = test_write_file(path, model.data, model.len);
-    StrBuf *all[] = {&model, &opset, &m->graph, &m->node};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) sb_free(all[i]);
+    sb_free(&model);
     REQUIRE(written);
     pid_t child = fork();
     if (child == 0) {

@@ -1,83 +1,53 @@
-/* chain.c: see chain.h.  ONNX is written as the protobuf wire has it: numbers
-   of fields as in onnx.proto.                                              */
+/* chain.c: see chain.h */
 #include "tests/support/chain.h"
 
-#include <string.h>
+#include "tests/support/wire.h"
 
 enum { BATCH = 4, FLOAT = 1, OPSET = 17 };
-
-/* ---- wire ---------------------------------------------------------------- */
-
-static void put_varint(StrBuf *sb, uint64_t v) {
-    for (; v >= 128; v >>= 7) sb_putn(sb, (char[]){(char)(v | 128)}, 1);
-    sb_putn(sb, (char[]){(char)v}, 1);
-}
-
-static void put_number(StrBuf *sb, int field, uint64_t v) {
-    put_varint(sb, (uint64_t)field << 3);
-    put_varint(sb, v);
-}
-
-static void put_bytes(StrBuf *sb, int field, const void *p, size_t n) {
-    put_varint(sb, (uint64_t)field << 3 | 2);
-    put_varint(sb, n);
-    sb_putn(sb, p, n);
-}
-
-static void put_text(StrBuf *sb, int field, const char *s) {
-    put_bytes(sb, field, s, strlen(s));
-}
-
-/* A message that was built apart; empties it. */
-static void put_message(StrBuf *sb, int field, StrBuf *message) {
-    put_bytes(sb, field, message->data, message->len);
-    sb_free(message);
-    *message = (StrBuf){0};
-}
 
 /* ---- ONNX ---------------------------------------------------------------- */
 
 static void put_node(StrBuf *graph, const char *op, const char *a,
                      const char *b, const char *out) {
     StrBuf node = {0};
-    put_text(&node, 1, a);
-    if (b) put_text(&node, 1, b);
-    put_text(&node, 2, out);
-    put_text(&node, 3, out);
-    put_text(&node, 4, op);
-    put_message(graph, 1, &node);
+    wire_text(&node, 1, a);
+    if (b) wire_text(&node, 1, b);
+    wire_text(&node, 2, out);
+    wire_text(&node, 3, out);
+    wire_text(&node, 4, op);
+    wire_message(graph, 1, &node);
 }
 
 /* Values between -1/8 and 1/8 that differ from layer to layer. */
 static void put_weight(StrBuf *graph, const char *name, int rows, int cols,
                        uint32_t seed) {
     StrBuf tensor = {0}, raw = {0};
-    if (rows) put_number(&tensor, 1, (uint64_t)rows);
-    put_number(&tensor, 1, (uint64_t)cols);
-    put_number(&tensor, 2, FLOAT);
-    put_text(&tensor, 8, name);
+    if (rows) wire_number(&tensor, 1, (uint64_t)rows);
+    wire_number(&tensor, 1, (uint64_t)cols);
+    wire_number(&tensor, 2, FLOAT);
+    wire_text(&tensor, 8, name);
     for (int i = 0; i < (rows ? rows : 1) * cols; i++) {
         seed = seed * 1664525 + 1013904223;
         float f = (float)(seed >> 8) / 67108864 - 0.125f;
         sb_putn(&raw, (const char *)&f, sizeof f);
     }
-    put_message(&tensor, 9, &raw);
-    put_message(graph, 5, &tensor);
+    wire_message(&tensor, 9, &raw);
+    wire_message(graph, 5, &tensor);
 }
 
 static void put_value_info(StrBuf *graph, int field, const char *name,
                            int width) {
     StrBuf info = {0}, type = {0}, tensor = {0}, shape = {0}, dim = {0};
-    put_number(&dim, 1, BATCH);
-    put_message(&shape, 1, &dim);
-    put_number(&dim, 1, (uint64_t)width);
-    put_message(&shape, 1, &dim);
-    put_number(&tensor, 1, FLOAT);
-    put_message(&tensor, 2, &shape);
-    put_message(&type, 1, &tensor);
-    put_text(&info, 1, name);
-    put_message(&info, 2, &type);
-    put_message(graph, field, &info);
+    wire_number(&dim, 1, BATCH);
+    wire_message(&shape, 1, &dim);
+    wire_number(&dim, 1, (uint64_t)width);
+    wire_message(&shape, 1, &dim);
+    wire_number(&tensor, 1, FLOAT);
+    wire_message(&tensor, 2, &shape);
+    wire_message(&type, 1, &tensor);
+    wire_text(&info, 1, name);
+    wire_message(&info, 2, &type);
+    wire_message(graph, field, &info);
 }
 
 void chain_onnx(StrBuf *sb, int layers, int width) {
@@ -95,13 +65,13 @@ void chain_onnx(StrBuf *sb, int layers, int width) {
         snprintf(x, sizeof x, "x%d", i);
         put_node(&graph, "Tanh", z, NULL, x);
     }
-    put_text(&graph, 2, "chain");
+    wire_text(&graph, 2, "chain");
     put_value_info(&graph, 11, "x", width);
     put_value_info(&graph, 12, x, width);
-    put_number(sb, 1, 8);
-    put_message(sb, 7, &graph);
-    put_number(&opset, 2, OPSET);
-    put_message(sb, 8, &opset);
+    wire_number(sb, 1, 8);
+    wire_message(sb, 7, &graph);
+    wire_number(&opset, 2, OPSET);
+    wire_message(sb, 8, &opset);
 }
 
 /* ---- text ---------------------------------------------------------------- */

@@ -1,0 +1,14 @@
+/* wire.h: ONNX files as the protobuf wire has them, for models that no library
+   need hold; numbers of fields are those of onnx.proto. */
+#ifndef AMPC_TESTS_SUPPORT_WIRE_H
+#define AMPC_TESTS_SUPPORT_WIRE_H
+
+#include "ir/graph/base.h"
+
+void wire_number(StrBuf *sb, int field, uint64_t n);
+void wire_bytes(StrBuf *sb, int field, const void *p, size_t n);
+void wire_text(StrBuf *sb, int field, const char *text);
+/* A message that was built apart; frees and empties it. */
+void wire_message(StrBuf *sb, int field, StrBuf *message);
+
+#endif
