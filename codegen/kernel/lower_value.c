@@ -134,13 +134,19 @@ static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
     return add(l, &in);
 }
 
-/* Whether v is read from memory: other steps leave it there, and it is no
-   immediate. */
-static bool in_memory(const Lower *l, ValueId v) {
-    const Value *val = value_get(l->g, v), *r;
+/* The node of this kernel that computes v; NULL: another step has left v, or
+   what it is a view of, in memory.                                          */
+static const Node *own_node(const Lower *l, ValueId v) {
+    const Value *val = value_get(l->g, v);
     const Node *n = val->kind == VK_RESULT ? node_get(l->g, val->def) : NULL;
-    r = value_get(l->g, view_root(l->g, v));
-    return !(n && n->group == l->group && op_info[n->op].kind != KIND_VIEW) &&
+    return n && n->group == l->group && op_info[n->op].kind != KIND_VIEW ? n
+                                                                         : NULL;
+}
+
+/* Whether v is read from memory and is no immediate. */
+static bool in_memory(const Lower *l, ValueId v) {
+    const Value *r = value_get(l->g, view_root(l->g, v));
+    return !own_node(l, v) &&
            !(r->kind == VK_CONST && type_get(r->type)->rank == 0);
 }
 
@@ -279,7 +285,7 @@ static int inner(Lower *l, ValueId v, const Node *n, const KIndex *at,
 int lower_value(Lower *l, ValueId v, const KIndex *at, int guard) {
     const Value *val = value_get(l->g, v);
     size_t bytes = (size_t)type_get(val->type)->rank * sizeof *at;
-    const Node *n = val->kind == VK_RESULT ? node_get(l->g, val->def) : NULL;
+    const Node *n = own_node(l, v);
     LowerMemo m = {.v = v, .guard = guard};
     for (int j = 0; j < l->memo.len; j++) {
         const LowerMemo *o = &l->memo.data[j];
@@ -287,10 +293,7 @@ int lower_value(Lower *l, ValueId v, const KIndex *at, int guard) {
             memcmp(o->at, at, bytes) == 0)
             return o->inst;
     }
-    if (!n || n->group != l->group || op_info[n->op].kind == KIND_VIEW)
-        m.inst = external(l, v, at, guard);
-    else
-        m.inst = inner(l, v, n, at, guard);
+    m.inst = n ? inner(l, v, n, at, guard) : external(l, v, at, guard);
     memcpy(m.at, at, bytes);
     vec_push(l->arena, &l->memo, m);
     return m.inst;
