@@ -278,6 +278,13 @@ typedef struct ampc_metrics {
     int64_t skip_streak; /* steps skipped since the last one applied        */
 } ampc_metrics;
 
+/* What a session runs on; strings last as long as the session. */
+typedef struct ampc_device_info {
+    size_t size;
+    const char *kind; /* "cpu" or "cuda"                                      */
+    const char *name; /* of the GPU, as its driver has it; "" of a CPU        */
+} ampc_device_info;
+
 /* What AMPC_ERR_DATA was about. */
 typedef struct ampc_bad_data {
     size_t size;
@@ -540,6 +547,9 @@ typedef struct ampc_api {
        *data is NULL on the CPU, which reads the host's arrays.              */
     ampc_status (*stage)(ampc_session *s, const char *program, uint32_t index,
                          void **data);
+
+    /* What `auto` has chosen, or options.device has named. */
+    ampc_status (*device)(ampc_session *s, ampc_device_info *out);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

@@ -407,6 +407,17 @@ static ampc_status api_bad_data(ampc_session *s, ampc_bad_data *out) {
     return api_leave(s, AMPC_OK);
 }
 
+static ampc_status api_device(ampc_session *s, ampc_device_info *out) {
+    ENTER(s);
+    if (!SIZED(out))
+        return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT,
+                                         "ampc_device_info.size is not set"));
+    const AmpcBackend *b = s->backend;
+    ampc_device_info d = {.kind = b->kind, .name = b->name ? b->name(s) : ""};
+    PUT(out, d);
+    return api_leave(s, AMPC_OK);
+}
+
 static ampc_status api_nonfinite(ampc_session *s, ampc_nonfinite *out) {
     ENTER(s);
     if (!SIZED(out))
@@ -497,6 +508,7 @@ static const ampc_api api_template = {
     .objective = api_objective,
     .outputs = api_outputs,
     .stage = api_stage,
+    .device = api_device,
 };
 
 /* A module has one plan, so its table is made once. */

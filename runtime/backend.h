@@ -48,6 +48,8 @@ typedef struct AmpcBackend {
        where there is nothing to watch.  Waits.                              */
     ampc_status (*watched)(ampc_session *s, int program,
                            uint64_t value[WATCH_COUNT]);
+    const char *kind;                           /* as in ampc_device_info */
+    const char *(*name)(const ampc_session *s); /* NULL: it has none */
     /* One line for the log. */
     void (*describe)(const ampc_session *s, char *text, size_t size);
     bool async; /* a run may return before it is done; where the session has a

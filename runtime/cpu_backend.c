@@ -240,5 +240,6 @@ const AmpcBackend cpu_backend = {
     .end = cpu_end,
     .sync = cpu_nothing,
     .watched = cpu_watched,
+    .kind = "cpu",
     .describe = cpu_describe,
 };

@@ -192,9 +192,15 @@ Status run_api_fail(Run *r, const char *what) {
 /* Which device it is, and why not another. */
 static void take_note(void *ctx, const char *line) {
     Run *r = ctx;
-    const char *gpu = strstr(line, ": GPU '");
-    if (gpu) snprintf(r->gpu, sizeof r->gpu, "%s", gpu + 2);
     if (!r->opt->quiet) log_note(r, "%s", line);
+}
+
+static void ask_device(Run *r) {
+    ampc_device_info d = {.size = sizeof d};
+    const ampc_api *api = r->api;
+    if (api->size < offsetof(ampc_api, device) + sizeof api->device) return;
+    if (api->device(r->s, &d) == AMPC_OK && strcmp(d.kind, "cuda") == 0)
+        r->gpu = d.name;
 }
 
 /* Without --quiet it was logged. */
@@ -219,6 +225,7 @@ static Status open_module(Run *r) {
     if (r->api->open(r->api->module, &o, &r->s, err, sizeof err) != AMPC_OK)
         return fail(&r->diag, (Loc){.file = r->opt->module}, "%s", err);
     run_print_notice(r);
+    ask_device(r);
     return OK;
 }
 

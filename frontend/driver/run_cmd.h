@@ -101,7 +101,7 @@ typedef struct Run {
     void *lib;
     ampc_module_info info;
     ampc_session *s;
-    char gpu[160];   /* what is known of it; "": the CPU is used */
+    const char *gpu; /* its name; NULL: the CPU is used */
     ampc_comm *comm; /* NULL: one process alone */
     int rank, world;
     FeedSet train, eval;

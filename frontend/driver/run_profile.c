@@ -11,20 +11,6 @@
 /* Viewers give up on larger files. */
 enum { PROFILE_EVENTS = 1000000 };
 
-static void put_string(FILE *f, const char *p) {
-    putc('"', f);
-    for (; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-        if (c == '"' || c == '\\')
-            fprintf(f, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(f, "\\u%04x", c);
-        else
-            putc(c, f);
-    }
-    putc('"', f);
-}
-
 static bool is_training(const char *program) {
     return !strncmp(program, "train", 5) || !strncmp(program, "micro", 5) ||
            !strncmp(program, "update", 6);
@@ -44,18 +30,21 @@ static void profile_event(void *ctx, const char *program, const char *step,
                           uint64_t begin, uint64_t end) {
     Run *r = ctx;
     RunLog *log = &r->log;
-    FILE *f = log->profile;
-    if (*r->gpu) count_work(r, program, end - begin);
+    if (r->gpu) count_work(r, program, end - begin);
     if (log->events == PROFILE_EVENTS) return;
     if (log->events == 0) log->profile_zero = begin;
-    fputs(log->events++ ? ",\n" : "\n", f);
-    fputs("{\"name\":", f);
-    put_string(f, step);
-    fputs(",\"cat\":", f);
-    put_string(f, program);
-    fprintf(f, ",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,\"dur\":%.3f}",
-            (double)(begin - log->profile_zero) / 1e3,
-            (double)(end - begin) / 1e3);
+    StrBuf sb = {0};
+    sb_puts(&sb, log->events++ ? ",\n{\"name\":\"" : "\n{\"name\":\"");
+    sb_put_json(&sb, step);
+    sb_puts(&sb, "\",\"cat\":\"");
+    sb_put_json(&sb, program);
+    sb_printf(&sb,
+              "\",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,"
+              "\"dur\":%.3f}",
+              (double)(begin - log->profile_zero) / 1e3,
+              (double)(end - begin) / 1e3);
+    fwrite(sb.data, 1, sb.len, log->profile);
+    sb_free(&sb);
 }
 
 Status profile_open(Run *r) {
@@ -83,8 +72,8 @@ Status profile_close(Run *r) {
 
 void profile_text(const Run *r, StrBuf *sb) {
     const RunLog *log = &r->log;
-    double peak = peak_of(r->gpu);
     if (log->flops <= 0 || log->device_s <= 0 || !log->steps) return;
+    double peak = peak_of(r->gpu);
     sb_printf(sb, "on the GPU %.4g ms a step, %.4g TFLOP/s",
               1e3 * log->device_s / (double)log->steps,
               1e-12 * log->flops / log->device_s);

@@ -243,6 +243,8 @@ static ampc_status gpu_need_grads(ampc_session *s) {
     return AMPC_OK;
 }
 
+static const char *gpu_name(const ampc_session *s) { return gpu_of(s)->name; }
+
 static void gpu_describe(const ampc_session *s, char *text, size_t size) {
     const GpuDevice *d = gpu_of(s);
     snprintf(text, size, "GPU '%s', code for %s, %llu MB of its memory",
@@ -267,6 +269,8 @@ const AmpcBackend ampc_cuda_backend = {
     .stage = gpu_stage,
     .sync = gpu_sync,
     .watched = gpu_watched,
+    .kind = "cuda",
+    .name = gpu_name,
     .describe = gpu_describe,
     .async = true,
 };
