@@ -142,13 +142,14 @@ INLINE void pack_pairs_a_any(uint32_t *dst, const uint16_t *p, int rows,
 
 void ISA(pack_pairs_a)(float *dst, const PackSrc *s, int64_t m, int64_t k,
                        int64_t real) {
+    int64_t pairs = min64(k, real / 2); /* that have both elements */
     for (int64_t i = 0; i < m; i += MR, dst += MR * k) {
         const uint16_t *p = (const uint16_t *)s->p + i * s->rs;
         uint32_t *to = (uint32_t *)(void *)dst;
         int rows = (int)min64(MR, m - i);
         if (rows == MR && s->cs == 1) {
             int64_t j = pack_a_transpose(dst, (const char *)p, AMPC_F32,
-                                         s->rs * 2, real / 2);
+                                         s->rs * 2, pairs);
             pack_pairs_a_any(to, p, MR, s->rs, 1, j, k, real);
         } else if (rows == MR && s->rs == 1) {
             pack_pairs_a_any(to, p, MR, 1, s->cs, 0, k, real);
@@ -191,8 +192,8 @@ INLINE void pack_pairs_b_any(uint32_t *dst, const uint16_t *p, int64_t rs,
 INLINE void pack_pairs_b_cols(float *dst, const uint16_t *p, int64_t cs,
                               int64_t pw, int64_t k, int64_t real, int64_t n) {
     uint32_t *to = (uint32_t *)(void *)dst;
-    int64_t i = 0, jend = n / TB * TB;
-    for (; i + TB <= real / 2; i += TB) {
+    int64_t i = 0, jend = n / TB * TB, pairs = min64(k, real / 2);
+    for (; i + TB <= pairs; i += TB) {
         for (int64_t j = 0; j < jend; j += TB)
             transpose(dst + i * pw + j, pw, (const char *)(p + 2 * i + j * cs),
                       AMPC_F32, cs * 2);

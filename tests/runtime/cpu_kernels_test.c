@@ -276,6 +276,42 @@ TEST_CASE(gemm, blocked_and_sliced) {
     pools_close();
 }
 
+/* Sums longer than a block of k, of 16 bits, however the operands lie; alone
+   and in a batch, whose items pack for themselves. */
+TEST_CASE(gemm, long_sums_of_16_bits) {
+    rng = 14;
+    pools_open();
+    for (int how = 0; how < 32; how++) {
+        int64_t m = how & 1 ? 11 : 5, n = how & 2 ? 384 : 391, k = 1703;
+        int along_a = how & 4, along_b = how & 8;
+        GemmCase c = {.g = {.m = m,
+                            .n = n,
+                            .k = k,
+                            .a_rs = along_a ? k : 1,
+                            .a_cs = along_a ? 1 : m,
+                            .b_rs = along_b ? 1 : n,
+                            .b_cs = along_b ? k : 1,
+                            .nbatch_dim = 1,
+                            .batch_dim = {how & 16 ? 2 : 1},
+                            .a_bs = {m * k},
+                            .b_bs = {k * n},
+                            .a_dtype = AMPC_BF16,
+                            .b_dtype = AMPC_BF16,
+                            .c_dtype = AMPC_F32}};
+        c.batch = c.g.batch_dim[0];
+        c.a = array(AMPC_BF16, c.batch * m * k);
+        c.b = array(AMPC_BF16, c.batch * k * n);
+        c.want = zeros(c.batch * m * n);
+        c.slack = zeros(c.batch * m * n);
+        gemm_reference(&c);
+        int top = top_level();
+        for (int level = 2; level <= top; level++)
+            gemm_check_level(&c, lib_of(level));
+        gemm_free(&c);
+    }
+    pools_close();
+}
+
 /* Waking a thread takes some microseconds, in which it could have made 2^16
    multiply-adds; a second of work that one thread does alone is lost. */
 TEST_CASE(gemm, work_is_handed_over_in_sizes_that_pay) {
