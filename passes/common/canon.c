@@ -132,6 +132,29 @@ static bool concat_of_reshapes(Rewriter *rw, const Node *n, ValueId *out) {
     return true;
 }
 
+/* concat(reshape(x)..) = reshape(concat(x..)) where each reshape only puts an
+   axis of one in front, which the concat makes the number of operands: steps of
+   a sequence then lie as the rows that a product of all of them reads. */
+static bool concat_of_steps(Rewriter *rw, const Node *n, ValueId *out) {
+    Graph *g = rw->g;
+    Type to = type_copy(rw, n->out[0]);
+    if (axis_norm(attr_int(n, AK_axis, 0), to.rank) != 0) return false;
+    ValueId *in = NEW_ARRAY(rw->scratch, ValueId, n->nin);
+    for (int i = 0; i < n->nin; i++) {
+        const Node *r = def_of(g, n->in[i], OP_RESHAPE);
+        const Type *t = r ? value_type(g, r->in[0]) : NULL;
+        if (!t || t->rank == 0 || t->rank + 1 != to.rank ||
+            value_type(g, n->in[i])->dim[0] != 1 ||
+            memcmp(t->dim, to.dim + 1, (size_t)t->rank * sizeof *t->dim) != 0)
+            return false;
+        in[i] = r->in[0];
+    }
+    Attr a = attr_i(AK_axis, 0);
+    ValueId v = build(&rw->b, OP_CONCAT, in, n->nin, &a, 1, to.dtype, NULL);
+    out[0] = b_reshape(&rw->b, v, to.rank, to.dim);
+    return true;
+}
+
 /* reshape(reshape(x)) = reshape(x); reshape to x's own shape = x */
 static bool canon_reshape(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
@@ -217,7 +240,8 @@ static bool canon_elem(Rewriter *rw, const Node *n, ValueId *out) {
 static bool canon_node(Rewriter *rw, const Node *n, ValueId *out) {
     if (n->op == OP_SPLIT) return canon_split(rw, n, out);
     if (n->op == OP_RESHAPE) return canon_reshape(rw, n, out);
-    if (n->op == OP_CONCAT) return concat_of_reshapes(rw, n, out);
+    if (n->op == OP_CONCAT)
+        return concat_of_reshapes(rw, n, out) || concat_of_steps(rw, n, out);
     if (op_info[n->op].kind == KIND_ELEM) return canon_elem(rw, n, out);
     if (op_info[n->op].kind != KIND_REDUCE) return false;
     const int64_t *axes;
