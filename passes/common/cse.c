@@ -1,4 +1,4 @@
-/* cse.c: one node for equal computations.
+/* cse.c: one node for equal computations, one constant for equal numbers.
    Equal: op, operands, attributes and result types.  Every op is a pure
    function of its operands (random numbers too: they are keyed), so sharing
    is always legal.
@@ -7,6 +7,51 @@
 #include "passes/common/rewrite.h"
 
 #include <string.h>
+
+/* Equal by bits: -0 is not 0, and a NaN is equal to itself.  Scalars are shared
+   from the beginning. */
+typedef struct ConstTable {
+    const Graph *g;
+    ValueId *slot;
+    ValueId *shared; /* by ValueId.i: what stands for it; 0: not yet seen */
+    uint32_t mask;
+} ConstTable;
+
+static void share_const(ConstTable *t, ValueId *v) {
+    if (!is_value(*v)) return;
+    const Value *x = value_get(t->g, *v), *y;
+    if (x->kind != VK_CONST || x->held) return;
+    if (!t->shared[v->i].i) {
+        size_t bytes = (size_t)type_bytes(type_get(x->type));
+        uint64_t at = hash_bytes(x->type.i, x->data->data, bytes);
+        for (;; at++) {
+            ValueId *slot = &t->slot[at & t->mask];
+            if (!slot->i) *slot = *v;
+            y = value_get(t->g, *slot);
+            t->shared[v->i] = *slot;
+            if (y->type.i == x->type.i &&
+                !memcmp(y->data->data, x->data->data, bytes))
+                break;
+        }
+    }
+    *v = t->shared[v->i];
+}
+
+static void share_consts(Graph *g, Arena *scratch) {
+    uint32_t values = (uint32_t)g->values.len, consts = 0;
+    for (uint32_t i = 1; i < values; i++)
+        consts += g->values.data[i].kind == VK_CONST;
+    if (!consts) return;
+    ConstTable t = {.g = g, .mask = 15};
+    while (t.mask < 2 * consts) t.mask = t.mask * 2 + 1;
+    t.slot = NEW_ARRAY(scratch, ValueId, t.mask + 1);
+    t.shared = NEW_ARRAY(scratch, ValueId, values);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        for (int k = 0; k < n->nin; k++) share_const(&t, &n->in[k]);
+    }
+    for (int i = 0; graph_root(g, i); i++) share_const(&t, graph_root(g, i));
+}
 
 typedef struct CseSlot {
     NodeId node;
@@ -35,6 +80,7 @@ static bool cse_rule(Rewriter *rw, NodeId id, ValueId *with) {
 Status pass_cse(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
+        share_consts(g, cx->scratch);
         CseTable t = {.mask = 15};
         while (t.mask < 2u * (uint32_t)g->order.len) t.mask = t.mask * 2 + 1;
         t.slot = NEW_ARRAY(cx->scratch, CseSlot, t.mask + 1);
