@@ -31,6 +31,7 @@ PassFn pass_optimizer; /* train -> train, micro, update, refresh            */
 PassFn pass_inline;    /* calls to their bodies                             */
 PassFn pass_canon;     /* primitives in the forms that fuse and lower       */
 PassFn pass_lift;      /* f32 again, but for what products read             */
+PassFn pass_join;      /* products that are added up become one             */
 PassFn pass_place;     /* 16 bits where they save traffic                   */
 PassFn pass_remat;     /* what backward computes again                      */
 PassFn pass_locate;    /* where a value is not finite                       */
