@@ -28,6 +28,7 @@
 
 #include "ir/ir.h"
 #include "passes/options.h"
+#include "passes/target/product.h"
 #include "runtime/plan.h"
 
 typedef struct Kernel Kernel; /* kir.h */
@@ -38,6 +39,7 @@ typedef struct LoweredStep {
     PlanLib lib;             /* PLAN_LIB                                     */
     const Kernel *kernel;    /* PLAN_KERNEL                                  */
     const Kernel *epilogue;  /* PLAN_LIB, NULL: none                         */
+    ProductEnd end;          /* of that, where cuBLASLt does it all          */
     uint32_t fn, second;     /* on a GPU, as is scratch: of PlanStep         */
     uint32_t after;          /* PLAN_PRODUCT: PlanStep.epilogue              */
     ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                                */

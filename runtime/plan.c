@@ -136,7 +136,7 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
         return !cpu && t->npar > 0 && t->nref % t->npar == 0 &&
                plan_split_ok(c->t, t, t->nref > 0);
     case PLAN_PRODUCT:
-        return !cpu && t->fn <= PLAN_PRODUCT_SCALE &&
+        return !cpu && t->fn <= PLAN_PRODUCT_ADD &&
                plan_lib_ok(c->t, t, PLAN_LIB_GEMM, t->fn > PLAN_PRODUCT_PLAIN);
     case PLAN_COPY: return !cpu && plan_lib_ok(c->t, t, PLAN_LIB_COPY, 0);
     case PLAN_SUM: return plan_sum_ok(c, t);

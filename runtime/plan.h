@@ -140,9 +140,10 @@ typedef enum PlanLib {
 /* What cuBLASLt does to a product before it stores it. */
 typedef enum PlanProduct {
     PLAN_PRODUCT_PLAIN,
-    PLAN_PRODUCT_BIAS, /* + ref 3, one value per column, of the result's dtype
-                        */
-    PLAN_PRODUCT_SCALE /* * ref 3, an f32 on the device                     */
+    PLAN_PRODUCT_BIAS,  /* + ref 3, one value per column, of the result's dtype
+                         */
+    PLAN_PRODUCT_SCALE, /* * ref 3, an f32 on the device                    */
+    PLAN_PRODUCT_ADD /* + ref 3, which is as the result is and may be it    */
 } PlanProduct;
 
 typedef struct PlanStep {

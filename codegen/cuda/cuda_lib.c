@@ -316,7 +316,8 @@ void print_cuda_product(const LibGemm *p, PlanProduct how, int number,
               "    typedef %s Acc;\n    static constexpr int how = %d;\n",
               a, number, a, c, more, acc, (int)how);
     for (int second = 0; second < 2; second++) {
-        if (second && (how == PLAN_PRODUCT_PLAIN || p->c_dtype != DT_F32))
+        if (second && (how == PLAN_PRODUCT_PLAIN || how == PLAN_PRODUCT_ADD ||
+                       p->c_dtype != DT_F32))
             break;
         kernel(&lp, second, EACH_THREADS, GPU_BLOCKS);
         sb_printf(sb,

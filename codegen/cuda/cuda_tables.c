@@ -77,7 +77,7 @@ void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
                                      [PLAN_MANY] = "many",
                                      [PLAN_PRODUCT] = "gemm",
                                      [PLAN_COPY] = "copy"};
-    static const char *const product[] = {"none", "bias", "scale"};
+    static const char *const product[] = {"none", "bias", "scale", "add"};
     const PlanStep *s = &g->step;
     bool runs = !g->idle && !g->part;
     if (json) {
@@ -97,7 +97,10 @@ void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
         sb_printf(sb, "%u steps in ", s->npar);
     } else if (s->kind == PLAN_PRODUCT) {
         sb_puts(sb, "cuBLASLt");
-        if (s->fn) sb_printf(sb, " with %s", product[s->fn]);
+        if (s->fn == PLAN_PRODUCT_ADD)
+            sb_puts(sb, ", added to what is there");
+        else if (s->fn)
+            sb_printf(sb, " with %s", product[s->fn]);
     } else if (s->kind == PLAN_COPY) {
         sb_puts(sb, "copy");
     }

@@ -240,6 +240,8 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
         l.k->tile_rows = lower_tile_rows(out);
         drop_refs(out, LIB_ROLE_RESULT, NULL);
         out->epilogue = lower_kernel(&l, f, ks, &out->ep_refs, &out->nep_ref);
+        if (f->nodes.len == 2 && product_is_library(g, anchor))
+            out->end = product_end(g, anchor, node_get(g, f->nodes.data[1]));
         return OK;
     }
     int64_t count = type_count(&l.domain);

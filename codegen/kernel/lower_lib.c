@@ -2,6 +2,7 @@
    nodes.  Operands and dtypes follow from a routine's row, and so does the rest
    where its column `shape` is not `own`.                                    */
 #include "codegen/kernel/lower.h"
+#include "passes/target/product.h"
 #include "runtime/lib.h"
 
 #include <math.h>
@@ -21,50 +22,6 @@ static void spatial(const Node *n, AttrKey key, int s, int64_t dflt,
 static void spatial_dims(const Type *t, int64_t *to) {
     int s = t->rank - 2;
     for (int i = 0; i < 3; i++) to[i] = i < 3 - s ? 1 : t->dim[i - (3 - s) + 2];
-}
-
-/* ---- matrix product ------------------------------------------------------ */
-
-static int64_t batch_stride(const Type *t, int rank, int d, int64_t each) {
-    int64_t s = each;
-    int own = d - (rank - t->rank);
-    if (own < 0 || t->dim[own] == 1) return 0;
-    for (int e = own + 1; e < t->rank - 2; e++) s *= t->dim[e];
-    return s;
-}
-
-static void gemm(const Node *n, LibGemm *p, const Type *x, const Type *w,
-                 const Type *y) {
-    bool ta = attr_int(n, AK_trans_a, 0) != 0;
-    bool tb = attr_int(n, AK_trans_b, 0) != 0;
-    p->m = y->dim[y->rank - 2];
-    p->n = y->dim[y->rank - 1];
-    p->k = x->dim[x->rank - (ta ? 2 : 1)];
-    p->a_rs = ta ? 1 : p->k;
-    p->a_cs = ta ? p->m : 1;
-    p->b_rs = tb ? 1 : p->n;
-    p->b_cs = tb ? p->k : 1;
-    for (int d = 0; d < y->rank - 2; d++) {
-        int64_t size = y->dim[d], j = p->nbatch_dim - 1;
-        int64_t as = batch_stride(x, y->rank, d, p->m * p->k);
-        int64_t bs = batch_stride(w, y->rank, d, p->k * p->n);
-        if (size == 1) continue;
-        if (j >= 0 && p->a_bs[j] == as * size && p->b_bs[j] == bs * size) {
-            p->batch_dim[j] *= size; /* one with the dim before */
-        } else {
-            j = p->nbatch_dim++;
-            p->batch_dim[j] = size;
-        }
-        p->a_bs[j] = as;
-        p->b_bs[j] = bs;
-    }
-    /* rows of A that follow each other over the batch, times one B, are one
-       product: [b,t,k] x [k,n] has b*t rows */
-    for (int64_t j; (j = p->nbatch_dim - 1) >= 0; p->nbatch_dim--) {
-        if (p->b_bs[j] != 0 || p->a_bs[j] != p->m * p->a_rs) break;
-        p->m *= p->batch_dim[j];
-        p->batch_dim[j] = p->a_bs[j] = 0;
-    }
 }
 
 /* ---- convolution --------------------------------------------------------- */
@@ -154,7 +111,7 @@ int64_t lower_tile_rows(const LoweredStep *s) {
 }
 
 /* Column `shape` of lib.def; t: the operands' types. */
-#define shape_GEMM(n, p, t)         gemm(n, p, t[0], t[1], t[2])
+#define shape_GEMM(n, p, t)         product_shape(n, p, t)
 #define shape_CONV_FWD(n, p, t)     conv(n, p, t[0], t[1], t[2])
 #define shape_CONV_DGRAD(n, p, t)   conv(n, p, t[2], t[1], t[0])
 #define shape_CONV_WGRAD(n, p, t)   conv(n, p, t[0], t[2], t[1])

@@ -294,7 +294,7 @@ static bool reads_in_step(const PlanCheck *p, int group, ValueId r,
     const GroupCheck *c = p->c;
     GroupKind kind = c->g->groups.data[group].kind;
     bool rows = kind == GROUP_ROW;
-    bool tile = kind == GROUP_ANCHOR && c->g->target == TARGET_CPU;
+    bool tile = kind == GROUP_ANCHOR;
     if ((kind != GROUP_POINT && !rows && !tile) || p->reader[r.i] != group)
         return false;
     for (int i = c->span[group].first; i < c->span[group].end; i++) {

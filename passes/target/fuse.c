@@ -14,6 +14,7 @@
    breaks       nothing: schedule may reorder groups                         */
 #include "passes/target/fuse.h"
 #include "passes/target/flow.h"
+#include "passes/target/product.h"
 #include "passes/common/rewrite.h"
 
 #include <stdlib.h>
@@ -376,11 +377,29 @@ static bool stored_anyway(const Fuse *f, ValueId v) {
     return false;
 }
 
+/* cuBLASLt adds what is stored to a product and stores the sum: both must need
+   a buffer anyway. */
+static bool sum_pays(const Fuse *f, const Node *product, const Node *n) {
+    const Graph *g = f->g;
+    if (!f->target->epilogue || !product_is_library(g, product) ||
+        product_end(g, product, n).how != PLAN_PRODUCT_ADD)
+        return true;
+    ValueId v = n->in[same_value(n->in[0], product->out[0])];
+    int m = maker(f, v);
+    return stored_anyway(f, n->out[0]) &&
+           (m < 0 || f->clusters.data[m].kind >= GROUP_ANCHOR ||
+            stored_anyway(f, v));
+}
+
 /* Where the product is stored for others too, an epilogue that makes a second
    result must not rather move into that result's one reader. */
 static bool epilogue_pays(Fuse *f, int anchor, int c) {
-    const NodeList *x = &cluster(f, c)->nodes;
+    const NodeList *x = &cluster(f, c)->nodes,
+                   *own = &cluster(f, anchor)->nodes;
     bool second = false, needed = false;
+    if (own->len == 1 && x->len == 1 &&
+        !sum_pays(f, node_get(f->g, own->data[0]), node_get(f->g, x->data[0])))
+        return false;
     for (int i = 0; i < x->len; i++) {
         const Node *n = node_get(f->g, x->data[i]);
         for (int k = 0; k < n->nin; k++)

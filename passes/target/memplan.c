@@ -45,13 +45,13 @@ typedef struct Plan {
 /* ---- in place ------------------------------------------------------------ */
 
 /* Whether group i reads buffer r only element for element at the index at which
-   it stores a result of type t.  On a CPU what follows a product is done to its
-   finished tile.                                                            */
+   it stores a result of type t.  What follows a product is done to its finished
+   elements.                                                                 */
 static bool reads_in_step(const Flow *f, int group, ValueId r, const Type *t) {
     const Graph *g = f->g;
     GroupKind kind = g->groups.data[group].kind;
     bool rows = kind == GROUP_ROW;
-    bool tile = kind == GROUP_ANCHOR && g->target == TARGET_CPU;
+    bool tile = kind == GROUP_ANCHOR;
     if (kind != GROUP_POINT && !rows && !tile) return false;
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_get(g, g->order.data[i]);

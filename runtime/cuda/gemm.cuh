@@ -65,12 +65,14 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
 #define PRODUCT_PLAIN 0
 #define PRODUCT_BIAS  1
 #define PRODUCT_SCALE 2
+#define PRODUCT_ADD   3
 
-/* What follows a product of P, rounded once. */
+/* What follows element i, in column col, of a product of P, rounded once. */
 template <class P, class Acc>
 __device__ typename P::C product_finish(Acc acc, const typename P::More *more,
-                                        long long col) {
+                                        long long i, long long col) {
     if constexpr (P::how == PRODUCT_BIAS) acc = acc + (Acc)widen(more[col]);
+    if constexpr (P::how == PRODUCT_ADD) acc = acc + (Acc)widen(more[i]);
     if constexpr (P::how == PRODUCT_SCALE) acc = acc * (Acc)widen(more[0]);
     return narrow<typename P::C>(acc);
 }
@@ -78,10 +80,11 @@ __device__ typename P::C product_finish(Acc acc, const typename P::More *more,
 template <class P> struct StoreAny {
     typename P::C *c;
     const typename P::More *more;
-    long long ld;
+    long long at, ld; /* of the matrix; of a row */
     template <class Acc>
     __device__ void operator()(long long m, long long n, Acc acc) const {
-        c[m * ld + n] = product_finish<P>(acc, more, n);
+        long long i = at + m * ld + n;
+        c[i] = product_finish<P>(acc, more, i, n);
     }
 };
 
@@ -115,7 +118,7 @@ __device__ void product_any(const typename P::A *a, const typename P::A *b,
         long long batch = t / (mt * nt);
         AnyMatrix<typename P::A> la = {a + batch * s.a_bs, s.a_rs, s.a_cs};
         AnyMatrix<typename P::A> lb = {b + batch * s.b_bs, s.b_cs, s.b_rs};
-        StoreAny<P> out = {c + batch * s.m * s.n, more, s.n};
+        StoreAny<P> out = {c, more, batch * s.m * s.n, s.n};
         Part<long long> part = {t % mt * T::m, s.m, t / mt % nt * T::n,
                                 s.n,           0,   s.k};
         T::run(la, lb, out, part);
@@ -130,7 +133,8 @@ __device__ void product_after(typename P::C *c, const typename P::More *more,
     long long count = s.m * s.n * s.batch;
     long long step = (long long)gridDim.x * blockDim.x;
     for (long long i = flat_index<long long>(); i < count; i += step)
-        c[i] = product_finish<P>((typename P::Acc)widen(c[i]), more, i % s.n);
+        c[i] =
+            product_finish<P>((typename P::Acc)widen(c[i]), more, i, i % s.n);
 }
 
 #endif

@@ -62,6 +62,7 @@ typedef struct GpuProduct {
     LtDesc desc;
     LtLayout la, lb, lout;
     CUdeviceptr a, b, out;
+    CUdeviceptr add;   /* 0: nothing */
     CUdeviceptr alpha; /* 0: one, from the host */
     bool f64;
     uint64_t zeros;

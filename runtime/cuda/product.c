@@ -89,7 +89,7 @@ static ampc_status make_key(ampc_session *s, const PlanStep *t,
     k->pointer = p->alpha ? LT_POINTER_DEVICE : LT_POINTER_HOST;
     k->align_a = align_of(p->a);
     k->align_b = align_of(p->b);
-    k->align_o = align_of(p->out);
+    k->align_o = align_of(p->out | p->add);
     k->align_bias = bias ? align_of(bias) : 0;
     if (k->type_a < 0 || k->type_a != k->type_b || k->type_o < 0 ||
         (p->f64 && p->alpha))
@@ -176,14 +176,16 @@ ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
     const PlanRef *ref = s->plan->refs + t->ref0;
     const LibGemm *g = (const void *)(s->plan->pars + t->par0);
     const LtApi *lt = &gpu_of(s)->lt;
-    CUdeviceptr more = 0, bias = 0;
+    CUdeviceptr more = 0, bias = 0, add = 0;
     if (!dims_ok(g)) return cannot(s, t, "its size");
     if (t->fn != PLAN_PRODUCT_PLAIN) more = gpu_address(s, program, ref[3]);
     if (t->fn == PLAN_PRODUCT_BIAS) bias = more;
+    if (t->fn == PLAN_PRODUCT_ADD) add = more;
     *p = (GpuProduct){.a = gpu_address(s, program, ref[1]),
                       .b = gpu_address(s, program, ref[0]),
                       .out = gpu_address(s, program, ref[2]),
-                      .alpha = more - bias,
+                      .add = add,
+                      .alpha = more - bias - add,
                       .own = t->second && g->nbatch_dim <= 1,
                       .after = t->epilogue,
                       .f64 = g->a_dtype == AMPC_F64};
@@ -205,14 +207,16 @@ int product_launch(const GpuDevice *d, const GpuProduct *p, const LtAlgo *algo,
     static const double f64[] = {0, 1};
     const void *beta = p->f64 ? (const void *)&f64[0] : &f32[0];
     const void *alpha = p->f64 ? (const void *)&f64[1] : &f32[1];
+    if (p->add) beta = alpha;
     if (p->alpha) {
         alpha = (const void *)(uintptr_t)p->alpha;
         beta = (const void *)(uintptr_t)d->zero;
     }
 #define AT(x) (void *)(uintptr_t)(x)
     return d->lt.Matmul(d->handle, p->desc, alpha, AT(p->a), p->la, AT(p->b),
-                        p->lb, beta, AT(p->out), p->lout, AT(p->out), p->lout,
-                        algo, AT(d->workspace), d->workspace_bytes, stream);
+                        p->lb, beta, AT(p->add ? p->add : p->out), p->lout,
+                        AT(p->out), p->lout, algo, AT(d->workspace),
+                        d->workspace_bytes, stream);
 #undef AT
 }
 

@@ -75,14 +75,19 @@ TEST_CASE(emit_cuda, epilogues_that_round_alike_are_fused) {
     static const char w[] = "%w: f32[6,4]";
     static const char wb[] = "%w: f32[6,4], %b: f32[4]";
     static const char ws[] = "%w: f32[6,4], %s: f32[]";
+    static const char wr[] = "%w: f32[6,4], %r: f32[8,4]";
     static const char product[] = "  %z = matmul %x, %w\n";
     static const char bias[] = "  %h = matmul %x, %w\n  %z = add %h, %b\n";
     static const char bias2[] = "  %h = matmul %x, %w\n  %z = add %b, %h\n";
+    static const char rest[] = "  %h = matmul %x, %w\n  %z = add %h, %r\n";
+    static const char rest2[] = "  %h = matmul %x, %w\n  %z = add %r, %h\n";
     static const char scale[] = "  %h = matmul %x, %w\n  %z = mul %h, %s\n";
     check_fused(w, product, "fp32", PLAN_PRODUCT_PLAIN);
     check_fused(wb, bias, "fp32", PLAN_PRODUCT_BIAS);
     check_fused(wb, bias2, "fp32", PLAN_PRODUCT_BIAS);
     check_fused(ws, scale, "fp32", PLAN_PRODUCT_SCALE);
+    check_fused(wr, rest, "fp32", PLAN_PRODUCT_ADD);
+    check_fused(wr, rest2, "bf16", PLAN_PRODUCT_ADD);
     /* an output is f32, and nothing is rounded before it */
     check_fused(wb, bias, "bf16", PLAN_PRODUCT_BIAS);
     /* the sum is rounded once, and its bias has 16 bits, too */
@@ -101,9 +106,9 @@ TEST_CASE(emit_cuda, epilogues_that_round_alike_are_fused) {
 TEST_CASE(emit_cuda, other_work_is_in_other_steps) {
     check_fused("%w: f32[6,4]", "  %h = matmul %x, %w\n  %z = relu %h\n",
                 "fp32", PLAN_PRODUCT_PLAIN);
-    check_fused("%w: f32[6,4], %b: f32[8,4]",
-                "  %h = matmul %x, %w\n  %z = add %h, %b\n", "fp32",
-                PLAN_PRODUCT_PLAIN);
+    check_fused("%w: f32[6,4], %r: f32[8,4]",
+                "  %h = matmul %x, %w\n  %i = add %h, %r\n  %z = relu %i\n",
+                "fp32", PLAN_PRODUCT_PLAIN);
     check_fused("%w: f32[6,4], %b: f32[8,1]",
                 "  %h = matmul %x, %w\n  %z = add %h, %b\n", "fp32",
                 PLAN_PRODUCT_PLAIN);

@@ -116,7 +116,7 @@ static LibGemm make_gemm(int *type, int64_t *batch) {
 }
 
 static uint32_t make_fused(const LibGemm *g) {
-    uint32_t f = (uint32_t)random_below(3);
+    uint32_t f = (uint32_t)random_below(4);
     if (g->k == 0 || g->n == 0 || g->a_dtype == AMPC_F64) return 0;
     return f == PLAN_PRODUCT_SCALE && g->c_dtype != AMPC_F32 ? 0 : f;
 }
@@ -232,6 +232,7 @@ static double expected(const Products *p, uint32_t i, int64_t e) {
                value_at(p, r[1], b0 + k * g.b_rs + n * g.b_cs);
     if (fused == PLAN_PRODUCT_SCALE) sum *= p->value[V_SCALE][0];
     if (fused == PLAN_PRODUCT_BIAS) sum += value_at(p, r[3], n);
+    if (fused == PLAN_PRODUCT_ADD) sum += value_at(p, r[3], e);
     return sum;
 }
 

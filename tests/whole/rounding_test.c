@@ -406,12 +406,12 @@ static const Case cases[] = {
      FORWARD "  param %u: f32[6,12] = 0\n" PRODUCT
              "  %p = matmul %x, %u : f32[11,12]\n"
              "  %o = add %y, %p : f32[11,12]\n  return %o\n}\n",
-     two_products, "xwupo", "yts", "x", M, NULL, M *N},
+     two_products, "xwuo", "pyts", "x", M, NULL, M *N},
     {"an_activation_in_f32_widens",
      "graph forward(%x: f32[11,6], %z: f32[11,12]) {\n"
      "  param %w: f32[6,12] = 0\n" PRODUCT
      "  %o = add %y, %z : f32[11,12]\n  return %o\n}\n",
-     beside_f32, "xwp", "zyts", "xz", M, NULL, M *N},
+     beside_f32, "xw", "pzyts", "xz", M, NULL, M *N},
     {"outputs_are_not_rounded",
      FORWARD PRODUCT "  %o = tanh %y : f32[11,12]\n  return %o\n}\n", bounded,
      "xwp", "yts", "x", M, NULL, M *N},
@@ -464,7 +464,7 @@ static const Case cases[] = {
      "  %r = add %y, %z : f32[11,12]\n  %q = matmul %r, %v : f32[11,7]\n"
      "  %s = slice %r {starts=[0,0], sizes=[11,7], steps=[1,1]} : f32[11,7]\n"
      "  %o = add %q, %s : f32[11,7]\n  return %o\n}\n",
-     stream_kept, "xwpvmq", "rzyts", "xz", M, NULL, M *P},
+     stream_kept, "xwvmq", "przyts", "xz", M, NULL, M *P},
     {"sums_are_stored_in_f32",
      "graph forward(%x: f32[40,6]) {\n"
      "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0\n"
