@@ -214,12 +214,15 @@ static Search reach_back(Fuse *f, int c, int lo, int hi) {
 /* A long way round leads past one of the pivots.  Else both ends are asked in
    turns, ever farther: what an early value that is read late reaches is half
    the graph, where its reader needs little.  What is not found within FARTHEST
-   steps counts as a cycle, so that fusion is linear in the graph. */
+   steps, or NEAR once a graph's steps are spent, counts as a cycle, so that
+   fusion is linear in the graph. */
 static Search search(Fuse *f, int lo, int hi, bool *back) {
     enum { NEAR = 64, FARTHER = 4, FARTHEST = 1024 };
     const Cluster *x = cluster(f, lo), *y = cluster(f, hi);
     if (x->before & y->behind & ~(x->pivots | y->pivots)) return CYCLE;
-    for (int steps = NEAR; steps <= FARTHEST; steps *= FARTHER)
+    for (int steps = NEAR;
+         steps <= FARTHEST && (steps == NEAR || f->steps_left > 0);
+         steps *= FARTHER)
         for (int end = 0; end < 2; end++) {
             f->cluster_stamp++;
             f->reached.len = 0;
@@ -227,6 +230,7 @@ static Search search(Fuse *f, int lo, int hi, bool *back) {
             *back = end == 0;
             Search found =
                 *back ? reach_back(f, hi, lo, hi) : reach(f, lo, lo, hi);
+            f->steps_left -= steps - f->steps;
             if (found != TOO_FAR) return found;
         }
     return CYCLE;
@@ -491,6 +495,7 @@ static bool chain_pays(Fuse *f, int p, int c) {
 static bool take_over(Fuse *f, int a, int c) {
     const Cluster *x = cluster(f, a), *y = cluster(f, c);
     bool after = y->rank > x->rank, pays = false;
+    if (x->nodes.len + y->nodes.len > f->target->max_nodes) return false;
     if (y->kind != GROUP_POINT &&
         (y->kind != GROUP_ROW || x->kind != GROUP_ROW))
         return false;
@@ -510,9 +515,11 @@ static bool take_over(Fuse *f, int a, int c) {
     return pays && merge(f, a, c);
 }
 
+enum { READERS = 512 }; /* of one value that its maker may take over */
+
 static bool grow_once(Fuse *f, int a) {
     const NodeList nodes = cluster(f, a)->nodes;
-    for (int i = 0; i < nodes.len; i++) {
+    for (int i = 0; i < nodes.len && nodes.len < f->target->max_nodes; i++) {
         const Node *n = node_get(f->g, nodes.data[i]);
         bool closed = true, *is_closed = &f->closed[nodes.data[i].i];
         if (*is_closed) continue;
@@ -524,11 +531,13 @@ static bool grow_once(Fuse *f, int a) {
         }
         for (int o = 0; o < n->nout; o++) {
             closed &= !f->escapes[n->out[o].i];
-            for (Users u = users_of(f, n->out[o]); u.at < u.end; u.at++) {
+            Users u = users_of(f, n->out[o]);
+            for (int left = READERS; u.at < u.end && left-- > 0; u.at++) {
                 int c = f->cluster_of[u.at->i];
                 if (c >= 0 && c != a && take_over(f, a, c)) return true;
                 closed &= c == a;
             }
+            closed &= u.at == u.end;
         }
         *is_closed = closed;
     }
@@ -789,10 +798,15 @@ static void place_all(Fuse *f) {
     groups_reorder(g, f->a, f->placed.data, f->placed.len);
 }
 
+/* That searches beyond the nearest may take: networks of some thousand nodes
+   take 20 a node. */
+enum { FREE_STEPS = 1 << 20, STEPS_A_NODE = 64 };
+
 static void fuse_graph(Graph *g, PassCtx *cx) {
     bool fusing = !cx->opt->no_fuse;
     fuse_prepare(g, cx->scratch, fusing);
     Fuse f = {.g = g, .target = target_of(g), .a = cx->scratch};
+    f.steps_left = FREE_STEPS + STEPS_A_NODE * (int64_t)g->order.len;
     index_users(&f);
     start_clusters(&f);
     if (fusing) {

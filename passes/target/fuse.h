@@ -49,6 +49,7 @@ typedef struct Fuse {
     int first;            /* of the clusters' order                          */
     VEC(Reached) reached; /* what a cluster reaches below another one        */
     int steps;            /* that a search may still take                    */
+    int64_t steps_left;   /* that those beyond the nearest may take, in all   */
     NodeList joined;      /* scratch of a merge                              */
     VEC(int) placed;      /* clusters in the order of the result             */
     bool *closed;  /* by NodeId.i: all that it reads, but numbers, is made in

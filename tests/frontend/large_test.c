@@ -164,3 +164,31 @@ TEST_CASE(large, sum_of_parameters) {
     }
     check_large(&m, name_of(a, 's', terms - 1), "mse", 120, 1000);
 }
+
+/* ((x w + b) + b) + ..: the readers of b are asked a bounded number of times
+   whether they move to where it is made. */
+TEST_CASE(large, one_operand_of_all) {
+    int terms = test_slow() ? 300000 : 20000;
+    Large m = {{0}, {0}};
+    char a[32], b[32];
+    put_parameter(&m, "w");
+    put_node(&m, "Mul", "x", "w", "b");
+    for (int i = 0; i < terms; i++)
+        put_node(&m, "Add", i ? name_of(a, 's', i - 1) : "b", "b",
+                 name_of(b, 's', i));
+    check_large(&m, name_of(a, 's', terms - 1), "mse", test_slow() ? 100 : 6,
+                1500);
+}
+
+/* Every parameter of a chain needs the gradient of all that comes behind it. */
+TEST_CASE(large, chain_of_parameters) {
+    int links = test_slow() ? 20000 : 2000;
+    Large m = {{0}, {0}};
+    char a[32], b[32], c[32];
+    for (int i = 0; i < links; i++) {
+        put_parameter(&m, name_of(c, 'w', i));
+        put_node(&m, "Mul", name_of(a, 'v', i - 1), c, name_of(b, 'v', i));
+    }
+    check_large(&m, name_of(a, 'v', links - 1), "mse", test_slow() ? 30 : 20,
+                1000);
+}
