@@ -153,7 +153,8 @@ static void kernel_each(LibPrint *p, bool second, int64_t n) {
 }
 
 /* The step's refs and, for a RESULT with an epilogue, the epilogue's buffers;
-   then `more`, up to the body. */
+   then `more`, up to the body.  No result of a routine lies over what it reads
+   (memplan); what its epilogue reads may. */
 static void put_operands(LibPrint *p, const char *more) {
     const char *comma = "";
     for (uint32_t i = 0; i < p->lib->noperand; i++, comma = ", ") {
@@ -165,8 +166,10 @@ static void put_operands(LibPrint *p, const char *more) {
             print_cuda_params(p->s->epilogue, p->sb);
             continue;
         }
-        sb_printf(p->sb, "%s%s *%s", lib_writes(p->lib, (int)i) ? "" : "const ",
-                  type_name(p->s->pars[o->dtype_at]), o->name);
+        bool writes = lib_writes(p->lib, (int)i);
+        sb_printf(p->sb, "%s%s *%s%s", writes ? "" : "const ",
+                  type_name(p->s->pars[o->dtype_at]),
+                  writes ? "" : "__restrict__ ", o->name);
     }
     sb_printf(p->sb, "%s)\n{\n", more);
 }
@@ -321,7 +324,8 @@ void print_cuda_product(const LibGemm *p, PlanProduct how, int number,
             break;
         kernel(&lp, second, EACH_THREADS, GPU_BLOCKS);
         sb_printf(sb,
-                  "const %s *a, const %s *b, %s *c, const %s *more,\n    %s"
+                  "const %s *__restrict__ a, const %s *__restrict__ b, %s *c, "
+                  "const %s *more,\n    %s"
                   "    %s<L%d>(%sc, more, s);\n}\n",
                   a, a, c, more, shape,
                   second ? "product_after" : "product_any", number,

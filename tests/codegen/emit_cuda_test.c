@@ -211,6 +211,22 @@ TEST_CASE(emit_cuda, what_lies_apart_is_restricted) {
     end(&e);
 }
 
+/* A result is never stored over what a routine reads, but may be over what its
+   epilogue does. */
+TEST_CASE(emit_cuda, what_routines_read_is_restricted) {
+    static const char conv[] =
+        "graph forward(%x: f32[2,3,8,8], %r: f32[2,5,6,6]) {\n"
+        "  param %w: f32[5,3,3,3]\n"
+        "  %y = conv %x, %w\n  %z = add %y, %r\n  return %z\n}\n";
+    Emitted e;
+    const CudaSource *c = emit(&e, conv, "none", "fp32");
+    const char *head = head_of(c, "= conv");
+    CHECK(head_has(head, "const float *__restrict__ x, "
+                         "const float *__restrict__ w, void *,"));
+    CHECK(head_has(head, "const float *b0, float *b1)"));
+    end(&e);
+}
+
 TEST_CASE(emit_cuda, architectures_newest_first_ptx_last) {
     static const char *const want[] = {"sm_90", "sm_80", "compute_80"};
     Emitted e;
