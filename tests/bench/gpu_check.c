@@ -16,6 +16,7 @@
      gpu_check threads MODULE FEED STEPS     two sessions in two threads: the
                                              bits of one alone
      gpu_check gemm SIZE                     what cuBLASLt supports
+     gpu_check products MODULE               its products by cuBLASLt alone
    FEED is a file, or random:BOUNDS.
 
    Prints a line of JSON per result.  AMPC_CHECK_DEVICE (default cuda:0) names
@@ -387,6 +388,16 @@ static int check_gemm(int argc, char **argv) {
     return gpu_gemm_table(&gpu, atoi(argv[2]));
 }
 
+static int check_products(int argc, char **argv) {
+    Subject s;
+    (void)argc;
+    if (!gpu.ctx) return fail_report(argv[1], argv[2], "needs a GPU");
+    if (!subject_open(&s, argv, NULL)) return 1;
+    const char *slash = strrchr(argv[2], '/');
+    return gpu_gemm_module(&gpu, slash ? slash + 1 : argv[2],
+                           (const void *)s.api->module);
+}
+
 static const struct {
     const char *name;
     int argc;
@@ -396,7 +407,7 @@ static const struct {
                 {"twice", 5, check_bits},    {"leaks", 5, check_leaks},
                 {"run", 5, check_run},       {"time", 5, check_time},
                 {"steps", 5, check_steps},   {"threads", 5, check_threads},
-                {"gemm", 3, check_gemm}};
+                {"gemm", 3, check_gemm},     {"products", 3, check_products}};
 
 static int ordinal(void) {
     const char *colon = strchr(device, ':');

@@ -6,6 +6,7 @@
 
 #include "runtime/ampc.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/plan.h"
 
 typedef struct Gpu {
 #define CU(member, symbol, parameters) CUresult(*member) parameters;
@@ -27,6 +28,8 @@ size_t gpu_cublaslt_version(void);
 /* Asks cuBLASLt what it can do, in types, epilogues and sizes near `size`; a
    line of JSON per row on standard output.  Returns the exit status. */
 int gpu_gemm_table(Gpu *g, int size);
+/* The same of the products of a module's training step, as they are. */
+int gpu_gemm_module(Gpu *g, const char *name, const AmpcModule *m);
 
 /* ---- gpu_steps.c --------------------------------------------------------- */
 

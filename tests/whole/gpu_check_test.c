@@ -62,8 +62,8 @@ TEST_CASE(gpu_check, lists_what_cublaslt_supports) {
     int lines = 0;
     for (const char *p = out; (p = strchr(p, '\n')); p++) lines++;
     CHECK_EQ_INT(lines, 5 * 4 * 4 + 5 * 2); /* types, epilogues, sizes; NaN */
-    CHECK_HAS(out, "\"types\":\"bf16->f32\",\"epilogue\":\"relu_bias\","
-                   "\"size\":17,\"algorithms\":");
+    CHECK_HAS(out, "\"size\":17,\"ok\":true,\"types\":\"bf16->f32\","
+                   "\"epilogue\":\"relu_bias\",\"algorithms\":");
     CHECK_HAS(out, "\"gemm nan\",\"ok\":true,\"module\":\"f16->f16 relu\"");
     free(out);
 }
@@ -130,6 +130,23 @@ static int lines_with(const char *text, const char *what) {
     return n;
 }
 
+/* All products of a step, equal ones once: a layer's has its bias. */
+static void check_products(const char *module, int want) {
+    char arguments[600];
+    int products = 0, lines = 0;
+    snprintf(arguments, sizeof arguments, "products '%s'", module);
+    char *out = run(0, "", arguments);
+    for (const char *p = out; (p = strstr(p, "\"count\":")); lines++)
+        products += atoi(p += 8);
+    CHECK_EQ_INT(products, want);
+    CHECK_EQ_INT(lines_with(out, "\"product\",\"module\":"), lines);
+    CHECK_EQ_INT(lines_with(out, "\"ok\":true"), lines);
+    CHECK_HAS(out, "\"m\":8,\"n\":");
+    CHECK_HAS(out, "\"types\":\"bf16->bf16\",\"epilogue\":\"bias\"");
+    CHECK_HAS(out, "\"types\":\"bf16->f32\",\"epilogue\":\"none\"");
+    free(out);
+}
+
 /* Each step once, all of what it moves and multiplies in the total. */
 static void check_steps(const char *module, const char *env) {
     char arguments[600];
@@ -142,10 +159,12 @@ static void check_steps(const char *module, const char *env) {
     int n = atoi(strstr(all, "\"steps\":") + 8);
     CHECK_MSG(n > 5 && lines_with(out, "\"check\":\"step\",\"ok\":true") == n,
               "%s", out);
-    CHECK(lines_with(out, "\"how\":\"cublaslt\"") >= 5);
+    int products = lines_with(out, "\"how\":\"cublaslt\"");
+    CHECK(products >= 5);
     CHECK(lines_with(out, "\"of_copy\":") == n);
     CHECK(strtod(strstr(all, "\"predicted_ms\":") + 15, NULL) > 0);
     free(out);
+    check_products(module, products);
     snprintf(arguments, sizeof arguments, "time '%s' 2 y=3", module);
     check_run(0, env, arguments, "\"unit\":\"samples\",\"per_s\":");
 }
