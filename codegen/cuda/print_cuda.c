@@ -14,7 +14,7 @@
    or N neighbours there, so that what it stores is what it alone has read; what
    it has kept of an earlier sweep is in h<i>.  Partial results are folded
    in a fixed order (fold.cuh).  A team is neighbouring lanes of one warp or the
-   block; form rows: 32 neighbouring rows, one for each lane, T warps.  All
+   block; form rows: neighbouring rows, one or N for each lane, T warps.  All
    threads of a team compute the row values; thread 0 stores them when all have
    read the row's inputs. Teams past the last row repeat it and store nothing.
      sums of columns beside the rows: teams of a block take its rows one after
@@ -230,6 +230,11 @@ static void put_flat(KPrint *p) {
 /* The columns of a row are slices of a block's, one in each of its warps. */
 static bool is_sliced(const KPrint *p) { return p->k->form == KF_ROWS; }
 
+/* Rows of a lane side by side, whose folds are w<id>[u]; 1: v<id>. */
+static int lane_rows(const KPrint *p) {
+    return is_sliced(p) ? cuda_pack(p->k) : 1;
+}
+
 /* The rows of a block that adds up columns; NULL: it does not. */
 static const KLoop *sum_rows(const KPrint *p) {
     return kernel_column_sums(p->k) ? kernel_loop(p->k, LOOP_SERIAL, LOOP_ROWS)
@@ -254,7 +259,9 @@ static void put_rows_of_lanes(KPrint *p) {
     if (nb > 1)
         sb_printf(p->sb, "%s %% " I64 " * " I64 " + ", p->block, nb,
                   block->step);
-    sb_printf(p->sb, "threadIdx.x %% " I64 ";\n", block->step);
+    sb_printf(p->sb, "threadIdx.x %% " I64, loop_steps(p->threads));
+    if (lane_rows(p) > 1) sb_printf(p->sb, " * %d", lane_rows(p));
+    sb_puts(p->sb, ";\n");
     if (has_idle(p)) {
         kp_line(p, "const bool live = r < " I64 ";", block->extent);
         kp_line(p, "const %s i%d = live ? r : " I64 ";", kp_signed(p), vec,
@@ -295,7 +302,9 @@ static bool is_copied(const KPrint *p, const KSweep *s, int id) {
 }
 
 /* The last of the row's vectors of n may be cut. */
-static bool has_cut(const KPrint *p, int n) { return p->ncols % n != 0; }
+static bool has_cut(const KPrint *p, int n) {
+    return !is_sliced(p) && p->ncols % n != 0;
+}
 
 /* The loop over a thread's columns c, of known length; returns the blocks that
    it opens.  index: c is mentioned. */
@@ -455,7 +464,9 @@ static void put_values(KPrint *p, const KSweep *s, int n, const char *place,
     }
     for (int j = 0; j < s->nfold; j++) {
         int id = s->roots.data[j];
-        kp_text(p, "v%d = f%d(v%d, ", id, id, id);
+        kp_text(p,
+                lane_rows(p) > 1 ? "w%d[u] = f%d(w%d[u], " : "v%d = f%d(v%d, ",
+                id, id, id);
         sb_put_operand(p->sb, p->k, kinst_at(p->k, id)->in[0]);
         sb_puts(p->sb, ");\n");
     }
@@ -527,7 +538,7 @@ static void put_lanes(Nest *n, const KLoop *l) {
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
     bool *need = kernel_need(p->k, s, held, p->arena), used[MAX_RANK] = {0};
     bool holds = held != NULL, sums = false;
-    int pack = cuda_pack(p->k);
+    int side = lane_rows(p), pack = cuda_pack(p->k) / side; /* of columns */
     int64_t step = l->step * pack, loops = (p->ncols + step - 1) / step;
     char place[32];
     for (int j = 0; j < s->nfold; j++) {
@@ -538,7 +549,15 @@ static void put_lanes(Nest *n, const KLoop *l) {
                 type, type);
         sb_put_fold(p->sb, r->code, r->compute, "a", "b");
         sb_puts(p->sb, "; };\n");
-        kp_line(p, "%s v%d = %s;", type, id, fold_start(r->code, r->compute));
+        const char *start = fold_start(r->code, r->compute);
+        if (side == 1) {
+            kp_line(p, "%s v%d = %s;", type, id, start);
+            continue;
+        }
+        kp_line(p, "%s w%d[%d];", type, id, side);
+        kp_line(p, "UNROLL");
+        kp_line(p, "for (int u = 0; u < %d; u++) w%d[u] = %s;", side, id,
+                start);
     }
     for (int j = 0; j < s->roots.len; j++) need[s->roots.data[j]] = true;
     for (int id = 1; id < p->k->insts.len; id++) {
@@ -571,15 +590,23 @@ static void put_lanes(Nest *n, const KLoop *l) {
                      p->ncols, step);
         }
         kp_dims(p, "c", p->cols, p->ncol, used);
-        put_neighbours(p, s, pack, place);
+        put_neighbours(p, s, pack * side, place);
         while (open--) kp_leave(p);
     }
-    for (int j = 0; j < s->nfold; j++)
-        kp_line(p, "v%d = fold_%s<" I64 ">(v%d, f%d);", s->roots.data[j],
+    for (int j = 0; j < s->nfold; j++) {
+        int id = s->roots.data[j];
+        if (side > 1) kp_line(p, "UNROLL");
+        if (side > 1) kp_enter(p, "for (int u = 0; u < %d; u++)", side);
+        kp_line(p,
+                side > 1 ? "w%d[u] = fold_%s<" I64 ">(w%d[u], f%d);"
+                         : "v%d = fold_%s<" I64 ">(v%d, f%d);",
+                id,
                 is_sliced(p) ? "slices"
                 : p->threads ? "lanes"
                              : "block",
-                l->step, s->roots.data[j], s->roots.data[j]);
+                l->step, id, id);
+        if (side > 1) kp_leave(p);
+    }
 }
 
 static void put_sweep(KPrint *p, const KSweep *s) {
@@ -712,6 +739,30 @@ static void put_finish(KPrint *p) {
 
 /* ---- rows of a block ----------------------------------------------------- */
 
+/* What a team does of n rows side by side, of which i<vec> is the first: one
+   sweep, then what follows of each (row_neighbours). */
+static void put_side_by_side(KPrint *p, int n) {
+    const KSweep *s = p->sweeps.data;
+    int last = 0;
+    kp_row_insts(p, 0);
+    put_sweep(p, s);
+    kp_line(p, "__syncthreads();");
+    kp_line(p, "if (t != 0) return;");
+    kp_line(p, "UNROLL");
+    kp_enter(p, "for (int u = 0; u < %d; u++)", n);
+    kp_line(p, "const %s i%d = r + u;", kp_signed(p), p->k->vec);
+    for (int j = 0; j < s->nfold; j++) {
+        int id = s->roots.data[j];
+        kp_line(p, "const %s v%d = w%d[u];",
+                ktype_c[kinst_at(p->k, id)->compute], id, id);
+    }
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (kinst_at(p->k, id)->depth > last) last = kinst_at(p->k, id)->depth;
+    for (int depth = 1; depth <= last; depth++) kp_row_insts(p, depth);
+    kp_stores(p, false);
+    kp_leave(p);
+}
+
 /* What a team does of one row. */
 static void put_row(KPrint *p) {
     bool idle = has_idle(p), shared = p->lanes->step > 1;
@@ -720,6 +771,10 @@ static void put_row(KPrint *p) {
     else
         put_rows_of_teams(p);
     kp_dims(p, "row", p->rows, p->nrow, p->used);
+    if (lane_rows(p) > 1) {
+        put_side_by_side(p, lane_rows(p));
+        return;
+    }
     if (p->ncols > 0) put_fetched(p);
     kp_sweeps(p, kp_row_insts, put_sweep);
     if (!kp_has_stores(p, false)) return;
@@ -739,7 +794,7 @@ static void put_rows(KPrint *p) {
         kp_text(p, "const unsigned t = threadIdx.x");
         if (p->threads)
             sb_printf(p->sb, is_sliced(p) ? " / " I64 : " %% " I64,
-                      is_sliced(p) ? p->threads->extent : p->lanes->step);
+                      is_sliced(p) ? loop_steps(p->threads) : p->lanes->step);
         sb_puts(p->sb, ";\n");
     }
     for (int b = 0; p->ncols == 0 && b < p->k->bufs.len; b++)

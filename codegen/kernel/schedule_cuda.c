@@ -11,8 +11,8 @@
                Where columns are added up over rows, too, a block has several
                rows one after the other, and its part of the sums in shared
                memory
-     rows      32 neighbouring rows, one for each lane of a warp; the warps of a
-               block share the columns                                       */
+     rows      neighbouring rows, one for each lane of a warp, or neighbours as
+               above; the warps of a block share the columns                 */
 #include "codegen/kernel/schedule.h"
 
 enum {
@@ -106,7 +106,7 @@ static int choose_pack(const Kernel *k, int most, bool tail) {
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         if (in->full) weight += flat_weight(in);
-        if (!cuda_packed(k, in, 1)) continue;
+        if (!in->full || !cuda_packed(k, in, 1)) continue;
         int bytes = memory_bytes(k, in);
         if (bytes > widest) widest = bytes;
     }
@@ -115,7 +115,7 @@ static int choose_pack(const Kernel *k, int most, bool tail) {
         for (int id = 1; id < k->insts.len; id++) {
             const KInst *in = kinst_at(k, id);
             bool access = (in->op == K_LOAD || kinst_stores(in)) && in->full;
-            if (cuda_packed(k, in, n))
+            if (in->full && cuda_packed(k, in, n))
                 bytes += n * memory_bytes(k, in), packs++;
             else
                 others += access && in->at.k[k->vec];
@@ -248,6 +248,25 @@ static int share_sums(Kernel *k, int64_t rows, int side) {
     return side;
 }
 
+/* ---- rows side by side --------------------------------------------------- */
+
+/* Neighbours of a lane: as many as fill warps and leave enough blocks, where
+   one sweep reads them and nothing of a single row is known before it. */
+static int row_neighbours(Arena *a, const Kernel *k) {
+    KSweeps sweeps = kernel_sweeps(k, a);
+    int64_t rows = kernel_rows(k), extent = k->dim[k->vec].extent;
+    if (sweeps.len != 1) return 1;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        if (kinst_is_row_value(in) && in->depth == 0 && !cuda_uniform(k, in))
+            return 1;
+    }
+    int n = choose_pack(k, ROW_WEIGHT, false);
+    while (n > 1 && (extent % (WARP * n) || rows / (WARP * n) < SUM_BLOCKS))
+        n /= 2;
+    return n;
+}
+
 /* ---- rows per block ------------------------------------------------------ */
 
 /* The least power of two that is not below n; at most `max`. */
@@ -276,12 +295,14 @@ void schedule_cuda(Arena *a, Kernel *k) {
     } else if (k->form == KF_ROWS) {
         int64_t extent = k->dim[k->vec].extent;
         int slices = power_of_two(cols, cols < ROWS_COLS ? 8 : 16);
+        int n = row_neighbours(a, k);
         while (slices > 1 && folds * slices * WARP * 8 > SLICE_BYTES)
             slices /= 2;
         add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows / extent, 1);
-        add_loop(k, LOOP_BLOCK, k->vec, extent, WARP);
-        add_loop(k, LOOP_THREAD, k->vec, WARP, 1);
+        add_loop(k, LOOP_BLOCK, k->vec, extent, WARP * n);
+        add_loop(k, LOOP_THREAD, k->vec, WARP * n, n);
         add_loop(k, LOOP_LANES, LOOP_COLS, cols, slices);
+        if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
     } else if (cols <= WARP_COLS) {
         int lanes = power_of_two(cols, WARP);
         int side = power_of_two(rows, THREADS / lanes);

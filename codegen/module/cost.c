@@ -137,7 +137,8 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
         if (load) c->reads += bytes;
     }
     /* loads do not pass stores; without these the compiler unrolls by four */
-    if (!stores && k->form != KF_FLAT && s->pack == 1) loads *= 4;
+    if (!stores && k->form != KF_FLAT && (s->pack == 1 || k->form == KF_ROWS))
+        loads *= 4;
     if (loads > 0 && (c->in_flight == 0 || loads < c->in_flight))
         c->in_flight = loads;
     c->insts += each * s->elements;

@@ -187,6 +187,26 @@ static const char *const graphs[] = {
     POINT("%a: f32[4,8]", "%y = pad %a {pads=[1,0,2,0], value=2}"),
     POINT("%a: f32[9,6], %i: i64[2,5]", "%y = gather %a, %i {axis=0}"),
     POINT("%a: bf16[3,9,8], %i: i64[5]", "%y = gather %a, %i {axis=1}"),
+    /* neighbouring rows, several of them in a lane: 16 bytes of 2, 4 and 8, two
+       folds and what follows them, stores, a part that is not there, one read
+       by elements */
+    ROW("%a: bf16[66,3,1024]",
+        "%y = reduce_sum %a {axes=[1]} : bf16[66,1,1024]", "%y"),
+    ROW("%a: bf16[132,2,512], %b: f32[132,2,1]",
+        "%c = mul %a, %b : bf16[132,2,512] %m = reduce_max %a {axes=[1]} : "
+        "f32[132,1,512] "
+        "%s = reduce_sum %c {axes=[1]} : f32[132,1,512] "
+        "%y = mul %s, %m : f32[132,1,512]",
+        "%y, %c, %m"),
+    ROW("%a: f32[88,2,384]",
+        "%c = pad %a {pads=[0,1,0,0,0,0], value=2} "
+        "%y = reduce_sum %c {axes=[1]}",
+        "%y"),
+    ROW("%a: f64[132,2,128]", "%y = reduce_min %a {axes=[1]}", "%y"),
+    ROW("%a: f32[132,2,256], %b: f32[132,2,256], %t: f32[132,256,2]",
+        "%u = transpose %t {perm=[0,2,1]} %c = add %a, %b %d = mul %c, %u "
+        "%y = reduce_sum %d {axes=[1]}",
+        "%y"),
 };
 
 enum { NGRAPHS = sizeof graphs / sizeof *graphs };
@@ -679,7 +699,17 @@ TEST_CASE(print_cuda, shapes) {
                     "%m = reduce_max %a {axes=[1]} %y = sub %a, %m", "%y"),
                 1024, 2, 0, "pack_load<8>(s1 + c)");
     check_shape(ROW("%a: f32[50,40]", "%y = reduce_sum %a {axes=[0]}", "%y"),
-                256, 2, 0, "fold_slices<8>");
+                256, 2, 0, "v2 = fold_slices<8>");
+    /* vectors where they leave as many blocks as a large GPU wants */
+    check_shape(
+        ROW("%a: bf16[66,3,1024]", "%y = reduce_sum %a {axes=[1]}", "%y"), 128,
+        264, 0, "pack_load<8>(b0 + ");
+    check_shape(
+        ROW("%a: bf16[65,3,1024]", "%y = reduce_sum %a {axes=[1]}", "%y"), 128,
+        520, 0, "pack_load<4>(b0 + ");
+    check_shape(
+        ROW("%a: bf16[999,3,80]", "%y = reduce_sum %a {axes=[1]}", "%y"), 128,
+        2997, 0, "v2 = fold_slices<4>");
 }
 
 /* The IR stands above each kernel. */

@@ -82,6 +82,13 @@ TEST_CASE(schedule, reductions_along_columns) {
                "serial i0 < 300, vector i1 < 16",
                "block rows < 1, block i1 < 64 by 32, thread i1 < 32, "
                "lanes columns < 300 by 8");
+    check_loops("graph g(%x: bf16[264,300,256]) {\n"
+                "  group row { %y = reduce_sum %x {axes=[1], keepdims=1} }\n"
+                "  return %y\n}\n",
+                TARGET_CUDA,
+                "block rows < 264, block i2 < 256 by 256, "
+                "thread i2 < 256 by 8, lanes columns < 300 by 8, "
+                "unrolled i2 < 8");
 }
 
 TEST_CASE(schedule, epilogues) {
