@@ -347,15 +347,16 @@ static bool store(Graph *g, uint32_t first, int start, ValueId v, DType d,
     const Node *n = node_get(g, id);
     OpKind kind = op_info[n->op].kind;
     int at = value_get(g, v)->result;
-    TypeId types[FEW];
-    Type given[FEW];
+    TypeId few[FEW];
+    Type few_given[FEW];
     char msg[MSG_TEXT];
-    if (n->nout > FEW || !dtype_is_float(d) ||
-        !dtype_is_float(value_dtype(g, v)))
-        return false;
+    if (!dtype_is_float(d) || !dtype_is_float(value_dtype(g, v))) return false;
     if ((kind == KIND_VIEW || kind == KIND_MOVE) &&
         (n->nin != 1 || !store(g, first, start, n->in[0], d, id)))
         return false;
+    bool many = n->nout > FEW;
+    TypeId *types = many ? NEW_ARRAY(g->arena, TypeId, n->nout) : few;
+    Type *given = many ? NEW_ARRAY(g->arena, Type, n->nout) : few_given;
     for (int i = 0; i < n->nout; i++) given[i] = *value_type(g, n->out[i]);
     given[at].dtype = d;
     if (infer_types(g, n, given, types, msg) != OK) return false;

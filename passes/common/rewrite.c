@@ -11,10 +11,10 @@ static ValueId mapped(const Rewriter *rw, ValueId v, uint32_t limit) {
 }
 
 /* Applies the rule to one node; true if every result has a replacement. */
-static bool try_rule(Rewriter *rw, RewriteRule *rule, NodeId id) {
-    ValueId with[64] = {{0}};
+static bool try_rule(Rewriter *rw, RewriteRule *rule, NodeId id,
+                     ValueId *with) {
     const Node *n = node_get(rw->g, id);
-    if (n->nout > 64) return false;
+    memset(with, 0, (size_t)n->nout * sizeof *with);
     rw->b.flags = n->flags;
     rw->b.loc = n->loc;
     if (!rule(rw, id, with)) return false;
@@ -35,14 +35,20 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user) {
     Rewriter rw = {.g = g, .b = {.g = g}, .scratch = scratch, .user = user};
     rw.uses = graph_use_counts(g, scratch);
     rw.map = NEW_ARRAY(scratch, ValueId, limit);
-    int n = g->order.len;
+    int n = g->order.len, most = 0;
+    for (int i = 0; i < n; i++) {
+        int nout = node_get(g, g->order.data[i])->nout;
+        if (nout > most) most = nout;
+    }
+    ValueId *with = NEW_ARRAY(scratch, ValueId, most);
     NodeId *old = arena_dup(scratch, g->order.data, (size_t)n * sizeof *old);
     g->order.len = 0;
     for (int i = 0; i < n; i++) {
         const Node *x = node_get(g, old[i]);
         for (int k = 0; k < x->nin; k++)
             x->in[k] = mapped(&rw, x->in[k], limit);
-        if (!try_rule(&rw, rule, old[i])) vec_push(g->arena, &g->order, old[i]);
+        if (!try_rule(&rw, rule, old[i], with))
+            vec_push(g->arena, &g->order, old[i]);
     }
     for (int i = 0; graph_root(g, i); i++)
         *graph_root(g, i) = mapped(&rw, *graph_root(g, i), limit);

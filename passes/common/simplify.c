@@ -28,7 +28,7 @@ static bool same_type(const Rewriter *rw, ValueId a, ValueId b) {
 static bool foldable(const Graph *g, const Node *n) {
     OpKind kind = op_info[n->op].kind;
     if (kind == KIND_GEN || kind == KIND_LIB || kind == KIND_ANCHOR ||
-        kind == KIND_COMPOSITE || n->nin == 0 || n->nin > 64 || n->nout > 64)
+        kind == KIND_COMPOSITE || n->nin == 0)
         return false;
     for (int i = 0; i < n->nin; i++)
         if (n->in[i].i && value_get(g, n->in[i])->kind != VK_CONST)
@@ -50,8 +50,8 @@ static bool foldable(const Graph *g, const Node *n) {
 static bool rule_fold(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     Graph *g = rw->g;
     if (!foldable(g, n)) return false;
-    const EvalTensor *in[64];
-    EvalTensor *out[64] = {0};
+    const EvalTensor **in = NEW_ARRAY(rw->scratch, const EvalTensor *, n->nin);
+    EvalTensor **out = NEW_ARRAY(rw->scratch, EvalTensor *, n->nout);
     for (int i = 0; i < n->nin; i++)
         in[i] = n->in[i].i ? eval_from_tensor(rw->scratch,
                                               value_get(g, n->in[i])->data)
