@@ -7,7 +7,8 @@
      flat, cols   the innermost loop runs over columns.  A reduction writes its
                   operand to a small array, piece by piece, and a helper of
                   kmath.h folds the array in 16 fixed lanes.  Costly values
-                  that a later sweep needs again are kept for the row.
+                  that a later sweep needs again are kept for the row.  Of
+                  a tile, rows are a loop around that.
      rows         the innermost loop runs over neighbouring rows, with an
                   accumulator for each; long sums are cut in runs, each summed
                   on its own, for accuracy.
@@ -60,6 +61,8 @@ static void put_end(KPrint *p, char c, int64_t e, int64_t step) {
             c, c, step, end, c, step, end);
 }
 
+static void ivdep(KPrint *p) { sb_puts(p->sb, "#pragma GCC ivdep\n"); }
+
 /* ---- values that are kept ------------------------------------------------ */
 
 /* v<id> from or to its place in the row: s<id>. */
@@ -78,6 +81,37 @@ static void put_kept(KPrint *p, int id, bool load) {
     else
         kp_line(p, "s%d[%s] = v%d;", id, at.data, id);
     sb_free(&at);
+}
+
+/* v<id> from or to its place in the tile: t<id>. */
+static void put_in_tile(KPrint *p, int id, bool load) {
+    const char *at =
+        arena_printf(p->arena, "t%d[(i%d - y0) * " I64 " + i%d - c0]", id,
+                     p->side, p->threads->step, p->k->vec);
+    if (load)
+        kp_line(p, "const %s v%d = %s;", ktype_c[kinst_at(p->k, id)->type], id,
+                at);
+    else
+        kp_line(p, "%s = v%d;", at, id);
+}
+
+/* t<id>: what KEEP_TILE loads of the tile read, a row of dim side after the
+   other; read in the order of memory. */
+static void put_tile_loads(KPrint *p) {
+    int x = p->k->vec, y = p->side;
+    for (int id = 1; id < p->k->insts.len; id++) {
+        if (!keeps(p, id, KEEP_TILE)) continue;
+        int64_t rows = kernel_loop(p->k, LOOP_THREAD, y)->step;
+        kp_line(p, "%s t%d[" I64 "];", ktype_c[kinst_at(p->k, id)->type], id,
+                rows * p->threads->step);
+        kp_enter(p, "for (int64_t i%d = c0; i%d < c1; i%d++)", x, x, x);
+        ivdep(p);
+        kp_enter(p, "for (int64_t i%d = y0; i%d < y1; i%d++)", y, y, y);
+        kp_inst(p, id, NULL);
+        put_in_tile(p, id, false);
+        kp_leave(p);
+        kp_leave(p);
+    }
 }
 
 /* Form rows: the row values that instructions `of` read and that are not among
@@ -156,8 +190,6 @@ static void put_accumulate(KPrint *p, char acc, int id, const char *value) {
 
 /* ---- the nest of a sweep ------------------------------------------------- */
 
-static void ivdep(KPrint *p) { sb_puts(p->sb, "#pragma GCC ivdep\n"); }
-
 /* j counts from c0 on, in arrays. */
 static void enter_neighbours(KPrint *p, const char *from, const char *to) {
     ivdep(p);
@@ -205,7 +237,10 @@ static void put_element(Nest *n) {
     for (int id = 1; id < len; id++) {
         if (!need[id]) continue;
         bool kept = held && held[id];
-        if (!kept) kp_inst(p, id, NULL);
+        if (keeps(p, id, KEEP_TILE))
+            put_in_tile(p, id, true);
+        else if (!kept)
+            kp_inst(p, id, NULL);
         if (keeps(p, id, KEEP_ROW)) put_kept(p, id, kept);
     }
     for (int j = 0; j < s->nfold; j++) {
@@ -453,7 +488,13 @@ static void put_lanes(Nest *n, const KLoop *l) {
 }
 
 static void put_serial(Nest *n, const KLoop *l) {
-    enter_loop(n, l->over);
+    if (l->over == n->p->side) {
+        kp_enter(n->p, "for (int64_t i%d = y0; i%d < y1; i%d++)", l->over,
+                 l->over, l->over);
+        kp_row_insts(n->p, 0);
+    } else {
+        enter_loop(n, l->over);
+    }
     kp_nest(n);
     kp_leave(n->p);
 }
@@ -501,10 +542,21 @@ static void put_values_of_rows(KPrint *p, int depth) {
 }
 
 /* The unit's row and, where threads share dim vec, its part of it: [c0, c1) or
-   n neighbouring rows from c0 on. */
+   n neighbouring rows from c0 on; of a tile the rows are [y0, y1). */
 static void put_unit(KPrint *p) {
     const KLoop *l = shares(p);
-    if (l) {
+    if (p->side >= 0) {
+        const KLoop *y = kernel_loop(p->k, LOOP_THREAD, p->side);
+        const char *nx = size_text(p, loop_steps(l));
+        const char *ny = size_text(p, loop_steps(y));
+        kp_line(p, "const int64_t tile = u / %s, c0 = u %% %s * " I64 ";", nx,
+                nx, l->step);
+        kp_line(p, "const int64_t row = tile / %s, y0 = tile %% %s * " I64 ";",
+                ny, ny, y->step);
+        kp_line(p, "(void)row;");
+        put_end(p, 'c', l->extent, l->step);
+        put_end(p, 'y', y->extent, y->step);
+    } else if (l) {
         int64_t e = l->extent, step = l->step, nb = loop_steps(l);
         if (nb == 1)
             kp_line(p, "const int64_t row = u, c0 = 0;");
@@ -568,7 +620,11 @@ static void put_body(KPrint *p) {
         kp_enter(p, "for (int64_t u = lo; u < hi; u++)");
         put_unit(p);
         put_declarations(p);
-        kp_sweeps(p, is_rows(p) ? put_values_of_rows : kp_row_insts, put_sweep);
+        if (p->side >= 0)
+            put_tile_loads(p), put_sweep(p, p->sweeps.data);
+        else
+            kp_sweeps(p, is_rows(p) ? put_values_of_rows : kp_row_insts,
+                      put_sweep);
         if (is_rows(p))
             put_values_of_rows(p, -1);
         else

@@ -58,6 +58,7 @@ typedef enum KKeep {
     KEEP_ROW,    /* for later sweeps over the columns of the row             */
     KEEP_SHARED, /* K_LOAD: the same, in the block's shared memory          */
     KEEP_BLOCK,  /* one for each of the neighbouring rows of a block         */
+    KEEP_TILE,   /* K_LOAD: all of a tile, before its first row              */
     KEEP_BUFFER  /* K_REDUCE: the operand is folded where it lies            */
 } KKeep;
 

@@ -44,7 +44,8 @@ typedef struct KPrint {
     Arena *arena;
     KSweeps sweeps;
     int cols[MAX_RANK], ncol;
-    int rows[MAX_RANK], nrow;     /* form rows: without dim vec */
+    int rows[MAX_RANK], nrow;     /* form rows: without dim vec; no side */
+    int side;                     /* kernel_side */
     int64_t ncols, nrows;         /* products of the extents, vec counted */
     const KLoop *threads, *lanes; /* the innermost of their kind; NULL: none */
     signed char *known; /* conditions constant in this loop; -1 = not */

@@ -116,8 +116,10 @@ KPrint kp_begin(const Kernel *k, StrBuf *sb) {
     KPrint p = {.k = k, .sb = sb, .arena = arena_new(), .acc = "acc"};
     p.sweeps = kernel_sweeps(k, p.arena);
     p.ncol = kernel_col_dims(k, p.cols);
+    p.side = kernel_side(k);
     for (int d = 0; d < k->ndim; d++)
-        if (!k->dim[d].col && !(k->form == KF_ROWS && d == k->vec))
+        if (!k->dim[d].col && d != p.side &&
+            !(k->form == KF_ROWS && d == k->vec))
             p.rows[p.nrow++] = d;
     p.ncols = kernel_cols(k);
     p.nrows = kernel_rows(k);

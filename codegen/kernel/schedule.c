@@ -58,6 +58,12 @@ const KLoop *kernel_loop(const Kernel *k, KLoopKind kind, int over) {
     return NULL;
 }
 
+int kernel_side(const Kernel *k) {
+    for (int d = 0; d < k->ndim && k->form == KF_COLS; d++)
+        if (!k->dim[d].col && kernel_loop(k, LOOP_THREAD, d)) return d;
+    return -1;
+}
+
 int64_t loop_steps(const KLoop *l) {
     return (l->extent + l->step - 1) / l->step;
 }

@@ -16,6 +16,9 @@ void kernel_schedule(Arena *a, Kernel *k, TargetKind target);
 /* The first loop of that kind over a dim or LOOP_ROWS, ..; NULL: none. */
 const KLoop *kernel_loop(const Kernel *k, KLoopKind kind, int over);
 enum { LOOP_ANY = -5 };
+/* Form cols: the row dim of which threads share out pieces, in tiles with those
+   of dim vec, as a loop inside runs over them; -1: none. */
+int kernel_side(const Kernel *k);
 /* Steps of a loop. */
 int64_t loop_steps(const KLoop *l);
 /* Times that the outermost loops of one kind run: threads' or blocks' shares

@@ -4,26 +4,80 @@
                   a vector loop over columns.  What is folded is written to a
                   small array, chunk by chunk, which is folded in lanes.  Costly
                   values that a later sweep needs again are kept for the row.
+                  What reads columns far apart, but rows side by side, goes
+                  over tiles: a line of the cache is met once.
      rows         threads take blocks of neighbouring rows, which the innermost
                   loop runs over; row values and accumulators are arrays.  Long
                   sums are cut in runs, each summed on its own, for accuracy.
      epilogue     the rows of a tile, one after the other. */
 #include "codegen/kernel/schedule.h"
 
+#include <stdlib.h>
+
 enum {
     FLAT_BLOCK = 1024,
     COL_BLOCK = 4096,
-    CHUNK = 1024,     /* columns folded at once */
-    RUN = 128,        /* columns summed into one partial sum, form rows */
+    CHUNK = 1024, /* columns folded at once */
+    RUN = 128,    /* columns summed into one partial sum, form rows */
+    LINE = 64,    /* bytes that memory moves at once */
+    TILE_ROWS = 16,
+    TILE_COLS = 128,
     KEEP_COLS = 4096, /* longest row of which values are kept */
     KEEP_MAX = 4      /* how many such values */
 };
 
 /* ---- loops --------------------------------------------------------------- */
 
+/* Neighbours along row dim d share a line of the cache, while each column is on
+   another: a line that a whole row of columns has driven out is met again. */
+static bool turned(const Kernel *k, const KInst *in, int d) {
+    int64_t bytes = dtype_info[k->bufs.data[in->buf].dtype].bytes;
+    return in->op == K_LOAD && in->full && !k->dim[d].col && in->at.k[d] != 0 &&
+           llabs(in->at.k[d]) * bytes <= LINE / 4 &&
+           llabs(in->at.k[k->vec]) * bytes >= LINE;
+}
+
+/* The row dim that most turned loads of a kernel without folds walk; -1: there
+   is none, or so few columns that their lines stay near. */
+static int side_of_tiles(const Kernel *k) {
+    int side = -1, most = 0;
+    if (kernel_reduces(k) || k->vec < 0 || k->dim[k->vec].extent < TILE_COLS)
+        return -1;
+    for (int id = 1; id < k->insts.len; id++)
+        if (kinst_stores(kinst_at(k, id)) && !kinst_at(k, id)->full) return -1;
+    for (int d = 0; d < k->ndim; d++) {
+        int n = 0;
+        for (int id = 1; id < k->insts.len; id++)
+            n += turned(k, kinst_at(k, id), d);
+        if (n > most && k->dim[d].extent >= TILE_ROWS / 2) most = n, side = d;
+    }
+    return side;
+}
+
+/* Tiles of rows of dim `side` and columns, row by row; what only the indices
+   decide is read before, line by line. */
+static void loops_of_tiles(Kernel *k, int side) {
+    int64_t rows = k->dim[side].extent, cols = k->dim[k->vec].extent;
+    add_loop(k, LOOP_THREAD, LOOP_ROWS, kernel_rows(k) / rows, 1);
+    add_loop(k, LOOP_THREAD, side, rows, TILE_ROWS);
+    add_loop(k, LOOP_THREAD, k->vec, cols, TILE_COLS);
+    add_loop(k, LOOP_SERIAL, side, rows, 1);
+    add_loop(k, LOOP_VECTOR, k->vec, cols, 1);
+    for (int id = 1; id < k->insts.len; id++) {
+        KInst *in = kinst_at(k, id);
+        if (turned(k, in, side) && !in->guard && !in->place && !in->at.inst)
+            in->keep = KEEP_TILE;
+    }
+}
+
 /* Columns innermost, those of dim vec side by side. */
 static void loops_of_columns(Kernel *k, const int *col, int n) {
     bool folds = kernel_reduces(k);
+    int side = side_of_tiles(k);
+    if (side >= 0) {
+        loops_of_tiles(k, side);
+        return;
+    }
     add_loop(k, LOOP_THREAD, LOOP_ROWS, kernel_rows(k), 1);
     if (n == 0) return;
     int64_t extent = k->dim[k->vec].extent;
@@ -137,6 +191,7 @@ static double inst_ns(const KInst *in) {
 int64_t cpu_grain(const Kernel *k, int64_t flat_len) {
     double full = 0.1, row = 20, cols = (double)kernel_cols(k), repeat = 1;
     const KLoop *block = kernel_loop(k, LOOP_THREAD, k->vec);
+    int side = kernel_side(k);
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = &k->insts.data[id];
         *(in->full || in->op == K_REDUCE ? &full : &row) += inst_ns(in);
@@ -147,6 +202,7 @@ int64_t cpu_grain(const Kernel *k, int64_t flat_len) {
         repeat = (double)block->step;
     else if (block && cols > (double)block->step)
         cols = (double)block->step;
+    if (side >= 0) repeat = TILE_ROWS;
     double n = 12000 / ((row + full * cols) * repeat);
     return n < 1 ? 1 : n > 1e6 ? 1000000 : (int64_t)n;
 }

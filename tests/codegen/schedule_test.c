@@ -58,6 +58,25 @@ TEST_CASE(schedule, columns) {
                "unrolled i1 < 4");
 }
 
+/* On a CPU in tiles, so that a line that 300 others follow is met once. */
+TEST_CASE(schedule, turned) {
+    check_both("graph g(%x: f32[300,40]) {\n"
+               "  group point {\n"
+               "    %t = transpose %x {perm=[1,0]} : f32[40,300]\n"
+               "    %y = exp %t }\n"
+               "  return %y\n}\n",
+               "thread rows < 1, thread i0 < 40 by 16, thread i1 < 300 by 128, "
+               "serial i0 < 40, vector i1 < 300",
+               "block elements < 12000 by 256, thread elements < 256");
+    /* rows are short: their lines are still there for the next one */
+    check_loops("graph g(%x: f32[100,40]) {\n"
+                "  group point {\n"
+                "    %t = transpose %x {perm=[1,0]} : f32[40,100]\n"
+                "    %y = exp %t }\n"
+                "  return %y\n}\n",
+                TARGET_CPU, "thread rows < 40, vector i1 < 100");
+}
+
 TEST_CASE(schedule, reductions_along_rows) {
     check_both("graph g(%x: f32[64,300]) {\n"
                "  group row { %y = reduce_sum %x {axes=[1], keepdims=1} }\n"
