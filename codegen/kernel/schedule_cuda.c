@@ -18,19 +18,19 @@
 enum {
     THREADS = 256, /* of a block, unless the kernel reduces */
     WARP = 32,
-    WARP_COLS = 1024,    /* longest row of one warp */
-    WIDE_COLS = 4096,    /* from here on, a block has twice the threads */
-    SLICE_BYTES = 32768, /* shared memory of all folds, form rows */
-    ROWS_COLS = 512,     /* form rows: from here on, 16 threads per row */
-    FLAT_BYTES = 16,     /* of the widest operand, one thread */
-    FLAT_REGISTERS = 64, /* that one thread's elements may take */
-    FLAT_WEIGHT = 12,    /* see flat_weight */
-    ROW_WEIGHT = 32,     /* the same, where lanes share a row */
-    HELD_EACH = 32,      /* columns of a thread whose values are held, ... */
-    HELD_REGISTERS = 96, /* ... in so many registers */
-    FETCHED_BYTES = 160, /* of a row, that a thread reads ahead */
-    SUM_BLOCKS = 264,    /* that add up columns: 2 on each SM */
-    SUM_ROWS = 2,        /* of a team, at least */
+    WARP_COLS = 1024,       /* longest row of one warp */
+    WIDE_COLS = 4096,       /* from here on, a block has twice the threads */
+    SLICE_BYTES = 32768,    /* shared memory of all folds, form rows */
+    ROWS_COLS = 512,        /* form rows: from here on, 16 threads per row */
+    FLAT_BYTES = 16,        /* of the widest operand, one thread */
+    FLAT_REGISTERS = 64,    /* that one thread's elements may take */
+    FLAT_WEIGHT = 12,       /* see flat_weight */
+    ROW_WEIGHT = 32,        /* the same, where lanes share a row */
+    HELD_EACH = 32,         /* columns of a thread whose values are held, ... */
+    HELD_REGISTERS = 96,    /* ... in so many registers */
+    FETCHED_REGISTERS = 64, /* of a row, that a thread reads ahead */
+    SUM_BLOCKS = 264,       /* that add up columns: 2 on each SM */
+    SUM_ROWS = 2,           /* of a team, at least */
     BLOCK_SHARED =
         99 << 10,        /* what every GPU from sm_80 on lets a block have */
     SUM_BYTES = 96 << 10 /* of it, for sums of columns */
@@ -185,14 +185,17 @@ static bool may_fetch(const Kernel *k, const KInst *in) {
 }
 
 bool cuda_fetched(const Kernel *k, int id) {
-    int64_t bytes = 0; /* of all, in one thread */
+    int64_t registers = 0; /* of all, in one thread */
     const KLoop *lanes = kernel_loop(k, LOOP_LANES, LOOP_ANY);
     if (!lanes || !may_fetch(k, kinst_at(k, id))) return false;
     int64_t each = (kernel_cols(k) - 1) / lanes->step + 1;
-    for (int i = 1; i < k->insts.len; i++)
-        if (may_fetch(k, kinst_at(k, i)))
-            bytes += each * memory_bytes(k, kinst_at(k, i));
-    return bytes <= FETCHED_BYTES;
+    for (int i = 1; i < k->insts.len; i++) {
+        if (!may_fetch(k, kinst_at(k, i))) continue;
+        int64_t bytes = memory_bytes(k, kinst_at(k, i));
+        if (cuda_pack(k) == 1 && bytes < 4) bytes = 4;
+        registers += each * bytes / 4;
+    }
+    return registers <= FETCHED_REGISTERS;
 }
 
 /* What several sweeps read, if all of it finds room beside the folds. */

@@ -712,6 +712,33 @@ TEST_CASE(print_cuda, shapes) {
         2997, 0, "v2 = fold_slices<4>");
 }
 
+/* A row is asked for at once as long as that takes few registers: of 16 bits
+   two share one where vectors read them. */
+TEST_CASE(print_cuda, rows_are_read_ahead) {
+    static const char *const texts[] = {
+        ROW("%a: bf16[9,768], %b: bf16[9,768], %c: bf16[9,768], "
+            "%f: bf16[9,768], %g: bf16[9,768]",
+            "%d = add %a, %b %e = add %d, %c : f32[9,768] "
+            "%h = add %e, %f : f32[9,768] %i = add %h, %g : f32[9,768] "
+            "%m = reduce_max %i {axes=[1]} %y = sub %i, %m : bf16[9,768]",
+            "%y"),
+        ROW("%a: bf16[9,767], %b: bf16[9,767], %c: bf16[9,767]",
+            "%d = add %a, %b %e = add %d, %c : f32[9,767] "
+            "%m = reduce_max %e {axes=[1]} %y = sub %e, %m : bf16[9,767]",
+            "%y"),
+        ROW("%a: f32[9,768], %b: f32[9,768], %c: f32[9,768]",
+            "%d = add %a, %b %e = add %d, %c "
+            "%m = reduce_max %e {axes=[1]} %y = sub %e, %m",
+            "%y")};
+    for (int i = 0; i < 3; i++) {
+        Printed p = printed(texts[i]);
+        CHECK_MSG((strstr(p.sb.data, " q1[") != NULL) == (i == 0), "%s",
+                  texts[i]);
+        sb_free(&p.sb);
+        suite_free(&p.x);
+    }
+}
+
 /* The IR stands above each kernel. */
 TEST_CASE(print_cuda, comments_tell_the_group) {
     check_shape(graphs[0], 256, 0, 1024,
