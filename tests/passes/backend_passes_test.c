@@ -710,6 +710,36 @@ TEST_CASE(rank_sums, are_made_as_one) {
     arena_free(a);
 }
 
+/* ---- memory -------------------------------------------------------------- */
+
+/* Of more values than are sorted: %p of 4 KB lies where %a and %b were, side by
+   side, of 1 and 3 KB. */
+TEST_CASE(memplan, neighbours_that_end_leave_one_gap) {
+    enum { TIMES = 850 };
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    StrBuf sb = {0};
+    sb_puts(&sb, "graph predict(%x: f32[16,48]) {\n"
+                 "  param %u: f32[48,16] = 0.5, %v: f32[48,48] = 0.5\n"
+                 "  param %w: f32[48,64] = 0.5, %t: f32[64,48] = 0.5\n"
+                 "  %c0 = matmul %x, %v\n");
+    for (int i = 0; i < TIMES; i++)
+        sb_printf(&sb,
+                  "  %%a%d = matmul %%c%d, %%u\n  %%b%d = matmul %%a%d, %%u "
+                  "{trans_b=1}\n"
+                  "  %%d%d = matmul %%a%d, %%b%d\n  %%p%d = matmul %%d%d, %%w\n"
+                  "  %%c%d = matmul %%p%d, %%t\n",
+                  i, i, i, i, i, i, i, i, i, i + 1, i);
+    sb_printf(&sb, "  return %%c%d\n}\n", TIMES);
+    if (parse_module(a, &d, "test.amp", sb.data, sb.len, &m) != OK)
+        FAIL("%s", d.text.data);
+    lower(a, m, none);
+    CHECK_EQ_INT(m->graphs.data[0]->arena_bytes, 7 << 10);
+    sb_free(&sb);
+    arena_free(a);
+}
+
 /* ---- rows that begin anywhere -------------------------------------------- */
 
 /* m, n and k of the product %y that has been padded. */
