@@ -2,7 +2,8 @@
 
    Fusion decides what reaches memory, and it comes after types.  So a copy of
    the graph is fused here, once for each kind of target whatever the options
-   ask for: types do not depend on where a module will run.                  */
+   ask for (a very large one once): types do not depend on where a module will
+   run.                  */
 #include "passes/common/placement.h"
 #include "passes/target/flow.h"
 
@@ -66,10 +67,12 @@ static Traffic *traffic_in(Graph *g, uint32_t limit, Arena *a) {
 }
 
 void traffic_join(const Graph *g, Traffic *all, int values, PassCtx *cx) {
+    enum { LARGE = 1 << 18 }; /* a graph of which CPUs stand for all targets */
     uint32_t limit = (uint32_t)values;
     Options opt = *cx->opt;
     opt.no_fuse = false;
-    for (TargetKind k = TARGET_CPU; k < NUM_TARGETS; k++) {
+    for (TargetKind k = TARGET_CPU;
+         k < (g->order.len < LARGE ? NUM_TARGETS : TARGET_CPU + 1); k++) {
         Module aside;
         PassCtx inner = {arena_new(), cx->diag, &opt};
         Graph *copy = graph_aside(g, &aside, inner.scratch);

@@ -96,10 +96,11 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     const Type *domain = NULL;
     for (int i = 0; i < nodes->len; i++) {
+        if (f->closed[nodes->data[i].i]) continue; /* in a cluster that fits */
         const Node *n = node_get(g, nodes->data[i]);
         OpKind k = op_info[n->op].kind;
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
-        for (int j = 0; j < n->nout && !f->closed[nodes->data[i].i]; j++) {
+        for (int j = 0; j < n->nout; j++) {
             if (!leaves(f, n->out[j])) continue;
             const Type *t = value_type(g, n->out[j]);
             if (domain && !shape_equal(domain, t)) return false;
