@@ -2,23 +2,28 @@
 #include "codegen/kernel/schedule.h"
 #include "tests/harness.h"
 
+#include <stdio.h>
 #include <string.h>
 
-/* The loops of the one kernel of a graph with one group. */
-static void check_loops(const char *text, TargetKind target, const char *want) {
-    Arena *a = arena_new();
+/* The one kernel of a graph with one group. */
+static const Kernel *kernel_of(Arena *a, const char *text, TargetKind target) {
     Diag d = {0};
-    StrBuf sb = {0};
     Module *m;
     LoweredStep *s;
     if (parse_module(a, &d, "t.amp", text, strlen(text), &m) != OK ||
         verify_module(m, STAGE_FUSED, &d) != OK ||
         lower_graph(m->graphs.data[0], kernel_set_new(a, target), &d, &s) != OK)
         FAIL("%s", d.text.data);
-    kernel_dump_loops(s->epilogue ? s->epilogue : s->kernel, false, &sb);
+    sb_free(&d.text);
+    return s->epilogue ? s->epilogue : s->kernel;
+}
+
+static void check_loops(const char *text, TargetKind target, const char *want) {
+    Arena *a = arena_new();
+    StrBuf sb = {0};
+    kernel_dump_loops(kernel_of(a, text, target), false, &sb);
     CHECK_STR(sb.data, want);
     sb_free(&sb);
-    sb_free(&d.text);
     arena_free(a);
 }
 
@@ -115,4 +120,61 @@ TEST_CASE(schedule, epilogues) {
                 "  group anchor { %h = matmul %x, %w   %y = add %h, %b }\n"
                 "  return %y\n}\n",
                 TARGET_CPU, "serial rows < 8, vector i1 < 32");
+}
+
+/* ---- shared memory ------------------------------------------------------- */
+
+enum { BLOCK_SHARED = 99 << 10 }; /* of sm_86, which has least */
+
+/* A row that several sweeps read lies there as long as both folds find room
+   beside it: 8 bytes for each of up to 32 warps. */
+TEST_CASE(schedule, rows_leave_room_for_folds) {
+    int inside = 0, outside = 0;
+    for (int cols = 50000; cols <= 51000; cols += 40) {
+        Arena *a = arena_new();
+        char text[400];
+        snprintf(text, sizeof text,
+                 "graph g(%%x: bf16[300,%d]) {\n  group row {\n"
+                 "    %%m = reduce_max %%x {axes=[1], keepdims=1}\n"
+                 "    %%d = sub %%x, %%m\n    %%e = exp %%d\n"
+                 "    %%s = reduce_sum %%e {axes=[1], keepdims=1}\n"
+                 "    %%y = div %%e, %%s\n  }\n  return %%y\n}\n",
+                 cols);
+        int64_t bytes = cuda_shared(kernel_of(a, text, TARGET_CUDA), 0);
+        CHECK_MSG(bytes == 0 || bytes + 2 * 32 * 8 <= BLOCK_SHARED,
+                  "%d columns", cols);
+        inside += bytes >= 2 * cols;
+        outside += bytes == 0;
+        arena_free(a);
+    }
+    CHECK(inside && outside);
+}
+
+/* Teams of a block each have their own sums of columns. */
+TEST_CASE(schedule, teams_have_room_for_their_sums) {
+    enum { COLS = 1024 };
+    for (int sums = 1; sums <= 6; sums++) {
+        Arena *a = arena_new();
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph g(%%x: f32[6000,%d]) {\n  group row {\n"
+                  "    %%s = reduce_sum %%x {axes=[1], keepdims=1}\n"
+                  "    %%m0 = mul %%x, %%s\n",
+                  COLS);
+        for (int i = 0; i < sums; i++)
+            sb_printf(&sb,
+                      "    %%c%d = reduce_sum %%m%d {axes=[0], keepdims=1}\n"
+                      "    %%m%d = mul %%m%d, %%s\n",
+                      i, i, i + 1, i);
+        sb_printf(&sb, "  }\n  return %%m%d", sums);
+        for (int i = 0; i < sums; i++) sb_printf(&sb, ", %%c%d", i);
+        sb_puts(&sb, "\n}\n");
+        const Kernel *k = kernel_of(a, sb.data, TARGET_CUDA);
+        CHECK_EQ_INT(kernel_column_sums(k), sums);
+        int64_t teams = kernel_loop(k, LOOP_THREAD, LOOP_ROWS)->extent;
+        CHECK(teams * sums * 4 * COLS <= BLOCK_SHARED);
+        CHECK(teams == 8 || 2 * teams * sums * 4 * COLS > 96 << 10);
+        sb_free(&sb);
+        arena_free(a);
+    }
 }
