@@ -32,8 +32,10 @@ Status import_onnx_layer(Arena *a, Diag *d, const char *path,
    user names; graphs keep their names. */
 Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
                   size_t n, const Options *opt, bool passes, Module **out);
-/* The text in its one layout, comments kept; any bytes. */
-void amp_format(const char *text, size_t n, StrBuf *out);
+/* The text in its one layout, comments kept; any bytes.  ERR_USER: a bracket or
+   a string has no end, or what closes none. */
+Status amp_format(Diag *d, const char *file, const char *text, size_t n,
+                  StrBuf *out);
 
 /* opt->heads: an ONNX file's bytes with fresh last layers, in the arena; those
    of no ONNX file stay as they are. */

@@ -8,8 +8,10 @@
    `train` or `policy`, blanks are only made one; the keys of a block `train`
    have their `=` in one column.  A comment behind a line has two blanks before
    it, and more than one empty line is one.
-   Formatting what is formatted changes nothing.                             */
+   Formatting what is formatted changes nothing.  A text whose brackets do not
+   match or in which a string has no end has no layout.                      */
 #include "frontend/frontend.h"
+#include "ir/text/lex.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -31,15 +33,18 @@ typedef struct Piece {
     bool spaced; /* blanks stood before it */
 } Piece;
 
-enum { MAX_OPEN = 128 };
+typedef struct Bracket {
+    char kind; /* {, (, [, or t of a type, o of a variable's options */
+    const char *at;
+} Bracket;
 
 typedef struct Layout {
     Arena *a;
     StrBuf *out;
     VEC(Piece) line;
-    char open[MAX_OPEN]; /* brackets around: {, (, [, or t of a type, o of a
-                            variable's options */
-    int nopen;
+    VEC(Bracket) open;
+    const char *wrong; /* the first place that has no layout, and why */
+    const char *why;
     bool raw;        /* inside of a block `train` or `policy` */
     bool train;      /* .. of a train block */
     bool goes_on;    /* the last line is no whole statement */
@@ -95,6 +100,18 @@ static Piece take_piece(const char *s, const char *end) {
     return p;
 }
 
+static void no_layout(Layout *l, const char *at, const char *why) {
+    if (!l->wrong) l->wrong = at, l->why = why;
+}
+
+/* A string, or a name in quotes, that the line ends before. */
+static bool is_cut(const Piece *p) {
+    size_t from = *p->at == '%', i = from + 1;
+    if (p->kind != P_TEXT || p->at[from] != '"') return false;
+    while (i < p->n && p->at[i] != '"') i += p->at[i] == '\\' ? 2 : 1;
+    return i >= p->n;
+}
+
 static void split_line(Layout *l, const char *s, const char *end) {
     bool spaced = false;
     l->line.len = 0;
@@ -108,6 +125,7 @@ static void split_line(Layout *l, const char *s, const char *end) {
         p.spaced = spaced;
         spaced = false;
         s += p.n;
+        if (is_cut(&p)) no_layout(l, p.at, "has no end");
         vec_push(l->a, &l->line, p);
     }
 }
@@ -163,7 +181,7 @@ static bool is_ir(const Layout *l) {
 }
 
 static char around(const Layout *l) {
-    return l->nopen ? l->open[l->nopen - 1] : '{';
+    return l->open.len ? l->open.data[l->open.len - 1].kind : '{';
 }
 
 /* Whether a blank stands between p, which `before` stands before, and q. */
@@ -194,7 +212,17 @@ static void open_bracket(Layout *l, const Piece *p, const Piece *before,
                  is(before, "bool"));
     if (c == '[' && type) c = 't';
     if (c == '{' && variable) c = 'o';
-    if (l->nopen < MAX_OPEN) l->open[l->nopen++] = c;
+    vec_push(l->a, &l->open, ((Bracket){c, p->at}));
+}
+
+static void close_bracket(Layout *l, const Piece *p) {
+    static const char pairs[] = "()[]{}";
+    const char *open = l->open.len ? l->open.data[l->open.len - 1].at : NULL;
+    if (open && strchr(pairs, *p->at) == strchr(pairs, *open) + 1)
+        l->open.len--;
+    else
+        no_layout(l, p->at,
+                  open ? "closes another bracket" : "closes no bracket");
 }
 
 /* The pieces from number `from` on. */
@@ -212,7 +240,7 @@ static void put_words(Layout *l, int from, bool as_is) {
             sb_puts(l->out, " ");
         sb_putn(l->out, q->at, q->n);
         if (q->kind == P_OPEN) open_bracket(l, q, p, variable && !as_is);
-        if (q->kind == P_CLOSE && l->nopen) l->nopen--;
+        if (q->kind == P_CLOSE) close_bracket(l, q);
         if (is(q, "{")) l->header = false;
         before = p;
         p = q;
@@ -238,7 +266,7 @@ static bool put_entry(Layout *l) {
 
 static int blocks(const Layout *l) {
     int n = 0;
-    for (int i = 0; i < l->nopen; i++) n += l->open[i] == '{';
+    for (int i = 0; i < l->open.len; i++) n += l->open.data[i].kind == '{';
     return n;
 }
 
@@ -295,7 +323,7 @@ static void put_line(Layout *l, const char *s, const char *end,
     l->blank = false;
     const Piece *first = l->line.data;
     bool alone = first->kind == P_COMMENT;
-    bool starts = !l->nopen && (is(first, "train") || is(first, "policy"));
+    bool starts = !l->open.len && (is(first, "train") || is(first, "policy"));
     indent(l, column_of(s, end));
     if (starts) {
         l->raw = true;
@@ -304,20 +332,36 @@ static void put_line(Layout *l, const char *s, const char *end,
     }
     if (!l->raw || starts || !put_entry(l))
         put_words(l, 0, l->raw ? !starts : is_ir(l));
-    if (!l->nopen) l->raw = false;
+    if (!l->open.len) l->raw = false;
     if (!alone) l->goes_on = !l->raw && goes_on(l);
     sb_puts(l->out, "\n");
 }
 
-void amp_format(const char *text, size_t n, StrBuf *out) {
+static Status fail_at(Diag *d, const char *file, const char *text, size_t n,
+                      const char *at, const char *why) {
+    Lexer lx = {.diag = d, .file = intern(file), .text = text, .n = n};
+    Token t = {.line = 1, .col = 1, .at = (size_t)(at - text)};
+    for (const char *s = text; s < at; s++) {
+        t.line += *s == '\n';
+        t.col = *s == '\n' ? 1 : t.col + (((unsigned char)*s & 0xc0) != 0x80);
+    }
+    return lex_fail(&lx, &t, "'%c' %s", *at, why);
+}
+
+Status amp_format(Diag *d, const char *file, const char *text, size_t n,
+                  StrBuf *out) {
     Layout l = {.a = arena_new(), .out = out};
     const char *end = text + n;
-    for (const char *s = text; s < end;) {
+    for (const char *s = text; s < end && !l.wrong;) {
         const char *stop = memchr(s, '\n', (size_t)(end - s));
         if (!stop) stop = end;
         const char *next = stop < end ? stop + 1 : end;
         put_line(&l, s, stop, next, end);
         s = next;
     }
+    if (l.open.len && !l.wrong)
+        no_layout(&l, l.open.data[l.open.len - 1].at, "is not closed");
+    Status s = l.wrong ? fail_at(d, file, text, n, l.wrong, l.why) : OK;
     arena_free(l.a);
+    return s;
 }

@@ -60,10 +60,8 @@ int cmd_fmt(int argc, char **argv) {
     }
     if (st == OK && !(s.file = read_file(&s.diag, file, &s.model_bytes)))
         st = ERR_USER;
-    if (st == OK) {
-        amp_format(s.file, s.model_bytes, &sb);
-        fwrite(sb.data ? sb.data : "", 1, sb.len, stdout);
-        sb_free(&sb);
-    }
+    if (st == OK) st = amp_format(&s.diag, file, s.file, s.model_bytes, &sb);
+    if (st == OK) fwrite(sb.data ? sb.data : "", 1, sb.len, stdout);
+    sb_free(&sb);
     return session_end(&s, st);
 }

@@ -9,9 +9,19 @@
 
 static char *formatted(const char *text, size_t n) {
     StrBuf sb = {0};
+    Diag d = {0};
     sb_puts(&sb, "");
-    amp_format(text, n, &sb);
+    if (amp_format(&d, "m.amp", text, n, &sb) != OK) FAIL("%s", d.text.data);
     return sb.data;
+}
+
+static void check_refused(const char *text, size_t n, const char *want) {
+    StrBuf sb = {0};
+    Diag d = {0};
+    CHECK(amp_format(&d, "m.amp", text, n, &sb) == ERR_USER);
+    CHECK_STR(d.text.data, want);
+    sb_free(&sb);
+    sb_free(&d.text);
 }
 
 /* What the model of a text stands for, as IR, in memory to be freed. */
@@ -129,12 +139,11 @@ TEST_CASE(format, keeps_what_a_text_says) {
     free(read);
 }
 
-/* Any bytes: no brackets that match, names that do not end. */
+/* Any bytes, at any depth. */
 TEST_CASE(format, of_hostile_texts) {
-    static const char *const texts[] = {
-        "",      "\"",      "%\"", "%",      "}}}}",        "{[(",
-        "train", "train {", "# ",  "\t\r\n", "a = \"\\",    "1..2...",
-        "x=-",   "def",     "=",   ",,",     "policy { a ", "%\"a\\\""};
+    static const char *const texts[] = {"",       "%",       "train", "# ",
+                                        "\t\r\n", "1..2...", "x=-",   "def",
+                                        "=",      ",,",      "{[()]}"};
     char deep[600];
     memset(deep, '(', sizeof deep);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -144,6 +153,24 @@ TEST_CASE(format, of_hostile_texts) {
         free(got);
         free(again);
     }
-    free(formatted(deep, sizeof deep));
     free(formatted("\0\xff%\0", 4));
+    check_refused(deep, 3,
+                  "m.amp:1:3: error: '(' is not closed\n  (((\n    ^\n");
+    memset(deep + 300, ')', 300);
+    free(formatted(deep, sizeof deep));
+}
+
+/* With the place, as what a model's parser refuses. */
+TEST_CASE(format, of_texts_that_have_none) {
+    static const char *const texts[][2] = {
+        {"graph g() {\n  a\n", "m.amp:1:11: error: '{' is not closed\n  "
+                               "graph g() {\n            ^\n"},
+        {"a\n  f(1]", "m.amp:2:6: error: ']' closes another bracket\n    "
+                      "f(1]\n       ^\n"},
+        {"}", "m.amp:1:1: error: '}' closes no bracket\n  }\n  ^\n"},
+        {"a = \"\\\"\n\"",
+         "m.amp:1:5: error: '\"' has no end\n  a = \"\\\"\n      ^\n"},
+        {"%\"x", "m.amp:1:1: error: '%' has no end\n  %\"x\n  ^\n"}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        check_refused(texts[i][0], strlen(texts[i][0]), texts[i][1]);
 }
