@@ -104,6 +104,17 @@ static Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
     return OK;
 }
 
+static Status unknown_key(const Spec *s, const SpecKey *keys,
+                          const char *piece) {
+    StrBuf all = {0};
+    sb_puts(&all, keys->name ? "; there are " : "; there are none");
+    for (const SpecKey *k = keys; k->name; k++)
+        sb_printf(&all, "%s%s", k > keys ? ", " : "", k->name);
+    Status st = usage(s, "unknown key '%s'%s", piece, all.data);
+    sb_free(&all);
+    return st;
+}
+
 /* The rest of a spec: key=value pieces; a bare flag key means 1. */
 static Status spec_keys(Spec *s, const SpecKey *keys) {
     for (char *piece; (piece = spec_next(s));) {
@@ -111,7 +122,7 @@ static Status spec_keys(Spec *s, const SpecKey *keys) {
         if (eq) *eq = 0;
         const SpecKey *k = keys;
         while (k->name && strcmp(k->name, piece)) k++;
-        if (!k->name) return usage(s, "unknown key '%s'", piece);
+        if (!k->name) return unknown_key(s, keys, piece);
         if (!eq && !k->flag) return usage(s, "key '%s' wants a value", piece);
         TRY(spec_assign(s, k, eq ? eq + 1 : flag));
     }
@@ -122,6 +133,19 @@ static int find_word(const char *const *words, const char *w) {
     for (int i = 0; words[i]; i++)
         if (!strcmp(words[i], w)) return i;
     return -1;
+}
+
+/* The number of the word, which is one of these. */
+static Status pick(const Spec *s, const char *const *words, const char *word,
+                   int *out) {
+    StrBuf all = {0};
+    *out = find_word(words, word);
+    if (*out >= 0) return OK;
+    for (int i = 0; words[i]; i++)
+        sb_printf(&all, "%s%s", i ? ", " : "", words[i]);
+    Status st = usage(s, "'%s' is none of %s", word, all.data);
+    sb_free(&all);
+    return st;
 }
 
 /* ---- one setter an option ------------------------------------------------ */
@@ -179,8 +203,8 @@ static Status set_remat(Options *o, Spec *s) {
 
 static Status set_placement(Options *o, Spec *s) {
     static const char *const words[] = {"exact", "pytorch", NULL};
-    int i = find_word(words, s->text);
-    if (i < 0) return usage(s, "'%s' is neither exact nor pytorch", s->text);
+    int i;
+    TRY(pick(s, words, s->text, &i));
     o->placement = (Placement)i;
     return OK;
 }
@@ -202,9 +226,8 @@ static Status set_loss(Options *o, Spec *s) {
         *colon = 0;
         l->output = intern(colon + 1);
     }
-    const char *word = spec_next(s);
-    int i = find_word(loss_words, word);
-    if (i < 0) return usage(s, "unknown loss '%s'", word);
+    int i;
+    TRY(pick(s, loss_words, spec_next(s), &i));
     l->kind = (LossKind)i;
     int64_t axis = l->axis;
     Reals weights = {0};
@@ -227,9 +250,8 @@ static Status set_loss(Options *o, Spec *s) {
 static const char *const optimizer_words[] = {"sgd", "adam", "adamw", NULL};
 
 static Status set_optimizer(Options *o, Spec *s) {
-    const char *word = spec_next(s);
-    int i = find_word(optimizer_words, word);
-    if (i < 0) return usage(s, "'%s' is none of sgd, adam, adamw", word);
+    int i;
+    TRY(pick(s, optimizer_words, spec_next(s), &i));
     Objective *j;
     TRY(objective(o, s, &j));
     OptimizerSpec *p = &j->optimizer;
@@ -270,10 +292,8 @@ static const char *const schedule_words[] = {"constant", "cosine", "linear",
                                              "step", NULL};
 
 static Status set_schedule(Options *o, Spec *s) {
-    const char *word = spec_next(s);
-    int i = find_word(schedule_words, word);
-    if (i < 0)
-        return usage(s, "'%s' is none of constant, cosine, linear, step", word);
+    int i;
+    TRY(pick(s, schedule_words, spec_next(s), &i));
     Objective *j;
     TRY(objective(o, s, &j));
     ScheduleSpec *c = &j->schedule;
@@ -431,8 +451,8 @@ static Status set_comm_bucket(Options *o, Spec *s) {
 
 static Status set_comm_dtype(Options *o, Spec *s) {
     static const DType dtypes[] = {DT_F32, DT_BF16, DT_F16};
-    int i = find_word(precision_words, s->text);
-    if (i < 0) return usage(s, "'%s' is none of fp32, bf16, fp16", s->text);
+    int i;
+    TRY(pick(s, precision_words, s->text, &i));
     o->comm_dtype = dtypes[i];
     return OK;
 }
@@ -519,8 +539,8 @@ static Status set_batchnorm(Options *o, Spec *s) {
 
 static Status set_dropout(Options *o, Spec *s) {
     static const char *const words[] = {"off", "on", NULL};
-    int i = find_word(words, s->text);
-    if (i < 0) return usage(s, "'%s' is neither on nor off", s->text);
+    int i;
+    TRY(pick(s, words, s->text, &i));
     o->dropout = i == 1;
     return OK;
 }
@@ -567,8 +587,8 @@ static Status set_target(Options *o, Spec *s) {
 
 static Status set_weights(Options *o, Spec *s) {
     static const char *const words[] = {"embed", "sidecar", NULL};
-    int i = find_word(words, s->text);
-    if (i < 0) return usage(s, "'%s' is neither embed nor sidecar", s->text);
+    int i;
+    TRY(pick(s, words, s->text, &i));
     o->sidecar_weights = i == 1;
     return OK;
 }

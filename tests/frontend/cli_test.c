@@ -158,7 +158,8 @@ TEST_CASE(cli, a_model_brings_its_options) {
 TEST_CASE(cli, mistakes_of_blocks_have_a_place) {
     static const char *const cases[][2] = {
         {"train m { loss = l3 }",
-         "odd.amp:1:11: error: --loss: unknown loss 'l3'\n"
+         "odd.amp:1:11: error: --loss: 'l3' is none of auto, none, "
+         "cross_entropy, nll, mse, l1, huber, bce_with_logits, host\n"
          "  train m { loss = l3 }\n            ^\n"},
         {"train m { speed = 3 }", "1:11: error: --speed: unknown option"},
         {"train m { loss }", "1:11: error: --loss: wants a value"},
@@ -220,10 +221,14 @@ TEST_CASE(cli, odd_models) {
 TEST_CASE(cli, usage_errors_give_status_2) {
     check_refused(2, "--nonsense: unknown option", "--nonsense");
     check_refused(2, "none of fp32, bf16, fp16", "--precision fp8");
-    check_refused(2, "unknown key 'keep'", "--precision O2,keep=1");
-    check_refused(2, "unknown key", "--precision O1,keep_batchnorm=0");
+    check_refused(2,
+                  "unknown key 'keep'; there are keep_batchnorm, "
+                  "master_weights",
+                  "--precision O2,keep=1");
+    check_refused(2, "unknown key 'keep_batchnorm'; there are none",
+                  "--precision O1,keep_batchnorm=0");
     check_refused(2, "is none of fp32", "--precision O0:bf16");
-    check_refused(2, "neither exact nor pytorch", "--placement torch");
+    check_refused(2, "is none of exact, pytorch", "--placement torch");
     check_refused(2, "none of sgd, adam, adamw", "--optimizer lion");
     check_refused(2, "unknown key 'beta3'", "--optimizer adam,beta3=1");
     check_refused(2, "is not NAME=N", "--dim batch");
