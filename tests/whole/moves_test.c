@@ -2,8 +2,8 @@
 
    Permutations that are no involution, slices at odd offsets, backwards and to
    the very start, negative indices off axis 0, operands that are transposed
-   already, grouped heads; epsilons and axes of one's own.  What is wanted is
-   written here as plain loops over the input.                               */
+   already, products that are added up, grouped heads; epsilons and axes of
+   one's own.  What is wanted is written here as plain loops over the input. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,23 @@ static const char model[] =
     "  %ln, %m, %rs = layer_norm %x, %g, %b {axis=2, epsilon=0.5}\n"
     "  %bn = batch_norm %x, %s, %t, %mean, %var {training=0, epsilon=0.7}\n"
     "  %soft = softmax %x {axis=1} : f32[3,4,5]\n"
-    "  return turn=%turn, turn2=%turn2, turn3=%turn3, mixed=%mixed, odd=%odd,\n"
+    "  %hs = reshape %h {shape=[6,12]} : f32[6,12]\n"
+    "  %h0, %h1, %h2, %h3, %h4, %h5 = split %hs {axis=0,\n"
+    "      sizes=[1,1,1,1,1,1]}\n"
+    "  %h1t = reshape %h1 {shape=[12,1]} : f32[12,1]\n"
+    "  %h2t = reshape %h2 {shape=[12,1]} : f32[12,1]\n"
+    "  %a0 = matmul %h0, %h3 {trans_a=1} : f32[12,12]\n"
+    "  %a1 = matmul %h1t, %h4 : f32[12,12]\n"
+    "  %a2 = matmul %h2t, %h5 : f32[12,12]\n"
+    "  %a3 = matmul %h3, %h5 {trans_a=1} : f32[12,12]\n"
+    "  %h00 = slice %hs {starts=[0,0], sizes=[1,1], steps=[1,1]}\n"
+    "  %row = matmul %h00, %h5 : f32[1,12]\n"
+    "  %a01 = add %a0, %a1 : f32[12,12]\n"
+    "  %ar = add %a01, %row : f32[12,12]\n"
+    "  %a012 = add %a2, %ar : f32[12,12]\n"
+    "  %outer = add %a012, %a3 : f32[12,12]\n"
+    "  return outer=%outer,\n"
+    "         turn=%turn, turn2=%turn2, turn3=%turn3, mixed=%mixed, odd=%odd,\n"
     "         back=%back, rows=%rows, cols=%cols, joined=%joined, pq=%pq,\n"
     "         pr=%pr, pq4=%pq4, heads=%heads, less=%less, low=%low,\n"
     "         high=%high, ln=%ln, bn=%bn, soft=%soft\n"
@@ -126,6 +142,12 @@ static double pq4(const int *at) {
 static double heads(const int *at) {
     return (double)d.h[1][1 + at[1]][4 + 2 * at[2] + at[3]];
 }
+static double outer(const int *at) {
+    double sum = (double)d.h[0][0][0] * (double)d.h[1][2][at[1]];
+    for (int i = 0; i < 3; i++)
+        sum += (double)d.h[0][i][at[0]] * (double)d.h[1][i][at[1]];
+    return sum + (double)d.h[1][0][at[0]] * (double)d.h[1][2][at[1]];
+}
 static double less(const int *at) { return x_at(at[0], at[1], at[2]) - 1; }
 static double low(const int *at) {
     return at[2] <= at[1] - 1 ? x_at(at[0], at[1], at[2]) : 0;
@@ -163,7 +185,7 @@ static const struct {
     {"heads", heads, {1, 2, 4, 2}},   {"less", less, {3, 4, 5, 1}},
     {"low", low, {3, 4, 5, 1}},       {"high", high, {3, 4, 5, 1}},
     {"ln", ln, {3, 4, 5, 1}},         {"bn", bn, {3, 4, 5, 1}},
-    {"soft", soft, {3, 4, 5, 1}},
+    {"soft", soft, {3, 4, 5, 1}},     {"outer", outer, {12, 12, 1, 1}},
 };
 
 static void check_output(const char *name, Element *element, const int *dim,
