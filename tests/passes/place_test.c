@@ -298,6 +298,36 @@ TEST_CASE(place, regions_are_f32_forward_and_backward) {
     arena_free(a);
 }
 
+/* ---- near the loss ------------------------------------------------------- */
+
+/* What is few nearest the loss stays f32, unless the user has said that it need
+   not. */
+TEST_CASE(place, the_user_says_what_is_spared) {
+    static const char *const says[] = {"", " !any"};
+    for (int i = 0; i < 2; i++) {
+        Arena *a = arena_new();
+        char text[800];
+        snprintf(text, sizeof text,
+                 "graph forward(%%x: f32[4096,256], %%c: f32[4096,4]) {\n"
+                 "  param %%w: f32[256,1024] = normal(1, 0.1)\n"
+                 "  param %%v: f32[1024,4] = normal(2, 0.1)\n"
+                 "  %%h = matmul %%x, %%w\n  %%a = tanh %%h\n"
+                 "  %%z = matmul %%a, %%v : f32[4096,4]\n"
+                 "  %%t = tanh %%z : f32[4096,4]\n"
+                 "  %%d = sub %%t, %%c : f32[4096,4]%s\n  %%q = mul %%d, %%d\n"
+                 "  %%l = reduce_sum %%q {axes=[0,1], keepdims=0}\n"
+                 "  return l=%%l\n}\n",
+                 says[i]);
+        Module *m = planned(a, text, "bf16", "auto");
+        const Graph *g = module_graph_on(m, "train", TARGET_CPU);
+        ValueId d = graph_find_value(g, "d");
+        REQUIRE(d.i);
+        CHECK_MSG(value_dtype(g, d) == (i ? DT_BF16 : DT_F32), "%s: %s",
+                  says[i], value_get(g, d)->why);
+        arena_free(a);
+    }
+}
+
 /* ---- against all labelings ------------------------------------------------
  */
 

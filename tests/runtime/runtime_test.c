@@ -417,6 +417,40 @@ TEST_CASE(runtime, inputs_may_move) {
     tiny_api()->close(s);
 }
 
+TEST_CASE(runtime, one_input_may_move_alone) {
+    ampc_session *s = open_module(&tiny_module, 1);
+    ampc_metrics m[4];
+    Batch b[2];
+    CHECK_EQ_INT(tiny_api()->set_hyper(s, "lr", 0), AMPC_OK);
+    for (int i = 0; i < 2; i++) batch(&b[i], i);
+    for (int i = 0; i < 4; i++) {
+        ampc_input in[] = {b[0].in[0], b[i % 2].in[1]};
+        m[i].size = sizeof *m;
+        CHECK_EQ_INT(tiny_api()->step(s, in, 2, &m[i]), AMPC_OK);
+    }
+    CHECK(m[0].loss != m[1].loss);
+    CHECK(m[0].loss == m[2].loss && m[1].loss == m[3].loss);
+    tiny_api()->close(s);
+}
+
+#ifdef __SSE__
+/* Zeros for subnormals, towards zero: kernels compute otherwise. */
+TEST_CASE(runtime, the_host_keeps_its_way_to_round) {
+    enum { OWN = 0xffc0, FLAGS = 0x3f };
+    ampc_session *s = open_module(&tiny_module, 2);
+    ampc_metrics m = {.size = sizeof m};
+    Batch b;
+    unsigned before = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(OWN);
+    ampc_status status = tiny_api()->step(s, batch(&b, 0), 2, &m);
+    unsigned after = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(before);
+    CHECK_EQ_INT(status, AMPC_OK);
+    CHECK_EQ_INT(after & ~(unsigned)FLAGS, OWN);
+    tiny_api()->close(s);
+}
+#endif
+
 /* ---- opening ------------------------------------------------------------- */
 
 TEST_CASE(runtime, open_refuses) {
