@@ -169,6 +169,23 @@ static void check_steps(const char *module, const char *env) {
     check_run(0, env, arguments, "\"unit\":\"samples\",\"per_s\":");
 }
 
+static const char mlp[] = "--precision bf16 --dim batch=8";
+
+/* As script/gpu-check packs models of real size. */
+static void check_gpu_alone(const char *env) {
+    char path[512], arguments[600], *log;
+    snprintf(path, sizeof path, "%s/gpu_alone.so", test_tmpdir());
+    if (test_command(&log, "'%s' '%s' -o '%s' %s --target cuda:sm_90",
+                     test_ampc(), test_data_path("tests/onnx/mlp.dyn.onnx"),
+                     path, mlp))
+        FAIL("%s", log);
+    free(log);
+    snprintf(arguments, sizeof arguments, "time '%s' 2 y=3", path);
+    check_run(0, env, arguments, "\"unit\":\"samples\",\"per_s\":");
+    check_run(1, "AMPC_CHECK_DEVICE=cpu", arguments, "\"ok\":false");
+    remove(path);
+}
+
 TEST_CASE(gpu_check, checks_a_module) {
     static const char *const checks[][2] = {{"train", "bf16 forced 4"},
                                             {"train", "bf16 free 4"},
@@ -180,9 +197,8 @@ TEST_CASE(gpu_check, checks_a_module) {
 #endif
                                             {"threads", "4"},
                                             {"run", "2"}};
-    Compiled c =
-        compile_file_cuda(test_data_path("tests/onnx/mlp.dyn.onnx"),
-                          "--precision bf16 --dim batch=8", "cuda:sm_90");
+    Compiled c = compile_file_cuda(test_data_path("tests/onnx/mlp.dyn.onnx"),
+                                   mlp, "cuda:sm_90");
     char feed[512], env[600], arguments[1100];
     sim_build_twins(c.cuda_dir);
     snprintf(env, sizeof env, "AMPC_SIM_TWINS='%s'", c.cuda_dir);
@@ -197,6 +213,7 @@ TEST_CASE(gpu_check, checks_a_module) {
     snprintf(arguments, sizeof arguments, "time '%s' 2 target=3", c.path);
     check_run(0, env, arguments, "\"batch\":8,\"steps\":2,\"ms\":");
     check_steps(c.path, env);
+    check_gpu_alone(env);
     snprintf(arguments, sizeof arguments, "train '%s' random:y=3 bf16 forced 3",
              c.path);
     check_run(0, env, arguments, "\"ok\":true");
