@@ -461,6 +461,21 @@ static bool row_neighbour_pays(Fuse *f, int row, int c) {
     return true;
 }
 
+static bool is_costly(const Graph *g, const NodeList *x) {
+    for (int i = 0; i < x->len; i++)
+        if (op_info[node_get(g, x->data[i])->op].cost >= COST_LONG) return true;
+    return false;
+}
+
+/* Parts of the concatenation into which costly work may move. */
+static int costly_parts(const Fuse *f, const Node *concat) {
+    const Type *t = value_type(f->g, concat->out[0]);
+    int axis = axis_norm(attr_int(concat, AK_axis, 0), t->rank);
+    bool last = true;
+    for (int d = axis + 1; d < t->rank; d++) last &= t->dim[d] == 1;
+    return f->target->costly_parts[last];
+}
+
 /* The producer p may be computed inside consumer c: element for element, or
    for a short p read once at another index. */
 static bool chain_pays(Fuse *f, int p, int c) {
@@ -483,6 +498,9 @@ static bool chain_pays(Fuse *f, int p, int c) {
                 shape_equal(value_type(g, v), value_type(g, n->out[0])))
                 continue;
             if (!moves_once || x->len > most || other_users(f, v, p, c))
+                return false;
+            if (n->op == OP_CONCAT && n->nin > costly_parts(f, n) &&
+                is_costly(g, x))
                 return false;
         }
     }

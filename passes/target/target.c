@@ -19,6 +19,7 @@ const TargetInfo target_info[NUM_TARGETS] = {
                     .max_numbers = 24,
                     .max_nodes = 96,
                     .max_moved = 3,
+                    .costly_parts = {1, 9}, /* MAX_CUTS of kir.h        */
                     .max_copies = 8,
                     .min_copied = 8,
                     .rows_enough = 64,
@@ -43,6 +44,7 @@ const TargetInfo target_info[NUM_TARGETS] = {
          /* of the 80 operations, at a few for each node                     */
          .max_moved = 8,
          .max_padded = 64,
+         .costly_parts = {16, 16}, /* of the 80 operations, too          */
          .max_copies = 16,
          .min_copied = 2, /* a number costs a launch, not its bytes          */
          .row_bytes = 16,

@@ -28,8 +28,12 @@ typedef struct TargetInfo {
     int max_numbers; /* the same, where each result is one number            */
     int max_nodes;
     /* arithmetic against memory */
-    int max_moved;      /* nodes worth computing at a moved index            */
-    int max_padded;     /* ... for a pad alone, each element once            */
+    int max_moved;  /* nodes worth computing at a moved index            */
+    int max_padded; /* ... for a pad alone, each element once            */
+    /* parts of a concatenation that costly work may move into, by whether its
+       axis is the last: an element computes what all of them do, unless each
+       is a loop of its own                                                  */
+    int costly_parts[2];
     int max_copies;     /* readers worth computing a cheap value for, each   */
     int64_t min_copied; /* elements: smaller values cost nothing to keep     */
     /* rows of matrices that tensor cores read: bytes at whose multiples they
