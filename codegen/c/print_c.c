@@ -235,7 +235,7 @@ static void put_element(Nest *n) {
         put_row_operands(p, of);
     }
     for (int id = 1; id < len; id++) {
-        if (!need[id]) continue;
+        if (!need[id] || (p->before && p->before[id])) continue;
         bool kept = held && held[id];
         if (keeps(p, id, KEEP_TILE))
             put_in_tile(p, id, true);
@@ -367,11 +367,50 @@ static void move_pieces(const Nest *n, KOp op) {
     }
 }
 
+/* Instruction `id` and what it reads are the same for all neighbours. */
+static bool is_uniform(const KPrint *p, const bool *before, int id) {
+    const KInst *in = kinst_at(p->k, id);
+    if (in->op == K_CONST) return true;
+    if (in->full) return before[id];
+    return !(in->dims >> p->k->vec & 1) && in->keep != KEEP_BLOCK;
+}
+
+/* What is the same for all neighbours, before their loop.  Compilers must leave
+   it inside, since a store might change what it was loaded from, and a byte
+   there made them choose vectors of 8 bytes for the floats. */
+static bool put_before(const Nest *n) {
+    KPrint *p = n->p;
+    int len = p->k->insts.len;
+    bool *before = NEW_ARRAY(p->arena, bool, len), any = false;
+    const bool *held = kernel_held(p->k, &p->sweeps, n->s, p->arena);
+    const bool *need = kernel_need(p->k, n->s, held, p->arena);
+    for (int id = 1; id < len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        before[id] = need[id] && in->full && !(in->dims >> p->k->vec & 1) &&
+                     in->keep == KEEP_NOT && in->op != K_CONST &&
+                     in->op != K_ACC && in->op != K_REDUCE &&
+                     !kinst_stores(in) && !(held && held[id]);
+        for (int j = 0; before[id] && j < KINST_READS; j++)
+            if (kinst_read(in, j) && !is_uniform(p, before, kinst_read(in, j)))
+                before[id] = false;
+        any |= before[id];
+    }
+    if (!any) return false;
+    kp_line(p, "{");
+    p->depth++;
+    put_row_operands(p, before);
+    for (int id = 1; id < len; id++)
+        if (before[id]) kp_inst(p, id, NULL);
+    p->before = before;
+    return true;
+}
+
 /* Over [from, to) of the innermost loop. */
 static void put_range(Nest *n, const KLoop *l, const char *from,
                       const char *to) {
     KPrint *p = n->p;
     Nest in = *n;
+    bool before = l->over == p->k->vec && put_before(n);
     bool pieces = find_pieces(n, l);
     if (pieces) {
         kp_enter(p, "for (int64_t w0 = %s, w1; w0 < %s; w0 = w1)", from, to);
@@ -395,7 +434,8 @@ static void put_range(Nest *n, const KLoop *l, const char *from,
         move_pieces(n, K_STORE);
         kp_leave(p);
     }
-    p->piece = NULL;
+    if (before) kp_leave(p);
+    p->piece = p->before = NULL;
 }
 
 /* Over columns in parts in which guards are constant, if that helps. */

@@ -53,6 +53,7 @@ typedef struct KPrint {
     bool *piece;        /* loads and stores whose place is h<id>[piece_at], in
                            fp32, roundings left to those stores; or NULL */
     const char *piece_at;
+    bool *before;        /* instructions that stand before this loop; or NULL */
     const char *block;   /* CUDA: the number of this block */
     bool wide;           /* indices need 64 bits */
     bool used[MAX_RANK]; /* dims that an index mentions */

@@ -28,13 +28,14 @@ enum {
 
 /* ---- loops --------------------------------------------------------------- */
 
-/* Neighbours along row dim d share a line of the cache, while each column is on
-   another: a line that a whole row of columns has driven out is met again. */
+/* Neighbours along row dim d share a line of the cache, while at most two
+   columns do: a line that a whole row of columns has driven out is met again.
+   */
 static bool turned(const Kernel *k, const KInst *in, int d) {
     int64_t bytes = dtype_info[k->bufs.data[in->buf].dtype].bytes;
     return in->op == K_LOAD && in->full && !k->dim[d].col && in->at.k[d] != 0 &&
            llabs(in->at.k[d]) * bytes <= LINE / 4 &&
-           llabs(in->at.k[k->vec]) * bytes >= LINE;
+           llabs(in->at.k[k->vec]) * bytes >= LINE / 2;
 }
 
 /* The row dim that most turned loads of a kernel without folds walk; -1: there
@@ -93,7 +94,10 @@ static void loops_of_columns(Kernel *k, const int *col, int n) {
    threads. */
 static void loops_of_rows(Kernel *k, const int *col, int n) {
     int64_t rows = k->dim[k->vec].extent, last = k->dim[col[n - 1]].extent;
-    int64_t block = rows >= 512 ? 64 : rows >= 128 ? 32 : 16;
+    int64_t block = rows >= 512   ? 64
+                    : rows >= 128 ? 32
+                    : rows >= 16  ? 16
+                                  : rows;
     add_loop(k, LOOP_THREAD, LOOP_ROWS, kernel_rows(k) / rows, 1);
     add_loop(k, LOOP_THREAD, k->vec, rows, block);
     for (int j = 0; j < n - 1; j++)

@@ -513,6 +513,14 @@ TEST_CASE(kernel, moves) {
         MOVE("%x: f32[3,4], %i: i64[5], %j: i64[2]",
              "%a = gather %x, %i {axis=0} %y = gather %a, %j {axis=1}"),
         MOVE("%x: f32[0,4], %z: f32[2,4]", "%y = concat %x, %z {axis=0}"),
+        /* tiles, of which the last ones are not full */
+        MOVE("%x: f32[150,2,20], %z: f32[2,20,150]",
+             "%t = transpose %x {perm=[1,2,0]} %y = add %t, %z"),
+        MOVE("%x: f16[131,17], %z: bf16[17,131]",
+             "%t = transpose %x {perm=[1,0]} %c = cast %z : f16[17,131] "
+             "%y = mul %t, %c"),
+        MOVE("%x: f32[90,9], %z: f32[60,9]",
+             "%c = concat %x, %z {axis=0} %y = transpose %c {perm=[1,0]}"),
     };
     CHECK_GRAPHS(s, "");
 }
@@ -587,6 +595,13 @@ TEST_CASE(kernel, reductions) {
              ROW("%x: f32[4,200,5]", "%y = reduce_sum %x {axes=[0,1]}", "%y"),
          .ulps = 8,
          .scale = 512},
+        /* fewer neighbours than a vector; a mask that they share */
+        {.text = ROW("%x: f32[6,40,8], %m: bool[6,40,1], %v: f32[6,40,8]",
+                     "%w = where %m, %v, %x %e = exp %w "
+                     "%y = reduce_sum %e {axes=[1]}",
+                     "%e, %y"),
+         .ulps = 8,
+         .scale = 128},
     };
     CHECK_GRAPHS(s, "");
 }

@@ -106,6 +106,12 @@ TEST_CASE(schedule, reductions_along_columns) {
                "serial i0 < 300, vector i1 < 16",
                "block rows < 1, block i1 < 64 by 32, thread i1 < 32, "
                "lanes columns < 300 by 8");
+    check_loops("graph g(%x: f32[300,8]) {\n"
+                "  group row { %y = reduce_sum %x {axes=[0], keepdims=1} }\n"
+                "  return %y\n}\n",
+                TARGET_CPU,
+                "thread rows < 1, thread i1 < 8 by 8, lanes i0 < 300 by 128, "
+                "serial i0 < 300, vector i1 < 8");
     check_loops("graph g(%x: bf16[264,300,256]) {\n"
                 "  group row { %y = reduce_sum %x {axes=[1], keepdims=1} }\n"
                 "  return %y\n}\n",
