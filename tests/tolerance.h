@@ -56,7 +56,7 @@
    bits of f32, of which an optimizer makes no more than lr/eps <= 1 times. */
 #define TOL_RANKS 1e-6
 
-/* The same in fp16 with Adam, sums in another order: the last bit of a sum
+/* The same in fp16, sums in another order: the last bit of a sum
    makes a 16-bit copy or activation round the other way, and what is read from
    all of them is as if rounded once. */
 #define TOL_RANKS_16 0x1p-11
