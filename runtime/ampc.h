@@ -417,7 +417,9 @@ typedef struct ampc_api {
 
     /* Forward and backward of one micro-batch; adds to the gradients.  *loss
        (may be NULL) is unscaled.  `update` then makes the optimizer step; it
-       needs exactly the number of micro-steps that the module accumulates.  */
+       needs exactly the number of micro-steps that the module accumulates.
+       AMPC_ERR_MEMORY: where that is one, the first micro-step brings the
+       gradients' memory.                                                    */
     ampc_status (*micro_step)(ampc_session *s, const ampc_input *in, size_t nin,
                               double *loss);
     ampc_status (*update)(ampc_session *s, ampc_metrics *metrics);

@@ -102,17 +102,32 @@ static ampc_status make_handle(ampc_session *s) {
     return e ? lt_fail(s, e, "cublasLtCreate", NULL) : AMPC_OK;
 }
 
+static ampc_status gpu_need_grads(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    if (d->late || !d->late_bytes) return AMPC_OK;
+    ampc_status status = memory_alloc_late(s);
+    if (status != AMPC_OK) return status;
+    status = gpu_zero_grads(s);
+    if (status == AMPC_OK) status = bind_all(s);
+    if (status != AMPC_OK) d->broken = status; /* programs are half bound */
+    return status;
+}
+
+/* Measuring fills all memory, so that it cannot come later. */
+static bool sure_of_micro_steps(const ampc_session *s) {
+    return s->opt.comm || s->accumulate > 1 || tune_measures();
+}
+
 static ampc_status first_values(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     GPU(d->cu.MemsetD8Async(d->zero, 0, sizeof(double), d->stream),
         "cuMemsetD8Async");
-    ampc_status status = AMPC_OK;
-    if (s->on_device) { /* no more than an int32_t: comm_join */
+    ampc_status status = bind_all(s);
+    if (status == AMPC_OK) status = gpu_zero_grads(s);
+    if (status == AMPC_OK && s->on_device) { /* fits: comm_join */
         int32_t made = (int32_t)(s->accumulate * s->opt.comm->world);
         status = gpu_write(s, d->made, &made, sizeof made);
     }
-    if (status == AMPC_OK) status = bind_all(s);
-    if (status == AMPC_OK) status = gpu_zero_grads(s);
     return status == AMPC_OK ? gpu_sync(s) : status;
 }
 
@@ -122,6 +137,8 @@ static ampc_status build(ampc_session *s) {
     if (status == AMPC_OK) status = gpu_ranks_open(s);
     if (status == AMPC_OK) status = make_handle(s);
     if (status == AMPC_OK) status = memory_alloc(s);
+    if (status == AMPC_OK && sure_of_micro_steps(s))
+        status = memory_alloc_late(s);
     if (status == AMPC_OK) status = first_values(s);
     return status;
 }
@@ -231,25 +248,19 @@ static ampc_status gpu_enter(ampc_session *s) {
     return status;
 }
 
-/* All was done at open. */
+/* The rest was done at open. */
 static ampc_status gpu_prepare(ampc_session *s, int program) {
-    (void)s;
-    (void)program;
-    return AMPC_OK;
-}
-
-static ampc_status gpu_need_grads(ampc_session *s) {
-    (void)s;
-    return AMPC_OK;
+    return gpu_of(s)->programs[program].late ? gpu_need_grads(s) : AMPC_OK;
 }
 
 static const char *gpu_name(const ampc_session *s) { return gpu_of(s)->name; }
 
 static void gpu_describe(const ampc_session *s, char *text, size_t size) {
     const GpuDevice *d = gpu_of(s);
-    snprintf(text, size, "GPU '%s', code for %s, %llu MB of its memory",
-             d->name, d->arch ? d->arch : "none",
-             (unsigned long long)(d->bytes >> 20));
+    snprintf(
+        text, size, "GPU '%s', code for %s, %llu MB of its memory", d->name,
+        d->arch ? d->arch : "none",
+        (unsigned long long)((d->bytes + (d->late ? d->late_bytes : 0)) >> 20));
 }
 
 const AmpcBackend ampc_cuda_backend = {

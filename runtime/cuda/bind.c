@@ -1,6 +1,6 @@
 /* bind.c: plan steps to launches.  Every address is known once memory is there
-   (inputs have a place of their own), so all programs are bound at open and a
-   run only walks.
+   (inputs have a place of their own), so all programs are bound at open, those
+   of micro-steps when gradients have memory, and a run only walks.
 
    Host tables lie in one block: pointers to parameters and their values are
    counted first.                                                            */
@@ -99,6 +99,19 @@ static void *cut(char **p, size_t n, size_t size) {
     return piece;
 }
 
+/* It reads or writes gradients that are kept between programs. */
+static bool is_late(const ampc_session *s, const PlanRun *r) {
+    for (uint32_t i = 0; i < r->nstep; i++) {
+        const PlanStep *t = &s->plan->steps[r->step0 + i];
+        for (uint32_t k = 0; k < t->nref; k++) {
+            const PlanRef *x = &s->plan->refs[t->ref0 + k];
+            if (x->space == PLAN_VAR && s->m->vars[x->index].kind == PLAN_GRAD)
+                return true;
+        }
+    }
+    return false;
+}
+
 /* Pieces are in order of alignment, largest first; params stay behind. */
 ampc_status bind_tables(ampc_session *s) {
     const AmpcModule *m = s->m;
@@ -130,6 +143,7 @@ ampc_status bind_tables(ampc_session *s) {
     d->values = cut(&p, n.params, sizeof(uint64_t));
     for (uint32_t i = 0; i < m->nprogram; i++) {
         d->programs[i].steps = steps;
+        d->programs[i].late = is_late(s, &s->plan->runs[i]);
         d->programs[i].input_bytes = inputs_bytes(m, &m->programs[i]);
         steps += s->plan->runs[i].nstep;
     }
@@ -276,7 +290,7 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     case PLAN_LAUNCH: return bind_launch(b, out);
     case PLAN_MANY: return bind_many(b, out);
     case PLAN_PRODUCT:
-        out->product = &b->d->products[p->nproduct];
+        out->product = &b->d->products[b->d->nbound + p->nproduct];
         p->names[p->nproduct] = out->name;
         status = bind_own(b, out);
         if (status != AMPC_OK) return status;
@@ -296,11 +310,16 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     }
 }
 
-static ampc_status bind_programs(ampc_session *s, Scratchpad *pad) {
+/* *rows: bytes of tables that were made. */
+static ampc_status bind_programs(ampc_session *s, Scratchpad *pad,
+                                 uint64_t *rows) {
     GpuDevice *d = gpu_of(s);
-    Binder b = {.s = s, .d = d, .row = pad->rows, .row_at = d->rows};
+    Binder b = {
+        .s = s, .d = d, .row = pad->rows, .row_at = d->rows + d->rows_bound};
     for (uint32_t i = 0; i < s->m->nprogram; i++) {
         b.program = (int)i;
+        if (d->programs[i].bound || (d->programs[i].late && !d->late)) continue;
+        d->programs[i].bound = true;
         for (uint32_t j = 0; j < s->plan->runs[i].nstep; j++) {
             b.t = &s->plan->steps[s->plan->runs[i].step0 + j];
             ampc_status status = bind_step(&b, &d->programs[i].steps[j], pad);
@@ -308,6 +327,7 @@ static ampc_status bind_programs(ampc_session *s, Scratchpad *pad) {
         }
         watch_bind(s, (int)i);
     }
+    *rows = (uint64_t)(b.row - pad->rows) * sizeof *b.row;
     return AMPC_OK;
 }
 
@@ -322,11 +342,15 @@ ampc_status bind_all(ampc_session *s) {
     pad.keys = cut(&p, d->nproduct, sizeof(ProductKey));
     pad.names = cut(&p, d->nproduct, sizeof(char *));
     pad.rows = cut(&p, d->row_bytes, 1);
-    ampc_status status = bind_programs(s, &pad);
-    if (status == AMPC_OK && d->nproduct)
-        status = tune_all(s, pad.keys, pad.names);
+    uint64_t rows = 0;
+    ampc_status status = bind_programs(s, &pad, &rows);
+    if (status == AMPC_OK && pad.nproduct)
+        status = tune_all(s, d->products + d->nbound, pad.nproduct, pad.keys,
+                          pad.names);
     if (status == AMPC_OK)
-        status = gpu_write(s, d->rows, pad.rows, d->row_bytes);
+        status = gpu_write(s, d->rows + d->rows_bound, pad.rows, rows);
+    d->nbound += pad.nproduct;
+    d->rows_bound += rows;
     mem_free(s, block, bytes);
     return status;
 }

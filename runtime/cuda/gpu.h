@@ -92,6 +92,8 @@ typedef struct GpuProgram {
     char *scalars;        /* pinned; NULL: nobody asks for them */
     uint32_t nrange, where[WATCH_COUNT];
     GpuRange range[WATCH_COUNT];
+    bool late; /* it has gradients as variables */
+    bool bound;
     bool sums;        /* over ranks, through the host: it cannot be captured */
     bool ran;         /* all kernels and library calls have been touched */
     CUgraphExec exec; /* of program update, where ranks sum on the device: of
@@ -132,9 +134,11 @@ typedef struct GpuDevice {
     CUdeviceptr memory;
     uint64_t bytes;
     CUdeviceptr *var;
-    CUdeviceptr grads, arena, input, slot[GPU_SLOTS], scratch, workspace;
+    CUdeviceptr late; /* gradients first; 0: not yet there */
+    CUdeviceptr arena, late_arena, input, slot[GPU_SLOTS], scratch, workspace;
     CUdeviceptr zero, rows; /* a constant; the tables of PLAN_MANY */
-    uint64_t grads_bytes, slot_bytes, scratch_bytes, workspace_bytes;
+    uint64_t grads_bytes, late_bytes, slot_bytes, scratch_bytes,
+        workspace_bytes;
     uint64_t row_bytes;
 
     char *pinned;
@@ -158,7 +162,9 @@ typedef struct GpuDevice {
     GpuProgram *programs;
     GpuProduct *products;
     uint32_t nproduct;
-    void **params; /* of launches: the next free one while binding */
+    size_t nbound;       /* products that are bound */
+    uint64_t rows_bound; /* bytes of `rows` that are there */
+    void **params;       /* of launches: the next free one while binding */
     uint64_t *values;
     void *tables; /* host memory of all that the pointers above name */
     size_t tables_bytes;
@@ -197,6 +203,7 @@ void image_unload(ampc_session *s);
 
 uint64_t gpu_round(uint64_t bytes); /* to GPU_ALIGN; saturates */
 ampc_status memory_alloc(ampc_session *s);
+ampc_status memory_alloc_late(ampc_session *s);
 void memory_free(ampc_session *s);
 CUdeviceptr gpu_address(const ampc_session *s, int program, PlanRef r);
 ampc_status gpu_get(ampc_session *s, PlanRef from, void *to, uint64_t bytes);
@@ -212,7 +219,8 @@ ampc_status gpu_write(ampc_session *s, CUdeviceptr to, const void *from,
 /* NULL, or the name of the step whose CUDA tables are damaged. */
 const char *gpu_plan_defect(const AmpcModule *m);
 bool gpu_has_products(const AmpcModule *m);
-/* Tables for every program; before memory_alloc.  bind_all fills them. */
+/* Tables for every program; before memory_alloc.  bind_all fills those that can
+   be and are not yet. */
 ampc_status bind_tables(ampc_session *s);
 ampc_status bind_all(ampc_session *s);
 /* Of a kernel over n elements. */
@@ -257,8 +265,9 @@ int product_launch(const GpuDevice *d, const GpuProduct *p, const LtAlgo *algo,
 void product_free(const LtApi *lt, GpuProduct *p);
 /* Chooses every product's algorithm, or who does it where there is none; may
    run them on undefined data. */
-ampc_status tune_all(ampc_session *s, ProductKey *keys,
-                     const char *const *names);
+ampc_status tune_all(ampc_session *s, GpuProduct *products, size_t n,
+                     ProductKey *keys, const char *const *names);
+bool tune_measures(void); /* it will run them */
 
 typedef struct CacheEntry {
     ProductKey key;

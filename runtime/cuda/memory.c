@@ -1,10 +1,11 @@
 /* memory.c: the device's memory: one allocation on it, one pinned on the host,
-   made at open; nothing is allocated later.
+   made at open, and one for what micro-steps alone need, made before the first.
 
    On the device, each piece on a 256-byte boundary: scalars, other variables,
-   gradients, activations, inputs of the running program, slots for the inputs
-   of the next ones, scratch, cuBLASLt's workspace, tables.  Scalars lie side by
-   side, so that one copy brings all those that the API reports.             */
+   activations, inputs of the running program, slots for the inputs of the next
+   ones, scratch, cuBLASLt's workspace, tables; apart, gradients and, where the
+   programs that read or write them need more, their activations.  Scalars lie
+   side by side, so that one copy brings all those that the API reports.     */
 #include <stdio.h>
 #include <string.h>
 
@@ -48,18 +49,20 @@ static void lay_vars(const ampc_session *s, GpuDevice *d, VarGroup group,
 /* Where all lies, from 0. */
 static uint64_t lay_all(const ampc_session *s, GpuDevice *d) {
     const AmpcModule *m = s->m;
-    uint64_t total = 0, arena = 0;
+    uint64_t total = 0, apart = 0, arena = 0, late = 0;
     for (uint32_t i = 0; i < m->nprogram; i++) {
         const GpuProgram *p = &d->programs[i];
-        if (m->cuda->plan->runs[i].arena > arena)
-            arena = m->cuda->plan->runs[i].arena;
+        uint64_t *most = p->late ? &late : &arena;
+        if (m->cuda->plan->runs[i].arena > *most)
+            *most = m->cuda->plan->runs[i].arena;
         if (p->input_bytes > d->slot_bytes) d->slot_bytes = p->input_bytes;
     }
     lay_vars(s, d, GROUP_SCALAR, &total);
     lay_vars(s, d, GROUP_ARRAY, &total);
-    d->grads = total;
-    lay_vars(s, d, GROUP_GRAD, &total);
-    d->grads_bytes = total - d->grads;
+    lay_vars(s, d, GROUP_GRAD, &apart);
+    d->grads_bytes = apart;
+    d->late_arena = lay(&apart, late > arena ? late : 0);
+    d->late_bytes = apart;
     d->arena = lay(&total, arena);
     d->input = lay(&total, d->slot_bytes);
     for (int i = 0; i < GPU_SLOTS; i++) d->slot[i] = lay(&total, d->slot_bytes);
@@ -74,11 +77,12 @@ static uint64_t lay_all(const ampc_session *s, GpuDevice *d) {
 }
 
 static void move_all(const AmpcModule *m, GpuDevice *d) {
-    CUdeviceptr *const pieces[] = {&d->grads,   &d->arena,     &d->input,
-                                   &d->slot[0], &d->slot[1],   &d->scratch,
-                                   &d->zero,    &d->workspace, &d->rows,
-                                   &d->bad,     &d->made,      &d->sent};
-    for (uint32_t i = 0; i < m->nvar; i++) d->var[i] += d->memory;
+    CUdeviceptr *const pieces[] = {&d->arena,     &d->input,   &d->slot[0],
+                                   &d->slot[1],   &d->scratch, &d->zero,
+                                   &d->workspace, &d->rows,    &d->bad,
+                                   &d->made,      &d->sent};
+    for (uint32_t i = 0; i < m->nvar; i++)
+        if (var_group(&m->vars[i]) != GROUP_GRAD) d->var[i] += d->memory;
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
         *pieces[i] += d->memory;
 }
@@ -137,11 +141,27 @@ ampc_status memory_alloc(ampc_session *s) {
     return status == AMPC_OK ? alloc_pinned(s) : status;
 }
 
+ampc_status memory_alloc_late(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    if (d->late || !d->late_bytes) return AMPC_OK;
+    if (d->late_bytes > INT64_MAX)
+        return no_memory(s, CUDA_OUT_OF_MEMORY, "", d->late_bytes, "device");
+    CUresult e = d->cu.MemAlloc(&d->late, d->late_bytes);
+    if (e != CUDA_OK)
+        return no_memory(s, e, "cuMemAlloc", d->late_bytes, "device");
+    for (uint32_t i = 0; i < s->m->nvar; i++)
+        if (var_group(&s->m->vars[i]) == GROUP_GRAD) d->var[i] += d->late;
+    d->late_arena =
+        d->late_bytes > d->grads_bytes ? d->late_arena + d->late : d->arena;
+    return AMPC_OK;
+}
+
 void memory_free(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
+    if (d->late) d->cu.MemFree(d->late);
     if (d->memory) d->cu.MemFree(d->memory);
     if (d->pinned) d->cu.MemFreeHost(d->pinned);
-    d->memory = 0;
+    d->memory = d->late = 0;
     d->pinned = NULL;
 }
 
@@ -162,8 +182,12 @@ static uint64_t input_offset(const AmpcModule *m, int program, uint32_t input) {
 CUdeviceptr gpu_address(const ampc_session *s, int program, PlanRef r) {
     const GpuDevice *d = gpu_of(s);
     switch (r.space) {
-    case PLAN_ARENA: return d->arena + r.offset;
-    case PLAN_VAR: return d->var[r.index] + r.offset;
+    case PLAN_ARENA:
+        return (d->programs[program].late ? d->late_arena : d->arena) +
+               r.offset;
+    case PLAN_VAR:
+        if (!d->late && s->m->vars[r.index].kind == PLAN_GRAD) return 0;
+        return d->var[r.index] + r.offset;
     case PLAN_INPUT:
         return d->input + input_offset(s->m, program, r.index) + r.offset;
     default: return 0;
@@ -178,7 +202,8 @@ ampc_status gpu_get(ampc_session *s, PlanRef from, void *to, uint64_t bytes) {
     CUdeviceptr p = gpu_address(s, s->last, from);
     if (whole && bytes) memcpy(to, whole, bytes);
     if (whole) return AMPC_OK;
-    for (uint64_t at = 0; at < bytes; at += GPU_BOUNCE) {
+    if (!p) memset(to, 0, bytes); /* a gradient before any micro-step */
+    for (uint64_t at = 0; p && at < bytes; at += GPU_BOUNCE) {
         uint64_t n = bytes - at < GPU_BOUNCE ? bytes - at : GPU_BOUNCE;
         GPU(d->cu.MemcpyDtoHAsync(d->bounce, p + at, n, d->stream),
             "copy to the host");
@@ -243,8 +268,8 @@ ampc_status gpu_zero(ampc_session *s, PlanRef to, uint64_t bytes) {
 
 ampc_status gpu_zero_grads(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
-    if (d->grads_bytes)
-        GPU(d->cu.MemsetD8Async(d->grads, 0, d->grads_bytes, d->stream),
+    if (d->late && d->grads_bytes)
+        GPU(d->cu.MemsetD8Async(d->late, 0, d->grads_bytes, d->stream),
             "cuMemsetD8Async");
     return AMPC_OK;
 }

@@ -23,6 +23,8 @@ typedef struct Tuner {
     CUdeviceptr cold; /* twice the cache; 0: no room, trials find it warm     */
     uint64_t cold_bytes;
     bool may_measure;
+    GpuProduct *products;
+    size_t n;
     unsigned refused, own; /* products */
 } Tuner;
 
@@ -95,25 +97,37 @@ static ampc_status refused(Tuner *t, GpuProduct *p, ProductKey *k,
 
 /* ---- measuring ----------------------------------------------------------- */
 
+/* A block, from its first piece, which lies in `bounce`. */
+static ampc_status fill_block(Tuner *t, CUdeviceptr block, uint64_t bytes) {
+    GpuDevice *d = t->d;
+    ampc_session *s = t->s;
+    uint64_t piece = GPU_BOUNCE < bytes ? GPU_BOUNCE : bytes;
+    GPU(d->cu.MemcpyHtoDAsync(block, d->bounce, piece, d->stream),
+        "copy to the device");
+    for (uint64_t at = piece; at < bytes; at *= 2) {
+        uint64_t rest = bytes - at;
+        GPU(d->cu.MemcpyDtoDAsync(block + at, block, rest < at ? rest : at,
+                                  d->stream),
+            "cuMemcpyDtoDAsync");
+    }
+    return AMPC_OK;
+}
+
 /* Memory holds nothing yet: products get numbers of either sign around 1, in
    whatever type they read it, since power and so speed depend on them.      */
 static ampc_status fill_memory(Tuner *t) {
     GpuDevice *d = t->d;
     ampc_session *s = t->s;
-    uint64_t bits = 1, piece = GPU_BOUNCE < d->bytes ? GPU_BOUNCE : d->bytes;
-    for (uint64_t i = 0; i < piece / 2; i++) {
+    uint64_t bits = 1;
+    for (uint64_t i = 0; i < GPU_BOUNCE / 2; i++) {
         bits = bits * 6364136223846793005u + 1442695040888963407u;
         uint16_t x = (uint16_t)((bits >> 40 & 0x83ff) | 0x3c00);
         memcpy(d->bounce + 2 * i, &x, sizeof x);
     }
-    GPU(d->cu.MemcpyHtoDAsync(d->memory, d->bounce, piece, d->stream),
-        "copy to the device");
-    for (uint64_t at = piece; at < d->bytes; at *= 2) {
-        uint64_t rest = d->bytes - at;
-        GPU(d->cu.MemcpyDtoDAsync(d->memory + at, d->memory,
-                                  rest < at ? rest : at, d->stream),
-            "cuMemcpyDtoDAsync");
-    }
+    ampc_status status = fill_block(t, d->memory, d->bytes);
+    if (status == AMPC_OK && d->late)
+        status = fill_block(t, d->late, d->late_bytes);
+    if (status != AMPC_OK) return status;
     GPU(d->cu.MemsetD8Async(d->zero, 0, sizeof(double), d->stream),
         "cuMemsetD8Async");
     return gpu_wait_stream(s, d->stream, "cuStreamSynchronize");
@@ -218,8 +232,8 @@ static ampc_status choose(Tuner *t, GpuProduct *p, ProductKey *k,
 static void apply_new(Tuner *t, const ProductKey *keys) {
     Cache *c = &t->cache;
     if (c->n == c->loaded || !cache_save(c)) return; /* nothing new, or lost */
-    for (uint32_t i = 0; i < t->d->nproduct; i++) {
-        GpuProduct *p = &t->d->products[i];
+    for (size_t i = 0; i < t->n; i++) {
+        GpuProduct *p = &t->products[i];
         const LtAlgo *algo = p->by == BY_LIBRARY && p->desc
                                  ? cache_find(c, c->n, &keys[i])
                                  : NULL;
@@ -234,8 +248,8 @@ static ampc_status choose_all(Tuner *t, ProductKey *keys,
     if (e) return lt_fail(s, e, "cublasLtMatmulPreferenceCreate", NULL);
     GPU(t->d->cu.EventCreate(&t->begin, 0), "cuEventCreate");
     GPU(t->d->cu.EventCreate(&t->end, 0), "cuEventCreate");
-    for (uint32_t i = 0; i < t->d->nproduct; i++) {
-        GpuProduct *p = &t->d->products[i];
+    for (size_t i = 0; i < t->n; i++) {
+        GpuProduct *p = &t->products[i];
         ampc_status status =
             p->desc ? choose(t, p, &keys[i], names[i]) : AMPC_OK;
         if (status != AMPC_OK) return status;
@@ -249,11 +263,19 @@ static ampc_status choose_all(Tuner *t, ProductKey *keys,
     return AMPC_OK;
 }
 
-ampc_status tune_all(ampc_session *s, ProductKey *keys,
-                     const char *const *names) {
+bool tune_measures(void) {
     const char *tune = secure_getenv("AMPC_TUNE");
-    Tuner t = {.s = s, .d = gpu_of(s), .cache = {.s = s}};
-    if (tune && strcmp(tune, "1") == 0) {
+    return tune && strcmp(tune, "1") == 0;
+}
+
+ampc_status tune_all(ampc_session *s, GpuProduct *products, size_t n,
+                     ProductKey *keys, const char *const *names) {
+    Tuner t = {.s = s,
+               .d = gpu_of(s),
+               .products = products,
+               .n = n,
+               .cache = {.s = s}};
+    if (tune_measures()) {
         cache_open(s, &t.cache);
         t.may_measure = !t.cache.damaged;
         alloc_cold(&t);

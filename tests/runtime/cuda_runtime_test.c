@@ -572,6 +572,86 @@ TEST_CASE(cuda_runtime, cublaslt_is_searched_for) {
     check_found(rows, sizeof rows / sizeof *rows);
 }
 
+/* ---- micro-steps --------------------------------------------------------- */
+
+static ampc_status micro(const Model *m, ampc_session *s, int i) {
+    size_t n;
+    const ampc_input *in = dc_random_feed(m->feed, i, &n);
+    return m->c.api->micro_step(s, in, n, NULL);
+}
+
+static size_t allocated(void) {
+    SimStats stats;
+    sim()->stats(&stats);
+    return stats.allocated;
+}
+
+/* All gradients, which are 0; their bytes. */
+static size_t zero_gradients(const Model *m, ampc_session *s) {
+    ampc_module_info info = {.size = sizeof info};
+    size_t sum = 0;
+    REQUIRE(m->c.api->describe(m->c.api->module, &info) == AMPC_OK);
+    for (uint32_t i = 0; i < info.nvariable; i++) {
+        ampc_variable_info v = {.size = sizeof v};
+        REQUIRE(m->c.api->variable(m->c.api->module, i, &v) == AMPC_OK);
+        if (v.kind != AMPC_KIND_GRADIENT) continue;
+        char *data = malloc(v.bytes);
+        memset(data, 1, v.bytes);
+        read_var(&m->c, s, v.name, data, v.bytes, (ampc_dtype)v.dtype);
+        for (size_t k = 0; k < v.bytes; k++) REQUIRE(data[k] == 0);
+        free(data);
+        sum += v.bytes;
+    }
+    return sum;
+}
+
+/* A module that accumulates nothing has no room for gradients until a host
+   makes micro-steps. */
+TEST_CASE(cuda_runtime, micro_steps_bring_their_memory) {
+    enum { WEIGHTS = 1 << AMPC_KIND_PARAMETER | 1 << AMPC_KIND_STATE };
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s = open_gpu(a), *t = open_gpu(a);
+    size_t before = allocated(), grads = zero_gradients(m, s), n, k;
+    CHECK(grads > 0);
+    CHECK_EQ_INT(step(m, s, 0, NULL), AMPC_OK);
+    CHECK_EQ_INT(step(m, t, 0, NULL), AMPC_OK);
+    CHECK(allocated() == before);
+    sim()->fail("cuMemAlloc_v2", 1, CUDA_OUT_OF_MEMORY, false);
+    CHECK_EQ_INT(micro(m, s, 1), AMPC_ERR_MEMORY);
+    CHECK_HAS(a->error(s), "bytes of device memory are needed");
+    CHECK(allocated() == before);
+    for (int i = 1; i < 4; i++) {
+        CHECK_EQ_INT(step(m, t, i, NULL), AMPC_OK);
+        CHECK_EQ_INT(micro(m, s, i), AMPC_OK);
+        CHECK_EQ_INT(a->update(s, NULL), AMPC_OK);
+        CHECK(allocated() >= before + grads);
+    }
+    CHECK_EQ_INT(step(m, t, 4, NULL), AMPC_OK);
+    CHECK_EQ_INT(step(m, s, 4, NULL), AMPC_OK);
+    void *x = read_all(&m->c, s, WEIGHTS, &n);
+    void *y = read_all(&m->c, t, WEIGHTS, &k);
+    REQUIRE(n == k);
+    CHECK_MEM(x, y, n);
+    free(x);
+    free(y);
+    a->close(s);
+    a->close(t);
+    check_clean();
+}
+
+/* Where it accumulates, a lack of memory is told at open. */
+TEST_CASE(cuda_runtime, modules_that_accumulate_have_room_from_the_start) {
+    const Model *m = model(&accumulating);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s = open_gpu(a);
+    size_t before = allocated();
+    for (int i = 0; i < 4; i++) CHECK_EQ_INT(step(m, s, i, NULL), AMPC_OK);
+    CHECK(allocated() == before);
+    a->close(s);
+    check_clean();
+}
+
 /* ---- state --------------------------------------------------------------- */
 
 TEST_CASE(cuda_runtime, checkpoints_move_between_devices) {
