@@ -50,9 +50,11 @@ static void lay_vars(const ampc_session *s, GpuDevice *d, VarGroup group,
 static uint64_t lay_all(const ampc_session *s, GpuDevice *d) {
     const AmpcModule *m = s->m;
     uint64_t total = 0, apart = 0, arena = 0, late = 0;
+    bool needed = false;
     for (uint32_t i = 0; i < m->nprogram; i++) {
         const GpuProgram *p = &d->programs[i];
         uint64_t *most = p->late ? &late : &arena;
+        needed |= p->late;
         if (m->cuda->plan->runs[i].arena > *most)
             *most = m->cuda->plan->runs[i].arena;
         if (p->input_bytes > d->slot_bytes) d->slot_bytes = p->input_bytes;
@@ -60,6 +62,7 @@ static uint64_t lay_all(const ampc_session *s, GpuDevice *d) {
     lay_vars(s, d, GROUP_SCALAR, &total);
     lay_vars(s, d, GROUP_ARRAY, &total);
     lay_vars(s, d, GROUP_GRAD, &apart);
+    if (needed && !apart) lay(&apart, 1); /* programs wait for the block */
     d->grads_bytes = apart;
     d->late_arena = lay(&apart, late > arena ? late : 0);
     d->late_bytes = apart;
@@ -143,7 +146,7 @@ ampc_status memory_alloc(ampc_session *s) {
 
 ampc_status memory_alloc_late(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
-    if (d->late || !d->late_bytes) return AMPC_OK;
+    if (!d->late_bytes) return AMPC_OK;
     if (d->late_bytes > INT64_MAX)
         return no_memory(s, CUDA_OUT_OF_MEMORY, "", d->late_bytes, "device");
     CUresult e = d->cu.MemAlloc(&d->late, d->late_bytes);
@@ -268,7 +271,7 @@ ampc_status gpu_zero(ampc_session *s, PlanRef to, uint64_t bytes) {
 
 ampc_status gpu_zero_grads(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
-    if (d->late && d->grads_bytes)
+    if (d->late)
         GPU(d->cu.MemsetD8Async(d->late, 0, d->grads_bytes, d->stream),
             "cuMemsetD8Async");
     return AMPC_OK;

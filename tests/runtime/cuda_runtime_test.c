@@ -640,6 +640,30 @@ TEST_CASE(cuda_runtime, micro_steps_bring_their_memory) {
     check_clean();
 }
 
+/* Gradients of no elements need no memory; their programs run all the same. */
+TEST_CASE(cuda_runtime, micro_steps_of_empty_parameters) {
+    Model m = {.c = compile_text_cuda(
+                   "graph forward(%x: f32[4]) {\n"
+                   "  param %w: f32[0]\n"
+                   "  %s = reduce_sum %w {axes=[0], keepdims=0} : f32[]\n"
+                   "  %m = reduce_mean %x {axes=[0], keepdims=0} : f32[]\n"
+                   "  %loss = add %m, %s : f32[]\n"
+                   "  return %loss\n}\n",
+                   "--loss auto --precision fp32", "cuda:sm_90")};
+    const float x[] = {1, 2, 3, 6};
+    ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+    double loss = 0;
+    REQUIRE(sim_build_twins(m.c.cuda_dir) > 0);
+    const ampc_api *a = machine(&m, NULL);
+    ampc_session *s = open_gpu(a);
+    CHECK_EQ_INT(a->micro_step(s, &in, 1, &loss), AMPC_OK);
+    CHECK(loss == 3);
+    CHECK_EQ_INT(a->update(s, NULL), AMPC_OK);
+    a->close(s);
+    check_clean();
+    compiled_close(&m.c);
+}
+
 /* Where it accumulates, a lack of memory is told at open. */
 TEST_CASE(cuda_runtime, modules_that_accumulate_have_room_from_the_start) {
     const Model *m = model(&accumulating);
