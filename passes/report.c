@@ -18,39 +18,31 @@ static void put_type(StrBuf *sb, bool json, TypeId t) {
 
 /* ---- parameters ---------------------------------------------------------- */
 
-static bool is_model_var(const Var *v) {
-    return v->kind == VAR_PARAM || v->kind == VAR_FROZEN ||
-           v->kind == VAR_BUFFER;
-}
-
-static void param_json(const Var *v, StrBuf *sb) {
-    sb_puts(sb, "{\"name\":");
-    put_json_string(sb, v->name);
-    sb_printf(sb, ",\"kind\":\"%s\",\"type\":", var_kind_text[v->kind]);
-    put_type(sb, true, v->type);
-    sb_puts(sb, ",\"why\":");
-    put_json_string(sb, v->why ? v->why : "");
-    sb_puts(sb, "}");
-}
-
 void report_params(const Module *m, bool json, StrBuf *sb) {
     int64_t trained = 0, n = 0;
     if (json) sb_puts(sb, "[");
     for (int i = 0; i < m->vars.len; i++) {
         const Var *v = &m->vars.data[i];
-        if (!is_model_var(v)) continue;
-        int64_t count = type_count(type_get(v->type));
-        if (v->kind == VAR_PARAM) trained += count;
-        if (json) {
-            sb_puts(sb, n++ ? ",\n" : "");
-            param_json(v, sb);
+        const char *kind = var_kind_text[v->kind], *why = v->why ? v->why : "";
+        if (v->kind != VAR_PARAM && v->kind != VAR_FROZEN &&
+            v->kind != VAR_BUFFER)
             continue;
+        if (v->kind == VAR_PARAM) trained += type_count(type_get(v->type));
+        if (json) {
+            sb_puts(sb, n++ ? ",\n{\"name\":" : "{\"name\":");
+            put_json_string(sb, v->name);
+            sb_printf(sb, ",\"kind\":\"%s\",\"type\":", kind);
+            put_type(sb, true, v->type);
+            sb_puts(sb, ",\"why\":");
+            put_json_string(sb, why);
+            sb_puts(sb, "}");
+        } else {
+            sb_printf(sb, "%-7s", kind);
+            sb_put_escaped(sb, v->name);
+            sb_puts(sb, "  ");
+            sb_put_type(sb, v->type);
+            sb_printf(sb, "  %s\n", why);
         }
-        sb_printf(sb, "%-7s", var_kind_text[v->kind]);
-        sb_put_escaped(sb, v->name);
-        sb_puts(sb, "  ");
-        sb_put_type(sb, v->type);
-        sb_printf(sb, "  %s\n", v->why ? v->why : "");
     }
     if (json)
         sb_puts(sb, "]\n");
@@ -75,15 +67,6 @@ static const char *part_of(const Node *n) {
     return n->flags & NODE_BACKWARD ? "backward" : "forward";
 }
 
-static void note_readers(Lie *l) {
-    const Graph *g = l->g;
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
-        for (int k = 0; k < n->nin; k++)
-            if (!l->reader[n->in[k].i]) l->reader[n->in[k].i] = n;
-    }
-}
-
 static Lie lie_new(Graph *g, Arena *a) {
     const Flow *f = flow_new(g, a);
     int n = g->values.len;
@@ -93,7 +76,11 @@ static Lie lie_new(Graph *g, Arena *a) {
              NEW_ARRAY(a, bool, n),
              NEW_ARRAY(a, int, g->module->vars.len + 1),
              NEW_ARRAY(a, const Node *, n)};
-    note_readers(&l);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *x = node_get(g, g->order.data[i]);
+        for (int k = 0; k < x->nin; k++)
+            if (!l.reader[x->in[k].i]) l.reader[x->in[k].i] = x;
+    }
     for (int i = 0; i < f->ngroup; i++) {
         const Node *first = node_get(g, g->order.data[f->first[i]]);
         for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
@@ -472,14 +459,6 @@ void report_kernels(const Module *m, bool json, const char *const *notes,
 
 /* ---- memory -------------------------------------------------------------- */
 
-static int64_t var_bytes(const Module *m, VarKind k) {
-    int64_t sum = 0;
-    for (int i = 0; i < m->vars.len; i++)
-        if (m->vars.data[i].kind == k)
-            sum += type_bytes(type_get(m->vars.data[i].type));
-    return sum;
-}
-
 enum { USE_KEPT, USE_FORWARD, USE_BACKWARD, USE_UPDATE, NUSE };
 
 /* What lies in the arena of a program when it is fullest, by what it is for,
@@ -592,7 +571,10 @@ void report_memory(const Module *m, bool json, StrBuf *sb) {
     }
     sb_puts(sb, json ? "],\n\"variables\":{" : "");
     for (int k = VAR_PARAM; k <= VAR_GRAD; k++) {
-        long long n = (long long)var_bytes(m, (VarKind)k);
+        long long n = 0;
+        for (int i = 0; i < m->vars.len; i++)
+            if (m->vars.data[i].kind == (VarKind)k)
+                n += type_bytes(type_get(m->vars.data[i].type));
         if (json)
             sb_printf(sb, "%s\"%s\":%lld", k ? "," : "", var_kind_text[k], n);
         else

@@ -15,6 +15,7 @@
                 f32 through all operands                                     */
 #include "ir/fn/fn.h"
 #include "passes/common/origin.h"
+#include "passes/common/rewrite.h"
 #include "passes/passes.h"
 
 typedef struct Autocast {
@@ -25,25 +26,16 @@ typedef struct Autocast {
     ValueId *low_of; /* by ValueId.i: its 16-bit copy */
 } Autocast;
 
-static ValueId read_low(Autocast *ac, ValueId v) {
-    if (!v.i || value_dtype(ac->g, v) != DT_F32) return v;
+static ValueId low_copy(Autocast *ac, ValueId v) {
     if (!ac->low_of[v.i].i) ac->low_of[v.i] = b_cast(&ac->b, v, ac->low);
     return ac->low_of[v.i];
 }
 
-/* The user's word holds for positions, too. */
-static bool reads_low(const Autocast *ac, const Node *n) {
-    return node_class(n) == AMP_LOW &&
-           (n->loc.amp ||
-            origin_joined(ac->g, &ac->origins, n) != FROM_POSITIONS);
-}
-
 /* What the user has rounded: a cast that stays in front of what is no product.
  */
-static ValueId round_for(Autocast *ac, const Node *n, ValueId v) {
+static ValueId rounded(Autocast *ac, Loc loc, ValueId v) {
     Attr user = attr_i(AK_user, 1);
-    if (!v.i || value_dtype(ac->g, v) != DT_F32) return v;
-    ac->b.loc = n->loc;
+    ac->b.loc = loc;
     v = build(&ac->b, OP_CAST, &v, 1, &user, 1, ac->low, NULL);
     ac->b.loc = (Loc){0};
     return v;
@@ -52,15 +44,19 @@ static ValueId round_for(Autocast *ac, const Node *n, ValueId v) {
 static void autocast_node(Autocast *ac, NodeId id) {
     Graph *g = ac->g;
     Node n = *node_get(g, id); /* building moves the pool */
-    bool low = reads_low(ac, &n), product = node_info(&n)->amp == AMP_LOW;
+    bool product = node_info(&n)->amp == AMP_LOW;
     bool wide = product && node_class(&n) == AMP_FULL;
+    /* the user's word holds for positions, too */
+    bool low =
+        node_class(&n) == AMP_LOW &&
+        (n.loc.amp || origin_joined(g, &ac->origins, &n) != FROM_POSITIONS);
     for (int k = 0; k < n.nin; k++) {
-        if (n.fn && n.fn->operands.data[k].kind == FO_ANY) continue;
-        if (low)
-            n.in[k] =
-                product ? read_low(ac, n.in[k]) : round_for(ac, &n, n.in[k]);
-        if (wide && n.in[k].i && dtype_is_16(value_dtype(g, n.in[k])))
-            n.in[k] = b_cast(&ac->b, n.in[k], DT_F32);
+        ValueId v = n.in[k];
+        if (!v.i || (n.fn && n.fn->operands.data[k].kind == FO_ANY)) continue;
+        DType d = value_dtype(g, v);
+        if (low && d == DT_F32)
+            n.in[k] = product ? low_copy(ac, v) : rounded(ac, n.loc, v);
+        if (wide && dtype_is_16(d)) n.in[k] = b_cast(&ac->b, v, DT_F32);
     }
     vec_push(g->arena, &g->order, id);
 }
@@ -69,9 +65,8 @@ static void autocast_graph(Graph *g, DType low, Arena *scratch) {
     Autocast ac = {.g = g, .low = low, .b = {.g = g}};
     ac.origins = origins_of(g, scratch);
     ac.low_of = NEW_ARRAY(scratch, ValueId, g->values.len);
-    int n = g->order.len;
-    NodeId *old = arena_dup(scratch, g->order.data, (size_t)n * sizeof *old);
-    g->order.len = 0;
+    int n;
+    NodeId *old = order_take(g, scratch, &n);
     for (int i = 0; i < n; i++) autocast_node(&ac, old[i]);
 }
 

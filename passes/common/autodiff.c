@@ -18,6 +18,7 @@
                 parameter that the objective trains and its loss depends on
    breaks       nothing                                                      */
 #include "ir/fn/fn.h"
+#include "passes/common/rewrite.h"
 #include "passes/passes.h"
 
 #include <string.h>
@@ -255,20 +256,6 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
 
 /* ---- the pass ------------------------------------------------------------ */
 
-/* By value: the loss is computed from it, through any operand. */
-static bool *loss_needs(const Graph *g, Arena *scratch, ValueId loss) {
-    bool *needs = NEW_ARRAY(scratch, bool, g->values.len);
-    needs[loss.i] = true;
-    for (int k = g->order.len - 1; k >= 0; k--) {
-        const Node *n = node_get(g, g->order.data[k]);
-        bool any = false;
-        for (int j = 0; j < n->nout; j++) any |= needs[n->out[j].i];
-        for (int j = 0; any && j < n->nin; j++) needs[n->in[j].i] = true;
-    }
-    needs[0] = false;
-    return needs;
-}
-
 static Status nothing_trains(const Graph *g, Diag *d, ValueId loss) {
     StrBuf names = {0};
     int n = 0;
@@ -355,7 +342,7 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
                     "graph %s has no output %s to differentiate", g->name,
                     own_output(OUT_LOSS, g->objective));
     TRY(check_train(g, cx, loss));
-    bool *needs = loss_needs(g, cx->scratch, loss);
+    const bool *needs = needed_by(g, cx->scratch, &loss, 1);
     ValueId *want = NEW_ARRAY(cx->scratch, ValueId, m->vars.len + 1);
     ValueId *grads = NEW_ARRAY(cx->scratch, ValueId, m->vars.len + 1);
     for (int k = 0; k < m->vars.len; k++) {

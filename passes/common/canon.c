@@ -46,6 +46,20 @@ static int split_axis(const Type *from, const Type *to) {
     return a;
 }
 
+/* What slice `sl` reads, reshaped to dim, cut at `at` to what `to` is, and cast
+   to its dtype or not. */
+static ValueId slice_of_reshape(Rewriter *rw, const Node *sl, const Type *to,
+                                const int64_t *dim, const int64_t *at,
+                                const int64_t *step, bool cast) {
+    DType d = value_dtype(rw->g, sl->in[0]);
+    ValueId x = b_reshape(&rw->b, sl->in[0], to->rank, dim);
+    Attr attrs[] = {attr_v(AK_sizes, to->dim, to->rank),
+                    attr_v(AK_starts, at, to->rank),
+                    attr_v(AK_steps, step, to->rank)};
+    x = build(&rw->b, OP_SLICE, &x, 1, attrs, 3, d, NULL);
+    return cast ? b1(&rw->b, OP_CAST, x, to->dtype) : x;
+}
+
 /* reshape(slice(x)) = slice(reshape(x)) where the reshape drops an axis of
    which the slice leaves one: a step of a recurrence is then read where it
    lies. */
@@ -65,12 +79,7 @@ static bool squeeze_of_slice(Rewriter *rw, const Node *n, const Node *cast,
         at[i] = i == a ? starts[a] * q + starts[a + 1] : starts[from];
         step[i] = steps[from];
     }
-    ValueId x = b_reshape(&rw->b, sl->in[0], to.rank, dim);
-    Attr attrs[] = {attr_v(AK_sizes, to.dim, to.rank),
-                    attr_v(AK_starts, at, to.rank),
-                    attr_v(AK_steps, step, to.rank)};
-    x = build(&rw->b, OP_SLICE, &x, 1, attrs, 3, whole.dtype, NULL);
-    out[0] = cast ? b1(&rw->b, OP_CAST, x, to.dtype) : x;
+    out[0] = slice_of_reshape(rw, sl, &to, dim, at, step, cast != NULL);
     return true;
 }
 
@@ -99,13 +108,15 @@ static bool reshape_of_slice(Rewriter *rw, const Node *n, ValueId *out) {
         at[i] = i == a ? starts[a] / q : i == a + 1 ? 0 : starts[from];
         one[i] = 1;
     }
-    ValueId x = b_reshape(&rw->b, sl->in[0], rank + 1, dim);
-    Attr attrs[] = {attr_v(AK_sizes, to.dim, rank + 1),
-                    attr_v(AK_starts, at, rank + 1),
-                    attr_v(AK_steps, one, rank + 1)};
-    x = build(&rw->b, OP_SLICE, &x, 1, attrs, 3, whole.dtype, NULL);
-    out[0] = cast ? b1(&rw->b, OP_CAST, x, to.dtype) : x;
+    out[0] = slice_of_reshape(rw, sl, &to, dim, at, one, cast != NULL);
     return true;
+}
+
+static ValueId reshape_of_concat(Rewriter *rw, const ValueId *in, int nin,
+                                 int axis, const Type *to) {
+    Attr a = attr_i(AK_axis, axis);
+    ValueId v = build(&rw->b, OP_CONCAT, in, nin, &a, 1, to->dtype, NULL);
+    return b_reshape(&rw->b, v, to->rank, to->dim);
 }
 
 /* concat(reshape(x)..) = reshape(concat(x..)) where each reshape joins the axis
@@ -126,9 +137,7 @@ static bool concat_of_reshapes(Rewriter *rw, const Node *n, ValueId *out) {
         extent = t->dim[axis + 1];
         in[i] = r->in[0];
     }
-    Attr a = attr_i(AK_axis, axis);
-    ValueId v = build(&rw->b, OP_CONCAT, in, n->nin, &a, 1, to.dtype, NULL);
-    out[0] = b_reshape(&rw->b, v, to.rank, to.dim);
+    out[0] = reshape_of_concat(rw, in, n->nin, axis, &to);
     return true;
 }
 
@@ -149,9 +158,7 @@ static bool concat_of_steps(Rewriter *rw, const Node *n, ValueId *out) {
             return false;
         in[i] = r->in[0];
     }
-    Attr a = attr_i(AK_axis, 0);
-    ValueId v = build(&rw->b, OP_CONCAT, in, n->nin, &a, 1, to.dtype, NULL);
-    out[0] = b_reshape(&rw->b, v, to.rank, to.dim);
+    out[0] = reshape_of_concat(rw, in, n->nin, 0, &to);
     return true;
 }
 

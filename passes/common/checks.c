@@ -59,10 +59,6 @@ typedef struct Cx {
 
 /* ---- what is read -------------------------------------------------------- */
 
-static bool legal(const Check *c, int64_t i) {
-    return (i >= c->least && i <= c->most) || (c->ignores && i == c->ignore);
-}
-
 /* The one operand that is no constant; 0 when there are more. */
 static ValueId only_operand(const Graph *g, const Node *n) {
     ValueId found = NO_VALUE;
@@ -90,15 +86,6 @@ static bool is_fed(const Cx *cx, ValueId v) {
     return cx->fed.data[v.i];
 }
 
-/* Nodes come in order, so that their operands are known. */
-static void note_fed(Cx *cx, const Node *n) {
-    bool fed = false;
-    for (int i = 0; i < n->nin; i++) fed |= is_fed(cx, n->in[i]);
-    while (cx->fed.len < cx->g->values.len)
-        vec_push(cx->pass->scratch, &cx->fed, false);
-    for (int i = 0; i < n->nout; i++) cx->fed.data[n->out[i].i] = fed;
-}
-
 /* From v back to the input that it is made of, element by element; v itself
    when there is none. */
 static ValueId find_root(const Graph *g, ValueId v) {
@@ -117,12 +104,15 @@ static ValueId find_root(const Graph *g, ValueId v) {
 static Status check_constant(const Cx *cx, const Check *c) {
     const Value *v = value_get(cx->g, c->checked);
     int64_t n = type_count(type_get(v->type));
-    for (int64_t i = 0; i < n; i++)
-        if (!legal(c, tensor_get_int(v->data, i)))
-            return fail(cx->pass->diag, c->loc,
-                        "index %lld at position %lld is outside %lld..%lld",
-                        (long long)tensor_get_int(v->data, i), (long long)i,
-                        (long long)c->least, (long long)c->most);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t x = tensor_get_int(v->data, i);
+        if ((x >= c->least && x <= c->most) || (c->ignores && x == c->ignore))
+            continue;
+        return fail(cx->pass->diag, c->loc,
+                    "index %lld at position %lld is outside %lld..%lld",
+                    (long long)x, (long long)i, (long long)c->least,
+                    (long long)c->most);
+    }
     return OK;
 }
 
@@ -137,15 +127,11 @@ static bool known(const Cx *cx, const Check *c) {
     return false;
 }
 
-static int axis_of(const Graph *g, const Node *n) {
-    Attr axis = attr_i(AK_axis, attr_int(n, AK_axis, 0));
-    if (n->fn) call_attr(g, n, "axis", &axis);
-    return axis_norm(axis.u.i, value_type(g, n->in[0])->rank);
-}
-
 static Status add_check(Cx *cx, const Node *n, const struct Reader *r) {
-    int64_t size = value_type(cx->g, n->in[0])->dim[axis_of(cx->g, n)];
-    Attr ignore;
+    const Type *table = value_type(cx->g, n->in[0]);
+    Attr ignore, axis = attr_i(AK_axis, attr_int(n, AK_axis, 0));
+    if (n->fn) call_attr(cx->g, n, "axis", &axis);
+    int64_t size = table->dim[axis_norm(axis.u.i, table->rank)];
     Check c = {.checked = n->in[1],
                .least = r->from_end ? -size : 0,
                .most = size - 1,
@@ -173,11 +159,17 @@ static void open_call(Cx *cx, const Node *n) {
     ASSERT(s == OK && "the call was checked when it was made");
 }
 
+/* Nodes come in order, so that it is known of their operands whether they are
+   fed. */
 static Status find_checks(Cx *cx) {
     for (int i = 0; i < cx->g->order.len; i++) {
         Node n = *node_get(cx->g, cx->g->order.data[i]);
         const struct Reader *r = reader_of(&n);
-        note_fed(cx, &n);
+        bool fed = false;
+        for (int k = 0; k < n.nin; k++) fed |= is_fed(cx, n.in[k]);
+        while (cx->fed.len < cx->g->values.len)
+            vec_push(cx->pass->scratch, &cx->fed, false);
+        for (int k = 0; k < n.nout; k++) cx->fed.data[n.out[k].i] = fed;
         if (r) TRY(add_check(cx, &n, r));
         if (n.fn && !is_call(&n, n.fn->info.text)) open_call(cx, &n);
     }
@@ -243,12 +235,6 @@ static ValueId first_bad(Cx *cx, const Check *c) {
     return pick(cx, bin(cx, OP_EQUAL, first, none), i64c(cx, -1), first);
 }
 
-static ValueId element(Cx *cx, ValueId root, ValueId at) {
-    Attr axis = attr_i(AK_axis, 0);
-    return build(&cx->b, OP_GATHER, (ValueId[]){flat(cx, root), at}, 2, &axis,
-                 1, DT_DEFAULT, NULL);
-}
-
 static void output(Cx *cx, Family f, const Check *c, ValueId v) {
     Str of = internf("%d/%lld/%lld/%s", (int)(c - cx->checks.data),
                      (long long)c->least, (long long)c->most,
@@ -282,6 +268,7 @@ static void keep_bad(Cx *cx, ValueId which, ValueId at, ValueId value) {
 
 static void emit(Cx *cx, bool trains) {
     ValueId which = i64c(cx, -1), bad_at = which, bad_value = i64c(cx, 0);
+    Attr axis = attr_i(AK_axis, 0);
     int n = cx->checks.len;
     ValueId *at = NEW_ARRAY(cx->pass->scratch, ValueId, n);
     ValueId *value = NEW_ARRAY(cx->pass->scratch, ValueId, n);
@@ -289,7 +276,9 @@ static void emit(Cx *cx, bool trains) {
         const Check *c = &cx->checks.data[i];
         cx->b.loc = c->loc;
         at[i] = first_bad(cx, c);
-        value[i] = element(cx, c->root, at[i]);
+        value[i] =
+            build(&cx->b, OP_GATHER, (ValueId[]){flat(cx, c->root), at[i]}, 2,
+                  &axis, 1, DT_DEFAULT, NULL);
         output(cx, FAMILY_CHECK, c, at[i]);
         output(cx, FAMILY_CHECKED, c, value[i]);
     }

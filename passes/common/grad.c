@@ -43,11 +43,10 @@ static Status expand(Graph *g, PassCtx *cx, const Node *n, ValueId *grads) {
 }
 
 static Status do_graph(Graph *g, PassCtx *cx) {
-    int n = g->order.len, limit = g->values.len;
-    NodeId *old =
-        arena_dup(cx->scratch, g->order.data, (size_t)n * sizeof *old);
-    ValueId *map = NEW_ARRAY(cx->scratch, ValueId, limit); /* 0: itself */
-    g->order.len = 0;
+    int n;
+    NodeId *old = order_take(g, cx->scratch, &n);
+    ValueId *map = /* 0: itself */
+        NEW_ARRAY(cx->scratch, ValueId, g->values.len);
     for (int i = 0; i < n; i++) {
         Node x = *node_get(g, old[i]); /* building moves the pool */
         for (int k = 0; k < x.nin; k++)

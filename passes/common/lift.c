@@ -146,9 +146,8 @@ static void lift_graph(Graph *g, Arena *scratch) {
     l.stands = NEW_ARRAY(scratch, bool, limit);
     find_own(&l);
     find_made(&l);
-    int n = g->order.len;
-    NodeId *old = arena_dup(scratch, g->order.data, (size_t)n * sizeof *old);
-    g->order.len = 0;
+    int n;
+    NodeId *old = order_take(g, scratch, &n);
     for (int i = 0; i < n; i++) lift_node(&l, old[i]);
     for (int i = 0; graph_root(g, i); i++)
         *graph_root(g, i) = wide(&l, *graph_root(g, i));

@@ -12,6 +12,7 @@
    Infinities that come from a constant by arithmetic and moves are meant, as in
    masks; NaN never is.  Values inside a function are its own affair.
    requires     stage PRIMITIVE, types chosen                                */
+#include "passes/common/rewrite.h"
 #include "passes/passes.h"
 
 #include <math.h>
@@ -123,9 +124,8 @@ static void locate_node(Locator *l, NodeId id) {
 
 static void locate_graph(Graph *g, PassCtx *cx) {
     Locator l = {.g = g, .b = {.g = g}};
-    int limit = g->values.len, n = g->order.len;
-    NodeId *old =
-        arena_dup(cx->scratch, g->order.data, (size_t)n * sizeof *old);
+    int limit = g->values.len, n;
+    NodeId *old = order_take(g, cx->scratch, &n);
     bool *read = NEW_ARRAY(cx->scratch, bool, limit);
     l.meant = NEW_ARRAY(cx->scratch, bool, limit);
     for (int i = 1; i < limit; i++)
@@ -135,7 +135,7 @@ static void locate_graph(Graph *g, PassCtx *cx) {
         const Node *x = node_get(g, old[i]);
         for (int k = 0; k < x->nin; k++) read[x->in[k].i] = true;
     }
-    g->order.len = g->outputs.len = g->writes.len = 0;
+    g->outputs.len = g->writes.len = 0;
     for (int i = 0; i < g->inputs.len; i++)
         locate(&l, g->inputs.data[i], 'i', "", (Loc){0});
     locate_vars(&l, read, limit);

@@ -64,24 +64,15 @@ static ValueId pick(Step *s, ValueId c, ValueId yes, ValueId no) {
 }
 
 /* A function of std.amp; its first nout results. */
-static void call_fn(Builder *b, const char *fn, const ValueId *in, int nin,
-                    const Attr *attrs, int nattr, ValueId *out, int nout) {
+static void call(Builder *b, const char *fn, const ValueId *in, int nin,
+                 const Attr *attrs, int nattr, ValueId *out, int nout) {
     NodeId id = build_call(b, fn_std(fn), in, nin, attrs, nattr, nout, NULL);
     for (int i = 0; i < nout; i++) out[i] = node_get(b->g, id)->out[i];
 }
 
-static void call(Step *s, const char *fn, const ValueId *in, int nin,
-                 const Attr *attrs, int nattr, ValueId *out, int nout) {
-    call_fn(&s->b, fn, in, nin, attrs, nattr, out, nout);
-}
-
 /* A variable of the compiler's own. */
-static ValueId own_in(Graph *g, OwnVar v, double fill) {
+static ValueId own(Graph *g, OwnVar v, double fill) {
     return graph_var(g, module_own_var(g->module, v, g->objective, fill));
-}
-
-static ValueId own(Step *s, OwnVar v, double fill) {
-    return own_in(s->g, v, fill);
 }
 
 static void write_var(Step *s, ValueId var, ValueId value) {
@@ -116,21 +107,20 @@ static void next_iteration(Builder *b, const Options *o, ValueId when,
     Attr attrs[SCALER_ATTRS];
     ValueId in[] = {when, it[0], it[1], it[2], it[3], it[4]};
     scaler_attrs(&o->scale, attrs);
-    call_fn(b, "next_iteration", in, 6, attrs, SCALER_ATTRS, it, 5);
+    call(b, "next_iteration", in, 6, attrs, SCALER_ATTRS, it, 5);
 }
 
 /* Of several objectives: what the last iteration left, which has ended if this
    objective has stepped in it.  Whether it has. */
 static ValueId open_iteration(Builder *b, const Options *o, ValueId it[5]) {
     Graph *g = b->g;
-    it[0] = own_in(g, OWN_SCALE, o->scale.init);
-    it[1] = own_in(g, OWN_GOOD, 0);
-    it[2] = own_in(g, OWN_HYST, (double)o->scale.hysteresis);
-    it[3] = own_in(g, OWN_BAD_STEP, 0);
-    it[4] = own_in(g, OWN_BLAMED, 0);
+    it[0] = own(g, OWN_SCALE, o->scale.init);
+    it[1] = own(g, OWN_GOOD, 0);
+    it[2] = own(g, OWN_HYST, (double)o->scale.hysteresis);
+    it[3] = own(g, OWN_BAD_STEP, 0);
+    it[4] = own(g, OWN_BLAMED, 0);
     ValueId zero = graph_scalar_int(g, DT_I32, 0);
-    ValueId again =
-        b2(b, OP_GREATER, own_in(g, OWN_STEPPED, 0), zero, DT_DEFAULT);
+    ValueId again = b2(b, OP_GREATER, own(g, OWN_STEPPED, 0), zero, DT_DEFAULT);
     next_iteration(b, o, again, it);
     return again;
 }
@@ -138,7 +128,7 @@ static ValueId open_iteration(Builder *b, const Options *o, ValueId it[5]) {
 ValueId optimizer_scale(Builder *b, const Options *o) {
     ValueId it[5];
     if (o->objectives.len == 1 || !scale_moves(o))
-        return own_in(b->g, OWN_SCALE, o->scale.init);
+        return own(b->g, OWN_SCALE, o->scale.init);
     open_iteration(b, o, it);
     return it[0];
 }
@@ -152,26 +142,26 @@ static void emit_lr(Step *s) {
                                       [SCHED_STEP] = "lr_step"};
     const ScheduleSpec *c = &s->objective->schedule;
     const OptimizerSpec *o = &s->objective->optimizer;
-    ValueId in[5] = {own(s, OWN_LR, o->lr)};
-    ValueId i = b_cast(&s->b, own(s, OWN_STEP, 0), DT_F64), t;
+    ValueId in[5] = {own(s->g, OWN_LR, o->lr)};
+    ValueId i = b_cast(&s->b, own(s->g, OWN_STEP, 0), DT_F64), t;
     int n = 1;
     in[n++] = i;
     if (c->kind != SCHED_CONSTANT || c->warmup)
-        in[n++] = own(s, OWN_WARMUP, (double)c->warmup);
+        in[n++] = own(s->g, OWN_WARMUP, (double)c->warmup);
     if (c->kind == SCHED_STEP) {
-        in[n++] = own(s, OWN_EVERY, (double)c->every);
-        in[n++] = own(s, OWN_GAMMA, c->gamma);
+        in[n++] = own(s->g, OWN_EVERY, (double)c->every);
+        in[n++] = own(s->g, OWN_GAMMA, c->gamma);
     } else if (c->kind != SCHED_CONSTANT) {
-        in[n++] = own(s, OWN_TOTAL, (double)c->total);
-        in[n++] = own(s, OWN_MIN, c->min);
+        in[n++] = own(s->g, OWN_TOTAL, (double)c->total);
+        in[n++] = own(s->g, OWN_MIN, c->min);
     }
     s->lr = in[0];
-    if (n > 2) call(s, fns[c->kind], in, n, NULL, 0, &s->lr, 1);
+    if (n > 2) call(&s->b, fns[c->kind], in, n, NULL, 0, &s->lr, 1);
     if (o->kind == OPT_SGD) return;
     Attr betas[] = {attr_named_f("beta1", o->beta1),
                     attr_named_f("beta2", o->beta2)};
     t = bin(s, OP_ADD, i, f64c(s, 1));
-    call(s, "bias_corrections", &t, 1, betas, 2, s->bias, 2);
+    call(&s->b, "bias_corrections", &t, 1, betas, 2, s->bias, 2);
 }
 
 /* ---- unscale, check, norm, clip ------------------------------------------ */
@@ -213,7 +203,7 @@ static void emit_clip(Step *s) {
     Attr bounds[] = {attr_f(AK_min, -lim), attr_f(AK_max, lim)};
     Attr norm = attr_named_f("most", most);
     ValueId f;
-    if (most > 0) call(s, "clip_factor", &s->norm, 1, &norm, 1, &f, 1);
+    if (most > 0) call(&s->b, "clip_factor", &s->norm, 1, &norm, 1, &f, 1);
     for (int i = 0; i < s->grads.len; i++) {
         ValueId *g = &s->grads.data[i];
         if (most > 0) *g = bin(s, OP_MUL, *g, f);
@@ -242,7 +232,8 @@ static Rates rates_of(Step *s, const Var *v) {
     bool decays = o->kind == OPT_ADAMW && r.weight_decay != 0;
     Attr attrs[] = {attr_named_f("lr_scale", r.lr_scale),
                     attr_named_f("weight_decay", r.weight_decay)};
-    call(s, "step_rates", in, 2, attrs, decays ? 2 : 1, out, decays ? 2 : 1);
+    call(&s->b, "step_rates", in, 2, attrs, decays ? 2 : 1, out,
+         decays ? 2 : 1);
     r.rate = out[0];
     r.keep = out[1];
     vec_push(s->g->arena, &s->rates, r);
@@ -266,7 +257,7 @@ static void update_sgd(Step *s, ValueId p, ValueId g, const Rates *r) {
     Attr attrs[] = {attr_named_f("momentum", o->momentum),
                     attr_named_i("nesterov", o->nesterov),
                     attr_named_f("weight_decay", r->weight_decay)};
-    call(s, "sgd", in, 5, attrs, 3, out, moves ? 2 : 1);
+    call(&s->b, "sgd", in, 5, attrs, 3, out, moves ? 2 : 1);
     if (moves) write_var(s, buf, out[1]);
     write_var(s, p, out[0]);
 }
@@ -281,21 +272,12 @@ static void update_adam(Step *s, ValueId p, ValueId g, const Rates *r) {
                     attr_named_f("eps", o->eps),
                     attr_named_f("weight_decay", r->weight_decay)};
     if (o->kind == OPT_ADAM)
-        call(s, "adam", in, 7, attrs, 4, out, 3);
+        call(&s->b, "adam", in, 7, attrs, 4, out, 3);
     else
-        call(s, "adamw", in, 8, attrs, 3, out, 3);
+        call(&s->b, "adamw", in, 8, attrs, 3, out, 3);
     write_var(s, m, out[1]);
     write_var(s, v, out[2]);
     write_var(s, p, out[0]);
-}
-
-static void emit_parameters(Step *s) {
-    bool sgd = s->objective->optimizer.kind == OPT_SGD;
-    for (int i = 0; i < s->params.len; i++) {
-        ValueId p = s->params.data[i], g = s->grads.data[i];
-        Rates r = rates_of(s, value_var(s->g, p));
-        (sgd ? update_sgd : update_adam)(s, p, g, &r);
-    }
 }
 
 /* ---- scaler and counters ------------------------------------------------- */
@@ -330,7 +312,7 @@ static void emit_iteration(Step *s) {
                        : pick(s, cleared, zero, var));
     }
     next_iteration(&s->b, s->opt, ends, it);
-    for (int i = 0; i < 5; i++) write_var(s, own(s, vars[i], 0), it[i]);
+    for (int i = 0; i < 5; i++) write_var(s, own(s->g, vars[i], 0), it[i]);
 }
 
 static void emit_scaler(Step *s) {
@@ -339,17 +321,17 @@ static void emit_scaler(Step *s) {
         emit_iteration(s);
         return;
     }
-    ValueId scale = scale_of(s), good = own(s, OWN_GOOD, 0), out[3];
-    ValueId left = own(s, OWN_HYST, (double)s->opt->scale.hysteresis);
+    ValueId scale = scale_of(s), good = own(s->g, OWN_GOOD, 0), out[3];
+    ValueId left = own(s->g, OWN_HYST, (double)s->opt->scale.hysteresis);
     ValueId in[] = {scale, good, left, s->ok, s->loss_ok};
     Attr attrs[SCALER_ATTRS];
     scaler_attrs(&s->opt->scale, attrs);
-    call(s, "update_scale", in, 5, attrs, SCALER_ATTRS, out, 3);
+    call(&s->b, "update_scale", in, 5, attrs, SCALER_ATTRS, out, 3);
     for (int i = 0; i < 3; i++) write_var(s, in[i], out[i]);
 }
 
 static void count(Step *s, OwnVar counter, ValueId more) {
-    ValueId c = own(s, counter, 0);
+    ValueId c = own(s->g, counter, 0);
     write_var(s, c, bin(s, OP_ADD, c, b_cast(&s->b, more, DT_I64)));
 }
 
@@ -360,8 +342,13 @@ static void emit_update(Step *s) {
     emit_lr(s);
     emit_check(s);
     emit_clip(s);
-    emit_parameters(s);
-    ValueId scale = scale_of(s), step = own(s, OWN_STEP, 0);
+    bool sgd = s->objective->optimizer.kind == OPT_SGD;
+    for (int i = 0; i < s->params.len; i++) {
+        ValueId p = s->params.data[i], g = s->grads.data[i];
+        Rates r = rates_of(s, value_var(s->g, p));
+        (sgd ? update_sgd : update_adam)(s, p, g, &r);
+    }
+    ValueId scale = scale_of(s), step = own(s->g, OWN_STEP, 0);
     output(s, OUT_GRAD_NORM, s->norm);
     output(s, OUT_SCALE, scale.i ? b_cast(&s->b, scale, DT_F32) : f32c(s, 1));
     output(s, OUT_LR, b_cast(&s->b, s->lr, DT_F32));
@@ -374,7 +361,7 @@ static void emit_update(Step *s) {
     count(s, OWN_TRIED, one);
     count(s, OWN_SKIPPED, bad);
     count(s, OWN_BAD_FORWARD, b1(&s->b, OP_NOT, s->loss_ok, DT_DEFAULT));
-    ValueId streak = own(s, OWN_SKIP_STREAK, 0);
+    ValueId streak = own(s->g, OWN_SKIP_STREAK, 0);
     ValueId longer = bin(s, OP_ADD, streak, one);
     write_var(s, streak,
               pick(s, s->ok, graph_scalar_int(s->g, DT_I64, 0), longer));
@@ -463,7 +450,7 @@ static void make_micro(const Graph *train, PassCtx *cx) {
         ValueId sum = grad_var(&s, value_var(g, s.params.data[i]));
         write_var(&s, sum, bin(&s, OP_ADD, sum, s.grads.data[i]));
     }
-    ValueId n = own(&s, OWN_MICRO, 0), total = own(&s, OWN_LOSS_SUM, 0);
+    ValueId n = own(g, OWN_MICRO, 0), total = own(g, OWN_LOSS_SUM, 0);
     write_var(&s, n, bin(&s, OP_ADD, n, i32c(&s, 1)));
     write_var(&s, total, bin(&s, OP_ADD, total, s.loss));
 }
@@ -472,7 +459,7 @@ static void make_update(const Graph *train, PassCtx *cx) {
     Module *m = train->module;
     Graph *g = graph_new(m, program_name(PROGRAM_UPDATE, train->objective));
     Step s = step_new(g, cx, NODE_UPDATE);
-    ValueId n = own(&s, OWN_MICRO, 0), total = own(&s, OWN_LOSS_SUM, 0);
+    ValueId n = own(g, OWN_MICRO, 0), total = own(g, OWN_LOSS_SUM, 0);
     s.micro = b_cast(&s.b, n, DT_F32);
     s.loss = bin(&s, OP_DIV, total, s.micro);
     output(&s, OUT_LOSS, s.loss);

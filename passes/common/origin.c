@@ -27,11 +27,6 @@ static void leaf(const Graph *g, ValueId v, Origins *o) {
                                          : fabs(var->fill);
 }
 
-/* Integers of 8 bits are pixels, which 16-bit floats hold. */
-static bool counts(DType d) {
-    return dtype_is_int(d) && dtype_info[d].bytes > 1;
-}
-
 Origin origin_joined(const Graph *g, const Origins *o, const Node *n) {
     Origin most = FROM_CONSTANTS;
     for (int k = 0; k < n->nin; k++)
@@ -43,8 +38,11 @@ Origin origin_joined(const Graph *g, const Origins *o, const Node *n) {
 
 static Origin origin(const Graph *g, const Origins *o, const Node *n) {
     DType d = n->nin ? value_dtype(g, n->in[0]) : NUM_DTYPES;
-    if (n->op == OP_CAST && !dtype_is_float(d))
-        return counts(d) ? FROM_POSITIONS : FROM_DATA;
+    if (n->op == OP_CAST && !dtype_is_float(d)) {
+        /* integers of 8 bits are pixels, which 16-bit floats hold */
+        bool counts = dtype_is_int(d) && dtype_info[d].bytes > 1;
+        return counts ? FROM_POSITIONS : FROM_DATA;
+    }
     if (n->op == OP_IOTA) return FROM_POSITIONS;
     if (n->fn || n->op == OP_SIN || n->op == OP_COS || n->op == OP_RAND_UNIFORM)
         return FROM_DATA;

@@ -44,10 +44,6 @@ static bool same_letters(const char *a, const char *b) {
     }
 }
 
-static Str name_of(const Graph *g, const Node *n) {
-    return n->loc.node ? n->loc.node : value_get(g, n->out[0])->name;
-}
-
 /* Words of a line, in place; how many. */
 static int split(char *line, char **word, int max) {
     int n = 0;
@@ -79,15 +75,6 @@ static Status read_line(char *line, Loc loc, Rules *rules, PassCtx *cx) {
                     word[2]);
     r.class = (AmpClass) class;
     vec_push(cx->scratch, &rules->list, r);
-    return OK;
-}
-
-static Status read_block(const Module *m, Rules *rules, PassCtx *cx) {
-    for (int i = 0; i < m->policy.len; i++) {
-        const Setting *s = &m->policy.data[i];
-        char *line = arena_dup(cx->scratch, s->text, strlen(s->text) + 1);
-        TRY(read_line(line, s->loc, rules, cx));
-    }
     return OK;
 }
 
@@ -129,7 +116,7 @@ static int region_of(Rules *rules, const char *glob, Str name, Arena *a) {
 static void apply(const Graph *g, Node *n, Rules *rules, Arena *a) {
     unsigned char amp = 0;
     int region = 0, found;
-    Str name = name_of(g, n);
+    Str name = n->loc.node ? n->loc.node : value_get(g, n->out[0])->name;
     for (int i = 0; i < rules->list.len; i++) {
         Rule *r = &rules->list.data[i];
         switch (r->kind) {
@@ -167,7 +154,11 @@ Status pass_policy(Module *m, PassCtx *cx) {
     static const char *const what[] = {"op", "node", "part"};
     Rules rules = {.regions = last_region(m)};
     Status s = OK;
-    TRY(read_block(m, &rules, cx));
+    for (int i = 0; i < m->policy.len; i++) {
+        const Setting *line = &m->policy.data[i];
+        char *copy = arena_dup(cx->scratch, line->text, strlen(line->text) + 1);
+        TRY(read_line(copy, line->loc, &rules, cx));
+    }
     TRY(read_rules(&rules, cx));
     if (!rules.list.len) return OK;
     for (int i = 0; i < m->graphs.len; i++) {

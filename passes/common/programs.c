@@ -143,20 +143,13 @@ static void report_loss(Graph *g, Str objective, ValueId loss, int64_t top_k) {
 /* Of several objectives each runs what its loss is computed from: statistics
    of a normalisation that it does not read stay as they are. */
 static void drop_writes(Graph *g, Arena *scratch, ValueId loss) {
-    bool *read = NEW_ARRAY(scratch, bool, g->values.len); /* for the loss */
+    const bool *needed = needed_by(g, scratch, &loss, 1);
     bool *off = NEW_ARRAY(scratch, bool, g->values.len);
     int kept = 0;
-    read[loss.i] = true;
-    for (int i = g->order.len - 1; i >= 0; i--) {
-        const Node *n = node_get(g, g->order.data[i]);
-        bool any = false;
-        for (int k = 0; k < n->nout; k++) any |= read[n->out[k].i];
-        for (int k = 0; any && k < n->nin; k++) read[n->in[k].i] = true;
-    }
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
         bool any = is_call(n, "batch_norm");
-        for (int k = 0; k < n->nout; k++) any &= !read[n->out[k].i];
+        for (int k = 0; k < n->nout; k++) any &= !needed[n->out[k].i];
         for (int k = 0; k < n->nin; k++) any |= off[n->in[k].i];
         for (int k = 0; k < n->nout; k++) off[n->out[k].i] = any;
     }

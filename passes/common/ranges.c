@@ -149,12 +149,6 @@ static const Tensor *constant(const Graph *g, ValueId v) {
     return val->kind == VK_CONST ? val->data : NULL;
 }
 
-/* Bounds (min, max, clip) beyond the range are no bounds, and harmless. */
-static bool passes_on(const Node *n, int operand) {
-    return n->op == OP_ADD || n->op == OP_SUB || n->op == OP_MUL ||
-           (n->op == OP_WHERE && operand > 0);
-}
-
 static void check_operand(const Ranges *r, const Node *n, int k) {
     const Tensor *t = constant(r->g, n->in[k]);
     DType d = value_dtype(r->g, n->out[0]);
@@ -224,21 +218,20 @@ static void check_node(const Ranges *r, const Node *n) {
         check_cast(r, n);
         if (!dtype_is_float(value_dtype(r->g, n->in[0]))) check_integers(r, n);
     }
-    for (int k = 0; k < n->nin; k++)
-        if (passes_on(n, k)) check_operand(r, n, k);
+    /* bounds (min, max, clip) beyond the range are no bounds, and harmless */
+    bool where = n->op == OP_WHERE;
+    if (n->op != OP_ADD && n->op != OP_SUB && n->op != OP_MUL && !where) return;
+    for (int k = where ? 1 : 0; k < n->nin; k++) check_operand(r, n, k);
 }
 
 /* All programs come from the same nodes: one of them is enough. */
-static const Graph *representative(const Module *m) {
-    for (int i = 0; i < m->graphs.len; i++)
-        if (m->graphs.data[i]->program == PROGRAM_TRAIN)
-            return m->graphs.data[i];
-    return m->graphs.len ? m->graphs.data[0] : NULL;
-}
-
 Status pass_ranges(Module *m, PassCtx *cx) {
-    Ranges r = {representative(m), cx->diag, cx->opt, cx->scratch};
-    if (!r.g) return OK;
+    Ranges r = {NULL, cx->diag, cx->opt, cx->scratch};
+    if (!m->graphs.len) return OK;
+    r.g = m->graphs.data[0];
+    for (int i = 0; i < m->graphs.len && r.g->program != PROGRAM_TRAIN; i++)
+        if (m->graphs.data[i]->program == PROGRAM_TRAIN)
+            r.g = m->graphs.data[i];
     if (r.g->program == PROGRAM_TRAIN) {
         check_scale(&r);
         check_eps(&r);

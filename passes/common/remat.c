@@ -29,6 +29,7 @@
    establishes  backward nodes with !again                                   */
 #include "passes/common/mincut.h"
 #include "passes/common/placement.h"
+#include "passes/common/rewrite.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -367,11 +368,10 @@ static void give_twins(Again *r, NodeId id, bool *done) {
 
 static void make_all(Again *r) {
     Graph *g = r->g;
-    int n = g->order.len;
-    NodeId *old = arena_dup(r->a, g->order.data, (size_t)n * sizeof *old);
+    int n;
+    NodeId *old = order_take(g, r->a, &n);
     bool *done = NEW_ARRAY(r->a, bool, g->nodes.len);
     memset(r->twin, 0, (size_t)r->nodes * sizeof *r->twin);
-    g->order.len = 0;
     for (int i = 0; i < n; i++) {
         if (node_get(g, old[i])->flags & NODE_BACKWARD)
             give_twins(r, old[i], done);

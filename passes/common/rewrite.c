@@ -35,14 +35,13 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user) {
     Rewriter rw = {.g = g, .b = {.g = g}, .scratch = scratch, .user = user};
     rw.uses = graph_use_counts(g, scratch);
     rw.map = NEW_ARRAY(scratch, ValueId, limit);
-    int n = g->order.len, most = 0;
+    int n, most = 0;
+    NodeId *old = order_take(g, scratch, &n);
     for (int i = 0; i < n; i++) {
-        int nout = node_get(g, g->order.data[i])->nout;
+        int nout = node_get(g, old[i])->nout;
         if (nout > most) most = nout;
     }
     ValueId *with = NEW_ARRAY(scratch, ValueId, most);
-    NodeId *old = arena_dup(scratch, g->order.data, (size_t)n * sizeof *old);
-    g->order.len = 0;
     for (int i = 0; i < n; i++) {
         const Node *x = node_get(g, old[i]);
         for (int k = 0; k < x->nin; k++)
@@ -53,6 +52,25 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user) {
     for (int i = 0; graph_root(g, i); i++)
         *graph_root(g, i) = mapped(&rw, *graph_root(g, i), limit);
     return rw.changes;
+}
+
+NodeId *order_take(Graph *g, Arena *scratch, int *n) {
+    *n = g->order.len;
+    g->order.len = 0;
+    return arena_dup(scratch, g->order.data, (size_t)*n * sizeof(NodeId));
+}
+
+bool *needed_by(const Graph *g, Arena *scratch, const ValueId *root, int n) {
+    bool *needed = NEW_ARRAY(scratch, bool, g->values.len);
+    for (int i = 0; i < n; i++) needed[root[i].i] = true;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *x = node_get(g, g->order.data[i]);
+        bool any = false;
+        for (int k = 0; k < x->nout; k++) any |= needed[x->out[k].i];
+        for (int k = 0; any && k < x->nin; k++) needed[x->in[k].i] = true;
+    }
+    needed[0] = false;
+    return needed;
 }
 
 const Node *def_of(const Graph *g, ValueId v, OpCode op) {

@@ -41,6 +41,11 @@ const Node *def_of(const Graph *g, ValueId v, OpCode op);
 void rewrite_take_name(Graph *g, ValueId old, ValueId new_value);
 /* The node that makes v if it calls the library's function, else NULL. */
 const Node *call_of(const Graph *g, ValueId v, const char *name);
+/* By ValueId.i: a root is computed from it, through any operand. */
+bool *needed_by(const Graph *g, Arena *scratch, const ValueId *root, int n);
+/* The nodes in order, *n of them, for a walk that puts them back: the graph has
+   none then. */
+NodeId *order_take(Graph *g, Arena *scratch, int *n);
 /* v reads as the constant number *c in every element. */
 bool is_number(const Graph *g, ValueId v, double c);
 

@@ -74,10 +74,10 @@ typedef struct Rules {
     DType low;
     Builder b;
     Origins origins;
-    const bool *norm; /* by variable: batch normalisation has it             */
-    bool *biased;     /* by ValueId.i: a product's result before its bias    */
-    bool *model;      /* by ValueId.i: an output of the model needs it       */
-    ValueId *cast[2]; /* by ValueId.i: to low, to f32                        */
+    const bool *norm;  /* by variable: batch normalisation has it             */
+    bool *biased;      /* by ValueId.i: a product's result before its bias    */
+    const bool *model; /* by ValueId.i: an output of the model needs it      */
+    ValueId *cast[2];  /* by ValueId.i: to low, to f32                        */
 } Rules;
 
 static bool is_float(const Rules *r, ValueId v) {
@@ -95,17 +95,14 @@ static ValueId cast_to(Rules *r, ValueId v, DType d) {
 
 /* ---- which rule ---------------------------------------------------------- */
 
-/* A loss, and what evaluation computes for it. */
-static bool is_loss(const Rules *r, const Node *n) {
-    return (n->fn && node_info(n)->amp == AMP_FULLOUT) ||
-           (r->g->program == PROGRAM_EVAL && !r->model[n->out[0].i]);
-}
-
 static Rule rule_of(const Rules *r, const Node *n) {
     const char *op = node_info(n)->text;
     AmpClass class = node_class(n);
     size_t i = 0, end = sizeof autocast_lists / sizeof *autocast_lists;
-    if (is_loss(r, n) || (n->loc.amp && class == AMP_FULL)) return WIDE;
+    /* and what evaluation computes for it */
+    bool loss = (n->fn && node_info(n)->amp == AMP_FULLOUT) ||
+                (r->g->program == PROGRAM_EVAL && !r->model[n->out[0].i]);
+    if (loss || (n->loc.amp && class == AMP_FULL)) return WIDE;
     if (n->loc.amp && class == AMP_FULLOUT) return RESULT;
     if (n->loc.amp && class == AMP_LOW) return LOW;
     if (r->opt->placement == PLACE_PYTORCH && !n->loc.amp) {
@@ -215,31 +212,29 @@ static void do_node(Rules *r, NodeId id) {
 static void note(Rules *r, Arena *a) {
     Graph *g = r->g;
     const int *uses = graph_use_counts(g, a);
+    ValueId *model = NEW_ARRAY(a, ValueId, g->outputs.len);
+    int n = 0;
     for (int i = 0; i < g->outputs.len; i++)
         if (!name_is_own(g->outputs.data[i].name))
-            r->model[g->outputs.data[i].value.i] = true;
-    for (int i = g->order.len - 1; i >= 0; i--) {
-        const Node *n = node_get(g, g->order.data[i]);
-        bool model = false;
-        int k = find_biased(g, n, uses);
-        if (k >= 0 && rule_of(r, n) == WIDEST) r->biased[n->in[k].i] = true;
-        for (k = 0; k < n->nout; k++) model |= r->model[n->out[k].i];
-        for (k = 0; model && k < n->nin; k++) r->model[n->in[k].i] = true;
+            model[n++] = g->outputs.data[i].value;
+    r->model = needed_by(g, a, model, n);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *x = node_get(g, g->order.data[i]);
+        int k = find_biased(g, x, uses);
+        if (k >= 0 && rule_of(r, x) == WIDEST) r->biased[x->in[k].i] = true;
     }
 }
 
 static void do_graph(Graph *g, PassCtx *cx, const bool *norm) {
     Arena *a = cx->scratch;
-    int n = g->order.len, values = g->values.len;
+    int n, values = g->values.len;
     Rules r = {.g = g, .opt = cx->opt, .low = g->module->low, .b = {.g = g}};
     r.norm = norm;
     r.origins = origins_of(g, a);
     r.biased = NEW_ARRAY(a, bool, values);
-    r.model = NEW_ARRAY(a, bool, values);
     for (int i = 0; i < 2; i++) r.cast[i] = NEW_ARRAY(a, ValueId, values);
     note(&r, a);
-    NodeId *old = arena_dup(a, g->order.data, (size_t)n * sizeof *old);
-    g->order.len = 0;
+    NodeId *old = order_take(g, a, &n);
     for (int i = 0; i < n; i++) do_node(&r, old[i]);
     r.b.loc = (Loc){0};
     for (int i = 0; i < g->outputs.len; i++) /* those that were are f32 */
@@ -265,17 +260,6 @@ static void find_norms(const Module *m, bool *norm) {
     }
 }
 
-/* No masters: the variables are of 16 bits. */
-static void halve_variables(Module *m, const bool *norm) {
-    for (int i = 0; i < m->vars.len; i++) {
-        const Var *v = &m->vars.data[i];
-        if (v->kind > VAR_BUFFER || norm[i] ||
-            type_get(v->type)->dtype != DT_F32)
-            continue;
-        var_narrow(m, i, m->low);
-    }
-}
-
 Status pass_rules(Module *m, PassCtx *cx) {
     const Options *o = cx->opt;
     bool *norm = NEW_ARRAY(cx->scratch, bool, m->vars.len + 1);
@@ -291,11 +275,16 @@ Status pass_rules(Module *m, PassCtx *cx) {
     m->low = o->precision == PREC_FP16 ? DT_F16 : DT_BF16;
     m->rule = o->half_model ? "Apex's rule" : "torch.autocast's rule";
     if (o->half_model && o->keep_batchnorm) find_norms(m, norm);
-    if (o->half_model && !o->master_weights) {
+    if (o->half_model && !o->master_weights) { /* variables of 16 bits */
         warn(cx->diag, (Loc){.file = m->file},
              "parameters of 16 bits without f32 masters: updates below half a "
              "unit in the last place are lost");
-        halve_variables(m, norm);
+        for (int i = 0; i < m->vars.len; i++) {
+            const Var *v = &m->vars.data[i];
+            if (v->kind <= VAR_BUFFER && !norm[i] &&
+                type_get(v->type)->dtype == DT_F32)
+                var_narrow(m, i, m->low);
+        }
     }
     for (int i = 0; i < m->graphs.len; i++)
         do_graph(m->graphs.data[i], cx, norm);
