@@ -459,9 +459,7 @@ static ValueId from_copy(Keep *k, ValueId v) {
     Node n = *node_get(g, id); /* building moves the pool */
     ValueId in[2] = {NO_VALUE};
     int large = 0;
-    if ((n.op != OP_ADD && n.op != OP_SUB && n.op != OP_MUL) ||
-        n.loc.amp == 1 + AMP_FULL)
-        return NO_VALUE;
+    if (n.op != OP_ADD && n.op != OP_SUB && n.op != OP_MUL) return NO_VALUE;
     for (int i = 0; i < 2; i++) {
         in[i] = n.in[i];
         if (count_of(g, in[i]) * 8 <= count_of(g, v)) continue;
