@@ -595,6 +595,13 @@ TEST_CASE(kernel, reductions) {
              ROW("%x: f32[4,200,5]", "%y = reduce_sum %x {axes=[0,1]}", "%y"),
          .ulps = 8,
          .scale = 512},
+        /* rows of a table, each folded where it lies */
+        {.text = ROW("%x: f32[5,4,8]",
+                     "%e = pad %x {pads=[0,2,0,0,3,0], mode=\"edge\"} "
+                     "%y = reduce_sum %e {axes=[1,2]}",
+                     "%y"),
+         .ulps = 8,
+         .scale = 128},
         /* fewer neighbours than a vector; a mask that they share */
         {.text = ROW("%x: f32[6,40,8], %m: bool[6,40,1], %v: f32[6,40,8]",
                      "%w = where %m, %v, %x %e = exp %w "

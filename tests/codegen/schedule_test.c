@@ -121,6 +121,18 @@ TEST_CASE(schedule, reductions_along_columns) {
                 "unrolled i2 < 8");
 }
 
+/* .. but not where neighbouring rows lie apart in memory, as these do, which
+   are 600 numbers long. */
+TEST_CASE(schedule, rows_without_neighbours) {
+    check_loops("graph g(%x: f32[64,300,2], %a: f32[300,2], %b: f32[300,2]) {\n"
+                "  group row {\n"
+                "    %m = mul %x, %a   %n = mul %m, %b\n"
+                "    %y = reduce_sum %n {axes=[1], keepdims=1} }\n"
+                "  return %y\n}\n",
+                TARGET_CPU,
+                "thread rows < 128, lanes i1 < 300 by 1024, vector i1 < 300");
+}
+
 TEST_CASE(schedule, epilogues) {
     check_loops("graph g(%x: f32[8,16], %w: f32[16,32], %b: f32[32]) {\n"
                 "  group anchor { %h = matmul %x, %w   %y = add %h, %b }\n"

@@ -534,6 +534,61 @@ TEST_CASE(schedule, readers_come_before_new_content) {
     arena_free(a);
 }
 
+/* Three large values are made before the first is read: read at once, each lies
+   where the one before was. */
+TEST_CASE(schedule, takes_the_order_of_least_memory) {
+    static const char text[] =
+        "graph predict(%x: f32[16,16]) {\n"
+        "  param %a: f32[16,1024] = 1, %b: f32[16,1024] = 2\n"
+        "  param %c: f32[16,1024] = 3, %d: f32[1024,16] = 4\n"
+        "  %xa = matmul %x, %a\n  %xb = matmul %x, %b\n"
+        "  %xc = matmul %x, %c\n"
+        "  %p = matmul %xa, %d\n  %q = matmul %xb, %d\n"
+        "  %r = matmul %xc, %d\n  return %p, %q, %r\n}\n";
+    enum { LARGE = 16 * 1024 * 4, SMALL = 16 * 16 * 4 };
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
+        FAIL("%s", d.text.data);
+    const Graph *g = m->graphs.data[0];
+    lower(a, m, none);
+    CHECK_EQ_INT(g->arena_bytes, LARGE + 3 * SMALL);
+    run_in_memory(a, g, text);
+    arena_free(a);
+}
+
+/* ---- reductions in stages ------------------------------------------------ */
+
+/* Where forward folds the rows of %x, a kernel of those rows may add them up as
+   well, in as few columns as there are; backward is another kernel, and there
+   that would keep two blocks of a GPU busy. */
+TEST_CASE(stages, are_left_out_beside_rows_of_one_part) {
+    static const char *const part[] = {"", " !backward"};
+    for (int other = 0; other < 2; other++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Module *m;
+        int n = 0;
+        char text[400];
+        snprintf(text, sizeof text,
+                 "graph predict(%%x: f32[4096,64], %%c: f32[4096,64]) {\n"
+                 "  %%r = reduce_sum %%x {axes=[1], keepdims=1}\n"
+                 "  %%g = mul %%x, %%c%s\n"
+                 "  %%b = reduce_sum %%g {axes=[0], keepdims=1}%s\n"
+                 "  return %%r, %%b\n}\n",
+                 part[other], part[other]);
+        if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
+            FAIL("%s", d.text.data);
+        run(a, m, "inline,canon,reduce,cse,dce", for_gpus);
+        const Graph *g = m->graphs.data[0];
+        for (int i = 0; i < g->order.len; i++)
+            n += op_info[node_get(g, g->order.data[i])->op].kind == KIND_REDUCE;
+        CHECK_EQ_INT(n, other ? 3 : 2);
+        arena_free(a);
+    }
+}
+
 /* ---- attention ----------------------------------------------------------- */
 
 /* The values of `text` before and after pass attend; how many it has found. */

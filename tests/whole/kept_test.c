@@ -36,6 +36,23 @@ static const char convolves[] =
     "  return loss=%loss, z=%z\n"
     "}\n";
 
+/* %m is a running product, written behind it, by which others multiply. */
+static const char runs[] = "graph forward(%x: f32[3,40], %y: i64[3]) {\n"
+                           "  param %u: f32[40,40] = normal(0, 0.2)\n"
+                           "  param %w: f32[40,5] = normal(0, 0.2)\n"
+                           "  buffer %m: f32[40,40] = 0.1\n"
+                           "  %a = matmul %x, %m : f32[3,40]\n"
+                           "  %b = matmul %a, %u : f32[3,40]\n"
+                           "  %z = matmul %b, %w : f32[3,5]\n"
+                           "  %c = matmul %x, %x {trans_a=1} : f32[40,40]\n"
+                           "  %d = mul %c, 0.1 : f32[40,40]\n"
+                           "  %e = mul %m, 0.9 : f32[40,40]\n"
+                           "  %n = add %e, %d : f32[40,40]\n"
+                           "  write %m = %n\n"
+                           "  %loss = softmax_cross_entropy %z, %y : f32[]\n"
+                           "  return loss=%loss, z=%z\n"
+                           "}\n";
+
 typedef struct Data {
     float x[N * X];
     int64_t y[N];
@@ -123,6 +140,11 @@ TEST_CASE(kept, predictions_follow_parameters) {
 TEST_CASE(kept, convolutions_follow_parameters) {
     follows(convolves,
             "--target cpu:x86-64-v2 --precision fp32 --optimizer sgd,lr=0.5 "
+            "--loss auto");
+}
+TEST_CASE(kept, predictions_follow_buffers) {
+    follows(runs,
+            "--target cpu:x86-64-v2 --precision fp32 --optimizer sgd,lr=0.02 "
             "--loss auto");
 }
 TEST_CASE(kept, predictions_follow_16_bit_copies) {

@@ -375,6 +375,32 @@ static void run(void *arg) {
     compiled_close(&c);
 }
 
+/* Many gradients of which even one is too large to be squared in f32: the norm
+   is told, and the step is clipped, not skipped. */
+TEST_CASE(optimizer, norms_of_huge_gradients) {
+    enum { N = 40000 };
+    const double size = 1e22;
+    static float x[N], a[N];
+    Compiled c = compile_text(
+        "graph forward(%x: f32[40000]) {\n  param %a: f32[40000] = 0\n"
+        "  %xa = mul %x, %a : f32[40000]\n"
+        "  %loss = reduce_sum %xa {axes=[0], keepdims=0} : f32[]\n"
+        "  return %loss\n}\n",
+        "--precision fp32 --target cpu:x86-64-v2 --optimizer sgd,lr=1 "
+        "--clip-norm 1");
+    ampc_session *s = open_threads(&c, 1);
+    for (int i = 0; i < N; i++) x[i] = (float)(i % 2 ? size : -size);
+    ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+    ampc_metrics m = step_ok(&c, s, &in, 1);
+    CHECK_EQ_INT(m.applied, 1);
+    CHECK_REL(m.grad_norm, size * sqrt(N), TOL_UPDATE);
+    read_var(&c, s, "a", a, sizeof a, AMPC_DTYPE_F32);
+    for (int i = 0; i < N; i += 1001)
+        CHECK_REL(a[i], (i % 2 ? -1 : 1) / sqrt(N), TOL_UPDATE);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 static void add_rules(void) {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         harness_register("optimizer", rules[i].name, run, (void *)&rules[i]);

@@ -212,6 +212,12 @@ static void normed_inside(const Rounder *r, double *y) {
     times_v(r, n, y);
 }
 
+static void biased_inside(const Rounder *r, double *y) {
+    double n[M * N];
+    biased(r, n);
+    times_v(r, n, y);
+}
+
 static void softmaxed_inside(const Rounder *r, double *y) {
     double n[M * N];
     softmaxed(r, n);
@@ -395,6 +401,16 @@ static const Case cases[] = {
      FORWARD "  param %b: f32[12] = 0\n" PRODUCT
              "  %o = add %y, %b : f32[11,12]\n  return %o\n}\n",
      biased, "xw", "pybts", "x", M, NULL, M *N},
+    {"a_bias_is_rounded_with_the_sum",
+     FORWARD "  param %b: f32[12] = 0, %v: f32[12,7] = 0\n" PRODUCT
+             "  %o = add %y, %b : f32[11,12]\n"
+             "  %q = matmul %o, %v : f32[11,7]\n  return %q\n}\n",
+     biased_inside, "xwybv", "pqts", "x", M, NULL, M *P},
+    {"a_bias_stays_where_others_read_the_product",
+     FORWARD "  param %b: f32[12] = 0, %v: f32[12,7] = 0\n" PRODUCT
+             "  %o = add %y, %b : f32[11,12]\n"
+             "  %q = matmul %o, %v : f32[11,7]\n  return %q, %y\n}\n",
+     biased_inside, "xwyv", "pbqts", "x", M, NULL, M *P},
     {"parameters_are_not_rounded",
      FORWARD "  param %g: f32[12] = 0\n" PRODUCT
              "  %o = mul %y, %g : f32[11,12]\n  return %o\n}\n",
