@@ -99,15 +99,6 @@ static bool is_frozen(const Amp *x, const Node *n, bool *used) {
     return frozen;
 }
 
-static void drop_dead(Graph *g, Arena *scratch) {
-    VEC(ValueId) roots = {0};
-    for (int i = 0; i < g->outputs.len; i++)
-        vec_push(scratch, &roots, g->outputs.data[i].value);
-    for (int i = 0; i < g->writes.len; i++)
-        vec_push(scratch, &roots, g->writes.data[i].value);
-    graph_drop_unneeded(g, 0, 0, roots.data, roots.len);
-}
-
 /* Its statistics are not written, and with them goes what computes them. */
 static void stop_writes(Graph *g, const Node *n) {
     int kept = 0;
@@ -155,7 +146,10 @@ static Status freeze_norms(const Amp *x, Arena *scratch) {
         return ERR_USAGE;
     }
     if (!frozen.len) return OK;
-    drop_dead(g, scratch);
+    VEC(ValueId) roots = {0};
+    for (int i = 0; graph_root(g, i); i++)
+        vec_push(scratch, &roots, *graph_root(g, i));
+    graph_drop_unneeded(g, 0, 0, roots.data, roots.len);
     const int *uses = graph_use_counts(g, scratch);
     for (int i = 0; i < frozen.len; i++)
         TRY(freeze_norm(x, node_get(g, frozen.data[i]), uses));
@@ -181,10 +175,8 @@ static void disable_dropout(Graph *g, Arena *scratch) {
             g->order.data[kept++] = id;
     }
     g->order.len = kept;
-    for (int i = 0; i < g->outputs.len; i++)
-        pass_through(&g->outputs.data[i].value, operand);
-    for (int i = 0; i < g->writes.len; i++)
-        pass_through(&g->writes.data[i].value, operand);
+    for (int i = 0; graph_root(g, i); i++)
+        pass_through(graph_root(g, i), operand);
 }
 
 static Status apply_options(Amp *x) {

@@ -150,11 +150,6 @@ static bool is_keyword(const Piece *p) {
            is_any(p, words, sizeof words / sizeof *words);
 }
 
-static bool is_variable(const Piece *p) {
-    static const char *const words[] = {"param", "frozen", "buffer", "state"};
-    return p && is_any(p, words, sizeof words / sizeof *words);
-}
-
 /* It ends a value, so that an operator behind it has two operands. */
 static bool ends_value(const Piece *p) {
     return p && (p->kind == P_NUMBER || p->kind == P_TEXT ||
@@ -227,13 +222,15 @@ static void close_bracket(Layout *l, const Piece *p) {
 
 /* The pieces from number `from` on. */
 static void put_words(Layout *l, int from, bool as_is) {
+    static const char *const kinds[] = {"param", "frozen", "buffer", "state"};
     const Piece *before = NULL, *p = NULL;
     bool variable = false;
     l->header |= is(l->line.data, "def");
     for (int i = from; i < l->line.len; i++) {
         const Piece *q = &l->line.data[i];
-        variable |= is_variable(q) && (!p || is(p, "{")) &&
-                    i + 1 < l->line.len && q[1].kind == P_WORD;
+        variable |= is_any(q, kinds, sizeof kinds / sizeof *kinds) &&
+                    (!p || is(p, "{")) && i + 1 < l->line.len &&
+                    q[1].kind == P_WORD;
         if (q->kind == P_COMMENT && p)
             sb_puts(l->out, "  ");
         else if (p && (as_is ? q->spaced : is_spaced(l, before, p, q)))
@@ -264,12 +261,6 @@ static bool put_entry(Layout *l) {
 
 /* ---- lines --------------------------------------------------------------- */
 
-static int blocks(const Layout *l) {
-    int n = 0;
-    for (int i = 0; i < l->open.len; i++) n += l->open.data[i].kind == '{';
-    return n;
-}
-
 /* The widest key of the train block whose lines begin at s. */
 static size_t widest_key(const char *s, const char *end) {
     size_t most = 0;
@@ -285,14 +276,10 @@ static size_t widest_key(const char *s, const char *end) {
     return most;
 }
 
-static int column_of(const char *s, const char *end) {
-    int n = 0;
-    for (; s < end && (*s == ' ' || *s == '\t'); s++) n++;
-    return n;
-}
-
 static void indent(Layout *l, int column) {
-    int own = 2 * blocks(l);
+    int own = 0;
+    for (int i = 0; i < l->open.len; i++)
+        if (l->open.data[i].kind == '{') own += 2;
     if (l->line.data->kind == P_CLOSE && own && !l->goes_on) own -= 2;
     if (l->goes_on && l->line.data->kind != P_CLOSE) {
         int more = column - l->first;
@@ -324,7 +311,10 @@ static void put_line(Layout *l, const char *s, const char *end,
     const Piece *first = l->line.data;
     bool alone = first->kind == P_COMMENT;
     bool starts = !l->open.len && (is(first, "train") || is(first, "policy"));
-    indent(l, column_of(s, end));
+    int column = 0;
+    while (s + column < end && (s[column] == ' ' || s[column] == '\t'))
+        column++;
+    indent(l, column);
     if (starts) {
         l->raw = true;
         l->train = is(first, "train");

@@ -177,11 +177,6 @@ bool model_lookup(Run *r, Str name, Val *out) {
 
 /* ---- types --------------------------------------------------------------- */
 
-static Status unbound(Run *r, const Expr *x) {
-    return run_fail(r, x, "dimension '%s' has no value; --dim %s=64 gives one",
-                    x->name, x->name);
-}
-
 static Status run_type(Run *r, const Stmt *s, TypeId *out) {
     int64_t dim[MAX_RANK], known;
     for (int i = 0; i < s->parts.len; i++) {
@@ -189,7 +184,10 @@ static Status run_type(Run *r, const Stmt *s, TypeId *out) {
         Val v;
         if (x->kind == E_NAME && !run_lookup(r, x->name) &&
             !model_symbol(r->model, x->name, &known))
-            return unbound(r, x);
+            return run_fail(r, x,
+                            "dimension '%s' has no value; --dim %s=64 gives "
+                            "one",
+                            x->name, x->name);
         TRY(run_eval(r, x, &v));
         TRY(run_want_int(r, x, &v, &dim[i]));
         if (dim[i] < 0)

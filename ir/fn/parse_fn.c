@@ -352,8 +352,7 @@ static Status parse_if(DefParser *p, Stmt *s) {
 static Status parse_dims(DefParser *p, Stmt *s) {
     Lexer *lx = p->lx;
     bool more;
-    if (lx->tok.kind != T_WORD ||
-        !dtype_from_text(lx->tok.text, strlen(lx->tok.text), &s->dtype))
+    if (!lex_is_dtype(lx, &s->dtype))
         return lex_expected(lx, "a type such as f32[2,3]");
     TRY(lex_next(lx));
     TRY(lex_open(lx, '[', ']', &more));
@@ -395,10 +394,8 @@ static Status parse_variable(DefParser *p, Stmt *s) {
 
 /* A word of models, which as an assigned name is a name. */
 static bool is_keyword(const Lexer *lx, const char *word) {
-    size_t at = lx->at;
-    while (at < lx->n && (lx->text[at] == ' ' || lx->text[at] == '\t')) at++;
-    return lex_is_word(lx, word) && at < lx->n && lx->text[at] != '=' &&
-           lx->text[at] != ',';
+    char next = lex_behind(lx);
+    return lex_is_word(lx, word) && next && next != '=' && next != ',';
 }
 
 static Status parse_model_stmt(DefParser *p, Stmt *s, bool *is) {
@@ -603,9 +600,7 @@ static Status parse_result(DefParser *p) {
     bool typed;
     TRY(parse_member(p, "a result", &r.name, &r.optional, &typed));
     if (typed) {
-        if (lx->tok.kind != T_WORD ||
-            !dtype_from_text(lx->tok.text, strlen(lx->tok.text), &r.dtype))
-            return lex_expected(lx, "a dtype");
+        if (!lex_is_dtype(lx, &r.dtype)) return lex_expected(lx, "a dtype");
         TRY(lex_next(lx));
     }
     vec_push(p->a, &f->results, r);

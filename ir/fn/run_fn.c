@@ -108,12 +108,6 @@ int fn_builtin(Str name) {
     return -1;
 }
 
-/* A built-in that needs no operands is a value. */
-static bool builtin_value(Str name, int *out) {
-    *out = fn_builtin(name);
-    return *out >= 0 && !*builtins[*out].takes;
-}
-
 typedef struct Arg {
     const Type *t;
     int64_t i;
@@ -209,12 +203,6 @@ static Status eval_builtin(Run *r, const Expr *e, const Val *v, Val *out) {
     return OK;
 }
 
-static Status eval_value(Run *r, const Expr *e, int builtin, Val *out) {
-    Expr call = *e;
-    call.builtin = builtin;
-    return eval_builtin(r, &call, NULL, out);
-}
-
 static Status eval_call(Run *r, const Expr *e, int nout, Val *out) {
     Val v[MAX_ARGS] = {{0}};
     if (e->args.len > MAX_ARGS)
@@ -249,9 +237,13 @@ Status run_eval(Run *r, const Expr *e, Val *out) {
             return OK;
         else if (dtype_from_text(e->name, strlen(e->name), &d))
             *out = val_dtype(d);
-        else if (builtin_value(e->name, &builtin))
-            return eval_value(r, e, builtin, out);
-        else
+        else if ((builtin = fn_builtin(e->name)) >= 0 &&
+                 !*builtins[builtin].takes) {
+            /* one that needs no operands is a value */
+            Expr call = *e;
+            call.builtin = builtin;
+            return eval_builtin(r, &call, NULL, out);
+        } else
             return run_fail(r, e, "'%.60s' has no value here", e->name);
         return OK;
     case E_VALUE:

@@ -14,22 +14,6 @@
 
 enum { MAX_LINES = 256 }; /* of all blocks of a file */
 
-/* What stands at lx->at. */
-static Token token_here(Lexer *lx) {
-    for (; lx->counted < lx->at; lx->counted++) {
-        char c = lx->text[lx->counted];
-        if (c == '\n')
-            lx->line++, lx->col = 1;
-        else
-            lx->col += ((unsigned char)c & 0xc0) != 0x80;
-    }
-    return (Token){.kind = T_EOF,
-                   .line = lx->line,
-                   .col = lx->col,
-                   .at = lx->at,
-                   .text = intern("")};
-}
-
 /* As far as the end of an entry, without blanks there; strings hold anything.
  */
 static Str cut_entry(Lexer *lx) {
@@ -58,7 +42,7 @@ static Status read_entries(Lexer *lx, Arena *a, Settings *out) {
     if (!lex_is(lx, '{')) return lex_expected(lx, "'{'");
     for (;;) {
         skip_blank(lx);
-        Token here = token_here(lx);
+        Token here = lex_here(lx);
         if (lx->at == lx->n)
             return lex_fail(lx, &here, "'}' expected, found end of file");
         if (lx->text[lx->at] == '}') {

@@ -83,18 +83,9 @@ static bool is_letter(char c) {
 static void skip_blank(Lexer *lx) {
     for (; lx->at < lx->n; lx->at++) {
         char c = lx->text[lx->at];
-        if (c == '#') {
-            while (lx->at < lx->n && lx->text[lx->at] != '\n') lx->at++;
-            if (lx->at == lx->n) return;
-            c = '\n';
-        }
-        if (c == '\n') {
-            lx->line++;
-            lx->counted = lx->at + 1;
-            lx->col = 1;
-        } else if (c != ' ' && c != '\t' && c != '\r') {
-            return;
-        }
+        while (c == '#' && lx->at + 1 < lx->n && lx->text[lx->at + 1] != '\n')
+            lx->at++;
+        if (!c || !strchr("# \t\r\n", c)) return;
     }
 }
 
@@ -190,16 +181,24 @@ static void lex_punct(Lexer *lx, Token *t, char c, char next) {
     lx->at += *t->text ? 2 : 1;
 }
 
+static Token nothing_at(int line, int col, size_t at) {
+    return (Token){
+        .kind = T_EOF, .line = line, .col = col, .at = at, .text = intern("")};
+}
+
+Token lex_here(Lexer *lx) {
+    for (; lx->counted < lx->at; lx->counted++) {
+        char c = lx->text[lx->counted];
+        lx->line += c == '\n';
+        lx->col = c == '\n' ? 1 : lx->col + (((unsigned char)c & 0xc0) != 0x80);
+    }
+    return nothing_at(lx->line, lx->col, lx->at);
+}
+
 Status lex_next(Lexer *lx) {
     lx->prev_line = lx->tok.line;
     skip_blank(lx);
-    for (; lx->counted < lx->at; lx->counted++)
-        if (((unsigned char)lx->text[lx->counted] & 0xc0) != 0x80) lx->col++;
-    Token t = {.kind = T_EOF,
-               .line = lx->line,
-               .col = lx->col,
-               .at = lx->at,
-               .text = intern("")};
+    Token t = lex_here(lx);
     char c = peek(lx, 0), next = peek(lx, 1);
     lx->tok = t;
     if (lx->at == lx->n) return OK;
@@ -246,11 +245,7 @@ static size_t mark_bytes(const Lexer *lx) {
 }
 
 Token lex_token_at(const Lexer *lx, int line, int col) {
-    Token t = {.kind = T_EOF,
-               .line = line,
-               .col = col,
-               .at = mark_bytes(lx),
-               .text = intern("")};
+    Token t = nothing_at(line, col, mark_bytes(lx));
     for (int l = 1; l < line && t.at < lx->n; t.at++)
         l += lx->text[t.at] == '\n';
     for (int c = 1; t.at < lx->n; t.at++)
@@ -279,6 +274,17 @@ bool lex_is(const Lexer *lx, char ch) {
 
 bool lex_is_word(const Lexer *lx, const char *word) {
     return lx->tok.kind == T_WORD && strcmp(lx->tok.text, word) == 0;
+}
+
+bool lex_is_dtype(const Lexer *lx, DType *out) {
+    const char *text = lx->tok.text;
+    return lx->tok.kind == T_WORD && dtype_from_text(text, strlen(text), out);
+}
+
+char lex_behind(const Lexer *lx) {
+    size_t at = lx->at;
+    while (at < lx->n && (lx->text[at] == ' ' || lx->text[at] == '\t')) at++;
+    return at < lx->n ? lx->text[at] : 0;
 }
 
 Status lex_take(Lexer *lx, char ch, bool *taken) {

@@ -52,6 +52,8 @@ Status lex_start(Lexer *lx, Diag *d, const char *file, const char *text,
 Status lex_next(Lexer *lx);
 /* Reads again from a token on, in infix mode or not. */
 Status lex_again(Lexer *lx, const Token *from, bool infix);
+/* What stands at lx->at, as a token that says only where. */
+Token lex_here(Lexer *lx);
 /* The token at a line and column of the text. */
 Token lex_token_at(const Lexer *lx, int line, int col);
 /* A message with the source line and a caret below it. */
@@ -63,6 +65,9 @@ Loc lex_loc(const Lexer *lx, const Token *t);
 
 bool lex_is(const Lexer *lx, char ch);
 bool lex_is_word(const Lexer *lx, const char *word);
+bool lex_is_dtype(const Lexer *lx, DType *out);
+/* The first byte behind the token that is no blank; 0: none. */
+char lex_behind(const Lexer *lx);
 /* Reads ch if it is next. */
 Status lex_take(Lexer *lx, char ch, bool *taken);
 Status lex_expect(Lexer *lx, char ch);

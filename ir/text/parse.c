@@ -32,7 +32,7 @@ static Status parse_type(Parser *p, TypeId *out) {
     int rank = 0;
     bool more;
     DType d;
-    if (at.kind != T_WORD || !dtype_from_text(at.text, strlen(at.text), &d))
+    if (!lex_is_dtype(lx, &d))
         return lex_expected(lx, "a type such as f32[2,3]");
     TRY(lex_next(lx));
     TRY(lex_open(lx, '[', ']', &more));
@@ -182,14 +182,6 @@ typedef struct NodeText {
     int region;
 } NodeText;
 
-/* A class of autocast; AMP_NONE: the word is none. */
-static int class_word(const Lexer *lx) {
-    int class = 0;
-    while (class < AMP_NONE && !lex_is_word(lx, amp_class_text[class]))
-        class ++;
-    return class;
-}
-
 /* %a, .. = op operand, ..   Operands stand on the op's line or behind a comma,
    so that an op without any does not swallow the next line. */
 static Status parse_call(Parser *p, NodeText *t) {
@@ -238,8 +230,10 @@ static Status parse_mark(Parser *p, NodeText *t) {
                  {"again", NODE_AGAIN}};
     enum { MARKS = sizeof marks / sizeof *marks };
     Lexer *lx = &p->lx;
-    int class = class_word(lx), i = 0;
+    int class = 0, i = 0;
     int64_t region;
+    while (class < AMP_NONE && !lex_is_word(lx, amp_class_text[class]))
+        class ++;
     while (i < MARKS && !lex_is_word(lx, marks[i].word)) i++;
     if (class < AMP_NONE)
         t->amp = (unsigned char)(1 + class);
@@ -561,13 +555,6 @@ static Status parse_region(Parser *p) {
     return lex_next(lx);
 }
 
-/* The word may also be a name that is assigned to. */
-static bool is_checkpoint(const Lexer *lx) {
-    size_t at = lx->at;
-    while (at < lx->n && (lx->text[at] == ' ' || lx->text[at] == '\t')) at++;
-    return lex_is_word(lx, "checkpoint") && at < lx->n && lx->text[at] == '{';
-}
-
 static Status parse_line(Parser *p) {
     Lexer *lx = &p->lx;
     Token first = lx->tok;
@@ -585,7 +572,9 @@ static Status parse_line(Parser *p) {
     }
     if (lex_is_word(lx, "const")) return parse_const(p);
     if (lex_is_word(lx, "group")) return parse_group(p);
-    if (lex_is_word(lx, "autocast") || is_checkpoint(lx))
+    /* `checkpoint` may also be a name that is assigned to */
+    if (lex_is_word(lx, "autocast") ||
+        (lex_is_word(lx, "checkpoint") && lex_behind(lx) == '{'))
         return parse_region(p);
     if (lex_is_word(lx, "write")) {
         TRY(lex_next(lx));
