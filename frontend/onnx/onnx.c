@@ -30,16 +30,12 @@ static const char *source_line(Ox *ox, const OxNode *n) {
     return *line ? ox_quote(ox, line) : NULL;
 }
 
-static void put_head(Ox *ox, StrBuf *sb, const OxNode *n) {
-    sb_printf(sb, "%s", ox_quote(ox, n->type));
-    if (n->version) sb_printf(sb, " (opset %d)", n->version);
-    sb_puts(sb, ": ");
-}
-
 static Status fail_node(Ox *ox, const OxNode *n, const char *fmt, va_list ap) {
     StrBuf sb = {0};
     Loc loc = {.file = ox->file, .node = n->name};
-    put_head(ox, &sb, n);
+    sb_printf(&sb, "%s", ox_quote(ox, n->type));
+    if (n->version) sb_printf(&sb, " (opset %d)", n->version);
+    sb_puts(&sb, ": ");
     sb_vprintf(&sb, fmt, ap);
     const char *line = source_line(ox, n);
     if (line) sb_printf(&sb, " [%s]", line);
@@ -289,14 +285,6 @@ static Status make_input(Ox *ox, const Onnx__ValueInfoProto *v, Unbound *u) {
     return OK;
 }
 
-static Status report_unbound(Ox *ox, Unbound *u) {
-    if (!u->text.len) return OK;
-    return ox_fail_model(ox,
-                         "these input dimensions have no value: %s; "
-                         "bind them, for example --dim %s=64",
-                         u->text.data, u->example);
-}
-
 static Status check_operand_count(Ox *ox) {
     int n = 0;
     for (size_t i = 0; i < ox->graph->n_input; i++)
@@ -311,7 +299,11 @@ static Status make_inputs(Ox *ox) {
     for (size_t i = 0; i < ox->graph->n_input && st == OK; i++)
         if (is_data_input(ox, ox->graph->input[i]))
             st = make_input(ox, ox->graph->input[i], &u);
-    if (st == OK) st = report_unbound(ox, &u);
+    if (st == OK && u.text.len)
+        st = ox_fail_model(ox,
+                           "these input dimensions have no value: %s; "
+                           "bind them, for example --dim %s=64",
+                           u.text.data, u.example);
     sb_free(&u.text);
     return st;
 }
@@ -325,17 +317,6 @@ const Tensor *ox_as(Arena *a, const Tensor *t, DType d) {
                                      type_with_dtype(t->type, d));
     arena_free(tmp);
     return r;
-}
-
-/* Variables hold fp32 whatever the file stores. */
-static Status make_var(Ox *ox, const OxInit *x, ValueId *out) {
-    const Tensor *t = ox_as(ox->a, x->data, DT_F32);
-    int i = module_var(ox->m, x->kind, x->name, t->type, t, 0);
-    Var *v = &ox->m->vars.data[i];
-    v->stored_dtype = type_get(x->data->type)->dtype;
-    v->why = x->why;
-    *out = graph_var(ox->g, i);
-    return OK;
 }
 
 /* What is in the file and no variable, said once: nothing is left out. */
@@ -356,12 +337,17 @@ static Status make_inits(Ox *ox) {
         const OxInit *x = &ox->inits.data[i];
         note_literal(ox, x);
         if (!x->live) continue;
-        ValueId v;
-        if (x->is_var)
-            TRY(make_var(ox, x, &v));
-        else
-            v = graph_const(ox->g, x->name, x->data);
-        ox_name_of(ox, x->name)->value = v;
+        ValueId *v = &ox_name_of(ox, x->name)->value;
+        if (!x->is_var) {
+            *v = graph_const(ox->g, x->name, x->data);
+            continue;
+        }
+        /* variables hold fp32 whatever the file stores */
+        const Tensor *t = ox_as(ox->a, x->data, DT_F32);
+        int var = module_var(ox->m, x->kind, x->name, t->type, t, 0);
+        ox->m->vars.data[var].stored_dtype = type_get(x->data->type)->dtype;
+        ox->m->vars.data[var].why = x->why;
+        *v = graph_var(ox->g, var);
     }
     return OK;
 }
@@ -383,24 +369,6 @@ static bool takes_sequences(const OxNode *n) {
     return false;
 }
 
-static Status check_operands(Ox *ox, const OxNode *n) {
-    for (int i = 0; i < n->nin && !takes_sequences(n); i++)
-        if (*n->in[i] && !is_value(ox_name_of(ox, n->in[i])->value))
-            return ox_fail(ox, "operand '%s' is a sequence",
-                           ox_quote(ox, n->in[i]));
-    return OK;
-}
-
-static Status check_results(Ox *ox, const OxNode *n) {
-    for (int i = 0; i < n->nout; i++) {
-        if (!ox_has_out(ox, i)) continue;
-        const OxName *out = ox_name_of(ox, n->out[i]);
-        if (!is_value(out->value) && !out->seq)
-            return ox_fail(ox, "result %d is not supported", i);
-    }
-    return OK;
-}
-
 Status ox_make_nodes(Ox *ox, const int *order, int count) {
     for (int i = 0; i < count; i++) {
         const OxNode *n = &ox->nodes.data[order[i]];
@@ -408,9 +376,17 @@ Status ox_make_nodes(Ox *ox, const int *order, int count) {
         ox->b.loc = (Loc){.file = ox->file, .node = n->name};
         ox->first_node = (uint32_t)ox->g->nodes.len;
         ox->first_value = (uint32_t)ox->g->values.len;
-        TRY(check_operands(ox, n));
+        for (int k = 0; k < n->nin && !takes_sequences(n); k++)
+            if (*n->in[k] && !is_value(ox_name_of(ox, n->in[k])->value))
+                return ox_fail(ox, "operand '%s' is a sequence",
+                               ox_quote(ox, n->in[k]));
         TRY(n->op->handler(ox));
-        TRY(check_results(ox, n));
+        for (int k = 0; k < n->nout; k++) {
+            if (!ox_has_out(ox, k)) continue;
+            const OxName *out = ox_name_of(ox, n->out[k]);
+            if (!is_value(out->value) && !out->seq)
+                return ox_fail(ox, "result %d is not supported", k);
+        }
     }
     ox->node = NULL;
     return OK;
@@ -529,13 +505,6 @@ static Str directory_of(const char *path) {
     return slash == path ? intern("/") : intern_n(path, (size_t)(slash - path));
 }
 
-static void *pb_alloc(void *arena, size_t n) { return arena_alloc(arena, n); }
-
-static void pb_free(void *arena, void *p) {
-    (void)arena;
-    (void)p;
-}
-
 Status import_onnx_layer(Arena *a, Diag *d, const char *path,
                          const uint8_t *bytes, size_t n, const Options *opt,
                          const TypeId *in, int nin, Module **out) {
@@ -547,16 +516,15 @@ Status import_onnx_layer(Arena *a, Diag *d, const char *path,
              .dir = directory_of(path),
              .given = in,
              .ngiven = nin};
-    if (!wire_check(&onnx__model_proto__descriptor, bytes, n, &e))
-        return ox_fail_model(&ox,
-                             "not an ONNX model or truncated: %s (stopped "
-                             "at byte %zu)",
-                             e.what, e.offset);
     ox.scratch = arena_new();
-    ProtobufCAllocator memory = {pb_alloc, pb_free, ox.scratch};
-    ox.model = n ? onnx__model_proto__unpack(&memory, n, bytes) : NULL;
-    Status s =
-        ox.model ? import_model(&ox) : ox_fail_model(&ox, "not an ONNX model");
+    ox.model = (Onnx__ModelProto *)wire_unpack(
+        ox.scratch, &onnx__model_proto__descriptor, bytes, n, &e);
+    Status s = e.what          ? ox_fail_model(&ox,
+                                               "not an ONNX model or truncated: %s "
+                                                        "(stopped at byte %zu)",
+                                               e.what, e.offset)
+               : n && ox.model ? import_model(&ox)
+                               : ox_fail_model(&ox, "not an ONNX model");
     arena_free(ox.scratch);
     *out = s == OK ? ox.m : NULL;
     return s;

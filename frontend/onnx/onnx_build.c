@@ -145,19 +145,16 @@ const Node *ox_def(const Ox *ox, ValueId v, OpCode op) {
 
 /* ---- results ------------------------------------------------------------- */
 
-/* A value that this node made takes the name of the ONNX result. */
-static void name_result(Ox *ox, ValueId v, Str name) {
-    Value *val = value_get(ox->g, v);
-    bool ours = val->kind == VK_CONST ||
-                (val->kind == VK_RESULT && val->def.i >= ox->first_node);
-    if (ours && v.i >= ox->first_value && val->name && val->name != name)
-        graph_rename(ox->g, v, graph_unique_name(ox->g, name));
-}
-
 Status ox_out(Ox *ox, int i, ValueId v) {
     if (i >= ox->node->nout || !*ox->node->out[i]) return OK;
-    ox_name_of(ox, ox->node->out[i])->value = v;
-    name_result(ox, v, ox->node->out[i]);
+    Str name = ox->node->out[i];
+    const Value *val = value_get(ox->g, v);
+    bool ours = val->kind == VK_CONST ||
+                (val->kind == VK_RESULT && val->def.i >= ox->first_node);
+    ox_name_of(ox, name)->value = v;
+    /* what this node made takes the name of the ONNX result */
+    if (ours && v.i >= ox->first_value && val->name && val->name != name)
+        graph_rename(ox->g, v, graph_unique_name(ox->g, name));
     return OK;
 }
 

@@ -133,19 +133,15 @@ Status ox_mapped(Ox *ox, Attr *out, int *n) {
     return OK;
 }
 
-/* Those that are operands of ours too. */
-static int operands_of(const OxNode *n) {
-    const char *at = strchr(n->op->map, '@');
-    int first = at ? atoi(at + 1) : n->nin;
-    return first < n->nin ? first : n->nin;
-}
-
 Status onnx_call(Ox *ox) {
     enum { MOST = 8 };
     ValueId in[MOST], out[MOST];
     Attr attrs[MAX_OP_ATTRS];
     Callee callee = ox_callee(ox->node->op);
-    int nout = callee_info(callee)->out_min, n, nin = operands_of(ox->node);
+    const char *at = strchr(ox->node->op->map, '@');
+    int nout = callee_info(callee)->out_min, n, nin = ox->node->nin;
+    if (at && atoi(at + 1) < nin) nin = atoi(at + 1); /* operands of ours */
+    ;
     for (int i = 0; i < nin; i++) in[i] = ox_in(ox, i);
     for (int i = 0; i < ox->node->nout; i++)
         if (ox_has_out(ox, i) && nout <= i) nout = i + 1;

@@ -54,30 +54,20 @@ static Status read_term(Ox *ox, const char *s, size_t n, int dots, Term *t) {
     return OK;
 }
 
-static int letters(const char *s, size_t n) {
-    int count = 0;
-    for (size_t i = 0; i < n; i++) count += isalpha((unsigned char)s[i]) != 0;
-    return count;
-}
-
-static bool has_dots(const char *s, size_t n) {
-    for (size_t i = 0; i + 2 < n; i++)
-        if (!strncmp(s + i, "...", 3)) return true;
-    return false;
-}
-
 static Status read_operand(Ox *ox, const char *s, size_t n, int i, Term *t,
                            int *dots) {
     t->v = ox_in(ox, i);
-    int rank = ox_type(ox, t->v).rank, extra = rank - letters(s, n);
-    if (extra < 0 || (extra > 0 && !has_dots(s, n)))
-        return ox_fail(ox, "operand %d has rank %d, its term another", i, rank);
-    if (extra > *dots) *dots = extra;
-    TRY(read_term(ox, s, n, extra, t));
-    return t->rank == rank
-               ? OK
-               : ox_fail(ox, "operand %d has rank %d, its term another", i,
-                         rank);
+    int rank = ox_type(ox, t->v).rank, extra = rank;
+    bool ellipsis = false;
+    for (size_t k = 0; k < n; k++) {
+        extra -= isalpha((unsigned char)s[k]) != 0;
+        ellipsis |= n - k >= 3 && !strncmp(s + k, "...", 3);
+    }
+    bool fits = extra == 0 || (extra > 0 && ellipsis);
+    if (fits && extra > *dots) *dots = extra;
+    if (fits) TRY(read_term(ox, s, n, extra, t));
+    if (fits && t->rank == rank) return OK;
+    return ox_fail(ox, "operand %d has rank %d, its term another", i, rank);
 }
 
 /* No "->": the labels that occur once, in order, after the dots. */
@@ -116,15 +106,11 @@ static Status read_equation(Ox *ox, Term *in, Term *out) {
 
 /* ---- steps --------------------------------------------------------------- */
 
-static void drop_label(Term *t, int axis) {
-    t->rank--;
-    for (int i = axis; i < t->rank; i++) t->label[i] = t->label[i + 1];
-}
-
 static Status sum_axis(Ox *ox, Term *t, int axis) {
     int64_t a = axis;
     TRY(ox_reduce(ox, OP_REDUCE_SUM, t->v, &a, 1, false, &t->v));
-    drop_label(t, axis);
+    t->rank--;
+    for (int i = axis; i < t->rank; i++) t->label[i] = t->label[i + 1];
     return OK;
 }
 

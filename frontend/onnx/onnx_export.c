@@ -153,21 +153,12 @@ static Status export_model(Export *e, OnnxWeightFn *weight, void *ctx,
     return ox_write(e->d, e->path, e->m, out);
 }
 
-/* What is dropped from the model stays until the arena goes. */
-static void *arena_take(void *a, size_t n) { return arena_alloc(a, n); }
-
-static void arena_keep(void *a, void *p) {
-    (void)a;
-    (void)p;
-}
-
 Status onnx_export(Arena *a, Diag *d, const char *path, const void *skeleton,
                    size_t n, OnnxWeightFn *weight, void *ctx, OutFile *out) {
     WireError err;
     Export e = {.a = a, .d = d, .path = path};
-    ProtobufCAllocator memory = {arena_take, arena_keep, a};
-    if (wire_check(&onnx__model_proto__descriptor, skeleton, n, &err))
-        e.m = onnx__model_proto__unpack(&memory, n, skeleton);
+    e.m = (Onnx__ModelProto *)wire_unpack(a, &onnx__model_proto__descriptor,
+                                          skeleton, n, &err);
     if (!e.m) return export_fail(&e, "the stored model is damaged", "");
     return export_model(&e, weight, ctx, out);
 }

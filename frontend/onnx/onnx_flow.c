@@ -106,19 +106,11 @@ static Status goes_on(Ox *ox, ValueId cond, bool *yes) {
     return OK;
 }
 
-static Status most_turns(Ox *ox, double *most) {
-    *most = MAX_TURNS + 1;
-    if (!is_value(ox_in(ox, 0))) return OK;
-    if (!ox_const_scalar(ox, ox_in(ox, 0), most))
-        return ox_fail(ox, "how often it turns depends on data");
-    return OK;
-}
-
 Status onnx_loop(Ox *ox) {
     const OxNode *n = ox->node;
     int nstate = n->nin - n->captured - 2;
     const Onnx__GraphProto *g;
-    double most;
+    double most = MAX_TURNS + 1;
     bool go = true;
     TRY(body_of(ox, "body", &g));
     int nstack = (int)g->n_output - 1 - nstate;
@@ -128,7 +120,8 @@ Status onnx_loop(Ox *ox) {
     Str *out = NEW_ARRAY(ox->a, Str, g->n_output);
     Stack *stack = NEW_ARRAY(ox->a, Stack, nstack + 1);
     memcpy(in + 2, n->in + 2, (size_t)nstate * sizeof *in);
-    TRY(most_turns(ox, &most));
+    if (is_value(ox_in(ox, 0)) && !ox_const_scalar(ox, ox_in(ox, 0), &most))
+        return ox_fail(ox, "how often it turns depends on data");
     if (is_value(ox_in(ox, 1))) TRY(goes_on(ox, ox_in(ox, 1), &go));
     for (int64_t turn = 0; go && (double)turn < most; turn++) {
         ValueId number;

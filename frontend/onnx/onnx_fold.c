@@ -10,20 +10,14 @@
 
 /* ---- constants ----------------------------------------------------------- */
 
-static ValueId scalar_const(Ox *ox, const Tensor *t) {
-    DType d = type_get(t->type)->dtype;
-    Arena *tmp = arena_new();
-    const EvalTensor *e = eval_from_tensor(tmp, t);
-    ValueId v = e->f ? graph_scalar(ox->g, d, e->f[0])
-                     : graph_scalar_int(ox->g, d, e->i[0]);
-    arena_free(tmp);
-    return v;
-}
-
 /* Scalars are anonymous; equal bytes of one type are one constant. */
 ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t) {
     const Type *type = type_get(t->type);
-    if (!type->rank && type->dtype != DT_U64) return scalar_const(ox, t);
+    DType d = type->dtype;
+    if (!type->rank && d != DT_U64)
+        return dtype_is_float(d)
+                   ? graph_scalar(ox->g, d, tensor_get(t, 0))
+                   : graph_scalar_int(ox->g, d, tensor_get_int(t, 0));
     size_t n = (size_t)type_bytes(type);
     Str key = internf("%u %llx", t->type.i,
                       (unsigned long long)hash_bytes(1, t->data, n));
@@ -38,10 +32,6 @@ ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t) {
 }
 
 /* ---- what may be folded -------------------------------------------------- */
-
-static bool is_const(const Ox *ox, ValueId v) {
-    return is_value(v) && value_get(ox->g, v)->kind == VK_CONST;
-}
 
 static int64_t elements_of(const Ox *ox, const ValueId *v, int n) {
     int64_t sum = 0;
@@ -58,7 +48,8 @@ bool ox_foldable(const Ox *ox, NodeId id) {
                   (kind == KIND_LIB && !whole); /* cumsum is no convolution */
     if (n->op == OP_RAND_UNIFORM || is_call(n, "dropout")) return false;
     for (int i = 0; i < n->nin; i++)
-        if (is_value(n->in[i]) && !is_const(ox, n->in[i])) return false;
+        if (is_value(n->in[i]) && value_get(ox->g, n->in[i])->kind != VK_CONST)
+            return false;
     int64_t sum =
         elements_of(ox, n->in, n->nin) + elements_of(ox, n->out, n->nout);
     return sum <= (costly ? OX_MAX_COSTLY_FOLD : OX_MAX_FOLD) &&

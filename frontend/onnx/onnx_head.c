@@ -209,21 +209,12 @@ static Status replace(Head *h, const DimBind *b) {
 
 /* ---- the file ------------------------------------------------------------ */
 
-static void *arena_take(void *a, size_t n) { return arena_alloc(a, n); }
-
-static void arena_keep(void *a, void *p) {
-    (void)a;
-    (void)p;
-}
-
 Status onnx_replace_heads(Arena *a, Diag *d, const char *path,
                           const Options *opt, const uint8_t **bytes,
                           size_t *n) {
     WireError e;
-    ProtobufCAllocator memory = {arena_take, arena_keep, a};
-    Onnx__ModelProto *m = NULL;
-    if (wire_check(&onnx__model_proto__descriptor, *bytes, *n, &e))
-        m = onnx__model_proto__unpack(&memory, *n, *bytes);
+    Onnx__ModelProto *m = (Onnx__ModelProto *)wire_unpack(
+        a, &onnx__model_proto__descriptor, *bytes, *n, &e);
     if (!m || !m->graph) return OK; /* the importer says what is wrong */
     Head h = {.a = a,
               .d = d,

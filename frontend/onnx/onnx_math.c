@@ -172,15 +172,6 @@ Status onnx_bit_shift(Ox *ox) {
 
 /* ---- clip ---------------------------------------------------------------- */
 
-/* Bounds that the compiler knows become attributes.  Torch's ReLU6 has no
-   gradient at its bounds, clamp has. */
-static Status clip_known(Ox *ox, ValueId x, double min, double max,
-                         ValueId *y) {
-    Attr attr[] = {attr_f(AK_min, min), attr_f(AK_max, max),
-                   attr_i(AK_strict, min == 0 && max == 6)};
-    return ox_op(ox, OP_CLIP, &x, 1, attr, 3, y);
-}
-
 static Status clip_by(Ox *ox, ValueId *y, OpCode op, ValueId bound, double k) {
     if (is_value(bound)) return ox2(ox, op, *y, bound, y);
     return isinf(k) ? OK : ox2k(ox, op, *y, k, y);
@@ -195,7 +186,10 @@ Status onnx_clip(Ox *ox) {
     if (is_value(vmin)) known &= ox_const_scalar(ox, vmin, &min);
     if (is_value(vmax)) known &= ox_const_scalar(ox, vmax, &max);
     if (known && !isnan(min) && !isnan(max)) {
-        TRY(clip_known(ox, x, min, max, &y));
+        /* torch's ReLU6 has no gradient at its bounds, clamp has */
+        Attr attr[] = {attr_f(AK_min, min), attr_f(AK_max, max),
+                       attr_i(AK_strict, min == 0 && max == 6)};
+        TRY(ox_op(ox, OP_CLIP, &x, 1, attr, 3, &y));
     } else {
         TRY(clip_by(ox, &y, OP_MAX, vmin, min));
         TRY(clip_by(ox, &y, OP_MIN, vmax, max));
@@ -211,11 +205,6 @@ static const Node *softmax_of(const Ox *ox, ValueId v) {
     while ((n = ox_def(ox, v, OP_CAST))) v = n->in[0];
     n = ox_def(ox, v, OP_CALL);
     return n && is_call(n, "softmax") ? n : NULL;
-}
-
-static bool is_zero(const Ox *ox, ValueId v) {
-    double k;
-    return value_is_splat(ox->g, v, &k) && k == 0;
 }
 
 /* Exporters write softmax of rows that may be nothing but -inf as
@@ -243,7 +232,8 @@ static Status guarded_softmax(Ox *ox, const Node *p, ValueId *in) {
 Status onnx_where(Ox *ox) {
     ValueId in[3] = {ox_in(ox, 0), ox_in(ox, 1), ox_in(ox, 2)}, y;
     const Node *p = softmax_of(ox, in[2]);
-    if (p && is_zero(ox, in[1])) {
+    double k;
+    if (p && value_is_splat(ox->g, in[1], &k) && k == 0) {
         Node copy = *p; /* making nodes moves the pool */
         TRY(guarded_softmax(ox, &copy, in));
     }
@@ -353,19 +343,15 @@ Status onnx_gelu(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* Before opset 7 the slope was a vector over axis 1. */
-static Status slope_of(Ox *ox, ValueId x, ValueId *slope) {
-    *slope = ox_in(ox, 1);
-    Type tx = ox_type(ox, x), ts = ox_type(ox, *slope);
-    if (ox->node->version >= 7 || ts.rank != 1 || tx.rank < 2) return OK;
-    int64_t dim[MAX_RANK];
-    for (int i = 0; i < tx.rank - 1; i++) dim[i] = i ? 1 : ts.dim[0];
-    return ox_reshape(ox, *slope, tx.rank - 1, dim, slope);
-}
-
 Status onnx_prelu(Ox *ox) {
-    ValueId in[2] = {ox_in(ox, 0), NO_VALUE}, y;
-    TRY(slope_of(ox, in[0], &in[1]));
+    ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, y;
+    Type tx = ox_type(ox, in[0]), ts = ox_type(ox, in[1]);
+    int64_t dim[MAX_RANK];
+    /* before opset 7 the slope was a vector over axis 1 */
+    if (ox->node->version < 7 && ts.rank == 1 && tx.rank > 1) {
+        for (int i = 0; i < tx.rank - 1; i++) dim[i] = i ? 1 : ts.dim[0];
+        TRY(ox_reshape(ox, in[1], tx.rank - 1, dim, &in[1]));
+    }
     TRY(ox_call(ox, "prelu", in, 2, NULL, 0, 1, &y));
     return ox_out(ox, 0, y);
 }

@@ -162,11 +162,6 @@ static bool is_graph_output(const Ox *ox, Str name) {
     return false;
 }
 
-static bool is_float_proto(const Onnx__TensorProto *t) {
-    DType d;
-    return dtype_from_onnx(t->data_type, &d) && dtype_is_float(d);
-}
-
 /* TorchScript keeps one of several equal tensors and rebuilds the others as
    Identity nodes named after the lost parameter: each is a parameter of its
    own.  (Genuine ties share one name and have no Identity.)                */
@@ -182,7 +177,9 @@ static void split_identities(Ox *ox) {
         if (!from || from->kind != OX_INIT || is_graph_output(ox, n->out[0]))
             continue;
         const Onnx__TensorProto *proto = ox->inits.data[from->index].proto;
-        if (!is_float_proto(proto)) continue;
+        DType d;
+        if (!dtype_from_onnx(proto->data_type, &d) || !dtype_is_float(d))
+            continue;
         OxName *to = ox_name_of(ox, n->out[0]);
         to->kind = OX_INIT;
         to->index = ox->inits.len;

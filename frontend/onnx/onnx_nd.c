@@ -188,12 +188,19 @@ static Status pick_last(Ox *ox, const int64_t *row, int64_t n, const Rows *r,
     return ox_reshape(ox, *hit, 1 + r->inner, dim, hit);
 }
 
+/* For every row the sum of the updates that go to it. */
+static Status sum_updates(Ox *ox, ValueId row, const Rows *r, DType d,
+                          ValueId *up) {
+    if (!dtype_is_float(d)) TRY(ox_cast(ox, *up, DT_F64, false, up));
+    TRY(scatter_add(ox, *up, row, r->dim, 1 + r->inner, up));
+    return ox_cast(ox, *up, d, false, up);
+}
+
 /* x where no update goes, else the update.  Updates to one place are undefined
    unless their rows are known. */
 static Status replace(Ox *ox, ValueId x, ValueId row, ValueId up, const Rows *r,
                       ValueId *y) {
     const Tensor *known = ox_data(ox, row);
-    Type t = ox_type(ox, x);
     Attr axis = attr_i(AK_axis, 0);
     ValueId hit, from;
     if (known && r->dim[0] <= OX_MAX_FOLD && ox_type(ox, row).dim[0] > 0) {
@@ -203,19 +210,8 @@ static Status replace(Ox *ox, ValueId x, ValueId row, ValueId up, const Rows *r,
         return ox3(ox, OP_WHERE, hit, up, x, y);
     }
     TRY(touched(ox, row, r, &hit));
-    if (!dtype_is_float(t.dtype)) TRY(ox_cast(ox, up, DT_F64, false, &up));
-    TRY(scatter_add(ox, up, row, r->dim, 1 + r->inner, &up));
-    TRY(ox_cast(ox, up, t.dtype, false, &up));
+    TRY(sum_updates(ox, row, r, ox_type(ox, x).dtype, &up));
     return ox3(ox, OP_WHERE, hit, up, x, y);
-}
-
-static Status add_up(Ox *ox, ValueId x, ValueId row, ValueId up, const Rows *r,
-                     ValueId *y) {
-    DType d = ox_type(ox, x).dtype;
-    if (!dtype_is_float(d)) TRY(ox_cast(ox, up, DT_F64, false, &up));
-    TRY(scatter_add(ox, up, row, r->dim, 1 + r->inner, &up));
-    TRY(ox_cast(ox, up, d, false, &up));
-    return ox2(ox, OP_ADD, x, up, y);
 }
 
 /* Every update beside every row: [updates, rows, ..]. */
@@ -269,12 +265,14 @@ static Status scatter(Ox *ox, ValueId row, const Rows *r) {
     TRY(ox_reshape(ox, x, 1 + r->inner, r->dim, &x));
     TRY(ox_reshape(ox, up, 1 + r->inner, dim, &up));
     TRY(ox_reshape(ox, row, 1, &n, &row));
-    if (how->op == OP_WHERE)
+    if (how->op == OP_WHERE) {
         TRY(replace(ox, x, row, up, r, &y));
-    else if (how->op == OP_ADD)
-        TRY(add_up(ox, x, row, up, r, &y));
-    else
+    } else if (how->op == OP_ADD) {
+        TRY(sum_updates(ox, row, r, t.dtype, &up));
+        TRY(ox2(ox, OP_ADD, x, up, &y));
+    } else {
         TRY(combine(ox, how, x, row, up, r, &y));
+    }
     TRY(ox_reshape(ox, y, t.rank, t.dim, &y));
     return ox_out(ox, 0, y);
 }

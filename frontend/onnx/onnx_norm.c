@@ -19,17 +19,13 @@ static bool frozen_by_user(const Ox *ox) {
     return frozen;
 }
 
-static bool exported_training(const Ox *ox) {
-    int v = ox->node->version;
-    if (v < 7) return ox_int(ox, "is_test", 0) == 0;
-    if (v < 14) return ox->node->nout > 1;
-    return ox_int(ox, "training_mode", 0) != 0;
-}
-
 static bool in_training(const Ox *ox) {
     if (frozen_by_user(ox)) return false;
     if (ox->opt->batchnorm_train && options_train(ox->opt)) return true;
-    return exported_training(ox);
+    int v = ox->node->version; /* as it was exported */
+    if (v < 7) return ox_int(ox, "is_test", 0) == 0;
+    if (v < 14) return ox->node->nout > 1;
+    return ox_int(ox, "training_mode", 0) != 0;
 }
 
 /* batch variance as running statistics count it */

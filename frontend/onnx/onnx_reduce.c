@@ -3,43 +3,30 @@
 
 #include "frontend/onnx/onnx.h"
 
-typedef struct Reduction {
-    ValueId x;
+/* ReduceSum takes axes as an operand from opset 13, the others from 18.  Over
+   no axes a reduction gives its operand (sumsq: its square). */
+Status onnx_reduce(Ox *ox) {
+    const OxOp *op = ox->node->op;
+    ValueId x = ox_in(ox, 0), y;
+    Type t = ox_type(ox, x);
     int64_t axes[MAX_RANK];
     int n;
-    bool keepdims;
-} Reduction;
-
-/* ReduceSum takes axes as an operand from opset 13, the others from 18. */
-static Status read_reduction(Ox *ox, Reduction *r) {
-    r->x = ox_in(ox, 0);
-    r->keepdims = ox_int(ox, "keepdims", 1) != 0;
-    int rank = ox_type(ox, r->x).rank;
-    TRY(ox_axes(ox, ox->node->nin > 1, rank, r->axes, &r->n));
-    if (r->n > 0) return OK;
-    r->n = ox_int(ox, "noop_with_empty_axes", 0) ? 0 : rank;
-    for (int i = 0; i < r->n; i++) r->axes[i] = i;
-    return OK;
-}
-
-/* Over no axes a reduction gives its operand (sumsq: its square). */
-static Status apply(Ox *ox, const Reduction *r, ValueId x, ValueId *y) {
-    const OxOp *op = ox->node->op;
-    Attr attr[] = {attr_v(AK_axes, r->axes, r->n),
-                   attr_i(AK_keepdims, r->keepdims)};
-    *y = x;
-    if (op->fn) return ox_call(ox, op->fn, &x, 1, attr, 2, 1, y);
-    if (r->n > 0) return ox_op(ox, op->core, &x, 1, attr, 2, y);
-    return op->core == OP_REDUCE_SUMSQ ? ox2(ox, OP_MUL, x, x, y) : OK;
-}
-
-Status onnx_reduce(Ox *ox) {
-    Reduction r;
-    ValueId y;
-    TRY(read_reduction(ox, &r));
-    bool logic = ox_type(ox, r.x).dtype == DT_BOOL; /* any, all */
-    if (logic) TRY(ox_cast(ox, r.x, DT_U8, false, &r.x));
-    TRY(apply(ox, &r, r.x, &y));
+    bool logic = t.dtype == DT_BOOL; /* any, all */
+    TRY(ox_axes(ox, ox->node->nin > 1, t.rank, axes, &n));
+    if (n <= 0) {
+        n = ox_int(ox, "noop_with_empty_axes", 0) ? 0 : t.rank;
+        for (int i = 0; i < n; i++) axes[i] = i;
+    }
+    Attr attr[] = {attr_v(AK_axes, axes, n),
+                   attr_i(AK_keepdims, ox_int(ox, "keepdims", 1) != 0)};
+    if (logic) TRY(ox_cast(ox, x, DT_U8, false, &x));
+    y = x;
+    if (op->fn)
+        TRY(ox_call(ox, op->fn, &x, 1, attr, 2, 1, &y));
+    else if (n > 0)
+        TRY(ox_op(ox, op->core, &x, 1, attr, 2, &y));
+    else if (op->core == OP_REDUCE_SUMSQ)
+        TRY(ox2(ox, OP_MUL, x, x, &y));
     /* of no elements the greatest is below 0, the least above */
     if (logic) TRY(ox2k(ox, OP_GREATER, y, 0, &y));
     return ox_out(ox, 0, y);

@@ -71,19 +71,15 @@ static bool put_stripped(const Module *m, const Field *f, StripFn *strip,
     return ok;
 }
 
-static bool names_variable(const Module *m, const Field *f) {
-    Str name = intern_n((const char *)f->body, (size_t)(f->end - f->body));
-    return module_find_var(m, name) >= 0;
-}
-
 static bool strip_tensor(const Module *m, const uint8_t *p, const uint8_t *end,
                          StrBuf *out) {
     bool stored = false;
     Field f;
     for (const uint8_t *q = p; q < end;) {
         if (!read_field(&q, end, &f)) return false;
-        if (f.number == TENSOR_NAME && f.wire == BYTES)
-            stored = names_variable(m, &f);
+        if (f.number != TENSOR_NAME || f.wire != BYTES) continue;
+        Str name = intern_n((const char *)f.body, (size_t)(f.end - f.body));
+        stored = module_find_var(m, name) >= 0;
     }
     while (p < end) {
         read_field(&p, end, &f);

@@ -103,8 +103,18 @@ static bool walk(Walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p,
     return true;
 }
 
-bool wire_check(const ProtobufCMessageDescriptor *d, const uint8_t *p, size_t n,
-                WireError *e) {
+static void *arena_take(void *a, size_t n) { return arena_alloc(a, n); }
+
+static void arena_keep(void *a, void *p) {
+    (void)a;
+    (void)p;
+}
+
+ProtobufCMessage *wire_unpack(Arena *a, const ProtobufCMessageDescriptor *d,
+                              const uint8_t *p, size_t n, WireError *e) {
+    ProtobufCAllocator memory = {arena_take, arena_keep, a};
     Walk w = {.base = p, .limit = ((size_t)64 << 20) + 16 * n, .err = e};
-    return walk(&w, d, p, p + n, 1);
+    *e = (WireError){0};
+    if (!walk(&w, d, p, p + n, 1)) return NULL;
+    return protobuf_c_message_unpack(d, &memory, n, p);
 }

@@ -2,7 +2,7 @@
 
    protobuf-c recurses without limit, says neither why nor where it failed,
    cuts strings at an embedded NUL and turns two bytes of an empty message into
-   hundreds in memory.  wire_check walks the same fields first and refuses
+   hundreds in memory.  wire_unpack walks the same fields first and refuses
    what would hurt.                                                          */
 #ifndef AMPC_FRONTEND_ONNX_WIRE_H
 #define AMPC_FRONTEND_ONNX_WIRE_H
@@ -18,7 +18,9 @@ typedef struct WireError {
     const char *what;
 } WireError;
 
-bool wire_check(const ProtobufCMessageDescriptor *d, const uint8_t *p, size_t n,
-                WireError *e);
+/* The message, for as long as the arena is there; NULL: e->what, and if that is
+   NULL, too, protobuf-c did not say. */
+ProtobufCMessage *wire_unpack(Arena *a, const ProtobufCMessageDescriptor *d,
+                              const uint8_t *p, size_t n, WireError *e);
 
 #endif
