@@ -222,13 +222,19 @@ static void enter_loop(const Nest *n, int over) {
     }
 }
 
-/* What the sweep computes of one element. */
+/* What the sweep computes of one element, by instruction; *held: of the row,
+   values that sweeps before have kept, or NULL. */
+static bool *computed(const KPrint *p, const KSweep *s, const bool **held) {
+    *held = kernel_held(p->k, &p->sweeps, s, p->arena);
+    return kernel_need(p->k, s, *held, p->arena);
+}
+
+/* The text of one element of a sweep. */
 static void put_element(Nest *n) {
     KPrint *p = n->p;
     const KSweep *s = n->s;
     int len = p->k->insts.len;
-    const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
-    const bool *need = kernel_need(p->k, s, held, p->arena);
+    const bool *held, *need = computed(p, s, &held);
     if (is_rows(p)) {
         bool *of = arena_dup(p->arena, need, (size_t)len * sizeof *of);
         for (int j = 0; j < s->roots.len; j++) of[s->roots.data[j]] = true;
@@ -314,8 +320,8 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     const KSweep *s = n->s;
     int len = p->k->insts.len;
-    const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
-    bool *here = kernel_need(p->k, s, held, p->arena);
+    const bool *held;
+    bool *here = computed(p, s, &held);
     bool any = false, beside = is_rows(p) || s->nfold;
     p->piece = NEW_ARRAY(p->arena, bool, len);
     if (p->k->vec < 0 || is_short(p, LEAST_PIECE) ||
@@ -382,8 +388,7 @@ static bool put_before(const Nest *n) {
     KPrint *p = n->p;
     int len = p->k->insts.len;
     bool *before = NEW_ARRAY(p->arena, bool, len), any = false;
-    const bool *held = kernel_held(p->k, &p->sweeps, n->s, p->arena);
-    const bool *need = kernel_need(p->k, n->s, held, p->arena);
+    const bool *held, *need = computed(p, n->s, &held);
     for (int id = 1; id < len; id++) {
         const KInst *in = kinst_at(p->k, id);
         before[id] = need[id] && in->full && !(in->dims >> p->k->vec & 1) &&

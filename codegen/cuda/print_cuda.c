@@ -743,7 +743,6 @@ static void put_finish(KPrint *p) {
    sweep, then what follows of each (row_neighbours). */
 static void put_side_by_side(KPrint *p, int n) {
     const KSweep *s = p->sweeps.data;
-    int last = 0;
     kp_row_insts(p, 0);
     put_sweep(p, s);
     kp_line(p, "__syncthreads();");
@@ -756,9 +755,8 @@ static void put_side_by_side(KPrint *p, int n) {
         kp_line(p, "const %s v%d = w%d[u];",
                 ktype_c[kinst_at(p->k, id)->compute], id, id);
     }
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (kinst_at(p->k, id)->depth > last) last = kinst_at(p->k, id)->depth;
-    for (int depth = 1; depth <= last; depth++) kp_row_insts(p, depth);
+    for (int depth = 1; depth <= kp_last_depth(p); depth++)
+        kp_row_insts(p, depth);
     kp_stores(p, false);
     kp_leave(p);
 }

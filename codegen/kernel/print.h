@@ -73,6 +73,8 @@ void kp_inst(KPrint *p, int id, const char *place);
 /* Row values of one depth: those that the sweep of that depth may use and that
    were not there before. */
 void kp_row_insts(KPrint *p, int depth);
+/* The depth of the row values that come last. */
+int kp_last_depth(const KPrint *p);
 /* All sweeps, and before each the row values that it may use. */
 void kp_sweeps(KPrint *p, void row_values(KPrint *, int depth),
                void sweep(KPrint *, const KSweep *));

@@ -202,11 +202,16 @@ void kp_row_insts(KPrint *p, int depth) {
     }
 }
 
-void kp_sweeps(KPrint *p, void row_values(KPrint *, int depth),
-               void sweep(KPrint *, const KSweep *)) {
-    int done = 0, last = 0;
+int kp_last_depth(const KPrint *p) {
+    int last = 0;
     for (int id = 1; id < p->k->insts.len; id++)
         if (kinst_at(p->k, id)->depth > last) last = kinst_at(p->k, id)->depth;
+    return last;
+}
+
+void kp_sweeps(KPrint *p, void row_values(KPrint *, int depth),
+               void sweep(KPrint *, const KSweep *)) {
+    int done = 0, last = kp_last_depth(p);
     for (int s = 0; s < p->sweeps.len; s++) {
         for (; done <= p->sweeps.data[s].depth; done++) row_values(p, done);
         sweep(p, &p->sweeps.data[s]);

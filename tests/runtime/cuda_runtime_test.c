@@ -572,6 +572,18 @@ TEST_CASE(cuda_runtime, cublaslt_is_searched_for) {
     check_found(rows, sizeof rows / sizeof *rows);
 }
 
+/* Variables of those kinds are equal by bits. */
+static void same_variables(const Model *m, ampc_session *s, ampc_session *t,
+                           unsigned kinds) {
+    size_t n, k;
+    void *x = read_all(&m->c, s, kinds, &n);
+    void *y = read_all(&m->c, t, kinds, &k);
+    REQUIRE(n == k);
+    CHECK_MEM(x, y, n);
+    free(x);
+    free(y);
+}
+
 /* ---- micro-steps --------------------------------------------------------- */
 
 static ampc_status micro(const Model *m, ampc_session *s, int i) {
@@ -612,7 +624,7 @@ TEST_CASE(cuda_runtime, micro_steps_bring_their_memory) {
     const Model *m = model(&plain);
     const ampc_api *a = machine(m, NULL);
     ampc_session *s = open_gpu(a), *t = open_gpu(a);
-    size_t before = allocated(), grads = zero_gradients(m, s), n, k;
+    size_t before = allocated(), grads = zero_gradients(m, s);
     CHECK(grads > 0);
     CHECK_EQ_INT(step(m, s, 0, NULL), AMPC_OK);
     CHECK_EQ_INT(step(m, t, 0, NULL), AMPC_OK);
@@ -629,12 +641,7 @@ TEST_CASE(cuda_runtime, micro_steps_bring_their_memory) {
     }
     CHECK_EQ_INT(step(m, t, 4, NULL), AMPC_OK);
     CHECK_EQ_INT(step(m, s, 4, NULL), AMPC_OK);
-    void *x = read_all(&m->c, s, WEIGHTS, &n);
-    void *y = read_all(&m->c, t, WEIGHTS, &k);
-    REQUIRE(n == k);
-    CHECK_MEM(x, y, n);
-    free(x);
-    free(y);
+    same_variables(m, s, t, WEIGHTS);
     a->close(s);
     a->close(t);
     check_clean();
@@ -681,8 +688,8 @@ TEST_CASE(cuda_runtime, modules_that_accumulate_have_room_from_the_start) {
 TEST_CASE(cuda_runtime, checkpoints_move_between_devices) {
     const Model *m = model(&accumulating);
     const ampc_api *a = machine(m, NULL);
+    enum { ALL = 0x7f & ~(1u << AMPC_KIND_SHADOW) };
     ampc_session *gpu = open_gpu(a), *cpu;
-    size_t n, k;
     const char *path = test_tmp("moved.safetensors");
     for (int i = 0; i < 5; i++) /* in the middle of a round */
         CHECK_EQ_INT(step(m, gpu, i, NULL), AMPC_OK);
@@ -690,20 +697,11 @@ TEST_CASE(cuda_runtime, checkpoints_move_between_devices) {
     CHECK_EQ_INT(a->save(gpu, path), AMPC_OK);
     CHECK_EQ_INT(try_open(a, "cpu", NULL, &cpu), AMPC_OK);
     CHECK_EQ_INT(a->resume(cpu, path), AMPC_OK);
-    void *x = read_all(&m->c, gpu, 0x7f & ~(1u << AMPC_KIND_SHADOW), &n);
-    void *y = read_all(&m->c, cpu, 0x7f & ~(1u << AMPC_KIND_SHADOW), &k);
-    REQUIRE(n == k);
-    CHECK_MEM(x, y, n);
+    same_variables(m, gpu, cpu, ALL);
     CHECK_EQ_INT(step(m, cpu, 5, NULL), AMPC_OK);
     CHECK_EQ_INT(a->save(cpu, path), AMPC_OK);
     CHECK_EQ_INT(a->resume(gpu, path), AMPC_OK);
-    free(x);
-    x = read_all(&m->c, gpu, 0x7f & ~(1u << AMPC_KIND_SHADOW), &n);
-    free(y);
-    y = read_all(&m->c, cpu, 0x7f & ~(1u << AMPC_KIND_SHADOW), &k);
-    CHECK_MEM(x, y, n);
-    free(x);
-    free(y);
+    same_variables(m, gpu, cpu, ALL);
     a->close(gpu);
     a->close(cpu);
     check_clean();
