@@ -61,20 +61,52 @@ typedef struct CseSlot {
 typedef struct CseTable {
     CseSlot *slot;
     uint32_t mask;
+    NodeId *waits; /* by ValueId.i: a reader that is not in the table */
 } CseTable;
 
+/* The slot of a node equal to this one, or where it would be. */
+static CseSlot *slot_of(const CseTable *t, const Graph *g, NodeId id) {
+    const Node *n = node_get(g, id);
+    uint32_t hash = (uint32_t)node_hash(g, n), at = hash & t->mask;
+    for (; t->slot[at].node.i; at = (at + 1) & t->mask)
+        if (t->slot[at].hash == hash &&
+            node_same(g, n, node_get(g, t->slot[at].node)))
+            return &t->slot[at];
+    t->slot[at].hash = hash;
+    return &t->slot[at];
+}
+
+/* The first operand that nothing else reads; none. */
+static ValueId read_alone(const Rewriter *rw, const Node *n) {
+    for (int k = 0; k < n->nin; k++)
+        if (rw->uses[n->in[k].i] == 1) return n->in[k];
+    return NO_VALUE;
+}
+
+/* Nodes that are equal read the same values: what reads one alone is in no
+   table, where each look is a miss, until that value stands for another. */
 static bool cse_rule(Rewriter *rw, NodeId id, ValueId *with) {
     CseTable *t = rw->user;
     const Node *n = node_get(rw->g, id);
-    uint32_t hash = (uint32_t)node_hash(rw->g, n), at = hash & t->mask;
-    for (; t->slot[at].node.i; at = (at + 1) & t->mask) {
-        const Node *other = node_get(rw->g, t->slot[at].node);
-        if (t->slot[at].hash != hash || !node_same(rw->g, n, other)) continue;
-        memcpy(with, other->out, (size_t)n->nout * sizeof *with);
-        return true;
+    ValueId alone = read_alone(rw, n);
+    if (is_value(alone)) {
+        t->waits[alone.i] = id;
+        return false;
     }
-    t->slot[at] = (CseSlot){id, hash};
-    return false;
+    CseSlot *slot = slot_of(t, rw->g, id);
+    if (!slot->node.i) {
+        slot->node = id;
+        return false;
+    }
+    const Node *other = node_get(rw->g, slot->node);
+    memcpy(with, other->out, (size_t)n->nout * sizeof *with);
+    for (int k = 0; k < n->nout; k++) {
+        NodeId *reader = &t->waits[with[k].i];
+        rw->uses[with[k].i] += rw->uses[n->out[k].i];
+        if (reader->i) slot_of(t, rw->g, *reader)->node = *reader;
+        *reader = NO_NODE;
+    }
+    return true;
 }
 
 Status pass_cse(Module *m, PassCtx *cx) {
@@ -84,6 +116,7 @@ Status pass_cse(Module *m, PassCtx *cx) {
         CseTable t = {.mask = 15};
         while (t.mask < 2u * (uint32_t)g->order.len) t.mask = t.mask * 2 + 1;
         t.slot = NEW_ARRAY(cx->scratch, CseSlot, t.mask + 1);
+        t.waits = NEW_ARRAY(cx->scratch, NodeId, g->values.len);
         rewrite_graph(g, cx->scratch, cse_rule, &t);
     }
     return OK;

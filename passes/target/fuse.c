@@ -762,20 +762,32 @@ static void replace(Fuse *f, ValueId from, ValueId to) {
         if (same_value(*graph_root(g, i), from)) *graph_root(g, i) = to;
 }
 
-/* Equal copies that met in one cluster become one node again. */
+/* It reads a value that nothing else reads: no node is equal to it. */
+static bool reads_alone(const Fuse *f, const Node *n) {
+    for (int k = 0; k < n->nin; k++) {
+        Users u = users_of(f, n->in[k]);
+        if (u.end - u.at == 1 && f->value_mark[n->in[k].i] != f->stamp)
+            return true;
+    }
+    return false;
+}
+
+/* Equal copies that met in one cluster become one node again.  Values that
+   stand for others have the mark. */
 static void drop_copies(Fuse *f, Cluster *c) {
     Graph *g = f->g;
     int kept = 0;
-    for (int i = 0, k; i < c->nodes.len; i++) {
+    for (int i = 0; i < c->nodes.len; i++) {
         NodeId *to = c->nodes.data, id = to[i];
         const Node *n = node_get(g, id);
-        for (k = 0; k < kept && !node_same(g, n, node_get(g, to[k])); k++) {
+        int k = reads_alone(f, n) ? kept : 0;
+        while (k < kept && !node_same(g, n, node_get(g, to[k]))) k++;
+        if (k == kept) to[kept++] = id;
+        for (int o = 0; o < n->nout && to[k].i != id.i; o++) {
+            ValueId stands = node_get(g, to[k])->out[o];
+            replace(f, n->out[o], stands);
+            f->value_mark[stands.i] = f->stamp;
         }
-        if (k == kept)
-            to[kept++] = id;
-        else
-            for (int o = 0; o < n->nout; o++)
-                replace(f, n->out[o], node_get(g, to[k])->out[o]);
     }
     c->nodes.len = kept;
 }
@@ -836,6 +848,7 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
         all_siblings(&f);
         join_small(&f, GROUP_ROW);
         join_small(&f, GROUP_POINT);
+        f.stamp++;
         for (int c = 0; c < f.clusters.len; c++)
             drop_copies(&f, cluster(&f, c));
     }
