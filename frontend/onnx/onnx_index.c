@@ -118,7 +118,7 @@ static Status slice_axis(Ox *ox, int64_t d, int64_t start, int64_t end,
         start = between(start, 0, d);
         end = between(end, 0, d);
     } else {
-        start = between(start, -1, d - 1);
+        start = between(start, d ? 0 : -1, d - 1);
         end = between(end, -1, d - 1);
     }
     int64_t span = step > 0 ? end - start : start - end;

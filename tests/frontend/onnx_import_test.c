@@ -775,24 +775,30 @@ TEST_CASE(onnx_versions, reduce_takes_axes_both_ways) {
     made_end(&m);
 }
 
-/* Of five elements, as Python counts what range(5)[start:end:step] has. */
+/* Of five elements or none, as many as Python's range(5)[start:end:step] has;
+   but what begins before the first and goes backwards has that one (ONNX clamps
+   such a start to 0, as ONNX Runtime does). */
 TEST_CASE(onnx_versions, slices_reach_both_ends) {
     static const int64_t cases[][4] = {
         {-1, INT64_MIN, -1, 5}, {-1, -6, -1, 5}, {9, INT64_MIN, -1, 5},
         {4, 0, -1, 4},          {4, -5, -1, 4},  {3, INT64_MIN, -2, 2},
-        {-6, INT64_MAX, 2, 3},  {0, -1, 1, 4},   {-9, 9, 1, 5}};
+        {-6, INT64_MAX, 2, 3},  {0, -1, 1, 4},   {-9, 9, 1, 5},
+        {-6, INT64_MIN, -1, 1}, {-9, -9, -2, 1}, {-6, 0, -1, 0}};
     static const int64_t axis = 0;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    size_t count = sizeof cases / sizeof *cases;
+    for (size_t i = 0; i < 2 * count; i++) {
         Made m;
         Onnx__NodeProto *n;
-        one_node(&m, 17, "5", "Slice", "x,s,e,a,t", &n);
-        made_i64(&m, "s", 1, &cases[i][0]);
-        made_i64(&m, "e", 1, &cases[i][1]);
+        bool none = i >= count;
+        const int64_t *c = cases[i % count];
+        one_node(&m, 17, none ? "0" : "5", "Slice", "x,s,e,a,t", &n);
+        made_i64(&m, "s", 1, &c[0]);
+        made_i64(&m, "e", 1, &c[1]);
         made_i64(&m, "a", 1, &axis);
-        made_i64(&m, "t", 1, &cases[i][2]);
+        made_i64(&m, "t", 1, &c[2]);
         REQUIRE(result_type(&m) != NULL);
-        CHECK_MSG(result_type(&m)->dim[0] == cases[i][3], "case %zu: %lld", i,
-                  (long long)result_type(&m)->dim[0]);
+        CHECK_MSG(result_type(&m)->dim[0] == (none ? 0 : c[3]),
+                  "case %zu: %lld", i, (long long)result_type(&m)->dim[0]);
         made_end(&m);
     }
 }
