@@ -803,6 +803,39 @@ TEST_CASE(onnx_versions, slices_reach_both_ends) {
     }
 }
 
+/* What Hardmax makes of 0, 1, .. 23 in [2,3,4]: where it has 1, as bits.  Up to
+   opset 12 all axes from its own on are one. */
+TEST_CASE(onnx_versions, hardmax_has_one_axis_or_many) {
+    static const struct {
+        int version, axis;
+        uint32_t ones;
+    } cases[] = {{12, 1, 0x800800},
+                 {12, 2, 0x888888},
+                 {12, 0, 0x800000},
+                 {13, 1, 0xf00f00},
+                 {13, 0, 0xfff000}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Made m;
+        Onnx__NodeProto *n;
+        uint32_t ones = 0;
+        one_node(&m, cases[i].version, "2,3,4", "Hardmax", "x", &n);
+        made_int(&m, n, "axis", cases[i].axis);
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        const Graph *g = module_graph(mod, "forward");
+        ValueId x = g->inputs.data[0];
+        Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
+        EvalTensor *t = eval_tensor_new(m.a, value_get(g, x)->type);
+        for (int k = 0; k < 24; k++) t->f[k] = k;
+        eval_bind(e, x, t);
+        REQUIRE(eval_run(e, &m.d) == OK);
+        const EvalTensor *y = eval_get(e, g->outputs.data[0].value);
+        for (int k = 0; k < 24; k++) ones |= (uint32_t)(y->f[k] == 1) << k;
+        CHECK_MSG(ones == cases[i].ones, "case %zu: %06x", i, ones);
+        made_end(&m);
+    }
+}
+
 TEST_CASE(onnx_versions, relu6_has_strict_bounds) {
     Made m;
     Onnx__NodeProto *n;

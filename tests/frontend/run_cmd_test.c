@@ -721,6 +721,10 @@ TEST_CASE(run, no_file_is_read_and_written) {
     bad(&tiny_module, FEEDS "--log @t.npy", 1, "--log would overwrite --feed");
     bad(&tiny_module, FEEDS "--load @kept --save @kept", 1,
         "--save would overwrite --load");
+    free(good(&tiny_module, FEEDS "--save @kept --resume"));
+    CHECK(access(test_tmp("kept.prev"), F_OK) == 0);
+    bad(&tiny_module, FEEDS "--load @kept.prev --save @kept", 1,
+        "--save would overwrite --load");
     bad(&tiny_module, FEEDS "--log @same --profile @same", 1,
         "--profile would overwrite --log");
     bad(&tiny_module, FEEDS "--save @same --log @./same", 1,

@@ -572,6 +572,46 @@ static void pool_compare(LibPool p) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
+/* Of equals the first is the greatest, be they as small as can be. */
+TEST_CASE(pooling, windows_of_minus_infinity) {
+    static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
+    enum { SIDE = 22, IN = SIDE * SIDE, OUT = IN / 4 };
+    pools_open();
+    for (int k = 0; k < 4; k++) {
+        LibPool p;
+        pool_whole(&p, SIDE, SIDE);
+        for (int d = 1; d < 3; d++) {
+            p.kernel[d] = p.stride[d] = 2;
+            p.out[d] = SIDE / 2;
+        }
+        p.planes = 1, p.dtype = types[k], p.idx_dtype = AMPC_I32;
+        void *x = array(p.dtype, IN), *y = array(p.dtype, OUT);
+        void *dx = array(p.dtype, IN), *idx = array(AMPC_I32, OUT);
+        for (int i = 0; i < IN; i++) array_set(x, p.dtype, i, -INFINITY);
+        for (int level = 2; level <= top_level(); level++) {
+            const AmpcCpuLib *lib = lib_of(level);
+            lib->maxpool(pools[0], &p, x, y, idx);
+            int wrong = 0;
+            for (int i = 0; i < OUT; i++)
+                wrong += array_get(y, p.dtype, i) != -INFINITY ||
+                         array_get(idx, AMPC_I32, i) != 0;
+            for (int i = 0; i < OUT; i++) array_set(y, p.dtype, i, 3);
+            lib->maxpool_grad(pools[0], &p, y, idx, dx);
+            for (int i = 0; i < IN; i++) {
+                bool first = i % 2 == 0 && i / SIDE % 2 == 0;
+                wrong += array_get(dx, p.dtype, i) != (first ? 3 : 0);
+            }
+            CHECK_MSG(wrong == 0, "type %d, level %d: %d wrong", k, level,
+                      wrong);
+        }
+        free(x);
+        free(y);
+        free(dx);
+        free(idx);
+    }
+    pools_close();
+}
+
 TEST_CASE(pooling, whole_planes) {
     rng = 32;
     pools_open();
