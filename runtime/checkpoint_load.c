@@ -290,7 +290,7 @@ static void names_add(LoadNames *l, const char *name) {
     if (l->count++ < 4)
         l->n += (size_t)snprintf(l->text + l->n, room, "%s'%.60s'",
                                  l->n ? ", " : "", name);
-    else if (l->count == 6)
+    else if (l->count == 5)
         snprintf(l->text + l->n, room, ", ...");
 }
 

@@ -149,11 +149,12 @@ static bool take_range(const char *item, int n, int *lo, int *hi) {
 
 static Status no_column(const Csv *c, const char *item) {
     StrBuf names = {0};
-    for (int i = 0; i < c->first.len && i < 12; i++) {
-        sb_printf(&names, "%s'", i ? ", " : "");
+    for (int i = 0; i < c->first.len && sb_put_next(&names, i); i++) {
+        sb_puts(&names, "'");
         sb_put_escaped(&names, c->first.data[i]);
         sb_puts(&names, "'");
     }
+    sb_put_more(&names, c->first.len);
     source_bad(c->s, "no column '%s'; the first line has %d: %s", item,
                c->first.len, names.data);
     sb_free(&names);

@@ -134,10 +134,10 @@ static Status choose(const Source *s, const unsigned char *p, size_t n,
             sb_free(&names);
             return OK;
         }
-        if (count++ < 8)
-            sb_printf(&names, "%s'%s'", count > 1 ? ", " : "", name);
+        if (sb_put_next(&names, count++)) sb_printf(&names, "'%s'", name);
         one = x;
     }
+    sb_put_more(&names, count);
     *m = one;
     Status st = OK;
     if (count == 0)

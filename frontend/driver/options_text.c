@@ -143,6 +143,7 @@ static Status pick(const Spec *s, const char *const *words, const char *word,
     if (*out >= 0) return OK;
     for (int i = 0; words[i]; i++)
         sb_printf(&all, "%s%s", i ? ", " : "", words[i]);
+    if (strchr(word, '=')) sb_puts(&all, "; keys follow it: WORD,KEY=VALUE");
     Status st = usage(s, "'%s' is none of %s", word, all.data);
     sb_free(&all);
     return st;
@@ -657,12 +658,39 @@ static const struct OptionRow {
     {"--shuffle", SETTER, set_shuffle, 0},
 };
 
+/* Words of other trainers, and what says it here. */
+static const struct {
+    const char *word, *here;
+} elsewhere[] = {
+    {"--amp", "--precision fp32|bf16|fp16"},
+    {"--batch-size", "--dim NAME=N"},
+    {"--bf16", "--precision bf16"},
+    {"--device", "--target; ampc run has --device"},
+    {"--epochs", "ampc run OUT.so --epochs N"},
+    {"--feed", "ampc run OUT.so --feed NAME=FILE"},
+    {"--fp16", "--precision fp16"},
+    {"--learning-rate", "--optimizer O,lr=X"},
+    {"--lr", "--optimizer O,lr=X; ampc run has --lr"},
+    {"--momentum", "--optimizer sgd,momentum=X"},
+    {"--output", "-o OUT.so"},
+    {"--steps", "ampc run OUT.so --steps N"},
+    {"--weight-decay", "--optimizer O,weight_decay=X"},
+};
+
+static Status unknown_option(const Spec *s) {
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (!strcmp(elsewhere[i].word, s->option))
+            return usage(s, "unknown option; what says it is %s",
+                         elsewhere[i].here);
+    return usage(s, "unknown option (see ampc --help)");
+}
+
 static Status set_option(Options *o, Spec *s, const char *value,
                          bool *used_value) {
     const struct OptionRow *r = option_rows, *end = r;
     for (end += sizeof option_rows / sizeof *r; r < end; r++)
         if (!strcmp(r->name, s->option)) break;
-    if (r == end) return usage(s, "unknown option (see ampc --help)");
+    if (r == end) return unknown_option(s);
     *used_value = r->kind != FLAG;
     if (*used_value && !value) return usage(s, "wants a value");
     switch (r->kind) {

@@ -31,9 +31,12 @@ const ampc_options safetensors_memory = {.size = sizeof safetensors_memory,
 static Status not_one(const Source *s, const StFile *f, const char *name) {
     StrBuf names = {0};
     char text[100];
-    for (size_t i = 0; i < f->ntensor && i < 8; i++)
-        if (json_text(f->tensors[i].name, text, sizeof text) >= 0)
-            sb_printf(&names, "%s'%s'", names.len ? ", " : "", text);
+    int told = 0;
+    for (size_t i = 0; i < f->ntensor; i++)
+        if (json_text(f->tensors[i].name, text, sizeof text) >= 0 &&
+            sb_put_next(&names, told++))
+            sb_printf(&names, "'%s'", text);
+    sb_put_more(&names, told);
     source_bad(s, "no tensor '%s' (FILE:TENSOR chooses); there are %zu: %s",
                name, f->ntensor, names.data ? names.data : "none");
     sb_free(&names);

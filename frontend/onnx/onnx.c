@@ -130,6 +130,7 @@ static bool is_data_input(const Ox *ox, const Onnx__ValueInfoProto *v) {
 static const char *known_dims(Ox *ox) {
     StrBuf sb = {0};
     StrMap seen = {0};
+    int count = 0;
     for (size_t i = 0; i < ox->graph->n_input; i++) {
         const Onnx__ValueInfoProto *v = ox->graph->input[i];
         const Onnx__TensorShapeProto *s = shape_of(v);
@@ -137,9 +138,11 @@ static const char *known_dims(Ox *ox) {
             Str name = dim_name(s->dim[k]);
             if (!*name || str_map_get(&seen, name) >= 0) continue;
             str_map_put(ox->a, &seen, name, 0);
-            sb_printf(&sb, "%s'%s'", sb.len ? ", " : "", ox_quote(ox, name));
+            if (sb_put_next(&sb, count++))
+                sb_printf(&sb, "'%s'", ox_quote(ox, name));
         }
     }
+    sb_put_more(&sb, count);
     const char *r = arena_printf(ox->a, "%s", sb.len ? sb.data : "none");
     sb_free(&sb);
     return r;
@@ -238,19 +241,19 @@ typedef struct Unbound {
     StrBuf text;
     StrMap seen;
     const char *example;
+    int count;
 } Unbound;
 
 static void note_unbound(Ox *ox, Unbound *u, Str input, int axis,
                          const Dim *d) {
     Str name = dim_name(d);
     const char *place = arena_printf(ox->a, "%s:%d", ox_quote(ox, input), axis);
-    const char *comma = u->text.len ? ", " : "";
     if (*name && str_map_get(&u->seen, name) >= 0) return;
     str_map_put(ox->a, &u->seen, name, 0);
-    if (*name)
-        sb_printf(&u->text, "%s'%s' (%s)", comma, ox_quote(ox, name), place);
-    else
-        sb_printf(&u->text, "%s%s", comma, place);
+    if (sb_put_next(&u->text, u->count++)) {
+        if (*name) sb_printf(&u->text, "'%s' (", ox_quote(ox, name));
+        sb_printf(&u->text, "%s%s", place, *name ? ")" : "");
+    }
     if (!u->example) u->example = *name ? ox_quote(ox, name) : place;
 }
 
@@ -299,7 +302,8 @@ static Status make_inputs(Ox *ox) {
     for (size_t i = 0; i < ox->graph->n_input && st == OK; i++)
         if (is_data_input(ox, ox->graph->input[i]))
             st = make_input(ox, ox->graph->input[i], &u);
-    if (st == OK && u.text.len)
+    sb_put_more(&u.text, u.count);
+    if (st == OK && u.count)
         st = ox_fail_model(ox,
                            "these input dimensions have no value: %s; "
                            "bind them, for example --dim %s=64",

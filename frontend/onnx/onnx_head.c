@@ -181,10 +181,10 @@ static Status set_shape(Head *h, const char *output, int64_t units) {
         return OK;
     }
     StrBuf names = {0};
-    for (size_t i = 0; i < h->g->n_output; i++) {
-        sb_puts(&names, i ? ", " : "");
+    int n = (int)h->g->n_output;
+    for (int i = 0; i < n && sb_put_next(&names, i); i++)
         sb_put_escaped(&names, h->g->output[i]->name);
-    }
+    sb_put_more(&names, n);
     head_fail(h, output, "is no output of the model; it has %s",
               names.data ? names.data : "none");
     sb_free(&names);

@@ -210,9 +210,10 @@ static Status report_cycle(Ox *ox, const Frame *stack, int len, int node) {
     StrBuf sb = {0};
     int from = len - 1;
     while (from > 0 && stack[from].node != node) from--;
-    for (int i = from, n = 0; i < len && n < 12; i++, n++)
-        sb_printf(&sb, "%s'%s'", n ? ", " : "",
+    for (int i = from; i < len && sb_put_next(&sb, i - from); i++)
+        sb_printf(&sb, "'%s'",
                   ox_quote(ox, ox->nodes.data[stack[i].node].name));
+    sb_put_more(&sb, len - from);
     Status s = ox_fail_model(ox, "these nodes form a cycle: %s", sb.data);
     sb_free(&sb);
     return s;

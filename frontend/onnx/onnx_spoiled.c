@@ -61,27 +61,36 @@ static bool is_kind(const Signed *t, const char *kind) {
 
 /* ---- signs --------------------------------------------------------------- */
 
-/* Names of lost parameters, "" when none. */
-static void folded_parameters(Ox *ox, const Signature *t, StrBuf *sb) {
+/* What an export lost, for a message. */
+typedef struct Lost {
+    StrBuf names;
+    int count;
+} Lost;
+
+static void lose(Ox *ox, Lost *l, Str name, Str into) {
+    if (!sb_put_next(&l->names, l->count++)) return;
+    sb_printf(&l->names, "'%s'", ox_quote(ox, name));
+    if (into) sb_printf(&l->names, " (folded into '%s')", ox_quote(ox, into));
+}
+
+static void folded_parameters(Ox *ox, const Signature *t, Lost *lost) {
     for (int i = 0; i < ox->inits.len; i++) {
         const OxInit *x = &ox->inits.data[i];
         if (!x->live || !x->folded) continue;
         for (int k = 0; k < t->list.len; k++) {
             const Signed *p = &t->list.data[k];
             if (is_kind(p, "PARAMETER") && strstr(x->folded, p->target))
-                sb_printf(sb, "%s'%s' (folded into '%s')", sb->len ? ", " : "",
-                          ox_quote(ox, p->target), ox_quote(ox, x->name));
+                lose(ox, lost, p->target, x->name);
         }
     }
 }
 
-static void merged_parameters(Ox *ox, const Signature *t, StrBuf *sb) {
+static void merged_parameters(Ox *ox, const Signature *t, Lost *lost) {
     for (int k = 0; k < t->list.len; k++) {
         const Signed *p = &t->list.data[k];
         const OxName *n = ox_name_of(ox, p->target);
         if (is_kind(p, "PARAMETER") && !(n && n->kind == OX_INIT))
-            sb_printf(sb, "%s'%s'", sb->len ? ", " : "",
-                      ox_quote(ox, p->target));
+            lose(ox, lost, p->target, NULL);
     }
 }
 
@@ -98,21 +107,22 @@ static bool lost_batch_norm(const Ox *ox, const Signature *t) {
     return false;
 }
 
-static void half_copies(Ox *ox, StrBuf *sb) {
+static void half_copies(Ox *ox, Lost *lost) {
     for (int i = 0; i < ox->inits.len; i++) {
         const OxInit *x = &ox->inits.data[i];
         DType d;
         if (x->live && !strncmp(x->name, "_to_copy", 8) &&
             dtype_from_onnx(x->proto->data_type, &d) && dtype_is_16(d))
-            sb_printf(sb, "%s'%s'", sb->len ? ", " : "", ox_quote(ox, x->name));
+            lose(ox, lost, x->name, NULL);
     }
 }
 
-/* Refuses, or warns where the user accepts it. */
-static Status object(Ox *ox, const char *what, StrBuf *names) {
+/* Refuses if something is lost, or warns where the user accepts it. */
+static Status object(Ox *ox, const char *what, Lost *lost) {
     Status s = OK;
-    const char *list = names && names->len ? names->data : "";
-    if (names && !names->len) return OK;
+    if (!lost->count) return OK;
+    sb_put_more(&lost->names, lost->count);
+    const char *list = lost->names.data ? lost->names.data : "";
     if (ox->opt->accept_folded || !options_train(ox->opt))
         ox_warn_model(ox, "%s%s", what, list);
     else
@@ -122,7 +132,7 @@ static Status object(Ox *ox, const char *what, StrBuf *names) {
                           " optimize=False), or pass --accept-folded to train "
                           "what is left",
                           what, list);
-    if (names) sb_free(names);
+    sb_free(&lost->names);
     return s;
 }
 
@@ -164,13 +174,13 @@ static Status merged_statistics(Ox *ox) {
             if (!name || name->kind != OX_INIT) continue;
             bool twice = k == 4 && n->in[3] == n->in[4];
             if (!twice && !used_elsewhere(ox, name->name)) continue;
-            StrBuf sb = {0};
-            sb_printf(&sb, "'%s' of node '%s'", ox_quote(ox, name->name),
+            Lost one = {.count = 1};
+            sb_printf(&one.names, "'%s' of node '%s'", ox_quote(ox, name->name),
                       ox_quote(ox, n->name));
             TRY(object(ox,
                        "one initializer serves as running statistics and "
                        "as something else (equal tensors were merged): ",
-                       &sb));
+                       &one));
             OxInit from = ox->inits.data[name->index];
             split_role(ox, n, k, &from);
         }
@@ -202,18 +212,17 @@ static void warn_anonymous(Ox *ox) {
 
 Status ox_check_spoiled(Ox *ox) {
     Signature t = {0};
-    StrBuf folded = {0}, merged = {0}, half = {0};
+    Lost folded = {0}, merged = {0}, half = {0};
     TRY(merged_statistics(ox));
     warn_anonymous(ox);
     half_copies(ox, &half);
     TRY(object(ox, "16-bit copies replaced the parameters: ", &half));
     if (!ox->has_signature || !was_optimised(ox)) return OK;
     read_signature(ox, &t);
-    if (lost_batch_norm(ox, &t))
-        TRY(object(ox,
-                   "the exporter fused BatchNormalization into the "
-                   "convolutions before it",
-                   NULL));
+    TRY(object(ox,
+               "the exporter fused BatchNormalization into the convolutions "
+               "before it",
+               &(Lost){.count = lost_batch_norm(ox, &t)}));
     folded_parameters(ox, &t, &folded);
     TRY(object(ox, "the exporter folded parameters: ", &folded));
     merged_parameters(ox, &t, &merged);

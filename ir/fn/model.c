@@ -141,8 +141,9 @@ Status model_bind_axes(Model *e, Str input, const Stmt *type) {
 Status model_check_dims(Model *e) {
     StrBuf names = {0};
     Status st = OK;
-    for (int i = 0; i < e->symbols.len; i++)
-        sb_printf(&names, "%s%s", i ? ", " : "", e->symbols.data[i].name);
+    for (int i = 0; i < e->symbols.len && sb_put_next(&names, i); i++)
+        sb_puts(&names, e->symbols.data[i].name);
+    sb_put_more(&names, e->symbols.len);
     for (int i = 0; i < e->opt->ndims && st == OK; i++) {
         const DimBind *b = &e->opt->dims[i];
         Loc loc = {.file = e->file};

@@ -230,11 +230,15 @@ TEST_CASE(cli, usage_errors_give_status_2) {
     check_refused(2, "is none of fp32", "--precision O0:bf16");
     check_refused(2, "is none of exact, pytorch", "--placement torch");
     check_refused(2, "none of sgd, adam, adamw", "--optimizer lion");
+    check_refused(2, "none of sgd, adam, adamw; keys follow it: WORD,KEY=VALUE",
+                  "--optimizer adamw:lr=1e-4");
     check_refused(2, "unknown key 'beta3'", "--optimizer adam,beta3=1");
     check_refused(2, "is not NAME=N", "--dim batch");
     check_refused(2, "wants a value", "--loss");
     check_refused(2, "not for 'cuda:sm_9x'", "--target cuda:sm_9x");
     check_refused(2, "--objective NAME,loss=L", "--loss mse --loss l1");
+    check_refused(2, "--lr: unknown option; what says it is --optimizer O,lr=X",
+                  "--lr 0.1");
     check_run(2, "a file is missing", "check");
     check_run(2, "-o OUT.so is missing", "model.onnx");
 }

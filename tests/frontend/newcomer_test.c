@@ -71,6 +71,19 @@ TEST_CASE(newcomer, exports_whose_equal_parameters_were_merged) {
             "optimize=False");
 }
 
+TEST_CASE(newcomer, of_many_lost_parameters_eight_are_named) {
+    Made m;
+    char lost[600];
+    size_t n = 0;
+    linear(&m, "fc.weight");
+    for (int i = 0; i < 10; i++)
+        n += (size_t)snprintf(lost + n, sizeof lost - n,
+                              "b%d: PARAMETER target='b%d'\n", i, i);
+    made_metadata(&m, &m.graph.metadata_props, &m.graph.n_metadata_props,
+                  "pkg.torch.export.ExportedProgram.graph_signature", lost);
+    refused(&m, "'b6', 'b7' and 2 more; re-export", "optimize=False");
+}
+
 TEST_CASE(newcomer, batch_norm_without_momentum) {
     Made m;
     made_start(&m, 17);

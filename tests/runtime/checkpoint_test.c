@@ -300,6 +300,25 @@ TEST_CASE(weights, other_widths_are_converted) {
     tiny_api()->close(s);
 }
 
+TEST_CASE(weights, four_of_those_left_over_are_named) {
+    const ampc_api *a = tiny_api();
+    float data[16] = {0};
+    char header[1000];
+    ampc_session *s = open_module(&tiny_module);
+    size_t n = (size_t)snprintf(header, sizeof header, "{%s", TENSOR_W("0,24"));
+    for (int i = 0; i < 5; i++)
+        n += (size_t)snprintf(header + n, sizeof header - n,
+                              ",\"h%d\":{\"dtype\":\"F32\",\"shape\":[2],"
+                              "\"data_offsets\":[%d,%d]}",
+                              i, 24 + 8 * i, 32 + 8 * i);
+    snprintf(header + n, sizeof header - n, "}");
+    const char *path = foreign_file("five", header, data, sizeof data);
+    check_ok(s, load_from(s, &path, 1, NULL, 1));
+    CHECK_HAS(a->notice(s), "5 tensors are not in this module: 'h0', 'h1', "
+                            "'h2', 'h3', ...");
+    a->close(s);
+}
+
 TEST_CASE(weights, what_is_missing_and_what_is_left_over_is_said) {
     const ampc_api *a = tiny_api();
     float data[] = {1, 2, 3, 4, 5, 6, 7, 8};
