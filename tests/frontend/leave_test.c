@@ -210,6 +210,7 @@ TEST_CASE(leave, limits_on_file_sizes) {
     }
 }
 
+#ifndef __SANITIZE_ADDRESS__ /* its shadow needs more than any of them */
 TEST_CASE(leave, limits_on_memory) {
     char limit[64];
     for (int kb = 12000; kb < 60000; kb += 8000) {
@@ -217,6 +218,7 @@ TEST_CASE(leave, limits_on_memory) {
         limited(limit);
     }
 }
+#endif
 
 /* ---- our own mistakes ---------------------------------------------------- */
 

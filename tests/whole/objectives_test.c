@@ -120,7 +120,7 @@ TEST_CASE(objectives, a_run_goes_on_within_an_iteration) {
     float g[N];
     size_t n, m;
     snprintf(path, sizeof path, "%s/objectives.ckpt", test_tmpdir());
-    for (int cut = 1; steps[cut]; cut += 5) {
+    for (int cut = 1; cut < (int)sizeof steps - 1; cut += 5) {
         ampc_session *s = open_threads(&c, 1), *t = open_threads(&c, 1);
         ampc_metrics x = {0}, y = {0};
         for (int i = 0; steps[i]; i++) {
