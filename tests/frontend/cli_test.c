@@ -52,6 +52,33 @@ static void check_text(int status, const char *says, const char *text,
     check_run(status, says, words);
 }
 
+/* Of 10 samples in batches of 4 an output that has no samples is there three
+   times. */
+TEST_CASE(cli, fetches_what_has_no_samples) {
+    static const char text[] =
+        "graph forward(%x: f32[4,2]) {\n  param %w: f32[2] = 1\n"
+        "  %y = mul %x, %w : f32[4,2]\n"
+        "  %s = reduce_sum %y {axes=[0], keepdims=0} : f32[2]\n"
+        "  return y=%y, s=%s\n}\n";
+    static const char rows[] = "0,0\n1,10\n2,20\n3,30\n4,40\n5,50\n6,60\n"
+                               "7,70\n8,80\n9,90\n";
+    static const float sums[] = {6, 60, 22, 220};
+    size_t n = 0;
+    REQUIRE(test_write_file(test_tmp("sums.amp"), text, strlen(text)) &&
+            test_write_file(test_tmp("ten.csv"), rows, strlen(rows)));
+    check_run(0, "",
+              "sums.amp -o sums.so --loss none --precision fp32 "
+              "--target cpu:x86-64-v2");
+    check_run(0, "", "run sums.so --feed x=ten.csv --fetch got");
+    char *file = test_read_file(test_tmp("got/s.npy"), &n);
+    REQUIRE(file && n > 6 * sizeof *sums);
+    char *items = file + n - 6 * sizeof *sums;
+    CHECK_HAS(file + 10, "'shape': (3, 2)");
+    CHECK(items[-1] == '\n');
+    CHECK_MEM(items, sums, sizeof sums);
+    free(file);
+}
+
 /* Each of several losses finds the one output of the model. */
 TEST_CASE(cli, objectives_of_one_output) {
     static const char layers[] = "graph forward(%x: f32[4,3]) {\n"

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/plan.h"
 #include "tests/support/compiled.h"
 
 /* ---- helpers ------------------------------------------------------------- */
@@ -152,6 +153,35 @@ TEST_CASE(export, weights_that_wait_beside_the_module) {
 }
 
 /* ---- mistakes ------------------------------------------------------------ */
+
+/* A module is read, not trusted: this one says that its weights are no bytes,
+   of which 0 is the checksum. */
+TEST_CASE(export, weights_that_end_early) {
+    char words[1400];
+    size_t n;
+    int found = 0;
+    Compiled c =
+        compile_file(test_data_path("tests/onnx/mlp.dyn.onnx"), OPTIONS);
+    char *file = test_read_file(c.path, &n);
+    PlanTail t;
+    REQUIRE(file && n > sizeof t);
+    memcpy(&t, file + n - sizeof t, sizeof t);
+    for (uint64_t i = 0; i < t.nsection; i++) {
+        char *at = file + t.directory + i * sizeof(PlanSection);
+        PlanSection s;
+        memcpy(&s, at, sizeof s);
+        if (strcmp(s.name, "weights") != 0) continue;
+        s.bytes = s.raw = s.crc = 0;
+        memcpy(at, &s, sizeof s);
+        found++;
+    }
+    CHECK_EQ_INT(found, 1);
+    REQUIRE(test_write_file(test_tmp("early.so"), file, n));
+    snprintf(words, sizeof words, "'%s' -o early.onnx", test_tmp("early.so"));
+    check_export(1, "its weights do not fit its model", words);
+    free(file);
+    compiled_close(&c);
+}
 
 TEST_CASE(export, mistakes) {
     char words[1400];

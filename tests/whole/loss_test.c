@@ -275,35 +275,6 @@ static void run(void *arg) {
     compiled_close(&c);
 }
 
-/* More of them than are fetched at once. */
-TEST_CASE(loss, evaluation_adds_up_many_samples) {
-    enum { MANY = 2500, VALID = 2411 };
-    static float x[MANY * 2], t[MANY * 2];
-    static const double w[] = {0.5, -2};
-    double want = 0;
-    Compiled c = compile_text("graph forward(%x: f32[2500,2]) {\n"
-                              "  param %w: f32[2] = [0.5, -2]\n"
-                              "  %y = mul %x, %w : f32[2500,2]\n"
-                              "  return %y\n}\n",
-                              "--precision fp32 --target cpu:x86-64-v2 "
-                              "--loss mse");
-    ampc_session *s = open_threads(&c, 1);
-    ampc_eval e = {.size = sizeof e};
-    for (int i = 0; i < MANY * 2; i++) {
-        x[i] = (float)(i * 37 % 101 - 50) / 16;
-        t[i] = (float)(i / 700);
-        double off = (double)x[i] * w[i % 2] - (double)t[i];
-        if (i < VALID * 2) want += off * off;
-    }
-    ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
-                       ampc_in("target", t, sizeof t, AMPC_DTYPE_F32)};
-    if (c.api->evaluate(s, in, 2, VALID, &e)) FAIL("%s", c.api->error(s));
-    CHECK_REL(e.loss_num / e.loss_den, want / (VALID * 2), TOL_LOSS);
-    CHECK_EQ_INT(e.samples, VALID);
-    c.api->close(s);
-    compiled_close(&c);
-}
-
 /* Of a loss that the model itself computes, a mean over all elements. */
 TEST_CASE(loss, a_mean_of_the_models_own_is_split_by_samples) {
     enum { WIDTH = 3 };

@@ -344,6 +344,44 @@ TEST_CASE(ranks, dropout_as_one_rank) {
     as_one_rank(dropping, "--precision fp32 --optimizer sgd,lr=0.1", false);
 }
 
+/* A step without its inputs: ampc.rng before and after. */
+static void step_in_vain(void *ctx, int rank) {
+    Run *r = ctx;
+    const ampc_api *api = r->of[0]->api;
+    ampc_options o = {.size = sizeof o, .device = "cpu", .threads = 1};
+    ampc_metrics m = {.size = sizeof m};
+    ampc_session *s;
+    int64_t *rng = r->state[rank] = calloc(4, sizeof *rng);
+    o.comm = &r->ranks.comm[rank];
+    if (api->open(api->module, &o, &s, NULL, 0) != AMPC_OK) return;
+    for (int i = 0; i < 2; i++) {
+        ampc_output out = ampc_out("ampc.rng", rng + 2 * i, 16, AMPC_DTYPE_I64);
+        r->bytes[rank] += api->read_variable(s, "ampc.rng", &out) == AMPC_OK;
+        if (i == 0) r->status[rank] = api->step(s, NULL, 0, &m);
+    }
+    api->close(s);
+}
+
+TEST_CASE(ranks, a_step_that_fails_draws_nothing) {
+    Compiled c = compile_for(dropping, "--precision fp32", 1);
+    Run *r = run_new(&c);
+    ranks_open(&r->ranks, 2);
+    ranks_run(&r->ranks, step_in_vain, r);
+    ranks_close(&r->ranks);
+    for (int i = 0; i < 2; i++) {
+        const int64_t *rng = r->state[i];
+        CHECK_EQ_INT(r->status[i], AMPC_ERR_ARGUMENT);
+        REQUIRE(r->bytes[i] == 2);
+        CHECK_MSG(!memcmp(rng, rng + 2, 16),
+                  "rank %d: %lld, %lld, then %lld, "
+                  "%lld",
+                  i, (long long)rng[0], (long long)rng[1], (long long)rng[2],
+                  (long long)rng[3]);
+    }
+    run_free(r);
+    compiled_close(&c);
+}
+
 /* Gradients go through the host's memory; two sessions share the simulated
    GPU. */
 TEST_CASE(ranks, on_a_gpu_as_one_rank) {
