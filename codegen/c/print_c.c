@@ -279,7 +279,7 @@ static bool is_walked(const KPrint *p, const KInst *in, DType d) {
     return (in->op == K_LOAD || in->op == K_STORE) && in->full &&
            p->k->bufs.data[in->buf].dtype == d && in->at.k[p->k->vec] == 1 &&
            !(is_rows(p) && (in->at.inst || in->place)) && !jumps(p, in) &&
-           (!in->guard || p->known[in->guard] == 1);
+           !in->guard;
 }
 
 /* Places of a piece in any order will do: nothing but walked bf16 tells them
@@ -446,6 +446,7 @@ static void put_range(Nest *n, const KLoop *l, const char *from,
 /* Over columns in parts in which guards are constant, if that helps. */
 static void put_vector(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
+    const Kernel *whole = p->k;
     int64_t cut[MAX_CUTS + 1];
     bool beside = is_rows(p) || n->s->nfold;
     int ncut = n->s->nfold ? 0 : kernel_cuts(p->k, cut);
@@ -460,11 +461,11 @@ static void put_vector(Nest *n, const KLoop *l) {
     cut[ncut] = extent(p, l->over);
     for (int j = 0; j <= ncut; j++) {
         int64_t from = j ? cut[j - 1] : 0;
-        kernel_known(p->k, from, cut[j], p->known);
+        p->k = kernel_within(p->arena, whole, l->over, from, cut[j]);
         put_range(n, l, arena_printf(p->arena, I64, from),
                   arena_printf(p->arena, I64, cut[j]));
     }
-    kernel_known(p->k, 0, 0, p->known);
+    p->k = whole;
 }
 
 /* Columns piece by piece, each folded when it is computed, or, what lies in
@@ -647,7 +648,40 @@ static void put_declarations(KPrint *p) {
                     id, place_of_row(p));
 }
 
+/* What is computed of the row or rows at hand. */
+static void put_rows(KPrint *p) {
+    put_declarations(p);
+    if (p->side >= 0)
+        put_tile_loads(p), put_sweep(p, p->sweeps.data);
+    else
+        kp_sweeps(p, is_rows(p) ? put_values_of_rows : kp_row_insts, put_sweep);
+    if (is_rows(p))
+        put_values_of_rows(p, -1);
+    else
+        kp_stores(p, false);
+}
+
+/* The same, of n parts of the rows, in one of which the row at hand lies. */
+static void put_parts(KPrint *p, int dim, const KPart *part, int n) {
+    const Kernel *whole = p->k;
+    KSweeps all = p->sweeps;
+    if (n == 1) {
+        p->k = part->k;
+        p->sweeps = kernel_sweeps(p->k, p->arena);
+        put_rows(p);
+        p->k = whole, p->sweeps = all;
+        return;
+    }
+    kp_enter(p, "if (i%d < %s)", dim, size_text(p, part[n / 2].from));
+    put_parts(p, dim, part, n / 2);
+    kp_leave(p);
+    kp_enter(p, "else");
+    put_parts(p, dim, part + n / 2, n - n / 2);
+    kp_leave(p);
+}
+
 static void put_body(KPrint *p) {
+    KParts parts = kernel_row_parts(p->arena, p->k);
     Nest tile = {p,         p->sweeps.data, &c_loops,    0,
                  p->k->vec, "col",          "col + cols"};
     switch (p->k->form) {
@@ -664,16 +698,7 @@ static void put_body(KPrint *p) {
     case KF_ROWS:
         kp_enter(p, "for (int64_t u = lo; u < hi; u++)");
         put_unit(p);
-        put_declarations(p);
-        if (p->side >= 0)
-            put_tile_loads(p), put_sweep(p, p->sweeps.data);
-        else
-            kp_sweeps(p, is_rows(p) ? put_values_of_rows : kp_row_insts,
-                      put_sweep);
-        if (is_rows(p))
-            put_values_of_rows(p, -1);
-        else
-            kp_stores(p, false);
+        put_parts(p, parts.dim, parts.data, parts.len);
         kp_leave(p);
         break;
     }

@@ -121,17 +121,22 @@ int kernel_add(Arena *a, Kernel *k, const KInst *in) {
 
 /* ---- finishing ----------------------------------------------------------- */
 
+bool *kernel_live(Arena *a, const Kernel *k) {
+    bool *live = NEW_ARRAY(a, bool, k->insts.len);
+    for (int id = k->insts.len - 1; id > 0; id--) {
+        const KInst *in = kinst_at(k, id);
+        live[id] |= kinst_stores(in);
+        for (int j = 0; live[id] && j < KINST_READS; j++)
+            live[kinst_read(in, j)] = true;
+    }
+    return live;
+}
+
 /* Removes instructions that no store reaches; keeps the order. */
 static void drop_dead(Arena *a, Kernel *k) {
     int n = k->insts.len, live = 1;
     int *to = NEW_ARRAY(a, int, n);
-    bool *keep = NEW_ARRAY(a, bool, n);
-    for (int id = n - 1; id > 0; id--) {
-        const KInst *in = &k->insts.data[id];
-        keep[id] |= kinst_stores(in);
-        if (!keep[id]) continue;
-        for (int j = 0; j < KINST_READS; j++) keep[kinst_read(in, j)] = true;
-    }
+    bool *keep = kernel_live(a, k);
     for (int id = 1; id < n; id++) {
         if (!keep[id]) continue;
         KInst *in = &k->insts.data[live];

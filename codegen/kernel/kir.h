@@ -174,6 +174,8 @@ void kernel_dump_loops(const Kernel *k, bool json, StrBuf *sb);
 
 /* ---- reading ------------------------------------------------------------- */
 
+/* By instruction: a store needs it, or it is one. */
+bool *kernel_live(Arena *a, const Kernel *k);
 bool kernel_reduces(const Kernel *k);
 int kernel_col_dims(const Kernel *k, int *dim); /* in order; returns count */
 int64_t kernel_rows(const Kernel *k);           /* product of the row dims */
@@ -202,13 +204,29 @@ const bool *kernel_held(const Kernel *k, const KSweeps *all, const KSweep *s,
                         Arena *a);
 
 /* Form cols: places, ascending, at which the inner loop may be cut so that
-   comparisons of its index with constants are constant in each part (0: not
-   worth it); and the conditions known in such a part [from, to): 0, 1, -1 =
-   not. */
+   comparisons of its index with constants are constant in each part; 0: not
+   worth it. */
 enum { MAX_CUTS = 8 };
 int kernel_cuts(const Kernel *k, int64_t *cut);
-void kernel_known(const Kernel *k, int64_t from, int64_t to,
-                  signed char *known);
+/* What the kernel computes where the index of dim (-1: any) is in [from, to):
+   without conditions that are constant there and with constants for what
+   nothing needs.  Instructions keep their numbers. */
+const Kernel *kernel_within(Arena *a, const Kernel *k, int dim, int64_t from,
+                            int64_t to);
+/* CPU: the kernel in parts [from, to) of row dim `dim`, where several loads are
+   made of some rows only (parts of a concatenation); else it is its only part.
+   share: of all rows. */
+enum { MAX_ROW_CUTS = 64 };
+typedef struct KPart {
+    const Kernel *k;
+    int64_t from, to;
+    double share;
+} KPart;
+typedef struct KParts {
+    KPart *data;
+    int len, cap, dim;
+} KParts;
+KParts kernel_row_parts(Arena *a, const Kernel *k);
 
 /* Ends in a buffer. */
 static inline bool kinst_stores(const KInst *in) {

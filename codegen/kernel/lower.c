@@ -248,7 +248,8 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
     out->kind = PLAN_KERNEL;
     out->kernel = lower_kernel(&l, f, ks, &out->refs, &out->nref);
     out->units = kernel_units(l.k, count);
-    out->grain = ks->target == TARGET_CUDA ? 1 : cpu_grain(l.k, count);
+    out->grain =
+        ks->target == TARGET_CUDA ? 1 : cpu_grain(ks->arena, l.k, count);
     out->npar = l.k->form == KF_FLAT;
     out->unit = l.k->form == KF_FLAT ? l.k->loop[0].step : 0;
     out->pars = arena_dup(ks->arena, &count, sizeof count);

@@ -48,10 +48,9 @@ typedef struct KPrint {
     int side;                     /* kernel_side */
     int64_t ncols, nrows;         /* products of the extents, vec counted */
     const KLoop *threads, *lanes; /* the innermost of their kind; NULL: none */
-    signed char *known; /* conditions constant in this loop; -1 = not */
-    const char *acc;    /* K_ACC */
-    bool *piece;        /* loads and stores whose place is h<id>[piece_at], in
-                           fp32, roundings left to those stores; or NULL */
+    const char *acc;              /* K_ACC */
+    bool *piece; /* loads and stores whose place is h<id>[piece_at], in
+                    fp32, roundings left to those stores; or NULL */
     const char *piece_at;
     bool *before;        /* instructions that stand before this loop; or NULL */
     const char *block;   /* CUDA: the number of this block */

@@ -74,15 +74,10 @@ static void put_place(StrBuf *sb, const Kernel *k, const KInst *in,
 
 /* ---- loads and stores ---------------------------------------------------- */
 
-/* known: whether the guard holds, -1 = to be tested */
 static void put_load(StrBuf *sb, const Kernel *k, const KInst *in,
-                     const char *place, int known) {
+                     const char *place) {
     DType d = k->bufs.data[in->buf].dtype;
-    if (known == 0) {
-        sb_puts(sb, "0");
-        return;
-    }
-    if (known < 0) {
+    if (in->guard) {
         sb_put_operand(sb, k, in->guard);
         sb_puts(sb, " ? ");
     }
@@ -90,7 +85,7 @@ static void put_load(StrBuf *sb, const Kernel *k, const KInst *in,
         sb_printf(sb, "%s_TO_F32(", d == DT_F16 ? "F16" : "BF16");
     put_place(sb, k, in, place);
     if (dtype_is_16(d)) sb_puts(sb, ")");
-    if (known < 0) sb_puts(sb, " : 0");
+    if (in->guard) sb_puts(sb, " : 0");
 }
 
 /* ---- text ---------------------------------------------------------------- */
@@ -113,7 +108,8 @@ void sb_put_kernel_comment(StrBuf *sb, const Kernel *k) {
 /* ---- a kernel being printed ---------------------------------------------- */
 
 KPrint kp_begin(const Kernel *k, StrBuf *sb) {
-    KPrint p = {.k = k, .sb = sb, .arena = arena_new(), .acc = "acc"};
+    KPrint p = {.sb = sb, .arena = arena_new(), .acc = "acc"};
+    p.k = k = kernel_within(p.arena, k, -1, 0, 0);
     p.sweeps = kernel_sweeps(k, p.arena);
     p.ncol = kernel_col_dims(k, p.cols);
     p.side = kernel_side(k);
@@ -127,8 +123,6 @@ KPrint kp_begin(const Kernel *k, StrBuf *sb) {
         if (l->kind == LOOP_THREAD) p.threads = l;
         if (l->kind == LOOP_LANES) p.lanes = l;
     }
-    p.known = NEW_ARRAY(p.arena, signed char, k->insts.len);
-    kernel_known(k, 0, 0, p.known);
     return p;
 }
 
@@ -172,18 +166,12 @@ void kp_inst(KPrint *p, int id, const char *place) {
     const KInst *in = kinst_at(p->k, id);
     if (in->op == K_CONST) return;
     kp_text(p, "const %s v%d = ", ktype_c[in->type], id);
-    int which =
-        in->op == K_OP && in->code == OP_WHERE ? p->known[in->in[0]] : -1;
     if (p->piece && p->piece[id] && in->op == K_LOAD)
         sb_printf(p->sb, "h%d[%s]", id, p->piece_at);
     else if (p->piece && p->piece[id])
         sb_put_operand(p->sb, p->k, in->in[0]);
-    else if (p->known[id] >= 0)
-        sb_printf(p->sb, "%d", p->known[id]);
-    else if (which >= 0)
-        sb_put_operand(p->sb, p->k, in->in[which ? 1 : 2]);
     else if (in->op == K_LOAD)
-        put_load(p->sb, p->k, in, place, in->guard ? p->known[in->guard] : 1);
+        put_load(p->sb, p->k, in, place);
     else if (in->op == K_INDEX)
         sb_put_index(p->sb, p->k, &in->at, NULL);
     else if (in->op == K_PLACE)

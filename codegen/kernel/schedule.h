@@ -32,7 +32,7 @@ void add_loop(Kernel *k, KLoopKind kind, int over, int64_t extent,
 
 void schedule_cpu(Arena *a, Kernel *k);
 /* Units worth handing to a thread. */
-int64_t cpu_grain(const Kernel *k, int64_t flat_len);
+int64_t cpu_grain(Arena *a, const Kernel *k, int64_t flat_len);
 
 /* ---- schedule_cuda.c ----------------------------------------------------- */
 

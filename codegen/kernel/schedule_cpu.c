@@ -187,19 +187,23 @@ static double inst_ns(const KInst *in) {
         return op_ns[op_info[in->code].cost] * (in->compute == KT_F64 ? 4 : 1);
     case K_PHILOX: return 8;
     case K_ROUND: return 0.2;
+    case K_CONST: return 0;
     default: return 0.05;
     }
 }
 
 /* By the estimated nanoseconds of a unit on one core. */
-int64_t cpu_grain(const Kernel *k, int64_t flat_len) {
+int64_t cpu_grain(Arena *a, const Kernel *k, int64_t flat_len) {
     double full = 0.1, row = 20, cols = (double)kernel_cols(k), repeat = 1;
     const KLoop *block = kernel_loop(k, LOOP_THREAD, k->vec);
     int side = kernel_side(k);
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = &k->insts.data[id];
-        *(in->full || in->op == K_REDUCE ? &full : &row) += inst_ns(in);
-    }
+    KParts parts = kernel_row_parts(a, k);
+    for (const KPart *x = parts.data; x < parts.data + parts.len; x++)
+        for (int id = 1; id < k->insts.len; id++) {
+            const KInst *in = kinst_at(x->k, id);
+            *(in->full || in->op == K_REDUCE ? &full : &row) +=
+                inst_ns(in) * x->share;
+        }
     if (k->form == KF_FLAT)
         cols = flat_len < FLAT_BLOCK ? (double)flat_len : FLAT_BLOCK;
     if (k->form == KF_ROWS)

@@ -50,8 +50,8 @@ typedef struct Shape {
     bool wide;
 } Shape;
 
-static Shape shape_of(const Graph *g, const LoweredStep *step) {
-    const Kernel *k = step->kernel;
+static Shape shape_of(const Graph *g, const LoweredStep *step,
+                      const Kernel *k) {
     int64_t flat = step->npar ? step->pars[0] : 0;
     const KLoop *l = kernel_loop(k, LOOP_LANES, LOOP_ANY);
     Shape s = {g,
@@ -144,10 +144,9 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
     c->insts += each * s->elements;
 }
 
-static void add_kernel(const Graph *g, const LoweredStep *step, StepCost *c) {
-    Arena *a = arena_new();
-    const Kernel *k = step->kernel;
-    Shape s = shape_of(g, step);
+static void add_part(const Graph *g, const LoweredStep *step, const Kernel *k,
+                     Arena *a, StepCost *c) {
+    Shape s = shape_of(g, step, k);
     KSweeps sweeps = kernel_sweeps(k, a);
     double row = 0;
     for (int id = 1; id < k->insts.len; id++) {
@@ -159,14 +158,29 @@ static void add_kernel(const Graph *g, const LoweredStep *step, StepCost *c) {
         c->bytes += footprint(&s, in) * size;
         c->l2 += footprint(&s, in) * size;
     }
-    double sums = 2 * (double)cuda_scratch(k); /* written, read */
-    c->bytes += sums;
-    c->l2 += sums;
     if (s.fetched > 0) c->in_flight = s.fetched;
     for (int i = 0; i < sweeps.len; i++)
         add_sweep(&s, &sweeps, &sweeps.data[i], a, c);
     if (k->form != KF_FLAT)
         c->insts += (row + 30) * (double)kernel_rows(k) * s.lanes;
+}
+
+static void add_kernel(const Graph *g, const LoweredStep *step, StepCost *c) {
+    Arena *a = arena_new();
+    const Kernel *k = step->kernel;
+    double sums = 2 * (double)cuda_scratch(k); /* written, read */
+    c->bytes += sums;
+    c->l2 += sums;
+    if (g->target == TARGET_CPU) {
+        KParts parts = kernel_row_parts(a, k);
+        for (const KPart *x = parts.data; x < parts.data + parts.len; x++) {
+            Kernel part = *x->k;
+            if (parts.len > 1) part.dim[parts.dim].extent = x->to - x->from;
+            add_part(g, step, &part, a, c);
+        }
+    } else {
+        add_part(g, step, k, a, c);
+    }
     arena_free(a);
 }
 

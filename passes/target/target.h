@@ -32,7 +32,8 @@ typedef struct TargetInfo {
     int max_padded; /* ... for a pad alone, each element once            */
     /* parts of a concatenation that costly work may move into, by whether its
        axis is the last: an element computes what all of them do, unless each
-       is a loop of its own                                                  */
+       is a loop of its own.  On CPUs parts of an outer axis are, too, but what
+       they save was measured to be nothing                                  */
     int costly_parts[2];
     int max_copies;     /* readers worth computing a cheap value for, each   */
     int64_t min_copied; /* elements: smaller values cost nothing to keep     */

@@ -741,6 +741,42 @@ TEST_CASE(kernel, matrix_products) {
     CHECK_GRAPHS(s, "");
 }
 
+/* Parts of unequal sizes along the rows: each computes its own alone, in loads
+   of every kind, in what is folded and kept, within pads, backwards. */
+TEST_CASE(kernel, parts_of_rows) {
+    Subject s[] = {
+        MOVE("%x: f32[3,2,40], %z: f32[3,5,40], %w: f32[3,1,40]",
+             "%a = abs %x %b = neg %w %c = concat %a, %z, %b, %x {axis=1} "
+             "%y = mul %c, %c"),
+        MOVE("%x: bf16[2,150], %z: f16[5,150], %k: f32[7,1]",
+             "%c = concat %x, %z {axis=0} : f16[7,150] "
+             "%d = mul %c, %k : f16[7,150] %y = neg %d"),
+        MOVE("%x: bf16[3,4,300], %z: bf16[3,3,300], %w: f32[3,1,300]",
+             "%c = concat %z, %x, %z {axis=1} : bf16[3,10,300] "
+             "%s = slice %c {starts=[0,9,0], sizes=[3,9,300], steps=[1,-1,1]} "
+             "%y = mul %s, %w : bf16[3,9,300]"),
+        MOVE("%x: f32[4,1,30], %z: f32[4,4,30]",
+             "%c = concat %x, %z {axis=1} %y = pad %c {pads=[0,2,1,0,3,2], "
+             "value=1.5}"),
+        MOVE("%x: f32[2,30], %z: f32[3,20], %w: f32[3,10]",
+             "%c = concat %z, %w {axis=1} %y = concat %x, %c {axis=0}"),
+        {.text = ROW("%x: f32[2,300], %z: f32[5,300], %k: f32[5,1]",
+                     "%e = exp %x %f = mul %z, %k %c = concat %e, %f {axis=0} "
+                     "%s = reduce_sum %c {axes=[1]} %m = reduce_max %c "
+                     "{axes=[1]} %d = div %c, %s",
+                     "%s, %m, %d"),
+         .ulps = 8,
+         .scale = 128},
+        {.text = ROW("%x: f16[20,3,35], %z: f16[20,5,35]",
+                     "%c = concat %x, %z {axis=1} "
+                     "%y = reduce_sumsq %c {axes=[0,2]} : f32[1,8,1]",
+                     "%y"),
+         .ulps = 8,
+         .scale = 512},
+    };
+    CHECK_GRAPHS(s, "");
+}
+
 /* fp16 is widened and narrowed in pieces: walked one by one, across, at a
    stride, behind guards, rounded for others than the store, too. */
 TEST_CASE(kernel, pieces_of_fp16) {
@@ -1076,15 +1112,18 @@ TEST_CASE(kernel, work_is_handed_over_in_sizes_that_pay) {
 /* Concatenation and padding along the inner dim leave no condition inside a
    loop. */
 TEST_CASE(kernel, guards_cut_the_loop) {
-    Subject s = lowered("graph g(%a: f32[5,30], %b: f32[5,40]) {"
+    Subject s = lowered("graph g(%a: f32[5,30], %b: f32[5,40],"
+                        " %x: f32[4,3,60], %y: f32[4,5,60]) {"
                         " group point { %c = concat %a, %b {axis=1} }"
                         " group point { %p = pad %a {pads=[0,2,0,3], value=1} }"
-                        " return %c, %p }");
+                        " group point { %q = concat %x, %y {axis=1} }"
+                        " return %c, %p, %q }");
     StrBuf sb = {0};
     print_c_kernels(s.ks, &sb, "", true);
     CHECK(strstr(sb.data, "?") == NULL);
     CHECK_HAS(sb.data, "i1 = 30; i1 < 70;");
     CHECK_HAS(sb.data, "i1 = 2; i1 < 32;");
+    CHECK_HAS(sb.data, "if (i1 < 3) {");
     sb_free(&sb);
     subject_end(&s);
 }
