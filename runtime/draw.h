@@ -21,12 +21,17 @@ typedef struct Draw {
     double a, b; /* STD, 0; LO, HI                                          */
 } Draw;
 
-static inline double draw_uniform01(uint64_t seed, uint64_t i) {
-    uint64_t z = seed * 0xd1342543de82ef95u + (i + 1) * 0x9e3779b97f4a7c15u;
+/* splitmix64 */
+static inline uint64_t draw_next(uint64_t *state) {
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    z ^= z >> 31;
-    return (double)(z >> 11) * 0x1p-53;
+    return z ^ z >> 31;
+}
+
+static inline double draw_uniform01(uint64_t seed, uint64_t i) {
+    uint64_t at = seed * 0xd1342543de82ef95u + i * 0x9e3779b97f4a7c15u;
+    return (double)(draw_next(&at) >> 11) * 0x1p-53;
 }
 
 /* Element i of integers, of floats of at most 32 bits, or of wider ones. */

@@ -234,14 +234,6 @@ static Status first_line(Csv *c) {
     return put_row(c);
 }
 
-static Status end_line(Csv *c) {
-    if (!c->row) return first_line(c);
-    if (c->nfield != c->first.len)
-        return source_bad(c->s, "line %lld has %d columns; the first has %d",
-                          (long long)c->line, c->nfield, c->first.len);
-    return put_row(c);
-}
-
 static Status take_line(Csv *c, int byte) {
     char text[FIELD_MAX];
     int end = c->separator;
@@ -262,12 +254,11 @@ static Status take_line(Csv *c, int byte) {
         }
         if (end == c->separator) TRY(next(c, &byte));
     }
-    return end_line(c);
-}
-
-static Status skip_line(Csv *c, int byte) {
-    while (byte >= 0 && byte != '\n') TRY(next(c, &byte));
-    return OK;
+    if (!c->row) return first_line(c);
+    if (c->nfield != c->first.len)
+        return source_bad(c->s, "line %lld has %d columns; the first has %d",
+                          (long long)c->line, c->nfield, c->first.len);
+    return put_row(c);
 }
 
 /* Empty lines and those of '#' say nothing. */
@@ -279,7 +270,7 @@ static Status take_lines(Csv *c) {
         c->line++;
         while (byte == '\r') TRY(next(c, &byte));
         if (byte == '#' || byte == '\n')
-            TRY(skip_line(c, byte));
+            while (byte >= 0 && byte != '\n') TRY(next(c, &byte));
         else if (byte >= 0)
             TRY(take_line(c, byte));
     }

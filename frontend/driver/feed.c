@@ -290,14 +290,6 @@ void feeds_free(FeedSet *fs) {
 
 /* ---- fill ---------------------------------------------------------------- */
 
-static void convert_integers(char *out, int to, const char *p, int from,
-                             int64_t n) {
-    size_t a = elem_bytes(from), b = elem_bytes(to);
-    for (int64_t i = 0; i < n; i++)
-        integer_put(out + (size_t)i * b, to,
-                    integer_at(p + (size_t)i * a, from));
-}
-
 static double number_at(const char *p, int t) {
     switch (t) {
     case AMPC_DTYPE_U8: return *(const uint8_t *)p / 255.0;
@@ -324,7 +316,10 @@ static Status convert(Diag *d, const Feed *f, int64_t first, int64_t n,
                       char *out) {
     int from = f->a.dtype, to = f->want.dtype;
     if (!is_float_dtype((uint32_t)to)) {
-        convert_integers(out, to, f->raw, from, n);
+        size_t a = elem_bytes(from), b = elem_bytes(to);
+        for (int64_t i = 0; i < n; i++)
+            integer_put(out + (size_t)i * b, to,
+                        integer_at(f->raw + (size_t)i * a, from));
         return OK;
     }
     if (from == AMPC_DTYPE_U8 && to == AMPC_DTYPE_F32) { /* most images */

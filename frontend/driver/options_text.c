@@ -167,11 +167,10 @@ static const char *const precision_words[] = {"fp32", "bf16", "fp16", NULL};
 static Status set_precision(Options *o, Spec *s) {
     static const char *const levels[] = {"O0", "O1", "O2", "O3", NULL};
     const SpecKey none[] = {{0}},
-                  half[] = {{"keep_batchnorm", NULL, NULL, &o->keep_batchnorm,
-                             0, 1, false, NULL},
-                            {"master_weights", NULL, NULL, &o->master_weights,
-                             0, 1, false, NULL},
-                            {0}};
+                  half[] = {
+                      {"keep_batchnorm", .flag = &o->keep_batchnorm, .hi = 1},
+                      {"master_weights", .flag = &o->master_weights, .hi = 1},
+                      {0}};
     char *word = spec_next(s), *colon = strchr(word, ':');
     int plain = find_word(precision_words, word), level;
     o->half_model = false;
@@ -233,12 +232,12 @@ static Status set_loss(Options *o, Spec *s) {
     int64_t axis = l->axis;
     Reals weights = {0};
     const SpecKey keys[] = {
-        {"axis", NULL, &axis, NULL, -MAX_RANK, MAX_RANK - 1, false, NULL},
-        {"ignore_index", NULL, &l->ignore_index, NULL, -COUNT, COUNT, false,
-         NULL},
-        {"label_smoothing", &l->label_smoothing, NULL, NULL, 0, 1, false, NULL},
-        {"delta", &l->delta, NULL, NULL, LEAST, MOST, false, NULL},
-        {"class_weights", NULL, NULL, NULL, 0, MOST, false, &weights},
+        {"axis", .integer = &axis, .lo = -MAX_RANK, .hi = MAX_RANK - 1},
+        {"ignore_index", .integer = &l->ignore_index, .lo = -COUNT,
+         .hi = COUNT},
+        {"label_smoothing", .real = &l->label_smoothing, .hi = 1},
+        {"delta", .real = &l->delta, .lo = LEAST, .hi = MOST},
+        {"class_weights", .list = &weights, .hi = MOST},
         {0}};
     TRY(spec_keys(s, keys));
     if (weights.len && l->kind != LOSS_CROSS_ENTROPY && l->kind != LOSS_NLL)
@@ -258,17 +257,17 @@ static Status set_optimizer(Options *o, Spec *s) {
     OptimizerSpec *p = &j->optimizer;
     *p = optimizer_default((OptimizerKind)i);
     const SpecKey sgd[] = {
-        {"lr", &p->lr, NULL, NULL, 0, MOST, false, NULL},
-        {"momentum", &p->momentum, NULL, NULL, 0, 1, false, NULL},
-        {"weight_decay", &p->weight_decay, NULL, NULL, 0, MOST, false, NULL},
-        {"nesterov", NULL, NULL, &p->nesterov, 0, 1, false, NULL},
+        {"lr", .real = &p->lr, .hi = MOST},
+        {"momentum", .real = &p->momentum, .hi = 1},
+        {"weight_decay", .real = &p->weight_decay, .hi = MOST},
+        {"nesterov", .flag = &p->nesterov, .hi = 1},
         {0}};
     const SpecKey adam[] = {
-        {"lr", &p->lr, NULL, NULL, 0, MOST, false, NULL},
-        {"beta1", &p->beta1, NULL, NULL, 0, 1, true, NULL},
-        {"beta2", &p->beta2, NULL, NULL, 0, 1, true, NULL},
-        {"eps", &p->eps, NULL, NULL, 0, MOST, false, NULL},
-        {"weight_decay", &p->weight_decay, NULL, NULL, 0, MOST, false, NULL},
+        {"lr", .real = &p->lr, .hi = MOST},
+        {"beta1", .real = &p->beta1, .hi = 1, .open = true},
+        {"beta2", .real = &p->beta2, .hi = 1, .open = true},
+        {"eps", .real = &p->eps, .hi = MOST},
+        {"weight_decay", .real = &p->weight_decay, .hi = MOST},
         {0}};
     TRY(spec_keys(s, p->kind == OPT_SGD ? sgd : adam));
     if (p->nesterov && p->momentum == 0)
@@ -281,8 +280,8 @@ static Status set_param_group(Options *o, Spec *s) {
     Objective *j;
     TRY(objective(o, s, &j));
     const SpecKey keys[] = {
-        {"lr_scale", &g.lr_scale, NULL, NULL, 0, MOST, false, NULL},
-        {"weight_decay", &g.weight_decay, NULL, NULL, 0, MOST, false, NULL},
+        {"lr_scale", .real = &g.lr_scale, .hi = MOST},
+        {"weight_decay", .real = &g.weight_decay, .hi = MOST},
         {0}};
     TRY(spec_keys(s, keys));
     vec_push(o->arena, &j->param_groups, g);
@@ -300,11 +299,11 @@ static Status set_schedule(Options *o, Spec *s) {
     ScheduleSpec *c = &j->schedule;
     *c = (ScheduleSpec){.kind = (ScheduleKind)i, .gamma = 0.1};
     const SpecKey keys[] = {
-        {"warmup", NULL, &c->warmup, NULL, 0, COUNT, false, NULL},
-        {"total", NULL, &c->total, NULL, 1, COUNT, false, NULL},
-        {"every", NULL, &c->every, NULL, 1, COUNT, false, NULL},
-        {"min", &c->min, NULL, NULL, 0, MOST, false, NULL},
-        {"gamma", &c->gamma, NULL, NULL, 0, MOST, false, NULL},
+        {"warmup", .integer = &c->warmup, .hi = COUNT},
+        {"total", .integer = &c->total, .lo = 1, .hi = COUNT},
+        {"every", .integer = &c->every, .lo = 1, .hi = COUNT},
+        {"min", .real = &c->min, .hi = MOST},
+        {"gamma", .real = &c->gamma, .hi = MOST},
         {0}};
     TRY(spec_keys(s, keys));
     bool decays = c->kind == SCHED_COSINE || c->kind == SCHED_LINEAR;
@@ -317,7 +316,7 @@ static Status set_schedule(Options *o, Spec *s) {
 
 static Status set_scale(Options *o, Spec *s) {
     ScaleSpec *c = &o->scale;
-    SpecKey init = {"init", &c->init, NULL, NULL, 1e-30, 1e30, false, NULL};
+    SpecKey init = {"init", .real = &c->init, .lo = 1e-30, .hi = 1e30};
     if (!strncmp(s->text, "static=", 7)) {
         c->kind = SCALE_STATIC;
         init.name = "static";
@@ -331,12 +330,12 @@ static Status set_scale(Options *o, Spec *s) {
     const SpecKey no_keys[] = {{0}};
     const SpecKey keys[] = {
         init,
-        {"growth", &c->growth, NULL, NULL, 1.0000001, 1e9, false, NULL},
-        {"backoff", &c->backoff, NULL, NULL, 1e-9, 0.9999999, false, NULL},
-        {"interval", NULL, &c->interval, NULL, 1, 1e9, false, NULL},
-        {"min", &c->min, NULL, NULL, 0, 1e30, false, NULL},
-        {"max", &c->max, NULL, NULL, 1e-30, INFINITY, false, NULL},
-        {"hysteresis", NULL, &c->hysteresis, NULL, 1, 1e9, false, NULL},
+        {"growth", .real = &c->growth, .lo = 1.0000001, .hi = 1e9},
+        {"backoff", .real = &c->backoff, .lo = 1e-9, .hi = 0.9999999},
+        {"interval", .integer = &c->interval, .lo = 1, .hi = 1e9},
+        {"min", .real = &c->min, .hi = 1e30},
+        {"max", .real = &c->max, .lo = 1e-30, .hi = INFINITY},
+        {"hysteresis", .integer = &c->hysteresis, .lo = 1, .hi = 1e9},
         {0}};
     TRY(spec_keys(s, none ? no_keys : keys));
     if (c->max < c->min) return usage(s, "max= is below min=");

@@ -42,99 +42,64 @@ static Status take_lr(Diag *d, const char *text, double *out) {
     return ERR_USAGE;
 }
 
-/* Options that may be given several times. */
-typedef struct ListOption {
-    const char *name, *form; /* form: what each must look like; NULL: any */
-    RunList *list;
-} ListOption;
+#define FIELD(name) offsetof(RunOptions, name)
 
-static bool find_list(RunOptions *o, const char *name, ListOption *found) {
-    const ListOption lists[] = {{"--feed", "NAME=FILE", &o->feed},
-                                {"--eval-feed", "NAME=FILE", &o->eval_feed},
-                                {"--load", NULL, &o->load},
-                                {"--load-map", "OLD=NEW", &o->load_map}};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        if (strcmp(name, lists[i].name) != 0) continue;
-        *found = lists[i];
-        return true;
+static const struct RunOption {
+    const char *name;
+    enum { FLAG, TEXT, COUNT, RATE, LIST } kind;
+    size_t field;
+    int64_t least;    /* COUNT */
+    const char *form; /* LIST: what each must look like; NULL: any */
+} run_options[] = {
+    {"--feed", LIST, FIELD(feed), .form = "NAME=FILE"},
+    {"--eval-feed", LIST, FIELD(eval_feed), .form = "NAME=FILE"},
+    {"--load", LIST, FIELD(load)},
+    {"--load-map", LIST, FIELD(load_map), .form = "OLD=NEW"},
+    {"--shuffle", FLAG, FIELD(shuffle)},
+    {"--eval", FLAG, FIELD(eval)},
+    {"--resume", FLAG, FIELD(resume)},
+    {"--quiet", FLAG, FIELD(quiet)},
+    {"--device", TEXT, FIELD(device)},
+    {"--comm", TEXT, FIELD(comm)},
+    {"--save", TEXT, FIELD(save)},
+    {"--save-best", TEXT, FIELD(save_best)},
+    {"--fetch", TEXT, FIELD(fetch)},
+    {"--log", TEXT, FIELD(log)},
+    {"--profile", TEXT, FIELD(profile)},
+    {"--save-weights", TEXT, FIELD(save_weights)},
+    {"--tensorboard", TEXT, FIELD(tensorboard)},
+    {"--report", TEXT, FIELD(report)},
+    {"--steps", COUNT, FIELD(steps)},
+    {"--epochs", COUNT, FIELD(epochs)},
+    {"--save-every", COUNT, FIELD(save_every), .least = 1},
+    {"--keep", COUNT, FIELD(keep), .least = 1},
+    {"--patience", COUNT, FIELD(patience), .least = 1},
+    {"--threads", COUNT, FIELD(threads)},
+    {"--max-skipped", COUNT, FIELD(max_skipped), .least = -1},
+    {"--deadline", COUNT, FIELD(deadline), .least = 1},
+    {"--lr", RATE, FIELD(lr)},
+    {0},
+};
+
+static Status take_option(const struct RunOption *o, RunOptions *to, Diag *d,
+                          const char *value) {
+    void *field = (char *)to + o->field;
+    RunList *list = field;
+    switch (o->kind) {
+    case FLAG: *(bool *)field = true; return OK;
+    case TEXT: *(const char **)field = value; return OK;
+    case COUNT: return take_count(d, o->name, value, o->least, field);
+    case RATE: return take_lr(d, value, field);
+    case LIST: break;
     }
-    return false;
-}
-
-static Status take_listed(Diag *d, const ListOption *o, const char *value) {
     if (o->form && !strchr(value, '=')) {
         fail(d, (Loc){0}, "%s: %s is needed, not '%s' (see ampc run --help)",
              o->name, o->form, value);
         return ERR_USAGE;
     }
-    if (o->list->n == RUN_MAX_LIST) return usage(d, "too many times", o->name);
-    o->list->at[o->list->n++] = value;
+    if (list->n == RUN_MAX_LIST) return usage(d, "too many times", o->name);
+    list->at[list->n++] = value;
     return OK;
-}
-
-static bool *find_flag(RunOptions *o, const char *name) {
-    struct {
-        const char *name;
-        bool *flag;
-    } flags[] = {{"--shuffle", &o->shuffle},
-                 {"--eval", &o->eval},
-                 {"--resume", &o->resume},
-                 {"--quiet", &o->quiet}};
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (!strcmp(name, flags[i].name)) return flags[i].flag;
-    return NULL;
-}
-
-static const char **find_text(RunOptions *o, const char *name) {
-    struct {
-        const char *name, **value;
-    } texts[] = {{"--device", &o->device},
-                 {"--comm", &o->comm},
-                 {"--save", &o->save},
-                 {"--save-best", &o->save_best},
-                 {"--fetch", &o->fetch},
-                 {"--log", &o->log},
-                 {"--profile", &o->profile},
-                 {"--save-weights", &o->save_weights},
-                 {"--tensorboard", &o->tensorboard},
-                 {"--report", &o->report}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (!strcmp(name, texts[i].name)) return texts[i].value;
-    return NULL;
-}
-
-static Status take_value(RunOptions *o, Diag *d, const char *name,
-                         const char *v) {
-    const char **text = find_text(o, name);
-    ListOption list;
-    if (text) return *text = v, OK;
-    if (find_list(o, name, &list)) return take_listed(d, &list, v);
-    if (!strcmp(name, "--steps")) return take_count(d, name, v, 0, &o->steps);
-    if (!strcmp(name, "--epochs")) return take_count(d, name, v, 0, &o->epochs);
-    if (!strcmp(name, "--save-every"))
-        return take_count(d, name, v, 1, &o->save_every);
-    if (!strcmp(name, "--keep")) return take_count(d, name, v, 1, &o->keep);
-    if (!strcmp(name, "--patience"))
-        return take_count(d, name, v, 1, &o->patience);
-    if (!strcmp(name, "--threads"))
-        return take_count(d, name, v, 0, &o->threads);
-    if (!strcmp(name, "--max-skipped"))
-        return take_count(d, name, v, -1, &o->max_skipped);
-    if (!strcmp(name, "--deadline"))
-        return take_count(d, name, v, 1, &o->deadline);
-    if (!strcmp(name, "--lr")) return take_lr(d, v, &o->lr);
-    return usage(d, "unknown option", name);
-}
-
-static bool takes_value(RunOptions *o, const char *name) {
-    static const char *const names[] = {
-        "--steps",       "--epochs", "--save-every", "--threads", "--lr",
-        "--max-skipped", "--keep",   "--patience",   "--deadline"};
-    ListOption list;
-    if (find_text(o, name) || find_list(o, name, &list)) return true;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(name, names[i])) return true;
-    return false;
 }
 
 static Status check_options(const RunOptions *o, Diag *d) {
@@ -166,19 +131,17 @@ static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
     *o = (RunOptions){.steps = -1, .epochs = -1, .lr = NAN};
     for (int i = 1; i < argc; i++) {
         const char *arg = argv[i];
-        bool *flag = find_flag(o, arg);
-        if (flag) {
-            *flag = true;
-        } else if (arg[0] != '-') {
+        const struct RunOption *row = run_options;
+        if (arg[0] != '-') {
             if (o->module) return usage(d, "unexpected argument", arg);
             o->module = arg;
-        } else if (!takes_value(o, arg)) {
-            return usage(d, "unknown option", arg);
-        } else if (++i == argc) {
-            return usage(d, "a value is missing after", arg);
-        } else {
-            TRY(take_value(o, d, arg, argv[i]));
+            continue;
         }
+        while (row->name && strcmp(row->name, arg)) row++;
+        if (!row->name) return usage(d, "unknown option", arg);
+        if (row->kind != FLAG && ++i == argc)
+            return usage(d, "a value is missing after", arg);
+        TRY(take_option(row, o, d, argv[i]));
     }
     return check_options(o, d);
 }

@@ -53,24 +53,13 @@ static const char *exported_symbol(const char *file, size_t n) {
     return NULL;
 }
 
-static Status open_symbol(Run *r, const char *path, const char *symbol) {
-    ampc_module_fn *fn;
-    *(void **)&fn = dlsym(r->lib, symbol);
-    r->api = fn ? fn(AMPC_ABI_VERSION) : NULL;
-    if (r->api) return OK;
-    return fail(&r->diag, (Loc){.file = path},
-                "compiled by another version of ampc");
-}
-
-/* A module ends with the tail of plan.h; calling into any other library would
-   run foreign code.                                                         */
-static bool has_tail(const char *file, size_t n) {
-    return n > 8 && memcmp(file + n - 8, "AMPTAIL1", 8) == 0;
-}
-
 static Status open_mapped(Run *r, const char *path, const char *file,
                           size_t n) {
-    const char *symbol = has_tail(file, n) ? exported_symbol(file, n) : NULL;
+    /* without the tail of plan.h it is some other library, whose code calling
+       into it would run */
+    bool ours = n > 8 && memcmp(file + n - 8, "AMPTAIL1", 8) == 0;
+    const char *symbol = ours ? exported_symbol(file, n) : NULL;
+    ampc_module_fn *fn;
     if (!symbol)
         return fail(&r->diag, (Loc){.file = path},
                     "not a module of ampc, or truncated");
@@ -79,7 +68,11 @@ static Status open_mapped(Run *r, const char *path, const char *file,
     r->lib = dlopen(local.data, RTLD_NOW | RTLD_LOCAL);
     sb_free(&local);
     if (!r->lib) return fail(&r->diag, (Loc){.file = path}, "%s", dlerror());
-    return open_symbol(r, path, symbol);
+    *(void **)&fn = dlsym(r->lib, symbol);
+    r->api = fn ? fn(AMPC_ABI_VERSION) : NULL;
+    if (r->api) return OK;
+    return fail(&r->diag, (Loc){.file = path},
+                "compiled by another version of ampc");
 }
 
 Status run_open_code(Run *r) {

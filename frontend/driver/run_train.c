@@ -17,15 +17,9 @@
 #include <unistd.h>
 
 #include "passes/leave.h"
+#include "runtime/draw.h"
 
 /* ---- order of samples ---------------------------------------------------- */
-
-static uint64_t random_next(uint64_t *state) {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 /* A permutation that depends on the seed and the epoch alone. */
 static void shuffle(int64_t *order, int64_t n, int64_t seed, int64_t epoch) {
@@ -34,7 +28,7 @@ static void shuffle(int64_t *order, int64_t n, int64_t seed, int64_t epoch) {
     for (int64_t i = n - 1; i > 0; i--) {
         uint64_t bound = (uint64_t)i + 1;
         uint64_t limit = UINT64_MAX - UINT64_MAX % bound, x;
-        do x = random_next(&state);
+        do x = draw_next(&state);
         while (x >= limit);
         int64_t j = (int64_t)(x % bound), keep = order[i];
         order[i] = order[j];
@@ -188,14 +182,6 @@ static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
     return OK;
 }
 
-/* Every objective in turn on the same samples; evaluation is the first one's.
- */
-static Status train_step(Run *r, ampc_metrics *m) {
-    for (uint32_t i = 0; run_objective(r, i); i++) TRY(step_objective(r, i, m));
-    r->at.done += step_samples(r);
-    return run_choose(r, 0);
-}
-
 static Status end_epoch(Run *r, int64_t epoch) {
     ampc_eval e = {.size = sizeof e};
     if (!r->eval.n || !r->opt->eval_feed.n) return OK;
@@ -314,7 +300,12 @@ static Status train_loop(Run *r, const Plan *p) {
     int64_t evaluated = -1;
     begin_epoch(r);
     for (int64_t done = 1; done <= p->steps; done++) {
-        TRY(train_step(r, &m));
+        /* every objective in turn on the same samples; evaluation is the first
+           one's */
+        for (uint32_t i = 0; run_objective(r, i); i++)
+            TRY(step_objective(r, i, &m));
+        r->at.done += step_samples(r);
+        TRY(run_choose(r, 0));
         log_progress(r, &m, done, p->steps);
         if (r->at.samples - r->at.done < step_samples(r)) {
             r->at.epoch++;

@@ -147,18 +147,14 @@ static Status find_layer(Head *h, const char *output) {
 
 /* ---- the new layer ------------------------------------------------------- */
 
-static double uniform(Head *h) {
-    uint64_t z = h->random += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-52 - 1;
-}
-
 static void fill(Head *h, Onnx__TensorProto *t, double bound) {
     int64_t n = 1;
     for (size_t i = 0; i < t->n_dims; i++) n *= t->dims[i];
     float *x = arena_alloc(h->a, (size_t)n * sizeof *x + 1);
-    for (int64_t i = 0; i < n; i++) x[i] = (float)(bound * uniform(h));
+    for (int64_t i = 0; i < n; i++) {
+        double u = (double)(draw_next(&h->random) >> 11) * 0x1p-52 - 1;
+        x[i] = (float)(bound * u);
+    }
     t->raw_data = (ProtobufCBinaryData){(size_t)n * sizeof *x, (uint8_t *)x};
     t->has_raw_data = true;
     t->n_float_data = t->n_external_data = 0;
