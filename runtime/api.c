@@ -72,12 +72,19 @@ static const char *api_objective_name(const ampc_module_t *module,
     return m ? objective_at(m, index) : NULL;
 }
 
+static ampc_status named_program(const AmpcModule *m, const char *name,
+                                 bool sized, int *p) {
+    if (!m || !name || !sized) return AMPC_ERR_ARGUMENT;
+    *p = find_program(m, name);
+    return *p < 0 ? AMPC_ERR_UNSUPPORTED : AMPC_OK;
+}
+
 static ampc_status api_program(const ampc_module_t *module, const char *name,
                                ampc_program_info *out) {
     const AmpcModule *m = plan_of(module);
-    if (!m || !name || !SIZED(out)) return AMPC_ERR_ARGUMENT;
-    int p = find_program(m, name);
-    if (p < 0) return AMPC_ERR_UNSUPPORTED;
+    int p;
+    ampc_status status = named_program(m, name, SIZED(out), &p);
+    if (status != AMPC_OK) return status;
     ampc_program_info i = {.ninput = m->programs[p].nin,
                            .noutput = m->programs[p].nout,
                            .nstep = module_plan(m)->runs[p].nstep,
@@ -86,8 +93,18 @@ static ampc_status api_program(const ampc_module_t *module, const char *name,
     return AMPC_OK;
 }
 
-static ampc_status tensor_info(const PlanTensor *t, ampc_tensor_info *out) {
+/* Input or output number `index` of a program. */
+static ampc_status tensor_info(const ampc_module_t *module, const char *name,
+                               bool output, uint32_t index,
+                               ampc_tensor_info *out) {
+    const AmpcModule *m = plan_of(module);
     uint64_t bytes = 0;
+    int p;
+    ampc_status status = named_program(m, name, SIZED(out), &p);
+    if (status != AMPC_OK) return status;
+    const PlanProgram *x = &m->programs[p];
+    if (index >= (output ? x->nout : x->nin)) return AMPC_ERR_ARGUMENT;
+    const PlanTensor *t = &m->tensors[(output ? x->out0 : x->in0) + index];
     ampc_tensor_info i = {
         .name = t->name, .dtype = (int32_t)t->dtype, .rank = (int32_t)t->rank};
     if (!dense_bytes(t->dtype, t->rank, t->dim, &bytes))
@@ -100,22 +117,12 @@ static ampc_status tensor_info(const PlanTensor *t, ampc_tensor_info *out) {
 
 static ampc_status api_input(const ampc_module_t *module, const char *name,
                              uint32_t index, ampc_tensor_info *out) {
-    const AmpcModule *m = plan_of(module);
-    if (!m || !name || !SIZED(out)) return AMPC_ERR_ARGUMENT;
-    int p = find_program(m, name);
-    if (p < 0) return AMPC_ERR_UNSUPPORTED;
-    if (index >= m->programs[p].nin) return AMPC_ERR_ARGUMENT;
-    return tensor_info(&m->tensors[m->programs[p].in0 + index], out);
+    return tensor_info(module, name, false, index, out);
 }
 
 static ampc_status api_output(const ampc_module_t *module, const char *name,
                               uint32_t index, ampc_tensor_info *out) {
-    const AmpcModule *m = plan_of(module);
-    if (!m || !name || !SIZED(out)) return AMPC_ERR_ARGUMENT;
-    int p = find_program(m, name);
-    if (p < 0) return AMPC_ERR_UNSUPPORTED;
-    if (index >= m->programs[p].nout) return AMPC_ERR_ARGUMENT;
-    return tensor_info(&m->tensors[m->programs[p].out0 + index], out);
+    return tensor_info(module, name, true, index, out);
 }
 
 static ampc_status api_variable(const ampc_module_t *module, uint32_t index,
@@ -209,9 +216,7 @@ static ampc_status do_scaler(ampc_session *s, ampc_scaler *out) {
     ampc_scaler v = {.micro = s->micro};
     int64_t *const count[] = {&v.good,  &v.hysteresis, &v.step,
                               &v.tried, &v.skipped,    &v.bad_forward};
-    if (!SIZED(out))
-        return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "ampc_scaler.size is not set");
+    if (!SIZED(out)) return session_unsized(s, "ampc_scaler");
     ampc_status status = var_number(s, s->known[VAR_SCALE], 1, &v.scale);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         double x;
@@ -229,7 +234,13 @@ static ampc_status api_scaler(ampc_session *s, ampc_scaler *out) {
     return api_leave(s, do_scaler(s, out));
 }
 
-static ampc_status spread_out(ampc_session *s, const char *name) {
+/* A variable that the host may read or write. */
+static ampc_status named_var(ampc_session *s, const char *name, int *v) {
+    *v = name ? find_var(s->m, name) : -1;
+    if (*v < 0)
+        return session_fail(s, AMPC_ERR_ARGUMENT, "no variable '%.200s'",
+                            name ? name : "");
+    if (!shard_is(s, (uint32_t)*v)) return AMPC_OK;
     return session_fail(s, AMPC_ERR_UNSUPPORTED,
                         "'%.200s' is spread over ranks; a checkpoint has it",
                         name);
@@ -237,13 +248,11 @@ static ampc_status spread_out(ampc_session *s, const char *name) {
 
 static ampc_status do_read_variable(ampc_session *s, const char *name,
                                     const ampc_output *out) {
-    int v = name ? find_var(s->m, name) : -1;
-    if (v < 0)
-        return session_fail(s, AMPC_ERR_ARGUMENT, "no variable '%.200s'",
-                            name ? name : "");
+    int v;
+    ampc_status status = named_var(s, name, &v);
+    if (status != AMPC_OK) return status;
     const PlanVar *p = &s->m->vars[v];
-    if (shard_is(s, (uint32_t)v)) return spread_out(s, name);
-    ampc_status status = out_fits(s, name, p->dtype, p->bytes, out);
+    status = out_fits(s, name, p->dtype, p->bytes, out);
     if (status != AMPC_OK) return status;
     return s->backend->get(s, var_ref((uint32_t)v, 0), out->data, p->bytes);
 }
@@ -265,7 +274,7 @@ static ampc_status write_check(ampc_session *s, const PlanVar *v,
                                 : "'%.200s' is read-only",
                             v->name);
     if (!SIZED(in) || in->size < sizeof *in)
-        return session_fail(s, AMPC_ERR_ARGUMENT, "ampc_input.size is not set");
+        return session_unsized(s, "ampc_input");
     bool same = (uint32_t)in->dtype == v->dtype && in->bytes == v->bytes &&
                 (in->data || !v->bytes) &&
                 (in->rank < 0 || (uint32_t)in->rank == v->rank);
@@ -279,13 +288,11 @@ static ampc_status write_check(ampc_session *s, const PlanVar *v,
 
 static ampc_status do_write_variable(ampc_session *s, const char *name,
                                      const ampc_input *in) {
-    int i = name ? find_var(s->m, name) : -1;
-    if (i < 0)
-        return session_fail(s, AMPC_ERR_ARGUMENT, "no variable '%.200s'",
-                            name ? name : "");
+    int i;
+    ampc_status status = named_var(s, name, &i);
+    if (status != AMPC_OK) return status;
     const PlanVar *v = &s->m->vars[i];
-    if (shard_is(s, (uint32_t)i)) return spread_out(s, name);
-    ampc_status status = write_check(s, v, in);
+    status = write_check(s, v, in);
     if (status != AMPC_OK) return status;
     if (!var_in_range(s, (uint32_t)i, in->data))
         return session_fail(s, AMPC_ERR_ARGUMENT,
@@ -351,8 +358,7 @@ static ampc_status api_load_weights(ampc_session *s, const ampc_weights *from) {
     ENTER(s);
     ampc_status status = AMPC_OK;
     if (!SIZED(from) || from->size < sizeof *from)
-        status =
-            session_fail(s, AMPC_ERR_ARGUMENT, "ampc_weights.size is not set");
+        status = session_unsized(s, "ampc_weights");
     status = shards_gather(s, status, false);
     if (status == AMPC_OK && uses_files(s))
         status = checkpoint_load_weights(s, from);
@@ -398,9 +404,7 @@ static const char *api_get_cursor(const ampc_session *s) {
 
 static ampc_status api_bad_data(ampc_session *s, ampc_bad_data *out) {
     ENTER(s);
-    if (!SIZED(out))
-        return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT,
-                                         "ampc_bad_data.size is not set"));
+    if (!SIZED(out)) return api_leave(s, session_unsized(s, "ampc_bad_data"));
     ampc_bad_data b = s->bad;
     if (!b.input) b.input = "";
     PUT(out, b);
@@ -410,8 +414,7 @@ static ampc_status api_bad_data(ampc_session *s, ampc_bad_data *out) {
 static ampc_status api_device(ampc_session *s, ampc_device_info *out) {
     ENTER(s);
     if (!SIZED(out))
-        return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT,
-                                         "ampc_device_info.size is not set"));
+        return api_leave(s, session_unsized(s, "ampc_device_info"));
     const AmpcBackend *b = s->backend;
     ampc_device_info d = {.kind = b->kind, .name = b->name ? b->name(s) : ""};
     PUT(out, d);
@@ -420,9 +423,7 @@ static ampc_status api_device(ampc_session *s, ampc_device_info *out) {
 
 static ampc_status api_nonfinite(ampc_session *s, ampc_nonfinite *out) {
     ENTER(s);
-    if (!SIZED(out))
-        return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT,
-                                         "ampc_nonfinite.size is not set"));
+    if (!SIZED(out)) return api_leave(s, session_unsized(s, "ampc_nonfinite"));
     ampc_nonfinite x = s->nonfinite;
     const char **text[] = {&x.name, &x.op, &x.source, &x.advice};
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)

@@ -78,25 +78,18 @@ int comm_local_rank(void) {
     return comm_number(names, sizeof names / sizeof *names, 0);
 }
 
-static void add_f32(float *sum, const float *x, size_t n) {
-    for (size_t i = 0; i < n; i++) sum[i] += x[i];
-}
-
-static void add_f64(double *sum, const double *x, size_t n) {
-    for (size_t i = 0; i < n; i++) sum[i] += x[i];
-}
-
-static void add_16(float *sum, const uint16_t *x, size_t n, uint32_t dtype) {
-    for (size_t i = 0; i < n; i++) sum[i] += half_to_f32(dtype, x[i]);
-}
-
 void comm_add(void *sum, const void *x, size_t n, int32_t dtype) {
-    if (dtype == AMPC_DTYPE_F64)
-        add_f64(sum, x, n);
-    else if (dtype == AMPC_DTYPE_F32)
-        add_f32(sum, x, n);
+    if (dtype == AMPC_DTYPE_F64) {
+        double *to = sum;
+        for (size_t i = 0; i < n; i++) to[i] += ((const double *)x)[i];
+        return;
+    }
+    float *to = sum;
+    if (dtype == AMPC_DTYPE_F32)
+        for (size_t i = 0; i < n; i++) to[i] += ((const float *)x)[i];
     else
-        add_16(sum, x, n, (uint32_t)dtype);
+        for (size_t i = 0; i < n; i++)
+            to[i] += half_to_f32((uint32_t)dtype, ((const uint16_t *)x)[i]);
 }
 
 void comm_narrow(void *data, size_t n, int32_t dtype) {

@@ -312,14 +312,12 @@ static int missing(const Tcp *t) {
     return 0;
 }
 
-static bool is_local(const char *host) {
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0;
-}
-
 /* Rank 0: false with why. */
 static bool gather(Tcp *t, const char *host, int port) {
     double until = limit(t);
-    int fd = open_socket(is_local(host) ? host : NULL, port, 0), r;
+    bool local =
+        strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0;
+    int fd = open_socket(local ? host : NULL, port, 0), r;
     if (fd < 0) {
         snprintf(t->why, sizeof t->why, "port %d: %s", port, strerror(errno));
         return false;

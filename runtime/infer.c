@@ -16,8 +16,7 @@ int find_output(const AmpcModule *m, int program, const char *name) {
 ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
                      uint64_t bytes, const ampc_output *out) {
     if (!SIZED(out) || out->size < sizeof *out)
-        return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "ampc_output.size is not set");
+        return session_unsized(s, "ampc_output");
     if ((uint32_t)out->dtype != dtype)
         return session_fail(
             s, AMPC_ERR_ARGUMENT, "'%.200s' is %s; %s was asked for", name,
@@ -134,8 +133,7 @@ static ampc_status do_evaluate(ampc_session *s, const ampc_input *in,
     bool classifies;
     double count = 0;
     if (s->program[PROG_EVAL] < 0) return api_unsupported(s, "evaluate");
-    if (!SIZED(sums))
-        return session_fail(s, AMPC_ERR_ARGUMENT, "ampc_eval.size is not set");
+    if (!SIZED(sums)) return session_unsized(s, "ampc_eval");
     memcpy(&e, sums, sums->size < sizeof e ? sums->size : sizeof e);
     e.top_k = (int32_t)info_int(s->m, "top_k", 0);
     ampc_status status = valid_ok(s, valid);
@@ -177,8 +175,7 @@ static int output_place(const ampc_session *s, int program,
 static ampc_status outputs_check(ampc_session *s, int program, int64_t valid,
                                  const ampc_output *out, size_t nout) {
     if (nout && (!out || out->size < sizeof *out))
-        return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "ampc_output.size is not set");
+        return session_unsized(s, "ampc_output");
     for (size_t i = 0; i < nout; i++) {
         const ampc_output *o = output_arg(out, i);
         int at = output_place(s, program, o, i);

@@ -36,20 +36,6 @@ static void take_part(const char **text, char *part, size_t size) {
     *text += n + ((*text)[n] == '/');
 }
 
-static int32_t dtype_named(const char *text) {
-    int32_t d = AMPC_DTYPE_BOOL;
-    while (d < AMPC_DTYPE_F64 && strcmp(dtype_name((uint32_t)d), text) != 0)
-        d++;
-    return d;
-}
-
-static int32_t origin_of(char way) {
-    return way == 'i'   ? AMPC_ORIGIN_INPUT
-           : way == 'v' ? AMPC_ORIGIN_VARIABLE
-           : way == 'f' ? AMPC_ORIGIN_FORWARD
-                        : AMPC_ORIGIN_BACKWARD;
-}
-
 /* From WAY on. */
 static void read_place(ampc_session *s, const char *text, ampc_nonfinite *x) {
     char way[8], dtype[8], *name;
@@ -59,8 +45,14 @@ static void read_place(ampc_session *s, const char *text, ampc_nonfinite *x) {
     int n = (int)strtol(text, &name, 10);
     name += *name == ':';
     snprintf(s->located_name, sizeof s->located_name, "%.*s", n, name);
-    x->origin = origin_of(*way);
-    x->dtype = dtype_named(dtype);
+    x->origin = *way == 'i'   ? AMPC_ORIGIN_INPUT
+                : *way == 'v' ? AMPC_ORIGIN_VARIABLE
+                : *way == 'f' ? AMPC_ORIGIN_FORWARD
+                              : AMPC_ORIGIN_BACKWARD;
+    x->dtype = AMPC_DTYPE_BOOL;
+    while (x->dtype < AMPC_DTYPE_F64 &&
+           strcmp(dtype_name((uint32_t)x->dtype), dtype) != 0)
+        x->dtype++;
     x->name = s->located_name;
     x->op = s->located_op;
     x->source = name + n + (name[n] == '/');

@@ -20,6 +20,10 @@ ampc_status session_fail(ampc_session *s, ampc_status status, const char *fmt,
     return status;
 }
 
+ampc_status session_unsized(ampc_session *s, const char *type) {
+    return session_fail(s, AMPC_ERR_ARGUMENT, "%s.size is not set", type);
+}
+
 void session_log(ampc_session *s, const char *fmt, ...) {
     char line[512];
     va_list ap;
@@ -133,10 +137,6 @@ bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
 
 /* ---- inputs -------------------------------------------------------------- */
 
-static const ampc_input *input_at(const ampc_input *in, size_t i) {
-    return (const ampc_input *)((const char *)in + i * in->size);
-}
-
 static ampc_status input_check(ampc_session *s, const PlanTensor *t,
                                const ampc_input *in) {
     char want[160];
@@ -196,9 +196,10 @@ static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
     if (nin != p->nin || (nin && !in)) return input_count(s, p, nin);
     for (size_t i = 0; i < nin; i++) addr[i] = &not_given;
     if (nin && in->size < sizeof(ampc_input))
-        return session_fail(s, AMPC_ERR_ARGUMENT, "ampc_input.size is not set");
+        return session_unsized(s, "ampc_input");
     for (size_t i = 0; i < nin; i++) {
-        const ampc_input *a = input_at(in, i);
+        /* the host's structs may be of a later version, and longer */
+        const ampc_input *a = (const void *)((const char *)in + i * in->size);
         int at = input_place(s->m, p, a, i);
         if (at < 0 || addr[at] != &not_given)
             return session_fail(s, AMPC_ERR_ARGUMENT,

@@ -146,10 +146,12 @@ static size_t most_inputs(const AmpcModule *m) {
     return most;
 }
 
-static ampc_status init_values(ampc_session *s) {
+/* What is done before the host's first call. */
+static ampc_status with_device(ampc_session *s,
+                               ampc_status (*work)(ampc_session *)) {
     ampc_status status = s->backend->enter(s);
     if (status != AMPC_OK) return status;
-    status = weights_init(s);
+    status = work(s);
     s->backend->leave(s);
     return status;
 }
@@ -170,16 +172,8 @@ static ampc_status session_build(ampc_session *s) {
     s->addr = mem_alloc(s, s->addr_bytes);
     if (!s->addr) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     ampc_status status = choose_device(s);
-    if (status == AMPC_OK) status = init_values(s);
+    if (status == AMPC_OK) status = with_device(s, weights_init);
     s->stale = true;
-    return status;
-}
-
-static ampc_status share_copies(ampc_session *s) {
-    ampc_status status = s->backend->enter(s);
-    if (status != AMPC_OK) return status;
-    status = shards_refresh(s);
-    s->backend->leave(s);
     return status;
 }
 
@@ -217,7 +211,7 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
     s->bad_rank = s->random = -1;
     status = session_build(s);
     if (o.comm) status = comm_join(s, status);
-    if (status == AMPC_OK) status = share_copies(s);
+    if (status == AMPC_OK) status = with_device(s, shards_refresh);
     if (status != AMPC_OK) {
         open_error(err, err_size, status, s->error);
         session_close(s);

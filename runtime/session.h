@@ -169,6 +169,7 @@ __attribute__((format(printf, 3, 4)))
 #endif
 ampc_status
 session_fail(ampc_session *s, ampc_status status, const char *fmt, ...);
+ampc_status session_unsized(ampc_session *s, const char *type);
 #ifdef __GNUC__
 __attribute__((format(printf, 2, 3)))
 #endif

@@ -183,7 +183,7 @@ static ampc_status put_metrics(ampc_session *s, ampc_metrics *out) {
 
 static ampc_status metrics_ok(ampc_session *s, const ampc_metrics *m) {
     if (!m || SIZED(m)) return AMPC_OK;
-    return session_fail(s, AMPC_ERR_ARGUMENT, "ampc_metrics.size is not set");
+    return session_unsized(s, "ampc_metrics");
 }
 
 ampc_status api_step(ampc_session *s, const ampc_input *in, size_t nin,

@@ -381,7 +381,9 @@ static int64_t fill_gpu(int64_t blocks, int64_t times) {
         double waves = (double)(n * blocks) / (GPU_BLOCKS / 2.);
         double full = waves / ceil(waves);
         if (waves < 1.5) full /= 2; /* a single block waits for its loads */
-        if (full > most + 0.02) best = n, most = full;
+        if (full <= most + 0.02) continue;
+        best = n;
+        most = full;
     }
     return best;
 }

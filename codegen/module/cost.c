@@ -249,16 +249,6 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
 
 /* ---- steps --------------------------------------------------------------- */
 
-static void add_usage(const CudaSource *cuda, const char *kernel, StepCost *c) {
-    for (int i = 0; i < cuda->build.usage.len; i++) {
-        const CudaUsage *u = &cuda->build.usage.data[i];
-        if (strcmp(u->kernel, kernel) || strcmp(u->arch, cuda->archs.data[0]))
-            continue;
-        c->registers = u->registers;
-        c->shared += u->shared;
-    }
-}
-
 static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
     const PlanCudaKernel *k = &cuda->kernels.data[e->step.fn];
     for (int i = 0; i < e->n; i++) {
@@ -270,7 +260,13 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
     c->threads = k->threads;
     c->shared = k->shared;
     if (cuda_rate(cuda, e->step.fn) > 0) c->rate = cuda_rate(cuda, e->step.fn);
-    add_usage(cuda, k->name, c);
+    for (int i = 0; i < cuda->build.usage.len; i++) {
+        const CudaUsage *u = &cuda->build.usage.data[i];
+        if (strcmp(u->kernel, k->name) || strcmp(u->arch, cuda->archs.data[0]))
+            continue;
+        c->registers = u->registers;
+        c->shared += u->shared;
+    }
 }
 
 /* Bytes of gradients that are sent; in_parts: of which each rank needs a part

@@ -42,7 +42,7 @@ static Status take_lr(Diag *d, const char *text, double *out) {
     return ERR_USAGE;
 }
 
-#define FIELD(name) offsetof(RunOptions, name)
+#define FIELD(name) .field = offsetof(RunOptions, name)
 
 static const struct RunOption {
     const char *name;

@@ -113,11 +113,6 @@ static ampc_status gpu_need_grads(ampc_session *s) {
     return status;
 }
 
-/* Measuring fills all memory, so that it cannot come later. */
-static bool sure_of_micro_steps(const ampc_session *s) {
-    return s->opt.comm || s->accumulate > 1 || tune_measures();
-}
-
 static ampc_status first_values(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     GPU(d->cu.MemsetD8Async(d->zero, 0, sizeof(double), d->stream),
@@ -137,7 +132,9 @@ static ampc_status build(ampc_session *s) {
     if (status == AMPC_OK) status = gpu_ranks_open(s);
     if (status == AMPC_OK) status = make_handle(s);
     if (status == AMPC_OK) status = memory_alloc(s);
-    if (status == AMPC_OK && sure_of_micro_steps(s))
+    /* measuring fills all memory, so that it cannot come later */
+    if (status == AMPC_OK &&
+        (s->opt.comm || s->accumulate > 1 || tune_measures()))
         status = memory_alloc_late(s);
     if (status == AMPC_OK) status = first_values(s);
     return status;

@@ -73,14 +73,6 @@ typedef struct Counts {
 
 enum { PRODUCT_NUMBERS = 10 };
 
-static void count_step(const PlanStep *t, Counts *n) {
-    n->params += (size_t)t->nref + 2; /* count, scratch */
-    if (t->kind == PLAN_PRODUCT) n->params += PRODUCT_NUMBERS;
-    n->products += t->kind == PLAN_PRODUCT;
-    if (t->kind == PLAN_MANY) n->rows += t->nref + 2 * (uint64_t)t->npar;
-    if (t->scratch > n->scratch) n->scratch = t->scratch;
-}
-
 static uint64_t inputs_bytes(const AmpcModule *m, const PlanProgram *p) {
     uint64_t total = 0, bytes = 0;
     for (uint32_t i = 0; i < p->nin; i++) {
@@ -117,8 +109,14 @@ ampc_status bind_tables(ampc_session *s) {
     const AmpcModule *m = s->m;
     GpuDevice *d = gpu_of(s);
     Counts n = {0};
-    for (uint32_t i = 0; i < s->plan->nstep; i++)
-        count_step(&s->plan->steps[i], &n);
+    for (uint32_t i = 0; i < s->plan->nstep; i++) {
+        const PlanStep *t = &s->plan->steps[i];
+        n.params += (size_t)t->nref + 2; /* count, scratch */
+        if (t->kind == PLAN_PRODUCT) n.params += PRODUCT_NUMBERS;
+        n.products += t->kind == PLAN_PRODUCT;
+        if (t->kind == PLAN_MANY) n.rows += t->nref + 2 * (uint64_t)t->npar;
+        if (t->scratch > n.scratch) n.scratch = t->scratch;
+    }
     for (uint32_t i = 0; i < m->nprogram; i++)
         if (d->nmark <= s->plan->runs[i].nstep)
             d->nmark = s->plan->runs[i].nstep + 1;

@@ -129,11 +129,6 @@ typedef struct LtSearch {
     char why[300];
 } LtSearch;
 
-/* cuBLASLt 13.1.0 is 130100; it does not work with a driver for CUDA 12. */
-static bool lt_is_newer(const LtSearch *f) {
-    return f->lt->GetVersion() / 10000 > (size_t)f->driver / 1000;
-}
-
 /* One that the driver is too old for is passed over, too. */
 static bool lt_take(void *ctx, const char *name) {
     LtSearch *f = ctx;
@@ -147,7 +142,8 @@ static bool lt_take(void *ctx, const char *name) {
     lt->lib = library_take(name, symbols, sizeof symbols / sizeof *symbols,
                            f->why, sizeof f->why);
     if (!lt->lib) return false;
-    if (!lt_is_newer(f)) return true;
+    /* 13.1.0 is 130100; it does not work with a driver for CUDA 12 */
+    if (lt->GetVersion() / 10000 <= (size_t)f->driver / 1000) return true;
     if (!f->why[0])
         snprintf(f->why, sizeof f->why, "the driver is too old for %.200s",
                  name);

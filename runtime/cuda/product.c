@@ -128,16 +128,11 @@ static int make_layouts(const LtApi *lt, const ProductKey *k, GpuProduct *p) {
     return e;
 }
 
-static int set_desc(const LtApi *lt, LtDesc desc, int attribute,
-                    const void *value, size_t size, int e) {
-    return e ? e : lt->DescSet(desc, attribute, value, size);
-}
-
 static int make_desc(const LtApi *lt, const ProductKey *k, GpuProduct *p,
                      CUdeviceptr bias) {
     int e = lt->DescCreate(&p->desc, k->compute, p->f64 ? LT_R_64F : LT_R_32F);
 #define SET(attribute, value)                                                  \
-    e = set_desc(lt, p->desc, attribute, &(value), sizeof(value), e)
+    e = e ? e : lt->DescSet(p->desc, attribute, &(value), sizeof(value))
     SET(LT_DESC_TRANSA, k->op_a);
     SET(LT_DESC_TRANSB, k->op_b);
     if (k->epilogue != LT_EPILOGUE_DEFAULT) SET(LT_DESC_EPILOGUE, k->epilogue);

@@ -30,17 +30,12 @@ typedef struct Tuner {
 
 /* ---- candidates ---------------------------------------------------------- */
 
-static int set_pref(Tuner *t, int attribute, const void *value, size_t size,
-                    int e) {
-    return e ? e : t->d->lt.PrefSet(t->pref, attribute, value, size);
-}
-
 static int set_prefs(Tuner *t, const ProductKey *k) {
     uint64_t workspace = t->d->workspace_bytes;
     uint32_t mask = LT_REDUCTION_INPLACE | LT_REDUCTION_COMPUTE_TYPE;
     int e = 0;
 #define SET(attribute, value)                                                  \
-    e = set_pref(t, attribute, &(value), sizeof(value), e)
+    e = e ? e : t->d->lt.PrefSet(t->pref, attribute, &(value), sizeof(value))
     SET(LT_PREF_MAX_WORKSPACE, workspace);
     SET(LT_PREF_REDUCTION_MASK, mask);
     SET(LT_PREF_ALIGN_A, k->align_a);
