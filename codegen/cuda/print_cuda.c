@@ -118,10 +118,10 @@ void print_cuda_initializer(const Kernel *k, StrBuf *sb) {
     sb_puts(sb, "}");
 }
 
-static List put_head(KPrint *p, const char *suffix) {
+static List put_head(KPrint *p, const char *suffix, int threads) {
     sb_printf(p->sb,
               "extern \"C\" __global__ void __launch_bounds__(%d)\nk%d%s(",
-              cuda_shape(p->k).threads, p->k->index, suffix);
+              threads, p->k->index, suffix);
     return (List){.sb = p->sb, .indent = 4};
 }
 
@@ -214,7 +214,7 @@ static void put_flat(KPrint *p) {
         kp_leave(p);
     }
     sb_puts(p->sb, "}\n\n");
-    List head = put_head(p, "");
+    List head = put_head(p, "", threads);
     put_buffers(p->k, &head);
     put_item(&head, "long long n");
     sb_puts(p->sb, ")\n{\n");
@@ -358,57 +358,61 @@ static void put_fetched(KPrint *p) {
     while (open--) kp_leave(p);
 }
 
-/* Vectors along dim vec at index i<vec: those that are read before, those that
-   are written after the elements. */
-static void put_packs(KPrint *p, const KSweep *s, const bool *need, int n,
-                      bool stores) {
+/* Vectors along dim vec at index i<vec: those that are read before the elements
+   and, of what is written, their places. */
+static void put_pack_loads(KPrint *p, const KSweep *s, const bool *need,
+                           int n) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         if (!need[id] || !cuda_packed(p->k, in, n)) continue;
-        bool copied = is_copied(p, s, id);
         if (in->op == K_ADD_UP) {
-            if (stores)
-                kp_line(p, "pack_store(a%d + c, p%d);", id, id);
-            else
-                kp_line(p, "Pack<%d, float> p%d = pack_load<%d>(a%d + c);", n,
-                        id, n, id);
+            kp_line(p, "Pack<%d, float> p%d = pack_load<%d>(a%d + c);", n, id,
+                    n, id);
             continue;
         }
-        if (in->op == K_STORE && !stores) {
-            kp_line(p, "Pack<%d, %s> p%d%s;", n, buffer_type(p->k, in->buf), id,
+        const char *type = buffer_type(p->k, in->buf);
+        if (in->op == K_STORE) {
+            kp_line(p, "Pack<%d, %s> p%d%s;", n, type, id,
                     has_cut(p, n) ? " = {}" : "");
             continue;
         }
-        if ((in->op == K_STORE) != stores) continue;
         if (cuda_fetched(p->k, id)) {
-            kp_line(p, "const Pack<%d, %s> p%d = q%d[j];", n,
-                    buffer_type(p->k, in->buf), id, id);
+            kp_line(p, "const Pack<%d, %s> p%d = q%d[j];", n, type, id, id);
             continue;
         }
-        if (stores)
-            kp_text(p, "pack_store(b%d + ", in->buf);
-        else
-            kp_text(p, "const Pack<%d, %s> p%d = ", n,
-                    buffer_type(p->k, in->buf), id);
-        if (!stores && in->guard) {
+        bool copied = is_copied(p, s, id);
+        kp_text(p, "const Pack<%d, %s> p%d = ", n, type, id);
+        if (in->guard) {
             sb_put_operand(p->sb, p->k, in->guard);
             sb_puts(p->sb, " ? ");
         }
-        if (!stores)
-            sb_printf(p->sb, "pack_load<%d>(%c%d + ", n, copied ? 's' : 'b',
-                      copied ? id : in->buf);
+        sb_printf(p->sb, "pack_load<%d>(%c%d + ", n, copied ? 's' : 'b',
+                  copied ? id : in->buf);
         if (copied)
             sb_puts(p->sb, "c");
         else
             sb_put_index(p->sb, p->k, &in->at, NULL);
-        if (stores) sb_printf(p->sb, ", p%d", id);
         sb_puts(p->sb, ")");
-        if (!stores && in->guard)
-            sb_printf(p->sb, " : Pack<%d, %s>{}", n,
-                      buffer_type(p->k, in->buf));
+        if (in->guard) sb_printf(p->sb, " : Pack<%d, %s>{}", n, type);
         sb_puts(p->sb, ";\n");
         if (in->keep == KEEP_SHARED && !copied)
             kp_line(p, "pack_store(s%d + c, p%d);", id, id);
+    }
+}
+
+/* Those that are written after the elements. */
+static void put_pack_stores(KPrint *p, const bool *need, int n) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (!need[id] || !cuda_packed(p->k, in, n) || !kinst_stores(in))
+            continue;
+        if (in->op == K_ADD_UP) {
+            kp_line(p, "pack_store(a%d + c, p%d);", id, id);
+            continue;
+        }
+        kp_text(p, "pack_store(b%d + ", in->buf);
+        sb_put_index(p->sb, p->k, &in->at, NULL);
+        sb_printf(p->sb, ", p%d);\n", id);
     }
 }
 
@@ -511,7 +515,7 @@ static void put_neighbours(KPrint *p, const KSweep *s, int n,
     bool *early = before_packs(p, need, n);
     for (int id = 1; id < p->k->insts.len; id++)
         if (early[id]) kp_inst(p, id, NULL);
-    put_packs(p, s, need, n, false);
+    put_pack_loads(p, s, need, n);
     if (index) kp_line(p, "const %s first = i%d;", kp_signed(p), p->k->vec);
     kp_line(p, "UNROLL");
     kp_enter(p, "for (int u = 0; u < %d; u++)", n);
@@ -521,7 +525,7 @@ static void put_neighbours(KPrint *p, const KSweep *s, int n,
     put_values(p, s, n, place, early);
     kp_leave(p);
     if (live && stores) kp_enter(p, "if (live)");
-    put_packs(p, s, need, n, true);
+    put_pack_stores(p, need, n);
     if (live && stores) kp_leave(p);
 }
 
@@ -704,10 +708,7 @@ static void put_finish(KPrint *p) {
     const Kernel *k = p->k;
     int64_t blocks = cuda_shape(k).blocks, side = (p->ncols - 1) / WARP + 1;
     int n = kernel_column_sums(k), slices = cuda_finish_shape(k).threads / WARP;
-    sb_printf(p->sb,
-              "extern \"C\" __global__ void __launch_bounds__(%d)\nk%d_2(",
-              slices * WARP, k->index);
-    List l = {.sb = p->sb, .indent = 4};
+    List l = put_head(p, "_2", slices * WARP);
     put_buffers(k, &l);
     put_item(&l, "const float *__restrict__ sums");
     sb_puts(p->sb, ")\n{\n");
@@ -833,7 +834,7 @@ void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
     if (k->form == KF_FLAT) {
         put_flat(&p);
     } else {
-        List l = put_head(&p, "");
+        List l = put_head(&p, "", cuda_shape(k).threads);
         put_buffers(k, &l);
         if (kernel_column_sums(k)) put_item(&l, "float *__restrict__ sums");
         sb_puts(sb, ")\n{\n");
@@ -855,7 +856,7 @@ void print_cuda_many(const Kernel *k, StrBuf *sb) {
         p.block = "block";
         put_body(&p);
     }
-    put_head(&p, "_many");
+    put_head(&p, "_many", cuda_shape(k).threads);
     sb_printf(sb,
               "const unsigned long long *table, unsigned count)\n{\n"
               "    const unsigned long long *row = many_row(table, count, "
