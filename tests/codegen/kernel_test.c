@@ -906,6 +906,12 @@ TEST_CASE(kernel, library) {
                      " pads=[1,1], sizes=[5]}",
                      "%y"),
          .ulps = 1},
+        {.text = LIB("%x: f32[2,3,8]",
+                     "%y = avg_pool %x {kernel_shape=[3], strides=[2],"
+                     " pads=[0,1], sizes=[4], count_include_pad=1}",
+                     "%y"),
+         .ulps = 8,
+         .scale = 32},
         {.text = LIB("%x: f32[2,3,5]",
                      "%y = avg_pool_grad %x {shape=[2,3,9], kernel_shape=[3],"
                      " strides=[2], pads=[1,1], sizes=[5],"

@@ -589,6 +589,37 @@ TEST_CASE(stages, are_left_out_beside_rows_of_one_part) {
     }
 }
 
+/* A kernel of rows that adds up columns as well has their sums when it ends:
+   what reads %c is another one. */
+TEST_CASE(stages, sums_of_columns_are_for_others) {
+    static const char text[] =
+        "graph predict(%x: f32[64,300]) {\n"
+        "  %r = reduce_sum %x {axes=[1], keepdims=1}\n"
+        "  %c = reduce_sum %x {axes=[0], keepdims=1}\n"
+        "  %d = sub %x, %c\n  %e = reduce_sum %d {axes=[1], keepdims=1}\n"
+        "  %f = mul %e, %r\n  return %f\n}\n";
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    int made = -1, reads = -1;
+    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
+        FAIL("%s", d.text.data);
+    const Graph *g = m->graphs.data[0];
+    Results before = results(a, g, EVAL_EXACT);
+    lower(a, m, for_gpus);
+    Results after = results(a, g, EVAL_EXACT);
+    expect_equal(&before, &after, 1e-6, text);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        const char *name = n->nout ? value_get(g, n->out[0])->name : "";
+        if (!strcmp(name, "c")) made = n->group;
+        if (!strcmp(name, "d")) reads = n->group;
+    }
+    CHECK_MSG(made >= 0 && reads > made, "groups %d and %d", made, reads);
+    run_in_memory(a, g, text);
+    arena_free(a);
+}
+
 /* ---- attention ----------------------------------------------------------- */
 
 /* The values of `text` before and after pass attend; how many it has found. */
