@@ -46,19 +46,18 @@ static Status flip(Ox *ox, ValueId x, int axis, ValueId *y) {
     return ox_slice(ox, x, starts, t.dim, steps, y);
 }
 
-/* ArgMin is the arg-max of -x; the last of several equals is the first of the
-   reversed axis. */
+/* ArgMin is the arg-max of -x, of integers of -1 - x, which each type has; the
+   last of several equals is the first of the reversed axis. */
 Status onnx_argmax(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     Type t = ox_type(ox, x);
     bool last = ox_int(ox, "select_last_index", 0) != 0;
     int axis;
     TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
-    if (ox->node->op->core == OP_NEG) {
-        if (!dtype_is_float(t.dtype))
-            return ox_fail(ox, "integer operands are not supported");
+    if (ox->node->op->core == OP_NEG && dtype_is_float(t.dtype))
         TRY(ox1(ox, OP_NEG, x, &x));
-    }
+    else if (ox->node->op->core == OP_NEG)
+        TRY(ox2(ox, OP_SUB, graph_scalar_int(ox->g, t.dtype, -1), x, &x));
     if (last) TRY(flip(ox, x, axis, &x));
     Attr attr[] = {attr_i(AK_axis, axis),
                    attr_i(AK_keepdims, ox_int(ox, "keepdims", 1) != 0)};

@@ -836,6 +836,39 @@ TEST_CASE(onnx_versions, hardmax_has_one_axis_or_many) {
     }
 }
 
+/* The smallest and the largest number of a type have no negative one. */
+TEST_CASE(onnx_versions, the_least_of_integers) {
+    static const struct {
+        DType dtype;
+        int64_t x[4];
+        int64_t first, last;
+    } cases[] = {{DT_I8, {127, -128, 5, -128}, 1, 3},
+                 {DT_U8, {255, 0, 0, 7}, 1, 2},
+                 {DT_I32, {0, INT32_MAX, INT32_MIN, 1}, 2, 2},
+                 {DT_I64, {INT64_MIN + 1, INT64_MIN, INT64_MAX, 0}, 1, 1}};
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        Made m;
+        bool last = i % 2;
+        made_start(&m, 17);
+        made_input(&m, "x", cases[i / 2].dtype, "4");
+        made_int(&m, made_node(&m, "ArgMin", "x", "y"), "select_last_index",
+                 last);
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        const Graph *g = module_graph(mod, "forward");
+        ValueId x = g->inputs.data[0];
+        Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
+        EvalTensor *t = eval_tensor_new(m.a, value_get(g, x)->type);
+        memcpy(t->i, cases[i / 2].x, sizeof cases->x);
+        eval_bind(e, x, t);
+        REQUIRE(eval_run(e, &m.d) == OK);
+        CHECK_EQ_INT(eval_get(e, g->outputs.data[0].value)->i[0],
+                     last ? cases[i / 2].last : cases[i / 2].first);
+        made_end(&m);
+    }
+}
+
 TEST_CASE(onnx_versions, relu6_has_strict_bounds) {
     Made m;
     Onnx__NodeProto *n;
