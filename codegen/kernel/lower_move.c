@@ -231,18 +231,30 @@ static int move_concat(Lower *l, const Node *n, const KIndex *at, int guard) {
     return r ? r : lower_const(l, ktype_of(t->dtype), 0, 0);
 }
 
+/* A constant of integers in [0, size). */
+static bool is_const_below(const Lower *l, ValueId v, int64_t size) {
+    const Value *r = value_get(l->g, view_root(l->g, v));
+    if (r->kind != VK_CONST) return false;
+    const EvalTensor *e = eval_from_tensor(l->arena, r->data);
+    for (int64_t i = 0; i < type_count(type_get(r->type)); i++)
+        if (e->i[i] < 0 || e->i[i] >= size) return false;
+    return true;
+}
+
 static int move_gather(Lower *l, const Node *n, const KIndex *at, int guard) {
     const Type *t = type_in(l, n, 0), *ti = type_in(l, n, 1);
     int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank);
     int64_t size = t->dim[axis];
     KIndex src[MAX_RANK];
     int id = lower_as(l, lower_value(l, n->in[1], at + axis, guard), DT_I64);
-    int wrapped =
-        lower_op(l, OP_WHERE, KT_I64, iop(l, OP_LESS, id, iconst(l, 0)),
-                 iop(l, OP_ADD, id, iconst(l, size)), id);
-    int inside = at_within(l, at_inst(wrapped), 0, size, 0);
+    int inside = 0;
+    if (!is_const_below(l, n->in[1], size)) {
+        id = lower_op(l, OP_WHERE, KT_I64, iop(l, OP_LESS, id, iconst(l, 0)),
+                      iop(l, OP_ADD, id, iconst(l, size)), id);
+        inside = at_within(l, at_inst(id), 0, size, 0);
+    }
     memcpy(src, at, (size_t)axis * sizeof *src);
-    src[axis] = at_inst(wrapped);
+    src[axis] = at_inst(id);
     for (int d = axis + 1; d < t->rank; d++) src[d] = at[d + ti->rank - 1];
     return guarded(l, n, src, guard, inside);
 }

@@ -63,6 +63,44 @@ INLINE void scatter_add_row(float *sum, const void *src, int dtype,
     for (; j < n; j++) sum[j] += load1(src, dtype, from + j);
 }
 
+/* sum[j] = the sum of element j of the rows that name row t; less than a vector
+   of them. */
+INLINE void scatter_sum_few(const ScatterRun *r, int dtype, int64_t o,
+                            int64_t t, float *sum) {
+    const LibScatterAdd *s = r->s;
+    for (int64_t j = 0; j < s->inner; j++) {
+        float v = 0.0f;
+        for (int64_t q = r->start[t]; q < r->start[t + 1]; q++)
+            v += load1(r->src, dtype,
+                       (o * s->nidx + r->order[q]) * s->inner + j);
+        sum[j] = v;
+    }
+}
+
+/* Rows [lo, hi) of outer * rows, each shorter than a vector. */
+static void scatter_work_few(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const ScatterRun *r = ctx;
+    const LibScatterAdd *s = r->s;
+    int64_t o = lo / s->rows, t = lo % s->rows, most = SCATTER_COLS / s->inner;
+    float sum[SCATTER_COLS];
+    (void)worker;
+    for (int64_t i = lo; i < hi;) {
+        int64_t n = min64(most, hi - i);
+        for (int64_t k = 0; k < n; k++) {
+            float *to = sum + k * s->inner;
+            if (s->src_dtype == AMPC_F32)
+                scatter_sum_few(r, AMPC_F32, o, t, to);
+            else if (s->src_dtype == AMPC_BF16)
+                scatter_sum_few(r, AMPC_BF16, o, t, to);
+            else
+                scatter_sum_few(r, AMPC_F16, o, t, to);
+            if (++t == s->rows) t = 0, o++;
+        }
+        narrow(r->out, (int)s->out_dtype, i * s->inner, sum, n * s->inner);
+        i += n;
+    }
+}
+
 /* Rows [lo, hi) of outer * rows. */
 static void scatter_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ScatterRun *r = ctx;
@@ -112,7 +150,10 @@ void ISA(scatter_add)(AmpcPool *pool, const LibScatterAdd *s, const void *src,
     scatter_invert(s, idx, start, order);
     int64_t per_row = s->inner * (1 + s->nidx / max64(1, s->rows)) + 4;
     pool_run(pool, s->outer * s->rows, ceil_div(SCATTER_GRAIN, per_row),
-             s->src_dtype == AMPC_F64 ? scatter_work_f64 : scatter_work, &r);
+             s->src_dtype == AMPC_F64    ? scatter_work_f64
+             : s->inner && s->inner < VL ? scatter_work_few
+                                         : scatter_work,
+             &r);
 }
 
 /* ---- argmax -------------------------------------------------------------- */

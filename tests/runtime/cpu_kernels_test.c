@@ -526,6 +526,7 @@ static void scatter_case(void) {
     LibScatterAdd s = {rnd_in(1, 3),   rnd_in(1, 50), rnd_in(0, 200),
                        rnd_in(1, 300), rnd_float(),   AMPC_I64,
                        rnd_float()};
+    if (rnd() % 2) s.inner = rnd_in(1, 16); /* about a vector, or fewer */
     if (rnd() % 5 == 0) s.src_dtype = s.out_dtype = AMPC_F64;
     if (rnd() % 2) s.idx_dtype = AMPC_I32;
     int64_t nsrc = s.outer * s.nidx * s.inner;
