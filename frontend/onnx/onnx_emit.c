@@ -79,7 +79,7 @@ static Str put_tensor(Emit *e, Str name, const Type *t, const void *data) {
     x->has_data_type = true;
     x->data_type = dtype_info[t->dtype].onnx;
     x->n_dims = (size_t)t->rank;
-    x->dims = arena_dup(e->a, t->dim, sizeof *t->dim * (size_t)t->rank + 1);
+    x->dims = arena_dup(e->a, t->dim, sizeof *t->dim * (size_t)t->rank);
     x->has_raw_data = true;
     x->raw_data.data = (uint8_t *)data;
     x->raw_data.len = (size_t)type_bytes(t);
@@ -97,7 +97,7 @@ static Str put_ints(Emit *e, const int64_t *v, int n) {
     if (str_map_get(&e->values, s) >= 0) return s;
     str_map_put(e->a, &e->values, s, 1);
     Type t = {.dtype = DT_I64, .rank = 1, .dim = {n}};
-    return put_tensor(e, s, &t, arena_dup(e->a, v, sizeof *v * (size_t)n + 1));
+    return put_tensor(e, s, &t, arena_dup(e->a, v, sizeof *v * (size_t)n));
 }
 
 static Str put_number(Emit *e, DType d, double v) {
@@ -139,7 +139,7 @@ static void put_list(Emit *e, Onnx__NodeProto *p, const char *name,
     Onnx__AttributeProto *a =
         put_attr(e, p, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS);
     a->n_ints = (size_t)n;
-    a->ints = arena_dup(e->a, v, sizeof *v * (size_t)n + 1);
+    a->ints = arena_dup(e->a, v, sizeof *v * (size_t)n);
 }
 
 /* Those of the attributes of the node that are named, "axis keepdims". */
@@ -180,7 +180,7 @@ static Onnx__NodeProto *put_node(Emit *e, const char *op, const Str *in,
     p->name = (char *)fresh(e, &e->labels, users ? e->n->loc.node : out);
     p->op_type = (char *)op;
     p->n_input = (size_t)nin;
-    p->input = arena_dup(e->a, in, sizeof *in * (size_t)nin + 1);
+    p->input = arena_dup(e->a, in, sizeof *in * (size_t)nin);
     p->n_output = 1;
     p->output = NEW_ARRAY(e->a, char *, 1);
     p->output[0] = (char *)out;
