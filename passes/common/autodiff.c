@@ -21,6 +21,7 @@
 #include "passes/common/rewrite.h"
 #include "passes/passes.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef VEC(ValueId) Parts;
@@ -124,11 +125,89 @@ static ValueId rounded(Diff *s, ValueId v, DType d) {
     return b_cast(&s->b, v, d);
 }
 
+/* Part of a gradient that a slice of v passes on: `of`, which stands at
+   [from, to) of `axis` and is zero elsewhere. */
+typedef struct Sliced {
+    ValueId of;
+    int axis;
+    int64_t from, to;
+} Sliced;
+
+static bool is_sliced(const Graph *g, ValueId v, Sliced *r) {
+    const Value *x = value_get(g, v);
+    const Node *n = x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
+    if (!n || n->op != OP_SLICE_GRAD) return false;
+    const Type *whole = value_type(g, v), *part = value_type(g, n->in[0]);
+    const int64_t *starts, *steps;
+    int nsteps = attr_ints(n, AK_steps, &steps), cut = 0;
+    attr_ints(n, AK_starts, &starts);
+    *r = (Sliced){.of = n->in[0]};
+    for (int d = 0; d < whole->rank; d++) {
+        if (d < nsteps && steps[d] != 1) return false;
+        if (part->dim[d] == whole->dim[d]) continue;
+        r->axis = d, r->from = starts[d], r->to = starts[d] + part->dim[d];
+        cut++;
+    }
+    return cut == 1 && part->dtype == whole->dtype && r->from < r->to;
+}
+
+static int by_start(const void *a, const void *b) {
+    const Sliced *x = a, *y = b;
+    if (x->axis != y->axis) return x->axis - y->axis;
+    if (x->from != y->from) return x->from < y->from ? -1 : 1;
+    return x->of.i < y->of.i ? -1 : x->of.i > y->of.i;
+}
+
+static void push_zeros(Diff *s, Parts *all, const Type *whole, int axis,
+                       int64_t n) {
+    Type t = *whole;
+    if (n == 0) return;
+    t.dim[axis] = n;
+    vec_push(s->scratch, all,
+             b_full(&s->b, type_make(t.dtype, t.rank, t.dim), 0));
+}
+
+/* The parts of a gradient, of which those that come from slices that meet
+   nowhere (the steps of a recurrence) are one concatenation: their sum would
+   read the whole gradient for each. */
+static Parts join_slices(Diff *s, const Parts *p) {
+    Type whole = {0};
+    VEC(Sliced) cut = {0};
+    Parts rest = {0}, all = {0};
+    for (int k = 0; k < p->len; k++) {
+        Sliced x;
+        bool sliced = is_sliced(s->g, p->data[k], &x);
+        if (sliced && !cut.len) whole = *value_type(s->g, p->data[k]);
+        if (sliced && value_dtype(s->g, x.of) == whole.dtype)
+            vec_push(s->scratch, &cut, x);
+        else
+            vec_push(s->scratch, &rest, p->data[k]);
+    }
+    if (cut.len < 2) return *p;
+    qsort(cut.data, (size_t)cut.len, sizeof *cut.data, by_start);
+    int64_t end = 0;
+    for (int k = 0; k < cut.len; k++) {
+        const Sliced *x = &cut.data[k];
+        if (x->axis != cut.data[0].axis || x->from < end) return *p;
+        push_zeros(s, &all, &whole, x->axis, x->from - end);
+        vec_push(s->scratch, &all, x->of);
+        end = x->to;
+    }
+    int axis = cut.data[0].axis;
+    push_zeros(s, &all, &whole, axis, whole.dim[axis] - end);
+    Attr a = attr_i(AK_axis, axis);
+    vec_push(
+        s->scratch, &rest,
+        build(&s->b, OP_CONCAT, all.data, all.len, &a, 1, whole.dtype, NULL));
+    return rest;
+}
+
 /* The gradient of v, or 0: complete once every user of v has been visited. */
 static ValueId gradient(Diff *s, ValueId v) {
     uint32_t at = slot(s, v);
-    const Parts *p = &s->parts[at];
+    Parts *p = &s->parts[at];
     if (!at || is_value(s->grad[at]) || p->len == 0) return s->grad[at];
+    if (p->len > 1) *p = join_slices(s, p);
     DType d = grad_dtype(s->g, v), wide = dtype_compute(d, d);
     ValueId sum = p->data[0];
     for (int k = 1; k < p->len; k++)
