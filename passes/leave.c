@@ -74,7 +74,10 @@ static void remove_all(int at, const char *name) {
 
 bool leave_make_folder(char *pattern) {
     size_t n = strlen(pattern);
-    if (n >= sizeof made) return errno = ENAMETOOLONG, false;
+    if (n >= sizeof made) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
     leave_hold();
     bool ok = mkdtemp(pattern) != NULL;
     if (ok) memcpy(made, pattern, n + 1);

@@ -154,13 +154,6 @@ static Status claim_files(Session *s, const char *model, const char *out) {
     return claim(s, s->opt.report, "--report");
 }
 
-static void print_summary(const Module *m) {
-    StrBuf line = {0};
-    report_summary(m, &line);
-    if (line.len) fputs(line.data, stderr);
-    sb_free(&line);
-}
-
 static void add_report(Compile *c, int which, ReportFn *fn) {
     for (int json = 0; json < 2; json++)
         fn(c->m, json, &c->reports[which][json]);
@@ -200,7 +193,10 @@ static Status compile(Session *s, const char *model, const char *out) {
     TRY(cuda_targets(&s->opt, &s->diag));
     Status st = compile_reported(&c, model, out);
     outfile_abort(&c.onnx);
-    if (st == OK) print_summary(c.m);
+    StrBuf summary = {0};
+    if (st == OK) report_summary(c.m, &summary);
+    if (summary.len) fputs(summary.data, stderr);
+    sb_free(&summary);
     for (int i = 0; i < 2 * NREPORT; i++) sb_free(&c.reports[i / 2][i % 2]);
     sb_free(&c.cost);
     return st;

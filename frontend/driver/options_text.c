@@ -751,7 +751,9 @@ void options_second_source(Options *o) {
 
 /* ---- for the module's info ----------------------------------------------- */
 
-static void json_optimizer(const OptimizerSpec *p, StrBuf *sb) {
+static void json_objective(const Objective *j, StrBuf *sb) {
+    const OptimizerSpec *p = &j->optimizer;
+    sb_printf(sb, "\"loss\":\"%s\",\"optimizer\":", loss_words[j->loss.kind]);
     sb_printf(sb, "{\"name\":\"%s\",\"lr\":%.9g,\"weight_decay\":%.9g",
               optimizer_words[p->kind], p->lr, p->weight_decay);
     if (p->kind == OPT_SGD)
@@ -760,11 +762,6 @@ static void json_optimizer(const OptimizerSpec *p, StrBuf *sb) {
     else
         sb_printf(sb, ",\"beta1\":%.9g,\"beta2\":%.9g,\"eps\":%.9g}", p->beta1,
                   p->beta2, p->eps);
-}
-
-static void json_objective(const Objective *j, StrBuf *sb) {
-    sb_printf(sb, "\"loss\":\"%s\",\"optimizer\":", loss_words[j->loss.kind]);
-    json_optimizer(&j->optimizer, sb);
     sb_printf(sb, ",\"lr_schedule\":\"%s\",\"clip_norm\":%.9g",
               schedule_words[j->schedule.kind], j->clip_norm);
     sb_printf(sb, ",\"clip_value\":%.9g", j->clip_value);

@@ -11,16 +11,14 @@
 /* Viewers give up on larger files. */
 enum { PROFILE_EVENTS = 1000000 };
 
-static bool is_training(const char *program) {
-    return !strncmp(program, "train", 5) || !strncmp(program, "micro", 5) ||
-           !strncmp(program, "update", 6);
-}
-
 /* Each step as its share of the program's FLOPs: all of them run. */
 static void count_work(Run *r, const char *program, uint64_t ns) {
     ampc_program_info p = {.size = sizeof p};
-    if (!is_training(program) ||
-        r->api->program(r->api->module, program, &p) != AMPC_OK || !p.nstep)
+    bool trains = !strncmp(program, "train", 5) ||
+                  !strncmp(program, "micro", 5) ||
+                  !strncmp(program, "update", 6);
+    if (!trains || r->api->program(r->api->module, program, &p) != AMPC_OK ||
+        !p.nstep)
         return;
     r->log.flops += p.flops / p.nstep;
     r->log.device_s += (double)ns * 1e-9;

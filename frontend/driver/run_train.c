@@ -265,16 +265,12 @@ static int64_t goal(int64_t asked, int64_t made) {
     return made >= asked ? made + asked : asked;
 }
 
-typedef struct Plan {
-    int64_t per_epoch; /* optimizer steps */
-    int64_t steps;     /* to do in this run */
-} Plan;
-
-static Status make_plan(Run *r, Plan *p) {
+/* Optimizer steps to do in this run. */
+static Status plan_steps(Run *r, int64_t *steps) {
     ampc_scaler sc = {.size = sizeof sc};
     int64_t need = step_samples(r);
-    p->per_epoch = need > 0 ? r->train.samples / need : 0;
-    if (p->per_epoch == 0)
+    int64_t per_epoch = need > 0 ? r->train.samples / need : 0;
+    if (per_epoch == 0)
         return fail(&r->diag, (Loc){0},
                     "%lld samples: one optimizer step needs %lld",
                     (long long)r->train.samples, (long long)need);
@@ -285,28 +281,28 @@ static Status make_plan(Run *r, Plan *p) {
     r->api->scaler(r->s, &sc);
     int64_t made = r->opt->resume ? sc.tried : 0;
     if (r->opt->steps >= 0) {
-        p->steps = goal(r->opt->steps, made) - made;
+        *steps = goal(r->opt->steps, made) - made;
         return OK;
     }
     int64_t epochs = r->opt->epochs >= 0 ? r->opt->epochs : 1;
     if (r->opt->resume) epochs = goal(epochs, r->at.epoch);
-    p->steps = (epochs - r->at.epoch - 1) * p->per_epoch +
-               (r->at.samples - r->at.done) / need;
+    *steps = (epochs - r->at.epoch - 1) * per_epoch +
+             (r->at.samples - r->at.done) / need;
     return OK;
 }
 
-static Status train_loop(Run *r, const Plan *p) {
+static Status train_loop(Run *r, int64_t steps) {
     ampc_metrics m = {.size = sizeof m};
     int64_t evaluated = -1;
     begin_epoch(r);
-    for (int64_t done = 1; done <= p->steps; done++) {
+    for (int64_t done = 1; done <= steps; done++) {
         /* every objective in turn on the same samples; evaluation is the first
            one's */
         for (uint32_t i = 0; run_objective(r, i); i++)
             TRY(step_objective(r, i, &m));
         r->at.done += step_samples(r);
         TRY(run_choose(r, 0));
-        log_progress(r, &m, done, p->steps);
+        log_progress(r, &m, done, steps);
         if (r->at.samples - r->at.done < step_samples(r)) {
             r->at.epoch++;
             r->at.done = 0;
@@ -322,25 +318,24 @@ static Status train_loop(Run *r, const Plan *p) {
             }
         }
         if (r->opt->save_every && m.tried % r->opt->save_every == 0) {
-            if (done < p->steps || r->opt->keep) TRY(run_save(r, r->opt->save));
+            if (done < steps || r->opt->keep) TRY(run_save(r, r->opt->save));
             if (r->opt->keep) TRY(keep_checkpoint(r, m.tried));
         }
     }
-    return p->steps > 0 && evaluated != p->steps ? end_epoch(r, r->at.epoch + 1)
-                                                 : OK;
+    return steps > 0 && evaluated != steps ? end_epoch(r, r->at.epoch + 1) : OK;
 }
 
 Status run_training(Run *r) {
-    Plan p = {0, 0};
+    int64_t steps;
     r->at.samples = r->train.samples;
-    TRY(make_plan(r, &p));
+    TRY(plan_steps(r, &steps));
     if (r->opt->shuffle) {
         r->order = malloc((size_t)r->train.samples * sizeof *r->order);
         if (!r->order) return fail(&r->diag, (Loc){0}, "out of memory");
     }
     TRY(run_underflow_open(r));
     double begin = now_seconds();
-    TRY(train_loop(r, &p));
+    TRY(train_loop(r, steps));
     r->log.trained = now_seconds() - begin;
     run_underflow_close(r);
     return r->opt->save ? run_save(r, r->opt->save) : OK;

@@ -37,7 +37,7 @@ Status source_bad(const Source *s, const char *fmt, ...) {
     return ERR_USER;
 }
 
-Status source_errno(const Source *s) {
+static Status source_errno(const Source *s) {
     return source_bad(s, "%s", strerror(errno));
 }
 

@@ -17,7 +17,6 @@ typedef struct Source {
 
 /* A message about the file; always ERR_USER. */
 Status source_bad(const Source *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
-Status source_errno(const Source *s);
 
 /* The whole file, unpacked if it is gzip.  source_close is due even after a
    failure.                                                                  */

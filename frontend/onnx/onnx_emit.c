@@ -600,11 +600,14 @@ static const Form forms[] = {
 
 static bool find_form(OpCode op, Form *f) {
     const OxOp *row;
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
-        if (forms[i].op == op) return *f = forms[i], true;
-    for (int i = 0; (row = ox_row(i)); i++)
-        if (row->handler == onnx_elem && row->core == op)
-            return *f = (Form){op, row->name, "", put_elem}, true;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        *f = forms[i];
+        if (f->op == op) return true;
+    }
+    for (int i = 0; (row = ox_row(i)); i++) {
+        *f = (Form){op, row->name, "", put_elem};
+        if (row->handler == onnx_elem && row->core == op) return true;
+    }
     return false;
 }
 

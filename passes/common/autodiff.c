@@ -116,15 +116,6 @@ static void name_grad(Diff *s, ValueId grad, ValueId of) {
     s->rank.data[grad.i] = rank;
 }
 
-/* Inside a body a gradient is as wide as it comes, and what is narrower is
-   stored so by the node that makes it. */
-static ValueId rounded(Diff *s, ValueId v, DType d) {
-    DType have = value_dtype(s->g, v);
-    if (s->outer && dtype_promote(have, d) == d) return v;
-    if (s->outer && node_store(s->g, s->first_node, s->start, v, d)) return v;
-    return b_cast(&s->b, v, d);
-}
-
 /* Part of a gradient that a slice of v passes on: `of`, which stands at
    [from, to) of `axis` and is zero elsewhere. */
 typedef struct Sliced {
@@ -212,7 +203,11 @@ static ValueId gradient(Diff *s, ValueId v) {
     ValueId sum = p->data[0];
     for (int k = 1; k < p->len; k++)
         sum = b2(&s->b, OP_ADD, sum, p->data[k], k == p->len - 1 ? d : wide);
-    sum = rounded(s, sum, d);
+    /* inside a body a gradient is as wide as it comes, and what is narrower is
+       stored so by the node that makes it */
+    bool fits = s->outer && (dtype_promote(value_dtype(s->g, sum), d) == d ||
+                             node_store(s->g, s->first_node, s->start, sum, d));
+    if (!fits) sum = b_cast(&s->b, sum, d);
     name_grad(s, sum, v);
     return s->grad[at] = sum;
 }

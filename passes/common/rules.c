@@ -120,20 +120,6 @@ static bool is_leaf(const Graph *g, ValueId v) {
     return kind == VK_VAR || kind == VK_CONST;
 }
 
-/* Single numbers do not count beside tensors. */
-static DType widest(const Rules *r, const Node *n) {
-    DType tensor = NUM_DTYPES, number = NUM_DTYPES;
-    for (int k = 0; k < n->nin; k++) {
-        ValueId v = n->in[k];
-        if (!is_float(r, v)) continue;
-        const Type *t = value_type(r->g, v);
-        bool one = !t->rank || (type_count(t) == 1 && is_leaf(r->g, v));
-        DType *d = one ? &number : &tensor;
-        if (*d != DT_F32) *d = t->dtype;
-    }
-    return tensor == NUM_DTYPES ? number : tensor;
-}
-
 /* The product's result that n adds a bias to, as operand; -1. */
 static int find_biased(const Graph *g, const Node *n, const int *uses) {
     for (int k = 0; k < 2 && n->op == OP_ADD; k++) {
@@ -172,6 +158,7 @@ static ValueId operand(Rules *r, Rule rule, ValueId v) {
 }
 
 static DType result(const Rules *r, const Node *n, Rule rule) {
+    DType tensor = NUM_DTYPES, number = NUM_DTYPES;
     switch (rule) {
     case LOW: return r->low;
     case WIDE:
@@ -179,7 +166,16 @@ static DType result(const Rules *r, const Node *n, Rule rule) {
     case FIRST: return value_dtype(r->g, n->in[0]);
     case WIDEST: break;
     }
-    return widest(r, n);
+    for (int k = 0; k < n->nin; k++) {
+        ValueId v = n->in[k];
+        if (!is_float(r, v)) continue;
+        const Type *t = value_type(r->g, v);
+        bool one = !t->rank || (type_count(t) == 1 && is_leaf(r->g, v));
+        DType *d = one ? &number : &tensor;
+        if (*d != DT_F32) *d = t->dtype;
+    }
+    /* single numbers do not count beside tensors */
+    return tensor == NUM_DTYPES ? number : tensor;
 }
 
 static void do_node(Rules *r, NodeId id) {
