@@ -404,17 +404,6 @@ static void kernel_line(const Flow *f, int group, bool json, const char *note,
     sb_puts(sb, json ? "}" : "\n");
 }
 
-/* What the groups of a program read from memory and write to it, each buffer
-   once a group. */
-static int64_t bytes_moved(const Flow *f) {
-    int64_t sum = 0;
-    for (int i = 0; i < f->read_at[f->ngroup]; i++)
-        sum += flow_bytes(f, f->read[i]);
-    for (uint32_t v = 1; v < (uint32_t)f->g->values.len; v++)
-        if (f->def[v] >= 0 && f->stored[v]) sum += flow_bytes(f, (ValueId){v});
-    return sum;
-}
-
 static int launches(const Graph *g) {
     int n = 0;
     for (int i = 0; i < g->groups.len; i++) n += !g->groups.data[i].beside;
@@ -425,7 +414,12 @@ static void kernels_of_graph(Graph *g, bool json, const char *const *notes,
                              StrBuf *sb) {
     Arena *a = arena_new();
     const Flow *f = flow_new(g, a);
-    long long bytes = (long long)bytes_moved(f);
+    long long bytes = 0; /* each buffer once a group */
+    for (int i = 0; i < f->read_at[f->ngroup]; i++)
+        bytes += flow_bytes(f, f->read[i]);
+    for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
+        if (f->def[v] >= 0 && f->stored[v])
+            bytes += flow_bytes(f, (ValueId){v});
     sb_printf(sb,
               json ? "{\"program\":\"%s\",\"target\":\"%s\",\"kernels\":[\n"
                    : "program %s on %s\n",

@@ -638,16 +638,6 @@ static ampc_status load_resume(Load *l) {
     return load_cursor(l);
 }
 
-static ampc_status load_all(Load *l) {
-    ampc_status status = load_open(l);
-    if (status == AMPC_OK && l->resume) status = load_metadata(l);
-    if (status == AMPC_OK && l->resume) status = load_resume(l);
-    if (status == AMPC_OK) status = load_resolve(l);
-    if (status == AMPC_OK) status = load_layout(l);
-    if (status == AMPC_OK) status = load_stage(l);
-    return status;
-}
-
 static ampc_status load_apply(Load *l) {
     ampc_session *s = l->s;
     s->stale = true;
@@ -686,7 +676,12 @@ static ampc_status load_files(ampc_session *s, const ampc_weights *from,
                               bool resume, bool *torn) {
     Load l = {.s = s, .from = from, .resume = resume};
     Locale locale = locale_enter();
-    ampc_status status = load_all(&l);
+    ampc_status status = load_open(&l);
+    if (status == AMPC_OK && resume) status = load_metadata(&l);
+    if (status == AMPC_OK && resume) status = load_resume(&l);
+    if (status == AMPC_OK) status = load_resolve(&l);
+    if (status == AMPC_OK) status = load_layout(&l);
+    if (status == AMPC_OK) status = load_stage(&l);
     locale_leave(locale);
     if (status == AMPC_OK) status = load_apply(&l);
     *torn = status != AMPC_OK && l.torn;

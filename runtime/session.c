@@ -139,13 +139,6 @@ static ampc_status choose_device(ampc_session *s) {
     return device_open(s, &cpu_backend, s->m->cpu);
 }
 
-static size_t most_inputs(const AmpcModule *m) {
-    size_t most = 0;
-    for (uint32_t i = 0; i < m->nprogram; i++)
-        if (m->programs[i].nin > most) most = m->programs[i].nin;
-    return most;
-}
-
 /* What is done before the host's first call. */
 static ampc_status with_device(ampc_session *s,
                                ampc_status (*work)(ampc_session *)) {
@@ -168,7 +161,10 @@ static ampc_status session_build(ampc_session *s) {
     s->located = INT64_MAX;
     s->accumulate = info_int(s->m, "accumulate", 1);
     s->batch = module_batch(s->m);
-    s->addr_bytes = most_inputs(s->m) * sizeof *s->addr;
+    size_t most = 0; /* inputs of a program */
+    for (uint32_t i = 0; i < s->m->nprogram; i++)
+        if (s->m->programs[i].nin > most) most = s->m->programs[i].nin;
+    s->addr_bytes = most * sizeof *s->addr;
     s->addr = mem_alloc(s, s->addr_bytes);
     if (!s->addr) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     ampc_status status = choose_device(s);

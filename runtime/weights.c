@@ -43,14 +43,6 @@ static ampc_status read_weights(ampc_session *s, SectionFile *f) {
     return section_read(f, &sec, scatter, s);
 }
 
-static ampc_status read_file_weights(ampc_session *s) {
-    SectionFile f;
-    ampc_status status = section_open(s, &f);
-    if (status == AMPC_OK) status = read_weights(s, &f);
-    section_close(&f);
-    return status;
-}
-
 /* ---- constant fill ------------------------------------------------------- */
 
 static void fill_value(uint32_t dtype, double x, void *out) {
@@ -215,7 +207,12 @@ ampc_status weights_init(ampc_session *s) {
             file = true;
     }
     if (status == AMPC_OK) status = fill_all_drawn(s);
-    if (status == AMPC_OK && file) status = read_file_weights(s);
+    if (status == AMPC_OK && file) {
+        SectionFile f;
+        status = section_open(s, &f);
+        if (status == AMPC_OK) status = read_weights(s, &f);
+        section_close(&f);
+    }
     if (status == AMPC_OK && info_int(s->m, "sidecar_weights", 0))
         status = read_sidecar(s);
     return status;

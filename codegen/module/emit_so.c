@@ -254,7 +254,10 @@ static void put_note(StrBuf *sb, bool json, const PlanSource *src,
     bool cuda = g->target == TARGET_CUDA && src->cuda->archs.len;
     const Kernel *k = g->s->kernel;
     const char *what = "loops";
-    if (!k && g->target == TARGET_CPU) k = g->s->epilogue, what = "epilogue";
+    if (!k && g->target == TARGET_CPU) {
+        k = g->s->epilogue;
+        what = "epilogue";
+    }
     if (cuda) {
         sb_puts(sb, json ? "\"cuda\":" : "gpu: ");
         put_cuda_note(sb, json, src->cuda, g);

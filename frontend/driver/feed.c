@@ -123,13 +123,6 @@ static void integer_put(char *p, int t, int64_t v) {
     }
 }
 
-static bool integer_fits(int64_t v, int from, int to) {
-    _Alignas(8) char back[8] = {0};
-    bool sign = v < 0 && (from == AMPC_DTYPE_U64 || to == AMPC_DTYPE_U64);
-    integer_put(back, to, v);
-    return integer_at(back, to) == v && !sign;
-}
-
 static void shape_put(StrBuf *sb, int dtype, int rank, const int64_t *dim) {
     sb_printf(sb, "%s[", array_types[dtype].name);
     for (int i = 0; i < rank; i++)
@@ -153,7 +146,10 @@ static Status integers_fit(Diag *d, const Feed *f, const char *p, int64_t first,
     size_t size = elem_bytes(from);
     for (int64_t k = 0; k < n; k++) {
         int64_t v = integer_at(p + (size_t)k * size, from);
-        if (integer_fits(v, from, to)) continue;
+        _Alignas(8) char back[8] = {0};
+        bool sign = v < 0 && (from == AMPC_DTYPE_U64 || to == AMPC_DTYPE_U64);
+        integer_put(back, to, v);
+        if (integer_at(back, to) == v && !sign) continue;
         int64_t at = f->per ? (first + k) / f->per : 0;
         char text[24];
         snprintf(text, sizeof text,

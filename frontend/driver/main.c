@@ -79,18 +79,14 @@ static int run(int argc, char **argv) {
     return asks_for_help(argc, argv) ? print_help() : cmd_compile(argc, argv);
 }
 
-/* Memory that one pass gives back is the next one's: of large models the system
-   takes longer to clear pages than a pass to fill them. */
-static void keep_memory(void) {
-    enum { MOST = 1 << 30 };
-    mallopt(M_MMAP_THRESHOLD, MOST);
-    mallopt(M_TRIM_THRESHOLD, MOST);
-}
-
 /* What could not be written counts, whatever the command thought. */
 int main(int argc, char **argv) {
+    enum { KEPT = 1 << 30 };
     leave_install();
-    keep_memory();
+    /* memory that one pass gives back is the next one's: of large models the
+       system takes longer to clear pages than a pass to fill them */
+    mallopt(M_MMAP_THRESHOLD, KEPT);
+    mallopt(M_TRIM_THRESHOLD, KEPT);
     int status = run(argc, argv);
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;

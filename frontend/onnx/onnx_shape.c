@@ -232,15 +232,6 @@ static ValueId swapped(const Ox *ox, ValueId v, const int64_t *dim, int rank) {
     return r->in[0];
 }
 
-static Status swap_last(Ox *ox, ValueId x, ValueId *y) {
-    int rank = ox_type(ox, x).rank;
-    int64_t perm[MAX_RANK];
-    for (int i = 0; i < rank; i++) perm[i] = i;
-    perm[rank - 2] = rank - 1;
-    perm[rank - 1] = rank - 2;
-    return ox_transpose(ox, x, perm, y);
-}
-
 Status onnx_reshape(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     Type t = ox_type(ox, x);
@@ -254,10 +245,16 @@ Status onnx_reshape(Ox *ox) {
     if (n < 0) return ox_fail(ox, "its shape is missing");
     TRY(reshape_dims(ox, &t, want, n, ox_int(ox, "allowzero", 0) != 0, dim));
     ValueId from = swapped(ox, x, dim, n);
-    if (is_value(from))
-        TRY(swap_last(ox, from, &y));
-    else
+    if (!is_value(from)) {
         TRY(ox_reshape(ox, x, n, dim, &y));
+        return ox_out(ox, 0, y);
+    }
+    int rank = ox_type(ox, from).rank;
+    int64_t perm[MAX_RANK];
+    for (int i = 0; i < rank; i++) perm[i] = i;
+    perm[rank - 2] = rank - 1;
+    perm[rank - 1] = rank - 2;
+    TRY(ox_transpose(ox, from, perm, &y));
     return ox_out(ox, 0, y);
 }
 

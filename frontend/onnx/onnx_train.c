@@ -42,15 +42,6 @@ static void find_roles(Ox *ox) {
     }
 }
 
-/* The BatchNormalization whose running statistics these are. */
-static void find_statistics(Ox *ox) {
-    for (int i = 0; i < ox->order.len; i++) {
-        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        if (n->op->handler != onnx_batch_norm) continue;
-        for (int k = 3; k < 5; k++) ox_name_of(ox, n->in[k])->statistics_of = n;
-    }
-}
-
 static bool digits(const char *s) {
     if (!*s) return false;
     for (; *s; s++)
@@ -172,7 +163,11 @@ static Status decide(Ox *ox, OxInit *x) {
 Status ox_decide(Ox *ox) {
     ox->rule_used = NEW_ARRAY(ox->a, bool, ox->opt->train_rules.len + 1);
     find_roles(ox);
-    find_statistics(ox);
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (n->op->handler != onnx_batch_norm) continue;
+        for (int k = 3; k < 5; k++) ox_name_of(ox, n->in[k])->statistics_of = n;
+    }
     for (int i = 0; i < ox->inits.len; i++)
         if (ox->inits.data[i].live) TRY(decide(ox, &ox->inits.data[i]));
     for (int i = 0; i < ox->opt->train_rules.len; i++) {

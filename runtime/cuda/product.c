@@ -52,11 +52,19 @@ static bool one_batch(const LibGemm *g, ProductKey *k) {
     return k->batch <= INT32_MAX;
 }
 
-static bool dims_ok(const LibGemm *g) {
+/* *empty: nothing to multiply, an empty result or a sum of nothing. */
+static bool dims_ok(const LibGemm *g, uint64_t *result_bytes, bool *empty) {
     bool ok = g->m >= 0 && g->n >= 0 && g->k >= 0 && g->m <= INT32_MAX &&
               g->n <= INT32_MAX && g->k <= INT32_MAX && g->nbatch_dim >= 0 &&
               g->nbatch_dim <= AMPC_MAX_RANK;
-    for (int64_t i = 0; ok && i < g->nbatch_dim; i++) ok = g->batch_dim[i] >= 0;
+    uint64_t n = (uint64_t)g->m * (uint64_t)g->n;
+    *empty = g->m == 0 || g->n == 0 || g->k == 0;
+    for (int64_t i = 0; ok && i < g->nbatch_dim; i++) {
+        ok = g->batch_dim[i] >= 0;
+        *empty |= g->batch_dim[i] == 0;
+        n *= (uint64_t)g->batch_dim[i];
+    }
+    *result_bytes = n * dtype_bytes((uint32_t)g->c_dtype);
     return ok;
 }
 
@@ -152,27 +160,15 @@ int product_unfuse(const LtApi *lt, GpuProduct *p, ProductKey *key) {
     return make_desc(lt, key, p, 0);
 }
 
-/* Nothing to multiply: an empty result, or a sum of nothing. */
-static bool is_empty(const LibGemm *g) {
-    bool empty = g->m == 0 || g->n == 0 || g->k == 0;
-    for (int64_t i = 0; i < g->nbatch_dim; i++) empty |= g->batch_dim[i] == 0;
-    return empty;
-}
-
-static uint64_t result_bytes(const LibGemm *g) {
-    uint64_t n = (uint64_t)g->m * (uint64_t)g->n;
-    n *= dtype_bytes((uint32_t)g->c_dtype);
-    for (int64_t i = 0; i < g->nbatch_dim; i++) n *= (uint64_t)g->batch_dim[i];
-    return n;
-}
-
 ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
                          GpuProduct *p, ProductKey *key) {
     const PlanRef *ref = s->plan->refs + t->ref0;
     const LibGemm *g = (const void *)(s->plan->pars + t->par0);
     const LtApi *lt = &gpu_of(s)->lt;
     CUdeviceptr more = 0, bias = 0, add = 0;
-    if (!dims_ok(g)) return cannot(s, t, "its size");
+    uint64_t result_bytes;
+    bool empty;
+    if (!dims_ok(g, &result_bytes, &empty)) return cannot(s, t, "its size");
     if (t->fn != PLAN_PRODUCT_PLAIN) more = gpu_address(s, program, ref[3]);
     if (t->fn == PLAN_PRODUCT_BIAS) bias = more;
     if (t->fn == PLAN_PRODUCT_ADD) add = more;
@@ -184,8 +180,8 @@ ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
                       .own = t->second && g->nbatch_dim <= 1,
                       .after = t->epilogue,
                       .f64 = g->a_dtype == AMPC_F64};
-    if (is_empty(g)) {
-        p->zeros = result_bytes(g);
+    if (empty) {
+        p->zeros = result_bytes;
         if (p->zeros && more) return cannot(s, t, "it sums nothing");
         return AMPC_OK;
     }
