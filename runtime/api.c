@@ -388,8 +388,7 @@ static ampc_status do_set_cursor(ampc_session *s, const char *json) {
     char *copy = mem_alloc(s, strlen(json) + 1);
     if (!copy) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     strcpy(copy, json);
-    if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
-    s->cursor = copy;
+    session_take_cursor(s, copy);
     return AMPC_OK;
 }
 

@@ -22,9 +22,14 @@
 /* ---- scalars ------------------------------------------------------------- */
 
 static bool take_float(JsonSpan v, double *out) {
-    if (json_equals(v, "nan")) return *out = NAN, true;
-    if (json_equals(v, "inf")) return *out = INFINITY, true;
-    if (json_equals(v, "-inf")) return *out = -INFINITY, true;
+    static const struct {
+        const char *text;
+        double number;
+    } words[] = {{"nan", NAN}, {"inf", INFINITY}, {"-inf", -INFINITY}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        *out = words[i].number;
+        if (json_equals(v, words[i].text)) return true;
+    }
     return json_double(v, out);
 }
 
@@ -656,8 +661,7 @@ static ampc_status load_apply(Load *l) {
     if (bad >= 0 && l->at[bad] != NOT_STAGED)
         s->bad.count = (int64_t)scalar_number(s->m->vars[bad].dtype,
                                               l->stage + l->at[bad]);
-    if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
-    s->cursor = l->cursor;
+    session_take_cursor(s, l->cursor);
     l->cursor = NULL;
     return AMPC_OK;
 }

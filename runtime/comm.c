@@ -321,8 +321,7 @@ static ampc_status share_cursor(ampc_session *s) {
         return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     if (bytes) status = comm_hand_out(s, text, bytes, 0, "cursor");
     if (has) return status;
-    if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
-    s->cursor = text;
+    session_take_cursor(s, text);
     return status;
 }
 

@@ -37,6 +37,11 @@ static bool refused(OutFile *o, const char *fmt, ...) {
     return false;
 }
 
+static bool too_long(OutFile *o) {
+    errno = ENAMETOOLONG;
+    return failed(o);
+}
+
 /* ---- paths --------------------------------------------------------------- */
 
 /* FOLDER/NAME: opens the folder, keeps the name. */
@@ -49,8 +54,8 @@ static bool open_folder(OutFile *o, const char *path) {
     if (!*path) return refused(o, "the path is empty");
     if (!*name || !strcmp(name, ".") || !strcmp(name, ".."))
         return refused(o, "is a folder");
-    errno = ENAMETOOLONG;
-    if (n >= sizeof folder || strlen(name) >= sizeof o->name) return failed(o);
+    if (n >= sizeof folder || strlen(name) >= sizeof o->name)
+        return too_long(o);
     memcpy(folder, slash ? path : ".", slash ? n : 1);
     folder[slash ? n : 1] = 0;
     strcpy(o->name, name);
@@ -286,25 +291,21 @@ bool outfile_append(OutFile *o, const char *path, bool goes_on,
 
 /* Blocks SIGXFSZ in this thread; one that was raised meanwhile is taken. */
 typedef struct Quiet {
-    sigset_t old, pending;
+    sigset_t set, old, pending;
 } Quiet;
 
 static void quiet_begin(Quiet *q) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGXFSZ);
+    sigemptyset(&q->set);
+    sigaddset(&q->set, SIGXFSZ);
     sigpending(&q->pending);
-    pthread_sigmask(SIG_BLOCK, &set, &q->old);
+    pthread_sigmask(SIG_BLOCK, &q->set, &q->old);
 }
 
 static void quiet_end(const Quiet *q) {
     struct timespec none = {0, 0};
-    sigset_t set;
     int keep = errno;
-    sigemptyset(&set);
-    sigaddset(&set, SIGXFSZ);
     if (!sigismember(&q->pending, SIGXFSZ))
-        while (sigtimedwait(&set, NULL, &none) < 0 && errno == EINTR) {
+        while (sigtimedwait(&q->set, NULL, &none) < 0 && errno == EINTR) {
         }
     pthread_sigmask(SIG_SETMASK, &q->old, NULL);
     errno = keep;
@@ -386,7 +387,7 @@ static bool rename_keeping(OutFile *o) {
     struct stat st;
     char old[sizeof o->name];
     int n = snprintf(old, sizeof old, "%s%s", o->name, o->keep);
-    if ((size_t)n >= sizeof old) return errno = ENAMETOOLONG, failed(o);
+    if ((size_t)n >= sizeof old) return too_long(o);
     if (fstatat(o->folder, old, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
         !S_ISREG(st.st_mode))
         return refused(o, "%.100s exists and is no regular file", old);
@@ -413,7 +414,7 @@ static bool take_path(OutFile *o) {
 
 bool outfile_suffix(OutFile *o, const char *suffix) {
     size_t n = strlen(o->name), m = strlen(suffix);
-    if (n + m >= sizeof o->name) return errno = ENAMETOOLONG, failed(o);
+    if (n + m >= sizeof o->name) return too_long(o);
     memcpy(o->name + n, suffix, m + 1);
     return true;
 }

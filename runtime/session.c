@@ -218,6 +218,11 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
     return AMPC_OK;
 }
 
+void session_take_cursor(ampc_session *s, char *text) {
+    if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
+    s->cursor = text;
+}
+
 void session_close(ampc_session *s) {
     if (!s) return;
     sums_close(s);
@@ -226,6 +231,6 @@ void session_close(ampc_session *s) {
     if (s->backend) s->backend->close(s);
     shards_close(s);
     mem_free(s, s->addr, s->addr_bytes);
-    if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
+    session_take_cursor(s, NULL);
     mem_free(s, s, sizeof *s);
 }

@@ -170,6 +170,8 @@ __attribute__((format(printf, 3, 4)))
 ampc_status
 session_fail(ampc_session *s, ampc_status status, const char *fmt, ...);
 ampc_status session_unsized(ampc_session *s, const char *type);
+/* The session frees it; NULL: none. */
+void session_take_cursor(ampc_session *s, char *text);
 #ifdef __GNUC__
 __attribute__((format(printf, 2, 3)))
 #endif
