@@ -10,6 +10,24 @@ Status file_failed(Diag *d, const char *path, const OutFile *o) {
     return fail(d, (Loc){.file = intern(path)}, "%s", o->why);
 }
 
+Status file_reads(Diag *d, FileGuard *g, const char *path, const char *role) {
+    char why[160];
+    if (!path || file_guard_input(g, path, role, why)) return OK;
+    return fail(d, (Loc){.file = intern(path)}, "%s", why);
+}
+
+Status file_writes(Diag *d, FileGuard *g, const char *path, const char *role) {
+    char why[160];
+    if (!path || file_guard_claim(g, path, role, why)) return OK;
+    return fail(d, (Loc){.file = intern(path)}, "%s", why);
+}
+
+Str file_beside(const char *other, const char *name) {
+    const char *slash = strrchr(other, '/');
+    if (!slash || *name == '/') return intern(name);
+    return internf("%.*s%s", (int)(slash + 1 - other), other, name);
+}
+
 Status file_folder(Diag *d, const char *path) {
     struct stat st;
     if (mkdir(path, 0777) == 0) return OK;

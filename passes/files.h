@@ -9,6 +9,15 @@
 /* The message of a failed call of outfile.h. */
 Status file_failed(Diag *d, const char *path, const OutFile *o);
 
+/* What is written must not be what is read, nor two files in one: a file that
+   the command reads, or writes; NULL: none. */
+Status file_reads(Diag *d, FileGuard *g, const char *path, const char *role);
+Status file_writes(Diag *d, FileGuard *g, const char *path, const char *role);
+
+/* A file as another one names it: in the folder of that, unless it says where.
+ */
+Str file_beside(const char *other, const char *name);
+
 /* A folder for files, made unless it is there. */
 Status file_folder(Diag *d, const char *path);
 

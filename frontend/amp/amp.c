@@ -6,6 +6,7 @@
 
 #include "frontend/frontend.h"
 #include "ir/fn/fn.h"
+#include "passes/files.h"
 
 typedef struct Amp {
     Arena *a;
@@ -211,16 +212,10 @@ static Status apply_options(Amp *x) {
 static Status import_layer(void *ctx, Str name, const TypeId *in, int n,
                            Module **out) {
     const Amp *x = ctx;
-    const char *slash = strrchr(x->loc.file, '/');
-    char why[160];
     size_t size;
     Options plain;
-    Str file = slash && *name != '/'
-                   ? internf("%.*s%s", (int)(slash + 1 - x->loc.file),
-                             x->loc.file, name)
-                   : name;
-    if (!file_guard_input(x->opt->guard, file, "the layer", why))
-        return fail(x->d, (Loc){.file = file}, "%s", why);
+    Str file = file_beside(x->loc.file, name);
+    TRY(file_reads(x->d, x->opt->guard, file, "the layer"));
     char *bytes = read_file(x->d, file, &size);
     if (!bytes) return ERR_USER;
     options_init(&plain, x->a);

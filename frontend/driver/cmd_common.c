@@ -111,17 +111,11 @@ static Status take_settings(Session *s, const Settings *given) {
 /* model NAME = onnx("FILE"), beside the text: its blocks are of that. */
 static Status load_import(Session *s, const char *path, Module **m) {
     static const TextOptions none = {0};
-    const char *slash = strrchr(path, '/'), *file;
-    char why[160];
     Module *text;
     TRY(parse_model(s->arena, &s->diag, path, s->model, s->model_bytes, &none,
                     &text));
-    file = slash && *text->onnx != '/'
-               ? arena_printf(s->arena, "%.*s/%s", (int)(slash - path), path,
-                              text->onnx)
-               : text->onnx;
-    if (!file_guard_input(s->opt.guard, file, "the model", why))
-        return fail(&s->diag, (Loc){.file = intern(file)}, "%s", why);
+    Str file = file_beside(path, text->onnx);
+    TRY(file_reads(&s->diag, s->opt.guard, file, "the model"));
     free(s->file);
     s->model = s->file = read_file(&s->diag, file, &s->model_bytes);
     if (!s->file) return ERR_USER;

@@ -136,22 +136,16 @@ static Status emit_with_report(Compile *c, const char *model, const char *out) {
     return st;
 }
 
-static Status claim(Session *s, const char *path, const char *role) {
-    char why[160];
-    if (!path || file_guard_claim(s->opt.guard, path, role, why)) return OK;
-    return fail(&s->diag, (Loc){.file = intern(path)}, "%s", why);
-}
-
-/* What is written must not be what is read, nor two files in one. */
 static Status claim_files(Session *s, const char *model, const char *out) {
-    char why[160];
-    if (!file_guard_input(s->opt.guard, model, "the model", why))
-        return fail(&s->diag, (Loc){.file = intern(model)}, "%s", why);
-    TRY(claim(s, out, "-o"));
+    Diag *d = &s->diag;
+    FileGuard *g = s->opt.guard;
+    TRY(file_reads(d, g, model, "the model"));
+    TRY(file_writes(d, g, out, "-o"));
     if (s->opt.sidecar_weights)
-        TRY(claim(s, weights_sidecar_path(s->arena, out), "--weights sidecar"));
-    TRY(claim(s, s->opt.emit_onnx, "--emit-onnx"));
-    return claim(s, s->opt.report, "--report");
+        TRY(file_writes(d, g, weights_sidecar_path(s->arena, out),
+                        "--weights sidecar"));
+    TRY(file_writes(d, g, s->opt.emit_onnx, "--emit-onnx"));
+    return file_writes(d, g, s->opt.report, "--report");
 }
 
 static void add_report(Compile *c, int which, ReportFn *fn) {

@@ -201,17 +201,6 @@ static Status export_from(Session *s, const SectionFile *f, const char *load,
     return st;
 }
 
-static Status claim_files(Session *s, const char *module, const char *load,
-                          const char *out) {
-    char why[160];
-    if (!file_guard_input(s->opt.guard, module, "the module", why))
-        return fail(&s->diag, (Loc){.file = intern(module)}, "%s", why);
-    if (load && !file_guard_input(s->opt.guard, load, "--load", why))
-        return fail(&s->diag, (Loc){.file = intern(load)}, "%s", why);
-    if (file_guard_claim(s->opt.guard, out, "-o", why)) return OK;
-    return fail(&s->diag, (Loc){.file = intern(out)}, "%s", why);
-}
-
 int cmd_export(int argc, char **argv) {
     Session s;
     SectionFile f;
@@ -224,7 +213,10 @@ int cmd_export(int argc, char **argv) {
         fail(&s.diag, (Loc){0}, "-o MODEL.onnx is missing (see ampc --help)");
         st = ERR_USAGE;
     }
-    if (st == OK) st = claim_files(&s, module, load, out);
+    FileGuard *g = s.opt.guard;
+    if (st == OK) st = file_reads(&s.diag, g, module, "the module");
+    if (st == OK) st = file_reads(&s.diag, g, load, "--load");
+    if (st == OK) st = file_writes(&s.diag, g, out, "-o");
     if (st == OK) st = sections_open(s.arena, &s.diag, module, &f);
     if (st == OK) {
         st = export_from(&s, &f, load, out);

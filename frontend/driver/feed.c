@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "passes/files.h"
 #include "runtime/dtype.h"
 
 /* ---- names --------------------------------------------------------------- */
@@ -225,10 +226,8 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
 /* ---- open ---------------------------------------------------------------- */
 
 static Status open_one(Diag *d, FileGuard *guard, FeedSet *fs, Feed *f) {
-    char why[160];
     if (!split_file(f)) return fail(d, (Loc){0}, "out of memory");
-    if (!file_guard_input(guard, f->path, "--feed", why))
-        return fail(d, (Loc){.file = f->path}, "%s", why);
+    TRY(file_reads(d, guard, f->path, "--feed"));
     f->pick.input = f->want.name;
     f->pick.integers = !is_float_dtype((uint32_t)f->want.dtype);
     TRY(array_open(d, f->path, &f->pick, &f->a));

@@ -253,34 +253,24 @@ static Status plan_work(Run *r, Work *w) {
     return OK;
 }
 
-/* What is written must not be what is read, nor two files in one. */
 static Status claim_files(Run *r) {
     const RunOptions *o = r->opt;
-    char why[160];
     StrBuf prev = {0}, best = {0}; /* where saves put the checkpoint before */
     if (o->save) sb_printf(&prev, "%s.prev", o->save);
     if (o->save_best) sb_printf(&best, "%s.prev", o->save_best);
-    Status st = OK;
     const struct {
         const char *path, *role;
-        bool read;
-    } files[] = {{o->module, "the module", true},
-                 {o->save, "--save", false},
-                 {prev.data, "--save", false},
-                 {o->save_best, "--save-best", false},
-                 {best.data, "--save-best", false},
-                 {o->save_weights, "--save-weights", false}};
+    } outputs[] = {{o->save, "--save"},
+                   {prev.data, "--save"},
+                   {o->save_best, "--save-best"},
+                   {best.data, "--save-best"},
+                   {o->save_weights, "--save-weights"}};
+    Status st = OK;
     for (int i = 0; i < o->load.n && st == OK; i++)
-        if (!file_guard_input(r->guard, o->load.at[i], "--load", why))
-            st =
-                fail(&r->diag, (Loc){.file = intern(o->load.at[i])}, "%s", why);
-    for (size_t i = 0; i < sizeof files / sizeof *files && st == OK; i++) {
-        const char *path = files[i].path, *role = files[i].role;
-        if (!path) continue;
-        bool ok = files[i].read ? file_guard_input(r->guard, path, role, why)
-                                : file_guard_claim(r->guard, path, role, why);
-        if (!ok) st = fail(&r->diag, (Loc){.file = intern(path)}, "%s", why);
-    }
+        st = file_reads(&r->diag, r->guard, o->load.at[i], "--load");
+    if (st == OK) st = file_reads(&r->diag, r->guard, o->module, "the module");
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs && st == OK; i++)
+        st = file_writes(&r->diag, r->guard, outputs[i].path, outputs[i].role);
     sb_free(&prev);
     sb_free(&best);
     return st;

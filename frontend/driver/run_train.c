@@ -231,15 +231,12 @@ static int64_t oldest_kept(const char *dir, const char *name, int64_t last,
 static Status keep_checkpoint(Run *r, int64_t step) {
     if (r->rank) return OK;
     const char *save = r->opt->save, *slash = strrchr(save, '/');
-    char why[160];
     StrBuf path = {0}, dir = {0};
     int64_t count;
     sb_printf(&path, "%s.step-%lld", save, (long long)step);
     sb_printf(&dir, "%.*s", slash ? (int)(slash + 1 - save) : 2,
               slash ? save : "./");
-    Status st = OK;
-    if (!file_guard_claim(r->guard, path.data, "--keep", why))
-        st = fail(&r->diag, (Loc){.file = intern(path.data)}, "%s", why);
+    Status st = file_writes(&r->diag, r->guard, path.data, "--keep");
     if (st == OK && ((unlink(path.data) != 0 && errno != ENOENT) ||
                      link(save, path.data) != 0))
         st = fail(&r->diag, (Loc){.file = intern(path.data)}, "--keep: %s",

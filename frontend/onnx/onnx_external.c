@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "frontend/onnx/onnx.h"
+#include "passes/files.h"
 #include "runtime/infile.h"
-#include "runtime/outfile.h"
 
 typedef struct External {
     const char *location, *checksum;
@@ -152,11 +152,8 @@ Status ox_external(Ox *ox, const Onnx__TensorProto *t, const char *name,
                        ox_quote(ox, name), ox_quote(ox, e.location),
                        errno == ELOOP || errno == ENOTDIR ? "not a plain file"
                                                           : strerror(errno));
-    char clash[160];
     Str path = internf("%s/%s", ox->dir, e.location);
-    Status s = OK;
-    if (!file_guard_input(ox->opt->guard, path, "the model's data", clash))
-        s = fail(ox->d, (Loc){.file = path}, "%s", clash);
+    Status s = file_reads(ox->d, ox->opt->guard, path, "the model's data");
     if (s == OK) s = read_file_part(ox, fd, name, &e, bytes, out);
     close(fd);
     return s;
