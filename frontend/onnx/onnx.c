@@ -105,7 +105,7 @@ typedef Onnx__TensorShapeProto__Dimension Dim;
 static Str dim_name(const Dim *d) {
     if (d->value_case != ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM)
         return intern("");
-    return intern(d->dim_param ? d->dim_param : "");
+    return ox_text(d->dim_param);
 }
 
 static bool dim_known(const Dim *d) {
@@ -122,7 +122,7 @@ static const Onnx__TensorShapeProto *shape_of(const Onnx__ValueInfoProto *v) {
 }
 
 static bool is_data_input(const Ox *ox, const Onnx__ValueInfoProto *v) {
-    const OxName *n = ox_name_of(ox, intern(v->name ? v->name : ""));
+    const OxName *n = ox_name_of(ox, ox_text(v->name));
     return n && n->kind == OX_INPUT;
 }
 
@@ -336,7 +336,7 @@ static void note_literal(Ox *ox, const OxInit *x) {
     vec_push(ox->a, &ox->m->literals, l);
 }
 
-static Status make_inits(Ox *ox) {
+static void make_inits(Ox *ox) {
     for (int i = 0; i < ox->inits.len; i++) {
         const OxInit *x = &ox->inits.data[i];
         note_literal(ox, x);
@@ -353,7 +353,6 @@ static Status make_inits(Ox *ox) {
         ox->m->vars.data[var].why = x->why;
         *v = graph_var(ox->g, var);
     }
-    return OK;
 }
 
 /* ---- nodes --------------------------------------------------------------- */
@@ -489,7 +488,7 @@ static Status import_model(Ox *ox) {
     TRY(ox_decide(ox));
     start_module(ox);
     TRY(make_inputs(ox));
-    TRY(make_inits(ox));
+    make_inits(ox);
     ox->frozen_used = NEW_ARRAY(ox->a, bool, ox->opt->batchnorm_frozen.len + 1);
     TRY(ox_make_nodes(ox, ox->order.data, ox->order.len));
     TRY(check_frozen(ox));
@@ -523,12 +522,15 @@ Status import_onnx_layer(Arena *a, Diag *d, const char *path,
     ox.scratch = arena_new();
     ox.model = (Onnx__ModelProto *)wire_unpack(
         ox.scratch, &onnx__model_proto__descriptor, bytes, n, &e);
-    Status s = e.what          ? ox_fail_model(&ox,
-                                               "not an ONNX model or truncated: %s "
-                                                        "(stopped at byte %zu)",
-                                               e.what, e.offset)
-               : n && ox.model ? import_model(&ox)
-                               : ox_fail_model(&ox, "not an ONNX model");
+    Status s = ERR_USER;
+    if (e.what)
+        ox_fail_model(
+            &ox, "not an ONNX model or truncated: %s (stopped at byte %zu)",
+            e.what, e.offset);
+    else if (!n || !ox.model)
+        ox_fail_model(&ox, "not an ONNX model");
+    else
+        s = import_model(&ox);
     arena_free(ox.scratch);
     *out = s == OK ? ox.m : NULL;
     return s;

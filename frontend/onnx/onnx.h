@@ -156,6 +156,8 @@ void ox_warn(Ox *ox, const OxNode *n, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void ox_warn_model(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Escaped and shortened. */
 const char *ox_quote(Ox *ox, const char *s);
+/* A name of the file; "" if it is absent. */
+Str ox_text(const char *s);
 
 /* ---- stages -------------------------------------------------------------- */
 

@@ -6,11 +6,11 @@
 
 /* ---- header -------------------------------------------------------------- */
 
-static Str text(const char *s) { return intern(s ? s : ""); }
+Str ox_text(const char *s) { return intern(s ? s : ""); }
 
 /* "" and "ai.onnx" are one domain. */
 static Str domain_of(const char *s) {
-    Str d = text(s);
+    Str d = ox_text(s);
     return d == intern("ai.onnx") ? intern("") : d;
 }
 
@@ -77,7 +77,8 @@ typedef struct OxScope {
 
 static Str function_key(const char *domain, const char *name,
                         const char *overload) {
-    return internf("%s\n%s\n%s", domain_of(domain), text(name), text(overload));
+    return internf("%s\n%s\n%s", domain_of(domain), ox_text(name),
+                   ox_text(overload));
 }
 
 static Status index_functions(Ox *ox) {
@@ -86,7 +87,7 @@ static Status index_functions(Ox *ox) {
         Str key = function_key(f->domain, f->name, f->overload);
         if (str_map_get(&ox->functions, key) >= 0)
             return ox_fail_model(ox, "function '%s' is defined twice",
-                                 ox_quote(ox, text(f->name)));
+                                 ox_quote(ox, ox_text(f->name)));
         str_map_put(ox->scratch, &ox->functions, key, (int)i);
     }
     return OK;
@@ -101,7 +102,7 @@ static const Onnx__FunctionProto *find_function(const Ox *ox,
 }
 
 static Str scoped(const Scope *sc, const char *name) {
-    Str s = text(name);
+    Str s = ox_text(name);
     if ((!sc->fn && !sc->inner) || !*s) return s;
     int i = str_map_get(&sc->to, s);
     if (i >= 0) return sc->actual.data[i];
@@ -109,7 +110,7 @@ static Str scoped(const Scope *sc, const char *name) {
 }
 
 static void stands_for(Ox *ox, Scope *sc, const char *name, Str actual) {
-    str_map_put(ox->scratch, &sc->to, text(name), sc->actual.len);
+    str_map_put(ox->scratch, &sc->to, ox_text(name), sc->actual.len);
     vec_push(ox->scratch, &sc->actual, actual);
 }
 
@@ -130,7 +131,7 @@ static const Onnx__AttributeProto *referred(const Scope *sc, Str ref) {
     for (int i = 0; i < sc->call->nattr; i++)
         if (sc->call->attr[i].name == ref) return sc->call->attr[i].p;
     for (size_t i = 0; i < sc->fn->n_attribute_proto; i++)
-        if (text(sc->fn->attribute_proto[i]->name) == ref)
+        if (ox_text(sc->fn->attribute_proto[i]->name) == ref)
             return sc->fn->attribute_proto[i];
     return NULL;
 }
@@ -140,7 +141,7 @@ static void copy_attrs(Ox *ox, const Scope *sc, const Onnx__NodeProto *p,
     n->attr = NEW_ARRAY(ox->scratch, OxAttr, p->n_attribute);
     for (size_t i = 0; i < p->n_attribute; i++) {
         const Onnx__AttributeProto *a = p->attribute[i];
-        Str name = text(a->name), ref = text(a->ref_attr_name);
+        Str name = ox_text(a->name), ref = ox_text(a->ref_attr_name);
         if (*ref) a = referred(sc, ref);
         if (a) n->attr[n->nattr++] = (OxAttr){name, a};
     }
@@ -160,7 +161,7 @@ typedef struct Locals {
 
 static void capture(Ox *ox, const Scope *sc, const Locals *inside,
                     const char *name, OxNode *n) {
-    Str s = text(name), outer = scoped(sc, name);
+    Str s = ox_text(name), outer = scoped(sc, name);
     for (const Locals *l = inside; l; l = l->up)
         if (str_map_get(&l->names, s) >= 0) return;
     for (int i = 0; i < n->nin; i++)
@@ -178,12 +179,14 @@ static void capture_graph(Ox *ox, const Scope *sc, const Locals *up,
                           const Onnx__GraphProto *g, OxNode *n) {
     Locals in = {.up = up};
     for (size_t i = 0; i < g->n_input; i++)
-        str_map_put(ox->scratch, &in.names, text(g->input[i]->name), 0);
+        str_map_put(ox->scratch, &in.names, ox_text(g->input[i]->name), 0);
     for (size_t i = 0; i < g->n_initializer; i++)
-        str_map_put(ox->scratch, &in.names, text(g->initializer[i]->name), 0);
+        str_map_put(ox->scratch, &in.names, ox_text(g->initializer[i]->name),
+                    0);
     for (size_t i = 0; i < g->n_node; i++)
         for (size_t k = 0; k < g->node[i]->n_output; k++)
-            str_map_put(ox->scratch, &in.names, text(g->node[i]->output[k]), 0);
+            str_map_put(ox->scratch, &in.names, ox_text(g->node[i]->output[k]),
+                        0);
     for (size_t i = 0; i < g->n_node; i++) {
         const Onnx__NodeProto *p = g->node[i];
         for (size_t k = 0; k < p->n_input; k++)
@@ -198,19 +201,19 @@ static void capture_graph(Ox *ox, const Scope *sc, const Locals *up,
 
 static OxNode make_node(Ox *ox, const Scope *sc, const Onnx__NodeProto *p) {
     OxNode n = {.proto = p,
-                .type = text(p->op_type),
+                .type = ox_text(p->op_type),
                 .domain = domain_of(p->domain),
                 .nin = (int)p->n_input,
                 .nout = (int)p->n_output};
     n.version = version_of(sc, n.domain);
     n.in = copy_names(ox, sc, p->input, p->n_input);
     n.out = copy_names(ox, sc, p->output, p->n_output);
-    Str name = text(p->name);
+    Str name = ox_text(p->name);
     if (!*name)
         for (int i = 0; i < n.nout && !*name; i++) name = n.out[i];
     bool own = sc->fn || sc->inner;
-    n.name = own ? internf("%s%s", sc->prefix, text(p->name)) : name;
-    if (own && !*text(p->name)) n.name = name;
+    n.name = own ? internf("%s%s", sc->prefix, ox_text(p->name)) : name;
+    if (own && !*ox_text(p->name)) n.name = name;
     copy_attrs(ox, sc, p, &n);
     n.scope = sc;
     for (int i = 0; i < n.nattr; i++)
@@ -286,7 +289,7 @@ static Status body_constants(Ox *ox, Scope *sc, const Onnx__GraphProto *g) {
         const Tensor *t;
         ValueId v;
         Str name;
-        TRY(ox_tensor(ox, g->initializer[i], text(g->initializer[i]->name),
+        TRY(ox_tensor(ox, g->initializer[i], ox_text(g->initializer[i]->name),
                       &t));
         TRY(ox_const(ox, t, &v));
         TRY(ox_define_value(ox, v, &name));

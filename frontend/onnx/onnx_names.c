@@ -47,7 +47,7 @@ static Status define(Ox *ox, OxName n) {
 static Status define_inits(Ox *ox) {
     for (size_t i = 0; i < ox->graph->n_initializer; i++) {
         const Onnx__TensorProto *t = ox->graph->initializer[i];
-        Str name = intern(t->name ? t->name : "");
+        Str name = ox_text(t->name);
         TRY(define(
             ox,
             (OxName){.name = name, .kind = OX_INIT, .index = ox->inits.len}));
@@ -60,8 +60,7 @@ static Status define_inits(Ox *ox) {
 static Status define_inputs(Ox *ox) {
     StrMap seen = {0};
     for (size_t i = 0; i < ox->graph->n_input; i++) {
-        const char *s = ox->graph->input[i]->name;
-        Str name = intern(s ? s : "");
+        Str name = ox_text(ox->graph->input[i]->name);
         if (str_map_get(&seen, name) >= 0)
             return ox_fail_model(ox, "graph input '%s' is given twice",
                                  ox_quote(ox, name));
@@ -103,8 +102,7 @@ static Status check_defined(Ox *ox) {
     }
     StrMap seen = {0};
     for (size_t i = 0; i < ox->graph->n_output; i++) {
-        const char *s = ox->graph->output[i]->name;
-        Str name = intern(s ? s : "");
+        Str name = ox_text(ox->graph->output[i]->name);
         if (!ox_name_of(ox, name) && ++bad <= 20)
             (void)ox_fail_model(ox, "graph output '%s' is never defined",
                                 ox_quote(ox, name));
