@@ -255,17 +255,6 @@ static void keep(Cx *cx, OwnVar v, ValueId any, ValueId value) {
     vec_push(cx->g->arena, &cx->g->writes, w);
 }
 
-/* which, at, value: of the first check that fails; which = -1: none. */
-static void keep_bad(Cx *cx, ValueId which, ValueId at, ValueId value) {
-    ValueId any = bin(cx, OP_GREATER_EQUAL, which, i64c(cx, 0));
-    ValueId count = own(cx, OWN_BAD_DATA);
-    keep(cx, OWN_BAD_DATA, any, bin(cx, OP_ADD, count, i64c(cx, 1)));
-    keep(cx, OWN_BAD_CHECK, any, which);
-    keep(cx, OWN_BAD_AT, any, at);
-    keep(cx, OWN_BAD_VALUE, any, value);
-    graph_add_output(cx->g, own_output(OUT_BAD, cx->g->objective), any);
-}
-
 static void emit(Cx *cx, bool trains) {
     ValueId which = i64c(cx, -1), bad_at = which, bad_value = i64c(cx, 0);
     Attr axis = attr_i(AK_axis, 0);
@@ -282,13 +271,20 @@ static void emit(Cx *cx, bool trains) {
         output(cx, FAMILY_CHECK, c, at[i]);
         output(cx, FAMILY_CHECKED, c, value[i]);
     }
-    for (int i = n; trains && i-- > 0;) {
+    if (!trains) return;
+    for (int i = n; i-- > 0;) { /* the first check that fails; -1: none */
         ValueId bad = bin(cx, OP_GREATER_EQUAL, at[i], i64c(cx, 0));
         which = pick(cx, bad, i64c(cx, i), which);
         bad_at = pick(cx, bad, at[i], bad_at);
         bad_value = pick(cx, bad, value[i], bad_value);
     }
-    if (trains) keep_bad(cx, which, bad_at, bad_value);
+    ValueId any = bin(cx, OP_GREATER_EQUAL, which, i64c(cx, 0));
+    ValueId count = own(cx, OWN_BAD_DATA);
+    keep(cx, OWN_BAD_DATA, any, bin(cx, OP_ADD, count, i64c(cx, 1)));
+    keep(cx, OWN_BAD_CHECK, any, which);
+    keep(cx, OWN_BAD_AT, any, bad_at);
+    keep(cx, OWN_BAD_VALUE, any, bad_value);
+    graph_add_output(cx->g, own_output(OUT_BAD, cx->g->objective), any);
 }
 
 static bool is_checked(const Graph *g) {

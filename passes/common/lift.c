@@ -93,30 +93,22 @@ static ValueId low(Lift *l, ValueId v) {
     return l->low_of[v.i] = c;
 }
 
-/* A cast between f32 and what the compiler made 16 bits. */
-static bool is_lifted_cast(const Lift *l, const Node *n) {
-    ValueId from = n->in[0], to = n->out[0];
-    return is_compiler_cast(n) &&
-           ((l->made[to.i] && value_dtype(l->g, from) == DT_F32) ||
-            (l->made[from.i] && value_dtype(l->g, to) == DT_F32));
-}
-
-/* A cast that a function ends with is its result; now that is what it read. */
-static void name_result(Graph *g, const Node *cast, ValueId from) {
-    const Value *v = value_get(g, from);
-    Node *def = v->kind == VK_RESULT ? node_get(g, v->def) : NULL;
-    if (!def || !def->loc.inside || cast->loc.inside) return;
-    def->loc.inside = false;
-    rewrite_take_name(g, cast->out[0], from);
-}
-
 static void lift_node(Lift *l, NodeId id) {
     Graph *g = l->g;
     Node n = *node_get(g, id);
     bool product = op_info[n.op].amp == AMP_LOW;
-    if (is_lifted_cast(l, &n)) {
+    /* a cast between f32 and what the compiler made 16 bits goes */
+    if (is_compiler_cast(&n) &&
+        ((l->made[n.out[0].i] && value_dtype(g, n.in[0]) == DT_F32) ||
+         (l->made[n.in[0].i] && value_dtype(g, n.out[0]) == DT_F32))) {
         ValueId from = wide(l, n.in[0]);
-        name_result(g, &n, from);
+        const Value *v = value_get(g, from);
+        Node *def = v->kind == VK_RESULT ? node_get(g, v->def) : NULL;
+        if (def && def->loc.inside && !n.loc.inside) {
+            /* a function ended with the cast; now with what it read */
+            def->loc.inside = false;
+            rewrite_take_name(g, n.out[0], from);
+        }
         l->wide[n.out[0].i] = from;
         if (!l->low_of[from.i].i && l->made[n.out[0].i])
             l->low_of[from.i] = n.out[0];

@@ -67,16 +67,6 @@ static ValueId count(Underflow *u, ValueId flags) {
     return b_reshape(&u->b, x, 0, NULL);
 }
 
-static void count_gradient(Underflow *u, Str parameter, ValueId g) {
-    ValueId lost = is_zero(u, g);
-    ValueId there = b1(&u->b, OP_NOT, is_zero(u, wide(u, g)), DT_DEFAULT);
-    lost = b2(&u->b, OP_AND, lost, there, DT_DEFAULT);
-    graph_add_output(u->g, family_name(FAMILY_NONZERO, parameter),
-                     count(u, there));
-    graph_add_output(u->g, family_name(FAMILY_FLUSHED, parameter),
-                     count(u, lost));
-}
-
 static void count_graph(Graph *g, PassCtx *cx) {
     Underflow u = {.g = g,
                    .b = {.g = g, .flags = NODE_BACKWARD},
@@ -92,7 +82,15 @@ static void count_graph(Graph *g, PassCtx *cx) {
     g->writes.len = 0;
     for (int i = 0; i < nold; i++) {
         Str parameter = family_member(FAMILY_GRAD, old[i].name);
-        if (parameter) count_gradient(&u, parameter, old[i].value);
+        if (!parameter) continue;
+        ValueId lost = is_zero(&u, old[i].value);
+        ValueId there = is_zero(&u, wide(&u, old[i].value));
+        there = b1(&u.b, OP_NOT, there, DT_DEFAULT);
+        lost = b2(&u.b, OP_AND, lost, there, DT_DEFAULT);
+        graph_add_output(g, family_name(FAMILY_NONZERO, parameter),
+                         count(&u, there));
+        graph_add_output(g, family_name(FAMILY_FLUSHED, parameter),
+                         count(&u, lost));
     }
 }
 
