@@ -119,9 +119,8 @@ void *read_all(const Compiled *c, ampc_session *s, unsigned kinds,
     for (uint32_t i = 0; i < info.nvariable; i++) {
         ampc_variable_info v = {.size = sizeof v};
         REQUIRE(!c->api->variable(c->api->module, i, &v));
-        bool scalar =
-            !strncmp(v.name, "ampc.", 5) && strncmp(v.name, "ampc.opt/", 9);
-        if (!(kinds >> v.kind & 1) || scalar) continue;
+        bool counts = !strncmp(v.name, "ampc.", 5) && !strchr(v.name, '/');
+        if (!(kinds >> v.kind & 1) || counts) continue;
         all = realloc(all, *bytes + v.bytes + 1);
         read_var(c, s, v.name, all + *bytes, v.bytes, (ampc_dtype)v.dtype);
         *bytes += v.bytes;

@@ -37,8 +37,8 @@ void write_var(const Compiled *c, ampc_session *s, const char *name,
                const void *data, size_t bytes, ampc_dtype dtype);
 
 /* Every variable of the kinds in `kinds` (bit per ampc_kind), one after the
-   other, but for the scaler's and counters' own scalars (ampc.* that is not
-   ampc.opt/): for comparing whole states.  For free(). */
+   other, but for the scaler's and counters' own scalars (ampc.* of no
+   parameter): for comparing whole states.  For free(). */
 void *read_all(const Compiled *c, ampc_session *s, unsigned kinds,
                size_t *bytes);
 

@@ -130,6 +130,17 @@ static ampc_status save_all(const ampc_api *api, ampc_session *s,
     return status ? status : api->load_weights(s, &w);
 }
 
+/* 16-bit copies that ranks make of what is handed out are made when a program
+   next runs. */
+static ampc_status make_copies(const Run *r, ampc_session *s, int64_t batch) {
+    const ampc_api *api = r->of[0]->api;
+    Batch b = batch_new(api, r->from, r->parts);
+    ampc_eval e = {.size = sizeof e};
+    ampc_status status = api->evaluate(s, b.in, b.n, batch, &e);
+    batch_free(&b);
+    return status;
+}
+
 static void run_rank(void *ctx, int rank) {
     Run *r = ctx;
     const ampc_api *api = r->of[rank]->api;
@@ -154,6 +165,8 @@ static void run_rank(void *ctx, int rank) {
         r->status[rank] =
             save_all(api, s, rank && rank == r->nameless ? "" : r->save);
     r->asked[rank] = at_open;
+    if (r->kinds >> AMPC_KIND_SHADOW & 1 && !r->status[rank])
+        r->status[rank] = make_copies(r, s, info.batch);
     snprintf(r->error[rank], sizeof r->error[rank], "%s", api->error(s));
     r->state[rank] = read_all(r->of[rank], s, r->kinds, &r->bytes[rank]);
     api->close(s);
@@ -224,8 +237,8 @@ static void check_same(const Run *got, const Run *want) {
                       "rank %d of %d, step %d: loss %.9g, not %.9g", r,
                       got->ranks.world, i, got->metrics[r][i].loss,
                       want->metrics[0][i].loss);
-        CHECK(got->bytes[r] == want->bytes[0] &&
-              memcmp(got->state[r], want->state[0], got->bytes[r]) == 0);
+        REQUIRE(want->bytes[0] > 0 && got->bytes[r] == want->bytes[0]);
+        CHECK(memcmp(got->state[r], want->state[0], got->bytes[r]) == 0);
     }
 }
 
