@@ -295,6 +295,32 @@ static bool rule_reshape(Rewriter *rw, const Node *n, ValueId *with) {
     return with[0].i != 0;
 }
 
+/* gather(x, i, i + 1, ..) = slice(x): the steps of a recurrence, positions */
+static bool rule_gather(Rewriter *rw, const Node *n, ValueId *with) {
+    const Value *rows = value_get(rw->g, n->in[1]);
+    Type t = *value_type(rw->g, n->in[0]), to = *value_type(rw->g, n->out[0]);
+    int axis = axis_norm(attr_int(n, AK_axis, 0), t.rank);
+    int64_t size = t.dim[axis], starts[MAX_RANK] = {0}, steps[MAX_RANK];
+    if (rows->kind != VK_CONST || !keeps_dtype(rw, n)) return false;
+    int64_t count = type_count(type_get(rows->type));
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = tensor_get_int(rows->data, i);
+        if (row < -size || row >= size) return false;
+        if (row < 0) row += size;
+        if (i == 0) starts[axis] = row;
+        if (row != starts[axis] + i) return false;
+    }
+    if (count == 0) return false;
+    t.dim[axis] = count;
+    for (int d = 0; d < t.rank; d++) steps[d] = 1;
+    Attr a[] = {attr_v(AK_starts, starts, t.rank),
+                attr_v(AK_sizes, t.dim, t.rank),
+                attr_v(AK_steps, steps, t.rank)};
+    ValueId x = build(&rw->b, OP_SLICE, n->in, 1, a, 3, t.dtype, NULL);
+    with[0] = b_reshape(&rw->b, x, to.rank, to.dim);
+    return true;
+}
+
 /* transpose by 0,1,2,... = x; transpose of transpose = one transpose */
 static bool rule_transpose(Rewriter *rw, const Node *n, ValueId *with) {
     const int64_t *p, *q;
@@ -379,6 +405,7 @@ static const struct {
     {OP_PAD, rule_same_type},     {OP_SPLIT, rule_same_type},
     {OP_RESHAPE, rule_reshape},   {OP_TRANSPOSE, rule_transpose},
     {OP_MATMUL, rule_matmul},     {OP_CALL, rule_nll},
+    {OP_GATHER, rule_gather},
 };
 
 static bool simplify_node(Rewriter *rw, NodeId id, ValueId *with) {
