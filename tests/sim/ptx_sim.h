@@ -141,6 +141,8 @@ struct SimAsync {
 
 static SimAsync *sim_async SIM_DATA = nullptr;
 
+__attribute__((destructor)) static void sim_async_free() { free(sim_async); }
+
 SIM_INLINE SimAsync *sim_async_here() {
     if (!sim_async) sim_async = (SimAsync *)calloc(1024, sizeof *sim_async);
     const SimDim &b = sim_now.block, &t = sim_now.thread,
