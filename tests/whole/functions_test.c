@@ -74,3 +74,50 @@ TEST_CASE(functions, a_model_defines_its_own) {
         CHECK_MSG(fabs((double)y[i] - want) < 1e-6, "%g: %g", v, (double)y[i]);
     }
 }
+
+/* Whether x[a] comes before x[b]: NaN is the greatest, of equal ones the first.
+ */
+static bool comes_before(const float *x, int a, int b, bool largest) {
+    if (isnan(x[a]) != isnan(x[b])) return isnan(x[a]) == largest;
+    if (isnan(x[a]) || x[a] == x[b]) return a < b;
+    return largest ? x[a] > x[b] : x[a] < x[b];
+}
+
+/* Few of many are found in turns (std.amp); all are values, then places, twice.
+ */
+static void check_topk(bool largest) {
+    enum { K = PIXELS / 4 };
+    static float x[N], y[N];
+    char text[500];
+    snprintf(text, sizeof text,
+             "graph forward(%%x: f32[4,8,64]) {\n"
+             "  %%v, %%i = topk %%x {k=%d, largest=%d}\n"
+             "  %%p = cast %%i : f32[4,8,%d]\n"
+             "  %%c = concat %%v, %%p, %%v, %%p {axis=2}\n"
+             "  return y=%%c\n}\n",
+             K, largest, K);
+    for (int i = 0; i < N; i++) {
+        int row = i / PIXELS, special = i * 31 % 64;
+        x[i] = (float)(i * 7919 % 23) - 11;
+        if (special < row * 2) x[i] = special % 3 ? INFINITY : NAN;
+        if (special > 64 - row) x[i] = -INFINITY;
+    }
+    predict(text, "--loss none --precision fp32", x, y);
+    for (int r = 0; r < N / PIXELS; r++) {
+        const float *row = x + r * PIXELS, *got = y + r * PIXELS;
+        for (int j = 0; j < PIXELS; j++) {
+            int place = 0;
+            for (int i = 0; i < PIXELS; i++)
+                place += i != j && comes_before(row, i, j, largest);
+            if (place >= K) continue;
+            CHECK_MSG((int)got[K + place] == j, "row %d: number %d is %g", r,
+                      place, (double)got[K + place]);
+            CHECK(isnan(row[j]) ? isnan(got[place]) : got[place] == row[j]);
+        }
+    }
+}
+
+TEST_CASE(functions, few_of_many_are_the_first_in_order) {
+    check_topk(true);
+    check_topk(false);
+}
