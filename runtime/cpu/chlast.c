@@ -9,8 +9,9 @@ enum {
     CHLAST_STAGE_MAX = 1 << 27,
     CHLAST_POINTS = 128, /* results of an item                          */
     CHLAST_COLS = 192,   /* channels of an item                         */
-    CHLAST_TAPS = 64,    /* more taps or strides: not here             */
     CHLAST_KC = 288,     /* products summed in registers                */
+    CHLAST_TILES = 10,   /* parts in pads that make skipping them pay   */
+    CHLAST_LISTS = 16,   /* the same for dW, where all are skipped      */
     CHLAST_PAD = 3 * BLOCK_COLS /* a panel may be this wide                  */
 };
 
@@ -79,6 +80,39 @@ static int chlast_geometry(const LibConv *c, int dgrad, int64_t per,
     return 1;
 }
 
+/* The taps by which result x of dimension i reads the source, as bits. */
+static uint64_t chlast_inside(const ChlastPlan *p, const ConvSub *s, int i,
+                              int64_t x) {
+    const ConvDim *d = &p->p.dim[i];
+    int64_t from = x * (p->p.dgrad ? 1 : d->stride);
+    uint64_t bits = 0;
+    for (int64_t k = 0; k < s->ntap[i]; k++) {
+        int64_t at = from + conv_shift(&p->p, i, s->t0[i] + k * s->tstep[i]);
+        bits |= (uint64_t)(at >= 0 && at < d->in) << k;
+    }
+    return bits;
+}
+
+/* Whether more than a part of all products, of so many, is by pads. */
+static int chlast_skips(const ChlastPlan *p, int parts) {
+    double all = 0, real = 0;
+    for (int64_t k = 0; k < p->p.subs; k++) {
+        ConvSub s;
+        double a = 1, r = 1;
+        conv_sub(&p->p, k, &s);
+        for (int i = 0; i < 3; i++) {
+            int64_t inside = 0;
+            for (int64_t x = 0; x < s.count[i]; x++)
+                inside += __builtin_popcountll(chlast_inside(p, &s, i, x));
+            a *= (double)(s.count[i] * s.ntap[i]);
+            r *= (double)inside;
+        }
+        all += a;
+        real += r;
+    }
+    return (all - real) * parts > all;
+}
+
 int chlast_plan(const LibConv *c, int dgrad, int pairs, int threads,
                 ChlastPlan *p) {
     if (!chlast_geometry(c, dgrad, 1 + !!pairs, 1, p)) return 0;
@@ -96,6 +130,10 @@ int chlast_plan(const LibConv *c, int dgrad, int pairs, int threads,
                              BLOCK_COLS);
     p->worker = chlast_floats((p->block + BLOCK_ROWS) * p->cols +
                               CHLAST_PAD * (p->block + BLOCK_LANES));
+    p->skips = chlast_skips(p, CHLAST_TILES);
+    /* taps and order of all results, or the numbers from 0 on */
+    p->order = p->skips ? chlast_floats(3 * p->p.subs * p->count)
+                        : chlast_floats(chlast_max(p->block, p->p.taps));
     return 1;
 }
 
@@ -107,11 +145,18 @@ int chlast_wgrad_plan(const LibConv *c, int pairs, ChlastPlan *p) {
     p->other = chlast_floats(p->count * p->width) +
                chlast_floats(p->p.taps * p->cb * p->cblocks * p->width);
     p->worker = chlast_floats(BLOCK_ROWS * (p->cb * p->p.taps + BLOCK_LANES));
+    p->skips = chlast_skips(p, CHLAST_LISTS);
+    /* taps of all elements, lists and their lengths, or one list */
+    p->order =
+        p->skips
+            ? chlast_floats(2 * p->count + p->p.taps * p->count + p->p.taps)
+            : chlast_floats(p->count);
     return 1;
 }
 
 size_t chlast_bytes(const ChlastPlan *p, int threads) {
-    return p->stage + p->other + p->rows + (size_t)threads * p->worker;
+    return p->stage + p->other + p->rows + p->order +
+           (size_t)threads * p->worker;
 }
 
 int64_t chlast_rows(const ChlastPlan *p, const ConvSub *s, int64_t images,
@@ -144,5 +189,80 @@ void chlast_shifts(const ChlastPlan *p, const ConvSub *s, int32_t *shift) {
         for (int j = 0; j < 3; j++)
             at = at * p->pitch[j] + conv_shift(&p->p, j, t[j]);
         shift[i] = (int32_t)(at * p->cb);
+    }
+}
+
+/* Along one dimension: the taps that a result reads with, and how often they
+   changed before.                                                           */
+typedef struct Side {
+    uint64_t bits;
+    int64_t sort;
+} Side;
+
+/* Of `every` neighbours: taps that any of them reads with. */
+static void chlast_side(const ChlastPlan *p, const ConvSub *s, int i, int64_t x,
+                        int64_t every, Side *side) {
+    uint64_t was = side->bits;
+    int64_t end = chlast_min(x + every, s->count[i]);
+    side->bits = 0;
+    for (int64_t k = x; k < end; k++) side->bits |= chlast_inside(p, s, i, k);
+    side->sort = x == 0 ? 0 : side->sort + (side->bits != was);
+}
+
+/* The taps of the three dimensions, together. */
+static uint64_t chlast_taps(const ConvSub *s, const Side side[3]) {
+    uint64_t rows = 0;
+    for (int64_t z = 0; z < s->ntap[0]; z++)
+        for (int64_t y = 0; y < s->ntap[1]; y++)
+            rows |= (side[0].bits >> z & side[1].bits >> y & 1)
+                    << (z * s->ntap[1] + y) * s->ntap[2];
+    return rows * side[2].bits;
+}
+
+int64_t chlast_reads(const ChlastPlan *p, const ConvSub *s, int64_t images,
+                     int64_t every, uint64_t *taps, int32_t *sort) {
+    int64_t n = 0, sorts[2] = {0};
+    Side side[3];
+    for (int i = 0; i < 2; i++)
+        for (int64_t x = 0; x < s->count[i + 1]; x += i ? every : 1) {
+            chlast_side(p, s, i + 1, x, i ? every : 1, &side[i + 1]);
+            sorts[i] = side[i + 1].sort + 1;
+        }
+    for (int64_t b = 0; b < images; b++)
+        for (int64_t z = 0; z < s->count[0]; z++) {
+            chlast_side(p, s, 0, z, 1, &side[0]);
+            for (int64_t y = 0; y < s->count[1]; y++) {
+                chlast_side(p, s, 1, y, 1, &side[1]);
+                for (int64_t x = 0; x < s->count[2]; x += every, n++) {
+                    chlast_side(p, s, 2, x, every, &side[2]);
+                    int64_t rows = side[0].sort * sorts[0] + side[1].sort;
+                    taps[n] = chlast_taps(s, side);
+                    sort[n] = (int32_t)(rows * sorts[1] + side[2].sort);
+                }
+            }
+        }
+    return n;
+}
+
+void chlast_order(const ChlastPlan *p, int64_t n, int32_t *order) {
+    enum { SORTS = 256, MOST = CHLAST_POINTS + BLOCK_ROWS };
+    for (int64_t first = 0; first < n; first += p->block) {
+        int64_t len = chlast_min(p->block, n - first);
+        int32_t begin[SORTS + 1] = {0}, of[MOST];
+        for (int64_t i = 0; i < len; i++) {
+            of[i] = (int32_t)chlast_min(order[first + i], SORTS - 1);
+            begin[of[i] + 1]++;
+        }
+        for (int i = 0; i < SORTS; i++) begin[i + 1] += begin[i];
+        for (int32_t i = 0; i < len; i++) order[first + begin[of[i]]++] = i;
+    }
+}
+
+void chlast_lists(const ChlastPlan *p, int64_t n, const uint64_t *taps,
+                  int32_t *list, int32_t *many) {
+    for (int64_t t = 0; t < p->p.taps; t++) {
+        many[t] = 0;
+        for (int32_t i = 0; i < n; i++)
+            if (taps[i] >> t & 1) list[t * p->count + many[t]++] = i;
     }
 }

@@ -7,10 +7,13 @@
    so neighbours share their pads and a tap is one shift for all points:
      result[i] = sum over tap, c of w[tap, c] * stage[row[i] + shift[tap]][c].
    Lanes are result channels: nothing is computed that is not a result, however
-   small the image or wide the stride.
+   small the image or wide the stride.  Where much of what taps read is pads, as
+   in small images, those results of an item are computed side by side that
+   read the source with the same taps, and with these alone.
 
    dW[tap, c, k] is the outer product of the same stage with dY, which is packed
-   like the right side of a matrix product.
+   like the right side of a matrix product; in small images, of those points
+   alone that the tap reads from the source.
 
    With `pairs` an element of the stage is two bf16 (tile.h): channels 2c and
    2c + 1, for dW points p and p + stride of one channel.  The latter are what
@@ -24,7 +27,11 @@
 
 #include "runtime/cpu/conv.h"
 
-enum { CHLAST = 16, CHLAST_SUM = 128 };
+enum {
+    CHLAST = 16,
+    CHLAST_SUM = 128,
+    CHLAST_TAPS = 64 /* more taps or strides: not here */
+};
 
 typedef struct ChlastPlan {
     ConvPlan p;          /* geometry, pairs and cs only                     */
@@ -42,7 +49,9 @@ typedef struct ChlastPlan {
     int64_t kc;          /* channel blocks multiplied at a time             */
     int64_t width;       /* dW: columns of dY in the panels                 */
     size_t stage, other; /* shared bytes: other is weights, or dY and dW    */
+    int skips;           /* taps that read pads; else every tap is used     */
     size_t rows;         /* and tables of rows, places and shifts           */
+    size_t order;        /* and what chlast_order makes                     */
     size_t worker;
 } ChlastPlan;
 
@@ -57,6 +66,18 @@ size_t chlast_bytes(const ChlastPlan *p, int threads);
    the stage and its place in a channel of the result, in elements.          */
 int64_t chlast_rows(const ChlastPlan *p, const ConvSub *s, int64_t images,
                     int64_t every, int32_t *row, int32_t *place);
+
+/* For results 0, every, .. of each row: taps[i]: bits of the taps by which it,
+   or a neighbour up to the next, reads the source; sort[i] changes with them.
+   How many there are.                                                       */
+int64_t chlast_reads(const ChlastPlan *p, const ConvSub *s, int64_t images,
+                     int64_t every, uint64_t *taps, int32_t *sort);
+/* order: of n results the sorts; then of each item's, numbered from its first,
+   those of one sort side by side.                                           */
+void chlast_order(const ChlastPlan *p, int64_t n, int32_t *order);
+/* list[tap * count ..]: those of n results that have it; many[tap] of them. */
+void chlast_lists(const ChlastPlan *p, int64_t n, const uint64_t *taps,
+                  int32_t *list, int32_t *many);
 
 /* One shift for each tap of the sub-problem, in elements of the stage. */
 void chlast_shifts(const ChlastPlan *p, const ConvSub *s, int32_t *shift);

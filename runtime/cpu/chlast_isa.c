@@ -13,6 +13,8 @@ typedef struct ChlastRun {
     float *stage, *other;   /* other: packed weights, or dY                 */
     float *dw;              /* [panel][block][tap][channel][columns]        */
     int32_t *row, *place, *shift;
+    uint64_t *inside;      /* of each result: the taps that read the source   */
+    int32_t *order, *many; /* of an item's results; dW: lists, their lengths */
     char *workers;
     ConvSub sub;
     int64_t index, results; /* of the sub-problem: its number, per image    */
@@ -261,15 +263,30 @@ static void pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 
 /* ---- forward, and the gradient by the input ------------------------------ */
 
+/* The taps by which some of n results read the source. */
+static int64_t chlast_used(const uint64_t *inside, const int32_t *at, int64_t n,
+                           int32_t *tap) {
+    uint64_t bits = 0;
+    int64_t used = 0;
+    for (int64_t i = 0; i < n; i++) bits |= inside[at[i]];
+    for (; bits; bits &= bits - 1) tap[used++] = __builtin_ctzll(bits);
+    return used;
+}
+
 /* acc[n][ld] = the results of item's points and columns. */
 static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
                             int64_t first, int64_t n, int64_t n0, int64_t m) {
     const ChlastPlan *c = &r->c;
-    int64_t k = c->p.cs * r->sub.taps;
+    int64_t k = c->p.cs * r->sub.taps, all = r->index * c->count + first;
+    const int32_t *order = c->skips ? r->order + all : r->order;
+    int32_t tap[CHLAST_TAPS];
     int64_t b = 0;
     do { /* once even without taps: the result is zero then */
         TilePoints t = {.cb = c->cb,
                         .taps = r->sub.taps,
+                        .used = r->sub.taps,
+                        .tap = c->skips ? tap : order,
+                        .row = r->row + all,
                         .block_step = c->points * c->cb,
                         .src = chlast_stage_at(r, b),
                         .shift = r->shift,
@@ -281,10 +298,13 @@ static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
             w = tile_width(left);
             t.w = r->w + (n0 + j) * k + k0 * w * VL;
             t.w_step = w * VL;
+            t.c = acc + j;
             for (int64_t i = 0; i < n; i += MR) {
-                t.row = r->row + r->index * r->c.count + first + i;
-                t.c = acc + i * ld + j;
-                ISA(tile_points)[c->p.pairs][min64(MR, n - i) - 1][w - 1](&t);
+                int64_t rows = min64(MR, n - i);
+                t.at = order + i;
+                if (c->skips)
+                    t.used = chlast_used(r->inside + all, t.at, rows, tap);
+                ISA(tile_points)[c->p.pairs][rows - 1][w - 1](&t);
             }
         }
         b += c->kc;
@@ -354,7 +374,9 @@ static void chlast_begin(ChlastRun *r, const ChlastCall *call, void *scratch) {
     r->row = (int32_t *)(void *)((char *)scratch + c->stage + c->other);
     r->place = r->row + c->p.subs * c->count;
     r->shift = r->place + c->p.subs * c->count;
-    r->workers = (char *)scratch + c->stage + c->other + c->rows;
+    r->inside = (void *)((char *)scratch + c->stage + c->other + c->rows);
+    r->order = (void *)(r->inside + (c->skips ? c->p.subs * c->count : 0));
+    r->workers = (char *)scratch + c->stage + c->other + c->rows + c->order;
     r->groups = c->cols ? ceil_div(c->p.m, c->cols) : 0;
     for (int64_t i = 0; i < c->p.subs; i++) {
         conv_sub(&c->p, i, &r->sub);
@@ -380,6 +402,8 @@ int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int pairs,
     ChlastPlan *c = &r.c;
     if (!chlast_plan(conv, dgrad, pairs, pool_threads(pool), c)) return 0;
     chlast_begin(&r, call, scratch);
+    for (int64_t i = 0; !c->skips && i < max64(c->block, c->p.taps); i++)
+        r.order[i] = (int32_t)i;
     if (call->kept) r.other = call->kept->memory;
     int made = call->kept && call->kept->made;
     const float *w = r.other;
@@ -393,15 +417,22 @@ int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int pairs,
             pool_run(pool, r.groups * c->cblocks, 1, pack_work, &r);
     }
     if (call->kept) call->kept->made = 1;
-    for (; r.image0 < conv->n; r.image0 += r.images) {
+    for (int64_t ordered = 0; r.image0 < conv->n; r.image0 += r.images) {
         r.images = min64(c->images, conv->n - r.image0);
         pool_run(pool, r.images * c->cblocks, 1, stage_work, &r);
         w = r.other;
         for (int64_t i = 0; i < c->p.subs; i++) {
             w = chlast_sub(&r, i, w);
+            if (c->skips && r.images != ordered) {
+                int32_t *order = r.order + i * c->count;
+                int64_t n = chlast_reads(c, &r.sub, r.images, 1,
+                                         r.inside + i * c->count, order);
+                chlast_order(c, n, order);
+            }
             pool_run(pool, ceil_div(r.images * r.results, c->block) * r.groups,
                      1, chlast_work, &r);
         }
+        ordered = r.images;
     }
     return 1;
 }
@@ -484,35 +515,24 @@ static float *wgrad_at(const ChlastRun *r, int64_t col, int w, int64_t b) {
     return r->dw + (col * c->cblocks + b * w * VL) * taps * c->cb;
 }
 
-/* How many taps share a tile of MR rows: with more channels than two the rows
-   of one tap fill it well enough.                                          */
-static int64_t tile_taps(const ChlastPlan *c) {
-    return c->cb <= 2 ? MR / c->cb : 1;
-}
-
 /* Taps [tap, end) of a panel and a block of channels. */
 static void wgrad_item(const ChlastRun *r, int64_t col, int w, int64_t b,
                        int64_t tap, int64_t end) {
     const ChlastPlan *c = &r->c;
-    int64_t n = r->images * (c->count / c->images);
-    int64_t nc = chlast_block(r, b), pw = w * VL;
+    int64_t all = r->images * (c->count / c->images), pw = w * VL;
+    int64_t nc = chlast_block(r, b);
     const float *x = chlast_stage_at(r, b), *dy = r->other + col * c->count;
     float *to = wgrad_at(r, col, w, b);
-    int few = tile_taps(c) > 1;
-    int64_t rows = few ? (end - tap) * c->cb : nc, last = few ? tap + 1 : end;
-    for (int64_t y = 0; y < n; y += CHLAST_SUM)
-        for (int64_t t = tap; t < last; t++)
-            for (int64_t j = 0; j < rows; j += MR) {
-                int32_t off[MR];
-                for (int i = 0; few && i < min64(MR, rows - j); i++)
-                    off[i] = r->shift[t + (j + i) / c->cb] +
-                             (int32_t)((j + i) % c->cb);
+    for (int64_t y = 0; y == 0 || y < all; y += CHLAST_SUM)
+        for (int64_t t = tap; t < end; t++) {
+            const int32_t *at = r->order + (c->skips ? t * c->count : 0);
+            int64_t n = c->skips ? r->many[t] : all;
+            for (int64_t j = 0; j < nc && (y == 0 || y < n); j += MR)
                 ISA(tile_outer)
-                [c->p.pairs][min64(MR, rows - j) - 1][w - 1](
-                    min64(CHLAST_SUM, n - y), few ? x : x + r->shift[t] + j,
-                    few ? off : NULL, r->row + y, dy + y * pw, pw,
-                    to + (t * c->cb + j) * pw, pw, y > 0 || r->image0 > 0);
-            }
+            [c->p.pairs][min64(MR, nc - j) - 1][w - 1](
+                min64(CHLAST_SUM, n - y), at + y, x + r->shift[t] + j, r->row,
+                dy, pw, to + (t * c->cb + j) * pw, pw, y > 0 || r->image0 > 0);
+        }
 }
 
 /* Items [lo, hi): some taps, a block of channels, a panel of dY. */
@@ -573,9 +593,17 @@ int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv, int pairs,
     int64_t panels = 0, threads = pool_threads(pool);
     for (int64_t left = ceil_div(c->p.m, VL); left > 0; panels++)
         left -= tile_width(left);
-    r.taps = panels * c->cblocks < 4 * threads ? tile_taps(c) : c->p.taps;
-    for (; r.image0 < conv->n; r.image0 += r.images) {
+    r.taps = panels * c->cblocks < 4 * threads ? 1 : c->p.taps;
+    r.many = r.order + c->p.taps * c->count;
+    for (int64_t i = 0; !c->skips && i < c->count; i++) r.order[i] = (int32_t)i;
+    for (int64_t ordered = 0; r.image0 < conv->n; r.image0 += r.images) {
         r.images = min64(c->images, conv->n - r.image0);
+        if (c->skips && r.images != ordered) {
+            ordered = r.images;
+            int64_t n =
+                chlast_reads(c, &r.sub, ordered, c->along, r.inside, r.order);
+            chlast_lists(c, n, r.inside, r.order, r.many);
+        }
         int64_t units = c->cblocks + ceil_div(r.results, wgrad_piece(&r));
         pool_run(pool, r.images * units, 1, wgrad_stage_work, &r);
         pool_run(pool, panels * c->cblocks * ceil_div(c->p.taps, r.taps), 1,

@@ -17,14 +17,15 @@ typedef void TilePanelFn(int64_t k, const float *a, const float *b,
 typedef void TileSliceFn(int64_t k, const float *a, const float *b,
                          const int32_t *off, float *c, int64_t ldc, int add);
 
-/* A convolution staged channels-last (chlast.h), rows of c are points:
-     c[r][W*VL] (+)= sum over blocks of `cb` channels, taps, channels j of
-                     src[row[r] + shift[tap] + j] * w[..]
-   with w advancing by w_step a product and src by block_step a block.       */
+/* A convolution staged channels-last (chlast.h), rows of c are points p =
+   at[r]: c[p][W*VL] (+)= sum over blocks of `cb` channels, taps, channels j of
+                     src[row[p] + shift[tap] + j] * w[block][tap][j]
+   with w_step from product to product and block_step between blocks of src.
+   The taps are `used` of `taps`, those in tap[].                            */
 typedef struct TilePoints {
-    int64_t channels, cb, taps, block_step;
+    int64_t channels, cb, taps, used, block_step;
     const float *src;
-    const int32_t *row, *shift;
+    const int32_t *row, *at, *shift, *tap;
     const float *w;
     int64_t w_step;
     float *c;
@@ -33,9 +34,9 @@ typedef struct TilePoints {
 } TilePoints;
 typedef void TilePointsFn(const TilePoints *t);
 
-/* c[R][W*VL] (+)= sum over i < n of a[row[i] + off[R]] * b[i * b_step][W*VL]:
-   from zero, and added to c as a whole.  off NULL: 0 .. R - 1.              */
-typedef void TileOuterFn(int64_t n, const float *a, const int32_t *off,
+/* c[R][W*VL] (+)= sum over p of a[row[p] + R] * b[p * b_step][W*VL], where p is
+   at[0] .. at[n - 1]: from zero, and added to c as a whole.                 */
+typedef void TileOuterFn(int64_t n, const int32_t *at, const float *a,
                          const int32_t *row, const float *b, int64_t b_step,
                          float *c, int64_t ldc, int add);
 

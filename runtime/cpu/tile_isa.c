@@ -89,14 +89,21 @@ INLINE void tile_slice_rw(int kind, int R, int W, int64_t k, const float *a,
 
 INLINE void tile_points_rw(int kind, int R, int W, const TilePoints *t) {
     vf acc[MR][NV], row[NV];
-    const float *src = t->src, *w = t->w;
-    tile_begin(R, W, acc, t->c, t->ldc, t->add);
+    const float *block = t->w, *src = t->src;
+    float *c[MR];
+    int32_t at[MR];
+    UNROLL for (int r = 0; r < R; r++) {
+        at[r] = t->row[t->at[r]];
+        c[r] = t->c + t->at[r] * t->ldc;
+        UNROLL for (int i = 0; i < W; i++) acc[r][i] =
+            t->add ? vload(c[r] + i * VL) : vset(0.0f);
+    }
     for (int64_t left = t->channels; left > 0; left -= t->cb) {
         int64_t n = min64(left, t->cb);
-        for (int64_t tap = 0; tap < t->taps; tap++) {
-            const float *p[MR];
+        for (int64_t k = 0; k < t->used; k++) {
+            const float *p[MR], *w = block + t->tap[k] * n * t->w_step;
             UNROLL for (int r = 0; r < R; r++) p[r] =
-                src + t->shift[tap] + t->row[r];
+                src + t->shift[t->tap[k]] + at[r];
             for (int64_t j = 0; j < n; j++, w += t->w_step) {
                 UNROLL for (int i = 0; i < W; i++) row[i] = vload(w + i * VL);
                 UNROLL for (int r = 0; r < R; r++) {
@@ -107,27 +114,19 @@ INLINE void tile_points_rw(int kind, int R, int W, const TilePoints *t) {
             }
         }
         src += t->block_step;
+        block += t->taps * n * t->w_step;
     }
-    tile_end(R, W, acc, t->c, t->ldc);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < W; i++)
+        vstore(c[r] + i * VL, acc[r][i]);
 }
 
-INLINE void tile_outer_rw(int kind, int R, int W, int64_t n, const float *a,
-                          const int32_t *off, const int32_t *row,
-                          const float *b, int64_t b_step, float *c, int64_t ldc,
-                          int add) {
+INLINE void tile_outer_rw(int kind, int R, int W, int64_t n, const int32_t *at,
+                          const float *a, const int32_t *row, const float *b,
+                          int64_t b_step, float *c, int64_t ldc, int add) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, 0);
-    for (int64_t i = 0; i < n && !off; i++, b += b_step)
-        tile_step(kind, R, W, acc, a + row[i], b);
-    for (int64_t i = 0; i < n && off; i++, b += b_step) {
-        vf at[NV];
-        UNROLL for (int w = 0; w < W; w++) at[w] = vload(b + w * VL);
-        UNROLL for (int r = 0; r < R; r++) {
-            vf x = tile_set(kind, a + row[i] + off[r]);
-            UNROLL for (int w = 0; w < W; w++) acc[r][w] =
-                tile_fma(kind, x, at[w], acc[r][w]);
-        }
-    }
+    for (int64_t i = 0; i < n; i++)
+        tile_step(kind, R, W, acc, a + row[at[i]], b + at[i] * b_step);
     UNROLL for (int r = 0; add && r < R; r++) UNROLL for (int w = 0; w < W; w++)
         acc[r][w] = vload(c + r * ldc + w * VL) + acc[r][w];
     tile_end(R, W, acc, c, ldc);
@@ -213,9 +212,9 @@ INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t) {
         tile_points_rw(kind, R, W, t);                                         \
     }                                                                          \
     static void tile_outer##kind##_##R##_##W(                                  \
-        int64_t n, const float *a, const int32_t *off, const int32_t *row,     \
+        int64_t n, const int32_t *at, const float *a, const int32_t *row,      \
         const float *b, int64_t b_step, float *c, int64_t ldc, int add) {      \
-        tile_outer_rw(kind, R, W, n, a, off, row, b, b_step, c, ldc, add);     \
+        tile_outer_rw(kind, R, W, n, at, a, row, b, b_step, c, ldc, add);      \
     }
 #define DOT_OF(kind, R, C)                                                     \
     static void tile_dot##kind##_##R##_##C(const TileDot *t) {                 \

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/cpu/block.h"
+#include "runtime/cpu/chlast.h"
 #include "tests/harness.h"
 #include "tests/support/cpu_cases.h"
 
@@ -272,148 +272,78 @@ TEST_CASE(conv, pairs_of_bf16) {
     only_bf16 = 0;
 }
 
-/* Two images, of which one is staged at a time. */
-TEST_CASE(conv, images_in_turns) {
-    LibConv c = {.n = 2, .c = 16, .k = 17, .group = 1};
-    rng = 24;
-    for (int d = 0; d < 3; d++)
-        c.in[d] = c.out[d] = c.kernel[d] = c.stride[d] = c.dilation[d] = 1;
-    c.in[2] = 40001;
-    c.kernel[2] = 3;
-    c.stride[2] = 2;
-    c.pad[2] = 1;
-    c.out[2] = 20001;
+/* A convolution of images: n, channels, results, groups; then height, width,
+   kernel's height and width, stride, pad.                                   */
+typedef struct ConvRow {
+    int64_t n, c, k, group, in[2], kernel[2], stride, pad;
+} ConvRow;
+
+static void conv_check_row(const ConvRow *r) {
+    LibConv c = {.n = r->n, .c = r->c, .k = r->k, .group = r->group};
+    c.in[0] = c.out[0] = c.kernel[0] = c.stride[0] = c.dilation[0] = 1;
+    for (int d = 0; d < 2; d++) {
+        c.in[d + 1] = r->in[d];
+        c.kernel[d + 1] = r->kernel[d];
+        c.stride[d + 1] = r->stride;
+        c.dilation[d + 1] = 1;
+        c.pad[d + 1] = r->kernel[d] > 1 ? r->pad : 0;
+        c.out[d + 1] =
+            (r->in[d] + 2 * c.pad[d + 1] - r->kernel[d]) / r->stride + 1;
+    }
     pools_open();
     conv_check(&c);
     pools_close();
 }
 
+/* Images staged one after the other, and 701 small ones as 351 and 350, whose
+   pads are skipped.                                                         */
+TEST_CASE(conv, images_in_turns) {
+    rng = 24;
+    conv_check_row(&(ConvRow){2, 16, 17, 1, {1, 40001}, {1, 3}, 2, 1});
+    conv_check_row(&(ConvRow){701, 16, 17, 1, {4, 4}, {3, 3}, 1, 1});
+}
+
+/* Of 16 results of a 4x4 image 4 read with all nine taps of a 3x3 kernel, 8
+   with six and 4 with four: of eight images tiles of 8 results use no other
+   tap.  */
+TEST_CASE(conv, taps_that_read_pads_are_skipped) {
+    LibConv c = {16,        32,        32,        1,         {1, 4, 4},
+                 {1, 4, 4}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1},
+                 0,         0,         0};
+    ChlastPlan p;
+    ConvSub s;
+    uint64_t taps[256];
+    int32_t order[256], used = 0;
+    REQUIRE(chlast_plan(&c, 0, 0, 1, &p) && p.skips && p.block == 128);
+    conv_sub(&p.p, 0, &s);
+    CHECK_EQ_INT(chlast_reads(&p, &s, 16, 1, taps, order), 256);
+    chlast_order(&p, 256, order);
+    for (int i = 0; i < 256; i += 8) {
+        uint64_t any = 0;
+        for (int k = i; k < i + 8; k++) any |= taps[i / 128 * 128 + order[k]];
+        used += __builtin_popcountll(any);
+    }
+    CHECK_EQ_INT(used, 2 * (4 * 9 + 8 * 6 + 4 * 4));
+    c.in[1] = c.in[2] = c.out[1] = c.out[2] = 56;
+    CHECK(chlast_plan(&c, 0, 0, 1, &p) && !p.skips);
+}
+
 /* The common kinds: 3x3 pad 1, strided, 1x1, depthwise, patches, long 1-D. */
 TEST_CASE(conv, common_shapes) {
-    static const LibConv shapes[] = {
-        {2,
-         1,
-         16,
-         1,
-         {1, 28, 28},
-         {1, 26, 26},
-         {1, 3, 3},
-         {1, 1, 1},
-         {1, 1, 1},
-         {0, 0, 0},
-         0,
-         0,
-         0},
-        {3,
-         20,
-         33,
-         1,
-         {1, 14, 14},
-         {1, 14, 14},
-         {1, 3, 3},
-         {1, 1, 1},
-         {1, 1, 1},
-         {0, 1, 1},
-         0,
-         0,
-         0},
-        {2,
-         40,
-         24,
-         1,
-         {1, 9, 9},
-         {1, 5, 5},
-         {1, 3, 3},
-         {1, 2, 2},
-         {1, 1, 1},
-         {0, 1, 1},
-         0,
-         0,
-         0},
-        {2,
-         17,
-         40,
-         1,
-         {1, 10, 12},
-         {1, 5, 6},
-         {1, 1, 1},
-         {1, 2, 2},
-         {1, 1, 1},
-         {0, 0, 0},
-         0,
-         0,
-         0},
-        {2,
-         32,
-         32,
-         32,
-         {1, 15, 15},
-         {1, 15, 15},
-         {1, 3, 3},
-         {1, 1, 1},
-         {1, 1, 1},
-         {0, 1, 1},
-         0,
-         0,
-         0},
-        {1,
-         3,
-         20,
-         1,
-         {1, 32, 32},
-         {1, 4, 4},
-         {1, 8, 8},
-         {1, 8, 8},
-         {1, 1, 1},
-         {0, 0, 0},
-         0,
-         0,
-         0},
-        {1,
-         2,
-         5,
-         1,
-         {1, 1, 3000},
-         {1, 1, 1498},
-         {1, 1, 10},
-         {1, 1, 2},
-         {1, 1, 1},
-         {0, 0, 2},
-         0,
-         0,
-         0},
-        {1,
-         6,
-         300,
-         1,
-         {1, 40, 70},
-         {1, 40, 70},
-         {1, 3, 3},
-         {1, 1, 1},
-         {1, 1, 1},
-         {0, 1, 1},
-         0,
-         0,
-         0},
-        {40,
-         5,
-         7,
-         1,
-         {1, 4, 4},
-         {1, 2, 2},
-         {1, 3, 3},
-         {1, 1, 1},
-         {1, 1, 1},
-         {0, 0, 0},
-         0,
-         0,
-         0},
+    static const ConvRow rows[] = {
+        {2, 1, 16, 1, {28, 28}, {3, 3}, 1, 0},
+        {3, 20, 33, 1, {14, 14}, {3, 3}, 1, 1},
+        {2, 40, 24, 1, {9, 9}, {3, 3}, 2, 1},
+        {2, 17, 40, 1, {10, 12}, {1, 1}, 2, 0},
+        {2, 32, 32, 32, {15, 15}, {3, 3}, 1, 1},
+        {1, 3, 20, 1, {32, 32}, {8, 8}, 8, 0},
+        {1, 2, 5, 1, {1, 3000}, {1, 10}, 2, 2},
+        {1, 6, 300, 1, {40, 70}, {3, 3}, 1, 1},
+        {40, 5, 7, 1, {4, 4}, {3, 3}, 1, 0},
     };
     rng = 22;
-    pools_open();
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        conv_check(&shapes[i]);
-    pools_close();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        conv_check_row(&rows[i]);
 }
 
 /* ---- pooling ------------------------------------------------------------- */
