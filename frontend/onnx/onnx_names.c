@@ -160,6 +160,26 @@ static bool is_graph_output(const Ox *ox, Str name) {
     return false;
 }
 
+/* A BatchNormalization that a model uses again reads, as dynamo exports it, its
+   statistics by an Identity for each use before: they are the buffer itself.
+   (Of TorchScript's they are tensors of their own, see below.)              */
+static void find_statistics(Ox *ox) {
+    enum { USES = 64 };
+    if (!ox->has_signature) return;
+    for (int i = 0; i < ox->nodes.len; i++) {
+        OxNode *n = &ox->nodes.data[i];
+        bool bn = !strcmp(n->type, "BatchNormalization");
+        for (int k = 3; bn && k < n->nin; k++)
+            for (int left = USES; left > 0; left--) {
+                const OxName *x = ox_name_of(ox, n->in[k]);
+                if (!x || x->kind != OX_RESULT) break;
+                const OxNode *from = &ox->nodes.data[x->index];
+                if (strcmp(from->type, "Identity") || from->nin != 1) break;
+                n->in[k] = from->in[0];
+            }
+    }
+}
+
 /* TorchScript keeps one of several equal tensors and rebuilds the others as
    Identity nodes named after the lost parameter: each is a parameter of its
    own.  (Genuine ties share one name and have no Identity.)                */
@@ -192,6 +212,7 @@ Status ox_resolve_names(Ox *ox) {
     TRY(ox_define_results(ox, 0));
     TRY(check_defined(ox));
     read_marks(ox);
+    find_statistics(ox);
     split_identities(ox);
     return OK;
 }

@@ -585,6 +585,29 @@ TEST_CASE(onnx_batch_norm, shared_statistics_are_updated_twice) {
     made_end(&m);
 }
 
+/* So dynamo writes a module that is called three times. */
+TEST_CASE(onnx_batch_norm, statistics_behind_identities_are_the_buffers) {
+    Made m;
+    bn_model(&m, OPERANDS);
+    made_metadata(&m, &m.graph.metadata_props, &m.graph.n_metadata_props,
+                  "pkg.torch.export.ExportedProgram.graph_signature",
+                  "b_bn_mean: BUFFER target='bn.mean'\n");
+    made_node(&m, "Identity", "bn.mean", "mean2");
+    made_node(&m, "Identity", "bn.var", "var2");
+    made_node(&m, "BatchNormalization", "y,bn.scale,bn.bias,mean2,var2", "z");
+    made_node(&m, "Identity", "mean2", "mean3");
+    made_node(&m, "Identity", "var2", "var3");
+    made_node(&m, "BatchNormalization", "z,bn.scale,bn.bias,mean3,var3", "u");
+    made_output(&m, "u");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK_EQ_INT(module_graph(mod, "forward")->writes.len, 2);
+    m.graph.n_metadata_props = 0; /* TorchScript: equal tensors of others */
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "serves as running statistics and as");
+    made_end(&m);
+}
+
 TEST_CASE(onnx_dropout, forms_and_options) {
     Made m;
     int64_t off = 0;
