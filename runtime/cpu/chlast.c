@@ -7,10 +7,10 @@ enum {
     CHLAST_CHANNELS = 16,   /* fewer of source or result: not here       */
     CHLAST_STAGE = 1 << 18, /* floats staged at a time, if an image fits   */
     CHLAST_STAGE_MAX = 1 << 27,
-    CHLAST_POINTS = 128, /* results of an item                          */
+    CHLAST_POINTS = 256, /* results of an item                          */
     CHLAST_COLS = 192,   /* channels of an item                         */
     CHLAST_KC = 288,     /* products summed in registers                */
-    CHLAST_TILES = 10,   /* parts in pads that make skipping them pay   */
+    CHLAST_TILES = 16,   /* parts in pads that make skipping them pay   */
     CHLAST_LISTS = 16,   /* the same for dW, where all are skipped      */
     CHLAST_PAD = 3 * BLOCK_COLS /* a panel may be this wide                  */
 };
