@@ -12,6 +12,7 @@ enum {
     CHLAST_KC = 288,     /* products summed in registers                */
     CHLAST_TILES = 16,   /* parts in pads that make skipping them pay   */
     CHLAST_LISTS = 16,   /* the same for dW, where all are skipped      */
+    CHLAST_WORTH = 8192, /* products of a result in pads                */
     CHLAST_PAD = 3 * BLOCK_COLS /* a panel may be this wide                  */
 };
 
@@ -93,12 +94,13 @@ static uint64_t chlast_inside(const ChlastPlan *p, const ConvSub *s, int i,
     return bits;
 }
 
-/* Whether more than a part of all products, of so many, is by pads. */
+/* Whether more than a part of all products, of so many, is by pads, and enough
+   of a result to pay for finding them. */
 static int chlast_skips(const ChlastPlan *p, int parts) {
-    double all = 0, real = 0;
+    double all = 0, real = 0, results = 0;
     for (int64_t k = 0; k < p->p.subs; k++) {
         ConvSub s;
-        double a = 1, r = 1;
+        double a = 1, r = 1, n = 1;
         conv_sub(&p->p, k, &s);
         for (int i = 0; i < 3; i++) {
             int64_t inside = 0;
@@ -106,11 +108,14 @@ static int chlast_skips(const ChlastPlan *p, int parts) {
                 inside += __builtin_popcountll(chlast_inside(p, &s, i, x));
             a *= (double)(s.count[i] * s.ntap[i]);
             r *= (double)inside;
+            n *= (double)s.count[i];
         }
         all += a;
         real += r;
+        results += n;
     }
-    return (all - real) * parts > all;
+    double pads = (all - real) * (double)(p->p.channels * p->p.m);
+    return (all - real) * parts > all && pads > CHLAST_WORTH * results;
 }
 
 int chlast_plan(const LibConv *c, int dgrad, int pairs, int threads,
@@ -209,14 +214,14 @@ static void chlast_side(const ChlastPlan *p, const ConvSub *s, int i, int64_t x,
     side->sort = x == 0 ? 0 : side->sort + (side->bits != was);
 }
 
-/* The taps of the three dimensions, together. */
-static uint64_t chlast_taps(const ConvSub *s, const Side side[3]) {
+/* Of taps that read with the first two dimensions, the first of each row. */
+static uint64_t chlast_rows_read(const ConvSub *s, const Side side[2]) {
     uint64_t rows = 0;
     for (int64_t z = 0; z < s->ntap[0]; z++)
         for (int64_t y = 0; y < s->ntap[1]; y++)
             rows |= (side[0].bits >> z & side[1].bits >> y & 1)
                     << (z * s->ntap[1] + y) * s->ntap[2];
-    return rows * side[2].bits;
+    return rows;
 }
 
 int64_t chlast_reads(const ChlastPlan *p, const ConvSub *s, int64_t images,
@@ -233,11 +238,12 @@ int64_t chlast_reads(const ChlastPlan *p, const ConvSub *s, int64_t images,
             chlast_side(p, s, 0, z, 1, &side[0]);
             for (int64_t y = 0; y < s->count[1]; y++) {
                 chlast_side(p, s, 1, y, 1, &side[1]);
+                uint64_t rows = chlast_rows_read(s, side);
+                int64_t first = side[0].sort * sorts[0] + side[1].sort;
                 for (int64_t x = 0; x < s->count[2]; x += every, n++) {
                     chlast_side(p, s, 2, x, every, &side[2]);
-                    int64_t rows = side[0].sort * sorts[0] + side[1].sort;
-                    taps[n] = chlast_taps(s, side);
-                    sort[n] = (int32_t)(rows * sorts[1] + side[2].sort);
+                    taps[n] = rows * side[2].bits;
+                    sort[n] = (int32_t)(first * sorts[1] + side[2].sort);
                 }
             }
         }

@@ -295,19 +295,36 @@ static void conv_check_row(const ConvRow *r) {
     pools_close();
 }
 
-/* Images staged one after the other, and 701 small ones as 351 and 350, whose
+/* Images staged one after the other, and 165 small ones as 83 and 82, whose
    pads are skipped.                                                         */
 TEST_CASE(conv, images_in_turns) {
     rng = 24;
     conv_check_row(&(ConvRow){2, 16, 17, 1, {1, 40001}, {1, 3}, 2, 1});
-    conv_check_row(&(ConvRow){701, 16, 17, 1, {4, 4}, {3, 3}, 1, 1});
+    conv_check_row(&(ConvRow){165, 56, 57, 1, {4, 4}, {3, 3}, 1, 1});
+}
+
+/* Much of what taps read is pads: odd widths, strides, taps beyond both edges,
+   rows of one result.                                                       */
+TEST_CASE(conv, small_images) {
+    static const ConvRow rows[] = {
+        {5, 64, 66, 1, {5, 5}, {3, 3}, 1, 1},
+        {3, 70, 70, 1, {7, 4}, {3, 3}, 2, 1},
+        {2, 40, 50, 1, {3, 6}, {5, 5}, 1, 2},
+        {9, 48, 64, 1, {2, 1}, {3, 3}, 1, 1},
+    };
+    rng = 26;
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+        only_bf16 = i % 2;
+        conv_check_row(&rows[i / 2]);
+    }
+    only_bf16 = 0;
 }
 
 /* Of 16 results of a 4x4 image 4 read with all nine taps of a 3x3 kernel, 8
    with six and 4 with four: of eight images tiles of 8 results use no other
    tap.  */
 TEST_CASE(conv, taps_that_read_pads_are_skipped) {
-    LibConv c = {16,        32,        32,        1,         {1, 4, 4},
+    LibConv c = {16,        64,        64,        1,         {1, 4, 4},
                  {1, 4, 4}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1},
                  0,         0,         0};
     ChlastPlan p;
@@ -325,6 +342,9 @@ TEST_CASE(conv, taps_that_read_pads_are_skipped) {
     }
     CHECK_EQ_INT(used, 2 * (4 * 9 + 8 * 6 + 4 * 4));
     c.in[1] = c.in[2] = c.out[1] = c.out[2] = 56;
+    CHECK(chlast_plan(&c, 0, 0, 1, &p) && !p.skips);
+    c.in[1] = c.in[2] = c.out[1] = c.out[2] = 4;
+    c.c = c.k = 32; /* too little work to look for pads */
     CHECK(chlast_plan(&c, 0, 0, 1, &p) && !p.skips);
 }
 
