@@ -376,6 +376,8 @@ static void chlast_begin(ChlastRun *r, const ChlastCall *call, void *scratch) {
     r->shift = r->place + c->p.subs * c->count;
     r->inside = (void *)((char *)scratch + c->stage + c->other + c->rows);
     r->order = (void *)(r->inside + (c->skips ? c->p.subs * c->count : 0));
+    for (size_t i = 0; !c->skips && i < c->order / sizeof *r->order; i++)
+        r->order[i] = (int32_t)i;
     r->workers = (char *)scratch + c->stage + c->other + c->rows + c->order;
     r->groups = c->cols ? ceil_div(c->p.m, c->cols) : 0;
     for (int64_t i = 0; i < c->p.subs; i++) {
@@ -402,8 +404,6 @@ int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int pairs,
     ChlastPlan *c = &r.c;
     if (!chlast_plan(conv, dgrad, pairs, pool_threads(pool), c)) return 0;
     chlast_begin(&r, call, scratch);
-    for (int64_t i = 0; !c->skips && i < max64(c->block, c->p.taps); i++)
-        r.order[i] = (int32_t)i;
     if (call->kept) r.other = call->kept->memory;
     int made = call->kept && call->kept->made;
     const float *w = r.other;
@@ -595,7 +595,6 @@ int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv, int pairs,
         left -= tile_width(left);
     r.taps = panels * c->cblocks < 4 * threads ? 1 : c->p.taps;
     r.many = r.order + c->p.taps * c->count;
-    for (int64_t i = 0; !c->skips && i < c->count; i++) r.order[i] = (int32_t)i;
     for (int64_t ordered = 0; r.image0 < conv->n; r.image0 += r.images) {
         r.images = min64(c->images, conv->n - r.image0);
         if (c->skips && r.images != ordered) {

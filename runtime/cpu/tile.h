@@ -17,8 +17,8 @@ typedef void TilePanelFn(int64_t k, const float *a, const float *b,
 typedef void TileSliceFn(int64_t k, const float *a, const float *b,
                          const int32_t *off, float *c, int64_t ldc, int add);
 
-/* A convolution staged channels-last (chlast.h), rows of c are points p =
-   at[r]: c[p][W*VL] (+)= sum over blocks of `cb` channels, taps, channels j of
+/* A convolution staged channels-last (chlast.h), row r of c is point p = at[r]:
+     c[p][W*VL] (+)= sum over blocks of `cb` channels, taps, channels j of
                      src[row[p] + shift[tap] + j] * w[block][tap][j]
    with w_step from product to product and block_step between blocks of src.
    The taps are `used` of `taps`, those in tap[].                            */

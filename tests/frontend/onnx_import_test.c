@@ -826,6 +826,24 @@ TEST_CASE(onnx_versions, slices_reach_both_ends) {
     }
 }
 
+/* What the model makes of its one input, floats or integers. */
+static const EvalTensor *result_of(Made *m, const double *f, const int64_t *i) {
+    Module *mod = made_import(m);
+    REQUIRE(mod != NULL);
+    const Graph *g = module_graph(mod, "forward");
+    ValueId x = g->inputs.data[0];
+    size_t n = (size_t)type_count(value_type(g, x));
+    Evaluator *e = eval_new(g, m->a, EVAL_EXACT);
+    EvalTensor *t = eval_tensor_new(m->a, value_get(g, x)->type);
+    if (f)
+        memcpy(t->f, f, n * sizeof *f);
+    else
+        memcpy(t->i, i, n * sizeof *i);
+    eval_bind(e, x, t);
+    REQUIRE(eval_run(e, &m->d) == OK);
+    return eval_get(e, g->outputs.data[0].value);
+}
+
 /* What Hardmax makes of 0, 1, .. 23 in [2,3,4]: where it has 1, as bits.  Up to
    opset 12 all axes from its own on are one. */
 TEST_CASE(onnx_versions, hardmax_has_one_axis_or_many) {
@@ -843,16 +861,9 @@ TEST_CASE(onnx_versions, hardmax_has_one_axis_or_many) {
         uint32_t ones = 0;
         one_node(&m, cases[i].version, "2,3,4", "Hardmax", "x", &n);
         made_int(&m, n, "axis", cases[i].axis);
-        Module *mod = made_import(&m);
-        REQUIRE(mod != NULL);
-        const Graph *g = module_graph(mod, "forward");
-        ValueId x = g->inputs.data[0];
-        Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
-        EvalTensor *t = eval_tensor_new(m.a, value_get(g, x)->type);
-        for (int k = 0; k < 24; k++) t->f[k] = k;
-        eval_bind(e, x, t);
-        REQUIRE(eval_run(e, &m.d) == OK);
-        const EvalTensor *y = eval_get(e, g->outputs.data[0].value);
+        double x[24];
+        for (int k = 0; k < 24; k++) x[k] = k;
+        const EvalTensor *y = result_of(&m, x, NULL);
         for (int k = 0; k < 24; k++) ones |= (uint32_t)(y->f[k] == 1) << k;
         CHECK_MSG(ones == cases[i].ones, "case %zu: %06x", i, ones);
         made_end(&m);
@@ -877,16 +888,7 @@ TEST_CASE(onnx_versions, the_least_of_integers) {
         made_int(&m, made_node(&m, "ArgMin", "x", "y"), "select_last_index",
                  last);
         made_output(&m, "y");
-        Module *mod = made_import(&m);
-        REQUIRE(mod != NULL);
-        const Graph *g = module_graph(mod, "forward");
-        ValueId x = g->inputs.data[0];
-        Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
-        EvalTensor *t = eval_tensor_new(m.a, value_get(g, x)->type);
-        memcpy(t->i, cases[i / 2].x, sizeof cases->x);
-        eval_bind(e, x, t);
-        REQUIRE(eval_run(e, &m.d) == OK);
-        CHECK_EQ_INT(eval_get(e, g->outputs.data[0].value)->i[0],
+        CHECK_EQ_INT(result_of(&m, NULL, cases[i / 2].x)->i[0],
                      last ? cases[i / 2].last : cases[i / 2].first);
         made_end(&m);
     }
