@@ -346,6 +346,14 @@ static void run(Arena *a, Module *m, const char *passes,
     if (run_passes(m, &d, &o, passes, false) != OK) FAIL("%s", d.text.data);
 }
 
+static Module *parsed(Arena *a, const char *text) {
+    Diag d = {0};
+    Module *m;
+    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
+        FAIL("%s\n%s", text, d.text.data);
+    return m;
+}
+
 static void lower(Arena *a, Module *m, const char *const *flags) {
     run(a, m, "inline,canon,reduce,cse,dce,fuse,schedule,memplan", flags);
 }
@@ -408,10 +416,7 @@ TEST_CASE(backend_random, shuffled) {
 /* The same numbers before and after, in exact arithmetic. */
 static void expect_expansion_for(const char *text, const char *const *flags) {
     Arena *a = arena_new();
-    Diag d = {0};
-    Module *m;
-    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
-        FAIL("%s\n%s", text, d.text.data);
+    Module *m = parsed(a, text);
     Graph *g = m->graphs.data[0];
     Results before = results(a, g, EVAL_EXACT);
     lower(a, m, flags);
@@ -519,10 +524,7 @@ TEST_CASE(schedule, readers_come_before_new_content) {
         "  %o = add %z, %b\n"
         "  write %w = %v\n  write %b = %c\n  return %o\n}\n";
     Arena *a = arena_new();
-    Diag d = {0};
-    Module *m;
-    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
-        FAIL("%s", d.text.data);
+    Module *m = parsed(a, text);
     const Graph *g = m->graphs.data[0];
     lower(a, m, none);
     CHECK_EQ_INT(g->writes.len, 2);
@@ -547,10 +549,7 @@ TEST_CASE(schedule, takes_the_order_of_least_memory) {
         "  %r = matmul %xc, %d\n  return %p, %q, %r\n}\n";
     enum { LARGE = 16 * 1024 * 4, SMALL = 16 * 16 * 4 };
     Arena *a = arena_new();
-    Diag d = {0};
-    Module *m;
-    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
-        FAIL("%s", d.text.data);
+    Module *m = parsed(a, text);
     const Graph *g = m->graphs.data[0];
     lower(a, m, none);
     CHECK_EQ_INT(g->arena_bytes, LARGE + 3 * SMALL);
@@ -567,8 +566,6 @@ TEST_CASE(stages, are_left_out_beside_rows_of_one_part) {
     static const char *const part[] = {"", " !backward"};
     for (int other = 0; other < 2; other++) {
         Arena *a = arena_new();
-        Diag d = {0};
-        Module *m;
         int n = 0;
         char text[400];
         snprintf(text, sizeof text,
@@ -578,8 +575,7 @@ TEST_CASE(stages, are_left_out_beside_rows_of_one_part) {
                  "  %%b = reduce_sum %%g {axes=[0], keepdims=1}%s\n"
                  "  return %%r, %%b\n}\n",
                  part[other], part[other]);
-        if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
-            FAIL("%s", d.text.data);
+        Module *m = parsed(a, text);
         run(a, m, "inline,canon,reduce,cse,dce", for_gpus);
         const Graph *g = m->graphs.data[0];
         for (int i = 0; i < g->order.len; i++)
@@ -599,11 +595,8 @@ TEST_CASE(stages, sums_of_columns_are_for_others) {
         "  %d = sub %x, %c\n  %e = reduce_sum %d {axes=[1], keepdims=1}\n"
         "  %f = mul %e, %r\n  return %f\n}\n";
     Arena *a = arena_new();
-    Diag d = {0};
-    Module *m;
     int made = -1, reads = -1;
-    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
-        FAIL("%s", d.text.data);
+    Module *m = parsed(a, text);
     const Graph *g = m->graphs.data[0];
     Results before = results(a, g, EVAL_EXACT);
     lower(a, m, for_gpus);
@@ -625,11 +618,8 @@ TEST_CASE(stages, sums_of_columns_are_for_others) {
 /* The values of `text` before and after pass attend; how many it has found. */
 static int attended(const char *text) {
     Arena *a = arena_new();
-    Diag d = {0};
-    Module *m;
     int found = 0;
-    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
-        FAIL("%s\n%s", text, d.text.data);
+    Module *m = parsed(a, text);
     const Graph *g = m->graphs.data[0];
     Results before = results(a, g, EVAL_EXACT);
     run(a, m, "inline,canon,simplify,cse,dce,attend,dce", none);
@@ -766,13 +756,10 @@ TEST_CASE(rank_sums, are_made_as_one) {
         "  return %p, %q, %d, %u, %v, %w\n}\n";
     enum { SUMS = 4 };
     Arena *a = arena_new();
-    Diag d = {0};
-    Module *m;
     ValueId sums[SUMS];
     int64_t least = INT64_MAX, end = 0;
     int place[SUMS], n = 0, reader = INT32_MAX;
-    if (parse_module(a, &d, "test.amp", text, strlen(text), &m) != OK)
-        FAIL("%s", d.text.data);
+    Module *m = parsed(a, text);
     const Graph *g = m->graphs.data[0];
     lower(a, m, none);
     for (int i = 0; i < g->order.len; i++) {
@@ -803,8 +790,6 @@ TEST_CASE(rank_sums, are_made_as_one) {
 TEST_CASE(memplan, neighbours_that_end_leave_one_gap) {
     enum { TIMES = 850 };
     Arena *a = arena_new();
-    Diag d = {0};
-    Module *m;
     StrBuf sb = {0};
     sb_puts(&sb, "graph predict(%x: f32[16,48]) {\n"
                  "  param %u: f32[48,16] = 0.5, %v: f32[48,48] = 0.5\n"
@@ -818,8 +803,7 @@ TEST_CASE(memplan, neighbours_that_end_leave_one_gap) {
                   "  %%c%d = matmul %%p%d, %%t\n",
                   i, i, i, i, i, i, i, i, i, i + 1, i);
     sb_printf(&sb, "  return %%c%d\n}\n", TIMES);
-    if (parse_module(a, &d, "test.amp", sb.data, sb.len, &m) != OK)
-        FAIL("%s", d.text.data);
+    Module *m = parsed(a, sb.data);
     lower(a, m, none);
     CHECK_EQ_INT(m->graphs.data[0]->arena_bytes, 7 << 10);
     sb_free(&sb);
@@ -850,8 +834,6 @@ TEST_CASE(align, what_rows_are_made_of) {
         bool ta = kind & 1, tb = kind & 2;
         const int64_t *n = kind & 4 ? even : odd;
         Arena *a = arena_new();
-        Diag d = {0};
-        Module *m;
         StrBuf sb = {0};
         int64_t to[3] = {0};
         sb_printf(&sb,
@@ -860,8 +842,7 @@ TEST_CASE(align, what_rows_are_made_of) {
                   "  return %%y\n}\n",
                   (int)n[ta ? 2 : 0], (int)n[ta ? 0 : 2], (int)n[tb ? 1 : 2],
                   (int)n[tb ? 2 : 1], ta, tb);
-        if (parse_module(a, &d, "test.amp", sb.data, sb.len, &m) != OK)
-            FAIL("%s\n%s", sb.data, d.text.data);
+        Module *m = parsed(a, sb.data);
         run(a, m, "inline,canon,align,cse,dce", for_gpus);
         padded_to(m->graphs.data[0], ta, tb, to);
         CHECK_EQ_INT(to[0], ta ? 1032 : n[0]);
