@@ -415,6 +415,116 @@ TEST_CASE(weights, names_are_renamed_by_prefix) {
     a->close(s);
 }
 
+/* Of several renamings the first that fits counts, and each must fit. */
+TEST_CASE(weights, every_renaming_renames) {
+    static const struct {
+        const char *renames[3], *unused; /* NULL: "b" is found */
+    } rows[] = {{{"model.=", "head.="}, "'head.='"},
+                {{"head.=", "model.="}, "'head.='"},
+                {{"model.b=b", "model.=w.", "run="}, "'model.=w.'"},
+                {{"model.b=b", "other=another"}, NULL},
+                {{"mod=x", "other=another"}, ""}};
+    const ampc_api *a = tiny_api();
+    float data[] = {1, 2, 3, 4};
+    ampc_session *s = open_module(&tiny_module);
+    const char *path = foreign_file(
+        "renamed",
+        "{" TENSOR_B("model.b", "0,8") "," TENSOR_B("other", "8,16") "}", data,
+        sizeof data);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ampc_weights from = {.size = sizeof from,
+                             .paths = &path,
+                             .npath = 1,
+                             .renames = rows[i].renames,
+                             .nrename = rows[i].renames[2] ? 3 : 2,
+                             .partial = 1};
+        ampc_status status = a->load_weights(s, &from);
+        if (!rows[i].unused) {
+            check_ok(s, status);
+            CHECK_HAS(a->notice(s), "not in this module: 'another'");
+            CHECK_MEM(cpu_var(s, 1), data, 8);
+        } else if (*rows[i].unused) {
+            CHECK_EQ_INT(status, AMPC_ERR_ARGUMENT);
+            CHECK_HAS(a->error(s), rows[i].unused);
+        } else {
+            CHECK_EQ_INT(status, AMPC_ERR_FORMAT);
+            CHECK_HAS(a->error(s), "There: 'xel.b', 'another'");
+        }
+    }
+    a->close(s);
+}
+
+/* A variable larger than any block in which one is read, written, drawn or
+   converted, from files of every width: each number is at its place.        */
+TEST_CASE(weights, larger_than_any_block) {
+    enum { COUNT = 600011 };
+    static const struct {
+        const char *file;
+        uint32_t from, to;
+    } rows[] = {{"F16", AMPC_F16, AMPC_F32},
+                {"F64", AMPC_F64, AMPC_F32},
+                {"F32", AMPC_F32, AMPC_F32},
+                {"F32", AMPC_F32, AMPC_BF16},
+                {"BF16", AMPC_BF16, AMPC_F64}};
+    const ampc_api *a = tiny_api();
+    char header[200];
+    char *data = malloc(COUNT * 8), *want = malloc(COUNT * 8);
+    PlanVar vars[32];
+    uint32_t n = tiny_module.nvar;
+    memcpy(vars, tiny_module.vars, n * sizeof *vars);
+    AmpcModule m = tiny_module;
+    m.vars = vars;
+    m.nvar = n + 1;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t each = dtype_bytes(rows[i].from), size = dtype_bytes(rows[i].to);
+        vars[n] = (PlanVar){.name = "table",
+                            .kind = PLAN_FROZEN,
+                            .dtype = rows[i].to,
+                            .stored_dtype = rows[i].to,
+                            .rank = 1,
+                            .dim = {COUNT},
+                            .bytes = COUNT * size,
+                            .init = -1,
+                            .fill = 3};
+        for (size_t k = 0; k < COUNT; k++) { /* exact in every width */
+            float_put(rows[i].from, (double)(k * 7 % 251), data + k * each);
+            float_put(rows[i].to, (double)(k * 7 % 251), want + k * size);
+        }
+        snprintf(header, sizeof header,
+                 "{\"table\":{\"dtype\":\"%s\",\"shape\":[%d],"
+                 "\"data_offsets\":[0,%zu]}}",
+                 rows[i].file, COUNT, COUNT * each);
+        const char *path = foreign_file("table", header, data, COUNT * each);
+        const char *saved = test_tmp("table.safetensors");
+        ampc_session *s = open_module(&m), *t = open_module(&m);
+        char three[8] = {0};
+        float_put(rows[i].to, 3, three);
+        for (size_t k = 0; k < COUNT; k++)
+            if (memcmp((char *)cpu_var(s, n) + k * size, three, size) != 0) {
+                CHECK_MSG(0, "element %zu is not filled", k);
+                break;
+            }
+        check_ok(s, load_from(s, &path, 1, NULL, 1));
+        CHECK_MEM(cpu_var(s, n), want, COUNT * size);
+        check_ok(s, a->save(s, saved));
+        check_ok(t, a->resume(t, saved));
+        CHECK_MEM(cpu_var(t, n), want, COUNT * size);
+        memset(data, 0, COUNT * size);
+        ampc_output out =
+            ampc_out("table", data, COUNT * size, (ampc_dtype)rows[i].to);
+        check_ok(t, a->read_variable(t, "table", &out));
+        CHECK_MEM(data, want, COUNT * size);
+        check_ok(s, a->save_weights(s, saved));
+        memset(cpu_var(t, n), 0, COUNT * size);
+        check_ok(t, load_from(t, &saved, 1, NULL, 0));
+        CHECK_MEM(cpu_var(t, n), want, COUNT * size);
+        a->close(s);
+        a->close(t);
+    }
+    free(data);
+    free(want);
+}
+
 TEST_CASE(weights, every_axis_counts) {
     static const char wide[] =
         "{\"w\":{\"dtype\":\"F32\",\"shape\":[3,3],\"data_offsets\":[0,36]}}";
@@ -801,6 +911,11 @@ TEST_CASE(checkpoint, mismatched_files) {
              "'schedule.lr'");
     replaced(&v, "\\\"tried\\\":13", "\\\"tried\\\":-3",
              "'counts.tried' = -3 cannot be");
+    /* two numbers, of which one is lacking, or three */
+    replaced(&v, "[-9007199254740992,-9007199254740992]",
+             "[-9007199254740992                  ]", "lacks a good 'rng.rng'");
+    replaced(&v, "[-9007199254740992,-9007199254740992]",
+             "[-9007199254740992,-90071992547409,2]", "lacks a good 'rng.rng'");
     victim_free(&v);
 }
 
