@@ -69,7 +69,9 @@ ampc_status try_open(const ampc_api *a, const char *device, void *stream,
                       .log = log_line,
                       .stream = stream};
     log_text[0] = 0;
-    return a->open(a->module, &o, s, open_text, sizeof open_text);
+    ampc_status status = a->open(a->module, &o, s, open_text, sizeof open_text);
+    if (status == AMPC_OK) CHECK_STR(a->error(*s), "");
+    return status;
 }
 
 ampc_session *open_gpu(const ampc_api *a) {
