@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SECTOR = 32, CACHED = 24 << 20, THREADS = 132 * 2048 };
+enum { SECTOR = 32, CACHED = 24 << 20, THREADS = 132 * 2048, CORES = 64 };
 
 static double value_size(const Graph *g, ValueId v) {
     return is_value(v) ? (double)type_bytes(value_type(g, v)) : 0;
@@ -45,7 +45,8 @@ typedef struct Shape {
     int dims; /* that an element's index is split into                       */
     int fast; /* the dim along which neighbouring threads lie                */
     int pack; /* neighbours of one thread                                    */
-    double lanes; /* threads of a row                                        */
+    double lanes;  /* threads of a row                                        */
+    double walked; /* rows at one time                                       */
     double fetched; /* bytes of a row that a thread asks for at first        */
     bool wide;
 } Shape;
@@ -53,7 +54,8 @@ typedef struct Shape {
 static Shape shape_of(const Graph *g, const LoweredStep *step,
                       const Kernel *k) {
     int64_t flat = step->npar ? step->pars[0] : 0;
-    const KLoop *l = kernel_loop(k, LOOP_LANES, LOOP_ANY);
+    bool cuda = g->target == TARGET_CUDA;
+    const KLoop *l = cuda ? kernel_loop(k, LOOP_LANES, LOOP_ANY) : NULL;
     Shape s = {g,
                step,
                k,
@@ -61,13 +63,14 @@ static Shape shape_of(const Graph *g, const LoweredStep *step,
                .fast = k->vec,
                .pack = cuda_pack(k),
                .lanes = l ? (double)l->step : 1};
+    s.walked = cuda ? THREADS / s.lanes : CORES;
     for (int d = 0; d < k->ndim; d++) {
         s.extent[d] = (double)(k->form == KF_FLAT ? flat : k->dim[d].extent);
         s.elements *= s.extent[d];
         s.dims += k->dim[d].col || !kernel_reduces(k);
     }
     for (int id = 1; id < k->insts.len; id++)
-        if (g->target == TARGET_CUDA && cuda_fetched(k, id))
+        if (cuda && cuda_fetched(k, id))
             s.fetched +=
                 dtype_info[k->bufs.data[kinst_at(k, id)->buf].dtype].bytes *
                 (double)kernel_cols(k) / s.lanes;
@@ -101,22 +104,28 @@ static double sectors(const Shape *s, const KInst *in, double times) {
     return times * (each < size && step ? size : each);
 }
 
-/* One sweep over the columns: what it needs of memory, caches and issue. */
+/* One sweep over the columns: what it needs of memory, caches and issue.  met:
+   by instruction, that a sweep before has computed it. */
 static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
-                      Arena *a, StepCost *c) {
+                      bool *met, Arena *a, StepCost *c) {
     const Kernel *k = s->k;
-    double rows = (double)kernel_rows(k), walked = THREADS / s->lanes;
-    double part = walked < rows ? walked / rows : 1;
+    double rows = (double)kernel_rows(k);
+    double part = s->walked < rows ? s->walked / rows : 1;
     const bool *held = kernel_held(k, all, w, a);
     bool *need = kernel_need(k, w, held, a), stores = w->roots.len > w->nfold;
-    bool again = w > all->data;
     double each = 2, loads = 0; /* instructions, bytes of one element */
     if (s->dims > 1) each += 4.0 * (s->dims - 1) * (1 + s->wide) / s->pack;
-    for (int j = 0; j < w->roots.len; j++) need[w->roots.data[j]] = true;
+    for (int j = 0; j < w->roots.len; j++) {
+        const KInst *root = kinst_at(k, w->roots.data[j]);
+        need[w->roots.data[j]] = true;
+        if (root->keep == KEEP_BUFFER) need[root->in[0]] = true;
+    }
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         bool load = in->op == K_LOAD, store = in->op == K_STORE;
         if (!need[id] || (held && held[id])) continue;
+        bool again = met[id];
+        met[id] = true;
         each += inst_weight(in) /
                 (s->pack > 1 && cuda_uniform(k, in) ? s->pack : 1);
         if (in->op == K_ADD_UP) each += 1 + 4.0 / s->pack;
@@ -148,6 +157,7 @@ static void add_part(const Graph *g, const LoweredStep *step, const Kernel *k,
                      Arena *a, StepCost *c) {
     Shape s = shape_of(g, step, k);
     KSweeps sweeps = kernel_sweeps(k, a);
+    bool *met = NEW_ARRAY(a, bool, k->insts.len);
     double row = 0;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
@@ -160,7 +170,7 @@ static void add_part(const Graph *g, const LoweredStep *step, const Kernel *k,
     }
     if (s.fetched > 0) c->in_flight = s.fetched;
     for (int i = 0; i < sweeps.len; i++)
-        add_sweep(&s, &sweeps, &sweeps.data[i], a, c);
+        add_sweep(&s, &sweeps, &sweeps.data[i], met, a, c);
     if (k->form != KF_FLAT)
         c->insts += (row + 30) * (double)kernel_rows(k) * s.lanes;
 }

@@ -115,6 +115,46 @@ TEST_CASE(cost, kernels_count_each_buffer_once) {
     end(&c);
 }
 
+/* Whichever sweep meets it first, and where a fold takes it from memory. */
+TEST_CASE(cost, every_operand_of_a_row_counts) {
+    enum { ROWS = 64, COLS = 300, ALL = 4 * ROWS * COLS };
+    static const struct {
+        const char *body;
+        int operands; /* of ALL bytes, with the results */
+    } cases[] = {
+        {"%z = reduce_sum %x {axes=[1], keepdims=1}", 1},
+        {"%s = reduce_sum %x {axes=[1], keepdims=1}\n  %z = sub %y, %s", 3},
+        {"%s = reduce_sum %x {axes=[1], keepdims=1}\n  %d = sub %y, %s\n"
+         "  %z = reduce_sumsq %d {axes=[1], keepdims=1}",
+         2},
+        {"%e = exp %x\n  %s = reduce_sum %e {axes=[1], keepdims=1}\n"
+         "  %d = mul %y, %s\n  %z = reduce_max %d {axes=[1], keepdims=1}",
+         2},
+        {"%s = reduce_sum %x {axes=[0], keepdims=1}\n  %d = sub %y, %s\n"
+         "  %z = reduce_sumsq %d {axes=[0], keepdims=1}",
+         2},
+    };
+    static const char *const targets[] = {"cpu", "cuda:sm_90"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int t = 0; t < 2; t++) {
+            Costs c;
+            StepCost s;
+            double bytes = 0;
+            char text[400];
+            snprintf(text, sizeof text,
+                     "graph forward(%%x: f32[%d,%d], %%y: f32[%d,%d]) {\n"
+                     "  %s\n  return %%z\n}\n",
+                     ROWS, COLS, ROWS, COLS, cases[i].body);
+            cost(&c, text, targets[t]);
+            for (const char *at = c.text.data; cost_next(&at, &s);)
+                bytes += s.bytes;
+            double rows = bytes - (double)cases[i].operands * ALL;
+            CHECK_MSG(rows >= 0 && rows < ALL / 8, "%s: %.0f in\n%s",
+                      targets[t], bytes, text);
+            end(&c);
+        }
+}
+
 /* ---- prices -------------------------------------------------------------- */
 
 static double number_after(const char *text, const char *key) {
