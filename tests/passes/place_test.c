@@ -328,6 +328,80 @@ TEST_CASE(place, the_user_says_what_is_spared) {
     }
 }
 
+/* Products fuse with nothing here: each reads memory and writes memory. */
+TEST_CASE(place, traffic_of_products) {
+    static const char text[] = "graph predict(%x: f32[16,16]) {\n"
+                               "  %a = matmul %x, %x\n  %b = matmul %a, %a\n"
+                               "  %c = matmul %b, %b\n"
+                               "  %d = matmul %a, %c !backward\n"
+                               "  %e = matmul %d, %d !backward\n"
+                               "  %u = matmul %e, %b !update\n"
+                               "  %f = transpose %c {perm=[1,0]}\n"
+                               "  return c=%c, u=%u\n}\n";
+    static const struct {
+        const char *name;
+        Traffic traffic;
+    } want[] = {{"a", {true, 2, true}},  {"b", {true, 2, false}},
+                {"c", {true, 2, true}},  {"d", {true, 1, false}},
+                {"e", {true, 1, false}}, {"f", {false, 0, false}}};
+    Arena *a = arena_new();
+    Options o;
+    Diag d = {0};
+    Module *m;
+    options_init(&o, a);
+    PassCtx cx = {a, &d, &o};
+    if (parse_module(a, &d, "t.amp", text, strlen(text), &m) != OK ||
+        run_passes(m, &d, &o, "dce", false) != OK)
+        FAIL("%s", d.text.data);
+    const Graph *g = m->graphs.data[0];
+    Traffic *t = NEW_ARRAY(a, Traffic, g->values.len);
+    traffic_join(g, t, g->values.len, &cx);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        Traffic got = t[graph_find_value(g, want[i].name).i];
+        CHECK_MSG(got.stored == want[i].traffic.stored &&
+                      got.reads == want[i].traffic.reads &&
+                      got.saved == want[i].traffic.saved,
+                  "%%%s: stored %d, reads %d, saved %d", want[i].name,
+                  got.stored, got.reads, got.saved);
+    }
+    arena_free(a);
+}
+
+/* Neither %v nor %r needs a buffer, so that it costs no bytes to round in front
+   of the relu or behind it: what reads %v keeps its digits.                 */
+TEST_CASE(place, rounds_behind_what_others_read) {
+    static const char *const readers[] = {"%d = sub %v, %c", "%d = exp %v",
+                                          "%d = div %v, %c", "%d = mul %v, %c"};
+    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
+        Arena *a = arena_new();
+        Options o;
+        Diag d = {0};
+        Module *m;
+        bool used;
+        char text[600];
+        snprintf(text, sizeof text,
+                 "graph forward(%%x: f32[256,256], %%c: f32[256,256]) {\n"
+                 "  param %%w: f32[256,64] = normal(1, 0.1)\n"
+                 "  %%v = tanh %%x !any\n  %%r = relu %%v !any\n"
+                 "  %%y = matmul %%r, %%w\n  %s !any\n"
+                 "  %%l = reduce_sum %%d {axes=[1], keepdims=1}\n"
+                 "  return y=%%y, l=%%l\n}\n",
+                 readers[i]);
+        options_init(&o, a);
+        REQUIRE(options_set(&o, &d, "--precision", "bf16", &used) == OK);
+        REQUIRE(options_set(&o, &d, "--loss", "none", &used) == OK);
+        if (parse_module(a, &d, "t.amp", text, strlen(text), &m) != OK ||
+            run_pipeline(m, &d, &o, STAGE_PRIMITIVE, false) != OK)
+            FAIL("%s", d.text.data);
+        const Graph *g = m->graphs.data[0];
+        CHECK_MSG(value_dtype(g, graph_find_value(g, "v")) == DT_F32, "%s",
+                  readers[i]);
+        CHECK_MSG(value_dtype(g, graph_find_value(g, "r")) == DT_BF16, "%s",
+                  readers[i]);
+        arena_free(a);
+    }
+}
+
 /* ---- against all labelings ------------------------------------------------
  */
 
@@ -400,7 +474,8 @@ static void find_labels(Trial *t) {
     const Graph *g = t->g;
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_get(g, g->order.data[i]);
-        bool sum = n->op == OP_ADD, amplifies = n->op == OP_SUB;
+        bool sum = n->op == OP_ADD;
+        bool amplifies = n->op == OP_SUB || n->op == OP_DIV || n->op == OP_EXP;
         for (int k = 0; k < n->nin; k++) {
             int *p = &t->price[n->in[k].i];
             int behind = sum || n->op == OP_RESHAPE || n->op == OP_TRANSPOSE ||
@@ -429,11 +504,13 @@ static char *random_graph(Arena *a, uint32_t seed) {
     static const char *const ops[][2] = {{"add", ""},
                                          {"mul", ""},
                                          {"sub", ""},
+                                         {"div", ""},
                                          {"matmul", ""},
-                                         {"relu", ""},
-                                         {"tanh", ""},
                                          {"matmul", ""},
                                          {"add", ""},
+                                         {"relu", ""},
+                                         {"exp", ""},
+                                         {"tanh", ""},
                                          {"transpose", "{perm=[1,0]}"},
                                          {"reshape", "{shape=[16,16]}"}};
     char *text = arena_printf(a, "graph predict(%%v0: f32[16,16], %%v1: "
@@ -442,9 +519,9 @@ static char *random_graph(Arena *a, uint32_t seed) {
         uint32_t r[3];
         for (int k = 0; k < 3; k++)
             r[k] = (seed = seed * 1664525u + 1013904223u) >> 8;
-        uint32_t op = r[0] % 10, recent = (uint32_t)(i < 6 ? i : 6);
+        uint32_t op = r[0] % 12, recent = (uint32_t)(i < 6 ? i : 6);
         char second[16] = "";
-        if (op < 4 || op == 6 || op == 7)
+        if (op < 7)
             snprintf(second, sizeof second, ", %%v%u",
                      (uint32_t)i - 1 - r[1] % recent);
         text = arena_printf(a, "%s  %%v%d = %s %%v%d%s %s%s%s\n", text, i,
