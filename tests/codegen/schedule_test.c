@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The one kernel of a graph with one group. */
-static const Kernel *kernel_of(Arena *a, const char *text, TargetKind target) {
+/* The step of a graph with one group. */
+static const LoweredStep *step_of(Arena *a, const char *text,
+                                  TargetKind target) {
     Diag d = {0};
     Module *m;
     LoweredStep *s;
@@ -15,6 +16,11 @@ static const Kernel *kernel_of(Arena *a, const char *text, TargetKind target) {
         lower_graph(m->graphs.data[0], kernel_set_new(a, target), &d, &s) != OK)
         FAIL("%s", d.text.data);
     sb_free(&d.text);
+    return s;
+}
+
+static const Kernel *kernel_of(Arena *a, const char *text, TargetKind target) {
+    const LoweredStep *s = step_of(a, text, target);
     return s->epilogue ? s->epilogue : s->kernel;
 }
 
@@ -138,6 +144,114 @@ TEST_CASE(schedule, epilogues) {
                 "  group anchor { %h = matmul %x, %w   %y = add %h, %b }\n"
                 "  return %y\n}\n",
                 TARGET_CPU, "serial rows < 8, vector i1 < 32");
+}
+
+/* ---- threads ------------------------------------------------------------- */
+
+/* What one thread takes at a time moves about as many bytes, whatever the form:
+   12 us at some GB/s.                                                       */
+TEST_CASE(schedule, tasks_are_worth_a_hand_over) {
+    static const struct {
+        const char *what, *text;
+        double bytes;
+    } cases[] = {
+        {"flat",
+         "graph g(%x: f32[4096,1024]) {\n  group point { %y = neg %x }\n"
+         "  return %y\n}\n",
+         8. * 4096 * 1024},
+        {"cols",
+         "graph g(%x: f32[4096,1024], %b: f32[1024]) {\n"
+         "  group point { %y = add %x, %b }\n  return %y\n}\n",
+         8. * 4096 * 1024},
+        {"long cols",
+         "graph g(%x: f32[8,524288], %b: f32[524288]) {\n"
+         "  group point { %y = add %x, %b }\n  return %y\n}\n",
+         8. * 8 * 524288},
+        {"tiles of dim 0",
+         "graph g(%x: f32[4096,1024]) {\n  group point {\n"
+         "    %t = transpose %x {perm=[1,0]} : f32[1024,4096]\n"
+         "    %y = neg %t }\n  return %y\n}\n",
+         8. * 4096 * 1024},
+        {"tiles of dim 1",
+         "graph g(%x: f32[16,1024,256]) {\n  group point {\n"
+         "    %t = transpose %x {perm=[0,2,1]} : f32[16,256,1024]\n"
+         "    %y = neg %t }\n  return %y\n}\n",
+         8. * 4096 * 1024},
+        {"folds along rows",
+         "graph g(%x: f32[8192,512]) {\n  group row {\n"
+         "    %y = reduce_sum %x {axes=[1], keepdims=1} }\n  return %y\n}\n",
+         4. * 4096 * 1024},
+        {"folds along columns",
+         "graph g(%x: f32[64,64,1024]) {\n  group row {\n"
+         "    %y = reduce_sum %x {axes=[1], keepdims=1} }\n  return %y\n}\n",
+         4. * 4096 * 1024},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        const LoweredStep *s = step_of(a, cases[i].text, TARGET_CPU);
+        double each = cases[i].bytes / (double)s->units * (double)s->grain;
+        CHECK_MSG(each > 32 << 10 && each < 128 << 10, "%s: %g bytes",
+                  cases[i].what, each);
+        arena_free(a);
+    }
+}
+
+/* Blocks of neighbouring rows are whole vectors of any level, and as soon as
+   there are enough rows several threads have some. */
+TEST_CASE(schedule, rows_for_many_threads) {
+    for (int rows = 8; rows <= 4096; rows += rows < 40 ? 1 : rows / 8) {
+        Arena *a = arena_new();
+        char text[200];
+        snprintf(text, sizeof text,
+                 "graph g(%%x: f32[300,%d]) {\n  group row {\n"
+                 "    %%y = reduce_sum %%x {axes=[0], keepdims=1} }\n"
+                 "  return %%y\n}\n",
+                 rows);
+        const LoweredStep *s = step_of(a, text, TARGET_CPU);
+        int64_t block = kernel_loop(s->kernel, LOOP_VECTOR, 1)->extent;
+        CHECK_MSG(rows < 16 ? block == rows : block % 16 == 0, "%d: %d", rows,
+                  (int)block);
+        int least = rows >= 256 ? 8 : rows >= 64 ? 3 : 1;
+        CHECK_MSG(s->units >= least, "%d rows: %d units", rows, (int)s->units);
+        CHECK_EQ_INT(s->units, (rows + block - 1) / block);
+        arena_free(a);
+    }
+}
+
+/* Values that are dear are kept for the row, on the stack: of more columns or
+   of more values there would be too much of them. */
+TEST_CASE(schedule, kept_values_fit_the_stack) {
+    enum { STACK = 64 << 10 };
+    for (int cols = 4096; cols <= 4097; cols++)
+        for (int n = 1; n <= 8; n++) {
+            Arena *a = arena_new();
+            StrBuf sb = {0};
+            int kept = 0;
+            sb_printf(&sb,
+                      "graph g(%%x: f32[64,%d]) {\n  group row {\n"
+                      "    %%m0 = mul %%x, %%x\n",
+                      cols);
+            for (int i = 0; i < n; i++)
+                sb_printf(&sb,
+                          "    %%k%d = mul %%x, %d\n    %%e%d = exp %%k%d\n"
+                          "    %%m%d = add %%m%d, %%e%d\n",
+                          i, i + 2, i, i, i + 1, i, i);
+            sb_printf(&sb,
+                      "    %%s = reduce_sum %%m%d {axes=[1], keepdims=1}\n"
+                      "    %%d0 = div %%x, %%s\n",
+                      n);
+            for (int i = 0; i < n; i++)
+                sb_printf(&sb, "    %%d%d = mul %%d%d, %%e%d\n", i + 1, i, i);
+            sb_printf(&sb, "  }\n  return %%d%d\n}\n", n);
+            const Kernel *k = kernel_of(a, sb.data, TARGET_CPU);
+            for (int id = 1; id < k->insts.len; id++)
+                kept += kinst_at(k, id)->keep == KEEP_ROW;
+            CHECK_MSG(kept * 4 * cols <= STACK, "%d of %d", kept, n);
+            CHECK_EQ_INT(kept > 0, cols == 4096);
+            CHECK(cols > 4096 || n > 4 || kept == n);
+            sb_free(&sb);
+            arena_free(a);
+        }
 }
 
 /* ---- shared memory ------------------------------------------------------- */
