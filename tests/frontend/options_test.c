@@ -1,5 +1,7 @@
 /* options_test.c: for every number on the command line the last legal and the
    first illegal value, on either side.                                      */
+#include <string.h>
+
 #include "frontend/driver/options_text.h"
 #include "tests/harness.h"
 
@@ -157,5 +159,281 @@ TEST_CASE(options, bounds_are_exact) {
             CHECK_HAS(bad.text.data, b->option);
         sb_free(&good.text);
         sb_free(&bad.text);
+    }
+}
+
+/* ---- what options change ------------------------------------------------- */
+
+static const char *text(Str s) { return s ? s : "-"; }
+
+/* Every field of the record, a line each; of lists how long they are and the
+   last of them. */
+static void dump(const Options *o, StrBuf *sb) {
+    const Objective *j = &o->objectives.data[o->objectives.len - 1];
+#define INT(f)        sb_printf(sb, #f "=%lld\n", (long long)(o->f))
+#define REAL(f)       sb_printf(sb, #f "=%.17g\n", o->f)
+#define TEXT(f)       sb_printf(sb, #f "=%s\n", text(o->f))
+#define TEXT_OF(f, s) sb_printf(sb, #f "=%s\n", s)
+#define OF_J(p, f, v) sb_printf(sb, #f "=" p "\n", (v)j->f)
+#define J_INT(f)      OF_J("%lld", f, long long)
+#define J_REAL(f)     OF_J("%.17g", f, double)
+    INT(precision), INT(half_model), INT(keep_batchnorm), INT(master_weights);
+    INT(placement), INT(remat), INT(remat_bytes), INT(objectives.len);
+    INT(accumulate), INT(scale.kind), REAL(scale.init), REAL(scale.growth);
+    REAL(scale.backoff), REAL(scale.min), REAL(scale.max), INT(scale.interval);
+    INT(scale.hysteresis), INT(comm_bucket), INT(dims.len);
+    TEXT_OF(comm_dtype, dtype_info[o->comm_dtype].text);
+    INT(shard_optimizer), INT(sync_batchnorm), INT(heads.len);
+    INT(train_rules.len), INT(batchnorm_train), INT(batchnorm_unbiased);
+    INT(batchnorm_frozen.len), INT(dropout), INT(accept_folded);
+    INT(targets.len), INT(sidecar_weights), INT(top_k), INT(time_passes);
+    INT(debug_nonfinite), INT(count_underflow), TEXT(amp_policy), TEXT(dump_ir);
+    TEXT(emit_c), TEXT(emit_cuda), TEXT(emit_onnx), TEXT(report), TEXT(cache);
+    TEXT(symbol), INT(seed), INT(no_fuse), INT(shuffle);
+    sb_printf(sb, "name=%s\noutput=%s\n", j->name, text(j->loss.output));
+    J_INT(loss.kind), J_INT(loss.axis), J_INT(loss.ignore_index);
+    J_REAL(loss.label_smoothing), J_REAL(loss.delta);
+    for (int i = 0; i < j->loss.class_weights.len; i++)
+        sb_printf(sb, "weight %d=%g\n", i, j->loss.class_weights.data[i]);
+    J_INT(optimizer.kind), J_REAL(optimizer.lr), J_REAL(optimizer.momentum);
+    J_REAL(optimizer.beta1), J_REAL(optimizer.beta2), J_REAL(optimizer.eps);
+    J_REAL(optimizer.weight_decay), J_INT(optimizer.nesterov);
+    J_INT(schedule.kind), J_INT(schedule.warmup), J_INT(schedule.total);
+    J_INT(schedule.every), J_REAL(schedule.min), J_REAL(schedule.gamma);
+    J_REAL(clip_norm), J_REAL(clip_value);
+    for (int i = 0; i < j->params.len; i++)
+        sb_printf(sb, "params %d=%s\n", i, j->params.data[i]);
+    for (int i = 0; i < j->param_groups.len; i++) {
+        const ParamGroup *g = &j->param_groups.data[i];
+        sb_printf(sb, "group %d=%s %g %g\n", i, g->glob, g->lr_scale,
+                  g->weight_decay);
+    }
+    for (int i = 0; i < o->dims.len; i++)
+        sb_printf(sb, "dim %d=%s:%d %lld\n", i, o->dims.data[i].name,
+                  o->dims.data[i].axis, (long long)o->dims.data[i].value);
+    for (int i = 0; i < o->heads.len; i++)
+        sb_printf(sb, "head %d=%s:%d %lld\n", i, o->heads.data[i].name,
+                  o->heads.data[i].axis, (long long)o->heads.data[i].value);
+    for (int i = 0; i < o->train_rules.len; i++)
+        sb_printf(sb, "rule %d=%s %d\n", i, o->train_rules.data[i].glob,
+                  o->train_rules.data[i].train);
+    for (int i = 0; i < o->batchnorm_frozen.len; i++)
+        sb_printf(sb, "frozen %d=%s\n", i, o->batchnorm_frozen.data[i]);
+    for (int i = 0; i < o->targets.len; i++)
+        sb_printf(sb, "target %d=%d %d %s\n", i, o->targets.data[i].cuda,
+                  o->targets.data[i].isa, text(o->targets.data[i].arch));
+}
+
+/* Lines of `after` that are not in `before`, separated by "; ". */
+static void changes(const char *before, const char *after, StrBuf *sb) {
+    for (const char *s = after; *s;) {
+        size_t n = strcspn(s, "\n") + 1;
+        const char *old = before;
+        while (*old && strncmp(old, s, n) != 0) old += strcspn(old, "\n") + 1;
+        if (!*old) sb_printf(sb, "%s%.*s", sb->len ? "; " : "", (int)n - 1, s);
+        s += n;
+    }
+}
+
+TEST_CASE(options, each_key_sets_its_field_and_no_other) {
+    static const struct {
+        const char *option, *value, *want;
+    } rows[] = {
+        {"--precision", "fp16", "precision=2"},
+        {"--precision", "fp32", "precision=0"},
+        {"--precision", "O0", "precision=0"},
+        {"--precision", "O1", "precision=2"},
+        {"--precision", "O1:bf16", ""},
+        {"--precision", "O2",
+         "precision=2; half_model=1; keep_batchnorm=1; master_weights=1"},
+        {"--precision", "O2:bf16,keep_batchnorm=0",
+         "half_model=1; master_weights=1"},
+        {"--precision", "O3,master_weights",
+         "precision=2; half_model=1; master_weights=1"},
+        {"--placement", "pytorch", "placement=1"},
+        {"--remat", "none", "remat=1"},
+        {"--remat", "12345", "remat=2; remat_bytes=12345"},
+        {"--loss", "huber,delta=3:y", "output=y; loss.kind=6; loss.delta=3"},
+        {"--loss", "cross_entropy,axis=-2", "loss.kind=2; loss.axis=-2"},
+        {"--loss", "nll,ignore_index=7", "loss.kind=3; loss.ignore_index=7"},
+        {"--loss", "cross_entropy,label_smoothing=0.25",
+         "loss.kind=2; loss.label_smoothing=0.25"},
+        {"--loss", "nll,class_weights=1/2.5/0",
+         "loss.kind=3; weight 0=1; weight 1=2.5; weight 2=0"},
+        {"--loss", "none", "loss.kind=1"},
+        {"--loss", "mse", "loss.kind=4"},
+        {"--loss", "l1", "loss.kind=5"},
+        {"--loss", "bce_with_logits", "loss.kind=7"},
+        {"--loss", "host", "loss.kind=8"},
+        {"--optimizer", "sgd,momentum=0.5,nesterov",
+         "optimizer.kind=0; optimizer.momentum=0.5; "
+         "optimizer.weight_decay=0; optimizer.nesterov=1"},
+        {"--optimizer", "sgd,lr=0.75",
+         "optimizer.kind=0; optimizer.lr=0.75; optimizer.weight_decay=0"},
+        {"--optimizer", "sgd,weight_decay=0.75",
+         "optimizer.kind=0; optimizer.weight_decay=0.75"},
+        {"--optimizer", "adamw,lr=0.5", "optimizer.lr=0.5"},
+        {"--optimizer", "adamw,beta1=0.5", "optimizer.beta1=0.5"},
+        {"--optimizer", "adamw,beta2=0.5", "optimizer.beta2=0.5"},
+        {"--optimizer", "adamw,eps=0.5", "optimizer.eps=0.5"},
+        {"--optimizer", "adamw,weight_decay=0.5", "optimizer.weight_decay=0.5"},
+        {"--param-group", "b*,lr_scale=2", "group 0=b* 2 nan"},
+        {"--param-group", "b*,weight_decay=0", "group 0=b* nan 0"},
+        {"--lr-schedule", "cosine,total=9,warmup=4,min=0.5",
+         "schedule.kind=1; schedule.warmup=4; schedule.total=9; "
+         "schedule.min=0.5"},
+        {"--lr-schedule", "linear,total=9",
+         "schedule.kind=2; schedule.total=9"},
+        {"--lr-schedule", "step,every=3,gamma=0.5",
+         "schedule.kind=3; schedule.every=3; schedule.gamma=0.5"},
+        {"--clip-norm", "3", "clip_norm=3"},
+        {"--clip-value", "3", "clip_value=3"},
+        {"--accumulate", "3", "accumulate=3"},
+        {"--loss-scale", "none", "scale.kind=1"},
+        {"--loss-scale", "static=8", "scale.kind=2; scale.init=8"},
+        {"--loss-scale", "dynamic,init=8", "scale.kind=3; scale.init=8"},
+        {"--loss-scale", "dynamic,growth=3", "scale.kind=3; scale.growth=3"},
+        {"--loss-scale", "dynamic,backoff=0.25",
+         "scale.kind=3; scale.backoff=0.25"},
+        {"--loss-scale", "dynamic,interval=3",
+         "scale.kind=3; scale.interval=3"},
+        {"--loss-scale", "dynamic,hysteresis=3",
+         "scale.kind=3; scale.hysteresis=3"},
+        {"--loss-scale", "dynamic,min=3", "scale.kind=3; scale.min=3"},
+        {"--loss-scale", "dynamic,max=inf", "scale.kind=3; scale.max=inf"},
+        {"--comm-bucket", "3", "comm_bucket=3"},
+        {"--comm-dtype", "bf16", "comm_dtype=bf16"},
+        {"--comm-dtype", "fp16", "comm_dtype=f16"},
+        {"--comm-dtype", "fp32", ""},
+        {"--shard-optimizer", NULL, "shard_optimizer=1"},
+        {"--sync-batchnorm", NULL, "sync_batchnorm=1"},
+        {"--dim", "b=3", "dims.len=1; dim 0=b:-1 3"},
+        {"--dim", "x:y:2=3", "dims.len=1; dim 0=x:y:2 3"},
+        {"--dim", "a=b=3", "dims.len=1; dim 0=a=b:-1 3"},
+        {"--replace-head", "y=5", "heads.len=1; head 0=y:-1 5"},
+        {"--train", "w*", "train_rules.len=1; rule 0=w* 1"},
+        {"--freeze", "w*", "train_rules.len=1; rule 0=w* 0"},
+        {"--batchnorm", "train", ""},
+        {"--batchnorm", "train:population", "batchnorm_unbiased=0"},
+        {"--batchnorm", "train:unbiased", "batchnorm_unbiased=1"},
+        {"--batchnorm", "frozen", "batchnorm_frozen.len=1; frozen 0=*"},
+        {"--batchnorm", "frozen:a*", "batchnorm_frozen.len=1; frozen 0=a*"},
+        {"--dropout", "off", "dropout=0"},
+        {"--accept-folded", NULL, "accept_folded=1"},
+        {"--target", "cpu",
+         "targets.len=3; target 0=0 2 -; target 1=0 3 -; target 2=0 4 -"},
+        {"--target", "cuda",
+         "targets.len=3; target 0=1 0 sm_90; target 1=1 0 sm_80; target 2=1 0 "
+         "ptx"},
+        {"--target", "cpu:x86-64-v3,cuda:ptx",
+         "targets.len=2; target 0=0 3 -; target 1=1 0 ptx"},
+        {"--weights", "sidecar", "sidecar_weights=1"},
+        {"--weights", "embed", ""},
+        {"--amp-policy", "f", "amp_policy=f"},
+        {"--dump-ir", "f", "dump_ir=f"},
+        {"--emit-c", "f", "emit_c=f"},
+        {"--emit-cuda", "f", "emit_cuda=f"},
+        {"--emit-onnx", "f", "emit_onnx=f"},
+        {"--report", "f", "report=f"},
+        {"--cache", "f", "cache=f"},
+        {"--time-passes", NULL, "time_passes=1"},
+        {"--count-underflow", NULL, "count_underflow=1"},
+        {"--debug-nonfinite", NULL, "debug_nonfinite=1"},
+        {"--symbol", "f", "symbol=f"},
+        {"--seed", "3", "seed=3"},
+        {"--top-k", "3", "top_k=3"},
+        {"--no-fuse", NULL, "no_fuse=1"},
+        {"--shuffle", "3", "shuffle=3"},
+        {"--objective",
+         "a,loss=huber,delta=3:y,params=w*,params=b*,clip_norm=2,clip_value=4",
+         "name=a; output=y; loss.kind=6; loss.delta=3; clip_norm=2; "
+         "clip_value=4; params 0=w*; params 1=b*"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Options o;
+        StrBuf before = {0}, after = {0}, got = {0};
+        bool used;
+        options_init(&o, a);
+        dump(&o, &before);
+        Status s = options_set(&o, &d, rows[i].option, rows[i].value, &used);
+        CHECK_MSG(s == OK, "%s", s == OK ? "" : d.text.data);
+        CHECK_EQ_INT(used, rows[i].value != NULL);
+        dump(&o, &after);
+        changes(before.data, after.data, &got);
+        CHECK_MSG(!strcmp(got.len ? got.data : "", rows[i].want),
+                  "%s %s\n  sets %s\n  not  %s", rows[i].option, rows[i].value,
+                  got.len ? got.data : "nothing", rows[i].want);
+        sb_free(&before);
+        sb_free(&after);
+        sb_free(&got);
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
+
+/* Words of other trainers are answered with what says it here. */
+TEST_CASE(options, words_from_elsewhere_are_known) {
+    static const char *const rows[][2] = {{"--amp", "--precision"},
+                                          {"--batch-size", "--dim NAME=N"},
+                                          {"--bf16", "--precision bf16"},
+                                          {"--device", "ampc run has --device"},
+                                          {"--epochs", "ampc run"},
+                                          {"--feed", "ampc run"},
+                                          {"--fp16", "--precision fp16"},
+                                          {"--learning-rate", "lr=X"},
+                                          {"--lr", "ampc run has --lr"},
+                                          {"--momentum", "momentum=X"},
+                                          {"--output", "-o OUT.so"},
+                                          {"--steps", "--steps N"},
+                                          {"--weight-decay", "weight_decay=X"},
+                                          {"--nothing", "see ampc --help"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Diag d = {0};
+        CHECK_EQ_INT(set(rows[i][0], "1", &d), ERR_USAGE);
+        CHECK_HAS(d.text.data, rows[i][1]);
+        sb_free(&d.text);
+    }
+}
+
+/* Lines of a `train` block, as the command line takes them. */
+TEST_CASE(options, lines_of_a_block) {
+    static const struct {
+        const char *line, *want, *why;
+    } rows[] = {{"accumulate = 3", "accumulate=3", NULL},
+                {"accumulate=3", "accumulate=3", NULL},
+                {"accumulate 3", NULL, "'=' expected behind the name"},
+                {"loss_scale = dynamic, \tgrowth=3",
+                 "scale.kind=3; scale.growth=3", NULL},
+                {"symbol = \"f\"", "symbol=f", NULL},
+                {"symbol = \"f", NULL, "is not a C identifier"},
+                {"shard_optimizer", "shard_optimizer=1", NULL},
+                {"shard_optimizer = 1", NULL, "takes no value"},
+                {"accumulate", NULL, "wants a value"},
+                {"report = f", NULL, "is for the command line"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Options o;
+        StrBuf before = {0}, after = {0}, got = {0};
+        options_init(&o, a);
+        dump(&o, &before);
+        Status s = options_set_line(
+            &o, &d, &(Setting){.text = rows[i].line, .loc.file = "x.amp"});
+        dump(&o, &after);
+        changes(before.data, after.data, &got);
+        if (rows[i].want) {
+            CHECK_EQ_INT(s, OK);
+            CHECK_STR(got.len ? got.data : "", rows[i].want);
+        } else {
+            CHECK_EQ_INT(s, ERR_USER);
+            CHECK_HAS(d.text.data, rows[i].why);
+        }
+        sb_free(&before);
+        sb_free(&after);
+        sb_free(&got);
+        sb_free(&d.text);
+        arena_free(a);
     }
 }
