@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "runtime/half.h"
 #include "tests/harness.h"
 
 /* ---- helpers ------------------------------------------------------------- */
@@ -143,6 +144,84 @@ TEST_CASE(npy, truncated_gzip) {
     CHECK_HAS(d.text.data, "gzip");
     sb_free(&d.text);
     free(file);
+}
+
+/* Each type of IDX, numbers and sizes of more than one byte, and where it is
+   refused. */
+TEST_CASE(idx, types_and_ranks) {
+    static const struct {
+        unsigned char type, bytes[8];
+        int dtype;
+        double value;
+    } rows[] = {{0x08, {200}, AMPC_DTYPE_U8, 200},
+                {0x09, {200}, AMPC_DTYPE_I8, -56},
+                {0x0b, {0xfe, 0x01}, AMPC_DTYPE_I16, -511},
+                {0x0c, {0, 1, 0, 2}, AMPC_DTYPE_I32, 65538},
+                {0x0d, {0xc0, 0x20, 0, 0}, AMPC_DTYPE_F32, -2.5},
+                {0x0e, {0xc0, 4, 0, 0, 0, 0, 0, 0}, AMPC_DTYPE_F64, -2.5}};
+    enum { COUNT = 258 }; /* two bytes of the size */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char file[8 + COUNT * 8] = {0, 0, (char)rows[i].type, 1, 0, 0, 1, 2};
+        size_t each = array_types[rows[i].dtype].bytes;
+        Diag d = {0};
+        Array a;
+        memcpy(file + 8 + (COUNT - 1) * each, rows[i].bytes, each);
+        REQUIRE(read_bytes(file, 8 + COUNT * each, &a, &d) == OK);
+        CHECK(a.rank == 1 && a.count == COUNT && (int)a.dtype == rows[i].dtype);
+        const char *last = a.memory + (COUNT - 1) * each;
+        double value = 0;
+        switch (rows[i].dtype) {
+        case AMPC_DTYPE_U8: value = *(const uint8_t *)last; break;
+        case AMPC_DTYPE_I8: value = *(const int8_t *)last; break;
+        case AMPC_DTYPE_I16: value = *(const int16_t *)last; break;
+        case AMPC_DTYPE_I32: value = *(const int32_t *)last; break;
+        case AMPC_DTYPE_F32: value = (double)*(const float *)last; break;
+        case AMPC_DTYPE_F64: value = *(const double *)last; break;
+        }
+        CHECK(value == rows[i].value);
+        array_close(&a);
+    }
+    char deep[4 + 4 * (AMPC_RANK_LIMIT + 1) + 1] = {0, 0, 8, AMPC_RANK_LIMIT};
+    Diag d = {0};
+    Array a;
+    for (int i = 0; i <= AMPC_RANK_LIMIT; i++) deep[7 + 4 * i] = 1;
+    REQUIRE(read_bytes(deep, 4 + 4 * AMPC_RANK_LIMIT + 1, &a, &d) == OK);
+    CHECK(a.rank == AMPC_RANK_LIMIT && a.count == 1);
+    array_close(&a);
+    deep[3]++;
+    CHECK_EQ_INT(read_bytes(deep, sizeof deep, &a, &d), ERR_USER);
+    CHECK_HAS(d.text.data, "IDX file: its rank is 9");
+    deep[3] = 2;
+    CHECK_EQ_INT(read_bytes(deep, 11, &a, &d), ERR_USER);
+    CHECK_HAS(d.text.data, "truncated IDX file");
+    sb_free(&d.text);
+}
+
+/* The length of the header has two bytes, from version 2 on four. */
+TEST_CASE(npy, versions) {
+    static const char dict[] =
+        "{'descr': '<i2', 'fortran_order': False, 'shape': (1,), }\n";
+    for (int version = 0; version < 5; version++) {
+        char file[100] = "\x93NUMPY";
+        size_t at = version == 1 ? 10 : 12, n = at + sizeof dict - 1 + 2;
+        Diag d = {0};
+        Array a;
+        file[6] = (char)version;
+        file[8] = sizeof dict - 1;
+        memcpy(file + at, dict, sizeof dict - 1);
+        file[n - 2] = 77;
+        if (version >= 1 && version <= 3) {
+            REQUIRE(read_bytes(file, n, &a, &d) == OK);
+            CHECK_EQ_INT(*(short *)a.memory, 77);
+            array_close(&a);
+            CHECK_EQ_INT(read_bytes(file, n - 3, &a, &d), ERR_USER);
+            CHECK_HAS(d.text.data, "truncated .npy file");
+        } else {
+            CHECK_EQ_INT(read_bytes(file, n, &a, &d), ERR_USER);
+            CHECK_HAS(d.text.data, "damaged .npy file: its version");
+        }
+        sb_free(&d.text);
+    }
 }
 
 /* ---- zip ----------------------------------------------------------------- */
@@ -288,6 +367,44 @@ TEST_CASE(npz, arrays_by_name) {
     zip_add(&none, "data.pkl", "hello", 5, false);
     zip_write(&none, "model.pt");
     pick_fails("model.pt", NULL, "t", "a zip file without .npy arrays");
+}
+
+/* What the directory says of an array that is not read. */
+TEST_CASE(npz, packed_in_other_ways) {
+    static const struct {
+        size_t at; /* in the entry of the directory */
+        char byte;
+        const char *why;
+    } rows[] = {{8, 1, "the array is encrypted"},
+                {10, 9, "the array is packed in a way (9) that is not read"},
+                {20, 1, "damaged or truncated zip file"},
+                {45, 1, "truncated"}};
+    float x[2] = {1, 2};
+    size_t n;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Zip z = {.n = 0};
+        zip_add_npy(&z, "x.npy", x, 2, false);
+        size_t entry = z.file.len;
+        zip_write(&z, "a.npz");
+        char *file = test_read_file(test_tmp("a.npz"), &n);
+        file[entry + rows[i].at] = rows[i].byte;
+        REQUIRE(test_write_file(test_tmp("a.npz"), file, n));
+        pick_fails("a.npz", NULL, "x", rows[i].why);
+        free(file);
+    }
+    Zip z = {.n = 0};
+    zip_add_npy(&z, "x.npy", x, 2, false);
+    zip_write(&z, "a.npz");
+    char *file = test_read_file(test_tmp("a.npz"), &n);
+    gzFile f = gzopen(test_tmp("a.npz.gz"), "wb");
+    REQUIRE(f && gzwrite(f, file, (unsigned)n) == (int)n);
+    gzclose(f);
+    free(file);
+    pick_fails("a.npz.gz", NULL, "x", "a gzipped .npz file is not read");
+    f = gzopen(test_tmp("t.bin"), "wb");
+    REQUIRE(f && gzwrite(f, x, sizeof x) == sizeof x);
+    gzclose(f);
+    pick_fails("t.bin", NULL, "x", "gzipped tokens are not read");
 }
 
 /* Any cut, any byte changed: an error or an array, never a crash; and no
@@ -459,6 +576,31 @@ TEST_CASE(csv, columns_and_separators) {
     REQUIRE(f && gzputs(f, "1,2\n3,4\n") == 8);
     gzclose(f);
     check_text("c.csv.gz", "1", true, 2, 1, "2 4 ");
+}
+
+/* More text and more numbers than are read and written at once. */
+TEST_CASE(csv, many_lines) {
+    enum { LINES = 20011 };
+    StrBuf text = {0};
+    Diag d = {0};
+    Array a;
+    for (int64_t i = 0; i < LINES; i++)
+        sb_printf(&text, "%lld,%lld,%lld\n", (long long)i, (long long)(-7 * i),
+                  (long long)(i * i));
+    REQUIRE(test_write_file(test_tmp("a.csv"), text.data, text.len));
+    REQUIRE(pick("a.csv", "2,0", "x", true, &a, &d) == OK);
+    REQUIRE(a.dim[0] == LINES && a.dim[1] == 2);
+    int64_t *got = malloc(LINES * 16);
+    REQUIRE(array_get(&d, "a.csv", &a, 0, 2 * LINES, got) == OK);
+    for (int64_t i = 0; i < LINES; i++)
+        if (got[2 * i] != i * i || got[2 * i + 1] != i) {
+            CHECK_MSG(0, "line %lld: %lld, %lld", (long long)i,
+                      (long long)got[2 * i], (long long)got[2 * i + 1]);
+            break;
+        }
+    free(got);
+    array_close(&a);
+    sb_free(&text);
 }
 
 TEST_CASE(csv, mistakes) {
@@ -795,4 +937,131 @@ TEST_CASE(feed, an_input_without_the_batch_is_given_whole) {
     CHECK_HAS(d.text.data, "i64[2,4] does not fit input 'edges' i64[2,3]");
     feeds_free(&fs);
     sb_free(&d.text);
+}
+
+/* ---- widths -------------------------------------------------------------- */
+
+static int taken_dtype; /* of the one input, 4 numbers, one a sample */
+
+static ampc_status one_input(const ampc_module_t *m, const char *program,
+                             ampc_program_info *info) {
+    (void)m;
+    (void)program;
+    info->ninput = 1;
+    return AMPC_OK;
+}
+
+static ampc_status taken_input(const ampc_module_t *m, const char *program,
+                               uint32_t i, ampc_tensor_info *t) {
+    (void)m;
+    (void)program;
+    if (i) return AMPC_ERR_UNSUPPORTED;
+    t->name = "v";
+    t->dtype = taken_dtype;
+    t->rank = 1;
+    t->shape[0] = 4;
+    t->bytes = 4 * array_types[taken_dtype].bytes;
+    return AMPC_OK;
+}
+
+static const ampc_api one_api = {
+    .describe = graph_module, .program = one_input, .input = taken_input};
+
+__extension__ typedef __int128 Wide;
+
+/* Numbers that are the first or the last of some type, or beside it. */
+static const Wide edges_of_types[] = {0,          1,         127,
+                                      128,        255,       256,
+                                      32767,      32768,     65535,
+                                      65536,      INT32_MAX, 1LL << 31,
+                                      UINT32_MAX, 1LL << 32, -1,
+                                      -128,       -129,      -32768,
+                                      -32769,     INT32_MIN, -(1LL << 31) - 1,
+                                      INT64_MAX,  INT64_MIN, UINT64_MAX};
+
+static bool holds(int dtype, Wide v) {
+    int bits = 8 * (int)array_types[dtype].bytes;
+    bool sign = array_types[dtype].npy[0] == 'i';
+    Wide most = ((Wide)1 << (bits - sign)) - 1;
+    return v <= most && v >= (sign ? -most - 1 : 0);
+}
+
+/* Integers of every width for inputs of every other: the number itself, or the
+   sample and the number that do not fit. */
+TEST_CASE(feed, integers_of_every_width) {
+    enum { COUNT = 8204, BAD = 8195 }; /* behind the part that is looked at */
+    char spec[700];
+    RunList specs = {.n = 1, .at = {spec}};
+    char *file = calloc(COUNT, 8);
+    snprintf(spec, sizeof spec, "v=%s", test_tmp("v.npy"));
+    for (int from = AMPC_DTYPE_U8; from <= AMPC_DTYPE_I64; from++)
+        for (size_t k = 0; k < sizeof edges_of_types / sizeof *edges_of_types;
+             k++) {
+            Wide v = edges_of_types[k];
+            size_t size = array_types[from].bytes;
+            if (!holds(from, v)) continue;
+            uint64_t bits = (uint64_t)v;
+            memset(file, 0, COUNT * 8);
+            memcpy(file + BAD * size, &bits, size);
+            write_npy("v.npy", from, 1, (int64_t[]){COUNT}, file);
+            for (int to = AMPC_DTYPE_U8; to <= AMPC_DTYPE_I64; to++) {
+                Diag d = {0};
+                FeedSet fs;
+                char want[32] = {0}, said[100];
+                taken_dtype = to;
+                Status st =
+                    feeds_open(&d, NULL, &one_api, "train", &specs, &fs);
+                if (holds(to, v)) {
+                    REQUIRE(st == OK);
+                    memcpy(want + (BAD % 4) * array_types[to].bytes, &bits,
+                           array_types[to].bytes);
+                    REQUIRE(feeds_fill(&d, &fs, NULL, BAD / 4 * 4, 4) == OK);
+                    CHECK_MEM(fs.in[0].data, want, 4 * array_types[to].bytes);
+                } else {
+                    CHECK_EQ_INT(st, ERR_USER);
+                    snprintf(said, sizeof said,
+                             v < 0 ? "sample %d: the value %lld does not fit "
+                                     "input 'v', %s"
+                                   : "sample %d: the value %llu does not fit "
+                                     "input 'v', %s",
+                             BAD, (unsigned long long)v, array_types[to].name);
+                    CHECK_HAS(d.text.data, said);
+                }
+                feeds_free(&fs);
+                sb_free(&d.text);
+            }
+        }
+    free(file);
+}
+
+/* Bytes are images, 0 to 1; signed ones are numbers. */
+TEST_CASE(feed, bytes_for_floating_inputs) {
+    static const int dtypes[] = {AMPC_DTYPE_F16, AMPC_DTYPE_BF16,
+                                 AMPC_DTYPE_F32, AMPC_DTYPE_F64};
+    char spec[700];
+    RunList specs = {.n = 1, .at = {spec}};
+    unsigned char bytes[4] = {0, 51, 255, 128};
+    snprintf(spec, sizeof spec, "v=%s", test_tmp("v.npy"));
+    for (int sign = 0; sign < 2; sign++)
+        for (int i = 0; i < 4; i++) {
+            Diag d = {0};
+            FeedSet fs;
+            write_npy("v.npy", sign ? AMPC_DTYPE_I8 : AMPC_DTYPE_U8, 1,
+                      (int64_t[]){4}, bytes);
+            taken_dtype = dtypes[i];
+            REQUIRE(feeds_open(&d, NULL, &one_api, "train", &specs, &fs) == OK);
+            REQUIRE(feeds_fill(&d, &fs, NULL, 0, 4) == OK);
+            const uint16_t *half = fs.in[0].data;
+            for (int k = 0; k < 4; k++) {
+                double want =
+                    sign ? (double)(int8_t)bytes[k] : bytes[k] / 255.0;
+                double got = i == 3 ? ((const double *)fs.in[0].data)[k]
+                             : i == 2
+                                 ? (double)((const float *)fs.in[0].data)[k]
+                             : i == 1 ? (double)bf16_to_f32(half[k])
+                                      : (double)f16_to_f32(half[k]);
+                CHECK_NEAR(got, want, i == 3 ? 0 : i == 2 ? 3e-8 : 4e-3);
+            }
+            feeds_free(&fs);
+        }
 }
