@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "tests/harness.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,6 +64,8 @@ static char *expand(const char *word) {
     return n < 0 ? NULL : p;
 }
 
+static int terminal_side = -1; /* for standard error, instead of the file */
+
 static FILE *redirect(FILE *f, const char *path, int *saved) {
     fflush(f);
     *saved = dup(fileno(f));
@@ -88,6 +91,7 @@ static Ran run_module(const AmpcModule *m, const char *words) {
         argv[argc++] = expand(w);
     FILE *fo = redirect(stdout, test_tmp("stdout"), &out);
     FILE *fe = redirect(stderr, test_tmp("stderr"), &err);
+    if (terminal_side >= 0) dup2(terminal_side, STDERR_FILENO);
     Ran r = {.status = run_cmd(argc, argv, &a)};
     restore(stdout, fo, out);
     restore(stderr, fe, err);
@@ -137,7 +141,8 @@ static double field(const char *log, int line, const char *key) {
     return x;
 }
 
-#define FEEDS "--feed x=@x.npy --feed target=@t.npy "
+#define FEEDS      "--feed x=@x.npy --feed target=@t.npy "
+#define EVAL_FEEDS "--eval-feed x=@x.npy --eval-feed target=@t.npy "
 
 /* ---- training ------------------------------------------------------------ */
 
@@ -161,6 +166,48 @@ TEST_CASE(run, trains_and_logs) {
     CHECK_EQ_INT(count_lines(out), 13); /* 10 per epoch: wrapped */
     CHECK(field(out, 10, "lr") == 0.05);
     free(out);
+}
+
+/* As good(), with a terminal for standard error; what it shows. */
+static char *on_terminal(const AmpcModule *m, const char *words) {
+    static char shown[1 << 16];
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    REQUIRE(terminal >= 0 && !grantpt(terminal) && !unlockpt(terminal));
+    int side = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    REQUIRE(side >= 0);
+    terminal_side = side;
+    free(good(m, words));
+    terminal_side = -1;
+    fcntl(terminal, F_SETFL, O_NONBLOCK);
+    size_t n = 0;
+    for (ssize_t k; n + 1 < sizeof shown &&
+                    (k = read(terminal, shown + n, sizeof shown - 1 - n)) > 0;)
+        n += (size_t)k;
+    shown[n] = 0;
+    close(side);
+    close(terminal);
+    return shown;
+}
+
+TEST_CASE(run, shows_progress_on_a_terminal) {
+    write_data(8);
+    enum { STEPS = 20000, WIDTH = 24 };
+    const char *shown = on_terminal(&tiny_module, FEEDS "--steps 20000");
+    int bars = 0;
+    long long last = 0, done, all;
+    for (const char *p = shown; (p = strstr(p, "\r\033[K")); bars++) {
+        char bar[WIDTH + 1];
+        p += 4;
+        if (sscanf(p, "%lld/%lld [%24[=> ]]  loss ", &done, &all, bar) != 3)
+            break;
+        size_t full = (size_t)(WIDTH * done / all);
+        CHECK(all == STEPS && done > last && strlen(bar) == WIDTH);
+        CHECK(strspn(bar, "=") == full && (done == all || bar[full] == '>'));
+        last = done;
+    }
+    CHECK(last == STEPS && bars >= 2);
+    CHECK_HAS(shown, " ms/step  0:00 left\r\033[K");
+    CHECK_STR(on_terminal(&tiny_module, FEEDS "--steps 3 --quiet"), "");
 }
 
 TEST_CASE(run, accumulates) {
@@ -618,19 +665,58 @@ TEST_CASE(run, loads_and_saves_weights_of_others) {
 
 /* ---- mistakes ------------------------------------------------------------ */
 
+/* What is refused, what it says, and what is taken beside it. */
 TEST_CASE(run, usage_errors) {
+    static const struct {
+        const char *refused, *why, *taken;
+    } rows[] = {
+        {"--frobnicate", "unknown option '--frobnicate'", ""},
+        {"--steps", "a value is missing after '--steps'", "--steps 0"},
+        {"--steps x", "--steps: 'x' is no number from 0", "--steps 1"},
+        {"--steps -1", "--steps: '-1' is no number from 0", "--steps 0"},
+        {"--steps 1x", "--steps: '1x' is no number from 0", "--steps 1"},
+        {"--steps 9223372036854775808", "is no number from 0", "--steps 2"},
+        {"--epochs -1", "--epochs: '-1' is no number from 0", "--epochs 0"},
+        {"--steps 0 --epochs 0", "one of --steps and --epochs, not both", ""},
+        {"--threads -1", "--threads: '-1' is no number from 0", "--threads 0"},
+        {"--threads 1025", "at most 1024: '--threads'", "--threads 1024"},
+        {"--max-skipped -2", "'-2' is no number from -1", "--max-skipped -1"},
+        {"--max-skipped 2147483648", "too many: '--max-skipped'",
+         "--max-skipped 2147483647"},
+        {"--deadline 0", "'0' is no number from 1", "--deadline 1"},
+        {"--deadline 1000000001", "too long: '--deadline'",
+         "--deadline 1000000000"},
+        {"--lr big", "--lr: 'big' is no number", "--lr 1e-3"},
+        {"--lr inf", "--lr: 'inf' is no number", "--lr 0"},
+        {"--lr nan", "--lr: 'nan' is no number", "--lr 0"},
+        {"--resume", "resume from is missing: '--save'", ""},
+        {"--resume --save @none --load @none", "it excludes '--load'", ""},
+        {"--load-map a=b", "renames what is loaded by '--load'", ""},
+        {"--load @none --load-map ab", "--load-map: OLD=NEW is needed", ""},
+        {"--save-every 1", "--save-every needs a file: '--save'",
+         "--save @s --save-every 1"},
+        {"--save @s --save-every 0", "'0' is no number from 1",
+         "--save @s --save-every 1"},
+        {"--save @s --keep 1", "checkpoints to keep: '--save-every'",
+         "--save @s --save-every 1 --keep 1"},
+        {"--save @s --save-every 1 --keep 0", "'0' is no number from 1", ""},
+        {"--patience 1", "--patience needs data to evaluate: '--eval-feed'",
+         EVAL_FEEDS "--patience 1"},
+        {EVAL_FEEDS "--patience 0", "'0' is no number from 1", ""},
+        {"--save-best @b", "--save-best needs data to evaluate: '--eval-feed'",
+         EVAL_FEEDS "--save-best @b"},
+        {"--feed x", "--feed: NAME=FILE is needed, not 'x'", ""},
+        {"--eval-feed x", "--eval-feed: NAME=FILE is needed, not 'x'", ""},
+        {"a b", "unexpected argument", ""},
+    };
     write_data(8);
-    bad(&tiny_module, FEEDS "--frobnicate", 2, "unknown option '--frobnicate'");
-    bad(&tiny_module, FEEDS "--steps", 2, "a value is missing after '--steps'");
-    bad(&tiny_module, FEEDS "--steps x", 2, "'x' is no number");
-    bad(&tiny_module, FEEDS "--steps -3", 2, "'-3' is no number");
-    bad(&tiny_module, FEEDS "--steps 3 --epochs 2", 2, "not both");
-    bad(&tiny_module, FEEDS "--resume", 2, "--save");
-    bad(&tiny_module, FEEDS "--save-every 3", 2, "--save");
-    bad(&tiny_module, FEEDS "--save-best x", 2, "--eval-feed");
-    bad(&tiny_module, FEEDS "--lr big", 2, "--lr");
-    bad(&tiny_module, "--feed x", 2, "NAME=FILE");
-    bad(&tiny_module, "a b", 2, "unexpected argument");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char words[400];
+        snprintf(words, sizeof words, FEEDS "%s", rows[i].refused);
+        bad(&tiny_module, words, 2, rows[i].why);
+        snprintf(words, sizeof words, FEEDS "%s", rows[i].taken);
+        free(good(&tiny_module, words));
+    }
 }
 
 TEST_CASE(run, data_errors) {
