@@ -208,6 +208,46 @@ TEST_CASE(runtime, evaluates_valid_samples_only) {
     a->close(s);
 }
 
+/* Where a program gives one mean of all samples, a batch that is not full tells
+   nothing of those that are valid. */
+TEST_CASE(runtime, a_mean_of_a_part_of_a_batch_is_not_exact) {
+    const ampc_api *a = tiny_api();
+    const AmpcModule *micro = &tiny_accumulating; /* its loss is a mean */
+    PlanProgram programs[4];
+    PlanRun runs[4];
+    PlanTarget plan = *tiny_module.cpu;
+    AmpcModule m = tiny_module;
+    memcpy(programs, m.programs, sizeof programs);
+    memcpy(runs, plan.runs, sizeof runs);
+    programs[1] = micro->programs[0];
+    programs[1].name = "eval";
+    runs[1] = micro->cpu->runs[0];
+    runs[1].nstep = 2; /* forward, loss */
+    m.programs = programs;
+    plan.runs = runs;
+    m.cpu = &plan;
+    ampc_session *s = open_module(&m, 1);
+    ampc_eval e = {.size = sizeof e};
+    Batch b;
+    CHECK_EQ_INT(a->evaluate(s, batch(&b, 0), 2, TINY_BATCH, &e), AMPC_OK);
+    double loss = e.loss_num / TINY_BATCH;
+    CHECK(e.exact && e.loss_den == TINY_BATCH && loss > 0);
+    CHECK_EQ_INT(a->evaluate(s, b.in, 2, TINY_BATCH, &e), AMPC_OK);
+    CHECK(e.exact && e.loss_den == 2 * TINY_BATCH);
+    CHECK_REL(e.loss_num, 2 * TINY_BATCH * loss, 1e-12);
+    CHECK_EQ_INT(a->evaluate(s, b.in, 2, TINY_BATCH - 1, &e), AMPC_OK);
+    CHECK(!e.exact && e.loss_den == 2 * TINY_BATCH);
+    CHECK_EQ_INT(a->evaluate(s, b.in, 2, TINY_BATCH, &e), AMPC_OK);
+    CHECK(!e.exact && e.samples == 4 * TINY_BATCH - 1);
+    e = (ampc_eval){.size = sizeof e};
+    CHECK_EQ_INT(a->evaluate(s, b.in, 2, 1, &e), AMPC_OK);
+    CHECK(!e.exact && e.samples == 1 && e.loss_den == 0);
+    CHECK_EQ_INT(a->evaluate(s, b.in, 2, TINY_BATCH, &e), AMPC_OK);
+    CHECK(!e.exact);
+    CHECK_REL(e.loss_num / e.loss_den, loss, 1e-12);
+    a->close(s);
+}
+
 TEST_CASE(runtime, accuracy) {
     const ampc_api *a = tiny_api();
     ampc_session *s = open_module(&tiny_labels, 1);
@@ -326,6 +366,129 @@ TEST_CASE(runtime, wrong_inputs_have_messages) {
     b.in[0].data = b.x;
     CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_OK);
     a->close(s);
+}
+
+/* What each call says of arguments that cannot be, and that they change
+   nothing.  A call that is refused says so in the session; one that is not
+   leaves no message.                                                        */
+TEST_CASE(runtime, wrong_arguments_have_messages) {
+    const ampc_api *a = tiny_api();
+    ampc_session *s = open_module(&tiny_module, 1);
+    ampc_session *fresh = open_module(&tiny_module, 1);
+    ampc_session *micro = open_module(&tiny_accumulating, 1);
+    float w[6] = {0}, before[6], after[6], one[1] = {2}, y[8];
+    int64_t shape[] = {3, 2}, other[] = {2, 3};
+    double x;
+    void *data;
+    Batch b;
+    ampc_metrics m = {.size = 0};
+    ampc_eval e = {.size = 0}, sums = {.size = sizeof sums};
+    ampc_input in = ampc_in(NULL, w, sizeof w, AMPC_DTYPE_F32);
+    ampc_output out = ampc_out("w", w, sizeof w, AMPC_DTYPE_F32);
+    ampc_weights from = {.size = sizeof from - 1};
+    ampc_input more = in, less = in, wide = in, flat = in, deep = in;
+    ampc_input turned = in, short_in = in, nothing = in, number = in;
+    ampc_output unsized = out, small = out, none = out, odd = out;
+    ampc_output two[2] = {ampc_out("y/out", y, sizeof y, AMPC_DTYPE_F32),
+                          ampc_out(NULL, y, sizeof y, AMPC_DTYPE_F32)};
+    more.bytes++, less.bytes--, wide.dtype = AMPC_DTYPE_F64;
+    flat.rank = 1, flat.shape = shape, deep.rank = 2, deep.shape = NULL;
+    turned.rank = 2, turned.shape = other, short_in.size--, nothing.data = NULL;
+    number.data = one, number.bytes = sizeof one;
+    unsized.size = 0, small.bytes--, none.data = NULL, odd.dtype = 0;
+    batch(&b, 0);
+    read_w(s, before);
+#define REFUSED(call, status, text)                                            \
+    do {                                                                       \
+        CHECK_EQ_INT(a->call, status);                                         \
+        CHECK_HAS(a->error(s), text);                                          \
+    } while (0)
+#define WRONG(call, text) REFUSED(call, AMPC_ERR_ARGUMENT, text)
+#define CANNOT(call, text)                                                     \
+    REFUSED(call, AMPC_ERR_UNSUPPORTED, "this module cannot " text "; its")
+    WRONG(step(s, b.in, 2, &m), "ampc_metrics.size is not set");
+    WRONG(sync(s, &m), "ampc_metrics.size is not set");
+    WRONG(evaluate(s, b.in, 2, 4, &e), "ampc_eval.size is not set");
+    WRONG(evaluate(s, b.in, 2, 5, &sums), "5 valid samples in a batch of 4");
+    WRONG(evaluate(s, b.in, 2, -1, &sums), "-1 valid samples in a batch of 4");
+    WRONG(scaler(s, &(ampc_scaler){.size = 0}), "ampc_scaler.size is not set");
+    WRONG(bad_data(s, &(ampc_bad_data){.size = 0}), "ampc_bad_data.size is");
+    WRONG(nonfinite(s, &(ampc_nonfinite){.size = 0}), "ampc_nonfinite.size is");
+    WRONG(device(s, &(ampc_device_info){.size = 0}), "ampc_device_info.size");
+    WRONG(load_weights(s, NULL), "ampc_weights.size is not set");
+    WRONG(load_weights(s, &from), "ampc_weights.size is not set");
+    WRONG(predict(s, b.in, 1, 4, NULL, 1), "ampc_output.size is not set");
+    WRONG(predict(s, b.in, 1, 4, &unsized, 1), "ampc_output.size is not set");
+    WRONG(predict(s, b.in, 1, 4, two, 2), "no output '(by position)'");
+    WRONG(predict(s, b.in, 1, 4, &out, 1), "no output 'w'");
+    WRONG(predict(s, b.in, 1, 5, two, 1), "5 valid samples in a batch of 4");
+    WRONG(read_output(s, "y/out", two),
+          "no output 'y/out' of the program that");
+    WRONG(read_variable(s, "z", &out), "no variable 'z'");
+    WRONG(read_variable(s, NULL, &out), "no variable ''");
+    WRONG(read_variable(s, "w", &unsized), "ampc_output.size is not set");
+    WRONG(read_variable(s, "w", &small), "needs room for 24 bytes; 23 given");
+    WRONG(read_variable(s, "w", &none), "needs room for 24 bytes; 0 given");
+    WRONG(read_variable(s, "w", &odd), "'w' is f32; bool was asked for");
+    WRONG(write_variable(s, "z", &in), "no variable 'z'");
+    WRONG(write_variable(s, NULL, &in), "no variable ''");
+    WRONG(write_variable(s, "ampc.lr", &number), "'ampc.lr': set_hyper sets");
+    WRONG(write_variable(s, "w.bf16", &in), "'w.bf16' is read-only");
+    WRONG(write_variable(s, "w", &short_in), "ampc_input.size is not set");
+    WRONG(write_variable(s, "w", &more), "is f32[3,2], 24 bytes: other data");
+    WRONG(write_variable(s, "w", &less), "is f32[3,2], 24 bytes: other data");
+    WRONG(write_variable(s, "w", &wide), "is f32[3,2], 24 bytes: other data");
+    WRONG(write_variable(s, "w", &flat), "is f32[3,2], 24 bytes: other data");
+    WRONG(write_variable(s, "w", &deep), "is f32[3,2], 24 bytes: other data");
+    WRONG(write_variable(s, "w", &turned), "is f32[3,2], 24 bytes: other data");
+    WRONG(write_variable(s, "w", &nothing),
+          "is f32[3,2], 24 bytes: other data");
+    one[0] = -1;
+    WRONG(write_variable(s, "ampc.scale", &number),
+          "'ampc.scale' cannot be -1");
+    WRONG(set_hyper(s, "z", 1), "no hyper-parameter 'z'; there are: ampc.lr");
+    WRONG(set_hyper(s, NULL, 1), "no hyper-parameter ''; there are: ampc.lr");
+    WRONG(set_hyper(s, "lr", INFINITY), "'lr' (f32) cannot be inf");
+    WRONG(set_hyper(s, "seed", 2.5), "'seed' (i64) cannot be 2.5");
+    WRONG(get_hyper(s, "z", &x), "no hyper-parameter 'z'");
+    WRONG(get_hyper(s, "lr", NULL), "no hyper-parameter 'lr'");
+    WRONG(set_cursor(s, NULL), "the cursor is not JSON");
+    WRONG(set_cursor(s, "{"), "the cursor is not JSON");
+    WRONG(save(s, ""), "no path given");
+    WRONG(load(s, NULL), "no path given");
+    WRONG(resume(s, ""), "no path given");
+    WRONG(save_weights(s, NULL), "no path given");
+    WRONG(stage(s, "train", 0, NULL), "data is NULL");
+    WRONG(stage(s, "train", 2, &data), "program 'train' has no input 2");
+    REFUSED(stage(s, "micro", 0, &data), AMPC_ERR_UNSUPPORTED,
+            "this module has no program 'micro'");
+    WRONG(objective(s, "z"), "no objective 'z'");
+    WRONG(objective(s, NULL), "no objective ''");
+    CANNOT(micro_step(s, b.in, 2, NULL), "make micro-steps");
+    CANNOT(update(s, NULL), "accumulate");
+    CANNOT(vjp(s, b.in, 2), "take gradients from the host");
+    CANNOT(outputs(s, b.in, 1, 4, two, 1),
+           "give outputs to a loss of the host's");
+    CHECK_EQ_INT(a->stage(s, "train", 1, &data), AMPC_OK);
+    CHECK(data == NULL);
+    CHECK_STR(a->error(s), "");
+    deep.shape = shape;
+    read_w(s, after);
+    CHECK_MEM(before, after, sizeof before);
+    CHECK(train(s, 0, 3).loss == train(fresh, 0, 3).loss);
+    CHECK_EQ_INT(a->write_variable(s, "w", &deep), AMPC_OK);
+    a->close(s);
+    s = micro;
+    WRONG(update(s, NULL), "update needs 2 micro-steps; 0 were made");
+    CHECK_EQ_INT(a->micro_step(s, b.in, 2, NULL), AMPC_OK);
+    WRONG(update(s, NULL), "update needs 2 micro-steps; 1 were made");
+    CHECK_EQ_INT(a->micro_step(s, b.in, 2, NULL), AMPC_OK);
+    WRONG(micro_step(s, b.in, 2, NULL),
+          "2 micro-steps were made: update is due");
+    CHECK_EQ_INT(a->update(s, NULL), AMPC_OK);
+    CHECK_EQ_INT(a->micro_step(s, b.in, 2, NULL), AMPC_OK);
+    a->close(s);
+    a->close(fresh);
 }
 
 TEST_CASE(runtime, hyper_parameters) {
