@@ -239,3 +239,61 @@ TEST_CASE(comm_tcp, every_rank_is_there_once) {
     check_rank(zero, 0, "rank 1 is gone");
     close(fd);
 }
+
+/* ---- what launchers say -------------------------------------------------- */
+
+TEST_CASE(comm, the_local_rank_is_what_a_launcher_says) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "MPI_LOCALRANKID", "SLURM_LOCALID",
+                                        "LOCAL_RANK"};
+    static const struct {
+        const char *text;
+        int rank; /* -1: none, the next name counts */
+    } rows[] = {{"0", 0},   {"3", 3},          {"2147483647", INT32_MAX},
+                {"", -1},   {"-1", -1},        {"x", -1},
+                {"3x", -1}, {"2147483648", -1}};
+    enum { NAMES = sizeof names / sizeof *names };
+    for (int i = 0; i < NAMES; i++) unsetenv(names[i]);
+    CHECK_EQ_INT(comm_local_rank(), 0);
+    for (int i = NAMES; i-- > 0;) { /* those before count first */
+        int next = comm_local_rank();
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+            setenv(names[i], rows[k].text, 1);
+            CHECK_EQ_INT(comm_local_rank(),
+                         rows[k].rank < 0 ? next : rows[k].rank);
+        }
+        setenv(names[i], (char[]){(char)('1' + i), 0}, 1);
+        CHECK_EQ_INT(comm_local_rank(), 1 + i);
+    }
+    for (int i = 0; i < NAMES; i++) unsetenv(names[i]);
+}
+
+TEST_CASE(comm, options_of_a_communicator) {
+    static const struct {
+        ampc_comm_options o;
+        const char *why;
+    } rows[] = {
+        {{.size = 0}, "ampc_comm_options.size is not set"},
+        {{.size = sizeof(ampc_comm_options)}, "no engine is named"},
+        {{.size = sizeof(ampc_comm_options), .engine = "tcp", .deadline = -1},
+         "deadline: seconds"},
+        {{.size = sizeof(ampc_comm_options), .engine = "tcp", .deadline = 2e9},
+         "deadline: seconds"},
+        {{.size = sizeof(ampc_comm_options), .engine = "udp"},
+         "there is no such engine as 'udp': mpi, nccl or tcp"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ampc_comm *c = (void *)&rows;
+        char err[200] = "";
+        CHECK_EQ_INT(comm_open(&rows[i].o, &c, err, sizeof err),
+                     AMPC_ERR_ARGUMENT);
+        CHECK_STR(err, rows[i].why);
+        CHECK(c == NULL);
+        CHECK_EQ_INT(comm_open(&rows[i].o, &c, NULL, 0), AMPC_ERR_ARGUMENT);
+        CHECK_EQ_INT(comm_open(&rows[i].o, &c, err, 5), AMPC_ERR_ARGUMENT);
+        CHECK_EQ_INT(strlen(err), 4);
+    }
+    char err[200];
+    ampc_comm_options o = {.size = sizeof o, .engine = "tcp"};
+    CHECK_EQ_INT(comm_open(&o, NULL, err, sizeof err), AMPC_ERR_ARGUMENT);
+    CHECK_STR(err, "out is NULL");
+}
