@@ -312,6 +312,30 @@ TEST_CASE(cuda_runtime, profiles_every_step) {
     check_clean();
 }
 
+/* Counters are of 64 bits all the way to the host. */
+TEST_CASE(cuda_runtime, counters_beyond_32_bits) {
+    static const char *const names[] = {"ampc.step", "ampc.tried",
+                                        "ampc.skipped"};
+    const Model *m = model(&scaled);
+    const ampc_api *a = machine(m, NULL);
+    for (int device = 0; device < 2; device++) {
+        ampc_session *s;
+        ampc_metrics now = {.size = sizeof now};
+        REQUIRE(try_open(a, device ? "cuda" : "cpu", NULL, &s) == AMPC_OK);
+        for (int i = 0; i < 3; i++) {
+            int64_t far = ((int64_t)1 << 40) + i;
+            ampc_input in = ampc_in(NULL, &far, sizeof far, AMPC_DTYPE_I64);
+            CHECK_EQ_INT(a->write_variable(s, names[i], &in), AMPC_OK);
+        }
+        CHECK_EQ_INT(step(m, s, 0, &now), AMPC_OK);
+        CHECK_EQ_INT(now.step - ((int64_t)1 << 40), now.applied);
+        CHECK_EQ_INT(now.tried - ((int64_t)1 << 40), 2);
+        CHECK_EQ_INT(now.skipped - ((int64_t)1 << 40), 3 - now.applied);
+        a->close(s);
+    }
+    check_clean();
+}
+
 /* ---- devices and images -------------------------------------------------- */
 
 /* `there`: a GPU is, which is worth a notice. */

@@ -9,15 +9,19 @@
 
 #include "tests/support/on_device.h"
 
-enum { BATCH = 4, WIDTH = 3 };
+enum { BATCH = 4, WIDTH = 3, FAR = 5003 };
 
-/* %c does not train; %mean is what the forward pass writes. */
+/* %c and %far do not train, and %far is larger than what is looked at at once;
+   %mean is what the forward pass writes. */
 static const char model[] =
     "graph forward(%x: f32[4,3]) {\n"
     "  param %w: f32[3,2] = 0.5\n"
     "  frozen %c: f32[3] = 1\n"
+    "  frozen %far: f32[5003] = 0\n"
     "  buffer %mean: f32[3] = 0\n"
-    "  %xc = mul %x, %c : f32[4,3]\n"
+    "  %s = reduce_sum %far {axes=[0], keepdims=0} : f32[]\n"
+    "  %xs = add %x, %s : f32[4,3]\n"
+    "  %xc = mul %xs, %c : f32[4,3]\n"
     "  %m = reduce_mean %xc {axes=[0], keepdims=0} : f32[3]\n"
     "  %b = add %xc, %mean : f32[4,3]\n"
     "  %y = matmul %b, %w : f32[4,2]\n"
@@ -74,6 +78,10 @@ static const struct Fault {
      AMPC_ORIGIN_VARIABLE},
     {"c", 12, 1, NAN, "frozen weight 'c' holds nan at position 1",
      AMPC_ORIGIN_VARIABLE},
+    {"far", 4 * FAR, 4096, NAN,
+     "frozen weight 'far' holds nan at position 4096", AMPC_ORIGIN_VARIABLE},
+    {"far", 4 * FAR, FAR - 1, INFINITY,
+     "frozen weight 'far' holds inf at position 5002", AMPC_ORIGIN_VARIABLE},
     {"mean", 12, 2, INFINITY, "buffer 'mean' holds inf at position 2",
      AMPC_ORIGIN_VARIABLE},
     {"w", 24, 0, 3.2e38f, "the loss is inf, though", AMPC_ORIGIN_LOSS},
@@ -83,7 +91,7 @@ static const struct Fault {
 
 static void set(const Compiled *c, ampc_session *s, Data *d,
                 const struct Fault *f) {
-    float v[6];
+    float v[FAR];
     if (!f->bytes) {
         (strcmp(f->name, "x") ? d->target : d->x)[f->index] = f->value;
         return;

@@ -81,6 +81,8 @@ typedef struct Run {
     unsigned kinds;           /* of variables that are compared; 0: all */
     size_t asked[RANKS_MOST]; /* bytes of all allocations at open */
     const char *device;       /* NULL: "cpu" */
+    int sums[2];              /* told in profiles: beside backward, later; -1:
+                                 nobody asks */
     ampc_status status[RANKS_MOST];
     char error[RANKS_MOST][256];
     ampc_metrics metrics[RANKS_MOST][STEPS];
@@ -141,8 +143,27 @@ static ampc_status make_copies(const Run *r, ampc_session *s, int64_t batch) {
     return status;
 }
 
+/* Sums of rank 0 as profiles tell them: those beside backward, which are over,
+   before those that the update waited for. */
+typedef struct Told {
+    Run *run;
+    uint64_t from, to; /* since the session was opened, of the last sum */
+} Told;
+
+static void on_profile(void *ctx, const char *program, const char *step,
+                       uint64_t begin, uint64_t end) {
+    Told *t = ctx;
+    bool update = !strcmp(program, "update");
+    CHECK(begin >= t->from && end >= begin);
+    if (strcmp(step, "sum over ranks") != 0) return;
+    CHECK(begin >= t->to && (update || !strcmp(program, "micro")));
+    t->to = end;
+    t->run->sums[update]++;
+}
+
 static void run_rank(void *ctx, int rank) {
     Run *r = ctx;
+    Told told = {.run = r, .from = now_ns()};
     const ampc_api *api = r->of[rank]->api;
     ampc_module_info info = {.size = sizeof info};
     ampc_session *s = NULL;
@@ -158,6 +179,7 @@ static void run_rank(void *ctx, int rank) {
         api->open(api->module, &o, &s, r->error[rank], sizeof r->error[rank]);
     if (!s) return;
     size_t at_open = r->asked[rank];
+    if (!rank && r->sums[0] >= 0) api->profile(s, on_profile, &told);
     if (r->load[rank]) r->status[rank] = api->resume(s, r->load[rank]);
     for (int i = 0; i < r->steps && !r->status[rank]; i++)
         run_step(r, s, rank, i, info.accumulate);
@@ -204,6 +226,7 @@ static Run *run_new(const Compiled *c) {
     Run *r = calloc(1, sizeof *r);
     REQUIRE(r != NULL);
     r->of[0] = c;
+    r->sums[0] = -1;
     return r;
 }
 
@@ -316,6 +339,18 @@ TEST_CASE(ranks, buckets_change_no_bit) {
     CHECK(r[0]->ranks.beside == 0 && r[1]->ranks.beside > 0);
     CHECK_EQ_INT(r[2]->ranks.beside - r[1]->ranks.beside, calls[2] - calls[1]);
     for (int i = 0; i < 3; i++) run_free(r[i]);
+}
+
+TEST_CASE(ranks, profiles_tell_of_sums) {
+    Compiled c =
+        compile_for("mlp.dyn.onnx", "--precision fp32 --comm-bucket 420", 1);
+    Run *r = run_new(&c);
+    r->sums[0] = r->sums[1] = 0;
+    run_ok(r, 2);
+    CHECK_EQ_INT(r->sums[0], STEPS);
+    CHECK_EQ_INT(r->sums[1], STEPS);
+    run_free(r);
+    compiled_close(&c);
 }
 
 /* What is sent is rounded, so that bits differ from one rank's, not between
