@@ -593,6 +593,34 @@ static const Row rows[] = {
      "group point { %n = relu %x : f32[8,4] @%s } "
      "%v = reshape %n {shape=[32]} write %s = %v return",
      NULL},
+    {STAGE_PLANNED, X,
+     "state %s: bf16[8,4] "
+     "group point { %n = relu %x : f32[8,4] @%s } "
+     "%v = reshape %n {shape=[32]} return %v",
+     "its home is not written with it"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1], keepdims=1} "
+     "%c = reduce_sum %x {axes=[0], keepdims=1} } return %s, %c",
+     NULL},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1], keepdims=1} "
+     "%c = reduce_sum %x {axes=[0], keepdims=1} %d = neg %c } return %s, %d",
+     "reads a sum over the rows of its group"},
+    {STAGE_FUSED, "%x: f32[4,4]",
+     "group anchor { %h = neg %x %y = matmul %h, %x } return %y",
+     "reads what its own group makes"},
+    {STAGE_FUSED, X,
+     "group point { %a = relu %x } group point beside { %b = relu %a } "
+     "return %a, %b",
+     "reads what its own launch makes"},
+    {STAGE_FUSED, X,
+     "group point { %a = relu %x } group point beside { %b = neg %x } "
+     "group point beside { %c = relu %b } return %a, %c",
+     "reads what its own launch makes"},
+    {STAGE_FUSED, X,
+     "group point { %a = relu %x } %v = reshape %a {shape=[32]} "
+     "group point beside { %b = relu %v } return %b",
+     "reads what its own launch makes"},
 };
 
 static void check_row(const Row *r) {
