@@ -115,6 +115,68 @@ TEST_CASE(cost, kernels_count_each_buffer_once) {
     end(&c);
 }
 
+/* Of 6 heads, 50 queries of 8 numbers on 70 keys and values of 4: two products,
+   half of each where it is causal; for the gradient three and two, on a GPU
+   four and three. */
+TEST_CASE(cost, attention_is_counted_by_hand) {
+    enum { HEADS = 6, T = 50, U = 70, D = 8, E = 4 };
+    static const char *const targets[] = {"cpu", "cuda:sm_90"};
+    for (int i = 0; i < 4; i++) {
+        bool cuda = i & 1, causal = i & 2;
+        Costs c;
+        char text[700];
+        snprintf(text, sizeof text,
+                 "graph forward(%%q: f32[6,50,8], %%k: f32[6,8,70], "
+                 "%%v: f32[6,70,4], %%g: f32[6,50,4], %%d: f32[6,50,1]) {\n"
+                 "  %%y, %%l = attend %%q, %%k, %%v {causal=%d}\n"
+                 "  %%a, %%b, %%c = attend_grad %%q, %%k, %%v, %%g, %%l, %%d "
+                 "{causal=%d}\n  return %%y, %%a, %%b, %%c\n}\n",
+                 causal, causal);
+        cost(&c, text, targets[cuda]);
+        StepCost s = step_named(&c, "attend", 0);
+        double one = (causal ? 1. : 2.) * HEADS * T * U;
+        CHECK(s.mma == one * (D + E));
+        CHECK(s.bytes == 4.0 * HEADS * (T * D + D * U + U * E + T * E + T * 2));
+        s = step_named(&c, "attend_grad", 0);
+        CHECK(s.mma == one * (cuda ? 4 * D + 3 * E : 3 * D + 2 * E));
+        end(&c);
+    }
+}
+
+/* Products that cuBLASLt does not do, of two batches that lie apart: tiles as
+   large as leave a block for each multiprocessor.                           */
+TEST_CASE(cost, tiles_leave_enough_blocks) {
+    enum { SMS = 132, SMALLEST = 64 * 64 };
+    static const int batches[] = {2, 4, 16, 64, 256};
+    static const int sides[] = {256, 512, 1024, 2048};
+    static const struct {
+        const char *dtype;
+        int tiles[3];
+    } kinds[] = {{"bf16", {256 * 128, 128 * 128, SMALLEST}},
+                 {"f32", {128 * 128, SMALLEST, SMALLEST}}};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
+            for (size_t j = 0; j < sizeof sides / sizeof *sides; j++) {
+                Costs c;
+                char text[300];
+                int b = batches[i], n = sides[j], at = 0;
+                snprintf(text, sizeof text,
+                         "graph forward(%%x: %s[3,1,%d,64], "
+                         "%%y: %s[3,%d,64,%d]) {\n"
+                         "  %%z = matmul %%x, %%y : f32[3,%d,%d,%d]\n"
+                         "  return %%z\n}\n",
+                         kinds[k].dtype, n, kinds[k].dtype, b, n, b, n, n);
+                cost(&c, text, "cuda:sm_90");
+                StepCost s = step_named(&c, "gemm", 0);
+                double all = 3.0 * b * n * n;
+                while (at < 2 && all / kinds[k].tiles[at] < SMS) at++;
+                CHECK_MSG(s.blocks == all / kinds[k].tiles[at],
+                          "%s, %d of %d: %g blocks", kinds[k].dtype, b, n,
+                          s.blocks);
+                end(&c);
+            }
+}
+
 /* Whichever sweep meets it first, and where a fold takes it from memory. */
 TEST_CASE(cost, every_operand_of_a_row_counts) {
     enum { ROWS = 64, COLS = 300, ALL = 4 * ROWS * COLS };
