@@ -10,8 +10,10 @@
 
 /* operands: a, b, c .. in order: f32[2,3] is an input, i64{1,2} a list that is
    known, i64:1 such a number.  nodes: OP(operands)>results attributes, ended by
-   ';'; attributes are 1, 1.5, [1,2], 'text' or ('text','text').  want: the type
-   of y behind '=', else what the message says. */
+   ';'; attributes are 1, 1.5, [1,2], 'text', ('text','text') or a body,
+   {operands|nodes|results}.  want: the type of y behind '=', perhaps with its
+   numbers where operand i has 100 i, 100 i + 1, ..; else what the message
+   says. */
 typedef struct Row {
     int version;
     const char *operands, *nodes, *want;
@@ -61,6 +63,24 @@ static const char *text_of(Made *m, const char **s, const char *stop) {
     return text;
 }
 
+static void nodes(Made *m, const char *s);
+
+static Made bodies[2];
+static int nbody;
+
+static void body(Made *m, Onnx__NodeProto *n, const char *name,
+                 const char **s) {
+    Made *b = &bodies[nbody++];
+    made_start(b, 17);
+    for (const char *in = text_of(m, s, "|"); *in;)
+        made_input(b, text_of(m, &in, ","), DT_F32, "");
+    nodes(b, text_of(m, s, "|"));
+    for (const char *out = text_of(m, s, "}"); *out;)
+        made_output(b, text_of(m, &out, ","));
+    made_attr(m, n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)->g =
+        &b->graph;
+}
+
 static void attribute(Made *m, Onnx__NodeProto *n, const char **s) {
     const char *name = text_of(m, s, "=");
     char *end;
@@ -74,6 +94,9 @@ static void attribute(Made *m, Onnx__NodeProto *n, const char **s) {
     } else if (**s == '\'') {
         ++*s;
         made_str(m, n, name, text_of(m, s, "'"));
+    } else if (**s == '{') {
+        ++*s;
+        body(m, n, name, s);
     } else if (**s == '(') {
         Onnx__AttributeProto *p = made_attr(
             m, n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRINGS);
@@ -109,6 +132,27 @@ static void nodes(Made *m, const char *s) {
     }
 }
 
+/* The numbers of y. */
+static void put_values(Made *m, const Graph *g, StrBuf *sb) {
+    Evaluator *e = eval_new(g, m->a, EVAL_EXACT);
+    for (int i = 0; i < g->inputs.len; i++) {
+        ValueId x = g->inputs.data[i];
+        EvalTensor *t = eval_tensor_new(m->a, value_get(g, x)->type);
+        for (int64_t k = 0; k < type_count(value_type(g, x)); k++) {
+            int64_t v = 100 * (value_get(g, x)->name[0] - 'a') + k;
+            if (t->f)
+                t->f[k] = (double)v;
+            else
+                t->i[k] = v;
+        }
+        eval_bind(e, x, t);
+    }
+    REQUIRE(eval_run(e, &m->d) == OK);
+    const EvalTensor *y = eval_get(e, g->outputs.data[0].value);
+    for (int64_t k = 0; k < type_count(type_get(y->type)); k++)
+        sb_printf(sb, " %g", y->f ? y->f[k] : (double)y->i[k]);
+}
+
 static void check_row(const Row *r) {
     Made m;
     StrBuf got = {0};
@@ -121,6 +165,7 @@ static void check_row(const Row *r) {
         Graph *g = module_graph(mod, "forward");
         sb_puts(&got, "=");
         sb_put_type(&got, value_get(g, g->outputs.data[0].value)->type);
+        if (strchr(r->want, ' ')) put_values(&m, g, &got);
     } else {
         sb_puts(&got, made_message(&m));
     }
@@ -130,6 +175,7 @@ static void check_row(const Row *r) {
               r->operands, r->nodes, got.data, r->want);
     sb_free(&got);
     made_end(&m);
+    while (nbody) made_end(&bodies[--nbody]);
 }
 
 #define CHECK_ROWS(rows)                                                       \
@@ -625,5 +671,103 @@ TEST_CASE(onnx_bounds, arithmetic) {
          "RNN(a,b,c)>y activations=('Swish')", "activation 0 is not supported"},
         {14, "f32[4] i64:0", "CumSum(a,b)>y", "=f32[4]"},
         {14, "f32[4] i64:1", "CumSum(a,b)>y", "axis"}};
+    CHECK_ROWS(rows);
+}
+
+/* A sum that goes on, and each of its values. */
+#define SUMS "body={s,x|Add(s,x)>t;Identity(t)>u|t,u}"
+#define SCAN "Scan(a,b)>z,y num_scan_inputs=1 " SUMS
+
+TEST_CASE(onnx_bounds, bodies) {
+    static const Row rows[] = {
+        {11, "f32[2] f32[3,2]", SCAN, "=f32[3,2] 100 102 202 205 306 310"},
+        {11, "f32[2] f32[3,2]", "Scan(a,b)>y,z num_scan_inputs=1 " SUMS,
+         "=f32[2] 306 310"},
+        {11, "f32[2] f32[3,2]", SCAN " scan_input_directions=[1]",
+         "=f32[3,2] 104 106 206 209 306 310"},
+        {11, "f32[2] f32[3,2]", SCAN " scan_output_directions=[1]",
+         "=f32[3,2] 306 310 202 205 100 102"},
+        {11, "f32[2] f32[2,2]", SCAN " scan_output_directions=[1]",
+         "=f32[2,2] 202 205 100 102"},
+        {11, "f32[2] f32[4,2]", SCAN " scan_output_directions=[1]",
+         "=f32[4,2] 412 417 306 310 202 205 100 102"},
+        {11, "f32[2] f32[3,2]", SCAN " scan_output_axes=[1]",
+         "=f32[2,3] 100 202 306 102 205 310"},
+        {11, "f32[2] f32[3,2]", SCAN " scan_output_axes=[-1]",
+         "=f32[2,3] 100 202 306 102 205 310"},
+        {11, "f32[2] f32[3,2]", SCAN " scan_output_axes=[2]", "axis 2 is out"},
+        {11, "f32[2] f32[2,3]", SCAN " scan_input_axes=[1]",
+         "=f32[3,2] 100 104 201 208 303 313"},
+        {11, "f32[2] f32[2,3]", SCAN " scan_input_axes=[2]", "axis 2 is out"},
+        {11, "f32[2] f32[3,2] f32[3,2]",
+         "Scan(a,b,c)>z,y num_scan_inputs=2 scan_input_directions=[1] "
+         "body={s,x,w|Add(s,x)>t;Sub(x,w)>u|t,u}",
+         "scan_input_directions is too short"},
+        {11, "f32[2] f32[3,2] f32[3,2]",
+         "Scan(a,b,c)>z,y num_scan_inputs=2 scan_input_directions=[0,1] "
+         "body={s,x,w|Add(s,x)>t;Sub(x,w)>u|t,u}",
+         "=f32[3,2] -104 -104 -100 -100 -96 -96"},
+        {11, "f32[2] f32[3,2] f32[2,2]",
+         "Scan(a,b,c)>z,y num_scan_inputs=2 "
+         "body={s,x,w|Add(s,x)>t;Sub(x,w)>u|t,u}",
+         "its operands differ in length"},
+        {11, "f32[2] f32[0,2]", SCAN, "0 turns"},
+        {11, "f32[1] f32[4097,1]", SCAN, "4097 turns"},
+        {8, "f32[2] f32[3,2]", SCAN, "Scan before opset 9"},
+        {11, "f32[2] f32[3,2]", "Scan(a,b)>z,y num_scan_inputs=0 " SUMS,
+         "num_scan_inputs is 0"},
+        {11, "f32[2] f32[3,2]", "Scan(a,b)>z,y num_scan_inputs=3 " SUMS,
+         "num_scan_inputs is 3"},
+        {11, "f32[2] f32[3,2]", "Scan(a,b)>y num_scan_inputs=1 " SUMS,
+         "its body gives 2 results"},
+        {11, "f32[2] f32[3,2]",
+         "Scan(a,b)>z,y num_scan_inputs=1 body={s|Neg(s)>t;Abs(s)>u|t,u}",
+         "its body takes 1 operands, is given 2"},
+        {11, "i64:3 f32[2]",
+         "Loop(a,,b)>y body={i,go,s|Add(s,s)>t;Identity(go)>on|on,t}",
+         "=f32[2] 800 808"},
+        {11, "i64:0 f32[2]",
+         "Loop(a,,b)>y body={i,go,s|Add(s,s)>t;Identity(go)>on|on,t}",
+         "=f32[2] 100 101"},
+        {11, "i64:3 f32[2]",
+         "Loop(a,,b)>z,y body={i,go,s|Add(s,s)>t;Identity(go)>on;"
+         "Identity(i)>u|on,t,u}",
+         "=i64[3] 0 1 2"},
+        {11, "i64:0 f32[2]",
+         "Loop(a,,b)>z,y body={i,go,s|Add(s,s)>t;Identity(go)>on;"
+         "Identity(i)>u|on,t,u}",
+         "its body does not run once"},
+        {11, "i64:9 f32[2] i64:1",
+         "Loop(a,,b)>z,y body={i,go,s|Add(s,s)>t;Less(i,c)>on;"
+         "Identity(i)>u|on,t,u}",
+         "=i64[2] 0 1"},
+        {11, "f32[2] i64:2",
+         "Loop(,,a)>y body={i,go,s|Add(s,s)>t;Less(i,b)>on|on,t}",
+         "=f32[2] 0 8"},
+        {11, "f32[2]",
+         "Loop(,,a)>y body={i,go,s|Identity(s)>t;Identity(go)>on|on,t}",
+         "more than 4096 turns"},
+        {11, "i64:4096 f32[2]",
+         "Loop(a,,b)>y body={i,go,s|Identity(s)>t;Identity(go)>on|on,t}",
+         "=f32[2] 100 101"},
+        {11, "i64:4097 f32[2]",
+         "Loop(a,,b)>y body={i,go,s|Identity(s)>t;Identity(go)>on|on,t}",
+         "more than 4096 turns"},
+        {11, "i64:3 f32[2]", "Loop(a,,b)>y body={i,go,s|Identity(go)>on|on}",
+         "its body gives 1 results"},
+        {11, "i64:3 f32[2]", "Loop(a,,b)>y body={i,go|Identity(go)>on|on,go}",
+         "its body takes 2 operands, is given 3"},
+        {11, "i64:1 f32[2]",
+         "Equal(a,a)>k; If(k)>y then_branch={|Neg(b)>t|t} "
+         "else_branch={|Abs(b)>t|t}",
+         "=f32[2] -100 -101"},
+        {11, "i64:1 f32[2]",
+         "Less(a,a)>k; If(k)>y then_branch={|Neg(b)>t|t} "
+         "else_branch={|Abs(b)>t|t}",
+         "=f32[2] 100 101"},
+        {11, "i64:1 f32[2]",
+         "Equal(a,a)>k; If(k)>y then_branch={|Neg(b)>t|t,t} "
+         "else_branch={|Abs(b)>t|t}",
+         "a branch gives 2 results"}};
     CHECK_ROWS(rows);
 }
