@@ -591,6 +591,34 @@ TEST_CASE(pooling, halves) {
     pools_close();
 }
 
+/* Rows about as wide as the lines in which gradients are summed, and wider. */
+TEST_CASE(pooling, wide_rows) {
+    static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16};
+    static const int64_t widths[] = {2030, 2036, 2037, 2038, 2039, 2040,
+                                     2041, 2042, 2043, 2048, 4100, 6001};
+    rng = 34;
+    pools_open();
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (int64_t step = 1; step <= 3; step++) {
+            LibPool p;
+            pool_whole(&p, 2, widths[i]);
+            p.dtype = types[rnd() % 3];
+            p.planes = 1;
+            p.count_include_pad = rnd() % 2;
+            p.kernel[1] = 2;
+            p.kernel[2] = 3;
+            p.stride[2] = step;
+            p.dilation[2] = rnd_in(1, 2);
+            p.pad[2] = rnd_in(0, 1);
+            p.pad_end[2] = rnd_in(0, 1);
+            int64_t span = 2 * p.dilation[2] + 1;
+            p.out[2] =
+                (p.in[2] + p.pad[2] + p.pad_end[2] - span) / p.stride[2] + 1;
+            pool_compare(p);
+        }
+    pools_close();
+}
+
 TEST_CASE(pooling, random_shapes) {
     rng = 31;
     pools_open();

@@ -522,13 +522,25 @@ TEST_CASE(attend, random_shapes) {
 
 /* ---- scatter-add, argmax ------------------------------------------------- */
 
-static void scatter_case(void) {
+/* Indices of each integer type, about both of its ends. */
+static const struct IndexType {
+    int64_t dtype, least, most;
+    size_t bytes;
+} index_types[] = {
+    {AMPC_I64, INT32_MIN, INT32_MAX, 8}, {AMPC_I32, INT32_MIN, INT32_MAX, 4},
+    {AMPC_U64, 0, INT32_MAX, 8},         {AMPC_U32, 0, UINT32_MAX, 4},
+    {AMPC_I16, INT16_MIN, INT16_MAX, 2}, {AMPC_U16, 0, UINT16_MAX, 2},
+    {AMPC_I8, INT8_MIN, INT8_MAX, 1},    {AMPC_U8, 0, UINT8_MAX, 1}};
+enum { INDEX_TYPES = sizeof index_types / sizeof *index_types };
+
+static void scatter_case(int which) {
     LibScatterAdd s = {rnd_in(1, 3),   rnd_in(1, 50), rnd_in(0, 200),
                        rnd_in(1, 300), rnd_float(),   AMPC_I64,
                        rnd_float()};
     if (rnd() % 2) s.inner = rnd_in(1, 16); /* about a vector, or fewer */
     if (rnd() % 5 == 0) s.src_dtype = s.out_dtype = AMPC_F64;
-    if (rnd() % 2) s.idx_dtype = AMPC_I32;
+    const struct IndexType *type = &index_types[which];
+    s.idx_dtype = type->dtype;
     int64_t nsrc = s.outer * s.nidx * s.inner;
     int64_t nout = s.outer * s.rows * s.inner;
     void *src = array(s.src_dtype, nsrc);
@@ -536,10 +548,9 @@ static void scatter_case(void) {
     double *want = zeros(nout);
     for (int64_t i = 0; i < s.nidx; i++) {
         int64_t t = rnd_in(-s.rows - 1, s.rows); /* both ends out of range */
-        if (s.idx_dtype == AMPC_I64)
-            ((int64_t *)idx)[i] = t;
-        else
-            ((int32_t *)idx)[i] = (int32_t)t;
+        if (rnd() % 8 == 0) t = rnd() % 2 ? type->least : type->most;
+        t = t < type->least ? type->least : t > type->most ? type->most : t;
+        memcpy((char *)idx + (size_t)i * type->bytes, &t, type->bytes);
         if (t < 0) t += s.rows;
         if (t < 0 || t >= s.rows) continue;
         for (int64_t o = 0; o < s.outer; o++)
@@ -565,7 +576,7 @@ static void scatter_case(void) {
 TEST_CASE(scatter_add, random_shapes) {
     rng = 41;
     pools_open();
-    for (int i = 0; i < 60; i++) scatter_case();
+    for (int i = 0; i < 12 * INDEX_TYPES; i++) scatter_case(i % INDEX_TYPES);
     pools_close();
 }
 
