@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/backend.h"
 #include "runtime/json.h"
 #include "runtime/session.h"
 #include "tests/support/tiny_module.h"
@@ -366,6 +367,54 @@ TEST_CASE(runtime, wrong_inputs_have_messages) {
     b.in[0].data = b.x;
     CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_OK);
     a->close(s);
+}
+
+/* Variables of every type begin with their number, past the part that is
+   written at once. */
+TEST_CASE(runtime, variables_of_every_type_begin_as_given) {
+    enum { COUNT = 33001 };
+    static const struct {
+        uint32_t dtype;
+        double fill;
+        uint64_t bits;
+    } rows[] = {{AMPC_BOOL, 7, 1},
+                {AMPC_U8, 200, 200},
+                {AMPC_I8, -56, 200},
+                {AMPC_U16, 40000, 40000},
+                {AMPC_I16, -2, 0xfffe},
+                {AMPC_U32, 3e9, 3000000000},
+                {AMPC_I32, -2, 0xfffffffe},
+                {AMPC_U64, 9007199254740992.0, 9007199254740992},
+                {AMPC_I64, -2, UINT64_MAX - 1},
+                {AMPC_F16, -2, 0xc000},
+                {AMPC_BF16, -2, 0xc000},
+                {AMPC_F32, -2, 0xc0000000},
+                {AMPC_F64, -2, UINT64_C(0xc000000000000000)},
+                {AMPC_F32, 0, 0}};
+    PlanVar vars[32];
+    AmpcModule m = tiny_module;
+    memcpy(vars, m.vars, m.nvar * sizeof *vars);
+    m.vars = vars;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t size = dtype_bytes(rows[i].dtype);
+        vars[tiny_module.nvar] = (PlanVar){.name = "v",
+                                           .kind = PLAN_BUFFER,
+                                           .dtype = rows[i].dtype,
+                                           .stored_dtype = rows[i].dtype,
+                                           .rank = 1,
+                                           .dim = {COUNT},
+                                           .bytes = COUNT * size,
+                                           .init = -1,
+                                           .fill = rows[i].fill};
+        m.nvar = tiny_module.nvar + 1;
+        ampc_session *s = open_module(&m, 1);
+        const char *p = cpu_var(s, tiny_module.nvar);
+        int wrong = 0;
+        for (int k = 0; k < COUNT; k++)
+            wrong += memcmp(p + (size_t)k * size, &rows[i].bits, size) != 0;
+        CHECK_MSG(!wrong, "%s: %d are wrong", dtype_name(rows[i].dtype), wrong);
+        tiny_api()->close(s);
+    }
 }
 
 /* What each call says of arguments that cannot be, and that they change
