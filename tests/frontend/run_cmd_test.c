@@ -293,6 +293,30 @@ TEST_CASE(run, resumes_bit_for_bit) {
     resume_case(&tiny_accumulating, "--steps 4", "--steps 12", "--steps 12");
 }
 
+/* The place in the data is kept only where the data are as many. */
+TEST_CASE(run, resumes_with_other_data) {
+    write_data(42); /* 10 steps an epoch */
+    free(good(&tiny_module, FEEDS "--save @moved --steps 13"));
+    write_data(20); /* 5 steps */
+    Ran r = run_module(&tiny_module, FEEDS "--save @moved --resume --epochs 2");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK_HAS(r.err, "the checkpoint was made with 42 samples, not 20: from "
+                     "the start of epoch 2");
+    CHECK_EQ_INT(count_lines(r.out), 5);
+    CHECK_EQ_INT(field(r.out, 0, "step"), 14);
+    ran_free(&r);
+    ampc_session *s = NULL;
+    REQUIRE(tiny_api()->open(tiny_handle(&tiny_module), NULL, &s, NULL, 0) ==
+            AMPC_OK);
+    CHECK_EQ_INT(tiny_api()->save(s, test_tmp("placeless")), AMPC_OK);
+    tiny_api()->close(s);
+    r = run_module(&tiny_module, FEEDS "--save @placeless --resume --steps 1");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK_HAS(r.err, "the checkpoint holds no place in the data: from the "
+                     "first sample");
+    ran_free(&r);
+}
+
 /* A checkpoint cut off: the run goes on from the one before, and says so. */
 TEST_CASE(run, resumes_from_the_checkpoint_before_a_torn_one) {
     write_data(42);

@@ -321,7 +321,7 @@ static void run_fails(const char *options) {
     snprintf(ids, sizeof ids, "%s/ids.npy", test_tmpdir());
     snprintf(target, sizeof target, "%s/t.npy", test_tmpdir());
     for (int i = 0; i < 16; i++) v[i] = 1 + i % CLASSES; /* counted from 1 */
-    v[4] = 1;
+    v[4] = v[14] = 1; /* but for one sample */
     write_labels(ids, v, 16);
     write_labels(target, v, 16);
     CHECK_EQ_INT(test_command(&out,
@@ -338,5 +338,6 @@ static void run_fails(const char *options) {
 
 TEST_CASE(data, run_names_file_sample_and_value) {
     run_fails("--steps 8");
+    run_fails("--epochs 1 --shuffle");
     run_fails("--eval");
 }
