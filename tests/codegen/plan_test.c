@@ -237,6 +237,57 @@ static void check_chains(const Buffers *b) {
     CHECK_MSG(missed <= 1, "%d chains in two kernels", missed);
 }
 
+typedef struct Rows {
+    const Graph *g;
+    int group;
+    int *depth;       /* by node: reductions of the group before its end   */
+    unsigned *sweeps; /* by node: sweeps over the columns that need it     */
+} Rows;
+
+static void need(Rows *r, ValueId v, int sweep) {
+    const Node *n = v.i ? maker(r->g, v) : NULL;
+    if (!n || n->group != r->group || op_info[n->op].kind == KIND_REDUCE)
+        return;
+    uint32_t id = value_get(r->g, v)->def.i;
+    if (r->sweeps[id] >> sweep & 1) return;
+    r->sweeps[id] |= 1u << sweep;
+    for (int k = 0; k < n->nin; k++) need(r, n->in[k], sweep);
+}
+
+/* What takes long is not done again in each sweep of a kernel over its rows,
+   unless it follows from what a former sweep has found.                     */
+static void check_rows(const Buffers *b, Arena *a) {
+    const Graph *g = b->g;
+    Rows r = {.g = g};
+    r.depth = NEW_ARRAY(a, int, g->nodes.len);
+    r.sweeps = NEW_ARRAY(a, unsigned, g->nodes.len);
+    for (int i = 0; i < g->order.len; i++) {
+        uint32_t id = g->order.data[i].i;
+        const Node *n = node_get(g, g->order.data[i]);
+        bool reduce = op_info[n->op].kind == KIND_REDUCE;
+        for (int k = 0; k < n->nin && n->group >= 0; k++) {
+            const Node *from = n->in[k].i ? maker(g, n->in[k]) : NULL;
+            if (!from || from->group != n->group) continue;
+            int d = r.depth[value_get(g, n->in[k])->def.i];
+            if (d > r.depth[id]) r.depth[id] = d;
+        }
+        r.group = n->group;
+        if (n->group >= 0 && n->nout && b->of[n->out[0].i].made && !reduce)
+            need(&r, n->out[0], r.depth[id]);
+        for (int k = 0; k < n->nin && reduce; k++)
+            need(&r, n->in[k], r.depth[id]);
+        r.depth[id] += reduce;
+    }
+    for (int i = 0; i < g->order.len; i++) {
+        uint32_t id = g->order.data[i].i;
+        const Node *n = node_get(g, g->order.data[i]);
+        bool dear = op_info[n->op].cost >= COST_LONG && !r.depth[id];
+        CHECK_MSG(!dear || !(r.sweeps[id] & (r.sweeps[id] - 1)),
+                  "%s is computed by several sweeps of group %d",
+                  value_get(g, n->out[0])->name, n->group);
+    }
+}
+
 /* ---- types --------------------------------------------------------------- */
 
 /* Of the bytes that forward and backward move, but for the gradients of
@@ -368,6 +419,7 @@ static void whole_model(void *arg) {
     Buffers b = buffers_of(&w), x;
     check_arena(&w, &b);
     check_chains(&b);
+    check_rows(&b, w.a);
     check_types(&b, c->bf16);
     check_steps(&w);
     /* groups of equal work share launches: most are updates of parameters */
@@ -393,6 +445,17 @@ static void whole_model(void *arg) {
               "%lld bytes, shuffled %lld", (long long)w.g->arena_bytes,
               (long long)other.g->arena_bytes);
     end(&other);
+
+    /* groups that share a launch live at once, but hardly more does */
+    if (c->cuda && c->bf16) {
+        const Case cpu = {c->model, false, true};
+        plan(&other, &cpu, NULL, NULL);
+        CHECK_MSG((double)w.g->arena_bytes <
+                      1.06 * (double)other.g->arena_bytes,
+                  "%lld bytes, on a CPU %lld", (long long)w.g->arena_bytes,
+                  (long long)other.g->arena_bytes);
+        end(&other);
+    }
     end(&w);
 }
 

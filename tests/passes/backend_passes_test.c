@@ -557,6 +557,40 @@ TEST_CASE(schedule, takes_the_order_of_least_memory) {
     arena_free(a);
 }
 
+/* %p and %q are the same work, but at one time both would lie beside %a and %b,
+   which others read later: three of those four at most.  Where nothing else
+   reads %a and %b, each becomes the other in place.                          */
+TEST_CASE(launch, shares_where_little_more_lives) {
+    static const char *const rest[] = {
+        "  %s = matmul %a, %u\n  %t = matmul %b, %u\n"
+        "  return %pr, %qr, %s, %t\n}\n",
+        "  return %pr, %qr\n}\n"};
+    enum { LARGE = 64 * 8192 * 4, SMALL = 64 * 64 * 4 };
+    for (int alone = 0; alone < 2; alone++) {
+        Arena *a = arena_new();
+        StrBuf sb = {0};
+        int launches = 0;
+        sb_printf(&sb,
+                  "graph predict(%%x: f32[64,64]) {\n"
+                  "  param %%v: f32[64,8192] = 1, %%w: f32[8192,8192] = 1\n"
+                  "  param %%u: f32[8192,64] = 1\n"
+                  "  %%b = matmul %%x, %%v\n  %%a = matmul %%b, %%w\n"
+                  "  %%p = tanh %%a\n  %%pr = matmul %%p, %%u\n"
+                  "  %%q = tanh %%b\n  %%qr = matmul %%q, %%u\n%s",
+                  rest[alone]);
+        Module *m = parsed(a, sb.data);
+        const Graph *g = m->graphs.data[0];
+        lower(a, m, for_gpus);
+        for (int i = 0; i < g->groups.len; i++)
+            launches += !g->groups.data[i].beside;
+        CHECK_EQ_INT(g->groups.len - launches, alone);
+        CHECK(g->arena_bytes <= (alone ? 2 : 3) * LARGE + 4 * SMALL);
+        run_in_memory(a, g, sb.data);
+        sb_free(&sb);
+        arena_free(a);
+    }
+}
+
 /* ---- reductions in stages ------------------------------------------------ */
 
 /* Where forward folds the rows of %x, a kernel of those rows may add them up as
