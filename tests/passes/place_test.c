@@ -302,6 +302,41 @@ TEST_CASE(place, regions_are_f32_forward_and_backward) {
 
 /* What is few nearest the loss stays f32, unless the user has said that it need
    not. */
+/* Of a deep net only what is small beside its largest values is spared, however
+   little it adds.                                                           */
+TEST_CASE(place, what_is_spared_is_small) {
+    static const int widths[] = {7, 8, 9, 20};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        enum { LAYERS = 100 };
+        Arena *a = arena_new();
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph forward(%%h0: f32[512,64], %%c: f32[512,%d]) {\n"
+                  "  param %%w: f32[64,64] = normal(1, 0.1), %%v: f32[64,%d] = "
+                  "normal(2, 0.1)\n",
+                  widths[i], widths[i]);
+        for (int k = 0; k < LAYERS; k++)
+            sb_printf(&sb,
+                      "  %%p%d = matmul %%h%d, %%w\n  %%h%d = tanh %%p%d\n", k,
+                      k, k + 1, k);
+        sb_printf(&sb,
+                  "  %%z = matmul %%h%d, %%v : f32[512,%d]\n"
+                  "  %%t = tanh %%z : f32[512,%d]\n  %%d = sub %%t, %%c : "
+                  "f32[512,%d]\n  %%q = mul %%d, %%d\n"
+                  "  %%l = reduce_sum %%q {axes=[0,1], keepdims=0}\n"
+                  "  return l=%%l\n}\n",
+                  LAYERS, widths[i], widths[i], widths[i]);
+        Module *m = planned(a, sb.data, "bf16", "auto");
+        const Graph *g = module_graph_on(m, "train", TARGET_CPU);
+        ValueId d = graph_find_value(g, "d");
+        REQUIRE(d.i);
+        CHECK_MSG(value_dtype(g, d) == (8 * widths[i] > 64 ? DT_BF16 : DT_F32),
+                  "%d of 64 columns: %s", widths[i], value_get(g, d)->why);
+        sb_free(&sb);
+        arena_free(a);
+    }
+}
+
 TEST_CASE(place, the_user_says_what_is_spared) {
     static const char *const says[] = {"", " !any"};
     for (int i = 0; i < 2; i++) {
