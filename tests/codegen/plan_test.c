@@ -49,7 +49,8 @@ static void set(Whole *w, const char *name, const char *value) {
 }
 
 /* flag: one more option, NULL: none. */
-static void plan(Whole *w, const Case *c, const char *flag, const char *value) {
+static Status try_plan(Whole *w, const Case *c, const char *flag,
+                       const char *value) {
     EmitInput in = {.path = "m.so", .model_path = "m.amp"};
     char path[100], dims[100];
     size_t n;
@@ -69,14 +70,19 @@ static void plan(Whole *w, const Case *c, const char *flag, const char *value) {
     set(w, "--target", c->cuda ? "cuda:sm_90" : "cpu");
     set(w, "--precision", c->bf16 ? "bf16" : "fp32");
     if (flag) set(w, flag, value);
-    if (import_amp(w->a, &w->d, path, text, n, &w->opt, false, &w->m) != OK ||
-        run_pipeline(w->m, &w->d, &w->opt, STAGE_PLANNED, false) != OK ||
-        emit_plan(w->m, &w->opt, &w->d, &in, w->a, &w->src) != OK)
-        FAIL("%s: %s", path, w->d.text.data);
+    TRY(import_amp(w->a, &w->d, path, text, n, &w->opt, false, &w->m));
+    free(text);
+    TRY(run_pipeline(w->m, &w->d, &w->opt, STAGE_PLANNED, false));
+    TRY(emit_plan(w->m, &w->opt, &w->d, &in, w->a, &w->src));
     cost_put(&w->src, &w->cost);
     w->g = module_graph_on(w->m, "train", c->cuda ? TARGET_CUDA : TARGET_CPU);
     REQUIRE(w->g != NULL);
-    free(text);
+    return OK;
+}
+
+static void plan(Whole *w, const Case *c, const char *flag, const char *value) {
+    if (try_plan(w, c, flag, value) != OK)
+        FAIL("%s: %s", models[c->model].name, w->d.text.data);
 }
 
 static void end(Whole *w) {
@@ -457,6 +463,48 @@ static void whole_model(void *arg) {
         end(&other);
     }
     end(&w);
+}
+
+/* ---- a budget ------------------------------------------------------------ */
+
+/* What backward reads of forward fits the budget; the least one is told, and is
+   taken. */
+TEST_CASE(plan, budgets_are_kept) {
+    for (int i = 2; i < (int)(sizeof models / sizeof *models); i++) {
+        Whole w;
+        char value[30] = "1";
+        int64_t least = 1;
+        const Case c = {i, false, false};
+        plan(&w, &c, "--remat", "none");
+        Buffers b = buffers_of(&w);
+        int64_t all = kept(&b);
+        end(&w);
+        while (try_plan(&w, &c, "--remat", value) != OK) {
+            const char *at = strstr(w.d.text.data, "needs ");
+            REQUIRE(at && strtoll(at + 6, NULL, 10) > least);
+            least = strtoll(at + 6, NULL, 10);
+            snprintf(value, sizeof value, "%lld", (long long)least);
+            end(&w);
+        }
+        end(&w);
+        /* of blocks that are alike one is made again at a time; images of the
+           first layers are half of all */
+        CHECK_MSG((double)least < (i < 4 ? 0.6 : 0.4) * (double)all,
+                  "%s: %lld of %lld", models[i].name, (long long)least,
+                  (long long)all);
+        int64_t former = 0;
+        for (int k = 0; k < 3; k++) {
+            int64_t budget = least + (all - least) * k / 3;
+            snprintf(value, sizeof value, "%lld", (long long)budget);
+            plan(&w, &c, "--remat", value);
+            b = buffers_of(&w);
+            CHECK_MSG(kept(&b) <= budget && kept(&b) >= former,
+                      "%s: %lld bytes of %lld", models[i].name,
+                      (long long)kept(&b), (long long)budget);
+            former = kept(&b);
+            end(&w);
+        }
+    }
 }
 
 static void register_models(void) {
