@@ -210,24 +210,37 @@ static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
     return b2(b, OP_DIV, sum, count, dtype);
 }
 
-/* All of x to one number, where launches are shared: as many rows whatever its
-   shape, so that the second stages of all such sums are alike.  What is made
-   element by element in that part of the step is folded where it is made.    */
+/* All of x to one number, where launches are shared: rows by its size alone, so
+   that such sums are alike whatever their shapes.  A gradient is scaled where
+   it is folded; what else is made element by element in that part of the step
+   is folded where it is made. */
 static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
     Graph *g = e->b->g;
-    Type t = *value_type(g, n->in[0]), to = *value_type(g, n->out[0]);
-    const Value *x = value_get(g, view_root(g, n->in[0]));
-    const Node *def = x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
-    int64_t rows = 1, count = type_count(&t);
-    while (2 * rows <= e->target->rows_enough) rows *= 2;
-    if (!e->target->shares_launches || type_count(&to) != 1 ||
-        n->op == OP_REDUCE_MEAN || count % rows ||
-        count / rows < e->target->least_share ||
+    Type to = *value_type(g, n->out[0]);
+    ValueId x = n->in[0], by = NO_VALUE;
+    const Node *scaled = def_of(g, view_root(g, x), OP_MUL);
+    int64_t count = type_count(value_type(g, x)), rows = 1;
+    if (scaled && value_type(g, scaled->in[1])->rank == 0 &&
+        scaled->flags & n->flags & NODE_UPDATE) {
+        x = scaled->in[0];
+        by = scaled->in[1];
+    }
+    const Value *root = value_get(g, view_root(g, x));
+    const Node *def = root->kind == VK_RESULT ? node_get(g, root->def) : NULL;
+    while (2 * rows <= e->target->rows_enough && count % (2 * rows) == 0 &&
+           count / (2 * rows) >= e->target->least_share)
+        rows *= 2;
+    if (!e->target->shares_launches || e->in_parts || type_count(&to) != 1 ||
+        n->op == OP_REDUCE_MEAN || rows == 1 ||
+        (2 * rows <= e->target->rows_enough &&
+         count / rows > e->target->columns_serial) ||
+        type_count(value_type(g, x)) != count ||
         (def && op_info[def->op].kind == KIND_ELEM &&
          (def->flags & NODE_UPDATE) == (n->flags & NODE_UPDATE)))
         return false;
     const int64_t dim[] = {rows, count / rows}, axes[] = {0, 1};
-    ValueId part = b_reshape(e->b, n->in[0], 2, dim);
+    ValueId part = b_reshape(e->b, x, 2, dim);
+    if (by.i) part = b2(e->b, OP_MUL, part, by, value_dtype(g, n->in[0]));
     part = b_reduce(e->b, n->op, part, axes + 1, 1, true,
                     partial_dtype(e, to.dtype));
     part = in_best_stages(e, combining(n->op), part, axes, 1, to.dtype);

@@ -25,19 +25,24 @@ static void set(Costs *c, const char *name, const char *value) {
         FAIL("%s", c->d.text.data);
 }
 
-static void cost(Costs *c, const char *text, const char *target) {
+static void cost_trained(Costs *c, const char *text, const char *target,
+                         const char *loss, const char *precision) {
     EmitInput in = {.path = "m.so", .model_path = "m.amp"};
     Module *m;
     *c = (Costs){.a = arena_new()};
     options_init(&c->opt, c->a);
-    set(c, "--loss", "none");
-    set(c, "--precision", "fp32");
+    set(c, "--loss", loss);
+    set(c, "--precision", precision);
     set(c, "--target", target);
     if (parse_module(c->a, &c->d, "m.amp", text, strlen(text), &m) != OK ||
         run_pipeline(m, &c->d, &c->opt, STAGE_PLANNED, false) != OK ||
         emit_plan(m, &c->opt, &c->d, &in, c->a, &c->src) != OK)
         FAIL("%s", c->d.text.data);
     cost_put(&c->src, &c->text);
+}
+
+static void cost(Costs *c, const char *text, const char *target) {
+    cost_trained(c, text, target, "none", "fp32");
 }
 
 static void end(Costs *c) {
@@ -376,6 +381,35 @@ TEST_CASE(cost, every_program_that_trains_or_else_predicts) {
         sb_free(&cost);
         sb_free(&sb);
         arena_free(a);
+    }
+}
+
+/* Sums of squares of tensors of as many elements are alike, whatever their
+   shapes, and where the loss scale is taken out first, too. */
+TEST_CASE(cost, norms_share_launches) {
+    static const char text[] =
+        "graph forward(%x: f32[8,256]) {\n"
+        "  param %a: f32[256,1024] = 0.1, %b: f32[1024,256] = 0.1\n"
+        "  param %c: f32[256,1024] = 0.1, %d: f32[1024,256] = 0.1\n"
+        "  param %k: f32[32,256,3,3] = 0.1, %l: f32[256,32,3,3] = 0.1\n"
+        "  %p = matmul %x, %a\n  %q = matmul %p, %b\n"
+        "  %r = matmul %q, %c\n  %s = matmul %r, %d\n"
+        "  %i = reshape %s {shape=[8,256,1,1]}\n"
+        "  %o = conv %i, %k {pads=[1,1,1,1]}\n"
+        "  %z = conv %o, %l {pads=[1,1,1,1]}\n  return %z\n}\n";
+    static const char *const precisions[] = {"fp32", "fp16"};
+    for (int p = 0; p < 2; p++) {
+        Costs c;
+        StepCost s;
+        int launches = 0;
+        cost_trained(&c, text, "cuda:sm_90", "mse", precisions[p]);
+        for (const char *at = c.text.data; cost_next(&at, &s);)
+            if (!strcmp(s.program, "train") && strstr(s.name, "sumsq"))
+                launches += (int)s.launches;
+        /* products' weights and convolutions', each in two stages */
+        CHECK_MSG(launches >= 1 && launches <= 4, "%s: %d launches",
+                  precisions[p], launches);
+        end(&c);
     }
 }
 
