@@ -61,6 +61,7 @@ typedef struct Place {
     bool *half;    /* by ValueId.i: PyTorch has it in 16 bits                */
     int *uses;     /* by ValueId.i                                           */
     bool *few;     /* by ValueId.i: a sum, or computed from one element-wise */
+    bool *own;     /* by ValueId.i: computed of variables and constants alone */
     ValueId *cast; /* by ValueId.i: its 16-bit copy                          */
     int *price;    /* by ValueId.i                                           */
     Traffic *traffic; /* by ValueId.i */
@@ -120,17 +121,25 @@ static void note_half(Place *p, const Node *n) {
     for (int k = 0; k < n->nout; k++) p->half[n->out[k].i] = half;
 }
 
+static bool is_own(const Place *p, ValueId v) {
+    return !is_value(v) || p->own[v.i] || is_leaf(p->g, v);
+}
+
 static void note_few(Place *p, const Node *n) {
     ValueId v = n->out[0];
     OpKind kind = op_info[n->op].kind;
-    bool few = kind == KIND_REDUCE;
-    for (int k = 0; k < n->nin && kind != KIND_ANCHOR && kind != KIND_LIB; k++)
-        few |=
-            p->few[n->in[k].i] && count_of(p->g, n->in[k]) == count_of(p->g, v);
+    bool few = kind == KIND_REDUCE, own = n->nin > 0;
+    for (int k = 0; k < n->nin; k++) {
+        ValueId x = n->in[k];
+        own &= is_own(p, x);
+        if (kind != KIND_ANCHOR && kind != KIND_LIB)
+            few |= p->few[x.i] && count_of(p->g, x) == count_of(p->g, v);
+    }
     for (int k = 0; k < n->nin && kind != KIND_REDUCE; k++)
         few &= !dtype_is_float(dtype_of(p->g, n->in[k])) ||
-               p->few[n->in[k].i] || is_leaf(p->g, n->in[k]);
+               p->few[n->in[k].i] || is_own(p, n->in[k]);
     p->few[v.i] = few;
+    p->own[v.i] = own;
 }
 
 static bool leaves_short_range(const Node *n) {
@@ -149,7 +158,7 @@ static void note_streams(Place *p) {
         OpKind kind = op_info[n->op].kind;
         bool sum = n->op == OP_ADD, two = sum;
         const char **high = &p->high[n->out[0].i];
-        if (n->flags || n->loc.amp ||
+        if (n->flags || n->loc.amp || p->few[n->out[0].i] ||
             !(sum || kind == KIND_MOVE || kind == KIND_VIEW))
             continue;
         for (int k = 0; k < n->nin; k++) two &= is_activation(g, n, n->in[k]);
@@ -196,12 +205,14 @@ static void find_free(Place *p) {
     for (int i = 0; i < g->inputs.len; i++)
         p->half[g->inputs.data[i].i] =
             dtype_is_16(value_dtype(g, g->inputs.data[i]));
-    for (int i = 0; i < g->order.len; i++)
-        note_half(p, node_get(g, g->order.data[i]));
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        note_half(p, n);
+        note_few(p, n);
+    }
     note_streams(p);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        note_few(p, n);
         for (int k = 0; k < n->nin; k++)
             if (n->in[k].i && !p->high[n->in[k].i])
                 p->high[n->in[k].i] = demand(p, n, n->in[k]);
@@ -227,6 +238,7 @@ static Place place_new(Graph *g, Arena *a) {
     p.free = NEW_ARRAY(a, bool, n);
     p.half = NEW_ARRAY(a, bool, n);
     p.few = NEW_ARRAY(a, bool, n);
+    p.own = NEW_ARRAY(a, bool, n);
     p.uses = graph_use_counts(g, a);
     p.cast = NEW_ARRAY(a, ValueId, n);
     p.price = NEW_ARRAY(a, int, n);

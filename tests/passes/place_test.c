@@ -298,6 +298,35 @@ TEST_CASE(place, regions_are_f32_forward_and_backward) {
     arena_free(a);
 }
 
+/* ---- running statistics -------------------------------------------------- */
+
+TEST_CASE(place, running_statistics_are_sums) {
+    static const char *const names[] = {"old", "new", "sum"};
+    Arena *a = arena_new();
+    Module *m = planned(
+        a,
+        "graph forward(%x: f32[32,64]) {\n  buffer %m: f32[64] = 0\n"
+        "  param %w: f32[64,64] = normal(1, 0.1)\n  %h = matmul %x, %w\n"
+        "  %mean = reduce_mean %h {axes=[0], keepdims=1}\n"
+        "  %y = sub %h, %mean\n"
+        "  %old = mul %m, 0.9 : f32[64]\n"
+        "  %part = mul %mean, 0.1 : f32[1,64]\n"
+        "  %new = reshape %part {shape=[64]}\n  %sum = add %old, %new\n"
+        "  write %m = %sum\n  return y=%y\n}\n",
+        "bf16", "auto");
+    const Graph *g = module_graph_on(m, "train", TARGET_CPU);
+    for (int i = 0; i < 3; i++) {
+        ValueId v = graph_find_value(g, names[i]);
+        REQUIRE(v.i);
+        CHECK_MSG(value_dtype(g, v) == DT_F32 &&
+                      strcmp(value_get(g, v)->why, "a residual stream"),
+                  "%s: %s, %s", names[i], dtype_info[value_dtype(g, v)].text,
+                  value_get(g, v)->why);
+    }
+    CHECK_STR(value_get(g, graph_find_value(g, "sum"))->why, "a sum");
+    arena_free(a);
+}
+
 /* ---- near the loss ------------------------------------------------------- */
 
 /* What is few nearest the loss stays f32, unless the user has said that it need
