@@ -260,6 +260,59 @@ TEST_CASE(cost, prices_are_near_what_was_measured) {
     arena_free(a);
 }
 
+/* Each bound by the formula of roofline.h, on an H100: 132 SMs of 1.755 GHz,
+   3.35 TB/s, 67 TFLOP/s in fp32, 680 ns; and 1 us for a launch.             */
+TEST_CASE(cost, each_bound_has_its_formula) {
+    static const struct {
+        const char *how;
+        double mma, bits, rate, bytes, reads, l2, insts, blocks, threads,
+            registers, shared, in_flight, launches, ms;
+    } rows[] = {
+        /* memory, cache, launches */
+        {"copy", 0, 0, 100, 3.35e9, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1.251},
+        {"copy", 0, 0, 100, 0, 0, 5.5e9, 0, 0, 0, 0, 0, 0, 1, 1.001},
+        {"copy", 0, 0, 100, 1, 0, 1, 0, 0, 0, 0, 0, 0, 500, 0.5},
+        {"copy", 0, 0, 100, 3.35e9, 0, 0, 0, 0, 0, 0, 0, 0, 250, 1.5},
+        /* products of the library in fp32, f64, at half the rate */
+        {"cublaslt", 48.24e9, 32, 100, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1.001},
+        {"cublaslt", 48.24e9, 64, 100, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2.001},
+        {"cublaslt", 48.24e9, 32, 50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2.001},
+        /* our own in whole waves, and with one block more */
+        {"product", 48.24e9, 32, 100, 0, 0, 0, 0, 132, 256, 0, 0, 0, 1, 1.001},
+        {"product", 48.24e9, 32, 100, 0, 0, 0, 0, 133, 256, 0, 0, 0, 1,
+         1.001 + 131.0 / 133},
+        /* waiting: 8 blocks of 256 on an SM, fewer by registers, by shared
+           memory, by threads, by what there is; two reads in flight */
+        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 0, 0, 1, 1, 0.681},
+        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 64, 0, 1, 1,
+         1.361},
+        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 0, 116736, 1, 1,
+         2.721},
+        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 64, 0, 0, 1, 1, 0.681},
+        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 528, 256, 0, 0, 1, 1, 1.361},
+        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 0, 0, 2, 1, 0.341},
+        /* instructions: on busy SMs, and with a sixteenth of the warps that
+           hide each other */
+        {"kernel", 0, 0, 100, 0, 0, 0, 19.2739e9, 9999, 256, 0, 0, 0, 1, 1.001},
+        {"kernel", 0, 0, 100, 0, 0, 0, 19.2739e9, 33, 128, 0, 0, 0, 1, 16.001},
+    };
+    Arena *a = arena_new();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char fields[300];
+        snprintf(fields, sizeof fields,
+                 "%s\t%g\t%g\t%g\t%g\t%.9g\t%g\t%.9g\t%g\t%g\t%g\t%g\t%g\t"
+                 "%g",
+                 rows[i].how, rows[i].mma, rows[i].bits, rows[i].rate,
+                 rows[i].bytes, rows[i].reads, rows[i].l2, rows[i].insts,
+                 rows[i].blocks, rows[i].threads, rows[i].registers,
+                 rows[i].shared, rows[i].in_flight, rows[i].launches);
+        double ms = h100_ms(a, fields);
+        CHECK_MSG(fabs(ms - rows[i].ms) < 2e-3 * rows[i].ms, "row %zu: %g ms",
+                  i, ms);
+    }
+    arena_free(a);
+}
+
 /* ---- scaling ------------------------------------------------------------- */
 
 /* Milliseconds of `world` ranks. */
