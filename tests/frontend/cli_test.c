@@ -400,12 +400,39 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
               "inspect cnn.so --json");
     check_run(0, "graph train", "inspect cnn.so --ir autodiff");
     check_run(1, "no IR of stage 'nosuch'", "inspect cnn.so --ir nosuch");
-    check_run(2, "at a time", "inspect cnn.so --casts --memory");
+    static const char *const questions[] = {
+        "--ir autodiff", "--casts", "--kernels",  "--memory",
+        "--params",      "--cuda",  "--roofline", "--scaling 2"};
+    for (int i = 0; i < 8; i++)
+        for (int k = 0; k < i; k++) {
+            snprintf(words, sizeof words, "inspect cnn.so %s %s", questions[k],
+                     questions[i]);
+            check_run(2, "--roofline, --scaling at a time", words);
+        }
+    check_run(1, "no GPU code in it", "inspect cnn.so --cuda");
+    check_run(2, "--scaling: '1' is not 2 or more ranks",
+              "inspect cnn.so --scaling 1");
+    check_run(2, "--scaling: '1048577' is not 2 or more ranks",
+              "inspect cnn.so --scaling 1048577");
+    check_run(2, "--step-ms: '0' is not milliseconds",
+              "inspect cnn.so --scaling 2 --step-ms 0");
+    check_run(2, "--link: '20,' is not nvlink",
+              "inspect cnn.so --scaling 2 --link 20,");
     snprintf(words, sizeof words,
              "inspect '%s' --dim batch=4 --loss "
              "cross_entropy --casts",
              cnn());
     check_run(0, "cast input f32[4,1,28,28] -> bf16 for conv", words);
+    snprintf(words, sizeof words,
+             "inspect '%s' --dim batch=4 --loss cross_entropy --ir autodiff",
+             cnn());
+    check_run(0, "graph train", words);
+    snprintf(words, sizeof words,
+             "inspect '%s' --dim batch=4 --loss cross_entropy --ir nosuch",
+             cnn());
+    check_run(1, "no pass named 'nosuch' (--list-passes)", words);
+    snprintf(words, sizeof words, "inspect '%s' --dim batch=4 --cuda", cnn());
+    check_run(1, "--cuda asks a module; --emit-cuda DIR writes", words);
     snprintf(words, sizeof words,
              "inspect '%s' --dim batch=4 --loss cross_entropy --kernels",
              cnn());
