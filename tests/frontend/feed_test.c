@@ -858,6 +858,73 @@ TEST_CASE(feed, large_files_are_not_held_in_memory) {
     in_child(read_columns);
 }
 
+/* An array of a x b x c numbers in every order, byte order and packing has the
+   same elements, in memory and where it is too large to be kept there.      */
+static void check_layout(const int64_t dim[3], bool columns, bool big,
+                         int packing) {
+    static const char *const names[] = {"l.npy", "l.npy.gz", "l.npz", "l.npz"};
+    int64_t n = dim[0] * dim[1] * dim[2];
+    StrBuf sb = {0};
+    char head[200];
+    Diag d = {0};
+    Array a;
+    int len = snprintf(head, sizeof head,
+                       "{'descr': '%ci2', 'fortran_order': %s, 'shape': "
+                       "(%lld, %lld, %lld), }\n",
+                       big ? '>' : '<', columns ? "True" : "False",
+                       (long long)dim[0], (long long)dim[1], (long long)dim[2]);
+    sb_putn(&sb, "\x93NUMPY\1\0", 8);
+    sb_putn(&sb, (char[]){(char)len, 0}, 2);
+    sb_putn(&sb, head, (size_t)len);
+    unsigned char *data = malloc((size_t)n * 2);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t x = i / (dim[1] * dim[2]), y = i / dim[2] % dim[1];
+        int64_t z = i % dim[2];
+        int64_t at = columns ? x + dim[0] * (y + dim[1] * z) : i;
+        int value = (int)(i * 7919 & 0x7fff);
+        data[2 * at + big] = (unsigned char)(value & 0xff);
+        data[2 * at + !big] = (unsigned char)(value >> 8);
+    }
+    sb_putn(&sb, (char *)data, (size_t)n * 2);
+    if (packing == 1) {
+        gzFile f = gzopen(test_tmp("l.npy.gz"), "wb1");
+        REQUIRE(f && gzwrite(f, sb.data, (unsigned)sb.len) == (int)sb.len);
+        gzclose(f);
+    } else if (packing) {
+        Zip z = {.n = 0};
+        zip_add(&z, "x.npy", sb.data, sb.len, packing == 3);
+        zip_write(&z, "l.npz");
+    } else {
+        REQUIRE(test_write_file(test_tmp("l.npy"), sb.data, sb.len));
+    }
+    sb_free(&sb);
+    if (pick(names[packing], NULL, "x", false, &a, &d) != OK)
+        FAIL("%s", d.text.data);
+    CHECK_EQ_INT(a.count, n);
+    short part[1000];
+    for (int64_t at = 0, k; at < n; at += k) {
+        k = n - at < 1000 ? n - at : 1000;
+        REQUIRE(array_get(&d, "l", &a, at, k, part) == OK);
+        int wrong = 0;
+        for (int64_t i = 0; i < k; i++)
+            wrong += part[i] != ((at + i) * 7919 & 0x7fff);
+        if (!CHECK_MSG(!wrong, "%s, columns %d, big-endian %d: from %lld on",
+                       names[packing], columns, big, (long long)at))
+            break;
+    }
+    free(data);
+    array_close(&a);
+}
+
+TEST_CASE(feed, every_layout_has_the_same_elements) {
+    for (int way = 0; way < 16; way++)
+        check_layout((int64_t[]){3, 5, 7}, way & 1, way & 2, way >> 2);
+    for (int way = 0; way < 4; way++)
+        check_layout((int64_t[]){1001, 4, 2100}, way & 1, way & 2, 0);
+    check_layout((int64_t[]){1001, 4, 2100}, true, true, 3);
+    check_layout((int64_t[]){2, 1400, 3001}, true, true, 1);
+}
+
 TEST_CASE(feed, a_file_that_shrinks_while_it_is_read) {
     Diag d = {0};
     Array a;
