@@ -693,12 +693,16 @@ TEST_CASE(attend, masks_hide_what_they_hid) {
     }
 }
 
-/* The same written with positions, of columns %j and rows %i. */
+/* The same written with positions, of columns %j and rows %i: what is seen,
+   then what is hidden. */
 TEST_CASE(attend, orders_hide_what_they_hid) {
+    enum { SEEN = 7 };
     static const char *const orders[] = {
-        "less_equal %j, %i",    "less %j, %i1",       "greater_equal %i, %j",
-        "greater %i1, %j",      "less_equal %j, %i1", "less_equal %j1, %i1",
-        "greater_equal %i1, %j"};
+        "less_equal %j, %i",     "less %j, %i1",       "greater_equal %i, %j",
+        "greater %i1, %j",       "less_equal %j, %i1", "less_equal %j1, %i1",
+        "greater_equal %i1, %j", "greater %j, %i",     "greater_equal %j, %i1",
+        "less %i, %j",           "less_equal %i1, %j", "greater %j, %i1",
+        "greater_equal %j1, %i1"};
     for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
         StrBuf sb = {0};
         sb_printf(&sb,
@@ -708,10 +712,10 @@ TEST_CASE(attend, orders_hide_what_they_hid) {
                   "  %%j = iota {axis=1} : i32[1,4]\n"
                   "  %%i1 = add %%i, 1:i32\n  %%j1 = add %%j, 1:i32\n"
                   "  %%s = matmul %%q, %%k\n  %%c = %s\n"
-                  "  %%a = where %%c, %%s, %%low\n  %%p = softmax %%a\n"
+                  "  %%a = where %%c, %s\n  %%p = softmax %%a\n"
                   "  %%y = matmul %%p, %%v\n  return %%y\n}\n",
-                  orders[i]);
-        CHECK_EQ_INT(attended(sb.data), 1);
+                  orders[i], i < SEEN ? "%s, %low" : "%low, %s");
+        CHECK_MSG(attended(sb.data) == 1, "%s", orders[i]);
         sb_free(&sb);
     }
 }
