@@ -25,8 +25,10 @@ static void set(Costs *c, const char *name, const char *value) {
         FAIL("%s", c->d.text.data);
 }
 
-static void cost_trained(Costs *c, const char *text, const char *target,
-                         const char *loss, const char *precision) {
+/* passes: NULL: all. */
+static void cost_after(Costs *c, const char *text, const char *target,
+                       const char *loss, const char *precision,
+                       const char *passes) {
     EmitInput in = {.path = "m.so", .model_path = "m.amp"};
     Module *m;
     *c = (Costs){.a = arena_new()};
@@ -35,10 +37,17 @@ static void cost_trained(Costs *c, const char *text, const char *target,
     set(c, "--precision", precision);
     set(c, "--target", target);
     if (parse_module(c->a, &c->d, "m.amp", text, strlen(text), &m) != OK ||
-        run_pipeline(m, &c->d, &c->opt, STAGE_PLANNED, false) != OK ||
+        (passes
+             ? run_passes(m, &c->d, &c->opt, passes, false)
+             : run_pipeline(m, &c->d, &c->opt, STAGE_PLANNED, false)) != OK ||
         emit_plan(m, &c->opt, &c->d, &in, c->a, &c->src) != OK)
         FAIL("%s", c->d.text.data);
     cost_put(&c->src, &c->text);
+}
+
+static void cost_trained(Costs *c, const char *text, const char *target,
+                         const char *loss, const char *precision) {
+    cost_after(c, text, target, loss, precision, NULL);
 }
 
 static void cost(Costs *c, const char *text, const char *target) {
@@ -220,6 +229,36 @@ TEST_CASE(cost, every_operand_of_a_row_counts) {
                       targets[t], bytes, text);
             end(&c);
         }
+}
+
+/* From the first of what is summed at once to the end of the last, whatever
+   lies between to align them.                                               */
+TEST_CASE(cost, sums_over_ranks_are_one_piece) {
+    static const char *const names[] = {"a", "b", "c"};
+    Costs c;
+    int64_t from = INT64_MAX, to = 0;
+    cost_after(
+        &c,
+        "graph update(%x: f32[10], %y: f32[100], %z: f32[3]) {\n"
+        "  %u = tanh %x\n  %a = rank_sum %u\n"
+        "  %v = tanh %y\n  %b = rank_sum %v\n"
+        "  %w = tanh %z\n  %c = rank_sum %w\n"
+        "  %p = reduce_sum %a {axes=[0]}\n  %q = reduce_sum %b {axes=[0]}\n"
+        "  %r = reduce_sum %c {axes=[0]}\n  return %p, %q, %r, %u, %v, %w\n"
+        "}\n",
+        "cpu", "none", "fp32",
+        "inline,canon,reduce,cse,dce,fuse,schedule,memplan");
+    const Graph *g = c.src.steps.data[0].g;
+    for (int i = 0; i < 3; i++) {
+        ValueId v = graph_find_value(g, names[i]);
+        int64_t at = value_get(g, v)->offset;
+        int64_t end = at + type_bytes(value_type(g, v));
+        if (at < from) from = at;
+        if (end > to) to = end;
+    }
+    CHECK(to - from > 4 * (10 + 100 + 3));
+    CHECK(step_named(&c, "sum_now", 0).bytes == (double)(to - from));
+    end(&c);
 }
 
 /* ---- prices -------------------------------------------------------------- */

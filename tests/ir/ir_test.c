@@ -243,6 +243,23 @@ static TypeId make(DType d, int rank, int64_t a, int64_t b, int64_t c) {
     return type_make(d, rank, dim);
 }
 
+/* What a variable is drawn from holds all that is drawn, and is no wish. */
+TEST_CASE(tensors, bounds_of_what_is_drawn) {
+    static const Draw draws[] = {{DRAW_NORMAL, 1, 0.5, 0},
+                                 {DRAW_NORMAL, 2, -3, 0},
+                                 {DRAW_UNIFORM, 3, -2, 0.25},
+                                 {DRAW_UNIFORM, 4, 0.5, 3}};
+    const int64_t n = 1 << 20;
+    for (size_t i = 0; i < sizeof draws / sizeof *draws; i++) {
+        double most = 0, bound = draw_bound(&draws[i]);
+        for (int64_t k = 0; k < n; k++)
+            most =
+                fmax(most, fabs(draw_at(&draws[i], DRAW_FLOAT, (uint64_t)k)));
+        CHECK_MSG(most <= bound && bound < 1.5 * most, "%d: %g of %g", (int)i,
+                  most, bound);
+    }
+}
+
 TEST_CASE(types, equal_types_share_an_id) {
     TypeId a = make(DT_F32, 2, 3, 4, 0);
     const Type *p = type_get(a);
