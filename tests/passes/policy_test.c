@@ -1,0 +1,95 @@
+/* policy_test.c: which line of --amp-policy a node follows. */
+#include <string.h>
+
+#include "frontend/driver/options_text.h"
+#include "passes/passes.h"
+#include "tests/harness.h"
+
+static const char text[] =
+    "graph forward(%x: f32[4,4]) {\n"
+    "  %blk.0.a = relu %x\n  %blk.0.b.c = exp %blk.0.a\n"
+    "  %blk.1.a = relu %blk.0.b.c\n  %blk.10.a = softmax %blk.1.a\n"
+    "  %head = relu %blk.10.a !low\n  return head=%head\n}\n";
+
+enum { NODES = 5 };
+
+/* The graph under those lines; NULL: refused, and d tells. */
+static const Graph *under(Arena *a, Diag *d, const char *lines) {
+    Options o;
+    Module *m;
+    bool used;
+    options_init(&o, a);
+    REQUIRE(test_write_file(test_tmp("policy.txt"), lines, strlen(lines)));
+    REQUIRE(options_set(&o, d, "--amp-policy", test_tmp("policy.txt"), &used) ==
+            OK);
+    if (parse_module(a, d, "t.amp", text, strlen(text), &m) != OK)
+        FAIL("%s", d->text.data);
+    return run_passes(m, d, &o, "policy", false) == OK ? m->graphs.data[0]
+                                                       : NULL;
+}
+
+/* A letter a node: of its class, or - for none; equal digits: one region. */
+TEST_CASE(policy, the_last_line_that_matches_wins) {
+    static const struct {
+        const char *lines, *classes, *regions;
+    } cases[] = {
+        {"", "----l", "-----"},
+        {"op relu full", "f-f-l", "-----"},
+        {"op ReLU full\nop relu any", "a-a-l", "-----"},
+        {"op relu any\nop relu full\n", "f-f-l", "-----"},
+        {"node blk.0.* full\nop relu low", "lfl-l", "-----"},
+        {"op relu low\nnode blk.0.* full", "ffl-l", "-----"},
+        {"node blk.1.* widest # and no more\n\n# op relu low", "--w-l",
+         "-----"},
+        {"node blk.1* follow", "--FFl", "-----"},
+        {"op soft_max fullout\nop EXP low", "-l-ol", "-----"},
+        {"checkpoint blk", "----l", "1111-"},
+        {"checkpoint blk.*", "----l", "1123-"},
+        {"checkpoint blk.*.?", "----l", "1234-"},
+        {"checkpoint blk\ncheckpoint blk.1", "----l", "1121-"},
+        {"checkpoint blk.1\ncheckpoint blk", "----l", "1111-"},
+        {"checkpoint blk.*\ncheckpoint blk.0\nop exp low", "-l--l", "1123-"},
+    };
+    static const char letter[] = "lfowFa";
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        char classes[NODES + 1] = "", regions[NODES + 1] = "";
+        int met[NODES], n = 0;
+        const Graph *g = under(a, &d, cases[i].lines);
+        if (!g) FAIL("%s: %s", cases[i].lines, d.text.data);
+        REQUIRE(g->order.len == NODES);
+        for (int k = 0; k < NODES; k++) {
+            const Loc *loc = &node_get(g, g->order.data[k])->loc;
+            int r = 0;
+            classes[k] = loc->amp ? letter[loc->amp - 1] : '-';
+            while (r < n && met[r] != loc->region) r++;
+            if (loc->region && r == n) met[n++] = loc->region;
+            regions[k] = loc->region ? (char)('1' + r) : '-';
+        }
+        CHECK_STR(classes, cases[i].classes);
+        CHECK_STR(regions, cases[i].regions);
+        arena_free(a);
+    }
+}
+
+TEST_CASE(policy, mistakes_have_a_line) {
+    static const char *const cases[][2] = {
+        {"op relu", ":1: error: 'op NAME CLASS', "},
+        {"op relu low low", ":1: error: 'op NAME CLASS', "},
+        {"\n\nnodes a low", ":3: error: 'op NAME CLASS', "},
+        {"checkpoint a b", ":1: error: 'op NAME CLASS', "},
+        {"op relu high", "'high' is no class: low, full, fullout, widest, "},
+        {"op relu low\nop tanh low", ":2: error: no op of the model"},
+        {"node head.* low", ":1: error: no node of the model"},
+        {"checkpoint lk", ":1: error: no part of the model is 'lk'"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        CHECK_MSG(!under(a, &d, cases[i][0]), "%s", cases[i][0]);
+        CHECK_HAS(d.text.data, cases[i][1]);
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
