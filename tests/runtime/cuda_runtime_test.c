@@ -336,6 +336,97 @@ TEST_CASE(cuda_runtime, counters_beyond_32_bits) {
     check_clean();
 }
 
+/* ---- plans that cannot be ------------------------------------------------ */
+
+/* A copy of the module's tables for CUDA, to be changed. */
+typedef struct Copied {
+    AmpcModule m;
+    PlanCuda cuda;
+    PlanTarget plan;
+    PlanStep *steps;
+    PlanCudaKernel *kernels;
+    int64_t *pars;
+} Copied;
+
+static void copy_tables(const AmpcModule *from, Copied *c) {
+    *c = (Copied){*from, *from->cuda, *from->cuda->plan, NULL, NULL, NULL};
+    size_t steps = c->plan.nstep * sizeof *c->steps;
+    size_t kernels = c->cuda.nkernel * sizeof *c->kernels;
+    size_t pars = c->plan.npar * sizeof *c->pars;
+    REQUIRE(c->steps = malloc(steps));
+    REQUIRE(c->kernels = malloc(kernels));
+    REQUIRE(c->pars = malloc(pars));
+    c->plan.steps = memcpy(c->steps, c->plan.steps, steps);
+    c->cuda.kernels = memcpy(c->kernels, c->cuda.kernels, kernels);
+    c->plan.pars = memcpy(c->pars, c->plan.pars, pars);
+    c->cuda.plan = &c->plan;
+    c->m.cuda = &c->cuda;
+}
+
+static PlanStep *step_of(const Copied *c, uint32_t kind) {
+    for (uint32_t i = 0; i < c->plan.nstep; i++)
+        if (c->steps[i].kind == kind) return &c->steps[i];
+    FAIL("no step of kind %u", kind);
+    return NULL;
+}
+
+/* One number of a step or of its kernel; each next to one that can be. */
+TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
+    static const struct {
+        uint32_t kind;
+        bool of_kernel;
+        size_t field, bytes;
+        int64_t bad, good;
+    } rows[] = {
+#define STEP_FIELD(f) false, offsetof(PlanStep, f), sizeof(((PlanStep *)0)->f)
+#define KERNEL_FIELD(f)                                                        \
+    true, offsetof(PlanCudaKernel, f), sizeof(((PlanCudaKernel *)0)->f)
+#define KERNELS (INT64_MIN / 2) /* kernels: as many as there are */
+        {PLAN_LAUNCH, STEP_FIELD(fn), KERNELS, KERNELS - 1},
+        {PLAN_LAUNCH, STEP_FIELD(second), KERNELS + 1, KERNELS},
+        {PLAN_MANY, STEP_FIELD(fn), KERNELS, KERNELS - 1},
+        {PLAN_PRODUCT, STEP_FIELD(second), KERNELS + 1, KERNELS},
+        {PLAN_PRODUCT, STEP_FIELD(epilogue), KERNELS + 1, KERNELS},
+        {PLAN_LAUNCH, KERNEL_FIELD(name), 0, -1},
+        {PLAN_LAUNCH, KERNEL_FIELD(threads), 0, 1},
+        {PLAN_LAUNCH, KERNEL_FIELD(threads), 1025, 1024},
+        {PLAN_LAUNCH, KERNEL_FIELD(blocks), -1, 1},
+        {PLAN_LAUNCH, KERNEL_FIELD(blocks), (int64_t)INT32_MAX + 1, INT32_MAX},
+        {PLAN_MANY, KERNEL_FIELD(per_block), 0, 1},
+        {PLAN_MANY, KERNEL_FIELD(per_block), -1, 1},
+    };
+    const Model *model_ = model(&plain);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int good = 0; good < 2; good++) {
+            const ampc_api *a = machine(model_, NULL);
+            Copied c;
+            ampc_session *s = NULL;
+            ampc_options o = {.size = sizeof o, .device = "cuda"};
+            copy_tables((const void *)a->module, &c);
+            PlanStep *t = step_of(&c, rows[i].kind);
+            PlanCudaKernel *k = &c.kernels[t->fn];
+            int64_t v = good ? rows[i].good : rows[i].bad;
+            if (v < INT64_MIN / 4) v = c.cuda.nkernel + (v - KERNELS);
+            if (rows[i].field == offsetof(PlanCudaKernel, per_block) &&
+                rows[i].of_kernel)
+                k->blocks = 0;
+            if (!(rows[i].of_kernel && v == -1 && good))
+                memcpy((char *)(rows[i].of_kernel ? (void *)k : (void *)t) +
+                           rows[i].field,
+                       &v, rows[i].bytes);
+            ampc_status st = a->open((const void *)&c.m, &o, &s, open_text,
+                                     sizeof open_text);
+            bool damaged = strstr(open_text, "CUDA plan is damaged") != NULL;
+            CHECK_MSG(damaged == !good && (st == AMPC_ERR_INTERNAL) == !good,
+                      "row %zu, %s: %d %s", i, good ? "good" : "bad", (int)st,
+                      open_text);
+            if (s) a->close(s);
+            free(c.steps);
+            free(c.kernels);
+            free(c.pars);
+        }
+}
+
 /* ---- devices and images -------------------------------------------------- */
 
 /* `there`: a GPU is, which is worth a notice. */
