@@ -1008,7 +1008,9 @@ TEST_CASE(feed, an_input_without_the_batch_is_given_whole) {
 
 /* ---- widths -------------------------------------------------------------- */
 
-static int taken_dtype; /* of the one input, 4 numbers, one a sample */
+/* Of the one input of a module whose batch is 4. */
+static int taken_dtype;
+static int64_t taken_shape[3] = {4, 1, 1};
 
 static ampc_status one_input(const ampc_module_t *m, const char *program,
                              ampc_program_info *info) {
@@ -1025,9 +1027,10 @@ static ampc_status taken_input(const ampc_module_t *m, const char *program,
     if (i) return AMPC_ERR_UNSUPPORTED;
     t->name = "v";
     t->dtype = taken_dtype;
-    t->rank = 1;
-    t->shape[0] = 4;
-    t->bytes = 4 * array_types[taken_dtype].bytes;
+    t->rank = 3;
+    t->bytes = array_types[taken_dtype].bytes;
+    for (int k = 0; k < 3; k++)
+        t->bytes *= (size_t)(t->shape[k] = taken_shape[k]);
     return AMPC_OK;
 }
 
@@ -1131,4 +1134,54 @@ TEST_CASE(feed, bytes_for_floating_inputs) {
             }
             feeds_free(&fs);
         }
+}
+
+/* How many samples a file has for an input, by both shapes; -1: it does not
+   fit.  A sample may have several rows of the input's first axis.           */
+TEST_CASE(feed, samples_are_counted_by_shape) {
+    static const struct {
+        int64_t input[3];
+        int rank;
+        int64_t file[4], samples;
+    } rows[] = {
+        {{4, 1, 1}, 1, {12}, 12},    {{4, 1, 1}, 2, {12, 1}, 12},
+        {{4, 1, 1}, 2, {6, 2}, -1},  {{4, 2, 3}, 3, {8, 2, 3}, 8},
+        {{4, 2, 3}, 2, {8, 6}, 8},   {{4, 2, 3}, 2, {8, 3}, -1},
+        {{4, 2, 3}, 1, {48}, -1},    {{8, 3, 1}, 2, {16, 3}, 8},
+        {{8, 3, 1}, 2, {8, 6}, 8},   {{8, 3, 1}, 3, {8, 2, 3}, 8},
+        {{8, 3, 1}, 2, {15, 3}, -1}, {{12, 1, 1}, 1, {24}, 8},
+        {{12, 1, 1}, 2, {8, 3}, 8},  {{12, 1, 1}, 2, {4, 6}, -1},
+        {{4, 1, 1}, 0, {0}, -1},     {{6, 1, 1}, 1, {6}, 0},
+        {{6, 1, 1}, 1, {12}, -1},    {{6, 1, 1}, 2, {2, 3}, 0},
+    };
+    char spec[700];
+    RunList specs = {.n = 1, .at = {spec}};
+    float data[64], got[64];
+    for (int i = 0; i < 64; i++) data[i] = (float)i;
+    snprintf(spec, sizeof spec, "v=%s", test_tmp("v.npy"));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Diag d = {0};
+        FeedSet fs;
+        taken_dtype = AMPC_DTYPE_F32;
+        memcpy(taken_shape, rows[i].input, sizeof taken_shape);
+        write_npy("v.npy", AMPC_DTYPE_F32, rows[i].rank, rows[i].file, data);
+        Status st = feeds_open(&d, NULL, &one_api, "train", &specs, &fs);
+        int64_t n = rows[i].input[0] * rows[i].input[1] * rows[i].input[2];
+        if (rows[i].samples < 0) {
+            CHECK_MSG(st == ERR_USER, "row %zu is taken", i);
+            CHECK_HAS(d.text.data, "element counts differ");
+        } else if (rows[i].samples == 0) { /* whole, but there are no samples */
+            CHECK_EQ_INT(st, ERR_USER);
+            CHECK_HAS(d.text.data, "the fed files hold no samples");
+        } else {
+            CHECK_MSG(st == OK && fs.samples == rows[i].samples,
+                      "row %zu: %lld samples", i, (long long)fs.samples);
+            for (int64_t k = 0; k < n; k++) got[k] = (float)(n + k);
+            REQUIRE(feeds_fill(&d, &fs, NULL, 4, 4) == OK);
+            CHECK_MEM(fs.in[0].data, got, (size_t)n * 4);
+        }
+        feeds_free(&fs);
+        sb_free(&d.text);
+    }
+    memcpy(taken_shape, (int64_t[]){4, 1, 1}, sizeof taken_shape);
 }

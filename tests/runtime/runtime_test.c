@@ -693,6 +693,57 @@ TEST_CASE(runtime, open_refuses) {
     a->close(NULL);
 }
 
+static void *plain_alloc(void *ctx, size_t bytes, size_t align) {
+    (void)ctx;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void plain_free(void *ctx, void *p, size_t bytes) {
+    (void)ctx, (void)bytes;
+    free(p);
+}
+
+/* What options cannot be, beside what they can. */
+TEST_CASE(runtime, options_have_bounds) {
+    const ampc_api *a = tiny_api();
+    const struct {
+        ampc_options bad, good;
+        const char *why;
+    } rows[] = {
+        {{.threads = -1}, {.threads = 0}, "threads: 0 (all) to 1024"},
+        {{.threads = 1025}, {.threads = 3}, "threads: 0 (all) to 1024"},
+        {{.max_skipped = -2},
+         {.max_skipped = -1},
+         "max_skipped: -1 (no limit)"},
+        {{.alloc = plain_alloc},
+         {.alloc = plain_alloc, .free = plain_free},
+         "alloc and free: give both or none"},
+        {{.free = plain_free}, {.threads = 1}, "alloc and free: give both or"},
+        {{.stream = &a}, {.stream = NULL}, "this module has no CUDA code"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ampc_options bad = rows[i].bad, good = rows[i].good;
+        ampc_session *s = NULL;
+        char err[200];
+        bad.size = good.size = sizeof bad;
+        CHECK_EQ_INT(a->open(a->module, &bad, &s, err, sizeof err),
+                     AMPC_ERR_ARGUMENT);
+        CHECK_HAS(err, rows[i].why);
+        CHECK(!s);
+        CHECK_EQ_INT(a->open(a->module, &good, &s, err, sizeof err), AMPC_OK);
+        CHECK_STR(err, "");
+        a->close(s);
+    }
+    ampc_options o = {.size = sizeof o.size - 1};
+    ampc_session *s;
+    char err[200];
+    CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err),
+                 AMPC_ERR_ARGUMENT);
+    CHECK_STR(err, "ampc_options.size is not set");
+    CHECK_EQ_INT(a->open(a->module, NULL, NULL, err, sizeof err),
+                 AMPC_ERR_ARGUMENT);
+    CHECK_STR(err, "out is NULL");
+}
+
 TEST_CASE(runtime, devices_by_name) {
     const ampc_api *a = tiny_api();
     static const char *const unknown[] = {"tpu",     "cuda:",   "cuda:x",
