@@ -464,6 +464,74 @@ TEST_CASE(graph, clone_is_apart) {
 
 /* ---- the builder --------------------------------------------------------- */
 
+/* A checkpoint is of a program: whatever its text says makes another, but not
+   what a variable begins with. */
+TEST_CASE(graph, hash_tells_programs_apart) {
+    static const char *const texts[] = {
+        "graph g(%x: f32[4], %y: f32[4]) {\n  state %s: f32[4], %t: f32[4], "
+        "%u: f32[4]\n"
+        "  %a = add %x, %s\n  %b = sub %y, %t\n  write %s = %a\n"
+        "  write %t = %b\n  return p=%a, q=%b\n}",
+        "add %x, %s",
+        "mul %x, %s",
+        "add %x, %s",
+        "add %s, %x",
+        "add %x, %s",
+        "add %x, 2",
+        "add %x, %s",
+        "add %x, 3",
+        "sub %y, %t",
+        "sub %y, %t !backward",
+        "p=%a",
+        "r=%a",
+        "q=%b",
+        "r=%b",
+        "p=%a, q=%b",
+        "p=%b, q=%a",
+        "p=%a, q=%b",
+        "p=%a",
+        "write %s = %a",
+        "write %s = %b",
+        "write %t = %b",
+        "write %t = %a",
+        "write %t = %b",
+        "write %u = %b",
+        "write %s = %a\n",
+        "",
+        "%x: f32[4], %y",
+        "%x: bf16[4], %y",
+        "%x: f32[4], %y: f32[4]",
+        "%y: f32[4], %x: f32[4]",
+        "graph g",
+        "graph h",
+        "state %s",
+        "param %s",
+        "add %x, %s",
+        "leaky_relu %x {alpha=0.1}",
+        "add %x, %s",
+        "leaky_relu %x {alpha=0.2}"};
+    enum { N = 1 + sizeof texts / sizeof *texts / 2 };
+    uint64_t hash[N];
+    for (int i = 0; i < N; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Module *m;
+        const char *from = i ? texts[2 * i - 1] : "graph",
+                   *to = i ? texts[2 * i] : "graph";
+        const char *at = strstr(texts[0], from);
+        REQUIRE(at != NULL);
+        char *text = arena_printf(a, "%.*s%s%s", (int)(at - texts[0]), texts[0],
+                                  to, at + strlen(from));
+        if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
+            FAIL("%s\n%s", text, d.text.data);
+        hash[i] = graph_hash(m->graphs.data[0]);
+        for (int k = 0; k < i; k++)
+            CHECK_MSG(hash[k] != hash[i], "%s is as with %s", text,
+                      k ? texts[2 * k] : "nothing changed");
+        arena_free(a);
+    }
+}
+
 TEST_CASE(builder, names_stay_short) {
     Fixture f = start();
     ValueId y = f.x;
