@@ -47,9 +47,10 @@ static const char *type_name(int64_t dtype) {
 /* ---- what units include -------------------------------------------------- */
 
 void print_cuda_head(StrBuf *sb) {
-    static const char *const files[] = {
-        "kmath.h",  "fold.cuh", "device.cuh", "ptx.cuh",    "conv.cuh",
-        "gemm.cuh", "pool.cuh", "index.cuh",  "attend.cuh", "flash.cuh"};
+    static const char *const files[] = {"kmath.h",    "fold.cuh",  "device.cuh",
+                                        "ptx.cuh",    "conv.cuh",  "gemm.cuh",
+                                        "pool.cuh",   "index.cuh", "sort.cuh",
+                                        "attend.cuh", "flash.cuh"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         sb_printf(sb, "#include \"%s\"\n", files[i]);
 }
@@ -503,6 +504,21 @@ static void print_argmax(LibPrint *p, const LibArgmax *c) {
     kernel_each(p, false, c->outer * c->inner * (warp ? ARGMAX_WARP : 1));
     put_body(p, warp ? "_warp" : "", "", "");
     p->out->weight = 2;
+}
+
+static void print_argsort(LibPrint *p, const LibArgsort *c) {
+    if (c->rows * c->k == 0) return;
+    begin(p, &(Shape){c->dtype, {c->rows, c->n}, 2, NULL}, 1);
+    if (c->n <= SORT_SHORT) {
+        kernel_each(p, false, c->rows * c->n);
+        put_body(p, "", "", "");
+        return;
+    }
+    int64_t blocks = c->rows < GPU_BLOCKS ? c->rows : GPU_BLOCKS;
+    p->out->scratch = (uint64_t)(blocks * 2 * c->n) * sizeof(int32_t);
+    p->out->weight = 16;
+    kernel(p, false, SORT_THREADS, blocks);
+    put_body(p, "_long", ", int *scratch", ", scratch");
 }
 
 /* ---- all ----------------------------------------------------------------- */

@@ -75,6 +75,11 @@ static void scatter_add(const Node *n, LibScatterAdd *p, const Type *idx,
     p->inner = dims_product(out, axis + 1, out->rank);
 }
 
+static void argsort(LibArgsort *p, const Type *x) {
+    p->rows = dims_product(x, 0, x->rank - 1);
+    p->n = x->dim[x->rank - 1];
+}
+
 /* ---- attention ----------------------------------------------------------- */
 
 /* mask: NULL where there is none. */
@@ -120,6 +125,7 @@ int64_t lower_tile_rows(const LoweredStep *s) {
 #define shape_AVGPOOL(n, p, t)      pool(n, p, t[0], t[1])
 #define shape_AVGPOOL_GRAD(n, p, t) pool(n, p, t[1], t[0])
 #define shape_SCATTER_ADD(n, p, t)  scatter_add(n, p, t[1], t[2])
+#define shape_ARGSORT(n, p, t)      argsort(p, t[0])
 #define shape_ATTEND(n, p, t)       attend(n, p, t[0], t[2], t[3])
 #define shape_ATTEND_GRAD(n, p, t)  attend(n, p, t[0], t[2], t[6])
 #define shape_COPY(n, p, t)         ((p)->bytes = type_bytes(t[0]))

@@ -398,6 +398,21 @@ static Status put_numbered(Emit *e, const Form *f) {
     return chain(e, f->names, f->attrs, in, 2, d);
 }
 
+/* TopK's second result. */
+static Status put_argsort(Emit *e, const Form *f) {
+    DType d = meet(e, 0);
+    int64_t k = attr_int(e->n, AK_k, 0);
+    Str in[] = {as_dtype(e, e->n->in[0], d), put_ints(e, &k, 1)};
+    Str y = made(e, DT_I64);
+    Onnx__NodeProto *p = put_node(e, f->names, in, 2, y);
+    p->n_output = 2;
+    p->output = NEW_ARRAY(e->a, char *, 2);
+    p->output[0] = (char *)fresh(e, &e->values, internf("%s/values", y));
+    p->output[1] = (char *)y;
+    put_int(e, p, "largest", attr_int(e->n, AK_descending, 0));
+    return stored(e, y, DT_I64);
+}
+
 static Status put_clip(Emit *e, const Form *f) {
     DType d = meet(e, 0);
     Str in[] = {as_dtype(e, e->n->in[0], d),
@@ -590,6 +605,7 @@ static const Form forms[] = {
     {OP_REDUCE_MIN, "ReduceMin", "keepdims", put_reduced},
     {OP_CUMSUM, "CumSum", "exclusive reverse", put_numbered},
     {OP_ARGMAX, "ArgMax", "axis keepdims", put_elem},
+    {OP_ARGSORT, "TopK", "", put_argsort},
     {OP_RANK_SUM, "Identity", "", put_elem},
     {OP_MATMUL, "MatMul", "", put_matmul},
     {OP_CONV, "Conv", CONVOLVED, put_elem},

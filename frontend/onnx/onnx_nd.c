@@ -295,22 +295,6 @@ Status onnx_scatter_nd(Ox *ox) {
     return scatter(ox, row, &r);
 }
 
-/* ---- the greatest -------------------------------------------------------- */
-
-/* Integers are exact in f64. */
-Status onnx_topk(Ox *ox) {
-    ValueId x = ox_in(ox, 0), out[2];
-    Type t = ox_type(ox, x);
-    Attr attr[MAX_OP_ATTRS];
-    int n;
-    TRY(ox_mapped(ox, attr, &n));
-    if (!dtype_is_float(t.dtype)) TRY(ox_cast(ox, x, DT_F64, false, &x));
-    TRY(ox_call(ox, "topk", &x, 1, attr, n, 2, out));
-    TRY(ox_cast(ox, out[0], t.dtype, false, &out[0]));
-    TRY(ox_out(ox, 0, out[0]));
-    return ox_out(ox, 1, out[1]);
-}
-
 /* ---- signals ------------------------------------------------------------- */
 
 /* Along the first axis after the batch before opset 20. */

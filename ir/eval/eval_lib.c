@@ -69,6 +69,37 @@ Status eval_argmax(EvalCx *cx) {
     return OK;
 }
 
+/* Whether element a of a row stands before element b. */
+static bool stands_before(const EvalTensor *x, int64_t row, int64_t a,
+                          int64_t b, bool descending) {
+    if (x->i) {
+        int64_t p = x->i[row + a], q = x->i[row + b];
+        bool more = type_get(x->type)->dtype == DT_U64
+                        ? (uint64_t)p > (uint64_t)q
+                        : p > q;
+        return p == q ? a < b : more == descending;
+    }
+    double p = x->f[row + a], q = x->f[row + b];
+    if (isnan(p) != isnan(q)) return isnan(p) == descending;
+    return isnan(p) || p == q ? a < b : (p > q) == descending;
+}
+
+Status eval_argsort(EvalCx *cx) {
+    const Type *t = type_get(cx->in[0]->type);
+    int64_t n = t->dim[t->rank - 1], k = attr_int(cx->n, AK_k, 0);
+    bool descending = attr_int(cx->n, AK_descending, 0) != 0;
+    int64_t rows = n ? type_count(t) / n : 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t a = 0; a < n; a++) {
+            int64_t place = 0;
+            for (int64_t b = 0; b < n; b++)
+                place +=
+                    b != a && stands_before(cx->in[0], r * n, b, a, descending);
+            if (place < k) cx->out[0]->i[r * k + place] = a;
+        }
+    return OK;
+}
+
 Status eval_cumsum(EvalCx *cx) {
     const EvalTensor *x = cx->in[0];
     EvalTensor *y = cx->out[0];

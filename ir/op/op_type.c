@@ -432,6 +432,20 @@ Status ty_argmax(TypeCtx *cx) {
     return type_result(cx, 0, &t);
 }
 
+Status ty_argsort(TypeCtx *cx) {
+    Type t = *cx->ins[0];
+    TRY(type_want(cx, WANT_NUMBER, 0));
+    if (!attr_find(cx->n, AK_k)) return type_error(cx, "needs attribute 'k'");
+    int64_t k = attr_int(cx->n, AK_k, 0);
+    int64_t n = t.rank ? t.dim[t.rank - 1] : -1;
+    if (k < 0 || k > n || n > INT32_MAX)
+        return type_error(cx, "k is %lld of the last axis of %s", (long long)k,
+                          TXT(&t));
+    t.dim[t.rank - 1] = k;
+    t.dtype = DT_I32;
+    return type_result(cx, 0, &t);
+}
+
 Status ty_grad(TypeCtx *cx) {
     if (cx->n->nout != cx->n->nin - 1)
         return type_error(cx,

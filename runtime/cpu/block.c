@@ -140,6 +140,28 @@ size_t cpu_scatter_add_scratch(const LibScatterAdd *s, int threads) {
     return (size_t)block_up((s->rows + 1 + s->nidx) * 8, 64);
 }
 
+/* ---- sort ---------------------------------------------------------------- */
+
+SortBlocks sort_blocks(const LibArgsort *a, int threads) {
+    SortBlocks b = {.wide = a->dtype != AMPC_F16 && a->dtype != AMPC_BF16 &&
+                            a->dtype != AMPC_F32};
+    int shared = !b.wide && a->rows < threads && a->n >= SORT_LONG;
+    b.parts = shared ? threads : 0;
+    b.selects =
+        !b.wide && (a->k == 1 || (a->n > SORT_ROOM &&
+                                  8 * a->k * (shared ? threads : 1) <= a->n));
+    b.room = !b.selects ? a->n : 4 * a->k > SORT_ROOM ? 4 * a->k : SORT_ROOM;
+    b.memory = 2 * b.room * (shared && !b.selects ? 1 : threads);
+    b.found = shared && b.selects ? 2 * b.parts * a->k : 0;
+    return b;
+}
+
+size_t cpu_argsort_scratch(const LibArgsort *a, int threads) {
+    SortBlocks b = sort_blocks(a, threads);
+    return (size_t)block_up(
+        (b.memory + b.found) * 8 + b.parts * SORT_DIGITS * 4, 64);
+}
+
 /* ---- attention ----------------------------------------------------------- */
 
 AttendBlocks attend_blocks(const LibAttend *p) {

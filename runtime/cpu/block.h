@@ -37,4 +37,20 @@ typedef struct GemmBlocks {
 
 void block_gemm(const LibGemm *g, int threads, int keeps, GemmBlocks *p);
 
+/* ---- sort ---------------------------------------------------------------- */
+
+enum { SORT_DIGITS = 256, SORT_ROOM = 64, SORT_LONG = 1 << 15 };
+
+/* The k first of each row, in order; an item has 8 bytes. */
+typedef struct SortBlocks {
+    int wide;       /* keys have 64 bits                                    */
+    int selects;    /* the k first are found in one sweep; else all sorted  */
+    int64_t parts;  /* of a row that all workers sort; 0: it is one's       */
+    int64_t room;   /* items that a worker has twice                        */
+    int64_t memory; /* items of all workers                                 */
+    int64_t found;  /* items found in parts, twice                          */
+} SortBlocks;
+
+SortBlocks sort_blocks(const LibArgsort *a, int threads);
+
 #endif

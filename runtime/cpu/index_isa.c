@@ -188,18 +188,6 @@ INLINE void argmax_as(const ArgmaxRun *r, int dtype, int64_t lo, int64_t hi) {
     }
 }
 
-INLINE int64_t integer_at(const void *x, int dtype, int64_t i) {
-    switch (dtype) {
-    case AMPC_U8: return ((const uint8_t *)x)[i];
-    case AMPC_I8: return ((const int8_t *)x)[i];
-    case AMPC_U16: return ((const uint16_t *)x)[i];
-    case AMPC_I16: return ((const int16_t *)x)[i];
-    case AMPC_U32: return ((const uint32_t *)x)[i];
-    case AMPC_I32: return ((const int32_t *)x)[i];
-    default: return ((const int64_t *)x)[i]; /* u64 too */
-    }
-}
-
 /* Integers as i64 of the same order. */
 INLINE int64_t argmax_int(const void *x, int dtype, int64_t i) {
     int64_t v = integer_at(x, dtype, i);

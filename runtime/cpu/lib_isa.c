@@ -6,7 +6,7 @@
      gemm_isa.c     matrix product             wgrad_isa.c  its dW
      pooling_isa.c  pooling                    index_isa.c  scatter, argmax,
                                               copy
-     attend_isa.c  attention
+     attend_isa.c  attention                  sort_isa.c   argsort
    Built once: pool.c threads, isa.c detection, dispatch.c calls by row, block.c
    and conv.c geometry and scratch, pooling_f64.c                            */
 #include "runtime/cpu/routines.h"

@@ -275,6 +275,19 @@ INLINE void narrow(void *dst, int dtype, int64_t i, const float *src,
         narrow_as(dst, AMPC_F16, i, src, n);
 }
 
+/* An integer of any width. */
+INLINE int64_t integer_at(const void *x, int dtype, int64_t i) {
+    switch (dtype) {
+    case AMPC_U8: return ((const uint8_t *)x)[i];
+    case AMPC_I8: return ((const int8_t *)x)[i];
+    case AMPC_U16: return ((const uint16_t *)x)[i];
+    case AMPC_I16: return ((const int16_t *)x)[i];
+    case AMPC_U32: return ((const uint32_t *)x)[i];
+    case AMPC_I32: return ((const int32_t *)x)[i];
+    default: return ((const int64_t *)x)[i]; /* u64 too */
+    }
+}
+
 INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -28,6 +28,12 @@
 #define FLASH_THREADS   (FLASH_WARPS * 32)
 #define FLASH_GRAD_ROWS (FLASH_WARPS * 16)
 
+/* argsort: rows of at most SORT_SHORT are compared, each with all; longer ones
+   sorted by digits of SORT_BITS, each by a block of SORT_THREADS.            */
+#define SORT_SHORT   256
+#define SORT_BITS    4
+#define SORT_THREADS 512
+
 /* argmax: a warp for each result where the axis is innermost and longer. */
 #define ARGMAX_WARP 32
 

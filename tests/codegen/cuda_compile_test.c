@@ -99,6 +99,7 @@ static void convolutions(Units *u) {
 static void others(Units *u) {
     add_all(u, &cuda_scatter_cases);
     add_all(u, &cuda_argmax_cases);
+    add_all(u, &cuda_argsort_cases);
     add_all(u, &cuda_attend_cases);
     add_pools(u);
 }

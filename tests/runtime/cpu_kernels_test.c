@@ -615,6 +615,96 @@ TEST_CASE(argmax, first_of_the_largest) {
     pools_close();
 }
 
+/* ---- argsort ------------------------------------------------------------- */
+
+/* Whether element i of a row comes before element j. */
+static int comes_before(const LibArgsort *a, const void *x, int64_t row,
+                        int64_t i, int64_t j) {
+    double p = array_get(x, a->dtype, row + i);
+    double q = array_get(x, a->dtype, row + j);
+    if (isnan(p) != isnan(q)) return isnan(p) == !!a->descending;
+    if (isnan(p) || p == q) return i < j;
+    return (p > q) == !!a->descending;
+}
+
+/* Each position once, and each before those behind it and all left out: with
+   the last that is there. */
+static void argsort_check(const LibArgsort *a, const void *x,
+                          const int32_t *got) {
+    char *seen = malloc((size_t)a->n);
+    for (int64_t r = 0; r < a->rows; r++, got += a->k) {
+        int64_t row = r * a->n, wrong = 0;
+        memset(seen, 0, (size_t)a->n);
+        for (int64_t i = 0; i < a->k; i++) {
+            REQUIRE(got[i] >= 0 && got[i] < a->n && !seen[got[i]]);
+            seen[got[i]] = 1;
+            wrong += i && !comes_before(a, x, row, got[i - 1], got[i]);
+        }
+        for (int64_t i = 0; i < a->n; i++)
+            wrong += !seen[i] && !comes_before(a, x, row, got[a->k - 1], i);
+        if (!CHECK_MSG(wrong == 0, "row %lld of %lld, first %lld, dtype %lld",
+                       (long long)r, (long long)a->n, (long long)a->k,
+                       (long long)a->dtype))
+            break;
+    }
+    free(seen);
+}
+
+/* Ties, zeros of both signs, what is no number; sorted, or in any order. */
+static void argsort_fill(const LibArgsort *a, void *x) {
+    static const double odd[] = {-0.0, NAN, -NAN, INFINITY, -INFINITY};
+    int i8 = a->dtype == AMPC_I8, whole = i8 || a->dtype == AMPC_I32;
+    int64_t most = i8 ? 127 : rnd() % 2 ? 9 : 1 << 20, way = rnd_in(-2, 1);
+    for (int64_t i = 0; i < a->rows * a->n; i++) {
+        double v = (double)rnd_in(-most, most);
+        if (way > -1 && !i8) v = (double)(way ? i : -i);
+        if (!whole && rnd() % 50 == 0) v = odd[rnd() % 5];
+        array_set(x, a->dtype, i, v);
+    }
+}
+
+static void argsort_case(int64_t rows, int64_t n, int64_t k) {
+    static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64,
+                                    AMPC_F32, AMPC_I32,  AMPC_I8,  AMPC_F32};
+    LibArgsort a = {rows, n, k, rnd() % 2, types[rnd() % 8], AMPC_I32};
+    size_t bytes = (size_t)(rows * k) * 4;
+    void *x = array(a.dtype, rows * n);
+    int32_t *got = malloc(bytes), *first = malloc(bytes);
+    int top = top_level();
+    argsort_fill(&a, x);
+    for (int level = 2; level <= top; level++)
+        for (int t = 0; t < 3; t++) {
+            size_t need = cpu_argsort_scratch(&a, thread_counts[t]);
+            void *scratch = scratch_of(need);
+            lib_of(level)->argsort(pools[t], &a, x, got, scratch);
+            scratch_check(scratch, need);
+            if (level == 2 && t == 0) {
+                argsort_check(&a, x, got);
+                memcpy(first, got, bytes);
+            }
+            CHECK_MSG(memcmp(first, got, bytes) == 0,
+                      "%lld of %lld, level %d, pool %d", (long long)k,
+                      (long long)n, level, t);
+        }
+    free(x);
+    free(got);
+    free(first);
+}
+
+TEST_CASE(argsort, random_shapes) {
+    rng = 53;
+    pools_open();
+    for (int i = 0; i < 120; i++) {
+        int64_t n = rnd_in(1, i % 3 ? 100 : 2000);
+        argsort_case(rnd_in(1, 9), n, rnd() % 3 ? rnd_in(1, n) : 1 + n / 20);
+    }
+    for (int i = 0; i < 12; i++) {
+        int64_t n = rnd_in(1 << 15, 1 << 16);
+        argsort_case(rnd_in(1, 2), n, i % 3 ? rnd_in(1, n / 50) : n);
+    }
+    pools_close();
+}
+
 /* The answer of a fresh question under this AMPC_ISA. */
 static int dot_under(const char *isa) {
     setenv("AMPC_ISA", isa, 1);

@@ -90,8 +90,8 @@ static double fresh(const CudaCase *c, const CudaBuf *b, int which) {
         if (dtype_info[b->dtype].kind == DK_U) return (double)rnd_in(0, rows);
         return (double)rnd_in(-rows - 1, rows); /* both ends out of range */
     }
-    if (c->lib == PLAN_LIB_ARGMAX || c->lib == PLAN_LIB_MAXPOOL ||
-        !dtype_is_float((DType)b->dtype)) {
+    if (c->lib == PLAN_LIB_ARGMAX || c->lib == PLAN_LIB_ARGSORT ||
+        c->lib == PLAN_LIB_MAXPOOL || !dtype_is_float((DType)b->dtype)) {
         if (dtype_is_float((DType)b->dtype) && rnd() % 97 == 0)
             return rnd() % 2 ? (double)NAN : -(double)INFINITY;
         return dtype_info[b->dtype].kind == DK_U ? (double)rnd_in(0, 7)
@@ -274,7 +274,7 @@ static CudaBuf magnitudes(const CudaCase *c, const CudaBuf *b, int out) {
 
 static bool is_exact(const CudaCase *c) {
     return c->lib == PLAN_LIB_MAXPOOL || c->lib == PLAN_LIB_SCATTER_ADD ||
-           c->lib == PLAN_LIB_ARGMAX;
+           c->lib == PLAN_LIB_ARGMAX || c->lib == PLAN_LIB_ARGSORT;
 }
 
 static void compare(const CudaCase *c, const CudaBuf *b, int n, int first,
@@ -450,7 +450,7 @@ TEST_CASE(cuda_kernels, maxpool_without_indices) {
     sb_free(&sb);
 }
 
-/* ---- scatter-add, argmax ------------------------------------------------- */
+/* ---- scatter-add, argmax, argsort ---------------------------------------- */
 
 /* Exact: the terms of a sum come in the CPU's order. */
 TEST_CASE(cuda_kernels, scatter_add) {
@@ -500,6 +500,10 @@ TEST_CASE(cuda_kernels, argmax_of_integers) {
     for (int i = 0; i < 12; i++) integer_case(t, i, &c[i], &lib[i]);
     sim()->twin_close(t);
     sb_free(&sb);
+}
+
+TEST_CASE(cuda_kernels, argsort) {
+    run_cases(cuda_argsort_cases.data, cuda_argsort_cases.len);
 }
 
 /* ---- attention ----------------------------------------------------------- */

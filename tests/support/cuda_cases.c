@@ -75,6 +75,7 @@ static int attend_bufs(const CudaCase *c, CudaBuf *b) {
 int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
     const LibScatterAdd *s = &c->p.scatter;
     const LibArgmax *a = &c->p.argmax;
+    const LibArgsort *o = &c->p.argsort;
     switch (c->lib) {
     case PLAN_LIB_GEMM: gemm_bufs(&c->p.gemm, b); return 3;
     case PLAN_LIB_CONV_FWD:
@@ -88,6 +89,10 @@ int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
     case PLAN_LIB_ARGMAX:
         b[0] = (CudaBuf){a->dtype, a->outer * a->axis * a->inner, NULL};
         b[1] = (CudaBuf){AMPC_I64, a->outer * a->inner, NULL};
+        return 2;
+    case PLAN_LIB_ARGSORT:
+        b[0] = (CudaBuf){o->dtype, o->rows * o->n, NULL};
+        b[1] = (CudaBuf){AMPC_I32, o->rows * o->k, NULL};
         return 2;
     case PLAN_LIB_ATTEND:
     case PLAN_LIB_ATTEND_GRAD: return attend_bufs(c, b);
@@ -416,6 +421,28 @@ static const CudaCase argmax_cases[] = {
 };
 const CudaCases cuda_argmax_cases = {argmax_cases, COUNT(argmax_cases)};
 
+#define ARGSORT(name, ...)                                                     \
+    {                                                                          \
+        name, PLAN_LIB_ARGSORT, {                                              \
+            .argsort = { __VA_ARGS__, AMPC_I32 }                               \
+        }                                                                      \
+    }
+
+static const CudaCase argsort_cases[] = {
+    ARGSORT("f32", 30, 40, 40, 1, F32),
+    ARGSORT("few of many", 3, 700, 7, 1, F32),
+    ARGSORT("more rows than blocks", 270, 257, 257, 0, BF16),
+    ARGSORT("one", 3, 1, 1, 0, F16),
+    ARGSORT("long f16", 2, 1500, 1500, 1, F16),
+    ARGSORT("f64", 2, 600, 500, 0, F64),
+    ARGSORT("short f64", 9, 64, 3, 1, F64),
+    ARGSORT("i8", 2, 600, 600, 0, AMPC_I8),
+    ARGSORT("u64", 2, 300, 300, 1, AMPC_U64),
+    ARGSORT("short i32", 5, 70, 70, 1, AMPC_I32),
+    ARGSORT("short u16", 5, 70, 9, 0, AMPC_U16),
+};
+const CudaCases cuda_argsort_cases = {argsort_cases, COUNT(argsort_cases)};
+
 #define ATTEND_TYPES(T)                                                        \
     .mask_dtype = F32, .rng_dtype = AMPC_I64, .q_dtype = T, .k_dtype = T,      \
     .v_dtype = T, .y_dtype = T, .lse_dtype = F32, .delta_dtype = F32,          \
@@ -466,7 +493,8 @@ static bool is_of(const PlanLib *libs, int n, PlanLib lib) {
 
 bool cuda_has_cases(PlanLib lib) {
     const CudaCases *tables[] = {&cuda_gemm_cases, &cuda_scatter_cases,
-                                 &cuda_argmax_cases, &cuda_attend_cases};
+                                 &cuda_argmax_cases, &cuda_argsort_cases,
+                                 &cuda_attend_cases};
     for (int i = 0; i < COUNT(tables); i++)
         for (int k = 0; k < tables[i]->len; k++)
             if (tables[i]->data[k].lib == lib) return true;

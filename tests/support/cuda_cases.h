@@ -16,6 +16,7 @@ typedef struct CudaCase {
         LibPool pool;
         LibScatterAdd scatter;
         LibArgmax argmax;
+        LibArgsort argsort;
         LibAttend attend;
     } p;
 } CudaCase;
@@ -38,7 +39,7 @@ typedef struct CudaCases {
     int len;
 } CudaCases;
 extern const CudaCases cuda_gemm_cases, cuda_scatter_cases, cuda_argmax_cases,
-    cuda_attend_cases;
+    cuda_argsort_cases, cuda_attend_cases;
 /* Whether any of these tables, or of those below, is about a routine. */
 bool cuda_has_cases(PlanLib lib);
 /* The tiles that only large products take. */

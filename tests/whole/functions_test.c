@@ -83,8 +83,7 @@ static bool comes_before(const float *x, int a, int b, bool largest) {
     return largest ? x[a] > x[b] : x[a] < x[b];
 }
 
-/* Few of many are found in turns (std.amp); all are values, then places, twice.
- */
+/* Values, then places, twice. */
 static void check_topk(bool largest) {
     enum { K = PIXELS / 4 };
     static float x[N], y[N];
