@@ -444,6 +444,33 @@ TEST_CASE(cost, every_launch_is_in_the_total) {
     arena_free(a);
 }
 
+/* Three launches of 1 ms that move bytes and one that multiplies. */
+TEST_CASE(cost, a_line_tells_of_equal_launches) {
+    static const char moves[] =
+        "cuda\ttrain\tcopy\t0\t0\t100\t2.68e9\t0\t0\t0\t"
+        "0\t0\t0\t0\t0\t1\tx\n";
+    static const char product[] =
+        "cuda\ttrain\tcublaslt\t712."
+        "08e9\t16\t100\t0\t0\t0\t0\t0\t0\t0\t0\t0\t1\t"
+        "y\n";
+    StrBuf cost = {0}, sb = {0};
+    Arena *a = arena_new();
+    sb_printf(&cost, "%s%s%s%s", moves, product, moves, moves);
+    roofline_put(a, cost.data, false, &sb);
+    CHECK_MSG(strstr(sb.data, "    3    1001.0   75.0%    79.9  memory     "
+                              "2680.0      0.0 ") != NULL,
+              "%s", sb.data);
+    CHECK_MSG(strstr(sb.data, "    1    1001.0   25.0%    71.9  tensor        "
+                              "0.0    712.1 ") != NULL,
+              "%s", sb.data);
+    CHECK_MSG(strstr(sb.data, "4 launches, 0.71 TFLOP, 8.0 GB: 4.0 ms on H100 "
+                              "(MFU 18%)") != NULL,
+              "%s", sb.data);
+    sb_free(&cost);
+    sb_free(&sb);
+    arena_free(a);
+}
+
 /* Of several objectives, of a module that only predicts, of both devices. */
 TEST_CASE(cost, every_program_that_trains_or_else_predicts) {
     static const char row[] = "kernel\t0\t0\t100\t1e9\t5e8\t1e9\t0\t9999\t"
