@@ -314,23 +314,36 @@ TEST_CASE(cuda_runtime, profiles_every_step) {
 
 /* Counters are of 64 bits all the way to the host. */
 TEST_CASE(cuda_runtime, counters_beyond_32_bits) {
-    static const char *const names[] = {"ampc.step", "ampc.tried",
-                                        "ampc.skipped"};
-    const Model *m = model(&scaled);
+    static const struct {
+        const char *name;
+        size_t field;
+        int more; /* after a step that is applied */
+    } rows[] = {{"ampc.step", offsetof(ampc_metrics, step), 1},
+                {"ampc.tried", offsetof(ampc_metrics, tried), 1},
+                {"ampc.skipped", offsetof(ampc_metrics, skipped), 0},
+                {"ampc.bad_forward", offsetof(ampc_metrics, bad_forward), 0},
+                {"ampc.bad_data", offsetof(ampc_metrics, bad_data), 0}};
+    enum { ROWS = sizeof rows / sizeof *rows };
+    const Model *m = model(&plain);
     const ampc_api *a = machine(m, NULL);
     for (int device = 0; device < 2; device++) {
         ampc_session *s;
         ampc_metrics now = {.size = sizeof now};
         REQUIRE(try_open(a, device ? "cuda" : "cpu", NULL, &s) == AMPC_OK);
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < ROWS; i++) {
             int64_t far = ((int64_t)1 << 40) + i;
             ampc_input in = ampc_in(NULL, &far, sizeof far, AMPC_DTYPE_I64);
-            CHECK_EQ_INT(a->write_variable(s, names[i], &in), AMPC_OK);
+            CHECK_EQ_INT(a->write_variable(s, rows[i].name, &in), AMPC_OK);
         }
-        CHECK_EQ_INT(step(m, s, 0, &now), AMPC_OK);
-        CHECK_EQ_INT(now.step - ((int64_t)1 << 40), now.applied);
-        CHECK_EQ_INT(now.tried - ((int64_t)1 << 40), 2);
-        CHECK_EQ_INT(now.skipped - ((int64_t)1 << 40), 3 - now.applied);
+        for (int k = 1; k <= 3; k++) { /* eager, captured, replayed */
+            CHECK_EQ_INT(step(m, s, k, &now), AMPC_OK);
+            for (int i = 0; i < ROWS; i++) {
+                int64_t got;
+                memcpy(&got, (char *)&now + rows[i].field, sizeof got);
+                CHECK_MSG(got == ((int64_t)1 << 40) + i + k * rows[i].more,
+                          "%s: %lld", rows[i].name, (long long)got);
+            }
+        }
         a->close(s);
     }
     check_clean();
