@@ -285,8 +285,7 @@ static int check_time(int argc, char **argv) {
     s.t.feed = fixed_feed;
     s.t.feed_ctx = s.random;
     ampc_session *session = s.random ? session_new(&s) : NULL;
-    if (!session) return 1;
-    int rc = print_time(&s, session, atoi(argv[3]));
+    int rc = session ? print_time(&s, session, atoi(argv[3])) : 1;
     s.api->close(session);
     dc_random_free(s.random);
     return rc;
@@ -300,10 +299,11 @@ static int check_steps(int argc, char **argv) {
     s.random = dc_random_bounded(s.api, "train", 10, argv[4], 1);
     const ampc_input *in = s.random ? dc_random_feed(s.random, 0, &nin) : NULL;
     ampc_session *session = in ? session_new(&s) : NULL;
-    if (!session) return 1;
+    int rc = !session;
     const char *why =
-        gpu_steps(&gpu, s.module, s.api, session, in, nin, atoi(argv[3]));
-    int rc = why ? fail_report(s.check, s.module, why) : 0;
+        rc ? NULL
+           : gpu_steps(&gpu, s.module, s.api, session, in, nin, atoi(argv[3]));
+    if (why) rc = fail_report(s.check, s.module, why);
     s.api->close(session);
     dc_random_free(s.random);
     return rc;
