@@ -3,6 +3,7 @@
    Everything here is counted from the nodes, groups and places of a planned
    graph, with nothing that the passes count with, and held against what follows
    from the graph.  A bound says how far from that our plans are today.      */
+#include "codegen/cuda/cuda.h"
 #include "codegen/module/cost.h"
 #include "frontend/driver/options_text.h"
 #include "frontend/frontend.h"
@@ -416,6 +417,19 @@ static void check_steps(const Whole *w) {
     CHECK_REL(products, flops, 1e-9);
 }
 
+/* Compilers run side by side, each on a part of the text that is hardly longer
+   than others.                                                              */
+static void check_units(const Whole *w) {
+    size_t all = 0, most = 0, n = (size_t)w->src.cuda->units.len;
+    for (size_t i = 0; i < n; i++) {
+        size_t size = w->src.cuda->units.data[i].size;
+        all += size;
+        if (size > most) most = size;
+    }
+    CHECK_MSG(n >= 2 && 2 * most * n <= 7 * all,
+              "%zu of %zu bytes in one of %zu", most, all, n);
+}
+
 /* ---- the table ----------------------------------------------------------- */
 
 static void whole_model(void *arg) {
@@ -428,6 +442,7 @@ static void whole_model(void *arg) {
     check_rows(&b, w.a);
     check_types(&b, c->bf16);
     check_steps(&w);
+    if (c->cuda) check_units(&w);
     /* groups of equal work share launches: most are updates of parameters */
     CHECK(!c->cuda || w.g->groups.len < 100 ||
           b.end < 0.8 * (double)w.g->groups.len);
