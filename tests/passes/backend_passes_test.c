@@ -75,31 +75,65 @@ static ValueId make_composite(Maker *m) {
     return node_get(m->g, n)->out[0];
 }
 
+/* An axis in two, two axes in one, or all but the first in one. */
 static ValueId make_view(Maker *m) {
     ValueId x = any(m);
     Type t = *value_type(m->g, x);
     if (t.rank < 2) return x;
-    int64_t flat[] = {t.dim[0], type_count(&t) / t.dim[0]};
-    return b_reshape(&m->b, x, 2, flat);
+    int64_t dim[MAX_RANK] = {t.dim[0], type_count(&t) / t.dim[0]};
+    int a = pick(m, t.rank - 1), rank = t.rank, how = pick(m, 3);
+    int64_t q = 2 + pick(m, 3);
+    if (how == 0) return b_reshape(&m->b, x, 2, dim);
+    if (how == 1 && (t.dim[a] % q || t.rank > 4)) return x;
+    rank += how == 1 ? 1 : -1;
+    for (int i = 0; i < rank; i++)
+        dim[i] = t.dim[i < a || (how == 1 && i == a) ? i
+                       : how == 1                    ? i - 1
+                                                     : i + 1];
+    if (how == 1) dim[a] = t.dim[a] / q, dim[a + 1] = q;
+    if (how == 2) dim[a] = t.dim[a] * t.dim[a + 1];
+    return b_reshape(&m->b, x, rank, dim);
+}
+
+static ValueId make_slice(Maker *m, ValueId x) {
+    Type t = *value_type(m->g, x);
+    int64_t starts[MAX_RANK] = {0}, steps[MAX_RANK];
+    for (int i = 0; i < t.rank; i++) steps[i] = 1;
+    int axis = pick(m, t.rank), extent = (int)t.dim[axis];
+    starts[axis] = pick(m, extent);
+    t.dim[axis] = 1 + pick(m, extent - (int)starts[axis]);
+    if (pick(m, 3) == 0) {
+        steps[axis] = 2;
+        t.dim[axis] = (t.dim[axis] + 1) / 2;
+    }
+    Attr a[] = {attr_v(AK_sizes, t.dim, t.rank),
+                attr_v(AK_starts, starts, t.rank),
+                attr_v(AK_steps, steps, t.rank)};
+    return build(&m->b, OP_SLICE, &x, 1, a, 3, DT_DEFAULT, NULL);
+}
+
+static ValueId make_concat(Maker *m, ValueId x) {
+    const Type *t = value_type(m->g, x);
+    ValueId y = any(m);
+    if (!shape_equal(t, value_type(m->g, y)) || type_count(t) > 2048) y = x;
+    Attr a = attr_i(AK_axis, pick(m, t->rank));
+    return build(&m->b, OP_CONCAT, (ValueId[]){x, y}, 2, &a, 1,
+                 value_dtype(m->g, x), NULL);
 }
 
 static ValueId make_move(Maker *m) {
     ValueId x = any(m);
     Type t = *value_type(m->g, x);
-    int64_t perm[MAX_RANK], starts[MAX_RANK] = {0}, steps[MAX_RANK];
-    if (t.rank < 2) return x;
-    if (pick(m, 2)) {
-        for (int i = 0; i < t.rank; i++) perm[i] = t.rank - 1 - i;
+    int64_t perm[MAX_RANK];
+    if (t.rank < 2 || type_count(&t) > 2048) return x;
+    switch (pick(m, 4)) {
+    case 0: return make_concat(m, x);
+    case 1:
+        for (int i = 0, by = pick(m, t.rank); i < t.rank; i++)
+            perm[i] = (i + by) % t.rank;
         return b_transpose(&m->b, x, perm);
+    default: return make_slice(m, x);
     }
-    for (int i = 0; i < t.rank; i++) steps[i] = 1;
-    int axis = pick(m, t.rank);
-    starts[axis] = t.dim[axis] / 2;
-    t.dim[axis] -= starts[axis];
-    Attr a[] = {attr_v(AK_sizes, t.dim, t.rank),
-                attr_v(AK_starts, starts, t.rank),
-                attr_v(AK_steps, steps, t.rank)};
-    return build(&m->b, OP_SLICE, &x, 1, a, 3, DT_DEFAULT, NULL);
 }
 
 static ValueId make_product(Maker *m) {
@@ -121,14 +155,17 @@ static ValueId make_alike(Maker *m) {
 }
 
 static ValueId make_node(Maker *m) {
-    switch (pick(m, 13)) {
+    switch (pick(m, 16)) {
     case 0: return make_reduce(m);
     case 1: return make_composite(m);
-    case 2: return make_view(m);
-    case 3: return make_move(m);
+    case 2:
+    case 3: return make_view(m);
     case 4:
-    case 5: return make_product(m);
-    case 6: return make_alike(m);
+    case 5:
+    case 6: return make_move(m);
+    case 7:
+    case 8: return make_product(m);
+    case 9: return make_alike(m);
     default: return make_elem(m);
     }
 }
@@ -512,6 +549,80 @@ TEST_CASE(expand_values, dropout_and_split) {
                      "  %d = dropout %x, %rng {ratio=0.3, salt=2}\n"
                      "  %a, %b = split %d {axis=1, sizes=[4,5]}\n"
                      "  return %a, %b\n}\n");
+}
+
+/* ---- moves --------------------------------------------------------------- */
+
+static void put_ints(StrBuf *sb, const char *name, const int64_t *v, int n) {
+    sb_printf(sb, "%s[", name);
+    for (int i = 0; i < n; i++)
+        sb_printf(sb, "%s%lld", i ? "," : "", (long long)v[i]);
+    sb_puts(sb, "]");
+}
+
+/* %x sliced along one axis, cast or not, and then of shape `to`. */
+static void check_reshape_of_slice(const int64_t *starts, const int64_t *sizes,
+                                   const int64_t *steps, const int64_t *to,
+                                   int rank, bool cast) {
+    Arena *a = arena_new();
+    StrBuf sb = {0};
+    sb_puts(&sb, "graph predict(%x: f32[4,6,5]) {\n  %s = slice %x {");
+    put_ints(&sb, "starts=", starts, 3);
+    put_ints(&sb, ", sizes=", sizes, 3);
+    put_ints(&sb, ", steps=", steps, 3);
+    sb_puts(&sb, "}\n");
+    if (cast) {
+        sb_puts(&sb, "  %c = cast %s : bf16");
+        put_ints(&sb, "", sizes, 3);
+    }
+    sb_printf(&sb, "\n  %%y = reshape %%%s {", cast ? "c" : "s");
+    put_ints(&sb, "shape=", to, rank);
+    sb_puts(&sb, "}\n  return %y\n}\n");
+    Module *m = parsed(a, sb.data);
+    const Graph *g = m->graphs.data[0];
+    Results before = results(a, g, EVAL_STORAGE);
+    run(a, m, "canon,dce", none);
+    Results after = results(a, g, EVAL_STORAGE);
+    expect_equal(&before, &after, 0, sb.data);
+    sb_free(&sb);
+    arena_free(a);
+}
+
+/* An axis is split in all ways, or one of one is dropped. */
+static void check_reshapes_of_slice(const int64_t *starts, const int64_t *sizes,
+                                    const int64_t *steps) {
+    for (int a = 0; a < 3; a++)
+        for (int64_t q = 1; q <= 3; q++) {
+            int64_t to[4];
+            int n = 0;
+            if (q == 1 ? sizes[a] != 1 : sizes[a] % q) continue;
+            for (int d = 0; d < 3; d++) {
+                if (d != a) to[n++] = sizes[d];
+                if (d == a && q > 1) to[n++] = sizes[d] / q;
+                if (d == a && q > 1) to[n++] = q;
+            }
+            for (int cast = 0; cast < 2; cast++)
+                check_reshape_of_slice(starts, sizes, steps, to, n, cast);
+        }
+}
+
+/* Each slice of each axis, and the same without the first of the next axis. */
+TEST_CASE(canon, reshapes_of_slices) {
+    static const int64_t whole[] = {4, 6, 5};
+    for (int axis = 0; axis < 3; axis++)
+        for (int64_t start = 0; start < whole[axis]; start++)
+            for (int64_t size = 1; start + size <= whole[axis]; size++)
+                for (int64_t step = 1; step <= 2; step++) {
+                    int64_t starts[3] = {0}, steps[3] = {1, 1, 1}, sizes[3];
+                    memcpy(sizes, whole, sizeof sizes);
+                    starts[axis] = start;
+                    steps[axis] = step;
+                    sizes[axis] = (size + step - 1) / step;
+                    check_reshapes_of_slice(starts, sizes, steps);
+                    starts[(axis + 1) % 3]++;
+                    sizes[(axis + 1) % 3]--;
+                    check_reshapes_of_slice(starts, sizes, steps);
+                }
 }
 
 /* What is written to a variable is computed in it, after all who read it. */
