@@ -396,6 +396,35 @@ TEST_CASE(onnx_external, is_read_from_beside_the_model) {
     made_end(&m);
 }
 
+/* A part may end where the file does, and be empty there. */
+TEST_CASE(onnx_external, the_end_of_the_file) {
+    static const struct {
+        int64_t dim;
+        const char *offset, *why;
+    } rows[] = {{2, "8", NULL},
+                {2, "9", "offset 9 + 8 bytes is past the end"},
+                {0, "16", NULL},
+                {0, "17", "offset 17 + 0 bytes is past the end"}};
+    data_file();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        Onnx__TensorProto *t =
+            with_external(&m, "w.data", rows[i].offset, NULL);
+        t->dims[0] = rows[i].dim;
+        m.graph.input[0]->type->tensor_type->shape->dim[0]->dim_value =
+            rows[i].dim;
+        if (rows[i].why) {
+            refuse(&m, rows[i].why);
+            continue;
+        }
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        const float *w = mod->vars.data[module_find_var(mod, "w")].init->data;
+        if (rows[i].dim) CHECK(w[0] == 2 && w[1] == 3);
+        made_end(&m);
+    }
+}
+
 TEST_CASE(onnx_external, no_output_is_read) {
     Made m;
     char why[160];
