@@ -730,6 +730,35 @@ TEST_CASE(stages, are_left_out_beside_rows_of_one_part) {
     }
 }
 
+/* Few long rows are cut into pieces for all multiprocessors, but each is worth
+   a block of threads: eight elements of each. */
+TEST_CASE(stages, pieces_are_worth_a_block) {
+    enum { ROWS = 3, SMS = 132, LEAST = 256 * 8 };
+    for (int64_t n = 1 << 12; n <= 1 << 24; n *= 2) {
+        Arena *a = arena_new();
+        int64_t pieces = 0;
+        char text[200];
+        snprintf(text, sizeof text,
+                 "graph predict(%%x: f32[%d,%lld]) {\n"
+                 "  %%y = reduce_sum %%x {axes=[1], keepdims=1}\n"
+                 "  return %%y\n}\n",
+                 ROWS, (long long)n);
+        Module *m = parsed(a, text);
+        run(a, m, "inline,canon,reduce,cse,dce", for_gpus);
+        const Graph *g = m->graphs.data[0];
+        for (int i = 0; i < g->order.len && !pieces; i++) {
+            const Node *x = node_get(g, g->order.data[i]);
+            if (x->op == OP_REDUCE_SUM)
+                pieces = type_count(value_type(g, x->out[0])) / ROWS;
+        }
+        CHECK_MSG(pieces == 1 || n / pieces >= LEAST, "%lld pieces of %lld",
+                  (long long)pieces, (long long)n);
+        CHECK_MSG(n < SMS * LEAST || ROWS * pieces >= SMS,
+                  "%lld pieces of %lld", (long long)pieces, (long long)n);
+        arena_free(a);
+    }
+}
+
 /* A kernel of rows that adds up columns as well has their sums when it ends:
    what reads %c is another one. */
 TEST_CASE(stages, sums_of_columns_are_for_others) {
