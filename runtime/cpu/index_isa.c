@@ -260,6 +260,31 @@ INLINE void cumsum_as(const CumsumRun *r, int dtype, int64_t lo, int64_t hi) {
     }
 }
 
+/* Columns [lo, hi), where there are fewer than lanes side by side. */
+INLINE void cumsum_few(const CumsumRun *r, int dtype, int out, int64_t lo,
+                       int64_t hi) {
+    const LibCumsum *c = r->c;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t first = i / c->inner * c->axis * c->inner + i % c->inner;
+        float sum = 0.0f;
+        for (int64_t k = 0; k < c->axis; k++) {
+            int64_t at = first + cumsum_at(c, k) * c->inner;
+            float before = sum;
+            sum += load1(r->x, dtype, at);
+            store1(r->y, out, at, c->exclusive ? before : sum);
+        }
+    }
+}
+
+static void cumsum_few_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const CumsumRun *r = ctx;
+    (void)worker;
+    if (r->c->dtype == AMPC_F32 && r->c->out_dtype == AMPC_F32)
+        cumsum_few(r, AMPC_F32, AMPC_F32, lo, hi);
+    else
+        cumsum_few(r, (int)r->c->dtype, (int)r->c->out_dtype, lo, hi);
+}
+
 static void cumsum_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const CumsumRun *r = ctx;
     (void)worker;
@@ -322,10 +347,12 @@ void ISA(cumsum)(AmpcPool *pool, const LibCumsum *c, const void *x, void *y) {
     CumsumRun r = {c, x, y};
     int floats =
         c->dtype == AMPC_F16 || c->dtype == AMPC_BF16 || c->dtype == AMPC_F32;
-    int64_t cols = floats ? ceil_div(c->inner, CUMSUM_COLS) : c->inner;
-    int64_t each = c->axis * (floats ? min64(CUMSUM_COLS, c->inner) : 1) + 1;
+    int wide = floats && c->inner >= VL;
+    int64_t cols = wide ? ceil_div(c->inner, CUMSUM_COLS) : c->inner;
+    int64_t each = c->axis * (wide ? min64(CUMSUM_COLS, c->inner) : 1) + 1;
     pool_run(pool, c->outer * cols, ceil_div(CUMSUM_GRAIN, each),
-             floats                 ? cumsum_work
+             wide                   ? cumsum_work
+             : floats               ? cumsum_few_work
              : c->dtype == AMPC_F64 ? cumsum_f64
                                     : cumsum_of_ints,
              &r);

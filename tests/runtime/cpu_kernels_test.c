@@ -615,6 +615,48 @@ TEST_CASE(argmax, first_of_the_largest) {
     pools_close();
 }
 
+/* ---- cumulative sums ----------------------------------------------------- */
+
+static void cumsum_case(void) {
+    LibCumsum c = {.outer = rnd_in(1, 4),
+                   .axis = rnd_in(1, 300),
+                   .inner = rnd() % 2 ? rnd_in(1, 9) : rnd_in(1, 600),
+                   .exclusive = rnd() % 2,
+                   .reverse = rnd() % 2,
+                   .dtype = rnd_float(),
+                   .out_dtype = rnd_float()};
+    int64_t n = c.outer * c.axis * c.inner;
+    void *x = array(c.dtype, n), *y = array(c.out_dtype, n);
+    double *want = zeros(n);
+    for (int64_t o = 0; o < c.outer; o++)
+        for (int64_t i = 0; i < c.inner; i++) {
+            double sum = 0;
+            for (int64_t k = 0; k < c.axis; k++) {
+                int64_t a = c.reverse ? c.axis - 1 - k : k;
+                int64_t at = (o * c.axis + a) * c.inner + i;
+                want[at] = sum;
+                sum += array_get(x, c.dtype, at);
+                if (!c.exclusive) want[at] = sum;
+            }
+        }
+    int top = top_level();
+    for (int level = 2; level <= top; level++)
+        for (int t = 0; t < 3; t++) {
+            lib_of(level)->cumsum(pools[t], &c, x, y);
+            array_close("cumsum", y, c.out_dtype, want, 1e-3, n);
+        }
+    free(x);
+    free(y);
+    free(want);
+}
+
+TEST_CASE(cumsum, random_shapes) {
+    rng = 59;
+    pools_open();
+    for (int i = 0; i < 60; i++) cumsum_case();
+    pools_close();
+}
+
 /* ---- argsort ------------------------------------------------------------- */
 
 /* Whether element i of a row comes before element j. */
