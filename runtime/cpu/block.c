@@ -134,9 +134,17 @@ size_t cpu_gemm_scratch(const LibGemm *g, int threads) {
 
 /* ---- scatter-add --------------------------------------------------------- */
 
-/* The inverted index: see index_isa.c. */
+int scatter_is_few(const LibScatterAdd *s) {
+    return s->src_dtype != AMPC_F64 && s->inner > 0 && s->inner < SCATTER_FEW;
+}
+
+/* Sums of short rows, or the inverted index: see index_isa.c. */
 size_t cpu_scatter_add_scratch(const LibScatterAdd *s, int threads) {
     (void)threads;
+    if (scatter_is_few(s))
+        return s->out_dtype == AMPC_F32
+                   ? 0
+                   : block_floats(s->outer * s->rows * s->inner);
     return (size_t)block_up((s->rows + 1 + s->nidx) * 8, 64);
 }
 

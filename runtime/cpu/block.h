@@ -37,6 +37,13 @@ typedef struct GemmBlocks {
 
 void block_gemm(const LibGemm *g, int threads, int keeps, GemmBlocks *p);
 
+/* ---- scatter-add --------------------------------------------------------- */
+
+enum { SCATTER_FEW = 65 };
+
+/* Nonzero: rows are too short to be worth an inverted index. */
+int scatter_is_few(const LibScatterAdd *s);
+
 /* ---- sort ---------------------------------------------------------------- */
 
 enum { SORT_DIGITS = 256, SORT_ROOM = 64, SORT_LONG = 1 << 15 };

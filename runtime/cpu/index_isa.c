@@ -2,24 +2,27 @@
    and copies. */
 #include <string.h>
 
+#include "runtime/cpu/block.h"
 #include "runtime/cpu/routines.h"
 
 /* ---- scatter-add --------------------------------------------------------- */
 
-/* The index is inverted first: the positions that name row t are
-   order[start[t]] ... order[start[t + 1] - 1], ascending.  Then each row is an
-   independent sum.                                                          */
+/* Of rows that are not short the index is inverted first: the positions that
+   name row t are order[start[t]] ... order[start[t + 1] - 1], ascending.  Then
+   each row is an independent sum. */
 typedef struct ScatterRun {
     const LibScatterAdd *s;
     const void *src;
     void *out;
     const int64_t *start, *order;
+    const void *idx; /* rows that are short are summed here, in order of it */
+    float *sum;
 } ScatterRun;
 
 enum { SCATTER_COLS = 256, SCATTER_GRAIN = 1 << 14 };
 
 /* Row that position i names, or -1. */
-static int64_t scatter_row(const LibScatterAdd *s, const void *idx, int64_t i) {
+INLINE int64_t scatter_row(const LibScatterAdd *s, const void *idx, int64_t i) {
     int64_t t = -1;
     switch (s->idx_dtype) {
     case AMPC_U8: t = ((const uint8_t *)idx)[i]; break;
@@ -63,42 +66,43 @@ INLINE void scatter_add_row(float *sum, const void *src, int dtype,
     for (; j < n; j++) sum[j] += load1(src, dtype, from + j);
 }
 
-/* sum[j] = the sum of element j of the rows that name row t; less than a vector
-   of them. */
-INLINE void scatter_sum_few(const ScatterRun *r, int dtype, int64_t o,
-                            int64_t t, float *sum) {
+/* Rows [lo, hi) of outer * rows, each shorter than SCATTER_FEW: whoever has
+   them looks through all positions, in order.                               */
+INLINE void scatter_few(const ScatterRun *r, int src, int idx, int64_t lo,
+                        int64_t hi) {
     const LibScatterAdd *s = r->s;
-    for (int64_t j = 0; j < s->inner; j++) {
-        float v = 0.0f;
-        for (int64_t q = r->start[t]; q < r->start[t + 1]; q++)
-            v += load1(r->src, dtype,
-                       (o * s->nidx + r->order[q]) * s->inner + j);
-        sum[j] = v;
+    LibScatterAdd as = {.rows = s->rows, .idx_dtype = idx};
+    float *sum = r->sum;
+    for (int64_t i = lo * s->inner; i < hi * s->inner; i++) sum[i] = 0.0f;
+    for (int64_t o = lo / s->rows; o * s->rows < hi; o++) {
+        int64_t first = max64(lo - o * s->rows, 0);
+        int64_t end = min64(hi - o * s->rows, s->rows);
+        for (int64_t i = 0; i < s->nidx; i++) {
+            int64_t t = scatter_row(&as, r->idx, i);
+            if (t < first || t >= end) continue;
+            float *to = sum + (o * s->rows + t) * s->inner;
+            int64_t from = (o * s->nidx + i) * s->inner;
+            if (s->inner >= VL)
+                scatter_add_row(to, r->src, src, from, s->inner);
+            else
+                for (int64_t j = 0; j < s->inner; j++)
+                    to[j] += load1(r->src, src, from + j);
+        }
     }
+    if (s->out_dtype != AMPC_F32)
+        narrow(r->out, (int)s->out_dtype, lo * s->inner, sum + lo * s->inner,
+               (hi - lo) * s->inner);
 }
 
-/* Rows [lo, hi) of outer * rows, each shorter than a vector. */
 static void scatter_work_few(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ScatterRun *r = ctx;
-    const LibScatterAdd *s = r->s;
-    int64_t o = lo / s->rows, t = lo % s->rows, most = SCATTER_COLS / s->inner;
-    float sum[SCATTER_COLS];
     (void)worker;
-    for (int64_t i = lo; i < hi;) {
-        int64_t n = min64(most, hi - i);
-        for (int64_t k = 0; k < n; k++) {
-            float *to = sum + k * s->inner;
-            if (s->src_dtype == AMPC_F32)
-                scatter_sum_few(r, AMPC_F32, o, t, to);
-            else if (s->src_dtype == AMPC_BF16)
-                scatter_sum_few(r, AMPC_BF16, o, t, to);
-            else
-                scatter_sum_few(r, AMPC_F16, o, t, to);
-            if (++t == s->rows) t = 0, o++;
-        }
-        narrow(r->out, (int)s->out_dtype, i * s->inner, sum, n * s->inner);
-        i += n;
-    }
+    if (r->s->src_dtype == AMPC_F32 && r->s->idx_dtype == AMPC_I64)
+        scatter_few(r, AMPC_F32, AMPC_I64, lo, hi);
+    else if (r->s->src_dtype == AMPC_BF16 && r->s->idx_dtype == AMPC_I64)
+        scatter_few(r, AMPC_BF16, AMPC_I64, lo, hi);
+    else
+        scatter_few(r, (int)r->s->src_dtype, (int)r->s->idx_dtype, lo, hi);
 }
 
 /* Rows [lo, hi) of outer * rows. */
@@ -145,15 +149,23 @@ static void scatter_work_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
 
 void ISA(scatter_add)(AmpcPool *pool, const LibScatterAdd *s, const void *src,
                       const void *idx, void *out, void *scratch) {
-    int64_t *start = scratch, *order = start + s->rows + 1;
-    ScatterRun r = {s, src, out, start, order};
-    scatter_invert(s, idx, start, order);
+    int64_t rows = s->outer * s->rows;
     int64_t per_row = s->inner * (1 + s->nidx / max64(1, s->rows)) + 4;
-    pool_run(pool, s->outer * s->rows, ceil_div(SCATTER_GRAIN, per_row),
-             s->src_dtype == AMPC_F64    ? scatter_work_f64
-             : s->inner && s->inner < VL ? scatter_work_few
-                                         : scatter_work,
-             &r);
+    int64_t grain = ceil_div(SCATTER_GRAIN, per_row);
+    if (scatter_is_few(s)) {
+        ScatterRun r = {.s = s, .src = src, .out = out, .idx = idx};
+        r.sum = s->out_dtype == AMPC_F32 ? out : scratch;
+        int64_t cuts = pool_threads(pool) * (s->inner < VL ? 1 : 4);
+        pool_run(pool, rows, max64(grain, ceil_div(rows, cuts)),
+                 scatter_work_few, &r);
+        return;
+    }
+    int64_t *start = scratch, *order = start + s->rows + 1;
+    ScatterRun r = {
+        .s = s, .src = src, .out = out, .start = start, .order = order};
+    scatter_invert(s, idx, start, order);
+    pool_run(pool, rows, grain,
+             s->src_dtype == AMPC_F64 ? scatter_work_f64 : scatter_work, &r);
 }
 
 /* ---- argmax -------------------------------------------------------------- */
