@@ -10,7 +10,7 @@
 /* argv[0] is the command's name; the result is the exit status. */
 typedef int Command(int argc, char **argv);
 Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt,
-    cmd_export;
+    cmd_export, cmd_list_ops;
 
 /* help.c */
 extern const char help_ampc[], help_run[], help_inspect[], help_check[],

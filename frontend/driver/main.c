@@ -3,7 +3,6 @@
 #include <malloc.h>
 #include <string.h>
 
-#include "ir/fn/fn.h"
 #include "frontend/driver/cmd.h"
 #include "passes/leave.h"
 
@@ -11,20 +10,6 @@ static int list_passes(void) {
     for (const PassRow *p = pipeline; p < pipeline + pipeline_length; p++)
         printf("%-10s %-10s %-7s %s\n", p->name, stage_text[p->stage],
                pass_side_text[p->side], p->purpose);
-    return 0;
-}
-
-static int list_ops(void) {
-    static const char *const kinds[] = {"elem",   "gen",    "view", "move",
-                                        "reduce", "anchor", "lib",  "function"};
-    for (int i = 0; i < NUM_OPS + fn_std_count(); i++) {
-        const OpInfo *o =
-            i < NUM_OPS ? &op_info[i] : &fn_std_at(i - NUM_OPS)->info;
-        if (i == OP_CALL) continue;
-        printf("%-22s %-9s %-8s gradient %-14s %s\n", o->text, kinds[o->kind],
-               amp_class_text[o->amp], o->grad_text,
-               o->kind == KIND_ELEM ? o->expr : "");
-    }
     return 0;
 }
 
@@ -54,14 +39,14 @@ static int run(int argc, char **argv) {
                     {"check", cmd_check, help_check},
                     {"opt", cmd_opt, help_opt},
                     {"export", cmd_export, help_export},
-                    {"fmt", cmd_fmt, help_fmt}};
+                    {"fmt", cmd_fmt, help_fmt},
+                    {"--list-ops", cmd_list_ops, help_ampc}};
     static const struct {
         const char *name;
         int (*run)(void);
     } flags[] = {{"--help", print_help},
                  {"-h", print_help},
                  {"--version", print_version},
-                 {"--list-ops", list_ops},
                  {"--list-passes", list_passes}};
     if (argc < 2) {
         fputs(help_ampc, stderr);

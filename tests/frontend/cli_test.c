@@ -33,6 +33,16 @@ TEST_CASE(cli, help_version_and_tables) {
     check_run(0, "usage: ampc MODEL.onnx", "--help");
     check_run(0, "ampc ", "--version");
     check_run(0, "softmax_cross_entropy", "--list-ops");
+    check_run(0, "huber_loss(x, target; delta = 1.0, reduction = \"mean\")",
+              "--list-ops huber_loss");
+    check_run(0, "Linear(x; units: int", "--list-ops relu Linear");
+    check_run(0,
+              "concat(1 or more operands; axis: int) -> 1 result class "
+              "widest\n",
+              "--list-ops concat");
+    check_run(0, "iota(0 operands; axis: int, shape: ints, dtype) -> 1 result",
+              "--list-ops iota");
+    check_run(1, "no op is called 'softmx'", "--list-ops softmx relu");
     check_run(2, "usage: ampc", "");
     check_run(0, "usage: ampc MODEL.onnx", "m.onnx --help");
     check_run(0, "usage: ampc run OUT.so", "run --help");
