@@ -613,7 +613,8 @@ static void join_masks(Fuse *f) {
 }
 
 /* Scalars, or reductions of one small shape, that need not share anything: all
-   that they cost is the launch, so as few kernels as order allows. */
+   that they cost is the launch, so as few kernels as order allows.  Where
+   launches are shared reductions get one as they are, side by side. */
 static void join_small(Fuse *f, GroupKind kind) {
     enum { MAX_OPEN = 8 }; /* that one may join: the older ones are full */
     VEC(int) open = {0};
@@ -846,7 +847,7 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
         grow(&f, GROUP_ROW);
         grow(&f, GROUP_POINT);
         all_siblings(&f);
-        join_small(&f, GROUP_ROW);
+        if (!f.target->shares_launches) join_small(&f, GROUP_ROW);
         join_small(&f, GROUP_POINT);
         f.stamp++;
         for (int c = 0; c < f.clusters.len; c++)

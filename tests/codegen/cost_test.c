@@ -511,8 +511,10 @@ TEST_CASE(cost, norms_share_launches) {
         "  param %a: f32[256,1024] = 0.1, %b: f32[1024,256] = 0.1\n"
         "  param %c: f32[256,1024] = 0.1, %d: f32[1024,256] = 0.1\n"
         "  param %k: f32[32,256,3,3] = 0.1, %l: f32[256,32,3,3] = 0.1\n"
-        "  %p = matmul %x, %a\n  %q = matmul %p, %b\n"
-        "  %r = matmul %q, %c\n  %s = matmul %r, %d\n"
+        "  param %e: f32[1024] = 0, %f: f32[1024] = 0, %g: f32[1024] = 0\n"
+        "  %p = matmul %x, %a\n  %pe = add %p, %e\n  %pf = tanh %pe\n"
+        "  %pg = mul %pf, %f\n  %q = matmul %pg, %b\n"
+        "  %r = matmul %q, %c\n  %rg = add %r, %g\n  %s = matmul %rg, %d\n"
         "  %i = reshape %s {shape=[8,256,1,1]}\n"
         "  %o = conv %i, %k {pads=[1,1,1,1]}\n"
         "  %z = conv %o, %l {pads=[1,1,1,1]}\n  return %z\n}\n";
