@@ -79,7 +79,7 @@ static CseSlot *slot_of(const CseTable *t, const Graph *g, NodeId id) {
 /* The first operand that nothing else reads; none. */
 static ValueId read_alone(const Rewriter *rw, const Node *n) {
     for (int k = 0; k < n->nin; k++)
-        if (rw->uses[n->in[k].i] == 1) return n->in[k];
+        if (uses_of(rw, n->in[k]) == 1) return n->in[k];
     return NO_VALUE;
 }
 

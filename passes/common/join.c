@@ -69,7 +69,7 @@ static ValueList terms_of(const Rewriter *rw, ValueId sum) {
    is larger than they are. */
 static const Node *term_product(const Rewriter *rw, ValueId v, TypeId t) {
     const Node *n = def_of(rw->g, v, OP_MATMUL);
-    if (!n || rw->uses[v.i] != 1 || value_get(rw->g, v)->type.i != t.i)
+    if (!n || uses_of(rw, v) != 1 || value_get(rw->g, v)->type.i != t.i)
         return NULL;
     const Type *a = value_type(rw->g, n->in[0]);
     const Type *b = value_type(rw->g, n->in[1]);

@@ -5,9 +5,17 @@
 
 #include <string.h>
 
-static ValueId mapped(const Rewriter *rw, ValueId v, uint32_t limit) {
-    while (v.i < limit && rw->map[v.i].i) v = rw->map[v.i];
+static ValueId mapped(const Rewriter *rw, ValueId v) {
+    while (v.i < rw->limit && rw->map[v.i].i) v = rw->map[v.i];
     return v;
+}
+
+/* What is built in its place is read where `old` was. */
+static void take_uses(Rewriter *rw, ValueId old, ValueId built) {
+    if (built.i < rw->limit) return;
+    while (rw->fresh.len <= (int)(built.i - rw->limit))
+        vec_push(rw->scratch, &rw->fresh, 0);
+    rw->fresh.data[built.i - rw->limit] += uses_of(rw, old);
 }
 
 /* Applies the rule to one node; true if every result has a replacement. */
@@ -24,17 +32,22 @@ static bool try_rule(Rewriter *rw, RewriteRule *rule, NodeId id,
     for (int i = 0; i < n->nout; i++) {
         if (!with[i].i)
             all = false;
-        else if (with[i].i != n->out[i].i)
+        else if (with[i].i != n->out[i].i) {
             rw->map[n->out[i].i] = with[i];
+            take_uses(rw, n->out[i], with[i]);
+        }
     }
     return all;
 }
 
 int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user) {
-    uint32_t limit = (uint32_t)g->values.len;
-    Rewriter rw = {.g = g, .b = {.g = g}, .scratch = scratch, .user = user};
+    Rewriter rw = {.g = g,
+                   .b = {.g = g},
+                   .scratch = scratch,
+                   .limit = (uint32_t)g->values.len,
+                   .user = user};
     rw.uses = graph_use_counts(g, scratch);
-    rw.map = NEW_ARRAY(scratch, ValueId, limit);
+    rw.map = NEW_ARRAY(scratch, ValueId, rw.limit);
     int n, most = 0;
     NodeId *old = order_take(g, scratch, &n);
     for (int i = 0; i < n; i++) {
@@ -44,13 +57,12 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user) {
     ValueId *with = NEW_ARRAY(scratch, ValueId, most);
     for (int i = 0; i < n; i++) {
         const Node *x = node_get(g, old[i]);
-        for (int k = 0; k < x->nin; k++)
-            x->in[k] = mapped(&rw, x->in[k], limit);
+        for (int k = 0; k < x->nin; k++) x->in[k] = mapped(&rw, x->in[k]);
         if (!try_rule(&rw, rule, old[i], with))
             vec_push(g->arena, &g->order, old[i]);
     }
     for (int i = 0; graph_root(g, i); i++)
-        *graph_root(g, i) = mapped(&rw, *graph_root(g, i), limit);
+        *graph_root(g, i) = mapped(&rw, *graph_root(g, i));
     return rw.changes;
 }
 
@@ -71,6 +83,12 @@ bool *needed_by(const Graph *g, Arena *scratch, const ValueId *root, int n) {
     }
     needed[0] = false;
     return needed;
+}
+
+int uses_of(const Rewriter *rw, ValueId v) {
+    if (v.i < rw->limit) return rw->uses[v.i];
+    int at = (int)(v.i - rw->limit);
+    return at < rw->fresh.len ? rw->fresh.data[at] : 0;
 }
 
 const Node *def_of(const Graph *g, ValueId v, OpCode op) {

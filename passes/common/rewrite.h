@@ -18,8 +18,10 @@ typedef struct Rewriter {
     Graph *g;
     Builder b; /* flags and loc are those of the node at hand */
     Arena *scratch;
-    int *uses;    /* by ValueId.i, of the graph before the walk */
-    ValueId *map; /* by ValueId.i: 0 = itself */
+    uint32_t limit; /* ValueId.i of the graph before the walk are below it */
+    int *uses;      /* by these */
+    VEC(int) fresh; /* of what the walk built: those of what it replaces */
+    ValueId *map;   /* by ValueId.i: 0 = itself */
     int changes;
     void *user;
 } Rewriter;
@@ -39,6 +41,8 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user);
 const Node *def_of(const Graph *g, ValueId v, OpCode op);
 /* `old`, which is replaced, gives its name to the result that replaces it. */
 void rewrite_take_name(Graph *g, ValueId old, ValueId new_value);
+/* How many operands and outputs v is. */
+int uses_of(const Rewriter *rw, ValueId v);
 /* The node that makes v if it calls the library's function, else NULL. */
 const Node *call_of(const Graph *g, ValueId v, const char *name);
 /* By ValueId.i: a root is computed from it, through any operand. */

@@ -354,7 +354,7 @@ static bool rule_matmul(Rewriter *rw, const Node *n, ValueId *with) {
         int r = t ? attr_ints(t, AK_perm, &p) : 0, same = 0;
         while (same < r - 2 && p[same] == same) same++;
         if (r < 2 || p[r - 2] != r - 1 ||
-            (same < r - 2 && rw->uses[in[i].i] > 1))
+            (same < r - 2 && uses_of(rw, in[i]) > 1))
             continue;
         memcpy(lines, p, (size_t)r * sizeof *p);
         lines[r - 2] = p[r - 1];
