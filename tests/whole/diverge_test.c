@@ -242,7 +242,7 @@ TEST_CASE(diverge, the_count_is_in_checkpoints) {
 
 /* ---- --debug-nonfinite --------------------------------------------------- */
 
-/* The mask's infinity is meant; x below 0 has no root, 0 no slope. */
+/* The masks' infinities are meant; x below 0 has no root, 0 no slope. */
 static const char deep[] = "graph forward(%x: f32[4,3]) {\n"     /* line 1 */
                            "  param %w: f32[3,2] = 0.5\n"        /* 2 */
                            "  const %mask: f32[2] = [0, -inf]\n" /* 3 */
@@ -252,7 +252,13 @@ static const char deep[] = "graph forward(%x: f32[4,3]) {\n"     /* line 1 */
                            "  %s = sqrt %h : f32[4,2]\n"             /* 7 */
                            "  %e = exp %h : f32[4,2]\n"              /* 8 */
                            "  %ps = add %p, %s : f32[4,2]\n"         /* 9 */
-                           "  %y = add %ps, %e : f32[4,2]\n"         /* 10 */
+                           "  %se = add %ps, %e : f32[4,2]\n"        /* 10 */
+                           "  %k = isnan %h\n"
+                           "  %far = where %k, 0, -inf : f32[4,2]\n"
+                           "  %turned = transpose %far {perm=[1,0]}\n"
+                           "  %none = exp %turned : f32[2,4]\n"
+                           "  %back = transpose %none {perm=[1,0]}\n"
+                           "  %y = add %se, %back : f32[4,2]\n"
                            "  return %y\n"
                            "}\n";
 
