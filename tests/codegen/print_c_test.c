@@ -1,0 +1,160 @@
+/* print_c_test.c: what the C text of kernels is like: shared, cut where it
+   pays, safe whatever names a model has. */
+#define _POSIX_C_SOURCE 200809L
+#include "runtime/cpu/kernels.h"
+#include "tests/harness.h"
+#include "tests/support/subject.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- properties of the text ---------------------------------------------- */
+
+static Subject lowered(const char *text) {
+    Subject s = {.text = text};
+    subject_begin(&s);
+    return s;
+}
+
+/* Equal updates of tensors of different sizes are one kernel. */
+TEST_CASE(print_c, flat_kernels_are_shared) {
+    Subject s = lowered(
+        "graph g(%a: f32[10], %b: f32[3,4], %s: f32[], %c: f32[7]) {"
+        " group point { %x = mul %a, %s } group point { %y = mul %b, %s }"
+        " group point { %z = mul %c, %c } return %x, %y, %z }");
+    CHECK_EQ_INT(kernel_set_count(s.ks, false), 2);
+    CHECK(s.steps[0].kernel == s.steps[1].kernel);
+    CHECK_EQ_INT(s.steps[0].npar, 1);
+    CHECK_EQ_INT(s.steps[1].pars[0], 12);
+    CHECK_EQ_INT(kernel_set_count(s.ks, true), 0);
+    subject_end(&s);
+}
+
+/* A hand-over to another thread costs as much as some thousand elements of
+   cheap work; a large tensor keeps many threads busy. */
+TEST_CASE(print_c, work_is_handed_over_in_sizes_that_pay) {
+    Subject s =
+        lowered("graph g(%a: f32[4194304], %b: f32[4096,1024], %c: f32[300]) {"
+                " group point { %x = mul %a, %a }"
+                " group row { %s = reduce_sum %b {axes=[1]} %y = mul %b, %s }"
+                " group point { %z = mul %c, %c } return %x, %y, %z }");
+    for (int i = 0; i < 2; i++) {
+        int64_t parts = s.steps[i].units / s.steps[i].grain;
+        CHECK_MSG(parts >= 16 && parts <= 1024, "step %d: %lld parts", i,
+                  (long long)parts);
+    }
+    CHECK(s.steps[2].units <= s.steps[2].grain);
+    subject_end(&s);
+}
+
+/* Concatenation and padding along the inner dim leave no condition inside a
+   loop. */
+TEST_CASE(print_c, guards_cut_the_loop) {
+    Subject s = lowered("graph g(%a: f32[5,30], %b: f32[5,40],"
+                        " %x: f32[4,3,60], %y: f32[4,5,60]) {"
+                        " group point { %c = concat %a, %b {axis=1} }"
+                        " group point { %p = pad %a {pads=[0,2,0,3], value=1} }"
+                        " group point { %q = concat %x, %y {axis=1} }"
+                        " return %c, %p, %q }");
+    StrBuf sb = {0};
+    print_c_kernels(s.ks, &sb, "", true);
+    CHECK(strstr(sb.data, "?") == NULL);
+    CHECK_HAS(sb.data, "i1 = 30; i1 < 70;");
+    CHECK_HAS(sb.data, "i1 = 2; i1 < 32;");
+    CHECK_HAS(sb.data, "if (i1 < 3) {");
+    sb_free(&sb);
+    subject_end(&s);
+}
+
+/* What differs in sizes and constants only is one function. */
+TEST_CASE(print_c, one_text_is_compiled_once) {
+    Subject s[] = {
+        {.text = "graph g(%a: f32[6,70], %b: f32[9,300], %c: f32[5,11]) {"
+                 " group row { %m = reduce_mean %a {axes=[1]}"
+                 " %x = sub %a, %m }"
+                 " group row { %n = reduce_mean %b {axes=[1]}"
+                 " %y = sub %b, %n }"
+                 " group row { %o = reduce_mean %c {axes=[1]}"
+                 " %z = sub %c, %o } return %x, %y, %z }",
+         .ulps = 4,
+         .scale = 1},
+        {.text = "graph g(%a: f32[4,10,50], %b: f32[10,1],"
+                 " %c: f32[5,12,60], %d: f32[12,1]) {"
+                 " const %p: f32[] = 2.5 const %q: f32[] = 3"
+                 " group point { %x0 = mul %a, %b %x = add %x0, %p }"
+                 " group point { %y0 = mul %c, %d %y = add %y0, %q }"
+                 " return %x, %y }"},
+        {.text = "graph g(%a: f32[8,40,50], %b: f32[9,44,60]) {"
+                 " group row { %x = reduce_sum %a {axes=[0,2]} }"
+                 " group row { %y = reduce_sum %b {axes=[0,2]} }"
+                 " group row { %u = reduce_max %a {axes=[1]} }"
+                 " group row { %v = reduce_max %b {axes=[1]} }"
+                 " return %x, %y, %u, %v }",
+         .ulps = 16,
+         .scale = 50},
+    };
+    static const int functions[] = {2, 1, 2}, kernels[] = {3, 2, 4};
+    for (int i = 0; i < (int)(sizeof s / sizeof *s); i++) {
+        StrBuf sb = {0};
+        Subject one = lowered(s[i].text);
+        int loops = 0, heads = 0;
+        print_c_kernels(one.ks, &sb, "", true);
+        for (const char *t = sb.data; (t = strstr(t, "\nvoid ")); t++) heads++;
+        for (const char *t = sb.data; (t = strstr(t, "b0 = buf[0];")); t++)
+            loops++;
+        CHECK_EQ_INT(loops, functions[i]);
+        CHECK_EQ_INT(heads, kernels[i]);
+        CHECK(!strpbrk(sb.data, "\1\2"));
+        sb_free(&sb);
+        subject_end(&one);
+    }
+    CHECK_GRAPHS(s, "-Wall -Werror -Wno-unused");
+}
+
+/* Rank-0 constants are no buffers. */
+TEST_CASE(print_c, scalar_constants_are_immediates) {
+    Subject s = lowered("graph g(%a: f32[10]) { const %c: f32[] = 2.5 "
+                        "group point { %x = mul %a, %c } return %x }");
+    CHECK_EQ_INT(s.steps[0].nref, 2);
+    subject_end(&s);
+}
+
+/* No name of the model can end a comment or spoil the source. */
+TEST_CASE(print_c, hostile_names) {
+    Subject s[] = {
+        {.text = "graph g(%\"*/ #error no\\n\": f32[3]) { group point {"
+                 "%\"a*/int main(){}//\" = neg %\"*/ #error no\\n\" }"
+                 " return %\"a*/int main(){}//\" }"},
+        {.text = "graph g(%\"?"
+                 "?/\\x0d\\n\": f32[3]) { group point {"
+                 "%\"\\\\\" = neg %\"?"
+                 "?/\\x0d\\n\" }"
+                 " return %\"\\\\\" }"},
+    };
+    CHECK_GRAPHS(s, "-Wall -Werror -Wno-unused");
+}
+
+/* An output may lie over an input that is read at its own index only. */
+TEST_CASE(print_c, in_place) {
+    Subject s = lowered("graph g(%x: f32[6,70]) { group row { %m = reduce_max "
+                        "%x {axes=[1]} %d = sub %x, %m %t = reduce_sum %d "
+                        "{axes=[1]} %y = mul %d, %t } return %y }");
+    StrBuf sb = {0};
+    print_c_kernels(s.ks, &sb, "g0_", true);
+    void *lib = compile_source(sb.data, sb.len, "");
+    sb_free(&sb);
+    const LoweredStep *st = &s.steps[0];
+    size_t n = 6 * 70 * sizeof(float);
+    float *want = s.data[st->refs[1].i], *x = s.data[st->refs[0].i];
+    subject_load(&s, st->refs[0]);
+    subject_run(&s, lib, 0, false);
+    float *apart = memcpy(malloc(n), want, n);
+    s.data[st->refs[1].i] = x;
+    subject_run(&s, lib, 0, false);
+    CHECK_MEM(apart, x, n);
+    s.data[st->refs[1].i] = want;
+    free(apart);
+    dlclose(lib);
+    subject_end(&s);
+}

@@ -1,0 +1,48 @@
+/* subject.h: a graph whose groups are lowered to kernels, printed as C,
+   compiled, run, and compared with the interpreter.
+
+   Every graph of a batch goes into one C file.  Kernels run all units at
+   once, one unit at a time from the last to the first, and compiled for a
+   higher ISA level where the machine has it: the bytes must agree.          */
+#ifndef AMPC_TESTS_SUPPORT_SUBJECT_H
+#define AMPC_TESTS_SUPPORT_SUBJECT_H
+
+#include "codegen/codegen.h"
+#include "codegen/kernel/kir.h"
+#include "ir/ir.h"
+
+typedef struct Subject {
+    const char *text;
+    double ulps;  /* of the result's dtype; 0 = equal bits */
+    double scale; /* of the terms of sums: units of results below count as if
+                     they were this large */
+    Arena *a;
+    Graph *g;
+    KernelSet *ks;
+    LoweredStep *steps;
+    int nstep;
+    EvalTensor **in; /* by value id: inputs and variables */
+    void **data;     /* by value id of roots */
+} Subject;
+
+/* The text's graph, lowered, with random inputs. */
+void subject_begin(Subject *s);
+void subject_end(Subject *s);
+/* Runs its kernels of that library, printed as graph number `graph`; split: one
+   unit at a time. */
+void subject_run(Subject *s, void *lib, int graph, bool split);
+
+/* An input's or variable's numbers, again. */
+void subject_load(Subject *s, ValueId v);
+
+/* One stream of numbers, from a start that a case sets. */
+void random_start(uint64_t state);
+uint32_t random_bits(void);
+
+/* Texts of kernels as a library. */
+void *compile_source(const char *text, size_t n, const char *flags);
+void check_batch(Subject *s, int n, const char *flags);
+#define CHECK_GRAPHS(s, flags)                                                 \
+    check_batch(s, (int)(sizeof(s) / sizeof *(s)), flags)
+
+#endif
