@@ -23,18 +23,7 @@ enum { SCATTER_COLS = 256, SCATTER_GRAIN = 1 << 14 };
 
 /* Row that position i names, or -1. */
 INLINE int64_t scatter_row(const LibScatterAdd *s, const void *idx, int64_t i) {
-    int64_t t = -1;
-    switch (s->idx_dtype) {
-    case AMPC_U8: t = ((const uint8_t *)idx)[i]; break;
-    case AMPC_I8: t = ((const int8_t *)idx)[i]; break;
-    case AMPC_U16: t = ((const uint16_t *)idx)[i]; break;
-    case AMPC_I16: t = ((const int16_t *)idx)[i]; break;
-    case AMPC_U32: t = ((const uint32_t *)idx)[i]; break;
-    case AMPC_I32: t = ((const int32_t *)idx)[i]; break;
-    case AMPC_U64:
-    case AMPC_I64: t = ((const int64_t *)idx)[i]; break;
-    default: return -1;
-    }
+    int64_t t = integer_at(idx, (int)s->idx_dtype, i);
     if (t < 0 && s->idx_dtype != AMPC_U64) t += s->rows;
     return t < 0 || t >= s->rows ? -1 : t;
 }
@@ -272,20 +261,26 @@ INLINE void cumsum_as(const CumsumRun *r, int dtype, int64_t lo, int64_t hi) {
     }
 }
 
-/* Columns [lo, hi), where there are fewer than lanes side by side. */
+/* Columns [lo, hi), one by one, in type T; `element` and `put` name the place
+   `at` and, of the latter, `sum`.                                           */
+#define CUMSUM_ONE_BY_ONE(T, element, put)                                     \
+    for (int64_t i = lo; i < hi; i++) {                                        \
+        int64_t first = i / c->inner * c->axis * c->inner + i % c->inner;      \
+        T all = 0;                                                             \
+        for (int64_t k = 0; k < c->axis; k++) {                                \
+            int64_t at = first + cumsum_at(c, k) * c->inner;                   \
+            T before = all;                                                    \
+            all += element;                                                    \
+            T sum = c->exclusive ? before : all;                               \
+            put;                                                               \
+        }                                                                      \
+    }
+
+/* Where there are fewer than lanes side by side. */
 INLINE void cumsum_few(const CumsumRun *r, int dtype, int out, int64_t lo,
                        int64_t hi) {
     const LibCumsum *c = r->c;
-    for (int64_t i = lo; i < hi; i++) {
-        int64_t first = i / c->inner * c->axis * c->inner + i % c->inner;
-        float sum = 0.0f;
-        for (int64_t k = 0; k < c->axis; k++) {
-            int64_t at = first + cumsum_at(c, k) * c->inner;
-            float before = sum;
-            sum += load1(r->x, dtype, at);
-            store1(r->y, out, at, c->exclusive ? before : sum);
-        }
-    }
+    CUMSUM_ONE_BY_ONE(float, load1(r->x, dtype, at), store1(r->y, out, at, sum))
 }
 
 static void cumsum_few_work(void *ctx, int64_t lo, int64_t hi, int worker) {
@@ -320,39 +315,21 @@ INLINE void integer_put(void *y, int dtype, int64_t i, uint64_t v) {
     }
 }
 
-/* Column by column. */
 static void cumsum_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     const CumsumRun *r = ctx;
     const LibCumsum *c = r->c;
     const double *x = r->x;
     double *y = r->y;
     (void)worker;
-    for (int64_t i = lo; i < hi; i++) {
-        int64_t first = i / c->inner * c->axis * c->inner + i % c->inner;
-        double sum = 0;
-        for (int64_t k = 0; k < c->axis; k++) {
-            int64_t at = first + cumsum_at(c, k) * c->inner;
-            double before = sum;
-            sum += x[at];
-            y[at] = c->exclusive ? before : sum;
-        }
-    }
+    CUMSUM_ONE_BY_ONE(double, x[at], y[at] = sum)
 }
 
 static void cumsum_of_ints(void *ctx, int64_t lo, int64_t hi, int worker) {
     const CumsumRun *r = ctx;
     const LibCumsum *c = r->c;
     (void)worker;
-    for (int64_t i = lo; i < hi; i++) {
-        int64_t first = i / c->inner * c->axis * c->inner + i % c->inner;
-        uint64_t sum = 0;
-        for (int64_t k = 0; k < c->axis; k++) {
-            int64_t at = first + cumsum_at(c, k) * c->inner;
-            uint64_t before = sum;
-            sum += (uint64_t)integer_at(r->x, (int)c->dtype, at);
-            integer_put(r->y, (int)c->dtype, at, c->exclusive ? before : sum);
-        }
-    }
+    CUMSUM_ONE_BY_ONE(uint64_t, (uint64_t)integer_at(r->x, (int)c->dtype, at),
+                      integer_put(r->y, (int)c->dtype, at, sum))
 }
 
 void ISA(cumsum)(AmpcPool *pool, const LibCumsum *c, const void *x, void *y) {
