@@ -60,9 +60,9 @@ static bool put_named(const char *name) {
         put_head(f);
         return true;
     }
-    for (int i = 0; i < NUM_OPS; i++) {
-        if (i == OP_CALL || strcmp(op_info[i].text, name) != 0) continue;
-        put_op(&op_info[i]);
+    OpCode op;
+    if (op_from_text(name, strlen(name), &op) && op != OP_CALL) {
+        put_op(&op_info[op]);
         return true;
     }
     fprintf(stderr,

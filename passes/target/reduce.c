@@ -221,6 +221,7 @@ static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
     const Node *scaled = def_of(g, view_root(g, x), OP_MUL);
     int64_t count = type_count(value_type(g, x)), rows = 1;
     if (scaled && value_type(g, scaled->in[1])->rank == 0 &&
+        type_count(value_type(g, scaled->in[0])) == count &&
         scaled->flags & n->flags & NODE_UPDATE) {
         x = scaled->in[0];
         by = scaled->in[1];
@@ -234,7 +235,6 @@ static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
         n->op == OP_REDUCE_MEAN || rows == 1 ||
         (2 * rows <= e->target->rows_enough &&
          count / rows > e->target->columns_serial) ||
-        type_count(value_type(g, x)) != count ||
         (def && op_info[def->op].kind == KIND_ELEM &&
          (def->flags & NODE_UPDATE) == (n->flags & NODE_UPDATE)))
         return false;
