@@ -608,7 +608,7 @@ TEST_CASE(kernel, convolutions) {
     CHECK_GRAPHS(s, "");
 }
 
-TEST_CASE(kernel, library) {
+TEST_CASE(kernel, routines) {
     Subject s[] = {
         {.text = LIB("%x: f32[2,3,9,8]",
                      "%y, %i = max_pool %x {kernel_shape=[3,2], strides=[2,2],"

@@ -329,8 +329,6 @@ TEST_CASE(place, running_statistics_are_sums) {
 
 /* ---- near the loss ------------------------------------------------------- */
 
-/* What is few nearest the loss stays f32, unless the user has said that it need
-   not. */
 /* Of a deep net only what is small beside its largest values is spared, however
    little it adds.                                                           */
 TEST_CASE(place, what_is_spared_is_small) {
@@ -366,6 +364,8 @@ TEST_CASE(place, what_is_spared_is_small) {
     }
 }
 
+/* What is few nearest the loss stays f32, unless the user has said that it need
+   not. */
 TEST_CASE(place, the_user_says_what_is_spared) {
     static const char *const says[] = {"", " !any"};
     for (int i = 0; i < 2; i++) {
