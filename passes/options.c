@@ -2,6 +2,7 @@
 #include "passes/options.h"
 
 #include <limits.h>
+#include <math.h>
 
 OptimizerSpec optimizer_default(OptimizerKind kind) {
     return (OptimizerSpec){.kind = kind,
@@ -25,6 +26,7 @@ void options_init(Options *o, Arena *a) {
     *o = (Options){.arena = a};
     vec_push(a, &o->objectives, only);
     o->precision = PREC_BF16;
+    o->residuals = INFINITY;
     o->accumulate = 1;
     o->comm_bucket = 25 << 20;
     o->comm_dtype = DT_F32;

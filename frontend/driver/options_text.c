@@ -203,10 +203,15 @@ static Status set_remat(Options *o, Spec *s) {
 
 static Status set_placement(Options *o, Spec *s) {
     static const char *const words[] = {"exact", "pytorch", NULL};
+    const SpecKey none[] = {{0}},
+                  exact[] = {
+                      {"residuals", .real = &o->residuals, .hi = INFINITY},
+                      {0}};
     int i;
-    TRY(pick(s, words, s->text, &i));
+    TRY(pick(s, words, spec_next(s), &i));
     o->placement = (Placement)i;
-    return OK;
+    o->residuals = INFINITY;
+    return spec_keys(s, i == PLACE_EXACT ? exact : none);
 }
 
 static const char *const loss_words[] = {

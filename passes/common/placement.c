@@ -23,9 +23,11 @@
        beside which 16 bits lose the data
      - residual streams that PyTorch has in fp32: whatever is rounded there
        is in all that follows.  It is the one price on accuracy that weighs
-       against bytes: in bf16 it would save 6 to 9 % of the bytes of
-       transformers and put a small GPT's losses 1.7 times as far from fp32
-       (models/placement.py)
+       against bytes: in bf16 they would save 5 to 7 % of the bytes of
+       transformers (models/README.md).  --placement exact,residuals=N gives
+       them N % of the least bytes of a step, those first that have most sums
+       up to them for their bytes: a rounding is a part of the size of a
+       stream, which grows with each sum, so that the last weighs most
      - in fp16, whose range is short: powers, roots, reciprocals, squares
      - what no product of forward computes from any more, as scores of classes,
        if it is small beside others, nearest the loss first, as long as that
@@ -44,6 +46,9 @@
 
    requires     stage PRIMITIVE, as pass lift leaves it, no equal or dead nodes
    establishes  16 bits wherever they save traffic                           */
+#include <math.h>
+#include <stdlib.h>
+
 #include "passes/common/mincut.h"
 #include "passes/common/origin.h"
 #include "passes/common/placement.h"
@@ -59,6 +64,7 @@ typedef struct Place {
     const char **high; /* by ValueId.i: why it must be, NULL: it need not    */
     bool *free;    /* by ValueId.i: the pass chooses                         */
     bool *half;    /* by ValueId.i: PyTorch has it in 16 bits                */
+    bool *stream;  /* by ValueId.i: high only as a residual stream           */
     int *uses;     /* by ValueId.i                                           */
     bool *few;     /* by ValueId.i: a sum, or computed from one element-wise */
     bool *own;     /* by ValueId.i: computed of variables and constants alone */
@@ -157,17 +163,17 @@ static void note_streams(Place *p) {
         const Node *n = node_get(g, g->order.data[i]);
         OpKind kind = op_info[n->op].kind;
         bool sum = n->op == OP_ADD, two = sum;
-        const char **high = &p->high[n->out[0].i];
+        bool *high = &p->stream[n->out[0].i];
         if (n->flags || n->loc.amp || p->few[n->out[0].i] ||
             !(sum || kind == KIND_MOVE || kind == KIND_VIEW))
             continue;
         for (int k = 0; k < n->nin; k++) two &= is_activation(g, n, n->in[k]);
-        if (two && !p->half[n->out[0].i]) *high = stream;
+        if (two && !p->half[n->out[0].i]) *high = true;
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k];
             if (dtype_of(g, v) == DT_F32 && !p->half[v.i] &&
                 is_activation(g, n, v) && (*high || (two && p->uses[v.i] > 1)))
-                p->high[v.i] = stream;
+                p->stream[v.i] = true;
         }
     }
 }
@@ -200,6 +206,11 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
     return NULL;
 }
 
+static void hold_stream(Place *p, ValueId v, bool high) {
+    p->high[v.i] = high ? stream : NULL;
+    p->free[v.i] = !high;
+}
+
 static void find_free(Place *p) {
     Graph *g = p->g;
     for (int i = 0; i < g->inputs.len; i++)
@@ -227,8 +238,11 @@ static void find_free(Place *p) {
         p->high[g->outputs.data[i].value.i] = "an output";
     for (int i = 0; i < g->writes.len; i++)
         p->high[g->writes.data[i].value.i] = "a variable";
-    for (uint32_t v = 0; v < (uint32_t)g->values.len; v++)
+    for (uint32_t v = 0; v < (uint32_t)g->values.len; v++) {
         p->free[v] &= !p->high[v];
+        p->stream[v] &= p->free[v];
+        if (p->stream[v]) hold_stream(p, (ValueId){v}, true);
+    }
 }
 
 static Place place_new(Graph *g, Arena *a) {
@@ -237,6 +251,7 @@ static Place place_new(Graph *g, Arena *a) {
     p.high = NEW_ARRAY(a, const char *, n);
     p.free = NEW_ARRAY(a, bool, n);
     p.half = NEW_ARRAY(a, bool, n);
+    p.stream = NEW_ARRAY(a, bool, n);
     p.few = NEW_ARRAY(a, bool, n);
     p.own = NEW_ARRAY(a, bool, n);
     p.uses = graph_use_counts(g, a);
@@ -338,6 +353,11 @@ static void agree(Place *p, ValueId v, ValueId w) {
     cut_low_implies_low(p->cut, (int)w.i, (int)v.i);
 }
 
+static bool is_tied(const Place *p, const Node *n) {
+    return shares_type(n) && dtype_of(p->g, n->in[0]) == DT_F32 &&
+           dtype_of(p->g, n->out[0]) == DT_F32;
+}
+
 /* Element by element what some operand holds: rounded only where that is not.
  */
 static bool is_selection(const Node *n) {
@@ -349,8 +369,7 @@ static bool is_selection(const Node *n) {
 static void add_node(Place *p, const Node *n) {
     ValueId v = n->out[0];
     if (dtype_of(p->g, v) != DT_F32) return;
-    if (shares_type(n) && dtype_of(p->g, n->in[0]) == DT_F32)
-        agree(p, v, n->in[0]);
+    if (is_tied(p, n)) agree(p, v, n->in[0]);
     if (!is_selection(n)) {
         cut_if_low(p->cut, (int)v.i, rounding(p, v));
         return;
@@ -379,6 +398,81 @@ static void build_cut(Place *p, Arena *a) {
     }
 }
 
+static CutCost solve(Place *p, bool *low, Arena *a) {
+    CutCost total;
+    build_cut(p, a);
+    bool possible = cut_solve(p->cut, low, &total);
+    ASSERT(possible && "what is forced does not contradict itself");
+    return total;
+}
+
+/* ---- residual streams for a part of the bytes ---------------------------- */
+
+/* What has one type, with a residual stream in it. */
+typedef struct Stream {
+    uint32_t first; /* ValueId.i */
+    bool any;       /* there is a stream in it */
+    bool bound;     /* it is high for another reason */
+    int64_t bytes, sums;
+} Stream;
+
+static int by_worth(const void *a, const void *b) {
+    const Stream *x = a, *y = b;
+    int64_t more = x->sums * y->bytes - y->sums * x->bytes;
+    if (more) return more > 0 ? -1 : 1;
+    return x->first > y->first ? -1 : 1;
+}
+
+/* By ValueId.i of the first of each type; first[] by ValueId.i of all. */
+static Stream *find_streams(const Place *p, uint32_t *first, Arena *a) {
+    const Graph *g = p->g;
+    Stream *s = NEW_ARRAY(a, Stream, g->values.len);
+    int64_t *sums = NEW_ARRAY(a, int64_t, g->values.len);
+    for (uint32_t v = 0; v < (uint32_t)g->values.len; v++)
+        s[v] = (Stream){.first = first[v] = v,
+                        .bound = !p->stream[v] && !p->free[v]};
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        ValueId v = n->out[0];
+        for (int k = 0; k < n->nin; k++)
+            if (sums[n->in[k].i] > sums[v.i]) sums[v.i] = sums[n->in[k].i];
+        sums[v.i] += p->stream[v.i] && n->op == OP_ADD;
+        if (dtype_of(g, v) != DT_F32) continue;
+        if (is_tied(p, n)) first[v.i] = first[n->in[0].i];
+        Stream *of = &s[first[v.i]];
+        of->any |= p->stream[v.i];
+        of->bound |= s[v.i].bound;
+        of->bytes += traffic_cost(p, v, false).of[STEP_BYTES] -
+                     traffic_cost(p, v, true).of[STEP_BYTES];
+        if (1 + sums[v.i] > of->sums) of->sums = 1 + sums[v.i];
+    }
+    return s;
+}
+
+static void keep_streams(Place *p, double percent, Arena *a) {
+    int n = 0, values = p->g->values.len;
+    bool *low = NEW_ARRAY(a, bool, values), *keep = NEW_ARRAY(a, bool, values);
+    uint32_t *first = NEW_ARRAY(a, uint32_t, values);
+    Stream *s = find_streams(p, first, a);
+    for (int v = 0; v < values; v++) {
+        if (p->stream[v]) hold_stream(p, (ValueId){(uint32_t)v}, false);
+        if (!s[v].any) continue;
+        s[n] = s[v];
+        if (s[n].bound) s[n].bytes = 0;
+        n++;
+    }
+    double left = percent / 100 * (double)solve(p, low, a).of[STEP_BYTES];
+    if (n) qsort(s, (size_t)n, sizeof *s, by_worth);
+    for (int i = 0; i < n; i++) {
+        if ((double)s[i].bytes > left) continue;
+        left -= (double)s[i].bytes;
+        keep[s[i].first] = true;
+    }
+    for (int v = 0; v < values; v++)
+        if (p->stream[v] && keep[first[v]])
+            hold_stream(p, (ValueId){(uint32_t)v}, true);
+}
+
 /* ---- the result ---------------------------------------------------------- */
 
 /* g with those values low; a value of which only the copy is read is low, too.
@@ -404,13 +498,6 @@ static void apply(const Place *p, Graph *g, const bool *low, Arena *a) {
         g->order.data[kept++] = g->order.data[i];
     }
     g->order.len = kept;
-}
-
-static void solve(Place *p, bool *low, Arena *a) {
-    CutCost total;
-    build_cut(p, a);
-    bool possible = cut_solve(p->cut, low, &total);
-    ASSERT(possible && "what is forced does not contradict itself");
 }
 
 /* Parameters of one number for each column that are added to a product alone,
@@ -524,6 +611,7 @@ static void place_graph(Graph *g, PassCtx *cx) {
     p.traffic = NEW_ARRAY(a, Traffic, values);
     traffic_join(g, p.traffic, values, cx);
     spare_the_loss(&p, a);
+    if (cx->opt->residuals < INFINITY) keep_streams(&p, cx->opt->residuals, a);
     solve(&p, low, a);
     apply(&p, g, low, a);
     keep_normalised(&p, g, a);

@@ -86,6 +86,8 @@ static const Bound bounds[] = {
     {"--clip-value", "1", "1x"},
     {"--accumulate", "1", "0"},
     {"--remat", "1", "0"},
+    {"--placement", "exact,residuals=0", "exact,residuals=-1"},
+    {"--placement", "exact,residuals=inf", "pytorch,residuals=2"},
     {"--remat", "none", "most"},
     {"--accumulate", "16777216", "16777217"},
     {"--accumulate", "2", "2.5"},
@@ -178,7 +180,8 @@ static void dump(const Options *o, StrBuf *sb) {
 #define J_INT(f)      OF_J("%lld", f, long long)
 #define J_REAL(f)     OF_J("%.17g", f, double)
     INT(precision), INT(half_model), INT(keep_batchnorm), INT(master_weights);
-    INT(placement), INT(remat), INT(remat_bytes), INT(objectives.len);
+    INT(placement), REAL(residuals), INT(remat), INT(remat_bytes),
+        INT(objectives.len);
     INT(accumulate), INT(scale.kind), REAL(scale.init), REAL(scale.growth);
     REAL(scale.backoff), REAL(scale.min), REAL(scale.max), INT(scale.interval);
     INT(scale.hysteresis), INT(comm_bucket), INT(dims.len);
@@ -251,6 +254,7 @@ TEST_CASE(options, each_key_sets_its_field_and_no_other) {
         {"--precision", "O3,master_weights",
          "precision=2; half_model=1; master_weights=1"},
         {"--placement", "pytorch", "placement=1"},
+        {"--placement", "exact,residuals=2", "residuals=2"},
         {"--remat", "none", "remat=1"},
         {"--remat", "12345", "remat=2; remat_bytes=12345"},
         {"--loss", "huber,delta=3:y", "output=y; loss.kind=6; loss.delta=3"},
