@@ -7,7 +7,7 @@ those of fp32 (maintainers).
 usage: placement.py [--precision P] [--runs N] AMPC[,AMPC...] [NAME...]
        placement.py --table [--runs N] AMPC [NAME...]
        placement.py --starts N AMPC [NAME...]
-       with --amp-policy FILE: of the modules in 16 bits
+       with --placement P: of the modules in 16 bits
 
 A row for each AMPC and one for PyTorch's autocast on the CPU.  Least: every
 value in memory in 16 bits, once, but gradients of parameters, outputs, and
@@ -253,7 +253,7 @@ MODELS = {  # name: model, data, learning rate
     "unet": (UNet, pixels, 1e-3),
 }
 FORCED = ("cnn", "resnet18")
-POLICY = []  # --amp-policy FILE
+PLACEMENT = []  # --placement P
 
 
 # ---- losses -----------------------------------------------------------------
@@ -347,7 +347,7 @@ def compile_(program, folder, name, precision, rate, *more):
     ampc([program, f"{folder}/m.onnx", "-o", so, "--precision", precision, *more,
           "--loss", "auto", "--optimizer", f"adamw,lr={rate},weight_decay=0.01",
           "--target", "cpu:x86-64-v3"]
-         + (POLICY if precision != "fp32" else []))
+         + (PLACEMENT if precision != "fp32" else []))
     return so
 
 
@@ -503,14 +503,14 @@ def main():
     p.add_argument("--runs", type=int, default=6)
     p.add_argument("--table", action="store_true")
     p.add_argument("--starts", type=int)
-    p.add_argument("--amp-policy")
+    p.add_argument("--placement")
     p.add_argument("ampc")
     p.add_argument("names", nargs="*")
     a = p.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    if a.amp_policy:
-        POLICY.extend(["--amp-policy", os.path.abspath(a.amp_policy)])
+    if a.placement:
+        PLACEMENT.extend(["--placement", a.placement])
     if a.starts:
         for name in a.names or MODELS:
             starts(name, os.path.abspath(a.ampc), a.starts)
