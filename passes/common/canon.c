@@ -162,14 +162,19 @@ static bool concat_of_steps(Rewriter *rw, const Node *n, ValueId *out) {
     return true;
 }
 
-/* reshape(reshape(x)) = reshape(x); reshape to x's own shape = x */
+/* reshape(x) of another dtype = reshape(cast(x)), since a view moves no bytes;
+   reshape(reshape(x)) = reshape(x); reshape to x's own shape = x */
 static bool canon_reshape(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
     ValueId x = n->in[0];
+    Type t = type_copy(rw, n->out[0]);
+    if (t.dtype != value_dtype(g, x)) {
+        out[0] = b_reshape(&rw->b, b_cast(&rw->b, x, t.dtype), t.rank, t.dim);
+        return true;
+    }
     if (reshape_of_slice(rw, n, out)) return true;
     const Node *inner = def_of(g, x, OP_RESHAPE);
     if (inner) x = inner->in[0];
-    Type t = type_copy(rw, n->out[0]);
     if (!shape_equal(&t, value_type(g, x))) {
         if (!inner) return false;
         x = b_reshape(&rw->b, x, t.rank, t.dim);

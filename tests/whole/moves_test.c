@@ -59,7 +59,10 @@ static const char model[] =
     "  %ar = add %a01, %row : f32[12,12]\n"
     "  %a012 = add %a2, %ar : f32[12,12]\n"
     "  %outer = add %a012, %a3 : f32[12,12]\n"
-    "  return outer=%outer,\n"
+    "  %less12 = reshape %less {shape=[12,5]} : f32[12,5]\n"
+    "  %half = reshape %less12 {shape=[5,12]} : f16[5,12]\n"
+    "  %flat = reshape %half {shape=[60]} : f32[60]\n"
+    "  return outer=%outer, flat=%flat,\n"
     "         turn=%turn, turn2=%turn2, turn3=%turn3, mixed=%mixed, odd=%odd,\n"
     "         back=%back, rows=%rows, cols=%cols, joined=%joined, pq=%pq,\n"
     "         pr=%pr, pq4=%pq4, heads=%heads, less=%less, low=%low,\n"
@@ -149,6 +152,12 @@ static double outer(const int *at) {
     return sum + (double)d.h[1][0][at[0]] * (double)d.h[1][2][at[1]];
 }
 static double less(const int *at) { return x_at(at[0], at[1], at[2]) - 1; }
+static double flat(const int *at) { /* through 11 binary digits */
+    double x = x_at(at[0] / 20, at[0] / 5 % 4, at[0] % 5) - 1;
+    int exponent;
+    frexp(x, &exponent);
+    return ldexp(nearbyint(ldexp(x, 11 - exponent)), exponent - 11);
+}
 static double low(const int *at) {
     return at[2] <= at[1] - 1 ? x_at(at[0], at[1], at[2]) : 0;
 }
@@ -186,6 +195,7 @@ static const struct {
     {"low", low, {3, 4, 5, 1}},       {"high", high, {3, 4, 5, 1}},
     {"ln", ln, {3, 4, 5, 1}},         {"bn", bn, {3, 4, 5, 1}},
     {"soft", soft, {3, 4, 5, 1}},     {"outer", outer, {12, 12, 1, 1}},
+    {"flat", flat, {60, 1, 1, 1}},
 };
 
 static void check_output(const char *name, Element *element, const int *dim,
