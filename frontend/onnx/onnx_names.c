@@ -369,7 +369,8 @@ static bool stray_value(const Onnx__AttributeProto *p, char letter) {
            (p->has_s && letter != 's') || (p->t && letter != 't') ||
            (p->n_ints && letter != 'I') || (p->n_floats && letter != 'F') ||
            (p->n_strings && letter != 'S') || (p->g && letter != 'G') ||
-           p->n_graphs || p->n_tensors;
+           (p->sparse_tensor && letter != 'g') || p->tp || p->n_graphs ||
+           p->n_tensors || p->n_sparse_tensors || p->n_type_protos;
 }
 
 static Status check_attr(Ox *ox, const OxNode *n, const OxAttr *a) {

@@ -150,8 +150,9 @@ TEST_CASE(onnx_names, undefined_and_cyclic) {
     refuse(&m, "cycle: 'y'");
     start(&m, "2", "Add", "x,a");
     made_node(&m, "Neg", "b", "a");
-    made_node(&m, "Abs", "a", "b");
-    refuse(&m, "cycle: ");
+    made_node(&m, "Abs", "c", "b");
+    made_node(&m, "Exp", "a", "c");
+    refuse(&m, "cycle: 'a', 'b', 'c'");
     start(&m, "2", "Relu", "x");
     made_output(&m, "z");
     refuse(&m, "output 'z' is never defined");
@@ -262,6 +263,79 @@ TEST_CASE(onnx_signature, operands_and_attributes) {
     refuse(&m, "'axis' is missing");
     start(&m, "2", "Constant", "");
     refuse(&m, "exactly one attribute");
+}
+
+/* The fields of an attribute that may hold its value, as Constant has them. */
+static const struct {
+    const char *name;
+    int type; /* 0: of none */
+} fields[] = {
+#define FIELD(name, T)                                                         \
+    { name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__##T }
+    FIELD("value_int", INT),
+    FIELD("value_float", FLOAT),
+    FIELD("value_string", STRING),
+    FIELD("value_ints", INTS),
+    FIELD("value_floats", FLOATS),
+    FIELD("value_strings", STRINGS),
+    FIELD("value", TENSOR),
+    FIELD("sparse_value", SPARSE_TENSOR),
+    {"a graph", 0},
+    {"graphs", 0},
+    {"tensors", 0},
+    {"sparse tensors", 0},
+    {"a type", 0},
+    {"types", 0},
+#undef FIELD
+};
+
+static void put_field(Onnx__AttributeProto *p, int field) {
+    static ProtobufCBinaryData text;
+    static Onnx__TensorProto tensor = ONNX__TENSOR_PROTO__INIT;
+    static Onnx__SparseTensorProto sparse = ONNX__SPARSE_TENSOR_PROTO__INIT;
+    static Onnx__GraphProto graph = ONNX__GRAPH_PROTO__INIT;
+    static Onnx__TypeProto type = ONNX__TYPE_PROTO__INIT;
+    static Onnx__TensorProto *tensors = &tensor;
+    static Onnx__SparseTensorProto *sparses = &sparse;
+    static Onnx__GraphProto *graphs = &graph;
+    static Onnx__TypeProto *types = &type;
+    static int64_t ints[1];
+    static float floats[1];
+    switch (field) {
+    case 0: p->has_i = 1; break;
+    case 1: p->has_f = 1; break;
+    case 2: p->has_s = 1; break;
+    case 3: p->n_ints = 1, p->ints = ints; break;
+    case 4: p->n_floats = 1, p->floats = floats; break;
+    case 5: p->n_strings = 1, p->strings = &text; break;
+    case 6: p->t = &tensor; break;
+    case 7: p->sparse_tensor = &sparse; break;
+    case 8: p->g = &graph; break;
+    case 9: p->n_graphs = 1, p->graphs = &graphs; break;
+    case 10: p->n_tensors = 1, p->tensors = &tensors; break;
+    case 11: p->n_sparse_tensors = 1, p->sparse_tensors = &sparses; break;
+    case 12: p->tp = &type; break;
+    case 13: p->n_type_protos = 1, p->type_protos = &types; break;
+    }
+}
+
+TEST_CASE(onnx_signature, values_of_another_type) {
+    enum { N = sizeof fields / sizeof *fields };
+    for (int i = 0; i < N && fields[i].type; i++)
+        for (int k = 0; k < N; k++) {
+            Made m;
+            Onnx__NodeProto *n = start(&m, "2", "Constant", "");
+            Onnx__AttributeProto *p =
+                made_attr(&m, n, fields[i].name, fields[i].type);
+            put_field(p, i);
+            put_field(p, k);
+            made_import(&m);
+            CHECK_MSG((i != k) == (strstr(made_message(&m),
+                                          "disagrees with its type") != NULL),
+                      "%s beside %s: %s", fields[k].name, fields[i].name,
+                      made_message(&m));
+            made_end(&m);
+        }
 }
 
 TEST_CASE(onnx_signature, all_unsupported_ops_at_once) {
