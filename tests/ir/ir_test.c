@@ -476,6 +476,12 @@ TEST_CASE(graph, clone_is_apart) {
     CHECK(module_graph(f.m, "copy") == c);
     module_remove_graph(f.m, "copy");
     CHECK(module_graph(f.m, "copy") == NULL);
+    Module aside;
+    Graph *other = graph_clone_aside(f.g, &aside, f.a);
+    CHECK(other != f.g && other->module == &aside);
+    CHECK(graph_hash(other) == h);
+    CHECK_EQ_INT(aside.graphs.len, 1);
+    CHECK_EQ_INT(f.m->graphs.len, 1);
     arena_free(f.a);
 }
 

@@ -44,6 +44,7 @@ static double random_number(Rng *r) {
         0,           -0.0,  1,   (double)INFINITY, -(double)INFINITY,
         (double)NAN, 1e-45, 1e38};
     if (below(r, 4) == 0) return odd[below(r, 8)];
+    if (below(r, 3) == 0) return (double)(draw(r) >> (11 + below(r, 53)));
     return ldexp((double)(int64_t)draw(r), below(r, 100) - 110);
 }
 
@@ -89,9 +90,10 @@ static void add_vars(Rng *r, Module *m) {
         TypeId t = random_type(r, random_dtype(r));
         const char *name = internf("%s%d", random_name(r), i);
         bool data = below(r, 2);
+        double fill = below(r, 2) ? random_number(r) : 0;
+        if (type_get(t)->dtype == DT_U64) fill = fabs(fill);
         int v = module_var(m, (VarKind)below(r, 7), name, t,
-                           data ? random_tensor(r, m->arena, t) : NULL,
-                           below(r, 2) ? random_number(r) : 0);
+                           data ? random_tensor(r, m->arena, t) : NULL, fill);
         Var *x = &m->vars.data[v];
         if (below(r, 4) == 0) x->lr_scale = 0.1;
         if (below(r, 4) == 0) x->weight_decay = 0;
