@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ir/op/op.h"
 #include "tests/harness.h"
 
 static const char *cnn(void) { return test_data_path("models/mnist_cnn.onnx"); }
@@ -43,6 +44,16 @@ TEST_CASE(cli, help_version_and_tables) {
     check_run(0, "iota(0 operands; axis: int, shape: ints, dtype) -> 1 result",
               "--list-ops iota");
     check_run(1, "no op is called 'softmx'", "--list-ops softmx relu");
+    for (int op = 0; op < NUM_OPS; op++) {
+        const char *name = op_info[op].text;
+        char words[80], says[80];
+        snprintf(words, sizeof words, "--list-ops %s", name);
+        snprintf(says, sizeof says, "%s(", name);
+        if (op == OP_CALL)
+            check_run(1, "no op is called 'call'", words);
+        else
+            check_run(0, says, words);
+    }
     check_run(2, "usage: ampc", "");
     check_run(0, "usage: ampc MODEL.onnx", "m.onnx --help");
     check_run(0, "usage: ampc run OUT.so", "run --help");

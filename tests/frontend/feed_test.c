@@ -524,6 +524,8 @@ TEST_CASE(tokens, widths_shifts_and_headers) {
     REQUIRE(test_write_file(test_tmp("t.bin"), file, sizeof file));
     check_tokens(NULL, AMPC_DTYPE_U32, 3, 70000);
     check_tokens("+1", AMPC_DTYPE_U32, 3, 70001);
+    REQUIRE(test_write_file(test_tmp("t.bin"), file, 1024));
+    check_tokens(NULL, AMPC_DTYPE_U32, 0, 0);
     REQUIRE(test_write_file(test_tmp("t.bin"), wide, 0));
     check_tokens(NULL, AMPC_DTYPE_U16, 0, 0);
 }

@@ -1,5 +1,6 @@
 /* options_test.c: for every number on the command line the last legal and the
    first illegal value, on either side.                                      */
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontend/driver/options_text.h"
@@ -238,122 +239,127 @@ static void changes(const char *before, const char *after, StrBuf *sb) {
     }
 }
 
+static const struct {
+    const char *option, *value, *want;
+} settings[] = {
+    {"--precision", "fp16", "precision=2"},
+    {"--precision", "fp32", "precision=0"},
+    {"--precision", "O0", "precision=0"},
+    {"--precision", "O1", "precision=2"},
+    {"--precision", "O1:bf16", ""},
+    {"--precision", "O2",
+     "precision=2; half_model=1; keep_batchnorm=1; master_weights=1"},
+    {"--precision", "O2:bf16,keep_batchnorm=0",
+     "half_model=1; master_weights=1"},
+    {"--precision", "O3,master_weights",
+     "precision=2; half_model=1; master_weights=1"},
+    {"--placement", "pytorch", "placement=1"},
+    {"--placement", "exact,residuals=2", "residuals=2"},
+    {"--remat", "none", "remat=1"},
+    {"--remat", "12345", "remat=2; remat_bytes=12345"},
+    {"--loss", "huber,delta=3:y", "output=y; loss.kind=6; loss.delta=3"},
+    {"--loss", "cross_entropy,axis=-2", "loss.kind=2; loss.axis=-2"},
+    {"--loss", "nll,ignore_index=7", "loss.kind=3; loss.ignore_index=7"},
+    {"--loss", "cross_entropy,label_smoothing=0.25",
+     "loss.kind=2; loss.label_smoothing=0.25"},
+    {"--loss", "nll,class_weights=1/2.5/0",
+     "loss.kind=3; weight 0=1; weight 1=2.5; weight 2=0"},
+    {"--loss", "none", "loss.kind=1"},
+    {"--loss", "mse", "loss.kind=4"},
+    {"--loss", "l1", "loss.kind=5"},
+    {"--loss", "bce_with_logits", "loss.kind=7"},
+    {"--loss", "host", "loss.kind=8"},
+    {"--optimizer", "sgd,momentum=0.5,nesterov",
+     "optimizer.kind=0; optimizer.momentum=0.5; "
+     "optimizer.weight_decay=0; optimizer.nesterov=1"},
+    {"--optimizer", "sgd,lr=0.75",
+     "optimizer.kind=0; optimizer.lr=0.75; optimizer.weight_decay=0"},
+    {"--optimizer", "sgd,weight_decay=0.75",
+     "optimizer.kind=0; optimizer.weight_decay=0.75"},
+    {"--optimizer", "adamw,lr=0.5", "optimizer.lr=0.5"},
+    {"--optimizer", "adamw,beta1=0.5", "optimizer.beta1=0.5"},
+    {"--optimizer", "adamw,beta2=0.5", "optimizer.beta2=0.5"},
+    {"--optimizer", "adamw,eps=0.5", "optimizer.eps=0.5"},
+    {"--optimizer", "adamw,weight_decay=0.5", "optimizer.weight_decay=0.5"},
+    {"--param-group", "b*,lr_scale=2", "group 0=b* 2 nan"},
+    {"--param-group", "b*,weight_decay=0", "group 0=b* nan 0"},
+    {"--lr-schedule", "cosine,total=9,warmup=4,min=0.5",
+     "schedule.kind=1; schedule.warmup=4; schedule.total=9; "
+     "schedule.min=0.5"},
+    {"--lr-schedule", "linear,total=9", "schedule.kind=2; schedule.total=9"},
+    {"--lr-schedule", "step,every=3,gamma=0.5",
+     "schedule.kind=3; schedule.every=3; schedule.gamma=0.5"},
+    {"--clip-norm", "3", "clip_norm=3"},
+    {"--clip-value", "3", "clip_value=3"},
+    {"--accumulate", "3", "accumulate=3"},
+    {"--loss-scale", "none", "scale.kind=1"},
+    {"--loss-scale", "static=8", "scale.kind=2; scale.init=8"},
+    {"--loss-scale", "dynamic,init=8", "scale.kind=3; scale.init=8"},
+    {"--loss-scale", "dynamic,growth=3", "scale.kind=3; scale.growth=3"},
+    {"--loss-scale", "dynamic,backoff=0.25",
+     "scale.kind=3; scale.backoff=0.25"},
+    {"--loss-scale", "dynamic,interval=3", "scale.kind=3; scale.interval=3"},
+    {"--loss-scale", "dynamic,hysteresis=3",
+     "scale.kind=3; scale.hysteresis=3"},
+    {"--loss-scale", "dynamic,min=3", "scale.kind=3; scale.min=3"},
+    {"--loss-scale", "dynamic,max=inf", "scale.kind=3; scale.max=inf"},
+    {"--comm-bucket", "3", "comm_bucket=3"},
+    {"--comm-dtype", "bf16", "comm_dtype=bf16"},
+    {"--comm-dtype", "fp16", "comm_dtype=f16"},
+    {"--comm-dtype", "fp32", ""},
+    {"--shard-optimizer", NULL, "shard_optimizer=1"},
+    {"--sync-batchnorm", NULL, "sync_batchnorm=1"},
+    {"--dim", "b=3", "dims.len=1; dim 0=b:-1 3"},
+    {"--dim", "x:y:2=3", "dims.len=1; dim 0=x:y:2 3"},
+    {"--dim", "a=b=3", "dims.len=1; dim 0=a=b:-1 3"},
+    {"--replace-head", "y=5", "heads.len=1; head 0=y:-1 5"},
+    {"--train", "w*", "train_rules.len=1; rule 0=w* 1"},
+    {"--freeze", "w*", "train_rules.len=1; rule 0=w* 0"},
+    {"--batchnorm", "train", ""},
+    {"--batchnorm", "train:population", "batchnorm_unbiased=0"},
+    {"--batchnorm", "train:unbiased", "batchnorm_unbiased=1"},
+    {"--batchnorm", "frozen", "batchnorm_frozen.len=1; frozen 0=*"},
+    {"--batchnorm", "frozen:a*", "batchnorm_frozen.len=1; frozen 0=a*"},
+    {"--dropout", "off", "dropout=0"},
+    {"--accept-folded", NULL, "accept_folded=1"},
+    {"--target", "cpu",
+     "targets.len=3; target 0=0 2 -; target 1=0 3 -; target 2=0 4 -"},
+    {"--target", "cuda",
+     "targets.len=3; target 0=1 0 sm_90; target 1=1 0 sm_80; target 2=1 0 "
+     "ptx"},
+    {"--target", "cpu:x86-64-v3,cuda:ptx",
+     "targets.len=2; target 0=0 3 -; target 1=1 0 ptx"},
+    {"--weights", "sidecar", "sidecar_weights=1"},
+    {"--weights", "embed", ""},
+    {"--amp-policy", "f", "amp_policy=f"},
+    {"--dump-ir", "f", "dump_ir=f"},
+    {"--emit-c", "f", "emit_c=f"},
+    {"--emit-cuda", "f", "emit_cuda=f"},
+    {"--emit-onnx", "f", "emit_onnx=f"},
+    {"--report", "f", "report=f"},
+    {"--cache", "f", "cache=f"},
+    {"--time-passes", NULL, "time_passes=1"},
+    {"--count-underflow", NULL, "count_underflow=1"},
+    {"--debug-nonfinite", NULL, "debug_nonfinite=1"},
+    {"--symbol", "f", "symbol=f"},
+    {"--seed", "3", "seed=3"},
+    {"--top-k", "3", "top_k=3"},
+    {"--no-fuse", NULL, "no_fuse=1"},
+    {"--shuffle", "3", "shuffle=3"},
+    {"--objective",
+     "a,loss=huber,delta=3:y,params=w*,params=b*,clip_norm=2,clip_value=4",
+     "name=a; output=y; loss.kind=6; loss.delta=3; clip_norm=2; "
+     "clip_value=4; params 0=w*; params 1=b*"},
+    {"--objective",
+     "a,loss=mse,optimizer=sgd,lr=0.75,lr_schedule=step,every=3,"
+     "param_group=w*,lr_scale=2",
+     "name=a; loss.kind=4; optimizer.kind=0; optimizer.lr=0.75; "
+     "optimizer.weight_decay=0; schedule.kind=3; schedule.every=3; "
+     "group 0=w* 2 nan"},
+};
+
 TEST_CASE(options, each_key_sets_its_field_and_no_other) {
-    static const struct {
-        const char *option, *value, *want;
-    } rows[] = {
-        {"--precision", "fp16", "precision=2"},
-        {"--precision", "fp32", "precision=0"},
-        {"--precision", "O0", "precision=0"},
-        {"--precision", "O1", "precision=2"},
-        {"--precision", "O1:bf16", ""},
-        {"--precision", "O2",
-         "precision=2; half_model=1; keep_batchnorm=1; master_weights=1"},
-        {"--precision", "O2:bf16,keep_batchnorm=0",
-         "half_model=1; master_weights=1"},
-        {"--precision", "O3,master_weights",
-         "precision=2; half_model=1; master_weights=1"},
-        {"--placement", "pytorch", "placement=1"},
-        {"--placement", "exact,residuals=2", "residuals=2"},
-        {"--remat", "none", "remat=1"},
-        {"--remat", "12345", "remat=2; remat_bytes=12345"},
-        {"--loss", "huber,delta=3:y", "output=y; loss.kind=6; loss.delta=3"},
-        {"--loss", "cross_entropy,axis=-2", "loss.kind=2; loss.axis=-2"},
-        {"--loss", "nll,ignore_index=7", "loss.kind=3; loss.ignore_index=7"},
-        {"--loss", "cross_entropy,label_smoothing=0.25",
-         "loss.kind=2; loss.label_smoothing=0.25"},
-        {"--loss", "nll,class_weights=1/2.5/0",
-         "loss.kind=3; weight 0=1; weight 1=2.5; weight 2=0"},
-        {"--loss", "none", "loss.kind=1"},
-        {"--loss", "mse", "loss.kind=4"},
-        {"--loss", "l1", "loss.kind=5"},
-        {"--loss", "bce_with_logits", "loss.kind=7"},
-        {"--loss", "host", "loss.kind=8"},
-        {"--optimizer", "sgd,momentum=0.5,nesterov",
-         "optimizer.kind=0; optimizer.momentum=0.5; "
-         "optimizer.weight_decay=0; optimizer.nesterov=1"},
-        {"--optimizer", "sgd,lr=0.75",
-         "optimizer.kind=0; optimizer.lr=0.75; optimizer.weight_decay=0"},
-        {"--optimizer", "sgd,weight_decay=0.75",
-         "optimizer.kind=0; optimizer.weight_decay=0.75"},
-        {"--optimizer", "adamw,lr=0.5", "optimizer.lr=0.5"},
-        {"--optimizer", "adamw,beta1=0.5", "optimizer.beta1=0.5"},
-        {"--optimizer", "adamw,beta2=0.5", "optimizer.beta2=0.5"},
-        {"--optimizer", "adamw,eps=0.5", "optimizer.eps=0.5"},
-        {"--optimizer", "adamw,weight_decay=0.5", "optimizer.weight_decay=0.5"},
-        {"--param-group", "b*,lr_scale=2", "group 0=b* 2 nan"},
-        {"--param-group", "b*,weight_decay=0", "group 0=b* nan 0"},
-        {"--lr-schedule", "cosine,total=9,warmup=4,min=0.5",
-         "schedule.kind=1; schedule.warmup=4; schedule.total=9; "
-         "schedule.min=0.5"},
-        {"--lr-schedule", "linear,total=9",
-         "schedule.kind=2; schedule.total=9"},
-        {"--lr-schedule", "step,every=3,gamma=0.5",
-         "schedule.kind=3; schedule.every=3; schedule.gamma=0.5"},
-        {"--clip-norm", "3", "clip_norm=3"},
-        {"--clip-value", "3", "clip_value=3"},
-        {"--accumulate", "3", "accumulate=3"},
-        {"--loss-scale", "none", "scale.kind=1"},
-        {"--loss-scale", "static=8", "scale.kind=2; scale.init=8"},
-        {"--loss-scale", "dynamic,init=8", "scale.kind=3; scale.init=8"},
-        {"--loss-scale", "dynamic,growth=3", "scale.kind=3; scale.growth=3"},
-        {"--loss-scale", "dynamic,backoff=0.25",
-         "scale.kind=3; scale.backoff=0.25"},
-        {"--loss-scale", "dynamic,interval=3",
-         "scale.kind=3; scale.interval=3"},
-        {"--loss-scale", "dynamic,hysteresis=3",
-         "scale.kind=3; scale.hysteresis=3"},
-        {"--loss-scale", "dynamic,min=3", "scale.kind=3; scale.min=3"},
-        {"--loss-scale", "dynamic,max=inf", "scale.kind=3; scale.max=inf"},
-        {"--comm-bucket", "3", "comm_bucket=3"},
-        {"--comm-dtype", "bf16", "comm_dtype=bf16"},
-        {"--comm-dtype", "fp16", "comm_dtype=f16"},
-        {"--comm-dtype", "fp32", ""},
-        {"--shard-optimizer", NULL, "shard_optimizer=1"},
-        {"--sync-batchnorm", NULL, "sync_batchnorm=1"},
-        {"--dim", "b=3", "dims.len=1; dim 0=b:-1 3"},
-        {"--dim", "x:y:2=3", "dims.len=1; dim 0=x:y:2 3"},
-        {"--dim", "a=b=3", "dims.len=1; dim 0=a=b:-1 3"},
-        {"--replace-head", "y=5", "heads.len=1; head 0=y:-1 5"},
-        {"--train", "w*", "train_rules.len=1; rule 0=w* 1"},
-        {"--freeze", "w*", "train_rules.len=1; rule 0=w* 0"},
-        {"--batchnorm", "train", ""},
-        {"--batchnorm", "train:population", "batchnorm_unbiased=0"},
-        {"--batchnorm", "train:unbiased", "batchnorm_unbiased=1"},
-        {"--batchnorm", "frozen", "batchnorm_frozen.len=1; frozen 0=*"},
-        {"--batchnorm", "frozen:a*", "batchnorm_frozen.len=1; frozen 0=a*"},
-        {"--dropout", "off", "dropout=0"},
-        {"--accept-folded", NULL, "accept_folded=1"},
-        {"--target", "cpu",
-         "targets.len=3; target 0=0 2 -; target 1=0 3 -; target 2=0 4 -"},
-        {"--target", "cuda",
-         "targets.len=3; target 0=1 0 sm_90; target 1=1 0 sm_80; target 2=1 0 "
-         "ptx"},
-        {"--target", "cpu:x86-64-v3,cuda:ptx",
-         "targets.len=2; target 0=0 3 -; target 1=1 0 ptx"},
-        {"--weights", "sidecar", "sidecar_weights=1"},
-        {"--weights", "embed", ""},
-        {"--amp-policy", "f", "amp_policy=f"},
-        {"--dump-ir", "f", "dump_ir=f"},
-        {"--emit-c", "f", "emit_c=f"},
-        {"--emit-cuda", "f", "emit_cuda=f"},
-        {"--emit-onnx", "f", "emit_onnx=f"},
-        {"--report", "f", "report=f"},
-        {"--cache", "f", "cache=f"},
-        {"--time-passes", NULL, "time_passes=1"},
-        {"--count-underflow", NULL, "count_underflow=1"},
-        {"--debug-nonfinite", NULL, "debug_nonfinite=1"},
-        {"--symbol", "f", "symbol=f"},
-        {"--seed", "3", "seed=3"},
-        {"--top-k", "3", "top_k=3"},
-        {"--no-fuse", NULL, "no_fuse=1"},
-        {"--shuffle", "3", "shuffle=3"},
-        {"--objective",
-         "a,loss=huber,delta=3:y,params=w*,params=b*,clip_norm=2,clip_value=4",
-         "name=a; output=y; loss.kind=6; loss.delta=3; clip_norm=2; "
-         "clip_value=4; params 0=w*; params 1=b*"},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         Arena *a = arena_new();
         Diag d = {0};
         Options o;
@@ -361,20 +367,57 @@ TEST_CASE(options, each_key_sets_its_field_and_no_other) {
         bool used;
         options_init(&o, a);
         dump(&o, &before);
-        Status s = options_set(&o, &d, rows[i].option, rows[i].value, &used);
+        Status s =
+            options_set(&o, &d, settings[i].option, settings[i].value, &used);
         CHECK_MSG(s == OK, "%s", s == OK ? "" : d.text.data);
-        CHECK_EQ_INT(used, rows[i].value != NULL);
+        CHECK_EQ_INT(used, settings[i].value != NULL);
         dump(&o, &after);
         changes(before.data, after.data, &got);
-        CHECK_MSG(!strcmp(got.len ? got.data : "", rows[i].want),
-                  "%s %s\n  sets %s\n  not  %s", rows[i].option, rows[i].value,
-                  got.len ? got.data : "nothing", rows[i].want);
+        CHECK_MSG(!strcmp(got.len ? got.data : "", settings[i].want),
+                  "%s %s\n  sets %s\n  not  %s", settings[i].option,
+                  settings[i].value, got.len ? got.data : "nothing",
+                  settings[i].want);
         sb_free(&before);
         sb_free(&after);
         sb_free(&got);
         sb_free(&d.text);
         arena_free(a);
     }
+}
+
+#define NAME "abcdefghijklmnopqrstuvwxyz_0123456789"
+
+static bool has_word(const char *text, const char *word, size_t n) {
+    for (const char *s = text; *s; s++)
+        if (!strncmp(s, word, n) && !(s[n] && strchr(NAME, s[n])) &&
+            (s == text || !strchr(NAME, s[-1])))
+            return true;
+    return false;
+}
+
+/* The other has every "key=" of one; "k=v" stands for any. */
+static void check_keys(const char *of, const char *in, const char *missing) {
+    for (const char *s = of; (s = strchr(s, '=')); s++) {
+        const char *from = s;
+        while (from > of && strchr(NAME, from[-1])) from--;
+        size_t n = (size_t)(s - from);
+        CHECK_MSG(n < 2 || has_word(in, from, n), "%.*s= %s", (int)n, from,
+                  missing);
+    }
+}
+
+TEST_CASE(options, help_names_each_key) {
+    char *help;
+    StrBuf known = {0};
+    REQUIRE(test_command(&help, "'%s' --help", test_ampc()) == 0);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        if (settings[i].value && strcmp(settings[i].option, "--dim") != 0 &&
+            strcmp(settings[i].option, "--replace-head") != 0)
+            sb_printf(&known, "%s\n", settings[i].value);
+    check_keys(known.data, help, "is not in --help");
+    check_keys(help, known.data, "is in --help only");
+    sb_free(&known);
+    free(help);
 }
 
 /* Words of other trainers are answered with what says it here. */
