@@ -88,7 +88,7 @@ def bazel(command, names, log):
     run = subprocess.run(
         ["bazel", command, "-c", "opt", "--copt=-Wno-error",
          "--test_env=AMPC_LIBNVRTC", "--test_env=AMPC_ONNX_NODES", *names],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace")
     log.write(run.stdout)
     log.flush()
     return run.returncode, run.stdout
