@@ -105,6 +105,24 @@ TEST_CASE(cost, convolutions_are_counted_by_hand) {
     }
 }
 
+/* Convolutions that are products: rows of whole vectors are as fast. */
+TEST_CASE(cost, planes_at_odd_addresses_are_slow) {
+    for (int places = 1; places <= 16; places++) {
+        Costs c;
+        char text[300];
+        snprintf(text, sizeof text,
+                 "graph forward(%%x: f32[2,16,1,%d]) {\n"
+                 "  param %%w: f32[16,16,1,1]\n"
+                 "  %%y = conv %%x, %%w\n  return %%y\n}\n",
+                 places);
+        cost(&c, text, "cuda:sm_90");
+        StepCost s = step_named(&c, "cublaslt", 0);
+        CHECK_MSG((s.rate == 35) == (4 * places % 16 != 0), "%d: %g", places,
+                  (double)s.rate);
+        end(&c);
+    }
+}
+
 /* Rows of 4096 numbers stay in registers, so that both sweeps read them once.
  */
 TEST_CASE(cost, kernels_count_each_buffer_once) {

@@ -593,6 +593,16 @@ TEST_CASE(builder, attributes_have_one_form) {
         f.g, build_call(&f.b, fn_std("softmax"), &f.x, 1, NULL, 0, 1, NULL));
     CHECK_EQ_INT(attr_int(n, AK_axis, -9), 1);
     CHECK_EQ_INT(attr_int(n, AK_k, -9), -9);
+    static const char *const along[] = {"softmax", "cumprod", "topk"};
+    int rank = value_type(f.g, f.x)->rank;
+    for (int i = 0; i < 3; i++)
+        for (int axis = -rank; axis < rank; axis++) {
+            Attr given[] = {attr_i(AK_axis, axis), attr_i(AK_k, 1)};
+            n = node_get(f.g, build_call(&f.b, fn_std(along[i]), &f.x, 1, given,
+                                         i == 2 ? 2 : 1, i == 2 ? 2 : 1, NULL));
+            CHECK_EQ_INT(attr_int(n, AK_axis, rank - 1),
+                         axis < 0 ? axis + rank : axis);
+        }
     arena_free(f.a);
 }
 

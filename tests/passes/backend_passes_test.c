@@ -750,6 +750,24 @@ TEST_CASE(stages, are_left_out_beside_rows_of_one_part) {
     }
 }
 
+/* %p and %q have the bias in common, which no kernel of theirs shares. */
+TEST_CASE(stages, are_not_left_out_for_what_is_spread) {
+    Arena *a = arena_new();
+    Module *m = parsed(
+        a, "graph predict(%x: f32[4096,64], %c: f32[4096,64], %v: f32[64]) {\n"
+           "  %p = add %x, %v\n  %q = add %c, %v\n"
+           "  %r = reduce_sum %p {axes=[1], keepdims=1}\n"
+           "  %b = reduce_sum %q {axes=[0], keepdims=1}\n"
+           "  return %r, %b\n}\n");
+    int n = 0;
+    run(a, m, "inline,canon,reduce,cse,dce", for_gpus);
+    const Graph *g = m->graphs.data[0];
+    for (int i = 0; i < g->order.len; i++)
+        n += op_info[node_get(g, g->order.data[i])->op].kind == KIND_REDUCE;
+    CHECK_EQ_INT(n, 3);
+    arena_free(a);
+}
+
 /* Few long rows are cut into pieces for all multiprocessors, but each is worth
    a block of threads: eight elements of each. */
 TEST_CASE(stages, pieces_are_worth_a_block) {

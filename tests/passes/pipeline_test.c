@@ -214,6 +214,43 @@ TEST_CASE(pipeline, objectives_train_what_is_theirs) {
     arena_free(a);
 }
 
+static char *text_after(const char *text, Stage first, bool common) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Options o;
+    Module *m;
+    StrBuf sb = {0};
+    bool used;
+    options_init(&o, a);
+    REQUIRE(options_set(&o, &d, "--loss", "mse", &used) == OK);
+    REQUIRE(parse_module(a, &d, "t", text, strlen(text), &m) == OK);
+    if (run_pipeline(m, &d, &o, first, false) != OK ||
+        (common && run_common(m, &d, &o, false) != OK) ||
+        run_pipeline(m, &d, &o, STAGE_PLANNED, false) != OK)
+        FAIL("%s", d.text.data);
+    print_module(m, &sb);
+    arena_free(a);
+    return sb.data;
+}
+
+/* Wherever it stops, it goes on behind what it ran. */
+TEST_CASE(pipeline, in_parts_is_the_same) {
+    static const char text[] = "graph forward(%x: f32[8,4]) {\n"
+                               "  param %w: f32[4,6]\n"
+                               "  %y = matmul %x, %w\n"
+                               "  %p = tanh %y\n"
+                               "  return %p\n}";
+    char *whole = text_after(text, STAGE_PLANNED, false);
+    for (int stage = STAGE_TYPED; stage <= STAGE_PLANNED; stage++)
+        for (int common = 0; common < 2; common++) {
+            if (common && stage > STAGE_PRIMITIVE) continue;
+            char *parts = text_after(text, (Stage)stage, common);
+            CHECK_STR(parts, whole);
+            free(parts);
+        }
+    free(whole);
+}
+
 /* Every list that leaves passes out either runs or is refused: none ends the
    process. */
 TEST_CASE(pipeline, any_part_of_it_runs_or_is_refused) {

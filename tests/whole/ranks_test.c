@@ -1076,6 +1076,50 @@ TEST_CASE(ranks, variables_that_say_no_number) {
     unsetenv("MASTER_PORT");
 }
 
+/* Ranks that say what rank 0 says. */
+static int as_rank_0(void *ctx, void *data, size_t count, int32_t dtype) {
+    const ampc_comm *c = ctx;
+    size_t bytes = count / (size_t)c->world * sizeof(double);
+    for (int i = 1; i < c->world && dtype == AMPC_DTYPE_F64; i++)
+        memcpy((char *)data + (size_t)i * bytes, data, bytes);
+    return 0;
+}
+
+static int sent(void *ctx, void *data, size_t bytes, int32_t root) {
+    (void)ctx, (void)data, (void)bytes, (void)root;
+    return 0;
+}
+
+static int met(void *ctx) {
+    (void)ctx;
+    return 0;
+}
+
+/* Micro-steps of all ranks are counted in 31 bits. */
+TEST_CASE(ranks, micro_steps_of_all_have_a_bound) {
+    Compiled c = compile_text("graph forward(%x: f32[2,3]) {\n"
+                              "  param %w: f32[3,2] = 1\n"
+                              "  %y = matmul %x, %w\n  return %y\n}\n",
+                              "--loss mse --accumulate 16777216");
+    for (int world = 127; world <= 128; world++) {
+        char err[300] = "";
+        ampc_session *s = NULL;
+        ampc_comm comm = {.size = sizeof comm,
+                          .world = world,
+                          .ctx = &comm,
+                          .allreduce = as_rank_0,
+                          .broadcast = sent,
+                          .barrier = met};
+        ampc_options o = {.size = sizeof o, .device = "cpu", .comm = &comm};
+        ampc_status st = c.api->open(c.api->module, &o, &s, err, sizeof err);
+        CHECK_MSG(st == (world < 128 ? AMPC_OK : AMPC_ERR_UNSUPPORTED), "%s",
+                  err);
+        if (s) c.api->close(s);
+        if (st) CHECK_HAS(err, "too many micro-steps of all ranks");
+    }
+    compiled_close(&c);
+}
+
 /* ---- checkpoints --------------------------------------------------------- */
 
 /* Four ranks, then two that make twice the micro-steps, from a file that rank 0
