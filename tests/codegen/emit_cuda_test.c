@@ -244,11 +244,17 @@ static bool defines(const char *text, const char *kernel) {
     return false;
 }
 
-/* Each kernel of the table is defined in its unit, and there only. */
+/* Each kernel of the table is defined in its unit, and there only; no unit is
+   without one. */
 TEST_CASE(emit_cuda, kernels_are_in_their_units) {
     Emitted e;
     const CudaSource *c = emit(&e, two_layers, "cross_entropy", "bf16");
     CHECK(c->units.len >= 2);
+    for (int u = 0, n; u < c->units.len; u++) {
+        for (int i = n = 0; i < c->kernels.len; i++)
+            n += (int)c->kernels.data[i].unit == u;
+        CHECK_MSG(n > 0, "unit %d is empty", u);
+    }
     for (int i = 0; i < c->kernels.len; i++)
         for (int u = 0; u < c->units.len; u++) {
             const PlanCudaKernel *k = &c->kernels.data[i];

@@ -576,3 +576,34 @@ TEST_CASE(cli, two_samples_come_in_both_orders) {
     CHECK_MSG(swapped >= 4 && swapped <= EPOCHS - 4, "%d of %d", swapped,
               EPOCHS);
 }
+
+/* What is empty runs nothing; two kernels that are one run as one launch, and
+   sums of many rows as two. */
+TEST_CASE(cli, each_kernel_says_what_runs) {
+    static const char text[] =
+        "graph forward(%x: f32[64,32], %e: f32[0,4]) {\n"
+        "  param %w: f32[32,48] = 1, %v: f32[32,48] = 1\n"
+        "  %a = tanh %e : f32[0,4]\n"
+        "  %q = reduce_sum %x {axes=[0], keepdims=1}\n"
+        "  %b = tanh %w : f32[32,48]\n"
+        "  %c = tanh %v : f32[32,48]\n"
+        "  return a=%a, b=%b, c=%c, q=%q\n}\n";
+    static const struct {
+        const char *gpu, *op;
+    } want[] = {{"tanh -> a f32[0,4]\n          gpu: nothing\n",
+                 "\"writes\":[\"a\"],\"cuda\":{\"op\":\"none\","},
+                {"tanh -> b f32[32,48]\n          gpu: 2 steps in ",
+                 "\"writes\":[\"b\"],\"cuda\":{\"op\":\"many\",\"count\":2,"},
+                {"tanh -> c f32[32,48]\n          gpu: in the launch before\n",
+                 "\"writes\":[\"c\"],\"cuda\":{\"op\":\"part\","},
+                {"reduce_sum -> q f32[1,32]\n          gpu: ",
+                 "\"writes\":[\"q\"],\"cuda\":{\"op\":\"launch\","}};
+    REQUIRE(test_write_file(test_tmp("idle.amp"), text, strlen(text)));
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        check_run(0, want[i].gpu,
+                  "inspect idle.amp --loss none --kernels --target cuda:ptx");
+        check_run(0, want[i].op,
+                  "inspect idle.amp --loss none --kernels --json "
+                  "--target cuda:ptx");
+    }
+}
