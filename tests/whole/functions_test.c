@@ -75,6 +75,27 @@ TEST_CASE(functions, a_model_defines_its_own) {
     }
 }
 
+/* A product rounds what it multiplies; what may be of any dtype stays as it is:
+   1 + 2^-12 has more digits than bf16. */
+TEST_CASE(functions, operands_of_any_dtype_are_not_narrowed) {
+    static const char text[] = "def scaled(x, w, by: any) -> y class low {\n"
+                               "  y = matmul(x, w) * by\n}\n"
+                               "graph forward(%x: f32[4,8,64]) {\n"
+                               "  param %w: f32[64,64] = 1\n"
+                               "  param %by: f32[64] = 1.000244140625\n"
+                               "  %y = scaled %x, %w, %by\n"
+                               "  return y=%y\n}\n";
+    static float x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = (float)(i % 9) - 4;
+    predict(text, "--loss none --precision bf16", x, y);
+    for (int i = 0; i < N; i++) {
+        float sum = 0;
+        for (int k = 0; k < 64; k++) sum += x[i / 64 * 64 + k];
+        CHECK_MSG(y[i] == sum * 1.000244140625f, "%.9g of %g", (double)y[i],
+                  (double)sum);
+    }
+}
+
 /* Whether x[a] comes before x[b]: NaN is the greatest, of equal ones the first.
  */
 static bool comes_before(const float *x, int a, int b, bool largest) {
