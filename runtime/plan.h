@@ -12,7 +12,7 @@
 
 #include "runtime/draw.h"
 
-#define AMPC_PLAN_VERSION 10
+#define AMPC_PLAN_VERSION 11
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -112,6 +112,10 @@ typedef enum PlanStepKind {
     PLAN_MANY,    /* npar tensors in one launch of kernel fn:
                      kernel(table, npar), where row i of the table, all u64, is
                      {first block of tensor i, par i, its refs..}           */
+    PLAN_ROWS,    /* npar / 2 tensors, of par 2i rows of par 2i + 1 columns, in
+                     one launch of kernel fn(table, npar / 2), a block a row;
+                     row i of the table: {first block of tensor i, columns, its
+                     refs..}                                                */
     PLAN_PRODUCT, /* fn = PlanProduct, by cuBLASLt: refs a, b, result and the
                      operand that fn names; par: LibGemm.  Where it refuses,
                      by `second`: kernel(a, b, result, operand or NULL, m, n, k,

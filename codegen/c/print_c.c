@@ -694,6 +694,7 @@ static void put_body(KPrint *p) {
         kp_sweeps(p, kp_row_insts, put_sweep);
         break;
     case KF_EPILOGUE: kp_nest(&tile); break;
+    case KF_FOLD: ASSERT(!"a form of CPUs"); break;
     case KF_COLS:
     case KF_ROWS:
         kp_enter(p, "for (int64_t u = lo; u < hi; u++)");

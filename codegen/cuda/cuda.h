@@ -34,11 +34,12 @@ CudaShape cuda_finish_shape(const Kernel *k);
 uint64_t cuda_scratch(const Kernel *k);
 
 /* extern "C" __global__ k<index>(buffers.., [long long n], [float *sums]), any
-   form but epilogue, and k<index>_2 of the same parameters where it sums
-   columns.  The kernel's IR stands above as a comment.                      */
+   form but epilogue and fold, and k<index>_2 of the same parameters where it
+   sums columns.  The kernel's IR stands above as a comment. */
 void print_cuda_kernel(const Kernel *k, StrBuf *sb);
 /* extern "C" __global__ k<index>_many(const unsigned long long *table,
-   unsigned count): PLAN_MANY.  Of form flat: after print_cuda_kernel. */
+   unsigned count): PLAN_MANY, of form fold PLAN_ROWS.  Of form flat: after
+   print_cuda_kernel. */
 void print_cuda_many(const Kernel *k, StrBuf *sb);
 /* An epilogue as a functor for hand-written kernels:
      struct E<index> { buffers..;

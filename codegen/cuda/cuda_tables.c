@@ -50,11 +50,18 @@ static void put_usage(StrBuf *sb, bool json, const CudaSource *c,
         }
 }
 
+/* Tensors of a launch that has a table of them; 0: it has none. */
+static uint32_t tensors_of(const PlanStep *s) {
+    return s->kind == PLAN_MANY   ? s->npar
+           : s->kind == PLAN_ROWS ? s->npar / 2
+                                  : 0;
+}
+
 /* The blocks of a launch of many tensors depend on all of them. */
 static void put_kernel(StrBuf *sb, bool json, const CudaSource *c, uint32_t fn,
                        const EmitGroup *g) {
     const PlanCudaKernel *k = &c->kernels.data[fn];
-    bool many = g->step.kind == PLAN_MANY;
+    bool many = tensors_of(&g->step) > 0;
     long long n = g->s->npar ? g->s->pars[0] : 0;
     long long blocks = k->blocks ? k->blocks : (n - 1) / k->per_block + 1;
     if (json) {
@@ -75,26 +82,27 @@ void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
                    const EmitGroup *g) {
     static const char *const op[] = {[PLAN_LAUNCH] = "launch",
                                      [PLAN_MANY] = "many",
+                                     [PLAN_ROWS] = "rows",
                                      [PLAN_PRODUCT] = "gemm",
                                      [PLAN_COPY] = "copy"};
     static const char *const product[] = {"none", "bias", "scale", "add"};
     const PlanStep *s = &g->step;
     bool runs = !g->idle && !g->part;
+    uint32_t tensors = tensors_of(s);
     if (json) {
         sb_printf(sb, "{\"op\":\"%s\"",
                   g->idle   ? "none"
                   : g->part ? "part"
                             : op[s->kind]);
-        if (runs && s->kind == PLAN_MANY)
-            sb_printf(sb, ",\"count\":%u", s->npar);
+        if (runs && tensors) sb_printf(sb, ",\"count\":%u", tensors);
         if (runs && s->kind == PLAN_PRODUCT)
             sb_printf(sb, ",\"fused\":\"%s\"", product[s->fn]);
         sb_printf(sb, ",\"scratch\":%llu,\"kernels\":[",
                   (unsigned long long)(runs ? s->scratch : 0));
     } else if (!runs) {
         sb_puts(sb, g->part ? "in the launch before" : "nothing");
-    } else if (s->kind == PLAN_MANY) {
-        sb_printf(sb, "%u steps in ", s->npar);
+    } else if (tensors) {
+        sb_printf(sb, "%u steps in ", tensors);
     } else if (s->kind == PLAN_PRODUCT) {
         sb_puts(sb, "cuBLASLt");
         if (s->fn == PLAN_PRODUCT_ADD)
@@ -104,7 +112,7 @@ void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
     } else if (s->kind == PLAN_COPY) {
         sb_puts(sb, "copy");
     }
-    if (runs && (s->kind == PLAN_LAUNCH || s->kind == PLAN_MANY)) {
+    if (runs && (s->kind == PLAN_LAUNCH || tensors)) {
         put_kernel(sb, json, c, s->fn, g);
         if (s->second) {
             sb_puts(sb, json ? "," : " | ");

@@ -105,27 +105,30 @@ static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
 static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                           LoweredStep *out) {
     Item *x = item_of_kernel(a, c, s->kernel);
-    uint32_t *launch = n > 1 ? &x->many : &x->first;
+    bool fold = s->kernel->form == KF_FOLD, many = n > 1 || fold;
+    uint32_t *launch = many ? &x->many : &x->first;
     if (!*launch) {
         const char *name =
-            arena_printf(a, "k%d%s", s->kernel->index, n > 1 ? "_many" : "");
+            arena_printf(a, "k%d%s", s->kernel->index, many ? "_many" : "");
         *launch = add_kernel(a, c, name, cuda_shape(s->kernel));
-        if (n > 1) x->weight *= 2;
+        if (many) x->weight *= 2;
         if (cuda_scratch(s->kernel))
             x->second = add_kernel(a, c, arena_printf(a, "%s_2", name),
                                    cuda_finish_shape(s->kernel));
     }
-    out->kind = n > 1 ? PLAN_MANY : PLAN_LAUNCH;
+    out->kind = fold ? PLAN_ROWS : many ? PLAN_MANY : PLAN_LAUNCH;
     out->fn = *launch - 1;
     out->second = x->second;
     out->scratch = cuda_scratch(s->kernel);
     ASSERT(n == 1 || !out->second);
     if (n == 1) return;
-    out->npar = n;
-    out->pars = NEW_ARRAY(a, int64_t, n);
+    int each = fold ? s->npar : 1;
+    out->npar = n * each;
+    out->pars = NEW_ARRAY(a, int64_t, out->npar);
     for (int i = 0; i < n; i++) {
         ASSERT(s[i].kernel == s->kernel);
-        out->pars[i] = s[i].pars[0];
+        memcpy(out->pars + i * each, s[i].pars,
+               (size_t)each * sizeof *out->pars);
     }
 }
 

@@ -8,6 +8,10 @@
                  k<i>_block  one block's share: the last n % N elements,
                              k<i>_at<1>, go to as many threads of the last block
                  k<i>        one tensor
+     fold      a block has a row, its threads the row's vectors one after the
+               other:
+                 k<i>_row<N>  the row, by vectors of N; 1: where they would not
+                              be aligned in every row
      cols      one thread per element of the whole domain, or per N neighbours
      reducing  a row belongs to a team of threads; its thread t takes columns t,
                t + T, .. of the flattened columns in every sweep (LOOP_LANES),
@@ -22,7 +26,8 @@
                the block's go to `sums`, from where k<i>_2 adds those of all
                blocks
      epilogue  a functor of one accumulator
-   k<i>_many does the same for a table of tensors (PLAN_MANY).
+   k<i>_many does the same for a table of tensors (PLAN_MANY); form fold has
+   nothing else (PLAN_ROWS).
 
    All loads of an element come before its stores and are made by the thread
    that stores it, so outputs may lie over inputs; what never does is
@@ -222,6 +227,106 @@ static void put_flat(KPrint *p) {
     put_item(&call, "n");
     put_item(&call, "blockIdx.x");
     sb_puts(p->sb, ");\n}\n\n");
+}
+
+/* ---- form fold ----------------------------------------------------------- */
+
+/* const auto f<id>: what folds two of a reduction's values. */
+static void put_fold_function(KPrint *p, int id) {
+    const KInst *r = kinst_at(p->k, id);
+    const char *type = ktype_c[r->compute];
+    kp_text(p, "const auto f%d = [](%s a, %s b) -> %s { return ", id, type,
+            type, type);
+    sb_put_fold(p->sb, r->code, r->compute, "a", "b");
+    sb_puts(p->sb, "; };\n");
+}
+
+/* The vectors of a thread, folded to v<id>. */
+static void put_row_vectors(KPrint *p, const KSweep *s, int n, int threads) {
+    const Kernel *k = p->k;
+    bool *need = kernel_need(k, s, NULL, p->arena);
+    char place[32];
+    kp_enter(p, "for (unsigned c = threadIdx.x * N; c < n; c += %d * N)",
+             threads);
+    for (int id = 1; id < k->insts.len; id++)
+        if (need[id] && cuda_packed(k, kinst_at(k, id), n))
+            kp_line(p, "const Pack<N, %s> p%d = pack_load<N>(b%d + c);",
+                    buffer_type(k, kinst_at(k, id)->buf), id,
+                    kinst_at(k, id)->buf);
+    kp_line(p, "UNROLL");
+    kp_enter(p, "for (int u = 0; u < N; u++)");
+    for (int id = 1; id < k->insts.len; id++) {
+        snprintf(place, sizeof place, "p%d.v[u]", id);
+        if (need[id])
+            kp_inst(p, id, cuda_packed(k, kinst_at(k, id), n) ? place : NULL);
+    }
+    for (int j = 0; j < s->nfold; j++) {
+        int id = s->roots.data[j];
+        kp_text(p, "v%d = f%d(v%d, ", id, id, id);
+        sb_put_operand(p->sb, k, kinst_at(k, id)->in[0]);
+        sb_puts(p->sb, ");\n");
+    }
+    kp_leave(p);
+    kp_leave(p);
+}
+
+static void put_fold(KPrint *p) {
+    const KSweep *s = p->sweeps.data;
+    int n = cuda_pack(p->k), threads = cuda_shape(p->k).threads;
+    sb_puts(p->sb, "template <int N>\n");
+    List l = begin_device(p, "_row");
+    put_item(&l, "unsigned n");
+    sb_puts(p->sb, ")\n{\n");
+    p->depth = 1;
+    kp_row_insts(p, 0);
+    for (int j = 0; j < s->nfold; j++) {
+        int id = s->roots.data[j];
+        const KInst *r = kinst_at(p->k, id);
+        put_fold_function(p, id);
+        kp_line(p, "%s v%d = %s;", ktype_c[r->compute], id,
+                fold_start(r->code, r->compute));
+    }
+    put_row_vectors(p, s, n, threads);
+    for (int j = 0; j < s->nfold; j++) {
+        int id = s->roots.data[j];
+        kp_line(p, "v%d = fold_block<%d>(v%d, f%d);", id, threads, id, id);
+    }
+    kp_line(p, "if (threadIdx.x != 0) return;");
+    for (int depth = 1; depth <= kp_last_depth(p); depth++)
+        kp_row_insts(p, depth);
+    kp_stores(p, false);
+    sb_puts(p->sb, "}\n\n");
+}
+
+/* k<i>_many of form fold, up to its end: the buffers of the row at hand. */
+static void put_fold_rows(KPrint *p) {
+    static const char *const walk[] = {
+        [WALK_NOT] = "", [WALK_ONE] = " + r", [WALK_ROW] = " + r * n"};
+    const Kernel *k = p->k;
+    int n = cuda_pack(k);
+    p->depth = 1;
+    kp_line(p, "const unsigned n = (unsigned)row[1];");
+    kp_line(p, "const unsigned long long r = blockIdx.x - row[0];");
+    for (int b = 0; b < k->bufs.len; b++) {
+        const KBuf *x = &k->bufs.data[b];
+        const char *read = x->written ? "" : "const ";
+        kp_line(p, "%s%s *const b%d = (%s%s *)row[%d]%s;", read,
+                buffer_type(k, b), b, read, buffer_type(k, b), 2 + b,
+                walk[x->walk]);
+    }
+    for (int pack = n; pack; pack = pack > 1 ? 1 : 0) {
+        if (n > 1) {
+            if (pack > 1)
+                kp_enter(p, "if (n %% %d == 0)", n);
+            else
+                kp_enter(p, "else");
+        }
+        List l = begin_call(p, "_row", pack);
+        put_item(&l, "n");
+        sb_puts(p->sb, ");\n");
+        if (n > 1) kp_leave(p);
+    }
+    sb_puts(p->sb, "}\n\n");
 }
 
 /* ---- rows of a thread -----------------------------------------------------
@@ -549,10 +654,7 @@ static void put_lanes(Nest *n, const KLoop *l) {
         int id = s->roots.data[j];
         const KInst *r = kinst_at(p->k, id);
         const char *type = ktype_c[r->compute];
-        kp_text(p, "const auto f%d = [](%s a, %s b) -> %s { return ", id, type,
-                type, type);
-        sb_put_fold(p->sb, r->code, r->compute, "a", "b");
-        sb_puts(p->sb, "; };\n");
+        put_fold_function(p, id);
         const char *start = fold_start(r->code, r->compute);
         if (side == 1) {
             kp_line(p, "%s v%d = %s;", type, id, start);
@@ -829,7 +931,7 @@ static void put_body(KPrint *p) {
 
 void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
     KPrint p = begin(k, sb);
-    ASSERT(k->form != KF_EPILOGUE);
+    ASSERT(k->form != KF_EPILOGUE && k->form != KF_FOLD);
     sb_put_kernel_comment(sb, k);
     if (k->form == KF_FLAT) {
         put_flat(&p);
@@ -844,24 +946,37 @@ void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
     kp_end(&p);
 }
 
+/* "k<i>_many(table, count)": up to what it does of row `row` of the table. */
+static void begin_many(KPrint *p) {
+    put_head(p, "_many", cuda_shape(p->k).threads);
+    sb_printf(p->sb,
+              "const unsigned long long *table, unsigned count)\n{\n"
+              "    const unsigned long long *row = many_row(table, count, "
+              "%d);\n",
+              2 + p->k->bufs.len);
+}
+
 void print_cuda_many(const Kernel *k, StrBuf *sb) {
     KPrint p = begin(k, sb);
-    bool flat = k->form == KF_FLAT;
+    bool flat = k->form == KF_FLAT, fold = k->form == KF_FOLD;
     List l = {.sb = sb, .indent = 8};
+    if (!flat) sb_put_kernel_comment(sb, k);
+    if (fold) {
+        put_fold(&p);
+        begin_many(&p);
+        put_fold_rows(&p);
+        kp_end(&p);
+        return;
+    }
     if (!flat) {
-        sb_put_kernel_comment(sb, k);
         List block = begin_device(&p, "_block");
         put_item(&block, "unsigned block");
         sb_puts(sb, ")\n{\n");
         p.block = "block";
         put_body(&p);
     }
-    put_head(&p, "_many", cuda_shape(k).threads);
-    sb_printf(sb,
-              "const unsigned long long *table, unsigned count)\n{\n"
-              "    const unsigned long long *row = many_row(table, count, "
-              "%d);\n    k%d_block(",
-              2 + k->bufs.len, k->index);
+    begin_many(&p);
+    sb_printf(sb, "    k%d_block(", k->index);
     for (int b = 0; b < k->bufs.len; b++)
         put_item(&l, "(%s%s *)row[%d]", k->bufs.data[b].written ? "" : "const ",
                  buffer_type(k, b), 2 + b);
@@ -924,7 +1039,8 @@ CudaShape cuda_shape(const Kernel *k) {
     const KLoop *lanes = kernel_loop(k, LOOP_LANES, LOOP_ANY);
     int64_t threads = thread ? loop_steps(thread) : 1;
     if (lanes) threads *= lanes->step;
-    if (k->form == KF_FLAT) return (CudaShape){(int)threads, 0, block->step, 0};
+    if (k->form == KF_FLAT || k->form == KF_FOLD)
+        return (CudaShape){(int)threads, 0, block->step, 0};
     int64_t blocks = kernel_units(k, 0);
     int64_t sums = 4 * cuda_sum_columns(k) * kernel_column_sums(k);
     if (sums) sums *= threads / lanes->step;

@@ -239,6 +239,11 @@ void kernel_finish(Arena *a, Kernel *k) {
     for (int id = 1; id < k->insts.len; id++) facts(k, &k->insts.data[id]);
 }
 
+void kernel_remove_dim(Kernel *k, int d) {
+    remove_dim(k, d);
+    for (int id = 1; id < k->insts.len; id++) facts(k, &k->insts.data[id]);
+}
+
 /* ---- sweeps -------------------------------------------------------------- */
 
 bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut, Arena *a) {
@@ -359,7 +364,8 @@ static bool kernel_same(const Kernel *a, const Kernel *b) {
             return false;
     for (int i = 0; i < a->bufs.len; i++)
         if (a->bufs.data[i].dtype != b->bufs.data[i].dtype ||
-            a->bufs.data[i].written != b->bufs.data[i].written)
+            a->bufs.data[i].written != b->bufs.data[i].written ||
+            a->bufs.data[i].walk != b->bufs.data[i].walk)
             return false;
     return !memcmp(a->insts.data, b->insts.data, inst_bytes(a));
 }

@@ -89,15 +89,21 @@ typedef struct KDim {
     bool col;
 } KDim;
 
+/* Form fold: from one row to the next. */
+typedef enum KWalk { WALK_NOT, WALK_ONE, WALK_ROW } KWalk;
+
 typedef struct KBuf {
     DType dtype;
     bool written;
+    KWalk walk;
     bool apart; /* no launch has it lie over another one, of which either is
                    written: known when all are (emit_cuda.c)                 */
 } KBuf;
 
 typedef enum KForm {
     KF_FLAT, /* one column dim whose extent is par[0]                       */
+    KF_FOLD, /* CUDA: par[0] rows of par[1] columns, the only dim; buffers are
+                those of the row at hand, by KBuf.walk                      */
     KF_COLS, /* rows apart; inside, columns side by side                    */
     KF_ROWS, /* neighbours of row dim `vec` side by side (a column dim is not
                 unit-stride anywhere); around them, columns                 */
@@ -117,9 +123,9 @@ typedef enum KLoopKind {
 
 enum { LOOP_ROWS = -2, LOOP_COLS = -3, LOOP_ALL = -4, MAX_LOOPS = 12 };
 
-/* 0, step, 2 * step, .. below extent (0: par[0]) of one dim or of all rows,
-   columns or elements as one number.  A loop over a dim that an outer loop cuts
-   runs within the piece. */
+/* 0, step, 2 * step, .. below extent (0: the step has it) of one dim or of all
+   rows, columns or elements as one number.  A loop over a dim that an outer
+   loop cuts runs within the piece. */
 typedef struct KLoop {
     KLoopKind kind;
     int over; /* a dim, or LOOP_ROWS, .. */
@@ -168,8 +174,10 @@ static inline KInst *kinst_at(const Kernel *k, int id) {
    of one sort that every index walks as one (without reductions: dims of any
    sort, the last that remains is the column). */
 void kernel_finish(Arena *a, Kernel *k);
+/* Indices no longer depend on dim d. */
+void kernel_remove_dim(Kernel *k, int d);
 /* The loops in one line: "thread rows < 64, vector i1 < 128"; or as the members
-   of a JSON array, an object each, without `extent` where it is par[0]. */
+   of a JSON array, an object each, without `extent` where the step has it. */
 void kernel_dump_loops(const Kernel *k, bool json, StrBuf *sb);
 
 /* ---- reading ------------------------------------------------------------- */

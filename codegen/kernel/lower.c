@@ -4,7 +4,6 @@
    values that leave; row-wise: the reduced shape) or a library call, whose
    element-wise followers become an epilogue kernel.                         */
 #include "codegen/kernel/lower.h"
-#include "codegen/kernel/schedule.h"
 #include "runtime/lib.h"
 
 #include <ctype.h>
@@ -174,7 +173,7 @@ static const Kernel *lower_kernel(Lower *l, const GroupFacts *f, KernelSet *ks,
                                   ValueId **refs, int *nref) {
     for (int j = 0; j < f->leave.len; j++) store_value(l, f->leave.data[j]);
     kernel_finish(l->arena, l->k);
-    kernel_schedule(l->arena, l->k, ks->target);
+    l->npar = kernel_schedule(l->arena, l->k, ks->target, l->par);
     Kernel *k = kernel_set_add(ks, l->k);
     if (!k->comment) k->comment = group_comment(l->g, f, ks->arena);
     *nref = l->refs.len;
@@ -244,15 +243,14 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
             out->end = product_end(g, anchor, node_get(g, f->nodes.data[1]));
         return OK;
     }
-    int64_t count = type_count(&l.domain);
     out->kind = PLAN_KERNEL;
     out->kernel = lower_kernel(&l, f, ks, &out->refs, &out->nref);
-    out->units = kernel_units(l.k, count);
+    out->units = kernel_units(l.k, l.par[0]);
     out->grain =
-        ks->target == TARGET_CUDA ? 1 : cpu_grain(ks->arena, l.k, count);
-    out->npar = l.k->form == KF_FLAT;
+        ks->target == TARGET_CUDA ? 1 : cpu_grain(ks->arena, l.k, l.par[0]);
+    out->npar = l.npar;
     out->unit = l.k->form == KF_FLAT ? l.k->loop[0].step : 0;
-    out->pars = arena_dup(ks->arena, &count, sizeof count);
+    out->pars = arena_dup(ks->arena, l.par, sizeof l.par);
     return OK;
 }
 

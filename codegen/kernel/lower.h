@@ -9,7 +9,7 @@
 #ifndef AMPC_CODEGEN_KERNEL_LOWER_H
 #define AMPC_CODEGEN_KERNEL_LOWER_H
 
-#include "codegen/kernel/kir.h"
+#include "codegen/kernel/schedule.h"
 
 typedef struct LowerMemo {
     ValueId v;
@@ -28,6 +28,8 @@ typedef struct Lower {
     ValueId anchor;   /* its elements are the accumulators */
     Type domain;      /* shape */
     const Node *rows; /* a reduction along the rows, NULL: there is none      */
+    int64_t par[MAX_KERNEL_PARS]; /* of the step */
+    int npar;
 } Lower;
 
 /* ---- values (lower_value.c) ---------------------------------------------- */

@@ -89,7 +89,7 @@ KIndex lower_flatten(Lower *l, const Type *t, const KIndex *at) {
 static int buffer_of(Lower *l, ValueId root, DType d, bool written) {
     for (int b = 0; b < l->refs.len; b++)
         if (same_value(l->refs.data[b], root)) return b;
-    KBuf buf = {d, written, false};
+    KBuf buf = {.dtype = d, .written = written};
     vec_push(l->arena, &l->refs, root);
     vec_push(l->arena, &l->k->bufs, buf);
     return l->refs.len - 1;
@@ -162,7 +162,7 @@ int lower_operand(Lower *l, const Node *n, int which, const KIndex *src) {
           in = kinst(K_LOAD, ktype_of(t->dtype));
     place.buf = in.buf = l->refs.len;
     for (int j = 0; j < n->nin; j++) {
-        KBuf buf = {t->dtype, false, false};
+        KBuf buf = {.dtype = t->dtype};
         vec_push(l->arena, &l->refs, view_root(l->g, n->in[j]));
         vec_push(l->arena, &l->k->bufs, buf);
     }

@@ -19,11 +19,12 @@ static int strided(const Kernel *k, int d, int *unit) {
 
 enum { FEW_ROWS = 8 }; /* too few for vectors */
 
-static void choose_form(Kernel *k) {
+/* Returns the numbers that its step has. */
+static int choose_form(Kernel *k, int64_t *par) {
     int cols[MAX_RANK], n = kernel_col_dims(k, cols);
     bool reduces = kernel_reduces(k);
     k->vec = n ? cols[n - 1] : -1;
-    if (k->form == KF_EPILOGUE) return;
+    if (k->form == KF_EPILOGUE) return 0;
     /* the row dim whose neighbours are better computed side by side than the
        columns one after the other; -1: none */
     int rows = -1, unit, least = reduces ? strided(k, k->vec, &unit) : 0;
@@ -38,8 +39,11 @@ static void choose_form(Kernel *k) {
         flat = step == 0 || step == 1;
     }
     k->form = flat ? KF_FLAT : rows >= 0 ? KF_ROWS : KF_COLS;
-    if (flat) k->dim[0].extent = 0; /* par[0] */
     if (rows >= 0) k->vec = rows;
+    if (!flat) return 0;
+    par[0] = k->dim[0].extent;
+    k->dim[0].extent = 0;
+    return 1;
 }
 
 /* ---- loops --------------------------------------------------------------- */
@@ -68,24 +72,30 @@ int64_t loop_steps(const KLoop *l) {
     return (l->extent + l->step - 1) / l->step;
 }
 
-int64_t kernel_units(const Kernel *k, int64_t flat_len) {
+int64_t kernel_units(const Kernel *k, int64_t par0) {
     int64_t n = 1;
-    for (int d = 0; d < k->ndim && k->form != KF_FLAT; d++)
+    bool from_step = k->form == KF_FLAT || k->form == KF_FOLD;
+    for (int d = 0; d < k->ndim && !from_step; d++)
         if (k->dim[d].extent == 0 && !(k->dim[d].col && kernel_reduces(k)))
             return 0;
     for (int i = 0; i < k->nloop && k->loop[i].kind == k->loop[0].kind; i++) {
         KLoop l = k->loop[i];
-        if (k->form == KF_FLAT) l.extent = flat_len;
+        if (from_step) l.extent = par0;
         n *= loop_steps(&l);
     }
     return n;
 }
 
-void kernel_schedule(Arena *a, Kernel *k, TargetKind target) {
+int kernel_schedule(Arena *a, Kernel *k, TargetKind target,
+                    int64_t par[MAX_KERNEL_PARS]) {
     static void (*const schedule[NUM_TARGETS])(Arena *, Kernel *) = {
         [TARGET_ANY] = schedule_cpu,
         [TARGET_CPU] = schedule_cpu,
         [TARGET_CUDA] = schedule_cuda};
-    choose_form(k);
+    int npar = 2;
+    par[0] = kernel_rows(k);
+    par[1] = kernel_cols(k);
+    if (target != TARGET_CUDA || !make_fold(a, k)) npar = choose_form(k, par);
     schedule[target](a, k);
+    return npar;
 }

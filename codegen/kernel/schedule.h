@@ -10,8 +10,11 @@
 
 #include "codegen/kernel/kir.h"
 
-/* Sets form, vec, loops and what instructions keep, by the target. */
-void kernel_schedule(Arena *a, Kernel *k, TargetKind target);
+/* Sets form, vec, loops and what instructions keep, by the target; returns how
+   many numbers the kernel takes from its step, and sets them.               */
+enum { MAX_KERNEL_PARS = 2 };
+int kernel_schedule(Arena *a, Kernel *k, TargetKind target,
+                    int64_t par[MAX_KERNEL_PARS]);
 
 /* The first loop of that kind over a dim or LOOP_ROWS, ..; NULL: none. */
 const KLoop *kernel_loop(const Kernel *k, KLoopKind kind, int over);
@@ -22,8 +25,8 @@ int kernel_side(const Kernel *k);
 /* Steps of a loop. */
 int64_t loop_steps(const KLoop *l);
 /* Times that the outermost loops of one kind run: threads' or blocks' shares
-   of the work; flat_len: elements of a kernel of form flat. */
-int64_t kernel_units(const Kernel *k, int64_t flat_len);
+   of the work; par0: where the kernel takes it from its step. */
+int64_t kernel_units(const Kernel *k, int64_t par0);
 /* One more loop inside the others. */
 void add_loop(Kernel *k, KLoopKind kind, int over, int64_t extent,
               int64_t step);
@@ -37,6 +40,9 @@ int64_t cpu_grain(Arena *a, const Kernel *k, int64_t flat_len);
 /* ---- schedule_cuda.c ----------------------------------------------------- */
 
 void schedule_cuda(Arena *a, Kernel *k);
+/* Makes it one of form fold, of which every block has a row; false: it has
+   another form.                                                             */
+bool make_fold(Arena *a, Kernel *k);
 /* It has one value for all neighbours along dim vec. */
 static inline bool cuda_uniform(const Kernel *k, const KInst *in) {
     return k->vec >= 0 && !(in->dims >> k->vec & 1);

@@ -164,6 +164,7 @@ void schedule_cpu(Arena *a, Kernel *k) {
         break;
     case KF_COLS: loops_of_columns(k, col, n); break;
     case KF_ROWS: loops_of_rows(k, col, n); break;
+    case KF_FOLD: ASSERT(!"a form of CPUs"); break;
     case KF_EPILOGUE:
         add_loop(k, LOOP_SERIAL, LOOP_ROWS, kernel_rows(k), 1);
         add_loop(k, LOOP_VECTOR, n == 1 ? k->vec : LOOP_COLS, kernel_cols(k),

@@ -1,6 +1,7 @@
 /* schedule_cuda.c: loops for a grid of blocks of threads (schedule.h).
 
      flat      a thread has neighbours of 16 bytes of the widest operand
+     fold      a block has a row, a thread neighbours as above
      cols      a thread has an element of the whole domain, or neighbours as
                above along the innermost dim; where it reduces, lanes share a
                row: neighbours in a warp, several rows in a block, or from
@@ -14,6 +15,7 @@
      rows      neighbouring rows, one for each lane of a warp, or neighbours as
                above; the warps of a block share the columns                 */
 #include "codegen/kernel/schedule.h"
+#include "passes/target/fold.h"
 
 enum {
     THREADS = 256, /* of a block, unless the kernel reduces */
@@ -29,12 +31,68 @@ enum {
     HELD_EACH = 32,         /* columns of a thread whose values are held, ... */
     HELD_REGISTERS = 96,    /* ... in so many registers */
     FETCHED_REGISTERS = 64, /* of a row, that a thread reads ahead */
-    SUM_BLOCKS = 264,       /* that add up columns: 2 on each SM */
     SUM_ROWS = 2,           /* of a team, at least */
     BLOCK_SHARED =
         99 << 10,        /* what every GPU from sm_80 on lets a block have */
     SUM_BYTES = 96 << 10 /* of it, for sums of columns */
 };
+
+/* ---- folds of any length ------------------------------------------------- */
+
+/* What the buffer of an access moves by from row to row, of `cols` elements;
+   -1: by something else. */
+static int walk_of(const Kernel *k, const KInst *in, int row, int64_t cols) {
+    int64_t step = row < 0 ? 0 : in->at.k[row];
+    int col = k->vec;
+    if (in->guard || in->place || in->at.inst || in->at.c) return -1;
+    if (in->op == K_STORE) return row < 0 || step == 1 ? WALK_ONE : -1;
+    if (!in->full) return step == 0 ? WALK_NOT : step == 1 ? WALK_ONE : -1;
+    return in->at.k[col] == 1 && (row < 0 || step == cols) ? WALK_ROW : -1;
+}
+
+/* Rows that follow each other in memory are folded in one sweep, nothing else
+   is made of their elements, and no number of the text depends on how many or
+   how long they are. */
+static bool walk_buffers(Arena *a, Kernel *k, int row, int64_t cols) {
+    enum { UNKNOWN = -1 };
+    int *walk = NEW_ARRAY(a, int, k->bufs.len);
+    for (int b = 0; b < k->bufs.len; b++) walk[b] = UNKNOWN;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        switch (in->op) {
+        case K_CONST:
+        case K_OP:
+        case K_CVT:
+        case K_ROUND:
+        case K_REDUCE: continue;
+        case K_LOAD:
+        case K_STORE: break;
+        default: return false;
+        }
+        int w = in->full && in->op == K_STORE ? -1 : walk_of(k, in, row, cols);
+        if (w < 0 || (walk[in->buf] != UNKNOWN && walk[in->buf] != w))
+            return false;
+        walk[in->buf] = w;
+    }
+    for (int b = 0; b < k->bufs.len; b++) k->bufs.data[b].walk = (KWalk)walk[b];
+    return true;
+}
+
+bool make_fold(Arena *a, Kernel *k) {
+    int dims[MAX_RANK], row = -1;
+    int64_t rows = kernel_rows(k), cols = kernel_cols(k);
+    if (k->form == KF_EPILOGUE || kernel_col_dims(k, dims) != 1 ||
+        k->ndim > 2 || !folds_alike(rows, cols) || kernel_sweeps(k, a).len != 1)
+        return false;
+    k->vec = dims[0];
+    if (k->ndim == 2) row = 1 - k->vec;
+    if (!walk_buffers(a, k, row, cols)) return false;
+    k->form = KF_FOLD;
+    if (row >= 0) kernel_remove_dim(k, row);
+    k->vec = 0;
+    k->dim[0].extent = 0;
+    return true;
+}
 
 /* ---- elements per thread ------------------------------------------------- */
 
@@ -51,11 +109,16 @@ static bool steps_by(const Kernel *k, int id, int n) {
            steps_by(k, in->in[1], n);
 }
 
+/* Its columns are as many as the step says. */
+static bool any_columns(const Kernel *k) {
+    return k->form == KF_FLAT || k->form == KF_FOLD;
+}
+
 bool cuda_packed(const Kernel *k, const KInst *in, int n) {
     if (in->op == K_ADD_UP) return k->vec >= 0; /* in shared memory */
     bool packed = (in->op == K_LOAD || in->op == K_STORE) && k->vec >= 0 &&
                   in->at.k[k->vec] == 1 && in->at.c % n == 0;
-    if (k->form == KF_FLAT)
+    if (any_columns(k))
         packed = packed && !in->at.inst && !in->guard;
     else
         packed = packed && steps_by(k, in->at.inst, n) &&
@@ -66,7 +129,7 @@ bool cuda_packed(const Kernel *k, const KInst *in, int n) {
         packed = step % n == 0 && step >= 0;
         if (step && (!row || step < row)) row = step;
     }
-    if (!packed || k->form == KF_FLAT || k->dim[k->vec].extent % n == 0)
+    if (!packed || any_columns(k) || k->dim[k->vec].extent % n == 0)
         return packed;
     /* the last vector of a row ends behind it, but in front of the next */
     int64_t end = (k->dim[k->vec].extent + n - 1) / n * n;
@@ -102,7 +165,7 @@ static int memory_bytes(const Kernel *k, const KInst *in) {
    vector of a row may be cut. */
 static int choose_pack(const Kernel *k, int most, bool tail) {
     int widest = 1, weight = 0;
-    int64_t extent = k->form == KF_FLAT ? 0 : k->dim[k->vec].extent;
+    int64_t extent = any_columns(k) ? 0 : k->dim[k->vec].extent;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         if (in->full) weight += flat_weight(in);
@@ -121,7 +184,7 @@ static int choose_pack(const Kernel *k, int most, bool tail) {
                 others += access && in->at.k[k->vec];
         }
         if (n * weight <= most && bytes / 4 <= FLAT_REGISTERS &&
-            (tail || extent % n == 0) && (k->form == KF_FLAT || others < packs))
+            (tail || extent % n == 0) && (any_columns(k) || others < packs))
             return n;
     }
     return 1;
@@ -243,7 +306,7 @@ int64_t cuda_sum_columns(const Kernel *k) {
 static int share_sums(Kernel *k, int64_t rows, int side) {
     int64_t each = 4 * cuda_sum_columns(k) * kernel_column_sums(k);
     while (side > 1 && side * each > SUM_BYTES) side /= 2;
-    int64_t block = (rows + SUM_BLOCKS - 1) / SUM_BLOCKS;
+    int64_t block = (rows + GPU_BLOCKS - 1) / GPU_BLOCKS;
     if (block < SUM_ROWS * side) block = SUM_ROWS * side;
     block = (block + side - 1) / side * side;
     add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, block);
@@ -265,7 +328,7 @@ static int row_neighbours(Arena *a, const Kernel *k) {
             return 1;
     }
     int n = choose_pack(k, ROW_WEIGHT, false);
-    while (n > 1 && (extent % (WARP * n) || rows / (WARP * n) < SUM_BLOCKS))
+    while (n > 1 && (extent % (WARP * n) || rows / (WARP * n) < GPU_BLOCKS))
         n /= 2;
     return n;
 }
@@ -284,7 +347,12 @@ void schedule_cuda(Arena *a, Kernel *k) {
     int folds = 0;
     for (int id = 1; id < k->insts.len; id++)
         folds += kinst_at(k, id)->op == K_REDUCE;
-    if (k->form == KF_FLAT) {
+    if (k->form == KF_FOLD) {
+        int n = choose_pack(k, ROW_WEIGHT, true);
+        add_loop(k, LOOP_BLOCK, LOOP_ROWS, 0, 1);
+        add_loop(k, LOOP_LANES, LOOP_COLS, 0, 2 * THREADS);
+        if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
+    } else if (k->form == KF_FLAT) {
         int n = choose_pack(k, FLAT_WEIGHT, true);
         add_loop(k, LOOP_BLOCK, LOOP_COLS, 0, THREADS * n);
         add_loop(k, LOOP_THREAD, LOOP_COLS, THREADS * n, n);

@@ -40,8 +40,8 @@ typedef struct Shape {
     const Graph *g;
     const LoweredStep *step;
     const Kernel *k;
-    double extent[MAX_RANK]; /* par[0] of a flat kernel                      */
-    double elements;
+    double extent[MAX_RANK]; /* where the step has it: by its pars           */
+    double rows, elements;
     int dims; /* that an element's index is split into                       */
     int fast; /* the dim along which neighbouring threads lie                */
     int pack; /* neighbours of one thread                                    */
@@ -53,19 +53,21 @@ typedef struct Shape {
 
 static Shape shape_of(const Graph *g, const LoweredStep *step,
                       const Kernel *k) {
-    int64_t flat = step->npar ? step->pars[0] : 0;
+    bool fold = k->form == KF_FOLD, from_step = fold || k->form == KF_FLAT;
     bool cuda = g->target == TARGET_CUDA;
     const KLoop *l = cuda ? kernel_loop(k, LOOP_LANES, LOOP_ANY) : NULL;
     Shape s = {g,
                step,
                k,
-               .elements = 1,
+               .rows = fold ? (double)step->pars[0] : (double)kernel_rows(k),
+               .elements = fold ? (double)step->pars[0] : 1,
                .fast = k->vec,
                .pack = cuda_pack(k),
                .lanes = l ? (double)l->step : 1};
+    if (fold && step->pars[1] % s.pack) s.pack = 1; /* k<i>_row<1> */
     s.walked = cuda ? THREADS / s.lanes : CORES;
     for (int d = 0; d < k->ndim; d++) {
-        s.extent[d] = (double)(k->form == KF_FLAT ? flat : k->dim[d].extent);
+        s.extent[d] = (double)(from_step ? step->pars[fold] : k->dim[d].extent);
         s.elements *= s.extent[d];
         s.dims += k->dim[d].col || !kernel_reduces(k);
     }
@@ -81,7 +83,8 @@ static Shape shape_of(const Graph *g, const LoweredStep *step,
 /* Elements of the buffer that a load or store touches: under a guard (a pad, a
    part of a concat) no more than there are. */
 static double footprint(const Shape *s, const KInst *in) {
-    double n = 1;
+    bool walks = s->k->bufs.data[in->buf].walk != WALK_NOT; /* form fold */
+    double n = walks ? s->rows : 1;
     for (int d = 0; d < s->k->ndim; d++)
         if (in->at.k[d] || in->at.inst) n *= s->extent[d];
     if (!in->guard) return n;
@@ -109,8 +112,7 @@ static double sectors(const Shape *s, const KInst *in, double times) {
 static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
                       bool *met, Arena *a, StepCost *c) {
     const Kernel *k = s->k;
-    double rows = (double)kernel_rows(k);
-    double part = s->walked < rows ? s->walked / rows : 1;
+    double part = s->walked < s->rows ? s->walked / s->rows : 1;
     const bool *held = kernel_held(k, all, w, a);
     bool *need = kernel_need(k, w, held, a), stores = w->roots.len > w->nfold;
     double each = 2, loads = 0; /* instructions, bytes of one element */
@@ -171,8 +173,7 @@ static void add_part(const Graph *g, const LoweredStep *step, const Kernel *k,
     if (s.fetched > 0) c->in_flight = s.fetched;
     for (int i = 0; i < sweeps.len; i++)
         add_sweep(&s, &sweeps, &sweeps.data[i], met, a, c);
-    if (k->form != KF_FLAT)
-        c->insts += (row + 30) * (double)kernel_rows(k) * s.lanes;
+    if (k->form != KF_FLAT) c->insts += (row + 30) * s.rows * s.lanes;
 }
 
 static void add_kernel(const Graph *g, const LoweredStep *step, StepCost *c) {
@@ -353,7 +354,8 @@ static void put_step(const PlanSource *src, const EmitStep *e,
     bool gpu = e->g->target == TARGET_CUDA;
     bool product = gpu && e->step.kind == PLAN_PRODUCT;
     StepCost c = {.rate = 100, .launches = 1}, out = c;
-    if (gpu && (e->step.kind == PLAN_LAUNCH || e->step.kind == PLAN_MANY))
+    bool many = e->step.kind == PLAN_MANY || e->step.kind == PLAN_ROWS;
+    if (gpu && (e->step.kind == PLAN_LAUNCH || many))
         add_launch(src->cuda, e, &c);
     bool sum = e->step.kind == PLAN_SUM, now = e->step.kind == PLAN_SUM_NOW;
     if (sum) add_sum(e, true, &out);
@@ -365,12 +367,12 @@ static void put_step(const PlanSource *src, const EmitStep *e,
             add_kernel(e->g, &e->s[i], &c);
         else
             add_routine(e->g, &e->s[i], product, &c);
-    const char *how = sum                         ? "sum"
-                      : now                       ? "sum_now"
-                      : e->step.kind == PLAN_MANY ? "many"
-                      : e->s->kernel              ? "kernel"
-                      : product                   ? "cublaslt"
-                                                  : lib_info(e->s->lib)->name;
+    const char *how = sum                ? "sum"
+                      : now              ? "sum_now"
+                      : many && e->n > 1 ? "many"
+                      : e->s->kernel     ? "kernel"
+                      : product          ? "cublaslt"
+                                         : lib_info(e->s->lib)->name;
     put_row(e, how, &c, sb);
     for (int i = 0; i < e->n && e->step.split; i++)
         out.bytes += handed_out(e->g, &e->s[i], whole);

@@ -6,12 +6,15 @@
             group point beside { %b.new = .. }
             group anchor { .. }
    Equal work is element-wise over one flat range of any length (operands are as
-   large as the results or one number), or the same of operands of the same
-   shapes.  A group moves up to a launch whose groups all run after everything
-   that it needs, and only where it keeps no more than a little memory busy by
-   coming early: the updates of all parameters do.  One that reads little, and
-   has others of its sort behind it, first moves down to where its results are
-   needed: the last stages of bias gradients become one launch.              */
+   large as the results or one number), or a fold of rows of any length
+   (folds_alike), or the same of operands of the same shapes.  A group moves up
+   to a launch whose groups all run after everything that it needs, and only
+   where it keeps no more than a little memory busy by coming early: the updates
+   of all parameters do.  One that has others of its sort first moves down to
+   where its results are needed, unless what it alone reads would stay for it:
+   the last stages of bias gradients become one launch, and the norms of all
+   gradients, which the updates read, too.                                   */
+#include "passes/target/fold.h"
 #include "passes/target/launch.h"
 
 #include <stdlib.h>
@@ -68,11 +71,85 @@ static int64_t flat_count(const Flow *f, int group) {
     return count > 1 ? count : 0;
 }
 
-/* Type of a value as far as kernels of equal text agree in it. */
-static int kind_of_type(const Graph *g, ValueId v, bool flat) {
-    const Type *t = value_type(g, v);
-    return flat ? (int)t->dtype << 1 | (type_count(t) == 1)
-                : (int)value_get(g, v)->type.i;
+/* How the kernel of a group takes shapes. */
+typedef enum Sizes {
+    SIZES_TEXT, /* they stand in its text           */
+    SIZES_FLAT, /* one flat range of any length     */
+    SIZES_FOLD  /* rows of any number and length    */
+} Sizes;
+
+typedef struct Span {
+    Sizes sizes;
+    int64_t rows, count; /* of SIZES_FOLD: rows, elements of all of them */
+} Span;
+
+/* Rows of what a reduction folds, which follow each other in memory; 0: they do
+   not. */
+static int64_t rows_folded(const Graph *g, const Node *n) {
+    const Type *t = value_type(g, n->in[0]);
+    const int64_t *axes;
+    int na = attr_ints(n, AK_axes, &axes);
+    int64_t rows = 1;
+    bool begun = false;
+    for (int d = 0; d < t->rank; d++) {
+        bool folded = false;
+        for (int i = 0; i < na; i++) folded |= axes[i] == d;
+        if (begun && !folded && t->dim[d] != 1) return 0;
+        begun |= folded && t->dim[d] != 1;
+        if (!folded) rows *= t->dim[d];
+    }
+    return rows;
+}
+
+/* Whether a group folds rows of any length: elements of the rows, and numbers
+   that it makes of the folds. */
+static bool folds_rows(const Flow *f, int group, Span *s) {
+    const Graph *g = f->g;
+    *s = (Span){.sizes = SIZES_FOLD};
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        const Node *n = node_at(f, i);
+        if (op_info[n->op].kind != KIND_REDUCE) continue;
+        int64_t rows = rows_folded(g, n);
+        int64_t count = type_count(value_type(g, n->in[0]));
+        if (rows == 0 || (s->rows && (rows != s->rows || count != s->count)))
+            return false;
+        s->rows = rows;
+        s->count = count;
+    }
+    if (!s->rows || !folds_alike(s->rows, s->count / s->rows)) return false;
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        const Node *n = node_at(f, i);
+        int64_t own = type_count(value_type(g, n->out[0]));
+        bool fold = op_info[n->op].kind == KIND_REDUCE;
+        if ((!fold && op_info[n->op].kind != KIND_ELEM) || n->nout != 1 ||
+            (own != s->rows && (own != s->count || f->stored[n->out[0].i])))
+            return false;
+        for (int k = 0; k < n->nin && !fold; k++) {
+            int64_t u = type_count(value_type(g, n->in[k]));
+            if (u != 1 && u != own) return false;
+        }
+    }
+    return true;
+}
+
+static Span span_of(const Flow *f, int group) {
+    GroupKind kind = f->g->groups.data[group].kind;
+    Span s = {SIZES_TEXT, 0, 0};
+    if (kind == GROUP_POINT && flat_count(f, group) > 0)
+        s.sizes = SIZES_FLAT;
+    else if (kind == GROUP_ROW && !folds_rows(f, group, &s))
+        s.sizes = SIZES_TEXT;
+    return s;
+}
+
+/* Type of a value as far as kernels of equal text agree in it; made: by the
+   group, so that of folds there is one for each row, be that one row. */
+static int kind_of_type(const Flow *f, ValueId v, const Span *s, bool made) {
+    const Type *t = value_type(f->g, v);
+    int64_t count = type_count(t);
+    if (s->sizes == SIZES_TEXT) return (int)value_get(f->g, v)->type.i;
+    int rows = count == s->count ? 2 : made || count > 1;
+    return (int)t->dtype << 2 | (s->sizes == SIZES_FLAT ? count == 1 : rows);
 }
 
 /* It adds up the rows on which it works, in two launches. */
@@ -91,10 +168,10 @@ static NumberVec describe(const Flow *f, int group) {
     const Graph *g = f->g;
     NumberVec w = {0}, met = {0};
     GroupKind kind = g->groups.data[group].kind;
-    bool flat = kind == GROUP_POINT && flat_count(f, group) > 0;
+    Span span = span_of(f, group);
     if (kind != GROUP_POINT && (kind != GROUP_ROW || sums_columns(f, group)))
         return w;
-    vec_push(f->a, &w, (int)kind << 1 | flat);
+    vec_push(f->a, &w, (int)kind << 2 | (int)span.sizes);
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_at(f, i);
         vec_push(f->a, &w, (int)n->op);
@@ -107,12 +184,15 @@ static NumberVec describe(const Flow *f, int group) {
                        (size_t)type_bytes(value_type(g, root)));
             else
                 bits[0] = number_of(f->a, &met, root);
-            vec_push(f->a, &w, kind_of_type(g, n->in[k], flat) << 1 | number);
+            vec_push(f->a, &w,
+                     kind_of_type(f, n->in[k], &span, f->def[root.i] == group)
+                             << 1 |
+                         number);
             vec_push(f->a, &w, bits[0]);
             vec_push(f->a, &w, bits[1]);
         }
         for (int k = 0; k < n->nout; k++) {
-            vec_push(f->a, &w, kind_of_type(g, n->out[k], flat));
+            vec_push(f->a, &w, kind_of_type(f, n->out[k], &span, true));
             vec_push(f->a, &w, f->stored[n->out[k].i]);
             number_of(f->a, &met, n->out[k]);
         }
@@ -126,9 +206,13 @@ static bool same_work(const Launcher *l, int a, int b) {
     const NumberVec *x = &l->work[a], *y = &l->work[b];
     bool same = x->len == y->len &&
                 !memcmp(x->data, y->data, (size_t)x->len * sizeof *x->data);
-    for (int i = 0; same && f->first[a] + i < f->end[a]; i++)
-        same = node_same_work(node_at(f, f->first[a] + i),
-                              node_at(f, f->first[b] + i));
+    for (int i = 0; same && f->first[a] + i < f->end[a]; i++) {
+        const Node *m = node_at(f, f->first[a] + i);
+        bool fold = op_info[m->op].kind == KIND_REDUCE;
+        same =
+            (fold && (x->data[0] & 3) == SIZES_FOLD) || /* whatever its axes */
+            node_same_work(m, node_at(f, f->first[b] + i));
+    }
     return same;
 }
 
@@ -200,20 +284,27 @@ static void chain(Launcher *l, const int *order) {
     }
 }
 
-/* Groups of a sort that read little come where their results are needed. */
+/* Groups of a sort come where their results are needed, if that keeps little
+   that would be gone. */
 static void sink(Launcher *l, int *order) {
     const Flow *f = l->f;
     int n = f->ngroup;
     int *to = NEW_ARRAY(f->a, int, n + 1);
+    int *until = NEW_ARRAY(f->a, int, f->g->values.len); /* by root: its last
+                                                            reader's place */
     Sorted *all = NEW_ARRAY(f->a, Sorted, n + 1);
+    for (int i = 0; i < n; i++)
+        for (int k = f->read_at[order[i]]; k < f->read_at[order[i] + 1]; k++)
+            until[f->read[k].i] = f->last[f->read[k].i] < n ? i : n;
     for (int i = n - 1; i >= 0; i--) {
         int group = order[i], last = n;
         const Edges *e = &l->next[group];
         int64_t bytes = 0;
-        for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
-            if (f->def[f->read[k].i] >= 0) bytes += flow_bytes(f, f->read[k]);
         for (int k = 0; k < e->len; k++)
             if (to[e->to[k]] < last) last = to[e->to[k]];
+        for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
+            if (f->def[f->read[k].i] >= 0 && until[f->read[k].i] < last)
+                bytes += flow_bytes(f, f->read[k]);
         bool sinks = l->paired[group] && last < n &&
                      bytes <= 4 * target_of(f->g)->small_tensor;
         to[group] = sinks ? last : i;

@@ -3,6 +3,7 @@
    After:   graph train(..) on cpu   graph eval(..) on cpu
             graph train(..) on cuda  graph eval(..) on cuda                  */
 #include "passes/target/target.h"
+#include "passes/target/fold.h"
 #include "runtime/cuda/tile.h"
 
 /* CPU: cores of 90-180 GFLOP/s fp32 and 15-20 GB/s, tens of them, a step costs
@@ -50,7 +51,7 @@ const TargetInfo target_info[NUM_TARGETS] = {
          .row_bytes = 16,
          .long_row = 1024,
          .column_sums = 96 << 10, /* of 99 KB of shared memory of a block   */
-         .rows_enough = 264,      /* 2 blocks on each SM                     */
+         .rows_enough = GPU_BLOCKS,
          .rows_beside = 32,       /* lanes of a warp (schedule_cuda.c)       */
          .columns_serial = 16384, /* 64 KB: a launch                         */
          .least_share = 2048,     /* 256 threads, 8 elements each            */

@@ -36,6 +36,7 @@ static bool step_ok(const PlanCuda *c, const PlanStep *t) {
                (!t->second || kernel_ok(c, t->second - 1, t));
     case PLAN_MANY:
         return kernel_ok(c, t->fn, t) && t->npar > 0 && t->nref % t->npar == 0;
+    case PLAN_ROWS: return kernel_ok(c, t->fn, t) && takes_count(c, t->fn);
     case PLAN_COPY: return copy_of(c->plan, t)->bytes >= 0;
     case PLAN_SUM:
         return c->plan->pars[t->par0] == AMPC_F32 ||
@@ -104,6 +105,18 @@ static bool is_late(const ampc_session *s, const PlanRun *r) {
     return false;
 }
 
+/* Tensors that a step has in a table, and that in words; 0: none. */
+static uint32_t table_tensors(const PlanStep *t) {
+    return t->kind == PLAN_MANY   ? t->npar
+           : t->kind == PLAN_ROWS ? t->npar / 2
+                                  : 0;
+}
+
+static uint64_t table_words(const PlanStep *t) {
+    uint32_t n = table_tensors(t);
+    return n ? t->nref + 2 * (uint64_t)n : 0;
+}
+
 /* Pieces are in order of alignment, largest first; params stay behind. */
 ampc_status bind_tables(ampc_session *s) {
     const AmpcModule *m = s->m;
@@ -114,7 +127,7 @@ ampc_status bind_tables(ampc_session *s) {
         n.params += (size_t)t->nref + 2; /* count, scratch */
         if (t->kind == PLAN_PRODUCT) n.params += PRODUCT_NUMBERS;
         n.products += t->kind == PLAN_PRODUCT;
-        if (t->kind == PLAN_MANY) n.rows += t->nref + 2 * (uint64_t)t->npar;
+        n.rows += table_words(t);
         if (t->scratch > n.scratch) n.scratch = t->scratch;
     }
     for (uint32_t i = 0; i < m->nprogram; i++)
@@ -158,7 +171,7 @@ typedef struct Binder {
     GpuDevice *d;
     int program;
     const PlanStep *t;
-    uint64_t *row; /* the next row of PLAN_MANY, on the host */
+    uint64_t *row; /* the next row of a table, on the host */
     CUdeviceptr row_at;
 } Binder;
 
@@ -228,24 +241,30 @@ static ampc_status bind_launch(Binder *b, GpuStep *out) {
 }
 
 /* The rows go to the device later, all at once. */
-static ampc_status bind_many(Binder *b, GpuStep *out) {
+static ampc_status bind_table(Binder *b, GpuStep *out) {
     const PlanStep *t = b->t;
     const PlanCudaKernel *k = &b->s->m->cuda->kernels[t->fn];
-    uint32_t each = t->nref / t->npar;
+    const int64_t *par = b->s->plan->pars + t->par0;
+    uint32_t tensors = table_tensors(t), each = t->nref / tensors;
     int64_t blocks = 0;
     out->first.params = b->d->params;
     push(b->d, b->row_at);
-    push(b->d, t->npar);
-    for (uint32_t i = 0; i < t->npar; i++) {
-        int64_t from, n = own_count(b, i, &from);
+    push(b->d, tensors);
+    for (uint32_t i = 0; i < tensors; i++) {
+        int64_t from = 0, n, own;
+        if (t->kind == PLAN_ROWS)
+            own = par[2 * i], n = par[2 * i + 1];
+        else
+            own = n = own_count(b, i, &from);
         *b->row++ = (uint64_t)blocks;
         *b->row++ = (uint64_t)n;
         for (uint32_t j = 0; j < each; j++)
             *b->row++ = own_at(b, i * each + j, from);
-        blocks += gpu_blocks(k, n);
-        if (n < 0 || blocks > INT32_MAX) blocks = (int64_t)INT32_MAX + 1;
+        blocks += gpu_blocks(k, own);
+        if (n < 0 || own < 0 || blocks > INT32_MAX)
+            blocks = (int64_t)INT32_MAX + 1;
     }
-    b->row_at += t->npar * (2 + (uint64_t)each) * sizeof(uint64_t);
+    b->row_at += table_words(t) * sizeof(uint64_t);
     return launch_shape(b, t->fn, blocks, &out->first);
 }
 
@@ -286,7 +305,8 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     *out = (GpuStep){.kind = t->kind, .name = t->name ? t->name : ""};
     switch (t->kind) {
     case PLAN_LAUNCH: return bind_launch(b, out);
-    case PLAN_MANY: return bind_many(b, out);
+    case PLAN_MANY:
+    case PLAN_ROWS: return bind_table(b, out);
     case PLAN_PRODUCT:
         out->product = &b->d->products[b->d->nbound + p->nproduct];
         p->names[p->nproduct] = out->name;

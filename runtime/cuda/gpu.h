@@ -136,7 +136,7 @@ typedef struct GpuDevice {
     CUdeviceptr *var;
     CUdeviceptr late; /* gradients first; 0: not yet there */
     CUdeviceptr arena, late_arena, input, slot[GPU_SLOTS], scratch, workspace;
-    CUdeviceptr zero, rows; /* a constant; the tables of PLAN_MANY */
+    CUdeviceptr zero, rows; /* a constant; the tables of launches */
     uint64_t grads_bytes, late_bytes, slot_bytes, scratch_bytes,
         workspace_bytes;
     uint64_t row_bytes;

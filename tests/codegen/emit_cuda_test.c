@@ -161,6 +161,34 @@ TEST_CASE(emit_cuda, updates_share_a_launch) {
     end(&e);
 }
 
+/* All gradients, of whatever shapes, in two: weights of 256 rows or fewer and
+   biases of one, and then what the rows have made. */
+TEST_CASE(emit_cuda, norms_share_two_launches) {
+    static const char text[] =
+        "graph forward(%x: f32[8,600]) {\n"
+        "  param %w: f32[600,500] = 0.5, %b: f32[500] = 0\n"
+        "  param %v: f32[500,33] = 0.25, %c: f32[33] = 0\n"
+        "  %h = matmul %x, %w\n  %i = add %h, %b\n  %r = relu %i\n"
+        "  %j = matmul %r, %v\n  %z = add %j, %c\n  return %z\n}\n";
+    for (int scaled = 0; scaled < 2; scaled++) {
+        Emitted e;
+        emit(&e, text, "cross_entropy", scaled ? "fp16" : "bf16");
+        uint32_t tensors = 0, launches = 0;
+        for (int i = 0; i < e.src.steps.len; i++) {
+            const EmitStep *s = &e.src.steps.data[i];
+            if (!strstr(s->step.name, "grad.reduce_sumsq") ||
+                s->g->program != PROGRAM_TRAIN)
+                continue;
+            CHECK_EQ_INT(s->step.kind, PLAN_ROWS);
+            tensors += s->step.npar / 2;
+            launches++;
+        }
+        CHECK_EQ_INT(launches, 2);
+        CHECK_EQ_INT(tensors, 4 + 2);
+        end(&e);
+    }
+}
+
 /* A chain cannot share: each step reads what the one before has written. */
 TEST_CASE(emit_cuda, dependent_steps_do_not) {
     static const char chain[] =

@@ -349,7 +349,7 @@ static StrBuf suite_text(const Suite *x) {
                 put_functor_kernel(k, &sb);
                 continue;
             }
-            print_cuda_kernel(k, &sb);
+            if (k->form != KF_FOLD) print_cuda_kernel(k, &sb);
             if (!cuda_scratch(k)) print_cuda_many(k, &sb);
         }
     return sb;
@@ -396,10 +396,42 @@ static void launch(const Subject *s, SimTwin *t, char kind, const Kernel *k,
         FAIL("%s\n%s", sim()->errors(), s->text);
 }
 
+/* Row of the table; returns the first block of the next row. */
+static uint64_t put_row(const Subject *s, uint64_t *row, uint64_t first) {
+    CudaShape shape = cuda_shape(s->step.kernel);
+    int64_t n = s->step.pars[0];
+    row[0] = first;
+    row[1] = (uint64_t)s->step.pars[s->step.kernel->form == KF_FOLD];
+    for (int i = 0; i < s->step.nref; i++)
+        row[2 + i] = (uint64_t)(uintptr_t)s->data[s->step.refs[i].i];
+    return first + (uint64_t)(shape.blocks ? shape.blocks
+                                           : (n - 1) / shape.per_block + 1);
+}
+
+/* n steps of one kernel in one launch. */
+static void run_many(const Subject *s, int n, SimTwin *t) {
+    int width = 2 + s->step.nref;
+    uint64_t blocks = 0, *table = block_new((size_t)(n * width) * 8);
+    unsigned count = (unsigned)n;
+    Args p = {0};
+    for (int i = 0; i < n; i++)
+        blocks = put_row(&s[i], table + width * i, blocks);
+    add_arg(&p, table);
+    p.slot[p.n++] = &count;
+    CudaShape shape = cuda_shape(s->step.kernel);
+    shape.blocks = (int64_t)blocks;
+    launch(s, t, 'k', s->step.kernel, "_many", shape, &p);
+    free(table);
+}
+
 static void run_kernel(const Subject *s, SimTwin *t) {
     const Kernel *k = s->step.kernel;
     CudaShape shape = cuda_shape(k);
     uint64_t bytes = cuda_scratch(k);
+    if (k->form == KF_FOLD) {
+        run_many(s, 1, t);
+        return;
+    }
     void *sums = block_new(bytes);
     Args p = {0};
     add_refs(s, &p, s->step.refs, s->step.nref);
@@ -548,38 +580,16 @@ TEST_CASE(print_cuda, outputs_may_lie_over_inputs) {
 
 /* ---- many tensors -------------------------------------------------------- */
 
-/* Row of the table; returns the first block of the next row. */
-static uint64_t put_row(const Subject *s, uint64_t *row, uint64_t first) {
-    CudaShape shape = cuda_shape(s->step.kernel);
-    int64_t per = shape.per_block, n = s->step.pars[0];
-    row[0] = first;
-    row[1] = (uint64_t)n;
-    for (int i = 0; i < s->step.nref; i++)
-        row[2 + i] = (uint64_t)(uintptr_t)s->data[s->step.refs[i].i];
-    return first +
-           (uint64_t)(shape.blocks ? shape.blocks : (n + per - 1) / per);
-}
-
 /* Those of `text`, from `from` on, that share the kernel of the last, in one
    launch. */
 static void check_many(const char *const *text, int n, int from) {
     Suite x = suite_new(text, n);
     SimTwin *t = twin_of(&x);
-    const Subject *last = &x.s[n - 1];
-    int width = 2 + last->step.nref;
-    uint64_t *table = NEW_ARRAY(x.a, uint64_t, n * width), blocks = 0;
     for (int i = from; i < n; i++) {
-        REQUIRE(x.s[i].step.kernel == last->step.kernel);
+        REQUIRE(x.s[i].step.kernel == x.s[n - 1].step.kernel);
         subject_load(&x.s[i], x.a);
-        blocks = put_row(&x.s[i], table + width * (i - from), blocks);
     }
-    unsigned count = (unsigned)(n - from);
-    Args p = {0};
-    add_arg(&p, table);
-    p.slot[p.n++] = &count;
-    CudaShape shape = cuda_shape(last->step.kernel);
-    shape.blocks = (int64_t)blocks;
-    launch(last, t, 'k', last->step.kernel, "_many", shape, &p);
+    run_many(&x.s[from], n - from, t);
     for (int i = from; i < n; i++)
         check_outputs(&x.s[i], x.a, interpret(&x.s[i], x.a));
     sim()->twin_close(t);
@@ -598,6 +608,54 @@ TEST_CASE(print_cuda, one_launch_updates_many_tensors) {
                                sizes[i]);
     check_many(text, N, 1); /* one element: no dims */
     arena_free(a);
+}
+
+/* Rows of any number and length, those whose vectors would not be aligned among
+   them; with what is read of a row, and what all rows read. */
+TEST_CASE(print_cuda, one_launch_folds_rows_of_any_length) {
+    static const int sizes[][2] = {{1, 3},    {264, 256}, {1, 1024}, {5, 257},
+                                   {1, 8000}, {2, 4100},  {1, 2},    {3, 513}};
+    static const char *const bodies[] = {
+        "graph g(%%a: %s[%d,%d], %%s: %s[]) { group row { %%b = mul %%a, %%s "
+        "%%y = reduce_sumsq %%b {axes=[1], keepdims=1} } return %%y }",
+        "graph g(%%a: %s[%d,%d], %%s: %s[]) { group row { %%b = neg %%a "
+        "%%m = reduce_max %%a {axes=[1], keepdims=1} "
+        "%%n = reduce_max %%b {axes=[1], keepdims=1} "
+        "%%y = add %%m, %%s } return %%y, %%n }"};
+    static const char *const dtypes[] = {"f32", "bf16", "f64", "i32"};
+    enum { N = sizeof sizes / sizeof *sizes };
+    const char *text[N];
+    Arena *a = arena_new();
+    for (int b = 0; b < 2; b++)
+        for (int d = 0; d < 4; d++) {
+            for (int i = 0; i < N; i++)
+                text[i] = arena_printf(a, bodies[b], dtypes[d], sizes[i][0],
+                                       sizes[i][1], dtypes[d]);
+            check_many(text, N, 0);
+        }
+    arena_free(a);
+}
+
+/* What its place in memory, its rows or its columns stand for in the text is a
+   kernel of its own. */
+TEST_CASE(print_cuda, folds_that_are_no_rows_in_memory_keep_their_form) {
+    static const char *const others[] = {
+        ROW("%a: f32[256,300]", "%y = reduce_sum %a {axes=[0]}", "%y"),
+        ROW("%a: f32[4,300]", "%m = reduce_max %a {axes=[1]} %y = sub %a, %m",
+            "%y"),
+        ROW("%a: f32[4,300], %r: f32[1,300]",
+            "%d = sub %a, %r %y = reduce_max %d {axes=[1]}", "%y"),
+        ROW("%a: f32[4,600]",
+            "%c = slice %a {starts=[0,300], sizes=[4,300], steps=[1,1]} "
+            "%y = reduce_max %c {axes=[1]}",
+            "%y"),
+        ROW("%a: f32[265,300]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+        ROW("%a: f32[4,255]", "%y = reduce_sum %a {axes=[1]}", "%y")};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        Suite x = suite_lowered(&others[i], 1);
+        CHECK_MSG(x.s[0].step.kernel->form != KF_FOLD, "%s", others[i]);
+        suite_free(&x);
+    }
 }
 
 TEST_CASE(print_cuda, one_launch_of_equal_shapes_in_every_form) {
@@ -653,7 +711,7 @@ static Printed printed(const char *text) {
     Printed p = {.x = suite_lowered(&text, 1)};
     const Kernel *k = p.x.s[0].step.kernel;
     p.shape = cuda_shape(k);
-    print_cuda_kernel(k, &p.sb);
+    (k->form == KF_FOLD ? print_cuda_many : print_cuda_kernel)(k, &p.sb);
     return p;
 }
 
@@ -689,12 +747,14 @@ TEST_CASE(print_cuda, shapes) {
     /* teams of lanes, of a block, of warps */
     check_shape(ROW("%a: f32[100,10]", "%y = reduce_sum %a {axes=[1]}", "%y"),
                 256, 7, 0, "fold_lanes<16>");
-    check_shape(ROW("%a: f32[2,1000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
-                64, 1, 0, "fold_lanes<32>");
+    check_shape(ROW("%a: f32[300,1000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+                256, 38, 0, "fold_lanes<32>");
+    check_shape(ROW("%a: f32[300,2000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+                256, 300, 0, "fold_block<256>");
+    check_shape(ROW("%a: f32[300,9000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+                512, 300, 0, "fold_block<512>");
     check_shape(ROW("%a: f32[2,2000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
-                256, 2, 0, "fold_block<256>");
-    check_shape(ROW("%a: f32[2,9000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
-                512, 2, 0, "fold_block<512>");
+                512, 0, 1, "if (n % 4 == 0) {\n        k0_row<4>(b0, b1, n);");
     check_shape(ROW("%a: bf16[2,40000]",
                     "%m = reduce_max %a {axes=[1]} %y = sub %a, %m", "%y"),
                 1024, 2, 0, "pack_load<8>(s1 + c)");

@@ -89,17 +89,17 @@ TEST_CASE(schedule, turned) {
 }
 
 TEST_CASE(schedule, reductions_along_rows) {
-    check_both("graph g(%x: f32[64,300]) {\n"
+    check_both("graph g(%x: f32[400,300]) {\n"
                "  group row { %y = reduce_sum %x {axes=[1], keepdims=1} }\n"
                "  return %y\n}\n",
-               "thread rows < 64, lanes i1 < 300 by 1024, vector i1 < 300",
-               "block rows < 64 by 8, thread rows < 8, "
+               "thread rows < 400, lanes i1 < 300 by 1024, vector i1 < 300",
+               "block rows < 400 by 8, thread rows < 8, "
                "lanes columns < 300 by 32, unrolled i1 < 4");
-    check_both("graph g(%x: f32[64,5000]) {\n"
+    check_both("graph g(%x: f32[400,5000]) {\n"
                "  group row { %y = reduce_sum %x {axes=[1], keepdims=1} }\n"
                "  return %y\n}\n",
-               "thread rows < 64, lanes i1 < 5000 by 1024, vector i1 < 5000",
-               "block rows < 64, lanes columns < 5000 by 512, "
+               "thread rows < 400, lanes i1 < 5000 by 1024, vector i1 < 5000",
+               "block rows < 400, lanes columns < 5000 by 512, "
                "unrolled i1 < 4");
 }
 

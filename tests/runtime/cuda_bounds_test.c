@@ -122,7 +122,8 @@ static void print_items(Bounds *x) {
             continue;
         }
         *seen = t->unit + 1;
-        print_cuda_kernel(t->s->kernel, sb);
+        (t->s->kernel->form == KF_FOLD ? print_cuda_many
+                                       : print_cuda_kernel)(t->s->kernel, sb);
     }
 }
 
@@ -164,10 +165,32 @@ static void launch(const Item *t, SimTwin *twin, const char *name,
     if (rc) FAIL("%s (%s): %s", t->s->name, name, sim()->errors());
 }
 
+/* A launch for one tensor alone, from a table of one row. */
+static void run_fold(Bounds *x, const Item *t, SimTwin *twin) {
+    CudaShape shape = cuda_shape(t->s->kernel);
+    uint64_t *table = block_new((size_t)(2 + t->s->nref) * sizeof *table);
+    void *at = table;
+    unsigned one = 1;
+    Params p = {.slot = {&at, &one}, .count = 2};
+    char name[32];
+    snprintf(name, sizeof name, "k%d_many", kernel_index(t->s->kernel));
+    table[0] = 0;
+    table[1] = (uint64_t)t->s->pars[1];
+    for (int i = 0; i < t->s->nref; i++)
+        table[2 + i] =
+            (uint64_t)(uintptr_t)x->data[view_root(x->g, t->s->refs[i]).i];
+    launch(t, twin, name, t->s->pars[0], shape.threads, shape.shared, &p);
+    free(table);
+}
+
 static void run_kernel(Bounds *x, const Item *t, SimTwin *twin) {
     CudaShape shape = cuda_shape(t->s->kernel);
     char name[32];
     Params p = {0};
+    if (t->s->kernel->form == KF_FOLD) {
+        run_fold(x, t, twin);
+        return;
+    }
     snprintf(name, sizeof name, "k%d", kernel_index(t->s->kernel));
     add_refs(x, &p, t->s->refs, t->s->nref);
     if (shape.blocks == 0) {
