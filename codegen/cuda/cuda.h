@@ -1,6 +1,6 @@
 /* cuda.h: what the files that emit CUDA share.
 
-   print_cuda.c    kernel IR as CUDA C++
+   print_cuda*.c   kernel IR as CUDA C++ (print_cuda.h)
    cuda_lib.c      library steps as instances of the kernels in runtime/cuda;
                    what units include
    cuda_gemm.c     what cuBLASLt can do of a product and its epilogue
@@ -19,7 +19,7 @@
 #include "codegen/module/emit.h"
 #include "runtime/lib.h"
 
-/* ---- print_cuda.c -------------------------------------------------------- */
+/* ---- print_cuda*.c ------------------------------------------------------- */
 
 /* How a kernel is launched; blocks 0: par[0] / per_block rounded up. */
 typedef struct CudaShape {

@@ -1,0 +1,90 @@
+/* print_cuda.h: kernels as CUDA C++.
+
+   print_cuda.c       heads, parameters, launches of many tensors, epilogues
+   print_cuda_any.c   forms flat and fold
+   print_cuda_rows.c  the other forms
+
+   Blocks and threads find their rows or elements at the top; what runs in a
+   thread is the nest of print.h, each loop spelled as its kind says.
+     flat      a thread computes N neighbours (LOOP_UNROLLED), 16 bytes of the
+               widest operand:
+                 k<i>_at<N>  the computation; loads and stores are vectors
+                 k<i>_block  one block's share: the last n % N elements,
+                             k<i>_at<1>, go to as many threads of the last block
+                 k<i>        one tensor
+     fold      a block has a row, its threads the row's vectors one after the
+               other:
+                 k<i>_row<N>  the row, by vectors of N; 1: where they would not
+                              be aligned in every row
+     cols      one thread per element of the whole domain, or per N neighbours
+     reducing  a row belongs to a team of threads; its thread t takes columns t,
+               t + T, .. of the flattened columns in every sweep (LOOP_LANES),
+   or N neighbours there, so that what it stores is what it alone has read; what
+   it has kept of an earlier sweep is in h<i>.  Partial results are folded
+   in a fixed order (fold.cuh).  A team is neighbouring lanes of one warp or the
+   block; form rows: neighbouring rows, one or N for each lane, T warps.  All
+   threads of a team compute the row values; thread 0 stores them when all have
+   read the row's inputs. Teams past the last row repeat it and store nothing.
+     sums of columns beside the rows: teams of a block take its rows one after
+               the other and add to sums of their own in shared memory, a<i>;
+               the block's go to `sums`, from where k<i>_2 adds those of all
+               blocks
+     epilogue  a functor of one accumulator
+   k<i>_many does the same for a table of tensors (PLAN_MANY); form fold has
+   nothing else (PLAN_ROWS).
+
+   All loads of an element come before its stores and are made by the thread
+   that stores it, so outputs may lie over inputs; what never does is
+   __restrict__.
+   Indices are 32-bit where the domain and all offsets are.                  */
+#ifndef AMPC_CODEGEN_CUDA_PRINT_CUDA_H
+#define AMPC_CODEGEN_CUDA_PRINT_CUDA_H
+
+#include "codegen/cuda/cuda.h"
+#include "codegen/kernel/print.h"
+
+/* ---- print_cuda.c -------------------------------------------------------- */
+
+/* Notes the dims that the index of an instruction mentions. */
+void cp_mark_used(const KInst *in, bool *used);
+/* One of the n dims is mentioned (KPrint.used). */
+bool cp_any_used(const KPrint *p, const int *dim, int n);
+const char *cp_unsigned(const KPrint *p);    /* type of numbers of elements */
+const char *cp_type(const Kernel *k, int b); /* of a buffer's elements */
+
+/* A list of parameters or arguments, at least `indent` from the left. */
+typedef struct CudaList {
+    StrBuf *sb;
+    int indent;
+    bool begun;
+} CudaList;
+/* One item, on a new line where the line would get too long. */
+void cp_item(CudaList *l, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void cp_buffers(const Kernel *k, CudaList *l);
+/* "extern "C" .. k<i><suffix>(" and "static .. k<i><name>(buffers..": up to
+   further parameters. */
+CudaList cp_head(KPrint *p, const char *suffix, int threads);
+CudaList cp_device(KPrint *p, const char *name);
+/* const auto f<id>: what folds two of a reduction's values. */
+void cp_fold_function(KPrint *p, int id);
+
+/* ---- print_cuda_any.c ---------------------------------------------------- */
+
+/* k<i>_at, k<i>_block and k<i> of form flat. */
+void cp_flat(KPrint *p);
+/* k<i>_row of form fold. */
+void cp_fold(KPrint *p);
+/* Its k<i>_many, behind `row` of the table. */
+void cp_fold_rows(KPrint *p);
+
+/* ---- print_cuda_rows.c --------------------------------------------------- */
+
+/* A thread's element of the whole domain. */
+void cp_elements(KPrint *p);
+/* What a block does of its rows. */
+void cp_rows(KPrint *p);
+/* k<i>_2: a warp has 32 neighbouring columns of one of the sums. */
+void cp_finish(KPrint *p);
+void cp_sweep(KPrint *p, const KSweep *s);
+
+#endif
