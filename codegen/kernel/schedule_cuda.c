@@ -50,9 +50,8 @@ static int walk_of(const Kernel *k, const KInst *in, int row, int64_t cols) {
     return in->at.k[col] == 1 && (row < 0 || step == cols) ? WALK_ROW : -1;
 }
 
-/* Rows that follow each other in memory are folded in one sweep, nothing else
-   is made of their elements, and no number of the text depends on how many or
-   how long they are. */
+/* Rows that follow each other in memory are folded, nothing else is made of
+   their elements, and no index depends on how many or how long they are. */
 static bool walk_buffers(Arena *a, Kernel *k, int row, int64_t cols) {
     enum { UNKNOWN = -1 };
     int *walk = NEW_ARRAY(a, int, k->bufs.len);

@@ -418,8 +418,9 @@ typedef struct Stream {
 
 static int by_worth(const void *a, const void *b) {
     const Stream *x = a, *y = b;
-    int64_t more = x->sums * y->bytes - y->sums * x->bytes;
-    if (more) return more > 0 ? -1 : 1;
+    double more =
+        (double)x->sums * (double)y->bytes - (double)y->sums * (double)x->bytes;
+    if (more != 0) return more > 0 ? -1 : 1;
     return x->first > y->first ? -1 : 1;
 }
 

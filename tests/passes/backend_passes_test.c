@@ -722,6 +722,41 @@ TEST_CASE(launch, shares_where_little_more_lives) {
     }
 }
 
+/* The squares of %a and of %b, of other shapes, are added up in one launch
+   late, when %b is there: where %a is read later still.  Else it would stay for
+   it. */
+TEST_CASE(launch, folds_of_any_length_wait_for_each_other) {
+    static const char *const rest[] = {
+        "  %y = mul %a, %s\n  %z = mul %b, %s\n  return %y, %z\n}\n",
+        "  return %s\n}\n"};
+    enum { LARGE = 64 * 8192 * 4, SMALL = 64 * 1024 };
+    for (int alone = 0; alone < 2; alone++) {
+        Arena *a = arena_new();
+        StrBuf sb = {0};
+        int shared_folds = 0;
+        sb_printf(&sb,
+                  "graph predict(%%x: f32[64,64]) {\n"
+                  "  param %%v: f32[64,8192] = 1, %%w: f32[8192,4000] = 1\n"
+                  "  %%a = matmul %%x, %%v\n"
+                  "  %%m = reduce_sumsq %%a {axes=[0,1]}\n"
+                  "  %%b = matmul %%a, %%w\n"
+                  "  %%n = reduce_sumsq %%b {axes=[0,1]}\n"
+                  "  %%s = add %%m, %%n\n%s",
+                  rest[alone]);
+        Module *m = parsed(a, sb.data);
+        const Graph *g = m->graphs.data[0];
+        lower(a, m, for_gpus);
+        for (int i = 0; i < g->groups.len; i++)
+            shared_folds +=
+                g->groups.data[i].beside && g->groups.data[i].kind == GROUP_ROW;
+        CHECK_EQ_INT(shared_folds, !alone);
+        CHECK(g->arena_bytes <= LARGE + LARGE / 2 + SMALL);
+        run_in_memory(a, g, sb.data);
+        sb_free(&sb);
+        arena_free(a);
+    }
+}
+
 /* ---- reductions in stages ------------------------------------------------ */
 
 /* Where forward folds the rows of %x, a kernel of those rows may add them up as
