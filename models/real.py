@@ -16,7 +16,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from bench import Layer, conv_norm
+from bench import Layer
 from networks import Loss
 
 
@@ -27,23 +27,67 @@ def init_small(model):
     return model
 
 
-class Transformer(nn.Module):
-    """GPT-2 ("gpt") and BERT ("bert"): the head is tied to the table."""
+class GPT(nn.Module):
+    """The head is tied to the table."""
 
-    def __init__(self, kind, layers, width, heads, length, vocabulary):
+    def __init__(self, layers, width, heads, length, vocabulary):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Parameter(0.02 * torch.randn(length, width))
-        self.layers = nn.Sequential(*(Layer(width, heads, kind)
+        self.layers = nn.Sequential(*(Layer(width, heads, "gpt")
                                       for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         init_small(self)
         for m in self.layers:
-            m.feed[1] = nn.GELU("tanh" if kind == "gpt" else "none")
+            m.feed[1] = nn.GELU("tanh")
 
     def forward(self, ids):
         x = self.layers(self.tokens(ids) + self.places)
         return F.linear(self.norm(x), self.tokens.weight)
+
+
+class BertLayer(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width)
+                                          for _ in range(4))
+        self.up, self.down = (nn.Linear(width, 4 * width),
+                              nn.Linear(4 * width, width))
+        self.a, self.b = (nn.LayerNorm(width, 1e-12) for _ in range(2))
+
+    def forward(self, x, seen):
+        q, k, v = (m(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                   for m in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(q, k, v, seen)
+        x = self.a(x + self.o(y.transpose(1, 2).flatten(2)))
+        return self.b(x + self.down(F.gelu(self.up(x))))
+
+
+class BERT(nn.Module):
+    """Words, their kinds and a mask, in one tensor [batch, 3, words]; dropout
+    is off.  The head is tied to the table."""
+
+    def __init__(self, layers, width, heads, length, vocabulary):
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.kinds = nn.Embedding(2, width)
+        self.places = nn.Parameter(0.02 * torch.randn(length, width))
+        self.layers = nn.ModuleList(BertLayer(width, heads)
+                                    for _ in range(layers))
+        self.dense = nn.Linear(width, width)
+        self.first, self.last = (nn.LayerNorm(width, 1e-12) for _ in range(2))
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        init_small(self)
+
+    def forward(self, x):
+        words, kinds, mask = x.unbind(1)
+        seen = mask[:, None, None] > 0
+        x = self.first(self.words(words) + self.places + self.kinds(kinds))
+        for m in self.layers:
+            x = m(x, seen)
+        x = self.last(F.gelu(self.dense(x)))
+        return F.linear(x, self.words.weight, self.bias)
 
 
 class ViT(nn.Module):
@@ -96,9 +140,10 @@ def resnet50():
 class UNet(nn.Module):
     def __init__(self, width=64, depth=4, classes=21):
         super().__init__()
+        def one(a, b):
+            return nn.Conv2d(a, b, 3, 1, 1), nn.GroupNorm(8, b), nn.ReLU()
         def two(a, b):
-            return nn.Sequential(*conv_norm(a, b, 1), nn.ReLU(),
-                                 *conv_norm(b, b, 1), nn.ReLU())
+            return nn.Sequential(*one(a, b), *one(b, b))
         sizes = [width << i for i in range(depth + 1)]
         self.down = nn.ModuleList(two(a, b) for a, b in
                                   zip([3] + sizes, sizes))
@@ -130,8 +175,15 @@ def tokens(vocabulary, *shape):
     return lambda: tuple(torch.randint(0, vocabulary, shape) for _ in range(2))
 
 
+def words(vocabulary, batch, length):
+    """For BERT."""
+    return lambda: (torch.stack([torch.randint(0, n, (batch, length))
+                                 for n in (vocabulary, 2, 2)], 1),
+                    torch.randint(0, vocabulary, (batch, length)))
+
+
 def gpt2(layers, vocabulary=50257):
-    return lambda: Transformer("gpt", layers, 768, 12, 1024, vocabulary)
+    return lambda: GPT(layers, 768, 12, 1024, vocabulary)
 
 
 ADAMW, SGD = "adamw,lr=3e-4", "sgd,lr=0.1,momentum=0.9"
@@ -146,8 +198,8 @@ MODELS = {
     "vit": ("ViT-B/16, B=64", lambda: ViT(12, 768, 12, 224, 16),
             images(64, 3, 224, 224), ADAMW),
     "bert": ("BERT-base, B=32 T=512",
-             lambda: Transformer("bert", 12, 768, 12, 512, 30522),
-             tokens(30522, 32, 512), ADAMW),
+             lambda: BERT(12, 768, 12, 512, 30522), words(30522, 32, 512),
+             ADAMW),
     "unet": ("U-Net 64..1024, B=8, 256x256", UNet, pixels(8, 3, 256, 256),
              ADAMW),
 }
