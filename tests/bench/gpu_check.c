@@ -249,7 +249,23 @@ static int64_t sample_tokens(const ampc_api *api, const char **unit) {
     return x.shape[1];
 }
 
-static int print_time(Subject *s, ampc_session *session, int steps) {
+/* Numbers that train. */
+static int64_t count_parameters(const ampc_api *api, uint32_t nvariable) {
+    int64_t sum = 0;
+    for (uint32_t i = 0; i < nvariable; i++) {
+        ampc_variable_info x = {.size = sizeof x};
+        if (api->variable(api->module, i, &x) || x.kind != AMPC_KIND_PARAMETER)
+            continue;
+        int64_t n = 1;
+        for (int d = 0; d < x.rank; d++) n *= x.shape[d];
+        sum += n;
+    }
+    return sum;
+}
+
+/* before: the device's memory that was in use without the session. */
+static int print_time(Subject *s, ampc_session *session, int steps,
+                      size_t before) {
     double ms[ROUNDS];
     const char *name = strrchr(s->module, '/');
     ampc_module_info info = {.size = sizeof info};
@@ -268,11 +284,13 @@ static int print_time(Subject *s, ampc_session *session, int steps) {
     int64_t each = sample_tokens(s->api, &unit);
     printf("{\"check\":\"time\",\"ok\":true,\"module\":\"%s\",\"batch\":%lld,"
            "\"steps\":%d,\"ms\":%.4f,\"best\":%.4f,\"mib\":%zu,"
+           "\"parameters\":%lld,"
            "\"each\":%lld,\"unit\":\"%s\",\"per_s\":%.1f,\"tflop\":%.4f,"
            "\"peak\":%.0f,\"mfu\":%.2f}\n",
            name ? name + 1 : s->module, (long long)info.batch, steps, least,
-           ms[0], device_memory(NULL) >> 20, (long long)each, unit,
-           1e3 * samples * (double)each / least, tflop, peak,
+           ms[0], (device_memory(NULL) - before) >> 20,
+           (long long)count_parameters(s->api, info.nvariable), (long long)each,
+           unit, 1e3 * samples * (double)each / least, tflop, peak,
            peak > 0 ? 1e5 * tflop / least / peak : 0);
     return 0;
 }
@@ -284,8 +302,9 @@ static int check_time(int argc, char **argv) {
     s.random = dc_random_bounded(s.api, "train", 10, argv[4], 1);
     s.t.feed = fixed_feed;
     s.t.feed_ctx = s.random;
+    size_t before = device_memory(NULL);
     ampc_session *session = s.random ? session_new(&s) : NULL;
-    int rc = session ? print_time(&s, session, atoi(argv[3])) : 1;
+    int rc = session ? print_time(&s, session, atoi(argv[3]), before) : 1;
     s.api->close(session);
     dc_random_free(s.random);
     return rc;

@@ -12,6 +12,7 @@ typedef struct Gpu {
 #define CU(member, symbol, parameters) CUresult(*member) parameters;
 #include "runtime/cuda/driver.def"
 #undef CU
+    CUdevice device;
     CUcontext ctx;
     char name[128], why[300];
     int driver, major, minor, sms;

@@ -43,19 +43,18 @@ static bool failed(Gpu *g, const char *what, CUresult e) {
     return true;
 }
 
-static void describe(Gpu *g, CUdevice d) {
+static void describe(Gpu *g) {
     size_t unused;
-    g->DeviceGetName(g->name, sizeof g->name, d);
-    g->DeviceGetAttribute(&g->major, CUDA_ATTR_COMPUTE_MAJOR, d);
-    g->DeviceGetAttribute(&g->minor, CUDA_ATTR_COMPUTE_MINOR, d);
-    g->DeviceGetAttribute(&g->sms, CUDA_ATTR_MULTIPROCESSOR_COUNT, d);
+    g->DeviceGetName(g->name, sizeof g->name, g->device);
+    g->DeviceGetAttribute(&g->major, CUDA_ATTR_COMPUTE_MAJOR, g->device);
+    g->DeviceGetAttribute(&g->minor, CUDA_ATTR_COMPUTE_MINOR, g->device);
+    g->DeviceGetAttribute(&g->sms, CUDA_ATTR_MULTIPROCESSOR_COUNT, g->device);
     g->DriverGetVersion(&g->driver);
     g->MemGetInfo(&unused, &g->memory);
 }
 
 bool gpu_open(Gpu *g, int ordinal) {
     int n = 0;
-    CUdevice d;
     *g = (Gpu){0};
     if (!load(g) || failed(g, "cuInit", g->Init(0)) ||
         failed(g, "cuDeviceGetCount", g->DeviceGetCount(&n)))
@@ -64,16 +63,16 @@ bool gpu_open(Gpu *g, int ordinal) {
         snprintf(g->why, sizeof g->why, "no GPU %d among %d", ordinal, n);
         return false;
     }
-    if (failed(g, "cuDeviceGet", g->DeviceGet(&d, ordinal)) ||
-        failed(g, "context", g->PrimaryCtxRetain(&g->ctx, d)) ||
+    if (failed(g, "cuDeviceGet", g->DeviceGet(&g->device, ordinal)) ||
+        failed(g, "context", g->PrimaryCtxRetain(&g->ctx, g->device)) ||
         failed(g, "context", g->CtxPushCurrent(g->ctx)))
         return false;
-    describe(g, d);
+    describe(g);
     return true;
 }
 
 void gpu_close(Gpu *g) {
     CUcontext c;
     g->CtxPopCurrent(&c);
-    g->PrimaryCtxRelease(0);
+    g->PrimaryCtxRelease(g->device);
 }

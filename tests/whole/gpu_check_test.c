@@ -222,3 +222,81 @@ TEST_CASE(gpu_check, checks_a_module) {
     dc_random_free(random);
     compiled_close(&c);
 }
+
+/* ---- the script ---------------------------------------------------------- */
+
+/* PyTorch: of one network another than the module, of one too slow a step. */
+static const char python[] =
+    "#!/bin/sh\n"
+    "[ $1 = -c ] && exit\n"
+    "line() {\n"
+    "  printf '{\"check\":\"torch\",\"ok\":true,\"module\":\"%s.bf16\",'"
+    " $1\n"
+    "  printf '\"mode\":\"eager\",\"batch\":8,\"parameters\":%s,' $2\n"
+    "  printf '\"ms\":%s,\"mib\":77}\\n' $3\n"
+    "}\n"
+    "line gpt2 32 12345.5\n"
+    "line vit 33 1\n";
+
+/* A folder as --bundle leaves it, of one small model by all names. */
+static void pack_bundle(const char *dir) {
+    Compiled c = compile_text_cuda(
+        "graph forward(%x: f32[8,4]) {\n"
+        "  param %w: f32[4,8] = 0.5\n"
+        "  %y = matmul %x, %w : f32[8,8]\n"
+        "  %q = mul %y, %y : f32[8,8]\n"
+        "  %l = reduce_mean %q {axes=[0,1], keepdims=0} : f32[]\n"
+        "  return %l\n}\n",
+        "--precision bf16 --optimizer sgd,lr=0.01", "cuda:sm_90");
+    char path[600], *log = NULL;
+    sim_build_twins(c.cuda_dir);
+    write_facts(c.path);
+    snprintf(path, sizeof path, "%s/python", test_tmpdir());
+    REQUIRE(test_write_file(path, python, sizeof python - 1));
+    if (test_command(&log,
+                     "set -e; chmod +x '%s'; rm -rf '%s'; mkdir -p '%s'; "
+                     "cp '%s' '%s' '%s' '%s'; cd '%s'; "
+                     "mv gpu_checker checker; "
+                     "echo 1.0 >VERSION; mkdir modules; so='%s'; "
+                     "for m in gpt2 gpt2_4_layers resnet50 vit bert unet; do "
+                     "cp $so modules/model_$m.bf16.so; "
+                     "cp ${so%%.so}.json modules/model_$m.bf16.json; done; "
+                     "cp -r '%s' twins",
+                     path, dir, dir, test_data_path("script/gpu-check"),
+                     checker(), path, dir, dir, c.path, c.cuda_dir))
+        FAIL("%s", log);
+    free(log);
+    compiled_close(&c);
+}
+
+TEST_CASE(gpu_check, the_script_prints_tables_beside_pytorch) {
+    char dir[512], *out = NULL;
+    snprintf(dir, sizeof dir, "%s/bundle", test_tmpdir());
+    pack_bundle(dir);
+    for (int again = 0; again < 2; again++) {
+        free(out);
+        int rc = test_command(
+            &out,
+            "cd '%s'; AMPC_LIBCUDA='%s' AMPC_LIBCUBLASLT='%s' "
+            "AMPC_SIM_TWINS=$PWD/twins AMPC_CHECK_MODEL_STEPS=1 "
+            "PYTHON=$PWD/python ./gpu-check --piece models --piece products "
+            "%s",
+            dir, sim()->path, sim()->cublaslt,
+            again ? "--out now --before results.jsonl" : "");
+        CHECK_MSG(rc == 1, "status %d\n%s", rc, out);
+    }
+    CHECK_HAS(out, "\"check\":\"run\",\"ok\":true,\"date\":\"20");
+    CHECK_HAS(out, "\"ampc\":\"1.0");
+    CHECK_HAS(out, "| gpt2 bf16 | ");
+    CHECK_HAS(out, " | 12345.5 | - | ");
+    CHECK_HAS(out, " | 77 | - |\n");
+    CHECK_HAS(out, "model_unet.bf16.so: ");
+    CHECK_HAS(out, "| product of | n | m x n x k |");
+    CHECK_HAS(out, "\n| twin | 1 | 1 |\n");
+    CHECK_HAS(out, "FAILED twin vit.bf16: 8 samples and 33 parameters in "
+                   "PyTorch, 8 samples and 32 parameters in ampc");
+    CHECK_HAS(out, "| step of | before ms | now ms |");
+    CHECK_HAS(out, "| model_gpt2.bf16.so | ");
+    CHECK_EQ_INT(lines_with(out, "FAILED"), 1);
+    free(out);
+}
