@@ -607,3 +607,26 @@ TEST_CASE(cli, each_kernel_says_what_runs) {
                   "--target cuda:ptx");
     }
 }
+
+/* Numbers of rows are divided with 32 bits where those are enough. */
+TEST_CASE(cli, numbers_of_many_rows_have_64_bits) {
+    for (int side = 46340; side <= 46341; side++) { /* squared: about 2^31 */
+        char text[400];
+        size_t n;
+        snprintf(text, sizeof text,
+                 "graph forward(%%x: f32[%d,%d,8], %%b: f32[%d,1]) {\n"
+                 "  %%q = reduce_max %%x {axes=[2], keepdims=1}\n"
+                 "  %%y = add %%q, %%b\n  %%r = mul %%x, %%y\n"
+                 "  return r=%%r\n}\n",
+                 side, side, side);
+        REQUIRE(test_write_file(test_tmp("rows.amp"), text, strlen(text)));
+        check_run(0, "",
+                  "rows.amp --loss none -o rows.so --emit-c rows "
+                  "--target cpu:x86-64-v3");
+        char *c = test_read_file(test_tmp("rows/v3_kernels.c"), &n);
+        REQUIRE(c);
+        CHECK_EQ_INT(strstr(c, "(uint32_t)u %") != NULL, side == 46340);
+        CHECK_EQ_INT(strstr(c, " = u %") != NULL, side == 46341);
+        free(c);
+    }
+}
