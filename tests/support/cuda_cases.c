@@ -470,6 +470,8 @@ static const CudaCase attend_cases[] = {
            .scale = TENTH),
     ATTEND("odd", F16, SIZES(1, 90, 40, 20, 7), .causal = 1, .offset = -3,
            .zeros = 1, .trans_b = 1, .scale = QUARTER),
+    ATTEND("one row before", BF16, SIZES(1, 140, 140, 64, 32), .causal = 1,
+           .offset = 1, .trans_b = 1, .scale = TENTH),
     ATTEND("padding", BF16, SIZES(2, 65, 129, 80, 128), .trans_b = 1,
            .zeros = 1, .scale = TENTH, .mask_div = 2, .mask_mod = 2,
            .mask_cols = 1),
