@@ -554,6 +554,25 @@ TEST_CASE(cuda_runtime, refused_images_say_why) {
     }
 }
 
+/* Of the units of an image one after the other is refused: the next image is
+   taken, and nothing stays of the units before. */
+TEST_CASE(cuda_runtime, an_image_is_taken_whole) {
+    const Model *m = model(&plain);
+    int nth = 1;
+    for (bool refused = true; refused; nth++) {
+        const ampc_api *a = machine(m, &(SimConfig){.cc = 90});
+        sim()->fail("cuModuleLoadDataEx", nth, CUDA_NO_BINARY_FOR_GPU, false);
+        ampc_session *s = open_gpu(a);
+        refused = strstr(log_text, "code for compute_80,") != NULL;
+        CHECK(refused || strstr(log_text, "code for sm_90,"));
+        CHECK_EQ_INT(step(m, s, 0, NULL), AMPC_OK);
+        CHECK_EQ_INT(a->sync(s, NULL), AMPC_OK);
+        a->close(s);
+        check_clean();
+    }
+    CHECK(nth > 3);
+}
+
 TEST_CASE(cuda_runtime, out_of_memory_names_the_bytes) {
     const Model *m = model(&plain);
     const ampc_api *a = machine(m, &(SimConfig){.memory = 1 << 20});
