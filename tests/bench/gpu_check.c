@@ -1,6 +1,7 @@
 /* gpu_check.c: one check of a module on a GPU; script/gpu-check calls it.
 
      gpu_check device                        what the machine has
+     gpu_check library MODULE                the file of cuBLASLt that it takes
      gpu_check ops MODULE FEED               "predict" beside the CPU
      gpu_check train MODULE FEED PRECISION forced|free|metrics STEPS
      gpu_check graph MODULE FEED STEPS       captured beside eager: equal bits
@@ -397,8 +398,31 @@ static int print_device(int argc, char **argv) {
     printf(",\"cc\":\"%d.%d\",\"sms\":%d,\"memory\":%zu,\"driver\":%d,"
            "\"cublaslt\":%zu}\n",
            gpu.major, gpu.minor, gpu.sms, gpu.memory, gpu.driver,
-           gpu_cublaslt_version());
+           gpu_cublaslt_version(&gpu));
     return 0;
+}
+
+/* The file, where the line of the log tells it. */
+static void find_library(void *ctx, const char *line) {
+    const char *at = strstr(line, "cuBLASLt "),
+               *file = at ? strchr(at, '/') : 0;
+    if (file) snprintf(ctx, 600, "%s", file);
+}
+
+static int print_library(int argc, char **argv) {
+    char file[600] = "";
+    Subject s;
+    ampc_session *session = NULL;
+    (void)argc;
+    if (!subject_open(&s, argv, NULL)) return 1;
+    ampc_options o = {.size = sizeof o,
+                      .device = device,
+                      .log = find_library,
+                      .log_ctx = file};
+    s.api->open(s.api->module, &o, &session, NULL, 0);
+    s.api->close(session);
+    puts(file);
+    return *file ? 0 : 1;
 }
 
 static int check_gemm(int argc, char **argv) {
@@ -421,12 +445,13 @@ static const struct {
     const char *name;
     int argc;
     int (*fn)(int argc, char **argv);
-} commands[] = {{"device", 2, print_device}, {"ops", 4, check_ops},
-                {"train", 7, check_train},   {"graph", 5, check_bits},
-                {"twice", 5, check_bits},    {"leaks", 5, check_leaks},
-                {"run", 5, check_run},       {"time", 5, check_time},
-                {"steps", 5, check_steps},   {"threads", 5, check_threads},
-                {"gemm", 3, check_gemm},     {"products", 3, check_products}};
+} commands[] = {{"device", 2, print_device},    {"library", 3, print_library},
+                {"ops", 4, check_ops},          {"train", 7, check_train},
+                {"graph", 5, check_bits},       {"twice", 5, check_bits},
+                {"leaks", 5, check_leaks},      {"run", 5, check_run},
+                {"time", 5, check_time},        {"steps", 5, check_steps},
+                {"threads", 5, check_threads},  {"gemm", 3, check_gemm},
+                {"products", 3, check_products}};
 
 static int ordinal(void) {
     const char *colon = strchr(device, ':');

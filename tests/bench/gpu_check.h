@@ -24,7 +24,7 @@ bool gpu_open(Gpu *g, int ordinal);
 void gpu_close(Gpu *g);
 
 /* 130100 = 13.1; 0: there is none. */
-size_t gpu_cublaslt_version(void);
+size_t gpu_cublaslt_version(const Gpu *g);
 
 /* Asks cuBLASLt what it can do, in types, epilogues and sizes near `size`; a
    line of JSON per row on standard output.  Returns the exit status. */

@@ -18,13 +18,14 @@ static struct {
     size_t (*Version)(void);
 } lt;
 
-static void *open_cublaslt(void) {
+/* 13 does not work with a driver for CUDA 12. */
+static void *open_cublaslt(int driver) {
     static const char *const usual[] = {"libcublasLt.so.13",
                                         "libcublasLt.so.12"};
     const char *given = getenv("AMPC_LIBCUBLASLT");
     void *lib = NULL;
     if (given && *given) return dlopen(given, RTLD_NOW | RTLD_LOCAL);
-    for (int i = 0; i < 2 && !lib; i++)
+    for (int i = driver < 13000; i < 2 && !lib; i++)
         lib = dlopen(usual[i], RTLD_NOW | RTLD_LOCAL);
     return lib;
 }
@@ -35,8 +36,8 @@ static bool find(void *lib, const char *symbol, void *field) {
     return p != NULL;
 }
 
-static bool load(void) {
-    void *lib = open_cublaslt();
+static bool load(const Gpu *g) {
+    void *lib = open_cublaslt(g->driver);
     bool ok = lib && find(lib, "cublasLtGetVersion", &lt.Version);
 #define LT(member, symbol, parameters) ok = ok && find(lib, symbol, &lt.member);
 #include "runtime/cuda/cublaslt.def"
@@ -44,7 +45,7 @@ static bool load(void) {
     return ok;
 }
 
-size_t gpu_cublaslt_version(void) { return load() ? lt.Version() : 0; }
+size_t gpu_cublaslt_version(const Gpu *g) { return load(g) ? lt.Version() : 0; }
 
 /* ---- one product --------------------------------------------------------- */
 
@@ -262,7 +263,8 @@ int gpu_gemm_table(Gpu *g, int size) {
     static const int rest[] = {0, 4, 2, 1};
     Bench b;
     size_t side = (size_t)size + 8, bytes = side * side * 4;
-    bool ready = load() && bench_new(&b, g, (Room){bytes, bytes, bytes, bytes});
+    bool ready =
+        load(g) && bench_new(&b, g, (Room){bytes, bytes, bytes, bytes});
     bool ok = ready;
     if (!ready) puts("{\"check\":\"gemm\",\"ok\":false,\"text\":\"set-up\"}");
     for (size_t t = 0; t < sizeof types / sizeof *types && ready; t++)
@@ -369,7 +371,7 @@ int gpu_gemm_module(Gpu *g, const char *name, const AmpcModule *m) {
     Bench b = {.g = g};
     bool ok = true;
     for (int timed = 0; timed < 2; timed++) {
-        if (timed && (!load() || !bench_new(&b, g, room))) {
+        if (timed && (!load(g) || !bench_new(&b, g, room))) {
             printf("{\"check\":\"product\",\"ok\":false,\"module\":\"%s\","
                    "\"text\":\"set-up\"}\n",
                    name);

@@ -57,6 +57,33 @@ TEST_CASE(gpu_check, tells_what_the_machine_has) {
     check_run(2, "", "devices", "usage");
 }
 
+static int lines_with(const char *text, const char *what) {
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)); p++) n++;
+    return n;
+}
+
+/* A folder of the loader with cuBLASLt 13 alone. */
+TEST_CASE(gpu_check, passes_over_a_library_too_new_for_the_driver) {
+    char env[700], *out = NULL;
+    const char *dir = test_tmp("libraries");
+    if (test_command(&out,
+                     "mkdir -p '%s' && ln -sf '%s' '%s' && "
+                     "ln -sf '%s' '%s'/libcublasLt.so.13",
+                     dir, sim()->path, dir, sim()->cublaslt, dir))
+        FAIL("%s", out);
+    free(out);
+    for (int driver = 12080; driver <= 13000; driver += 920) {
+        snprintf(env, sizeof env,
+                 "AMPC_LIBCUBLASLT= LD_LIBRARY_PATH='%s' AMPC_SIM_DRIVER=%d "
+                 "AMPC_SIM_BLAS_VERSION=130987",
+                 dir, driver);
+        out = run(0, env, "device");
+        CHECK_EQ_INT(lines_with(out, "\"cublaslt\":130987"), driver == 13000);
+        free(out);
+    }
+}
+
 TEST_CASE(gpu_check, lists_what_cublaslt_supports) {
     char *out = run(0, "", "gemm 16");
     int lines = 0;
@@ -122,12 +149,6 @@ static void write_facts(const char *module) {
     sections_close(&f);
     sb_free(&sb);
     arena_free(a);
-}
-
-static int lines_with(const char *text, const char *what) {
-    int n = 0;
-    for (const char *p = text; (p = strstr(p, what)); p++) n++;
-    return n;
 }
 
 /* All products of a step, equal ones once: a layer's has its bias. */
@@ -210,6 +231,8 @@ TEST_CASE(gpu_check, checks_a_module) {
                  c.path, feed, checks[i][1]);
         check_run(0, env, arguments, "\"ok\":true");
     }
+    snprintf(arguments, sizeof arguments, "library '%s'", c.path);
+    check_run(0, env, arguments, "libcublaslt_sim.so\n");
     snprintf(arguments, sizeof arguments, "time '%s' 2 target=3", c.path);
     check_run(0, env, arguments, "\"batch\":8,\"steps\":2,\"ms\":");
     check_steps(c.path, env);
@@ -287,6 +310,7 @@ TEST_CASE(gpu_check, the_script_prints_tables_beside_pytorch) {
     }
     CHECK_HAS(out, "\"check\":\"run\",\"ok\":true,\"date\":\"20");
     CHECK_HAS(out, "\"ampc\":\"1.0");
+    CHECK_EQ_INT(lines_with(out, "modules find no cuBLASLt"), 0);
     CHECK_HAS(out, "| gpt2 bf16 | ");
     CHECK_HAS(out, " | 12345.5 | - | ");
     CHECK_HAS(out, " | 77 | - |\n");
