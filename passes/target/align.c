@@ -80,19 +80,50 @@ static bool align_product(Rewriter *rw, const Node *n, ValueId *with) {
     return true;
 }
 
+/* The product whose first columns v is. */
+static bool columns_of(const Graph *g, ValueId v, ValueId *product) {
+    const Node *cut = def_of(g, v, OP_SLICE);
+    if (!cut || !def_of(g, cut->in[0], OP_MATMUL)) return false;
+    *product = cut->in[0];
+    const Type *whole = value_type(g, *product), *part = value_type(g, v);
+    for (int d = 0; d < whole->rank - 1; d++)
+        if (whole->dim[d] != part->dim[d]) return false;
+    return true;
+}
+
+/* First columns plus a line: the first of all plus a longer line, which the
+   product adds before it stores them (product.h). */
+static bool slice_behind_bias(Rewriter *rw, const Node *n, ValueId *with) {
+    Builder *b = &rw->b;
+    for (int i = 0; i < 2; i++) {
+        ValueId in[2] = {n->in[0], n->in[1]};
+        if (!columns_of(rw->g, n->in[i], &in[i])) continue;
+        Type line = *value_type(rw->g, n->in[1 - i]);
+        Type to = *value_type(rw->g, n->out[0]);
+        int64_t columns = to.dim[to.rank - 1];
+        if (line.rank == 0 || line.dim[line.rank - 1] != columns ||
+            type_count(&line) != columns ||
+            !shape_equal(&to, value_type(rw->g, n->in[i])))
+            continue;
+        const Type *whole = value_type(rw->g, in[i]);
+        in[1 - i] =
+            pad_to(b, in[1 - i], line.rank - 1, whole->dim[whole->rank - 1]);
+        with[0] =
+            first_of(b, build(b, OP_ADD, in, 2, NULL, 0, to.dtype, NULL), &to);
+        rewrite_take_name(rw->g, n->out[0], with[0]);
+        return true;
+    }
+    return false;
+}
+
 /* A view of the first columns: the first columns of a view. */
 static bool slice_behind_view(Rewriter *rw, const Node *n, ValueId *with) {
-    const Node *cut = def_of(rw->g, n->in[0], OP_SLICE);
-    if (!cut) return false;
-    ValueId from = cut->in[0];
-    const Node *product = def_of(rw->g, from, OP_MATMUL);
+    ValueId from;
+    if (!columns_of(rw->g, n->in[0], &from)) return false;
     Type whole = *value_type(rw->g, from), part = *value_type(rw->g, n->in[0]);
     Type to = *value_type(rw->g, n->out[0]), wide = to;
     int last = whole.rank - 1;
-    if (!product || to.rank == 0 || to.dim[to.rank - 1] != part.dim[last])
-        return false;
-    for (int d = 0; d < last; d++)
-        if (whole.dim[d] != part.dim[d]) return false;
+    if (to.rank == 0 || to.dim[to.rank - 1] != part.dim[last]) return false;
     wide.dim[to.rank - 1] = whole.dim[last];
     with[0] = first_of(&rw->b, b_reshape(&rw->b, from, to.rank, wide.dim), &to);
     rewrite_take_name(rw->g, n->out[0], with[0]);
@@ -102,6 +133,7 @@ static bool slice_behind_view(Rewriter *rw, const Node *n, ValueId *with) {
 static bool align_rule(Rewriter *rw, NodeId id, ValueId *with) {
     const Node n = *node_get(rw->g, id); /* building moves the pool */
     if (n.op == OP_MATMUL) return align_product(rw, &n, with);
+    if (n.op == OP_ADD) return slice_behind_bias(rw, &n, with);
     return n.op == OP_RESHAPE && slice_behind_view(rw, &n, with);
 }
 

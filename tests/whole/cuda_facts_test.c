@@ -98,6 +98,16 @@ TEST_CASE(cuda_facts, both_sides_of_a_product_are_odd) {
                   "--precision bf16 --loss none");
 }
 
+/* Of columns that align.c makes more. */
+TEST_CASE(cuda_facts, a_bias_of_odd_columns) {
+    check_predict("graph forward(%x: f32[8,64], %w: f32[1027,64], "
+                  "%c: f32[1027]) {\n"
+                  "  %a = matmul %x, %w {trans_b=1} : f32[8,1027]\n"
+                  "  %y = add %c, %a : f32[8,1027]\n"
+                  "  return %y\n}\n",
+                  "--precision bf16 --loss none");
+}
+
 TEST_CASE(cuda_facts, one_value_goes_to_several_variables) {
     Compiled c = compile_text_cuda(
         "graph forward(%x: f32[8,4]) {\n"
