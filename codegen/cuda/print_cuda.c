@@ -18,6 +18,24 @@ bool cp_any_used(const KPrint *p, const int *dim, int n) {
     return false;
 }
 
+/* The part that columns have in any index, a vector behind the last one
+   included, is a number of 32 bits that is not negative. */
+static bool narrow_columns(const Kernel *k) {
+    enum { BEHIND = 65536 };
+    if (kernel_cols(k) > INT32_MAX - BEHIND) return false;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KIndex *at = &kinst_at(k, id)->at;
+        double reach = 0;
+        for (int d = 0; d < k->ndim; d++) {
+            if (!k->dim[d].col) continue;
+            reach += (double)at->k[d] * (double)(k->dim[d].extent + BEHIND);
+            if (at->k[d] < 0) return false;
+        }
+        if (reach > INT32_MAX) return false;
+    }
+    return true;
+}
+
 static KPrint begin(const Kernel *k, StrBuf *sb) {
     KPrint p = kp_begin(k, sb);
     double total = 1; /* elements */
@@ -32,6 +50,7 @@ static KPrint begin(const Kernel *k, StrBuf *sb) {
         p.wide |= reach > INT32_MAX;
         cp_mark_used(kinst_at(k, id), p.used);
     }
+    p.narrow_cols = p.lanes && narrow_columns(k);
     return p;
 }
 
@@ -98,9 +117,13 @@ CudaList cp_device(KPrint *p, const char *name) {
 void cp_fold_function(KPrint *p, int id) {
     const KInst *r = kinst_at(p->k, id);
     const char *type = ktype_c[r->compute];
+    OpFold kind = r->compute == KT_F32 ? op_info[r->code].fold : FOLD_NONE;
     kp_text(p, "const auto f%d = [](%s a, %s b) -> %s { return ", id, type,
             type, type);
-    sb_put_fold(p->sb, r->code, r->compute, "a", "b");
+    if (kind == FOLD_MAX || kind == FOLD_MIN)
+        sb_puts(p->sb, kind == FOLD_MAX ? "larger(a, b)" : "smaller(a, b)");
+    else
+        sb_put_fold(p->sb, r->code, r->compute, "a", "b");
     sb_puts(p->sb, "; };\n");
 }
 
@@ -168,8 +191,8 @@ void print_cuda_many(const Kernel *k, StrBuf *sb) {
     begin_many(&p);
     sb_printf(sb, "    k%d_block(", k->index);
     for (int b = 0; b < k->bufs.len; b++)
-        cp_item(&l, "(%s%s *)row[%d]", k->bufs.data[b].written ? "" : "const ",
-                cp_type(k, b), 2 + b);
+        cp_item(&l, "global_at<%s%s>(row[%d])",
+                k->bufs.data[b].written ? "" : "const ", cp_type(k, b), 2 + b);
     if (flat) cp_item(&l, "(int64_t)row[1]");
     cp_item(&l, "(%s)(blockIdx.x - row[0])", flat ? "int64_t" : "unsigned");
     sb_puts(sb, ");\n}\n\n");

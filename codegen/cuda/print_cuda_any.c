@@ -163,8 +163,8 @@ void cp_fold_rows(KPrint *p) {
     for (int b = 0; b < k->bufs.len; b++) {
         const KBuf *x = &k->bufs.data[b];
         const char *read = x->written ? "" : "const ";
-        kp_line(p, "%s%s *const b%d = (%s%s *)row[%d]%s;", read, cp_type(k, b),
-                b, read, cp_type(k, b), 2 + b, walk[x->walk]);
+        kp_line(p, "%s%s *const b%d = global_at<%s%s>(row[%d])%s;", read,
+                cp_type(k, b), b, read, cp_type(k, b), 2 + b, walk[x->walk]);
     }
     for (int pack = n; pack; pack = pack > 1 ? 1 : 0) {
         if (n > 1) {

@@ -81,6 +81,35 @@ static bool is_copied(const KPrint *p, const KSweep *s, int id) {
     return false;
 }
 
+/* Types of a row's columns: counted, and as indices. */
+static const char *columns_unsigned(const KPrint *p) {
+    return p->narrow_cols ? "unsigned" : cp_unsigned(p);
+}
+
+static const char *neighbours_signed(const KPrint *p) {
+    return p->narrow_cols && p->k->dim[p->k->vec].col ? "int" : kp_signed(p);
+}
+
+/* It compares an index that columns alone make with a number that they do not:
+   returns the instruction of that number, and sets the other; 0: it does not.
+ */
+static int compared_column(const KPrint *p, const KInst *in, int *index) {
+    const Kernel *k = p->k;
+    if (in->op != K_OP || in->code != OP_EQUAL || in->compute != KT_I64 ||
+        !p->narrow_cols)
+        return 0;
+    for (int j = 0; j < 2; j++) {
+        const KInst *x = kinst_at(k, in->in[j]);
+        const KInst *y = kinst_at(k, in->in[!j]);
+        bool columns = x->op == K_INDEX && !x->at.inst && x->at.c == 0;
+        for (int d = 0; d < k->ndim; d++)
+            columns &= k->dim[d].col || x->at.k[d] == 0;
+        *index = in->in[j];
+        if (columns && !y->full) return in->in[!j];
+    }
+    return 0;
+}
+
 /* The last of the row's vectors of n may be cut. */
 static bool has_cut(const KPrint *p, int n) {
     return !is_sliced(p) && p->ncols % n != 0;
@@ -96,7 +125,8 @@ static int enter_columns(KPrint *p, bool index) {
     kp_enter(p, "for (int j = 0; j < " I64 "; j++)",
              (p->ncols + step - 1) / step);
     if (index || tail) {
-        kp_text(p, "const %s c = (j * " I64 " + t)", cp_unsigned(p), lanes);
+        kp_text(p, "const %s c = (j * " I64 " + t)", columns_unsigned(p),
+                lanes);
         if (pack > 1) sb_printf(p->sb, " * %d", pack);
         sb_puts(p->sb, ";\n");
     }
@@ -242,7 +272,15 @@ static void put_values(KPrint *p, const KSweep *s, int n, const char *place,
             sb_put_index(p->sb, p->k, &in->at, NULL);
             sb_puts(p->sb, "];\n");
         }
-        kp_inst(p, id, packed || shared || fetched ? pack : NULL);
+        int column, number = compared_column(p, in, &column);
+        if (number) {
+            kp_text(p, "const uint8_t v%d = (int)v%d == column_of(", id,
+                    column);
+            sb_put_operand(p->sb, p->k, number);
+            sb_puts(p->sb, ");\n");
+        } else {
+            kp_inst(p, id, packed || shared || fetched ? pack : NULL);
+        }
         if (in->keep == KEEP_ROW && !fetched)
             kp_line(p, "h%d[%s] = v%d;", id, place, id);
     }
@@ -296,11 +334,14 @@ static void put_neighbours(KPrint *p, const KSweep *s, int n,
     for (int id = 1; id < p->k->insts.len; id++)
         if (early[id]) kp_inst(p, id, NULL);
     put_pack_loads(p, s, need, n);
-    if (index) kp_line(p, "const %s first = i%d;", kp_signed(p), p->k->vec);
+    if (index)
+        kp_line(p, "const %s first = i%d;", neighbours_signed(p), p->k->vec);
     kp_line(p, "UNROLL");
     kp_enter(p, "for (int u = 0; u < %d; u++)", n);
-    if (has_cut(p, n)) kp_line(p, "if (c + u >= " I64 ") break;", p->ncols);
-    if (index) kp_line(p, "const %s i%d = first + u;", kp_signed(p), p->k->vec);
+    if (has_cut(p, n)) kp_line(p, "if (u >= left) break;");
+    if (index)
+        kp_line(p, "const %s i%d = first + u;", neighbours_signed(p),
+                p->k->vec);
     snprintf(place, sizeof place, "%s + u", first);
     put_values(p, s, n, place, early);
     kp_leave(p);
@@ -311,6 +352,21 @@ static void put_neighbours(KPrint *p, const KSweep *s, int n,
 
 static void put_element(Nest *n) {
     put_neighbours(n->p, n->s, n->p->lanes ? 1 : cuda_pack(n->p->k), "");
+}
+
+/* The end of part<depth>, and a thread's vectors by it: whole ones, for which
+   nothing is asked, and the row's last. */
+static void put_parts(KPrint *p, const KSweep *s, const char *type, int pack,
+                      int64_t step) {
+    p->depth--;
+    kp_line(p, "};");
+    kp_line(p, "%s c%d = t * %d;", type, s->depth, pack);
+    kp_line(p, "for (; c%d + %d <= " I64 "; c%d += " I64 ")", s->depth, pack,
+            p->ncols, s->depth, step);
+    kp_line(p, "    part%d(c%d, %d);", s->depth, s->depth, pack);
+    kp_line(p, "if (c%d < " I64 ")", s->depth, p->ncols);
+    kp_line(p, "    part%d(c%d, (int)(" I64 " - c%d));", s->depth, s->depth,
+            p->ncols, s->depth);
 }
 
 /* Columns t, t + T, .., or n neighbours there; each fold is f<id>(a, b), its
@@ -356,13 +412,16 @@ static void put_lanes(Nest *n, const KLoop *l) {
             kp_line(p, "%s h%d[" I64 "];", ktype_c[in->type], id, loops * pack);
     }
     if (p->ncols > 0) {
-        const char *u = cp_unsigned(p);
+        const char *u = columns_unsigned(p);
+        bool cut = !holds && has_cut(p, pack * side);
         int open = 1;
         snprintf(place, sizeof place, pack > 1 ? "j * %d" : "j", pack);
         if (holds) {
             bool index = sums;
             for (int i = 0; i < p->ncol; i++) index |= used[p->cols[i]];
             open = enter_columns(p, index);
+        } else if (cut) { /* the last vector is written out for itself */
+            kp_enter(p, "const auto part%d = [&](%s c, int left)", s->depth, u);
         } else if (pack > 1) {
             kp_enter(p, "for (%s c = t * %d; c < " I64 "; c += " I64 ")", u,
                      pack, p->ncols, step);
@@ -371,8 +430,11 @@ static void put_lanes(Nest *n, const KLoop *l) {
                      p->ncols, step);
         }
         kp_dims(p, "c", p->cols, p->ncol, used);
+        if (holds && has_cut(p, pack * side))
+            kp_line(p, "const int left = (int)(" I64 " - c);", p->ncols);
         put_neighbours(p, s, pack * side, place);
-        while (open--) kp_leave(p);
+        if (cut) put_parts(p, s, u, pack, step);
+        while (!cut && open--) kp_leave(p);
     }
     for (int j = 0; j < s->nfold; j++) {
         int id = s->roots.data[j];

@@ -55,6 +55,7 @@ typedef struct KPrint {
     bool *before;        /* instructions that stand before this loop; or NULL */
     const char *block;   /* CUDA: the number of this block */
     bool wide;           /* indices need 64 bits */
+    bool narrow_cols;    /* CUDA: those of columns do not */
     bool used[MAX_RANK]; /* dims that an index mentions */
     int depth;           /* of indentation */
 } KPrint;

@@ -287,8 +287,10 @@ void kp_dims(KPrint *p, const char *of, const int *dim, int n,
     for (int j = n - 1; j >= 0; j--) {
         int64_t extent = p->k->dim[dim[j]].extent;
         if (!used || used[dim[j]]) {
-            kp_text(p, "const %s i%d = %s%s", kp_signed(p), dim[j],
-                    rows && (stride != 1 || j > 0) ? "(uint32_t)" : "", of);
+            bool narrow = dim == p->cols && p->narrow_cols;
+            kp_text(p, "const %s i%d = %s%s", narrow ? "int" : kp_signed(p),
+                    dim[j], rows && (stride != 1 || j > 0) ? "(uint32_t)" : "",
+                    of);
             if (stride != 1) put_divisor(p, rows, " / ", stride);
             if (j > 0) put_divisor(p, rows, " % ", extent);
             sb_puts(p->sb, ";\n");

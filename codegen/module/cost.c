@@ -1,9 +1,9 @@
 /* cost.c: see cost.h.
 
    Instructions are counted in SASS of sm_90 (NVRTC 12.8): rounding to bf16 is
-   2, exp and the like about 14, a division 10, a Philox number 60; an index of
-   a nest costs a multiply-high and three more for each dim but the first, twice
-   that with 64 bits. */
+   2, exp 9 and the like about 14, a division 10, a Philox number 60; an index
+   of a nest costs a multiply-high and three more for each dim but the first,
+   twice that with 64 bits. */
 #include "codegen/module/cost.h"
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/schedule.h"
@@ -27,7 +27,9 @@ static double inst_weight(const KInst *in) {
                                 [COST_LONG] = 14,
                                 [COST_SLOW] = 60};
     switch (in->op) {
-    case K_OP: return op[op_info[in->code].cost] * (1 + (in->type == KT_F64));
+    case K_OP:
+        if (in->code == OP_EXP && in->type == KT_F32) return 9;
+        return op[op_info[in->code].cost] * (1 + (in->type == KT_F64));
     case K_ROUND: return 2;
     case K_PHILOX: return 60;
     case K_CVT:

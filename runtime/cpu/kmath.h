@@ -66,8 +66,10 @@ typedef unsigned long long uint64_t;
 #endif
 
 /* One switch: the GPU's own conversions, exp2 and quotients.  EXP_F32 then errs
-   by 3 units in the last place (ex2.approx: 2), quotients within SIGMOID_F32,
-   TANH_F32 and the like by 2; all other results are as on a CPU.            */
+   by 3 units in the last place (ex2.approx: 2) and is 0 where that is below the
+   normal numbers, quotients within SIGMOID_F32, TANH_F32 and the like err by 2;
+   all other results are as on a CPU, but for the sign of a zero that a maximum
+   or minimum is.                                                            */
 #if defined __CUDACC_RTC__ && !defined KM_PORTABLE
 #define KM_GPU
 #endif
@@ -384,7 +386,7 @@ KM_INLINE float EXP_F32(float x) {
     x = x > 89.0f ? 89.0f : x;
     t = x * 0x1.715476p+0f;
     r = fmaf(x, 0x1.4ae0cp-26f, fmaf(x, 0x1.715476p+0f, -t));
-    asm("ex2.approx.f32 %0, %1;" : "=f"(p) : "f"(t));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(t));
     return p * fmaf(r, 0x1.62e43p-1f, 1.0f);
 #else
     /* less than half of what there is: a masked score.  Not left to arithmetic,

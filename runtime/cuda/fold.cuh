@@ -37,6 +37,34 @@ static __device__ __forceinline__ void pack_store(T *p, const Pack<N, T> &x) {
     *reinterpret_cast<Pack<N, T> *>(p) = x;
 }
 
+/* ---- elements ------------------------------------------------------------ */
+
+/* NaN if either is; of two zeros either, on a GPU the larger or smaller. */
+static __device__ __forceinline__ float larger(float a, float b) {
+#ifdef KM_GPU
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+#else
+    return a != a ? a : b > a || b != b ? b : a;
+#endif
+}
+
+static __device__ __forceinline__ float smaller(float a, float b) {
+#ifdef KM_GPU
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+#else
+    return a != a ? a : b < a || b != b ? b : a;
+#endif
+}
+
+/* What equals the columns that v equals: of 32 bits, -1 for none. */
+static __device__ __forceinline__ int column_of(int64_t v) {
+    return v >= 0 && v == (int)v ? (int)v : -1;
+}
+
 /* ---- folds --------------------------------------------------------------- */
 
 /* Over LANES neighbouring lanes, a power of two up to 32. */
@@ -77,6 +105,16 @@ static __device__ __forceinline__ T fold_slices(T v, F f) {
 }
 
 /* ---- many tensors -------------------------------------------------------- */
+
+/* The address of a table, known to be one of global memory. */
+template <typename T>
+static __device__ __forceinline__ T *global_at(unsigned long long address) {
+#ifdef __CUDACC_RTC__
+    return (T *)__cvta_global_to_generic(address);
+#else
+    return (T *)address;
+#endif
+}
 
 /* The row of this block in a table whose rows start with their first block. */
 static __device__ __forceinline__ const unsigned long long *

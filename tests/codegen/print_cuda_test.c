@@ -207,6 +207,20 @@ static const char *const graphs[] = {
         "%u = transpose %t {perm=[0,2,1]} %c = add %a, %b %d = mul %c, %u "
         "%y = reduce_sum %d {axes=[1]}",
         "%y"),
+    /* columns are compared in 32 bits with numbers of 64 */
+    ROW("%a: f32[40,70], %k: i64[40,1], %t: bool[40,1]",
+        "%i = iota {axis=1} : i64[40,70] %c = cast %t : f32[40,1] "
+        "%g = mul %c, 4294967296 %h = cast %g : i64[40,1] "
+        "%w = add %h, %k %e = equal %w, %i "
+        "%f = where %e, %a, 0 %y = reduce_sum %f {axes=[1]}",
+        "%y"),
+    ROW("%a: bf16[2,33008], %k: i64[2,1]",
+        "%c = slice %a {starts=[0,0], sizes=[2,33003], steps=[1,1]} "
+        "%i = iota {axis=1} : i64[2,33003] %e = equal %i, %k "
+        "%m = reduce_max %c {axes=[1]} %d = sub %c, %m : bf16[2,33003] "
+        "%f = where %e, %d, 0 : bf16[2,33003] "
+        "%y = pad %f {pads=[0,0,0,5]}",
+        "%y"),
 };
 
 enum { NGRAPHS = sizeof graphs / sizeof *graphs };
