@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/backend.h"
+#include "runtime/json.h"
 
 enum { HUGE_PAGE = 2 << 20 };
 
@@ -118,11 +119,25 @@ static ampc_status device_open(ampc_session *s, const AmpcBackend *b,
     return status;
 }
 
+/* A GPU that is there is not used because the module was compiled where NVRTC
+   was not found: nobody asked for that (--target cpu does).                  */
+static void tell_missed(ampc_session *s) {
+    char why[200];
+    JsonSpan info, text;
+    const char *json = s->m->info;
+    if (!json || !json_parse(json, strlen(json), &info) ||
+        !json_get(info, "no_cuda", &text) ||
+        json_text(text, why, sizeof why) < 0 || gpu_count() == 0)
+        return;
+    session_notice(s, "the GPU is not used, running on the CPU: %s", why);
+}
+
 /* "auto" falls back to the CPU where the GPU cannot be used, not where it is
    merely full: a run that is slow by surprise helps nobody.  A GPU that is
    there and not used is worth a notice.                                      */
 static ampc_status choose_device(ampc_session *s) {
     const PlanCuda *cuda = s->m->cuda;
+    if (!cuda && s->want == DEVICE_AUTO) tell_missed(s);
     if (!cuda || s->want == DEVICE_CPU)
         return device_open(s, &cpu_backend, s->m->cpu);
     ampc_status status = device_open(s, cuda->backend, cuda->plan);

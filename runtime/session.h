@@ -130,6 +130,11 @@ struct ampc_session {
     char notice[1024]; /* of the call, or "" */
 };
 
+/* ---- gpu_count.c --------------------------------------------------------- */
+
+/* What the driver counts; 0: there is none. */
+int gpu_count(void);
+
 /* ---- plan facts (plan.c) ------------------------------------------------- */
 
 int find_program(const AmpcModule *m, const char *name);

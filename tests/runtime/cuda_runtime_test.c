@@ -493,6 +493,42 @@ TEST_CASE(cuda_runtime, auto_takes_the_cpu_without_a_gpu) {
     CHECK_STR(sim()->leaks(), "");
 }
 
+/* Nobody asked for a module that has no GPU code because NVRTC was missing. */
+TEST_CASE(cuda_runtime, a_module_without_gpu_code_tells_of_a_gpu) {
+    static const struct {
+        bool asked;                  /* for no GPU code */
+        const char *device, *driver; /* NULL: the simulated one */
+        int devices;
+        bool told;
+    } rows[] = {
+        {false, "auto", NULL, 0, true},
+        {false, NULL, NULL, 0, true},
+        {false, "cpu", NULL, 0, false},
+        {false, "auto", NULL, -1, false},
+        {false, "auto", "none", 0, false},
+        {false, "auto", "libm.so.6", 0, false},
+        {true, "auto", NULL, 0, false},
+    };
+    const char *mlp = "tests/onnx/mlp.dyn.onnx";
+    const Compiled c[] = {
+        compile_file(test_data_path(mlp), "--dim batch=8 --loss none"),
+        compile_file(test_data_path(mlp),
+                     "--dim batch=8 --loss none --target cpu:x86-64-v2")};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const ampc_api *a = c[rows[i].asked].api;
+        ampc_session *s;
+        machine(model(&plain), &(SimConfig){.devices = rows[i].devices});
+        if (rows[i].driver) setenv("AMPC_LIBCUDA", rows[i].driver, 1);
+        REQUIRE(try_open(a, rows[i].device, NULL, &s) == AMPC_OK);
+        CHECK_MSG((strstr(a->notice(s), "the GPU is not used, running on the "
+                                        "CPU: NVRTC was not found") != NULL) ==
+                          rows[i].told &&
+                      (*a->notice(s) != 0) == rows[i].told,
+                  "row %zu: %s", i, a->notice(s));
+        a->close(s);
+    }
+}
+
 TEST_CASE(cuda_runtime, second_device) {
     const Model *m = model(&plain);
     const ampc_api *a = machine(m, &(SimConfig){.devices = 2});
