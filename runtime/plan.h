@@ -170,6 +170,13 @@ typedef struct PlanStep {
     const char *name; /* IR value it computes; for profiles and messages    */
 } PlanStep;
 
+/* Tensors of a launch that has a table of them; 0: it has none. */
+static inline uint32_t plan_tensors(const PlanStep *t) {
+    return t->kind == PLAN_MANY   ? t->npar
+           : t->kind == PLAN_ROWS ? t->npar / 2
+                                  : 0;
+}
+
 /* What the host sees of a program, the same on every target. */
 typedef struct PlanProgram {
     const char *name;  /* train, micro, update, eval, predict, refresh       */

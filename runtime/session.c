@@ -119,6 +119,10 @@ static ampc_status device_open(ampc_session *s, const AmpcBackend *b,
     return status;
 }
 
+static void tell_unused(ampc_session *s, const char *why) {
+    session_notice(s, "the GPU is not used, running on the CPU: %s", why);
+}
+
 /* A GPU that is there is not used because the module was compiled where NVRTC
    was not found: nobody asked for that (--target cpu does).                  */
 static void tell_missed(ampc_session *s) {
@@ -129,7 +133,7 @@ static void tell_missed(ampc_session *s) {
         !json_get(info, "no_cuda", &text) ||
         json_text(text, why, sizeof why) < 0 || gpu_count() == 0)
         return;
-    session_notice(s, "the GPU is not used, running on the CPU: %s", why);
+    tell_unused(s, why);
 }
 
 /* "auto" falls back to the CPU where the GPU cannot be used, not where it is
@@ -146,8 +150,7 @@ static ampc_status choose_device(ampc_session *s) {
         (status != AMPC_ERR_UNSUPPORTED && status != AMPC_ERR_DEVICE))
         return status;
     if (s->gpu_is_there)
-        session_notice(s, "the GPU is not used, running on the CPU: %s",
-                       s->error);
+        tell_unused(s, s->error);
     else
         session_log(s, "no GPU, running on the CPU: %s", s->error);
     s->error[0] = 0;

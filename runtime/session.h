@@ -130,9 +130,9 @@ struct ampc_session {
     char notice[1024]; /* of the call, or "" */
 };
 
-/* ---- gpu_count.c --------------------------------------------------------- */
+/* ---- cuda/library.c ------------------------------------------------------ */
 
-/* What the driver counts; 0: there is none. */
+/* GPUs that the driver counts, in any module; 0: there is none. */
 int gpu_count(void);
 
 /* ---- plan facts (plan.c) ------------------------------------------------- */

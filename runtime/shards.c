@@ -36,7 +36,8 @@ struct Shards {
 /* ---- who has what -------------------------------------------------------- */
 
 static uint32_t tensors_of(const PlanStep *t) {
-    return t->kind == PLAN_MANY ? t->npar : 1;
+    uint32_t n = plan_tensors(t);
+    return n ? n : 1;
 }
 
 static uint32_t tensor_of(const PlanStep *t, uint32_t ref) {

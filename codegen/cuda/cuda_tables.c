@@ -50,18 +50,11 @@ static void put_usage(StrBuf *sb, bool json, const CudaSource *c,
         }
 }
 
-/* Tensors of a launch that has a table of them; 0: it has none. */
-static uint32_t tensors_of(const PlanStep *s) {
-    return s->kind == PLAN_MANY   ? s->npar
-           : s->kind == PLAN_ROWS ? s->npar / 2
-                                  : 0;
-}
-
 /* The blocks of a launch of many tensors depend on all of them. */
 static void put_kernel(StrBuf *sb, bool json, const CudaSource *c, uint32_t fn,
                        const EmitGroup *g) {
     const PlanCudaKernel *k = &c->kernels.data[fn];
-    bool many = tensors_of(&g->step) > 0;
+    bool many = plan_tensors(&g->step) > 0;
     long long n = g->s->npar ? g->s->pars[0] : 0;
     long long blocks = k->blocks ? k->blocks : (n - 1) / k->per_block + 1;
     if (json) {
@@ -88,7 +81,7 @@ void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
     static const char *const product[] = {"none", "bias", "scale", "add"};
     const PlanStep *s = &g->step;
     bool runs = !g->idle && !g->part;
-    uint32_t tensors = tensors_of(s);
+    uint32_t tensors = plan_tensors(s);
     if (json) {
         sb_printf(sb, "{\"op\":\"%s\"",
                   g->idle   ? "none"

@@ -252,7 +252,7 @@ CudaShape cuda_shape(const Kernel *k) {
     const KLoop *lanes = kernel_loop(k, LOOP_LANES, LOOP_ANY);
     int64_t threads = thread ? loop_steps(thread) : 1;
     if (lanes) threads *= lanes->step;
-    if (k->form == KF_FLAT || k->form == KF_FOLD)
+    if (kernel_any_length(k))
         return (CudaShape){(int)threads, 0, block->step, 0};
     int64_t blocks = kernel_units(k, 0);
     int64_t sums = 4 * cuda_sum_columns(k) * kernel_column_sums(k);

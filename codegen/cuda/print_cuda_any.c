@@ -16,6 +16,13 @@ static CudaList begin_call(KPrint *p, const char *name, int n) {
     return l;
 }
 
+/* k<i><name><n>(buffers.., last); */
+static void put_call(KPrint *p, const char *name, int n, const char *last) {
+    CudaList l = begin_call(p, name, n);
+    cp_item(&l, "%s", last);
+    sb_puts(p->sb, ");\n");
+}
+
 static void put_at(KPrint *p, int n) {
     const Kernel *k = p->k;
     bool index = false; /* it is mentioned */
@@ -57,12 +64,6 @@ static void put_at(KPrint *p, int n) {
     sb_puts(p->sb, "}\n\n");
 }
 
-static void put_at_call(KPrint *p, int n, const char *e) {
-    CudaList l = begin_call(p, "_at", n);
-    cp_item(&l, "%s", e);
-    sb_puts(p->sb, ");\n");
-}
-
 void cp_flat(KPrint *p) {
     int n = (int)kernel_loop(p->k, LOOP_UNROLLED, LOOP_ANY)->extent;
     int threads = cuda_shape(p->k).threads;
@@ -75,12 +76,12 @@ void cp_flat(KPrint *p) {
     kp_line(p, "const int64_t e = (block * %d + threadIdx.x) * %d;", threads,
             n);
     kp_enter(p, "if (e + %d <= n)", n);
-    put_at_call(p, n, "e");
+    put_call(p, "_at", n, "e");
     kp_leave(p);
     if (n > 1) {
         kp_line(p, "const int64_t tail = n %% %d;", n);
         kp_enter(p, "if (n / %d == block && threadIdx.x < tail)", threads * n);
-        put_at_call(p, 1, "n - tail + threadIdx.x");
+        put_call(p, "_at", 1, "n - tail + threadIdx.x");
         kp_leave(p);
     }
     sb_puts(p->sb, "}\n\n");
@@ -166,17 +167,12 @@ void cp_fold_rows(KPrint *p) {
         kp_line(p, "%s%s *const b%d = global_at<%s%s>(row[%d])%s;", read,
                 cp_type(k, b), b, read, cp_type(k, b), 2 + b, walk[x->walk]);
     }
-    for (int pack = n; pack; pack = pack > 1 ? 1 : 0) {
-        if (n > 1) {
-            if (pack > 1)
-                kp_enter(p, "if (n %% %d == 0)", n);
-            else
-                kp_enter(p, "else");
-        }
-        CudaList l = begin_call(p, "_row", pack);
-        cp_item(&l, "n");
-        sb_puts(p->sb, ");\n");
-        if (n > 1) kp_leave(p);
+    if (n > 1) {
+        kp_enter(p, "if (n %% %d == 0)", n);
+        put_call(p, "_row", n, "n");
+        kp_line(p, "return;");
+        kp_leave(p);
     }
+    put_call(p, "_row", 1, "n");
     sb_puts(p->sb, "}\n\n");
 }

@@ -433,8 +433,10 @@ static void put_lanes(Nest *n, const KLoop *l) {
         if (holds && has_cut(p, pack * side))
             kp_line(p, "const int left = (int)(" I64 " - c);", p->ncols);
         put_neighbours(p, s, pack * side, place);
-        if (cut) put_parts(p, s, u, pack, step);
-        while (!cut && open--) kp_leave(p);
+        if (cut)
+            put_parts(p, s, u, pack, step);
+        else
+            while (open--) kp_leave(p);
     }
     for (int j = 0; j < s->nfold; j++) {
         int id = s->roots.data[j];

@@ -185,6 +185,10 @@ void kernel_dump_loops(const Kernel *k, bool json, StrBuf *sb);
 /* By instruction: a store needs it, or it is one. */
 bool *kernel_live(Arena *a, const Kernel *k);
 bool kernel_reduces(const Kernel *k);
+/* The step has the extents. */
+static inline bool kernel_any_length(const Kernel *k) {
+    return k->form == KF_FLAT || k->form == KF_FOLD;
+}
 int kernel_col_dims(const Kernel *k, int *dim); /* in order; returns count */
 int64_t kernel_rows(const Kernel *k);           /* product of the row dims */
 int64_t kernel_cols(const Kernel *k);

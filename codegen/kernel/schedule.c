@@ -74,13 +74,12 @@ int64_t loop_steps(const KLoop *l) {
 
 int64_t kernel_units(const Kernel *k, int64_t par0) {
     int64_t n = 1;
-    bool from_step = k->form == KF_FLAT || k->form == KF_FOLD;
-    for (int d = 0; d < k->ndim && !from_step; d++)
+    for (int d = 0; d < k->ndim && !kernel_any_length(k); d++)
         if (k->dim[d].extent == 0 && !(k->dim[d].col && kernel_reduces(k)))
             return 0;
     for (int i = 0; i < k->nloop && k->loop[i].kind == k->loop[0].kind; i++) {
         KLoop l = k->loop[i];
-        if (from_step) l.extent = par0;
+        if (kernel_any_length(k)) l.extent = par0;
         n *= loop_steps(&l);
     }
     return n;
@@ -92,10 +91,8 @@ int kernel_schedule(Arena *a, Kernel *k, TargetKind target,
         [TARGET_ANY] = schedule_cpu,
         [TARGET_CPU] = schedule_cpu,
         [TARGET_CUDA] = schedule_cuda};
-    int npar = 2;
-    par[0] = kernel_rows(k);
-    par[1] = kernel_cols(k);
-    if (target != TARGET_CUDA || !make_fold(a, k)) npar = choose_form(k, par);
+    int npar = target == TARGET_CUDA ? make_fold(a, k, par) : 0;
+    if (!npar) npar = choose_form(k, par);
     schedule[target](a, k);
     return npar;
 }

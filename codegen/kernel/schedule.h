@@ -40,9 +40,9 @@ int64_t cpu_grain(Arena *a, const Kernel *k, int64_t flat_len);
 /* ---- schedule_cuda.c ----------------------------------------------------- */
 
 void schedule_cuda(Arena *a, Kernel *k);
-/* Makes it one of form fold, of which every block has a row; false: it has
-   another form.                                                             */
-bool make_fold(Arena *a, Kernel *k);
+/* Makes it one of form fold, of which every block has a row, and returns how
+   many numbers its step has; 0: it has another form. */
+int make_fold(Arena *a, Kernel *k, int64_t par[MAX_KERNEL_PARS]);
 /* It has one value for all neighbours along dim vec. */
 static inline bool cuda_uniform(const Kernel *k, const KInst *in) {
     return k->vec >= 0 && !(in->dims >> k->vec & 1);

@@ -77,20 +77,22 @@ static bool walk_buffers(Arena *a, Kernel *k, int row, int64_t cols) {
     return true;
 }
 
-bool make_fold(Arena *a, Kernel *k) {
+int make_fold(Arena *a, Kernel *k, int64_t par[MAX_KERNEL_PARS]) {
     int dims[MAX_RANK], row = -1;
     int64_t rows = kernel_rows(k), cols = kernel_cols(k);
     if (k->form == KF_EPILOGUE || kernel_col_dims(k, dims) != 1 ||
         k->ndim > 2 || !folds_alike(rows, cols) || kernel_sweeps(k, a).len != 1)
-        return false;
+        return 0;
     k->vec = dims[0];
     if (k->ndim == 2) row = 1 - k->vec;
-    if (!walk_buffers(a, k, row, cols)) return false;
+    if (!walk_buffers(a, k, row, cols)) return 0;
     k->form = KF_FOLD;
     if (row >= 0) kernel_remove_dim(k, row);
     k->vec = 0;
     k->dim[0].extent = 0;
-    return true;
+    par[0] = rows;
+    par[1] = cols;
+    return 2;
 }
 
 /* ---- elements per thread ------------------------------------------------- */
@@ -108,16 +110,11 @@ static bool steps_by(const Kernel *k, int id, int n) {
            steps_by(k, in->in[1], n);
 }
 
-/* Its columns are as many as the step says. */
-static bool any_columns(const Kernel *k) {
-    return k->form == KF_FLAT || k->form == KF_FOLD;
-}
-
 bool cuda_packed(const Kernel *k, const KInst *in, int n) {
     if (in->op == K_ADD_UP) return k->vec >= 0; /* in shared memory */
     bool packed = (in->op == K_LOAD || in->op == K_STORE) && k->vec >= 0 &&
                   in->at.k[k->vec] == 1 && in->at.c % n == 0;
-    if (any_columns(k))
+    if (kernel_any_length(k))
         packed = packed && !in->at.inst && !in->guard;
     else
         packed = packed && steps_by(k, in->at.inst, n) &&
@@ -128,7 +125,7 @@ bool cuda_packed(const Kernel *k, const KInst *in, int n) {
         packed = step % n == 0 && step >= 0;
         if (step && (!row || step < row)) row = step;
     }
-    if (!packed || any_columns(k) || k->dim[k->vec].extent % n == 0)
+    if (!packed || kernel_any_length(k) || k->dim[k->vec].extent % n == 0)
         return packed;
     /* the last vector of a row ends behind it, but in front of the next */
     int64_t end = (k->dim[k->vec].extent + n - 1) / n * n;
@@ -164,7 +161,7 @@ static int memory_bytes(const Kernel *k, const KInst *in) {
    vector of a row may be cut. */
 static int choose_pack(const Kernel *k, int most, bool tail) {
     int widest = 1, weight = 0;
-    int64_t extent = any_columns(k) ? 0 : k->dim[k->vec].extent;
+    int64_t extent = kernel_any_length(k) ? 0 : k->dim[k->vec].extent;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         if (in->full) weight += flat_weight(in);
@@ -183,7 +180,8 @@ static int choose_pack(const Kernel *k, int most, bool tail) {
                 others += access && in->at.k[k->vec];
         }
         if (n * weight <= most && bytes / 4 <= FLAT_REGISTERS &&
-            (tail || extent % n == 0) && (any_columns(k) || others < packs))
+            (tail || extent % n == 0) &&
+            (kernel_any_length(k) || others < packs))
             return n;
     }
     return 1;

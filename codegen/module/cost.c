@@ -55,7 +55,7 @@ typedef struct Shape {
 
 static Shape shape_of(const Graph *g, const LoweredStep *step,
                       const Kernel *k) {
-    bool fold = k->form == KF_FOLD, from_step = fold || k->form == KF_FLAT;
+    bool fold = k->form == KF_FOLD;
     bool cuda = g->target == TARGET_CUDA;
     const KLoop *l = cuda ? kernel_loop(k, LOOP_LANES, LOOP_ANY) : NULL;
     Shape s = {g,
@@ -69,7 +69,8 @@ static Shape shape_of(const Graph *g, const LoweredStep *step,
     if (fold && step->pars[1] % s.pack) s.pack = 1; /* k<i>_row<1> */
     s.walked = cuda ? THREADS / s.lanes : CORES;
     for (int d = 0; d < k->ndim; d++) {
-        s.extent[d] = (double)(from_step ? step->pars[fold] : k->dim[d].extent);
+        s.extent[d] = (double)(kernel_any_length(k) ? step->pars[fold]
+                                                    : k->dim[d].extent);
         s.elements *= s.extent[d];
         s.dims += k->dim[d].col || !kernel_reduces(k);
     }
@@ -356,7 +357,7 @@ static void put_step(const PlanSource *src, const EmitStep *e,
     bool gpu = e->g->target == TARGET_CUDA;
     bool product = gpu && e->step.kind == PLAN_PRODUCT;
     StepCost c = {.rate = 100, .launches = 1}, out = c;
-    bool many = e->step.kind == PLAN_MANY || e->step.kind == PLAN_ROWS;
+    bool many = plan_tensors(&e->step) > 0;
     if (gpu && (e->step.kind == PLAN_LAUNCH || many))
         add_launch(src->cuda, e, &c);
     bool sum = e->step.kind == PLAN_SUM, now = e->step.kind == PLAN_SUM_NOW;

@@ -105,15 +105,9 @@ static bool is_late(const ampc_session *s, const PlanRun *r) {
     return false;
 }
 
-/* Tensors that a step has in a table, and that in words; 0: none. */
-static uint32_t table_tensors(const PlanStep *t) {
-    return t->kind == PLAN_MANY   ? t->npar
-           : t->kind == PLAN_ROWS ? t->npar / 2
-                                  : 0;
-}
-
+/* The words of a step's table. */
 static uint64_t table_words(const PlanStep *t) {
-    uint32_t n = table_tensors(t);
+    uint32_t n = plan_tensors(t);
     return n ? t->nref + 2 * (uint64_t)n : 0;
 }
 
@@ -245,7 +239,7 @@ static ampc_status bind_table(Binder *b, GpuStep *out) {
     const PlanStep *t = b->t;
     const PlanCudaKernel *k = &b->s->m->cuda->kernels[t->fn];
     const int64_t *par = b->s->plan->pars + t->par0;
-    uint32_t tensors = table_tensors(t), each = t->nref / tensors;
+    uint32_t tensors = plan_tensors(t), each = t->nref / tensors;
     int64_t blocks = 0;
     out->first.params = b->d->params;
     push(b->d, b->row_at);

@@ -121,6 +121,15 @@ bool cuda_find(CudaApi *cu, char *text, size_t size) {
     return !missing;
 }
 
+int gpu_count(void) {
+    CudaApi cu = {0};
+    char why[400];
+    int n = 0;
+    bool counted = cuda_find(&cu, why, sizeof why) && cu.Init(0) == CUDA_OK &&
+                   cu.DeviceGetCount(&n) == CUDA_OK;
+    return counted ? n : 0;
+}
+
 /* ---- cuBLASLt ------------------------------------------------------------ */
 
 typedef struct LtSearch {
