@@ -255,17 +255,18 @@ typedef struct AmpcModule {
    "weights" (initial values, each 64-byte aligned), "model" (the user's file
    without the tensors that are in "weights"),
    "ir:STAGE" (text), "cuda:ARCH:UNIT" (cubin, or PTX for compute_XX; plain),
-   "report".  The last 32 bytes of the file are a PlanTail,
-   the directory lies directly before it.  All little-endian.               */
-#define AMPC_TAIL_MAGIC UINT64_C(0x314c494154504d41) /* "AMPTAIL1" */
+   "report".  Texts, of which one stage's differs little from the next's, are
+   packed in one zstd frame, the section "packed".  The last 32 bytes of the
+   file are a PlanTail, the directory lies directly before it.  All
+   little-endian.                                                           */
+#define AMPC_TAIL_MAGIC UINT64_C(0x324c494154504d41) /* "AMPTAIL2" */
 
 typedef struct PlanSection {
     char name[32];
-    uint64_t offset; /* from the start of the file                          */
-    uint64_t bytes;  /* as stored                                           */
-    uint64_t raw;    /* uncompressed; equal to bytes when stored plainly    */
-    uint32_t zlib;   /* 1 = zlib-compressed (never for "weights")           */
-    uint32_t crc;    /* CRC-32 of the stored bytes                          */
+    uint64_t offset; /* from the start of the file, or of what is packed    */
+    uint64_t bytes;
+    uint32_t packed; /* 1: in section "packed"                              */
+    uint32_t crc;    /* CRC-32 of the bytes, unpacked                       */
 } PlanSection;
 
 typedef struct PlanTail {

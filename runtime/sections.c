@@ -219,7 +219,7 @@ ampc_status section_find(SectionFile *f, const char *name, PlanSection *found,
         if (status != AMPC_OK) return status;
         if (strncmp(found->name, name, sizeof found->name) != 0) continue;
         *there = true;
-        if (!found->zlib &&
+        if (!found->packed &&
             section_inside(found->offset, found->bytes, f->tail.directory))
             return AMPC_OK;
         char what[80];

@@ -13,7 +13,8 @@ if [ -z "${HOME:-}" ]; then # Bazel keeps its output there
 fi
 
 packages=(bazel-bootstrap bazel-rules-java gcc g++ libc6-dev binutils
-    libgtest-dev protobuf-c-compiler libprotobuf-c-dev libmd-dev zlib1g-dev)
+    libgtest-dev protobuf-c-compiler libprotobuf-c-dev libmd-dev zlib1g-dev
+    libzstd-dev)
 
 # From the wheels of these releases; each file is checked by its SHA-256.
 onnx_release=onnx==1.23.2

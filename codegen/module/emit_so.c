@@ -184,19 +184,19 @@ static void put_sections(EmitSo *e, SectionWriter *w) {
         section_end(w);
     }
     for (int i = 0; i < nunit; i++)
-        section_add_zlib(w, arena_printf(e->a, "txt:cuda:%d", i),
+        section_add_text(w, arena_printf(e->a, "txt:cuda:%d", i),
                          c->units.data[i].text, c->units.data[i].size);
     if (e->in->model_data)
-        section_add_zlib(w, e->in->model_is_text ? "model.amp" : "model",
+        section_add_text(w, e->in->model_is_text ? "model.amp" : "model",
                          e->in->model_data, e->in->model_size);
-    for (int i = 0; i < e->m->texts.len; i++) {
-        const StageText *t = &e->m->texts.data[i];
-        section_add_zlib(w, arena_printf(e->a, "ir:%.27s", t->pass), t->text,
-                         t->size);
-    }
     for (int i = 0; i < e->in->nsection; i++) {
         const EmitSection *s = &e->in->sections[i];
-        section_add_zlib(w, s->name, s->data, s->size);
+        section_add_text(w, s->name, s->data, s->size);
+    }
+    for (int i = 0; i < e->m->texts.len; i++) {
+        const StageText *t = &e->m->texts.data[i];
+        section_add_text(w, arena_printf(e->a, "ir:%.27s", t->pass), t->text,
+                         t->size);
     }
 }
 

@@ -42,7 +42,7 @@ void weights_section(SectionWriter *w, const PlanSource *src) {
     section_pad(w, (uint64_t)src->weight_bytes);
     section_end(w);
     if (src->index.len)
-        section_add_zlib(w, "weights.json", src->index.data, src->index.len);
+        section_add_text(w, "weights.json", src->index.data, src->index.len);
 }
 
 /* ---- safetensors --------------------------------------------------------- */

@@ -8,8 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
+#include <zstd.h>
+#include <zstd_errors.h>
 
 enum { ALIGN = 64, MAX_SECTIONS = 4096 };
+static const char PACKED[] = "packed";
 
 /* ---- writing ------------------------------------------------------------- */
 
@@ -24,17 +27,20 @@ static void put_zeros(SectionWriter *w, uint64_t n) {
     put(w, zeros, (size_t)n);
 }
 
-void section_begin(SectionWriter *w, const char *name) {
-    PlanSection s = {.crc = (uint32_t)crc32(0, NULL, 0)};
+static PlanSection *current(SectionWriter *w) {
+    return &w->dir.data[w->dir.len - 1];
+}
+
+static void add_entry(SectionWriter *w, const char *name, uint64_t offset) {
+    PlanSection s = {.offset = offset};
     ASSERT(strlen(name) < sizeof s.name);
     strcpy(s.name, name);
-    put_zeros(w, (ALIGN - w->at % ALIGN) % ALIGN);
-    s.offset = w->at;
     vec_push(w->arena, &w->dir, s);
 }
 
-static PlanSection *current(SectionWriter *w) {
-    return &w->dir.data[w->dir.len - 1];
+void section_begin(SectionWriter *w, const char *name) {
+    put_zeros(w, (ALIGN - w->at % ALIGN) % ALIGN);
+    add_entry(w, name, w->at);
 }
 
 void section_put(SectionWriter *w, const void *data, size_t n) {
@@ -54,32 +60,51 @@ void section_pad(SectionWriter *w, uint64_t to) {
 void section_end(SectionWriter *w) {
     PlanSection *s = current(w);
     s->bytes = w->at - s->offset;
-    if (!s->zlib) s->raw = s->bytes;
 }
 
-/* Texts of the IR are most of what is packed: a tenth larger than at zlib's
-   default, in half the time. */
-enum { SECTION_LEVEL = 4 };
-
-void section_add_zlib(SectionWriter *w, const char *name, const void *data,
+void section_add_text(SectionWriter *w, const char *name, const void *data,
                       size_t n) {
-    uLongf packed = compressBound((uLong)n);
-    Arena *a = arena_new(); /* the packed bytes are needed here only */
-    Bytef *buf = arena_alloc(a, packed);
-    int rc = compress2(buf, &packed, data ? data : (const Bytef *)"", (uLong)n,
-                       SECTION_LEVEL);
-    if (rc == Z_MEM_ERROR) out_of_memory();
-    ASSERT(rc == Z_OK);
-    section_begin(w, name);
-    current(w)->zlib = 1;
-    current(w)->raw = n;
-    section_put(w, buf, packed);
+    SectionText text = {data ? data : "", n};
+    add_entry(w, name, w->packed);
+    current(w)->packed = 1;
+    current(w)->bytes = n;
+    current(w)->crc = (uint32_t)crc32_z(0, text.data, n);
+    w->packed += n;
+    vec_push(w->arena, &w->texts, text);
+}
+
+/* A window over all of them, up to WINDOW: most of a stage's text was in that
+   of the stage before. */
+static void put_texts(SectionWriter *w) {
+    enum { WINDOW = 27 };
+    char buf[1 << 16];
+    ZSTD_CCtx *z = ZSTD_createCCtx();
+    if (!z) out_of_memory();
+    ZSTD_CCtx_setParameter(z, ZSTD_c_enableLongDistanceMatching, 1);
+    ZSTD_CCtx_setParameter(z, ZSTD_c_windowLog, WINDOW);
+    ZSTD_CCtx_setPledgedSrcSize(z, w->packed);
+    section_begin(w, PACKED);
+    for (int i = 0; i < w->texts.len; i++) {
+        ZSTD_inBuffer in = {w->texts.data[i].data, w->texts.data[i].n, 0};
+        bool last = i + 1 == w->texts.len;
+        size_t rest = 1;
+        while (in.pos < in.size || (last && rest)) {
+            ZSTD_outBuffer out = {buf, sizeof buf, 0};
+            rest = ZSTD_compressStream2(z, &out, &in,
+                                        last ? ZSTD_e_end : ZSTD_e_continue);
+            if (ZSTD_getErrorCode(rest) == ZSTD_error_memory_allocation)
+                out_of_memory();
+            ASSERT(!ZSTD_isError(rest));
+            section_put(w, buf, out.pos);
+        }
+    }
     section_end(w);
-    arena_free(a);
+    ZSTD_freeCCtx(z);
 }
 
 bool section_finish(SectionWriter *w, uint64_t id) {
     PlanTail tail = {.id = id, .magic = AMPC_TAIL_MAGIC};
+    if (w->texts.len) put_texts(w);
     put_zeros(w, (ALIGN - w->at % ALIGN) % ALIGN);
     tail.directory = w->at;
     tail.nsection = (uint64_t)w->dir.len;
@@ -114,8 +139,8 @@ static Status read_directory(Arena *a, Diag *d, uint64_t size, SectionFile *f) {
     for (int i = 0; i < f->n; i++) {
         PlanSection *s = &f->dir[i];
         s->name[sizeof s->name - 1] = 0;
-        if (s->offset > t.directory || s->bytes > t.directory - s->offset ||
-            (!s->zlib && s->raw != s->bytes))
+        if (!s->packed &&
+            (s->offset > t.directory || s->bytes > t.directory - s->offset))
             return bad_module(d, f->path, "damaged module: its directory");
     }
     return OK;
@@ -150,24 +175,62 @@ const PlanSection *sections_find(const SectionFile *f, const char *name) {
     return NULL;
 }
 
+/* Bytes of the file, at most `most` of them, unpacked into `text`, of which
+   those in front of s are forgotten; false: they are damaged. */
+static bool unpack(FILE *file, uint64_t most, const PlanSection *s,
+                   ZSTD_DCtx *z, StrBuf *text) {
+    char stored[1 << 14], buf[1 << 16];
+    uint64_t at = 0, end = s->offset + s->bytes;
+    while (at < end) {
+        size_t n = most < sizeof stored ? (size_t)most : sizeof stored;
+        ZSTD_inBuffer in = {stored, n, 0};
+        if (n == 0 || fread(stored, 1, n, file) != n) return false;
+        most -= n;
+        for (bool full = true; at < end && (in.pos < in.size || full);) {
+            ZSTD_outBuffer out = {buf, sizeof buf, 0};
+            size_t rc = ZSTD_decompressStream(z, &out, &in);
+            if (ZSTD_isError(rc)) return false;
+            full = out.pos == out.size;
+            uint64_t from = at > s->offset ? at : s->offset;
+            at += out.pos;
+            uint64_t to = at < end ? at : end;
+            if (from < to)
+                sb_putn(text, buf + (from - (at - out.pos)),
+                        (size_t)(to - from));
+            if (rc == 0) break; /* the frame's end */
+        }
+    }
+    return true;
+}
+
+static Status read_packed(Arena *a, Diag *d, const SectionFile *f,
+                          const PlanSection *s, char **data) {
+    const PlanSection *frame = sections_find(f, PACKED);
+    StrBuf text = {0};
+    if (!frame || frame->packed || s->bytes > UINT64_MAX - s->offset ||
+        fseeko(f->file, (off_t)frame->offset, SEEK_SET) != 0)
+        return bad_module(d, f->path, "damaged module: its packed texts");
+    ZSTD_DCtx *z = ZSTD_createDCtx();
+    if (!z) out_of_memory();
+    bool good = unpack(f->file, frame->bytes, s, z, &text) &&
+                crc32_z(0, (const Bytef *)text.data, text.len) == s->crc;
+    ZSTD_freeDCtx(z);
+    if (good) {
+        *data = arena_alloc(a, text.len + 1);
+        memcpy(*data, text.data ? text.data : "", text.len);
+    }
+    sb_free(&text);
+    return good ? OK : bad_module(d, f->path, "damaged module: a packed text");
+}
+
 Status sections_read(Arena *a, Diag *d, const SectionFile *f,
                      const PlanSection *s, char **data, size_t *n) {
-    /* zlib packs at most 1032 to 1: a larger claim is a lie */
-    if (s->zlib && s->raw / 1040 > s->bytes + 64)
-        return bad_module(d, f->path, "damaged module: a section's size");
-    char *stored = arena_alloc(a, (size_t)s->bytes + 1);
-    *data = stored;
-    *n = (size_t)s->raw;
-    if (!read_at(f->file, s->offset, stored, (size_t)s->bytes))
+    *n = (size_t)s->bytes;
+    if (s->packed) return read_packed(a, d, f, s, data);
+    *data = arena_alloc(a, (size_t)s->bytes + 1);
+    if (!read_at(f->file, s->offset, *data, (size_t)s->bytes))
         return bad_module(d, f->path, "damaged module: it is too short");
-    if (crc32_z(crc32(0, NULL, 0), (const Bytef *)stored, s->bytes) != s->crc)
+    if (crc32_z(0, (const Bytef *)*data, s->bytes) != s->crc)
         return bad_module(d, f->path, "damaged module: a section's checksum");
-    if (!s->zlib) return OK;
-    uLongf raw = (uLongf)s->raw;
-    *data = arena_alloc(a, (size_t)s->raw + 1);
-    if (uncompress((Bytef *)*data, &raw, (const Bytef *)stored,
-                   (uLong)s->bytes) != Z_OK ||
-        raw != s->raw)
-        return bad_module(d, f->path, "damaged module: a packed section");
     return OK;
 }

@@ -11,13 +11,20 @@
 
 /* ---- writing ------------------------------------------------------------- */
 
+typedef struct SectionText {
+    const void *data;
+    size_t n;
+} SectionText;
+
 /* Appends to `file`, which stands at its end.  The first failed write is
    remembered; section_finish tells.                                         */
 typedef struct SectionWriter {
     FILE *file;
     Arena *arena;
-    uint64_t at; /* bytes in the file so far */
+    uint64_t at;     /* bytes in the file so far    */
+    uint64_t packed; /* of the texts, not packed yet */
     VEC(PlanSection) dir;
+    VEC(SectionText) texts;
     bool failed;
 } SectionWriter;
 
@@ -25,9 +32,11 @@ void section_begin(SectionWriter *w, const char *name); /* 64-byte aligned   */
 void section_put(SectionWriter *w, const void *data, size_t n);
 void section_pad(SectionWriter *w, uint64_t to); /* zeros up to that size    */
 void section_end(SectionWriter *w);
-void section_add_zlib(SectionWriter *w, const char *name, const void *data,
+/* A text, packed with the others at the end: `data` is kept until then. What is
+   added first is unpacked fastest. */
+void section_add_text(SectionWriter *w, const char *name, const void *data,
                       size_t n);
-/* Directory and tail; false: errno. */
+/* Texts, directory and tail; false: errno. */
 bool section_finish(SectionWriter *w, uint64_t id);
 
 /* ---- reading ------------------------------------------------------------- */
@@ -43,7 +52,7 @@ typedef struct SectionFile {
 Status sections_open(Arena *a, Diag *d, const char *path, SectionFile *f);
 void sections_close(SectionFile *f);
 const PlanSection *sections_find(const SectionFile *f, const char *name);
-/* The section's bytes, uncompressed, NUL-terminated, in the arena. */
+/* The section's bytes, unpacked, NUL-terminated, in the arena. */
 Status sections_read(Arena *a, Diag *d, const SectionFile *f,
                      const PlanSection *s, char **data, size_t *n);
 

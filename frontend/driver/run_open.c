@@ -57,7 +57,7 @@ static Status open_mapped(Run *r, const char *path, const char *file,
                           size_t n) {
     /* without the tail of plan.h it is some other library, whose code calling
        into it would run */
-    bool ours = n > 8 && memcmp(file + n - 8, "AMPTAIL1", 8) == 0;
+    bool ours = n > 8 && memcmp(file + n - 8, "AMPTAIL2", 8) == 0;
     const char *symbol = ours ? exported_symbol(file, n) : NULL;
     ampc_module_fn *fn;
     if (!symbol)

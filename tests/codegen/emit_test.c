@@ -109,7 +109,7 @@ TEST_CASE(emit, sections) {
     s = sections_find(&f, "weights");
     REQUIRE(s != NULL);
     CHECK_EQ_INT(s->offset % 64, 0);
-    CHECK_EQ_INT(s->zlib, 0);
+    CHECK_EQ_INT(s->packed, 0);
     CHECK(sections_find(&f, "nothing") == NULL);
     sections_close(&f);
     arena_free(a);
@@ -203,7 +203,7 @@ TEST_CASE(emit, sidecar) {
     arena_free(a);
 }
 
-/* zlib runs out of memory where the arena has just not. */
+/* zstd runs out of memory where the arena has just not. */
 static void pack_without_memory(void) {
     Arena *a = arena_new();
     SectionWriter w = {.file = tmpfile(), .arena = a};
@@ -217,7 +217,8 @@ static void pack_without_memory(void) {
         while (malloc(n)) {
         }
     free(room);
-    section_add_zlib(&w, "second", "text", 4);
+    section_add_text(&w, "second", "text", 4);
+    section_finish(&w, 0);
     _exit(11);
 }
 
@@ -229,6 +230,67 @@ TEST_CASE(emit, memory_exhausted_while_packing) {
     REQUIRE(waitpid(pid, &status, 0) == pid);
     CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == ERR_USER,
               "wait status %#x", status);
+}
+
+/* Texts of many lengths, like the one before and not, read in any order. */
+TEST_CASE(section, texts) {
+    static const size_t size[] = {0, 1, 70000, 70000, 0, 65536, 200001, 200001};
+    enum { N = sizeof size / sizeof *size };
+    Arena *a = arena_new();
+    Diag d = {0};
+    SectionFile f;
+    char *path = in_tmp(a, "texts"), *data[N], *text;
+    size_t n;
+    SectionWriter w = {.file = fopen(path, "wb"), .arena = a};
+    REQUIRE(w.file != NULL);
+    for (int i = 0; i < N; i++) {
+        data[i] = arena_alloc(a, size[i] + 1);
+        for (size_t k = 0; k < size[i]; k++)
+            data[i][k] = (char)(i % 2 ? data[i - 1][k % (size[i - 1] + 1)] + 1
+                                      : (int)(k * k >> (k % 7)));
+        section_add_text(&w, arena_printf(a, "t%d", i), data[i], size[i]);
+    }
+    section_begin(&w, "plain");
+    section_put(&w, "plain", 5);
+    section_end(&w);
+    REQUIRE(section_finish(&w, 0));
+    fclose(w.file);
+    REQUIRE(sections_open(a, &d, path, &f) == OK);
+    for (int k = 0; k < 2 * N; k++) {
+        int i = k * 5 % N;
+        const PlanSection *s = sections_find(&f, arena_printf(a, "t%d", i));
+        REQUIRE(s != NULL && sections_read(a, &d, &f, s, &text, &n) == OK);
+        CHECK_EQ_INT(n, size[i]);
+        CHECK(!memcmp(text, data[i], size[i] + 1));
+    }
+    const PlanSection *s = sections_find(&f, "plain");
+    REQUIRE(s != NULL && sections_read(a, &d, &f, s, &text, &n) == OK);
+    CHECK_STR(text, "plain");
+    sections_close(&f);
+    arena_free(a);
+}
+
+/* A stage's text takes no room but for what differs from the stage before. */
+TEST_CASE(section, a_text_is_not_stored_twice) {
+    enum { SIZE = 300000 };
+    static char noise[2][SIZE];
+    char *bytes;
+    size_t n;
+    uint32_t state = 1;
+    SectionWriter w = {.file = open_memstream(&bytes, &n),
+                       .arena = arena_new()};
+    REQUIRE(w.file != NULL);
+    for (int i = 0; i < 2 * SIZE; i++) {
+        state = state * 1664525 + 1013904223;
+        noise[i / SIZE][i % SIZE] = (char)(state >> 24);
+    }
+    for (int i = 0; i < 4; i++)
+        section_add_text(&w, i < 2 ? "first" : "again", noise[i % 2], SIZE);
+    REQUIRE(section_finish(&w, 0));
+    fclose(w.file);
+    CHECK_MSG(n < 2 * SIZE + 2000, "%zu bytes", n);
+    free(bytes);
+    arena_free(w.arena);
 }
 
 /* ---- failures ------------------------------------------------------------ */
@@ -298,7 +360,7 @@ TEST_CASE(section, damaged_files) {
     section_put(&w, "0123456789", 10);
     section_pad(&w, 64);
     section_end(&w);
-    section_add_zlib(&w, "text", "hello hello hello", 17);
+    section_add_text(&w, "text", "hello hello hello", 17);
     REQUIRE(section_finish(&w, 0));
     fclose(f);
     size_t size, n;
@@ -311,8 +373,14 @@ TEST_CASE(section, damaged_files) {
         test_write_file(path, bytes, i < size ? size : i - size);
         SectionFile sf;
         if (sections_open(a, &d, path, &sf) != OK) continue;
-        for (int k = 0; k < sf.n; k++)
-            sections_read(a, &d, &sf, &sf.dir[k], &text, &n);
+        for (int k = 0; k < sf.n; k++) {
+            if (sections_read(a, &d, &sf, &sf.dir[k], &text, &n) != OK)
+                continue;
+            if (!strcmp(sf.dir[k].name, "text"))
+                CHECK_STR(text, "hello hello hello");
+            if (!strcmp(sf.dir[k].name, "weights"))
+                CHECK(n == 64 && !memcmp(text, "0123456789\0\0", 12));
+        }
         sections_close(&sf);
         CHECK(i < size); /* a truncated file is never opened */
     }

@@ -1067,7 +1067,7 @@ static Tail tail_new(uint64_t at) {
     strcpy(t.section[0].name, "model");
     strcpy(t.section[1].name, "weights");
     t.section[1].offset = at;
-    t.section[1].bytes = t.section[1].raw = sizeof t.weights;
+    t.section[1].bytes = sizeof t.weights;
     t.section[1].crc = crc32_slow(t.weights, sizeof t.weights);
     return t;
 }
