@@ -97,6 +97,26 @@ TEST_CASE(npy, damaged) {
     }
 }
 
+/* A scalar needs nothing of them but that they are there. */
+TEST_CASE(npy, each_member_is_needed) {
+    static const char *const members[] = {
+        "'descr': '<f4', ", "'fortran_order': False, ", "'shape': (), "};
+    for (int lacks = 0; lacks <= 3; lacks++) {
+        char dict[100] = "{";
+        float x = 1;
+        Diag d = {0};
+        Array a = {0};
+        for (int i = 0; i < 3; i++)
+            if (i != lacks) strcat(dict, members[i]);
+        strcat(dict, "}");
+        Status want = lacks < 3 ? ERR_USER : OK;
+        CHECK_MSG(read_npy_header(dict, &x, sizeof x, &a, &d) == want, "%s",
+                  dict);
+        array_close(&a);
+        sb_free(&d.text);
+    }
+}
+
 /* Any cut and any one byte changed: an error or an array, never a crash. */
 TEST_CASE(npy, truncated) {
     float data[6] = {1, 2, 3, 4, 5, 6};

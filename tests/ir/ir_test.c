@@ -122,6 +122,38 @@ TEST_CASE(strings, escapes_show_bytes) {
     sb_free(&sb);
 }
 
+/* What sb_put_escaped put there; false: that shows a control character. */
+static bool unescape(const char *s, char *out) {
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s, next = (unsigned char)s[1];
+        if (c < 0x20 || c == 0x7f) return false;
+        if (c == 0xc2 && next >= 0x80 && next < 0xa0) return false;
+        if (c == '\\' && next == 'x') {
+            char hex[] = {s[2], s[3], 0};
+            *out++ = (char)strtol(hex, NULL, 16);
+            s += 3;
+        } else
+            *out++ = c == '\\' ? *++s : *s;
+    }
+    *out = 0;
+    return true;
+}
+
+/* Of any two bytes: nothing that a terminal acts on, and nothing is lost. */
+TEST_CASE(strings, escapes_hide_every_control_character_and_read_back) {
+    StrBuf sb = {0};
+    for (int i = 1; i < 256; i++)
+        for (int j = 1; j < 256; j++) {
+            const char bytes[] = {(char)i, (char)j, 0};
+            char back[16] = "";
+            sb.len = 0;
+            sb_put_escaped(&sb, bytes);
+            CHECK_MSG(unescape(sb.data, back) && !strcmp(back, bytes),
+                      "bytes %02x %02x", (unsigned)i, (unsigned)j);
+        }
+    sb_free(&sb);
+}
+
 TEST_CASE(strings, shortest_numbers_read_back) {
     static const double v[] = {
         0,     -0.0,   1,    0.1,   1e-5,           1.0 / 3,

@@ -5,12 +5,15 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/half.h"
@@ -135,6 +138,20 @@ static const char *shares(ampc_comm *c) {
     return NULL;
 }
 
+static atomic_int *came; /* at barriers, of all ranks */
+
+/* Nobody leaves a barrier before all came, whoever comes last. */
+static const char *meets(ampc_comm *c) {
+    for (int turn = 1; turn <= 3 * WORLD; turn++) {
+        struct timespec late = {.tv_nsec = (turn + c->rank) % WORLD * 5000000};
+        nanosleep(&late, NULL);
+        atomic_fetch_add(came, 1);
+        if (c->barrier(c->ctx)) return c->error(c->ctx);
+        if (atomic_load(came) < turn * WORLD) return "a barrier was left early";
+    }
+    return NULL;
+}
+
 static void all_ranks(RankFn *fn) {
     pid_t child[WORLD];
     choose_port();
@@ -144,6 +161,14 @@ static void all_ranks(RankFn *fn) {
 
 TEST_CASE(comm_tcp, sums_are_those_of_plain_c) { all_ranks(sums); }
 TEST_CASE(comm_tcp, all_get_what_one_has) { all_ranks(shares); }
+
+TEST_CASE(comm_tcp, barriers_wait_for_all) {
+    came = mmap(NULL, sizeof *came, PROT_READ | PROT_WRITE,
+                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(came != MAP_FAILED);
+    all_ranks(meets);
+    munmap(came, sizeof *came);
+}
 
 /* ---- a rank played here -------------------------------------------------- */
 

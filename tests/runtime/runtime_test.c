@@ -154,6 +154,39 @@ TEST_CASE(runtime, skips_steps_that_are_not_finite) {
     tiny_api()->close(s);
 }
 
+/* Whoever is asked, counts are those of the host: of fine steps, those whose
+   loss is not finite and those whose gradients alone are not.               */
+TEST_CASE(runtime, counters_are_the_hosts_own) {
+    static const char steps[] = ".G.LLG...L.G";
+    ampc_session *s = open_module(&tiny_module, 1);
+    int64_t step = 0, skipped = 0, bad = 0, good = 0;
+    for (int i = 0; steps[i]; i++) {
+        bool fine = steps[i] == '.';
+        ampc_metrics m = {.size = sizeof m};
+        ampc_scaler sc = {.size = sizeof sc};
+        Batch b;
+        batch(&b, i);
+        if (!fine) b.x[5] = steps[i] == 'L' ? INFINITY : 1e19F;
+        CHECK_EQ_INT(tiny_api()->step(s, b.in, 2, &m), AMPC_OK);
+        step += fine;
+        skipped += !fine;
+        bad += steps[i] == 'L';
+        good = fine ? good + 1 : 0;
+        CHECK_EQ_INT(m.applied, fine);
+        CHECK_EQ_INT(m.step, step);
+        CHECK_EQ_INT(m.tried, i + 1);
+        CHECK_EQ_INT(m.skipped, skipped);
+        CHECK_EQ_INT(m.bad_forward, bad);
+        CHECK_EQ_INT(tiny_api()->scaler(s, &sc), AMPC_OK);
+        CHECK_EQ_INT(sc.step, step);
+        CHECK_EQ_INT(sc.tried, i + 1);
+        CHECK_EQ_INT(sc.skipped, skipped);
+        CHECK_EQ_INT(sc.bad_forward, bad);
+        CHECK_EQ_INT(sc.good, good);
+    }
+    tiny_api()->close(s);
+}
+
 /* Two micro-steps on one batch each equal one step on both: by `step`, and by
    micro_step and update.                                                    */
 TEST_CASE(runtime, accumulates) {

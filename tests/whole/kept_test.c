@@ -1,6 +1,7 @@
 /* kept_test.c: products keep what they made of a parameter, and in a run of a
    value that several of them read.  A session that has run says what a session
    says that was opened just now and resumes from it. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -284,6 +285,55 @@ static void *counted(void *ctx, size_t bytes, size_t align) {
 static void given_back(void *ctx, void *p, size_t bytes) {
     *(size_t *)ctx -= bytes;
     free(p);
+}
+
+typedef struct Reader {
+    const char *op, *attrs, *x, *u; /* shapes of %x, as its result, and of %u */
+} Reader;
+
+/* Bytes that a session holds once it has predicted by a model of which n ops
+   read the one parameter. */
+static size_t held_after(const Reader *r, int n) {
+    char *model = NULL;
+    size_t size, bytes = 0;
+    FILE *f = open_memstream(&model, &size);
+    fprintf(f,
+            "graph forward(%%x0: f32[%s]) {\n"
+            "  param %%u: f32[%s] = normal(0, 0.1)\n",
+            r->x, r->u);
+    for (int i = 0; i < n; i++)
+        fprintf(f, "  %%a%d = %s %%x%d, %%u%s\n  %%x%d = tanh %%a%d\n", i,
+                r->op, i, r->attrs, i + 1, i);
+    fprintf(f, "  return z=%%x%d\n}\n", n);
+    fclose(f);
+    Compiled c = compile_text(model, "--precision fp32 --loss none");
+    ampc_options o = {.size = sizeof o,
+                      .alloc = counted,
+                      .free = given_back,
+                      .alloc_ctx = &bytes};
+    static float x[3 * 256], z[3 * 256];
+    ampc_input in = ampc_in("x0", x, sizeof x, AMPC_DTYPE_F32);
+    ampc_output out = ampc_out("z", z, sizeof z, AMPC_DTYPE_F32);
+    ampc_session *s;
+    char err[256];
+    REQUIRE(c.api->open(c.api->module, &o, &s, err, sizeof err) == AMPC_OK);
+    REQUIRE(c.api->predict(s, &in, 1, 3, &out, 1) == AMPC_OK);
+    size_t held = bytes;
+    c.api->close(s);
+    compiled_close(&c);
+    free(model);
+    return held;
+}
+
+TEST_CASE(kept, once_for_all_that_read_a_parameter) {
+    static const Reader readers[] = {
+        {"matmul", "", "3,256", "256,256"},
+        {"conv", " {pads=[1,1,1,1]}", "3,64,2,2", "64,64,3,3"}};
+    for (int i = 0; i < 2; i++) {
+        const Reader *r = &readers[i];
+        size_t one = held_after(r, 1), four = held_after(r, 4);
+        CHECK_MSG(four < one + 100000, "%s: %zu bytes more", r->op, four - one);
+    }
 }
 
 /* A step that changes a parameter, which it multiplies once, packs it in memory

@@ -181,6 +181,14 @@ static int descriptors(void) {
     return n;
 }
 
+static int descriptor_of(const char *name) {
+    struct stat file, st;
+    REQUIRE(stat(test_tmp(name), &file) == 0);
+    for (int fd = 3; fd < 256; fd++)
+        if (fstat(fd, &st) == 0 && st.st_ino == file.st_ino) return fd;
+    FAIL("%s is not open", name);
+}
+
 /* The descriptor that a loaded module keeps goes with it, and only that. */
 TEST_CASE(module_file, descriptors_are_given_back) {
     void *lib;
@@ -192,12 +200,7 @@ TEST_CASE(module_file, descriptors_are_given_back) {
     dlclose(lib);
     CHECK_EQ_INT(descriptors(), before);
     api = load("kept.so", &lib);
-    int kept = -1;
-    struct stat file, st;
-    REQUIRE(stat(test_tmp("kept.so"), &file) == 0);
-    for (int fd = 3; fd < 256 && kept < 0; fd++)
-        if (fstat(fd, &st) == 0 && st.st_ino == file.st_ino) kept = fd;
-    REQUIRE(kept >= 0);
+    int kept = descriptor_of("kept.so");
     /* a host that closes what it does not know, and opens its own */
     int own = open("/dev/null", O_RDONLY);
     REQUIRE(own >= 0 && dup2(own, kept) == kept);
@@ -207,6 +210,27 @@ TEST_CASE(module_file, descriptors_are_given_back) {
     CHECK(fcntl(kept, F_GETFD) >= 0);
     close(kept);
     close(own);
+}
+
+/* A host that closes what it does not know leaves the path alone: what is there
+   now is the module, or sessions say why they cannot begin. */
+TEST_CASE(module_file, another_file_in_its_place_is_refused) {
+    void *lib;
+    float first[WEIGHTS];
+    compile("place.so", 1, "", "");
+    const ampc_api *api = load("place.so", &lib);
+    weights_of(api, first);
+    close(descriptor_of("place.so"));
+    weights_of(api, first);
+    compile("place.so", 2, "", "");
+    refuses(api, "replaced by another module after this one was loaded");
+    REQUIRE(test_write_file(test_tmp("place.so"), first, sizeof first));
+    refuses(api, "no tail");
+    REQUIRE(test_write_file(test_tmp("place.so"), first, 1));
+    refuses(api, "too short");
+    REQUIRE(unlink(test_tmp("place.so")) == 0);
+    refuses(api, "No such file or directory");
+    dlclose(lib);
 }
 
 TEST_CASE(module_file, odd_names) {

@@ -4,6 +4,7 @@
    the very start, negative indices off axis 0, operands that are transposed
    already, products that are added up, grouped heads; epsilons and axes of
    one's own.  What is wanted is written here as plain loops over the input. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -309,3 +310,66 @@ TEST_CASE(moves, scores_are_scaled_by_the_size_of_a_head) {
     grouped(0, LENGTH);
 }
 TEST_CASE(moves, a_narrow_mask_hides_what_it_lacks) { grouped(0, 2); }
+
+/* ---- rows known at compile time ------------------------------------------ */
+
+/* Of [4,4], along either axis: every run of rows, those that count from the end
+   and those that run over it, forwards and backwards, and each row alone. */
+TEST_CASE(moves, known_rows_are_taken_from_where_they_count) {
+    enum { SIDE = 4, MOST = 3, CASES = 2 * 2 * SIDE * 2 * MOST };
+    struct Rows {
+        int axis, n, row[MOST];
+    } rows[CASES];
+    int n = 0;
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    fputs("graph forward(%x: f32[4,4]) {\n", f);
+    for (int axis = 0; axis < 2; axis++)
+        for (int first = -SIDE; first < SIDE; first++)
+            for (int step = -1; step <= 1; step += 2)
+                for (int len = 1; len <= MOST; len++) {
+                    int last = first + step * (len - 1);
+                    if (last < -SIDE || last >= SIDE) continue;
+                    struct Rows *r = &rows[n];
+                    *r = (struct Rows){axis, len, {0}};
+                    fprintf(f, "  const %%i%d: i64[%d] = [", n, len);
+                    for (int k = 0; k < len; k++)
+                        fprintf(f, "%s%d", k ? ", " : "",
+                                r->row[k] = first + step * k);
+                    fprintf(f, "]\n  %%y%d = gather %%x, %%i%d {axis=%d}\n", n,
+                            n, axis);
+                    n++;
+                }
+    fputs("  return ", f);
+    for (int i = 0; i < n; i++) fprintf(f, "%sy%d=%%y%d", i ? ", " : "", i, i);
+    fputs("\n}\n", f);
+    fclose(f);
+    Compiled c = compile_text(text, "--precision fp32 --loss none "
+                                    "--target cpu:x86-64-v2");
+    ampc_session *s = open_threads(&c, 1);
+    float x[SIDE][SIDE];
+    fill(x, sizeof x, 5);
+    ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+    if (c.api->predict(s, &in, 1, SIDE, NULL, 0)) FAIL("%s", c.api->error(s));
+    for (int i = 0; i < n; i++) {
+        const struct Rows *r = &rows[i];
+        float got[MOST * SIDE];
+        char name[16];
+        ampc_output out =
+            ampc_out(NULL, got, (size_t)r->n * SIDE * 4, AMPC_DTYPE_F32);
+        snprintf(name, sizeof name, "y%d", i);
+        if (c.api->read_output(s, name, &out)) FAIL("%s", c.api->error(s));
+        for (int k = 0; k < r->n; k++)
+            for (int j = 0; j < SIDE; j++) {
+                int row = (r->row[k] + SIDE) % SIDE;
+                float want = r->axis ? x[j][row] : x[row][j];
+                float have = r->axis ? got[j * r->n + k] : got[k * SIDE + j];
+                CHECK_MSG(have == want, "axis %d, row %d of %d from %d",
+                          r->axis, k, r->n, r->row[0]);
+            }
+    }
+    c.api->close(s);
+    compiled_close(&c);
+    free(text);
+}
