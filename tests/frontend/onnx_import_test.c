@@ -1,6 +1,7 @@
 /* onnx_import_test.c: the ONNX importer: models of both PyTorch exporters
    against PyTorch's numbers, what trains, dimensions, batch normalisation,
    dropout, functions, version rules.                                        */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -309,21 +310,45 @@ TEST_CASE(onnx_train, unmarked_files_go_by_role_and_name) {
     made_end(&m);
 }
 
-/* CLIP's scale of its logits, a gate, weights that Softmax mixes, a token. */
+/* CLIP's scale of its logits, a gate, weights that Softmax mixes, a token; by
+   way of everything that passes a gradient on, and of nothing else. */
 TEST_CASE(onnx_train, a_number_that_is_used_by_way_of_a_function) {
-    static const char *const ops[] = {"Exp", "Sigmoid", "Softmax", "Dropout"};
-    for (int i = 0; i < 4; i++) {
-        Made m;
-        linear_model(&m);
-        made_f32(&m, "m.logit_scale", "1", 2.5);
-        made_node(&m, ops[i], "m.logit_scale", "s");
-        made_node(&m, "Mul", "y,s", "z");
-        made_output(&m, "z");
-        Module *mod = made_import(&m);
-        REQUIRE(mod != NULL && var_of(mod, "m.logit_scale"));
-        CHECK_EQ_INT(var_of(mod, "m.logit_scale")->kind, VAR_PARAM);
-        CHECK_STR(var_of(mod, "m.logit_scale")->why, "operand of Mul");
-        made_end(&m);
+    static const struct {
+        const char *ops, *in; /* separated by blanks; of each */
+        bool trains;
+    } rows[] = {
+        {"Exp Sigmoid Softmax Dropout Abs Neg Log Sqrt Reciprocal Erf Tanh "
+         "Softplus Sin Cos Relu LeakyRelu Elu Selu HardSigmoid HardSwish Clip "
+         "Identity Flatten Squeeze Transpose ReduceSum ReduceMean ReduceL1 "
+         "ReduceL2 ReduceSumSquare LogSoftmax",
+         "m.scale", true},
+        {"Reshape Expand Tile", "m.scale,one", true},
+        {"Unsqueeze CumSum", "m.scale,axis", true},
+        {"CastLike", "m.scale,y", true},
+        {"CastLike", "y,m.scale", false},
+        {"Floor Ceil Round Sign", "m.scale", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char ops[400], *rest = ops, *op;
+        snprintf(ops, sizeof ops, "%s", rows[i].ops);
+        while ((op = strtok_r(rest, " ", &rest))) {
+            Made m;
+            linear_model(&m);
+            made_f32(&m, "m.scale", "1", 2.5);
+            made_i64(&m, "one", 1, (int64_t[]){1});
+            made_i64(&m, "axis", 1, (int64_t[]){0});
+            made_node(&m, op, rows[i].in, "s");
+            made_node(&m, "Mul", "y,s", "z");
+            made_output(&m, "z");
+            Module *mod = made_import(&m);
+            if (!CHECK_MSG(mod != NULL, "%s: %s", op, made_message(&m)))
+                continue;
+            const Var *v = var_of(mod, "m.scale");
+            bool trains = v && v->kind == VAR_PARAM;
+            CHECK_MSG(trains == rows[i].trains, "%s %s", op,
+                      trains ? "trains" : "does not train");
+            if (trains) CHECK_STR(v->why, "operand of Mul");
+            made_end(&m);
+        }
     }
 }
 
