@@ -3,11 +3,12 @@
 
 usage: bench.py AMPC FOLDER [--rounds N] [--seconds S] [--busy] [--no-compile]
                 [--peer fp32,bf16] [--inference] [--isa LEVEL] [NAME...]
-(script/bench calls it; FOLDER keeps the exported models; names by beginning;
---peer: in what PyTorch runs; --inference: predictions instead, beside ONNX
-Runtime; --isa: a lower instruction set level on both sides, v2, v3, v4-fma (no
-dot products of bf16) or v4-dot, but for ONNX Runtime, which takes no such order.
-Three models are torchvision's)
+(script/bench calls it; FOLDER keeps the exported models; names by beginning,
+those of MORE in bench_models.py only so; --peer: in what PyTorch runs;
+--inference: predictions instead, beside ONNX Runtime; --isa: a lower instruction
+set level on both sides, v2, v3, v4-fma (no dot products of bf16) or v4-dot, but
+for ONNX Runtime, which takes no such order.  Three models are torchvision's, of
+MORE some timm's and transformers')
 
 AdamW, dropout on where a model has it; PyTorch is its eager mode and
 torch.compile, in bf16 by autocast.  Every contender of a model runs for about
@@ -28,12 +29,10 @@ import time
 
 import numpy as np
 import torch
-import torch.nn as nn
-import torch.nn.functional as F
 
-from networks import Loss, Recurrent
+import bench_models
+from bench_models import ALL, INPUTS, MODELS, make, there_is
 
-VOCABULARY = 1024
 # What orders PyTorch (also compiled), oneDNN, MKL and OpenBLAS to a level.
 LEVELS = {"v2": ("default", "SSE41", "SSE4_2", "Nehalem"),
           "v3": ("avx2", "AVX2", "AVX2", "Haswell"),
@@ -52,275 +51,6 @@ def force_level(level):
     return "level " + level + " by " + " ".join(
         f"{key}={orders[key]}" for key in sorted(orders)) + \
         " (ONNX Runtime: at the machine's own)\n"
-
-
-def conv_norm(cin, cout, stride):
-    return [nn.Conv2d(cin, cout, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(cout)]
-
-
-class Block(nn.Module):
-    def __init__(self, cin, cout, stride):
-        super().__init__()
-        self.body = nn.Sequential(*conv_norm(cin, cout, stride), nn.ReLU(),
-                                  *conv_norm(cout, cout, 1))
-        self.skip = nn.Sequential()
-        if stride != 1:
-            self.skip = nn.Sequential(nn.Conv2d(cin, cout, 1, stride,
-                                                bias=False),
-                                      nn.BatchNorm2d(cout))
-
-    def forward(self, x):
-        return F.relu(self.body(x) + self.skip(x))
-
-
-def resnet18():
-    blocks, cin = [], 64
-    for i, c in enumerate((64, 128, 256, 512)):
-        blocks += [Block(cin, c, 1 if i == 0 else 2), Block(c, c, 1)]
-        cin = c
-    return nn.Sequential(*conv_norm(3, 64, 1), nn.ReLU(), *blocks,
-                         nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                         nn.Linear(512, 10))
-
-
-def cnn():
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(1568, 64), nn.ReLU(), nn.Dropout(0.25), nn.Linear(64, 10))
-
-
-def mlp():
-    return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256),
-                         nn.ReLU(), nn.Linear(256, 10))
-
-
-def rotate(x):
-    """Rotary positions; x is [batch, heads, time, width]."""
-    half = x.shape[-1] // 2
-    rate = 10000 ** (-torch.arange(half) / half)
-    angle = torch.arange(x.shape[-2])[:, None] * rate[None, :]
-    cos, sin = torch.cos(angle), torch.sin(angle)
-    a, b = x[..., :half], x[..., half:]
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-
-
-class Attention(nn.Module):
-    def __init__(self, width, heads, kv_heads, causal, rotary, bias):
-        super().__init__()
-        self.heads, self.kv_heads = heads, kv_heads
-        self.causal, self.rotary = causal, rotary
-        self.size = width // heads
-        self.qkv = nn.Linear(width, (heads + 2 * kv_heads) * self.size, bias)
-        self.o = nn.Linear(width, width, bias)
-
-    def forward(self, x):
-        n, t, width = x.shape
-        h, k = self.heads, self.kv_heads
-        parts = self.qkv(x).split([h * self.size, k * self.size,
-                                   k * self.size], -1)
-        q, k, v = (p.reshape(n, t, -1, self.size).transpose(1, 2)
-                   for p in parts)
-        if self.rotary:
-            q, k = rotate(q), rotate(k)
-        if self.heads != self.kv_heads:
-            repeat = self.heads // self.kv_heads
-            k, v = (p.repeat_interleave(repeat, 1) for p in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        return self.o(y.transpose(1, 2).reshape(n, t, width))
-
-
-class Gated(nn.Module):
-    def __init__(self, width, inner):
-        super().__init__()
-        self.gate = nn.Linear(width, inner, False)
-        self.up = nn.Linear(width, inner, False)
-        self.down = nn.Linear(inner, width, False)
-
-    def forward(self, x):
-        return self.down(F.silu(self.gate(x)) * self.up(x))
-
-
-class Layer(nn.Module):
-    def __init__(self, width, heads, kind):
-        super().__init__()
-        llama = kind == "llama"
-        norm = (lambda: nn.RMSNorm(width)) if llama else \
-            (lambda: nn.LayerNorm(width))
-        self.a, self.b = norm(), norm()
-        self.attention = Attention(width, heads, heads // 2 if llama else heads,
-                                   kind in ("gpt", "llama"), llama, not llama)
-        self.feed = Gated(width, 344) if llama else nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-        self.after = kind == "bert"
-
-    def forward(self, x):
-        if self.after:
-            x = self.a(x + self.attention(x))
-            return self.b(x + self.feed(x))
-        x = x + self.attention(self.a(x))
-        return x + self.feed(self.b(x))
-
-
-class Language(nn.Module):
-    def __init__(self, kind, layers, width, heads, length):
-        super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, width)
-        self.places = None
-        if kind != "llama":
-            self.places = nn.Parameter(0.02 * torch.randn(length, width))
-        self.layers = nn.Sequential(*(Layer(width, heads, kind)
-                                      for _ in range(layers)))
-        self.norm = nn.LayerNorm(width) if kind != "llama" else \
-            nn.RMSNorm(width)
-        self.head = nn.Linear(width, VOCABULARY, False)
-
-    def forward(self, ids):
-        x = self.tokens(ids)
-        if self.places is not None:
-            x = x + self.places
-        return self.head(self.norm(self.layers(x)))
-
-
-class UNet(nn.Module):
-    """Four levels, transposed convolutions, a class for every pixel."""
-
-    def __init__(self, width=32, levels=4):
-        super().__init__()
-        self.down, self.up, self.join = (nn.ModuleList() for _ in range(3))
-        cin = 3
-        for i in range(levels):
-            c = width << i
-            self.down.append(self.double(cin, c))
-            cin = c
-        for i in reversed(range(levels - 1)):
-            c = width << i
-            self.up.append(nn.ConvTranspose2d(2 * c, c, 2, 2))
-            self.join.append(self.double(2 * c, c))
-        self.head = nn.Conv2d(width, 10, 1)
-
-    @staticmethod
-    def double(cin, cout):
-        return nn.Sequential(*conv_norm(cin, cout, 1), nn.ReLU(),
-                             *conv_norm(cout, cout, 1), nn.ReLU())
-
-    def forward(self, x):
-        kept = []
-        for i, down in enumerate(self.down):
-            x = down(F.max_pool2d(x, 2) if i else x)
-            kept.append(x)
-        kept.pop()
-        for up, join in zip(self.up, self.join):
-            x = join(torch.cat([up(x), kept.pop()], 1))
-        return self.head(x)
-
-
-class Ranking(nn.Module):
-    """DLRM: numbers, ids of 26 tables, their products, clicked or not."""
-
-    def __init__(self, tables=26, rows=2000, width=16):
-        super().__init__()
-        self.tables = nn.ModuleList(nn.Embedding(rows, width)
-                                    for _ in range(tables))
-        self.bottom = nn.Sequential(
-            nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, 64), nn.ReLU(),
-            nn.Linear(64, width), nn.ReLU())
-        self.i, self.j = torch.tril_indices(tables + 1, tables + 1, -1)
-        self.top = nn.Sequential(
-            nn.Linear(width + len(self.i), 512), nn.ReLU(),
-            nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 2))
-
-    def forward(self, x, ids):
-        x = self.bottom(x)
-        v = torch.stack([x] + [table(ids[:, i])
-                               for i, table in enumerate(self.tables)], 1)
-        products = (v @ v.transpose(1, 2))[:, self.i, self.j]
-        return self.top(torch.cat([x, products], 1))
-
-
-class Clicks(Loss):
-    def forward(self, x, ids, target):
-        return F.cross_entropy(self.m(x, ids), target)
-
-
-def torchvision(name, **how):
-    import torchvision.models
-    return getattr(torchvision.models, name)(num_classes=10, **how)
-
-
-class Vision(nn.Module):
-    def __init__(self, layers, width, heads):
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, 4, 4)
-        self.places = nn.Parameter(0.02 * torch.randn(64, width))
-        self.layers = nn.Sequential(*(Layer(width, heads, "vit")
-                                      for _ in range(layers)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
-
-    def forward(self, x):
-        x = self.patches(x).flatten(2).transpose(1, 2) + self.places
-        return self.head(self.norm(self.layers(x)).mean(1))
-
-
-def images(*shape):
-    return lambda: (torch.rand(shape), torch.randint(0, 10, shape[:1]))
-
-
-def tokens(*shape):
-    return lambda: tuple(torch.randint(0, VOCABULARY, shape) for _ in range(2))
-
-
-def clicks(n):
-    return lambda: (torch.randn(n, 13), torch.randint(0, 2000, (n, 26)),
-                    torch.randint(0, 2, (n,)))
-
-
-MODELS = {
-    "mlp": ("MLP 784-512-256-10 (128)", mlp, images(128, 784)),
-    "cnn": ("CNN+BN, MNIST (64)", cnn, images(64, 1, 28, 28)),
-    "resnet18": ("ResNet-18, CIFAR (16)", resnet18, images(16, 3, 32, 32)),
-    "gpt": ("GPT 4x256, T=128 (8)",
-            lambda: Language("gpt", 4, 256, 8, 128), tokens(8, 128)),
-    "llama": ("LLaMA 2x128, T=64 (8)",
-              lambda: Language("llama", 2, 128, 4, 64), tokens(8, 64)),
-    "vit": ("ViT 4x192 (16)", lambda: Vision(4, 192, 3), images(16, 3, 32, 32)),
-    "bert": ("BERT 2x128, T=64 (16)",
-             lambda: Language("bert", 2, 128, 4, 64), tokens(16, 64)),
-    "resnet50": ("ResNet-50, 224 (4)", lambda: torchvision("resnet50"),
-                 images(4, 3, 224, 224)),
-    "mobilenet": ("MobileNetV3-large, 224 (8)",
-                  lambda: torchvision("mobilenet_v3_large"),
-                  images(8, 3, 224, 224)),
-    "convnext": ("ConvNeXt-tiny, 224 (2)",
-                 lambda: torchvision("convnext_tiny"), images(2, 3, 224, 224)),
-    "unet": ("U-Net 32-256, 128 (4)", UNet,
-             lambda: (torch.rand(4, 3, 128, 128),
-                      torch.randint(0, 10, (4, 128, 128)))),
-    "lstm": ("LSTM 2x256, T=64 (32)",
-             lambda: Recurrent("LSTM", False, 64, 256, 10),
-             lambda: (torch.randn(32, 64, 64), torch.randint(0, 10, (32,)))),
-    "dlrm": ("DLRM 26x2000x16 (512)", lambda: Clicks(Ranking()), clicks(512)),
-}
-INPUTS = {2: ("x", "target"), 3: ("x", "ids", "target")}
-
-
-def make(name):
-    torch.manual_seed(0)
-    model = MODELS[name][1]()
-    return (model if isinstance(model, Loss) else Loss(model)).train(), \
-        MODELS[name][2]()
-
-
-def there_is(name):
-    try:
-        make(name)
-        return True
-    except ImportError as e:
-        print(f"{MODELS[name][0]} is left out: {e}", file=sys.stderr)
-        return False
 
 
 # ---- a contender in a process of its own, that runs when it is told to
@@ -454,7 +184,7 @@ class Ampc:
         self.command = [options.ampc, "run", module(folder, path, precision),
                         "--device", "cpu", "--quiet", "--threads",
                         "1" if busy else "0"]
-        for x in INPUTS[len(MODELS[name][2]())]:
+        for x in INPUTS[len(ALL[name][2]())]:
             path = os.path.join(folder, f"{name}.{x}.npy")
             self.command += ["--feed", f"{x}={path}"]
         self.busy, self.steps, self.mb = busy, 5, 0
@@ -492,7 +222,7 @@ class Ampc:
 def export(folder, name):
     path = os.path.join(folder, name + ".onnx")
     if os.path.exists(path) and \
-            os.path.getmtime(path) > os.path.getmtime(__file__):
+            os.path.getmtime(path) > os.path.getmtime(bench_models.__file__):
         return
     model, batch = make(name)
     names = INPUTS[len(batch)]
@@ -584,7 +314,7 @@ def rows(name, results):
             all_ratios["memory"].append(median_of(ours, "mb") /
                                         median_of(peer["eager"], "mb"))
         print("| " + " | ".join([
-            MODELS[name][0], precision, show(median_of(ours, "ms"), "%.4g"),
+            ALL[name][0], precision, show(median_of(ours, "ms"), "%.4g"),
             show(median_of(peer["eager"], "ms"), "%.4g"),
             show(median_of(peer["compile"], "ms"), "%.4g"),
             show(all_ratios[precision], "%.2f"), "%.2f" % own,
@@ -601,7 +331,7 @@ def inference_row(name, results):
         ("predict", "fp32"), ("predict", "bf16"), ("onnxruntime", "fp32")))
     faster = ratio(ours, [peer])
     print("| " + " | ".join([
-        MODELS[name][0], show(median_of(ours, "ms"), "%.4g"),
+        ALL[name][0], show(median_of(ours, "ms"), "%.4g"),
         show(median_of(peer, "ms"), "%.4g"), show(faster, "%.2f"),
         show(median_of(half, "ms"), "%.4g"), show(1 / ratio(half, [ours]), "%.2f")]) +
         " |", flush=True)
@@ -623,9 +353,8 @@ def main():
     p.add_argument("--inference", action="store_true")
     p.add_argument("--isa", choices=LEVELS)
     options = p.parse_intermixed_args()
-    names = [n for n in MODELS
-             if (not options.names or n.startswith(tuple(options.names)))
-             and there_is(n)]
+    wanted = tuple(options.names or MODELS)
+    names = [n for n in ALL if n.startswith(wanted) and there_is(n)]
     how = "processor time of one thread" if options.busy else "all threads"
     what = "predictions" if options.inference else "AdamW"
     print(f"PyTorch {torch.__version__.split('+')[0]}, {what}, {how}, "
