@@ -349,6 +349,15 @@ TEST_CASE(kernel, softmax_and_norms) {
                      "%y"),
          .ulps = 8,
          .scale = 32},
+        /* as much along as across: columns of many loads that are turned */
+        {.text = ROW("%x: f32[20,200], %t: f32[200,20]",
+                     "%u = transpose %t {perm=[1,0]} %a = add %x, %u "
+                     "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
+                     "%e = exp %d %s = reduce_sum %e {axes=[1]} "
+                     "%y = div %e, %s",
+                     "%y"),
+         .ulps = 8,
+         .scale = 32},
         /* over the channels of an image */
         {.text = ROW("%x: f32[2,3,70]",
                      "%m = reduce_max %x {axes=[1]} %d = sub %x, %m "

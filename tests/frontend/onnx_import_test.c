@@ -659,6 +659,28 @@ TEST_CASE(onnx_dropout, forms_and_options) {
     made_end(&m);
 }
 
+/* A ratio drops; that the mode, which is its own operand, was off is told. */
+TEST_CASE(onnx_dropout, what_was_exported_disabled_is_told) {
+    static const float ratios[] = {0, 0.25F};
+    for (int i = 0; i < 4; i++) {
+        Made m;
+        int64_t mode = i / 2;
+        made_start(&m, 17);
+        made_input(&m, "x", DT_F32, "2,3");
+        made_f32(&m, "ratio", "", ratios[i % 2]);
+        made_i64(&m, "mode", 1, &mode);
+        made_node(&m, "Dropout", "x,ratio,mode", "y");
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        bool drops = ratios[i % 2] > 0;
+        CHECK_EQ_INT(find_call(mod, "dropout") != NULL, drops);
+        CHECK_EQ_INT(strstr(made_message(&m), "Dropout") != NULL,
+                     drops && !mode);
+        made_end(&m);
+    }
+}
+
 /* ---- graphs -------------------------------------------------------------- */
 
 TEST_CASE(onnx_graph, nodes_may_stand_in_any_order) {
