@@ -373,3 +373,36 @@ TEST_CASE(moves, known_rows_are_taken_from_where_they_count) {
     compiled_close(&c);
     free(text);
 }
+
+/* ---- where comparisons choose -------------------------------------------- */
+
+TEST_CASE(moves, comparisons_choose) {
+    enum { N = 3 };
+    Compiled c = compile_text(
+        "model m(x: f32[3], y: f32[3]) {\n"
+        "  return eq = where(x == y, 1.0, 0.0), ne = where(x != y, 1.0, 0.0),\n"
+        "    lt = where(x < y, 1.0, 0.0), le = where(x <= y, 1.0, 0.0),\n"
+        "    gt = where(x > y, 1.0, 0.0), ge = where(x >= y, 1.0, 0.0)\n}\n",
+        "--precision fp32 --loss none --target cpu:x86-64-v2");
+    static const struct {
+        const char *name;
+        float want[N]; /* of what is less, equal and more */
+    } rows[] = {{"eq", {0, 1, 0}}, {"ne", {1, 0, 1}}, {"lt", {1, 0, 0}},
+                {"le", {1, 1, 0}}, {"gt", {0, 0, 1}}, {"ge", {0, 1, 1}}};
+    ampc_session *s = open_threads(&c, 1);
+    float x[N] = {1, 2, 3}, y[N] = {2, 2, 2};
+    ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+                       ampc_in("y", y, sizeof y, AMPC_DTYPE_F32)};
+    if (c.api->predict(s, in, 2, N, NULL, 0)) FAIL("%s", c.api->error(s));
+    for (int i = 0; i < 6; i++) {
+        float got[N];
+        ampc_output out = ampc_out(NULL, got, sizeof got, AMPC_DTYPE_F32);
+        if (c.api->read_output(s, rows[i].name, &out))
+            FAIL("%s", c.api->error(s));
+        for (int k = 0; k < N; k++)
+            CHECK_MSG(got[k] == rows[i].want[k], "%s of %g and %g",
+                      rows[i].name, (double)x[k], (double)y[k]);
+    }
+    c.api->close(s);
+    compiled_close(&c);
+}
