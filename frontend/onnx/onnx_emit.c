@@ -436,6 +436,40 @@ static Status put_gelu_tanh(Emit *e, const Form *f) {
     return stored(e, y, d);
 }
 
+/* (1 + erf(x / sqrt 2)) / 2 + x exp(-x^2 / 2) / sqrt(2 pi) */
+static Status put_gelu_slope(Emit *e, const Form *f) {
+    enum { NUMBER = -1, NONE = -2 };
+    static const struct {
+        const char *op;
+        int a, b; /* 0: x, n: what part n - 1 makes */
+        double number;
+    } parts[] = {{"Mul", 0, NUMBER, 0.7071067811865476},
+                 {"Erf", 1, NONE, 0},
+                 {"Add", 2, NUMBER, 1},
+                 {"Mul", 3, NUMBER, 0.5},
+                 {"Mul", 0, 0, 0},
+                 {"Mul", 5, NUMBER, -0.5},
+                 {"Exp", 6, NONE, 0},
+                 {"Mul", 7, NUMBER, 0.3989422804014327},
+                 {"Mul", 8, 0, 0},
+                 {"Add", 4, 9, 0}};
+    enum { PARTS = sizeof parts / sizeof *parts };
+    DType d = meet(e, 0);
+    Str at[PARTS + 1] = {as_dtype(e, e->n->in[0], d)}, y = made(e, d);
+    (void)f;
+    for (int i = 0; i < PARTS; i++) {
+        int b = parts[i].b;
+        Str in[] = {at[parts[i].a], b >= 0 ? at[b]
+                                    : b == NUMBER
+                                        ? put_number(e, d, parts[i].number)
+                                        : NULL};
+        at[i + 1] =
+            i + 1 == PARTS ? y : fresh(e, &e->values, internf("%s/%d", y, i));
+        put_node(e, parts[i].op, in, b == NONE ? 1 : 2, at[i + 1]);
+    }
+    return stored(e, y, d);
+}
+
 /* Neither NaN nor infinite: x - x is 0. */
 static Status put_isfinite(Emit *e, const Form *f) {
     DType d = meet(e, 0);
@@ -577,6 +611,7 @@ static const Form forms[] = {
     {OP_LEAKY_RELU, "LeakyRelu", "alpha", put_elem},
     {OP_GELU, "Gelu", "", put_elem},
     {OP_GELU_TANH, "Gelu", "", put_gelu_tanh},
+    {OP_GELU_SLOPE, "Erf", "", put_gelu_slope},
     {OP_CLIP, "Clip", "", put_clip},
     {OP_ISINF, "IsInf", "", put_elem},
     {OP_ISFINITE, "Equal", "", put_isfinite},

@@ -460,9 +460,11 @@ KM_INLINE float TANH_F32(float x) {
     return a < 0.6f ? p : x != x ? x : km_sign_of(big, x);
 }
 
-/* erfc(y / sqrt 2) / 2 for y >= 0: e^(-y^2/2) times a polynomial in
-   1/(1 + 0.3 y); the square is kept in two floats. */
-KM_INLINE float km_upper_tail(float y) {
+/* For y >= 0, phi and Phi the normal density and distribution function:
+   1 - Phi(y) - slope y phi(y), where 1 - Phi(y) = erfc(y / sqrt 2) / 2 is
+   e^(-y^2/2) times a polynomial in 1/(1 + 0.3 y); the square is kept in two
+   floats. */
+KM_INLINE float km_upper_tail(float y, float slope) {
     float hi, lo, sq, err, u, p;
     y = y > 15.0f ? 15.0f : y;
     hi = km_float(km_bits(y) & 0xfffff000u);
@@ -479,12 +481,13 @@ KM_INLINE float km_upper_tail(float y) {
     p = p * u + 0x1.f37cfep-4f;
     p = p * u + 0x1.e96842p-4f;
     p = p * u + 0x1.eecda8p-18f;
+    p = p - slope * y;
     return EXP_F32(-0.5f * sq) * (p - p * (0.5f * err));
 }
 
 KM_INLINE float ERF_F32(float x) {
     float a = ABS_F32(x), s = x * x, p = 0x1.165cdap-8f;
-    float big = 1.0f - 2.0f * km_upper_tail(a * 0x1.6a09e6p+0f);
+    float big = 1.0f - 2.0f * km_upper_tail(a * 0x1.6a09e6p+0f, 0.0f);
     p = p * s - 0x1.b142f8p-6f;
     p = p * s + 0x1.cddf4cp-4f;
     p = p * s - 0x1.8126p-2f;
@@ -494,8 +497,14 @@ KM_INLINE float ERF_F32(float x) {
 
 /* x times the normal distribution function */
 KM_INLINE float GELU_F32(float x) {
-    float q = km_upper_tail(ABS_F32(x));
+    float q = km_upper_tail(ABS_F32(x), 0.0f);
     return x * (x < 0 ? q : 1.0f - q);
+}
+
+/* Phi(x) + x phi(x), its derivative */
+KM_INLINE float GELU_SLOPE_F32(float x) {
+    float s = km_upper_tail(ABS_F32(x), 0x1.988454p-2f);
+    return x < 0 ? s : 1.0f - s;
 }
 
 /* x/2 (1 + tanh u) = x sigmoid(2u) */
@@ -592,6 +601,12 @@ static inline double LOG_SIGMOID_F64(double x) {
 }
 static inline double GELU_F64(double x) {
     return 0.5 * x * erfc(x * -0x1.6a09e667f3bcdp-1);
+}
+static inline double GELU_SLOPE_F64(double x) {
+    double y = fabs(x) > 40 ? 40 : fabs(x);
+    double s = 0.5 * erfc(y * 0x1.6a09e667f3bcdp-1) -
+               y * exp(-0.5 * y * y) * 0x1.9884533d43651p-2;
+    return x < 0 ? s : 1 - s;
 }
 static inline double GELU_TANH_F64(double x) {
     return x * SIGMOID_F64(0x1.9884533d43651p+0 * (x + 0.044715 * x * x * x));

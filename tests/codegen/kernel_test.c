@@ -101,7 +101,8 @@ static int elem_subjects(Subject *s, char (*text)[256]) {
             elem_graph(text[n], sizeof text[n], op, dtypes[d], elem_attrs(op));
             s[n].text = text[n];
             s[n].ulps = elem_ulps(op, dtypes[d]);
-            s[n].scale = op == OP_GELU_TANH ? 0.5 : 0; /* 1 + tanh cancels */
+            /* 1 + tanh cancels; it has a root */
+            s[n].scale = op == OP_GELU_TANH || op == OP_GELU_SLOPE ? 0.5 : 0;
             n++;
         }
     }
