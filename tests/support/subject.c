@@ -264,7 +264,7 @@ void check_batch(Subject *s, int n, const char *flags) {
     void *lib = compile_source(sb.data, sb.len, flags), *other = NULL;
     if (LEVELS && __builtin_cpu_supports("avx2") &&
         __builtin_cpu_supports("fma"))
-        other = compile_source(sb.data, sb.len, "-march=x86-64-v3");
+        other = compile_source(sb.data, sb.len, "-march=x86-64-v3 -mno-fma");
     sb_free(&sb);
     for (int i = 0; i < n; i++) {
         check_subject(&s[i], lib, other, i);

@@ -3,7 +3,8 @@
 
    Every graph of a batch goes into one C file.  Kernels run all units at
    once, one unit at a time from the last to the first, and compiled for a
-   higher ISA level where the machine has it: the bytes must agree.          */
+   higher ISA level where the machine has it, but for fused multiply-adds
+   (km_fma): the bytes must agree.                                          */
 #ifndef AMPC_TESTS_SUPPORT_SUBJECT_H
 #define AMPC_TESTS_SUPPORT_SUBJECT_H
 
