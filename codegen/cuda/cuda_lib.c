@@ -7,6 +7,7 @@
    lib.def; what is added here (tiles, slices, grids) depends on shapes and
    dtypes only.                                                              */
 #include "codegen/cuda/cuda.h"
+#include "codegen/kernel/schedule.h"
 #include "codegen/module/embed.h"
 #include "runtime/lib.h"
 #include "runtime/cuda/tile.h"
@@ -254,9 +255,32 @@ static double tile_rate(const LibPrint *p, const TilePick *t) {
     return part * (t->mma ? mma[large][p->s->lib] : 70);
 }
 
-static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype) {
+/* Results that are stored at once: as the epilogue's functor has it, or as
+   device.cuh does for lines of `line`. */
+static int near_of(const LibPrint *p, int64_t dtype, int64_t line) {
+    int n = 16 / dtype_info[dtype].bytes;
+    if (p->s->epilogue) return cuda_pack(p->s->epilogue);
+    while (line % n) n /= 2;
+    return n;
+}
+
+/* The same with what follows a sum of `depth` products: instructions of each
+   thread (counted in SASS) for its results, `near` at once, in each of which
+   cuBLASLt does 21 products. */
+static double store_rate(double rate, bool epilogue, int near, int64_t depth) {
+    double insts = epilogue ? 45. / near + 7 : 27. / near + 1;
+    return rate / (1 + rate / 100 * 21 * insts / fmax((double)depth, 1));
+}
+
+/* Of factors of that dtype; every `near` results of `depth` products each are
+   stored at once. */
+static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype, int near,
+                     int64_t depth) {
     const TileShape *s = t->shape;
     p->out->rate = tile_rate(p, t);
+    if (t->mma)
+        p->out->rate =
+            store_rate(p->out->rate, p->s->epilogue != NULL, near, depth);
     const char *of = t->mma            ? type_name(dtype)
                      : dtype == DT_F64 ? "double"
                                        : "float";
@@ -294,7 +318,7 @@ static void print_gemm(LibPrint *p, const LibGemm *g) {
           (Shape[]){{g->a_dtype, {batch, g->m, g->k}, 3, NULL},
                     {g->b_dtype, {batch, g->k, g->n}, 3, NULL}},
           2);
-    put_tile(p, &t, g->a_dtype);
+    put_tile(p, &t, g->a_dtype, near_of(p, g->c_dtype, g->n), g->k);
     put_batch(p, g, "a_at", g->a_bs);
     put_batch(p, g, "b_at", g->b_bs);
     kernel(p, false, t.shape->threads, t.tiles * batch);
@@ -346,31 +370,36 @@ static void begin_conv(LibPrint *p, const LibConv *c) {
 }
 
 /* Products of m x n each of operands x and w; where a group has few channels, a
-   thread for each result. */
+   thread for each `near` of the results. */
 static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
-                     int64_t n, int64_t products, int64_t results) {
+                     int64_t n, int64_t products, int64_t results, int near,
+                     int64_t depth) {
     TilePick t = tile_pick(x, c->w_dtype, m, n, products);
     bool direct = m <= DIRECT_CHANNELS;
     if (results == 0) return;
     begin_conv(p, c);
-    if (!direct) put_tile(p, &t, x);
+    if (!direct) put_tile(p, &t, x, near, depth);
     if (direct)
-        kernel_each(p, false, results);
+        kernel_each(p, false, results / near);
     else
         kernel(p, false, t.shape->threads, t.tiles * products);
     put_body(p, direct ? "_direct" : "", "", "");
 }
 
 static void print_conv_fwd(LibPrint *p, const LibConv *c) {
-    int64_t cols = c->n * lib_volume(c->out);
-    put_conv(p, c, c->x_dtype, c->k / c->group, cols, c->group, c->k * cols);
+    int64_t line = lib_volume(c->out), cols = c->n * line;
+    put_conv(p, c, c->x_dtype, c->k / c->group, cols, c->group, c->k * cols,
+             near_of(p, c->y_dtype, line),
+             c->c / c->group * lib_volume(c->kernel));
 }
 
 static void print_conv_dgrad(LibPrint *p, const LibConv *c) {
-    int64_t cols = c->n;
+    int64_t cols = c->n, line = lib_volume(c->in);
+    int64_t phases = lib_volume(c->stride); /* 1: results lie side by side */
     for (int i = 0; i < 3; i++) cols *= up_div(c->in[i], c->stride[i]);
-    put_conv(p, c, c->y_dtype, c->c / c->group, cols,
-             c->group * lib_volume(c->stride), c->c * c->n * lib_volume(c->in));
+    put_conv(p, c, c->y_dtype, c->c / c->group, cols, c->group * phases,
+             c->c * c->n * line, phases == 1 ? near_of(p, c->x_dtype, line) : 1,
+             c->k / c->group * lib_volume(c->kernel) / phases);
 }
 
 /* Times that `blocks` are to run so that all multiprocessors have about equal
@@ -407,7 +436,9 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     }
     int64_t blocks = t.tiles * c->group, splits = fill_gpu(blocks, times);
     const char *more = splits > 1 ? ", float *partial" : "";
-    put_tile(p, &t, c->x_dtype);
+    put_tile(p, &t, c->x_dtype,
+             near_of(p, splits > 1 ? DT_F32 : c->w_dtype, cols),
+             c->n * lib_volume(c->out) / splits);
     put_number(p, "splits", splits);
     put_number(p, "points", points);
     if (points && t.mma) p->out->rate *= (double)MOST_RATE / 25;

@@ -207,21 +207,23 @@ static void put_functor_dims(KPrint *p) {
     bool cols = cp_any_used(p, p->cols, p->ncol);
     const char *u = cp_unsigned(p);
     if (rows && p->k->tile_rows)
-        kp_line(p, "const %s u = (%s)(batch * " I64 " + row);", u, u,
+        kp_line(p, "const %s r = (%s)(batch * " I64 " + row);", u, u,
                 p->k->tile_rows);
     else if (rows)
-        kp_line(p, "const %s u = (%s)row;", u, u);
+        kp_line(p, "const %s r = (%s)row;", u, u);
     if (!rows || !p->k->tile_rows) kp_line(p, "(void)batch;");
     if (!rows) kp_line(p, "(void)row;");
     kp_line(p, cols ? "const %s c = (%s)col;" : "(void)col;", u, u);
-    kp_dims(p, "u", p->rows, p->nrow, p->used);
+    kp_dims(p, "r", p->rows, p->nrow, p->used);
     kp_dims(p, "c", p->cols, p->ncol, p->used);
 }
 
 void print_cuda_functor(const Kernel *k, StrBuf *sb) {
     KPrint p = begin(k, sb);
     bool reads_acc = false;
+    int near = cuda_pack(k);
     ASSERT(k->form == KF_EPILOGUE);
+    p.acc = near > 1 ? "acc.v[u]" : "acc.v[0]";
     for (int id = 1; id < k->insts.len; id++)
         reads_acc |= kinst_at(k, id)->op == K_ACC;
     sb_put_kernel_comment(sb, k);
@@ -229,9 +231,13 @@ void print_cuda_functor(const Kernel *k, StrBuf *sb) {
     for (int b = 0; b < k->bufs.len; b++)
         kp_line(&p, "%s%s *b%d;", k->bufs.data[b].written ? "" : "const ",
                 cp_type(k, b), b);
+    kp_line(&p, "static constexpr int near = %d;", near);
     kp_line(&p, "__device__ __forceinline__ void");
-    kp_enter(&p, "operator()(float acc, long long batch, long long row, long "
-                 "long col) const");
+    kp_enter(
+        &p,
+        "operator()(const Pack<%d, float> &acc, long long batch, long long "
+        "row, long long col) const",
+        near);
     if (has_work(&p)) {
         put_functor_dims(&p);
         if (!reads_acc) kp_line(&p, "(void)acc;");

@@ -29,7 +29,7 @@
                the other and add to sums of their own in shared memory, a<i>;
                the block's go to `sums`, from where k<i>_2 adds those of all
                blocks
-     epilogue  a functor of one accumulator
+     epilogue  a functor of one accumulator, or of N neighbours
    k<i>_many does the same for a table of tensors (PLAN_MANY); form fold has
    nothing else (PLAN_ROWS).
 

@@ -354,6 +354,9 @@ void schedule_cuda(Arena *a, Kernel *k) {
         add_loop(k, LOOP_BLOCK, LOOP_COLS, 0, THREADS * n);
         add_loop(k, LOOP_THREAD, LOOP_COLS, THREADS * n, n);
         add_loop(k, LOOP_UNROLLED, LOOP_COLS, n, 1);
+    } else if (k->form == KF_EPILOGUE) {
+        int n = k->vec >= 0 ? choose_pack(k, FLAT_WEIGHT, false) : 1;
+        if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
     } else if (!folds) {
         bool cols_side = k->form == KF_COLS && k->vec >= 0;
         int n = cols_side ? choose_pack(k, FLAT_WEIGHT, false) : 1;

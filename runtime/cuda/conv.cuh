@@ -63,11 +63,6 @@ template <class P> struct Conv {
         D2;
 };
 
-/* Neighbours that may be read at once where lines are of so many elements. */
-constexpr int near_of(long long line) {
-    return line % 8 == 0 ? 8 : line % 4 == 0 ? 4 : line % 2 == 0 ? 2 : 1;
-}
-
 /* What an index contributes to an address: `base` to the offset of the
    element, the others to its coordinates, which tell whether it exists.     */
 template <class I> struct Spot { I base, z, y, x; };
@@ -132,11 +127,14 @@ template <class P> struct ConvX {
 /* ---- forward ------------------------------------------------------------- */
 
 template <class P> struct StoreConv {
-    typename P::Y *y;
-    __device__ void operator()(float acc, long long image, long long channel,
-                               long long at) const {
-        y[(image * Conv<P>::k + channel) * Conv<P>::y_size + at] =
-            narrow<typename P::Y>(acc);
+    typedef typename P::Y Y;
+    static constexpr int near = near_of<Y>(Conv<P>::y_size);
+    Y *y;
+    template <int N>
+    __device__ void operator()(const Pack<N, float> &acc, long long image,
+                               long long channel, long long at) const {
+        long long line = image * Conv<P>::k + channel;
+        pack_store(y + (line * Conv<P>::y_size + at), narrow<Y>(acc));
     }
 };
 
@@ -149,9 +147,10 @@ template <class P> struct ConvColumns : ConvX<P> {
 
 template <class P, class Out> struct ConvOut {
     typedef typename Conv<P>::I I;
+    static constexpr int near = Out::near;
     const Out &out;
     I channel; /* the group's first */
-    __device__ void operator()(I m, I n, float acc) const {
+    __device__ void operator()(I m, I n, const Pack<near, float> &acc) const {
         out(acc, n / Conv<P>::y_size, channel + m, n % Conv<P>::y_size);
     }
 };
@@ -166,7 +165,8 @@ __device__ void conv_fwd(const typename P::X *x, const typename P::W *w,
     constexpr unsigned mt = up_div(G::kg, T::m), nt = up_div(cols, T::n);
     unsigned tile = blockIdx.x % (mt * nt);
     I g = G::group > 1 ? blockIdx.x / (mt * nt) : 0;
-    typedef Matrix<typename P::W, I, depth, 1, near_of(depth)> Weights;
+    typedef Matrix<typename P::W, I, depth, 1, near_of<typename P::W>(depth)>
+        Weights;
     Weights a = {w + g * G::kg * depth};
     ConvColumns<P> b;
     b.x = x + g * G::cg * G::x_size;
@@ -175,24 +175,33 @@ __device__ void conv_fwd(const typename P::X *x, const typename P::W *w,
     T::run(a, b, ConvOut<P, Out>{out, g * G::kg}, part);
 }
 
-/* Few channels per group: one thread for each result. */
+/* Few channels per group: a thread has Out::near results. */
 template <class P, class Out>
 __device__ void conv_fwd_direct(const typename P::X *x, const typename P::W *w,
                                 const Out &out) {
     typedef Conv<P> G;
     typedef typename G::I I;
     constexpr I depth = G::cg * G::taps;
-    I i = flat_index<I>();
+    constexpr int near = Out::near;
+    I i = flat_index<I>() * near;
     if (i >= G::n * G::k * G::y_size) return;
     I at = i % G::y_size, channel = i / G::y_size % G::k;
     I image = i / G::y_size / G::k;
     ConvX<P> in = {x + channel / G::kg * (G::cg * G::x_size)};
-    Spot<I> spot = in.output(image * G::y_size + at);
-    float sum = 0;
-    UNROLL_4
-    for (I k = 0; k < depth; k++)
-        sum = fmaf(widen(w[channel * depth + k]),
-                   widen(in.load(spot, in.tap(k), true)), sum);
+    Spot<I> spot[near];
+    Pack<near, float> sum = {};
+    UNROLL
+    for (int u = 0; u < near; u++)
+        spot[u] = in.output(image * G::y_size + at + u);
+    UNROLL_2
+    for (I k = 0; k < depth; k++) {
+        float factor = widen(w[channel * depth + k]);
+        Spot<I> tap = in.tap(k);
+        UNROLL
+        for (int u = 0; u < near; u++)
+            sum.v[u] =
+                fmaf(factor, widen(in.load(spot[u], tap, true)), sum.v[u]);
+    }
     out(sum, image, channel, at);
 }
 
@@ -306,16 +315,20 @@ template <class P> struct ConvBackY {
 template <class P> struct ConvBackOut {
     typedef Conv<P> G;
     typedef typename G::I I;
-    typename P::X *x; /* at the group's first channel */
+    typedef typename P::X X;
+    static constexpr int near =
+        ConvPhases<P>::count == 1 ? near_of<X>(G::x_size) : 1;
+    X *x; /* at the group's first channel */
     const ConvPhases<P> &ph;
-    __device__ void operator()(I m, I n, float acc) const {
+    __device__ void operator()(I m, I n, const Pack<near, float> &acc) const {
         Spot<I> s = spot_of<I>(n, G::D0::count, G::D1::count, G::D2::count);
         I z = s.z * G::D0::stride + ph.p0.phase;
         I y = s.y * G::D1::stride + ph.p1.phase;
         I at = s.x * G::D2::stride + ph.p2.phase;
         if (z >= G::D0::in || y >= G::D1::in || at >= G::D2::in) return;
-        x[(s.base * G::c + m) * G::x_size + (z * G::D1::in + y) * G::D2::in +
-          at] = narrow<typename P::X>(acc);
+        pack_store(x + ((s.base * G::c + m) * G::x_size +
+                        (z * G::D1::in + y) * G::D2::in + at),
+                   narrow<X>(acc));
     }
 };
 
@@ -343,14 +356,15 @@ __device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
     T::run(a, b, out, part);
 }
 
-/* Few channels per group: one thread for each result. */
+/* Few channels per group: a thread has results that lie side by side. */
 template <class P>
 __device__ void conv_dgrad_direct(const typename P::Y *dy,
                                   const typename P::W *w, typename P::X *dx) {
     typedef Conv<P> G;
     typedef typename G::I I;
     typedef ConvPhases<P> Ph;
-    I i = flat_index<I>();
+    constexpr int near = ConvBackOut<P>::near;
+    I i = flat_index<I>() * near;
     if (i >= G::n * G::c * G::x_size) return;
     Spot<I> s =
         spot_of<I>(i, some(G::D0::in), some(G::D1::in), some(G::D2::in));
@@ -360,14 +374,24 @@ __device__ void conv_dgrad_direct(const typename P::Y *dy,
           s.x % G::D2::stride);
     ConvBackW<P> a = {w + g * G::kg * (G::cg * G::taps), ph};
     ConvBackY<P> b = {dy + g * G::kg * G::y_size, ph};
-    Spot<I> to = b.place(image, s.z / G::D0::stride, s.y / G::D1::stride,
-                         s.x / G::D2::stride);
-    float sum = 0;
-    UNROLL_4
-    for (I k = 0; k < Ph::depth; k++)
-        sum = fmaf(widen(a.load(a.row(c), a.col(k), true)),
-                   widen(b.load(to, b.col(k), true)), sum);
-    dx[i] = narrow<typename P::X>(sum);
+    Spot<I> to[near];
+    Pack<near, float> sum = {};
+    UNROLL
+    for (int u = 0; u < near; u++) {
+        s = spot_of<I>(i + u, some(G::D0::in), some(G::D1::in),
+                       some(G::D2::in));
+        to[u] = b.place(image, s.z / G::D0::stride, s.y / G::D1::stride,
+                        s.x / G::D2::stride);
+    }
+    UNROLL_2
+    for (I k = 0; k < Ph::depth; k++) {
+        float factor = widen(a.load(a.row(c), a.col(k), true));
+        Spot<I> tap = b.col(k);
+        UNROLL
+        for (int u = 0; u < near; u++)
+            sum.v[u] = fmaf(factor, widen(b.load(to[u], tap, true)), sum.v[u]);
+    }
+    pack_store(dx + i, narrow<typename P::X>(sum));
 }
 
 /* ---- gradient by the weights --------------------------------------------- */
@@ -385,7 +409,7 @@ struct ConvPlanes {
     typedef E Element;
     typedef Int I;
     static constexpr bool along_k = true, table = false;
-    static constexpr int near = near_of(SIZE);
+    static constexpr int near = near_of<E>(SIZE);
     const Element *x; /* at the group's first channel */
     __device__ I row(I c) const { return c * (I)SIZE; }
     __device__ I col(I i) const {
@@ -409,13 +433,6 @@ template <class P> struct ConvColumnsOf<P, true> {
     typedef ConvPlanes<typename P::X, typename Conv<P>::I, P::c,
                        Conv<P>::x_size>
         Type;
-};
-
-template <class P, class I> struct StoreWeight {
-    typename P::W *w;
-    __device__ void operator()(I m, I n, float acc) const {
-        w[m * (Conv<P>::cg * Conv<P>::taps) + n] = narrow<typename P::W>(acc);
-    }
 };
 
 /* Steps of one slice; a multiple of the tile's. */
@@ -445,11 +462,11 @@ __device__ void conv_wgrad(const typename P::X *x, const typename P::Y *dy,
         end < depth ? end : depth};
     long long to = (long long)g * (G::kg * cols);
     if constexpr (P::splits == 1)
-        T::run(a, b, StoreWeight<P, I>{dw + to}, part);
+        T::run(a, b, StoreRows<typename P::W, I, cols>{dw + to}, part);
     else
         T::run(a, b,
-               StorePartial<float, I>{
-                   partial + (long long)s * (G::k * cols) + to, cols},
+               StoreRows<float, I, cols>{partial +
+                                         (long long)s * (G::k * cols) + to},
                part);
 }
 

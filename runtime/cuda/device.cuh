@@ -6,16 +6,15 @@
 #ifndef AMPC_DEVICE_CUH
 #define AMPC_DEVICE_CUH
 
+#include "fold.cuh"
 #include "kmath.h"
 #include "tile.h"
 
 #ifdef __CUDACC_RTC__
-#define UNROLL   _Pragma("unroll")
 #define UNROLL_4 _Pragma("unroll 4")
 #define UNROLL_2 _Pragma("unroll 2")
 #define UNROLL_1 _Pragma("unroll 1")
 #else
-#define UNROLL
 #define UNROLL_4
 #define UNROLL_2
 #define UNROLL_1
@@ -55,6 +54,15 @@ template <class T, class C> __device__ inline T narrow(C x) {
     return Narrow<T>::from(x);
 }
 
+/* Each of N neighbours. */
+template <class T, int N, class C>
+__device__ inline Pack<N, T> narrow(const Pack<N, C> &x) {
+    Pack<N, T> y;
+    UNROLL
+    for (int i = 0; i < N; i++) y.v[i] = narrow<T>(x.v[i]);
+    return y;
+}
+
 __device__ inline float fused(float a, float b, float c) {
     return fmaf(a, b, c);
 }
@@ -82,6 +90,14 @@ constexpr long long some(long long a) { return a > 0 ? a : 1; }
 __device__ inline bool below(int i, int n) { return (unsigned)i < (unsigned)n; }
 __device__ inline bool below(long long i, long long n) {
     return (unsigned long long)i < (unsigned long long)n;
+}
+
+/* Neighbours that 16 bytes hold, fewer where lines of `line` elements do not
+   consist of as many. */
+template <class T> constexpr int near_of(long long line) {
+    int n = 16 / sizeof(T);
+    while (line % n) n /= 2;
+    return n;
 }
 
 /* Index of this thread in the grid. */

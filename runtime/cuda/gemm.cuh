@@ -22,18 +22,22 @@ template <class P> struct GemmSize {
 
 /* Row-major C, without an epilogue. */
 template <class P> struct StoreGemm {
-    typename P::C *c;
-    template <class Acc>
-    __device__ void operator()(Acc acc, long long batch, long long row,
-                               long long col) const {
-        c[(batch * P::m + row) * P::n + col] = narrow<typename P::C>(acc);
+    typedef typename P::C C;
+    static constexpr int near = near_of<C>(some(P::n));
+    C *c;
+    template <int N, class Acc>
+    __device__ void operator()(const Pack<N, Acc> &acc, long long batch,
+                               long long row, long long col) const {
+        pack_store(c + ((batch * P::m + row) * P::n + col), narrow<C>(acc));
     }
 };
 
 template <class Out, class I> struct GemmOut {
+    static constexpr int near = Out::near;
     const Out &out;
     long long batch;
-    template <class Acc> __device__ void operator()(I m, I n, Acc acc) const {
+    template <class Acc>
+    __device__ void operator()(I m, I n, const Pack<near, Acc> &acc) const {
         out(acc, batch, m, n);
     }
 };
@@ -78,13 +82,15 @@ __device__ typename P::C product_finish(Acc acc, const typename P::More *more,
 }
 
 template <class P> struct StoreAny {
+    static constexpr int near = 1;
     typename P::C *c;
     const typename P::More *more;
     long long at, ld; /* of the matrix; of a row */
     template <class Acc>
-    __device__ void operator()(long long m, long long n, Acc acc) const {
+    __device__ void operator()(long long m, long long n,
+                               const Pack<1, Acc> &acc) const {
         long long i = at + m * ld + n;
-        c[i] = product_finish<P>(acc, more, i, n);
+        c[i] = product_finish<P>(acc.v[0], more, i, n);
     }
 };
 

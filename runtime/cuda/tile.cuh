@@ -1,7 +1,7 @@
 /* tile.cuh: C[m, n] = sum over k of A(m, k) B(k, n), one tile of C per block.
 
-   Operands come from loaders, results go to a functor out(m, n, value), so
-   that matrix products and convolutions are the same loop.  A loader L:
+   Operands come from loaders, results go to a functor, so that matrix products
+   and convolutions are the same loop.  A loader L:
      L::Element, L::I          type in memory, type of indices
      L::along_k                neighbours in memory are neighbours in k
      L::table                  the index that a thread meets in many values is
@@ -12,6 +12,11 @@
                                elements from k on are neighbours, aligned to
                                their size: Element *L::place(row, col).  It
                                divides the last k, too
+   A functor Out:
+     Out::near                 for n a multiple of it, a divisor of the last n,
+                               as many results from n on are neighbours,
+                               aligned to their size (16 bytes at most)
+     out(m, n, Pack<near, C>)  takes these
    A block stages some steps of both operands in shared memory while the next
    ones are on their way to registers.  Elements past the edges are zeros.
    Results pass through shared memory, so that neighbouring threads store
@@ -194,12 +199,15 @@ template <class T, class C, int ROWS, int PITCH, class P, class Out,
           class RowOf>
 __device__ void tile_flush(const C (&slice)[ROWS][PITCH], const P &p,
                            const Out &out, RowOf row_of) {
+    constexpr int near = Out::near, units = T::n / near;
     UNROLL_1
-    for (int e = (int)threadIdx.x; e < ROWS * T::n; e += T::threads) {
-        int r = e / T::n, c = e % T::n;
+    for (int e = (int)threadIdx.x; e < ROWS * units; e += T::threads) {
+        int r = e / units, c = e % units * near;
         typename P::I m = p.m0 + row_of(r), n = p.n0 + c;
-        if ((P::whole_m || m < p.m) && (P::whole_n || n < p.n))
-            out(m, n, slice[r][c]);
+        Pack<near, C> v;
+        UNROLL
+        for (int i = 0; i < near; i++) v.v[i] = slice[r][c + i];
+        if ((P::whole_m || m < p.m) && (P::whole_n || n < p.n)) out(m, n, v);
     }
 }
 
@@ -328,7 +336,7 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
     template <class P, class Out>
     static __device__ void store(const Out &out, const P &p,
                                  const C acc[TM][TN]) {
-        __shared__ C slice[BM / TM * 2][BN + 4];
+        alignas(16) __shared__ C slice[BM / TM * 2][BN + 4];
         int first = (int)threadIdx.x / cols * 2;
         UNROLL
         for (int pass = 0; pass < TM; pass += 2) {
@@ -377,11 +385,14 @@ struct Matrix {
     __device__ T load(I r, I c, bool ok) const { return ok ? p[r + c] : T(); }
 };
 
-/* Partial sums of one slice of k. */
-template <class C, class I> struct StorePartial {
-    C *to;
-    I ld;
-    __device__ void operator()(I m, I n, C v) const { to[m * ld + n] = v; }
+/* A matrix with rows of LD elements. */
+template <class T, class I, long long LD> struct StoreRows {
+    static constexpr int near = near_of<T>(LD);
+    T *to;
+    template <int N, class C>
+    __device__ void operator()(I m, I n, const Pack<N, C> &v) const {
+        pack_store(to + (m * (I)LD + n), narrow<T>(v));
+    }
 };
 
 #endif

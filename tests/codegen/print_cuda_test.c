@@ -330,7 +330,7 @@ static void suite_free(Suite *x) {
 
 /* ---- text ---------------------------------------------------------------- */
 
-/* f<i>: the functor called for every element of the dense product `raw`. */
+/* f<i>: the functor called for all elements of the dense product `raw`. */
 static void put_functor_kernel(const Kernel *k, StrBuf *sb) {
     int64_t rows = kernel_rows(k), cols = 1;
     int64_t tile = k->tile_rows ? k->tile_rows : rows;
@@ -341,16 +341,17 @@ static void put_functor_kernel(const Kernel *k, StrBuf *sb) {
               k->index);
     print_cuda_params(k, sb);
     sb_printf(sb,
-              ")\n{\n    const long long e = blockIdx.x * 256ll + "
-              "threadIdx.x;\n    const long long u = e / %lld;\n"
+              ")\n{\n    const long long e = (blockIdx.x * 256ll + "
+              "threadIdx.x) * E%d::near;\n    const long long u = e / %lld;\n"
               "    const E%d store = ",
-              (long long)cols, k->index);
+              k->index, (long long)cols, k->index);
     print_cuda_initializer(k, sb);
-    sb_printf(sb,
-              ";\n    if (e < %lld) store(raw[e], u / %lld, u %% %lld, "
-              "e %% %lld);\n}\n\n",
-              (long long)(rows * cols), (long long)tile, (long long)tile,
-              (long long)cols);
+    sb_printf(
+        sb,
+        ";\n    if (e < %lld)\n        store(pack_load<E%d::near>(raw + e), "
+        "u / %lld, u %% %lld, e %% %lld);\n}\n\n",
+        (long long)(rows * cols), k->index, (long long)tile, (long long)tile,
+        (long long)cols);
 }
 
 static StrBuf suite_text(const Suite *x) {
@@ -478,7 +479,9 @@ static void run_epilogue(const Subject *s, SimTwin *t) {
                              NULL);
     add_arg(&p, raw);
     add_refs(s, &p, st->ep_refs, st->nep_ref);
-    launch(s, t, 'f', st->epilogue, "", cuda_shape(st->epilogue), &p);
+    int64_t elements = kernel_rows(st->epilogue) * kernel_cols(st->epilogue);
+    CudaShape shape = {.threads = 256, .blocks = elements / 256 + 1};
+    launch(s, t, 'f', st->epilogue, "", shape, &p);
     free(raw);
     free(scratch);
 }

@@ -139,11 +139,23 @@ TEST_CASE(schedule, rows_without_neighbours) {
                 "thread rows < 128, lanes i1 < 300 by 1024, vector i1 < 300");
 }
 
+/* On a GPU the tile hands over as many neighbours as 16 bytes hold, and as the
+   row's length is a multiple of. */
 TEST_CASE(schedule, epilogues) {
-    check_loops("graph g(%x: f32[8,16], %w: f32[16,32], %b: f32[32]) {\n"
+    check_both("graph g(%x: f32[8,16], %w: f32[16,32], %b: f32[32]) {\n"
+               "  group anchor { %h = matmul %x, %w   %y = add %h, %b }\n"
+               "  return %y\n}\n",
+               "serial rows < 8, vector i1 < 32", "unrolled i1 < 4");
+    check_loops("graph g(%x: bf16[2,8,12,16], %w: bf16[8,8,3,3], "
+                "%b: bf16[2,8,12,16]) {\n"
+                "  group anchor { %h = conv %x, %w {dilations=[1,1], group=1, "
+                "pads=[1,1,1,1], strides=[1,1]}   %y = add %h, %b }\n"
+                "  return %y\n}\n",
+                TARGET_CUDA, "unrolled i1 < 8");
+    check_loops("graph g(%x: f32[8,16], %w: f32[16,30], %b: f32[30]) {\n"
                 "  group anchor { %h = matmul %x, %w   %y = add %h, %b }\n"
                 "  return %y\n}\n",
-                TARGET_CPU, "serial rows < 8, vector i1 < 32");
+                TARGET_CUDA, "unrolled i1 < 2");
 }
 
 /* ---- threads ------------------------------------------------------------- */
