@@ -204,9 +204,14 @@ static int pool_default_threads(void) {
 /* ---- create and destroy -------------------------------------------------- */
 
 static int pool_start(AmpcPool *p) {
-    sigset_t all, old;
-    sigfillset(&all); /* signals belong to the host's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
+    /* Signals belong to the host's threads, but for those of an instruction,
+       which would end the process past the host's handler. */
+    static const int own[] = {SIGILL, SIGBUS, SIGFPE, SIGSEGV};
+    sigset_t most, old;
+    sigfillset(&most);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&most, own[i]);
+    pthread_sigmask(SIG_SETMASK, &most, &old);
     int rc = 0;
     for (int i = 1; i < p->threads && rc == 0; i++) {
         p->worker[i] = (PoolWorker){p, i};
