@@ -177,9 +177,10 @@ static ampc_status choose_isa(ampc_session *s, CpuDevice *d) {
         if ((int)s->m->isas[i].level <= level) d->isa = &s->m->isas[i];
     if (d->isa) return AMPC_OK;
     return session_fail(s, AMPC_ERR_UNSUPPORTED,
-                        "this machine runs x86-64-v%d; the module was compiled "
-                        "for x86-64-v%u and above (--target)",
-                        level, s->m->isas[s->m->nisa - 1].level);
+                        "this machine runs %s; the module was compiled for %s "
+                        "and above (--target)",
+                        cpu_isa_name(level),
+                        cpu_isa_name((int)s->m->isas[s->m->nisa - 1].level));
 }
 
 static ampc_status cpu_open(ampc_session *s) {
@@ -218,10 +219,9 @@ static void cpu_close(ampc_session *s) {
 
 static void cpu_describe(const ampc_session *s, char *text, size_t size) {
     const CpuDevice *d = s->device;
-    snprintf(text, size,
-             "x86-64-v%u, %d threads, %zu MB variables, %zu MB arena",
-             d->isa->level, pool_threads(d->pool), d->vars_bytes >> 20,
-             d->arena_bytes >> 20);
+    snprintf(text, size, "%s, %d threads, %zu MB variables, %zu MB arena",
+             cpu_isa_name((int)d->isa->level), pool_threads(d->pool),
+             d->vars_bytes >> 20, d->arena_bytes >> 20);
 }
 
 const AmpcBackend cpu_backend = {

@@ -15,16 +15,20 @@
 #include "codegen/module/compile_cache.h"
 #include "codegen/module/section.h"
 
-/* One x86-64 level that kernels are compiled for. */
+/* One x86-64 level that a module runs at. */
 typedef struct IsaLevel {
     int isa;            /* Target.isa and AmpcIsa                            */
+    const char *name;   /* behind `cpu:`                                     */
     const char *prefix; /* of its kernels' names                             */
-    const char *flags;  /* for the compiler, beside the common ones          */
+    const char *flags;  /* for the compiler, beside the common ones; NULL: its
+                           kernels are those of the row with that prefix     */
     const char *lib;    /* AmpcCpuLib                                        */
 } IsaLevel;
 extern const IsaLevel isa_levels[]; /* best first; ends with isa 0           */
-/* Whether the options ask for that level; the least of those. */
+/* Whether the options ask for that level; whether its kernels are compiled,
+   for itself or another; the least of the latter.                           */
 bool isa_wanted(const Options *opt, const IsaLevel *l);
+bool isa_compiled(const Options *opt, const IsaLevel *l);
 const IsaLevel *isa_least(const Options *opt);
 
 /* A piece of section "weights". */

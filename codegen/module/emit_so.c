@@ -93,7 +93,7 @@ static Status put_readable(EmitSo *e) {
         TRY(file_folder(e->d, dir));
         TRY(put_headers(e, dir));
         const IsaLevel *l = isa_levels;
-        while (l->isa && !isa_wanted(e->opt, l)) l++;
+        while (l->isa && !isa_compiled(e->opt, l)) l++;
         if (l->isa) TRY(put_kernels(e, dir, l, true));
         TRY(put_text(e, dir, "plan.c", e->src.text.data, e->src.text.len));
     }
@@ -121,7 +121,7 @@ static Status put_sources(EmitSo *e) {
         arena_printf(e->a, "{ global: %s; local: *; };\n", e->opt->symbol);
     TRY(put_headers(e, e->dir));
     for (const IsaLevel *l = isa_levels; l->isa; l++)
-        if (isa_wanted(e->opt, l))
+        if (isa_compiled(e->opt, l))
             TRY(put_kernels(e, e->dir, l, l == isa_least(e->opt)));
     TRY(put_text(e, e->dir, "plan.c", e->src.text.data, e->src.text.len));
     TRY(put_text(e, e->dir, "exports.map", map, strlen(map)));
@@ -138,7 +138,7 @@ static Status compile_all(EmitSo *e) {
     int n = 0;
     char *objects = "plan.o";
     for (const IsaLevel *l = isa_levels; l->isa; l++) {
-        if (!isa_wanted(e->opt, l)) continue;
+        if (!isa_compiled(e->opt, l)) continue;
         CcJob *j = &jobs[n++];
         j->source = arena_printf(e->a, "%skernels.c", l->prefix);
         j->object = arena_printf(e->a, "%skernels.o", l->prefix);

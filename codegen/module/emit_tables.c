@@ -176,10 +176,12 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
 /* ---- kernels of each level ----------------------------------------------- */
 
 const IsaLevel isa_levels[] = {
-    {4, "v4_", "-march=x86-64-v4 -mprefer-vector-width=512", "ampc_cpu_v4"},
-    {3, "v3_", "-march=x86-64-v3", "ampc_cpu_v3"},
-    {2, "v2_", "-march=x86-64-v2", "ampc_cpu_v2"},
-    {0, NULL, NULL, NULL}};
+    {5, "x86-64-v4+amx", "v4_", NULL, "ampc_cpu_amx"},
+    {4, "x86-64-v4", "v4_", "-march=x86-64-v4 -mprefer-vector-width=512",
+     "ampc_cpu_v4"},
+    {3, "x86-64-v3", "v3_", "-march=x86-64-v3", "ampc_cpu_v3"},
+    {2, "x86-64-v2", "v2_", "-march=x86-64-v2", "ampc_cpu_v2"},
+    {0, NULL, NULL, NULL, NULL}};
 
 bool isa_wanted(const Options *opt, const IsaLevel *l) {
     for (int i = 0; i < opt->targets.len; i++)
@@ -188,39 +190,49 @@ bool isa_wanted(const Options *opt, const IsaLevel *l) {
     return opt->targets.len == 0;
 }
 
+bool isa_compiled(const Options *opt, const IsaLevel *l) {
+    for (const IsaLevel *x = isa_levels; l->flags && x->isa; x++)
+        if (!strcmp(x->prefix, l->prefix) && isa_wanted(opt, x)) return true;
+    return false;
+}
+
 const IsaLevel *isa_least(const Options *opt) {
     const IsaLevel *least = isa_levels;
     for (const IsaLevel *l = isa_levels; l->isa; l++)
-        if (isa_wanted(opt, l)) least = l;
+        if (isa_compiled(opt, l)) least = l;
     return least;
+}
+
+static void put_functions(StrBuf *sb, const Emit *e, const IsaLevel *l) {
+    const KernelSet *ks = e->target[TARGET_CPU].kernels;
+    static const char *const type[] = {"PlanKernelFn", "PlanEpilogueFn"};
+    static const char *const what[] = {"kernels", "epilogues"};
+    sb_puts(sb, "\n");
+    for (int ep = 0; ep < 2; ep++) {
+        int n = kernel_set_count(ks, ep);
+        const char **of = NEW_ARRAY(e->a, const char *, n + 1);
+        for (int i = 0; i < n; i++) {
+            bool scalar = kernel_is_scalar(kernel_set_get(ks, ep, i));
+            of[i] = (scalar ? isa_least(e->opt) : l)->prefix;
+            sb_printf(sb, "%s %s%c%d;\n", type[ep], of[i], "ke"[ep], i);
+        }
+        sb_printf(sb, "static %s *const %s%s[] = {", type[ep], l->prefix,
+                  what[ep]);
+        for (int i = 0; i < n; i++)
+            sb_printf(sb, "%s%s%c%d,", i % 8 ? " " : "\n    ", of[i], "ke"[ep],
+                      i);
+        sb_puts(sb, "\n    0};\n");
+    }
 }
 
 /* Their number. */
 static int put_levels(StrBuf *sb, const Emit *e) {
-    const KernelSet *ks = e->target[TARGET_CPU].kernels;
-    static const char *const type[] = {"PlanKernelFn", "PlanEpilogueFn"};
-    static const char *const what[] = {"kernels", "epilogues"};
     StrBuf rows = {0};
     int nisa = 0;
     for (const IsaLevel *l = isa_levels; l->isa; l++) {
+        if (isa_compiled(e->opt, l)) put_functions(sb, e, l);
         if (!isa_wanted(e->opt, l)) continue;
         nisa++;
-        sb_puts(sb, "\n");
-        for (int ep = 0; ep < 2; ep++) {
-            int n = kernel_set_count(ks, ep);
-            const char **of = NEW_ARRAY(e->a, const char *, n + 1);
-            for (int i = 0; i < n; i++) {
-                bool scalar = kernel_is_scalar(kernel_set_get(ks, ep, i));
-                of[i] = (scalar ? isa_least(e->opt) : l)->prefix;
-                sb_printf(sb, "%s %s%c%d;\n", type[ep], of[i], "ke"[ep], i);
-            }
-            sb_printf(sb, "static %s *const %s%s[] = {", type[ep], l->prefix,
-                      what[ep]);
-            for (int i = 0; i < n; i++)
-                sb_printf(sb, "%s%s%c%d,", i % 8 ? " " : "\n    ", of[i],
-                          "ke"[ep], i);
-            sb_puts(sb, "\n    0};\n");
-        }
         sb_printf(sb, "extern const struct AmpcCpuLib %s;\n", l->lib);
         sb_printf(&rows, "    {%d, %skernels, %sepilogues, &%s},\n", l->isa,
                   l->prefix, l->prefix, l->lib);

@@ -61,7 +61,7 @@ static void put_targets(const Options *o, bool json, StrBuf *sb) {
     const char *quote = json ? "\"" : "", *comma = "";
     for (const IsaLevel *l = isa_levels; l->isa; l++) {
         if (!isa_wanted(o, l)) continue;
-        sb_printf(sb, "%s%scpu:x86-64-v%d%s", comma, quote, l->isa, quote);
+        sb_printf(sb, "%s%scpu:%s%s", comma, quote, l->name, quote);
         comma = ", ";
     }
     for (int i = 0; i < archs.len; i++) {

@@ -565,11 +565,12 @@ static void add_cuda_target(Options *o, const char *arch) {
 
 static Status set_target(Options *o, Spec *s) {
     static const char *const words[] = {"cpu:x86-64-v2", "cpu:x86-64-v3",
-                                        "cpu:x86-64-v4", NULL};
+                                        "cpu:x86-64-v4", "cpu:x86-64-v4+amx",
+                                        NULL};
     for (char *piece; (piece = spec_next(s));) {
         int i = find_word(words, piece);
         if (!strcmp(piece, "cpu")) {
-            for (int isa = 2; isa <= 4; isa++)
+            for (int isa = 2; words[isa - 2]; isa++)
                 vec_push(o->arena, &o->targets, (Target){.isa = isa});
         } else if (i >= 0) {
             vec_push(o->arena, &o->targets, (Target){.isa = i + 2});
@@ -582,8 +583,8 @@ static Status set_target(Options *o, Spec *s) {
         } else {
             return usage(s,
                          "this build makes code for cpu, cpu:x86-64-v2, "
-                         "cpu:x86-64-v3, cpu:x86-64-v4, cuda, cuda:sm_NN and "
-                         "cuda:ptx, not for '%s'",
+                         "cpu:x86-64-v3, cpu:x86-64-v4, cpu:x86-64-v4+amx, "
+                         "cuda, cuda:sm_NN and cuda:ptx, not for '%s'",
                          piece);
         }
     }

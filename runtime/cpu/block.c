@@ -8,6 +8,7 @@ enum {
     GEMM_KC = 384,
     GEMM_PREPACK_MC = 128,
     GEMM_PREPACK_KC = 1024,
+    GEMM_TILE_KC = 256, /* pairs: panels of both operands fit a first cache  */
     GEMM_PREPACK_MAX = 1 << 23, /* floats of both operands                  */
     GEMM_KEPT_ROWS = 512,    /* of more, packing B is a few percent           */
     GEMM_SPLIT_MIN = 1024,   /* k per slice, at least                         */
@@ -27,29 +28,33 @@ static size_t block_floats(int64_t n) {
 
 /* ---- matrix product ------------------------------------------------------ */
 
-static void block_gemm_split(const LibGemm *g, GemmBlocks *p) {
-    int64_t tiles =
+static void block_gemm_split(const LibGemm *g, int tiles, GemmBlocks *p) {
+    int64_t cuts =
         p->batch * block_div(g->m, GEMM_MC) * block_div(g->n, GEMM_NC);
+    int64_t unit = tiles ? BLOCK_UNIT : 1;
     p->nsplit = 1;
-    if (tiles > 0 && tiles < GEMM_SPLIT_TILES && g->k >= 2 * GEMM_SPLIT_MIN)
-        p->nsplit = block_min(g->k / GEMM_SPLIT_MIN,
-                              block_div(GEMM_SPLIT_TILES, tiles));
-    p->ksplit = block_div(g->k, p->nsplit);
-    int64_t most = p->prepack ? GEMM_PREPACK_KC : GEMM_KC;
+    if (cuts > 0 && cuts < GEMM_SPLIT_TILES && g->k >= 2 * GEMM_SPLIT_MIN)
+        p->nsplit =
+            block_min(g->k / GEMM_SPLIT_MIN, block_div(GEMM_SPLIT_TILES, cuts));
+    p->ksplit = block_up(block_div(g->k, p->nsplit), unit);
+    int64_t most = tiles        ? GEMM_TILE_KC
+                   : p->prepack ? GEMM_PREPACK_KC
+                                : GEMM_KC;
     int64_t blocks = block_div(p->ksplit, most);
-    p->kc = blocks ? block_div(p->ksplit, blocks) : 0;
+    p->kc = blocks ? block_up(block_div(p->ksplit, blocks), unit) : 0;
 }
 
 /* Cuts C until every thread has work, not below GEMM_ITEM_MIN elements, and
    takes the cut that leaves the busiest thread least.  When items pack for
    themselves, every cut packs something twice.                              */
-static void block_gemm_tiles(const LibGemm *g, int threads, GemmBlocks *p) {
+static void block_gemm_cuts(const LibGemm *g, int64_t rows, int threads,
+                            GemmBlocks *p) {
     int64_t want = threads == 1 ? 1 : threads * (p->prepack ? 4 : 2);
     int64_t least = p->prepack ? GEMM_ITEM_MIN : 4 * GEMM_ITEM_MIN;
     int64_t mblocks = block_div(g->m, p->prepack ? GEMM_PREPACK_MC : GEMM_MC);
     int64_t nblocks = block_div(g->n, GEMM_NC), busiest = INT64_MAX;
     for (;;) {
-        int64_t mc = block_up(block_div(g->m, mblocks), BLOCK_ROWS);
+        int64_t mc = block_up(block_div(g->m, mblocks), rows);
         int64_t nc = block_up(block_div(g->n, nblocks), BLOCK_COLS);
         int64_t items =
             p->batch * p->nsplit * block_div(g->m, mc) * block_div(g->n, nc);
@@ -65,7 +70,7 @@ static void block_gemm_tiles(const LibGemm *g, int threads, GemmBlocks *p) {
             break;
         if (nc > 2 * mc && nc > 6 * BLOCK_COLS)
             nblocks++;
-        else if (mc > BLOCK_ROWS)
+        else if (mc > rows)
             mblocks++;
         else
             break;
@@ -83,17 +88,19 @@ static int64_t block_gemm_batch(const LibGemm *g) {
     return batch;
 }
 
-void block_gemm(const LibGemm *g, int threads, int keeps, GemmBlocks *p) {
+void block_gemm(const LibGemm *g, int tiles, int threads, int keeps,
+                GemmBlocks *p) {
+    int64_t rows = tiles ? BLOCK_TALL : BLOCK_ROWS;
     *p = (GemmBlocks){.batch = block_gemm_batch(g)};
     if (p->batch <= 0 || g->m <= 0 || g->n <= 0) return;
     /* Per worker: what the largest blocks take, whatever the threads. */
-    int64_t mc = block_up(block_min(g->m, GEMM_MC), BLOCK_ROWS);
+    int64_t mc = block_up(block_min(g->m, GEMM_MC), rows);
     int64_t nc = block_up(block_min(g->n, GEMM_NC), 3 * BLOCK_COLS);
-    int64_t ma = block_up(g->m, BLOCK_ROWS), nb = block_up(g->n, BLOCK_COLS);
+    int64_t ma = block_up(g->m, rows), nb = block_up(g->n, BLOCK_COLS);
     p->prepack = keeps || (p->batch == 1 && g->m > BLOCK_ROWS &&
                            g->k <= GEMM_PREPACK_MAX / (ma + nb));
-    block_gemm_split(g, p);
-    block_gemm_tiles(g, threads, p);
+    block_gemm_split(g, tiles, p);
+    block_gemm_cuts(g, rows, threads, p);
     p->a = block_floats(p->prepack ? ma * g->k : mc * p->kc);
     p->b = keeps ? 0 : block_floats(p->prepack ? nb * g->k : nc * p->kc);
     p->acc = block_floats(mc * nc);
@@ -101,33 +108,41 @@ void block_gemm(const LibGemm *g, int threads, int keeps, GemmBlocks *p) {
         p->partial = block_floats(p->nsplit * p->batch * g->m * g->n);
 }
 
-static size_t block_gemm_bytes(const LibGemm *g, int threads, int keeps) {
+int64_t block_tile_pairs(int64_t k) {
+    return block_up(block_div(k, 2), BLOCK_UNIT);
+}
+
+static size_t block_gemm_bytes(const LibGemm *g, int tiles, int threads,
+                               int keeps) {
     GemmBlocks p;
-    block_gemm(g, threads, keeps, &p);
+    block_gemm(g, tiles, threads, keeps, &p);
     size_t packed = p.a + p.b, workers = (size_t)threads;
     return p.partial + workers * p.acc + packed * (p.prepack ? 1 : workers);
 }
 
+/* Of elements, or of the pairs of tiles. */
 size_t cpu_gemm_kept(const LibGemm *g, int threads) {
-    int64_t ma = block_up(g->m, BLOCK_ROWS), nb = block_up(g->n, BLOCK_COLS);
+    int64_t ma = block_up(g->m, BLOCK_TALL), nb = block_up(g->n, BLOCK_COLS);
+    int64_t pairs = block_tile_pairs(g->k);
     (void)threads;
     if (g->a_dtype == AMPC_F64 || block_gemm_batch(g) != 1 || g->m <= 0 ||
         g->m > GEMM_KEPT_ROWS || g->k > GEMM_PREPACK_MAX / ma)
         return 0;
-    return block_floats(nb * g->k);
+    return block_floats(nb * (pairs > g->k ? pairs : g->k));
 }
 
 /* k may be counted in pairs: see gemm_isa.c. */
 size_t cpu_gemm_scratch(const LibGemm *g, int threads) {
-    LibGemm pairs = *g;
+    LibGemm pairs = *g, units = *g;
     size_t most = 0;
     pairs.k = block_div(g->k, 2);
+    units.k = block_tile_pairs(g->k);
     if (threads < 1) threads = 1;
     for (int keeps = 0; keeps <= (cpu_gemm_kept(g, threads) > 0); keeps++) {
-        size_t a = block_gemm_bytes(g, threads, keeps);
-        size_t b = block_gemm_bytes(&pairs, threads, keeps);
-        most = a > most ? a : most;
-        most = b > most ? b : most;
+        size_t need[] = {block_gemm_bytes(g, 0, threads, keeps),
+                         block_gemm_bytes(&pairs, 0, threads, keeps),
+                         block_gemm_bytes(&units, 1, threads, keeps)};
+        for (int i = 0; i < 3; i++) most = need[i] > most ? need[i] : most;
     }
     return most;
 }

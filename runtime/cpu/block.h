@@ -3,13 +3,24 @@
    Compiled once: all ISA levels cut alike.  Row blocks are multiples of
    BLOCK_ROWS and column blocks of BLOCK_COLS, which every register tile
    divides or ends at.  Cuts of a summed dimension depend on shapes only;
-   cuts of rows and columns may depend on the number of threads.             */
+   cuts of rows and columns may depend on the number of threads.  AMX tiles
+   want BLOCK_TALL rows, and BLOCK_UNIT pairs of the summed dimension.       */
 #ifndef AMPC_CPU_BLOCK_H
 #define AMPC_CPU_BLOCK_H
 
 #include "runtime/cpu/kernels.h"
 
-enum { BLOCK_ROWS = 8, BLOCK_COLS = 16, BLOCK_LANES = 16 };
+enum {
+    BLOCK_ROWS = 8,
+    BLOCK_COLS = 16,
+    BLOCK_LANES = 16,
+    BLOCK_TALL = 32,
+    BLOCK_UNIT = 16
+};
+
+/* What panels hold and who multiplies them: fp32; pairs of bf16, vdpbf16ps;
+   pairs of bf16, AMX (tile.h, amx.h).                                       */
+enum { TILE_WIDENED, TILE_PAIRS, TILE_AMX };
 
 /* Products of bf16 by bf16 use vdpbf16ps (level v4 only), where that is fast.
    The second call is for tests: 0 never, 1 wherever the machine has it, -1
@@ -35,7 +46,10 @@ typedef struct GemmBlocks {
     size_t partial; /* bytes shared: [nsplit][batch][m][n]           */
 } GemmBlocks;
 
-void block_gemm(const LibGemm *g, int threads, int keeps, GemmBlocks *p);
+/* tiles: for AMX, k counts pairs and is a multiple of BLOCK_UNIT. */
+void block_gemm(const LibGemm *g, int tiles, int threads, int keeps,
+                GemmBlocks *p);
+int64_t block_tile_pairs(int64_t k); /* k elements of bf16 as such */
 
 /* ---- scatter-add --------------------------------------------------------- */
 

@@ -37,14 +37,16 @@ static void chlast_reach(const ChlastPlan *c, int i, int64_t *low,
     }
 }
 
-static int chlast_geometry(const LibConv *c, int dgrad, int64_t per,
+static int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
                            int64_t along, ChlastPlan *p) {
     memset(p, 0, sizeof *p);
     conv_geometry(c, dgrad, &p->p);
+    p->kind = kind;
     p->per = per;
     p->along = along;
     p->p.cs = chlast_div(p->p.channels, per);
-    p->p.pairs = per * along == 2;
+    if (kind == TILE_AMX) p->p.cs = chlast_div(p->p.cs, CHLAST) * CHLAST;
+    p->p.pairs = kind != 0;
     if (c->group != 1 || c->n < 1 || p->p.channels < CHLAST_CHANNELS ||
         p->p.m < CHLAST_CHANNELS)
         return 0;
@@ -118,16 +120,16 @@ static int chlast_skips(const ChlastPlan *p, int parts) {
     return (all - real) * parts > all && pads > CHLAST_WORTH * results;
 }
 
-int chlast_plan(const LibConv *c, int dgrad, int pairs, int threads,
+int chlast_plan(const LibConv *c, int dgrad, int kind, int threads,
                 ChlastPlan *p) {
-    if (!chlast_geometry(c, dgrad, 1 + !!pairs, 1, p)) return 0;
+    if (!chlast_geometry(c, dgrad, kind, 1 + !!kind, 1, p)) return 0;
     int64_t m = p->p.m, want = threads == 1 ? 1 : 4 * threads;
     int64_t blocks = chlast_div(p->count, CHLAST_POINTS), parts = 1;
     while (m / parts > CHLAST_COLS ||
            (p->p.subs * blocks * parts < want && m / parts > CHLAST_PAD))
         parts++;
-    p->block =
-        chlast_div(chlast_div(p->count, blocks), BLOCK_ROWS) * BLOCK_ROWS;
+    int64_t rows = kind == TILE_AMX ? BLOCK_TALL : BLOCK_ROWS;
+    p->block = chlast_div(chlast_div(p->count, blocks), rows) * rows;
     p->cols = chlast_div(chlast_div(m, parts), CHLAST_PAD) * CHLAST_PAD;
     p->kc = chlast_max(1, CHLAST_KC / (p->cb * p->p.taps));
     /* Rows of panels are whole vectors; each sub-problem has its own. */
@@ -135,22 +137,32 @@ int chlast_plan(const LibConv *c, int dgrad, int pairs, int threads,
                              BLOCK_COLS);
     p->worker = chlast_floats((p->block + BLOCK_ROWS) * p->cols +
                               CHLAST_PAD * (p->block + BLOCK_LANES));
-    p->skips = chlast_skips(p, CHLAST_TILES);
+    if (kind == TILE_AMX)
+        p->worker += chlast_floats(BLOCK_TALL * p->kc * p->cb * p->p.taps);
+    else
+        p->skips = chlast_skips(p, CHLAST_TILES);
     /* taps and order of all results, or the numbers from 0 on */
     p->order = p->skips ? chlast_floats(3 * p->p.subs * p->count)
                         : chlast_floats(chlast_max(p->block, p->p.taps));
     return 1;
 }
 
-int chlast_wgrad_plan(const LibConv *c, int pairs, ChlastPlan *p) {
-    if (!chlast_geometry(c, 0, 1, 1 + !!pairs, p)) return 0;
+int chlast_wgrad_plan(const LibConv *c, int kind, ChlastPlan *p) {
+    if (!chlast_geometry(c, 0, kind, 1, 1 + !!kind, p)) return 0;
     const ConvDim *row = &p->p.dim[2];
-    if (pairs && (row->count < 2 || row->in < row->stride)) return 0;
+    if (kind && (row->count < 2 || row->in < row->stride)) return 0;
     p->width = chlast_div(p->p.m, BLOCK_COLS) * BLOCK_COLS;
-    p->other = chlast_floats(p->count * p->width) +
-               chlast_floats(p->p.taps * p->cb * p->cblocks * p->width);
+    p->length = p->count;
     p->worker = chlast_floats(BLOCK_ROWS * (p->cb * p->p.taps + BLOCK_LANES));
-    p->skips = chlast_skips(p, CHLAST_LISTS);
+    if (kind == TILE_AMX) {
+        p->length = chlast_div(p->count, BLOCK_UNIT) * BLOCK_UNIT;
+        p->worker = chlast_floats(2 * BLOCK_COLS * CHLAST_GATHER) +
+                    chlast_floats(2 * BLOCK_COLS * p->p.taps);
+    } else {
+        p->skips = chlast_skips(p, CHLAST_LISTS);
+    }
+    p->other = chlast_floats(p->length * p->width) +
+               chlast_floats(p->p.taps * p->cb * p->cblocks * p->width);
     /* taps of all elements, lists and their lengths, or one list */
     p->order =
         p->skips

@@ -15,10 +15,16 @@
    like the right side of a matrix product; in small images, of those points
    alone that the tap reads from the source.
 
-   With `pairs` an element of the stage is two bf16 (tile.h): channels 2c and
-   2c + 1, for dW points p and p + stride of one channel.  The latter are what
-   results 2i and 2i + 1 of a row read; behind the last of an odd row dY is
-   zero.
+   In pairs (kinds 1 and 2 of tile.h) an element of the stage is two bf16:
+   channels 2c and 2c + 1, for dW points p and p + stride of one channel.  The
+   latter are what results 2i and 2i + 1 of a row read; behind the last of an
+   odd row dY is zero.
+
+   For AMX tiles blocks of channels are whole, with zeros behind the last one,
+   and every tap of a result is multiplied.  What AMX_HEIGHT results read is
+   copied to panels (amx.h) before it meets the weights of their item; for dW
+   dY is the left operand, and what CHLAST_GATHER elements of it meet is copied
+   to a panel for each tap and two blocks of channels.
 
    Sums run over blocks of channels, taps, channels of a block (dW: over blocks
    of CHLAST_SUM elements), as shapes alone decide.                          */
@@ -30,11 +36,13 @@
 enum {
     CHLAST = 16,
     CHLAST_SUM = 128,
+    CHLAST_GATHER = 256,
     CHLAST_TAPS = 64 /* more taps or strides: not here */
 };
 
 typedef struct ChlastPlan {
     ConvPlan p;          /* geometry, pairs and cs only                     */
+    int kind;            /* of tiles                                        */
     int64_t images;      /* staged at a time                                */
     int64_t per, along;  /* channels and points of an element: 1, or 2      */
     int64_t cb, cblocks; /* elements of a point in a block; blocks          */
@@ -47,7 +55,8 @@ typedef struct ChlastPlan {
     int64_t block;       /* results of an item                              */
     int64_t cols;        /* result channels of an item                      */
     int64_t kc;          /* channel blocks multiplied at a time             */
-    int64_t width;       /* dW: columns of dY in the panels                 */
+    int64_t width;       /* dW: columns of dY in the panels, or its rows    */
+    int64_t length;      /* dW: elements of a row of dY in the panels       */
     size_t stage, other; /* shared bytes: other is weights, or dY and dW    */
     int skips;           /* taps that read pads; else every tap is used     */
     size_t rows;         /* and tables of rows, places and shifts           */
@@ -57,9 +66,9 @@ typedef struct ChlastPlan {
 
 /* Nonzero: this convolution goes here, and *p says how.  dW of pairs is refused
    where rows are too short to have any.                                     */
-int chlast_plan(const LibConv *c, int dgrad, int pairs, int threads,
+int chlast_plan(const LibConv *c, int dgrad, int kind, int threads,
                 ChlastPlan *p);
-int chlast_wgrad_plan(const LibConv *c, int pairs, ChlastPlan *p);
+int chlast_wgrad_plan(const LibConv *c, int kind, ChlastPlan *p);
 size_t chlast_bytes(const ChlastPlan *p, int threads);
 
 /* For results 0, every, .. of each row of `images` images, in order: its row in

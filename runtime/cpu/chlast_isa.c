@@ -2,8 +2,8 @@
 
    The calls below return 0 where the plan says that such a convolution belongs
    to conv_isa.c or wgrad_isa.c.                                             */
+#include "runtime/cpu/amx.h"
 #include "runtime/cpu/chlast_run.h"
-#include "runtime/cpu/pack.h"
 #include "runtime/cpu/transpose.h"
 
 typedef struct ChlastRun {
@@ -67,10 +67,11 @@ INLINE void stage_block4(float *dst, int64_t cb, const void *src, int dtype,
     for (int i = 0; i < 4; i++) *(v4_any *)(dst + i * cb) = r[i];
 }
 
-/* n points of nc channels that lie `chan` elements apart. */
+/* n points of nc channels that lie `chan` elements apart; elements up to
+   `zeros` of a point are zero. */
 INLINE void stage_row(float *dst, int64_t cb, const void *src, int dtype,
                       int per, int64_t from, int64_t chan, int64_t nc,
-                      int64_t n) {
+                      int64_t zeros, int64_t n) {
     int64_t c = 0;
     for (; n >= 4 && c + TB <= nc / per; c += TB) {
         int64_t x = 0, at_c = from + c * per * chan;
@@ -93,6 +94,8 @@ INLINE void stage_row(float *dst, int64_t cb, const void *src, int dtype,
                     pair1((const uint16_t *)src + from + x, chan, c, nc);
             else
                 dst[x * cb + c] = load1(src, dtype, from + c * chan + x);
+    for (; c < zeros; c++)
+        for (int64_t x = 0; x < n; x++) dst[x * cb + c] = 0.0f;
 }
 
 static void stage_zero(float *dst, int64_t n) {
@@ -105,6 +108,7 @@ INLINE void stage_image_as(const ChlastRun *r, int dtype, int per,
     const ConvDim *d = c->p.dim;
     int64_t cb = c->cb, nc = chlast_channels(r, b), rows = d[1].in;
     int64_t width = d[2].in, chan = d[0].in * d[1].in * d[2].in;
+    int64_t zeros = on_tiles(c->kind) ? cb : 0;
     int64_t from = ((r->image0 + image) * c->p.channels + b * cb * per) * chan;
     float *to = chlast_stage_at(r, b);
     if (image == 0) stage_zero(to, c->lead * cb);
@@ -118,7 +122,8 @@ INLINE void stage_image_as(const ChlastRun *r, int dtype, int per,
         float *end = to + (z + 1) * c->pitch[1] * c->pitch[2] * cb;
         float *p = to + z * c->pitch[1] * c->pitch[2] * cb;
         for (int64_t y = 0; y < rows; y++, p += pitch * cb, from += width) {
-            stage_row(p, cb, r->call->src, dtype, per, from, chan, nc, width);
+            stage_row(p, cb, r->call->src, dtype, per, from, chan, nc, zeros,
+                      width);
             stage_zero(p + width * cb, (pitch - width) * cb);
         }
         stage_zero(p, end - p);
@@ -218,9 +223,10 @@ INLINE void pack_weights_as(const ChlastRun *r, const ChlastWeights *s,
     int64_t n = min64(c->cols, c->p.m - n0), left = ceil_div(n, VL);
     int64_t first = n0 * s->col + b * c->cb * per * s->channel;
     for (int64_t j = 0, w; j < n; j += w * VL, left -= w) {
-        w = tile_width(left);
+        w = panel_width(c->kind, left);
         int64_t cols = min64(w * VL, n - j), from = first + j * s->col;
         float *dst = (float *)r->w + (n0 + j) * k + k0 * w * VL;
+        if (channels < nc * per) stage_zero(dst, r->sub.taps * nc * w * VL);
         if (s->channel == taps)
             pack_run(r, s, dtype, per, dst, w * VL, from, channels * taps, 0,
                      nc, cols);
@@ -248,7 +254,8 @@ static void pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
                          s.channel, s.col};
             float *to = (float *)r->w + n0 * k;
             if (c->per == 2) ISA(pack_pairs_b)
-            (to, &m, k0, chlast_block(r, b), k, n, chlast_channels(r, b));
+            (c->kind, to, &m, k0, chlast_block(r, b), k, n,
+             chlast_channels(r, b));
             else ISA(pack_b)(to, &m, k0, chlast_block(r, b), k, n);
         } else if (dtype == AMPC_F32)
             pack_weights_as(r, &s, AMPC_F32, 1, n0, b);
@@ -304,7 +311,7 @@ static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
                 t.at = order + i;
                 if (c->skips)
                     t.used = chlast_used(r->inside + all, t.at, rows, tap);
-                ISA(tile_points)[c->p.pairs][rows - 1][w - 1](&t);
+                ISA(tile_points)[c->kind][rows - 1][w - 1](&t);
             }
         }
         b += c->kc;
@@ -339,6 +346,48 @@ static void chlast_store(const ChlastRun *r, const float *from, int64_t ld,
     }
 }
 
+/* What results first .. first + AMX_HEIGHT - 1 read from `blocks` blocks on, as
+   panels; behind the last result n - 1 it is read again.                    */
+static void chlast_gather(const ChlastRun *r, float *to, int64_t first,
+                          int64_t n, int64_t block, int64_t blocks) {
+    const ChlastPlan *c = &r->c;
+    const int32_t *row = r->row + r->index * c->count;
+    for (int64_t i = first; i < first + AMX_HEIGHT; i += AMX_ROWS) {
+        if (i >= n) break;
+        for (int64_t b = block; b < block + blocks; b++)
+            for (int64_t t = 0; t < r->sub.taps; t++, to += AMX_TILE) {
+                const float *src = chlast_stage_at(r, b) + r->shift[t];
+                for (int64_t y = 0; y < AMX_ROWS; y++)
+                    vstore(to + y * AMX_UNIT,
+                           vload(src + row[min64(i + y, n - 1)]));
+            }
+    }
+}
+
+/* chlast_multiply on tiles: rows of acc beyond n, up to a tile, are written. */
+static void chlast_tiles(const ChlastRun *r, float *acc, int64_t ld,
+                         float *panels, int64_t first, int64_t n, int64_t n0,
+                         int64_t m) {
+    const ChlastPlan *c = &r->c;
+    int64_t k = c->p.cs * r->sub.taps, b = 0;
+    do { /* once even without taps: the result is zero then */
+        int64_t blocks = min64(c->kc, c->cblocks - b);
+        int64_t units = blocks * r->sub.taps, k0 = b * c->cb * r->sub.taps;
+        for (int64_t i = 0; i < n; i += AMX_HEIGHT) {
+            int64_t left = ceil_div(m, VL);
+            chlast_gather(r, panels, first + i, first + n, b, blocks);
+            for (int64_t j = 0, w; j < m; j += w * VL, left -= w) {
+                w = panel_width(TILE_AMX, left);
+                ISA(tile_amx)
+                (units, min64(AMX_HEIGHT, n - i), (int)w, panels,
+                 units * AMX_TILE, r->w + (n0 + j) * k + k0 * w * VL,
+                 acc + i * ld + j, ld, b > 0);
+            }
+        }
+        b += c->kc;
+    } while (r->sub.taps > 0 && b < c->cblocks);
+}
+
 /* Items [lo, hi): some points and a group of columns. */
 static void chlast_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ChlastRun *r = ctx;
@@ -347,11 +396,16 @@ static void chlast_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     float *turned = acc + (c->block + BLOCK_ROWS) * c->cols;
     int64_t blocks = ceil_div(r->images * r->results, c->block);
     int64_t tld = c->block + BLOCK_LANES;
+    float *panels = turned + NR * tld;
+    if (on_tiles(c->kind)) ISA(tiles_begin)();
     for (int64_t i = lo; i < hi; i++) {
         int64_t first = i % blocks * c->block, n0 = i / blocks * c->cols;
         int64_t n = min64(c->block, r->images * r->results - first);
         int64_t m = min64(c->cols, c->p.m - n0), ld = round_up(m, VL);
-        chlast_multiply(r, acc, ld, first, n, n0, m);
+        if (on_tiles(c->kind))
+            chlast_tiles(r, acc, ld, panels, first, n, n0, m);
+        else
+            chlast_multiply(r, acc, ld, first, n, n0, m);
         for (int64_t j = 0; j < m; j += NR) {
             int64_t cols = min64(NR, m - j);
             for (int64_t y = 0; y < n; y += TB)
@@ -362,6 +416,7 @@ static void chlast_work(void *ctx, int64_t lo, int64_t hi, int worker) {
             chlast_store(r, turned, tld, first, n, n0 + j, cols);
         }
     }
+    if (on_tiles(c->kind)) ISA(tiles_end)();
 }
 
 /* ---- all of it ----------------------------------------------------------- */
@@ -398,11 +453,11 @@ static const float *chlast_sub(ChlastRun *r, int64_t index, const float *w) {
     return w + p->cs * r->sub.taps * round_up(p->m, VL);
 }
 
-int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int pairs,
+int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
                      const ChlastCall *call, void *scratch) {
     ChlastRun r = {.call = NULL};
     ChlastPlan *c = &r.c;
-    if (!chlast_plan(conv, dgrad, pairs, pool_threads(pool), c)) return 0;
+    if (!chlast_plan(conv, dgrad, kind, pool_threads(pool), c)) return 0;
     chlast_begin(&r, call, scratch);
     if (call->kept) r.other = call->kept->memory;
     int made = call->kept && call->kept->made;
@@ -491,8 +546,17 @@ static void wgrad_stage_work(void *ctx, int64_t lo, int64_t hi, int worker) {
         int64_t k0 = image * (c->count / c->images) +
                      at_piece * ceil_div(piece, c->along);
         PackSrc s = {at(r->call->other, dtype, from), dtype, 1, r->results};
-        if (c->p.pairs) ISA(pack_pairs_b)
-        (r->other, &s, k0, ceil_div(n, 2), c->count, c->p.m, n);
+        if (on_tiles(c->kind)) {
+            /* the last piece fills the last tile with zeros */
+            int64_t end = image + 1 == r->images && at_piece + 1 == pieces;
+            int64_t k = ceil_div(n, 2);
+            if (end) k = round_up(k0 + k, AMX_UNIT) - k0;
+            s.rs = r->results;
+            s.cs = 1;
+            ISA(pack_tiles_a)(r->other, &s, k0, k, c->length, c->p.m, n);
+        } else if (c->p.pairs)
+            ISA(pack_pairs_b)
+        (c->kind, r->other, &s, k0, ceil_div(n, 2), c->count, c->p.m, n);
         else ISA(pack_b)(r->other, &s, k0, n, c->count, c->p.m);
     }
 }
@@ -529,10 +593,72 @@ static void wgrad_item(const ChlastRun *r, int64_t col, int w, int64_t b,
             int64_t n = c->skips ? r->many[t] : all;
             for (int64_t j = 0; j < nc && (y == 0 || y < n); j += MR)
                 ISA(tile_outer)
-            [c->p.pairs][min64(MR, nc - j) - 1][w - 1](
+            [c->kind][min64(MR, nc - j) - 1][w - 1](
                 min64(CHLAST_SUM, n - y), at + y, x + r->shift[t] + j, r->row,
                 dy, pw, to + (t * c->cb + j) * pw, pw, y > 0 || r->image0 > 0);
         }
+}
+
+/* On tiles dW lies as [two blocks of channels][tap][k][their channels]. */
+static float *wgrad_tile_at(const ChlastRun *r, int64_t b, int64_t tap,
+                            int64_t w) {
+    const ChlastPlan *c = &r->c;
+    return r->dw + (b * c->cb * c->p.taps + tap * w * VL) * c->width;
+}
+
+/* Elements [y, y + n) of X as the tap sees them, of w blocks of channels;
+   behind the last one, `all`, zeros. */
+static void wgrad_gather(const ChlastRun *r, float *to, int64_t b, int64_t w,
+                         int64_t tap, int64_t y, int64_t n, int64_t all) {
+    const float *x = chlast_stage_at(r, b) + r->shift[tap];
+    int64_t next = r->c.points * r->c.cb;
+    for (int64_t i = y; i < y + n; i++)
+        for (int64_t j = 0; j < w; j++, to += VL)
+            vstore(to, i < all ? vload(x + j * next + r->row[i]) : vset(0.0f));
+}
+
+/* Items [lo, hi): a tap, two blocks of channels. */
+static void wgrad_tile_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const ChlastRun *r = ctx;
+    const ChlastPlan *c = &r->c;
+    float *x = (float *)(void *)(r->workers + (size_t)worker * c->worker);
+    int64_t all = r->images * (c->count / c->images);
+    int64_t end = round_up(all, AMX_UNIT);
+    ISA(tiles_begin)();
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t tap = i % c->p.taps, b = i / c->p.taps * 2;
+        int64_t w = min64(2, c->cblocks - b);
+        float *to = wgrad_tile_at(r, b, tap, w);
+        for (int64_t y = 0; y < end; y += CHLAST_GATHER) {
+            int64_t n = min64(CHLAST_GATHER, end - y);
+            wgrad_gather(r, x, b, w, tap, y, n, all);
+            for (int64_t k = 0; k < c->width; k += AMX_HEIGHT) ISA(tile_amx)
+            (n / AMX_UNIT, min64(AMX_HEIGHT, c->width - k), (int)w,
+             r->other + k * c->length + y * AMX_ROWS, AMX_ROWS * c->length, x,
+             to + k * w * VL, w * VL, y > 0 || r->image0 > 0);
+        }
+    }
+    ISA(tiles_end)();
+}
+
+/* Items [lo, hi): two blocks of channels, a row: to dW[k][channel][tap]. */
+static void wgrad_tile_store(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const ChlastRun *r = ctx;
+    const ChlastPlan *c = &r->c;
+    int64_t taps = c->p.taps;
+    float *line = (float *)(void *)(r->workers + (size_t)worker * c->worker) +
+                  2 * VL * CHLAST_GATHER;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t k = i % c->p.m, b = i / c->p.m * 2;
+        int64_t w = min64(2, c->cblocks - b), first = b * c->cb;
+        int64_t channels = min64(w * c->cb, c->p.channels - first);
+        for (int64_t t = 0; t < taps; t++) {
+            const float *from = wgrad_tile_at(r, b, t, w) + k * w * VL;
+            for (int64_t j = 0; j < channels; j++) line[j * taps + t] = from[j];
+        }
+        narrow(r->call->out, r->call->out_dtype,
+               (k * c->p.channels + first) * taps, line, channels * taps);
+    }
 }
 
 /* Items [lo, hi): some taps, a block of channels, a panel of dY. */
@@ -582,14 +708,14 @@ static void wgrad_store_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv, int pairs,
+int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv, int kind,
                       const ChlastCall *call, void *scratch) {
     ChlastRun r = {.call = NULL};
     ChlastPlan *c = &r.c;
-    if (!chlast_wgrad_plan(conv, pairs, c)) return 0;
+    if (!chlast_wgrad_plan(conv, kind, c)) return 0;
     chlast_begin(&r, call, scratch);
     chlast_sub(&r, 0, NULL);
-    r.dw = r.other + round_up(c->count * c->width, BLOCK_LANES);
+    r.dw = r.other + round_up(c->length * c->width, BLOCK_LANES);
     int64_t panels = 0, threads = pool_threads(pool);
     for (int64_t left = ceil_div(c->p.m, VL); left > 0; panels++)
         left -= tile_width(left);
@@ -605,9 +731,17 @@ int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv, int pairs,
         }
         int64_t units = c->cblocks + ceil_div(r.results, wgrad_piece(&r));
         pool_run(pool, r.images * units, 1, wgrad_stage_work, &r);
-        pool_run(pool, panels * c->cblocks * ceil_div(c->p.taps, r.taps), 1,
-                 wgrad_work, &r);
+        if (on_tiles(c->kind))
+            pool_run(pool, ceil_div(c->cblocks, 2) * c->p.taps, 1,
+                     wgrad_tile_work, &r);
+        else
+            pool_run(pool, panels * c->cblocks * ceil_div(c->p.taps, r.taps), 1,
+                     wgrad_work, &r);
     }
-    pool_run(pool, panels * c->cblocks, 1, wgrad_store_work, &r);
+    if (on_tiles(c->kind))
+        pool_run(pool, ceil_div(c->cblocks, 2) * c->p.m, 8, wgrad_tile_store,
+                 &r);
+    else
+        pool_run(pool, panels * c->cblocks, 1, wgrad_store_work, &r);
     return 1;
 }

@@ -15,9 +15,9 @@ typedef struct ChlastCall {
 } ChlastCall;
 
 /* 0: not such a convolution, nothing done. */
-int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int pairs,
+int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
                      const ChlastCall *call, void *scratch);
-int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv, int pairs,
+int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv, int kind,
                       const ChlastCall *call, void *scratch);
 
 #endif

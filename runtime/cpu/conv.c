@@ -280,8 +280,8 @@ size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
     ChlastPlan last;
     size_t most = 0;
     if (threads < 1) threads = 1;
-    for (int pairs = 0; pairs < 2; pairs++)
-        if (chlast_wgrad_plan(c, pairs, &last)) {
+    for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++)
+        if (chlast_wgrad_plan(c, kind, &last)) {
             size_t need = chlast_bytes(&last, threads);
             if (need > most) most = need;
         }
@@ -295,16 +295,17 @@ size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
 
 static size_t conv_scratch(const LibConv *c, int dgrad, int threads) {
     size_t most = 0;
-    /* A smaller pool, and pairs or not, must fit too. */
-    for (int i = 2; i < 4 || i / 2 <= threads; i++) {
-        ConvPlan p;
-        conv_plan(c, dgrad, i % 2, i / 2, &p);
-        size_t need = p.packed + p.off + (size_t)(i / 2) * (p.src + p.acc);
-        ChlastPlan last;
-        if (chlast_plan(c, dgrad, i % 2, i / 2, &last))
-            need = chlast_bytes(&last, i / 2);
-        if (need > most) most = need;
-    }
+    /* A smaller pool, and every kind of tiles, must fit too. */
+    for (int n = 1; n == 1 || n <= threads; n++)
+        for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
+            ConvPlan p;
+            conv_plan(c, dgrad, kind != TILE_WIDENED, n, &p);
+            size_t need = p.packed + p.off + (size_t)n * (p.src + p.acc);
+            ChlastPlan last;
+            if (chlast_plan(c, dgrad, kind, n, &last))
+                need = chlast_bytes(&last, n);
+            if (need > most) most = need;
+        }
     return most;
 }
 
@@ -312,16 +313,16 @@ size_t cpu_conv_fwd_scratch(const LibConv *c, int threads) {
     return conv_scratch(c, 0, threads);
 }
 
-/* Of pairs, or not. */
+/* Of any kind. */
 size_t cpu_conv_fwd_kept(const LibConv *c, int threads) {
     size_t most = 0;
     if (c->n * c->out[0] * c->out[1] * c->out[2] > CONV_KEPT) return 0;
-    for (int pairs = 0; pairs < 2; pairs++) {
+    for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
         ConvPlan p;
         ChlastPlan last;
-        conv_plan(c, 0, pairs, threads, &p);
+        conv_plan(c, 0, kind != TILE_WIDENED, threads, &p);
         size_t need = p.packed;
-        if (chlast_plan(c, 0, pairs, threads, &last)) need = last.other;
+        if (chlast_plan(c, 0, kind, threads, &last)) need = last.other;
         if (need > most) most = need;
     }
     return most;

@@ -5,10 +5,10 @@
    An item is some rows of one image and group: its worker loads the source
    rows once, then multiplies `inner` result rows and `mb` channels at a time.
    Weights are packed once per call, or once if they are kept.               */
+#include "runtime/cpu/amx.h"
 #include "runtime/cpu/chlast_run.h"
 #include "runtime/cpu/image.h"
 #include "runtime/cpu/routines.h"
-#include "runtime/cpu/pack.h"
 
 typedef struct ConvRun {
     ConvPlan p;
@@ -281,14 +281,14 @@ static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-static void conv_run(AmpcPool *pool, const LibConv *c, int dgrad, ConvRun *r,
-                     void *scratch) {
+static void conv_run(AmpcPool *pool, const LibConv *c, int dgrad, int tiles,
+                     ConvRun *r, void *scratch) {
     int64_t channels = (dgrad ? c->k : c->c) / c->group;
-    int pairs = AMPC_ISA_LEVEL == 4 && r->src_dtype == AMPC_BF16 &&
-                r->w_dtype == AMPC_BF16 && channels > 1 && cpu_bf16_dot();
     ChlastCall call = {r->src,     r->w,         r->out, r->src_dtype,
                        r->w_dtype, r->out_dtype, r->ep,  r->kept};
-    if (ISA(chlast_conv)(pool, c, dgrad, pairs, &call, scratch)) return;
+    int kind = product_kind(tiles, r->src_dtype, r->w_dtype);
+    if (ISA(chlast_conv)(pool, c, dgrad, kind, &call, scratch)) return;
+    int pairs = channels > 1 && product_kind(0, r->src_dtype, r->w_dtype);
     conv_plan(c, dgrad, pairs, pool_threads(pool), &r->p);
     r->packed = r->kept ? r->kept->memory : scratch;
     r->off = (int32_t *)(void *)((char *)scratch + r->p.packed);
@@ -299,21 +299,46 @@ static void conv_run(AmpcPool *pool, const LibConv *c, int dgrad, ConvRun *r,
     pool_run(pool, r->p.items, r->p.grain, conv_work, r);
 }
 
-void ISA(conv_fwd)(AmpcPool *pool, const LibConv *c, const void *x,
-                   const void *w, void *y, const CpuEpilogue *ep, void *scratch,
-                   CpuKept *kept) {
+static void conv_fwd_on(int tiles, AmpcPool *pool, const LibConv *c,
+                        const void *x, const void *w, void *y,
+                        const CpuEpilogue *ep, void *scratch, CpuKept *kept) {
     ConvRun r = {.src = x, .w = w, .out = y, .ep = ep, .kept = kept};
     r.src_dtype = (int)c->x_dtype;
     r.w_dtype = (int)c->w_dtype;
     r.out_dtype = (int)c->y_dtype;
-    conv_run(pool, c, 0, &r, scratch);
+    conv_run(pool, c, 0, tiles, &r, scratch);
 }
 
-void ISA(conv_dgrad)(AmpcPool *pool, const LibConv *c, const void *dy,
-                     const void *w, void *dx, void *scratch) {
+static void conv_dgrad_on(int tiles, AmpcPool *pool, const LibConv *c,
+                          const void *dy, const void *w, void *dx,
+                          void *scratch) {
     ConvRun r = {.src = dy, .w = w, .out = dx};
     r.src_dtype = (int)c->y_dtype;
     r.w_dtype = (int)c->w_dtype;
     r.out_dtype = (int)c->x_dtype;
-    conv_run(pool, c, 1, &r, scratch);
+    conv_run(pool, c, 1, tiles, &r, scratch);
 }
+
+void ISA(conv_fwd)(AmpcPool *pool, const LibConv *c, const void *x,
+                   const void *w, void *y, const CpuEpilogue *ep, void *scratch,
+                   CpuKept *kept) {
+    conv_fwd_on(0, pool, c, x, w, y, ep, scratch, kept);
+}
+
+void ISA(conv_dgrad)(AmpcPool *pool, const LibConv *c, const void *dy,
+                     const void *w, void *dx, void *scratch) {
+    conv_dgrad_on(0, pool, c, dy, w, dx, scratch);
+}
+
+#if AMPC_ISA_LEVEL == 4
+void ISA(conv_fwd_amx)(AmpcPool *pool, const LibConv *c, const void *x,
+                       const void *w, void *y, const CpuEpilogue *ep,
+                       void *scratch, CpuKept *kept) {
+    conv_fwd_on(1, pool, c, x, w, y, ep, scratch, kept);
+}
+
+void ISA(conv_dgrad_amx)(AmpcPool *pool, const LibConv *c, const void *dy,
+                         const void *w, void *dx, void *scratch) {
+    conv_dgrad_on(1, pool, c, dy, w, dx, scratch);
+}
+#endif

@@ -5,14 +5,17 @@
    finished panel of columns to the epilogue.  A single matrix has its operands
    packed whole by a round of its own, B once where it is kept; in a batch, or
    when they are huge, items pack the blocks they need.  With slices of k the
-   panels go to `partial` first and a last round adds them in order. */
+   panels go to `partial` first and a last round adds them in order.
+
+   Products of bf16 by bf16 may count k in pairs (tile kinds 1 and 2); what AMX
+   tiles need is in amx.h.                                                   */
+#include "runtime/cpu/amx.h"
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/routines.h"
-#include "runtime/cpu/pack.h"
 
 typedef struct GemmRun {
     const LibGemm *g;
-    int kind;  /* of tiles; 1: k below counts pairs of bf16                 */
+    int kind;  /* of tiles; but for 0 k below counts pairs of bf16          */
     int64_t k; /* of the packed panels                                      */
     const void *a, *b;
     void *c;
@@ -74,20 +77,39 @@ static void gemm_finish(const GemmRun *r, const GemmItem *it, const float *acc,
         widen_as(to + i * r->g->n, acc + i * ld, AMPC_F32, 0, cols);
 }
 
+/* Rows of a panel of A. */
+static int64_t gemm_rows(const GemmRun *r) {
+    return on_tiles(r->kind) ? AMX_ROWS : MR;
+}
+
+/* Rows that are multiplied at a time: one or two panels. */
+static int64_t gemm_height(const GemmRun *r) {
+    return on_tiles(r->kind) ? AMX_HEIGHT : MR;
+}
+
+static void gemm_panel(const GemmRun *r, const GemmPart *part, int64_t rows,
+                       int w, const float *a, const float *b, float *c,
+                       int64_t ld) {
+    if (on_tiles(r->kind)) ISA(tile_amx)
+    (part->k / AMX_UNIT, rows, w, a, AMX_ROWS * part->k_all, b, c, ld,
+     !part->first);
+    else ISA(tile_panel)[r->kind][rows - 1][w - 1](part->k, a, b, w * VL, c, ld,
+                                                   !part->first);
+}
+
 static void gemm_multiply(const GemmRun *r, const GemmItem *it,
                           const GemmPart *part) {
     int once = part->first && part->last; /* then acc holds but one panel */
     int64_t ld = once ? NR : round_up(it->n, VL);
-    int64_t left = ceil_div(it->n, VL);
+    int64_t left = ceil_div(it->n, VL), height = gemm_height(r);
     for (int64_t j = 0; j < it->n;) {
-        int w = tile_width(left);
+        int w = panel_width(r->kind, left);
         float *c = once ? it->acc : it->acc + j;
-        const float *a = it->pa + part->k0 * MR;
         const float *b = it->pb + j * part->k_all + part->k0 * w * VL;
-        for (int64_t i = 0; i < it->m; i += MR, a += MR * part->k_all)
-            ISA(tile_panel)
-        [r->kind][min64(MR, it->m - i) - 1][w - 1](
-            part->k, a, b, w * VL, c + i * ld, ld, !part->first);
+        for (int64_t i = 0; i < it->m; i += height)
+            gemm_panel(r, part, min64(height, it->m - i), w,
+                       it->pa + i * part->k_all + part->k0 * gemm_rows(r), b,
+                       c + i * ld, ld);
         if (part->last) gemm_finish(r, it, c, ld, j, min64(w * VL, it->n - j));
         j += w * VL;
         left -= w;
@@ -99,7 +121,9 @@ static void gemm_pack_a(const GemmRun *r, float *dst, PackSrc s, int64_t m0,
                         int64_t m, int64_t k0, int64_t k) {
     int64_t first = r->kind ? 2 * k0 : k0;
     s.p = at(s.p, s.dtype, m0 * s.rs + first * s.cs);
-    if (r->kind)
+    if (on_tiles(r->kind))
+        ISA(pack_tiles_a)(dst, &s, 0, k, k, m, r->g->k - first);
+    else if (r->kind)
         ISA(pack_pairs_a)(dst, &s, m, k, r->g->k - first);
     else
         ISA(pack_a)(dst, &s, m, k);
@@ -111,10 +135,9 @@ static void gemm_pack_b(const GemmRun *r, float *dst, PackSrc s, int64_t n0,
                         int64_t k_all) {
     int64_t first = r->kind ? 2 * k0 : k0;
     s.p = at(s.p, s.dtype, first * s.rs + n0 * s.cs);
-    if (r->kind)
-        ISA(pack_pairs_b)(dst, &s, k0 - base, k, k_all, n, r->g->k - first);
-    else
-        ISA(pack_b)(dst, &s, k0 - base, k, k_all, n);
+    if (r->kind) ISA(pack_pairs_b)
+    (r->kind, dst, &s, k0 - base, k, k_all, n, r->g->k - first);
+    else ISA(pack_b)(dst, &s, k0 - base, k, k_all, n);
 }
 
 static void gemm_item(const GemmRun *r, GemmItem *it) {
@@ -160,6 +183,7 @@ static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch) {
 static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
     const LibGemm *g = r->g;
+    if (on_tiles(r->kind)) ISA(tiles_begin)();
     for (int64_t i = lo; i < hi; i++) {
         GemmItem it;
         int64_t rest = i / r->p.mblocks;
@@ -177,6 +201,7 @@ static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
         gemm_buffers(r, &it, worker);
         gemm_item(r, &it);
     }
+    if (on_tiles(r->kind)) ISA(tiles_end)();
 }
 
 /* ---- packing whole operands ---------------------------------------------- */
@@ -284,29 +309,46 @@ static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-void ISA(gemm)(AmpcPool *pool, const LibGemm *g, const void *a, const void *b,
-               void *c, const CpuEpilogue *ep, void *scratch, CpuKept *kept) {
-    GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep, .k = g->k};
+static void gemm_run(AmpcPool *pool, const LibGemm *g, int tiles, GemmRun *r,
+                     void *scratch, CpuKept *kept) {
     LibGemm packed = *g; /* as the tiles see it */
-    r.kind = AMPC_ISA_LEVEL == 4 && g->a_dtype == AMPC_BF16 &&
-             g->b_dtype == AMPC_BF16 && cpu_bf16_dot();
-    if (r.kind) packed.k = r.k = ceil_div(g->k, 2);
-    block_gemm(&packed, pool_threads(pool), kept != NULL, &r.p);
+    r->kind = product_kind(tiles, g->a_dtype, g->b_dtype);
+    if (r->kind == TILE_PAIRS) packed.k = ceil_div(g->k, 2);
+    if (r->kind == TILE_AMX) packed.k = block_tile_pairs(g->k);
+    r->k = packed.k;
+    block_gemm(&packed, r->kind == TILE_AMX, pool_threads(pool), kept != NULL,
+               &r->p);
     if (g->a_dtype == AMPC_F64) {
-        pool_run(pool, r.p.batch * ceil_div(g->m, GEMM_F64_ROWS), 1,
-                 gemm_f64_work, &r);
+        pool_run(pool, r->p.batch * ceil_div(g->m, GEMM_F64_ROWS), 1,
+                 gemm_f64_work, r);
         return;
     }
-    r.partial = scratch;
-    r.workers = (char *)scratch + r.p.partial;
-    if (r.p.prepack) {
-        r.packed_a = (float *)(void *)r.workers;
-        r.packed_b = kept ? kept->memory : (float *)(void *)(r.workers + r.p.a);
-        r.workers += r.p.a + r.p.b;
-        gemm_prepack(pool, &r, kept && kept->made);
+    r->partial = scratch;
+    r->workers = (char *)scratch + r->p.partial;
+    if (r->p.prepack) {
+        r->packed_a = (float *)(void *)r->workers;
+        r->packed_b =
+            kept ? kept->memory : (float *)(void *)(r->workers + r->p.a);
+        r->workers += r->p.a + r->p.b;
+        gemm_prepack(pool, r, kept && kept->made);
         if (kept) kept->made = 1;
     }
-    pool_run(pool, r.p.items, r.p.grain, gemm_work, &r);
-    if (r.p.nsplit > 1)
-        pool_run(pool, r.p.batch * ceil_div(g->m, MR), 1, gemm_sum, &r);
+    pool_run(pool, r->p.items, r->p.grain, gemm_work, r);
+    if (r->p.nsplit > 1)
+        pool_run(pool, r->p.batch * ceil_div(g->m, MR), 1, gemm_sum, r);
 }
+
+void ISA(gemm)(AmpcPool *pool, const LibGemm *g, const void *a, const void *b,
+               void *c, const CpuEpilogue *ep, void *scratch, CpuKept *kept) {
+    GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep};
+    gemm_run(pool, g, 0, &r, scratch, kept);
+}
+
+#if AMPC_ISA_LEVEL == 4
+void ISA(gemm_amx)(AmpcPool *pool, const LibGemm *g, const void *a,
+                   const void *b, void *c, const CpuEpilogue *ep, void *scratch,
+                   CpuKept *kept) {
+    GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep};
+    gemm_run(pool, g, 1, &r, scratch, kept);
+}
+#endif

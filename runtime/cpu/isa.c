@@ -2,7 +2,12 @@
 
    A level counts only if CPUID names every feature its translation units may
    use and XCR0 says that the kernel saves the registers.  The environment
-   variable AMPC_ISA (v2, v3, v4) can lower the level, never raise it.
+   variable AMPC_ISA (v2, v3, v4, v4-amx) can lower the level, never raise it.
+
+   AMX tiles are the kernel's to permit, once for all threads of a process, and
+   have to be faster than multiply-adds.  AMPC_ISA=v4-amx with `ampc_tiles` in
+   the process takes them unasked: that is a test's emulator of the
+   instructions.
 
    vdpbf16ps takes one cycle on some processors and four on others, where the
    widened product is twice as fast: the two are measured once per process, for
@@ -11,11 +16,14 @@
  */
 #define _GNU_SOURCE
 #include <cpuid.h>
+#include <dlfcn.h>
 #include <immintrin.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "runtime/cpu/block.h"
 
@@ -50,15 +58,10 @@ static int isa_wanted(const char **how) {
     *how = "";
     if (!want || want[0] != 'v' || want[1] < '2' || want[1] > '4') return -1;
     *how = want + 2;
+    if (want[1] == '4' && !strcmp(*how, "-amx")) return AMPC_ISA_AMX;
     int dot =
         want[1] == '4' && (!strcmp(*how, "-dot") || !strcmp(*how, "-fma"));
     return dot || !**how ? want[1] - '0' : -1;
-}
-
-int cpu_isa_level(void) {
-    const char *how;
-    int level = isa_machine(), want = isa_wanted(&how);
-    return want >= 0 && want < level ? want : level;
 }
 
 /* ---- dot products of bf16 ------------------------------------------------ */
@@ -123,4 +126,78 @@ int cpu_bf16_dot(void) {
 void cpu_bf16_dot_force(int how) {
     int dot = how < 0 ? 0 : how && isa_has_dot() ? 2 : 1;
     atomic_store_explicit(&isa_dot, dot, memory_order_relaxed);
+}
+
+/* ---- tiles --------------------------------------------------------------- */
+
+enum {
+    ISA_REQ_XCOMP_PERM = 0x1023, /* arch_prctl: ARCH_REQ_XCOMP_PERM          */
+    ISA_TILE_DATA = 18,          /* XFEATURE_XTILEDATA                       */
+    ISA_TILE_FMAS = 512          /* TDPBF16PS does as many as FMAs of fp32   */
+};
+
+static int isa_has_tiles(void) {
+    uint32_t a, b, c, d;
+    const uint32_t tile = 1u << 24, bf16 = 1u << 22;
+    return isa_machine() == AMPC_ISA_V4 &&
+           __get_cpuid_count(7, 0, &a, &b, &c, &d) && isa_has(d, tile | bf16) &&
+           (isa_xcr0() >> 17 & 3) == 3;
+}
+
+/* Nanoseconds for the multiply-adds of isa_time_fma, on tiles. */
+static int64_t isa_time_tiles(void) {
+    enum { STEPS = 4 * ISA_STEPS * ISA_CHAINS / ISA_TILE_FMAS };
+    static const uint8_t all[64] __attribute__((aligned(64))) = {
+        [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64,
+        [24] = 64, [26] = 64, [48] = 16, [49] = 16, [50] = 16,
+        [51] = 16, [52] = 16, [53] = 16};
+    int64_t best = INT64_MAX;
+    __asm__ volatile("ldtilecfg %0" ::"m"(all));
+    for (int run = 0; run < ISA_RUNS; run++) {
+        int64_t start = isa_clock();
+        for (int i = 0; i < STEPS; i++)
+            __asm__ volatile("tdpbf16ps %%tmm5, %%tmm4, %%tmm0\n\t"
+                             "tdpbf16ps %%tmm5, %%tmm4, %%tmm1\n\t"
+                             "tdpbf16ps %%tmm5, %%tmm4, %%tmm2\n\t"
+                             "tdpbf16ps %%tmm5, %%tmm4, %%tmm3" ::);
+        int64_t took = isa_clock() - start;
+        if (took < best) best = took;
+    }
+    __asm__ volatile("tilerelease" ::);
+    return best / 16; /* 4 instructions a step, 4 times the steps */
+}
+
+/* As isa_dot; asked of the kernel once, since that cannot be taken back. */
+static _Atomic int isa_tiles;
+
+static int isa_tiles_pay(void) {
+    int known = atomic_load_explicit(&isa_tiles, memory_order_relaxed);
+    if (known) return known == 2;
+    int pay = isa_has_tiles() &&
+              syscall(SYS_arch_prctl, ISA_REQ_XCOMP_PERM, ISA_TILE_DATA) == 0 &&
+              isa_time_tiles() < isa_time_fma();
+    known = 0;
+    if (!atomic_compare_exchange_strong(&isa_tiles, &known, pay ? 2 : 1))
+        return known == 2;
+    return pay;
+}
+
+int cpu_isa_level(void) {
+    const char *how;
+    int level = isa_machine(), want = isa_wanted(&how);
+    if (want >= 0 && want < level) return want;
+    if (level < AMPC_ISA_V4 || want == AMPC_ISA_V4) return level;
+    int emulated =
+        want == AMPC_ISA_AMX && dlsym(RTLD_DEFAULT, "ampc_tiles") != NULL;
+    return emulated || isa_tiles_pay() ? AMPC_ISA_AMX : level;
+}
+
+const char *cpu_isa_name(int level) {
+    switch ((AmpcIsa)level) {
+    case AMPC_ISA_V2: return "x86-64-v2";
+    case AMPC_ISA_V3: return "x86-64-v3";
+    case AMPC_ISA_V4: return "x86-64-v4";
+    case AMPC_ISA_AMX: return "x86-64-v4+amx";
+    }
+    return "an unknown level";
 }

@@ -2,7 +2,7 @@
 
    Every routine is a row of lib.def, compiled once per level (gcc
    -march=x86-64-v2, -v3, -v4) from the same C sources with a level prefix, and
-   reached through AmpcCpuLib.
+   reached through AmpcCpuLib.  Level v4+amx has v4's but for those of products.
    Rules for all:
    - the arithmetic of an element depends on shapes only, never on the number
      of threads: work is split over outputs, and where a reduction dimension
@@ -25,7 +25,8 @@
 typedef enum AmpcIsa {
     AMPC_ISA_V2 = 2, /* SSE4.2                                              */
     AMPC_ISA_V3 = 3, /* AVX2, FMA, F16C                                     */
-    AMPC_ISA_V4 = 4  /* AVX-512 F, BW, CD, DQ, VL                           */
+    AMPC_ISA_V4 = 4, /* AVX-512 F, BW, CD, DQ, VL                           */
+    AMPC_ISA_AMX = 5 /* v4, and tiles of bf16: x86-64-v4+amx                */
 } AmpcIsa;
 
 /* ---- thread pool (pool.c) ------------------------------------------------ */
@@ -82,7 +83,7 @@ typedef struct AmpcCpuLib {
 #undef OPERAND
 } AmpcCpuLib;
 
-extern const AmpcCpuLib ampc_cpu_v2, ampc_cpu_v3, ampc_cpu_v4;
+extern const AmpcCpuLib ampc_cpu_v2, ampc_cpu_v3, ampc_cpu_v4, ampc_cpu_amx;
 
 /* Scratch bytes for that many workers, and bytes kept, enough for every ISA
    level. */
@@ -111,7 +112,10 @@ size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads);
 /* 0: it keeps nothing. */
 size_t cpu_lib_kept(PlanLib lib, const void *par, int threads);
 
-/* Highest level this machine can run; AMPC_ISA lowers it (tests). */
+/* Highest level this machine can run; AMPC_ISA lowers it (tests).  The first
+   call that may answer AMPC_ISA_AMX asks the kernel for tiles in this process,
+   and measures them.                                                        */
 int cpu_isa_level(void);
+const char *cpu_isa_name(int level); /* "x86-64-v3" */
 
 #endif

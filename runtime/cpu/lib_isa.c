@@ -4,6 +4,7 @@
      tile_isa.c     register tiles             image_isa.c  padded images
      pack_isa.c     packing of operands        conv_isa.c   conv, its dX
      gemm_isa.c     matrix product             wgrad_isa.c  its dW
+     amx_isa.c      tiles, at level v4         chlast_isa.c both, staged
      pooling_isa.c  pooling                    index_isa.c  scatter, argmax,
                                               copy
      attend_isa.c  attention                  sort_isa.c   argsort
@@ -21,3 +22,18 @@ const AmpcCpuLib ISA_TABLE = {
     .name = ISA(name),
 #include "runtime/lib.def"
 };
+
+#if AMPC_ISA_LEVEL == 4
+/* Where products of bf16 run on AMX tiles; all else is as at level v4. */
+#define ampc_v4_gemm       ampc_v4_gemm_amx
+#define ampc_v4_conv_fwd   ampc_v4_conv_fwd_amx
+#define ampc_v4_conv_dgrad ampc_v4_conv_dgrad_amx
+#define ampc_v4_conv_wgrad ampc_v4_conv_wgrad_amx
+
+const AmpcCpuLib ampc_cpu_amx = {
+    .isa = AMPC_ISA_AMX,
+#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+    .name = ISA(name),
+#include "runtime/lib.def"
+};
+#endif

@@ -31,11 +31,12 @@ void ISA(pack_a)(float *dst, const PackSrc *src, int64_t m, int64_t k);
 void ISA(pack_b)(float *dst, const PackSrc *src, int64_t k0, int64_t k,
                  int64_t k_all, int64_t n);
 
-/* The same for bf16 operands whose panels hold pairs (tile kind 1): k, k0 and
-   k_all count pairs, `real` the elements that exist from src on.            */
+/* The same for bf16 operands whose panels hold pairs (tile kinds 1 and 2): k,
+   k0 and k_all count pairs, `real` the elements that exist from src on; pairs
+   behind them are zero in B.  A of kind 2: amx.h.                           */
 void ISA(pack_pairs_a)(float *dst, const PackSrc *src, int64_t m, int64_t k,
                        int64_t real);
-void ISA(pack_pairs_b)(float *dst, const PackSrc *src, int64_t k0, int64_t k,
-                       int64_t k_all, int64_t n, int64_t real);
+void ISA(pack_pairs_b)(int kind, float *dst, const PackSrc *src, int64_t k0,
+                       int64_t k, int64_t k_all, int64_t n, int64_t real);
 
 #endif

@@ -202,22 +202,23 @@ INLINE void pack_pairs_b_cols(float *dst, const uint16_t *p, int64_t cs,
     pack_pairs_b_any(to, p, 1, cs, pw, i, k, real, 0, n);
 }
 
-void ISA(pack_pairs_b)(float *dst, const PackSrc *s, int64_t k0, int64_t k,
-                       int64_t k_all, int64_t n, int64_t real) {
-    int64_t left = ceil_div(n, VL);
+void ISA(pack_pairs_b)(int kind, float *dst, const PackSrc *s, int64_t k0,
+                       int64_t k, int64_t k_all, int64_t n, int64_t real) {
+    int64_t left = ceil_div(n, VL), some = min64(k, ceil_div(real, 2));
     for (int64_t j = 0; j < n;) {
-        int w = tile_width(left);
+        int w = panel_width(kind, left);
         int64_t cols = min64(w * VL, n - j);
         float *to = dst + j * k_all + k0 * w * VL;
         const uint16_t *p = (const uint16_t *)s->p + j * s->cs;
         if (s->cs == 1)
-            pack_pairs_b_rows((uint32_t *)(void *)to, p, s->rs, w, k, real,
+            pack_pairs_b_rows((uint32_t *)(void *)to, p, s->rs, w, some, real,
                               cols);
         else if (s->rs == 1)
-            pack_pairs_b_cols(to, p, s->cs, w * VL, k, real, cols);
+            pack_pairs_b_cols(to, p, s->cs, w * VL, some, real, cols);
         else
             pack_pairs_b_any((uint32_t *)(void *)to, p, s->rs, s->cs, w * VL, 0,
-                             k, real, 0, cols);
+                             some, real, 0, cols);
+        for (int64_t i = some * w * VL; i < k * w * VL; i++) to[i] = 0.0f;
         j += w * VL;
         left -= w;
     }

@@ -8,6 +8,12 @@
 #define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
     void ISA(name)(AmpcPool *, const S *operands LIB_C_##scratch);
 #include "runtime/lib.def"
+#if AMPC_ISA_LEVEL == 4
+/* Those that multiply bf16 on AMX tiles, and are at level v4 otherwise. */
+#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+    void ISA(name##_amx)(AmpcPool *, const S *operands LIB_C_##scratch);
+#include "runtime/lib.def"
+#endif
 #undef OPERAND
 
 #endif

@@ -7,6 +7,7 @@
 #ifndef AMPC_CPU_TILE_H
 #define AMPC_CPU_TILE_H
 
+#include "runtime/cpu/block.h"
 #include "runtime/cpu/simd.h"
 
 /* c[R][W*VL] (+)= a[k][MR] * b[k][..], row k of b at b + k * b_step. */
@@ -42,7 +43,8 @@ typedef void TileOuterFn(int64_t n, const int32_t *at, const float *a,
 
 /* First index 1: each 32-bit element of both factors holds two bf16 that belong
    to neighbouring k (channels, i), the even one in the low half (vdpbf16ps).
-   Level v4 on machines where cpu_bf16_dot() says so.                        */
+   Level v4 on machines where cpu_bf16_dot() says so.  What is multiplied on
+   AMX tiles is of kind 2, which has no instances here (amx.h).              */
 enum { TILE_KINDS = AMPC_ISA_LEVEL == 4 ? 2 : 1 };
 
 extern TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV];
@@ -81,6 +83,12 @@ extern TileDotFn *const ISA(tile_dot)[TILE_KINDS][DOT_R][DOT_C];
 INLINE int tile_width(int64_t left) {
     if (left == NV + 1 && NV > 2) return NV - 1;
     return left < NV ? (int)left : NV;
+}
+
+/* The same for panels of B that are multiplied so. */
+INLINE int panel_width(int kind, int64_t left) {
+    if (kind == TILE_AMX) return left < 2 ? (int)left : 2;
+    return tile_width(left);
 }
 
 #endif

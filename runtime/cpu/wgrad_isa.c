@@ -11,6 +11,7 @@
    slice of the units; slices are added in order by a second round.          */
 #include <string.h>
 
+#include "runtime/cpu/amx.h"
 #include "runtime/cpu/chlast_run.h"
 #include "runtime/cpu/image.h"
 #include "runtime/cpu/routines.h"
@@ -161,7 +162,7 @@ static void wgrad_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-void ISA(conv_wgrad)(AmpcPool *pool, const LibConv *c, const void *x,
+static void wgrad_on(int tiles, AmpcPool *pool, const LibConv *c, const void *x,
                      const void *dy, void *dw, void *scratch) {
     WgradRun r = {.x = x, .dy = dy, .dw = dw};
     ChlastCall call = {
@@ -170,10 +171,11 @@ void ISA(conv_wgrad)(AmpcPool *pool, const LibConv *c, const void *x,
     r.x_dtype = (int)c->x_dtype;
     r.dy_dtype = (int)c->y_dtype;
     r.dw_dtype = (int)c->w_dtype;
-    r.raw = AMPC_ISA_LEVEL == 4 && r.x_dtype == AMPC_BF16 &&
-            r.dy_dtype == AMPC_BF16 && cpu_bf16_dot();
-    for (int pairs = r.raw; pairs >= 0; pairs--)
-        if (ISA(chlast_wgrad)(pool, c, pairs, &call, scratch)) return;
+    int kind = product_kind(tiles, r.x_dtype, r.dy_dtype);
+    if (ISA(chlast_wgrad)(pool, c, kind, &call, scratch) ||
+        ISA(chlast_wgrad)(pool, c, TILE_WIDENED, &call, scratch))
+        return;
+    r.raw = product_kind(0, r.x_dtype, r.dy_dtype);
     conv_wgrad_plan(c, &r.w);
     r.off = scratch;
     r.partial = (float *)(void *)((char *)scratch + r.w.off);
@@ -184,3 +186,15 @@ void ISA(conv_wgrad)(AmpcPool *pool, const LibConv *c, const void *x,
         pool_run(pool, ceil_div(c->k * r.w.p.cs * r.w.p.taps, WGRAD_SUM), 8,
                  wgrad_sum, &r);
 }
+
+void ISA(conv_wgrad)(AmpcPool *pool, const LibConv *c, const void *x,
+                     const void *dy, void *dw, void *scratch) {
+    wgrad_on(0, pool, c, x, dy, dw, scratch);
+}
+
+#if AMPC_ISA_LEVEL == 4
+void ISA(conv_wgrad_amx)(AmpcPool *pool, const LibConv *c, const void *x,
+                         const void *dy, void *dw, void *scratch) {
+    wgrad_on(1, pool, c, x, dy, dw, scratch);
+}
+#endif

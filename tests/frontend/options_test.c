@@ -104,6 +104,7 @@ static const Bound bounds[] = {
     {"--target", "cuda:sm_90", "cuda:sm_9"},
     {"--target", "cuda:sm_120", "cuda:sm_1200"},
     {"--target", "cpu:x86-64-v4", "cpu:x86-64-v5"},
+    {"--target", "cpu:x86-64-v4+amx", "cpu:x86-64-v3+amx"},
     {"--target", "cpu:x86-64-v2", "cpu:x86-64-v1"},
 };
 
@@ -323,7 +324,9 @@ static const struct {
     {"--dropout", "off", "dropout=0"},
     {"--accept-folded", NULL, "accept_folded=1"},
     {"--target", "cpu",
-     "targets.len=3; target 0=0 2 -; target 1=0 3 -; target 2=0 4 -"},
+     "targets.len=4; target 0=0 2 -; target 1=0 3 -; target 2=0 4 -; "
+     "target 3=0 5 -"},
+    {"--target", "cpu:x86-64-v4+amx", "targets.len=1; target 0=0 5 -"},
     {"--target", "cuda",
      "targets.len=3; target 0=1 0 sm_90; target 1=1 0 sm_80; target 2=1 0 "
      "ptx"},

@@ -7,6 +7,7 @@
 #include "runtime/cpu/block.h"
 #include "runtime/half.h"
 #include "tests/harness.h"
+#include "tests/support/tiles.h"
 
 /* ---- random numbers, typed arrays ---------------------------------------- */
 
@@ -87,14 +88,18 @@ int64_t rnd_float(void) {
 }
 
 int top_level(void) {
+    int level = cpu_isa_level();
+    if (level < AMPC_ISA_V4) return level;
+    tiles_emulate();
     cpu_bf16_dot_force(1);
-    return cpu_isa_level() + cpu_bf16_dot();
+    return 5 + cpu_bf16_dot();
 }
 
 const AmpcCpuLib *lib_of(int level) {
-    cpu_bf16_dot_force(level != 5);
-    if (level == 5) level = 4;
-    return level == 4 ? &ampc_cpu_v4 : level == 3 ? &ampc_cpu_v3 : &ampc_cpu_v2;
+    int tiles = level > 4 && level == top_level();
+    cpu_bf16_dot_force(level != 5 || tiles);
+    if (tiles) return &ampc_cpu_amx;
+    return level > 3 ? &ampc_cpu_v4 : level == 3 ? &ampc_cpu_v3 : &ampc_cpu_v2;
 }
 
 void *scratch_of(size_t bytes) {

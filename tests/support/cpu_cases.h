@@ -25,7 +25,8 @@ double *zeros(int64_t n);
 void array_close(const char *what, const void *got, int64_t dtype,
                  const double *want, double floor_, int64_t n);
 
-/* Level 5 is v4 without vdpbf16ps, on machines that have it. */
+/* Above 4: v4 without vdpbf16ps, on machines that have it, and v4+amx, with the
+   tiles of the machine or an emulator's.                                     */
 int top_level(void);
 const AmpcCpuLib *lib_of(int level);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tests/support/compiled.h"
+#include "tests/support/tiles.h"
 
 enum { BATCH = 16, FEATURES = 20, CLASSES = 10 };
 
@@ -301,11 +302,12 @@ TEST_CASE(training, same_bits_for_any_threads_and_across_resume_fp16) {
 }
 
 TEST_CASE(training, every_isa_level_trains_alike) {
-    static const char *const levels[] = {"v2", "v3", "v4"};
+    static const char *const levels[] = {"v2", "v3", "v4", "v4-amx"};
     Compiled c = compile_file(resnet(), RESNET_OPTIONS "--precision bf16");
-    double loss[3];
+    double loss[4];
     Image b;
-    for (int i = 0; i < 3; i++) {
+    tiles_emulate();
+    for (int i = 0; i < 4; i++) {
         setenv("AMPC_ISA", levels[i], 1); /* only lowers: harmless beyond */
         ampc_session *s = open_threads(&c, 2);
         for (int k = 0; k < 4; k++) {
@@ -317,6 +319,33 @@ TEST_CASE(training, every_isa_level_trains_alike) {
     unsetenv("AMPC_ISA");
     CHECK_REL(loss[1], loss[0], 1e-2); /* four chaotic 16-bit steps */
     CHECK_REL(loss[2], loss[0], 1e-2);
+    CHECK_REL(loss[3], loss[0], 1e-2);
+    compiled_close(&c);
+}
+
+/* With products on AMX tiles, of the machine or emulated: as above for threads
+   and resume, and one more level that a module can be made for.             */
+TEST_CASE(training, same_bits_for_any_threads_and_across_resume_on_tiles) {
+    if (!__builtin_cpu_supports("x86-64-v4")) SKIP("no AVX-512 here");
+    tiles_emulate();
+    setenv("AMPC_ISA", "v4-amx", 1);
+    int64_t before = tiles_count();
+    threads_and_resume(RESNET_OPTIONS "--precision bf16 "
+                                      "--target cpu:x86-64-v4+amx");
+    CHECK(tiles_are_the_machines() || tiles_count() > before);
+    unsetenv("AMPC_ISA");
+}
+
+TEST_CASE(training, a_module_for_tiles_says_what_it_misses) {
+    char err[256];
+    ampc_session *s;
+    Compiled c = compile_file(mlp(), "--dim batch=16 --loss cross_entropy "
+                                     "--target cpu:x86-64-v4+amx");
+    setenv("AMPC_ISA", "v3", 1);
+    CHECK_EQ_INT(c.api->open(c.api->module, NULL, &s, err, sizeof err),
+                 AMPC_ERR_UNSUPPORTED);
+    CHECK_HAS(err, "x86-64-v4+amx");
+    unsetenv("AMPC_ISA");
     compiled_close(&c);
 }
 

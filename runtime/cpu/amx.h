@@ -1,0 +1,56 @@
+/* amx.h: products of bf16 on AMX tiles (level v4+amx).
+
+   A tile has 16 rows of 64 bytes.  TDPBF16PS adds to 16 x 16 fp32 the products
+   of 16 rows of 32 bf16 with 16 rows of 16 pairs of bf16, which is what panels
+   of pairs hold (pack.h).  Per element of C, for each 32 bf16 of k: one chain
+   of fused multiply-adds of the even and one of the odd elements, from zero,
+   both added, and the sum added to C; subnormal numbers count as zero (Intel
+   SDM, TDPBF16PS).  So bits depend on the order of k alone.
+
+   Tiles are a thread's: who multiplies calls tiles_begin before and tiles_end
+   after, since a thread in whose tiles there is something is dearer to switch.
+   There is code at level v4 only; it is called where cpu_isa_level() says so.
+ */
+#ifndef AMPC_CPU_AMX_H
+#define AMPC_CPU_AMX_H
+
+#include "runtime/cpu/pack.h"
+
+enum {
+    AMX_ROWS = 16,             /* of C in a tile                             */
+    AMX_UNIT = 16,             /* pairs of k in a tile                       */
+    AMX_TILE = 16 * AMX_UNIT,  /* its floats                                 */
+    AMX_HEIGHT = 2 * AMX_ROWS, /* rows of C multiplied at a time             */
+    AMX_WIDTH = 2 * VL         /* and columns                                */
+};
+
+/* A constant at other levels, so that what hangs on it is dropped there. */
+INLINE int on_tiles(int kind) {
+    return AMPC_ISA_LEVEL == 4 && kind == TILE_AMX;
+}
+
+/* How two operands are multiplied: in pairs if both are bf16 and that pays. */
+INLINE int product_kind(int tiles, int64_t a_dtype, int64_t b_dtype) {
+    if (AMPC_ISA_LEVEL != 4 || a_dtype != AMPC_BF16 || b_dtype != AMPC_BF16)
+        return TILE_WIDENED;
+    return tiles ? TILE_AMX : cpu_bf16_dot() ? TILE_PAIRS : TILE_WIDENED;
+}
+
+void ISA(tiles_begin)(void);
+void ISA(tiles_end)(void);
+
+/* C[rows][w * VL] (+)= A * B with `units` tiles along k; 1 or 2 tiles high and
+   wide: rows <= AMX_HEIGHT, but whole tiles of C are written.  a: a tile after
+   the other, those of the second 16 rows from a + a_next on.  b: [k][w * VL]
+   pairs.                                                                    */
+void ISA(tile_amx)(int64_t units, int64_t rows, int w, const float *a,
+                   int64_t a_next, const float *b, float *c, int64_t ldc,
+                   int add);
+
+/* Pairs k0 .. k0 + k - 1 of m rows into panels of 16 rows and k_all pairs, each
+   [k_all / 16] tiles; panel i at dst + i * 16 * k_all.  Missing rows, and what
+   is behind the `real` elements that exist from src on, is zero.            */
+void ISA(pack_tiles_a)(float *dst, const PackSrc *src, int64_t k0, int64_t k,
+                       int64_t k_all, int64_t m, int64_t real);
+
+#endif

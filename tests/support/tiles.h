@@ -1,0 +1,25 @@
+/* tiles.h: AMX on machines without it, instruction by instruction.
+
+   tiles_emulate makes SIGILL of a tile instruction do what the Intel SDM says
+   of it, in whatever code of the process it stands: what ships in a module is
+   tested as it is.  Each thread has tiles of its own.  On machines that have
+   the instructions they are left to them.  The library libtiles.so does so for
+   a program that it is preloaded into; AMPC_ISA=v4-amx then takes them.      */
+#ifndef AMPC_TESTS_SUPPORT_TILES_H
+#define AMPC_TESTS_SUPPORT_TILES_H
+
+#include <stdint.h>
+
+void tiles_emulate(void);
+
+/* Instructions that were emulated in this process so far.  None are where the
+   machine has tiles and the kernel lets this process use them.              */
+int64_t tiles_count(void);
+int tiles_are_the_machines(void);
+
+/* c[m][n] += sum over pairs k of a[m][k] * b[k][n] (TDPBF16PS): 16 rows and
+   columns of fp32, 16 pairs of bf16, the even one in the low half.           */
+void tiles_dot(float c[16][16], const uint32_t a[16][16],
+               const uint32_t b[16][16]);
+
+#endif
