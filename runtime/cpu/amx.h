@@ -7,7 +7,7 @@
    both added, and the sum added to C; subnormal numbers count as zero (Intel
    SDM, TDPBF16PS).  So bits depend on the order of k alone.
 
-   Tiles are a thread's: who multiplies calls tiles_begin before and tiles_end
+   Tiles are a thread's: who multiplies calls amx_begin before and amx_end
    after, since a thread in whose tiles there is something is dearer to switch.
    There is code at level v4 only; it is called where cpu_isa_level() says so.
  */
@@ -36,21 +36,21 @@ INLINE int product_kind(int tiles, int64_t a_dtype, int64_t b_dtype) {
     return tiles ? TILE_AMX : cpu_bf16_dot() ? TILE_PAIRS : TILE_WIDENED;
 }
 
-void ISA(tiles_begin)(void);
-void ISA(tiles_end)(void);
+void amx_begin(void);
+void amx_end(void);
 
 /* C[rows][w * VL] (+)= A * B with `units` tiles along k; 1 or 2 tiles high and
    wide: rows <= AMX_HEIGHT, but whole tiles of C are written.  a: a tile after
-   the other, those of the second 16 rows from a + a_next on.  b: [k][w * VL]
-   pairs.                                                                    */
-void ISA(tile_amx)(int64_t units, int64_t rows, int w, const float *a,
-                   int64_t a_next, const float *b, float *c, int64_t ldc,
-                   int add);
+   the other, those of the second 16 rows from a + a_next on.  b: pairs, row k
+   at b + k * b_step. */
+void amx_product(int64_t units, int64_t rows, int w, const float *a,
+                 int64_t a_next, const float *b, int64_t b_step, float *c,
+                 int64_t ldc, int add);
 
 /* Pairs k0 .. k0 + k - 1 of m rows into panels of 16 rows and k_all pairs, each
    [k_all / 16] tiles; panel i at dst + i * 16 * k_all.  Missing rows, and what
    is behind the `real` elements that exist from src on, is zero.            */
-void ISA(pack_tiles_a)(float *dst, const PackSrc *src, int64_t k0, int64_t k,
-                       int64_t k_all, int64_t m, int64_t real);
+void amx_pack_a(float *dst, const PackSrc *src, int64_t k0, int64_t k,
+                int64_t k_all, int64_t m, int64_t real);
 
 #endif

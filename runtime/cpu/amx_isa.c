@@ -26,7 +26,7 @@ typedef struct TileConfig {
     uint8_t rows[16];
 } TileConfig;
 
-void ISA(tiles_begin)(void) {
+void amx_begin(void) {
     static const TileConfig all = {
         .palette = 1,
         .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
@@ -35,16 +35,16 @@ void ISA(tiles_begin)(void) {
     __asm__ volatile("ldtilecfg %0" ::"m"(all));
 }
 
-void ISA(tiles_end)(void) { __asm__ volatile("tilerelease" ::); }
+void amx_end(void) { __asm__ volatile("tilerelease" ::); }
 
 /* ---- product ------------------------------------------------------------- */
 
 /* Tiles 0, 1 and 2, 3 are C's rows, 4 and 5 A's, 6 and 7 B's columns. */
 INLINE void amx_panel(int R, int W, int64_t units, const float *a,
-                      int64_t a_next, const float *b, float *c, int64_t ldc,
-                      int add) {
+                      int64_t a_next, const float *b, int64_t b_step, float *c,
+                      int64_t ldc, int add) {
     float *c2 = c + AMX_ROWS * ldc;
-    int64_t bld = W * VL * 4, cld = ldc * 4;
+    int64_t bld = b_step * 4, cld = ldc * 4;
     if (add) {
         TILE_LOAD(0, c, cld);
         if (W == 2) TILE_LOAD(1, c + VL, cld);
@@ -70,7 +70,7 @@ INLINE void amx_panel(int R, int W, int64_t units, const float *a,
             if (W == 2) TILE_DOT(3, 5, 7);
         }
         a += AMX_TILE;
-        b += AMX_UNIT * W * VL;
+        b += AMX_UNIT * b_step;
     }
     TILE_STORE(0, c, cld);
     if (W == 2) TILE_STORE(1, c + VL, cld);
@@ -78,17 +78,17 @@ INLINE void amx_panel(int R, int W, int64_t units, const float *a,
     if (R == 2 && W == 2) TILE_STORE(3, c2 + VL, cld);
 }
 
-void ISA(tile_amx)(int64_t units, int64_t rows, int w, const float *a,
-                   int64_t a_next, const float *b, float *c, int64_t ldc,
-                   int add) {
+void amx_product(int64_t units, int64_t rows, int w, const float *a,
+                 int64_t a_next, const float *b, int64_t b_step, float *c,
+                 int64_t ldc, int add) {
     if (rows > AMX_ROWS && w == 2)
-        amx_panel(2, 2, units, a, a_next, b, c, ldc, add);
+        amx_panel(2, 2, units, a, a_next, b, b_step, c, ldc, add);
     else if (rows > AMX_ROWS)
-        amx_panel(2, 1, units, a, a_next, b, c, ldc, add);
+        amx_panel(2, 1, units, a, a_next, b, b_step, c, ldc, add);
     else if (w == 2)
-        amx_panel(1, 2, units, a, a_next, b, c, ldc, add);
+        amx_panel(1, 2, units, a, a_next, b, b_step, c, ldc, add);
     else
-        amx_panel(1, 1, units, a, a_next, b, c, ldc, add);
+        amx_panel(1, 1, units, a, a_next, b, b_step, c, ldc, add);
 }
 
 /* ---- packing ------------------------------------------------------------- */
@@ -154,8 +154,8 @@ static void pack_tiles_panel(float *panel, const PackSrc *s, int64_t k0,
         for (int64_t i = 0; i < k; i++) *tile_at(panel, r, k0 + i) = 0.0f;
 }
 
-void ISA(pack_tiles_a)(float *dst, const PackSrc *s, int64_t k0, int64_t k,
-                       int64_t k_all, int64_t m, int64_t real) {
+void amx_pack_a(float *dst, const PackSrc *s, int64_t k0, int64_t k,
+                int64_t k_all, int64_t m, int64_t real) {
     PackSrc panel = *s;
     for (int64_t i = 0; i < m; i += AMX_ROWS, dst += AMX_ROWS * k_all) {
         panel.p = at(s->p, AMPC_BF16, i * s->rs);

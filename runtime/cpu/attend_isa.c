@@ -5,10 +5,17 @@
    key, so that maxima, sums and scalings go down columns and the product with V
    reads probabilities where they lie.  A query's sums go by keys in order, in
    blocks of ATTEND_KEYS; a key's by queries, in blocks of ATTEND_QUERIES, and
-   by the heads of queries that it serves.                                   */
+   by the heads of queries that it serves.
+
+   Where all operands are bf16 and products of pairs pay (tile kinds 1 and 2),
+   all products are such: probabilities and their gradients are rounded to bf16
+   as factors, not where they are added up.                                  */
+#if AMPC_ISA_LEVEL == 4
+#pragma GCC target("avx512bf16") /* for pairs only; plain C never uses it */
+#endif
+#include "runtime/cpu/amx.h"
 #include "runtime/cpu/attend.h"
 #include "runtime/cpu/kmath.h"
-#include "runtime/cpu/pack.h"
 #include "runtime/cpu/routines.h"
 #include "runtime/cpu/transpose.h"
 
@@ -21,7 +28,15 @@ typedef struct AttendRun {
     void *y, *dq, *dk, *dv;
     float *lse_out, *scratch;
     AttendBlocks b;
+    int kind; /* of tiles, of all products                                  */
 } AttendRun;
+
+/* The gradient's products have dY, whose dtype is y's. */
+static int attend_kind(int tiles, const LibAttend *p) {
+    int kind = product_kind(tiles, p->q_dtype, p->k_dtype);
+    return kind && product_kind(tiles, p->v_dtype, p->y_dtype) ? kind
+                                                               : TILE_WIDENED;
+}
 
 /* Rows from `row` on of matrix `batch` of [batch][rows][cols], or of
    [batch][cols][rows] where that is how it lies. */
@@ -58,22 +73,103 @@ static PackSrc attend_v(const AttendRun *r, int64_t batch, int64_t row) {
     return attend_rows(r->v, r->p->v_dtype, batch, r->p->u, r->p->e, row, 0);
 }
 
-/* c[m][n] (+)= a b over k: a packed in panels `a_step` long, b in panels of
-   b_k rows, or, where that is 0, in rows ldc apart as c is.                 */
-static void attend_product(int64_t m, int64_t n, int64_t k, const float *a,
-                           int64_t a_step, const float *b, int64_t b_k,
-                           float *c, int64_t ldc, int add) {
-    int64_t left = ceil_div(n, VL);
+/* n elements along the sum of a product, as panels count them. */
+static int64_t attend_length(const AttendRun *r, int64_t n) {
+    if (r->kind == TILE_WIDENED) return n;
+    return on_tiles(r->kind) ? block_tile_pairs(n) : ceil_div(n, 2);
+}
+
+static void attend_pack_a(const AttendRun *r, float *to, PackSrc s, int64_t m,
+                          int64_t k) {
+    int64_t length = attend_length(r, k);
+    if (on_tiles(r->kind))
+        amx_pack_a(to, &s, 0, length, length, m, k);
+    else if (r->kind)
+        ISA(pack_pairs_a)(to, &s, m, length, k);
+    else
+        ISA(pack_a)(to, &s, m, k);
+}
+
+static void attend_pack_b(const AttendRun *r, float *to, PackSrc s, int64_t k,
+                          int64_t n) {
+    int64_t length = attend_length(r, k);
+    if (r->kind)
+        ISA(pack_pairs_b)(r->kind, to, &s, 0, length, length, n, k);
+    else
+        ISA(pack_b)(to, &s, 0, k, k, n);
+}
+
+/* c[m][n] (+)= a b over k elements: a packed in panels of a_k, b in panels of
+   b_k or, where that is 0, in rows ldc apart as c is (and attend_pairs).     */
+static void attend_product(const AttendRun *r, int64_t m, int64_t n, int64_t k,
+                           const float *a, int64_t a_k, const float *b,
+                           int64_t b_k, float *c, int64_t ldc, int add) {
+    int64_t left = ceil_div(n, VL), length = attend_length(r, k);
+    int64_t a_step = attend_length(r, a_k), panel = attend_length(r, b_k);
+    int64_t height = on_tiles(r->kind) ? AMX_HEIGHT : MR;
     for (int64_t j = 0; left > 0;) {
-        int w = tile_width(left);
-        const float *bj = b_k ? b + j * b_k : b + j;
-        for (int64_t i = 0; i < m; i += MR) ISA(tile_panel)
-        [0][min64(MR, m - i) - 1][w - 1](k, a + i * a_step, bj,
-                                         b_k ? w * VL : ldc, c + i * ldc + j,
-                                         ldc, add);
+        int w = panel_width(r->kind, left);
+        const float *bj = b_k ? b + j * panel : b + j;
+        int64_t b_step = b_k ? w * VL : ldc;
+        for (int64_t i = 0; i < m; i += height) {
+            int64_t rows = min64(height, m - i);
+            if (on_tiles(r->kind))
+                amx_product(length / AMX_UNIT, rows, w, a + i * a_step,
+                            AMX_ROWS * a_step, bj, b_step, c + i * ldc + j, ldc,
+                            add);
+            else
+                ISA(tile_panel)
+            [r->kind][rows - 1][w - 1](length, a + i * a_step, bj, b_step,
+                                       c + i * ldc + j, ldc, add);
+        }
         j += w * VL;
         left -= w;
     }
+}
+
+/* s[keys][lanes], rounded, as what a product sums over keys: in place. */
+static void attend_pairs(const AttendRun *r, float *s, int64_t keys,
+                         int64_t lanes) {
+#if AMPC_ISA_LEVEL == 4
+    static const uint16_t weave[32] = {
+        0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i order = _mm512_loadu_si512(weave);
+    if (r->kind == TILE_WIDENED) return;
+    for (int64_t i = 0; i < attend_length(r, keys); i++)
+        for (int64_t j = 0; j < lanes; j += VL) {
+            const float *even = s + 2 * i * lanes + j;
+            __m512 low = {0}, high = {0};
+            if (2 * i < keys) low = _mm512_loadu_ps(even);
+            if (2 * i + 1 < keys) high = _mm512_loadu_ps(even + lanes);
+            __m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+            _mm512_storeu_si512(s + i * lanes + j,
+                                _mm512_permutexvar_epi16(order, both));
+        }
+#else
+    (void)r, (void)s, (void)keys, (void)lanes;
+#endif
+}
+
+/* s[keys][lanes], n of them, rounded, as the left side of a product over lanes;
+   room: for as many bf16.                                                   */
+static void attend_pack_scores(const AttendRun *r, float *to, const float *s,
+                               int64_t keys, int64_t n, int64_t lanes,
+                               float *room) {
+    PackSrc src = {s, AMPC_F32, lanes, 1};
+#if AMPC_ISA_LEVEL == 4
+    if (r->kind) {
+        for (int64_t i = 0; i < keys * lanes; i += VL)
+            _mm256_storeu_si256(
+                (__m256i *)(void *)((uint16_t *)(void *)room + i),
+                (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(s + i)));
+        src.p = room;
+        src.dtype = AMPC_BF16;
+    }
+#else
+    (void)room;
+#endif
+    attend_pack_a(r, to, src, keys, n);
 }
 
 /* Keys of a block at k0 that queries up to `last` see. */
@@ -248,33 +344,32 @@ static void attend_chunk(const AttendRun *r, int64_t batch, int64_t q0,
     const LibAttend *p = r->p;
     const AttendBlocks *b = &r->b;
     AttendState state[ATTEND_CHUNK];
-    float *qt = own, *o = qt + ATTEND_CHUNK * p->d * Q_LANES;
+    float *qt = own, *o = qt + ATTEND_CHUNK * b->d * Q_LANES;
     float *s = o + ATTEND_CHUNK * b->e * Q_LANES;
     float *kept = s + ATTEND_KEYS * Q_LANES;
-    float *kp = kept + ATTEND_KEYS * Q_LANES, *vp = kp + ATTEND_KEYS * p->d;
+    float *kp = kept + ATTEND_KEYS * Q_LANES, *vp = kp + ATTEND_KEYS * b->d;
     int64_t keys_of = batch / p->group; /* their matrix */
     int64_t end = min64(p->t, q0 + ATTEND_CHUNK * Q_LANES);
     for (int64_t q = q0, c = 0; q < end; q += Q_LANES, c++) {
-        PackSrc src = attend_turned(attend_q(r, batch, q));
-        ISA(pack_b)
-        (qt + c * p->d * Q_LANES, &src, 0, p->d, p->d, min64(Q_LANES, end - q));
+        attend_pack_b(r, qt + c * b->d * Q_LANES,
+                      attend_turned(attend_q(r, batch, q)), p->d,
+                      min64(Q_LANES, end - q));
         for (int64_t j = 0; j < Q_LANES; j++)
             state[c].top[j] = -INFINITY, state[c].sum[j] = 0;
         memset(o + c * b->e * Q_LANES, 0, (size_t)(b->e * Q_LANES) * 4);
     }
     for (int64_t k0 = 0; attend_seen(r, k0, end - 1) > 0; k0 += ATTEND_KEYS) {
         int64_t block = attend_seen(r, k0, end - 1);
-        PackSrc k = attend_k(r, keys_of, k0);
-        PackSrc v = attend_turned(attend_v(r, keys_of, k0));
-        ISA(pack_a)(kp, &k, block, p->d);
-        ISA(pack_a)(vp, &v, p->e, block);
+        attend_pack_a(r, kp, attend_k(r, keys_of, k0), block, p->d);
+        attend_pack_a(r, vp, attend_turned(attend_v(r, keys_of, k0)), p->e,
+                      block);
         for (int64_t q = q0, c = 0; q < end; q += Q_LANES, c++) {
             int64_t n = min64(Q_LANES, end - q), lanes = round_up(n, VL);
             int64_t keys = attend_seen(r, k0, q + n - 1);
             float *oc = o + c * b->e * Q_LANES;
             AttendBlock at = {batch, k0, q, keys, n, lanes};
             if (!keys) continue;
-            attend_product(keys, n, p->d, kp, p->d, qt + c * p->d * Q_LANES,
+            attend_product(r, keys, n, p->d, kp, p->d, qt + c * b->d * Q_LANES,
                            p->d, s, lanes, 0);
             attend_mask_scores(r, s, &at);
             attend_softmax(&state[c], s, keys, lanes, oc, p->e, k0 == 0);
@@ -282,7 +377,9 @@ static void attend_chunk(const AttendRun *r, int64_t batch, int64_t q0,
                 attend_kept(r, kept, &at);
                 for (int64_t i = 0; i < keys * lanes; i++) s[i] *= kept[i];
             }
-            attend_product(p->e, n, keys, vp, block, s, 0, oc, lanes, k0 > 0);
+            attend_pairs(r, s, keys, lanes);
+            attend_product(r, p->e, n, keys, vp, block, s, 0, oc, lanes,
+                           k0 > 0);
         }
     }
     for (int64_t q = q0, c = 0; q < end; q += Q_LANES, c++)
@@ -293,14 +390,17 @@ static void attend_chunk(const AttendRun *r, int64_t batch, int64_t q0,
 static void attend_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const AttendRun *r = ctx;
     float *own = r->scratch + (size_t)worker * r->b.worker;
+    if (on_tiles(r->kind)) amx_begin();
     for (int64_t i = lo; i < hi; i++)
         attend_chunk(r, i / r->b.chunks,
                      i % r->b.chunks * ATTEND_CHUNK * Q_LANES, own);
+    if (on_tiles(r->kind)) amx_end();
 }
 
-void ISA(attend)(AmpcPool *pool, const LibAttend *p, const void *q,
-                 const void *k, const void *v, const void *mask,
-                 const void *rng, void *y, void *lse, void *scratch) {
+static void attend_on(int tiles, AmpcPool *pool, const LibAttend *p,
+                      const void *q, const void *k, const void *v,
+                      const void *mask, const void *rng, void *y, void *lse,
+                      void *scratch) {
     AttendRun r = {.p = p,
                    .q = q,
                    .k = k,
@@ -310,8 +410,15 @@ void ISA(attend)(AmpcPool *pool, const LibAttend *p, const void *q,
                    .y = y,
                    .lse_out = lse,
                    .scratch = scratch,
-                   .b = attend_blocks(p)};
+                   .b = attend_blocks(p),
+                   .kind = attend_kind(tiles, p)};
     pool_run(pool, p->batch * r.b.chunks, 1, attend_work, &r);
+}
+
+void ISA(attend)(AmpcPool *pool, const LibAttend *p, const void *q,
+                 const void *k, const void *v, const void *mask,
+                 const void *rng, void *y, void *lse, void *scratch) {
+    attend_on(0, pool, p, q, k, v, mask, rng, y, lse, scratch);
 }
 
 /* ---- gradient ------------------------------------------------------------ */
@@ -385,22 +492,21 @@ static void attend_grad_block(const AttendRun *r, AttendGrad *g, int64_t batch,
     int64_t n = min64(Q_LANES, p->t - q0), lanes = round_up(n, VL);
     int64_t keys = attend_seen(r, k0, q0 + n - 1);
     PackSrc q = attend_q(r, batch, q0), dy = attend_dy(r, batch, q0);
-    PackSrc qt = attend_turned(q), gt = attend_turned(dy);
-    ISA(pack_b)(g->qt, &qt, 0, p->d, p->d, n);
-    ISA(pack_b)(g->gt, &gt, 0, p->e, p->e, n);
-    ISA(pack_b)(g->qr, &q, 0, n, n, p->d);
-    ISA(pack_b)(g->gr, &dy, 0, n, n, p->e);
-    attend_product(keys, n, p->d, g->kp, p->d, g->qt, p->d, g->s, lanes, 0);
-    attend_product(keys, n, p->e, g->vp, p->e, g->gt, p->e, g->dp, lanes, 0);
+    attend_pack_b(r, g->qt, attend_turned(q), p->d, n);
+    attend_pack_b(r, g->gt, attend_turned(dy), p->e, n);
+    attend_pack_b(r, g->qr, q, n, p->d);
+    attend_pack_b(r, g->gr, dy, n, p->e);
+    attend_product(r, keys, n, p->d, g->kp, p->d, g->qt, p->d, g->s, lanes, 0);
+    attend_product(r, keys, n, p->e, g->vp, p->e, g->gt, p->e, g->dp, lanes, 0);
     AttendBlock at = {batch, k0, q0, keys, n, lanes};
     attend_slopes(r, g, &at);
-    attend_product(p->d, n, keys, g->kt, block, g->dp, 0, dqt + q0 * b->d,
+    attend_pack_scores(r, g->turned, g->s, keys, n, lanes, g->kept);
+    attend_product(r, keys, p->e, n, g->turned, n, g->gr, n, g->dv, b->e, 1);
+    attend_pack_scores(r, g->turned, g->dp, keys, n, lanes, g->kept);
+    attend_product(r, keys, p->d, n, g->turned, n, g->qr, n, g->dk, b->d, 1);
+    attend_pairs(r, g->dp, keys, lanes);
+    attend_product(r, p->d, n, keys, g->kt, block, g->dp, 0, dqt + q0 * b->d,
                    lanes, 1);
-    PackSrc s = {g->s, AMPC_F32, lanes, 1}, ds = {g->dp, AMPC_F32, lanes, 1};
-    ISA(pack_a)(g->turned, &s, keys, n);
-    attend_product(keys, p->e, n, g->turned, n, g->gr, n, g->dv, b->e, 1);
-    ISA(pack_a)(g->turned, &ds, keys, n);
-    attend_product(keys, p->d, n, g->turned, n, g->qr, n, g->dk, b->d, 1);
 }
 
 /* n rows of x, ld long, to rows from `row` on of the result, as attend_rows
@@ -427,11 +533,10 @@ static void attend_grad_matrix(const AttendRun *r, AttendGrad *g,
     for (int64_t k0 = 0; k0 < p->u; k0 += ATTEND_KEYS) {
         int64_t block = min64(ATTEND_KEYS, p->u - k0);
         int64_t first = p->causal ? max64(0, k0 - p->offset) : 0;
-        PackSrc k = attend_k(r, batch, k0), kt = attend_turned(k);
-        PackSrc v = attend_v(r, batch, k0);
-        ISA(pack_a)(g->kp, &k, block, p->d);
-        ISA(pack_a)(g->kt, &kt, p->d, block);
-        ISA(pack_a)(g->vp, &v, block, p->e);
+        PackSrc k = attend_k(r, batch, k0);
+        attend_pack_a(r, g->kp, k, block, p->d);
+        attend_pack_a(r, g->kt, attend_turned(k), p->d, block);
+        attend_pack_a(r, g->vp, attend_v(r, batch, k0), block, p->e);
         memset(g->dk, 0, (size_t)(block * b->d) * 4);
         memset(g->dv, 0, (size_t)(block * b->e) * 4);
         for (int64_t h = 0; h < p->group; h++)
@@ -454,14 +559,16 @@ static void attend_grad_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const AttendRun *r = ctx;
     AttendGrad g =
         attend_buffers(r, r->scratch + (size_t)worker * r->b.worker_grad);
+    if (on_tiles(r->kind)) amx_begin();
     for (int64_t i = lo; i < hi; i++) attend_grad_matrix(r, &g, i);
+    if (on_tiles(r->kind)) amx_end();
 }
 
-void ISA(attend_grad)(AmpcPool *pool, const LibAttend *p, const void *q,
-                      const void *k, const void *v, const void *dy,
-                      const void *lse, const void *delta, const void *mask,
-                      const void *rng, void *dq, void *dk, void *dv,
-                      void *scratch) {
+static void attend_grad_on(int tiles, AmpcPool *pool, const LibAttend *p,
+                           const void *q, const void *k, const void *v,
+                           const void *dy, const void *lse, const void *delta,
+                           const void *mask, const void *rng, void *dq,
+                           void *dk, void *dv, void *scratch) {
     AttendRun r = {.p = p,
                    .q = q,
                    .k = k,
@@ -475,6 +582,33 @@ void ISA(attend_grad)(AmpcPool *pool, const LibAttend *p, const void *q,
                    .dk = dk,
                    .dv = dv,
                    .scratch = scratch,
-                   .b = attend_blocks(p)};
+                   .b = attend_blocks(p),
+                   .kind = attend_kind(tiles, p)};
     pool_run(pool, p->batch / p->group, 1, attend_grad_work, &r);
 }
+
+void ISA(attend_grad)(AmpcPool *pool, const LibAttend *p, const void *q,
+                      const void *k, const void *v, const void *dy,
+                      const void *lse, const void *delta, const void *mask,
+                      const void *rng, void *dq, void *dk, void *dv,
+                      void *scratch) {
+    attend_grad_on(0, pool, p, q, k, v, dy, lse, delta, mask, rng, dq, dk, dv,
+                   scratch);
+}
+
+#if AMPC_ISA_LEVEL == 4
+void ISA(attend_amx)(AmpcPool *pool, const LibAttend *p, const void *q,
+                     const void *k, const void *v, const void *mask,
+                     const void *rng, void *y, void *lse, void *scratch) {
+    attend_on(1, pool, p, q, k, v, mask, rng, y, lse, scratch);
+}
+
+void ISA(attend_grad_amx)(AmpcPool *pool, const LibAttend *p, const void *q,
+                          const void *k, const void *v, const void *dy,
+                          const void *lse, const void *delta, const void *mask,
+                          const void *rng, void *dq, void *dk, void *dv,
+                          void *scratch) {
+    attend_grad_on(1, pool, p, q, k, v, dy, lse, delta, mask, rng, dq, dk, dv,
+                   scratch);
+}
+#endif

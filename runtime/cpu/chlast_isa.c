@@ -378,10 +378,9 @@ static void chlast_tiles(const ChlastRun *r, float *acc, int64_t ld,
             chlast_gather(r, panels, first + i, first + n, b, blocks);
             for (int64_t j = 0, w; j < m; j += w * VL, left -= w) {
                 w = panel_width(TILE_AMX, left);
-                ISA(tile_amx)
-                (units, min64(AMX_HEIGHT, n - i), (int)w, panels,
-                 units * AMX_TILE, r->w + (n0 + j) * k + k0 * w * VL,
-                 acc + i * ld + j, ld, b > 0);
+                amx_product(units, min64(AMX_HEIGHT, n - i), (int)w, panels,
+                            units * AMX_TILE, r->w + (n0 + j) * k + k0 * w * VL,
+                            w * VL, acc + i * ld + j, ld, b > 0);
             }
         }
         b += c->kc;
@@ -397,7 +396,7 @@ static void chlast_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     int64_t blocks = ceil_div(r->images * r->results, c->block);
     int64_t tld = c->block + BLOCK_LANES;
     float *panels = turned + NR * tld;
-    if (on_tiles(c->kind)) ISA(tiles_begin)();
+    if (on_tiles(c->kind)) amx_begin();
     for (int64_t i = lo; i < hi; i++) {
         int64_t first = i % blocks * c->block, n0 = i / blocks * c->cols;
         int64_t n = min64(c->block, r->images * r->results - first);
@@ -416,7 +415,7 @@ static void chlast_work(void *ctx, int64_t lo, int64_t hi, int worker) {
             chlast_store(r, turned, tld, first, n, n0 + j, cols);
         }
     }
-    if (on_tiles(c->kind)) ISA(tiles_end)();
+    if (on_tiles(c->kind)) amx_end();
 }
 
 /* ---- all of it ----------------------------------------------------------- */
@@ -553,7 +552,7 @@ static void wgrad_stage_work(void *ctx, int64_t lo, int64_t hi, int worker) {
             if (end) k = round_up(k0 + k, AMX_UNIT) - k0;
             s.rs = r->results;
             s.cs = 1;
-            ISA(pack_tiles_a)(r->other, &s, k0, k, c->length, c->p.m, n);
+            amx_pack_a(r->other, &s, k0, k, c->length, c->p.m, n);
         } else if (c->p.pairs)
             ISA(pack_pairs_b)
         (c->kind, r->other, &s, k0, ceil_div(n, 2), c->count, c->p.m, n);
@@ -624,7 +623,7 @@ static void wgrad_tile_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     float *x = (float *)(void *)(r->workers + (size_t)worker * c->worker);
     int64_t all = r->images * (c->count / c->images);
     int64_t end = round_up(all, AMX_UNIT);
-    ISA(tiles_begin)();
+    amx_begin();
     for (int64_t i = lo; i < hi; i++) {
         int64_t tap = i % c->p.taps, b = i / c->p.taps * 2;
         int64_t w = min64(2, c->cblocks - b);
@@ -632,13 +631,14 @@ static void wgrad_tile_work(void *ctx, int64_t lo, int64_t hi, int worker) {
         for (int64_t y = 0; y < end; y += CHLAST_GATHER) {
             int64_t n = min64(CHLAST_GATHER, end - y);
             wgrad_gather(r, x, b, w, tap, y, n, all);
-            for (int64_t k = 0; k < c->width; k += AMX_HEIGHT) ISA(tile_amx)
-            (n / AMX_UNIT, min64(AMX_HEIGHT, c->width - k), (int)w,
-             r->other + k * c->length + y * AMX_ROWS, AMX_ROWS * c->length, x,
-             to + k * w * VL, w * VL, y > 0 || r->image0 > 0);
+            for (int64_t k = 0; k < c->width; k += AMX_HEIGHT)
+                amx_product(n / AMX_UNIT, min64(AMX_HEIGHT, c->width - k),
+                            (int)w, r->other + k * c->length + y * AMX_ROWS,
+                            AMX_ROWS * c->length, x, w * VL, to + k * w * VL,
+                            w * VL, y > 0 || r->image0 > 0);
         }
     }
-    ISA(tiles_end)();
+    amx_end();
 }
 
 /* Items [lo, hi): two blocks of channels, a row: to dW[k][channel][tap]. */

@@ -90,11 +90,12 @@ static int64_t gemm_height(const GemmRun *r) {
 static void gemm_panel(const GemmRun *r, const GemmPart *part, int64_t rows,
                        int w, const float *a, const float *b, float *c,
                        int64_t ld) {
-    if (on_tiles(r->kind)) ISA(tile_amx)
-    (part->k / AMX_UNIT, rows, w, a, AMX_ROWS * part->k_all, b, c, ld,
-     !part->first);
-    else ISA(tile_panel)[r->kind][rows - 1][w - 1](part->k, a, b, w * VL, c, ld,
-                                                   !part->first);
+    if (on_tiles(r->kind))
+        amx_product(part->k / AMX_UNIT, rows, w, a, AMX_ROWS * part->k_all, b,
+                    w * VL, c, ld, !part->first);
+    else
+        ISA(tile_panel)
+    [r->kind][rows - 1][w - 1](part->k, a, b, w * VL, c, ld, !part->first);
 }
 
 static void gemm_multiply(const GemmRun *r, const GemmItem *it,
@@ -122,7 +123,7 @@ static void gemm_pack_a(const GemmRun *r, float *dst, PackSrc s, int64_t m0,
     int64_t first = r->kind ? 2 * k0 : k0;
     s.p = at(s.p, s.dtype, m0 * s.rs + first * s.cs);
     if (on_tiles(r->kind))
-        ISA(pack_tiles_a)(dst, &s, 0, k, k, m, r->g->k - first);
+        amx_pack_a(dst, &s, 0, k, k, m, r->g->k - first);
     else if (r->kind)
         ISA(pack_pairs_a)(dst, &s, m, k, r->g->k - first);
     else
@@ -183,7 +184,7 @@ static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch) {
 static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
     const LibGemm *g = r->g;
-    if (on_tiles(r->kind)) ISA(tiles_begin)();
+    if (on_tiles(r->kind)) amx_begin();
     for (int64_t i = lo; i < hi; i++) {
         GemmItem it;
         int64_t rest = i / r->p.mblocks;
@@ -201,7 +202,7 @@ static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
         gemm_buffers(r, &it, worker);
         gemm_item(r, &it);
     }
-    if (on_tiles(r->kind)) ISA(tiles_end)();
+    if (on_tiles(r->kind)) amx_end();
 }
 
 /* ---- packing whole operands ---------------------------------------------- */

@@ -25,10 +25,12 @@ const AmpcCpuLib ISA_TABLE = {
 
 #if AMPC_ISA_LEVEL == 4
 /* Where products of bf16 run on AMX tiles; all else is as at level v4. */
-#define ampc_v4_gemm       ampc_v4_gemm_amx
-#define ampc_v4_conv_fwd   ampc_v4_conv_fwd_amx
-#define ampc_v4_conv_dgrad ampc_v4_conv_dgrad_amx
-#define ampc_v4_conv_wgrad ampc_v4_conv_wgrad_amx
+#define ampc_v4_gemm        ampc_v4_gemm_amx
+#define ampc_v4_conv_fwd    ampc_v4_conv_fwd_amx
+#define ampc_v4_conv_dgrad  ampc_v4_conv_dgrad_amx
+#define ampc_v4_conv_wgrad  ampc_v4_conv_wgrad_amx
+#define ampc_v4_attend      ampc_v4_attend_amx
+#define ampc_v4_attend_grad ampc_v4_attend_grad_amx
 
 const AmpcCpuLib ampc_cpu_amx = {
     .isa = AMPC_ISA_AMX,

@@ -348,7 +348,8 @@ typedef struct AttendCase {
     void *in[5];
     int64_t rng[2];
     float *sums[2];
-    double *want[5]; /* y, lse, dq, dk, dv */
+    double *want[5];  /* y, lse, dq, dk, dv */
+    double *terms[5]; /* absolute values of what each is the sum of */
     int64_t count[5];
     void *first[5]; /* what one thread gave */
 } AttendCase;
@@ -374,6 +375,11 @@ static double attend_score(const AttendCase *c, int64_t b, int64_t i,
                              (p->mask_cols ? j : 0));
 }
 
+static void attend_add(AttendCase *c, int result, int64_t i, double x) {
+    c->want[result][i] += x;
+    c->terms[result][i] += fabs(x);
+}
+
 /* One row of scores, and all that it adds to the results. */
 static void attend_row(AttendCase *c, int64_t b, int64_t i, double *s) {
     const LibAttend *p = &c->p;
@@ -397,8 +403,10 @@ static void attend_row(AttendCase *c, int64_t b, int64_t i, double *s) {
     for (int64_t f = 0; f < p->e; f++) {
         double *y = &c->want[0][row * p->e + f];
         for (int64_t j = 0; j < p->u; j++)
-            *y += s[j] / sum * kept[j] *
-                  array_get(c->in[2], p->v_dtype, (m * p->u + j) * p->e + f);
+            attend_add(
+                c, 0, row * p->e + f,
+                s[j] / sum * kept[j] *
+                    array_get(c->in[2], p->v_dtype, (m * p->u + j) * p->e + f));
         delta += *y * array_get(c->in[3], p->y_dtype, row * p->e + f);
     }
     c->sums[1][row] = (float)delta;
@@ -408,18 +416,37 @@ static void attend_row(AttendCase *c, int64_t b, int64_t i, double *s) {
             g = array_get(c->in[3], p->y_dtype, row * p->e + f);
             dp +=
                 g * array_get(c->in[2], p->v_dtype, (m * p->u + j) * p->e + f);
-            c->want[4][(m * p->u + j) * p->e + f] += s[j] / sum * kept[j] * g;
+            attend_add(c, 4, (m * p->u + j) * p->e + f,
+                       s[j] / sum * kept[j] * g);
         }
         dp = s[j] / sum * (dp * kept[j] - delta) * (double)lib_float(p->scale);
         for (int64_t f = 0; f < p->d; f++) {
             int64_t key = attend_key(p, m, j, f);
-            c->want[2][row * p->d + f] +=
-                dp * array_get(c->in[1], p->k_dtype, key);
-            c->want[3][key] +=
-                dp * array_get(c->in[0], p->q_dtype, row * p->d + f);
+            attend_add(c, 2, row * p->d + f,
+                       dp * array_get(c->in[1], p->k_dtype, key));
+            attend_add(c, 3, key,
+                       dp * array_get(c->in[0], p->q_dtype, row * p->d + f));
         }
     }
     free(kept);
+}
+
+/* Of pairs of bf16 one factor of each term is rounded, the other is exact. */
+static void attend_close(const AttendCase *c, int i, const void *got,
+                         int64_t dtype, int level) {
+    static const char *const name[] = {"y", "lse", "dq", "dk", "dv"};
+    const LibAttend *p = &c->p;
+    int pairs = level >= AMPC_ISA_V4 && p->q_dtype == AMPC_BF16 &&
+                p->k_dtype == AMPC_BF16 && p->v_dtype == AMPC_BF16 &&
+                p->y_dtype == AMPC_BF16;
+    for (int64_t k = 0; k < c->count[i]; k++) {
+        double want = c->want[i][k], x = array_get(got, dtype, k);
+        double tol = 2e-4 + unit(dtype) * fabs(want) +
+                     (pairs ? unit(AMPC_BF16) * c->terms[i][k] : 0);
+        if (!CHECK_MSG(x == want || fabs(x - want) <= tol, "%s %d: %g want %g",
+                       name[i], (int)k, x, want))
+            return;
+    }
 }
 
 static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
@@ -430,7 +457,6 @@ static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
                      cpu_attend_grad_scratch(p, threads)};
     const int64_t dtype[] = {p->y_dtype, AMPC_F32, p->dq_dtype, p->dk_dtype,
                              p->dv_dtype};
-    const char *const name[] = {"y", "lse", "dq", "dk", "dv"};
     void *out[5], *scratch[] = {scratch_of(need[0]), scratch_of(need[1])};
     for (int i = 0; i < 5; i++) out[i] = array(dtype[i], c->count[i]);
     lib->attend(pool, p, c->in[0], c->in[1], c->in[2], c->in[4], c->rng, out[0],
@@ -440,10 +466,10 @@ static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
                      out[4], scratch[1]);
     for (int i = 0; i < 5; i++) {
         size_t bytes = (size_t)c->count[i] * size_of(dtype[i]);
-        array_close(name[i], out[i], dtype[i], c->want[i], 2e-4, c->count[i]);
+        attend_close(c, i, out[i], dtype[i], level);
         if (threads > 1)
-            CHECK_MSG(!memcmp(out[i], c->first[i], bytes), "%s: %d threads",
-                      name[i], threads);
+            CHECK_MSG(!memcmp(out[i], c->first[i], bytes),
+                      "result %d: %d threads", i, threads);
         free(threads > 1 ? out[i] : c->first[i]);
         if (threads == 1) c->first[i] = out[i];
     }
@@ -489,7 +515,10 @@ static void attend_case(int64_t size) {
     if (rnd() % 2) p->mask_mod = p->batch / p->mask_div;
     int64_t q = p->batch * p->t, k = p->batch / group * p->u;
     const int64_t count[] = {q * p->e, 2 * q, q * p->d, k * p->d, k * p->e};
-    for (int i = 0; i < 5; i++) c.want[i] = zeros(c.count[i] = count[i]);
+    for (int i = 0; i < 5; i++) {
+        c.want[i] = zeros(c.count[i] = count[i]);
+        c.terms[i] = zeros(count[i]);
+    }
     c.in[0] = array(p->q_dtype, q * p->d);
     c.in[1] = array(p->k_dtype, k * p->d);
     c.in[2] = array(p->v_dtype, k * p->e);
@@ -508,6 +537,7 @@ static void attend_case(int64_t size) {
     for (int i = 0; i < 2; i++) free(c.sums[i]);
     for (int i = 0; i < 5; i++) {
         free(c.want[i]);
+        free(c.terms[i]);
         free(c.first[i]);
     }
     free(scores);
@@ -517,6 +547,15 @@ TEST_CASE(attend, random_shapes) {
     rng = 47;
     pools_open();
     for (int i = 0; i < 48; i++) attend_case(i % 6 ? 60 : 300);
+    pools_close();
+}
+
+TEST_CASE(attend, pairs_of_bf16) {
+    rng = 48;
+    pools_open();
+    only_bf16 = 1;
+    for (int i = 0; i < 30; i++) attend_case(i % 6 ? 60 : 300);
+    only_bf16 = 0;
     pools_close();
 }
 
