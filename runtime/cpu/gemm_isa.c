@@ -98,20 +98,34 @@ static void gemm_panel(const GemmRun *r, const GemmPart *part, int64_t rows,
     [r->kind][rows - 1][w - 1](part->k, a, b, w * VL, c, ld, !part->first);
 }
 
+/* Where the tiles of a panel may leave C itself, fp32 to which nothing else is
+   done; NULL where they would write beyond it.                              */
+static float *gemm_direct(const GemmRun *r, const GemmItem *it, int64_t col,
+                          int64_t cols) {
+    const LibGemm *g = r->g;
+    if (g->c_dtype != AMPC_F32 || (r->ep && r->ep->fn) || r->p.nsplit > 1)
+        return NULL;
+    if (cols > it->n - col || (on_tiles(r->kind) && it->m % AMX_ROWS))
+        return NULL;
+    return (float *)r->c + (it->batch * g->m + it->m0) * g->n + it->n0 + col;
+}
+
 static void gemm_multiply(const GemmRun *r, const GemmItem *it,
                           const GemmPart *part) {
     int once = part->first && part->last; /* then acc holds but one panel */
-    int64_t ld = once ? NR : round_up(it->n, VL);
     int64_t left = ceil_div(it->n, VL), height = gemm_height(r);
     for (int64_t j = 0; j < it->n;) {
         int w = panel_width(r->kind, left);
-        float *c = once ? it->acc : it->acc + j;
+        float *direct = gemm_direct(r, it, j, w * VL);
+        float *c = direct ? direct : once ? it->acc : it->acc + j;
+        int64_t ld = direct ? r->g->n : once ? NR : round_up(it->n, VL);
         const float *b = it->pb + j * part->k_all + part->k0 * w * VL;
         for (int64_t i = 0; i < it->m; i += height)
             gemm_panel(r, part, min64(height, it->m - i), w,
                        it->pa + i * part->k_all + part->k0 * gemm_rows(r), b,
                        c + i * ld, ld);
-        if (part->last) gemm_finish(r, it, c, ld, j, min64(w * VL, it->n - j));
+        if (part->last && !direct)
+            gemm_finish(r, it, c, ld, j, min64(w * VL, it->n - j));
         j += w * VL;
         left -= w;
     }

@@ -7,7 +7,7 @@
    The first line tells the machine's fp32 multiply-add peak and how fast it
    copies memory (bytes read and written); then one line per shape: best and
    median time, GFLOP/s of the best, and its share of that peak.  A filter that
-   fits no name leaves the first line.  AMPC_ISA=v2|v3|v4 chooses the level.
+   fits no name leaves the first line.  AMPC_ISA (ampc.h) chooses the level.
 
    serve: answers each line of the input with a median in milliseconds:
      gemm f32|bf16 SECONDS M N K NN|NT|TN
@@ -405,8 +405,12 @@ int main(int argc, char **argv) {
     pool = pool_create(threads);
     if (!pool) return 1;
     threads = pool_threads(pool);
-    int level = cpu_isa_level();
-    lib = level == 4 ? &ampc_cpu_v4 : level == 3 ? &ampc_cpu_v3 : &ampc_cpu_v2;
+    switch ((AmpcIsa)cpu_isa_level()) {
+    case AMPC_ISA_V2: lib = &ampc_cpu_v2; break;
+    case AMPC_ISA_V3: lib = &ampc_cpu_v3; break;
+    case AMPC_ISA_V4: lib = &ampc_cpu_v4; break;
+    case AMPC_ISA_AMX: lib = &ampc_cpu_amx; break;
+    }
     if (!strcmp(filter, "serve")) return serve();
     measure_peak();
     report("pool: 1000 hand-overs", 0, bench_handover, NULL);
