@@ -2,6 +2,7 @@
    over in both directions; pools side by side.                              */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -97,4 +98,38 @@ TEST_CASE(pool, default_size_and_no_pool) {
     for (int i = 0; i < 9; i++) CHECK_EQ_INT(t.seen[i], 1);
     free(t.seen);
     pool_destroy(NULL);
+}
+
+/* What each thread blocks, and how many there are. */
+typedef struct Masks {
+    sigset_t of[8];
+    int seen[8];
+} Masks;
+
+static void look(void *ctx, int64_t lo, int64_t hi, int worker) {
+    Masks *m = ctx;
+    struct timespec nap = {0, 2000000};
+    (void)lo, (void)hi;
+    pthread_sigmask(SIG_BLOCK, NULL, &m->of[worker]);
+    m->seen[worker] = 1;
+    nanosleep(&nap, NULL); /* the others shall have some, too */
+}
+
+/* Signals are the host's, but a fault is its own thread's: blocked, it would
+   end the process without the host's handler. */
+TEST_CASE(pool, workers_block_all_signals_but_faults) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    static const int others[] = {SIGINT, SIGTERM, SIGALRM, SIGUSR1, SIGCHLD};
+    Masks m = {.seen = {0}};
+    AmpcPool *p = pool_create(4);
+    REQUIRE(p != NULL);
+    for (int i = 0; i < 20; i++) pool_run(p, 64, 1, look, &m);
+    CHECK(m.seen[1] || m.seen[2] || m.seen[3]);
+    for (int w = 1; w < 4; w++) {
+        for (int i = 0; i < 4 && m.seen[w]; i++)
+            CHECK(!sigismember(&m.of[w], faults[i]));
+        for (int i = 0; i < 5 && m.seen[w]; i++)
+            CHECK(sigismember(&m.of[w], others[i]));
+    }
+    pool_destroy(p);
 }
