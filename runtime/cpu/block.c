@@ -10,10 +10,12 @@ enum {
     GEMM_PREPACK_KC = 1024,
     GEMM_TILE_KC = 256, /* pairs: panels of both operands fit a first cache  */
     GEMM_PREPACK_MAX = 1 << 23, /* floats of both operands                  */
-    GEMM_KEPT_ROWS = 512,    /* of more, packing B is a few percent           */
-    GEMM_SPLIT_MIN = 1024,   /* k per slice, at least                         */
-    GEMM_SPLIT_TILES = 16,   /* enough tiles without slices                   */
-    GEMM_ITEM_MIN = 1 << 13, /* elements of C that one item should have,    */
+    GEMM_AGAIN = 8, /* packing A so often is cheaper than writing it out, */
+    GEMM_TILE_AGAIN = 1,   /* but for products that take next to no time      */
+    GEMM_KEPT_ROWS = 512,  /* of more, packing B is a few percent           */
+    GEMM_SPLIT_MIN = 1024, /* k per slice, at least                         */
+    GEMM_SPLIT_TILES = 16, /* enough tiles without slices                   */
+    GEMM_ITEM_MIN = 1 << 13,  /* elements of C that one item should have,    */
     GEMM_ITEM_WORK = 1 << 21, /* or multiply-adds                           */
     GEMM_GRAIN = 1 << 17      /* multiply-adds worth a hand-over             */
 };
@@ -101,7 +103,9 @@ void block_gemm(const LibGemm *g, int tiles, int threads, int keeps,
                            g->k <= GEMM_PREPACK_MAX / (ma + nb));
     block_gemm_split(g, tiles, p);
     block_gemm_cuts(g, rows, threads, p);
-    p->a = block_floats(p->prepack ? ma * g->k : mc * p->kc);
+    int64_t again = tiles ? GEMM_TILE_AGAIN : GEMM_AGAIN;
+    p->a_whole = p->prepack && p->nblocks > again;
+    p->a = block_floats(p->a_whole ? ma * g->k : mc * p->kc);
     p->b = keeps ? 0 : block_floats(p->prepack ? nb * g->k : nc * p->kc);
     p->acc = block_floats(mc * nc);
     if (p->nsplit > 1)
@@ -116,8 +120,9 @@ static size_t block_gemm_bytes(const LibGemm *g, int tiles, int threads,
                                int keeps) {
     GemmBlocks p;
     block_gemm(g, tiles, threads, keeps, &p);
-    size_t packed = p.a + p.b, workers = (size_t)threads;
-    return p.partial + workers * p.acc + packed * (p.prepack ? 1 : workers);
+    size_t workers = (size_t)threads;
+    return p.partial + workers * p.acc + p.a * (p.a_whole ? 1 : workers) +
+           p.b * (p.prepack ? 1 : workers);
 }
 
 /* Of elements, or of the pairs of tiles. */

@@ -30,9 +30,10 @@ void cpu_bf16_dot_force(int how);
 
 /* ---- matrix product ------------------------------------------------------ */
 
-/* Either both operands are packed whole, before the products (`prepack`), or
-   each item packs the blocks it needs.  Where panels of B are kept they are
-   whole, and not in the scratch.                                            */
+/* Either B is packed whole, before the products (`prepack`), and A with it
+   where many items read the same of it (`a_whole`), or each item packs the
+   blocks it needs.  Where panels of B are kept they are whole, and not in the
+   scratch.  */
 typedef struct GemmBlocks {
     int64_t batch;      /* product of batch_dim                          */
     int64_t mc, nc, kc; /* block sizes                                   */
@@ -40,8 +41,8 @@ typedef struct GemmBlocks {
     int64_t nsplit, ksplit; /* slices of k, and the length of each           */
     int64_t items;          /* batch * nsplit * nblocks * mblocks            */
     int64_t grain;          /* items worth one hand-over                     */
-    int prepack;
-    size_t a, b;    /* bytes: shared if prepack, else per worker     */
+    int prepack, a_whole;
+    size_t a, b;    /* bytes: shared if whole, else per worker       */
     size_t acc;     /* bytes per worker                              */
     size_t partial; /* bytes shared: [nsplit][batch][m][n]           */
 } GemmBlocks;

@@ -2,10 +2,11 @@
 
    An item is one block of C (mc x nc) of one matrix of the batch, over one
    slice of k.  Its worker multiplies packed panels tile by tile and hands each
-   finished panel of columns to the epilogue.  A single matrix has its operands
-   packed whole by a round of its own, B once where it is kept; in a batch, or
-   when they are huge, items pack the blocks they need.  With slices of k the
-   panels go to `partial` first and a last round adds them in order.
+   finished panel of columns to the epilogue.  A single matrix has B packed
+   whole by a round of its own, once where it is kept, and A if many items read
+   the same of it; else, in a batch, or when they are huge, items pack the
+   blocks they need.  With slices of k the panels go to `partial` first and a
+   last round adds them in order.
 
    Products of bf16 by bf16 may count k in pairs (tile kinds 1 and 2); what AMX
    tiles need is in amx.h.                                                   */
@@ -35,9 +36,10 @@ typedef struct GemmItem {
     float *pa, *pb, *acc; /* packed panels, accumulators                  */
 } GemmItem;
 
-/* Part of a packed product: k elements from k0 on of panels k_all long. */
+/* Part of a packed product: k elements of panels that are so long, from there
+   on.                                                                       */
 typedef struct GemmPart {
-    int64_t k0, k, k_all;
+    int64_t k, a_k0, a_all, b_k0, b_all;
     int first, last;
 } GemmPart;
 
@@ -91,7 +93,7 @@ static void gemm_panel(const GemmRun *r, const GemmPart *part, int64_t rows,
                        int w, const float *a, const float *b, float *c,
                        int64_t ld) {
     if (on_tiles(r->kind))
-        amx_product(part->k / AMX_UNIT, rows, w, a, AMX_ROWS * part->k_all, b,
+        amx_product(part->k / AMX_UNIT, rows, w, a, AMX_ROWS * part->a_all, b,
                     w * VL, c, ld, !part->first);
     else
         ISA(tile_panel)
@@ -119,10 +121,10 @@ static void gemm_multiply(const GemmRun *r, const GemmItem *it,
         float *direct = gemm_direct(r, it, j, w * VL);
         float *c = direct ? direct : once ? it->acc : it->acc + j;
         int64_t ld = direct ? r->g->n : once ? NR : round_up(it->n, VL);
-        const float *b = it->pb + j * part->k_all + part->k0 * w * VL;
+        const float *b = it->pb + j * part->b_all + part->b_k0 * w * VL;
         for (int64_t i = 0; i < it->m; i += height)
             gemm_panel(r, part, min64(height, it->m - i), w,
-                       it->pa + i * part->k_all + part->k0 * gemm_rows(r), b,
+                       it->pa + i * part->a_all + part->a_k0 * gemm_rows(r), b,
                        c + i * ld, ld);
         if (part->last && !direct)
             gemm_finish(r, it, c, ld, j, min64(w * VL, it->n - j));
@@ -159,14 +161,19 @@ static void gemm_item(const GemmRun *r, GemmItem *it) {
     int64_t k = it->k0;
     do { /* once even if k is empty: C is zero then */
         int64_t kc = min64(r->p.kc, it->k1 - k);
-        GemmPart part = {0, kc, kc, k == it->k0, k + kc == it->k1};
-        if (r->p.prepack) {
-            part.k0 = k;
-            part.k_all = r->k;
-        } else {
+        GemmPart part = {.k = kc,
+                         .a_all = kc,
+                         .b_all = kc,
+                         .first = k == it->k0,
+                         .last = k + kc == it->k1};
+        if (r->p.a_whole)
+            part.a_k0 = k, part.a_all = r->k;
+        else
             gemm_pack_a(r, it->pa, it->a, it->m0, it->m, k, kc);
+        if (r->p.prepack)
+            part.b_k0 = k, part.b_all = r->k;
+        else
             gemm_pack_b(r, it->pb, it->b, it->n0, it->n, k, k, kc, kc);
-        }
         gemm_multiply(r, it, &part);
         k += kc;
     } while (k < it->k1);
@@ -175,15 +182,12 @@ static void gemm_item(const GemmRun *r, GemmItem *it) {
 /* The worker's or the shared packed panels. */
 static void gemm_buffers(const GemmRun *r, GemmItem *it, int worker) {
     const GemmBlocks *p = &r->p;
-    size_t packed = p->prepack ? 0 : p->a + p->b;
-    char *own = r->workers + (size_t)worker * (packed + p->acc);
-    it->acc = (float *)(void *)(own + packed);
-    it->pa = (float *)(void *)own;
-    it->pb = (float *)(void *)(own + p->a);
-    if (p->prepack) {
-        it->pa = r->packed_a + it->m0 * r->k;
-        it->pb = r->packed_b + it->n0 * r->k;
-    }
+    size_t a = p->a_whole ? 0 : p->a, b = p->prepack ? 0 : p->b;
+    char *own = r->workers + (size_t)worker * (a + b + p->acc);
+    it->acc = (float *)(void *)(own + a + b);
+    it->pa = p->a_whole ? r->packed_a + it->m0 * r->k : (float *)(void *)own;
+    it->pb =
+        p->prepack ? r->packed_b + it->n0 * r->k : (float *)(void *)(own + a);
 }
 
 static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch) {
@@ -224,7 +228,7 @@ static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 enum { GEMM_PACK_ROWS = 32, GEMM_PACK_K = 128, GEMM_PACK_GRAIN = 1 << 14 };
 
 static int64_t gemm_pack_a_units(const GemmRun *r) {
-    return ceil_div(r->g->m, GEMM_PACK_ROWS);
+    return r->p.a_whole ? ceil_div(r->g->m, GEMM_PACK_ROWS) : 0;
 }
 
 /* Units [lo, hi): groups of rows of A, then pieces of B's column blocks. */
@@ -341,10 +345,10 @@ static void gemm_run(AmpcPool *pool, const LibGemm *g, int tiles, GemmRun *r,
     r->partial = scratch;
     r->workers = (char *)scratch + r->p.partial;
     if (r->p.prepack) {
+        size_t a = r->p.a_whole ? r->p.a : 0;
         r->packed_a = (float *)(void *)r->workers;
-        r->packed_b =
-            kept ? kept->memory : (float *)(void *)(r->workers + r->p.a);
-        r->workers += r->p.a + r->p.b;
+        r->packed_b = kept ? kept->memory : (float *)(void *)(r->workers + a);
+        r->workers += a + r->p.b;
         gemm_prepack(pool, r, kept && kept->made);
         if (kept) kept->made = 1;
     }
