@@ -154,6 +154,7 @@ typedef struct Graph {
     Str name;
     ProgramKind program; /* by its name, as the objective that it is of      */
     Str objective;
+    int64_t batch; /* of --batch-sizes: NAME@batch; 0: the module's own      */
     TargetKind target;
     VEC(Value) values; /* [0] is the null value */
     VEC(Node) nodes;   /* [0] is the null node */
@@ -229,6 +230,12 @@ Graph *graph_clone(const Graph *g, const char *name);
    and allocates from a. */
 Graph *graph_clone_aside(const Graph *g, Module *aside, Arena *a);
 void module_remove_graph(Module *m, const char *name);
+/* Moves graph g of another module, of the same arena, to m under that name: it
+   reads the variables that m has under the names of its own.  NULL, or a
+   variable that m has not, or of another type or kind; then nothing is done. */
+const Var *graph_move(Graph *g, Module *m, const char *name);
+/* Whether it is the model, FORWARD, or that for other batches. */
+bool graph_is_model(const Graph *g);
 Graph *module_program(const Module *m, ProgramKind p, Str objective); /* NULL */
 
 static inline Value *value_get(const Graph *g, ValueId v) {
@@ -453,6 +460,9 @@ typedef struct TextOptions {
     const DimBind *dims;
     int ndims;
     int64_t seed; /* of initial values and dropout */
+    /* Of the first dimension of the first input: what it is whatever dims say;
+       what it is if nobody says; 0: nothing. */
+    int64_t batch, batch_else;
     /* The model of an ONNX file whose inputs are of types in[0..n), for
        `def .. = onnx("FILE")`; NULL: there are no files. */
     Status (*layer)(void *ctx, Str file, const TypeId *in, int n, Module **out);

@@ -43,6 +43,13 @@ void options_init(Options *o, Arena *a) {
     o->symbol = intern("ampc_module");
 }
 
+int64_t options_largest_batch(const Options *o) {
+    int64_t most = 0;
+    for (int i = 0; i < o->batch_sizes.len; i++)
+        if (o->batch_sizes.data[i] > most) most = o->batch_sizes.data[i];
+    return most;
+}
+
 bool options_has_scaler(const Options *o) {
     if (o->scale.kind == SCALE_DEFAULT)
         return o->precision == PREC_FP16 &&

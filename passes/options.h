@@ -116,7 +116,9 @@ typedef struct Options {
     bool shard_optimizer; /* state and updates are spread over ranks         */
     bool sync_batchnorm;  /* statistics of all ranks                         */
     VEC(DimBind) dims;
-    int model_dims;     /* of these: the model's own, which may be said again */
+    int model_dims; /* of these: the model's own, which may be said again */
+    VEC(int64_t) batch_sizes; /* --batch-sizes, each once */
+    int64_t batch;      /* the model is for this one of them; 0: its own     */
     VEC(DimBind) heads; /* --replace-head: an output, its units */
     VEC(GlobRule) train_rules; /* in command-line order */
     bool batchnorm_train;      /* default true */
@@ -147,6 +149,8 @@ void options_init(Options *o, Arena *a);
 OptimizerSpec optimizer_default(OptimizerKind kind);            /* PyTorch's */
 const Objective *options_objective(const Options *o, Str name); /* NULL */
 bool objective_trains(const Objective *j, const char *parameter);
+/* The largest of --batch-sizes; 0: there are none. */
+int64_t options_largest_batch(const Options *o);
 bool options_has_scaler(const Options *o); /* after defaults by precision */
 bool options_train(const Options *o);      /* some objective has a loss   */
 

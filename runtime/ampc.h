@@ -15,6 +15,8 @@
    Rules for all functions
    - Arrays are dense, row-major, little-endian, and aligned to their element.
      The batch size is fixed when the module is compiled: axis 0 of the inputs.
+     With --batch-sizes evaluate and predict take several: the size of what is
+     passed chooses.
    - A call that fails returns a status other than AMPC_OK, leaves the session
      as it was, and api->error(s) tells why.  Nothing prints, exits or aborts.
      Only AMPC_ERR_DEVICE is different, and AMPC_ERR_COMM where ranks sum in the
@@ -379,7 +381,8 @@ typedef struct ampc_api {
     ampc_status (*describe)(const ampc_module_t *m, ampc_module_info *info);
 
     /* Programs are "train", "micro", "update" (of objective NAME "train:NAME"
-       and so on), "eval", "predict"; one that the
+       and so on), "eval", "predict" (for batches of N of --batch-sizes, but for
+       the module's own, "eval@N", "predict@N"); one that the
        module lacks gives AMPC_ERR_UNSUPPORTED.  Names of outputs that start
        with "ampc." are metrics; all others are outputs of the model.  The
        input that a loss added is called "target".                           */

@@ -132,6 +132,7 @@ static ampc_status do_evaluate(ampc_session *s, const ampc_input *in,
     ampc_eval e = {0};
     bool classifies;
     double count = 0;
+    session_choose(s, PROG_EVAL, in, nin);
     if (s->program[PROG_EVAL] < 0) return api_unsupported(s, "evaluate");
     if (!SIZED(sums)) return session_unsized(s, "ampc_eval");
     memcpy(&e, sums, sums->size < sizeof e ? sums->size : sizeof e);
@@ -194,6 +195,7 @@ static ampc_status outputs_check(ampc_session *s, int program, int64_t valid,
 static ampc_status do_predict(ampc_session *s, ProgramId id,
                               const ampc_input *in, size_t nin, int64_t valid,
                               ampc_output *out, size_t nout) {
+    session_choose(s, id, in, nin);
     int program = s->program[id];
     if (program < 0)
         return api_unsupported(s, id == PROG_PREDICT

@@ -2,6 +2,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/session.h"
@@ -39,6 +40,11 @@ const char *objective_of(const PlanProgram *p, ProgramId id) {
     size_t n = strlen(program_names[id]);
     if (strncmp(p->name, program_names[id], n) != 0) return NULL;
     return p->name[n] == ':' ? p->name + n + 1 : p->name[n] ? NULL : "";
+}
+
+int64_t batch_of(const PlanProgram *p) {
+    const char *at = strrchr(p->name, '@');
+    return at ? strtoll(at + 1, NULL, 10) : 0;
 }
 
 static const char *objective_with(const AmpcModule *m, ProgramId id,

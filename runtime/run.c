@@ -175,6 +175,38 @@ static int input_place(const AmpcModule *m, const PlanProgram *p,
     return -1;
 }
 
+/* An input that is of another program fits none. */
+static bool inputs_fit(const AmpcModule *m, const PlanProgram *p,
+                       const ampc_input *in, size_t nin) {
+    for (size_t i = 0; i < nin; i++) {
+        const ampc_input *a = (const void *)((const char *)in + i * in->size);
+        int at = input_place(m, p, a, i);
+        uint64_t bytes = 0;
+        if (at < 0) return false;
+        const PlanTensor *t = &m->tensors[p->in0 + (uint32_t)at];
+        dense_bytes(t->dtype, t->rank, t->dim, &bytes);
+        if (a->bytes != bytes) return false;
+    }
+    return true;
+}
+
+void session_choose(ampc_session *s, ProgramId id, const ampc_input *in,
+                    size_t nin) {
+    size_t n = strlen(program_names[id]);
+    int own = find_program(s->m, program_names[id]);
+    s->program[id] = own;
+    s->batch = s->own_batch;
+    if (!in || !nin || in->size < sizeof *in) return;
+    for (uint32_t i = 0; i < s->m->nprogram; i++) {
+        const PlanProgram *p = &s->m->programs[i];
+        if (strncmp(p->name, program_names[id], n) != 0 || p->name[n] != '@')
+            continue;
+        if (!inputs_fit(s->m, p, in, nin)) continue;
+        s->program[id] = (int)i;
+        s->batch = batch_of(p);
+    }
+}
+
 static ampc_status input_count(ampc_session *s, const PlanProgram *p,
                                size_t nin) {
     char names[400] = "";

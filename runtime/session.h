@@ -92,13 +92,15 @@ struct ampc_session {
     pid_t pid;              /* threads and GPUs do not survive fork */
     atomic_int busy;
     bool stale; /* 16-bit copies lag behind their masters */
-    int64_t accumulate, batch;
-    const char *objective;   /* that steps are for; "": the only one */
-    int64_t micro;           /* micro-steps since the last update */
-    int program[PROG_COUNT]; /* index in m->programs or -1 */
-    int known[VAR_KNOWN];    /* index in m->vars or -1 */
-    int last;                /* program that ran last or -1 */
-    const void **addr;       /* inputs of the call */
+    int64_t accumulate;
+    int64_t batch, own_batch; /* of the program that evaluates or predicts, and
+                                 of the module */
+    const char *objective;    /* that steps are for; "": the only one */
+    int64_t micro;            /* micro-steps since the last update */
+    int program[PROG_COUNT];  /* index in m->programs or -1 */
+    int known[VAR_KNOWN];     /* index in m->vars or -1 */
+    int last;                 /* program that ran last or -1 */
+    const void **addr;        /* inputs of the call */
     size_t addr_bytes;
     ampc_metrics metrics;
     int due_update, due_loss; /* programs whose metrics are not yet fetched,
@@ -154,6 +156,8 @@ extern const char *const program_names[PROG_COUNT];
 bool own_name(const char *name);
 /* Of a program of that kind, "train" or "train:NAME"; NULL: it is another. */
 const char *objective_of(const PlanProgram *p, ProgramId id);
+/* N of the name NAME@N; 0: it has none. */
+int64_t batch_of(const PlanProgram *p);
 /* The module's, "" where there is one without a name; NULL: no more. */
 const char *objective_at(const AmpcModule *m, uint32_t index);
 /* Programs and variables of the session's objective by number. */
@@ -195,6 +199,10 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
                          ampc_session **out, char *err, size_t err_size);
 void session_close(ampc_session *s);
 
+/* Of the programs of that kind, the module's own and those of --batch-sizes,
+   the one whose inputs are as large as these is s->program[id] from now on. */
+void session_choose(ampc_session *s, ProgramId id, const ampc_input *in,
+                    size_t nin);
 /* Checks inputs, binds, refreshes 16-bit copies if they lag, runs.  Unless the
    device fails, a failure happens before anything runs.                     */
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,

@@ -236,8 +236,13 @@ Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
     if (opt->heads.len)
         return fail(d, x.loc,
                     "--replace-head is for ONNX models: a .amp file is edited");
-    TextOptions given = {opt->dims.data, opt->dims.len, opt->seed, import_layer,
-                         &x};
+    TextOptions given = {.dims = opt->dims.data,
+                         .ndims = opt->dims.len,
+                         .seed = opt->seed,
+                         .batch = opt->batch,
+                         .batch_else = options_largest_batch(opt),
+                         .layer = import_layer,
+                         .ctx = &x};
     TRY(parse_model(a, d, path, text, n, &given, &x.m));
     TRY(apply_options(&x));
     *out = x.m;

@@ -1,4 +1,5 @@
 /* cmd_common.c: options, messages and model files, for every command.      */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,14 +80,65 @@ bool has_suffix(const char *s, const char *suffix) {
     return n >= m && !strcmp(s + n - m, suffix);
 }
 
+static Status import(Session *s, Diag *d, const char *path, Module **m) {
+    return s->is_text
+               ? import_amp(s->arena, d, path, s->model, s->model_bytes,
+                            &s->opt, s->passes, m)
+               : import_onnx(s->arena, d, path, (const uint8_t *)s->model,
+                             s->model_bytes, &s->opt, m);
+}
+
+/* The batch that the model is for; 0: no input has one. */
+static int64_t batch_of(const Graph *g) {
+    for (int i = 0; i < g->inputs.len; i++) {
+        const Type *t = value_type(g, g->inputs.data[i]);
+        if (t->rank) return t->dim[0];
+    }
+    return 0;
+}
+
+/* The model for batches of n, beside that for its own.  What is said of it has
+   been said of that one, if it is no error. */
+static Status add_batch(Session *s, const char *path, int64_t n, Module *m) {
+    Module *other;
+    Diag d = {0};
+    s->opt.batch = n;
+    Status st = import(s, &d, path, &other);
+    s->opt.batch = 0;
+    if (st != OK) sb_puts(&s->diag.text, d.text.data);
+    sb_free(&d.text);
+    TRY(st);
+    Graph *g = module_graph(other, FORWARD);
+    const Var *v = graph_move(g, m, name_at_batch(intern(FORWARD), n));
+    if (!v) return OK;
+    return fail(&s->diag, (Loc){.file = intern(path)},
+                "--batch-sizes %" PRId64 ": '%s' is of another shape there", n,
+                v->name);
+}
+
+static Status import_sizes(Session *s, const char *path, Module **m) {
+    TRY(import(s, &s->diag, path, m));
+    if (!s->opt.batch_sizes.len) return OK;
+    const Graph *g = module_graph(*m, FORWARD);
+    if (!g)
+        return fail(&s->diag, (Loc){.file = intern(path)},
+                    "--batch-sizes: no graph of the file is a model, called "
+                    "'%s'",
+                    FORWARD);
+    int64_t own = batch_of(g);
+    for (int i = 0; i < s->opt.batch_sizes.len; i++)
+        if (s->opt.batch_sizes.data[i] != own)
+            TRY(add_batch(s, path, s->opt.batch_sizes.data[i], *m));
+    return OK;
+}
+
 static Status load_onnx(Session *s, const char *path, Module **m) {
     const uint8_t *bytes = (const uint8_t *)s->file;
     if (s->opt.heads.len)
         TRY(onnx_replace_heads(s->arena, &s->diag, path, &s->opt, &bytes,
                                &s->model_bytes));
     s->model = (const char *)bytes;
-    return import_onnx(s->arena, &s->diag, path, bytes, s->model_bytes, &s->opt,
-                       m);
+    return import_sizes(s, path, m);
 }
 
 /* A model's own options, and over them those of the command line. */
@@ -134,6 +186,5 @@ Status load_model(Session *s, const char *path, Module **m) {
     TRY(take_settings(s, &blocks->settings));
     s->is_text = !blocks->onnx;
     if (!s->is_text) return load_import(s, path, m);
-    return import_amp(s->arena, &s->diag, path, s->model, s->model_bytes,
-                      &s->opt, s->passes, m);
+    return import_sizes(s, path, m);
 }

@@ -500,6 +500,19 @@ static Status set_dim(Options *o, Spec *s) {
     return OK;
 }
 
+/* N,N..: how large batches are that the module evaluates and predicts, too. */
+static Status set_batch_sizes(Options *o, Spec *s) {
+    for (char *piece; (piece = spec_next(s));) {
+        int64_t n;
+        bool known = false;
+        TRY(read_integer(s, piece, 1, INT32_MAX, &n));
+        for (int i = 0; i < o->batch_sizes.len; i++)
+            known |= o->batch_sizes.data[i] == n;
+        if (!known) vec_push(o->arena, &o->batch_sizes, n);
+    }
+    return OK;
+}
+
 static Status set_head(Options *o, Spec *s) {
     char *name = s->text, *eq = strrchr(name, '=');
     DimBind b = {NULL, -1, 0};
@@ -639,6 +652,7 @@ static const struct OptionRow {
     {"--shard-optimizer", FLAG, FIELD(shard_optimizer)},
     {"--sync-batchnorm", FLAG, FIELD(sync_batchnorm)},
     {"--dim", SETTER, set_dim, 0},
+    {"--batch-sizes", SETTER, set_batch_sizes, 0},
     {"--replace-head", SETTER, set_head, 0},
     {"--train", SETTER, set_train, 0},
     {"--freeze", SETTER, set_freeze, 0},
@@ -791,6 +805,10 @@ void options_json(const Options *o, StrBuf *sb) {
     }
     sb_printf(sb, ",\"accumulate\":%lld,\"loss_scale\":\"%s\",\"seed\":%lld",
               (long long)o->accumulate, scale_text(o), (long long)o->seed);
+    for (int i = 0; i < o->batch_sizes.len; i++)
+        sb_printf(sb, "%s%lld", i ? "," : ",\"batch_sizes\":[",
+                  (long long)o->batch_sizes.data[i]);
+    if (o->batch_sizes.len) sb_puts(sb, "]");
     sb_printf(sb, ",\"shard_optimizer\":%d,\"top_k\":%lld}", o->shard_optimizer,
               (long long)o->top_k);
 }
@@ -818,6 +836,10 @@ static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {
 void options_lines(const Options *o, StrBuf *sb) {
     for (int i = 0; i < o->objectives.len; i++)
         objective_lines(o, &o->objectives.data[i], sb);
+    for (int i = 0; i < o->batch_sizes.len; i++)
+        sb_printf(sb, "%s%lld%s", i ? ", " : "batch sizes ",
+                  (long long)o->batch_sizes.data[i],
+                  i + 1 < o->batch_sizes.len ? "" : " (eval, predict)\n");
     sb_printf(sb, "precision   %s, loss scale %s\n",
               precision_words[o->precision], scale_text(o));
 }

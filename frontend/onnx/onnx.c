@@ -149,9 +149,10 @@ static const char *known_dims(Ox *ox) {
 }
 
 /* --dim NAME=N for names, and --dim INPUT:AXIS=N; the latter names every equal
-   dimension too. */
+   dimension too.  The batch of --batch-sizes stays what it is. */
 static Status bind(Ox *ox, Str name, int64_t value) {
     int old = str_map_get(&ox->dims, name);
+    if (old >= 0 && name == ox->batch_dim) return OK;
     if (old >= 0 && ox->dim_values.data[old] != value)
         return ox_fail_model(
             ox, "dimension '%s' is bound to %" PRId64 " and to %" PRId64,
@@ -194,6 +195,31 @@ static bool is_dim_param(const Ox *ox, Str name) {
     return false;
 }
 
+/* The batch is the first dimension of the first input that has one. */
+static const Dim *batch_dim(const Ox *ox) {
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        const Onnx__TensorShapeProto *s = shape_of(ox->graph->input[i]);
+        if (s && s->n_dim && is_data_input(ox, ox->graph->input[i]))
+            return s->dim[0];
+    }
+    return NULL;
+}
+
+static Status bind_batch(Ox *ox) {
+    const Dim *d = batch_dim(ox);
+    int64_t n = ox->opt->batch;
+    if (!n) return OK;
+    if (!d) return ox_fail_model(ox, "--batch-sizes: no input has a batch");
+    if (dim_known(d) && d->dim_value != n)
+        return ox_fail_model(ox,
+                             "--batch-sizes %" PRId64 ": this file was "
+                             "exported with the fixed batch %" PRId64
+                             "; re-export it with a dynamic one",
+                             n, d->dim_value);
+    ox->batch_dim = dim_name(d);
+    return *ox->batch_dim ? bind(ox, ox->batch_dim, n) : OK;
+}
+
 static Status bind_dims(Ox *ox) {
     for (int i = 0; i < ox->opt->dims.len; i++) {
         const DimBind *b = &ox->opt->dims.data[i];
@@ -227,11 +253,15 @@ static int64_t dim_value(const Ox *ox, Str input, int axis, const Dim *d) {
     Str name = dim_name(d);
     int i = *name ? str_map_get(&ox->dims, name) : -1;
     if (i >= 0) return ox->dim_values.data[i];
+    if (ox->opt->batch && !*name && axis == 0) return ox->opt->batch;
     for (int k = 0; k < ox->opt->dims.len; k++) {
         const DimBind *b = &ox->opt->dims.data[k];
         if (b->axis == axis && b->name == input) return b->value;
     }
-    return -1;
+    int64_t most = options_largest_batch(ox->opt);
+    const Dim *batch = most ? batch_dim(ox) : NULL;
+    bool is_batch = batch && (*name ? dim_name(batch) == name : axis == 0);
+    return is_batch ? most : -1;
 }
 
 /* ---- inputs -------------------------------------------------------------- */
@@ -298,7 +328,8 @@ static Status check_operand_count(Ox *ox) {
 
 static Status make_inputs(Ox *ox) {
     Unbound u = {0};
-    Status st = ox->given ? check_operand_count(ox) : bind_dims(ox);
+    Status st = ox->given ? check_operand_count(ox) : bind_batch(ox);
+    if (st == OK && !ox->given) st = bind_dims(ox);
     for (size_t i = 0; i < ox->graph->n_input && st == OK; i++)
         if (is_data_input(ox, ox->graph->input[i]))
             st = make_input(ox, ox->graph->input[i], &u);

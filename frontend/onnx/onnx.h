@@ -124,6 +124,7 @@ struct Ox {
     bool *frozen_used; /* per opt->batchnorm_frozen */
     StrMap dims;       /* dim_param to index in dim_values */
     VEC(int64_t) dim_values;
+    Str batch_dim;    /* whose value is Options.batch; NULL: none is */
     StrMap functions; /* domain, name and overload to index */
     int calls;
 

@@ -22,6 +22,7 @@ void model_begin(Model *e, Graph *g) {
     FnCall *call = arena_dup(e->m->arena, &nothing, sizeof nothing);
     call->fn = e->fn;
     model_close(e);
+    e->batch = NULL;
     e->b = (Builder){.g = g};
     e->top = NEW(e->m->arena, Run);
     e->top->work = &e->work;
@@ -113,7 +114,30 @@ bool model_symbol(Model *e, Str name, int64_t *value) {
     return s && s->value >= 0;
 }
 
+static Status bind_batch(Model *e, Str input, const Stmt *type) {
+    const TextOptions *o = e->opt;
+    if ((!o->batch && !o->batch_else) || e->batch || !type->parts.len)
+        return OK;
+    const Expr *x = type->parts.data[0];
+    Token at = lex_token_at(e->lx, type->line, type->col);
+    e->batch = intern("");
+    if (x->kind != E_NAME)
+        return o->batch ? lex_fail(e->lx, &at,
+                                   "--batch-sizes %" PRId64 ": the first "
+                                   "dimension of '%.60s' is no symbol",
+                                   o->batch, input)
+                        : OK;
+    Symbol *s = symbol_of(e, x->name);
+    if (!s) s = model_declare(e, x->name, -1);
+    e->batch = x->name;
+    if (!o->batch && s->value >= 0) return OK;
+    s->value = o->batch ? o->batch : o->batch_else;
+    s->given = true;
+    return OK;
+}
+
 Status model_bind_axes(Model *e, Str input, const Stmt *type) {
+    TRY(bind_batch(e, input, type));
     for (int i = 0; i < e->opt->ndims; i++) {
         const DimBind *b = &e->opt->dims[i];
         if (b->axis < 0 || b->name != input) continue;
@@ -127,6 +151,7 @@ Status model_bind_axes(Model *e, Str input, const Stmt *type) {
                             input, b->axis, b->value);
         Symbol *s = symbol_of(e, x->name);
         if (!s) s = model_declare(e, x->name, -1);
+        if (e->opt->batch && x->name == e->batch) continue;
         if (s->given && s->value != b->value)
             return lex_fail(e->lx, &at,
                             "dimension '%s' is bound to %" PRId64

@@ -31,6 +31,7 @@ typedef struct Model {
     Str file;
     const TextOptions *opt;
     VEC(Symbol) symbols;
+    Str batch; /* the symbol that opt->batch is for; NULL: not yet known */
     struct Run *top;
     Fn *fn; /* that the lines belong to */
     Builder b;

@@ -92,7 +92,7 @@ Module *module_new(Arena *a, const char *name) {
 
 void graph_append(Module *m, Graph *g, const char *name) {
     g->name = intern(name);
-    g->program = program_of_name(name, &g->objective);
+    g->program = program_of_name(name, &g->objective, &g->batch);
     vec_push(m->arena, &m->graphs, g);
 }
 
@@ -128,6 +128,10 @@ void module_remove_graph(Module *m, const char *name) {
         if (strcmp(m->graphs.data[i]->name, name) != 0)
             m->graphs.data[n++] = m->graphs.data[i];
     m->graphs.len = n;
+}
+
+bool graph_is_model(const Graph *g) {
+    return g->name == name_at_batch(intern(FORWARD), g->batch);
 }
 
 Graph *module_program(const Module *m, ProgramKind p, Str objective) {
@@ -437,6 +441,12 @@ ValueId graph_find_var(const Graph *g, int var) {
     return g->names->vars.data[var];
 }
 
+static void set_reader(Graph *g, int var, ValueId v) {
+    while (g->names->vars.len <= var)
+        vec_push(g->arena, &g->names->vars, NO_VALUE);
+    g->names->vars.data[var] = v;
+}
+
 ValueId graph_var(Graph *g, int var) {
     ValueId v = graph_find_var(g, var);
     if (is_value(v)) return v;
@@ -447,10 +457,29 @@ ValueId graph_var(Graph *g, int var) {
     v = value_new(
         g,
         (Value){.name = x->name, .type = x->type, .kind = VK_VAR, .var = var});
-    while (g->names->vars.len <= var)
-        vec_push(g->arena, &g->names->vars, NO_VALUE);
-    g->names->vars.data[var] = v;
+    set_reader(g, var, v);
     return v;
+}
+
+const Var *graph_move(Graph *g, Module *m, const char *name) {
+    const Module *from = g->module;
+    for (int i = 0; i < from->vars.len; i++) {
+        const Var *v = &from->vars.data[i];
+        int at = module_find_name(m, v->name);
+        const Var *same = at < 0 ? NULL : &m->vars.data[at];
+        if (!same || same->type.i != v->type.i || same->kind != v->kind)
+            return v;
+    }
+    memset(&g->names->vars, 0, sizeof g->names->vars);
+    g->module = m;
+    for (int i = 1; i < g->values.len; i++) {
+        Value *v = &g->values.data[i];
+        if (v->kind != VK_VAR) continue;
+        v->var = module_find_name(m, from->vars.data[v->var].name);
+        set_reader(g, v->var, (ValueId){(uint32_t)i});
+    }
+    graph_append(m, g, name);
+    return NULL;
 }
 
 ValueId graph_output(const Graph *g, const char *name) {

@@ -3,6 +3,8 @@
 #include "ir/graph/names.h"
 #include "ir/graph/ir_impl.h"
 
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const program_text[] = {
@@ -58,13 +60,22 @@ Str program_name(ProgramKind p, Str objective) {
     return with_objective(program_text[p], objective);
 }
 
-ProgramKind program_of_name(const char *name, Str *objective) {
+ProgramKind program_of_name(const char *name, Str *objective, int64_t *batch) {
     int p = 0;
+    const char *at = strrchr(name, '@');
+    size_t digits = at ? strspn(at + 1, "0123456789") : 0;
+    bool sized = digits && digits < 19 && !at[1 + digits] && at[1] != '0';
     *objective = intern("");
+    *batch = sized ? strtoll(at + 1, NULL, 10) : 0;
+    if (sized) name = intern_n(name, (size_t)(at - name));
     while (p < PROGRAM_NONE &&
            !is_of_objective(name, program_text[p], objective))
         p++;
     return (ProgramKind)p;
+}
+
+Str name_at_batch(Str name, int64_t batch) {
+    return batch ? internf("%s@%" PRId64, name, batch) : name;
 }
 
 Str own_output(OwnOutput o, Str objective) {

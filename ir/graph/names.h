@@ -37,8 +37,11 @@ bool name_is_own(const char *name);
 
 /* "train", or "train:NAME" for an objective that has a name. */
 Str program_name(ProgramKind p, Str objective);
-/* PROGRAM_NONE: no program's name.  *objective: "" or its name. */
-ProgramKind program_of_name(const char *name, Str *objective);
+/* PROGRAM_NONE: no program's name.  *objective: "" or its name; *batch: 0, or
+   the number of NAME@N. */
+ProgramKind program_of_name(const char *name, Str *objective, int64_t *batch);
+/* "predict@8": what `name` is for batches of 8; of 0: name. */
+Str name_at_batch(Str name, int64_t batch);
 Str own_output(OwnOutput o, Str objective);
 
 /* "ampc.grad/NAME", whether a name is one, and NAME of it or NULL. */

@@ -207,13 +207,11 @@ static void freeze_rest(Module *m, PassCtx *cx) {
              frozen > 1 ? " and others" : "");
 }
 
-Status pass_loss(Module *m, PassCtx *cx) {
-    Graph *g = module_graph(m, FORWARD);
-    if (!g) return OK;
+static Status model_losses(Graph *g, PassCtx *cx) {
     int model = g->inputs.len;
     for (int i = 0; i < g->outputs.len; i++) /* a text may hold any name */
         if (name_is_own(g->outputs.data[i].name))
-            return fail(cx->diag, (Loc){.file = m->file},
+            return fail(cx->diag, (Loc){.file = g->module->file},
                         "output '%s' of graph %s: names that start with "
                         "'ampc.' are the compiler's",
                         g->outputs.data[i].name, g->name);
@@ -221,6 +219,14 @@ Status pass_loss(Module *m, PassCtx *cx) {
         const Objective *j = &cx->opt->objectives.data[i];
         if (j->loss.kind != LOSS_NONE) TRY(add_loss(g, cx, j, model));
     }
+    return OK;
+}
+
+Status pass_loss(Module *m, PassCtx *cx) {
+    if (!module_graph(m, FORWARD)) return OK;
+    for (int i = 0; i < m->graphs.len; i++)
+        if (graph_is_model(m->graphs.data[i]))
+            TRY(model_losses(m->graphs.data[i], cx));
     freeze_rest(m, cx);
     return OK;
 }

@@ -5,6 +5,7 @@
             graph eval     per-sample loss and hits, then the model's outputs
             graph predict  the model's outputs
             graph outputs  as training has them, for a loss of the host's own
+   and graphs forward@N, for batches of N, to eval@N and predict@N.
    In eval and predict functions take their inference form (batch_norm reads the
    running statistics, dropout is the identity) and nothing is written.
    eval reports sums over samples, so that a padded last batch can be masked
@@ -183,7 +184,8 @@ static Status check_top_k(const Graph *g, PassCtx *cx) {
 }
 
 static Status make_eval(const Graph *f, PassCtx *cx) {
-    Graph *g = graph_clone(f, program_name(PROGRAM_EVAL, intern("")));
+    Str name = program_name(PROGRAM_EVAL, intern(""));
+    Graph *g = graph_clone(f, name_at_batch(name, f->batch));
     int n = cx->opt->objectives.len;
     const Objective *j = cx->opt->objectives.data;
     ValueId *loss = NEW_ARRAY(cx->scratch, ValueId, n);
@@ -195,6 +197,29 @@ static Status make_eval(const Graph *f, PassCtx *cx) {
         if (is_value(loss[i]) && j[i].loss.kind != LOSS_HOST)
             report_loss(g, j[i].name, loss[i], cx->opt->top_k);
     return cx->opt->top_k ? check_top_k(g, cx) : OK;
+}
+
+/* What is left of the model itself. */
+static void make_predict(Graph *f, PassCtx *cx) {
+    Module *m = f->module;
+    Str name = program_name(PROGRAM_PREDICT, intern(""));
+    module_remove_graph(m, f->name);
+    graph_append(m, f, name_at_batch(name, f->batch));
+    make_inference(f, cx->scratch);
+    drop_losses(f);
+}
+
+/* For batches of other sizes; behind the programs for the model's own. */
+static Status make_sizes(Module *m, PassCtx *cx, bool reports) {
+    VEC(Graph *) models = {0};
+    for (int i = 0; i < m->graphs.len; i++)
+        if (graph_is_model(m->graphs.data[i]))
+            vec_push(cx->scratch, &models, m->graphs.data[i]);
+    for (int i = 0; i < models.len; i++) {
+        if (reports) TRY(make_eval(models.data[i], cx));
+        make_predict(models.data[i], cx);
+    }
+    return OK;
 }
 
 Status pass_programs(Module *m, PassCtx *cx) {
@@ -227,17 +252,14 @@ Status pass_programs(Module *m, PassCtx *cx) {
         drop_losses(all);
         all->writes.len = 0;
     }
-    Graph *predict = f; /* what is left of the model itself */
-    module_remove_graph(m, FORWARD);
-    graph_append(m, predict, program_name(PROGRAM_PREDICT, intern("")));
-    make_inference(predict, cx->scratch);
-    drop_losses(predict);
+    make_predict(f, cx);
+    TRY(make_sizes(m, cx, reports));
     TRY(pass_dce(m, cx));
     /* targets are no inputs of predict, and none that only another objective
        reads one of train */
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
-        if (g == predict || g->program == PROGRAM_OUTPUTS ||
+        if (g->program == PROGRAM_PREDICT || g->program == PROGRAM_OUTPUTS ||
             (g->program == PROGRAM_TRAIN && cx->opt->objectives.len > 1))
             drop_inputs(g, cx->scratch);
     }

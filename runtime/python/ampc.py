@@ -13,6 +13,7 @@ module wants.  What comes back is a numpy array where numpy is installed, else a
 flat memoryview.  A call that fails raises ampc.Error with the session's message.
 """
 import ctypes as c
+import json
 import os
 
 __all__ = ["Error", "Module", "Session"]
@@ -192,6 +193,8 @@ class Module:
         self.batch, self.accumulate = info.batch, info.accumulate
         self.model, self.info = info.model.decode(), info.info.decode()
         self._nvariable = info.nvariable
+        options = json.loads(self.info).get("options", {})
+        self.batch_sizes = options.get("batch_sizes", [])
 
     def _tensors(self, call, program):
         """Without the metrics among them."""
@@ -270,6 +273,18 @@ class Session:
         keep = [view for _, view in pairs]
         return (_Input * len(pairs))(*[i for i, _ in pairs]), len(pairs), keep
 
+    def _sized(self, program, arrays):
+        """That program, or the one of --batch-sizes whose inputs are as large
+        as these."""
+        for n in self.module.batch_sizes:
+            name = f"{program}@{n}"
+            wanted = self.module._tensors(self._api.input, name)
+            if wanted and all(
+                    t.name.decode() in arrays and t.bytes == memoryview(
+                        arrays[t.name.decode()]).nbytes for t in wanted):
+                return name, n
+        return program, self.module.batch
+
     def step(self, objective=None, /, **arrays):
         """One optimizer step, of that objective where the module has several;
         its metrics by name."""
@@ -286,10 +301,10 @@ class Session:
         """Loss, accuracy (None: no classifier) and samples, added to `sums`,
         the result of an earlier call."""
         e = sums["_sums"] if sums else _Eval()
-        inputs, n, keep = self._inputs(("eval",), arrays)
+        program, batch = self._sized("eval", arrays)
+        inputs, n, keep = self._inputs((program,), arrays)
         self._check(self._api.evaluate(
-            self._s, inputs, n,
-            self.module.batch if valid is None else valid, e))
+            self._s, inputs, n, batch if valid is None else valid, e))
         return {"loss": e.loss_num / e.loss_den if e.loss_den else None,
                 "accuracy": e.correct / e.count if e.count else None,
                 "accuracy_top": (e.correct_top / e.count
@@ -298,14 +313,15 @@ class Session:
 
     def predict(self, **arrays):
         """All outputs of the model by name."""
-        inputs, n, keep = self._inputs(("predict",), arrays)
-        wanted = self.module._tensors(self._api.output, "predict")
+        program, batch = self._sized("predict", arrays)
+        inputs, n, keep = self._inputs((program,), arrays)
+        wanted = self.module._tensors(self._api.output, program)
         room = [_new(t) for t in wanted]
         outs = (_Output * len(wanted))(*[
             _Output(name=t.name, data=at, bytes=t.bytes, dtype=t.dtype)
             for t, (_, at) in zip(wanted, room)])
-        self._check(self._api.predict(self._s, inputs, n, self.module.batch,
-                                      outs, len(wanted)))
+        self._check(self._api.predict(self._s, inputs, n, batch, outs,
+                                      len(wanted)))
         return {t.name.decode(): a for t, (a, _) in zip(wanted, room)}
 
     def _variable(self, name):

@@ -73,6 +73,23 @@ static void check_text(int status, const char *says, const char *text,
     check_run(status, says, words);
 }
 
+TEST_CASE(cli, batch_sizes_of_a_text) {
+    static const char fixed[] =
+        "model m(x: f32[4,3]) { return y = Linear(x, units=2) }\n";
+    static const char shaped[] = "dim B = 4\nmodel m(x: f32[B,3]) {\n"
+                                 "  param p: f32[B,3]\n  return y = x + p\n}\n";
+    check_text(1,
+               "odd.amp:1:9: error: --batch-sizes 1: the first dimension of "
+               "'x' is no symbol",
+               fixed, "--loss mse --batch-sizes 4,1");
+    check_text(1, "--batch-sizes 2: 'p' is of another shape there", shaped,
+               "--loss mse --batch-sizes 4,2");
+    check_text(
+        1, "no graph of the file is a model",
+        "graph predict(%x: f32[2,2]) {\n  %y = relu %x\n  return %y\n}\n",
+        "--batch-sizes 1");
+}
+
 /* Of 10 samples in batches of 4 an output that has no samples is there three
    times. */
 TEST_CASE(cli, fetches_what_has_no_samples) {
@@ -316,6 +333,8 @@ TEST_CASE(cli, numbers_are_numbers_in_range) {
     check_refused(2, "axis=1.5 is not an integer",
                   "--loss cross_entropy,axis=1.5");
     check_refused(2, "'1.5' is not an integer", "--accumulate 1.5");
+    check_refused(2, "--batch-sizes: '' is not an integer",
+                  "--loss cross_entropy --batch-sizes 1,");
     check_refused(2, "0 is not in 1 .. 16777216", "--accumulate 0");
     check_refused(2, "99999999999999999999 is not in 0 ..",
                   "--seed 99999999999999999999");

@@ -272,6 +272,61 @@ TEST_CASE(onnx_dims, wrong_bindings) {
     made_end(&m);
 }
 
+/* Of x [b,t,b] and of u [?,b]: --batch-sizes. */
+static void batches(Made *m, const char *x, const char *u) {
+    made_start(m, 17);
+    made_input(m, "x", DT_F32, x);
+    made_input(m, "u", DT_F32, u);
+    made_node(m, "Relu", "x", "y");
+    made_node(m, "Relu", "u", "v");
+    made_output(m, "y");
+    made_output(m, "v");
+}
+
+static void shapes(Made *m, const char *want) {
+    StrBuf sb = {0};
+    Module *mod = made_import(m);
+    if (!mod) FAIL("%s", made_message(m));
+    const Graph *g = module_graph(mod, "forward");
+    for (int i = 0; i < g->inputs.len; i++) {
+        const Type *t = value_type(g, g->inputs.data[i]);
+        for (int k = 0; k < t->rank; k++)
+            sb_printf(&sb, "%lld ", (long long)t->dim[k]);
+    }
+    CHECK_STR(sb.data, want);
+    sb_free(&sb);
+}
+
+TEST_CASE(onnx_dims, batch_of_batch_sizes) {
+    Made m;
+    batches(&m, "batch,3,batch", "?,batch");
+    vec_push(m.a, &m.opt.batch_sizes, 7);
+    vec_push(m.a, &m.opt.batch_sizes, 9);
+    vec_push(m.a, &m.opt.batch_sizes, 8);
+    vec_push(m.a, &m.opt.dims, (DimBind){intern("u"), 0, 2});
+    shapes(&m, "9 3 9 2 9 "); /* the largest, where nothing says more */
+    m.opt.batch = 7;
+    shapes(&m, "7 3 7 7 7 ");
+    bind_batch(&m.opt, "batch", 4);
+    shapes(&m, "7 3 7 7 7 "); /* whatever --dim says */
+    m.opt.batch = 0;
+    shapes(&m, "4 3 4 2 4 ");
+    made_end(&m);
+    batches(&m, "4,3", "4,4");
+    m.opt.batch = 4;
+    shapes(&m, "4 3 4 4 ");
+    m.opt.batch = 5;
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "--batch-sizes 5: this file was exported with "
+                                "the fixed batch 4");
+    made_end(&m);
+    batches(&m, "", "");
+    m.opt.batch = 5;
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "--batch-sizes: no input has a batch");
+    made_end(&m);
+}
+
 /* ---- what trains --------------------------------------------------------- */
 
 static void linear_model(Made *m) {

@@ -99,6 +99,9 @@ static const Bound bounds[] = {
     {"--dim", "x:0=3", "x:-1=3"},
     {"--dim", "a:b:0=3", "a:b=3"},
     {"--dim", "batch=9223372036854775807", "batch=9223372036854775808"},
+    {"--batch-sizes", "1", "0"},
+    {"--batch-sizes", "1,64", "1,,64"},
+    {"--batch-sizes", "2147483647", "2147483648"},
     {"--symbol", "_a1", "1a"},
     {"--symbol", "a", "a-b"},
     {"--target", "cuda:sm_90", "cuda:sm_9"},
@@ -216,6 +219,8 @@ static void dump(const Options *o, StrBuf *sb) {
     for (int i = 0; i < o->dims.len; i++)
         sb_printf(sb, "dim %d=%s:%d %lld\n", i, o->dims.data[i].name,
                   o->dims.data[i].axis, (long long)o->dims.data[i].value);
+    for (int i = 0; i < o->batch_sizes.len; i++)
+        sb_printf(sb, "batch %d=%lld\n", i, (long long)o->batch_sizes.data[i]);
     for (int i = 0; i < o->heads.len; i++)
         sb_printf(sb, "head %d=%s:%d %lld\n", i, o->heads.data[i].name,
                   o->heads.data[i].axis, (long long)o->heads.data[i].value);
@@ -313,6 +318,7 @@ static const struct {
     {"--dim", "b=3", "dims.len=1; dim 0=b:-1 3"},
     {"--dim", "x:y:2=3", "dims.len=1; dim 0=x:y:2 3"},
     {"--dim", "a=b=3", "dims.len=1; dim 0=a=b:-1 3"},
+    {"--batch-sizes", "4,1,4", "batch 0=4; batch 1=1"},
     {"--replace-head", "y=5", "heads.len=1; head 0=y:-1 5"},
     {"--train", "w*", "train_rules.len=1; rule 0=w* 1"},
     {"--freeze", "w*", "train_rules.len=1; rule 0=w* 0"},

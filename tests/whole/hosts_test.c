@@ -128,6 +128,39 @@ TEST_CASE(python, trains_as_c_does) {
     compiled_close(&c);
 }
 
+TEST_CASE(python, batches_of_other_sizes) {
+#ifdef __SANITIZE_ADDRESS__
+    SKIP("instrumented modules load into instrumented programs only");
+#endif
+    char body[1500];
+    Compiled c = compile_text(
+        "dim B\nmodel m(x: f32[B,3]) { return y = Linear(x, units=2) }\n",
+        "--loss mse --dim B=4 --batch-sizes 1,2 --target cpu:x86-64-v2 "
+        "--precision fp32");
+    snprintf(body, sizeof body,
+             "m = ampc.Module('%s')\n"
+             "assert m.batch == 4 and m.batch_sizes == [1, 2], m.batch_sizes\n"
+             "x = array.array('f', [i / 8 for i in range(12)])\n"
+             "t = array.array('f', range(8))\n"
+             "with m.session(device='cpu', threads=1) as s:\n"
+             "    s.step(x=x, target=t)\n"
+             "    y = bytes(s.predict(x=x)['y'])\n"
+             "    assert bytes(s.predict(x=x[3:6])['y']) == y[8:16]\n"
+             "    assert bytes(s.predict(x=x[6:])['y']) == y[16:]\n"
+             "    e = s.evaluate(x=x[:6], target=t[:4])\n"
+             "    e = s.evaluate(x=x[6:9], target=t[4:6], sums=e)\n"
+             "    assert e['samples'] == 3, e\n"
+             "    try:\n"
+             "        s.predict(x=x[3:])\n"
+             "    except ampc.Error as e:\n"
+             "        print('ok')\n",
+             c.path);
+    char *out = run_script(body);
+    CHECK_STR(out, "ok\n");
+    free(out);
+    compiled_close(&c);
+}
+
 /* ---- hosts that are built ------------------------------------------------ */
 
 /* What a program prints that was built there with C's module and weights of its
