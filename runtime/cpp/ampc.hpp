@@ -100,7 +100,8 @@ class module {
         api_->describe(api_->module, &i);
         return i;
     }
-    /* Of "train", "micro", "eval" or "predict"; none if it lacks that. */
+    /* Of "train", "micro", "eval" or "predict", or for another batch of
+       --batch-sizes "predict@N"; none if it lacks that. */
     std::vector<ampc_tensor_info> inputs_of(const char *program) const {
         return tensors(api_->input, program);
     }
@@ -178,9 +179,11 @@ class session {
     /* One output, all rows. */
     template <class T>
     std::vector<T> predict(inputs in, const char *output) {
-        check(api().predict(s_, in.begin(), in.size(), module_->info().batch,
-                            nullptr, 0));
-        for (const ampc_tensor_info &t : module_->outputs_of("predict"))
+        std::int64_t own = module_->info().batch, batch = batch_of(in, own);
+        std::string program = "predict";
+        if (batch != own) program += "@" + std::to_string(batch);
+        check(api().predict(s_, in.begin(), in.size(), batch, nullptr, 0));
+        for (const ampc_tensor_info &t : module_->outputs_of(program.c_str()))
             if (std::string(t.name) == output) {
                 std::vector<T> all(t.bytes / sizeof(T));
                 ampc_output o = ampc_out(output, all.data(),
@@ -230,6 +233,19 @@ class session {
     std::string notice() const { return api().notice(s_); }
 
   private:
+    /* The batch of --batch-sizes that the first input is as large as. */
+    std::int64_t batch_of(inputs in, std::int64_t own) const {
+        for (const ampc_tensor_info &t : module_->inputs_of("predict")) {
+            std::size_t rows = static_cast<std::size_t>(own);
+            if (!in.size() || !rows || t.bytes < rows) continue;
+            const char *name = in.begin()->name;
+            if (!name || std::string(name) == t.name)
+                return static_cast<std::int64_t>(in.begin()->bytes /
+                                                 (t.bytes / rows));
+        }
+        return own;
+    }
+
     static ampc_options options(const char *device, int threads) {
         ampc_options o = module::sized<ampc_options>();
         o.device = device;

@@ -11,10 +11,10 @@
 
 static const char python[] = "/usr/bin/python3";
 
-static const char model[] = "graph forward(%x: f32[4,3]) {\n"
-                            "  param %w: f32[3,2] = normal(1, 0.5)\n"
-                            "  %y = matmul %x, %w : f32[4,2]\n"
-                            "  return %y\n}\n";
+static const char model[] = "dim B = 4\n"
+                            "model m(x: f32[B,3]) {\n"
+                            "  param w: f32[3,2] = normal(0.5)\n"
+                            "  return y = x @ w\n}\n";
 
 /* What a script prints that has imported the package; for free(). */
 static char *run_script(const char *body) {
@@ -66,7 +66,8 @@ static Compiled train_in_c(char want[200]) {
     SKIP("instrumented modules load into instrumented programs only");
 #endif
     Compiled c = compile_text(model, "--loss mse --precision fp32 --target "
-                                     "cpu:x86-64-v2 --optimizer sgd,lr=0.1");
+                                     "cpu:x86-64-v2 --optimizer sgd,lr=0.1 "
+                                     "--batch-sizes 2");
     ampc_session *s = open_threads(&c, 1);
     float x[12], t[8], w[6];
     size_t n = 0;
@@ -203,6 +204,10 @@ static const char cpp[] =
     "    std::vector<float> y = s.predict<float>({ampc::in(\"x\", x)}, "
     "\"y\");\n"
     "    if (y.size() != 8 || y[1] != x[2] * w[5] + x[1] * w[3]) return 4;\n"
+    "    std::vector<float> half(x.begin(), x.begin() + 6);\n"
+    "    if (s.predict<float>({ampc::in(\"x\", half)}, \"y\") !=\n"
+    "        std::vector<float>(y.begin(), y.begin() + 4))\n"
+    "        return 10;\n"
     "    s.save_weights(argv[2]);\n"
     "    s.write(\"w\", std::vector<float>(6));\n"
     "    if (s.read<float>(\"w\")[5] != 0) return 5;\n"
