@@ -13,13 +13,26 @@ OptimizerSpec optimizer_default(OptimizerKind kind) {
                            .weight_decay = kind == OPT_ADAMW ? 1e-2 : 0};
 }
 
+LossSpec loss_default(LossKind kind) {
+    return (LossSpec){
+        .kind = kind, .axis = INT_MIN, .ignore_index = -100, .delta = 1};
+}
+
+ScaleSpec scale_default(ScaleKind kind) {
+    return (ScaleSpec){.kind = kind,
+                       .init = 65536,
+                       .growth = 2,
+                       .backoff = 0.5,
+                       .interval = 2000,
+                       .min = 1,
+                       .max = 16777216,
+                       .hysteresis = 1};
+}
+
 void options_init(Options *o, Arena *a) {
     Objective only = {
         .name = intern(""),
-        .loss = {.kind = LOSS_AUTO,
-                 .axis = INT_MIN,
-                 .ignore_index = -100,
-                 .delta = 1},
+        .loss = loss_default(LOSS_AUTO),
         .optimizer = optimizer_default(OPT_ADAMW),
         .schedule = {.gamma = 0.1},
     };
@@ -30,13 +43,7 @@ void options_init(Options *o, Arena *a) {
     o->accumulate = 1;
     o->comm_bucket = 25 << 20;
     o->comm_dtype = DT_F32;
-    o->scale = (ScaleSpec){.init = 65536,
-                           .growth = 2,
-                           .backoff = 0.5,
-                           .interval = 2000,
-                           .min = 1,
-                           .max = 16777216,
-                           .hysteresis = 1};
+    o->scale = scale_default(SCALE_DEFAULT);
     o->batchnorm_train = true;
     o->batchnorm_unbiased = -1;
     o->dropout = true;

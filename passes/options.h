@@ -116,7 +116,9 @@ typedef struct Options {
     bool shard_optimizer; /* state and updates are spread over ranks         */
     bool sync_batchnorm;  /* statistics of all ranks                         */
     VEC(DimBind) dims;
-    int model_dims; /* of these: the model's own, which may be said again */
+    /* How many entries of a list the model's own text has made: a dimension may
+       be said again, and of the others the command line's take their place. */
+    int model_dims, model_frozen, model_targets, model_batches;
     VEC(int64_t) batch_sizes; /* --batch-sizes, each once */
     int64_t batch;      /* the model is for this one of them; 0: its own     */
     VEC(DimBind) heads; /* --replace-head: an output, its units */
@@ -146,6 +148,8 @@ typedef struct Options {
 } Options;
 
 void options_init(Options *o, Arena *a);
+LossSpec loss_default(LossKind kind);
+ScaleSpec scale_default(ScaleKind kind);
 OptimizerSpec optimizer_default(OptimizerKind kind);            /* PyTorch's */
 const Objective *options_objective(const Options *o, Str name); /* NULL */
 bool objective_trains(const Objective *j, const char *parameter);

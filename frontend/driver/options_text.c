@@ -153,6 +153,12 @@ static Status pick(const Spec *s, const char *const *words, const char *word,
 
 typedef Status Setter(Options *o, Spec *s);
 
+/* The command line's entries of a list take the place of the model's. */
+static void over_model(int *len, int *of_model) {
+    if (*of_model) *len = 0;
+    *of_model = 0;
+}
+
 /* Whose option it is: of the only objective, or that --objective reads. */
 static Status objective(Options *o, const Spec *s, Objective **j) {
     *j = &o->objectives.data[o->objectives.len - 1];
@@ -173,7 +179,7 @@ static Status set_precision(Options *o, Spec *s) {
                       {0}};
     char *word = spec_next(s), *colon = strchr(word, ':');
     int plain = find_word(precision_words, word), level;
-    o->half_model = false;
+    o->half_model = o->keep_batchnorm = o->master_weights = false;
     if (plain >= 0) {
         o->precision = (Precision)plain;
         return spec_keys(s, none);
@@ -227,26 +233,32 @@ static Status set_loss(Options *o, Spec *s) {
                         "--objective NAME,loss=L,params=GLOB,...");
     o->loss_given = true;
     char *colon = strchr(s->text, ':');
-    if (colon) {
-        *colon = 0;
-        l->output = intern(colon + 1);
-    }
+    if (colon) *colon = 0;
     int i;
     TRY(pick(s, loss_words, spec_next(s), &i));
-    l->kind = (LossKind)i;
+    *l = loss_default((LossKind)i);
+    if (colon) l->output = intern(colon + 1);
     int64_t axis = l->axis;
     Reals weights = {0};
-    const SpecKey keys[] = {
-        {"axis", .integer = &axis, .lo = -MAX_RANK, .hi = MAX_RANK - 1},
-        {"ignore_index", .integer = &l->ignore_index, .lo = -COUNT,
-         .hi = COUNT},
-        {"label_smoothing", .real = &l->label_smoothing, .hi = 1},
-        {"delta", .real = &l->delta, .lo = LEAST, .hi = MOST},
-        {"class_weights", .list = &weights, .hi = MOST},
-        {0}};
-    TRY(spec_keys(s, keys));
-    if (weights.len && l->kind != LOSS_CROSS_ENTROPY && l->kind != LOSS_NLL)
-        return usage(s, "class_weights are for cross_entropy and nll");
+    const SpecKey which = {"axis", .integer = &axis, .lo = -MAX_RANK,
+                           .hi = MAX_RANK - 1},
+                  ignored = {"ignore_index", .integer = &l->ignore_index,
+                             .lo = -COUNT, .hi = COUNT},
+                  weighted = {"class_weights", .list = &weights, .hi = MOST};
+    const SpecKey none[] = {{0}}, nll[] = {which, ignored, weighted, {0}},
+                  cross_entropy[] = {which,
+                                     ignored,
+                                     {"label_smoothing",
+                                      .real = &l->label_smoothing, .hi = 1},
+                                     weighted,
+                                     {0}},
+                  huber[] = {
+                      {"delta", .real = &l->delta, .lo = LEAST, .hi = MOST},
+                      {0}};
+    TRY(spec_keys(s, l->kind == LOSS_CROSS_ENTROPY ? cross_entropy
+                     : l->kind == LOSS_NLL         ? nll
+                     : l->kind == LOSS_HUBER       ? huber
+                                                   : none));
     l->class_weights = weights;
     l->axis = (int)axis;
     return OK;
@@ -289,6 +301,8 @@ static Status set_param_group(Options *o, Spec *s) {
         {"weight_decay", .real = &g.weight_decay, .hi = MOST},
         {0}};
     TRY(spec_keys(s, keys));
+    if (isnan(g.lr_scale) && isnan(g.weight_decay))
+        return usage(s, "'%s' wants lr_scale= or weight_decay=", g.glob);
     vec_push(o->arena, &j->param_groups, g);
     return OK;
 }
@@ -303,15 +317,20 @@ static Status set_schedule(Options *o, Spec *s) {
     TRY(objective(o, s, &j));
     ScheduleSpec *c = &j->schedule;
     *c = (ScheduleSpec){.kind = (ScheduleKind)i, .gamma = 0.1};
-    const SpecKey keys[] = {
-        {"warmup", .integer = &c->warmup, .hi = COUNT},
-        {"total", .integer = &c->total, .lo = 1, .hi = COUNT},
-        {"every", .integer = &c->every, .lo = 1, .hi = COUNT},
-        {"min", .real = &c->min, .hi = MOST},
-        {"gamma", .real = &c->gamma, .hi = MOST},
-        {0}};
-    TRY(spec_keys(s, keys));
+    const SpecKey first = {"warmup", .integer = &c->warmup, .hi = COUNT};
+    const SpecKey constant[] = {first, {0}},
+                  decay[] = {first,
+                             {"total", .integer = &c->total, .lo = 1,
+                              .hi = COUNT},
+                             {"min", .real = &c->min, .hi = MOST},
+                             {0}},
+                  step[] = {
+                      first,
+                      {"every", .integer = &c->every, .lo = 1, .hi = COUNT},
+                      {"gamma", .real = &c->gamma, .hi = MOST},
+                      {0}};
     bool decays = c->kind == SCHED_COSINE || c->kind == SCHED_LINEAR;
+    TRY(spec_keys(s, decays ? decay : c->kind == SCHED_STEP ? step : constant));
     if (decays && c->total <= c->warmup)
         return usage(s, "total= must be given and exceed warmup=");
     if (c->kind == SCHED_STEP && !c->every)
@@ -321,6 +340,7 @@ static Status set_schedule(Options *o, Spec *s) {
 
 static Status set_scale(Options *o, Spec *s) {
     ScaleSpec *c = &o->scale;
+    *c = scale_default(SCALE_DYNAMIC);
     SpecKey init = {"init", .real = &c->init, .lo = 1e-30, .hi = 1e30};
     if (!strncmp(s->text, "static=", 7)) {
         c->kind = SCALE_STATIC;
@@ -331,7 +351,7 @@ static Status set_scale(Options *o, Spec *s) {
     bool none = !strcmp(word, "none");
     if (!none && strcmp(word, "dynamic"))
         return usage(s, "'%s' is none of dynamic, static=K, none", word);
-    c->kind = none ? SCALE_NONE : SCALE_DYNAMIC;
+    if (none) c->kind = SCALE_NONE;
     const SpecKey no_keys[] = {{0}};
     const SpecKey keys[] = {
         init,
@@ -502,6 +522,7 @@ static Status set_dim(Options *o, Spec *s) {
 
 /* N,N..: how large batches are that the module evaluates and predicts, too. */
 static Status set_batch_sizes(Options *o, Spec *s) {
+    over_model(&o->batch_sizes.len, &o->model_batches);
     for (char *piece; (piece = spec_next(s));) {
         int64_t n;
         bool known = false;
@@ -540,6 +561,7 @@ static Status set_batchnorm(Options *o, Spec *s) {
     static const char *const words[] = {"train:population", "train:unbiased",
                                         "train", NULL};
     const char *v = s->text;
+    over_model(&o->batchnorm_frozen.len, &o->model_frozen);
     if (!strncmp(v, "frozen", 6) && (!v[6] || v[6] == ':')) {
         vec_push(o->arena, &o->batchnorm_frozen, intern(v[6] ? v + 7 : "*"));
         return OK;
@@ -580,6 +602,7 @@ static Status set_target(Options *o, Spec *s) {
     static const char *const words[] = {"cpu:x86-64-v2", "cpu:x86-64-v3",
                                         "cpu:x86-64-v4", "cpu:x86-64-v4+amx",
                                         NULL};
+    over_model(&o->targets.len, &o->model_targets);
     for (char *piece; (piece = spec_next(s));) {
         int i = find_word(words, piece);
         if (!strcmp(piece, "cpu")) {
@@ -767,6 +790,9 @@ Status options_set_line(Options *o, Diag *d, const Setting *line) {
 void options_second_source(Options *o) {
     o->loss_given = o->only_given = false;
     o->model_dims = o->dims.len;
+    o->model_frozen = o->batchnorm_frozen.len;
+    o->model_targets = o->targets.len;
+    o->model_batches = o->batch_sizes.len;
 }
 
 /* ---- for the module's info ----------------------------------------------- */

@@ -99,6 +99,18 @@ static const Bound bounds[] = {
     {"--dim", "x:0=3", "x:-1=3"},
     {"--dim", "a:b:0=3", "a:b=3"},
     {"--dim", "batch=9223372036854775807", "batch=9223372036854775808"},
+    {"--loss", "mse", "mse,label_smoothing=0.1"},
+    {"--loss", "l1", "l1,ignore_index=0"},
+    {"--loss", "bce_with_logits", "bce_with_logits,class_weights=1/2"},
+    {"--loss", "huber,delta=1", "huber,axis=1"},
+    {"--loss", "nll,axis=1,class_weights=1/2", "nll,label_smoothing=0.1"},
+    {"--loss", "cross_entropy,label_smoothing=0.1", "cross_entropy,delta=1"},
+    {"--loss", "none", "none,axis=1"},
+    {"--lr-schedule", "constant,warmup=2", "constant,total=3"},
+    {"--lr-schedule", "step,every=2,warmup=2", "step,every=2,total=3"},
+    {"--lr-schedule", "cosine,total=3", "cosine,total=3,every=2"},
+    {"--lr-schedule", "linear,total=3,min=1", "linear,total=3,gamma=0.5"},
+    {"--param-group", "*,lr_scale=2", "*"},
     {"--batch-sizes", "1", "0"},
     {"--batch-sizes", "1,64", "1,,64"},
     {"--batch-sizes", "2147483647", "2147483648"},
@@ -366,6 +378,53 @@ static const struct {
      "optimizer.weight_decay=0; schedule.kind=3; schedule.every=3; "
      "group 0=w* 2 nan"},
 };
+
+/* What a text says, and then the command line, which alone counts. */
+static const struct {
+    const char *option, *text, *line;
+} said_twice[] = {
+    {"--loss", "cross_entropy,label_smoothing=0.3:y", "cross_entropy"},
+    {"--loss", "cross_entropy,ignore_index=3,axis=1", "nll"},
+    {"--loss", "huber,delta=3", "huber"},
+    {"--loss-scale", "dynamic,init=8,interval=3,max=16", "dynamic"},
+    {"--loss-scale", "static=8", "dynamic,interval=3"},
+    {"--optimizer", "sgd,momentum=0.5,nesterov", "sgd,lr=1"},
+    {"--lr-schedule", "step,every=3", "cosine,total=3"},
+    {"--precision", "O2,keep_batchnorm=0", "fp16"},
+    {"--placement", "exact,residuals=1", "exact"},
+    {"--batchnorm", "frozen:a*", "train"},
+    {"--batchnorm", "frozen", "frozen:a*"},
+    {"--target", "cpu:x86-64-v2", "cpu:x86-64-v3"},
+    {"--batch-sizes", "1,2", "3"},
+};
+
+TEST_CASE(options, the_command_line_wins) {
+    for (size_t i = 0; i < sizeof said_twice / sizeof *said_twice; i++) {
+        const char *option = said_twice[i].option;
+        Arena *a = arena_new();
+        Diag d = {0};
+        Options o, line;
+        StrBuf got = {0}, want = {0};
+        bool used;
+        options_init(&o, a);
+        options_init(&line, a);
+        CHECK_EQ_INT(options_set(&o, &d, option, said_twice[i].text, &used),
+                     OK);
+        options_second_source(&o);
+        CHECK_EQ_INT(options_set(&o, &d, option, said_twice[i].line, &used),
+                     OK);
+        CHECK_EQ_INT(options_set(&line, &d, option, said_twice[i].line, &used),
+                     OK);
+        dump(&o, &got);
+        dump(&line, &want);
+        CHECK_MSG(!strcmp(got.data, want.data), "%s %s, then %s", option,
+                  said_twice[i].text, said_twice[i].line);
+        sb_free(&got);
+        sb_free(&want);
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
 
 TEST_CASE(options, each_key_sets_its_field_and_no_other) {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
