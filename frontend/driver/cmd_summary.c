@@ -92,7 +92,7 @@ static void summary_json(const Module *m, const Options *o, StrBuf *sb) {
     put_inputs(m, true, sb);
     sb_puts(sb, "],\"outputs\":[");
     put_outputs(m, true, sb);
-    sb_puts(sb, "]");
+    sb_printf(sb, "],\"class_axis\":%d", m->class_axis);
     put_kinds(m, true, sb);
     sb_puts(sb, ",\"options\":");
     options_json(o, sb);
@@ -115,6 +115,7 @@ void summary_put(const Module *m, const Options *o, bool json, StrBuf *sb) {
     put_outputs(m, false, sb);
     sb_puts(sb, "\n");
     options_lines(o, sb);
+    if (m->class_axis >= 0) sb_printf(sb, "class axis  %d\n", m->class_axis);
     put_kinds(m, false, sb);
     sb_puts(sb, "targets     ");
     put_targets(o, false, sb);

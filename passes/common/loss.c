@@ -99,6 +99,17 @@ static ValueId target_input(const Options *o, Graph *g, int model, ValueId x,
     return graph_input(g, name, t);
 }
 
+/* Elsewhere it is axis 1. */
+static void note_axis(PassCtx *cx, const Graph *g, ValueId x) {
+    StrBuf type = {0};
+    sb_put_type(&type, value_get(g, x)->type);
+    fail_note(cx->diag, (Loc){.file = g->module->file},
+              "--loss: classes are along the last axis, 2, of %s; axis=1 takes "
+              "the other",
+              type.data);
+    sb_free(&type);
+}
+
 /* The class axis is 1 for rank 2 and rank >= 4, the last for rank 3.  Of the
    attributes that the option may give, the function takes those it has. */
 static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
@@ -113,7 +124,11 @@ static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
     if (losses[l->kind].classes) {
         axis = t.rank == 3 ? 2 : t.rank >= 2 ? 1 : -1;
         if (l->axis != INT_MIN) axis = axis_norm(l->axis, t.rank);
-        if (axis < 0) return no_loss(cx, g, "the output has no class axis");
+        if (axis < 0)
+            return no_loss(cx, g,
+                           l->axis == INT_MIN ? "the output has no class axis"
+                                              : "axis= is none of the output");
+        if (t.rank == 3 && l->axis == INT_MIN && !g->batch) note_axis(cx, g, x);
         if (t.dim[axis] == 0) return no_loss(cx, g, "the class axis is empty");
         for (int i = axis; i + 1 < t.rank; i++) t.dim[i] = t.dim[i + 1];
         t.rank--;

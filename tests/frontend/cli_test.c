@@ -73,6 +73,25 @@ static void check_text(int status, const char *says, const char *text,
     check_run(status, says, words);
 }
 
+/* Classes of tokens are said to lie last, of all else along axis 1. */
+TEST_CASE(cli, class_axis_is_said) {
+    static const char tokens[] = "graph forward(%x: f32[2,3,5]) {\n"
+                                 "  param %w: f32[5,5] = 1\n"
+                                 "  %y = matmul %x, %w : f32[2,3,5]\n"
+                                 "  return y=%y\n}\n";
+    check_text(0,
+               "odd.amp: --loss: classes are along the last axis, 2, of "
+               "f32[2,3,5]; axis=1 takes the other",
+               tokens, "--loss cross_entropy");
+    check_text(1, "axis= is none of the output; outputs: y f32[2,3,5]", tokens,
+               "--loss cross_entropy,axis=3");
+    check_run(0, "",
+              "odd.amp -o axis.so --loss cross_entropy,axis=1 --target "
+              "cpu:x86-64-v2");
+    check_run(0, "class axis  1", "inspect axis.so");
+    check_run(0, "\"class_axis\":1", "inspect axis.so --json");
+}
+
 TEST_CASE(cli, batch_sizes_of_a_text) {
     static const char fixed[] =
         "model m(x: f32[4,3]) { return y = Linear(x, units=2) }\n";
