@@ -249,7 +249,8 @@ typedef struct ampc_input {
     const char *name; /* NULL: by position                                  */
     const void *data;
     size_t bytes;         /* of `data`; always checked                      */
-    int32_t dtype;        /* ampc_dtype; always checked                     */
+    int32_t dtype;        /* ampc_dtype; always checked.  Classes that --loss
+                             added as an i64 input may be i32 or u8, too    */
     int32_t rank;         /* -1: shape is not given                         */
     const int64_t *shape; /* rank values, checked                           */
 } ampc_input;

@@ -137,16 +137,25 @@ bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
 
 /* ---- inputs -------------------------------------------------------------- */
 
+/* Classes for a loss may have fewer bits than the program reads. */
+static uint32_t given_dtype(const PlanTensor *t, const ampc_input *in) {
+    bool label = t->dtype == AMPC_I64 && !strncmp(t->name, "target", 6) &&
+                 (!t->name[6] || t->name[6] == ':');
+    bool fewer = in->dtype == AMPC_DTYPE_I32 || in->dtype == AMPC_DTYPE_U8;
+    return label && fewer ? (uint32_t)in->dtype : t->dtype;
+}
+
 static ampc_status input_check(ampc_session *s, const PlanTensor *t,
                                const ampc_input *in) {
     char want[160];
     uint64_t bytes = 0;
-    dense_bytes(t->dtype, t->rank, t->dim, &bytes);
+    uint32_t dtype = given_dtype(t, in);
+    dense_bytes(dtype, t->rank, t->dim, &bytes);
     shape_text(want, t->dtype, t->rank, t->dim);
-    bool same = in->rank < 0 || (uint32_t)in->rank == t->rank;
+    bool same = in->rank == -1 || (uint32_t)in->rank == t->rank;
     for (uint32_t i = 0; same && in->rank > 0 && i < t->rank; i++)
         same = in->shape && in->shape[i] == t->dim[i];
-    if ((uint32_t)in->dtype != t->dtype)
+    if ((uint32_t)in->dtype != dtype)
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "input '%.200s': dtype %s given, %s needed",
                             t->name, dtype_name((uint32_t)in->dtype), want);
@@ -159,7 +168,7 @@ static ampc_status input_check(ampc_session *s, const PlanTensor *t,
                             "input '%.200s': %zu bytes given, %llu needed (%s)",
                             t->name, in->bytes, (unsigned long long)bytes,
                             want);
-    if (bytes && (!in->data || (uintptr_t)in->data % dtype_bytes(t->dtype)))
+    if (bytes && (!in->data || (uintptr_t)in->data % dtype_bytes(dtype)))
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "input '%.200s': the data pointer is %s", t->name,
                             in->data ? "not aligned to its elements" : "NULL");
@@ -184,7 +193,7 @@ static bool inputs_fit(const AmpcModule *m, const PlanProgram *p,
         uint64_t bytes = 0;
         if (at < 0) return false;
         const PlanTensor *t = &m->tensors[p->in0 + (uint32_t)at];
-        dense_bytes(t->dtype, t->rank, t->dim, &bytes);
+        dense_bytes(given_dtype(t, a), t->rank, t->dim, &bytes);
         if (a->bytes != bytes) return false;
     }
     return true;
@@ -219,6 +228,41 @@ static ampc_status input_count(ampc_session *s, const PlanProgram *p,
                         p->nin, p->name, names);
 }
 
+/* In memory that the session keeps. */
+static ampc_status widen_labels(ampc_session *s, const PlanProgram *p,
+                                const ampc_input *in, size_t nin) {
+    enum { NEED, WIDEN };
+    int64_t *to = NULL;
+    for (int pass = NEED; pass <= WIDEN; pass++) {
+        size_t need = 0;
+        for (size_t i = 0; i < nin; i++) {
+            const ampc_input *a =
+                (const void *)((const char *)in + i * in->size);
+            int at = input_place(s->m, p, a, i);
+            const PlanTensor *t = &s->m->tensors[p->in0 + (uint32_t)at];
+            bool bytes = a->dtype == AMPC_DTYPE_U8;
+            size_t n = a->bytes / dtype_bytes((uint32_t)a->dtype);
+            if ((uint32_t)a->dtype == t->dtype) continue;
+            for (size_t k = 0; pass == WIDEN && k < n; k++)
+                to[need + k] = bytes ? ((const uint8_t *)a->data)[k]
+                                     : ((const int32_t *)a->data)[k];
+            if (pass == WIDEN) s->addr[at] = to + need;
+            need += n;
+        }
+        if (pass == WIDEN || need == 0) break;
+        if (need * sizeof *to > s->labels_bytes) {
+            mem_free(s, s->labels, s->labels_bytes);
+            s->labels_bytes = need * sizeof *to;
+            s->labels = mem_alloc(s, s->labels_bytes);
+        }
+        to = s->labels;
+        if (to) continue;
+        s->labels_bytes = 0;
+        return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    }
+    return AMPC_OK;
+}
+
 /* Marks an input that the call has not given. */
 static const char not_given;
 
@@ -242,7 +286,7 @@ static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
         if (status != AMPC_OK) return status;
         addr[at] = a->data;
     }
-    return AMPC_OK;
+    return widen_labels(s, p, in, nin);
 }
 
 /* ---- the loop ------------------------------------------------------------ */

@@ -249,6 +249,7 @@ void session_close(ampc_session *s) {
     if (s->backend) s->backend->close(s);
     shards_close(s);
     mem_free(s, s->addr, s->addr_bytes);
+    mem_free(s, s->labels, s->labels_bytes);
     session_take_cursor(s, NULL);
     mem_free(s, s, sizeof *s);
 }

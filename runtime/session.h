@@ -102,6 +102,8 @@ struct ampc_session {
     int last;                 /* program that ran last or -1 */
     const void **addr;        /* inputs of the call */
     size_t addr_bytes;
+    int64_t *labels; /* ... of these what was given in fewer bits; NULL: none */
+    size_t labels_bytes;
     ampc_metrics metrics;
     int due_update, due_loss; /* programs whose metrics are not yet fetched,
                                  or -1                                      */

@@ -159,18 +159,23 @@ def _new(t):
 def _given(array, t):
     """An ampc_input for what has the buffer protocol."""
     view = memoryview(array)
-    name, code, _ = DTYPES[t.dtype]
     have = view.format.lstrip("@=<")
+    dtype, count = t.dtype, t.bytes
+    if t.name.split(b":")[0] == b"target" and DTYPES[dtype][0] == "i64":
+        for fewer in (1, 6):  # u8, i32
+            if have == DTYPES[fewer][1]:
+                dtype, count = fewer, t.bytes // 8 * view.itemsize
+    name, code, _ = DTYPES[dtype]
     same = have == code or (have in "lq" and code == "q") or (
         have in "LQ" and code == "Q")
-    if not same or view.nbytes != t.bytes or not view.c_contiguous:
+    if not same or view.nbytes != count or not view.c_contiguous:
         raise Error(ERR_ARGUMENT,
                     f"'{t.name.decode()}' takes {name}{list(_shape(t))}, dense;"
                     f" given is format '{view.format}', shape {view.shape}")
     if view.readonly:
         view = memoryview(bytearray(view.cast("B")))
-    data = c.addressof(c.c_char.from_buffer(view.cast("B"))) if t.bytes else None
-    return _Input(name=t.name, data=data, bytes=t.bytes, dtype=t.dtype,
+    data = c.addressof(c.c_char.from_buffer(view.cast("B"))) if count else None
+    return _Input(name=t.name, data=data, bytes=count, dtype=dtype,
                   rank=-1), view
 
 

@@ -132,6 +132,53 @@ static void training(const char *device) {
 TEST_CASE(data, bad_numbers_do_not_train_cpu) { training("cpu"); }
 TEST_CASE(data, bad_numbers_do_not_train_gpu) { training("cuda"); }
 
+/* Labels of 32 and 8 bits train the bits of those of 64. */
+static void narrow_labels(const char *device) {
+    const Compiled *c = compile(device, "");
+    for (int bits = 8; bits <= 32; bits += 24) {
+        ampc_session *s = open_on(c, device, 0), *wide = open_on(c, device, 0);
+        int32_t words[BATCH];
+        uint8_t bytes[BATCH];
+        ampc_eval a = {.size = sizeof a}, b = a;
+        ampc_metrics m = {.size = sizeof m};
+        Data d;
+        for (int step = 0; step < 3; step++) {
+            step_ok(c, wide, data(&d, step)->in, 2);
+            CHECK_EQ_INT(c->api->evaluate(wide, d.in, 2, BATCH, &a), AMPC_OK);
+            for (int i = 0; i < BATCH; i++) {
+                words[i] = (int32_t)d.target[i];
+                bytes[i] = (uint8_t)d.target[i];
+            }
+            d.in[1] =
+                bits == 8
+                    ? ampc_in("target", bytes, sizeof bytes, AMPC_DTYPE_U8)
+                    : ampc_in("target", words, sizeof words, AMPC_DTYPE_I32);
+            step_ok(c, s, d.in, 2);
+            CHECK_EQ_INT(c->api->evaluate(s, d.in, 2, BATCH, &b), AMPC_OK);
+            same_states(c, s, wide);
+        }
+        CHECK(a.loss_num == b.loss_num && a.correct == b.correct);
+        words[2] = bits == 8 ? (bytes[2] = CLASSES) : -1;
+        CHECK_EQ_INT(c->api->step(s, d.in, 2, &m), AMPC_ERR_DATA);
+        found(c, s, "target", 2, words[2], 1);
+        d.in[1].bytes--;
+        CHECK_EQ_INT(c->api->step(s, d.in, 2, &m), AMPC_ERR_ARGUMENT);
+        CHECK_HAS(c->api->error(s), bits == 8 ? "3 bytes given, 4 needed"
+                                              : "15 bytes given, 16 needed");
+        d.in[1].bytes++;
+        d.in[1].dtype = AMPC_DTYPE_U16;
+        CHECK_EQ_INT(c->api->step(s, d.in, 2, &m), AMPC_ERR_ARGUMENT);
+        d.in[0].dtype = AMPC_DTYPE_U8;
+        CHECK_EQ_INT(c->api->step(s, d.in, 2, &m), AMPC_ERR_ARGUMENT);
+        CHECK_HAS(c->api->error(s), "'ids': dtype u8 given");
+        c->api->close(s);
+        c->api->close(wide);
+    }
+}
+
+TEST_CASE(data, labels_of_fewer_bits_cpu) { narrow_labels("cpu"); }
+TEST_CASE(data, labels_of_fewer_bits_gpu) { narrow_labels("cuda"); }
+
 /* Both micro-batches of a step go when one of them is bad. */
 static void accumulation(const char *device) {
     const Compiled *c = compile(device, "--accumulate 2");
