@@ -454,6 +454,7 @@ typedef struct ampc_api {
 
     /* Hyper-parameters, finite: "lr", the base of the schedule, and what the
        schedule was compiled with: "warmup", "total", "min", "every", "gamma".
+       Of several objectives they are those of `objective`, "lr:NAME" another's.
        Checkpoints keep them.  What the module lacks is an error that names
        those it has.                                                         */
     ampc_status (*get_hyper)(ampc_session *s, const char *name, double *value);

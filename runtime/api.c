@@ -162,14 +162,19 @@ ampc_status api_unsupported(ampc_session *s, const char *what) {
 
 /* ---- hyper-parameters, scaler, variables --------------------------------- */
 
-/* "lr" and "ampc.lr" name the same. */
-static int find_hyper(const AmpcModule *m, const char *name) {
+/* "lr" and "ampc.lr" name the same, that of the session's objective, and
+   "lr:NAME" that of another. */
+static int find_hyper(const ampc_session *s, const char *name) {
     char full[256];
-    int v = find_var(m, name);
-    if (v >= 0 && m->vars[v].kind == PLAN_HYPER) return v;
-    snprintf(full, sizeof full, "ampc.%s", name);
-    v = find_var(m, full);
-    return v >= 0 && m->vars[v].kind == PLAN_HYPER ? v : -1;
+    const char *objectives[] = {s->objective, ""};
+    if (own_name(name)) name += strlen("ampc.");
+    for (int i = 0; i < 2; i++) {
+        const char *colon = *objectives[i] ? ":" : "";
+        snprintf(full, sizeof full, "ampc.%s%s%s", name, colon, objectives[i]);
+        int v = find_var(s->m, full);
+        if (v >= 0 && s->m->vars[v].kind == PLAN_HYPER) return v;
+    }
+    return -1;
 }
 
 static ampc_status no_hyper(ampc_session *s, const char *name) {
@@ -178,7 +183,7 @@ static ampc_status no_hyper(ampc_session *s, const char *name) {
     for (uint32_t i = 0; i < s->m->nvar && n < sizeof names - 1; i++)
         if (s->m->vars[i].kind == PLAN_HYPER)
             n += (size_t)snprintf(names + n, sizeof names - n, " %.100s",
-                                  s->m->vars[i].name);
+                                  s->m->vars[i].name + strlen("ampc."));
     return session_fail(s, AMPC_ERR_ARGUMENT,
                         "no hyper-parameter '%.200s'; there are:%s",
                         name ? name : "", names);
@@ -187,14 +192,14 @@ static ampc_status no_hyper(ampc_session *s, const char *name) {
 static ampc_status api_get_hyper(ampc_session *s, const char *name,
                                  double *value) {
     ENTER(s);
-    int v = name && value ? find_hyper(s->m, name) : -1;
+    int v = name && value ? find_hyper(s, name) : -1;
     if (v < 0) return api_leave(s, no_hyper(s, name));
     return api_leave(s, var_number(s, v, 0, value));
 }
 
 static ampc_status do_set_hyper(ampc_session *s, const char *name, double x) {
     uint64_t value = 0;
-    int i = name ? find_hyper(s->m, name) : -1;
+    int i = name ? find_hyper(s, name) : -1;
     if (i < 0) return no_hyper(s, name);
     const PlanVar *v = &s->m->vars[i];
     if (!isfinite(x) || !known_in_range(v->name, x) || v->rank != 0 ||

@@ -37,8 +37,8 @@ static Status take_count(Diag *d, const char *name, const char *text,
 static Status take_lr(Diag *d, const char *text, double *out) {
     char *end;
     *out = strtod(text, &end);
-    if (end != text && !*end && isfinite(*out)) return OK;
-    fail(d, (Loc){0}, "--lr: '%s' is no number", text);
+    if (end != text && !*end && isfinite(*out) && *out >= 0) return OK;
+    fail(d, (Loc){0}, "--lr: '%s' is no number from 0", text);
     return ERR_USAGE;
 }
 

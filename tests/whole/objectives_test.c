@@ -164,6 +164,44 @@ TEST_CASE(objectives, sums_of_gradients_are_of_one) {
     compiled_close(&c);
 }
 
+static double rate(const Compiled *c, ampc_session *s, const char *name) {
+    double x;
+    if (c->api->get_hyper(s, name, &x)) FAIL("%s", c->api->error(s));
+    return x;
+}
+
+TEST_CASE(objectives, have_learning_rates_of_their_own) {
+    Compiled c = compile_text(model, options);
+    ampc_session *s = open_threads(&c, 1);
+    CHECK(rate(&c, s, "lr") == 0.5 && rate(&c, s, "lr:two") == 0.25);
+    REQUIRE(c.api->objective(s, "two") == AMPC_OK);
+    CHECK(rate(&c, s, "ampc.lr") == 0.25 && rate(&c, s, "lr:one") == 0.5);
+    CHECK(c.api->set_hyper(s, "lr", 2) == AMPC_OK);
+    CHECK(rate(&c, s, "lr:two") == 2 && rate(&c, s, "lr:one") == 0.5);
+    CHECK(c.api->set_hyper(s, "lr:three", 2) == AMPC_ERR_ARGUMENT);
+    CHECK_HAS(c.api->error(s), "there are: lr:one lr:two");
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+/* --lr of ampc run is for all of them. */
+TEST_CASE(objectives, take_the_rate_of_ampc_run) {
+    char *out;
+    Compiled c = compile_text(model, options);
+    static const char rows[] = "1\n2\n3\n4\n";
+    REQUIRE(test_write_file(test_tmp("o.csv"), rows, sizeof rows - 1));
+    int rc =
+        test_command(&out,
+                     "'%s' run '%s' --feed x='%s' --feed z='%s' --steps 1 "
+                     "--lr 0.125 --quiet",
+                     test_ampc(), c.path, test_tmp("o.csv"), test_tmp("o.csv"));
+    CHECK_EQ_INT(rc, 0);
+    const char *first = strstr(out, "\"lr\":0.125");
+    CHECK_MSG(first && strstr(first + 1, "\"lr\":0.125"), "%s", out);
+    free(out);
+    compiled_close(&c);
+}
+
 /* Each alone is what it is beside the other. */
 TEST_CASE(objectives, train_as_they_do_alone) {
     static const char *const alone[] = {
