@@ -281,6 +281,8 @@ static Status read_all(Csv *c, ArrayHead *h) {
            c->got = h->head_bytes < PART ? h->head_bytes : PART);
     c->offset = c->got;
     c->ended = c->got == 0;
+    if (c->got >= 3 && !memcmp(c->in, "\xef\xbb\xbf", 3))
+        c->at = 3; /* what Excel begins UTF-8 with */
     c->separator = separator_in(c->in, c->got);
     c->fd = source_copy();
     if (c->fd < 0) return source_copy_failed(c->s);

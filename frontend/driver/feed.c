@@ -93,11 +93,8 @@ static bool is_integer(int t) {
 }
 
 static bool converts(int from, int to) {
-    if (from == to) return true;
-    if (from == AMPC_DTYPE_U8 || from == AMPC_DTYPE_I8 ||
-        is_float_dtype((uint32_t)from))
-        if (is_float_dtype((uint32_t)to)) return true;
-    return is_integer(from) && is_integer(to);
+    return from == to || is_float_dtype((uint32_t)to) ||
+           (is_integer(from) && is_integer(to));
 }
 
 static int64_t integer_at(const char *p, int t) {
@@ -288,8 +285,11 @@ void feeds_free(FeedSet *fs) {
 static double number_at(const char *p, int t) {
     switch (t) {
     case AMPC_DTYPE_U8: return *(const uint8_t *)p / 255.0;
-    case AMPC_DTYPE_I8: return *(const int8_t *)p;
-    default: return float_at((uint32_t)t, p);
+    case AMPC_DTYPE_BOOL: return *(const uint8_t *)p != 0;
+    case AMPC_DTYPE_U64: return (double)*(const uint64_t *)p;
+    default:
+        return is_integer(t) ? (double)integer_at(p, t)
+                             : float_at((uint32_t)t, p);
     }
 }
 

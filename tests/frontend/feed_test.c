@@ -592,6 +592,12 @@ TEST_CASE(csv, columns_and_separators) {
     check_text("b.csv", NULL, true, 2, 2, "1 2 3 4 ");
     put_text("b.csv", "5\n");
     check_text("b.csv", NULL, true, 1, 1, "5 ");
+    put_text("b.csv", "\xef\xbb\xbf"
+                      "a,b\n1,2\n"); /* as Excel writes it */
+    check_text("b.csv", "a", true, 1, 1, "1 ");
+    put_text("b.csv", "\xef\xbb\xbf"
+                      "3,4\n1,2\n");
+    check_text("b.csv", NULL, false, 2, 2, "3 4 1 2 ");
     put_text("b.csv", "a,b\n");
     check_text("b.csv", NULL, true, 0, 2, "");
     gzFile f = gzopen(test_tmp("c.csv.gz"), "wb");
@@ -1124,6 +1130,57 @@ TEST_CASE(feed, integers_of_every_width) {
             }
         }
     free(file);
+}
+
+/* Integers but bytes are numbers; so is a truth value. */
+TEST_CASE(feed, integers_for_floating_inputs) {
+    char spec[700];
+    RunList specs = {.n = 1, .at = {spec}};
+    snprintf(spec, sizeof spec, "v=%s", test_tmp("v.npy"));
+    for (int from = AMPC_DTYPE_BOOL; from <= AMPC_DTYPE_I64; from++) {
+        char file[32] = {0};
+        size_t size = array_types[from].bytes;
+        bool bits = from == AMPC_DTYPE_BOOL, sign = from % 2 == 0 && !bits;
+        if (from == AMPC_DTYPE_U8) continue;
+        memset(file, sign ? 255 : 0, size);
+        for (int i = 1; i < 4; i++)
+            memcpy(file + (size_t)i * size, (uint8_t[]){bits ? i == 2 : i * 9},
+                   1);
+        write_npy("v.npy", from, 1, (int64_t[]){4}, file);
+        for (int to = AMPC_DTYPE_F32; to <= AMPC_DTYPE_F64; to++) {
+            Diag d = {0};
+            FeedSet fs;
+            taken_dtype = to;
+            REQUIRE(feeds_open(&d, NULL, &one_api, "train", &specs, &fs) == OK);
+            REQUIRE(feeds_fill(&d, &fs, NULL, 0, 4) == OK);
+            for (int i = 0; i < 4; i++) {
+                double want = bits ? i == 2 : i ? i * 9 : sign ? -1 : 0;
+                double x = to == AMPC_DTYPE_F64
+                               ? ((const double *)fs.in[0].data)[i]
+                               : ((const float *)fs.in[0].data)[i];
+                CHECK_MSG(x == want, "%s: %g, not %g", array_types[from].name,
+                          x, want);
+            }
+            feeds_free(&fs);
+        }
+        /* and no number is a truth value, no fraction an integer */
+        Diag d = {0};
+        FeedSet fs;
+        taken_dtype = AMPC_DTYPE_BOOL;
+        CHECK_EQ_INT(feeds_open(&d, NULL, &one_api, "train", &specs, &fs),
+                     bits ? OK : ERR_USER);
+        feeds_free(&fs);
+        sb_free(&d.text);
+    }
+    write_npy("v.npy", AMPC_DTYPE_F32, 1, (int64_t[]){4}, (float[4]){0});
+    Diag d = {0};
+    FeedSet fs;
+    taken_dtype = AMPC_DTYPE_I64;
+    CHECK_EQ_INT(feeds_open(&d, NULL, &one_api, "train", &specs, &fs),
+                 ERR_USER);
+    CHECK_HAS(d.text.data, "another kind of values");
+    feeds_free(&fs);
+    sb_free(&d.text);
 }
 
 /* Bytes are images, 0 to 1; signed ones are numbers. */
