@@ -139,6 +139,13 @@ static Status emit_with_report(Compile *c, const char *model, const char *out) {
 static Status claim_files(Session *s, const char *model, const char *out) {
     Diag *d = &s->diag;
     FileGuard *g = s->opt.guard;
+    const char *report = s->opt.report;
+    if (report && !has_suffix(report, ".html") && !has_suffix(report, ".txt") &&
+        !has_suffix(report, ".json")) {
+        fail(d, (Loc){0}, "--report: '%s' ends in none of .html, .txt, .json",
+             report);
+        return ERR_USAGE;
+    }
     TRY(file_reads(d, g, model, "the model"));
     TRY(file_writes(d, g, out, "-o"));
     if (s->opt.sidecar_weights)

@@ -25,6 +25,23 @@ static bool asks_cost(const Question *q) {
 
 static void put(const char *text, size_t n) { fwrite(text, 1, n, stdout); }
 
+/* A text as it is, or {"KIND":"NAME","text":"..."}. */
+static void put_text(const Session *s, const Question *q, const char *kind,
+                     const char *name, const char *text, size_t n) {
+    StrBuf sb = {0};
+    if (!q->json) {
+        put(text, n);
+        return;
+    }
+    sb_printf(&sb, "{\"%s\":\"", kind);
+    sb_put_json(&sb, name);
+    sb_puts(&sb, "\",\"text\":\"");
+    sb_put_json(&sb, arena_printf(s->arena, "%.*s", (int)n, text));
+    sb_puts(&sb, "\"}\n");
+    put(sb.data, sb.len);
+    sb_free(&sb);
+}
+
 /* ---- of a module --------------------------------------------------------- */
 
 static Status no_stage(Session *s, const SectionFile *f, const char *stage) {
@@ -61,20 +78,35 @@ static Status print_cost(Session *s, const char *cost, const Question *q) {
 }
 
 /* The CUDA text, unit by unit. */
-static Status print_cuda(Session *s, const SectionFile *f) {
-    char name[64], *text;
+static Status print_cuda(Session *s, const SectionFile *f, const Question *q) {
+    char name[64], unit[32], *text;
     size_t n;
     const PlanSection *section;
     for (int i = 0;; i++) {
         snprintf(name, sizeof name, "txt:cuda:%d", i);
+        snprintf(unit, sizeof unit, "unit%d.cu", i);
         if (!(section = sections_find(f, name))) {
+            if (i && q->json) put("]\n", 2);
             if (i) return OK;
             return fail(&s->diag, (Loc){.file = f->path}, "no GPU code in it");
         }
         TRY(sections_read(s->arena, &s->diag, f, section, &text, &n));
-        printf("/* unit%d.cu */\n", i);
-        put(text, n);
+        if (q->json)
+            put(i ? "," : "[", 1);
+        else
+            printf("/* %s */\n", unit);
+        put_text(s, q, "cuda", unit, text, n);
     }
+}
+
+static Status print_ir(Session *s, const SectionFile *f, const Question *q) {
+    char name[64], *text;
+    size_t n;
+    snprintf(name, sizeof name, "ir:%s", q->ir);
+    if (!sections_find(f, name)) return no_stage(s, f, q->ir);
+    TRY(section_text(s, f, name, &text, &n));
+    put_text(s, q, "ir", q->ir, text, n);
+    return OK;
 }
 
 static Status print_section(Session *s, const SectionFile *f, const char *kind,
@@ -82,8 +114,6 @@ static Status print_section(Session *s, const SectionFile *f, const char *kind,
     char name[64], *text;
     size_t n;
     snprintf(name, sizeof name, "%s:%s", kind, of);
-    if (!strcmp(kind, "ir") && !sections_find(f, name))
-        return no_stage(s, f, of);
     TRY(section_text(s, f, name, &text, &n));
     put(text, n);
     return OK;
@@ -92,14 +122,14 @@ static Status print_section(Session *s, const SectionFile *f, const char *kind,
 static Status answer_module(Session *s, const SectionFile *f,
                             const Question *q) {
     const char *kind = q->json ? "json" : "txt";
-    if (q->cuda) return print_cuda(s, f);
+    if (q->cuda) return print_cuda(s, f, q);
     if (asks_cost(q)) {
         char *cost;
         size_t n;
         TRY(section_text(s, f, "cost", &cost, &n));
         return print_cost(s, arena_printf(s->arena, "%.*s", (int)n, cost), q);
     }
-    if (q->ir) return print_section(s, f, "ir", q->ir);
+    if (q->ir) return print_ir(s, f, q);
     if (q->report) return print_section(s, f, kind, q->report);
     if (q->json) put("{\"module\":", 10);
     TRY(print_section(s, f, kind, "summary"));
@@ -134,15 +164,15 @@ static ReportFn *report_named(const char *name) {
     return NULL;
 }
 
-static Status print_stage(Session *s, const Module *m, const char *stage) {
+static Status print_stage(Session *s, const Module *m, const Question *q) {
     for (int i = m->texts.len - 1; i >= 0; i--) {
         const StageText *t = &m->texts.data[i];
-        if (strcmp(t->pass, stage)) continue;
-        put(t->text, t->size);
+        if (strcmp(t->pass, q->ir)) continue;
+        put_text(s, q, "ir", q->ir, t->text, t->size);
         return OK;
     }
     return fail(&s->diag, (Loc){0}, "no pass named '%s' (--list-passes)",
-                stage);
+                q->ir);
 }
 
 typedef struct Kernels {
@@ -175,7 +205,7 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
                                                  : "params";
     if (strcmp(report, "params"))
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, q->ir != NULL));
-    if (q->ir) return print_stage(s, m, q->ir);
+    if (q->ir) return print_stage(s, m, q);
     if (asks_cost(q) || !strcmp(report, "kernels")) {
         Kernels k = {s, m, q};
         EmitInput in = {.compiled = kernels_lowered, .ctx = &k};

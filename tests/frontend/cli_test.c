@@ -90,6 +90,10 @@ TEST_CASE(cli, class_axis_is_said) {
               "cpu:x86-64-v2");
     check_run(0, "class axis  1", "inspect axis.so");
     check_run(0, "\"class_axis\":1", "inspect axis.so --json");
+    check_run(0, "{\"ir\":\"loss\",\"text\":\"graph forward(%x",
+              "inspect axis.so --ir loss --json");
+    check_run(0, "{\"ir\":\"loss\",\"text\":\"graph forward(%x",
+              "inspect odd.amp --loss nll,axis=1 --ir loss --json");
 }
 
 TEST_CASE(cli, batch_sizes_of_a_text) {
@@ -352,6 +356,8 @@ TEST_CASE(cli, numbers_are_numbers_in_range) {
     check_refused(2, "axis=1.5 is not an integer",
                   "--loss cross_entropy,axis=1.5");
     check_refused(2, "'1.5' is not an integer", "--accumulate 1.5");
+    check_refused(2, "'a.pdf' ends in none of .html, .txt, .json",
+                  "--loss cross_entropy --dim batch=4 --report a.pdf");
     check_refused(2, "--batch-sizes: '' is not an integer",
                   "--loss cross_entropy --batch-sizes 1,");
     check_refused(2, "0 is not in 1 .. 16777216", "--accumulate 0");
