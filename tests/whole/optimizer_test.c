@@ -134,6 +134,12 @@ static const Rule rules[] = {
      "o..o..nn.oo...on......n..", .lr = 0.1, .init = 16, .growth = 2,
      .backoff = 0.5, .scale_max = INFINITY, .interval = 2, .hysteresis = 1,
      .blames_loss = true},
+    {"the_scale_by_factors_that_f32_rounds",
+     "--precision fp16 --optimizer sgd,lr=0.1 --loss-scale "
+     "dynamic,init=16,growth=1.1,backoff=0.9,interval=2,min=0,max=inf",
+     "o..o..o..oo...o.....o..o....", .lr = 0.1, .init = 16, .growth = 1.1,
+     .backoff = 0.9, .scale_max = INFINITY, .interval = 2, .hysteresis = 1,
+     .blames_loss = true},
     {"the_scale_with_a_cap_alone_keeps_after_a_bad_loss",
      "--precision fp16 --optimizer sgd,lr=0.1 --loss-scale "
      "dynamic,init=16,interval=2,min=0,max=1e9",
@@ -226,11 +232,11 @@ static void next_scale(Oracle *o, bool ok) {
     o->good = ok ? o->good + 1 : 0;
     bool blamed = r->blames_loss ? !ok : o->overflow;
     if (blamed && --o->tolerated <= 0) {
-        o->scale = fmax(o->scale * r->backoff, r->scale_min);
+        o->scale = fmax((float)(o->scale * r->backoff), r->scale_min);
         o->tolerated = 0;
     }
     if (o->good == r->interval) {
-        o->scale = fmin(o->scale * r->growth, r->scale_max);
+        o->scale = fmin((float)(o->scale * r->growth), r->scale_max);
         o->good = 0;
         o->tolerated = r->hysteresis;
     }
