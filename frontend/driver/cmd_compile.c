@@ -140,19 +140,19 @@ static Status claim_files(Session *s, const char *model, const char *out) {
     Diag *d = &s->diag;
     FileGuard *g = s->opt.guard;
     const char *report = s->opt.report;
-    if (report && !has_suffix(report, ".html") && !has_suffix(report, ".txt") &&
-        !has_suffix(report, ".json")) {
-        fail(d, (Loc){0}, "--report: '%s' ends in none of .html, .txt, .json",
-             report);
-        return ERR_USAGE;
-    }
     TRY(file_reads(d, g, model, "the model"));
     TRY(file_writes(d, g, out, "-o"));
     if (s->opt.sidecar_weights)
         TRY(file_writes(d, g, weights_sidecar_path(s->arena, out),
                         "--weights sidecar"));
     TRY(file_writes(d, g, s->opt.emit_onnx, "--emit-onnx"));
-    return file_writes(d, g, s->opt.report, "--report");
+    TRY(file_writes(d, g, report, "--report"));
+    if (!report || has_suffix(report, ".html") || has_suffix(report, ".txt") ||
+        has_suffix(report, ".json"))
+        return OK;
+    fail(d, (Loc){0}, "--report: '%s' ends in none of .html, .txt, .json",
+         report);
+    return ERR_USAGE;
 }
 
 static void add_report(Compile *c, int which, ReportFn *fn) {

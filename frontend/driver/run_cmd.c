@@ -338,7 +338,6 @@ static Status run_all(Run *r, FeedSet *predict) {
     TRY(load_weights(r));
     TRY(log_open(r));
     TRY(do_work(r, &w, predict));
-    log_summary(r);
     return log_close(r);
 }
 

@@ -172,11 +172,9 @@ void log_underflow(Run *r);
 void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all);
 void log_note(Run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 double now_seconds(void);
-/* What was done, on the terminal to stay. */
-void log_summary(Run *r);
-
-/* The lines of it. */
-void log_summary_text(Run *r, StrBuf *sb);
+/* What was done, for the terminal, to stay.  logged: files of log.c are, too.
+ */
+void log_summary_text(Run *r, bool logged, StrBuf *sb);
 
 /* ---- run_profile.c ------------------------------------------------------- */
 

@@ -86,12 +86,23 @@ static Status close_out(Run *r) {
                : file_failed(&r->diag, r->opt->log, &log->file);
 }
 
+static void log_summary(Run *r, bool logged) {
+    StrBuf sb = {0}, curve = {0};
+    if (r->log.terminal) curves_line(r->log.curves, &curve);
+    if (curve.len) log_note(r, "loss %s", curve.data);
+    log_summary_text(r, logged, &sb);
+    if (sb.len) log_note(r, "%.*s", (int)sb.len - 1, sb.data);
+    sb_free(&sb);
+    sb_free(&curve);
+}
+
 Status log_close(Run *r) {
     clear_bar(&r->log);
     Status st = close_out(r);
     if (r->log.profile && st == OK) st = profile_close(r);
     if (r->log.events_out && st == OK) st = events_close(r);
     if (r->log.page.open && st == OK) st = page_close(r);
+    log_summary(r, st == OK);
     log_abort(r);
     return st;
 }
@@ -292,7 +303,7 @@ static void put_file(StrBuf *sb, const char *path) {
     if (path) sb_printf(sb, "%s%s", sb->len ? ", " : "", path);
 }
 
-void log_summary_text(Run *r, StrBuf *sb) {
+void log_summary_text(Run *r, bool logged, StrBuf *sb) {
     const RunOptions *o = r->opt;
     StrBuf files = {0};
     if (r->log.steps) put_trained(r, sb);
@@ -302,20 +313,10 @@ void log_summary_text(Run *r, StrBuf *sb) {
     put_file(&files, r->log.best_epoch ? o->save_best : NULL);
     put_file(&files, o->save_weights);
     put_file(&files, o->fetch);
-    put_file(&files, o->log);
-    put_file(&files, o->profile);
-    put_file(&files, r->log.events_path);
-    put_file(&files, o->report);
+    put_file(&files, logged ? o->log : NULL);
+    put_file(&files, logged ? o->profile : NULL);
+    put_file(&files, logged ? r->log.events_path : NULL);
+    put_file(&files, logged ? o->report : NULL);
     if (files.len) sb_printf(sb, "wrote %s\n", files.data);
     sb_free(&files);
-}
-
-void log_summary(Run *r) {
-    StrBuf sb = {0}, curve = {0};
-    if (r->log.terminal) curves_line(r->log.curves, &curve);
-    if (curve.len) log_note(r, "loss %s", curve.data);
-    log_summary_text(r, &sb);
-    if (sb.len) log_note(r, "%.*s", (int)sb.len - 1, sb.data);
-    sb_free(&sb);
-    sb_free(&curve);
 }

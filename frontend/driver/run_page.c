@@ -148,7 +148,7 @@ static void put_page(Run *r, FILE *f) {
           f);
     put_html(f, r->opt->module);
     fputs("</h1>\n<pre>", f);
-    log_summary_text(r, &summary);
+    log_summary_text(r, true, &summary);
     put_html(f, summary.data ? summary.data : "");
     sb_free(&summary);
     fputs("</pre>\n", f);

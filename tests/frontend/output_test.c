@@ -158,4 +158,9 @@ TEST_CASE(output, a_full_standard_output_is_an_error) {
           "$AMPC inspect full.so --memory > /dev/full");
     check(1, "standard output: No space left",
           "$AMPC check m.amp --loss mse > /dev/full");
+    put("d.csv", "1,2,3\n4,5,6\n7,8,9\n1,2,3\n");
+    put("t.csv", "1,2\n4,5\n7,8\n1,2\n");
+    check(1, "wrote w.st\nl.jsonl: error: ",
+          "ulimit -f 8 && $AMPC run full.so --feed x=d.csv --feed target=t.csv "
+          "--save w.st --steps 400 --log l.jsonl");
 }
