@@ -407,7 +407,7 @@ Status ox_make_nodes(Ox *ox, const int *order, int count) {
     for (int i = 0; i < count; i++) {
         const OxNode *n = &ox->nodes.data[order[i]];
         ox->node = n;
-        ox->b.loc = (Loc){.file = ox->file, .node = n->name};
+        ox->b.loc = ox_loc(ox, n);
         ox->first_node = (uint32_t)ox->g->nodes.len;
         ox->first_value = (uint32_t)ox->g->values.len;
         for (int k = 0; k < n->nin && !takes_sequences(n); k++)

@@ -165,6 +165,8 @@ Str ox_text(const char *s);
 const OxOp *ox_op_find(const char *name);
 Status ox_check_model(Ox *ox);
 Status ox_flatten(Ox *ox);
+/* Of what is made of a node. */
+Loc ox_loc(Ox *ox, const OxNode *n);
 /* The nodes of a subgraph of `owner`, behind ox->nodes.  in: the names that its
    inputs stand for; out gets those of its outputs.  */
 Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,

@@ -31,7 +31,7 @@ static Status run_body(Ox *ox, const Onnx__GraphProto *g, const Str *in,
     TRY(ox_check_nodes(ox, order, n));
     TRY(ox_make_nodes(ox, order, n));
     ox->node = self;
-    ox->b.loc = (Loc){.file = ox->file, .node = self->name};
+    ox->b.loc = ox_loc(ox, self);
     for (size_t i = 0; i < g->n_output; i++) {
         const OxName *name = ox_name_of(ox, out[i]);
         if (!is_value(name->value) && !name->seq)

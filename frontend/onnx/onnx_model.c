@@ -282,6 +282,24 @@ Status ox_flatten(Ox *ox) {
     return flatten(ox, sc, ox->graph->node, ox->graph->n_node);
 }
 
+/* "Gemm", "domain::Function". */
+static Str full_type(const OxNode *n) {
+    return *n->domain ? internf("%s::%s", n->domain, n->type) : n->type;
+}
+
+static const Str *types_of(Ox *ox, const OxNode *n) {
+    VEC(Str) types = {0};
+    vec_push(ox->a, &types, full_type(n));
+    for (const Scope *s = n->scope; s; s = s->up)
+        if (s->call) vec_push(ox->a, &types, full_type(s->call));
+    vec_push(ox->a, &types, NULL);
+    return types.data;
+}
+
+Loc ox_loc(Ox *ox, const OxNode *n) {
+    return (Loc){.file = ox->file, .node = n->name, .types = types_of(ox, n)};
+}
+
 /* ---- subgraphs ----------------------------------------------------------- */
 
 static Status body_constants(Ox *ox, Scope *sc, const Onnx__GraphProto *g) {

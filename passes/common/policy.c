@@ -2,8 +2,9 @@
    autocast classes that the user gives to nodes, and checkpoint regions.
    Before:  %y = softmax %x {axis=1} : f32[4,8]
    After:   %y = softmax %x {axis=1} : f32[4,8] !low       with "op softmax low"
-   A line is `op NAME CLASS` (NAME of ampc --list-ops or of a function, in any
-   case and with or without underscores) or `node GLOB CLASS` (nodes of the
+   A line is `op NAME CLASS` (NAME of ampc --list-ops or of a function, or a
+   type of the ONNX model's nodes or DOMAIN::FUNCTION of its own functions; in
+   any case and with or without underscores) or `node GLOB CLASS` (nodes of the
    model; where it names none, their first results), or a comment behind #.
    Later lines win; a region of the text wins over both.  Gradients of a node
    have its class.  `checkpoint GLOB`: the parts of the model that GLOB matches,
@@ -42,6 +43,14 @@ static bool same_letters(const char *a, const char *b) {
             return false;
         if (!*a) return true;
     }
+}
+
+/* Whether it is the node's op, or what the model calls that. */
+static bool is_op(const Node *n, Str name) {
+    if (same_letters(name, node_info(n)->text)) return true;
+    for (const Str *t = n->loc.types; t && *t; t++)
+        if (same_letters(name, *t)) return true;
+    return false;
 }
 
 /* Words of a line, in place; how many. */
@@ -121,7 +130,7 @@ static void apply(const Graph *g, Node *n, Rules *rules, Arena *a) {
         Rule *r = &rules->list.data[i];
         switch (r->kind) {
         case RULE_OP:
-            if (!same_letters(r->name, node_info(n)->text)) continue;
+            if (!is_op(n, r->name)) continue;
             break;
         case RULE_NODE:
             if (!name || !glob_match(r->name, name)) continue;

@@ -96,6 +96,18 @@ TEST_CASE(cli, class_axis_is_said) {
               "inspect odd.amp --loss nll,axis=1 --ir loss --json");
 }
 
+/* The types of an ONNX model's nodes are those that its author knows. */
+TEST_CASE(cli, a_policy_names_types_of_the_model) {
+    static const char policy[] = "op Gemm full\n";
+    char words[900];
+    REQUIRE(test_write_file(test_tmp("p.txt"), policy, sizeof policy - 1));
+    snprintf(words, sizeof words,
+             "opt '%s' --dim batch=4 --pass policy --amp-policy p.txt", cnn());
+    check_run(0, "!full", words);
+    REQUIRE(test_write_file(test_tmp("p.txt"), "op LSTM full", 12));
+    check_run(1, "p.txt:1: error: no op of the model is 'LSTM'", words);
+}
+
 TEST_CASE(cli, batch_sizes_of_a_text) {
     static const char fixed[] =
         "model m(x: f32[4,3]) { return y = Linear(x, units=2) }\n";

@@ -826,6 +826,12 @@ TEST_CASE(onnx_graph, functions_are_inlined) {
     Module *mod = made_import(&m);
     if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
     Graph *g = module_graph(mod, "forward");
+    for (int i = 0; i < g->order.len; i++) { /* for --amp-policy */
+        const Str *types = node_get(g, g->order.data[i])->loc.types;
+        CHECK_STR(types[0], "Mul");
+        CHECK_STR(types[1], "my::Scale");
+        CHECK(!types[2]);
+    }
     Evaluator *e = eval_new(g, m.a, EVAL_STORAGE);
     EvalTensor *x = eval_tensor_new(m.a, value_get(g, g->inputs.data[0])->type);
     x->f[0] = 1;
