@@ -159,11 +159,11 @@ static void put_fetched(KPrint *p) {
         const KInst *in = kinst_at(p->k, id);
         if (!cuda_fetched(p->k, id)) continue;
         if (n > 1)
-            kp_text(p, "q%d[j] = pack_load<%d>(b%d + ", id, n, in->buf);
+            kp_text(p, "q%d[j] = pack_load<%d>(b%d + (", id, n, in->buf);
         else
             kp_text(p, "q%d[j] = b%d[", id, in->buf);
         sb_put_index(p->sb, p->k, &in->at, NULL);
-        sb_puts(p->sb, n > 1 ? ");\n" : "];\n");
+        sb_puts(p->sb, n > 1 ? "));\n" : "];\n");
     }
     while (open--) kp_leave(p);
 }
@@ -196,17 +196,18 @@ static void put_pack_loads(KPrint *p, const KSweep *s, const bool *need,
             sb_put_operand(p->sb, p->k, in->guard);
             sb_puts(p->sb, " ? ");
         }
-        sb_printf(p->sb, "pack_load<%d>(%c%d + ", n, copied ? 's' : 'b',
-                  copied ? id : in->buf);
-        if (copied)
-            sb_puts(p->sb, "c");
-        else
+        sb_printf(p->sb, "pack_load<%d>(", n);
+        if (copied) {
+            sb_printf(p->sb, "s%d + c)", id);
+        } else {
+            sb_printf(p->sb, "b%d + (", in->buf);
             sb_put_index(p->sb, p->k, &in->at, NULL);
-        sb_puts(p->sb, ")");
+            sb_puts(p->sb, "))");
+        }
         if (in->guard) sb_printf(p->sb, " : Pack<%d, %s>{}", n, type);
         sb_puts(p->sb, ";\n");
         if (in->keep == KEEP_SHARED && !copied)
-            kp_line(p, "pack_store(s%d + c, p%d);", id, id);
+            kp_line(p, "pack_keep(s%d + c, p%d);", id, id);
     }
 }
 
@@ -217,12 +218,12 @@ static void put_pack_stores(KPrint *p, const bool *need, int n) {
         if (!need[id] || !cuda_packed(p->k, in, n) || !kinst_stores(in))
             continue;
         if (in->op == K_ADD_UP) {
-            kp_line(p, "pack_store(a%d + c, p%d);", id, id);
+            kp_line(p, "pack_keep(a%d + c, p%d);", id, id);
             continue;
         }
-        kp_text(p, "pack_store(b%d + ", in->buf);
+        kp_text(p, "pack_store(b%d + (", in->buf);
         sb_put_index(p->sb, p->k, &in->at, NULL);
-        sb_printf(p->sb, ", p%d);\n", id);
+        sb_printf(p->sb, "), p%d);\n", id);
     }
 }
 

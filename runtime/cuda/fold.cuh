@@ -31,10 +31,34 @@ static __device__ __forceinline__ Pack<N, T> pack_load(const T *p) {
     return *reinterpret_cast<const Pack<N, T> *>(p);
 }
 
+/* To memory of the block. */
 template <int N, typename T>
-static __device__ __forceinline__ void pack_store(T *p, const Pack<N, T> &x) {
+static __device__ __forceinline__ void pack_keep(T *p, const Pack<N, T> &x) {
     CHECK_ALIGNED(p, N * sizeof(T));
     *reinterpret_cast<Pack<N, T> *>(p) = x;
+}
+
+/* An address of global memory, known to be one. */
+template <typename T>
+static __device__ __forceinline__ T *global_at(unsigned long long address) {
+#ifdef __CUDACC_RTC__
+    return (T *)__cvta_global_to_generic(address);
+#else
+    return (T *)address;
+#endif
+}
+
+/* To global memory, in one instruction: of an address that is a sum the
+   compiler does not see that neighbours follow each other, and stores them one
+   by one. */
+template <int N, typename T>
+static __device__ __forceinline__ void pack_store(T *p, const Pack<N, T> &x) {
+#ifdef __CUDACC_RTC__
+    unsigned long long at = __cvta_generic_to_global(p);
+    asm("" : "+l"(at));
+    p = global_at<T>(at);
+#endif
+    pack_keep(p, x);
 }
 
 /* ---- elements ------------------------------------------------------------ */
@@ -105,16 +129,6 @@ static __device__ __forceinline__ T fold_slices(T v, F f) {
 }
 
 /* ---- many tensors -------------------------------------------------------- */
-
-/* The address of a table, known to be one of global memory. */
-template <typename T>
-static __device__ __forceinline__ T *global_at(unsigned long long address) {
-#ifdef __CUDACC_RTC__
-    return (T *)__cvta_global_to_generic(address);
-#else
-    return (T *)address;
-#endif
-}
 
 /* The row of this block in a table whose rows start with their first block. */
 static __device__ __forceinline__ const unsigned long long *

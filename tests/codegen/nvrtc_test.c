@@ -337,6 +337,38 @@ TEST_CASE(nvrtc, ptx_alone_and_beside_a_cubin) {
     }
 }
 
+/* Places behind a 16-bit store that stands alone, as `[%rd7+2]`, are stored by
+   another one: a vector was taken apart. */
+static void check_vectors(const char *ptx, const char *name) {
+    static const char store[] = "st.global.u16 \t[";
+    const char *entry = "";
+    for (const char *p = ptx; *p; p += strcspn(p, "\n") + 1) {
+        p += strspn(p, "\t ");
+        int n = (int)strcspn(p, "\n");
+        if (!strncmp(p, ".visible .entry ", 16)) entry = p + 16;
+        if (strncmp(p, store, sizeof store - 1) != 0) continue;
+        const char *by = memchr(p, '+', (size_t)n);
+        CHECK_MSG(!by || atoi(by) != 2, "%s, %.8s ..: %.*s", name, entry, n, p);
+    }
+}
+
+TEST_CASE(nvrtc, neighbours_are_stored_together) {
+    Module m;
+    int images = 0;
+    Compiled c = compile_file_cuda(test_data_path("models/resnet18.amp"), "",
+                                   "cuda:ptx");
+    open_module(&m, c.path);
+    for (int k = 0; k < m.f.n; k++) {
+        size_t n;
+        if (strncmp(m.f.dir[k].name, "cuda:", 5) != 0) continue;
+        check_vectors(read_section(&m, &m.f.dir[k], &n), m.f.dir[k].name);
+        images++;
+    }
+    CHECK(images > 0);
+    close_module(&m);
+    compiled_close(&c);
+}
+
 /* The text that --emit-cuda writes is the text in the module. */
 TEST_CASE(nvrtc, emitted_text_is_what_was_compiled) {
     Module m;
