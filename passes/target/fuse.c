@@ -269,6 +269,20 @@ static void reorder(Fuse *f, int lo, int hi, int keep, bool back) {
         cluster(f, moved[i].cluster)->rank = rank + room / (n + 1) * (i + 1);
 }
 
+/* The part of the step in which the marked nodes can run: that of the last of
+   what they read, at least `part`. */
+static int part_of(Fuse *f, const NodeList *nodes, int a, int b, int part) {
+    for (int i = 0; i < nodes->len; i++) {
+        const Node *n = node_get(f->g, nodes->data[i]);
+        for (int k = 0; k < n->nin; k++) {
+            int c = maker(f, view_root(f->g, n->in[k]));
+            if (c >= 0 && c != a && c != b && cluster(f, c)->part > part)
+                part = cluster(f, c)->part;
+        }
+    }
+    return part;
+}
+
 /* The merged cluster keeps the number of a.  Of POINT < ROW < ANCHOR it has the
    greater kind; what fits refuses the rest. */
 static bool merge(Fuse *f, int a, int b) {
@@ -298,7 +312,7 @@ static bool merge(Fuse *f, int a, int b) {
     ca->pivots |= cb->pivots;
     ca->behind |= cb->behind;
     ca->before |= cb->before;
-    if (cb->part < ca->part) ca->part = cb->part;
+    if (cb->part < ca->part) ca->part = part_of(f, &ca->nodes, a, b, cb->part);
     cb->dead = true;
     cb->nodes.len = 0;
     return true;
