@@ -26,7 +26,7 @@ enum {
     ROWS_COLS = 512,        /* form rows: from here on, 16 threads per row */
     FLAT_BYTES = 16,        /* of the widest operand, one thread */
     FLAT_REGISTERS = 64,    /* that one thread's elements may take */
-    FLAT_WEIGHT = 12,       /* see flat_weight */
+    FLAT_WEIGHT = 24,       /* see flat_weight */
     ROW_WEIGHT = 32,        /* the same, where lanes share a row */
     HELD_EACH = 32,         /* columns of a thread whose values are held, ... */
     HELD_REGISTERS = 96,    /* ... in so many registers */

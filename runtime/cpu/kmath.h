@@ -369,10 +369,12 @@ KM_INLINE float km_pow2(int32_t k) {
     return km_float((uint32_t)(k + 127) << 23);
 }
 
-/* x / y, y >= 1 */
+/* x / y, y >= 1; 0 where y is 2^126 or more on a GPU */
 KM_INLINE float km_divide(float x, float y) {
 #ifdef KM_GPU
-    return __fdividef(x, y);
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
+    return x * r;
 #else
     return x / y;
 #endif
@@ -398,17 +400,17 @@ KM_INLINE float km_square_rest(float y, float sq) {
 #endif
 }
 
-/* e^x: x = k ln 2 + r, a polynomial in r, two exact scalings; or 2^h (1 + l ln
-   2), where h + l is x / ln 2. */
+/* e^x: x = k ln 2 + r, a polynomial in r, two exact scalings; or 2^h (1 - l ln
+   2), where h - l is x / ln 2. */
 KM_INLINE float EXP_F32(float x) {
     float t, r, p;
 #ifdef KM_GPU
     x = x < -105.0f ? -105.0f : x;
     x = x > 89.0f ? 89.0f : x;
     t = x * 0x1.715476p+0f;
-    r = fmaf(x, 0x1.4ae0cp-26f, fmaf(x, 0x1.715476p+0f, -t));
+    r = fmaf(x, -0x1.4ae0cp-26f, fmaf(x, -0x1.715476p+0f, t));
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(t));
-    return p * fmaf(r, 0x1.62e43p-1f, 1.0f);
+    return p * fmaf(r, -0x1.62e43p-1f, 1.0f);
 #else
     /* less than half of what there is: a masked score.  Not left to arithmetic,
        which takes hundreds of cycles where a result is too small */
@@ -462,8 +464,12 @@ KM_INLINE float km_log1p(float x) {
 }
 
 KM_INLINE float SIGMOID_F32(float x) {
+#ifdef KM_GPU
+    return km_divide(1.0f, 1.0f + EXP_F32(-x));
+#else
     float e = EXP_F32(-ABS_F32(x));
     return km_divide(x < 0 ? e : 1.0f, 1.0f + e);
+#endif
 }
 
 KM_INLINE float LOG_SIGMOID_F32(float x) {
