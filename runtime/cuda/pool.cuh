@@ -21,12 +21,6 @@ struct PoolDim {
         I low = o * stride - pad;
         return low >= from ? 0 : (from - low + dilation - 1) / dilation;
     }
-    /* Window elements of output o: [begin, end) lie in the input. */
-    static __device__ I begin(I o) { return first(o, 0); }
-    static __device__ I end(I o) {
-        I t = first(o, in);
-        return t < kernel ? t : kernel;
-    }
     static __device__ I at(I o, I t) { return o * stride + t * dilation - pad; }
     /* Elements that output o averages. */
     static __device__ I count(I o) {
@@ -47,6 +41,8 @@ struct PoolDim {
     static __device__ bool holds(I o, I i) {
         return (i + pad - o * stride) % dilation == 0;
     }
+    /* No input is held by more windows. */
+    static constexpr I most = up_div((KERNEL - 1) * DILATION + 1, STRIDE);
     /* Which element of o's window input i is, where it holds i. */
     static __device__ I tap(I o, I i) {
         return (i + pad - o * stride) / dilation;
@@ -75,29 +71,43 @@ template <class P> struct Pool {
     template <class Visit> static __device__ void window(I o, Visit visit) {
         I ox = o % D2::out, oy = o / D2::out % D1::out,
           oz = o / D2::out / D1::out;
-        for (I tz = D0::begin(oz); tz < D0::end(oz); tz++)
-            for (I ty = D1::begin(oy); ty < D1::end(oy); ty++) {
+        UNROLL_4
+        for (I tz = 0; tz < D0::kernel; tz++) {
+            if (!below(D0::at(oz, tz), D0::in)) continue;
+            UNROLL_4
+            for (I ty = 0; ty < D1::kernel; ty++) {
+                if (!below(D1::at(oy, ty), D1::in)) continue;
                 I row = (D0::at(oz, tz) * D1::in + D1::at(oy, ty)) * D2::in;
-                for (I tx = D2::begin(ox); tx < D2::end(ox); tx++)
-                    visit(row + D2::at(ox, tx),
-                          (tz * D1::kernel + ty) * D2::kernel + tx);
+                UNROLL_4
+                for (I tx = 0; tx < D2::kernel; tx++)
+                    if (below(D2::at(ox, tx), D2::in))
+                        visit(row + D2::at(ox, tx),
+                              (tz * D1::kernel + ty) * D2::kernel + tx);
             }
+        }
     }
 
     /* visit(output, number of the window element) over the windows that hold
        position i of the plane. */
     template <class Visit> static __device__ void windows(I i, Visit visit) {
         I x = i % D2::in, y = i / D2::in % D1::in, z = i / D2::in / D1::in;
-        for (I oz = D0::low(z); oz < D0::high(z); oz++) {
-            if (!D0::holds(oz, z)) continue;
-            for (I oy = D1::low(y); oy < D1::high(y); oy++) {
-                if (!D1::holds(oy, y)) continue;
-                for (I ox = D2::low(x); ox < D2::high(x); ox++)
-                    if (D2::holds(ox, x))
+        UNROLL_4
+        for (I jz = 0; jz < D0::most; jz++) {
+            I oz = D0::low(z) + jz;
+            if (oz >= D0::high(z) || !D0::holds(oz, z)) continue;
+            UNROLL_4
+            for (I jy = 0; jy < D1::most; jy++) {
+                I oy = D1::low(y) + jy;
+                if (oy >= D1::high(y) || !D1::holds(oy, y)) continue;
+                UNROLL_4
+                for (I jx = 0; jx < D2::most; jx++) {
+                    I ox = D2::low(x) + jx;
+                    if (ox < D2::high(x) && D2::holds(ox, x))
                         visit((oz * D1::out + oy) * D2::out + ox,
                               (D0::tap(oz, z) * D1::kernel + D1::tap(oy, y)) *
                                       D2::kernel +
                                   D2::tap(ox, x));
+                }
             }
         }
     }
