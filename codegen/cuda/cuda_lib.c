@@ -537,6 +537,23 @@ static void print_argmax(LibPrint *p, const LibArgmax *c) {
     p->out->weight = 2;
 }
 
+/* SortParts (sort.cuh). */
+static void print_argsort_parts(LibPrint *p, const LibArgsort *c,
+                                int64_t parts) {
+    enum { POSITION = sizeof(int32_t), KEY = sizeof(int64_t) }; /* at most */
+    int64_t size = up_div(c->n, parts), most = c->k < size ? c->k : size;
+    p->out->scratch =
+        (uint64_t)(c->rows * parts *
+                   (most * (KEY + POSITION) + 2 * size * POSITION));
+    put_number(p, "parts", parts);
+    kernel(p, false, SORT_THREADS, c->rows * parts);
+    put_operands(p, ", int *scratch");
+    sb_printf(p->sb, "    argsort_parts<L%d>(x, scratch);\n}\n", p->number);
+    kernel_each(p, true, c->rows * parts * most);
+    put_operands(p, ", int *scratch");
+    sb_printf(p->sb, "    argsort_merge<L%d>(out, scratch);\n}\n", p->number);
+}
+
 static void print_argsort(LibPrint *p, const LibArgsort *c) {
     if (c->rows * c->k == 0) return;
     begin(p, &(Shape){c->dtype, {c->rows, c->n}, 2, NULL}, 1);
@@ -546,8 +563,14 @@ static void print_argsort(LibPrint *p, const LibArgsort *c) {
         return;
     }
     int64_t blocks = c->rows < GPU_BLOCKS ? c->rows : GPU_BLOCKS;
-    p->out->scratch = (uint64_t)(blocks * 2 * c->n) * sizeof(int32_t);
+    int64_t parts = GPU_BLOCKS / c->rows;
+    if (parts > c->n / SORT_PART) parts = c->n / SORT_PART;
     p->out->weight = 16;
+    if (parts > 1) {
+        print_argsort_parts(p, c, parts);
+        return;
+    }
+    p->out->scratch = (uint64_t)(blocks * 2 * c->n) * sizeof(int32_t);
     kernel(p, false, SORT_THREADS, blocks);
     put_body(p, "_long", ", int *scratch", ", scratch");
 }

@@ -58,21 +58,21 @@ __device__ void argsort(const typename P::T *x, typename P::Out *out) {
 
 /* ---- long rows ----------------------------------------------------------- */
 
-/* Blocks sort row after row by digits of SORT_BITS, the lowest first.  A thread
-   has a strip of positions; count[d][t] is how many of its keys have digit d,
-   then where it puts the next one.  Scratch, for each block: positions[2][n].
-   SORT_THREADS threads.                                                      */
-template <class P>
-__device__ void argsort_pass(const typename P::T *x, const int *from, int *to,
-                             int shift, bool first) {
-    constexpr int digits = 1 << SORT_BITS, strip = up_div(P::n, SORT_THREADS);
+/* A block sorts the positions [begin, begin + n) of a row, N at most, by a
+   digit of SORT_BITS.  A thread has a strip of them; count[d][t] is how many of
+   its keys have digit d, then where it puts the next one.  SORT_THREADS
+   threads. */
+template <class P, int N>
+__device__ void argsort_digit(const typename P::T *x, const int *from, int *to,
+                              int begin, int n, int shift) {
+    constexpr int digits = 1 << SORT_BITS, strip = up_div(N, SORT_THREADS);
     __shared__ int count[digits][SORT_THREADS], sums[SORT_THREADS];
     int t = (int)threadIdx.x, low = t * strip, high = low + strip;
-    if (high > P::n) high = P::n;
+    if (high > n) high = n;
     for (int d = 0; d < digits; d++) count[d][t] = 0;
     UNROLL_4
     for (int i = low; i < high; i++) {
-        int at = first ? i : from[i];
+        int at = shift ? from[i] : begin + i;
         count[(int)(sort_key<P>(x[at]) >> shift) & (digits - 1)][t]++;
     }
     __syncthreads();
@@ -88,35 +88,122 @@ __device__ void argsort_pass(const typename P::T *x, const int *from, int *to,
     }
     sum = sums[t] - sum;
     for (int d = 0; d < digits; d++) {
-        int n = mine[d];
+        int own = mine[d];
         mine[d] = sum;
-        sum += n;
+        sum += own;
     }
     __syncthreads();
     for (int i = low; i < high; i++) {
-        int at = first ? i : from[i];
+        int at = shift ? from[i] : begin + i;
         to[count[(int)(sort_key<P>(x[at]) >> shift) & (digits - 1)][t]++] = at;
     }
     __syncthreads();
 }
 
+/* The same by all digits, the lowest first: where the positions are then, one
+   of the two halves of `space`, which has room for 2 N. */
+template <class P, int N>
+__device__ const int *argsort_block(const typename P::T *x, int *space,
+                                    int begin, int n) {
+    int *from = space, *to = space + N;
+    UNROLL_1
+    for (int shift = 0; shift < 8 * (int)sizeof(KeyOf<P>); shift += SORT_BITS) {
+        argsort_digit<P, N>(x, from, to, begin, n, shift);
+        int *was = from;
+        from = to;
+        to = was;
+    }
+    return from;
+}
+
+/* Blocks take row after row; scratch, for each of them: positions[2][n]. */
 template <class P>
 __device__ void argsort_long(const typename P::T *x, typename P::Out *out,
                              int *scratch) {
-    int *from = scratch + 2 * P::n * blockIdx.x, *to = from + P::n;
-    constexpr int bits = 8 * (int)sizeof(KeyOf<P>);
+    int *space = scratch + 2 * P::n * blockIdx.x;
     for (long long row = blockIdx.x; row < P::rows; row += gridDim.x) {
-        UNROLL_1
-        for (int shift = 0; shift < bits; shift += SORT_BITS) {
-            argsort_pass<P>(x + row * P::n, from, to, shift, shift == 0);
-            int *was = from;
-            from = to;
-            to = was;
-        }
+        const int *order =
+            argsort_block<P, (int)P::n>(x + row * P::n, space, 0, (int)P::n);
         for (int i = (int)threadIdx.x; i < P::k; i += SORT_THREADS)
-            out[row * P::k + i] = from[i];
+            out[row * P::k + i] = order[i];
         __syncthreads();
     }
+}
+
+/* ---- parts of long rows -------------------------------------------------- */
+
+/* A row is cut into P::parts of `size`, the last ones shorter, of each of which
+   the first `most` in order may be among the row's first k.  Scratch:
+     keys[rows][parts][most], places[rows][parts][most]  of those, in order
+     positions[rows][parts][2][size]                                         */
+template <class P> struct SortParts {
+    typedef KeyOf<P> Key;
+    static constexpr int size = up_div(P::n, P::parts);
+    static constexpr int most = P::k < size ? P::k : size;
+    static constexpr long long all = P::rows * P::parts;
+    Key *keys;
+    int *places, *positions;
+    __device__ explicit SortParts(int *scratch)
+        : keys(reinterpret_cast<Key *>(scratch)),
+          places(reinterpret_cast<int *>(keys + all * most)),
+          positions(places + all * most) {}
+    static __device__ int count(int part) {
+        long long n = P::n - (long long)part * size;
+        return n < 0 ? 0 : n < size ? (int)n : size;
+    }
+    static __device__ int kept(int part) {
+        int n = count(part);
+        return n < most ? n : most;
+    }
+};
+
+/* A block sorts a part. */
+template <class P>
+__device__ void argsort_parts(const typename P::T *x, int *scratch) {
+    typedef SortParts<P> S;
+    S s(scratch);
+    long long at = blockIdx.x;
+    int part = (int)(at % P::parts);
+    x += at / P::parts * P::n;
+    const int *order = argsort_block<P, S::size>(
+        x, s.positions + at * 2 * S::size, part * S::size, S::count(part));
+    for (int i = (int)threadIdx.x; i < S::kept(part); i += SORT_THREADS) {
+        s.places[at * S::most + i] = order[i];
+        s.keys[at * S::most + i] = sort_key<P>(x[order[i]]);
+    }
+}
+
+/* How many of n keys in order are less than `key`, or `equal` to it. */
+template <class Key>
+__device__ inline int argsort_before(const Key *keys, int n, Key key,
+                                     bool equal) {
+    int low = 0;
+    while (n > 0) {
+        int half = n / 2;
+        bool before =
+            keys[low + half] < key || (equal && keys[low + half] == key);
+        low = before ? low + half + 1 : low;
+        n = before ? n - half - 1 : half;
+    }
+    return low;
+}
+
+/* A thread for each that was kept: its place in the row is that in its part and
+   the number of those that come before it in each other one. */
+template <class P>
+__device__ void argsort_merge(typename P::Out *out, int *scratch) {
+    typedef SortParts<P> S;
+    S s(scratch);
+    long long i = flat_index<long long>();
+    if (i >= S::all * S::most) return;
+    int place = (int)(i % S::most), part = (int)(i / S::most % P::parts);
+    long long row = i / S::most / P::parts;
+    if (place >= S::kept(part)) return;
+    for (int other = 0; other < P::parts && place < P::k; other++)
+        if (other != part)
+            place += argsort_before(s.keys + (row * P::parts + other) * S::most,
+                                    S::kept(other), s.keys[i], other < part);
+    if (place < P::k) out[row * P::k + place] = s.places[i];
 }
 
 #endif

@@ -29,10 +29,12 @@
 #define FLASH_GRAD_ROWS (FLASH_WARPS * 16)
 
 /* argsort: rows of at most SORT_SHORT are compared, each with all; longer ones
-   sorted by digits of SORT_BITS, each by a block of SORT_THREADS.            */
+   sorted by digits of SORT_BITS, each by a block of SORT_THREADS or, where rows
+   are few, in parts of at least SORT_PART, which are merged.                 */
 #define SORT_SHORT   256
 #define SORT_BITS    4
 #define SORT_THREADS 512
+#define SORT_PART    2048
 
 /* argmax: a warp for each result where the axis is innermost and longer. */
 #define ARGMAX_WARP 32

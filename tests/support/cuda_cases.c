@@ -451,6 +451,11 @@ static const CudaCase argsort_cases[] = {
     ARGSORT("u64", 2, 300, 300, 1, AMPC_U64),
     ARGSORT("short i32", 5, 70, 70, 1, AMPC_I32),
     ARGSORT("short u16", 5, 70, 9, 0, AMPC_U16),
+    ARGSORT("in parts", 1, 4099, 4099, 1, F32),
+    ARGSORT("few of parts", 2, 9001, 11, 0, F16),
+    ARGSORT("parts of i8", 1, 6200, 6200, 1, AMPC_I8),
+    ARGSORT("parts of f64", 1, 4500, 3000, 0, F64),
+    ARGSORT("parts of u64", 1, 4097, 2049, 1, AMPC_U64),
 };
 const CudaCases cuda_argsort_cases = {argsort_cases, COUNT(argsort_cases)};
 
