@@ -1,19 +1,28 @@
 /* cost.c: see cost.h.
 
    Instructions are counted in SASS of sm_90 (NVRTC 12.8): rounding to bf16 is
-   2, exp 9 and the like about 14, a division 10, a Philox number 60; an index
-   of a nest costs a multiply-high and three more for each dim but the first,
-   twice that with 64 bits. */
+   2, a division 14, tanh and the like about 30, a Philox number 60; an index of
+   a nest costs a multiply-high and three more for each dim but the first, twice
+   that with 64 bits; a thread's place in a tensor 20, a fold over the threads
+   of a row 30, over those of a block 60.  models/gpu_instructions.py holds
+   these numbers beside the machine code. */
 #include "codegen/module/cost.h"
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/schedule.h"
 #include "runtime/lib.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SECTOR = 32, CACHED = 24 << 20, THREADS = 132 * 2048, CORES = 64 };
+enum {
+    WARP = 32,
+    SECTOR = 32,
+    CACHED = 24 << 20,
+    THREADS = 132 * 2048,
+    CORES = 64
+};
 
 static double value_size(const Graph *g, ValueId v) {
     return is_value(v) ? (double)type_bytes(value_type(g, v)) : 0;
@@ -23,12 +32,19 @@ static double value_size(const Graph *g, ValueId v) {
 
 static double inst_weight(const KInst *in) {
     static const double op[] = {[COST_CHEAP] = 1,
-                                [COST_DIVIDE] = 10,
-                                [COST_LONG] = 14,
-                                [COST_SLOW] = 60};
+                                [COST_DIVIDE] = 14,
+                                [COST_LONG] = 30,
+                                [COST_SLOW] = 100};
+    static const struct {
+        OpCode code;
+        double insts;
+    } other[] = {{OP_EXP, 8},  {OP_SIGMOID, 11},     {OP_GELU_TANH, 17},
+                 {OP_ERF, 40}, {OP_LOG_SIGMOID, 66}, {OP_SOFTPLUS, 68}};
     switch (in->op) {
     case K_OP:
-        if (in->code == OP_EXP && in->type == KT_F32) return 9;
+        for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+            if (in->code == other[i].code && in->type == KT_F32)
+                return other[i].insts;
         return op[op_info[in->code].cost] * (1 + (in->type == KT_F64));
     case K_ROUND: return 2;
     case K_PHILOX: return 60;
@@ -119,6 +135,7 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
     const bool *held = kernel_held(k, all, w, a);
     bool *need = kernel_need(k, w, held, a), stores = w->roots.len > w->nfold;
     double each = 2, loads = 0; /* instructions, bytes of one element */
+    double before = c->reads;
     if (s->dims > 1) each += 4.0 * (s->dims - 1) * (1 + s->wide) / s->pack;
     for (int j = 0; j < w->roots.len; j++) {
         const KInst *root = kinst_at(k, w->roots.data[j]);
@@ -153,8 +170,12 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
     /* loads do not pass stores; without these the compiler unrolls by four */
     if (!stores && k->form != KF_FLAT && (s->pack == 1 || k->form == KF_ROWS))
         loads *= 4;
-    if (loads > 0 && (c->in_flight == 0 || loads < c->in_flight))
-        c->in_flight = loads;
+    if (s->fetched > 0) loads = s->fetched;
+    double read = c->reads - before;
+    if (loads > 0 && read > 0) {
+        double waits = c->in_flight > 0 ? before / c->in_flight : 0;
+        c->in_flight = c->reads / (waits + read / loads);
+    }
     c->insts += each * s->elements;
 }
 
@@ -173,10 +194,12 @@ static void add_part(const Graph *g, const LoweredStep *step, const Kernel *k,
         c->bytes += footprint(&s, in) * size;
         c->l2 += footprint(&s, in) * size;
     }
-    if (s.fetched > 0) c->in_flight = s.fetched;
     for (int i = 0; i < sweeps.len; i++)
         add_sweep(&s, &sweeps, &sweeps.data[i], met, a, c);
-    if (k->form != KF_FLAT) c->insts += (row + 30) * s.rows * s.lanes;
+    if (k->form == KF_FLAT)
+        c->insts += 20 * s.elements / s.pack;
+    else
+        c->insts += (row + (s.lanes > WARP ? 60 : 30)) * s.rows * s.lanes;
 }
 
 static void add_kernel(const Graph *g, const LoweredStep *step, StepCost *c) {
@@ -230,6 +253,16 @@ static void add_conv(const LibConv *p, bool library, StepCost *c) {
     if (library && positions * dtype_info[p->x_dtype].bytes % 16) c->rate = 35;
 }
 
+/* A thread for each result, and what it visits: elements of a window, or
+   windows. */
+static void add_pool(const LibPool *p, bool grad, StepCost *c) {
+    double visits = 1;
+    for (int i = 0; i < 3; i++)
+        visits *= grad ? ceil((double)p->kernel[i] / (double)p->stride[i])
+                       : (double)p->kernel[i];
+    c->insts = c->blocks * c->threads * (40 + 16 * visits);
+}
+
 static void add_routine(const Graph *g, const LoweredStep *s, bool library,
                         StepCost *c) {
     const LibInfo *lib = lib_info(s->lib);
@@ -251,6 +284,10 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
     /* fall through */
     default:
         c->insts = c->blocks * c->threads * 60;
+        if (s->lib == PLAN_LIB_MAXPOOL || s->lib == PLAN_LIB_AVGPOOL)
+            add_pool(par, false, c);
+        if (s->lib == PLAN_LIB_MAXPOOL_GRAD || s->lib == PLAN_LIB_AVGPOOL_GRAD)
+            add_pool(par, true, c);
         c->reads = c->bytes / 2;
         c->in_flight = 16;
     }

@@ -21,7 +21,8 @@
                 neighbouring threads' elements that lie together, every sweep
      insts      instructions of all threads (GPU), scalar operations (CPU)
      blocks, threads, registers (0: not known), shared
-     in_flight  bytes that one thread asks for before it waits
+     in_flight  bytes that one thread asks for before it waits, of sweeps that
+                differ as many as give the same time
      launches   one after the other                                          */
 #define COST_FIELDS(FIELD)                                                     \
     FIELD(mma)                                                                 \
