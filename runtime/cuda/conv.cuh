@@ -211,12 +211,33 @@ __device__ void conv_fwd_direct(const typename P::X *x, const typename P::W *w,
    of stride 1 of dY.  Dimension d of a phase: */
 template <class D, class I> struct ConvPhase {
     I phase, tap, base; /* result j and tap number t read j + base - t * step */
+    I taps;
     __device__ explicit ConvPhase(I r) : phase(r) {
         tap = 0;
         while (tap < D::period && (r + D::pad - tap * D::dilation) % D::stride)
             tap++;
         if (tap == D::period) tap = D::kernel; /* none */
         base = (r + D::pad - tap * D::dilation) / D::stride;
+        taps = tap < D::kernel ? (D::kernel - 1 - tap) / D::period + 1 : 0;
+    }
+    /* Taps that are summed: where two are the most, as many as there are. */
+    __device__ I steps() const {
+        return taps > 0 && D::ntap > 2 ? D::ntap : taps;
+    }
+    /* The number of a tap, and what is left of a step in which it stands last.
+     */
+    __device__ I split(I &k) const {
+        if constexpr (D::ntap == 1) {
+            return 0;
+        } else if constexpr (D::ntap == 2) {
+            I two = taps > 1, t = k & two;
+            k >>= two;
+            return t;
+        } else {
+            I t = k % D::ntap;
+            k /= D::ntap;
+            return t;
+        }
     }
     __device__ I tap_at(I t) const { return tap + t * D::period; }
     /* -t * step, or before any output where there is no such tap. */
@@ -233,13 +254,25 @@ template <class P> struct ConvPhases {
     typedef typename G::D2 D2;
     static constexpr I count = D0::stride * D1::stride * D2::stride;
     static constexpr I cols = G::n * D0::count * D1::count * D2::count;
-    static constexpr I depth = G::kg * D0::ntap * D1::ntap * D2::ntap;
+    static constexpr I most = G::kg * D0::ntap * D1::ntap * D2::ntap;
     ConvPhase<D0, I> p0;
     ConvPhase<D1, I> p1;
     ConvPhase<D2, I> p2;
     __device__ explicit ConvPhases(I i)
         : p0(i / D2::stride / D1::stride), p1(i / D2::stride % D1::stride),
           p2(i % D2::stride) {}
+    __device__ I depth() const {
+        return G::kg * p0.steps() * p1.steps() * p2.steps();
+    }
+    /* Tap numbers of a step, and its channel. */
+    __device__ Spot<I> step(I k) const {
+        Spot<I> s;
+        s.x = p2.split(k);
+        s.y = p1.split(k);
+        s.z = p0.split(k);
+        s.base = k;
+        return s;
+    }
 };
 
 /* W[k, c, tap] with rows c. */
@@ -255,7 +288,7 @@ template <class P> struct ConvBackW {
 
     __device__ I row(I c) const { return c * G::taps; }
     __device__ Spot<I> col(I k) const {
-        Spot<I> s = spot_of<I>(k, G::D0::ntap, G::D1::ntap, G::D2::ntap);
+        Spot<I> s = ph.step(k);
         s.base *= G::cg * G::taps;
         s.z = ph.p0.tap_at(s.z);
         s.y = ph.p1.tap_at(s.y);
@@ -296,7 +329,7 @@ template <class P> struct ConvBackY {
         return place(s.base, s.z, s.y, s.x);
     }
     __device__ Spot<I> col(I k) const {
-        Spot<I> s = spot_of<I>(k, D0::ntap, D1::ntap, D2::ntap);
+        Spot<I> s = ph.step(k);
         Spot<I> far = {0, s.z * D0::step, s.y * D1::step, s.x * D2::step};
         s.base *= G::y_size;
         s.base -= spot_offset<I>(far, D1::out, D2::out);
@@ -346,13 +379,15 @@ __device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
     ConvBackW<P> a = {w + g * G::kg * (G::cg * G::taps), ph};
     ConvBackY<P> b = {dy + g * G::kg * G::y_size, ph};
     ConvBackOut<P> out = {dx + g * G::cg * G::x_size, ph};
-    Part<I, G::cg % T::m == 0, Ph::cols % T::n == 0, Ph::depth % T::k == 0>
-        part = {(I)(tile % mt) * T::m,
-                G::cg,
-                (I)(tile / mt) * T::n,
-                Ph::cols,
-                0,
-                Ph::depth};
+    constexpr bool whole =
+        G::kg % T::k == 0 || (Ph::count == 1 && Ph::most % T::k == 0);
+    Part<I, G::cg % T::m == 0, Ph::cols % T::n == 0, whole> part = {
+        (I)(tile % mt) * T::m,
+        G::cg,
+        (I)(tile / mt) * T::n,
+        Ph::cols,
+        0,
+        ph.depth()};
     T::run(a, b, out, part);
 }
 
@@ -384,7 +419,7 @@ __device__ void conv_dgrad_direct(const typename P::Y *dy,
                         s.x / G::D2::stride);
     }
     UNROLL_2
-    for (I k = 0; k < Ph::depth; k++) {
+    for (I k = 0; k < ph.depth(); k++) {
         float factor = widen(a.load(a.row(c), a.col(k), true));
         Spot<I> tap = b.col(k);
         UNROLL
