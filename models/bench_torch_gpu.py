@@ -21,7 +21,7 @@ import torch
 import torch.nn as nn
 
 import real
-from bench import cnn
+from bench_models import cnn
 from networks import Loss
 
 ROUNDS = 5

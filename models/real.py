@@ -16,7 +16,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from bench import Layer
+from bench_models import Layer
 from networks import Loss
 
 

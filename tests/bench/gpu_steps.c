@@ -152,7 +152,7 @@ static bool time_all(const ampc_api *api, ampc_session *s, const ampc_input *in,
 static double percent(double a, double b) { return b > 0 ? 100 * a / b : 0; }
 
 static void print_steps(const Facts *f, const char *module, int steps,
-                        double copy, double peak) {
+                        double copy, double peak, const char *machine) {
     double best = 0, ms = 0, predicted = 0;
     for (int i = 0; i < f->n; i++) {
         const Fact *x = &f->step[i];
@@ -163,9 +163,10 @@ static void print_steps(const Facts *f, const char *module, int steps,
     }
     printf("{\"check\":\"steps\",\"ok\":true,\"module\":\"%s\",\"steps\":%d,"
            "\"ms\":%.4f,\"copy_gbs\":%.1f,\"best_tflops\":%.1f,"
-           "\"tflop\":%.4f,\"mfu\":%.2f,\"predicted_ms\":%.4f}\n",
+           "\"tflop\":%.4f,\"mfu\":%.2f,\"predicted_ms\":%.4f,"
+           "\"predicted_for\":\"%s\"}\n",
            module, f->n, ms, copy, best, 1e-12 * f->mma,
-           ms > 0 ? percent(1e-9 * f->mma / ms, peak) : 0, predicted);
+           ms > 0 ? percent(1e-9 * f->mma / ms, peak) : 0, predicted, machine);
     for (int i = 0; i < f->n; i++) {
         const Fact *x = &f->step[i];
         double us = x->us / steps, gbs = us > 0 ? 1e-3 * x->bytes / us : 0;
@@ -194,7 +195,7 @@ const char *gpu_steps(Gpu *g, const char *path, const ampc_api *api,
     bool ok = time_all(api, s, in, nin, steps, &f);
     if (ok)
         print_steps(&f, name ? name + 1 : path, steps, copy_speed(g),
-                    1e-12 * peak_of(g->name));
+                    1e-12 * peak_of(g->name), machine_of(g));
     free(f.step);
     if (ok) return NULL;
     return *api->error(s) ? api->error(s) : "its steps are others";

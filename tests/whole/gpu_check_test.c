@@ -105,6 +105,31 @@ static bool has_word(const char *list, const char *word, size_t n) {
     return false;
 }
 
+/* `name` is defined in the text of a module in Python, or imported there. */
+static bool has_definition(const char *text, const char *name) {
+    static const char *const forms[] = {"\ndef %s(", "\nclass %s(",
+                                        "\nclass %s:", "\n%s = "};
+    char form[96];
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        snprintf(form, sizeof form, forms[i], name);
+        if (strstr(text, form)) return true;
+    }
+    return false;
+}
+
+/* Of a line "from MODULE import A, B", MODULE being ours. */
+static void check_names(const char *path, const char *line) {
+    char *text = test_read_file(test_data_path(path), NULL), name[64];
+    const char *p = strstr(line, " import ");
+    for (p = p ? p + 8 : ""; sscanf(p, " %60[A-Za-z0-9_]", name) == 1;) {
+        CHECK_MSG(has_definition(text, name), "%s has no %s: %s", path, name,
+                  line);
+        p += strcspn(p, ",");
+        p += *p == ',';
+    }
+    free(text);
+}
+
 TEST_CASE(gpu_check, packs_what_its_python_imports) {
     char *script = test_read_file(test_data_path("script/gpu-check"), NULL);
     const char *list = strstr(script, "cp script/gpu-check models/{");
@@ -126,6 +151,7 @@ TEST_CASE(gpu_check, packs_what_its_python_imports) {
             bool ours = !access(test_data_path(path), R_OK);
             CHECK_MSG(!ours || has_word(list, name, strlen(name)),
                       "script/gpu-check packs no %s: %s", path, line);
+            if (ours && !strncmp(line, "from ", 5)) check_names(path, line);
         }
         free(text);
     }
