@@ -81,15 +81,18 @@ typedef struct SpecKey {
     double *real;
     int64_t *integer;
     bool *flag;
-    double lo, hi; /* legal values */
-    bool open;     /* hi is not one of them */
-    Reals *list;   /* separated by slashes */
+    double lo, hi;    /* legal values */
+    bool open;        /* hi is not one of them */
+    Reals *list;      /* separated by slashes */
+    const char *word; /* may stand for a number, and is what was said */
+    bool *said;
 } SpecKey;
 
 static Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
     double v;
     char *more = k->list ? strchr(value, '/') : NULL;
     if (more) *more = 0;
+    if (k->said && (*k->said = !strcmp(value, k->word))) return OK;
     TRY(read_number(s, value, &v));
     if (v < k->lo || v > k->hi || (k->open && v == k->hi))
         return usage(s, "%s=%s is not in [%g, %g%c", k->name, value, k->lo,
@@ -210,13 +213,15 @@ static Status set_remat(Options *o, Spec *s) {
 static Status set_placement(Options *o, Spec *s) {
     static const char *const words[] = {"exact", "pytorch", NULL};
     const SpecKey none[] = {{0}},
-                  exact[] = {
-                      {"residuals", .real = &o->residuals, .hi = INFINITY},
-                      {0}};
+                  exact[] = {{"residuals", .real = &o->residuals,
+                              .hi = INFINITY, .word = "fp16",
+                              .said = &o->fp16_residuals},
+                             {0}};
     int i;
     TRY(pick(s, words, spec_next(s), &i));
     o->placement = (Placement)i;
     o->residuals = INFINITY;
+    o->fp16_residuals = false;
     return spec_keys(s, i == PLACE_EXACT ? exact : none);
 }
 

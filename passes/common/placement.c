@@ -27,7 +27,9 @@
        transformers (models/README.md).  --placement exact,residuals=N gives
        them N % of the least bytes of a step, those first that have most sums
        up to them for their bytes: a rounding is a part of the size of a
-       stream, which grows with each sum, so that the last weighs most
+       stream, which grows with each sum, so that the last weighs most.
+       residuals=fp16 stores them as fp16, whose steps are an eighth of
+       bf16's, up to 65504; products read a copy in bf16
      - in fp16, whose range is short: powers, roots, reciprocals, squares
      - what no product of forward computes from any more, as scores of classes,
        if it is small beside others, nearest the loss first, as long as that
@@ -424,14 +426,25 @@ static int by_worth(const void *a, const void *b) {
     return x->first > y->first ? -1 : 1;
 }
 
-/* By ValueId.i of the first of each type; first[] by ValueId.i of all. */
-static Stream *find_streams(const Place *p, uint32_t *first, Arena *a) {
+/* By ValueId.i: the first of those that have its type with it. */
+static uint32_t *find_types(const Place *p, Arena *a) {
+    const Graph *g = p->g;
+    uint32_t *first = NEW_ARRAY(a, uint32_t, g->values.len);
+    for (uint32_t v = 0; v < (uint32_t)g->values.len; v++) first[v] = v;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        if (is_tied(p, n)) first[n->out[0].i] = first[n->in[0].i];
+    }
+    return first;
+}
+
+/* By ValueId.i of the first of each type. */
+static Stream *find_streams(const Place *p, const uint32_t *first, Arena *a) {
     const Graph *g = p->g;
     Stream *s = NEW_ARRAY(a, Stream, g->values.len);
     int64_t *sums = NEW_ARRAY(a, int64_t, g->values.len);
     for (uint32_t v = 0; v < (uint32_t)g->values.len; v++)
-        s[v] = (Stream){.first = first[v] = v,
-                        .bound = !p->stream[v] && !p->free[v]};
+        s[v] = (Stream){.first = v, .bound = !p->stream[v] && !p->free[v]};
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
         ValueId v = n->out[0];
@@ -439,7 +452,6 @@ static Stream *find_streams(const Place *p, uint32_t *first, Arena *a) {
             if (sums[n->in[k].i] > sums[v.i]) sums[v.i] = sums[n->in[k].i];
         sums[v.i] += p->stream[v.i] && n->op == OP_ADD;
         if (dtype_of(g, v) != DT_F32) continue;
-        if (is_tied(p, n)) first[v.i] = first[n->in[0].i];
         Stream *of = &s[first[v.i]];
         of->any |= p->stream[v.i];
         of->bound |= s[v.i].bound;
@@ -453,7 +465,7 @@ static Stream *find_streams(const Place *p, uint32_t *first, Arena *a) {
 static void keep_streams(Place *p, double percent, Arena *a) {
     int n = 0, values = p->g->values.len;
     bool *low = NEW_ARRAY(a, bool, values), *keep = NEW_ARRAY(a, bool, values);
-    uint32_t *first = NEW_ARRAY(a, uint32_t, values);
+    const uint32_t *first = find_types(p, a);
     Stream *s = find_streams(p, first, a);
     for (int v = 0; v < values; v++) {
         if (p->stream[v]) hold_stream(p, (ValueId){(uint32_t)v}, false);
@@ -472,6 +484,29 @@ static void keep_streams(Place *p, double percent, Arena *a) {
     for (int v = 0; v < values; v++)
         if (p->stream[v] && keep[first[v]])
             hold_stream(p, (ValueId){(uint32_t)v}, true);
+}
+
+/* Streams, and what has their type, in fp16 where that can hold them. */
+static void streams_as_fp16(Place *p, Arena *a) {
+    Graph *g = p->g;
+    int values = g->values.len;
+    const uint32_t *first = find_types(p, a);
+    bool *some = NEW_ARRAY(a, bool, values),
+         *bound = NEW_ARRAY(a, bool, values);
+    for (uint32_t v = 1; v < (uint32_t)values; v++) {
+        const Value *val = value_get(g, (ValueId){v});
+        some[first[v]] |= p->stream[v];
+        bound[first[v]] |= p->stream[v]
+                               ? !origin_fits(node_get(g, val->def),
+                                              p->origins.bound[v], DT_F16)
+                               : !p->free[v];
+    }
+    for (uint32_t v = 1; v < (uint32_t)values; v++) {
+        Value *val = value_get(g, (ValueId){v});
+        if (!some[first[v]] || bound[first[v]]) continue;
+        hold_stream(p, (ValueId){v}, true);
+        val->type = type_with_dtype(val->type, DT_F16);
+    }
 }
 
 /* ---- the result ---------------------------------------------------------- */
@@ -609,6 +644,7 @@ static void place_graph(Graph *g, PassCtx *cx) {
     Place p = place_new(g, a);
     bool *low = NEW_ARRAY(a, bool, values);
     find_prices(&p);
+    if (cx->opt->fp16_residuals) streams_as_fp16(&p, a); /* fusion asks */
     p.traffic = NEW_ARRAY(a, Traffic, values);
     traffic_join(g, p.traffic, values, cx);
     spare_the_loss(&p, a);

@@ -265,13 +265,12 @@ Status pass_rules(Module *m, PassCtx *cx) {
              "no casts to place");
         return ERR_USAGE;
     }
-    if (o->residuals < INFINITY &&
+    if ((o->residuals < INFINITY || o->fp16_residuals) &&
         (o->half_model || o->precision == PREC_FP16)) {
         fail(cx->diag, (Loc){0},
-             "--placement exact,residuals=%g is for bf16: fp16 would overflow "
+             "--placement exact,residuals=.. is for bf16: fp16 would overflow "
              "in residual streams, and a model of 16 bits (--precision O2, O3) "
-             "has its own types",
-             o->residuals);
+             "has its own types");
         return ERR_USAGE;
     }
     if (o->precision == PREC_FP32 ||

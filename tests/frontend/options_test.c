@@ -89,6 +89,7 @@ static const Bound bounds[] = {
     {"--remat", "1", "0"},
     {"--placement", "exact,residuals=0", "exact,residuals=-1"},
     {"--placement", "exact,residuals=inf", "pytorch,residuals=2"},
+    {"--placement", "exact,residuals=fp16", "exact,residuals=fp32"},
     {"--remat", "none", "most"},
     {"--accumulate", "16777216", "16777217"},
     {"--accumulate", "2", "2.5"},
@@ -197,8 +198,8 @@ static void dump(const Options *o, StrBuf *sb) {
 #define J_INT(f)      OF_J("%lld", f, long long)
 #define J_REAL(f)     OF_J("%.17g", f, double)
     INT(precision), INT(half_model), INT(keep_batchnorm), INT(master_weights);
-    INT(placement), REAL(residuals), INT(remat), INT(remat_bytes),
-        INT(objectives.len);
+    INT(placement), REAL(residuals), INT(fp16_residuals), INT(remat),
+        INT(remat_bytes), INT(objectives.len);
     INT(accumulate), INT(scale.kind), REAL(scale.init), REAL(scale.growth);
     REAL(scale.backoff), REAL(scale.min), REAL(scale.max), INT(scale.interval);
     INT(scale.hysteresis), INT(comm_bucket), INT(dims.len);
@@ -273,6 +274,8 @@ static const struct {
      "precision=2; half_model=1; master_weights=1"},
     {"--placement", "pytorch", "placement=1"},
     {"--placement", "exact,residuals=2", "residuals=2"},
+    {"--placement", "exact,residuals=fp16", "fp16_residuals=1"},
+    {"--placement", "exact,residuals=fp16,residuals=2", "residuals=2"},
     {"--remat", "none", "remat=1"},
     {"--remat", "12345", "remat=2; remat_bytes=12345"},
     {"--loss", "huber,delta=3:y", "output=y; loss.kind=6; loss.delta=3"},

@@ -198,11 +198,12 @@ TEST_CASE(place, what_backward_computes_again_moves_hardly_more) {
 /* What the final kernels move, though the part is one of an estimate. */
 TEST_CASE(place, residual_streams_cost_what_they_may) {
     static const char *const parts[] = {"exact,residuals=0",
-                                        "exact,residuals=2", "exact"};
-    enum { LAYERS = 8 };
+                                        "exact,residuals=2", "exact",
+                                        "exact,residuals=fp16"};
+    enum { LAYERS = 8, PARTS = 4 };
     Arena *a = arena_new();
     StrBuf sb = {0};
-    int64_t moved[3][NUM_TARGETS];
+    int64_t moved[PARTS][NUM_TARGETS];
     sb_puts(&sb, "graph forward(%r0: f32[512,64]) {\n"
                  "  param %s: f32[64] = 1, %c: f32[64] = 0\n"
                  "  param %up: f32[64,128] = normal(1, 0.1)\n"
@@ -215,7 +216,7 @@ TEST_CASE(place, residual_streams_cost_what_they_may) {
                   "  %%r%d = add %%r%d, %%d%d\n",
                   k, k, k, k, k, k, k, k, k, k, k + 1, k, k);
     sb_printf(&sb, "  %%y = matmul %%r%d, %%up\n  return y=%%y\n}\n", LAYERS);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < PARTS; i++) {
         Module *m = planned_with(a, sb.data, "bf16", "auto", parts[i]);
         for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++)
             moved[i][t] = bytes_moved(m, t, a);
@@ -226,6 +227,8 @@ TEST_CASE(place, residual_streams_cost_what_they_may) {
         CHECK_MSG(some > 1.003 && some < 1.025 && all > 1.06,
                   "on %s: %.3f with some, %.3f with all", target_text[t], some,
                   all);
+        double fp16 = (double)moved[3][t] / (double)moved[0][t];
+        CHECK_MSG(fp16 < 1.015, "on %s: %.3f in fp16", target_text[t], fp16);
     }
     sb_free(&sb);
     arena_free(a);

@@ -58,15 +58,18 @@ typedef struct Rounder {
     char letters[32]; /* those that are rounded */
     int bits;         /* of the significand: 8 bf16, 11 fp16 */
     double *closest; /* of all roundings to a tie, in units of the last place */
+    const char
+        *fp16; /* letters that are so, whatever the others are; or NULL */
 } Rounder;
 
 static double at(const Rounder *r, char letter, double v) {
     int e;
     if (!strchr(r->letters, letter) || v == 0) return v;
-    double units = ldexp(frexp(v, &e), r->bits), whole = nearbyint(units);
+    int bits = r->fp16 && strchr(r->fp16, letter) ? 11 : r->bits;
+    double units = ldexp(frexp(v, &e), bits), whole = nearbyint(units);
     double room = 0.5 - fabs(units - whole);
     if (room > 0) *r->closest = fmin(*r->closest, room); /* 0: exact sums */
-    return ldexp(whole, e - r->bits);
+    return ldexp(whole, e - bits);
 }
 
 /* y[m,n] = a[m,k] b[k,n]; 't' a term, 's' a sum so far */
@@ -384,6 +387,13 @@ static void grad_of_16_bits(const Rounder *r, double *y) {
     "  %l = reduce_sum %yc {axes=[0,1], keepdims=0} : f32[]\n"                 \
     "  return %l\n}\n"
 
+#define STREAM                                                                 \
+    "graph forward(%x: f32[11,6], %z: f32[11,12]) {\n"                         \
+    "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0\n" PRODUCT                   \
+    "  %r = add %y, %z : f32[11,12]\n  %q = matmul %r, %v : f32[11,7]\n"       \
+    "  %s = slice %r {starts=[0,0], sizes=[11,7], steps=[1,1]} : f32[11,7]\n"  \
+    "  %o = add %q, %s : f32[11,7]\n  return %o\n}\n"
+
 typedef struct Case {
     const char *name, *text;
     void (*oracle)(const Rounder *, double *);
@@ -474,13 +484,8 @@ static const Case cases[] = {
      "  %y = matmul %x, %w : f32[40,12]\n"
      "  %o = reduce_mean %y {axes=[0], keepdims=0} : f32[12]\n  return %o\n}\n",
      averaged, "xwp", "yats", "x", ROWS, NULL, N},
-    {"residual_streams_are_stored_in_f32",
-     "graph forward(%x: f32[11,6], %z: f32[11,12]) {\n"
-     "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0\n" PRODUCT
-     "  %r = add %y, %z : f32[11,12]\n  %q = matmul %r, %v : f32[11,7]\n"
-     "  %s = slice %r {starts=[0,0], sizes=[11,7], steps=[1,1]} : f32[11,7]\n"
-     "  %o = add %q, %s : f32[11,7]\n  return %o\n}\n",
-     stream_kept, "xwvmq", "przyts", "xz", M, NULL, M *P},
+    {"residual_streams_are_stored_in_f32", STREAM, stream_kept, "xwvmq",
+     "przyts", "xz", M, NULL, M *P},
     {"sums_are_stored_in_f32",
      "graph forward(%x: f32[40,6]) {\n"
      "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0\n"
@@ -610,12 +615,16 @@ static void write_text(char *text, size_t size, const char *from,
     REQUIRE(n < size);
 }
 
-static void compiled_result(const Case *k, const char *precision, float *got) {
+/* placement: NULL: as it is */
+static void compiled_result(const Case *k, const char *precision,
+                            const char *placement, float *got) {
     char options[256], text[2000];
     ampc_input in[3];
     snprintf(options, sizeof options,
-             "--precision %s --target cpu:x86-64-v2 --loss-scale none %s",
-             precision, k->grad ? "" : "--loss none");
+             "--precision %s --target cpu:x86-64-v2 --loss-scale none "
+             "--placement %s %s",
+             precision, placement ? placement : "exact",
+             k->grad ? "" : "--loss none");
     write_text(text, sizeof text, k->text,
                precision[0] == 'b' ? "bf16" : "f16");
     Compiled c = compile_text(text, options);
@@ -649,7 +658,7 @@ static double distance(const double *a, const double *b, int n) {
 
 /* `all` with `letter` if it was without, and the other way round. */
 static Rounder changed(const Rounder *all, char letter) {
-    Rounder r = {"", all->bits, all->closest};
+    Rounder r = {"", all->bits, all->closest, all->fp16};
     size_t n = 0;
     for (const char *p = all->letters; *p; p++)
         if (*p != letter) r.letters[n++] = *p;
@@ -685,16 +694,18 @@ static void explain(const Case *k, const Rounder *r, const double *got) {
         }
 }
 
-static void run_in(const Case *k, const char *precision, int bits) {
+/* fp16, placement: letters that are of fp16 where that is asked for, or NULL */
+static void run_in(const Case *k, const char *precision, int bits,
+                   const char *fp16, const char *placement) {
     float got32[MOST];
     double got[MOST], want[MOST], closest;
-    Rounder r = {"", bits, &closest};
+    Rounder r = {"", bits, &closest, fp16};
     uint64_t seed = 1;
     REQUIRE(k->count <= MOST);
     snprintf(r.letters, sizeof r.letters, "%s", k->rounded);
     for (data_fill(seed); !data_tell(k, &r, want); data_fill(++seed))
         if (seed == 5000) FAIL("%s: no data tell", precision);
-    compiled_result(k, precision, got32);
+    compiled_result(k, precision, placement, got32);
     for (int i = 0; i < k->count; i++) got[i] = (double)got32[i];
     double off = distance(got, want, k->count);
     if (!CHECK_MSG(off <= TOL_ROUNDING, "%s: off by %g of the largest",
@@ -703,8 +714,8 @@ static void run_in(const Case *k, const char *precision, int bits) {
 }
 
 static void run(void *arg) {
-    run_in(arg, "bf16", 8);
-    run_in(arg, "fp16", 11);
+    run_in(arg, "bf16", 8, NULL, NULL);
+    run_in(arg, "fp16", 11, NULL, NULL);
 }
 
 static void add_cases(void) {
@@ -712,6 +723,12 @@ static void add_cases(void) {
         harness_register("rounding", cases[i].name, run, (void *)&cases[i]);
 }
 TEST_REGISTRAR(add_cases);
+
+TEST_CASE(rounding, residual_streams_may_be_fp16) {
+    static const Case k = {"",   STREAM, stream_kept, "xwvmqrp", "zyts",
+                           "xz", M,      NULL,        M * P};
+    run_in(&k, "bf16", 8, "r", "exact,residuals=fp16");
+}
 
 /* ---- 16-bit copies of parameters ----------------------------------------- */
 
@@ -746,7 +763,7 @@ static void copies_open(Copies *k, const char *options) {
 /* The model computes with the parameter as it is now, rounded. */
 static void check_copy(Copies *k, const char *after) {
     static double closest;
-    Rounder r = {"w", 8, &closest};
+    Rounder r = {"w", 8, &closest, NULL};
     float w[IN * OUT], y[IN * OUT];
     ampc_output out = ampc_out(NULL, y, sizeof y, AMPC_DTYPE_F32);
     read_var(&k->c, k->s, "w", w, sizeof w, AMPC_DTYPE_F32);
