@@ -6,8 +6,9 @@ those of fp32 (maintainers).
 
 usage: placement.py [--precision P] [--runs N] AMPC[,AMPC...] [NAME...]
        placement.py --table [--runs N] AMPC [NAME...]
+       placement.py --draws N [--precision P] [--runs N] AMPC [NAME...]
        placement.py --starts N AMPC [NAME...]
-       with --placement P: of the modules in 16 bits
+       with --placement P: of the modules in 16 bits (--draws: of several)
 
 A row for each AMPC and one for PyTorch's autocast on the CPU.  Least: every
 value in memory in 16 bits, once, but gradients of parameters, outputs, and
@@ -21,8 +22,10 @@ and what is kept for backward.  With BatchNorm both load the weights of PyTorch'
 fp32 before each step.
 
 Runs that begin 1e-6 apart round alike, so a row of that table is nearly one
-sample.  --starts prints the root mean square of the bf16 distances over N starts
-with data of their own, each step from the weights of PyTorch's fp32."""
+sample.  --draws repeats it over N data sets and weights and prints the ratios of
+each placement: geometric mean, range, how many are at most 1, and all.  --starts
+prints the root mean square of the bf16 distances over N starts with data of their
+own, each step from the weights of PyTorch's fp32."""
 import argparse
 import json
 import os
@@ -253,7 +256,6 @@ MODELS = {  # name: model, data, learning rate
     "unet": (UNet, pixels, 1e-3),
 }
 FORCED = ("cnn", "resnet18")
-PLACEMENT = []  # --placement P
 
 
 # ---- losses -----------------------------------------------------------------
@@ -346,12 +348,11 @@ def compile_(program, folder, name, precision, rate, *more):
     so = f"{folder}/{name}.so"
     ampc([program, f"{folder}/m.onnx", "-o", so, "--precision", precision, *more,
           "--loss", "auto", "--optimizer", f"adamw,lr={rate},weight_decay=0.01",
-          "--target", "cpu:x86-64-v3"]
-         + (PLACEMENT if precision != "fp32" else []))
+          "--target", "cpu:x86-64-v3"])
     return so
 
 
-def compare(name, programs, precision, runs):
+def compare(name, programs, precision, runs, placement):
     make, data, rate = MODELS[name]
     batches = [data(torch.Generator().manual_seed(r)) for r in range(runs)]
     with tempfile.TemporaryDirectory() as folder:
@@ -366,7 +367,8 @@ def compare(name, programs, precision, runs):
         want = module_losses(compile_(programs[0], folder, "fp32", "fp32",
                                       rate), folder, runs)
         for i, program in enumerate(programs):
-            so = compile_(program, folder, f"low{i}", precision, rate)
+            so = compile_(program, folder, f"low{i}", precision, rate,
+                          "--placement", placement)
             moved, *least = step_bytes(program, so)
             got = module_losses(so, folder, runs)
             print(f"{name:9} {program[-24:]:24} {moved / 1e6:8.2f} "
@@ -437,42 +439,86 @@ def largest(got, want):
     return max(np.abs((g - w) / w).max() for g, w in zip(got, want))
 
 
-def table(name, program, runs):
-    make, data, rate = MODELS[name]
-    data = data(torch.Generator().manual_seed(0))
-    torch.manual_seed(1)
-    model, starts = WithLoss(make()).train(), []
-    for r in range(runs):
-        torch.manual_seed(r)
-        starts.append({k: v * (1 + 1e-6 * torch.randn(v.shape))
-                       if v.is_floating_point() else v.clone()
-                       for k, v in model.state_dict().items()})
-    traces = [torch_trace(make, s, data, rate) for s in starts]
-    forced = [t[1] if name in FORCED else None for t in traces]
-    theirs = {p: largest([torch_trace(make, s, data, rate, LOW[p], f)[0]
-                          for s, f in zip(starts, forced)],
-                         [t[0] for t in traces]) for p in LOW}
-    for dynamo in (True, False)[:1 + (name == "gpt")]:
+FLOOR = 5e-4  # of autocast's distance
+
+
+class Draw:
+    """Data and weights of a seed: runs that begin 1e-6 apart, and how far
+    autocast's losses are from those of fp32 in them."""
+
+    def __init__(self, name, seed, runs, precisions=tuple(LOW)):
+        make, data, rate = MODELS[name]
+        self.data = data(torch.Generator().manual_seed(seed))
+        torch.manual_seed(seed + 1)
+        self.model, self.starts = WithLoss(make()).train(), []
+        for r in range(runs):
+            torch.manual_seed(seed * runs + r)
+            self.starts.append({k: v * (1 + 1e-6 * torch.randn(v.shape))
+                                if v.is_floating_point() else v.clone()
+                                for k, v in self.model.state_dict().items()})
+        traces = [torch_trace(make, s, self.data, rate) for s in self.starts]
+        self.forced = [t[1] if name in FORCED else None for t in traces]
+        self.theirs = {p: largest([torch_trace(make, s, self.data, rate, LOW[p],
+                                               f)[0]
+                                   for s, f in zip(self.starts, self.forced)],
+                                  [t[0] for t in traces]) for p in precisions}
+
+    def losses(self, program, so, folder):
+        return [module_trace(program, so, folder, self.data, s, w)
+                for s, w in zip(self.starts, self.forced)]
+
+
+def module(program, folder, name, precision, placement="exact"):
+    scale = ["--loss-scale", "dynamic,init=1024"] * (precision == "fp16")
+    low = ["--placement", placement] * (precision != "fp32")
+    return compile_(program, folder, f"{placement}-{precision}", precision,
+                    MODELS[name][2], *low, *scale)
+
+
+def ways(name):
+    """Exporters, and what a row of theirs is called."""
+    forced = " (forced)" if name in FORCED else ""
+    return [(True, name + forced)] + [(False, f"{name} (TorchScript)")] * (
+        name == "gpt")
+
+
+def table(name, program, runs, placement):
+    draw = Draw(name, 0, runs)
+    for dynamo, title in ways(name):
         with tempfile.TemporaryDirectory() as folder:
-            export(model, data, folder, dynamo)
-            so = {p: compile_(program, folder, p, p, rate, *scale) for p, scale
-                  in (("fp32", ()), ("bf16", ()),
-                      ("fp16", ("--loss-scale", "dynamic,init=1024")))}
-            got = {p: [module_trace(program, f, folder, data, s, w)
-                       for s, w in zip(starts, forced)] for p, f in so.items()}
-            whole = kept_bytes(program, so["fp32"])
-            for p in LOW:
-                ours, kept = largest(got[p], got["fp32"]), kept_bytes(program,
-                                                                      so[p])
-                print(f"| {name}{'' if dynamo else ' (TorchScript)'}"
-                      f"{' (forced)' if name in FORCED else ''} | {p} "
-                      f"| {ours:.1e} | {theirs[p]:.1e} "
-                      f"| {ours / max(theirs[p], 5e-4):.2f} "
+            export(draw.model, draw.data, folder, dynamo)
+            full = module(program, folder, name, "fp32")
+            want, whole = (draw.losses(program, full, folder),
+                           kept_bytes(program, full))
+            for p, theirs in draw.theirs.items():
+                so = module(program, folder, name, p, placement)
+                ours = largest(draw.losses(program, so, folder), want)
+                kept = kept_bytes(program, so)
+                print(f"| {title} | {p} | {ours:.1e} | {theirs:.1e} "
+                      f"| {ours / max(theirs, FLOOR):.2f} "
                       f"| {kept:.2f} | {whole:.2f} | {kept / whole:.2f} |",
                       flush=True)
 
 
-def starts(name, program, n):
+def draws(name, program, runs, n, precision, placements):
+    """The table's ratios over n draws, a row for each placement."""
+    all_ = [Draw(name, seed, runs, [precision]) for seed in range(n)]
+    for dynamo, title in ways(name):
+        with tempfile.TemporaryDirectory() as folder:
+            export(all_[0].model, all_[0].data, folder, dynamo)
+            full = module(program, folder, name, "fp32")
+            want = [d.losses(program, full, folder) for d in all_]
+            for placement in placements:
+                so = module(program, folder, name, precision, placement)
+                r = np.array([largest(d.losses(program, so, folder), w)
+                              / max(d.theirs[precision], FLOOR)
+                              for d, w in zip(all_, want)])
+                print(f"| {title} | {placement} | {np.exp(np.log(r).mean()):.2f} "
+                      f"| {r.min():.2f} | {r.max():.2f} | {(r <= 1).sum()} "
+                      "| " + " ".join(f"{x:.2f}" for x in r) + " |", flush=True)
+
+
+def starts(name, program, n, placement):
     make, data, rate = MODELS[name]
     ours, theirs = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -482,7 +528,7 @@ def starts(name, program, n):
             model = WithLoss(make()).train()
             if not seed:
                 export(model, batches, folder, True)
-                so = [compile_(program, folder, p, p, rate)
+                so = [module(program, folder, name, p, placement)
                       for p in ("fp32", "bf16")]
             start = {k: v.clone() for k, v in model.state_dict().items()}
             want, states = torch_trace(make, start, batches, rate)
@@ -503,29 +549,36 @@ def main():
     p.add_argument("--runs", type=int, default=6)
     p.add_argument("--table", action="store_true")
     p.add_argument("--starts", type=int)
-    p.add_argument("--placement")
+    p.add_argument("--draws", type=int)
+    p.add_argument("--placement", action="append", default=[])
     p.add_argument("ampc")
     p.add_argument("names", nargs="*")
     a = p.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    if a.placement:
-        PLACEMENT.extend(["--placement", a.placement])
+    placements = a.placement or ["exact"]
+    if a.draws:
+        print(f"| model | placement | ratio | least | largest | at most 1 of "
+              f"{a.draws} | each |\n|" + "---|" * 7)
+        for name in a.names or MODELS:
+            draws(name, os.path.abspath(a.ampc), a.runs, a.draws, a.precision,
+                  placements)
+        return
     if a.starts:
         for name in a.names or MODELS:
-            starts(name, os.path.abspath(a.ampc), a.starts)
+            starts(name, os.path.abspath(a.ampc), a.starts, placements[0])
         return
     if a.table:
         print("| model | precision | ampc apart | autocast apart | ratio "
               "| kept MB | kept MB fp32 | ratio |\n|" + "---|" * 8)
         for name in a.names or MODELS:
-            table(name, os.path.abspath(a.ampc), a.runs)
+            table(name, os.path.abspath(a.ampc), a.runs, placements[0])
         return
     print(f"{'model':9} {'program':24} {'MB/step':>8} {'above':>8} "
           f"{'streams':>8}  "
           f"{'mean':8} {'largest':8}")
     for name in a.names or MODELS:
-        compare(name, a.ampc.split(","), a.precision, a.runs)
+        compare(name, a.ampc.split(","), a.precision, a.runs, placements[0])
 
 
 if __name__ == "__main__":
