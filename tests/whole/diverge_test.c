@@ -414,6 +414,29 @@ TEST_CASE(diverge, debug_knows_what_fp16_cannot_hold) {
     c->api->close(s);
 }
 
+TEST_CASE(diverge, debug_knows_where_fp16_streams_end) {
+    const Compiled *c = compile_on(
+        "cpu",
+        "graph forward(%x: f32[4,3]) {\n  param %w: f32[3,3] = 0.5\n"
+        "  param %v: f32[3,2] = 0.5\n  %h = matmul %x, %w : f32[4,3]\n"
+        "  %r = add %x, %h : f32[4,3]\n  %t = mul %r, 0.001 : f32[4,3]\n"
+        "  %k = matmul %t, %w : f32[4,3]\n  %s = add %r, %k : f32[4,3]\n"
+        "  %u = mul %s, 0.001 : f32[4,3]\n  %y = matmul %u, %v : f32[4,2]\n"
+        "  return %y\n}\n",
+        OPTIONS, DEBUG "--precision bf16 --placement exact,residuals=fp16");
+    ampc_session *s = open_on(c, "cpu", 2);
+    ampc_nonfinite x = {.size = sizeof x};
+    Data d;
+    CHECK_EQ_INT(step_ok(c, s, data(&d)->in, 2).applied, 1);
+    d.x[2 * WIDTH] = 65000;
+    CHECK_EQ_INT(step_ok(c, s, d.in, 2).applied, 0);
+    CHECK_EQ_INT(c->api->nonfinite(s, &x), AMPC_OK);
+    CHECK_STR(x.name, "r");
+    CHECK_EQ_INT(x.dtype, AMPC_DTYPE_F16);
+    CHECK_HAS(x.advice, "--precision bf16 without residuals=fp16");
+    c->api->close(s);
+}
+
 /* Good steps, bad steps and a checkpoint of the module without it. */
 static void same_bits(const char *device, const char *with,
                       const char *without) {
