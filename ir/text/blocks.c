@@ -28,20 +28,10 @@ static Str cut_entry(Lexer *lx) {
     return intern_n(lx->text + from, end - from);
 }
 
-/* To the beginning of an entry, or the closing brace. */
-static void skip_blank(Lexer *lx) {
-    for (; lx->at < lx->n; lx->at++) {
-        char c = lx->text[lx->at];
-        while (c == '#' && lx->at + 1 < lx->n && lx->text[lx->at + 1] != '\n')
-            lx->at++;
-        if (!c || !strchr("# \t\r\n;", c)) return;
-    }
-}
-
 static Status read_entries(Lexer *lx, Arena *a, Settings *out) {
     if (!lex_is(lx, '{')) return lex_expected(lx, "'{'");
     for (;;) {
-        skip_blank(lx);
+        lex_skip(lx, " \t\r\n;"); /* to an entry, or the closing brace */
         Token here = lex_here(lx);
         if (lx->at == lx->n)
             return lex_fail(lx, &here, "'}' expected, found end of file");

@@ -80,12 +80,12 @@ static bool is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-static void skip_blank(Lexer *lx) {
+void lex_skip(Lexer *lx, const char *blank) {
     for (; lx->at < lx->n; lx->at++) {
         char c = lx->text[lx->at];
         while (c == '#' && lx->at + 1 < lx->n && lx->text[lx->at + 1] != '\n')
             lx->at++;
-        if (!c || !strchr("# \t\r\n", c)) return;
+        if (!c || (c != '#' && !strchr(blank, c))) return;
     }
 }
 
@@ -197,7 +197,7 @@ Token lex_here(Lexer *lx) {
 
 Status lex_next(Lexer *lx) {
     lx->prev_line = lx->tok.line;
-    skip_blank(lx);
+    lex_skip(lx, " \t\r\n");
     Token t = lex_here(lx);
     char c = peek(lx, 0), next = peek(lx, 1);
     lx->tok = t;

@@ -52,6 +52,8 @@ Status lex_start(Lexer *lx, Diag *d, const char *file, const char *text,
 Status lex_next(Lexer *lx);
 /* Reads again from a token on, in infix mode or not. */
 Status lex_again(Lexer *lx, const Token *from, bool infix);
+/* Moves lx->at over characters that are among these, and comments. */
+void lex_skip(Lexer *lx, const char *blank);
 /* What stands at lx->at, as a token that says only where. */
 Token lex_here(Lexer *lx);
 /* The token at a line and column of the text. */
