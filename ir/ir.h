@@ -314,6 +314,9 @@ int node_sums_squares(const Graph *g, const Node *n, int64_t *row);
 /* Elements of the least part of a gradient that a rank may have: whole rows,
    and as many as GPUs load at once. */
 int64_t rank_unit(int64_t row);
+/* Whether ranks have parts of a gradient of n elements that is added up by rows
+   of so many: there are enough of them. */
+bool rank_parts(int64_t n, int64_t row);
 /* n is the first of each row of what it reads: they lie where they lay.      */
 bool node_cuts_rows(const Graph *g, const Node *n);
 /* n puts a few zeros behind the rows of what it reads, which `reduce` would

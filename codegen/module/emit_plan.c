@@ -119,11 +119,13 @@ static void find_overlaps(Emit *e, const Graph *g, const LoweredStep *s) {
 }
 
 /* PlanStep.split of a step that ranks may share: of program update one that
-   writes optimizer state, of refresh one that copies parameters.            */
+   writes optimizer state, of refresh one that copies parameters.  One for few
+   numbers need not be a kernel of its own, or cut: all ranks have all.      */
 static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
                        int64_t *split) {
     bool update = g->program == PROGRAM_UPDATE;
     bool state = g->program == PROGRAM_REFRESH, whole = s->unit == 0;
+    int64_t most = 1; /* elements of a result */
     *split = 0;
     if (!e->opt->shard_optimizer || !(update || state)) return OK;
     for (int i = 0; i < s->nref; i++) {
@@ -131,9 +133,11 @@ static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
         if (x->kind != VK_RESULT) continue;
         const Var *v = x->home >= 0 ? &e->m->vars.data[x->home] : NULL;
         state |= v && family_member(FAMILY_OPT, v->name);
-        whole |= !v && type_count(type_get(x->type)) > 1;
+        int64_t n = type_count(type_get(x->type));
+        whole |= !v && n > 1;
+        if (n > most) most = n;
     }
-    if (!state || (whole && !update)) return OK;
+    if (!state || (whole && (!update || !rank_parts(most, 1)))) return OK;
     *split = s->unit;
     return whole ? fail(e->d, (Loc){.file = e->m->file},
                         "--shard-optimizer: the update of '%s' is several "

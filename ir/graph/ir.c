@@ -345,6 +345,11 @@ int64_t rank_unit(int64_t row) {
     return unit;
 }
 
+bool rank_parts(int64_t n, int64_t row) {
+    enum { ENOUGH = 64 };
+    return rank_unit(row) <= n / ENOUGH;
+}
+
 bool node_cuts_rows(const Graph *g, const Node *n) {
     const int64_t *starts, *steps;
     if (n->op != OP_SLICE) return false;

@@ -30,8 +30,6 @@ typedef struct Stages {
     bool in_parts; /* the operand is a gradient of which ranks have parts */
 } Stages;
 
-enum { PARTS = 64 }; /* of a gradient: enough for ranks */
-
 /* Axes longer than 1: the others fold nothing. */
 static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
     int kept = 0;
@@ -148,8 +146,21 @@ static ValueId of_ranks(const Stages *e, ValueId x, ValueId part) {
     if (!e->in_parts) return part;
     int64_t n = type_count(value_type(g, x));
     int64_t row = n / type_count(value_type(g, part));
-    return rank_unit(row) <= n / PARTS ? b1(e->b, OP_RANK_SUM, part, DT_DEFAULT)
-                                       : part;
+    return rank_parts(n, row) ? b1(e->b, OP_RANK_SUM, part, DT_DEFAULT) : part;
+}
+
+/* x in another shape.  A gradient is scaled behind that, where it is folded:
+   its update scales it anew, and reads no more for it. */
+static ValueId reshaped(const Stages *e, ValueId x, int rank,
+                        const int64_t *dim) {
+    const Graph *g = e->b->g;
+    const Node *scaled = def_of(g, x, OP_MUL);
+    if (!scaled || !(scaled->flags & NODE_UPDATE) ||
+        value_type(g, scaled->in[1])->rank != 0)
+        return b_reshape(e->b, x, rank, dim);
+    ValueId by = scaled->in[1];
+    DType d = value_dtype(g, x);
+    return b2(e->b, OP_MUL, b_reshape(e->b, scaled->in[0], rank, dim), by, d);
 }
 
 static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
@@ -184,7 +195,7 @@ static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
     for (int i = 0; i < t.rank; i++) dim[i + (i > axis)] = t.dim[i];
     t.dim[axis] = dim[axis] = chunks;
     dim[inner] = len / chunks;
-    ValueId cut = b_reshape(b, x, t.rank + 1, dim);
+    ValueId cut = reshaped(e, x, t.rank + 1, dim);
     cut = b_reduce(b, op, cut, &inner, 1, true, partial_dtype(e, dtype));
     if (op == OP_REDUCE_SUMSQ) cut = of_ranks(e, x, cut);
     cut = b_reshape(b, cut, t.rank, t.dim);

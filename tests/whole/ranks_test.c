@@ -688,6 +688,26 @@ TEST_CASE(ranks, parts_of_what_is_read_two_ways) {
                              AMPC_KIND_SHADOW);
 }
 
+/* Of %b and %k, few numbers, all ranks have all; sums over %v are cut. */
+TEST_CASE(ranks, short_and_long_vectors_in_parts) {
+    sharding_changes_nothing(
+        "graph forward(%x: f32[2,80], %y: i64[2]) {\n"
+        "  param %w: f32[80,5] = normal(0, 0.1), %b: f32[5] = 0\n"
+        "  param %k: f32[1] = 1\n"
+        "  param %v: f32[40000] = normal(1, 0.1)\n"
+        "  %m = matmul %x, %w : f32[2,5]\n"
+        "  %n = mul %m, %k : f32[2,5]\n"
+        "  %z = add %n, %b : f32[2,5]\n"
+        "  %l = softmax_cross_entropy %z, %y : f32[]\n"
+        "  %e = exp %v : f32[40000]\n"
+        "  %p = reduce_mean %e {axes=[0], keepdims=0} : f32[]\n"
+        "  %loss = add %l, %p : f32[]\n"
+        "  return loss=%loss\n"
+        "}\n",
+        "--precision fp32 --clip-norm 0.3 --optimizer adamw,lr=0.01",
+        AMPC_KIND_PARAMETER);
+}
+
 /* A result that is a parameter is all of it. */
 static void predict_parameter(void *ctx, int rank) {
     Run *r = ctx;
