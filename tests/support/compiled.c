@@ -3,6 +3,7 @@
 #include "tests/support/compiled.h"
 #include "codegen/cuda/cuda.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,8 +75,76 @@ Compiled compile_text_cuda(const char *text, const char *options,
     return compile_file_cuda(text_file(text), options, archs);
 }
 
+/* ---- memory of a session ------------------------------------------------- */
+
+typedef struct Memory {
+    const ampc_api *api;
+    _Atomic long blocks, bytes;
+    struct Memory *next;
+} Memory;
+static Memory *memories; /* of the modules that are loaded */
+static pthread_mutex_t memories_lock = PTHREAD_MUTEX_INITIALIZER;
+
+enum { FRONT = 64 }; /* in front of a block: its bytes */
+
+static void *ones_alloc(void *ctx, size_t bytes, size_t align) {
+    Memory *m = ctx;
+    void *p;
+    size_t front = align > FRONT ? align : FRONT;
+    if (posix_memalign(&p, front, front + bytes)) return NULL;
+    memset(p, 0xff, front + bytes);
+    char *block = (char *)p + front;
+    memcpy(block - FRONT, &bytes, sizeof bytes);
+    memcpy(block - FRONT / 2, &front, sizeof front);
+    m->blocks++;
+    m->bytes += (long)bytes;
+    return block;
+}
+
+static void ones_free(void *ctx, void *p, size_t bytes) {
+    Memory *m = ctx;
+    char *block = p;
+    size_t given, front;
+    if (!p) return;
+    memcpy(&given, block - FRONT, sizeof given);
+    memcpy(&front, block - FRONT / 2, sizeof front);
+    CHECK_EQ_INT(bytes, given);
+    m->blocks--;
+    m->bytes -= (long)given;
+    memset(block, 0xff, given);
+    free(block - front);
+}
+
+static Memory *memory_new(const ampc_api *api) {
+    Memory *m = calloc(1, sizeof *m);
+    pthread_mutex_lock(&memories_lock);
+    m->api = api;
+    m->next = memories;
+    memories = m;
+    pthread_mutex_unlock(&memories_lock);
+    return m;
+}
+
+static void memories_check(const ampc_api *api) {
+    for (Memory **at = &memories, *m; (m = *at);) {
+        if (m->api != api) {
+            at = &m->next;
+            continue;
+        }
+        CHECK_MSG(m->blocks == 0 && m->bytes == 0,
+                  "a session left %ld bytes in %ld blocks", m->bytes,
+                  m->blocks);
+        *at = m->next;
+        free(m);
+    }
+}
+
 ampc_session *open_threads(const Compiled *c, int threads) {
-    ampc_options o = {.size = sizeof o, .threads = threads};
+    ampc_options o = {.size = sizeof o,
+                      .threads = threads,
+                      .alloc = ones_alloc,
+                      .free = ones_free,
+                      .alloc_ctx = memory_new(c->api)};
     ampc_session *s;
     char err[256];
     if (c->api->open(c->api->module, &o, &s, err, sizeof err))
@@ -84,6 +153,7 @@ ampc_session *open_threads(const Compiled *c, int threads) {
 }
 
 void compiled_close(Compiled *c) {
+    if (c->api) memories_check(c->api);
     if (c->handle) dlclose(c->handle);
     remove(c->path);
     c->handle = NULL;

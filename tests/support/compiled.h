@@ -25,7 +25,9 @@ Compiled compile_file_cuda(const char *model, const char *options,
 Compiled compile_text_cuda(const char *text, const char *options,
                            const char *archs);
 void require_nvrtc(void); /* else the test case is skipped */
+/* The session's memory is full of ones when given and when taken back. */
 ampc_session *open_threads(const Compiled *c, int threads);
+/* Sessions of open_threads must be closed, and have left no memory. */
 void compiled_close(Compiled *c);
 
 /* Shorthands that end the test case with the session's message. */
