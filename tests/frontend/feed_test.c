@@ -68,6 +68,38 @@ TEST_CASE(npy, layouts) {
     array_close(&a);
 }
 
+/* Byte for byte what numpy.save puts in front of the data. */
+TEST_CASE(npy, headers_are_numpys) {
+    static const struct {
+        int dtype;
+        const char *descr;
+    } types[] = {{AMPC_DTYPE_BOOL, "|b1"}, {AMPC_DTYPE_U8, "|u1"},
+                 {AMPC_DTYPE_I8, "|i1"},   {AMPC_DTYPE_I16, "<i2"},
+                 {AMPC_DTYPE_I32, "<i4"},  {AMPC_DTYPE_I64, "<i8"},
+                 {AMPC_DTYPE_F16, "<f2"},  {AMPC_DTYPE_F32, "<f4"},
+                 {AMPC_DTYPE_F64, "<f8"}};
+    static const char *const shapes[] = {"()", "(7,)", "(7, 0)",
+                                         "(7, 0, 12345)", "(7, 0, 12345, 1)"};
+    const int64_t dim[] = {7, 0, 12345, 1};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int rank = 0; rank <= 4; rank++) {
+            char want[200];
+            StrBuf sb = {0};
+            npy_header(&sb, types[i].dtype, rank, dim);
+            int n = snprintf(want, sizeof want,
+                             "{'descr': '%s', 'fortran_order': False, "
+                             "'shape': %s, }",
+                             types[i].descr, shapes[rank]);
+            int pad = 63 - (10 + n) % 64;
+            snprintf(want + n, sizeof want - (size_t)n, "%*s\n", pad, "");
+            REQUIRE(sb.len == 10 + strlen(want));
+            CHECK_MEM(sb.data, "\x93NUMPY\1\0", 8);
+            CHECK_EQ_INT(sb.data[8] + 256 * sb.data[9], strlen(want));
+            CHECK_STR(sb.data + 10, want);
+            sb_free(&sb);
+        }
+}
+
 TEST_CASE(npy, damaged) {
     static const char *const dicts[] = {
         "",

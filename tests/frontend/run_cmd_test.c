@@ -82,24 +82,39 @@ static void restore(FILE *f, FILE *to, int saved) {
     fclose(to);
 }
 
-static Ran run_module(const AmpcModule *m, const char *words) {
+/* Nothing is told a person twice. */
+static void check_lines_differ(const char *text) {
+    for (const char *a = text, *b; *a; a += strcspn(a, "\n") + 1) {
+        size_t n = strcspn(a, "\n") + 1;
+        if (a[n - 1] != '\n') break;
+        for (b = a + n; n > 1 && b; b = strchr(b, '\n'), b += b != NULL)
+            CHECK_MSG(strncmp(a, b, n), "twice: %.*s", (int)n, a);
+    }
+}
+
+static Ran run_api(const ampc_api *a, const char *words) {
     char *argv[64] = {"run", "tiny.so"}, *copy = strdup(words), *save = NULL;
     int argc = 2, out, err;
-    ampc_api a = api_for(m);
     for (char *w = strtok_r(copy, " ", &save); w;
          w = strtok_r(NULL, " ", &save))
         argv[argc++] = expand(w);
     FILE *fo = redirect(stdout, test_tmp("stdout"), &out);
     FILE *fe = redirect(stderr, test_tmp("stderr"), &err);
     if (terminal_side >= 0) dup2(terminal_side, STDERR_FILENO);
-    Ran r = {.status = run_cmd(argc, argv, &a)};
+    Ran r = {.status = run_cmd(argc, argv, a)};
     restore(stdout, fo, out);
     restore(stderr, fe, err);
     r.out = test_read_file(test_tmp("stdout"), NULL);
     r.err = test_read_file(test_tmp("stderr"), NULL);
+    check_lines_differ(r.err);
     for (int i = 2; i < argc; i++) free(argv[i]);
     free(copy);
     return r;
+}
+
+static Ran run_module(const AmpcModule *m, const char *words) {
+    ampc_api a = api_for(m);
+    return run_api(&a, words);
 }
 
 static void ran_free(Ran *r) {
@@ -258,6 +273,93 @@ TEST_CASE(run, log_file_and_profile) {
     free(trace);
 }
 
+/* Four digits of a number, as the summary has them. */
+static void check_told(double told, double is, const char *what,
+                       const char *words) {
+    CHECK_MSG(fabs(told - is) <= 6e-4 * fabs(is) + 1e-12, "%s: %s %g, not %g",
+              words, what, told, is);
+}
+
+/* The summary beside the log: steps, times, samples, losses. */
+static void check_summary(const AmpcModule *m, const char *words) {
+    Ran r = run_module(m, words);
+    CHECK_MSG(r.status == 0, "%s\n%s", words, r.err);
+    int steps = 0, evals = 0, last = -1, eval = -1, lines = count_lines(r.out);
+    double seconds = -1, ms = -1, rate = -1, from = -1, to = -1, loss, skipped;
+    for (int i = 0; i < lines; i++) {
+        const char *at = r.out;
+        for (int k = i; k--;) at = strchr(at, '\n') + 1;
+        bool is_step = !strncmp(at, "{\"step\":", 8);
+        steps += is_step;
+        evals += !is_step;
+        *(is_step ? &last : &eval) = i;
+    }
+    const char *at = strstr(r.err, "trained ");
+    int told = -1;
+    REQUIRE(at && last >= 0 &&
+            sscanf(at,
+                   "trained %d steps in %lf s (%lf ms each, %lf samples/s): "
+                   "loss %lf -> %lf",
+                   &told, &seconds, &ms, &rate, &from, &to) == 6);
+    CHECK_EQ_INT(told, steps);
+    CHECK_MSG(fabs(ms * steps / 1e3 - seconds) <= 0.02 * seconds,
+              "%s: %d steps of %g ms in %g s", words, steps, ms, seconds);
+    double samples = steps * TINY_BATCH * (m == &tiny_accumulating ? 2 : 1);
+    CHECK_MSG(fabs(rate * seconds - samples) <= 0.02 * samples,
+              "%s: %g samples/s in %g s are not %g", words, rate, seconds,
+              samples);
+    check_told(from, field(r.out, 0, "loss"), "first loss", words);
+    check_told(to, field(r.out, last, "loss"), "last loss", words);
+    skipped = field(r.out, last, "skipped");
+    CHECK((strstr(at, " skipped\n") != NULL) == (skipped > 0));
+    at = strstr(r.err, "\nevaluation: loss ");
+    if (CHECK((at != NULL) == (evals > 0)) && at) {
+        REQUIRE(sscanf(at, "\nevaluation: loss %lf", &loss) == 1);
+        check_told(loss, field(r.out, eval, "eval_loss"), "evaluation", words);
+    }
+    ran_free(&r);
+}
+
+TEST_CASE(run, the_summary_tells_what_the_log_does) {
+    write_data(40);
+    check_summary(&tiny_module, FEEDS "--steps 1");
+    check_summary(&tiny_module, FEEDS "--steps 300");
+    check_summary(&tiny_module, FEEDS "--epochs 7 " EVAL_FEEDS);
+    check_summary(&tiny_accumulating, FEEDS "--steps 150");
+    check_summary(&tiny_accumulating, FEEDS "--epochs 3 " EVAL_FEEDS);
+}
+
+/* Steps of the profile follow one another; all of them fit into the run. */
+TEST_CASE(run, the_profile_adds_up) {
+    write_data(40);
+    char *log = good(&tiny_module, FEEDS "--epochs 5 --profile @adds.json");
+    size_t n = 0;
+    char *trace = test_read_file(test_tmp("adds.json"), &n);
+    JsonSpan v, events, key, e, f;
+    REQUIRE(trace && json_parse(trace, n, &v) &&
+            json_get(v, "traceEvents", &events));
+    double end = 0, all = 0, ran = 0;
+    int count = 0, updates = 0;
+    for (JsonIter it = json_iter(events); json_next(&it, &key, &e);) {
+        double ts, dur;
+        if (!json_get(e, "ph", &f) || !json_equals(f, "X")) continue;
+        REQUIRE(json_get(e, "ts", &f) && json_double(f, &ts) &&
+                json_get(e, "dur", &f) && json_double(f, &dur));
+        CHECK_MSG(ts >= end - 0.002 && dur >= 0 && (count || ts == 0),
+                  "event %d: at %g for %g us, the one before ended at %g",
+                  count, ts, dur, end);
+        updates += json_get(e, "name", &f) && json_equals(f, "w.grad");
+        end = ts + dur;
+        all += dur;
+        count++;
+    }
+    for (int i = 0; i < count_lines(log); i++) ran += field(log, i, "ms");
+    CHECK_EQ_INT(updates, count_lines(log));
+    CHECK_MSG(all <= 1e3 * ran + 1, "%g us of events in %g ms", all, ran);
+    free(trace);
+    free(log);
+}
+
 /* ---- resuming ------------------------------------------------------------ */
 
 static void same_files(const char *a, const char *b) {
@@ -320,15 +422,20 @@ TEST_CASE(run, resumes_with_other_data) {
 /* A checkpoint cut off: the run goes on from the one before, and says so. */
 TEST_CASE(run, resumes_from_the_checkpoint_before_a_torn_one) {
     write_data(42);
-    free(good(&tiny_module, FEEDS "--save @torn --steps 6 --save-every 3"));
-    REQUIRE(truncate(test_tmp("torn"), 300) == 0);
-    Ran r = run_module(&tiny_module,
-                       FEEDS "--save @torn --resume --steps 4 --quiet");
-    CHECK_EQ_INT(r.status, 0);
-    CHECK_HAS(r.err, "truncated");
-    CHECK_HAS(r.err, "torn.prev");
-    CHECK_EQ_INT(field(r.out, 0, "step"), 4);
-    ran_free(&r);
+    for (int quiet = 0; quiet < 2; quiet++) {
+        unlink(test_tmp("torn"));
+        free(good(&tiny_module, FEEDS "--save @torn --steps 6 --save-every 3"));
+        REQUIRE(truncate(test_tmp("torn"), 300) == 0);
+        Ran r =
+            run_module(&tiny_module,
+                       quiet ? FEEDS "--save @torn --resume --steps 4 --quiet"
+                             : FEEDS "--save @torn --resume --steps 4");
+        CHECK_EQ_INT(r.status, 0);
+        CHECK_HAS(r.err, "truncated");
+        CHECK_HAS(r.err, "torn.prev");
+        CHECK_EQ_INT(field(r.out, 0, "step"), 4);
+        ran_free(&r);
+    }
 }
 
 TEST_CASE(run, shuffle_changes_order_only) {
@@ -550,6 +657,125 @@ TEST_CASE(run, keeps_the_last_checkpoints) {
     REQUIRE(link(test_tmp("x.npy"), test_tmp("kq.step-2")) == 0);
     bad(&tiny_module, FEEDS "--steps 4 --save @kq --save-every 2 --keep 2", 1,
         "--keep would overwrite --feed");
+}
+
+/* ---- ranks --------------------------------------------------------------- */
+
+/* Rank 1 of two is played: it has what rank 0 had in the run before, or the
+   same as rank 0 now, until the run has nothing more to compare. */
+enum { FACTS = 64 };
+static struct Played {
+    double before[FACTS];
+    size_t n, at;
+    bool again;
+} played;
+
+static int played_sum(void *ctx, void *data, size_t count, int32_t dtype) {
+    double *x = data;
+    size_t own = count / 2;
+    (void)ctx;
+    if (dtype != AMPC_DTYPE_F64 || count % 2 || played.at + own > FACTS)
+        return 1;
+    for (size_t i = 0; i < own; i++) {
+        if (x[own + i] != 0) return 1;
+        x[own + i] = played.again ? played.before[played.at + i] : x[i];
+    }
+    if (!played.again) memcpy(played.before + played.at, x, own * sizeof *x);
+    played.at += own;
+    return 0;
+}
+
+static int played_share(void *ctx, void *data, size_t bytes, int32_t root) {
+    (void)ctx, (void)data, (void)bytes;
+    return root != 0;
+}
+
+static int played_barrier(void *ctx) {
+    (void)ctx;
+    return 0;
+}
+
+static const char *played_error(void *ctx) {
+    (void)ctx;
+    return "there was no more to compare";
+}
+
+static ampc_status played_open(const ampc_comm_options *o, ampc_comm **out,
+                               char *err, size_t size) {
+    static ampc_comm c = {.size = sizeof c,
+                          .world = 2,
+                          .allreduce = played_sum,
+                          .broadcast = played_share,
+                          .barrier = played_barrier,
+                          .error = played_error};
+    (void)o, (void)err, (void)size;
+    *out = &c;
+    return AMPC_OK;
+}
+
+static void played_close(ampc_comm *c) { (void)c; }
+
+static Ran run_played(const char *words, bool again) {
+    ampc_api a = api_for(&tiny_module);
+    a.comm_open = played_open;
+    a.comm_close = played_close;
+    played.again = again;
+    played.at = 0;
+    setenv("WORLD_SIZE", "2", 1);
+    Ran r = run_api(&a, words);
+    unsetenv("WORLD_SIZE");
+    return r;
+}
+
+/* Every option that must be the same on all ranks, in front of which all that
+   is compared is the same. */
+TEST_CASE(run, ranks_that_differ_say_in_what) {
+    static const struct {
+        const char *one, *other, *what;
+    } rows[] = {
+        {FEEDS, "--feed x=@x44.npy --feed target=@t44.npy ",
+         "number of samples in --feed"},
+        {FEEDS EVAL_FEEDS,
+         FEEDS "--eval-feed x=@x44.npy --eval-feed target=@t44.npy",
+         "number of samples to evaluate"},
+        {FEEDS "--steps 3", FEEDS "--steps 4", "--steps"},
+        {FEEDS "--steps 3", FEEDS, "--steps"},
+        {FEEDS "--epochs 3", FEEDS "--epochs 4", "--epochs"},
+        {FEEDS EVAL_FEEDS "--patience 3", FEEDS EVAL_FEEDS "--patience 4",
+         "--patience"},
+        {FEEDS EVAL_FEEDS, FEEDS EVAL_FEEDS "--patience 1", "--patience"},
+        {FEEDS "--max-skipped 3", FEEDS "--max-skipped 4", "--max-skipped"},
+        {FEEDS, FEEDS "--shuffle", "--shuffle"},
+        {FEEDS EVAL_FEEDS "--steps 1", FEEDS EVAL_FEEDS "--steps 1 --eval",
+         "--eval"},
+        {FEEDS "--steps 1", FEEDS "--steps 1 --fetch @rank.d", "--fetch"},
+        {FEEDS "--save @rank.st", FEEDS "--save @rank.st --resume", "--resume"},
+        {FEEDS, FEEDS "--load @rank.st", "--load"},
+        {FEEDS "--load @rank.st", FEEDS "--load @rank.st --load @rank.2",
+         "--load"},
+        {FEEDS, FEEDS "--lr 0.5", "--lr"},
+        {FEEDS "--lr 0.25", FEEDS "--lr 0.5", "--lr"}};
+    char why[200];
+    write_data(44);
+    REQUIRE(!rename(test_tmp("x.npy"), test_tmp("x44.npy")) &&
+            !rename(test_tmp("t.npy"), test_tmp("t44.npy")));
+    write_data(40);
+    free(good(&tiny_module, FEEDS "--steps 1 --save @rank.st"));
+    free(good(&tiny_module, FEEDS "--steps 1 --save @rank.2"));
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+        const char *first = i % 2 ? rows[i / 2].other : rows[i / 2].one;
+        const char *second = i % 2 ? rows[i / 2].one : rows[i / 2].other;
+        Ran r = run_played(first, false);
+        CHECK(!strstr(r.err, "was started with another"));
+        ran_free(&r);
+        r = run_played(second, true);
+        CHECK_EQ_INT(r.status, 1);
+        snprintf(why, sizeof why,
+                 "rank 1 was started with another %s than rank 0",
+                 rows[i / 2].what);
+        CHECK_HAS(r.err, why);
+        ran_free(&r);
+    }
 }
 
 /* ---- TensorBoard --------------------------------------------------------- */
