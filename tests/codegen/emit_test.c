@@ -88,6 +88,21 @@ static void emit_ok(const char *options, const char *path) {
 
 /* ---- cases --------------------------------------------------------------- */
 
+/* A section is found by its whole name. */
+static void check_names(const SectionFile *f) {
+    char name[sizeof f->dir->name + 2];
+    for (int i = 0; i < f->n; i++) {
+        size_t n = strlen(f->dir[i].name);
+        CHECK(sections_find(f, f->dir[i].name) == &f->dir[i]);
+        for (size_t k = 0; k <= n + 1; k++) { /* a part of it; one more */
+            snprintf(name, sizeof name, "%sx", f->dir[i].name);
+            name[k] = 0;
+            const PlanSection *s = sections_find(f, name);
+            CHECK(!s || !strcmp(s->name, name));
+        }
+    }
+}
+
 TEST_CASE(emit, sections) {
     Arena *a = arena_new();
     Diag d = {0};
@@ -111,6 +126,7 @@ TEST_CASE(emit, sections) {
     CHECK_EQ_INT(s->offset % 64, 0);
     CHECK_EQ_INT(s->packed, 0);
     CHECK(sections_find(&f, "nothing") == NULL);
+    check_names(&f);
     sections_close(&f);
     arena_free(a);
 }
@@ -190,6 +206,21 @@ TEST_CASE(emit, sources_compile_as_they_are) {
     arena_free(a);
 }
 
+/* A parameter as a module that was opened begins with it. */
+static void read_initial(const char *path, const char *name, void *to,
+                         size_t bytes) {
+    char err[1000];
+    void *handle;
+    ampc_session *s;
+    const ampc_api *api = ampc_load(path, &handle, err, sizeof err);
+    if (!api || api->open(api->module, NULL, &s, err, sizeof err) != AMPC_OK)
+        FAIL("%s", err);
+    ampc_output out = ampc_out(name, to, bytes, AMPC_DTYPE_F32);
+    CHECK_EQ_INT(api->read_variable(s, name, &out), AMPC_OK);
+    api->close(s);
+    dlclose(handle);
+}
+
 TEST_CASE(emit, sidecar) {
     Arena *a = arena_new();
     char *path = in_tmp(a, "side.so");
@@ -200,6 +231,11 @@ TEST_CASE(emit, sidecar) {
     REQUIRE(st && n > 8);
     CHECK_HAS(st + 8, "\"w\":{\"dtype\":\"F32\",\"shape\":[6,4]");
     free(st);
+    float w[24], b[4] = {1, 1, 1, 1};
+    read_initial(path, "w", w, sizeof w);
+    read_initial(path, "b", b, sizeof b);
+    for (int i = 0; i < 24; i++) CHECK(w[i] == (float)(i % 9 + 1));
+    for (int i = 0; i < 4; i++) CHECK(b[i] == 0);
     arena_free(a);
 }
 

@@ -220,6 +220,29 @@ TEST_CASE(outfile, a_limit_on_file_sizes_is_a_failure_not_a_signal) {
     CHECK_EQ_INT(test_entries(folder), 1);
 }
 
+/* A patch whose end lies beyond the limit is written in part. */
+static void limited_patch(void) {
+    static char data[60000];
+    struct rlimit l = {50000, 50000};
+    OutFile o;
+    if (!outfile_open(&o, in("a"), 0666, NULL, NULL) ||
+        !outfile_write(&o, data, sizeof data) ||
+        !outfile_patch(&o, "new", 3, 1) || setrlimit(RLIMIT_FSIZE, &l))
+        _exit(1);
+    if (!outfile_patch(&o, data, 8, 49992)) _exit(2);
+    if (outfile_patch(&o, data, 8, 49993)) _exit(3);
+    if (!*o.why) _exit(4);
+    outfile_abort(&o);
+}
+
+TEST_CASE(outfile, half_a_patch_is_a_failure) {
+    new_folder();
+    put("a", "old");
+    in_child(limited_patch);
+    holds("a", "old");
+    CHECK_EQ_INT(test_entries(folder), 1);
+}
+
 /* ---- where files need a name --------------------------------------------- */
 
 /* openat(.., O_TMPFILE ..) fails, as on a network file system. */

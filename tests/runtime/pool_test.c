@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -12,12 +13,14 @@
 typedef struct Touch {
     unsigned char *seen;
     int threads, grain_ok;
+    _Atomic int calls;
     int64_t n, grain;
 } Touch;
 
 static void touch(void *ctx, int64_t lo, int64_t hi, int worker) {
     Touch *t = ctx;
     int64_t grain = t->grain < 1 ? 1 : t->grain;
+    t->calls++;
     if (worker < 0 || worker >= t->threads) t->grain_ok = 0;
     if (lo % grain || (hi % grain && hi != t->n)) t->grain_ok = 0;
     for (int64_t i = lo; i < hi; i++) t->seen[i]++;
@@ -27,6 +30,7 @@ TEST_CASE(pool, every_index_once_and_chunks_respect_the_grain) {
     static const int threads[3] = {1, 2, 5};
     AmpcPool *pools[3];
     uint64_t rng = 3;
+    int none = 0;
     for (int i = 0; i < 3; i++) REQUIRE(pools[i] = pool_create(threads[i]));
     for (int round = 0; round < 3000; round++) {
         int i = round % 3;
@@ -36,12 +40,16 @@ TEST_CASE(pool, every_index_once_and_chunks_respect_the_grain) {
         t.seen = calloc((size_t)t.n + 1, 1);
         t.threads = pool_threads(pools[i]);
         t.grain_ok = 1;
+        t.calls = 0;
         pool_run(pools[i], t.n, t.grain, touch, &t);
         CHECK(t.grain_ok);
+        CHECK((atomic_load(&t.calls) > 0) == (t.n > 0));
+        none += t.n == 0;
         for (int64_t j = 0; j < t.n; j++)
             if (!CHECK_EQ_INT(t.seen[j], 1)) break;
         free(t.seen);
     }
+    CHECK(none > 0);
     for (int i = 0; i < 3; i++) pool_destroy(pools[i]);
 }
 

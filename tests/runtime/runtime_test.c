@@ -16,6 +16,7 @@
 #include "runtime/backend.h"
 #include "runtime/json.h"
 #include "runtime/session.h"
+#include "tests/support/ranks.h"
 #include "tests/support/tiny_module.h"
 
 typedef struct Batch {
@@ -965,6 +966,60 @@ TEST_CASE(runtime, every_allocation_may_fail) {
         CHECK_EQ_INT(h.bytes, 0);
     }
     CHECK(n > 12 && n < 1000);
+}
+
+/* ---- ranks ----------------------------------------------------------------
+ */
+
+typedef struct Met {
+    Ranks ranks;
+    const AmpcModule *of[2];
+    ampc_status status[2];
+    char err[2][200];
+} Met;
+
+static void meet(void *ctx, int rank) {
+    Met *t = ctx;
+    ampc_options o = {.size = sizeof o, .comm = &t->ranks.comm[rank]};
+    ampc_session *s = NULL;
+    o.threads = 1;
+    t->status[rank] = tiny_api()->open(tiny_handle(t->of[rank]), &o, &s,
+                                       t->err[rank], sizeof t->err[rank]);
+    tiny_api()->close(s);
+}
+
+/* Both ranks say how their modules differ; "": they do not. */
+static void meets(const AmpcModule *other, const char *why) {
+    Met t = {.of = {&tiny_module, other}};
+    ranks_open(&t.ranks, 2);
+    ranks_run(&t.ranks, meet, &t);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ_INT(t.status[i], *why ? AMPC_ERR_COMM : AMPC_OK);
+        CHECK_STR(t.err[i], why);
+    }
+    ranks_close(&t.ranks);
+}
+
+TEST_CASE(runtime, ranks_compare_every_bit_of_their_modules) {
+    AmpcModule m = tiny_module;
+    meets(&m, "");
+    for (int bit = 0; bit < 64; bit++) {
+        m = tiny_module;
+        m.graph_hash ^= UINT64_C(1) << bit;
+        meets(&m, "rank 1 has another graph than rank 0");
+        m = tiny_module;
+        m.id ^= UINT64_C(1) << bit;
+        meets(&m, "rank 1 has another module than rank 0");
+    }
+    char *info = strdup(tiny_module.info);
+    for (size_t n = strlen(info), i = 0; i < n; i += n / 7) {
+        m = tiny_module;
+        m.info = info;
+        info[i] ^= 1;
+        meets(&m, "rank 1 has a module of other compile options than rank 0");
+        info[i] ^= 1;
+    }
+    free(info);
 }
 
 /* ---- threads, fork, environment ------------------------------------------ */
