@@ -116,8 +116,9 @@ static Status check_leaves(Verifier *v) {
     uint32_t *reader = NEW_ARRAY(v->a, uint32_t, v->g->module->vars.len + 1);
     for (int i = 1; i < v->g->values.len; i++) {
         const Value *x = &v->g->values.data[i];
-        if (x->kind == VK_RESULT || x->kind == VK_INPUT) continue;
+        if (x->kind == VK_RESULT) continue;
         if (!x->type.i) return verify_fail(v, NULL, "value %d has no type", i);
+        if (x->kind == VK_INPUT) continue;
         if (x->kind == VK_VAR) TRY(check_var(v, (uint32_t)i, reader));
         if (x->kind == VK_CONST) TRY(check_const(v, x));
         v->defined[i] = true;

@@ -134,6 +134,18 @@ TEST_CASE(verify, types_and_attributes) {
     refused(&f, "out of order");
 }
 
+/* Of whatever kind it is. */
+TEST_CASE(verify, every_value_has_a_type) {
+    Fixture f = load(base);
+    int n = f.g->values.len;
+    drop(&f);
+    for (int i = 1; i < n; i++) {
+        f = load(base);
+        value_get(f.g, (ValueId){(uint32_t)i})->type = (TypeId){0};
+        refused(&f, "has no type");
+    }
+}
+
 TEST_CASE(verify, names) {
     Fixture f = load(base);
     value_get(f.g, val(&f, "b"))->name = intern("x");
