@@ -10,7 +10,7 @@
 
 #include "tests/support/compiled.h"
 
-enum { N = 2, INTERVAL = 3 };
+enum { N = 2 };
 
 static const char model[] =
     "graph forward(%x: f32[2], %z: f32[2]) {\n"
@@ -22,29 +22,53 @@ static const char model[] =
     "  return %la, %lb\n"
     "}\n";
 
-static const char options[] =
-    "--precision fp32 --loss-scale dynamic,init=1024,interval=3,min=0,max=inf "
-    "--objective one,loss=auto:la,params=a,optimizer=sgd,lr=0.5 "
-    "--objective two,loss=auto:lb,params=b,optimizer=sgd,lr=0.25,momentum=0.5";
+#define OBJECTIVES                                                             \
+    "--precision fp32 "                                                        \
+    "--objective one,loss=auto:la,params=a,optimizer=sgd,lr=0.5 "              \
+    "--objective "                                                             \
+    "two,loss=auto:lb,params=b,optimizer=sgd,lr=0.25,momentum=0.5 "
+#define GRAD_SCALER "--loss-scale dynamic,init=1024,interval=3,min=0,max=inf"
+
+static const char options[] = OBJECTIVES GRAD_SCALER;
+
+/* With bounds a loss that is not finite says nothing about the scale, but the
+   step is a bad one. */
+static const struct Rule {
+    const char *text;
+    double growth, backoff, least, most;
+    int interval, hysteresis;
+} rules[] = {
+    {GRAD_SCALER, 2, 0.5, 0, INFINITY, 3, 1},
+    {"--loss-scale dynamic,init=1024,interval=2,hysteresis=2", 2, 0.5, 1,
+     16777216, 2, 2},
+    {"--loss-scale dynamic,init=1024,interval=3,hysteresis=3,growth=4,"
+     "backoff=0.25,min=200,max=3000",
+     4, 0.25, 200, 3000, 3, 3},
+};
 
 /* ---- GradScaler ---------------------------------------------------------- */
 
 typedef struct Scaler {
     double scale;
     int growth, steps[2];
-    bool stepped[2], found_inf;
+    bool stepped[2], found_inf, blamed;
     float p[2][N], buf[N];
+    const struct Rule *rule;
+    int left; /* bad steps until it backs off */
 } Scaler;
 
 static void update(Scaler *s) {
-    if (s->found_inf) {
-        s->scale *= 0.5;
+    const struct Rule *r = s->rule;
+    if (!s->found_inf && ++s->growth == r->interval) {
+        s->scale = fmin(s->scale * r->growth, r->most);
         s->growth = 0;
-    } else if (++s->growth == INTERVAL) {
-        s->scale *= 2;
+        s->left = r->hysteresis;
+    } else if (s->found_inf) {
         s->growth = 0;
+        if (s->blamed && --s->left <= 0)
+            s->scale = fmax(s->scale * r->backoff, r->least);
     }
-    s->found_inf = s->stepped[0] = s->stepped[1] = false;
+    s->found_inf = s->blamed = s->stepped[0] = s->stepped[1] = false;
 }
 
 /* Whether the optimizer's step is made. */
@@ -55,6 +79,7 @@ static bool step(Scaler *s, int which, const float *grad) {
         finite &= isfinite((float)s->scale * grad[i]) != 0;
     s->stepped[which] = true;
     s->found_inf |= !finite;
+    s->blamed |= !finite && (s->rule->least == 0 || isfinite(grad[0]));
     s->steps[which] += finite;
     for (int i = 0; i < N && finite; i++) {
         float g = grad[i];
@@ -66,33 +91,45 @@ static bool step(Scaler *s, int which, const float *grad) {
 
 /* ---- a step -------------------------------------------------------------- */
 
-/* A letter a step: of objective one or two; in capitals one that overflows. */
+/* A letter a step: of objective one (a, c) or two (b, d); in capitals one that
+   overflows, of c and d in the loss already. */
+static bool is_two(char letter) { return (letter | 32) % 2 == 0; }
+
 static void gradient(char letter, int i, float *g) {
     bool over = letter < 'a';
-    g[0] = over ? 3e37f : (float)(i % 5) * 0.25f - 0.5f;
+    g[0] = over && letter > 'B' ? INFINITY
+           : over               ? 3e37f
+                                : (float)(i % 5) * 0.25f - 0.5f;
     g[1] = over ? 0 : 0.125f * (float)(1 + i % 3);
 }
 
 static ampc_metrics run(const Compiled *c, ampc_session *s, char letter,
                         const float *g) {
-    bool two = (letter | 32) == 'b';
+    bool two = is_two(letter);
     ampc_input in = ampc_in(two ? "z" : "x", g, N * sizeof *g, AMPC_DTYPE_F32);
     REQUIRE(c->api->objective(s, two ? "two" : "one") == AMPC_OK);
     return step_ok(c, s, &in, 1);
 }
 
-static const char steps[] = "abababABabaBabAbabababaaabaAabbBabababababababab";
+static const char steps[] =
+    "abababABabaBabAbabababaaabaAabbBababababababababCbabaDababABCDabAbaDCbab"
+    "ababCBabAbAbabababababaBababab";
 
-TEST_CASE(objectives, the_scale_follows_grad_scaler) {
-    Compiled c = compile_text(model, options);
+static void scaled_as(const struct Rule *rule) {
+    char words[600];
+    snprintf(words, sizeof words, OBJECTIVES "%s", rule->text);
+    Compiled c = compile_text(model, words);
     ampc_session *s = open_threads(&c, 1);
-    Scaler want = {.scale = 1024, .p = {{0.5f, -0.25f}, {-1, 0.75f}}};
+    Scaler want = {.scale = 1024,
+                   .p = {{0.5f, -0.25f}, {-1, 0.75f}},
+                   .rule = rule,
+                   .left = rule->hysteresis};
     CHECK_STR(c.api->objective_name(c.api->module, 0), "one");
     CHECK_STR(c.api->objective_name(c.api->module, 1), "two");
     CHECK(c.api->objective_name(c.api->module, 2) == NULL);
     for (int i = 0; steps[i]; i++) {
         float g[N], p[N];
-        int which = (steps[i] | 32) == 'b';
+        int which = is_two(steps[i]);
         gradient(steps[i], i, g);
         bool made = step(&want, which, g);
         double scale = want.scale;
@@ -112,6 +149,13 @@ TEST_CASE(objectives, the_scale_follows_grad_scaler) {
     }
     c.api->close(s);
     compiled_close(&c);
+}
+
+TEST_CASE(objectives, the_scale_follows_grad_scaler) { scaled_as(&rules[0]); }
+
+TEST_CASE(objectives, the_scale_keeps_to_its_bounds) {
+    scaled_as(&rules[1]);
+    scaled_as(&rules[2]);
 }
 
 TEST_CASE(objectives, a_run_goes_on_within_an_iteration) {
