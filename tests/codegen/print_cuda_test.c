@@ -518,12 +518,23 @@ static Evaluator *interpret(Subject *s, Arena *a) {
     return e;
 }
 
+/* A warp's width of columns a block and none without any. */
+static void check_finish(const Kernel *k) {
+    if (!k || !cuda_scratch(k)) return;
+    int64_t sums = kernel_column_sums(k), blocks = cuda_finish_shape(k).blocks;
+    CHECK_MSG(32 * blocks >= sums * kernel_cols(k) &&
+                  32 * (blocks - sums) < sums * kernel_cols(k),
+              "%d blocks finish %d sums of %d columns", (int)blocks, (int)sums,
+              (int)kernel_cols(k));
+}
+
 TEST_CASE(print_cuda, kernels_compute_what_the_interpreter_does) {
     Suite x = suite_new(graphs, NGRAPHS);
     SimTwin *t = twin_of(&x);
     for (int i = 0; i < x.n; i++) {
         Subject *s = &x.s[i];
         Evaluator *e = interpret(s, x.a);
+        check_finish(s->step.kernel);
         for (unsigned seed = 0; seed < 3; seed++) {
             sim()->seed(seed);
             subject_load(s, x.a);

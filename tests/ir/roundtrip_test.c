@@ -318,6 +318,15 @@ static const char sample[] =
     "graph \"second one\"() {\n"
     "  hyper %lr: f32[] = 0.001\n"
     "  return %lr\n"
+    "}\n"
+    "\n"
+    "graph sums(%x: f32[2], %u: f32[32,16], %v: f32[16,10]) {\n"
+    "  grad %ampc.grad/b: f32[2], %ampc.grad/w1: f32[32,16]\n"
+    "  grad %ampc.grad/w2: f32[16,10]\n"
+    "  write %ampc.grad/b = %x bucket 1\n"
+    "  write %ampc.grad/w1 = %u bucket 2\n"
+    "  write %ampc.grad/w2 = %v\n"
+    "  return %x\n"
     "}\n";
 
 TEST_CASE(roundtrip, canonical_text_is_kept) {

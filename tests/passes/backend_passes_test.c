@@ -949,6 +949,84 @@ TEST_CASE(attend, probabilities_that_others_read_stay) {
     }
 }
 
+/* A softmax that gives zeros where all is hidden, and its like with another
+   number in one place, which is another function. */
+TEST_CASE(attend, only_what_hides_rows_is_recognised) {
+    static const char *const numbers[][4] = {{"-inf", "0", "0", "1"},
+                                             {"-5", "0", "0", "1"},
+                                             {"-inf", "1", "0", "1"},
+                                             {"-inf", "0", "0.5", "1"},
+                                             {"-inf", "0", "0", "2"}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
+                  "f32[2,96,5]) {\n  const %%low: f32[] = %s\n"
+                  "  %%s = matmul %%q, %%k\n"
+                  "  %%t = reduce_max %%s {axes=[2], keepdims=1}\n"
+                  "  %%seen = greater %%t, %%low\n"
+                  "  %%top = where %%seen, %%t, %s\n"
+                  "  %%d = sub %%s, %%top\n  %%e = exp %%d\n"
+                  "  %%sum = reduce_sum %%e {axes=[2], keepdims=1}\n"
+                  "  %%some = greater %%sum, %s\n"
+                  "  %%by = where %%some, %%sum, %s\n"
+                  "  %%p = div %%e, %%by\n  %%y = matmul %%p, %%v\n"
+                  "  return %%y\n}\n",
+                  numbers[i][0], numbers[i][1], numbers[i][2], numbers[i][3]);
+        CHECK_MSG(attended(sb.data) == (i == 0), "%s", sb.data);
+        sb_free(&sb);
+    }
+}
+
+/* ---- gradients as values ------------------------------------------------- */
+
+/* y = x x z has the gradients 2 x z and x x, in whatever place of the results
+   and in whichever graph they stand. */
+TEST_CASE(grad, results_may_be_gradients) {
+    static const char *const orders[] = {"%y, %gx, %gz", "%gx, %y, %gz",
+                                         "%gz, %gx, %y", "%gz", "%gx"};
+    enum { N = 5, GRAPHS = 2 };
+    StrBuf sb = {0};
+    Arena *a = arena_new();
+    for (int k = 0; k < N * GRAPHS; k++)
+        sb_printf(
+            &sb,
+            "graph g%d(%%x: f32[3], %%z: f32[3]) {\n  %%s = mul %%x, %%x\n"
+            "  %%y = mul %%s, %%z\n  %%gx, %%gz = grad %%y, %%x, %%z\n"
+            "  return %s\n}\n",
+            k, orders[k % N]);
+    Module *m = parsed(a, sb.data);
+    run(a, m, "grad,inline,dce", none);
+    for (int k = 0; k < N * GRAPHS; k++) {
+        const Graph *g = m->graphs.data[k];
+        Evaluator *e = eval_new(g, a, EVAL_EXACT);
+        Diag d = {0};
+        double in[2][3];
+        for (int i = 0; i < 2; i++) {
+            EvalTensor *t =
+                eval_tensor_new(a, value_get(g, g->inputs.data[i])->type);
+            for (int j = 0; j < 3; j++) t->f[j] = in[i][j] = 0.5 + i + 3 * j;
+            eval_bind(e, g->inputs.data[i], t);
+        }
+        if (eval_run(e, &d) != OK) FAIL("%s", d.text.data);
+        const char *name = orders[k % N] + 1;
+        for (int i = 0; i < g->outputs.len;
+             i++, name += strcspn(name, "%") + 1) {
+            const EvalTensor *t = eval_get(e, g->outputs.data[i].value);
+            for (int j = 0; j < 3; j++) {
+                double x = in[0][j], z = in[1][j];
+                CHECK_NEAR(t->f[j],
+                           *name == 'y'     ? x * x * z
+                           : name[1] == 'x' ? 2 * x * z
+                                            : x * x,
+                           1e-12);
+            }
+        }
+    }
+    sb_free(&sb);
+    arena_free(a);
+}
+
 /* ---- sums over ranks ----------------------------------------------------- */
 
 /* Of four layers the last has its gradient first, and its sum begins while the

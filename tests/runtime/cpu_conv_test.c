@@ -619,6 +619,28 @@ TEST_CASE(pooling, wide_rows) {
     pools_close();
 }
 
+/* Windows wider than such a line are read in parts. */
+TEST_CASE(pooling, wide_windows) {
+    static const int64_t widths[] = {1023, 1024, 1025, 2046,
+                                     2047, 2048, 2049, 4100};
+    rng = 35;
+    pools_open();
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        LibPool p;
+        pool_whole(&p, 1, 0);
+        p.planes = 1;
+        p.kernel[2] = widths[i];
+        p.stride[2] = rnd_in(1, 3);
+        p.dilation[2] = rnd_in(1, 2);
+        p.pad[2] = rnd_in(0, 2);
+        int64_t span = (p.kernel[2] - 1) * p.dilation[2] + 1;
+        p.in[2] = span + rnd_in(0, 9);
+        p.out[2] = (p.in[2] + p.pad[2] - span) / p.stride[2] + 1;
+        pool_compare(p);
+    }
+    pools_close();
+}
+
 TEST_CASE(pooling, random_shapes) {
     rng = 31;
     pools_open();
