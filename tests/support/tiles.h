@@ -3,7 +3,7 @@
    tiles_emulate makes SIGILL of a tile instruction do what the Intel SDM says
    of it, in whatever code of the process it stands: what ships in a module is
    tested as it is.  Each thread has tiles of its own.  On machines that have
-   the instructions they are left to them.  The library libtiles.so does so for
+   the instructions they are left to them.  The library libamx.so does so for
    a program that it is preloaded into; AMPC_ISA=v4-amx then takes them.      */
 #ifndef AMPC_TESTS_SUPPORT_TILES_H
 #define AMPC_TESTS_SUPPORT_TILES_H
