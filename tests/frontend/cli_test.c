@@ -108,6 +108,27 @@ TEST_CASE(cli, a_policy_names_types_of_the_model) {
     check_run(1, "p.txt:1: error: no op of the model is 'LSTM'", words);
 }
 
+/* Ranks can share the update of a parameter of any size. */
+TEST_CASE(cli, sharded_parameters_of_few_elements) {
+    static const char text[] = "model m(x: f32[4,5]) {\n"
+                               "  for n in [1, 2, 3, 4, 5, 6, 7, 8, 9] { x = "
+                               "tanh(Linear(x, units=n)) }\n"
+                               "  return y = x\n}\n";
+    static const char *const how[] = {
+        "--precision fp32 --optimizer adamw",
+        "--precision fp16 --optimizer sgd,momentum=0.9 --clip-norm 1",
+        "--precision bf16 --optimizer adam --accumulate 2 --clip-value 1"};
+    for (int i = 0; i < 3; i++) {
+        char words[300];
+        snprintf(words, sizeof words,
+                 "few.amp -o few.so --loss mse --shard-optimizer --target "
+                 "cpu:x86-64-v2 %s",
+                 how[i]);
+        REQUIRE(test_write_file(test_tmp("few.amp"), text, sizeof text - 1));
+        check_run(0, "", words);
+    }
+}
+
 TEST_CASE(cli, batch_sizes_of_a_text) {
     static const char fixed[] =
         "model m(x: f32[4,3]) { return y = Linear(x, units=2) }\n";

@@ -708,6 +708,29 @@ TEST_CASE(ranks, short_and_long_vectors_in_parts) {
         AMPC_KIND_PARAMETER);
 }
 
+/* Less than a vector, and one number, which has no parts. */
+static const char few_elements[] =
+    "graph forward(%x: f32[2,80], %y: i64[2]) {\n"
+    "  param %w: f32[80,5] = normal(0, 0.1), %b: f32[5] = 0.5\n"
+    "  param %o: f32[1] = 1, %s: f32[] = 1\n"
+    "  %h = matmul %x, %w : f32[2,5]\n"
+    "  %i = add %h, %b : f32[2,5]\n"
+    "  %j = mul %i, %o : f32[2,5]\n"
+    "  %z = mul %j, %s : f32[2,5]\n"
+    "  %loss = softmax_cross_entropy %z, %y : f32[]\n"
+    "  return loss=%loss\n"
+    "}\n";
+
+TEST_CASE(ranks, parts_of_few_elements) {
+    sharding_changes_nothing(few_elements,
+                             "--precision fp32 --optimizer adamw,lr=0.01",
+                             AMPC_KIND_PARAMETER);
+    sharding_changes_nothing(few_elements,
+                             "--precision fp32 --clip-norm 0.3 --optimizer "
+                             "sgd,lr=0.05,momentum=0.9",
+                             AMPC_KIND_PARAMETER);
+}
+
 /* A result that is a parameter is all of it. */
 static void predict_parameter(void *ctx, int rank) {
     Run *r = ctx;
