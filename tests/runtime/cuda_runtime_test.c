@@ -609,6 +609,34 @@ TEST_CASE(cuda_runtime, an_image_is_taken_whole) {
     CHECK(nth > 3);
 }
 
+/* Of a file whose list of sections has another name in its place. */
+TEST_CASE(cuda_runtime, a_missing_section_is_named) {
+    static const char name[] = "cuda:sm_90:0";
+    const Model *m = model(&plain);
+    const ampc_api *a;
+    ampc_session *s;
+    char err[400], *path = strdup(test_tmp("lacks.so"));
+    void *handle;
+    size_t n, found = 0;
+    char *file = test_read_file(m->c.path, &n);
+    REQUIRE(file);
+    for (size_t i = 0; i + sizeof name <= n; i++)
+        if (!memcmp(file + i, name, sizeof name)) {
+            file[i + 5] = 'x';
+            found++;
+        }
+    CHECK_EQ_INT(found, 1);
+    REQUIRE(test_write_file(path, file, n));
+    machine(m, &(SimConfig){.cc = 90});
+    REQUIRE((a = ampc_load(path, &handle, err, sizeof err)));
+    CHECK(try_open(a, "cuda", NULL, &s) != AMPC_OK);
+    CHECK_HAS(open_text, "no section 'cuda:sm_90:0'");
+    check_clean();
+    dlclose(handle);
+    free(file);
+    free(path);
+}
+
 TEST_CASE(cuda_runtime, out_of_memory_names_the_bytes) {
     const Model *m = model(&plain);
     const ampc_api *a = machine(m, &(SimConfig){.memory = 1 << 20});
