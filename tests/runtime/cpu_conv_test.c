@@ -621,15 +621,14 @@ TEST_CASE(pooling, wide_rows) {
 
 /* Windows wider than such a line are read in parts. */
 TEST_CASE(pooling, wide_windows) {
-    static const int64_t widths[] = {1023, 1024, 1025, 2046,
-                                     2047, 2048, 2049, 4100};
+    static const int64_t widths[] = {1025, 2047, 2049, 4100};
     rng = 35;
     pools_open();
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+    for (int i = 0; i < 24; i++) {
         LibPool p;
         pool_whole(&p, 1, 0);
         p.planes = 1;
-        p.kernel[2] = widths[i];
+        p.kernel[2] = widths[i % 4];
         p.stride[2] = rnd_in(1, 3);
         p.dilation[2] = rnd_in(1, 2);
         p.pad[2] = rnd_in(0, 2);
