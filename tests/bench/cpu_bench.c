@@ -141,8 +141,8 @@ static void measure_peak(void) {
         if (t < best) best = t;
     }
     peak = 2.0 * 12e6 * (lib->isa == 4 ? 16 : 8) * threads / best * 1e-9;
-    printf("level v%d, %d threads, fp32 peak %.0f GFLOP/s, copy %.1f GB/s\n",
-           lib->isa, threads, peak, measure_copy());
+    printf("level %s, %d threads, fp32 peak %.0f GFLOP/s, copy %.1f GB/s\n",
+           cpu_isa_name(lib->isa), threads, peak, measure_copy());
 }
 
 /* ---- pool ---------------------------------------------------------------- */
