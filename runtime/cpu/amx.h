@@ -17,11 +17,10 @@
 #include "runtime/cpu/pack.h"
 
 enum {
-    AMX_ROWS = 16,             /* of C in a tile                             */
-    AMX_UNIT = 16,             /* pairs of k in a tile                       */
-    AMX_TILE = 16 * AMX_UNIT,  /* its floats                                 */
-    AMX_HEIGHT = 2 * AMX_ROWS, /* rows of C multiplied at a time             */
-    AMX_WIDTH = 2 * VL         /* and columns                                */
+    AMX_ROWS = BLOCK_TALL / 2,      /* of C in a tile                      */
+    AMX_UNIT = BLOCK_UNIT,          /* pairs of k in a tile                */
+    AMX_TILE = AMX_ROWS * AMX_UNIT, /* its floats                          */
+    AMX_HEIGHT = BLOCK_TALL         /* rows of C multiplied at a time      */
 };
 
 /* A constant at other levels, so that what hangs on it is dropped there. */
@@ -52,5 +51,53 @@ void amx_product(int64_t units, int64_t rows, int w, const float *a,
    is behind the `real` elements that exist from src on, is zero.            */
 void amx_pack_a(float *dst, const PackSrc *src, int64_t k0, int64_t k,
                 int64_t k_all, int64_t m, int64_t real);
+
+/* ---- panels of any kind -------------------------------------------------- */
+
+/* Rows of a panel of A, and how many are multiplied at a time. */
+INLINE int64_t panel_rows(int kind) { return on_tiles(kind) ? AMX_ROWS : MR; }
+INLINE int64_t panel_height(int kind) {
+    return on_tiles(kind) ? AMX_HEIGHT : MR;
+}
+
+/* n elements along the sum of a product, as panels count them. */
+INLINE int64_t panel_length(int kind, int64_t n) {
+    if (kind == TILE_WIDENED) return n;
+    return on_tiles(kind) ? block_tile_pairs(n) : ceil_div(n, 2);
+}
+
+/* m rows into panels so long, of `real` elements that exist from src on. */
+INLINE void panel_pack_a(int kind, float *dst, const PackSrc *src, int64_t m,
+                         int64_t length, int64_t real) {
+    if (on_tiles(kind))
+        amx_pack_a(dst, src, 0, length, length, m, real);
+    else if (kind == TILE_PAIRS)
+        ISA(pack_pairs_a)(dst, src, m, length, real);
+    else
+        ISA(pack_a)(dst, src, m, length);
+}
+
+/* As pack_b and pack_pairs_b. */
+INLINE void panel_pack_b(int kind, float *dst, const PackSrc *src, int64_t k0,
+                         int64_t k, int64_t k_all, int64_t n, int64_t real) {
+    if (kind == TILE_WIDENED)
+        ISA(pack_b)(dst, src, k0, k, k_all, n);
+    else
+        ISA(pack_pairs_b)(kind, dst, src, k0, k, k_all, n, real);
+}
+
+/* C[rows][w * VL] (+)= A * B over panels `length` of which are multiplied:
+   those of A are a_step long, row k of B lies at b + k * b_step. */
+INLINE void panel_product(int kind, int64_t length, int64_t rows, int w,
+                          const float *a, int64_t a_step, const float *b,
+                          int64_t b_step, float *c, int64_t ldc, int add) {
+    if (on_tiles(kind)) {
+        amx_product(length / AMX_UNIT, rows, w, a, AMX_ROWS * a_step, b, b_step,
+                    c, ldc, add);
+        return;
+    }
+    TilePanelFn *tile = ISA(tile_panel)[kind][rows - 1][w - 1];
+    tile(length, a, b, b_step, c, ldc, add);
+}
 
 #endif

@@ -19,21 +19,7 @@
 #define TILE_DOT(c, a, b)                                                      \
     __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
-/* LDTILECFG's 64 bytes: eight tiles of 16 rows of 64 bytes. */
-typedef struct TileConfig {
-    uint8_t palette, start, zero[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-} TileConfig;
-
-void amx_begin(void) {
-    static const TileConfig all = {
-        .palette = 1,
-        .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-        .rows = {16, 16, 16, 16, 16, 16, 16, 16},
-    };
-    __asm__ volatile("ldtilecfg %0" ::"m"(all));
-}
+void amx_begin(void) { __asm__ volatile("ldtilecfg %0" ::"m"(cpu_tiles)); }
 
 void amx_end(void) { __asm__ volatile("tilerelease" ::); }
 

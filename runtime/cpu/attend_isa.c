@@ -73,30 +73,15 @@ static PackSrc attend_v(const AttendRun *r, int64_t batch, int64_t row) {
     return attend_rows(r->v, r->p->v_dtype, batch, r->p->u, r->p->e, row, 0);
 }
 
-/* n elements along the sum of a product, as panels count them. */
-static int64_t attend_length(const AttendRun *r, int64_t n) {
-    if (r->kind == TILE_WIDENED) return n;
-    return on_tiles(r->kind) ? block_tile_pairs(n) : ceil_div(n, 2);
-}
-
 static void attend_pack_a(const AttendRun *r, float *to, PackSrc s, int64_t m,
                           int64_t k) {
-    int64_t length = attend_length(r, k);
-    if (on_tiles(r->kind))
-        amx_pack_a(to, &s, 0, length, length, m, k);
-    else if (r->kind)
-        ISA(pack_pairs_a)(to, &s, m, length, k);
-    else
-        ISA(pack_a)(to, &s, m, k);
+    panel_pack_a(r->kind, to, &s, m, panel_length(r->kind, k), k);
 }
 
 static void attend_pack_b(const AttendRun *r, float *to, PackSrc s, int64_t k,
                           int64_t n) {
-    int64_t length = attend_length(r, k);
-    if (r->kind)
-        ISA(pack_pairs_b)(r->kind, to, &s, 0, length, length, n, k);
-    else
-        ISA(pack_b)(to, &s, 0, k, k, n);
+    int64_t length = panel_length(r->kind, k);
+    panel_pack_b(r->kind, to, &s, 0, length, length, n, k);
 }
 
 /* c[m][n] (+)= a b over k elements: a packed in panels of a_k, b in panels of
@@ -104,24 +89,17 @@ static void attend_pack_b(const AttendRun *r, float *to, PackSrc s, int64_t k,
 static void attend_product(const AttendRun *r, int64_t m, int64_t n, int64_t k,
                            const float *a, int64_t a_k, const float *b,
                            int64_t b_k, float *c, int64_t ldc, int add) {
-    int64_t left = ceil_div(n, VL), length = attend_length(r, k);
-    int64_t a_step = attend_length(r, a_k), panel = attend_length(r, b_k);
-    int64_t height = on_tiles(r->kind) ? AMX_HEIGHT : MR;
+    int64_t left = ceil_div(n, VL), height = panel_height(r->kind);
+    int64_t length = panel_length(r->kind, k);
+    int64_t a_step = panel_length(r->kind, a_k);
+    int64_t panel = panel_length(r->kind, b_k);
     for (int64_t j = 0; left > 0;) {
         int w = panel_width(r->kind, left);
         const float *bj = b_k ? b + j * panel : b + j;
-        int64_t b_step = b_k ? w * VL : ldc;
-        for (int64_t i = 0; i < m; i += height) {
-            int64_t rows = min64(height, m - i);
-            if (on_tiles(r->kind))
-                amx_product(length / AMX_UNIT, rows, w, a + i * a_step,
-                            AMX_ROWS * a_step, bj, b_step, c + i * ldc + j, ldc,
-                            add);
-            else
-                ISA(tile_panel)
-            [r->kind][rows - 1][w - 1](length, a + i * a_step, bj, b_step,
-                                       c + i * ldc + j, ldc, add);
-        }
+        for (int64_t i = 0; i < m; i += height)
+            panel_product(r->kind, length, min64(height, m - i), w,
+                          a + i * a_step, a_step, bj, b_k ? w * VL : ldc,
+                          c + i * ldc + j, ldc, add);
         j += w * VL;
         left -= w;
     }
@@ -136,7 +114,7 @@ static void attend_pairs(const AttendRun *r, float *s, int64_t keys,
         8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const __m512i order = _mm512_loadu_si512(weave);
     if (r->kind == TILE_WIDENED) return;
-    for (int64_t i = 0; i < attend_length(r, keys); i++)
+    for (int64_t i = 0; i < panel_length(r->kind, keys); i++)
         for (int64_t j = 0; j < lanes; j += VL) {
             const float *even = s + 2 * i * lanes + j;
             __m512 low = {0}, high = {0};

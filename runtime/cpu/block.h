@@ -22,6 +22,14 @@ enum {
    pairs of bf16, AMX (tile.h, amx.h).                                       */
 enum { TILE_WIDENED, TILE_PAIRS, TILE_AMX };
 
+/* LDTILECFG's 64 bytes: eight tiles of 16 rows of 64 bytes. */
+typedef struct CpuTiles {
+    uint8_t palette, start, zero[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} CpuTiles;
+extern const CpuTiles cpu_tiles;
+
 /* Products of bf16 by bf16 use vdpbf16ps (level v4 only), where that is fast.
    The second call is for tests: 0 never, 1 wherever the machine has it, -1
    decides anew at the next question.                                        */

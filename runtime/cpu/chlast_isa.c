@@ -253,10 +253,8 @@ static void pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
             PackSrc m = {at(r->call->other, dtype, n0 * s.col + from), dtype,
                          s.channel, s.col};
             float *to = (float *)r->w + n0 * k;
-            if (c->per == 2) ISA(pack_pairs_b)
-            (c->kind, to, &m, k0, chlast_block(r, b), k, n,
-             chlast_channels(r, b));
-            else ISA(pack_b)(to, &m, k0, chlast_block(r, b), k, n);
+            panel_pack_b(c->kind, to, &m, k0, chlast_block(r, b), k, n,
+                         chlast_channels(r, b));
         } else if (dtype == AMPC_F32)
             pack_weights_as(r, &s, AMPC_F32, 1, n0, b);
         else if (dtype == AMPC_F16)
@@ -553,10 +551,10 @@ static void wgrad_stage_work(void *ctx, int64_t lo, int64_t hi, int worker) {
             s.rs = r->results;
             s.cs = 1;
             amx_pack_a(r->other, &s, k0, k, c->length, c->p.m, n);
-        } else if (c->p.pairs)
-            ISA(pack_pairs_b)
-        (c->kind, r->other, &s, k0, ceil_div(n, 2), c->count, c->p.m, n);
-        else ISA(pack_b)(r->other, &s, k0, n, c->count, c->p.m);
+        } else {
+            panel_pack_b(c->kind, r->other, &s, k0, panel_length(c->kind, n),
+                         c->count, c->p.m, n);
+        }
     }
 }
 

@@ -79,27 +79,6 @@ static void gemm_finish(const GemmRun *r, const GemmItem *it, const float *acc,
         widen_as(to + i * r->g->n, acc + i * ld, AMPC_F32, 0, cols);
 }
 
-/* Rows of a panel of A. */
-static int64_t gemm_rows(const GemmRun *r) {
-    return on_tiles(r->kind) ? AMX_ROWS : MR;
-}
-
-/* Rows that are multiplied at a time: one or two panels. */
-static int64_t gemm_height(const GemmRun *r) {
-    return on_tiles(r->kind) ? AMX_HEIGHT : MR;
-}
-
-static void gemm_panel(const GemmRun *r, const GemmPart *part, int64_t rows,
-                       int w, const float *a, const float *b, float *c,
-                       int64_t ld) {
-    if (on_tiles(r->kind))
-        amx_product(part->k / AMX_UNIT, rows, w, a, AMX_ROWS * part->a_all, b,
-                    w * VL, c, ld, !part->first);
-    else
-        ISA(tile_panel)
-    [r->kind][rows - 1][w - 1](part->k, a, b, w * VL, c, ld, !part->first);
-}
-
 /* Where the tiles of a panel may leave C itself, fp32 to which nothing else is
    done; NULL where they would write beyond it.                              */
 static float *gemm_direct(const GemmRun *r, const GemmItem *it, int64_t col,
@@ -115,7 +94,7 @@ static float *gemm_direct(const GemmRun *r, const GemmItem *it, int64_t col,
 static void gemm_multiply(const GemmRun *r, const GemmItem *it,
                           const GemmPart *part) {
     int once = part->first && part->last; /* then acc holds but one panel */
-    int64_t left = ceil_div(it->n, VL), height = gemm_height(r);
+    int64_t left = ceil_div(it->n, VL), height = panel_height(r->kind);
     for (int64_t j = 0; j < it->n;) {
         int w = panel_width(r->kind, left);
         float *direct = gemm_direct(r, it, j, w * VL);
@@ -123,9 +102,10 @@ static void gemm_multiply(const GemmRun *r, const GemmItem *it,
         int64_t ld = direct ? r->g->n : once ? NR : round_up(it->n, VL);
         const float *b = it->pb + j * part->b_all + part->b_k0 * w * VL;
         for (int64_t i = 0; i < it->m; i += height)
-            gemm_panel(r, part, min64(height, it->m - i), w,
-                       it->pa + i * part->a_all + part->a_k0 * gemm_rows(r), b,
-                       c + i * ld, ld);
+            panel_product(r->kind, part->k, min64(height, it->m - i), w,
+                          it->pa + i * part->a_all +
+                              part->a_k0 * panel_rows(r->kind),
+                          part->a_all, b, w * VL, c + i * ld, ld, !part->first);
         if (part->last && !direct)
             gemm_finish(r, it, c, ld, j, min64(w * VL, it->n - j));
         j += w * VL;
@@ -138,12 +118,7 @@ static void gemm_pack_a(const GemmRun *r, float *dst, PackSrc s, int64_t m0,
                         int64_t m, int64_t k0, int64_t k) {
     int64_t first = r->kind ? 2 * k0 : k0;
     s.p = at(s.p, s.dtype, m0 * s.rs + first * s.cs);
-    if (on_tiles(r->kind))
-        amx_pack_a(dst, &s, 0, k, k, m, r->g->k - first);
-    else if (r->kind)
-        ISA(pack_pairs_a)(dst, &s, m, k, r->g->k - first);
-    else
-        ISA(pack_a)(dst, &s, m, k);
+    panel_pack_a(r->kind, dst, &s, m, k, r->g->k - first);
 }
 
 /* Columns n0 .. n0 + n - 1; rows k0 .. of panels that begin at row base. */
@@ -152,9 +127,7 @@ static void gemm_pack_b(const GemmRun *r, float *dst, PackSrc s, int64_t n0,
                         int64_t k_all) {
     int64_t first = r->kind ? 2 * k0 : k0;
     s.p = at(s.p, s.dtype, first * s.rs + n0 * s.cs);
-    if (r->kind) ISA(pack_pairs_b)
-    (r->kind, dst, &s, k0 - base, k, k_all, n, r->g->k - first);
-    else ISA(pack_b)(dst, &s, k0 - base, k, k_all, n);
+    panel_pack_b(r->kind, dst, &s, k0 - base, k, k_all, n, r->g->k - first);
 }
 
 static void gemm_item(const GemmRun *r, GemmItem *it) {
@@ -332,9 +305,7 @@ static void gemm_run(AmpcPool *pool, const LibGemm *g, int tiles, GemmRun *r,
                      void *scratch, CpuKept *kept) {
     LibGemm packed = *g; /* as the tiles see it */
     r->kind = product_kind(tiles, g->a_dtype, g->b_dtype);
-    if (r->kind == TILE_PAIRS) packed.k = ceil_div(g->k, 2);
-    if (r->kind == TILE_AMX) packed.k = block_tile_pairs(g->k);
-    r->k = packed.k;
+    r->k = packed.k = panel_length(r->kind, g->k);
     block_gemm(&packed, r->kind == TILE_AMX, pool_threads(pool), kept != NULL,
                &r->p);
     if (g->a_dtype == AMPC_F64) {

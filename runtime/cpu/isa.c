@@ -136,6 +136,12 @@ enum {
     ISA_TILE_FMAS = 512          /* TDPBF16PS does as many as FMAs of fp32   */
 };
 
+const CpuTiles cpu_tiles = {
+    .palette = 1,
+    .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+    .rows = {16, 16, 16, 16, 16, 16, 16, 16},
+};
+
 static int isa_has_tiles(void) {
     uint32_t a, b, c, d;
     const uint32_t tile = 1u << 24, bf16 = 1u << 22;
@@ -147,12 +153,8 @@ static int isa_has_tiles(void) {
 /* Nanoseconds for the multiply-adds of isa_time_fma, on tiles. */
 static int64_t isa_time_tiles(void) {
     enum { STEPS = 4 * ISA_STEPS * ISA_CHAINS / ISA_TILE_FMAS };
-    static const uint8_t all[64] __attribute__((aligned(64))) = {
-        [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64,
-        [24] = 64, [26] = 64, [48] = 16, [49] = 16, [50] = 16,
-        [51] = 16, [52] = 16, [53] = 16};
     int64_t best = INT64_MAX;
-    __asm__ volatile("ldtilecfg %0" ::"m"(all));
+    __asm__ volatile("ldtilecfg %0" ::"m"(cpu_tiles));
     for (int run = 0; run < ISA_RUNS; run++) {
         int64_t start = isa_clock();
         for (int i = 0; i < STEPS; i++)
