@@ -253,6 +253,13 @@ static void add_conv(const LibConv *p, bool library, StepCost *c) {
     if (library && positions * dtype_info[p->x_dtype].bytes % 16) c->rate = 35;
 }
 
+/* Threads of so many instructions, which read and write all that there is. */
+static void add_visits(StepCost *c, double insts) {
+    c->insts = c->blocks * c->threads * insts;
+    c->reads = c->bytes / 2;
+    c->in_flight = 16;
+}
+
 /* A thread for each result, and what it visits: elements of a window, or
    windows. */
 static void add_pool(const LibPool *p, bool grad, StepCost *c) {
@@ -260,7 +267,7 @@ static void add_pool(const LibPool *p, bool grad, StepCost *c) {
     for (int i = 0; i < 3; i++)
         visits *= grad ? ceil((double)p->kernel[i] / (double)p->stride[i])
                        : (double)p->kernel[i];
-    c->insts = c->blocks * c->threads * (40 + 16 * visits);
+    add_visits(c, 40 + 16 * visits);
 }
 
 static void add_routine(const Graph *g, const LoweredStep *s, bool library,
@@ -280,16 +287,13 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
         add_attend(par, s->lib == PLAN_LIB_ATTEND_GRAD,
                    g->target == TARGET_CUDA, c);
         break;
+    case PLAN_LIB_MAXPOOL:
+    case PLAN_LIB_AVGPOOL: add_pool(par, false, c); break;
+    case PLAN_LIB_MAXPOOL_GRAD:
+    case PLAN_LIB_AVGPOOL_GRAD: add_pool(par, true, c); break;
     case PLAN_LIB_COPY: c->bytes = 2 * (double)((const LibCopy *)par)->bytes;
     /* fall through */
-    default:
-        c->insts = c->blocks * c->threads * 60;
-        if (s->lib == PLAN_LIB_MAXPOOL || s->lib == PLAN_LIB_AVGPOOL)
-            add_pool(par, false, c);
-        if (s->lib == PLAN_LIB_MAXPOOL_GRAD || s->lib == PLAN_LIB_AVGPOOL_GRAD)
-            add_pool(par, true, c);
-        c->reads = c->bytes / 2;
-        c->in_flight = 16;
+    default: add_visits(c, 60);
     }
     for (int i = 0; i < 2 && c->mma > 0; i++) { /* factors */
         int bits = 8 * dtype_info[s->pars[lib->operands[i].dtype_at]].bytes;
