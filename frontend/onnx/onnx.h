@@ -124,8 +124,13 @@ struct Ox {
     bool *frozen_used; /* per opt->batchnorm_frozen */
     StrMap dims;       /* dim_param to index in dim_values */
     VEC(int64_t) dim_values;
-    Str batch_dim;    /* whose value is Options.batch; NULL: none is */
-    StrMap functions; /* domain, name and overload to index */
+    Str batch_dim; /* whose value is Options.batch; NULL: none is */
+    struct {
+        Str type, domain;
+        const struct OxScope *scope;
+        const Str *types; /* NULL: of no node yet */
+    } typed;              /* Loc.types of the node before, and whose they are */
+    StrMap functions;     /* domain, name and overload to index */
     int calls;
 
     VEC(OxNode) nodes;

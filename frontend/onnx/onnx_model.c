@@ -287,13 +287,22 @@ static Str full_type(const OxNode *n) {
     return *n->domain ? internf("%s::%s", n->domain, n->type) : n->type;
 }
 
+/* Neighbours of one type, of which there may be very many, share theirs. */
 static const Str *types_of(Ox *ox, const OxNode *n) {
-    VEC(Str) types = {0};
-    vec_push(ox->a, &types, full_type(n));
+    if (ox->typed.types && ox->typed.type == n->type &&
+        ox->typed.domain == n->domain && ox->typed.scope == n->scope)
+        return ox->typed.types;
+    int depth = 1;
+    for (const Scope *s = n->scope; s; s = s->up) depth += s->call != NULL;
+    Str *types = NEW_ARRAY(ox->a, Str, depth + 1);
+    *types = full_type(n);
+    depth = 1;
     for (const Scope *s = n->scope; s; s = s->up)
-        if (s->call) vec_push(ox->a, &types, full_type(s->call));
-    vec_push(ox->a, &types, NULL);
-    return types.data;
+        if (s->call) types[depth++] = full_type(s->call);
+    ox->typed.type = n->type;
+    ox->typed.domain = n->domain;
+    ox->typed.scope = n->scope;
+    return ox->typed.types = types;
 }
 
 Loc ox_loc(Ox *ox, const OxNode *n) {
