@@ -1,5 +1,6 @@
 /* cuda_target.c: which GPU architectures a module gets code for (cuda.h). */
 #include "codegen/cuda/cuda.h"
+#include "codegen/module/emit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,8 @@ Status cuda_targets(Options *o, Diag *d) {
     if (!asked) return OK;
     nvrtc_facts(o->arena, &f);
     if (o->targets.len) return check_targets(o, d, &f);
-    for (int isa = 2; isa <= 4; isa++) add_target(o, (Target){.isa = isa});
+    for (const IsaLevel *l = isa_levels; l->isa; l++)
+        add_target(o, (Target){.isa = l->isa});
     for (size_t i = 0; f.toolkit && i < 3; i++)
         add_target(o, (Target){.cuda = true, .arch = default_archs[i]});
     if (f.toolkit) return OK;

@@ -96,6 +96,20 @@ TEST_CASE(cli, class_axis_is_said) {
               "inspect odd.amp --loss nll,axis=1 --ir loss --json");
 }
 
+/* Nobody has to ask for the best that a processor has. */
+TEST_CASE(cli, a_module_is_for_every_level_by_default) {
+    static const char text[] = "graph forward(%x: f32[2,5]) {\n"
+                               "  param %w: f32[5,5] = 1\n"
+                               "  %y = matmul %x, %w : f32[2,5]\n"
+                               "  return y=%y\n}\n";
+    REQUIRE(test_write_file(test_tmp("plain.amp"), text, sizeof text - 1));
+    check_run(0, "", "plain.amp -o plain.so --loss mse");
+    check_run(0,
+              "targets     cpu:x86-64-v4+amx, cpu:x86-64-v4, cpu:x86-64-v3, "
+              "cpu:x86-64-v2\n",
+              "inspect plain.so");
+}
+
 /* The types of an ONNX model's nodes are those that its author knows. */
 TEST_CASE(cli, a_policy_names_types_of_the_model) {
     static const char policy[] = "op Gemm full\n";
