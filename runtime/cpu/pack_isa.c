@@ -4,6 +4,35 @@
 
 /* ---- A ------------------------------------------------------------------- */
 
+/* The lanes of v to as many panels as they reach, `next` apart. */
+INLINE void spread(float *dst, int64_t next, vf v) {
+#if AMPC_ISA_LEVEL == 2
+    (void)next;
+    vstore(dst, v);
+#elif AMPC_ISA_LEVEL == 3
+    *(v4_any *)dst = __builtin_shufflevector(v, v, 0, 1, 2, 3);
+    *(v4_any *)(dst + next) = __builtin_shufflevector(v, v, 4, 5, 6, 7);
+#else
+    *(v8_any *)dst = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+    *(v8_any *)(dst + next) =
+        __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+#endif
+}
+
+enum { PACK_NEAR = 8 }; /* columns whose lines are in the cache together */
+
+/* Columns run along memory (rs == 1): VL rows at a time; returns how many. */
+INLINE int64_t pack_a_cols(float *dst, const PackSrc *s, int dtype, int64_t m,
+                           int64_t k) {
+    m = m / VL * VL;
+    for (int64_t j0 = 0; j0 < k; j0 += PACK_NEAR)
+        for (int64_t i = 0; i < m; i += VL)
+            for (int64_t j = j0; j < min64(j0 + PACK_NEAR, k); j++)
+                spread(dst + i * k + j * MR, MR * k,
+                       vload_as(s->p, dtype, i + j * s->cs));
+    return m;
+}
+
 /* MR rows, `ld` bytes apart, become columns; returns how many it did. */
 INLINE int64_t pack_a_transpose(float *dst, const char *src, int dtype,
                                 int64_t ld, int64_t k) {
@@ -34,14 +63,13 @@ INLINE void pack_a_any(float *dst, const PackSrc *s, int dtype, int rows,
 INLINE void pack_a_as(float *dst, const PackSrc *s, int dtype, int64_t m,
                       int64_t k) {
     PackSrc at_row = *s;
-    for (int64_t i = 0; i < m; i += MR, dst += MR * k) {
+    int64_t i = s->rs == 1 ? pack_a_cols(dst, s, dtype, m, k) : 0;
+    for (dst += i * k; i < m; i += MR, dst += MR * k) {
         at_row.p = at(s->p, dtype, i * s->rs);
         if (m - i < MR)
             pack_a_any(dst, &at_row, dtype, (int)(m - i), s->rs, k);
         else if (s->cs == 1)
             pack_a_rows(dst, &at_row, dtype, k);
-        else if (s->rs == 1)
-            pack_a_any(dst, &at_row, dtype, MR, 1, k);
         else
             pack_a_any(dst, &at_row, dtype, MR, s->rs, k);
     }
@@ -140,9 +168,30 @@ INLINE void pack_pairs_a_any(uint32_t *dst, const uint16_t *p, int rows,
             dst[j * MR + r] = pair1(p + r * rs, cs, j, real);
 }
 
+INLINE vu pairs_of(const uint16_t *lo, const uint16_t *hi) {
+    vu v = __builtin_convertvector(*(const vh_any *)lo, vu);
+    return v | __builtin_convertvector(*(const vh_any *)hi, vu) << 16;
+}
+
+/* As pack_a_cols, of k pairs that have both elements; a panel has k_all. */
+INLINE int64_t pack_pairs_a_cols(float *dst, const uint16_t *p, int64_t cs,
+                                 int64_t m, int64_t k, int64_t k_all) {
+    m = m / VL * VL;
+    for (int64_t j0 = 0; j0 < k; j0 += PACK_NEAR)
+        for (int64_t i = 0; i < m; i += VL)
+            for (int64_t j = j0; j < min64(j0 + PACK_NEAR, k); j++) {
+                const uint16_t *lo = p + i + 2 * j * cs;
+                spread(dst + i * k_all + j * MR, MR * k_all,
+                       (vf)pairs_of(lo, lo + cs));
+            }
+    return m;
+}
+
 void ISA(pack_pairs_a)(float *dst, const PackSrc *s, int64_t m, int64_t k,
                        int64_t real) {
     int64_t pairs = min64(k, real / 2); /* that have both elements */
+    int64_t cols =
+        s->rs == 1 ? pack_pairs_a_cols(dst, s->p, s->cs, m, pairs, k) : 0;
     for (int64_t i = 0; i < m; i += MR, dst += MR * k) {
         const uint16_t *p = (const uint16_t *)s->p + i * s->rs;
         uint32_t *to = (uint32_t *)(void *)dst;
@@ -151,10 +200,9 @@ void ISA(pack_pairs_a)(float *dst, const PackSrc *s, int64_t m, int64_t k,
             int64_t j = pack_a_transpose(dst, (const char *)p, AMPC_F32,
                                          s->rs * 2, pairs);
             pack_pairs_a_any(to, p, MR, s->rs, 1, j, k, real);
-        } else if (rows == MR && s->rs == 1) {
-            pack_pairs_a_any(to, p, MR, 1, s->cs, 0, k, real);
         } else {
-            pack_pairs_a_any(to, p, rows, s->rs, s->cs, 0, k, real);
+            pack_pairs_a_any(to, p, rows, s->rs, s->cs, i < cols ? pairs : 0, k,
+                             real);
         }
     }
 }
@@ -167,10 +215,9 @@ INLINE void pack_pairs_b_rows(uint32_t *dst, const uint16_t *p, int64_t rs,
         int both = 2 * i + 1 < real;
         int64_t j = 0;
         for (; j + VL <= n; j += VL) {
-            vu v = __builtin_convertvector(*(const vh_any *)(lo + j), vu);
-            if (both)
-                v |= __builtin_convertvector(*(const vh_any *)(hi + j), vu)
-                     << 16;
+            vu v = both
+                       ? pairs_of(lo + j, hi + j)
+                       : __builtin_convertvector(*(const vh_any *)(lo + j), vu);
             *(vu_any *)(dst + j) = v;
         }
         for (; j < w * VL; j++) {
