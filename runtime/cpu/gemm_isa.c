@@ -59,10 +59,9 @@ static void gemm_store(const GemmRun *r, const float *acc, int64_t ld,
         r->ep->fn(r->ep->buf, acc, ld, batch, row, col, rows, cols);
         return;
     }
-    for (int64_t i = 0; i < rows; i++)
-        narrow(r->c, (int)r->g->c_dtype,
-               ((batch * r->g->m) + row + i) * r->g->n + col, acc + i * ld,
-               cols);
+    narrow_rows(r->c, (int)r->g->c_dtype,
+                (batch * r->g->m + row) * r->g->n + col, r->g->n, acc, ld, rows,
+                cols);
 }
 
 static void gemm_finish(const GemmRun *r, const GemmItem *it, const float *acc,

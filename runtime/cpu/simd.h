@@ -96,9 +96,14 @@ INLINE vf vload_f16(const uint16_t *p) {
 
 /* Rounded, in the upper halves; the lower ones are anything. */
 INLINE vu vround_bf16(vf v) {
-    vu u = (vu)v;
-    return (vu)vselect(v != v, (vf)(u | 0x400000u),
-                       (vf)(u + 0x7fffu + (u >> 16 & 1u)));
+    vu u = (vu)v, r = u + 0x7fffu + (u >> 16 & 1u);
+#if AMPC_ISA_LEVEL == 4
+    __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
+    return (vu)_mm512_mask_or_epi32((__m512i)r, nan, (__m512i)u,
+                                    _mm512_set1_epi32(0x400000));
+#else
+    return (vu)vselect(v != v, (vf)(u | 0x400000u), (vf)r);
+#endif
 }
 
 INLINE void vstore_bf16(uint16_t *p, vf v) {
@@ -264,15 +269,28 @@ INLINE void narrow_as(void *dst, int dtype, int64_t i, const float *src,
         vstore_n(dst, dtype, i, vload_n(src, AMPC_F32, 0, n), n);
 }
 
+INLINE void narrow_rows_as(void *dst, int dtype, int64_t i, int64_t next,
+                           const float *src, int64_t ld, int64_t rows,
+                           int64_t n) {
+    for (int64_t r = 0; r < rows; r++)
+        narrow_as(dst, dtype, i + r * next, src + r * ld, n);
+}
+
+/* dst[i + r * next, .. + n) = src[r * ld, .. + n) of so many rows. */
+INLINE void narrow_rows(void *dst, int dtype, int64_t i, int64_t next,
+                        const float *src, int64_t ld, int64_t rows, int64_t n) {
+    if (dtype == AMPC_F32)
+        narrow_rows_as(dst, AMPC_F32, i, next, src, ld, rows, n);
+    else if (dtype == AMPC_BF16)
+        narrow_rows_as(dst, AMPC_BF16, i, next, src, ld, rows, n);
+    else
+        narrow_rows_as(dst, AMPC_F16, i, next, src, ld, rows, n);
+}
+
 /* dst[i, i + n) = src[0, n). */
 INLINE void narrow(void *dst, int dtype, int64_t i, const float *src,
                    int64_t n) {
-    if (dtype == AMPC_F32)
-        narrow_as(dst, AMPC_F32, i, src, n);
-    else if (dtype == AMPC_BF16)
-        narrow_as(dst, AMPC_BF16, i, src, n);
-    else
-        narrow_as(dst, AMPC_F16, i, src, n);
+    narrow_rows(dst, dtype, i, 0, src, 0, 1, n);
 }
 
 /* An integer of any width. */
